@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+# make [all|demo|check|bench|install|clean|help] and more: see `make help`.
+#   B=DIR         where to build (build)
+#   CC=clang      gcc and clang work
+#   SANITIZE=     address,undefined or thread
+#   WERROR=1      warnings are errors
+
+B       ?= build
+PREFIX  ?= /usr/local
+VERSION := 0.1.0
+SOMAJOR := 0
+
+PKGS_LIB  := hiredis
+PKGS_NODE := hiredis libevent_core libevent_extra
+PKGS_CLI  := jansson ncurses
+
+CFLAGS   ?= -O2 -g
+WARNINGS := -Wall -Wextra -Wshadow -Wvla -Wstrict-prototypes -Wmissing-prototypes -Wpointer-arith
+ALL_CFLAGS = -std=gnu11 $(WARNINGS) $(if $(WERROR),-Werror) -fPIC -fvisibility=hidden -pthread \
+             -I. -Iinclude -D_GNU_SOURCE -DTARN_VERSION='"$(VERSION)"' $(CFLAGS) $(CPPFLAGS)
+ALL_LDFLAGS = -pthread $(LDFLAGS)
+ifdef SANITIZE
+CFLAGS  += -fsanitize=$(SANITIZE) -fno-omit-frame-pointer -fno-sanitize-recover=all
+LDFLAGS += -fsanitize=$(SANITIZE)
+endif
+
+LIBS_LIB  := $(shell pkg-config --libs $(PKGS_LIB)) -lm
+LIBS_NODE := $(shell pkg-config --libs $(PKGS_NODE)) -lm
+LIBS_CLI  := $(shell pkg-config --libs $(PKGS_CLI))
+MEMCACHED := $(shell pkg-config --exists libmemcached && echo yes)
+
+# What belongs to whom. client/cli.c and cli_*.c are the tarn command, client/bench*.c is tarn-bench,
+# client/file*.c the tensor file formats used by both; the rest of client/ is the library.
+loop_src   := base/loop.c
+base_src   := $(filter-out $(loop_src),$(wildcard base/*.c))
+cli_src    := $(wildcard client/cli.c client/cli_*.c)
+file_src   := $(wildcard client/file*.c)
+bench_src  := $(wildcard client/bench*.c)
+lib_src    := $(base_src) $(wildcard metadata/*.c transport/*.c) \
+              $(filter-out $(cli_src) $(file_src) $(bench_src),$(wildcard client/*.c))
+node_src   := $(wildcard server/*.c)
+tests_src  := $(wildcard tests/unit/test_*.c tests/conformance/test_*.c tests/integration/test_*.c tests/faults/test_*.c)
+scripts    := $(wildcard tests/integration/test_*.sh tests/faults/test_*.sh)
+fuzz_src   := $(wildcard tests/fuzz/fuzz_*.c)
+
+obj = $(patsubst %.c,$(B)/%.o,$(1))
+
+programs := $(B)/tarnd $(B)/tarn $(B)/tarn-bench
+library  := $(B)/libtarn.so.$(SOMAJOR)
+tests    := $(addprefix $(B)/tests/,$(basename $(notdir $(tests_src))))
+fuzzers  := $(addprefix $(B)/fuzz/,$(basename $(notdir $(fuzz_src))))
+pages    := $(B)/man/tarnd.1 $(B)/man/tarn.1
+
+.PHONY: all tests man docs demo check check-tests check-unit check-asan check-tsan check-style fuzz bench \
+        install clean help
+all: $(programs) $(library) $(B)/libtarn.a
+tests: $(tests)
+
+$(B)/%.o: %.c Makefile
+	@mkdir -p $(@D)
+	$(if $(V),,@echo "  CC    $<";) $(CC) $(ALL_CFLAGS) -MMD -MP -c -o $@ $<
+
+$(B)/libtarn.a: $(call obj,$(lib_src))
+	@rm -f $@
+	$(if $(V),,@echo "  AR    $@";) $(AR) rcs $@ $^
+
+$(library): $(call obj,$(lib_src)) client/libtarn.map
+	$(if $(V),,@echo "  LD    $@";) $(CC) -shared -Wl,-soname,libtarn.so.$(SOMAJOR) \
+	    -Wl,--version-script=client/libtarn.map $(ALL_LDFLAGS) -o $@ $(call obj,$(lib_src)) $(LIBS_LIB)
+	@ln -sf $(@F) $(B)/libtarn.so
+
+$(B)/tarnd: $(call obj,$(node_src) $(loop_src)) $(B)/libtarn.a
+	$(if $(V),,@echo "  LD    $@";) $(CC) $(ALL_LDFLAGS) -o $@ $^ $(LIBS_NODE)
+
+$(B)/tarn: $(call obj,$(cli_src) $(file_src)) $(B)/libtarn.a
+	$(if $(V),,@echo "  LD    $@";) $(CC) $(ALL_LDFLAGS) -o $@ $^ $(LIBS_LIB) $(LIBS_CLI)
+
+# The benchmark measures the allocator by itself, too.
+$(B)/tarn-bench: $(call obj,$(bench_src) server/alloc.c) $(B)/libtarn.a
+	$(if $(V),,@echo "  LD    $@";) $(CC) $(ALL_LDFLAGS) -o $@ $^ $(LIBS_LIB) $(shell pkg-config --libs jansson) \
+	    $(if $(MEMCACHED),$(shell pkg-config --libs libmemcached))
+ifeq ($(MEMCACHED),yes)
+$(call obj,$(bench_src)): CPPFLAGS += -DTARN_HAVE_MEMCACHED
+endif
+
+# Test programs may use every module; the harness starts real nodes and a real Redis for them.
+vpath test_%.c tests/unit tests/conformance tests/integration tests/faults
+test_objs := $(call obj,$(filter-out server/main.c,$(node_src)) $(loop_src) $(file_src) $(wildcard tests/*.c) client/bench_stats.c)
+define test_rule
+$(B)/tests/$(basename $(notdir $(1))): $(call obj,$(1)) $(test_objs) $(B)/libtarn.a
+	@mkdir -p $$(@D)
+	$$(if $$(V),,@echo "  LD    $$@";) $$(CC) $$(ALL_LDFLAGS) -o $$@ $$^ $$(LIBS_NODE) \
+	    $$(shell pkg-config --libs jansson cmocka)
+endef
+$(foreach t,$(tests_src),$(eval $(call test_rule,$(t))))
+
+# --- checks ---------------------------------------------------------------------------------------
+
+# Everything, as CI runs it (installs packages): deploy/check.sh. These run parts of it.
+check: all tests check-tests check-style
+
+check-tests: all tests
+	@TARN_BUILD=$(B) sh tests/run.sh $(filter $(B)/tests/test_%,$(tests)) $(scripts)
+
+check-unit: tests
+	@TARN_BUILD=$(B) sh tests/run.sh $(filter $(addprefix $(B)/tests/,$(basename $(notdir $(wildcard tests/unit/*.c)))),$(tests))
+
+check-asan:
+	@ASAN_OPTIONS=detect_leaks=1:abort_on_error=1 $(MAKE) B=build-asan SANITIZE=address,undefined check-tests
+
+check-tsan:
+	@TSAN_OPTIONS=halt_on_error=1 $(MAKE) B=build-tsan SANITIZE=thread check-tests
+
+check-style: all
+	@TARN_BUILD=$(B) sh tests/check-style.sh
+
+# libFuzzer over everything that parses foreign bytes.
+FUZZ_SECONDS ?= 60
+fuzz:
+	@$(MAKE) B=build-fuzz CC=clang SANITIZE=address,undefined CFLAGS="-O1 -g -fsanitize=fuzzer-no-link,address,undefined" fuzzers
+	@sh tests/fuzz/run.sh build-fuzz $(FUZZ_SECONDS)
+
+.PHONY: fuzzers
+fuzzers: $(fuzzers)
+$(B)/fuzz/%: $(B)/tests/fuzz/%.o $(call obj,$(file_src)) $(B)/libtarn.a
+	@mkdir -p $(@D)
+	$(if $(V),,@echo "  LD    $@";) $(CC) $(ALL_LDFLAGS) -fsanitize=fuzzer -o $@ $^ $(LIBS_LIB) $(shell pkg-config --libs jansson)
+
+# --- run, measure, install ------------------------------------------------------------------------
+
+demo: all
+	@sh deploy/demo.sh
+
+BENCH ?= all
+bench: all
+	@mkdir -p $(B)/bench
+	@TARN_BUILD=$(B) $(B)/tarn-bench $(BENCH) --json-dir $(B)/bench
+
+man: $(pages)
+$(B)/man/%.1: $(B)/%
+	@mkdir -p $(@D)
+	$< --man > $@
+
+# Pages made from the tables that the programs parse with; check-style compares them.
+docs: all
+	@TARN_BUILD=$(B) sh docs/generate.sh docs
+
+install: all man
+	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/pkgconfig $(DESTDIR)$(PREFIX)/include/tarn \
+	    $(DESTDIR)$(PREFIX)/share/man/man1
+	install -m 755 $(programs) $(DESTDIR)$(PREFIX)/bin
+	install -m 755 $(library) $(DESTDIR)$(PREFIX)/lib
+	ln -sf $(notdir $(library)) $(DESTDIR)$(PREFIX)/lib/libtarn.so
+	install -m 644 $(B)/libtarn.a $(DESTDIR)$(PREFIX)/lib
+	install -m 644 include/tarn/*.h $(DESTDIR)$(PREFIX)/include/tarn
+	install -m 644 $(pages) $(DESTDIR)$(PREFIX)/share/man/man1
+	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(VERSION)|' client/tarn.pc.in \
+	    > $(DESTDIR)$(PREFIX)/lib/pkgconfig/tarn.pc
+
+clean:
+	rm -rf $(B) build-asan build-tsan build-fuzz build-clang
+
+help:
+	@echo 'make             build tarnd, tarn, tarn-bench and libtarn into $(B)/'
+	@echo 'make demo        start two nodes, store and read tensors, replay a trace'
+	@echo 'make check       tests and style; deploy/check.sh also installs packages and runs sanitizers'
+	@echo '     check-tests check-unit check-asan check-tsan check-style'
+	@echo 'make fuzz        FUZZ_SECONDS=60 for each target'
+	@echo 'make bench       BENCH=all|shm|tcp|lookup|alloc|idle, results in $(B)/bench/'
+	@echo 'make install     PREFIX=/usr/local DESTDIR='
+	@echo 'make docs        regenerate docs/options.md and docs/errors.md'
+	@echo 'make clean'
+	@echo 'Variables: B= CC= CFLAGS= WERROR=1 SANITIZE=address,undefined|thread V=1 REQUIRE='
+
+-include $(shell find $(B) -name '*.d' 2>/dev/null)

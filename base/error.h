@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* How functions fail: they return a negative TARN_E_* and leave one sentence for the thread. */
+#ifndef TARN_BASE_ERROR_H
+#define TARN_BASE_ERROR_H
+
+#include <tarn/error.h>
+
+/*
+ * Stores the sentence (object, cause, remedy with the current value) as this thread's last error
+ * and returns `code`. Does not touch errno, so "%m" in fmt prints the cause. Call it where the
+ * failure is first named; callers above pass the code on.
+ */
+int tarn_fail(int code, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+/* Copies this thread's last error into another place's, e.g. from a worker into a completion. */
+void tarn_last_error_set(const char *text);
+
+/* The code whose name is the first `n` bytes of `name` ("EXISTS"), or `unknown` when there is none. */
+int tarn_error_parse(const char *name, unsigned long n, int unknown);
+
+#endif

@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Sockets with deadlines. All descriptors are non-blocking and close-on-exec; TCP has TCP_NODELAY. */
+#ifndef TARN_BASE_NET_H
+#define TARN_BASE_NET_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* An address: "host:port" ("[::1]:7700" for IPv6) or "unix:/path". */
+struct tarn_addr {
+    char host[256]; /* or the path */
+    uint16_t port;  /* 0 with is_unix */
+    bool is_unix;
+};
+
+/* TARN_E_INVALID with a sentence naming `what` ("--listen") when text is no address. */
+int tarn_addr_parse(const char *text, const char *what, struct tarn_addr *a);
+void tarn_addr_format(const struct tarn_addr *a, char *out, size_t out_bytes);
+
+/* Connects, waiting no longer than the deadline. *fd_p is set on success. NODE_DOWN, TIMEOUT, SYSTEM. */
+int tarn_net_connect(const struct tarn_addr *a, uint64_t deadline_ns, int *fd_p);
+
+/*
+ * Listens. Port 0 takes a free one; *a gets the one taken. A stale Unix socket file (nobody answers
+ * on it) is replaced, a live one is TARN_E_BUSY, as is a taken port.
+ */
+int tarn_net_listen(struct tarn_addr *a, int *fd_p);
+
+/* Waits until fd has one of poll events, or the deadline: 0, TIMEOUT, SYSTEM. */
+int tarn_net_wait(int fd, short events, uint64_t deadline_ns);
+
+/* The kernel's boot id and a hash of it and the user-visible host name: one value a running host. */
+int tarn_host_id(char out[40]);
+
+#endif

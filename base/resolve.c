@@ -1,0 +1,160 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Numeric addresses are converted in place. A name is looked up by a detached thread; asker and
+ * thread share one reference-counted request, and whoever drops it last frees it. So an asker whose
+ * deadline passes leaves at once, while the thread waits for the name server as long as that takes.
+ */
+#include "base/resolve.h"
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <time.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+
+struct request {
+    pthread_mutex_t lock;
+    pthread_cond_t answered;
+    int references;
+    bool done;
+    int result; /* of getaddrinfo */
+    struct addrinfo *found;
+    char port[6];
+    char host[];
+};
+
+static int look_up(const char *host, const char *port, int flags, struct addrinfo **out_p)
+{
+    struct addrinfo hints = {
+        .ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = flags | AI_NUMERICSERV};
+    return getaddrinfo(host, port, &hints, out_p);
+}
+
+static struct request *request_new(const char *host, const char *port)
+{
+    size_t host_bytes = strlen(host) + 1;
+    struct request *r = calloc(1, sizeof *r + host_bytes);
+    if (!r)
+        return NULL;
+
+    pthread_condattr_t monotonic;
+    if (pthread_condattr_init(&monotonic) != 0)
+        goto free_request;
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    int failed = pthread_cond_init(&r->answered, &monotonic);
+    pthread_condattr_destroy(&monotonic);
+    if (failed)
+        goto free_request;
+    if (pthread_mutex_init(&r->lock, NULL) != 0)
+        goto destroy_condition;
+    memcpy(r->host, host, host_bytes);
+    snprintf(r->port, sizeof r->port, "%s", port);
+    r->references = 1;
+    return r;
+
+destroy_condition:
+    pthread_cond_destroy(&r->answered);
+free_request:
+    free(r);
+    return NULL;
+}
+
+static void request_drop(struct request *r)
+{
+    pthread_mutex_lock(&r->lock);
+    bool last = --r->references == 0;
+    pthread_mutex_unlock(&r->lock);
+    if (!last)
+        return;
+    if (r->found)
+        freeaddrinfo(r->found);
+    pthread_cond_destroy(&r->answered);
+    pthread_mutex_destroy(&r->lock);
+    free(r);
+}
+
+static void *resolver_main(void *arg)
+{
+    struct request *r = arg;
+    struct addrinfo *found = NULL;
+    int result = look_up(r->host, r->port, 0, &found);
+
+    pthread_mutex_lock(&r->lock);
+    r->result = result;
+    r->found = result == 0 ? found : NULL;
+    r->done = true;
+    pthread_cond_signal(&r->answered);
+    pthread_mutex_unlock(&r->lock);
+    request_drop(r);
+    return NULL;
+}
+
+static int start_resolver(struct request *r)
+{
+    pthread_attr_t detached;
+    pthread_t thread;
+
+    if (pthread_attr_init(&detached) != 0)
+        return tarn_fail(TARN_E_NO_MEMORY, "%s: out of memory looking up its address", r->host);
+    pthread_attr_setdetachstate(&detached, PTHREAD_CREATE_DETACHED);
+    r->references++;
+    int failed = pthread_create(&thread, &detached, resolver_main, r);
+    pthread_attr_destroy(&detached);
+    if (failed) {
+        r->references--;
+        return tarn_fail(TARN_E_SYSTEM, "%s: cannot start a thread to look up its address: %s", r->host,
+                         strerror(failed));
+    }
+    return 0;
+}
+
+/* Waits for the answer, and takes it out of the request. */
+static int wait_for_answer(struct request *r, uint64_t deadline_ns, struct addrinfo **out_p)
+{
+    struct timespec until = {.tv_sec = (time_t)(deadline_ns / TARN_NS_PER_S),
+                             .tv_nsec = (long)(deadline_ns % TARN_NS_PER_S)};
+    int waited = 0, result = 0;
+    bool done;
+
+    pthread_mutex_lock(&r->lock);
+    while (!r->done && waited == 0)
+        waited = pthread_cond_timedwait(&r->answered, &r->lock, &until);
+    done = r->done;
+    if (done) {
+        result = r->result;
+        *out_p = r->found;
+        r->found = NULL;
+    }
+    pthread_mutex_unlock(&r->lock);
+
+    if (!done)
+        return tarn_fail(TARN_E_TIMEOUT, "%s: the name server did not answer in time", r->host);
+    if (result != 0)
+        return tarn_fail(TARN_E_NODE_DOWN, "%s: no address found: %s: check the host name", r->host,
+                         gai_strerror(result));
+    return 0;
+}
+
+int tarn_resolve(const char *host, uint16_t port, uint64_t deadline_ns, struct addrinfo **out_p)
+{
+    char port_text[6];
+    int rc;
+
+    snprintf(port_text, sizeof port_text, "%u", port);
+    if (look_up(host, port_text, AI_NUMERICHOST, out_p) == 0)
+        return 0;
+
+    struct request *r = request_new(host, port_text);
+    if (!r)
+        return tarn_fail(TARN_E_NO_MEMORY, "%s: out of memory looking up its address", host);
+    rc = start_resolver(r);
+    if (rc == 0)
+        rc = wait_for_answer(r, deadline_ns, out_p);
+    request_drop(r);
+    return rc;
+}

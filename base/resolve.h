@@ -1,0 +1,12 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Host names to addresses with a deadline. getaddrinfo() has none, so names are looked up on a thread. */
+#ifndef TARN_BASE_RESOLVE_H
+#define TARN_BASE_RESOLVE_H
+
+#include <netdb.h>
+#include <stdint.h>
+
+/* The addresses of host and port; the caller frees them with freeaddrinfo(). NODE_DOWN, TIMEOUT, NO_MEMORY. */
+int tarn_resolve(const char *host, uint16_t port, uint64_t deadline_ns, struct addrinfo **out_p);
+
+#endif

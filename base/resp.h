@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * RESP2, the Redis protocol, spoken with Redis and between nodes and clients. hiredis parses and
+ * formats; the sockets are ours, so that file descriptors can travel on Unix sockets and every wait
+ * has a deadline.
+ *
+ * struct tarn_resp is the blocking client side, one thread at a time: append any number of commands,
+ * then read one reply each, in order. After any failure but NO_MEMORY the connection is useless and
+ * must be freed. struct tarn_resp_parser is the non-blocking half used by servers.
+ */
+#ifndef TARN_BASE_RESP_H
+#define TARN_BASE_RESP_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <hiredis/hiredis.h>
+
+#include "base/buf.h"
+#include "base/net.h"
+
+#define TARN_RESP_FDS_MAX 64
+
+struct tarn_resp;
+
+int tarn_resp_connect(const struct tarn_addr *a, uint64_t deadline_ns, struct tarn_resp **r_p);
+void tarn_resp_free(struct tarn_resp *r);
+/*
+ * For poll(): readable with nothing asked means the peer closed. Only what was not received yet shows;
+ * after a read or a long flush further replies may be here already, so poll for one reply at a time.
+ */
+int tarn_resp_fd(const struct tarn_resp *r);
+/* The parser of its replies, for resp_arena.h only. */
+redisReader *tarn_resp_reader(struct tarn_resp *r);
+/* True when the peer has closed or sent something unasked; a pooled connection is tested with it. */
+bool tarn_resp_dead(const struct tarn_resp *r);
+
+/* Queues a command. lens may be NULL for C strings. NO_MEMORY only. */
+int tarn_resp_append(struct tarn_resp *r, int argc, const char *const *argv, const size_t *lens);
+/* Sends what is queued (reading replies meanwhile so that long pipelines cannot dead-lock). */
+int tarn_resp_flush(struct tarn_resp *r, uint64_t deadline_ns);
+/*
+ * Flushes, then returns the next reply; the caller frees it with freeReplyObject(). RESP errors are
+ * replies, not failures. NODE_DOWN: closed or reset. TIMEOUT. PROTOCOL: not RESP.
+ */
+int tarn_resp_read(struct tarn_resp *r, uint64_t deadline_ns, redisReply **reply_p);
+/* append + read of one command. */
+int tarn_resp_call(struct tarn_resp *r, uint64_t deadline_ns, int argc, const char *const *argv,
+                   const size_t *lens, redisReply **reply_p);
+
+/* Takes up to max descriptors that came with the replies so far; the caller owns them. Returns how many. */
+int tarn_resp_take_fds(struct tarn_resp *r, int *fds, int max);
+
+/* Turns an error reply ("EXISTS the key ...") of `who` into code and last error; 0 for other replies. */
+int tarn_resp_error(const redisReply *reply, const char *who, int unknown);
+
+/* --- server side -------------------------------------------------------------------------------- */
+
+struct tarn_resp_parser;
+
+/* A request may take at most max_bytes and max_args; larger ones are PROTOCOL before they are stored. */
+struct tarn_resp_parser *tarn_resp_parser_new(size_t max_bytes, size_t max_args);
+void tarn_resp_parser_free(struct tarn_resp_parser *p);
+/* Feeds received bytes. */
+int tarn_resp_parser_feed(struct tarn_resp_parser *p, const void *data, size_t bytes);
+/* The next complete request, an array of strings, or NULL in *request_p when more bytes are needed.
+ * PROTOCOL (with a sentence) when the bytes are no request; the connection must then be closed. */
+int tarn_resp_parser_next(struct tarn_resp_parser *p, redisReply **request_p);
+
+/* Replies into a buffer. Text of simple strings and errors must have no CR or LF (they are replaced). */
+void tarn_resp_add_simple(struct tarn_buf *b, const char *text);
+void tarn_resp_add_error(struct tarn_buf *b, int code, const char *text); /* "-EXISTS text" */
+void tarn_resp_add_string(struct tarn_buf *b, const void *data, size_t bytes);
+void tarn_resp_add_integer(struct tarn_buf *b, int64_t v);
+void tarn_resp_add_array(struct tarn_buf *b, size_t n);
+
+#endif

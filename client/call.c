@@ -1,0 +1,368 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Control connections. Each carries one command at a time, so "the socket is readable" means "the reply
+ * has begun to come" and a wait can be ended by a stop flag. HELLO tells the session (the same on all of
+ * a client's connections) and proves which incarnation answered; when it came over the node's Unix
+ * socket, that also proves that the node is on this host.
+ *
+ * A wait that ends early leaves a reply outstanding. The connection is then left to the keeper, which
+ * reads the reply when it comes; reservations granted in it are given back.
+ */
+#include "client/client.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define IDLE_MAX 16
+
+/* --- HELLO -------------------------------------------------------------------------------------- */
+
+struct greeting {
+    uint64_t epoch, now_ns;
+};
+
+static void greeting_parse(const redisReply *reply, struct greeting *g)
+{
+    memset(g, 0, sizeof *g);
+    for (size_t i = 0; i + 1 < reply->elements; i += 2) {
+        const redisReply *name = reply->element[i], *value = reply->element[i + 1];
+        if (!name->str)
+            continue;
+        if (strcmp(name->str, "epoch") == 0 && value->str)
+            tarn_u64_parse(value->str, value->len, 16, UINT64_MAX, &g->epoch);
+        if (strcmp(name->str, "now_ns") == 0) {
+            if (value->type == REDIS_REPLY_INTEGER)
+                g->now_ns = (uint64_t)value->integer;
+            else if (value->str)
+                tarn_u64_parse(value->str, value->len, 10, UINT64_MAX, &g->now_ns);
+        }
+    }
+}
+
+static int hello(struct tarn_call *call, uint64_t deadline_ns)
+{
+    struct tarn_remote *r = call->remote;
+    struct tarn_client *c = r->client;
+    char session[17], who[352];
+    const char *argv[] = {"HELLO", TARN_PROTOCOL, session, c->secret};
+    struct greeting g;
+    redisReply *reply;
+
+    snprintf(session, sizeof session, "%016" PRIx64, c->session);
+    int rc = tarn_call_send(call, c->secret ? 4 : 3, argv, NULL, deadline_ns);
+    if (rc == 0)
+        rc = tarn_call_reply(call, deadline_ns, NULL, &reply);
+    if (rc != 0)
+        return rc;
+    greeting_parse(reply, &g);
+    freeReplyObject(reply);
+    if (g.epoch == 0)
+        return tarn_fail(TARN_E_PROTOCOL, "%s: the answer to HELLO has no epoch: is that address a tarnd?",
+                         tarn_remote_text(r, who));
+    if ((uint32_t)g.epoch != r->key.epoch) {
+        /* Over the Unix socket another host's node may have the path; over TCP the node was restarted. */
+        if (!call->local)
+            atomic_store(&r->superseded, true);
+        return tarn_fail(TARN_E_NODE_DOWN, "%s: was restarted; what it held is gone", tarn_remote_text(r, who));
+    }
+    if (call->local)
+        atomic_store(&r->local, true);
+    pthread_mutex_lock(&r->lock);
+    r->tick_base_ns = tarn_now_ns() - g.now_ns;
+    pthread_mutex_unlock(&r->lock);
+    return 0;
+}
+
+/* --- connecting --------------------------------------------------------------------------------- */
+
+static int connect_to(struct tarn_remote *r, const struct tarn_addr *a, uint64_t deadline_ns, struct tarn_call **call_p)
+{
+    struct tarn_call *call = calloc(1, sizeof *call);
+
+    if (!call)
+        return tarn_fail(TARN_E_NO_MEMORY, "node %s: out of memory", r->key.id);
+    call->remote = r;
+    call->local = a->is_unix;
+    int rc = tarn_resp_connect(a, deadline_ns, &call->resp);
+    if (rc == 0)
+        rc = hello(call, deadline_ns);
+    if (rc != 0) {
+        tarn_call_drop(call);
+        return rc;
+    }
+    *call_p = call;
+    return 0;
+}
+
+static int addresses(struct tarn_remote *r, struct tarn_addr *local, struct tarn_addr *tcp)
+{
+    char control[sizeof r->control], path[sizeof r->unix_path];
+
+    pthread_mutex_lock(&r->lock);
+    memcpy(control, r->control, sizeof control);
+    memcpy(path, r->unix_path, sizeof path);
+    pthread_mutex_unlock(&r->lock);
+    memset(local, 0, sizeof *local);
+    snprintf(local->host, sizeof local->host, "%s", path);
+    local->is_unix = true;
+    if (control[0] == '\0') {
+        tcp->host[0] = '\0';
+        return 0;
+    }
+    return tarn_addr_parse(control, "the node's record", tcp);
+}
+
+int tarn_call_connect(struct tarn_remote *r, uint64_t deadline_ns, struct tarn_call **call_p)
+{
+    struct tarn_addr local, tcp;
+    int rc = addresses(r, &local, &tcp);
+
+    if (rc == 0 && local.host[0]) {
+        rc = connect_to(r, &local, deadline_ns, call_p);
+        /* On this host and silent or unwilling: its TCP port would say the same. */
+        if (rc != TARN_E_NODE_DOWN)
+            return rc;
+    }
+    if (rc == 0 || (rc == TARN_E_NODE_DOWN && tcp.host[0]))
+        rc = tcp.host[0] ? connect_to(r, &tcp, deadline_ns, call_p)
+                         : tarn_fail(TARN_E_NODE_DOWN, "node %s: not in the directory", r->key.id);
+    return rc;
+}
+
+static struct tarn_call *idle_take(struct tarn_remote *r, bool local_only)
+{
+    struct tarn_call *call = NULL;
+
+    pthread_mutex_lock(&r->lock);
+    for (struct tarn_call **at = &r->idle_calls; *at; at = &(*at)->next)
+        if (!local_only || (*at)->local) {
+            call = *at;
+            *at = call->next;
+            r->nidle_calls--;
+            break;
+        }
+    pthread_mutex_unlock(&r->lock);
+    return call;
+}
+
+static void judge(struct tarn_remote *r, int rc)
+{
+    if (rc == TARN_E_NODE_DOWN)
+        tarn_remote_aside(r, TARN_GONE, tarn_last_error());
+    else if (rc == TARN_E_TIMEOUT)
+        tarn_remote_aside(r, TARN_SLOW, tarn_last_error());
+}
+
+int tarn_call_take(struct tarn_remote *r, bool local_only, uint64_t deadline_ns, struct tarn_call **call_p)
+{
+    struct tarn_call *call;
+    char who[352];
+
+    while ((call = idle_take(r, local_only)) != NULL) {
+        if (!tarn_resp_dead(call->resp)) {
+            *call_p = call;
+            return 0;
+        }
+        tarn_call_drop(call);
+    }
+    int rc = tarn_call_connect(r, deadline_ns, &call);
+    if (rc != 0) {
+        judge(r, rc);
+        return rc;
+    }
+    if (local_only && !call->local) {
+        tarn_call_give(call);
+        return tarn_fail(TARN_E_NOT_REACHABLE, "%s: not on this host, its Unix socket does not answer here",
+                         tarn_remote_text(r, who));
+    }
+    *call_p = call;
+    return 0;
+}
+
+void tarn_call_drop(struct tarn_call *call)
+{
+    if (call->resp)
+        tarn_resp_free(call->resp);
+    free(call);
+}
+
+void tarn_call_give(struct tarn_call *call)
+{
+    if (!call)
+        return;
+    struct tarn_remote *r = call->remote;
+    if (call->owed) {
+        tarn_monitor_owe(r->client, call);
+        return;
+    }
+    if (atomic_load(&r->health) == TARN_GONE) {
+        tarn_call_drop(call);
+        return;
+    }
+    if (tarn_monitor_watch(r, call))
+        return;
+    pthread_mutex_lock(&r->lock);
+    bool keep = r->nidle_calls < IDLE_MAX;
+    if (keep) {
+        call->next = r->idle_calls;
+        r->idle_calls = call;
+        r->nidle_calls++;
+    }
+    pthread_mutex_unlock(&r->lock);
+    if (!keep)
+        tarn_call_drop(call);
+}
+
+/* --- one command -------------------------------------------------------------------------------- */
+
+int tarn_call_send(struct tarn_call *call, int argc, const char *const *argv, const size_t *lens, uint64_t deadline_ns)
+{
+    int rc = tarn_resp_append(call->resp, argc, argv, lens);
+
+    if (rc == 0)
+        rc = tarn_resp_flush(call->resp, deadline_ns);
+    call->owed = rc == 0;
+    call->grants = strcmp(argv[0], "RESERVE") == 0;
+    call->since_ns = tarn_now_ns();
+    return rc;
+}
+
+static int wait_reply(struct tarn_call *call, uint64_t deadline_ns, const struct tarn_stop *stop)
+{
+    struct pollfd fds[2] = {{tarn_resp_fd(call->resp), POLLIN, 0}, {stop ? stop->fd : -1, POLLIN, 0}};
+    char who[352];
+
+    for (;;) {
+        if (stop && tarn_stopped(stop))
+            return tarn_fail(TARN_E_CANCELED, "canceled by the caller");
+        uint64_t now = tarn_now_ns();
+        if (now >= deadline_ns)
+            return tarn_fail(TARN_E_TIMEOUT, "%s: no answer in time: raise the call's timeout or look at the node",
+                             tarn_remote_text(call->remote, who));
+        struct timespec left = {(time_t)((deadline_ns - now) / TARN_NS_PER_S),
+                                (long)((deadline_ns - now) % TARN_NS_PER_S)};
+        if (ppoll(fds, 2, &left, NULL) < 0 && errno != EINTR)
+            return tarn_fail(TARN_E_SYSTEM, "%s: poll: %m", tarn_remote_text(call->remote, who));
+        if (fds[0].revents)
+            return 0;
+        /* An earlier operation's cancel may have written it; the flag, looked at next, is what counts. */
+        if (fds[1].revents)
+            tarn_stop_drain(stop->fd);
+    }
+}
+
+int tarn_call_reply(struct tarn_call *call, uint64_t deadline_ns, const struct tarn_stop *stop, redisReply **reply_p)
+{
+    redisReply *reply;
+    char who[352];
+    int rc = wait_reply(call, deadline_ns, stop);
+
+    if (rc != 0)
+        return rc;
+    rc = tarn_resp_read(call->resp, deadline_ns, &reply);
+    call->owed = false;
+    if (rc != 0)
+        return rc;
+    rc = tarn_resp_error(reply, tarn_remote_text(call->remote, who), TARN_E_PROTOCOL);
+    if (rc != 0) {
+        freeReplyObject(reply);
+        return rc;
+    }
+    *reply_p = reply;
+    return 0;
+}
+
+/* --- arguments ---------------------------------------------------------------------------------- */
+
+int tarn_words_init(struct tarn_words *a, int max, size_t text)
+{
+    memset(a, 0, sizeof *a);
+    a->argv = malloc((size_t)max * sizeof *a->argv);
+    a->lens = malloc((size_t)max * sizeof *a->lens);
+    a->text = malloc(text ? text : 1);
+    a->max = max;
+    a->text_room = text;
+    if (a->argv && a->lens && a->text)
+        return 0;
+    tarn_words_free(a);
+    return tarn_fail(TARN_E_NO_MEMORY, "command: out of memory");
+}
+
+void tarn_words_add(struct tarn_words *a, const void *data, size_t bytes)
+{
+    if (a->n == a->max)
+        return;
+    a->argv[a->n] = data;
+    a->lens[a->n++] = bytes;
+}
+
+void tarn_words_str(struct tarn_words *a, const char *s)
+{
+    tarn_words_add(a, s, strlen(s));
+}
+
+void tarn_words_text(struct tarn_words *a, const char *s)
+{
+    size_t n = strlen(s);
+
+    if (n > a->text_room - a->text_bytes)
+        return;
+    memcpy(a->text + a->text_bytes, s, n);
+    tarn_words_add(a, a->text + a->text_bytes, n);
+    a->text_bytes += n;
+}
+
+void tarn_words_u64(struct tarn_words *a, uint64_t v)
+{
+    char number[24];
+
+    snprintf(number, sizeof number, "%" PRIu64, v);
+    tarn_words_text(a, number);
+}
+
+void tarn_words_gen(struct tarn_words *a, uint64_t gen)
+{
+    char number[24];
+
+    snprintf(number, sizeof number, "%016" PRIx64, gen);
+    tarn_words_text(a, number);
+}
+
+void tarn_words_free(struct tarn_words *a)
+{
+    free(a->argv);
+    free(a->lens);
+    free(a->text);
+    memset(a, 0, sizeof *a);
+}
+
+int tarn_words_send(const struct tarn_words *a, struct tarn_call *call, uint64_t deadline_ns)
+{
+    return tarn_call_send(call, a->n, a->argv, a->lens, deadline_ns);
+}
+
+int tarn_words_call(const struct tarn_words *a, struct tarn_remote *r, uint64_t deadline_ns, const struct tarn_stop *stop,
+                   redisReply **reply_p)
+{
+    struct tarn_call *call;
+    char who[352];
+
+    if (atomic_load(&r->health) != TARN_UP)
+        return tarn_fail(TARN_E_NODE_DOWN, "%s: set aside, it does not answer: look at the node",
+                         tarn_remote_text(r, who));
+    int rc = tarn_call_take(r, false, deadline_ns, &call);
+    if (rc != 0)
+        return rc;
+    rc = tarn_words_send(a, call, deadline_ns);
+    if (rc == 0)
+        rc = tarn_call_reply(call, deadline_ns, stop, reply_p);
+    judge(r, rc);
+    if (rc == TARN_E_NODE_DOWN || rc == TARN_E_PROTOCOL)
+        tarn_call_drop(call);
+    else
+        tarn_call_give(call);
+    return rc;
+}

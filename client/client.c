@@ -1,0 +1,259 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Opening and closing a client, its options and figures, and the small helpers every call begins with. */
+#include "client/client.h"
+
+#include <signal.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+void tarn_options_copy(void *mine, size_t mine_bytes, const void *theirs)
+{
+    size_t bytes = 0;
+
+    memset(mine, 0, mine_bytes);
+    if (!theirs)
+        return;
+    memcpy(&bytes, theirs, sizeof bytes); /* every option struct begins with its size */
+    memcpy(mine, theirs, bytes < mine_bytes ? bytes : mine_bytes);
+}
+
+int tarn_client_enter(struct tarn_client *c)
+{
+    if (!c)
+        return tarn_fail(TARN_E_INVALID, "client: NULL: pass what tarn_open() returned");
+    if (atomic_load_explicit(c->alive, memory_order_relaxed) == 0)
+        return tarn_fail(TARN_E_CLOSED, "client: opened before fork(): open one of its own in the child");
+    return 0;
+}
+
+int tarn_thread_start(pthread_t *t, void *(*fn)(void *), void *arg)
+{
+    sigset_t all, old;
+
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &old);
+    int rc = pthread_create(t, NULL, fn, arg);
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    return rc;
+}
+
+uint64_t tarn_client_deadline(const struct tarn_client *c, uint32_t timeout_ms)
+{
+    return tarn_deadline(timeout_ms ? timeout_ms : c->timeout_ms);
+}
+
+int tarn_key_check(const struct tarn_key *k)
+{
+    if (k->data && k->bytes >= 1 && k->bytes <= TARN_KEY_MAX)
+        return 0;
+    if (!k->data)
+        return tarn_fail(TARN_E_INVALID, "key: NULL: pass 1 to %d bytes", TARN_KEY_MAX);
+    return tarn_fail(TARN_E_INVALID, "key of %zu bytes: a key has 1 to %d bytes", k->bytes, TARN_KEY_MAX);
+}
+
+const char *tarn_key_text(const struct tarn_key *k, char out[96])
+{
+    struct tarn_key head = {k->data, k->data ? (k->bytes < 28 ? k->bytes : 28) : 0};
+
+    if (k->data && k->bytes <= 90 && tarn_key_escape(k, out, 96) >= 0)
+        return out;
+    if (head.bytes == 0 || tarn_key_escape(&head, out, 93) < 0)
+        out[0] = '\0';
+    return strcat(out, "..");
+}
+
+/* --- verdicts ----------------------------------------------------------------------------------- */
+
+void tarn_verdict_note(struct tarn_verdict *v, size_t i, int code)
+{
+    if (v->code != 0 && i > v->index)
+        return;
+    v->index = i;
+    v->code = code;
+    snprintf(v->text, sizeof v->text, "%s", tarn_last_error());
+}
+
+void tarn_verdict_say(struct tarn_verdict *v, size_t i, int code, const char *verb, const struct tarn_key *key,
+                      const char *fmt, ...)
+{
+    char name[96], why[sizeof v->text];
+    va_list ap;
+
+    if (v->code != 0 && i > v->index)
+        return;
+    va_start(ap, fmt);
+    vsnprintf(why, sizeof why, fmt, ap);
+    va_end(ap);
+    v->index = i;
+    v->code = code;
+    tarn_key_text(key, name);
+    if (snprintf(v->text, sizeof v->text, "%s key '%s': %s", verb, name, why) < 0)
+        v->text[0] = '\0';
+}
+
+int tarn_verdict_end(const struct tarn_verdict *v)
+{
+    return v->code ? tarn_fail(v->code, "%s", v->text) : 0;
+}
+
+/* --- open --------------------------------------------------------------------------------------- */
+
+static const char *setting(const char *given, const char *variable, const char *initial)
+{
+    if (given)
+        return given;
+    const char *env = variable ? secure_getenv(variable) : NULL;
+    return env && *env ? env : initial;
+}
+
+static int alive_page(struct tarn_client *c)
+{
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    void *p = mmap(NULL, page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+    if (p == MAP_FAILED)
+        return tarn_fail(TARN_E_NO_MEMORY, "client: mmap of a page: %m");
+    c->alive = p;
+    madvise(p, page, MADV_WIPEONFORK); /* before Linux 4.14 only the fork check is lost */
+    atomic_store(c->alive, 1);
+    return 0;
+}
+
+static int client_init(struct tarn_client *c, const struct tarn_options *o)
+{
+    c->log = (struct tarn_logger){(enum tarn_log_level)o->log_level, o->log, o->log_arg};
+    c->timeout_ms = o->timeout_ms ? o->timeout_ms : 5000;
+    c->workers = o->workers ? o->workers : 2;
+    c->session = tarn_random64();
+    pthread_rwlock_init(&c->nodes_lock, NULL);
+    pthread_mutex_init(&c->refresh_lock, NULL);
+    pthread_mutex_init(&c->monitor.lock, NULL);
+    c->monitor.wake_fd = -1;
+
+    int rc = alive_page(c);
+    if (rc == 0)
+        rc = tarn_host_id(c->host_id);
+    const char *secret = setting(o->secret, "TARN_SECRET", NULL);
+    if (rc == 0 && secret && !(c->secret = strdup(secret)))
+        rc = tarn_fail(TARN_E_NO_MEMORY, "client: out of memory");
+    return rc;
+}
+
+static int transports_init(struct tarn_client *c, const struct tarn_options *o)
+{
+    const char *faults = setting(o->faults, "TARN_FAULTS", NULL);
+    int n = tarn_transport_select(o->transports, c->transports, TARN_TRANSPORTS_MAX);
+
+    if (n < 0)
+        return n;
+    if (n == 0)
+        return tarn_fail(TARN_E_UNAVAILABLE, "transports '%s': none is usable here: see `tarn info`",
+                         o->transports ? o->transports : "all");
+    c->ntransports = n;
+    return faults ? tarn_faulty_new(faults, &c->faulty) : 0;
+}
+
+int tarn_open(const struct tarn_options *given, struct tarn_client **c_p)
+{
+    struct tarn_options o;
+    tarn_options_copy(&o, sizeof o, given);
+    struct tarn_client *c = aligned_alloc(64, sizeof *c);
+
+    if (!c)
+        return tarn_fail(TARN_E_NO_MEMORY, "client: out of memory");
+    memset(c, 0, sizeof *c);
+    int rc = client_init(c, &o);
+    uint64_t deadline = tarn_client_deadline(c, 0);
+    if (rc == 0)
+        rc = transports_init(c, &o);
+    if (rc == 0)
+        rc = tarn_cache_new(o.cache_entries ? o.cache_entries : 1u << 20, &c->cache);
+    if (rc == 0)
+        rc = tarn_directory_open(setting(o.redis, "TARN_REDIS", "redis://127.0.0.1:6379"), o.ns ? o.ns : "default",
+                                 &c->log, deadline, &c->directory);
+    if (rc == 0)
+        rc = tarn_remotes_refresh(c, deadline);
+    if (rc == 0)
+        rc = tarn_ops_new(c);
+    if (rc == 0)
+        rc = tarn_monitor_start(c);
+    if (rc != 0) {
+        char why[384];
+        snprintf(why, sizeof why, "%s", tarn_last_error());
+        tarn_close(c);
+        return tarn_fail(rc, "%s", why);
+    }
+    *c_p = c;
+    return 0;
+}
+
+static void nodes_free(struct tarn_client *c)
+{
+    struct tarn_remote *r, *next;
+
+    HASH_ITER (hh, c->nodes, r, next) {
+        HASH_DEL(c->nodes, r);
+        tarn_remote_free(r);
+    }
+}
+
+void tarn_close(struct tarn_client *c)
+{
+    /* In a forked child threads, sockets and mappings are the parent's: leave all of it alone. */
+    if (!c || (c->alive && atomic_load(c->alive) == 0))
+        return;
+    tarn_ops_free(c);
+    tarn_monitor_stop(c);
+    nodes_free(c);
+    tarn_cache_free(c->cache);
+    if (c->directory)
+        tarn_directory_close(c->directory);
+    if (c->faulty)
+        tarn_faulty_free(c->faulty);
+    if (c->alive)
+        munmap(c->alive, (size_t)sysconf(_SC_PAGESIZE));
+    pthread_mutex_destroy(&c->monitor.lock);
+    pthread_mutex_destroy(&c->refresh_lock);
+    pthread_rwlock_destroy(&c->nodes_lock);
+    free(c->secret);
+    free(c);
+}
+
+/* --- figures ------------------------------------------------------------------------------------ */
+
+static uint64_t total(const struct tarn_client *c, enum tarn_counter what)
+{
+    uint64_t n = 0;
+
+    for (int i = 0; i < TARN_STRIPES; i++)
+        n += atomic_load_explicit(&c->counters[i].n[what], memory_order_relaxed);
+    return n;
+}
+
+int tarn_client_stats(struct tarn_client *c, struct tarn_stats *out)
+{
+    int rc = tarn_client_enter(c);
+    if (rc != 0)
+        return rc;
+    if (!out || out->size < sizeof out->size)
+        return tarn_fail(TARN_E_INVALID, "stats: size is not set: set it to sizeof (struct tarn_stats)");
+
+    struct tarn_stats s = {
+        .size = out->size,
+        .gets = total(c, TARN_COUNT_GETS),
+        .get_bytes = total(c, TARN_COUNT_GET_BYTES),
+        .misses = total(c, TARN_COUNT_MISSES),
+        .stale = total(c, TARN_COUNT_STALE),
+        .puts = total(c, TARN_COUNT_PUTS),
+        .put_bytes = total(c, TARN_COUNT_PUT_BYTES),
+        .errors = total(c, TARN_COUNT_ERRORS),
+        .directory_round_trips = tarn_directory_round_trips(c->directory),
+        .cached_descriptors = tarn_cache_count(c->cache),
+        .failovers = total(c, TARN_COUNT_FAILOVERS),
+    };
+    memcpy(out, &s, s.size < sizeof s ? s.size : sizeof s);
+    return 0;
+}

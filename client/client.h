@@ -1,0 +1,508 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Inside libtarn. Data flows one way:
+ *
+ *   tarn_get/put/...  ->  resolve, place (which copy, which node)  ->  flight (works on links)
+ *                                                                  ->  call   (control commands)
+ *   and below these: remote (what the client knows of a node), cache (descriptors).
+ *
+ * Blocking calls run on the caller's thread from beginning to end; op.c's workers run the same code
+ * for submitted operations. Two threads of the client's own look after health (monitor.c).
+ *
+ * Lock order: client.nodes_lock -> remote.lock -> client.monitor.lock; cache shards, op queue and
+ * verdicts are leaves. No lock is held across anything that waits for a peer.
+ */
+#ifndef TARN_CLIENT_CLIENT_H
+#define TARN_CLIENT_CLIENT_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/hash.h"
+#include "base/resp.h"
+#include "base/text.h"
+#include "metadata/directory.h"
+#include "transport/transport.h"
+
+#define HASH_NONFATAL_OOM 1
+#include <uthash.h>
+
+#define TARN_TRANSPORTS_MAX 8
+#define TARN_STRIPES 8
+#define TARN_PROTOCOL "1"
+/* How long a node may keep silent before another copy is tried. */
+#define TARN_PATIENCE_NS (250 * TARN_NS_PER_MS)
+
+struct tarn_client;
+struct tarn_remote;
+
+/* What ends a wait early: a submitted operation's flag, and the eventfd that is written after setting it. */
+struct tarn_stop {
+    const _Atomic bool *flag; /* NULL: nothing does */
+    int fd;                   /* -1: none */
+};
+
+static inline bool tarn_stopped(const struct tarn_stop *s)
+{
+    return s->flag && atomic_load(s->flag);
+}
+
+/* Makes the eventfd unreadable again; look at the flags afterwards. */
+void tarn_stop_drain(int fd);
+
+/* The first failed item of a batch, and its sentence for tarn_last_error(). */
+struct tarn_verdict {
+    size_t index;
+    int code; /* 0: none failed */
+    char text[384];
+};
+
+/* Notes item i's failure with the thread's last error as its sentence. */
+void tarn_verdict_note(struct tarn_verdict *v, size_t i, int code);
+/* The same with a sentence "<verb> key '<key>': ..."; formats nothing unless it is the first failure. */
+void tarn_verdict_say(struct tarn_verdict *v, size_t i, int code, const char *verb,
+                      const struct tarn_key *key, const char *fmt, ...) __attribute__((format(printf, 6, 7)));
+/* Leaves the sentence as the thread's last error and returns the code. */
+int tarn_verdict_end(const struct tarn_verdict *v);
+
+/* --- descriptors and their cache (cache.c) ------------------------------------------------------ */
+
+struct tarn_loc {
+    struct tarn_remote *remote;
+    uint64_t offset, gen;
+    uint32_t pool, slot;
+};
+
+/* Where an object is, for this client. Copied by value, up to the last location in use. */
+struct tarn_desc {
+    struct tarn_tensor tensor;
+    uint32_t nlocs;
+    uint32_t nlost; /* copies on nodes that the directory does not have */
+    struct tarn_loc locs[TARN_REPLICAS_MAX];
+};
+
+static inline size_t tarn_desc_bytes(const struct tarn_desc *d)
+{
+    return offsetof(struct tarn_desc, locs) + d->nlocs * sizeof d->locs[0];
+}
+
+struct tarn_cache;
+
+static inline uint64_t tarn_key_hash(const struct tarn_key *k)
+{
+    return tarn_hash(k->data, k->bytes, 0);
+}
+
+/* At most about `entries` descriptors; the least recently used go first (second chance). */
+int tarn_cache_new(uint32_t entries, struct tarn_cache **c_p);
+void tarn_cache_free(struct tarn_cache *c);
+bool tarn_cache_find(struct tarn_cache *c, const struct tarn_key *k, uint64_t hash, struct tarn_desc *d);
+/* Out of memory only means that the entry is not kept. */
+void tarn_cache_set(struct tarn_cache *c, const struct tarn_key *k, uint64_t hash, const struct tarn_desc *d);
+/* Drops the key's entry; with a location, only an entry that has it. */
+void tarn_cache_drop(struct tarn_cache *c, const struct tarn_key *k, uint64_t hash, const struct tarn_loc *l);
+uint64_t tarn_cache_count(struct tarn_cache *c);
+
+/* --- nodes (remote.c) --------------------------------------------------------------------------- */
+
+enum tarn_health {
+    TARN_UP,
+    TARN_SLOW, /* did not answer in time: only links that do not need it (shared memory) are used */
+    TARN_GONE, /* its connection broke, or another incarnation has its place: nothing is used */
+};
+
+/* A link and the table to call it by (the transport's, or the fault decorator's). */
+struct tarn_linked {
+    struct tarn_linked *next;
+    const struct tarn_transport_ops *ops;
+    struct tarn_link *link;
+    _Atomic uint32_t views; /* of a shared link */
+};
+
+enum tarn_side_state {
+    TARN_SIDE_UNKNOWN,
+    TARN_SIDE_OPENING,
+    TARN_SIDE_SHARED,
+    TARN_SIDE_POOLED,
+    TARN_SIDE_UNREACHABLE
+};
+
+/*
+ * One transport to a node, for gets or for puts. A shared link is entered by counting oneself in,
+ * then reading the pointer; whoever retires it takes the pointer away, then waits for the counts.
+ */
+struct tarn_side {
+    _Atomic int state;
+    _Atomic(struct tarn_linked *) shared;
+    struct tarn_linked *idle, *retired; /* remote.lock */
+    uint32_t nidle;
+    uint64_t retry_ns; /* UNREACHABLE: not tried again before */
+    int code;
+    char why[192];
+    struct {
+        _Alignas(64) _Atomic uint32_t n;
+    } busy[TARN_STRIPES];
+};
+
+struct tarn_remote_pool {
+    char name[TARN_POOL_NAME_MAX + 1];
+    uint32_t index;
+    uint32_t transports; /* bit t: the client's transport t serves it */
+    uint64_t bytes;
+};
+
+/* A control connection with at most one command outstanding. */
+struct tarn_call {
+    struct tarn_call *next;
+    struct tarn_resp *resp;
+    struct tarn_remote *remote;
+    bool local;  /* Unix socket */
+    bool owed;   /* a reply is outstanding */
+    bool grants; /* ... and it answers RESERVE */
+    uint64_t since_ns;
+};
+
+/* One incarnation of a node. Lives until the client is closed. */
+struct tarn_remote {
+    UT_hash_handle hh;
+    struct tarn_client *client;
+    struct {
+        char id[TARN_NODE_ID_MAX + 1];
+        uint32_t epoch; /* low half of the node's epoch = high half of its generations */
+    } key;
+    _Atomic int health;
+    _Atomic bool suspect;    /* set aside a moment ago; the keeper has not asked it yet */
+    _Atomic bool listed;     /* in the directory when last asked */
+    _Atomic bool superseded; /* another incarnation is there now */
+    _Atomic bool local;      /* its Unix socket answered: same host */
+    _Atomic bool draining;
+    _Atomic uint64_t asked_ns; /* unlisted: when the directory was last asked about it */
+    uint64_t pass;             /* of the refresh that last saw it; nodes_lock */
+
+    /* written by a refresh under lock */
+    pthread_mutex_t lock;
+    pthread_cond_t changed; /* a side left OPENING, or the keeper has judged a suspect */
+    char control[280], unix_path[108], host_id[40];
+    uint32_t npools;
+    struct tarn_remote_pool pools[TARN_POOLS_MAX];
+
+    uint64_t tick_base_ns;
+    struct tarn_call *idle_calls;
+    uint32_t nidle_calls;
+    struct tarn_call *watch;       /* idle connection whose end shows the node's; monitor.lock */
+    uint64_t probe_ns, backoff_ns; /* keeper only */
+    struct tarn_side sides[TARN_TRANSPORTS_MAX][2]; /* [transport][write] */
+};
+
+/* The incarnation (id, low half of epoch); made when it is new. NULL: out of memory. */
+struct tarn_remote *tarn_remote_of(struct tarn_client *c, const char *id, uint32_t epoch);
+/* Reads the node table from the directory. */
+int tarn_remotes_refresh(struct tarn_client *c, uint64_t deadline_ns);
+/* Applies one record (also used by a refresh). */
+int tarn_remote_update(struct tarn_client *c, const struct tarn_node_record *n, uint64_t pass);
+/* Index of the pool by name, or -1. */
+int tarn_remote_pool(struct tarn_remote *r, const char *name);
+/* Its name by index; "" when unknown. */
+void tarn_remote_pool_name(struct tarn_remote *r, uint32_t index, char out[TARN_POOL_NAME_MAX + 1]);
+/* Bit t: transport t serves the pool. */
+uint32_t tarn_remote_pool_transports(struct tarn_remote *r, uint32_t index);
+/* Sets the node aside: no get or put waits for it again until the keeper has seen it answer. */
+void tarn_remote_aside(struct tarn_remote *r, enum tarn_health h, const char *why);
+/* Waits until the keeper has asked a suspect node (which takes a moment, or PATIENCE for one that keeps
+ * silent): is it up? Does not wait for nodes that are known to be down. */
+bool tarn_remote_settled(struct tarn_remote *r, uint64_t deadline_ns);
+/* The keeper's word on a suspect. */
+void tarn_remote_judged(struct tarn_remote *r, bool up);
+/* "n1 (127.0.0.1:7700)" for sentences. */
+const char *tarn_remote_text(struct tarn_remote *r, char out[352]);
+/* Frees a remote and all it holds; at close. */
+void tarn_remote_free(struct tarn_remote *r);
+/* Its pools, whatever they hold, are void: links are taken out of use (closed when nobody is inside). */
+void tarn_remote_retire(struct tarn_remote *r);
+/* Closes what was retired and is no longer in use; false when something still is. */
+bool tarn_remote_reap(struct tarn_remote *r);
+
+/* --- control commands (call.c) ------------------------------------------------------------------ */
+
+/* A connection on which HELLO was answered by this incarnation. NODE_DOWN, TIMEOUT (and the node is set
+ * aside); AUTH, VERSION. local_only: over the Unix socket or NOT_REACHABLE. */
+int tarn_call_take(struct tarn_remote *r, bool local_only, uint64_t deadline_ns, struct tarn_call **call_p);
+/* A new one, never from the pool; does not judge the node's health. */
+int tarn_call_connect(struct tarn_remote *r, uint64_t deadline_ns, struct tarn_call **call_p);
+/* Back to the pool; a connection that still owes a reply is looked after by the keeper. NULL is allowed. */
+void tarn_call_give(struct tarn_call *call);
+void tarn_call_drop(struct tarn_call *call);
+int tarn_call_send(struct tarn_call *call, int argc, const char *const *argv, const size_t *lens,
+                   uint64_t deadline_ns);
+/* Waits for the reply; an error reply to the whole command is a failure. stop may be NULL. */
+int tarn_call_reply(struct tarn_call *call, uint64_t deadline_ns, const struct tarn_stop *stop,
+                    redisReply **reply_p);
+
+/* Arguments of a command being put together. */
+struct tarn_words {
+    const char **argv;
+    size_t *lens;
+    char *text; /* numbers */
+    int n, max;
+    size_t text_bytes, text_room;
+};
+/* Room for `max` arguments and `text` bytes of formatted ones. */
+int tarn_words_init(struct tarn_words *a, int max, size_t text);
+void tarn_words_add(struct tarn_words *a, const void *data, size_t bytes);
+void tarn_words_str(struct tarn_words *a, const char *s);
+/* Copies the text. */
+void tarn_words_text(struct tarn_words *a, const char *s);
+void tarn_words_u64(struct tarn_words *a, uint64_t v);
+void tarn_words_gen(struct tarn_words *a, uint64_t gen);
+void tarn_words_free(struct tarn_words *a);
+int tarn_words_send(const struct tarn_words *a, struct tarn_call *call, uint64_t deadline_ns);
+/* Sends and waits. */
+int tarn_words_call(const struct tarn_words *a, struct tarn_remote *r, uint64_t deadline_ns,
+                   const struct tarn_stop *stop, redisReply **reply_p);
+
+/* --- links (link.c) ----------------------------------------------------------------------------- */
+
+/*
+ * Makes transport t to the node usable. 0 with *l_p NULL: its link is shared, enter it; 0 with a link:
+ * the caller's own until tarn_link_give or tarn_link_close. NODE_DOWN and TIMEOUT set the node aside;
+ * other errors mark the side unreachable for a while.
+ */
+int tarn_link_take(struct tarn_remote *r, int t, bool write, uint64_t deadline_ns, struct tarn_linked **l_p,
+                   bool *fresh_p);
+void tarn_link_give(struct tarn_remote *r, int t, bool write, struct tarn_linked *l);
+void tarn_link_close(struct tarn_linked *l);
+/* The pooled links of a side are doubtful (one of them was dead): closes them. */
+void tarn_link_flush(struct tarn_remote *r, int t, bool write);
+/* May t be tried now? */
+bool tarn_side_usable(struct tarn_remote *r, int t, bool write);
+
+static inline struct tarn_linked *tarn_shared_enter(struct tarn_remote *r, int t, bool write, uint32_t stripe)
+{
+    struct tarn_side *s = &r->sides[t][write];
+    atomic_fetch_add(&s->busy[stripe].n, 1);
+    struct tarn_linked *l = atomic_load(&s->shared);
+    if (!l)
+        atomic_fetch_sub(&s->busy[stripe].n, 1);
+    return l;
+}
+
+static inline void tarn_shared_leave(struct tarn_remote *r, int t, bool write, uint32_t stripe)
+{
+    atomic_fetch_sub_explicit(&r->sides[t][write].busy[stripe].n, 1, memory_order_release);
+}
+
+/* --- works in flight (flight.c) ----------------------------------------------------------------- */
+
+enum tarn_end {
+    TARN_END_DONE,    /* work.status is the transport's word */
+    TARN_END_BROKEN,  /* the link broke */
+    TARN_END_SILENT,  /* the node kept silent for longer than the patience */
+    TARN_END_EXPIRED, /* the transfer's own deadline */
+    TARN_END_STOPPED, /* the transfer's own stop flag */
+    TARN_END_SHIFTED, /* its link was closed on another transfer's account; nothing speaks against trying
+                         again */
+};
+
+struct tarn_lane;
+
+struct tarn_transfer {
+    struct tarn_work work;
+    struct tarn_transfer *prev, *next;
+    struct tarn_lane *lane;
+    uint64_t deadline_ns, patience_ns;
+    const _Atomic bool *stop;
+    enum tarn_end end;
+    bool fresh;  /* its link was made for this flight */
+    bool posted; /* the transport has it */
+};
+
+/* The works of one thread, and the links it has taken for them. */
+struct tarn_flight {
+    struct tarn_client *client;
+    struct tarn_lane **lanes;
+    void *fds; /* struct pollfd, one a lane and one for stop_fd */
+    uint32_t nlanes, room;
+    uint32_t inflight;
+    struct tarn_transfer *ended;
+    int stop_fd;
+};
+
+void tarn_flight_init(struct tarn_flight *f, struct tarn_client *c, int stop_fd);
+/*
+ * Sends a transfer on its way: work filled but for done and owner's link, deadline, patience, stop set.
+ * Completed inline on a shared link or later, it comes out of tarn_flight_next exactly once. A failure
+ * (no link) leaves it with the caller.
+ */
+int tarn_flight_post(struct tarn_flight *f, struct tarn_remote *r, int t, bool write,
+                     struct tarn_transfer *x);
+/* The next transfer that ended, waiting for it; NULL when none is in flight. */
+struct tarn_transfer *tarn_flight_next(struct tarn_flight *f);
+/* Gives the links back. Nothing is in flight any more: either all came out, or they are ended here. */
+void tarn_flight_end(struct tarn_flight *f);
+
+/* --- health (monitor.c) ------------------------------------------------------------------------- */
+
+struct tarn_monitor {
+    pthread_t watcher, keeper;
+    bool watching, keeping; /* the threads run */
+    int wake_fd;            /* the watcher's */
+    pthread_mutex_t lock;
+    pthread_cond_t wake; /* the keeper's */
+    bool stop, asked;
+    struct tarn_call *owing; /* connections with an outstanding reply nobody waits for */
+    uint64_t watches;        /* changes whenever a watch connection comes or goes */
+};
+
+int tarn_monitor_start(struct tarn_client *c);
+void tarn_monitor_stop(struct tarn_client *c);
+/* Watches the connection for its end, if the node has no watched one yet; else false. */
+bool tarn_monitor_watch(struct tarn_remote *r, struct tarn_call *call);
+/* Something needs the keeper: a node was set aside, a reply is owed, the table is old. */
+void tarn_monitor_ask(struct tarn_client *c);
+void tarn_monitor_owe(struct tarn_client *c, struct tarn_call *call);
+
+/* --- client (client.c) -------------------------------------------------------------------------- */
+
+enum tarn_counter {
+    TARN_COUNT_GETS,
+    TARN_COUNT_GET_BYTES,
+    TARN_COUNT_MISSES,
+    TARN_COUNT_STALE,
+    TARN_COUNT_PUTS,
+    TARN_COUNT_PUT_BYTES,
+    TARN_COUNT_ERRORS,
+    TARN_COUNT_FAILOVERS,
+    TARN_COUNTERS,
+};
+
+struct tarn_ops_queue;
+
+struct tarn_client {
+    struct tarn_logger log;
+    struct tarn_directory *directory;
+    struct tarn_cache *cache;
+    const struct tarn_transport_ops *transports[TARN_TRANSPORTS_MAX];
+    int ntransports;
+    struct tarn_faulty *faulty; /* NULL: none */
+    char *secret;               /* NULL: none */
+    uint64_t session;
+    uint32_t timeout_ms, workers;
+    char host_id[40];
+    _Atomic uint32_t *alive; /* a page that fork() wipes: 0 in the child */
+
+    pthread_rwlock_t nodes_lock;
+    struct tarn_remote *nodes; /* by (id, epoch) */
+    uint64_t pass;
+    _Atomic uint64_t refreshed_ns;
+    pthread_mutex_t refresh_lock; /* one refresh at a time */
+
+    struct tarn_monitor monitor;
+    struct tarn_ops_queue *ops;
+
+    struct {
+        _Alignas(64) _Atomic uint64_t n[TARN_COUNTERS];
+    } counters[TARN_STRIPES];
+};
+
+static inline void tarn_count(struct tarn_client *c, uint32_t stripe, enum tarn_counter what, uint64_t n)
+{
+    atomic_fetch_add_explicit(&c->counters[stripe].n[what], n, memory_order_relaxed);
+}
+
+/* 0, or CLOSED in a forked child, INVALID for NULL. Begins every public call. */
+int tarn_client_enter(struct tarn_client *c);
+/* A thread with all signals blocked, so that the application's handlers run on its own threads. */
+int tarn_thread_start(pthread_t *t, void *(*fn)(void *), void *arg);
+/* Member of an option struct that may be shorter than ours: copies what the caller has. */
+void tarn_options_copy(void *mine, size_t mine_bytes, const void *theirs);
+uint64_t tarn_client_deadline(const struct tarn_client *c, uint32_t timeout_ms);
+/* INVALID with a sentence. */
+int tarn_key_check(const struct tarn_key *k);
+/* The key as text, cut to fit. */
+const char *tarn_key_text(const struct tarn_key *k, char out[96]);
+
+/* --- resolving (resolve.c) ---------------------------------------------------------------------- */
+
+/* One key's answer: 0 with *d; NOT_FOUND. */
+struct tarn_resolved {
+    int status;
+    struct tarn_desc desc;
+};
+
+/* Asks the directory for n keys at once and fills the cache. The keys must be valid. */
+int tarn_resolve_keys(struct tarn_client *c, const struct tarn_key *keys, size_t n, uint64_t deadline_ns,
+                      struct tarn_resolved *out);
+/* A descriptor from a record; true when it names a node that the client does not know yet. */
+bool tarn_desc_make(struct tarn_client *c, const struct tarn_record *r, struct tarn_desc *d);
+/* Any copy on a node that is not set aside? */
+bool tarn_desc_alive(const struct tarn_desc *d);
+/* Copies hit i's descriptor; false when it has none. */
+bool tarn_hits_desc(const struct tarn_hits *h, size_t i, struct tarn_desc *d);
+
+/* --- get (get.c, get_slow.c) -------------------------------------------------------------------- */
+
+/* One tarn_get call, or one submitted get. */
+struct tarn_get {
+    struct tarn_client *client;
+    struct tarn_item *items;
+    size_t n, left; /* left: items without a final status */
+    uint32_t flags;
+    const struct tarn_hits *hits;
+    size_t hits_first;
+    uint64_t deadline_ns;
+    const _Atomic bool *stop;
+    struct tarn_verdict verdict;
+    void (*done)(struct tarn_get *g); /* the last item is final; may be NULL */
+    void *owner;
+};
+
+/* Serves what can be served at once from cached descriptors and shared links; g->left says what is left,
+ * those items have status TARN_INPROGRESS. */
+void tarn_get_fast(struct tarn_get *g);
+/* Finishes n gets together, their transfers mixed on the same links. */
+void tarn_get_slow(struct tarn_client *c, struct tarn_get *const *gets, size_t n, int stop_fd);
+/* An item is final. */
+void tarn_get_final(struct tarn_get *g, size_t i, int status);
+/* Do the item's pieces fit the object? Their total comes out in any case. */
+bool tarn_get_fits(const struct tarn_get *g, size_t i, const struct tarn_tensor *t, uint64_t *bytes_p);
+/* They do not: the item is final with SIZE, its tensor set. */
+void tarn_get_misfit(struct tarn_get *g, size_t i, const struct tarn_tensor *t);
+void tarn_get_prepare(struct tarn_get *g, struct tarn_client *c, struct tarn_item *items, size_t n,
+                      const struct tarn_get_options *o);
+
+/* --- put (put*.c, place.c; more in put.h) ------------------------------------------------------- */
+
+struct tarn_candidate {
+    struct tarn_remote *remote;
+    double weight; /* bytes of its pools */
+    uint64_t seed; /* hash of the node id */
+    uint64_t host; /* hash of the host id */
+};
+
+/*
+ * Picks the k best candidates of a key, best first, each on a host of its own as long as there are
+ * such; those of weight 0 are left out. Returns how many there were.
+ */
+uint32_t tarn_place_pick(const struct tarn_key *key, const struct tarn_candidate *cand, uint32_t n,
+                         uint32_t k, uint32_t *out);
+
+int tarn_put_run(struct tarn_client *c, struct tarn_item *items, size_t n, const struct tarn_put_options *o,
+                 uint64_t deadline_ns, const struct tarn_stop *stop);
+int tarn_remove_run(struct tarn_client *c, const struct tarn_key *keys, size_t n, int32_t *statuses,
+                    uint64_t deadline_ns, const struct tarn_stop *stop);
+
+/* --- submitted operations (op.c) ---------------------------------------------------------------- */
+
+int tarn_ops_new(struct tarn_client *c);
+/* Cancels everything and ends the workers. */
+void tarn_ops_free(struct tarn_client *c);
+/* Does a submitted operation use [addr, addr + bytes)? */
+bool tarn_ops_use(struct tarn_client *c, const void *addr, uint64_t bytes);
+
+int tarn_lookup_run(struct tarn_client *c, const struct tarn_key *keys, size_t n, uint64_t deadline_ns,
+                    struct tarn_hits **hits_p);
+
+#endif

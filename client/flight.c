@@ -1,0 +1,341 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Works in flight: one thread's transfers over the links it has taken, each link a *lane*.
+ *
+ * A transfer is pending (its lane had no room yet) or posted (the transport has it) until it ends; then
+ * it waits in `ended` for tarn_flight_next. A transport can only be made to let go of a work by closing
+ * its link, so a transfer that must end early (deadline, stop, silence) closes its lane; the others on
+ * it end as SHIFTED and may be sent again. Closed links never go back to the pool.
+ *
+ * Silence: a lane that has had works for as long as the shortest patience among them without its
+ * descriptor becoming ready belongs to a node that does not answer.
+ */
+#include "client/client.h"
+
+#include <poll.h>
+#include <stdlib.h>
+#include <utlist.h>
+
+/* How long to sleep at most for links without a descriptor. */
+#define BLIND_NS (TARN_NS_PER_MS / 2)
+
+struct tarn_lane {
+    struct tarn_remote *remote;
+    int transport;
+    bool write, fresh;
+    struct tarn_flight *flight;
+    struct tarn_linked *linked; /* NULL: closed */
+    struct tarn_transfer *transfers; /* posted ones first */
+    struct tarn_transfer *unposted;  /* the first pending one */
+    uint64_t active_ns;   /* last sign of life, or when works began to be waited for */
+    uint64_t deadline_ns; /* not later than the earliest of the transfers */
+    uint64_t patience_ns;
+    enum tarn_end closing; /* why, while it is being closed */
+    uint64_t closing_ns;
+};
+
+void tarn_flight_init(struct tarn_flight *f, struct tarn_client *c, int stop_fd)
+{
+    *f = (struct tarn_flight){.client = c, .stop_fd = stop_fd};
+}
+
+static void transfer_end(struct tarn_transfer *x, enum tarn_end end)
+{
+    struct tarn_lane *lane = x->lane;
+
+    if (lane->unposted == x)
+        lane->unposted = x->next;
+    DL_DELETE(lane->transfers, x);
+    x->fresh = lane->fresh;
+    lane->flight->inflight--;
+    x->end = end;
+    x->posted = false;
+    LL_PREPEND(lane->flight->ended, x);
+}
+
+/* What the lane's closing means for one of its transfers. */
+static enum tarn_end own_end(const struct tarn_transfer *x, const struct tarn_lane *lane)
+{
+    if (x->stop && atomic_load(x->stop))
+        return TARN_END_STOPPED;
+    if (x->deadline_ns <= lane->closing_ns)
+        return TARN_END_EXPIRED;
+    return lane->closing;
+}
+
+static void work_done(struct tarn_work *w)
+{
+    struct tarn_transfer *x = w->owner;
+
+    transfer_end(x, w->status == TARN_E_CANCELED && x->lane->closing ? own_end(x, x->lane) : TARN_END_DONE);
+}
+
+static void lane_close(struct tarn_lane *lane, enum tarn_end why)
+{
+    lane->closing = why;
+    lane->closing_ns = tarn_now_ns();
+    if (lane->linked)
+        tarn_link_close(lane->linked);
+    lane->linked = NULL;
+    while (lane->transfers)
+        transfer_end(lane->transfers, own_end(lane->transfers, lane));
+    lane->unposted = NULL;
+    lane->closing = TARN_END_DONE;
+}
+
+/* Posts what the lane has room for. */
+static void lane_post(struct tarn_lane *lane)
+{
+    while (lane->unposted) {
+        struct tarn_transfer *x = lane->unposted;
+        const struct tarn_transport_ops *ops = lane->linked->ops;
+        int rc = lane->write ? ops->put(lane->linked->link, &x->work) : ops->get(lane->linked->link, &x->work);
+        if (rc == TARN_E_AGAIN)
+            return;
+        lane->unposted = x->next;
+        if (rc == TARN_INPROGRESS) {
+            x->posted = true;
+            continue;
+        }
+        if (rc < 0)
+            x->work.status = rc;
+        transfer_end(x, TARN_END_DONE);
+    }
+}
+
+static struct tarn_lane *lane_find(struct tarn_flight *f, struct tarn_remote *r, int t, bool write)
+{
+    for (uint32_t i = 0; i < f->nlanes; i++)
+        if (f->lanes[i]->remote == r && f->lanes[i]->transport == t && f->lanes[i]->write == write)
+            return f->lanes[i];
+    return NULL;
+}
+
+static bool grow(struct tarn_flight *f)
+{
+    uint32_t room = f->room ? f->room * 2 : 8;
+    void *lanes = realloc(f->lanes, room * sizeof *f->lanes);
+    if (lanes)
+        f->lanes = lanes;
+    void *fds = realloc(f->fds, (room + 1) * sizeof(struct pollfd));
+    if (fds)
+        f->fds = fds;
+    if (lanes && fds)
+        f->room = room;
+    return lanes && fds;
+}
+
+static struct tarn_lane *lane_new(struct tarn_flight *f, struct tarn_remote *r, int t, bool write)
+{
+    if (f->nlanes == f->room && !grow(f))
+        return NULL;
+    struct tarn_lane *lane = calloc(1, sizeof *lane);
+    if (!lane)
+        return NULL;
+    lane->remote = r;
+    lane->transport = t;
+    lane->write = write;
+    lane->flight = f;
+    f->lanes[f->nlanes++] = lane;
+    return lane;
+}
+
+/* One transfer on a shared link: done when this returns. NOT_REACHABLE: the link was just retired. */
+static int post_shared(struct tarn_flight *f, struct tarn_remote *r, int t, bool write, struct tarn_transfer *x)
+{
+    uint32_t stripe = (uint32_t)x->work.slot % TARN_STRIPES;
+    struct tarn_linked *l = tarn_shared_enter(r, t, write, stripe);
+
+    if (!l)
+        return tarn_fail(TARN_E_NODE_DOWN, "node %s: its connection broke", r->key.id);
+    int rc = write ? l->ops->put(l->link, &x->work) : l->ops->get(l->link, &x->work);
+    tarn_shared_leave(r, t, write, stripe);
+    if (rc < 0)
+        x->work.status = rc;
+    x->end = TARN_END_DONE;
+    LL_PREPEND(f->ended, x);
+    return 0;
+}
+
+static int lane_open(struct tarn_lane *lane, struct tarn_transfer *x)
+{
+    uint64_t now = tarn_now_ns(), until = now + x->patience_ns;
+    struct tarn_linked *l;
+
+    if (until > x->deadline_ns || until < now)
+        until = x->deadline_ns;
+    int rc = tarn_link_take(lane->remote, lane->transport, lane->write, until, &l, &lane->fresh);
+    if (rc == 0)
+        lane->linked = l;
+    return rc;
+}
+
+int tarn_flight_post(struct tarn_flight *f, struct tarn_remote *r, int t, bool write, struct tarn_transfer *x)
+{
+    struct tarn_lane *lane = NULL;
+
+    x->work.done = work_done;
+    x->work.owner = x;
+    x->posted = false;
+    x->fresh = true;
+    if (atomic_load(&r->sides[t][write].state) != TARN_SIDE_SHARED) {
+        lane = lane_find(f, r, t, write);
+        if (!lane && !(lane = lane_new(f, r, t, write)))
+            return tarn_fail(TARN_E_NO_MEMORY, "transfer: out of memory");
+        int rc = lane->linked ? 0 : lane_open(lane, x);
+        if (rc != 0)
+            return rc;
+    }
+    if (!lane || !lane->linked)
+        return post_shared(f, r, t, write, x);
+
+    if (!lane->transfers) {
+        lane->active_ns = tarn_now_ns();
+        lane->deadline_ns = UINT64_MAX;
+        lane->patience_ns = UINT64_MAX;
+    }
+    if (x->deadline_ns < lane->deadline_ns)
+        lane->deadline_ns = x->deadline_ns;
+    if (x->patience_ns < lane->patience_ns)
+        lane->patience_ns = x->patience_ns;
+    x->lane = lane;
+    f->inflight++;
+    DL_APPEND(lane->transfers, x);
+    if (!lane->unposted)
+        lane->unposted = x;
+    lane_post(lane);
+    return 0;
+}
+
+/* --- waiting ------------------------------------------------------------------------------------ */
+
+static uint64_t lane_alarm(const struct tarn_lane *lane)
+{
+    uint64_t quiet = lane->active_ns + lane->patience_ns;
+    if (quiet < lane->active_ns)
+        quiet = UINT64_MAX;
+    return quiet < lane->deadline_ns ? quiet : lane->deadline_ns;
+}
+
+/* The earliest deadline again, now that the one noted is over. True when a transfer's own has passed. */
+static bool lane_expired(struct tarn_lane *lane, uint64_t now)
+{
+    struct tarn_transfer *x;
+
+    if (now < lane->deadline_ns)
+        return false;
+    lane->deadline_ns = UINT64_MAX;
+    DL_FOREACH(lane->transfers, x)
+        if (x->deadline_ns < lane->deadline_ns)
+            lane->deadline_ns = x->deadline_ns;
+    return now >= lane->deadline_ns;
+}
+
+static void lane_check(struct tarn_lane *lane, uint64_t now)
+{
+    if (now - lane->active_ns >= lane->patience_ns && now > lane->active_ns) {
+        tarn_fail(TARN_E_NODE_DOWN, "node %s: no byte for %u ms: it is paused or cut off", lane->remote->key.id,
+                  (unsigned)((now - lane->active_ns) / TARN_NS_PER_MS));
+        tarn_remote_aside(lane->remote, TARN_SLOW, tarn_last_error());
+        lane_close(lane, TARN_END_SILENT);
+    } else if (lane_expired(lane, now)) {
+        /* Slow is not sick: only a node that has been silent for a while is set aside. */
+        if (now - lane->active_ns >= TARN_PATIENCE_NS)
+            tarn_remote_aside(lane->remote, TARN_SLOW, "silent until the deadline");
+        lane_close(lane, TARN_END_SHIFTED);
+    }
+}
+
+static void lane_progress(struct tarn_lane *lane)
+{
+    if (lane->linked->ops->progress(lane->linked->link) < 0)
+        lane_close(lane, TARN_END_BROKEN);
+    else
+        lane_post(lane);
+}
+
+static void check_stops(struct tarn_flight *f)
+{
+    for (uint32_t i = 0; i < f->nlanes; i++) {
+        struct tarn_transfer *x;
+        DL_FOREACH(f->lanes[i]->transfers, x)
+            if (x->stop && atomic_load(x->stop)) {
+                lane_close(f->lanes[i], TARN_END_SHIFTED);
+                break;
+            }
+    }
+}
+
+/* Fills the poll set; when to wake up at the latest. */
+static uint64_t watch_lanes(struct tarn_flight *f, struct pollfd *fds)
+{
+    uint64_t until = UINT64_MAX;
+
+    for (uint32_t i = 0; i < f->nlanes; i++) {
+        struct tarn_lane *lane = f->lanes[i];
+        fds[i] = (struct pollfd){.fd = -1};
+        if (!lane->transfers)
+            continue;
+        fds[i].fd = lane->linked->ops->wait_fd(lane->linked->link, &fds[i].events);
+        uint64_t alarm = fds[i].fd < 0 ? tarn_now_ns() + BLIND_NS : lane_alarm(lane);
+        if (alarm < until)
+            until = alarm;
+    }
+    fds[f->nlanes] = (struct pollfd){.fd = f->stop_fd, .events = POLLIN};
+    return until;
+}
+
+static void flight_wait(struct tarn_flight *f)
+{
+    struct pollfd *fds = f->fds;
+    uint64_t until = watch_lanes(f, fds), now = tarn_now_ns();
+    uint64_t left = until > now ? until - now : 0;
+    struct timespec timeout = {(time_t)(left / TARN_NS_PER_S), (long)(left % TARN_NS_PER_S)};
+    int ready = ppoll(fds, f->nlanes + 1, until == UINT64_MAX ? NULL : &timeout, NULL);
+
+    now = tarn_now_ns();
+    if (ready > 0 && fds[f->nlanes].revents) {
+        tarn_stop_drain(f->stop_fd);
+        check_stops(f);
+    }
+    for (uint32_t i = 0; i < f->nlanes; i++) {
+        struct tarn_lane *lane = f->lanes[i];
+        if (!lane->transfers)
+            continue;
+        uint32_t before = f->inflight;
+        bool sign = ready > 0 && fds[i].revents;
+        if (sign)
+            lane->active_ns = now;
+        if (sign || fds[i].fd < 0)
+            lane_progress(lane);
+        if (f->inflight < before)
+            lane->active_ns = now;
+        if (lane->transfers && lane_alarm(lane) <= now)
+            lane_check(lane, now);
+    }
+}
+
+struct tarn_transfer *tarn_flight_next(struct tarn_flight *f)
+{
+    while (!f->ended && f->inflight > 0)
+        flight_wait(f);
+    struct tarn_transfer *x = f->ended;
+    if (x)
+        LL_DELETE(f->ended, x);
+    return x;
+}
+
+void tarn_flight_end(struct tarn_flight *f)
+{
+    for (uint32_t i = 0; i < f->nlanes; i++) {
+        struct tarn_lane *lane = f->lanes[i];
+        if (lane->transfers)
+            lane_close(lane, TARN_END_SHIFTED);
+        if (lane->linked)
+            tarn_link_give(lane->remote, lane->transport, lane->write, lane->linked);
+        free(lane);
+    }
+    free(f->lanes);
+    free(f->fds);
+    *f = (struct tarn_flight){.client = f->client, .stop_fd = -1};
+}

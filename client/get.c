@@ -1,0 +1,170 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Gets, the fast way: descriptor from the hits or the cache, link shared (shared memory), bytes moved
+ * here and now. No allocation, no system call, one shard lock. What cannot be served so is left, with
+ * status TARN_INPROGRESS, to get_slow.c.
+ */
+#include "client/client.h"
+
+#include <string.h>
+
+void tarn_get_prepare(struct tarn_get *g, struct tarn_client *c, struct tarn_item *items, size_t n,
+                      const struct tarn_get_options *o)
+{
+    g->client = c;
+    g->items = items;
+    g->n = g->left = n;
+    g->flags = o->flags;
+    g->hits = o->hits;
+    g->hits_first = o->hits_first;
+    g->deadline_ns = 0;
+    g->stop = NULL;
+    g->verdict.code = 0;
+    g->done = NULL;
+    g->owner = NULL;
+}
+
+void tarn_get_final(struct tarn_get *g, size_t i, int status)
+{
+    struct tarn_item *item = &g->items[i];
+    uint32_t stripe = (uint32_t)i % TARN_STRIPES;
+
+    item->status = status;
+    if (status == TARN_E_NOT_FOUND)
+        tarn_count(g->client, stripe, TARN_COUNT_MISSES, 1);
+    else if (status != 0)
+        tarn_count(g->client, stripe, TARN_COUNT_ERRORS, 1);
+    if (--g->left == 0 && g->done)
+        g->done(g);
+}
+
+bool tarn_get_fits(const struct tarn_get *g, size_t i, const struct tarn_tensor *t, uint64_t *bytes_p)
+{
+    const struct tarn_item *item = &g->items[i];
+    uint64_t bytes = tarn_pieces_bytes(item->pieces, item->npieces);
+
+    *bytes_p = bytes;
+    if (g->flags & TARN_GET_RANGE)
+        return item->offset <= t->bytes && bytes <= t->bytes - item->offset;
+    return bytes == t->bytes && item->offset == 0;
+}
+
+void tarn_get_misfit(struct tarn_get *g, size_t i, const struct tarn_tensor *t)
+{
+    struct tarn_item *item = &g->items[i];
+    uint64_t bytes = tarn_pieces_bytes(item->pieces, item->npieces);
+
+    item->tensor = *t;
+    if (g->flags & TARN_GET_RANGE)
+        tarn_verdict_say(&g->verdict, i, TARN_E_SIZE, "get", &item->key,
+                         "%llu bytes from offset %llu reach past the object's %llu: ask for less",
+                         (unsigned long long)bytes, (unsigned long long)item->offset, (unsigned long long)t->bytes);
+    else
+        tarn_verdict_say(&g->verdict, i, TARN_E_SIZE, "get", &item->key,
+                         "the object has %llu bytes, the pieces %llu from offset %llu: size them alike or set "
+                         "TARN_GET_RANGE", (unsigned long long)t->bytes, (unsigned long long)bytes,
+                         (unsigned long long)item->offset);
+    tarn_get_final(g, i, TARN_E_SIZE);
+}
+
+static int item_check(struct tarn_get *g, size_t i)
+{
+    const struct tarn_item *item = &g->items[i];
+    int rc = tarn_key_check(&item->key);
+
+    if (rc == 0 && item->npieces > 0 && !item->pieces)
+        rc = tarn_fail(TARN_E_INVALID, "get: item %zu: pieces are NULL", i);
+    for (uint32_t p = 0; rc == 0 && p < item->npieces; p++)
+        if (!item->pieces[p].addr && item->pieces[p].bytes)
+            rc = tarn_fail(TARN_E_INVALID, "get: item %zu: piece %u has no address", i, p);
+    if (rc != 0)
+        tarn_verdict_note(&g->verdict, i, rc);
+    return rc;
+}
+
+/* The shared link that serves this descriptor best, entered; NULL when that takes the slow way. */
+static struct tarn_linked *enter_best(struct tarn_client *c, const struct tarn_desc *d, uint32_t stripe,
+                                      const struct tarn_loc **loc_p, int *t_p)
+{
+    for (int t = 0; t < c->ntransports; t++)
+        for (uint32_t k = 0; k < d->nlocs; k++) {
+            struct tarn_remote *r = d->locs[k].remote;
+            int state = atomic_load_explicit(&r->sides[t][0].state, memory_order_acquire);
+            if (state == TARN_SIDE_UNREACHABLE || atomic_load_explicit(&r->health, memory_order_acquire) == TARN_GONE)
+                continue;
+            if (state != TARN_SIDE_SHARED)
+                return NULL;
+            *loc_p = &d->locs[k];
+            *t_p = t;
+            return tarn_shared_enter(r, t, false, stripe);
+        }
+    return NULL;
+}
+
+/* Serves item i now: its final status, or TARN_INPROGRESS. */
+static int get_now(struct tarn_get *g, size_t i)
+{
+    struct tarn_client *c = g->client;
+    struct tarn_item *item = &g->items[i];
+    const struct tarn_loc *l;
+    struct tarn_desc d;
+    uint64_t bytes;
+    int t, rc = item_check(g, i);
+
+    if (rc != 0)
+        return rc;
+    uint64_t hash = tarn_key_hash(&item->key);
+    uint32_t stripe = (uint32_t)hash % TARN_STRIPES;
+    if (!(g->hits ? tarn_hits_desc(g->hits, g->hits_first + i, &d) : tarn_cache_find(c->cache, &item->key, hash, &d)))
+        return TARN_INPROGRESS;
+    if (!tarn_get_fits(g, i, &d.tensor, &bytes)) /* or the descriptor is out of date */
+        return TARN_INPROGRESS;
+    struct tarn_linked *linked = enter_best(c, &d, stripe, &l, &t);
+    if (!linked)
+        return TARN_INPROGRESS;
+    struct tarn_work w = {.pool = l->pool, .slot = l->slot, .gen = l->gen, .offset = l->offset + item->offset,
+                          .bytes = bytes, .pieces = item->pieces, .npieces = item->npieces,
+                          .touch = !(g->flags & TARN_GET_NO_TOUCH)};
+    rc = linked->ops->get(linked->link, &w);
+    tarn_shared_leave(l->remote, t, false, stripe);
+    if (rc != 0 || w.status != 0)
+        return TARN_INPROGRESS;
+    item->tensor = d.tensor;
+    tarn_count(c, stripe, TARN_COUNT_GETS, 1);
+    tarn_count(c, stripe, TARN_COUNT_GET_BYTES, bytes);
+    return 0;
+}
+
+void tarn_get_fast(struct tarn_get *g)
+{
+    for (size_t i = 0; i < g->n; i++) {
+        int rc = get_now(g, i);
+        g->items[i].status = rc;
+        if (rc == TARN_INPROGRESS)
+            continue;
+        if (rc != 0)
+            tarn_count(g->client, 0, TARN_COUNT_ERRORS, 1);
+        g->left--;
+    }
+}
+
+int tarn_get(struct tarn_client *c, struct tarn_item *items, size_t n, const struct tarn_get_options *given)
+{
+    struct tarn_get_options o;
+    struct tarn_get g, *gets = &g;
+    int rc = tarn_client_enter(c);
+
+    if (rc != 0)
+        return rc;
+    if (n > 0 && !items)
+        return tarn_fail(TARN_E_INVALID, "get: items are NULL");
+    tarn_options_copy(&o, sizeof o, given);
+    tarn_get_prepare(&g, c, items, n, &o);
+    tarn_get_fast(&g);
+    if (g.left > 0) {
+        /* The clock is only read when something may wait. */
+        g.deadline_ns = tarn_client_deadline(c, o.timeout_ms);
+        tarn_get_slow(c, &gets, 1, -1);
+    }
+    return tarn_verdict_end(&g.verdict);
+}

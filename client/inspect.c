@@ -1,0 +1,175 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Looking: objects, nodes, transports and events, as the directory has them now. */
+#include "client/client.h"
+
+#include <string.h>
+
+/* How long a node may take to show that it is on this host. */
+#define REACH_NS (200 * TARN_NS_PER_MS)
+
+/* The transport a get from here would use for the pool; NULL when none reaches it. */
+static const char *route_name(struct tarn_client *c, struct tarn_remote *r, uint32_t pool)
+{
+    uint32_t served = tarn_remote_pool_transports(r, pool);
+
+    for (int t = 0; t < c->ntransports; t++) {
+        if (!(served >> t & 1) || !tarn_side_usable(r, t, false))
+            continue;
+        if ((c->transports[t]->caps & TARN_CAP_SAME_HOST) && !atomic_load(&r->local))
+            continue;
+        return c->transports[t]->name;
+    }
+    return NULL;
+}
+
+/* Learns, once, whether the node is on this host. */
+static void reach(struct tarn_remote *r, uint64_t deadline_ns)
+{
+    struct tarn_call *call;
+    uint64_t until = tarn_now_ns() + REACH_NS;
+
+    if (atomic_load(&r->local) || atomic_load(&r->health) != TARN_UP || !atomic_load(&r->listed))
+        return;
+    if (tarn_call_take(r, false, until < deadline_ns ? until : deadline_ns, &call) == 0)
+        tarn_call_give(call);
+}
+
+/* --- objects ------------------------------------------------------------------------------------ */
+
+struct showing {
+    struct tarn_client *client;
+    tarn_object_fn fn;
+    void *arg;
+    uint64_t deadline_ns;
+    /* stat: the record, copied out of the look-up */
+    struct tarn_record record;
+    int status;
+};
+
+static int show(struct showing *s, const struct tarn_key *key, const struct tarn_record *r)
+{
+    struct tarn_copy copies[TARN_REPLICAS_MAX];
+
+    for (uint32_t i = 0; i < r->nlocations; i++) {
+        const struct tarn_location *l = &r->locations[i];
+        struct tarn_remote *remote = tarn_remote_of(s->client, l->node, (uint32_t)(l->gen >> 32));
+        int pool = remote ? tarn_remote_pool(remote, l->pool) : -1;
+        if (remote)
+            reach(remote, s->deadline_ns);
+        copies[i] = (struct tarn_copy){.node = l->node, .pool = l->pool, .offset = l->offset, .gen = l->gen, .slot = l->slot,
+                                       .transport = pool < 0 ? NULL : route_name(s->client, remote, (uint32_t)pool)};
+    }
+    struct tarn_object o = {.key = *key, .tensor = r->tensor, .version = r->version, .born_ms = r->born_ms,
+                            .ttl_ms = r->ttl_ms, .ncopies = r->nlocations, .copies = copies};
+    return s->fn(s->arg, &o);
+}
+
+static void keep_record(void *arg, size_t i, int status, const struct tarn_record *r)
+{
+    struct showing *s = arg;
+
+    (void)i;
+    s->status = status;
+    if (status == 0)
+        s->record = *r;
+}
+
+int tarn_stat(struct tarn_client *c, const struct tarn_key *key, uint32_t timeout_ms, tarn_object_fn fn, void *arg)
+{
+    struct showing s = {.client = c, .fn = fn, .arg = arg};
+    char name[96];
+    int rc = tarn_client_enter(c);
+
+    if (rc == 0)
+        rc = tarn_key_check(key);
+    if (rc != 0)
+        return rc;
+    s.deadline_ns = tarn_client_deadline(c, timeout_ms);
+    rc = tarn_remotes_refresh(c, s.deadline_ns);
+    if (rc == 0)
+        rc = tarn_directory_lookup(c->directory, key, 1, s.deadline_ns, keep_record, &s);
+    if (rc != 0)
+        return rc;
+    if (s.status == TARN_E_NOT_FOUND)
+        return tarn_fail(TARN_E_NOT_FOUND, "stat key '%s': no such key", tarn_key_text(key, name));
+    return s.status ? s.status : show(&s, key, &s.record);
+}
+
+static int show_one(void *arg, const struct tarn_key *key, const struct tarn_record *r)
+{
+    return show(arg, key, r);
+}
+
+int tarn_list(struct tarn_client *c, const char *match, uint32_t timeout_ms, tarn_object_fn fn, void *arg)
+{
+    struct showing s = {.client = c, .fn = fn, .arg = arg};
+    int rc = tarn_client_enter(c);
+
+    if (rc != 0)
+        return rc;
+    s.deadline_ns = tarn_client_deadline(c, timeout_ms);
+    rc = tarn_remotes_refresh(c, s.deadline_ns);
+    return rc ? rc : tarn_directory_scan(c->directory, match, s.deadline_ns, show_one, &s);
+}
+
+/* --- nodes -------------------------------------------------------------------------------------- */
+
+struct naming {
+    struct tarn_client *client;
+    tarn_node_fn fn;
+    void *arg;
+    uint64_t deadline_ns;
+};
+
+static int show_node(void *arg, const struct tarn_node_record *n)
+{
+    struct naming *s = arg;
+    struct tarn_pool_info pools[TARN_POOLS_MAX];
+    struct tarn_remote *r = tarn_remote_of(s->client, n->id, (uint32_t)n->epoch);
+    uint32_t npools = n->npools < TARN_POOLS_MAX ? n->npools : TARN_POOLS_MAX;
+
+    if (!r)
+        return tarn_fail(TARN_E_NO_MEMORY, "nodes: out of memory");
+    reach(r, s->deadline_ns);
+    for (uint32_t i = 0; i < npools; i++) {
+        const struct tarn_pool_record *p = &n->pools[i];
+        pools[i] = (struct tarn_pool_info){.name = p->name, .kind = p->kind, .bytes = p->bytes, .free_bytes = p->free_bytes,
+                                           .objects = p->objects, .transport = route_name(s->client, r, p->index)};
+    }
+    struct tarn_node_info info = {.id = n->id, .host = n->host, .control = n->control, .unix_path = n->unix_path,
+                                  .version = n->version, .state = n->state, .epoch = n->epoch,
+                                  .started_ms = n->started_ms, .same_host = atomic_load(&r->local), .npools = npools,
+                                  .pools = pools};
+    return s->fn(s->arg, &info);
+}
+
+int tarn_nodes(struct tarn_client *c, uint32_t timeout_ms, tarn_node_fn fn, void *arg)
+{
+    struct naming s = {c, fn, arg, 0};
+    int rc = tarn_client_enter(c);
+
+    if (rc != 0)
+        return rc;
+    s.deadline_ns = tarn_client_deadline(c, timeout_ms);
+    rc = tarn_remotes_refresh(c, s.deadline_ns);
+    return rc ? rc : tarn_directory_nodes(c->directory, s.deadline_ns, show_node, &s);
+}
+
+int tarn_transports(tarn_transport_fn fn, void *arg)
+{
+    for (int t = 0; tarn_transport_list[t]; t++) {
+        char why[256] = "";
+        int rc = tarn_transport_list[t]->probe(why, sizeof why);
+        rc = fn(arg, tarn_transport_list[t]->name, rc == 0 ? NULL : why);
+        if (rc != 0)
+            return rc;
+    }
+    return 0;
+}
+
+int tarn_events(struct tarn_client *c, uint32_t timeout_ms, tarn_event_fn fn, void *arg)
+{
+    int rc = tarn_client_enter(c);
+
+    return rc ? rc : tarn_directory_events(c->directory, tarn_client_deadline(c, timeout_ms), fn, arg);
+}

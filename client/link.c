@@ -1,0 +1,271 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Links: a transport's client half to one node, for gets or for puts ("side"). The first use ATTACHes
+ * over a control connection and lets the transport connect; what comes out decides whether the side is
+ * shared (one link, entered by any thread) or pooled (a link a caller, kept for the next).
+ *
+ *   UNKNOWN --> OPENING --> SHARED | POOLED          SHARED --retired--> UNKNOWN
+ *                       \-> UNREACHABLE --later--> tried again       (node failure) --> UNKNOWN
+ *
+ * Only the first user of a side opens it; others wait for it, since a second mapping of a pool would
+ * be wasted work.
+ */
+#include "client/client.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define IDLE_MAX 16
+#define RETRY_NS (2 * TARN_NS_PER_S)
+#define ELSEWHERE_NS (30 * TARN_NS_PER_S) /* not on this host: that seldom changes */
+
+void tarn_link_close(struct tarn_linked *l)
+{
+    l->ops->close(l->link);
+    free(l);
+}
+
+bool tarn_side_usable(struct tarn_remote *r, int t, bool write)
+{
+    struct tarn_side *s = &r->sides[t][write];
+    int state = atomic_load(&s->state);
+
+    switch (atomic_load(&r->health)) {
+    case TARN_GONE:
+        return false;
+    case TARN_SLOW: /* memory that is mapped already can be read without the node */
+        return state == TARN_SIDE_SHARED && !write && !atomic_load(&r->superseded);
+    default:
+        break;
+    }
+    if (atomic_load(&r->superseded))
+        return false;
+    if (state != TARN_SIDE_UNREACHABLE)
+        return true;
+    pthread_mutex_lock(&r->lock);
+    bool again = tarn_now_ns() >= s->retry_ns;
+    pthread_mutex_unlock(&r->lock);
+    return again;
+}
+
+/* --- attaching ---------------------------------------------------------------------------------- */
+
+/* ATTACH; *text_p and fds are the answer. */
+static int attach(struct tarn_call *call, const char *transport, bool write, uint64_t deadline_ns, char *text,
+                  size_t text_bytes, int *fds, uint32_t *nfds)
+{
+    const char *argv[] = {"ATTACH", transport, write ? "w" : "r"};
+    redisReply *reply;
+    char who[352];
+    int rc = tarn_call_send(call, 3, argv, NULL, deadline_ns);
+
+    if (rc == 0)
+        rc = tarn_call_reply(call, deadline_ns, NULL, &reply);
+    if (rc != 0)
+        return rc;
+    *nfds = (uint32_t)tarn_resp_take_fds(call->resp, fds, TARN_RESP_FDS_MAX);
+    if (reply->type != REDIS_REPLY_ARRAY || reply->elements < 1 || !reply->element[0]->str)
+        rc = tarn_fail(TARN_E_PROTOCOL, "%s: ATTACH %s: not an answer: is it of another version?",
+                       tarn_remote_text(call->remote, who), transport);
+    else
+        snprintf(text, text_bytes, "%s", reply->element[0]->str);
+    freeReplyObject(reply);
+    return rc;
+}
+
+static int connect_link(struct tarn_remote *r, int t, struct tarn_peer *peer, struct tarn_linked *l)
+{
+    struct tarn_client *c = r->client;
+
+    l->ops = c->transports[t];
+    if (c->faulty)
+        return tarn_faulty_connect(c->faulty, c->transports[t], peer, &l->link, &l->ops);
+    return l->ops->connect(peer, &l->link);
+}
+
+/* A new link over a control connection that is at hand. */
+static int open_on(struct tarn_call *call, int t, bool write, uint64_t deadline_ns, struct tarn_linked *l)
+{
+    struct tarn_remote *r = call->remote;
+    const struct tarn_transport_ops *ops = r->client->transports[t];
+    int fds[TARN_RESP_FDS_MAX];
+    uint32_t nfds = 0;
+    char text[1024], who[352];
+    int rc = attach(call, ops->name, write, deadline_ns, text, sizeof text, fds, &nfds);
+
+    if (rc == 0) {
+        struct tarn_peer peer = {.log = &r->client->log,
+                                 .node = r->key.id,
+                                 .session = r->client->session,
+                                 .text = text,
+                                 .fds = fds,
+                                 .nfds = nfds,
+                                 .tick_base_ns = r->tick_base_ns,
+                                 .deadline_ns = deadline_ns};
+        rc = connect_link(r, t, &peer, l);
+    }
+    for (uint32_t i = 0; i < nfds; i++)
+        if (fds[i] >= 0)
+            close(fds[i]);
+    if (rc == 0 && write && !l->ops->writable(l->link)) {
+        l->ops->close(l->link);
+        rc = tarn_fail(TARN_E_NOT_REACHABLE, "%s: %s: gives no write access", tarn_remote_text(r, who), ops->name);
+    }
+    return rc;
+}
+
+static int open_link(struct tarn_remote *r, int t, bool write, uint64_t deadline_ns, struct tarn_linked **l_p)
+{
+    bool local_only = (r->client->transports[t]->caps & TARN_CAP_SAME_HOST) != 0;
+    struct tarn_linked *l = calloc(1, sizeof *l);
+    struct tarn_call *call;
+
+    if (!l)
+        return tarn_fail(TARN_E_NO_MEMORY, "node %s: out of memory", r->key.id);
+    int rc = tarn_call_take(r, local_only, deadline_ns, &call);
+    if (rc != 0) {
+        free(l);
+        return rc;
+    }
+    rc = open_on(call, t, write, deadline_ns, l);
+    if (rc == TARN_E_NODE_DOWN)
+        tarn_call_drop(call);
+    else
+        tarn_call_give(call);
+    if (rc == TARN_E_NODE_DOWN)
+        tarn_remote_aside(r, TARN_GONE, tarn_last_error());
+    if (rc == TARN_E_TIMEOUT)
+        tarn_remote_aside(r, TARN_SLOW, tarn_last_error());
+    if (rc != 0) {
+        free(l);
+        return rc;
+    }
+    *l_p = l;
+    return 0;
+}
+
+/* --- sides -------------------------------------------------------------------------------------- */
+
+/* The side leaves OPENING. */
+static void opened(struct tarn_remote *r, struct tarn_side *s, int rc, struct tarn_linked *l)
+{
+    pthread_mutex_lock(&r->lock);
+    if (rc == 0 && (l->ops->caps & TARN_CAP_SHARED)) {
+        atomic_store(&s->shared, l);
+        atomic_store(&s->state, TARN_SIDE_SHARED);
+    } else if (rc == 0) {
+        atomic_store(&s->state, TARN_SIDE_POOLED);
+    } else if (rc == TARN_E_NODE_DOWN || rc == TARN_E_TIMEOUT) {
+        atomic_store(&s->state, TARN_SIDE_UNKNOWN); /* the node's health says it */
+    } else {
+        snprintf(s->why, sizeof s->why, "%s", tarn_last_error());
+        s->code = rc;
+        s->retry_ns = tarn_now_ns() + (rc == TARN_E_NOT_REACHABLE ? ELSEWHERE_NS : RETRY_NS);
+        atomic_store(&s->state, TARN_SIDE_UNREACHABLE);
+    }
+    pthread_cond_broadcast(&r->changed);
+    pthread_mutex_unlock(&r->lock);
+}
+
+static int wait_opened(struct tarn_remote *r, struct tarn_side *s, uint64_t deadline_ns)
+{
+    struct timespec until = {(time_t)(deadline_ns / TARN_NS_PER_S), (long)(deadline_ns % TARN_NS_PER_S)};
+
+    while (atomic_load(&s->state) == TARN_SIDE_OPENING)
+        if (pthread_cond_timedwait(&r->changed, &r->lock, &until) != 0)
+            return tarn_fail(TARN_E_TIMEOUT, "node %s: still being connected to by another thread", r->key.id);
+    return 0;
+}
+
+/*
+ * What is to be done about the side, decided under the lock: 0 with *l_p (or NULL when shared), or
+ * TARN_INPROGRESS when the caller is to open it (*first: and is the one to settle its state).
+ */
+static int look(struct tarn_remote *r, struct tarn_side *s, uint64_t deadline_ns, struct tarn_linked **l_p, bool *first)
+{
+    int rc = wait_opened(r, s, deadline_ns);
+
+    if (rc != 0)
+        return rc;
+    *first = false;
+    *l_p = NULL;
+    switch (atomic_load(&s->state)) {
+    case TARN_SIDE_SHARED:
+        return 0;
+    case TARN_SIDE_POOLED:
+        if ((*l_p = s->idle) == NULL)
+            return TARN_INPROGRESS;
+        s->idle = (*l_p)->next;
+        s->nidle--;
+        return 0;
+    case TARN_SIDE_UNREACHABLE:
+        if (tarn_now_ns() < s->retry_ns)
+            return tarn_fail(s->code, "%s", s->why);
+        break;
+    default:
+        break;
+    }
+    *first = true;
+    atomic_store(&s->state, TARN_SIDE_OPENING);
+    return TARN_INPROGRESS;
+}
+
+int tarn_link_take(struct tarn_remote *r, int t, bool write, uint64_t deadline_ns, struct tarn_linked **l_p,
+                   bool *fresh_p)
+{
+    struct tarn_side *s = &r->sides[t][write];
+    struct tarn_linked *l;
+    bool first;
+    char who[352];
+
+    if (atomic_load(&r->health) != TARN_UP && atomic_load(&s->state) != TARN_SIDE_SHARED)
+        return tarn_fail(TARN_E_NODE_DOWN, "%s: set aside, it does not answer: look at the node",
+                         tarn_remote_text(r, who));
+    pthread_mutex_lock(&r->lock);
+    int rc = look(r, s, deadline_ns, &l, &first);
+    pthread_mutex_unlock(&r->lock);
+    *fresh_p = rc == TARN_INPROGRESS;
+    if (rc == TARN_INPROGRESS) {
+        rc = open_link(r, t, write, deadline_ns, &l);
+        if (first)
+            opened(r, s, rc, l);
+        if (rc == 0 && first && (l->ops->caps & TARN_CAP_SHARED))
+            l = NULL;
+    }
+    if (rc == 0)
+        *l_p = l;
+    return rc;
+}
+
+void tarn_link_give(struct tarn_remote *r, int t, bool write, struct tarn_linked *l)
+{
+    struct tarn_side *s = &r->sides[t][write];
+
+    pthread_mutex_lock(&r->lock);
+    bool keep = s->nidle < IDLE_MAX && atomic_load(&r->health) == TARN_UP;
+    if (keep) {
+        l->next = s->idle;
+        s->idle = l;
+        s->nidle++;
+    }
+    pthread_mutex_unlock(&r->lock);
+    if (!keep)
+        tarn_link_close(l);
+}
+
+void tarn_link_flush(struct tarn_remote *r, int t, bool write)
+{
+    struct tarn_side *s = &r->sides[t][write];
+
+    pthread_mutex_lock(&r->lock);
+    struct tarn_linked *l = s->idle;
+    s->idle = NULL;
+    s->nidle = 0;
+    pthread_mutex_unlock(&r->lock);
+    while (l) {
+        struct tarn_linked *next = l->next;
+        tarn_link_close(l);
+        l = next;
+    }
+}

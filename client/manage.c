@@ -1,0 +1,311 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Removing, marking and looking: everything that moves no tensor bytes. Changes are commands to the
+ * nodes that hold the copies; what is shown comes fresh from the directory.
+ */
+#include "client/client.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define COMMAND_KEYS_MAX 4096
+#define REMOVE_ROUNDS 3
+
+/* --- commands about keys, grouped by node ------------------------------------------------------- */
+
+/* One copy of one key that a command is for. */
+struct mark {
+    struct tarn_remote *remote;
+    size_t key;
+    int result; /* 1, 0, or the error */
+    bool done;
+};
+
+struct marks {
+    struct tarn_client *client;
+    const char *command, *argument; /* argument before the keys, or NULL */
+    const struct tarn_key *keys;
+    struct mark *all;
+    size_t n;
+    uint64_t deadline_ns;
+    const struct tarn_stop *stop;
+};
+
+/* All marks of one node, in one command (or several, when there are many). */
+static void marks_send(struct marks *m, struct tarn_remote *r)
+{
+    size_t batch[COMMAND_KEYS_MAX], n = 0;
+    struct tarn_words a;
+    redisReply *reply = NULL;
+    int rc = tarn_words_init(&a, 2 + COMMAND_KEYS_MAX, 0);
+
+    if (rc == 0) {
+        tarn_words_str(&a, m->command);
+        if (m->argument)
+            tarn_words_str(&a, m->argument);
+    }
+    for (size_t i = 0; i < m->n && n < COMMAND_KEYS_MAX; i++) {
+        if (m->all[i].done || m->all[i].remote != r)
+            continue;
+        m->all[i].done = true;
+        batch[n++] = i;
+        if (rc == 0)
+            tarn_words_add(&a, m->keys[m->all[i].key].data, m->keys[m->all[i].key].bytes);
+    }
+    if (rc == 0) {
+        rc = tarn_words_call(&a, r, m->deadline_ns, m->stop, &reply);
+        tarn_words_free(&a);
+    }
+    for (size_t k = 0; k < n; k++) {
+        const redisReply *e = rc == 0 && k < reply->elements ? reply->element[k] : NULL;
+        m->all[batch[k]].result = rc != 0 ? rc : e && e->type == REDIS_REPLY_INTEGER ? e->integer != 0 : TARN_E_PROTOCOL;
+    }
+    if (reply)
+        freeReplyObject(reply);
+}
+
+static void marks_run(struct marks *m)
+{
+    for (size_t i = 0; i < m->n; i++)
+        if (!m->all[i].done)
+            marks_send(m, m->all[i].remote);
+}
+
+/* One mark for each copy of each resolved key. */
+static int marks_make(struct marks *m, const struct tarn_resolved *found, const size_t *which, size_t n)
+{
+    size_t total = 0;
+
+    for (size_t i = 0; i < n; i++)
+        total += found[i].status == 0 ? found[i].desc.nlocs : 0;
+    m->n = 0;
+    m->all = calloc(total ? total : 1, sizeof *m->all);
+    if (!m->all)
+        return tarn_fail(TARN_E_NO_MEMORY, "%s: out of memory", m->command);
+    for (size_t i = 0; i < n; i++)
+        for (uint32_t k = 0; found[i].status == 0 && k < found[i].desc.nlocs; k++)
+            m->all[m->n++] = (struct mark){.remote = found[i].desc.locs[k].remote, .key = which ? which[i] : i};
+    return 0;
+}
+
+/* --- remove ------------------------------------------------------------------------------------- */
+
+struct removal {
+    struct tarn_client *client;
+    const struct tarn_key *keys;
+    int32_t *statuses; /* TARN_INPROGRESS: not decided */
+    size_t n;
+    struct tarn_verdict verdict;
+};
+
+static void removal_note(struct removal *r, const struct tarn_resolved *found, const size_t *which, size_t n,
+                         const struct marks *m)
+{
+    for (size_t i = 0; i < n; i++) {
+        int32_t *status = &r->statuses[which[i]];
+        if (found[i].status != 0)
+            *status = TARN_E_NOT_FOUND;
+        else if (found[i].desc.nlocs == 0)
+            *status = found[i].desc.nlost ? TARN_E_NODE_DOWN : TARN_E_NOT_FOUND;
+        else if (found[i].desc.nlost)
+            *status = TARN_E_NODE_DOWN;
+    }
+    for (size_t i = 0; i < m->n; i++) {
+        int32_t *status = &r->statuses[m->all[i].key];
+        if (m->all[i].result < 0)
+            *status = m->all[i].result;
+        else if (m->all[i].result > 0 && *status == TARN_INPROGRESS)
+            *status = 0;
+        const struct tarn_key *key = &r->keys[m->all[i].key];
+        tarn_cache_drop(r->client->cache, key, tarn_key_hash(key), NULL);
+    }
+}
+
+/* One round: looks up what is not decided, tells the nodes. */
+static int remove_round(struct removal *r, uint64_t deadline_ns, const struct tarn_stop *stop)
+{
+    size_t *which = malloc((r->n + 1) * sizeof *which), n = 0;
+    struct tarn_key *keys = malloc((r->n + 1) * sizeof *keys);
+    struct tarn_resolved *found = malloc((r->n + 1) * sizeof *found);
+    struct marks m = {.client = r->client, .command = "DELETE", .keys = r->keys, .deadline_ns = deadline_ns, .stop = stop};
+    int rc = which && keys && found ? 0 : tarn_fail(TARN_E_NO_MEMORY, "remove: out of memory");
+
+    for (size_t i = 0; rc == 0 && i < r->n; i++)
+        if (r->statuses[i] == TARN_INPROGRESS) {
+            keys[n] = r->keys[i];
+            which[n++] = i;
+        }
+    if (rc == 0 && n > 0)
+        rc = tarn_resolve_keys(r->client, keys, n, deadline_ns, found);
+    if (rc == 0)
+        rc = marks_make(&m, found, which, n);
+    if (rc == 0) {
+        marks_run(&m);
+        removal_note(r, found, which, n, &m);
+    }
+    free(m.all);
+    free(which);
+    free(keys);
+    free(found);
+    return rc;
+}
+
+static bool undecided(const struct removal *r)
+{
+    for (size_t i = 0; i < r->n; i++)
+        if (r->statuses[i] == TARN_INPROGRESS)
+            return true;
+    return false;
+}
+
+static void removal_end(struct removal *r, int rc)
+{
+    char text[256];
+
+    snprintf(text, sizeof text, "%s", rc ? tarn_last_error() : "");
+    for (size_t i = 0; i < r->n; i++) {
+        if (r->statuses[i] == TARN_INPROGRESS)
+            r->statuses[i] = rc ? rc : TARN_E_NOT_FOUND;
+        if (r->statuses[i] == TARN_E_INVALID)
+            continue;
+        if (r->statuses[i] != 0)
+            tarn_verdict_say(&r->verdict, i, r->statuses[i], "remove", &r->keys[i], "%s",
+                             rc ? text : tarn_strerror(r->statuses[i]));
+    }
+}
+
+int tarn_remove_run(struct tarn_client *c, const struct tarn_key *keys, size_t n, int32_t *statuses,
+                    uint64_t deadline_ns, const struct tarn_stop *stop)
+{
+    struct removal r = {.client = c, .keys = keys, .n = n, .statuses = statuses};
+    int rc = 0;
+
+    if (n > 0 && !keys)
+        return tarn_fail(TARN_E_INVALID, "remove: keys are NULL");
+    if (!statuses && !(r.statuses = malloc((n ? n : 1) * sizeof *statuses)))
+        return tarn_fail(TARN_E_NO_MEMORY, "remove: out of memory");
+    for (size_t i = 0; i < n; i++) {
+        int bad = tarn_key_check(&keys[i]);
+        r.statuses[i] = bad ? bad : TARN_INPROGRESS;
+        if (bad)
+            tarn_verdict_note(&r.verdict, i, bad);
+    }
+    /* An object that moved between look-up and DELETE (replaced on another node) is looked up again. */
+    for (int round = 0; rc == 0 && round < REMOVE_ROUNDS && undecided(&r); round++)
+        rc = tarn_stopped(stop) ? tarn_fail(TARN_E_CANCELED, "canceled by the caller")
+                                : remove_round(&r, deadline_ns, stop);
+    removal_end(&r, rc);
+    if (!statuses)
+        free(r.statuses);
+    return tarn_verdict_end(&r.verdict);
+}
+
+int tarn_remove(struct tarn_client *c, const struct tarn_key *keys, size_t n, int32_t *statuses, uint32_t timeout_ms)
+{
+    static const struct tarn_stop never = {NULL, -1};
+    int rc = tarn_client_enter(c);
+
+    return rc ? rc : tarn_remove_run(c, keys, n, statuses, tarn_client_deadline(c, timeout_ms), &never);
+}
+
+/* --- touch, pin --------------------------------------------------------------------------------- */
+
+/* Through shared memory when a descriptor and a link are at hand. */
+static bool touch_directly(struct tarn_client *c, const struct tarn_key *key)
+{
+    struct tarn_desc d;
+
+    if (!tarn_cache_find(c->cache, key, tarn_key_hash(key), &d))
+        return false;
+    for (uint32_t k = 0; k < d.nlocs; k++)
+        for (int t = 0; t < c->ntransports; t++) {
+            uint32_t stripe = d.locs[k].slot % TARN_STRIPES;
+            struct tarn_linked *l = tarn_shared_enter(d.locs[k].remote, t, false, stripe);
+            if (!l)
+                continue;
+            l->ops->touch(l->link, d.locs[k].pool, d.locs[k].slot);
+            tarn_shared_leave(d.locs[k].remote, t, false, stripe);
+            return true;
+        }
+    return false;
+}
+
+/* Looks the keys up and runs the command on every copy; *hits_p: how many said 1. */
+static int mark_keys(struct tarn_client *c, const char *command, const char *argument, const struct tarn_key *keys,
+                     size_t n, uint64_t deadline_ns, size_t *hits_p)
+{
+    static const struct tarn_stop never = {NULL, -1};
+    struct marks m = {.client = c, .command = command, .argument = argument, .keys = keys, .deadline_ns = deadline_ns,
+                      .stop = &never};
+    struct tarn_resolved *found = malloc((n ? n : 1) * sizeof *found);
+    int rc = found ? 0 : tarn_fail(TARN_E_NO_MEMORY, "%s: out of memory", command);
+
+    if (rc == 0)
+        rc = tarn_resolve_keys(c, keys, n, deadline_ns, found);
+    if (rc == 0)
+        rc = marks_make(&m, found, NULL, n);
+    if (rc == 0)
+        marks_run(&m);
+    *hits_p = 0;
+    for (size_t i = 0; i < m.n; i++) {
+        if (m.all[i].result > 0)
+            ++*hits_p;
+        else if (m.all[i].result < 0 && rc == 0)
+            rc = m.all[i].result;
+    }
+    free(m.all);
+    free(found);
+    return rc;
+}
+
+int tarn_touch(struct tarn_client *c, const struct tarn_key *keys, size_t n)
+{
+    size_t left = 0, hits;
+    int rc = tarn_client_enter(c);
+
+    if (rc == 0 && n > 0 && !keys)
+        rc = tarn_fail(TARN_E_INVALID, "touch: keys are NULL");
+    for (size_t i = 0; rc == 0 && i < n; i++)
+        rc = tarn_key_check(&keys[i]);
+    if (rc != 0)
+        return rc;
+    struct tarn_key *rest = malloc((n ? n : 1) * sizeof *rest);
+    if (!rest)
+        return tarn_fail(TARN_E_NO_MEMORY, "touch: out of memory");
+    for (size_t i = 0; i < n; i++)
+        if (!touch_directly(c, &keys[i]))
+            rest[left++] = keys[i];
+    if (left > 0)
+        rc = mark_keys(c, "TOUCH", NULL, rest, left, tarn_client_deadline(c, 0), &hits);
+    free(rest);
+    return rc;
+}
+
+static int mark_one(struct tarn_client *c, const char *command, const char *argument, const struct tarn_key *key,
+                    uint32_t timeout_ms)
+{
+    size_t hits;
+    char name[96];
+    int rc = tarn_client_enter(c);
+
+    if (rc == 0)
+        rc = tarn_key_check(key);
+    if (rc == 0)
+        rc = mark_keys(c, command, argument, key, 1, tarn_client_deadline(c, timeout_ms), &hits);
+    if (rc == 0 && hits == 0)
+        rc = tarn_fail(TARN_E_NOT_FOUND, "%s key '%s': no such key", command, tarn_key_text(key, name));
+    return rc;
+}
+
+int tarn_pin(struct tarn_client *c, const struct tarn_key *key, uint32_t ttl_ms, uint32_t timeout_ms)
+{
+    char ttl[16];
+
+    snprintf(ttl, sizeof ttl, "%u", ttl_ms);
+    return mark_one(c, "PIN", ttl, key, timeout_ms);
+}
+
+int tarn_unpin(struct tarn_client *c, const struct tarn_key *key, uint32_t timeout_ms)
+{
+    return mark_one(c, "UNPIN", NULL, key, timeout_ms);
+}

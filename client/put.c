@@ -1,0 +1,207 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Puts: the order of things (put.h has the picture), tries, and final statuses. */
+#include "client/put.h"
+
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* What is still to be put, in order; items that are to be tried again go to the end. */
+struct queue {
+    size_t *items;
+    uint8_t *tries; /* by item */
+    size_t head, tail, room;
+};
+
+static int queue_init(struct queue *q, size_t n)
+{
+    q->head = q->tail = 0;
+    q->room = n;
+    q->items = malloc((n ? n : 1) * sizeof *q->items);
+    q->tries = calloc(n ? n : 1, 1);
+    if (q->items && q->tries)
+        return 0;
+    free(q->items);
+    free(q->tries);
+    return tarn_fail(TARN_E_NO_MEMORY, "put of %zu items: out of memory", n);
+}
+
+static void queue_add(struct queue *q, size_t i)
+{
+    q->items[q->tail++ % q->room] = i; /* an item is in it at most once */
+}
+
+/* --- chunks of items ---------------------------------------------------------------------------- */
+
+static bool has_key(const struct tarn_put *p, const struct tarn_chunk *c, const struct tarn_key *key)
+{
+    for (uint32_t i = 0; i < c->n; i++) {
+        const struct tarn_key *other = &p->items[c->jobs[i].index].key;
+        if (other->bytes == key->bytes && memcmp(other->data, key->data, key->bytes) == 0)
+            return true;
+    }
+    return false;
+}
+
+static void chunk_fill(struct tarn_put *p, struct tarn_chunk *c, struct queue *q)
+{
+    uint64_t bytes = 0;
+
+    c->n = 0;
+    while (q->head < q->tail && c->n < TARN_CHUNK_ITEMS) {
+        size_t i = q->items[q->head % q->room];
+        bytes += p->items[i].tensor.bytes;
+        if (c->n > 0 && (bytes > TARN_CHUNK_BYTES || has_key(p, c, &p->items[i].key)))
+            break;
+        q->head++;
+        tarn_chunk_add(p, c, i);
+    }
+}
+
+/* A chunk's items are final, or back in the queue. Returns how many were only held up by the session's limit. */
+static uint32_t chunk_settle(struct tarn_put *p, struct tarn_chunk *c, struct queue *q)
+{
+    uint32_t busy = 0;
+
+    for (uint32_t i = 0; i < c->n; i++) {
+        struct tarn_put_job *job = &c->jobs[i];
+        struct tarn_item *item = &p->items[job->index];
+        bool time = tarn_now_ns() < p->deadline_ns && !tarn_stopped(&p->stop);
+        if (job->again && time && (job->busy || ++q->tries[job->index] < TARN_PUT_TRIES)) {
+            busy += job->busy;
+            queue_add(q, job->index);
+            continue;
+        }
+        item->status = job->status;
+        if (job->status == 0)
+            continue;
+        tarn_verdict_say(&p->verdict, job->index, job->status, "put", &item->key, "%s", job->text);
+        tarn_count(p->client, 0, TARN_COUNT_ERRORS, 1);
+    }
+    c->n = 0;
+    return busy;
+}
+
+/* --- the pipeline ------------------------------------------------------------------------------- */
+
+/* Another thread of this session holds all it may reserve: wait a little for its commits. */
+static void wait_for_others(const struct tarn_put *p, uint32_t *wait_ms)
+{
+    struct pollfd fd = {p->stop.fd, POLLIN, 0};
+    int left = tarn_left_ms(p->deadline_ns);
+
+    *wait_ms = *wait_ms < 16 ? *wait_ms * 2 + 1 : 16;
+    poll(&fd, 1, left < (int)*wait_ms ? left : (int)*wait_ms);
+}
+
+static void pipeline(struct tarn_put *p, struct queue *q, struct tarn_chunk *chunks)
+{
+    struct tarn_chunk *prev = &chunks[0], *cur = &chunks[1], *next = &chunks[2];
+    uint32_t wait_ms = 0;
+
+    chunk_fill(p, next, q);
+    tarn_chunk_ask(p, next);
+    while (next->n > 0 || prev->n > 0) {
+        struct tarn_chunk *free_one = cur;
+        cur = next;
+        tarn_chunk_granted(p, cur);
+        next = free_one;
+        chunk_fill(p, next, q);
+        tarn_chunk_ask(p, next);
+        tarn_chunk_write(p, cur);
+        tarn_chunk_stored(p, prev);
+        uint32_t busy = chunk_settle(p, prev, q);
+        tarn_chunk_commit(p, cur);
+        free_one = prev;
+        prev = cur;
+        cur = free_one;
+        if (busy > 0 && next->n == 0 && prev->n == 0)
+            wait_for_others(p, &wait_ms);
+        if (next->n == 0) {
+            chunk_fill(p, next, q);
+            tarn_chunk_ask(p, next);
+        }
+    }
+}
+
+static void nodes_give(struct tarn_put *p)
+{
+    for (uint32_t k = 0; k < p->nnodes; k++) {
+        tarn_call_give(p->nodes[k].reserve);
+        tarn_call_give(p->nodes[k].commit);
+    }
+    free(p->nodes);
+    p->nodes = NULL;
+    p->nnodes = 0;
+}
+
+/* Checks all items, queues the good ones. */
+static void admit(struct tarn_put *p, struct queue *q)
+{
+    for (size_t i = 0; i < p->n; i++) {
+        int rc = tarn_put_check(p, &p->items[i], i, true);
+        p->items[i].status = rc;
+        if (rc == 0) {
+            queue_add(q, i);
+        } else {
+            tarn_verdict_note(&p->verdict, i, rc);
+            tarn_count(p->client, 0, TARN_COUNT_ERRORS, 1);
+        }
+    }
+}
+
+static int run(struct tarn_put *p, struct queue *q)
+{
+    struct tarn_chunk chunks[3] = {{0}, {0}, {0}};
+    int rc = 0;
+
+    for (int i = 0; rc == 0 && i < 3; i++)
+        rc = tarn_chunk_init(&chunks[i], p->replicas);
+    if (rc == 0) {
+        tarn_flight_init(&p->flight, p->client, p->stop.fd);
+        pipeline(p, q, chunks);
+        tarn_flight_end(&p->flight);
+        nodes_give(p);
+    }
+    for (int i = 0; i < 3; i++)
+        tarn_chunk_free(&chunks[i]);
+    return rc;
+}
+
+int tarn_put_run(struct tarn_client *c, struct tarn_item *items, size_t n, const struct tarn_put_options *o,
+                 uint64_t deadline_ns, const struct tarn_stop *stop)
+{
+    struct tarn_put p = {.client = c, .items = items, .n = n, .deadline_ns = deadline_ns, .stop = *stop};
+    struct queue q;
+
+    if (n > 0 && !items)
+        return tarn_fail(TARN_E_INVALID, "put: items are NULL");
+    int rc = queue_init(&q, n);
+    if (rc != 0)
+        return rc;
+    admit(&p, &q);
+    if (q.tail > 0) {
+        rc = tarn_put_plan(&p, o);
+        if (rc == 0)
+            rc = run(&p, &q);
+        for (size_t i = 0; rc != 0 && i < n; i++)
+            if (items[i].status == 0)
+                items[i].status = rc;
+        tarn_put_unplan(&p);
+    }
+    free(q.items);
+    free(q.tries);
+    return rc != 0 ? rc : tarn_verdict_end(&p.verdict);
+}
+
+int tarn_put(struct tarn_client *c, struct tarn_item *items, size_t n, const struct tarn_put_options *given)
+{
+    static const struct tarn_stop never = {NULL, -1};
+    struct tarn_put_options o;
+    int rc = tarn_client_enter(c);
+
+    if (rc != 0)
+        return rc;
+    tarn_options_copy(&o, sizeof o, given);
+    return tarn_put_run(c, items, n, &o, tarn_client_deadline(c, o.timeout_ms), &never);
+}

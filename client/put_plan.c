@@ -1,0 +1,287 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Puts: checking items, choosing nodes, and the bookkeeping of chunks. */
+#include "client/put.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* --- items -------------------------------------------------------------------------------------- */
+
+int tarn_put_check(const struct tarn_put *p, const struct tarn_item *item, size_t i, bool pieces)
+{
+    (void)p;
+    int rc = tarn_key_check(&item->key);
+    if (rc == 0)
+        rc = tarn_tensor_check(&item->tensor);
+    if (rc != 0 || !pieces)
+        return rc;
+    if (item->npieces > 0 && !item->pieces)
+        return tarn_fail(TARN_E_INVALID, "put: item %zu: pieces are NULL", i);
+    for (uint32_t k = 0; k < item->npieces; k++)
+        if (!item->pieces[k].addr && item->pieces[k].bytes)
+            return tarn_fail(TARN_E_INVALID, "put: item %zu: piece %u has no address", i, k);
+    if (item->offset != 0)
+        return tarn_fail(TARN_E_INVALID, "put: item %zu: offset is %llu: a put begins at 0, or use tarn_put_begin()",
+                         i, (unsigned long long)item->offset);
+    uint64_t bytes = tarn_pieces_bytes(item->pieces, item->npieces);
+    if (bytes == item->tensor.bytes)
+        return 0;
+    return tarn_fail(TARN_E_INVALID, "put: item %zu: the tensor has %llu bytes, its pieces %llu: make them agree", i,
+                     (unsigned long long)item->tensor.bytes, (unsigned long long)bytes);
+}
+
+/* --- candidates --------------------------------------------------------------------------------- */
+
+static uint64_t capacity(const struct tarn_remote *r, const char *pool)
+{
+    uint64_t bytes = 0;
+
+    for (uint32_t i = 0; i < r->npools; i++)
+        if (strcmp(pool, "*") == 0 || strcmp(r->pools[i].name, pool) == 0)
+            bytes += r->pools[i].bytes;
+    return bytes;
+}
+
+static bool eligible(const struct tarn_put *p, const struct tarn_remote *r, const char *node, bool local)
+{
+    if (!atomic_load(&r->listed) || atomic_load(&r->superseded))
+        return false;
+    if (node[0] && strcmp(r->key.id, node) != 0)
+        return false;
+    return !local || atomic_load(&r->local) || strcmp(r->host_id, p->client->host_id) == 0;
+}
+
+static int collect(struct tarn_put *p, const char *node, bool local)
+{
+    struct tarn_client *c = p->client;
+    struct tarn_remote *r, *next;
+
+    tarn_put_unplan(p);
+    pthread_rwlock_rdlock(&c->nodes_lock);
+    size_t room = HASH_COUNT(c->nodes) + 1;
+    p->candidates = calloc(room, sizeof *p->candidates);
+    p->scratch = calloc(room, sizeof *p->scratch);
+    if (p->candidates && p->scratch)
+        HASH_ITER (hh, c->nodes, r, next) {
+            pthread_mutex_lock(&r->lock);
+            uint64_t bytes = eligible(p, r, node, local) ? capacity(r, p->pool) : 0;
+            if (bytes > 0)
+                p->candidates[p->ncandidates++] = (struct tarn_candidate){
+                    r, (double)bytes, tarn_hash(r->key.id, strlen(r->key.id), 0),
+                    tarn_hash(r->host_id, strlen(r->host_id), 0)};
+            pthread_mutex_unlock(&r->lock);
+        }
+    pthread_rwlock_unlock(&c->nodes_lock);
+    return p->candidates && p->scratch ? 0 : tarn_fail(TARN_E_NO_MEMORY, "put: out of memory");
+}
+
+static bool takes_puts(const struct tarn_remote *r)
+{
+    return atomic_load(&r->health) == TARN_UP && !atomic_load(&r->draining) && !atomic_load(&r->superseded);
+}
+
+/* Suspects may turn out to be well. */
+static void settle_suspects(const struct tarn_put *p)
+{
+    for (uint32_t i = 0; i < p->ncandidates; i++)
+        if (atomic_load(&p->candidates[i].remote->suspect))
+            tarn_remote_settled(p->candidates[i].remote, p->deadline_ns);
+}
+
+static uint32_t count_takers(const struct tarn_put *p)
+{
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < p->ncandidates; i++)
+        n += takes_puts(p->candidates[i].remote);
+    return n;
+}
+
+static int too_few(const struct tarn_put *p, const struct tarn_put_options *o)
+{
+    const char *place = o->place;
+
+    if (p->ncandidates == 0 && place)
+        return tarn_fail(TARN_E_NODE_DOWN, "put: place '%s': no such node or pool in the directory: see `tarn info`", place);
+    if (p->ncandidates == 0)
+        return tarn_fail(TARN_E_NODE_DOWN, "put: no storage node in the directory %s: start tarnd with this --redis",
+                         tarn_directory_address(p->client->directory));
+    if (p->ncandidates < p->replicas)
+        return tarn_fail(TARN_E_CONFIG, "put: %u replicas, but only %u nodes%s%s: start more nodes or ask for fewer",
+                         p->replicas, p->ncandidates, place ? " for place " : "", place ? place : "");
+    return tarn_fail(TARN_E_NODE_DOWN, "put: %u of %u nodes take puts, %u needed: see `tarn info`", count_takers(p),
+                     p->ncandidates, p->replicas);
+}
+
+static int parse_place(struct tarn_put *p, const char *place, char node[TARN_NODE_ID_MAX + 1], bool *local)
+{
+    node[0] = '\0';
+    snprintf(p->pool, sizeof p->pool, "*");
+    *local = place && strcmp(place, "local") == 0;
+    if (!place || *local)
+        return 0;
+    size_t n = strcspn(place, "/");
+    if (n == 0 || n > TARN_NODE_ID_MAX || strlen(place + n) > TARN_POOL_NAME_MAX + 1 || (place[n] && !place[n + 1]))
+        return tarn_fail(TARN_E_INVALID, "put: place '%s': is not local, NODE or NODE/POOL", place);
+    memcpy(node, place, n);
+    node[n] = '\0';
+    if (place[n])
+        snprintf(p->pool, sizeof p->pool, "%s", place + n + 1);
+    p->fixed = true;
+    return 0;
+}
+
+int tarn_put_plan(struct tarn_put *p, const struct tarn_put_options *o)
+{
+    char node[TARN_NODE_ID_MAX + 1];
+    bool local;
+
+    p->flags = o->flags;
+    p->ttl_ms = o->ttl_ms;
+    p->replicas = o->replicas ? o->replicas : 1;
+    if (p->replicas > TARN_REPLICAS_MAX)
+        return tarn_fail(TARN_E_INVALID, "put: %u replicas: at most %d", p->replicas, TARN_REPLICAS_MAX);
+    int rc = parse_place(p, o->place, node, &local);
+    if (rc == 0)
+        rc = collect(p, node, local);
+    if (rc == 0 && count_takers(p) < p->replicas)
+        settle_suspects(p);
+    if (rc == 0 && count_takers(p) < p->replicas) { /* a node may have come since */
+        rc = tarn_remotes_refresh(p->client, p->deadline_ns);
+        if (rc == 0)
+            rc = collect(p, node, local);
+        if (rc == 0 && count_takers(p) < p->replicas)
+            rc = too_few(p, o);
+    }
+    if (rc == 0 && tarn_now_ns() - atomic_load(&p->client->refreshed_ns) > TARN_NS_PER_S)
+        tarn_monitor_ask(p->client);
+    return rc;
+}
+
+void tarn_put_unplan(struct tarn_put *p)
+{
+    free(p->candidates);
+    free(p->scratch);
+    p->candidates = p->scratch = NULL;
+    p->ncandidates = 0;
+}
+
+/* --- choosing ----------------------------------------------------------------------------------- */
+
+/* The candidates that come into question for this job, with the others' weights 0. */
+static const struct tarn_candidate *candidates_for(struct tarn_put *p, const struct tarn_put_job *job)
+{
+    memcpy(p->scratch, p->candidates, p->ncandidates * sizeof *p->scratch);
+    for (uint32_t i = 0; i < p->ncandidates; i++) {
+        struct tarn_candidate *c = &p->scratch[i];
+        if (!takes_puts(c->remote))
+            c->weight = 0;
+        for (uint32_t k = 0; k < job->nrefused; k++)
+            if (job->refused[k] == c->remote)
+                c->weight = 0;
+    }
+    return p->scratch;
+}
+
+int tarn_put_assign(struct tarn_put *p, struct tarn_put_job *job)
+{
+    uint32_t order[TARN_REPLICAS_MAX];
+
+    if (count_takers(p) < p->replicas)
+        settle_suspects(p);
+    const struct tarn_candidate *cand = candidates_for(p, job);
+    uint32_t n = tarn_place_pick(&p->items[job->index].key, cand, p->ncandidates, p->replicas, order);
+
+    if (n < p->replicas)
+        return tarn_fail(TARN_E_NODE_DOWN, "%u of %u nodes take puts, %u needed: see `tarn info`", n, p->ncandidates,
+                         p->replicas);
+    for (uint32_t k = 0; k < n; k++) {
+        job->targets[k].remote = cand[order[k]].remote;
+        job->targets[k].state = TARN_TARGET_WANTED;
+    }
+    return 0;
+}
+
+bool tarn_put_reassign(struct tarn_put *p, struct tarn_target *t)
+{
+    struct tarn_put_job *job = t->job;
+
+    if (p->fixed || job->nrefused == TARN_REFUSALS_MAX)
+        return false;
+    job->refused[job->nrefused++] = t->remote;
+    candidates_for(p, job);
+    for (uint32_t i = 0; i < p->ncandidates; i++)
+        for (uint32_t k = 0; k < p->replicas; k++)
+            if (job->targets[k].remote == p->scratch[i].remote)
+                p->scratch[i].weight = 0;
+    uint32_t next;
+    if (tarn_place_pick(&p->items[job->index].key, p->scratch, p->ncandidates, 1, &next) == 0)
+        return false;
+    t->remote = p->scratch[next].remote;
+    t->state = TARN_TARGET_WANTED;
+    return true;
+}
+
+struct tarn_put_node *tarn_put_node_of(struct tarn_put *p, struct tarn_remote *r)
+{
+    for (uint32_t i = 0; i < p->nnodes; i++)
+        if (p->nodes[i].remote == r)
+            return &p->nodes[i];
+    struct tarn_put_node *nodes = realloc(p->nodes, (p->nnodes + 1) * sizeof *nodes);
+    if (!nodes) {
+        tarn_fail(TARN_E_NO_MEMORY, "put: out of memory");
+        return NULL;
+    }
+    p->nodes = nodes;
+    nodes[p->nnodes] = (struct tarn_put_node){.remote = r};
+    return &nodes[p->nnodes++];
+}
+
+/* --- chunks ------------------------------------------------------------------------------------- */
+
+int tarn_chunk_init(struct tarn_chunk *c, uint32_t replicas)
+{
+    c->n = 0;
+    c->jobs = malloc(TARN_CHUNK_ITEMS * sizeof *c->jobs);
+    c->targets = malloc((size_t)TARN_CHUNK_ITEMS * replicas * sizeof *c->targets);
+    if (c->jobs && c->targets)
+        return 0;
+    tarn_chunk_free(c);
+    return tarn_fail(TARN_E_NO_MEMORY, "put: out of memory");
+}
+
+void tarn_chunk_free(struct tarn_chunk *c)
+{
+    free(c->jobs);
+    free(c->targets);
+    c->jobs = NULL;
+    c->targets = NULL;
+    c->n = 0;
+}
+
+struct tarn_put_job *tarn_chunk_add(struct tarn_put *p, struct tarn_chunk *c, size_t i)
+{
+    struct tarn_put_job *job = &c->jobs[c->n];
+
+    if (c->n == 0)
+        c->version = tarn_random64() >> 1 | 1;
+    memset(job, 0, sizeof *job);
+    job->index = i;
+    job->targets = &c->targets[(size_t)c->n * p->replicas];
+    memset(job->targets, 0, p->replicas * sizeof *job->targets);
+    for (uint32_t k = 0; k < p->replicas; k++)
+        job->targets[k].job = job;
+    c->n++;
+    int rc = tarn_put_assign(p, job);
+    if (rc != 0)
+        tarn_job_fail(job, rc);
+    return job;
+}
+
+void tarn_job_fail(struct tarn_put_job *job, int status)
+{
+    if (job->status != 0)
+        return;
+    job->status = status;
+    snprintf(job->text, sizeof job->text, "%s", tarn_last_error());
+}

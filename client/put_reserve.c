@@ -1,0 +1,273 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Puts: RESERVE and ABORT.
+ *
+ * A node that cannot take an object (full, draining, gone) is replaced by the next in the key's order
+ * when the caller left the choice to us. BUSY for an item means that this session has reserved as much
+ * as it may: what it holds must be committed first, so the item comes again in a later chunk.
+ */
+#include "client/put.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* The target's node said no, with the thread's last error. */
+static void refused(struct tarn_put *p, struct tarn_target *t, int code)
+{
+    struct tarn_put_job *job = t->job;
+
+    t->state = TARN_TARGET_LOST;
+    if (job->status != 0)
+        return;
+    switch (code) {
+    case TARN_E_FULL:
+    case TARN_E_TOO_LARGE:
+    case TARN_E_NODE_DOWN:
+    case TARN_E_TIMEOUT:
+        if (tarn_now_ns() < p->deadline_ns && tarn_put_reassign(p, t))
+            return;
+        break;
+    case TARN_E_BUSY:
+        job->again = job->busy = true;
+        break;
+    default:
+        break;
+    }
+    tarn_job_fail(job, code);
+}
+
+static void refuse_all(struct tarn_put *p, struct tarn_chunk *c, struct tarn_remote *r, enum tarn_target_state state,
+                       int code)
+{
+    char text[256];
+
+    snprintf(text, sizeof text, "%s", tarn_last_error());
+    for (uint32_t i = 0; i < c->n * p->replicas; i++) {
+        struct tarn_target *t = &c->targets[i];
+        if (t->remote != r || t->state != state)
+            continue;
+        tarn_last_error_set(text);
+        refused(p, t, code);
+    }
+}
+
+/* --- RESERVE ------------------------------------------------------------------------------------ */
+
+static bool wanted_by(const struct tarn_target *t, const struct tarn_remote *r)
+{
+    return t->remote == r && t->state == TARN_TARGET_WANTED && t->job->status == 0;
+}
+
+static int reserve_args(struct tarn_put *p, struct tarn_chunk *c, struct tarn_remote *r, struct tarn_words *a)
+{
+    char shape[TARN_SHAPE_TEXT];
+    int rc = tarn_words_init(a, 6 + 4 * TARN_CHUNK_ITEMS, 64 + TARN_CHUNK_ITEMS * (24 + TARN_SHAPE_TEXT));
+
+    if (rc != 0)
+        return rc;
+    tarn_words_str(a, "RESERVE");
+    tarn_words_str(a, p->pool);
+    tarn_words_str(a, p->flags & TARN_PUT_REPLACE ? "replace" : "absent");
+    tarn_words_u64(a, c->version);
+    tarn_words_u64(a, p->ttl_ms);
+    tarn_words_str(a, p->flags & TARN_PUT_PIN ? "1" : "0");
+    for (uint32_t i = 0; i < c->n * p->replicas; i++) {
+        struct tarn_target *t = &c->targets[i];
+        if (!wanted_by(t, r))
+            continue;
+        const struct tarn_item *item = &p->items[t->job->index];
+        tarn_words_add(a, item->key.data, item->key.bytes);
+        tarn_words_u64(a, item->tensor.bytes);
+        tarn_words_str(a, tarn_dtype_name(item->tensor.dtype));
+        tarn_shape_format(&item->tensor, shape);
+        tarn_words_text(a, shape);
+    }
+    return 0;
+}
+
+static int send_reserve(struct tarn_put *p, struct tarn_chunk *c, struct tarn_put_node *node)
+{
+    struct tarn_words a;
+    int rc = node->reserve ? 0 : tarn_call_take(node->remote, false, p->deadline_ns, &node->reserve);
+
+    if (rc == 0)
+        rc = reserve_args(p, c, node->remote, &a);
+    if (rc != 0)
+        return rc;
+    rc = tarn_words_send(&a, node->reserve, p->deadline_ns);
+    tarn_words_free(&a);
+    node->reserving = rc == 0;
+    return rc;
+}
+
+static void ask_node(struct tarn_put *p, struct tarn_chunk *c, struct tarn_remote *r)
+{
+    struct tarn_put_node *node = tarn_put_node_of(p, r);
+    int rc = node ? send_reserve(p, c, node) : TARN_E_NO_MEMORY;
+
+    if (rc != 0) {
+        if (node && node->reserve && rc == TARN_E_NODE_DOWN) {
+            tarn_call_drop(node->reserve);
+            node->reserve = NULL;
+            tarn_remote_aside(r, TARN_GONE, tarn_last_error());
+        }
+        refuse_all(p, c, r, TARN_TARGET_WANTED, rc);
+        return;
+    }
+    for (uint32_t i = 0; i < c->n * p->replicas; i++)
+        if (wanted_by(&c->targets[i], r))
+            c->targets[i].state = TARN_TARGET_ASKED;
+}
+
+void tarn_chunk_ask(struct tarn_put *p, struct tarn_chunk *c)
+{
+    for (uint32_t i = 0; i < c->n * p->replicas; i++)
+        while (wanted_by(&c->targets[i], c->targets[i].remote))
+            ask_node(p, c, c->targets[i].remote);
+}
+
+/* --- its answer --------------------------------------------------------------------------------- */
+
+static void take_grant(struct tarn_put *p, struct tarn_target *t, const redisReply *e)
+{
+    char who[352];
+
+    if (e->type == REDIS_REPLY_ERROR) {
+        int rc = tarn_resp_error(e, tarn_remote_text(t->remote, who), TARN_E_PROTOCOL);
+        refused(p, t, rc);
+        return;
+    }
+    if (e->type != REDIS_REPLY_ARRAY || e->elements != 4 || !e->element[3]->str ||
+        tarn_u64_parse(e->element[3]->str, e->element[3]->len, 16, UINT64_MAX, &t->gen) != 0) {
+        refused(p, t, tarn_fail(TARN_E_PROTOCOL, "%s: RESERVE: not an answer", tarn_remote_text(t->remote, who)));
+        return;
+    }
+    t->pool = (uint32_t)e->element[0]->integer;
+    t->offset = (uint64_t)e->element[1]->integer;
+    t->slot = (uint32_t)e->element[2]->integer;
+    t->granted = true;
+    t->state = TARN_TARGET_RESERVED;
+}
+
+static void take_grants(struct tarn_put *p, struct tarn_chunk *c, struct tarn_remote *r, const redisReply *reply)
+{
+    size_t at = 0;
+
+    for (uint32_t i = 0; i < c->n * p->replicas; i++) {
+        struct tarn_target *t = &c->targets[i];
+        if (t->remote != r || t->state != TARN_TARGET_ASKED)
+            continue;
+        if (at < reply->elements)
+            take_grant(p, t, reply->element[at++]);
+        else
+            refused(p, t, tarn_fail(TARN_E_PROTOCOL, "node %s: RESERVE: answer too short", r->key.id));
+    }
+}
+
+/* With other nodes to go to, one that keeps silent gets only part of the time. */
+static uint64_t patience(const struct tarn_put *p)
+{
+    uint64_t now = tarn_now_ns(), left = p->deadline_ns > now ? p->deadline_ns - now : 0;
+
+    if (p->fixed || p->ncandidates <= p->replicas)
+        return p->deadline_ns;
+    return now + (left / 2 < TARN_PATIENCE_NS ? left / 2 : TARN_PATIENCE_NS);
+}
+
+static void reserve_failed(struct tarn_put *p, struct tarn_chunk *c, struct tarn_put_node *node, int rc)
+{
+    struct tarn_remote *r = node->remote;
+    char text[256];
+
+    snprintf(text, sizeof text, "%s", tarn_last_error());
+    if (rc == TARN_E_BUSY) { /* the whole command: the node is on its way out */
+        atomic_store(&r->draining, true);
+        rc = TARN_E_NODE_DOWN;
+    } else if (rc == TARN_E_NODE_DOWN) {
+        tarn_call_drop(node->reserve);
+        node->reserve = NULL;
+        tarn_remote_aside(r, TARN_GONE, text);
+    } else {
+        if (rc == TARN_E_TIMEOUT)
+            tarn_remote_aside(r, TARN_SLOW, text);
+        tarn_call_give(node->reserve); /* what is granted in an answer to come is given back there */
+        node->reserve = NULL;
+    }
+    tarn_last_error_set(text);
+    refuse_all(p, c, r, TARN_TARGET_ASKED, rc);
+}
+
+void tarn_chunk_granted(struct tarn_put *p, struct tarn_chunk *c)
+{
+    bool more = true;
+
+    while (more) {
+        more = false;
+        for (uint32_t k = 0; k < p->nnodes; k++) {
+            struct tarn_put_node *node = &p->nodes[k];
+            redisReply *reply;
+            if (!node->reserving)
+                continue;
+            node->reserving = false;
+            more = true;
+            int rc = tarn_call_reply(node->reserve, patience(p), &p->stop, &reply);
+            if (rc != 0) {
+                reserve_failed(p, c, node, rc);
+                continue;
+            }
+            take_grants(p, c, node->remote, reply);
+            freeReplyObject(reply);
+        }
+        tarn_chunk_ask(p, c);
+    }
+}
+
+/* --- ABORT -------------------------------------------------------------------------------------- */
+
+static bool to_abort(const struct tarn_target *t, const struct tarn_remote *r)
+{
+    return t->granted && t->job->status != 0 && t->remote == r && t->state != TARN_TARGET_COMMITTING;
+}
+
+static void abort_on(struct tarn_put *p, struct tarn_chunk *c, struct tarn_remote *r)
+{
+    struct tarn_call *call = NULL;
+    struct tarn_words a;
+    redisReply *reply;
+    uint64_t grace = tarn_deadline(20); /* giving back must not fail for want of time */
+    uint64_t deadline = p->deadline_ns > grace ? grace + 80 * TARN_NS_PER_MS : grace;
+
+    if (tarn_words_init(&a, 1 + 3 * TARN_CHUNK_ITEMS, TARN_CHUNK_ITEMS * 48) != 0)
+        return;
+    tarn_words_str(&a, "ABORT");
+    for (uint32_t i = 0; i < c->n * p->replicas; i++) {
+        struct tarn_target *t = &c->targets[i];
+        if (!to_abort(t, r))
+            continue;
+        t->granted = false;
+        tarn_words_u64(&a, t->pool);
+        tarn_words_u64(&a, t->slot);
+        tarn_words_gen(&a, t->gen);
+    }
+    int rc = atomic_load(&r->health) == TARN_GONE ? TARN_E_NODE_DOWN : tarn_call_take(r, false, deadline, &call);
+    if (rc == 0)
+        rc = tarn_words_send(&a, call, deadline);
+    if (rc == 0 && tarn_call_reply(call, deadline, NULL, &reply) == 0)
+        freeReplyObject(reply);
+    if (call && rc == 0)
+        tarn_call_give(call);
+    else if (call)
+        tarn_call_drop(call);
+    tarn_words_free(&a);
+}
+
+void tarn_chunk_abort(struct tarn_put *p, struct tarn_chunk *c)
+{
+    char text[384];
+
+    snprintf(text, sizeof text, "%s", tarn_last_error());
+    for (uint32_t i = 0; i < c->n * p->replicas; i++)
+        if (to_abort(&c->targets[i], c->targets[i].remote))
+            abort_on(p, c, c->targets[i].remote);
+    tarn_last_error_set(text);
+}

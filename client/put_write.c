@@ -1,0 +1,152 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Puts: moving the bytes into reserved extents, through the best transport that gives write access. */
+#include "client/put.h"
+
+#include <string.h>
+
+static int choose_transport(const struct tarn_put *p, const struct tarn_target *t)
+{
+    uint32_t served = tarn_remote_pool_transports(t->remote, t->pool);
+
+    for (int i = 0; i < p->client->ntransports; i++)
+        if ((served >> i & 1) && !(t->tried >> i & 1) && tarn_side_usable(t->remote, i, true))
+            return i;
+    return -1;
+}
+
+/* The target is lost for good or for this try. */
+static void lose(struct tarn_target *t, int code, bool again)
+{
+    t->state = TARN_TARGET_LOST;
+    if (t->job->status == 0)
+        t->job->again = again;
+    tarn_job_fail(t->job, code);
+}
+
+static bool post(struct tarn_put *p, struct tarn_target *t)
+{
+    char who[352];
+    int rc, i;
+
+    while ((i = choose_transport(p, t)) >= 0) {
+        t->x.work.scratch[0] = 0;
+        rc = tarn_flight_post(&p->flight, t->remote, i, true, &t->x);
+        if (rc == 0)
+            return true;
+        if (rc == TARN_E_NODE_DOWN || rc == TARN_E_TIMEOUT) {
+            lose(t, rc, rc == TARN_E_NODE_DOWN);
+            return false;
+        }
+        t->tried |= 1u << i;
+    }
+    if (atomic_load(&t->remote->health) == TARN_UP)
+        lose(t, tarn_fail(TARN_E_NOT_REACHABLE, "%s: no transport of this client writes to the pool: see `tarn info`",
+                          tarn_remote_text(t->remote, who)), false);
+    else
+        lose(t, tarn_fail(TARN_E_NODE_DOWN, "%s: does not answer", tarn_remote_text(t->remote, who)), true);
+    return false;
+}
+
+bool tarn_target_post(struct tarn_put *p, struct tarn_target *t, uint64_t offset, uint64_t bytes,
+                      const struct tarn_piece *pieces, uint32_t npieces)
+{
+    uint64_t now = tarn_now_ns(), left = p->deadline_ns > now ? p->deadline_ns - now : 0;
+    bool others = !p->fixed && p->ncandidates > p->replicas;
+
+    t->x.work = (struct tarn_work){.pool = t->pool, .slot = t->slot, .gen = t->gen, .offset = t->offset + offset,
+                                   .bytes = bytes, .pieces = pieces, .npieces = npieces};
+    t->x.deadline_ns = p->deadline_ns;
+    t->x.patience_ns = !others ? UINT64_MAX : left / 2 < TARN_PATIENCE_NS ? left / 2 : TARN_PATIENCE_NS;
+    t->x.stop = p->stop.flag;
+    t->tried = 0;
+    if (tarn_stopped(&p->stop) || left == 0) {
+        lose(t, tarn_stopped(&p->stop) ? tarn_fail(TARN_E_CANCELED, "canceled by the caller")
+                                       : tarn_fail(TARN_E_TIMEOUT, "the deadline has passed: raise timeout_ms"), false);
+        return false;
+    }
+    return post(p, t);
+}
+
+/* --- outcomes ----------------------------------------------------------------------------------- */
+
+static void broken(struct tarn_put *p, struct tarn_target *t)
+{
+    char who[352];
+    int i = choose_transport(p, t);
+
+    if (!t->x.fresh && i >= 0 && tarn_now_ns() < p->deadline_ns) { /* an old pooled link: once more on a new one */
+        tarn_link_flush(t->remote, i, true);
+        post(p, t);
+        return;
+    }
+    tarn_fail(TARN_E_NODE_DOWN, "%s: the data connection broke during a put", tarn_remote_text(t->remote, who));
+    tarn_remote_aside(t->remote, TARN_GONE, tarn_last_error());
+    lose(t, TARN_E_NODE_DOWN, true);
+}
+
+static void done(struct tarn_put *p, struct tarn_target *t)
+{
+    char who[352];
+    int status = t->x.work.status;
+
+    switch (status) {
+    case 0:
+        t->state = TARN_TARGET_WRITTEN;
+        break;
+    case TARN_E_NODE_DOWN:
+        broken(p, t);
+        break;
+    case TARN_E_STALE: /* the node no longer knows the reservation: the session broke off meanwhile */
+        t->granted = false;
+        lose(t, tarn_fail(TARN_E_NODE_DOWN, "%s: has dropped the reservation", tarn_remote_text(t->remote, who)), true);
+        break;
+    default:
+        lose(t, tarn_fail(status, "%s: %s", tarn_remote_text(t->remote, who), tarn_strerror(status)), false);
+        break;
+    }
+}
+
+static void landed(struct tarn_put *p, struct tarn_target *t)
+{
+    char who[352];
+
+    switch (t->x.end) {
+    case TARN_END_DONE:
+        done(p, t);
+        break;
+    case TARN_END_BROKEN:
+        broken(p, t);
+        break;
+    case TARN_END_SILENT:
+        lose(t, tarn_fail(TARN_E_NODE_DOWN, "%s: does not answer: it is paused or cut off",
+                          tarn_remote_text(t->remote, who)), true);
+        break;
+    case TARN_END_EXPIRED:
+        lose(t, tarn_fail(TARN_E_TIMEOUT, "%s: the deadline passed during the transfer: raise timeout_ms",
+                          tarn_remote_text(t->remote, who)), false);
+        break;
+    case TARN_END_STOPPED:
+        lose(t, tarn_fail(TARN_E_CANCELED, "canceled by the caller"), false);
+        break;
+    case TARN_END_SHIFTED:
+        post(p, t);
+        break;
+    }
+}
+
+void tarn_put_written(struct tarn_put *p)
+{
+    for (struct tarn_transfer *x; (x = tarn_flight_next(&p->flight)) != NULL;)
+        landed(p, (struct tarn_target *)((char *)x - offsetof(struct tarn_target, x)));
+}
+
+void tarn_chunk_write(struct tarn_put *p, struct tarn_chunk *c)
+{
+    for (uint32_t i = 0; i < c->n; i++) {
+        struct tarn_put_job *job = &c->jobs[i];
+        const struct tarn_item *item = &p->items[job->index];
+        for (uint32_t k = 0; k < p->replicas && job->status == 0; k++)
+            tarn_target_post(p, &job->targets[k], 0, item->tensor.bytes, item->pieces, item->npieces);
+    }
+    tarn_put_written(p);
+}

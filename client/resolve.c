@@ -1,0 +1,216 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * From keys to descriptors, by way of the directory: the look-up calls, and resolving for gets.
+ *
+ * A record may name a node (or an incarnation of one) that the client has not heard of. Then the node
+ * table is read again, and those keys are looked up once more. A node that is still unknown after that
+ * is down; the directory is not asked about it again for a while.
+ */
+#include "client/client.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define ABSENT_NS (250 * TARN_NS_PER_MS)
+
+struct tarn_hits {
+    size_t n;
+    struct tarn_resolved hits[];
+};
+
+/* Adds one location; true when its node should be asked for. */
+static bool add_location(struct tarn_client *c, const struct tarn_location *l, struct tarn_desc *d)
+{
+    struct tarn_remote *r = tarn_remote_of(c, l->node, (uint32_t)(l->gen >> 32));
+
+    if (!r || atomic_load(&r->superseded)) /* of an incarnation that is no more: nothing is there */
+        return false;
+    int pool = atomic_load(&r->listed) ? tarn_remote_pool(r, l->pool) : -1;
+    if (pool < 0) {
+        d->nlost++;
+        uint64_t now = tarn_now_ns(), asked = atomic_load(&r->asked_ns);
+        bool ask = asked == 0 || now - asked > ABSENT_NS;
+        if (ask)
+            atomic_store(&r->asked_ns, now);
+        return ask;
+    }
+    d->locs[d->nlocs++] = (struct tarn_loc){r, l->offset, l->gen, (uint32_t)pool, l->slot};
+    return false;
+}
+
+bool tarn_desc_make(struct tarn_client *c, const struct tarn_record *r, struct tarn_desc *d)
+{
+    bool ask = false;
+
+    d->tensor = r->tensor;
+    d->nlocs = d->nlost = 0;
+    for (uint32_t i = 0; i < r->nlocations; i++)
+        ask |= add_location(c, &r->locations[i], d);
+    return ask;
+}
+
+bool tarn_desc_alive(const struct tarn_desc *d)
+{
+    for (uint32_t i = 0; i < d->nlocs; i++) {
+        struct tarn_remote *r = d->locs[i].remote;
+        if (atomic_load(&r->health) != TARN_GONE && !atomic_load(&r->superseded))
+            return true;
+    }
+    return false;
+}
+
+/* --- one round ---------------------------------------------------------------------------------- */
+
+struct round {
+    struct tarn_client *client;
+    const struct tarn_key *keys;
+    struct tarn_resolved *out;
+    const size_t *map; /* second round: which of out key i is; NULL: i */
+    bool ask;
+};
+
+static void resolve_one(void *arg, size_t i, int status, const struct tarn_record *rec)
+{
+    struct round *round = arg;
+    struct tarn_client *c = round->client;
+    const struct tarn_key *key = &round->keys[i];
+    struct tarn_resolved *r = &round->out[round->map ? round->map[i] : i];
+
+    r->status = status == 0 ? 0 : TARN_E_NOT_FOUND;
+    r->desc.nlocs = r->desc.nlost = 0;
+    if (status == 0)
+        round->ask |= tarn_desc_make(c, rec, &r->desc);
+    if (status == 0 && r->desc.nlocs > 0)
+        tarn_cache_set(c->cache, key, tarn_key_hash(key), &r->desc);
+    else
+        tarn_cache_drop(c->cache, key, tarn_key_hash(key), NULL);
+}
+
+/* Looks up again what named unknown nodes, after the node table was read. */
+static int resolve_lost(struct tarn_client *c, const struct tarn_key *keys, size_t n, uint64_t deadline_ns,
+                        struct tarn_resolved *out)
+{
+    struct tarn_key *again = malloc(n * sizeof *again);
+    size_t *map = malloc(n * sizeof *map), k = 0;
+    int rc = tarn_remotes_refresh(c, deadline_ns);
+
+    if (!again || !map)
+        rc = tarn_fail(TARN_E_NO_MEMORY, "look-up of %zu keys: out of memory", n);
+    for (size_t i = 0; rc == 0 && i < n; i++)
+        if (out[i].status == 0 && out[i].desc.nlost > 0) {
+            again[k] = keys[i];
+            map[k++] = i;
+        }
+    if (rc == 0 && k > 0) {
+        struct round round = {c, again, out, map, false};
+        rc = tarn_directory_lookup(c->directory, again, k, deadline_ns, resolve_one, &round);
+    }
+    free(again);
+    free(map);
+    return rc;
+}
+
+int tarn_resolve_keys(struct tarn_client *c, const struct tarn_key *keys, size_t n, uint64_t deadline_ns,
+                      struct tarn_resolved *out)
+{
+    struct round round = {c, keys, out, NULL, false};
+    int rc = tarn_directory_lookup(c->directory, keys, n, deadline_ns, resolve_one, &round);
+
+    if (rc == 0 && round.ask)
+        rc = resolve_lost(c, keys, n, deadline_ns, out);
+    return rc;
+}
+
+/* --- look-up ------------------------------------------------------------------------------------ */
+
+int tarn_lookup_run(struct tarn_client *c, const struct tarn_key *keys, size_t n, uint64_t deadline_ns,
+                    struct tarn_hits **hits_p)
+{
+    int rc;
+
+    if (n > 0 && !keys)
+        return tarn_fail(TARN_E_INVALID, "look-up: keys are NULL");
+    for (size_t i = 0; i < n; i++)
+        if ((rc = tarn_key_check(&keys[i])) != 0)
+            return rc;
+    struct tarn_hits *h = malloc(sizeof *h + n * sizeof h->hits[0]);
+    if (!h)
+        return tarn_fail(TARN_E_NO_MEMORY, "look-up of %zu keys: out of memory", n);
+    h->n = n;
+    rc = n ? tarn_resolve_keys(c, keys, n, deadline_ns, h->hits) : 0;
+    if (rc != 0) {
+        free(h);
+        return rc;
+    }
+    *hits_p = h;
+    return 0;
+}
+
+int tarn_lookup(struct tarn_client *c, const struct tarn_key *keys, size_t n, const struct tarn_lookup_options *given,
+                struct tarn_hits **hits_p)
+{
+    struct tarn_lookup_options o;
+    int rc = tarn_client_enter(c);
+
+    if (rc != 0)
+        return rc;
+    tarn_options_copy(&o, sizeof o, given);
+    return tarn_lookup_run(c, keys, n, tarn_client_deadline(c, o.timeout_ms), hits_p);
+}
+
+int tarn_match_prefix(struct tarn_client *c, const struct tarn_key *keys, size_t n,
+                      const struct tarn_lookup_options *given, struct tarn_hits **hits_p, size_t *pages_p)
+{
+    struct tarn_lookup_options o;
+    struct tarn_hits *h;
+    size_t run = 0;
+
+    tarn_options_copy(&o, sizeof o, given);
+    int rc = tarn_lookup(c, keys, n, given, &h);
+    if (rc != 0)
+        return rc;
+    while (run < n && tarn_hits_state(h, run) == TARN_STATE_HIT)
+        run++;
+    *pages_p = run / (o.stride ? o.stride : 1);
+    *hits_p = h;
+    return 0;
+}
+
+size_t tarn_hits_count(const struct tarn_hits *h)
+{
+    return h ? h->n : 0;
+}
+
+enum tarn_state tarn_hits_state(const struct tarn_hits *h, size_t i)
+{
+    if (!h || i >= h->n || h->hits[i].status != 0)
+        return TARN_STATE_MISS;
+    const struct tarn_desc *d = &h->hits[i].desc;
+    if (tarn_desc_alive(d))
+        return TARN_STATE_HIT;
+    bool down = d->nlost > 0;
+    for (uint32_t k = 0; k < d->nlocs; k++)
+        down |= !atomic_load(&d->locs[k].remote->superseded);
+    return down ? TARN_STATE_NODE_DOWN : TARN_STATE_MISS;
+}
+
+int tarn_hits_tensor(const struct tarn_hits *h, size_t i, struct tarn_tensor *t)
+{
+    if (tarn_hits_state(h, i) != TARN_STATE_HIT)
+        return tarn_fail(TARN_E_NOT_FOUND, "hit %zu: is no hit", i);
+    *t = h->hits[i].desc.tensor;
+    return 0;
+}
+
+void tarn_hits_free(struct tarn_hits *h)
+{
+    free(h);
+}
+
+bool tarn_hits_desc(const struct tarn_hits *h, size_t i, struct tarn_desc *d)
+{
+    if (i >= h->n || h->hits[i].status != 0)
+        return false;
+    memcpy(d, &h->hits[i].desc, tarn_desc_bytes(&h->hits[i].desc));
+    return true;
+}

@@ -1,0 +1,243 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Layer-wise puts: the same reserve, write and commit as tarn_put, each in a call of its own. Between
+ * calls a session holds reservations, but no connection and no link.
+ */
+#include "client/put.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct tarn_put_session {
+    struct tarn_put put;
+    struct tarn_item *items;  /* a copy: keys are copied, too */
+    void *keys;
+    struct tarn_chunk *chunks;
+    size_t nchunks;
+    struct tarn_put_job **jobs; /* by item; NULL: not reserved */
+};
+
+static void release_connections(struct tarn_put *p)
+{
+    for (uint32_t k = 0; k < p->nnodes; k++) {
+        tarn_call_give(p->nodes[k].reserve);
+        tarn_call_give(p->nodes[k].commit);
+        p->nodes[k].reserve = p->nodes[k].commit = NULL;
+    }
+}
+
+static void session_free(struct tarn_put_session *s)
+{
+    release_connections(&s->put);
+    free(s->put.nodes);
+    tarn_put_unplan(&s->put);
+    for (size_t k = 0; k < s->nchunks; k++)
+        tarn_chunk_free(&s->chunks[k]);
+    free(s->chunks);
+    free(s->jobs);
+    free(s->items);
+    free(s->keys);
+    free(s);
+}
+
+static int copy_items(struct tarn_put_session *s, const struct tarn_item *items, size_t n)
+{
+    size_t bytes = 0;
+
+    for (size_t i = 0; i < n; i++)
+        bytes += items[i].status == 0 ? items[i].key.bytes : 0;
+    s->items = malloc((n ? n : 1) * sizeof *s->items);
+    s->keys = malloc(bytes ? bytes : 1);
+    s->jobs = calloc(n ? n : 1, sizeof(struct tarn_put_job *));
+    if (!s->items || !s->keys || !s->jobs)
+        return tarn_fail(TARN_E_NO_MEMORY, "put session: out of memory");
+    char *at = s->keys;
+    for (size_t i = 0; i < n; i++) {
+        s->items[i] = items[i];
+        if (items[i].status != 0)
+            continue;
+        memcpy(at, items[i].key.data, items[i].key.bytes);
+        s->items[i].key.data = at;
+        at += items[i].key.bytes;
+    }
+    s->put.items = s->items;
+    s->put.n = n;
+    return 0;
+}
+
+static bool has_key(const struct tarn_put_session *s, const struct tarn_chunk *c, const struct tarn_key *key)
+{
+    for (uint32_t i = 0; i < c->n; i++) {
+        const struct tarn_key *other = &s->items[c->jobs[i].index].key;
+        if (other->bytes == key->bytes && memcmp(other->data, key->data, key->bytes) == 0)
+            return true;
+    }
+    return false;
+}
+
+static struct tarn_chunk *chunk_for(struct tarn_put_session *s, const struct tarn_key *key)
+{
+    struct tarn_chunk *last = s->nchunks ? &s->chunks[s->nchunks - 1] : NULL;
+
+    if (last && last->n < TARN_CHUNK_ITEMS && !has_key(s, last, key))
+        return last;
+    struct tarn_chunk *chunks = realloc(s->chunks, (s->nchunks + 1) * sizeof *chunks);
+    if (!chunks)
+        return NULL;
+    s->chunks = chunks;
+    if (tarn_chunk_init(&chunks[s->nchunks], s->put.replicas) != 0)
+        return NULL;
+    return &chunks[s->nchunks++];
+}
+
+/* Reserves all admissible items, chunk by chunk. Returns how many have room. */
+static size_t reserve_all(struct tarn_put_session *s, struct tarn_item *items)
+{
+    struct tarn_put *p = &s->put;
+    size_t reserved = 0;
+
+    for (size_t i = 0; i < p->n; i++) {
+        struct tarn_chunk *c = items[i].status == 0 ? chunk_for(s, &s->items[i].key) : NULL;
+        if (c)
+            tarn_chunk_add(p, c, i);
+        else if (items[i].status == 0)
+            items[i].status = TARN_E_NO_MEMORY;
+    }
+    for (size_t k = 0; k < s->nchunks; k++) {
+        struct tarn_chunk *c = &s->chunks[k];
+        tarn_chunk_ask(p, c);
+        tarn_chunk_granted(p, c);
+        tarn_chunk_abort(p, c);
+        for (uint32_t i = 0; i < c->n; i++) {
+            struct tarn_put_job *job = &c->jobs[i];
+            items[job->index].status = job->status;
+            if (job->status == 0) {
+                s->jobs[job->index] = job;
+                reserved++;
+            } else {
+                tarn_verdict_say(&p->verdict, job->index, job->status, "put", &s->items[job->index].key, "%s", job->text);
+            }
+        }
+    }
+    release_connections(p);
+    return reserved;
+}
+
+int tarn_put_begin(struct tarn_client *c, struct tarn_item *items, size_t n, const struct tarn_put_options *given,
+                   struct tarn_put_session **s_p)
+{
+    struct tarn_put_options o;
+    int rc = tarn_client_enter(c);
+
+    if (rc == 0 && n > 0 && !items)
+        rc = tarn_fail(TARN_E_INVALID, "put: items are NULL");
+    if (rc != 0)
+        return rc;
+    tarn_options_copy(&o, sizeof o, given);
+    struct tarn_put_session *s = calloc(1, sizeof *s);
+    if (!s)
+        return tarn_fail(TARN_E_NO_MEMORY, "put session: out of memory");
+    s->put.client = c;
+    s->put.deadline_ns = tarn_client_deadline(c, o.timeout_ms);
+    s->put.stop.fd = -1;
+    for (size_t i = 0; i < n; i++) {
+        items[i].status = tarn_put_check(&s->put, &items[i], i, false);
+        if (items[i].status != 0)
+            tarn_verdict_note(&s->put.verdict, i, items[i].status);
+    }
+    rc = tarn_put_plan(&s->put, &o);
+    if (rc == 0)
+        rc = copy_items(s, items, n);
+    for (size_t i = 0; rc != 0 && i < n; i++)
+        if (items[i].status == 0)
+            items[i].status = rc;
+    size_t reserved = rc == 0 ? reserve_all(s, items) : 0;
+    if (rc == 0)
+        rc = tarn_verdict_end(&s->put.verdict);
+    if (reserved == 0) {
+        session_free(s);
+        return rc ? rc : tarn_fail(TARN_E_INVALID, "put session: no items");
+    }
+    *s_p = s;
+    return rc;
+}
+
+int tarn_put_write(struct tarn_put_session *s, size_t i, uint64_t offset, const struct tarn_piece *pieces,
+                   uint32_t npieces, uint32_t timeout_ms)
+{
+    if (!s || i >= s->put.n || !s->jobs[i] || (npieces > 0 && !pieces))
+        return tarn_fail(TARN_E_INVALID, "put session: item %zu was not reserved", i);
+    struct tarn_put *p = &s->put;
+    struct tarn_put_job *job = s->jobs[i];
+    uint64_t bytes = tarn_pieces_bytes(pieces, npieces), size = s->items[i].tensor.bytes;
+    char name[96];
+    int rc = tarn_client_enter(p->client);
+
+    if (rc != 0)
+        return rc;
+    if (offset > size || bytes > size - offset)
+        return tarn_fail(TARN_E_SIZE, "put session: %llu bytes at %llu reach past the tensor's %llu",
+                         (unsigned long long)bytes, (unsigned long long)offset, (unsigned long long)size);
+    if (job->status == 0) {
+        p->deadline_ns = tarn_client_deadline(p->client, timeout_ms);
+        tarn_flight_init(&p->flight, p->client, -1);
+        for (uint32_t k = 0; k < p->replicas && job->status == 0; k++)
+            tarn_target_post(p, &job->targets[k], offset, bytes, pieces, npieces);
+        tarn_put_written(p);
+        tarn_flight_end(&p->flight);
+    }
+    if (job->status == 0)
+        return 0;
+    return tarn_fail(job->status, "put key '%s': %s", tarn_key_text(&s->items[i].key, name), job->text);
+}
+
+/* Objects nobody wrote to are complete, too: zero-length ones, and what the caller left as it was. */
+static void mark_written(struct tarn_put_session *s)
+{
+    for (size_t i = 0; i < s->put.n; i++)
+        for (uint32_t k = 0; s->jobs[i] && k < s->put.replicas; k++)
+            if (s->jobs[i]->targets[k].state == TARN_TARGET_RESERVED)
+                s->jobs[i]->targets[k].state = TARN_TARGET_WRITTEN;
+}
+
+int tarn_put_commit(struct tarn_put_session *s, int32_t *statuses, uint32_t timeout_ms)
+{
+    if (!s)
+        return tarn_fail(TARN_E_INVALID, "put session: NULL");
+    struct tarn_put *p = &s->put;
+    int rc = tarn_client_enter(p->client);
+
+    if (rc != 0)
+        return rc;
+    p->deadline_ns = tarn_client_deadline(p->client, timeout_ms);
+    mark_written(s);
+    for (size_t k = 0; k < s->nchunks; k++) {
+        tarn_chunk_commit(p, &s->chunks[k]);
+        tarn_chunk_stored(p, &s->chunks[k]);
+    }
+    struct tarn_verdict v = {.code = 0};
+    for (size_t i = 0; i < p->n; i++) {
+        int status = s->jobs[i] ? s->jobs[i]->status : s->items[i].status;
+        if (statuses)
+            statuses[i] = status;
+        if (s->jobs[i] && status != 0)
+            tarn_verdict_say(&v, i, status, "put", &s->items[i].key, "%s", s->jobs[i]->text);
+    }
+    session_free(s);
+    return tarn_verdict_end(&v);
+}
+
+void tarn_put_abort(struct tarn_put_session *s)
+{
+    if (!s || tarn_client_enter(s->put.client) != 0)
+        return;
+    s->put.deadline_ns = tarn_client_deadline(s->put.client, 0);
+    for (size_t k = 0; k < s->nchunks; k++) {
+        for (uint32_t i = 0; i < s->chunks[k].n; i++) {
+            tarn_fail(TARN_E_CANCELED, "aborted by the caller");
+            tarn_job_fail(&s->chunks[k].jobs[i], TARN_E_CANCELED);
+        }
+        tarn_chunk_abort(&s->put, &s->chunks[k]);
+    }
+    session_free(s);
+}

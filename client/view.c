@@ -1,0 +1,137 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Views: read-only pointers into a pool on this host. The hazard entry that the link publishes keeps the
+ * extent from being reused; it is taken back by tarn_release(), or with the link at tarn_close().
+ * opaque: [0] the link, [1] the hazard.
+ */
+#include "client/client.h"
+
+#include <string.h>
+
+/* A view through this location's shared link, if it has one that offers views. */
+static int view_at(struct tarn_client *c, const struct tarn_desc *d, const struct tarn_loc *l, int t, struct tarn_view *v)
+{
+    uint32_t stripe = l->slot % TARN_STRIPES, hazard;
+    struct tarn_linked *linked = tarn_shared_enter(l->remote, t, false, stripe);
+    int rc = TARN_E_NOT_REACHABLE;
+
+    if (!linked)
+        return rc;
+    if (linked->ops->caps & TARN_CAP_VIEW)
+        rc = linked->ops->view(linked->link, l->pool, l->slot, l->gen, l->offset, d->tensor.bytes, &v->addr, &hazard);
+    if (rc == 0) {
+        atomic_fetch_add(&linked->views, 1);
+        linked->ops->touch(linked->link, l->pool, l->slot);
+        v->tensor = d->tensor;
+        memset(v->opaque, 0, sizeof v->opaque);
+        v->opaque[0] = (uint64_t)(uintptr_t)linked;
+        v->opaque[1] = hazard;
+        tarn_count(c, stripe, TARN_COUNT_GETS, 1);
+    }
+    tarn_shared_leave(l->remote, t, false, stripe);
+    return rc;
+}
+
+/* Makes the transport's side usable; used once a node. */
+static void connect_side(const struct tarn_loc *l, int t, uint64_t deadline_ns)
+{
+    struct tarn_linked *link;
+    bool fresh;
+
+    if (tarn_side_usable(l->remote, t, false) &&
+        tarn_link_take(l->remote, t, false, deadline_ns, &link, &fresh) == 0 && link)
+        tarn_link_give(l->remote, t, false, link);
+}
+
+/* deadline_ns 0: only through links that are there. */
+static int view_any(struct tarn_client *c, const struct tarn_desc *d, uint64_t deadline_ns, struct tarn_view *v)
+{
+    int worst = TARN_E_NOT_REACHABLE;
+
+    for (int t = 0; t < c->ntransports; t++) {
+        if (!(c->transports[t]->caps & TARN_CAP_VIEW))
+            continue;
+        for (uint32_t k = 0; k < d->nlocs; k++) {
+            const struct tarn_loc *l = &d->locs[k];
+            int health = atomic_load(&l->remote->health);
+            if (health == TARN_GONE || (health != TARN_UP && deadline_ns == 0))
+                continue;
+            if (deadline_ns != 0)
+                connect_side(l, t, deadline_ns);
+            int rc = view_at(c, d, l, t, v);
+            if (rc == 0)
+                return 0;
+            if (rc == TARN_E_STALE || rc == TARN_E_AGAIN)
+                worst = rc;
+        }
+    }
+    return worst;
+}
+
+static int explain(const struct tarn_key *key, const struct tarn_desc *d, int rc)
+{
+    char name[96];
+
+    tarn_key_text(key, name);
+    if (rc == TARN_E_AGAIN)
+        return tarn_fail(rc, "view key '%s': this client holds too many views of the node: release some", name);
+    if (!tarn_desc_alive(d) && (d->nlocs > 0 || d->nlost > 0))
+        return tarn_fail(TARN_E_NODE_DOWN, "view key '%s': no node that holds it answers", name);
+    if (d->nlocs == 0)
+        return tarn_fail(TARN_E_NOT_FOUND, "view key '%s': no such key", name);
+    return tarn_fail(rc, "view key '%s': no copy is in shared memory on this host: use tarn_get()", name);
+}
+
+/* The whole way: resolve, connect, again while a writer keeps replacing the object. */
+static int view_slow(struct tarn_client *c, const struct tarn_key *key, uint64_t deadline_ns, struct tarn_view *v)
+{
+    struct tarn_resolved r;
+    struct tarn_desc last = {.nlocs = 0};
+    int rc;
+
+    do {
+        rc = tarn_resolve_keys(c, key, 1, deadline_ns, &r);
+        if (rc != 0)
+            return rc;
+        if (r.status != 0) {
+            r.desc.nlocs = r.desc.nlost = 0;
+            return explain(key, &r.desc, TARN_E_NOT_FOUND);
+        }
+        rc = view_any(c, &r.desc, deadline_ns, v);
+        if (rc == 0)
+            return 0;
+        if (rc != TARN_E_STALE)
+            return explain(key, &r.desc, rc);
+        /* The directory shows what is stale already: the node is just taking it out. */
+        if (tarn_desc_bytes(&last) == tarn_desc_bytes(&r.desc) && memcmp(last.locs, r.desc.locs, r.desc.nlocs * sizeof last.locs[0]) == 0) {
+            r.desc.nlocs = r.desc.nlost = 0;
+            return explain(key, &r.desc, TARN_E_NOT_FOUND);
+        }
+        memcpy(&last, &r.desc, tarn_desc_bytes(&r.desc));
+    } while (tarn_now_ns() < deadline_ns);
+    return tarn_fail(TARN_E_TIMEOUT, "view: the object is replaced faster than it can be looked up");
+}
+
+int tarn_view(struct tarn_client *c, const struct tarn_key *key, uint32_t timeout_ms, struct tarn_view *v)
+{
+    struct tarn_desc d;
+    int rc = tarn_client_enter(c);
+
+    if (rc == 0)
+        rc = tarn_key_check(key);
+    if (rc != 0)
+        return rc;
+    if (tarn_cache_find(c->cache, key, tarn_key_hash(key), &d) && view_any(c, &d, 0, v) == 0)
+        return 0;
+    return view_slow(c, key, tarn_client_deadline(c, timeout_ms), v);
+}
+
+void tarn_release(struct tarn_client *c, struct tarn_view *v)
+{
+    if (!v || !v->opaque[0] || tarn_client_enter(c) != 0)
+        return;
+    struct tarn_linked *linked = (struct tarn_linked *)(uintptr_t)v->opaque[0];
+    linked->ops->unview(linked->link, (uint32_t)v->opaque[1]);
+    atomic_fetch_sub(&linked->views, 1); /* from here on a retired link may be closed */
+    memset(v, 0, sizeof *v);
+}

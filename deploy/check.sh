@@ -1,0 +1,25 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# Installs what is missing, builds with both compilers, and runs every test.
+#   REQUIRE=a,b   skips whose reason begins with one of these names count as failures
+#   QUICK=1       leaves out the sanitizer and fuzz runs
+set -eu
+cd "$(dirname "$0")/.."
+. deploy/ui.sh
+
+jobs=$(nproc 2>/dev/null || echo 2)
+say "${ui_bold}tarn: build and test${ui_off}"
+step "Packages" sh deploy/deps.sh check
+step "Build (gcc)" make -j"$jobs" WERROR=1 CC=gcc all tests
+step "Build (clang)" make -j"$jobs" WERROR=1 CC=clang B=build-clang all
+step "Style and documents" make check-style
+step "Tests" make check-tests
+if [ -z "${QUICK:-}" ]; then
+    step "Address, undefined" make -j"$jobs" check-asan
+    step "Threads" make -j"$jobs" check-tsan
+    step "Fuzzing" make -j"$jobs" fuzz FUZZ_SECONDS="${FUZZ_SECONDS:-15}"
+fi
+# The suites' counts again, for whoever reads only the end.
+cat build/log/*.log | awk '/^[0-9]+ passed, [0-9]+ failed/ { p += $1; f += $3; s += $5 }
+    END { printf "%d passed, %d failed, %d skipped\n", p, f, s }'
+say "${ui_green}All checks passed.${ui_off}"

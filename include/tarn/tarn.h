@@ -1,0 +1,422 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * libtarn: put tensors into and get them out of the pools of remote nodes.
+ *
+ * A *key* (1 to TARN_KEY_MAX bytes, any bytes) names an immutable tensor, stored as one extent in a
+ * pool of one or more storage nodes. The client finds the extent in the directory (Redis), keeps
+ * that descriptor, and moves the bytes itself by the cheapest transport that reaches the pool.
+ *
+ * Rules that hold for every function
+ *   Results   0 or a negative TARN_E_* code; tarn_last_error() has the sentence for it. Functions
+ *             that take many items return 0 when every item succeeded, else the first failed
+ *             item's code; every item has its own status in any case.
+ *   Outputs   are written only on success unless the function says otherwise.
+ *   Threads   a client may be used by any number of threads at once. An object made by a call
+ *             (hits, put session) belongs to one thread at a time.
+ *   Time      every call ends inside its deadline: `timeout_ms` of its options, or the client's
+ *             default when that is 0. Times out with TARN_E_TIMEOUT.
+ *   Memory    blocking calls use the caller's memory only until they return. A submitted
+ *             operation uses keys, item array, pieces and buffers until its completion was
+ *             drained or tarn_cancel() returned. After tarn_close() nothing touches them.
+ *   Structs   with a `size` field: set it to sizeof (the struct), zero the rest, fill what you need.
+ *   Output    the library never prints, aborts or exits, and never changes signal dispositions.
+ */
+#ifndef TARN_TARN_H
+#define TARN_TARN_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include <tarn/error.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+#pragma GCC visibility push(default) /* exported by libtarn.so, see client/libtarn.map */
+
+#define TARN_KEY_MAX 1024
+#define TARN_DIMS_MAX 8
+#define TARN_REPLICAS_MAX 8
+
+struct tarn_client;
+struct tarn_hits;
+struct tarn_put_session;
+struct tarn_mr;
+
+/* "MAJOR.MINOR.PATCH" of the library that is loaded. */
+const char *tarn_version(void);
+
+/* --- tensors ------------------------------------------------------------------------------------ */
+
+/* X(name, text, bits): element types, with the names safetensors uses in lower case. */
+#define TARN_DTYPES(X) \
+    X(U8, "u8", 8) X(I8, "i8", 8) X(BOOL, "bool", 8) X(F8_E4M3, "f8_e4m3", 8) X(F8_E5M2, "f8_e5m2", 8) \
+    X(U16, "u16", 16) X(I16, "i16", 16) X(F16, "f16", 16) X(BF16, "bf16", 16) \
+    X(U32, "u32", 32) X(I32, "i32", 32) X(F32, "f32", 32) \
+    X(U64, "u64", 64) X(I64, "i64", 64) X(F64, "f64", 64) X(C64, "c64", 64) X(C128, "c128", 128)
+
+enum tarn_dtype {
+#define TARN_DTYPE_ENUM(name_, text_, bits_) TARN_##name_,
+    TARN_DTYPES(TARN_DTYPE_ENUM)
+#undef TARN_DTYPE_ENUM
+    TARN_DTYPE_COUNT,
+};
+
+/*
+ * What is stored: `bytes` must be the product of shape[0..ndim) and the element size. ndim 0 with
+ * bytes equal to one element is a scalar. tarn_bytes() describes plain bytes (u8, one dimension).
+ */
+struct tarn_tensor {
+    uint64_t bytes;
+    uint32_t dtype; /* enum tarn_dtype */
+    uint32_t ndim;  /* 0..TARN_DIMS_MAX */
+    uint64_t shape[TARN_DIMS_MAX];
+};
+
+static inline struct tarn_tensor tarn_bytes(uint64_t bytes)
+{
+    struct tarn_tensor t = {.bytes = bytes, .dtype = TARN_U8, .ndim = 1, .shape = {bytes}};
+    return t;
+}
+
+/* Element size in bytes; 0 for an unknown dtype. */
+uint32_t tarn_dtype_bytes(uint32_t dtype);
+/* Name ("bf16") of a dtype, NULL when unknown; and the dtype of a name, TARN_E_INVALID when unknown. */
+const char *tarn_dtype_name(uint32_t dtype);
+int tarn_dtype_parse(const char *name);
+/* 0 when dtype, shape and bytes agree, else TARN_E_INVALID with the expected size in the error text. */
+int tarn_tensor_check(const struct tarn_tensor *t);
+
+/* --- open, close -------------------------------------------------------------------------------- */
+
+enum tarn_log_level { TARN_LOG_ERROR, TARN_LOG_WARN, TARN_LOG_INFO, TARN_LOG_DEBUG };
+
+/* `line` is one logfmt line without newline, valid during the call. Called from any thread. */
+typedef void (*tarn_log_fn)(void *arg, enum tarn_log_level level, const char *line);
+
+struct tarn_options {
+    size_t size;
+    const char *redis;      /* redis://[user[:password]@]host[:port][/db] or unix:///path[?db=N];
+                               NULL: $TARN_REDIS, else redis://127.0.0.1:6379 */
+    const char *ns;         /* namespace; NULL: "default" */
+    const char *transports; /* comma list in order of preference, e.g. "shm,tcp"; NULL: all */
+    const char *faults;     /* fault injection, see docs/faults.md; NULL: $TARN_FAULTS, else none */
+    const char *secret;     /* shared secret of the nodes' control connections; NULL: $TARN_SECRET */
+    uint32_t timeout_ms;    /* default deadline of a call; 0: 5000 */
+    uint32_t workers;       /* threads for submitted operations; 0: 2. Started at the first submit */
+    uint32_t cache_entries; /* descriptors kept; 0: 1048576 */
+    uint32_t log_level;     /* enum tarn_log_level */
+    tarn_log_fn log;        /* NULL: no logging */
+    void *log_arg;
+};
+
+/*
+ * Connects to the directory and learns which nodes there are. `o` may be NULL for all defaults.
+ * Errors: DIRECTORY (Redis absent, wrong password, not Redis), CONFIG, UNAVAILABLE, NO_MEMORY.
+ */
+int tarn_open(const struct tarn_options *o, struct tarn_client **c_p);
+
+/*
+ * Cancels what is in flight, waits until no transport can touch the caller's memory any more,
+ * gives back views and reservations, frees the client. NULL is allowed. Must not run beside other
+ * calls on the same client.
+ */
+void tarn_close(struct tarn_client *c);
+
+/* --- memory ------------------------------------------------------------------------------------- */
+
+enum tarn_memory_kind { TARN_MEMORY_HOST, TARN_MEMORY_CUDA };
+
+/*
+ * Optional: announces memory that later calls will use, so that transports which need it (RDMA)
+ * register it once. `kind` is enum tarn_memory_kind. Registering inside an already registered
+ * range is allowed and cheap. The memory stays the caller's and must outlive the registration.
+ * tarn_deregister: TARN_E_BUSY while an operation in flight uses the range.
+ */
+int tarn_register(struct tarn_client *c, void *addr, uint64_t bytes, uint32_t kind, struct tarn_mr **mr_p);
+int tarn_deregister(struct tarn_client *c, struct tarn_mr *mr);
+
+/* --- keys, pieces, items ------------------------------------------------------------------------ */
+
+struct tarn_key {
+    const void *data;
+    size_t bytes; /* 1..TARN_KEY_MAX */
+};
+
+/*
+ * `count` runs of `bytes` bytes at addr, addr + stride, addr + 2 * stride, ... A paged KV block is
+ * one piece a layer or one strided piece in all. count 0 counts as 1 and stride 0 as `bytes`, so
+ * {addr, bytes} is a plain buffer.
+ */
+struct tarn_piece {
+    void *addr;
+    uint64_t bytes;
+    uint64_t stride;
+    uint64_t count;
+};
+
+/*
+ * One object of a get or put. The pieces, in order, make up the byte range that begins at `offset`
+ * of the object.
+ *   put: offset must be 0; the pieces' total must be tensor.bytes.
+ *   get: the pieces' total must be the object's size, or, with TARN_GET_RANGE, the range
+ *        [offset, offset + total) must lie inside the object; else SIZE, and nothing is written.
+ */
+struct tarn_item {
+    struct tarn_key key;
+    const struct tarn_piece *pieces;
+    uint32_t npieces;
+    int32_t status;            /* out */
+    uint64_t offset;
+    struct tarn_tensor tensor; /* put: in. get: out, also set when the status is SIZE */
+};
+
+/* --- look-up ------------------------------------------------------------------------------------ */
+
+enum tarn_state {
+    TARN_STATE_MISS,
+    TARN_STATE_HIT,
+    TARN_STATE_PENDING,   /* being written by somebody; a get now would miss */
+    TARN_STATE_NODE_DOWN, /* in the directory, but no node that holds it answers */
+};
+
+struct tarn_lookup_options {
+    size_t size;
+    uint32_t timeout_ms;
+    uint32_t stride; /* match_prefix: keys a page; a page counts when all its keys hit. 0: 1 */
+};
+
+/*
+ * Looks up n keys in one round trip to the directory, whatever n. The hits hold the descriptors, so
+ * that gets given these hits ask the directory nothing; they stay valid until tarn_hits_free().
+ * A missing key is a state, not an error. Errors: DIRECTORY, TIMEOUT, INVALID.
+ */
+int tarn_lookup(struct tarn_client *c, const struct tarn_key *keys, size_t n,
+                const struct tarn_lookup_options *o, struct tarn_hits **hits_p);
+
+/*
+ * The same for a chain of keys: *pages_p becomes the number of leading pages (stride keys each) that
+ * are readable, counted linearly from 0; hits past the end of that run are reported, too.
+ */
+int tarn_match_prefix(struct tarn_client *c, const struct tarn_key *keys, size_t n,
+                      const struct tarn_lookup_options *o, struct tarn_hits **hits_p, size_t *pages_p);
+
+size_t tarn_hits_count(const struct tarn_hits *h);
+enum tarn_state tarn_hits_state(const struct tarn_hits *h, size_t i);
+/* What hit i holds; TARN_E_NOT_FOUND when it is no hit. */
+int tarn_hits_tensor(const struct tarn_hits *h, size_t i, struct tarn_tensor *t);
+void tarn_hits_free(struct tarn_hits *h);
+
+/* --- get, put ----------------------------------------------------------------------------------- */
+
+enum {
+    TARN_GET_RANGE = 1 << 0,    /* items may ask for a part of the object */
+    TARN_GET_NO_TOUCH = 1 << 1, /* do not count as use for eviction */
+};
+
+struct tarn_get_options {
+    size_t size;
+    uint32_t timeout_ms;
+    uint32_t flags;               /* TARN_GET_* */
+    const struct tarn_hits *hits; /* item i has the descriptor of hit hits_first + i; NULL: look up */
+    size_t hits_first;
+};
+
+/*
+ * Gets n objects. An item's buffers hold the object's bytes exactly when its status is 0; after any
+ * other status their content is undefined. Item statuses: NOT_FOUND (miss), SIZE, NODE_DOWN,
+ * NOT_REACHABLE, DIRECTORY, TIMEOUT, INVALID. Never returns bytes of another object or version.
+ */
+int tarn_get(struct tarn_client *c, struct tarn_item *items, size_t n, const struct tarn_get_options *o);
+
+enum {
+    TARN_PUT_REPLACE = 1 << 0, /* take the place of an existing object instead of EXISTS */
+    TARN_PUT_PIN = 1 << 1,     /* never evict; removed only by tarn_remove or ttl */
+};
+
+struct tarn_put_options {
+    size_t size;
+    uint32_t timeout_ms;
+    uint32_t flags;    /* TARN_PUT_* */
+    uint32_t ttl_ms;   /* the object vanishes about this long after its commit; 0: never */
+    uint32_t replicas; /* copies on distinct nodes; 0: 1 */
+    const char *place; /* NULL: rendezvous over all nodes; "local": nodes on this host;
+                          "NODE" or "NODE/POOL": that one */
+};
+
+/*
+ * Puts n objects: all or nothing for each item. An object becomes readable in one step, after all
+ * its bytes are in place. Item statuses: EXISTS (the stored object stays), FULL, TOO_LARGE, INVALID,
+ * NODE_DOWN, DIRECTORY, TIMEOUT. With replicas, 0 means all copies are in place.
+ */
+int tarn_put(struct tarn_client *c, struct tarn_item *items, size_t n, const struct tarn_put_options *o);
+
+/* --- layer-wise put ----------------------------------------------------------------------------- */
+
+/*
+ * Reserves room for n objects (keys and tensors of `items`; pieces are not looked at). Write ranges
+ * in any order, from the layer that is ready; commit makes each object readable at once. Items that
+ * could not be reserved have their status set and are skipped by commit. The session is created when
+ * at least one item was reserved.
+ */
+int tarn_put_begin(struct tarn_client *c, struct tarn_item *items, size_t n,
+                   const struct tarn_put_options *o, struct tarn_put_session **s_p);
+/* Writes the pieces to [offset, offset + total) of item i. Blocking; ranges may be written twice. */
+int tarn_put_write(struct tarn_put_session *s, size_t i, uint64_t offset,
+                   const struct tarn_piece *pieces, uint32_t npieces, uint32_t timeout_ms);
+/* Publishes all reserved items and frees the session. statuses (n of them) may be NULL. */
+int tarn_put_commit(struct tarn_put_session *s, int32_t *statuses, uint32_t timeout_ms);
+/* Gives the room back and frees the session; nothing becomes readable. */
+void tarn_put_abort(struct tarn_put_session *s);
+
+/* --- submit and complete ------------------------------------------------------------------------ */
+
+typedef uint64_t tarn_op; /* 0 is never an operation */
+
+struct tarn_completion {
+    tarn_op op;
+    uint64_t cookie; /* as given at submit */
+    int32_t status;  /* what the blocking call would have returned; CANCELED after tarn_cancel */
+    uint32_t kind;   /* enum tarn_op_kind */
+    struct tarn_hits *hits; /* look-ups: owned by the caller now */
+    char error[192];        /* sentence for a non-zero status */
+};
+
+enum tarn_op_kind { TARN_OP_GET = 1, TARN_OP_PUT, TARN_OP_LOOKUP, TARN_OP_REMOVE };
+
+/*
+ * The blocking calls' twins. They return at once; exactly one completion follows for each success.
+ * The options are copied, everything they and the items point to must stay (see Memory above).
+ */
+int tarn_submit_get(struct tarn_client *c, struct tarn_item *items, size_t n,
+                    const struct tarn_get_options *o, uint64_t cookie, tarn_op *op_p);
+int tarn_submit_put(struct tarn_client *c, struct tarn_item *items, size_t n,
+                    const struct tarn_put_options *o, uint64_t cookie, tarn_op *op_p);
+int tarn_submit_lookup(struct tarn_client *c, const struct tarn_key *keys, size_t n,
+                       const struct tarn_lookup_options *o, uint64_t cookie, tarn_op *op_p);
+int tarn_submit_remove(struct tarn_client *c, const struct tarn_key *keys, size_t n, int32_t *statuses,
+                       uint32_t timeout_ms, uint64_t cookie, tarn_op *op_p);
+
+/* Readable while completions wait. Owned by the client: poll it, never read or close it. */
+int tarn_event_fd(struct tarn_client *c);
+/* Takes up to max waiting completions; returns how many (0 when none). Never blocks. */
+int tarn_drain(struct tarn_client *c, struct tarn_completion *out, int max);
+/* Waits for one operation and takes its completion. TIMEOUT leaves the operation running. */
+int tarn_wait(struct tarn_client *c, tarn_op op, uint32_t timeout_ms, struct tarn_completion *out);
+/*
+ * Ends an operation early. Returns when no transport touches its memory any more; its completion
+ * (CANCELED, or what it ended with before) is still to be drained. NOT_FOUND: unknown or drained.
+ */
+int tarn_cancel(struct tarn_client *c, tarn_op op);
+
+/* --- views -------------------------------------------------------------------------------------- */
+
+/*
+ * A read-only pointer straight into a pool on this host. The object's bytes stay as they are until
+ * tarn_release(), whatever is evicted, replaced or removed meanwhile. NOT_REACHABLE when no copy is
+ * on this host. AGAIN when this client holds too many views of the node.
+ */
+struct tarn_view {
+    const void *addr;
+    struct tarn_tensor tensor;
+    uint64_t opaque[4];
+};
+
+int tarn_view(struct tarn_client *c, const struct tarn_key *key, uint32_t timeout_ms, struct tarn_view *v);
+void tarn_release(struct tarn_client *c, struct tarn_view *v);
+
+/* --- management --------------------------------------------------------------------------------- */
+
+/* Removes objects, all copies. statuses (n of them; may be NULL): 0, NOT_FOUND, NODE_DOWN, ... */
+int tarn_remove(struct tarn_client *c, const struct tarn_key *keys, size_t n, int32_t *statuses,
+                uint32_t timeout_ms);
+
+/* Marks objects as used now. Unknown keys are ignored. */
+int tarn_touch(struct tarn_client *c, const struct tarn_key *keys, size_t n);
+
+/* Keeps an object from eviction for ttl_ms (0: until unpinned). */
+int tarn_pin(struct tarn_client *c, const struct tarn_key *key, uint32_t ttl_ms, uint32_t timeout_ms);
+int tarn_unpin(struct tarn_client *c, const struct tarn_key *key, uint32_t timeout_ms);
+
+struct tarn_copy {
+    const char *node;      /* node id */
+    const char *pool;      /* pool name */
+    const char *transport; /* what a get from here would use; NULL when nothing reaches it */
+    uint64_t offset;
+    uint64_t gen;
+    uint32_t slot;
+};
+
+/* What the directory says of one object. Pointers are valid during the callback. */
+struct tarn_object {
+    struct tarn_key key;
+    struct tarn_tensor tensor;
+    uint64_t version;    /* random, new with every put */
+    uint64_t born_ms;    /* Unix time of the commit */
+    uint32_t ttl_ms;     /* 0: none */
+    uint32_t ncopies;
+    const struct tarn_copy *copies;
+};
+
+/* Return 0 to go on, anything else to stop; that value is then returned by the call. */
+typedef int (*tarn_object_fn)(void *arg, const struct tarn_object *o);
+
+/* One object, asked afresh from the directory. NOT_FOUND when there is none. */
+int tarn_stat(struct tarn_client *c, const struct tarn_key *key, uint32_t timeout_ms, tarn_object_fn fn,
+              void *arg);
+
+/*
+ * Every object whose escaped key matches the glob (NULL: all), in no order; an object may be seen
+ * twice or not at all when it comes or goes meanwhile.
+ */
+int tarn_list(struct tarn_client *c, const char *match, uint32_t timeout_ms, tarn_object_fn fn, void *arg);
+
+struct tarn_pool_info {
+    const char *name, *kind;
+    uint64_t bytes, free_bytes, objects;
+    const char *transport; /* what this client would use; NULL: none reaches it */
+};
+
+struct tarn_node_info {
+    const char *id, *host, *control, *unix_path, *version, *state;
+    uint64_t epoch, started_ms;
+    int same_host; /* its Unix socket answered */
+    uint32_t npools;
+    const struct tarn_pool_info *pools;
+};
+
+typedef int (*tarn_node_fn)(void *arg, const struct tarn_node_info *n);
+
+/* Every node of the namespace, asked afresh from the directory. */
+int tarn_nodes(struct tarn_client *c, uint32_t timeout_ms, tarn_node_fn fn, void *arg);
+
+/* Every transport in order of preference; why is NULL when usable, else one sentence. Needs no client. */
+typedef int (*tarn_transport_fn)(void *arg, const char *name, const char *why);
+int tarn_transports(tarn_transport_fn fn, void *arg);
+
+/*
+ * Objects coming and going, as nodes report them, until the callback returns non-zero (returned)
+ * or timeout_ms passed (0 returned). `what`: stored, removed, evicted, expired.
+ */
+typedef int (*tarn_event_fn)(void *arg, const char *what, const struct tarn_key *key, const char *node,
+                             const char *pool, uint64_t bytes);
+int tarn_events(struct tarn_client *c, uint32_t timeout_ms, tarn_event_fn fn, void *arg);
+
+struct tarn_stats {
+    size_t size;
+    uint64_t gets, get_bytes, misses, stale, puts, put_bytes, errors;
+    uint64_t directory_round_trips, cached_descriptors, failovers;
+};
+int tarn_client_stats(struct tarn_client *c, struct tarn_stats *out);
+
+/* Escapes a binary key to printable text as shown in the directory and by `tarn ls`, and back.
+ * Rules in docs/protocol.md. Both return the length without the final NUL, or TARN_E_INVALID. */
+int tarn_key_escape(const struct tarn_key *key, char *out, size_t out_bytes);
+int tarn_key_unescape(const char *text, void *out, size_t out_bytes);
+
+#pragma GCC visibility pop
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,168 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The directory: which tensors exist, where their copies are, which nodes live. Kept in Redis as
+ * text that `redis-cli` can read; metadata/KEYS.md has the layout. This is the only module with a
+ * Redis connection.
+ *
+ * Nodes are the truth, Redis the directory: a record may vanish (eviction, restart, FLUSHALL) and be
+ * restored by the node; a location in it may be out of date, which the generation check behind every
+ * transfer finds out. Only the node that holds a copy adds or removes its location, by Lua scripts
+ * that touch one key each.
+ *
+ * All calls block until the deadline at most and may be made from any thread; connections are pooled.
+ * Errors of a call as a whole: DIRECTORY (absent, refused, read-only, out of memory, loading: Redis's
+ * own words in the sentence), TIMEOUT, AUTH (wrong password), NO_MEMORY. After a failed call any part
+ * of a batch may or may not have happened.
+ */
+#ifndef TARN_METADATA_DIRECTORY_H
+#define TARN_METADATA_DIRECTORY_H
+
+#include <stdbool.h>
+
+#include "base/log.h"
+
+#define TARN_NODE_ID_MAX 63 /* [A-Za-z0-9._-] */
+#define TARN_POOL_NAME_MAX 31
+#define TARN_NS_MAX 63
+#define TARN_FIELD_MAX 256 /* longest transport descriptor of a pool */
+
+struct tarn_directory;
+
+struct tarn_location {
+    char node[TARN_NODE_ID_MAX + 1];
+    char pool[TARN_POOL_NAME_MAX + 1];
+    uint64_t offset;
+    uint64_t gen; /* even; high half is the node's epoch */
+    uint32_t slot;
+};
+
+/* One object as the directory has it. */
+struct tarn_record {
+    struct tarn_tensor tensor;
+    uint64_t version; /* 63 random bits, never 0 */
+    uint64_t born_ms; /* Unix time */
+    uint32_t ttl_ms;  /* 0: none */
+    uint32_t nlocations;
+    struct tarn_location locations[TARN_REPLICAS_MAX];
+};
+
+struct tarn_pool_record {
+    char name[TARN_POOL_NAME_MAX + 1];
+    char kind[8];   /* "cpu", "gpu" */
+    uint32_t index; /* number of the pool within its node, as used on the wire */
+    uint64_t bytes, free_bytes, objects, slots;
+    char transports[128];           /* comma list of transports the node serves the pool by */
+    char fields[4][TARN_FIELD_MAX]; /* descriptor texts, in the order of `transports` */
+};
+
+#define TARN_POOLS_MAX 16
+
+struct tarn_node_record {
+    char id[TARN_NODE_ID_MAX + 1];
+    uint64_t epoch;
+    char host[128], host_id[40], control[280], unix_path[108], version[32], state[16];
+    uint32_t pid;
+    uint64_t started_ms;
+    uint32_t npools;
+    struct tarn_pool_record *pools; /* npools, owned by whoever made the record */
+};
+
+/*
+ * uri as in struct tarn_options. Connects once, so that a wrong address or password is found now.
+ * `log` must outlive the directory; may be NULL.
+ */
+int tarn_directory_open(const char *uri, const char *ns, const struct tarn_logger *log, uint64_t deadline_ns,
+                        struct tarn_directory **d_p);
+void tarn_directory_close(struct tarn_directory *d);
+/* The address without user and password, for messages. */
+const char *tarn_directory_address(const struct tarn_directory *d);
+/* Round trips made so far. */
+uint64_t tarn_directory_round_trips(const struct tarn_directory *d);
+
+/* --- readers ------------------------------------------------------------------------------------ */
+
+/*
+ * Called once for each key, in order. status 0 with a record; NOT_FOUND; FORMAT when the record is
+ * damaged (treated as a miss by callers, with the sentence in the last error). `r` is reused.
+ */
+typedef void (*tarn_record_fn)(void *arg, size_t i, int status, const struct tarn_record *r);
+
+/* Looks up n keys in one pipelined round trip. */
+int tarn_directory_lookup(struct tarn_directory *d, const struct tarn_key *keys, size_t n,
+                          uint64_t deadline_ns, tarn_record_fn fn, void *arg);
+
+/* Objects whose escaped key matches the glob (NULL: all). A non-zero return of fn stops and is returned. */
+typedef int (*tarn_scan_fn)(void *arg, const struct tarn_key *key, const struct tarn_record *r);
+int tarn_directory_scan(struct tarn_directory *d, const char *match, uint64_t deadline_ns, tarn_scan_fn fn,
+                        void *arg);
+
+/* One page of such a scan, for slow sweeps: *cursor is 0 at the start and again at the end. */
+int tarn_directory_scan_page(struct tarn_directory *d, const char *match, uint32_t count, uint64_t *cursor,
+                             uint64_t deadline_ns, tarn_scan_fn fn, void *arg);
+
+/* All nodes whose heartbeat has not expired. fn must copy what it keeps. */
+typedef int (*tarn_node_record_fn)(void *arg, const struct tarn_node_record *n);
+int tarn_directory_nodes(struct tarn_directory *d, uint64_t deadline_ns, tarn_node_record_fn fn, void *arg);
+
+/* Waits for events until the deadline (0) or until fn returns non-zero (returned). Has its own connection. */
+int tarn_directory_events(struct tarn_directory *d, uint64_t deadline_ns, tarn_event_fn fn, void *arg);
+
+/* --- nodes -------------------------------------------------------------------------------------- */
+
+enum tarn_publish_mode {
+    TARN_PUBLISH_ABSENT,  /* create; or add a copy when the record has the same version; else EXISTS */
+    TARN_PUBLISH_REPLACE, /* take the place of any other version */
+    TARN_PUBLISH_RESTORE, /* as ABSENT, but an older version (born_ms, then version) gives way */
+};
+
+struct tarn_publish {
+    /* in */
+    struct tarn_key key;
+    enum tarn_publish_mode mode;
+    uint64_t replaces;         /* REPLACE: only when the record there has this version; 0: any */
+    struct tarn_record record; /* exactly one location: the new copy */
+    /* out */
+    int status; /* 0; EXISTS: `found` has what is there; DIRECTORY */
+    struct tarn_record found;
+    uint32_t ndisplaced;
+    struct tarn_location displaced[TARN_REPLICAS_MAX]; /* copies of other versions now out of the directory */
+};
+
+/* Publishes n copies in one pipelined round trip and announces each ("stored") to event readers. */
+int tarn_directory_publish(struct tarn_directory *d, struct tarn_publish *p, size_t n, uint64_t deadline_ns);
+
+/*
+ * Removes records' locations: `location` only goes when it is still exactly as given; the last one
+ * takes the record along. `why` ("removed", "evicted", "expired"; NULL: say nothing) is announced.
+ */
+struct tarn_withdraw {
+    struct tarn_key key;
+    struct tarn_location location;
+    uint64_t bytes;
+    const char *why;
+    bool removed; /* out: it was there */
+};
+int tarn_directory_withdraw(struct tarn_directory *d, struct tarn_withdraw *w, size_t n,
+                            uint64_t deadline_ns);
+
+/*
+ * Publishes or refreshes the node's and its pools' records, which expire after ttl_ms.
+ * *lost becomes true when Redis has another run_id than at the last beat, or the node's own record
+ * was gone or is not ours: everything must be published again. *taken_epoch: the epoch of another
+ * living node with the same id (then nothing was written), else 0.
+ */
+int tarn_directory_beat(struct tarn_directory *d, const struct tarn_node_record *n, uint32_t ttl_ms,
+                        uint64_t deadline_ns, bool *lost, uint64_t *taken_epoch);
+/* Removes the node's and its pools' records, if they are still ours (epoch). */
+int tarn_directory_leave(struct tarn_directory *d, const struct tarn_node_record *n, uint64_t deadline_ns);
+
+/* --- records as text (fuzzed) ------------------------------------------------------------------- */
+
+/* A record from field, value, field, value ... as HGETALL gives them. FORMAT with the field's name. */
+struct tarn_text {
+    const char *data;
+    size_t bytes;
+};
+int tarn_record_parse(const struct tarn_text *fields, size_t n, struct tarn_record *r);
+
+#endif

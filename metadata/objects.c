@@ -1,0 +1,320 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Records of objects: look-up, scan, publish, withdraw. Every call is one pipeline of one command a key. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "metadata/records.h"
+#include "metadata/redis.h"
+
+/*
+ * Records of objects with a time to live expire in Redis this long after it, so that they vanish even
+ * when their node cannot remove them; the node itself does so in time.
+ */
+#define EXPIRY_GRACE_MS 60000
+
+size_t tarn_object_key(const struct tarn_directory *d, const struct tarn_key *key, char *out)
+{
+    size_t n = strlen(d->prefix);
+    memcpy(out, d->prefix, n);
+    memcpy(out + n, "o:", 2);
+    int escaped = tarn_key_escape(key, out + n + 2, TARN_KEY_TEXT);
+    return escaped < 0 ? 0 : n + 2 + (size_t)escaped;
+}
+
+static int check_key(const struct tarn_key *key, size_t i)
+{
+    if (key->bytes >= 1 && key->bytes <= TARN_KEY_MAX)
+        return 0;
+    return tarn_fail(TARN_E_INVALID, "key %zu: %zu bytes long: use 1 to %d", i, key->bytes, TARN_KEY_MAX);
+}
+
+int tarn_reply_texts(const redisReply *reply, struct tarn_text texts[TARN_TEXTS_MAX], size_t *n_p)
+{
+    if (reply->type != REDIS_REPLY_ARRAY || reply->elements > TARN_TEXTS_MAX)
+        return tarn_fail(TARN_E_FORMAT, "record: no list of at most %d fields and values", TARN_TEXTS_MAX);
+    for (size_t i = 0; i < reply->elements; i++) {
+        const redisReply *e = reply->element[i];
+        if (e->type != REDIS_REPLY_STRING)
+            return tarn_fail(TARN_E_FORMAT, "record: element %zu is no text", i);
+        texts[i] = (struct tarn_text){e->str, (size_t)e->len};
+    }
+    *n_p = reply->elements;
+    return 0;
+}
+
+int tarn_object_read(const struct tarn_directory *d, const redisReply *reply, struct tarn_record *r)
+{
+    struct tarn_text texts[TARN_TEXTS_MAX];
+    size_t n;
+    if (reply->type == REDIS_REPLY_ERROR) {
+        if (!strncmp(reply->str, "WRONGTYPE", 9))
+            return tarn_fail(TARN_E_FORMAT, "object record: the key is no hash in Redis: delete it there");
+        return tarn_redis_check(d, reply);
+    }
+    if (reply->type == REDIS_REPLY_ARRAY && reply->elements == 0)
+        return TARN_E_NOT_FOUND;
+    int rc = tarn_reply_texts(reply, texts, &n);
+    return rc ? rc : tarn_record_parse(texts, n, r);
+}
+
+static int append_hgetall(struct tarn_resp *r, const char *key, size_t bytes)
+{
+    const char *argv[] = {"HGETALL", key};
+    const size_t lens[] = {7, bytes};
+    return tarn_resp_append(r, 2, argv, lens);
+}
+
+/* --- look-up ------------------------------------------------------------------------------------ */
+
+struct lookup {
+    struct tarn_directory *d;
+    const struct tarn_key *keys;
+    size_t n;
+    tarn_record_fn fn;
+    void *arg;
+    struct tarn_record record;
+};
+
+static int append_lookups(void *arg, struct tarn_resp *r)
+{
+    const struct lookup *l = arg;
+    char key[TARN_OBJECT_KEY_TEXT];
+    for (size_t i = 0; i < l->n; i++) {
+        int rc = append_hgetall(r, key, tarn_object_key(l->d, &l->keys[i], key));
+        if (rc)
+            return rc;
+    }
+    return 0;
+}
+
+static int take_lookup(void *arg, size_t i, const redisReply *reply)
+{
+    struct lookup *l = arg;
+    int rc = tarn_object_read(l->d, reply, &l->record);
+    if (rc && rc != TARN_E_NOT_FOUND && rc != TARN_E_FORMAT)
+        return rc;
+    l->fn(l->arg, i, rc, rc ? NULL : &l->record);
+    return 0;
+}
+
+int tarn_directory_lookup(struct tarn_directory *d, const struct tarn_key *keys, size_t n,
+                          uint64_t deadline_ns, tarn_record_fn fn, void *arg)
+{
+    struct lookup l = {.d = d, .keys = keys, .n = n, .fn = fn, .arg = arg};
+    struct tarn_pipeline p = {n, append_lookups, take_lookup, &l};
+    for (size_t i = 0; i < n; i++)
+        if (check_key(&keys[i], i))
+            return TARN_E_INVALID;
+    return n ? tarn_redis_run(d, deadline_ns, &p) : 0;
+}
+
+/* --- publish ------------------------------------------------------------------------------------ */
+
+struct publish {
+    struct tarn_directory *d;
+    struct tarn_publish *items;
+    size_t n, refused;
+    int refusal;
+    char channel[TARN_REDIS_PREFIX + 8];
+};
+
+static const char *mode_name(enum tarn_publish_mode mode)
+{
+    return mode == TARN_PUBLISH_ABSENT ? "absent" : mode == TARN_PUBLISH_REPLACE ? "replace" : "restore";
+}
+
+/* "stored <escaped key> <node> <pool> <bytes>" */
+#define EVENT_TEXT (16 + TARN_KEY_TEXT + TARN_NODE_ID_MAX + TARN_POOL_NAME_MAX + 24)
+static void format_event(const char *why, const char *escaped, const struct tarn_location *l, uint64_t bytes,
+                         char out[EVENT_TEXT])
+{
+    snprintf(out, EVENT_TEXT, "%s %s %s %s %llu", why, escaped, l->node, l->pool, (unsigned long long)bytes);
+}
+
+static uint64_t expiry_ms(const struct tarn_record *r)
+{
+    uint64_t end = r->born_ms + r->ttl_ms, now = tarn_unix_ms();
+    return r->ttl_ms ? (end > now ? end - now : 0) + EXPIRY_GRACE_MS : 0;
+}
+
+static int append_publish(void *arg, size_t i, const char *sha, struct tarn_resp *r)
+{
+    const struct publish *s = arg;
+    const struct tarn_publish *p = &s->items[i];
+    const struct tarn_record *record = &p->record;
+    char key[TARN_OBJECT_KEY_TEXT], event[EVENT_TEXT] = "", tensor[TARN_TENSOR_TEXT];
+    char field[TARN_LOCATION_FIELD], value[TARN_LOCATION_VALUE];
+    struct tarn_args a = {.n = 0};
+
+    tarn_args_add(&a, "EVALSHA");
+    tarn_args_add(&a, sha);
+    tarn_args_add(&a, "1");
+    tarn_args_add_n(&a, key, tarn_object_key(s->d, &p->key, key));
+    if (p->mode != TARN_PUBLISH_RESTORE)
+        format_event("stored", key + strlen(s->d->prefix) + 2, &record->locations[0], record->tensor.bytes,
+                     event);
+    tarn_tensor_format(&record->tensor, tensor);
+    tarn_location_field(&record->locations[0], field);
+    tarn_location_value(&record->locations[0], value);
+
+    tarn_args_add(&a, mode_name(p->mode));
+    tarn_args_add_u64(&a, p->replaces);
+    tarn_args_add_u64(&a, expiry_ms(record));
+    tarn_args_add(&a, s->channel);
+    tarn_args_add(&a, event);
+    tarn_args_add(&a, "tensor");
+    tarn_args_add(&a, tensor);
+    tarn_args_add(&a, "ver");
+    tarn_args_add_u64(&a, record->version);
+    tarn_args_add(&a, "born");
+    tarn_args_add_u64(&a, record->born_ms);
+    if (record->ttl_ms) {
+        tarn_args_add(&a, "ttl");
+        tarn_args_add_u64(&a, record->ttl_ms);
+    }
+    tarn_args_add(&a, field);
+    tarn_args_add(&a, value);
+    return tarn_args_append(&a, r);
+}
+
+/* Displaced copies whose text is damaged are left to the nodes' scrub. */
+static void take_displaced(struct tarn_publish *p, const struct tarn_text *texts, size_t n)
+{
+    for (size_t i = 0; i + 1 < n && p->ndisplaced < TARN_REPLICAS_MAX; i += 2)
+        if (!tarn_location_parse(texts[i], texts[i + 1], &p->displaced[p->ndisplaced]))
+            p->ndisplaced++;
+}
+
+/* {1, displaced ...} or {0, record that stays ...}; a damaged record that stays is a `found` of zeros. */
+static int read_published(struct tarn_directory *d, const redisReply *reply, struct tarn_publish *p)
+{
+    struct tarn_text texts[TARN_TEXTS_MAX];
+    size_t n;
+    int rc = tarn_redis_check_array(d, reply);
+    if (rc)
+        return rc;
+    if (!reply->elements || reply->element[0]->type != REDIS_REPLY_INTEGER)
+        return tarn_fail(TARN_E_DIRECTORY, "redis at %s: not an answer of the publish script",
+                         d->uri.address);
+    redisReply rest = {
+        .type = REDIS_REPLY_ARRAY, .elements = reply->elements - 1, .element = reply->element + 1};
+    rc = tarn_reply_texts(&rest, texts, &n);
+    if (reply->element[0]->integer) {
+        take_displaced(p, texts, rc ? 0 : n);
+        return 0;
+    }
+    if (rc || tarn_record_parse(texts, n, &p->found))
+        memset(&p->found, 0, sizeof p->found);
+    return tarn_fail(TARN_E_EXISTS,
+                     "the key exists in the directory with version %llu: replace it or keep it",
+                     (unsigned long long)p->found.version);
+}
+
+static int take_published(void *arg, size_t i, const redisReply *reply)
+{
+    struct publish *s = arg;
+    struct tarn_publish *p = &s->items[i];
+    p->ndisplaced = 0;
+    p->status = read_published(s->d, reply, p);
+    if (p->status && p->status != TARN_E_EXISTS) {
+        s->refusal = p->status;
+        p->status = TARN_E_DIRECTORY;
+        s->refused++;
+    }
+    return 0;
+}
+
+static int check_publish(const struct tarn_publish *p, size_t i)
+{
+    const struct tarn_record *r = &p->record;
+    int rc = check_key(&p->key, i);
+    if (!rc)
+        rc = tarn_tensor_check(&r->tensor);
+    if (!rc && (r->version == 0 || r->version > INT64_MAX || r->born_ms == 0 || r->born_ms > INT64_MAX))
+        rc = tarn_fail(TARN_E_INVALID, "publish %zu: version and time of birth must be 1 to 2^63 - 1", i);
+    if (!rc && (r->nlocations != 1 || r->locations[0].gen % 2))
+        rc = tarn_fail(TARN_E_INVALID, "publish %zu: needs one location with an even generation", i);
+    return rc;
+}
+
+int tarn_directory_publish(struct tarn_directory *d, struct tarn_publish *items, size_t n,
+                           uint64_t deadline_ns)
+{
+    struct publish s = {.d = d, .items = items, .n = n};
+    struct tarn_script_pipeline p = {TARN_SCRIPT_PUBLISH, n, append_publish, take_published, &s};
+    for (size_t i = 0; i < n; i++) {
+        items[i].status = TARN_E_DIRECTORY;
+        items[i].ndisplaced = 0;
+    }
+    for (size_t i = 0; i < n; i++) {
+        int rc = check_publish(&items[i], i);
+        if (rc)
+            return rc;
+    }
+    if (!n)
+        return 0;
+    snprintf(s.channel, sizeof s.channel, "%sevents", d->prefix);
+    int rc = tarn_script_run(d, deadline_ns, &p);
+    return rc ? rc : s.refused == n ? s.refusal : 0;
+}
+
+/* --- withdraw ----------------------------------------------------------------------------------- */
+
+struct withdraw {
+    struct tarn_directory *d;
+    struct tarn_withdraw *items;
+    int refusal;
+    char channel[TARN_REDIS_PREFIX + 8];
+};
+
+static int append_withdraw(void *arg, size_t i, const char *sha, struct tarn_resp *r)
+{
+    const struct withdraw *s = arg;
+    const struct tarn_withdraw *w = &s->items[i];
+    char key[TARN_OBJECT_KEY_TEXT], event[EVENT_TEXT] = "";
+    char field[TARN_LOCATION_FIELD], value[TARN_LOCATION_VALUE];
+    struct tarn_args a = {.n = 0};
+
+    tarn_args_add(&a, "EVALSHA");
+    tarn_args_add(&a, sha);
+    tarn_args_add(&a, "1");
+    tarn_args_add_n(&a, key, tarn_object_key(s->d, &w->key, key));
+    if (w->why)
+        format_event(w->why, key + strlen(s->d->prefix) + 2, &w->location, w->bytes, event);
+    tarn_location_field(&w->location, field);
+    tarn_location_value(&w->location, value);
+    tarn_args_add(&a, field);
+    tarn_args_add(&a, value);
+    tarn_args_add(&a, s->channel);
+    tarn_args_add(&a, event);
+    return tarn_args_append(&a, r);
+}
+
+static int take_withdrawn(void *arg, size_t i, const redisReply *reply)
+{
+    struct withdraw *s = arg;
+    if (reply->type == REDIS_REPLY_ERROR && !strstr(reply->str, "WRONGTYPE"))
+        s->refusal = tarn_redis_check(s->d, reply);
+    s->items[i].removed = reply->type == REDIS_REPLY_INTEGER && reply->integer == 1;
+    return 0;
+}
+
+int tarn_directory_withdraw(struct tarn_directory *d, struct tarn_withdraw *items, size_t n,
+                            uint64_t deadline_ns)
+{
+    struct withdraw s = {.d = d, .items = items};
+    struct tarn_script_pipeline p = {TARN_SCRIPT_WITHDRAW, n, append_withdraw, take_withdrawn, &s};
+    for (size_t i = 0; i < n; i++) {
+        items[i].removed = false;
+        if (check_key(&items[i].key, i))
+            return TARN_E_INVALID;
+    }
+    if (!n)
+        return 0;
+    snprintf(s.channel, sizeof s.channel, "%sevents", d->prefix);
+    int rc = tarn_script_run(d, deadline_ns, &p);
+    return rc ? rc : s.refusal;
+}

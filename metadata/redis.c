@@ -1,0 +1,331 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Connections to Redis: log in, pool, pipelines, errors in words.
+ *
+ * What fails on the connection (refused, reset, not RESP) is DIRECTORY, except a passed deadline
+ * (TIMEOUT). What Redis answers with an error is DIRECTORY, too, or AUTH when it is about users and
+ * passwords. Every sentence has the address without user and password.
+ */
+#include "metadata/redis.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "metadata/records.h"
+
+/* --- errors ------------------------------------------------------------------------------------- */
+
+/* The last error, less the peer's name that it begins with. Copied: tarn_fail() overwrites it. */
+static void copy_cause(const struct tarn_directory *d, char *out, size_t out_bytes)
+{
+    char peer[sizeof d->uri.addr.host + 16];
+    const char *cause = tarn_last_error();
+    tarn_addr_format(&d->uri.addr, peer, sizeof peer);
+    size_t n = strlen(peer);
+    if (!strncmp(cause, peer, n) && !strncmp(cause + n, ": ", 2))
+        cause += n + 2;
+    snprintf(out, out_bytes, "%s", cause);
+}
+
+int tarn_redis_fail(const struct tarn_directory *d, int rc)
+{
+    char cause[200];
+    copy_cause(d, cause, sizeof cause);
+    switch (rc) {
+    case TARN_E_NO_MEMORY:
+        return rc;
+    case TARN_E_TIMEOUT:
+        return tarn_fail(rc,
+                         "redis at %s: no answer before the deadline: see whether it is paused, overloaded "
+                         "or cut off (redis-cli PING), or allow more time",
+                         d->uri.address);
+    case TARN_E_PROTOCOL:
+        return tarn_fail(TARN_E_DIRECTORY,
+                         "redis at %s: what answers there does not speak Redis's protocol (%s): "
+                         "correct the address",
+                         d->uri.address, cause);
+    default:
+        return tarn_fail(TARN_E_DIRECTORY, "redis at %s: %s (start Redis there or correct the address)",
+                         d->uri.address, cause);
+    }
+}
+
+/* What Redis's error codes mean for the reader of the message. Older servers put them inside "ERR ...". */
+static const struct {
+    const char *word;
+    int code;
+    const char *remedy;
+} refusals[] = {
+    {"WRONGPASS", TARN_E_AUTH, "correct user and password in the Redis URI"},
+    {"NOAUTH", TARN_E_AUTH, "put user and password into the Redis URI (redis://user:password@host)"},
+    {"NOPERM", TARN_E_AUTH, "grant the user what metadata/KEYS.md lists (ACL SETUSER)"},
+    {"without any password configured", TARN_E_AUTH, "take the password out of the Redis URI"},
+    {"no password is set", TARN_E_AUTH, "take the password out of the Redis URI"},
+    {"OOM", TARN_E_DIRECTORY, "raise Redis's maxmemory or let it evict (CONFIG SET maxmemory-policy)"},
+    {"READONLY", TARN_E_DIRECTORY, "it is a replica: give the address of the primary"},
+    {"LOADING", TARN_E_DIRECTORY, "it reads its data from disk: try again in a moment"},
+    {"MISCONF", TARN_E_DIRECTORY,
+     "its snapshots fail: see its log, or CONFIG SET stop-writes-on-bgsave-error no"},
+    {"MASTERDOWN", TARN_E_DIRECTORY, "it is a replica without its primary: give the address of the primary"},
+    {"BUSY", TARN_E_DIRECTORY, "a script runs for too long there: SCRIPT KILL ends it"},
+    {"MOVED", TARN_E_DIRECTORY,
+     "it is a cluster node: give the address of a cluster proxy or of a single Redis"},
+    {"DB index", TARN_E_DIRECTORY, "correct the database number in the Redis URI"},
+    {"max number of clients", TARN_E_DIRECTORY, "raise Redis's maxclients"},
+};
+
+int tarn_redis_check(const struct tarn_directory *d, const redisReply *reply)
+{
+    if (reply->type != REDIS_REPLY_ERROR)
+        return 0;
+    for (size_t i = 0; i < sizeof refusals / sizeof *refusals; i++)
+        if (strstr(reply->str, refusals[i].word))
+            return tarn_fail(refusals[i].code, "redis at %s refuses: %.200s: %s", d->uri.address, reply->str,
+                             refusals[i].remedy);
+    return tarn_fail(TARN_E_DIRECTORY,
+                     "redis at %s refuses: %.200s: see its log and version (7.0 or newer is "
+                     "tested)",
+                     d->uri.address, reply->str);
+}
+
+int tarn_redis_check_array(const struct tarn_directory *d, const redisReply *reply)
+{
+    int rc = tarn_redis_check(d, reply);
+    if (!rc && reply->type != REDIS_REPLY_ARRAY)
+        rc = tarn_fail(TARN_E_DIRECTORY,
+                       "redis at %s: an answer of type %d where an array belongs: is this a "
+                       "proxy that rewrites answers?",
+                       d->uri.address, reply->type);
+    return rc;
+}
+
+/* --- connections -------------------------------------------------------------------------------- */
+
+static int append_login(const struct tarn_redis_uri *u, struct tarn_resp *r, int *ncommands)
+{
+    const char *auth[3] = {"AUTH", u->user ? u->user : u->password, u->password};
+    char db[12];
+    snprintf(db, sizeof db, "%u", u->db);
+    const char *select[2] = {"SELECT", db}, *ping[1] = {"PING"};
+    int rc = 0;
+    *ncommands = 0;
+    if (u->password) {
+        rc = tarn_resp_append(r, u->user ? 3 : 2, auth, NULL);
+        ++*ncommands;
+    }
+    if (!rc && u->db) {
+        rc = tarn_resp_append(r, 2, select, NULL);
+        ++*ncommands;
+    }
+    ++*ncommands;
+    return rc ? rc : tarn_resp_append(r, 1, ping, NULL);
+}
+
+/* PING ends the login, so that a Redis that is loading, or wants a password, says so here. */
+static int login(struct tarn_directory *d, struct tarn_redis *c, uint64_t deadline_ns)
+{
+    int n, rc = append_login(&d->uri, c->resp, &n);
+    for (int i = 0; i < n && !rc; i++) {
+        redisReply *reply;
+        rc = tarn_redis_read(c, deadline_ns, &reply);
+        rc = rc ? tarn_redis_fail(d, rc) : tarn_redis_check(d, reply);
+    }
+    d->round_trips++;
+    return rc;
+}
+
+int tarn_redis_connect(struct tarn_directory *d, uint64_t deadline_ns, struct tarn_redis **c_p)
+{
+    struct tarn_redis *c = calloc(1, sizeof *c);
+    if (!c)
+        return tarn_fail(TARN_E_NO_MEMORY, "redis at %s: %zu bytes", d->uri.address, sizeof *c);
+    int rc = tarn_resp_connect(&d->uri.addr, deadline_ns, &c->resp);
+    if (rc) {
+        rc = tarn_redis_fail(d, rc);
+        goto free_connection;
+    }
+    tarn_arena_use(&c->replies, c->resp);
+    rc = login(d, c, deadline_ns);
+    if (rc)
+        goto free_connection;
+    *c_p = c;
+    return 0;
+
+free_connection:
+    tarn_redis_free(c);
+    return rc;
+}
+
+void tarn_redis_free(struct tarn_redis *c)
+{
+    tarn_resp_free(c->resp);
+    tarn_arena_free(&c->replies);
+    free(c);
+}
+
+int tarn_redis_read(struct tarn_redis *c, uint64_t deadline_ns, redisReply **reply_p)
+{
+    tarn_arena_empty(&c->replies);
+    return tarn_resp_read(c->resp, deadline_ns, reply_p);
+}
+
+/* The idle connection used last, if it is still alive. */
+static struct tarn_redis *take_idle(struct tarn_directory *d)
+{
+    for (;;) {
+        pthread_mutex_lock(&d->lock);
+        struct tarn_redis *c = d->nidle ? d->idle[--d->nidle] : NULL;
+        pthread_mutex_unlock(&d->lock);
+        if (!c || !tarn_resp_dead(c->resp))
+            return c;
+        tarn_redis_free(c);
+    }
+}
+
+static void give_back(struct tarn_directory *d, struct tarn_redis *c)
+{
+    pthread_mutex_lock(&d->lock);
+    bool room = d->nidle < TARN_REDIS_IDLE_MAX;
+    if (room)
+        d->idle[d->nidle++] = c;
+    pthread_mutex_unlock(&d->lock);
+    if (!room)
+        tarn_redis_free(c);
+}
+
+/* --- pipelines ---------------------------------------------------------------------------------- */
+
+/* *replies: how many came. Returns a failure of the connection; what the replies say goes to *result. */
+static int exchange(struct tarn_redis *c, uint64_t deadline_ns, const struct tarn_pipeline *p,
+                    size_t *replies, int *result)
+{
+    int rc = p->append(p->arg, c->resp);
+    for (; !rc && *replies < p->n; ++*replies) {
+        redisReply *reply;
+        rc = tarn_redis_read(c, deadline_ns, &reply);
+        if (rc)
+            break;
+        if (!*result)
+            *result = p->reply(p->arg, *replies, reply);
+    }
+    return rc;
+}
+
+int tarn_redis_run(struct tarn_directory *d, uint64_t deadline_ns, const struct tarn_pipeline *p)
+{
+    struct tarn_redis *c = take_idle(d);
+    size_t replies = 0;
+    int result = 0, rc;
+    if (c) {
+        d->round_trips++;
+        rc = exchange(c, deadline_ns, p, &replies, &result);
+        if (!rc)
+            goto done;
+        tarn_redis_free(c);
+        if (rc != TARN_E_NODE_DOWN || replies)
+            return tarn_redis_fail(d, rc);
+    }
+    rc = tarn_redis_connect(d, deadline_ns, &c);
+    if (rc)
+        return rc;
+    d->round_trips++;
+    rc = exchange(c, deadline_ns, p, &replies, &result);
+    if (rc) {
+        tarn_redis_free(c);
+        return tarn_redis_fail(d, rc);
+    }
+done:
+    give_back(d, c);
+    return result;
+}
+
+/* --- open, close -------------------------------------------------------------------------------- */
+
+int tarn_name_check(const char *what, const char *text, size_t max)
+{
+    if (tarn_name_valid(text, strlen(text), max))
+        return 0;
+    return tarn_fail(TARN_E_CONFIG, "%s '%.80s': not a name: use 1 to %zu of A-Z a-z 0-9 . _ -", what, text,
+                     max);
+}
+
+int tarn_directory_open(const char *uri, const char *ns, const struct tarn_logger *log, uint64_t deadline_ns,
+                        struct tarn_directory **d_p)
+{
+    ns = ns ? ns : "default";
+    int rc = tarn_name_check("namespace", ns, TARN_NS_MAX);
+    if (rc)
+        return rc;
+    struct tarn_directory *d = calloc(1, sizeof *d);
+    if (!d)
+        return tarn_fail(TARN_E_NO_MEMORY, "directory: %zu bytes", sizeof *d);
+    rc = tarn_redis_uri_parse(uri, &d->uri);
+    if (rc)
+        goto free_directory;
+    d->log = log;
+    snprintf(d->prefix, sizeof d->prefix, "tarn:%s:", ns);
+    pthread_mutex_init(&d->lock, NULL);
+    struct tarn_redis *c;
+    rc = tarn_redis_connect(d, deadline_ns, &c);
+    if (rc)
+        goto destroy_lock;
+    give_back(d, c);
+    *d_p = d;
+    return 0;
+
+destroy_lock:
+    pthread_mutex_destroy(&d->lock);
+    tarn_redis_uri_free(&d->uri);
+free_directory:
+    free(d);
+    return rc;
+}
+
+void tarn_directory_close(struct tarn_directory *d)
+{
+    if (!d)
+        return;
+    for (unsigned i = 0; i < d->nidle; i++)
+        tarn_redis_free(d->idle[i]);
+    pthread_mutex_destroy(&d->lock);
+    tarn_redis_uri_free(&d->uri);
+    free(d);
+}
+
+const char *tarn_directory_address(const struct tarn_directory *d)
+{
+    return d->uri.address;
+}
+
+uint64_t tarn_directory_round_trips(const struct tarn_directory *d)
+{
+    return d->round_trips;
+}
+
+/* --- arguments ---------------------------------------------------------------------------------- */
+
+void tarn_args_add_n(struct tarn_args *a, const char *text, size_t bytes)
+{
+    a->v[a->n] = text;
+    a->lens[a->n++] = bytes;
+}
+
+void tarn_args_add(struct tarn_args *a, const char *text)
+{
+    tarn_args_add_n(a, text, strlen(text));
+}
+
+void tarn_args_add_u64(struct tarn_args *a, uint64_t v)
+{
+    char *text = a->numbers[a->n];
+    int n = snprintf(text, sizeof a->numbers[0], "%llu", (unsigned long long)v);
+    tarn_args_add_n(a, text, (size_t)n);
+}
+
+int tarn_args_append(const struct tarn_args *a, struct tarn_resp *r)
+{
+    return tarn_resp_append(r, a->n, a->v, a->lens);
+}

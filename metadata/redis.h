@@ -1,0 +1,148 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Inside of the directory: connections to Redis and pipelines on them. Only metadata/ includes it.
+ *
+ * A pipeline is n commands sent together and their n replies, one round trip. Connections are taken
+ * from a small pool for the length of one pipeline, so any number of threads may run pipelines.
+ *
+ * Lock: tarn_directory.lock guards the idle connections, script digests and what the beat remembers;
+ * it is never held across a system call that waits.
+ */
+#ifndef TARN_METADATA_REDIS_H
+#define TARN_METADATA_REDIS_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "base/resp_arena.h"
+#include "metadata/directory.h"
+
+#define TARN_REDIS_IDLE_MAX 16
+#define TARN_REDIS_PREFIX (5 + TARN_NS_MAX + 1) /* "tarn:<ns>:" */
+#define TARN_SHA_TEXT 41
+
+/* Lua scripts; each touches the one key it is given. */
+enum tarn_script {
+    TARN_SCRIPT_PUBLISH,
+    TARN_SCRIPT_WITHDRAW,
+    TARN_SCRIPT_REFRESH, /* a record that belongs to an epoch */
+    TARN_SCRIPT_DROP,
+    TARN_SCRIPT_COUNT,
+};
+
+/* Where Redis is and how to log in, taken from a URI. */
+struct tarn_redis_uri {
+    struct tarn_addr addr;
+    char address[sizeof((struct tarn_addr *)0)->host + 32]; /* as a URI without user and password */
+    char *user, *password;                                  /* NULL: none */
+    uint32_t db;
+};
+
+/* One connection. */
+struct tarn_redis {
+    struct tarn_resp *resp;
+    struct tarn_arena replies;
+};
+
+struct tarn_directory {
+    struct tarn_redis_uri uri;
+    const struct tarn_logger *log;
+    char prefix[TARN_REDIS_PREFIX + 1];
+    _Atomic uint64_t round_trips;
+
+    pthread_mutex_t lock;
+    struct tarn_redis *idle[TARN_REDIS_IDLE_MAX];
+    unsigned nidle;
+    char sha[TARN_SCRIPT_COUNT][TARN_SHA_TEXT]; /* "": not loaded yet */
+    char run_id[64];                            /* of the Redis that took the last whole beat */
+    bool lost;                                  /* seen by a beat that did not get to its end */
+};
+
+/* CONFIG when text is no Redis URI; the sentence never has the password. NULL: $TARN_REDIS or localhost. */
+int tarn_redis_uri_parse(const char *text, struct tarn_redis_uri *u);
+void tarn_redis_uri_free(struct tarn_redis_uri *u);
+
+/*
+ * append queues exactly n commands; reply is called once for each reply, in order, until it returns
+ * non-zero (the pipeline then ends with that value, after the other replies have been read).
+ */
+struct tarn_pipeline {
+    size_t n;
+    int (*append)(void *arg, struct tarn_resp *r);
+    int (*reply)(void *arg, size_t i, const redisReply *reply);
+    void *arg;
+};
+
+/*
+ * Runs it on a pooled connection. When Redis turns out to have closed that connection before the
+ * first reply, it is run once more on a new one: a Redis that was restarted while nobody asked is no
+ * error. Everything here may be run twice: readers change nothing, and the scripts compare what is
+ * there first, so the second run of a write that had happened finds it done. (All that gets lost is
+ * the list of displaced copies, which the nodes' scrub finds.)
+ */
+int tarn_redis_run(struct tarn_directory *d, uint64_t deadline_ns, const struct tarn_pipeline *p);
+
+/* A connection of the caller's own, logged in. */
+int tarn_redis_connect(struct tarn_directory *d, uint64_t deadline_ns, struct tarn_redis **c_p);
+void tarn_redis_free(struct tarn_redis *c);
+/* tarn_resp_read(); the reply is the connection's and lasts until the next one is read. */
+int tarn_redis_read(struct tarn_redis *c, uint64_t deadline_ns, redisReply **reply_p);
+
+/* Names a failure of a connection to Redis: `rc` from tarn_resp_* with its sentence as last error. */
+int tarn_redis_fail(const struct tarn_directory *d, int rc);
+/* 0, or AUTH or DIRECTORY with Redis's words and the remedy when the reply is an error. */
+int tarn_redis_check(const struct tarn_directory *d, const redisReply *reply);
+/* The same for a reply that must be an array, too. */
+int tarn_redis_check_array(const struct tarn_directory *d, const redisReply *reply);
+
+/* --- scripts.c ---------------------------------------------------------------------------------- */
+
+/*
+ * As struct tarn_pipeline; append is called once a command and is given the script's digest for
+ * EVALSHA. Commands whose script Redis does not know are sent again after loading it, so append may
+ * be called twice for an i. It may queue another command than the script.
+ */
+struct tarn_script_pipeline {
+    enum tarn_script script;
+    size_t n;
+    int (*append)(void *arg, size_t i, const char *sha, struct tarn_resp *r);
+    int (*reply)(void *arg, size_t i, const redisReply *reply);
+    void *arg;
+};
+int tarn_script_run(struct tarn_directory *d, uint64_t deadline_ns, const struct tarn_script_pipeline *p);
+
+/* --- arguments ---------------------------------------------------------------------------------- */
+
+#define TARN_ARGS_MAX 48
+
+/* The argument vector of one command. Texts must stay until it has been appended. */
+struct tarn_args {
+    int n;
+    const char *v[TARN_ARGS_MAX];
+    size_t lens[TARN_ARGS_MAX];
+    char numbers[TARN_ARGS_MAX][24]; /* room for the numbers among them */
+};
+
+void tarn_args_add(struct tarn_args *a, const char *text);
+void tarn_args_add_n(struct tarn_args *a, const char *text, size_t bytes);
+void tarn_args_add_u64(struct tarn_args *a, uint64_t v);
+int tarn_args_append(const struct tarn_args *a, struct tarn_resp *r);
+
+/* "tarn:<ns>:o:<escaped key>"; returns its length. `out` must have TARN_OBJECT_KEY_TEXT bytes. */
+#define TARN_OBJECT_KEY_TEXT (TARN_REDIS_PREFIX + 2 + 3 * TARN_KEY_MAX + 1)
+size_t tarn_object_key(const struct tarn_directory *d, const struct tarn_key *key, char *out);
+
+/*
+ * The texts of an HGETALL answer, pointing into the reply. FORMAT when it is no list of texts, or one
+ * longer than any record is.
+ */
+#define TARN_TEXTS_MAX 128
+int tarn_reply_texts(const redisReply *reply, struct tarn_text texts[TARN_TEXTS_MAX], size_t *n_p);
+
+/* An HGETALL answer for an object: 0, NOT_FOUND, FORMAT, or AUTH or DIRECTORY when Redis refuses. */
+int tarn_object_read(const struct tarn_directory *d, const redisReply *reply, struct tarn_record *r);
+
+/* 0, or CONFIG when text is empty, longer than max or has other bytes than [A-Za-z0-9._-]. */
+int tarn_name_check(const char *what, const char *text, size_t max);
+
+#endif

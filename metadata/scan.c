@@ -1,0 +1,162 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Walks all objects: SCAN gives a page of key names, HGETALL of each its records.
+ *
+ * A whole scan asks for the records of one page together with the names of the next, so it makes one
+ * round trip a page and one more. Objects that vanish in between are left out, and so are damaged
+ * names and records (with a line in the log).
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "metadata/records.h"
+#include "metadata/redis.h"
+
+#define PAGE 1000
+
+/* One round trip: the records of the names in `page`, and the names after `cursor`. */
+struct step {
+    struct tarn_directory *d;
+    struct tarn_buf page; /* names of npage keys, each ended by a NUL */
+    size_t npage;
+    bool names; /* ask for names */
+    uint64_t cursor;
+    const char *pattern;
+    uint32_t count;
+    struct tarn_buf next; /* the names that came */
+    size_t nnext;
+    const char *at; /* in page: the key whose record comes next */
+    tarn_scan_fn fn;
+    void *arg;
+    struct tarn_record record;
+};
+
+static int append_step(void *arg, struct tarn_resp *r)
+{
+    const struct step *s = arg;
+    const char *name = s->page.data;
+    if (s->names) {
+        struct tarn_args a = {.n = 0};
+        tarn_args_add(&a, "SCAN");
+        tarn_args_add_u64(&a, s->cursor);
+        tarn_args_add(&a, "MATCH");
+        tarn_args_add(&a, s->pattern);
+        tarn_args_add(&a, "COUNT");
+        tarn_args_add_u64(&a, s->count);
+        int rc = tarn_args_append(&a, r);
+        if (rc)
+            return rc;
+    }
+    for (size_t i = 0; i < s->npage; i++, name += strlen(name) + 1) {
+        const char *argv[] = {"HGETALL", name};
+        int rc = tarn_resp_append(r, 2, argv, NULL);
+        if (rc)
+            return rc;
+    }
+    return 0;
+}
+
+static int take_names(struct step *s, const redisReply *reply)
+{
+    int rc = tarn_redis_check_array(s->d, reply);
+    if (rc)
+        return rc;
+    const redisReply *cursor = reply->elements == 2 ? reply->element[0] : NULL;
+    const redisReply *names = reply->elements == 2 ? reply->element[1] : NULL;
+    if (!cursor || cursor->type != REDIS_REPLY_STRING || names->type != REDIS_REPLY_ARRAY ||
+        tarn_u64_parse(cursor->str, (size_t)cursor->len, 10, UINT64_MAX, &s->cursor))
+        return tarn_fail(TARN_E_DIRECTORY, "redis at %s: not an answer to SCAN: is this a proxy?",
+                         s->d->uri.address);
+    for (size_t i = 0; i < names->elements; i++) {
+        const redisReply *name = names->element[i];
+        if (name->type != REDIS_REPLY_STRING || strlen(name->str) != (size_t)name->len)
+            continue; /* no key of ours has a NUL in it */
+        tarn_buf_add(&s->next, name->str, (size_t)name->len + 1);
+        s->nnext++;
+    }
+    return s->next.failed ? tarn_fail(TARN_E_NO_MEMORY, "scan: a page of %zu keys", names->elements) : 0;
+}
+
+static int take_record(struct step *s, const char *name, const redisReply *reply)
+{
+    const char *escaped = name + strlen(s->d->prefix) + 2;
+    char data[TARN_KEY_MAX + 1];
+    int rc = tarn_object_read(s->d, reply, &s->record);
+    if (rc == TARN_E_NOT_FOUND)
+        return 0;
+    if (rc && rc != TARN_E_FORMAT)
+        return rc;
+    int bytes = tarn_key_unescape(escaped, data, sizeof data);
+    if (rc || bytes < 0) {
+        tarn_log(s->d->log, TARN_LOG_WARN, "directory",
+                 "msg=\"left out a damaged record\" key=\"%s\" cause=\"%s\"", name, tarn_last_error());
+        return 0;
+    }
+    struct tarn_key key = {data, (size_t)bytes};
+    return s->fn(s->arg, &key, &s->record);
+}
+
+static int take_step(void *arg, size_t i, const redisReply *reply)
+{
+    struct step *s = arg;
+    if (i == 0)
+        s->at = s->page.data;
+    if (i == 0 && s->names)
+        return take_names(s, reply);
+    const char *name = s->at;
+    s->at += strlen(name) + 1;
+    return take_record(s, name, reply);
+}
+
+/* After it, the names that came are the page. */
+static int run_step(struct step *s, bool names, uint64_t deadline_ns)
+{
+    struct tarn_pipeline p = {s->npage + names, append_step, take_step, s};
+    s->names = names;
+    s->next = (struct tarn_buf){0};
+    s->nnext = 0;
+    int rc = p.n ? tarn_redis_run(s->d, deadline_ns, &p) : 0;
+    tarn_buf_free(&s->page);
+    s->page = s->next;
+    s->npage = s->nnext;
+    return rc;
+}
+
+static int scan(struct tarn_directory *d, const char *match, struct step *s, bool whole, uint64_t deadline_ns)
+{
+    struct tarn_buf pattern = {0};
+    tarn_buf_printf(&pattern, "%so:%s", d->prefix, match ? match : "*");
+    if (pattern.failed) {
+        tarn_buf_free(&pattern);
+        return tarn_fail(TARN_E_NO_MEMORY, "scan: a pattern of %zu bytes", strlen(match));
+    }
+    s->d = d;
+    s->pattern = pattern.data;
+    int rc = run_step(s, true, deadline_ns);
+    while (!rc && whole && s->cursor)
+        rc = run_step(s, true, deadline_ns);
+    if (!rc)
+        rc = run_step(s, false, deadline_ns);
+    tarn_buf_free(&s->page);
+    tarn_buf_free(&pattern);
+    return rc;
+}
+
+int tarn_directory_scan(struct tarn_directory *d, const char *match, uint64_t deadline_ns, tarn_scan_fn fn,
+                        void *arg)
+{
+    struct step s = {.count = PAGE, .fn = fn, .arg = arg};
+    return scan(d, match, &s, true, deadline_ns);
+}
+
+int tarn_directory_scan_page(struct tarn_directory *d, const char *match, uint32_t count, uint64_t *cursor,
+                             uint64_t deadline_ns, tarn_scan_fn fn, void *arg)
+{
+    struct step s = {.count = count ? count : PAGE, .cursor = *cursor, .fn = fn, .arg = arg};
+    int rc = scan(d, match, &s, false, deadline_ns);
+    if (!rc)
+        *cursor = s.cursor;
+    return rc;
+}

@@ -1,0 +1,327 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* COMMIT and DELETE: the directory thread does their work with Redis, see pending.h. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "server/commands.h"
+#include "server/info.h"
+#include "server/pending.h"
+#include "server/scrub.h"
+
+#define COMMIT_ITEMS_MAX 4096
+
+/* Keys outlive the store's own copies: the directory thread may still read them when an object is gone. */
+struct key_copies {
+    char *data;
+    size_t bytes;
+};
+
+static void copy_key(struct key_copies *k, struct tarn_key *key)
+{
+    memcpy(k->data + k->bytes, key->data, key->bytes);
+    key->data = k->data + k->bytes;
+    k->bytes += key->bytes;
+}
+
+/* --- COMMIT ------------------------------------------------------------------------------------- */
+
+struct commit_item {
+    uint64_t gen;
+    uint32_t pool, slot;
+    int code;         /* why it was not begun */
+    uint32_t publish; /* index, when code is 0 */
+};
+
+struct commit {
+    struct tarn_pending pending;
+    struct commit_item *items;
+    size_t nitems;
+    struct key_copies keys;
+};
+
+static void commit_free(struct tarn_pending *p)
+{
+    struct commit *k = (struct commit *)p;
+    free(k->items);
+    free(k->pending.request.publishes);
+    free(k->keys.data);
+    free(k);
+}
+
+static struct commit *commit_new(size_t n)
+{
+    struct commit *k = calloc(1, sizeof(*k));
+    if (!k)
+        return NULL;
+    k->items = calloc(n, sizeof(*k->items));
+    k->pending.request.publishes = calloc(n, sizeof(*k->pending.request.publishes));
+    k->keys.data = malloc(n * TARN_KEY_MAX);
+    if (k->items && k->pending.request.publishes && k->keys.data)
+        return k;
+    commit_free(&k->pending);
+    return NULL;
+}
+
+static void withdraw_later(struct tarn_node *n, const struct tarn_publish *p)
+{
+    tarn_publisher_withdraw(n->publisher, &p->key, &p->record.locations[0], p->record.tensor.bytes, NULL);
+}
+
+/* Copies of other versions: those here are freed, the others are the client's to release. */
+static void reply_displaced(struct tarn_node *n, const struct tarn_publish *p, struct tarn_buf *out)
+{
+    size_t elsewhere = 0;
+    for (uint32_t i = 0; i < p->ndisplaced; i++) {
+        const struct tarn_location *l = &p->displaced[i];
+        int pool = strcmp(l->node, n->id) ? -1 : tarn_store_pool_find(n->store, l->pool, strlen(l->pool));
+        if (pool >= 0)
+            tarn_store_release(n->store, (uint32_t)pool, l->slot, l->gen);
+        elsewhere += strcmp(l->node, n->id) != 0;
+    }
+    if (!out)
+        return;
+    tarn_resp_add_array(out, elsewhere);
+    for (uint32_t i = 0; i < p->ndisplaced; i++) {
+        const struct tarn_location *l = &p->displaced[i];
+        char text[TARN_NODE_ID_MAX + TARN_POOL_NAME_MAX + 64];
+        if (!strcmp(l->node, n->id))
+            continue;
+        int bytes = snprintf(text, sizeof(text), "@%s/%s=%" PRIu64 ":%u:%016" PRIx64, l->node, l->pool,
+                             l->offset, l->slot, l->gen);
+        tarn_resp_add_string(out, text, (size_t)bytes);
+    }
+}
+
+static void reply_refused(const struct tarn_publish *p, const char *sentence, struct tarn_buf *out)
+{
+    if (p->status != TARN_E_EXISTS)
+        tarn_fail(p->status, "%s", sentence[0] ? sentence : tarn_strerror(p->status));
+    else
+        tarn_fail(TARN_E_EXISTS,
+                  "the key exists already%s%s, version %" PRIu64 ": put with replace to take its place",
+                  p->found.nlocations ? " on node " : "",
+                  p->found.nlocations ? p->found.locations[0].node : "", p->found.version);
+    tarn_resp_add_error(out, p->status, tarn_last_error());
+}
+
+static void answer_item(struct commit *k, const struct commit_item *item, const char *sentence,
+                        struct tarn_buf *out)
+{
+    struct tarn_node *n = k->pending.node;
+    if (item->code) {
+        if (out)
+            tarn_resp_add_error(out, item->code, "no such reservation of this session: reserve again");
+        return;
+    }
+    const struct tarn_publish *p = &k->pending.request.publishes[item->publish];
+    tarn_store_commit_end(n->store, item->pool, item->slot, item->gen, p->status == 0);
+    if (p->status == 0) {
+        n->stats.committed++;
+        reply_displaced(n, p, out);
+        return;
+    }
+    n->stats.commit_failed++;
+    /* It may have got through all the same. An abandoned one is looked at when its result is there. */
+    if (p->status != TARN_E_EXISTS && !k->pending.abandoned)
+        withdraw_later(n, p);
+    if (out)
+        reply_refused(p, sentence, out);
+}
+
+/* The request's own statuses are not to be touched while the directory thread has it: `code` is for all then.
+ */
+static void commit_answer(struct tarn_pending *pending, int code, const char *sentence)
+{
+    struct commit *k = (struct commit *)pending;
+    struct tarn_buf *out = pending->conn ? &pending->conn->out : NULL;
+    if (out)
+        tarn_resp_add_array(out, k->nitems);
+    for (size_t i = 0; i < k->nitems; i++) {
+        const struct commit_item *item = &k->items[i];
+        if (!pending->abandoned) {
+            answer_item(k, item, sentence, out);
+            continue;
+        }
+        if (!item->code)
+            tarn_store_commit_end(pending->node->store, item->pool, item->slot, item->gen, false);
+        if (out)
+            tarn_resp_add_error(out, item->code ? item->code : code,
+                                item->code ? "no such reservation of this session: reserve again" : sentence);
+    }
+    if (pending->conn && pending->conn->session)
+        tarn_session_reservations_changed(pending->conn->session);
+    tarn_commit_latency_add(&pending->node->stats, tarn_now_ns() - pending->begun_ns);
+    tarn_node_drain_check(pending->node);
+}
+
+/* The client was told that nothing was stored: takes out what was, and puts back what that displaced here. */
+static void commit_late(struct tarn_pending *pending)
+{
+    const struct tarn_request *r = &pending->request;
+    for (size_t i = 0; i < r->n; i++) {
+        if (r->publishes[i].status != TARN_E_EXISTS)
+            withdraw_later(pending->node, &r->publishes[i]);
+    }
+    tarn_scrub_restore_all(pending->node->scrub);
+}
+
+static void commit_begin(struct commit *k, struct tarn_conn *c, redisReply **args)
+{
+    struct tarn_request *r = &k->pending.request;
+    struct commit_item *item = &k->items[k->nitems++];
+    item->code = tarn_arg_slot(args, &item->pool, &item->slot, &item->gen);
+    if (!item->code)
+        item->code = tarn_store_commit_begin(c->node->store, c->session->id, item->pool, item->slot,
+                                             item->gen, &r->publishes[r->n]);
+    if (item->code)
+        return;
+    copy_key(&k->keys, &r->publishes[r->n].key);
+    item->publish = (uint32_t)r->n++;
+}
+
+void tarn_command_commit(struct tarn_conn *c, size_t n, redisReply **args)
+{
+    uint64_t timeout_ms;
+    size_t items = (n - 2) / 3;
+    struct commit *k = NULL;
+    int rc = tarn_arg_u64(args[1], "timeout_ms", 10, UINT32_MAX, &timeout_ms);
+    if (!rc && items > COMMIT_ITEMS_MAX)
+        rc = tarn_fail(TARN_E_INVALID, "COMMIT: %zu items: at most %d in one call", items, COMMIT_ITEMS_MAX);
+    if (!rc && c->node->state == TARN_NODE_WITHDRAWING)
+        rc = tarn_fail(TARN_E_BUSY, "node %s is ending: put elsewhere", c->node->id);
+    if (!rc && !(k = commit_new(items)))
+        rc = tarn_fail(TARN_E_NO_MEMORY, "COMMIT: out of memory");
+    if (rc) {
+        tarn_reply_failure(c, rc);
+        return;
+    }
+    k->pending.request.kind = TARN_REQUEST_PUBLISH;
+    k->pending.answer = commit_answer;
+    k->pending.late = commit_late;
+    k->pending.free = commit_free;
+    for (size_t i = 2; i < n; i += 3)
+        commit_begin(k, c, args + i);
+    tarn_pending_start(&k->pending, c, timeout_ms);
+}
+
+/* --- DELETE ------------------------------------------------------------------------------------- */
+
+enum deletion { NOT_HERE, DELETED, NO_KEY };
+
+struct deletes {
+    struct tarn_pending pending;
+    enum deletion *items;
+    size_t nitems;
+    struct key_copies keys;
+};
+
+static void delete_free(struct tarn_pending *p)
+{
+    struct deletes *d = (struct deletes *)p;
+    free(d->items);
+    free(d->pending.request.withdraws);
+    free(d->keys.data);
+    free(d);
+}
+
+static struct deletes *delete_new(size_t n, redisReply **keys)
+{
+    size_t key_bytes = 1;
+    struct deletes *d = calloc(1, sizeof(*d));
+    if (!d)
+        return NULL;
+    for (size_t i = 0; i < n; i++)
+        key_bytes += keys[i]->len;
+    d->items = calloc(n, sizeof(*d->items));
+    d->pending.request.withdraws = calloc(n, sizeof(*d->pending.request.withdraws));
+    d->keys.data = malloc(key_bytes);
+    if (d->items && d->pending.request.withdraws && d->keys.data)
+        return d;
+    delete_free(&d->pending);
+    return NULL;
+}
+
+static enum deletion delete_begin(struct deletes *d, struct tarn_node *n, const redisReply *arg)
+{
+    struct tarn_request *r = &d->pending.request;
+    struct tarn_withdraw *w = &r->withdraws[r->n];
+    struct tarn_record record;
+    if (tarn_arg_key(arg, &w->key))
+        return NO_KEY;
+    if (!tarn_store_find(n->store, &w->key, &record, &w->location))
+        return NOT_HERE;
+    n->deleting = true;
+    tarn_store_remove(n->store, &w->key, "removed");
+    n->deleting = false;
+    n->stats.deleted++;
+    w->bytes = record.tensor.bytes;
+    w->why = "removed";
+    copy_key(&d->keys, &w->key);
+    r->n++;
+    return DELETED;
+}
+
+static void delete_reply(const struct deletes *d, int code, struct tarn_buf *out)
+{
+    char text[400];
+    snprintf(text, sizeof(text), "the object is gone from this node, its record goes when Redis answers: %s",
+             tarn_last_error());
+    tarn_resp_add_array(out, d->nitems);
+    for (size_t i = 0; i < d->nitems; i++) {
+        if (d->items[i] == NO_KEY)
+            tarn_resp_add_error(out, TARN_E_INVALID, "a key has 1 to 1024 bytes");
+        else if (d->items[i] == DELETED && code)
+            tarn_resp_add_error(out, code, text);
+        else
+            tarn_resp_add_integer(out, d->items[i] == DELETED);
+    }
+}
+
+static void delete_again(struct tarn_pending *pending)
+{
+    const struct tarn_request *r = &pending->request;
+    for (size_t i = 0; i < r->n; i++)
+        tarn_publisher_withdraw(pending->node->publisher, &r->withdraws[i].key, &r->withdraws[i].location,
+                                r->withdraws[i].bytes, r->withdraws[i].why);
+}
+
+/* Withdrawing twice does no harm, so an abandoned one is queued at once as well. */
+static void delete_answer(struct tarn_pending *pending, int code, const char *sentence)
+{
+    if (code) {
+        delete_again(pending);
+        tarn_last_error_set(sentence);
+    }
+    if (pending->conn)
+        delete_reply((struct deletes *)pending, code, &pending->conn->out);
+}
+
+static void delete_late(struct tarn_pending *pending)
+{
+    (void)pending;
+}
+
+void tarn_command_delete(struct tarn_conn *c, size_t n, redisReply **args)
+{
+    struct deletes *d = delete_new(n - 1, args + 1);
+    if (!d) {
+        tarn_reply_failure(c, tarn_fail(TARN_E_NO_MEMORY, "DELETE: out of memory"));
+        return;
+    }
+    d->pending.request.kind = TARN_REQUEST_WITHDRAW;
+    d->pending.answer = delete_answer;
+    d->pending.late = delete_late;
+    d->pending.free = delete_free;
+    for (size_t i = 1; i < n; i++)
+        d->items[d->nitems++] = delete_begin(d, c->node, args[i]);
+    if (d->pending.request.n) {
+        tarn_pending_start(&d->pending, c, (uint64_t)c->node->config->redis_timeout_ms);
+    } else {
+        delete_reply(d, 0, &c->out);
+        delete_free(&d->pending);
+    }
+}

@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Control connections: RESP over TCP and the Unix socket, all on the control thread.
+ *
+ * States of a connection
+ *   READING   requests are parsed and run one after the other; nothing is read while much output waits
+ *   WAITING   the running command's answer needs the directory; nothing is parsed until it came, so
+ *             answers keep the order of the requests
+ *   CLOSING   what is in the output is still sent, then the connection goes
+ * Descriptors of an ATTACH go out with the first byte of its answer; until then nothing more is run.
+ */
+#ifndef TARN_SERVER_CONTROL_H
+#define TARN_SERVER_CONTROL_H
+
+#include "base/resp.h"
+#include "server/session.h"
+
+enum tarn_conn_state { TARN_CONN_READING, TARN_CONN_WAITING, TARN_CONN_CLOSING };
+
+struct tarn_conn {
+    struct tarn_conn *prev, *next;
+    struct tarn_control *control;
+    struct tarn_node *node;
+    struct tarn_watch *watch;
+    struct tarn_resp_parser *parser;
+    int fd, events;
+    bool local; /* came over the Unix socket */
+    bool heard; /* has sent something */
+    bool authenticated;
+    enum tarn_conn_state state;
+    char peer[64];
+    uint64_t id, since_ns, commands;
+    const char *last_command;
+    struct tarn_session *session; /* NULL before HELLO */
+    struct tarn_pending *pending; /* WAITING */
+
+    struct tarn_buf out;
+    size_t sent; /* of out */
+    int fds[sizeof(((struct tarn_attach *)0)->fds) / sizeof(int)];
+    bool close_fds[sizeof(((struct tarn_attach *)0)->fds) / sizeof(int)];
+    uint32_t nfds;
+    size_t fds_at; /* the byte of out that they travel with */
+};
+
+/* Listens on both sockets; *listen gets the port taken. BUSY: another program has the port or socket. */
+int tarn_control_start(struct tarn_node *n, struct tarn_addr *listen, const struct tarn_addr *unix_addr,
+                       struct tarn_control **c_p);
+/* Closes everything. NULL is allowed. */
+void tarn_control_stop(struct tarn_control *c);
+/* Once a second: drops connections that never said anything, listens again after a shortage. */
+void tarn_control_tick(struct tarn_control *c);
+
+/* The current command's answer comes later, from p. */
+void tarn_conn_wait(struct tarn_conn *c, struct tarn_pending *p);
+/* That answer has been added to the output. The connection may be gone afterwards. */
+void tarn_conn_resume(struct tarn_conn *c);
+/* Descriptors to send with what is added to the output next. */
+void tarn_conn_send_fds(struct tarn_conn *c, const struct tarn_attach *a);
+
+/* All connections, for CLIENT LIST. */
+const struct tarn_conn *tarn_control_first(const struct tarn_control *c);
+
+#endif

@@ -1,0 +1,135 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "server/drain.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+
+#define AT "drain"
+#define PAGE 512
+
+/* Objects of one page; lives from submit to done. */
+struct page {
+    struct tarn_request request;
+    struct tarn_node *node;
+    struct tarn_withdraw items[PAGE];
+    char keys[PAGE][TARN_KEY_MAX];
+};
+
+static void left(struct tarn_request *r)
+{
+    struct tarn_node *n = (struct tarn_node *)((char *)r - offsetof(struct tarn_node, leave));
+    if (r->status)
+        tarn_log(&n->log, TARN_LOG_WARN, AT, "msg=\"the node's record stays until it expires\" cause=\"%s\"",
+                 r->error);
+    tarn_log(&n->log, TARN_LOG_INFO, AT, "msg=\"the node ends\" status=%d", n->exit_status);
+    tarn_loop_stop(n->loop);
+}
+
+static void leave(struct tarn_node *n)
+{
+    n->leaving = true;
+    n->leave = (struct tarn_request){.kind = TARN_REQUEST_LEAVE, .done = left, .record = &n->record};
+    tarn_publisher_submit(n->publisher, &n->leave);
+}
+
+static void take_object(void *arg, const struct tarn_key *key, const struct tarn_record *r)
+{
+    struct page *page = arg;
+    size_t i = page->request.n++;
+    memcpy(page->keys[i], key->data, key->bytes);
+    page->items[i] = (struct tarn_withdraw){.key = {page->keys[i], key->bytes},
+                                            .location = r->locations[0],
+                                            .bytes = r->tensor.bytes,
+                                            .why = "removed"};
+}
+
+static void next_page(struct page *page)
+{
+    struct tarn_node *n = page->node;
+    bool more = true;
+    page->request.n = 0;
+    while (more && !page->request.n)
+        more = tarn_store_walk(n->store, &n->drain_cursor, PAGE, take_object, page);
+    if (page->request.n) {
+        tarn_publisher_submit(n->publisher, &page->request);
+        return;
+    }
+    free(page);
+    leave(n);
+}
+
+static void page_done(struct tarn_request *r)
+{
+    struct page *page = (struct page *)r;
+    struct tarn_node *n = page->node;
+    if (r->status == 0) {
+        next_page(page);
+        return;
+    }
+    if (r->status != TARN_E_CANCELED) {
+        tarn_log(&n->log, TARN_LOG_WARN, AT,
+                 "msg=\"objects stay in the directory until other nodes sweep them out\" cause=\"%s\"",
+                 r->error);
+        leave(n);
+    }
+    free(page);
+}
+
+static void withdraw_all(struct tarn_node *n)
+{
+    struct page *page = calloc(1, sizeof(*page));
+    n->state = TARN_NODE_WITHDRAWING;
+    n->drain_cursor = 0;
+    if (!page) {
+        leave(n);
+        return;
+    }
+    page->node = n;
+    page->request =
+        (struct tarn_request){.kind = TARN_REQUEST_WITHDRAW, .done = page_done, .withdraws = page->items};
+    next_page(page);
+}
+
+void tarn_node_drain(struct tarn_node *n)
+{
+    if (n->state != TARN_NODE_READY)
+        return;
+    n->state = TARN_NODE_DRAINING;
+    n->drain_deadline_ns = tarn_deadline((uint32_t)n->config->drain_timeout_ms);
+    tarn_log(&n->log, TARN_LOG_INFO, AT, "msg=\"draining\" timeout_ms=%d", (int)n->config->drain_timeout_ms);
+    tarn_node_beat_now(n);
+}
+
+void tarn_node_drain_check(struct tarn_node *n)
+{
+    uint64_t reserved = 0;
+    if (n->state != TARN_NODE_DRAINING)
+        return;
+    for (uint32_t i = 0; i < n->record.npools; i++) {
+        struct tarn_pool_stats stats;
+        tarn_store_stats(n->store, i, &stats);
+        reserved += stats.reserved;
+    }
+    bool time_is_up = tarn_now_ns() >= n->drain_deadline_ns;
+    if ((reserved || n->pending) && !time_is_up)
+        return;
+    if (reserved)
+        tarn_log(&n->log, TARN_LOG_WARN, AT, "msg=\"puts in flight are given up\" reservations=%" PRIu64,
+                 reserved);
+    withdraw_all(n);
+}
+
+void tarn_drain_taken(struct tarn_node *n, uint64_t other_epoch)
+{
+    tarn_log(&n->log, TARN_LOG_ERROR, AT,
+             "msg=\"another node has the id %s, this one ends\" other_epoch=%016" PRIx64
+             " remedy=\"give each node its own --id\"",
+             n->id, other_epoch);
+    n->exit_status = 1;
+    if (n->state != TARN_NODE_WITHDRAWING)
+        withdraw_all(n);
+}

@@ -1,0 +1,17 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The end of a node in order:
+ *   READY --SIGTERM, DRAIN--> DRAINING     no new reservations; the record says so at once
+ *   DRAINING --none left, or time is up--> WITHDRAWING   no commits; own objects leave the directory
+ *   WITHDRAWING --done, or Redis fails--> the node's record goes, the loop ends
+ * A node whose id was taken by another starts at WITHDRAWING and leaves no record behind to remove.
+ */
+#ifndef TARN_SERVER_DRAIN_H
+#define TARN_SERVER_DRAIN_H
+
+#include "server/node.h"
+
+/* Another living node has this node's id. */
+void tarn_drain_taken(struct tarn_node *n, uint64_t other_epoch);
+
+#endif

@@ -1,0 +1,241 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "server/identity.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/resp.h"
+#include "base/text.h"
+
+#define CLAIM_POLL_MS 50
+#define ANSWER_MS 500
+#define UNIX_PATH_MAX 107
+
+static void host_name(char *out, size_t bytes)
+{
+    char name[128] = "";
+    if (gethostname(name, sizeof(name) - 1) || !name[0])
+        snprintf(name, sizeof(name), "localhost");
+    snprintf(out, bytes, "%s", name);
+}
+
+static void choose_id(struct tarn_node *n)
+{
+    char host[40];
+    if (n->config->id) {
+        snprintf(n->id, sizeof(n->id), "%s", n->config->id);
+        return;
+    }
+    host_name(host, sizeof(host));
+    for (char *c = host; *c; c++) {
+        if (!isalnum((unsigned char)*c) && *c != '.' && *c != '_' && *c != '-')
+            *c = '-';
+    }
+    snprintf(n->id, sizeof(n->id), "%s-%d", host, (int)getpid());
+}
+
+/* Nobody else may put a socket where clients look for ours. */
+static int check_owner(const char *dir)
+{
+    struct stat st;
+    if (lstat(dir, &st))
+        return tarn_fail(TARN_E_SYSTEM, "%s: %m: give --unix a path in a directory that can be made", dir);
+    if (!S_ISDIR(st.st_mode) || st.st_uid != geteuid() || (st.st_mode & 077))
+        return tarn_fail(TARN_E_CONFIG,
+                         "%s: is not a directory of this user alone (mode 0700): remove it, or give "
+                         "--unix another path",
+                         dir);
+    return 0;
+}
+
+static int make_dir(const char *dir, bool ours)
+{
+    if (mkdir(dir, 0700) && errno != EEXIST)
+        return tarn_fail(TARN_E_SYSTEM, "%s: %m: give --unix a path in a directory that can be made", dir);
+    return ours ? check_owner(dir) : 0;
+}
+
+static int choose_path(struct tarn_node *n, char *path, size_t bytes)
+{
+    const char *runtime = getenv("XDG_RUNTIME_DIR");
+    int used;
+    if (n->config->unix_path)
+        used =
+            snprintf(path, bytes, "%s%s", n->config->unix_path[0] == '/' ? "" : "./", n->config->unix_path);
+    else if (runtime && runtime[0] == '/' && access(runtime, W_OK) == 0)
+        used = snprintf(path, bytes, "%s/tarn/%s.sock", runtime, n->id);
+    else
+        used = snprintf(path, bytes, "/tmp/tarn-%d/%s.sock", (int)geteuid(), n->id);
+    if (used > UNIX_PATH_MAX)
+        return tarn_fail(TARN_E_CONFIG,
+                         "--unix: a path of %d bytes: a Unix socket's has %d at most: give a shorter one",
+                         used, UNIX_PATH_MAX);
+    return 0;
+}
+
+int tarn_identity_choose(struct tarn_node *n, struct tarn_addr *unix_addr)
+{
+    *unix_addr = (struct tarn_addr){.is_unix = true};
+    choose_id(n);
+    int rc = choose_path(n, unix_addr->host, sizeof(unix_addr->host));
+    if (rc)
+        return rc;
+    snprintf(n->unix_dir, sizeof(n->unix_dir), "%.*s", (int)(strrchr(unix_addr->host, '/') - unix_addr->host),
+             unix_addr->host);
+    return n->unix_dir[0] ? make_dir(n->unix_dir, !n->config->unix_path) : 0;
+}
+
+/* --- the record --------------------------------------------------------------------------------- */
+
+static void record_pool(struct tarn_node *n, uint32_t i, const struct tarn_pool_memory *pool)
+{
+    struct tarn_pool_record *r = &n->pools[i];
+    size_t used = 0, nfields = 0;
+    snprintf(r->name, sizeof(r->name), "%s", pool->name);
+    snprintf(r->kind, sizeof(r->kind), "cpu");
+    r->index = i;
+    r->bytes = r->free_bytes = pool->bytes;
+    r->slots = pool->nslots;
+    for (uint32_t t = 0; t < n->ntransports && nfields < sizeof(r->fields) / sizeof(r->fields[0]); t++) {
+        const struct tarn_transport_ops *ops = n->transports[t].ops;
+        ops->describe(n->transports[t].server, i, r->fields[nfields++], TARN_FIELD_MAX);
+        used += (size_t)snprintf(r->transports + used, sizeof(r->transports) - used, "%s%s", used ? "," : "",
+                                 ops->name);
+    }
+}
+
+int tarn_identity_record(struct tarn_node *n, const struct tarn_addr *listen_addr,
+                         const struct tarn_addr *unix_addr)
+{
+    struct tarn_node_record *r = &n->record;
+    const struct tarn_pool_memory *pools = tarn_store_pools(n->store, &r->npools);
+    int rc = tarn_host_id(r->host_id);
+    if (rc)
+        return rc;
+    snprintf(r->id, sizeof(r->id), "%s", n->id);
+    r->epoch = n->epoch;
+    host_name(r->host, sizeof(r->host));
+    tarn_addr_format(listen_addr, r->control, sizeof(r->control));
+    snprintf(r->unix_path, sizeof(r->unix_path), "%.*s", UNIX_PATH_MAX, unix_addr->host);
+    snprintf(r->version, sizeof(r->version), "%s", tarn_version());
+    snprintf(r->state, sizeof(r->state), "%s", tarn_node_state_name(n));
+    r->pid = (uint32_t)getpid();
+    r->started_ms = tarn_unix_ms();
+    r->pools = n->pools;
+    for (uint32_t i = 0; i < r->npools; i++)
+        record_pool(n, i, &pools[i]);
+    return 0;
+}
+
+/* --- claiming the id ---------------------------------------------------------------------------- */
+
+struct holder {
+    struct tarn_node *node;
+    struct tarn_node_record record;
+    bool found;
+};
+
+static int take_holder(void *arg, const struct tarn_node_record *r)
+{
+    struct holder *h = arg;
+    if (strcmp(r->id, h->node->id))
+        return 0;
+    h->found = true;
+    h->record = *r;
+    h->record.pools = h->node->pools;
+    h->record.npools = h->node->record.npools;
+    return 0;
+}
+
+/* The value that follows `name` in an answer to HELLO. */
+static const char *hello_value(const redisReply *hello, const char *name)
+{
+    for (size_t i = 0; hello->type == REDIS_REPLY_ARRAY && i + 1 < hello->elements; i += 2) {
+        const redisReply *key = hello->element[i], *value = hello->element[i + 1];
+        if (key->type == REDIS_REPLY_STRING && value->type == REDIS_REPLY_STRING && !strcmp(key->str, name))
+            return value->str;
+    }
+    return "";
+}
+
+/*
+ * Does the node that wrote the record answer at its address? By its epoch: a dead node's port may be
+ * another's by now, even this node's own. Only where a secret is wanted any answer must do.
+ */
+static bool answers(const struct tarn_node_record *r)
+{
+    struct tarn_addr a;
+    struct tarn_resp *resp;
+    redisReply *reply;
+    char session[20], epoch[20];
+    const char *hello[] = {"HELLO", "1", session};
+    uint64_t deadline = tarn_deadline(ANSWER_MS);
+    snprintf(session, sizeof(session), "%016" PRIx64, tarn_random64());
+    snprintf(epoch, sizeof(epoch), "%016" PRIx64, r->epoch);
+    if (tarn_addr_parse(r->control, "control address", &a) || tarn_resp_connect(&a, deadline, &resp))
+        return false;
+    int rc = tarn_resp_call(resp, deadline, 3, hello, NULL, &reply);
+    tarn_resp_free(resp);
+    if (rc)
+        return false;
+    bool same = reply->type == REDIS_REPLY_ERROR || !strcmp(hello_value(reply, "epoch"), epoch);
+    freeReplyObject(reply);
+    return same;
+}
+
+/* Is the process that wrote the record gone for certain? Only this host's can be told. */
+static bool surely_dead(const struct tarn_node *n, const struct tarn_node_record *r)
+{
+    return !strcmp(r->host_id, n->record.host_id) && r->pid && kill((pid_t)r->pid, 0) && errno == ESRCH;
+}
+
+/* Removes the record of a dead node that ran here. BUSY when it lives. */
+static int look_at_holder(struct tarn_node *n, uint64_t deadline_ns)
+{
+    struct holder h = {.node = n};
+    int rc = tarn_directory_nodes(n->directory, deadline_ns, take_holder, &h);
+    if (rc || !h.found)
+        return rc;
+    bool alive = answers(&h.record);
+    if (!alive && surely_dead(n, &h.record))
+        return tarn_directory_leave(n->directory, &h.record, deadline_ns);
+    if (alive)
+        return tarn_fail(TARN_E_BUSY,
+                         "node id %s: the node at %s on host %s (pid %u) lives under it: give this one "
+                         "another --id",
+                         n->id, h.record.control, h.record.host, h.record.pid);
+    return 0;
+}
+
+int tarn_identity_claim(struct tarn_node *n)
+{
+    uint32_t timeout_ms = (uint32_t)n->config->redis_timeout_ms;
+    uint64_t give_up = tarn_deadline(n->ttl_ms + timeout_ms);
+    for (;;) {
+        bool lost;
+        uint64_t taken;
+        int rc = tarn_directory_beat(n->directory, &n->record, n->ttl_ms, tarn_deadline(timeout_ms), &lost,
+                                     &taken);
+        if (rc || !taken)
+            return rc;
+        rc = look_at_holder(n, tarn_deadline(timeout_ms));
+        if (rc)
+            return rc;
+        if (!tarn_left_ms(give_up))
+            return tarn_fail(TARN_E_BUSY,
+                             "node id %s: a node that does not answer keeps it (epoch %016" PRIx64
+                             "): give this one another --id, or wait until its record expires",
+                             n->id, taken);
+        poll(NULL, 0, CLAIM_POLL_MS);
+    }
+}

@@ -1,0 +1,125 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * tarnd: settings, signals, and the node's start and end.
+ *
+ * Exit status: 0 drained; 1 could not start, lost its id, or was ended by a second signal; 2 wrong
+ * settings.
+ */
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/buf.h"
+#include "base/error.h"
+#include "server/admin.h"
+#include "server/node.h"
+
+static void log_line(void *arg, enum tarn_log_level level, const char *line)
+{
+    (void)arg, (void)level;
+    fprintf(stderr, "%s\n", line);
+}
+
+/* --- what only prints --------------------------------------------------------------------------- */
+
+/* True when the flags ask for a text and no node. */
+static bool print_only(const struct tarn_node_config *c, const struct tarn_options_parsed *parsed)
+{
+    const struct tarn_program *p = &tarn_node_program;
+    struct tarn_buf text = {0};
+    if (c->help)
+        tarn_options_help(p, &text);
+    else if (c->version)
+        tarn_buf_printf(&text, "tarnd %s\n", tarn_version());
+    else if (c->man)
+        tarn_options_man(p, NULL, 0, &text);
+    else if (c->markdown)
+        tarn_options_markdown(p, &text);
+    else if (c->print_conf)
+        tarn_options_print_conf(p, c, parsed, &text);
+    else
+        return false;
+    fputs(text.data ? text.data : "", stdout);
+    tarn_buf_free(&text);
+    return true;
+}
+
+/* --- running ------------------------------------------------------------------------------------ */
+
+struct process {
+    struct tarn_node *node;
+    bool ending;
+};
+
+/* The first signal ends the node in order, the second at once. */
+static void end_signal(void *arg)
+{
+    struct process *p = arg;
+    if (p->ending) {
+        p->node->exit_status = 1;
+        tarn_loop_stop(p->node->loop);
+        return;
+    }
+    p->ending = true;
+    tarn_node_drain(p->node);
+}
+
+static void print_ready(const struct tarn_node *n)
+{
+    const struct tarn_node_record *r = &n->record;
+    const char *redis = n->redis ? tarn_private_redis_uri(n->redis) : tarn_directory_address(n->directory);
+    printf("tarnd ready id=%s control=%s unix=%s redis=%s", n->id, r->control, r->unix_path, redis);
+    if (n->admin)
+        printf(" http=%s", tarn_admin_address(n->admin));
+    printf("\n");
+    fflush(stdout);
+}
+
+static int run(const struct tarn_node_config *c, const struct tarn_logger *log)
+{
+    struct process process = {0};
+    struct tarn_watch *term = NULL, *interrupt = NULL;
+    int status = 1;
+    if (tarn_node_start(c, log, &process.node)) {
+        fprintf(stderr, "tarnd: %s\n", tarn_last_error());
+        return 1;
+    }
+    if (tarn_signal_new(process.node->loop, SIGTERM, end_signal, &process, &term) ||
+        tarn_signal_new(process.node->loop, SIGINT, end_signal, &process, &interrupt)) {
+        fprintf(stderr, "tarnd: %s\n", tarn_last_error());
+    } else {
+        print_ready(process.node);
+        status = tarn_node_run(process.node);
+    }
+    if (term)
+        tarn_watch_free(term);
+    if (interrupt)
+        tarn_watch_free(interrupt);
+    tarn_node_free(process.node);
+    return status;
+}
+
+int main(int argc, char **argv)
+{
+    struct tarn_node_config config = {0};
+    struct tarn_options_parsed parsed = {0};
+    struct tarn_logger log = {.fn = log_line};
+    int status = 0;
+    signal(SIGPIPE, SIG_IGN);
+    signal(SIGHUP, SIG_IGN);
+    int rc = tarn_options_parse(&tarn_node_program, argc, argv, &config, &parsed);
+    if (!rc && parsed.nargs)
+        rc = tarn_fail(TARN_E_CONFIG, "\"%s\": tarnd takes options only: see --help", parsed.args[0]);
+    if (!rc && !print_only(&config, &parsed)) {
+        rc = tarn_node_config_check(&config);
+        if (!rc && !(rc = tarn_log_level_parse(config.log_level, &log.level)))
+            status = run(&config, &log);
+    }
+    if (rc) {
+        fprintf(stderr, "tarnd: %s\n", tarn_last_error());
+        status = 2;
+    }
+    tarn_options_free(&tarn_node_program, &config, &parsed);
+    return status;
+}

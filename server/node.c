@@ -1,0 +1,307 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A node's life: start, heartbeat, end. drain.c has the end in order, identity.c who the node is. */
+#include "server/node.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/net.h"
+#include "base/text.h"
+#include "server/admin.h"
+#include "server/control.h"
+#include "server/drain.h"
+#include "server/identity.h"
+#include "server/scrub.h"
+
+#define AT "node"
+#define TICK_MS 100
+#define REDIS_START_MS 10000
+
+const char *tarn_node_state_name(const struct tarn_node *n)
+{
+    return n->state == TARN_NODE_READY ? "ready" : "draining";
+}
+
+/* --- store and transports ----------------------------------------------------------------------- */
+
+/* An object left the store; see publisher.h for who takes it out of the directory. */
+static void object_gone(void *arg, const struct tarn_key *key, const struct tarn_location *l, uint64_t bytes,
+                        const char *why)
+{
+    struct tarn_node *n = arg;
+    /* What was replaced has left the directory by the commit that replaced it. */
+    if (!n->deleting && strcmp(why, "replaced"))
+        tarn_publisher_withdraw(n->publisher, key, l, bytes, why);
+}
+
+static int start_store(struct tarn_node *n)
+{
+    const struct tarn_node_config *c = n->config;
+    struct tarn_store_options o = {
+        .epoch = n->epoch,
+        .node = n->id,
+        .high_watermark = (uint32_t)c->evict_high,
+        .low_watermark = (uint32_t)c->evict_low,
+        .session_reserved_max = c->session_reserved_max,
+        .log = &n->log,
+        .gone = object_gone,
+        .arg = n,
+    };
+    int rc = tarn_store_new(&o, &n->store);
+    for (size_t i = 0; !rc && i < c->pools.n; i++) {
+        struct tarn_pool_options pool;
+        rc = tarn_pool_options_parse(c->pools.values[i], &pool);
+        if (!rc)
+            rc = tarn_store_add_pool(n->store, &pool);
+    }
+    return rc;
+}
+
+static int start_transports(struct tarn_node *n, const char *host)
+{
+    const struct tarn_transport_ops *ops[TARN_TRANSPORTS_MAX];
+    struct tarn_serve serve = {
+        .log = &n->log,
+        .host = host,
+        .port = (uint16_t)n->config->data_port,
+        .io_threads = (uint32_t)n->config->io_threads,
+        .epoch = n->epoch,
+        .guard = tarn_store_guard(n->store),
+    };
+    serve.pools = tarn_store_pools(n->store, &serve.npools);
+    int found = tarn_transport_select(n->config->transports, ops, TARN_TRANSPORTS_MAX);
+    if (found < 0)
+        return found;
+    for (int i = 0; i < found; i++) {
+        struct tarn_server *server;
+        int rc = ops[i]->serve(&serve, &server);
+        if (rc)
+            return rc;
+        n->transports[n->ntransports++] = (struct tarn_node_transport){ops[i], server};
+    }
+    return 0;
+}
+
+/* --- heartbeat ---------------------------------------------------------------------------------- */
+
+static void fill_pools(struct tarn_node *n)
+{
+    for (uint32_t i = 0; i < n->record.npools; i++) {
+        struct tarn_pool_stats stats;
+        tarn_store_stats(n->store, i, &stats);
+        n->pools[i].free_bytes = stats.free;
+        n->pools[i].objects = stats.objects;
+    }
+    snprintf(n->record.state, sizeof(n->record.state), "%s", tarn_node_state_name(n));
+}
+
+static void beat(struct tarn_node *n)
+{
+    /* A beat behind the farewell would bring the record back. */
+    if (n->beating || n->leaving)
+        return;
+    fill_pools(n);
+    n->beating = true;
+    tarn_publisher_submit(n->publisher, &n->beat);
+}
+
+void tarn_node_beat_now(struct tarn_node *n)
+{
+    n->beat_again = n->beating;
+    beat(n);
+}
+
+static void beat_done(struct tarn_request *r)
+{
+    struct tarn_node *n = (struct tarn_node *)((char *)r - offsetof(struct tarn_node, beat));
+    bool again = n->beat_again;
+    n->beating = n->beat_again = false;
+    if (r->status == TARN_E_CANCELED)
+        return;
+    if (!r->status && r->taken_epoch) {
+        tarn_drain_taken(n, r->taken_epoch);
+        return;
+    }
+    if (!r->status && r->lost) {
+        tarn_log(&n->log, TARN_LOG_WARN, AT,
+                 "msg=\"redis has lost this node's records\" remedy=\"publishing all again\"");
+        tarn_scrub_restore_all(n->scrub);
+    }
+    if (!r->status && n->state != TARN_NODE_WITHDRAWING) {
+        if (tarn_publisher_overflowed(n->publisher))
+            tarn_scrub_sweep_all(n->scrub);
+        tarn_scrub_tick(n->scrub);
+    }
+    if (again)
+        beat(n);
+}
+
+static void heartbeat(void *arg)
+{
+    struct tarn_node *n = arg;
+    beat(n);
+    tarn_control_tick(n->control);
+}
+
+static void tick(void *arg)
+{
+    struct tarn_node *n = arg;
+    tarn_store_tick(n->store);
+    if (n->state != TARN_NODE_READY)
+        tarn_node_drain_check(n);
+}
+
+/* --- start -------------------------------------------------------------------------------------- */
+
+/* Each client has a connection or two, so thousands must fit. */
+static void allow_open_files(void)
+{
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < limit.rlim_max) {
+        limit.rlim_cur = limit.rlim_max;
+        setrlimit(RLIMIT_NOFILE, &limit);
+    }
+}
+
+static int start_directory(struct tarn_node *n)
+{
+    const struct tarn_node_config *c = n->config;
+    const char *uri = c->redis;
+    if (!uri) {
+        int rc = tarn_private_redis_start(n->unix_dir, tarn_deadline(REDIS_START_MS), &n->redis);
+        if (rc)
+            return rc;
+        uri = tarn_private_redis_uri(n->redis);
+    }
+    return tarn_directory_open(uri, c->ns, &n->log, tarn_deadline((uint32_t)c->redis_timeout_ms),
+                               &n->directory);
+}
+
+static int start_publisher(struct tarn_node *n)
+{
+    struct tarn_publisher_options o = {
+        .loop = n->loop,
+        .directory = n->directory,
+        .log = &n->log,
+        .node = n->id,
+        .epoch = n->epoch,
+        .timeout_ms = (uint32_t)n->config->redis_timeout_ms,
+        .ttl_ms = n->ttl_ms,
+    };
+    o.pools = tarn_store_pools(n->store, &o.npools);
+    n->beat = (struct tarn_request){.kind = TARN_REQUEST_BEAT, .done = beat_done, .record = &n->record};
+    return tarn_publisher_start(&o, &n->publisher);
+}
+
+/* Sockets and what can be told about them; the record is then complete. */
+static int start_control(struct tarn_node *n, struct tarn_addr *listen_addr,
+                         const struct tarn_addr *unix_addr)
+{
+    int rc = tarn_sessions_new(n, &n->sessions);
+    if (!rc)
+        rc = tarn_control_start(n, listen_addr, unix_addr, &n->control);
+    if (!rc)
+        rc = tarn_identity_record(n, listen_addr, unix_addr);
+    return rc;
+}
+
+static int start_all(struct tarn_node *n)
+{
+    struct tarn_addr listen_addr, unix_addr;
+    int rc = tarn_addr_parse(n->config->listen, "--listen", &listen_addr);
+    allow_open_files();
+    if (!rc)
+        rc = tarn_identity_choose(n, &unix_addr);
+    if (!rc)
+        rc = tarn_loop_new(&n->loop);
+    if (!rc)
+        rc = start_store(n);
+    if (!rc)
+        rc = start_transports(n, listen_addr.host);
+    if (!rc)
+        rc = start_control(n, &listen_addr, &unix_addr);
+    if (!rc)
+        rc = start_directory(n);
+    if (!rc)
+        rc = tarn_identity_claim(n);
+    if (!rc)
+        rc = start_publisher(n);
+    if (!rc)
+        rc = tarn_scrub_new(n, &n->scrub);
+    if (!rc && n->config->http)
+        rc = tarn_admin_start(n, n->config->http, &n->admin);
+    if (!rc)
+        rc = tarn_timer_new(n->loop, TICK_MS, tick, n, &n->tick);
+    if (!rc)
+        rc = tarn_timer_new(n->loop, (uint32_t)n->config->heartbeat_ms, heartbeat, n, &n->heartbeat);
+    if (!rc)
+        tarn_scrub_sweep_all(n->scrub);
+    return rc;
+}
+
+int tarn_node_start(const struct tarn_node_config *c, const struct tarn_logger *log, struct tarn_node **n_p)
+{
+    struct tarn_node *n = calloc(1, sizeof(*n));
+    if (!n)
+        return tarn_fail(TARN_E_NO_MEMORY, "node: out of memory");
+    n->config = c;
+    n->log = *log;
+    n->epoch = tarn_random64();
+    n->started_ns = tarn_now_ns();
+    n->ttl_ms = 3 * (uint32_t)c->heartbeat_ms;
+    int rc = start_all(n);
+    if (rc) {
+        char why[512];
+        snprintf(why, sizeof(why), "%s", tarn_last_error());
+        tarn_node_free(n);
+        tarn_last_error_set(why);
+        return rc;
+    }
+    *n_p = n;
+    return 0;
+}
+
+int tarn_node_run(struct tarn_node *n)
+{
+    tarn_loop_run(n->loop);
+    return n->exit_status;
+}
+
+/* --- end ---------------------------------------------------------------------------------------- */
+
+static void free_timer(struct tarn_timer *t)
+{
+    if (t)
+        tarn_timer_free(t);
+}
+
+/* Connections first, so that nobody asks for what is being taken apart; the store's memory last. */
+void tarn_node_free(struct tarn_node *n)
+{
+    if (!n)
+        return;
+    free_timer(n->tick);
+    free_timer(n->heartbeat);
+    free_timer(n->expiry);
+    tarn_admin_stop(n->admin);
+    tarn_control_stop(n->control);
+    tarn_sessions_free(n->sessions);
+    for (uint32_t i = 0; i < n->ntransports; i++)
+        n->transports[i].ops->stop(n->transports[i].server);
+    tarn_publisher_stop(n->publisher);
+    n->publisher = NULL;
+    tarn_scrub_free(n->scrub);
+    if (n->directory)
+        tarn_directory_close(n->directory);
+    if (n->store)
+        tarn_store_free(n->store);
+    if (n->loop)
+        tarn_loop_free(n->loop);
+    tarn_private_redis_stop(n->redis);
+    free(n);
+}

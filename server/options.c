@@ -1,0 +1,236 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "server/options.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/net.h"
+#include "base/text.h"
+#include "metadata/directory.h"
+
+#define AT(member_) offsetof(struct tarn_node_config, member_)
+#define INT_OPTION(name_, member_, initial_, min_, max_, unit_, help_) \
+    { \
+        .name = name_, .type = TARN_OPT_INT, .offset = AT(member_), .initial = initial_, .min = min_, \
+        .max = max_, .unit = unit_, .help = help_ \
+    }
+#define TEXT_OPTION(name_, member_, initial_, unit_, help_) \
+    { \
+        .name = name_, .type = TARN_OPT_STRING, .offset = AT(member_), .initial = initial_, .unit = unit_, \
+        .help = help_ \
+    }
+#define ACTION(name_, member_, help_) \
+    { \
+        .name = name_, .type = TARN_OPT_BOOL, .offset = AT(member_), .initial = "0", \
+        .flags = TARN_OPT_FLAG_ONLY, .help = help_ \
+    }
+
+static const struct tarn_option options[] = {
+    TEXT_OPTION("config", config, NULL, "FILE", "Read settings from this file, one \"name = value\" a line."),
+    TEXT_OPTION("id", id, NULL, "NAME",
+                "Name of this node, of letters, digits, '.', '_' and '-'. Unique among the living nodes of a "
+                "namespace. Without it: <host>-<pid>."),
+    {.name = "pool",
+     .type = TARN_OPT_LIST,
+     .offset = AT(pools),
+     .initial = "cpu0:bytes=1G",
+     .unit = "NAME:bytes=SIZE[,huge=1][,slots=N][,align=SIZE]",
+     .help = "Memory to lend; give it several times for several pools. Settings are parted by commas: bytes, "
+             "the size; huge=1, take huge pages; slots, objects at most (by default one for 4 KiB); align, "
+             "of tensors within the pool."},
+    TEXT_OPTION("listen", listen, "127.0.0.1:7700", "ADDRESS",
+                "Address of control connections, host:port; port 0 takes a free one. Clients of other hosts "
+                "need an address they can reach here, and then set --secret, too."),
+    TEXT_OPTION(
+        "unix", unix_path, NULL, "PATH",
+        "Unix socket of control connections, in a directory made with mode 0700 when missing. Without "
+        "it: $XDG_RUNTIME_DIR/tarn/<id>.sock, or /tmp/tarn-<uid>/<id>.sock."),
+    INT_OPTION("data-port", data_port, "0", 0, 65535, "PORT",
+               "Port of tcp data connections; 0 takes a free one."),
+    TEXT_OPTION(
+        "redis", redis, NULL, "URI",
+        "The directory: redis://[user[:password]@]host[:port][/db] or unix:///path[?db=N]. Without it "
+        "the node starts a private redis-server and prints its address."),
+    TEXT_OPTION("ns", ns, "default", "NAME", "Namespace: nodes and clients see those of their own only."),
+    {.name = "secret",
+     .type = TARN_OPT_STRING,
+     .offset = AT(secret),
+     .unit = "TEXT",
+     .flags = TARN_OPT_SECRET,
+     .help = "Shared secret that control connections must show. Prefer the environment or the file: flags "
+             "can be seen by every user of the machine."},
+    TEXT_OPTION(
+        "transports", transports, NULL, "LIST",
+        "Transports to offer, parted by commas, best first. Without it all that work on this machine."),
+    INT_OPTION("io-threads", io_threads, "2", 1, 64, "N", "Threads of the tcp transport."),
+    INT_OPTION("evict-high", evict_high, "95", 1, 100, "PERCENT",
+               "Fill of a pool at which least recently used objects begin to be evicted in the background."),
+    INT_OPTION("evict-low", evict_low, "90", 0, 100, "PERCENT", "Fill at which that ends."),
+    {.name = "session-reserved-max",
+     .type = TARN_OPT_SIZE,
+     .offset = AT(session_reserved_max),
+     .initial = "16G",
+     .min = 4096,
+     .max = INT64_MAX,
+     .unit = "SIZE",
+     .help = "Bytes a client may have reserved and not committed."},
+    INT_OPTION("redis-timeout-ms", redis_timeout_ms, "1000", 10, 60000, "MS",
+               "Longest wait for an answer of Redis."),
+    INT_OPTION("heartbeat-ms", heartbeat_ms, "1000", 50, 60000, "MS",
+               "Time between refreshes of the node's record. It expires after three."),
+    INT_OPTION("scrub-s", scrub_s, "600", 1, 86400, "SECONDS",
+               "Time in which the node compares all it holds with the directory, both ways."),
+    INT_OPTION("drain-timeout-ms", drain_timeout_ms, "10000", 0, 3600000, "MS",
+               "Longest wait for puts in flight when the node ends."),
+    TEXT_OPTION("http", http, NULL, "ADDRESS",
+                "Address of /metrics (Prometheus) and /health, host:port. Without it there is none."),
+    TEXT_OPTION("log-level", log_level, "info", "LEVEL", "error, warn, info or debug."),
+    ACTION("print-conf", print_conf, "Print the settings in effect and where they come from, and exit."),
+    {.name = "help",
+     .letter = 'h',
+     .type = TARN_OPT_BOOL,
+     .offset = AT(help),
+     .initial = "0",
+     .flags = TARN_OPT_FLAG_ONLY,
+     .help = "Print this and exit."},
+    ACTION("version", version, "Print the version and exit."),
+    ACTION("man", man, "Print the manual page (mdoc) and exit."),
+    ACTION("markdown", markdown, "Print this as Markdown and exit."),
+};
+
+static const char *const other_variables[] = {"TARN_FAULTS", "TARN_BUILD", "TARN_TIMEOUT_MS", NULL};
+
+const struct tarn_program tarn_node_program = {
+    .name = "tarnd",
+    .arguments = "",
+    .brief = "storage node of tarn",
+    .description =
+        "Lends memory pools to clients and publishes what they hold in Redis. Clients move tensors into and "
+        "out of the pools by themselves; the node takes part in reservations and commits only.\n\n"
+        "When it is ready, tarnd prints one line on standard output: tarnd ready id=... control=... "
+        "unix=... redis=... It logs to standard error.\n\n"
+        "SIGTERM and SIGINT drain the node: it takes no more puts, waits for those in flight, takes its "
+        "objects out of the directory and exits with 0. A second one ends it at once. Exit status 2: "
+        "wrong settings; 1: it could not start, or another node took its id.",
+    .examples = "tarnd --pool cpu0:bytes=4G\n"
+                "tarnd --id node1 --listen 10.0.0.5:7700 --redis redis://10.0.0.1:6379\n"
+                "redis-cli -p 7700 INFO",
+    .options = options,
+    .noptions = sizeof(options) / sizeof(options[0]),
+    .env_check = "TARN_",
+    .env_also = other_variables,
+};
+
+static const char name_letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-";
+
+static int pool_setting(const char *text, const char *name, const char *value, struct tarn_pool_options *o)
+{
+    uint64_t v = 0;
+    bool number = tarn_size_parse(value, &v) == 0;
+    if (number && !strcmp(name, "bytes") && v)
+        o->bytes = v;
+    else if (number && !strcmp(name, "huge") && v <= 1)
+        o->huge = v == 1;
+    else if (number && !strcmp(name, "slots") && v >= 1 && v <= 1u << 28)
+        o->slots = (uint32_t)v;
+    else if (number && !strcmp(name, "align") && v >= 64 && v <= 1u << 30 && (v & (v - 1)) == 0)
+        o->align = v;
+    else
+        return tarn_fail(TARN_E_CONFIG,
+                         "--pool %s: %s=%s is not possible: use bytes=SIZE, huge=0 or 1, slots=1 to 2^28, "
+                         "align=a power of two from 64 to 1G",
+                         text, name, value);
+    return 0;
+}
+
+static int pool_settings(const char *text, const char *settings, struct tarn_pool_options *o)
+{
+    int rc = 0;
+    char *copy = strdup(settings), *rest = copy, *item;
+    if (!copy)
+        return tarn_fail(TARN_E_NO_MEMORY, "--pool: out of memory");
+    while (!rc && (item = strsep(&rest, ","))) {
+        char *value = strchr(item, '=');
+        if (!value)
+            rc = tarn_fail(TARN_E_CONFIG, "--pool %s: \"%s\" has no value: write %s=...", text, item, item);
+        else
+            *value++ = 0, rc = pool_setting(text, item, value, o);
+    }
+    free(copy);
+    return rc;
+}
+
+int tarn_pool_options_parse(const char *text, struct tarn_pool_options *o)
+{
+    size_t name = strcspn(text, ":");
+    *o = (struct tarn_pool_options){0};
+    if (!text[name])
+        return tarn_fail(TARN_E_CONFIG, "--pool %s: no size: write %s:bytes=1G", text, text);
+    if (name < 1 || name > TARN_POOL_NAME_MAX || strspn(text, name_letters) < name)
+        return tarn_fail(TARN_E_CONFIG,
+                         "--pool %s: a pool's name has 1 to %d letters, digits, '.', '_' or '-'", text,
+                         TARN_POOL_NAME_MAX);
+    if (!strncmp(text, "gpu", 3))
+        return tarn_fail(TARN_E_UNAVAILABLE,
+                         "--pool %s: pools in GPU memory are not in this version: use cpu pools", text);
+    memcpy(o->name, text, name);
+    int rc = pool_settings(text, text + name + 1, o);
+    if (!rc && !o->bytes)
+        rc = tarn_fail(TARN_E_CONFIG, "--pool %s: no size: add bytes=1G", text);
+    return rc;
+}
+
+int tarn_log_level_parse(const char *text, enum tarn_log_level *level)
+{
+    static const char *const names[] = {"error", "warn", "info", "debug"};
+    for (int i = 0; i < 4; i++) {
+        if (!strcmp(text, names[i])) {
+            *level = (enum tarn_log_level)i;
+            return 0;
+        }
+    }
+    return tarn_fail(TARN_E_CONFIG, "--log-level %s: no such level: use error, warn, info or debug", text);
+}
+
+static int check_name(const char *option, const char *text, size_t max)
+{
+    size_t n = strlen(text);
+    if (n >= 1 && n <= max && !text[strspn(text, name_letters)])
+        return 0;
+    return tarn_fail(TARN_E_CONFIG, "%s \"%s\": must have 1 to %zu letters, digits, '.', '_' or '-'", option,
+                     text, max);
+}
+
+/* The address is published, so it must be one that clients can use. */
+static int check_listen(const struct tarn_node_config *c)
+{
+    struct tarn_addr a;
+    int rc = tarn_addr_parse(c->listen, "--listen", &a);
+    if (!rc && (a.is_unix || !strcmp(a.host, "0.0.0.0") || !strcmp(a.host, "::")))
+        rc = tarn_fail(TARN_E_CONFIG,
+                       "--listen %s: clients cannot connect to that: give an address of this host "
+                       "that they reach, with a port",
+                       c->listen);
+    return rc;
+}
+
+int tarn_node_config_check(const struct tarn_node_config *c)
+{
+    enum tarn_log_level level;
+    int rc = tarn_log_level_parse(c->log_level, &level);
+    if (!rc && c->id)
+        rc = check_name("--id", c->id, TARN_NODE_ID_MAX);
+    if (!rc)
+        rc = check_name("--ns", c->ns, TARN_NS_MAX);
+    if (!rc && c->evict_low > c->evict_high)
+        rc = tarn_fail(TARN_E_CONFIG, "--evict-low %d: above --evict-high %d: give a smaller one",
+                       (int)c->evict_low, (int)c->evict_high);
+    if (!rc && (c->pools.n < 1 || c->pools.n > TARN_POOLS_MAX))
+        rc = tarn_fail(TARN_E_CONFIG, "--pool: %zu pools: give 1 to %d", c->pools.n, TARN_POOLS_MAX);
+    for (size_t i = 0; !rc && i < c->pools.n; i++) {
+        struct tarn_pool_options o;
+        rc = tarn_pool_options_parse(c->pools.values[i], &o);
+    }
+    return rc ? rc : check_listen(c);
+}

@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Settings of tarnd: one table (options.c) makes flags, environment, file, help and manual page. */
+#ifndef TARN_SERVER_OPTIONS_H
+#define TARN_SERVER_OPTIONS_H
+
+#include <stdbool.h>
+
+#include "base/option.h"
+#include "server/store.h"
+
+struct tarn_node_config {
+    char *config, *id, *listen, *unix_path, *redis, *ns, *secret, *transports, *http, *log_level;
+    struct tarn_option_list pools;
+    int64_t data_port, io_threads, evict_high, evict_low;
+    int64_t redis_timeout_ms, heartbeat_ms, scrub_s, drain_timeout_ms;
+    uint64_t session_reserved_max;
+    bool print_conf, help, version, man, markdown;
+};
+
+extern const struct tarn_program tarn_node_program;
+
+/*
+ * "cpu0:bytes=1G,huge=1,slots=N,align=N" as a pool. CONFIG with a sentence naming the text; what needs
+ * a GPU is refused as UNAVAILABLE.
+ */
+int tarn_pool_options_parse(const char *text, struct tarn_pool_options *o);
+/* CONFIG unless text is error, warn, info or debug. */
+int tarn_log_level_parse(const char *text, enum tarn_log_level *level);
+/* What the table's bounds cannot say: names, levels, watermarks in order, an address that can be published.
+ */
+int tarn_node_config_check(const struct tarn_node_config *c);
+
+#endif

@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Memory of CPU pools, and whether there is enough of it. */
+#ifndef TARN_SERVER_POOL_H
+#define TARN_SERVER_POOL_H
+
+#include "transport/transport.h"
+
+/*
+ * Creates and maps the memfds of a pool: arena, gen, touch. Shared, sealed against resizing, all zero,
+ * no page touched yet. Fills *m but for its name. Nothing is checked but what the kernel says.
+ * CONFIG (huge pages do not fit), NO_MEMORY, SYSTEM.
+ */
+int tarn_pool_create(const char *name, uint64_t bytes, uint32_t nslots, bool huge,
+                     struct tarn_pool_memory *m);
+void tarn_pool_destroy(struct tarn_pool_memory *m);
+
+/*
+ * Whether `bytes` of memory can be had now: MemAvailable and the limits of this process's cgroups (v1
+ * and v2), or free huge pages. NO_MEMORY with the sentence that says what to change. `root` is where
+ * /proc and /sys are looked for ("" outside of tests). What cannot be read does not limit.
+ */
+int tarn_pool_check_memory(const char *root, const char *name, uint64_t bytes);
+int tarn_pool_check_huge(const char *root, const char *name, uint64_t bytes);
+
+/* Private zeroed memory that takes a page only where it is touched; NULL when out of memory. */
+void *tarn_lazy_new(uint64_t bytes);
+void tarn_lazy_free(void *p, uint64_t bytes);
+
+#endif

@@ -1,0 +1,339 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The directory thread; publisher.h says what it promises. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "server/publisher_impl.h"
+
+#define BATCH_MAX 1024
+#define WITHDRAWALS_MAX 65536
+
+/* A location to withdraw in the background. */
+struct withdrawal {
+    struct withdrawal *next;
+    struct tarn_location location;
+    uint64_t bytes;
+    const char *why;
+    size_t key_bytes;
+    char key[];
+};
+
+/* What one round works on. */
+struct round {
+    struct request_queue queues[TARN_REQUEST_KINDS];
+    struct withdrawal *withdrawals;
+    size_t nwithdrawals;
+};
+
+static void queue_init(struct request_queue *q)
+{
+    q->first = NULL;
+    q->last = &q->first;
+}
+
+static void queue_add(struct request_queue *q, struct tarn_request *r)
+{
+    r->next = NULL;
+    *q->last = r;
+    q->last = &r->next;
+}
+
+static struct tarn_request *queue_take(struct request_queue *q)
+{
+    struct tarn_request *r = q->first;
+    if (r && !(q->first = r->next))
+        q->last = &q->first;
+    return r;
+}
+
+/* --- giving back -------------------------------------------------------------------------------- */
+
+/* On the control thread: calls what is finished. */
+static void give_back(void *arg)
+{
+    struct tarn_publisher *p = arg;
+    struct request_queue done;
+    pthread_mutex_lock(&p->lock);
+    done = p->finished;
+    queue_init(&p->finished);
+    p->posted = false;
+    pthread_mutex_unlock(&p->lock);
+    while (done.first) {
+        struct tarn_request *r = done.first;
+        done.first = r->next;
+        r->done(r);
+    }
+}
+
+static void finish_all(struct tarn_publisher *p, struct request_queue *q)
+{
+    struct tarn_request *r;
+    if (!q->first)
+        return;
+    pthread_mutex_lock(&p->lock);
+    while ((r = queue_take(q)))
+        queue_add(&p->finished, r);
+    /* When the post fails the next one takes these along. */
+    if (!p->posted)
+        p->posted = tarn_loop_post(p->o.loop, give_back, p) == 0;
+    pthread_mutex_unlock(&p->lock);
+}
+
+/* --- background withdrawals ---------------------------------------------------------------------- */
+
+static void free_withdrawals(struct withdrawal *w)
+{
+    while (w) {
+        struct withdrawal *next = w->next;
+        free(w);
+        w = next;
+    }
+}
+
+/* Puts a round's background withdrawals back in front, for another try. */
+static void keep_withdrawals(struct tarn_publisher *p, struct round *round)
+{
+    struct withdrawal **last = &round->withdrawals;
+    while (*last)
+        last = &(*last)->next;
+    pthread_mutex_lock(&p->lock);
+    *last = p->withdrawals;
+    if (!p->withdrawals)
+        p->withdrawals_last = last;
+    p->withdrawals = round->withdrawals;
+    p->stats.waiting_withdrawals += round->nwithdrawals;
+    pthread_mutex_unlock(&p->lock);
+}
+
+static void do_withdrawals(struct tarn_publisher *p, struct round *round)
+{
+    size_t n = 0;
+    if (!round->nwithdrawals)
+        return;
+    if (p->stats.away) {
+        keep_withdrawals(p, round);
+        return;
+    }
+    struct tarn_withdraw *w = calloc(round->nwithdrawals, sizeof(*w));
+    for (struct withdrawal *from = round->withdrawals; w && from; from = from->next)
+        w[n++] = (struct tarn_withdraw){.key = {from->key, from->key_bytes},
+                                        .location = from->location,
+                                        .bytes = from->bytes,
+                                        .why = from->why};
+    if (!w || work_withdraw_items(p, w, n))
+        keep_withdrawals(p, round);
+    else
+        free_withdrawals(round->withdrawals);
+    free(w);
+}
+
+/* --- rounds ------------------------------------------------------------------------------------- */
+
+/* Moves requests while their items fit a batch; the first always does. */
+static void take_requests(struct request_queue *from, struct request_queue *to, size_t max_items)
+{
+    size_t n = 0;
+    queue_init(to);
+    while (from->first && (n == 0 || n + from->first->n <= max_items)) {
+        n += from->first->n;
+        queue_add(to, queue_take(from));
+    }
+}
+
+static void take_withdrawals(struct tarn_publisher *p, struct round *round)
+{
+    struct withdrawal **last = &p->withdrawals;
+    round->nwithdrawals = 0;
+    while (*last && round->nwithdrawals < BATCH_MAX) {
+        last = &(*last)->next;
+        round->nwithdrawals++;
+    }
+    round->withdrawals = round->nwithdrawals ? p->withdrawals : NULL;
+    if (!round->nwithdrawals)
+        return;
+    p->withdrawals = *last;
+    *last = NULL;
+    if (!p->withdrawals)
+        p->withdrawals_last = &p->withdrawals;
+    p->stats.waiting_withdrawals -= round->nwithdrawals;
+}
+
+static bool work_waits(const struct tarn_publisher *p)
+{
+    for (int kind = 0; kind < TARN_REQUEST_KINDS; kind++) {
+        if (p->queues[kind].first)
+            return true;
+    }
+    return p->withdrawals && !p->stats.away;
+}
+
+/* Waits for work; false at the end. */
+static bool next_round(struct tarn_publisher *p, struct round *round)
+{
+    pthread_mutex_lock(&p->lock);
+    while (!p->stopping && !work_waits(p))
+        pthread_cond_wait(&p->wake, &p->lock);
+    bool go_on = !p->stopping;
+    for (int kind = 0; go_on && kind < TARN_REQUEST_KINDS; kind++) {
+        bool batched = kind == TARN_REQUEST_PUBLISH;
+        bool later = kind == TARN_REQUEST_LEAVE && p->withdrawals && !p->stats.away;
+        queue_init(&round->queues[kind]);
+        if (!later)
+            take_requests(&p->queues[kind], &round->queues[kind], batched ? BATCH_MAX : 0);
+    }
+    if (go_on)
+        take_withdrawals(p, round);
+    pthread_mutex_unlock(&p->lock);
+    return go_on;
+}
+
+static void *publisher_thread(void *arg)
+{
+    static void (*const work[TARN_REQUEST_KINDS])(struct tarn_publisher *, struct tarn_request *) = {
+        [TARN_REQUEST_BEAT] = work_beat,         [TARN_REQUEST_RESTORE] = work_restore,
+        [TARN_REQUEST_WITHDRAW] = work_withdraw, [TARN_REQUEST_SCAN] = work_scan,
+        [TARN_REQUEST_LEAVE] = work_leave,
+    };
+    struct tarn_publisher *p = arg;
+    struct round round;
+    while (next_round(p, &round)) {
+        for (int kind = 0; kind < TARN_REQUEST_KINDS; kind++) {
+            struct request_queue *q = &round.queues[kind];
+            if (kind == TARN_REQUEST_PUBLISH)
+                work_publish(p, q);
+            else if (q->first)
+                work[kind](p, q->first);
+            finish_all(p, q);
+            if (kind == TARN_REQUEST_WITHDRAW)
+                do_withdrawals(p, &round);
+        }
+    }
+    return NULL;
+}
+
+/* --- the control thread's side ------------------------------------------------------------------ */
+
+int tarn_publisher_start(const struct tarn_publisher_options *o, struct tarn_publisher **p_p)
+{
+    struct tarn_publisher *p = calloc(1, sizeof(*p));
+    if (!p)
+        return tarn_fail(TARN_E_NO_MEMORY, "directory thread: out of memory");
+    p->o = *o;
+    p->living = (struct tarn_living){.directory = o->directory,
+                                     .self = o->node,
+                                     .epoch = o->epoch,
+                                     .pools = o->pools,
+                                     .npools = o->npools,
+                                     .fresh_ns = o->ttl_ms * TARN_NS_PER_MS / 3};
+    for (int kind = 0; kind < TARN_REQUEST_KINDS; kind++)
+        queue_init(&p->queues[kind]);
+    queue_init(&p->finished);
+    p->withdrawals_last = &p->withdrawals;
+    pthread_mutex_init(&p->lock, NULL);
+    pthread_cond_init(&p->wake, NULL);
+    int err = pthread_create(&p->thread, NULL, publisher_thread, p);
+    if (err) {
+        pthread_cond_destroy(&p->wake);
+        pthread_mutex_destroy(&p->lock);
+        free(p);
+        return tarn_fail(TARN_E_SYSTEM, "directory thread: %s: allow more threads", strerror(err));
+    }
+    *p_p = p;
+    return 0;
+}
+
+void tarn_publisher_stop(struct tarn_publisher *p)
+{
+    if (!p)
+        return;
+    pthread_mutex_lock(&p->lock);
+    p->stopping = true;
+    pthread_cond_signal(&p->wake);
+    pthread_mutex_unlock(&p->lock);
+    pthread_join(p->thread, NULL);
+    give_back(p);
+    for (int kind = 0; kind < TARN_REQUEST_KINDS; kind++) {
+        struct tarn_request *r;
+        while ((r = queue_take(&p->queues[kind]))) {
+            for (size_t i = 0; r->publishes && i < r->n; i++)
+                r->publishes[i].status = TARN_E_CANCELED;
+            r->status = TARN_E_CANCELED;
+            snprintf(r->error, sizeof(r->error), "the node ends");
+            r->done(r);
+        }
+    }
+    free_withdrawals(p->withdrawals);
+    tarn_living_free(&p->living);
+    pthread_cond_destroy(&p->wake);
+    pthread_mutex_destroy(&p->lock);
+    free(p);
+}
+
+void tarn_publisher_submit(struct tarn_publisher *p, struct tarn_request *r)
+{
+    r->status = 0;
+    r->error[0] = 0;
+    r->seen = r->withdrawn = r->restored = 0;
+    pthread_mutex_lock(&p->lock);
+    queue_add(&p->queues[r->kind], r);
+    pthread_cond_signal(&p->wake);
+    pthread_mutex_unlock(&p->lock);
+}
+
+bool tarn_publisher_cancel(struct tarn_publisher *p, struct tarn_request *r)
+{
+    bool found = false;
+    pthread_mutex_lock(&p->lock);
+    struct request_queue *q = &p->queues[r->kind];
+    for (struct tarn_request **at = &q->first; *at; at = &(*at)->next) {
+        if (*at != r)
+            continue;
+        *at = r->next;
+        if (!*at)
+            q->last = at;
+        found = true;
+        break;
+    }
+    pthread_mutex_unlock(&p->lock);
+    return found;
+}
+
+void tarn_publisher_withdraw(struct tarn_publisher *p, const struct tarn_key *key,
+                             const struct tarn_location *l, uint64_t bytes, const char *why)
+{
+    struct withdrawal *w = malloc(sizeof(*w) + key->bytes);
+    if (w) {
+        *w = (struct withdrawal){.location = *l, .bytes = bytes, .why = why, .key_bytes = key->bytes};
+        memcpy(w->key, key->data, key->bytes);
+    }
+    pthread_mutex_lock(&p->lock);
+    if (!w || p->stats.waiting_withdrawals >= WITHDRAWALS_MAX) {
+        p->overflowed = true;
+        free(w);
+    } else {
+        *p->withdrawals_last = w;
+        p->withdrawals_last = &w->next;
+        p->stats.waiting_withdrawals++;
+        pthread_cond_signal(&p->wake);
+    }
+    pthread_mutex_unlock(&p->lock);
+}
+
+bool tarn_publisher_overflowed(struct tarn_publisher *p)
+{
+    pthread_mutex_lock(&p->lock);
+    bool overflowed = p->overflowed;
+    p->overflowed = false;
+    pthread_mutex_unlock(&p->lock);
+    return overflowed;
+}
+
+void tarn_publisher_stats(struct tarn_publisher *p, struct tarn_publisher_stats *out)
+{
+    pthread_mutex_lock(&p->lock);
+    *out = p->stats;
+    pthread_mutex_unlock(&p->lock);
+}

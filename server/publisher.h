@@ -1,0 +1,97 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The directory thread: does all of a node's work with Redis, so that the control thread never waits.
+ *
+ * The control thread hands over requests; each comes back exactly once through its `done`, called on
+ * the control thread. What is queued is taken together: one pipelined call publishes all commits that
+ * wait, one withdraws. Within a round the order is
+ *   beat, publish, restore, withdraw, background withdrawals, scan, leave
+ * and that order is safe: a location is only withdrawn after its publish was queued, and a publish
+ * that meets a location of this node which is about to be withdrawn sees by the slot's generation
+ * that it is dead.
+ *
+ * A record found in the way of a commit is dead when each of its locations is: on this node, when the
+ * slot has another generation; elsewhere, when the node lives under another epoch or not at all. That
+ * a node is missing counts only once Redis has been back for as long as a node's record lives, since
+ * nodes need that time to report again. Such a record is replaced (only in the version found).
+ *
+ * While Redis is away, requests fail with its error as they come; background withdrawals wait, up to
+ * a bound, for the first call that succeeds again.
+ *
+ * Lock: publisher.lock guards the queues; it is never held across a call to Redis.
+ */
+#ifndef TARN_SERVER_PUBLISHER_H
+#define TARN_SERVER_PUBLISHER_H
+
+#include "base/loop.h"
+#include "metadata/directory.h"
+#include "transport/transport.h"
+
+struct tarn_publisher;
+
+enum tarn_request_kind {
+    TARN_REQUEST_BEAT,
+    TARN_REQUEST_PUBLISH, /* commits */
+    TARN_REQUEST_RESTORE, /* publishes what the directory should have already; quiet about what is there */
+    TARN_REQUEST_WITHDRAW,
+    TARN_REQUEST_SCAN, /* one page of the directory: locations of this node, or of dead ones, that are void go
+                        */
+    TARN_REQUEST_LEAVE, /* takes the node's record away, once nothing else waits */
+    TARN_REQUEST_KINDS,
+};
+
+struct tarn_request {
+    enum tarn_request_kind kind;
+    void (*done)(struct tarn_request *r); /* on the control thread; owns the request again */
+    struct tarn_request *next;
+    int status;      /* of the whole; CANCELED when the publisher stopped before it was tried */
+    char error[256]; /* sentence for it */
+
+    size_t n;
+    struct tarn_publish *publishes;        /* PUBLISH, RESTORE: each with its own status. RESTORE: AGAIN when
+                                              it lost to a record that may yet turn out to be dead */
+    struct tarn_withdraw *withdraws;       /* WITHDRAW */
+    const struct tarn_node_record *record; /* BEAT, LEAVE */
+    bool lost;                             /* BEAT: all must be published again */
+    uint64_t taken_epoch;                  /* BEAT: another living node has this id */
+    uint64_t cursor;                       /* SCAN: in and out */
+    uint64_t seen, withdrawn;              /* SCAN: records looked at, locations removed */
+    uint64_t restored;                     /* RESTORE: how many were missing and are back */
+};
+
+struct tarn_publisher_options {
+    struct tarn_loop *loop;
+    struct tarn_directory *directory;
+    const struct tarn_logger *log;
+    const char *node;
+    uint64_t epoch;
+    const struct tarn_pool_memory *pools;
+    uint32_t npools;
+    uint32_t timeout_ms; /* of one call to Redis */
+    uint32_t ttl_ms;     /* of node records */
+};
+
+int tarn_publisher_start(const struct tarn_publisher_options *o, struct tarn_publisher **p_p);
+/* Ends the thread after the call it is in, gives every request back, frees. NULL is allowed. */
+void tarn_publisher_stop(struct tarn_publisher *p);
+
+void tarn_publisher_submit(struct tarn_publisher *p, struct tarn_request *r);
+/* Takes a request back that was not begun. False: it is being worked on, `done` comes. */
+bool tarn_publisher_cancel(struct tarn_publisher *p, struct tarn_request *r);
+/*
+ * Withdraws in the background, as often as it takes. The key is copied. When too many wait, or memory
+ * is out, the location is forgotten and tarn_publisher_overflowed() becomes true.
+ */
+void tarn_publisher_withdraw(struct tarn_publisher *p, const struct tarn_key *key,
+                             const struct tarn_location *l, uint64_t bytes, const char *why);
+/* True once after withdrawals were forgotten: the directory must be swept. */
+bool tarn_publisher_overflowed(struct tarn_publisher *p);
+
+struct tarn_publisher_stats {
+    bool away; /* the last call failed */
+    uint64_t calls, failed_calls, published, waiting_withdrawals;
+    char error[256]; /* of the last failed call */
+};
+void tarn_publisher_stats(struct tarn_publisher *p, struct tarn_publisher_stats *out);
+
+#endif

@@ -1,0 +1,263 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Reclaiming: how a slot and its extent become free again.
+ *
+ * It changes the slot's gen, then looks for whoever announced himself at the old one: pins (guard.c)
+ * and hazard entries. Only when there is none the extent and the slot become free; until then the
+ * object is in limbo. What is announced after the change of gen will find that gen has changed.
+ */
+#include <stdlib.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "server/store_impl.h"
+
+/* --- hazards ------------------------------------------------------------------------------------ */
+
+static uint64_t hazard_name(uint32_t pool, uint32_t slot)
+{
+    return ((uint64_t)pool << 32 | slot) + 1;
+}
+
+/* Clients write these pages: nothing in them is trusted. */
+static uint32_t page_used(const struct tarn_hazard_page *page)
+{
+    uint32_t used = atomic_load(&page->used);
+    return used < TARN_HAZARDS ? used : TARN_HAZARDS;
+}
+
+static bool is_hazard(const struct tarn_store *s, const struct object *o)
+{
+    uint64_t name = hazard_name(o->pool, o->slot);
+    for (uint32_t i = 0; i < s->npages; i++) {
+        uint32_t used = page_used(s->pages[i]);
+        for (uint32_t k = 0; k < used; k++) {
+            if (atomic_load(&s->pages[i]->entry[k]) == name)
+                return true;
+        }
+    }
+    return false;
+}
+
+static int compare_u64(const void *a, const void *b)
+{
+    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return (x > y) - (x < y);
+}
+
+/* Reads all pages, for many look-ups. */
+void store_read_hazards(struct tarn_store *s)
+{
+    struct hazard_set *h = &s->hazards;
+    h->n = 0;
+    for (uint32_t i = 0; i < s->npages; i++) {
+        uint32_t used = page_used(s->pages[i]);
+        for (uint32_t k = 0; k < used; k++) {
+            uint64_t name = atomic_load(&s->pages[i]->entry[k]);
+            if (name)
+                h->entries[h->n++] = name;
+        }
+    }
+    if (h->n > 1)
+        qsort(h->entries, h->n, sizeof(h->entries[0]), compare_u64);
+}
+
+static bool was_hazard(const struct tarn_store *s, uint32_t pool, uint32_t slot)
+{
+    uint64_t name = hazard_name(pool, slot);
+    return s->hazards.n && bsearch(&name, s->hazards.entries, s->hazards.n, sizeof(name), compare_u64);
+}
+
+int tarn_store_hazard_add(struct tarn_store *s, const struct tarn_hazard_page *page)
+{
+    if (s->npages == s->pages_room) {
+        uint32_t room = s->pages_room ? 2 * s->pages_room : 8;
+        uint64_t *entries = realloc(s->hazards.entries, (size_t)room * TARN_HAZARDS * sizeof(*entries));
+        if (entries)
+            s->hazards.entries = entries;
+        const struct tarn_hazard_page **pages = entries ? realloc(s->pages, room * sizeof(*pages)) : NULL;
+        if (!pages)
+            return tarn_fail(TARN_E_NO_MEMORY, "hazard page %u: out of memory", s->npages);
+        s->pages = pages;
+        s->pages_room = room;
+    }
+    s->pages[s->npages++] = page;
+    return 0;
+}
+
+void tarn_store_hazard_remove(struct tarn_store *s, const struct tarn_hazard_page *page)
+{
+    for (uint32_t i = 0; i < s->npages; i++) {
+        if (s->pages[i] == page) {
+            s->pages[i] = s->pages[--s->npages];
+            return;
+        }
+    }
+}
+
+/* --- reclaiming --------------------------------------------------------------------------------- */
+
+/* After the gen: nobody can get at the object any more but who is there already. */
+static void retire(struct tarn_store *s, struct object *o)
+{
+    struct pool *p = &s->pools[o->pool];
+    _Atomic uint64_t *gen = &p->memory->gen[o->slot];
+    uint64_t g = atomic_load(gen);
+    atomic_store(gen, tarn_gen_readable(g) ? g + 1 : g + 2);
+    o->state = OBJECT_LIMBO;
+    DL_APPEND2(p->limbo, o, listed.prev, listed.next);
+    p->limbos++;
+}
+
+/* A slot whose counter is used up is never handed out again, since its next gen would be an old one. */
+static bool is_worn_out(const struct pool *p, uint32_t slot)
+{
+    return (uint32_t)atomic_load_explicit(&p->memory->gen[slot], memory_order_relaxed) == UINT32_MAX;
+}
+
+static void free_retired(struct pool *p, struct object *o)
+{
+    struct slot *t = &p->slots[o->slot];
+    DL_DELETE2(p->limbo, o, listed.prev, listed.next);
+    p->limbos--;
+    tarn_extent_free(p->alloc, o->handle);
+    p->used -= tarn_extent_round(p->alloc, o->tensor.bytes);
+    t->object = NULL;
+    atomic_store(&t->bytes, 0);
+    atomic_store(&t->session, 0);
+    if (!is_worn_out(p, o->slot)) {
+        t->next_free = p->free_slots;
+        p->free_slots = o->slot + 1;
+    }
+    free(o);
+}
+
+static bool is_pinned(const struct pool *p, uint32_t slot)
+{
+    return atomic_load(&p->slots[slot].pins) != 0;
+}
+
+void store_reclaim(struct tarn_store *s, struct object *o)
+{
+    retire(s, o);
+    if (!is_pinned(&s->pools[o->pool], o->slot) && !is_hazard(s, o))
+        free_retired(&s->pools[o->pool], o);
+}
+
+void store_sweep_limbo(struct tarn_store *s, struct pool *p)
+{
+    if (!p->limbo)
+        return;
+    store_read_hazards(s);
+    struct object *o, *next;
+    DL_FOREACH_SAFE2(p->limbo, o, next, listed.next)
+    {
+        if (!is_pinned(p, o->slot) && !was_hazard(s, o->pool, o->slot))
+            free_retired(p, o);
+    }
+}
+
+bool store_is_idle(void *arg, uint32_t slot)
+{
+    const struct pool *p = arg;
+    return !is_pinned(p, slot) && !was_hazard(p->store, p->index, slot);
+}
+
+static void set_timed(struct tarn_store *s, struct object *o, bool timed)
+{
+    if (timed == o->is_timed)
+        return;
+    o->is_timed = timed;
+    if (timed) {
+        DL_APPEND2(s->timed, o, timed.prev, timed.next);
+        s->ntimed++;
+    } else {
+        DL_DELETE2(s->timed, o, timed.prev, timed.next);
+        s->ntimed--;
+    }
+}
+
+void store_tell_gone(struct tarn_store *s, const struct object *o, const char *why)
+{
+    struct tarn_location l;
+    store_locate(s, o, &l);
+    if (s->o.gone)
+        s->o.gone(s->o.arg, &(struct tarn_key){o->key, o->key_bytes}, &l, o->tensor.bytes, why);
+}
+
+/* All of a removal but freeing: o is in limbo afterwards. */
+static void retire_live(struct tarn_store *s, struct object *o, const char *why)
+{
+    struct pool *p = &s->pools[o->pool];
+    store_unindex(s, o);
+    set_timed(s, o, false);
+    if (!o->pinned_until_ns)
+        tarn_evict_lru.removed(p->evict, o->slot);
+    p->live--;
+    store_tell_gone(s, o, why);
+    retire(s, o);
+}
+
+void store_remove_live(struct tarn_store *s, struct object *o, const char *why)
+{
+    retire_live(s, o, why);
+    if (!is_pinned(&s->pools[o->pool], o->slot) && !is_hazard(s, o))
+        free_retired(&s->pools[o->pool], o);
+}
+
+void store_retire_evicted(struct tarn_store *s, struct object *o)
+{
+    struct pool *p = &s->pools[o->pool];
+    p->evicted++;
+    p->evicted_bytes += o->tensor.bytes;
+    retire_live(s, o, "evicted");
+}
+
+/* --- times -------------------------------------------------------------------------------------- */
+
+bool store_is_expired(const struct object *o)
+{
+    return o->expires_ns && o->expires_ns <= tarn_now_ns();
+}
+
+void store_expire(struct tarn_store *s, struct object *o)
+{
+    s->pools[o->pool].expired++;
+    store_remove_live(s, o, "expired");
+}
+
+void store_schedule(struct tarn_store *s, struct object *o)
+{
+    set_timed(s, o, o->expires_ns || (o->pinned_until_ns && o->pinned_until_ns != FOREVER));
+}
+
+void store_set_pin(struct tarn_store *s, struct object *o, uint64_t until_ns)
+{
+    struct pool *p = &s->pools[o->pool];
+    if (!o->pinned_until_ns && until_ns)
+        tarn_evict_lru.removed(p->evict, o->slot);
+    else if (o->pinned_until_ns && !until_ns)
+        tarn_evict_lru.added(p->evict, o->slot);
+    o->pinned_until_ns = until_ns;
+    store_schedule(s, o);
+}
+
+/* Looks at up to max objects that wait for a time, in turn; whether any time had come. */
+bool store_run_timed(struct tarn_store *s, uint64_t max)
+{
+    uint64_t now = tarn_now_ns();
+    bool any = false;
+    for (uint64_t n = s->ntimed < max ? s->ntimed : max; n > 0; n--) {
+        struct object *o = s->timed;
+        DL_DELETE2(s->timed, o, timed.prev, timed.next);
+        DL_APPEND2(s->timed, o, timed.prev, timed.next);
+        if (o->expires_ns && o->expires_ns <= now) {
+            store_expire(s, o);
+            any = true;
+        } else if (o->pinned_until_ns && o->pinned_until_ns <= now) {
+            store_set_pin(s, o, 0);
+            any = true;
+        }
+    }
+    return any;
+}

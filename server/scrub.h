@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Scrub: keeps node and directory agreed, both ways and without haste.
+ *   own pass      every object of the store is looked up; what the directory lacks is published again,
+ *                 what lost to a newer version meanwhile is freed
+ *   sweep         every record of the directory is looked at; locations of this node that the store
+ *                 does not hold, and those of dead nodes or earlier runs, are withdrawn
+ * Each goes page by page, so many pages a heartbeat that a pass takes --scrub-s. A pass that is wanted
+ * at once (Redis lost everything; this node's first pass) takes page after page.
+ */
+#ifndef TARN_SERVER_SCRUB_H
+#define TARN_SERVER_SCRUB_H
+
+#include "server/node.h"
+
+int tarn_scrub_new(struct tarn_node *n, struct tarn_scrub **s_p);
+/* No page is under way any more: the publisher has stopped. NULL is allowed. */
+void tarn_scrub_free(struct tarn_scrub *s);
+/* After every successful beat. */
+void tarn_scrub_tick(struct tarn_scrub *s);
+/* From now on, at full speed: an own pass from the start. */
+void tarn_scrub_restore_all(struct tarn_scrub *s);
+/* The same for a sweep. */
+void tarn_scrub_sweep_all(struct tarn_scrub *s);
+
+#endif

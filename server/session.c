@@ -1,0 +1,259 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "server/session.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+
+#define AT "session"
+#ifndef SO_PEERPIDFD
+#define SO_PEERPIDFD 77
+#endif
+
+int tarn_sessions_new(struct tarn_node *n, struct tarn_sessions **s_p)
+{
+    struct tarn_sessions *s = calloc(1, sizeof(*s));
+    if (!s)
+        return tarn_fail(TARN_E_NO_MEMORY, "sessions: out of memory");
+    s->node = n;
+    *s_p = s;
+    return 0;
+}
+
+static void detach(struct tarn_session *s)
+{
+    struct tarn_node *n = s->all->node;
+    for (uint32_t i = 0; i < n->ntransports; i++) {
+        if (s->attached & 1u << i)
+            n->transports[i].ops->detach(n->transports[i].server, s->id);
+    }
+    s->attached = 0;
+}
+
+static void drop_page(struct tarn_session *s)
+{
+    if (s->page) {
+        tarn_store_hazard_remove(s->all->node->store, s->page);
+        munmap(s->page, sizeof(*s->page));
+        s->page = NULL;
+    }
+    if (s->hazard_fd >= 0)
+        close(s->hazard_fd);
+    s->hazard_fd = -1;
+}
+
+static void session_free(struct tarn_session *s)
+{
+    struct tarn_node *n = s->all->node;
+    detach(s);
+    uint32_t aborted = tarn_store_abort_session(n->store, s->id);
+    if (aborted)
+        tarn_log(&n->log, TARN_LOG_INFO, AT,
+                 "msg=\"reservations of a gone client freed\" session=%016" PRIx64 " pid=%d reservations=%u",
+                 s->id, (int)s->pid, aborted);
+    drop_page(s);
+    if (s->exit_watch)
+        tarn_watch_free(s->exit_watch);
+    if (s->pidfd >= 0)
+        close(s->pidfd);
+    HASH_DEL(s->all->table, s);
+    free(s);
+    if (aborted)
+        tarn_node_drain_check(n);
+}
+
+void tarn_sessions_free(struct tarn_sessions *s)
+{
+    struct tarn_session *session, *next;
+    if (!s)
+        return;
+    HASH_ITER (hh, s->table, session, next)
+        session_free(session);
+    free(s);
+}
+
+static void process_exited(void *arg, int events)
+{
+    struct tarn_session *s = arg;
+    (void)events;
+    tarn_watch_free(s->exit_watch);
+    s->exit_watch = NULL;
+    s->exited = true;
+    if (!s->connections)
+        session_free(s);
+}
+
+/* A descriptor of the process at the other end, -1 when there is no way to have one. */
+static int peer_pidfd(int fd, pid_t pid)
+{
+    int pidfd = -1;
+    socklen_t bytes = sizeof(pidfd);
+    if (getsockopt(fd, SOL_SOCKET, SO_PEERPIDFD, &pidfd, &bytes) == 0 && pidfd >= 0)
+        return pidfd;
+    return pid > 0 ? (int)syscall(SYS_pidfd_open, pid, 0) : -1;
+}
+
+/* Learns which process the session is, from its first connection over the Unix socket. */
+static int identify(struct tarn_session *s, int unix_fd)
+{
+    struct ucred peer = {0};
+    socklen_t bytes = sizeof(peer);
+    if (getsockopt(unix_fd, SOL_SOCKET, SO_PEERCRED, &peer, &bytes))
+        return tarn_fail(TARN_E_SYSTEM, "HELLO: cannot tell the peer's process: %m");
+    if (s->pid && s->pid != peer.pid)
+        return tarn_fail(TARN_E_AUTH,
+                         "HELLO: session %016" PRIx64 " belongs to process %d, not to %d: choose a "
+                         "random number for each process",
+                         s->id, (int)s->pid, (int)peer.pid);
+    if (s->pid)
+        return 0;
+    s->pid = peer.pid;
+    s->pidfd = peer_pidfd(unix_fd, peer.pid);
+    if (s->pidfd >= 0 &&
+        tarn_watch_new(s->all->node->loop, s->pidfd, TARN_READABLE, process_exited, s, &s->exit_watch)) {
+        close(s->pidfd);
+        s->pidfd = -1;
+    }
+    return 0;
+}
+
+static struct tarn_session *session_new(struct tarn_sessions *all, uint64_t id)
+{
+    struct tarn_session *s = calloc(1, sizeof(*s));
+    if (!s)
+        return NULL;
+    s->all = all;
+    s->id = id;
+    s->pidfd = s->hazard_fd = -1;
+    HASH_ADD(hh, all->table, id, sizeof(s->id), s);
+    if (!s->hh.tbl) {
+        free(s);
+        return NULL;
+    }
+    return s;
+}
+
+int tarn_session_join(struct tarn_sessions *all, uint64_t id, int unix_fd, struct tarn_session **session_p)
+{
+    struct tarn_session *s;
+    HASH_FIND(hh, all->table, &id, sizeof(id), s);
+    bool fresh = !s;
+    if (fresh && !(s = session_new(all, id)))
+        return tarn_fail(TARN_E_NO_MEMORY, "HELLO: out of memory");
+    int rc = unix_fd >= 0 ? identify(s, unix_fd) : 0;
+    if (rc && fresh)
+        session_free(s);
+    if (rc)
+        return rc;
+    s->connections++;
+    *session_p = s;
+    return 0;
+}
+
+void tarn_session_leave(struct tarn_session *s)
+{
+    if (--s->connections)
+        return;
+    detach(s);
+    bool lingers = s->pidfd >= 0 && !s->exited;
+    if (!lingers || (!s->page && !s->writer)) {
+        session_free(s);
+        return;
+    }
+    if (!s->writer && tarn_store_abort_session(s->all->node->store, s->id)) {
+        tarn_session_reservations_changed(s);
+        tarn_node_drain_check(s->all->node);
+    }
+}
+
+/* The size is sealed, so that no client can take pages away under the node. */
+static int make_page(struct tarn_session *s)
+{
+    size_t bytes = sizeof(*s->page);
+    int fd = memfd_create("tarn-hazards", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    if (fd < 0 || ftruncate(fd, (off_t)bytes) ||
+        fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)) {
+        int rc = tarn_fail(TARN_E_SYSTEM, "hazard page: %m: allow the node more open files");
+        if (fd >= 0)
+            close(fd);
+        return rc;
+    }
+    s->hazard_fd = fd;
+    void *page = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (page == MAP_FAILED)
+        return tarn_fail(TARN_E_SYSTEM, "hazard page: mmap: %m");
+    int rc = tarn_store_hazard_add(s->all->node->store, page);
+    if (rc)
+        munmap(page, bytes);
+    else
+        s->page = page;
+    return rc;
+}
+
+static int find_transport(const struct tarn_node *n, const char *name)
+{
+    for (uint32_t i = 0; i < n->ntransports; i++) {
+        if (!strcmp(n->transports[i].ops->name, name))
+            return (int)i;
+    }
+    return -1;
+}
+
+static int check_attach(const struct tarn_session *s, const struct tarn_transport_ops *ops, bool write,
+                        bool local)
+{
+    bool mapped = ops->caps & TARN_CAP_SAME_HOST;
+    if (mapped && !local)
+        return tarn_fail(TARN_E_NOT_REACHABLE,
+                         "ATTACH %s: reaches from the node's host only: connect to its Unix "
+                         "socket",
+                         ops->name);
+    if (mapped && write && (ops->caps & TARN_CAP_ONE_SIDED) && s->pidfd < 0)
+        return tarn_fail(
+            TARN_E_NOT_REACHABLE,
+            "ATTACH %s: the node cannot see process %d, so it could not tell when a writer is gone: "
+            "use one PID namespace, or write by tcp",
+            ops->name, (int)s->pid);
+    return 0;
+}
+
+int tarn_session_attach(struct tarn_session *s, const char *transport, bool write, bool local,
+                        struct tarn_attach *a)
+{
+    struct tarn_node *n = s->all->node;
+    int at = find_transport(n, transport);
+    if (at < 0)
+        return tarn_fail(TARN_E_NOT_REACHABLE, "ATTACH %s: node %s does not offer that transport", transport,
+                         n->id);
+    const struct tarn_transport_ops *ops = n->transports[at].ops;
+    int rc = check_attach(s, ops, write, local);
+    if (!rc && (ops->caps & TARN_CAP_VIEW) && local && s->hazard_fd < 0 && (rc = make_page(s)))
+        drop_page(s);
+    if (rc)
+        return rc;
+    *a = (struct tarn_attach){.session = s->id, .write = write, .local = local, .hazard_fd = s->hazard_fd};
+    rc = ops->attach(n->transports[at].server, a);
+    if (rc)
+        return rc;
+    s->attached |= 1u << at;
+    s->writer |= write && (ops->caps & TARN_CAP_SAME_HOST) && (ops->caps & TARN_CAP_ONE_SIDED);
+    return 0;
+}
+
+void tarn_session_reservations_changed(struct tarn_session *s)
+{
+    if (!tarn_store_session_reserved(s->all->node->store, s->id))
+        s->reserving_since_ns = 0;
+    else if (!s->reserving_since_ns)
+        s->reserving_since_ns = tarn_now_ns();
+}

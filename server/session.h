@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Sessions: one client process run, by the number it chose. A session lives as long as one of its
+ * control connections, and longer while its process could still harm or need the pools:
+ *
+ *   CONNECTED --last connection closes--> LINGERING --the process has exited--> gone
+ *                                    \--nothing mapped---------------------------> gone
+ *
+ * LINGERING keeps the hazard page (the process may hold views) and, when the session was given write
+ * access to a mapping, its reservations (a late write may come). A process that connects again under
+ * the same number is CONNECTED again.
+ */
+#ifndef TARN_SERVER_SESSION_H
+#define TARN_SERVER_SESSION_H
+
+#include <sys/types.h>
+
+#define HASH_NONFATAL_OOM 1
+#include <uthash.h>
+
+#include "server/node.h"
+
+struct tarn_session {
+    UT_hash_handle hh;
+    struct tarn_sessions *all;
+    uint64_t id;
+    uint32_t connections;
+    pid_t pid; /* 0: not known, none of its connections came over the Unix socket */
+    int pidfd; /* -1: the process cannot be watched from here */
+    struct tarn_watch *exit_watch;
+    bool exited;
+    bool writer;       /* has a writable mapping */
+    uint32_t attached; /* bits of node->transports */
+    int hazard_fd;
+    struct tarn_hazard_page *page;
+    uint64_t reserving_since_ns; /* 0: it has no reservations */
+};
+
+struct tarn_sessions {
+    struct tarn_node *node;
+    struct tarn_session *table;
+};
+
+int tarn_sessions_new(struct tarn_node *n, struct tarn_sessions **s_p);
+/* Ends all; their connections are gone already. */
+void tarn_sessions_free(struct tarn_sessions *s);
+
+/*
+ * Adds a connection to the session of that id, which begins with it. unix_fd: the connection when it
+ * came over the Unix socket, else -1. AUTH when the id belongs to another process.
+ */
+int tarn_session_join(struct tarn_sessions *s, uint64_t id, int unix_fd, struct tarn_session **session_p);
+void tarn_session_leave(struct tarn_session *s);
+
+/* ATTACH; `local` says that descriptors can be passed. Fills text and descriptors of *a. */
+int tarn_session_attach(struct tarn_session *s, const char *transport, bool write, bool local,
+                        struct tarn_attach *a);
+/* To be called after reservations came or went: keeps reserving_since_ns. */
+void tarn_session_reservations_changed(struct tarn_session *s);
+
+#endif

@@ -1,0 +1,147 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What a node holds: pools, slots, the key index, reservations, and when an extent may be reused.
+ *
+ * One thread (control) calls everything here, except the guard, which transports call from theirs.
+ * The store talks to nobody: objects that go away are reported to `gone`, so that the caller takes
+ * them out of the directory.
+ *
+ * Life of a slot
+ *   FREE --reserve--> RESERVED --commit--> PUBLISHING --published--> LIVE
+ *   RESERVED --abort, owner gone--> (reclaim)     PUBLISHING --refused--> (reclaim)
+ *   LIVE --evict, remove, replaced, expired--> (reclaim)
+ *   reclaim: gen becomes odd and new, then, once no pin and no hazard names the slot, FREE; until then
+ *   LIMBO. LIMBO slots are looked at again whenever room is needed, and by tarn_store_tick().
+ *
+ * Why reuse is safe: a reader announces itself first (pin, or hazard entry), then checks gen; the store
+ * changes gen first, then looks for announcements; both with sequentially consistent accesses, so one
+ * of the two always sees the other. One-sided readers announce nothing and check gen afterwards.
+ */
+#ifndef TARN_SERVER_STORE_H
+#define TARN_SERVER_STORE_H
+
+#include "metadata/directory.h"
+#include "transport/transport.h"
+
+struct tarn_store;
+
+struct tarn_pool_options {
+    char name[TARN_POOL_NAME_MAX + 1];
+    uint64_t bytes;
+    uint64_t align;   /* of extents; 0: 64 */
+    uint32_t slots;   /* objects at most; 0: bytes / 4096, at least 1024, at most 2^28 */
+    bool huge;        /* MFD_HUGETLB */
+};
+
+struct tarn_store_options {
+    uint64_t epoch;   /* its low half must not be 0: INVALID */
+    const char *node; /* id, for locations */
+    uint32_t high_watermark, low_watermark; /* percent of a pool; ticks evict from high down to low */
+    uint64_t session_reserved_max; /* bytes a session may have reserved and not committed, unless it is one
+                                      reservation; 0: no limit */
+    const struct tarn_logger *log;
+    /* An object left: why is "evicted", "expired", "removed" or "replaced". */
+    void (*gone)(void *arg, const struct tarn_key *key, const struct tarn_location *l, uint64_t bytes,
+                 const char *why);
+    void *arg;
+};
+
+int tarn_store_new(const struct tarn_store_options *o, struct tarn_store **s_p);
+/* Frees all memory; transports must have stopped. */
+void tarn_store_free(struct tarn_store *s);
+
+/*
+ * Adds a CPU pool: memfds for arena, gen and touch, mapped. Only before the first reserve. Says what
+ * is free and which setting to change when memory, memlock, huge pages or /dev/shm do not suffice
+ * (checked before anything can be killed for it). CONFIG, NO_MEMORY, SYSTEM.
+ */
+int tarn_store_add_pool(struct tarn_store *s, const struct tarn_pool_options *o);
+const struct tarn_pool_memory *tarn_store_pools(const struct tarn_store *s, uint32_t *n_p);
+/* Index of a pool by name, -1 when there is none. */
+int tarn_store_pool_find(const struct tarn_store *s, const char *name, size_t bytes);
+
+struct tarn_guard tarn_store_guard(struct tarn_store *s);
+/* Node time in ticks. */
+uint32_t tarn_store_now(const struct tarn_store *s);
+uint64_t tarn_store_tick_base_ns(const struct tarn_store *s);
+
+/* --- putting ------------------------------------------------------------------------------------ */
+
+struct tarn_reserve {
+    struct tarn_key key;
+    struct tarn_tensor tensor;
+    int pool;         /* index, -1: the store chooses */
+    bool absent;      /* EXISTS when the key is here already */
+    bool pin;
+    uint64_t version;
+    uint32_t ttl_ms;
+    uint64_t session;
+};
+
+struct tarn_grant {
+    uint32_t pool, slot;
+    uint64_t offset, gen;
+};
+
+/* Reserves room, evicting inline. EXISTS, TOO_LARGE, FULL (why nothing can go), BUSY (the session's limit). */
+int tarn_store_reserve(struct tarn_store *s, const struct tarn_reserve *r, struct tarn_grant *g);
+
+/*
+ * Begins a commit: the slot becomes PUBLISHING and its gen even. *p gets key (owned by the store until
+ * commit_end), mode (ABSENT or REPLACE, as reserved), record and location to publish.
+ * STALE: no such reservation of this session.
+ */
+int tarn_store_commit_begin(struct tarn_store *s, uint64_t session, uint32_t pool, uint32_t slot, uint64_t gen,
+                            struct tarn_publish *p);
+/* Ends it. published: LIVE, and another object of the same key held here is reclaimed. Else reclaimed
+ * without a word to `gone`. gen is the reservation's. */
+void tarn_store_commit_end(struct tarn_store *s, uint32_t pool, uint32_t slot, uint64_t gen, bool published);
+
+/* Gives a reservation back. False when there is no such one of this session. */
+bool tarn_store_abort(struct tarn_store *s, uint64_t session, uint32_t pool, uint32_t slot, uint64_t gen);
+/* All reservations of a session that is gone and can no longer write. Returns how many. */
+uint32_t tarn_store_abort_session(struct tarn_store *s, uint64_t session);
+
+/* --- objects ------------------------------------------------------------------------------------ */
+
+/* The LIVE object of a key: fills record and location (any may be NULL). False when there is none. */
+bool tarn_store_find(const struct tarn_store *s, const struct tarn_key *key, struct tarn_record *r,
+                     struct tarn_location *l);
+/* Reclaims a key's object and tells `gone`. False when there is none. */
+bool tarn_store_remove(struct tarn_store *s, const struct tarn_key *key, const char *why);
+/* Reclaims the object at slot if it still has the (even) generation; tells `gone` with "replaced". One that
+ * is PUBLISHING is reclaimed by its commit_end, without a word. */
+bool tarn_store_release(struct tarn_store *s, uint32_t pool, uint32_t slot, uint64_t gen);
+/* Keeps an object from eviction. ttl_ms 0: until unpinned. The longest of several pins counts, and one unpin
+ * ends them all. */
+bool tarn_store_pin(struct tarn_store *s, const struct tarn_key *key, uint32_t ttl_ms);
+bool tarn_store_unpin(struct tarn_store *s, const struct tarn_key *key);
+bool tarn_store_touch(struct tarn_store *s, const struct tarn_key *key);
+/* Evicts least recently used objects until `bytes` more are free or nothing can go; how many were freed. */
+uint64_t tarn_store_evict(struct tarn_store *s, uint32_t pool, uint64_t bytes);
+
+/*
+ * Walks LIVE objects for republishing and scrub: calls fn for at most `max` of them, from *cursor (0 at
+ * the start); returns false at the end. Objects may come and go between calls. Key and record are the
+ * store's and valid during fn.
+ */
+typedef void (*tarn_store_walk_fn)(void *arg, const struct tarn_key *key, const struct tarn_record *r);
+bool tarn_store_walk(struct tarn_store *s, uint64_t *cursor, uint32_t max, tarn_store_walk_fn fn, void *arg);
+
+/* --- hazards, housekeeping, figures ------------------------------------------------------------- */
+
+/* Hazard pages of sessions; a page stays mapped until it was removed. */
+int tarn_store_hazard_add(struct tarn_store *s, const struct tarn_hazard_page *page);
+void tarn_store_hazard_remove(struct tarn_store *s, const struct tarn_hazard_page *page);
+
+/* Every 100 ms: limbo, expiry, watermarks. */
+void tarn_store_tick(struct tarn_store *s);
+
+struct tarn_pool_stats {
+    uint64_t bytes, used, free, largest_hole, objects, reserved, reserved_bytes, limbo, slots;
+    uint64_t evicted, evicted_bytes, expired, refused;
+};
+void tarn_store_stats(const struct tarn_store *s, uint32_t pool, struct tarn_pool_stats *out);
+uint64_t tarn_store_session_reserved(const struct tarn_store *s, uint64_t session);
+
+#endif

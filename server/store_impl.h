@@ -1,0 +1,151 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Inside of the store, for its own files only:
+ *   store.c   pools, key index, reservations, objects
+ *   reclaim.c how slots and extents come free: limbo, hazards, expiry
+ *   room.c    eviction
+ *   guard.c   what transports call from their threads
+ *
+ * Threads. struct slot's atomic members and the shared gen and touch arrays are what guard functions
+ * read and write; all else is the control thread's. There is no lock.
+ */
+#ifndef TARN_SERVER_STORE_IMPL_H
+#define TARN_SERVER_STORE_IMPL_H
+
+#include <stdatomic.h>
+
+#define HASH_NONFATAL_OOM 1
+#include <uthash.h>
+#include <utlist.h>
+
+#include "server/alloc.h"
+#include "server/evict.h"
+#include "server/store.h"
+
+#define NO_SLOT UINT32_MAX
+#define FOREVER UINT64_MAX
+
+enum object_state { OBJECT_RESERVED, OBJECT_PUBLISHING, OBJECT_LIVE, OBJECT_LIMBO };
+
+struct link {
+    struct object *prev, *next;
+};
+
+struct session {
+    uint64_t id;
+    uint64_t reserved;   /* bytes reserved and not committed */
+    struct object *list; /* those reservations; never empty */
+    UT_hash_handle hh;
+};
+
+/* What a slot that is not free holds. */
+struct object {
+    UT_hash_handle hh;       /* LIVE: in the key index */
+    struct link listed;      /* RESERVED: of its session; LIMBO: in its pool's limbo */
+    struct link timed;       /* with is_timed: in the list of objects that wait for a time */
+    struct session *session; /* RESERVED */
+    struct tarn_tensor tensor;
+    uint64_t version, born_ms;
+    uint64_t expires_ns;      /* 0: never */
+    uint64_t pinned_until_ns; /* 0: not pinned */
+    uint32_t ttl_ms;
+    uint32_t pool, slot, handle;
+    uint16_t key_bytes;
+    uint8_t state; /* enum object_state */
+    bool absent, displaced, is_timed;
+    char key[];
+};
+
+/*
+ * Private half of a slot. A slot that was used is free when object is NULL. offset, bytes and session
+ * are written only while no pin can hold (see guard.c).
+ */
+struct slot {
+    struct object *object;
+    _Atomic uint64_t offset, bytes, session;
+    _Atomic uint32_t pins;
+    uint32_t next_free; /* plus 1 */
+};
+
+struct pool {
+    struct tarn_store *store;
+    char name[TARN_POOL_NAME_MAX + 1];
+    uint32_t index;
+    struct tarn_pool_memory *memory;
+    struct tarn_alloc *alloc;
+    struct slot *slots;  /* lazily backed: only slots that were used take memory */
+    uint32_t used_slots; /* slots ever used are those below */
+    uint32_t free_slots; /* the slot freed last, plus 1 */
+    struct tarn_evict *evict;
+    struct object *limbo;
+    bool lowering; /* the high watermark was passed and the low one is not reached yet */
+    uint64_t used; /* bytes of extents */
+    uint64_t live, reserved, reserved_bytes, limbos;
+    uint64_t evicted, evicted_bytes, expired, refused;
+};
+
+/* What the hazard pages named when they were last read, sorted. */
+struct hazard_set {
+    uint64_t *entries;
+    size_t n;
+};
+
+struct tarn_store {
+    struct tarn_store_options o;
+    char node[TARN_NODE_ID_MAX + 1];
+    uint64_t tick_base_ns;
+    struct pool pools[TARN_POOLS_MAX];
+    struct tarn_pool_memory memory[TARN_POOLS_MAX];
+    uint32_t npools;
+    uint64_t promised_bytes;  /* of pools whose pages come when touched */
+    uint64_t seed;            /* of the index's hash */
+    struct object *index;     /* LIVE objects by key */
+    struct session *sessions; /* those with reservations */
+    struct object *timed;     /* LIVE objects with an expiry or a pin that ends */
+    uint64_t ntimed;
+    const struct tarn_hazard_page **pages;
+    uint32_t npages, pages_room;
+    struct hazard_set hazards;
+};
+
+/* --- store.c ------------------------------------------------------------------------------------ */
+
+void store_locate(const struct tarn_store *s, const struct object *o, struct tarn_location *l);
+/* Takes a LIVE object out of the key index. */
+void store_unindex(struct tarn_store *s, struct object *o);
+
+/* --- reclaim.c ---------------------------------------------------------------------------------- */
+
+/* Changes the slot's gen and frees the object, from limbo later if somebody is at its extent. */
+void store_reclaim(struct tarn_store *s, struct object *o);
+/* Takes a LIVE object out of everything, tells `gone`, reclaims it. */
+void store_remove_live(struct tarn_store *s, struct object *o, const char *why);
+/* The same for eviction, but leaves it in limbo: for many at once, to be swept together. */
+void store_retire_evicted(struct tarn_store *s, struct object *o);
+void store_sweep_limbo(struct tarn_store *s, struct pool *p);
+/* Calls `gone` with the location that o has while readable: before it is reclaimed. */
+void store_tell_gone(struct tarn_store *s, const struct object *o, const char *why);
+
+/* Reads all hazard pages, for store_is_idle(). */
+void store_read_hazards(struct tarn_store *s);
+/* Nobody is known to read or write the slot; for struct tarn_evict_view, arg is the pool. */
+bool store_is_idle(void *arg, uint32_t slot);
+
+/* A LIVE object gets under the eviction policy or, pinned, out of it. until_ns 0: unpinned. */
+void store_set_pin(struct tarn_store *s, struct object *o, uint64_t until_ns);
+/* To be called when expires_ns or pinned_until_ns has changed. */
+void store_schedule(struct tarn_store *s, struct object *o);
+/* Looks at up to max objects that wait for a time, in turn; whether any time had come. */
+bool store_run_timed(struct tarn_store *s, uint64_t max);
+bool store_is_expired(const struct object *o);
+void store_expire(struct tarn_store *s, struct object *o);
+
+/* --- room.c ------------------------------------------------------------------------------------- */
+
+/* Evicts so that a hole of `bytes`, or a slot, comes free. False when nothing that could go makes one. */
+bool store_make_hole(struct tarn_store *s, struct pool *p, uint64_t bytes);
+bool store_make_slot(struct tarn_store *s, struct pool *p);
+/* A slot can be had without evicting. */
+bool store_has_slot(const struct pool *p);
+
+#endif

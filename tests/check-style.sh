@@ -1,0 +1,99 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# What a machine can say about the code's shape: lengths, layers, banned functions, headers that
+# compile alone, generated pages in step, man pages and scripts that parse. Prints every finding.
+set -u
+cd "$(dirname "$0")/.."
+build=${TARN_BUILD:-build}
+bad=0
+say()
+{
+    bad=$((bad + 1))
+    echo "style: $*"
+}
+
+code=$(find include base metadata transport server client tests -name '*.[ch]' | sort)
+
+# Lengths: a file 800 lines, a function 100.
+for f in $code; do
+    n=$(wc -l <"$f")
+    [ "$n" -le 800 ] || say "$f has $n lines, the limit is 800"
+done
+# shellcheck disable=SC2086
+ctags --version 2>/dev/null | grep -q Universal &&
+    ctags --kinds-C=f --fields=+ne -x --_xformat='%N %F %n %e' $code |
+    awk '{ n = $4 - $3 + 1; if (n > 100) print $1 " in " $2 " has " n " lines, the limit is 100" }' >"$build/style.txt"
+while read -r line; do say "$line"; done <"$build/style.txt"
+
+# Layers: base <- transport, metadata <- client, server.
+layer()
+{
+    # $1 folder, $2 pattern of includes it must not have
+    hits=$(grep -nE "^#include [\"<]($2)" "$1"/*.[ch] 2>/dev/null)
+    [ -z "$hits" ] || say "$1 includes what it must not: $hits"
+}
+layer base 'transport/|metadata/|server/|client/'
+layer transport 'metadata/|server/|client/'
+layer metadata 'transport/|server/|client/'
+layer server 'client/'
+layer include/tarn 'base/|transport/|metadata/|server/|client/'
+hits=$(grep -lE '^#include "server/' client/*.[ch] 2>/dev/null | grep -v '^client/bench')
+[ -z "$hits" ] || say "client includes server: $hits"
+only()
+{
+    # $1 pattern of a header, $2 the files that may include it (regular expression)
+    hits=$(grep -lE "^#include <$1" $code | grep -vE "$2")
+    [ -z "$hits" ] || say "<$1> is included outside its place: $hits"
+}
+only 'event2?/|event2?\.h' '^(base/loop\.c|server/admin\.c)$'
+only 'infiniband/|rdma/' '^transport/(rdma|sym_verbs)'
+only 'cuda' '^transport/.*cuda|^tests/'
+only 'hiredis/' '^base/resp|^tests/'
+only 'jansson' '^client/(cli|file|bench)|^tests/'
+only 'curses' '^client/cli'
+
+# Functions that have a safe form.
+hits=$(grep -nE '\b(strcpy|strcat|sprintf|vsprintf|gets|strtok|alloca|atoi|atol)\(' $code)
+[ -z "$hits" ] || say "banned function: $hits"
+# The library never prints, aborts or exits.
+lib=$(ls base/*.c metadata/*.c transport/*.c client/*.c | grep -vE '^client/(cli|bench)')
+hits=$(grep -nE '(^|[^a-z_.>])(printf|fprintf|puts|putchar|perror|abort|exit|_exit|assert)\(' $lib)
+[ -z "$hits" ] || say "the library prints or exits: $hits"
+# Tests synchronise on events.
+hits=$(grep -nE '\b(u|nano)?sleep\(' $(find tests -name '*.[ch]') | grep -v 'not synchronisation')
+[ -z "$hits" ] || say "a sleep in a test: $hits"
+hits=$(grep -nE '\b(TODO|FIXME|XXX|HACK)\b' $code Makefile deploy/*.sh)
+[ -z "$hits" ] || say "unfinished: $hits"
+
+# Every header compiles alone and every file has a licence line.
+for h in $(find include base metadata transport server client tests -name '*.h'); do
+    ${CC:-cc} -std=gnu11 -D_GNU_SOURCE -Wall -Wextra -Werror -fsyntax-only -I. -Iinclude -x c "$h" ||
+        say "$h does not compile alone"
+done
+for f in $code; do
+    head -n 1 "$f" | grep -q 'SPDX-License-Identifier: Apache-2.0' || say "$f has no licence line"
+done
+
+# Exported symbols are the public ones.
+hits=$(nm -D --defined-only "$build/libtarn.so" | awk '{ print $3 }' | grep -vE '^(tarn_[a-z0-9_]+(@@?TARN_[0-9.]+)?|TARN_[0-9.]+)$')
+[ -z "$hits" ] || say "libtarn exports $hits"
+
+# Generated pages.
+tmp=$(mktemp -d)
+trap 'rm -rf "$tmp"' EXIT
+TARN_BUILD=$build sh docs/generate.sh "$tmp"
+for f in options.md errors.md; do
+    diff -u "docs/$f" "$tmp/$f" >"$tmp/diff" || { say "docs/$f is out of step, run make docs"; cat "$tmp/diff"; }
+done
+for p in tarnd tarn; do
+    "$build/$p" --man >"$tmp/$p.1"
+    if command -v mandoc >/dev/null; then
+        mandoc -Tlint -W error "$tmp/$p.1" >"$tmp/lint" || { say "the man page of $p has errors"; cat "$tmp/lint"; }
+    fi
+done
+for f in deploy/*.sh tests/*.sh tests/*/*.sh docs/*.sh .ci/run; do
+    sh -n "$f" || say "$f does not parse"
+done
+
+[ $bad = 0 ] && echo "style: nothing to say" && echo "1 passed, 0 failed, 0 skipped"
+[ $bad = 0 ]

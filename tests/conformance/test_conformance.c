@@ -1,0 +1,731 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The conformance suite: the same cases over every transport that is usable here, alone and under
+ * injected faults, with the node, this process and a second client process. A transport is done when
+ * it passes.
+ *
+ * Every case keeps two rules: an operation ends inside its deadline (plus slack for a busy machine),
+ * and a status of 0 means the bytes are right. Without faults it must also be 0; under faults any of
+ * the errors that a broken transport may cause is allowed, and the case tries again until it gets
+ * through, so that it sees the whole way each time.
+ */
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/hash.h"
+#include "base/text.h"
+#include "tests/harness.h"
+#include <tarn/tarn.h>
+
+#define MIB (1024u * 1024u)
+#define SLACK_MS 5000
+#define TIMEOUT_MS 3000
+#define TRIES 400
+
+/* One way to run all cases. */
+struct way {
+    const char *transport;
+    const char *faults; /* options of the fault injector, NULL: none */
+    uint32_t timeout_ms;
+    char name[64];
+};
+
+struct fixture {
+    struct harness *h;
+    struct harness_redis *redis;
+    struct harness_node *node;
+};
+
+/* What a case works with. */
+struct place {
+    const struct way *way;
+    struct tarn_client *client;
+    uint64_t seed;
+};
+
+static struct fixture fix;
+static const char *self;
+static int ran, passed; /* cases; when they differ in the end, logs are printed */
+
+/* --- bytes -------------------------------------------------------------------------------------- */
+
+/* Content that depends on the key, the version and the position, so that foreign, stale or torn bytes show. */
+static void fill(uint8_t *p, size_t bytes, const char *key, uint64_t version)
+{
+    uint64_t x = tarn_hash(key, strlen(key), version);
+    for (size_t i = 0; i < bytes; i++) {
+        if (i % 8 == 0)
+            x = x * 6364136223846793005ull + 1442695040888963407ull;
+        p[i] = (uint8_t)(x >> (8 * (i % 8)));
+    }
+}
+
+static uint8_t *made(size_t bytes, const char *key, uint64_t version)
+{
+    uint8_t *p = malloc(bytes + 1);
+    assert_non_null(p);
+    fill(p, bytes, key, version);
+    return p;
+}
+
+static uint64_t rnd(struct place *p, uint64_t below)
+{
+    p->seed = p->seed * 6364136223846793005ull + 1442695040888963407ull;
+    return (p->seed >> 33) % below;
+}
+
+/* --- operations --------------------------------------------------------------------------------- */
+
+static bool forgivable(const struct place *p, int status)
+{
+    if (!p->way->faults)
+        return false;
+    return status == TARN_E_NODE_DOWN || status == TARN_E_TIMEOUT || status == TARN_E_STALE ||
+           status == TARN_E_NOT_REACHABLE || status == TARN_E_AGAIN || status == TARN_E_FULL ||
+           status == TARN_E_NOT_FOUND || status == TARN_E_BUSY || status == TARN_E_CANCELED;
+}
+
+static struct tarn_key key_of(const char *text)
+{
+    return (struct tarn_key){.data = text, .bytes = strlen(text)};
+}
+
+/* Runs get or put of one item until it is through; the last status. Only faults are retried. */
+static int run(struct place *p, bool put, struct tarn_item *item, uint32_t flags)
+{
+    int status = TARN_E_TIMEOUT;
+    for (int i = 0; i < TRIES; i++) {
+        uint64_t start = harness_now_ms();
+        if (put) {
+            struct tarn_put_options o = {.size = sizeof o, .timeout_ms = p->way->timeout_ms, .flags = flags};
+            status = tarn_put(p->client, item, 1, &o);
+        } else {
+            struct tarn_get_options o = {.size = sizeof o, .timeout_ms = p->way->timeout_ms, .flags = flags};
+            status = tarn_get(p->client, item, 1, &o);
+        }
+        assert_int_equal(status, item->status);
+        assert_true(harness_now_ms() - start < p->way->timeout_ms + SLACK_MS);
+        if (!forgivable(p, status))
+            break;
+    }
+    return status;
+}
+
+static int put_bytes(struct place *p, const char *key, const void *data, size_t bytes, uint32_t flags)
+{
+    struct tarn_piece piece = {.addr = (void *)data, .bytes = bytes};
+    struct tarn_item item = {
+        .key = key_of(key), .pieces = &piece, .npieces = 1, .tensor = tarn_bytes(bytes)};
+    int status = run(p, true, &item, flags);
+    /* Under faults an earlier try may have been published although its answer was lost. */
+    return status == TARN_E_EXISTS && p->way->faults ? 0 : status;
+}
+
+static int get_bytes(struct place *p, const char *key, void *data, size_t bytes)
+{
+    struct tarn_piece piece = {.addr = data, .bytes = bytes};
+    struct tarn_item item = {.key = key_of(key), .pieces = &piece, .npieces = 1};
+    return run(p, false, &item, 0);
+}
+
+static void put_made(struct place *p, const char *key, size_t bytes, uint64_t version)
+{
+    uint8_t *data = made(bytes, key, version);
+    int status = put_bytes(p, key, data, bytes, TARN_PUT_REPLACE);
+    if (status)
+        fail_msg("put %s: %s: %s", key, tarn_error_name(status), tarn_last_error());
+    free(data);
+}
+
+static void expect_made(struct place *p, const char *key, size_t bytes, uint64_t version)
+{
+    uint8_t *want = made(bytes, key, version), *got = calloc(1, bytes + 1);
+    assert_non_null(got);
+    int status = get_bytes(p, key, got, bytes);
+    if (status)
+        fail_msg("get %s: %s: %s", key, tarn_error_name(status), tarn_last_error());
+    assert_memory_equal(got, want, bytes);
+    free(want);
+    free(got);
+}
+
+static void expect_status(struct place *p, const char *key, size_t bytes, int want)
+{
+    uint8_t *got = calloc(1, bytes + 1);
+    assert_non_null(got);
+    assert_int_equal(get_bytes(p, key, got, bytes), want);
+    free(got);
+}
+
+/* --- the second process ------------------------------------------------------------------------- */
+
+static struct tarn_client *open_client(const struct way *w, const char *redis)
+{
+    struct tarn_options o = {.size = sizeof o,
+                             .redis = redis,
+                             .transports = w->transport,
+                             .faults = w->faults ? w->faults : "",
+                             .timeout_ms = w->timeout_ms};
+    struct tarn_client *c;
+    int status = tarn_open(&o, &c);
+    if (status)
+        fail_msg("open: %s", tarn_last_error());
+    return c;
+}
+
+/*
+ * test_conformance --peer REDIS TRANSPORT WHAT: what the cases below need of somebody else. Says
+ * "ready" once it has begun; works until it is killed or done.
+ */
+static int peer_main(const char *redis, const char *transport, const char *what)
+{
+    struct way w = {.transport = transport, .timeout_ms = TIMEOUT_MS};
+    struct place p = {.way = &w, .client = open_client(&w, redis), .seed = 1};
+    if (strcmp(what, "put") == 0) {
+        put_made(&p, "from-peer", 3 * MIB + 5, 1);
+    } else if (strcmp(what, "replace") == 0) {
+        for (uint64_t v = 1;; v++) {
+            put_made(&p, "contested", 2 * MIB, v % 2);
+            if (v == 1)
+                dprintf(STDOUT_FILENO, "ready\n");
+        }
+    } else if (strcmp(what, "churn") == 0) {
+        for (uint64_t v = 0;; v++) {
+            char key[32];
+            snprintf(key, sizeof key, "churn-%d", (int)rnd(&p, 400));
+            put_made(&p, key, 16384 + strlen(key), 0);
+            if (v == 400)
+                dprintf(STDOUT_FILENO, "ready\n");
+        }
+    } else if (strcmp(what, "half-put") == 0) {
+        struct tarn_item item = {.key = key_of("half-put"), .tensor = tarn_bytes(MIB)};
+        struct tarn_put_session *s;
+        if (tarn_put_begin(p.client, &item, 1, NULL, &s))
+            return 1;
+        uint8_t *data = made(MIB / 2, "half-put", 0);
+        struct tarn_piece piece = {.addr = data, .bytes = MIB / 2};
+        if (tarn_put_write(s, 0, 0, &piece, 1, 0))
+            return 1;
+        dprintf(STDOUT_FILENO, "ready\n");
+        pause();
+    }
+    dprintf(STDOUT_FILENO, "done\n");
+    tarn_close(p.client);
+    return 0;
+}
+
+static struct harness_process *peer(struct place *p, const char *what)
+{
+    const char *argv[] = {self, "--peer", fix.redis->url, p->way->transport, what, NULL};
+    return harness_spawn(fix.h, what, argv);
+}
+
+/* --- cases -------------------------------------------------------------------------------------- */
+
+static void sizes_from_none_to_megabytes(struct place *p)
+{
+    static const size_t sizes[] = {0, 1, 63, 64, 65, 4095, 4096, 4097, 65536 + 17, MIB - 1, MIB, MIB + 1, 5 * MIB + 3};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        char key[32];
+        snprintf(key, sizeof key, "size-%zu", sizes[i]);
+        put_made(p, key, sizes[i], i);
+        expect_made(p, key, sizes[i], i);
+    }
+}
+
+static void tensor_comes_back_with_shape(struct place *p)
+{
+    float data[6] = {1, 2, 3, 4, 5, 6}, back[6] = {0};
+    struct tarn_piece in = {.addr = data, .bytes = sizeof data}, out = {.addr = back, .bytes = sizeof back};
+    struct tarn_item item = {.key = key_of("shaped"),
+                             .pieces = &in,
+                             .npieces = 1,
+                             .tensor = {.bytes = 24, .dtype = TARN_F32, .ndim = 2, .shape = {2, 3}}};
+    assert_int_equal(run(p, true, &item, TARN_PUT_REPLACE), 0);
+    struct tarn_item got = {.key = key_of("shaped"), .pieces = &out, .npieces = 1};
+    assert_int_equal(run(p, false, &got, 0), 0);
+    assert_memory_equal(back, data, sizeof data);
+    assert_int_equal(got.tensor.dtype, TARN_F32);
+    assert_int_equal(got.tensor.ndim, 2);
+    assert_int_equal(got.tensor.shape[0], 2);
+    assert_int_equal(got.tensor.shape[1], 3);
+}
+
+/* Puts from scattered memory, gets into differently scattered memory, twenty random cuts. */
+static void pieces_on_both_sides(struct place *p)
+{
+    enum { TOTAL = 300000 };
+    for (int round = 0; round < 20; round++) {
+        uint8_t *want = made(TOTAL, "pieces", (uint64_t)round), *got = calloc(1, TOTAL * 2);
+        struct tarn_piece in[64], out[2] = {{.addr = got, .bytes = 100, .stride = 171, .count = 1000}};
+        uint32_t n = 0;
+        for (size_t at = 0; at < TOTAL; n++) {
+            size_t bytes = n == 63 ? TOTAL - at : 1 + rnd(p, 9000);
+            bytes = bytes > TOTAL - at ? TOTAL - at : bytes;
+            in[n] = (struct tarn_piece){.addr = want + at, .bytes = bytes};
+            at += bytes;
+        }
+        out[1] = (struct tarn_piece){.addr = got + 200000, .bytes = TOTAL - 100000};
+        struct tarn_item put = {.key = key_of("pieces"), .pieces = in, .npieces = n, .tensor = tarn_bytes(TOTAL)};
+        assert_int_equal(run(p, true, &put, TARN_PUT_REPLACE), 0);
+        struct tarn_item get = {.key = key_of("pieces"), .pieces = out, .npieces = 2};
+        assert_int_equal(run(p, false, &get, 0), 0);
+        for (size_t i = 0; i < 1000; i++)
+            assert_memory_equal(got + 171 * i, want + 100 * i, 100);
+        assert_memory_equal(got + 200000, want + 100000, TOTAL - 100000);
+        /* The gaps between the runs belong to the caller. */
+        for (size_t i = 0; i < 999; i++)
+            assert_int_equal(got[171 * i + 100], 0);
+        free(want);
+        free(got);
+    }
+}
+
+static void ranges_lie_inside_the_object(struct place *p)
+{
+    enum { TOTAL = 100000 };
+    put_made(p, "ranged", TOTAL, 0);
+    uint8_t *want = made(TOTAL, "ranged", 0), *got = malloc(TOTAL);
+    for (int i = 0; i < 50; i++) {
+        uint64_t from = rnd(p, TOTAL), bytes = rnd(p, TOTAL - from + 1);
+        struct tarn_piece piece = {.addr = got, .bytes = bytes};
+        struct tarn_item item = {.key = key_of("ranged"), .pieces = &piece, .npieces = 1, .offset = from};
+        assert_int_equal(run(p, false, &item, TARN_GET_RANGE), 0);
+        assert_memory_equal(got, want + from, bytes);
+    }
+    struct tarn_piece beyond = {.addr = got, .bytes = 2};
+    struct tarn_item item = {.key = key_of("ranged"), .pieces = &beyond, .npieces = 1, .offset = TOTAL - 1};
+    assert_int_equal(run(p, false, &item, TARN_GET_RANGE), TARN_E_SIZE);
+    item.offset = UINT64_MAX;
+    assert_int_equal(run(p, false, &item, TARN_GET_RANGE), TARN_E_SIZE);
+    free(want);
+    free(got);
+}
+
+/* A buffer of another size is an error that says the size; it is never filled in part. */
+static void other_size_is_refused(struct place *p)
+{
+    put_made(p, "sized", 1000, 0);
+    uint8_t buffer[1001];
+    memset(buffer, 0xee, sizeof buffer);
+    for (size_t bytes = 999; bytes <= 1001; bytes += 2) {
+        struct tarn_piece piece = {.addr = buffer, .bytes = bytes};
+        struct tarn_item item = {.key = key_of("sized"), .pieces = &piece, .npieces = 1};
+        assert_int_equal(run(p, false, &item, 0), TARN_E_SIZE);
+        assert_int_equal(item.tensor.bytes, 1000);
+        assert_int_equal(buffer[0], 0xee);
+    }
+}
+
+static void batch_has_a_status_for_each(struct place *p)
+{
+    enum { N = 200, BYTES = 5000 };
+    static char keys[N][24];
+    struct tarn_item items[N];
+    struct tarn_piece pieces[N];
+    uint8_t *data = malloc((size_t)N * BYTES);
+    for (int i = 0; i < N; i++) {
+        snprintf(keys[i], sizeof keys[i], "batch-%d", i);
+        if (i % 5)
+            put_made(p, keys[i], BYTES, 9);
+        pieces[i] = (struct tarn_piece){.addr = data + (size_t)i * BYTES, .bytes = BYTES};
+        items[i] = (struct tarn_item){.key = key_of(keys[i]), .pieces = &pieces[i], .npieces = 1};
+    }
+    struct tarn_get_options o = {.size = sizeof o, .timeout_ms = p->way->timeout_ms};
+    uint64_t start = harness_now_ms();
+    int status = tarn_get(p->client, items, N, &o);
+    assert_true(harness_now_ms() - start < p->way->timeout_ms + SLACK_MS);
+    assert_true(status == TARN_E_NOT_FOUND || forgivable(p, status));
+    for (int i = 0; i < N; i++) {
+        if (i % 5 == 0) {
+            assert_int_equal(items[i].status, TARN_E_NOT_FOUND);
+        } else if (items[i].status == 0) {
+            uint8_t *want = made(BYTES, keys[i], 9);
+            assert_memory_equal(pieces[i].addr, want, BYTES);
+            free(want);
+        } else {
+            assert_true(forgivable(p, items[i].status));
+        }
+    }
+    free(data);
+}
+
+static void second_put_is_refused_and_replace_is_seen(struct place *p)
+{
+    uint8_t a[100], b[100], got[100];
+    memset(a, 'a', sizeof a);
+    memset(b, 'b', sizeof b);
+    struct tarn_key k = key_of("twice");
+    tarn_remove(p->client, &k, 1, NULL, 0);
+    assert_int_equal(put_bytes(p, "twice", a, sizeof a, 0), 0);
+    struct tarn_piece piece = {.addr = b, .bytes = sizeof b};
+    struct tarn_item item = {.key = k, .pieces = &piece, .npieces = 1, .tensor = tarn_bytes(sizeof b)};
+    assert_int_equal(run(p, true, &item, 0), TARN_E_EXISTS);
+    assert_int_equal(get_bytes(p, "twice", got, sizeof got), 0);
+    assert_memory_equal(got, a, sizeof a);
+    assert_int_equal(put_bytes(p, "twice", b, sizeof b, TARN_PUT_REPLACE), 0);
+    assert_int_equal(get_bytes(p, "twice", got, sizeof got), 0);
+    assert_memory_equal(got, b, sizeof b);
+}
+
+/* A cached descriptor of a removed object, whose slot and extent others have taken, is a miss. */
+static void cached_descriptor_never_gives_foreign_bytes(struct place *p)
+{
+    put_made(p, "gone", 40000, 0);
+    expect_made(p, "gone", 40000, 0);
+    struct way clean = {.transport = p->way->transport, .timeout_ms = TIMEOUT_MS};
+    struct place other = {.way = &clean, .client = open_client(&clean, fix.redis->url)};
+    struct tarn_key k = key_of("gone");
+    assert_int_equal(tarn_remove(other.client, &k, 1, NULL, 0), 0);
+    for (int i = 0; i < 20; i++) {
+        char key[32];
+        snprintf(key, sizeof key, "taker-%d", i);
+        put_made(&other, key, 40000, 1);
+    }
+    expect_status(p, "gone", 40000, TARN_E_NOT_FOUND);
+    tarn_close(other.client);
+}
+
+static void what_another_process_put_is_here(struct place *p)
+{
+    struct harness_process *q = peer(p, "put");
+    assert_non_null(harness_wait_line(q, "done", HARNESS_TIMEOUT_MS));
+    assert_int_equal(harness_wait(q, HARNESS_TIMEOUT_MS), 0);
+    expect_made(p, "from-peer", 3 * MIB + 5, 1);
+}
+
+/* One key replaced over and over by another process: every get has one version's bytes, none is refused. */
+static void replaced_under_readers(struct place *p)
+{
+    struct harness_process *q = peer(p, "replace");
+    assert_non_null(harness_wait_line(q, "ready", HARNESS_TIMEOUT_MS));
+    uint8_t *want[2] = {made(2 * MIB, "contested", 0), made(2 * MIB, "contested", 1)}, *got = malloc(2 * MIB);
+    for (int i = 0; i < 150; i++) {
+        memset(got, 0, 2 * MIB);
+        assert_int_equal(get_bytes(p, "contested", got, 2 * MIB), 0);
+        int version = memcmp(got, want[1], 64) == 0;
+        assert_memory_equal(got, want[version], 2 * MIB);
+    }
+    harness_kill(q);
+    free(want[0]);
+    free(want[1]);
+    free(got);
+}
+
+/* Objects evicted and put again by another process: right bytes or a miss. */
+static void evicted_under_readers(struct place *p)
+{
+    struct harness_process *q = peer(p, "churn");
+    assert_non_null(harness_wait_line(q, "ready", HARNESS_TIMEOUT_MS));
+    int hits = 0;
+    for (int i = 0; i < 1500; i++) {
+        char key[32];
+        snprintf(key, sizeof key, "churn-%d", (int)rnd(p, 400));
+        size_t bytes = 16384 + strlen(key);
+        uint8_t *want = made(bytes, key, 0), *got = calloc(1, bytes);
+        struct tarn_piece piece = {.addr = got, .bytes = bytes};
+        struct tarn_item item = {.key = key_of(key), .pieces = &piece, .npieces = 1};
+        struct tarn_get_options o = {.size = sizeof o, .timeout_ms = p->way->timeout_ms};
+        int status = tarn_get(p->client, &item, 1, &o);
+        if (status == 0) {
+            assert_memory_equal(got, want, bytes);
+            hits++;
+        } else if (status != TARN_E_NOT_FOUND && !forgivable(p, status)) {
+            fail_msg("get %s: %s", key, tarn_last_error());
+        }
+        free(want);
+        free(got);
+    }
+    assert_true(hits > 0);
+    harness_kill(q);
+}
+
+static void writer_killed_before_commit_leaves_nothing(struct place *p)
+{
+    struct tarn_key k = key_of("half-put");
+    tarn_remove(p->client, &k, 1, NULL, 0);
+    struct harness_process *q = peer(p, "half-put");
+    assert_non_null(harness_wait_line(q, "ready", HARNESS_TIMEOUT_MS));
+    harness_kill(q);
+    expect_status(p, "half-put", MIB, TARN_E_NOT_FOUND);
+    put_made(p, "half-put", MIB, 3);
+    expect_made(p, "half-put", MIB, 3);
+}
+
+/* Layers written last to first become readable together, and can be read one by one. */
+static void layers_of_a_put_session(struct place *p)
+{
+    enum { LAYERS = 8, LAYER = 30000 };
+    struct tarn_key k = key_of("layered");
+    tarn_remove(p->client, &k, 1, NULL, 0);
+    uint8_t *want = made(LAYERS * LAYER, "layered", 0), got[LAYER];
+    for (int attempt = 0, done = 0; !done; attempt++) {
+        assert_true(attempt < TRIES);
+        struct tarn_item item = {.key = k, .tensor = tarn_bytes(LAYERS * LAYER)};
+        struct tarn_put_options o = {.size = sizeof o, .flags = TARN_PUT_REPLACE};
+        struct tarn_put_session *s;
+        int status = tarn_put_begin(p->client, &item, 1, &o, &s);
+        if (forgivable(p, status))
+            continue;
+        assert_int_equal(status, 0);
+        for (int i = LAYERS - 1; i >= 0 && status == 0; i--) {
+            struct tarn_piece piece = {.addr = want + i * LAYER, .bytes = LAYER};
+            status = tarn_put_write(s, 0, (uint64_t)i * LAYER, &piece, 1, p->way->timeout_ms);
+        }
+        if (status) {
+            assert_true(forgivable(p, status));
+            tarn_put_abort(s);
+            continue;
+        }
+        int32_t committed = -1;
+        status = tarn_put_commit(s, &committed, 0);
+        assert_int_equal(status, committed);
+        done = status == 0;
+        assert_true(done || forgivable(p, status));
+    }
+    for (uint64_t i = 0; i < LAYERS; i++) {
+        struct tarn_piece piece = {.addr = got, .bytes = LAYER};
+        struct tarn_item item = {.key = k, .pieces = &piece, .npieces = 1, .offset = i * LAYER};
+        assert_int_equal(run(p, false, &item, TARN_GET_RANGE), 0);
+        assert_memory_equal(got, want + i * LAYER, LAYER);
+    }
+    free(want);
+}
+
+static void aborted_session_leaves_nothing(struct place *p)
+{
+    struct tarn_item item = {.key = key_of("aborted"), .tensor = tarn_bytes(1000)};
+    struct tarn_put_session *s;
+    assert_int_equal(tarn_put_begin(p->client, &item, 1, NULL, &s), 0);
+    tarn_put_abort(s);
+    expect_status(p, "aborted", 1000, TARN_E_NOT_FOUND);
+}
+
+static void submitted_gets_complete_once(struct place *p)
+{
+    enum { N = 64, BYTES = 10000 };
+    static char keys[N][24];
+    static struct tarn_item items[N];
+    static struct tarn_piece pieces[N];
+    bool seen[N] = {false};
+    uint8_t *data = calloc(N, BYTES);
+    for (int i = 0; i < N; i++) {
+        snprintf(keys[i], sizeof keys[i], "async-%d", i);
+        put_made(p, keys[i], BYTES, 5);
+        pieces[i] = (struct tarn_piece){.addr = data + (size_t)i * BYTES, .bytes = BYTES};
+        items[i] = (struct tarn_item){.key = key_of(keys[i]), .pieces = &pieces[i], .npieces = 1};
+        tarn_op op;
+        assert_int_equal(tarn_submit_get(p->client, &items[i], 1, NULL, (uint64_t)i, &op), 0);
+    }
+    for (int n = 0; n < N;) {
+        struct tarn_completion done[16];
+        int got = tarn_drain(p->client, done, 16);
+        for (int i = 0; i < got; i++) {
+            uint64_t at = done[i].cookie;
+            assert_true(at < N && !seen[at]);
+            seen[at] = true;
+            assert_int_equal(done[i].status, items[at].status);
+            if (done[i].status == 0) {
+                uint8_t *want = made(BYTES, keys[at], 5);
+                assert_memory_equal(pieces[at].addr, want, BYTES);
+                free(want);
+            } else {
+                assert_true(forgivable(p, done[i].status));
+            }
+        }
+        n += got;
+        if (got == 0)
+            harness_pause();
+    }
+    struct tarn_completion none;
+    assert_int_equal(tarn_drain(p->client, &none, 1), 0);
+    free(data);
+}
+
+/* Cancels right after submit; then the buffer is the test's again: nothing may write to it. */
+static void canceled_operation_lets_go_of_its_memory(struct place *p)
+{
+    put_made(p, "canceled", 4 * MIB, 0);
+    for (int i = 0; i < 20; i++) {
+        uint8_t *got = calloc(1, 4 * MIB);
+        struct tarn_piece piece = {.addr = got, .bytes = 4 * MIB};
+        struct tarn_item item = {.key = key_of("canceled"), .pieces = &piece, .npieces = 1};
+        tarn_op op;
+        assert_int_equal(tarn_submit_get(p->client, &item, 1, NULL, 7, &op), 0);
+        tarn_cancel(p->client, op);
+        memset(got, 0x55, 4 * MIB);
+        struct tarn_completion done;
+        assert_int_equal(tarn_wait(p->client, op, p->way->timeout_ms + SLACK_MS, &done), 0);
+        for (size_t b = 0; b < 4 * MIB; b += 4093)
+            assert_int_equal(got[b], 0x55);
+        free(got);
+    }
+}
+
+struct thread {
+    pthread_t id;
+    struct place place;
+    int number;
+};
+
+static void *many(void *arg)
+{
+    struct thread *t = arg;
+    struct place *p = &t->place;
+    char key[32];
+    for (int i = 0; i < 40; i++) {
+        snprintf(key, sizeof key, "thread-%d-%d", t->number, (int)rnd(p, 10));
+        size_t bytes = 1000 + rnd(p, 200000);
+        put_made(p, key, bytes, bytes);
+        expect_made(p, key, bytes, bytes);
+    }
+    return NULL;
+}
+
+static void threads_share_a_client(struct place *p)
+{
+    struct thread threads[4];
+    for (int i = 0; i < 4; i++) {
+        threads[i] = (struct thread){.place = *p, .number = i};
+        threads[i].place.seed += (uint64_t)i;
+        assert_int_equal(pthread_create(&threads[i].id, NULL, many, &threads[i]), 0);
+    }
+    for (int i = 0; i < 4; i++)
+        pthread_join(threads[i].id, NULL);
+}
+
+static void close_with_operations_in_flight(struct place *p)
+{
+    put_made(p, "closing", 4 * MIB, 0);
+    struct tarn_client *c = open_client(p->way, fix.redis->url);
+    uint8_t *got = calloc(8, 4 * MIB);
+    struct tarn_piece pieces[8];
+    struct tarn_item items[8];
+    for (int i = 0; i < 8; i++) {
+        pieces[i] = (struct tarn_piece){.addr = got + (size_t)i * 4 * MIB, .bytes = 4 * MIB};
+        items[i] = (struct tarn_item){.key = key_of("closing"), .pieces = &pieces[i], .npieces = 1};
+        tarn_op op;
+        assert_int_equal(tarn_submit_get(c, &items[i], 1, NULL, 0, &op), 0);
+    }
+    tarn_close(c);
+    free(got); /* ASan would see a late write */
+}
+
+/* --- the matrix --------------------------------------------------------------------------------- */
+
+struct test_case {
+    const char *name;
+    void (*fn)(struct place *p);
+};
+
+#define CASE(fn_) {#fn_, fn_}
+static const struct test_case cases[] = {
+    CASE(sizes_from_none_to_megabytes),
+    CASE(tensor_comes_back_with_shape),
+    CASE(pieces_on_both_sides),
+    CASE(ranges_lie_inside_the_object),
+    CASE(other_size_is_refused),
+    CASE(batch_has_a_status_for_each),
+    CASE(second_put_is_refused_and_replace_is_seen),
+    CASE(cached_descriptor_never_gives_foreign_bytes),
+    CASE(what_another_process_put_is_here),
+    CASE(replaced_under_readers),
+    CASE(evicted_under_readers),
+    CASE(writer_killed_before_commit_leaves_nothing),
+    CASE(layers_of_a_put_session),
+    CASE(aborted_session_leaves_nothing),
+    CASE(submitted_gets_complete_once),
+    CASE(canceled_operation_lets_go_of_its_memory),
+    CASE(threads_share_a_client),
+    CASE(close_with_operations_in_flight),
+};
+#define NCASES (sizeof cases / sizeof *cases)
+
+struct run {
+    const struct test_case *test;
+    const struct way *way;
+};
+
+static void run_case(void **state)
+{
+    struct run *r = *state;
+    struct place p = {.way = r->way, .seed = tarn_random64()};
+    print_message("           seed %llu\n", (unsigned long long)p.seed);
+    ran++;
+    p.client = open_client(r->way, fix.redis->url);
+    r->test->fn(&p);
+    tarn_close(p.client);
+    passed++;
+}
+
+static int start(void **state)
+{
+    (void)state;
+    fix.h = harness_new();
+    fix.redis = harness_redis_start(fix.h, NULL);
+    fix.node = harness_node_start(fix.h, "node0", fix.redis, "--pool", "cpu0:bytes=64M", NULL);
+    return 0;
+}
+
+static int stop(void **state)
+{
+    (void)state;
+    if (passed == ran)
+        harness_passed(fix.h);
+    harness_free(fix.h);
+    return 0;
+}
+
+static int add_way(void *arg, const char *name, const char *why)
+{
+    static const char *const faults[] = {NULL, "delay=3", "error=0.05", "stale=0.1", "drop=0.03", "refuse=0.3"};
+    struct way *ways = *(struct way **)arg;
+    if (why) {
+        print_message("SKIP: %s: %s\n", name, why);
+        return 0;
+    }
+    for (size_t i = 0; i < sizeof faults / sizeof *faults; i++) {
+        struct way *w = &ways[0];
+        while (w->transport)
+            w++;
+        w->transport = strdup(name);
+        w->timeout_ms = faults[i] && strncmp(faults[i], "drop", 4) == 0 ? 300 : TIMEOUT_MS;
+        snprintf(w->name, sizeof w->name, "%s%s%s", name, faults[i] ? " " : "", faults[i] ? faults[i] : "");
+        if (faults[i]) {
+            char *text;
+            if (asprintf(&text, "%s:%s", name, faults[i]) < 0)
+                return TARN_E_NO_MEMORY;
+            w->faults = text;
+        }
+    }
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    self = argv[0];
+    if (argc == 5 && strcmp(argv[1], "--peer") == 0)
+        return peer_main(argv[2], argv[3], argv[4]);
+    static struct way ways[64];
+    struct way *list = ways;
+    if (tarn_transports(add_way, &list))
+        return 1;
+    static struct run runs[64 * NCASES];
+    static struct CMUnitTest tests[64 * NCASES];
+    static char names[64 * NCASES][128];
+    size_t n = 0;
+    for (struct way *w = ways; w->transport; w++)
+        for (size_t i = 0; i < NCASES; i++, n++) {
+            if (argc == 2 && !strstr(cases[i].name, argv[1]) && !strstr(w->name, argv[1])) {
+                n--;
+                continue;
+            }
+            snprintf(names[n], sizeof names[n], "%s: %s", w->name, cases[i].name);
+            runs[n] = (struct run){.test = &cases[i], .way = w};
+            tests[n] = (struct CMUnitTest){.name = names[n], .test_func = run_case, .initial_state = &runs[n]};
+        }
+    return _cmocka_run_group_tests("conformance", tests, n, start, stop);
+}

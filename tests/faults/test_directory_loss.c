@@ -1,0 +1,321 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Redis killed, restarted, paused, read-only, out of memory; nodes killed and restarted: what a node
+ * then answers, and that the directory and the stores agree again afterwards.
+ */
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "tests/node_client.h"
+
+#define OBJECT "tarn:default:o:"
+
+struct world {
+    struct harness *h;
+    struct harness_redis *redis;
+    struct harness_node *node;
+    struct node_client c;
+};
+
+static struct harness_node *start_node(struct world *w, const char *id)
+{
+    return harness_node_start(w->h, id, w->redis, "--pool", "cpu0:bytes=16M", "--heartbeat-ms", "100",
+                              "--redis-timeout-ms", "300", "--scrub-s", "1", NULL);
+}
+
+static int setup(void **state)
+{
+    struct world *w = calloc(1, sizeof(*w));
+    *state = w;
+    w->h = harness_new();
+    w->redis = harness_redis_start(w->h, NULL);
+    w->node = start_node(w, "node0");
+    w->c = node_connect(w->node->control);
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    struct world *w = *state;
+    node_close(&w->c);
+    harness_free(w->h);
+    free(w);
+    return 0;
+}
+
+static bool in_directory(const struct world *w, const char *key)
+{
+    char full[256];
+    snprintf(full, sizeof(full), OBJECT "%s", key);
+    return harness_redis_integer(w->redis, "EXISTS", full, NULL) == 1;
+}
+
+/* Is there a location of this node and pool in the key's record? */
+static bool located(const struct world *w, const char *key, const char *location)
+{
+    char full[256];
+    snprintf(full, sizeof(full), OBJECT "%s", key);
+    return harness_redis_integer(w->redis, "HEXISTS", full, location, NULL) == 1;
+}
+
+static void put_many(struct world *w, int n)
+{
+    char key[16];
+    for (int i = 0; i < n; i++) {
+        snprintf(key, sizeof(key), "k%d", i);
+        assert_string_equal(node_put(&w->c, "absent", key, 1000), "");
+    }
+}
+
+static long long objects_in_directory(const struct world *w)
+{
+    return harness_redis_integer(w->redis, "KEYS", OBJECT "*", NULL);
+}
+
+static void commit_fails(struct world *w, const char *key, const char *timeout_ms, const char *a,
+                         const char *b)
+{
+    struct node_grant g = node_reserve(&w->c, "absent", key, 1000);
+    redisReply *r = node_commit(&w->c, &g, timeout_ms);
+    assert_int_equal(r->type, REDIS_REPLY_ERROR);
+    if (strncmp(r->str, a, strlen(a)) && strncmp(r->str, b, strlen(b)))
+        fail_msg("wanted %s or %s: %s", a, b, r->str);
+    freeReplyObject(r);
+    assert_int_equal(node_pool_figure(w->node->control, "reserved"), 0);
+}
+
+/* --- Redis -------------------------------------------------------------------------------------- */
+
+static void redis_killed_and_restarted_empty_has_everything_again(void **state)
+{
+    struct world *w = *state;
+    put_many(w, 700);
+    harness_kill(w->redis->process);
+    commit_fails(w, "meanwhile", "2000", "DIRECTORY", "DIRECTORY");
+    assert_int_equal(node_pool_figure(w->node->control, "objects"), 700);
+    HARNESS_UNTIL(!strcmp(node_info(w->node->control, "redis_state"), "away"), 5000);
+    harness_redis_restart(w->redis);
+    HARNESS_UNTIL(objects_in_directory(w) == 700, 5000);
+    assert_false(in_directory(w, "meanwhile"));
+    assert_int_equal(harness_redis_integer(w->redis, "EXISTS", "tarn:default:node:node0", NULL), 1);
+    assert_string_equal(node_put(&w->c, "absent", "meanwhile", 1000), "");
+    harness_passed(w->h);
+}
+
+static void flushed_redis_has_everything_again(void **state)
+{
+    struct world *w = *state;
+    put_many(w, 10);
+    freeReplyObject(harness_redis_call(w->redis, "FLUSHALL", NULL));
+    HARNESS_UNTIL(objects_in_directory(w) == 10, 5000);
+    harness_passed(w->h);
+}
+
+static void evictions_while_redis_is_away_are_withdrawn_later(void **state)
+{
+    struct world *w = *state;
+    struct node_grant g;
+    put_many(w, 50);
+    /* Paused, it keeps what it had, unlike a restarted one. */
+    harness_signal(w->redis->process, SIGSTOP);
+    freeReplyObject(harness_command(w->c.resp, "EVICT", "cpu0", "16777216", NULL));
+    assert_int_equal(node_pool_figure(w->node->control, "objects"), 0);
+    assert_null(node_try_reserve(&w->c, "absent", "k0", 10, &g));
+    harness_signal(w->redis->process, SIGCONT);
+    HARNESS_UNTIL(objects_in_directory(w) == 0, 5000);
+    harness_passed(w->h);
+}
+
+static void paused_redis_leaves_control_alive_and_nothing_half_visible(void **state)
+{
+    struct world *w = *state;
+    put_many(w, 1);
+    harness_signal(w->redis->process, SIGSTOP);
+    uint64_t begun = harness_now_ms();
+    commit_fails(w, "late", "200", "TIMEOUT", "DIRECTORY");
+    assert_true(harness_now_ms() - begun < 1000);
+    begun = harness_now_ms();
+    freeReplyObject(harness_call(w->node->control, "PING", NULL));
+    freeReplyObject(harness_call(w->node->control, "INFO", NULL));
+    assert_true(harness_now_ms() - begun < 1000);
+    harness_signal(w->redis->process, SIGCONT);
+    HARNESS_UNTIL(!strcmp(node_info(w->node->control, "redis_state"), "ok") &&
+                      !strcmp(node_info(w->node->control, "waiting_withdrawals"), "0"),
+                  5000);
+    HARNESS_UNTIL(!in_directory(w, "late"), 5000);
+    assert_true(in_directory(w, "k0"));
+    harness_passed(w->h);
+}
+
+/* A replace that was given up must leave the old version readable. */
+static void given_up_replace_leaves_the_old_version(void **state)
+{
+    struct world *w = *state;
+    put_many(w, 1);
+    harness_signal(w->redis->process, SIGSTOP);
+    struct node_grant g = node_reserve(&w->c, "replace", "k0", 2000);
+    redisReply *r = node_commit(&w->c, &g, "200");
+    assert_int_equal(r->type, REDIS_REPLY_ERROR);
+    freeReplyObject(r);
+    harness_signal(w->redis->process, SIGCONT);
+    assert_int_equal(node_pool_figure(w->node->control, "objects"), 1);
+    HARNESS_UNTIL(!strcmp(node_info(w->node->control, "redis_state"), "ok") &&
+                      !strcmp(node_info(w->node->control, "waiting_withdrawals"), "0"),
+                  5000);
+    char tensor[32] = "";
+    for (uint64_t until = harness_now_ms() + 5000; strcmp(tensor, "u8[1000]") && harness_now_ms() < until;) {
+        r = harness_redis_call(w->redis, "HGET", OBJECT "k0", "tensor", NULL);
+        snprintf(tensor, sizeof(tensor), "%s", r->type == REDIS_REPLY_STRING ? r->str : "");
+        freeReplyObject(r);
+    }
+    assert_string_equal(tensor, "u8[1000]");
+    harness_passed(w->h);
+}
+
+static void full_redis_is_named(void **state)
+{
+    struct world *w = *state;
+    put_many(w, 3);
+    freeReplyObject(harness_redis_call(w->redis, "CONFIG", "SET", "maxmemory", "1", NULL));
+    commit_fails(w, "more", "2000", "DIRECTORY", "DIRECTORY");
+    freeReplyObject(harness_redis_call(w->redis, "CONFIG", "SET", "maxmemory", "0", NULL));
+    assert_string_equal(node_put(&w->c, "absent", "more", 1000), "");
+    HARNESS_UNTIL(objects_in_directory(w) == 4, 5000);
+    harness_passed(w->h);
+}
+
+static void read_only_redis_is_named(void **state)
+{
+    struct world *w = *state;
+    char port[8];
+    struct harness_redis *primary = harness_redis_start(w->h, NULL);
+    snprintf(port, sizeof(port), "%u", primary->port);
+    freeReplyObject(harness_redis_call(w->redis, "REPLICAOF", "127.0.0.1", port, NULL));
+    commit_fails(w, "more", "2000", "DIRECTORY", "DIRECTORY");
+    freeReplyObject(harness_redis_call(w->redis, "REPLICAOF", "NO", "ONE", NULL));
+    assert_string_equal(node_put(&w->c, "absent", "more", 1000), "");
+    harness_passed(w->h);
+}
+
+/* --- scrub -------------------------------------------------------------------------------------- */
+
+static void scrub_restores_single_records_and_withdraws_void_ones(void **state)
+{
+    struct world *w = *state;
+    put_many(w, 5);
+    assert_int_equal(harness_redis_integer(w->redis, "DEL", OBJECT "k3", NULL), 1);
+    freeReplyObject(harness_redis_call(w->redis, "HSET", OBJECT "ghost", "tensor", "u8[8]", "ver", "5",
+                                       "born", "1", "@node0/cpu0", "0:900:0000000100000002", NULL));
+    freeReplyObject(harness_redis_call(w->redis, "HSET", OBJECT "orphan", "tensor", "u8[8]", "ver", "6",
+                                       "born", "1", "@nobody/cpu0", "0:900:0000000100000002", NULL));
+    HARNESS_UNTIL(located(w, "k3", "@node0/cpu0"), 5000);
+    HARNESS_UNTIL(!in_directory(w, "ghost") && !in_directory(w, "orphan"), 5000);
+    assert_int_equal(objects_in_directory(w), 5);
+    harness_passed(w->h);
+}
+
+static void restore_loses_to_a_newer_version(void **state)
+{
+    struct world *w = *state;
+    struct harness_node *other = start_node(w, "node1");
+    struct node_client c1 = node_connect(other->control);
+    put_many(w, 1);
+    assert_int_equal(harness_redis_integer(w->redis, "DEL", OBJECT "k0", NULL), 1);
+    /* Of two versions of one millisecond either may win. */
+    uint64_t then = tarn_unix_ms();
+    HARNESS_UNTIL(tarn_unix_ms() > then, 1000);
+    assert_string_equal(node_put(&c1, "absent", "k0", 2000), "");
+    HARNESS_UNTIL(node_pool_figure(w->node->control, "objects") == 0, 5000);
+    assert_true(located(w, "k0", "@node1/cpu0"));
+    assert_false(located(w, "k0", "@node0/cpu0"));
+    node_close(&c1);
+    harness_passed(w->h);
+}
+
+/* --- nodes -------------------------------------------------------------------------------------- */
+
+static void records_of_a_dead_node_do_not_stand_in_the_way(void **state)
+{
+    struct world *w = *state;
+    struct harness_node *other =
+        harness_node_start(w->h, "node1", w->redis, "--pool", "cpu0:bytes=1M", "--heartbeat-ms", "200", NULL);
+    struct node_client c1 = node_connect(other->control);
+    assert_string_equal(node_put(&c1, "absent", "dup", 1000), "");
+    if (strncmp(node_put(&w->c, "absent", "dup", 1000), "EXISTS", 6))
+        fail_msg("the living node's copy was ignored");
+    harness_kill(other->process);
+    HARNESS_UNTIL(harness_redis_integer(w->redis, "EXISTS", "tarn:default:node:node1", NULL) == 0, 5000);
+    HARNESS_UNTIL(!node_put(&w->c, "absent", "dup", 1000)[0], 2000);
+    assert_true(located(w, "dup", "@node0/cpu0"));
+    assert_false(located(w, "dup", "@node1/cpu0"));
+    node_close(&c1);
+    harness_passed(w->h);
+}
+
+static void restarted_node_takes_its_id_back_and_clears_its_past(void **state)
+{
+    struct world *w = *state;
+    put_many(w, 300);
+    node_close(&w->c);
+    harness_kill(w->node->process);
+    uint64_t begun = harness_now_ms();
+    w->node = start_node(w, "node0");
+    assert_true(harness_now_ms() - begun < 2000);
+    w->c = node_connect(w->node->control);
+    assert_string_equal(node_put(&w->c, "absent", "k299", 1000), "");
+    HARNESS_UNTIL(objects_in_directory(w) == 1, 5000);
+    assert_true(located(w, "k299", "@node0/cpu0"));
+    harness_passed(w->h);
+}
+
+static void node_whose_id_was_taken_ends(void **state)
+{
+    struct world *w = *state;
+    put_many(w, 3);
+    freeReplyObject(
+        harness_redis_call(w->redis, "HSET", "tarn:default:node:node0", "epoch", "0123456789abcdef", NULL));
+    assert_int_equal(harness_wait(w->node->process, 5000), 1);
+    assert_non_null(strstr(harness_log(w->node->process), "another node has the id node0"));
+    assert_int_equal(objects_in_directory(w), 0);
+    harness_passed(w->h);
+}
+
+static void node_paused_longer_than_its_record_lives_comes_back(void **state)
+{
+    struct world *w = *state;
+    struct harness_node *other = start_node(w, "node1");
+    put_many(w, 20);
+    harness_signal(w->node->process, SIGSTOP);
+    /* The other node's sweep takes the paused one for dead. */
+    HARNESS_UNTIL(objects_in_directory(w) == 0, 10000);
+    harness_signal(w->node->process, SIGCONT);
+    HARNESS_UNTIL(objects_in_directory(w) == 20, 5000);
+    freeReplyObject(harness_call(other->control, "PING", NULL));
+    harness_passed(w->h);
+}
+
+#define TEST(test_) cmocka_unit_test_setup_teardown(test_, setup, teardown)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(redis_killed_and_restarted_empty_has_everything_again),
+        TEST(flushed_redis_has_everything_again),
+        TEST(evictions_while_redis_is_away_are_withdrawn_later),
+        TEST(paused_redis_leaves_control_alive_and_nothing_half_visible),
+        TEST(given_up_replace_leaves_the_old_version),
+        TEST(full_redis_is_named),
+        TEST(read_only_redis_is_named),
+        TEST(scrub_restores_single_records_and_withdraws_void_ones),
+        TEST(restore_loses_to_a_newer_version),
+        TEST(records_of_a_dead_node_do_not_stand_in_the_way),
+        TEST(restarted_node_takes_its_id_back_and_clears_its_past),
+        TEST(node_whose_id_was_taken_ends),
+        TEST(node_paused_longer_than_its_record_lives_comes_back),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

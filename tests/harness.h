@@ -1,0 +1,141 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Harness of the integration tests: real redis-server and tarnd processes in a temporary directory,
+ * on free ports, all ended with the test.
+ *
+ *   struct harness *h = harness_new();
+ *   struct harness_redis *r = harness_redis_start(h, NULL);
+ *   struct harness_node *n = harness_node_start(h, "node0", r, "--pool", "cpu0:bytes=16M", NULL);
+ *   ... talk to r->url, n->control, n->unix_path ...
+ *   harness_passed(h);
+ *   harness_free(h);
+ *
+ * Every function that cannot do its work fails the running cmocka test with the process's log. A test
+ * that fails never reaches harness_passed(); harness_free(), called from the teardown, then prints the
+ * logs of all processes. Processes die with the test program, whatever becomes of it (PDEATHSIG).
+ *
+ * Environment: TARN_BUILD (where the binaries are, default "build"), REQUIRE (comma list of things
+ * that must not be skipped), KEEP (set: the temporary directories stay).
+ */
+#ifndef TARN_TESTS_HARNESS_H
+#define TARN_TESTS_HARNESS_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include <cmocka.h>
+
+#include "base/resp.h"
+
+#define HARNESS_TIMEOUT_MS 20000
+
+struct harness;
+struct harness_process;
+
+struct harness *harness_new(void);
+/* Ends what still runs (SIGTERM, then SIGKILL), removes the directory. NULL is allowed. */
+void harness_free(struct harness *h);
+/* The test got through: logs are not printed. */
+void harness_passed(struct harness *h);
+const char *harness_dir(const struct harness *h);
+/* Names a file in the directory; valid until harness_free(). */
+const char *harness_path(struct harness *h, const char *name);
+
+/* Skips the running test with a reason, or fails it when REQUIRE names `what`. */
+void harness_skip(const char *what, const char *reason);
+
+/* A TCP port of 127.0.0.1 nobody uses just now. */
+uint16_t harness_free_port(void);
+
+/* Waits, polling every few milliseconds, until the expression holds; fails the test after ms. */
+#define HARNESS_UNTIL(expr_, ms_) \
+    do { \
+        uint64_t until_ = harness_now_ms() + (ms_); \
+        while (!(expr_)) { \
+            if (harness_now_ms() > until_) \
+                fail_msg("not within %d ms: %s", (int)(ms_), #expr_); \
+            harness_pause(); \
+        } \
+    } while (0)
+uint64_t harness_now_ms(void);
+void harness_pause(void);
+
+/* --- processes ---------------------------------------------------------------------------------- */
+
+/*
+ * Starts a program. argv[0] without a slash is looked for in TARN_BUILD, then in PATH. Its stdout is
+ * read by the functions below, its stderr goes to <dir>/<name>.log.
+ */
+struct harness_process *harness_spawn(struct harness *h, const char *name, const char *const *argv);
+pid_t harness_pid(const struct harness_process *p);
+bool harness_running(struct harness_process *p);
+void harness_signal(struct harness_process *p, int signum);
+/* Waits for its end: the exit status, or 128 + signal. Fails the test when it does not end in time. */
+int harness_wait(struct harness_process *p, int timeout_ms);
+/* SIGKILL and wait. */
+void harness_kill(struct harness_process *p);
+/* Waits for a line of stdout that begins with `prefix`: the line, owned by p; NULL: the process ended first.
+ */
+const char *harness_wait_line(struct harness_process *p, const char *prefix, int timeout_ms);
+/* What it has written so far; owned by p, valid until the next call. NUL-terminated, bytes_p may be NULL. */
+const char *harness_stdout(struct harness_process *p, size_t *bytes_p);
+const char *harness_log(struct harness_process *p);
+
+/* Runs a program to its end; the status as of harness_wait(). Output as above, through *p_p (may be NULL). */
+int harness_run(struct harness *h, struct harness_process **p_p, const char *program, ...)
+    __attribute__((sentinel));
+
+/* --- redis -------------------------------------------------------------------------------------- */
+
+struct harness_redis {
+    char url[160];      /* redis://127.0.0.1:<port>, with the password when there is one */
+    char unix_url[160]; /* unix://<path> */
+    char unix_path[128];
+    char address[32]; /* for harness_call() */
+    uint16_t port;
+    const char *password;
+    struct harness_process *process;
+    struct harness *harness;
+};
+
+/* Starts redis-server without persistence. `password` may be NULL. Skips ("redis") when not installed. */
+struct harness_redis *harness_redis_start(struct harness *h, const char *password);
+/* Starts it again, empty, at the same addresses, after harness_kill(r->process). */
+void harness_redis_restart(struct harness_redis *r);
+
+/* --- nodes -------------------------------------------------------------------------------------- */
+
+struct harness_node {
+    char id[64], control[64], unix_path[128], redis[160], http[64];
+    struct harness_process *process;
+};
+
+/*
+ * Starts tarnd --id ID --listen 127.0.0.1:0 --unix <dir>/<id>.sock --data-port 0 and the arguments that
+ * follow (NULL-ended), and waits until it is ready. r NULL: the node gets a private Redis.
+ */
+struct harness_node *harness_node_start(struct harness *h, const char *id, const struct harness_redis *r, ...)
+    __attribute__((sentinel));
+/* The same without waiting, for nodes that are expected to refuse. */
+struct harness_process *harness_node_spawn(struct harness *h, const char *id, const struct harness_redis *r,
+                                           ...) __attribute__((sentinel));
+
+/* --- RESP --------------------------------------------------------------------------------------- */
+
+/*
+ * One command (NULL-ended C strings) on a connection of its own to "host:port" or "unix:/path". Never
+ * NULL; the caller frees it with freeReplyObject(). harness_redis_call() authenticates first.
+ */
+redisReply *harness_call(const char *address, ...) __attribute__((sentinel));
+redisReply *harness_redis_call(const struct harness_redis *r, ...) __attribute__((sentinel));
+/* A connection to keep, and one command on it as above. Free it with tarn_resp_free(). */
+struct tarn_resp *harness_connect(const char *address);
+redisReply *harness_command(struct tarn_resp *r, ...) __attribute__((sentinel));
+/* The integer (or the number of elements) such a call answers; -1 for anything else. */
+long long harness_redis_integer(const struct harness_redis *r, ...) __attribute__((sentinel));
+
+#endif

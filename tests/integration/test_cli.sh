@@ -1,0 +1,365 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# The tarn command against live nodes: files of every format and element type in and out byte for byte,
+# what each command prints for people and as JSON, sentences and exit statuses for everything refused.
+set -u
+build=$(cd "${TARN_BUILD:-build}" && pwd)
+command -v redis-server >/dev/null || { echo "SKIP: redis: no redis-server in PATH"; exit 77; }
+unset TARN_REDIS TARN_NS TARN_SECRET TARN_TRANSPORTS TARN_TIMEOUT_MS NO_COLOR
+dir=$(mktemp -d)
+pids=
+cleanup()
+{
+    for p in $pids; do
+        kill "$p" 2>/dev/null && wait "$p"
+    done
+    rm -rf "$dir"
+}
+trap cleanup EXIT
+cd "$dir" || exit 1
+
+failed=0 checks=0
+fail()
+{
+    failed=$((failed + 1))
+    echo "FAILED: $*"
+    sed 's/^/    out: /' "$dir/out"
+    sed 's/^/    err: /' "$dir/err"
+}
+tarn() { "$build/tarn" "$@"; }
+# expect STATUS ARGUMENT...: runs tarn, keeps out and err.
+expect()
+{
+    want=$1 got=0
+    shift
+    checks=$((checks + 1))
+    tarn "$@" >"$dir/out" 2>"$dir/err" </dev/null || got=$?
+    [ "$got" = "$want" ] || fail "tarn $*: exit $got, want $want"
+}
+# says FILE TEXT: the last run wrote it there.
+says()
+{
+    checks=$((checks + 1))
+    grep -qF -- "$2" "$dir/$1" || fail "nothing says \"$2\""
+}
+silent()
+{
+    checks=$((checks + 1))
+    [ ! -s "$dir/$1" ] || fail "$1 is not empty"
+}
+same()
+{
+    checks=$((checks + 1))
+    cmp "$1" "$2" || fail "$1 and $2 differ"
+}
+# start_node ID ARGUMENT...: sets node (pid) and ready.
+start_node()
+{
+    id=$1
+    shift
+    mkfifo "$dir/$id.ready"
+    "$build/tarnd" --id "$id" --listen 127.0.0.1:0 --unix "$dir/$id.sock" "$@" >"$dir/$id.ready" 2>"$dir/$id.log" &
+    node=$!
+    pids="$node $pids"
+    if ! read -r ready <"$dir/$id.ready"; then
+        cat "$dir/$id.log"
+        echo "FAILED: $id does not start"
+        exit 1
+    fi
+}
+
+# --- without any node -------------------------------------------------------------------------------
+
+expect 2
+says err "Commands:"
+expect 0 help
+says out "doctor"
+for c in put get ls stat rm info doctor top events; do
+    expect 0 help $c
+    says out "tarn $c"
+    expect 0 $c --help
+    says out "--redis"
+    silent err
+done
+expect 0 --version
+says out "tarn "
+expect 0 --man
+says out ".Nm tarn"
+expect 0 --markdown
+says out "## tarn put"
+expect 2 pt
+says err "did you mean \`tarn put\`?"
+expect 2 xyzzy
+says err "see \`tarn help\`"
+expect 2 help gte
+says err "did you mean \`tarn get\`?"
+expect 2 put --replcae x
+says err "did you mean --replace?"
+expect 2 ls --timeout-ms soon
+says err "timeout-ms"
+expect 2 put
+says err "FILE is missing"
+expect 2 get
+says err "KEY is missing"
+expect 2 --redis x ls
+says err "options come after the command"
+expect 4 ls --redis redis://127.0.0.1:1
+says err "tarn ls: redis at redis://127.0.0.1:1"
+expect 6 ls --redis nonsense
+expect 4 info --redis redis://127.0.0.1:1
+says out "shm"
+expect 6 doctor --redis redis://127.0.0.1:1
+says out "something needed is missing"
+
+# --- files in and out -------------------------------------------------------------------------------
+
+start_node node0 --pool cpu0:bytes=64M
+TARN_REDIS=$(echo "$ready" | tr ' ' '\n' | sed -n 's/^redis=//p')
+export TARN_REDIS
+node0=$node
+
+mkdir raw npy back
+dtypes="u8 i8 bool f8_e4m3 f8_e5m2 u16 i16 f16 bf16 u32 i32 f32 u64 i64 f64 c64 c128"
+for d in $dtypes; do
+    case $d in
+    u8 | i8 | bool | f8*) n=1 ;;
+    ?16 | bf16) n=2 ;;
+    ?32) n=4 ;;
+    c128) n=16 ;;
+    *) n=8 ;;
+    esac
+    head -c $((n * 2 * 3 * 5)) /dev/urandom >raw/$d
+    expect 0 put raw/$d --prefix raw/ --dtype $d --shape 2,3,5
+    says out "$d[2,3,5]"
+    expect 0 get raw/$d -o npy/$d.npy
+    hint=
+    case $d in f8*) hint="--dtype $d" ;; esac
+    # shellcheck disable=SC2086
+    expect 0 put npy/$d.npy --prefix npy/ $hint --quiet
+    silent out
+    expect 0 stat npy/$d
+    says out "dtype    $d"
+    says out "shape    2,3,5"
+    tarn get npy/$d >back/$d || fail "get npy/$d"
+    same raw/$d back/$d
+done
+expect 0 get --prefix npy/ -o back
+for d in $dtypes; do
+    same npy/$d.npy "back/npy%2F$d.npy"
+done
+expect 2 put npy/f8_e4m3.npy --key x
+says err "--dtype f8_e4m3"
+
+# All but c128, which the format does not have, into one file and back.
+expect 2 get --prefix raw/ -o all.safetensors
+says err "no c128"
+[ ! -e all.safetensors ] || fail "a failed get left its file"
+expect 0 rm raw/c128
+expect 0 get --prefix raw/ -o all.safetensors
+expect 0 put all.safetensors --prefix st/ --json
+says out '"stored": 16'
+says out '"status": "OK"'
+for d in $dtypes; do
+    [ $d = c128 ] || { tarn get st/$d >back/st || fail "get st/$d"; same raw/$d back/st; }
+done
+expect 0 get --prefix st/ -o again.safetensors
+same all.safetensors again.safetensors
+tarn get --prefix st/ --format safetensors >piped.safetensors || fail "get to a pipe"
+same all.safetensors piped.safetensors
+expect 0 get u8 i64 --prefix st/ -o two.safetensors --json
+says out '"key": "st/i64"'
+
+# Larger than a batch, empty, from a pipe, ranges, several into one.
+head -c 9000000 /dev/urandom >big
+expect 0 put big --pin
+expect 0 get big -o big.back
+same big big.back
+says out "1 got, 8.6 MiB"
+tarn get big --range 1M:4K >part || fail "get --range"
+tail -c +1048577 big | head -c 4096 >part.want
+same part part.want
+tarn get big --range 8999990: >part || fail "get --range without an end"
+tail -c 10 big >part.want
+same part part.want
+expect 2 get big --range 8999990:11
+says err "reaches behind the end"
+expect 2 get big --range 5 -o x
+says err "OFFSET:BYTES"
+: >empty
+expect 0 put empty
+expect 0 get empty -o empty.back
+same empty empty.back
+printf 'from a pipe' | tarn put - --key 'a%20b' --ttl-ms 3600000 -q || fail "put from a pipe"
+expect 0 get 'a%20b' -o pipe.back
+[ "$(cat pipe.back)" = "from a pipe" ] || fail "put from a pipe"
+printf 'x' | tarn put - >out 2>err && fail "put from a pipe without a key"
+says err "give it a --key"
+tarn get 'a%20b' empty 'a%20b' >both || fail "get of several keys"
+[ "$(cat both)" = "from a pipefrom a pipe" ] || fail "get of several keys"
+
+# --- keys -------------------------------------------------------------------------------------------
+
+long=$(printf '%01024d' 0)
+expect 0 put raw/u8 --key "$long" -q
+expect 0 stat "$long"
+expect 2 put raw/u8 --key "${long}0"
+says err "1024"
+expect 2 put raw/u8 --key ''
+expect 2 put raw/u8 --key 'a b'
+says err "%XX"
+expect 0 put raw/u8 --key '%00%FF%25' -q
+expect 0 ls '%00*'
+says out '%00%FF%25'
+expect 2 put raw/u8 raw/i8 --key x
+says err "use --prefix"
+
+# --- what is there ----------------------------------------------------------------------------------
+
+expect 0 ls
+says out "npy/bf16"
+expect 0 ls 'npy/?16'
+[ "$(tr '\n' ' ' <out)" = "npy/f16 npy/i16 npy/u16 " ] || fail "ls with a glob"
+expect 0 ls 'npy/*' -l
+says out "node0/cpu0"
+says out "17 objects"
+expect 0 ls npy/f32 --json
+says out '"key": "npy/f32"'
+says out '"dtype": "f32"'
+says out '"pool": "cpu0"'
+expect 0 stat npy/f32 --json
+says out '"transport": "'
+expect 1 stat npy/f32 nope
+says err "nope"
+says out "npy/f32"
+expect 0 info
+says out "node0/cpu0"
+says out "of 64 MiB used"
+says out "usable"
+expect 0 info --json
+says out '"free_bytes"'
+says out '"usable": true'
+expect 0 doctor
+says out "all that is needed is there"
+says out "node node0"
+expect 0 doctor --json
+says out '"ok": true'
+expect 0 top --once --interval-ms 50
+says out "node0/cpu0"
+expect 0 top --once --interval-ms 50 --json
+says out '"puts_per_s"'
+expect 0 put raw/u8 --key u --transports tcp
+expect 0 get u -o u.back --transports tcp
+same raw/u8 u.back
+
+# An event reader sees what comes after it began to listen: store until it has seen two.
+"$build/tarn" events --count 2 --json >events 2>err &
+reader=$!
+n=0
+while kill -0 $reader 2>/dev/null && [ $n -lt 2000 ]; do
+    n=$((n + 1))
+    tarn put raw/u8 --key event --replace -q || break
+done
+wait $reader || fail "tarn events"
+cp events out
+says out '"event":"stored"'
+says out '"key":"event"'
+says out '"node":"node0"'
+expect 0 events --for-ms 50
+silent out
+
+# --- refused ----------------------------------------------------------------------------------------
+
+expect 1 get nope -o nope.npy
+says err "tarn get: nope: no such key"
+[ ! -e nope.npy ] || fail "a failed get left a file"
+expect 1 get npy/f32 nope -o nope.safetensors
+[ ! -e nope.safetensors ] || fail "a failed get left a file"
+expect 1 get --prefix nothing/ -o nope.safetensors
+expect 1 rm nope u
+says out "1 of 2 removed"
+expect 2 put raw/u8 --prefix raw/
+says err "--replace"
+expect 0 put raw/u8 --prefix raw/ --replace
+expect 2 get npy/f32 npy/i32 -o two.npy
+says err "one array"
+expect 2 put nofile
+says err "tarn put: nofile: cannot open"
+expect 2 put .
+says err "directory"
+expect 2 put raw/f32 --dtype f33
+expect 2 put raw/f32 --dtype f32 --shape 2,3
+says err "120"
+expect 2 put npy/f32.npy --shape 2
+says err "--shape is for raw files"
+expect 2 put npy/f32.npy --dtype i32 --key x
+says err "leave --dtype"
+expect 2 get npy/f32 -o x --format nyp
+says err "did you mean npy?"
+expect 2 get npy/f32 --json
+says err "--output"
+expect 2 get npy/f32 -o no/such/directory/x
+says err "cannot create"
+head -c 100 npy/f32.npy >short.npy
+head -c 200 npy/f32.npy >short2.npy
+printf 'not one' >bad.npy
+head -c 300 all.safetensors >short.safetensors
+printf '\377\377\377\377\377\377\377\177{}' >huge.safetensors
+printf '\074\0\0\0\0\0\0\0{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,800000]}} 12345678' >lies.safetensors
+for f in short.npy short2.npy bad.npy short.safetensors huge.safetensors lies.safetensors; do
+    # The good file before it is not stored, either.
+    expect 2 put big $f --prefix bad/
+    says err "tarn put: $f: "
+done
+expect 0 ls 'bad/*'
+silent out
+head -c 70000000 /dev/zero >huge
+expect 2 put huge
+says err "do not fit"
+rm -f huge
+for i in 1 2 3 4 5 6 7 8; do
+    tarn put big --key pinned/$i --pin -q >out 2>err
+    full=$?
+    [ $full = 0 ] || break
+done
+[ $full = 3 ] || fail "a full pool: exit $full, want 3"
+expect 0 rm pinned/1 pinned/2 --json
+says out '"removed": 2'
+expect 2 put raw/u8 --key x --replicas 9
+says err "replicas"
+expect 4 put raw/u8 --key x --place nowhere
+says err "nowhere"
+expect 4 put raw/u8 --key x --ns empty
+expect 0 info --ns empty
+says out "no nodes"
+expect 6 ls --redis "$(echo "$TARN_REDIS" | sed 's,//,//:wrong@,')"
+start_node node1 --pool cpu0:bytes=16M --redis "$TARN_REDIS" --transports tcp
+expect 0 put raw/u8 --key far --place node1
+expect 5 get far -o x --transports shm
+expect 0 get far -o far.back
+same raw/u8 far.back
+
+# --- terminal ---------------------------------------------------------------------------------------
+
+if command -v script >/dev/null; then
+    esc=$(printf '\033')
+    TERM=xterm script -qec "$build/tarn info" /dev/null >out 2>err </dev/null || fail "info on a terminal"
+    says out "$esc["
+    TERM=xterm NO_COLOR=1 script -qec "$build/tarn info" /dev/null >out 2>err </dev/null
+    grep -qF "$esc[" out && fail "colours in spite of NO_COLOR"
+    script -qec "$build/tarn get big" /dev/null >out 2>err </dev/null && fail "get writes to a terminal"
+    says out "is a terminal"
+fi
+
+# --- a node that is gone ----------------------------------------------------------------------------
+
+kill -9 "$node"
+wait "$node" 2>/dev/null
+expect 4 get far -o x --timeout-ms 3000
+[ ! -e x ] || fail "a failed get left a file"
+kill "$node0"
+wait "$node0" || fail "node0 did not end well"
+pids=
+expect 4 ls --timeout-ms 1000
+
+echo "$checks checks"
+[ $failed = 0 ]

@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The control protocol by hand, for tests of nodes: one connection, one session. Whatever is not as it
+ * should be fails the running cmocka test, unless the function's name says otherwise.
+ */
+#ifndef TARN_TESTS_NODE_CLIENT_H
+#define TARN_TESTS_NODE_CLIENT_H
+
+#include "tests/harness.h"
+
+struct node_client {
+    struct tarn_resp *resp;
+    char session[17];
+};
+
+/* A reservation. */
+struct node_grant {
+    char pool[16], slot[16], gen[20];
+    unsigned long long offset;
+};
+
+/* Connects and says HELLO with a random session number. */
+struct node_client node_connect(const char *address);
+void node_close(struct node_client *c);
+
+/* Reserves `bytes` plain bytes under key; mode "absent" or "replace". An error's text on refusal, else NULL.
+ */
+const char *node_try_reserve(struct node_client *c, const char *mode, const char *key, unsigned bytes,
+                             struct node_grant *g);
+struct node_grant node_reserve(struct node_client *c, const char *mode, const char *key, unsigned bytes);
+/* Commits one reservation: the item's reply, an array or an error. Free it with freeReplyObject(). */
+redisReply *node_commit(struct node_client *c, const struct node_grant *g, const char *timeout_ms);
+/* Reserve and commit; the item's error text ("EXISTS ...") or "". Valid until the next call. */
+const char *node_put(struct node_client *c, const char *mode, const char *key, unsigned bytes);
+
+/* The value of "name:" in INFO, or "" (owned, valid until the next call). */
+const char *node_info(const char *address, const char *name);
+/* A field of a pool ("objects", "reserved") of INFO, of the first pool. */
+long long node_pool_figure(const char *address, const char *field);
+
+#endif

@@ -1,0 +1,359 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Eviction: a full store takes every put, and readers never see the bytes of another object. Small pools
+ * with the proportions of large ones; nothing but the threads' test touches an arena.
+ */
+#include <inttypes.h>
+#include <pthread.h>
+#include <stdlib.h>
+
+#include "base/clock.h"
+#include "base/text.h"
+#include "tests/unit/store_fixture.h"
+
+/* --- eviction ----------------------------------------------------------------------------------- */
+
+static uint64_t random_below(uint64_t *seed, uint64_t n)
+{
+    *seed = *seed * 6364136223846793005ull + 1442695040888963407ull;
+    return (*seed >> 33) % n;
+}
+
+/* 4 KiB to 1 MiB, each power of two alike. */
+static uint64_t mixed_size(uint64_t *seed)
+{
+    uint64_t low = 4 * KIB << random_below(seed, 8);
+    return low + random_below(seed, low);
+}
+
+/* 6000 puts of `bytes` (0: mixed) into 64 MiB, so as of 1 MiB objects into 1 GiB. */
+static void puts_into_full_store(uint64_t bytes, uint64_t seed)
+{
+    struct gone gone;
+    struct tarn_store *s = one_pool(&gone, 64 * MIB, 0);
+    char key[32];
+    uint64_t put_bytes = 0;
+    for (int i = 0; i < 6000; i++) {
+        uint64_t n = bytes ? bytes : mixed_size(&seed);
+        snprintf(key, sizeof(key), "k%d", i);
+        put(s, key, n);
+        put_bytes += n;
+    }
+    struct tarn_pool_stats st = stats(s);
+    assert_true(put_bytes > 2 * st.bytes);
+    assert_int_equal(st.refused, 0);
+    assert_int_equal(st.evicted, gone.n);
+    assert_int_equal(st.objects + gone.n, 6000);
+    if (bytes)
+        assert_true(st.used >= st.bytes / 100 * 95);
+    tarn_store_free(s);
+}
+
+static void test_full_store_takes_every_put(void **state)
+{
+    (void)state;
+    uint64_t seed = tarn_random64();
+    print_message("seed %" PRIu64 "\n", seed);
+    puts_into_full_store(64 * KIB, seed);
+    puts_into_full_store(64 * KIB + 17, seed);
+    puts_into_full_store(0, seed);
+}
+
+/* Small objects all over the pool, some of them pinned: a large one needs a run of neighbours. */
+static void test_large_among_small(void **state)
+{
+    (void)state;
+    struct gone gone;
+    struct tarn_store *s = one_pool(&gone, 16 * MIB, 0);
+    char key[32];
+    for (int i = 0; i < 4096; i++) {
+        snprintf(key, sizeof(key), "k%d", i);
+        struct tarn_reserve r = want(key, 4 * KIB);
+        r.pin = i % 1024 == 100; /* runs of 1023, so just under 4 MiB */
+        struct tarn_grant g;
+        assert_int_equal(put_as(s, &r, &g), 0);
+    }
+    put(s, "large", 3 * MIB);
+    assert_true(gone.n <= 800); /* and no more than it takes */
+    struct tarn_reserve r = want("larger", 1023 * 4 * KIB);
+    struct tarn_grant g;
+    assert_int_equal(put_as(s, &r, &g), 0);
+    r = want("largest", 1024 * 4 * KIB); /* no run is that long */
+    assert_int_equal(tarn_store_reserve(s, &r, &g), TARN_E_FULL);
+    assert_true(has(s, "k100") && has(s, "k1124") && has(s, "k2148") && has(s, "k3172"));
+    tarn_store_free(s);
+}
+
+/* Only one place of the pool has a run that suffices: among 2048 victims hardly one is there. */
+static void test_the_only_run_is_found(void **state)
+{
+    (void)state;
+    struct gone gone;
+    struct tarn_store *s = one_pool(&gone, 16 * MIB, 0);
+    uint64_t first = UINT64_MAX, last = 0;
+    char key[32];
+    for (uint64_t i = 0; i < 4096; i++) {
+        snprintf(key, sizeof(key), "k%" PRIu64, i);
+        struct tarn_reserve r = want(key, 4 * KIB);
+        struct tarn_grant g;
+        r.pin = i % 2 == 0 && i / 8 != 300;
+        assert_int_equal(put_as(s, &r, &g), 0);
+        if (i / 8 == 300) {
+            first = g.offset < first ? g.offset : first;
+            last = g.offset > last ? g.offset : last;
+        }
+    }
+    assert_int_equal(last - first, 7 * 4 * KIB);
+    struct tarn_grant g = put(s, "large", 8 * 4 * KIB);
+    assert_in_range(g.offset, first - 4 * KIB, first + 4 * KIB);
+    assert_true(gone.n >= 8 && gone.n <= 9);
+    tarn_store_free(s);
+}
+
+/* Objects of every age: nearly all that go are among the oldest. */
+static void test_evicts_least_recently_used(void **state)
+{
+    (void)state;
+    struct gone gone;
+    struct tarn_store *s = one_pool(&gone, 4 * MIB, 0);
+    char key[32];
+    uint32_t n;
+    _Atomic uint32_t *touch = tarn_store_pools(s, &n)[0].touch;
+    for (uint32_t i = 0; i < 1024; i++) {
+        snprintf(key, sizeof(key), "k%u", i);
+        struct tarn_grant g = put(s, key, 4 * KIB);
+        atomic_store(&touch[g.slot], tarn_store_now(s) - 100000 * (1024 - i)); /* k0 is the oldest */
+    }
+    assert_int_equal(gone.n, 0);
+    for (int i = 0; i < 256; i++) {
+        snprintf(key, sizeof(key), "n%d", i);
+        put(s, key, 4 * KIB);
+    }
+    assert_int_equal(gone.n, 256);
+    uint32_t oldest_gone = 0, recent_gone = 0;
+    for (uint32_t i = 0; i < 1024; i++) {
+        snprintf(key, sizeof(key), "k%u", i);
+        oldest_gone += i < 256 && !has(s, key);
+        recent_gone += i >= 512 && !has(s, key);
+    }
+    print_message("of 256 evicted %u were of the oldest quarter, %u of the younger half\n", oldest_gone,
+                  recent_gone);
+    assert_true(oldest_gone >= 210);
+    assert_int_equal(recent_gone, 0);
+    tarn_store_free(s);
+}
+
+static void test_slots_run_out(void **state)
+{
+    (void)state;
+    struct gone gone;
+    struct tarn_store *s = one_pool(&gone, MIB, 10);
+    char key[32];
+    for (int i = 0; i < 100; i++) {
+        snprintf(key, sizeof(key), "k%d", i);
+        put(s, key, 100);
+    }
+    assert_int_equal(gone.n, 90);
+    assert_int_equal(stats(s).objects, 10);
+    assert_true(has(s, "k99"));
+    tarn_store_free(s);
+}
+
+static void test_several_pools(void **state)
+{
+    (void)state;
+    struct gone gone;
+    struct tarn_store *s = new_store(&gone, 100, 100, 0);
+    add_pool(s, "a", MIB, 0);
+    add_pool(s, "b", 2 * MIB, 0);
+    char key[32];
+    for (int i = 0; i < 48; i++) {
+        snprintf(key, sizeof(key), "k%d", i);
+        put(s, key, 64 * KIB);
+    }
+    assert_int_equal(gone.n, 0); /* both were filled before anything went */
+    for (int i = 0; i < 480; i++) {
+        snprintf(key, sizeof(key), "n%d", i);
+        put(s, key, 64 * KIB);
+    }
+    struct tarn_pool_stats a, b;
+    tarn_store_stats(s, 0, &a);
+    tarn_store_stats(s, 1, &b);
+    assert_in_range(a.evicted, 155, 165);
+    assert_in_range(b.evicted, 315, 325);
+    tarn_store_free(s);
+}
+
+static void test_evict_and_watermarks(void **state)
+{
+    (void)state;
+    struct gone gone;
+    struct tarn_store *s = new_store(&gone, 90, 50, 0);
+    add_pool(s, "p", MIB, 0);
+    char key[32];
+    for (int i = 0; i < 14; i++) {
+        snprintf(key, sizeof(key), "k%d", i);
+        put(s, key, 64 * KIB);
+    }
+    tarn_store_tick(s);
+    assert_int_equal(gone.n, 0); /* 87.5 % */
+    put(s, "one more", 64 * KIB);
+    tarn_store_tick(s);
+    assert_int_equal(gone.n, 7);
+    assert_int_equal(stats(s).used, 8 * 64 * KIB);
+    tarn_store_tick(s);
+    assert_int_equal(gone.n, 7);
+    assert_int_equal(tarn_store_evict(s, 0, 65 * KIB), 128 * KIB);
+    assert_int_equal(tarn_store_evict(s, 0, UINT64_MAX), 6 * 64 * KIB);
+    assert_int_equal(tarn_store_evict(s, 0, 1), 0);
+    assert_int_equal(stats(s).evicted, gone.n);
+    tarn_store_free(s);
+}
+
+/* --- threads ------------------------------------------------------------------------------------ */
+
+#define SHOWN 64
+#define READERS 3
+
+/* Descriptors as a directory would show them, for readers to try. */
+struct shown {
+    _Atomic uint64_t slot_offset; /* slot << 32 | offset */
+    _Atomic uint64_t gen;
+};
+
+struct readers {
+    struct tarn_guard guard;
+    struct shown shown[SHOWN];
+    struct tarn_hazard_page *page;
+    const struct tarn_pool_memory *pool;
+    _Atomic bool stop;
+    _Atomic uint64_t read, stale, wrong;
+};
+
+#define WORDS 128 /* of an object: every one is its gen */
+
+static void check_words(struct readers *r, const uint64_t *words, uint64_t gen)
+{
+    for (int i = 0; i < WORDS; i++) {
+        if (words[i] != gen)
+            atomic_fetch_add(&r->wrong, 1);
+    }
+    atomic_fetch_add(&r->read, 1);
+}
+
+/* As TCP: the node pins. */
+static void *read_pinned(void *arg)
+{
+    struct readers *r = arg;
+    for (uint32_t i = 0; !atomic_load(&r->stop); i++) {
+        struct shown *d = &r->shown[i % SHOWN];
+        uint64_t gen = atomic_load(&d->gen), where = atomic_load(&d->slot_offset);
+        void *addr;
+        if (!gen)
+            continue;
+        if (r->guard.pin_read(r->guard.arg, 0, (uint32_t)(where >> 32), gen, (uint32_t)where, WORDS * 8,
+                              &addr) != 0) {
+            atomic_fetch_add(&r->stale, 1);
+            continue;
+        }
+        check_words(r, addr, gen);
+        r->guard.unpin(r->guard.arg, 0, (uint32_t)(where >> 32));
+    }
+    return NULL;
+}
+
+/* As a view: announce, then check gen. */
+static void *read_viewed(void *arg)
+{
+    struct readers *r = arg;
+    atomic_store(&r->page->used, 1);
+    for (uint32_t i = 0; !atomic_load(&r->stop); i++) {
+        struct shown *d = &r->shown[i % SHOWN];
+        uint64_t gen = atomic_load(&d->gen), where = atomic_load(&d->slot_offset);
+        if (!gen)
+            continue;
+        atomic_store(&r->page->entry[0], (where >> 32) + 1);
+        if (atomic_load(&r->pool->gen[where >> 32]) == gen)
+            check_words(r, (const uint64_t *)((const char *)r->pool->base + (uint32_t)where), gen);
+        atomic_store(&r->page->entry[0], 0);
+    }
+    return NULL;
+}
+
+static void write_object(struct readers *r, const struct tarn_grant *g)
+{
+    void *addr;
+    assert_int_equal(
+        r->guard.pin_write(r->guard.arg, SESSION, 0, g->slot, g->gen, g->offset, WORDS * 8, &addr), 0);
+    for (int i = 0; i < WORDS; i++)
+        ((uint64_t *)addr)[i] = g->gen + 1;
+    r->guard.unpin(r->guard.arg, 0, g->slot);
+}
+
+static void show(struct shown *d, const struct tarn_grant *g)
+{
+    atomic_store(&d->gen, 0);
+    atomic_store(&d->slot_offset, (uint64_t)g->slot << 32 | g->offset);
+    atomic_store(&d->gen, g->gen + 1);
+}
+
+/* Readers pin and view what the control thread replaces and evicts: no byte of another object is seen. */
+static void test_readers_against_eviction(void **state)
+{
+    (void)state;
+    struct gone gone;
+    struct tarn_store *s = one_pool(&gone, (SHOWN / 2 + 8) * WORDS * 8, 0);
+    struct readers *r = calloc(1, sizeof(*r));
+    r->page = calloc(1, sizeof(*r->page));
+    r->guard = tarn_store_guard(s);
+    uint32_t n, puts = 0, full = 0;
+    r->pool = tarn_store_pools(s, &n);
+    assert_int_equal(tarn_store_hazard_add(s, r->page), 0);
+    pthread_t threads[READERS];
+    for (int i = 0; i < READERS; i++)
+        assert_int_equal(pthread_create(&threads[i], NULL, i == 0 ? read_viewed : read_pinned, r), 0);
+    uint64_t give_up = tarn_deadline(60000);
+    while ((puts < 50000 || atomic_load(&r->read) < 10000) && tarn_now_ns() < give_up) {
+        char key[32];
+        struct tarn_grant g;
+        snprintf(key, sizeof(key), "k%u", puts % SHOWN);
+        struct tarn_reserve want_it = want(key, WORDS * 8);
+        if (tarn_store_reserve(s, &want_it, &g) != 0) {
+            full++; /* all that is left is being read */
+            continue;
+        }
+        write_object(r, &g);
+        commit(s, &g, true);
+        show(&r->shown[puts++ % SHOWN], &g);
+        if (puts % 64 == 0)
+            tarn_store_tick(s);
+    }
+    atomic_store(&r->stop, true);
+    for (int i = 0; i < READERS; i++)
+        pthread_join(threads[i], NULL);
+    tarn_store_tick(s);
+    print_message("%u puts, %u refused, %" PRIu64 " reads, %" PRIu64 " stale, %" PRIu64 " evicted\n", puts,
+                  full, atomic_load(&r->read), atomic_load(&r->stale), stats(s).evicted);
+    assert_int_equal(atomic_load(&r->wrong), 0);
+    assert_true(puts >= 50000 && atomic_load(&r->read) >= 10000);
+    assert_true(stats(s).evicted > 0);
+    assert_int_equal(stats(s).limbo, 0);
+    tarn_store_free(s);
+    free(r->page);
+    free(r);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_full_store_takes_every_put),
+        cmocka_unit_test(test_large_among_small),
+        cmocka_unit_test(test_the_only_run_is_found),
+        cmocka_unit_test(test_evicts_least_recently_used),
+        cmocka_unit_test(test_slots_run_out),
+        cmocka_unit_test(test_several_pools),
+        cmocka_unit_test(test_evict_and_watermarks),
+        cmocka_unit_test(test_readers_against_eviction),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

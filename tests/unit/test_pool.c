@@ -1,0 +1,122 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Memory of pools: enough of it, no more than is used, and sealed. */
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "server/pool.h"
+#include "tests/unit/store_fixture.h"
+
+#if defined(__SANITIZE_THREAD__)
+#define THREAD_SANITIZER
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define THREAD_SANITIZER
+#endif
+#endif
+
+/* --- memory ------------------------------------------------------------------------------------- */
+
+static void write_file(const char *root, const char *path, const char *text)
+{
+    char full[512];
+    snprintf(full, sizeof(full), "%s%s", root, path);
+    for (char *slash = strchr(full + strlen(root) + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
+        *slash = 0;
+        mkdir(full, 0700);
+        *slash = '/';
+    }
+    FILE *f = fopen(full, "w");
+    assert_non_null(f);
+    fputs(text, f);
+    fclose(f);
+}
+
+static void test_memory_is_checked(void **state)
+{
+    (void)state;
+    char root[] = "/tmp/tarn-test-store-XXXXXX", command[64];
+    assert_non_null(mkdtemp(root));
+    write_file(root, "/proc/meminfo",
+               "MemTotal:       8388608 kB\nMemAvailable:   4194304 kB\nHugePages_Total:      10\n"
+               "HugePages_Free:        8\nHugePages_Rsvd:        3\nHugepagesize:       2048 kB\n");
+    assert_int_equal(tarn_pool_check_memory(root, "p", 4096 * MIB), 0);
+    assert_int_equal(tarn_pool_check_memory(root, "p", 4097 * MIB), TARN_E_NO_MEMORY);
+    assert_non_null(strstr(tarn_last_error(), "MemAvailable"));
+    assert_int_equal(tarn_pool_check_huge(root, "p", 5 * 2 * MIB), 0);
+    assert_int_equal(tarn_pool_check_huge(root, "p", 6 * 2 * MIB), TARN_E_NO_MEMORY);
+    assert_non_null(strstr(tarn_last_error(), "vm.nr_hugepages=11"));
+    assert_int_equal(tarn_pool_check_huge(root, "p", 3 * MIB), TARN_E_CONFIG);
+
+    write_file(root, "/proc/self/cgroup",
+               "0::/a/b\n"); /* v2: the parent's limit counts, its cache does not */
+    write_file(root, "/sys/fs/cgroup/a/memory.max", "1073741824\n");
+    write_file(root, "/sys/fs/cgroup/a/memory.current", "536870912\n");
+    write_file(root, "/sys/fs/cgroup/a/memory.stat", "anon 1\ninactive_file 268435456\nactive_file 0\n");
+    write_file(root, "/sys/fs/cgroup/a/b/memory.max", "max\n");
+    assert_int_equal(tarn_pool_check_memory(root, "p", 768 * MIB), 0);
+    assert_int_equal(tarn_pool_check_memory(root, "p", 769 * MIB), TARN_E_NO_MEMORY);
+    assert_non_null(strstr(tarn_last_error(), "memory.max"));
+
+    write_file(root, "/proc/self/cgroup", "9:name=systemd:/\n4:memory:/c\n"); /* v1 */
+    write_file(root, "/sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n");
+    write_file(root, "/sys/fs/cgroup/memory/c/memory.limit_in_bytes", "104857600\n");
+    write_file(root, "/sys/fs/cgroup/memory/c/memory.usage_in_bytes", "4194304\n");
+    assert_int_equal(tarn_pool_check_memory(root, "p", 96 * MIB), 0);
+    assert_int_equal(tarn_pool_check_memory(root, "p", 97 * MIB), TARN_E_NO_MEMORY);
+    assert_non_null(strstr(tarn_last_error(), "memory.limit_in_bytes"));
+    snprintf(command, sizeof(command), "rm -rf %s", root);
+    assert_int_equal(system(command), 0);
+}
+
+static uint64_t resident_bytes(void)
+{
+    unsigned long long total, resident;
+    FILE *f = fopen("/proc/self/statm", "r");
+    assert_non_null(f);
+    assert_int_equal(fscanf(f, "%llu %llu", &total, &resident), 2);
+    fclose(f);
+    return resident * (uint64_t)sysconf(_SC_PAGESIZE);
+}
+
+/* Slots that were never used take no memory. */
+static void test_idle_store_is_small(void **state)
+{
+    (void)state;
+#ifdef THREAD_SANITIZER
+    print_message("skipped: the thread sanitizer keeps books of mapped memory\n");
+    skip();
+#endif
+    struct gone gone;
+    uint64_t before = resident_bytes();
+    struct tarn_store *s = one_pool(&gone, 64 * MIB, 1u << 28);
+    put(s, "a", 4096);
+    assert_true(resident_bytes() - before < 2 * MIB);
+    tarn_store_free(s);
+}
+
+/* What a client holds can't shrink or grow, so that no mapping of it ever ends in SIGBUS. */
+static void test_pool_files_are_sealed(void **state)
+{
+    (void)state;
+    struct gone gone;
+    struct tarn_store *s = one_pool(&gone, MIB, 0);
+    uint32_t n;
+    const struct tarn_pool_memory *m = tarn_store_pools(s, &n);
+    assert_int_equal(n, 1);
+    assert_int_equal(ftruncate(m->memfd, 0), -1);
+    assert_int_equal(ftruncate(m->memfd, (off_t)(2 * MIB)), -1);
+    assert_int_equal(ftruncate(m->gen_fd, 0), -1);
+    assert_int_equal(ftruncate(m->touch_fd, 0), -1);
+    tarn_store_free(s);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_memory_is_checked),
+        cmocka_unit_test(test_idle_store_is_small),
+        cmocka_unit_test(test_pool_files_are_sealed),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,480 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The store: life of a slot, who wins, bad requests, what delays reuse, times, walks. */
+#include <stdlib.h>
+
+#include "base/clock.h"
+#include "tests/unit/store_fixture.h"
+
+/* --- life of a slot ----------------------------------------------------------------------------- */
+
+static void test_put_find_remove(void **state)
+{
+    (void)state;
+    struct gone gone;
+    struct tarn_store *s = one_pool(&gone, 4 * MIB, 0);
+    struct tarn_tensor t = {.bytes = 96, .dtype = TARN_F32, .ndim = 2, .shape = {4, 6}};
+    struct tarn_reserve r = want("a", 0);
+    r.tensor = t;
+    r.ttl_ms = 3600000;
+    struct tarn_grant g;
+    assert_int_equal(tarn_store_reserve(s, &r, &g), 0);
+    assert_int_equal(g.gen, (EPOCH << 32) | 1);
+    assert_int_equal(gen_at(s, &g), g.gen);
+    assert_false(has(s, "a"));
+    assert_int_equal(tarn_store_session_reserved(s, SESSION), 96);
+
+    struct tarn_publish p;
+    assert_int_equal(tarn_store_commit_begin(s, SESSION, g.pool, g.slot, g.gen, &p), 0);
+    assert_int_equal(p.key.bytes, 1);
+    assert_memory_equal(p.key.data, "a", 1);
+    assert_int_equal(p.mode, TARN_PUBLISH_REPLACE);
+    assert_int_equal(p.record.nlocations, 1);
+    assert_int_equal(p.record.version, 5);
+    assert_int_equal(p.record.ttl_ms, 3600000);
+    assert_memory_equal(&p.record.tensor, &t, sizeof(t));
+    assert_string_equal(p.record.locations[0].node, "n1");
+    assert_string_equal(p.record.locations[0].pool, "p");
+    assert_int_equal(p.record.locations[0].gen, g.gen + 1);
+    assert_int_equal(p.record.locations[0].offset, g.offset);
+    assert_int_equal(tarn_store_session_reserved(s, SESSION), 0);
+    assert_false(has(s, "a"));
+    tarn_store_commit_end(s, g.pool, g.slot, g.gen, true);
+
+    struct tarn_record found;
+    struct tarn_location l;
+    struct tarn_key key = key_of("a");
+    assert_true(tarn_store_find(s, &key, &found, &l));
+    assert_int_equal(l.gen, g.gen + 1);
+    assert_int_equal(found.born_ms, p.record.born_ms);
+    assert_int_equal(stats(s).objects, 1);
+
+    assert_true(tarn_store_remove(s, &key, "removed"));
+    assert_int_equal(gen_at(s, &g), g.gen + 2);
+    assert_int_equal(gone.n, 1);
+    assert_string_equal(gone.why, "removed");
+    assert_string_equal(gone.key, "a");
+    assert_int_equal(gone.location.gen, g.gen + 1);
+    assert_int_equal(gone.bytes, 96);
+    assert_false(tarn_store_remove(s, &key, "removed"));
+    assert_int_equal(stats(s).used, 0);
+
+    struct tarn_grant again = put(s, "b", 96); /* the slot is used again, under a later gen */
+    assert_int_equal(again.slot, g.slot);
+    assert_int_equal(again.gen, g.gen + 2);
+    tarn_store_free(s);
+}
+
+static void test_refused_publish_leaves_nothing(void **state)
+{
+    (void)state;
+    struct gone gone;
+    struct tarn_store *s = one_pool(&gone, MIB, 0);
+    struct tarn_reserve r = want("a", 1000);
+    r.absent = true;
+    struct tarn_grant g;
+    assert_int_equal(tarn_store_reserve(s, &r, &g), 0);
+    struct tarn_publish p;
+    assert_int_equal(tarn_store_commit_begin(s, SESSION, g.pool, g.slot, g.gen, &p), 0);
+    assert_int_equal(p.mode, TARN_PUBLISH_ABSENT);
+    tarn_store_commit_end(s, g.pool, g.slot, g.gen, false);
+    assert_false(has(s, "a"));
+    assert_int_equal(gone.n, 0);
+    assert_int_equal(stats(s).used, 0);
+    assert_int_equal(stats(s).reserved, 0);
+    assert_int_equal(gen_at(s, &g), g.gen + 2);
+    tarn_store_free(s);
+}
+
+static void test_absent_and_replace(void **state)
+{
+    (void)state;
+    struct gone gone;
+    struct tarn_store *s = one_pool(&gone, MIB, 0);
+    struct tarn_grant first = put(s, "a", 1000), second;
+    struct tarn_reserve r = want("a", 2000);
+    r.absent = true;
+    assert_int_equal(tarn_store_reserve(s, &r, &second), TARN_E_EXISTS);
+    r.absent = false;
+    assert_int_equal(tarn_store_reserve(s, &r, &second), 0);
+    struct tarn_location l;
+    struct tarn_key key = key_of("a");
+    assert_true(tarn_store_find(s, &key, NULL, &l)); /* the old one stays until the new one is there */
+    assert_int_equal(l.gen, first.gen + 1);
+    commit(s, &second, true);
+    assert_true(tarn_store_find(s, &key, NULL, &l));
+    assert_int_equal(l.slot, second.slot);
+    assert_int_equal(gone.n, 1);
+    assert_string_equal(gone.why, "replaced");
+    assert_int_equal(gone.location.gen, first.gen + 1);
+    assert_int_equal(stats(s).objects, 1);
+    tarn_store_free(s);
+}
+
+/* A later put of another client won while this one was being published. */
+static void test_release_while_publishing(void **state)
+{
+    (void)state;
+    struct gone gone;
+    struct tarn_store *s = one_pool(&gone, MIB, 0);
+    struct tarn_reserve r = want("a", 1000);
+    struct tarn_grant a, b;
+    struct tarn_publish p;
+    assert_int_equal(tarn_store_reserve(s, &r, &a), 0);
+    assert_int_equal(tarn_store_reserve(s, &r, &b), 0);
+    assert_int_equal(tarn_store_commit_begin(s, SESSION, a.pool, a.slot, a.gen, &p), 0);
+    assert_int_equal(tarn_store_commit_begin(s, SESSION, b.pool, b.slot, b.gen, &p), 0);
+    tarn_store_commit_end(s, b.pool, b.slot, b.gen, true);
+    assert_true(tarn_store_release(s, a.pool, a.slot, a.gen + 1));
+    tarn_store_commit_end(s, a.pool, a.slot, a.gen, true);
+    struct tarn_location l;
+    struct tarn_key key = key_of("a");
+    assert_true(tarn_store_find(s, &key, NULL, &l));
+    assert_int_equal(l.slot, b.slot);
+    assert_int_equal(stats(s).objects, 1);
+
+    assert_false(tarn_store_release(s, b.pool, b.slot, b.gen));
+    assert_true(tarn_store_release(s, b.pool, b.slot, b.gen + 1));
+    assert_string_equal(gone.why, "replaced");
+    assert_false(has(s, "a"));
+    assert_int_equal(stats(s).used, 0);
+    tarn_store_free(s);
+}
+
+static void test_abort(void **state)
+{
+    (void)state;
+    struct gone gone;
+    struct tarn_store *s = one_pool(&gone, MIB, 0);
+    struct tarn_grant g[3], other;
+    struct tarn_publish p;
+    for (int i = 0; i < 3; i++) {
+        struct tarn_reserve r = want("a", 1000);
+        assert_int_equal(tarn_store_reserve(s, &r, &g[i]), 0);
+    }
+    struct tarn_reserve r = want("b", 1000);
+    r.session = 78;
+    assert_int_equal(tarn_store_reserve(s, &r, &other), 0);
+    assert_int_equal(tarn_store_commit_begin(s, 78, 0, g[0].slot, g[0].gen, &p), TARN_E_STALE);
+    assert_false(tarn_store_abort(s, 78, 0, g[0].slot, g[0].gen));
+    assert_true(tarn_store_abort(s, SESSION, 0, g[0].slot, g[0].gen));
+    assert_false(tarn_store_abort(s, SESSION, 0, g[0].slot, g[0].gen));
+    assert_int_equal(gen_at(s, &g[0]), g[0].gen + 2);
+    assert_int_equal(tarn_store_commit_begin(s, SESSION, 0, g[0].slot, g[0].gen, &p), TARN_E_STALE);
+    assert_int_equal(tarn_store_abort_session(s, SESSION), 2);
+    assert_int_equal(tarn_store_abort_session(s, SESSION), 0);
+    assert_int_equal(stats(s).reserved, 1);
+    assert_int_equal(tarn_store_session_reserved(s, 78), 1000);
+    assert_int_equal(gone.n, 0);
+    tarn_store_free(s);
+}
+
+static void test_worn_out_slot_is_retired(void **state)
+{
+    (void)state;
+    struct gone gone;
+    struct tarn_store *s = one_pool(&gone, MIB, 0);
+    struct tarn_grant g = put(s, "a", 100), next;
+    struct tarn_key key = key_of("a");
+    assert_true(tarn_store_remove(s, &key, "removed"));
+    uint32_t n;
+    atomic_store(&tarn_store_pools(s, &n)[0].gen[g.slot], EPOCH << 32 | 0xfffffffd);
+    next = put(s, "a", 100);
+    assert_int_equal(next.slot, g.slot); /* the last time */
+    assert_true(tarn_store_remove(s, &key, "removed"));
+    next = put(s, "a", 100);
+    assert_int_not_equal(next.slot, g.slot);
+    tarn_store_free(s);
+}
+
+/* --- bad requests ------------------------------------------------------------------------------- */
+
+static void test_refusals(void **state)
+{
+    (void)state;
+    struct gone gone;
+    struct tarn_store *s = new_store(&gone, 100, 100, 2 * MIB);
+    add_pool(s, "small", 512 * KIB, 0);
+    add_pool(s, "large", 4 * MIB, 0);
+    static char long_key[TARN_KEY_MAX + 2];
+    memset(long_key, 'k', TARN_KEY_MAX + 1);
+    struct tarn_grant g;
+    struct tarn_reserve r = want("", 10);
+    assert_int_equal(tarn_store_reserve(s, &r, &g), TARN_E_INVALID);
+    r = want(long_key, 10);
+    assert_int_equal(tarn_store_reserve(s, &r, &g), TARN_E_INVALID);
+    r = want("a", 4 * MIB + 1);
+    assert_int_equal(tarn_store_reserve(s, &r, &g), TARN_E_TOO_LARGE);
+    r = want("a", MIB);
+    r.pool = 0;
+    assert_int_equal(tarn_store_reserve(s, &r, &g), TARN_E_TOO_LARGE);
+    r.pool = 2;
+    assert_int_equal(tarn_store_reserve(s, &r, &g), TARN_E_INVALID);
+    r = want("a", 10);
+    r.tensor.shape[0] = 11;
+    assert_int_equal(tarn_store_reserve(s, &r, &g), TARN_E_INVALID);
+    r = want("a", UINT64_MAX);
+    assert_int_equal(tarn_store_reserve(s, &r, &g), TARN_E_TOO_LARGE);
+
+    r = want("a", 3 * MIB); /* over the session's limit, but alone */
+    assert_int_equal(tarn_store_reserve(s, &r, &g), 0);
+    r = want("b", 1);
+    assert_int_equal(tarn_store_reserve(s, &r, &g), TARN_E_BUSY);
+    r.session = 78;
+    assert_int_equal(tarn_store_reserve(s, &r, &g), 0);
+    assert_int_equal(tarn_store_abort_session(s, SESSION), 1);
+    r = want("z", 0); /* zero-length tensors are legal */
+    assert_int_equal(put_as(s, &r, &g), 0);
+    assert_true(has(s, "z"));
+    tarn_store_free(s);
+}
+
+static void test_bad_options(void **state)
+{
+    (void)state;
+    struct gone gone;
+    struct tarn_store *s = one_pool(&gone, MIB, 0);
+    struct tarn_pool_options o = {.name = "p", .bytes = MIB};
+    assert_int_equal(tarn_store_add_pool(s, &o), TARN_E_CONFIG); /* taken */
+    o = (struct tarn_pool_options){.name = "q", .bytes = MIB, .align = 100};
+    assert_int_equal(tarn_store_add_pool(s, &o), TARN_E_CONFIG);
+    o = (struct tarn_pool_options){.name = "q", .bytes = 1ull << 60};
+    assert_int_equal(tarn_store_add_pool(s, &o), TARN_E_NO_MEMORY);
+    assert_non_null(strstr(tarn_last_error(), "make the pool smaller"));
+    assert_int_equal(tarn_store_pool_find(s, "p", 1), 0);
+    assert_int_equal(tarn_store_pool_find(s, "q", 1), -1);
+    tarn_store_free(s);
+
+    struct tarn_store_options bad = {.epoch = 1ull << 32, .node = "n"};
+    assert_int_equal(tarn_store_new(&bad, &s), TARN_E_INVALID);
+}
+
+static void test_full_of_pinned(void **state)
+{
+    (void)state;
+    struct gone gone;
+    struct tarn_store *s = one_pool(&gone, MIB, 0);
+    char key[16];
+    struct tarn_grant g;
+    for (int i = 0; i < 16; i++) {
+        snprintf(key, sizeof(key), "k%d", i);
+        struct tarn_reserve r = want(key, 64 * KIB);
+        r.pin = true;
+        assert_int_equal(put_as(s, &r, &g), 0);
+    }
+    struct tarn_reserve r = want("new", 64 * KIB);
+    assert_int_equal(tarn_store_reserve(s, &r, &g), TARN_E_FULL);
+    assert_int_equal(stats(s).refused, 1);
+    struct tarn_key k3 = key_of("k3");
+    assert_true(tarn_store_unpin(s, &k3));
+    assert_int_equal(put_as(s, &r, &g), 0);
+    assert_false(has(s, "k3"));
+    assert_int_equal(stats(s).objects, 16);
+    tarn_store_free(s);
+}
+
+/* --- pins and hazards --------------------------------------------------------------------------- */
+
+static void test_guard_checks(void **state)
+{
+    (void)state;
+    struct gone gone;
+    struct tarn_store *s = one_pool(&gone, MIB, 0);
+    struct tarn_guard guard = tarn_store_guard(s);
+    uint32_t n;
+    char *base = tarn_store_pools(s, &n)[0].base;
+    struct tarn_reserve r = want("a", 1000);
+    struct tarn_grant g;
+    void *addr;
+    assert_int_equal(tarn_store_reserve(s, &r, &g), 0);
+    assert_int_equal(guard.pin_read(guard.arg, 0, g.slot, g.gen, g.offset, 1000, &addr), TARN_E_STALE);
+    assert_int_equal(guard.pin_write(guard.arg, 78, 0, g.slot, g.gen, g.offset, 1000, &addr), TARN_E_STALE);
+    assert_int_equal(guard.pin_write(guard.arg, SESSION, 0, g.slot, g.gen, g.offset, 1001, &addr),
+                     TARN_E_STALE);
+    assert_int_equal(guard.pin_write(guard.arg, SESSION, 0, g.slot, g.gen, g.offset + 400, 600, &addr), 0);
+    assert_ptr_equal(addr, base + g.offset + 400);
+    guard.unpin(guard.arg, 0, g.slot);
+    commit(s, &g, true);
+    uint64_t gen = g.gen + 1;
+    assert_int_equal(guard.pin_write(guard.arg, SESSION, 0, g.slot, g.gen, g.offset, 1, &addr), TARN_E_STALE);
+    assert_int_equal(guard.pin_write(guard.arg, SESSION, 0, g.slot, gen, g.offset, 1, &addr), TARN_E_STALE);
+    assert_int_equal(guard.pin_read(guard.arg, 0, g.slot, gen, g.offset, 1000, &addr), 0);
+    guard.unpin(guard.arg, 0, g.slot);
+    assert_int_equal(guard.pin_read(guard.arg, 0, g.slot, gen, g.offset + 1, 1000, &addr), TARN_E_STALE);
+    assert_int_equal(guard.pin_read(guard.arg, 0, g.slot, gen, g.offset + 1, UINT64_MAX, &addr),
+                     TARN_E_STALE);
+    assert_int_equal(guard.pin_read(guard.arg, 0, g.slot, gen, g.offset - 1, 1, &addr), TARN_E_STALE);
+    assert_int_equal(guard.pin_read(guard.arg, 0, g.slot + 1, 0, 0, 0, &addr), TARN_E_STALE);
+    assert_int_equal(guard.pin_read(guard.arg, 1, g.slot, gen, g.offset, 1, &addr), TARN_E_STALE);
+    assert_int_equal(guard.pin_read(guard.arg, 0, UINT32_MAX, gen, g.offset, 1, &addr), TARN_E_STALE);
+    tarn_store_evict(s, 0, UINT64_MAX);
+    assert_int_equal(stats(s).limbo, 0); /* no refused pin was left behind */
+    tarn_store_free(s);
+}
+
+static void test_pinned_extent_is_not_reused(void **state)
+{
+    (void)state;
+    struct gone gone;
+    struct tarn_store *s = one_pool(&gone, MIB, 0);
+    struct tarn_guard guard = tarn_store_guard(s);
+    struct tarn_grant a = put(s, "a", MIB), g;
+    void *addr;
+    assert_int_equal(guard.pin_read(guard.arg, 0, a.slot, a.gen + 1, a.offset, MIB, &addr), 0);
+    struct tarn_reserve r = want("b", MIB);
+    assert_int_equal(tarn_store_reserve(s, &r, &g), TARN_E_FULL);
+    assert_true(has(s, "a")); /* evicting it would have given nothing */
+    struct tarn_key key = key_of("a");
+    assert_true(tarn_store_remove(s, &key, "removed"));
+    assert_false(has(s, "a"));
+    assert_int_equal(stats(s).limbo, 1);
+    assert_int_equal(tarn_store_reserve(s, &r, &g), TARN_E_FULL);
+    guard.unpin(guard.arg, 0, a.slot);
+    assert_int_equal(tarn_store_reserve(s, &r, &g), 0);
+    assert_int_equal(stats(s).limbo, 0);
+
+    assert_int_equal(guard.pin_write(guard.arg, SESSION, 0, g.slot, g.gen, g.offset, MIB, &addr), 0);
+    assert_true(tarn_store_abort(s, SESSION, 0, g.slot, g.gen));
+    assert_int_equal(tarn_store_reserve(s, &r, &g), TARN_E_FULL);
+    guard.unpin(guard.arg, 0, g.slot);
+    tarn_store_tick(s);
+    assert_int_equal(stats(s).used, 0);
+    tarn_store_free(s);
+}
+
+static void test_hazards(void **state)
+{
+    (void)state;
+    struct gone gone;
+    struct tarn_store *s = one_pool(&gone, MIB, 0);
+    struct tarn_hazard_page *pages = calloc(20, sizeof(*pages));
+    for (int i = 0; i < 20; i++)
+        assert_int_equal(tarn_store_hazard_add(s, &pages[i]), 0);
+    struct tarn_grant a = put(s, "a", 512 * KIB), b = put(s, "b", 512 * KIB), g;
+    atomic_store(&pages[17].used, UINT32_MAX); /* clients may write nonsense */
+    atomic_store(&pages[17].entry[TARN_HAZARDS - 1], a.slot + 1);
+    atomic_store(&pages[3].entry[5], b.slot + 1); /* beyond `used`: not announced */
+    struct tarn_reserve r = want("c", 512 * KIB);
+    assert_int_equal(tarn_store_reserve(s, &r, &g), 0);
+    assert_true(has(s, "a"));
+    assert_false(has(s, "b"));
+    struct tarn_key key = key_of("a");
+    tarn_store_remove(s, &key, "removed");
+    assert_int_equal(stats(s).limbo, 1);
+    tarn_store_tick(s);
+    assert_int_equal(stats(s).limbo, 1);
+    tarn_store_hazard_remove(s, &pages[17]);
+    tarn_store_tick(s);
+    assert_int_equal(stats(s).limbo, 0);
+    tarn_store_free(s);
+    free(pages);
+}
+
+/* --- times -------------------------------------------------------------------------------------- */
+
+static void test_expiry(void **state)
+{
+    (void)state;
+    struct gone gone;
+    struct tarn_store *s = one_pool(&gone, MIB, 0);
+    struct tarn_reserve r = want("a", 100);
+    r.ttl_ms = 20;
+    struct tarn_grant g;
+    assert_int_equal(put_as(s, &r, &g), 0);
+    put(s, "b", 100);
+    uint64_t end = tarn_deadline(21), give_up = tarn_deadline(10000);
+    while (stats(s).expired == 0 && tarn_now_ns() < give_up)
+        tarn_store_tick(s);
+    assert_true(tarn_now_ns() + 2 * TARN_NS_PER_MS >= end);
+    assert_false(has(s, "a"));
+    assert_true(has(s, "b"));
+    assert_string_equal(gone.why, "expired");
+    assert_int_equal(gone.n, 1);
+
+    r.absent = true; /* what has expired is not there, looked at or not */
+    r.ttl_ms = 1;
+    assert_int_equal(put_as(s, &r, &g), 0);
+    while (has(s, "a") && tarn_now_ns() < give_up)
+        continue;
+    assert_int_equal(put_as(s, &r, &g), 0);
+    assert_int_equal(gone.n, 2);
+    tarn_store_free(s);
+}
+
+static void test_pin_that_ends(void **state)
+{
+    (void)state;
+    struct gone gone;
+    struct tarn_store *s = one_pool(&gone, MIB, 0);
+    put(s, "a", MIB);
+    struct tarn_key key = key_of("a");
+    assert_true(tarn_store_pin(s, &key, 20));
+    uint64_t end = tarn_deadline(18), give_up = tarn_deadline(10000);
+    struct tarn_reserve r = want("b", MIB);
+    struct tarn_grant g;
+    int rc;
+    while ((rc = tarn_store_reserve(s, &r, &g)) == TARN_E_FULL && tarn_now_ns() < give_up)
+        continue;
+    assert_int_equal(rc, 0);
+    assert_true(tarn_now_ns() >= end);
+    assert_false(tarn_store_pin(s, &key, 0));
+    assert_false(tarn_store_unpin(s, &key));
+    assert_false(tarn_store_touch(s, &key));
+    tarn_store_free(s);
+}
+
+/* --- walk --------------------------------------------------------------------------------------- */
+
+static void count_object(void *arg, const struct tarn_key *key, const struct tarn_record *r)
+{
+    assert_int_equal(key->bytes, 5);
+    assert_int_equal(r->nlocations, 1);
+    ++*(uint32_t *)arg;
+}
+
+static void test_walk(void **state)
+{
+    (void)state;
+    struct gone gone;
+    struct tarn_store *s = new_store(&gone, 100, 100, 0);
+    add_pool(s, "a", MIB, 0);
+    add_pool(s, "b", MIB, 0);
+    char key[32];
+    for (int i = 0; i < 1000; i++) {
+        snprintf(key, sizeof(key), "k%04d", i);
+        put(s, key, 64);
+    }
+    struct tarn_reserve r = want("other", 64);
+    struct tarn_grant g;
+    assert_int_equal(tarn_store_reserve(s, &r, &g), 0);
+    uint64_t cursor = 0;
+    uint32_t n = 0, calls = 0, before;
+    do {
+        before = n;
+        calls++;
+    } while (tarn_store_walk(s, &cursor, 7, count_object, &n) && n - before <= 7);
+    assert_int_equal(n, 1000);
+    assert_true(calls >= 1000 / 7);
+    tarn_store_free(s);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_put_find_remove),
+        cmocka_unit_test(test_refused_publish_leaves_nothing),
+        cmocka_unit_test(test_absent_and_replace),
+        cmocka_unit_test(test_release_while_publishing),
+        cmocka_unit_test(test_abort),
+        cmocka_unit_test(test_worn_out_slot_is_retired),
+        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_bad_options),
+        cmocka_unit_test(test_full_of_pinned),
+        cmocka_unit_test(test_guard_checks),
+        cmocka_unit_test(test_pinned_extent_is_not_reused),
+        cmocka_unit_test(test_hazards),
+        cmocka_unit_test(test_expiry),
+        cmocka_unit_test(test_pin_that_ends),
+        cmocka_unit_test(test_walk),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

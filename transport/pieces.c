@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Lists of strided pieces as a sequence of contiguous runs. */
+#include "transport/transport.h"
+
+/* A piece with its defaults filled in, and as one run when its runs touch. */
+struct runs {
+    char *addr;
+    uint64_t bytes, stride, count;
+};
+
+static struct runs runs_of(const struct tarn_piece *p)
+{
+    struct runs r = {p->addr, p->bytes, p->stride ? p->stride : p->bytes, p->count ? p->count : 1};
+    if (r.stride == r.bytes) {
+        r.bytes *= r.count;
+        r.count = 1;
+    }
+    return r;
+}
+
+uint64_t tarn_pieces_bytes(const struct tarn_piece *pieces, uint32_t n)
+{
+    uint64_t total = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        uint64_t piece;
+        if (__builtin_mul_overflow(pieces[i].bytes, pieces[i].count ? pieces[i].count : 1, &piece) ||
+            __builtin_add_overflow(total, piece, &total))
+            return UINT64_MAX;
+    }
+    return total;
+}
+
+uint64_t tarn_cursor_next(struct tarn_cursor *c, const struct tarn_piece *pieces, uint32_t n, uint64_t max,
+                          void **addr_p)
+{
+    char *start = NULL;
+    uint64_t got = 0;
+    while (c->piece < n && got < max) {
+        struct runs r = runs_of(&pieces[c->piece]);
+        if (c->run == r.count || r.bytes == 0) {
+            *c = (struct tarn_cursor){.piece = c->piece + 1};
+            continue;
+        }
+        char *at = r.addr + c->run * r.stride + c->done;
+        if (got && at != start + got)
+            break;
+        if (!got)
+            start = at;
+        uint64_t take = r.bytes - c->done < max - got ? r.bytes - c->done : max - got;
+        got += take;
+        c->done += take;
+        if (c->done == r.bytes) {
+            c->done = 0;
+            c->run++;
+        }
+    }
+    *addr_p = start;
+    return got;
+}

@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The list of transports, best first, and how a user's choice of names is applied to it. */
+#include "transport/transport.h"
+
+#include <string.h>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "transport/shm.h"
+#include "transport/tcp.h"
+
+const struct tarn_transport_ops *const tarn_transport_list[] = {&tarn_shm_ops, &tarn_tcp_ops, NULL};
+
+enum { TRANSPORTS = sizeof(tarn_transport_list) / sizeof(tarn_transport_list[0]) - 1 };
+
+static const struct tarn_transport_ops *find_n(const char *name, size_t bytes)
+{
+    for (int i = 0; i < TRANSPORTS; i++) {
+        const struct tarn_transport_ops *t = tarn_transport_list[i];
+        if (strlen(t->name) == bytes && memcmp(t->name, name, bytes) == 0)
+            return t;
+    }
+    return NULL;
+}
+
+const struct tarn_transport_ops *tarn_transport_find(const char *name)
+{
+    return find_n(name, strlen(name));
+}
+
+static int unknown(const char *name, size_t bytes)
+{
+    const char *names[TRANSPORTS];
+    for (int i = 0; i < TRANSPORTS; i++)
+        names[i] = tarn_transport_list[i]->name;
+    char word[32];
+    size_t n = bytes < sizeof(word) - 1 ? bytes : sizeof(word) - 1;
+    memcpy(word, name, n);
+    word[n] = '\0';
+    const char *near = tarn_nearest(word, names, TRANSPORTS);
+    if (near)
+        return tarn_fail(TARN_E_CONFIG, "transport \"%s\": there is none of this name; did you mean \"%s\"?", word,
+                         near);
+    return tarn_fail(TARN_E_CONFIG, "transport \"%s\": there is none of this name; name one of shm, tcp", word);
+}
+
+int tarn_transport_named(const char *name, size_t bytes, const struct tarn_transport_ops **ops_p)
+{
+    const struct tarn_transport_ops *t = find_n(name, bytes);
+    if (!t)
+        return unknown(name, bytes);
+    *ops_p = t;
+    return 0;
+}
+
+/* Sets the bit of each transport that the comma list names. */
+static int parse_names(const char *names, unsigned *wanted_p)
+{
+    unsigned wanted = 0;
+    for (const char *at = names; *at;) {
+        size_t bytes = strcspn(at, ",");
+        const struct tarn_transport_ops *t;
+        int r = tarn_transport_named(at, bytes, &t);
+        if (r)
+            return r;
+        for (int i = 0; i < TRANSPORTS; i++)
+            wanted |= tarn_transport_list[i] == t ? 1u << i : 0;
+        at += bytes + (at[bytes] == ',');
+    }
+    *wanted_p = wanted;
+    return 0;
+}
+
+int tarn_transport_select(const char *names, const struct tarn_transport_ops **out, int max)
+{
+    unsigned wanted = ~0u;
+    if (names && *names) {
+        int r = parse_names(names, &wanted);
+        if (r)
+            return r;
+    }
+    int n = 0;
+    for (int i = 0; i < TRANSPORTS && n < max; i++) {
+        char why[256];
+        if (wanted & 1u << i && tarn_transport_list[i]->probe(why, sizeof(why)) == 0)
+            out[n++] = tarn_transport_list[i];
+    }
+    return n;
+}

@@ -1,0 +1,548 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Shared memory: the client maps the pools of a node on its own host and copies.
+ *
+ * ATTACH hands over, per pool, the files of arena, gen and touch, then the session's hazard page.
+ * The arena comes read-only, or read-write when the session asked to write; a link made from the
+ * latter is `writable` and does all that the other does. gen is always read-only.
+ *
+ * get   gen[slot] == gen? copy; acquire fence; gen[slot] == gen still? Then nobody had been given the
+ *       extent while it was copied, since an extent changes hands only after its gen has changed.
+ * put   gen[slot] == gen (odd: our reservation)? copy; release fence; the COMMIT follows on a socket.
+ * view  publish a hazard entry, then check gen; the node changes gen, then looks for entries. Both
+ *       are sequentially consistent, so one of the two sees the other.
+ *
+ * A file that its owner can shrink would kill the reader by SIGBUS: unsealed or short ones are refused.
+ * Every call completes inline and may come from any thread.
+ */
+#include "transport/shm.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/text.h"
+
+enum { FDS_PER_POOL = 3, POOLS_MAX = 64, HUGE_PAGE = 2 << 20 };
+
+static int shm_probe(char *why, size_t why_bytes)
+{
+    int fd = memfd_create("tarn-probe", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    if (fd < 0) {
+        snprintf(why, why_bytes, "the kernel gives no sealable memfd: %s", strerror(errno));
+        return TARN_E_UNAVAILABLE;
+    }
+    close(fd);
+    return 0;
+}
+
+/* --- node half ---------------------------------------------------------------------------------- */
+
+/* Files handed to clients; the writable ones are the server's own. */
+struct served_pool {
+    int arena_ro, gen_ro;
+};
+
+struct tarn_server {
+    const struct tarn_pool_memory *pools;
+    uint32_t npools;
+    struct served_pool served[];
+};
+
+static void shm_stop(struct tarn_server *s)
+{
+    for (uint32_t i = 0; i < s->npools; i++) {
+        if (s->served[i].arena_ro >= 0)
+            close(s->served[i].arena_ro);
+        if (s->served[i].gen_ro >= 0)
+            close(s->served[i].gen_ro);
+    }
+    free(s);
+}
+
+/* A second, read-only open of a memfd. Mode 0600 keeps other users from opening it for writing through it. */
+static int reopen_read_only(int fd, const char *pool, int *fd_p)
+{
+    char path[32];
+    snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+    if (fchmod(fd, 0600) < 0)
+        return tarn_fail(TARN_E_SYSTEM, "pool %s: shm: chmod of its memory: %m", pool);
+    *fd_p = open(path, O_RDONLY | O_CLOEXEC);
+    if (*fd_p < 0)
+        return tarn_fail(TARN_E_SYSTEM, "pool %s: shm: open %s read-only: %m: mount /proc", pool, path);
+    return 0;
+}
+
+static int shm_serve(const struct tarn_serve *serve, struct tarn_server **s_p)
+{
+    struct tarn_server *s = malloc(sizeof(*s) + serve->npools * sizeof(s->served[0]));
+    if (!s)
+        return tarn_fail(TARN_E_NO_MEMORY, "shm: out of memory for %u pools", serve->npools);
+    s->pools = serve->pools;
+    s->npools = serve->npools;
+    for (uint32_t i = 0; i < s->npools; i++)
+        s->served[i] = (struct served_pool){-1, -1};
+    for (uint32_t i = 0; i < s->npools; i++) {
+        const struct tarn_pool_memory *p = &s->pools[i];
+        if (p->memfd < 0)
+            continue;
+        int r = reopen_read_only(p->memfd, p->name, &s->served[i].arena_ro);
+        if (!r)
+            r = reopen_read_only(p->gen_fd, p->name, &s->served[i].gen_ro);
+        if (r) {
+            shm_stop(s);
+            return r;
+        }
+    }
+    *s_p = s;
+    return 0;
+}
+
+static void shm_describe(const struct tarn_server *s, uint32_t pool, char *text, size_t text_bytes)
+{
+    (void)s, (void)pool;
+    snprintf(text, text_bytes, "%s", "");
+}
+
+static bool attach_pool(const struct tarn_server *s, uint32_t i, struct tarn_attach *a, size_t *length)
+{
+    const struct tarn_pool_memory *p = &s->pools[i];
+    int n = snprintf(a->text + *length, sizeof(a->text) - *length, " %u %llu %u", i,
+                     (unsigned long long)p->bytes, p->nslots);
+    if (n < 0 || (size_t)n >= sizeof(a->text) - *length)
+        return false;
+    *length += (size_t)n;
+    a->fds[a->nfds++] = a->write ? p->memfd : s->served[i].arena_ro;
+    a->fds[a->nfds++] = s->served[i].gen_ro;
+    a->fds[a->nfds++] = p->touch_fd;
+    return true;
+}
+
+static int shm_attach(struct tarn_server *s, struct tarn_attach *a)
+{
+    if (!a->local)
+        return tarn_fail(TARN_E_NOT_REACHABLE,
+                         "shm: descriptors cannot pass over TCP: attach over the node's Unix socket");
+    uint32_t npools = 0, fds_max = sizeof(a->fds) / sizeof(a->fds[0]);
+    for (uint32_t i = 0; i < s->npools; i++)
+        npools += s->pools[i].memfd >= 0;
+    size_t length = (size_t)snprintf(a->text, sizeof(a->text), "v1 %u", npools);
+    bool fits = npools * FDS_PER_POOL + 1 <= fds_max;
+    a->nfds = 0;
+    memset(a->close_fds, 0, sizeof(a->close_fds));
+    for (uint32_t i = 0; fits && i < s->npools; i++)
+        if (s->pools[i].memfd >= 0)
+            fits = attach_pool(s, i, a, &length);
+    if (!fits)
+        return tarn_fail(TARN_E_UNSUPPORTED, "shm: %u pools do not fit one ATTACH: use at most %u", npools,
+                         (fds_max - 1) / FDS_PER_POOL);
+    if (a->hazard_fd >= 0)
+        a->fds[a->nfds++] = a->hazard_fd;
+    return 0;
+}
+
+/* Nothing to take back: a mapping lasts as long as its process, which the server waits for. */
+static void shm_detach(struct tarn_server *s, uint64_t session)
+{
+    (void)s, (void)session;
+}
+
+/* --- client half: mapping ----------------------------------------------------------------------- */
+
+struct mapping {
+    void *addr;
+    size_t bytes;
+};
+
+struct pool {
+    struct mapping arena_map, gen_map, touch_map;
+    uint8_t *arena;
+    const _Atomic uint64_t *gen;
+    _Atomic uint32_t *touch;
+    uint64_t bytes;
+    uint32_t nslots; /* 0: the node does not share this pool */
+};
+
+struct tarn_link {
+    char node[64];
+    bool writable;
+    uint64_t tick_base_ns;
+    struct mapping hazard_map;
+    struct tarn_hazard_page *hazards; /* NULL: none */
+    _Atomic uint32_t hazard_hint;     /* entries below are probably taken */
+    uint32_t npools;                  /* highest index + 1 */
+    struct pool pools[POOLS_MAX];
+};
+
+static void unmap(struct mapping *m)
+{
+    if (m->addr)
+        munmap(m->addr, m->bytes);
+}
+
+static void shm_close(struct tarn_link *l)
+{
+    for (uint32_t i = 0; i < l->npools; i++) {
+        unmap(&l->pools[i].arena_map);
+        unmap(&l->pools[i].gen_map);
+        unmap(&l->pools[i].touch_map);
+    }
+    unmap(&l->hazard_map);
+    free(l);
+}
+
+/*
+ * mmap() at a multiple of the huge page size: address and file offset then agree in their low bits, so
+ * that the processor can hold runs of pages in one TLB entry (measured: up to a third faster copies).
+ */
+static void *map_aligned(int fd, const struct stat *st, int prot)
+{
+    size_t bytes = (size_t)st->st_size;
+    size_t align = st->st_blksize > HUGE_PAGE ? (size_t)st->st_blksize : HUGE_PAGE;
+    uint8_t *room = mmap(NULL, bytes + align, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (room == MAP_FAILED)
+        return MAP_FAILED;
+    size_t before = (align - (uintptr_t)room % align) % align;
+    void *addr = mmap(room + before, bytes, prot, MAP_SHARED | MAP_FIXED, fd, 0);
+    if (addr == MAP_FAILED) {
+        munmap(room, bytes + align);
+        return MAP_FAILED;
+    }
+    size_t page = (size_t)sysconf(_SC_PAGESIZE), end = before + (bytes + page - 1) / page * page;
+    if (before)
+        munmap(room, before);
+    if (end < bytes + align)
+        munmap(room + end, bytes + align - end);
+    return addr;
+}
+
+/* Maps a received file whole (huge pages need that) after making sure that no access can fault. */
+static int map_file(const struct tarn_link *l, int fd, uint64_t bytes, int prot, const char *what,
+                    struct mapping *m)
+{
+    struct stat st;
+    int seals = fcntl(fd, F_GET_SEALS);
+    if (seals < 0 || fstat(fd, &st) < 0)
+        return tarn_fail(TARN_E_PROTOCOL, "node %s: shm: the descriptor of %s is no memfd: %m", l->node, what);
+    if (!(seals & F_SEAL_SHRINK))
+        return tarn_fail(TARN_E_PROTOCOL, "node %s: shm: %s is not sealed against shrinking", l->node, what);
+    if ((uint64_t)st.st_size < bytes || bytes == 0)
+        return tarn_fail(TARN_E_PROTOCOL, "node %s: shm: %s has %lld bytes where %llu were announced", l->node,
+                         what, (long long)st.st_size, (unsigned long long)bytes);
+    void *addr = map_aligned(fd, &st, prot);
+    if (addr == MAP_FAILED)
+        return tarn_fail(TARN_E_SYSTEM, "node %s: shm: mapping %lld bytes of %s: %m", l->node,
+                         (long long)st.st_size, what);
+    *m = (struct mapping){addr, (size_t)st.st_size};
+    return 0;
+}
+
+static int map_pool(struct tarn_link *l, struct pool *p, const int *fds, uint64_t bytes, uint32_t nslots)
+{
+    int flags = fcntl(fds[0], F_GETFL);
+    bool write = flags >= 0 && (flags & O_ACCMODE) == O_RDWR;
+    int r = map_file(l, fds[0], bytes, write ? PROT_READ | PROT_WRITE : PROT_READ, "a pool", &p->arena_map);
+    if (!r)
+        r = map_file(l, fds[1], nslots * sizeof(*p->gen), PROT_READ, "a pool's generations", &p->gen_map);
+    if (!r)
+        r = map_file(l, fds[2], nslots * sizeof(*p->touch), PROT_READ | PROT_WRITE, "a pool's use times",
+                     &p->touch_map);
+    if (r)
+        return r;
+    p->arena = p->arena_map.addr;
+    p->gen = p->gen_map.addr;
+    p->touch = p->touch_map.addr;
+    p->bytes = bytes;
+    p->nslots = nslots;
+    l->writable = write;
+    return 0;
+}
+
+/* The next number of the ATTACH answer; false when there is none or it is above max. */
+static bool next_number(const char **at, uint64_t max, uint64_t *out)
+{
+    *at += strspn(*at, " ");
+    size_t bytes = strcspn(*at, " ");
+    if (bytes == 0 || tarn_u64_parse(*at, bytes, 10, max, out))
+        return false;
+    *at += bytes;
+    return true;
+}
+
+static int malformed(const struct tarn_link *l, const char *text)
+{
+    return tarn_fail(TARN_E_PROTOCOL, "node %s: shm: malformed ATTACH answer \"%.100s\"", l->node, text);
+}
+
+static int map_all(struct tarn_link *l, const struct tarn_peer *peer)
+{
+    const char *at = peer->text;
+    if (strncmp(at, "v1", 2) != 0 || (at[2] != ' ' && at[2] != '\0'))
+        return tarn_fail(TARN_E_VERSION, "node %s: shm: ATTACH answer \"%.20s\" where v1 was expected: "
+                                         "run the same version of tarn on both sides",
+                         l->node, at);
+    at += 2;
+    uint64_t npools;
+    if (!next_number(&at, POOLS_MAX, &npools) || peer->nfds < npools * FDS_PER_POOL)
+        return malformed(l, peer->text);
+    for (uint64_t i = 0; i < npools; i++) {
+        uint64_t index, bytes, nslots;
+        if (!next_number(&at, POOLS_MAX - 1, &index) || !next_number(&at, SIZE_MAX / 2, &bytes) ||
+            !next_number(&at, UINT32_MAX, &nslots) || l->pools[index].nslots)
+            return malformed(l, peer->text);
+        if (index >= l->npools)
+            l->npools = (uint32_t)index + 1;
+        int r = map_pool(l, &l->pools[index], peer->fds + i * FDS_PER_POOL, bytes, (uint32_t)nslots);
+        if (r)
+            return r;
+    }
+    if (peer->nfds == npools * FDS_PER_POOL)
+        return 0;
+    int r = map_file(l, peer->fds[npools * FDS_PER_POOL], sizeof(*l->hazards), PROT_READ | PROT_WRITE,
+                     "the hazard page", &l->hazard_map);
+    l->hazards = l->hazard_map.addr;
+    return r;
+}
+
+static int shm_connect(const struct tarn_peer *peer, struct tarn_link **l_p)
+{
+    struct tarn_link *l = calloc(1, sizeof(*l));
+    if (!l)
+        return tarn_fail(TARN_E_NO_MEMORY, "node %s: shm: out of memory", peer->node);
+    snprintf(l->node, sizeof(l->node), "%s", peer->node);
+    l->tick_base_ns = peer->tick_base_ns;
+    int r = map_all(l, peer);
+    if (r) {
+        shm_close(l);
+        return r;
+    }
+    for (uint32_t i = 0; i < peer->nfds; i++) {
+        close(peer->fds[i]);
+        peer->fds[i] = -1;
+    }
+    *l_p = l;
+    return 0;
+}
+
+static bool shm_writable(const struct tarn_link *l)
+{
+    return l->writable;
+}
+
+/* --- client half: moving bytes ------------------------------------------------------------------ */
+
+#if defined(__SANITIZE_THREAD__)
+#define UNDER_TSAN 1
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define UNDER_TSAN 1
+#endif
+#endif
+
+/*
+ * A get may copy from an extent that is being rewritten; the check of gen afterwards throws the result
+ * away. That race is the design (a sequence lock), and the only one: ThreadSanitizer, which would see
+ * it when both halves run in one process and does not know fences, is kept out of these functions.
+ */
+#ifdef UNDER_TSAN
+__attribute__((no_sanitize("thread"))) static void copy(void *to, const void *from, size_t bytes)
+{
+    volatile char *t = to;
+    const volatile char *f = from;
+    for (size_t i = 0; i < bytes; i++)
+        t[i] = f[i];
+}
+
+static void fence(void)
+{
+    atomic_signal_fence(memory_order_seq_cst);
+}
+#else
+static inline void copy(void *to, const void *from, size_t bytes)
+{
+    memcpy(to, from, bytes);
+}
+
+static inline void fence(void)
+{
+    atomic_thread_fence(memory_order_acq_rel);
+}
+#endif
+
+static inline void copy_run(char *piece, uint8_t *extent, uint64_t bytes, bool to_pool)
+{
+    if (to_pool)
+        copy(extent, piece, bytes);
+    else
+        copy(piece, extent, bytes);
+}
+
+static void copy_pieces(const struct tarn_piece *pieces, uint32_t n, uint8_t *extent, bool to_pool)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        uint64_t bytes = pieces[i].bytes, stride = pieces[i].stride, count = pieces[i].count;
+        if (stride == 0 || stride == bytes) {
+            bytes *= count ? count : 1;
+            count = 1;
+        }
+        char *at = pieces[i].addr;
+        do {
+            if (bytes)
+                copy_run(at, extent, bytes, to_pool);
+            extent += bytes;
+            at += stride;
+        } while (count-- > 1);
+    }
+}
+
+static int out_of_date(const struct tarn_link *l, uint32_t pool, uint32_t slot)
+{
+    return tarn_fail(TARN_E_STALE, "node %s: pool %u slot %u: the object has moved or was replaced", l->node, pool,
+                     slot);
+}
+
+/* The pool, when slot and range lie in it; else NULL: the descriptor was never this node's, or is garbage. */
+static const struct pool *pool_at(const struct tarn_link *l, uint32_t pool, uint32_t slot, uint64_t offset,
+                                  uint64_t bytes)
+{
+    if (pool >= l->npools)
+        return NULL;
+    const struct pool *p = &l->pools[pool];
+    bool inside = slot < p->nslots && offset <= p->bytes && bytes <= p->bytes - offset;
+    return inside ? p : NULL;
+}
+
+/* Written only when the tick has changed, so that hot objects do not bounce a cache line at each get. */
+static void touch_slot(const struct tarn_link *l, const struct pool *p, uint32_t slot)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC_COARSE, &t);
+    uint64_t now = (uint64_t)t.tv_sec * TARN_NS_PER_S + (uint64_t)t.tv_nsec;
+    uint32_t tick = now > l->tick_base_ns ? (uint32_t)((now - l->tick_base_ns) / TARN_TICK_NS) : 0;
+    if (atomic_load_explicit(&p->touch[slot], memory_order_relaxed) != tick)
+        atomic_store_explicit(&p->touch[slot], tick, memory_order_relaxed);
+}
+
+static int transfer(const struct tarn_link *l, const struct tarn_work *w, bool to_pool)
+{
+    const struct pool *p = pool_at(l, w->pool, w->slot, w->offset, w->bytes);
+    if (!p || tarn_gen_readable(w->gen) == to_pool ||
+        atomic_load_explicit(&p->gen[w->slot], memory_order_acquire) != w->gen)
+        return out_of_date(l, w->pool, w->slot);
+    copy_pieces(w->pieces, w->npieces, p->arena + w->offset, to_pool);
+    fence();
+    if (atomic_load_explicit(&p->gen[w->slot], memory_order_relaxed) != w->gen)
+        return out_of_date(l, w->pool, w->slot);
+    if (w->touch)
+        touch_slot(l, p, w->slot);
+    return 0;
+}
+
+static int shm_get(struct tarn_link *l, struct tarn_work *w)
+{
+    w->status = transfer(l, w, false);
+    return 0;
+}
+
+static int shm_put(struct tarn_link *l, struct tarn_work *w)
+{
+    if (!l->writable)
+        return tarn_fail(TARN_E_NOT_REACHABLE, "node %s: shm: mapped read-only: attach with write", l->node);
+    w->status = transfer(l, w, true);
+    return 0;
+}
+
+static void shm_touch(struct tarn_link *l, uint32_t pool, uint32_t slot)
+{
+    const struct pool *p = pool_at(l, pool, slot, 0, 0);
+    if (p)
+        touch_slot(l, p, slot);
+}
+
+/* --- client half: views ------------------------------------------------------------------------- */
+
+static void raise_used(struct tarn_hazard_page *page, uint32_t used)
+{
+    uint32_t seen = atomic_load(&page->used);
+    while (seen < used && !atomic_compare_exchange_weak(&page->used, &seen, used))
+        ;
+}
+
+/* Claims a free entry of the page for `value`; UINT32_MAX when all are taken. */
+static uint32_t claim_hazard(struct tarn_link *l, uint64_t value)
+{
+    uint32_t from = atomic_load_explicit(&l->hazard_hint, memory_order_relaxed);
+    for (uint32_t n = 0; n < TARN_HAZARDS; n++) {
+        uint32_t i = (from + n) % TARN_HAZARDS;
+        uint64_t none = 0;
+        if (atomic_load_explicit(&l->hazards->entry[i], memory_order_relaxed) != 0)
+            continue;
+        raise_used(l->hazards, i + 1);
+        if (atomic_compare_exchange_strong(&l->hazards->entry[i], &none, value)) {
+            atomic_store_explicit(&l->hazard_hint, i + 1, memory_order_relaxed);
+            return i;
+        }
+    }
+    return UINT32_MAX;
+}
+
+static void shm_unview(struct tarn_link *l, uint32_t hazard)
+{
+    if (!l->hazards || hazard >= TARN_HAZARDS)
+        return;
+    atomic_store(&l->hazards->entry[hazard], 0);
+    if (hazard < atomic_load_explicit(&l->hazard_hint, memory_order_relaxed))
+        atomic_store_explicit(&l->hazard_hint, hazard, memory_order_relaxed);
+}
+
+static int shm_view(struct tarn_link *l, uint32_t pool, uint32_t slot, uint64_t gen, uint64_t offset,
+                    uint64_t bytes, const void **addr_p, uint32_t *hazard_p)
+{
+    if (!l->hazards)
+        return tarn_fail(TARN_E_NOT_REACHABLE, "node %s: shm: the session has no hazard page", l->node);
+    const struct pool *p = pool_at(l, pool, slot, offset, bytes);
+    if (!p || !tarn_gen_readable(gen))
+        return out_of_date(l, pool, slot);
+    uint32_t hazard = claim_hazard(l, ((uint64_t)pool << 32 | slot) + 1);
+    if (hazard == UINT32_MAX)
+        return tarn_fail(TARN_E_AGAIN, "node %s: %d views are open: release some", l->node, TARN_HAZARDS);
+    if (atomic_load(&p->gen[slot]) != gen) {
+        shm_unview(l, hazard);
+        return out_of_date(l, pool, slot);
+    }
+    touch_slot(l, p, slot);
+    *addr_p = p->arena + offset;
+    *hazard_p = hazard;
+    return 0;
+}
+
+const struct tarn_transport_ops tarn_shm_ops = {
+    .name = "shm",
+    .caps = TARN_CAP_SHARED | TARN_CAP_SAME_HOST | TARN_CAP_VIEW | TARN_CAP_ONE_SIDED | TARN_CAP_CPU_POOL,
+    .probe = shm_probe,
+    .serve = shm_serve,
+    .describe = shm_describe,
+    .attach = shm_attach,
+    .detach = shm_detach,
+    .stop = shm_stop,
+    .connect = shm_connect,
+    .writable = shm_writable,
+    .get = shm_get,
+    .put = shm_put,
+    .progress = tarn_no_progress,
+    .wait_fd = tarn_no_wait_fd,
+    .wait = tarn_no_wait,
+    .touch = shm_touch,
+    .view = shm_view,
+    .unview = shm_unview,
+    .close = shm_close,
+};

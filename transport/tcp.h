@@ -1,0 +1,16 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The TCP transport's table, for the registry, and its node half, which the table in tcp_client.c names. */
+#ifndef TARN_TRANSPORT_TCP_H
+#define TARN_TRANSPORT_TCP_H
+
+#include "transport/transport.h"
+
+extern const struct tarn_transport_ops tarn_tcp_ops;
+
+int tarn_tcp_serve(const struct tarn_serve *serve, struct tarn_server **s_p);
+void tarn_tcp_describe(const struct tarn_server *s, uint32_t pool, char *text, size_t text_bytes);
+int tarn_tcp_attach(struct tarn_server *s, struct tarn_attach *a);
+void tarn_tcp_detach(struct tarn_server *s, uint64_t session);
+void tarn_tcp_stop(struct tarn_server *s);
+
+#endif

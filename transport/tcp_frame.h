@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Frames of a TCP data connection, as they are on the wire; docs/protocol.md says what they mean. */
+#ifndef TARN_TRANSPORT_TCP_FRAME_H
+#define TARN_TRANSPORT_TCP_FRAME_H
+
+#include <assert.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define TARN_TCP_MAGIC 0x4e524154u /* "TARN" */
+#define TARN_TCP_VERSION 1
+#define TARN_TCP_TOKEN 32 /* hex digits */
+
+enum tarn_tcp_op {
+    TARN_TCP_HELLO = 1,
+    TARN_TCP_GET = 2,
+    TARN_TCP_PUT = 3,
+    TARN_TCP_ANSWER = 0x80, /* set in answers */
+};
+
+struct tarn_tcp_frame {
+    uint32_t magic;
+    uint8_t version;
+    uint8_t op;
+    uint16_t pool;
+    uint32_t slot;
+    int32_t status;
+    uint64_t gen;
+    uint64_t offset;
+    uint64_t bytes;
+    uint64_t tag;
+};
+
+static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "frames are little-endian and used in place");
+static_assert(sizeof(struct tarn_tcp_frame) == 48, "wire format");
+static_assert(offsetof(struct tarn_tcp_frame, pool) == 6, "wire format");
+static_assert(offsetof(struct tarn_tcp_frame, status) == 12, "wire format");
+static_assert(offsetof(struct tarn_tcp_frame, gen) == 16, "wire format");
+static_assert(offsetof(struct tarn_tcp_frame, tag) == 40, "wire format");
+
+/* HELLO with its token, as one message. */
+struct tarn_tcp_hello {
+    struct tarn_tcp_frame frame;
+    char token[TARN_TCP_TOKEN];
+};
+static_assert(sizeof(struct tarn_tcp_hello) == 80, "wire format");
+
+#endif

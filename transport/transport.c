@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a transport's table holds in place of the slots it does not have, so that every slot is callable. */
+#include "transport/transport.h"
+
+#include <poll.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+
+int tarn_no_view(struct tarn_link *l, uint32_t pool, uint32_t slot, uint64_t gen, uint64_t offset,
+                 uint64_t bytes, const void **addr_p, uint32_t *hazard_p)
+{
+    (void)l, (void)pool, (void)slot, (void)gen, (void)offset, (void)bytes, (void)addr_p, (void)hazard_p;
+    return tarn_fail(TARN_E_NOT_REACHABLE, "view: this transport moves bytes only: get a copy, or run on the "
+                                           "node's host with the shm transport");
+}
+
+void tarn_no_unview(struct tarn_link *l, uint32_t hazard)
+{
+    (void)l, (void)hazard;
+}
+
+void tarn_no_touch(struct tarn_link *l, uint32_t pool, uint32_t slot)
+{
+    (void)l, (void)pool, (void)slot;
+}
+
+int tarn_no_progress(struct tarn_link *l)
+{
+    (void)l;
+    return 0;
+}
+
+int tarn_no_wait_fd(const struct tarn_link *l, short *events)
+{
+    (void)l;
+    *events = 0;
+    return -1;
+}
+
+int tarn_no_wait(struct tarn_link *l, uint64_t deadline_ns)
+{
+    (void)l, (void)deadline_ns;
+    return 0;
+}
+
+int tarn_wait_by_poll(const struct tarn_transport_ops *ops, struct tarn_link *l, uint64_t deadline_ns)
+{
+    struct pollfd p;
+    int left_ms = tarn_left_ms(deadline_ns);
+    p.fd = ops->wait_fd(l, &p.events);
+    if (p.fd >= 0)
+        poll(&p, 1, left_ms < TARN_WAIT_SLICE_MS ? left_ms : TARN_WAIT_SLICE_MS);
+    return ops->progress(l);
+}

@@ -1,0 +1,267 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Transports: how bytes move between a pool of a node and a client's memory.
+ *
+ * The unit of work is a *guarded range*: bytes [offset, offset + bytes) of an object's extent,
+ * together with the slot and generation under which the client knows the object. A get completes
+ * with 0 only if the slot still had that generation after the last byte had arrived; otherwise it
+ * completes with STALE and the bytes mean nothing. How that is ensured is each transport's own way:
+ *   one-sided (shm; rdma, cuda_ipc): move the bytes, fence, read gen[slot], compare.
+ *   two-sided (tcp; tcpx): the node pins the slot while it sends, so the check comes first.
+ * A put writes into an extent that is reserved for the session under an odd generation.
+ *
+ * Every transport is one constant table (struct tarn_transport_ops) in a file of its own, with a
+ * node half (serve ... stop) and a client half (connect ... close). The registry in registry.c lists
+ * them in order of preference. transport/ knows neither server/ nor client/: what it needs of them
+ * comes in as struct tarn_guard and struct tarn_peer.
+ *
+ * Threads. A link is used by one thread at a time, except where caps has TARN_CAP_SHARED: such links
+ * complete every work inside get() or put() and may be used by any number of threads at once. The
+ * node half runs its own threads if it needs any; guard calls may come from any of them.
+ *
+ * Return contract of get() and put(), the only calls on the data path:
+ *   0                done; work->status is final; the callback will not come
+ *   TARN_INPROGRESS  accepted; work->done comes exactly once, from progress() or close()
+ *   TARN_E_AGAIN     no room now; nothing was done; call progress() and try again
+ *   other negative   failed; nothing was done; the callback will not come
+ * get() and put() may only queue: works move in progress() and wait(). Nothing here blocks but
+ * connect(), wait() and attach handling, which have deadlines.
+ */
+#ifndef TARN_TRANSPORT_TRANSPORT_H
+#define TARN_TRANSPORT_TRANSPORT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/log.h"
+
+#define TARN_INPROGRESS 1
+#define TARN_WAIT_SLICE_MS 50
+
+enum {
+    TARN_CAP_SHARED = 1 << 0,    /* links complete inline and are thread-safe */
+    TARN_CAP_SAME_HOST = 1 << 1, /* reaches only nodes whose Unix socket this process reaches */
+    TARN_CAP_VIEW = 1 << 2,      /* offers view() */
+    TARN_CAP_ONE_SIDED = 1 << 3, /* the node's CPU takes no part: a written extent may only be reused
+                                    when the writer is known to be gone */
+    TARN_CAP_CPU_POOL = 1 << 4,
+    TARN_CAP_GPU_POOL = 1 << 5,
+};
+
+/* --- slots -------------------------------------------------------------------------------------- */
+
+/*
+ * gen[slot], 64 bit: high half = low 32 bits of the node's epoch; low half a counter. Odd: not
+ * readable (free, or reserved); even: an object is readable under this value. The counter only grows:
+ *   free/reserved g (odd) --commit--> g+1 (even) --evict, remove--> g+2 (odd)
+ *   reserved g --abort--> g+2
+ * A slot whose counter would wrap is never used again.
+ */
+static inline bool tarn_gen_readable(uint64_t gen)
+{
+    return (gen & 1) == 0;
+}
+
+/* touch[slot], 32 bit: time of last use in ticks of the node; readers write it, eviction reads it. */
+#define TARN_TICK_NS 10000000ull /* 10 ms of CLOCK_MONOTONIC since the node's start */
+
+/* --- node half ---------------------------------------------------------------------------------- */
+
+/* A pool as transports see it. All memory is the server's and lives until after stop(). */
+struct tarn_pool_memory {
+    const char *name;
+    void *base;      /* the arena, mapped */
+    uint64_t bytes;
+    int memfd;       /* the arena's file, -1 when it has none */
+    _Atomic uint64_t *gen;   /* nslots */
+    _Atomic uint32_t *touch; /* nslots */
+    int gen_fd, touch_fd;    /* their files */
+    uint32_t nslots;
+};
+
+/*
+ * What a node half asks of the server; any thread. A pin keeps the extent from being reused, not the
+ * object from being removed. pin_read: STALE unless gen[slot] == gen (even) and [offset, +bytes) lies
+ * in the slot's extent. pin_write: STALE unless the slot is reserved under gen (odd) by that session.
+ * pin_read also counts as use (touch).
+ */
+struct tarn_guard {
+    void *arg;
+    int (*pin_read)(void *arg, uint32_t pool, uint32_t slot, uint64_t gen, uint64_t offset, uint64_t bytes,
+                    void **addr_p);
+    int (*pin_write)(void *arg, uint64_t session, uint32_t pool, uint32_t slot, uint64_t gen, uint64_t offset,
+                     uint64_t bytes, void **addr_p);
+    void (*unpin)(void *arg, uint32_t pool, uint32_t slot);
+};
+
+struct tarn_serve {
+    const struct tarn_logger *log;
+    const char *host;       /* address to bind to and to publish: "127.0.0.1" */
+    uint16_t port;          /* of two-sided transports' data connections; 0: a free one */
+    uint32_t io_threads;    /* at least 1 */
+    uint64_t epoch;
+    const struct tarn_pool_memory *pools;
+    uint32_t npools;
+    struct tarn_guard guard;
+};
+
+struct tarn_server; /* a transport's node half */
+
+/*
+ * Hazards: pages a session shares with the node. Entry value 0: empty; else pool << 32 | slot, plus 1.
+ * `used` is the number of leading entries that may be non-zero; it never shrinks.
+ */
+#define TARN_HAZARDS 2048
+struct tarn_hazard_page {
+    _Atomic uint32_t used;
+    uint32_t reserved;
+    _Atomic uint64_t entry[TARN_HAZARDS];
+};
+
+/* One ATTACH of a session to a transport, answered by the node half on the control thread. */
+struct tarn_attach {
+    uint64_t session;
+    bool write;         /* the session wants write access, too */
+    bool local;         /* came over the Unix socket: descriptors can be passed */
+    int hazard_fd;      /* the session's hazard page; -1 when there is none */
+    /* out */
+    char text[512]; /* one line for the client half, e.g. "v1 127.0.0.1:7701 <token>" */
+    int fds[56];        /* for SCM_RIGHTS; closed by the server after sending when close_fds[i] */
+    bool close_fds[56];
+    uint32_t nfds;
+};
+
+/* --- client half -------------------------------------------------------------------------------- */
+
+/* The node as a client half sees it: what ATTACH answered. */
+struct tarn_peer {
+    const struct tarn_logger *log;
+    const char *node;   /* for messages */
+    uint64_t session;
+    const char *text;   /* the ATTACH answer */
+    int *fds;           /* received descriptors; the link takes those it sets to -1 */
+    uint32_t nfds;
+    uint64_t tick_base_ns; /* this host's CLOCK_MONOTONIC at the node's tick 0 */
+    uint64_t deadline_ns;  /* for connect() */
+};
+
+struct tarn_link; /* a client half; connection, mapping or queue pairs to one node */
+
+/* One guarded range to move. Owned by the caller and kept until it is done. */
+struct tarn_work {
+    /* what */
+    uint32_t pool, slot;
+    uint64_t gen;
+    uint64_t offset; /* from the start of the pool */
+    uint64_t bytes;  /* total of the pieces; 0 is legal and still checks the generation */
+    const struct tarn_piece *pieces;
+    uint32_t npieces;
+    bool touch; /* get: count as use */
+    /* outcome */
+    int status;
+    void (*done)(struct tarn_work *w); /* status is set */
+    void *owner;
+    /* the transport's own */
+    struct tarn_work *next;
+    uint64_t scratch[4];
+};
+
+/* --- the table ---------------------------------------------------------------------------------- */
+
+struct tarn_transport_ops {
+    const char *name;
+    uint32_t caps;
+
+    /* Usable on this machine? 0, or UNAVAILABLE with one sentence in `why`. No side effects. */
+    int (*probe)(char *why, size_t why_bytes);
+
+    /* Node half, on the control thread. describe: the text in the pool's record, "" for none. */
+    int (*serve)(const struct tarn_serve *s, struct tarn_server **s_p);
+    void (*describe)(const struct tarn_server *s, uint32_t pool, char *text, size_t text_bytes);
+    int (*attach)(struct tarn_server *s, struct tarn_attach *a);
+    /* The session is gone: when detach returns, nothing of it is written to any pool any more. */
+    void (*detach)(struct tarn_server *s, uint64_t session);
+    void (*stop)(struct tarn_server *s);
+
+    /* Client half. */
+    int (*connect)(const struct tarn_peer *p, struct tarn_link **l_p);
+    /* Asks whether puts may be posted: NOT_REACHABLE means ATTACH again with write. NULL-able by caps. */
+    bool (*writable)(const struct tarn_link *l);
+    int (*get)(struct tarn_link *l, struct tarn_work *w);
+    int (*put)(struct tarn_link *l, struct tarn_work *w);
+    /* Moves what can be moved without blocking; calls done callbacks. Negative: the link is broken, all
+     * its works have completed with NODE_DOWN and it must be closed. */
+    int (*progress)(struct tarn_link *l);
+    /* The descriptor and poll events that make progress() worth calling. -1: none. */
+    int (*wait_fd)(const struct tarn_link *l, short *events);
+    /* progress(), and when nothing moved, waiting until something may or the deadline: what poll() on
+     * wait_fd does, with fewer system calls. Returns early after TARN_WAIT_SLICE_MS at the latest, so
+     * that a caller can look whether it was canceled. At once when nothing is in flight. */
+    int (*wait)(struct tarn_link *l, uint64_t deadline_ns);
+    /* Marks use without moving bytes; never fails, may do nothing. */
+    void (*touch)(struct tarn_link *l, uint32_t pool, uint32_t slot);
+    /* Zero-copy: publishes a hazard, checks the generation. STALE, AGAIN (too many), NOT_REACHABLE. */
+    int (*view)(struct tarn_link *l, uint32_t pool, uint32_t slot, uint64_t gen, uint64_t offset,
+                uint64_t bytes, const void **addr_p, uint32_t *hazard_p);
+    void (*unview)(struct tarn_link *l, uint32_t hazard);
+    /* Works still in flight complete with CANCELED first; then nothing touches their memory any more. */
+    void (*close)(struct tarn_link *l);
+};
+
+/* --- registry (registry.c) ---------------------------------------------------------------------- */
+
+/* All transports, best first; ends with NULL. */
+extern const struct tarn_transport_ops *const tarn_transport_list[];
+const struct tarn_transport_ops *tarn_transport_find(const char *name);
+/*
+ * Picks those named in the comma list (NULL or "": all) that probe as usable, in the list's order;
+ * at most max. Returns how many, or CONFIG for an unknown name (with the nearest).
+ */
+int tarn_transport_select(const char *names, const struct tarn_transport_ops **out, int max);
+
+/* The transport of this name (not ended by NUL), or CONFIG with the nearest. */
+int tarn_transport_named(const char *name, size_t bytes, const struct tarn_transport_ops **ops_p);
+
+/* A slot that a transport does not have is filled with these by the tables themselves (transport.c). */
+int tarn_no_view(struct tarn_link *l, uint32_t pool, uint32_t slot, uint64_t gen, uint64_t offset,
+                 uint64_t bytes, const void **addr_p, uint32_t *hazard_p);
+void tarn_no_unview(struct tarn_link *l, uint32_t hazard);
+void tarn_no_touch(struct tarn_link *l, uint32_t pool, uint32_t slot);
+int tarn_no_progress(struct tarn_link *l);
+int tarn_no_wait_fd(const struct tarn_link *l, short *events);
+int tarn_no_wait(struct tarn_link *l, uint64_t deadline_ns);
+/* wait() by poll() on the table's wait_fd. */
+int tarn_wait_by_poll(const struct tarn_transport_ops *ops, struct tarn_link *l, uint64_t deadline_ns);
+
+/* --- pieces (pieces.c) -------------------------------------------------------------------------- */
+
+/* Total bytes; UINT64_MAX when it overflows. */
+uint64_t tarn_pieces_bytes(const struct tarn_piece *pieces, uint32_t n);
+/* A position in a list of strided pieces. Zero it to start. */
+struct tarn_cursor {
+    uint32_t piece;
+    uint64_t run, done; /* run within the piece, bytes done of the run */
+};
+/* The next contiguous run of at most `max` bytes, advancing the cursor; its size, 0 at the end.
+ * Neighbouring runs that touch are merged. */
+uint64_t tarn_cursor_next(struct tarn_cursor *c, const struct tarn_piece *pieces, uint32_t n, uint64_t max,
+                          void **addr_p);
+
+/* --- fault injection (faulty.c) ----------------------------------------------------------------- */
+
+/*
+ * Wraps the client half of links so that they misbehave: "tcp:delay=5,error=0.01;shm:stale=0.1;seed=7".
+ *   delay=MS   every work completes that much later        error=P  a work fails with NODE_DOWN
+ *   stale=P    a get completes with STALE                  drop=P   a work never completes
+ *   refuse=P   connect fails
+ * docs/faults.md. *ops_p becomes a table to use in place of *ops_p for that transport when the text
+ * names it. CONFIG when the text is malformed. The faulty object outlives its links.
+ */
+struct tarn_faulty;
+int tarn_faulty_new(const char *text, struct tarn_faulty **f_p);
+int tarn_faulty_connect(struct tarn_faulty *f, const struct tarn_transport_ops *ops, const struct tarn_peer *p,
+                        struct tarn_link **l_p, const struct tarn_transport_ops **ops_p);
+void tarn_faulty_free(struct tarn_faulty *f);
+
+#endif
