@@ -47,8 +47,8 @@ start_node()
 
 say
 say "${ui_bold}Two storage nodes and their directory${ui_off}"
-start_node node0 --pool cpu0:bytes=512M
-start_node node1 --pool cpu0:bytes=512M --redis "$redis"
+start_node node0 --pool cpu0:bytes=512M --heartbeat-ms 200
+start_node node1 --pool cpu0:bytes=512M --heartbeat-ms 200 --redis "$redis"
 TARN_REDIS=$redis
 export TARN_REDIS
 
@@ -121,8 +121,6 @@ show()
 show "$cli SMEMBERS tarn:default:nodes"
 show "$cli --scan --pattern 'tarn:default:o:layer*'"
 show "$cli HGETALL tarn:default:o:embed.weight"
-say
-$tarn info
 
 say
 trace=${TRACE:-../shared/data/conversation_trace.jsonl}
@@ -144,8 +142,12 @@ else
     }' >"$trace"
     say "${ui_bold}Replay: 600 made-up requests of 60 conversations${ui_off}"
 fi
-build/tarn-bench replay --trace "$trace" --minutes "${MINUTES:-3}" --block-bytes 64K --capacity-blocks 8000 \
+build/tarn-bench replay --trace "$trace" --minutes "${MINUTES:-3}" --block-bytes 64K --redis "$redis" \
     --json "$dir/replay.json"
+
+say
+say "${ui_bold}What the nodes hold now${ui_off}"
+$tarn info
 
 say
 say "${ui_green}The demo is done: everything that was stored came back, byte for byte.${ui_off}"

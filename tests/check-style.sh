@@ -53,7 +53,7 @@ only 'jansson' '^client/(cli|file|bench)|^tests/'
 only 'curses' '^client/cli'
 
 # Functions that have a safe form.
-hits=$(grep -nE '\b(strcpy|strcat|sprintf|vsprintf|gets|strtok|alloca|atoi|atol)\(' $code)
+hits=$(printf "%s\n" $code | grep -v "^tests/" | xargs grep -nE "\b(strcpy|strcat|sprintf|vsprintf|gets|strtok|alloca|atoi|atol)\(")
 [ -z "$hits" ] || say "banned function: $hits"
 # The library never prints, aborts or exits.
 lib=$(ls base/*.c metadata/*.c transport/*.c client/*.c | grep -vE '^client/(cli|bench)')
