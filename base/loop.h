@@ -27,13 +27,16 @@ int tarn_loop_post(struct tarn_loop *l, tarn_timer_fn fn, void *arg);
 /* The libevent base, for libevent's HTTP server. */
 void *tarn_loop_base(struct tarn_loop *l);
 
-/* Watches fd for `events`; tarn_watch_set changes them (0 pauses). A watch may be freed in its own callback. */
-int tarn_watch_new(struct tarn_loop *l, int fd, int events, tarn_watch_fn fn, void *arg, struct tarn_watch **w_p);
+/* Watches fd for `events`; tarn_watch_set changes them (0 pauses). A watch may be freed in its own callback.
+ */
+int tarn_watch_new(struct tarn_loop *l, int fd, int events, tarn_watch_fn fn, void *arg,
+                   struct tarn_watch **w_p);
 int tarn_watch_set(struct tarn_watch *w, int events);
 void tarn_watch_free(struct tarn_watch *w);
 
 /* Fires every period_ms until freed. May be freed in its own callback. */
-int tarn_timer_new(struct tarn_loop *l, uint32_t period_ms, tarn_timer_fn fn, void *arg, struct tarn_timer **t_p);
+int tarn_timer_new(struct tarn_loop *l, uint32_t period_ms, tarn_timer_fn fn, void *arg,
+                   struct tarn_timer **t_p);
 void tarn_timer_free(struct tarn_timer *t);
 
 /* Calls fn on `signum` (sigaction style, delivered on the loop's thread). Returned as a watch. */

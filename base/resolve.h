@@ -6,7 +6,8 @@
 #include <netdb.h>
 #include <stdint.h>
 
-/* The addresses of host and port; the caller frees them with freeaddrinfo(). NODE_DOWN, TIMEOUT, NO_MEMORY. */
+/* The addresses of host and port; the caller frees them with freeaddrinfo(). NODE_DOWN, TIMEOUT, NO_MEMORY.
+ */
 int tarn_resolve(const char *host, uint16_t port, uint64_t deadline_ns, struct addrinfo **out_p);
 
 #endif

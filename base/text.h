@@ -14,7 +14,7 @@
 
 #include <tarn/tarn.h>
 
-#define TARN_SHAPE_TEXT 176              /* room for 8 dimensions of 20 digits, commas, NUL */
+#define TARN_SHAPE_TEXT 176 /* room for 8 dimensions of 20 digits, commas, NUL */
 #define TARN_KEY_TEXT (3 * TARN_KEY_MAX + 1)
 
 /* "2,16,8"; "" for a scalar. */

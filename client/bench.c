@@ -30,13 +30,15 @@ static const struct tarn_program program = {
     .name = "tarn-bench",
     .arguments = "[all | shm | tcp | lookup | alloc | idle]",
     .brief = "benchmark of tarn",
-    .description =
-        "Starts a directory, a storage node and the peers, and measures ours, the physical limit and the peers "
-        "in turn, slice by slice, in one process. The bytes of every operation are verified. Prints a table and "
-        "writes JSON. Ratios are medians of the rounds' own ratios.\n\n"
-        "`tarn-bench replay --help` is about replaying a trace of prefix-block requests.\n\n"
-        "The programs are taken from $TARN_BUILD, or from the folder that tarn-bench is in. Exit status 0: all "
-        "was measured, whether or not targets were met; 1: something could not be.",
+    .description = "Starts a directory, a storage node and the peers, and measures ours, the physical limit "
+                   "and the peers "
+                   "in turn, slice by slice, in one process. The bytes of every operation are verified. "
+                   "Prints a table and "
+                   "writes JSON. Ratios are medians of the rounds' own ratios.\n\n"
+                   "`tarn-bench replay --help` is about replaying a trace of prefix-block requests.\n\n"
+                   "The programs are taken from $TARN_BUILD, or from the folder that tarn-bench is in. Exit "
+                   "status 0: all "
+                   "was measured, whether or not targets were met; 1: something could not be.",
     .examples = "tarn-bench shm\ntarn-bench all --quick --json-dir /tmp/results",
     .options = options,
     .noptions = sizeof options / sizeof options[0],

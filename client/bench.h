@@ -78,10 +78,10 @@ struct bench_child {
 struct bench_env {
     char dir[128];
     struct bench_child directory, node, redis, memcached;
-    char directory_uri[192];                     /* of the node's Redis */
-    char directory_address[192];                 /* the same as base/net.h writes it */
-    char redis_unix[192], redis_tcp[64];         /* the peer, as base/net.h writes addresses */
-    uint16_t memcached_port; /* 0: no such peer */
+    char directory_uri[192];             /* of the node's Redis */
+    char directory_address[192];         /* the same as base/net.h writes it */
+    char redis_unix[192], redis_tcp[64]; /* the peer, as base/net.h writes addresses */
+    uint16_t memcached_port;             /* 0: no such peer */
     bool quick;
     double seconds; /* a row takes at most about this long */
     const char *json_dir;
@@ -170,10 +170,10 @@ enum bench_role {
 
 /* Calls return 0 or a negative TARN_E_*; any may be NULL but op (or slice). Only op is timed. */
 struct bench_ops {
-    int (*begin)(void *arg, uint64_t round);                  /* before a slice */
-    int (*op)(void *arg, uint32_t thread, size_t i);          /* operation i of the load */
-    int (*after)(void *arg, uint32_t thread, size_t i);       /* verifies, frees what op has left */
-    int (*end)(void *arg);                                    /* after a slice: verifies */
+    int (*begin)(void *arg, uint64_t round);                        /* before a slice */
+    int (*op)(void *arg, uint32_t thread, size_t i);                /* operation i of the load */
+    int (*after)(void *arg, uint32_t thread, size_t i);             /* verifies, frees what op has left */
+    int (*end)(void *arg);                                          /* after a slice: verifies */
     int (*slice)(void *arg, double *items_s, struct bench_hist *h); /* in place of op: times itself */
     void (*close)(void *arg);
 };
@@ -196,6 +196,7 @@ struct bench_contestant {
 struct bench_row {
     char bench[32], note[64];
     uint64_t bytes;
+    bool moves_nothing; /* a view: its rate in bytes would mean nothing */
     uint32_t pieces, threads, depth;
     struct bench_contestant *contestants[BENCH_CONTESTANTS_MAX];
     size_t n;
@@ -235,8 +236,8 @@ void bench_at_most(struct bench_row *r, const char *what, double measured, doubl
  * shm. get: they exist all along. put: they exist from an operation to the end of its slice.
  */
 struct bench_objects;
-int bench_objects_new(struct tarn_client *c, struct tarn_client *viewer, const char *name, struct bench_load *l,
-                      struct bench_objects **o_p);
+int bench_objects_new(struct tarn_client *c, struct tarn_client *viewer, const char *name,
+                      struct bench_load *l, struct bench_objects **o_p);
 void bench_objects_free(struct bench_objects *o);
 /* Puts all (content: the load's pattern) and learns their descriptors. */
 int bench_objects_put(struct bench_objects *o);
@@ -245,7 +246,7 @@ void bench_objects_remove(struct bench_objects *o);
 /* Where object i lies in the pool, held by a view until the objects are freed. */
 int bench_objects_views(struct bench_objects *o, const void ***addrs_p);
 
-extern const struct bench_ops bench_get_ops;  /* arg: struct bench_objects, not closed */
+extern const struct bench_ops bench_get_ops; /* arg: struct bench_objects, not closed */
 extern const struct bench_ops bench_put_ops;
 extern const struct bench_ops bench_view_ops;
 
@@ -259,7 +260,7 @@ int bench_add_peers(const struct bench_env *e, struct bench_row *r, bool put, bo
 /* Starts its other process; only while this process has one thread. */
 int bench_start_loop(uint16_t *port, pid_t *pid_p);
 void bench_stop_loop(pid_t pid);
-/* Adds it as a limit twice: with default and with enlarged socket buffers; the better one counts. */
+/* Adds it as a limit three times: with default, small and large socket buffers; the best one counts. */
 int bench_add_loops(struct bench_row *r, uint16_t port, bool put, struct bench_load *l);
 
 /* --- output (bench_print.c) --------------------------------------------------------------------- */
@@ -272,12 +273,10 @@ int bench_report_new(const struct bench_env *e, const char *group, struct bench_
 int bench_report_row(struct bench_report *rep, struct bench_row *r, int code);
 /* Writes DIR/<group>.json; adds up how many rows failed and how many missed their target. */
 int bench_report_close(struct bench_report *rep, int *failed, int *missed);
-/* Writes JSON to a file by way of a temporary one. */
+/* Writes JSON (figures to five digits) to a file by way of a temporary one. */
 int bench_write_json(const json_t *j, const char *path);
 json_t *bench_machine(void);
 json_t *bench_latency_json(const struct bench_hist *h);
-/* To five digits. */
-json_t *bench_number(double v);
 
 /* --- groups ------------------------------------------------------------------------------------- */
 

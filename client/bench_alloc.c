@@ -30,7 +30,7 @@ struct extents {
     struct {
         uint64_t bytes;
         uint32_t handle;
-    } *list;
+    } * list;
     size_t n, room;
     uint64_t random, ops;
 };
@@ -97,7 +97,8 @@ static void run_mixed(struct extents *x, uint32_t churn_percent)
 
 static int extents_new(uint64_t pool_bytes, struct extents *x)
 {
-    *x = (struct extents){.pool_bytes = pool_bytes, .room = pool_bytes / 4096 + 1, .random = 88172645463325252ull};
+    *x = (struct extents){
+        .pool_bytes = pool_bytes, .room = pool_bytes / 4096 + 1, .random = 88172645463325252ull};
     x->list = calloc(x->room, sizeof *x->list);
     if (!x->list)
         return tarn_fail(TARN_E_NO_MEMORY, "the alloc group: out of memory");

@@ -150,7 +150,8 @@ static int put_objects(struct tarn_client *c, size_t first, size_t n)
     return tarn_put(c, items, n, NULL);
 }
 
-static int measure_directory(struct bench_env *e, struct tarn_client *c, struct tarn_resp *redis, struct bench_row *r)
+static int measure_directory(struct bench_env *e, struct tarn_client *c, struct tarn_resp *redis,
+                             struct bench_row *r)
 {
     double before = 0, after = 0, one = 0, rss = 0;
     char key[48];

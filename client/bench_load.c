@@ -81,8 +81,8 @@ int bench_map(uint64_t bytes, bool shared, char **memory_p)
 
     if (shared && (fd < 0 || ftruncate(fd, (off_t)bytes) != 0))
         goto close_fd;
-    char *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, shared ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS,
-                        fd, 0);
+    char *memory =
+        mmap(NULL, bytes, PROT_READ | PROT_WRITE, shared ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS, fd, 0);
     if (memory == MAP_FAILED)
         goto close_fd;
     if (fd >= 0)
@@ -142,7 +142,8 @@ int bench_load_new(uint64_t bytes, uint32_t npieces, uint32_t depth, uint32_t th
 
     if (!l)
         return tarn_fail(TARN_E_NO_MEMORY, "a load of the benchmark: out of memory");
-    *l = (struct bench_load){.bytes = bytes, .npieces = npieces, .depth = depth, .threads = threads, .ops = ops};
+    *l = (struct bench_load){
+        .bytes = bytes, .npieces = npieces, .depth = depth, .threads = threads, .ops = ops};
     l->objects = (ops + threads) * depth;
     l->memory_bytes = l->objects * bytes;
     l->pieces = calloc(l->objects * npieces, sizeof *l->pieces);

@@ -53,7 +53,8 @@ static int check_hits(const struct tarn_hits *h)
     struct tarn_tensor t;
 
     for (size_t i = 0; i < KEYS; i++)
-        if (tarn_hits_state(h, i) != TARN_STATE_HIT || tarn_hits_tensor(h, i, &t) != 0 || t.bytes != OBJECT_BYTES)
+        if (tarn_hits_state(h, i) != TARN_STATE_HIT || tarn_hits_tensor(h, i, &t) != 0 ||
+            t.bytes != OBJECT_BYTES)
             return tarn_fail(TARN_E_INVALID, "key %zu was not found", i);
     return 0;
 }
@@ -117,9 +118,23 @@ static int bare_loop(void *arg, uint32_t thread, size_t i)
 static int redis_benchmark(void *arg, double *items_s, struct bench_hist *h)
 {
     struct lookup_bench *b = arg;
-    const char *socket_path = b->e->directory_address + strlen("unix:"), *requests = b->e->quick ? "50000" : "200000";
-    const char *argv[] = {"redis-benchmark", "-s", socket_path, "-P",       "1000", "-c",  "1", "-n", requests, "-r",
-                          "1000",            "--csv", "HGETALL", RECORD_PREFIX KEY_PREFIX "__rand_int__", NULL};
+    const char *socket_path = b->e->directory_address + strlen("unix:"),
+               *requests = b->e->quick ? "50000" : "200000";
+    const char *argv[] = {"redis-benchmark",
+                          "-s",
+                          socket_path,
+                          "-P",
+                          "1000",
+                          "-c",
+                          "1",
+                          "-n",
+                          requests,
+                          "-r",
+                          "1000",
+                          "--csv",
+                          "HGETALL",
+                          RECORD_PREFIX KEY_PREFIX "__rand_int__",
+                          NULL};
     char text[4096];
     int rc = bench_output_of(argv, text, sizeof text);
     char *line = rc == 0 ? strstr(text, "\n\"HGETALL") : NULL, *value = line ? strstr(line, "\",\"") : NULL;

@@ -45,7 +45,7 @@ bool bench_interrupted(void)
 
 void bench_catch_signals(void)
 {
-    struct sigaction a = {.sa_handler = on_signal, .sa_flags = SA_RESETHAND}; /* a second one ends us */
+    struct sigaction a = {.sa_handler = on_signal};
 
     sigaction(SIGINT, &a, NULL);
     sigaction(SIGTERM, &a, NULL);
@@ -65,8 +65,8 @@ int bench_program(const char *name, char *path, size_t path_bytes)
         *slash = '\0';
     if ((size_t)snprintf(path, path_bytes, "%s/%s", build ? build : self, name) >= path_bytes ||
         access(path, X_OK) != 0)
-        return tarn_fail(TARN_E_UNAVAILABLE, "%s is not in %s: build it, or set TARN_BUILD to its folder", name,
-                         build ? build : self);
+        return tarn_fail(TARN_E_UNAVAILABLE, "%s is not in %s: build it, or set TARN_BUILD to its folder",
+                         name, build ? build : self);
     return 0;
 }
 
@@ -177,8 +177,8 @@ static int start_failed(const struct bench_env *e, struct bench_child *c)
     return tarn_fail(TARN_E_UNAVAILABLE, "%s did not start; its log ends with: %s", c->name, text);
 }
 
-static int start_child(const struct bench_env *e, struct bench_child *c, const char *name, const char *const *argv,
-                       int *out_p)
+static int start_child(const struct bench_env *e, struct bench_child *c, const char *name,
+                       const char *const *argv, int *out_p)
 {
     char path[256];
 
@@ -246,9 +246,10 @@ static int start_redis(const struct bench_env *e, struct bench_child *c, const c
 
     snprintf(socket_path, sizeof socket_path, "%s/%s.sock", e->dir, name);
     snprintf(port_text, sizeof port_text, "%u", port);
-    const char *argv[] = {"redis-server", "--port",       port_text,       "--bind", "127.0.0.1", "--unixsocket",
-                          socket_path,    "--save",       "",              "--appendonly", "no",  "--dir",
-                          e->dir,         "--daemonize",  "no",            NULL};
+    const char *argv[] = {
+        "redis-server", "--port", port_text,      "--bind", "127.0.0.1", "--unixsocket", socket_path,
+        "--save",       "",       "--appendonly", "no",     "--dir",     e->dir,         "--daemonize",
+        "no",           NULL};
     int rc = start_child(e, c, name, argv, NULL);
     if (rc != 0)
         return rc;
@@ -276,10 +277,10 @@ int bench_start_node(struct bench_env *e, const char *pool)
         return rc;
     bench_stop_child(&e->node);
     snprintf(socket_path, sizeof socket_path, "%s/node.sock", e->dir);
-    const char *argv[] = {program,    "--id",        "bench",       "--pool",  pool,
-                          "--listen", "127.0.0.1:0", "--unix",      socket_path, "--redis",
-                          e->directory_uri, "--evict-high", "100", "--evict-low", "100",
-                          "--log-level", "warn", NULL};
+    const char *argv[] = {program,          "--id",         "bench",  "--pool",      pool,
+                          "--listen",       "127.0.0.1:0",  "--unix", socket_path,   "--redis",
+                          e->directory_uri, "--evict-high", "100",    "--evict-low", "100",
+                          "--log-level",    "warn",         NULL};
     rc = start_child(e, &e->node, "tarnd", argv, &out);
     if (rc != 0)
         return rc;
@@ -296,8 +297,10 @@ static int start_memcached(struct bench_env *e)
     if (rc != 0)
         return rc;
     snprintf(port, sizeof port, "%u", e->memcached_port);
-    const char *argv[] = {"memcached", "-p", port,   "-U", "0", "-l", "127.0.0.1", "-m", "2048",
-                          "-I",        "128m", "-t", "2",  "-u", geteuid() == 0 ? "root" : "", NULL};
+    const char *argv[] = {"memcached", "-p",        port, "-U",   "0",
+                          "-l",        "127.0.0.1", "-m", "2048", "-I",
+                          "128m",      "-t",        "2",  "-u",   geteuid() == 0 ? "root" : "",
+                          NULL};
     if (geteuid() != 0)
         argv[13] = NULL;
     rc = start_child(e, &e->memcached, "memcached", argv, NULL);

@@ -175,9 +175,13 @@ static int redis_fill(struct redis_peer *p)
     return rc;
 }
 
-static const struct bench_ops redis_get_ops = {.op = redis_get, .after = redis_check_get, .close = redis_close};
-static const struct bench_ops redis_set_ops = {
-    .begin = redis_begin_set, .op = redis_set, .after = redis_check_set, .end = redis_end_set, .close = redis_close};
+static const struct bench_ops redis_get_ops = {
+    .op = redis_get, .after = redis_check_get, .close = redis_close};
+static const struct bench_ops redis_set_ops = {.begin = redis_begin_set,
+                                               .op = redis_set,
+                                               .after = redis_check_set,
+                                               .end = redis_end_set,
+                                               .close = redis_close};
 
 static int add_redis(const struct bench_env *e, struct bench_row *r, bool put, bool tcp, struct bench_load *l)
 {
@@ -257,8 +261,9 @@ static int memcached_put(void *arg, uint32_t thread, size_t i)
     for (size_t k = i * p->load->depth; rc == 0 && k < (i + 1) * p->load->depth; k++) {
         char key[32];
         size_t key_bytes = (size_t)key_of(k, key);
-        rc = memcached_result(m, memcached_set(m, key, key_bytes, bench_load_pieces(p->load, k)->addr,
-                                               p->load->bytes, 0, 0), "set");
+        rc = memcached_result(
+            m, memcached_set(m, key, key_bytes, bench_load_pieces(p->load, k)->addr, p->load->bytes, 0, 0),
+            "set");
     }
     return rc;
 }
@@ -269,7 +274,8 @@ static int memcached_get_one(struct memcached_peer *p, memcached_st *m, size_t o
     uint32_t flags;
     memcached_return_t rc;
 
-    p->values[object] = memcached_get(m, key, (size_t)key_of(object, key), &p->value_bytes[object], &flags, &rc);
+    p->values[object] =
+        memcached_get(m, key, (size_t)key_of(object, key), &p->value_bytes[object], &flags, &rc);
     return memcached_result(m, rc, "get");
 }
 
@@ -347,10 +353,8 @@ static int memcached_end_put(void *arg)
 
 static const struct bench_ops memcached_get_ops = {
     .op = memcached_get_op, .after = memcached_check_get, .close = memcached_close};
-static const struct bench_ops memcached_put_ops = {.begin = memcached_begin_put,
-                                                   .op = memcached_put,
-                                                   .end = memcached_end_put,
-                                                   .close = memcached_close};
+static const struct bench_ops memcached_put_ops = {
+    .begin = memcached_begin_put, .op = memcached_put, .end = memcached_end_put, .close = memcached_close};
 
 static int add_memcached(const struct bench_env *e, struct bench_row *r, bool put, struct bench_load *l)
 {

@@ -29,15 +29,6 @@ struct bench_report {
 
 /* --- JSON --------------------------------------------------------------------------------------- */
 
-/* Figures with more digits than they are worth are hard to read. */
-json_t *bench_number(double v)
-{
-    char text[32];
-
-    snprintf(text, sizeof text, "%.5g", v);
-    return json_real(strtod(text, NULL));
-}
-
 static void cpu_model(char *out, size_t out_bytes)
 {
     FILE *f = fopen("/proc/cpuinfo", "re");
@@ -67,17 +58,18 @@ json_t *bench_machine(void)
     uname(&u);
     gmtime_r(&now, &t);
     strftime(date, sizeof date, "%Y-%m-%dT%H:%M:%SZ", &t);
-    return json_pack("{s:s, s:I, s:s, s:s, s:s}", "cpu", cpu, "cores", (json_int_t)sysconf(_SC_NPROCESSORS_ONLN),
-                     "kernel", u.release, "date", date, "tarn", tarn_version());
+    return json_pack("{s:s, s:I, s:s, s:s, s:s}", "cpu", cpu, "cores",
+                     (json_int_t)sysconf(_SC_NPROCESSORS_ONLN), "kernel", u.release, "date", date, "tarn",
+                     tarn_version());
 }
 
 json_t *bench_latency_json(const struct bench_hist *h)
 {
     json_t *j = json_object();
 
-    json_object_set_new(j, "p50_us", bench_number(bench_hist_us(h, 0.5)));
-    json_object_set_new(j, "p99_us", bench_number(bench_hist_us(h, 0.99)));
-    json_object_set_new(j, "p999_us", bench_number(bench_hist_us(h, 0.999)));
+    json_object_set_new(j, "p50_us", json_real(bench_hist_us(h, 0.5)));
+    json_object_set_new(j, "p99_us", json_real(bench_hist_us(h, 0.99)));
+    json_object_set_new(j, "p999_us", json_real(bench_hist_us(h, 0.999)));
     return j;
 }
 
@@ -90,14 +82,15 @@ static json_t *contestant_json(const struct bench_row *r, const struct bench_con
 {
     json_t *j = c->latency.count ? bench_latency_json(&c->latency) : json_object();
 
-    json_object_set_new(j, "GBps", bench_number(contestant_gbps(r, c)));
-    json_object_set_new(j, "objects_s", bench_number(bench_median(&c->items_s)));
+    if (r->bytes && !r->moves_nothing)
+        json_object_set_new(j, "GBps", json_real(contestant_gbps(r, c)));
+    json_object_set_new(j, "objects_s", json_real(bench_median(&c->items_s)));
     if (c->role == BENCH_OURS) {
         json_object_set_new(j, "rounds", json_integer((json_int_t)c->items_s.n));
         return j;
     }
     json_object_set_new(j, "name", json_string(c->name));
-    json_object_set_new(j, "ratio", bench_number(bench_rate_ratio(r, c)));
+    json_object_set_new(j, "ratio", json_real(bench_rate_ratio(r, c)));
     return j;
 }
 
@@ -115,21 +108,22 @@ static json_t *role_json(const struct bench_row *r, enum bench_role role, const 
 
 static json_t *row_json(const struct bench_row *r, int code)
 {
-    json_t *j = json_pack("{s:s, s:I, s:I, s:I, s:I}", "bench", r->bench, "bytes", (json_int_t)r->bytes, "pieces",
-                          (json_int_t)r->pieces, "threads", (json_int_t)r->threads, "depth", (json_int_t)r->depth);
+    json_t *j =
+        json_pack("{s:s, s:I, s:I, s:I, s:I}", "bench", r->bench, "bytes", (json_int_t)r->bytes, "pieces",
+                  (json_int_t)r->pieces, "threads", (json_int_t)r->threads, "depth", (json_int_t)r->depth);
     const struct bench_contestant *ours = bench_row_find(r, BENCH_OURS), *limit = bench_row_limit(r);
 
     if (code == 0 && ours) {
         json_object_set_new(j, "ours", contestant_json(r, ours));
         json_object_set_new(j, "limit", limit ? contestant_json(r, limit) : json_null());
-        json_object_set_new(j, "ratio_limit", limit ? bench_number(bench_rate_ratio(r, limit)) : json_null());
+        json_object_set_new(j, "ratio_limit", limit ? json_real(bench_rate_ratio(r, limit)) : json_null());
         json_object_set_new(j, "other_limits", role_json(r, BENCH_LIMIT, limit));
         json_object_set_new(j, "peers", role_json(r, BENCH_PEER, NULL));
         json_object_set_new(j, "references", role_json(r, BENCH_REFERENCE, NULL));
     }
     json_object_update(j, r->figures);
-    json_object_set_new(j, "node_cpu_s", bench_number(r->node_cpu_s));
-    json_object_set_new(j, "wall_s", bench_number(r->wall_s));
+    json_object_set_new(j, "node_cpu_s", json_real(r->node_cpu_s));
+    json_object_set_new(j, "wall_s", json_real(r->wall_s));
     if (r->note[0])
         json_object_set_new(j, "note", json_string(r->note));
     if (r->target[0]) {
@@ -159,7 +153,8 @@ int bench_write_json(const json_t *j, const char *path)
     int rc = make_folders(path);
 
     snprintf(temporary, sizeof temporary, "%s.tmp", path);
-    if (rc == 0 && (json_dump_file(j, temporary, JSON_INDENT(2)) != 0 || rename(temporary, path) != 0))
+    if (rc == 0 && (json_dump_file(j, temporary, JSON_INDENT(2) | JSON_REAL_PRECISION(5)) != 0 ||
+                    rename(temporary, path) != 0))
         rc = tarn_fail(TARN_E_SYSTEM, "%s: %m: give another place", path);
     return rc;
 }
@@ -190,16 +185,15 @@ static void print_figures(const struct bench_row *r)
     const char *name;
     json_t *value;
 
-    json_object_foreach (r->figures, name, value)
-        if (json_is_number(value))
-            printf("  %s %.5g", name, json_number_value(value));
+    json_object_foreach(r->figures, name, value) if (json_is_number(value))
+        printf("  %s %.5g", name, json_number_value(value));
 }
 
 static void print_contest(const struct bench_row *r, const struct bench_contestant *ours)
 {
     const struct bench_contestant *limit = bench_row_limit(r);
 
-    if (r->bytes)
+    if (r->bytes && !r->moves_nothing)
         printf(" %8.3f GB/s", contestant_gbps(r, ours));
     else
         printf(" %8.0f /s  ", bench_median(&ours->items_s));
@@ -222,8 +216,8 @@ static void print_row(const struct bench_report *rep, const struct bench_row *r,
         print_contest(r, ours);
     print_figures(r);
     if (r->target[0])
-        printf("  [%s%s: %s%s]", rep->color ? (r->met ? "\033[32m" : "\033[31m") : "", r->met ? "met" : "MISSED",
-               r->target, rep->color ? "\033[0m" : "");
+        printf("  [%s%s: %s%s]", rep->color ? (r->met ? "\033[32m" : "\033[31m") : "",
+               r->met ? "met" : "MISSED", r->target, rep->color ? "\033[0m" : "");
     if (r->error[0])
         printf("  (%s)", r->error);
     printf("\n");

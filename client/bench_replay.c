@@ -41,14 +41,15 @@ static const struct tarn_option options[] = {
      TARN_OPT_FLAG_ONLY, "Blocks that the node has room for. Not with --redis."},
     {"json", 0, TARN_OPT_STRING, offsetof(struct config, json), NULL, 0, 0, "FILE", TARN_OPT_FLAG_ONLY,
      "Also write the results here."},
-    {"requests", 0, TARN_OPT_INT, offsetof(struct config, requests), "0", 0, INT64_MAX, "N", TARN_OPT_FLAG_ONLY,
-     "Only the first N requests. 0: all."},
+    {"requests", 0, TARN_OPT_INT, offsetof(struct config, requests), "0", 0, INT64_MAX, "N",
+     TARN_OPT_FLAG_ONLY, "Only the first N requests. 0: all."},
     {"minutes", 0, TARN_OPT_INT, offsetof(struct config, minutes), "0", 0, 1 << 20, "M", TARN_OPT_FLAG_ONLY,
      "Only the first M minutes of the trace (they are replayed as fast as possible). 0: all."},
-    {"transports", 0, TARN_OPT_STRING, offsetof(struct config, transports), NULL, 0, 0, "LIST", TARN_OPT_FLAG_ONLY,
-     "Transports of the client, parted by commas. Without it all that work."},
+    {"transports", 0, TARN_OPT_STRING, offsetof(struct config, transports), NULL, 0, 0, "LIST",
+     TARN_OPT_FLAG_ONLY, "Transports of the client, parted by commas. Without it all that work."},
     {"redis", 0, TARN_OPT_STRING, offsetof(struct config, redis), NULL, 0, 0, "URI", TARN_OPT_FLAG_ONLY,
-     "Use the nodes of this directory instead of starting one. The blocks stay there until they are evicted."},
+     "Use the nodes of this directory instead of starting one. The blocks stay there until they are "
+     "evicted."},
     {"help", 'h', TARN_OPT_BOOL, offsetof(struct config, help), "0", 0, 0, NULL, TARN_OPT_FLAG_ONLY,
      "Print this and exit."},
 };
@@ -57,10 +58,12 @@ static const struct tarn_program program = {
     .name = "tarn-bench replay",
     .arguments = "",
     .brief = "replay a trace of prefix-block requests",
-    .description = "For each request looks up the chain of blocks, gets the leading run that is there, verifies "
-                   "every byte, and puts the rest. Reports the prefix-hit ratio (blocks got from the leading run "
-                   "by all blocks asked for), latencies, throughput and errors.",
-    .examples = "tarn-bench replay --trace conversation_trace.jsonl --block-bytes 64K --capacity-blocks 10000",
+    .description =
+        "For each request looks up the chain of blocks, gets the leading run that is there, verifies "
+        "every byte, and puts the rest. Reports the prefix-hit ratio (blocks got from the leading run "
+        "by all blocks asked for), latencies, throughput and errors.",
+    .examples =
+        "tarn-bench replay --trace conversation_trace.jsonl --block-bytes 64K --capacity-blocks 10000",
     .options = options,
     .noptions = sizeof options / sizeof options[0],
 };
@@ -135,7 +138,8 @@ static int take_request(struct replay *r, const json_t *line)
         int bytes = snprintf(r->names[i], sizeof r->names[i], "replay-%08llx/%llu",
                              (unsigned long long)(r->tag & 0xffffffff), (unsigned long long)r->ids[i]);
         r->keys[i] = (struct tarn_key){.data = r->names[i], .bytes = (size_t)bytes};
-        r->pieces[i] = (struct tarn_piece){.addr = r->memory + i * r->c->block_bytes, .bytes = r->c->block_bytes};
+        r->pieces[i] =
+            (struct tarn_piece){.addr = r->memory + i * r->c->block_bytes, .bytes = r->c->block_bytes};
         r->items[i] = (struct tarn_item){.key = r->keys[i],
                                          .pieces = &r->pieces[i],
                                          .npieces = 1,
@@ -152,7 +156,8 @@ static int next_request(struct replay *r, bool *more)
     json_error_t why;
     int rc = 0;
 
-    *more = (r->c->requests == 0 || r->requests < (uint64_t)r->c->requests) && getline(&text, &room, r->trace) > 0;
+    *more = (r->c->requests == 0 || r->requests < (uint64_t)r->c->requests) &&
+            getline(&text, &room, r->trace) > 0;
     json_t *line = *more ? json_loads(text, 0, &why) : NULL;
     free(text);
     if (!*more)
@@ -292,9 +297,11 @@ static void show_progress(struct replay *r, bool last)
     if (!isatty(STDERR_FILENO) || (!last && now - r->shown_ns < PROGRESS_NS))
         return;
     r->shown_ns = now;
-    fprintf(stderr, "\r\033[K%llu requests  %.1f/s  prefix hits %.1f %%  get %.2f GB/s  put %.2f GB/s  errors %llu%s",
+    fprintf(stderr,
+            "\r\033[K%llu requests  %.1f/s  prefix hits %.1f %%  get %.2f GB/s  put %.2f GB/s  errors %llu%s",
             (unsigned long long)r->requests, (double)r->requests * 1e9 / (double)(now - r->started_ns + 1),
-            100 * hit_ratio(r), gbps(&r->get), gbps(&r->put), (unsigned long long)r->errors, last ? "\n" : "");
+            100 * hit_ratio(r), gbps(&r->get), gbps(&r->put), (unsigned long long)r->errors,
+            last ? "\n" : "");
 }
 
 static json_t *calls_json(const struct calls *c)
@@ -303,7 +310,7 @@ static json_t *calls_json(const struct calls *c)
 
     json_object_set_new(j, "calls", json_integer((json_int_t)c->latency.count));
     json_object_set_new(j, "bytes", json_integer((json_int_t)c->bytes));
-    json_object_set_new(j, "GBps", bench_number(gbps(c)));
+    json_object_set_new(j, "GBps", json_real(gbps(c)));
     return j;
 }
 
@@ -318,7 +325,7 @@ static json_t *result_json(const struct replay *r, double wall_s, double node_cp
     json_object_set_new(j, "requests", json_integer((json_int_t)r->requests));
     json_object_set_new(j, "lookups", json_integer((json_int_t)r->lookups));
     json_object_set_new(j, "prefix_hits", json_integer((json_int_t)r->hits));
-    json_object_set_new(j, "prefix_hit_ratio", bench_number(hit_ratio(r)));
+    json_object_set_new(j, "prefix_hit_ratio", json_real(hit_ratio(r)));
     json_object_set_new(j, "evicted_before_get", json_integer((json_int_t)r->lost));
     json_object_set_new(j, "stored", json_integer((json_int_t)r->stored));
     json_object_set_new(j, "already_there", json_integer((json_int_t)r->present));
@@ -327,8 +334,8 @@ static json_t *result_json(const struct replay *r, double wall_s, double node_cp
     json_object_set_new(j, "lookup", calls_json(&r->lookup));
     json_object_set_new(j, "get", calls_json(&r->get));
     json_object_set_new(j, "put", calls_json(&r->put));
-    json_object_set_new(j, "wall_s", bench_number(wall_s));
-    json_object_set_new(j, "node_cpu_s", c->redis ? json_null() : bench_number(node_cpu_s));
+    json_object_set_new(j, "wall_s", json_real(wall_s));
+    json_object_set_new(j, "node_cpu_s", c->redis ? json_null() : json_real(node_cpu_s));
     json_object_set_new(j, "machine", bench_machine());
     if (r->errors)
         json_object_set_new(j, "first_error", json_string(r->first_error));
@@ -338,8 +345,8 @@ static json_t *result_json(const struct replay *r, double wall_s, double node_cp
 static void print_calls(const char *name, const struct calls *c)
 {
     printf("  %-8s %8llu calls   p50 %9.1f us   p99 %9.1f us   p999 %9.1f us", name,
-           (unsigned long long)c->latency.count, bench_hist_us(&c->latency, 0.5), bench_hist_us(&c->latency, 0.99),
-           bench_hist_us(&c->latency, 0.999));
+           (unsigned long long)c->latency.count, bench_hist_us(&c->latency, 0.5),
+           bench_hist_us(&c->latency, 0.99), bench_hist_us(&c->latency, 0.999));
     if (c->bytes)
         printf("   %7.2f GB/s", gbps(c));
     printf("\n");
@@ -381,7 +388,8 @@ static int start(struct replay *r)
             rc = bench_start_node(&r->e, pool);
     } else if ((size_t)snprintf(r->e.directory_uri, sizeof r->e.directory_uri, "%s", c->redis) >=
                sizeof r->e.directory_uri) {
-        rc = tarn_fail(TARN_E_CONFIG, "--redis: the address is longer than %zu bytes", sizeof r->e.directory_uri);
+        rc = tarn_fail(TARN_E_CONFIG, "--redis: the address is longer than %zu bytes",
+                       sizeof r->e.directory_uri);
     }
     return rc ? rc : bench_client(&r->e, c->transports, &r->client);
 }
@@ -403,7 +411,8 @@ static int replay_all(struct replay *r)
     }
     show_progress(r, true);
     double wall_s = (double)(tarn_now_ns() - r->started_ns) / 1e9;
-    print_result(r, wall_s);
+    if (rc == 0 || r->requests)
+        print_result(r, wall_s);
     if (rc == 0 && r->c->json) {
         json_t *j = result_json(r, wall_s, bench_cpu_s(r->e.node.pid) - cpu);
         rc = bench_write_json(j, r->c->json);

@@ -109,7 +109,8 @@ static int work_in_threads(struct worker *workers, pthread_t *threads, uint32_t 
 }
 
 /* Adds the slice's figures to the contestant. */
-static int collect(struct bench_contestant *c, const struct worker *workers, struct bench_hist *h, double *items_s)
+static int collect(struct bench_contestant *c, const struct worker *workers, struct bench_hist *h,
+                   double *items_s)
 {
     uint64_t first = workers[0].first_ns, last = workers[0].last_ns;
 

@@ -132,7 +132,8 @@ static void get_targets(struct bench_row *r)
         bench_at_least(r, "of Redis", bench_rate_ratio(r, redis), 10);
 }
 
-static int get_contestants(struct shm_bench *b, struct bench_row *r, struct bench_load *l, struct bench_objects *o)
+static int get_contestants(struct shm_bench *b, struct bench_row *r, struct bench_load *l,
+                           struct bench_objects *o)
 {
     const void **addrs;
     int rc = bench_objects_put(o);
@@ -148,7 +149,8 @@ static int get_contestants(struct shm_bench *b, struct bench_row *r, struct benc
     return rc;
 }
 
-static int put_contestants(struct shm_bench *b, struct bench_row *r, struct bench_load *l, struct bench_objects *o)
+static int put_contestants(struct shm_bench *b, struct bench_row *r, struct bench_load *l,
+                           struct bench_objects *o)
 {
     int rc = bench_row_add(r, BENCH_OURS, "tarn", &bench_put_ops, o, l);
 
@@ -170,7 +172,7 @@ static int measure_row(struct shm_bench *b, struct bench_row *r, bool put, struc
         rc = bench_row_measure(b->e, r);
     if (rc == 0 && !put)
         get_targets(r);
-    if (rc == 0 && put && r->bytes >= 1 << 20 && r->depth == 1)
+    if (rc == 0 && put && r->bytes >= 1 << 20)
         bench_at_least(r, "of memcpy", bench_rate_ratio(r, bench_row_limit(r)), 0.90);
     rc = bench_report_row(b->rep, r, rc);
     bench_objects_free(o);
@@ -181,7 +183,8 @@ static int copy_row(struct shm_bench *b, bool put, uint64_t bytes, uint32_t piec
 {
     struct bench_row *r = bench_row_new(put ? "shm_put" : "shm_get", "", bytes);
     struct bench_load *l = NULL;
-    int rc = r ? bench_load_new(bytes, pieces, depth, 1, bench_load_ops(bytes, depth, 1), &l) : TARN_E_NO_MEMORY;
+    int rc =
+        r ? bench_load_new(bytes, pieces, depth, 1, bench_load_ops(bytes, depth, 1), &l) : TARN_E_NO_MEMORY;
 
     if (rc != 0)
         return r ? bench_report_row(b->rep, r, rc) : rc;
@@ -198,8 +201,10 @@ static int view_row(struct shm_bench *b, uint64_t bytes)
     struct bench_objects *o = NULL;
     int rc = r ? bench_load_new(bytes, 1, 1, 1, bench_load_ops(bytes, 1, 1), &l) : TARN_E_NO_MEMORY;
 
-    if (rc == 0)
+    if (rc == 0) {
+        r->moves_nothing = true;
         rc = bench_objects_new(b->c, b->viewer, "view", l, &o);
+    }
     if (rc == 0)
         rc = bench_objects_put(o);
     if (rc == 0)

@@ -27,7 +27,8 @@ static void name_objects(struct bench_objects *o, const char *name)
 {
     for (size_t i = 0; i < o->load->objects; i++) {
         struct tarn_item *item = &o->items[i];
-        int n = snprintf(o->names[i], KEY_BYTES, "bench/%s/%llu/%zu", name, (unsigned long long)o->load->bytes, i);
+        int n = snprintf(o->names[i], KEY_BYTES, "bench/%s/%llu/%zu", name,
+                         (unsigned long long)o->load->bytes, i);
         o->keys[i] = item->key = (struct tarn_key){.data = o->names[i], .bytes = (size_t)n};
         item->pieces = bench_load_pieces(o->load, i);
         item->npieces = o->load->npieces;
@@ -35,8 +36,8 @@ static void name_objects(struct bench_objects *o, const char *name)
     }
 }
 
-int bench_objects_new(struct tarn_client *c, struct tarn_client *viewer, const char *name, struct bench_load *l,
-                      struct bench_objects **o_p)
+int bench_objects_new(struct tarn_client *c, struct tarn_client *viewer, const char *name,
+                      struct bench_load *l, struct bench_objects **o_p)
 {
     struct bench_objects *o = calloc(1, sizeof *o);
 

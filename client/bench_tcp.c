@@ -45,7 +45,8 @@ static void get_row_free(struct get_row *g)
 }
 
 /* `reference`: one thread, one in flight, as many objects. */
-static int get_row_new(struct tcp_bench *b, uint64_t bytes, uint32_t depth, uint32_t threads, struct get_row *g)
+static int get_row_new(struct tcp_bench *b, uint64_t bytes, uint32_t depth, uint32_t threads,
+                       struct get_row *g)
 {
     size_t ops = bench_load_ops(bytes, depth, threads);
     int rc = bench_load_new(bytes, 1, depth, threads, ops, &g->load);
@@ -92,7 +93,8 @@ static int get_row(struct tcp_bench *b, uint64_t bytes, uint32_t depth, uint32_t
     return rc;
 }
 
-static int put_contestants(struct tcp_bench *b, struct bench_row *r, struct bench_load *l, struct bench_objects *o)
+static int put_contestants(struct tcp_bench *b, struct bench_row *r, struct bench_load *l,
+                           struct bench_objects *o)
 {
     int rc = bench_row_add(r, BENCH_OURS, "tarn", &bench_put_ops, o, l);
 

@@ -42,7 +42,7 @@ static void greeting_parse(const redisReply *reply, struct greeting *g)
     }
 }
 
-static int hello(struct tarn_call *call, uint64_t deadline_ns)
+static int hello(struct tarn_call *call, uint64_t deadline_ns, const struct tarn_stop *stop)
 {
     struct tarn_remote *r = call->remote;
     struct tarn_client *c = r->client;
@@ -54,7 +54,7 @@ static int hello(struct tarn_call *call, uint64_t deadline_ns)
     snprintf(session, sizeof session, "%016" PRIx64, c->session);
     int rc = tarn_call_send(call, c->secret ? 4 : 3, argv, NULL, deadline_ns);
     if (rc == 0)
-        rc = tarn_call_reply(call, deadline_ns, NULL, &reply);
+        rc = tarn_call_reply(call, deadline_ns, stop, &reply);
     if (rc != 0)
         return rc;
     greeting_parse(reply, &g);
@@ -78,7 +78,8 @@ static int hello(struct tarn_call *call, uint64_t deadline_ns)
 
 /* --- connecting --------------------------------------------------------------------------------- */
 
-static int connect_to(struct tarn_remote *r, const struct tarn_addr *a, uint64_t deadline_ns, struct tarn_call **call_p)
+static int connect_to(struct tarn_remote *r, const struct tarn_addr *a, uint64_t deadline_ns,
+                      const struct tarn_stop *stop, struct tarn_call **call_p)
 {
     struct tarn_call *call = calloc(1, sizeof *call);
 
@@ -88,7 +89,7 @@ static int connect_to(struct tarn_remote *r, const struct tarn_addr *a, uint64_t
     call->local = a->is_unix;
     int rc = tarn_resp_connect(a, deadline_ns, &call->resp);
     if (rc == 0)
-        rc = hello(call, deadline_ns);
+        rc = hello(call, deadline_ns, stop);
     if (rc != 0) {
         tarn_call_drop(call);
         return rc;
@@ -115,19 +116,19 @@ static int addresses(struct tarn_remote *r, struct tarn_addr *local, struct tarn
     return tarn_addr_parse(control, "the node's record", tcp);
 }
 
-int tarn_call_connect(struct tarn_remote *r, uint64_t deadline_ns, struct tarn_call **call_p)
+int tarn_call_connect(struct tarn_remote *r, uint64_t deadline_ns, const struct tarn_stop *stop, struct tarn_call **call_p)
 {
     struct tarn_addr local, tcp;
     int rc = addresses(r, &local, &tcp);
 
     if (rc == 0 && local.host[0]) {
-        rc = connect_to(r, &local, deadline_ns, call_p);
+        rc = connect_to(r, &local, deadline_ns, stop, call_p);
         /* On this host and silent or unwilling: its TCP port would say the same. */
         if (rc != TARN_E_NODE_DOWN)
             return rc;
     }
     if (rc == 0 || (rc == TARN_E_NODE_DOWN && tcp.host[0]))
-        rc = tcp.host[0] ? connect_to(r, &tcp, deadline_ns, call_p)
+        rc = tcp.host[0] ? connect_to(r, &tcp, deadline_ns, stop, call_p)
                          : tarn_fail(TARN_E_NODE_DOWN, "node %s: not in the directory", r->key.id);
     return rc;
 }
@@ -156,7 +157,8 @@ static void judge(struct tarn_remote *r, int rc)
         tarn_remote_aside(r, TARN_SLOW, tarn_last_error());
 }
 
-int tarn_call_take(struct tarn_remote *r, bool local_only, uint64_t deadline_ns, struct tarn_call **call_p)
+int tarn_call_take(struct tarn_remote *r, bool local_only, uint64_t deadline_ns, const struct tarn_stop *stop,
+                   struct tarn_call **call_p)
 {
     struct tarn_call *call;
     char who[352];
@@ -168,7 +170,7 @@ int tarn_call_take(struct tarn_remote *r, bool local_only, uint64_t deadline_ns,
         }
         tarn_call_drop(call);
     }
-    int rc = tarn_call_connect(r, deadline_ns, &call);
+    int rc = tarn_call_connect(r, deadline_ns, stop, &call);
     if (rc != 0) {
         judge(r, rc);
         return rc;
@@ -353,7 +355,7 @@ int tarn_words_call(const struct tarn_words *a, struct tarn_remote *r, uint64_t 
     if (atomic_load(&r->health) != TARN_UP)
         return tarn_fail(TARN_E_NODE_DOWN, "%s: set aside, it does not answer: look at the node",
                          tarn_remote_text(r, who));
-    int rc = tarn_call_take(r, false, deadline_ns, &call);
+    int rc = tarn_call_take(r, false, deadline_ns, stop, &call);
     if (rc != 0)
         return rc;
     rc = tarn_words_send(a, call, deadline_ns);

@@ -312,6 +312,7 @@ static int get_batch(struct get *g, const struct image *im, size_t at, size_t en
         const struct wanted *w = &g->wanted[im->first + at + i];
         const struct tarn_file_entry *e = &im->entries[at + i];
         pieces[i] = (struct tarn_piece){.addr = im->data + e->offset, .bytes = e->tensor.bytes};
+        tarn_file_prefault(im->data + e->offset, e->tensor.bytes);
         items[i] = (struct tarn_item){
             .key = {w->key, w->key_bytes},
             .pieces = &pieces[i],

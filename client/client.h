@@ -229,9 +229,10 @@ bool tarn_remote_reap(struct tarn_remote *r);
 
 /* A connection on which HELLO was answered by this incarnation. NODE_DOWN, TIMEOUT (and the node is set
  * aside); AUTH, VERSION. local_only: over the Unix socket or NOT_REACHABLE. */
-int tarn_call_take(struct tarn_remote *r, bool local_only, uint64_t deadline_ns, struct tarn_call **call_p);
+int tarn_call_take(struct tarn_remote *r, bool local_only, uint64_t deadline_ns, const struct tarn_stop *stop,
+                   struct tarn_call **call_p);
 /* A new one, never from the pool; does not judge the node's health. */
-int tarn_call_connect(struct tarn_remote *r, uint64_t deadline_ns, struct tarn_call **call_p);
+int tarn_call_connect(struct tarn_remote *r, uint64_t deadline_ns, const struct tarn_stop *stop, struct tarn_call **call_p);
 /* Back to the pool; a connection that still owes a reply is looked after by the keeper. NULL is allowed. */
 void tarn_call_give(struct tarn_call *call);
 void tarn_call_drop(struct tarn_call *call);
@@ -268,10 +269,10 @@ int tarn_words_call(const struct tarn_words *a, struct tarn_remote *r, uint64_t 
 /*
  * Makes transport t to the node usable. 0 with *l_p NULL: its link is shared, enter it; 0 with a link:
  * the caller's own until tarn_link_give or tarn_link_close. NODE_DOWN and TIMEOUT set the node aside;
- * other errors mark the side unreachable for a while.
+ * other errors mark the side unreachable for a while. stop may be NULL.
  */
-int tarn_link_take(struct tarn_remote *r, int t, bool write, uint64_t deadline_ns, struct tarn_linked **l_p,
-                   bool *fresh_p);
+int tarn_link_take(struct tarn_remote *r, int t, bool write, uint64_t deadline_ns, const struct tarn_stop *stop,
+                   struct tarn_linked **l_p, bool *fresh_p);
 void tarn_link_give(struct tarn_remote *r, int t, bool write, struct tarn_linked *l);
 void tarn_link_close(struct tarn_linked *l);
 /* The pooled links of a side are doubtful (one of them was dead): closes them. */
@@ -315,8 +316,7 @@ struct tarn_transfer {
     uint64_t deadline_ns, patience_ns;
     const _Atomic bool *stop;
     enum tarn_end end;
-    bool fresh;  /* its link was made for this flight */
-    bool posted; /* the transport has it */
+    bool fresh; /* its link was made for this flight */
 };
 
 /* The works of one thread, and the links it has taken for them. */
@@ -328,6 +328,7 @@ struct tarn_flight {
     uint32_t inflight;
     struct tarn_transfer *ended;
     int stop_fd;
+    bool look; /* stop_fd may have been read for another wait: look at the flags */
 };
 
 void tarn_flight_init(struct tarn_flight *f, struct tarn_client *c, int stop_fd);

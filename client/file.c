@@ -206,6 +206,18 @@ int tarn_file_create(const char *path, uint64_t bytes, struct tarn_file_out *o)
     return 0;
 }
 
+#define PREFAULT_MIN (1 << 20) /* below it the call costs more than the faults */
+
+void tarn_file_prefault(void *addr, uint64_t bytes)
+{
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    uintptr_t start = (uintptr_t)addr & ~(page - 1);
+
+    /* Kernels before 5.14 do not know it, and then the faults come one by one. */
+    if (bytes >= PREFAULT_MIN)
+        madvise((void *)start, (uintptr_t)addr + bytes - start, MADV_POPULATE_WRITE);
+}
+
 static void out_free(struct tarn_file_out *o)
 {
     if (o->map)

@@ -18,11 +18,14 @@
 
 /* How long to sleep at most for links without a descriptor. */
 #define BLIND_NS (TARN_NS_PER_MS / 2)
+/* No healthy node takes longer to open a link; the deadline itself is for moving bytes. */
+#define OPEN_NS TARN_NS_PER_S
 
 struct tarn_lane {
     struct tarn_remote *remote;
     int transport;
     bool write, fresh;
+    bool kick; /* works were posted since progress was made: it may send at once */
     struct tarn_flight *flight;
     struct tarn_linked *linked; /* NULL: closed */
     struct tarn_transfer *transfers; /* posted ones first */
@@ -49,7 +52,6 @@ static void transfer_end(struct tarn_transfer *x, enum tarn_end end)
     x->fresh = lane->fresh;
     lane->flight->inflight--;
     x->end = end;
-    x->posted = false;
     LL_PREPEND(lane->flight->ended, x);
 }
 
@@ -94,7 +96,7 @@ static void lane_post(struct tarn_lane *lane)
             return;
         lane->unposted = x->next;
         if (rc == TARN_INPROGRESS) {
-            x->posted = true;
+            lane->kick = true;
             continue;
         }
         if (rc < 0)
@@ -159,12 +161,14 @@ static int post_shared(struct tarn_flight *f, struct tarn_remote *r, int t, bool
 
 static int lane_open(struct tarn_lane *lane, struct tarn_transfer *x)
 {
-    uint64_t now = tarn_now_ns(), until = now + x->patience_ns;
+    struct tarn_stop stop = {x->stop, lane->flight->stop_fd};
+    uint64_t until = tarn_now_ns() + (x->patience_ns < OPEN_NS ? x->patience_ns : OPEN_NS);
     struct tarn_linked *l;
 
-    if (until > x->deadline_ns || until < now)
+    if (until > x->deadline_ns)
         until = x->deadline_ns;
-    int rc = tarn_link_take(lane->remote, lane->transport, lane->write, until, &l, &lane->fresh);
+    lane->flight->look = true;
+    int rc = tarn_link_take(lane->remote, lane->transport, lane->write, until, &stop, &l, &lane->fresh);
     if (rc == 0)
         lane->linked = l;
     return rc;
@@ -176,7 +180,6 @@ int tarn_flight_post(struct tarn_flight *f, struct tarn_remote *r, int t, bool w
 
     x->work.done = work_done;
     x->work.owner = x;
-    x->posted = false;
     x->fresh = true;
     if (atomic_load(&r->sides[t][write].state) != TARN_SIDE_SHARED) {
         lane = lane_find(f, r, t, write);
@@ -248,6 +251,7 @@ static void lane_check(struct tarn_lane *lane, uint64_t now)
 
 static void lane_progress(struct tarn_lane *lane)
 {
+    lane->kick = false;
     if (lane->linked->ops->progress(lane->linked->link) < 0)
         lane_close(lane, TARN_END_BROKEN);
     else
@@ -285,6 +289,18 @@ static uint64_t watch_lanes(struct tarn_flight *f, struct pollfd *fds)
     return until;
 }
 
+/* What need not wait for the poll: sending what was posted, and stop flags that may have been missed. */
+static void before_wait(struct tarn_flight *f)
+{
+    for (uint32_t i = 0; i < f->nlanes; i++)
+        if (f->lanes[i]->transfers && f->lanes[i]->kick)
+            lane_progress(f->lanes[i]);
+    if (f->look) {
+        f->look = false;
+        check_stops(f);
+    }
+}
+
 static void flight_wait(struct tarn_flight *f)
 {
     struct pollfd *fds = f->fds;
@@ -296,7 +312,7 @@ static void flight_wait(struct tarn_flight *f)
     now = tarn_now_ns();
     if (ready > 0 && fds[f->nlanes].revents) {
         tarn_stop_drain(f->stop_fd);
-        check_stops(f);
+        f->look = true;
     }
     for (uint32_t i = 0; i < f->nlanes; i++) {
         struct tarn_lane *lane = f->lanes[i];
@@ -317,8 +333,11 @@ static void flight_wait(struct tarn_flight *f)
 
 struct tarn_transfer *tarn_flight_next(struct tarn_flight *f)
 {
-    while (!f->ended && f->inflight > 0)
-        flight_wait(f);
+    while (!f->ended && f->inflight > 0) {
+        before_wait(f);
+        if (!f->ended && f->inflight > 0)
+            flight_wait(f);
+    }
     struct tarn_transfer *x = f->ended;
     if (x)
         LL_DELETE(f->ended, x);

@@ -43,6 +43,7 @@ struct job {
     struct tarn_desc desc;
     struct tarn_loc stale[STALE_MAX]; /* the last ones found stale */
     struct tarn_transfer x;
+    struct job *again; /* the next to be routed again */
 };
 
 struct batch {
@@ -243,7 +244,9 @@ static void launch(struct batch *b, struct job *j, bool more, uint64_t bytes)
     int rc = tarn_flight_post(&b->flight, l->remote, j->transport, false, x);
     if (rc == 0)
         return;
-    remember(j, rc, tarn_last_error());
+    /* Opening a link may take only so long; that is the node's failure while there is time left. */
+    bool early = rc == TARN_E_TIMEOUT && tarn_now_ns() < x->deadline_ns;
+    remember(j, early ? TARN_E_NODE_DOWN : rc, tarn_last_error());
     j->stage = RESOLVED;
     j->tried |= rc == TARN_E_NODE_DOWN || rc == TARN_E_TIMEOUT
                     ? (uint64_t)0xff << (j->loc * TARN_TRANSPORTS_MAX)
@@ -446,6 +449,24 @@ static void start(struct batch *b, struct job *j)
     j->stage = j->known ? RESOLVED : WANTED;
 }
 
+/* Until nothing is in flight. All that has come back is settled before anything is sent again, since
+ * sending may take a while (opening a link) and others wait for their completions. */
+static void fly(struct batch *b)
+{
+    struct job *again = NULL;
+
+    for (struct tarn_transfer *x; (x = tarn_flight_next(&b->flight)) != NULL;) {
+        struct job *j = (struct job *)((char *)x - offsetof(struct job, x));
+        landed(b, j);
+        if (j->stage == RESOLVED) {
+            j->again = again;
+            again = j;
+        }
+        for (; again && !b->flight.ended; again = again->again)
+            route(b, again);
+    }
+}
+
 static void run(struct batch *b)
 {
     while (b->open > 0) {
@@ -459,15 +480,7 @@ static void run(struct batch *b)
             resolve_wanted(b);
             continue;
         }
-        /* Transfers that come back with more to do are routed at once, the rest of the batch flies on. */
-        for (struct tarn_transfer *x; (x = tarn_flight_next(&b->flight)) != NULL;) {
-            struct job *j = (struct job *)((char *)x - offsetof(struct job, x));
-            landed(b, j);
-            if (j->stage == RESOLVED)
-                route(b, j);
-            if (j->stage == WANTED && b->flight.inflight == 0 && !b->flight.ended)
-                break;
-        }
+        fly(b);
     }
 }
 

@@ -30,7 +30,7 @@ static void reach(struct tarn_remote *r, uint64_t deadline_ns)
 
     if (atomic_load(&r->local) || atomic_load(&r->health) != TARN_UP || !atomic_load(&r->listed))
         return;
-    if (tarn_call_take(r, false, until < deadline_ns ? until : deadline_ns, &call) == 0)
+    if (tarn_call_take(r, false, until < deadline_ns ? until : deadline_ns, NULL, &call) == 0)
         tarn_call_give(call);
 }
 

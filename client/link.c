@@ -52,8 +52,8 @@ bool tarn_side_usable(struct tarn_remote *r, int t, bool write)
 /* --- attaching ---------------------------------------------------------------------------------- */
 
 /* ATTACH; *text_p and fds are the answer. */
-static int attach(struct tarn_call *call, const char *transport, bool write, uint64_t deadline_ns, char *text,
-                  size_t text_bytes, int *fds, uint32_t *nfds)
+static int attach(struct tarn_call *call, const char *transport, bool write, uint64_t deadline_ns,
+                  const struct tarn_stop *stop, char *text, size_t text_bytes, int *fds, uint32_t *nfds)
 {
     const char *argv[] = {"ATTACH", transport, write ? "w" : "r"};
     redisReply *reply;
@@ -61,7 +61,7 @@ static int attach(struct tarn_call *call, const char *transport, bool write, uin
     int rc = tarn_call_send(call, 3, argv, NULL, deadline_ns);
 
     if (rc == 0)
-        rc = tarn_call_reply(call, deadline_ns, NULL, &reply);
+        rc = tarn_call_reply(call, deadline_ns, stop, &reply);
     if (rc != 0)
         return rc;
     *nfds = (uint32_t)tarn_resp_take_fds(call->resp, fds, TARN_RESP_FDS_MAX);
@@ -85,15 +85,19 @@ static int connect_link(struct tarn_remote *r, int t, struct tarn_peer *peer, st
 }
 
 /* A new link over a control connection that is at hand. */
-static int open_on(struct tarn_call *call, int t, bool write, uint64_t deadline_ns, struct tarn_linked *l)
+static int open_on(struct tarn_call *call, int t, bool write, uint64_t deadline_ns, const struct tarn_stop *stop,
+                   struct tarn_linked *l)
 {
     struct tarn_remote *r = call->remote;
     const struct tarn_transport_ops *ops = r->client->transports[t];
     int fds[TARN_RESP_FDS_MAX];
     uint32_t nfds = 0;
     char text[1024], who[352];
-    int rc = attach(call, ops->name, write, deadline_ns, text, sizeof text, fds, &nfds);
+    int rc = attach(call, ops->name, write, deadline_ns, stop, text, sizeof text, fds, &nfds);
 
+    pthread_mutex_lock(&r->lock);
+    uint64_t tick_base_ns = r->tick_base_ns;
+    pthread_mutex_unlock(&r->lock);
     if (rc == 0) {
         struct tarn_peer peer = {.log = &r->client->log,
                                  .node = r->key.id,
@@ -101,7 +105,7 @@ static int open_on(struct tarn_call *call, int t, bool write, uint64_t deadline_
                                  .text = text,
                                  .fds = fds,
                                  .nfds = nfds,
-                                 .tick_base_ns = r->tick_base_ns,
+                                 .tick_base_ns = tick_base_ns,
                                  .deadline_ns = deadline_ns};
         rc = connect_link(r, t, &peer, l);
     }
@@ -115,7 +119,8 @@ static int open_on(struct tarn_call *call, int t, bool write, uint64_t deadline_
     return rc;
 }
 
-static int open_link(struct tarn_remote *r, int t, bool write, uint64_t deadline_ns, struct tarn_linked **l_p)
+static int open_link(struct tarn_remote *r, int t, bool write, uint64_t deadline_ns, const struct tarn_stop *stop,
+                     struct tarn_linked **l_p)
 {
     bool local_only = (r->client->transports[t]->caps & TARN_CAP_SAME_HOST) != 0;
     struct tarn_linked *l = calloc(1, sizeof *l);
@@ -123,12 +128,12 @@ static int open_link(struct tarn_remote *r, int t, bool write, uint64_t deadline
 
     if (!l)
         return tarn_fail(TARN_E_NO_MEMORY, "node %s: out of memory", r->key.id);
-    int rc = tarn_call_take(r, local_only, deadline_ns, &call);
+    int rc = tarn_call_take(r, local_only, deadline_ns, stop, &call);
     if (rc != 0) {
         free(l);
         return rc;
     }
-    rc = open_on(call, t, write, deadline_ns, l);
+    rc = open_on(call, t, write, deadline_ns, stop, l);
     if (rc == TARN_E_NODE_DOWN)
         tarn_call_drop(call);
     else
@@ -156,8 +161,8 @@ static void opened(struct tarn_remote *r, struct tarn_side *s, int rc, struct ta
         atomic_store(&s->state, TARN_SIDE_SHARED);
     } else if (rc == 0) {
         atomic_store(&s->state, TARN_SIDE_POOLED);
-    } else if (rc == TARN_E_NODE_DOWN || rc == TARN_E_TIMEOUT) {
-        atomic_store(&s->state, TARN_SIDE_UNKNOWN); /* the node's health says it */
+    } else if (rc == TARN_E_NODE_DOWN || rc == TARN_E_TIMEOUT || rc == TARN_E_CANCELED) {
+        atomic_store(&s->state, TARN_SIDE_UNKNOWN); /* that says nothing of the transport */
     } else {
         snprintf(s->why, sizeof s->why, "%s", tarn_last_error());
         s->code = rc;
@@ -211,8 +216,8 @@ static int look(struct tarn_remote *r, struct tarn_side *s, uint64_t deadline_ns
     return TARN_INPROGRESS;
 }
 
-int tarn_link_take(struct tarn_remote *r, int t, bool write, uint64_t deadline_ns, struct tarn_linked **l_p,
-                   bool *fresh_p)
+int tarn_link_take(struct tarn_remote *r, int t, bool write, uint64_t deadline_ns, const struct tarn_stop *stop,
+                   struct tarn_linked **l_p, bool *fresh_p)
 {
     struct tarn_side *s = &r->sides[t][write];
     struct tarn_linked *l;
@@ -227,7 +232,7 @@ int tarn_link_take(struct tarn_remote *r, int t, bool write, uint64_t deadline_n
     pthread_mutex_unlock(&r->lock);
     *fresh_p = rc == TARN_INPROGRESS;
     if (rc == TARN_INPROGRESS) {
-        rc = open_link(r, t, write, deadline_ns, &l);
+        rc = open_link(r, t, write, deadline_ns, stop, &l);
         if (first)
             opened(r, s, rc, l);
         if (rc == 0 && first && (l->ops->caps & TARN_CAP_SHARED))

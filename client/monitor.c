@@ -226,7 +226,7 @@ static void probe(struct tarn_remote *r)
 
     if (now < r->probe_ns && !atomic_load(&r->suspect))
         return;
-    if (tarn_call_connect(r, now + PROBE_NS, &call) != 0) {
+    if (tarn_call_connect(r, now + PROBE_NS, NULL, &call) != 0) {
         r->backoff_ns = r->backoff_ns ? r->backoff_ns * 2 : BACKOFF_MIN_NS;
         if (r->backoff_ns > BACKOFF_MAX_NS)
             r->backoff_ns = BACKOFF_MAX_NS;

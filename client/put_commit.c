@@ -32,7 +32,7 @@ static int send_commit(struct tarn_put *p, struct tarn_chunk *c, struct tarn_put
 {
     struct tarn_words a;
     uint32_t asked = 0;
-    int rc = node->commit ? 0 : tarn_call_take(node->remote, false, p->deadline_ns, &node->commit);
+    int rc = node->commit ? 0 : tarn_call_take(node->remote, false, p->deadline_ns, &p->stop, &node->commit);
 
     if (rc == 0)
         rc = tarn_words_init(&a, 2 + 3 * TARN_CHUNK_ITEMS, 24 + TARN_CHUNK_ITEMS * 48);

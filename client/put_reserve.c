@@ -53,6 +53,16 @@ static void refuse_all(struct tarn_put *p, struct tarn_chunk *c, struct tarn_rem
 
 /* --- RESERVE ------------------------------------------------------------------------------------ */
 
+/* With other nodes to go to, one that keeps silent gets only part of the time. */
+static uint64_t patience(const struct tarn_put *p)
+{
+    uint64_t now = tarn_now_ns(), left = p->deadline_ns > now ? p->deadline_ns - now : 0;
+
+    if (p->fixed || p->ncandidates <= p->replicas)
+        return p->deadline_ns;
+    return now + (left / 2 < TARN_PATIENCE_NS ? left / 2 : TARN_PATIENCE_NS);
+}
+
 static bool wanted_by(const struct tarn_target *t, const struct tarn_remote *r)
 {
     return t->remote == r && t->state == TARN_TARGET_WANTED && t->job->status == 0;
@@ -88,7 +98,7 @@ static int reserve_args(struct tarn_put *p, struct tarn_chunk *c, struct tarn_re
 static int send_reserve(struct tarn_put *p, struct tarn_chunk *c, struct tarn_put_node *node)
 {
     struct tarn_words a;
-    int rc = node->reserve ? 0 : tarn_call_take(node->remote, false, p->deadline_ns, &node->reserve);
+    int rc = node->reserve ? 0 : tarn_call_take(node->remote, false, patience(p), &p->stop, &node->reserve);
 
     if (rc == 0)
         rc = reserve_args(p, c, node->remote, &a);
@@ -162,16 +172,6 @@ static void take_grants(struct tarn_put *p, struct tarn_chunk *c, struct tarn_re
         else
             refused(p, t, tarn_fail(TARN_E_PROTOCOL, "node %s: RESERVE: answer too short", r->key.id));
     }
-}
-
-/* With other nodes to go to, one that keeps silent gets only part of the time. */
-static uint64_t patience(const struct tarn_put *p)
-{
-    uint64_t now = tarn_now_ns(), left = p->deadline_ns > now ? p->deadline_ns - now : 0;
-
-    if (p->fixed || p->ncandidates <= p->replicas)
-        return p->deadline_ns;
-    return now + (left / 2 < TARN_PATIENCE_NS ? left / 2 : TARN_PATIENCE_NS);
 }
 
 static void reserve_failed(struct tarn_put *p, struct tarn_chunk *c, struct tarn_put_node *node, int rc)
@@ -249,7 +249,7 @@ static void abort_on(struct tarn_put *p, struct tarn_chunk *c, struct tarn_remot
         tarn_words_u64(&a, t->slot);
         tarn_words_gen(&a, t->gen);
     }
-    int rc = atomic_load(&r->health) == TARN_GONE ? TARN_E_NODE_DOWN : tarn_call_take(r, false, deadline, &call);
+    int rc = atomic_load(&r->health) == TARN_GONE ? TARN_E_NODE_DOWN : tarn_call_take(r, false, deadline, NULL, &call);
     if (rc == 0)
         rc = tarn_words_send(&a, call, deadline);
     if (rc == 0 && tarn_call_reply(call, deadline, NULL, &reply) == 0)

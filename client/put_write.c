@@ -33,8 +33,8 @@ static bool post(struct tarn_put *p, struct tarn_target *t)
         rc = tarn_flight_post(&p->flight, t->remote, i, true, &t->x);
         if (rc == 0)
             return true;
-        if (rc == TARN_E_NODE_DOWN || rc == TARN_E_TIMEOUT) {
-            lose(t, rc, rc == TARN_E_NODE_DOWN);
+        if (rc == TARN_E_NODE_DOWN || rc == TARN_E_TIMEOUT || rc == TARN_E_CANCELED) {
+            lose(t, rc, rc != TARN_E_CANCELED);
             return false;
         }
         t->tried |= 1u << i;

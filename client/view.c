@@ -39,7 +39,7 @@ static void connect_side(const struct tarn_loc *l, int t, uint64_t deadline_ns)
     bool fresh;
 
     if (tarn_side_usable(l->remote, t, false) &&
-        tarn_link_take(l->remote, t, false, deadline_ns, &link, &fresh) == 0 && link)
+        tarn_link_take(l->remote, t, false, deadline_ns, NULL, &link, &fresh) == 0 && link)
         tarn_link_give(l->remote, t, false, link);
 }
 

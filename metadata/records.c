@@ -11,18 +11,26 @@
 
 #include "base/error.h"
 
-/* How a field's name may be shown in a message. */
-#define SHOW(_t) (int)((_t).bytes > 60 ? 60 : (_t).bytes), (_t).data
-
 static bool is(struct tarn_text t, const char *name)
 {
     return t.bytes == strlen(name) && !memcmp(t.data, name, t.bytes);
 }
 
+/* Foreign bytes for a message: short, one line, nothing that a terminal obeys. */
+static const char *show(struct tarn_text t, char out[64])
+{
+    size_t n = t.bytes < 63 ? t.bytes : 63;
+    for (size_t i = 0; i < n; i++)
+        out[i] = t.data[i] >= 0x20 && t.data[i] < 0x7f && t.data[i] != '"' ? t.data[i] : '?';
+    out[n] = '\0';
+    return out;
+}
+
 static int bad(const char *record, struct tarn_text field, struct tarn_text value, const char *expected)
 {
-    return tarn_fail(TARN_E_FORMAT, "%s record: field %.*s is '%.*s': expected %s", record, SHOW(field),
-                     SHOW(value), expected);
+    char f[64], v[64];
+    return tarn_fail(TARN_E_FORMAT, "%s record: field %s is '%s': expected %s", record, show(field, f),
+                     show(value, v), expected);
 }
 
 bool tarn_name_valid(const char *text, size_t bytes, size_t max)

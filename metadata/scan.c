@@ -71,12 +71,24 @@ static int take_names(struct step *s, const redisReply *reply)
                          s->d->uri.address);
     for (size_t i = 0; i < names->elements; i++) {
         const redisReply *name = names->element[i];
-        if (name->type != REDIS_REPLY_STRING || strlen(name->str) != (size_t)name->len)
+        if (name->type != REDIS_REPLY_STRING || strlen(name->str) != (size_t)name->len ||
+            strncmp(name->str, s->pattern, strlen(s->d->prefix) + 2))
             continue; /* no key of ours has a NUL in it */
         tarn_buf_add(&s->next, name->str, (size_t)name->len + 1);
         s->nnext++;
     }
     return s->next.failed ? tarn_fail(TARN_E_NO_MEMORY, "scan: a page of %zu keys", names->elements) : 0;
+}
+
+static int left_out(const struct step *s, const char *name)
+{
+    char cause[200], shown[TARN_KEY_TEXT];
+    snprintf(cause, sizeof cause, "%s", tarn_last_error());
+    if (tarn_key_escape(&(struct tarn_key){name, strlen(name)}, shown, sizeof shown) < 0)
+        snprintf(shown, sizeof shown, "?");
+    tarn_log(s->d->log, TARN_LOG_WARN, "directory", "msg=\"left out a damaged record\" key=%s cause=\"%s\"",
+             shown, cause);
+    return 0;
 }
 
 static int take_record(struct step *s, const char *name, const redisReply *reply)
@@ -89,11 +101,8 @@ static int take_record(struct step *s, const char *name, const redisReply *reply
     if (rc && rc != TARN_E_FORMAT)
         return rc;
     int bytes = tarn_key_unescape(escaped, data, sizeof data);
-    if (rc || bytes < 0) {
-        tarn_log(s->d->log, TARN_LOG_WARN, "directory",
-                 "msg=\"left out a damaged record\" key=\"%s\" cause=\"%s\"", name, tarn_last_error());
-        return 0;
-    }
+    if (rc || bytes < 0)
+        return left_out(s, escaped);
     struct tarn_key key = {data, (size_t)bytes};
     return s->fn(s->arg, &key, &s->record);
 }

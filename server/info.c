@@ -47,7 +47,7 @@ void tarn_session_figures(const struct tarn_node *n, struct tarn_session_figures
     for (const struct tarn_session *s = n->sessions->table; s; s = s->hh.next) {
         out->connected += s->connections > 0;
         out->lingering += s->connections == 0;
-        if (!s->reserving_since_ns)
+        if (!s->reserving_since_ns || !tarn_store_session_reserved(n->store, s->id))
             continue;
         out->reserving++;
         if (now - s->reserving_since_ns > oldest)
@@ -124,7 +124,7 @@ static void sessions_section(const struct tarn_node *n, struct tarn_buf *out)
                     "\r\noldest_reservation_ms:%" U "\r\n",
                     f.connected, f.lingering, f.reserving, f.oldest_reservation_ms);
     for (const struct tarn_session *s = n->sessions->table; s; s = s->hh.next) {
-        if (!s->reserving_since_ns)
+        if (!s->reserving_since_ns || !tarn_store_session_reserved(n->store, s->id))
             continue;
         tarn_buf_printf(
             out,

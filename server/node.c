@@ -131,6 +131,8 @@ static void beat_done(struct tarn_request *r)
         tarn_log(&n->log, TARN_LOG_WARN, AT,
                  "msg=\"redis has lost this node's records\" remedy=\"publishing all again\"");
         tarn_scrub_restore_all(n->scrub);
+        /* A Redis that came back with old data has locations again that were withdrawn since. */
+        tarn_scrub_sweep_all(n->scrub);
     }
     if (!r->status && n->state != TARN_NODE_WITHDRAWING) {
         if (tarn_publisher_overflowed(n->publisher))
@@ -198,6 +200,17 @@ static int start_publisher(struct tarn_node *n)
     return tarn_publisher_start(&o, &n->publisher);
 }
 
+static void warn_of_strangers(const struct tarn_node *n, const struct tarn_addr *a)
+{
+    bool loopback = !strncmp(a->host, "127.", 4) || !strcmp(a->host, "::1") || !strcmp(a->host, "localhost");
+    if (!loopback && !n->config->secret)
+        tarn_log(
+            &n->log, TARN_LOG_WARN, AT,
+            "msg=\"every host that reaches this address may read and change what the node holds\" control=%s "
+            "remedy=\"set --secret\"",
+            n->record.control);
+}
+
 /* Sockets and what can be told about them; the record is then complete. */
 static int start_control(struct tarn_node *n, struct tarn_addr *listen_addr,
                          const struct tarn_addr *unix_addr)
@@ -207,6 +220,8 @@ static int start_control(struct tarn_node *n, struct tarn_addr *listen_addr,
         rc = tarn_control_start(n, listen_addr, unix_addr, &n->control);
     if (!rc)
         rc = tarn_identity_record(n, listen_addr, unix_addr);
+    if (!rc)
+        warn_of_strangers(n, listen_addr);
     return rc;
 }
 

@@ -57,9 +57,17 @@ static void pass_page(struct pass *p)
     tarn_publisher_submit(p->scrub->node->publisher, &p->request);
 }
 
+/* A node that takes its objects out of the directory must not put them back. */
+static bool node_ends(const struct pass *p)
+{
+    return p->scrub->node->state == TARN_NODE_WITHDRAWING;
+}
+
 /* After a page: goes on at once when there is reason to. */
 static void pass_continue(struct pass *p)
 {
+    if (node_ends(p))
+        return;
     if (p->restart) {
         p->restart = false;
         pass_begin(p);
@@ -85,6 +93,8 @@ static void pass_tick(struct pass *p, uint64_t expected_pages)
 /* Begins at once; when Redis fails meanwhile the next tick goes on. */
 static void pass_urgent(struct pass *p)
 {
+    if (node_ends(p))
+        return;
     p->urgent = true;
     if (p->busy) {
         p->restart = true;

@@ -348,6 +348,13 @@ static void end_process(struct harness_process *p)
     }
 }
 
+/* A sanitizer's report in a process's log: the test fails, whatever it saw itself. */
+static bool has_report(struct harness_process *p)
+{
+    const char *log = harness_log(p);
+    return strstr(log, "Sanitizer") || strstr(log, "runtime error:");
+}
+
 static void free_process(struct harness_process *p)
 {
     if (p->out_fd >= 0)
@@ -366,15 +373,18 @@ static int remove_entry(const char *path, const struct stat *st, int type, struc
 /* The newest process first: nodes end before the Redis they talk to. */
 void harness_free(struct harness *h)
 {
+    bool reports = false;
     if (!h)
         return;
     for (struct harness_process *p = h->processes; p; p = p->next)
         end_process(p);
     while (h->processes) {
         struct harness_process *p = h->processes;
+        bool report = has_report(p);
         h->processes = p->next;
-        if (!h->passed)
+        if (!h->passed || report)
             print_logs(p);
+        reports |= report;
         free_process(p);
     }
     while (h->allocations) {
@@ -385,6 +395,8 @@ void harness_free(struct harness *h)
     if (!getenv("KEEP"))
         nftw(h->dir, remove_entry, 16, FTW_DEPTH | FTW_PHYS);
     free(h);
+    if (reports)
+        fail_msg("a sanitizer reported something, see the log above");
 }
 
 /* --- RESP --------------------------------------------------------------------------------------- */

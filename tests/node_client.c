@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/clock.h"
+#include "base/error.h"
 #include "base/text.h"
 
 struct node_client node_connect(const char *address)
@@ -90,6 +92,52 @@ const char *node_put(struct node_client *c, const char *mode, const char *key, u
     return error;
 }
 
+enum { BATCH = 256 };
+
+static redisReply *call(struct node_client *c, const char **argv, int argc)
+{
+    redisReply *reply = NULL;
+    if (tarn_resp_call(c->resp, tarn_deadline(HARNESS_TIMEOUT_MS), argc, argv, NULL, &reply))
+        fail_msg("%s: %s", argv[0], tarn_last_error());
+    if (reply->type != REDIS_REPLY_ARRAY)
+        fail_msg("%s: %s", argv[0], reply->str);
+    for (size_t i = 0; i < reply->elements; i++) {
+        if (reply->element[i]->type == REDIS_REPLY_ERROR)
+            fail_msg("%s: item %zu: %s", argv[0], i, reply->element[i]->str);
+    }
+    return reply;
+}
+
+static void put_batch(struct node_client *c, const char *prefix, int first, int n, const char *size)
+{
+    static char keys[BATCH][64], slots[BATCH][2][24];
+    const char *reserve[6 + 4 * BATCH] = {"RESERVE", "*", "absent", "1234567", "0", "0"};
+    const char *commit[2 + 3 * BATCH] = {"COMMIT", "10000"};
+    for (int i = 0; i < n; i++) {
+        const char **item = reserve + 6 + 4 * i;
+        snprintf(keys[i], sizeof(keys[i]), "%s%d", prefix, first + i);
+        item[0] = keys[i], item[1] = item[3] = size, item[2] = "u8";
+    }
+    redisReply *grants = call(c, reserve, 6 + 4 * n);
+    for (int i = 0; i < n; i++) {
+        const char **item = commit + 2 + 3 * i;
+        redisReply **g = grants->element[i]->element;
+        snprintf(slots[i][0], sizeof(slots[i][0]), "%lld", g[0]->integer);
+        snprintf(slots[i][1], sizeof(slots[i][1]), "%lld", g[2]->integer);
+        item[0] = slots[i][0], item[1] = slots[i][1], item[2] = g[3]->str;
+    }
+    freeReplyObject(call(c, commit, 2 + 3 * n));
+    freeReplyObject(grants);
+}
+
+void node_put_many(struct node_client *c, const char *prefix, int n, unsigned bytes)
+{
+    char size[16];
+    snprintf(size, sizeof(size), "%u", bytes);
+    for (int i = 0; i < n; i += BATCH)
+        put_batch(c, prefix, i, n - i < BATCH ? n - i : BATCH, size);
+}
+
 const char *node_info(const char *address, const char *name)
 {
     char want[64];
@@ -113,4 +161,52 @@ long long node_pool_figure(const char *address, const char *field)
     const char *at = strstr(node_info(address, "pool0"), want);
     assert_non_null(at);
     return atoll(at + strlen(want));
+}
+
+void assert_prefix(const char *text, const char *prefix)
+{
+    if (strncmp(text, prefix, strlen(prefix)))
+        fail_msg("wanted \"%s...\", got \"%s\"", prefix, text);
+}
+
+void assert_error(redisReply *reply, const char *prefix)
+{
+    if (reply->type != REDIS_REPLY_ERROR)
+        fail_msg("wanted an error %s, got type %d", prefix, reply->type);
+    assert_prefix(reply->str, prefix);
+    freeReplyObject(reply);
+}
+
+int node_world(void **state)
+{
+    struct node_world *w = calloc(1, sizeof(*w));
+    assert_non_null(w);
+    *state = w;
+    w->h = harness_new();
+    w->redis = harness_redis_start(w->h, NULL);
+    return 0;
+}
+
+int node_world_with_node(void **state)
+{
+    node_world(state);
+    struct node_world *w = *state;
+    w->node = harness_node_start(w->h, "node0", w->redis, "--pool", "cpu0:bytes=1M", "--heartbeat-ms", "100",
+                                 "--http", "127.0.0.1:0", NULL);
+    return 0;
+}
+
+int node_world_end(void **state)
+{
+    struct node_world *w = *state;
+    harness_free(w->h);
+    free(w);
+    return 0;
+}
+
+bool node_world_has(const struct node_world *w, const char *key)
+{
+    char full[256];
+    snprintf(full, sizeof(full), "tarn:default:o:%s", key);
+    return harness_redis_integer(w->redis, "EXISTS", full, NULL) == 1;
 }

@@ -33,9 +33,31 @@ redisReply *node_commit(struct node_client *c, const struct node_grant *g, const
 /* Reserve and commit; the item's error text ("EXISTS ...") or "". Valid until the next call. */
 const char *node_put(struct node_client *c, const char *mode, const char *key, unsigned bytes);
 
+/* Puts <prefix>0 .. <prefix>n-1, in batches; every item must succeed. */
+void node_put_many(struct node_client *c, const char *prefix, int n, unsigned bytes);
+
+/* Fails unless text begins with prefix; the reply's error, in the second, which is freed. */
+void assert_prefix(const char *text, const char *prefix);
+void assert_error(redisReply *reply, const char *prefix);
+
 /* The value of "name:" in INFO, or "" (owned, valid until the next call). */
 const char *node_info(const char *address, const char *name);
 /* A field of a pool ("objects", "reserved") of INFO, of the first pool. */
 long long node_pool_figure(const char *address, const char *field);
+
+/* --- a world for a test: Redis, and with node_world_with_node a node "node0" with a pool cpu0 of 1 MiB -- */
+
+struct node_world {
+    struct harness *h;
+    struct harness_redis *redis;
+    struct harness_node *node;
+};
+
+/* Setups and teardown for cmocka. */
+int node_world(void **state);
+int node_world_with_node(void **state);
+int node_world_end(void **state);
+/* Has the directory a record of the (escaped) key? */
+bool node_world_has(const struct node_world *w, const char *key);
 
 #endif

@@ -7,7 +7,8 @@
  * on to the real link when its time has come. A work is in one list at a time, so its own `next` links it.
  *
  * The table for a wrapped transport has this file's client half and the other's name, capabilities and
- * the rest; it is kept in the faulty object. A delay or a drop defers completion, so such a link is not SHARED.
+ * the rest; it is kept in the faulty object. A delay or a drop defers completion, so such a link is not
+ * SHARED.
  */
 #include "transport/transport.h"
 
@@ -286,8 +287,9 @@ static struct rule *rule_of(struct tarn_faulty *f, const struct tarn_transport_o
     return NULL;
 }
 
-int tarn_faulty_connect(struct tarn_faulty *f, const struct tarn_transport_ops *ops, const struct tarn_peer *p,
-                        struct tarn_link **l_p, const struct tarn_transport_ops **ops_p)
+int tarn_faulty_connect(struct tarn_faulty *f, const struct tarn_transport_ops *ops,
+                        const struct tarn_peer *p, struct tarn_link **l_p,
+                        const struct tarn_transport_ops **ops_p)
 {
     const struct rule *rule = rule_of(f, ops);
     if (!rule) {
@@ -330,8 +332,8 @@ static int set(struct rule *rule, const char *text, size_t bytes)
         const char *name;
         double *value, max;
     } settings[] = {
-        {"delay", &ms, 3600000},    {"error", &rule->error, 1},   {"stale", &rule->stale, 1},
-        {"drop", &rule->drop, 1},   {"refuse", &rule->refuse, 1},
+        {"delay", &ms, 3600000},  {"error", &rule->error, 1},   {"stale", &rule->stale, 1},
+        {"drop", &rule->drop, 1}, {"refuse", &rule->refuse, 1},
     };
     const char *equals = memchr(text, '=', bytes);
     size_t name = equals ? (size_t)(equals - text) : bytes;
@@ -344,16 +346,18 @@ static int set(struct rule *rule, const char *text, size_t bytes)
             rule->delay_ns = (uint64_t)(ms * (double)TARN_NS_PER_MS);
         return 0;
     }
-    return tarn_fail(TARN_E_CONFIG,
-                     "faults: \"%.*s\": write delay=MS, or error=, stale=, drop= or refuse= with a number from 0 to 1",
-                     (int)bytes, text);
+    return tarn_fail(
+        TARN_E_CONFIG,
+        "faults: \"%.*s\": write delay=MS, or error=, stale=, drop= or refuse= with a number from 0 to 1",
+        (int)bytes, text);
 }
 
 /* Adds a rule that does nothing yet. */
 static int add_rule(struct tarn_faulty *f, const struct tarn_transport_ops *of, struct rule **rule_p)
 {
     if (rule_of(f, of) || f->nrules == RULES_MAX)
-        return tarn_fail(TARN_E_CONFIG, "faults: transport %s is named twice: write its settings once", of->name);
+        return tarn_fail(TARN_E_CONFIG, "faults: transport %s is named twice: write its settings once",
+                         of->name);
     struct rule *rule = &f->rules[f->nrules++];
     rule->of = of;
     rule->table = (struct tarn_transport_ops){

@@ -39,9 +39,10 @@ static int unknown(const char *name, size_t bytes)
     word[n] = '\0';
     const char *near = tarn_nearest(word, names, TRANSPORTS);
     if (near)
-        return tarn_fail(TARN_E_CONFIG, "transport \"%s\": there is none of this name; did you mean \"%s\"?", word,
-                         near);
-    return tarn_fail(TARN_E_CONFIG, "transport \"%s\": there is none of this name; name one of shm, tcp", word);
+        return tarn_fail(TARN_E_CONFIG, "transport \"%s\": there is none of this name; did you mean \"%s\"?",
+                         word, near);
+    return tarn_fail(TARN_E_CONFIG, "transport \"%s\": there is none of this name; name one of shm, tcp",
+                     word);
 }
 
 int tarn_transport_named(const char *name, size_t bytes, const struct tarn_transport_ops **ops_p)

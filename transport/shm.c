@@ -178,7 +178,6 @@ struct tarn_link {
     uint64_t tick_base_ns;
     struct mapping hazard_map;
     struct tarn_hazard_page *hazards; /* NULL: none */
-    _Atomic uint32_t hazard_hint;     /* entries below are probably taken */
     uint32_t npools;                  /* highest index + 1 */
     struct pool pools[POOLS_MAX];
 };
@@ -232,12 +231,13 @@ static int map_file(const struct tarn_link *l, int fd, uint64_t bytes, int prot,
     struct stat st;
     int seals = fcntl(fd, F_GET_SEALS);
     if (seals < 0 || fstat(fd, &st) < 0)
-        return tarn_fail(TARN_E_PROTOCOL, "node %s: shm: the descriptor of %s is no memfd: %m", l->node, what);
+        return tarn_fail(TARN_E_PROTOCOL, "node %s: shm: the descriptor of %s is no memfd: %m", l->node,
+                         what);
     if (!(seals & F_SEAL_SHRINK))
         return tarn_fail(TARN_E_PROTOCOL, "node %s: shm: %s is not sealed against shrinking", l->node, what);
     if ((uint64_t)st.st_size < bytes || bytes == 0)
-        return tarn_fail(TARN_E_PROTOCOL, "node %s: shm: %s has %lld bytes where %llu were announced", l->node,
-                         what, (long long)st.st_size, (unsigned long long)bytes);
+        return tarn_fail(TARN_E_PROTOCOL, "node %s: shm: %s has %lld bytes where %llu were announced",
+                         l->node, what, (long long)st.st_size, (unsigned long long)bytes);
     void *addr = map_aligned(fd, &st, prot);
     if (addr == MAP_FAILED)
         return tarn_fail(TARN_E_SYSTEM, "node %s: shm: mapping %lld bytes of %s: %m", l->node,
@@ -287,8 +287,9 @@ static int map_all(struct tarn_link *l, const struct tarn_peer *peer)
 {
     const char *at = peer->text;
     if (strncmp(at, "v1", 2) != 0 || (at[2] != ' ' && at[2] != '\0'))
-        return tarn_fail(TARN_E_VERSION, "node %s: shm: ATTACH answer \"%.20s\" where v1 was expected: "
-                                         "run the same version of tarn on both sides",
+        return tarn_fail(TARN_E_VERSION,
+                         "node %s: shm: ATTACH answer \"%.20s\" where v1 was expected: "
+                         "run the same version of tarn on both sides",
                          l->node, at);
     at += 2;
     uint64_t npools;
@@ -389,25 +390,24 @@ static inline void copy_run(char *piece, uint8_t *extent, uint64_t bytes, bool t
 static void copy_pieces(const struct tarn_piece *pieces, uint32_t n, uint8_t *extent, bool to_pool)
 {
     for (uint32_t i = 0; i < n; i++) {
-        uint64_t bytes = pieces[i].bytes, stride = pieces[i].stride, count = pieces[i].count;
+        uint64_t bytes = pieces[i].bytes, stride = pieces[i].stride,
+                 count = pieces[i].count ? pieces[i].count : 1;
         if (stride == 0 || stride == bytes) {
-            bytes *= count ? count : 1;
+            bytes *= count;
             count = 1;
         }
         char *at = pieces[i].addr;
-        do {
-            if (bytes)
-                copy_run(at, extent, bytes, to_pool);
+        for (uint64_t run = 0; bytes > 0 && run < count; run++) {
+            copy_run(at + run * stride, extent, bytes, to_pool);
             extent += bytes;
-            at += stride;
-        } while (count-- > 1);
+        }
     }
 }
 
 static int out_of_date(const struct tarn_link *l, uint32_t pool, uint32_t slot)
 {
-    return tarn_fail(TARN_E_STALE, "node %s: pool %u slot %u: the object has moved or was replaced", l->node, pool,
-                     slot);
+    return tarn_fail(TARN_E_STALE, "node %s: pool %u slot %u: the object has moved or was replaced", l->node,
+                     pool, slot);
 }
 
 /* The pool, when slot and range lie in it; else NULL: the descriptor was never this node's, or is garbage. */
@@ -477,31 +477,27 @@ static void raise_used(struct tarn_hazard_page *page, uint32_t used)
         ;
 }
 
-/* Claims a free entry of the page for `value`; UINT32_MAX when all are taken. */
+/*
+ * Claims a free entry of the page for `value`; UINT32_MAX when all are taken. The lowest free one, so
+ * that the node, which looks at all that were ever used, has as few to look at as there were views.
+ */
 static uint32_t claim_hazard(struct tarn_link *l, uint64_t value)
 {
-    uint32_t from = atomic_load_explicit(&l->hazard_hint, memory_order_relaxed);
-    for (uint32_t n = 0; n < TARN_HAZARDS; n++) {
-        uint32_t i = (from + n) % TARN_HAZARDS;
+    for (uint32_t i = 0; i < TARN_HAZARDS; i++) {
         uint64_t none = 0;
         if (atomic_load_explicit(&l->hazards->entry[i], memory_order_relaxed) != 0)
             continue;
         raise_used(l->hazards, i + 1);
-        if (atomic_compare_exchange_strong(&l->hazards->entry[i], &none, value)) {
-            atomic_store_explicit(&l->hazard_hint, i + 1, memory_order_relaxed);
+        if (atomic_compare_exchange_strong(&l->hazards->entry[i], &none, value))
             return i;
-        }
     }
     return UINT32_MAX;
 }
 
 static void shm_unview(struct tarn_link *l, uint32_t hazard)
 {
-    if (!l->hazards || hazard >= TARN_HAZARDS)
-        return;
-    atomic_store(&l->hazards->entry[hazard], 0);
-    if (hazard < atomic_load_explicit(&l->hazard_hint, memory_order_relaxed))
-        atomic_store_explicit(&l->hazard_hint, hazard, memory_order_relaxed);
+    if (l->hazards && hazard < TARN_HAZARDS)
+        atomic_store(&l->hazards->entry[hazard], 0);
 }
 
 static int shm_view(struct tarn_link *l, uint32_t pool, uint32_t slot, uint64_t gen, uint64_t offset,

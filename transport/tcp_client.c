@@ -46,8 +46,8 @@ struct lane {
     uint64_t next_tag;
     /* Works in flight, oldest first; those from `unsent` on have not been sent in full. */
     struct tarn_work *first, *last, *unsent;
-    uint64_t sent;               /* bytes of unsent's message that were sent */
-    struct tarn_cursor sent_at;  /* where in its pieces that is */
+    uint64_t sent;              /* bytes of unsent's message that were sent */
+    struct tarn_cursor sent_at; /* where in its pieces that is */
     /* The answer being received. */
     struct tarn_tcp_frame answer;
     uint32_t answer_got;
@@ -68,7 +68,8 @@ struct tarn_link {
 
 static int down(const struct tarn_link *l, const char *what)
 {
-    return tarn_fail(TARN_E_NODE_DOWN, "node %s: tcp: %s: %m: is the node running and reachable?", l->node, what);
+    return tarn_fail(TARN_E_NODE_DOWN, "node %s: tcp: %s: %m: is the node running and reachable?", l->node,
+                     what);
 }
 
 static int garbled(const struct tarn_link *l, const char *what)
@@ -135,7 +136,8 @@ static uint64_t payload_of(const struct lane *n, const struct tarn_work *w)
 }
 
 /* Gathers what is queued, from the byte after the last one sent. */
-static void gather(struct tarn_link *l, const struct lane *n, struct tarn_tcp_frame *frames, struct message *m)
+static void gather(struct tarn_link *l, const struct lane *n, struct tarn_tcp_frame *frames,
+                   struct message *m)
 {
     m->n = 0;
     m->bytes = 0;
@@ -143,7 +145,8 @@ static void gather(struct tarn_link *l, const struct lane *n, struct tarn_tcp_fr
     uint64_t sent = n->sent;
     struct tarn_cursor at = n->sent_at;
     int nframes = 0;
-    for (const struct tarn_work *w = n->unsent; w && nframes < FRAMES_MAX && m->n < IOV_MAX_USED; w = w->next) {
+    for (const struct tarn_work *w = n->unsent; w && nframes < FRAMES_MAX && m->n < IOV_MAX_USED;
+         w = w->next) {
         uint64_t payload = payload_of(n, w);
         if (sent < FRAME) {
             frames[nframes] = request(n, w);
@@ -236,8 +239,9 @@ static int check_hello(const struct tarn_link *l, const struct tarn_tcp_frame *f
         return tarn_fail(TARN_E_AUTH, "node %s: tcp: the token is not that of a living session: attach again",
                          l->node);
     if (f->status == TARN_E_VERSION || f->version != TARN_TCP_VERSION)
-        return tarn_fail(TARN_E_VERSION, "node %s: tcp: it speaks version %u, this library %u: update one of them",
-                         l->node, f->version, TARN_TCP_VERSION);
+        return tarn_fail(TARN_E_VERSION,
+                         "node %s: tcp: it speaks version %u, this library %u: update one of them", l->node,
+                         f->version, TARN_TCP_VERSION);
     return f->status == 0 ? 0 : garbled(l, "HELLO was refused with an unknown status");
 }
 
@@ -319,23 +323,28 @@ static bool awaits_answer(const struct lane *n)
     return n->first != n->unsent || (n->hello_waits && !n->hello_unsent);
 }
 
-/* Receives what is there. Its first system call may wait for the socket's time limit with flags 0. */
+/*
+ * Receives what is there: 1, or 0 when nothing was. With flags 0 the first system call waits for the
+ * socket's time limit.
+ */
 static int receive(struct tarn_link *l, struct lane *n, int flags)
 {
+    int moved = 0;
     for (; awaits_answer(n); flags = MSG_DONTWAIT) {
         struct message m;
         expect(n, &m);
         struct msghdr h = {.msg_iov = m.iov, .msg_iovlen = m.n};
         ssize_t got = recvmsg(n->fd, &h, flags);
         if (got < 0)
-            return would_block(errno) ? 0 : down(l, "receive");
+            return would_block(errno) ? moved : down(l, "receive");
         if (got == 0)
             return tarn_fail(TARN_E_NODE_DOWN, "node %s: tcp: it closed the connection", l->node);
+        moved = 1;
         int r = take_received(l, n, (uint64_t)got);
         if (r || (uint64_t)got < m.bytes)
-            return r;
+            return r ? r : moved;
     }
-    return 0;
+    return moved;
 }
 
 /* --- lanes -------------------------------------------------------------------------------------- */
@@ -353,7 +362,11 @@ static void update_watches(struct tarn_link *l)
         if (events == n->watched)
             continue;
         struct epoll_event e = {.events = events};
-        epoll_ctl(l->epoll_fd, !events ? EPOLL_CTL_DEL : n->watched ? EPOLL_CTL_MOD : EPOLL_CTL_ADD, n->fd, &e);
+        epoll_ctl(l->epoll_fd,
+                  !events      ? EPOLL_CTL_DEL
+                  : n->watched ? EPOLL_CTL_MOD
+                               : EPOLL_CTL_ADD,
+                  n->fd, &e);
         n->watched = events;
     }
 }
@@ -375,7 +388,8 @@ static int open_second(struct tarn_link *l, int i)
         return tarn_fail(TARN_E_SYSTEM, "node %s: tcp: socket: %m: raise the limit of open files", l->node);
     int one = 1;
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
-    if (connect(fd, (struct sockaddr *)&l->peer, l->peer_bytes) < 0 && errno != EINPROGRESS && errno != EINTR) {
+    if (connect(fd, (struct sockaddr *)&l->peer, l->peer_bytes) < 0 && errno != EINPROGRESS &&
+        errno != EINTR) {
         int r = down(l, "connect");
         close(fd);
         return r;
@@ -441,7 +455,9 @@ static int progress_lane(struct tarn_link *l, struct lane *n)
 {
     bool asked_before = awaits_answer(n);
     int r = send_queued(l, n);
-    return r || !asked_before ? r : receive(l, n, MSG_DONTWAIT);
+    if (!r && asked_before)
+        r = receive(l, n, MSG_DONTWAIT);
+    return r < 0 ? r : 0;
 }
 
 static void break_link(struct tarn_link *l, int status)
@@ -509,7 +525,7 @@ static int tcp_wait(struct tarn_link *l, uint64_t deadline_ns)
         return tarn_wait_by_poll(&tarn_tcp_ops, l, deadline_ns);
     if (!r)
         r = receive(l, n, 0);
-    if (r)
+    if (r < 0)
         break_link(l, TARN_E_NODE_DOWN);
     return r;
 }
@@ -522,11 +538,13 @@ static int parse_peer(struct tarn_link *l, const struct tarn_peer *p, struct tar
     char version[8], address[300], token[TARN_TCP_TOKEN + 2];
     int n = sscanf(p->text, "%7s %299s %33s", version, address, token);
     if (n >= 1 && strcmp(version, "v1") != 0)
-        return tarn_fail(TARN_E_VERSION, "node %s: tcp: ATTACH answer \"%.20s\" where v1 was expected: update one "
-                                         "of the two sides",
+        return tarn_fail(TARN_E_VERSION,
+                         "node %s: tcp: ATTACH answer \"%.20s\" where v1 was expected: update one "
+                         "of the two sides",
                          l->node, p->text);
     if (n != 3 || strlen(token) != TARN_TCP_TOKEN || tarn_addr_parse(address, "address", a) || a->is_unix)
-        return tarn_fail(TARN_E_PROTOCOL, "node %s: tcp: malformed ATTACH answer \"%.100s\"", l->node, p->text);
+        return tarn_fail(TARN_E_PROTOCOL, "node %s: tcp: malformed ATTACH answer \"%.100s\"", l->node,
+                         p->text);
     l->hello.frame = (struct tarn_tcp_frame){
         .magic = TARN_TCP_MAGIC,
         .version = TARN_TCP_VERSION,

@@ -44,10 +44,10 @@ struct tarn_tcp_conn {
     int fd;
     enum tarn_tcp_state state;
     atomic_bool doomed;
-    uint32_t events;      /* what epoll waits for */
-    bool admitted;        /* has said HELLO for `session`; written under the lock */
+    uint32_t events; /* what epoll waits for */
+    bool admitted;   /* has said HELLO for `session`; written under the lock */
     uint64_t session;
-    uint64_t deadline_ns; /* HELLO, or the next byte the client takes, must come before; 0: none */
+    uint64_t deadline_ns;     /* HELLO, or the next byte the client takes, must come before; 0: none */
     struct tarn_tcp_hello in; /* the message being received */
     uint32_t in_bytes;
     /* Answers in order, a ring; the first one's `sent` bytes are gone. Allocated with the first request. */

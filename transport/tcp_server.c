@@ -105,8 +105,9 @@ void tarn_tcp_refused(struct tarn_tcp_conn *c, const char *why)
     uint64_t now = tarn_now_ns(), last = atomic_load(&s->refused_log_ns);
     if (now - last < TARN_NS_PER_S || !atomic_compare_exchange_strong(&s->refused_log_ns, &last, now))
         return;
-    tarn_log(s->serve.log, TARN_LOG_WARN, "tcp", "msg=\"closed a data connection\" cause=\"%s\" session=%016llx",
-             why, (unsigned long long)c->session);
+    tarn_log(s->serve.log, TARN_LOG_WARN, "tcp",
+             "msg=\"closed a data connection\" cause=\"%s\" session=%016llx", why,
+             (unsigned long long)c->session);
 }
 
 static void close_conn(struct tarn_tcp_conn *c)
@@ -270,7 +271,8 @@ static int start_thread(struct tarn_server *s, uint32_t i)
     t->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
     if (t->epoll_fd < 0 || epoll_ctl(t->epoll_fd, EPOLL_CTL_ADD, s->wake_fd, &wake) < 0 ||
         (i == 0 && epoll_ctl(t->epoll_fd, EPOLL_CTL_ADD, s->listen_fd, &listen) < 0)) {
-        int r = tarn_fail(TARN_E_SYSTEM, "tcp: epoll for I/O thread %u: %m: raise the limit of open files", i);
+        int r =
+            tarn_fail(TARN_E_SYSTEM, "tcp: epoll for I/O thread %u: %m: raise the limit of open files", i);
         if (t->epoll_fd >= 0)
             close(t->epoll_fd);
         return r;
@@ -284,7 +286,8 @@ static int start_thread(struct tarn_server *s, uint32_t i)
     if (error) {
         close(t->epoll_fd);
         errno = error;
-        return tarn_fail(TARN_E_SYSTEM, "tcp: I/O thread %u of %u: %m: lower io-threads", i, s->serve.io_threads);
+        return tarn_fail(TARN_E_SYSTEM, "tcp: I/O thread %u of %u: %m: lower io-threads", i,
+                         s->serve.io_threads);
     }
     t->started = true;
     char name[16];

@@ -49,7 +49,9 @@ int tarn_wait_by_poll(const struct tarn_transport_ops *ops, struct tarn_link *l,
     struct pollfd p;
     int left_ms = tarn_left_ms(deadline_ns);
     p.fd = ops->wait_fd(l, &p.events);
-    if (p.fd >= 0)
-        poll(&p, 1, left_ms < TARN_WAIT_SLICE_MS ? left_ms : TARN_WAIT_SLICE_MS);
-    return ops->progress(l);
+    if (p.fd < 0)
+        return ops->progress(l);
+    int ready = poll(&p, 1, left_ms < TARN_WAIT_SLICE_MS ? left_ms : TARN_WAIT_SLICE_MS);
+    int r = ops->progress(l);
+    return r ? r : ready > 0;
 }

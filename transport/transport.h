@@ -180,13 +180,16 @@ struct tarn_transport_ops {
     int (*serve)(const struct tarn_serve *s, struct tarn_server **s_p);
     void (*describe)(const struct tarn_server *s, uint32_t pool, char *text, size_t text_bytes);
     int (*attach)(struct tarn_server *s, struct tarn_attach *a);
-    /* The session is gone: when detach returns, nothing of it is written to any pool any more. */
+    /* The session is gone. What a two-sided transport still receives for it lies under a write pin and
+     * is refused once the store has taken the reservations back, so an extent is not reused under it.
+     * A one-sided transport cannot stop a living writer: the server waits until the process is gone. */
     void (*detach)(struct tarn_server *s, uint64_t session);
     void (*stop)(struct tarn_server *s);
 
     /* Client half. */
     int (*connect)(const struct tarn_peer *p, struct tarn_link **l_p);
-    /* Asks whether puts may be posted: NOT_REACHABLE means ATTACH again with write. NULL-able by caps. */
+    /* May puts be posted? If not, put() fails with NOT_REACHABLE: ATTACH with write and connect a link from
+     * that answer; it does all that this one does, and puts. Views of this one need it to stay open. */
     bool (*writable)(const struct tarn_link *l);
     int (*get)(struct tarn_link *l, struct tarn_work *w);
     int (*put)(struct tarn_link *l, struct tarn_work *w);
@@ -195,9 +198,10 @@ struct tarn_transport_ops {
     int (*progress)(struct tarn_link *l);
     /* The descriptor and poll events that make progress() worth calling. -1: none. */
     int (*wait_fd)(const struct tarn_link *l, short *events);
-    /* progress(), and when nothing moved, waiting until something may or the deadline: what poll() on
-     * wait_fd does, with fewer system calls. Returns early after TARN_WAIT_SLICE_MS at the latest, so
-     * that a caller can look whether it was canceled. At once when nothing is in flight. */
+    /* progress() that waits until something moves or the deadline: what poll() on wait_fd and progress()
+     * do, with fewer system calls. 1: bytes moved or works completed; 0: nothing did, which it says after
+     * TARN_WAIT_SLICE_MS at the latest, so that a caller can see whether it was canceled, and at once
+     * when nothing is in flight. Negative: as progress(). */
     int (*wait)(struct tarn_link *l, uint64_t deadline_ns);
     /* Marks use without moving bytes; never fails, may do nothing. */
     void (*touch)(struct tarn_link *l, uint32_t pool, uint32_t slot);

@@ -62,13 +62,19 @@ static bool located(const struct world *w, const char *key, const char *location
     return harness_redis_integer(w->redis, "HEXISTS", full, location, NULL) == 1;
 }
 
+static bool stored_as(const struct world *w, const char *key, const char *tensor)
+{
+    char full[256];
+    snprintf(full, sizeof(full), OBJECT "%s", key);
+    redisReply *r = harness_redis_call(w->redis, "HGET", full, "tensor", NULL);
+    bool same = r->type == REDIS_REPLY_STRING && !strcmp(r->str, tensor);
+    freeReplyObject(r);
+    return same;
+}
+
 static void put_many(struct world *w, int n)
 {
-    char key[16];
-    for (int i = 0; i < n; i++) {
-        snprintf(key, sizeof(key), "k%d", i);
-        assert_string_equal(node_put(&w->c, "absent", key, 1000), "");
-    }
+    node_put_many(&w->c, "k", n, 1000);
 }
 
 static long long objects_in_directory(const struct world *w)
@@ -106,6 +112,34 @@ static void redis_killed_and_restarted_empty_has_everything_again(void **state)
     harness_passed(w->h);
 }
 
+static void redis_restarted_with_old_data_agrees_again(void **state)
+{
+    struct world *w = *state;
+    put_many(w, 5);
+    redisReply *r = harness_redis_call(w->redis, "SAVE", NULL);
+    assert_int_equal(r->type, REDIS_REPLY_STATUS);
+    freeReplyObject(r);
+    freeReplyObject(harness_command(w->c.resp, "DELETE", "k0", "k1", NULL));
+    assert_string_equal(node_put(&w->c, "replace", "k2", 2000), "");
+    assert_string_equal(node_put(&w->c, "absent", "new", 1000), "");
+    harness_kill(w->redis->process);
+    harness_redis_restart(w->redis);
+    HARNESS_UNTIL(in_directory(w, "new") && !in_directory(w, "k0") && !in_directory(w, "k1"), 5000);
+    HARNESS_UNTIL(objects_in_directory(w) == 4, 5000);
+    HARNESS_UNTIL(stored_as(w, "k2", "u8[2000]"), 5000);
+    harness_passed(w->h);
+}
+
+static void node_ends_without_redis(void **state)
+{
+    struct world *w = *state;
+    put_many(w, 5);
+    harness_kill(w->redis->process);
+    harness_signal(w->node->process, SIGTERM);
+    assert_int_equal(harness_wait(w->node->process, 5000), 0);
+    harness_passed(w->h);
+}
+
 static void flushed_redis_has_everything_again(void **state)
 {
     struct world *w = *state;
@@ -127,6 +161,26 @@ static void evictions_while_redis_is_away_are_withdrawn_later(void **state)
     assert_null(node_try_reserve(&w->c, "absent", "k0", 10, &g));
     harness_signal(w->redis->process, SIGCONT);
     HARNESS_UNTIL(objects_in_directory(w) == 0, 5000);
+    harness_passed(w->h);
+}
+
+/* More than the node remembers: what it forgets, a sweep of the directory finds. */
+static void forgotten_withdrawals_are_swept_out(void **state)
+{
+    enum { N = 70000 };
+    struct world *w = *state;
+    struct harness_node *n = harness_node_start(w->h, "many", w->redis, "--pool", "p:bytes=16M,slots=100000",
+                                                "--heartbeat-ms", "100", "--redis-timeout-ms", "1000", NULL);
+    struct node_client c = node_connect(n->control);
+    node_put_many(&c, "many", N, 8);
+    assert_int_equal(objects_in_directory(w), N);
+    harness_signal(w->redis->process, SIGSTOP);
+    freeReplyObject(harness_command(c.resp, "EVICT", "p", "16777216", NULL));
+    assert_int_equal(node_pool_figure(n->control, "objects"), 0);
+    harness_signal(w->redis->process, SIGCONT);
+    HARNESS_UNTIL(harness_redis_integer(w->redis, "DBSIZE", NULL) < 100, 20000);
+    assert_true(atoll(node_info(n->control, "scrub_withdrawn")) > 0);
+    node_close(&c);
     harness_passed(w->h);
 }
 
@@ -166,13 +220,7 @@ static void given_up_replace_leaves_the_old_version(void **state)
     HARNESS_UNTIL(!strcmp(node_info(w->node->control, "redis_state"), "ok") &&
                       !strcmp(node_info(w->node->control, "waiting_withdrawals"), "0"),
                   5000);
-    char tensor[32] = "";
-    for (uint64_t until = harness_now_ms() + 5000; strcmp(tensor, "u8[1000]") && harness_now_ms() < until;) {
-        r = harness_redis_call(w->redis, "HGET", OBJECT "k0", "tensor", NULL);
-        snprintf(tensor, sizeof(tensor), "%s", r->type == REDIS_REPLY_STRING ? r->str : "");
-        freeReplyObject(r);
-    }
-    assert_string_equal(tensor, "u8[1000]");
+    HARNESS_UNTIL(stored_as(w, "k0", "u8[1000]"), 5000);
     harness_passed(w->h);
 }
 
@@ -304,8 +352,11 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         TEST(redis_killed_and_restarted_empty_has_everything_again),
+        TEST(redis_restarted_with_old_data_agrees_again),
+        TEST(node_ends_without_redis),
         TEST(flushed_redis_has_everything_again),
         TEST(evictions_while_redis_is_away_are_withdrawn_later),
+        TEST(forgotten_withdrawals_are_swept_out),
         TEST(paused_redis_leaves_control_alive_and_nothing_half_visible),
         TEST(given_up_replace_leaves_the_old_version),
         TEST(full_redis_is_named),

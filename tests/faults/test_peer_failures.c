@@ -91,6 +91,7 @@ static void second_put_is_not_silent(void **state)
     assert_int_equal(put(w->client, "empty", 'a', 0, NULL), 0);
     assert_int_equal(get(w->client, "empty", 'a', 0), 0);
     assert_int_equal(get(w->client, "absent", 'a', 0), TARN_E_NOT_FOUND);
+    harness_passed(w->h);
 }
 
 /* Mooncake: half of the gets and of the new puts fail for 11 s after kill -9 of one of two nodes. */
@@ -119,6 +120,7 @@ static void puts_go_on_when_a_node_is_killed(void **state)
     }
     assert_true(lost > 0 && lost < 40);
     assert_true(harness_now_ms() - begun < 3000);
+    harness_passed(w->h);
 }
 
 /* Mooncake: 18 of 40 gets fail although the other replica is healthy. */
@@ -138,6 +140,7 @@ static void second_replica_serves_at_once(void **state)
             fail_msg("get %s: %s", key, tarn_last_error());
     }
     assert_true(harness_now_ms() - begun < 2000);
+    harness_passed(w->h);
 }
 
 /* Mooncake: one get blocks 30 s on a paused node. Here the deadline holds, and only the first one waits. */
@@ -161,6 +164,7 @@ static void paused_node_delays_once(void **state)
     assert_true(harness_now_ms() - begun < TIMEOUT_MS);
     harness_signal(w->nodes[0]->process, SIGCONT);
     tarn_close(c);
+    harness_passed(w->h);
 }
 
 /* Mooncake: after kill -9 of the metadata server everything is unreachable at once. */
@@ -172,6 +176,7 @@ static void directory_killed_leaves_cached_gets(void **state)
     harness_kill(w->redis->process);
     for (int i = 0; i < 50; i++)
         assert_int_equal(get(w->client, "c", 'c', 100000), 0);
+    harness_passed(w->h);
 }
 
 /* Mooncake: Redis keys of a killed node stay for ever, and its keys cannot be put again. */
@@ -183,6 +188,7 @@ static void killed_nodes_entries_vanish(void **state)
     HARNESS_UNTIL(harness_redis_integer(w->redis, "EXISTS", "tarn:default:node:node0", NULL) == 0, 10000);
     assert_int_equal(put(w->client, "orphan", 'n', 1000, NULL), 0);
     assert_int_equal(get(w->client, "orphan", 'n', 1000), 0);
+    harness_passed(w->h);
 }
 
 /* Mooncake: 18 to 60 % of puts fail in a burst into a full pool; 2^n + 17 bytes make it worse. */
@@ -197,6 +203,7 @@ static void full_pool_takes_every_put(void **state)
             fail_msg("put %s of %zu bytes: %s", key, sizes[i % 5], tarn_last_error());
     }
     assert_int_equal(get(w->client, "full-599", 'f', sizes[599 % 5]), 0);
+    harness_passed(w->h);
 }
 
 /* InfiniStore: a replaced object's old LRU entry evicts the new value. */
@@ -211,6 +218,7 @@ static void replacing_does_not_evict_the_new_value(void **state)
         assert_int_equal(put(w->client, key, 'x', MIB, NULL), 0);
         assert_int_equal(get(w->client, "kept", 't', MIB), 0); /* in use, so never the coldest */
     }
+    harness_passed(w->h);
 }
 
 /* InfiniStore: prefix match is a binary search, wrong once eviction has punched holes. */
@@ -240,6 +248,7 @@ static void prefix_ends_at_the_first_hole(void **state)
     assert_int_equal(tarn_match_prefix(w->client, keys + 3, 5, NULL, &hits, &pages), 0);
     assert_int_equal(pages, 0);
     tarn_hits_free(hits);
+    harness_passed(w->h);
 }
 
 /* InfiniStore: a short object silently leaves the buffer's tail as it was. */
@@ -248,6 +257,7 @@ static void short_object_is_not_padded(void **state)
     struct world *w = *state;
     assert_int_equal(put(w->client, "short", 's', 500, NULL), 0);
     assert_int_equal(get(w->client, "short", 's', 1000), TARN_E_SIZE);
+    harness_passed(w->h);
 }
 
 /* UCCL: a transfer of no bytes is never acknowledged. By every transport. */
@@ -261,6 +271,7 @@ static void empty_transfer_completes(void **state)
         assert_int_equal(get(c, transports[i], 'x', 0), 0);
         tarn_close(c);
     }
+    harness_passed(w->h);
 }
 
 /* UCCL: failed transfers look successful; a second poll is a use after free. */
@@ -279,6 +290,7 @@ static void failed_operation_completes_once_with_its_error(void **state)
     assert_non_null(strstr(done.error, "none"));
     assert_int_equal(tarn_wait(w->client, op, 10, &done), TARN_E_NOT_FOUND);
     assert_int_equal(tarn_cancel(w->client, op), TARN_E_NOT_FOUND);
+    harness_passed(w->h);
 }
 
 /* Mooncake: a node that comes back under the same name is asked for what its earlier run held. */
@@ -296,6 +308,7 @@ static void restarted_node_never_serves_the_old_run(void **state)
     assert_int_equal(get(w->client, "old", 'n', 100000), 0);
     /* Its own scrub takes the old run's entries out even if nobody asks. */
     HARNESS_UNTIL(harness_redis_integer(w->redis, "HLEN", "tarn:default:o:old", NULL) > 0, 10000);
+    harness_passed(w->h);
 }
 
 #define CASE(fn_) cmocka_unit_test_setup_teardown(fn_, start, stop)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A real tarnd on a real Redis: commands, refusals, sessions, the end of a node. */
+/* A real tarnd on a real Redis: commands, refusals, sessions. */
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -16,69 +16,16 @@
 #include <tarn/tarn.h>
 
 #include "base/error.h"
+#include "base/text.h"
 #include "tests/node_client.h"
 
 #define OBJECT "tarn:default:o:"
-
-struct world {
-    struct harness *h;
-    struct harness_redis *redis;
-    struct harness_node *node;
-};
-
-static int setup(void **state)
-{
-    struct world *w = calloc(1, sizeof(*w));
-    *state = w;
-    w->h = harness_new();
-    w->redis = harness_redis_start(w->h, NULL);
-    return 0;
-}
-
-static int setup_node(void **state)
-{
-    setup(state);
-    struct world *w = *state;
-    w->node = harness_node_start(w->h, "node0", w->redis, "--pool", "cpu0:bytes=1M", "--heartbeat-ms", "100",
-                                 "--http", "127.0.0.1:0", NULL);
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    struct world *w = *state;
-    harness_free(w->h);
-    free(w);
-    return 0;
-}
-
-static bool in_directory(const struct world *w, const char *key)
-{
-    char full[256];
-    snprintf(full, sizeof(full), OBJECT "%s", key);
-    return harness_redis_integer(w->redis, "EXISTS", full, NULL) == 1;
-}
-
-static void assert_error(redisReply *reply, const char *prefix)
-{
-    if (reply->type != REDIS_REPLY_ERROR)
-        fail_msg("wanted an error %s, got type %d", prefix, reply->type);
-    if (strncmp(reply->str, prefix, strlen(prefix)))
-        fail_msg("wanted an error %s, got %s", prefix, reply->str);
-    freeReplyObject(reply);
-}
-
-static void assert_prefix(const char *text, const char *prefix)
-{
-    if (strncmp(text, prefix, strlen(prefix)))
-        fail_msg("wanted \"%s...\", got \"%s\"", prefix, text);
-}
 
 /* --- putting and removing ----------------------------------------------------------------------- */
 
 static void put_is_visible_and_delete_takes_it_away(void **state)
 {
-    struct world *w = *state;
+    struct node_world *w = *state;
     struct node_client c = node_connect(w->node->control);
     char want[128];
     assert_string_equal(node_put(&c, "absent", "k1", 4096), "");
@@ -95,7 +42,7 @@ static void put_is_visible_and_delete_takes_it_away(void **state)
     assert_int_equal(r->element[0]->integer, 1);
     assert_int_equal(r->element[1]->integer, 0);
     freeReplyObject(r);
-    assert_false(in_directory(w, "k1"));
+    assert_false(node_world_has(w, "k1"));
     assert_int_equal(node_pool_figure(w->node->control, "objects"), 0);
     node_close(&c);
     harness_passed(w->h);
@@ -103,7 +50,7 @@ static void put_is_visible_and_delete_takes_it_away(void **state)
 
 static void second_put_says_exists_and_frees_its_room(void **state)
 {
-    struct world *w = *state;
+    struct node_world *w = *state;
     struct node_client c = node_connect(w->node->control);
     struct node_grant a = node_reserve(&c, "absent", "k", 1000), b = node_reserve(&c, "absent", "k", 2000);
     redisReply *r = node_commit(&c, &a, "5000");
@@ -121,7 +68,7 @@ static void second_put_says_exists_and_frees_its_room(void **state)
 /* One COMMIT with three reservations of one key: the first wins over absent, replace wins over both. */
 static void one_commit_may_have_a_key_several_times(void **state)
 {
-    struct world *w = *state;
+    struct node_world *w = *state;
     struct node_client c = node_connect(w->node->control);
     struct node_grant a = node_reserve(&c, "absent", "k", 100), b = node_reserve(&c, "absent", "k", 200),
                       d = node_reserve(&c, "replace", "k", 300);
@@ -144,7 +91,7 @@ static void one_commit_may_have_a_key_several_times(void **state)
 
 static void replace_returns_copies_on_other_nodes(void **state)
 {
-    struct world *w = *state;
+    struct node_world *w = *state;
     struct harness_node *other = harness_node_start(w->h, "node1", w->redis, "--pool", "p:bytes=1M", NULL);
     struct node_client c0 = node_connect(w->node->control), c1 = node_connect(other->control);
     assert_string_equal(node_put(&c0, "absent", "k", 100), "");
@@ -161,7 +108,7 @@ static void replace_returns_copies_on_other_nodes(void **state)
     assert_int_equal(r->element[1]->integer, 0);
     freeReplyObject(r);
     assert_int_equal(node_pool_figure(w->node->control, "objects"), 0);
-    assert_true(in_directory(w, "k"));
+    assert_true(node_world_has(w, "k"));
     node_close(&c0);
     node_close(&c1);
     harness_passed(w->h);
@@ -169,7 +116,7 @@ static void replace_returns_copies_on_other_nodes(void **state)
 
 static void evicted_objects_leave_the_directory(void **state)
 {
-    struct world *w = *state;
+    struct node_world *w = *state;
     struct node_client c = node_connect(w->node->control);
     char key[16];
     for (int i = 0; i < 64; i++) {
@@ -181,14 +128,14 @@ static void evicted_objects_leave_the_directory(void **state)
     HARNESS_UNTIL(harness_redis_integer(w->redis, "KEYS", OBJECT "*", NULL) ==
                       node_pool_figure(w->node->control, "objects"),
                   5000);
-    assert_true(in_directory(w, "k63"));
+    assert_true(node_world_has(w, "k63"));
     node_close(&c);
     harness_passed(w->h);
 }
 
 static void keys_are_binary_and_checked(void **state)
 {
-    struct world *w = *state;
+    struct node_world *w = *state;
     struct node_client c = node_connect(w->node->control);
     struct node_grant g;
     char longest[TARN_KEY_MAX + 2];
@@ -199,7 +146,7 @@ static void keys_are_binary_and_checked(void **state)
     longest[TARN_KEY_MAX] = 0;
     assert_string_equal(node_put(&c, "absent", longest, 1), "");
     assert_string_equal(node_put(&c, "absent", "a b\x01%", 0), "");
-    assert_true(in_directory(w, "a%20b%01%25"));
+    assert_true(node_world_has(w, "a%20b%01%25"));
     assert_prefix(node_try_reserve(&c, "absent", "big", 2 << 20, &g), "TOO_LARGE");
     redisReply *r = harness_command(c.resp, "RESERVE", "*", "absent", "7", "0", "0", "k", "10", "f32", "2,3",
                                     "l", "10", "floaty", "10", NULL);
@@ -212,7 +159,7 @@ static void keys_are_binary_and_checked(void **state)
 
 static void pins_keep_and_touch_counts(void **state)
 {
-    struct world *w = *state;
+    struct node_world *w = *state;
     struct node_client c = node_connect(w->node->control);
     assert_string_equal(node_put(&c, "absent", "kept", 1000), "");
     assert_string_equal(node_put(&c, "absent", "loose", 1000), "");
@@ -223,8 +170,8 @@ static void pins_keep_and_touch_counts(void **state)
     r = harness_command(c.resp, "EVICT", "cpu0", "1048576", NULL);
     assert_true(r->integer >= 1000);
     freeReplyObject(r);
-    HARNESS_UNTIL(!in_directory(w, "loose"), 5000);
-    assert_true(in_directory(w, "kept"));
+    HARNESS_UNTIL(!node_world_has(w, "loose"), 5000);
+    assert_true(node_world_has(w, "kept"));
     r = harness_command(c.resp, "TOUCH", "kept", "loose", NULL);
     assert_int_equal(r->element[0]->integer, 1);
     assert_int_equal(r->element[1]->integer, 0);
@@ -240,7 +187,7 @@ static void pins_keep_and_touch_counts(void **state)
 
 static void hello_is_wanted_and_checked(void **state)
 {
-    struct world *w = *state;
+    struct node_world *w = *state;
     const char *a = w->node->control;
     assert_error(harness_call(a, "HELLO", "2", "0000000000000001", NULL), "VERSION");
     assert_error(harness_call(a, "HELLO", "3", NULL), "VERSION");
@@ -267,7 +214,7 @@ static void hello_is_wanted_and_checked(void **state)
 
 static void secret_is_wanted(void **state)
 {
-    struct world *w = *state;
+    struct node_world *w = *state;
     struct harness_node *n =
         harness_node_start(w->h, "locked", w->redis, "--pool", "p:bytes=1M", "--secret", "s3cret", NULL);
     assert_error(harness_call(n->control, "INFO", NULL), "AUTH");
@@ -320,7 +267,7 @@ static void malformed_requests_end_their_connection_only(void **state)
         "GET / HTTP/1.1\r\n\r\n", "*1\r\n$-5\r\nPING\r\n", "*99999999\r\n", "*1\r\n$999999999\r\n",
         "*1\r\n:5\r\n",           "$4\r\nPING\r\n",        "*-7\r\n",       "*1\r\n*1\r\n$4\r\nPING\r\n",
     };
-    struct world *w = *state;
+    struct node_world *w = *state;
     char out[512];
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
         raw_talk(w->node->control, bad[i], strlen(bad[i]), out, sizeof(out));
@@ -338,7 +285,7 @@ static void malformed_requests_end_their_connection_only(void **state)
 static void pipelined_requests_are_answered_in_order(void **state)
 {
     enum { N = 2000 };
-    struct world *w = *state;
+    struct node_world *w = *state;
     struct node_client c = node_connect(w->node->control);
     struct node_grant g = node_reserve(&c, "absent", "piped", 100);
     const char *commit[] = {"COMMIT", "5000", g.pool, g.slot, g.gen};
@@ -369,7 +316,7 @@ static void pipelined_requests_are_answered_in_order(void **state)
 /* A client that never reads must not make the node grow without bound, nor stop it. */
 static void deaf_client_is_not_read_from(void **state)
 {
-    struct world *w = *state;
+    struct node_world *w = *state;
     char request[512];
     int fd = raw_connect(w->node->control);
     size_t n = (size_t)snprintf(request, sizeof(request), "*1\r\n$4\r\nHELP\r\n"), sent = 0;
@@ -393,7 +340,7 @@ static void thousands_of_connections(void **state)
 {
     enum { N = 3000 };
     static int fds[N];
-    struct world *w = *state;
+    struct node_world *w = *state;
     struct rlimit limit;
     assert_int_equal(getrlimit(RLIMIT_NOFILE, &limit), 0);
     if (limit.rlim_max < N + 100)
@@ -406,6 +353,95 @@ static void thousands_of_connections(void **state)
     for (int i = 0; i < N; i++)
         close(fds[i]);
     freeReplyObject(harness_call(w->node->control, "PING", NULL));
+    harness_passed(w->h);
+}
+
+/* Out of descriptors the node stops accepting for a moment, says so, and goes on. */
+static void shortage_of_descriptors_passes(void **state)
+{
+    enum { N = 200 };
+    struct node_world *w = *state;
+    struct rlimit few = {.rlim_cur = 64, .rlim_max = 64};
+    int fds[N];
+    assert_int_equal(prlimit(harness_pid(w->node->process), RLIMIT_NOFILE, &few, NULL), 0);
+    for (int i = 0; i < N; i++)
+        fds[i] = raw_connect(w->node->control);
+    HARNESS_UNTIL(strstr(harness_log(w->node->process), "not accepting"), 5000);
+    for (int i = 0; i < N; i++)
+        close(fds[i]);
+    freeReplyObject(harness_call(w->node->control, "PING", NULL));
+    harness_passed(w->h);
+}
+
+/* Commands of plausible words in any order: each gets an answer, and the node stands. */
+static void random_commands_are_answered(void **state)
+{
+    static const char *const words[] = {
+        "RESERVE",
+        "COMMIT",
+        "ABORT",
+        "DELETE",
+        "RELEASE",
+        "PIN",
+        "UNPIN",
+        "TOUCH",
+        "EVICT",
+        "ATTACH",
+        "HELLO",
+        "INFO",
+        "CLIENT",
+        "LIST",
+        "CONFIG",
+        "GET",
+        "*",
+        "cpu0",
+        "absent",
+        "replace",
+        "0",
+        "1",
+        "2",
+        "-1",
+        "4096",
+        "u8",
+        "f32",
+        "2,2",
+        "",
+        "k",
+        "key2",
+        "18446744073709551615",
+        "9223372036854775807",
+        "99999999999999999999",
+        "shm",
+        "tcp",
+        "r",
+        "w",
+        "0000000000000001",
+        "ffffffffffffffff",
+        "1000",
+        "%",
+        "\x01\xff",
+    };
+    enum { COMMANDS = 13, N = sizeof(words) / sizeof(words[0]) };
+    struct node_world *w = *state;
+    unsigned seed = (unsigned)tarn_random64();
+    print_message("seed %u\n", seed);
+    srandom(seed);
+    struct node_client c = node_connect(w->node->control);
+    for (int i = 0; i < 20000; i++) {
+        const char *argv[24];
+        redisReply *reply;
+        int argc = 1 + (int)(random() % 14);
+        for (int k = 0; k < argc; k++)
+            argv[k] = words[random() % (k ? N : COMMANDS)];
+        if (tarn_resp_call(c.resp, tarn_deadline(HARNESS_TIMEOUT_MS), argc, argv, NULL, &reply))
+            fail_msg("seed %u, command %d (%s): %s", seed, i, argv[0], tarn_last_error());
+        freeReplyObject(reply);
+    }
+    node_close(&c);
+    c = node_connect(w->node->control);
+    const char *error = node_put(&c, "replace", "after", 100);
+    assert_string_equal(error, "");
+    node_close(&c);
     harness_passed(w->h);
 }
 
@@ -430,7 +466,7 @@ static void reserve_and_linger(const char *address, int ready_fd)
 
 static void killed_writer_frees_its_reservations_once_it_is_gone(void **state)
 {
-    struct world *w = *state;
+    struct node_world *w = *state;
     char address[160], byte;
     int fds[2];
     snprintf(address, sizeof(address), "unix:%s", w->node->unix_path);
@@ -453,7 +489,7 @@ static void killed_writer_frees_its_reservations_once_it_is_gone(void **state)
 
 static void gone_tcp_session_frees_its_reservations(void **state)
 {
-    struct world *w = *state;
+    struct node_world *w = *state;
     struct node_client c = node_connect(w->node->control);
     node_reserve(&c, "absent", "a", 1000);
     node_reserve(&c, "absent", "b", 1000);
@@ -466,7 +502,7 @@ static void gone_tcp_session_frees_its_reservations(void **state)
 
 static void session_belongs_to_one_process(void **state)
 {
-    struct world *w = *state;
+    struct node_world *w = *state;
     char address[160];
     int status;
     snprintf(address, sizeof(address), "unix:%s", w->node->unix_path);
@@ -483,194 +519,6 @@ static void session_belongs_to_one_process(void **state)
     harness_passed(w->h);
 }
 
-/* --- the end of a node -------------------------------------------------------------------------- */
-
-static void drain_waits_for_puts_in_flight_and_withdraws(void **state)
-{
-    struct world *w = *state;
-    struct node_client c = node_connect(w->node->control);
-    struct node_grant refused;
-    assert_string_equal(node_put(&c, "absent", "stored", 100), "");
-    struct node_grant g = node_reserve(&c, "absent", "in-flight", 100);
-    harness_signal(w->node->process, SIGTERM);
-    HARNESS_UNTIL(!strcmp(node_info(w->node->control, "state"), "draining"), 5000);
-    assert_prefix(node_try_reserve(&c, "absent", "new", 100, &refused), "BUSY");
-    redisReply *r = harness_redis_call(w->redis, "HGET", "tarn:default:node:node0", "state", NULL);
-    assert_string_equal(r->str, "draining");
-    freeReplyObject(r);
-    r = node_commit(&c, &g, "5000");
-    assert_int_equal(r->type, REDIS_REPLY_ARRAY);
-    freeReplyObject(r);
-    assert_int_equal(harness_wait(w->node->process, 10000), 0);
-    assert_int_equal(harness_redis_integer(w->redis, "KEYS", "tarn:*", NULL), 0);
-    node_close(&c);
-    harness_passed(w->h);
-}
-
-static void drain_gives_up_stuck_reservations(void **state)
-{
-    struct world *w = *state;
-    struct harness_node *n = harness_node_start(w->h, "stuck", w->redis, "--pool", "p:bytes=1M",
-                                                "--drain-timeout-ms", "200", NULL);
-    struct node_client c = node_connect(n->control);
-    node_reserve(&c, "absent", "never", 100);
-    freeReplyObject(harness_command(c.resp, "DRAIN", NULL));
-    assert_int_equal(harness_wait(n->process, 5000), 0);
-    node_close(&c);
-    harness_passed(w->h);
-}
-
-static void second_signal_ends_at_once(void **state)
-{
-    struct world *w = *state;
-    struct node_client c = node_connect(w->node->control);
-    node_reserve(&c, "absent", "never", 100);
-    harness_signal(w->node->process, SIGHUP);
-    harness_signal(w->node->process, SIGINT);
-    HARNESS_UNTIL(!strcmp(node_info(w->node->control, "state"), "draining"), 5000);
-    harness_signal(w->node->process, SIGINT);
-    assert_int_equal(harness_wait(w->node->process, 5000), 1);
-    node_close(&c);
-    harness_passed(w->h);
-}
-
-/* --- starting ----------------------------------------------------------------------------------- */
-
-static void refuses(struct world *w, struct harness_process *p, int status, const char *sentence)
-{
-    (void)w;
-    assert_int_equal(harness_wait(p, 10000), status);
-    if (!strstr(harness_log(p), sentence))
-        fail_msg("no \"%s\" in: %s", sentence, harness_log(p));
-}
-
-static void second_node_of_an_id_refuses(void **state)
-{
-    struct world *w = *state;
-    struct harness_process *p = harness_node_spawn(
-        w->h, "node0", w->redis, "--unix", harness_path(w->h, "second.sock"), "--pool", "p:bytes=1M", NULL);
-    refuses(w, p, 1, "node id node0: the node at 127.0.0.1:");
-    freeReplyObject(harness_call(w->node->control, "PING", NULL));
-    harness_passed(w->h);
-}
-
-static void taken_port_is_named(void **state)
-{
-    struct world *w = *state;
-    struct harness_process *p =
-        harness_node_spawn(w->h, "n2", w->redis, "--listen", w->node->control, "--pool", "p:bytes=1M", NULL);
-    refuses(w, p, 1, w->node->control);
-    harness_passed(w->h);
-}
-
-static void absent_redis_is_named(void **state)
-{
-    struct world *w = *state;
-    char url[64];
-    snprintf(url, sizeof(url), "redis://127.0.0.1:%u", harness_free_port());
-    struct harness_process *p =
-        harness_node_spawn(w->h, "n3", NULL, "--redis", url, "--pool", "p:bytes=1M", NULL);
-    refuses(w, p, 1, url + strlen("redis://"));
-    harness_passed(w->h);
-}
-
-static void wrong_redis_password_is_named(void **state)
-{
-    struct world *w = *state;
-    struct harness_redis *locked = harness_redis_start(w->h, "right");
-    char url[64];
-    snprintf(url, sizeof(url), "redis://:wrong@127.0.0.1:%u", locked->port);
-    struct harness_process *p =
-        harness_node_spawn(w->h, "n4", NULL, "--redis", url, "--pool", "p:bytes=1M", NULL);
-    refuses(w, p, 1, "password");
-    assert_null(strstr(harness_log(p), "wrong@"));
-    struct harness_node *n = harness_node_start(w->h, "n5", locked, "--pool", "p:bytes=1M", NULL);
-    assert_int_equal(harness_redis_integer(locked, "EXISTS", "tarn:default:node:n5", NULL), 1);
-    assert_null(strstr(n->redis, "right"));
-    harness_passed(w->h);
-}
-
-static void wrong_settings_are_refused(void **state)
-{
-    static const struct {
-        const char *option, *value, *sentence;
-    } bad[] = {
-        {"--pool", "p", "no size"},
-        {"--pool", "p:bytes=0", "bytes=0"},
-        {"--pool", "p:byts=1M", "byts"},
-        {"--pool", "gpu0:bytes=1M", "GPU"},
-        {"--pool", "a/b:bytes=1M", "name"},
-        {"--id", "a b", "--id"},
-        {"--listen", "0.0.0.0:0", "0.0.0.0"},
-        {"--listen", "nonsense", "--listen"},
-        {"--heartbeat-ms", "5", "heartbeat-ms"},
-        {"--log-level", "loud", "loud"},
-        {"--evict-low", "99", "--evict-low"},
-        {"--hartbeat-ms", "100", "heartbeat-ms"},
-    };
-    struct world *w = *state;
-    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
-        char name[32];
-        snprintf(name, sizeof(name), "bad%zu", i);
-        const char *argv[] = {"tarnd", bad[i].option, bad[i].value, NULL};
-        refuses(w, harness_spawn(w->h, name, argv), 2, bad[i].sentence);
-    }
-    harness_passed(w->h);
-}
-
-static void pool_larger_than_memory_is_refused(void **state)
-{
-    struct world *w = *state;
-    struct harness_process *p = harness_node_spawn(w->h, "huge", w->redis, "--pool", "p:bytes=100T", NULL);
-    refuses(w, p, 1, "pool");
-    harness_passed(w->h);
-}
-
-static void private_redis_comes_and_goes_with_the_node(void **state)
-{
-    struct world *w = *state;
-    struct harness_node *n = harness_node_start(w->h, "alone", NULL, "--pool", "p:bytes=1M", NULL);
-    const char *address = n->redis + strlen("redis://");
-    struct node_client c = node_connect(n->control);
-    assert_string_equal(node_put(&c, "absent", "k", 100), "");
-    redisReply *r = harness_call(address, "EXISTS", OBJECT "k", NULL);
-    assert_int_equal(r->integer, 1);
-    freeReplyObject(r);
-    harness_signal(n->process, SIGTERM);
-    assert_int_equal(harness_wait(n->process, 10000), 0);
-    struct tarn_addr a;
-    int fd;
-    assert_int_equal(tarn_addr_parse(address, "redis", &a), 0);
-    assert_int_not_equal(tarn_net_connect(&a, tarn_deadline(1000), &fd), 0);
-    node_close(&c);
-
-    /* Killed, the node takes its Redis along, too. */
-    n = harness_node_start(w->h, "killed", NULL, "--pool", "p:bytes=1M", NULL);
-    assert_int_equal(tarn_addr_parse(n->redis + strlen("redis://"), "redis", &a), 0);
-    harness_kill(n->process);
-    HARNESS_UNTIL(tarn_net_connect(&a, tarn_deadline(1000), &fd) || close(fd), 5000);
-    harness_passed(w->h);
-}
-
-static void texts_are_printed(void **state)
-{
-    static const struct {
-        const char *flag, *part;
-    } texts[] = {{"--help", "--pool"},
-                 {"--version", "tarnd "},
-                 {"--man", ".Nm tarnd"},
-                 {"--markdown", "tarnd"},
-                 {"--print-conf", "heartbeat-ms = 1000"}};
-    struct world *w = *state;
-    for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++) {
-        struct harness_process *p;
-        assert_int_equal(harness_run(w->h, &p, "tarnd", texts[i].flag, NULL), 0);
-        if (!strstr(harness_stdout(p, NULL), texts[i].part))
-            fail_msg("%s: no \"%s\"", texts[i].flag, texts[i].part);
-    }
-    harness_passed(w->h);
-}
-
 /* --- looking in --------------------------------------------------------------------------------- */
 
 static void http_get(const char *address, const char *path, char *out, size_t bytes)
@@ -684,7 +532,7 @@ static void http_get(const char *address, const char *path, char *out, size_t by
 static void info_metrics_and_health(void **state)
 {
     static char text[65536];
-    struct world *w = *state;
+    struct node_world *w = *state;
     struct node_client c = node_connect(w->node->control);
     assert_string_equal(node_put(&c, "absent", "k", 1000), "");
     assert_string_equal(node_info(w->node->control, "state"), "ready");
@@ -707,8 +555,8 @@ static void info_metrics_and_health(void **state)
     harness_passed(w->h);
 }
 
-#define WITH_NODE(test_) cmocka_unit_test_setup_teardown(test_, setup_node, teardown)
-#define WITH_REDIS(test_) cmocka_unit_test_setup_teardown(test_, setup, teardown)
+#define WITH_NODE(test_) cmocka_unit_test_setup_teardown(test_, node_world_with_node, node_world_end)
+#define WITH_REDIS(test_) cmocka_unit_test_setup_teardown(test_, node_world, node_world_end)
 
 int main(void)
 {
@@ -726,20 +574,11 @@ int main(void)
         WITH_NODE(pipelined_requests_are_answered_in_order),
         WITH_NODE(deaf_client_is_not_read_from),
         WITH_NODE(thousands_of_connections),
+        WITH_NODE(shortage_of_descriptors_passes),
+        WITH_NODE(random_commands_are_answered),
         WITH_NODE(killed_writer_frees_its_reservations_once_it_is_gone),
         WITH_NODE(gone_tcp_session_frees_its_reservations),
         WITH_NODE(session_belongs_to_one_process),
-        WITH_NODE(drain_waits_for_puts_in_flight_and_withdraws),
-        WITH_REDIS(drain_gives_up_stuck_reservations),
-        WITH_NODE(second_signal_ends_at_once),
-        WITH_NODE(second_node_of_an_id_refuses),
-        WITH_NODE(taken_port_is_named),
-        WITH_REDIS(absent_redis_is_named),
-        WITH_REDIS(wrong_redis_password_is_named),
-        WITH_REDIS(wrong_settings_are_refused),
-        WITH_REDIS(pool_larger_than_memory_is_refused),
-        WITH_REDIS(private_redis_comes_and_goes_with_the_node),
-        WITH_REDIS(texts_are_printed),
         WITH_NODE(info_metrics_and_health),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -152,8 +152,8 @@ static inline void fake_send_fds(int to, const char *text, const int *fds, uint3
         m.msg_control = control.bytes;
         m.msg_controllen = CMSG_SPACE(nfds * sizeof(int));
         struct cmsghdr *c = CMSG_FIRSTHDR(&m);
-        *c = (struct cmsghdr){.cmsg_len = CMSG_LEN(nfds * sizeof(int)), .cmsg_level = SOL_SOCKET,
-                              .cmsg_type = SCM_RIGHTS};
+        *c = (struct cmsghdr){
+            .cmsg_len = CMSG_LEN(nfds * sizeof(int)), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS};
         memcpy(CMSG_DATA(c), fds, nfds * sizeof(int));
     }
     assert_true(sendmsg(to, &m, MSG_NOSIGNAL) > 0);
@@ -166,7 +166,9 @@ static inline uint32_t fake_receive_fds(int from, char *text, size_t text_bytes,
         struct cmsghdr align;
     } control;
     struct iovec iov = {text, text_bytes};
-    struct msghdr m = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = control.bytes,
+    struct msghdr m = {.msg_iov = &iov,
+                       .msg_iovlen = 1,
+                       .msg_control = control.bytes,
                        .msg_controllen = sizeof(control.bytes)};
     assert_true(recvmsg(from, &m, MSG_CMSG_CLOEXEC) > 0);
     const struct cmsghdr *c = CMSG_FIRSTHDR(&m);
@@ -383,28 +385,32 @@ static inline int finish_works(const struct tarn_transport_ops *ops, struct tarn
         int r = ops->progress(l);
         if (r)
             return r;
-        struct pollfd p = {.fd = ops->wait_fd(l, &p.events)};
+        struct pollfd p;
+        p.fd = ops->wait_fd(l, &p.events);
         if (!w[done].owner)
             poll(&p, 1, tarn_left_ms(deadline));
     }
     return 0;
 }
 
-static inline int run_work(const struct tarn_transport_ops *ops, struct tarn_link *l, struct tarn_work *w, bool put)
+static inline int run_work(const struct tarn_transport_ops *ops, struct tarn_link *l, struct tarn_work *w,
+                           bool put)
 {
     submit(ops, l, w, put);
     int r = finish_works(ops, l, w, 1);
     return r ? r : w->status;
 }
 
-static inline int put_bytes(struct fake_node *n, struct tarn_link *l, uint32_t slot, void *data, uint64_t bytes)
+static inline int put_bytes(struct fake_node *n, struct tarn_link *l, uint32_t slot, void *data,
+                            uint64_t bytes)
 {
     struct tarn_piece p = {.addr = data, .bytes = bytes};
     struct tarn_work w = fake_work(n, slot, &p, 1);
     return run_work(n->ops, l, &w, true);
 }
 
-static inline int get_bytes(struct fake_node *n, struct tarn_link *l, uint32_t slot, void *data, uint64_t bytes)
+static inline int get_bytes(struct fake_node *n, struct tarn_link *l, uint32_t slot, void *data,
+                            uint64_t bytes)
 {
     struct tarn_piece p = {.addr = data, .bytes = bytes};
     struct tarn_work w = fake_work(n, slot, &p, 1);

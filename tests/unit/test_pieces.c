@@ -43,7 +43,8 @@ static void expect_run(struct tarn_cursor *c, const struct tarn_piece *p, uint32
 static void runs_that_touch_are_one(void **state)
 {
     (void)state;
-    struct tarn_piece p[] = {{memory, 8, 8, 4}, {memory + 32, 8, 0, 1}, {memory + 100, 4, 10, 2}, {memory, 0, 0, 0}};
+    struct tarn_piece p[] = {
+        {memory, 8, 8, 4}, {memory + 32, 8, 0, 1}, {memory + 100, 4, 10, 2}, {memory, 0, 0, 0}};
     struct tarn_cursor c = {0};
     expect_run(&c, p, 4, UINT64_MAX, 0, 40);
     expect_run(&c, p, 4, UINT64_MAX, 100, 4);

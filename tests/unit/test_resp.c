@@ -630,6 +630,8 @@ static void limit_of_bytes(void **state)
         one = two_arguments(data, sizeof data, 500);
         assert_int_equal(verdict(data, one, bytewise, &requests), TARN_E_PROTOCOL);
         assert_non_null(strstr(tarn_last_error(), "1000"));
+        /* and without its end, too: nobody waits for that */
+        assert_int_equal(verdict(data, one - 10, bytewise, &requests), TARN_E_PROTOCOL);
     }
     /* The limit is for each request, not for what comes at once. */
     for (int i = 0; i < 20; i++)

@@ -141,7 +141,8 @@ static void pieces_are_scattered_and_gathered(void **state)
     size_t span = (size_t)RUNS * APART;
     char *in = new_buffer(span, 5), *out = calloc(1, span);
     /* Strided, single, and empty pieces; more runs than one system call takes. */
-    struct tarn_piece put[] = {{in, RUN, APART, RUNS - 1}, {in, 0, 0, 0}, {in + (RUNS - 1) * APART, RUN, 0, 1}};
+    struct tarn_piece put[] = {
+        {in, RUN, APART, RUNS - 1}, {in, 0, 0, 0}, {in + (RUNS - 1) * APART, RUN, 0, 1}};
     struct tarn_piece get[RUNS];
     for (int i = 0; i < RUNS; i++)
         get[i] = (struct tarn_piece){out + (RUNS - 1 - i) * APART, RUN, 0, 0}; /* runs in reverse order */
@@ -314,8 +315,16 @@ static void close_completes_what_is_in_flight(void **state)
 static void attach_answers_are_checked(void **state)
 {
     struct fixture f = begin(state);
-    const char *texts[] = {"v", "v2 1 0 4096 1", "v1", "v1 1 0 4096", "v1 x", "v1 99 0 4096 1", "v1 127.0.0.1:x y",
-                           "v1 127.0.0.1:1 0123456789abcdef0123456789abcdef0", "v1 1 77 4096 1", "v1 1 0 -1 1"};
+    const char *texts[] = {"v",
+                           "v2 1 0 4096 1",
+                           "v1",
+                           "v1 1 0 4096",
+                           "v1 x",
+                           "v1 99 0 4096 1",
+                           "v1 127.0.0.1:x y",
+                           "v1 127.0.0.1:1 0123456789abcdef0123456789abcdef0",
+                           "v1 1 77 4096 1",
+                           "v1 1 0 -1 1"};
     for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++) {
         char text[512];
         int fds[56];
@@ -451,7 +460,8 @@ static void *view_again_and_again(void *arg)
         const void *addr;
         uint32_t hazard[4];
         for (int k = 0; k < 4; k++)
-            if (v->n->ops->view(v->l, 0, v->slot, v->n->pool.gen[v->slot], v->slot * EXTENT, 8, &addr, &hazard[k]))
+            if (v->n->ops->view(v->l, 0, v->slot, v->n->pool.gen[v->slot], v->slot * EXTENT, 8, &addr,
+                                &hazard[k]))
                 return "view";
         for (int k = 0; k < 4; k++)
             if (atomic_load(&v->n->hazards->entry[hazard[k]]) != v->slot + 1)
@@ -526,7 +536,10 @@ static struct mode modes[] = {{"shm", false}, {"shm", true}, {"tcp", false}, {"t
 
 #define CASE(_f) \
     {#_f " (shm)", _f, NULL, NULL, &modes[0]}, {#_f " (shm, two processes)", _f, NULL, NULL, &modes[1]}, \
-        {#_f " (tcp)", _f, NULL, NULL, &modes[2]}, {#_f " (tcp, two processes)", _f, NULL, NULL, &modes[3]}
+        {#_f " (tcp)", _f, NULL, NULL, &modes[2]}, \
+    { \
+#_f " (tcp, two processes)", _f, NULL, NULL, &modes[3] \
+    }
 
 int main(void)
 {

@@ -1,0 +1,776 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * libtarn on real nodes and a real Redis: placement, replicas, failover, bounded delays, views,
+ * submitted operations, and readers under a writer that never stops replacing.
+ */
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "tests/harness.h"
+#include <tarn/tarn.h>
+
+#define MIB (1u << 20)
+#define TIMEOUT_MS 8000
+#define NODES 3
+
+struct world {
+    struct harness *h;
+    struct harness_redis *redis;
+    struct harness_node *nodes[NODES];
+    struct tarn_client *client;
+};
+
+static struct tarn_client *client_with(struct world *w, const char *transports)
+{
+    struct tarn_options o = {
+        .size = sizeof o, .redis = w->redis->url, .timeout_ms = TIMEOUT_MS, .transports = transports};
+    struct tarn_client *c;
+    if (tarn_open(&o, &c) != 0)
+        fail_msg("open: %s", tarn_last_error());
+    return c;
+}
+
+static int start(void **state, const char *pool, const char *extra, const char *value)
+{
+    static const char *const names[NODES] = {"n0", "n1", "n2"};
+    struct world *w = calloc(1, sizeof *w);
+    w->h = harness_new();
+    w->redis = harness_redis_start(w->h, NULL);
+    for (int i = 0; i < NODES; i++)
+        w->nodes[i] = harness_node_start(w->h, names[i], w->redis, "--pool", pool, "--heartbeat-ms", "200", extra, value,
+                                         NULL);
+    w->client = client_with(w, NULL);
+    *state = w;
+    return 0;
+}
+
+static int setup(void **state)
+{
+    return start(state, "cpu0:bytes=64M", NULL, NULL);
+}
+
+static int setup_small(void **state)
+{
+    return start(state, "cpu0:bytes=4M", NULL, NULL);
+}
+
+static int setup_limited(void **state)
+{
+    return start(state, "cpu0:bytes=64M", "--session-reserved-max", "6M");
+}
+
+static int teardown(void **state)
+{
+    struct world *w = *state;
+    tarn_close(w->client);
+    harness_free(w->h);
+    free(w);
+    return 0;
+}
+
+/* --- small tools -------------------------------------------------------------------------------- */
+
+static struct tarn_key key_of(const char *text)
+{
+    return (struct tarn_key){text, strlen(text)};
+}
+
+static int put(struct tarn_client *c, const char *key, char byte, size_t bytes, const struct tarn_put_options *o)
+{
+    char *data = malloc(bytes + 1);
+    memset(data, byte, bytes + 1);
+    struct tarn_piece piece = {.addr = data, .bytes = bytes};
+    struct tarn_item item = {.key = key_of(key), .pieces = &piece, .npieces = 1, .tensor = tarn_bytes(bytes)};
+    int rc = tarn_put(c, &item, 1, o);
+    assert_int_equal(rc, item.status);
+    free(data);
+    return rc;
+}
+
+/* The status; a success must have brought the right bytes. */
+static int get_within(struct tarn_client *c, const char *key, char byte, size_t bytes, uint32_t timeout_ms)
+{
+    char *data = malloc(bytes + 1);
+    memset(data, '?', bytes + 1);
+    struct tarn_get_options o = {.size = sizeof o, .timeout_ms = timeout_ms};
+    struct tarn_piece piece = {.addr = data, .bytes = bytes};
+    struct tarn_item item = {.key = key_of(key), .pieces = &piece, .npieces = 1};
+    int rc = tarn_get(c, &item, 1, &o);
+    assert_int_equal(rc, item.status);
+    for (size_t i = 0; rc == 0 && i < bytes; i++)
+        if (data[i] != byte)
+            fail_msg("%s: byte %zu is %c, not %c", key, i, data[i], byte);
+    free(data);
+    return rc;
+}
+
+static int get(struct tarn_client *c, const char *key, char byte, size_t bytes)
+{
+    return get_within(c, key, byte, bytes, 0);
+}
+
+static int count_copies(void *arg, const struct tarn_object *o)
+{
+    uint32_t *seen = arg; /* bit i: a copy on node ni */
+    for (uint32_t i = 0; i < o->ncopies; i++)
+        *seen |= 1u << (o->copies[i].node[1] - '0');
+    return 0;
+}
+
+static uint32_t copies_of(struct tarn_client *c, const char *key)
+{
+    struct tarn_key k = key_of(key);
+    uint32_t seen = 0;
+    assert_int_equal(tarn_stat(c, &k, 0, count_copies, &seen), 0);
+    return seen;
+}
+
+/* A key whose default place is that node. */
+static void key_on(struct world *w, int node, char key[32])
+{
+    for (int i = 0; i < 1000; i++) {
+        snprintf(key, 32, "on-%d-%d", node, i);
+        assert_int_equal(put(w->client, key, 'x', 10, NULL), 0);
+        if (copies_of(w->client, key) == 1u << node)
+            return;
+        struct tarn_key k = key_of(key);
+        assert_int_equal(tarn_remove(w->client, &k, 1, NULL, 0), 0);
+    }
+    fail_msg("no key falls on node %d", node);
+}
+
+static const struct tarn_put_options replace = {.size = sizeof replace, .flags = TARN_PUT_REPLACE};
+static const struct tarn_put_options twice = {.size = sizeof twice, .replicas = 2};
+
+/* --- placement ---------------------------------------------------------------------------------- */
+
+static void copies_go_where_they_are_asked_to(void **state)
+{
+    struct world *w = *state;
+    struct tarn_put_options named = {.size = sizeof named, .place = "n1"}, pool = {.size = sizeof pool, .place = "n2/cpu0"},
+                            local = {.size = sizeof local, .place = "local"}, none = {.size = sizeof none, .place = "n9"},
+                            many = {.size = sizeof many, .replicas = 4};
+    assert_int_equal(put(w->client, "named", 'a', 1000, &named), 0);
+    assert_int_equal(copies_of(w->client, "named"), 2);
+    assert_int_equal(put(w->client, "pool", 'a', 1000, &pool), 0);
+    assert_int_equal(copies_of(w->client, "pool"), 4);
+    assert_int_equal(put(w->client, "local", 'a', 1000, &local), 0);
+    assert_int_equal(put(w->client, "none", 'a', 1000, &none), TARN_E_NODE_DOWN);
+    assert_non_null(strstr(tarn_last_error(), "n9"));
+    assert_int_equal(put(w->client, "many", 'a', 1000, &many), TARN_E_CONFIG);
+    assert_non_null(strstr(tarn_last_error(), "4 replicas"));
+    assert_int_equal(put(w->client, "twice", 'b', MIB, &twice), 0);
+    assert_int_equal(__builtin_popcount(copies_of(w->client, "twice")), 2);
+    assert_int_equal(get(w->client, "twice", 'b', MIB), 0);
+    struct tarn_key k = key_of("twice");
+    assert_int_equal(tarn_remove(w->client, &k, 1, NULL, 0), 0);
+    assert_int_equal(get(w->client, "twice", 'b', MIB), TARN_E_NOT_FOUND);
+    assert_int_equal(tarn_remove(w->client, &k, 1, NULL, 0), TARN_E_NOT_FOUND);
+    harness_passed(w->h);
+}
+
+static void replaced_on_another_node_is_never_read_again(void **state)
+{
+    struct world *w = *state;
+    struct tarn_client *reader = client_with(w, NULL);
+    for (int i = 0; i < 30; i++) {
+        char place[3] = {'n', (char)('0' + i % NODES), '\0'}, byte = (char)('a' + i % 26);
+        struct tarn_put_options o = {.size = sizeof o, .flags = TARN_PUT_REPLACE, .place = place};
+        assert_int_equal(put(w->client, "moving", byte, 5000, &o), 0);
+        assert_int_equal(get(w->client, "moving", byte, 5000), 0);
+        assert_int_equal(get(reader, "moving", byte, 5000), 0); /* its cached descriptor is the last round's */
+        assert_int_equal(copies_of(w->client, "moving"), 1u << i % NODES);
+    }
+    tarn_close(reader);
+    harness_passed(w->h);
+}
+
+static void full_node_passes_on_to_the_next(void **state)
+{
+    struct world *w = *state;
+    struct tarn_put_options pinned = {.size = sizeof pinned, .flags = TARN_PUT_PIN};
+    char key[32];
+    int stored = 0;
+    for (int i = 0; i < 12; i++) { /* 12 MiB in all, pinned: each node ends up full */
+        snprintf(key, sizeof key, "pinned-%d", i);
+        int rc = put(w->client, key, 'p', MIB - 4096, &pinned);
+        if (rc != 0 && rc != TARN_E_FULL)
+            fail_msg("%s: %s", key, tarn_last_error());
+        stored += rc == 0;
+    }
+    assert_int_equal(stored, 12);
+    assert_int_equal(put(w->client, "one more", 'p', MIB, &pinned), TARN_E_FULL);
+    assert_int_equal(put(w->client, "giant", 'p', 5 * MIB, NULL), TARN_E_TOO_LARGE);
+    harness_passed(w->h);
+}
+
+/* --- batches ------------------------------------------------------------------------------------ */
+
+static void large_batches_with_every_size(void **state)
+{
+    struct world *w = *state;
+    enum { N = 400 };
+    static char keys[N][16];
+    static struct tarn_piece in[N], out[N];
+    static struct tarn_item items[N];
+    for (int round = 0; round < 2; round++) {
+        struct tarn_put_options o = {.size = sizeof o, .replicas = round ? 2 : 1, .flags = TARN_PUT_REPLACE};
+        for (int i = 0; i < N; i++) {
+            size_t bytes = (size_t)i * 397 % 100001;
+            snprintf(keys[i], sizeof keys[i], "batch-%d", i);
+            in[i] = (struct tarn_piece){.addr = malloc(bytes + 1), .bytes = bytes};
+            memset(in[i].addr, i + round, bytes + 1);
+            items[i] = (struct tarn_item){.key = key_of(keys[i]), .pieces = &in[i], .npieces = 1, .tensor = tarn_bytes(bytes)};
+        }
+        if (tarn_put(w->client, items, N, &o) != 0)
+            fail_msg("%s", tarn_last_error());
+        for (int i = 0; i < N; i++) {
+            out[i] = (struct tarn_piece){.addr = malloc(in[i].bytes + 1), .bytes = in[i].bytes};
+            items[i] = (struct tarn_item){.key = key_of(keys[i]), .pieces = &out[i], .npieces = 1};
+        }
+        struct tarn_client *fresh = client_with(w, round ? "tcp" : NULL);
+        if (tarn_get(fresh, items, N, NULL) != 0)
+            fail_msg("%s", tarn_last_error());
+        struct tarn_stats s = {.size = sizeof s};
+        assert_int_equal(tarn_client_stats(fresh, &s), 0);
+        assert_int_equal(s.gets, N);
+        tarn_close(fresh);
+        for (int i = 0; i < N; i++) {
+            assert_memory_equal(in[i].addr, out[i].addr, in[i].bytes);
+            free(in[i].addr);
+            free(out[i].addr);
+        }
+    }
+    harness_passed(w->h);
+}
+
+static void same_key_twice_in_a_batch(void **state)
+{
+    struct world *w = *state;
+    char a[100], b[100];
+    memset(a, 'a', sizeof a);
+    memset(b, 'b', sizeof b);
+    struct tarn_piece pa = {.addr = a, .bytes = sizeof a}, pb = {.addr = b, .bytes = sizeof b};
+    struct tarn_item items[2] = {{.key = key_of("double"), .pieces = &pa, .npieces = 1, .tensor = tarn_bytes(100)},
+                                 {.key = key_of("double"), .pieces = &pb, .npieces = 1, .tensor = tarn_bytes(100)}};
+    assert_int_equal(tarn_put(w->client, items, 2, NULL), TARN_E_EXISTS);
+    assert_int_equal(items[0].status, 0);
+    assert_int_equal(items[1].status, TARN_E_EXISTS);
+    assert_non_null(strstr(tarn_last_error(), "double"));
+    assert_int_equal(get(w->client, "double", 'a', 100), 0);
+    assert_int_equal(tarn_put(w->client, items, 2, &replace), 0);
+    assert_int_equal(get(w->client, "double", 'b', 100), 0);
+    harness_passed(w->h);
+}
+
+/* The node lets a session reserve 6 MiB at a time; the batch has far more. */
+static void batch_larger_than_the_session_may_reserve(void **state)
+{
+    struct world *w = *state;
+    enum { N = 40 };
+    static char keys[N][16];
+    struct tarn_item items[N];
+    char *data = malloc(MIB);
+    struct tarn_piece piece = {.addr = data, .bytes = MIB};
+    memset(data, 'L', MIB);
+    for (int i = 0; i < N; i++) {
+        snprintf(keys[i], sizeof keys[i], "limit-%d", i);
+        items[i] = (struct tarn_item){.key = key_of(keys[i]), .pieces = &piece, .npieces = 1, .tensor = tarn_bytes(MIB)};
+    }
+    struct tarn_put_options o = {.size = sizeof o, .place = "n0"};
+    if (tarn_put(w->client, items, N, &o) != 0)
+        fail_msg("%s", tarn_last_error());
+    for (int i = 0; i < N; i++)
+        assert_int_equal(get(w->client, keys[i], 'L', MIB), 0);
+    free(data);
+    harness_passed(w->h);
+}
+
+/* --- failover ----------------------------------------------------------------------------------- */
+
+static int node_of(uint32_t copies)
+{
+    return __builtin_ctz(copies);
+}
+
+/* Whichever copy the reader would have taken: all of its first holder's gets go on by the second. */
+static void killed_replica_is_not_waited_for(void **state)
+{
+    struct world *w = *state;
+    struct tarn_client *c = client_with(w, "tcp");
+    char key[32];
+    for (int i = 0; i < 20; i++) {
+        snprintf(key, sizeof key, "r-%d", i);
+        assert_int_equal(put(c, key, 'r', 100000, &twice), 0);
+        assert_int_equal(get(c, key, 'r', 100000), 0);
+    }
+    harness_kill(w->nodes[node_of(copies_of(c, "r-0"))]->process);
+    uint64_t before = harness_now_ms();
+    for (int i = 0; i < 20; i++) {
+        snprintf(key, sizeof key, "r-%d", i);
+        if (get(c, key, 'r', 100000) != 0)
+            fail_msg("%s: %s", key, tarn_last_error());
+    }
+    assert_true(harness_now_ms() - before < 2000);
+    tarn_close(c);
+    harness_passed(w->h);
+}
+
+static void only_copy_on_a_killed_node_is_said_at_once(void **state)
+{
+    struct world *w = *state;
+    char key[32];
+    key_on(w, 1, key);
+    assert_int_equal(get(w->client, key, 'x', 10), 0);
+    harness_kill(w->nodes[1]->process);
+    uint64_t before = harness_now_ms();
+    /* By shared memory the dead node's pool could still be read for the instant until its end is seen. */
+    HARNESS_UNTIL(get(w->client, key, 'x', 10) != 0, 2000);
+    int rc = get(w->client, key, 'x', 10);
+    assert_true(rc == TARN_E_NODE_DOWN || rc == TARN_E_NOT_FOUND);
+    assert_true(harness_now_ms() - before < 2000);
+    /* The key can be put again, elsewhere. */
+    HARNESS_UNTIL(put(w->client, key, 'y', 10, &replace) == 0, 5000);
+    assert_int_equal(get(w->client, key, 'y', 10), 0);
+    harness_passed(w->h);
+}
+
+static void paused_node_costs_one_bounded_delay(void **state)
+{
+    struct world *w = *state;
+    struct tarn_client *c = client_with(w, "tcp");
+    char key[32];
+    for (int i = 0; i < 20; i++) {
+        snprintf(key, sizeof key, "p-%d", i);
+        assert_int_equal(put(c, key, 'p', 50000, &twice), 0);
+        assert_int_equal(get(c, key, 'p', 50000), 0);
+    }
+    harness_signal(w->nodes[0]->process, SIGSTOP);
+    uint64_t before = harness_now_ms(), longest = 0;
+    for (int i = 0; i < 20; i++) {
+        uint64_t begin = harness_now_ms();
+        snprintf(key, sizeof key, "p-%d", i);
+        if (get(c, key, 'p', 50000) != 0)
+            fail_msg("%s: %s", key, tarn_last_error());
+        uint64_t took = harness_now_ms() - begin;
+        longest = took > longest ? took : longest;
+    }
+    assert_true(longest < 1500);
+    assert_true(harness_now_ms() - before < longest + 1500); /* once, not once a get */
+    /* Puts go elsewhere, too. */
+    before = harness_now_ms();
+    for (int i = 0; i < 10; i++) {
+        snprintf(key, sizeof key, "q-%d", i);
+        if (put(c, key, 'q', 50000, NULL) != 0)
+            fail_msg("%s: %s", key, tarn_last_error());
+    }
+    assert_true(harness_now_ms() - before < 2000);
+    harness_signal(w->nodes[0]->process, SIGCONT);
+    /* It is taken back by itself. */
+    struct tarn_put_options there = {.size = sizeof there, .place = "n0", .flags = TARN_PUT_REPLACE};
+    HARNESS_UNTIL(put(c, "back", 'b', 100, &there) == 0, 10000);
+    assert_int_equal(get(c, "back", 'b', 100), 0);
+    tarn_close(c);
+    harness_passed(w->h);
+}
+
+static bool nothing_reserved(const struct harness_node *n)
+{
+    redisReply *reply = harness_call(n->control, "INFO", "pools", NULL);
+    bool none = strstr(reply->str, ",reserved=0,") != NULL;
+    freeReplyObject(reply);
+    return none;
+}
+
+/* The answer to RESERVE comes after the caller has given up: its room must not be lost. */
+static void late_reservation_is_given_back(void **state)
+{
+    struct world *w = *state;
+    struct tarn_put_options there = {.size = sizeof there, .place = "n0", .timeout_ms = 300};
+    assert_int_equal(put(w->client, "early", 'e', 1000, &there), 0);
+    harness_signal(w->nodes[0]->process, SIGSTOP);
+    uint64_t before = harness_now_ms();
+    assert_int_equal(put(w->client, "late", 'l', 1000, &there), TARN_E_TIMEOUT);
+    assert_true(harness_now_ms() - before < 1500);
+    harness_signal(w->nodes[0]->process, SIGCONT);
+    HARNESS_UNTIL(nothing_reserved(w->nodes[0]), 5000);
+    HARNESS_UNTIL(put(w->client, "late", 'l', 1000, &there) == 0, 5000);
+    harness_passed(w->h);
+}
+
+static void node_that_comes_later_is_found(void **state)
+{
+    struct world *w = *state;
+    struct harness_node *n3 = harness_node_start(w->h, "n3", w->redis, "--pool", "cpu0:bytes=16M", NULL);
+    struct tarn_client *other = client_with(w, NULL);
+    struct tarn_put_options there = {.size = sizeof there, .place = "n3"};
+    assert_non_null(n3);
+    assert_int_equal(put(other, "new", 'n', 1000, &there), 0);
+    assert_int_equal(get(w->client, "new", 'n', 1000), 0); /* this client was opened before n3 */
+    assert_int_equal(put(w->client, "new2", 'n', 1000, &there), 0);
+    tarn_close(other);
+    harness_passed(w->h);
+}
+
+static void hits_and_cache_outlive_redis(void **state)
+{
+    struct world *w = *state;
+    struct tarn_key keys[2] = {key_of("known"), key_of("unknown")};
+    char data[1000];
+    struct tarn_piece piece = {.addr = data, .bytes = sizeof data};
+    struct tarn_item item = {.key = keys[0], .pieces = &piece, .npieces = 1};
+    struct tarn_hits *hits;
+    assert_int_equal(put(w->client, "known", 'k', 1000, NULL), 0);
+    struct tarn_client *fresh = client_with(w, NULL);
+    assert_int_equal(tarn_lookup(fresh, keys, 2, NULL, &hits), 0);
+    assert_int_equal(tarn_hits_state(hits, 0), TARN_STATE_HIT);
+    assert_int_equal(tarn_hits_state(hits, 1), TARN_STATE_MISS);
+    harness_kill(w->redis->process);
+    struct tarn_get_options o = {.size = sizeof o, .hits = hits};
+    assert_int_equal(tarn_get(fresh, &item, 1, &o), 0);
+    assert_int_equal(get(w->client, "known", 'k', 1000), 0);
+    int rc = get_within(w->client, "unknown", 'u', 10, 500);
+    assert_true(rc == TARN_E_DIRECTORY || rc == TARN_E_TIMEOUT);
+    tarn_hits_free(hits);
+    tarn_close(fresh);
+    harness_passed(w->h);
+}
+
+/* --- views -------------------------------------------------------------------------------------- */
+
+static void view_stays_whatever_happens_to_the_object(void **state)
+{
+    struct world *w = *state;
+    struct tarn_key k = key_of("seen");
+    struct tarn_view v;
+    assert_int_equal(put(w->client, "seen", 'v', 100000, NULL), 0);
+    assert_int_equal(tarn_view(w->client, &k, 0, &v), 0);
+    assert_int_equal(v.tensor.bytes, 100000);
+    assert_int_equal(put(w->client, "seen", 'w', 100000, &replace), 0);
+    for (int i = 0; i < 60; i++) { /* each node's 4 MiB are written several times over */
+        char key[32];
+        snprintf(key, sizeof key, "flood-%d", i);
+        assert_int_equal(put(w->client, key, 'f', MIB / 2, NULL), 0);
+    }
+    for (size_t i = 0; i < 100000; i++)
+        if (((const char *)v.addr)[i] != 'v')
+            fail_msg("byte %zu of the view has changed", i);
+    tarn_release(w->client, &v);
+    struct tarn_key none = key_of("nothing");
+    assert_int_equal(tarn_view(w->client, &none, 0, &v), TARN_E_NOT_FOUND);
+    struct tarn_client *far = client_with(w, "tcp");
+    assert_int_equal(put(far, "far", 'f', 10, NULL), 0);
+    k = key_of("far");
+    assert_int_equal(tarn_view(far, &k, 0, &v), TARN_E_NOT_REACHABLE);
+    tarn_close(far);
+    harness_passed(w->h);
+}
+
+/* --- submitted operations ----------------------------------------------------------------------- */
+
+static void sixty_four_gets_in_flight(void **state)
+{
+    struct world *w = *state;
+    enum { N = 64 };
+    struct tarn_client *c = client_with(w, "tcp");
+    static char keys[N][16], data[N][5000];
+    struct tarn_piece pieces[N];
+    struct tarn_item items[N];
+    bool seen[N] = {false};
+    for (int i = 0; i < N; i++) {
+        snprintf(keys[i], sizeof keys[i], "async-%d", i);
+        if (i % 8) /* every eighth is a miss */
+            assert_int_equal(put(c, keys[i], (char)('0' + i), 5000, NULL), 0);
+    }
+    for (int i = 0; i < N; i++) {
+        tarn_op op;
+        pieces[i] = (struct tarn_piece){.addr = data[i], .bytes = sizeof data[i]};
+        items[i] = (struct tarn_item){.key = key_of(keys[i]), .pieces = &pieces[i], .npieces = 1};
+        assert_int_equal(tarn_submit_get(c, &items[i], 1, NULL, (uint64_t)i, &op), 0);
+    }
+    for (int left = N; left > 0;) {
+        struct tarn_completion done[10];
+        struct pollfd fd = {tarn_event_fd(c), POLLIN, 0};
+        assert_int_equal(poll(&fd, 1, TIMEOUT_MS), 1);
+        int n = tarn_drain(c, done, 10);
+        for (int k = 0; k < n; k++) {
+            int i = (int)done[k].cookie;
+            assert_false(seen[i]);
+            seen[i] = true;
+            assert_int_equal(done[k].status, i % 8 ? 0 : TARN_E_NOT_FOUND);
+            assert_int_equal(items[i].status, done[k].status);
+            for (size_t b = 0; i % 8 && b < sizeof data[i]; b++)
+                assert_int_equal(data[i][b], '0' + i);
+        }
+        left -= n;
+    }
+    struct pollfd fd = {tarn_event_fd(c), POLLIN, 0};
+    assert_int_equal(poll(&fd, 1, 0), 0);
+    tarn_close(c);
+    harness_passed(w->h);
+}
+
+/* On a paused node a get can only end by being canceled; others that share its link go on when it wakes. */
+static void canceled_get_ends_at_once_and_alone(void **state)
+{
+    struct world *w = *state;
+    struct tarn_client *c = client_with(w, "tcp");
+    struct tarn_put_options there = {.size = sizeof there, .place = "n0"};
+    char a[1000], b[1000];
+    struct tarn_piece pa = {.addr = a, .bytes = 1000}, pb = {.addr = b, .bytes = 1000};
+    struct tarn_item ia = {.key = key_of("a"), .pieces = &pa, .npieces = 1},
+                     ib = {.key = key_of("b"), .pieces = &pb, .npieces = 1};
+    struct tarn_completion done;
+    tarn_op oa, ob;
+    assert_int_equal(put(c, "a", 'a', 1000, &there), 0);
+    assert_int_equal(put(c, "b", 'b', 1000, &there), 0);
+    assert_int_equal(get(c, "a", 'a', 1000), 0);
+    harness_signal(w->nodes[0]->process, SIGSTOP);
+    assert_int_equal(tarn_submit_get(c, &ia, 1, NULL, 1, &oa), 0);
+    assert_int_equal(tarn_submit_get(c, &ib, 1, NULL, 2, &ob), 0);
+    assert_int_equal(tarn_wait(c, oa, 50, &done), TARN_E_TIMEOUT);
+    uint64_t before = harness_now_ms();
+    assert_int_equal(tarn_cancel(c, oa), 0);
+    assert_true(harness_now_ms() - before < 1000);
+    memset(a, 'z', sizeof a);
+    assert_int_equal(tarn_wait(c, oa, 0, &done), 0);
+    assert_int_equal(done.status, TARN_E_CANCELED);
+    harness_signal(w->nodes[0]->process, SIGCONT);
+    assert_int_equal(tarn_wait(c, ob, 0, &done), 0);
+    if (done.status != 0)
+        fail_msg("the other get: %s", done.error);
+    assert_int_equal(b[999], 'b');
+    for (size_t i = 0; i < sizeof a; i++)
+        assert_int_equal(a[i], 'z');
+    tarn_close(c);
+    harness_passed(w->h);
+}
+
+static void close_ends_operations_in_flight(void **state)
+{
+    struct world *w = *state;
+    struct tarn_client *c = client_with(w, "tcp");
+    enum { N = 20 };
+    static char data[N][1000];
+    static char keys[N][16];
+    struct tarn_piece pieces[N];
+    struct tarn_item items[N];
+    for (int i = 0; i < N; i++) {
+        snprintf(keys[i], sizeof keys[i], "c-%d", i);
+        assert_int_equal(put(c, keys[i], 'c', 1000, &twice), 0);
+    }
+    for (int i = 0; i < NODES; i++)
+        harness_signal(w->nodes[i]->process, SIGSTOP);
+    for (int i = 0; i < N; i++) {
+        pieces[i] = (struct tarn_piece){.addr = data[i], .bytes = 1000};
+        items[i] = (struct tarn_item){.key = key_of(keys[i]), .pieces = &pieces[i], .npieces = 1, .tensor = tarn_bytes(1000)};
+        tarn_op op;
+        if (i % 2)
+            assert_int_equal(tarn_submit_get(c, &items[i], 1, NULL, 0, &op), 0);
+        else
+            assert_int_equal(tarn_submit_put(c, &items[i], 1, &replace, 0, &op), 0);
+    }
+    uint64_t before = harness_now_ms();
+    tarn_close(c);
+    assert_true(harness_now_ms() - before < 3000);
+    memset(data, 'z', sizeof data);
+    for (int i = 0; i < NODES; i++)
+        harness_signal(w->nodes[i]->process, SIGCONT);
+    for (int i = 0; i < N; i++)
+        for (size_t b = 0; b < 1000; b++)
+            assert_int_equal(data[i][b], 'z');
+    harness_passed(w->h);
+}
+
+static void register_knows_what_is_in_flight(void **state)
+{
+    struct world *w = *state;
+    struct tarn_client *c = client_with(w, "tcp");
+    struct tarn_put_options there = {.size = sizeof there, .place = "n0"};
+    char data[1000];
+    struct tarn_piece piece = {.addr = data, .bytes = 1000};
+    struct tarn_item item = {.key = key_of("reg"), .pieces = &piece, .npieces = 1};
+    struct tarn_completion done;
+    struct tarn_mr *mr;
+    tarn_op op;
+    assert_int_equal(tarn_register(c, data, sizeof data, TARN_MEMORY_HOST, &mr), 0);
+    assert_int_equal(put(c, "reg", 'r', 1000, &there), 0);
+    harness_signal(w->nodes[0]->process, SIGSTOP);
+    assert_int_equal(tarn_submit_get(c, &item, 1, NULL, 0, &op), 0);
+    assert_int_equal(tarn_deregister(c, mr), TARN_E_BUSY);
+    assert_int_equal(tarn_cancel(c, op), 0);
+    assert_int_equal(tarn_deregister(c, mr), 0);
+    assert_int_equal(tarn_drain(c, &done, 1), 1);
+    harness_signal(w->nodes[0]->process, SIGCONT);
+    tarn_close(c);
+    harness_passed(w->h);
+}
+
+/* --- readers under a writer --------------------------------------------------------------------- */
+
+struct torn {
+    struct tarn_client *client;
+    size_t bytes;
+    _Atomic bool stop;
+    _Atomic uint64_t puts;
+    int failed; /* the writer's */
+};
+
+static void *keep_replacing(void *arg)
+{
+    struct torn *t = arg;
+    uint64_t *data = malloc(t->bytes);
+    struct tarn_piece piece = {.addr = data, .bytes = t->bytes};
+    for (uint64_t v = 1; !atomic_load(&t->stop) && t->failed == 0; v++) {
+        struct tarn_item item = {.key = key_of("torn"), .pieces = &piece, .npieces = 1, .tensor = tarn_bytes(t->bytes)};
+        for (size_t i = 0; i < t->bytes / 8; i++)
+            data[i] = v;
+        t->failed = tarn_put(t->client, &item, 1, &replace);
+        atomic_fetch_add(&t->puts, 1);
+    }
+    free(data);
+    return NULL;
+}
+
+/* Every read succeeds, is of one version, and versions never go back. */
+static void readers_see_whole_versions_by(struct world *w, const char *transport, size_t bytes)
+{
+    struct torn t = {.client = client_with(w, transport), .bytes = bytes};
+    struct tarn_client *reader = client_with(w, transport);
+    uint64_t *data = calloc(1, bytes), last = 0, reads = 0;
+    pthread_t thread;
+    assert_int_equal(put(t.client, "torn", 0, bytes, &replace), 0);
+    assert_int_equal(pthread_create(&thread, NULL, keep_replacing, &t), 0);
+    for (uint64_t end = harness_now_ms() + 1500; harness_now_ms() < end; reads++) {
+        struct tarn_piece piece = {.addr = data, .bytes = bytes};
+        struct tarn_item item = {.key = key_of("torn"), .pieces = &piece, .npieces = 1};
+        if (tarn_get(reader, &item, 1, NULL) != 0)
+            fail_msg("refused read: %s", tarn_last_error());
+        for (size_t i = 1; i < bytes / 8; i++)
+            if (data[i] != data[0])
+                fail_msg("torn read: %lu at 0, %lu at %zu", (unsigned long)data[0], (unsigned long)data[i], i);
+        if (data[0] < last)
+            fail_msg("version %lu after %lu", (unsigned long)data[0], (unsigned long)last);
+        last = data[0];
+    }
+    atomic_store(&t.stop, true);
+    pthread_join(thread, NULL);
+    assert_int_equal(t.failed, 0);
+    assert_true(reads > 10);
+    assert_true(atomic_load(&t.puts) > 10);
+    tarn_close(reader);
+    tarn_close(t.client);
+    free(data);
+}
+
+static void no_torn_and_no_refused_read_by_shm(void **state)
+{
+    struct world *w = *state;
+    readers_see_whole_versions_by(w, "shm", 4096);
+    readers_see_whole_versions_by(w, "shm", 2 * MIB);
+    harness_passed(w->h);
+}
+
+static void no_torn_and_no_refused_read_by_tcp(void **state)
+{
+    struct world *w = *state;
+    readers_see_whole_versions_by(w, "tcp", 4096);
+    readers_see_whole_versions_by(w, "tcp", 2 * MIB);
+    harness_passed(w->h);
+}
+
+/* --- the rest ----------------------------------------------------------------------------------- */
+
+static void forked_child_is_refused(void **state)
+{
+    struct world *w = *state;
+    assert_int_equal(put(w->client, "fork", 'f', 10, NULL), 0);
+    pid_t pid = fork();
+    if (pid == 0) {
+        struct tarn_key k = key_of("fork");
+        struct tarn_hits *hits;
+        int rc = tarn_lookup(w->client, &k, 1, NULL, &hits);
+        tarn_close(w->client);
+        _exit(rc == TARN_E_CLOSED ? 0 : 1);
+    }
+    int status;
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    assert_int_equal(get(w->client, "fork", 'f', 10), 0);
+    harness_passed(w->h);
+}
+
+static int count_nodes(void *arg, const struct tarn_node_info *n)
+{
+    assert_true(n->same_host);
+    assert_int_equal(n->npools, 1);
+    assert_string_equal(n->pools[0].transport, "shm");
+    ++*(int *)arg;
+    return 0;
+}
+
+static int count_objects(void *arg, const struct tarn_object *o)
+{
+    assert_string_equal(o->copies[0].transport, "shm");
+    ++*(int *)arg;
+    return 0;
+}
+
+static void what_there_is_can_be_seen(void **state)
+{
+    struct world *w = *state;
+    struct tarn_key k = key_of("shown-1"), none = key_of("none");
+    int nodes = 0, objects = 0;
+    assert_int_equal(put(w->client, "shown-1", 's', 10, NULL), 0);
+    assert_int_equal(put(w->client, "shown-2", 's', 10, NULL), 0);
+    assert_int_equal(put(w->client, "other", 's', 10, NULL), 0);
+    assert_int_equal(tarn_nodes(w->client, 0, count_nodes, &nodes), 0);
+    assert_int_equal(nodes, NODES);
+    assert_int_equal(tarn_list(w->client, "shown-*", 0, count_objects, &objects), 0);
+    assert_int_equal(objects, 2);
+    assert_int_equal(tarn_stat(w->client, &none, 0, count_objects, &objects), TARN_E_NOT_FOUND);
+    assert_int_equal(tarn_touch(w->client, &k, 1), 0);
+    assert_int_equal(tarn_pin(w->client, &k, 0, 0), 0);
+    assert_int_equal(tarn_unpin(w->client, &k, 0), 0);
+    assert_int_equal(tarn_pin(w->client, &none, 0, 0), TARN_E_NOT_FOUND);
+    harness_passed(w->h);
+}
+
+#define CASE(test_) cmocka_unit_test_setup_teardown(test_, setup, teardown)
+#define SMALL(test_) cmocka_unit_test_setup_teardown(test_, setup_small, teardown)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        CASE(copies_go_where_they_are_asked_to),
+        CASE(replaced_on_another_node_is_never_read_again),
+        SMALL(full_node_passes_on_to_the_next),
+        CASE(large_batches_with_every_size),
+        CASE(same_key_twice_in_a_batch),
+        cmocka_unit_test_setup_teardown(batch_larger_than_the_session_may_reserve, setup_limited, teardown),
+        CASE(killed_replica_is_not_waited_for),
+        CASE(only_copy_on_a_killed_node_is_said_at_once),
+        CASE(paused_node_costs_one_bounded_delay),
+        CASE(late_reservation_is_given_back),
+        CASE(node_that_comes_later_is_found),
+        CASE(hits_and_cache_outlive_redis),
+        SMALL(view_stays_whatever_happens_to_the_object),
+        CASE(sixty_four_gets_in_flight),
+        CASE(canceled_get_ends_at_once_and_alone),
+        CASE(close_ends_operations_in_flight),
+        CASE(register_knows_what_is_in_flight),
+        CASE(no_torn_and_no_refused_read_by_shm),
+        CASE(no_torn_and_no_refused_read_by_tcp),
+        CASE(forked_child_is_refused),
+        CASE(what_there_is_can_be_seen),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,220 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A real tarnd on a real Redis: how a node starts, what it refuses to start with, how it ends. */
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "tests/node_client.h"
+
+#define OBJECT "tarn:default:o:"
+
+/* --- the end of a node -------------------------------------------------------------------------- */
+
+static void drain_waits_for_puts_in_flight_and_withdraws(void **state)
+{
+    struct node_world *w = *state;
+    struct node_client c = node_connect(w->node->control);
+    struct node_grant refused;
+    assert_string_equal(node_put(&c, "absent", "stored", 100), "");
+    struct node_grant g = node_reserve(&c, "absent", "in-flight", 100);
+    harness_signal(w->node->process, SIGTERM);
+    HARNESS_UNTIL(!strcmp(node_info(w->node->control, "state"), "draining"), 5000);
+    assert_prefix(node_try_reserve(&c, "absent", "new", 100, &refused), "BUSY");
+    redisReply *r = harness_redis_call(w->redis, "HGET", "tarn:default:node:node0", "state", NULL);
+    assert_string_equal(r->str, "draining");
+    freeReplyObject(r);
+    r = node_commit(&c, &g, "5000");
+    assert_int_equal(r->type, REDIS_REPLY_ARRAY);
+    freeReplyObject(r);
+    assert_int_equal(harness_wait(w->node->process, 10000), 0);
+    assert_int_equal(harness_redis_integer(w->redis, "KEYS", "tarn:*", NULL), 0);
+    node_close(&c);
+    harness_passed(w->h);
+}
+
+static void drain_gives_up_stuck_reservations(void **state)
+{
+    struct node_world *w = *state;
+    struct harness_node *n = harness_node_start(w->h, "stuck", w->redis, "--pool", "p:bytes=1M",
+                                                "--drain-timeout-ms", "200", NULL);
+    struct node_client c = node_connect(n->control);
+    node_reserve(&c, "absent", "never", 100);
+    freeReplyObject(harness_command(c.resp, "DRAIN", NULL));
+    assert_int_equal(harness_wait(n->process, 5000), 0);
+    node_close(&c);
+    harness_passed(w->h);
+}
+
+static void second_signal_ends_at_once(void **state)
+{
+    struct node_world *w = *state;
+    struct node_client c = node_connect(w->node->control);
+    node_reserve(&c, "absent", "never", 100);
+    harness_signal(w->node->process, SIGHUP);
+    harness_signal(w->node->process, SIGINT);
+    HARNESS_UNTIL(!strcmp(node_info(w->node->control, "state"), "draining"), 5000);
+    harness_signal(w->node->process, SIGINT);
+    assert_int_equal(harness_wait(w->node->process, 5000), 1);
+    node_close(&c);
+    harness_passed(w->h);
+}
+
+/* --- starting ----------------------------------------------------------------------------------- */
+
+static void refuses(struct node_world *w, struct harness_process *p, int status, const char *sentence)
+{
+    (void)w;
+    assert_int_equal(harness_wait(p, 10000), status);
+    if (!strstr(harness_log(p), sentence))
+        fail_msg("no \"%s\" in: %s", sentence, harness_log(p));
+}
+
+static void second_node_of_an_id_refuses(void **state)
+{
+    struct node_world *w = *state;
+    struct harness_process *p = harness_node_spawn(
+        w->h, "node0", w->redis, "--unix", harness_path(w->h, "second.sock"), "--pool", "p:bytes=1M", NULL);
+    refuses(w, p, 1, "node id node0: the node at 127.0.0.1:");
+    freeReplyObject(harness_call(w->node->control, "PING", NULL));
+    harness_passed(w->h);
+}
+
+static void taken_port_is_named(void **state)
+{
+    struct node_world *w = *state;
+    struct harness_process *p =
+        harness_node_spawn(w->h, "n2", w->redis, "--listen", w->node->control, "--pool", "p:bytes=1M", NULL);
+    refuses(w, p, 1, w->node->control);
+    harness_passed(w->h);
+}
+
+static void absent_redis_is_named(void **state)
+{
+    struct node_world *w = *state;
+    char url[64];
+    snprintf(url, sizeof(url), "redis://127.0.0.1:%u", harness_free_port());
+    struct harness_process *p =
+        harness_node_spawn(w->h, "n3", NULL, "--redis", url, "--pool", "p:bytes=1M", NULL);
+    refuses(w, p, 1, url + strlen("redis://"));
+    harness_passed(w->h);
+}
+
+static void wrong_redis_password_is_named(void **state)
+{
+    struct node_world *w = *state;
+    struct harness_redis *locked = harness_redis_start(w->h, "right");
+    char url[64];
+    snprintf(url, sizeof(url), "redis://:wrong@127.0.0.1:%u", locked->port);
+    struct harness_process *p =
+        harness_node_spawn(w->h, "n4", NULL, "--redis", url, "--pool", "p:bytes=1M", NULL);
+    refuses(w, p, 1, "password");
+    assert_null(strstr(harness_log(p), "wrong@"));
+    struct harness_node *n = harness_node_start(w->h, "n5", locked, "--pool", "p:bytes=1M", NULL);
+    assert_int_equal(harness_redis_integer(locked, "EXISTS", "tarn:default:node:n5", NULL), 1);
+    assert_null(strstr(n->redis, "right"));
+    harness_passed(w->h);
+}
+
+static void wrong_settings_are_refused(void **state)
+{
+    static const struct {
+        const char *option, *value, *sentence;
+    } bad[] = {
+        {"--pool", "p", "no size"},
+        {"--pool", "p:bytes=0", "bytes=0"},
+        {"--pool", "p:byts=1M", "byts"},
+        {"--pool", "gpu0:bytes=1M", "GPU"},
+        {"--pool", "a/b:bytes=1M", "name"},
+        {"--id", "a b", "--id"},
+        {"--listen", "0.0.0.0:0", "0.0.0.0"},
+        {"--listen", "nonsense", "--listen"},
+        {"--heartbeat-ms", "5", "heartbeat-ms"},
+        {"--log-level", "loud", "loud"},
+        {"--evict-low", "99", "--evict-low"},
+        {"--hartbeat-ms", "100", "heartbeat-ms"},
+    };
+    struct node_world *w = *state;
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        char name[32];
+        snprintf(name, sizeof(name), "bad%zu", i);
+        const char *argv[] = {"tarnd", bad[i].option, bad[i].value, NULL};
+        refuses(w, harness_spawn(w->h, name, argv), 2, bad[i].sentence);
+    }
+    harness_passed(w->h);
+}
+
+static void pool_larger_than_memory_is_refused(void **state)
+{
+    struct node_world *w = *state;
+    struct harness_process *p = harness_node_spawn(w->h, "huge", w->redis, "--pool", "p:bytes=100T", NULL);
+    refuses(w, p, 1, "pool");
+    harness_passed(w->h);
+}
+
+static void private_redis_comes_and_goes_with_the_node(void **state)
+{
+    struct node_world *w = *state;
+    struct harness_node *n = harness_node_start(w->h, "alone", NULL, "--pool", "p:bytes=1M", NULL);
+    const char *address = n->redis + strlen("redis://");
+    struct node_client c = node_connect(n->control);
+    assert_string_equal(node_put(&c, "absent", "k", 100), "");
+    redisReply *r = harness_call(address, "EXISTS", OBJECT "k", NULL);
+    assert_int_equal(r->integer, 1);
+    freeReplyObject(r);
+    harness_signal(n->process, SIGTERM);
+    assert_int_equal(harness_wait(n->process, 10000), 0);
+    struct tarn_addr a;
+    int fd;
+    assert_int_equal(tarn_addr_parse(address, "redis", &a), 0);
+    assert_int_not_equal(tarn_net_connect(&a, tarn_deadline(1000), &fd), 0);
+    node_close(&c);
+
+    /* Killed, the node takes its Redis along, too. */
+    n = harness_node_start(w->h, "killed", NULL, "--pool", "p:bytes=1M", NULL);
+    assert_int_equal(tarn_addr_parse(n->redis + strlen("redis://"), "redis", &a), 0);
+    harness_kill(n->process);
+    HARNESS_UNTIL(tarn_net_connect(&a, tarn_deadline(1000), &fd) || close(fd), 5000);
+    harness_passed(w->h);
+}
+
+static void texts_are_printed(void **state)
+{
+    static const struct {
+        const char *flag, *part;
+    } texts[] = {{"--help", "--pool"},
+                 {"--version", "tarnd "},
+                 {"--man", ".Nm tarnd"},
+                 {"--markdown", "tarnd"},
+                 {"--print-conf", "heartbeat-ms = 1000"}};
+    struct node_world *w = *state;
+    for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++) {
+        struct harness_process *p;
+        assert_int_equal(harness_run(w->h, &p, "tarnd", texts[i].flag, NULL), 0);
+        if (!strstr(harness_stdout(p, NULL), texts[i].part))
+            fail_msg("%s: no \"%s\"", texts[i].flag, texts[i].part);
+    }
+    harness_passed(w->h);
+}
+
+#define WITH_NODE(test_) cmocka_unit_test_setup_teardown(test_, node_world_with_node, node_world_end)
+#define WITH_REDIS(test_) cmocka_unit_test_setup_teardown(test_, node_world, node_world_end)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        WITH_NODE(drain_waits_for_puts_in_flight_and_withdraws),
+        WITH_REDIS(drain_gives_up_stuck_reservations),
+        WITH_NODE(second_signal_ends_at_once),
+        WITH_NODE(second_node_of_an_id_refuses),
+        WITH_NODE(taken_port_is_named),
+        WITH_REDIS(absent_redis_is_named),
+        WITH_REDIS(wrong_redis_password_is_named),
+        WITH_REDIS(wrong_settings_are_refused),
+        WITH_REDIS(pool_larger_than_memory_is_refused),
+        WITH_REDIS(private_redis_comes_and_goes_with_the_node),
+        WITH_REDIS(texts_are_printed),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
