@@ -66,7 +66,8 @@ static int hello(struct tarn_call *call, uint64_t deadline_ns, const struct tarn
         /* Over the Unix socket another host's node may have the path; over TCP the node was restarted. */
         if (!call->local)
             atomic_store(&r->superseded, true);
-        return tarn_fail(TARN_E_NODE_DOWN, "%s: was restarted; what it held is gone", tarn_remote_text(r, who));
+        return tarn_fail(TARN_E_NODE_DOWN, "%s: was restarted; what it held is gone",
+                         tarn_remote_text(r, who));
     }
     if (call->local)
         atomic_store(&r->local, true);
@@ -116,7 +117,8 @@ static int addresses(struct tarn_remote *r, struct tarn_addr *local, struct tarn
     return tarn_addr_parse(control, "the node's record", tcp);
 }
 
-int tarn_call_connect(struct tarn_remote *r, uint64_t deadline_ns, const struct tarn_stop *stop, struct tarn_call **call_p)
+int tarn_call_connect(struct tarn_remote *r, uint64_t deadline_ns, const struct tarn_stop *stop,
+                      struct tarn_call **call_p)
 {
     struct tarn_addr local, tcp;
     int rc = addresses(r, &local, &tcp);
@@ -220,7 +222,8 @@ void tarn_call_give(struct tarn_call *call)
 
 /* --- one command -------------------------------------------------------------------------------- */
 
-int tarn_call_send(struct tarn_call *call, int argc, const char *const *argv, const size_t *lens, uint64_t deadline_ns)
+int tarn_call_send(struct tarn_call *call, int argc, const char *const *argv, const size_t *lens,
+                   uint64_t deadline_ns)
 {
     int rc = tarn_resp_append(call->resp, argc, argv, lens);
 
@@ -242,7 +245,8 @@ static int wait_reply(struct tarn_call *call, uint64_t deadline_ns, const struct
             return tarn_fail(TARN_E_CANCELED, "canceled by the caller");
         uint64_t now = tarn_now_ns();
         if (now >= deadline_ns)
-            return tarn_fail(TARN_E_TIMEOUT, "%s: no answer in time: raise the call's timeout or look at the node",
+            return tarn_fail(TARN_E_TIMEOUT,
+                             "%s: no answer in time: raise the call's timeout or look at the node",
                              tarn_remote_text(call->remote, who));
         struct timespec left = {(time_t)((deadline_ns - now) / TARN_NS_PER_S),
                                 (long)((deadline_ns - now) % TARN_NS_PER_S)};
@@ -256,7 +260,8 @@ static int wait_reply(struct tarn_call *call, uint64_t deadline_ns, const struct
     }
 }
 
-int tarn_call_reply(struct tarn_call *call, uint64_t deadline_ns, const struct tarn_stop *stop, redisReply **reply_p)
+int tarn_call_reply(struct tarn_call *call, uint64_t deadline_ns, const struct tarn_stop *stop,
+                    redisReply **reply_p)
 {
     redisReply *reply;
     char who[352];
@@ -346,8 +351,8 @@ int tarn_words_send(const struct tarn_words *a, struct tarn_call *call, uint64_t
     return tarn_call_send(call, a->n, a->argv, a->lens, deadline_ns);
 }
 
-int tarn_words_call(const struct tarn_words *a, struct tarn_remote *r, uint64_t deadline_ns, const struct tarn_stop *stop,
-                   redisReply **reply_p)
+int tarn_words_call(const struct tarn_words *a, struct tarn_remote *r, uint64_t deadline_ns,
+                    const struct tarn_stop *stop, redisReply **reply_p)
 {
     struct tarn_call *call;
     char who[352];

@@ -2,6 +2,7 @@
 /* Opening and closing a client, its options and figures, and the small helpers every call begins with. */
 #include "client/client.h"
 
+#include <errno.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -27,6 +28,23 @@ int tarn_client_enter(struct tarn_client *c)
     if (atomic_load_explicit(c->alive, memory_order_relaxed) == 0)
         return tarn_fail(TARN_E_CLOSED, "client: opened before fork(): open one of its own in the child");
     return 0;
+}
+
+void tarn_cond_init(pthread_cond_t *cond)
+{
+    pthread_condattr_t attr;
+
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_cond_init(cond, &attr);
+    pthread_condattr_destroy(&attr);
+}
+
+bool tarn_cond_wait(pthread_cond_t *cond, pthread_mutex_t *lock, uint64_t deadline_ns)
+{
+    struct timespec until = {(time_t)(deadline_ns / TARN_NS_PER_S), (long)(deadline_ns % TARN_NS_PER_S)};
+
+    return pthread_cond_timedwait(cond, lock, &until) != ETIMEDOUT;
 }
 
 int tarn_thread_start(pthread_t *t, void *(*fn)(void *), void *arg)
@@ -62,7 +80,8 @@ const char *tarn_key_text(const struct tarn_key *k, char out[96])
         return out;
     if (head.bytes == 0 || tarn_key_escape(&head, out, 93) < 0)
         out[0] = '\0';
-    return strcat(out, "..");
+    memcpy(out + strlen(out), "..", 3);
+    return out;
 }
 
 /* --- verdicts ----------------------------------------------------------------------------------- */
@@ -76,8 +95,8 @@ void tarn_verdict_note(struct tarn_verdict *v, size_t i, int code)
     snprintf(v->text, sizeof v->text, "%s", tarn_last_error());
 }
 
-void tarn_verdict_say(struct tarn_verdict *v, size_t i, int code, const char *verb, const struct tarn_key *key,
-                      const char *fmt, ...)
+void tarn_verdict_say(struct tarn_verdict *v, size_t i, int code, const char *verb,
+                      const struct tarn_key *key, const char *fmt, ...)
 {
     char name[96], why[sizeof v->text];
     va_list ap;
@@ -130,6 +149,7 @@ static int client_init(struct tarn_client *c, const struct tarn_options *o)
     c->session = tarn_random64();
     pthread_rwlock_init(&c->nodes_lock, NULL);
     pthread_mutex_init(&c->refresh_lock, NULL);
+    tarn_cond_init(&c->refresh_done);
     pthread_mutex_init(&c->monitor.lock, NULL);
     c->monitor.wake_fd = -1;
 
@@ -172,8 +192,8 @@ int tarn_open(const struct tarn_options *given, struct tarn_client **c_p)
     if (rc == 0)
         rc = tarn_cache_new(o.cache_entries ? o.cache_entries : 1u << 20, &c->cache);
     if (rc == 0)
-        rc = tarn_directory_open(setting(o.redis, "TARN_REDIS", "redis://127.0.0.1:6379"), o.ns ? o.ns : "default",
-                                 &c->log, deadline, &c->directory);
+        rc = tarn_directory_open(setting(o.redis, "TARN_REDIS", "redis://127.0.0.1:6379"),
+                                 o.ns ? o.ns : "default", &c->log, deadline, &c->directory);
     if (rc == 0)
         rc = tarn_remotes_refresh(c, deadline);
     if (rc == 0)
@@ -216,6 +236,7 @@ void tarn_close(struct tarn_client *c)
     if (c->alive)
         munmap(c->alive, (size_t)sysconf(_SC_PAGESIZE));
     pthread_mutex_destroy(&c->monitor.lock);
+    pthread_cond_destroy(&c->refresh_done);
     pthread_mutex_destroy(&c->refresh_lock);
     pthread_rwlock_destroy(&c->nodes_lock);
     free(c->secret);

@@ -232,7 +232,8 @@ bool tarn_remote_reap(struct tarn_remote *r);
 int tarn_call_take(struct tarn_remote *r, bool local_only, uint64_t deadline_ns, const struct tarn_stop *stop,
                    struct tarn_call **call_p);
 /* A new one, never from the pool; does not judge the node's health. */
-int tarn_call_connect(struct tarn_remote *r, uint64_t deadline_ns, const struct tarn_stop *stop, struct tarn_call **call_p);
+int tarn_call_connect(struct tarn_remote *r, uint64_t deadline_ns, const struct tarn_stop *stop,
+                      struct tarn_call **call_p);
 /* Back to the pool; a connection that still owes a reply is looked after by the keeper. NULL is allowed. */
 void tarn_call_give(struct tarn_call *call);
 void tarn_call_drop(struct tarn_call *call);
@@ -262,7 +263,7 @@ void tarn_words_free(struct tarn_words *a);
 int tarn_words_send(const struct tarn_words *a, struct tarn_call *call, uint64_t deadline_ns);
 /* Sends and waits. */
 int tarn_words_call(const struct tarn_words *a, struct tarn_remote *r, uint64_t deadline_ns,
-                   const struct tarn_stop *stop, redisReply **reply_p);
+                    const struct tarn_stop *stop, redisReply **reply_p);
 
 /* --- links (link.c) ----------------------------------------------------------------------------- */
 
@@ -271,8 +272,8 @@ int tarn_words_call(const struct tarn_words *a, struct tarn_remote *r, uint64_t 
  * the caller's own until tarn_link_give or tarn_link_close. NODE_DOWN and TIMEOUT set the node aside;
  * other errors mark the side unreachable for a while. stop may be NULL.
  */
-int tarn_link_take(struct tarn_remote *r, int t, bool write, uint64_t deadline_ns, const struct tarn_stop *stop,
-                   struct tarn_linked **l_p, bool *fresh_p);
+int tarn_link_take(struct tarn_remote *r, int t, bool write, uint64_t deadline_ns,
+                   const struct tarn_stop *stop, struct tarn_linked **l_p, bool *fresh_p);
 void tarn_link_give(struct tarn_remote *r, int t, bool write, struct tarn_linked *l);
 void tarn_link_close(struct tarn_linked *l);
 /* The pooled links of a side are doubtful (one of them was dead): closes them. */
@@ -398,7 +399,9 @@ struct tarn_client {
     struct tarn_remote *nodes; /* by (id, epoch) */
     uint64_t pass;
     _Atomic uint64_t refreshed_ns;
-    pthread_mutex_t refresh_lock; /* one refresh at a time */
+    pthread_mutex_t refresh_lock; /* one refresh at a time: the others wait for it */
+    pthread_cond_t refresh_done;
+    bool refreshing;
 
     struct tarn_monitor monitor;
     struct tarn_ops_queue *ops;
@@ -415,6 +418,9 @@ static inline void tarn_count(struct tarn_client *c, uint32_t stripe, enum tarn_
 
 /* 0, or CLOSED in a forked child, INVALID for NULL. Begins every public call. */
 int tarn_client_enter(struct tarn_client *c);
+/* Conditions on CLOCK_MONOTONIC. tarn_cond_wait: false when the deadline has passed. */
+void tarn_cond_init(pthread_cond_t *cond);
+bool tarn_cond_wait(pthread_cond_t *cond, pthread_mutex_t *lock, uint64_t deadline_ns);
 /* A thread with all signals blocked, so that the application's handlers run on its own threads. */
 int tarn_thread_start(pthread_t *t, void *(*fn)(void *), void *arg);
 /* Member of an option struct that may be shorter than ours: copies what the caller has. */

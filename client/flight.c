@@ -27,11 +27,11 @@ struct tarn_lane {
     bool write, fresh;
     bool kick; /* works were posted since progress was made: it may send at once */
     struct tarn_flight *flight;
-    struct tarn_linked *linked; /* NULL: closed */
+    struct tarn_linked *linked;      /* NULL: closed */
     struct tarn_transfer *transfers; /* posted ones first */
     struct tarn_transfer *unposted;  /* the first pending one */
-    uint64_t active_ns;   /* last sign of life, or when works began to be waited for */
-    uint64_t deadline_ns; /* not later than the earliest of the transfers */
+    uint64_t active_ns;              /* last sign of life, or when works began to be waited for */
+    uint64_t deadline_ns;            /* not later than the earliest of the transfers */
     uint64_t patience_ns;
     enum tarn_end closing; /* why, while it is being closed */
     uint64_t closing_ns;
@@ -91,7 +91,8 @@ static void lane_post(struct tarn_lane *lane)
     while (lane->unposted) {
         struct tarn_transfer *x = lane->unposted;
         const struct tarn_transport_ops *ops = lane->linked->ops;
-        int rc = lane->write ? ops->put(lane->linked->link, &x->work) : ops->get(lane->linked->link, &x->work);
+        int rc =
+            lane->write ? ops->put(lane->linked->link, &x->work) : ops->get(lane->linked->link, &x->work);
         if (rc == TARN_E_AGAIN)
             return;
         lane->unposted = x->next;
@@ -143,7 +144,8 @@ static struct tarn_lane *lane_new(struct tarn_flight *f, struct tarn_remote *r, 
 }
 
 /* One transfer on a shared link: done when this returns. NOT_REACHABLE: the link was just retired. */
-static int post_shared(struct tarn_flight *f, struct tarn_remote *r, int t, bool write, struct tarn_transfer *x)
+static int post_shared(struct tarn_flight *f, struct tarn_remote *r, int t, bool write,
+                       struct tarn_transfer *x)
 {
     uint32_t stripe = (uint32_t)x->work.slot % TARN_STRIPES;
     struct tarn_linked *l = tarn_shared_enter(r, t, write, stripe);
@@ -228,7 +230,7 @@ static bool lane_expired(struct tarn_lane *lane, uint64_t now)
     if (now < lane->deadline_ns)
         return false;
     lane->deadline_ns = UINT64_MAX;
-    DL_FOREACH(lane->transfers, x)
+    DL_FOREACH (lane->transfers, x)
         if (x->deadline_ns < lane->deadline_ns)
             lane->deadline_ns = x->deadline_ns;
     return now >= lane->deadline_ns;
@@ -237,8 +239,8 @@ static bool lane_expired(struct tarn_lane *lane, uint64_t now)
 static void lane_check(struct tarn_lane *lane, uint64_t now)
 {
     if (now - lane->active_ns >= lane->patience_ns && now > lane->active_ns) {
-        tarn_fail(TARN_E_NODE_DOWN, "node %s: no byte for %u ms: it is paused or cut off", lane->remote->key.id,
-                  (unsigned)((now - lane->active_ns) / TARN_NS_PER_MS));
+        tarn_fail(TARN_E_NODE_DOWN, "node %s: no byte for %u ms: it is paused or cut off",
+                  lane->remote->key.id, (unsigned)((now - lane->active_ns) / TARN_NS_PER_MS));
         tarn_remote_aside(lane->remote, TARN_SLOW, tarn_last_error());
         lane_close(lane, TARN_END_SILENT);
     } else if (lane_expired(lane, now)) {
@@ -262,7 +264,7 @@ static void check_stops(struct tarn_flight *f)
 {
     for (uint32_t i = 0; i < f->nlanes; i++) {
         struct tarn_transfer *x;
-        DL_FOREACH(f->lanes[i]->transfers, x)
+        DL_FOREACH (f->lanes[i]->transfers, x)
             if (x->stop && atomic_load(x->stop)) {
                 lane_close(f->lanes[i], TARN_END_SHIFTED);
                 break;

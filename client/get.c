@@ -58,12 +58,14 @@ void tarn_get_misfit(struct tarn_get *g, size_t i, const struct tarn_tensor *t)
     if (g->flags & TARN_GET_RANGE)
         tarn_verdict_say(&g->verdict, i, TARN_E_SIZE, "get", &item->key,
                          "%llu bytes from offset %llu reach past the object's %llu: ask for less",
-                         (unsigned long long)bytes, (unsigned long long)item->offset, (unsigned long long)t->bytes);
+                         (unsigned long long)bytes, (unsigned long long)item->offset,
+                         (unsigned long long)t->bytes);
     else
-        tarn_verdict_say(&g->verdict, i, TARN_E_SIZE, "get", &item->key,
-                         "the object has %llu bytes, the pieces %llu from offset %llu: size them alike or set "
-                         "TARN_GET_RANGE", (unsigned long long)t->bytes, (unsigned long long)bytes,
-                         (unsigned long long)item->offset);
+        tarn_verdict_say(
+            &g->verdict, i, TARN_E_SIZE, "get", &item->key,
+            "the object has %llu bytes, the pieces %llu from offset %llu: size them alike or set "
+            "TARN_GET_RANGE",
+            (unsigned long long)t->bytes, (unsigned long long)bytes, (unsigned long long)item->offset);
     tarn_get_final(g, i, TARN_E_SIZE);
 }
 
@@ -90,7 +92,8 @@ static struct tarn_linked *enter_best(struct tarn_client *c, const struct tarn_d
         for (uint32_t k = 0; k < d->nlocs; k++) {
             struct tarn_remote *r = d->locs[k].remote;
             int state = atomic_load_explicit(&r->sides[t][0].state, memory_order_acquire);
-            if (state == TARN_SIDE_UNREACHABLE || atomic_load_explicit(&r->health, memory_order_acquire) == TARN_GONE)
+            if (state == TARN_SIDE_UNREACHABLE ||
+                atomic_load_explicit(&r->health, memory_order_acquire) == TARN_GONE)
                 continue;
             if (state != TARN_SIDE_SHARED)
                 return NULL;
@@ -115,15 +118,21 @@ static int get_now(struct tarn_get *g, size_t i)
         return rc;
     uint64_t hash = tarn_key_hash(&item->key);
     uint32_t stripe = (uint32_t)hash % TARN_STRIPES;
-    if (!(g->hits ? tarn_hits_desc(g->hits, g->hits_first + i, &d) : tarn_cache_find(c->cache, &item->key, hash, &d)))
+    if (!(g->hits ? tarn_hits_desc(g->hits, g->hits_first + i, &d)
+                  : tarn_cache_find(c->cache, &item->key, hash, &d)))
         return TARN_INPROGRESS;
     if (!tarn_get_fits(g, i, &d.tensor, &bytes)) /* or the descriptor is out of date */
         return TARN_INPROGRESS;
     struct tarn_linked *linked = enter_best(c, &d, stripe, &l, &t);
     if (!linked)
         return TARN_INPROGRESS;
-    struct tarn_work w = {.pool = l->pool, .slot = l->slot, .gen = l->gen, .offset = l->offset + item->offset,
-                          .bytes = bytes, .pieces = item->pieces, .npieces = item->npieces,
+    struct tarn_work w = {.pool = l->pool,
+                          .slot = l->slot,
+                          .gen = l->gen,
+                          .offset = l->offset + item->offset,
+                          .bytes = bytes,
+                          .pieces = item->pieces,
+                          .npieces = item->npieces,
                           .touch = !(g->flags & TARN_GET_NO_TOUCH)};
     rc = linked->ops->get(linked->link, &w);
     tarn_shared_leave(l->remote, t, false, stripe);

@@ -176,7 +176,8 @@ static void give_up(struct batch *b, struct job *j)
         fail(b, j, TARN_E_NOT_REACHABLE, text);
         return;
     }
-    snprintf(text, sizeof text, "%s holds the only copy and does not answer: restart it, or put with replicas",
+    snprintf(text, sizeof text,
+             "%s holds the only copy and does not answer: restart it, or put with replicas",
              down ? tarn_remote_text(down, who) : "a node that is no longer in the directory");
     fail(b, j, TARN_E_NODE_DOWN, text);
 }
@@ -194,7 +195,8 @@ static int get_pinned(struct tarn_linked *l, struct tarn_work *w)
 
     if (rc != 0)
         return rc;
-    for (uint64_t done = 0, n; (n = tarn_cursor_next(&at, w->pieces, w->npieces, UINT64_MAX, &to)) > 0; done += n)
+    for (uint64_t done = 0, n; (n = tarn_cursor_next(&at, w->pieces, w->npieces, UINT64_MAX, &to)) > 0;
+         done += n)
         memcpy(to, (const char *)from + done, n);
     l->ops->unview(l->link, hazard);
     if (w->touch)
@@ -230,8 +232,13 @@ static void launch(struct batch *b, struct job *j, bool more, uint64_t bytes)
     uint64_t now = tarn_now_ns(), left = j->get->deadline_ns > now ? j->get->deadline_ns - now : 0;
     struct tarn_transfer *x = &j->x;
 
-    x->work = (struct tarn_work){.pool = l->pool, .slot = l->slot, .gen = l->gen, .offset = l->offset + item->offset,
-                                 .bytes = bytes, .pieces = item->pieces, .npieces = item->npieces,
+    x->work = (struct tarn_work){.pool = l->pool,
+                                 .slot = l->slot,
+                                 .gen = l->gen,
+                                 .offset = l->offset + item->offset,
+                                 .bytes = bytes,
+                                 .pieces = item->pieces,
+                                 .npieces = item->npieces,
                                  .touch = !(j->get->flags & TARN_GET_NO_TOUCH)};
     x->deadline_ns = j->get->deadline_ns;
     x->patience_ns = !more ? UINT64_MAX : left / 2 < TARN_PATIENCE_NS ? left / 2 : TARN_PATIENCE_NS;
@@ -355,7 +362,8 @@ static void landed(struct batch *b, struct job *j)
         j->stage = RESOLVED;
         break;
     case TARN_END_EXPIRED:
-        snprintf(text, sizeof text, "%s: the deadline passed during the transfer: raise timeout_ms or look at it",
+        snprintf(text, sizeof text,
+                 "%s: the deadline passed during the transfer: raise timeout_ms or look at it",
                  tarn_remote_text(j->desc.locs[j->loc].remote, who));
         fail(b, j, TARN_E_TIMEOUT, text);
         break;
@@ -499,7 +507,8 @@ static void no_memory(struct tarn_get *const *gets, size_t n)
         for (size_t i = 0, left = gets[g]->left; left > 0 && i < gets[g]->n; i++)
             if (gets[g]->items[i].status == TARN_INPROGRESS) {
                 left--;
-                tarn_verdict_say(&gets[g]->verdict, i, TARN_E_NO_MEMORY, "get", &gets[g]->items[i].key, "out of memory");
+                tarn_verdict_say(&gets[g]->verdict, i, TARN_E_NO_MEMORY, "get", &gets[g]->items[i].key,
+                                 "out of memory");
                 tarn_get_final(gets[g], i, TARN_E_NO_MEMORY);
             }
 }

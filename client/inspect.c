@@ -56,11 +56,21 @@ static int show(struct showing *s, const struct tarn_key *key, const struct tarn
         int pool = remote ? tarn_remote_pool(remote, l->pool) : -1;
         if (remote)
             reach(remote, s->deadline_ns);
-        copies[i] = (struct tarn_copy){.node = l->node, .pool = l->pool, .offset = l->offset, .gen = l->gen, .slot = l->slot,
-                                       .transport = pool < 0 ? NULL : route_name(s->client, remote, (uint32_t)pool)};
+        copies[i] =
+            (struct tarn_copy){.node = l->node,
+                               .pool = l->pool,
+                               .offset = l->offset,
+                               .gen = l->gen,
+                               .slot = l->slot,
+                               .transport = pool < 0 ? NULL : route_name(s->client, remote, (uint32_t)pool)};
     }
-    struct tarn_object o = {.key = *key, .tensor = r->tensor, .version = r->version, .born_ms = r->born_ms,
-                            .ttl_ms = r->ttl_ms, .ncopies = r->nlocations, .copies = copies};
+    struct tarn_object o = {.key = *key,
+                            .tensor = r->tensor,
+                            .version = r->version,
+                            .born_ms = r->born_ms,
+                            .ttl_ms = r->ttl_ms,
+                            .ncopies = r->nlocations,
+                            .copies = copies};
     return s->fn(s->arg, &o);
 }
 
@@ -74,7 +84,8 @@ static void keep_record(void *arg, size_t i, int status, const struct tarn_recor
         s->record = *r;
 }
 
-int tarn_stat(struct tarn_client *c, const struct tarn_key *key, uint32_t timeout_ms, tarn_object_fn fn, void *arg)
+int tarn_stat(struct tarn_client *c, const struct tarn_key *key, uint32_t timeout_ms, tarn_object_fn fn,
+              void *arg)
 {
     struct showing s = {.client = c, .fn = fn, .arg = arg};
     char name[96];
@@ -133,12 +144,23 @@ static int show_node(void *arg, const struct tarn_node_record *n)
     reach(r, s->deadline_ns);
     for (uint32_t i = 0; i < npools; i++) {
         const struct tarn_pool_record *p = &n->pools[i];
-        pools[i] = (struct tarn_pool_info){.name = p->name, .kind = p->kind, .bytes = p->bytes, .free_bytes = p->free_bytes,
-                                           .objects = p->objects, .transport = route_name(s->client, r, p->index)};
+        pools[i] = (struct tarn_pool_info){.name = p->name,
+                                           .kind = p->kind,
+                                           .bytes = p->bytes,
+                                           .free_bytes = p->free_bytes,
+                                           .objects = p->objects,
+                                           .transport = route_name(s->client, r, p->index)};
     }
-    struct tarn_node_info info = {.id = n->id, .host = n->host, .control = n->control, .unix_path = n->unix_path,
-                                  .version = n->version, .state = n->state, .epoch = n->epoch,
-                                  .started_ms = n->started_ms, .same_host = atomic_load(&r->local), .npools = npools,
+    struct tarn_node_info info = {.id = n->id,
+                                  .host = n->host,
+                                  .control = n->control,
+                                  .unix_path = n->unix_path,
+                                  .version = n->version,
+                                  .state = n->state,
+                                  .epoch = n->epoch,
+                                  .started_ms = n->started_ms,
+                                  .same_host = atomic_load(&r->local),
+                                  .npools = npools,
                                   .pools = pools};
     return s->fn(s->arg, &info);
 }

@@ -85,8 +85,8 @@ static int connect_link(struct tarn_remote *r, int t, struct tarn_peer *peer, st
 }
 
 /* A new link over a control connection that is at hand. */
-static int open_on(struct tarn_call *call, int t, bool write, uint64_t deadline_ns, const struct tarn_stop *stop,
-                   struct tarn_linked *l)
+static int open_on(struct tarn_call *call, int t, bool write, uint64_t deadline_ns,
+                   const struct tarn_stop *stop, struct tarn_linked *l)
 {
     struct tarn_remote *r = call->remote;
     const struct tarn_transport_ops *ops = r->client->transports[t];
@@ -114,13 +114,14 @@ static int open_on(struct tarn_call *call, int t, bool write, uint64_t deadline_
             close(fds[i]);
     if (rc == 0 && write && !l->ops->writable(l->link)) {
         l->ops->close(l->link);
-        rc = tarn_fail(TARN_E_NOT_REACHABLE, "%s: %s: gives no write access", tarn_remote_text(r, who), ops->name);
+        rc = tarn_fail(TARN_E_NOT_REACHABLE, "%s: %s: gives no write access", tarn_remote_text(r, who),
+                       ops->name);
     }
     return rc;
 }
 
-static int open_link(struct tarn_remote *r, int t, bool write, uint64_t deadline_ns, const struct tarn_stop *stop,
-                     struct tarn_linked **l_p)
+static int open_link(struct tarn_remote *r, int t, bool write, uint64_t deadline_ns,
+                     const struct tarn_stop *stop, struct tarn_linked **l_p)
 {
     bool local_only = (r->client->transports[t]->caps & TARN_CAP_SAME_HOST) != 0;
     struct tarn_linked *l = calloc(1, sizeof *l);
@@ -175,11 +176,10 @@ static void opened(struct tarn_remote *r, struct tarn_side *s, int rc, struct ta
 
 static int wait_opened(struct tarn_remote *r, struct tarn_side *s, uint64_t deadline_ns)
 {
-    struct timespec until = {(time_t)(deadline_ns / TARN_NS_PER_S), (long)(deadline_ns % TARN_NS_PER_S)};
-
     while (atomic_load(&s->state) == TARN_SIDE_OPENING)
-        if (pthread_cond_timedwait(&r->changed, &r->lock, &until) != 0)
-            return tarn_fail(TARN_E_TIMEOUT, "node %s: still being connected to by another thread", r->key.id);
+        if (!tarn_cond_wait(&r->changed, &r->lock, deadline_ns))
+            return tarn_fail(TARN_E_TIMEOUT, "node %s: still being connected to by another thread",
+                             r->key.id);
     return 0;
 }
 
@@ -187,7 +187,8 @@ static int wait_opened(struct tarn_remote *r, struct tarn_side *s, uint64_t dead
  * What is to be done about the side, decided under the lock: 0 with *l_p (or NULL when shared), or
  * TARN_INPROGRESS when the caller is to open it (*first: and is the one to settle its state).
  */
-static int look(struct tarn_remote *r, struct tarn_side *s, uint64_t deadline_ns, struct tarn_linked **l_p, bool *first)
+static int look(struct tarn_remote *r, struct tarn_side *s, uint64_t deadline_ns, struct tarn_linked **l_p,
+                bool *first)
 {
     int rc = wait_opened(r, s, deadline_ns);
 
@@ -216,8 +217,8 @@ static int look(struct tarn_remote *r, struct tarn_side *s, uint64_t deadline_ns
     return TARN_INPROGRESS;
 }
 
-int tarn_link_take(struct tarn_remote *r, int t, bool write, uint64_t deadline_ns, const struct tarn_stop *stop,
-                   struct tarn_linked **l_p, bool *fresh_p)
+int tarn_link_take(struct tarn_remote *r, int t, bool write, uint64_t deadline_ns,
+                   const struct tarn_stop *stop, struct tarn_linked **l_p, bool *fresh_p)
 {
     struct tarn_side *s = &r->sides[t][write];
     struct tarn_linked *l;
@@ -233,9 +234,11 @@ int tarn_link_take(struct tarn_remote *r, int t, bool write, uint64_t deadline_n
     *fresh_p = rc == TARN_INPROGRESS;
     if (rc == TARN_INPROGRESS) {
         rc = open_link(r, t, write, deadline_ns, stop, &l);
+        /* Once published, a shared link is the side's, which may be reaped at any time. */
+        bool shared = rc == 0 && first && (l->ops->caps & TARN_CAP_SHARED);
         if (first)
             opened(r, s, rc, l);
-        if (rc == 0 && first && (l->ops->caps & TARN_CAP_SHARED))
+        if (shared)
             l = NULL;
     }
     if (rc == 0)

@@ -58,7 +58,9 @@ static void marks_send(struct marks *m, struct tarn_remote *r)
     }
     for (size_t k = 0; k < n; k++) {
         const redisReply *e = rc == 0 && k < reply->elements ? reply->element[k] : NULL;
-        m->all[batch[k]].result = rc != 0 ? rc : e && e->type == REDIS_REPLY_INTEGER ? e->integer != 0 : TARN_E_PROTOCOL;
+        m->all[batch[k]].result = rc != 0                               ? rc
+                                  : e && e->type == REDIS_REPLY_INTEGER ? e->integer != 0
+                                                                        : TARN_E_PROTOCOL;
     }
     if (reply)
         freeReplyObject(reply);
@@ -84,7 +86,8 @@ static int marks_make(struct marks *m, const struct tarn_resolved *found, const 
         return tarn_fail(TARN_E_NO_MEMORY, "%s: out of memory", m->command);
     for (size_t i = 0; i < n; i++)
         for (uint32_t k = 0; found[i].status == 0 && k < found[i].desc.nlocs; k++)
-            m->all[m->n++] = (struct mark){.remote = found[i].desc.locs[k].remote, .key = which ? which[i] : i};
+            m->all[m->n++] =
+                (struct mark){.remote = found[i].desc.locs[k].remote, .key = which ? which[i] : i};
     return 0;
 }
 
@@ -127,7 +130,8 @@ static int remove_round(struct removal *r, uint64_t deadline_ns, const struct ta
     size_t *which = malloc((r->n + 1) * sizeof *which), n = 0;
     struct tarn_key *keys = malloc((r->n + 1) * sizeof *keys);
     struct tarn_resolved *found = malloc((r->n + 1) * sizeof *found);
-    struct marks m = {.client = r->client, .command = "DELETE", .keys = r->keys, .deadline_ns = deadline_ns, .stop = stop};
+    struct marks m = {
+        .client = r->client, .command = "DELETE", .keys = r->keys, .deadline_ns = deadline_ns, .stop = stop};
     int rc = which && keys && found ? 0 : tarn_fail(TARN_E_NO_MEMORY, "remove: out of memory");
 
     for (size_t i = 0; rc == 0 && i < r->n; i++)
@@ -200,7 +204,8 @@ int tarn_remove_run(struct tarn_client *c, const struct tarn_key *keys, size_t n
     return tarn_verdict_end(&r.verdict);
 }
 
-int tarn_remove(struct tarn_client *c, const struct tarn_key *keys, size_t n, int32_t *statuses, uint32_t timeout_ms)
+int tarn_remove(struct tarn_client *c, const struct tarn_key *keys, size_t n, int32_t *statuses,
+                uint32_t timeout_ms)
 {
     static const struct tarn_stop never = {NULL, -1};
     int rc = tarn_client_enter(c);
@@ -231,11 +236,15 @@ static bool touch_directly(struct tarn_client *c, const struct tarn_key *key)
 }
 
 /* Looks the keys up and runs the command on every copy; *hits_p: how many said 1. */
-static int mark_keys(struct tarn_client *c, const char *command, const char *argument, const struct tarn_key *keys,
-                     size_t n, uint64_t deadline_ns, size_t *hits_p)
+static int mark_keys(struct tarn_client *c, const char *command, const char *argument,
+                     const struct tarn_key *keys, size_t n, uint64_t deadline_ns, size_t *hits_p)
 {
     static const struct tarn_stop never = {NULL, -1};
-    struct marks m = {.client = c, .command = command, .argument = argument, .keys = keys, .deadline_ns = deadline_ns,
+    struct marks m = {.client = c,
+                      .command = command,
+                      .argument = argument,
+                      .keys = keys,
+                      .deadline_ns = deadline_ns,
                       .stop = &never};
     struct tarn_resolved *found = malloc((n ? n : 1) * sizeof *found);
     int rc = found ? 0 : tarn_fail(TARN_E_NO_MEMORY, "%s: out of memory", command);
@@ -281,8 +290,8 @@ int tarn_touch(struct tarn_client *c, const struct tarn_key *keys, size_t n)
     return rc;
 }
 
-static int mark_one(struct tarn_client *c, const char *command, const char *argument, const struct tarn_key *key,
-                    uint32_t timeout_ms)
+static int mark_one(struct tarn_client *c, const char *command, const char *argument,
+                    const struct tarn_key *key, uint32_t timeout_ms)
 {
     size_t hits;
     char name[96];

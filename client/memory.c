@@ -19,8 +19,8 @@ int tarn_register(struct tarn_client *c, void *addr, uint64_t bytes, uint32_t ki
     if (rc != 0)
         return rc;
     if (!addr || bytes == 0 || (uintptr_t)addr + bytes < (uintptr_t)addr)
-        return tarn_fail(TARN_E_INVALID, "register: %llu bytes at %p are no range of memory", (unsigned long long)bytes,
-                         addr);
+        return tarn_fail(TARN_E_INVALID, "register: %llu bytes at %p are no range of memory",
+                         (unsigned long long)bytes, addr);
     if (kind == TARN_MEMORY_CUDA)
         return tarn_fail(TARN_E_UNSUPPORTED, "register: CUDA memory: no transport of this build moves it");
     if (kind != TARN_MEMORY_HOST)
@@ -42,7 +42,8 @@ int tarn_deregister(struct tarn_client *c, struct tarn_mr *mr)
     if (!mr)
         return tarn_fail(TARN_E_INVALID, "deregister: NULL");
     if (tarn_ops_use(c, mr->addr, mr->bytes))
-        return tarn_fail(TARN_E_BUSY, "deregister: an operation in flight uses the range: drain or cancel it first");
+        return tarn_fail(TARN_E_BUSY,
+                         "deregister: an operation in flight uses the range: drain or cancel it first");
     free(mr);
     return 0;
 }

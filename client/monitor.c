@@ -273,7 +273,8 @@ static bool nodes_tend(struct tarn_client *c)
             probe(r);
         if (atomic_load(&r->superseded) && atomic_load(&r->suspect))
             tarn_remote_judged(r, false);
-        amiss |= atomic_load(&r->health) != TARN_UP && atomic_load(&r->listed) && !atomic_load(&r->superseded);
+        amiss |=
+            atomic_load(&r->health) != TARN_UP && atomic_load(&r->listed) && !atomic_load(&r->superseded);
         amiss |= !tarn_remote_reap(r);
     }
     free(all);
@@ -288,12 +289,10 @@ static void *keeper_main(void *arg)
 
     pthread_mutex_lock(&m->lock);
     while (!m->stop) {
-        uint64_t until = tarn_now_ns() + TICK_NS;
-        struct timespec t = {(time_t)(until / TARN_NS_PER_S), (long)(until % TARN_NS_PER_S)};
         if (!m->asked && !amiss)
             pthread_cond_wait(&m->wake, &m->lock);
         else if (!m->asked)
-            pthread_cond_timedwait(&m->wake, &m->lock, &t);
+            tarn_cond_wait(&m->wake, &m->lock, tarn_now_ns() + TICK_NS);
         if (m->stop)
             break;
         m->asked = false;
@@ -324,22 +323,20 @@ void tarn_monitor_ask(struct tarn_client *c)
 int tarn_monitor_start(struct tarn_client *c)
 {
     struct tarn_monitor *m = &c->monitor;
-    pthread_condattr_t attr;
 
     m->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (m->wake_fd < 0)
         return tarn_fail(TARN_E_SYSTEM, "client: eventfd: %m: raise the limit of open files (ulimit -n)");
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    pthread_cond_init(&m->wake, &attr);
-    pthread_condattr_destroy(&attr);
+    tarn_cond_init(&m->wake);
     if (tarn_thread_start(&m->watcher, watcher_main, c) != 0)
-        return tarn_fail(TARN_E_SYSTEM, "client: cannot start a thread: raise the limit of processes (ulimit -u)");
+        return tarn_fail(TARN_E_SYSTEM,
+                         "client: cannot start a thread: raise the limit of processes (ulimit -u)");
     pthread_mutex_lock(&m->lock);
     m->watching = true;
     pthread_mutex_unlock(&m->lock);
     if (tarn_thread_start(&m->keeper, keeper_main, c) != 0)
-        return tarn_fail(TARN_E_SYSTEM, "client: cannot start a thread: raise the limit of processes (ulimit -u)");
+        return tarn_fail(TARN_E_SYSTEM,
+                         "client: cannot start a thread: raise the limit of processes (ulimit -u)");
     pthread_mutex_lock(&m->lock);
     m->keeping = true;
     pthread_mutex_unlock(&m->lock);

@@ -35,7 +35,7 @@ struct worker {
 };
 
 struct op {
-    UT_hash_handle hh; /* by id */
+    UT_hash_handle hh;      /* by id */
     struct op *prev, *next; /* in `queued` or `completed` */
     tarn_op id;
     uint64_t cookie, deadline_ns;
@@ -254,13 +254,16 @@ static int start_workers(struct tarn_client *c)
         }
         q->nworkers++;
     }
-    return q->nworkers ? 0 : tarn_fail(TARN_E_SYSTEM, "client: cannot start a worker: raise the limits of open files "
-                                       "and processes (ulimit -n, -u)");
+    return q->nworkers
+               ? 0
+               : tarn_fail(TARN_E_SYSTEM, "client: cannot start a worker: raise the limits of open files "
+                                          "and processes (ulimit -n, -u)");
 }
 
 /* --- submitting --------------------------------------------------------------------------------- */
 
-static int op_new(struct tarn_client *c, enum tarn_op_kind kind, uint32_t timeout_ms, uint64_t cookie, struct op **op_p)
+static int op_new(struct tarn_client *c, enum tarn_op_kind kind, uint32_t timeout_ms, uint64_t cookie,
+                  struct op **op_p)
 {
     int rc = tarn_client_enter(c);
 
@@ -303,8 +306,8 @@ static int submit(struct tarn_client *c, struct op *op, tarn_op *op_p)
     return rc;
 }
 
-int tarn_submit_get(struct tarn_client *c, struct tarn_item *items, size_t n, const struct tarn_get_options *o,
-                    uint64_t cookie, tarn_op *op_p)
+int tarn_submit_get(struct tarn_client *c, struct tarn_item *items, size_t n,
+                    const struct tarn_get_options *o, uint64_t cookie, tarn_op *op_p)
 {
     struct tarn_get_options copy;
     struct op *op;
@@ -319,8 +322,8 @@ int tarn_submit_get(struct tarn_client *c, struct tarn_item *items, size_t n, co
     return submit(c, op, op_p);
 }
 
-int tarn_submit_put(struct tarn_client *c, struct tarn_item *items, size_t n, const struct tarn_put_options *o,
-                    uint64_t cookie, tarn_op *op_p)
+int tarn_submit_put(struct tarn_client *c, struct tarn_item *items, size_t n,
+                    const struct tarn_put_options *o, uint64_t cookie, tarn_op *op_p)
 {
     struct tarn_put_options copy;
     struct op *op;
@@ -397,13 +400,12 @@ int tarn_wait(struct tarn_client *c, tarn_op id, uint32_t timeout_ms, struct tar
     if (rc != 0)
         return rc;
     uint64_t deadline = tarn_client_deadline(c, timeout_ms);
-    struct timespec until = {(time_t)(deadline / TARN_NS_PER_S), (long)(deadline % TARN_NS_PER_S)};
     struct tarn_ops_queue *q = c->ops;
     struct op *op;
 
     pthread_mutex_lock(&q->lock);
     while ((op = find(q, id)) != NULL && op->state != DONE && rc == 0)
-        if (pthread_cond_timedwait(&q->done, &q->lock, &until) == ETIMEDOUT)
+        if (!tarn_cond_wait(&q->done, &q->lock, deadline))
             rc = TARN_E_TIMEOUT;
     if (!op)
         rc = tarn_fail(TARN_E_NOT_FOUND, "wait: no such operation, or its completion was taken already");
@@ -462,7 +464,6 @@ int tarn_cancel(struct tarn_client *c, tarn_op id)
 int tarn_ops_new(struct tarn_client *c)
 {
     struct tarn_ops_queue *q = calloc(1, sizeof *q);
-    pthread_condattr_t attr;
 
     if (!q || !(q->workers = calloc(c->workers, sizeof *q->workers))) {
         free(q);
@@ -475,11 +476,8 @@ int tarn_ops_new(struct tarn_client *c)
         return tarn_fail(TARN_E_SYSTEM, "client: eventfd: %m: raise the limit of open files (ulimit -n)");
     }
     pthread_mutex_init(&q->lock, NULL);
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
     pthread_cond_init(&q->work, NULL);
-    pthread_cond_init(&q->done, &attr);
-    pthread_condattr_destroy(&attr);
+    tarn_cond_init(&q->done);
     c->ops = q;
     return 0;
 }

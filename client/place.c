@@ -33,14 +33,15 @@ static bool host_taken(const struct tarn_candidate *cand, const uint32_t *out, u
 }
 
 /* The best candidate not picked yet, on a host not taken yet when `spread`. -1: none. */
-static int64_t best(const struct tarn_key *key, const struct tarn_candidate *cand, uint32_t n, const uint32_t *out,
-                    uint32_t nout, bool spread)
+static int64_t best(const struct tarn_key *key, const struct tarn_candidate *cand, uint32_t n,
+                    const uint32_t *out, uint32_t nout, bool spread)
 {
     double top = 0;
     int64_t at = -1;
 
     for (uint32_t i = 0; i < n; i++) {
-        if (cand[i].weight <= 0 || picked(out, nout, i) || (spread && host_taken(cand, out, nout, cand[i].host)))
+        if (cand[i].weight <= 0 || picked(out, nout, i) ||
+            (spread && host_taken(cand, out, nout, cand[i].host)))
             continue;
         double s = n == 1 ? 1 : score(key, &cand[i]);
         if (at < 0 || s > top) {
@@ -51,8 +52,8 @@ static int64_t best(const struct tarn_key *key, const struct tarn_candidate *can
     return at;
 }
 
-uint32_t tarn_place_pick(const struct tarn_key *key, const struct tarn_candidate *cand, uint32_t n, uint32_t k,
-                         uint32_t *out)
+uint32_t tarn_place_pick(const struct tarn_key *key, const struct tarn_candidate *cand, uint32_t n,
+                         uint32_t k, uint32_t *out)
 {
     uint32_t nout = 0;
 

@@ -58,7 +58,8 @@ static void chunk_fill(struct tarn_put *p, struct tarn_chunk *c, struct queue *q
     }
 }
 
-/* A chunk's items are final, or back in the queue. Returns how many were only held up by the session's limit. */
+/* A chunk's items are final, or back in the queue. Returns how many were only held up by the session's limit.
+ */
 static uint32_t chunk_settle(struct tarn_put *p, struct tarn_chunk *c, struct queue *q)
 {
     uint32_t busy = 0;
@@ -139,7 +140,7 @@ static void nodes_give(struct tarn_put *p)
 static void admit(struct tarn_put *p, struct queue *q)
 {
     for (size_t i = 0; i < p->n; i++) {
-        int rc = tarn_put_check(p, &p->items[i], i, true);
+        int rc = tarn_put_check(&p->items[i], i, true);
         p->items[i].status = rc;
         if (rc == 0) {
             queue_add(q, i);

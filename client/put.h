@@ -20,7 +20,7 @@
 #include "client/client.h"
 
 #define TARN_CHUNK_ITEMS 64
-#define TARN_CHUNK_BYTES (16ull << 20)
+#define TARN_CHUNK_BYTES (8ull << 20)
 #define TARN_PUT_TRIES 3
 #define TARN_REFUSALS_MAX 16
 
@@ -93,7 +93,7 @@ struct tarn_put {
 /* put_plan.c: who takes part. */
 int tarn_put_plan(struct tarn_put *p, const struct tarn_put_options *o);
 void tarn_put_unplan(struct tarn_put *p);
-int tarn_put_check(const struct tarn_put *p, const struct tarn_item *item, size_t i, bool pieces);
+int tarn_put_check(const struct tarn_item *item, size_t i, bool pieces);
 /* The node's part; made on first use. NULL: out of memory. */
 struct tarn_put_node *tarn_put_node_of(struct tarn_put *p, struct tarn_remote *r);
 /* Chooses the targets' nodes. */

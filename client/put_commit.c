@@ -121,7 +121,8 @@ static bool parse_displaced(struct tarn_client *c, const redisReply *e, struct d
 
     if (!s || *s++ != '@')
         return false;
-    const char *slash = memchr(s, '/', (size_t)(end - s)), *equal = slash ? memchr(slash, '=', (size_t)(end - slash)) : NULL;
+    const char *slash = memchr(s, '/', (size_t)(end - s)),
+               *equal = slash ? memchr(slash, '=', (size_t)(end - slash)) : NULL;
     const char *slot = equal ? memchr(equal, ':', (size_t)(end - equal)) : NULL;
     const char *gen = slot ? memchr(slot + 1, ':', (size_t)(end - slot - 1)) : NULL;
     if (!gen || slash - s > TARN_NODE_ID_MAX || equal - slash - 1 > TARN_POOL_NAME_MAX ||
@@ -173,14 +174,14 @@ static void release_on(struct tarn_put *p, struct releases *r, struct tarn_remot
     }
     if (!atomic_load(&remote->listed) && !atomic_load(&remote->superseded))
         tarn_remotes_refresh(p->client, p->deadline_ns < soon ? p->deadline_ns : soon);
-    int rc = atomic_load(&remote->superseded) ? TARN_E_NODE_DOWN
-                                              : tarn_words_call(&a, remote, p->deadline_ns < soon ? p->deadline_ns : soon,
-                                                               NULL, &reply);
+    int rc = atomic_load(&remote->superseded)
+                 ? TARN_E_NODE_DOWN
+                 : tarn_words_call(&a, remote, p->deadline_ns < soon ? p->deadline_ns : soon, NULL, &reply);
     if (rc == 0)
         freeReplyObject(reply);
     else
-        tarn_log(&p->client->log, TARN_LOG_INFO, "client", "msg=\"replaced copies left to their node\" node=%s",
-                 remote->key.id);
+        tarn_log(&p->client->log, TARN_LOG_INFO, "client",
+                 "msg=\"replaced copies left to their node\" node=%s", remote->key.id);
     tarn_words_free(&a);
 }
 
@@ -211,10 +212,11 @@ static void take_answer(struct tarn_put *p, struct tarn_target *t, const redisRe
         tarn_job_fail(t->job, rc);
 }
 
-static void take_answers(struct tarn_put *p, struct tarn_chunk *c, struct tarn_remote *remote, const redisReply *reply,
-                         struct releases *r)
+static void take_answers(struct tarn_put *p, struct tarn_chunk *c, struct tarn_remote *remote,
+                         const redisReply *reply, struct releases *r)
 {
-    static const redisReply short_answer = {.type = REDIS_REPLY_ERROR, .str = (char *)"PROTOCOL answer too short"};
+    static const redisReply short_answer = {.type = REDIS_REPLY_ERROR,
+                                            .str = (char *)"PROTOCOL answer too short"};
     size_t at = 0;
 
     for (uint32_t i = 0; i < c->n * p->replicas; i++) {
@@ -267,7 +269,8 @@ static void settle(struct tarn_put *p, struct tarn_put_job *job)
 
     for (uint32_t k = 0; k < p->replicas; k++)
         copies += job->targets[k].state == TARN_TARGET_STORED;
-    if (job->status == TARN_E_EXISTS && copies > 0) /* was stored, and replaced by another before the last copy */
+    if (job->status == TARN_E_EXISTS &&
+        copies > 0) /* was stored, and replaced by another before the last copy */
         job->status = 0;
     if (job->status == 0) {
         stored(p, job);

@@ -7,9 +7,8 @@
 
 /* --- items -------------------------------------------------------------------------------------- */
 
-int tarn_put_check(const struct tarn_put *p, const struct tarn_item *item, size_t i, bool pieces)
+int tarn_put_check(const struct tarn_item *item, size_t i, bool pieces)
 {
-    (void)p;
     int rc = tarn_key_check(&item->key);
     if (rc == 0)
         rc = tarn_tensor_check(&item->tensor);
@@ -21,12 +20,14 @@ int tarn_put_check(const struct tarn_put *p, const struct tarn_item *item, size_
         if (!item->pieces[k].addr && item->pieces[k].bytes)
             return tarn_fail(TARN_E_INVALID, "put: item %zu: piece %u has no address", i, k);
     if (item->offset != 0)
-        return tarn_fail(TARN_E_INVALID, "put: item %zu: offset is %llu: a put begins at 0, or use tarn_put_begin()",
-                         i, (unsigned long long)item->offset);
+        return tarn_fail(TARN_E_INVALID,
+                         "put: item %zu: offset is %llu: a put begins at 0, or use tarn_put_begin()", i,
+                         (unsigned long long)item->offset);
     uint64_t bytes = tarn_pieces_bytes(item->pieces, item->npieces);
     if (bytes == item->tensor.bytes)
         return 0;
-    return tarn_fail(TARN_E_INVALID, "put: item %zu: the tensor has %llu bytes, its pieces %llu: make them agree", i,
+    return tarn_fail(TARN_E_INVALID,
+                     "put: item %zu: the tensor has %llu bytes, its pieces %llu: make them agree", i,
                      (unsigned long long)item->tensor.bytes, (unsigned long long)bytes);
 }
 
@@ -66,9 +67,9 @@ static int collect(struct tarn_put *p, const char *node, bool local)
             pthread_mutex_lock(&r->lock);
             uint64_t bytes = eligible(p, r, node, local) ? capacity(r, p->pool) : 0;
             if (bytes > 0)
-                p->candidates[p->ncandidates++] = (struct tarn_candidate){
-                    r, (double)bytes, tarn_hash(r->key.id, strlen(r->key.id), 0),
-                    tarn_hash(r->host_id, strlen(r->host_id), 0)};
+                p->candidates[p->ncandidates++] =
+                    (struct tarn_candidate){r, (double)bytes, tarn_hash(r->key.id, strlen(r->key.id), 0),
+                                            tarn_hash(r->host_id, strlen(r->host_id), 0)};
             pthread_mutex_unlock(&r->lock);
         }
     pthread_rwlock_unlock(&c->nodes_lock);
@@ -102,15 +103,18 @@ static int too_few(const struct tarn_put *p, const struct tarn_put_options *o)
     const char *place = o->place;
 
     if (p->ncandidates == 0 && place)
-        return tarn_fail(TARN_E_NODE_DOWN, "put: place '%s': no such node or pool in the directory: see `tarn info`", place);
+        return tarn_fail(TARN_E_NODE_DOWN,
+                         "put: place '%s': no such node or pool in the directory: see `tarn info`", place);
     if (p->ncandidates == 0)
-        return tarn_fail(TARN_E_NODE_DOWN, "put: no storage node in the directory %s: start tarnd with this --redis",
+        return tarn_fail(TARN_E_NODE_DOWN,
+                         "put: no storage node in the directory %s: start tarnd with this --redis",
                          tarn_directory_address(p->client->directory));
     if (p->ncandidates < p->replicas)
-        return tarn_fail(TARN_E_CONFIG, "put: %u replicas, but only %u nodes%s%s: start more nodes or ask for fewer",
+        return tarn_fail(TARN_E_CONFIG,
+                         "put: %u replicas, but only %u nodes%s%s: start more nodes or ask for fewer",
                          p->replicas, p->ncandidates, place ? " for place " : "", place ? place : "");
-    return tarn_fail(TARN_E_NODE_DOWN, "put: %u of %u nodes take puts, %u needed: see `tarn info`", count_takers(p),
-                     p->ncandidates, p->replicas);
+    return tarn_fail(TARN_E_NODE_DOWN, "put: %u of %u nodes take puts, %u needed: see `tarn info`",
+                     count_takers(p), p->ncandidates, p->replicas);
 }
 
 static int parse_place(struct tarn_put *p, const char *place, char node[TARN_NODE_ID_MAX + 1], bool *local)
@@ -121,7 +125,8 @@ static int parse_place(struct tarn_put *p, const char *place, char node[TARN_NOD
     if (!place || *local)
         return 0;
     size_t n = strcspn(place, "/");
-    if (n == 0 || n > TARN_NODE_ID_MAX || strlen(place + n) > TARN_POOL_NAME_MAX + 1 || (place[n] && !place[n + 1]))
+    if (n == 0 || n > TARN_NODE_ID_MAX || strlen(place + n) > TARN_POOL_NAME_MAX + 1 ||
+        (place[n] && !place[n + 1]))
         return tarn_fail(TARN_E_INVALID, "put: place '%s': is not local, NODE or NODE/POOL", place);
     memcpy(node, place, n);
     node[n] = '\0';
@@ -193,8 +198,8 @@ int tarn_put_assign(struct tarn_put *p, struct tarn_put_job *job)
     uint32_t n = tarn_place_pick(&p->items[job->index].key, cand, p->ncandidates, p->replicas, order);
 
     if (n < p->replicas)
-        return tarn_fail(TARN_E_NODE_DOWN, "%u of %u nodes take puts, %u needed: see `tarn info`", n, p->ncandidates,
-                         p->replicas);
+        return tarn_fail(TARN_E_NODE_DOWN, "%u of %u nodes take puts, %u needed: see `tarn info`", n,
+                         p->ncandidates, p->replicas);
     for (uint32_t k = 0; k < n; k++) {
         job->targets[k].remote = cand[order[k]].remote;
         job->targets[k].state = TARN_TARGET_WANTED;

@@ -36,8 +36,8 @@ static void refused(struct tarn_put *p, struct tarn_target *t, int code)
     tarn_job_fail(job, code);
 }
 
-static void refuse_all(struct tarn_put *p, struct tarn_chunk *c, struct tarn_remote *r, enum tarn_target_state state,
-                       int code)
+static void refuse_all(struct tarn_put *p, struct tarn_chunk *c, struct tarn_remote *r,
+                       enum tarn_target_state state, int code)
 {
     char text[256];
 
@@ -149,7 +149,8 @@ static void take_grant(struct tarn_put *p, struct tarn_target *t, const redisRep
     }
     if (e->type != REDIS_REPLY_ARRAY || e->elements != 4 || !e->element[3]->str ||
         tarn_u64_parse(e->element[3]->str, e->element[3]->len, 16, UINT64_MAX, &t->gen) != 0) {
-        refused(p, t, tarn_fail(TARN_E_PROTOCOL, "%s: RESERVE: not an answer", tarn_remote_text(t->remote, who)));
+        refused(p, t,
+                tarn_fail(TARN_E_PROTOCOL, "%s: RESERVE: not an answer", tarn_remote_text(t->remote, who)));
         return;
     }
     t->pool = (uint32_t)e->element[0]->integer;
@@ -159,7 +160,8 @@ static void take_grant(struct tarn_put *p, struct tarn_target *t, const redisRep
     t->state = TARN_TARGET_RESERVED;
 }
 
-static void take_grants(struct tarn_put *p, struct tarn_chunk *c, struct tarn_remote *r, const redisReply *reply)
+static void take_grants(struct tarn_put *p, struct tarn_chunk *c, struct tarn_remote *r,
+                        const redisReply *reply)
 {
     size_t at = 0;
 
@@ -249,7 +251,8 @@ static void abort_on(struct tarn_put *p, struct tarn_chunk *c, struct tarn_remot
         tarn_words_u64(&a, t->slot);
         tarn_words_gen(&a, t->gen);
     }
-    int rc = atomic_load(&r->health) == TARN_GONE ? TARN_E_NODE_DOWN : tarn_call_take(r, false, deadline, NULL, &call);
+    int rc = atomic_load(&r->health) == TARN_GONE ? TARN_E_NODE_DOWN
+                                                  : tarn_call_take(r, false, deadline, NULL, &call);
     if (rc == 0)
         rc = tarn_words_send(&a, call, deadline);
     if (rc == 0 && tarn_call_reply(call, deadline, NULL, &reply) == 0)

@@ -40,8 +40,11 @@ static bool post(struct tarn_put *p, struct tarn_target *t)
         t->tried |= 1u << i;
     }
     if (atomic_load(&t->remote->health) == TARN_UP)
-        lose(t, tarn_fail(TARN_E_NOT_REACHABLE, "%s: no transport of this client writes to the pool: see `tarn info`",
-                          tarn_remote_text(t->remote, who)), false);
+        lose(t,
+             tarn_fail(TARN_E_NOT_REACHABLE,
+                       "%s: no transport of this client writes to the pool: see `tarn info`",
+                       tarn_remote_text(t->remote, who)),
+             false);
     else
         lose(t, tarn_fail(TARN_E_NODE_DOWN, "%s: does not answer", tarn_remote_text(t->remote, who)), true);
     return false;
@@ -53,15 +56,22 @@ bool tarn_target_post(struct tarn_put *p, struct tarn_target *t, uint64_t offset
     uint64_t now = tarn_now_ns(), left = p->deadline_ns > now ? p->deadline_ns - now : 0;
     bool others = !p->fixed && p->ncandidates > p->replicas;
 
-    t->x.work = (struct tarn_work){.pool = t->pool, .slot = t->slot, .gen = t->gen, .offset = t->offset + offset,
-                                   .bytes = bytes, .pieces = pieces, .npieces = npieces};
+    t->x.work = (struct tarn_work){.pool = t->pool,
+                                   .slot = t->slot,
+                                   .gen = t->gen,
+                                   .offset = t->offset + offset,
+                                   .bytes = bytes,
+                                   .pieces = pieces,
+                                   .npieces = npieces};
     t->x.deadline_ns = p->deadline_ns;
     t->x.patience_ns = !others ? UINT64_MAX : left / 2 < TARN_PATIENCE_NS ? left / 2 : TARN_PATIENCE_NS;
     t->x.stop = p->stop.flag;
     t->tried = 0;
     if (tarn_stopped(&p->stop) || left == 0) {
-        lose(t, tarn_stopped(&p->stop) ? tarn_fail(TARN_E_CANCELED, "canceled by the caller")
-                                       : tarn_fail(TARN_E_TIMEOUT, "the deadline has passed: raise timeout_ms"), false);
+        lose(t,
+             tarn_stopped(&p->stop) ? tarn_fail(TARN_E_CANCELED, "canceled by the caller")
+                                    : tarn_fail(TARN_E_TIMEOUT, "the deadline has passed: raise timeout_ms"),
+             false);
         return false;
     }
     return post(p, t);
@@ -74,12 +84,14 @@ static void broken(struct tarn_put *p, struct tarn_target *t)
     char who[352];
     int i = choose_transport(p, t);
 
-    if (!t->x.fresh && i >= 0 && tarn_now_ns() < p->deadline_ns) { /* an old pooled link: once more on a new one */
+    if (!t->x.fresh && i >= 0 &&
+        tarn_now_ns() < p->deadline_ns) { /* an old pooled link: once more on a new one */
         tarn_link_flush(t->remote, i, true);
         post(p, t);
         return;
     }
-    tarn_fail(TARN_E_NODE_DOWN, "%s: the data connection broke during a put", tarn_remote_text(t->remote, who));
+    tarn_fail(TARN_E_NODE_DOWN, "%s: the data connection broke during a put",
+              tarn_remote_text(t->remote, who));
     tarn_remote_aside(t->remote, TARN_GONE, tarn_last_error());
     lose(t, TARN_E_NODE_DOWN, true);
 }
@@ -98,7 +110,9 @@ static void done(struct tarn_put *p, struct tarn_target *t)
         break;
     case TARN_E_STALE: /* the node no longer knows the reservation: the session broke off meanwhile */
         t->granted = false;
-        lose(t, tarn_fail(TARN_E_NODE_DOWN, "%s: has dropped the reservation", tarn_remote_text(t->remote, who)), true);
+        lose(t,
+             tarn_fail(TARN_E_NODE_DOWN, "%s: has dropped the reservation", tarn_remote_text(t->remote, who)),
+             true);
         break;
     default:
         lose(t, tarn_fail(status, "%s: %s", tarn_remote_text(t->remote, who), tarn_strerror(status)), false);
@@ -118,12 +132,16 @@ static void landed(struct tarn_put *p, struct tarn_target *t)
         broken(p, t);
         break;
     case TARN_END_SILENT:
-        lose(t, tarn_fail(TARN_E_NODE_DOWN, "%s: does not answer: it is paused or cut off",
-                          tarn_remote_text(t->remote, who)), true);
+        lose(t,
+             tarn_fail(TARN_E_NODE_DOWN, "%s: does not answer: it is paused or cut off",
+                       tarn_remote_text(t->remote, who)),
+             true);
         break;
     case TARN_END_EXPIRED:
-        lose(t, tarn_fail(TARN_E_TIMEOUT, "%s: the deadline passed during the transfer: raise timeout_ms",
-                          tarn_remote_text(t->remote, who)), false);
+        lose(t,
+             tarn_fail(TARN_E_TIMEOUT, "%s: the deadline passed during the transfer: raise timeout_ms",
+                       tarn_remote_text(t->remote, who)),
+             false);
         break;
     case TARN_END_STOPPED:
         lose(t, tarn_fail(TARN_E_CANCELED, "canceled by the caller"), false);

@@ -18,7 +18,6 @@
 static struct tarn_remote *remote_new(struct tarn_client *c, const char *id, uint32_t epoch)
 {
     struct tarn_remote *r = aligned_alloc(64, sizeof *r);
-    pthread_condattr_t attr;
 
     if (!r)
         return NULL;
@@ -27,10 +26,7 @@ static struct tarn_remote *remote_new(struct tarn_client *c, const char *id, uin
     snprintf(r->key.id, sizeof r->key.id, "%s", id);
     r->key.epoch = epoch;
     pthread_mutex_init(&r->lock, NULL);
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    pthread_cond_init(&r->changed, &attr);
-    pthread_condattr_destroy(&attr);
+    tarn_cond_init(&r->changed);
     return r;
 }
 
@@ -133,7 +129,8 @@ static int update_one(void *arg, const struct tarn_node_record *n)
     return tarn_remote_update(f->client, n, f->pass);
 }
 
-/* Nodes that this pass did not see are unlisted; incarnations whose id it saw under another epoch are over. */
+/* Nodes that this pass did not see are unlisted; incarnations whose id it saw under another epoch are over.
+ */
 static void settle(struct tarn_client *c, uint64_t pass)
 {
     struct tarn_remote *r, *next, *other, *after;
@@ -150,23 +147,44 @@ static void settle(struct tarn_client *c, uint64_t pass)
     pthread_rwlock_unlock(&c->nodes_lock);
 }
 
-int tarn_remotes_refresh(struct tarn_client *c, uint64_t deadline_ns)
+/*
+ * Becomes the one who refreshes: TARN_INPROGRESS; or waits for who does. 0: a refresh that began after we
+ * came is as good as ours.
+ */
+static int refresh_begin(struct tarn_client *c, uint64_t deadline_ns)
 {
     uint64_t asked = tarn_now_ns();
+    int rc = 0;
 
     pthread_mutex_lock(&c->refresh_lock);
-    /* Somebody else's refresh that began after we came is as good as ours. */
-    if (atomic_load(&c->refreshed_ns) > asked) {
-        pthread_mutex_unlock(&c->refresh_lock);
-        return 0;
+    while (rc == 0 && c->refreshing)
+        if (!tarn_cond_wait(&c->refresh_done, &c->refresh_lock, deadline_ns))
+            rc = tarn_fail(TARN_E_TIMEOUT, "directory %s: does not answer in time: look at Redis",
+                           tarn_directory_address(c->directory));
+    if (rc == 0 && atomic_load(&c->refreshed_ns) <= asked) {
+        c->refreshing = true;
+        rc = TARN_INPROGRESS;
     }
+    pthread_mutex_unlock(&c->refresh_lock);
+    return rc;
+}
+
+int tarn_remotes_refresh(struct tarn_client *c, uint64_t deadline_ns)
+{
+    int rc = refresh_begin(c, deadline_ns);
+
+    if (rc != TARN_INPROGRESS)
+        return rc;
     uint64_t began = tarn_now_ns();
     struct refresh f = {c, ++c->pass};
-    int rc = tarn_directory_nodes(c->directory, deadline_ns, update_one, &f);
+    rc = tarn_directory_nodes(c->directory, deadline_ns, update_one, &f);
     if (rc == 0) {
         settle(c, f.pass);
         atomic_store(&c->refreshed_ns, began);
     }
+    pthread_mutex_lock(&c->refresh_lock);
+    c->refreshing = false;
+    pthread_cond_broadcast(&c->refresh_done);
     pthread_mutex_unlock(&c->refresh_lock);
     return rc;
 }
@@ -219,8 +237,9 @@ void tarn_remote_aside(struct tarn_remote *r, enum tarn_health h, const char *wh
         ;
     if (was >= (int)h)
         return;
-    tarn_log(&r->client->log, TARN_LOG_WARN, "client", "msg=\"node set aside\" node=%s health=%s cause=\"%s\"",
-             r->key.id, h == TARN_GONE ? "gone" : "slow", why);
+    tarn_log(&r->client->log, TARN_LOG_WARN, "client",
+             "msg=\"node set aside\" node=%s health=%s cause=\"%s\"", r->key.id,
+             h == TARN_GONE ? "gone" : "slow", why);
     if (h == TARN_GONE)
         tarn_remote_retire(r);
     tarn_monitor_ask(r->client);
@@ -241,10 +260,9 @@ bool tarn_remote_settled(struct tarn_remote *r, uint64_t deadline_ns)
     uint64_t longest = tarn_now_ns() + 2 * TARN_PATIENCE_NS;
     if (longest > deadline_ns)
         longest = deadline_ns;
-    struct timespec until = {(time_t)(longest / TARN_NS_PER_S), (long)(longest % TARN_NS_PER_S)};
 
     pthread_mutex_lock(&r->lock);
-    while (atomic_load(&r->suspect) && pthread_cond_timedwait(&r->changed, &r->lock, &until) == 0)
+    while (atomic_load(&r->suspect) && tarn_cond_wait(&r->changed, &r->lock, longest))
         ;
     bool up = atomic_load(&r->health) == TARN_UP && !atomic_load(&r->superseded);
     pthread_mutex_unlock(&r->lock);

@@ -146,8 +146,8 @@ int tarn_lookup_run(struct tarn_client *c, const struct tarn_key *keys, size_t n
     return 0;
 }
 
-int tarn_lookup(struct tarn_client *c, const struct tarn_key *keys, size_t n, const struct tarn_lookup_options *given,
-                struct tarn_hits **hits_p)
+int tarn_lookup(struct tarn_client *c, const struct tarn_key *keys, size_t n,
+                const struct tarn_lookup_options *given, struct tarn_hits **hits_p)
 {
     struct tarn_lookup_options o;
     int rc = tarn_client_enter(c);

@@ -10,7 +10,7 @@
 
 struct tarn_put_session {
     struct tarn_put put;
-    struct tarn_item *items;  /* a copy: keys are copied, too */
+    struct tarn_item *items; /* a copy: keys are copied, too */
     void *keys;
     struct tarn_chunk *chunks;
     size_t nchunks;
@@ -115,7 +115,8 @@ static size_t reserve_all(struct tarn_put_session *s, struct tarn_item *items)
                 s->jobs[job->index] = job;
                 reserved++;
             } else {
-                tarn_verdict_say(&p->verdict, job->index, job->status, "put", &s->items[job->index].key, "%s", job->text);
+                tarn_verdict_say(&p->verdict, job->index, job->status, "put", &s->items[job->index].key, "%s",
+                                 job->text);
             }
         }
     }
@@ -123,8 +124,8 @@ static size_t reserve_all(struct tarn_put_session *s, struct tarn_item *items)
     return reserved;
 }
 
-int tarn_put_begin(struct tarn_client *c, struct tarn_item *items, size_t n, const struct tarn_put_options *given,
-                   struct tarn_put_session **s_p)
+int tarn_put_begin(struct tarn_client *c, struct tarn_item *items, size_t n,
+                   const struct tarn_put_options *given, struct tarn_put_session **s_p)
 {
     struct tarn_put_options o;
     int rc = tarn_client_enter(c);
@@ -141,7 +142,7 @@ int tarn_put_begin(struct tarn_client *c, struct tarn_item *items, size_t n, con
     s->put.deadline_ns = tarn_client_deadline(c, o.timeout_ms);
     s->put.stop.fd = -1;
     for (size_t i = 0; i < n; i++) {
-        items[i].status = tarn_put_check(&s->put, &items[i], i, false);
+        items[i].status = tarn_put_check(&items[i], i, false);
         if (items[i].status != 0)
             tarn_verdict_note(&s->put.verdict, i, items[i].status);
     }

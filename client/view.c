@@ -9,7 +9,8 @@
 #include <string.h>
 
 /* A view through this location's shared link, if it has one that offers views. */
-static int view_at(struct tarn_client *c, const struct tarn_desc *d, const struct tarn_loc *l, int t, struct tarn_view *v)
+static int view_at(struct tarn_client *c, const struct tarn_desc *d, const struct tarn_loc *l, int t,
+                   struct tarn_view *v)
 {
     uint32_t stripe = l->slot % TARN_STRIPES, hazard;
     struct tarn_linked *linked = tarn_shared_enter(l->remote, t, false, stripe);
@@ -18,7 +19,8 @@ static int view_at(struct tarn_client *c, const struct tarn_desc *d, const struc
     if (!linked)
         return rc;
     if (linked->ops->caps & TARN_CAP_VIEW)
-        rc = linked->ops->view(linked->link, l->pool, l->slot, l->gen, l->offset, d->tensor.bytes, &v->addr, &hazard);
+        rc = linked->ops->view(linked->link, l->pool, l->slot, l->gen, l->offset, d->tensor.bytes, &v->addr,
+                               &hazard);
     if (rc == 0) {
         atomic_fetch_add(&linked->views, 1);
         linked->ops->touch(linked->link, l->pool, l->slot);
@@ -44,7 +46,8 @@ static void connect_side(const struct tarn_loc *l, int t, uint64_t deadline_ns)
 }
 
 /* deadline_ns 0: only through links that are there. */
-static int view_any(struct tarn_client *c, const struct tarn_desc *d, uint64_t deadline_ns, struct tarn_view *v)
+static int view_any(struct tarn_client *c, const struct tarn_desc *d, uint64_t deadline_ns,
+                    struct tarn_view *v)
 {
     int worst = TARN_E_NOT_REACHABLE;
 
@@ -74,7 +77,8 @@ static int explain(const struct tarn_key *key, const struct tarn_desc *d, int rc
 
     tarn_key_text(key, name);
     if (rc == TARN_E_AGAIN)
-        return tarn_fail(rc, "view key '%s': this client holds too many views of the node: release some", name);
+        return tarn_fail(rc, "view key '%s': this client holds too many views of the node: release some",
+                         name);
     if (!tarn_desc_alive(d) && (d->nlocs > 0 || d->nlost > 0))
         return tarn_fail(TARN_E_NODE_DOWN, "view key '%s': no node that holds it answers", name);
     if (d->nlocs == 0)
@@ -83,7 +87,8 @@ static int explain(const struct tarn_key *key, const struct tarn_desc *d, int rc
 }
 
 /* The whole way: resolve, connect, again while a writer keeps replacing the object. */
-static int view_slow(struct tarn_client *c, const struct tarn_key *key, uint64_t deadline_ns, struct tarn_view *v)
+static int view_slow(struct tarn_client *c, const struct tarn_key *key, uint64_t deadline_ns,
+                     struct tarn_view *v)
 {
     struct tarn_resolved r;
     struct tarn_desc last = {.nlocs = 0};
@@ -103,7 +108,8 @@ static int view_slow(struct tarn_client *c, const struct tarn_key *key, uint64_t
         if (rc != TARN_E_STALE)
             return explain(key, &r.desc, rc);
         /* The directory shows what is stale already: the node is just taking it out. */
-        if (tarn_desc_bytes(&last) == tarn_desc_bytes(&r.desc) && memcmp(last.locs, r.desc.locs, r.desc.nlocs * sizeof last.locs[0]) == 0) {
+        if (tarn_desc_bytes(&last) == tarn_desc_bytes(&r.desc) &&
+            memcmp(last.locs, r.desc.locs, r.desc.nlocs * sizeof last.locs[0]) == 0) {
             r.desc.nlocs = r.desc.nlost = 0;
             return explain(key, &r.desc, TARN_E_NOT_FOUND);
         }

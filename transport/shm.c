@@ -32,7 +32,7 @@
 #include "base/error.h"
 #include "base/text.h"
 
-enum { FDS_PER_POOL = 3, POOLS_MAX = 64, HUGE_PAGE = 2 << 20 };
+enum { POOLS_MAX = 64, HUGE_PAGE = 2 << 20 };
 
 static int shm_probe(char *why, size_t why_bytes)
 {
@@ -43,117 +43,6 @@ static int shm_probe(char *why, size_t why_bytes)
     }
     close(fd);
     return 0;
-}
-
-/* --- node half ---------------------------------------------------------------------------------- */
-
-/* Files handed to clients; the writable ones are the server's own. */
-struct served_pool {
-    int arena_ro, gen_ro;
-};
-
-struct tarn_server {
-    const struct tarn_pool_memory *pools;
-    uint32_t npools;
-    struct served_pool served[];
-};
-
-static void shm_stop(struct tarn_server *s)
-{
-    for (uint32_t i = 0; i < s->npools; i++) {
-        if (s->served[i].arena_ro >= 0)
-            close(s->served[i].arena_ro);
-        if (s->served[i].gen_ro >= 0)
-            close(s->served[i].gen_ro);
-    }
-    free(s);
-}
-
-/* A second, read-only open of a memfd. Mode 0600 keeps other users from opening it for writing through it. */
-static int reopen_read_only(int fd, const char *pool, int *fd_p)
-{
-    char path[32];
-    snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
-    if (fchmod(fd, 0600) < 0)
-        return tarn_fail(TARN_E_SYSTEM, "pool %s: shm: chmod of its memory: %m", pool);
-    *fd_p = open(path, O_RDONLY | O_CLOEXEC);
-    if (*fd_p < 0)
-        return tarn_fail(TARN_E_SYSTEM, "pool %s: shm: open %s read-only: %m: mount /proc", pool, path);
-    return 0;
-}
-
-static int shm_serve(const struct tarn_serve *serve, struct tarn_server **s_p)
-{
-    struct tarn_server *s = malloc(sizeof(*s) + serve->npools * sizeof(s->served[0]));
-    if (!s)
-        return tarn_fail(TARN_E_NO_MEMORY, "shm: out of memory for %u pools", serve->npools);
-    s->pools = serve->pools;
-    s->npools = serve->npools;
-    for (uint32_t i = 0; i < s->npools; i++)
-        s->served[i] = (struct served_pool){-1, -1};
-    for (uint32_t i = 0; i < s->npools; i++) {
-        const struct tarn_pool_memory *p = &s->pools[i];
-        if (p->memfd < 0)
-            continue;
-        int r = reopen_read_only(p->memfd, p->name, &s->served[i].arena_ro);
-        if (!r)
-            r = reopen_read_only(p->gen_fd, p->name, &s->served[i].gen_ro);
-        if (r) {
-            shm_stop(s);
-            return r;
-        }
-    }
-    *s_p = s;
-    return 0;
-}
-
-static void shm_describe(const struct tarn_server *s, uint32_t pool, char *text, size_t text_bytes)
-{
-    (void)s, (void)pool;
-    snprintf(text, text_bytes, "%s", "");
-}
-
-static bool attach_pool(const struct tarn_server *s, uint32_t i, struct tarn_attach *a, size_t *length)
-{
-    const struct tarn_pool_memory *p = &s->pools[i];
-    int n = snprintf(a->text + *length, sizeof(a->text) - *length, " %u %llu %u", i,
-                     (unsigned long long)p->bytes, p->nslots);
-    if (n < 0 || (size_t)n >= sizeof(a->text) - *length)
-        return false;
-    *length += (size_t)n;
-    a->fds[a->nfds++] = a->write ? p->memfd : s->served[i].arena_ro;
-    a->fds[a->nfds++] = s->served[i].gen_ro;
-    a->fds[a->nfds++] = p->touch_fd;
-    return true;
-}
-
-static int shm_attach(struct tarn_server *s, struct tarn_attach *a)
-{
-    if (!a->local)
-        return tarn_fail(TARN_E_NOT_REACHABLE,
-                         "shm: descriptors cannot pass over TCP: attach over the node's Unix socket");
-    uint32_t npools = 0, fds_max = sizeof(a->fds) / sizeof(a->fds[0]);
-    for (uint32_t i = 0; i < s->npools; i++)
-        npools += s->pools[i].memfd >= 0;
-    size_t length = (size_t)snprintf(a->text, sizeof(a->text), "v1 %u", npools);
-    bool fits = npools * FDS_PER_POOL + 1 <= fds_max;
-    a->nfds = 0;
-    memset(a->close_fds, 0, sizeof(a->close_fds));
-    for (uint32_t i = 0; fits && i < s->npools; i++)
-        if (s->pools[i].memfd >= 0)
-            fits = attach_pool(s, i, a, &length);
-    if (!fits)
-        return tarn_fail(TARN_E_UNSUPPORTED, "shm: %u pools do not fit one ATTACH: use at most %u", npools,
-                         (fds_max - 1) / FDS_PER_POOL);
-    if (a->hazard_fd >= 0)
-        a->fds[a->nfds++] = a->hazard_fd;
-    return 0;
-}
-
-/* Nothing to take back: a mapping lasts as long as its process, which the server waits for. */
-static void shm_detach(struct tarn_server *s, uint64_t session)
-{
-    (void)s, (void)session;
 }
 
 /* --- client half: mapping ----------------------------------------------------------------------- */
@@ -293,7 +182,7 @@ static int map_all(struct tarn_link *l, const struct tarn_peer *peer)
                          l->node, at);
     at += 2;
     uint64_t npools;
-    if (!next_number(&at, POOLS_MAX, &npools) || peer->nfds < npools * FDS_PER_POOL)
+    if (!next_number(&at, POOLS_MAX, &npools) || peer->nfds < npools * TARN_SHM_FDS)
         return malformed(l, peer->text);
     for (uint64_t i = 0; i < npools; i++) {
         uint64_t index, bytes, nslots;
@@ -302,13 +191,13 @@ static int map_all(struct tarn_link *l, const struct tarn_peer *peer)
             return malformed(l, peer->text);
         if (index >= l->npools)
             l->npools = (uint32_t)index + 1;
-        int r = map_pool(l, &l->pools[index], peer->fds + i * FDS_PER_POOL, bytes, (uint32_t)nslots);
+        int r = map_pool(l, &l->pools[index], peer->fds + i * TARN_SHM_FDS, bytes, (uint32_t)nslots);
         if (r)
             return r;
     }
-    if (peer->nfds == npools * FDS_PER_POOL)
+    if (peer->nfds == npools * TARN_SHM_FDS)
         return 0;
-    int r = map_file(l, peer->fds[npools * FDS_PER_POOL], sizeof(*l->hazards), PROT_READ | PROT_WRITE,
+    int r = map_file(l, peer->fds[npools * TARN_SHM_FDS], sizeof(*l->hazards), PROT_READ | PROT_WRITE,
                      "the hazard page", &l->hazard_map);
     l->hazards = l->hazard_map.addr;
     return r;
@@ -525,11 +414,11 @@ const struct tarn_transport_ops tarn_shm_ops = {
     .name = "shm",
     .caps = TARN_CAP_SHARED | TARN_CAP_SAME_HOST | TARN_CAP_VIEW | TARN_CAP_ONE_SIDED | TARN_CAP_CPU_POOL,
     .probe = shm_probe,
-    .serve = shm_serve,
-    .describe = shm_describe,
-    .attach = shm_attach,
-    .detach = shm_detach,
-    .stop = shm_stop,
+    .serve = tarn_shm_serve,
+    .describe = tarn_shm_describe,
+    .attach = tarn_shm_attach,
+    .detach = tarn_shm_detach,
+    .stop = tarn_shm_stop,
     .connect = shm_connect,
     .writable = shm_writable,
     .get = shm_get,

@@ -24,6 +24,7 @@
  *   TARN_INPROGRESS  accepted; work->done comes exactly once, from progress() or close()
  *   TARN_E_AGAIN     no room now; nothing was done; call progress() and try again
  *   other negative   failed; nothing was done; the callback will not come
+ * A callback may post further works on its link; it must not call progress(), wait() or close().
  * get() and put() may only queue: works move in progress() and wait(). Nothing here blocks but
  * connect(), wait() and attach handling, which have deadlines.
  */

@@ -45,8 +45,8 @@ static int start(void **state, const char *pool, const char *extra, const char *
     w->h = harness_new();
     w->redis = harness_redis_start(w->h, NULL);
     for (int i = 0; i < NODES; i++)
-        w->nodes[i] = harness_node_start(w->h, names[i], w->redis, "--pool", pool, "--heartbeat-ms", "200", extra, value,
-                                         NULL);
+        w->nodes[i] = harness_node_start(w->h, names[i], w->redis, "--pool", pool, "--heartbeat-ms", "200",
+                                         extra, value, NULL);
     w->client = client_with(w, NULL);
     *state = w;
     return 0;
@@ -83,7 +83,8 @@ static struct tarn_key key_of(const char *text)
     return (struct tarn_key){text, strlen(text)};
 }
 
-static int put(struct tarn_client *c, const char *key, char byte, size_t bytes, const struct tarn_put_options *o)
+static int put(struct tarn_client *c, const char *key, char byte, size_t bytes,
+               const struct tarn_put_options *o)
 {
     char *data = malloc(bytes + 1);
     memset(data, byte, bytes + 1);
@@ -155,8 +156,10 @@ static const struct tarn_put_options twice = {.size = sizeof twice, .replicas = 
 static void copies_go_where_they_are_asked_to(void **state)
 {
     struct world *w = *state;
-    struct tarn_put_options named = {.size = sizeof named, .place = "n1"}, pool = {.size = sizeof pool, .place = "n2/cpu0"},
-                            local = {.size = sizeof local, .place = "local"}, none = {.size = sizeof none, .place = "n9"},
+    struct tarn_put_options named = {.size = sizeof named, .place = "n1"},
+                            pool = {.size = sizeof pool, .place = "n2/cpu0"},
+                            local = {.size = sizeof local, .place = "local"},
+                            none = {.size = sizeof none, .place = "n9"},
                             many = {.size = sizeof many, .replicas = 4};
     assert_int_equal(put(w->client, "named", 'a', 1000, &named), 0);
     assert_int_equal(copies_of(w->client, "named"), 2);
@@ -186,7 +189,8 @@ static void replaced_on_another_node_is_never_read_again(void **state)
         struct tarn_put_options o = {.size = sizeof o, .flags = TARN_PUT_REPLACE, .place = place};
         assert_int_equal(put(w->client, "moving", byte, 5000, &o), 0);
         assert_int_equal(get(w->client, "moving", byte, 5000), 0);
-        assert_int_equal(get(reader, "moving", byte, 5000), 0); /* its cached descriptor is the last round's */
+        assert_int_equal(get(reader, "moving", byte, 5000),
+                         0); /* its cached descriptor is the last round's */
         assert_int_equal(copies_of(w->client, "moving"), 1u << i % NODES);
     }
     tarn_close(reader);
@@ -228,7 +232,8 @@ static void large_batches_with_every_size(void **state)
             snprintf(keys[i], sizeof keys[i], "batch-%d", i);
             in[i] = (struct tarn_piece){.addr = malloc(bytes + 1), .bytes = bytes};
             memset(in[i].addr, i + round, bytes + 1);
-            items[i] = (struct tarn_item){.key = key_of(keys[i]), .pieces = &in[i], .npieces = 1, .tensor = tarn_bytes(bytes)};
+            items[i] = (struct tarn_item){
+                .key = key_of(keys[i]), .pieces = &in[i], .npieces = 1, .tensor = tarn_bytes(bytes)};
         }
         if (tarn_put(w->client, items, N, &o) != 0)
             fail_msg("%s", tarn_last_error());
@@ -259,8 +264,9 @@ static void same_key_twice_in_a_batch(void **state)
     memset(a, 'a', sizeof a);
     memset(b, 'b', sizeof b);
     struct tarn_piece pa = {.addr = a, .bytes = sizeof a}, pb = {.addr = b, .bytes = sizeof b};
-    struct tarn_item items[2] = {{.key = key_of("double"), .pieces = &pa, .npieces = 1, .tensor = tarn_bytes(100)},
-                                 {.key = key_of("double"), .pieces = &pb, .npieces = 1, .tensor = tarn_bytes(100)}};
+    struct tarn_item items[2] = {
+        {.key = key_of("double"), .pieces = &pa, .npieces = 1, .tensor = tarn_bytes(100)},
+        {.key = key_of("double"), .pieces = &pb, .npieces = 1, .tensor = tarn_bytes(100)}};
     assert_int_equal(tarn_put(w->client, items, 2, NULL), TARN_E_EXISTS);
     assert_int_equal(items[0].status, 0);
     assert_int_equal(items[1].status, TARN_E_EXISTS);
@@ -283,7 +289,8 @@ static void batch_larger_than_the_session_may_reserve(void **state)
     memset(data, 'L', MIB);
     for (int i = 0; i < N; i++) {
         snprintf(keys[i], sizeof keys[i], "limit-%d", i);
-        items[i] = (struct tarn_item){.key = key_of(keys[i]), .pieces = &piece, .npieces = 1, .tensor = tarn_bytes(MIB)};
+        items[i] = (struct tarn_item){
+            .key = key_of(keys[i]), .pieces = &piece, .npieces = 1, .tensor = tarn_bytes(MIB)};
     }
     struct tarn_put_options o = {.size = sizeof o, .place = "n0"};
     if (tarn_put(w->client, items, N, &o) != 0)
@@ -571,7 +578,8 @@ static void close_ends_operations_in_flight(void **state)
         harness_signal(w->nodes[i]->process, SIGSTOP);
     for (int i = 0; i < N; i++) {
         pieces[i] = (struct tarn_piece){.addr = data[i], .bytes = 1000};
-        items[i] = (struct tarn_item){.key = key_of(keys[i]), .pieces = &pieces[i], .npieces = 1, .tensor = tarn_bytes(1000)};
+        items[i] = (struct tarn_item){
+            .key = key_of(keys[i]), .pieces = &pieces[i], .npieces = 1, .tensor = tarn_bytes(1000)};
         tarn_op op;
         if (i % 2)
             assert_int_equal(tarn_submit_get(c, &items[i], 1, NULL, 0, &op), 0);
@@ -630,7 +638,8 @@ static void *keep_replacing(void *arg)
     uint64_t *data = malloc(t->bytes);
     struct tarn_piece piece = {.addr = data, .bytes = t->bytes};
     for (uint64_t v = 1; !atomic_load(&t->stop) && t->failed == 0; v++) {
-        struct tarn_item item = {.key = key_of("torn"), .pieces = &piece, .npieces = 1, .tensor = tarn_bytes(t->bytes)};
+        struct tarn_item item = {
+            .key = key_of("torn"), .pieces = &piece, .npieces = 1, .tensor = tarn_bytes(t->bytes)};
         for (size_t i = 0; i < t->bytes / 8; i++)
             data[i] = v;
         t->failed = tarn_put(t->client, &item, 1, &replace);
@@ -656,7 +665,8 @@ static void readers_see_whole_versions_by(struct world *w, const char *transport
             fail_msg("refused read: %s", tarn_last_error());
         for (size_t i = 1; i < bytes / 8; i++)
             if (data[i] != data[0])
-                fail_msg("torn read: %lu at 0, %lu at %zu", (unsigned long)data[0], (unsigned long)data[i], i);
+                fail_msg("torn read: %lu at 0, %lu at %zu", (unsigned long)data[0], (unsigned long)data[i],
+                         i);
         if (data[0] < last)
             fail_msg("version %lu after %lu", (unsigned long)data[0], (unsigned long)last);
         last = data[0];

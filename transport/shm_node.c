@@ -1,0 +1,121 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Shared memory, node half: hands out the files of the pools. No thread, no byte is touched here. */
+#include "transport/shm.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/error.h"
+
+/* Files handed to clients; the writable ones are the server's own. */
+struct served_pool {
+    int arena_ro, gen_ro;
+};
+
+struct tarn_server {
+    const struct tarn_pool_memory *pools;
+    uint32_t npools;
+    struct served_pool served[];
+};
+
+void tarn_shm_stop(struct tarn_server *s)
+{
+    for (uint32_t i = 0; i < s->npools; i++) {
+        if (s->served[i].arena_ro >= 0)
+            close(s->served[i].arena_ro);
+        if (s->served[i].gen_ro >= 0)
+            close(s->served[i].gen_ro);
+    }
+    free(s);
+}
+
+/* A second, read-only open of a memfd. Mode 0600 keeps other users from opening it for writing through it. */
+static int reopen_read_only(int fd, const char *pool, int *fd_p)
+{
+    char path[32];
+    snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+    if (fchmod(fd, 0600) < 0)
+        return tarn_fail(TARN_E_SYSTEM, "pool %s: shm: chmod of its memory: %m", pool);
+    *fd_p = open(path, O_RDONLY | O_CLOEXEC);
+    if (*fd_p < 0)
+        return tarn_fail(TARN_E_SYSTEM, "pool %s: shm: open %s read-only: %m: mount /proc", pool, path);
+    return 0;
+}
+
+int tarn_shm_serve(const struct tarn_serve *serve, struct tarn_server **s_p)
+{
+    struct tarn_server *s = malloc(sizeof(*s) + serve->npools * sizeof(s->served[0]));
+    if (!s)
+        return tarn_fail(TARN_E_NO_MEMORY, "shm: out of memory for %u pools", serve->npools);
+    s->pools = serve->pools;
+    s->npools = serve->npools;
+    for (uint32_t i = 0; i < s->npools; i++)
+        s->served[i] = (struct served_pool){-1, -1};
+    for (uint32_t i = 0; i < s->npools; i++) {
+        const struct tarn_pool_memory *p = &s->pools[i];
+        if (p->memfd < 0)
+            continue;
+        int r = reopen_read_only(p->memfd, p->name, &s->served[i].arena_ro);
+        if (!r)
+            r = reopen_read_only(p->gen_fd, p->name, &s->served[i].gen_ro);
+        if (r) {
+            tarn_shm_stop(s);
+            return r;
+        }
+    }
+    *s_p = s;
+    return 0;
+}
+
+void tarn_shm_describe(const struct tarn_server *s, uint32_t pool, char *text, size_t text_bytes)
+{
+    (void)s, (void)pool;
+    snprintf(text, text_bytes, "%s", "");
+}
+
+static bool attach_pool(const struct tarn_server *s, uint32_t i, struct tarn_attach *a, size_t *length)
+{
+    const struct tarn_pool_memory *p = &s->pools[i];
+    int n = snprintf(a->text + *length, sizeof(a->text) - *length, " %u %llu %u", i,
+                     (unsigned long long)p->bytes, p->nslots);
+    if (n < 0 || (size_t)n >= sizeof(a->text) - *length)
+        return false;
+    *length += (size_t)n;
+    a->fds[a->nfds++] = a->write ? p->memfd : s->served[i].arena_ro;
+    a->fds[a->nfds++] = s->served[i].gen_ro;
+    a->fds[a->nfds++] = p->touch_fd;
+    return true;
+}
+
+int tarn_shm_attach(struct tarn_server *s, struct tarn_attach *a)
+{
+    if (!a->local)
+        return tarn_fail(TARN_E_NOT_REACHABLE,
+                         "shm: descriptors cannot pass over TCP: attach over the node's Unix socket");
+    uint32_t npools = 0, fds_max = sizeof(a->fds) / sizeof(a->fds[0]);
+    for (uint32_t i = 0; i < s->npools; i++)
+        npools += s->pools[i].memfd >= 0;
+    size_t length = (size_t)snprintf(a->text, sizeof(a->text), "v1 %u", npools);
+    bool fits = npools * TARN_SHM_FDS + 1 <= fds_max;
+    a->nfds = 0;
+    memset(a->close_fds, 0, sizeof(a->close_fds));
+    for (uint32_t i = 0; fits && i < s->npools; i++)
+        if (s->pools[i].memfd >= 0)
+            fits = attach_pool(s, i, a, &length);
+    if (!fits)
+        return tarn_fail(TARN_E_UNSUPPORTED, "shm: %u pools do not fit one ATTACH: use at most %u", npools,
+                         (fds_max - 1) / TARN_SHM_FDS);
+    if (a->hazard_fd >= 0)
+        a->fds[a->nfds++] = a->hazard_fd;
+    return 0;
+}
+
+/* Nothing to take back: a mapping lasts as long as its process, which the server waits for. */
+void tarn_shm_detach(struct tarn_server *s, uint64_t session)
+{
+    (void)s, (void)session;
+}

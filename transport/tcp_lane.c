@@ -1,0 +1,308 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * TCP, client half: the works of one direction.
+ *
+ * Works are only queued; sending takes everything queued in as few sendmsg() as possible. A message is
+ * rebuilt from its work whenever it is to be sent, so a half-sent one costs nothing but a count.
+ * Payload goes straight between the socket and the caller's pieces: a get's next payload and the header
+ * after it are asked for in one recvmsg(), and when one answer is outstanding, its header and payload are.
+ */
+#include "transport/tcp_lane.h"
+
+#include <errno.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+#include "base/error.h"
+
+enum { IOV_MAX_USED = 256, FRAMES_MAX = 64 };
+
+#define FRAME sizeof(struct tarn_tcp_frame)
+
+static int down(const struct tarn_tcp_lane *n, const char *what)
+{
+    return tarn_fail(TARN_E_NODE_DOWN, "node %s: tcp: %s: %m: is the node running and reachable?", n->node,
+                     what);
+}
+
+static int garbled(const char *node, const char *what)
+{
+    return tarn_fail(TARN_E_PROTOCOL, "node %s: tcp: %s: close the link", node, what);
+}
+
+/* --- messages, iovecs --------------------------------------------------------------------------- */
+
+struct message {
+    struct iovec iov[IOV_MAX_USED];
+    uint32_t n;
+    uint64_t bytes;
+};
+
+static void add(struct message *m, void *data, uint64_t bytes)
+{
+    if (bytes == 0)
+        return;
+    m->iov[m->n++] = (struct iovec){data, bytes};
+    m->bytes += bytes;
+}
+
+/* Adds what is left of a work's pieces as far as there is room; true when all of it was added. */
+static bool add_payload(struct message *m, const struct tarn_work *w, struct tarn_cursor at, uint64_t left)
+{
+    while (left > 0 && m->n < IOV_MAX_USED) {
+        void *addr;
+        uint64_t bytes = tarn_cursor_next(&at, w->pieces, w->npieces, left, &addr);
+        add(m, addr, bytes);
+        left -= bytes;
+    }
+    return left == 0;
+}
+
+static void skip(struct tarn_cursor *at, const struct tarn_work *w, uint64_t bytes)
+{
+    while (bytes > 0) {
+        void *addr;
+        bytes -= tarn_cursor_next(at, w->pieces, w->npieces, bytes, &addr);
+    }
+}
+
+void tarn_tcp_lane_queue(struct tarn_tcp_lane *n, struct tarn_work *w)
+{
+    w->next = NULL;
+    w->scratch[0] = n->next_tag++;
+    if (n->last)
+        n->last->next = w;
+    else
+        n->first = w;
+    n->last = w;
+    if (!n->unsent)
+        n->unsent = w;
+}
+
+/* --- sending ------------------------------------------------------------------------------------ */
+
+static struct tarn_tcp_frame request(const struct tarn_tcp_lane *n, const struct tarn_work *w)
+{
+    return (struct tarn_tcp_frame){
+        .magic = TARN_TCP_MAGIC,
+        .version = TARN_TCP_VERSION,
+        .op = n->op,
+        .pool = (uint16_t)w->pool,
+        .slot = w->slot,
+        .gen = w->gen,
+        .offset = w->offset,
+        .bytes = w->bytes,
+        .tag = w->scratch[0],
+    };
+}
+
+static uint64_t payload_of(const struct tarn_tcp_lane *n, const struct tarn_work *w)
+{
+    return n->op == TARN_TCP_PUT ? w->bytes : 0;
+}
+
+/* Gathers what is queued, from the byte after the last one sent. */
+static void gather(const struct tarn_tcp_lane *n, struct tarn_tcp_frame *frames, struct message *m)
+{
+    m->n = 0;
+    m->bytes = 0;
+    add(m, (char *)(uintptr_t)n->hello + sizeof(*n->hello) - n->hello_unsent, n->hello_unsent);
+    uint64_t sent = n->sent;
+    struct tarn_cursor at = n->sent_at;
+    int nframes = 0;
+    for (const struct tarn_work *w = n->unsent; w && nframes < FRAMES_MAX && m->n < IOV_MAX_USED;
+         w = w->next) {
+        uint64_t payload = payload_of(n, w);
+        if (sent < FRAME) {
+            frames[nframes] = request(n, w);
+            add(m, (char *)&frames[nframes++] + sent, FRAME - sent);
+        } else {
+            payload -= sent - FRAME;
+        }
+        if (!add_payload(m, w, at, payload))
+            break;
+        sent = 0;
+        at = (struct tarn_cursor){0};
+    }
+}
+
+/* Moves the send position on by what the kernel took. */
+static void note_sent(struct tarn_tcp_lane *n, uint64_t bytes)
+{
+    uint32_t hello = bytes < n->hello_unsent ? (uint32_t)bytes : n->hello_unsent;
+    n->hello_unsent -= hello;
+    bytes -= hello;
+    while (n->unsent && bytes > 0) {
+        struct tarn_work *w = n->unsent;
+        uint64_t head = n->sent < FRAME ? FRAME - n->sent : 0;
+        uint64_t left = FRAME + payload_of(n, w) - n->sent;
+        uint64_t take = bytes < left ? bytes : left;
+        n->sent += take;
+        bytes -= take;
+        if (take < left) {
+            skip(&n->sent_at, w, take > head ? take - head : 0);
+            return;
+        }
+        n->unsent = w->next;
+        n->sent = 0;
+        n->sent_at = (struct tarn_cursor){0};
+    }
+}
+
+bool tarn_tcp_lane_wants_to_send(const struct tarn_tcp_lane *n)
+{
+    return n->unsent || n->hello_unsent;
+}
+
+static bool would_block(int error)
+{
+    return error == EAGAIN || error == EWOULDBLOCK || error == EINTR;
+}
+
+int tarn_tcp_lane_send(struct tarn_tcp_lane *n)
+{
+    while (tarn_tcp_lane_wants_to_send(n)) {
+        struct tarn_tcp_frame frames[FRAMES_MAX];
+        struct message m;
+        gather(n, frames, &m);
+        struct msghdr h = {.msg_iov = m.iov, .msg_iovlen = m.n};
+        ssize_t sent = sendmsg(n->fd, &h, MSG_NOSIGNAL | MSG_DONTWAIT);
+        if (sent < 0)
+            return would_block(errno) ? 0 : down(n, "send");
+        note_sent(n, (uint64_t)sent);
+        if ((uint64_t)sent < m.bytes)
+            return 0;
+    }
+    return 0;
+}
+
+/* --- receiving ---------------------------------------------------------------------------------- */
+
+static void finish(struct tarn_tcp_lane *n, int status)
+{
+    struct tarn_work *w = n->first;
+    n->first = w->next;
+    if (!n->first)
+        n->last = NULL;
+    w->status = status;
+    w->done(w);
+}
+
+void tarn_tcp_lane_fail(struct tarn_tcp_lane *n, int status)
+{
+    n->unsent = NULL;
+    while (n->first)
+        finish(n, status);
+}
+
+int tarn_tcp_check_hello(const char *node, const struct tarn_tcp_frame *f)
+{
+    if (f->magic != TARN_TCP_MAGIC || f->op != (TARN_TCP_HELLO | TARN_TCP_ANSWER))
+        return garbled(node, "the answer to HELLO is no frame of tarn");
+    if (f->status == TARN_E_AUTH)
+        return tarn_fail(TARN_E_AUTH, "node %s: tcp: the token is not that of a living session: attach again",
+                         node);
+    if (f->status == TARN_E_VERSION || f->version != TARN_TCP_VERSION)
+        return tarn_fail(TARN_E_VERSION,
+                         "node %s: tcp: it speaks version %u, this library %u: update one of them", node,
+                         f->version, TARN_TCP_VERSION);
+    return f->status == 0 ? 0 : garbled(node, "HELLO was refused with an unknown status");
+}
+
+/* The answer's header is complete: what follows it? Ends works that have no payload to wait for. */
+static int take_answer(struct tarn_tcp_lane *n)
+{
+    const struct tarn_tcp_frame *f = &n->answer;
+    const struct tarn_work *w = n->first;
+    n->answer_got = 0;
+    if (n->hello_waits) {
+        n->hello_waits = false;
+        return tarn_tcp_check_hello(n->node, f);
+    }
+    if (f->magic != TARN_TCP_MAGIC || f->version != TARN_TCP_VERSION || f->op != (n->op | TARN_TCP_ANSWER))
+        return garbled(n->node, "received something that is no answer");
+    if (!w || w == n->unsent || f->tag != w->scratch[0])
+        return garbled(n->node, "received the answer to something not asked");
+    if (f->status > 0 || (n->op == TARN_TCP_GET && f->bytes != (f->status ? 0 : w->bytes)))
+        return garbled(n->node, "received an answer of the wrong size");
+    n->received_at = (struct tarn_cursor){0};
+    n->payload_left = n->op == TARN_TCP_GET ? f->bytes : 0;
+    if (f->status)
+        tarn_fail(f->status, "node %s: tcp: pool %u slot %u: %s", n->node, w->pool, w->slot,
+                  tarn_strerror(f->status));
+    if (f->status || n->payload_left == 0)
+        finish(n, f->status);
+    return 0;
+}
+
+/*
+ * The iovecs for what comes next. Payload is only asked for ahead of its header when nothing else can
+ * come: if that answer turns out to be a failure, no byte follows it.
+ */
+static void expect(struct tarn_tcp_lane *n, struct message *m)
+{
+    m->n = 0;
+    m->bytes = 0;
+    const struct tarn_work *w = n->first;
+    if (n->payload_left) {
+        if (add_payload(m, w, n->received_at, n->payload_left) && w->next && m->n < IOV_MAX_USED)
+            add(m, &n->answer, FRAME);
+        return;
+    }
+    add(m, (char *)&n->answer + n->answer_got, FRAME - n->answer_got);
+    if (n->op == TARN_TCP_GET && !n->hello_waits && w && !w->next)
+        add_payload(m, w, (struct tarn_cursor){0}, w->bytes);
+}
+
+/* Accounts for received bytes that lie where expect() wanted them. */
+static int take_received(struct tarn_tcp_lane *n, uint64_t bytes)
+{
+    while (bytes > 0) {
+        if (n->payload_left) {
+            uint64_t take = bytes < n->payload_left ? bytes : n->payload_left;
+            bytes -= take;
+            n->payload_left -= take;
+            if (n->payload_left)
+                skip(&n->received_at, n->first, take);
+            else
+                finish(n, 0);
+            continue;
+        }
+        uint64_t take = bytes < FRAME - n->answer_got ? bytes : FRAME - n->answer_got;
+        bytes -= take;
+        n->answer_got += (uint32_t)take;
+        if (n->answer_got < FRAME)
+            return 0;
+        int r = take_answer(n);
+        if (r)
+            return r;
+        if (bytes > 0 && !n->payload_left)
+            return garbled(n->node, "received more than was asked for");
+    }
+    return 0;
+}
+
+bool tarn_tcp_lane_awaits_answer(const struct tarn_tcp_lane *n)
+{
+    return n->first != n->unsent || (n->hello_waits && !n->hello_unsent);
+}
+
+int tarn_tcp_lane_receive(struct tarn_tcp_lane *n, int flags)
+{
+    int moved = 0;
+    for (; tarn_tcp_lane_awaits_answer(n); flags = MSG_DONTWAIT) {
+        struct message m;
+        expect(n, &m);
+        struct msghdr h = {.msg_iov = m.iov, .msg_iovlen = m.n};
+        ssize_t got = recvmsg(n->fd, &h, flags);
+        if (got < 0)
+            return would_block(errno) ? moved : down(n, "receive");
+        if (got == 0)
+            return tarn_fail(TARN_E_NODE_DOWN, "node %s: tcp: it closed the connection", n->node);
+        moved = 1;
+        int r = take_received(n, (uint64_t)got);
+        if (r || (uint64_t)got < m.bytes)
+            return r ? r : moved;
+    }
+    return moved;
+}

@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * TCP, client half: tcp_client.c (links: connecting, waiting, closing) and tcp_lane.c (the works of one
+ * direction and their bytes). A link and its lanes belong to one thread at a time.
+ */
+#ifndef TARN_TRANSPORT_TCP_LANE_H
+#define TARN_TRANSPORT_TCP_LANE_H
+
+#include "transport/tcp_frame.h"
+#include "transport/transport.h"
+
+/* One direction: a connection and a FIFO of works in flight. */
+struct tarn_tcp_lane {
+    const char *node; /* for messages */
+    int fd;           /* -1: not open */
+    uint8_t op;
+    uint32_t watched; /* what the link's epoll set waits for; 0: the lane is not in it */
+    /* A HELLO that goes ahead of the first work. */
+    const struct tarn_tcp_hello *hello;
+    uint32_t hello_unsent; /* bytes still to send */
+    bool hello_waits;      /* its answer has not come */
+    /* Works in flight, oldest first; those from `unsent` on have not been sent in full. */
+    uint64_t next_tag;
+    struct tarn_work *first, *last, *unsent;
+    uint64_t sent;              /* bytes of unsent's message that were sent */
+    struct tarn_cursor sent_at; /* where in its pieces that is */
+    /* The answer being received. */
+    struct tarn_tcp_frame answer;
+    uint32_t answer_got;
+    uint64_t payload_left;
+    struct tarn_cursor received_at;
+};
+
+void tarn_tcp_lane_queue(struct tarn_tcp_lane *n, struct tarn_work *w);
+/* Sends what is queued as far as the socket takes it. Negative: the connection is useless. */
+int tarn_tcp_lane_send(struct tarn_tcp_lane *n);
+bool tarn_tcp_lane_wants_to_send(const struct tarn_tcp_lane *n);
+/*
+ * Receives what is there and ends the works it completes: 1, or 0 when nothing was there. With flags 0,
+ * not MSG_DONTWAIT, the first system call waits for the socket's time limit. Negative: as above.
+ */
+int tarn_tcp_lane_receive(struct tarn_tcp_lane *n, int flags);
+bool tarn_tcp_lane_awaits_answer(const struct tarn_tcp_lane *n);
+/* Ends every work of the lane, those not sent included. */
+void tarn_tcp_lane_fail(struct tarn_tcp_lane *n, int status);
+/* What an answer to HELLO says: 0, AUTH, VERSION, PROTOCOL. */
+int tarn_tcp_check_hello(const char *node, const struct tarn_tcp_frame *f);
+
+#endif
