@@ -91,14 +91,26 @@ static void unix_sockaddr(const struct tarn_addr *a, struct sockaddr_un *sun)
 
 /* --- waiting ------------------------------------------------------------------------------------ */
 
+static _Thread_local const struct tarn_net_stop *stop_by;
+
+void tarn_net_stop_by(const struct tarn_net_stop *s)
+{
+    stop_by = s;
+}
+
 int tarn_net_wait(int fd, short events, uint64_t deadline_ns)
 {
     for (;;) {
-        struct pollfd p = {.fd = fd, .events = events};
+        struct pollfd p[2] = {{.fd = fd, .events = events},
+                              {.fd = stop_by ? stop_by->fd : -1, .events = POLLIN}};
         int left_ms = tarn_left_ms(deadline_ns);
-        int n = poll(&p, 1, left_ms);
+        if (stop_by && stop_by->stopped(stop_by->arg))
+            return tarn_fail(TARN_E_CANCELED, "canceled by the caller");
+        int n = poll(p, 2, left_ms);
 
-        if (n > 0 && p.revents & POLLNVAL)
+        if (n > 0 && !p[0].revents) /* the stop: looked at next */
+            continue;
+        if (n > 0 && p[0].revents & POLLNVAL)
             return tarn_fail(TARN_E_SYSTEM, "poll: descriptor %d is not open", fd);
         if (n > 0)
             return 0;

@@ -27,8 +27,20 @@ int tarn_net_connect(const struct tarn_addr *a, uint64_t deadline_ns, int *fd_p)
  */
 int tarn_net_listen(struct tarn_addr *a, int *fd_p);
 
-/* Waits until fd has one of poll events, or the deadline: 0, TIMEOUT, SYSTEM. */
+/* Waits until fd has one of poll events, or the deadline: 0, TIMEOUT, SYSTEM, CANCELED (see below). */
 int tarn_net_wait(int fd, short events, uint64_t deadline_ns);
+
+/*
+ * Ends the waits of one thread early: `fd` becomes readable when there may be a reason, `stopped` makes it
+ * unreadable and says whether there is. Holds for the calling thread until it is called again; NULL: no
+ * stop. It is for calls into modules that know nothing of cancelling, and to be taken back after them.
+ */
+struct tarn_net_stop {
+    int fd;
+    bool (*stopped)(void *arg);
+    void *arg;
+};
+void tarn_net_stop_by(const struct tarn_net_stop *s);
 
 /* The kernel's boot id and a hash of it and the user-visible host name: one value a running host. */
 int tarn_host_id(char out[40]);

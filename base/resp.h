@@ -61,7 +61,11 @@ struct tarn_resp_parser;
 
 /* A request may take at most max_bytes and max_args; larger ones are PROTOCOL before they are stored. */
 struct tarn_resp_parser *tarn_resp_parser_new(size_t max_bytes, size_t max_args);
+/* Other limits from the next request on. */
+void tarn_resp_parser_limit(struct tarn_resp_parser *p, size_t max_bytes, size_t max_args);
 void tarn_resp_parser_free(struct tarn_resp_parser *p);
+/* Bytes received and not yet returned as requests. */
+size_t tarn_resp_parser_holds(const struct tarn_resp_parser *p);
 /* Feeds received bytes. */
 int tarn_resp_parser_feed(struct tarn_resp_parser *p, const void *data, size_t bytes);
 /* The next complete request, an array of strings, or NULL in *request_p when more bytes are needed.

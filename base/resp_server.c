@@ -118,6 +118,17 @@ no_memory:
     return NULL;
 }
 
+void tarn_resp_parser_limit(struct tarn_resp_parser *p, size_t max_bytes, size_t max_args)
+{
+    p->max_bytes = max_bytes;
+    p->max_args = max_args;
+}
+
+size_t tarn_resp_parser_holds(const struct tarn_resp_parser *p)
+{
+    return p->request_bytes;
+}
+
 void tarn_resp_parser_free(struct tarn_resp_parser *p)
 {
     if (!p)

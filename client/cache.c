@@ -154,8 +154,7 @@ void tarn_cache_set(struct tarn_cache *c, const struct tarn_key *k, uint64_t has
 static bool has_location(const struct tarn_desc *d, const struct tarn_loc *l)
 {
     for (uint32_t i = 0; i < d->nlocs; i++)
-        if (d->locs[i].remote == l->remote && d->locs[i].gen == l->gen && d->locs[i].slot == l->slot &&
-            d->locs[i].pool == l->pool)
+        if (tarn_loc_same(&d->locs[i], l))
             return true;
     return false;
 }

@@ -17,6 +17,8 @@
 #include <string.h>
 
 #define IDLE_MAX 16
+#define CLOCK_FRESH_NS (10 * TARN_NS_PER_S)
+#define ELSEWHERE_NS (50 * TARN_NS_PER_MS)
 
 /* --- HELLO -------------------------------------------------------------------------------------- */
 
@@ -42,6 +44,33 @@ static void greeting_parse(const redisReply *reply, struct greeting *g)
     }
 }
 
+/*
+ * What the node's clock says. It is taken to have been read when the answer came: that makes deadlines
+ * told to the node end too early by the answer's way, never too late. So a quick answer is worth more
+ * than a slow one, for as long as the two clocks cannot have drifted apart.
+ */
+static void clock_learn(struct tarn_remote *r, uint64_t asked_ns, uint64_t node_ns)
+{
+    uint64_t now = tarn_now_ns();
+
+    pthread_mutex_lock(&r->lock);
+    if (r->tick_learned_ns == 0 || now - asked_ns <= r->tick_error_ns ||
+        now - r->tick_learned_ns > CLOCK_FRESH_NS) {
+        r->tick_base_ns = now - node_ns;
+        r->tick_error_ns = now - asked_ns;
+        r->tick_learned_ns = now;
+    }
+    pthread_mutex_unlock(&r->lock);
+}
+
+uint64_t tarn_remote_clock(struct tarn_remote *r, uint64_t when_ns)
+{
+    pthread_mutex_lock(&r->lock);
+    uint64_t base = r->tick_base_ns;
+    pthread_mutex_unlock(&r->lock);
+    return when_ns - base;
+}
+
 static int hello(struct tarn_call *call, uint64_t deadline_ns, const struct tarn_stop *stop)
 {
     struct tarn_remote *r = call->remote;
@@ -52,6 +81,7 @@ static int hello(struct tarn_call *call, uint64_t deadline_ns, const struct tarn
     redisReply *reply;
 
     snprintf(session, sizeof session, "%016" PRIx64, c->session);
+    uint64_t asked = tarn_now_ns();
     int rc = tarn_call_send(call, c->secret ? 4 : 3, argv, NULL, deadline_ns);
     if (rc == 0)
         rc = tarn_call_reply(call, deadline_ns, stop, &reply);
@@ -71,9 +101,7 @@ static int hello(struct tarn_call *call, uint64_t deadline_ns, const struct tarn
     }
     if (call->local)
         atomic_store(&r->local, true);
-    pthread_mutex_lock(&r->lock);
-    r->tick_base_ns = tarn_now_ns() - g.now_ns;
-    pthread_mutex_unlock(&r->lock);
+    clock_learn(r, asked, g.now_ns);
     return 0;
 }
 
@@ -99,13 +127,15 @@ static int connect_to(struct tarn_remote *r, const struct tarn_addr *a, uint64_t
     return 0;
 }
 
-static int addresses(struct tarn_remote *r, struct tarn_addr *local, struct tarn_addr *tcp)
+/* *elsewhere: by its record the node is on another host. */
+static int addresses(struct tarn_remote *r, struct tarn_addr *local, struct tarn_addr *tcp, bool *elsewhere)
 {
     char control[sizeof r->control], path[sizeof r->unix_path];
 
     pthread_mutex_lock(&r->lock);
     memcpy(control, r->control, sizeof control);
     memcpy(path, r->unix_path, sizeof path);
+    *elsewhere = strcmp(r->host_id, r->client->host_id) != 0;
     pthread_mutex_unlock(&r->lock);
     memset(local, 0, sizeof *local);
     snprintf(local->host, sizeof local->host, "%s", path);
@@ -121,15 +151,19 @@ int tarn_call_connect(struct tarn_remote *r, uint64_t deadline_ns, const struct 
                       struct tarn_call **call_p)
 {
     struct tarn_addr local, tcp;
-    int rc = addresses(r, &local, &tcp);
+    bool elsewhere;
+    int rc = addresses(r, &local, &tcp, &elsewhere);
 
     if (rc == 0 && local.host[0]) {
-        rc = connect_to(r, &local, deadline_ns, stop, call_p);
+        /* Containers of one host may share the path though their host ids differ, so it is tried in any
+         * case; but on another host the path may be anybody's, who must not use up the time for TCP. */
+        uint64_t soon = tarn_now_ns() + ELSEWHERE_NS;
+        rc = connect_to(r, &local, elsewhere && soon < deadline_ns ? soon : deadline_ns, stop, call_p);
         /* On this host and silent or unwilling: its TCP port would say the same. */
-        if (rc != TARN_E_NODE_DOWN)
+        if (rc == 0 || rc == TARN_E_CANCELED || (rc != TARN_E_NODE_DOWN && !elsewhere))
             return rc;
     }
-    if (rc == 0 || (rc == TARN_E_NODE_DOWN && tcp.host[0]))
+    if (rc == 0 || tcp.host[0])
         rc = tcp.host[0] ? connect_to(r, &tcp, deadline_ns, stop, call_p)
                          : tarn_fail(TARN_E_NODE_DOWN, "node %s: not in the directory", r->key.id);
     return rc;
@@ -151,18 +185,20 @@ static struct tarn_call *idle_take(struct tarn_remote *r, bool local_only)
     return call;
 }
 
-static void judge(struct tarn_remote *r, int rc)
+/* What the end of an attempt that began at since_ns says of the node. */
+static void judge(struct tarn_remote *r, int rc, uint64_t since_ns)
 {
     if (rc == TARN_E_NODE_DOWN)
         tarn_remote_aside(r, TARN_GONE, tarn_last_error());
     else if (rc == TARN_E_TIMEOUT)
-        tarn_remote_aside(r, TARN_SLOW, tarn_last_error());
+        tarn_remote_silent(r, since_ns);
 }
 
 int tarn_call_take(struct tarn_remote *r, bool local_only, uint64_t deadline_ns, const struct tarn_stop *stop,
                    struct tarn_call **call_p)
 {
     struct tarn_call *call;
+    uint64_t began = tarn_now_ns();
     char who[352];
 
     while ((call = idle_take(r, local_only)) != NULL) {
@@ -174,7 +210,7 @@ int tarn_call_take(struct tarn_remote *r, bool local_only, uint64_t deadline_ns,
     }
     int rc = tarn_call_connect(r, deadline_ns, stop, &call);
     if (rc != 0) {
-        judge(r, rc);
+        judge(r, rc, began);
         return rc;
     }
     if (local_only && !call->local) {
@@ -243,19 +279,19 @@ static int wait_reply(struct tarn_call *call, uint64_t deadline_ns, const struct
     for (;;) {
         if (stop && tarn_stopped(stop))
             return tarn_fail(TARN_E_CANCELED, "canceled by the caller");
-        uint64_t now = tarn_now_ns();
-        if (now >= deadline_ns)
+        uint64_t now = tarn_now_ns(), ns = now < deadline_ns ? deadline_ns - now : 0;
+        struct timespec left = {(time_t)(ns / TARN_NS_PER_S), (long)(ns % TARN_NS_PER_S)};
+        int n = ppoll(fds, 2, &left, NULL);
+        if (n < 0 && errno != EINTR)
+            return tarn_fail(TARN_E_SYSTEM, "%s: poll: %m", tarn_remote_text(call->remote, who));
+        if (n > 0 && fds[0].revents) /* also after the deadline: what is there is not silence */
+            return 0;
+        if (ns == 0)
             return tarn_fail(TARN_E_TIMEOUT,
                              "%s: no answer in time: raise the call's timeout or look at the node",
                              tarn_remote_text(call->remote, who));
-        struct timespec left = {(time_t)((deadline_ns - now) / TARN_NS_PER_S),
-                                (long)((deadline_ns - now) % TARN_NS_PER_S)};
-        if (ppoll(fds, 2, &left, NULL) < 0 && errno != EINTR)
-            return tarn_fail(TARN_E_SYSTEM, "%s: poll: %m", tarn_remote_text(call->remote, who));
-        if (fds[0].revents)
-            return 0;
         /* An earlier operation's cancel may have written it; the flag, looked at next, is what counts. */
-        if (fds[1].revents)
+        if (n > 0 && fds[1].revents)
             tarn_stop_drain(stop->fd);
     }
 }
@@ -357,7 +393,7 @@ int tarn_words_call(const struct tarn_words *a, struct tarn_remote *r, uint64_t 
     struct tarn_call *call;
     char who[352];
 
-    if (atomic_load(&r->health) != TARN_UP)
+    if (atomic_load(&r->health) != TARN_UP && !tarn_remote_settled(r, deadline_ns))
         return tarn_fail(TARN_E_NODE_DOWN, "%s: set aside, it does not answer: look at the node",
                          tarn_remote_text(r, who));
     int rc = tarn_call_take(r, false, deadline_ns, stop, &call);
@@ -366,7 +402,8 @@ int tarn_words_call(const struct tarn_words *a, struct tarn_remote *r, uint64_t 
     rc = tarn_words_send(a, call, deadline_ns);
     if (rc == 0)
         rc = tarn_call_reply(call, deadline_ns, stop, reply_p);
-    judge(r, rc);
+    if (rc != TARN_E_TIMEOUT || call->owed) /* a node that answers TIMEOUT is not silent: Redis is */
+        judge(r, rc, call->since_ns);
     if (rc == TARN_E_NODE_DOWN || rc == TARN_E_PROTOCOL)
         tarn_call_drop(call);
     else

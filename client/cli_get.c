@@ -162,8 +162,6 @@ static int want_prefix(struct get *g)
 
 static int miss(struct get *g, const struct wanted *w, enum tarn_state state)
 {
-    if (state == TARN_STATE_PENDING)
-        return cli_error(g->c, TARN_E_NOT_FOUND, "%s: is being written: try again later", w->text);
     if (state == TARN_STATE_NODE_DOWN)
         return cli_error(g->c, TARN_E_NODE_DOWN, "%s: no node that holds it answers: see `tarn info`",
                          w->text);

@@ -10,15 +10,18 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-void tarn_options_copy(void *mine, size_t mine_bytes, const void *theirs)
+int tarn_options_copy(void *mine, size_t mine_bytes, const void *theirs)
 {
     size_t bytes = 0;
 
     memset(mine, 0, mine_bytes);
     if (!theirs)
-        return;
+        return 0;
     memcpy(&bytes, theirs, sizeof bytes); /* every option struct begins with its size */
+    if (bytes < sizeof bytes)
+        return tarn_fail(TARN_E_INVALID, "options: size is not set: set it to sizeof (the struct)");
     memcpy(mine, theirs, bytes < mine_bytes ? bytes : mine_bytes);
+    return 0;
 }
 
 int tarn_client_enter(struct tarn_client *c)
@@ -151,6 +154,7 @@ static int client_init(struct tarn_client *c, const struct tarn_options *o)
     pthread_mutex_init(&c->refresh_lock, NULL);
     tarn_cond_init(&c->refresh_done);
     pthread_mutex_init(&c->monitor.lock, NULL);
+    pthread_mutex_init(&c->sessions_lock, NULL);
     c->monitor.wake_fd = -1;
 
     int rc = alive_page(c);
@@ -179,13 +183,14 @@ static int transports_init(struct tarn_client *c, const struct tarn_options *o)
 int tarn_open(const struct tarn_options *given, struct tarn_client **c_p)
 {
     struct tarn_options o;
-    tarn_options_copy(&o, sizeof o, given);
+    int rc = tarn_options_copy(&o, sizeof o, given);
+    if (rc != 0)
+        return rc;
     struct tarn_client *c = aligned_alloc(64, sizeof *c);
-
     if (!c)
         return tarn_fail(TARN_E_NO_MEMORY, "client: out of memory");
     memset(c, 0, sizeof *c);
-    int rc = client_init(c, &o);
+    rc = client_init(c, &o);
     uint64_t deadline = tarn_client_deadline(c, 0);
     if (rc == 0)
         rc = transports_init(c, &o);
@@ -225,8 +230,10 @@ void tarn_close(struct tarn_client *c)
     /* In a forked child threads, sockets and mappings are the parent's: leave all of it alone. */
     if (!c || (c->alive && atomic_load(c->alive) == 0))
         return;
-    tarn_ops_free(c);
+    tarn_ops_stop(c);
+    tarn_sessions_close(c);
     tarn_monitor_stop(c);
+    tarn_ops_free(c);
     nodes_free(c);
     tarn_cache_free(c->cache);
     if (c->directory)
@@ -235,6 +242,7 @@ void tarn_close(struct tarn_client *c)
         tarn_faulty_free(c->faulty);
     if (c->alive)
         munmap(c->alive, (size_t)sysconf(_SC_PAGESIZE));
+    pthread_mutex_destroy(&c->sessions_lock);
     pthread_mutex_destroy(&c->monitor.lock);
     pthread_cond_destroy(&c->refresh_done);
     pthread_mutex_destroy(&c->refresh_lock);

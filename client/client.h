@@ -9,8 +9,8 @@
  * Blocking calls run on the caller's thread from beginning to end; op.c's workers run the same code
  * for submitted operations. Two threads of the client's own look after health (monitor.c).
  *
- * Lock order: client.nodes_lock -> remote.lock -> client.monitor.lock; cache shards, op queue and
- * verdicts are leaves. No lock is held across anything that waits for a peer.
+ * Lock order: client.nodes_lock -> remote.lock -> client.monitor.lock; cache shards, op queue, the list of
+ * put sessions and verdicts are leaves. No lock is held across anything that waits for a peer.
  */
 #ifndef TARN_CLIENT_CLIENT_H
 #define TARN_CLIENT_CLIENT_H
@@ -50,6 +50,8 @@ static inline bool tarn_stopped(const struct tarn_stop *s)
     return s->flag && atomic_load(s->flag);
 }
 
+/* For tarn_net_stop_by(): arg is a struct tarn_stop. */
+bool tarn_stop_seen(void *arg);
 /* Makes the eventfd unreadable again; look at the flags afterwards. */
 void tarn_stop_drain(int fd);
 
@@ -75,6 +77,12 @@ struct tarn_loc {
     uint64_t offset, gen;
     uint32_t pool, slot;
 };
+
+/* The same object in the same place: pools of a node count slots and generations each on their own. */
+static inline bool tarn_loc_same(const struct tarn_loc *a, const struct tarn_loc *b)
+{
+    return a->remote == b->remote && a->pool == b->pool && a->slot == b->slot && a->gen == b->gen;
+}
 
 /* Where an object is, for this client. Copied by value, up to the last location in use. */
 struct tarn_desc {
@@ -189,7 +197,8 @@ struct tarn_remote {
     uint32_t npools;
     struct tarn_remote_pool pools[TARN_POOLS_MAX];
 
-    uint64_t tick_base_ns;
+    /* this host's clock at the node's tick 0, how much too late that may be, when it was found */
+    uint64_t tick_base_ns, tick_error_ns, tick_learned_ns;
     struct tarn_call *idle_calls;
     uint32_t nidle_calls;
     struct tarn_call *watch;       /* idle connection whose end shows the node's; monitor.lock */
@@ -211,8 +220,12 @@ void tarn_remote_pool_name(struct tarn_remote *r, uint32_t index, char out[TARN_
 uint32_t tarn_remote_pool_transports(struct tarn_remote *r, uint32_t index);
 /* Sets the node aside: no get or put waits for it again until the keeper has seen it answer. */
 void tarn_remote_aside(struct tarn_remote *r, enum tarn_health h, const char *why);
-/* Waits until the keeper has asked a suspect node (which takes a moment, or PATIENCE for one that keeps
- * silent): is it up? Does not wait for nodes that are known to be down. */
+/* It did not answer what it was asked at since_ns, as the last error says: aside after TARN_PATIENCE_NS. */
+void tarn_remote_silent(struct tarn_remote *r, uint64_t since_ns);
+/* A moment of this host's clock as nanoseconds since the node's tick 0; HELLO was answered before. */
+uint64_t tarn_remote_clock(struct tarn_remote *r, uint64_t when_ns);
+/* Waits until the keeper has asked a suspect node (which takes a moment, or PATIENCE for each suspect that
+ * keeps silent): is it up? Does not wait for nodes that are known to be down. */
 bool tarn_remote_settled(struct tarn_remote *r, uint64_t deadline_ns);
 /* The keeper's word on a suspect. */
 void tarn_remote_judged(struct tarn_remote *r, bool up);
@@ -261,7 +274,7 @@ void tarn_words_u64(struct tarn_words *a, uint64_t v);
 void tarn_words_gen(struct tarn_words *a, uint64_t gen);
 void tarn_words_free(struct tarn_words *a);
 int tarn_words_send(const struct tarn_words *a, struct tarn_call *call, uint64_t deadline_ns);
-/* Sends and waits. */
+/* Sends and waits. A node set aside a moment ago is waited for, one known to be down is NODE_DOWN. */
 int tarn_words_call(const struct tarn_words *a, struct tarn_remote *r, uint64_t deadline_ns,
                     const struct tarn_stop *stop, redisReply **reply_p);
 
@@ -329,7 +342,8 @@ struct tarn_flight {
     uint32_t inflight;
     struct tarn_transfer *ended;
     int stop_fd;
-    bool look; /* stop_fd may have been read for another wait: look at the flags */
+    bool look;         /* stop_fd may have been read for another wait: look at the flags */
+    uint64_t until_ns; /* opening a link may not take longer: others wait for it; 0: no such limit */
 };
 
 void tarn_flight_init(struct tarn_flight *f, struct tarn_client *c, int stop_fd);
@@ -340,12 +354,18 @@ void tarn_flight_init(struct tarn_flight *f, struct tarn_client *c, int stop_fd)
  */
 int tarn_flight_post(struct tarn_flight *f, struct tarn_remote *r, int t, bool write,
                      struct tarn_transfer *x);
+/* Would a post have to make a link first? That may take a while, so post what needs none before. */
+bool tarn_flight_opens(const struct tarn_flight *f, struct tarn_remote *r, int t, bool write);
+/* Sends what was posted, without waiting. */
+void tarn_flight_push(struct tarn_flight *f);
 /* The next transfer that ended, waiting for it; NULL when none is in flight. */
 struct tarn_transfer *tarn_flight_next(struct tarn_flight *f);
 /* Gives the links back. Nothing is in flight any more: either all came out, or they are ended here. */
 void tarn_flight_end(struct tarn_flight *f);
 
 /* --- health (monitor.c) ------------------------------------------------------------------------- */
+
+struct tarn_errand;
 
 struct tarn_monitor {
     pthread_t watcher, keeper;
@@ -354,7 +374,9 @@ struct tarn_monitor {
     pthread_mutex_t lock;
     pthread_cond_t wake; /* the keeper's */
     bool stop, asked;
+    bool alarmed; /* the operations' alarm was set to an earlier time */
     struct tarn_call *owing; /* connections with an outstanding reply nobody waits for */
+    struct tarn_errand *errands;
     uint64_t watches;        /* changes whenever a watch connection comes or goes */
 };
 
@@ -364,7 +386,15 @@ void tarn_monitor_stop(struct tarn_client *c);
 bool tarn_monitor_watch(struct tarn_remote *r, struct tarn_call *call);
 /* Something needs the keeper: a node was set aside, a reply is owed, the table is old. */
 void tarn_monitor_ask(struct tarn_client *c);
+/* tarn_ops_expire() is to be called earlier than it said. */
+void tarn_monitor_alarm(struct tarn_client *c);
 void tarn_monitor_owe(struct tarn_client *c, struct tarn_call *call);
+/* The keeper sends the command (RELEASE, ABORT: what may be said twice) until the node has answered it or
+ * its incarnation is over. Takes *a over; its arguments must lie in a's own text or be constants. */
+void tarn_monitor_errand(struct tarn_remote *r, struct tarn_words *a);
+/* The keeper's round of them; true when it should come again soon. */
+bool tarn_monitor_errands(struct tarn_monitor *m);
+void tarn_monitor_errands_end(struct tarn_monitor *m);
 
 /* --- client (client.c) -------------------------------------------------------------------------- */
 
@@ -405,6 +435,8 @@ struct tarn_client {
 
     struct tarn_monitor monitor;
     struct tarn_ops_queue *ops;
+    pthread_mutex_t sessions_lock;
+    struct tarn_put_session *sessions; /* open ones, for tarn_close() */
 
     struct {
         _Alignas(64) _Atomic uint64_t n[TARN_COUNTERS];
@@ -423,8 +455,9 @@ void tarn_cond_init(pthread_cond_t *cond);
 bool tarn_cond_wait(pthread_cond_t *cond, pthread_mutex_t *lock, uint64_t deadline_ns);
 /* A thread with all signals blocked, so that the application's handlers run on its own threads. */
 int tarn_thread_start(pthread_t *t, void *(*fn)(void *), void *arg);
-/* Member of an option struct that may be shorter than ours: copies what the caller has. */
-void tarn_options_copy(void *mine, size_t mine_bytes, const void *theirs);
+/* Copies what the caller has of an option struct that may be shorter than ours; NULL: all defaults. INVALID
+ * when its size is not set. */
+int tarn_options_copy(void *mine, size_t mine_bytes, const void *theirs);
 uint64_t tarn_client_deadline(const struct tarn_client *c, uint32_t timeout_ms);
 /* INVALID with a sentence. */
 int tarn_key_check(const struct tarn_key *k);
@@ -500,12 +533,17 @@ int tarn_put_run(struct tarn_client *c, struct tarn_item *items, size_t n, const
                  uint64_t deadline_ns, const struct tarn_stop *stop);
 int tarn_remove_run(struct tarn_client *c, const struct tarn_key *keys, size_t n, int32_t *statuses,
                     uint64_t deadline_ns, const struct tarn_stop *stop);
+/* Aborts the put sessions that are still open; at close. */
+void tarn_sessions_close(struct tarn_client *c);
 
 /* --- submitted operations (op.c) ---------------------------------------------------------------- */
 
 int tarn_ops_new(struct tarn_client *c);
 /* Cancels everything and ends the workers. */
+void tarn_ops_stop(struct tarn_client *c);
 void tarn_ops_free(struct tarn_client *c);
+/* Ends queued operations whose deadline has passed. Returns when to come again. */
+uint64_t tarn_ops_expire(struct tarn_client *c);
 /* Does a submitted operation use [addr, addr + bytes)? */
 bool tarn_ops_use(struct tarn_client *c, const void *addr, uint64_t bytes);
 

@@ -32,8 +32,8 @@ struct tarn_lane {
     struct tarn_transfer *unposted;  /* the first pending one */
     uint64_t active_ns;              /* last sign of life, or when works began to be waited for */
     uint64_t deadline_ns;            /* not later than the earliest of the transfers */
-    uint64_t patience_ns;
-    enum tarn_end closing; /* why, while it is being closed */
+    uint64_t patience_ns;            /* not longer than the shortest of the transfers */
+    enum tarn_end closing;           /* why, while it is being closed */
     uint64_t closing_ns;
 };
 
@@ -106,7 +106,7 @@ static void lane_post(struct tarn_lane *lane)
     }
 }
 
-static struct tarn_lane *lane_find(struct tarn_flight *f, struct tarn_remote *r, int t, bool write)
+static struct tarn_lane *lane_find(const struct tarn_flight *f, struct tarn_remote *r, int t, bool write)
 {
     for (uint32_t i = 0; i < f->nlanes; i++)
         if (f->lanes[i]->remote == r && f->lanes[i]->transport == t && f->lanes[i]->write == write)
@@ -169,11 +169,26 @@ static int lane_open(struct tarn_lane *lane, struct tarn_transfer *x)
 
     if (until > x->deadline_ns)
         until = x->deadline_ns;
+    if (lane->flight->until_ns && until > lane->flight->until_ns)
+        until = lane->flight->until_ns;
     lane->flight->look = true;
     int rc = tarn_link_take(lane->remote, lane->transport, lane->write, until, &stop, &l, &lane->fresh);
     if (rc == 0)
         lane->linked = l;
     return rc;
+}
+
+bool tarn_flight_opens(const struct tarn_flight *f, struct tarn_remote *r, int t, bool write)
+{
+    if (atomic_load(&r->sides[t][write].state) == TARN_SIDE_SHARED)
+        return false;
+    const struct tarn_lane *lane = lane_find(f, r, t, write);
+    if (lane && lane->linked)
+        return false;
+    pthread_mutex_lock(&r->lock);
+    bool idle = r->sides[t][write].idle != NULL;
+    pthread_mutex_unlock(&r->lock);
+    return !idle;
 }
 
 int tarn_flight_post(struct tarn_flight *f, struct tarn_remote *r, int t, bool write, struct tarn_transfer *x)
@@ -222,6 +237,21 @@ static uint64_t lane_alarm(const struct tarn_lane *lane)
     return quiet < lane->deadline_ns ? quiet : lane->deadline_ns;
 }
 
+/* The shortest patience again, now that the one noted is over: its transfer may have ended. */
+static bool lane_silent(struct tarn_lane *lane, uint64_t now)
+{
+    struct tarn_transfer *x;
+    uint64_t silent = now - lane->active_ns;
+
+    if (now <= lane->active_ns || silent < lane->patience_ns)
+        return false;
+    lane->patience_ns = UINT64_MAX;
+    DL_FOREACH (lane->transfers, x)
+        if (x->patience_ns < lane->patience_ns)
+            lane->patience_ns = x->patience_ns;
+    return silent >= lane->patience_ns;
+}
+
 /* The earliest deadline again, now that the one noted is over. True when a transfer's own has passed. */
 static bool lane_expired(struct tarn_lane *lane, uint64_t now)
 {
@@ -238,10 +268,10 @@ static bool lane_expired(struct tarn_lane *lane, uint64_t now)
 
 static void lane_check(struct tarn_lane *lane, uint64_t now)
 {
-    if (now - lane->active_ns >= lane->patience_ns && now > lane->active_ns) {
+    if (lane_silent(lane, now)) {
         tarn_fail(TARN_E_NODE_DOWN, "node %s: no byte for %u ms: it is paused or cut off",
                   lane->remote->key.id, (unsigned)((now - lane->active_ns) / TARN_NS_PER_MS));
-        tarn_remote_aside(lane->remote, TARN_SLOW, tarn_last_error());
+        tarn_remote_silent(lane->remote, lane->active_ns); /* patience may have been shorter than that */
         lane_close(lane, TARN_END_SILENT);
     } else if (lane_expired(lane, now)) {
         /* Slow is not sick: only a node that has been silent for a while is set aside. */
@@ -291,12 +321,17 @@ static uint64_t watch_lanes(struct tarn_flight *f, struct pollfd *fds)
     return until;
 }
 
-/* What need not wait for the poll: sending what was posted, and stop flags that may have been missed. */
-static void before_wait(struct tarn_flight *f)
+void tarn_flight_push(struct tarn_flight *f)
 {
     for (uint32_t i = 0; i < f->nlanes; i++)
         if (f->lanes[i]->transfers && f->lanes[i]->kick)
             lane_progress(f->lanes[i]);
+}
+
+/* What need not wait for the poll: sending what was posted, and stop flags that may have been missed. */
+static void before_wait(struct tarn_flight *f)
+{
+    tarn_flight_push(f);
     if (f->look) {
         f->look = false;
         check_stops(f);

@@ -167,7 +167,8 @@ int tarn_get(struct tarn_client *c, struct tarn_item *items, size_t n, const str
         return rc;
     if (n > 0 && !items)
         return tarn_fail(TARN_E_INVALID, "get: items are NULL");
-    tarn_options_copy(&o, sizeof o, given);
+    if ((rc = tarn_options_copy(&o, sizeof o, given)) != 0)
+        return rc;
     tarn_get_prepare(&g, c, items, n, &o);
     tarn_get_fast(&g);
     if (g.left > 0) {

@@ -52,11 +52,20 @@ struct batch {
     size_t n, open; /* open: not FINAL */
     struct tarn_flight flight;
     int stop_fd;
+    bool opening;   /* jobs that need a link made first have their turn, too */
+    bool later;     /* the job being routed waits for another round */
+    bool postponed; /* some job does */
+    bool stopped;   /* a look-up was cut short for a job that was canceled */
 };
 
 static struct tarn_item *item_of(const struct job *j)
 {
     return &j->get->items[j->index];
+}
+
+static bool is_stopped(const struct job *j)
+{
+    return j->get->stop && atomic_load(j->get->stop);
 }
 
 static void finish(struct batch *b, struct job *j, int status)
@@ -88,7 +97,7 @@ static void remember(struct job *j, int why, const char *text)
 static bool known_stale(const struct job *j, const struct tarn_loc *l)
 {
     for (uint32_t i = 0; i < j->stales && i < STALE_MAX; i++)
-        if (j->stale[i].remote == l->remote && j->stale[i].gen == l->gen && j->stale[i].slot == l->slot)
+        if (tarn_loc_same(&j->stale[i], l))
             return true;
     return false;
 }
@@ -127,18 +136,38 @@ static void want_again(struct job *j)
     j->known = false;
 }
 
-/* A copy's node was only set aside a moment ago, and answers: everything is tried again. */
-static bool revived(struct job *j)
+/* The earliest deadline of the other open jobs: how long this one may hold them up. */
+static uint64_t others_deadline(const struct batch *b, const struct job *j)
+{
+    uint64_t until = UINT64_MAX;
+
+    for (size_t i = 0; i < b->n; i++)
+        if (&b->jobs[i] != j && b->jobs[i].stage != FINAL && b->jobs[i].get->deadline_ns < until)
+            until = b->jobs[i].get->deadline_ns;
+    return until;
+}
+
+/* A copy's node was only set aside a moment ago, and answers: everything is tried again. So it is later,
+ * when that is not known before another job's time is up. */
+static bool revived(struct batch *b, struct job *j)
 {
     const struct tarn_desc *d = &j->desc;
+    uint64_t others = UINT64_MAX;
 
     if (j->revivals == REVIVALS_MAX)
         return false;
+    if (b->open > 1)
+        others = others_deadline(b, j);
     for (uint32_t i = 0; i < d->nlocs; i++) {
         struct tarn_remote *r = d->locs[i].remote;
         bool failed_here = (j->tried >> (i * TARN_TRANSPORTS_MAX) & 0xff) == 0xff || atomic_load(&r->suspect);
-        if (known_stale(j, &d->locs[i]) || !failed_here || !tarn_remote_settled(r, j->get->deadline_ns))
+        if (known_stale(j, &d->locs[i]) || !failed_here)
             continue;
+        if (!tarn_remote_settled(r, others < j->get->deadline_ns ? others : j->get->deadline_ns)) {
+            if (atomic_load(&r->suspect) && tarn_now_ns() >= others)
+                return b->later = b->postponed = true;
+            continue;
+        }
         j->revivals++;
         j->tried = 0;
         return true;
@@ -153,12 +182,12 @@ static void give_up(struct batch *b, struct job *j)
     char who[352], text[sizeof j->text + sizeof who];
     struct tarn_remote *down = NULL;
 
+    if (revived(b, j)) /* first: it needs no directory, which may be away */
+        return;
     if (!j->asked) { /* the descriptor was an old one; there may be new copies */
         want_again(j);
         return;
     }
-    if (revived(j))
-        return;
     for (uint32_t i = 0; i < d->nlocs; i++)
         if (!known_stale(j, &d->locs[i]) && !atomic_load(&d->locs[i].remote->superseded))
             down = d->locs[i].remote;
@@ -248,9 +277,21 @@ static void launch(struct batch *b, struct job *j, bool more, uint64_t bytes)
         landed(b, j);
         return;
     }
+    bool opens = b->open > 1 && tarn_flight_opens(&b->flight, l->remote, j->transport, false);
+    b->flight.until_ns = opens ? others_deadline(b, j) : UINT64_MAX;
+    if (now >= b->flight.until_ns) { /* that job first */
+        j->stage = RESOLVED;
+        b->later = b->postponed = true;
+        return;
+    }
     int rc = tarn_flight_post(&b->flight, l->remote, j->transport, false, x);
     if (rc == 0)
         return;
+    if (rc == TARN_E_TIMEOUT && tarn_now_ns() >= b->flight.until_ns && tarn_now_ns() < x->deadline_ns) {
+        j->stage = RESOLVED; /* cut short for another job's sake */
+        b->later = b->postponed = true;
+        return;
+    }
     /* Opening a link may take only so long; that is the node's failure while there is time left. */
     bool early = rc == TARN_E_TIMEOUT && tarn_now_ns() < x->deadline_ns;
     remember(j, early ? TARN_E_NODE_DOWN : rc, tarn_last_error());
@@ -265,11 +306,12 @@ static void launch(struct batch *b, struct job *j, bool more, uint64_t bytes)
 /* Sends a resolved job on its way, or ends it. */
 static void route(struct batch *b, struct job *j)
 {
-    while (j->stage == RESOLVED) {
+    b->later = false;
+    while (j->stage == RESOLVED && !b->later) {
         uint64_t bytes;
         bool more;
 
-        if (j->get->stop && atomic_load(j->get->stop)) {
+        if (is_stopped(j)) {
             fail(b, j, TARN_E_CANCELED, "canceled by the caller");
         } else if (tarn_now_ns() >= j->get->deadline_ns) {
             fail(b, j, TARN_E_TIMEOUT, j->why ? j->text : "the deadline has passed: raise timeout_ms");
@@ -282,6 +324,9 @@ static void route(struct batch *b, struct job *j)
             b->open--;
             tarn_get_misfit(j->get, j->index, &j->desc.tensor);
         } else if (choose(b, j, &j->loc, &j->transport, &more)) {
+            if (!b->opening &&
+                tarn_flight_opens(&b->flight, j->desc.locs[j->loc].remote, j->transport, false))
+                return;
             launch(b, j, more, bytes);
         } else {
             give_up(b, j);
@@ -394,7 +439,7 @@ static size_t collect_wanted(struct batch *b, struct tarn_key *keys, struct job 
         struct job *j = &b->jobs[i];
         if (j->stage != WANTED)
             continue;
-        if (j->get->stop && atomic_load(j->get->stop)) {
+        if (is_stopped(j)) {
             fail(b, j, TARN_E_CANCELED, "canceled by the caller");
             continue;
         }
@@ -406,10 +451,27 @@ static size_t collect_wanted(struct batch *b, struct tarn_key *keys, struct job 
     return n;
 }
 
+/* For tarn_net_stop_by(): has one of those who wait for the directory been canceled? */
+static bool any_stopped(void *arg)
+{
+    struct batch *b = arg;
+
+    tarn_stop_drain(b->stop_fd);
+    b->flight.look = true; /* it may have been about one in flight */
+    for (size_t i = 0; i < b->n; i++)
+        if (b->jobs[i].stage == WANTED && is_stopped(&b->jobs[i]))
+            return true;
+    return false;
+}
+
 static void resolve_failed(struct batch *b, struct job *j, int rc, const char *text)
 {
-    if (rc == TARN_E_TIMEOUT && tarn_now_ns() < j->get->deadline_ns)
-        return; /* that was another job's deadline: once more */
+    if (is_stopped(j)) {
+        fail(b, j, TARN_E_CANCELED, "canceled by the caller");
+        return;
+    }
+    if ((rc == TARN_E_TIMEOUT || b->stopped) && tarn_now_ns() < j->get->deadline_ns)
+        return; /* that was another job's deadline or cancel: once more */
     if (j->why != 0)
         fail(b, j, j->why, j->text);
     else
@@ -428,9 +490,13 @@ static void resolve_wanted(struct batch *b)
 
     if (keys && jobs && out) {
         size_t n = collect_wanted(b, keys, jobs, &deadline);
+        const struct tarn_net_stop stop = {b->stop_fd, any_stopped, b};
+        tarn_net_stop_by(b->stop_fd < 0 ? NULL : &stop);
         rc = n ? tarn_resolve_keys(b->client, keys, n, deadline, out) : 0;
+        tarn_net_stop_by(NULL);
         if (rc != 0)
             snprintf(text, sizeof text, "%s", tarn_last_error());
+        b->stopped = rc != 0 && any_stopped(b);
         for (size_t i = 0; i < n; i++)
             if (rc == 0)
                 resolved(b, jobs[i], &out[i]);
@@ -457,12 +523,22 @@ static void start(struct batch *b, struct job *j)
     j->stage = j->known ? RESOLVED : WANTED;
 }
 
+static void route_postponed(struct batch *b)
+{
+    b->postponed = false;
+    for (size_t i = 0; i < b->n && !b->flight.ended; i++)
+        if (b->jobs[i].stage == RESOLVED)
+            route(b, &b->jobs[i]);
+    b->postponed |= b->flight.ended != NULL;
+}
+
 /* Until nothing is in flight. All that has come back is settled before anything is sent again, since
  * sending may take a while (opening a link) and others wait for their completions. */
 static void fly(struct batch *b)
 {
     struct job *again = NULL;
 
+    b->opening = true;
     for (struct tarn_transfer *x; (x = tarn_flight_next(&b->flight)) != NULL;) {
         struct job *j = (struct job *)((char *)x - offsetof(struct job, x));
         landed(b, j);
@@ -472,23 +548,37 @@ static void fly(struct batch *b)
         }
         for (; again && !b->flight.ended; again = again->again)
             route(b, again);
+        if (b->postponed && !again)
+            route_postponed(b);
+    }
+}
+
+/* Routes all that can be; true when some job needs the directory, or waits for a link to be made. */
+static void route_all(struct batch *b, bool opening, bool *wanted_p, bool *waiting_p)
+{
+    b->opening = opening;
+    *wanted_p = *waiting_p = false;
+    for (size_t i = 0; i < b->n; i++) {
+        if (b->jobs[i].stage == RESOLVED)
+            route(b, &b->jobs[i]);
+        *wanted_p |= b->jobs[i].stage == WANTED;
+        *waiting_p |= b->jobs[i].stage == RESOLVED;
     }
 }
 
 static void run(struct batch *b)
 {
     while (b->open > 0) {
-        bool wanted = false;
-        for (size_t i = 0; i < b->n; i++) {
-            if (b->jobs[i].stage == RESOLVED)
-                route(b, &b->jobs[i]);
-            wanted |= b->jobs[i].stage == WANTED;
+        bool wanted, waiting;
+        route_all(b, b->open == 1, &wanted, &waiting);
+        if (waiting) { /* making links may take a while: what can fly does so before */
+            tarn_flight_push(&b->flight);
+            route_all(b, true, &wanted, &waiting);
         }
-        if (wanted) {
+        if (wanted)
             resolve_wanted(b);
-            continue;
-        }
-        fly(b);
+        else
+            fly(b);
     }
 }
 

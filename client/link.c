@@ -126,6 +126,7 @@ static int open_link(struct tarn_remote *r, int t, bool write, uint64_t deadline
     bool local_only = (r->client->transports[t]->caps & TARN_CAP_SAME_HOST) != 0;
     struct tarn_linked *l = calloc(1, sizeof *l);
     struct tarn_call *call;
+    uint64_t began = tarn_now_ns();
 
     if (!l)
         return tarn_fail(TARN_E_NO_MEMORY, "node %s: out of memory", r->key.id);
@@ -142,7 +143,7 @@ static int open_link(struct tarn_remote *r, int t, bool write, uint64_t deadline
     if (rc == TARN_E_NODE_DOWN)
         tarn_remote_aside(r, TARN_GONE, tarn_last_error());
     if (rc == TARN_E_TIMEOUT)
-        tarn_remote_aside(r, TARN_SLOW, tarn_last_error());
+        tarn_remote_silent(r, began);
     if (rc != 0) {
         free(l);
         return rc;

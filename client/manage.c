@@ -139,8 +139,14 @@ static int remove_round(struct removal *r, uint64_t deadline_ns, const struct ta
             keys[n] = r->keys[i];
             which[n++] = i;
         }
+    struct tarn_stop watched = *stop;
+    const struct tarn_net_stop net_stop = {stop->fd, tarn_stop_seen, &watched};
+    tarn_net_stop_by(stop->fd < 0 ? NULL : &net_stop);
     if (rc == 0 && n > 0)
         rc = tarn_resolve_keys(r->client, keys, n, deadline_ns, found);
+    tarn_net_stop_by(NULL);
+    if (rc != 0 && tarn_stopped(stop))
+        rc = tarn_fail(TARN_E_CANCELED, "canceled by the caller");
     if (rc == 0)
         rc = marks_make(&m, found, which, n);
     if (rc == 0) {

@@ -6,8 +6,10 @@
  *            (or has thrown us out): its descriptors are void from that moment on. It does nothing else,
  *            so that it sees the end within microseconds.
  *   keeper   asks nodes that were set aside whether they answer again (with back-off), reads the node
- *            table while something is missing, closes retired links once nobody is inside, and reads the
- *            replies that nobody waits for any more.
+ *            table while something is missing, closes retired links once nobody is inside, reads the
+ *            replies that nobody waits for any more, runs errands (errand.c), and ends queued operations
+ *            that are out of time.
+ *            Suspects come first, since calls wait for its word on them.
  */
 #include "client/client.h"
 
@@ -23,6 +25,7 @@
 #define BACKOFF_MAX_NS (2 * TARN_NS_PER_S)
 #define TICK_NS (25 * TARN_NS_PER_MS) /* while something is amiss */
 #define REFRESH_NS TARN_NS_PER_S
+#define AWAY_TICK_NS (2 * TARN_NS_PER_S) /* while only nodes that left the directory are */
 #define OWED_MAX_NS (60 * TARN_NS_PER_S)
 
 static void poke(struct tarn_monitor *m)
@@ -157,6 +160,7 @@ static bool owed_look(struct tarn_call *call)
     struct pollfd fd = {tarn_resp_fd(call->resp), POLLIN, 0};
     bool grants = call->grants;
     redisReply *reply = NULL;
+    int fds[TARN_RESP_FDS_MAX];
 
     if (poll(&fd, 1, 0) == 0) {
         if (tarn_now_ns() - call->since_ns < OWED_MAX_NS)
@@ -165,6 +169,9 @@ static bool owed_look(struct tarn_call *call)
         return false;
     }
     int rc = tarn_call_reply(call, tarn_deadline(100), NULL, &reply);
+    /* A late ATTACH's: left there they would pass for the next one's. */
+    for (int n = tarn_resp_take_fds(call->resp, fds, TARN_RESP_FDS_MAX); n > 0; n--)
+        close(fds[n - 1]);
     if (rc == 0 && grants)
         give_grants_back(call, reply);
     if (reply)
@@ -219,13 +226,28 @@ void tarn_monitor_owe(struct tarn_client *c, struct tarn_call *call)
 
 /* --- keeper: nodes ------------------------------------------------------------------------------ */
 
+/*
+ * A node that kept silent for so long that its record expired. It may come back as it was, so it is asked,
+ * though seldom; of one whose connection broke, another incarnation or a new record will tell.
+ */
+static bool is_away(const struct tarn_remote *r)
+{
+    return atomic_load(&r->health) == TARN_SLOW && !atomic_load(&r->listed) && !atomic_load(&r->superseded);
+}
+
+static bool is_due(const struct tarn_remote *r)
+{
+    if (atomic_load(&r->health) == TARN_UP || atomic_load(&r->superseded))
+        return false;
+    return atomic_load(&r->suspect) ||
+           ((atomic_load(&r->listed) || is_away(r)) && tarn_now_ns() >= r->probe_ns);
+}
+
 static void probe(struct tarn_remote *r)
 {
     struct tarn_call *call;
     uint64_t now = tarn_now_ns();
 
-    if (now < r->probe_ns && !atomic_load(&r->suspect))
-        return;
     if (tarn_call_connect(r, now + PROBE_NS, NULL, &call) != 0) {
         r->backoff_ns = r->backoff_ns ? r->backoff_ns * 2 : BACKOFF_MIN_NS;
         if (r->backoff_ns > BACKOFF_MAX_NS)
@@ -258,49 +280,119 @@ static struct tarn_remote **snapshot(struct tarn_client *c, size_t *n)
     return all;
 }
 
-/* Looks after all nodes; true when something is still amiss. */
+/* True when something is still amiss with it. */
+static bool node_tend(struct tarn_remote *r)
+{
+    if (is_due(r))
+        probe(r);
+    if (atomic_load(&r->superseded))
+        tarn_remote_aside(r, TARN_GONE, "another incarnation has its place");
+    if (atomic_load(&r->superseded) && atomic_load(&r->suspect))
+        tarn_remote_judged(r, false);
+    bool amiss =
+        atomic_load(&r->health) != TARN_UP && atomic_load(&r->listed) && !atomic_load(&r->superseded);
+    return !tarn_remote_reap(r) || amiss;
+}
+
+static bool keeper_called(struct tarn_monitor *m)
+{
+    pthread_mutex_lock(&m->lock);
+    bool called = m->stop || m->asked;
+    pthread_mutex_unlock(&m->lock);
+    return called;
+}
+
+static bool keeper_stopped(struct tarn_monitor *m)
+{
+    pthread_mutex_lock(&m->lock);
+    bool stop = m->stop;
+    pthread_mutex_unlock(&m->lock);
+    return stop;
+}
+
+/* Looks after all nodes, suspects first; true when something is still amiss. A probe may take PROBE_NS, so
+ * after one of a node that nobody waits for new suspects have their turn. */
 static bool nodes_tend(struct tarn_client *c)
 {
     size_t n;
     struct tarn_remote **all = snapshot(c, &n);
-    bool amiss = false;
+    bool amiss = false, probed = false;
 
+    for (size_t i = 0; i < n && !keeper_stopped(&c->monitor); i++)
+        if (atomic_load(&all[i]->suspect))
+            amiss |= node_tend(all[i]);
     for (size_t i = 0; i < n; i++) {
-        struct tarn_remote *r = all[i];
-        if (atomic_load(&r->superseded))
-            tarn_remote_aside(r, TARN_GONE, "another incarnation has its place");
-        else if (atomic_load(&r->health) != TARN_UP && (atomic_load(&r->listed) || atomic_load(&r->suspect)))
-            probe(r);
-        if (atomic_load(&r->superseded) && atomic_load(&r->suspect))
-            tarn_remote_judged(r, false);
-        amiss |=
-            atomic_load(&r->health) != TARN_UP && atomic_load(&r->listed) && !atomic_load(&r->superseded);
-        amiss |= !tarn_remote_reap(r);
+        if (probed && keeper_called(&c->monitor)) {
+            amiss = true;
+            break;
+        }
+        probed |= is_due(all[i]);
+        amiss |= node_tend(all[i]);
     }
     free(all);
     return amiss;
+}
+
+static bool any_away(struct tarn_client *c)
+{
+    struct tarn_remote *r, *next;
+    bool any = false;
+
+    pthread_rwlock_rdlock(&c->nodes_lock);
+    HASH_ITER (hh, c->nodes, r, next)
+        any |= is_away(r);
+    pthread_rwlock_unlock(&c->nodes_lock);
+    return any;
+}
+
+/* One round; when the next is to follow. */
+static uint64_t keeper_tend(struct tarn_client *c)
+{
+    bool amiss = nodes_tend(c); /* first: calls may be waiting for it */
+
+    if (keeper_stopped(&c->monitor))
+        return UINT64_MAX;
+    if (tarn_now_ns() - atomic_load(&c->refreshed_ns) >= REFRESH_NS)
+        tarn_remotes_refresh(c, tarn_deadline(500));
+    amiss |= owed_tend(&c->monitor);
+    amiss |= tarn_monitor_errands(&c->monitor);
+    if (amiss)
+        return tarn_now_ns() + TICK_NS;
+    return any_away(c) ? tarn_now_ns() + AWAY_TICK_NS : UINT64_MAX;
+}
+
+/* Until somebody calls or the time has come. The lock is held. */
+static void keeper_sleep(struct tarn_monitor *m, uint64_t until_ns)
+{
+    if (m->asked || m->alarmed)
+        return;
+    if (until_ns == UINT64_MAX)
+        pthread_cond_wait(&m->wake, &m->lock);
+    else
+        tarn_cond_wait(&m->wake, &m->lock, until_ns);
 }
 
 static void *keeper_main(void *arg)
 {
     struct tarn_client *c = arg;
     struct tarn_monitor *m = &c->monitor;
-    bool amiss = false;
+    uint64_t tick = UINT64_MAX; /* when to look again at what is amiss */
 
     pthread_mutex_lock(&m->lock);
     while (!m->stop) {
-        if (!m->asked && !amiss)
-            pthread_cond_wait(&m->wake, &m->lock);
-        else if (!m->asked)
-            tarn_cond_wait(&m->wake, &m->lock, tarn_now_ns() + TICK_NS);
+        m->alarmed = false;
+        pthread_mutex_unlock(&m->lock);
+        uint64_t alarm = tarn_ops_expire(c);
+        pthread_mutex_lock(&m->lock);
         if (m->stop)
             break;
+        if (!m->asked && tarn_now_ns() < tick) {
+            keeper_sleep(m, alarm < tick ? alarm : tick);
+            continue;
+        }
         m->asked = false;
         pthread_mutex_unlock(&m->lock);
-        amiss = nodes_tend(c); /* first: calls may be waiting for it */
-        if (tarn_now_ns() - atomic_load(&c->refreshed_ns) >= REFRESH_NS)
-            tarn_remotes_refresh(c, tarn_deadline(500));
-        amiss |= owed_tend(m);
+        tick = keeper_tend(c);
         pthread_mutex_lock(&m->lock);
     }
     pthread_mutex_unlock(&m->lock);
@@ -315,6 +407,16 @@ void tarn_monitor_ask(struct tarn_client *c)
     m->asked = true;
     if (m->keeping)
         pthread_cond_signal(&m->wake);
+    pthread_mutex_unlock(&m->lock);
+}
+
+void tarn_monitor_alarm(struct tarn_client *c)
+{
+    struct tarn_monitor *m = &c->monitor;
+
+    pthread_mutex_lock(&m->lock);
+    m->alarmed = true;
+    pthread_cond_signal(&m->wake);
     pthread_mutex_unlock(&m->lock);
 }
 
@@ -359,6 +461,7 @@ void tarn_monitor_stop(struct tarn_client *c)
     if (m->keeping)
         pthread_join(m->keeper, NULL);
     m->watching = m->keeping = false;
+    tarn_monitor_errands_end(m);
     while (m->owing) {
         struct tarn_call *call = m->owing;
         m->owing = call->next;

@@ -4,11 +4,15 @@
  * behind one eventfd.
  *
  *   QUEUED --taken by a worker--> RUNNING --> DONE (in `completed`) --drained--> freed
- *      \------- canceled ----------------------^
+ *      \--- canceled, or out of time ----------^
  *
  * A worker that takes a get takes other waiting gets along, up to GETS_MAX items: their transfers share
  * links, so many small gets in flight cost little more than one. Each still has its own deadline, its
  * own stop flag and its own completion, which comes as soon as its own items are final.
+ *
+ * A running operation minds its deadline itself. Queued ones are ended by the keeper (monitor.c), which
+ * comes by when `alarm_ns` has passed; it is woken for an earlier deadline only, so that a stream of
+ * operations with the same timeout wakes it once a timeout.
  *
  * Cancel: the flag first, then the worker's eventfd; whoever waits looks at the flags after reading it.
  * One lock guards everything here. An operation's struct is freed when its completion is taken, so
@@ -30,7 +34,6 @@ enum state { QUEUED, RUNNING, DONE };
 struct worker {
     struct tarn_client *client;
     pthread_t thread;
-    bool started;
     int stop_fd;
 };
 
@@ -63,6 +66,7 @@ struct tarn_ops_queue {
     pthread_cond_t work, done;
     struct op *all, *queued, *completed;
     uint64_t last_id;
+    uint64_t alarm_ns; /* not later than the earliest deadline in `queued` */
     int event_fd;
     bool stop;
     struct worker *workers;
@@ -75,6 +79,14 @@ void tarn_stop_drain(int fd)
 
     while (read(fd, &n, sizeof n) < 0 && errno == EINTR)
         ;
+}
+
+bool tarn_stop_seen(void *arg)
+{
+    const struct tarn_stop *s = arg;
+
+    tarn_stop_drain(s->fd);
+    return tarn_stopped(s);
 }
 
 static void signal_fd(int fd)
@@ -170,6 +182,7 @@ static void run_other(struct worker *w, struct op *op)
 {
     struct tarn_client *c = w->client;
     struct tarn_stop stop = {&op->stop, w->stop_fd};
+    const struct tarn_net_stop net_stop = {w->stop_fd, tarn_stop_seen, &stop};
     int rc = 0;
 
     switch (op->kind) {
@@ -177,7 +190,11 @@ static void run_other(struct worker *w, struct op *op)
         rc = tarn_put_run(c, op->items, op->n, &op->put_options, op->deadline_ns, &stop);
         break;
     case TARN_OP_LOOKUP:
+        tarn_net_stop_by(&net_stop);
         rc = tarn_lookup_run(c, op->keys, op->n, op->deadline_ns, &op->hits);
+        tarn_net_stop_by(NULL);
+        if (rc != 0 && tarn_stopped(&stop))
+            rc = tarn_fail(TARN_E_CANCELED, "canceled by the caller");
         break;
     case TARN_OP_REMOVE:
         rc = tarn_remove_run(c, op->keys, op->n, op->statuses, op->deadline_ns, &stop);
@@ -292,13 +309,18 @@ static int submit(struct tarn_client *c, struct op *op, tarn_op *op_p)
         if (HASH_COUNT(q->all) == before)
             rc = tarn_fail(TARN_E_NO_MEMORY, "submit: out of memory");
     }
+    bool earlier = rc == 0 && op->deadline_ns < q->alarm_ns;
     if (rc == 0) {
         if (op_p)
             *op_p = op->id;
+        if (earlier)
+            q->alarm_ns = op->deadline_ns;
         DL_APPEND(q->queued, op);
         pthread_cond_signal(&q->work);
     }
     pthread_mutex_unlock(&q->lock);
+    if (earlier)
+        tarn_monitor_alarm(c);
     if (rc != 0) {
         free(op->place);
         free(op);
@@ -312,12 +334,15 @@ int tarn_submit_get(struct tarn_client *c, struct tarn_item *items, size_t n,
     struct tarn_get_options copy;
     struct op *op;
 
-    tarn_options_copy(&copy, sizeof copy, o);
-    int rc = op_new(c, TARN_OP_GET, copy.timeout_ms, cookie, &op);
+    int rc = tarn_options_copy(&copy, sizeof copy, o);
+    if (rc == 0 && n > 0 && !items)
+        rc = tarn_fail(TARN_E_INVALID, "get: items are NULL");
+    if (rc == 0)
+        rc = op_new(c, TARN_OP_GET, copy.timeout_ms, cookie, &op);
     if (rc != 0)
         return rc;
     op->items = items;
-    op->n = items ? n : 0;
+    op->n = n;
     op->get_options = copy;
     return submit(c, op, op_p);
 }
@@ -328,8 +353,9 @@ int tarn_submit_put(struct tarn_client *c, struct tarn_item *items, size_t n,
     struct tarn_put_options copy;
     struct op *op;
 
-    tarn_options_copy(&copy, sizeof copy, o);
-    int rc = op_new(c, TARN_OP_PUT, copy.timeout_ms, cookie, &op);
+    int rc = tarn_options_copy(&copy, sizeof copy, o);
+    if (rc == 0)
+        rc = op_new(c, TARN_OP_PUT, copy.timeout_ms, cookie, &op);
     if (rc != 0)
         return rc;
     op->items = items;
@@ -348,8 +374,9 @@ int tarn_submit_lookup(struct tarn_client *c, const struct tarn_key *keys, size_
     struct tarn_lookup_options copy;
     struct op *op;
 
-    tarn_options_copy(&copy, sizeof copy, o);
-    int rc = op_new(c, TARN_OP_LOOKUP, copy.timeout_ms, cookie, &op);
+    int rc = tarn_options_copy(&copy, sizeof copy, o);
+    if (rc == 0)
+        rc = op_new(c, TARN_OP_LOOKUP, copy.timeout_ms, cookie, &op);
     if (rc != 0)
         return rc;
     op->keys = keys;
@@ -418,22 +445,46 @@ int tarn_wait(struct tarn_client *c, tarn_op id, uint32_t timeout_ms, struct tar
 }
 
 /* A queued operation never ran: its items say so. The lock is held. */
-static void cancel_queued(struct tarn_ops_queue *q, struct op *op)
+static void end_queued(struct tarn_ops_queue *q, struct op *op, int status)
 {
     DL_DELETE(q->queued, op);
     for (size_t i = 0; i < op->n; i++) {
         if (op->items)
-            op->items[i].status = TARN_E_CANCELED;
+            op->items[i].status = status;
         if (op->statuses)
-            op->statuses[i] = TARN_E_CANCELED;
+            op->statuses[i] = status;
     }
-    complete_locked(q, op, tarn_fail(TARN_E_CANCELED, "canceled by the caller"));
+    complete_locked(q, op, status);
+}
+
+uint64_t tarn_ops_expire(struct tarn_client *c)
+{
+    struct tarn_ops_queue *q = c->ops;
+    struct op *op, *next;
+    uint64_t now = tarn_now_ns();
+
+    pthread_mutex_lock(&q->lock);
+    if (now >= q->alarm_ns) {
+        q->alarm_ns = UINT64_MAX;
+        DL_FOREACH_SAFE(q->queued, op, next)
+        {
+            if (now >= op->deadline_ns)
+                end_queued(q, op,
+                           tarn_fail(TARN_E_TIMEOUT, "submit: the deadline passed before a worker was free: "
+                                                     "raise timeout_ms or the client's workers"));
+            else if (op->deadline_ns < q->alarm_ns)
+                q->alarm_ns = op->deadline_ns;
+        }
+    }
+    uint64_t alarm = q->alarm_ns;
+    pthread_mutex_unlock(&q->lock);
+    return alarm;
 }
 
 static void cancel_locked(struct tarn_ops_queue *q, struct op *op)
 {
     if (op->state == QUEUED) {
-        cancel_queued(q, op);
+        end_queued(q, op, tarn_fail(TARN_E_CANCELED, "canceled by the caller"));
     } else if (op->state == RUNNING) {
         atomic_store(&op->stop, true);
         signal_fd(op->worker->stop_fd);
@@ -478,11 +529,12 @@ int tarn_ops_new(struct tarn_client *c)
     pthread_mutex_init(&q->lock, NULL);
     pthread_cond_init(&q->work, NULL);
     tarn_cond_init(&q->done);
+    q->alarm_ns = UINT64_MAX;
     c->ops = q;
     return 0;
 }
 
-void tarn_ops_free(struct tarn_client *c)
+void tarn_ops_stop(struct tarn_client *c)
 {
     struct tarn_ops_queue *q = c->ops;
     struct op *op, *next;
@@ -499,6 +551,15 @@ void tarn_ops_free(struct tarn_client *c)
         pthread_join(q->workers[i].thread, NULL);
         close(q->workers[i].stop_fd);
     }
+}
+
+void tarn_ops_free(struct tarn_client *c)
+{
+    struct tarn_ops_queue *q = c->ops;
+    struct op *op, *next;
+
+    if (!q)
+        return;
     HASH_ITER (hh, q->all, op, next) {
         tarn_hits_free(op->hits);
         op_free(q, op);

@@ -33,25 +33,33 @@ static void queue_add(struct queue *q, size_t i)
 
 /* --- chunks of items ---------------------------------------------------------------------------- */
 
-static bool has_key(const struct tarn_put *p, const struct tarn_chunk *c, const struct tarn_key *key)
+/* Out of time, or canceled: what is still in the queue is final. */
+static void queue_end(struct tarn_put *p, struct queue *q)
 {
-    for (uint32_t i = 0; i < c->n; i++) {
-        const struct tarn_key *other = &p->items[c->jobs[i].index].key;
-        if (other->bytes == key->bytes && memcmp(other->data, key->data, key->bytes) == 0)
-            return true;
+    bool stopped = tarn_stopped(&p->stop);
+
+    if (q->head == q->tail || (!stopped && tarn_now_ns() < p->deadline_ns))
+        return;
+    int rc = stopped ? tarn_fail(TARN_E_CANCELED, "canceled by the caller")
+                     : tarn_fail(TARN_E_TIMEOUT, "put: the deadline has passed: raise timeout_ms");
+    for (; q->head < q->tail; q->head++) {
+        size_t i = q->items[q->head % q->room];
+        p->items[i].status = rc;
+        tarn_verdict_note(&p->verdict, i, rc);
+        tarn_count(p->client, 0, TARN_COUNT_ERRORS, 1);
     }
-    return false;
 }
 
 static void chunk_fill(struct tarn_put *p, struct tarn_chunk *c, struct queue *q)
 {
     uint64_t bytes = 0;
 
+    queue_end(p, q);
     c->n = 0;
     while (q->head < q->tail && c->n < TARN_CHUNK_ITEMS) {
         size_t i = q->items[q->head % q->room];
         bytes += p->items[i].tensor.bytes;
-        if (c->n > 0 && (bytes > TARN_CHUNK_BYTES || has_key(p, c, &p->items[i].key)))
+        if (c->n > 0 && (bytes > TARN_CHUNK_BYTES || tarn_chunk_has_key(p, c, &p->items[i].key)))
             break;
         q->head++;
         tarn_chunk_add(p, c, i);
@@ -203,6 +211,7 @@ int tarn_put(struct tarn_client *c, struct tarn_item *items, size_t n, const str
 
     if (rc != 0)
         return rc;
-    tarn_options_copy(&o, sizeof o, given);
+    if ((rc = tarn_options_copy(&o, sizeof o, given)) != 0)
+        return rc;
     return tarn_put_run(c, items, n, &o, tarn_client_deadline(c, o.timeout_ms), &never);
 }

@@ -6,8 +6,8 @@
  *
  *   RESERVE(0)  RESERVE(1)  write(0)  COMMIT(0)  RESERVE(2)  write(1)  [COMMIT(0) answered]  COMMIT(1) ...
  *
- * so while chunk k is being written, chunk k-1 is being published and chunk k+1 has its room. Each node
- * has two control connections for this, one for RESERVE and one for COMMIT.
+ * so while chunk k is being written, chunk k-1 is being published and chunk k+1 has its room. (With replicas,
+ * COMMIT is for the first copies; those for the others follow once these are answered.) Each node has two control connections for this, one for RESERVE and one for COMMIT.
  *
  * Life of a target (one copy of one object):
  *   WANTED --sent--> ASKED --granted--> RESERVED --written--> WRITTEN --sent--> COMMITTING --> STORED
@@ -105,6 +105,7 @@ int tarn_chunk_init(struct tarn_chunk *c, uint32_t replicas);
 void tarn_chunk_free(struct tarn_chunk *c);
 /* Adds item i as a job. */
 struct tarn_put_job *tarn_chunk_add(struct tarn_put *p, struct tarn_chunk *c, size_t i);
+bool tarn_chunk_has_key(const struct tarn_put *p, const struct tarn_chunk *c, const struct tarn_key *key);
 /* The job failed with the thread's last error. */
 void tarn_job_fail(struct tarn_put_job *job, int status);
 

@@ -2,47 +2,65 @@
 /*
  * Puts: COMMIT, and what follows from its answers.
  *
- * Replicas carry the same version, and Redis decides which version of a key there is, so either all
- * copies of a put win or none does. When a copy fails for another reason, the others are taken back.
- * Copies that a replacing put displaced on other nodes are released there before success is reported,
- * so that no reader's old descriptor outlives the put. A node that does not answer is left to find out
- * by itself (scrub); its descriptors are not used without asking the directory.
+ * Redis decides which version of a key there is. With replicas, the first copy is committed alone; once it
+ * has won the key, the others join its version ("join"), and fail when another put has taken the key since.
+ * So of two puts of one key one gets all its copies in, and the other one was replaced. When a copy fails
+ * for another reason, the others are taken back; what a replacing put displaced is gone by then.
+ *
+ * COMMIT carries the deadline on the node's clock, and what it leaves unanswered is ABORTed, so a node that
+ * goes on later publishes nothing of a put that failed. Its answer waits for Redis; that it does not come
+ * says nothing of the node's health.
+ *
+ * Copies that a replacing put displaced on other nodes are released there before success is reported, so
+ * that no reader's old descriptor outlives the put. A node that does not answer is told as soon as it does
+ * (errand.c). Until then, and only while it is paused and keeps its heartbeat's record, clients on its host
+ * that have the old descriptor may read the old copy out of its shared memory.
  */
 #include "client/put.h"
 
 #include <stdlib.h>
 #include <string.h>
 
+#define RELEASE_NS (100 * TARN_NS_PER_MS)
+
 /* --- COMMIT ------------------------------------------------------------------------------------- */
 
-static bool complete(const struct tarn_put *p, const struct tarn_put_job *job)
+/* The first copy once all are written, the others once it is stored. */
+static bool complete(const struct tarn_put *p, const struct tarn_put_job *job, bool join)
 {
-    for (uint32_t k = 0; k < p->replicas; k++)
+    enum tarn_target_state first = join ? TARN_TARGET_STORED : TARN_TARGET_WRITTEN;
+
+    if (job->status != 0 || job->targets[0].state != first)
+        return false;
+    for (uint32_t k = 1; k < p->replicas; k++)
         if (job->targets[k].state != TARN_TARGET_WRITTEN && job->targets[k].state != TARN_TARGET_COMMITTING)
             return false;
-    return job->status == 0;
+    return true;
 }
 
-static bool to_commit(const struct tarn_put *p, const struct tarn_target *t, const struct tarn_remote *r)
+static bool to_commit(const struct tarn_put *p, const struct tarn_target *t, const struct tarn_remote *r,
+                      bool join)
 {
-    return t->remote == r && t->state == TARN_TARGET_WRITTEN && complete(p, t->job);
+    return t->remote == r && t->state == TARN_TARGET_WRITTEN && (t != t->job->targets) == join &&
+           complete(p, t->job, join);
 }
 
-static int send_commit(struct tarn_put *p, struct tarn_chunk *c, struct tarn_put_node *node)
+static int send_commit(struct tarn_put *p, struct tarn_chunk *c, struct tarn_put_node *node, bool join)
 {
     struct tarn_words a;
     uint32_t asked = 0;
     int rc = node->commit ? 0 : tarn_call_take(node->remote, false, p->deadline_ns, &p->stop, &node->commit);
 
     if (rc == 0)
-        rc = tarn_words_init(&a, 2 + 3 * TARN_CHUNK_ITEMS, 24 + TARN_CHUNK_ITEMS * 48);
+        rc = tarn_words_init(&a, 3 + 3 * TARN_CHUNK_ITEMS, 24 + TARN_CHUNK_ITEMS * 48);
     if (rc != 0)
         return rc;
     tarn_words_str(&a, "COMMIT");
-    tarn_words_u64(&a, (uint64_t)tarn_left_ms(p->deadline_ns));
+    tarn_words_u64(&a, tarn_remote_clock(node->remote, p->deadline_ns));
+    tarn_words_str(&a, join ? "join" : "put");
     for (uint32_t i = 0; i < c->n * p->replicas; i++) {
         struct tarn_target *t = &c->targets[i];
-        if (!to_commit(p, t, node->remote))
+        if (!to_commit(p, t, node->remote, join))
             continue;
         tarn_words_u64(&a, t->pool);
         tarn_words_u64(&a, t->slot);
@@ -66,8 +84,6 @@ static void commit_failed(struct tarn_put *p, struct tarn_chunk *c, struct tarn_
             tarn_call_drop(node->commit);
         tarn_remote_aside(node->remote, TARN_GONE, text);
     } else {
-        if (rc == TARN_E_TIMEOUT)
-            tarn_remote_aside(node->remote, TARN_SLOW, text);
         tarn_call_give(node->commit);
     }
     node->commit = NULL;
@@ -83,19 +99,35 @@ static void commit_failed(struct tarn_put *p, struct tarn_chunk *c, struct tarn_
     }
 }
 
-void tarn_chunk_commit(struct tarn_put *p, struct tarn_chunk *c)
+static bool any_to_commit(const struct tarn_put *p, const struct tarn_chunk *c, const struct tarn_remote *r,
+                          bool join)
+{
+    for (uint32_t i = 0; i < c->n * p->replicas; i++)
+        if (to_commit(p, &c->targets[i], r, join))
+            return true;
+    return false;
+}
+
+static void ask_all(struct tarn_put *p, struct tarn_chunk *c, bool join)
 {
     for (uint32_t k = 0; k < p->nnodes; k++) {
         struct tarn_put_node *node = &p->nodes[k];
-        int rc = send_commit(p, c, node);
+        if (!any_to_commit(p, c, node->remote, join))
+            continue;
+        int rc = send_commit(p, c, node, join);
         if (rc != 0) {
             commit_failed(p, c, node, TARN_TARGET_WRITTEN, rc);
             continue;
         }
         for (uint32_t i = 0; i < c->n * p->replicas; i++)
-            if (to_commit(p, &c->targets[i], node->remote))
+            if (to_commit(p, &c->targets[i], node->remote, join))
                 c->targets[i].state = TARN_TARGET_COMMITTING;
     }
+}
+
+void tarn_chunk_commit(struct tarn_put *p, struct tarn_chunk *c)
+{
+    ask_all(p, c, false);
     tarn_chunk_abort(p, c);
 }
 
@@ -154,13 +186,39 @@ static void note_displaced(struct tarn_put *p, struct releases *r, const redisRe
     }
 }
 
+/* The put has taken place, so its own deadline must not leave old copies behind on a healthy node; a silent
+ * one is not waited for any longer than it takes to know that. */
+static uint64_t release_deadline(const struct tarn_put *p)
+{
+    uint64_t now = tarn_now_ns(), least = now + RELEASE_NS, most = now + TARN_PATIENCE_NS;
+
+    return p->deadline_ns < least ? least : p->deadline_ns > most ? most : p->deadline_ns;
+}
+
+/* RELEASEs there, if need be later. Takes the words over. */
+static void release_send(struct tarn_put *p, struct tarn_remote *remote, struct tarn_words *a)
+{
+    redisReply *reply;
+
+    if (atomic_load(&remote->superseded)) { /* so is what it held */
+        tarn_words_free(a);
+        return;
+    }
+    if (tarn_words_call(a, remote, release_deadline(p), NULL, &reply) != 0) {
+        tarn_log(&p->client->log, TARN_LOG_INFO, "client",
+                 "msg=\"replaced copies are released when their node answers\" node=%s", remote->key.id);
+        tarn_monitor_errand(remote, a);
+        return;
+    }
+    freeReplyObject(reply);
+    tarn_words_free(a);
+}
+
 static void release_on(struct tarn_put *p, struct releases *r, struct tarn_remote *remote)
 {
     struct tarn_words a;
-    redisReply *reply;
-    uint64_t soon = tarn_now_ns() + TARN_PATIENCE_NS;
 
-    if (tarn_words_init(&a, 1 + 3 * (int)r->n, r->n * 48) != 0)
+    if (tarn_words_init(&a, 1 + 3 * (int)r->n, r->n * (48 + TARN_POOL_NAME_MAX)) != 0)
         return;
     tarn_words_str(&a, "RELEASE");
     for (uint32_t i = 0; i < r->n; i++) {
@@ -168,21 +226,13 @@ static void release_on(struct tarn_put *p, struct releases *r, struct tarn_remot
         if (d->remote != remote)
             continue;
         d->sent = true;
-        tarn_words_str(&a, d->pool);
+        tarn_words_text(&a, d->pool);
         tarn_words_u64(&a, d->slot);
         tarn_words_gen(&a, d->gen);
     }
     if (!atomic_load(&remote->listed) && !atomic_load(&remote->superseded))
-        tarn_remotes_refresh(p->client, p->deadline_ns < soon ? p->deadline_ns : soon);
-    int rc = atomic_load(&remote->superseded)
-                 ? TARN_E_NODE_DOWN
-                 : tarn_words_call(&a, remote, p->deadline_ns < soon ? p->deadline_ns : soon, NULL, &reply);
-    if (rc == 0)
-        freeReplyObject(reply);
-    else
-        tarn_log(&p->client->log, TARN_LOG_INFO, "client",
-                 "msg=\"replaced copies left to their node\" node=%s", remote->key.id);
-    tarn_words_free(&a);
+        tarn_remotes_refresh(p->client, release_deadline(p));
+    release_send(p, remote, &a);
 }
 
 static void release_all(struct tarn_put *p, struct releases *r)
@@ -226,23 +276,23 @@ static void take_answers(struct tarn_put *p, struct tarn_chunk *c, struct tarn_r
     }
 }
 
-/* Takes back the copies of a job that failed on another node. */
+/* Takes back the copies of a job that failed on another node. Exactly those: the key may be another put's
+ * by now. */
 static void undo(struct tarn_put *p, struct tarn_put_job *job)
 {
-    const struct tarn_key *key = &p->items[job->index].key;
+    char pool[TARN_POOL_NAME_MAX + 1];
 
     for (uint32_t k = 0; k < p->replicas; k++) {
         struct tarn_target *t = &job->targets[k];
         struct tarn_words a;
-        redisReply *reply;
-        if (t->state != TARN_TARGET_STORED || tarn_words_init(&a, 2, 0) != 0)
+        if (t->state != TARN_TARGET_STORED || tarn_words_init(&a, 4, 48 + TARN_POOL_NAME_MAX) != 0)
             continue;
-        tarn_words_str(&a, "DELETE");
-        tarn_words_add(&a, key->data, key->bytes);
-        uint64_t soon = tarn_deadline(100);
-        if (tarn_words_call(&a, t->remote, soon, NULL, &reply) == 0)
-            freeReplyObject(reply);
-        tarn_words_free(&a);
+        tarn_remote_pool_name(t->remote, t->pool, pool);
+        tarn_words_str(&a, "RELEASE");
+        tarn_words_text(&a, pool);
+        tarn_words_u64(&a, t->slot);
+        tarn_words_gen(&a, t->gen + 1);
+        release_send(p, t->remote, &a);
         t->state = TARN_TARGET_LOST;
     }
 }
@@ -269,8 +319,7 @@ static void settle(struct tarn_put *p, struct tarn_put_job *job)
 
     for (uint32_t k = 0; k < p->replicas; k++)
         copies += job->targets[k].state == TARN_TARGET_STORED;
-    if (job->status == TARN_E_EXISTS &&
-        copies > 0) /* was stored, and replaced by another before the last copy */
+    if (job->status == TARN_E_EXISTS && copies > 0) /* stored, then replaced before the others had joined */
         job->status = 0;
     if (job->status == 0) {
         stored(p, job);
@@ -286,10 +335,8 @@ static void settle(struct tarn_put *p, struct tarn_put_job *job)
         tarn_cache_drop(p->client->cache, key, tarn_key_hash(key), NULL);
 }
 
-void tarn_chunk_stored(struct tarn_put *p, struct tarn_chunk *c)
+static void answers(struct tarn_put *p, struct tarn_chunk *c, struct releases *r)
 {
-    struct releases r = {0};
-
     for (uint32_t k = 0; k < p->nnodes; k++) {
         struct tarn_put_node *node = &p->nodes[k];
         redisReply *reply;
@@ -301,9 +348,21 @@ void tarn_chunk_stored(struct tarn_put *p, struct tarn_chunk *c)
             commit_failed(p, c, node, TARN_TARGET_COMMITTING, rc);
             continue;
         }
-        take_answers(p, c, node->remote, reply, &r);
+        take_answers(p, c, node->remote, reply, r);
         freeReplyObject(reply);
     }
+}
+
+void tarn_chunk_stored(struct tarn_put *p, struct tarn_chunk *c)
+{
+    struct releases r = {0};
+
+    answers(p, c, &r);
+    if (p->replicas > 1) {
+        ask_all(p, c, true);
+        answers(p, c, &r);
+    }
+    tarn_chunk_abort(p, c);
     release_all(p, &r);
     for (uint32_t i = 0; i < c->n; i++)
         settle(p, &c->jobs[i]);

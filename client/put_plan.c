@@ -110,7 +110,7 @@ static int too_few(const struct tarn_put *p, const struct tarn_put_options *o)
                          "put: no storage node in the directory %s: start tarnd with this --redis",
                          tarn_directory_address(p->client->directory));
     if (p->ncandidates < p->replicas)
-        return tarn_fail(TARN_E_CONFIG,
+        return tarn_fail(TARN_E_NODE_DOWN,
                          "put: %u replicas, but only %u nodes%s%s: start more nodes or ask for fewer",
                          p->replicas, p->ncandidates, place ? " for place " : "", place ? place : "");
     return tarn_fail(TARN_E_NODE_DOWN, "put: %u of %u nodes take puts, %u needed: see `tarn info`",
@@ -155,6 +155,8 @@ int tarn_put_plan(struct tarn_put *p, const struct tarn_put_options *o)
         rc = tarn_remotes_refresh(p->client, p->deadline_ns);
         if (rc == 0)
             rc = collect(p, node, local);
+        if (rc == 0 && count_takers(p) < p->replicas)
+            settle_suspects(p); /* among them nodes that are listed again */
         if (rc == 0 && count_takers(p) < p->replicas)
             rc = too_few(p, o);
     }
@@ -281,6 +283,16 @@ struct tarn_put_job *tarn_chunk_add(struct tarn_put *p, struct tarn_chunk *c, si
     if (rc != 0)
         tarn_job_fail(job, rc);
     return job;
+}
+
+bool tarn_chunk_has_key(const struct tarn_put *p, const struct tarn_chunk *c, const struct tarn_key *key)
+{
+    for (uint32_t i = 0; i < c->n; i++) {
+        const struct tarn_key *other = &p->items[c->jobs[i].index].key;
+        if (other->bytes == key->bytes && memcmp(other->data, key->data, key->bytes) == 0)
+            return true;
+    }
+    return false;
 }
 
 void tarn_job_fail(struct tarn_put_job *job, int status)

@@ -190,8 +190,8 @@ static void reserve_failed(struct tarn_put *p, struct tarn_chunk *c, struct tarn
         node->reserve = NULL;
         tarn_remote_aside(r, TARN_GONE, text);
     } else {
-        if (rc == TARN_E_TIMEOUT)
-            tarn_remote_aside(r, TARN_SLOW, text);
+        if (rc == TARN_E_TIMEOUT && node->reserve->owed)
+            tarn_remote_silent(r, node->reserve->since_ns);
         tarn_call_give(node->reserve); /* what is granted in an answer to come is given back there */
         node->reserve = NULL;
     }
@@ -231,9 +231,9 @@ static bool to_abort(const struct tarn_target *t, const struct tarn_remote *r)
     return t->granted && t->job->status != 0 && t->remote == r && t->state != TARN_TARGET_COMMITTING;
 }
 
+/* A node that is not up, or does not answer, gets it from the keeper later. */
 static void abort_on(struct tarn_put *p, struct tarn_chunk *c, struct tarn_remote *r)
 {
-    struct tarn_call *call = NULL;
     struct tarn_words a;
     redisReply *reply;
     uint64_t grace = tarn_deadline(20); /* giving back must not fail for want of time */
@@ -251,16 +251,11 @@ static void abort_on(struct tarn_put *p, struct tarn_chunk *c, struct tarn_remot
         tarn_words_u64(&a, t->slot);
         tarn_words_gen(&a, t->gen);
     }
-    int rc = atomic_load(&r->health) == TARN_GONE ? TARN_E_NODE_DOWN
-                                                  : tarn_call_take(r, false, deadline, NULL, &call);
-    if (rc == 0)
-        rc = tarn_words_send(&a, call, deadline);
-    if (rc == 0 && tarn_call_reply(call, deadline, NULL, &reply) == 0)
-        freeReplyObject(reply);
-    if (call && rc == 0)
-        tarn_call_give(call);
-    else if (call)
-        tarn_call_drop(call);
+    if (atomic_load(&r->health) != TARN_UP || tarn_words_call(&a, r, deadline, NULL, &reply) != 0) {
+        tarn_monitor_errand(r, &a);
+        return;
+    }
+    freeReplyObject(reply);
     tarn_words_free(&a);
 }
 

@@ -64,7 +64,7 @@ bool tarn_target_post(struct tarn_put *p, struct tarn_target *t, uint64_t offset
                                    .pieces = pieces,
                                    .npieces = npieces};
     t->x.deadline_ns = p->deadline_ns;
-    t->x.patience_ns = !others ? UINT64_MAX : left / 2 < TARN_PATIENCE_NS ? left / 2 : TARN_PATIENCE_NS;
+    t->x.patience_ns = others ? TARN_PATIENCE_NS : UINT64_MAX;
     t->x.stop = p->stop.flag;
     t->tried = 0;
     if (tarn_stopped(&p->stop) || left == 0) {

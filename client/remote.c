@@ -4,8 +4,8 @@
  * generations carry the same 32 bits, so a descriptor can never name another incarnation than the one
  * that wrote it. They are never freed before the client is, so descriptors may point to them.
  *
- * Health: UP -> SLOW (no answer in time) or GONE (connection broke) at the first failure, wherever it is
- * seen; the node is then *suspect* until the keeper (monitor.c) has asked it, which it does at once. Only
+ * Health: UP -> SLOW (silent for TARN_PATIENCE_NS; that a caller's deadline was shorter says nothing of the
+ * node) or GONE (connection broke) at the first failure, wherever it is seen; the node is then *suspect* until the keeper (monitor.c) has asked it, which it does at once. Only
  * the keeper makes it UP again. Calls that have no other copy or node to turn to wait for that word; all
  * others go elsewhere. So a hiccup costs a round trip, a failure costs one bounded delay once, and no
  * get or put ever tries a node that is known to be in trouble.
@@ -112,9 +112,12 @@ int tarn_remote_update(struct tarn_client *c, const struct tarn_node_record *n, 
     pthread_mutex_unlock(&r->lock);
     atomic_store(&r->draining, strcmp(n->state, "draining") == 0);
     atomic_store(&r->superseded, false);
-    atomic_store(&r->listed, true);
-    if (atomic_load(&r->health) != TARN_UP)
+    bool back = !atomic_exchange(&r->listed, true);
+    if (atomic_load(&r->health) != TARN_UP) {
+        if (back) /* it beats again, so it may answer: callers wait for the keeper's word */
+            atomic_store(&r->suspect, true);
         tarn_monitor_ask(c);
+    }
     return 0;
 }
 
@@ -245,6 +248,12 @@ void tarn_remote_aside(struct tarn_remote *r, enum tarn_health h, const char *wh
     tarn_monitor_ask(r->client);
 }
 
+void tarn_remote_silent(struct tarn_remote *r, uint64_t since_ns)
+{
+    if (tarn_now_ns() - since_ns >= TARN_PATIENCE_NS)
+        tarn_remote_aside(r, TARN_SLOW, tarn_last_error());
+}
+
 void tarn_remote_judged(struct tarn_remote *r, bool up)
 {
     pthread_mutex_lock(&r->lock);
@@ -257,7 +266,7 @@ void tarn_remote_judged(struct tarn_remote *r, bool up)
 
 bool tarn_remote_settled(struct tarn_remote *r, uint64_t deadline_ns)
 {
-    uint64_t longest = tarn_now_ns() + 2 * TARN_PATIENCE_NS;
+    uint64_t longest = tarn_now_ns() + 8 * TARN_PATIENCE_NS; /* other suspects may be before it */
     if (longest > deadline_ns)
         longest = deadline_ns;
 
@@ -344,6 +353,15 @@ bool tarn_remote_reap(struct tarn_remote *r)
     return clean;
 }
 
+/* The node would otherwise keep the session, for views, until this process exits. */
+static void say_goodbye(struct tarn_call *call)
+{
+    const char *argv[] = {"QUIT"};
+
+    if (tarn_resp_append(call->resp, 1, argv, NULL) == 0)
+        tarn_resp_flush(call->resp, tarn_now_ns());
+}
+
 void tarn_remote_free(struct tarn_remote *r)
 {
     tarn_remote_retire(r);
@@ -353,8 +371,10 @@ void tarn_remote_free(struct tarn_remote *r)
                 next = l->next;
                 tarn_link_close(l); /* views that were not released go with it */
             }
-    if (r->watch)
+    if (r->watch) {
+        say_goodbye(r->watch); /* nothing is mapped any more */
         tarn_call_drop(r->watch);
+    }
     pthread_cond_destroy(&r->changed);
     pthread_mutex_destroy(&r->lock);
     free(r);

@@ -154,7 +154,8 @@ int tarn_lookup(struct tarn_client *c, const struct tarn_key *keys, size_t n,
 
     if (rc != 0)
         return rc;
-    tarn_options_copy(&o, sizeof o, given);
+    if ((rc = tarn_options_copy(&o, sizeof o, given)) != 0)
+        return rc;
     return tarn_lookup_run(c, keys, n, tarn_client_deadline(c, o.timeout_ms), hits_p);
 }
 
@@ -165,8 +166,9 @@ int tarn_match_prefix(struct tarn_client *c, const struct tarn_key *keys, size_t
     struct tarn_hits *h;
     size_t run = 0;
 
-    tarn_options_copy(&o, sizeof o, given);
-    int rc = tarn_lookup(c, keys, n, given, &h);
+    int rc = tarn_options_copy(&o, sizeof o, given);
+    if (rc == 0)
+        rc = tarn_lookup(c, keys, n, given, &h);
     if (rc != 0)
         return rc;
     while (run < n && tarn_hits_state(h, run) == TARN_STATE_HIT)

@@ -7,6 +7,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <utlist.h>
 
 struct tarn_put_session {
     struct tarn_put put;
@@ -14,8 +15,28 @@ struct tarn_put_session {
     void *keys;
     struct tarn_chunk *chunks;
     size_t nchunks;
-    struct tarn_put_job **jobs; /* by item; NULL: not reserved */
+    struct tarn_put_job **jobs;           /* by item; NULL: not reserved */
+    struct tarn_put_session *prev, *next; /* in client.sessions */
 };
+
+static void enlist(struct tarn_put_session *s)
+{
+    struct tarn_client *c = s->put.client;
+
+    pthread_mutex_lock(&c->sessions_lock);
+    DL_APPEND(c->sessions, s);
+    pthread_mutex_unlock(&c->sessions_lock);
+}
+
+/* Before its end begins: tarn_close() aborts what it finds in the list. */
+static void delist(struct tarn_put_session *s)
+{
+    struct tarn_client *c = s->put.client;
+
+    pthread_mutex_lock(&c->sessions_lock);
+    DL_DELETE(c->sessions, s);
+    pthread_mutex_unlock(&c->sessions_lock);
+}
 
 static void release_connections(struct tarn_put *p)
 {
@@ -65,21 +86,11 @@ static int copy_items(struct tarn_put_session *s, const struct tarn_item *items,
     return 0;
 }
 
-static bool has_key(const struct tarn_put_session *s, const struct tarn_chunk *c, const struct tarn_key *key)
-{
-    for (uint32_t i = 0; i < c->n; i++) {
-        const struct tarn_key *other = &s->items[c->jobs[i].index].key;
-        if (other->bytes == key->bytes && memcmp(other->data, key->data, key->bytes) == 0)
-            return true;
-    }
-    return false;
-}
-
 static struct tarn_chunk *chunk_for(struct tarn_put_session *s, const struct tarn_key *key)
 {
     struct tarn_chunk *last = s->nchunks ? &s->chunks[s->nchunks - 1] : NULL;
 
-    if (last && last->n < TARN_CHUNK_ITEMS && !has_key(s, last, key))
+    if (last && last->n < TARN_CHUNK_ITEMS && !tarn_chunk_has_key(&s->put, last, key))
         return last;
     struct tarn_chunk *chunks = realloc(s->chunks, (s->nchunks + 1) * sizeof *chunks);
     if (!chunks)
@@ -134,7 +145,8 @@ int tarn_put_begin(struct tarn_client *c, struct tarn_item *items, size_t n,
         rc = tarn_fail(TARN_E_INVALID, "put: items are NULL");
     if (rc != 0)
         return rc;
-    tarn_options_copy(&o, sizeof o, given);
+    if ((rc = tarn_options_copy(&o, sizeof o, given)) != 0)
+        return rc;
     struct tarn_put_session *s = calloc(1, sizeof *s);
     if (!s)
         return tarn_fail(TARN_E_NO_MEMORY, "put session: out of memory");
@@ -159,6 +171,7 @@ int tarn_put_begin(struct tarn_client *c, struct tarn_item *items, size_t n,
         session_free(s);
         return rc ? rc : tarn_fail(TARN_E_INVALID, "put session: no items");
     }
+    enlist(s);
     *s_p = s;
     return rc;
 }
@@ -211,6 +224,7 @@ int tarn_put_commit(struct tarn_put_session *s, int32_t *statuses, uint32_t time
     if (rc != 0)
         return rc;
     p->deadline_ns = tarn_client_deadline(p->client, timeout_ms);
+    delist(s);
     mark_written(s);
     for (size_t k = 0; k < s->nchunks; k++) {
         tarn_chunk_commit(p, &s->chunks[k]);
@@ -233,6 +247,7 @@ void tarn_put_abort(struct tarn_put_session *s)
     if (!s || tarn_client_enter(s->put.client) != 0)
         return;
     s->put.deadline_ns = tarn_client_deadline(s->put.client, 0);
+    delist(s);
     for (size_t k = 0; k < s->nchunks; k++) {
         for (uint32_t i = 0; i < s->chunks[k].n; i++) {
             tarn_fail(TARN_E_CANCELED, "aborted by the caller");
@@ -241,4 +256,10 @@ void tarn_put_abort(struct tarn_put_session *s)
         tarn_chunk_abort(&s->put, &s->chunks[k]);
     }
     session_free(s);
+}
+
+void tarn_sessions_close(struct tarn_client *c)
+{
+    while (c->sessions)
+        tarn_put_abort(c->sessions);
 }

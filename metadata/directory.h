@@ -76,6 +76,9 @@ int tarn_directory_open(const char *uri, const char *ns, const struct tarn_logge
 void tarn_directory_close(struct tarn_directory *d);
 /* The address without user and password, for messages. */
 const char *tarn_directory_address(const struct tarn_directory *d);
+/* False after a call that ended without Redis's answers: not reached, or cut off. What it refuses is an
+ * answer. */
+bool tarn_directory_answers(const struct tarn_directory *d);
 /* Round trips made so far. */
 uint64_t tarn_directory_round_trips(const struct tarn_directory *d);
 
@@ -110,7 +113,8 @@ int tarn_directory_events(struct tarn_directory *d, uint64_t deadline_ns, tarn_e
 /* --- nodes -------------------------------------------------------------------------------------- */
 
 enum tarn_publish_mode {
-    TARN_PUBLISH_ABSENT,  /* create; or add a copy when the record has the same version; else EXISTS */
+    TARN_PUBLISH_ABSENT,  /* create; or add a copy when the record is of the same version and tensor and
+                             has none at the same node and pool; else EXISTS */
     TARN_PUBLISH_REPLACE, /* take the place of any other version */
     TARN_PUBLISH_RESTORE, /* as ABSENT, but an older version (born_ms, then version) gives way */
 };

@@ -176,11 +176,11 @@ static int take_pool(void *arg, size_t i, const redisReply *reply)
 
 static int gather(struct listing *l, uint64_t deadline_ns)
 {
-    struct tarn_pipeline ids = {1, append_ids, take_ids, l};
+    struct tarn_pipeline ids = {.n = 1, .append = append_ids, .reply = take_ids, .arg = l};
     int rc = tarn_redis_run(l->d, deadline_ns, &ids);
     if (rc || !l->nnodes)
         return rc;
-    struct tarn_pipeline nodes = {l->nnodes, append_nodes, take_node, l};
+    struct tarn_pipeline nodes = {.n = l->nnodes, .append = append_nodes, .reply = take_node, .arg = l};
     rc = tarn_redis_run(l->d, deadline_ns, &nodes);
     l->nnodes = l->nliving;
     if (rc || !l->nnodes)
@@ -188,7 +188,7 @@ static int gather(struct listing *l, uint64_t deadline_ns)
     rc = name_all_pools(l);
     if (rc || !l->npools)
         return rc;
-    struct tarn_pipeline pools = {l->npools, append_pools, take_pool, l};
+    struct tarn_pipeline pools = {.n = l->npools, .append = append_pools, .reply = take_pool, .arg = l};
     return tarn_redis_run(l->d, deadline_ns, &pools);
 }
 

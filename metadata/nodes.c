@@ -253,7 +253,7 @@ int tarn_directory_beat(struct tarn_directory *d, const struct tarn_node_record 
     struct beat b = {.d = d, .node = n, .ttl_ms = ttl_ms ? ttl_ms : 1};
     struct tarn_script_pipeline first = {TARN_SCRIPT_REFRESH, 3, append_first, take_first, &b};
     struct tarn_script_pipeline second = {TARN_SCRIPT_REFRESH, 2 + n->npools, append_second, take_second, &b};
-    struct tarn_pipeline forget = {1, append_forget, take_forgotten, &b};
+    struct tarn_pipeline forget = {.n = 1, .append = append_forget, .reply = take_forgotten, .arg = &b};
     int rc = check_node(n);
     if (rc)
         return rc;
@@ -299,7 +299,7 @@ int tarn_directory_leave(struct tarn_directory *d, const struct tarn_node_record
 {
     struct beat b = {.d = d, .node = n};
     struct tarn_script_pipeline drop = {TARN_SCRIPT_DROP, n->npools + 1, append_leave, take_left, &b};
-    struct tarn_pipeline forget = {1, append_forget, take_forgotten, &b};
+    struct tarn_pipeline forget = {.n = 1, .append = append_forget, .reply = take_forgotten, .arg = &b};
     int rc = check_node(n);
     if (rc)
         return rc;

@@ -104,7 +104,7 @@ int tarn_directory_lookup(struct tarn_directory *d, const struct tarn_key *keys,
                           uint64_t deadline_ns, tarn_record_fn fn, void *arg)
 {
     struct lookup l = {.d = d, .keys = keys, .n = n, .fn = fn, .arg = arg};
-    struct tarn_pipeline p = {n, append_lookups, take_lookup, &l};
+    struct tarn_pipeline p = {.n = n, .append = append_lookups, .reply = take_lookup, .arg = &l};
     for (size_t i = 0; i < n; i++)
         if (check_key(&keys[i], i))
             return TARN_E_INVALID;

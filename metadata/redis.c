@@ -196,13 +196,88 @@ static void give_back(struct tarn_directory *d, struct tarn_redis *c)
         tarn_redis_free(c);
 }
 
+/* --- connections that may still be heard -------------------------------------------------------- */
+
+/* Called with those of a list that are not known to be dead; the oldest go when they are too many. */
+static void note_doubtful(struct tarn_directory *d, const struct tarn_redis_client *clients, unsigned n)
+{
+    pthread_mutex_lock(&d->lock);
+    for (unsigned i = 0; i < n; i++) {
+        if (d->ndoubtful == TARN_REDIS_DOUBTFUL_MAX)
+            memmove(d->doubtful, d->doubtful + 1, --d->ndoubtful * sizeof *d->doubtful);
+        d->doubtful[d->ndoubtful++] = clients[i];
+    }
+    pthread_mutex_unlock(&d->lock);
+}
+
+static unsigned take_doubtful(struct tarn_directory *d,
+                              struct tarn_redis_client clients[TARN_REDIS_DOUBTFUL_MAX])
+{
+    pthread_mutex_lock(&d->lock);
+    unsigned n = d->ndoubtful;
+    memcpy(clients, d->doubtful, n * sizeof *clients);
+    d->ndoubtful = 0;
+    pthread_mutex_unlock(&d->lock);
+    return n;
+}
+
+/* The value of " name=" in what CLIENT INFO answers. */
+static void take_word(const char *text, const char *name, char *out, size_t out_bytes)
+{
+    const char *at = strstr(text, name);
+    size_t n = at ? strcspn(at + strlen(name), " \r\n") : 0;
+    if (at && n < out_bytes)
+        snprintf(out, out_bytes, "%.*s", (int)n, at + strlen(name));
+}
+
+static void take_client(struct tarn_redis *c, const redisReply *reply)
+{
+    c->asked = true;
+    if (reply->type != REDIS_REPLY_STRING || strncmp(reply->str, "id=", 3))
+        return;
+    take_word(reply->str, "id=", c->client.id, sizeof c->client.id);
+    take_word(reply->str, " addr=", c->client.addr, sizeof c->client.addr);
+}
+
+/* Id and address: a Redis that was restarted gives the same ids to others. */
+static int append_preface(const struct tarn_redis *c, const struct tarn_redis_client *doubtful, unsigned n)
+{
+    const char *info[] = {"CLIENT", "INFO"};
+    int rc = c->asked ? 0 : tarn_resp_append(c->resp, 2, info, NULL);
+    for (unsigned i = 0; i < n && !rc; i++) {
+        const char *kill[] = {"CLIENT", "KILL", "ID", doubtful[i].id, "ADDR", doubtful[i].addr};
+        rc = tarn_resp_append(c->resp, 6, kill, NULL);
+    }
+    return rc;
+}
+
+/* What is answered to CLIENT KILL does not matter: it is dead, or Redis does not let us. */
+static int read_preface(struct tarn_redis *c, uint64_t deadline_ns, unsigned nkills)
+{
+    redisReply *reply;
+    int rc = c->asked ? 0 : tarn_redis_read(c, deadline_ns, &reply);
+    if (!rc && !c->asked)
+        take_client(c, reply);
+    while (!rc && nkills--)
+        rc = tarn_redis_read(c, deadline_ns, &reply);
+    return rc;
+}
+
 /* --- pipelines ---------------------------------------------------------------------------------- */
 
 /* *replies: how many came. Returns a failure of the connection; what the replies say goes to *result. */
-static int exchange(struct tarn_redis *c, uint64_t deadline_ns, const struct tarn_pipeline *p,
-                    size_t *replies, int *result)
+static int exchange(struct tarn_directory *d, struct tarn_redis *c, uint64_t deadline_ns,
+                    const struct tarn_pipeline *p, size_t *replies, int *result)
 {
-    int rc = p->append(p->arg, c->resp);
+    struct tarn_redis_client doubtful[TARN_REDIS_DOUBTFUL_MAX];
+    unsigned nkills = p->writes ? take_doubtful(d, doubtful) : 0;
+    int rc = p->writes ? append_preface(c, doubtful, nkills) : 0;
+    if (!rc)
+        rc = p->append(p->arg, c->resp);
+    if (!rc && p->writes)
+        rc = read_preface(c, deadline_ns, nkills);
+    if (rc)
+        note_doubtful(d, doubtful, nkills);
     for (; !rc && *replies < p->n; ++*replies) {
         redisReply *reply;
         rc = tarn_redis_read(c, deadline_ns, &reply);
@@ -211,6 +286,9 @@ static int exchange(struct tarn_redis *c, uint64_t deadline_ns, const struct tar
         if (!*result)
             *result = p->reply(p->arg, *replies, reply);
     }
+    if (rc && p->writes && c->client.id[0])
+        note_doubtful(d, &c->client, 1);
+    d->answers = !rc;
     return rc;
 }
 
@@ -221,18 +299,19 @@ int tarn_redis_run(struct tarn_directory *d, uint64_t deadline_ns, const struct 
     int result = 0, rc;
     if (c) {
         d->round_trips++;
-        rc = exchange(c, deadline_ns, p, &replies, &result);
+        rc = exchange(d, c, deadline_ns, p, &replies, &result);
         if (!rc)
             goto done;
         tarn_redis_free(c);
         if (rc != TARN_E_NODE_DOWN || replies)
             return tarn_redis_fail(d, rc);
     }
+    d->answers = false;
     rc = tarn_redis_connect(d, deadline_ns, &c);
     if (rc)
         return rc;
     d->round_trips++;
-    rc = exchange(c, deadline_ns, p, &replies, &result);
+    rc = exchange(d, c, deadline_ns, p, &replies, &result);
     if (rc) {
         tarn_redis_free(c);
         return tarn_redis_fail(d, rc);
@@ -298,6 +377,11 @@ void tarn_directory_close(struct tarn_directory *d)
 const char *tarn_directory_address(const struct tarn_directory *d)
 {
     return d->uri.address;
+}
+
+bool tarn_directory_answers(const struct tarn_directory *d)
+{
+    return d->answers;
 }
 
 uint64_t tarn_directory_round_trips(const struct tarn_directory *d)

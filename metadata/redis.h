@@ -5,8 +5,13 @@
  * A pipeline is n commands sent together and their n replies, one round trip. Connections are taken
  * from a small pool for the length of one pipeline, so any number of threads may run pipelines.
  *
- * Lock: tarn_directory.lock guards the idle connections, script digests and what the beat remembers;
- * it is never held across a system call that waits.
+ * What a writer sent on a connection that failed may reach Redis later than what it sends on the next
+ * one: it may lie in a buffer of Redis, or on the way. So connections that failed with writes on them
+ * are remembered, and the next pipeline that writes begins with CLIENT KILL for each: after that
+ * nothing of theirs is run any more. A user without the right to CLIENT, or a proxy, leaves that out.
+ *
+ * Lock: tarn_directory.lock guards the idle connections, those to be killed, script digests and what
+ * the beat remembers; it is never held across a system call that waits.
  */
 #ifndef TARN_METADATA_REDIS_H
 #define TARN_METADATA_REDIS_H
@@ -20,6 +25,7 @@
 #define TARN_REDIS_IDLE_MAX 16
 #define TARN_REDIS_PREFIX (5 + TARN_NS_MAX + 1) /* "tarn:<ns>:" */
 #define TARN_SHA_TEXT 41
+#define TARN_REDIS_DOUBTFUL_MAX 8
 
 /* Lua scripts; each touches the one key it is given. */
 enum tarn_script {
@@ -38,10 +44,17 @@ struct tarn_redis_uri {
     uint32_t db;
 };
 
+/* How Redis calls a connection; id "": it did not say. */
+struct tarn_redis_client {
+    char id[24], addr[128];
+};
+
 /* One connection. */
 struct tarn_redis {
     struct tarn_resp *resp;
     struct tarn_arena replies;
+    struct tarn_redis_client client;
+    bool asked; /* who it is: before its first write */
 };
 
 struct tarn_directory {
@@ -49,10 +62,13 @@ struct tarn_directory {
     const struct tarn_logger *log;
     char prefix[TARN_REDIS_PREFIX + 1];
     _Atomic uint64_t round_trips;
+    _Atomic bool answers; /* the last pipeline got its replies */
 
     pthread_mutex_t lock;
     struct tarn_redis *idle[TARN_REDIS_IDLE_MAX];
     unsigned nidle;
+    struct tarn_redis_client doubtful[TARN_REDIS_DOUBTFUL_MAX]; /* may still be heard */
+    unsigned ndoubtful;
     char sha[TARN_SCRIPT_COUNT][TARN_SHA_TEXT]; /* "": not loaded yet */
     char run_id[64];                            /* of the Redis that took the last whole beat */
     bool lost;                                  /* seen by a beat that did not get to its end */
@@ -71,14 +87,16 @@ struct tarn_pipeline {
     int (*append)(void *arg, struct tarn_resp *r);
     int (*reply)(void *arg, size_t i, const redisReply *reply);
     void *arg;
+    bool writes;
 };
 
 /*
  * Runs it on a pooled connection. When Redis turns out to have closed that connection before the
  * first reply, it is run once more on a new one: a Redis that was restarted while nobody asked is no
- * error. Everything here may be run twice: readers change nothing, and the scripts compare what is
- * there first, so the second run of a write that had happened finds it done. (All that gets lost is
- * the list of displaced copies, which the nodes' scrub finds.)
+ * error. Everything here may be run twice: readers change nothing, and a script whose work is done
+ * finds it done. Two things are lost with the first answer: the list of displaced copies, which their
+ * nodes' scrub frees, and the order among concurrent replaces of a key, of which the one that is run
+ * twice may so become the last.
  */
 int tarn_redis_run(struct tarn_directory *d, uint64_t deadline_ns, const struct tarn_pipeline *p);
 

@@ -122,7 +122,7 @@ static int take_step(void *arg, size_t i, const redisReply *reply)
 /* After it, the names that came are the page. */
 static int run_step(struct step *s, bool names, uint64_t deadline_ns)
 {
-    struct tarn_pipeline p = {s->npage + names, append_step, take_step, s};
+    struct tarn_pipeline p = {.n = s->npage + names, .append = append_step, .reply = take_step, .arg = s};
     s->names = names;
     s->next = (struct tarn_buf){0};
     s->nnext = 0;

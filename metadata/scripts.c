@@ -3,7 +3,8 @@
  * The Lua scripts that change records, and how they are run.
  *
  * Each touches one key, KEYS[1], so they work on a Redis Cluster. All of them compare what is there
- * before they write: running one twice changes nothing more than running it once.
+ * before they write: one that finds its work done changes nothing. Late is another matter than twice:
+ * a publish that is run after the node gave it up takes effect, and redis.h says how that is prevented.
  *
  * They are run by EVALSHA. The digest comes from SCRIPT LOAD, once a directory; when Redis has
  * forgotten the script since (restart, failover, SCRIPT FLUSH) it answers NOSCRIPT, the script is
@@ -20,12 +21,13 @@
  * publish: KEYS[1] object; ARGV: 1 mode, 2 version to be replaced or 0, 3 expiry in ms or 0, 4 channel,
  * 5 event or '', 6.. the record's fields and values in the order tensor, ver, born, [ttl], location.
  * Answers {1, displaced field, value ...} or {0, field, value ...} of the record that stays.
+ * Copies of one object agree in version and tensor; in mode absent a place that is taken stays so.
  * A record without ver, born, tensor or any location is damaged and counts as none.
  * PUBLISH is a pcall: a user without the right to the channel may store nevertheless.
  */
 static const char publish[] =
     "local mode, replaces, expiry, channel, event = unpack(ARGV, 1, 5)\n"
-    "local ver, born, field, value = ARGV[9], ARGV[11], ARGV[#ARGV - 1], ARGV[#ARGV]\n"
+    "local tensor, ver, born, field, value = ARGV[7], ARGV[9], ARGV[11], ARGV[#ARGV - 1], ARGV[#ARGV]\n"
     "local all, there, others = redis.call('HGETALL', KEYS[1]), {}, {1}\n"
     "for i = 1, #all, 2 do\n"
     "    there[all[i]] = all[i + 1]\n"
@@ -45,15 +47,17 @@ static const char publish[] =
     "    if mode == 'replace' then return replaces ~= '0' and there.ver ~= replaces end\n"
     "    return mode == 'absent' or newer()\n"
     "end\n"
-    "if there.ver == ver then\n"
+    "local function refuse()\n"
+    "    table.insert(all, 1, 0)\n"
+    "    return all\n"
+    "end\n"
+    "if there.ver == ver and there.tensor == tensor then\n"
     "    if there[field] == value then return {1} end\n"
+    "    if mode == 'absent' and there[field] then return refuse() end\n"
     "    others = there[field] and {1, field, there[field]} or {1}\n"
     "    redis.call('HSET', KEYS[1], field, value)\n"
     "else\n"
-    "    if stays() then\n"
-    "        table.insert(all, 1, 0)\n"
-    "        return all\n"
-    "    end\n"
+    "    if stays() then return refuse() end\n"
     "    if #all > 0 then redis.call('DEL', KEYS[1]) end\n"
     "    redis.call('HSET', KEYS[1], unpack(ARGV, 6))\n"
     "end\n"
@@ -130,7 +134,7 @@ static int load(struct tarn_directory *d, uint64_t deadline_ns, enum tarn_script
                 char sha[TARN_SHA_TEXT])
 {
     struct load l = {d, scripts[script], sha};
-    struct tarn_pipeline p = {1, append_load, take_sha, &l};
+    struct tarn_pipeline p = {.n = 1, .append = append_load, .reply = take_sha, .arg = &l};
     int rc = tarn_redis_run(d, deadline_ns, &p);
     if (rc)
         return rc;
@@ -188,7 +192,8 @@ static int take_reply(void *arg, size_t i, const redisReply *reply)
 
 static int run_pass(struct tarn_directory *d, uint64_t deadline_ns, struct pass *s)
 {
-    struct tarn_pipeline p = {s->n, append_pass, take_reply, s};
+    struct tarn_pipeline p = {
+        .n = s->n, .writes = true, .append = append_pass, .reply = take_reply, .arg = s};
     return tarn_redis_run(d, deadline_ns, &p);
 }
 

@@ -153,6 +153,7 @@ static int join_session(struct tarn_conn *c, const redisReply *arg)
     if (c->session)
         tarn_session_leave(c->session);
     c->session = session;
+    tarn_conn_trust(c);
     return 0;
 }
 
@@ -188,6 +189,8 @@ static void command_quit(struct tarn_conn *c, size_t n, redisReply **args)
 {
     (void)n, (void)args;
     tarn_resp_add_simple(&c->out, "OK");
+    if (c->session)
+        tarn_session_quit(c->session);
     c->state = TARN_CONN_CLOSING;
 }
 
@@ -275,7 +278,7 @@ static const struct command commands[] = {
      "<protocol> <session> [<secret>]: begins a client's session"},
     {"AUTH", command_auth, 2, 0, 0, true, false, "[default] <secret>"},
     {"PING", command_ping, 1, 0, 0, true, false, "[text]"},
-    {"QUIT", command_quit, 1, 0, 0, true, false, ": closes the connection"},
+    {"QUIT", command_quit, 1, 0, 0, true, false, ": closes the connection; its session has nothing mapped any more"},
     {"HELP", command_help, 1, 0, 0, true, false, ": this list"},
     {"COMMAND", command_command, 1, 0, 0, true, false, ": nothing, for redis-cli"},
     {"INFO", command_info, 1, 0, 0, false, false, "[section]: figures of this node"},
@@ -284,7 +287,8 @@ static const struct command commands[] = {
     {"ATTACH", tarn_command_attach, 3, 0, 0, false, true, "<transport> <r|w>"},
     {"RESERVE", tarn_command_reserve, 10, 6, 4, false, true,
      "<pool|*> <absent|replace> <version> <ttl_ms> <pin 0|1> {<key> <bytes> <dtype> <shape>}..."},
-    {"COMMIT", tarn_command_commit, 5, 2, 3, false, true, "<timeout_ms> {<pool index> <slot> <gen>}..."},
+    {"COMMIT", tarn_command_commit, 6, 3, 3, false, true,
+     "<deadline_ns> <put|join> {<pool index> <slot> <gen>}..."},
     {"ABORT", tarn_command_abort, 4, 1, 3, false, true, "{<pool index> <slot> <gen>}..."},
     {"DELETE", tarn_command_delete, 2, 1, 1, false, true, "<key>..."},
     {"RELEASE", tarn_command_release, 4, 1, 3, false, true,

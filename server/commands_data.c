@@ -113,6 +113,7 @@ static void reserve_item(struct tarn_conn *c, redisReply **args, struct tarn_res
 void tarn_command_reserve(struct tarn_conn *c, size_t n, redisReply **args)
 {
     struct tarn_reserve r;
+    uint64_t refused = 0;
     int rc = parse_reserve(c, args, &r);
     if (!rc && c->node->state != TARN_NODE_READY)
         rc = tarn_fail(TARN_E_BUSY, "node %s is draining: put elsewhere", c->node->id);
@@ -120,6 +121,7 @@ void tarn_command_reserve(struct tarn_conn *c, size_t n, redisReply **args)
         tarn_reply_failure(c, rc);
         return;
     }
+    r.refused = &refused;
     tarn_resp_add_array(&c->out, (n - 6) / 4);
     for (size_t i = 6; i < n; i += 4)
         reserve_item(c, args + i, &r);

@@ -10,7 +10,6 @@
 #include "server/commands.h"
 #include "server/info.h"
 #include "server/pending.h"
-#include "server/scrub.h"
 
 #define COMMIT_ITEMS_MAX 4096
 
@@ -118,7 +117,9 @@ static void answer_item(struct commit *k, const struct commit_item *item, const 
         return;
     }
     const struct tarn_publish *p = &k->pending.request.publishes[item->publish];
+    n->committing = &p->record.locations[0];
     tarn_store_commit_end(n->store, item->pool, item->slot, item->gen, p->status == 0);
+    n->committing = NULL;
     if (p->status == 0) {
         n->stats.committed++;
         reply_displaced(n, p, out);
@@ -132,12 +133,26 @@ static void answer_item(struct commit *k, const struct commit_item *item, const 
         reply_refused(p, sentence, out);
 }
 
+/* The node has begun to take its objects out of the directory: what was just published there must go, too. */
+static void commit_too_late(struct commit *k)
+{
+    struct tarn_request *r = &k->pending.request;
+    for (size_t i = 0; i < r->n; i++) {
+        if (!r->publishes[i].status)
+            r->publishes[i].status = TARN_E_BUSY;
+    }
+}
+
 /* The request's own statuses are not to be touched while the directory thread has it: `code` is for all then.
  */
 static void commit_answer(struct tarn_pending *pending, int code, const char *sentence)
 {
     struct commit *k = (struct commit *)pending;
     struct tarn_buf *out = pending->conn ? &pending->conn->out : NULL;
+    if (!code && pending->node->state == TARN_NODE_WITHDRAWING) {
+        commit_too_late(k);
+        sentence = "the node is ending: put elsewhere";
+    }
     if (out)
         tarn_resp_add_array(out, k->nitems);
     for (size_t i = 0; i < k->nitems; i++) {
@@ -158,18 +173,23 @@ static void commit_answer(struct tarn_pending *pending, int code, const char *se
     tarn_node_drain_check(pending->node);
 }
 
-/* The client was told that nothing was stored: takes out what was, and puts back what that displaced here. */
+/*
+ * The client was told that nothing was stored: takes out what was. What that displaced is not put back,
+ * since another put may have come and gone meanwhile: it is freed here now, elsewhere by its node's scrub.
+ */
 static void commit_late(struct tarn_pending *pending)
 {
     const struct tarn_request *r = &pending->request;
     for (size_t i = 0; i < r->n; i++) {
         if (r->publishes[i].status != TARN_E_EXISTS)
             withdraw_later(pending->node, &r->publishes[i]);
+        if (!r->publishes[i].status)
+            reply_displaced(pending->node, &r->publishes[i], NULL);
     }
-    tarn_scrub_restore_all(pending->node->scrub);
 }
 
-static void commit_begin(struct commit *k, struct tarn_conn *c, redisReply **args)
+/* join: the copy is to be one of a version that the key has already; it replaces nothing. */
+static void commit_begin(struct commit *k, struct tarn_conn *c, bool join, redisReply **args)
 {
     struct tarn_request *r = &k->pending.request;
     struct commit_item *item = &k->items[k->nitems++];
@@ -179,16 +199,39 @@ static void commit_begin(struct commit *k, struct tarn_conn *c, redisReply **arg
                                              item->gen, &r->publishes[r->n]);
     if (item->code)
         return;
+    if (join)
+        r->publishes[r->n].mode = TARN_PUBLISH_ABSENT;
     copy_key(&k->keys, &r->publishes[r->n].key);
     item->publish = (uint32_t)r->n++;
 }
 
+/* An absolute deadline, so that one who was told that the put had failed does not see it take place after
+ * all, because the node was held up before it read this. */
+static int commit_args(struct tarn_node *n, redisReply **args, uint64_t *timeout_ms, bool *join)
+{
+    uint64_t deadline_ns, now_ns = tarn_now_ns() - tarn_store_tick_base_ns(n->store);
+    int rc = tarn_arg_u64(args[1], "deadline_ns", 10, UINT64_MAX, &deadline_ns);
+    if (rc)
+        return rc;
+    *join = strcmp(args[2]->str, "join") == 0;
+    if (!*join && strcmp(args[2]->str, "put"))
+        return tarn_fail(TARN_E_INVALID, "COMMIT: '%s': put or join", args[2]->str);
+    if (deadline_ns <= now_ns)
+        return tarn_fail(TARN_E_TIMEOUT, "COMMIT: came %llu ms after its deadline",
+                         (now_ns - deadline_ns) / TARN_NS_PER_MS);
+    *timeout_ms = (deadline_ns - now_ns) / TARN_NS_PER_MS;
+    if (*timeout_ms > UINT32_MAX)
+        *timeout_ms = UINT32_MAX;
+    return 0;
+}
+
 void tarn_command_commit(struct tarn_conn *c, size_t n, redisReply **args)
 {
-    uint64_t timeout_ms;
-    size_t items = (n - 2) / 3;
+    uint64_t timeout_ms = 0;
+    size_t items = (n - 3) / 3;
     struct commit *k = NULL;
-    int rc = tarn_arg_u64(args[1], "timeout_ms", 10, UINT32_MAX, &timeout_ms);
+    bool join = false;
+    int rc = commit_args(c->node, args, &timeout_ms, &join);
     if (!rc && items > COMMIT_ITEMS_MAX)
         rc = tarn_fail(TARN_E_INVALID, "COMMIT: %zu items: at most %d in one call", items, COMMIT_ITEMS_MAX);
     if (!rc && c->node->state == TARN_NODE_WITHDRAWING)
@@ -203,9 +246,17 @@ void tarn_command_commit(struct tarn_conn *c, size_t n, redisReply **args)
     k->pending.answer = commit_answer;
     k->pending.late = commit_late;
     k->pending.free = commit_free;
-    for (size_t i = 2; i < n; i += 3)
-        commit_begin(k, c, args + i);
-    tarn_pending_start(&k->pending, c, timeout_ms);
+    for (size_t i = 3; i < n; i += 3)
+        commit_begin(k, c, join, args + i);
+    if (k->pending.request.n) {
+        tarn_pending_start(&k->pending, c, timeout_ms);
+        return;
+    }
+    k->pending.node = c->node;
+    tarn_resp_add_array(&c->out, k->nitems);
+    for (size_t i = 0; i < k->nitems; i++)
+        answer_item(k, &k->items[i], "", &c->out);
+    commit_free(&k->pending);
 }
 
 /* --- DELETE ------------------------------------------------------------------------------------- */

@@ -20,12 +20,15 @@
 #define AT "control"
 #define REQUEST_MAX (16u << 20)
 #define ARGS_MAX 65536
+#define EARLY_REQUEST_MAX (64u << 10) /* the same before HELLO */
+#define EARLY_ARGS_MAX 16
+#define HOLDS_MAX (256u << 20) /* unfinished requests of all connections */
 #define READ_BYTES 65536
 #define OUT_BUSY (256u << 10) /* no further request is run while this much waits to be sent */
 #define OUT_MAX (64u << 20)
 #define OUT_KEEP (64u << 10) /* larger buffers are freed once they are empty */
 #define ACCEPT_MAX 64        /* connections taken before others get their turn */
-#define SILENT_NS (30 * TARN_NS_PER_S)
+#define ADMISSION_NS (30 * TARN_NS_PER_S)
 
 struct listener {
     struct tarn_control *control;
@@ -38,10 +41,11 @@ struct tarn_control {
     struct tarn_node *node;
     struct listener tcp, local;
     char unix_path[sizeof(((struct tarn_addr *)0)->host)];
-    struct tarn_conn *conns;  /* those that have said something */
-    struct tarn_conn *silent; /* those that have not, oldest first */
+    struct tarn_conn *conns;     /* the admitted ones */
+    struct tarn_conn *strangers; /* the others, oldest first */
     uint64_t next_id;
-    bool paused; /* out of descriptors: not accepting for a moment */
+    size_t holds; /* sum of the connections' */
+    bool paused;  /* out of descriptors: not accepting for a moment */
     char chunk[READ_BYTES];
 };
 
@@ -122,10 +126,11 @@ void tarn_conn_send_fds(struct tarn_conn *c, const struct tarn_attach *a)
 static void conn_free(struct tarn_conn *c)
 {
     struct tarn_control *control = c->control;
-    if (c->heard)
+    if (c->admitted)
         DL_DELETE(control->conns, c);
     else
-        DL_DELETE(control->silent, c);
+        DL_DELETE(control->strangers, c);
+    control->holds -= c->holds;
     if (c->pending)
         tarn_pending_forget(c->pending);
     if (c->watch)
@@ -139,6 +144,34 @@ static void conn_free(struct tarn_conn *c)
     free(c);
 }
 
+static void admit(struct tarn_conn *c)
+{
+    if (c->admitted || !c->authenticated)
+        return;
+    c->admitted = true;
+    DL_DELETE(c->control->strangers, c);
+    DL_APPEND(c->control->conns, c);
+}
+
+void tarn_conn_trust(struct tarn_conn *c)
+{
+    tarn_resp_parser_limit(c->parser, REQUEST_MAX, ARGS_MAX);
+}
+
+/* Counts what the connection's unfinished input takes. */
+static void count_input(struct tarn_conn *c)
+{
+    size_t now = tarn_resp_parser_holds(c->parser);
+    c->control->holds += now - c->holds;
+    c->holds = now;
+}
+
+static void refuse_input(struct tarn_conn *c, int code)
+{
+    tarn_resp_add_error(&c->out, code, tarn_last_error());
+    c->state = TARN_CONN_CLOSING;
+}
+
 /* Runs requests until input is missing, output waits or the connection's state changes. True: input is
  * missing. */
 static bool run_requests(struct tarn_conn *c)
@@ -146,14 +179,15 @@ static bool run_requests(struct tarn_conn *c)
     while (c->state == TARN_CONN_READING && out_waiting(c) < OUT_BUSY && !c->nfds) {
         redisReply *request = NULL;
         if (tarn_resp_parser_next(c->parser, &request)) {
-            tarn_resp_add_error(&c->out, TARN_E_PROTOCOL, tarn_last_error());
-            c->state = TARN_CONN_CLOSING;
+            refuse_input(c, TARN_E_PROTOCOL);
             return false;
         }
+        count_input(c);
         if (!request)
             return true;
         tarn_command_run(c, request);
         freeReplyObject(request);
+        admit(c);
     }
     return c->state != TARN_CONN_READING;
 }
@@ -182,13 +216,6 @@ static void advance(struct tarn_conn *c)
     c->events = events;
 }
 
-static void first_word(struct tarn_conn *c)
-{
-    c->heard = true;
-    DL_DELETE(c->control->silent, c);
-    DL_APPEND(c->control->conns, c);
-}
-
 /* Reads once; the loop comes back while there is more. False at the peer's end. */
 static bool take_input(struct tarn_conn *c)
 {
@@ -197,11 +224,14 @@ static bool take_input(struct tarn_conn *c)
         return errno == EAGAIN || errno == EINTR;
     if (n == 0)
         return false;
-    if (!c->heard)
-        first_word(c);
-    if (tarn_resp_parser_feed(c->parser, c->control->chunk, (size_t)n)) {
-        tarn_resp_add_error(&c->out, TARN_E_PROTOCOL, tarn_last_error());
-        c->state = TARN_CONN_CLOSING;
+    admit(c);
+    if (tarn_resp_parser_feed(c->parser, c->control->chunk, (size_t)n))
+        refuse_input(c, TARN_E_NO_MEMORY);
+    count_input(c);
+    if (c->control->holds > HOLDS_MAX) {
+        tarn_fail(TARN_E_NO_MEMORY, "unfinished requests take more than %u MiB: send smaller ones",
+                  HOLDS_MAX >> 20);
+        refuse_input(c, TARN_E_NO_MEMORY);
     }
     return true;
 }
@@ -262,7 +292,7 @@ static void conn_new(struct listener *l, int fd, const struct sockaddr_storage *
 {
     struct tarn_control *control = l->control;
     struct tarn_conn *c = calloc(1, sizeof(*c));
-    if (!c || !(c->parser = tarn_resp_parser_new(REQUEST_MAX, ARGS_MAX)) ||
+    if (!c || !(c->parser = tarn_resp_parser_new(EARLY_REQUEST_MAX, EARLY_ARGS_MAX)) ||
         tarn_watch_new(control->node->loop, fd, TARN_READABLE, conn_event, c, &c->watch)) {
         tarn_log(&control->node->log, TARN_LOG_WARN, AT,
                  "msg=\"connection refused\" cause=\"out of memory\"");
@@ -285,7 +315,7 @@ static void conn_new(struct listener *l, int fd, const struct sockaddr_storage *
     if (!c->local)
         keep_alive(fd);
     control->node->stats.connections++;
-    DL_APPEND(control->silent, c);
+    DL_APPEND(control->strangers, c);
 }
 
 static void pause_accepting(struct tarn_control *control)
@@ -366,20 +396,30 @@ void tarn_control_stop(struct tarn_control *c)
         unlink(c->unix_path);
     while (c->conns)
         conn_free(c->conns);
-    while (c->silent)
-        conn_free(c->silent);
+    while (c->strangers)
+        conn_free(c->strangers);
     free(c);
 }
 
 void tarn_control_tick(struct tarn_control *c)
 {
     uint64_t now = tarn_now_ns();
-    while (c->silent && now - c->silent->since_ns > SILENT_NS)
-        conn_free(c->silent);
+    while (c->strangers && now - c->strangers->since_ns > ADMISSION_NS)
+        conn_free(c->strangers);
     if (c->paused) {
         c->paused = false;
         tarn_watch_set(c->tcp.watch, TARN_READABLE);
         tarn_watch_set(c->local.watch, TARN_READABLE);
+    }
+}
+
+void tarn_control_drop(struct tarn_control *c, const struct tarn_session *s)
+{
+    struct tarn_conn *conn, *next;
+    DL_FOREACH_SAFE(c->conns, conn, next)
+    {
+        if (conn->session == s)
+            conn_free(conn);
     }
 }
 

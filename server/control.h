@@ -24,8 +24,8 @@ struct tarn_conn {
     struct tarn_watch *watch;
     struct tarn_resp_parser *parser;
     int fd, events;
-    bool local; /* came over the Unix socket */
-    bool heard; /* has sent something */
+    bool local;    /* came over the Unix socket */
+    bool admitted; /* has sent something, and the secret where there is one */
     bool authenticated;
     enum tarn_conn_state state;
     char peer[64];
@@ -34,6 +34,7 @@ struct tarn_conn {
     struct tarn_session *session; /* NULL before HELLO */
     struct tarn_pending *pending; /* WAITING */
 
+    size_t holds; /* bytes of unfinished requests, as counted in the control's sum */
     struct tarn_buf out;
     size_t sent; /* of out */
     int fds[sizeof(((struct tarn_attach *)0)->fds) / sizeof(int)];
@@ -47,8 +48,13 @@ int tarn_control_start(struct tarn_node *n, struct tarn_addr *listen, const stru
                        struct tarn_control **c_p);
 /* Closes everything. NULL is allowed. */
 void tarn_control_stop(struct tarn_control *c);
-/* Once a second: drops connections that never said anything, listens again after a shortage. */
+/* At each heartbeat: drops connections that were not admitted in time, listens again after a shortage. */
 void tarn_control_tick(struct tarn_control *c);
+/* Closes all connections of a session. */
+void tarn_control_drop(struct tarn_control *c, const struct tarn_session *s);
+
+/* Its session has begun: takes large requests from now on. */
+void tarn_conn_trust(struct tarn_conn *c);
 
 /* The current command's answer comes later, from p. */
 void tarn_conn_wait(struct tarn_conn *c, struct tarn_pending *p);
@@ -57,7 +63,7 @@ void tarn_conn_resume(struct tarn_conn *c);
 /* Descriptors to send with what is added to the output next. */
 void tarn_conn_send_fds(struct tarn_conn *c, const struct tarn_attach *a);
 
-/* All connections, for CLIENT LIST. */
+/* All admitted connections, for CLIENT LIST. */
 const struct tarn_conn *tarn_control_first(const struct tarn_control *c);
 
 #endif

@@ -29,11 +29,21 @@ static void left(struct tarn_request *r)
     tarn_loop_stop(n->loop);
 }
 
-static void leave(struct tarn_node *n)
+/* Not while the directory may still take a commit: what it took must be withdrawn first. */
+static void leave_when_settled(struct tarn_node *n)
 {
+    if (!n->withdrawn || n->leaving || (n->unsettled && tarn_now_ns() < n->drain_deadline_ns))
+        return;
     n->leaving = true;
     n->leave = (struct tarn_request){.kind = TARN_REQUEST_LEAVE, .done = left, .record = &n->record};
     tarn_publisher_submit(n->publisher, &n->leave);
+}
+
+static void leave(struct tarn_node *n)
+{
+    n->withdrawn = true;
+    n->drain_deadline_ns = tarn_deadline(2 * (uint32_t)n->config->redis_timeout_ms);
+    leave_when_settled(n);
 }
 
 static void take_object(void *arg, const struct tarn_key *key, const struct tarn_record *r)
@@ -107,6 +117,7 @@ void tarn_node_drain(struct tarn_node *n)
 void tarn_node_drain_check(struct tarn_node *n)
 {
     uint64_t reserved = 0;
+    leave_when_settled(n);
     if (n->state != TARN_NODE_DRAINING)
         return;
     for (uint32_t i = 0; i < n->record.npools; i++) {

@@ -3,7 +3,9 @@
  * The end of a node in order:
  *   READY --SIGTERM, DRAIN--> DRAINING     no new reservations; the record says so at once
  *   DRAINING --none left, or time is up--> WITHDRAWING   no commits; own objects leave the directory
- *   WITHDRAWING --done, or Redis fails--> the node's record goes, the loop ends
+ *   WITHDRAWING --done, or Redis fails--> the node's record goes, the loop ends; before that, commits that
+ *     were begun are waited for (twice the time limit of Redis at most): they fail, and what the directory
+ *     took of them is withdrawn
  * A node whose id was taken by another starts at WITHDRAWING and leaves no record behind to remove.
  */
 #ifndef TARN_SERVER_DRAIN_H

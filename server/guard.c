@@ -4,11 +4,20 @@
  *
  * A pin is announced first, then gen is looked at. The store changes gen first, then looks at the pins.
  * Both sequentially consistent, so either the guard sees the new gen, or the store sees the pin and
- * keeps the extent. Hence while a pin holds, the slot's offset, bytes and session stand still; a pin
- * that was announced in vain (gen differs) does no harm but may keep a slot in limbo for a moment.
+ * keeps the extent. Hence while a pin holds, the slot's offset and bytes stand still; a pin that was
+ * announced in vain (gen differs) does no harm but may keep a slot in limbo for a moment.
+ *
+ * Commits and writers meet in the same way over the slot's session: a writer announces himself, then looks
+ * whether the slot is his; a commit takes the slot from everyone, then looks for writers.
  */
 #include "base/error.h"
 #include "server/store_impl.h"
+
+/* Readers know an even gen, writers an odd one. */
+static _Atomic uint32_t *pins_of(struct slot *t, uint64_t gen)
+{
+    return tarn_gen_readable(gen) ? &t->readers : &t->writers;
+}
 
 /* Pins the slot if it has generation gen; NULL otherwise. Never used slots have 0, which is no object's. */
 static struct slot *pin(struct tarn_store *s, uint32_t pool, uint32_t slot, uint64_t gen)
@@ -16,10 +25,10 @@ static struct slot *pin(struct tarn_store *s, uint32_t pool, uint32_t slot, uint
     if (gen == 0 || pool >= s->npools || slot >= s->memory[pool].nslots)
         return NULL;
     struct slot *t = &s->pools[pool].slots[slot];
-    atomic_fetch_add(&t->pins, 1);
+    atomic_fetch_add(pins_of(t, gen), 1);
     if (atomic_load(&s->memory[pool].gen[slot]) == gen)
         return t;
-    atomic_fetch_sub(&t->pins, 1);
+    atomic_fetch_sub(pins_of(t, gen), 1);
     return NULL;
 }
 
@@ -43,20 +52,16 @@ static int guard_pin_read(void *arg, uint32_t pool, uint32_t slot, uint64_t gen,
     if (!t)
         return stale(pool, slot);
     if (!inside(t, offset, bytes)) {
-        atomic_fetch_sub(&t->pins, 1);
+        atomic_fetch_sub(&t->readers, 1);
         return stale(pool, slot);
     }
-    uint32_t now = tarn_store_now(s);
-    _Atomic uint32_t *touch = &s->memory[pool].touch[slot];
-    if (atomic_load_explicit(touch, memory_order_relaxed) != now)
-        atomic_store_explicit(touch, now, memory_order_relaxed);
     *addr_p = (char *)s->memory[pool].base + offset;
     return 0;
 }
 
 /*
  * An odd gen is also that of a free slot, but nobody was told it: it is the next reservation's. Should
- * somebody guess, a free slot's bytes are 0.
+ * somebody guess, a free slot's bytes are 0. No session has the number 0.
  */
 static int guard_pin_write(void *arg, uint64_t session, uint32_t pool, uint32_t slot, uint64_t gen,
                            uint64_t offset, uint64_t bytes, void **addr_p)
@@ -65,18 +70,27 @@ static int guard_pin_write(void *arg, uint64_t session, uint32_t pool, uint32_t 
     struct slot *t = tarn_gen_readable(gen) ? NULL : pin(s, pool, slot, gen);
     if (!t)
         return stale(pool, slot);
-    if (atomic_load(&t->session) != session || !inside(t, offset, bytes)) {
-        atomic_fetch_sub(&t->pins, 1);
+    if (session == 0 || atomic_load(&t->session) != session || !inside(t, offset, bytes)) {
+        atomic_fetch_sub(&t->writers, 1);
         return stale(pool, slot);
     }
     *addr_p = (char *)s->memory[pool].base + offset;
     return 0;
 }
 
-static void guard_unpin(void *arg, uint32_t pool, uint32_t slot)
+static void guard_unpin(void *arg, uint32_t pool, uint32_t slot, uint64_t gen)
 {
     struct tarn_store *s = arg;
-    atomic_fetch_sub(&s->pools[pool].slots[slot].pins, 1);
+    atomic_fetch_sub(pins_of(&s->pools[pool].slots[slot], gen), 1);
+}
+
+static void guard_touch(void *arg, uint32_t pool, uint32_t slot)
+{
+    struct tarn_store *s = arg;
+    uint32_t now = tarn_store_now(s);
+    _Atomic uint32_t *touch = &s->memory[pool].touch[slot];
+    if (atomic_load_explicit(touch, memory_order_relaxed) != now)
+        atomic_store_explicit(touch, now, memory_order_relaxed);
 }
 
 struct tarn_guard tarn_store_guard(struct tarn_store *s)
@@ -86,5 +100,6 @@ struct tarn_guard tarn_store_guard(struct tarn_store *s)
         .pin_read = guard_pin_read,
         .pin_write = guard_pin_write,
         .unpin = guard_unpin,
+        .touch = guard_touch,
     };
 }

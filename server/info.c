@@ -169,8 +169,8 @@ static void directory_section(const struct tarn_node *n, struct tarn_buf *out)
     tarn_buf_printf(
         out, "calls:%" U "\r\nfailed_calls:%" U "\r\npublished:%" U "\r\nwaiting_withdrawals:%" U "\r\n",
         p.calls, p.failed_calls, p.published, p.waiting_withdrawals);
-    tarn_buf_printf(out, "restored:%" U "\r\nlost_to_newer:%" U "\r\nscrub_withdrawn:%" U "\r\n",
-                    n->stats.restored, n->stats.lost_to_newer, n->stats.scrub_withdrawn);
+    tarn_buf_printf(out, "restored:%" U "\r\nscrub_freed:%" U "\r\nscrub_withdrawn:%" U "\r\n",
+                    n->stats.restored, n->stats.scrub_freed, n->stats.scrub_withdrawn);
     if (p.error[0])
         tarn_buf_printf(out, "last_error:%s\r\n", p.error);
 }

@@ -34,9 +34,12 @@ static void object_gone(void *arg, const struct tarn_key *key, const struct tarn
                         const char *why)
 {
     struct tarn_node *n = arg;
-    /* What was replaced has left the directory by the commit that replaced it. */
-    if (!n->deleting && strcmp(why, "replaced"))
-        tarn_publisher_withdraw(n->publisher, key, l, bytes, why);
+    bool replaced = !strcmp(why, "replaced");
+    /* A record has one location a pool: a commit has overwritten the one before. What anybody released
+     * the record may still name. */
+    if (n->deleting || (replaced && n->committing && !strcmp(n->committing->pool, l->pool)))
+        return;
+    tarn_publisher_withdraw(n->publisher, key, l, bytes, replaced ? NULL : why);
 }
 
 static int start_store(struct tarn_node *n)
@@ -48,7 +51,6 @@ static int start_store(struct tarn_node *n)
         .high_watermark = (uint32_t)c->evict_high,
         .low_watermark = (uint32_t)c->evict_low,
         .session_reserved_max = c->session_reserved_max,
-        .log = &n->log,
         .gone = object_gone,
         .arg = n,
     };
@@ -131,12 +133,12 @@ static void beat_done(struct tarn_request *r)
         tarn_log(&n->log, TARN_LOG_WARN, AT,
                  "msg=\"redis has lost this node's records\" remedy=\"publishing all again\"");
         tarn_scrub_restore_all(n->scrub);
-        /* A Redis that came back with old data has locations again that were withdrawn since. */
-        tarn_scrub_sweep_all(n->scrub);
     }
     if (!r->status && n->state != TARN_NODE_WITHDRAWING) {
-        if (tarn_publisher_overflowed(n->publisher))
+        if (tarn_publisher_doubts(n->publisher)) {
             tarn_scrub_sweep_all(n->scrub);
+            tarn_scrub_check_all(n->scrub);
+        }
         tarn_scrub_tick(n->scrub);
     }
     if (again)

@@ -37,7 +37,7 @@ struct tarn_node_transport {
 
 struct tarn_node_stats {
     uint64_t commands, errors, connections, reserved, committed, commit_failed, deleted;
-    uint64_t restored, scrub_withdrawn, lost_to_newer;
+    uint64_t restored, scrub_withdrawn, scrub_freed;
     uint64_t commit_us[TARN_LATENCY_BUCKETS]; /* bucket i: below 2^i microseconds */
 };
 
@@ -69,8 +69,10 @@ struct tarn_node {
     struct tarn_node_record record; /* not to be touched while a beat is under way */
     struct tarn_pool_record pools[TARN_POOLS_MAX];
     struct tarn_request beat, leave, withdraw;
-    bool beating, beat_again, leaving;
+    bool beating, beat_again, withdrawn, leaving;
+    uint32_t unsettled; /* commits and deletes the directory thread has, abandoned ones too */
     uint64_t drain_cursor, drain_deadline_ns;
+    const struct tarn_location *committing; /* what goes live now, in place of what the key had here */
     bool deleting; /* the objects that go now are withdrawn by the DELETE that removes them */
     struct tarn_node_stats stats;
 };

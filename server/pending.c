@@ -24,6 +24,14 @@ static void answer(struct tarn_pending *p, int code, const char *sentence)
         tarn_conn_resume(c);
 }
 
+static void settled(struct tarn_pending *p)
+{
+    struct tarn_node *n = p->node;
+    n->unsettled--;
+    p->free(p);
+    tarn_node_drain_check(n);
+}
+
 static void request_done(struct tarn_request *r)
 {
     struct tarn_pending *p = (struct tarn_pending *)r;
@@ -33,7 +41,7 @@ static void request_done(struct tarn_request *r)
         leave_list(p);
         answer(p, r->status, r->error);
     }
-    p->free(p);
+    settled(p);
 }
 
 static void expire_one(struct tarn_pending *p)
@@ -45,7 +53,7 @@ static void expire_one(struct tarn_pending *p)
               untried ? "not tried yet" : "asked");
     answer(p, TARN_E_TIMEOUT, tarn_last_error());
     if (untried)
-        p->free(p);
+        settled(p);
 }
 
 /* While anything is pending. A new one may be appended while connections go on, so the list is read afresh.
@@ -79,6 +87,7 @@ void tarn_pending_start(struct tarn_pending *p, struct tarn_conn *c, uint64_t ti
     p->deadline_ns = p->begun_ns + timeout_ms * TARN_NS_PER_MS / 10 * 9;
     p->request.done = request_done;
     DL_APPEND(n->pending, p);
+    n->unsettled++;
     /* Without the timer the publisher's own time limit still answers. */
     if (!n->expiry && tarn_timer_new(n->loop, EXPIRY_MS, expire, n, &n->expiry))
         n->expiry = NULL;

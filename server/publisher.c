@@ -113,7 +113,7 @@ static void do_withdrawals(struct tarn_publisher *p, struct round *round)
     size_t n = 0;
     if (!round->nwithdrawals)
         return;
-    if (p->stats.away) {
+    if (p->stats.silent) {
         keep_withdrawals(p, round);
         return;
     }
@@ -167,7 +167,7 @@ static bool work_waits(const struct tarn_publisher *p)
         if (p->queues[kind].first)
             return true;
     }
-    return p->withdrawals && !p->stats.away;
+    return p->withdrawals && !p->stats.silent;
 }
 
 /* Waits for work; false at the end. */
@@ -179,7 +179,7 @@ static bool next_round(struct tarn_publisher *p, struct round *round)
     bool go_on = !p->stopping;
     for (int kind = 0; go_on && kind < TARN_REQUEST_KINDS; kind++) {
         bool batched = kind == TARN_REQUEST_PUBLISH;
-        bool later = kind == TARN_REQUEST_LEAVE && p->withdrawals && !p->stats.away;
+        bool later = kind == TARN_REQUEST_LEAVE && p->withdrawals && !p->stats.silent;
         queue_init(&round->queues[kind]);
         if (!later)
             take_requests(&p->queues[kind], &round->queues[kind], batched ? BATCH_MAX : 0);
@@ -227,7 +227,8 @@ int tarn_publisher_start(const struct tarn_publisher_options *o, struct tarn_pub
                                      .epoch = o->epoch,
                                      .pools = o->pools,
                                      .npools = o->npools,
-                                     .fresh_ns = o->ttl_ms * TARN_NS_PER_MS / 3};
+                                     .fresh_ns = o->ttl_ms * TARN_NS_PER_MS / 3,
+                                     .trusted_ns = tarn_deadline(o->ttl_ms)};
     for (int kind = 0; kind < TARN_REQUEST_KINDS; kind++)
         queue_init(&p->queues[kind]);
     queue_init(&p->finished);
@@ -311,7 +312,7 @@ void tarn_publisher_withdraw(struct tarn_publisher *p, const struct tarn_key *ke
     }
     pthread_mutex_lock(&p->lock);
     if (!w || p->stats.waiting_withdrawals >= WITHDRAWALS_MAX) {
-        p->overflowed = true;
+        p->doubts = true;
         free(w);
     } else {
         *p->withdrawals_last = w;
@@ -322,13 +323,13 @@ void tarn_publisher_withdraw(struct tarn_publisher *p, const struct tarn_key *ke
     pthread_mutex_unlock(&p->lock);
 }
 
-bool tarn_publisher_overflowed(struct tarn_publisher *p)
+bool tarn_publisher_doubts(struct tarn_publisher *p)
 {
     pthread_mutex_lock(&p->lock);
-    bool overflowed = p->overflowed;
-    p->overflowed = false;
+    bool doubts = p->doubts;
+    p->doubts = false;
     pthread_mutex_unlock(&p->lock);
-    return overflowed;
+    return doubts;
 }
 
 void tarn_publisher_stats(struct tarn_publisher *p, struct tarn_publisher_stats *out)

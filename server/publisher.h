@@ -6,17 +6,25 @@
  * the control thread. What is queued is taken together: one pipelined call publishes all commits that
  * wait, one withdraws. Within a round the order is
  *   beat, publish, restore, withdraw, background withdrawals, scan, leave
- * and that order is safe: a location is only withdrawn after its publish was queued, and a publish
- * that meets a location of this node which is about to be withdrawn sees by the slot's generation
- * that it is dead.
+ * A location is only withdrawn after its publish was queued, and a publish that meets a location of
+ * this node which is about to be withdrawn sees by the slot's generation that it is dead. That what is
+ * sent first is run first holds across connections, too, as long as Redis lets the node kill those
+ * that failed (metadata/redis.h). Where it does not, a publish that was given up can be run after its
+ * withdrawal: so every publish that got no answer has the directory swept and the node's objects
+ * looked up again once Redis answers.
  *
  * A record found in the way of a commit is dead when each of its locations is: on this node, when the
  * slot has another generation; elsewhere, when the node lives under another epoch or not at all. That
  * a node is missing counts only once Redis has been back for as long as a node's record lives, since
  * nodes need that time to report again. Such a record is replaced (only in the version found).
  *
- * While Redis is away, requests fail with its error as they come; background withdrawals wait, up to
- * a bound, for the first call that succeeds again.
+ * While Redis does not answer, requests fail as they come; background withdrawals wait, up to a bound,
+ * for the first call that is answered again. One that answers but refuses (out of memory) is still
+ * asked to withdraw: that is what frees memory there.
+ *
+ * A restore takes the place of an older record, and of a newer one only when all its locations are
+ * void ones of this node: a newer record of another node says that this copy was replaced, whether
+ * that node still lives or not.
  *
  * Lock: publisher.lock guards the queues; it is never held across a call to Redis.
  */
@@ -32,7 +40,7 @@ struct tarn_publisher;
 enum tarn_request_kind {
     TARN_REQUEST_BEAT,
     TARN_REQUEST_PUBLISH, /* commits */
-    TARN_REQUEST_RESTORE, /* publishes what the directory should have already; quiet about what is there */
+    TARN_REQUEST_RESTORE, /* looks objects up; publishes what the directory lost, when `publish_missing` */
     TARN_REQUEST_WITHDRAW,
     TARN_REQUEST_SCAN, /* one page of the directory: locations of this node, or of dead ones, that are void go
                         */
@@ -48,14 +56,16 @@ struct tarn_request {
     char error[256]; /* sentence for it */
 
     size_t n;
-    struct tarn_publish *publishes;        /* PUBLISH, RESTORE: each with its own status. RESTORE: AGAIN when
-                                              it lost to a record that may yet turn out to be dead */
+    struct tarn_publish *publishes;        /* PUBLISH, RESTORE: each with its own status. RESTORE: 0 when the
+                                              directory has the copy (again), EXISTS when a record that wins has
+                                              its place, NOT_FOUND when it is not there and stays so */
     struct tarn_withdraw *withdraws;       /* WITHDRAW */
     const struct tarn_node_record *record; /* BEAT, LEAVE */
     bool lost;                             /* BEAT: all must be published again */
     uint64_t taken_epoch;                  /* BEAT: another living node has this id */
     uint64_t cursor;                       /* SCAN: in and out */
     uint64_t seen, withdrawn;              /* SCAN: records looked at, locations removed */
+    bool publish_missing;                  /* RESTORE */
     uint64_t restored;                     /* RESTORE: how many were missing and are back */
 };
 
@@ -80,15 +90,16 @@ void tarn_publisher_submit(struct tarn_publisher *p, struct tarn_request *r);
 bool tarn_publisher_cancel(struct tarn_publisher *p, struct tarn_request *r);
 /*
  * Withdraws in the background, as often as it takes. The key is copied. When too many wait, or memory
- * is out, the location is forgotten and tarn_publisher_overflowed() becomes true.
+ * is out, the location is forgotten and tarn_publisher_doubts() becomes true.
  */
 void tarn_publisher_withdraw(struct tarn_publisher *p, const struct tarn_key *key,
                              const struct tarn_location *l, uint64_t bytes, const char *why);
-/* True once after withdrawals were forgotten: the directory must be swept. */
-bool tarn_publisher_overflowed(struct tarn_publisher *p);
+/* True once after withdrawals were forgotten or a publish got no answer: both must be compared again. */
+bool tarn_publisher_doubts(struct tarn_publisher *p);
 
 struct tarn_publisher_stats {
-    bool away; /* the last call failed */
+    bool away;   /* the last call failed */
+    bool silent; /* and was not answered at all */
     uint64_t calls, failed_calls, published, waiting_withdrawals;
     char error[256]; /* of the last failed call */
 };

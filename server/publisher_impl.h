@@ -27,7 +27,7 @@ struct tarn_publisher {
     struct request_queue finished;
     struct withdrawal *withdrawals, **withdrawals_last;
     bool posted; /* give_back() is on its way */
-    bool stopping, overflowed;
+    bool stopping, doubts;
     struct tarn_publisher_stats stats; /* written by the thread only, except waiting_withdrawals */
 };
 

@@ -25,6 +25,7 @@ static int account(struct tarn_publisher *p, int rc)
     bool was_away = p->stats.away;
     p->stats.calls++;
     p->stats.away = rc != 0;
+    p->stats.silent = rc && !tarn_directory_answers(p->o.directory);
     if (rc) {
         p->stats.failed_calls++;
         snprintf(p->stats.error, sizeof(p->stats.error), "%s", tarn_last_error());
@@ -46,6 +47,17 @@ static void request_failed(struct tarn_request *r, int rc)
     snprintf(r->error, sizeof(r->error), "%s", tarn_last_error());
 }
 
+static int call_publish(struct tarn_publisher *p, struct tarn_publish *items, size_t n)
+{
+    int rc = account(p, tarn_directory_publish(p->o.directory, items, n, call_deadline(p)));
+    if (rc) {
+        pthread_mutex_lock(&p->lock);
+        p->doubts |= p->stats.silent;
+        pthread_mutex_unlock(&p->lock);
+    }
+    return rc;
+}
+
 /* Items that lost to a dead record are published again in its place. Items go in and out by index. */
 static int replace_dead(struct tarn_publisher *p, struct tarn_publish *items, const size_t *dead, size_t n)
 {
@@ -57,7 +69,7 @@ static int replace_dead(struct tarn_publisher *p, struct tarn_publish *items, co
         again[i].mode = TARN_PUBLISH_REPLACE;
         again[i].replaces = items[dead[i]].found.version;
     }
-    int rc = account(p, tarn_directory_publish(p->o.directory, again, n, call_deadline(p)));
+    int rc = call_publish(p, again, n);
     for (size_t i = 0; i < n; i++) {
         enum tarn_publish_mode mode = items[dead[i]].mode;
         items[dead[i]] = again[i];
@@ -69,6 +81,15 @@ static int replace_dead(struct tarn_publisher *p, struct tarn_publish *items, co
     return rc;
 }
 
+static bool is_own_leftover(const struct tarn_publisher *p, const struct tarn_record *r)
+{
+    for (uint32_t i = 0; i < r->nlocations; i++) {
+        if (strcmp(r->locations[i].node, p->o.node))
+            return false;
+    }
+    return r->nlocations > 0;
+}
+
 static int judge_losers(struct tarn_publisher *p, struct tarn_publish *items, size_t n, uint64_t since)
 {
     int rc = 0;
@@ -76,11 +97,11 @@ static int judge_losers(struct tarn_publisher *p, struct tarn_publish *items, si
     for (size_t i = 0; i < n; i++) {
         if (items[i].status != TARN_E_EXISTS)
             continue;
+        if (items[i].mode == TARN_PUBLISH_RESTORE && !is_own_leftover(p, &items[i].found))
+            continue;
         enum tarn_liveness l = tarn_living_record(&p->living, &items[i].found, since, call_deadline(p));
         if (l == TARN_DEAD && dead)
             dead[ndead++] = i;
-        else if (l != TARN_ALIVE && items[i].mode == TARN_PUBLISH_RESTORE)
-            items[i].status = TARN_E_AGAIN;
     }
     if (ndead)
         rc = replace_dead(p, items, dead, ndead);
@@ -92,7 +113,7 @@ static int judge_losers(struct tarn_publisher *p, struct tarn_publish *items, si
 static int publish(struct tarn_publisher *p, struct tarn_publish *items, size_t n)
 {
     uint64_t published = 0;
-    int rc = account(p, tarn_directory_publish(p->o.directory, items, n, call_deadline(p)));
+    int rc = call_publish(p, items, n);
     uint64_t since = tarn_now_ns();
     if (rc) {
         for (size_t i = 0; i < n; i++)
@@ -164,7 +185,7 @@ void work_publish(struct tarn_publisher *p, struct request_queue *q)
         request_failed(r, rc);
 }
 
-/* Marks what the directory has already as done, so that only what is missing is published. */
+/* 0 for what the directory has, so that only what is missing is published. */
 static void mark_present(void *arg, size_t i, int status, const struct tarn_record *found)
 {
     struct tarn_publish *item = (struct tarn_publish *)arg + i;
@@ -189,7 +210,7 @@ static int restore(struct tarn_publisher *p, struct tarn_request *r)
     int rc = account(
         p, tarn_directory_lookup(p->o.directory, keys, r->n, call_deadline(p), mark_present, r->publishes));
     free(keys);
-    if (rc)
+    if (rc || !r->publish_missing)
         return rc;
     /* The missing ones come first; the order among a page's objects means nothing. */
     for (size_t i = 0; i < r->n; i++) {

@@ -39,43 +39,37 @@ static bool is_hazard(const struct tarn_store *s, const struct object *o)
     return false;
 }
 
-static int compare_u64(const void *a, const void *b)
+/* Slots that were never used hold nothing, and stay without memory. */
+static void mark_hazard(struct tarn_store *s, uint64_t name)
 {
-    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
-    return (x > y) - (x < y);
+    uint64_t pool = (name - 1) >> 32;
+    uint32_t slot = (uint32_t)(name - 1);
+    if (name && pool < s->npools && slot < s->pools[pool].used_slots)
+        s->pools[pool].slots[slot].hazard = s->hazard_reading;
 }
 
-/* Reads all pages, for many look-ups. */
+/* Reads all pages, for many look-ups. Marks of an earlier reading are not wiped: they have its number. */
 void store_read_hazards(struct tarn_store *s)
 {
-    struct hazard_set *h = &s->hazards;
-    h->n = 0;
+    if (++s->hazard_reading == 0)
+        s->hazard_reading = 1; /* 0 is that of slots that were never marked */
     for (uint32_t i = 0; i < s->npages; i++) {
         uint32_t used = page_used(s->pages[i]);
-        for (uint32_t k = 0; k < used; k++) {
-            uint64_t name = atomic_load(&s->pages[i]->entry[k]);
-            if (name)
-                h->entries[h->n++] = name;
-        }
+        for (uint32_t k = 0; k < used; k++)
+            mark_hazard(s, atomic_load(&s->pages[i]->entry[k]));
     }
-    if (h->n > 1)
-        qsort(h->entries, h->n, sizeof(h->entries[0]), compare_u64);
 }
 
-static bool was_hazard(const struct tarn_store *s, uint32_t pool, uint32_t slot)
+static bool was_hazard(const struct pool *p, uint32_t slot)
 {
-    uint64_t name = hazard_name(pool, slot);
-    return s->hazards.n && bsearch(&name, s->hazards.entries, s->hazards.n, sizeof(name), compare_u64);
+    return p->slots[slot].hazard == p->store->hazard_reading;
 }
 
 int tarn_store_hazard_add(struct tarn_store *s, const struct tarn_hazard_page *page)
 {
     if (s->npages == s->pages_room) {
         uint32_t room = s->pages_room ? 2 * s->pages_room : 8;
-        uint64_t *entries = realloc(s->hazards.entries, (size_t)room * TARN_HAZARDS * sizeof(*entries));
-        if (entries)
-            s->hazards.entries = entries;
-        const struct tarn_hazard_page **pages = entries ? realloc(s->pages, room * sizeof(*pages)) : NULL;
+        const struct tarn_hazard_page **pages = realloc(s->pages, room * sizeof(*pages));
         if (!pages)
             return tarn_fail(TARN_E_NO_MEMORY, "hazard page %u: out of memory", s->npages);
         s->pages = pages;
@@ -134,7 +128,7 @@ static void free_retired(struct pool *p, struct object *o)
 
 static bool is_pinned(const struct pool *p, uint32_t slot)
 {
-    return atomic_load(&p->slots[slot].pins) != 0;
+    return atomic_load(&p->slots[slot].readers) != 0 || atomic_load(&p->slots[slot].writers) != 0;
 }
 
 void store_reclaim(struct tarn_store *s, struct object *o)
@@ -152,7 +146,7 @@ void store_sweep_limbo(struct tarn_store *s, struct pool *p)
     struct object *o, *next;
     DL_FOREACH_SAFE2(p->limbo, o, next, listed.next)
     {
-        if (!is_pinned(p, o->slot) && !was_hazard(s, o->pool, o->slot))
+        if (!is_pinned(p, o->slot) && !was_hazard(p, o->slot))
             free_retired(p, o);
     }
 }
@@ -160,21 +154,16 @@ void store_sweep_limbo(struct tarn_store *s, struct pool *p)
 bool store_is_idle(void *arg, uint32_t slot)
 {
     const struct pool *p = arg;
-    return !is_pinned(p, slot) && !was_hazard(p->store, p->index, slot);
+    return !is_pinned(p, slot) && !was_hazard(p, slot);
 }
 
-static void set_timed(struct tarn_store *s, struct object *o, bool timed)
+static void wheel_remove(struct wheel *w, struct object *o)
 {
-    if (timed == o->is_timed)
+    if (!o->is_timed)
         return;
-    o->is_timed = timed;
-    if (timed) {
-        DL_APPEND2(s->timed, o, timed.prev, timed.next);
-        s->ntimed++;
-    } else {
-        DL_DELETE2(s->timed, o, timed.prev, timed.next);
-        s->ntimed--;
-    }
+    o->is_timed = false;
+    DL_DELETE2(w->lists[o->timed_in], o, timed.prev, timed.next);
+    w->n[o->timed_in]--;
 }
 
 void store_tell_gone(struct tarn_store *s, const struct object *o, const char *why)
@@ -190,7 +179,7 @@ static void retire_live(struct tarn_store *s, struct object *o, const char *why)
 {
     struct pool *p = &s->pools[o->pool];
     store_unindex(s, o);
-    set_timed(s, o, false);
+    wheel_remove(&s->wheel, o);
     if (!o->pinned_until_ns)
         tarn_evict_lru.removed(p->evict, o->slot);
     p->live--;
@@ -226,9 +215,31 @@ void store_expire(struct tarn_store *s, struct object *o)
     store_remove_live(s, o, "expired");
 }
 
+/* When the object is to be looked at next; FOREVER: never. */
+static uint64_t next_time(const struct object *o)
+{
+    uint64_t expires = o->expires_ns ? o->expires_ns : FOREVER,
+             unpinned = o->pinned_until_ns ? o->pinned_until_ns : FOREVER;
+    return expires < unpinned ? expires : unpinned;
+}
+
+/* A time whose list is being looked at, or was already, becomes the next to be looked at. */
 void store_schedule(struct tarn_store *s, struct object *o)
 {
-    set_timed(s, o, o->expires_ns || (o->pinned_until_ns && o->pinned_until_ns != FOREVER));
+    struct wheel *w = &s->wheel;
+    uint64_t when = next_time(o), at = when / WHEEL_NS;
+    wheel_remove(w, o);
+    if (when == FOREVER)
+        return;
+    o->is_timed = true;
+    o->timed_in = (uint16_t)((at > w->at ? at : w->at) % WHEEL);
+    w->n[o->timed_in]++;
+    if (at > w->at) {
+        DL_APPEND2(w->lists[o->timed_in], o, timed.prev, timed.next);
+    } else {
+        DL_PREPEND2(w->lists[o->timed_in], o, timed.prev, timed.next);
+        w->left++;
+    }
 }
 
 void store_set_pin(struct tarn_store *s, struct object *o, uint64_t until_ns)
@@ -242,22 +253,45 @@ void store_set_pin(struct tarn_store *s, struct object *o, uint64_t until_ns)
     store_schedule(s, o);
 }
 
-/* Looks at up to max objects that wait for a time, in turn; whether any time had come. */
+/* Does what the object's times ask for; one whose time has not come goes behind the others of its list. */
+static bool run_times_of(struct tarn_store *s, struct object *o, uint64_t now)
+{
+    if (o->expires_ns && o->expires_ns <= now) {
+        store_expire(s, o);
+        return true;
+    }
+    if (o->pinned_until_ns && o->pinned_until_ns <= now) {
+        store_set_pin(s, o, 0);
+        return true;
+    }
+    struct object **list = &s->wheel.lists[o->timed_in];
+    DL_DELETE2(*list, o, timed.prev, timed.next);
+    DL_APPEND2(*list, o, timed.prev, timed.next);
+    return false;
+}
+
+/*
+ * Goes on where the last call stopped. What was looked at while its list was the present's may come due
+ * before the list is left, so all of that one is to be looked at again.
+ */
 bool store_run_timed(struct tarn_store *s, uint64_t max)
 {
-    uint64_t now = tarn_now_ns();
+    struct wheel *w = &s->wheel;
+    uint64_t now = tarn_now_ns(), present = now / WHEEL_NS;
     bool any = false;
-    for (uint64_t n = s->ntimed < max ? s->ntimed : max; n > 0; n--) {
-        struct object *o = s->timed;
-        DL_DELETE2(s->timed, o, timed.prev, timed.next);
-        DL_APPEND2(s->timed, o, timed.prev, timed.next);
-        if (o->expires_ns && o->expires_ns <= now) {
-            store_expire(s, o);
-            any = true;
-        } else if (o->pinned_until_ns && o->pinned_until_ns <= now) {
-            store_set_pin(s, o, 0);
-            any = true;
-        }
+    if (present - w->at >= WHEEL) { /* more than a turn behind */
+        w->at = present - WHEEL + 1;
+        w->left = w->n[w->at % WHEEL];
     }
+    for (;;) {
+        struct object **list = &w->lists[w->at % WHEEL];
+        for (; w->left > 0 && *list && max > 0; w->left--, max--)
+            any |= run_times_of(s, *list, now);
+        if (w->at == present || max == 0)
+            break;
+        w->left = w->n[++w->at % WHEEL];
+    }
+    if (w->at == present)
+        w->left = w->n[present % WHEEL];
     return any;
 }

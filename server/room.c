@@ -11,7 +11,7 @@
 #include "server/store_impl.h"
 
 #define VICTIMS_MAX 32        /* places to be tried before all are */
-#define TIMED_A_TICK 1024     /* objects whose times are looked at in a tick */
+#define TIMED_A_TICK 4096     /* objects whose times are looked at in a tick */
 #define WATERMARK_A_TICK 2048 /* objects that a tick evicts */
 
 /* --- eviction ----------------------------------------------------------------------------------- */
@@ -153,12 +153,20 @@ bool store_make_hole(struct tarn_store *s, struct pool *p, uint64_t bytes)
     return store_run_timed(s, UINT64_MAX);
 }
 
-/* Evicts the victim; the bytes that came free by it: 0 when it is in limbo. */
-static uint64_t evict_one(struct tarn_store *s, struct pool *p, uint32_t victim)
+/*
+ * Evicts up to *max_p victims of together at least `bytes` and frees them in one go. The bytes that came
+ * free: fewer when somebody has got at a victim meanwhile, 0 when there was none.
+ */
+static uint64_t evict_some(struct tarn_store *s, struct pool *p, uint64_t bytes, uint64_t *max_p)
 {
-    struct object *o = object_at(p, victim);
-    uint64_t before = p->used;
-    store_retire_evicted(s, o);
+    uint64_t before = p->used, retired = 0;
+    uint32_t victim;
+    while (retired < bytes && *max_p > 0 && (victim = next_victim(p)) != NO_SLOT) {
+        struct object *o = object_at(p, victim);
+        retired += tarn_extent_round(p->alloc, o->tensor.bytes);
+        store_retire_evicted(s, o);
+        --*max_p;
+    }
     store_sweep_limbo(s, p);
     return before - p->used;
 }
@@ -173,10 +181,9 @@ bool store_make_slot(struct tarn_store *s, struct pool *p)
     store_sweep_limbo(s, p);
     while (!store_has_slot(p)) {
         store_read_hazards(s);
-        uint32_t victim = next_victim(p);
-        if (victim != NO_SLOT)
-            evict_one(s, p, victim);
-        else if (!store_run_timed(s, UINT64_MAX))
+        uint64_t one = 1;
+        evict_some(s, p, 1, &one);
+        if (one > 0 && !store_run_timed(s, UINT64_MAX))
             return false;
     }
     return true;
@@ -184,11 +191,12 @@ bool store_make_slot(struct tarn_store *s, struct pool *p)
 
 static uint64_t evict_bytes(struct tarn_store *s, struct pool *p, uint64_t bytes, uint64_t max)
 {
-    uint64_t freed = 0;
-    uint32_t victim;
+    uint64_t freed = 0, before;
     store_read_hazards(s);
-    while (freed < bytes && max-- > 0 && (victim = next_victim(p)) != NO_SLOT)
-        freed += evict_one(s, p, victim);
+    do {
+        before = max;
+        freed += evict_some(s, p, bytes - freed, &max);
+    } while (freed < bytes && max < before);
     return freed;
 }
 

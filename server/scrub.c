@@ -27,6 +27,8 @@ struct pass {
 struct tarn_scrub {
     struct tarn_node *node;
     struct pass own, sweep;
+    bool restoring;   /* the own pass publishes what is missing */
+    bool unconfirmed; /* what the page at hand misses may be Redis's loss; `own` is busy until a beat tells */
     struct tarn_publish items[PAGE];
     char keys[PAGE][TARN_KEY_MAX];
 };
@@ -120,40 +122,82 @@ static void own_page(struct pass *p)
     struct tarn_scrub *s = p->scrub;
     bool more = true;
     p->request.n = 0;
+    p->request.publish_missing = s->restoring;
     p->request.cursor = p->cursor;
     while (more && p->request.n == 0)
         more = tarn_store_walk(s->node->store, &p->cursor, PAGE, take_object, s);
-    if (p->request.n)
+    if (p->request.n) {
         pass_page(p);
-    else
-        pass_end(p, "objects published again");
+        return;
+    }
+    pass_end(p, s->restoring ? "objects published again" : "objects freed that the directory does not name");
+    /* A Redis that came back with old data has locations again that were withdrawn since. Only now, for a
+     * void record that is newer than a copy here told that this copy was replaced. */
+    if (s->restoring)
+        pass_urgent(&s->sweep);
+    s->restoring = false;
 }
 
-/* A newer version has the key: nobody will ask for this copy again. */
-static void release_loser(struct tarn_node *n, const struct tarn_publish *item)
+/* Nobody finds this copy any more. */
+static void free_losers(struct pass *p, int status)
 {
-    const struct tarn_location *l = &item->record.locations[0];
-    int pool = tarn_store_pool_find(n->store, l->pool, strlen(l->pool));
-    if (pool >= 0 && tarn_store_release(n->store, (uint32_t)pool, l->slot, l->gen))
-        n->stats.lost_to_newer++;
+    struct tarn_node *n = p->scrub->node;
+    for (size_t i = 0; i < p->request.n; i++) {
+        const struct tarn_location *l = &p->request.publishes[i].record.locations[0];
+        if (p->request.publishes[i].status != status)
+            continue;
+        int pool = tarn_store_pool_find(n->store, l->pool, strlen(l->pool));
+        bool freed = pool >= 0 && tarn_store_release(n->store, (uint32_t)pool, l->slot, l->gen);
+        n->stats.scrub_freed += freed;
+        p->changed += freed && !p->request.publish_missing;
+    }
+}
+
+static bool misses_any(const struct tarn_request *r)
+{
+    for (size_t i = 0; i < r->n; i++) {
+        if (r->publishes[i].status)
+            return true;
+    }
+    return false;
 }
 
 static void own_done(struct tarn_request *r)
 {
     struct pass *p = (struct pass *)r;
-    struct tarn_node *n = p->scrub->node;
+    struct tarn_scrub *s = p->scrub;
     p->busy = false;
     if (r->status) {
         p->cursor = r->cursor;
         return;
     }
-    for (size_t i = 0; i < r->n; i++) {
-        if (r->publishes[i].status == TARN_E_EXISTS)
-            release_loser(n, &r->publishes[i]);
+    if (!r->publish_missing && !p->restart && misses_any(r)) {
+        p->busy = s->unconfirmed = true;
+        return;
     }
-    n->stats.restored += r->restored;
+    free_losers(p, TARN_E_EXISTS);
+    s->node->stats.restored += r->restored;
     p->changed += r->restored;
     pass_continue(p);
+}
+
+/*
+ * Results come in the order in which the work was done, so the beat that has just reported was made
+ * after the page was looked up, and has not found Redis's data lost.
+ */
+static void confirm(struct tarn_scrub *s)
+{
+    s->unconfirmed = s->own.busy = false;
+    free_losers(&s->own, TARN_E_NOT_FOUND);
+    pass_continue(&s->own);
+}
+
+/* An own pass from the start; a page that waits to be confirmed is looked up again by it. */
+static void own_urgent(struct tarn_scrub *s)
+{
+    if (s->unconfirmed)
+        s->unconfirmed = s->own.busy = false;
+    pass_urgent(&s->own);
 }
 
 /* --- the directory's locations against the stores ----------------------------------------------- */
@@ -205,6 +249,8 @@ void tarn_scrub_tick(struct tarn_scrub *s)
 {
     uint32_t npools;
     uint64_t objects = 0;
+    if (s->unconfirmed)
+        confirm(s);
     tarn_store_pools(s->node->store, &npools);
     for (uint32_t i = 0; i < npools; i++) {
         struct tarn_pool_stats stats;
@@ -217,7 +263,13 @@ void tarn_scrub_tick(struct tarn_scrub *s)
 
 void tarn_scrub_restore_all(struct tarn_scrub *s)
 {
-    pass_urgent(&s->own);
+    s->restoring = true;
+    own_urgent(s);
+}
+
+void tarn_scrub_check_all(struct tarn_scrub *s)
+{
+    own_urgent(s);
 }
 
 void tarn_scrub_sweep_all(struct tarn_scrub *s)

@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Scrub: keeps node and directory agreed, both ways and without haste.
- *   own pass      every object of the store is looked up; what the directory lacks is published again,
- *                 what lost to a newer version meanwhile is freed
+ *   own pass      every object of the store is looked up. What the directory does not name is freed: it was
+ *                 replaced, and perhaps what replaced it is gone, so its bytes must not come back. But a
+ *                 page's losses count only once a beat made after it has found that Redis has not lost
+ *                 its data: else all is published again, and only what meets a newer record is freed
  *   sweep         every record of the directory is looked at; locations of this node that the store
  *                 does not hold, and those of dead nodes or earlier runs, are withdrawn
  * Each goes page by page, so many pages a heartbeat that a pass takes --scrub-s. A pass that is wanted
- * at once (Redis lost everything; this node's first pass) takes page after page.
+ * at once (Redis lost everything; a publish got no answer; this node's first pass) takes page after page.
  */
 #ifndef TARN_SERVER_SCRUB_H
 #define TARN_SERVER_SCRUB_H
@@ -16,10 +18,12 @@
 int tarn_scrub_new(struct tarn_node *n, struct tarn_scrub **s_p);
 /* No page is under way any more: the publisher has stopped. NULL is allowed. */
 void tarn_scrub_free(struct tarn_scrub *s);
-/* After every successful beat. */
+/* After every successful beat, and after what it gave reason to begin. */
 void tarn_scrub_tick(struct tarn_scrub *s);
-/* From now on, at full speed: an own pass from the start. */
+/* From now on, at full speed: an own pass from the start that publishes what the directory has lost. */
 void tarn_scrub_restore_all(struct tarn_scrub *s);
+/* The same, but frees what the directory does not name. */
+void tarn_scrub_check_all(struct tarn_scrub *s);
 /* The same for a sweep. */
 void tarn_scrub_sweep_all(struct tarn_scrub *s);
 

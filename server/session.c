@@ -9,16 +9,21 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/statfs.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "server/control.h"
 
 #define AT "session"
 #ifndef SO_PEERPIDFD
 #define SO_PEERPIDFD 77
 #endif
+#define PIDFS_MAGIC 0x50494446u
+#define SESSIONS_MAX 256 /* of one process: each may keep a hazard page, which every reuse looks at */
 
 int tarn_sessions_new(struct tarn_node *n, struct tarn_sessions **s_p)
 {
@@ -82,43 +87,80 @@ void tarn_sessions_free(struct tarn_sessions *s)
     free(s);
 }
 
+/* The last connection that goes takes the session with it. */
 static void process_exited(void *arg, int events)
 {
     struct tarn_session *s = arg;
     (void)events;
     tarn_watch_free(s->exit_watch);
     s->exit_watch = NULL;
-    s->exited = true;
-    if (!s->connections)
+    if (s->connections)
+        tarn_control_drop(s->all->node->control, s);
+    else
         session_free(s);
 }
 
-/* A descriptor of the process at the other end, -1 when there is no way to have one. */
-static int peer_pidfd(int fd, pid_t pid)
+/* --- which process ------------------------------------------------------------------------------ */
+
+struct peer {
+    pid_t pid;
+    uint64_t process;
+    int pidfd;
+};
+
+/* The inode of a pidfd on pidfs (Linux 6.9); 0 where all pidfds have the same one. */
+static uint64_t process_of(int pidfd)
 {
-    int pidfd = -1;
-    socklen_t bytes = sizeof(pidfd);
-    if (getsockopt(fd, SOL_SOCKET, SO_PEERPIDFD, &pidfd, &bytes) == 0 && pidfd >= 0)
-        return pidfd;
-    return pid > 0 ? (int)syscall(SYS_pidfd_open, pid, 0) : -1;
+    struct statfs fs;
+    struct stat st;
+    bool unique = pidfd >= 0 && fstatfs(pidfd, &fs) == 0 && (uint64_t)fs.f_type == PIDFS_MAGIC;
+    return unique && fstat(pidfd, &st) == 0 ? st.st_ino : 0;
 }
 
-/* Learns which process the session is, from its first connection over the Unix socket. */
-static int identify(struct tarn_session *s, int unix_fd)
+/* Who is at the other end. A process that cannot be told from others cannot be watched either. */
+static int look_at_peer(int fd, struct peer *p)
 {
-    struct ucred peer = {0};
-    socklen_t bytes = sizeof(peer);
-    if (getsockopt(unix_fd, SOL_SOCKET, SO_PEERCRED, &peer, &bytes))
+    struct ucred ids = {0};
+    socklen_t bytes = sizeof(ids), pidfd_bytes = sizeof(p->pidfd);
+    *p = (struct peer){.pidfd = -1};
+    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &ids, &bytes))
         return tarn_fail(TARN_E_SYSTEM, "HELLO: cannot tell the peer's process: %m");
-    if (s->pid && s->pid != peer.pid)
-        return tarn_fail(TARN_E_AUTH,
-                         "HELLO: session %016" PRIx64 " belongs to process %d, not to %d: choose a "
-                         "random number for each process",
-                         s->id, (int)s->pid, (int)peer.pid);
-    if (s->pid)
-        return 0;
-    s->pid = peer.pid;
-    s->pidfd = peer_pidfd(unix_fd, peer.pid);
+    p->pid = ids.pid;
+    if (getsockopt(fd, SOL_SOCKET, SO_PEERPIDFD, &p->pidfd, &pidfd_bytes)) {
+        /* Before Linux 6.5. Any other failure says that the process is gone and its number may be another's.
+         */
+        p->pidfd = errno == ENOPROTOOPT && ids.pid > 0 ? (int)syscall(SYS_pidfd_open, ids.pid, 0) : -1;
+    }
+    p->process = process_of(p->pidfd);
+    if (p->pidfd >= 0 && !p->pid && !p->process) {
+        close(p->pidfd);
+        p->pidfd = -1;
+    }
+    return 0;
+}
+
+static bool has_too_many(const struct tarn_session *one)
+{
+    unsigned n = 0;
+    for (const struct tarn_session *s = one->all->table; s; s = s->hh.next)
+        n += s->pidfd >= 0 && s->pid == one->pid && s->process == one->process;
+    return n > SESSIONS_MAX;
+}
+
+/* The session's first connection over the Unix socket says which process it is. Owns p->pidfd. */
+static int become(struct tarn_session *s, const struct peer *p)
+{
+    s->pid = p->pid;
+    s->process = p->process;
+    s->pidfd = p->pidfd;
+    if (s->pidfd >= 0 && has_too_many(s)) {
+        close(s->pidfd);
+        s->pidfd = -1;
+        return tarn_fail(TARN_E_BUSY,
+                         "HELLO: process %d has %d sessions with node %s: close clients that are not used",
+                         (int)p->pid, SESSIONS_MAX, s->all->node->id);
+    }
+    s->identified = true;
     if (s->pidfd >= 0 &&
         tarn_watch_new(s->all->node->loop, s->pidfd, TARN_READABLE, process_exited, s, &s->exit_watch)) {
         close(s->pidfd);
@@ -126,6 +168,26 @@ static int identify(struct tarn_session *s, int unix_fd)
     }
     return 0;
 }
+
+static int identify(struct tarn_session *s, int unix_fd)
+{
+    struct peer p;
+    int rc = look_at_peer(unix_fd, &p);
+    if (rc)
+        return rc;
+    if (!s->identified)
+        return become(s, &p);
+    if (p.pidfd >= 0)
+        close(p.pidfd);
+    if (s->pid == p.pid && s->process == p.process)
+        return 0;
+    return tarn_fail(TARN_E_AUTH,
+                     "HELLO: session %016" PRIx64 " belongs to process %d, not to %d: choose a "
+                     "random number for each process",
+                     s->id, (int)s->pid, (int)p.pid);
+}
+
+/* --- coming and going --------------------------------------------------------------------------- */
 
 static struct tarn_session *session_new(struct tarn_sessions *all, uint64_t id)
 {
@@ -156,6 +218,7 @@ int tarn_session_join(struct tarn_sessions *all, uint64_t id, int unix_fd, struc
     if (rc)
         return rc;
     s->connections++;
+    s->quit = false;
     *session_p = s;
     return 0;
 }
@@ -165,8 +228,7 @@ void tarn_session_leave(struct tarn_session *s)
     if (--s->connections)
         return;
     detach(s);
-    bool lingers = s->pidfd >= 0 && !s->exited;
-    if (!lingers || (!s->page && !s->writer)) {
+    if (!s->exit_watch || s->quit || (!s->page && !s->writer)) {
         session_free(s);
         return;
     }
@@ -175,6 +237,13 @@ void tarn_session_leave(struct tarn_session *s)
         tarn_node_drain_check(s->all->node);
     }
 }
+
+void tarn_session_quit(struct tarn_session *s)
+{
+    s->quit = true;
+}
+
+/* --- attaching ---------------------------------------------------------------------------------- */
 
 /* The size is sealed, so that no client can take pages away under the node. */
 static int make_page(struct tarn_session *s)
@@ -245,6 +314,7 @@ int tarn_session_attach(struct tarn_session *s, const char *transport, bool writ
     rc = ops->attach(n->transports[at].server, a);
     if (rc)
         return rc;
+    s->quit = false;
     s->attached |= 1u << at;
     s->writer |= write && (ops->caps & TARN_CAP_SAME_HOST) && (ops->caps & TARN_CAP_ONE_SIDED);
     return 0;

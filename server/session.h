@@ -1,14 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Sessions: one client process run, by the number it chose. A session lives as long as one of its
+ * Sessions: one client of a process, by the number it chose. A session lives as long as one of its
  * control connections, and longer while its process could still harm or need the pools:
  *
- *   CONNECTED --last connection closes--> LINGERING --the process has exited--> gone
- *                                    \--nothing mapped---------------------------> gone
+ *   CONNECTED --last connection closes--> LINGERING --the process exits--> gone
+ *       |  \--the same, but QUIT was said, or nothing can be mapped-------> gone
+ *       \-----the process exits: its connections are closed---------------> gone
  *
  * LINGERING keeps the hazard page (the process may hold views) and, when the session was given write
  * access to a mapping, its reservations (a late write may come). A process that connects again under
- * the same number is CONNECTED again.
+ * the same number is CONNECTED again. QUIT promises that nothing is mapped any more; HELLO and ATTACH
+ * take it back. A connection that a child inherited ends with the process that made it: what that
+ * process had mapped is no reason to wait any longer.
  */
 #ifndef TARN_SERVER_SESSION_H
 #define TARN_SERVER_SESSION_H
@@ -25,10 +28,12 @@ struct tarn_session {
     struct tarn_sessions *all;
     uint64_t id;
     uint32_t connections;
-    pid_t pid; /* 0: not known, none of its connections came over the Unix socket */
-    int pidfd; /* -1: the process cannot be watched from here */
+    bool identified;  /* one of its connections came over the Unix socket; the next three are known */
+    pid_t pid;        /* 0: the process is in a PID namespace that is hidden from here */
+    uint64_t process; /* the pidfd's inode, which no other process has; 0: the kernel does not tell */
+    int pidfd;        /* -1: the process cannot be watched from here */
     struct tarn_watch *exit_watch;
-    bool exited;
+    bool quit;         /* has said that nothing is mapped any more */
     bool writer;       /* has a writable mapping */
     uint32_t attached; /* bits of node->transports */
     int hazard_fd;
@@ -47,10 +52,13 @@ void tarn_sessions_free(struct tarn_sessions *s);
 
 /*
  * Adds a connection to the session of that id, which begins with it. unix_fd: the connection when it
- * came over the Unix socket, else -1. AUTH when the id belongs to another process.
+ * came over the Unix socket, else -1. AUTH when the id belongs to another process; BUSY when its process
+ * has too many.
  */
 int tarn_session_join(struct tarn_sessions *s, uint64_t id, int unix_fd, struct tarn_session **session_p);
 void tarn_session_leave(struct tarn_session *s);
+/* QUIT. */
+void tarn_session_quit(struct tarn_session *s);
 
 /* ATTACH; `local` says that descriptors can be passed. Fills text and descriptors of *a. */
 int tarn_session_attach(struct tarn_session *s, const char *transport, bool write, bool local,

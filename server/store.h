@@ -39,7 +39,6 @@ struct tarn_store_options {
     uint32_t high_watermark, low_watermark; /* percent of a pool; ticks evict from high down to low */
     uint64_t session_reserved_max; /* bytes a session may have reserved and not committed, unless it is one
                                       reservation; 0: no limit */
-    const struct tarn_logger *log;
     /* An object left: why is "evicted", "expired", "removed" or "replaced". */
     void (*gone)(void *arg, const struct tarn_key *key, const struct tarn_location *l, uint64_t bytes,
                  const char *why);
@@ -76,6 +75,9 @@ struct tarn_reserve {
     uint64_t version;
     uint32_t ttl_ms;
     uint64_t session;
+    /* Of items reserved in a row, the smallest that found no room, 0 at first: as large ones are refused
+     * without another search. NULL: always search. */
+    uint64_t *refused;
 };
 
 struct tarn_grant {
@@ -89,7 +91,7 @@ int tarn_store_reserve(struct tarn_store *s, const struct tarn_reserve *r, struc
 /*
  * Begins a commit: the slot becomes PUBLISHING and its gen even. *p gets key (owned by the store until
  * commit_end), mode (ABSENT or REPLACE, as reserved), record and location to publish.
- * STALE: no such reservation of this session.
+ * STALE: no such reservation of this session. BUSY: it is being written; it stays reserved.
  */
 int tarn_store_commit_begin(struct tarn_store *s, uint64_t session, uint32_t pool, uint32_t slot, uint64_t gen,
                             struct tarn_publish *p);

@@ -42,7 +42,7 @@ struct session {
 struct object {
     UT_hash_handle hh;       /* LIVE: in the key index */
     struct link listed;      /* RESERVED: of its session; LIMBO: in its pool's limbo */
-    struct link timed;       /* with is_timed: in the list of objects that wait for a time */
+    struct link timed;       /* with is_timed: in a list of the wheel */
     struct session *session; /* RESERVED */
     struct tarn_tensor tensor;
     uint64_t version, born_ms;
@@ -50,6 +50,7 @@ struct object {
     uint64_t pinned_until_ns; /* 0: not pinned */
     uint32_t ttl_ms;
     uint32_t pool, slot, handle;
+    uint16_t timed_in; /* with is_timed: which list */
     uint16_t key_bytes;
     uint8_t state; /* enum object_state */
     bool absent, displaced, is_timed;
@@ -57,14 +58,15 @@ struct object {
 };
 
 /*
- * Private half of a slot. A slot that was used is free when object is NULL. offset, bytes and session
- * are written only while no pin can hold (see guard.c).
+ * Private half of a slot. A slot that was used is free when object is NULL. offset and bytes are written
+ * only while no pin can hold (see guard.c); session is 0 while nobody may write.
  */
 struct slot {
     struct object *object;
     _Atomic uint64_t offset, bytes, session;
-    _Atomic uint32_t pins;
-    uint32_t next_free; /* plus 1 */
+    _Atomic uint32_t readers, writers; /* pins */
+    uint32_t next_free;                /* plus 1 */
+    uint32_t hazard;                   /* number of the last reading of hazards that found it named */
 };
 
 struct pool {
@@ -84,10 +86,18 @@ struct pool {
     uint64_t evicted, evicted_bytes, expired, refused;
 };
 
-/* What the hazard pages named when they were last read, sorted. */
-struct hazard_set {
-    uint64_t *entries;
-    size_t n;
+/*
+ * LIVE objects with an expiry or a pin that ends, in the list of the nearer of the two times. Lists are
+ * WHEEL_NS apart and a turn has WHEEL of them; those due in a later turn are passed by. No memory is ever
+ * needed, and nobody is looked at much before his time.
+ */
+#define WHEEL 4096
+#define WHEEL_NS 100000000ull
+struct wheel {
+    struct object *lists[WHEEL];
+    uint32_t n[WHEEL]; /* members of each list */
+    uint64_t at;       /* time / WHEEL_NS of the list that is being looked at */
+    uint32_t left;     /* of its members, how many are still to be looked at */
 };
 
 struct tarn_store {
@@ -101,11 +111,10 @@ struct tarn_store {
     uint64_t seed;            /* of the index's hash */
     struct object *index;     /* LIVE objects by key */
     struct session *sessions; /* those with reservations */
-    struct object *timed;     /* LIVE objects with an expiry or a pin that ends */
-    uint64_t ntimed;
     const struct tarn_hazard_page **pages;
     uint32_t npages, pages_room;
-    struct hazard_set hazards;
+    uint32_t hazard_reading; /* number of the last reading of all pages; not 0 */
+    struct wheel wheel;
 };
 
 /* --- store.c ------------------------------------------------------------------------------------ */
@@ -135,7 +144,7 @@ bool store_is_idle(void *arg, uint32_t slot);
 void store_set_pin(struct tarn_store *s, struct object *o, uint64_t until_ns);
 /* To be called when expires_ns or pinned_until_ns has changed. */
 void store_schedule(struct tarn_store *s, struct object *o);
-/* Looks at up to max objects that wait for a time, in turn; whether any time had come. */
+/* Looks at up to max objects that wait for a time, about the order of time; whether any time had come. */
 bool store_run_timed(struct tarn_store *s, uint64_t max);
 bool store_is_expired(const struct object *o);
 void store_expire(struct tarn_store *s, struct object *o);

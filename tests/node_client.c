@@ -10,6 +10,11 @@
 #include "base/error.h"
 #include "base/text.h"
 
+static long long number(const redisReply *r)
+{
+    return r->type == REDIS_REPLY_INTEGER ? r->integer : strtoll(r->str, NULL, 10);
+}
+
 struct node_client node_connect(const char *address)
 {
     struct node_client c = {.resp = harness_connect(address)};
@@ -17,8 +22,18 @@ struct node_client node_connect(const char *address)
     redisReply *reply = harness_command(c.resp, "HELLO", "1", c.session, NULL);
     if (reply->type != REDIS_REPLY_ARRAY)
         fail_msg("HELLO: %s", reply->str);
+    for (size_t i = 0; i + 1 < reply->elements; i += 2)
+        if (strcmp(reply->element[i]->str, "now_ns") == 0)
+            c.tick_base_ns = tarn_now_ns() - (uint64_t)number(reply->element[i + 1]);
     freeReplyObject(reply);
     return c;
+}
+
+const char *node_deadline(const struct node_client *c, unsigned timeout_ms)
+{
+    static char text[24];
+    snprintf(text, sizeof(text), "%" PRIu64, tarn_deadline(timeout_ms) - c->tick_base_ns);
+    return text;
 }
 
 void node_close(struct node_client *c)
@@ -69,7 +84,8 @@ struct node_grant node_reserve(struct node_client *c, const char *mode, const ch
 
 redisReply *node_commit(struct node_client *c, const struct node_grant *g, const char *timeout_ms)
 {
-    redisReply *reply = harness_command(c->resp, "COMMIT", timeout_ms, g->pool, g->slot, g->gen, NULL);
+    const char *deadline = node_deadline(c, (unsigned)strtoul(timeout_ms, NULL, 10));
+    redisReply *reply = harness_command(c->resp, "COMMIT", deadline, "put", g->pool, g->slot, g->gen, NULL);
     if (reply->type != REDIS_REPLY_ARRAY)
         return reply;
     assert_int_equal(reply->elements, 1);
@@ -112,7 +128,7 @@ static void put_batch(struct node_client *c, const char *prefix, int first, int 
 {
     static char keys[BATCH][64], slots[BATCH][2][24];
     const char *reserve[6 + 4 * BATCH] = {"RESERVE", "*", "absent", "1234567", "0", "0"};
-    const char *commit[2 + 3 * BATCH] = {"COMMIT", "10000"};
+    const char *commit[3 + 3 * BATCH] = {"COMMIT", node_deadline(c, 10000), "put"};
     for (int i = 0; i < n; i++) {
         const char **item = reserve + 6 + 4 * i;
         snprintf(keys[i], sizeof(keys[i]), "%s%d", prefix, first + i);
@@ -120,13 +136,13 @@ static void put_batch(struct node_client *c, const char *prefix, int first, int 
     }
     redisReply *grants = call(c, reserve, 6 + 4 * n);
     for (int i = 0; i < n; i++) {
-        const char **item = commit + 2 + 3 * i;
+        const char **item = commit + 3 + 3 * i;
         redisReply **g = grants->element[i]->element;
         snprintf(slots[i][0], sizeof(slots[i][0]), "%lld", g[0]->integer);
         snprintf(slots[i][1], sizeof(slots[i][1]), "%lld", g[2]->integer);
         item[0] = slots[i][0], item[1] = slots[i][1], item[2] = g[3]->str;
     }
-    freeReplyObject(call(c, commit, 2 + 3 * n));
+    freeReplyObject(call(c, commit, 3 + 3 * n));
     freeReplyObject(grants);
 }
 

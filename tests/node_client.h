@@ -11,6 +11,7 @@
 struct node_client {
     struct tarn_resp *resp;
     char session[17];
+    uint64_t tick_base_ns; /* of the node, on our clock */
 };
 
 /* A reservation. */
@@ -28,6 +29,8 @@ void node_close(struct node_client *c);
 const char *node_try_reserve(struct node_client *c, const char *mode, const char *key, unsigned bytes,
                              struct node_grant *g);
 struct node_grant node_reserve(struct node_client *c, const char *mode, const char *key, unsigned bytes);
+/* COMMIT's deadline, so many milliseconds from now; valid until the next call. */
+const char *node_deadline(const struct node_client *c, unsigned timeout_ms);
 /* Commits one reservation: the item's reply, an array or an error. Free it with freeReplyObject(). */
 redisReply *node_commit(struct node_client *c, const struct node_grant *g, const char *timeout_ms);
 /* Reserve and commit; the item's error text ("EXISTS ...") or "". Valid until the next call. */

@@ -5,7 +5,7 @@
 # Exit status of a test: 0 passed, 77 skipped (its last line "SKIP: <what>: <why>"), else failed.
 # A cmocka program counts each of its tests, anything else counts as one.
 #   REQUIRE=rdma,cuda        a skip of <what> among these is a failure ("all": every skip)
-#   TEST_TIMEOUT=SECONDS     for one program (300)
+#   TEST_TIMEOUT=SECONDS     for one program (900)
 # Ends with "N passed, N failed, N skipped" and exit 1 when anything failed.
 set -u
 passed=0 failed=0 skipped=0 n=0
@@ -31,8 +31,8 @@ for t in "$@"; do
     start=$(date +%s)
     printf '[%d/%d] %s\n' "$n" $# "${t##*/}"
     case $t in
-    *.sh) timeout -k 5 "${TEST_TIMEOUT:-300}" sh "$t" >"$log" 2>&1 ;;
-    *) timeout -k 5 "${TEST_TIMEOUT:-300}" "$t" >"$log" 2>&1 ;;
+    *.sh) timeout -k 5 "${TEST_TIMEOUT:-900}" sh "$t" >"$log" 2>&1 ;;
+    *) timeout -k 5 "${TEST_TIMEOUT:-900}" "$t" >"$log" 2>&1 ;;
     esac
     rc=$?
     ok=$(count PASSED) bad=$(count FAILED) skip=$(count SKIPPED)

@@ -12,6 +12,9 @@
  * view  publish a hazard entry, then check gen; the node changes gen, then looks for entries. Both
  *       are sequentially consistent, so one of the two sees the other.
  *
+ * Mappings are not inherited by fork(): the node takes the exit of the process that attached for the end of
+ * all writing and viewing, and no child can prolong that.
+ *
  * A file that its owner can shrink would kill the reader by SIGBUS: unsealed or short ones are refused.
  * Every call completes inline and may come from any thread.
  */
@@ -66,8 +69,9 @@ struct tarn_link {
     bool writable;
     uint64_t tick_base_ns;
     struct mapping hazard_map;
-    struct tarn_hazard_page *hazards; /* NULL: none */
-    uint32_t npools;                  /* highest index + 1 */
+    struct tarn_hazard_page *hazards;            /* NULL: none */
+    _Atomic uint64_t claimed[TARN_HAZARDS / 64]; /* bit i: entry i is this link's */
+    uint32_t npools;                             /* highest index + 1 */
     struct pool pools[POOLS_MAX];
 };
 
@@ -77,8 +81,17 @@ static void unmap(struct mapping *m)
         munmap(m->addr, m->bytes);
 }
 
+/* Views that were not released: the page is the session's and would keep their extents for good. */
+static void drop_claims(struct tarn_link *l)
+{
+    for (uint32_t i = 0; l->hazards && i < TARN_HAZARDS; i++)
+        if (atomic_load(&l->claimed[i / 64]) >> i % 64 & 1)
+            atomic_store(&l->hazards->entry[i], 0);
+}
+
 static void shm_close(struct tarn_link *l)
 {
+    drop_claims(l);
     for (uint32_t i = 0; i < l->npools; i++) {
         unmap(&l->pools[i].arena_map);
         unmap(&l->pools[i].gen_map);
@@ -132,6 +145,9 @@ static int map_file(const struct tarn_link *l, int fd, uint64_t bytes, int prot,
         return tarn_fail(TARN_E_SYSTEM, "node %s: shm: mapping %lld bytes of %s: %m", l->node,
                          (long long)st.st_size, what);
     *m = (struct mapping){addr, (size_t)st.st_size};
+    if (madvise(addr, (size_t)st.st_size, MADV_DONTFORK))
+        return tarn_fail(TARN_E_SYSTEM, "node %s: shm: cannot keep %s from child processes: %m", l->node,
+                         what);
     return 0;
 }
 
@@ -377,16 +393,21 @@ static uint32_t claim_hazard(struct tarn_link *l, uint64_t value)
         if (atomic_load_explicit(&l->hazards->entry[i], memory_order_relaxed) != 0)
             continue;
         raise_used(l->hazards, i + 1);
-        if (atomic_compare_exchange_strong(&l->hazards->entry[i], &none, value))
+        if (atomic_compare_exchange_strong(&l->hazards->entry[i], &none, value)) {
+            atomic_fetch_or(&l->claimed[i / 64], 1ull << i % 64);
             return i;
+        }
     }
     return UINT32_MAX;
 }
 
 static void shm_unview(struct tarn_link *l, uint32_t hazard)
 {
-    if (l->hazards && hazard < TARN_HAZARDS)
-        atomic_store(&l->hazards->entry[hazard], 0);
+    if (!l->hazards || hazard >= TARN_HAZARDS)
+        return;
+    /* In this order: once the entry is free, another thread may claim it through this link. */
+    atomic_fetch_and(&l->claimed[hazard / 64], ~(1ull << hazard % 64));
+    atomic_store(&l->hazards->entry[hazard], 0);
 }
 
 static int shm_view(struct tarn_link *l, uint32_t pool, uint32_t slot, uint64_t gen, uint64_t offset,
@@ -412,7 +433,7 @@ static int shm_view(struct tarn_link *l, uint32_t pool, uint32_t slot, uint64_t 
 
 const struct tarn_transport_ops tarn_shm_ops = {
     .name = "shm",
-    .caps = TARN_CAP_SHARED | TARN_CAP_SAME_HOST | TARN_CAP_VIEW | TARN_CAP_ONE_SIDED | TARN_CAP_CPU_POOL,
+    .caps = TARN_CAP_SHARED | TARN_CAP_SAME_HOST | TARN_CAP_VIEW | TARN_CAP_ONE_SIDED,
     .probe = shm_probe,
     .serve = tarn_shm_serve,
     .describe = tarn_shm_describe,

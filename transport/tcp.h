@@ -13,4 +13,11 @@ int tarn_tcp_attach(struct tarn_server *s, struct tarn_attach *a);
 void tarn_tcp_detach(struct tarn_server *s, uint64_t session);
 void tarn_tcp_stop(struct tarn_server *s);
 
+/* tcp_socket.c. Are both ends of this connection on one host? */
+bool tarn_tcp_same_host(int fd);
+/* No delay, and buffers that suit the distance. */
+void tarn_tcp_tune(int fd, bool same_host);
+/* From now on calls without MSG_DONTWAIT may sleep, for limit_ms (below 1000) at most. */
+void tarn_tcp_sleep(int fd, uint32_t limit_ms);
+
 #endif

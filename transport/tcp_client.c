@@ -13,7 +13,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -34,6 +33,7 @@ struct tarn_link {
     struct tarn_tcp_hello hello;
     struct sockaddr_storage peer;
     socklen_t peer_bytes;
+    bool same_host;
     int spare_fd; /* connect()'s connection until the first work claims it */
     int epoll_fd; /* -1 until both lanes are open */
     bool broken;
@@ -70,14 +70,6 @@ static void update_watches(struct tarn_link *l)
     }
 }
 
-/* From now on only calls with MSG_DONTWAIT do not wait; the others wait for a slice. */
-static void set_waiting(int fd)
-{
-    struct timeval slice = {.tv_usec = TARN_WAIT_SLICE_MS * 1000};
-    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &slice, sizeof(slice));
-    fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) & ~O_NONBLOCK);
-}
-
 /* Begins to open the second lane; the connection completes while its HELLO waits to be sent. */
 static int open_second(struct tarn_link *l, int i)
 {
@@ -85,8 +77,7 @@ static int open_second(struct tarn_link *l, int i)
     int fd = socket(l->peer.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     if (fd < 0)
         return tarn_fail(TARN_E_SYSTEM, "node %s: tcp: socket: %m: raise the limit of open files", l->node);
-    int one = 1;
-    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
+    tarn_tcp_tune(fd, l->same_host);
     if (connect(fd, (struct sockaddr *)&l->peer, l->peer_bytes) < 0 && errno != EINPROGRESS &&
         errno != EINTR) {
         int r = down(l, "connect");
@@ -98,7 +89,7 @@ static int open_second(struct tarn_link *l, int i)
         close(fd);
         return tarn_fail(TARN_E_SYSTEM, "node %s: tcp: epoll: %m: raise the limit of open files", l->node);
     }
-    set_waiting(fd);
+    tarn_tcp_sleep(fd, TARN_WAIT_SLICE_MS);
     n->fd = fd;
     n->hello_unsent = sizeof(l->hello);
     n->hello_waits = true;
@@ -145,9 +136,9 @@ static int tcp_put(struct tarn_link *l, struct tarn_work *w)
 static int progress_lane(struct tarn_tcp_lane *n)
 {
     bool asked_before = tarn_tcp_lane_awaits_answer(n);
-    int r = tarn_tcp_lane_send(n);
-    if (!r && asked_before)
-        r = tarn_tcp_lane_receive(n, MSG_DONTWAIT);
+    int r = tarn_tcp_lane_send(n, false);
+    if (r >= 0 && asked_before)
+        r = tarn_tcp_lane_receive(n, false);
     return r < 0 ? r : 0;
 }
 
@@ -211,11 +202,12 @@ static int tcp_wait(struct tarn_link *l, uint64_t deadline_ns)
     struct tarn_tcp_lane *n = only_busy(l);
     if (l->broken || !n || tarn_left_ms(deadline_ns) <= TARN_WAIT_SLICE_MS)
         return tarn_wait_by_poll(&tarn_tcp_ops, l, deadline_ns);
-    int r = tarn_tcp_lane_send(n);
-    if (!r && tarn_tcp_lane_wants_to_send(n))
+    /* Payload is sent waiting: the kernel wakes a sleeping sender sooner than poll() would. */
+    int r = tarn_tcp_lane_send(n, n == &l->lanes[PUTS]);
+    if (r >= 0 && !tarn_tcp_lane_wants_to_send(n))
+        r = tarn_tcp_lane_receive(n, true);
+    else if (r == 0)
         return tarn_wait_by_poll(&tarn_tcp_ops, l, deadline_ns);
-    if (!r)
-        r = tarn_tcp_lane_receive(n, 0);
     if (r < 0)
         break_link(l, TARN_E_NODE_DOWN);
     return r;
@@ -304,7 +296,9 @@ static int tcp_connect(const struct tarn_peer *p, struct tarn_link **l_p)
         tcp_close(l);
         return r;
     }
-    set_waiting(l->spare_fd);
+    tarn_tcp_sleep(l->spare_fd, TARN_WAIT_SLICE_MS);
+    l->same_host = tarn_tcp_same_host(l->spare_fd);
+    tarn_tcp_tune(l->spare_fd, l->same_host);
     *l_p = l;
     return 0;
 }
@@ -328,7 +322,6 @@ static int tcp_probe(char *why, size_t why_bytes)
 
 const struct tarn_transport_ops tarn_tcp_ops = {
     .name = "tcp",
-    .caps = TARN_CAP_CPU_POOL,
     .probe = tcp_probe,
     .serve = tarn_tcp_serve,
     .describe = tarn_tcp_describe,

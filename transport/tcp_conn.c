@@ -14,7 +14,8 @@
  * the reservation holds, whatever becomes of the session meanwhile.
  *
  * Nothing waits: what would block leaves a note in the epoll set. A client that does not take its answers
- * holds at most TARN_TCP_ANSWERS frames, and is closed when it takes none for STALLED_MS.
+ * holds at most TARN_TCP_ANSWERS frames. It is closed when it takes nothing of them, or sends nothing of a
+ * payload, for STALLED_MS: a pin would stay for as long.
  */
 #include "transport/tcp_node.h"
 
@@ -33,7 +34,8 @@
 
 enum {
     STALLED_MS = 30000,
-    TURN_BYTES = 2 << 20, /* a connection that streams lets others have their turn after this many */
+    TURN_BYTES = 4 << 20, /* a connection that streams lets others have their turn after this many */
+    WAIT_BYTES = 64 << 10, /* from so many on, sending within one host may sleep */
     DROP_BYTES = 16384,
 };
 
@@ -76,7 +78,7 @@ static struct tarn_tcp_reply *push(struct tarn_tcp_conn *c, const struct tarn_tc
 static void unpin(struct tarn_tcp_conn *c, const struct tarn_tcp_frame *f)
 {
     const struct tarn_guard *g = &c->server->serve.guard;
-    g->unpin(g->arg, f->pool, f->slot);
+    g->unpin(g->arg, f->pool, f->slot, f->gen);
 }
 
 static void pop(struct tarn_tcp_conn *c)
@@ -106,7 +108,9 @@ static void ready_get(struct tarn_tcp_conn *c, struct tarn_tcp_reply *r)
     r->pinned = f->status == 0;
     if (f->status)
         f->bytes = 0;
-    f->op |= TARN_TCP_ANSWER;
+    else if (!(f->op & TARN_TCP_NO_TOUCH))
+        g->touch(g->arg, f->pool, f->slot);
+    f->op = TARN_TCP_GET | TARN_TCP_ANSWER;
     r->ready = true;
 }
 
@@ -116,7 +120,7 @@ static uint64_t reply_bytes(const struct tarn_tcp_conn *c, const struct tarn_tcp
 }
 
 /* Gathers a turn's worth of answers from the first unsent byte on. Returns how many iovecs. */
-static size_t gather(struct tarn_tcp_conn *c, struct iovec *iov)
+static size_t gather(struct tarn_tcp_conn *c, struct iovec *iov, uint64_t *bytes_p)
 {
     uint64_t total = 0, sent = c->sent;
     size_t n = 0;
@@ -133,6 +137,7 @@ static size_t gather(struct tarn_tcp_conn *c, struct iovec *iov)
                                       payload < TURN_BYTES - total ? payload : TURN_BYTES - total};
         total += head + payload;
     }
+    *bytes_p = total < TURN_BYTES ? total : TURN_BYTES;
     return n;
 }
 
@@ -148,19 +153,29 @@ static void note_sent(struct tarn_tcp_conn *c, uint64_t bytes)
     }
 }
 
-/* One sendmsg(); what is left waits for the socket's turn. */
+/*
+ * One sendmsg(); what is left waits for the socket's turn. To a reader on this host that keeps up a large
+ * answer is sent sleeping, as the kernel wakes the sender sooner than epoll would; the socket's time limit
+ * bounds what a reader that stops can cost the thread, and it can do so only once.
+ */
 static bool send_replies(struct tarn_tcp_conn *c)
 {
     struct iovec iov[2 * TARN_TCP_ANSWERS];
+    uint64_t bytes;
     if (c->count == 0)
         return true;
-    struct msghdr h = {.msg_iov = iov, .msg_iovlen = gather(c, iov)};
-    ssize_t sent = sendmsg(c->fd, &h, MSG_NOSIGNAL | MSG_DONTWAIT);
+    struct msghdr h = {.msg_iov = iov, .msg_iovlen = gather(c, iov, &bytes)};
+    bool wait = c->keeps_up && bytes >= WAIT_BYTES;
+    ssize_t sent = sendmsg(c->fd, &h, MSG_NOSIGNAL | (wait ? 0 : MSG_DONTWAIT));
     if (sent < 0 && !would_block(errno))
         return false;
+    if (wait)
+        c->keeps_up = sent >= 0 && (uint64_t)sent >= bytes;
     if (sent > 0)
         note_sent(c, (uint64_t)sent);
     if (c->count == 0)
+        c->keeps_up = c->same_host;
+    if (c->count == 0 && !c->receiving)
         tarn_tcp_conn_time(c, 0);
     else if (sent > 0 || c->deadline_ns == 0)
         tarn_tcp_conn_time(c, tarn_deadline(STALLED_MS));
@@ -173,7 +188,7 @@ static bool check_request(struct tarn_tcp_conn *c, const struct tarn_tcp_frame *
 {
     if (f->magic != TARN_TCP_MAGIC || f->version != TARN_TCP_VERSION)
         return refuse(c, "malformed frame");
-    if (f->op != op)
+    if (f->op != op && !(op == TARN_TCP_GET && f->op == (TARN_TCP_GET | TARN_TCP_NO_TOUCH)))
         return refuse(c, "a request that this connection is not for");
     return true;
 }
@@ -270,6 +285,7 @@ static bool begin_put(struct tarn_tcp_conn *c)
     c->to = c->put_status ? NULL : addr;
     c->left = f->bytes;
     c->receiving = true;
+    tarn_tcp_conn_time(c, tarn_deadline(STALLED_MS));
     return true;
 }
 
@@ -304,6 +320,7 @@ static ssize_t receive_payload(struct tarn_tcp_conn *c, bool *full_p)
     uint64_t got = (uint64_t)n < payload ? (uint64_t)n : payload;
     *full_p = (uint64_t)n == payload + iov[1].iov_len;
     c->left -= got;
+    tarn_tcp_conn_time(c, tarn_deadline(STALLED_MS));
     if (c->to)
         c->to += got;
     if (c->left == 0) {

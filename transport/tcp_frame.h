@@ -15,7 +15,8 @@ enum tarn_tcp_op {
     TARN_TCP_HELLO = 1,
     TARN_TCP_GET = 2,
     TARN_TCP_PUT = 3,
-    TARN_TCP_ANSWER = 0x80, /* set in answers */
+    TARN_TCP_NO_TOUCH = 0x40, /* set in a GET that does not count as use */
+    TARN_TCP_ANSWER = 0x80,   /* set in answers */
 };
 
 struct tarn_tcp_frame {

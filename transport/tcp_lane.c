@@ -15,6 +15,8 @@
 
 #include "base/error.h"
 
+/* From so many bytes of payload on, a receiver that may wait sleeps until all of them are there. */
+enum { WAIT_ALL_BYTES = 64 << 10 };
 enum { IOV_MAX_USED = 256, FRAMES_MAX = 64 };
 
 #define FRAME sizeof(struct tarn_tcp_frame)
@@ -86,7 +88,7 @@ static struct tarn_tcp_frame request(const struct tarn_tcp_lane *n, const struct
     return (struct tarn_tcp_frame){
         .magic = TARN_TCP_MAGIC,
         .version = TARN_TCP_VERSION,
-        .op = n->op,
+        .op = n->op | (n->op == TARN_TCP_GET && !w->touch ? TARN_TCP_NO_TOUCH : 0),
         .pool = (uint16_t)w->pool,
         .slot = w->slot,
         .gen = w->gen,
@@ -159,21 +161,23 @@ static bool would_block(int error)
     return error == EAGAIN || error == EWOULDBLOCK || error == EINTR;
 }
 
-int tarn_tcp_lane_send(struct tarn_tcp_lane *n)
+int tarn_tcp_lane_send(struct tarn_tcp_lane *n, bool wait)
 {
+    int moved = 0, flags = MSG_NOSIGNAL | (wait ? 0 : MSG_DONTWAIT);
     while (tarn_tcp_lane_wants_to_send(n)) {
         struct tarn_tcp_frame frames[FRAMES_MAX];
         struct message m;
         gather(n, frames, &m);
         struct msghdr h = {.msg_iov = m.iov, .msg_iovlen = m.n};
-        ssize_t sent = sendmsg(n->fd, &h, MSG_NOSIGNAL | MSG_DONTWAIT);
+        ssize_t sent = sendmsg(n->fd, &h, flags);
         if (sent < 0)
-            return would_block(errno) ? 0 : down(n, "send");
+            return would_block(errno) ? moved : down(n, "send");
+        moved = 1;
         note_sent(n, (uint64_t)sent);
         if ((uint64_t)sent < m.bytes)
-            return 0;
+            return moved;
     }
-    return 0;
+    return moved;
 }
 
 /* --- receiving ---------------------------------------------------------------------------------- */
@@ -237,15 +241,16 @@ static int take_answer(struct tarn_tcp_lane *n)
 
 /*
  * The iovecs for what comes next. Payload is only asked for ahead of its header when nothing else can
- * come: if that answer turns out to be a failure, no byte follows it.
+ * come: if that answer turns out to be a failure, no byte follows it. payload_only: no header behind it.
  */
-static void expect(struct tarn_tcp_lane *n, struct message *m)
+static void expect(struct tarn_tcp_lane *n, struct message *m, bool payload_only)
 {
     m->n = 0;
     m->bytes = 0;
     const struct tarn_work *w = n->first;
     if (n->payload_left) {
-        if (add_payload(m, w, n->received_at, n->payload_left) && w->next && m->n < IOV_MAX_USED)
+        if (add_payload(m, w, n->received_at, n->payload_left) && !payload_only && w->next &&
+            m->n < IOV_MAX_USED)
             add(m, &n->answer, FRAME);
         return;
     }
@@ -287,14 +292,15 @@ bool tarn_tcp_lane_awaits_answer(const struct tarn_tcp_lane *n)
     return n->first != n->unsent || (n->hello_waits && !n->hello_unsent);
 }
 
-int tarn_tcp_lane_receive(struct tarn_tcp_lane *n, int flags)
+int tarn_tcp_lane_receive(struct tarn_tcp_lane *n, bool wait)
 {
     int moved = 0;
-    for (; tarn_tcp_lane_awaits_answer(n); flags = MSG_DONTWAIT) {
+    for (; tarn_tcp_lane_awaits_answer(n); wait = false) {
         struct message m;
-        expect(n, &m);
+        bool rest = wait && n->payload_left >= WAIT_ALL_BYTES;
+        expect(n, &m, rest);
         struct msghdr h = {.msg_iov = m.iov, .msg_iovlen = m.n};
-        ssize_t got = recvmsg(n->fd, &h, flags);
+        ssize_t got = recvmsg(n->fd, &h, rest ? MSG_WAITALL : wait ? 0 : MSG_DONTWAIT);
         if (got < 0)
             return would_block(errno) ? moved : down(n, "receive");
         if (got == 0)

@@ -32,14 +32,15 @@ struct tarn_tcp_lane {
 };
 
 void tarn_tcp_lane_queue(struct tarn_tcp_lane *n, struct tarn_work *w);
-/* Sends what is queued as far as the socket takes it. Negative: the connection is useless. */
-int tarn_tcp_lane_send(struct tarn_tcp_lane *n);
+/* Sends what is queued as far as the socket takes it: 1, or 0 when it took nothing. With `wait` a system
+ * call may sleep for the socket's time limit. Negative: the connection is useless. */
+int tarn_tcp_lane_send(struct tarn_tcp_lane *n, bool wait);
 bool tarn_tcp_lane_wants_to_send(const struct tarn_tcp_lane *n);
 /*
- * Receives what is there and ends the works it completes: 1, or 0 when nothing was there. With flags 0,
- * not MSG_DONTWAIT, the first system call waits for the socket's time limit. Negative: as above.
+ * Receives what is there and ends the works it completes: 1, or 0 when nothing was there. With `wait`
+ * the first system call may sleep for the socket's time limit. Negative: as above.
  */
-int tarn_tcp_lane_receive(struct tarn_tcp_lane *n, int flags);
+int tarn_tcp_lane_receive(struct tarn_tcp_lane *n, bool wait);
 bool tarn_tcp_lane_awaits_answer(const struct tarn_tcp_lane *n);
 /* Ends every work of the lane, those not sent included. */
 void tarn_tcp_lane_fail(struct tarn_tcp_lane *n, int status);

@@ -44,6 +44,7 @@ struct tarn_tcp_conn {
     int fd;
     enum tarn_tcp_state state;
     atomic_bool doomed;
+    bool same_host, keeps_up; /* its reader takes what is sent without delay */
     uint32_t events; /* what epoll waits for */
     bool admitted;   /* has said HELLO for `session`; written under the lock */
     uint64_t session;

@@ -10,7 +10,6 @@
 
 #include <errno.h>
 #include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -27,7 +26,7 @@
 #include "base/text.h"
 #include "transport/tcp.h"
 
-enum { HELLO_MS = 5000, SCAN_MS = 250, ACCEPTS = 64, EVENTS = 64 };
+enum { HELLO_MS = 5000, SEND_MS = 4, SCAN_MS = 250, ACCEPTS = 64, EVENTS = 64 };
 
 /* --- sessions ----------------------------------------------------------------------------------- */
 
@@ -136,8 +135,10 @@ static void add_conn(struct tarn_tcp_thread *t, int fd)
         close(fd);
         return;
     }
-    int one = 1;
-    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
+    c->same_host = tarn_tcp_same_host(fd);
+    c->keeps_up = c->same_host;
+    tarn_tcp_tune(fd, c->same_host);
+    tarn_tcp_sleep(fd, SEND_MS);
     c->server = t->server;
     c->thread = t;
     c->fd = fd;

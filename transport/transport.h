@@ -46,8 +46,6 @@ enum {
     TARN_CAP_VIEW = 1 << 2,      /* offers view() */
     TARN_CAP_ONE_SIDED = 1 << 3, /* the node's CPU takes no part: a written extent may only be reused
                                     when the writer is known to be gone */
-    TARN_CAP_CPU_POOL = 1 << 4,
-    TARN_CAP_GPU_POOL = 1 << 5,
 };
 
 /* --- slots -------------------------------------------------------------------------------------- */
@@ -83,9 +81,10 @@ struct tarn_pool_memory {
 
 /*
  * What a node half asks of the server; any thread. A pin keeps the extent from being reused, not the
- * object from being removed. pin_read: STALE unless gen[slot] == gen (even) and [offset, +bytes) lies
- * in the slot's extent. pin_write: STALE unless the slot is reserved under gen (odd) by that session.
- * pin_read also counts as use (touch).
+ * object from being removed; one for writing keeps it from being committed, too. pin_read: STALE unless
+ * gen[slot] == gen (even) and [offset, +bytes) lies in the slot's extent. pin_write: STALE unless the slot
+ * is reserved under gen (odd) by that session. unpin: with the gen that was pinned. touch counts as use;
+ * only while pinned.
  */
 struct tarn_guard {
     void *arg;
@@ -93,7 +92,8 @@ struct tarn_guard {
                     void **addr_p);
     int (*pin_write)(void *arg, uint64_t session, uint32_t pool, uint32_t slot, uint64_t gen, uint64_t offset,
                      uint64_t bytes, void **addr_p);
-    void (*unpin)(void *arg, uint32_t pool, uint32_t slot);
+    void (*unpin)(void *arg, uint32_t pool, uint32_t slot, uint64_t gen);
+    void (*touch)(void *arg, uint32_t pool, uint32_t slot);
 };
 
 struct tarn_serve {

@@ -12,13 +12,15 @@
  *             item's code; every item has its own status in any case.
  *   Outputs   are written only on success unless the function says otherwise.
  *   Threads   a client may be used by any number of threads at once. An object made by a call
- *             (hits, put session) belongs to one thread at a time.
+ *             (hits, put session, view) belongs to one thread at a time, and to its client: after
+ *             tarn_close() hits may only be freed, sessions and views are gone.
  *   Time      every call ends inside its deadline: `timeout_ms` of its options, or the client's
  *             default when that is 0. Times out with TARN_E_TIMEOUT.
  *   Memory    blocking calls use the caller's memory only until they return. A submitted
  *             operation uses keys, item array, pieces and buffers until its completion was
  *             drained or tarn_cancel() returned. After tarn_close() nothing touches them.
- *   Structs   with a `size` field: set it to sizeof (the struct), zero the rest, fill what you need.
+ *   Structs   with a `size` field: set it to sizeof (the struct), zero the rest, fill what you need
+ *             (INVALID when it is not set). `reserved` words are zero.
  *   Output    the library never prints, aborts or exits, and never changes signal dispositions.
  */
 #ifndef TARN_TARN_H
@@ -118,8 +120,8 @@ int tarn_open(const struct tarn_options *o, struct tarn_client **c_p);
 
 /*
  * Cancels what is in flight, waits until no transport can touch the caller's memory any more,
- * gives back views and reservations, frees the client. NULL is allowed. Must not run beside other
- * calls on the same client.
+ * gives back views and reservations (open put sessions are aborted and freed), frees the client. NULL
+ * is allowed. Must not run beside other calls on the same client.
  */
 void tarn_close(struct tarn_client *c);
 
@@ -131,7 +133,8 @@ enum tarn_memory_kind { TARN_MEMORY_HOST, TARN_MEMORY_CUDA };
  * Optional: announces memory that later calls will use, so that transports which need it (RDMA)
  * register it once. `kind` is enum tarn_memory_kind. Registering inside an already registered
  * range is allowed and cheap. The memory stays the caller's and must outlive the registration.
- * tarn_deregister: TARN_E_BUSY while an operation in flight uses the range.
+ * tarn_deregister: TARN_E_BUSY while a submitted operation in flight uses the range. Blocking calls of
+ * other threads are not seen: let them return first.
  */
 int tarn_register(struct tarn_client *c, void *addr, uint64_t bytes, uint32_t kind, struct tarn_mr **mr_p);
 int tarn_deregister(struct tarn_client *c, struct tarn_mr *mr);
@@ -160,7 +163,7 @@ struct tarn_piece {
  * of the object.
  *   put: offset must be 0; the pieces' total must be tensor.bytes.
  *   get: the pieces' total must be the object's size, or, with TARN_GET_RANGE, the range
- *        [offset, offset + total) must lie inside the object; else SIZE, and nothing is written.
+ *        [offset, offset + total) must lie inside the object; else SIZE.
  */
 struct tarn_item {
     struct tarn_key key;
@@ -169,14 +172,14 @@ struct tarn_item {
     int32_t status;            /* out */
     uint64_t offset;
     struct tarn_tensor tensor; /* put: in. get: out, also set when the status is SIZE */
+    uint64_t reserved[2];
 };
 
 /* --- look-up ------------------------------------------------------------------------------------ */
 
 enum tarn_state {
-    TARN_STATE_MISS,
+    TARN_STATE_MISS, /* also while it is being written */
     TARN_STATE_HIT,
-    TARN_STATE_PENDING,   /* being written by somebody; a get now would miss */
     TARN_STATE_NODE_DOWN, /* in the directory, but no node that holds it answers */
 };
 
@@ -247,7 +250,10 @@ struct tarn_put_options {
 /*
  * Puts n objects: all or nothing for each item. An object becomes readable in one step, after all
  * its bytes are in place. Item statuses: EXISTS (the stored object stays), FULL, TOO_LARGE, INVALID,
- * NODE_DOWN, DIRECTORY, TIMEOUT. With replicas, 0 means all copies are in place.
+ * NODE_DOWN, DIRECTORY, TIMEOUT. With replicas, 0 means that all copies were in place; a put that fails on
+ * the way takes its copies back. The first of them has replaced the old object by then (TARN_PUT_REPLACE),
+ * so after such a failure the key may be absent. An old copy on a node that does not answer at that moment
+ * is released when it does; until then clients on that node's host may still read it.
  */
 int tarn_put(struct tarn_client *c, struct tarn_item *items, size_t n, const struct tarn_put_options *o);
 
@@ -280,6 +286,7 @@ struct tarn_completion {
     uint32_t kind;   /* enum tarn_op_kind */
     struct tarn_hits *hits; /* look-ups: owned by the caller now */
     char error[192];        /* sentence for a non-zero status */
+    uint64_t reserved[2];
 };
 
 enum tarn_op_kind { TARN_OP_GET = 1, TARN_OP_PUT, TARN_OP_LOOKUP, TARN_OP_REMOVE };
@@ -345,6 +352,7 @@ struct tarn_copy {
     uint64_t offset;
     uint64_t gen;
     uint32_t slot;
+    uint64_t reserved[2];
 };
 
 /* What the directory says of one object. Pointers are valid during the callback. */
@@ -375,6 +383,7 @@ struct tarn_pool_info {
     const char *name, *kind;
     uint64_t bytes, free_bytes, objects;
     const char *transport; /* what this client would use; NULL: none reaches it */
+    uint64_t reserved[2];
 };
 
 struct tarn_node_info {

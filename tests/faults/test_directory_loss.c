@@ -205,8 +205,8 @@ static void paused_redis_leaves_control_alive_and_nothing_half_visible(void **st
     harness_passed(w->h);
 }
 
-/* A replace that was given up must leave the old version readable. */
-static void given_up_replace_leaves_the_old_version(void **state)
+/* A replace that was given up leaves the old version readable, or frees it, and the key is usable. */
+static void given_up_replace_leaves_the_old_version_or_none(void **state)
 {
     struct world *w = *state;
     put_many(w, 1);
@@ -216,11 +216,13 @@ static void given_up_replace_leaves_the_old_version(void **state)
     assert_int_equal(r->type, REDIS_REPLY_ERROR);
     freeReplyObject(r);
     harness_signal(w->redis->process, SIGCONT);
-    assert_int_equal(node_pool_figure(w->node->control, "objects"), 1);
     HARNESS_UNTIL(!strcmp(node_info(w->node->control, "redis_state"), "ok") &&
                       !strcmp(node_info(w->node->control, "waiting_withdrawals"), "0"),
                   5000);
-    HARNESS_UNTIL(stored_as(w, "k0", "u8[1000]"), 5000);
+    HARNESS_UNTIL(node_pool_figure(w->node->control, "objects") == stored_as(w, "k0", "u8[1000]") &&
+                      in_directory(w, "k0") == stored_as(w, "k0", "u8[1000]"),
+                  5000);
+    assert_string_equal(node_put(&w->c, "replace", "k0", 3000), "");
     harness_passed(w->h);
 }
 
@@ -251,7 +253,7 @@ static void read_only_redis_is_named(void **state)
 
 /* --- scrub -------------------------------------------------------------------------------------- */
 
-static void scrub_restores_single_records_and_withdraws_void_ones(void **state)
+static void scrub_frees_what_has_no_record_and_withdraws_void_ones(void **state)
 {
     struct world *w = *state;
     put_many(w, 5);
@@ -260,9 +262,10 @@ static void scrub_restores_single_records_and_withdraws_void_ones(void **state)
                                        "born", "1", "@node0/cpu0", "0:900:0000000100000002", NULL));
     freeReplyObject(harness_redis_call(w->redis, "HSET", OBJECT "orphan", "tensor", "u8[8]", "ver", "6",
                                        "born", "1", "@nobody/cpu0", "0:900:0000000100000002", NULL));
-    HARNESS_UNTIL(located(w, "k3", "@node0/cpu0"), 5000);
+    HARNESS_UNTIL(node_pool_figure(w->node->control, "objects") == 4, 5000);
     HARNESS_UNTIL(!in_directory(w, "ghost") && !in_directory(w, "orphan"), 5000);
-    assert_int_equal(objects_in_directory(w), 5);
+    assert_int_equal(objects_in_directory(w), 4);
+    assert_false(in_directory(w, "k3"));
     harness_passed(w->h);
 }
 
@@ -358,10 +361,10 @@ int main(void)
         TEST(evictions_while_redis_is_away_are_withdrawn_later),
         TEST(forgotten_withdrawals_are_swept_out),
         TEST(paused_redis_leaves_control_alive_and_nothing_half_visible),
-        TEST(given_up_replace_leaves_the_old_version),
+        TEST(given_up_replace_leaves_the_old_version_or_none),
         TEST(full_redis_is_named),
         TEST(read_only_redis_is_named),
-        TEST(scrub_restores_single_records_and_withdraws_void_ones),
+        TEST(scrub_frees_what_has_no_record_and_withdraws_void_ones),
         TEST(restore_loses_to_a_newer_version),
         TEST(records_of_a_dead_node_do_not_stand_in_the_way),
         TEST(restarted_node_takes_its_id_back_and_clears_its_past),

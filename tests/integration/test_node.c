@@ -72,8 +72,8 @@ static void one_commit_may_have_a_key_several_times(void **state)
     struct node_client c = node_connect(w->node->control);
     struct node_grant a = node_reserve(&c, "absent", "k", 100), b = node_reserve(&c, "absent", "k", 200),
                       d = node_reserve(&c, "replace", "k", 300);
-    redisReply *r = harness_command(c.resp, "COMMIT", "5000", a.pool, a.slot, a.gen, b.pool, b.slot, b.gen,
-                                    d.pool, d.slot, d.gen, a.pool, a.slot, a.gen, NULL);
+    redisReply *r = harness_command(c.resp, "COMMIT", node_deadline(&c, 5000), "put", a.pool, a.slot, a.gen,
+                                    b.pool, b.slot, b.gen, d.pool, d.slot, d.gen, a.pool, a.slot, a.gen, NULL);
     assert_int_equal(r->elements, 4);
     assert_int_equal(r->element[0]->type, REDIS_REPLY_ARRAY);
     assert_prefix(r->element[1]->str, "EXISTS");
@@ -288,14 +288,14 @@ static void pipelined_requests_are_answered_in_order(void **state)
     struct node_world *w = *state;
     struct node_client c = node_connect(w->node->control);
     struct node_grant g = node_reserve(&c, "absent", "piped", 100);
-    const char *commit[] = {"COMMIT", "5000", g.pool, g.slot, g.gen};
+    const char *commit[] = {"COMMIT", node_deadline(&c, 5000), "put", g.pool, g.slot, g.gen};
     char text[16];
     uint64_t deadline = tarn_deadline(HARNESS_TIMEOUT_MS);
     for (int i = 0; i < N; i++) {
         const char *ping[] = {"PING", text};
         snprintf(text, sizeof(text), "%d", i);
         if (i == N / 2)
-            assert_int_equal(tarn_resp_append(c.resp, 5, commit, NULL), 0);
+            assert_int_equal(tarn_resp_append(c.resp, 6, commit, NULL), 0);
         assert_int_equal(tarn_resp_append(c.resp, 2, ping, NULL), 0);
     }
     for (int i = 0; i < N; i++) {

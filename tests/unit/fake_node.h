@@ -94,11 +94,19 @@ static inline int fake_pin_write(void *arg, uint64_t session, uint32_t pool, uin
     return may ? fake_pin(n, slot, gen, offset, bytes, addr_p) : TARN_E_STALE;
 }
 
-static inline void fake_unpin(void *arg, uint32_t pool, uint32_t slot)
+static inline void fake_unpin(void *arg, uint32_t pool, uint32_t slot, uint64_t gen)
 {
     struct fake_node *n = arg;
     (void)pool;
+    (void)gen;
     atomic_fetch_sub(&n->shared->pins[slot], 1);
+}
+
+static inline void fake_touch(void *arg, uint32_t pool, uint32_t slot)
+{
+    struct fake_node *n = arg;
+    (void)pool;
+    atomic_fetch_add(&n->pool.touch[slot], 1);
 }
 
 static inline int fake_pins(struct fake_node *n)
@@ -129,7 +137,7 @@ static inline void fake_serve(struct fake_node *n)
         .epoch = EPOCH,
         .pools = &n->pool,
         .npools = 1,
-        .guard = {n, fake_pin_read, fake_pin_write, fake_unpin},
+        .guard = {n, fake_pin_read, fake_pin_write, fake_unpin, fake_touch},
     };
     if (n->ops->serve(&serve, &n->server))
         fail_msg("serve: %s", tarn_last_error());

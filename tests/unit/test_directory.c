@@ -131,11 +131,11 @@ static void absent_keeps_what_is_there(void **state)
 static void same_version_adds_a_copy(void **state)
 {
     struct fixture *f = *state;
-    struct tarn_publish again = copy_of("k", TARN_PUBLISH_ABSENT, 1, "node0", 2);
+    struct tarn_publish again = copy_of("k", TARN_PUBLISH_REPLACE, 1, "node0", 2);
     assert_int_equal(put(f->d, "k", TARN_PUBLISH_ABSENT, 1, "node0", 2), 0);
     assert_int_equal(put(f->d, "k", TARN_PUBLISH_ABSENT, 1, "node1", 6), 0);
     assert_int_equal(look(f->d, "k").record.nlocations, 2);
-    /* The very same again is no change; the same place with another generation displaces itself. */
+    /* The very same again is no change; the same place with another generation displaces the one there. */
     assert_int_equal(publish(f->d, &again), 0);
     assert_int_equal(again.ndisplaced, 0);
     again.record.locations[0].gen = 8;
@@ -224,6 +224,35 @@ static void time_to_live(void **state)
     /* What replaces it has no time to live and must not inherit it. */
     assert_int_equal(put(f->d, "k", TARN_PUBLISH_REPLACE, 2, "node0", 4), 0);
     assert_int_equal(command(f, "PTTL", "tarn:" NS ":o:k"), -1);
+}
+
+/* Copies of one object have the same bytes: what differs in size or shape is none, whatever its version. */
+static void another_tensor_of_the_same_version_is_no_copy(void **state)
+{
+    struct fixture *f = *state;
+    struct tarn_publish p = copy_of("k", TARN_PUBLISH_ABSENT, 1, "node1", 4);
+    p.record.tensor = (struct tarn_tensor){.bytes = 16, .dtype = TARN_U8, .ndim = 1, .shape = {16}};
+    assert_int_equal(put(f->d, "k", TARN_PUBLISH_ABSENT, 1, "node0", 2), 0);
+    assert_int_equal(publish(f->d, &p), TARN_E_EXISTS);
+    assert_int_equal(p.found.version, 1);
+    assert_int_equal(look(f->d, "k").record.nlocations, 1);
+    p.mode = TARN_PUBLISH_REPLACE;
+    assert_int_equal(publish(f->d, &p), 0);
+    assert_int_equal(p.ndisplaced, 1);
+    struct found found = look(f->d, "k");
+    assert_int_equal(found.record.tensor.bytes, 16);
+    assert_int_equal(found.record.nlocations, 1);
+    assert_string_equal(found.record.locations[0].node, "node1");
+}
+
+/* Two puts of one version at one node: the second must not take the first one's place unseen. */
+static void absent_takes_no_place_in_the_same_version(void **state)
+{
+    struct fixture *f = *state;
+    assert_int_equal(put(f->d, "k", TARN_PUBLISH_ABSENT, 1, "node0", 2), 0);
+    assert_int_equal(put(f->d, "k", TARN_PUBLISH_ABSENT, 1, "node0", 4), TARN_E_EXISTS);
+    assert_int_equal(look(f->d, "k").record.locations[0].gen, 2);
+    assert_int_equal(put(f->d, "k", TARN_PUBLISH_ABSENT, 1, "node0", 2), 0); /* the very same */
 }
 
 /* --- withdraw ----------------------------------------------------------------------------------- */
@@ -670,6 +699,8 @@ int main(void)
         TEST(restore_lets_the_newer_win),
         TEST(malformed_publishes_are_refused),
         TEST(time_to_live),
+        TEST(another_tensor_of_the_same_version_is_no_copy),
+        TEST(absent_takes_no_place_in_the_same_version),
         TEST(withdraw_takes_exactly_one_copy),
         TEST(damaged_records_are_misses_that_heal),
         TEST(items_fail_alone),

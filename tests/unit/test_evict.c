@@ -257,7 +257,7 @@ static void *read_pinned(void *arg)
             continue;
         }
         check_words(r, addr, gen);
-        r->guard.unpin(r->guard.arg, 0, (uint32_t)(where >> 32));
+        r->guard.unpin(r->guard.arg, 0, (uint32_t)(where >> 32), gen);
     }
     return NULL;
 }
@@ -287,7 +287,7 @@ static void write_object(struct readers *r, const struct tarn_grant *g)
         r->guard.pin_write(r->guard.arg, SESSION, 0, g->slot, g->gen, g->offset, WORDS * 8, &addr), 0);
     for (int i = 0; i < WORDS; i++)
         ((uint64_t *)addr)[i] = g->gen + 1;
-    r->guard.unpin(r->guard.arg, 0, g->slot);
+    r->guard.unpin(r->guard.arg, 0, g->slot, g->gen);
 }
 
 static void show(struct shown *d, const struct tarn_grant *g)
@@ -343,6 +343,75 @@ static void test_readers_against_eviction(void **state)
     free(r);
 }
 
+/* --- many at once ------------------------------------------------------------------------------- */
+
+struct watch {
+    struct tarn_store *s;
+    uint64_t n, limbo_max;
+};
+
+static void on_gone_watch(void *arg, const struct tarn_key *key, const struct tarn_location *l, uint64_t bytes,
+                          const char *why)
+{
+    struct watch *w = arg;
+    (void)key, (void)l, (void)bytes, (void)why;
+    uint64_t limbo = stats(w->s).limbo;
+    w->limbo_max = limbo > w->limbo_max ? limbo : w->limbo_max;
+    w->n++;
+}
+
+/* Announcements of readers are gone through once for all victims, not for each of them. */
+static void test_victims_are_freed_together(void **state)
+{
+    (void)state;
+    enum { N = 2048 };
+    struct watch w = {0};
+    struct tarn_store_options o = {.epoch = EPOCH,
+                                   .node = "n1",
+                                   .high_watermark = 100,
+                                   .low_watermark = 100,
+                                   .gone = on_gone_watch,
+                                   .arg = &w};
+    assert_int_equal(tarn_store_new(&o, &w.s), 0);
+    add_pool(w.s, "p", N * 64, N);
+    for (int i = 0; i < N; i++) {
+        char key[16];
+        snprintf(key, sizeof(key), "k%d", i);
+        put(w.s, key, 64);
+    }
+    assert_int_equal(tarn_store_evict(w.s, 0, (N - 10) * 64), (N - 10) * 64);
+    assert_int_equal(w.n, N - 10); /* no more than was asked for */
+    assert_int_equal(w.limbo_max, N - 11);
+    assert_int_equal(stats(w.s).limbo, 0);
+    tarn_store_free(w.s);
+}
+
+/* Items of one batch: what found no room is not looked for again, smaller ones and other batches are. */
+static void test_refusal_holds_for_its_batch(void **state)
+{
+    (void)state;
+    struct gone gone;
+    struct tarn_store *s = one_pool(&gone, MIB, 0);
+    struct tarn_grant g;
+    struct tarn_reserve pinned = want("pinned", 768 * KIB), r = want("a", 512 * KIB);
+    pinned.pin = true;
+    assert_int_equal(put_as(s, &pinned, &g), 0);
+    uint64_t refused = 0;
+    r.refused = &refused;
+    assert_int_equal(tarn_store_reserve(s, &r, &g), TARN_E_FULL);
+    assert_int_equal(refused, 512 * KIB);
+    assert_true(tarn_store_unpin(s, &pinned.key));
+    assert_int_equal(tarn_store_reserve(s, &r, &g), TARN_E_FULL);
+    assert_int_equal(gone.n, 0);
+    r.tensor = tarn_bytes(64 * KIB);
+    assert_int_equal(tarn_store_reserve(s, &r, &g), 0);
+    r.tensor = tarn_bytes(512 * KIB);
+    refused = 0;
+    assert_int_equal(tarn_store_reserve(s, &r, &g), 0);
+    assert_int_equal(stats(s).refused, 2);
+    tarn_store_free(s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -354,6 +423,8 @@ int main(void)
         cmocka_unit_test(test_several_pools),
         cmocka_unit_test(test_evict_and_watermarks),
         cmocka_unit_test(test_readers_against_eviction),
+        cmocka_unit_test(test_victims_are_freed_together),
+        cmocka_unit_test(test_refusal_holds_for_its_batch),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -5,8 +5,20 @@
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
+#include <sys/syscall.h>
+#include <time.h>
 
 #include "transport/tcp_frame.h"
+
+/* The clock can be moved on, so that a limit of half a minute is no half a minute of test. */
+static _Atomic int64_t clock_ahead_s;
+
+int clock_gettime(clockid_t clock, struct timespec *t)
+{
+    int rc = (int)syscall(SYS_clock_gettime, clock, t);
+    t->tv_sec += atomic_load(&clock_ahead_s);
+    return rc;
+}
 
 struct client {
     struct sockaddr_in address;
@@ -373,8 +385,8 @@ static void a_slow_reader_stops_nobody(void **state)
     }
     node_works(n);
     node_works(n);
-    /* Each pins what is being sent, not all that was asked for. */
-    assert_in_range(fake_pins(n), 1, SLOW * 4);
+    /* Each pins a turn's worth of what is being sent, not all that was asked for. */
+    assert_in_range(fake_pins(n), 1, SLOW * 6);
     for (int s = 0; s < SLOW; s++)
         close(fds[s]);
     wait_until(fake_pins(n) == 0);
@@ -444,6 +456,76 @@ static void silence_instead_of_hello_is_closed(void **state)
     assert_int_equal(answer(greeted_fd), TARN_E_STALE);
     close(fd);
     close(greeted_fd);
+    fake_stop(n);
+}
+
+/* A pin keeps an extent from reuse, so it must not last as long as a client likes. */
+static void a_put_that_stalls_lets_go(void **state)
+{
+    (void)state;
+    struct fake_node *n = fake_start("tcp", false, 0);
+    struct client c = attach(n, SESSION);
+    int fd = greeted(&c), idle = greeted(&c);
+    char some[100] = {1};
+    struct tarn_tcp_frame f = request(n, TARN_TCP_PUT, 3, EXTENT);
+    f.bytes = 1000;
+    say(fd, &f, sizeof(f));
+    say(fd, some, sizeof(some));
+    f.bytes = 0; /* one that has ended owes nothing */
+    say(idle, &f, sizeof(f));
+    assert_int_equal(answer(idle), 0);
+    wait_until(fake_pins(n) == 1);
+    atomic_fetch_add(&clock_ahead_s, 20);
+    for (int i = 0; i < 9; i++)
+        say(fd, some, sizeof(some));
+    assert_int_equal(answer(fd), 0);
+    f.bytes = 1000; /* the next put has a time of its own */
+    say(fd, &f, sizeof(f));
+    wait_until(fake_pins(n) == 1);
+    atomic_fetch_add(&clock_ahead_s, 20);
+    f.bytes = 0;
+    say(idle, &f, sizeof(f));
+    assert_int_equal(answer(idle), 0);
+    assert_int_equal(fake_pins(n), 1);
+    atomic_fetch_add(&clock_ahead_s, 40);
+    assert_int_equal(answer(fd), 1);
+    wait_until(fake_pins(n) == 0);
+    say(idle, &f, sizeof(f));
+    assert_int_equal(answer(idle), 0);
+    close(fd);
+    close(idle);
+    fake_stop(n);
+}
+
+static void a_get_says_whether_it_counts_as_use(void **state)
+{
+    (void)state;
+    struct fake_node *n = fake_start("tcp", false, 0);
+    struct tarn_link *l = fake_link(n, false);
+    char out[100];
+    struct tarn_piece p = {out, sizeof(out), 0, 0};
+    commit(n, 5);
+    for (uint32_t uses = 0; uses < 4; uses++) {
+        struct tarn_work w = fake_work(n, 5, &p, 1);
+        w.touch = uses % 2;
+        assert_int_equal(run_work(n->ops, l, &w, false), 0);
+        assert_int_equal(atomic_load(&n->pool.touch[5]), (uses + 1) / 2);
+    }
+    struct tarn_work gone = fake_work(n, 6, &p, 1); /* gen is odd */
+    gone.touch = true;
+    assert_int_equal(run_work(n->ops, l, &gone, false), TARN_E_STALE);
+    assert_int_equal(atomic_load(&n->pool.touch[6]), 0);
+    n->ops->close(l);
+
+    struct client c = attach(n, SESSION);
+    int fd = greeted(&c);
+    struct tarn_tcp_frame f = request(n, TARN_TCP_PUT, 7, 0);
+    say(fd, &f, sizeof(f));
+    assert_int_equal(answer(fd), 0);
+    f.op |= TARN_TCP_NO_TOUCH; /* there is no such put */
+    say(fd, &f, sizeof(f));
+    assert_int_equal(answer(fd), 1);
+    close(fd);
     fake_stop(n);
 }
 
@@ -612,6 +694,8 @@ int main(void)
         cmocka_unit_test(frames_may_come_in_crumbs),
         cmocka_unit_test(empty_puts_in_a_row_all_answer),
         cmocka_unit_test(a_slow_reader_stops_nobody),
+        cmocka_unit_test(a_put_that_stalls_lets_go),
+        cmocka_unit_test(a_get_says_whether_it_counts_as_use),
         cmocka_unit_test(many_connections),
         cmocka_unit_test(running_out_of_descriptors_passes),
         cmocka_unit_test(silence_instead_of_hello_is_closed),

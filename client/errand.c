@@ -1,0 +1,90 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Errands: RELEASEs and ABORTs that their node did not answer. What they give back would otherwise stay
+ * readable, or reserved, for as long as this client lives, so the keeper goes on until the node has answered
+ * or its incarnation is over. Saying either of them twice does no harm.
+ */
+#include "client/client.h"
+
+#include <stdlib.h>
+
+#define ANSWER_NS TARN_PATIENCE_NS
+
+struct tarn_errand {
+    struct tarn_errand *next;
+    struct tarn_remote *remote;
+    struct tarn_words words;
+};
+
+static void errand_free(struct tarn_errand *e)
+{
+    tarn_words_free(&e->words);
+    free(e);
+}
+
+static void errand_add(struct tarn_monitor *m, struct tarn_errand *e)
+{
+    pthread_mutex_lock(&m->lock);
+    e->next = m->errands;
+    m->errands = e;
+    pthread_mutex_unlock(&m->lock);
+}
+
+void tarn_monitor_errand(struct tarn_remote *r, struct tarn_words *a)
+{
+    struct tarn_errand *e = malloc(sizeof *e);
+
+    if (!e) { /* the node finds displaced copies by itself, and reservations when the session ends */
+        tarn_words_free(a);
+        return;
+    }
+    *e = (struct tarn_errand){.remote = r, .words = *a};
+    errand_add(&r->client->monitor, e);
+    tarn_monitor_ask(r->client);
+}
+
+/* True when it is done with. Only asks nodes that are up: the keeper must not wait for its own word. */
+static bool errand_run(struct tarn_errand *e)
+{
+    struct tarn_remote *r = e->remote;
+    redisReply *reply;
+
+    if (atomic_load(&r->superseded) || (atomic_load(&r->health) == TARN_GONE && !atomic_load(&r->listed)))
+        return true;
+    if (atomic_load(&r->health) != TARN_UP)
+        return false;
+    int rc = tarn_words_call(&e->words, r, tarn_now_ns() + ANSWER_NS, NULL, &reply);
+    if (rc == 0)
+        freeReplyObject(reply);
+    return rc != TARN_E_NODE_DOWN && rc != TARN_E_TIMEOUT; /* an error, too, is the node's answer */
+}
+
+bool tarn_monitor_errands(struct tarn_monitor *m)
+{
+    bool more = false;
+
+    pthread_mutex_lock(&m->lock);
+    struct tarn_errand *all = m->errands;
+    m->errands = NULL;
+    pthread_mutex_unlock(&m->lock);
+    while (all) {
+        struct tarn_errand *e = all;
+        all = e->next;
+        if (errand_run(e)) {
+            errand_free(e);
+            continue;
+        }
+        more |= atomic_load(&e->remote->health) == TARN_UP; /* else it waits for the node */
+        errand_add(m, e);
+    }
+    return more;
+}
+
+void tarn_monitor_errands_end(struct tarn_monitor *m)
+{
+    while (m->errands) {
+        struct tarn_errand *e = m->errands;
+        m->errands = e->next;
+        errand_free(e);
+    }
+}

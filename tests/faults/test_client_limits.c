@@ -1,0 +1,446 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Limits of a client's own making: what closing gives back, deadlines and cancels of operations that wait
+ * for others (a worker, the directory, a link being made, the keeper), options nobody set.
+ */
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "client/client.h"
+#include "tests/harness.h"
+#include <tarn/tarn.h>
+
+#define MIB (1u << 20)
+#define PAUSED_MAX 4
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define SLACK_MS 1000
+#else
+#define SLACK_MS 200
+#endif
+
+struct world {
+    struct harness *h;
+    struct harness_redis *redis;
+    struct harness_node *node[2];
+};
+
+static struct tarn_client *client_of(struct world *w, const char *transports, uint32_t timeout_ms)
+{
+    struct tarn_options o = {.size = sizeof o,
+                             .redis = w->redis->url,
+                             .timeout_ms = timeout_ms,
+                             .transports = transports,
+                             .workers = 1};
+    struct tarn_client *c;
+    if (tarn_open(&o, &c))
+        fail_msg("open: %s", tarn_last_error());
+    return c;
+}
+
+/* Records outlive the pauses of these tests: 3 heartbeats. */
+static struct harness_node *node_of(struct world *w, const char *id)
+{
+    return harness_node_start(w->h, id, w->redis, "--pool", "p0:bytes=64M", "--heartbeat-ms", "5000", NULL);
+}
+
+static int start(void **state)
+{
+    struct world *w = calloc(1, sizeof *w);
+    w->h = harness_new();
+    w->redis = harness_redis_start(w->h, NULL);
+    w->node[0] = node_of(w, "node0");
+    w->node[1] = node_of(w, "node1");
+    *state = w;
+    return 0;
+}
+
+static int stop(void **state)
+{
+    struct world *w = *state;
+    harness_free(w->h);
+    free(w);
+    return 0;
+}
+
+static int put_of(struct tarn_client *c, const char *key, size_t bytes, const char *place)
+{
+    char *data = calloc(1, bytes);
+    struct tarn_piece piece = {.addr = data, .bytes = bytes};
+    struct tarn_item item = {
+        .key = {key, strlen(key)}, .pieces = &piece, .npieces = 1, .tensor = tarn_bytes(bytes)};
+    struct tarn_put_options o = {.size = sizeof o, .place = place};
+    int status = tarn_put(c, &item, 1, &o);
+    free(data);
+    return status;
+}
+
+static int get_of(struct tarn_client *c, const char *key, size_t bytes, uint32_t timeout_ms)
+{
+    char *data = malloc(bytes);
+    struct tarn_piece piece = {.addr = data, .bytes = bytes};
+    struct tarn_item item = {.key = {key, strlen(key)}, .pieces = &piece, .npieces = 1};
+    struct tarn_get_options o = {.size = sizeof o, .timeout_ms = timeout_ms};
+    int status = tarn_get(c, &item, 1, &o);
+    free(data);
+    return status;
+}
+
+static struct tarn_remote *remote_named(struct tarn_client *c, const char *id)
+{
+    struct tarn_remote *r, *next, *found = NULL;
+
+    pthread_rwlock_rdlock(&c->nodes_lock);
+    HASH_ITER (hh, c->nodes, r, next)
+        if (strcmp(r->key.id, id) == 0)
+            found = r;
+    pthread_rwlock_unlock(&c->nodes_lock);
+    assert_non_null(found);
+    return found;
+}
+
+static bool reserves_nothing(const struct harness_node *n)
+{
+    redisReply *info = harness_call(n->control, "INFO", "pools", NULL);
+    bool nothing = strstr(info->str, "reserved=0,") != NULL;
+    freeReplyObject(info);
+    return nothing;
+}
+
+static bool owes_nothing(struct tarn_client *c)
+{
+    pthread_mutex_lock(&c->monitor.lock);
+    bool nothing = c->monitor.owing == NULL && !c->monitor.asked;
+    pthread_mutex_unlock(&c->monitor.lock);
+    return nothing && atomic_load(&remote_named(c, "node0")->health) == TARN_UP;
+}
+
+/* --- close -------------------------------------------------------------------------------------- */
+
+static void closing_gives_back_views_that_were_not_released(void **state)
+{
+    struct world *w = *state;
+    struct tarn_client *viewer = client_of(w, NULL, 3000), *other = client_of(w, "tcp", 3000);
+    struct tarn_key key = {"v", 1};
+    struct tarn_view v;
+    int32_t status;
+
+    assert_int_equal(put_of(viewer, "v", 40 * MIB, "node0"), 0);
+    assert_int_equal(tarn_view(viewer, &key, 0, &v), 0);
+    tarn_close(viewer);
+    assert_int_equal(tarn_remove(other, &key, 1, &status, 0), 0);
+    HARNESS_UNTIL(put_of(other, "v2", 40 * MIB, "node0") == 0, 3000);
+    tarn_close(other);
+    harness_passed(w->h);
+}
+
+static void closing_aborts_open_put_sessions(void **state)
+{
+    struct world *w = *state;
+    struct tarn_client *c = client_of(w, NULL, 3000);
+    struct tarn_item item = {.key = {"s", 1}, .tensor = tarn_bytes(MIB)};
+    struct tarn_put_options o = {.size = sizeof o, .place = "node0"};
+    struct tarn_put_session *s;
+    char byte = 1;
+    struct tarn_piece piece = {.addr = &byte, .bytes = 1};
+
+    assert_int_equal(tarn_put_begin(c, &item, 1, &o, &s), 0);
+    assert_int_equal(tarn_put_write(s, 0, 0, &piece, 1, 0), 0);
+    assert_false(reserves_nothing(w->node[0]));
+    tarn_close(c);
+    HARNESS_UNTIL(reserves_nothing(w->node[0]), 1000);
+    harness_passed(w->h);
+}
+
+/* --- waiting for others ------------------------------------------------------------------------- */
+
+static void a_queued_operation_ends_at_its_own_deadline(void **state)
+{
+    struct world *w = *state;
+    struct tarn_client *c = client_of(w, NULL, 3000);
+    struct tarn_lookup_options slow = {.size = sizeof slow, .timeout_ms = 4000};
+    struct tarn_key key = {"k", 1};
+    struct tarn_completion done;
+    struct tarn_item item = {.key = key};
+    struct tarn_get_options quick = {.size = sizeof quick, .timeout_ms = 200};
+    tarn_op first, second;
+
+    harness_signal(w->redis->process, SIGSTOP);
+    uint64_t begun = harness_now_ms();
+    assert_int_equal(tarn_submit_lookup(c, &key, 1, &slow, 1, &first), 0);
+    assert_int_equal(tarn_submit_get(c, &item, 1, &quick, 2, &second), 0);
+    assert_int_equal(tarn_wait(c, second, 3000, &done), 0);
+    assert_int_equal(done.status, TARN_E_TIMEOUT);
+    assert_int_equal(item.status, TARN_E_TIMEOUT);
+    assert_in_range(harness_now_ms() - begun, 190, 200 + 3 * SLACK_MS);
+    harness_signal(w->redis->process, SIGCONT);
+    tarn_close(c);
+    harness_passed(w->h);
+}
+
+static void cancel_and_close_do_not_wait_for_a_paused_directory(void **state)
+{
+    struct world *w = *state;
+    struct tarn_client *c = client_of(w, NULL, 8000);
+    struct tarn_key key = {"k", 1};
+    char buffer[16];
+    struct tarn_piece piece = {.addr = buffer, .bytes = sizeof buffer};
+    struct tarn_item item = {.key = key, .pieces = &piece, .npieces = 1};
+    struct tarn_completion done;
+    int32_t status;
+    tarn_op ops[3];
+
+    harness_signal(w->redis->process, SIGSTOP);
+    assert_int_equal(tarn_submit_lookup(c, &key, 1, NULL, 0, &ops[0]), 0);
+    assert_int_equal(tarn_submit_get(c, &item, 1, NULL, 0, &ops[1]), 0);
+    assert_int_equal(tarn_submit_remove(c, &key, 1, &status, 0, 0, &ops[2]), 0);
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(tarn_wait(c, ops[i], 50, &done), TARN_E_TIMEOUT); /* it got to the directory */
+        uint64_t begun = harness_now_ms();
+        assert_int_equal(tarn_cancel(c, ops[i]), 0);
+        assert_in_range(harness_now_ms() - begun, 0, SLACK_MS);
+        assert_int_equal(tarn_wait(c, ops[i], 0, &done), 0);
+        assert_int_equal(done.status, TARN_E_CANCELED);
+    }
+    assert_int_equal(tarn_submit_lookup(c, &key, 1, NULL, 0, &ops[0]), 0);
+    assert_int_equal(tarn_wait(c, ops[0], 50, &done), TARN_E_TIMEOUT);
+    uint64_t begun = harness_now_ms();
+    tarn_close(c);
+    assert_in_range(harness_now_ms() - begun, 0,
+                    500 + SLACK_MS); /* the keeper may be reading the node table */
+    harness_signal(w->redis->process, SIGCONT);
+    harness_passed(w->h);
+}
+
+static void opening_a_link_does_not_use_up_the_time_of_other_gets(void **state)
+{
+    struct world *w = *state;
+    struct tarn_client *seed = client_of(w, "tcp", 3000), *c = client_of(w, "tcp", 5000);
+    struct tarn_get_options quick = {.size = sizeof quick, .timeout_ms = 150};
+    struct tarn_put_options on0 = {.size = sizeof on0, .place = "node0"};
+    struct tarn_key key = {"g1", 2};
+    struct tarn_hits *hits;
+    char b0[100], b1[100], *big = calloc(1, 32 * MIB);
+    struct tarn_piece p0 = {.addr = b0, .bytes = 100}, p1 = {.addr = b1, .bytes = 100};
+    struct tarn_piece pbig = {.addr = big, .bytes = 32 * MIB};
+    struct tarn_item i0 = {.key = {"g0", 2}, .pieces = &p0, .npieces = 1};
+    struct tarn_item i1 = {.key = {"g1", 2}, .pieces = &p1, .npieces = 1};
+    struct tarn_item ibig = {
+        .key = {"big", 3}, .pieces = &pbig, .npieces = 1, .tensor = tarn_bytes(32 * MIB)};
+    struct tarn_completion done;
+    tarn_op busy, stuck, healthy;
+
+    assert_int_equal(put_of(seed, "g0", 100, "node0"), 0);
+    assert_int_equal(put_of(seed, "g1", 100, "node1"), 0);
+    assert_int_equal(get_of(c, "g0", 100, 0), 0);
+    assert_int_equal(tarn_lookup(c, &key, 1, NULL, &hits), 0);
+    tarn_hits_free(hits);
+    harness_signal(w->node[1]->process, SIGSTOP);
+    /* The put keeps the one worker busy, so that it then takes both gets at once. */
+    assert_int_equal(tarn_submit_put(c, &ibig, 1, &on0, 0, &busy), 0);
+    assert_int_equal(tarn_submit_get(c, &i1, 1, NULL, 0, &stuck), 0);
+    uint64_t begun = harness_now_ms();
+    assert_int_equal(tarn_submit_get(c, &i0, 1, &quick, 0, &healthy), 0);
+    assert_int_equal(tarn_wait(c, healthy, 4000, &done), 0);
+    assert_in_range(harness_now_ms() - begun, 0, 150 + SLACK_MS);
+    harness_signal(w->node[1]->process, SIGCONT);
+    tarn_close(c);
+    tarn_close(seed);
+    free(big);
+    harness_passed(w->h);
+}
+
+static void a_suspect_is_asked_before_nodes_that_stay_silent(void **state)
+{
+    struct world *w = *state;
+    struct harness_node *paused[PAUSED_MAX];
+    char id[16];
+
+    for (int i = 0; i < PAUSED_MAX; i++) {
+        snprintf(id, sizeof id, "x%d", i);
+        paused[i] = node_of(w, id);
+    }
+    struct tarn_client *c = client_of(w, "tcp", 3000);
+    struct tarn_remote *healthy = remote_named(c, "node0");
+    for (int i = 0; i < PAUSED_MAX; i++) {
+        snprintf(id, sizeof id, "x%d", i);
+        harness_signal(paused[i]->process, SIGSTOP);
+        tarn_remote_aside(remote_named(c, id), TARN_SLOW, "paused by the test");
+    }
+    for (int i = 0; i < PAUSED_MAX; i++) {
+        snprintf(id, sizeof id, "x%d", i);
+        struct tarn_remote *r = remote_named(c, id);
+        HARNESS_UNTIL(!atomic_load(&r->suspect), 5000);
+    }
+    for (int i = 0; i < 8; i++) {
+        tarn_remote_aside(healthy, TARN_GONE, "a hiccup made by the test");
+        uint64_t begun = harness_now_ms();
+        assert_true(tarn_remote_settled(healthy, tarn_deadline(3000)));
+        assert_in_range(harness_now_ms() - begun, 0, 250 + SLACK_MS); /* one probe may be under way */
+    }
+    uint64_t begun = harness_now_ms();
+    tarn_close(c);
+    assert_in_range(harness_now_ms() - begun, 0, 250 + SLACK_MS);
+    for (int i = 0; i < PAUSED_MAX; i++)
+        harness_signal(paused[i]->process, SIGCONT);
+    harness_passed(w->h);
+}
+
+static void cached_gets_survive_a_hiccup_while_the_directory_is_paused(void **state)
+{
+    struct world *w = *state;
+    struct tarn_client *c = client_of(w, "tcp", 3000);
+
+    assert_int_equal(put_of(c, "cached", 100, "node0"), 0);
+    assert_int_equal(get_of(c, "cached", 100, 0), 0);
+    harness_signal(w->redis->process, SIGSTOP);
+    for (int i = 0; i < 3; i++) {
+        tarn_remote_aside(remote_named(c, "node0"), TARN_SLOW, "a hiccup made by the test");
+        assert_int_equal(get_of(c, "cached", 100, 2000), 0);
+    }
+    harness_signal(w->redis->process, SIGCONT);
+    tarn_close(c);
+    harness_passed(w->h);
+}
+
+static void views_of_a_paused_node_need_no_directory(void **state)
+{
+    struct world *w = *state;
+    struct tarn_client *c = client_of(w, NULL, 3000);
+    struct tarn_key key = {"k", 1};
+    struct tarn_view v;
+
+    assert_int_equal(put_of(c, "k", 100, "node0"), 0);
+    assert_int_equal(tarn_view(c, &key, 0, &v), 0);
+    tarn_release(c, &v);
+    harness_signal(w->node[0]->process, SIGSTOP);
+    harness_signal(w->redis->process, SIGSTOP);
+    tarn_remote_aside(remote_named(c, "node0"), TARN_SLOW, "paused by the test");
+    assert_int_equal(tarn_view(c, &key, 300, &v), 0);
+    tarn_release(c, &v);
+    harness_signal(w->redis->process, SIGCONT);
+    harness_signal(w->node[0]->process, SIGCONT);
+    tarn_close(c);
+    harness_passed(w->h);
+}
+
+static void a_put_out_of_time_begins_nothing_new(void **state)
+{
+    enum { N = 60000 };
+    struct world *w = *state;
+    struct tarn_client *c = client_of(w, NULL, 30000);
+    struct tarn_item *items = calloc(N, sizeof *items);
+    char(*keys)[16] = calloc(N, sizeof *keys), data[64] = {1};
+    struct tarn_piece piece = {.addr = data, .bytes = sizeof data};
+    struct tarn_put_options o = {.size = sizeof o, .timeout_ms = 20};
+
+    for (int i = 0; i < N; i++) {
+        int n = snprintf(keys[i], sizeof keys[i], "c%d", i);
+        items[i] = (struct tarn_item){
+            .key = {keys[i], (size_t)n}, .pieces = &piece, .npieces = 1, .tensor = tarn_bytes(sizeof data)};
+    }
+    uint64_t begun = harness_now_ms();
+    assert_int_equal(tarn_put(c, items, N, &o), TARN_E_TIMEOUT);
+    assert_in_range(harness_now_ms() - begun, 0, 20 + SLACK_MS);
+    assert_int_equal(items[N - 1].status, TARN_E_TIMEOUT);
+    tarn_close(c);
+    free(keys);
+    free(items);
+    harness_passed(w->h);
+}
+
+static void late_descriptors_are_not_taken_for_the_next_answers(void **state)
+{
+    struct world *w = *state;
+    struct tarn_client *seed = client_of(w, "tcp", 3000), *c = client_of(w, "shm", 3000);
+    struct tarn_item item = {.key = {"s", 1}, .tensor = tarn_bytes(100)};
+    struct tarn_put_options o = {.size = sizeof o, .place = "node0"};
+    char bytes[100] = {1};
+    struct tarn_piece piece = {.addr = bytes, .bytes = sizeof bytes};
+    struct tarn_key key = {"k", 1};
+    struct tarn_put_session *s;
+    struct tarn_hits *hits;
+
+    assert_int_equal(put_of(seed, "k", 100, "node0"), 0);
+    for (int i = 0; i < 2; i++) { /* control connections, but no link yet */
+        assert_int_equal(tarn_put_begin(c, &item, 1, &o, &s), 0);
+        tarn_put_abort(s);
+    }
+    assert_int_equal(tarn_lookup(c, &key, 1, NULL, &hits), 0);
+    tarn_hits_free(hits);
+    harness_signal(w->node[0]->process, SIGSTOP);
+    assert_int_not_equal(get_of(c, "k", 100, 700), 0); /* its ATTACH will be answered later */
+    harness_signal(w->node[0]->process, SIGCONT);
+    HARNESS_UNTIL(owes_nothing(c), 5000); /* the keeper has read that answer */
+    HARNESS_UNTIL(tarn_put_begin(c, &item, 1, &o, &s) == 0, 5000);
+    assert_int_equal(tarn_put_write(s, 0, 0, &piece, 1, 0), 0);
+    tarn_put_abort(s);
+    assert_int_equal(get_of(c, "k", 100, 0), 0);
+    tarn_close(c);
+    tarn_close(seed);
+    harness_passed(w->h);
+}
+
+/* --- what callers forget ------------------------------------------------------------------------ */
+
+static void options_without_their_size_are_refused(void **state)
+{
+    struct world *w = *state;
+    struct tarn_options o = {.redis = w->redis->url};
+    struct tarn_client *c = NULL;
+    struct tarn_item item = {.key = {"k", 1}};
+    struct tarn_key key = {"k", 1};
+    struct tarn_put_options put = {.flags = TARN_PUT_REPLACE};
+    struct tarn_get_options get = {.flags = TARN_GET_RANGE};
+    struct tarn_lookup_options look = {.timeout_ms = 100};
+    struct tarn_put_session *s;
+    struct tarn_hits *hits;
+    size_t pages;
+
+    assert_int_equal(tarn_open(&o, &c), TARN_E_INVALID);
+    c = client_of(w, NULL, 3000);
+    assert_int_equal(tarn_put(c, &item, 1, &put), TARN_E_INVALID);
+    assert_int_equal(tarn_put_begin(c, &item, 1, &put, &s), TARN_E_INVALID);
+    assert_int_equal(tarn_get(c, &item, 1, &get), TARN_E_INVALID);
+    assert_int_equal(tarn_lookup(c, &key, 1, &look, &hits), TARN_E_INVALID);
+    assert_int_equal(tarn_match_prefix(c, &key, 1, &look, &hits, &pages), TARN_E_INVALID);
+    assert_int_equal(tarn_submit_get(c, &item, 1, &get, 0, NULL), TARN_E_INVALID);
+    assert_int_equal(tarn_submit_put(c, &item, 1, &put, 0, NULL), TARN_E_INVALID);
+    assert_int_equal(tarn_submit_lookup(c, &key, 1, &look, 0, NULL), TARN_E_INVALID);
+    tarn_close(c);
+    harness_passed(w->h);
+}
+
+static void submitting_a_get_without_items_is_refused(void **state)
+{
+    struct world *w = *state;
+    struct tarn_client *c = client_of(w, NULL, 3000);
+
+    assert_int_equal(tarn_submit_get(c, NULL, 5, NULL, 0, NULL), TARN_E_INVALID);
+    tarn_close(c);
+    harness_passed(w->h);
+}
+
+#define LIMITS_TEST(f_) cmocka_unit_test_setup_teardown(f_, start, stop)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        LIMITS_TEST(closing_gives_back_views_that_were_not_released),
+        LIMITS_TEST(closing_aborts_open_put_sessions),
+        LIMITS_TEST(a_queued_operation_ends_at_its_own_deadline),
+        LIMITS_TEST(cancel_and_close_do_not_wait_for_a_paused_directory),
+        LIMITS_TEST(opening_a_link_does_not_use_up_the_time_of_other_gets),
+        LIMITS_TEST(a_suspect_is_asked_before_nodes_that_stay_silent),
+        LIMITS_TEST(cached_gets_survive_a_hiccup_while_the_directory_is_paused),
+        LIMITS_TEST(views_of_a_paused_node_need_no_directory),
+        LIMITS_TEST(a_put_out_of_time_begins_nothing_new),
+        LIMITS_TEST(late_descriptors_are_not_taken_for_the_next_answers),
+        LIMITS_TEST(options_without_their_size_are_refused),
+        LIMITS_TEST(submitting_a_get_without_items_is_refused),
+    };
+    return cmocka_run_group_tests_name("client limits", tests, NULL, NULL);
+}

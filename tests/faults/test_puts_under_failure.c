@@ -1,0 +1,471 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Puts, replaces and replicas while nodes are paused, callers are impatient, or two clients want the same
+ * key: what a status says must be so, and nothing may stay reserved.
+ */
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "tests/harness.h"
+#include "tests/node_client.h"
+#include <tarn/tarn.h>
+
+struct world {
+    struct harness *h;
+    struct harness_redis *redis;
+    struct harness_node *nodes[2];
+};
+
+static struct tarn_client *client_of(const struct world *w, const char *transports, const char *faults)
+{
+    struct tarn_options o = {.size = sizeof o,
+                             .redis = w->redis->url,
+                             .timeout_ms = 3000,
+                             .transports = transports,
+                             .faults = faults};
+    struct tarn_client *c;
+    if (tarn_open(&o, &c))
+        fail_msg("open: %s", tarn_last_error());
+    return c;
+}
+
+static int start(void **state)
+{
+    struct world *w = calloc(1, sizeof *w);
+    w->h = harness_new();
+    w->redis = harness_redis_start(w->h, NULL);
+    for (int i = 0; i < 2; i++)
+        w->nodes[i] = harness_node_start(w->h, i ? "node1" : "node0", w->redis, "--pool", "cpu0:bytes=64M",
+                                         "--heartbeat-ms", "300", NULL);
+    *state = w;
+    return 0;
+}
+
+static int stop(void **state)
+{
+    struct world *w = *state;
+    harness_free(w->h);
+    free(w);
+    return 0;
+}
+
+static int put(struct tarn_client *c, const char *key, char byte, size_t bytes,
+               const struct tarn_put_options *o)
+{
+    char *data = malloc(bytes);
+    memset(data, byte, bytes);
+    struct tarn_piece piece = {.addr = data, .bytes = bytes};
+    struct tarn_item item = {
+        .key = {key, strlen(key)}, .pieces = &piece, .npieces = 1, .tensor = tarn_bytes(bytes)};
+    int status = tarn_put(c, &item, 1, o);
+    free(data);
+    return status;
+}
+
+/* The status; *byte_p is the object's first byte. */
+static int get(struct tarn_client *c, const char *key, char *byte_p, uint32_t timeout_ms)
+{
+    char data[100] = {0};
+    struct tarn_piece piece = {.addr = data, .bytes = sizeof data};
+    struct tarn_item item = {.key = {key, strlen(key)}, .pieces = &piece, .npieces = 1};
+    struct tarn_get_options o = {.size = sizeof o, .timeout_ms = timeout_ms};
+    int status = tarn_get(c, &item, 1, &o);
+    *byte_p = data[0];
+    return status;
+}
+
+static void assert_holds(struct tarn_client *c, const char *key, char byte)
+{
+    char got;
+    int status = get(c, key, &got, 0);
+    if (status)
+        fail_msg("get %s: %s", key, tarn_last_error());
+    assert_int_equal(got, byte);
+}
+
+/* A put session whose bytes are written, so that only its commit is left. */
+static struct tarn_put_session *written(struct tarn_client *c, const char *key, char byte,
+                                        const struct tarn_put_options *o)
+{
+    char data[100];
+    memset(data, byte, sizeof data);
+    struct tarn_piece piece = {.addr = data, .bytes = sizeof data};
+    struct tarn_item item = {.key = {key, strlen(key)}, .tensor = tarn_bytes(sizeof data)};
+    struct tarn_put_session *s;
+    if (tarn_put_begin(c, &item, 1, o, &s))
+        fail_msg("begin: %s", tarn_last_error());
+    assert_int_equal(tarn_put_write(s, 0, 0, &piece, 1, 0), 0);
+    return s;
+}
+
+static const struct tarn_put_options on_node[2] = {
+    {.size = sizeof on_node[0], .flags = TARN_PUT_REPLACE, .place = "node0"},
+    {.size = sizeof on_node[1], .flags = TARN_PUT_REPLACE, .place = "node1"},
+};
+static const struct tarn_put_options twice = {.size = sizeof twice, .flags = TARN_PUT_REPLACE, .replicas = 2};
+
+struct caller {
+    struct tarn_client *client;
+    pthread_t thread;
+    _Atomic bool stop;
+};
+
+/* Puts that cannot be done in time. */
+static void *impatient(void *arg)
+{
+    enum { N = 64, BYTES = 65536 };
+    struct caller *me = arg;
+    struct tarn_put_options o = {.size = sizeof o, .timeout_ms = 1, .flags = TARN_PUT_REPLACE};
+    char *data = calloc(1, BYTES), keys[N][24];
+    struct tarn_piece piece = {.addr = data, .bytes = BYTES};
+    struct tarn_item items[N];
+    while (!atomic_load(&me->stop)) {
+        for (int i = 0; i < N; i++) {
+            snprintf(keys[i], sizeof keys[i], "impatient-%d", i);
+            items[i] = (struct tarn_item){.key = {keys[i], strlen(keys[i])},
+                                          .pieces = &piece,
+                                          .npieces = 1,
+                                          .tensor = tarn_bytes(BYTES)};
+        }
+        tarn_put(me->client, items, N, &o);
+    }
+    free(data);
+    return NULL;
+}
+
+static void a_short_deadline_sets_no_healthy_node_aside(void **state)
+{
+    struct world *w = *state;
+    struct tarn_client *reader = client_of(w, NULL, NULL);
+    struct caller other = {.client = client_of(w, NULL, NULL)};
+    struct tarn_key key = {"mine", 4};
+    int32_t status;
+    assert_int_equal(pthread_create(&other.thread, NULL, impatient, &other), 0);
+    for (int i = 0; i < 200; i++) {
+        char byte = (char)('A' + i % 50);
+        if (put(other.client, "mine", byte, 100, &on_node[i & 1]))
+            fail_msg("put %d: %s", i, tarn_last_error());
+        assert_holds(reader, "mine", byte);
+        if (i % 10 == 9 && tarn_remove(other.client, &key, 1, &status, 0))
+            fail_msg("remove %d: %s", i, tarn_last_error());
+    }
+    atomic_store(&other.stop, true);
+    pthread_join(other.thread, NULL);
+    tarn_close(other.client);
+    tarn_close(reader);
+    harness_passed(w->h);
+}
+
+/* The node was set aside before, so nothing is sent to it at once. */
+static void a_copy_replaced_on_a_paused_node_is_released_when_it_goes_on(void **state)
+{
+    struct world *w = *state;
+    struct tarn_client *c = client_of(w, NULL, NULL);
+    struct tarn_put_options late = on_node[1];
+    late.timeout_ms = 600;
+    assert_int_equal(put(c, "k", 'a', 100, &on_node[1]), 0);
+    harness_signal(w->nodes[1]->process, SIGSTOP);
+    assert_int_not_equal(put(c, "other", 'x', 100, &late), 0);
+    assert_int_equal(put(c, "k", 'b', 100, &on_node[0]), 0);
+    assert_holds(c, "k", 'b');
+    harness_signal(w->nodes[1]->process, SIGCONT);
+    HARNESS_UNTIL(node_pool_figure(w->nodes[1]->control, "objects") == 0, 8000);
+    assert_holds(c, "k", 'b');
+    tarn_close(c);
+    harness_passed(w->h);
+}
+
+static void a_failed_put_of_replicas_leaves_others_objects_alone(void **state)
+{
+    struct world *w = *state;
+    struct tarn_client *c = client_of(w, NULL, NULL), *other = client_of(w, NULL, NULL);
+    struct tarn_put_session *s = written(c, "k", 'n', &twice);
+    harness_signal(w->nodes[1]->process, SIGSTOP);
+    assert_int_not_equal(tarn_put_commit(s, NULL, 800), 0);
+    /* Its first copy may be stored by now and taken back later; the other's must not go with it. */
+    assert_int_equal(put(other, "k", 'f', 100, &on_node[0]), 0);
+    assert_holds(other, "k", 'f');
+    harness_signal(w->nodes[1]->process, SIGCONT);
+    HARNESS_UNTIL(node_pool_figure(w->nodes[1]->control, "reserved") == 0, 8000);
+    assert_holds(other, "k", 'f');
+    assert_holds(c, "k", 'f');
+    tarn_close(c);
+    tarn_close(other);
+    harness_passed(w->h);
+}
+
+struct commit {
+    struct tarn_put_session *session;
+    int status;
+};
+
+static void *commit_thread(void *arg)
+{
+    struct commit *k = arg;
+    k->status = tarn_put_commit(k->session, NULL, 1200);
+    return NULL;
+}
+
+/* The same, with the other put between the first copy and the end of the failing put. */
+static void taking_a_copy_back_spares_what_has_replaced_it(void **state)
+{
+    struct world *w = *state;
+    struct tarn_client *c = client_of(w, NULL, NULL), *other = client_of(w, NULL, NULL);
+    char key[16];
+    for (int i = 0; i < 4; i++) { /* either node is some key's first */
+        snprintf(key, sizeof key, "k%d", i);
+        struct commit k = {.session = written(c, key, 'n', &twice)};
+        pthread_t t;
+        harness_signal(w->nodes[1]->process, SIGSTOP);
+        pthread_create(&t, NULL, commit_thread, &k);
+        char name[64];
+        snprintf(name, sizeof name, "tarn:default:o:%s", key);
+        uint64_t until = harness_now_ms() + 300;
+        while (harness_redis_integer(w->redis, "EXISTS", name, NULL) != 1 && harness_now_ms() < until)
+            harness_pause();
+        assert_int_equal(put(other, key, 'f', 100, &on_node[0]), 0);
+        pthread_join(t, NULL);
+        assert_int_not_equal(k.status, -1);
+        harness_signal(w->nodes[1]->process, SIGCONT);
+        HARNESS_UNTIL(node_pool_figure(w->nodes[1]->control, "reserved") == 0, 8000);
+        assert_holds(other, key, 'f');
+    }
+    tarn_close(c);
+    tarn_close(other);
+    harness_passed(w->h);
+}
+
+static void a_put_that_timed_out_does_not_appear_later(void **state)
+{
+    struct world *w = *state;
+    struct tarn_client *c = client_of(w, NULL, NULL), *other = client_of(w, NULL, NULL);
+    struct tarn_put_session *s = written(c, "k", 'n', &on_node[1]);
+    char byte;
+    harness_signal(w->nodes[1]->process, SIGSTOP);
+    assert_int_equal(tarn_put_commit(s, NULL, 300), TARN_E_TIMEOUT);
+    harness_signal(w->nodes[1]->process, SIGCONT);
+    HARNESS_UNTIL(node_pool_figure(w->nodes[1]->control, "reserved") == 0, 8000);
+    assert_int_equal(get(other, "k", &byte, 0), TARN_E_NOT_FOUND);
+    assert_int_equal(node_pool_figure(w->nodes[1]->control, "objects"), 0);
+    tarn_close(c);
+    tarn_close(other);
+    harness_passed(w->h);
+}
+
+static void a_commit_read_after_its_deadline_is_refused(void **state)
+{
+    struct world *w = *state;
+    struct node_client n = node_connect(w->nodes[0]->control);
+    struct node_grant g = node_reserve(&n, "absent", "k", 100);
+    char past[24];
+    snprintf(past, sizeof past, "%s", node_deadline(&n, 0));
+    harness_pause();
+    assert_error(harness_command(n.resp, "COMMIT", past, "put", g.pool, g.slot, g.gen, NULL), "TIMEOUT");
+    assert_true(node_pool_figure(w->nodes[0]->control, "reserved") > 0);
+    assert_error(harness_command(n.resp, "COMMIT", node_deadline(&n, 5000), "x", g.pool, g.slot, g.gen, NULL),
+                 "INVALID");
+    freeReplyObject(node_commit(&n, &g, "5000"));
+    assert_int_equal(node_pool_figure(w->nodes[0]->control, "objects"), 1);
+    node_close(&n);
+    harness_passed(w->h);
+}
+
+struct replacer {
+    struct tarn_client *client;
+    pthread_barrier_t *barrier;
+    pthread_t thread;
+    char byte;
+    int status;
+};
+
+enum { ROUNDS = 300 };
+
+static void *replacer_main(void *arg)
+{
+    struct replacer *r = arg;
+    for (int i = 0; i < ROUNDS; i++) {
+        pthread_barrier_wait(r->barrier);
+        r->status = put(r->client, "k", r->byte, 100, &twice);
+        pthread_barrier_wait(r->barrier);
+        pthread_barrier_wait(r->barrier);
+    }
+    return NULL;
+}
+
+static int count_copies(void *arg, const struct tarn_object *o)
+{
+    *(uint32_t *)arg = o->ncopies;
+    return 0;
+}
+
+static void of_two_replacing_puts_one_has_all_its_replicas(void **state)
+{
+    struct world *w = *state;
+    struct tarn_client *reader = client_of(w, NULL, NULL);
+    struct tarn_key key = {"k", 1};
+    pthread_barrier_t barrier;
+    struct replacer r[2] = {{.byte = 'a'}, {.byte = 'b'}};
+    pthread_barrier_init(&barrier, NULL, 3);
+    for (int i = 0; i < 2; i++) {
+        r[i].client = client_of(w, NULL, NULL);
+        r[i].barrier = &barrier;
+        pthread_create(&r[i].thread, NULL, replacer_main, &r[i]);
+    }
+    int failed = 0, short_of = 0;
+    for (int i = 0; i < ROUNDS; i++) {
+        uint32_t copies = 0;
+        pthread_barrier_wait(&barrier);
+        pthread_barrier_wait(&barrier);
+        failed += r[0].status || r[1].status;
+        short_of += tarn_stat(reader, &key, 0, count_copies, &copies) || copies != 2;
+        pthread_barrier_wait(&barrier);
+    }
+    for (int i = 0; i < 2; i++) {
+        pthread_join(r[i].thread, NULL);
+        tarn_close(r[i].client);
+    }
+    pthread_barrier_destroy(&barrier);
+    assert_int_equal(failed, 0);
+    assert_int_equal(short_of, 0);
+    tarn_close(reader);
+    harness_passed(w->h);
+}
+
+static void broken_data_links_leave_nothing_reserved(void **state)
+{
+    struct world *w = *state;
+    struct tarn_client *c = client_of(w, "tcp", "tcp:error=1");
+    for (int i = 0; i < 10; i++)
+        assert_int_not_equal(put(c, "k", 'a', 4096, &on_node[0]), 0);
+    HARNESS_UNTIL(node_pool_figure(w->nodes[0]->control, "reserved") == 0, 5000);
+    tarn_close(c);
+    harness_passed(w->h);
+}
+
+static void *slow_put(void *arg)
+{
+    struct caller *me = arg;
+    struct tarn_put_options o = on_node[1];
+    o.timeout_ms = 1000;
+    put(me->client, "k", 'a', 4 << 20, &o);
+    return NULL;
+}
+
+static void a_node_paused_during_a_put_has_nothing_reserved_when_it_goes_on(void **state)
+{
+    struct world *w = *state;
+    struct caller one = {.client = client_of(w, "tcp", "tcp:delay=500")};
+    pthread_create(&one.thread, NULL, slow_put, &one);
+    HARNESS_UNTIL(node_pool_figure(w->nodes[1]->control, "reserved") > 0, 5000);
+    harness_signal(w->nodes[1]->process, SIGSTOP);
+    pthread_join(one.thread, NULL);
+    harness_signal(w->nodes[1]->process, SIGCONT);
+    HARNESS_UNTIL(node_pool_figure(w->nodes[1]->control, "reserved") == 0, 8000);
+    tarn_close(one.client);
+    harness_passed(w->h);
+}
+
+static void *putter(void *arg)
+{
+    struct caller *me = arg;
+    struct tarn_put_options o = {.size = sizeof o, .flags = TARN_PUT_REPLACE, .timeout_ms = 400};
+    while (!atomic_load(&me->stop))
+        put(me->client, "new", 'x', 100, &o);
+    return NULL;
+}
+
+/* COMMIT waits for Redis: that it takes long says nothing of the node. */
+static void puts_that_wait_for_redis_disturb_no_cached_get(void **state)
+{
+    struct world *w = *state;
+    struct caller other = {.client = client_of(w, "tcp", NULL)};
+    char byte;
+    assert_int_equal(put(other.client, "cached", 'q', 100, &on_node[0]), 0);
+    assert_holds(other.client, "cached", 'q');
+    harness_signal(w->redis->process, SIGSTOP);
+    pthread_create(&other.thread, NULL, putter, &other);
+    int failed = 0;
+    for (uint64_t end = harness_now_ms() + 2000; harness_now_ms() < end;)
+        failed += get(other.client, "cached", &byte, 500) != 0;
+    atomic_store(&other.stop, true);
+    harness_signal(w->redis->process, SIGCONT);
+    pthread_join(other.thread, NULL);
+    assert_int_equal(failed, 0);
+    tarn_close(other.client);
+    harness_passed(w->h);
+}
+
+static void a_node_back_after_its_record_expired_takes_the_first_put(void **state)
+{
+    struct world *w = *state;
+    struct tarn_client *c = client_of(w, "tcp", NULL);
+    struct tarn_put_options late = on_node[1];
+    char byte;
+    late.timeout_ms = 600;
+    assert_int_equal(put(c, "b", 'b', 100, &on_node[1]), 0);
+    harness_signal(w->nodes[1]->process, SIGSTOP);
+    assert_int_not_equal(put(c, "b2", 'b', 100, &late), 0);
+    HARNESS_UNTIL(harness_redis_integer(w->redis, "EXISTS", "tarn:default:node:node1", NULL) == 0, 15000);
+    assert_int_not_equal(get(c, "b", &byte, 500),
+                         0); /* it asks the directory, which no longer has the node */
+    harness_signal(w->nodes[1]->process, SIGCONT);
+    HARNESS_UNTIL(harness_redis_integer(w->redis, "EXISTS", "tarn:default:node:node1", NULL) == 1, 15000);
+    if (put(c, "b3", 'c', 100, &on_node[1]))
+        fail_msg("put: %s", tarn_last_error());
+    tarn_close(c);
+    harness_passed(w->h);
+}
+
+/* By its record the node is on another host; here its path leads to a program that says nothing. */
+static void a_foreign_unix_path_does_not_hide_a_node(void **state)
+{
+    struct world *w = *state;
+    struct harness_node *n = harness_node_start(w->h, "far", w->redis, "--pool", "cpu0:bytes=16M",
+                                                "--heartbeat-ms", "60000", NULL);
+    struct sockaddr_un a = {.sun_family = AF_UNIX};
+    snprintf(a.sun_path, sizeof a.sun_path, "%s", harness_path(w->h, "silent.sock"));
+    int s = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_int_equal(bind(s, (const struct sockaddr *)&a, sizeof a), 0);
+    assert_int_equal(listen(s, 16), 0);
+    freeReplyObject(harness_redis_call(w->redis, "HSET", "tarn:default:node:far", "hostid", "another", "unix",
+                                       a.sun_path, NULL));
+    struct tarn_client *c = client_of(w, NULL, NULL);
+    struct tarn_put_options far = {.size = sizeof far, .place = "far", .timeout_ms = 2000};
+    if (put(c, "k", 'k', 100, &far))
+        fail_msg("put: %s", tarn_last_error());
+    assert_holds(c, "k", 'k');
+    tarn_close(c);
+    close(s);
+    freeReplyObject(harness_call(n->control, "PING", NULL));
+    harness_passed(w->h);
+}
+
+#define CASE(fn_) cmocka_unit_test_setup_teardown(fn_, start, stop)
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        CASE(a_short_deadline_sets_no_healthy_node_aside),
+        CASE(a_copy_replaced_on_a_paused_node_is_released_when_it_goes_on),
+        CASE(a_failed_put_of_replicas_leaves_others_objects_alone),
+        CASE(taking_a_copy_back_spares_what_has_replaced_it),
+        CASE(a_put_that_timed_out_does_not_appear_later),
+        CASE(a_commit_read_after_its_deadline_is_refused),
+        CASE(of_two_replacing_puts_one_has_all_its_replicas),
+        CASE(broken_data_links_leave_nothing_reserved),
+        CASE(a_node_paused_during_a_put_has_nothing_reserved_when_it_goes_on),
+        CASE(puts_that_wait_for_redis_disturb_no_cached_get),
+        CASE(a_node_back_after_its_record_expired_takes_the_first_put),
+        CASE(a_foreign_unix_path_does_not_hide_a_node),
+    };
+    if (argc > 1)
+        cmocka_set_test_filter(argv[1]);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

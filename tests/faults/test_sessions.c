@@ -1,0 +1,426 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Sessions when clients do what they should not, or cannot be seen well: processes of other PID
+ * namespaces, clients that come and go, children that inherit, strangers, and commits that meet the
+ * node's end. The node stands, and keeps nothing longer than it must.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "tests/node_client.h"
+#include <tarn/tarn.h>
+
+#define SESSIONS_MAX 256 /* of one process, as in docs/security.md */
+
+static void unix_address(const char *path, char out[160])
+{
+    snprintf(out, 160, "unix:%s", path);
+}
+
+static struct tarn_resp *join(const char *address, const char *session)
+{
+    struct tarn_resp *r = harness_connect(address);
+    redisReply *reply = harness_command(r, "HELLO", "1", session, NULL);
+    if (reply->type != REDIS_REPLY_ARRAY)
+        fail_msg("HELLO: %s", reply->str);
+    freeReplyObject(reply);
+    return r;
+}
+
+/* What is received is closed again. */
+static void attach(struct tarn_resp *r, const char *access)
+{
+    int fds[TARN_RESP_FDS_MAX];
+    redisReply *reply = harness_command(r, "ATTACH", "shm", access, NULL);
+    if (reply->type != REDIS_REPLY_ARRAY)
+        fail_msg("ATTACH: %s", reply->str);
+    int n = tarn_resp_take_fds(r, fds, TARN_RESP_FDS_MAX);
+    assert_int_equal(n, reply->element[1]->integer);
+    for (int i = 0; i < n; i++)
+        close(fds[i]);
+    freeReplyObject(reply);
+}
+
+static int figure(const char *address, const char *name)
+{
+    return atoi(node_info(address, name));
+}
+
+/* --- processes that cannot be seen -------------------------------------------------------------- */
+
+/* A node in a PID namespace of its own, where this program and its children have no number. NULL: not
+ * permitted. */
+static struct harness_process *hidden_node(struct node_world *w, char control[64], char path[128])
+{
+    const char *build = getenv("TARN_BUILD");
+    char program[256], redis[200];
+    struct harness_process *probe;
+    if (harness_run(w->h, &probe, "unshare", "--pid", "--fork", "--kill-child", "true", NULL))
+        return NULL;
+    snprintf(program, sizeof(program), "%s/tarnd", build ? build : "build");
+    snprintf(redis, sizeof(redis), "%s", w->redis->url);
+    snprintf(path, 128, "%s", harness_path(w->h, "hidden.sock"));
+    const char *argv[] = {"unshare", "--pid",   "--fork", "--kill-child", program,         "--id",
+                          "hidden",  "--unix",  path,     "--listen",     "127.0.0.1:0",   "--data-port",
+                          "0",       "--redis", redis,    "--pool",       "cpu0:bytes=1M", NULL};
+    struct harness_process *p = harness_spawn(w->h, "hidden", argv);
+    const char *line = harness_wait_line(p, "tarnd ready ", HARNESS_TIMEOUT_MS);
+    assert_non_null(line);
+    const char *at = strstr(line, " control=");
+    assert_non_null(at);
+    snprintf(control, 64, "%.*s", (int)strcspn(at + 9, " "), at + 9);
+    return p;
+}
+
+static _Noreturn void hold_connections(const char *address, int ready_fd)
+{
+    char session[17];
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    snprintf(session, sizeof(session), "%x", (unsigned)getpid());
+    for (int i = 0; i < 4; i++)
+        join(address, session);
+    attach(join(address, session), "r");
+    if (write(ready_fd, "x", 1) != 1)
+        _exit(1);
+    for (;;)
+        pause();
+}
+
+/* Their number is 0, each time anew, and no two of them are the same process. */
+static void clients_of_another_pid_namespace_come_and_go(void **state)
+{
+    struct node_world *w = *state;
+    char control[64], path[128], address[160], byte;
+    struct harness_process *node = hidden_node(w, control, path);
+    if (!node)
+        harness_skip("namespaces", "unshare --pid is not permitted here");
+    unix_address(path, address);
+    for (int i = 0; i < 3; i++) {
+        int fds[2];
+        assert_int_equal(pipe2(fds, O_CLOEXEC), 0);
+        pid_t pid = fork();
+        if (pid == 0)
+            hold_connections(address, fds[1]);
+        close(fds[1]);
+        assert_int_equal(read(fds[0], &byte, 1), 1);
+        close(fds[0]);
+        assert_int_equal(figure(control, "sessions"), 1);
+        char session[17];
+        snprintf(session, sizeof(session), "%x", (unsigned)pid);
+        assert_error(harness_call(address, "HELLO", "1", session, NULL), "AUTH");
+        kill(pid, SIGKILL);
+        waitpid(pid, NULL, 0);
+        HARNESS_UNTIL(figure(control, "sessions") + figure(control, "sessions_lingering") == 0, 5000);
+    }
+    harness_kill(node); /* unshare heeds nothing else */
+    harness_passed(w->h);
+}
+
+/* --- clients that come and go ------------------------------------------------------------------- */
+
+static struct tarn_client *client_of(const struct node_world *w)
+{
+    struct tarn_options o = {.size = sizeof(o), .redis = w->redis->url};
+    struct tarn_client *c;
+    if (tarn_open(&o, &c))
+        fail_msg("open: %s", tarn_last_error());
+    return c;
+}
+
+static void client_put(struct tarn_client *c, const char *key)
+{
+    char data[4096] = {1};
+    struct tarn_piece piece = {.addr = data, .bytes = sizeof(data)};
+    struct tarn_item item = {
+        .key = {key, strlen(key)}, .pieces = &piece, .npieces = 1, .tensor = tarn_bytes(sizeof(data))};
+    struct tarn_put_options o = {.size = sizeof(o), .flags = TARN_PUT_REPLACE};
+    if (tarn_put(c, &item, 1, &o))
+        fail_msg("put: %s", tarn_last_error());
+}
+
+static void closed_clients_leave_no_session_behind(void **state)
+{
+    struct node_world *w = *state;
+    for (int i = 0; i < SESSIONS_MAX + 20; i++) {
+        struct tarn_client *c = client_of(w);
+        client_put(c, "k");
+        tarn_close(c);
+    }
+    HARNESS_UNTIL(figure(w->node->control, "sessions") + figure(w->node->control, "sessions_lingering") == 0,
+                  5000);
+    harness_passed(w->h);
+}
+
+static void a_process_has_so_many_sessions_and_no_more(void **state)
+{
+    struct node_world *w = *state;
+    char address[160], session[17];
+    unix_address(w->node->unix_path, address);
+    for (int i = 1; i <= SESSIONS_MAX; i++) {
+        snprintf(session, sizeof(session), "%x", i);
+        struct tarn_resp *r = join(address, session);
+        attach(r, "r");
+        tarn_resp_free(r);
+    }
+    HARNESS_UNTIL(figure(w->node->control, "sessions_lingering") == SESSIONS_MAX, 5000);
+    assert_error(harness_call(address, "HELLO", "1", "ffff", NULL), "BUSY");
+    assert_int_equal(figure(w->node->control, "sessions_lingering"), SESSIONS_MAX);
+    /* Coming back under a number one has is no new session; going in order ends it. */
+    struct tarn_resp *r = join(address, "7");
+    freeReplyObject(harness_command(r, "QUIT", NULL));
+    tarn_resp_free(r);
+    HARNESS_UNTIL(figure(w->node->control, "sessions_lingering") == SESSIONS_MAX - 1, 5000);
+    tarn_resp_free(join(address, "ffff"));
+    harness_passed(w->h);
+}
+
+static void attach_after_quit_takes_the_promise_back(void **state)
+{
+    struct node_world *w = *state;
+    char address[160];
+    unix_address(w->node->unix_path, address);
+    struct tarn_resp *r = join(address, "5"), *other = join(address, "5");
+    freeReplyObject(harness_command(other, "QUIT", NULL));
+    tarn_resp_free(other);
+    attach(r, "r");
+    tarn_resp_free(r);
+    HARNESS_UNTIL(figure(w->node->control, "sessions_lingering") == 1, 5000);
+    harness_passed(w->h);
+}
+
+/* --- children ----------------------------------------------------------------------------------- */
+
+/* In a child: attaches to write, leaves the connection to its own child, and ends. */
+static _Noreturn void leave_to_a_child(const char *address, int said_fd)
+{
+    char byte;
+    struct node_client c = node_connect(address);
+    attach(c.resp, "w");
+    node_reserve(&c, "absent", "late", 1000);
+    pid_t pid = fork();
+    if (pid > 0)
+        _exit(0);
+    prctl(PR_SET_PDEATHSIG, 0);
+    struct pollfd end = {.fd = tarn_resp_fd(c.resp), .events = POLLIN};
+    bool ended = poll(&end, 1, HARNESS_TIMEOUT_MS) == 1 && recv(end.fd, &byte, 1, 0) == 0;
+    _exit(write(said_fd, ended ? "e" : "?", 1) != 1);
+}
+
+static void connections_end_with_the_process_that_attached(void **state)
+{
+    struct node_world *w = *state;
+    char address[160], byte = 0;
+    int fds[2];
+    unix_address(w->node->unix_path, address);
+    assert_int_equal(pipe2(fds, O_CLOEXEC), 0);
+    pid_t pid = fork();
+    if (pid == 0)
+        leave_to_a_child(address, fds[1]);
+    close(fds[1]);
+    assert_int_equal(waitpid(pid, NULL, 0), pid);
+    assert_int_equal(read(fds[0], &byte, 1), 1);
+    assert_int_equal(byte, 'e');
+    close(fds[0]);
+    assert_int_equal(figure(w->node->control, "sessions"), 0);
+    assert_int_equal(node_pool_figure(w->node->control, "reserved"), 0);
+    harness_passed(w->h);
+}
+
+static void children_do_not_inherit_mapped_pools(void **state)
+{
+    struct node_world *w = *state;
+    struct tarn_client *c = client_of(w);
+    struct tarn_view v;
+    int status;
+    unsigned char there;
+    client_put(c, "k");
+    if (tarn_view(c, &(struct tarn_key){"k", 1}, 0, &v))
+        fail_msg("view: %s", tarn_last_error());
+    uintptr_t page = (uintptr_t)v.addr & ~((uintptr_t)sysconf(_SC_PAGESIZE) - 1);
+    assert_int_equal(mincore((void *)page, 1, &there), 0);
+    pid_t pid = fork();
+    if (pid == 0)
+        _exit(mincore((void *)page, 1, &there) == 0 ? 1 : errno == ENOMEM ? 0 : 2);
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_int_equal(status, 0);
+    tarn_release(c, &v);
+    tarn_close(c);
+    harness_passed(w->h);
+}
+
+/* --- strangers ---------------------------------------------------------------------------------- */
+
+static int raw_connect(const char *address)
+{
+    struct tarn_addr a;
+    int fd;
+    assert_int_equal(tarn_addr_parse(address, "address", &a), 0);
+    assert_int_equal(tarn_net_connect(&a, tarn_deadline(5000), &fd), 0);
+    return fd;
+}
+
+/* Sends all, or as much as the node takes; false when it closes or does not take it in time. */
+static bool send_all(int fd, const char *data, size_t bytes)
+{
+    uint64_t deadline = tarn_deadline(HARNESS_TIMEOUT_MS);
+    while (bytes) {
+        ssize_t n = send(fd, data, bytes, MSG_NOSIGNAL);
+        if (n < 0 && (errno != EAGAIN || tarn_net_wait(fd, 4 /* POLLOUT */, deadline)))
+            return false;
+        data += n > 0 ? n : 0;
+        bytes -= n > 0 ? (size_t)n : 0;
+    }
+    return true;
+}
+
+static void expect_refused(const char *address, const char *request)
+{
+    char out[512] = "";
+    size_t got = 0;
+    ssize_t n = 1;
+    int fd = raw_connect(address);
+    assert_true(send_all(fd, request, strlen(request)));
+    while (n > 0 && got < sizeof(out) - 1) {
+        assert_int_equal(tarn_net_wait(fd, 1 /* POLLIN */, tarn_deadline(5000)), 0);
+        n = recv(fd, out + got, sizeof(out) - 1 - got, 0);
+        got += n > 0 ? (size_t)n : 0;
+    }
+    out[got] = 0;
+    assert_prefix(out, "-PROTOCOL");
+    close(fd);
+}
+
+static void strangers_get_little_room_and_no_time(void **state)
+{
+    struct node_world *w = *state;
+    struct harness_node *n =
+        harness_node_start(w->h, "locked", w->redis, "--pool", "p:bytes=1M", "--secret", "s3cret", NULL);
+    expect_refused(n->control, "*2\r\n$4\r\nPING\r\n$16000000\r\n");
+    expect_refused(n->control, "*17\r\n");
+    /* Who has only said something counts as silent: it is not among the connections that may stay. */
+    struct tarn_resp *stranger = harness_connect(n->control), *c = harness_connect(n->control);
+    freeReplyObject(harness_command(stranger, "PING", NULL));
+    freeReplyObject(harness_command(c, "AUTH", "s3cret", NULL));
+    redisReply *list = harness_command(c, "CLIENT", "LIST", NULL);
+    assert_int_equal(list->type, REDIS_REPLY_STRING);
+    assert_non_null(strstr(list->str, "cmd=CLIENT"));
+    assert_null(strstr(list->str, "cmd=PING"));
+    freeReplyObject(list);
+    /* A session may send large requests, also right behind its HELLO. */
+    static char large[1 << 20];
+    memset(large, 'x', sizeof(large) - 1);
+    const char *hello[] = {"HELLO", "1", "5", "s3cret"}, *ping[] = {"PING", large};
+    assert_int_equal(tarn_resp_append(stranger, 4, hello, NULL), 0);
+    assert_int_equal(tarn_resp_append(stranger, 2, ping, NULL), 0);
+    for (int i = 0; i < 2; i++) {
+        redisReply *reply;
+        assert_int_equal(tarn_resp_read(stranger, tarn_deadline(HARNESS_TIMEOUT_MS), &reply), 0);
+        assert_int_equal(reply->type, i ? REDIS_REPLY_STRING : REDIS_REPLY_ARRAY);
+        freeReplyObject(reply);
+    }
+    tarn_resp_free(stranger);
+    tarn_resp_free(c);
+    harness_passed(w->h);
+}
+
+/* 20 x 15 MiB that never become requests: more than the node keeps of them. */
+static void unfinished_requests_take_bounded_memory(void **state)
+{
+    enum { N = 20, BYTES = 15 << 20 };
+    struct node_world *w = *state;
+    static const char begin[] =
+        "*3\r\n$5\r\nHELLO\r\n$1\r\n1\r\n$1\r\n1\r\n*2\r\n$4\r\nPING\r\n$16000000\r\n";
+    char *data = malloc(BYTES), out[512];
+    int fds[N], refused = 0;
+    memset(data, 'x', BYTES);
+    for (int i = 0; i < N; i++) {
+        fds[i] = raw_connect(w->node->control);
+        if (!send_all(fds[i], begin, sizeof(begin) - 1) || !send_all(fds[i], data, BYTES))
+            refused++;
+    }
+    free(data);
+    if (!refused) {
+        /* All was taken by the kernel; the last ones' answers end with the refusal. */
+        assert_int_equal(tarn_net_wait(fds[N - 1], 1 /* POLLIN */, tarn_deadline(5000)), 0);
+        ssize_t n;
+        while ((n = recv(fds[N - 1], out, sizeof(out), 0)) > 0 || (n < 0 && errno == EAGAIN))
+            assert_int_equal(tarn_net_wait(fds[N - 1], 1, tarn_deadline(5000)), 0);
+    }
+    freeReplyObject(harness_call(w->node->control, "PING", NULL));
+    for (int i = 0; i < N; i++)
+        close(fds[i]);
+    /* What they held is free again. */
+    HARNESS_UNTIL(figure(w->node->control, "sessions") == 0, 5000);
+    struct node_client c = node_connect(w->node->control);
+    assert_string_equal(node_put(&c, "absent", "after", 100), "");
+    node_close(&c);
+    harness_passed(w->h);
+}
+
+/* --- the node's end ----------------------------------------------------------------------------- */
+
+static bool was_heard(const char *address, const char *command)
+{
+    char want[32];
+    redisReply *list = harness_call(address, "CLIENT", "LIST", NULL);
+    snprintf(want, sizeof(want), "cmd=%s", command);
+    bool heard = strstr(list->str, want) != NULL;
+    freeReplyObject(list);
+    return heard;
+}
+
+static void a_commit_under_way_at_the_end_leaves_no_record(void **state)
+{
+    struct node_world *w = *state;
+    struct harness_node *n = harness_node_start(w->h, "ending", w->redis, "--pool", "cpu0:bytes=1M",
+                                                "--drain-timeout-ms", "100", NULL);
+    int status;
+    struct node_client c = node_connect(n->control);
+    assert_string_equal(node_put(&c, "absent", "warm", 100), "");
+    struct node_grant g = node_reserve(&c, "absent", "k", 100);
+    harness_signal(w->redis->process, SIGSTOP);
+    pid_t pid = fork();
+    if (pid == 0)
+        _exit(node_commit(&c, &g, "5000")->type == REDIS_REPLY_ERROR ? 0 : 1);
+    HARNESS_UNTIL(was_heard(n->control, "COMMIT"), 5000);
+    harness_signal(n->process, SIGTERM);
+    HARNESS_UNTIL(strstr(harness_log(n->process), "given up"), 5000);
+    harness_signal(w->redis->process, SIGCONT);
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_int_equal(status, 0);
+    node_close(&c);
+    assert_int_equal(harness_wait(n->process, HARNESS_TIMEOUT_MS), 0);
+    assert_false(node_world_has(w, "k"));
+    assert_false(node_world_has(w, "warm"));
+    harness_passed(w->h);
+}
+
+#define WITH_NODE(test_) cmocka_unit_test_setup_teardown(test_, node_world_with_node, node_world_end)
+#define WITH_REDIS(test_) cmocka_unit_test_setup_teardown(test_, node_world, node_world_end)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        WITH_REDIS(clients_of_another_pid_namespace_come_and_go),
+        WITH_NODE(closed_clients_leave_no_session_behind),
+        WITH_NODE(a_process_has_so_many_sessions_and_no_more),
+        WITH_NODE(attach_after_quit_takes_the_promise_back),
+        WITH_NODE(connections_end_with_the_process_that_attached),
+        WITH_NODE(children_do_not_inherit_mapped_pools),
+        WITH_REDIS(strangers_get_little_room_and_no_time),
+        WITH_NODE(unfinished_requests_take_bounded_memory),
+        WITH_REDIS(a_commit_under_way_at_the_end_leaves_no_record),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
