@@ -98,6 +98,10 @@ static int reserve_args(struct tarn_put *p, struct tarn_chunk *c, struct tarn_re
 static int send_reserve(struct tarn_put *p, struct tarn_chunk *c, struct tarn_put_node *node)
 {
     struct tarn_words a;
+    if (node->reserve && node->reserve->owed) {
+        tarn_call_give(node->reserve);
+        node->reserve = NULL;
+    }
     int rc = node->reserve ? 0 : tarn_call_take(node->remote, false, patience(p), &p->stop, &node->reserve);
 
     if (rc == 0)
@@ -199,19 +203,24 @@ static void reserve_failed(struct tarn_put *p, struct tarn_chunk *c, struct tarn
     refuse_all(p, c, r, TARN_TARGET_ASKED, rc);
 }
 
+static bool any_reserving(const struct tarn_put *p)
+{
+    for (uint32_t k = 0; k < p->nnodes; k++)
+        if (p->nodes[k].reserving)
+            return true;
+    return false;
+}
+
+/* Asking again may send: no answer may be left unread, it would be taken for the next command's. */
 void tarn_chunk_granted(struct tarn_put *p, struct tarn_chunk *c)
 {
-    bool more = true;
-
-    while (more) {
-        more = false;
+    do {
         for (uint32_t k = 0; k < p->nnodes; k++) {
             struct tarn_put_node *node = &p->nodes[k];
             redisReply *reply;
             if (!node->reserving)
                 continue;
             node->reserving = false;
-            more = true;
             int rc = tarn_call_reply(node->reserve, patience(p), &p->stop, &reply);
             if (rc != 0) {
                 reserve_failed(p, c, node, rc);
@@ -221,7 +230,7 @@ void tarn_chunk_granted(struct tarn_put *p, struct tarn_chunk *c)
             freeReplyObject(reply);
         }
         tarn_chunk_ask(p, c);
-    }
+    } while (any_reserving(p));
 }
 
 /* --- ABORT -------------------------------------------------------------------------------------- */
