@@ -10,6 +10,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
@@ -135,6 +136,12 @@ static void free_port_is_reported(void **state)
 
 static void by_name(void **state)
 {
+    struct addrinfo *found;
+    if (getaddrinfo("localhost", NULL, NULL, &found)) {
+        print_message("SKIP: resolver: this machine does not know \"localhost\" (/etc/hosts)\n");
+        skip();
+    }
+    freeaddrinfo(found);
     struct tarn_addr a;
 
     (void)state;
