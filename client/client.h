@@ -84,6 +84,20 @@ static inline bool tarn_loc_same(const struct tarn_loc *a, const struct tarn_loc
     return a->remote == b->remote && a->pool == b->pool && a->slot == b->slot && a->gen == b->gen;
 }
 
+/* The work that gets `bytes` bytes of an item from there. flags: TARN_GET_*. */
+static inline struct tarn_work tarn_work_of(const struct tarn_item *item, const struct tarn_loc *l, uint64_t bytes,
+                                            uint32_t flags)
+{
+    return (struct tarn_work){.pool = l->pool,
+                              .slot = l->slot,
+                              .gen = l->gen,
+                              .offset = l->offset + item->offset,
+                              .bytes = bytes,
+                              .pieces = item->pieces,
+                              .npieces = item->npieces,
+                              .touch = !(flags & TARN_GET_NO_TOUCH)};
+}
+
 /* Where an object is, for this client. Copied by value, up to the last location in use. */
 struct tarn_desc {
     struct tarn_tensor tensor;

@@ -126,14 +126,7 @@ static int get_now(struct tarn_get *g, size_t i)
     struct tarn_linked *linked = enter_best(c, &d, stripe, &l, &t);
     if (!linked)
         return TARN_INPROGRESS;
-    struct tarn_work w = {.pool = l->pool,
-                          .slot = l->slot,
-                          .gen = l->gen,
-                          .offset = l->offset + item->offset,
-                          .bytes = bytes,
-                          .pieces = item->pieces,
-                          .npieces = item->npieces,
-                          .touch = !(g->flags & TARN_GET_NO_TOUCH)};
+    struct tarn_work w = tarn_work_of(item, l, bytes, g->flags);
     rc = linked->ops->get(linked->link, &w);
     tarn_shared_leave(l->remote, t, false, stripe);
     if (rc != 0 || w.status != 0)

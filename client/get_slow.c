@@ -261,14 +261,7 @@ static void launch(struct batch *b, struct job *j, bool more, uint64_t bytes)
     uint64_t now = tarn_now_ns(), left = j->get->deadline_ns > now ? j->get->deadline_ns - now : 0;
     struct tarn_transfer *x = &j->x;
 
-    x->work = (struct tarn_work){.pool = l->pool,
-                                 .slot = l->slot,
-                                 .gen = l->gen,
-                                 .offset = l->offset + item->offset,
-                                 .bytes = bytes,
-                                 .pieces = item->pieces,
-                                 .npieces = item->npieces,
-                                 .touch = !(j->get->flags & TARN_GET_NO_TOUCH)};
+    x->work = tarn_work_of(item, l, bytes, j->get->flags);
     x->deadline_ns = j->get->deadline_ns;
     x->patience_ns = !more ? UINT64_MAX : left / 2 < TARN_PATIENCE_NS ? left / 2 : TARN_PATIENCE_NS;
     x->stop = j->get->stop;
