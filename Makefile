@@ -86,7 +86,7 @@ endif
 # Test programs may use every module; the harness starts real nodes and a real Redis for them.
 vpath test_%.c tests/unit tests/conformance tests/integration tests/faults
 test_objs := $(call obj,$(filter-out server/main.c,$(node_src)) $(loop_src) $(file_src) $(wildcard tests/*.c) client/bench_stats.c)
-LDFLAGS_test_no_copy := -Wl,--wrap=sendmsg,--wrap=recvmsg,--wrap=send,--wrap=recv
+LDFLAGS_test_no_copy := -Wl,--wrap=sendmsg,--wrap=recvmsg,--wrap=send,--wrap=recv,--wrap=__recv_chk
 define test_rule
 $(B)/tests/$(basename $(notdir $(1))): $(call obj,$(1)) $(test_objs) $(B)/libtarn.a
 	@mkdir -p $$(@D)

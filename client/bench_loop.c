@@ -210,18 +210,21 @@ static void loop_close(void *arg)
     free(p);
 }
 
-/* One after the other, whatever the depth: no row needs more. */
+/* All payloads, then all answers, which are too small to fill a buffer. */
 static int loop_put_op(void *arg, uint32_t thread, size_t i)
 {
     struct loop_peer *p = arg;
+    size_t first = i * p->load->depth, end = first + p->load->depth;
     int rc = 0;
 
-    for (size_t k = i * p->load->depth; rc == 0 && k < (i + 1) * p->load->depth; k++) {
+    for (size_t k = first; rc == 0 && k < end; k++) {
         struct frame f = {.op = ASK_PUT, .offset = k * p->load->bytes, .bytes = p->load->bytes};
         struct iovec v[2] = {{&f, sizeof f}, {bench_load_pieces(p->load, k)->addr, f.bytes}};
         rc = transfer(p->fds[thread], v, 2, true);
-        if (rc == 0)
-            rc = receive_all(p->fds[thread], &f, sizeof f);
+    }
+    for (size_t k = first; rc == 0 && k < end; k++) {
+        struct frame answer;
+        rc = receive_all(p->fds[thread], &answer, sizeof answer);
     }
     return rc;
 }

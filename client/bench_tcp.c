@@ -103,12 +103,12 @@ static int put_contestants(struct tcp_bench *b, struct bench_row *r, struct benc
     return rc ? rc : bench_add_peers(b->e, r, true, true, l);
 }
 
-static int put_row(struct tcp_bench *b, uint64_t bytes)
+static int put_row(struct tcp_bench *b, uint64_t bytes, uint32_t depth)
 {
     struct bench_row *r = bench_row_new("tcp_put", "", bytes);
     struct bench_load *l = NULL;
     struct bench_objects *o = NULL;
-    int rc = r ? bench_load_new(bytes, 1, 1, 1, bench_load_ops(bytes, 1, 1), &l) : TARN_E_NO_MEMORY;
+    int rc = r ? bench_load_new(bytes, 1, depth, 1, bench_load_ops(bytes, depth, 1), &l) : TARN_E_NO_MEMORY;
 
     if (rc == 0)
         rc = bench_objects_new(b->c, b->viewer, "put", l, &o);
@@ -137,7 +137,9 @@ static int rows(struct tcp_bench *b)
     if (rc == 0)
         rc = get_row(b, 4 << 20, 1, 8);
     for (size_t i = 0; rc == 0 && i < n; i++)
-        rc = put_row(b, sizes[i]);
+        rc = put_row(b, sizes[i], 1);
+    for (size_t i = 0; rc == 0 && sizes[i] <= 4 << 20; i++)
+        rc = put_row(b, sizes[i], 16);
     return rc;
 }
 

@@ -179,6 +179,19 @@ static int unknown(const char *name)
     return cli_exit_status(TARN_E_INVALID);
 }
 
+/* Prints the text and returns the exit status. */
+static int finish(struct tarn_buf *text)
+{
+    struct cli c = {.name = "tarn"};
+    int rc = cli_print(text);
+
+    if (rc == 0 && fflush(stdout) != 0)
+        rc = tarn_fail(TARN_E_SYSTEM, "standard output: %m");
+    if (rc != 0)
+        cli_error(&c, rc, "%s", tarn_last_error());
+    return cli_exit_status(rc);
+}
+
 /* tarn help [COMMAND] */
 static int help(int argc, char **argv)
 {
@@ -191,12 +204,12 @@ static int help(int argc, char **argv)
         tarn_options_help(command->program, &text);
     else
         cli_overview(&text);
-    return cli_exit_status(cli_print(&text));
+    return finish(&text);
 }
 
-static int version(void)
+static void version(struct tarn_buf *text)
 {
-    return printf("tarn %s\n", tarn_version()) < 0 || fflush(stdout) != 0;
+    tarn_buf_printf(text, "tarn %s\n", tarn_version());
 }
 
 static int document(void (*make)(struct tarn_buf *))
@@ -204,7 +217,7 @@ static int document(void (*make)(struct tarn_buf *))
     struct tarn_buf text = {0};
 
     make(&text);
-    return cli_exit_status(cli_print(&text));
+    return finish(&text);
 }
 
 int main(int argc, char **argv)
@@ -222,7 +235,7 @@ int main(int argc, char **argv)
     if (strcmp(name, "help") == 0 || strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0)
         return help(argc - 1, argv + 1);
     if (strcmp(name, "--version") == 0 || strcmp(name, "-V") == 0 || strcmp(name, "version") == 0)
-        return version();
+        return document(version);
     if (strcmp(name, "--man") == 0)
         return document(cli_man);
     if (strcmp(name, "--markdown") == 0)

@@ -83,7 +83,8 @@ struct cli_common {
          .unit = "MS", \
          .help = "Deadline of each request, to which a second is added for every 64 MiB that it moves."}, \
         CLI_FLAG("json", 'j', CLI_COMMON(json), "Print JSON for programs."), \
-        CLI_FLAG("quiet", 'q', CLI_COMMON(quiet), "Print nothing when all went well, and no progress."), \
+        CLI_FLAG("quiet", 'q', CLI_COMMON(quiet), \
+                 "Show no progress; put, get, rm and doctor print nothing when all went well."), \
         CLI_FLAG("help", 'h', CLI_COMMON(help), "Print this text.")
 
 #define CLI_COUNT(array_) (sizeof(array_) / sizeof(array_)[0])
@@ -168,8 +169,9 @@ void cli_table_print(struct cli_table *t, bool coloured, struct tarn_buf *out);
 
 /* Whether standard output likes colours: a terminal, and NO_COLOR is not set. */
 bool cli_coloured(void);
-/* "[#####-----]  50%" */
-void cli_fill_bar(uint64_t used, uint64_t total, char out[40]);
+#define CLI_BAR_MAX 20
+/* "[#####-----]  50%", with a bar of this width */
+void cli_fill_bar(uint64_t used, uint64_t total, size_t width, char out[40]);
 /* "3d 4h", "12.3 s" */
 void cli_age_format(uint64_t ms, char out[16]);
 /* "f32[2,3]" */

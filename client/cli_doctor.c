@@ -33,7 +33,7 @@ static const struct {
 struct doctor {
     struct cli *c;
     struct cli_table table;
-    struct tarn_buf remedies;
+    struct tarn_buf needed, optional; /* what to do */
     json_t *checks;
     size_t missing;
     uint64_t deadline_ns;
@@ -57,7 +57,7 @@ static void check(struct doctor *d, const char *name, enum state state, const ch
     cli_cell(&d->table, "%s", needed);
     cli_cell(&d->table, "%s", found);
     if (state != GOOD)
-        tarn_buf_printf(&d->remedies, "  %s: %s\n", name, remedy);
+        tarn_buf_printf(state == MISSING ? &d->needed : &d->optional, "  %s: %s\n", name, remedy);
     json_array_append_new(d->checks, json_pack("{s:s, s:s, s:s, s:s, s:s?}", "name", name, "state",
                                                states[state].name, "needed", needed, "found", found, "remedy",
                                                state == GOOD ? NULL : remedy));
@@ -114,25 +114,27 @@ static void check_memory(struct doctor *d)
     uint64_t available = meminfo("MemAvailable"), huge = meminfo("HugePages_Total");
     uint64_t huge_free = meminfo("HugePages_Free"), huge_bytes = meminfo("Hugepagesize");
     struct statvfs s;
-    char text[16], free_text[16];
+    char text[16], free_text[16], pages[48] = "none";
 
     tarn_size_format(available, text);
     check(d, "memory", available >= 256 << 20 ? GOOD : OPTIONAL, "256 MiB available",
           "give tarnd smaller pools", "%s available", text);
     tarn_size_format(huge * huge_bytes, text);
     tarn_size_format(huge_free * huge_bytes, free_text);
-    check(d, "huge pages", huge ? GOOD : OPTIONAL, "none",
-          "large pools have fewer TLB misses on huge pages: sysctl vm.nr_hugepages=N, N times 2 MiB",
-          "%s, %s free", text, free_text);
+    if (huge)
+        snprintf(pages, sizeof pages, "%s, %s free", text, free_text);
+    check(d, "huge pages", huge ? GOOD : OPTIONAL, "for speed",
+          "large pools have fewer TLB misses on huge pages: sysctl vm.nr_hugepages=N, N times 2 MiB", "%s",
+          pages);
     if (statvfs("/dev/shm", &s) != 0) {
-        check(d, "/dev/shm", OPTIONAL, "none",
+        check(d, "/dev/shm", OPTIONAL, "by others",
               "other programs' shared memory (NCCL, PyTorch) needs it: mount a tmpfs", "not there");
         return;
     }
     uint64_t shm = (uint64_t)s.f_blocks * s.f_frsize;
     tarn_size_format(shm, text);
     tarn_size_format((uint64_t)s.f_bavail * s.f_frsize, free_text);
-    check(d, "/dev/shm", shm >= 64 << 20 ? GOOD : OPTIONAL, "none",
+    check(d, "/dev/shm", shm >= 64 << 20 ? GOOD : OPTIONAL, "by others",
           "other programs' shared memory (NCCL, PyTorch) needs it, tarn's pools do not: mount -o "
           "remount,size=4G "
           "/dev/shm, or docker run --shm-size=4g",
@@ -222,15 +224,15 @@ static void check_devices(struct doctor *d)
     bool driver = access("/proc/driver/nvidia/version", R_OK) == 0;
 
     check(
-        d, "RDMA NIC", n ? GOOD : OPTIONAL, "none",
+        d, "RDMA NIC", n ? GOOD : OPTIONAL, "for RDMA",
         "only the rdma transport uses it; without a NIC `rdma link add rxe0 type rxe netdev IF` emulates one",
         "%s", n && !nics.failed ? nics.data : "none in /sys/class/infiniband");
     n = each_entry("/proc/driver/nvidia/gpus", add_gpu, &gpus);
     bool nodes = access("/dev/nvidiactl", F_OK) == 0;
     if (n && nodes)
-        check(d, "GPU", GOOD, "none", "", "%s", gpus.failed ? "?" : gpus.data);
+        check(d, "GPU", GOOD, "for GPU pools", "", "%s", gpus.failed ? "?" : gpus.data);
     else
-        check(d, "GPU", OPTIONAL, "none",
+        check(d, "GPU", OPTIONAL, "for GPU pools",
               driver ? "the driver is loaded, but this process does not see a device: docker run --gpus all"
                      : "only GPU pools and buffers use it: install the NVIDIA driver",
               "%s",
@@ -359,8 +361,10 @@ static bool check_redis(struct doctor *d)
     if (rc != 0) {
         bool absent = !o->redis && (rc == TARN_E_DIRECTORY || rc == TARN_E_TIMEOUT);
         check(d, "Redis", absent && found ? OPTIONAL : MISSING, "the directory",
-              "start redis-server, or tarnd without --redis, which starts one and prints its address; then "
-              "give --redis",
+              rc == TARN_E_DIRECTORY
+                  ? "start redis-server, or tarnd without --redis, which starts one and prints its address; "
+                    "then give --redis"
+                  : "do what the sentence says",
               "%s", tarn_last_error());
         return false;
     }
@@ -407,7 +411,8 @@ static int check_node(void *arg, const struct tarn_node_info *n)
         check(d, title, MISSING, "all pools reached", "compare `tarn info` here and on the node's host",
               "answers at %s, %u of %u pools are reached", n->control, reached, n->npools);
     else
-        check(d, title, GOOD, "answers", "", "answers at %s, %u pools", n->control, n->npools);
+        check(d, title, GOOD, "answers", "", "answers at %s, %u pool%s", n->control, n->npools,
+              CLI_S(n->npools));
     return 0;
 }
 
@@ -430,11 +435,13 @@ static void check_nodes(struct doctor *d)
 static int report(struct doctor *d)
 {
     struct tarn_buf out = {0};
-    bool failed = d->table.failed || d->remedies.failed;
+    bool failed = d->table.failed || d->needed.failed || d->optional.failed;
 
     cli_table_print(&d->table, cli_coloured(), &out);
-    if (d->remedies.bytes)
-        tarn_buf_printf(&out, "\nwhat to do:\n%s", d->remedies.data);
+    if (d->optional.bytes)
+        tarn_buf_printf(&out, "\nif you want it:\n%s", d->optional.data);
+    if (d->needed.bytes)
+        tarn_buf_printf(&out, "\nwhat to do:\n%s", d->needed.data);
     tarn_buf_printf(&out, "\n%s\n",
                     d->missing ? "something needed is missing" : "all that is needed is there");
     out.failed |= failed;
@@ -471,8 +478,10 @@ static int run(struct cli *c, const void *config)
         check_nodes(&d);
     rc = report(&d);
     if (rc == 0 && d.missing)
-        rc = tarn_fail(TARN_E_UNAVAILABLE, "%zu things that are needed are missing", d.missing);
-    tarn_buf_free(&d.remedies);
+        rc = tarn_fail(TARN_E_UNAVAILABLE, "%zu thing%s that tarn needs %s missing: see what to do",
+                       d.missing, CLI_S(d.missing), d.missing == 1 ? "is" : "are");
+    tarn_buf_free(&d.needed);
+    tarn_buf_free(&d.optional);
 drop_checks:
     json_decref(d.checks);
     return rc;

@@ -6,6 +6,7 @@
  * or size, the header would be wrong and all is done again.
  */
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -31,7 +32,7 @@ static const struct tarn_option options[] = {
     CLI_COMMON_OPTIONS,
     CLI_TEXT("output", 'o', AT(output), "FILE",
              "Where to; without it or with - standard output. A directory gets one file a key, .npy unless "
-             "--format says raw."),
+             "--format says raw. A file is replaced, a device or pipe is written to."),
     CLI_TEXT("format", 'f', AT(format), "FORMAT",
              "npy, safetensors or raw. Without it the output's ending decides, and any other ending is raw. "
              "Several keys fit into one safetensors file, or one behind another into a raw one."),
@@ -53,6 +54,7 @@ struct get {
     const struct get_config *config;
     enum tarn_file_format format;
     bool to_stdout, to_directory;
+    int stream; /* standard output, or a device or pipe that --output names; else -1 */
     char prefix[TARN_KEY_MAX + 1];
     size_t prefix_bytes;
     struct wanted *wanted;
@@ -340,19 +342,19 @@ static int fill(struct get *g, const struct image *im)
     return 0;
 }
 
-static int write_stdout(const unsigned char *data, uint64_t bytes)
+static int write_stream(const struct get *g, const unsigned char *data, uint64_t bytes)
 {
     while (bytes) {
-        ssize_t n = write(STDOUT_FILENO, data, bytes);
+        ssize_t n = write(g->stream, data, bytes);
         if (n < 0 && errno != EINTR)
-            return tarn_fail(TARN_E_SYSTEM, "standard output: %m");
+            return tarn_fail(TARN_E_SYSTEM, "%s: %m", g->to_stdout ? "standard output" : g->config->output);
         data += n > 0 ? n : 0;
         bytes -= n > 0 ? (uint64_t)n : 0;
     }
     return 0;
 }
 
-static int output_stdout(struct get *g, struct image *im)
+static int output_stream(struct get *g, struct image *im)
 {
     im->data = malloc(im->bytes + 1);
     if (!im->data)
@@ -360,7 +362,7 @@ static int output_stdout(struct get *g, struct image *im)
                          (unsigned long long)im->bytes);
     int rc = fill(g, im);
     if (rc == 0)
-        rc = write_stdout(im->data, im->bytes);
+        rc = write_stream(g, im->data, im->bytes);
     free(im->data);
     return rc;
 }
@@ -387,7 +389,7 @@ static int output(struct get *g, size_t first, size_t n, const char *path)
     int rc = lay_out(g, &im);
 
     if (rc == 0)
-        rc = path ? output_file(g, &im, path) : output_stdout(g, &im);
+        rc = path ? output_file(g, &im, path) : output_stream(g, &im);
     tarn_file_entries_free(im.entries, im.entries ? im.n : 0);
     tarn_buf_free(&im.header);
     return rc;
@@ -416,7 +418,7 @@ static int output_all(struct get *g)
         return rc;
     cli_progress_start(&g->progress, g->c, "get", g->bytes);
     if (!g->to_directory)
-        return output(g, 0, g->n, g->to_stdout ? NULL : g->config->output);
+        return output(g, 0, g->n, g->stream >= 0 ? NULL : g->config->output);
     for (size_t i = 0; i < g->n && rc == 0; i++)
         rc = output_in_directory(g, i);
     return rc;
@@ -444,20 +446,37 @@ static int parse_range(struct get *g)
     return rc;
 }
 
-static bool is_directory(const char *path)
+/*
+ * Where the output goes: to standard output under any name (/dev/stdout), to a directory, or to a device
+ * or pipe, which is written to; all others are files, which are replaced.
+ */
+static int choose_place(struct get *g, const char *path)
 {
-    struct stat st;
+    struct stat st, standard;
 
-    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+    g->to_stdout = !path || strcmp(path, "-") == 0;
+    if (!g->to_stdout && stat(path, &st) == 0) {
+        g->to_stdout = fstat(STDOUT_FILENO, &standard) == 0 && st.st_dev == standard.st_dev &&
+                       st.st_ino == standard.st_ino;
+        g->to_directory = S_ISDIR(st.st_mode);
+        if (!g->to_stdout && !g->to_directory && !S_ISREG(st.st_mode)) {
+            g->stream = open(path, O_WRONLY | O_CLOEXEC);
+            if (g->stream < 0)
+                return tarn_fail(TARN_E_INVALID, "%s: cannot open: %m", path);
+        }
+    }
+    if (g->to_stdout)
+        g->stream = STDOUT_FILENO;
+    return 0;
 }
 
 static int choose_output(struct get *g)
 {
     const struct get_config *o = g->config;
-    int format;
+    int format, rc = choose_place(g, o->output);
 
-    g->to_stdout = !o->output || strcmp(o->output, "-") == 0;
-    g->to_directory = !g->to_stdout && is_directory(o->output);
+    if (rc != 0)
+        return rc;
     if (o->format)
         format = tarn_file_format_parse(o->format);
     else if (g->to_directory)
@@ -526,6 +545,8 @@ static int print_result(const struct get *g, double seconds)
 static void free_get(struct get *g)
 {
     tarn_hits_free(g->hits);
+    if (g->stream >= 0 && !g->to_stdout)
+        close(g->stream);
     for (size_t i = 0; i < g->n; i++) {
         free(g->wanted[i].key);
         free(g->wanted[i].text);
@@ -535,7 +556,7 @@ static void free_get(struct get *g)
 
 static int run(struct cli *c, const void *config)
 {
-    struct get g = {.c = c, .config = config};
+    struct get g = {.c = c, .config = config, .stream = -1};
     int rc = check_arguments(&g);
 
     if (rc == 0)

@@ -30,7 +30,7 @@ static const struct tarn_option options[] = {
 
 static const struct tarn_program tarn = {
     .name = "tarn",
-    .arguments = "COMMAND [ARGUMENT]...",
+    .arguments = "COMMAND [OPTION...] [ARGUMENT]...",
     .brief = "put tensors into the pools of tarn nodes, get and inspect them",
     .description =
         "The bytes move between this process and the nodes' pools directly, by the cheapest transport that "

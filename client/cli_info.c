@@ -45,7 +45,7 @@ static void add_pool(struct info *f, const struct tarn_node_info *n, const struc
     uint64_t used = p->bytes - (p->free_bytes < p->bytes ? p->free_bytes : p->bytes);
     char bar[40], used_text[16], size[16];
 
-    cli_fill_bar(used, p->bytes, bar);
+    cli_fill_bar(used, p->bytes, CLI_BAR_MAX, bar);
     tarn_size_format(used, used_text);
     tarn_size_format(p->bytes, size);
     cli_cell(&f->pools, "%s/%s", n->id, p->name);
@@ -95,17 +95,29 @@ static int add_transport(void *arg, const char *name, const char *why)
     return 0;
 }
 
-static int print_text(struct info *f)
+static void print_none(const struct cli *c, struct tarn_buf *out)
+{
+    const char *ns = c->common->ns;
+
+    if (strcmp(ns, "default") == 0)
+        tarn_buf_printf(out, "no nodes: start one with `tarnd --redis ADDRESS`\n");
+    else
+        tarn_buf_printf(out, "no nodes in namespace %s: start one with `tarnd --redis ADDRESS --ns %s`\n", ns,
+                        ns);
+}
+
+/* `listed`: Redis said which nodes there are. */
+static int print_text(struct info *f, const struct cli *c, bool listed)
 {
     struct tarn_buf out = {0};
     bool coloured = cli_coloured();
     char used[16], size[16];
 
     cli_table_print(&f->nodes, coloured, &out);
-    if (f->nnodes == 0)
-        tarn_buf_printf(&out, "no nodes: start one with `tarnd --redis ADDRESS`\n");
-    else
+    if (f->nnodes)
         tarn_buf_printf(&out, "\n");
+    else if (listed)
+        print_none(c, &out);
     cli_table_print(&f->pools, coloured, &out);
     if (f->npools) {
         tarn_size_format(f->bytes - f->free_bytes, used);
@@ -114,7 +126,8 @@ static int print_text(struct info *f)
                         CLI_S(f->nnodes), f->npools, CLI_S(f->npools), used, size,
                         (unsigned long long)f->objects, CLI_S(f->objects));
     }
-    tarn_buf_printf(&out, "\n");
+    if (listed)
+        tarn_buf_printf(&out, "\n");
     cli_table_print(&f->transports, coloured, &out);
     return cli_print(&out);
 }
@@ -157,7 +170,7 @@ static int run(struct cli *c, const void *config)
     /* What works on this machine is worth knowing when Redis is away, too. */
     if (connected != 0)
         cli_error(c, connected, "%s", tarn_last_error());
-    int printed = c->common->json ? print_json(&f, c) : print_text(&f);
+    int printed = c->common->json ? print_json(&f, c) : print_text(&f, c, connected == 0);
     json_decref(f.json_nodes);
     json_decref(f.json_transports);
     return connected ? connected : printed;

@@ -266,12 +266,22 @@ static int add_object(void *arg, const struct tarn_object *o)
 
     if (!text)
         return tarn_fail(TARN_E_NO_MEMORY, "no memory");
+    if (!s->json && s->out->bytes)
+        tarn_buf_printf(s->out, "\n");
     if (s->json)
         json_array_append_new(s->json, object_json(text, o));
     else
         print_object(text, o, s->out);
     free(text);
     return 0;
+}
+
+/* The library's sentence has the key, unless it is about something else. */
+static void stat_error(struct cli *c, int code, const char *text)
+{
+    struct cli_failure failure = cli_failure(code);
+
+    cli_item_error(c, code, text, &failure, "");
 }
 
 static int run_stat(struct cli *c, const void *config)
@@ -286,13 +296,11 @@ static int run_stat(struct cli *c, const void *config)
     if (rc == 0)
         rc = cli_connect(c);
     for (int i = 0; rc == 0 && i < c->nargs; i++) {
-        if (i && !sink.json)
-            tarn_buf_printf(&out, "\n");
         int one = cli_key_parse(c->args[i], bytes, &key);
-        if (one == 0)
-            one = tarn_stat(c->client, &key, cli_timeout(c, 0), add_object, &sink);
         if (one != 0)
-            cli_error(c, one, "%s: %s", c->args[i], tarn_last_error());
+            cli_error(c, one, "%s", tarn_last_error());
+        else if ((one = tarn_stat(c->client, &key, cli_timeout(c, 0), add_object, &sink)) != 0)
+            stat_error(c, one, c->args[i]);
         if (one != 0 && one != TARN_E_NOT_FOUND)
             rc = one;
     }

@@ -24,6 +24,8 @@ struct put_config {
 
 #define AT(member_) offsetof(struct put_config, member_)
 
+#define DTYPES "u8 i8 bool f8_e4m3 f8_e5m2 u16 i16 f16 bf16 u32 i32 f32 u64 i64 f64 c64 c128"
+
 static const struct tarn_option options[] = {
     CLI_COMMON_OPTIONS,
     CLI_TEXT("key", 'k', AT(key), "KEY",
@@ -32,10 +34,8 @@ static const struct tarn_option options[] = {
     CLI_TEXT("prefix", 'p', AT(prefix), "TEXT", "What keys begin with."),
     CLI_TEXT("format", 'f', AT(format), "FORMAT",
              "npy, safetensors or raw. Without it the file's ending decides, and any other ending is raw."),
-    CLI_TEXT(
-        "dtype", 0, AT(dtype), "DTYPE",
-        "Element type of raw files (u8 without it), or of an .npy with void elements: u8 i8 bool f8_e4m3 "
-        "f8_e5m2 u16 i16 f16 bf16 u32 i32 f32 u64 i64 f64 c64 c128."),
+    CLI_TEXT("dtype", 0, AT(dtype), "DTYPE",
+             "Element type of raw files (u8 without it), or of an .npy with void elements: " DTYPES "."),
     CLI_TEXT("shape", 0, AT(shape), "N,N,...", "Shape of raw files; one dimension without it."),
     CLI_FLAG("replace", 0, AT(replace),
              "Take the place of what is stored under the key; without it that is an error."),
@@ -82,7 +82,7 @@ static int open_files(struct put *p)
     if (format < 0)
         return format;
     if (o->dtype && (hint.dtype = tarn_dtype_parse(o->dtype)) < 0)
-        return hint.dtype;
+        return tarn_fail(hint.dtype, "--dtype %.40s: no such element type: use one of " DTYPES, o->dtype);
     p->files = calloc((size_t)p->c->nargs, sizeof *p->files);
     if (!p->files)
         return tarn_fail(TARN_E_NO_MEMORY, "no memory");
@@ -176,6 +176,31 @@ static int make_jobs(struct put *p)
     return 0;
 }
 
+static int by_key(const void *a, const void *b)
+{
+    return strcmp((*(struct job *const *)a)->text, (*(struct job *const *)b)->text);
+}
+
+/* Two tensors under one key: with --replace the second would silently take the place of the first. */
+static int check_keys(const struct put *p)
+{
+    struct job **sorted = calloc(p->njobs + 1, sizeof(struct job *));
+    int rc = 0;
+
+    if (!sorted)
+        return tarn_fail(TARN_E_NO_MEMORY, "no memory for %zu keys", p->njobs);
+    for (size_t i = 0; i < p->njobs; i++)
+        sorted[i] = &p->jobs[i];
+    qsort(sorted, p->njobs, sizeof(struct job *), by_key);
+    for (size_t i = 1; i < p->njobs && rc == 0; i++) {
+        if (by_key(&sorted[i - 1], &sorted[i]) == 0)
+            rc = tarn_fail(TARN_E_INVALID, "%s: key %s is given twice, by %s too: store them one by one",
+                           sorted[i]->path, sorted[i]->text, sorted[i - 1]->path);
+    }
+    free(sorted);
+    return rc;
+}
+
 static int make_prefix(struct put *p)
 {
     struct tarn_key key = {0};
@@ -207,6 +232,13 @@ static size_t batch_end(const struct put *p, size_t first, uint64_t *bytes_p)
     return end;
 }
 
+static const char *remedy(int32_t status)
+{
+    return status == TARN_E_EXISTS      ? ": use --replace to put another"
+           : status == TARN_E_TOO_LARGE ? ": start a node with a larger --pool"
+                                        : "";
+}
+
 static void take_statuses(struct put *p, size_t first, const struct tarn_item *items, size_t n, int batch_rc)
 {
     struct cli_failure batch = cli_failure(batch_rc);
@@ -219,8 +251,7 @@ static void take_statuses(struct put *p, size_t first, const struct tarn_item *i
             p->stored_bytes += job->entry->tensor.bytes;
             continue;
         }
-        cli_item_error(p->c, job->status, job->text, &batch,
-                       job->status == TARN_E_EXISTS ? ": use --replace to put another" : "");
+        cli_item_error(p->c, job->status, job->text, &batch, remedy(job->status));
     }
 }
 
@@ -352,6 +383,8 @@ static int run(struct cli *c, const void *config)
         rc = open_files(&p);
     if (rc == 0)
         rc = make_jobs(&p);
+    if (rc == 0)
+        rc = check_keys(&p);
     if (rc == 0)
         rc = cli_connect(c);
     if (rc == 0) {

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the commands print: tables, bars, ages, keys, JSON, progress. */
+#include <ctype.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -119,16 +120,14 @@ bool cli_coloured(void)
 
 /* --- values ------------------------------------------------------------------------------------- */
 
-void cli_fill_bar(uint64_t used, uint64_t total, char out[40])
+void cli_fill_bar(uint64_t used, uint64_t total, size_t width, char out[40])
 {
-    enum { WIDTH = 20 };
-    double share = total ? (double)used / (double)total : 0;
-    int filled = (int)lround(fmin(share, 1) * WIDTH);
-    char bar[WIDTH + 1];
+    double share = total ? fmin((double)used / (double)total, 1) : 0;
+    char bar[CLI_BAR_MAX + 1];
 
-    memset(bar, '-', WIDTH);
-    memset(bar, '#', (size_t)filled);
-    bar[WIDTH] = '\0';
+    memset(bar, '-', sizeof bar);
+    memset(bar, '#', (size_t)lround(share * (double)width));
+    bar[width] = '\0';
     snprintf(out, 40, "[%s] %3.0f%%", bar, 100 * share);
 }
 
@@ -167,10 +166,34 @@ char *cli_key_text(const struct tarn_key *key)
     return text;
 }
 
+/* The bytes that a text stands for when it is not written as keys are; more than a key has: cut. */
+static size_t guess_key(const char *text, char bytes[TARN_KEY_MAX])
+{
+    size_t n = 0;
+
+    for (; *text && n < TARN_KEY_MAX; n++) {
+        const char hex[] = {text[0] == '%' ? text[1] : 'x', text[1] ? text[2] : '\0', '\0'};
+        bool escape = isxdigit((unsigned char)hex[0]) && isxdigit((unsigned char)hex[1]);
+        bytes[n] = escape ? (char)strtoul(hex, NULL, 16) : *text;
+        text += escape ? 3 : 1;
+    }
+    return n;
+}
+
 int cli_key_parse(const char *text, char bytes[TARN_KEY_MAX + 1], struct tarn_key *key)
 {
     int n = tarn_key_unescape(text, bytes, TARN_KEY_MAX + 1);
 
+    if (n < 0 && *text && strlen(text) <= TARN_KEY_MAX) {
+        char *meant = cli_key_text(&(struct tarn_key){bytes, guess_key(text, bytes)});
+        if (meant)
+            tarn_fail(
+                n,
+                "key \"%s\": white space, control and non-ASCII bytes and %% are written %%XX, others as "
+                "themselves: write %s",
+                text, meant);
+        free(meant);
+    }
     if (n < 0)
         return n;
     *key = (struct tarn_key){bytes, (size_t)n};

@@ -134,12 +134,11 @@ static void add_pool(struct top *t, const struct tarn_node_info *n, const struct
     char bar[40], used_text[16], size[16], rate[16];
 
     c = c ? c : &none;
-    cli_fill_bar(used, p->bytes, bar);
+    cli_fill_bar(used, p->bytes, 8, bar);
     tarn_size_format(used, used_text);
     tarn_size_format(p->bytes, size);
     tarn_size_format((uint64_t)((double)c->stored_bytes / t->seconds), rate);
     cli_cell(&t->table, "%s/%s", n->id, p->name);
-    cli_cell(&t->table, "%s", n->state ? n->state : "?");
     cli_cell(&t->table, "%s", bar);
     cli_cell(&t->table, "%s", used_text);
     cli_cell(&t->table, "%s", size);
@@ -149,6 +148,7 @@ static void add_pool(struct top *t, const struct tarn_node_info *n, const struct
     cli_cell(&t->table, "%.0f", (double)c->evicted / t->seconds);
     cli_cell(&t->table, "%.0f", (double)c->removed / t->seconds);
     cli_cell(&t->table, "%s", p->transport ? p->transport : "-");
+    cli_cell(&t->table, "%s", n->state ? n->state : "?");
     json_array_append_new(t->json,
                           json_pack("{s:s, s:s, s:s?, s:I, s:I, s:I, s:f, s:f, s:f, s:f, s:s?}", "node",
                                     n->id, "pool", p->name, "state", n->state, "bytes", (json_int_t)p->bytes,
@@ -175,11 +175,11 @@ static int add_node(void *arg, const struct tarn_node_info *n)
 
 static void begin_frame(struct top *t)
 {
-    static const char *const names[] = {"POOL",  "STATE", "FILL",    "USED",     "SIZE", "OBJECTS",
-                                        "PUT/s", "PUT",   "EVICT/s", "REMOVE/s", "VIA"};
+    static const char *const names[] = {"POOL", "FILL",    "USED",     "SIZE", "OBJECTS", "PUT/s",
+                                        "PUT",  "EVICT/s", "REMOVE/s", "VIA",  "STATE"};
 
     take_counts(t);
-    t->table = (struct cli_table){.align = "lllrrrrrrrl"};
+    t->table = (struct cli_table){.align = "llrrrrrrrll"};
     for (size_t i = 0; i < CLI_COUNT(names); i++)
         cli_cell(&t->table, "%s", names[i]);
     t->json = json_array();
@@ -233,7 +233,8 @@ static void draw(const struct tarn_buf *frame)
         size_t n = strcspn(line, "\n");
         if (y == 0 || y == 2)
             attron(A_BOLD);
-        mvaddnstr(y, 0, line, (int)n);
+        /* What is wider than the terminal is cut: it would go on in the next line. */
+        mvaddnstr(y, 0, line, (int)n < COLS ? (int)n : COLS);
         attroff(A_BOLD);
         line += n + (line[n] == '\n');
     }
@@ -243,10 +244,13 @@ static void draw(const struct tarn_buf *frame)
 /* ncurses puts the terminal back by itself on SIGINT and SIGTERM. */
 static int run_screen(struct top *t, int interval_ms)
 {
+    const char *term = getenv("TERM");
+    SCREEN *screen = newterm(NULL, stdout, stdin); /* initscr() would exit by itself */
     int key = 0;
 
-    if (!initscr())
-        return tarn_fail(TARN_E_SYSTEM, "ncurses cannot use this terminal: use --once");
+    if (!screen)
+        return tarn_fail(TARN_E_SYSTEM, "TERM=%s: ncurses does not know this terminal: use --once",
+                         term ? term : "");
     cbreak();
     noecho();
     curs_set(0);
@@ -259,6 +263,7 @@ static int run_screen(struct top *t, int interval_ms)
         key = getch();
     }
     endwin();
+    delscreen(screen);
     return 0;
 }
 

@@ -6,7 +6,7 @@
  *                                                                  ->  call   (control commands)
  *   and below these: remote (what the client knows of a node), cache (descriptors).
  *
- * Blocking calls run on the caller's thread from beginning to end; op.c's workers run the same code
+ * Blocking calls run on the caller's thread from beginning to end; op_run.c's workers run the same code
  * for submitted operations. Two threads of the client's own look after health (monitor.c).
  *
  * Lock order: client.nodes_lock -> remote.lock -> client.monitor.lock; cache shards, op queue, the list of
@@ -197,6 +197,7 @@ struct tarn_remote {
     } key;
     _Atomic int health;
     _Atomic bool suspect;    /* set aside a moment ago; the keeper has not asked it yet */
+    _Atomic bool doubted;    /* up, but a call had no answer in its time; the keeper is to ask it */
     _Atomic bool listed;     /* in the directory when last asked */
     _Atomic bool superseded; /* another incarnation is there now */
     _Atomic bool local;      /* its Unix socket answered: same host */
@@ -234,8 +235,11 @@ void tarn_remote_pool_name(struct tarn_remote *r, uint32_t index, char out[TARN_
 uint32_t tarn_remote_pool_transports(struct tarn_remote *r, uint32_t index);
 /* Sets the node aside: no get or put waits for it again until the keeper has seen it answer. */
 void tarn_remote_aside(struct tarn_remote *r, enum tarn_health h, const char *why);
-/* It did not answer what it was asked at since_ns, as the last error says: aside after TARN_PATIENCE_NS. */
+/* It did not answer what it was asked at since_ns, as the last error says: aside after TARN_PATIENCE_NS, else
+ * doubted. */
 void tarn_remote_silent(struct tarn_remote *r, uint64_t since_ns);
+/* A call ran out of time, which may be the node's doing: the keeper finds out. */
+void tarn_remote_doubt(struct tarn_remote *r);
 /* A moment of this host's clock as nanoseconds since the node's tick 0; HELLO was answered before. */
 uint64_t tarn_remote_clock(struct tarn_remote *r, uint64_t when_ns);
 /* Waits until the keeper has asked a suspect node (which takes a moment, or PATIENCE for each suspect that
@@ -402,7 +406,11 @@ bool tarn_monitor_watch(struct tarn_remote *r, struct tarn_call *call);
 void tarn_monitor_ask(struct tarn_client *c);
 /* tarn_ops_expire() is to be called earlier than it said. */
 void tarn_monitor_alarm(struct tarn_client *c);
+/* The keeper reads the reply that the connection owes (owed.c). */
 void tarn_monitor_owe(struct tarn_client *c, struct tarn_call *call);
+/* The keeper's round of them; true when it should come again soon. */
+bool tarn_monitor_owed(struct tarn_monitor *m);
+void tarn_monitor_owed_end(struct tarn_monitor *m);
 /* The keeper sends the command (RELEASE, ABORT: what may be said twice) until the node has answered it or
  * its incarnation is over. Takes *a over; its arguments must lie in a's own text or be constants. */
 void tarn_monitor_errand(struct tarn_remote *r, struct tarn_words *a);
@@ -496,7 +504,7 @@ bool tarn_desc_alive(const struct tarn_desc *d);
 /* Copies hit i's descriptor; false when it has none. */
 bool tarn_hits_desc(const struct tarn_hits *h, size_t i, struct tarn_desc *d);
 
-/* --- get (get.c, get_slow.c) -------------------------------------------------------------------- */
+/* --- get (get*.c; more in get_slow.h) ----------------------------------------------------------- */
 
 /* One tarn_get call, or one submitted get. */
 struct tarn_get {
@@ -550,7 +558,7 @@ int tarn_remove_run(struct tarn_client *c, const struct tarn_key *keys, size_t n
 /* Aborts the put sessions that are still open; at close. */
 void tarn_sessions_close(struct tarn_client *c);
 
-/* --- submitted operations (op.c) ---------------------------------------------------------------- */
+/* --- submitted operations (op*.c; more in op.h) ------------------------------------------------- */
 
 int tarn_ops_new(struct tarn_client *c);
 /* Cancels everything and ends the workers. */

@@ -56,7 +56,8 @@ static bool errand_run(struct tarn_errand *e)
     int rc = tarn_words_call(&e->words, r, tarn_now_ns() + ANSWER_NS, NULL, &reply);
     if (rc == 0)
         freeReplyObject(reply);
-    return rc != TARN_E_NODE_DOWN && rc != TARN_E_TIMEOUT; /* an error, too, is the node's answer */
+    /* An error, too, is the node's answer; but BUSY is HELLO's, the command itself was not even sent. */
+    return rc != TARN_E_NODE_DOWN && rc != TARN_E_TIMEOUT && rc != TARN_E_BUSY;
 }
 
 bool tarn_monitor_errands(struct tarn_monitor *m)

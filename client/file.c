@@ -153,6 +153,8 @@ void tarn_file_close(struct tarn_file *f)
 
 /* --- writing ------------------------------------------------------------------------------------ */
 
+#define OPEN_FILES "/proc/self/fd" /* where a file without a name can be given one */
+
 /*
  * Room is taken now: a full disk must be an error here, not a SIGBUS in the middle of a get. File
  * systems that cannot do it get the length only.
@@ -175,29 +177,44 @@ static int take_room(struct tarn_file_out *o)
     return 0;
 }
 
-/* mkostemp makes the file private; the result gets the permissions that open() would give. */
-static int open_temporary(struct tarn_file_out *o)
+/*
+ * The file has no name until it is complete, so a get that is killed leaves nothing behind. Where the
+ * file system cannot do that, it has the temporary name from the start.
+ */
+static int open_temporary(struct tarn_file_out *o, const char *directory)
 {
-    mode_t mask = umask(0);
-
-    umask(mask);
-    o->fd = mkostemp(o->temporary, O_CLOEXEC);
+    if (access(OPEN_FILES, X_OK) == 0)
+        o->fd = open(directory, O_TMPFILE | O_RDWR | O_CLOEXEC, 0666);
+    if (o->fd < 0) {
+        o->fd = open(o->temporary, O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, 0666);
+        o->named = o->fd >= 0;
+    }
     if (o->fd < 0)
         return tarn_fail(TARN_E_INVALID, "%s: cannot create: %m", o->path);
-    if (fchmod(o->fd, 0666 & ~mask) != 0)
-        return tarn_fail(TARN_E_SYSTEM, "%s: fchmod: %m", o->path);
     return take_room(o);
 }
 
 int tarn_file_create(const char *path, uint64_t bytes, struct tarn_file_out *o)
 {
-    struct tarn_file_out out = {.fd = -1, .bytes = bytes, .path = strdup(path)};
+    /* A symbolic link stays: what it names is replaced, and keeps its permissions. */
+    char *real = realpath(path, NULL), *directory = NULL;
+    struct tarn_file_out out = {.fd = -1, .bytes = bytes, .path = real ? real : strdup(path)};
+    const char *slash = out.path ? strrchr(out.path, '/') : NULL;
+    struct stat old;
+    int rc = 0;
 
-    if (!out.path || asprintf(&out.temporary, "%s.XXXXXX", path) < 0) {
-        free(out.path);
-        return tarn_fail(TARN_E_NO_MEMORY, "%s: no memory", path);
+    if (out.path)
+        directory = slash ? strndup(out.path, (size_t)(slash - out.path) + 1) : strdup("./");
+    if (!directory ||
+        asprintf(&out.temporary, "%s.tarn-%016llx", directory, (unsigned long long)tarn_random64()) < 0) {
+        out.temporary = NULL;
+        rc = tarn_fail(TARN_E_NO_MEMORY, "%s: no memory", path);
     }
-    int rc = open_temporary(&out);
+    if (rc == 0)
+        rc = open_temporary(&out, directory);
+    if (rc == 0 && stat(out.path, &old) == 0 && fchmod(out.fd, old.st_mode & 0777) != 0)
+        rc = tarn_fail(TARN_E_SYSTEM, "%s: fchmod: %m", path);
+    free(directory);
     if (rc != 0) {
         tarn_file_discard(&out);
         return rc;
@@ -218,8 +235,32 @@ void tarn_file_prefault(void *addr, uint64_t bytes)
         madvise((void *)start, (uintptr_t)addr + bytes - start, MADV_POPULATE_WRITE);
 }
 
-static void out_free(struct tarn_file_out *o)
+static int give_name(struct tarn_file_out *o)
 {
+    char link[sizeof OPEN_FILES + 16];
+
+    snprintf(link, sizeof link, OPEN_FILES "/%d", o->fd);
+    if (!o->named && linkat(AT_FDCWD, link, AT_FDCWD, o->temporary, AT_SYMLINK_FOLLOW) != 0)
+        return tarn_fail(TARN_E_INVALID, "%s: cannot create: %m", o->path);
+    o->named = true;
+    if (rename(o->temporary, o->path) != 0)
+        return tarn_fail(TARN_E_INVALID, "%s: cannot create: %m", o->path);
+    o->named = false;
+    return 0;
+}
+
+int tarn_file_commit(struct tarn_file_out *o)
+{
+    int rc = give_name(o);
+
+    tarn_file_discard(o);
+    return rc;
+}
+
+void tarn_file_discard(struct tarn_file_out *o)
+{
+    if (o->named)
+        unlink(o->temporary);
     if (o->map)
         munmap(o->map, o->bytes);
     if (o->fd >= 0)
@@ -227,23 +268,4 @@ static void out_free(struct tarn_file_out *o)
     free(o->path);
     free(o->temporary);
     *o = (struct tarn_file_out){.fd = -1};
-}
-
-int tarn_file_commit(struct tarn_file_out *o)
-{
-    int rc = 0;
-
-    if (rename(o->temporary, o->path) != 0) {
-        rc = tarn_fail(TARN_E_INVALID, "%s: cannot create: %m", o->path);
-        unlink(o->temporary);
-    }
-    out_free(o);
-    return rc;
-}
-
-void tarn_file_discard(struct tarn_file_out *o)
-{
-    if (o->fd >= 0)
-        unlink(o->temporary);
-    out_free(o);
 }

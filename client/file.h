@@ -75,9 +75,10 @@ int tarn_npy_header(const struct tarn_tensor *t, struct tarn_buf *out);
  */
 int tarn_safetensors_header(struct tarn_file_entry *entries, size_t n, struct tarn_buf *out);
 
-/* An output file being written under a temporary name beside its own. */
+/* An output file being written. */
 struct tarn_file_out {
     int fd;
+    bool named; /* it lies under its temporary name */
     char *path, *temporary;
     unsigned char *map; /* NULL when bytes is 0 */
     uint64_t bytes;

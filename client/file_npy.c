@@ -253,16 +253,18 @@ static int find_header(const unsigned char *d, size_t bytes, size_t *start, size
         return tarn_fail(TARN_E_FORMAT,
                          "npy: does not begin like an .npy file: use --format raw for other files");
     if (d[6] < 1 || d[6] > 3 || d[7] != 0)
-        return tarn_fail(TARN_E_UNSUPPORTED, "npy: version %u.%u: versions 1.0, 2.0 and 3.0 are known", d[6],
-                         d[7]);
+        return tarn_fail(
+            TARN_E_UNSUPPORTED,
+            "npy: version %u.%u: 1.0, 2.0 and 3.0 are known: write the file again with numpy.save", d[6],
+            d[7]);
     *start = d[6] == 1 ? 10 : 12;
     if (bytes < *start)
-        return tarn_fail(TARN_E_FORMAT, "npy: ends after %zu bytes, within its header", bytes);
+        return tarn_fail(TARN_E_FORMAT, "npy: ends after %zu bytes, within its header: truncated?", bytes);
     *length = d[8] | (size_t)d[9] << 8;
     if (d[6] > 1)
         *length |= (size_t)d[10] << 16 | (size_t)d[11] << 24;
     if (*length > bytes - *start)
-        return tarn_fail(TARN_E_FORMAT, "npy: ends after %zu bytes, its header needs %zu", bytes,
+        return tarn_fail(TARN_E_FORMAT, "npy: ends after %zu bytes, its header needs %zu: truncated?", bytes,
                          *start + *length);
     return 0;
 }
@@ -288,7 +290,8 @@ int tarn_npy_parse(const void *data, size_t bytes, int dtype, struct tarn_file_e
         char shape[TARN_SHAPE_TEXT];
         tarn_shape_format(&h.tensor, shape);
         return tarn_fail(TARN_E_FORMAT,
-                         "npy: %llu bytes of data are not those of a %s array (%s): truncated?",
+                         "npy: %llu bytes of data are not those of a %s array (%s): truncated, or something "
+                         "follows it",
                          (unsigned long long)h.tensor.bytes, tarn_dtype_name(h.tensor.dtype), shape);
     }
     *e = (struct tarn_file_entry){.tensor = h.tensor, .offset = start + length};

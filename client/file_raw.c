@@ -20,8 +20,9 @@ int tarn_raw_describe(uint64_t bytes, const struct tarn_file_hint *hint, struct 
         if (rc != 0)
             return rc;
     } else if (bytes % element) {
-        return tarn_fail(TARN_E_INVALID, "raw: %llu bytes are no whole number of %s elements",
-                         (unsigned long long)bytes, tarn_dtype_name(d.dtype));
+        return tarn_fail(TARN_E_INVALID,
+                         "raw: %llu bytes are no whole number of %s elements of %u: give another --dtype",
+                         (unsigned long long)bytes, tarn_dtype_name(d.dtype), element);
     } else {
         d.ndim = 1;
         d.shape[0] = bytes / element;

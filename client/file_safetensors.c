@@ -25,6 +25,9 @@
 #define METADATA "__metadata__"
 #define DTYPE_TEXT 16
 
+/* The remedy for a file that a broken or unfinished writer left. */
+#define AGAIN ": write the file again, with the safetensors library"
+
 /* A tensor's name comes from the file, so it is shown escaped and cut short. */
 struct shown_name {
     char text[128];
@@ -42,7 +45,7 @@ static struct shown_name show(const char *name)
 
 static int bad_tensor(const char *name, const char *what)
 {
-    return tarn_fail(TARN_E_FORMAT, "safetensors: tensor \"%s\": %s", show(name).text, what);
+    return tarn_fail(TARN_E_FORMAT, "safetensors: tensor \"%s\": %s" AGAIN, show(name).text, what);
 }
 
 /* --- reading ------------------------------------------------------------------------------------ */
@@ -127,9 +130,9 @@ static int parse_tensor(const char *name, const json_t *value, uint64_t room, st
     if (tarn_tensor_check(&e->tensor) != 0) {
         char shape[TARN_SHAPE_TEXT];
         tarn_shape_format(&e->tensor, shape);
-        return tarn_fail(TARN_E_FORMAT, "safetensors: tensor \"%s\": %llu bytes are not those of %s (%s)",
-                         show(name).text, (unsigned long long)e->tensor.bytes,
-                         tarn_dtype_name(e->tensor.dtype), shape);
+        return tarn_fail(
+            TARN_E_FORMAT, "safetensors: tensor \"%s\": %llu bytes are not those of %s (%s)" AGAIN,
+            show(name).text, (unsigned long long)e->tensor.bytes, tarn_dtype_name(e->tensor.dtype), shape);
     }
     e->name = strdup(name);
     return e->name ? 0 : tarn_fail(TARN_E_NO_MEMORY, "safetensors: no memory for a name");
@@ -141,11 +144,11 @@ static int check_metadata(json_t *metadata)
     json_t *value;
 
     if (metadata && !json_is_object(metadata))
-        return tarn_fail(TARN_E_FORMAT, "safetensors: " METADATA " is no object");
+        return tarn_fail(TARN_E_FORMAT, "safetensors: " METADATA " is no object" AGAIN);
     json_object_foreach(metadata, name, value)
     {
         if (!json_is_string(value))
-            return tarn_fail(TARN_E_FORMAT, "safetensors: " METADATA ": \"%s\" is no string",
+            return tarn_fail(TARN_E_FORMAT, "safetensors: " METADATA ": \"%s\" is no string" AGAIN,
                              show(name).text);
     }
     return 0;
@@ -167,13 +170,14 @@ static int check_cover(const struct tarn_file_entry *entries, size_t n, uint64_t
 
     for (size_t i = 0; i < n; i++) {
         if (entries[i].offset != at)
-            return tarn_fail(TARN_E_FORMAT, "safetensors: tensor \"%s\": begins at byte %llu of the data, %s",
+            return tarn_fail(TARN_E_FORMAT,
+                             "safetensors: tensor \"%s\": begins at byte %llu of the data, %s" AGAIN,
                              show(entries[i].name).text, (unsigned long long)entries[i].offset,
                              entries[i].offset < at ? "within the one before it" : "behind a gap");
         at += entries[i].tensor.bytes;
     }
     if (at != room)
-        return tarn_fail(TARN_E_FORMAT, "safetensors: %llu bytes follow the last tensor",
+        return tarn_fail(TARN_E_FORMAT, "safetensors: %llu bytes follow the last tensor" AGAIN,
                          (unsigned long long)(room - at));
     return 0;
 }
@@ -196,13 +200,21 @@ static int parse_tensors(json_t *root, uint64_t room, struct tarn_file_entry *en
     return check_cover(entries, *n_p, room);
 }
 
+/* What the JSON parser says may quote the file. */
+static const char *printable(char *text)
+{
+    for (char *c = text; *c; c++)
+        *c = *c >= ' ' && *c <= '~' ? *c : '?';
+    return text;
+}
+
 static int load_header(const unsigned char *d, size_t bytes, json_t **root_p, size_t *length_p)
 {
     uint64_t length = 0;
     json_error_t why;
 
     if (bytes < LENGTH_BYTES)
-        return tarn_fail(TARN_E_FORMAT, "safetensors: %zu bytes are too few for a header", bytes);
+        return tarn_fail(TARN_E_FORMAT, "safetensors: %zu bytes are too few for a header: truncated?", bytes);
     for (int i = LENGTH_BYTES; i-- > 0;)
         length = length << 8 | d[i];
     if (length > HEADER_MAX)
@@ -215,8 +227,8 @@ static int load_header(const unsigned char *d, size_t bytes, json_t **root_p, si
                          (unsigned long long)length + LENGTH_BYTES);
     *root_p = json_loadb((const char *)d + LENGTH_BYTES, (size_t)length, JSON_REJECT_DUPLICATES, &why);
     if (!*root_p)
-        return tarn_fail(TARN_E_FORMAT, "safetensors header: %s at byte %d", show(why.text).text,
-                         why.position);
+        return tarn_fail(TARN_E_FORMAT, "safetensors: the header is malformed at its byte %d: %s" AGAIN,
+                         why.position, printable(why.text));
     *length_p = (size_t)length;
     return 0;
 }
@@ -231,7 +243,7 @@ int tarn_safetensors_parse(const void *data, size_t bytes, struct tarn_file_entr
     if (rc != 0)
         return rc;
     if (!json_is_object(root)) {
-        rc = tarn_fail(TARN_E_FORMAT, "safetensors: the header is no JSON object");
+        rc = tarn_fail(TARN_E_FORMAT, "safetensors: the header is no JSON object" AGAIN);
         goto free_root;
     }
     rc = check_metadata(json_object_get(root, METADATA));

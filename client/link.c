@@ -163,7 +163,7 @@ static void opened(struct tarn_remote *r, struct tarn_side *s, int rc, struct ta
         atomic_store(&s->state, TARN_SIDE_SHARED);
     } else if (rc == 0) {
         atomic_store(&s->state, TARN_SIDE_POOLED);
-    } else if (rc == TARN_E_NODE_DOWN || rc == TARN_E_TIMEOUT || rc == TARN_E_CANCELED) {
+    } else if (rc == TARN_E_NODE_DOWN || rc == TARN_E_TIMEOUT || rc == TARN_E_CANCELED || rc == TARN_E_BUSY) {
         atomic_store(&s->state, TARN_SIDE_UNKNOWN); /* that says nothing of the transport */
     } else {
         snprintf(s->why, sizeof s->why, "%s", tarn_last_error());

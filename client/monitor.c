@@ -5,11 +5,12 @@
  *   watcher  polls one idle control connection of each node. When it ends, the node's process is gone
  *            (or has thrown us out): its descriptors are void from that moment on. It does nothing else,
  *            so that it sees the end within microseconds.
- *   keeper   asks nodes that were set aside whether they answer again (with back-off), reads the node
- *            table while something is missing, closes retired links once nobody is inside, reads the
- *            replies that nobody waits for any more, runs errands (errand.c), and ends queued operations
- *            that are out of time.
- *            Suspects come first, since calls wait for its word on them.
+ *   keeper   asks nodes that were set aside whether they answer again (with back-off), and those that are
+ *            doubted whether they still do; reads the node table while something is missing, closes retired
+ *            links once nobody is inside, reads the replies that nobody waits for any more (owed.c), runs
+ *            errands (errand.c), and ends queued operations that are out of time.
+ *            Suspects come first, since calls wait for its word on them; then the doubted, since calls
+ *            still run into them.
  */
 #include "client/client.h"
 
@@ -26,7 +27,6 @@
 #define TICK_NS (25 * TARN_NS_PER_MS) /* while something is amiss */
 #define REFRESH_NS TARN_NS_PER_S
 #define AWAY_TICK_NS (2 * TARN_NS_PER_S) /* while only nodes that left the directory are */
-#define OWED_MAX_NS (60 * TARN_NS_PER_S)
 
 static void poke(struct tarn_monitor *m)
 {
@@ -132,98 +132,6 @@ bool tarn_monitor_watch(struct tarn_remote *r, struct tarn_call *call)
     return take;
 }
 
-/* --- keeper: owed replies ----------------------------------------------------------------------- */
-
-static void give_grants_back(struct tarn_call *call, const redisReply *reply)
-{
-    struct tarn_words a;
-
-    if (tarn_words_init(&a, 1 + 3 * (int)reply->elements, reply->elements * 48) != 0)
-        return;
-    tarn_words_str(&a, "ABORT");
-    for (size_t i = 0; i < reply->elements; i++) {
-        const redisReply *e = reply->element[i];
-        if (e->type != REDIS_REPLY_ARRAY || e->elements != 4 || !e->element[3]->str)
-            continue;
-        tarn_words_u64(&a, (uint64_t)e->element[0]->integer);
-        tarn_words_u64(&a, (uint64_t)e->element[2]->integer);
-        tarn_words_str(&a, e->element[3]->str);
-    }
-    if (a.n > 1)
-        tarn_words_send(&a, call, tarn_deadline(100));
-    tarn_words_free(&a);
-}
-
-/* True when the connection is to be looked at again. */
-static bool owed_look(struct tarn_call *call)
-{
-    struct pollfd fd = {tarn_resp_fd(call->resp), POLLIN, 0};
-    bool grants = call->grants;
-    redisReply *reply = NULL;
-    int fds[TARN_RESP_FDS_MAX];
-
-    if (poll(&fd, 1, 0) == 0) {
-        if (tarn_now_ns() - call->since_ns < OWED_MAX_NS)
-            return true;
-        tarn_call_drop(call);
-        return false;
-    }
-    int rc = tarn_call_reply(call, tarn_deadline(100), NULL, &reply);
-    /* A late ATTACH's: left there they would pass for the next one's. */
-    for (int n = tarn_resp_take_fds(call->resp, fds, TARN_RESP_FDS_MAX); n > 0; n--)
-        close(fds[n - 1]);
-    if (rc == 0 && grants)
-        give_grants_back(call, reply);
-    if (reply)
-        freeReplyObject(reply);
-    if (call->owed)
-        return true;
-    if (rc == TARN_E_NODE_DOWN || rc == TARN_E_PROTOCOL || rc == TARN_E_TIMEOUT)
-        tarn_call_drop(call);
-    else
-        tarn_call_give(call);
-    return false;
-}
-
-static bool owed_tend(struct tarn_monitor *m)
-{
-    pthread_mutex_lock(&m->lock);
-    struct tarn_call *calls = m->owing;
-    m->owing = NULL;
-    pthread_mutex_unlock(&m->lock);
-
-    bool more = false;
-    while (calls) {
-        struct tarn_call *call = calls;
-        calls = call->next;
-        if (!owed_look(call))
-            continue;
-        pthread_mutex_lock(&m->lock);
-        call->next = m->owing;
-        m->owing = call;
-        pthread_mutex_unlock(&m->lock);
-        more = true;
-    }
-    return more;
-}
-
-void tarn_monitor_owe(struct tarn_client *c, struct tarn_call *call)
-{
-    struct tarn_monitor *m = &c->monitor;
-
-    pthread_mutex_lock(&m->lock);
-    bool take = m->keeping && !m->stop;
-    if (take) {
-        call->next = m->owing;
-        m->owing = call;
-        m->asked = true;
-        pthread_cond_signal(&m->wake);
-    }
-    pthread_mutex_unlock(&m->lock);
-    if (!take)
-        tarn_call_drop(call);
-}
-
 /* --- keeper: nodes ------------------------------------------------------------------------------ */
 
 /*
@@ -243,25 +151,51 @@ static bool is_due(const struct tarn_remote *r)
            ((atomic_load(&r->listed) || is_away(r)) && tarn_now_ns() >= r->probe_ns);
 }
 
+/* Impatient callers doubt all the time: a node that answers is not asked again at once. */
+static bool is_doubted(const struct tarn_remote *r)
+{
+    return atomic_load(&r->doubted) && atomic_load(&r->health) == TARN_UP && tarn_now_ns() >= r->probe_ns;
+}
+
+/* was_suspect: when it was asked. A suspicion that has come up since is asked about anew. */
+static void probe_failed(struct tarn_remote *r, int rc, bool was_suspect)
+{
+    bool again = atomic_load(&r->suspect) && !was_suspect;
+
+    if (atomic_load(&r->health) == TARN_UP && rc == TARN_E_NODE_DOWN)
+        tarn_remote_aside(r, TARN_GONE, tarn_last_error());
+    else if (atomic_load(&r->health) == TARN_UP && rc == TARN_E_TIMEOUT)
+        tarn_remote_aside(r, TARN_SLOW, tarn_last_error());
+    r->backoff_ns = r->backoff_ns ? r->backoff_ns * 2 : BACKOFF_MIN_NS;
+    if (r->backoff_ns > BACKOFF_MAX_NS)
+        r->backoff_ns = BACKOFF_MAX_NS;
+    r->probe_ns = tarn_now_ns() + r->backoff_ns;
+    if (!again)
+        tarn_remote_judged(r, false);
+}
+
+/* BUSY, too, is an answer: what it is about is for the calls to say. */
 static void probe(struct tarn_remote *r)
 {
-    struct tarn_call *call;
-    uint64_t now = tarn_now_ns();
+    int was = atomic_load(&r->health);
+    bool was_suspect = atomic_load(&r->suspect);
+    struct tarn_call *call = NULL;
+    int rc = tarn_call_connect(r, tarn_now_ns() + PROBE_NS, NULL, &call);
 
-    if (tarn_call_connect(r, now + PROBE_NS, NULL, &call) != 0) {
-        r->backoff_ns = r->backoff_ns ? r->backoff_ns * 2 : BACKOFF_MIN_NS;
-        if (r->backoff_ns > BACKOFF_MAX_NS)
-            r->backoff_ns = BACKOFF_MAX_NS;
-        r->probe_ns = tarn_now_ns() + r->backoff_ns;
-        tarn_remote_judged(r, false);
+    atomic_store(&r->doubted, false);
+    if (rc != 0 && rc != TARN_E_BUSY) {
+        probe_failed(r, rc, was_suspect);
         return;
     }
-    /* The session may have ended with its last connection, and what was attached with it. */
-    if (atomic_load(&r->health) == TARN_GONE)
-        tarn_remote_retire(r);
-    r->probe_ns = r->backoff_ns = 0;
-    tarn_remote_judged(r, true);
-    tarn_log(&r->client->log, TARN_LOG_INFO, "client", "msg=\"node answers again\" node=%s", r->key.id);
+    r->probe_ns = tarn_now_ns() + BACKOFF_MIN_NS;
+    r->backoff_ns = 0;
+    if (was != TARN_UP) {
+        /* The session may have ended with its last connection, and what was attached with it. */
+        if (atomic_load(&r->health) == TARN_GONE)
+            tarn_remote_retire(r);
+        tarn_remote_judged(r, true);
+        tarn_log(&r->client->log, TARN_LOG_INFO, "client", "msg=\"node answers again\" node=%s", r->key.id);
+    }
     tarn_call_give(call);
 }
 
@@ -283,14 +217,14 @@ static struct tarn_remote **snapshot(struct tarn_client *c, size_t *n)
 /* True when something is still amiss with it. */
 static bool node_tend(struct tarn_remote *r)
 {
-    if (is_due(r))
+    if (is_due(r) || is_doubted(r))
         probe(r);
     if (atomic_load(&r->superseded))
         tarn_remote_aside(r, TARN_GONE, "another incarnation has its place");
     if (atomic_load(&r->superseded) && atomic_load(&r->suspect))
         tarn_remote_judged(r, false);
-    bool amiss =
-        atomic_load(&r->health) != TARN_UP && atomic_load(&r->listed) && !atomic_load(&r->superseded);
+    bool up = atomic_load(&r->health) == TARN_UP;
+    bool amiss = up ? atomic_load(&r->doubted) : atomic_load(&r->listed) && !atomic_load(&r->superseded);
     return !tarn_remote_reap(r) || amiss;
 }
 
@@ -310,27 +244,51 @@ static bool keeper_stopped(struct tarn_monitor *m)
     return stop;
 }
 
-/* Looks after all nodes, suspects first; true when something is still amiss. A probe may take PROBE_NS, so
- * after one of a node that nobody waits for new suspects have their turn. */
+static bool is_suspect(const struct tarn_remote *r)
+{
+    return atomic_load(&r->suspect);
+}
+
+static bool is_any(const struct tarn_remote *r)
+{
+    (void)r;
+    return true;
+}
+
+struct round {
+    struct tarn_monitor *monitor;
+    struct tarn_remote **nodes;
+    size_t n;
+    bool amiss;
+};
+
+/* Looks after those that `which` is true of. False: not all, the keeper is wanted elsewhere. A probe may take
+ * PROBE_NS, so after one of a node that nobody waits for (`yield`) new suspects have their turn. */
+static bool round_of(struct round *o, bool (*which)(const struct tarn_remote *), bool yield)
+{
+    bool probed = false;
+
+    for (size_t i = 0; i < o->n; i++) {
+        if (!which(o->nodes[i]))
+            continue;
+        probed |= is_due(o->nodes[i]) || is_doubted(o->nodes[i]);
+        o->amiss |= node_tend(o->nodes[i]);
+        if (yield ? probed && keeper_called(o->monitor) : keeper_stopped(o->monitor))
+            return false;
+    }
+    return true;
+}
+
+/* Looks after all nodes; true when something is still amiss. */
 static bool nodes_tend(struct tarn_client *c)
 {
-    size_t n;
-    struct tarn_remote **all = snapshot(c, &n);
-    bool amiss = false, probed = false;
+    struct round o = {.monitor = &c->monitor};
 
-    for (size_t i = 0; i < n && !keeper_stopped(&c->monitor); i++)
-        if (atomic_load(&all[i]->suspect))
-            amiss |= node_tend(all[i]);
-    for (size_t i = 0; i < n; i++) {
-        if (probed && keeper_called(&c->monitor)) {
-            amiss = true;
-            break;
-        }
-        probed |= is_due(all[i]);
-        amiss |= node_tend(all[i]);
-    }
-    free(all);
-    return amiss;
+    o.nodes = snapshot(c, &o.n);
+    bool all =
+        round_of(&o, is_suspect, false) && round_of(&o, is_doubted, true) && round_of(&o, is_any, true);
+    free(o.nodes);
+    return o.amiss || !all;
 }
 
 static bool any_away(struct tarn_client *c)
@@ -354,7 +312,7 @@ static uint64_t keeper_tend(struct tarn_client *c)
         return UINT64_MAX;
     if (tarn_now_ns() - atomic_load(&c->refreshed_ns) >= REFRESH_NS)
         tarn_remotes_refresh(c, tarn_deadline(500));
-    amiss |= owed_tend(&c->monitor);
+    amiss |= tarn_monitor_owed(&c->monitor);
     amiss |= tarn_monitor_errands(&c->monitor);
     if (amiss)
         return tarn_now_ns() + TICK_NS;
@@ -462,11 +420,7 @@ void tarn_monitor_stop(struct tarn_client *c)
         pthread_join(m->keeper, NULL);
     m->watching = m->keeping = false;
     tarn_monitor_errands_end(m);
-    while (m->owing) {
-        struct tarn_call *call = m->owing;
-        m->owing = call->next;
-        tarn_call_drop(call);
-    }
+    tarn_monitor_owed_end(m);
     pthread_cond_destroy(&m->wake);
     close(m->wake_fd);
 }

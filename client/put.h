@@ -124,6 +124,26 @@ bool tarn_target_post(struct tarn_put *p, struct tarn_target *t, uint64_t offset
 /* Waits for all posted targets; their state becomes WRITTEN, or their job failed. */
 void tarn_put_written(struct tarn_put *p);
 
+/* put_release.c: copies on other nodes that are to go. */
+struct tarn_displaced {
+    struct tarn_remote *remote;
+    char pool[TARN_POOL_NAME_MAX + 1];
+    uint64_t slot, gen;
+    bool sent;
+};
+
+struct tarn_releases {
+    struct tarn_displaced *all;
+    uint32_t n, room;
+};
+
+/* Notes those that a COMMIT's answer lists. */
+void tarn_releases_note(struct tarn_put *p, struct tarn_releases *r, const redisReply *list);
+/* Tells their nodes, if need be later. Frees the list. */
+void tarn_releases_send(struct tarn_put *p, struct tarn_releases *r);
+/* Takes back the copies of a job that failed on another node. */
+void tarn_put_undo(struct tarn_put *p, struct tarn_put_job *job);
+
 /* put_commit.c */
 void tarn_chunk_commit(struct tarn_put *p, struct tarn_chunk *c);
 /* Waits for the answers: each job's status is final, except that failed ones may have `again` set. */

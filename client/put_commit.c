@@ -5,23 +5,23 @@
  * Redis decides which version of a key there is. With replicas, the first copy is committed alone; once it
  * has won the key, the others join its version ("join"), and fail when another put has taken the key since.
  * So of two puts of one key one gets all its copies in, and the other one was replaced. When a copy fails
- * for another reason, the others are taken back; what a replacing put displaced is gone by then.
+ * for another reason, the others are taken back (put_release.c); what a replacing put displaced is gone by
+ * then.
  *
  * COMMIT carries the deadline on the node's clock, and what it leaves unanswered is ABORTed, so a node that
  * goes on later publishes nothing of a put that failed. Its answer waits for Redis; that it does not come
  * says nothing of the node's health.
  *
- * Copies that a replacing put displaced on other nodes are released there before success is reported, so
- * that no reader's old descriptor outlives the put. A node that does not answer is told as soon as it does
- * (errand.c). Until then, and only while it is paused and keeps its heartbeat's record, clients on its host
- * that have the old descriptor may read the old copy out of its shared memory.
+ * An item whose link broke, or was closed, during a first try may be answered BUSY: the node is still at what
+ * that link had sent (tcp). It stays reserved and is committed again, a little later.
  */
 #include "client/put.h"
 
-#include <stdlib.h>
+#include <poll.h>
 #include <string.h>
 
-#define RELEASE_NS (100 * TARN_NS_PER_MS)
+#define WAIT_MAX_MS 16 /* between COMMITs of what is held up */
+#define ANSWER_MS 10   /* a COMMIT is not sent again when less is left */
 
 /* --- COMMIT ------------------------------------------------------------------------------------- */
 
@@ -33,7 +33,7 @@ static bool complete(const struct tarn_put *p, const struct tarn_put_job *job, b
     if (job->status != 0 || job->targets[0].state != first)
         return false;
     for (uint32_t k = 1; k < p->replicas; k++)
-        if (job->targets[k].state != TARN_TARGET_WRITTEN && job->targets[k].state != TARN_TARGET_COMMITTING)
+        if (job->targets[k].state < TARN_TARGET_WRITTEN || job->targets[k].state > TARN_TARGET_STORED)
             return false;
     return true;
 }
@@ -85,9 +85,10 @@ static void commit_failed(struct tarn_put *p, struct tarn_chunk *c, struct tarn_
         tarn_remote_aside(node->remote, TARN_GONE, text);
     } else {
         tarn_call_give(node->commit);
+        if (rc == TARN_E_TIMEOUT)
+            tarn_remote_doubt(node->remote);
     }
     node->commit = NULL;
-    tarn_last_error_set(text);
     for (uint32_t i = 0; i < c->n * p->replicas; i++) {
         struct tarn_target *t = &c->targets[i];
         if (t->remote != node->remote || t->state != state)
@@ -95,7 +96,10 @@ static void commit_failed(struct tarn_put *p, struct tarn_chunk *c, struct tarn_
         t->state = TARN_TARGET_LOST;
         if (t->job->status == 0)
             t->job->again = rc == TARN_E_NODE_DOWN;
-        tarn_job_fail(t->job, rc);
+        /* No answer this time: what the node said before (held_up) explains more. */
+        bool busy = rc == TARN_E_TIMEOUT && t->job->status == 0 && t->job->text[0];
+        tarn_last_error_set(busy ? t->job->text : text);
+        tarn_job_fail(t->job, busy ? TARN_E_BUSY : rc);
     }
 }
 
@@ -131,129 +135,30 @@ void tarn_chunk_commit(struct tarn_put *p, struct tarn_chunk *c)
     tarn_chunk_abort(p, c);
 }
 
-/* --- displaced copies --------------------------------------------------------------------------- */
-
-struct displaced {
-    struct tarn_remote *remote;
-    char pool[TARN_POOL_NAME_MAX + 1];
-    uint64_t slot, gen;
-    bool sent;
-};
-
-struct releases {
-    struct displaced *all;
-    uint32_t n, room;
-};
-
-/* "@<node>/<pool>=<offset>:<slot>:<gen>" */
-static bool parse_displaced(struct tarn_client *c, const redisReply *e, struct displaced *d)
-{
-    char node[TARN_NODE_ID_MAX + 1];
-    const char *s = e->str, *end = s ? s + e->len : NULL;
-
-    if (!s || *s++ != '@')
-        return false;
-    const char *slash = memchr(s, '/', (size_t)(end - s)),
-               *equal = slash ? memchr(slash, '=', (size_t)(end - slash)) : NULL;
-    const char *slot = equal ? memchr(equal, ':', (size_t)(end - equal)) : NULL;
-    const char *gen = slot ? memchr(slot + 1, ':', (size_t)(end - slot - 1)) : NULL;
-    if (!gen || slash - s > TARN_NODE_ID_MAX || equal - slash - 1 > TARN_POOL_NAME_MAX ||
-        tarn_u64_parse(slot + 1, (size_t)(gen - slot - 1), 10, UINT32_MAX, &d->slot) != 0 ||
-        tarn_u64_parse(gen + 1, (size_t)(end - gen - 1), 16, UINT64_MAX, &d->gen) != 0)
-        return false;
-    memcpy(node, s, (size_t)(slash - s));
-    node[slash - s] = '\0';
-    memcpy(d->pool, slash + 1, (size_t)(equal - slash - 1));
-    d->pool[equal - slash - 1] = '\0';
-    d->sent = false;
-    d->remote = tarn_remote_of(c, node, (uint32_t)(d->gen >> 32));
-    return d->remote != NULL;
-}
-
-static void note_displaced(struct tarn_put *p, struct releases *r, const redisReply *list)
-{
-    for (size_t i = 0; i < list->elements; i++) {
-        if (r->n == r->room) {
-            uint32_t room = r->room ? r->room * 2 : 16;
-            struct displaced *all = realloc(r->all, room * sizeof *all);
-            if (!all)
-                return; /* the nodes' scrub finds them */
-            r->all = all;
-            r->room = room;
-        }
-        if (parse_displaced(p->client, list->element[i], &r->all[r->n]))
-            r->n++;
-    }
-}
-
-/* The put has taken place, so its own deadline must not leave old copies behind on a healthy node; a silent
- * one is not waited for any longer than it takes to know that. */
-static uint64_t release_deadline(const struct tarn_put *p)
-{
-    uint64_t now = tarn_now_ns(), least = now + RELEASE_NS, most = now + TARN_PATIENCE_NS;
-
-    return p->deadline_ns < least ? least : p->deadline_ns > most ? most : p->deadline_ns;
-}
-
-/* RELEASEs there, if need be later. Takes the words over. */
-static void release_send(struct tarn_put *p, struct tarn_remote *remote, struct tarn_words *a)
-{
-    redisReply *reply;
-
-    if (atomic_load(&remote->superseded)) { /* so is what it held */
-        tarn_words_free(a);
-        return;
-    }
-    if (tarn_words_call(a, remote, release_deadline(p), NULL, &reply) != 0) {
-        tarn_log(&p->client->log, TARN_LOG_INFO, "client",
-                 "msg=\"replaced copies are released when their node answers\" node=%s", remote->key.id);
-        tarn_monitor_errand(remote, a);
-        return;
-    }
-    freeReplyObject(reply);
-    tarn_words_free(a);
-}
-
-static void release_on(struct tarn_put *p, struct releases *r, struct tarn_remote *remote)
-{
-    struct tarn_words a;
-
-    if (tarn_words_init(&a, 1 + 3 * (int)r->n, r->n * (48 + TARN_POOL_NAME_MAX)) != 0)
-        return;
-    tarn_words_str(&a, "RELEASE");
-    for (uint32_t i = 0; i < r->n; i++) {
-        struct displaced *d = &r->all[i];
-        if (d->remote != remote)
-            continue;
-        d->sent = true;
-        tarn_words_text(&a, d->pool);
-        tarn_words_u64(&a, d->slot);
-        tarn_words_gen(&a, d->gen);
-    }
-    if (!atomic_load(&remote->listed) && !atomic_load(&remote->superseded))
-        tarn_remotes_refresh(p->client, release_deadline(p));
-    release_send(p, remote, &a);
-}
-
-static void release_all(struct tarn_put *p, struct releases *r)
-{
-    for (uint32_t i = 0; i < r->n; i++)
-        if (!r->all[i].sent)
-            release_on(p, r, r->all[i].remote);
-    free(r->all);
-}
-
 /* --- answers ------------------------------------------------------------------------------------ */
 
-static void take_answer(struct tarn_put *p, struct tarn_target *t, const redisReply *e, struct releases *r)
+/* To be committed again. Until then the job's text is why. */
+static void held_up(struct tarn_target *t)
+{
+    t->state = TARN_TARGET_WRITTEN;
+    if (t->job->status == 0)
+        snprintf(t->job->text, sizeof t->job->text, "%s", tarn_last_error());
+}
+
+static void take_answer(struct tarn_put *p, struct tarn_target *t, const redisReply *e,
+                        struct tarn_releases *r)
 {
     char who[352];
     int rc = tarn_resp_error(e, tarn_remote_text(t->remote, who), TARN_E_PROTOCOL);
 
+    if (rc == TARN_E_BUSY) {
+        held_up(t);
+        return;
+    }
     t->granted = false; /* published or freed */
     t->state = rc == 0 ? TARN_TARGET_STORED : TARN_TARGET_LOST;
     if (rc == 0)
-        note_displaced(p, r, e);
+        tarn_releases_note(p, r, e);
     if (rc == TARN_E_STALE) { /* the session broke off; nothing was published */
         rc = tarn_fail(TARN_E_NODE_DOWN, "%s: has dropped the reservation", who);
         t->job->again = t->job->status == 0;
@@ -263,7 +168,7 @@ static void take_answer(struct tarn_put *p, struct tarn_target *t, const redisRe
 }
 
 static void take_answers(struct tarn_put *p, struct tarn_chunk *c, struct tarn_remote *remote,
-                         const redisReply *reply, struct releases *r)
+                         const redisReply *reply, struct tarn_releases *r)
 {
     static const redisReply short_answer = {.type = REDIS_REPLY_ERROR,
                                             .str = (char *)"PROTOCOL answer too short"};
@@ -273,27 +178,6 @@ static void take_answers(struct tarn_put *p, struct tarn_chunk *c, struct tarn_r
         struct tarn_target *t = &c->targets[i];
         if (t->remote == remote && t->state == TARN_TARGET_COMMITTING)
             take_answer(p, t, at < reply->elements ? reply->element[at] : &short_answer, r), at++;
-    }
-}
-
-/* Takes back the copies of a job that failed on another node. Exactly those: the key may be another put's
- * by now. */
-static void undo(struct tarn_put *p, struct tarn_put_job *job)
-{
-    char pool[TARN_POOL_NAME_MAX + 1];
-
-    for (uint32_t k = 0; k < p->replicas; k++) {
-        struct tarn_target *t = &job->targets[k];
-        struct tarn_words a;
-        if (t->state != TARN_TARGET_STORED || tarn_words_init(&a, 4, 48 + TARN_POOL_NAME_MAX) != 0)
-            continue;
-        tarn_remote_pool_name(t->remote, t->pool, pool);
-        tarn_words_str(&a, "RELEASE");
-        tarn_words_text(&a, pool);
-        tarn_words_u64(&a, t->slot);
-        tarn_words_gen(&a, t->gen + 1);
-        release_send(p, t->remote, &a);
-        t->state = TARN_TARGET_LOST;
     }
 }
 
@@ -328,14 +212,14 @@ static void settle(struct tarn_put *p, struct tarn_put_job *job)
     if (copies > 0) {
         char text[sizeof job->text];
         memcpy(text, job->text, sizeof text);
-        undo(p, job);
+        tarn_put_undo(p, job);
         tarn_last_error_set(text);
     }
     if (copies > 0 || (p->flags & TARN_PUT_REPLACE))
         tarn_cache_drop(p->client->cache, key, tarn_key_hash(key), NULL);
 }
 
-static void answers(struct tarn_put *p, struct tarn_chunk *c, struct releases *r)
+static void answers(struct tarn_put *p, struct tarn_chunk *c, struct tarn_releases *r)
 {
     for (uint32_t k = 0; k < p->nnodes; k++) {
         struct tarn_put_node *node = &p->nodes[k];
@@ -353,17 +237,66 @@ static void answers(struct tarn_put *p, struct tarn_chunk *c, struct releases *r
     }
 }
 
+/* --- what is held up ---------------------------------------------------------------------------- */
+
+static bool any_held_up(const struct tarn_put *p, const struct tarn_chunk *c, bool join)
+{
+    for (uint32_t i = 0; i < c->n * p->replicas; i++)
+        if (to_commit(p, &c->targets[i], c->targets[i].remote, join))
+            return true;
+    return false;
+}
+
+/* Longer each time; false when there is no time for another COMMIT, or the caller has canceled. */
+static bool wait_a_moment(const struct tarn_put *p, int *wait_ms)
+{
+    struct pollfd fd = {p->stop.fd, POLLIN, 0};
+
+    *wait_ms = *wait_ms * 2 + 1 < WAIT_MAX_MS ? *wait_ms * 2 + 1 : WAIT_MAX_MS;
+    if (tarn_left_ms(p->deadline_ns) < *wait_ms + ANSWER_MS)
+        return false;
+    if (poll(&fd, 1, *wait_ms) > 0) /* perhaps of an earlier cancel; the flag is what counts */
+        tarn_stop_drain(p->stop.fd);
+    return !tarn_stopped(&p->stop);
+}
+
+/* It stays so: the node's sentence is the put's, and what is reserved will be given back. */
+static void give_up(struct tarn_put *p, struct tarn_chunk *c, bool join)
+{
+    for (uint32_t i = 0; i < c->n * p->replicas; i++) {
+        struct tarn_target *t = &c->targets[i];
+        if (!to_commit(p, t, t->remote, join))
+            continue;
+        tarn_last_error_set(t->job->text);
+        tarn_job_fail(t->job, tarn_stopped(&p->stop) ? tarn_fail(TARN_E_CANCELED, "canceled by the caller")
+                                                     : TARN_E_BUSY);
+    }
+}
+
+/* The answers to what was asked, and to what had to be asked again. */
+static void settled(struct tarn_put *p, struct tarn_chunk *c, struct tarn_releases *r, bool join)
+{
+    int wait_ms = 0;
+
+    answers(p, c, r);
+    while (any_held_up(p, c, join) && wait_a_moment(p, &wait_ms)) {
+        ask_all(p, c, join);
+        answers(p, c, r);
+    }
+    give_up(p, c, join);
+}
+
 void tarn_chunk_stored(struct tarn_put *p, struct tarn_chunk *c)
 {
-    struct releases r = {0};
+    struct tarn_releases r = {0};
 
-    answers(p, c, &r);
+    settled(p, c, &r, false);
     if (p->replicas > 1) {
         ask_all(p, c, true);
-        answers(p, c, &r);
+        settled(p, c, &r, true);
     }
     tarn_chunk_abort(p, c);
-    release_all(p, &r);
+    tarn_releases_send(p, &r);
     for (uint32_t i = 0; i < c->n; i++)
         settle(p, &c->jobs[i]);
 }

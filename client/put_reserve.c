@@ -3,8 +3,9 @@
  * Puts: RESERVE and ABORT.
  *
  * A node that cannot take an object (full, draining, gone) is replaced by the next in the key's order
- * when the caller left the choice to us. BUSY for an item means that this session has reserved as much
- * as it may: what it holds must be committed first, so the item comes again in a later chunk.
+ * when the caller left the choice to us; so is one whose HELLO says that this process has too many
+ * sessions there. BUSY for an item means that this session has reserved as much as it may: what it holds
+ * must be committed first, so the item comes again in a later chunk.
  */
 #include "client/put.h"
 
@@ -15,20 +16,23 @@
 static void refused(struct tarn_put *p, struct tarn_target *t, int code)
 {
     struct tarn_put_job *job = t->job;
+    bool asked = t->state == TARN_TARGET_ASKED; /* else HELLO was refused */
 
     t->state = TARN_TARGET_LOST;
     if (job->status != 0)
         return;
     switch (code) {
+    case TARN_E_BUSY:
+        job->again = job->busy = asked;
+        if (asked)
+            break;
+        /* fall through */
     case TARN_E_FULL:
     case TARN_E_TOO_LARGE:
     case TARN_E_NODE_DOWN:
     case TARN_E_TIMEOUT:
         if (tarn_now_ns() < p->deadline_ns && tarn_put_reassign(p, t))
             return;
-        break;
-    case TARN_E_BUSY:
-        job->again = job->busy = true;
         break;
     default:
         break;
@@ -98,10 +102,6 @@ static int reserve_args(struct tarn_put *p, struct tarn_chunk *c, struct tarn_re
 static int send_reserve(struct tarn_put *p, struct tarn_chunk *c, struct tarn_put_node *node)
 {
     struct tarn_words a;
-    if (node->reserve && node->reserve->owed) {
-        tarn_call_give(node->reserve);
-        node->reserve = NULL;
-    }
     int rc = node->reserve ? 0 : tarn_call_take(node->remote, false, patience(p), &p->stop, &node->reserve);
 
     if (rc == 0)
@@ -133,11 +133,23 @@ static void ask_node(struct tarn_put *p, struct tarn_chunk *c, struct tarn_remot
             c->targets[i].state = TARN_TARGET_ASKED;
 }
 
+static bool is_reserving(const struct tarn_put *p, const struct tarn_remote *r)
+{
+    for (uint32_t k = 0; k < p->nnodes; k++)
+        if (p->nodes[k].remote == r)
+            return p->nodes[k].reserving;
+    return false;
+}
+
+/* What another node passes on to one that has been asked already waits for its answer: grants come in the
+ * order in which they were asked for. */
 void tarn_chunk_ask(struct tarn_put *p, struct tarn_chunk *c)
 {
-    for (uint32_t i = 0; i < c->n * p->replicas; i++)
-        while (wanted_by(&c->targets[i], c->targets[i].remote))
-            ask_node(p, c, c->targets[i].remote);
+    for (uint32_t i = 0; i < c->n * p->replicas; i++) {
+        struct tarn_target *t = &c->targets[i];
+        while (wanted_by(t, t->remote) && !is_reserving(p, t->remote))
+            ask_node(p, c, t->remote);
+    }
 }
 
 /* --- its answer --------------------------------------------------------------------------------- */
@@ -211,7 +223,8 @@ static bool any_reserving(const struct tarn_put *p)
     return false;
 }
 
-/* Asking again may send: no answer may be left unread, it would be taken for the next command's. */
+/* Asking again may send: no answer may be left unread, it would be taken for the next command's. Nobody is
+ * wanted any more when no answer is outstanding. */
 void tarn_chunk_granted(struct tarn_put *p, struct tarn_chunk *c)
 {
     do {

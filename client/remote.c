@@ -4,11 +4,14 @@
  * generations carry the same 32 bits, so a descriptor can never name another incarnation than the one
  * that wrote it. They are never freed before the client is, so descriptors may point to them.
  *
- * Health: UP -> SLOW (silent for TARN_PATIENCE_NS; that a caller's deadline was shorter says nothing of the
- * node) or GONE (connection broke) at the first failure, wherever it is seen; the node is then *suspect* until the keeper (monitor.c) has asked it, which it does at once. Only
- * the keeper makes it UP again. Calls that have no other copy or node to turn to wait for that word; all
- * others go elsewhere. So a hiccup costs a round trip, a failure costs one bounded delay once, and no
+ * Health: UP -> SLOW (silent for TARN_PATIENCE_NS) or GONE (connection broke) at the first failure, wherever
+ * it is seen; the node is then *suspect* until the keeper (monitor.c) has asked it, which it does at once.
+ * Only the keeper makes it UP again. Calls that have no other copy or node to turn to wait for that word;
+ * all others go elsewhere. So a hiccup costs a round trip, a failure costs one bounded delay once, and no
  * get or put ever tries a node that is known to be in trouble.
+ *
+ * That a caller's deadline was shorter than the patience says nothing of the node, but nor is it nothing: the
+ * node is *doubted*, and stays UP while the keeper asks it. Its silence then counts, not the caller's.
  */
 #include "client/client.h"
 
@@ -252,6 +255,14 @@ void tarn_remote_silent(struct tarn_remote *r, uint64_t since_ns)
 {
     if (tarn_now_ns() - since_ns >= TARN_PATIENCE_NS)
         tarn_remote_aside(r, TARN_SLOW, tarn_last_error());
+    else
+        tarn_remote_doubt(r);
+}
+
+void tarn_remote_doubt(struct tarn_remote *r)
+{
+    if (atomic_load(&r->health) == TARN_UP && !atomic_exchange(&r->doubted, true))
+        tarn_monitor_ask(r->client);
 }
 
 void tarn_remote_judged(struct tarn_remote *r, bool up)

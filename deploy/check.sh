@@ -13,7 +13,7 @@ export RETRIES=${RETRIES:-2}
 
 jobs=$(nproc 2>/dev/null || echo 2)
 say "${ui_bold}tarn: build and test${ui_off}"
-step "Packages" sh deploy/deps.sh check
+packages check
 step "Build (gcc)" make -j"$jobs" WERROR=1 CC=gcc all tests
 step "Build (clang)" make -j"$jobs" WERROR=1 CC=clang B=build-clang all
 step "Style and documents" make check-style

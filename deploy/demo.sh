@@ -10,8 +10,9 @@ set -eu
 cd "$(dirname "$0")/.."
 . deploy/ui.sh
 
-step "Packages" sh deploy/deps.sh run
-step "Build" make -j"$(nproc 2>/dev/null || echo 2)" all
+packages run
+# One after the other, should two demos be started at once.
+step "Build" flock build/log/lock make -j"$(nproc 2>/dev/null || echo 2)" all
 
 export TARN_BUILD=build
 tarn=build/tarn
@@ -83,7 +84,10 @@ compare()
     for t in "$@"; do
         name=${t%%:*} bytes=${t##*:}
         $tarn get "$name" --transports "$transport" --format raw -o "$dir/back" --quiet
-        tail -c "+$((offset + 1))" "$file" | head -c "$bytes" | cmp - "$dir/back"
+        tail -c "+$((offset + 1))" "$file" | head -c "$bytes" | cmp - "$dir/back" || {
+            say "${ui_red}$name is not what was stored.${ui_off}"
+            exit 1
+        }
         offset=$((offset + bytes)) count=$((count + 1))
     done
     say "  $transport: $count tensors, $((offset - data_start)) bytes, every byte equal"

@@ -3,21 +3,18 @@
 # Installs what tarn is built from and tested with, on Debian 12 and Ubuntu 24.04. Installs only what
 # is missing, so it is quick and needs no root the second time.
 #   sh deploy/deps.sh [run|check]    run: build and run (default); check: and what the tests need
+#   sh deploy/deps.sh [run|check] --list    only names what is missing
 set -eu
 
 run="build-essential pkg-config libhiredis-dev libevent-dev libibverbs-dev libcmocka-dev
      libjansson-dev libxxhash-dev uthash-dev libncurses-dev redis-server redis-tools"
 check="$run clang universal-ctags mandoc memcached libmemcached-dev procps"
 
-case "${1:-run}" in
-run) want=$run ;;
-check)
-    want=$check
-    # libFuzzer's runtime has its compiler's version in its name.
-    major=$(apt-cache depends clang 2>/dev/null | sed -n 's/.*Depends: clang-\([0-9]*\)$/\1/p' | head -n 1)
-    ;;
+case "${1:-run} ${2:-}" in
+"run " | "run --list") want=$run ;;
+"check " | "check --list") want=$check ;;
 *)
-    echo "usage: deps.sh [run|check]" >&2
+    echo "usage: deps.sh [run|check] [--list]" >&2
     exit 2
     ;;
 esac
@@ -46,23 +43,43 @@ root()
     fi
 }
 
+# Another apt may be at work, as on a machine that was just started: it is waited for.
+update()
+{
+    tries=0
+    until root apt-get update; do
+        tries=$((tries + 1))
+        [ $tries -lt 30 ] || return 1
+        sleep 5
+    done
+}
+
 install()
 {
-    root env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "$@"
+    root env DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=600 install -y \
+        --no-install-recommends "$@"
+}
+
+# libFuzzer's runtime, which has its compiler's version in its name.
+fuzzer()
+{
+    [ "${1:-run}" = check ] || return 0
+    apt-cache depends clang 2>/dev/null | sed -n 's/.*Depends: clang-\([0-9]*\)$/libclang-rt-\1-dev/p' | head -n 1
 }
 
 # shellcheck disable=SC2046,SC2086 # word lists
-need=$(missing $want)
+need=$(missing $want $(fuzzer "${1:-run}"))
+if [ "${2:-}" = --list ]; then
+    echo "$need"
+    exit
+fi
 if [ -n "$need" ]; then
-    root apt-get update
+    update
+    # What clang depends on may be known only now.
+    # shellcheck disable=SC2046,SC2086
+    need=$(missing $want $(fuzzer "${1:-run}"))
     # A package's own start-up script may start a redis or memcached of the system; we start our own.
     # shellcheck disable=SC2086
     install $need
-fi
-if [ "${1:-run}" = check ]; then
-    major=${major:-$(clang --version | sed -n 's/.*version \([0-9]*\).*/\1/p')}
-    need=$(missing "libclang-rt-$major-dev")
-    # shellcheck disable=SC2086
-    [ -z "$need" ] || install $need
 fi
 echo "all there"

@@ -4,6 +4,7 @@
 #   step "Building" make all      runs the command with its output in $LOG_DIR/<n>.log, shows a
 #                                 spinner with the elapsed seconds and the log's last line on a
 #                                 terminal, one line otherwise; on failure shows the log's end and exits.
+#   packages run|check            the step that installs packages, after sudo's question for a password
 #   say "text"                    a line
 #
 # NO_COLOR is respected.
@@ -67,6 +68,15 @@ step()
     fi
     printf '  %s+%s %-28s %4ds  %s%s%s\n' "$ui_green" "$ui_off" "$ui_title" $(($(date +%s) - ui_start)) \
         "$ui_dim" "$(ui_summary "$ui_log")" "$ui_off"
+}
+
+packages()
+{
+    # The display would cover the question.
+    if [ "$(id -u)" != 0 ] && command -v sudo >/dev/null && [ -n "$(sh deploy/deps.sh "$1" --list)" ]; then
+        sudo -v
+    fi
+    step "Packages" sh deploy/deps.sh "$1"
 }
 
 # The line of a log worth showing: what a test run counted, else nothing.

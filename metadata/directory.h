@@ -115,6 +115,7 @@ int tarn_directory_events(struct tarn_directory *d, uint64_t deadline_ns, tarn_e
 enum tarn_publish_mode {
     TARN_PUBLISH_ABSENT,  /* create; or add a copy when the record is of the same version and tensor and
                              has none at the same node and pool; else EXISTS */
+    TARN_PUBLISH_JOIN,    /* only add a copy, as ABSENT does; EXISTS when the key does not have this version */
     TARN_PUBLISH_REPLACE, /* take the place of any other version */
     TARN_PUBLISH_RESTORE, /* as ABSENT, but an older version (born_ms, then version) gives way */
 };
@@ -126,7 +127,7 @@ struct tarn_publish {
     uint64_t replaces;         /* REPLACE: only when the record there has this version; 0: any */
     struct tarn_record record; /* exactly one location: the new copy */
     /* out */
-    int status; /* 0; EXISTS: `found` has what is there; DIRECTORY */
+    int status; /* 0; EXISTS: `found` has what is there (zeros: nothing, or nothing legible); DIRECTORY */
     struct tarn_record found;
     uint32_t ndisplaced;
     struct tarn_location displaced[TARN_REPLICAS_MAX]; /* copies of other versions now out of the directory */

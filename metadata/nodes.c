@@ -3,10 +3,12 @@
  * Records of nodes and their pools.
  *
  * A record belongs to an epoch, one run of a node: refresh and drop leave records of other epochs
- * alone, readers skip a pool whose epoch is not its node's. Records expire when the beats stop; the
- * set of node ids does not, so each beat looks at one id of the set and takes it out when its record
- * is gone. (A node whose id was taken out wrongly, between writing its record and joining the set, is
- * back with its next beat.)
+ * alone, readers skip a pool whose epoch is not its node's. A node's own record is written last: whoever
+ * sees it finds the id in the set and the pools, too.
+ *
+ * Records expire when the beats stop; the set of node ids does not, so each beat looks at one id of the
+ * set and takes it out when its record is gone. (A node whose id was taken out wrongly, because it came
+ * back between the two, is back with its next beat.)
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -70,7 +72,7 @@ struct beat {
     bool gone;                        /* our record was not there */
     uint64_t taken;                   /* epoch of who has our id */
     char run_id[64];                  /* of this Redis */
-    char other[TARN_NODE_ID_MAX + 1]; /* the id of the set that is looked at; "" none */
+    char other[TARN_NODE_ID_MAX + 1]; /* the id of the set that is looked at, not ours; "" none */
     bool other_gone;
 };
 
@@ -148,15 +150,26 @@ static int append_pool(const struct beat *b, const struct tarn_pool_record *p, c
     return tarn_args_append(&a, r);
 }
 
-/* First round trip: our record, whose Redis this is, some node of the set. */
-static int append_first(void *arg, size_t i, const char *sha, struct tarn_resp *r)
+/* First round trip: whose our record is, whose Redis this is, some node of the set. */
+static int append_first(void *arg, struct tarn_resp *r)
 {
     const struct beat *b = arg;
-    char key[NODE_KEY_TEXT];
-    nodes_key(b->d, key);
-    return i == 0   ? append_node(b, sha, r)
-           : i == 1 ? append2(r, "INFO", "server")
-                    : append2(r, "SRANDMEMBER", key);
+    char node[NODE_KEY_TEXT], nodes[NODE_KEY_TEXT];
+    node_key(b->d, b->node->id, node);
+    nodes_key(b->d, nodes);
+    int rc = append_member(r, "HGET", node, "epoch");
+    if (!rc)
+        rc = append2(r, "INFO", "server");
+    return rc ? rc : append2(r, "SRANDMEMBER", nodes);
+}
+
+static void take_epoch(struct beat *b, const redisReply *reply)
+{
+    bool text = reply->type == REDIS_REPLY_STRING && reply->len > 0;
+    b->gone |= !text;
+    if (text && strcmp(reply->str, b->epoch) &&
+        (tarn_u64_parse(reply->str, (size_t)reply->len, 16, UINT64_MAX, &b->taken) || !b->taken))
+        b->taken = UINT64_MAX; /* somebody's, whatever it means */
 }
 
 static void take_run_id(struct beat *b, const redisReply *reply)
@@ -172,21 +185,17 @@ static int take_first(void *arg, size_t i, const redisReply *reply)
     int rc = tarn_redis_check(b->d, reply);
     if (rc)
         return rc;
-    bool text = reply->type == REDIS_REPLY_STRING;
-    if (i == 0) {
-        b->gone = !text || reply->len == 0;
-        if (!b->gone && strcmp(reply->str, b->epoch) &&
-            (tarn_u64_parse(reply->str, (size_t)reply->len, 16, UINT64_MAX, &b->taken) || !b->taken))
-            b->taken = UINT64_MAX; /* somebody's, whatever it means */
-    } else if (i == 1) {
+    if (i == 0)
+        take_epoch(b, reply);
+    else if (i == 1)
         take_run_id(b, reply);
-    } else if (text && tarn_name_valid(reply->str, (size_t)reply->len, TARN_NODE_ID_MAX)) {
+    else if (reply->type == REDIS_REPLY_STRING && strcmp(reply->str, b->node->id) &&
+             tarn_name_valid(reply->str, (size_t)reply->len, TARN_NODE_ID_MAX))
         memcpy(b->other, reply->str, (size_t)reply->len + 1);
-    }
     return 0;
 }
 
-/* Second round trip: our place in the set, the pools, whether that node lives. */
+/* Second round trip: our place in the set, whether that node lives, the pools, our record. */
 static int append_second(void *arg, size_t i, const char *sha, struct tarn_resp *r)
 {
     const struct beat *b = arg;
@@ -199,15 +208,20 @@ static int append_second(void *arg, size_t i, const char *sha, struct tarn_resp 
         node_key(b->d, b->other, key);
         return append2(r, "EXISTS", key);
     }
-    return append_pool(b, &b->node->pools[i - 2], sha, r);
+    if (i < 2 + (size_t)b->node->npools)
+        return append_pool(b, &b->node->pools[i - 2], sha, r);
+    return append_node(b, sha, r);
 }
 
 static int take_second(void *arg, size_t i, const redisReply *reply)
 {
     struct beat *b = arg;
+    int rc = tarn_redis_check(b->d, reply);
     if (i == 1)
         b->other_gone = b->other[0] && reply->type == REDIS_REPLY_INTEGER && reply->integer == 0;
-    return tarn_redis_check(b->d, reply);
+    if (!rc && i == 2 + (size_t)b->node->npools)
+        take_epoch(b, reply);
+    return rc;
 }
 
 static int append_forget(void *arg, struct tarn_resp *r)
@@ -251,19 +265,23 @@ int tarn_directory_beat(struct tarn_directory *d, const struct tarn_node_record 
                         uint64_t deadline_ns, bool *lost, uint64_t *taken_epoch)
 {
     struct beat b = {.d = d, .node = n, .ttl_ms = ttl_ms ? ttl_ms : 1};
-    struct tarn_script_pipeline first = {TARN_SCRIPT_REFRESH, 3, append_first, take_first, &b};
-    struct tarn_script_pipeline second = {TARN_SCRIPT_REFRESH, 2 + n->npools, append_second, take_second, &b};
+    struct tarn_pipeline first = {.n = 3, .append = append_first, .reply = take_first, .arg = &b};
+    struct tarn_script_pipeline second = {TARN_SCRIPT_REFRESH, 3 + n->npools, append_second, take_second, &b};
     struct tarn_pipeline forget = {.n = 1, .append = append_forget, .reply = take_forgotten, .arg = &b};
     int rc = check_node(n);
     if (rc)
         return rc;
     tarn_epoch_format(n->epoch, b.epoch);
-    rc = tarn_script_run(d, deadline_ns, &first);
+    rc = tarn_redis_run(d, deadline_ns, &first);
     if (rc)
         return rc;
     note_lost(&b);
-    if (!b.taken)
+    if (!b.taken) {
         rc = tarn_script_run(d, deadline_ns, &second);
+        note_lost(&b);
+        if (!rc && b.taken) /* just now: our pools must not be in the way of its own */
+            rc = tarn_directory_leave(d, n, deadline_ns);
+    }
     if (!rc && b.other_gone)
         rc = tarn_redis_run(d, deadline_ns, &forget);
     if (rc)

@@ -123,7 +123,11 @@ struct publish {
 
 static const char *mode_name(enum tarn_publish_mode mode)
 {
-    return mode == TARN_PUBLISH_ABSENT ? "absent" : mode == TARN_PUBLISH_REPLACE ? "replace" : "restore";
+    static const char *const names[] = {[TARN_PUBLISH_ABSENT] = "absent",
+                                        [TARN_PUBLISH_JOIN] = "join",
+                                        [TARN_PUBLISH_REPLACE] = "replace",
+                                        [TARN_PUBLISH_RESTORE] = "restore"};
+    return names[mode];
 }
 
 /* "stored <escaped key> <node> <pool> <bytes>" */
@@ -188,7 +192,7 @@ static void take_displaced(struct tarn_publish *p, const struct tarn_text *texts
             p->ndisplaced++;
 }
 
-/* {1, displaced ...} or {0, record that stays ...}; a damaged record that stays is a `found` of zeros. */
+/* {1, displaced ...} or {0, record that stays ...}; what stays is none, or damaged: a `found` of zeros. */
 static int read_published(struct tarn_directory *d, const redisReply *reply, struct tarn_publish *p)
 {
     struct tarn_text texts[TARN_TEXTS_MAX];
@@ -208,6 +212,9 @@ static int read_published(struct tarn_directory *d, const redisReply *reply, str
     }
     if (rc || tarn_record_parse(texts, n, &p->found))
         memset(&p->found, 0, sizeof p->found);
+    if (p->mode == TARN_PUBLISH_JOIN)
+        return tarn_fail(TARN_E_EXISTS, "version %llu is in the directory no more: put again if it is wanted",
+                         (unsigned long long)p->record.version);
     return tarn_fail(TARN_E_EXISTS,
                      "the key exists in the directory with version %llu: replace it or keep it",
                      (unsigned long long)p->found.version);

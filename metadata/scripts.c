@@ -21,7 +21,8 @@
  * publish: KEYS[1] object; ARGV: 1 mode, 2 version to be replaced or 0, 3 expiry in ms or 0, 4 channel,
  * 5 event or '', 6.. the record's fields and values in the order tensor, ver, born, [ttl], location.
  * Answers {1, displaced field, value ...} or {0, field, value ...} of the record that stays.
- * Copies of one object agree in version and tensor; in mode absent a place that is taken stays so.
+ * Copies of one object agree in version and tensor; in modes absent and join a place that is taken stays
+ * so. A join makes no record: of the version that it is a copy of, one must be there.
  * A record without ver, born, tensor or any location is damaged and counts as none.
  * PUBLISH is a pcall: a user without the right to the channel may store nevertheless.
  */
@@ -43,6 +44,7 @@ static const char publish[] =
     "    return there.ver > ver\n"
     "end\n"
     "local function stays()\n"
+    "    if mode == 'join' then return true end\n"
     "    if not (there.ver and there.born and there.tensor and #others > 1) then return false end\n"
     "    if mode == 'replace' then return replaces ~= '0' and there.ver ~= replaces end\n"
     "    return mode == 'absent' or newer()\n"
@@ -53,7 +55,7 @@ static const char publish[] =
     "end\n"
     "if there.ver == ver and there.tensor == tensor then\n"
     "    if there[field] == value then return {1} end\n"
-    "    if mode == 'absent' and there[field] then return refuse() end\n"
+    "    if (mode == 'absent' or mode == 'join') and there[field] then return refuse() end\n"
     "    others = there[field] and {1, field, there[field]} or {1}\n"
     "    redis.call('HSET', KEYS[1], field, value)\n"
     "else\n"

@@ -99,6 +99,9 @@ static void reply_refused(const struct tarn_publish *p, const char *sentence, st
 {
     if (p->status != TARN_E_EXISTS)
         tarn_fail(p->status, "%s", sentence[0] ? sentence : tarn_strerror(p->status));
+    else if (p->mode == TARN_PUBLISH_JOIN)
+        tarn_fail(TARN_E_EXISTS, "version %" PRIu64 " is gone: removed or replaced since its first copy came",
+                  p->record.version);
     else
         tarn_fail(TARN_E_EXISTS,
                   "the key exists already%s%s, version %" PRIu64 ": put with replace to take its place",
@@ -107,13 +110,20 @@ static void reply_refused(const struct tarn_publish *p, const char *sentence, st
     tarn_resp_add_error(out, p->status, tarn_last_error());
 }
 
+/* Why an item was not even tried. */
+static const char *untried(int code)
+{
+    return code == TARN_E_BUSY ? "a put of its bytes has not ended: commit again when it has, or abort"
+                               : "no such reservation of this session: reserve again";
+}
+
 static void answer_item(struct commit *k, const struct commit_item *item, const char *sentence,
                         struct tarn_buf *out)
 {
     struct tarn_node *n = k->pending.node;
     if (item->code) {
         if (out)
-            tarn_resp_add_error(out, item->code, "no such reservation of this session: reserve again");
+            tarn_resp_add_error(out, item->code, untried(item->code));
         return;
     }
     const struct tarn_publish *p = &k->pending.request.publishes[item->publish];
@@ -165,7 +175,7 @@ static void commit_answer(struct tarn_pending *pending, int code, const char *se
             tarn_store_commit_end(pending->node->store, item->pool, item->slot, item->gen, false);
         if (out)
             tarn_resp_add_error(out, item->code ? item->code : code,
-                                item->code ? "no such reservation of this session: reserve again" : sentence);
+                                item->code ? untried(item->code) : sentence);
     }
     if (pending->conn && pending->conn->session)
         tarn_session_reservations_changed(pending->conn->session);
@@ -188,7 +198,7 @@ static void commit_late(struct tarn_pending *pending)
     }
 }
 
-/* join: the copy is to be one of a version that the key has already; it replaces nothing. */
+/* join: the copy is to be one of a version that the key has already; it replaces and creates nothing. */
 static void commit_begin(struct commit *k, struct tarn_conn *c, bool join, redisReply **args)
 {
     struct tarn_request *r = &k->pending.request;
@@ -200,7 +210,7 @@ static void commit_begin(struct commit *k, struct tarn_conn *c, bool join, redis
     if (item->code)
         return;
     if (join)
-        r->publishes[r->n].mode = TARN_PUBLISH_ABSENT;
+        r->publishes[r->n].mode = TARN_PUBLISH_JOIN;
     copy_key(&k->keys, &r->publishes[r->n].key);
     item->publish = (uint32_t)r->n++;
 }

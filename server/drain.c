@@ -3,7 +3,6 @@
 
 #include <inttypes.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/clock.h"
 #include "base/error.h"
@@ -15,8 +14,8 @@
 struct page {
     struct tarn_request request;
     struct tarn_node *node;
+    struct tarn_stored objects[PAGE];
     struct tarn_withdraw items[PAGE];
-    char keys[PAGE][TARN_KEY_MAX];
 };
 
 static void left(struct tarn_request *r)
@@ -46,25 +45,19 @@ static void leave(struct tarn_node *n)
     leave_when_settled(n);
 }
 
-static void take_object(void *arg, const struct tarn_key *key, const struct tarn_record *r)
-{
-    struct page *page = arg;
-    size_t i = page->request.n++;
-    memcpy(page->keys[i], key->data, key->bytes);
-    page->items[i] = (struct tarn_withdraw){.key = {page->keys[i], key->bytes},
-                                            .location = r->locations[0],
-                                            .bytes = r->tensor.bytes,
-                                            .why = "removed"};
-}
-
 static void next_page(struct page *page)
 {
     struct tarn_node *n = page->node;
-    bool more = true;
-    page->request.n = 0;
-    while (more && !page->request.n)
-        more = tarn_store_walk(n->store, &n->drain_cursor, PAGE, take_object, page);
-    if (page->request.n) {
+    size_t found = tarn_store_list(n->store, &n->drain_cursor, page->objects, PAGE);
+    for (size_t i = 0; i < found; i++) {
+        const struct tarn_stored *o = &page->objects[i];
+        page->items[i] = (struct tarn_withdraw){.key = {o->key, o->key_bytes},
+                                                .location = o->record.locations[0],
+                                                .bytes = o->record.tensor.bytes,
+                                                .why = "removed"};
+    }
+    page->request.n = found;
+    if (found) {
         tarn_publisher_submit(n->publisher, &page->request);
         return;
     }

@@ -5,7 +5,6 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <poll.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -152,8 +151,8 @@ static int take_holder(void *arg, const struct tarn_node_record *r)
         return 0;
     h->found = true;
     h->record = *r;
-    h->record.pools = h->node->pools;
-    h->record.npools = h->node->record.npools;
+    h->record.pools = NULL; /* the listing's */
+    h->record.npools = 0;
     return 0;
 }
 
@@ -193,30 +192,23 @@ static bool answers(const struct tarn_node_record *r)
     return same;
 }
 
-/* Is the process that wrote the record gone for certain? Only this host's can be told. */
-static bool surely_dead(const struct tarn_node *n, const struct tarn_node_record *r)
-{
-    return !strcmp(r->host_id, n->record.host_id) && r->pid && kill((pid_t)r->pid, 0) && errno == ESRCH;
-}
-
-/* Removes the record of a dead node that ran here. BUSY when it lives. */
+/* BUSY when who has the id answers. */
 static int look_at_holder(struct tarn_node *n, uint64_t deadline_ns)
 {
     struct holder h = {.node = n};
     int rc = tarn_directory_nodes(n->directory, deadline_ns, take_holder, &h);
-    if (rc || !h.found)
+    if (rc || !h.found || !answers(&h.record))
         return rc;
-    bool alive = answers(&h.record);
-    if (!alive && surely_dead(n, &h.record))
-        return tarn_directory_leave(n->directory, &h.record, deadline_ns);
-    if (alive)
-        return tarn_fail(TARN_E_BUSY,
-                         "node id %s: the node at %s on host %s (pid %u) lives under it: give this one "
-                         "another --id",
-                         n->id, h.record.control, h.record.host, h.record.pid);
-    return 0;
+    return tarn_fail(TARN_E_BUSY,
+                     "node id %s: the node at %s on host %s (pid %u) lives under it: give this one "
+                     "another --id",
+                     n->id, h.record.control, h.record.host, h.record.pid);
 }
 
+/*
+ * One that does not answer may be paused, or not to be reached from here: only its record's expiry says that
+ * it is dead. Its pid does not, since it may be one of another PID namespace.
+ */
 int tarn_identity_claim(struct tarn_node *n)
 {
     uint32_t timeout_ms = (uint32_t)n->config->redis_timeout_ms;

@@ -13,8 +13,7 @@ int tarn_identity_record(struct tarn_node *n, const struct tarn_addr *listen_add
                          const struct tarn_addr *unix_addr);
 /*
  * Writes the record for the first time. A record of the same id that another node keeps alive is
- * BUSY. One that a dead node left behind is taken over at once when the node ran on this host, else
- * when it expires.
+ * BUSY. One that a dead node left behind is taken over when it expires, which is waited for.
  */
 int tarn_identity_claim(struct tarn_node *n);
 

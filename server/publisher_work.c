@@ -95,7 +95,7 @@ static int judge_losers(struct tarn_publisher *p, struct tarn_publish *items, si
     int rc = 0;
     size_t ndead = 0, *dead = calloc(n, sizeof(*dead));
     for (size_t i = 0; i < n; i++) {
-        if (items[i].status != TARN_E_EXISTS)
+        if (items[i].status != TARN_E_EXISTS || items[i].mode == TARN_PUBLISH_JOIN)
             continue;
         if (items[i].mode == TARN_PUBLISH_RESTORE && !is_own_leftover(p, &items[i].found))
             continue;

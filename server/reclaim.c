@@ -166,7 +166,7 @@ static void wheel_remove(struct wheel *w, struct object *o)
     w->n[o->timed_in]--;
 }
 
-void store_tell_gone(struct tarn_store *s, const struct object *o, const char *why)
+static void tell_gone(struct tarn_store *s, const struct object *o, const char *why)
 {
     struct tarn_location l;
     store_locate(s, o, &l);
@@ -178,12 +178,12 @@ void store_tell_gone(struct tarn_store *s, const struct object *o, const char *w
 static void retire_live(struct tarn_store *s, struct object *o, const char *why)
 {
     struct pool *p = &s->pools[o->pool];
-    store_unindex(s, o);
+    index_remove(&s->index, o);
     wheel_remove(&s->wheel, o);
     if (!o->pinned_until_ns)
         tarn_evict_lru.removed(p->evict, o->slot);
     p->live--;
-    store_tell_gone(s, o, why);
+    tell_gone(s, o, why);
     retire(s, o);
 }
 

@@ -29,8 +29,8 @@ struct tarn_scrub {
     struct pass own, sweep;
     bool restoring;   /* the own pass publishes what is missing */
     bool unconfirmed; /* what the page at hand misses may be Redis's loss; `own` is busy until a beat tells */
+    struct tarn_stored objects[PAGE];
     struct tarn_publish items[PAGE];
-    char keys[PAGE][TARN_KEY_MAX];
 };
 
 /* --- what both have in common ------------------------------------------------------------------- */
@@ -108,24 +108,17 @@ static void pass_urgent(struct pass *p)
 
 /* --- own objects into the directory ------------------------------------------------------------- */
 
-static void take_object(void *arg, const struct tarn_key *key, const struct tarn_record *r)
-{
-    struct tarn_scrub *s = arg;
-    size_t i = s->own.request.n++;
-    memcpy(s->keys[i], key->data, key->bytes);
-    s->items[i] =
-        (struct tarn_publish){.key = {s->keys[i], key->bytes}, .mode = TARN_PUBLISH_RESTORE, .record = *r};
-}
-
 static void own_page(struct pass *p)
 {
     struct tarn_scrub *s = p->scrub;
-    bool more = true;
-    p->request.n = 0;
     p->request.publish_missing = s->restoring;
     p->request.cursor = p->cursor;
-    while (more && p->request.n == 0)
-        more = tarn_store_walk(s->node->store, &p->cursor, PAGE, take_object, s);
+    p->request.n = tarn_store_list(s->node->store, &p->cursor, s->objects, PAGE);
+    for (size_t i = 0; i < p->request.n; i++) {
+        const struct tarn_stored *o = &s->objects[i];
+        s->items[i] = (struct tarn_publish){
+            .key = {o->key, o->key_bytes}, .mode = TARN_PUBLISH_RESTORE, .record = o->record};
+    }
     if (p->request.n) {
         pass_page(p);
         return;

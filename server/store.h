@@ -122,13 +122,17 @@ bool tarn_store_touch(struct tarn_store *s, const struct tarn_key *key);
 /* Evicts least recently used objects until `bytes` more are free or nothing can go; how many were freed. */
 uint64_t tarn_store_evict(struct tarn_store *s, uint32_t pool, uint64_t bytes);
 
+/* A LIVE object as the directory should have it. */
+struct tarn_stored {
+    struct tarn_record record;
+    size_t key_bytes;
+    char key[TARN_KEY_MAX];
+};
 /*
- * Walks LIVE objects for republishing and scrub: calls fn for at most `max` of them, from *cursor (0 at
- * the start); returns false at the end. Objects may come and go between calls. Key and record are the
- * store's and valid during fn.
+ * Lists LIVE objects for republishing, scrub and drain: copies at most `max` of them, from *cursor (0 at the
+ * start); 0 only at the end. Objects may come and go between calls.
  */
-typedef void (*tarn_store_walk_fn)(void *arg, const struct tarn_key *key, const struct tarn_record *r);
-bool tarn_store_walk(struct tarn_store *s, uint64_t *cursor, uint32_t max, tarn_store_walk_fn fn, void *arg);
+size_t tarn_store_list(const struct tarn_store *s, uint64_t *cursor, struct tarn_stored *out, size_t max);
 
 /* --- hazards, housekeeping, figures ------------------------------------------------------------- */
 

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Inside of the store, for its own files only:
- *   store.c   pools, key index, reservations, objects
+ *   store.c   pools, objects
+ *   reserve.c putting: sessions' reservations, until they are objects
+ *   index.c   objects by key
  *   reclaim.c how slots and extents come free: limbo, hazards, expiry
  *   room.c    eviction
  *   guard.c   what transports call from their threads
@@ -40,7 +42,7 @@ struct session {
 
 /* What a slot that is not free holds. */
 struct object {
-    UT_hash_handle hh;       /* LIVE: in the key index */
+    struct object *chain;    /* LIVE: in the key index */
     struct link listed;      /* RESERVED: of its session; LIMBO: in its pool's limbo */
     struct link timed;       /* with is_timed: in a list of the wheel */
     struct session *session; /* RESERVED */
@@ -50,6 +52,7 @@ struct object {
     uint64_t pinned_until_ns; /* 0: not pinned */
     uint32_t ttl_ms;
     uint32_t pool, slot, handle;
+    uint32_t hash;     /* LIVE: of the key */
     uint16_t timed_in; /* with is_timed: which list */
     uint16_t key_bytes;
     uint8_t state; /* enum object_state */
@@ -86,6 +89,14 @@ struct pool {
     uint64_t evicted, evicted_bytes, expired, refused;
 };
 
+/* LIVE objects by key; index.c says how it grows. */
+struct key_index {
+    struct object **buckets;
+    uint64_t room; /* buckets there may be: one a slot */
+    uint64_t nbuckets, mask, n;
+    uint64_t seed;
+};
+
 /*
  * LIVE objects with an expiry or a pin that ends, in the list of the nearer of the two times. Lists are
  * WHEEL_NS apart and a turn has WHEEL of them; those due in a later turn are passed by. No memory is ever
@@ -107,9 +118,8 @@ struct tarn_store {
     struct pool pools[TARN_POOLS_MAX];
     struct tarn_pool_memory memory[TARN_POOLS_MAX];
     uint32_t npools;
-    uint64_t promised_bytes;  /* of pools whose pages come when touched */
-    uint64_t seed;            /* of the index's hash */
-    struct object *index;     /* LIVE objects by key */
+    uint64_t promised_bytes; /* of pools whose pages come when touched */
+    struct key_index index;
     struct session *sessions; /* those with reservations */
     const struct tarn_hazard_page **pages;
     uint32_t npages, pages_room;
@@ -117,11 +127,29 @@ struct tarn_store {
     struct wheel wheel;
 };
 
+static inline _Atomic uint64_t *store_gen(const struct tarn_store *s, uint32_t pool, uint32_t slot)
+{
+    return &s->memory[pool].gen[slot];
+}
+
 /* --- store.c ------------------------------------------------------------------------------------ */
 
+/* What is at a slot under a generation; NULL: nothing. */
+struct object *store_object_at(const struct tarn_store *s, uint32_t pool, uint32_t slot, uint64_t gen);
 void store_locate(const struct tarn_store *s, const struct object *o, struct tarn_location *l);
-/* Takes a LIVE object out of the key index. */
-void store_unindex(struct tarn_store *s, struct object *o);
+void store_record(const struct tarn_store *s, const struct object *o, struct tarn_record *r);
+/* It was used now. */
+void store_touch(struct tarn_store *s, const struct object *o);
+
+/* --- index.c ------------------------------------------------------------------------------------ */
+
+/* Room for so many objects. The index must be empty. NO_MEMORY. */
+int index_make_room(struct key_index *x, uint64_t objects);
+void index_free(struct key_index *x);
+struct object *index_find(const struct key_index *x, const void *key, size_t bytes);
+/* The key must not be there. */
+void index_add(struct key_index *x, struct object *o);
+void index_remove(struct key_index *x, struct object *o);
 
 /* --- reclaim.c ---------------------------------------------------------------------------------- */
 
@@ -132,8 +160,6 @@ void store_remove_live(struct tarn_store *s, struct object *o, const char *why);
 /* The same for eviction, but leaves it in limbo: for many at once, to be swept together. */
 void store_retire_evicted(struct tarn_store *s, struct object *o);
 void store_sweep_limbo(struct tarn_store *s, struct pool *p);
-/* Calls `gone` with the location that o has while readable: before it is reclaimed. */
-void store_tell_gone(struct tarn_store *s, const struct object *o, const char *why);
 
 /* Reads all hazard pages, for store_is_idle(). */
 void store_read_hazards(struct tarn_store *s);

@@ -200,10 +200,21 @@ bool harness_running(struct harness_process *p)
     return !p->ended;
 }
 
+/* kill() returns before the threads have stopped: one that is about to run may still answer. */
+static void wait_stopped(const struct harness_process *p)
+{
+    siginfo_t info;
+    while (waitid(P_PID, (id_t)p->pid, &info, WSTOPPED | WEXITED | WNOWAIT) && errno == EINTR)
+        ;
+}
+
 void harness_signal(struct harness_process *p, int signum)
 {
-    if (harness_running(p))
-        kill(p->pid, signum);
+    if (!harness_running(p))
+        return;
+    kill(p->pid, signum);
+    if (signum == SIGSTOP)
+        wait_stopped(p);
 }
 
 /* Takes what the process has written; waits up to wait_ms for some. */
@@ -307,7 +318,7 @@ const char *harness_wait_line(struct harness_process *p, const char *prefix, int
     return p->line;
 }
 
-/* Collects NULL-ended arguments behind those already in argv. */
+/* NULL-ended arguments behind the n that are in argv already. */
 static void collect(const char **argv, size_t n, va_list ap)
 {
     const char *arg;
@@ -318,14 +329,20 @@ static void collect(const char **argv, size_t n, va_list ap)
     argv[n] = NULL;
 }
 
+/* Those of a variadic function, behind its last named parameter. */
+#define COLLECT(argv_, n_, last_) \
+    do { \
+        va_list ap_; \
+        va_start(ap_, last_); \
+        collect(argv_, n_, ap_); \
+        va_end(ap_); \
+    } while (0)
+
 int harness_run(struct harness *h, struct harness_process **p_p, const char *program, ...)
 {
     const char *argv[ARGS_MAX] = {program};
     const char *slash = strrchr(program, '/');
-    va_list ap;
-    va_start(ap, program);
-    collect(argv, 1, ap);
-    va_end(ap);
+    COLLECT(argv, 1, program);
     struct harness_process *p = harness_spawn(h, slash ? slash + 1 : program, argv);
     if (p_p)
         *p_p = p;
@@ -425,10 +442,7 @@ static redisReply *command(struct tarn_resp *r, const char **argv)
 redisReply *harness_command(struct tarn_resp *r, ...)
 {
     const char *argv[ARGS_MAX];
-    va_list ap;
-    va_start(ap, r);
-    collect(argv, 0, ap);
-    va_end(ap);
+    COLLECT(argv, 0, r);
     return command(r, argv);
 }
 
@@ -446,20 +460,14 @@ static redisReply *call(const char *address, const char *password, const char **
 redisReply *harness_call(const char *address, ...)
 {
     const char *argv[ARGS_MAX];
-    va_list ap;
-    va_start(ap, address);
-    collect(argv, 0, ap);
-    va_end(ap);
+    COLLECT(argv, 0, address);
     return call(address, NULL, argv);
 }
 
 redisReply *harness_redis_call(const struct harness_redis *r, ...)
 {
     const char *argv[ARGS_MAX];
-    va_list ap;
-    va_start(ap, r);
-    collect(argv, 0, ap);
-    va_end(ap);
+    COLLECT(argv, 0, r);
     return call(r->address, r->password, argv);
 }
 
@@ -467,10 +475,7 @@ long long harness_redis_integer(const struct harness_redis *r, ...)
 {
     const char *argv[ARGS_MAX];
     long long v = -1;
-    va_list ap;
-    va_start(ap, r);
-    collect(argv, 0, ap);
-    va_end(ap);
+    COLLECT(argv, 0, r);
     redisReply *reply = call(r->address, r->password, argv);
     if (reply->type == REDIS_REPLY_INTEGER)
         v = reply->integer;
@@ -558,25 +563,26 @@ void harness_redis_restart(struct harness_redis *r)
 /* --- nodes -------------------------------------------------------------------------------------- */
 
 static struct harness_process *node_spawn(struct harness *h, const char *id, const struct harness_redis *r,
-                                          va_list ap)
+                                          const char *const *args)
 {
     char socket_path[128];
     const char *argv[ARGS_MAX] = {"tarnd",          "--id", id,       "--listen",  "127.0.0.1:0",
                                   "--data-port",    "0",    "--unix", socket_path, r ? "--redis" : NULL,
                                   r ? r->url : NULL};
     snprintf(socket_path, sizeof(socket_path), "%s/%s.sock", h->dir, id);
-    collect(argv, r ? 11 : 9, ap);
+    for (size_t n = r ? 11 : 9; *args; n++, args++) {
+        assert_true(n + 1 < ARGS_MAX);
+        argv[n] = *args;
+    }
     return harness_spawn(h, id, argv);
 }
 
 struct harness_process *harness_node_spawn(struct harness *h, const char *id, const struct harness_redis *r,
                                            ...)
 {
-    va_list ap;
-    va_start(ap, r);
-    struct harness_process *p = node_spawn(h, id, r, ap);
-    va_end(ap);
-    return p;
+    const char *args[ARGS_MAX];
+    COLLECT(args, 0, r);
+    return node_spawn(h, id, r, args);
 }
 
 /* The value of name= in a ready line, "" when it is not there. */
@@ -589,13 +595,11 @@ static void ready_value(const char *line, const char *name, char *out, size_t by
     snprintf(out, bytes, "%.*s", (int)strcspn(at, " "), at);
 }
 
-struct harness_node *harness_node_start(struct harness *h, const char *id, const struct harness_redis *r, ...)
+struct harness_node *harness_node_startv(struct harness *h, const char *id, const struct harness_redis *r,
+                                         const char *const *args)
 {
     struct harness_node *n = allocate(h, sizeof(*n));
-    va_list ap;
-    va_start(ap, r);
-    n->process = node_spawn(h, id, r, ap);
-    va_end(ap);
+    n->process = node_spawn(h, id, r, args);
     const char *line = harness_wait_line(n->process, "tarnd ready ", HARNESS_TIMEOUT_MS);
     if (!line) {
         print_logs(n->process);
@@ -606,5 +610,13 @@ struct harness_node *harness_node_start(struct harness *h, const char *id, const
     ready_value(line, "unix", n->unix_path, sizeof(n->unix_path));
     ready_value(line, "redis", n->redis, sizeof(n->redis));
     ready_value(line, "http", n->http, sizeof(n->http));
+    snprintf(n->local, sizeof(n->local), "unix:%s", n->unix_path);
     return n;
+}
+
+struct harness_node *harness_node_start(struct harness *h, const char *id, const struct harness_redis *r, ...)
+{
+    const char *args[ARGS_MAX];
+    COLLECT(args, 0, r);
+    return harness_node_startv(h, id, r, args);
 }

@@ -73,6 +73,7 @@ void harness_pause(void);
 struct harness_process *harness_spawn(struct harness *h, const char *name, const char *const *argv);
 pid_t harness_pid(const struct harness_process *p);
 bool harness_running(struct harness_process *p);
+/* After SIGSTOP it is stopped when this returns: nothing answers any more. */
 void harness_signal(struct harness_process *p, int signum);
 /* Waits for its end: the exit status, or 128 + signal. Fails the test when it does not end in time. */
 int harness_wait(struct harness_process *p, int timeout_ms);
@@ -111,6 +112,7 @@ void harness_redis_restart(struct harness_redis *r);
 
 struct harness_node {
     char id[64], control[64], unix_path[128], redis[160], http[64];
+    char local[136]; /* "unix:" and its path, for harness_connect() */
     struct harness_process *process;
 };
 
@@ -120,6 +122,9 @@ struct harness_node {
  */
 struct harness_node *harness_node_start(struct harness *h, const char *id, const struct harness_redis *r, ...)
     __attribute__((sentinel));
+/* The same with an array of arguments. */
+struct harness_node *harness_node_startv(struct harness *h, const char *id, const struct harness_redis *r,
+                                         const char *const *args);
 /* The same without waiting, for nodes that are expected to refuse. */
 struct harness_process *harness_node_spawn(struct harness *h, const char *id, const struct harness_redis *r,
                                            ...) __attribute__((sentinel));

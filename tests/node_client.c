@@ -1,10 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/node_client.h"
 
+#include <errno.h>
 #include <inttypes.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/error.h"
@@ -15,13 +19,19 @@ static long long number(const redisReply *r)
     return r->type == REDIS_REPLY_INTEGER ? r->integer : strtoll(r->str, NULL, 10);
 }
 
+static redisReply *hello(struct tarn_resp *r, const char *session)
+{
+    redisReply *reply = harness_command(r, "HELLO", "1", session, NULL);
+    if (reply->type != REDIS_REPLY_ARRAY)
+        fail_msg("HELLO: %s", reply->str);
+    return reply;
+}
+
 struct node_client node_connect(const char *address)
 {
     struct node_client c = {.resp = harness_connect(address)};
     snprintf(c.session, sizeof(c.session), "%016" PRIx64, tarn_random64());
-    redisReply *reply = harness_command(c.resp, "HELLO", "1", c.session, NULL);
-    if (reply->type != REDIS_REPLY_ARRAY)
-        fail_msg("HELLO: %s", reply->str);
+    redisReply *reply = hello(c.resp, c.session);
     for (size_t i = 0; i + 1 < reply->elements; i += 2)
         if (strcmp(reply->element[i]->str, "now_ns") == 0)
             c.tick_base_ns = tarn_now_ns() - (uint64_t)number(reply->element[i + 1]);
@@ -40,6 +50,26 @@ void node_close(struct node_client *c)
 {
     tarn_resp_free(c->resp);
     c->resp = NULL;
+}
+
+struct tarn_resp *node_join(const char *address, const char *session)
+{
+    struct tarn_resp *r = harness_connect(address);
+    freeReplyObject(hello(r, session));
+    return r;
+}
+
+void node_attach(struct tarn_resp *r, const char *access)
+{
+    int fds[TARN_RESP_FDS_MAX];
+    redisReply *reply = harness_command(r, "ATTACH", "shm", access, NULL);
+    if (reply->type != REDIS_REPLY_ARRAY)
+        fail_msg("ATTACH: %s", reply->str);
+    int n = tarn_resp_take_fds(r, fds, TARN_RESP_FDS_MAX);
+    assert_int_equal(n, reply->element[1]->integer);
+    for (int i = 0; i < n; i++)
+        close(fds[i]);
+    freeReplyObject(reply);
 }
 
 /* Keeps one text for the caller. */
@@ -170,6 +200,11 @@ const char *node_info(const char *address, const char *name)
     return value;
 }
 
+long long node_figure(const char *address, const char *name)
+{
+    return atoll(node_info(address, name));
+}
+
 long long node_pool_figure(const char *address, const char *field)
 {
     char want[64];
@@ -193,6 +228,71 @@ void assert_error(redisReply *reply, const char *prefix)
     freeReplyObject(reply);
 }
 
+/* --- bytes that are no protocol ----------------------------------------------------------------- */
+
+int raw_connect(const char *address)
+{
+    struct tarn_addr a;
+    int fd;
+    assert_int_equal(tarn_addr_parse(address, "address", &a), 0);
+    assert_int_equal(tarn_net_connect(&a, tarn_deadline(5000), &fd), 0);
+    return fd;
+}
+
+bool raw_send(int fd, const char *data, size_t bytes)
+{
+    uint64_t deadline = tarn_deadline(HARNESS_TIMEOUT_MS);
+    while (bytes) {
+        ssize_t n = send(fd, data, bytes, MSG_NOSIGNAL);
+        if (n < 0 && (errno != EAGAIN || tarn_net_wait(fd, POLLOUT, deadline)))
+            return false;
+        data += n > 0 ? n : 0;
+        bytes -= n > 0 ? (size_t)n : 0;
+    }
+    return true;
+}
+
+void raw_talk(const char *address, const char *bytes, size_t n, char *out, size_t out_bytes)
+{
+    size_t got = 0;
+    ssize_t k = 1;
+    int fd = raw_connect(address);
+    assert_true(raw_send(fd, bytes, n));
+    while (k > 0 && got < out_bytes - 1) {
+        assert_int_equal(tarn_net_wait(fd, POLLIN, tarn_deadline(5000)), 0);
+        k = recv(fd, out + got, out_bytes - 1 - got, 0);
+        got += k > 0 ? (size_t)k : 0;
+    }
+    out[got] = 0;
+    close(fd);
+}
+
+/* --- what the directory has --------------------------------------------------------------------- */
+
+bool directory_has(const struct harness_redis *r, const char *key)
+{
+    char full[256];
+    snprintf(full, sizeof(full), OBJECT "%s", key);
+    return harness_redis_integer(r, "EXISTS", full, NULL) == 1;
+}
+
+const char *directory_field(const struct harness_redis *r, const char *key, const char *field)
+{
+    char full[256];
+    snprintf(full, sizeof(full), OBJECT "%s", key);
+    redisReply *reply = harness_redis_call(r, "HGET", full, field, NULL);
+    const char *value = keep(reply->type == REDIS_REPLY_STRING ? reply->str : "");
+    freeReplyObject(reply);
+    return value;
+}
+
+long long directory_count(const struct harness_redis *r)
+{
+    return harness_redis_integer(r, "KEYS", OBJECT "*", NULL);
+}
+
+/* --- worlds ------------------------------------------------------------------------------------- */
+
 int node_world(void **state)
 {
     struct node_world *w = calloc(1, sizeof(*w));
@@ -215,14 +315,11 @@ int node_world_with_node(void **state)
 int node_world_end(void **state)
 {
     struct node_world *w = *state;
+    if (w->c.resp)
+        node_close(&w->c);
+    if (w->other_c.resp)
+        node_close(&w->other_c);
     harness_free(w->h);
     free(w);
     return 0;
-}
-
-bool node_world_has(const struct node_world *w, const char *key)
-{
-    char full[256];
-    snprintf(full, sizeof(full), "tarn:default:o:%s", key);
-    return harness_redis_integer(w->redis, "EXISTS", full, NULL) == 1;
 }

@@ -23,6 +23,10 @@ struct node_grant {
 /* Connects and says HELLO with a random session number. */
 struct node_client node_connect(const char *address);
 void node_close(struct node_client *c);
+/* Says HELLO with that session number, which a connection may share. */
+struct tarn_resp *node_join(const char *address, const char *session);
+/* ATTACH shm; access "r" or "w". The descriptors that come are closed again. */
+void node_attach(struct tarn_resp *r, const char *access);
 
 /* Reserves `bytes` plain bytes under key; mode "absent" or "replace". An error's text on refusal, else NULL.
  */
@@ -43,24 +47,45 @@ void node_put_many(struct node_client *c, const char *prefix, int n, unsigned by
 void assert_prefix(const char *text, const char *prefix);
 void assert_error(redisReply *reply, const char *prefix);
 
-/* The value of "name:" in INFO, or "" (owned, valid until the next call). */
+/* The value of "name:" in INFO, or "" (owned, valid until the next call); as a number. */
 const char *node_info(const char *address, const char *name);
+long long node_figure(const char *address, const char *name);
 /* A field of a pool ("objects", "reserved") of INFO, of the first pool. */
 long long node_pool_figure(const char *address, const char *field);
+
+/* --- bytes that are no protocol ----------------------------------------------------------------- */
+
+int raw_connect(const char *address);
+/* Sends all, or as much as the node takes; false when it closes or does not take it in time. */
+bool raw_send(int fd, const char *data, size_t bytes);
+/* Sends bytes and reads until the node closes; what it said first, NUL-terminated. */
+void raw_talk(const char *address, const char *bytes, size_t n, char *out, size_t out_bytes);
+
+/* --- what the directory has --------------------------------------------------------------------- */
+
+#define OBJECT "tarn:default:o:"
+
+/* Is there a record of the (escaped) key? */
+bool directory_has(const struct harness_redis *r, const char *key);
+/* A field of it ("tensor", "@node0/cpu0"); "" when there is none. Valid until the next call. */
+const char *directory_field(const struct harness_redis *r, const char *key, const char *field);
+/* How many objects it has. */
+long long directory_count(const struct harness_redis *r);
 
 /* --- a world for a test: Redis, and with node_world_with_node a node "node0" with a pool cpu0 of 1 MiB -- */
 
 struct node_world {
     struct harness *h;
     struct harness_redis *redis;
-    struct harness_node *node;
+    struct harness_node *node, *other; /* other: of tests that start a second one */
+    struct node_client c, other_c;     /* closed with the world where tests have connected them */
 };
 
 /* Setups and teardown for cmocka. */
 int node_world(void **state);
 int node_world_with_node(void **state);
 int node_world_end(void **state);
-/* Has the directory a record of the (escaped) key? */
-bool node_world_has(const struct node_world *w, const char *key);
+#define WITH_NODE(test_) cmocka_unit_test_setup_teardown(test_, node_world_with_node, node_world_end)
+#define WITH_REDIS(test_) cmocka_unit_test_setup_teardown(test_, node_world, node_world_end)
 
 #endif

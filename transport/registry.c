@@ -60,7 +60,7 @@ static int parse_names(const char *names, unsigned *wanted_p)
     unsigned wanted = 0;
     for (const char *at = names; *at;) {
         size_t bytes = strcspn(at, ",");
-        const struct tarn_transport_ops *t;
+        const struct tarn_transport_ops *t = NULL;
         int r = tarn_transport_named(at, bytes, &t);
         if (r)
             return r;

@@ -228,7 +228,7 @@ struct tarn_get_options {
 /*
  * Gets n objects. An item's buffers hold the object's bytes exactly when its status is 0; after any
  * other status their content is undefined. Item statuses: NOT_FOUND (miss), SIZE, NODE_DOWN,
- * NOT_REACHABLE, DIRECTORY, TIMEOUT, INVALID. Never returns bytes of another object or version.
+ * NOT_REACHABLE, BUSY, DIRECTORY, TIMEOUT, INVALID. Never returns bytes of another object or version.
  */
 int tarn_get(struct tarn_client *c, struct tarn_item *items, size_t n, const struct tarn_get_options *o);
 
@@ -250,10 +250,10 @@ struct tarn_put_options {
 /*
  * Puts n objects: all or nothing for each item. An object becomes readable in one step, after all
  * its bytes are in place. Item statuses: EXISTS (the stored object stays), FULL, TOO_LARGE, INVALID,
- * NODE_DOWN, DIRECTORY, TIMEOUT. With replicas, 0 means that all copies were in place; a put that fails on
- * the way takes its copies back. The first of them has replaced the old object by then (TARN_PUT_REPLACE),
- * so after such a failure the key may be absent. An old copy on a node that does not answer at that moment
- * is released when it does; until then clients on that node's host may still read it.
+ * NODE_DOWN, BUSY, DIRECTORY, TIMEOUT. With replicas, 0 means that all copies were in place; a put that
+ * fails on the way takes its copies back. The first of them has replaced the old object by then
+ * (TARN_PUT_REPLACE), so after such a failure the key may be absent. An old copy on a node that does not
+ * answer at that moment is released when it does; until then clients on that node's host may still read it.
  */
 int tarn_put(struct tarn_client *c, struct tarn_item *items, size_t n, const struct tarn_put_options *o);
 

@@ -10,10 +10,9 @@
 #include <string.h>
 
 #include "client/client.h"
-#include "tests/harness.h"
-#include <tarn/tarn.h>
+#include "tests/node_client.h"
+#include "tests/world.h"
 
-#define MIB (1u << 20)
 #define PAUSED_MAX 4
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
@@ -22,71 +21,31 @@
 #define SLACK_MS 200
 #endif
 
-struct world {
-    struct harness *h;
-    struct harness_redis *redis;
-    struct harness_node *node[2];
-};
-
-static struct tarn_client *client_of(struct world *w, const char *transports, uint32_t timeout_ms)
-{
-    struct tarn_options o = {.size = sizeof o,
-                             .redis = w->redis->url,
-                             .timeout_ms = timeout_ms,
-                             .transports = transports,
-                             .workers = 1};
-    struct tarn_client *c;
-    if (tarn_open(&o, &c))
-        fail_msg("open: %s", tarn_last_error());
-    return c;
-}
-
 /* Records outlive the pauses of these tests: 3 heartbeats. */
-static struct harness_node *node_of(struct world *w, const char *id)
-{
-    return harness_node_start(w->h, id, w->redis, "--pool", "p0:bytes=64M", "--heartbeat-ms", "5000", NULL);
-}
+static const struct world_plan plan = {.nodes = 2,
+                                       .args = {"--pool", "p0:bytes=64M", "--heartbeat-ms", "5000"}};
 
 static int start(void **state)
 {
-    struct world *w = calloc(1, sizeof *w);
-    w->h = harness_new();
-    w->redis = harness_redis_start(w->h, NULL);
-    w->node[0] = node_of(w, "node0");
-    w->node[1] = node_of(w, "node1");
-    *state = w;
-    return 0;
+    return world_start(state, &plan);
 }
 
-static int stop(void **state)
+static struct tarn_client *client_of(struct world *w, const char *transports, uint32_t timeout_ms)
 {
-    struct world *w = *state;
-    harness_free(w->h);
-    free(w);
-    return 0;
+    return client_open(w->redis->url, (struct tarn_options){
+                                          .timeout_ms = timeout_ms, .transports = transports, .workers = 1});
 }
 
 static int put_of(struct tarn_client *c, const char *key, size_t bytes, const char *place)
 {
-    char *data = calloc(1, bytes);
-    struct tarn_piece piece = {.addr = data, .bytes = bytes};
-    struct tarn_item item = {
-        .key = {key, strlen(key)}, .pieces = &piece, .npieces = 1, .tensor = tarn_bytes(bytes)};
     struct tarn_put_options o = {.size = sizeof o, .place = place};
-    int status = tarn_put(c, &item, 1, &o);
-    free(data);
-    return status;
+    return client_put(c, key, 0, bytes, &o);
 }
 
 static int get_of(struct tarn_client *c, const char *key, size_t bytes, uint32_t timeout_ms)
 {
-    char *data = malloc(bytes);
-    struct tarn_piece piece = {.addr = data, .bytes = bytes};
-    struct tarn_item item = {.key = {key, strlen(key)}, .pieces = &piece, .npieces = 1};
-    struct tarn_get_options o = {.size = sizeof o, .timeout_ms = timeout_ms};
-    int status = tarn_get(c, &item, 1, &o);
-    free(data);
-    return status;
+    char byte;
+    return client_read(c, key, bytes, timeout_ms, &byte);
 }
 
 static struct tarn_remote *remote_named(struct tarn_client *c, const char *id)
@@ -104,10 +63,7 @@ static struct tarn_remote *remote_named(struct tarn_client *c, const char *id)
 
 static bool reserves_nothing(const struct harness_node *n)
 {
-    redisReply *info = harness_call(n->control, "INFO", "pools", NULL);
-    bool nothing = strstr(info->str, "reserved=0,") != NULL;
-    freeReplyObject(info);
-    return nothing;
+    return node_pool_figure(n->control, "reserved") == 0;
 }
 
 static bool owes_nothing(struct tarn_client *c)
@@ -149,9 +105,9 @@ static void closing_aborts_open_put_sessions(void **state)
 
     assert_int_equal(tarn_put_begin(c, &item, 1, &o, &s), 0);
     assert_int_equal(tarn_put_write(s, 0, 0, &piece, 1, 0), 0);
-    assert_false(reserves_nothing(w->node[0]));
+    assert_false(reserves_nothing(w->nodes[0]));
     tarn_close(c);
-    HARNESS_UNTIL(reserves_nothing(w->node[0]), 1000);
+    HARNESS_UNTIL(reserves_nothing(w->nodes[0]), 1000);
     harness_passed(w->h);
 }
 
@@ -238,7 +194,7 @@ static void opening_a_link_does_not_use_up_the_time_of_other_gets(void **state)
     assert_int_equal(get_of(c, "g0", 100, 0), 0);
     assert_int_equal(tarn_lookup(c, &key, 1, NULL, &hits), 0);
     tarn_hits_free(hits);
-    harness_signal(w->node[1]->process, SIGSTOP);
+    harness_signal(w->nodes[1]->process, SIGSTOP);
     /* The put keeps the one worker busy, so that it then takes both gets at once. */
     assert_int_equal(tarn_submit_put(c, &ibig, 1, &on0, 0, &busy), 0);
     assert_int_equal(tarn_submit_get(c, &i1, 1, NULL, 0, &stuck), 0);
@@ -246,7 +202,7 @@ static void opening_a_link_does_not_use_up_the_time_of_other_gets(void **state)
     assert_int_equal(tarn_submit_get(c, &i0, 1, &quick, 0, &healthy), 0);
     assert_int_equal(tarn_wait(c, healthy, 4000, &done), 0);
     assert_in_range(harness_now_ms() - begun, 0, 150 + SLACK_MS);
-    harness_signal(w->node[1]->process, SIGCONT);
+    harness_signal(w->nodes[1]->process, SIGCONT);
     tarn_close(c);
     tarn_close(seed);
     free(big);
@@ -261,7 +217,7 @@ static void a_suspect_is_asked_before_nodes_that_stay_silent(void **state)
 
     for (int i = 0; i < PAUSED_MAX; i++) {
         snprintf(id, sizeof id, "x%d", i);
-        paused[i] = node_of(w, id);
+        paused[i] = world_node(w, id);
     }
     struct tarn_client *c = client_of(w, "tcp", 3000);
     struct tarn_remote *healthy = remote_named(c, "node0");
@@ -316,13 +272,13 @@ static void views_of_a_paused_node_need_no_directory(void **state)
     assert_int_equal(put_of(c, "k", 100, "node0"), 0);
     assert_int_equal(tarn_view(c, &key, 0, &v), 0);
     tarn_release(c, &v);
-    harness_signal(w->node[0]->process, SIGSTOP);
+    harness_signal(w->nodes[0]->process, SIGSTOP);
     harness_signal(w->redis->process, SIGSTOP);
     tarn_remote_aside(remote_named(c, "node0"), TARN_SLOW, "paused by the test");
     assert_int_equal(tarn_view(c, &key, 300, &v), 0);
     tarn_release(c, &v);
     harness_signal(w->redis->process, SIGCONT);
-    harness_signal(w->node[0]->process, SIGCONT);
+    harness_signal(w->nodes[0]->process, SIGCONT);
     tarn_close(c);
     harness_passed(w->h);
 }
@@ -371,9 +327,9 @@ static void late_descriptors_are_not_taken_for_the_next_answers(void **state)
     }
     assert_int_equal(tarn_lookup(c, &key, 1, NULL, &hits), 0);
     tarn_hits_free(hits);
-    harness_signal(w->node[0]->process, SIGSTOP);
+    harness_signal(w->nodes[0]->process, SIGSTOP);
     assert_int_not_equal(get_of(c, "k", 100, 700), 0); /* its ATTACH will be answered later */
-    harness_signal(w->node[0]->process, SIGCONT);
+    harness_signal(w->nodes[0]->process, SIGCONT);
     HARNESS_UNTIL(owes_nothing(c), 5000); /* the keeper has read that answer */
     HARNESS_UNTIL(tarn_put_begin(c, &item, 1, &o, &s) == 0, 5000);
     assert_int_equal(tarn_put_write(s, 0, 0, &piece, 1, 0), 0);
@@ -424,7 +380,7 @@ static void submitting_a_get_without_items_is_refused(void **state)
     harness_passed(w->h);
 }
 
-#define LIMITS_TEST(f_) cmocka_unit_test_setup_teardown(f_, start, stop)
+#define LIMITS_TEST(f_) cmocka_unit_test_setup_teardown(f_, start, world_stop)
 
 int main(void)
 {

@@ -12,16 +12,7 @@
 #include "base/clock.h"
 #include "tests/node_client.h"
 
-#define OBJECT "tarn:default:o:"
-
-struct world {
-    struct harness *h;
-    struct harness_redis *redis;
-    struct harness_node *node;
-    struct node_client c;
-};
-
-static struct harness_node *start_node(struct world *w, const char *id)
+static struct harness_node *start_node(struct node_world *w, const char *id)
 {
     return harness_node_start(w->h, id, w->redis, "--pool", "cpu0:bytes=16M", "--heartbeat-ms", "100",
                               "--redis-timeout-ms", "300", "--scrub-s", "1", NULL);
@@ -29,60 +20,36 @@ static struct harness_node *start_node(struct world *w, const char *id)
 
 static int setup(void **state)
 {
-    struct world *w = calloc(1, sizeof(*w));
-    *state = w;
-    w->h = harness_new();
-    w->redis = harness_redis_start(w->h, NULL);
+    node_world(state);
+    struct node_world *w = *state;
     w->node = start_node(w, "node0");
     w->c = node_connect(w->node->control);
     return 0;
 }
 
-static int teardown(void **state)
+static void start_other(struct node_world *w)
 {
-    struct world *w = *state;
-    node_close(&w->c);
-    harness_free(w->h);
-    free(w);
-    return 0;
-}
-
-static bool in_directory(const struct world *w, const char *key)
-{
-    char full[256];
-    snprintf(full, sizeof(full), OBJECT "%s", key);
-    return harness_redis_integer(w->redis, "EXISTS", full, NULL) == 1;
+    w->other = start_node(w, "node1");
+    w->other_c = node_connect(w->other->control);
 }
 
 /* Is there a location of this node and pool in the key's record? */
-static bool located(const struct world *w, const char *key, const char *location)
+static bool located(const struct node_world *w, const char *key, const char *location)
 {
-    char full[256];
-    snprintf(full, sizeof(full), OBJECT "%s", key);
-    return harness_redis_integer(w->redis, "HEXISTS", full, location, NULL) == 1;
+    return directory_field(w->redis, key, location)[0] != 0;
 }
 
-static bool stored_as(const struct world *w, const char *key, const char *tensor)
+static bool stored_as(const struct node_world *w, const char *key, const char *tensor)
 {
-    char full[256];
-    snprintf(full, sizeof(full), OBJECT "%s", key);
-    redisReply *r = harness_redis_call(w->redis, "HGET", full, "tensor", NULL);
-    bool same = r->type == REDIS_REPLY_STRING && !strcmp(r->str, tensor);
-    freeReplyObject(r);
-    return same;
+    return !strcmp(directory_field(w->redis, key, "tensor"), tensor);
 }
 
-static void put_many(struct world *w, int n)
+static void put_many(struct node_world *w, int n)
 {
     node_put_many(&w->c, "k", n, 1000);
 }
 
-static long long objects_in_directory(const struct world *w)
-{
-    return harness_redis_integer(w->redis, "KEYS", OBJECT "*", NULL);
-}
-
-static void commit_fails(struct world *w, const char *key, const char *timeout_ms, const char *a,
+static void commit_fails(struct node_world *w, const char *key, const char *timeout_ms, const char *a,
                          const char *b)
 {
     struct node_grant g = node_reserve(&w->c, "absent", key, 1000);
@@ -98,15 +65,15 @@ static void commit_fails(struct world *w, const char *key, const char *timeout_m
 
 static void redis_killed_and_restarted_empty_has_everything_again(void **state)
 {
-    struct world *w = *state;
+    struct node_world *w = *state;
     put_many(w, 700);
     harness_kill(w->redis->process);
     commit_fails(w, "meanwhile", "2000", "DIRECTORY", "DIRECTORY");
     assert_int_equal(node_pool_figure(w->node->control, "objects"), 700);
     HARNESS_UNTIL(!strcmp(node_info(w->node->control, "redis_state"), "away"), 5000);
     harness_redis_restart(w->redis);
-    HARNESS_UNTIL(objects_in_directory(w) == 700, 5000);
-    assert_false(in_directory(w, "meanwhile"));
+    HARNESS_UNTIL(directory_count(w->redis) == 700, 5000);
+    assert_false(directory_has(w->redis, "meanwhile"));
     assert_int_equal(harness_redis_integer(w->redis, "EXISTS", "tarn:default:node:node0", NULL), 1);
     assert_string_equal(node_put(&w->c, "absent", "meanwhile", 1000), "");
     harness_passed(w->h);
@@ -114,7 +81,7 @@ static void redis_killed_and_restarted_empty_has_everything_again(void **state)
 
 static void redis_restarted_with_old_data_agrees_again(void **state)
 {
-    struct world *w = *state;
+    struct node_world *w = *state;
     put_many(w, 5);
     redisReply *r = harness_redis_call(w->redis, "SAVE", NULL);
     assert_int_equal(r->type, REDIS_REPLY_STATUS);
@@ -124,15 +91,17 @@ static void redis_restarted_with_old_data_agrees_again(void **state)
     assert_string_equal(node_put(&w->c, "absent", "new", 1000), "");
     harness_kill(w->redis->process);
     harness_redis_restart(w->redis);
-    HARNESS_UNTIL(in_directory(w, "new") && !in_directory(w, "k0") && !in_directory(w, "k1"), 5000);
-    HARNESS_UNTIL(objects_in_directory(w) == 4, 5000);
+    HARNESS_UNTIL(directory_has(w->redis, "new") && !directory_has(w->redis, "k0") &&
+                      !directory_has(w->redis, "k1"),
+                  5000);
+    HARNESS_UNTIL(directory_count(w->redis) == 4, 5000);
     HARNESS_UNTIL(stored_as(w, "k2", "u8[2000]"), 5000);
     harness_passed(w->h);
 }
 
 static void node_ends_without_redis(void **state)
 {
-    struct world *w = *state;
+    struct node_world *w = *state;
     put_many(w, 5);
     harness_kill(w->redis->process);
     harness_signal(w->node->process, SIGTERM);
@@ -142,16 +111,16 @@ static void node_ends_without_redis(void **state)
 
 static void flushed_redis_has_everything_again(void **state)
 {
-    struct world *w = *state;
+    struct node_world *w = *state;
     put_many(w, 10);
     freeReplyObject(harness_redis_call(w->redis, "FLUSHALL", NULL));
-    HARNESS_UNTIL(objects_in_directory(w) == 10, 5000);
+    HARNESS_UNTIL(directory_count(w->redis) == 10, 5000);
     harness_passed(w->h);
 }
 
 static void evictions_while_redis_is_away_are_withdrawn_later(void **state)
 {
-    struct world *w = *state;
+    struct node_world *w = *state;
     struct node_grant g;
     put_many(w, 50);
     /* Paused, it keeps what it had, unlike a restarted one. */
@@ -160,7 +129,7 @@ static void evictions_while_redis_is_away_are_withdrawn_later(void **state)
     assert_int_equal(node_pool_figure(w->node->control, "objects"), 0);
     assert_null(node_try_reserve(&w->c, "absent", "k0", 10, &g));
     harness_signal(w->redis->process, SIGCONT);
-    HARNESS_UNTIL(objects_in_directory(w) == 0, 5000);
+    HARNESS_UNTIL(directory_count(w->redis) == 0, 5000);
     harness_passed(w->h);
 }
 
@@ -168,12 +137,12 @@ static void evictions_while_redis_is_away_are_withdrawn_later(void **state)
 static void forgotten_withdrawals_are_swept_out(void **state)
 {
     enum { N = 70000 };
-    struct world *w = *state;
+    struct node_world *w = *state;
     struct harness_node *n = harness_node_start(w->h, "many", w->redis, "--pool", "p:bytes=16M,slots=100000",
-                                                "--heartbeat-ms", "100", "--redis-timeout-ms", "1000", NULL);
+                                                "--heartbeat-ms", "500", "--redis-timeout-ms", "1000", NULL);
     struct node_client c = node_connect(n->control);
     node_put_many(&c, "many", N, 8);
-    assert_int_equal(objects_in_directory(w), N);
+    assert_int_equal(directory_count(w->redis), N);
     harness_signal(w->redis->process, SIGSTOP);
     freeReplyObject(harness_command(c.resp, "EVICT", "p", "16777216", NULL));
     assert_int_equal(node_pool_figure(n->control, "objects"), 0);
@@ -186,7 +155,7 @@ static void forgotten_withdrawals_are_swept_out(void **state)
 
 static void paused_redis_leaves_control_alive_and_nothing_half_visible(void **state)
 {
-    struct world *w = *state;
+    struct node_world *w = *state;
     put_many(w, 1);
     harness_signal(w->redis->process, SIGSTOP);
     uint64_t begun = harness_now_ms();
@@ -200,15 +169,15 @@ static void paused_redis_leaves_control_alive_and_nothing_half_visible(void **st
     HARNESS_UNTIL(!strcmp(node_info(w->node->control, "redis_state"), "ok") &&
                       !strcmp(node_info(w->node->control, "waiting_withdrawals"), "0"),
                   5000);
-    HARNESS_UNTIL(!in_directory(w, "late"), 5000);
-    assert_true(in_directory(w, "k0"));
+    HARNESS_UNTIL(!directory_has(w->redis, "late"), 5000);
+    assert_true(directory_has(w->redis, "k0"));
     harness_passed(w->h);
 }
 
 /* A replace that was given up leaves the old version readable, or frees it, and the key is usable. */
 static void given_up_replace_leaves_the_old_version_or_none(void **state)
 {
-    struct world *w = *state;
+    struct node_world *w = *state;
     put_many(w, 1);
     harness_signal(w->redis->process, SIGSTOP);
     struct node_grant g = node_reserve(&w->c, "replace", "k0", 2000);
@@ -220,7 +189,7 @@ static void given_up_replace_leaves_the_old_version_or_none(void **state)
                       !strcmp(node_info(w->node->control, "waiting_withdrawals"), "0"),
                   5000);
     HARNESS_UNTIL(node_pool_figure(w->node->control, "objects") == stored_as(w, "k0", "u8[1000]") &&
-                      in_directory(w, "k0") == stored_as(w, "k0", "u8[1000]"),
+                      directory_has(w->redis, "k0") == stored_as(w, "k0", "u8[1000]"),
                   5000);
     assert_string_equal(node_put(&w->c, "replace", "k0", 3000), "");
     harness_passed(w->h);
@@ -228,19 +197,19 @@ static void given_up_replace_leaves_the_old_version_or_none(void **state)
 
 static void full_redis_is_named(void **state)
 {
-    struct world *w = *state;
+    struct node_world *w = *state;
     put_many(w, 3);
     freeReplyObject(harness_redis_call(w->redis, "CONFIG", "SET", "maxmemory", "1", NULL));
     commit_fails(w, "more", "2000", "DIRECTORY", "DIRECTORY");
     freeReplyObject(harness_redis_call(w->redis, "CONFIG", "SET", "maxmemory", "0", NULL));
     assert_string_equal(node_put(&w->c, "absent", "more", 1000), "");
-    HARNESS_UNTIL(objects_in_directory(w) == 4, 5000);
+    HARNESS_UNTIL(directory_count(w->redis) == 4, 5000);
     harness_passed(w->h);
 }
 
 static void read_only_redis_is_named(void **state)
 {
-    struct world *w = *state;
+    struct node_world *w = *state;
     char port[8];
     struct harness_redis *primary = harness_redis_start(w->h, NULL);
     snprintf(port, sizeof(port), "%u", primary->port);
@@ -255,7 +224,7 @@ static void read_only_redis_is_named(void **state)
 
 static void scrub_frees_what_has_no_record_and_withdraws_void_ones(void **state)
 {
-    struct world *w = *state;
+    struct node_world *w = *state;
     put_many(w, 5);
     assert_int_equal(harness_redis_integer(w->redis, "DEL", OBJECT "k3", NULL), 1);
     freeReplyObject(harness_redis_call(w->redis, "HSET", OBJECT "ghost", "tensor", "u8[8]", "ver", "5",
@@ -263,27 +232,54 @@ static void scrub_frees_what_has_no_record_and_withdraws_void_ones(void **state)
     freeReplyObject(harness_redis_call(w->redis, "HSET", OBJECT "orphan", "tensor", "u8[8]", "ver", "6",
                                        "born", "1", "@nobody/cpu0", "0:900:0000000100000002", NULL));
     HARNESS_UNTIL(node_pool_figure(w->node->control, "objects") == 4, 5000);
-    HARNESS_UNTIL(!in_directory(w, "ghost") && !in_directory(w, "orphan"), 5000);
-    assert_int_equal(objects_in_directory(w), 4);
-    assert_false(in_directory(w, "k3"));
+    HARNESS_UNTIL(!directory_has(w->redis, "ghost") && !directory_has(w->redis, "orphan"), 5000);
+    assert_int_equal(directory_count(w->redis), 4);
+    assert_false(directory_has(w->redis, "k3"));
     harness_passed(w->h);
 }
 
 static void restore_loses_to_a_newer_version(void **state)
 {
-    struct world *w = *state;
-    struct harness_node *other = start_node(w, "node1");
-    struct node_client c1 = node_connect(other->control);
+    struct node_world *w = *state;
+    start_other(w);
     put_many(w, 1);
     assert_int_equal(harness_redis_integer(w->redis, "DEL", OBJECT "k0", NULL), 1);
     /* Of two versions of one millisecond either may win. */
     uint64_t then = tarn_unix_ms();
     HARNESS_UNTIL(tarn_unix_ms() > then, 1000);
-    assert_string_equal(node_put(&c1, "absent", "k0", 2000), "");
+    assert_string_equal(node_put(&w->other_c, "absent", "k0", 2000), "");
     HARNESS_UNTIL(node_pool_figure(w->node->control, "objects") == 0, 5000);
     assert_true(located(w, "k0", "@node1/cpu0"));
     assert_false(located(w, "k0", "@node0/cpu0"));
-    node_close(&c1);
+    harness_passed(w->h);
+}
+
+/* Both versions are published again, in whatever order, and one of them must not stay. */
+static void replaced_copy_stays_away_when_all_is_published_again(void **state)
+{
+    struct node_world *w = *state;
+    start_other(w);
+    for (int i = 0; i < 20; i++) {
+        char key[8];
+        snprintf(key, sizeof(key), "k%d", i);
+        assert_string_equal(node_put(&w->other_c, "absent", key, 1000), "");
+    }
+    uint64_t then = tarn_unix_ms();
+    HARNESS_UNTIL(tarn_unix_ms() > then, 1000);
+    for (int i = 0; i < 20; i++) {
+        char key[8];
+        snprintf(key, sizeof(key), "k%d", i);
+        assert_string_equal(node_put(&w->c, "replace", key, 2000), "");
+    }
+    freeReplyObject(harness_redis_call(w->redis, "FLUSHALL", NULL));
+    HARNESS_UNTIL(node_pool_figure(w->other->control, "objects") == 0 && directory_count(w->redis) == 20,
+                  5000);
+    for (int i = 0; i < 20; i++) {
+        char key[8];
+        snprintf(key, sizeof(key), "k%d", i);
+        assert_true(stored_as(w, key, "u8[2000]") && !located(w, key, "@node1/cpu0"));
+    }
+    assert_int_equal(node_pool_figure(w->node->control, "objects"), 20);
     harness_passed(w->h);
 }
 
@@ -291,25 +287,22 @@ static void restore_loses_to_a_newer_version(void **state)
 
 static void records_of_a_dead_node_do_not_stand_in_the_way(void **state)
 {
-    struct world *w = *state;
-    struct harness_node *other =
-        harness_node_start(w->h, "node1", w->redis, "--pool", "cpu0:bytes=1M", "--heartbeat-ms", "200", NULL);
-    struct node_client c1 = node_connect(other->control);
-    assert_string_equal(node_put(&c1, "absent", "dup", 1000), "");
+    struct node_world *w = *state;
+    start_other(w);
+    assert_string_equal(node_put(&w->other_c, "absent", "dup", 1000), "");
     if (strncmp(node_put(&w->c, "absent", "dup", 1000), "EXISTS", 6))
         fail_msg("the living node's copy was ignored");
-    harness_kill(other->process);
+    harness_kill(w->other->process);
     HARNESS_UNTIL(harness_redis_integer(w->redis, "EXISTS", "tarn:default:node:node1", NULL) == 0, 5000);
     HARNESS_UNTIL(!node_put(&w->c, "absent", "dup", 1000)[0], 2000);
     assert_true(located(w, "dup", "@node0/cpu0"));
     assert_false(located(w, "dup", "@node1/cpu0"));
-    node_close(&c1);
     harness_passed(w->h);
 }
 
 static void restarted_node_takes_its_id_back_and_clears_its_past(void **state)
 {
-    struct world *w = *state;
+    struct node_world *w = *state;
     put_many(w, 300);
     node_close(&w->c);
     harness_kill(w->node->process);
@@ -318,38 +311,70 @@ static void restarted_node_takes_its_id_back_and_clears_its_past(void **state)
     assert_true(harness_now_ms() - begun < 2000);
     w->c = node_connect(w->node->control);
     assert_string_equal(node_put(&w->c, "absent", "k299", 1000), "");
-    HARNESS_UNTIL(objects_in_directory(w) == 1, 5000);
+    HARNESS_UNTIL(directory_count(w->redis) == 1, 5000);
     assert_true(located(w, "k299", "@node0/cpu0"));
     harness_passed(w->h);
 }
 
 static void node_whose_id_was_taken_ends(void **state)
 {
-    struct world *w = *state;
+    struct node_world *w = *state;
     put_many(w, 3);
     freeReplyObject(
         harness_redis_call(w->redis, "HSET", "tarn:default:node:node0", "epoch", "0123456789abcdef", NULL));
     assert_int_equal(harness_wait(w->node->process, 5000), 1);
     assert_non_null(strstr(harness_log(w->node->process), "another node has the id node0"));
-    assert_int_equal(objects_in_directory(w), 0);
+    assert_int_equal(directory_count(w->redis), 0);
     harness_passed(w->h);
 }
 
 static void node_paused_longer_than_its_record_lives_comes_back(void **state)
 {
-    struct world *w = *state;
-    struct harness_node *other = start_node(w, "node1");
+    struct node_world *w = *state;
+    start_other(w);
     put_many(w, 20);
     harness_signal(w->node->process, SIGSTOP);
     /* The other node's sweep takes the paused one for dead. */
-    HARNESS_UNTIL(objects_in_directory(w) == 0, 10000);
+    HARNESS_UNTIL(directory_count(w->redis) == 0, 10000);
     harness_signal(w->node->process, SIGCONT);
-    HARNESS_UNTIL(objects_in_directory(w) == 20, 5000);
-    freeReplyObject(harness_call(other->control, "PING", NULL));
+    HARNESS_UNTIL(directory_count(w->redis) == 20, 5000);
+    freeReplyObject(harness_call(w->other->control, "PING", NULL));
     harness_passed(w->h);
 }
 
-#define TEST(test_) cmocka_unit_test_setup_teardown(test_, setup, teardown)
+/* --- copies that join --------------------------------------------------------------------------- */
+
+static void join_fails(struct node_world *w)
+{
+    struct node_grant g = node_reserve(&w->other_c, "absent", "k", 1000);
+    redisReply *r = harness_command(w->other_c.resp, "COMMIT", node_deadline(&w->other_c, 2000), "join",
+                                    g.pool, g.slot, g.gen, NULL);
+    assert_int_equal(r->type, REDIS_REPLY_ARRAY);
+    assert_int_equal(r->elements, 1);
+    assert_int_equal(r->element[0]->type, REDIS_REPLY_ERROR);
+    assert_prefix(r->element[0]->str, "EXISTS");
+    freeReplyObject(r);
+    assert_false(located(w, "k", "@node1/cpu0"));
+    assert_int_equal(node_pool_figure(w->other->control, "objects"), 0);
+    assert_int_equal(node_pool_figure(w->other->control, "reserved"), 0);
+}
+
+/* The first copy was removed, or replaced, before the second has come: nothing comes back with that one. */
+static void copies_join_no_version_that_is_gone(void **state)
+{
+    struct node_world *w = *state;
+    start_other(w);
+    join_fails(w);
+    assert_string_equal(node_put(&w->c, "absent", "k", 1000), "");
+    join_fails(w);
+    /* What replaced it may be dead by now. */
+    harness_kill(w->node->process);
+    HARNESS_UNTIL(harness_redis_integer(w->redis, "EXISTS", "tarn:default:node:node0", NULL) == 0, 5000);
+    join_fails(w);
+    harness_passed(w->h);
+}
+
+#define TEST(test_) cmocka_unit_test_setup_teardown(test_, setup, node_world_end)
 
 int main(void)
 {
@@ -366,9 +391,11 @@ int main(void)
         TEST(read_only_redis_is_named),
         TEST(scrub_frees_what_has_no_record_and_withdraws_void_ones),
         TEST(restore_loses_to_a_newer_version),
+        TEST(replaced_copy_stays_away_when_all_is_published_again),
         TEST(records_of_a_dead_node_do_not_stand_in_the_way),
         TEST(restarted_node_takes_its_id_back_and_clears_its_past),
         TEST(node_whose_id_was_taken_ends),
+        TEST(copies_join_no_version_that_is_gone),
         TEST(node_paused_longer_than_its_record_lives_comes_back),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -13,81 +13,22 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include "tests/harness.h"
 #include "tests/node_client.h"
-#include <tarn/tarn.h>
+#include "tests/world.h"
 
-struct world {
-    struct harness *h;
-    struct harness_redis *redis;
-    struct harness_node *nodes[2];
-};
-
-static struct tarn_client *client_of(const struct world *w, const char *transports, const char *faults)
-{
-    struct tarn_options o = {.size = sizeof o,
-                             .redis = w->redis->url,
-                             .timeout_ms = 3000,
-                             .transports = transports,
-                             .faults = faults};
-    struct tarn_client *c;
-    if (tarn_open(&o, &c))
-        fail_msg("open: %s", tarn_last_error());
-    return c;
-}
+static const struct world_plan plan = {.nodes = 2,
+                                       .args = {"--pool", "cpu0:bytes=64M", "--heartbeat-ms", "300"},
+                                       .client = {.timeout_ms = 3000}};
 
 static int start(void **state)
 {
-    struct world *w = calloc(1, sizeof *w);
-    w->h = harness_new();
-    w->redis = harness_redis_start(w->h, NULL);
-    for (int i = 0; i < 2; i++)
-        w->nodes[i] = harness_node_start(w->h, i ? "node1" : "node0", w->redis, "--pool", "cpu0:bytes=64M",
-                                         "--heartbeat-ms", "300", NULL);
-    *state = w;
-    return 0;
-}
-
-static int stop(void **state)
-{
-    struct world *w = *state;
-    harness_free(w->h);
-    free(w);
-    return 0;
-}
-
-static int put(struct tarn_client *c, const char *key, char byte, size_t bytes,
-               const struct tarn_put_options *o)
-{
-    char *data = malloc(bytes);
-    memset(data, byte, bytes);
-    struct tarn_piece piece = {.addr = data, .bytes = bytes};
-    struct tarn_item item = {
-        .key = {key, strlen(key)}, .pieces = &piece, .npieces = 1, .tensor = tarn_bytes(bytes)};
-    int status = tarn_put(c, &item, 1, o);
-    free(data);
-    return status;
-}
-
-/* The status; *byte_p is the object's first byte. */
-static int get(struct tarn_client *c, const char *key, char *byte_p, uint32_t timeout_ms)
-{
-    char data[100] = {0};
-    struct tarn_piece piece = {.addr = data, .bytes = sizeof data};
-    struct tarn_item item = {.key = {key, strlen(key)}, .pieces = &piece, .npieces = 1};
-    struct tarn_get_options o = {.size = sizeof o, .timeout_ms = timeout_ms};
-    int status = tarn_get(c, &item, 1, &o);
-    *byte_p = data[0];
-    return status;
+    return world_start(state, &plan);
 }
 
 static void assert_holds(struct tarn_client *c, const char *key, char byte)
 {
-    char got;
-    int status = get(c, key, &got, 0);
-    if (status)
+    if (client_get(c, key, byte, 100))
         fail_msg("get %s: %s", key, tarn_last_error());
-    assert_int_equal(got, byte);
 }
 
 /* A put session whose bytes are written, so that only its commit is left. */
@@ -109,7 +50,7 @@ static const struct tarn_put_options on_node[2] = {
     {.size = sizeof on_node[0], .flags = TARN_PUT_REPLACE, .place = "node0"},
     {.size = sizeof on_node[1], .flags = TARN_PUT_REPLACE, .place = "node1"},
 };
-static const struct tarn_put_options twice = {.size = sizeof twice, .flags = TARN_PUT_REPLACE, .replicas = 2};
+static const struct tarn_put_options both = {.size = sizeof both, .flags = TARN_PUT_REPLACE, .replicas = 2};
 
 struct caller {
     struct tarn_client *client;
@@ -143,14 +84,14 @@ static void *impatient(void *arg)
 static void a_short_deadline_sets_no_healthy_node_aside(void **state)
 {
     struct world *w = *state;
-    struct tarn_client *reader = client_of(w, NULL, NULL);
-    struct caller other = {.client = client_of(w, NULL, NULL)};
+    struct tarn_client *reader = world_client(w, NULL);
+    struct caller other = {.client = world_client(w, NULL)};
     struct tarn_key key = {"mine", 4};
     int32_t status;
     assert_int_equal(pthread_create(&other.thread, NULL, impatient, &other), 0);
     for (int i = 0; i < 200; i++) {
         char byte = (char)('A' + i % 50);
-        if (put(other.client, "mine", byte, 100, &on_node[i & 1]))
+        if (client_put(other.client, "mine", byte, 100, &on_node[i & 1]))
             fail_msg("put %d: %s", i, tarn_last_error());
         assert_holds(reader, "mine", byte);
         if (i % 10 == 9 && tarn_remove(other.client, &key, 1, &status, 0))
@@ -167,13 +108,13 @@ static void a_short_deadline_sets_no_healthy_node_aside(void **state)
 static void a_copy_replaced_on_a_paused_node_is_released_when_it_goes_on(void **state)
 {
     struct world *w = *state;
-    struct tarn_client *c = client_of(w, NULL, NULL);
+    struct tarn_client *c = world_client(w, NULL);
     struct tarn_put_options late = on_node[1];
     late.timeout_ms = 600;
-    assert_int_equal(put(c, "k", 'a', 100, &on_node[1]), 0);
+    assert_int_equal(client_put(c, "k", 'a', 100, &on_node[1]), 0);
     harness_signal(w->nodes[1]->process, SIGSTOP);
-    assert_int_not_equal(put(c, "other", 'x', 100, &late), 0);
-    assert_int_equal(put(c, "k", 'b', 100, &on_node[0]), 0);
+    assert_int_not_equal(client_put(c, "other", 'x', 100, &late), 0);
+    assert_int_equal(client_put(c, "k", 'b', 100, &on_node[0]), 0);
     assert_holds(c, "k", 'b');
     harness_signal(w->nodes[1]->process, SIGCONT);
     HARNESS_UNTIL(node_pool_figure(w->nodes[1]->control, "objects") == 0, 8000);
@@ -185,12 +126,12 @@ static void a_copy_replaced_on_a_paused_node_is_released_when_it_goes_on(void **
 static void a_failed_put_of_replicas_leaves_others_objects_alone(void **state)
 {
     struct world *w = *state;
-    struct tarn_client *c = client_of(w, NULL, NULL), *other = client_of(w, NULL, NULL);
-    struct tarn_put_session *s = written(c, "k", 'n', &twice);
+    struct tarn_client *c = world_client(w, NULL), *other = world_client(w, NULL);
+    struct tarn_put_session *s = written(c, "k", 'n', &both);
     harness_signal(w->nodes[1]->process, SIGSTOP);
     assert_int_not_equal(tarn_put_commit(s, NULL, 800), 0);
     /* Its first copy may be stored by now and taken back later; the other's must not go with it. */
-    assert_int_equal(put(other, "k", 'f', 100, &on_node[0]), 0);
+    assert_int_equal(client_put(other, "k", 'f', 100, &on_node[0]), 0);
     assert_holds(other, "k", 'f');
     harness_signal(w->nodes[1]->process, SIGCONT);
     HARNESS_UNTIL(node_pool_figure(w->nodes[1]->control, "reserved") == 0, 8000);
@@ -217,11 +158,11 @@ static void *commit_thread(void *arg)
 static void taking_a_copy_back_spares_what_has_replaced_it(void **state)
 {
     struct world *w = *state;
-    struct tarn_client *c = client_of(w, NULL, NULL), *other = client_of(w, NULL, NULL);
+    struct tarn_client *c = world_client(w, NULL), *other = world_client(w, NULL);
     char key[16];
     for (int i = 0; i < 4; i++) { /* either node is some key's first */
         snprintf(key, sizeof key, "k%d", i);
-        struct commit k = {.session = written(c, key, 'n', &twice)};
+        struct commit k = {.session = written(c, key, 'n', &both)};
         pthread_t t;
         harness_signal(w->nodes[1]->process, SIGSTOP);
         pthread_create(&t, NULL, commit_thread, &k);
@@ -230,7 +171,7 @@ static void taking_a_copy_back_spares_what_has_replaced_it(void **state)
         uint64_t until = harness_now_ms() + 300;
         while (harness_redis_integer(w->redis, "EXISTS", name, NULL) != 1 && harness_now_ms() < until)
             harness_pause();
-        assert_int_equal(put(other, key, 'f', 100, &on_node[0]), 0);
+        assert_int_equal(client_put(other, key, 'f', 100, &on_node[0]), 0);
         pthread_join(t, NULL);
         assert_int_not_equal(k.status, -1);
         harness_signal(w->nodes[1]->process, SIGCONT);
@@ -245,14 +186,14 @@ static void taking_a_copy_back_spares_what_has_replaced_it(void **state)
 static void a_put_that_timed_out_does_not_appear_later(void **state)
 {
     struct world *w = *state;
-    struct tarn_client *c = client_of(w, NULL, NULL), *other = client_of(w, NULL, NULL);
+    struct tarn_client *c = world_client(w, NULL), *other = world_client(w, NULL);
     struct tarn_put_session *s = written(c, "k", 'n', &on_node[1]);
     char byte;
     harness_signal(w->nodes[1]->process, SIGSTOP);
     assert_int_equal(tarn_put_commit(s, NULL, 300), TARN_E_TIMEOUT);
     harness_signal(w->nodes[1]->process, SIGCONT);
     HARNESS_UNTIL(node_pool_figure(w->nodes[1]->control, "reserved") == 0, 8000);
-    assert_int_equal(get(other, "k", &byte, 0), TARN_E_NOT_FOUND);
+    assert_int_equal(client_read(other, "k", 100, 0, &byte), TARN_E_NOT_FOUND);
     assert_int_equal(node_pool_figure(w->nodes[1]->control, "objects"), 0);
     tarn_close(c);
     tarn_close(other);
@@ -292,7 +233,7 @@ static void *replacer_main(void *arg)
     struct replacer *r = arg;
     for (int i = 0; i < ROUNDS; i++) {
         pthread_barrier_wait(r->barrier);
-        r->status = put(r->client, "k", r->byte, 100, &twice);
+        r->status = client_put(r->client, "k", r->byte, 100, &both);
         pthread_barrier_wait(r->barrier);
         pthread_barrier_wait(r->barrier);
     }
@@ -308,13 +249,13 @@ static int count_copies(void *arg, const struct tarn_object *o)
 static void of_two_replacing_puts_one_has_all_its_replicas(void **state)
 {
     struct world *w = *state;
-    struct tarn_client *reader = client_of(w, NULL, NULL);
+    struct tarn_client *reader = world_client(w, NULL);
     struct tarn_key key = {"k", 1};
     pthread_barrier_t barrier;
     struct replacer r[2] = {{.byte = 'a'}, {.byte = 'b'}};
     pthread_barrier_init(&barrier, NULL, 3);
     for (int i = 0; i < 2; i++) {
-        r[i].client = client_of(w, NULL, NULL);
+        r[i].client = world_client(w, NULL);
         r[i].barrier = &barrier;
         pthread_create(&r[i].thread, NULL, replacer_main, &r[i]);
     }
@@ -341,11 +282,49 @@ static void of_two_replacing_puts_one_has_all_its_replicas(void **state)
 static void broken_data_links_leave_nothing_reserved(void **state)
 {
     struct world *w = *state;
-    struct tarn_client *c = client_of(w, "tcp", "tcp:error=1");
+    struct tarn_client *c =
+        client_open(w->redis->url, (struct tarn_options){.transports = "tcp", .faults = "tcp:error=1"});
     for (int i = 0; i < 10; i++)
-        assert_int_not_equal(put(c, "k", 'a', 4096, &on_node[0]), 0);
+        assert_int_not_equal(client_put(c, "k", 'a', 4096, &on_node[0]), 0);
     HARNESS_UNTIL(node_pool_figure(w->nodes[0]->control, "reserved") == 0, 5000);
     tarn_close(c);
+    harness_passed(w->h);
+}
+
+static void put_and_read_back(struct tarn_client *c, int round)
+{
+    enum { N = 32, BYTES = 1000 };
+    static char keys[N][32], data[N][BYTES];
+    struct tarn_piece pieces[N];
+    struct tarn_item items[N];
+    for (int i = 0; i < N; i++) {
+        snprintf(keys[i], sizeof keys[i], "passed-%d-%d", round, i);
+        memset(data[i], 'A' + i, BYTES);
+        pieces[i] = (struct tarn_piece){.addr = data[i], .bytes = BYTES};
+        items[i] = (struct tarn_item){
+            .key = key_of(keys[i]), .pieces = &pieces[i], .npieces = 1, .tensor = tarn_bytes(BYTES)};
+    }
+    if (tarn_put(c, items, N, NULL))
+        fail_msg("put: %s", tarn_last_error());
+    for (int i = 0; i < N; i++)
+        assert_int_equal(client_get(c, keys[i], (char)('A' + i), BYTES), 0);
+}
+
+/* What the paused node was to take goes to the other one, which may have been asked for its own items
+ * before: whose place the first key has is another each time. */
+static void items_passed_on_to_another_node_are_not_mixed_up(void **state)
+{
+    struct world *w = *state;
+    for (int round = 0; round < 6; round++) {
+        /* It has just beaten, so that its record outlives the pause. */
+        HARNESS_UNTIL(harness_redis_integer(w->redis, "PTTL", "tarn:default:node:node1", NULL) > 700, 5000);
+        struct tarn_client *c = world_client(w, NULL); /* has no connection to either node yet */
+        harness_signal(w->nodes[1]->process, SIGSTOP);
+        put_and_read_back(c, round);
+        harness_signal(w->nodes[1]->process, SIGCONT);
+        tarn_close(c);
+    }
+    HARNESS_UNTIL(node_pool_figure(w->nodes[0]->control, "reserved") == 0, 5000);
     harness_passed(w->h);
 }
 
@@ -354,14 +333,16 @@ static void *slow_put(void *arg)
     struct caller *me = arg;
     struct tarn_put_options o = on_node[1];
     o.timeout_ms = 1000;
-    put(me->client, "k", 'a', 4 << 20, &o);
+    client_put(me->client, "k", 'a', 4 << 20, &o);
     return NULL;
 }
 
 static void a_node_paused_during_a_put_has_nothing_reserved_when_it_goes_on(void **state)
 {
     struct world *w = *state;
-    struct caller one = {.client = client_of(w, "tcp", "tcp:delay=500")};
+    struct caller one = {
+        .client = client_open(w->redis->url,
+                              (struct tarn_options){.transports = "tcp", .faults = "tcp:delay=500"})};
     pthread_create(&one.thread, NULL, slow_put, &one);
     HARNESS_UNTIL(node_pool_figure(w->nodes[1]->control, "reserved") > 0, 5000);
     harness_signal(w->nodes[1]->process, SIGSTOP);
@@ -377,7 +358,7 @@ static void *putter(void *arg)
     struct caller *me = arg;
     struct tarn_put_options o = {.size = sizeof o, .flags = TARN_PUT_REPLACE, .timeout_ms = 400};
     while (!atomic_load(&me->stop))
-        put(me->client, "new", 'x', 100, &o);
+        client_put(me->client, "new", 'x', 100, &o);
     return NULL;
 }
 
@@ -385,15 +366,15 @@ static void *putter(void *arg)
 static void puts_that_wait_for_redis_disturb_no_cached_get(void **state)
 {
     struct world *w = *state;
-    struct caller other = {.client = client_of(w, "tcp", NULL)};
+    struct caller other = {.client = world_client(w, "tcp")};
     char byte;
-    assert_int_equal(put(other.client, "cached", 'q', 100, &on_node[0]), 0);
+    assert_int_equal(client_put(other.client, "cached", 'q', 100, &on_node[0]), 0);
     assert_holds(other.client, "cached", 'q');
     harness_signal(w->redis->process, SIGSTOP);
     pthread_create(&other.thread, NULL, putter, &other);
     int failed = 0;
     for (uint64_t end = harness_now_ms() + 2000; harness_now_ms() < end;)
-        failed += get(other.client, "cached", &byte, 500) != 0;
+        failed += client_read(other.client, "cached", 100, 500, &byte) != 0;
     atomic_store(&other.stop, true);
     harness_signal(w->redis->process, SIGCONT);
     pthread_join(other.thread, NULL);
@@ -405,19 +386,21 @@ static void puts_that_wait_for_redis_disturb_no_cached_get(void **state)
 static void a_node_back_after_its_record_expired_takes_the_first_put(void **state)
 {
     struct world *w = *state;
-    struct tarn_client *c = client_of(w, "tcp", NULL);
+    struct tarn_client *c = world_client(w, "tcp");
     struct tarn_put_options late = on_node[1];
     char byte;
     late.timeout_ms = 600;
-    assert_int_equal(put(c, "b", 'b', 100, &on_node[1]), 0);
+    assert_int_equal(client_put(c, "b", 'b', 100, &on_node[1]), 0);
     harness_signal(w->nodes[1]->process, SIGSTOP);
-    assert_int_not_equal(put(c, "b2", 'b', 100, &late), 0);
-    HARNESS_UNTIL(harness_redis_integer(w->redis, "EXISTS", "tarn:default:node:node1", NULL) == 0, 15000);
-    assert_int_not_equal(get(c, "b", &byte, 500),
-                         0); /* it asks the directory, which no longer has the node */
+    assert_int_not_equal(client_put(c, "b2", 'b', 100, &late), 0);
+    HARNESS_UNTIL(!world_lists(w, "node1"), 15000);
+    assert_int_not_equal(client_read(c, "b", 100, 500, &byte), 0);
+    /* The client itself has seen that the node is gone. */
+    assert_int_equal(client_put(c, "b2", 'b', 100, &on_node[1]), TARN_E_NODE_DOWN);
+    assert_non_null(strstr(tarn_last_error(), "no such node"));
     harness_signal(w->nodes[1]->process, SIGCONT);
-    HARNESS_UNTIL(harness_redis_integer(w->redis, "EXISTS", "tarn:default:node:node1", NULL) == 1, 15000);
-    if (put(c, "b3", 'c', 100, &on_node[1]))
+    HARNESS_UNTIL(world_lists(w, "node1"), 15000);
+    if (client_put(c, "b3", 'c', 100, &on_node[1]))
         fail_msg("put: %s", tarn_last_error());
     tarn_close(c);
     harness_passed(w->h);
@@ -436,9 +419,9 @@ static void a_foreign_unix_path_does_not_hide_a_node(void **state)
     assert_int_equal(listen(s, 16), 0);
     freeReplyObject(harness_redis_call(w->redis, "HSET", "tarn:default:node:far", "hostid", "another", "unix",
                                        a.sun_path, NULL));
-    struct tarn_client *c = client_of(w, NULL, NULL);
+    struct tarn_client *c = world_client(w, NULL);
     struct tarn_put_options far = {.size = sizeof far, .place = "far", .timeout_ms = 2000};
-    if (put(c, "k", 'k', 100, &far))
+    if (client_put(c, "k", 'k', 100, &far))
         fail_msg("put: %s", tarn_last_error());
     assert_holds(c, "k", 'k');
     tarn_close(c);
@@ -447,7 +430,7 @@ static void a_foreign_unix_path_does_not_hide_a_node(void **state)
     harness_passed(w->h);
 }
 
-#define CASE(fn_) cmocka_unit_test_setup_teardown(fn_, start, stop)
+#define CASE(fn_) cmocka_unit_test_setup_teardown(fn_, start, world_stop)
 
 int main(int argc, char **argv)
 {
@@ -460,6 +443,7 @@ int main(int argc, char **argv)
         CASE(a_commit_read_after_its_deadline_is_refused),
         CASE(of_two_replacing_puts_one_has_all_its_replicas),
         CASE(broken_data_links_leave_nothing_reserved),
+        CASE(items_passed_on_to_another_node_are_not_mixed_up),
         CASE(a_node_paused_during_a_put_has_nothing_reserved_when_it_goes_on),
         CASE(puts_that_wait_for_redis_disturb_no_cached_get),
         CASE(a_node_back_after_its_record_expired_takes_the_first_put),

@@ -8,71 +8,37 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tests/harness.h"
-#include <tarn/tarn.h>
+#include "tests/world.h"
 
 #define TIMEOUT_MS 1500
 #define SLACK_MS 3000
 #define BACK_MS 10000
+#define BYTES 5
 
-struct world {
-    struct harness *h;
-    struct harness_redis *redis;
-    struct harness_node *node;
-    struct tarn_client *client;
-};
-
-static struct tarn_client *client_of(struct harness_redis *r)
-{
-    struct tarn_options o = {.size = sizeof o, .redis = r->url, .timeout_ms = TIMEOUT_MS};
-    struct tarn_client *c;
-    if (tarn_open(&o, &c))
-        fail_msg("open: %s", tarn_last_error());
-    return c;
-}
+static const struct world_plan plan = {
+    .nodes = 1,
+    .args = {"--pool", "cpu0:bytes=32M", "--redis-timeout-ms", "1000", "--heartbeat-ms", "200"},
+    .client = {.timeout_ms = TIMEOUT_MS}};
 
 static int start(void **state)
 {
-    struct world *w = calloc(1, sizeof *w);
-    w->h = harness_new();
-    w->redis = harness_redis_start(w->h, NULL);
-    w->node = harness_node_start(w->h, "node0", w->redis, "--pool", "cpu0:bytes=32M", "--redis-timeout-ms",
-                                 "1000", "--heartbeat-ms", "200", NULL);
-    w->client = client_of(w->redis);
-    *state = w;
-    return 0;
+    return world_start_client(state, &plan);
 }
 
-static int stop(void **state)
+/* The status, inside the deadline. */
+static int put(struct tarn_client *c, const char *key)
 {
-    struct world *w = *state;
-    tarn_close(w->client);
-    harness_free(w->h);
-    free(w);
-    return 0;
-}
-
-static int put_to(struct tarn_client *c, const char *key, const char *value)
-{
-    struct tarn_piece piece = {.addr = (void *)value, .bytes = strlen(value)};
-    struct tarn_item item = {.key = {key, strlen(key)}, .pieces = &piece, .npieces = 1,
-                             .tensor = tarn_bytes(strlen(value))};
     uint64_t begun = harness_now_ms();
-    int status = tarn_put(c, &item, 1, NULL);
+    int status = client_put(c, key, 'v', BYTES, NULL);
     assert_true(harness_now_ms() - begun < TIMEOUT_MS + SLACK_MS);
     return status;
 }
 
-static int get_from(struct tarn_client *c, const char *key, const char *want)
+static int get(struct tarn_client *c, const char *key)
 {
-    char got[64] = {0};
-    struct tarn_piece piece = {.addr = got, .bytes = strlen(want)};
-    struct tarn_item item = {.key = {key, strlen(key)}, .pieces = &piece, .npieces = 1};
     uint64_t begun = harness_now_ms();
-    int status = tarn_get(c, &item, 1, NULL);
+    int status = client_get(c, key, 'v', BYTES);
     assert_true(harness_now_ms() - begun < TIMEOUT_MS + SLACK_MS);
-    if (status == 0)
-        assert_memory_equal(got, want, strlen(want));
     return status;
 }
 
@@ -87,25 +53,25 @@ static void killed_and_restarted_empty(void **state)
     for (int i = 0; i < 500; i++) {
         char key[16];
         snprintf(key, sizeof key, "k%d", i);
-        assert_int_equal(put_to(w->client, key, "value"), 0);
+        assert_int_equal(put(w->client, key), 0);
     }
     harness_kill(w->redis->process);
-    assert_int_equal(get_from(w->client, "k7", "value"), 0); /* cached descriptor */
-    assert_true(is_away(put_to(w->client, "while-away", "lost")));
-    assert_true(is_away(get_from(w->client, "never-seen", "x")));
+    assert_int_equal(get(w->client, "k7"), 0); /* cached descriptor */
+    assert_true(is_away(put(w->client, "while-away")));
+    assert_true(is_away(get(w->client, "never-seen")));
     harness_redis_restart(w->redis);
     struct tarn_client *fresh = NULL;
     struct tarn_options o = {.size = sizeof o, .redis = w->redis->url, .timeout_ms = TIMEOUT_MS};
     HARNESS_UNTIL(fresh || tarn_open(&o, &fresh) == 0, BACK_MS);
-    HARNESS_UNTIL(get_from(fresh, "k0", "value") == 0 && get_from(fresh, "k499", "value") == 0, BACK_MS);
+    HARNESS_UNTIL(get(fresh, "k0") == 0 && get(fresh, "k499") == 0, BACK_MS);
     for (int i = 0; i < 500; i++) {
         char key[16];
         snprintf(key, sizeof key, "k%d", i);
-        HARNESS_UNTIL(get_from(fresh, key, "value") == 0, BACK_MS);
+        HARNESS_UNTIL(get(fresh, key) == 0, BACK_MS);
     }
-    assert_int_equal(get_from(fresh, "while-away", "lost"), TARN_E_NOT_FOUND);
-    HARNESS_UNTIL(put_to(w->client, "after", "back") == 0, BACK_MS);
-    assert_int_equal(get_from(fresh, "after", "back"), 0);
+    assert_int_equal(get(fresh, "while-away"), TARN_E_NOT_FOUND);
+    HARNESS_UNTIL(put(w->client, "after") == 0, BACK_MS);
+    assert_int_equal(get(fresh, "after"), 0);
     tarn_close(fresh);
     harness_passed(w->h);
 }
@@ -113,10 +79,10 @@ static void killed_and_restarted_empty(void **state)
 static void flushed_while_running(void **state)
 {
     struct world *w = *state;
-    assert_int_equal(put_to(w->client, "flushed", "value"), 0);
+    assert_int_equal(put(w->client, "flushed"), 0);
     freeReplyObject(harness_redis_call(w->redis, "FLUSHALL", NULL));
-    struct tarn_client *fresh = client_of(w->redis);
-    HARNESS_UNTIL(get_from(fresh, "flushed", "value") == 0, BACK_MS);
+    struct tarn_client *fresh = world_client(w, NULL);
+    HARNESS_UNTIL(get(fresh, "flushed") == 0, BACK_MS);
     tarn_close(fresh);
     harness_passed(w->h);
 }
@@ -124,21 +90,22 @@ static void flushed_while_running(void **state)
 static void paused(void **state)
 {
     struct world *w = *state;
-    assert_int_equal(put_to(w->client, "cached", "value"), 0);
+    assert_int_equal(put(w->client, "cached"), 0);
     harness_signal(w->redis->process, SIGSTOP);
-    assert_int_equal(get_from(w->client, "cached", "value"), 0);
-    assert_true(is_away(put_to(w->client, "while-paused", "half")));
-    assert_true(is_away(get_from(w->client, "uncached", "x")));
+    assert_int_equal(get(w->client, "cached"), 0);
+    assert_true(is_away(put(w->client, "while-paused")));
+    assert_true(is_away(get(w->client, "uncached")));
     /* The node itself answers as ever. */
-    redisReply *r = harness_call(w->node->control, "PING", NULL);
+    redisReply *r = harness_call(w->nodes[0]->control, "PING", NULL);
     assert_int_equal(r->type, REDIS_REPLY_STATUS);
     freeReplyObject(r);
     harness_signal(w->redis->process, SIGCONT);
     /* What the paused server had buffered may be executed now: it must not stay visible. */
-    HARNESS_UNTIL(put_to(w->client, "after-pause", "value") == 0, BACK_MS);
-    struct tarn_client *fresh = client_of(w->redis);
-    HARNESS_UNTIL(get_from(fresh, "while-paused", "half") == TARN_E_NOT_FOUND, BACK_MS);
-    HARNESS_UNTIL(harness_redis_integer(w->redis, "EXISTS", "tarn:default:o:while-paused", NULL) == 0, BACK_MS);
+    HARNESS_UNTIL(put(w->client, "after-pause") == 0, BACK_MS);
+    struct tarn_client *fresh = world_client(w, NULL);
+    HARNESS_UNTIL(get(fresh, "while-paused") == TARN_E_NOT_FOUND, BACK_MS);
+    HARNESS_UNTIL(harness_redis_integer(w->redis, "EXISTS", "tarn:default:o:while-paused", NULL) == 0,
+                  BACK_MS);
     tarn_close(fresh);
     harness_passed(w->h);
 }
@@ -146,13 +113,13 @@ static void paused(void **state)
 static void out_of_memory(void **state)
 {
     struct world *w = *state;
-    assert_int_equal(put_to(w->client, "before", "value"), 0);
+    assert_int_equal(put(w->client, "before"), 0);
     freeReplyObject(harness_redis_call(w->redis, "CONFIG", "SET", "maxmemory", "1", NULL));
-    assert_int_equal(put_to(w->client, "no-room", "value"), TARN_E_DIRECTORY);
+    assert_int_equal(put(w->client, "no-room"), TARN_E_DIRECTORY);
     assert_non_null(strstr(tarn_last_error(), "memory"));
-    assert_int_equal(get_from(w->client, "before", "value"), 0);
+    assert_int_equal(get(w->client, "before"), 0);
     freeReplyObject(harness_redis_call(w->redis, "CONFIG", "SET", "maxmemory", "0", NULL));
-    HARNESS_UNTIL(put_to(w->client, "no-room", "value") == 0, BACK_MS);
+    HARNESS_UNTIL(put(w->client, "no-room") == 0, BACK_MS);
     harness_passed(w->h);
 }
 
@@ -160,9 +127,9 @@ static void read_only(void **state)
 {
     struct world *w = *state;
     freeReplyObject(harness_redis_call(w->redis, "REPLICAOF", "127.0.0.1", "1", NULL));
-    assert_int_equal(put_to(w->client, "refused", "value"), TARN_E_DIRECTORY);
+    assert_int_equal(put(w->client, "refused"), TARN_E_DIRECTORY);
     freeReplyObject(harness_redis_call(w->redis, "REPLICAOF", "NO", "ONE", NULL));
-    HARNESS_UNTIL(put_to(w->client, "refused", "value") == 0, BACK_MS);
+    HARNESS_UNTIL(put(w->client, "refused") == 0, BACK_MS);
     harness_passed(w->h);
 }
 
@@ -198,13 +165,18 @@ static void wrong_password(void **state)
     harness_passed(w->h);
 }
 
-#define CASE(fn_) cmocka_unit_test_setup_teardown(fn_, start, stop)
+#define CASE(fn_) cmocka_unit_test_setup_teardown(fn_, start, world_stop)
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        CASE(killed_and_restarted_empty), CASE(flushed_while_running), CASE(paused),         CASE(out_of_memory),
-        CASE(read_only),                  CASE(absent_at_start),       CASE(wrong_password),
+        CASE(killed_and_restarted_empty),
+        CASE(flushed_while_running),
+        CASE(paused),
+        CASE(out_of_memory),
+        CASE(read_only),
+        CASE(absent_at_start),
+        CASE(wrong_password),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -19,49 +19,15 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "tests/node_client.h"
-#include <tarn/tarn.h>
+#include "tests/world.h"
 
 #define SESSIONS_MAX 256 /* of one process, as in docs/security.md */
-
-static void unix_address(const char *path, char out[160])
-{
-    snprintf(out, 160, "unix:%s", path);
-}
-
-static struct tarn_resp *join(const char *address, const char *session)
-{
-    struct tarn_resp *r = harness_connect(address);
-    redisReply *reply = harness_command(r, "HELLO", "1", session, NULL);
-    if (reply->type != REDIS_REPLY_ARRAY)
-        fail_msg("HELLO: %s", reply->str);
-    freeReplyObject(reply);
-    return r;
-}
-
-/* What is received is closed again. */
-static void attach(struct tarn_resp *r, const char *access)
-{
-    int fds[TARN_RESP_FDS_MAX];
-    redisReply *reply = harness_command(r, "ATTACH", "shm", access, NULL);
-    if (reply->type != REDIS_REPLY_ARRAY)
-        fail_msg("ATTACH: %s", reply->str);
-    int n = tarn_resp_take_fds(r, fds, TARN_RESP_FDS_MAX);
-    assert_int_equal(n, reply->element[1]->integer);
-    for (int i = 0; i < n; i++)
-        close(fds[i]);
-    freeReplyObject(reply);
-}
-
-static int figure(const char *address, const char *name)
-{
-    return atoi(node_info(address, name));
-}
 
 /* --- processes that cannot be seen -------------------------------------------------------------- */
 
 /* A node in a PID namespace of its own, where this program and its children have no number. NULL: not
  * permitted. */
-static struct harness_process *hidden_node(struct node_world *w, char control[64], char path[128])
+static struct harness_process *hidden_node(struct node_world *w, char control[64], char local[160])
 {
     const char *build = getenv("TARN_BUILD");
     char program[256], redis[200];
@@ -70,7 +36,8 @@ static struct harness_process *hidden_node(struct node_world *w, char control[64
         return NULL;
     snprintf(program, sizeof(program), "%s/tarnd", build ? build : "build");
     snprintf(redis, sizeof(redis), "%s", w->redis->url);
-    snprintf(path, 128, "%s", harness_path(w->h, "hidden.sock"));
+    const char *path = harness_path(w->h, "hidden.sock");
+    snprintf(local, 160, "unix:%s", path);
     const char *argv[] = {"unshare", "--pid",   "--fork", "--kill-child", program,         "--id",
                           "hidden",  "--unix",  path,     "--listen",     "127.0.0.1:0",   "--data-port",
                           "0",       "--redis", redis,    "--pool",       "cpu0:bytes=1M", NULL};
@@ -89,8 +56,8 @@ static _Noreturn void hold_connections(const char *address, int ready_fd)
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     snprintf(session, sizeof(session), "%x", (unsigned)getpid());
     for (int i = 0; i < 4; i++)
-        join(address, session);
-    attach(join(address, session), "r");
+        node_join(address, session);
+    node_attach(node_join(address, session), "r");
     if (write(ready_fd, "x", 1) != 1)
         _exit(1);
     for (;;)
@@ -101,11 +68,10 @@ static _Noreturn void hold_connections(const char *address, int ready_fd)
 static void clients_of_another_pid_namespace_come_and_go(void **state)
 {
     struct node_world *w = *state;
-    char control[64], path[128], address[160], byte;
-    struct harness_process *node = hidden_node(w, control, path);
+    char control[64], address[160], byte;
+    struct harness_process *node = hidden_node(w, control, address);
     if (!node)
         harness_skip("namespaces", "unshare --pid is not permitted here");
-    unix_address(path, address);
     for (int i = 0; i < 3; i++) {
         int fds[2];
         assert_int_equal(pipe2(fds, O_CLOEXEC), 0);
@@ -115,13 +81,14 @@ static void clients_of_another_pid_namespace_come_and_go(void **state)
         close(fds[1]);
         assert_int_equal(read(fds[0], &byte, 1), 1);
         close(fds[0]);
-        assert_int_equal(figure(control, "sessions"), 1);
+        assert_int_equal(node_figure(control, "sessions"), 1);
         char session[17];
         snprintf(session, sizeof(session), "%x", (unsigned)pid);
         assert_error(harness_call(address, "HELLO", "1", session, NULL), "AUTH");
         kill(pid, SIGKILL);
         waitpid(pid, NULL, 0);
-        HARNESS_UNTIL(figure(control, "sessions") + figure(control, "sessions_lingering") == 0, 5000);
+        HARNESS_UNTIL(node_figure(control, "sessions") + node_figure(control, "sessions_lingering") == 0,
+                      5000);
     }
     harness_kill(node); /* unshare heeds nothing else */
     harness_passed(w->h);
@@ -129,23 +96,9 @@ static void clients_of_another_pid_namespace_come_and_go(void **state)
 
 /* --- clients that come and go ------------------------------------------------------------------- */
 
-static struct tarn_client *client_of(const struct node_world *w)
+static void replace_k(struct tarn_client *c)
 {
-    struct tarn_options o = {.size = sizeof(o), .redis = w->redis->url};
-    struct tarn_client *c;
-    if (tarn_open(&o, &c))
-        fail_msg("open: %s", tarn_last_error());
-    return c;
-}
-
-static void client_put(struct tarn_client *c, const char *key)
-{
-    char data[4096] = {1};
-    struct tarn_piece piece = {.addr = data, .bytes = sizeof(data)};
-    struct tarn_item item = {
-        .key = {key, strlen(key)}, .pieces = &piece, .npieces = 1, .tensor = tarn_bytes(sizeof(data))};
-    struct tarn_put_options o = {.size = sizeof(o), .flags = TARN_PUT_REPLACE};
-    if (tarn_put(c, &item, 1, &o))
+    if (client_put(c, "k", 1, 4096, &replacing))
         fail_msg("put: %s", tarn_last_error());
 }
 
@@ -153,49 +106,49 @@ static void closed_clients_leave_no_session_behind(void **state)
 {
     struct node_world *w = *state;
     for (int i = 0; i < SESSIONS_MAX + 20; i++) {
-        struct tarn_client *c = client_of(w);
-        client_put(c, "k");
+        struct tarn_client *c = client_open(w->redis->url, (struct tarn_options){0});
+        replace_k(c);
         tarn_close(c);
     }
-    HARNESS_UNTIL(figure(w->node->control, "sessions") + figure(w->node->control, "sessions_lingering") == 0,
-                  5000);
+    HARNESS_UNTIL(
+        node_figure(w->node->control, "sessions") + node_figure(w->node->control, "sessions_lingering") == 0,
+        5000);
     harness_passed(w->h);
 }
 
 static void a_process_has_so_many_sessions_and_no_more(void **state)
 {
     struct node_world *w = *state;
-    char address[160], session[17];
-    unix_address(w->node->unix_path, address);
+    const char *address = w->node->local;
+    char session[17];
     for (int i = 1; i <= SESSIONS_MAX; i++) {
         snprintf(session, sizeof(session), "%x", i);
-        struct tarn_resp *r = join(address, session);
-        attach(r, "r");
+        struct tarn_resp *r = node_join(address, session);
+        node_attach(r, "r");
         tarn_resp_free(r);
     }
-    HARNESS_UNTIL(figure(w->node->control, "sessions_lingering") == SESSIONS_MAX, 5000);
+    HARNESS_UNTIL(node_figure(w->node->control, "sessions_lingering") == SESSIONS_MAX, 5000);
     assert_error(harness_call(address, "HELLO", "1", "ffff", NULL), "BUSY");
-    assert_int_equal(figure(w->node->control, "sessions_lingering"), SESSIONS_MAX);
+    assert_int_equal(node_figure(w->node->control, "sessions_lingering"), SESSIONS_MAX);
     /* Coming back under a number one has is no new session; going in order ends it. */
-    struct tarn_resp *r = join(address, "7");
+    struct tarn_resp *r = node_join(address, "7");
     freeReplyObject(harness_command(r, "QUIT", NULL));
     tarn_resp_free(r);
-    HARNESS_UNTIL(figure(w->node->control, "sessions_lingering") == SESSIONS_MAX - 1, 5000);
-    tarn_resp_free(join(address, "ffff"));
+    HARNESS_UNTIL(node_figure(w->node->control, "sessions_lingering") == SESSIONS_MAX - 1, 5000);
+    tarn_resp_free(node_join(address, "ffff"));
     harness_passed(w->h);
 }
 
 static void attach_after_quit_takes_the_promise_back(void **state)
 {
     struct node_world *w = *state;
-    char address[160];
-    unix_address(w->node->unix_path, address);
-    struct tarn_resp *r = join(address, "5"), *other = join(address, "5");
+    const char *address = w->node->local;
+    struct tarn_resp *r = node_join(address, "5"), *other = node_join(address, "5");
     freeReplyObject(harness_command(other, "QUIT", NULL));
     tarn_resp_free(other);
-    attach(r, "r");
+    node_attach(r, "r");
     tarn_resp_free(r);
-    HARNESS_UNTIL(figure(w->node->control, "sessions_lingering") == 1, 5000);
+    HARNESS_UNTIL(node_figure(w->node->control, "sessions_lingering") == 1, 5000);
     harness_passed(w->h);
 }
 
@@ -206,7 +159,7 @@ static _Noreturn void leave_to_a_child(const char *address, int said_fd)
 {
     char byte;
     struct node_client c = node_connect(address);
-    attach(c.resp, "w");
+    node_attach(c.resp, "w");
     node_reserve(&c, "absent", "late", 1000);
     pid_t pid = fork();
     if (pid > 0)
@@ -220,19 +173,18 @@ static _Noreturn void leave_to_a_child(const char *address, int said_fd)
 static void connections_end_with_the_process_that_attached(void **state)
 {
     struct node_world *w = *state;
-    char address[160], byte = 0;
+    char byte = 0;
     int fds[2];
-    unix_address(w->node->unix_path, address);
     assert_int_equal(pipe2(fds, O_CLOEXEC), 0);
     pid_t pid = fork();
     if (pid == 0)
-        leave_to_a_child(address, fds[1]);
+        leave_to_a_child(w->node->local, fds[1]);
     close(fds[1]);
     assert_int_equal(waitpid(pid, NULL, 0), pid);
     assert_int_equal(read(fds[0], &byte, 1), 1);
     assert_int_equal(byte, 'e');
     close(fds[0]);
-    assert_int_equal(figure(w->node->control, "sessions"), 0);
+    assert_int_equal(node_figure(w->node->control, "sessions"), 0);
     assert_int_equal(node_pool_figure(w->node->control, "reserved"), 0);
     harness_passed(w->h);
 }
@@ -240,11 +192,11 @@ static void connections_end_with_the_process_that_attached(void **state)
 static void children_do_not_inherit_mapped_pools(void **state)
 {
     struct node_world *w = *state;
-    struct tarn_client *c = client_of(w);
+    struct tarn_client *c = client_open(w->redis->url, (struct tarn_options){0});
     struct tarn_view v;
     int status;
     unsigned char there;
-    client_put(c, "k");
+    replace_k(c);
     if (tarn_view(c, &(struct tarn_key){"k", 1}, 0, &v))
         fail_msg("view: %s", tarn_last_error());
     uintptr_t page = (uintptr_t)v.addr & ~((uintptr_t)sysconf(_SC_PAGESIZE) - 1);
@@ -261,44 +213,11 @@ static void children_do_not_inherit_mapped_pools(void **state)
 
 /* --- strangers ---------------------------------------------------------------------------------- */
 
-static int raw_connect(const char *address)
-{
-    struct tarn_addr a;
-    int fd;
-    assert_int_equal(tarn_addr_parse(address, "address", &a), 0);
-    assert_int_equal(tarn_net_connect(&a, tarn_deadline(5000), &fd), 0);
-    return fd;
-}
-
-/* Sends all, or as much as the node takes; false when it closes or does not take it in time. */
-static bool send_all(int fd, const char *data, size_t bytes)
-{
-    uint64_t deadline = tarn_deadline(HARNESS_TIMEOUT_MS);
-    while (bytes) {
-        ssize_t n = send(fd, data, bytes, MSG_NOSIGNAL);
-        if (n < 0 && (errno != EAGAIN || tarn_net_wait(fd, 4 /* POLLOUT */, deadline)))
-            return false;
-        data += n > 0 ? n : 0;
-        bytes -= n > 0 ? (size_t)n : 0;
-    }
-    return true;
-}
-
 static void expect_refused(const char *address, const char *request)
 {
-    char out[512] = "";
-    size_t got = 0;
-    ssize_t n = 1;
-    int fd = raw_connect(address);
-    assert_true(send_all(fd, request, strlen(request)));
-    while (n > 0 && got < sizeof(out) - 1) {
-        assert_int_equal(tarn_net_wait(fd, 1 /* POLLIN */, tarn_deadline(5000)), 0);
-        n = recv(fd, out + got, sizeof(out) - 1 - got, 0);
-        got += n > 0 ? (size_t)n : 0;
-    }
-    out[got] = 0;
+    char out[512];
+    raw_talk(address, request, strlen(request), out, sizeof(out));
     assert_prefix(out, "-PROTOCOL");
-    close(fd);
 }
 
 static void strangers_get_little_room_and_no_time(void **state)
@@ -360,7 +279,7 @@ static void unfinished_requests_take_bounded_memory(void **state)
     memset(data, 'x', BYTES);
     for (int i = 0; i < N; i++) {
         fds[i] = raw_connect(w->node->control);
-        if (!send_all(fds[i], begin, sizeof(begin) - 1) || !send_all(fds[i], data, BYTES))
+        if (!raw_send(fds[i], begin, sizeof(begin) - 1) || !raw_send(fds[i], data, BYTES))
             refused++;
     }
     free(data);
@@ -371,7 +290,7 @@ static void unfinished_requests_take_bounded_memory(void **state)
     for (int i = 0; i < N; i++)
         close(fds[i]);
     /* What they held is free again. */
-    HARNESS_UNTIL(figure(w->node->control, "sessions") == 0, 5000);
+    HARNESS_UNTIL(node_figure(w->node->control, "sessions") == 0, 5000);
     struct node_client c = node_connect(w->node->control);
     assert_string_equal(node_put(&c, "absent", "after", 100), "");
     node_close(&c);
@@ -411,13 +330,10 @@ static void a_commit_under_way_at_the_end_leaves_no_record(void **state)
     assert_int_equal(status, 0);
     node_close(&c);
     assert_int_equal(harness_wait(n->process, HARNESS_TIMEOUT_MS), 0);
-    assert_false(node_world_has(w, "k"));
-    assert_false(node_world_has(w, "warm"));
+    assert_false(directory_has(w->redis, "k"));
+    assert_false(directory_has(w->redis, "warm"));
     harness_passed(w->h);
 }
-
-#define WITH_NODE(test_) cmocka_unit_test_setup_teardown(test_, node_world_with_node, node_world_end)
-#define WITH_REDIS(test_) cmocka_unit_test_setup_teardown(test_, node_world, node_world_end)
 
 int main(void)
 {

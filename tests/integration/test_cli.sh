@@ -47,6 +47,11 @@ silent()
     checks=$((checks + 1))
     [ ! -s "$dir/$1" ] || fail "$1 is not empty"
 }
+silent_about()
+{
+    checks=$((checks + 1))
+    ! grep -qF -- "$2" "$dir/$1" || fail "something says \"$2\""
+}
 same()
 {
     checks=$((checks + 1))
@@ -91,6 +96,10 @@ expect 2 pt
 says err "did you mean \`tarn put\`?"
 expect 2 xyzzy
 says err "see \`tarn help\`"
+for c in help --version --man; do
+    tarn $c >/dev/full 2>err && fail "tarn $c into a full device"
+    says err "standard output: "
+done
 expect 2 help gte
 says err "did you mean \`tarn get\`?"
 expect 2 put --replcae x
@@ -108,8 +117,10 @@ says err "tarn ls: redis at redis://127.0.0.1:1"
 expect 6 ls --redis nonsense
 expect 4 info --redis redis://127.0.0.1:1
 says out "shm"
+silent_about out "no nodes"
 expect 6 doctor --redis redis://127.0.0.1:1
 says out "something needed is missing"
+says err "1 thing that tarn needs is missing"
 
 # --- files in and out -------------------------------------------------------------------------------
 
@@ -185,6 +196,44 @@ expect 2 get big --range 8999990:11
 says err "reaches behind the end"
 expect 2 get big --range 5 -o x
 says err "OFFSET:BYTES"
+# --output names a file that is replaced, under its links and with its permissions, or a device or pipe
+# that is written to.
+mkdir place
+(umask 077 && : >place/file)
+ln -s file place/link
+expect 0 get big -o place/link
+same big place/file
+[ -L place/link ] || fail "get replaces a link"
+[ "$(stat -c %a place/file)" = 600 ] || fail "get changes permissions"
+mkfifo place/pipe
+timeout 20 cat place/pipe >piped &
+reader=$!
+expect 0 get big -o place/pipe
+wait $reader
+same big piped
+ln -s /proc/self/fd/1 place/stdout # as /dev/stdout, which should not be at risk here
+tarn get big -o place/stdout >whole 2>err || fail "get to standard output by another name"
+same big whole
+if mknod place/full c 1 7 2>/dev/null && [ -w place/full ] && ! : 2>/dev/null >place/full; then
+    expect 6 get big -o place/full
+    says err "place/full: No space left on device"
+fi
+[ ! -e place/full ] || [ -c place/full ] || fail "get replaces a device"
+rm -rf place
+# Killed in the middle it leaves nothing behind.
+mkdir place
+TARN_FAULTS='shm:delay=600000;tcp:delay=600000' "$build/tarn" get big -o place/big --timeout-ms 600000 &
+reader=$!
+n=0
+until ls -l /proc/$reader/fd 2>/dev/null | grep -q "$dir/place" || [ $n -gt 600 ]; do
+    n=$((n + 1))
+    sleep 0.05
+done
+[ $n -le 600 ] || fail "get does not begin"
+kill -9 $reader
+wait $reader 2>/dev/null
+[ -z "$(ls -A place)" ] || fail "a killed get leaves $(ls -A place)"
+
 : >empty
 expect 0 put empty
 expect 0 get empty -o empty.back
@@ -207,11 +256,20 @@ says err "1024"
 expect 2 put raw/u8 --key ''
 expect 2 put raw/u8 --key 'a b'
 says err "%XX"
+says err "write a%20b"
+expect 2 stat 'b%2F%%7F'
+says err "write b/%25%7F"
+expect 2 stat ''
+says err "tarn stat: key: empty"
 expect 0 put raw/u8 --key '%00%FF%25' -q
 expect 0 ls '%00*'
 says out '%00%FF%25'
 expect 2 put raw/u8 raw/i8 --key x
 says err "use --prefix"
+# Two under one key: with --replace one of them would be lost without a word.
+expect 2 put raw/f32 npy/f32.npy --replace
+says err "npy/f32.npy: key f32 is given twice, by raw/f32 too"
+expect 1 stat f32
 
 # --- what is there ----------------------------------------------------------------------------------
 
@@ -229,7 +287,7 @@ says out '"pool": "cpu0"'
 expect 0 stat npy/f32 --json
 says out '"transport": "'
 expect 1 stat npy/f32 nope
-says err "nope"
+says err "tarn stat: stat key 'nope': no such key"
 says out "npy/f32"
 expect 0 info
 says out "node0/cpu0"
@@ -287,6 +345,7 @@ says err "tarn put: nofile: cannot open"
 expect 2 put .
 says err "directory"
 expect 2 put raw/f32 --dtype f33
+says err "f8_e5m2"
 expect 2 put raw/f32 --dtype f32 --shape 2,3
 says err "120"
 expect 2 put npy/f32.npy --shape 2
@@ -305,6 +364,9 @@ printf 'not one' >bad.npy
 head -c 300 all.safetensors >short.safetensors
 printf '\377\377\377\377\377\377\377\177{}' >huge.safetensors
 printf '\074\0\0\0\0\0\0\0{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,800000]}} 12345678' >lies.safetensors
+printf '\001\0\0\0\0\0\0\0{' >json.safetensors
+expect 2 put json.safetensors
+says err "the header is malformed at its byte 1: string or '}' expected near end of file"
 for f in short.npy short2.npy bad.npy short.safetensors huge.safetensors lies.safetensors; do
     # The good file before it is not stored, either.
     expect 2 put big $f --prefix bad/
@@ -315,6 +377,7 @@ silent out
 head -c 70000000 /dev/zero >huge
 expect 2 put huge
 says err "do not fit"
+says err "start a node with a larger --pool"
 rm -f huge
 for i in 1 2 3 4 5 6 7 8; do
     tarn put big --key pinned/$i --pin -q >out 2>err
@@ -330,7 +393,8 @@ expect 4 put raw/u8 --key x --place nowhere
 says err "nowhere"
 expect 4 put raw/u8 --key x --ns empty
 expect 0 info --ns empty
-says out "no nodes"
+says out "no nodes in namespace empty"
+says out "--ns empty"
 expect 6 ls --redis "$(echo "$TARN_REDIS" | sed 's,//,//:wrong@,')"
 start_node node1 --pool cpu0:bytes=16M --redis "$TARN_REDIS" --transports tcp
 expect 0 put raw/u8 --key far --place node1
@@ -346,6 +410,8 @@ if command -v script >/dev/null; then
     says out "$esc["
     TERM=xterm NO_COLOR=1 script -qec "$build/tarn info" /dev/null >out 2>err </dev/null
     grep -qF "$esc[" out && fail "colours in spite of NO_COLOR"
+    TERM=nosuch script -qec "$build/tarn top" /dev/null >out 2>err </dev/null && fail "top on an unknown terminal"
+    says out "TERM=nosuch: ncurses does not know this terminal: use --once"
     script -qec "$build/tarn get big" /dev/null >out 2>err </dev/null && fail "get writes to a terminal"
     says out "is a terminal"
 fi

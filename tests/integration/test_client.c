@@ -14,115 +14,45 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "tests/harness.h"
-#include <tarn/tarn.h>
+#include "tests/node_client.h"
+#include "tests/world.h"
 
-#define MIB (1u << 20)
 #define TIMEOUT_MS 8000
 #define NODES 3
 
-struct world {
-    struct harness *h;
-    struct harness_redis *redis;
-    struct harness_node *nodes[NODES];
-    struct tarn_client *client;
-};
-
-static struct tarn_client *client_with(struct world *w, const char *transports)
-{
-    struct tarn_options o = {
-        .size = sizeof o, .redis = w->redis->url, .timeout_ms = TIMEOUT_MS, .transports = transports};
-    struct tarn_client *c;
-    if (tarn_open(&o, &c) != 0)
-        fail_msg("open: %s", tarn_last_error());
-    return c;
-}
-
-static int start(void **state, const char *pool, const char *extra, const char *value)
-{
-    static const char *const names[NODES] = {"n0", "n1", "n2"};
-    struct world *w = calloc(1, sizeof *w);
-    w->h = harness_new();
-    w->redis = harness_redis_start(w->h, NULL);
-    for (int i = 0; i < NODES; i++)
-        w->nodes[i] = harness_node_start(w->h, names[i], w->redis, "--pool", pool, "--heartbeat-ms", "200",
-                                         extra, value, NULL);
-    w->client = client_with(w, NULL);
-    *state = w;
-    return 0;
-}
+static const struct world_plan usual = {.nodes = NODES,
+                                        .args = {"--pool", "cpu0:bytes=64M", "--heartbeat-ms", "200"},
+                                        .client = {.timeout_ms = TIMEOUT_MS}};
+static const struct world_plan small = {.nodes = NODES,
+                                        .args = {"--pool", "cpu0:bytes=4M", "--heartbeat-ms", "200"},
+                                        .client = {.timeout_ms = TIMEOUT_MS}};
+static const struct world_plan limited = {
+    .nodes = NODES,
+    .args = {"--pool", "cpu0:bytes=64M", "--heartbeat-ms", "200", "--session-reserved-max", "6M"},
+    .client = {.timeout_ms = TIMEOUT_MS}};
 
 static int setup(void **state)
 {
-    return start(state, "cpu0:bytes=64M", NULL, NULL);
+    return world_start_client(state, &usual);
 }
 
 static int setup_small(void **state)
 {
-    return start(state, "cpu0:bytes=4M", NULL, NULL);
+    return world_start_client(state, &small);
 }
 
 static int setup_limited(void **state)
 {
-    return start(state, "cpu0:bytes=64M", "--session-reserved-max", "6M");
-}
-
-static int teardown(void **state)
-{
-    struct world *w = *state;
-    tarn_close(w->client);
-    harness_free(w->h);
-    free(w);
-    return 0;
+    return world_start_client(state, &limited);
 }
 
 /* --- small tools -------------------------------------------------------------------------------- */
 
-static struct tarn_key key_of(const char *text)
-{
-    return (struct tarn_key){text, strlen(text)};
-}
-
-static int put(struct tarn_client *c, const char *key, char byte, size_t bytes,
-               const struct tarn_put_options *o)
-{
-    char *data = malloc(bytes + 1);
-    memset(data, byte, bytes + 1);
-    struct tarn_piece piece = {.addr = data, .bytes = bytes};
-    struct tarn_item item = {.key = key_of(key), .pieces = &piece, .npieces = 1, .tensor = tarn_bytes(bytes)};
-    int rc = tarn_put(c, &item, 1, o);
-    assert_int_equal(rc, item.status);
-    free(data);
-    return rc;
-}
-
-/* The status; a success must have brought the right bytes. */
-static int get_within(struct tarn_client *c, const char *key, char byte, size_t bytes, uint32_t timeout_ms)
-{
-    char *data = malloc(bytes + 1);
-    memset(data, '?', bytes + 1);
-    struct tarn_get_options o = {.size = sizeof o, .timeout_ms = timeout_ms};
-    struct tarn_piece piece = {.addr = data, .bytes = bytes};
-    struct tarn_item item = {.key = key_of(key), .pieces = &piece, .npieces = 1};
-    int rc = tarn_get(c, &item, 1, &o);
-    assert_int_equal(rc, item.status);
-    for (size_t i = 0; rc == 0 && i < bytes; i++)
-        if (data[i] != byte)
-            fail_msg("%s: byte %zu is %c, not %c", key, i, data[i], byte);
-    free(data);
-    return rc;
-}
-
-static int get(struct tarn_client *c, const char *key, char byte, size_t bytes)
-{
-    return get_within(c, key, byte, bytes, 0);
-}
-
 static int count_copies(void *arg, const struct tarn_object *o)
 {
-    uint32_t *seen = arg; /* bit i: a copy on node ni */
+    uint32_t *seen = arg; /* bit i: a copy on node<i> */
     for (uint32_t i = 0; i < o->ncopies; i++)
-        *seen |= 1u << (o->copies[i].node[1] - '0');
+        *seen |= 1u << (o->copies[i].node[4] - '0');
     return 0;
 }
 
@@ -139,7 +69,7 @@ static void key_on(struct world *w, int node, char key[32])
 {
     for (int i = 0; i < 1000; i++) {
         snprintf(key, 32, "on-%d-%d", node, i);
-        assert_int_equal(put(w->client, key, 'x', 10, NULL), 0);
+        assert_int_equal(client_put(w->client, key, 'x', 10, NULL), 0);
         if (copies_of(w->client, key) == 1u << node)
             return;
         struct tarn_key k = key_of(key);
@@ -148,34 +78,31 @@ static void key_on(struct world *w, int node, char key[32])
     fail_msg("no key falls on node %d", node);
 }
 
-static const struct tarn_put_options replace = {.size = sizeof replace, .flags = TARN_PUT_REPLACE};
-static const struct tarn_put_options twice = {.size = sizeof twice, .replicas = 2};
-
 /* --- placement ---------------------------------------------------------------------------------- */
 
 static void copies_go_where_they_are_asked_to(void **state)
 {
     struct world *w = *state;
-    struct tarn_put_options named = {.size = sizeof named, .place = "n1"},
-                            pool = {.size = sizeof pool, .place = "n2/cpu0"},
+    struct tarn_put_options named = {.size = sizeof named, .place = "node1"},
+                            pool = {.size = sizeof pool, .place = "node2/cpu0"},
                             local = {.size = sizeof local, .place = "local"},
-                            none = {.size = sizeof none, .place = "n9"},
+                            none = {.size = sizeof none, .place = "node9"},
                             many = {.size = sizeof many, .replicas = 4};
-    assert_int_equal(put(w->client, "named", 'a', 1000, &named), 0);
+    assert_int_equal(client_put(w->client, "named", 'a', 1000, &named), 0);
     assert_int_equal(copies_of(w->client, "named"), 2);
-    assert_int_equal(put(w->client, "pool", 'a', 1000, &pool), 0);
+    assert_int_equal(client_put(w->client, "pool", 'a', 1000, &pool), 0);
     assert_int_equal(copies_of(w->client, "pool"), 4);
-    assert_int_equal(put(w->client, "local", 'a', 1000, &local), 0);
-    assert_int_equal(put(w->client, "none", 'a', 1000, &none), TARN_E_NODE_DOWN);
-    assert_non_null(strstr(tarn_last_error(), "n9"));
-    assert_int_equal(put(w->client, "many", 'a', 1000, &many), TARN_E_NODE_DOWN);
+    assert_int_equal(client_put(w->client, "local", 'a', 1000, &local), 0);
+    assert_int_equal(client_put(w->client, "none", 'a', 1000, &none), TARN_E_NODE_DOWN);
+    assert_non_null(strstr(tarn_last_error(), "node9"));
+    assert_int_equal(client_put(w->client, "many", 'a', 1000, &many), TARN_E_NODE_DOWN);
     assert_non_null(strstr(tarn_last_error(), "4 replicas"));
-    assert_int_equal(put(w->client, "twice", 'b', MIB, &twice), 0);
+    assert_int_equal(client_put(w->client, "twice", 'b', MIB, &twice), 0);
     assert_int_equal(__builtin_popcount(copies_of(w->client, "twice")), 2);
-    assert_int_equal(get(w->client, "twice", 'b', MIB), 0);
+    assert_int_equal(client_get(w->client, "twice", 'b', MIB), 0);
     struct tarn_key k = key_of("twice");
     assert_int_equal(tarn_remove(w->client, &k, 1, NULL, 0), 0);
-    assert_int_equal(get(w->client, "twice", 'b', MIB), TARN_E_NOT_FOUND);
+    assert_int_equal(client_get(w->client, "twice", 'b', MIB), TARN_E_NOT_FOUND);
     assert_int_equal(tarn_remove(w->client, &k, 1, NULL, 0), TARN_E_NOT_FOUND);
     harness_passed(w->h);
 }
@@ -183,13 +110,14 @@ static void copies_go_where_they_are_asked_to(void **state)
 static void replaced_on_another_node_is_never_read_again(void **state)
 {
     struct world *w = *state;
-    struct tarn_client *reader = client_with(w, NULL);
+    struct tarn_client *reader = world_client(w, NULL);
     for (int i = 0; i < 30; i++) {
-        char place[3] = {'n', (char)('0' + i % NODES), '\0'}, byte = (char)('a' + i % 26);
-        struct tarn_put_options o = {.size = sizeof o, .flags = TARN_PUT_REPLACE, .place = place};
-        assert_int_equal(put(w->client, "moving", byte, 5000, &o), 0);
-        assert_int_equal(get(w->client, "moving", byte, 5000), 0);
-        assert_int_equal(get(reader, "moving", byte, 5000),
+        char byte = (char)('a' + i % 26);
+        struct tarn_put_options o = {
+            .size = sizeof o, .flags = TARN_PUT_REPLACE, .place = w->nodes[i % NODES]->id};
+        assert_int_equal(client_put(w->client, "moving", byte, 5000, &o), 0);
+        assert_int_equal(client_get(w->client, "moving", byte, 5000), 0);
+        assert_int_equal(client_get(reader, "moving", byte, 5000),
                          0); /* its cached descriptor is the last round's */
         assert_int_equal(copies_of(w->client, "moving"), 1u << i % NODES);
     }
@@ -205,14 +133,14 @@ static void full_node_passes_on_to_the_next(void **state)
     int stored = 0;
     for (int i = 0; i < 12; i++) { /* 12 MiB in all, pinned: each node ends up full */
         snprintf(key, sizeof key, "pinned-%d", i);
-        int rc = put(w->client, key, 'p', MIB - 4096, &pinned);
+        int rc = client_put(w->client, key, 'p', MIB - 4096, &pinned);
         if (rc != 0 && rc != TARN_E_FULL)
             fail_msg("%s: %s", key, tarn_last_error());
         stored += rc == 0;
     }
     assert_int_equal(stored, 12);
-    assert_int_equal(put(w->client, "one more", 'p', MIB, &pinned), TARN_E_FULL);
-    assert_int_equal(put(w->client, "giant", 'p', 5 * MIB, NULL), TARN_E_TOO_LARGE);
+    assert_int_equal(client_put(w->client, "one more", 'p', MIB, &pinned), TARN_E_FULL);
+    assert_int_equal(client_put(w->client, "giant", 'p', 5 * MIB, NULL), TARN_E_TOO_LARGE);
     harness_passed(w->h);
 }
 
@@ -241,7 +169,7 @@ static void large_batches_with_every_size(void **state)
             out[i] = (struct tarn_piece){.addr = malloc(in[i].bytes + 1), .bytes = in[i].bytes};
             items[i] = (struct tarn_item){.key = key_of(keys[i]), .pieces = &out[i], .npieces = 1};
         }
-        struct tarn_client *fresh = client_with(w, round ? "tcp" : NULL);
+        struct tarn_client *fresh = world_client(w, round ? "tcp" : NULL);
         if (tarn_get(fresh, items, N, NULL) != 0)
             fail_msg("%s", tarn_last_error());
         struct tarn_stats s = {.size = sizeof s};
@@ -271,9 +199,9 @@ static void same_key_twice_in_a_batch(void **state)
     assert_int_equal(items[0].status, 0);
     assert_int_equal(items[1].status, TARN_E_EXISTS);
     assert_non_null(strstr(tarn_last_error(), "double"));
-    assert_int_equal(get(w->client, "double", 'a', 100), 0);
-    assert_int_equal(tarn_put(w->client, items, 2, &replace), 0);
-    assert_int_equal(get(w->client, "double", 'b', 100), 0);
+    assert_int_equal(client_get(w->client, "double", 'a', 100), 0);
+    assert_int_equal(tarn_put(w->client, items, 2, &replacing), 0);
+    assert_int_equal(client_get(w->client, "double", 'b', 100), 0);
     harness_passed(w->h);
 }
 
@@ -292,11 +220,10 @@ static void batch_larger_than_the_session_may_reserve(void **state)
         items[i] = (struct tarn_item){
             .key = key_of(keys[i]), .pieces = &piece, .npieces = 1, .tensor = tarn_bytes(MIB)};
     }
-    struct tarn_put_options o = {.size = sizeof o, .place = "n0"};
+    struct tarn_put_options o = {.size = sizeof o, .place = "node0"};
     if (tarn_put(w->client, items, N, &o) != 0)
         fail_msg("%s", tarn_last_error());
-    for (int i = 0; i < N; i++)
-        assert_int_equal(get(w->client, keys[i], 'L', MIB), 0);
+    client_get_each(w->client, "limit-", N, 'L', MIB);
     free(data);
     harness_passed(w->h);
 }
@@ -312,20 +239,12 @@ static int node_of(uint32_t copies)
 static void killed_replica_is_not_waited_for(void **state)
 {
     struct world *w = *state;
-    struct tarn_client *c = client_with(w, "tcp");
-    char key[32];
-    for (int i = 0; i < 20; i++) {
-        snprintf(key, sizeof key, "r-%d", i);
-        assert_int_equal(put(c, key, 'r', 100000, &twice), 0);
-        assert_int_equal(get(c, key, 'r', 100000), 0);
-    }
+    struct tarn_client *c = world_client(w, "tcp");
+    client_put_each(c, "r-", 20, 'r', 100000, &twice);
+    client_get_each(c, "r-", 20, 'r', 100000);
     harness_kill(w->nodes[node_of(copies_of(c, "r-0"))]->process);
     uint64_t before = harness_now_ms();
-    for (int i = 0; i < 20; i++) {
-        snprintf(key, sizeof key, "r-%d", i);
-        if (get(c, key, 'r', 100000) != 0)
-            fail_msg("%s: %s", key, tarn_last_error());
-    }
+    client_get_each(c, "r-", 20, 'r', 100000);
     assert_true(harness_now_ms() - before < 2000);
     tarn_close(c);
     harness_passed(w->h);
@@ -336,93 +255,69 @@ static void only_copy_on_a_killed_node_is_said_at_once(void **state)
     struct world *w = *state;
     char key[32];
     key_on(w, 1, key);
-    assert_int_equal(get(w->client, key, 'x', 10), 0);
+    assert_int_equal(client_get(w->client, key, 'x', 10), 0);
     harness_kill(w->nodes[1]->process);
     uint64_t before = harness_now_ms();
     /* By shared memory the dead node's pool could still be read for the instant until its end is seen. */
-    HARNESS_UNTIL(get(w->client, key, 'x', 10) != 0, 2000);
-    int rc = get(w->client, key, 'x', 10);
+    HARNESS_UNTIL(client_get(w->client, key, 'x', 10) != 0, 2000);
+    int rc = client_get(w->client, key, 'x', 10);
     assert_true(rc == TARN_E_NODE_DOWN || rc == TARN_E_NOT_FOUND);
     assert_true(harness_now_ms() - before < 2000);
     /* The key can be put again, elsewhere. */
-    HARNESS_UNTIL(put(w->client, key, 'y', 10, &replace) == 0, 5000);
-    assert_int_equal(get(w->client, key, 'y', 10), 0);
+    HARNESS_UNTIL(client_put(w->client, key, 'y', 10, &replacing) == 0, 5000);
+    assert_int_equal(client_get(w->client, key, 'y', 10), 0);
     harness_passed(w->h);
 }
 
 static void paused_node_costs_one_bounded_delay(void **state)
 {
     struct world *w = *state;
-    struct tarn_client *c = client_with(w, "tcp");
-    char key[32];
-    for (int i = 0; i < 20; i++) {
-        snprintf(key, sizeof key, "p-%d", i);
-        assert_int_equal(put(c, key, 'p', 50000, &twice), 0);
-        assert_int_equal(get(c, key, 'p', 50000), 0);
-    }
+    struct tarn_client *c = world_client(w, "tcp");
+    client_put_each(c, "p-", 20, 'p', 50000, &twice);
+    client_get_each(c, "p-", 20, 'p', 50000);
     harness_signal(w->nodes[0]->process, SIGSTOP);
-    uint64_t before = harness_now_ms(), longest = 0;
-    for (int i = 0; i < 20; i++) {
-        uint64_t begin = harness_now_ms();
-        snprintf(key, sizeof key, "p-%d", i);
-        if (get(c, key, 'p', 50000) != 0)
-            fail_msg("%s: %s", key, tarn_last_error());
-        uint64_t took = harness_now_ms() - begin;
-        longest = took > longest ? took : longest;
-    }
+    uint64_t before = harness_now_ms(), longest = client_get_each(c, "p-", 20, 'p', 50000);
     assert_true(longest < 1500);
     assert_true(harness_now_ms() - before < longest + 1500); /* once, not once a get */
     /* Puts go elsewhere, too. */
     before = harness_now_ms();
-    for (int i = 0; i < 10; i++) {
-        snprintf(key, sizeof key, "q-%d", i);
-        if (put(c, key, 'q', 50000, NULL) != 0)
-            fail_msg("%s: %s", key, tarn_last_error());
-    }
+    client_put_each(c, "q-", 10, 'q', 50000, NULL);
     assert_true(harness_now_ms() - before < 2000);
     harness_signal(w->nodes[0]->process, SIGCONT);
     /* It is taken back by itself. */
-    struct tarn_put_options there = {.size = sizeof there, .place = "n0", .flags = TARN_PUT_REPLACE};
-    HARNESS_UNTIL(put(c, "back", 'b', 100, &there) == 0, 10000);
-    assert_int_equal(get(c, "back", 'b', 100), 0);
+    struct tarn_put_options there = {.size = sizeof there, .place = "node0", .flags = TARN_PUT_REPLACE};
+    HARNESS_UNTIL(client_put(c, "back", 'b', 100, &there) == 0, 10000);
+    assert_int_equal(client_get(c, "back", 'b', 100), 0);
     tarn_close(c);
     harness_passed(w->h);
-}
-
-static bool nothing_reserved(const struct harness_node *n)
-{
-    redisReply *reply = harness_call(n->control, "INFO", "pools", NULL);
-    bool none = strstr(reply->str, ",reserved=0,") != NULL;
-    freeReplyObject(reply);
-    return none;
 }
 
 /* The answer to RESERVE comes after the caller has given up: its room must not be lost. */
 static void late_reservation_is_given_back(void **state)
 {
     struct world *w = *state;
-    struct tarn_put_options there = {.size = sizeof there, .place = "n0", .timeout_ms = 300};
-    assert_int_equal(put(w->client, "early", 'e', 1000, &there), 0);
+    struct tarn_put_options there = {.size = sizeof there, .place = "node0", .timeout_ms = 300};
+    assert_int_equal(client_put(w->client, "early", 'e', 1000, &there), 0);
     harness_signal(w->nodes[0]->process, SIGSTOP);
     uint64_t before = harness_now_ms();
-    assert_int_equal(put(w->client, "late", 'l', 1000, &there), TARN_E_TIMEOUT);
+    assert_int_equal(client_put(w->client, "late", 'l', 1000, &there), TARN_E_TIMEOUT);
     assert_true(harness_now_ms() - before < 1500);
     harness_signal(w->nodes[0]->process, SIGCONT);
-    HARNESS_UNTIL(nothing_reserved(w->nodes[0]), 5000);
-    HARNESS_UNTIL(put(w->client, "late", 'l', 1000, &there) == 0, 5000);
+    HARNESS_UNTIL(node_pool_figure(w->nodes[0]->control, "reserved") == 0, 5000);
+    HARNESS_UNTIL(client_put(w->client, "late", 'l', 1000, &there) == 0, 5000);
     harness_passed(w->h);
 }
 
 static void node_that_comes_later_is_found(void **state)
 {
     struct world *w = *state;
-    struct harness_node *n3 = harness_node_start(w->h, "n3", w->redis, "--pool", "cpu0:bytes=16M", NULL);
-    struct tarn_client *other = client_with(w, NULL);
-    struct tarn_put_options there = {.size = sizeof there, .place = "n3"};
+    struct harness_node *n3 = harness_node_start(w->h, "node3", w->redis, "--pool", "cpu0:bytes=16M", NULL);
+    struct tarn_client *other = world_client(w, NULL);
+    struct tarn_put_options there = {.size = sizeof there, .place = "node3"};
     assert_non_null(n3);
-    assert_int_equal(put(other, "new", 'n', 1000, &there), 0);
-    assert_int_equal(get(w->client, "new", 'n', 1000), 0); /* this client was opened before n3 */
-    assert_int_equal(put(w->client, "new2", 'n', 1000, &there), 0);
+    assert_int_equal(client_put(other, "new", 'n', 1000, &there), 0);
+    assert_int_equal(client_get(w->client, "new", 'n', 1000), 0); /* this client was opened before n3 */
+    assert_int_equal(client_put(w->client, "new2", 'n', 1000, &there), 0);
     tarn_close(other);
     harness_passed(w->h);
 }
@@ -431,20 +326,20 @@ static void hits_and_cache_outlive_redis(void **state)
 {
     struct world *w = *state;
     struct tarn_key keys[2] = {key_of("known"), key_of("unknown")};
-    char data[1000];
+    char data[1000], byte;
     struct tarn_piece piece = {.addr = data, .bytes = sizeof data};
     struct tarn_item item = {.key = keys[0], .pieces = &piece, .npieces = 1};
     struct tarn_hits *hits;
-    assert_int_equal(put(w->client, "known", 'k', 1000, NULL), 0);
-    struct tarn_client *fresh = client_with(w, NULL);
+    assert_int_equal(client_put(w->client, "known", 'k', 1000, NULL), 0);
+    struct tarn_client *fresh = world_client(w, NULL);
     assert_int_equal(tarn_lookup(fresh, keys, 2, NULL, &hits), 0);
     assert_int_equal(tarn_hits_state(hits, 0), TARN_STATE_HIT);
     assert_int_equal(tarn_hits_state(hits, 1), TARN_STATE_MISS);
     harness_kill(w->redis->process);
     struct tarn_get_options o = {.size = sizeof o, .hits = hits};
     assert_int_equal(tarn_get(fresh, &item, 1, &o), 0);
-    assert_int_equal(get(w->client, "known", 'k', 1000), 0);
-    int rc = get_within(w->client, "unknown", 'u', 10, 500);
+    assert_int_equal(client_get(w->client, "known", 'k', 1000), 0);
+    int rc = client_read(w->client, "unknown", 10, 500, &byte);
     assert_true(rc == TARN_E_DIRECTORY || rc == TARN_E_TIMEOUT);
     tarn_hits_free(hits);
     tarn_close(fresh);
@@ -458,23 +353,20 @@ static void view_stays_whatever_happens_to_the_object(void **state)
     struct world *w = *state;
     struct tarn_key k = key_of("seen");
     struct tarn_view v;
-    assert_int_equal(put(w->client, "seen", 'v', 100000, NULL), 0);
+    assert_int_equal(client_put(w->client, "seen", 'v', 100000, NULL), 0);
     assert_int_equal(tarn_view(w->client, &k, 0, &v), 0);
     assert_int_equal(v.tensor.bytes, 100000);
-    assert_int_equal(put(w->client, "seen", 'w', 100000, &replace), 0);
-    for (int i = 0; i < 60; i++) { /* each node's 4 MiB are written several times over */
-        char key[32];
-        snprintf(key, sizeof key, "flood-%d", i);
-        assert_int_equal(put(w->client, key, 'f', MIB / 2, NULL), 0);
-    }
+    assert_int_equal(client_put(w->client, "seen", 'w', 100000, &replacing), 0);
+    /* Each node's 4 MiB are written several times over. */
+    client_put_each(w->client, "flood-", 60, 'f', MIB / 2, NULL);
     for (size_t i = 0; i < 100000; i++)
         if (((const char *)v.addr)[i] != 'v')
             fail_msg("byte %zu of the view has changed", i);
     tarn_release(w->client, &v);
     struct tarn_key none = key_of("nothing");
     assert_int_equal(tarn_view(w->client, &none, 0, &v), TARN_E_NOT_FOUND);
-    struct tarn_client *far = client_with(w, "tcp");
-    assert_int_equal(put(far, "far", 'f', 10, NULL), 0);
+    struct tarn_client *far = world_client(w, "tcp");
+    assert_int_equal(client_put(far, "far", 'f', 10, NULL), 0);
     k = key_of("far");
     assert_int_equal(tarn_view(far, &k, 0, &v), TARN_E_NOT_REACHABLE);
     tarn_close(far);
@@ -487,7 +379,7 @@ static void sixty_four_gets_in_flight(void **state)
 {
     struct world *w = *state;
     enum { N = 64 };
-    struct tarn_client *c = client_with(w, "tcp");
+    struct tarn_client *c = world_client(w, "tcp");
     static char keys[N][16], data[N][5000];
     struct tarn_piece pieces[N];
     struct tarn_item items[N];
@@ -495,7 +387,7 @@ static void sixty_four_gets_in_flight(void **state)
     for (int i = 0; i < N; i++) {
         snprintf(keys[i], sizeof keys[i], "async-%d", i);
         if (i % 8) /* every eighth is a miss */
-            assert_int_equal(put(c, keys[i], (char)('0' + i), 5000, NULL), 0);
+            assert_int_equal(client_put(c, keys[i], (char)('0' + i), 5000, NULL), 0);
     }
     for (int i = 0; i < N; i++) {
         tarn_op op;
@@ -529,17 +421,17 @@ static void sixty_four_gets_in_flight(void **state)
 static void canceled_get_ends_at_once_and_alone(void **state)
 {
     struct world *w = *state;
-    struct tarn_client *c = client_with(w, "tcp");
-    struct tarn_put_options there = {.size = sizeof there, .place = "n0"};
+    struct tarn_client *c = world_client(w, "tcp");
+    struct tarn_put_options there = {.size = sizeof there, .place = "node0"};
     char a[1000], b[1000];
     struct tarn_piece pa = {.addr = a, .bytes = 1000}, pb = {.addr = b, .bytes = 1000};
     struct tarn_item ia = {.key = key_of("a"), .pieces = &pa, .npieces = 1},
                      ib = {.key = key_of("b"), .pieces = &pb, .npieces = 1};
     struct tarn_completion done;
     tarn_op oa, ob;
-    assert_int_equal(put(c, "a", 'a', 1000, &there), 0);
-    assert_int_equal(put(c, "b", 'b', 1000, &there), 0);
-    assert_int_equal(get(c, "a", 'a', 1000), 0);
+    assert_int_equal(client_put(c, "a", 'a', 1000, &there), 0);
+    assert_int_equal(client_put(c, "b", 'b', 1000, &there), 0);
+    assert_int_equal(client_get(c, "a", 'a', 1000), 0);
     harness_signal(w->nodes[0]->process, SIGSTOP);
     assert_int_equal(tarn_submit_get(c, &ia, 1, NULL, 1, &oa), 0);
     assert_int_equal(tarn_submit_get(c, &ib, 1, NULL, 2, &ob), 0);
@@ -564,7 +456,7 @@ static void canceled_get_ends_at_once_and_alone(void **state)
 static void close_ends_operations_in_flight(void **state)
 {
     struct world *w = *state;
-    struct tarn_client *c = client_with(w, "tcp");
+    struct tarn_client *c = world_client(w, "tcp");
     enum { N = 20 };
     static char data[N][1000];
     static char keys[N][16];
@@ -572,7 +464,7 @@ static void close_ends_operations_in_flight(void **state)
     struct tarn_item items[N];
     for (int i = 0; i < N; i++) {
         snprintf(keys[i], sizeof keys[i], "c-%d", i);
-        assert_int_equal(put(c, keys[i], 'c', 1000, &twice), 0);
+        assert_int_equal(client_put(c, keys[i], 'c', 1000, &twice), 0);
     }
     for (int i = 0; i < NODES; i++)
         harness_signal(w->nodes[i]->process, SIGSTOP);
@@ -584,7 +476,7 @@ static void close_ends_operations_in_flight(void **state)
         if (i % 2)
             assert_int_equal(tarn_submit_get(c, &items[i], 1, NULL, 0, &op), 0);
         else
-            assert_int_equal(tarn_submit_put(c, &items[i], 1, &replace, 0, &op), 0);
+            assert_int_equal(tarn_submit_put(c, &items[i], 1, &replacing, 0, &op), 0);
     }
     uint64_t before = harness_now_ms();
     tarn_close(c);
@@ -601,8 +493,8 @@ static void close_ends_operations_in_flight(void **state)
 static void register_knows_what_is_in_flight(void **state)
 {
     struct world *w = *state;
-    struct tarn_client *c = client_with(w, "tcp");
-    struct tarn_put_options there = {.size = sizeof there, .place = "n0"};
+    struct tarn_client *c = world_client(w, "tcp");
+    struct tarn_put_options there = {.size = sizeof there, .place = "node0"};
     char data[1000];
     struct tarn_piece piece = {.addr = data, .bytes = 1000};
     struct tarn_item item = {.key = key_of("reg"), .pieces = &piece, .npieces = 1};
@@ -610,7 +502,7 @@ static void register_knows_what_is_in_flight(void **state)
     struct tarn_mr *mr;
     tarn_op op;
     assert_int_equal(tarn_register(c, data, sizeof data, TARN_MEMORY_HOST, &mr), 0);
-    assert_int_equal(put(c, "reg", 'r', 1000, &there), 0);
+    assert_int_equal(client_put(c, "reg", 'r', 1000, &there), 0);
     harness_signal(w->nodes[0]->process, SIGSTOP);
     assert_int_equal(tarn_submit_get(c, &item, 1, NULL, 0, &op), 0);
     assert_int_equal(tarn_deregister(c, mr), TARN_E_BUSY);
@@ -642,7 +534,7 @@ static void *keep_replacing(void *arg)
             .key = key_of("torn"), .pieces = &piece, .npieces = 1, .tensor = tarn_bytes(t->bytes)};
         for (size_t i = 0; i < t->bytes / 8; i++)
             data[i] = v;
-        t->failed = tarn_put(t->client, &item, 1, &replace);
+        t->failed = tarn_put(t->client, &item, 1, &replacing);
         atomic_fetch_add(&t->puts, 1);
     }
     free(data);
@@ -652,11 +544,11 @@ static void *keep_replacing(void *arg)
 /* Every read succeeds, is of one version, and versions never go back. */
 static void readers_see_whole_versions_by(struct world *w, const char *transport, size_t bytes)
 {
-    struct torn t = {.client = client_with(w, transport), .bytes = bytes};
-    struct tarn_client *reader = client_with(w, transport);
+    struct torn t = {.client = world_client(w, transport), .bytes = bytes};
+    struct tarn_client *reader = world_client(w, transport);
     uint64_t *data = calloc(1, bytes), last = 0, reads = 0;
     pthread_t thread;
-    assert_int_equal(put(t.client, "torn", 0, bytes, &replace), 0);
+    assert_int_equal(client_put(t.client, "torn", 0, bytes, &replacing), 0);
     assert_int_equal(pthread_create(&thread, NULL, keep_replacing, &t), 0);
     for (uint64_t end = harness_now_ms() + 1500; harness_now_ms() < end; reads++) {
         struct tarn_piece piece = {.addr = data, .bytes = bytes};
@@ -702,7 +594,7 @@ static void no_torn_and_no_refused_read_by_tcp(void **state)
 static void forked_child_is_refused(void **state)
 {
     struct world *w = *state;
-    assert_int_equal(put(w->client, "fork", 'f', 10, NULL), 0);
+    assert_int_equal(client_put(w->client, "fork", 'f', 10, NULL), 0);
     pid_t pid = fork();
     if (pid == 0) {
         struct tarn_key k = key_of("fork");
@@ -714,7 +606,7 @@ static void forked_child_is_refused(void **state)
     int status;
     assert_int_equal(waitpid(pid, &status, 0), pid);
     assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
-    assert_int_equal(get(w->client, "fork", 'f', 10), 0);
+    assert_int_equal(client_get(w->client, "fork", 'f', 10), 0);
     harness_passed(w->h);
 }
 
@@ -739,9 +631,9 @@ static void what_there_is_can_be_seen(void **state)
     struct world *w = *state;
     struct tarn_key k = key_of("shown-1"), none = key_of("none");
     int nodes = 0, objects = 0;
-    assert_int_equal(put(w->client, "shown-1", 's', 10, NULL), 0);
-    assert_int_equal(put(w->client, "shown-2", 's', 10, NULL), 0);
-    assert_int_equal(put(w->client, "other", 's', 10, NULL), 0);
+    assert_int_equal(client_put(w->client, "shown-1", 's', 10, NULL), 0);
+    assert_int_equal(client_put(w->client, "shown-2", 's', 10, NULL), 0);
+    assert_int_equal(client_put(w->client, "other", 's', 10, NULL), 0);
     assert_int_equal(tarn_nodes(w->client, 0, count_nodes, &nodes), 0);
     assert_int_equal(nodes, NODES);
     assert_int_equal(tarn_list(w->client, "shown-*", 0, count_objects, &objects), 0);
@@ -754,10 +646,10 @@ static void what_there_is_can_be_seen(void **state)
     harness_passed(w->h);
 }
 
-#define CASE(test_) cmocka_unit_test_setup_teardown(test_, setup, teardown)
-#define SMALL(test_) cmocka_unit_test_setup_teardown(test_, setup_small, teardown)
+#define CASE(test_) cmocka_unit_test_setup_teardown(test_, setup, world_stop)
+#define SMALL(test_) cmocka_unit_test_setup_teardown(test_, setup_small, world_stop)
 
-int main(void)
+int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         CASE(copies_go_where_they_are_asked_to),
@@ -765,7 +657,7 @@ int main(void)
         SMALL(full_node_passes_on_to_the_next),
         CASE(large_batches_with_every_size),
         CASE(same_key_twice_in_a_batch),
-        cmocka_unit_test_setup_teardown(batch_larger_than_the_session_may_reserve, setup_limited, teardown),
+        cmocka_unit_test_setup_teardown(batch_larger_than_the_session_may_reserve, setup_limited, world_stop),
         CASE(killed_replica_is_not_waited_for),
         CASE(only_copy_on_a_killed_node_is_said_at_once),
         CASE(paused_node_costs_one_bounded_delay),
@@ -782,5 +674,7 @@ int main(void)
         CASE(forked_child_is_refused),
         CASE(what_there_is_can_be_seen),
     };
+    if (argc > 1)
+        cmocka_set_test_filter(argv[1]);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

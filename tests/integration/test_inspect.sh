@@ -1,7 +1,9 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # Runs every command of docs/inspect.md against a live node: each must print something that is no
-# error, and each group of commands what its comment "shows:" promises.
+# error, and each group of commands what its comment "shows:" promises. Redis has the users of
+# deploy/redis-acl.conf, and node, client and reader have no other rights: Redis's log of refusals must
+# stay empty, also when Redis is paused or restarted.
 set -eu
 here=$(cd "$(dirname "$0")/../.." && pwd)
 build=$(cd "${TARN_BUILD:-build}" && pwd)
@@ -9,27 +11,63 @@ for p in redis-server redis-cli; do
     command -v $p >/dev/null || { echo "SKIP: redis: no $p in PATH"; exit 77; }
 done
 dir=$(mktemp -d)
-node=
+node= redis=
 cleanup()
 {
     [ -z "$node" ] || { kill "$node" && wait "$node" || :; }
+    [ -z "$redis" ] || { kill "$redis" && wait "$redis" || :; }
     rm -rf "$dir"
 }
 trap cleanup EXIT
 unset TARN_REDIS TARN_NS TARN_SECRET TARN_TRANSPORTS
 
-mkfifo "$dir/ready"
-"$build/tarnd" --id node0 --pool cpu0:bytes=16M --listen 127.0.0.1:0 --unix "$dir/node0.sock" \
-    >"$dir/ready" 2>"$dir/node0.log" &
-node=$!
-read -r ready <"$dir/ready" || { cat "$dir/node0.log"; exit 1; }
+# The file as it is shipped, passwords and all, and a user for this script.
+{
+    cat "$here/deploy/redis-acl.conf"
+    echo 'user test on >test ~* &* +@all'
+} >"$dir/redis.conf"
+as() { echo "redis://$1@127.0.0.1:$port"; }
+admin() { redis-cli --no-auth-warning -u "$(as test:test)" "$@"; }
+# Sets redis (pid); fails when the port is taken.
+start_redis()
+{
+    redis-server "$dir/redis.conf" --port "$port" --bind 127.0.0.1 --save '' --dir "$dir" >"$dir/redis.log" 2>&1 &
+    redis=$!
+    while kill -0 $redis 2>/dev/null; do
+        [ "$(admin PING 2>/dev/null)" != PONG ] || return 0
+        sleep 0.05
+    done
+    wait $redis || :
+    redis=
+    return 1
+}
+n=0
+until port=$((20000 + ($$ * 7 + n * 1009) % 12000)) && start_redis; do
+    n=$((n + 1))
+    [ $n -lt 20 ] || { cat "$dir/redis.log"; exit 1; }
+done
+
+# start_node ID: sets pid and ready.
+start_node()
+{
+    mkfifo "$dir/$1.ready"
+    "$build/tarnd" --id "$1" --pool cpu0:bytes=16M --listen 127.0.0.1:0 --unix "$dir/$1.sock" \
+        --redis "$(as tarn-node:CHANGE-ME-NODE)" --heartbeat-ms 200 --redis-timeout-ms 300 --scrub-s 1 \
+        >"$dir/$1.ready" 2>"$dir/$1.log" &
+    pid=$!
+    read -r ready <"$dir/$1.ready" || { cat "$dir/$1.log"; exit 1; }
+}
+start_node node0
+node=$pid
 field() { echo "$ready" | tr ' ' '\n' | sed -n "s/^$1=//p"; }
-REDIS=$(field redis) CONTROL=$(field control | sed 's/.*://')
+REDIS=$(as tarn-viewer:CHANGE-ME-VIEWER) CONTROL=$(field control | sed 's/.*://')
 export REDIS CONTROL
+TARN_REDIS=$(as tarn-client:CHANGE-ME-CLIENT)
+export TARN_REDIS
 
 head -c 24 /dev/zero >"$dir/w"
-"$build/tarn" put "$dir/w" --redis "$REDIS" --key model/layer0.w --dtype f32 --shape 2,3 --quiet
-"$build/tarn" put "$dir/w" --redis "$REDIS" --key other --quiet
+"$build/tarn" put "$dir/w" --key model/layer0.w --dtype f32 --shape 2,3 --quiet
+"$build/tarn" put "$dir/w" --key other --quiet
 
 # Lines "shows<TAB>text" and "run<TAB>command", in order.
 awk '/^<!-- shows: / { sub(/^<!-- shows: /, ""); sub(/ -->$/, ""); print "shows\t" $0 }
@@ -53,12 +91,73 @@ while IFS=$tab read -r what text; do
     runs=$((runs + 1))
     sh -c "$text" >"$dir/out" 2>"$dir/err" </dev/null || [ $? = 124 ] || { echo "failed: $text"; failed=1; }
     cat "$dir/out" >>"$dir/group"
-    if [ ! -s "$dir/out" ] || grep -qE '^(ERR|NOAUTH|WRONGTYPE|AUTH|INVALID|\(error\))' "$dir/out"; then
+    if [ ! -s "$dir/out" ] || grep -qE '^(ERR|NOPERM|NOAUTH|WRONGTYPE|AUTH|INVALID|\(error\))' "$dir/out"; then
         echo "no answer: $text"
         cat "$dir/out" "$dir/err"
         failed=1
     fi
 done <"$dir/steps"
 check_group
+
+# --- the rights of node and client ------------------------------------------------------------------
+
+must()
+{
+    "$@" >"$dir/out" 2>"$dir/err" || { echo "failed: $*"; cat "$dir/out" "$dir/err"; failed=1; }
+}
+# Repeats a command until it works.
+eventually()
+{
+    tries=0
+    until "$@" >"$dir/out" 2>"$dir/err"; do
+        tries=$((tries + 1))
+        [ $tries -lt 300 ] || { echo "never: $*"; cat "$dir/out" "$dir/err"; failed=1; return; }
+        sleep 0.1
+    done
+}
+tarn() { "$build/tarn" "$@"; }
+must tarn put "$dir/w" --key other --replace
+must tarn put "$dir/w" --key short --ttl-ms 1
+must tarn get other -o "$dir/back"
+must cmp "$dir/w" "$dir/back"
+must tarn stat other
+must tarn info
+must tarn top --once --interval-ms 50
+must tarn doctor
+must tarn events --for-ms 50
+must tarn rm other
+must tarn ls --redis "$TARN_REDIS/1"
+start_node node1
+must tarn put "$dir/w" --key twice --replicas 2
+must tarn rm twice
+kill "$pid" && wait "$pid" || { echo "node1 did not end well"; failed=1; }
+# A node that gave a script up ends that connection before the next one.
+must admin CLIENT PAUSE 1000 WRITE
+tarn put "$dir/w" --key paused --timeout-ms 5000 >"$dir/out" 2>&1 && { echo "a put while Redis is paused"; failed=1; }
+must admin CLIENT UNPAUSE
+eventually tarn put "$dir/w" --key paused --replace
+# Redis comes back empty: the node publishes again.
+refused() { admin ACL LOG | grep . >"$dir/refused" && { echo "refused:"; cat "$dir/refused"; failed=1; } || :; }
+refused
+kill "$redis" && wait "$redis" || :
+start_redis
+eventually tarn get paused -o "$dir/back"
+must cmp "$dir/w" "$dir/back"
+kill "$node" && wait "$node" || { echo "the node did not end well"; failed=1; }
+node=
+refused
+
+# Who only reads cannot write, nor hold Redis up, nor see other keys.
+admin SET other-program 1 >"$dir/out"
+for who in tarn-client:CHANGE-ME-CLIENT tarn-viewer:CHANGE-ME-VIEWER; do
+    for c in "HSET tarn:default:o:other a b" "DEL tarn:default:o:other" "SET tarn:x 1" "FLUSHALL" "KEYS tarn" \
+        "PUBLISH tarn:default:events x" "CLIENT PAUSE 1" "CLIENT KILL ID 1" "CONFIG GET port" \
+        "HGETALL other-program" "SUBSCRIBE other"; do
+        # shellcheck disable=SC2086 # words of a command
+        timeout 5 redis-cli --no-auth-warning -u "$(as $who)" $c >"$dir/out" 2>&1 || :
+        grep -q '^NOPERM' "$dir/out" || { echo "${who%%:*} may $c"; failed=1; }
+    done
+done
+
 echo "$runs commands"
 [ $runs -ge 20 ] && [ $failed = 0 ]

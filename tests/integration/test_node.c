@@ -19,30 +19,22 @@
 #include "base/text.h"
 #include "tests/node_client.h"
 
-#define OBJECT "tarn:default:o:"
-
 /* --- putting and removing ----------------------------------------------------------------------- */
 
 static void put_is_visible_and_delete_takes_it_away(void **state)
 {
     struct node_world *w = *state;
     struct node_client c = node_connect(w->node->control);
-    char want[128];
     assert_string_equal(node_put(&c, "absent", "k1", 4096), "");
-    redisReply *r = harness_redis_call(w->redis, "HGET", OBJECT "k1", "@node0/cpu0", NULL);
-    assert_int_equal(r->type, REDIS_REPLY_STRING);
-    freeReplyObject(r);
-    r = harness_redis_call(w->redis, "HGET", OBJECT "k1", "tensor", NULL);
-    snprintf(want, sizeof(want), "%s", r->str);
-    freeReplyObject(r);
-    assert_string_equal(want, "u8[4096]");
+    assert_true(directory_field(w->redis, "k1", "@node0/cpu0")[0]);
+    assert_string_equal(directory_field(w->redis, "k1", "tensor"), "u8[4096]");
 
-    r = harness_command(c.resp, "DELETE", "k1", "other", NULL);
+    redisReply *r = harness_command(c.resp, "DELETE", "k1", "other", NULL);
     assert_int_equal(r->elements, 2);
     assert_int_equal(r->element[0]->integer, 1);
     assert_int_equal(r->element[1]->integer, 0);
     freeReplyObject(r);
-    assert_false(node_world_has(w, "k1"));
+    assert_false(directory_has(w->redis, "k1"));
     assert_int_equal(node_pool_figure(w->node->control, "objects"), 0);
     node_close(&c);
     harness_passed(w->h);
@@ -72,8 +64,9 @@ static void one_commit_may_have_a_key_several_times(void **state)
     struct node_client c = node_connect(w->node->control);
     struct node_grant a = node_reserve(&c, "absent", "k", 100), b = node_reserve(&c, "absent", "k", 200),
                       d = node_reserve(&c, "replace", "k", 300);
-    redisReply *r = harness_command(c.resp, "COMMIT", node_deadline(&c, 5000), "put", a.pool, a.slot, a.gen,
-                                    b.pool, b.slot, b.gen, d.pool, d.slot, d.gen, a.pool, a.slot, a.gen, NULL);
+    redisReply *r =
+        harness_command(c.resp, "COMMIT", node_deadline(&c, 5000), "put", a.pool, a.slot, a.gen, b.pool,
+                        b.slot, b.gen, d.pool, d.slot, d.gen, a.pool, a.slot, a.gen, NULL);
     assert_int_equal(r->elements, 4);
     assert_int_equal(r->element[0]->type, REDIS_REPLY_ARRAY);
     assert_prefix(r->element[1]->str, "EXISTS");
@@ -81,9 +74,7 @@ static void one_commit_may_have_a_key_several_times(void **state)
     assert_int_equal(r->element[2]->elements, 0);
     assert_prefix(r->element[3]->str, "STALE");
     freeReplyObject(r);
-    r = harness_redis_call(w->redis, "HGET", OBJECT "k", "tensor", NULL);
-    assert_string_equal(r->str, "u8[300]");
-    freeReplyObject(r);
+    assert_string_equal(directory_field(w->redis, "k", "tensor"), "u8[300]");
     assert_int_equal(node_pool_figure(w->node->control, "objects"), 1);
     node_close(&c);
     harness_passed(w->h);
@@ -108,7 +99,7 @@ static void replace_returns_copies_on_other_nodes(void **state)
     assert_int_equal(r->element[1]->integer, 0);
     freeReplyObject(r);
     assert_int_equal(node_pool_figure(w->node->control, "objects"), 0);
-    assert_true(node_world_has(w, "k"));
+    assert_true(directory_has(w->redis, "k"));
     node_close(&c0);
     node_close(&c1);
     harness_passed(w->h);
@@ -125,10 +116,8 @@ static void evicted_objects_leave_the_directory(void **state)
     }
     long long objects = node_pool_figure(w->node->control, "objects");
     assert_true(objects > 8 && objects <= 16);
-    HARNESS_UNTIL(harness_redis_integer(w->redis, "KEYS", OBJECT "*", NULL) ==
-                      node_pool_figure(w->node->control, "objects"),
-                  5000);
-    assert_true(node_world_has(w, "k63"));
+    HARNESS_UNTIL(directory_count(w->redis) == node_pool_figure(w->node->control, "objects"), 5000);
+    assert_true(directory_has(w->redis, "k63"));
     node_close(&c);
     harness_passed(w->h);
 }
@@ -146,7 +135,7 @@ static void keys_are_binary_and_checked(void **state)
     longest[TARN_KEY_MAX] = 0;
     assert_string_equal(node_put(&c, "absent", longest, 1), "");
     assert_string_equal(node_put(&c, "absent", "a b\x01%", 0), "");
-    assert_true(node_world_has(w, "a%20b%01%25"));
+    assert_true(directory_has(w->redis, "a%20b%01%25"));
     assert_prefix(node_try_reserve(&c, "absent", "big", 2 << 20, &g), "TOO_LARGE");
     redisReply *r = harness_command(c.resp, "RESERVE", "*", "absent", "7", "0", "0", "k", "10", "f32", "2,3",
                                     "l", "10", "floaty", "10", NULL);
@@ -170,8 +159,8 @@ static void pins_keep_and_touch_counts(void **state)
     r = harness_command(c.resp, "EVICT", "cpu0", "1048576", NULL);
     assert_true(r->integer >= 1000);
     freeReplyObject(r);
-    HARNESS_UNTIL(!node_world_has(w, "loose"), 5000);
-    assert_true(node_world_has(w, "kept"));
+    HARNESS_UNTIL(!directory_has(w->redis, "loose"), 5000);
+    assert_true(directory_has(w->redis, "kept"));
     r = harness_command(c.resp, "TOUCH", "kept", "loose", NULL);
     assert_int_equal(r->element[0]->integer, 1);
     assert_int_equal(r->element[1]->integer, 0);
@@ -234,31 +223,6 @@ static void secret_is_wanted(void **state)
     freeReplyObject(r);
     tarn_resp_free(c);
     harness_passed(w->h);
-}
-
-static int raw_connect(const char *address)
-{
-    struct tarn_addr a;
-    int fd;
-    assert_int_equal(tarn_addr_parse(address, "address", &a), 0);
-    assert_int_equal(tarn_net_connect(&a, tarn_deadline(5000), &fd), 0);
-    return fd;
-}
-
-/* Sends bytes and reads until the node closes; what it said first. */
-static void raw_talk(const char *address, const char *bytes, size_t n, char *out, size_t out_bytes)
-{
-    size_t got = 0;
-    ssize_t k = 1;
-    int fd = raw_connect(address);
-    assert_int_equal(send(fd, bytes, n, MSG_NOSIGNAL), n);
-    while (k > 0 && got < out_bytes - 1) {
-        assert_int_equal(tarn_net_wait(fd, 1 /* POLLIN */, tarn_deadline(5000)), 0);
-        k = recv(fd, out + got, out_bytes - 1 - got, 0);
-        got += k > 0 ? (size_t)k : 0;
-    }
-    out[got] = 0;
-    close(fd);
 }
 
 static void malformed_requests_end_their_connection_only(void **state)
@@ -331,7 +295,7 @@ static void deaf_client_is_not_read_from(void **state)
             assert_true(sent < 64 << 20);
         }
     }
-    assert_true(atoll(node_info(w->node->control, "rss_private_bytes")) < 32 << 20);
+    assert_true(node_figure(w->node->control, "rss_private_bytes") < 32 << 20);
     close(fd);
     harness_passed(w->h);
 }
@@ -452,13 +416,10 @@ static void reserve_and_linger(const char *address, int ready_fd)
 {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     struct node_client c = node_connect(address);
-    redisReply *r = harness_command(c.resp, "ATTACH", "shm", "w", NULL);
-    int fds[TARN_RESP_FDS_MAX];
-    bool ok = r->type == REDIS_REPLY_ARRAY &&
-              tarn_resp_take_fds(c.resp, fds, TARN_RESP_FDS_MAX) == r->element[1]->integer;
+    node_attach(c.resp, "w");
     node_reserve(&c, "absent", "late", 1000);
     node_close(&c);
-    ok = ok && write(ready_fd, "x", 1) == 1;
+    bool ok = write(ready_fd, "x", 1) == 1;
     while (ok)
         pause();
     _exit(1);
@@ -467,23 +428,22 @@ static void reserve_and_linger(const char *address, int ready_fd)
 static void killed_writer_frees_its_reservations_once_it_is_gone(void **state)
 {
     struct node_world *w = *state;
-    char address[160], byte;
+    char byte;
     int fds[2];
-    snprintf(address, sizeof(address), "unix:%s", w->node->unix_path);
     assert_int_equal(pipe2(fds, O_CLOEXEC), 0);
     pid_t pid = fork();
     if (pid == 0)
-        reserve_and_linger(address, fds[1]);
+        reserve_and_linger(w->node->local, fds[1]);
     close(fds[1]);
     assert_int_equal(read(fds[0], &byte, 1), 1);
     close(fds[0]);
-    HARNESS_UNTIL(atoi(node_info(w->node->control, "sessions_lingering")) == 1, 5000);
+    HARNESS_UNTIL(node_figure(w->node->control, "sessions_lingering") == 1, 5000);
     /* It has no connection, but it could still write. */
     assert_int_equal(node_pool_figure(w->node->control, "reserved"), 1);
     kill(pid, SIGKILL);
     waitpid(pid, NULL, 0);
     HARNESS_UNTIL(node_pool_figure(w->node->control, "reserved") == 0, 5000);
-    assert_int_equal(atoi(node_info(w->node->control, "sessions_lingering")), 0);
+    assert_int_equal(node_figure(w->node->control, "sessions_lingering"), 0);
     harness_passed(w->h);
 }
 
@@ -494,7 +454,7 @@ static void gone_tcp_session_frees_its_reservations(void **state)
     node_reserve(&c, "absent", "a", 1000);
     node_reserve(&c, "absent", "b", 1000);
     assert_int_equal(node_pool_figure(w->node->control, "reserved"), 2);
-    assert_int_equal(atoi(node_info(w->node->control, "sessions_reserving")), 1);
+    assert_int_equal(node_figure(w->node->control, "sessions_reserving"), 1);
     node_close(&c);
     HARNESS_UNTIL(node_pool_figure(w->node->control, "reserved") == 0, 5000);
     harness_passed(w->h);
@@ -503,9 +463,8 @@ static void gone_tcp_session_frees_its_reservations(void **state)
 static void session_belongs_to_one_process(void **state)
 {
     struct node_world *w = *state;
-    char address[160];
+    const char *address = w->node->local;
     int status;
-    snprintf(address, sizeof(address), "unix:%s", w->node->unix_path);
     struct node_client c = node_connect(address);
     pid_t pid = fork();
     if (pid == 0) {
@@ -554,9 +513,6 @@ static void info_metrics_and_health(void **state)
     node_close(&c);
     harness_passed(w->h);
 }
-
-#define WITH_NODE(test_) cmocka_unit_test_setup_teardown(test_, node_world_with_node, node_world_end)
-#define WITH_REDIS(test_) cmocka_unit_test_setup_teardown(test_, node_world, node_world_end)
 
 int main(void)
 {

@@ -8,8 +8,6 @@
 #include "base/clock.h"
 #include "tests/node_client.h"
 
-#define OBJECT "tarn:default:o:"
-
 /* --- the end of a node -------------------------------------------------------------------------- */
 
 static void drain_waits_for_puts_in_flight_and_withdraws(void **state)
@@ -78,6 +76,36 @@ static void second_node_of_an_id_refuses(void **state)
         w->h, "node0", w->redis, "--unix", harness_path(w->h, "second.sock"), "--pool", "p:bytes=1M", NULL);
     refuses(w, p, 1, "node id node0: the node at 127.0.0.1:");
     freeReplyObject(harness_call(w->node->control, "PING", NULL));
+    harness_passed(w->h);
+}
+
+/* It may live in another PID namespace, where its number means another process, or none here. */
+static void silent_node_keeps_its_id_whatever_its_pid(void **state)
+{
+    struct node_world *w = *state;
+    struct harness_node *n =
+        harness_node_start(w->h, "silent", w->redis, "--pool", "p:bytes=1M", "--heartbeat-ms", "3000", NULL);
+    harness_signal(n->process, SIGSTOP);
+    assert_int_equal(
+        harness_redis_integer(w->redis, "HSET", "tarn:default:node:silent", "pid", "4194304", NULL), 0);
+    struct harness_process *p =
+        harness_node_spawn(w->h, "silent", w->redis, "--unix", harness_path(w->h, "second.sock"), "--pool",
+                           "p:bytes=1M", "--heartbeat-ms", "100", "--redis-timeout-ms", "1500", NULL);
+    refuses(w, p, 1, "a node that does not answer keeps it");
+    harness_signal(n->process, SIGCONT);
+    assert_string_equal(node_info(n->control, "state"), "ready");
+    harness_passed(w->h);
+}
+
+/* A node that was killed comes back when its record is gone. */
+static void killed_node_is_followed_by_another_of_its_id(void **state)
+{
+    struct node_world *w = *state;
+    struct harness_node *n =
+        harness_node_start(w->h, "again", w->redis, "--pool", "p:bytes=1M", "--heartbeat-ms", "100", NULL);
+    harness_kill(n->process);
+    n = harness_node_start(w->h, "again", w->redis, "--pool", "p:bytes=1M", "--heartbeat-ms", "100", NULL);
+    assert_string_equal(node_info(n->control, "state"), "ready");
     harness_passed(w->h);
 }
 
@@ -198,9 +226,6 @@ static void texts_are_printed(void **state)
     harness_passed(w->h);
 }
 
-#define WITH_NODE(test_) cmocka_unit_test_setup_teardown(test_, node_world_with_node, node_world_end)
-#define WITH_REDIS(test_) cmocka_unit_test_setup_teardown(test_, node_world, node_world_end)
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -208,6 +233,8 @@ int main(void)
         WITH_REDIS(drain_gives_up_stuck_reservations),
         WITH_NODE(second_signal_ends_at_once),
         WITH_NODE(second_node_of_an_id_refuses),
+        WITH_REDIS(silent_node_keeps_its_id_whatever_its_pid),
+        WITH_REDIS(killed_node_is_followed_by_another_of_its_id),
         WITH_NODE(taken_port_is_named),
         WITH_REDIS(absent_redis_is_named),
         WITH_REDIS(wrong_redis_password_is_named),

@@ -257,6 +257,34 @@ static void absent_takes_no_place_in_the_same_version(void **state)
 
 /* --- withdraw ----------------------------------------------------------------------------------- */
 
+/* What was removed or replaced while its other copies were on their way does not come back with them. */
+static void join_only_adds_a_copy(void **state)
+{
+    struct fixture *f = *state;
+    struct tarn_publish late = copy_of("k", TARN_PUBLISH_JOIN, 1, "node1", 4);
+    struct tarn_publish place = copy_of("k", TARN_PUBLISH_JOIN, 1, "node0", 8);
+    assert_int_equal(publish(f->d, &late), TARN_E_EXISTS);
+    assert_int_equal(late.found.nlocations, 0);
+    assert_said("version 1 is in the directory no more");
+    assert_int_equal(look(f->d, "k").status, TARN_E_NOT_FOUND);
+
+    assert_int_equal(put(f->d, "k", TARN_PUBLISH_ABSENT, 1, "node0", 2), 0);
+    assert_int_equal(publish(f->d, &late), 0);
+    assert_int_equal(publish(f->d, &late), 0);
+    assert_int_equal(publish(f->d, &place), TARN_E_EXISTS);
+    assert_int_equal(look(f->d, "k").record.nlocations, 2);
+
+    assert_int_equal(put(f->d, "k", TARN_PUBLISH_REPLACE, 2, "node0", 10), 0);
+    assert_int_equal(publish(f->d, &late), TARN_E_EXISTS);
+    assert_int_equal(late.found.version, 2);
+    assert_int_equal(look(f->d, "k").record.nlocations, 1);
+
+    struct tarn_publish other = copy_of("k", TARN_PUBLISH_JOIN, 2, "node1", 12);
+    other.record.tensor = tarn_bytes(64);
+    assert_int_equal(publish(f->d, &other), TARN_E_EXISTS);
+    assert_int_equal(look(f->d, "k").record.nlocations, 1);
+}
+
 static void withdraw_takes_exactly_one_copy(void **state)
 {
     struct fixture *f = *state;
@@ -701,6 +729,7 @@ int main(void)
         TEST(time_to_live),
         TEST(another_tensor_of_the_same_version_is_no_copy),
         TEST(absent_takes_no_place_in_the_same_version),
+        TEST(join_only_adds_a_copy),
         TEST(withdraw_takes_exactly_one_copy),
         TEST(damaged_records_are_misses_that_heal),
         TEST(items_fail_alone),

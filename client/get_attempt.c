@@ -1,0 +1,186 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Gets: one attempt at one copy by one transport, and what its outcome means for the job.
+ *
+ * While other copies are left, a node gets TARN_PATIENCE_NS, and at most half of what is left of the
+ * deadline, to show a sign of life; the last copy may take the whole deadline.
+ *
+ * A writer that replaces an object faster than it can be read would starve readers of one-sided
+ * transports. After two stale reads the extent is held by a hazard (view) while it is copied.
+ */
+#include "client/get_slow.h"
+
+#include <string.h>
+
+#define PINNED_AFTER 2
+
+static void remember(struct tarn_get_job *j, int why, const char *text)
+{
+    j->why = why;
+    snprintf(j->text, sizeof j->text, "%.*s", (int)sizeof j->text - 1, text);
+}
+
+/* --- one attempt -------------------------------------------------------------------------------- */
+
+/* Copies under a hazard, so that no writer can make the read void once the check has passed. */
+static int get_pinned(struct tarn_linked *l, struct tarn_work *w)
+{
+    struct tarn_cursor at = {0};
+    const void *from;
+    uint32_t hazard;
+    void *to;
+    int rc = l->ops->view(l->link, w->pool, w->slot, w->gen, w->offset, w->bytes, &from, &hazard);
+
+    if (rc != 0)
+        return rc;
+    for (uint64_t done = 0, n; (n = tarn_cursor_next(&at, w->pieces, w->npieces, UINT64_MAX, &to)) > 0;
+         done += n)
+        memcpy(to, (const char *)from + done, n);
+    l->ops->unview(l->link, hazard);
+    if (w->touch)
+        l->ops->touch(l->link, w->pool, w->slot);
+    return 0;
+}
+
+/* True when it was done; else the ordinary way is to be gone. */
+static bool try_pinned(struct tarn_get_job *j, const struct tarn_loc *l)
+{
+    uint32_t stripe = (uint32_t)l->slot % TARN_STRIPES;
+    struct tarn_linked *linked = tarn_shared_enter(l->remote, j->transport, false, stripe);
+    int rc = TARN_E_UNSUPPORTED;
+
+    if (!linked)
+        return false;
+    if (linked->ops->caps & TARN_CAP_VIEW)
+        rc = get_pinned(linked, &j->x.work);
+    tarn_shared_leave(l->remote, j->transport, false, stripe);
+    if (rc != 0 && rc != TARN_E_STALE)
+        return false;
+    j->x.work.status = rc;
+    j->x.end = TARN_END_DONE;
+    return true;
+}
+
+void tarn_get_launch(struct tarn_get_batch *b, struct tarn_get_job *j, bool more, uint64_t bytes)
+{
+    const struct tarn_item *item = tarn_get_item(j);
+    const struct tarn_loc *l = &j->desc.locs[j->loc];
+    uint64_t now = tarn_now_ns(), left = j->get->deadline_ns > now ? j->get->deadline_ns - now : 0;
+    struct tarn_transfer *x = &j->x;
+
+    x->work = tarn_work_of(item, l, bytes, j->get->flags);
+    x->deadline_ns = j->get->deadline_ns;
+    x->patience_ns = !more ? UINT64_MAX : left / 2 < TARN_PATIENCE_NS ? left / 2 : TARN_PATIENCE_NS;
+    x->stop = j->get->stop;
+    j->stage = TARN_GET_FLYING;
+    if (j->nstale >= PINNED_AFTER && try_pinned(j, l)) {
+        tarn_get_landed(b, j);
+        return;
+    }
+    bool opens = b->open > 1 && tarn_flight_opens(&b->flight, l->remote, j->transport, false);
+    b->flight.until_ns = opens ? tarn_get_others_deadline(b, j) : UINT64_MAX;
+    if (now >= b->flight.until_ns) { /* that job first */
+        j->stage = TARN_GET_RESOLVED;
+        b->later = b->postponed = true;
+        return;
+    }
+    int rc = tarn_flight_post(&b->flight, l->remote, j->transport, false, x);
+    if (rc == 0)
+        return;
+    if (rc == TARN_E_TIMEOUT && tarn_now_ns() >= b->flight.until_ns && tarn_now_ns() < x->deadline_ns) {
+        j->stage = TARN_GET_RESOLVED; /* cut short for another job's sake */
+        b->later = b->postponed = true;
+        return;
+    }
+    /* Opening a link may take only so long; that is the node's failure while there is time left. */
+    bool early = rc == TARN_E_TIMEOUT && tarn_now_ns() < x->deadline_ns;
+    remember(j, early ? TARN_E_NODE_DOWN : rc, tarn_last_error());
+    j->stage = TARN_GET_RESOLVED;
+    j->tried |= rc == TARN_E_NODE_DOWN || rc == TARN_E_TIMEOUT
+                    ? (uint64_t)0xff << (j->loc * TARN_TRANSPORTS_MAX)
+                    : (uint64_t)1 << (j->loc * TARN_TRANSPORTS_MAX + j->transport);
+    if (more)
+        tarn_count(b->client, 0, TARN_COUNT_FAILOVERS, 1);
+}
+
+/* --- outcomes ----------------------------------------------------------------------------------- */
+
+static void stale(struct tarn_get_batch *b, struct tarn_get_job *j)
+{
+    const struct tarn_item *item = tarn_get_item(j);
+    const struct tarn_loc *l = &j->desc.locs[j->loc];
+
+    tarn_count(b->client, 0, TARN_COUNT_STALE, 1);
+    tarn_cache_drop(b->client->cache, &item->key, tarn_key_hash(&item->key), l);
+    j->stale[j->stales++ % TARN_GET_STALE_MAX] = *l;
+    j->nstale++;
+    tarn_get_want_again(j);
+}
+
+/* The copy's node or link failed. */
+static void failed(struct tarn_get_batch *b, struct tarn_get_job *j, int why, const char *cause)
+{
+    const struct tarn_loc *l = &j->desc.locs[j->loc];
+    char who[352], text[sizeof who + 64];
+
+    snprintf(text, sizeof text, "%s: %s", tarn_remote_text(l->remote, who), cause);
+    remember(j, why, text);
+    j->stage = TARN_GET_RESOLVED;
+    if (j->x.end != TARN_END_SILENT && !j->x.fresh) {
+        /* A pooled link may have died of old age; that says nothing of the node yet. */
+        tarn_link_flush(l->remote, j->transport, false);
+        return;
+    }
+    if (why == TARN_E_NODE_DOWN && j->x.end != TARN_END_SILENT)
+        tarn_remote_aside(l->remote, TARN_GONE, text);
+    j->tried |= (uint64_t)0xff << (j->loc * TARN_TRANSPORTS_MAX);
+    tarn_count(b->client, 0, TARN_COUNT_FAILOVERS, 1);
+}
+
+static void done(struct tarn_get_batch *b, struct tarn_get_job *j)
+{
+    int status = j->x.work.status;
+
+    if (status == 0) {
+        tarn_get_job_finish(b, j, 0);
+    } else if (status == TARN_E_STALE) {
+        stale(b, j);
+    } else if (status == TARN_E_NODE_DOWN) {
+        failed(b, j, status, "the data connection broke");
+    } else {
+        remember(j, status, tarn_strerror(status));
+        j->tried |= (uint64_t)1 << (j->loc * TARN_TRANSPORTS_MAX + j->transport);
+        j->stage = TARN_GET_RESOLVED;
+    }
+}
+
+/* A transfer came back. */
+void tarn_get_landed(struct tarn_get_batch *b, struct tarn_get_job *j)
+{
+    char who[352], text[sizeof who + 80];
+
+    switch (j->x.end) {
+    case TARN_END_DONE:
+        done(b, j);
+        break;
+    case TARN_END_BROKEN:
+        failed(b, j, TARN_E_NODE_DOWN, "the data connection broke");
+        break;
+    case TARN_END_SILENT:
+        failed(b, j, TARN_E_NODE_DOWN, "does not answer: it is paused or cut off");
+        break;
+    case TARN_END_STOPPED:
+        tarn_get_job_fail(b, j, TARN_E_CANCELED, "canceled by the caller");
+        break;
+    case TARN_END_SHIFTED:
+        j->stage = TARN_GET_RESOLVED;
+        break;
+    case TARN_END_EXPIRED:
+        snprintf(text, sizeof text,
+                 "%s: the deadline passed during the transfer: raise timeout_ms or look at it",
+                 tarn_remote_text(j->desc.locs[j->loc].remote, who));
+        tarn_remote_doubt(j->desc.locs[j->loc].remote);
+        tarn_get_job_fail(b, j, TARN_E_TIMEOUT, text);
+        break;
+    }
+}

@@ -1,0 +1,177 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Gets: which copy is tried next, by which transport, and what it means when no way is left.
+ *
+ * Order of trying: transports in order of preference, for each all copies (beginning at one that depends
+ * on the client, so that clients spread over replicas). A copy whose node fails is not tried again in
+ * this call; neither is one that was found stale although the directory still shows it, since its node
+ * is just taking it out: when no other copy is left, that is a miss.
+ */
+#include "client/get_slow.h"
+
+#include <string.h>
+
+#define REVIVALS_MAX 3
+
+static bool known_stale(const struct tarn_get_job *j, const struct tarn_loc *l)
+{
+    for (uint32_t i = 0; i < j->stales && i < TARN_GET_STALE_MAX; i++)
+        if (tarn_loc_same(&j->stale[i], l))
+            return true;
+    return false;
+}
+
+/* The best way not tried yet; false when none is left. *more_p: another copy is left besides. */
+static bool choose(const struct tarn_get_batch *b, const struct tarn_get_job *j, uint8_t *loc_p, uint8_t *t_p,
+                   bool *more_p)
+{
+    const struct tarn_desc *d = &j->desc;
+    bool found = false;
+
+    *more_p = false;
+    for (int t = 0; t < b->client->ntransports; t++)
+        for (uint32_t i = 0; i < d->nlocs; i++) {
+            uint32_t k = (uint32_t)((i + b->client->session) % d->nlocs);
+            const struct tarn_loc *l = &d->locs[k];
+            if ((j->tried >> (k * TARN_TRANSPORTS_MAX + (uint32_t)t) & 1) || known_stale(j, l) ||
+                !tarn_side_usable(l->remote, t, false) ||
+                !(tarn_remote_pool_transports(l->remote, l->pool) >> t & 1))
+                continue;
+            if (found && k != *loc_p) {
+                *more_p = true;
+                return true;
+            }
+            if (!found) {
+                *loc_p = (uint8_t)k;
+                *t_p = (uint8_t)t;
+                found = true;
+            }
+        }
+    return found;
+}
+
+/* The earliest deadline of the other open jobs: how long this one may hold them up. */
+uint64_t tarn_get_others_deadline(const struct tarn_get_batch *b, const struct tarn_get_job *j)
+{
+    uint64_t until = UINT64_MAX;
+
+    for (size_t i = 0; i < b->n; i++)
+        if (&b->jobs[i] != j && b->jobs[i].stage != TARN_GET_FINAL && b->jobs[i].get->deadline_ns < until)
+            until = b->jobs[i].get->deadline_ns;
+    return until;
+}
+
+/* A copy's node was only set aside a moment ago, and answers: everything is tried again. So it is later,
+ * when that is not known before another job's time is up. */
+static bool revived(struct tarn_get_batch *b, struct tarn_get_job *j)
+{
+    const struct tarn_desc *d = &j->desc;
+    uint64_t others = UINT64_MAX;
+
+    if (j->revivals == REVIVALS_MAX)
+        return false;
+    if (b->open > 1)
+        others = tarn_get_others_deadline(b, j);
+    for (uint32_t i = 0; i < d->nlocs; i++) {
+        struct tarn_remote *r = d->locs[i].remote;
+        bool failed_here = (j->tried >> (i * TARN_TRANSPORTS_MAX) & 0xff) == 0xff || atomic_load(&r->suspect);
+        if (known_stale(j, &d->locs[i]) || !failed_here)
+            continue;
+        if (!tarn_remote_settled(r, others < j->get->deadline_ns ? others : j->get->deadline_ns)) {
+            if (atomic_load(&r->suspect) && tarn_now_ns() >= others)
+                return b->later = b->postponed = true;
+            continue;
+        }
+        j->revivals++;
+        j->tried = 0;
+        return true;
+    }
+    return false;
+}
+
+/* Why no transport is tried: what a node said (BUSY, AUTH) counts more than that one does not reach it. */
+static int unreachable(struct tarn_remote *r, char *text, size_t bytes)
+{
+    char who[352];
+    int code = TARN_E_NOT_REACHABLE;
+
+    snprintf(text, bytes, "%s: no transport of this client reaches the pool: see `tarn info`",
+             tarn_remote_text(r, who));
+    pthread_mutex_lock(&r->lock);
+    for (int t = 0; t < r->client->ntransports; t++) {
+        const struct tarn_side *s = &r->sides[t][false];
+        if (atomic_load(&s->state) != TARN_SIDE_UNREACHABLE || s->code == TARN_E_NOT_REACHABLE)
+            continue;
+        code = s->code;
+        snprintf(text, bytes, "%s", s->why);
+    }
+    pthread_mutex_unlock(&r->lock);
+    return code;
+}
+
+/* No way is left: what does that mean? */
+static void give_up(struct tarn_get_batch *b, struct tarn_get_job *j)
+{
+    const struct tarn_desc *d = &j->desc;
+    char who[352], text[sizeof j->text + sizeof who];
+    struct tarn_remote *down = NULL;
+
+    if (revived(b, j)) /* first: it needs no directory, which may be away */
+        return;
+    if (!j->asked) { /* the descriptor was an old one; there may be new copies */
+        tarn_get_want_again(j);
+        return;
+    }
+    for (uint32_t i = 0; i < d->nlocs; i++)
+        if (!known_stale(j, &d->locs[i]) && !atomic_load(&d->locs[i].remote->superseded))
+            down = d->locs[i].remote;
+    if (!down && d->nlost == 0) {
+        tarn_get_job_fail(b, j, TARN_E_NOT_FOUND, "no such key");
+        return;
+    }
+    if (j->why != 0) {
+        tarn_get_job_fail(b, j, j->why, j->text);
+        return;
+    }
+    if (down && atomic_load(&down->health) == TARN_UP) {
+        int code = unreachable(down, text, sizeof text);
+        tarn_get_job_fail(b, j, code, text);
+        return;
+    }
+    snprintf(text, sizeof text,
+             "%s holds the only copy and does not answer: restart it, or put with replicas",
+             down ? tarn_remote_text(down, who) : "a node that is no longer in the directory");
+    tarn_get_job_fail(b, j, TARN_E_NODE_DOWN, text);
+}
+
+/* Sends a resolved job on its way, or ends it. */
+void tarn_get_route(struct tarn_get_batch *b, struct tarn_get_job *j)
+{
+    b->later = false;
+    while (j->stage == TARN_GET_RESOLVED && !b->later) {
+        uint64_t bytes;
+        bool more;
+
+        if (tarn_get_stopped(j)) {
+            tarn_get_job_fail(b, j, TARN_E_CANCELED, "canceled by the caller");
+        } else if (tarn_now_ns() >= j->get->deadline_ns) {
+            tarn_get_job_fail(b, j, TARN_E_TIMEOUT,
+                              j->why ? j->text : "the deadline has passed: raise timeout_ms");
+        } else if (!tarn_get_fits(j->get, j->index, &j->desc.tensor, &bytes)) {
+            if (!j->asked) {
+                tarn_get_want_again(j);
+                return;
+            }
+            j->stage = TARN_GET_FINAL;
+            b->open--;
+            tarn_get_misfit(j->get, j->index, &j->desc.tensor);
+        } else if (choose(b, j, &j->loc, &j->transport, &more)) {
+            if (!b->opening &&
+                tarn_flight_opens(&b->flight, j->desc.locs[j->loc].remote, j->transport, false))
+                return;
+            tarn_get_launch(b, j, more, bytes);
+        } else {
+            give_up(b, j);
+        }
+    }
+}

@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Inside gets, the whole way: what get_slow.c (the look-up, the rounds), get_route.c (which copy, by which
+ * transport) and get_attempt.c (one try, and what becomes of it) share.
+ *
+ * Each item left over by the fast way is a job:
+ *
+ *   WANTED --look-up, one round trip for all--> RESOLVED --route--> FLYING --0--> final
+ *      ^                                           ^                  |
+ *      +---- descriptor stale, or misfit ----------|------------------+
+ *                                                  +-- copy failed: next copy, inside the same deadline
+ */
+#ifndef TARN_CLIENT_GET_SLOW_H
+#define TARN_CLIENT_GET_SLOW_H
+
+#include "client/client.h"
+
+#define TARN_GET_STALE_MAX 4
+
+enum tarn_get_stage { TARN_GET_WANTED, TARN_GET_RESOLVED, TARN_GET_FLYING, TARN_GET_FINAL };
+
+struct tarn_get_job {
+    struct tarn_get *get;
+    size_t index; /* of the item */
+    enum tarn_get_stage stage;
+    bool known; /* desc is filled */
+    bool asked; /* desc comes from the directory, in this call */
+    uint8_t loc, transport;
+    uint32_t nstale, stales, revivals;
+    uint64_t tried; /* bit location * TARN_TRANSPORTS_MAX + transport */
+    int why;        /* the last copy's failure, and its sentence */
+    char text[256];
+    struct tarn_desc desc;
+    struct tarn_loc stale[TARN_GET_STALE_MAX]; /* the last ones found stale */
+    struct tarn_transfer x;
+    struct tarn_get_job *again; /* the next to be routed again */
+};
+
+struct tarn_get_batch {
+    struct tarn_client *client;
+    struct tarn_get_job *jobs;
+    size_t n, open; /* open: not TARN_GET_FINAL */
+    struct tarn_flight flight;
+    int stop_fd;
+    bool opening;   /* jobs that need a link made first have their turn, too */
+    bool later;     /* the job being routed waits for another round */
+    bool postponed; /* some job does */
+    bool stopped;   /* a look-up was cut short for a job that was canceled */
+};
+
+static inline struct tarn_item *tarn_get_item(const struct tarn_get_job *j)
+{
+    return &j->get->items[j->index];
+}
+
+static inline bool tarn_get_stopped(const struct tarn_get_job *j)
+{
+    return j->get->stop && atomic_load(j->get->stop);
+}
+
+/* The directory is to be asked. */
+static inline void tarn_get_want_again(struct tarn_get_job *j)
+{
+    j->stage = TARN_GET_WANTED;
+    j->known = false;
+}
+
+/* get_slow.c: the job is final; with a sentence when it failed. */
+void tarn_get_job_finish(struct tarn_get_batch *b, struct tarn_get_job *j, int status);
+void tarn_get_job_fail(struct tarn_get_batch *b, struct tarn_get_job *j, int status, const char *text);
+
+/* get_route.c: sends a resolved job on its way, or ends it. */
+void tarn_get_route(struct tarn_get_batch *b, struct tarn_get_job *j);
+/* The earliest deadline of the other open jobs: how long this one may hold them up. */
+uint64_t tarn_get_others_deadline(const struct tarn_get_batch *b, const struct tarn_get_job *j);
+
+/* get_attempt.c: tries the copy and transport that were chosen; `more`: another copy is left besides. */
+void tarn_get_launch(struct tarn_get_batch *b, struct tarn_get_job *j, bool more, uint64_t bytes);
+/* A transfer came back. */
+void tarn_get_landed(struct tarn_get_batch *b, struct tarn_get_job *j);
+
+#endif
