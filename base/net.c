@@ -273,6 +273,12 @@ static int listen_failed(const struct tarn_addr *a, int error)
     char text[ADDR_TEXT];
 
     tarn_addr_format(a, text, sizeof text);
+    if (error == EADDRNOTAVAIL)
+        return tarn_fail(TARN_E_CONFIG, "%s: cannot listen: %s: give an address of this machine", text,
+                         strerror(error));
+    if (error == EEXIST)
+        return tarn_fail(TARN_E_CONFIG, "%s: a file is there that is no socket: remove it or give another path",
+                         text);
     if (error == EADDRINUSE)
         return tarn_fail(TARN_E_BUSY, "%s: in use by another process: stop it or listen elsewhere", text);
     return tarn_fail(TARN_E_SYSTEM, "%s: cannot listen: %s", text, strerror(error));

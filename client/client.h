@@ -33,6 +33,7 @@
 #define TARN_TRANSPORTS_MAX 8
 #define TARN_STRIPES 8
 #define TARN_PROTOCOL "1"
+#define TARN_SENTENCE 512 /* as long as a last error may be */
 /* How long a node may keep silent before another copy is tried. */
 #define TARN_PATIENCE_NS (250 * TARN_NS_PER_MS)
 
@@ -59,7 +60,7 @@ void tarn_stop_drain(int fd);
 struct tarn_verdict {
     size_t index;
     int code; /* 0: none failed */
-    char text[384];
+    char text[TARN_SENTENCE];
 };
 
 /* Notes item i's failure with the thread's last error as its sentence. */

@@ -99,7 +99,7 @@ static void resolve_wanted(struct tarn_get_batch *b)
     struct tarn_key *keys = malloc(b->open * sizeof *keys);
     struct tarn_get_job **jobs = malloc(b->open * sizeof *jobs);
     struct tarn_resolved *out = malloc(b->open * sizeof *out);
-    char text[256] = "out of memory";
+    char text[TARN_SENTENCE] = "out of memory";
     uint64_t deadline;
     int rc = TARN_E_NO_MEMORY;
 

@@ -29,7 +29,7 @@ struct tarn_get_job {
     uint32_t nstale, stales, revivals;
     uint64_t tried; /* bit location * TARN_TRANSPORTS_MAX + transport */
     int why;        /* the last copy's failure, and its sentence */
-    char text[256];
+    char text[TARN_SENTENCE];
     struct tarn_desc desc;
     struct tarn_loc stale[TARN_GET_STALE_MAX]; /* the last ones found stale */
     struct tarn_transfer x;

@@ -29,7 +29,22 @@ struct marks {
     size_t n;
     uint64_t deadline_ns;
     const struct tarn_stop *stop;
+    struct tarn_verdict verdict; /* of the keys' */
 };
+
+/* 1 or 0, or the node's refusal with its sentence. */
+static int mark_result(const struct marks *m, struct tarn_remote *r, const redisReply *e)
+{
+    char who[352];
+
+    if (e && e->type == REDIS_REPLY_INTEGER)
+        return e->integer != 0;
+    int rc = e ? tarn_resp_error(e, tarn_remote_text(r, who), TARN_E_PROTOCOL) : 0;
+    if (rc == 0)
+        rc = tarn_fail(TARN_E_PROTOCOL, "%s: %s: not an answer: is it of another version?",
+                       tarn_remote_text(r, who), m->command);
+    return rc;
+}
 
 /* All marks of one node, in one command (or several, when there are many). */
 static void marks_send(struct marks *m, struct tarn_remote *r)
@@ -58,9 +73,10 @@ static void marks_send(struct marks *m, struct tarn_remote *r)
     }
     for (size_t k = 0; k < n; k++) {
         const redisReply *e = rc == 0 && k < reply->elements ? reply->element[k] : NULL;
-        m->all[batch[k]].result = rc != 0                               ? rc
-                                  : e && e->type == REDIS_REPLY_INTEGER ? e->integer != 0
-                                                                        : TARN_E_PROTOCOL;
+        struct mark *one = &m->all[batch[k]];
+        one->result = rc != 0 ? rc : mark_result(m, r, e);
+        if (one->result < 0)
+            tarn_verdict_note(&m->verdict, one->key, one->result);
     }
     if (reply)
         freeReplyObject(reply);
@@ -122,6 +138,9 @@ static void removal_note(struct removal *r, const struct tarn_resolved *found, c
         const struct tarn_key *key = &r->keys[m->all[i].key];
         tarn_cache_drop(r->client->cache, key, tarn_key_hash(key), NULL);
     }
+    if (m->verdict.code)
+        tarn_verdict_say(&r->verdict, m->verdict.index, m->verdict.code, "remove", &r->keys[m->verdict.index],
+                         "%s", m->verdict.text);
 }
 
 /* One round: looks up what is not decided, tells the nodes. */
@@ -170,15 +189,14 @@ static bool undecided(const struct removal *r)
 
 static void removal_end(struct removal *r, int rc)
 {
-    char text[256];
+    char text[TARN_SENTENCE];
 
     snprintf(text, sizeof text, "%s", rc ? tarn_last_error() : "");
     for (size_t i = 0; i < r->n; i++) {
         if (r->statuses[i] == TARN_INPROGRESS)
             r->statuses[i] = rc ? rc : TARN_E_NOT_FOUND;
-        if (r->statuses[i] == TARN_E_INVALID)
-            continue;
-        if (r->statuses[i] != 0)
+        bool said = r->verdict.code && r->verdict.index == i;
+        if (r->statuses[i] != 0 && !said)
             tarn_verdict_say(&r->verdict, i, r->statuses[i], "remove", &r->keys[i], "%s",
                              rc ? text : tarn_strerror(r->statuses[i]));
     }

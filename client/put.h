@@ -52,7 +52,7 @@ struct tarn_put_job {
     int status;   /* 0: under way or stored; else why it failed */
     bool again;   /* worth another try: in a later chunk */
     bool busy;    /* ... because the session has reserved as much as it may */
-    char text[256];
+    char text[TARN_SENTENCE];
     struct tarn_target *targets; /* put.replicas of them */
     struct tarn_remote *refused[TARN_REFUSALS_MAX];
     uint32_t nrefused;

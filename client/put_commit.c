@@ -76,7 +76,7 @@ static int send_commit(struct tarn_put *p, struct tarn_chunk *c, struct tarn_put
 static void commit_failed(struct tarn_put *p, struct tarn_chunk *c, struct tarn_put_node *node,
                           enum tarn_target_state state, int rc)
 {
-    char text[256];
+    char text[TARN_SENTENCE];
 
     snprintf(text, sizeof text, "%s", tarn_last_error());
     if (rc == TARN_E_NODE_DOWN) {

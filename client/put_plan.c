@@ -107,12 +107,13 @@ static int too_few(const struct tarn_put *p, const struct tarn_put_options *o)
                          "put: place '%s': no such node or pool in the directory: see `tarn info`", place);
     if (p->ncandidates == 0)
         return tarn_fail(TARN_E_NODE_DOWN,
-                         "put: no storage node in the directory %s: start tarnd with this --redis",
+                         "put: no storage node in the client's namespace of directory %s: start tarnd with this "
+                         "--redis and --ns",
                          tarn_directory_address(p->client->directory));
     if (p->ncandidates < p->replicas)
         return tarn_fail(TARN_E_NODE_DOWN,
-                         "put: %u replicas, but only %u nodes%s%s: start more nodes or ask for fewer",
-                         p->replicas, p->ncandidates, place ? " for place " : "", place ? place : "");
+                         "put: %u replicas asked for, nodes%s%s: %u: start more nodes or ask for fewer", p->replicas,
+                         place ? " for place " : "", place ? place : "", p->ncandidates);
     return tarn_fail(TARN_E_NODE_DOWN, "put: %u of %u nodes take puts, %u needed: see `tarn info`",
                      count_takers(p), p->ncandidates, p->replicas);
 }

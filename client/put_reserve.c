@@ -43,7 +43,7 @@ static void refused(struct tarn_put *p, struct tarn_target *t, int code)
 static void refuse_all(struct tarn_put *p, struct tarn_chunk *c, struct tarn_remote *r,
                        enum tarn_target_state state, int code)
 {
-    char text[256];
+    char text[TARN_SENTENCE];
 
     snprintf(text, sizeof text, "%s", tarn_last_error());
     for (uint32_t i = 0; i < c->n * p->replicas; i++) {
@@ -195,7 +195,7 @@ static void take_grants(struct tarn_put *p, struct tarn_chunk *c, struct tarn_re
 static void reserve_failed(struct tarn_put *p, struct tarn_chunk *c, struct tarn_put_node *node, int rc)
 {
     struct tarn_remote *r = node->remote;
-    char text[256];
+    char text[TARN_SENTENCE];
 
     snprintf(text, sizeof text, "%s", tarn_last_error());
     if (rc == TARN_E_BUSY) { /* the whole command: the node is on its way out */

@@ -10,6 +10,7 @@
 
 #define BATCH_MAX 1024
 #define WITHDRAWALS_MAX 65536
+#define REST_MS 250 /* between tries of background withdrawals that Redis refuses */
 
 /* A location to withdraw in the background. */
 struct withdrawal {
@@ -123,10 +124,14 @@ static void do_withdrawals(struct tarn_publisher *p, struct round *round)
                                         .location = from->location,
                                         .bytes = from->bytes,
                                         .why = from->why};
-    if (!w || work_withdraw_items(p, w, n))
-        keep_withdrawals(p, round);
-    else
+    bool done = w && work_withdraw_items(p, w, n) == 0;
+    pthread_mutex_lock(&p->lock);
+    p->resume_ns = done ? 0 : tarn_deadline(REST_MS);
+    pthread_mutex_unlock(&p->lock);
+    if (done)
         free_withdrawals(round->withdrawals);
+    else
+        keep_withdrawals(p, round);
     free(w);
 }
 
@@ -161,13 +166,29 @@ static void take_withdrawals(struct tarn_publisher *p, struct round *round)
     p->stats.waiting_withdrawals -= round->nwithdrawals;
 }
 
+/* Background withdrawals that Redis may do now. */
+static bool withdrawals_wait(const struct tarn_publisher *p)
+{
+    return p->withdrawals && !p->stats.silent && tarn_now_ns() >= p->resume_ns;
+}
+
 static bool work_waits(const struct tarn_publisher *p)
 {
     for (int kind = 0; kind < TARN_REQUEST_KINDS; kind++) {
         if (p->queues[kind].first)
             return true;
     }
-    return p->withdrawals && !p->stats.silent;
+    return withdrawals_wait(p);
+}
+
+/* Until somebody wakes it, or a refused withdrawal is to be tried again. */
+static void sleep_until_work(struct tarn_publisher *p)
+{
+    struct timespec until = {(time_t)(p->resume_ns / TARN_NS_PER_S), (long)(p->resume_ns % TARN_NS_PER_S)};
+    if (p->withdrawals && p->resume_ns && !p->stats.silent)
+        pthread_cond_timedwait(&p->wake, &p->lock, &until);
+    else
+        pthread_cond_wait(&p->wake, &p->lock);
 }
 
 /* Waits for work; false at the end. */
@@ -175,16 +196,17 @@ static bool next_round(struct tarn_publisher *p, struct round *round)
 {
     pthread_mutex_lock(&p->lock);
     while (!p->stopping && !work_waits(p))
-        pthread_cond_wait(&p->wake, &p->lock);
+        sleep_until_work(p);
     bool go_on = !p->stopping;
     for (int kind = 0; go_on && kind < TARN_REQUEST_KINDS; kind++) {
         bool batched = kind == TARN_REQUEST_PUBLISH;
-        bool later = kind == TARN_REQUEST_LEAVE && p->withdrawals && !p->stats.silent;
+        bool later = kind == TARN_REQUEST_LEAVE && withdrawals_wait(p);
         queue_init(&round->queues[kind]);
         if (!later)
             take_requests(&p->queues[kind], &round->queues[kind], batched ? BATCH_MAX : 0);
     }
-    if (go_on)
+    round->nwithdrawals = 0;
+    if (go_on && withdrawals_wait(p))
         take_withdrawals(p, round);
     pthread_mutex_unlock(&p->lock);
     return go_on;
@@ -218,6 +240,7 @@ static void *publisher_thread(void *arg)
 
 int tarn_publisher_start(const struct tarn_publisher_options *o, struct tarn_publisher **p_p)
 {
+    pthread_condattr_t attr;
     struct tarn_publisher *p = calloc(1, sizeof(*p));
     if (!p)
         return tarn_fail(TARN_E_NO_MEMORY, "directory thread: out of memory");
@@ -234,7 +257,10 @@ int tarn_publisher_start(const struct tarn_publisher_options *o, struct tarn_pub
     queue_init(&p->finished);
     p->withdrawals_last = &p->withdrawals;
     pthread_mutex_init(&p->lock, NULL);
-    pthread_cond_init(&p->wake, NULL);
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_cond_init(&p->wake, &attr);
+    pthread_condattr_destroy(&attr);
     int err = pthread_create(&p->thread, NULL, publisher_thread, p);
     if (err) {
         pthread_cond_destroy(&p->wake);

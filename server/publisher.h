@@ -20,7 +20,7 @@
  *
  * While Redis does not answer, requests fail as they come; background withdrawals wait, up to a bound,
  * for the first call that is answered again. One that answers but refuses (out of memory) is still
- * asked to withdraw: that is what frees memory there.
+ * asked to withdraw, now and then: that is what frees memory there. LEAVE does not wait for those.
  *
  * A restore takes the place of an older record, and of a newer one only when all its locations are
  * void ones of this node: a newer record of another node says that this copy was replaced, whether

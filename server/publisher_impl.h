@@ -27,6 +27,7 @@ struct tarn_publisher {
     struct request_queue finished;
     struct withdrawal *withdrawals, **withdrawals_last;
     bool posted; /* give_back() is on its way */
+    uint64_t resume_ns; /* Redis refused a background withdrawal: none is tried before; 0: it did not */
     bool stopping, doubts;
     struct tarn_publisher_stats stats; /* written by the thread only, except waiting_withdrawals */
 };

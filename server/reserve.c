@@ -219,7 +219,7 @@ static int fail_full(struct tarn_store *s, const struct tarn_reserve *r)
                      "pool %s: no room for %" PRIu64 " bytes: %" PRIu64 " of %" PRIu64 " bytes and %" PRIu64
                      " of %" PRIu64
                      " slots are used, and what is used is pinned, being read or reserved (%" PRIu64
-                     " bytes reserved, %" PRIu64 " objects in limbo): unpin, or add room",
+                     " bytes reserved, %" PRIu64 " objects in limbo): unpin or remove objects, or add room",
                      p->name, r->tensor.bytes, st.used, st.bytes, st.objects + st.reserved + st.limbo,
                      st.slots, st.reserved_bytes, st.limbo);
 }

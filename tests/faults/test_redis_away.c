@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tests/node_client.h"
 #include "tests/world.h"
 
 #define TIMEOUT_MS 1500
@@ -165,6 +166,43 @@ static void wrong_password(void **state)
     harness_passed(w->h);
 }
 
+/* How often scripts were called. */
+static long long script_calls(const struct world *w)
+{
+    redisReply *r = harness_redis_call(w->redis, "INFO", "commandstats", NULL);
+    const char *at = strstr(r->str, "cmdstat_evalsha:calls=");
+    long long calls = at ? atoll(at + strlen("cmdstat_evalsha:calls=")) : 0;
+    freeReplyObject(r);
+    return calls;
+}
+
+/* Redis lets the node do all but take records out: it is asked again now and then, and the node can end. */
+static void withdrawals_refused_for_good(void **state)
+{
+    struct world *w = *state;
+    assert_int_equal(put(w->client, "stays"), 0);
+    assert_int_equal(put(w->client, "evicted"), 0);
+    freeReplyObject(harness_redis_call(w->redis, "ACL", "SETUSER", "default", "-del", NULL));
+    struct tarn_key key = key_of("stays");
+    int status = tarn_remove(w->client, &key, 1, NULL, 0);
+    if (status != TARN_E_AUTH)
+        fail_msg("remove: %s", tarn_last_error());
+    assert_non_null(strstr(tarn_last_error(), "grant the user"));
+    struct node_client n = node_connect(w->nodes[0]->control);
+    redisReply *r = harness_command(n.resp, "EVICT", "cpu0", "100", NULL);
+    assert_true(r->integer > 0);
+    freeReplyObject(r);
+    node_close(&n);
+    /* A heartbeat of 200 ms takes two calls; without a rest there would be thousands. */
+    long long before = script_calls(w);
+    uint64_t begun = harness_now_ms();
+    HARNESS_UNTIL(harness_now_ms() - begun >= 1000, BACK_MS);
+    assert_true(script_calls(w) - before < (long long)(harness_now_ms() - begun) / 20);
+    harness_signal(w->nodes[0]->process, SIGTERM);
+    assert_int_equal(harness_wait(w->nodes[0]->process, BACK_MS), 0);
+    harness_passed(w->h);
+}
+
 #define CASE(fn_) cmocka_unit_test_setup_teardown(fn_, start, world_stop)
 
 int main(void)
@@ -175,6 +213,7 @@ int main(void)
         CASE(paused),
         CASE(out_of_memory),
         CASE(read_only),
+        CASE(withdrawals_refused_for_good),
         CASE(absent_at_start),
         CASE(wrong_password),
     };
