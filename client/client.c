@@ -176,7 +176,12 @@ static int transports_init(struct tarn_client *c, const struct tarn_options *o)
     if (n == 0)
         return tarn_fail(TARN_E_UNAVAILABLE, "transports '%s': none is usable here: see `tarn info`",
                          o->transports ? o->transports : "all");
-    c->ntransports = n;
+    for (int t = 0; t < n; t++) {
+        int rc = c->transports[t]->local_open(setting(NULL, "TARN_RDMA_DEVICES", NULL), &c->locals[t]);
+        if (rc != 0)
+            return rc;
+        c->ntransports = t + 1;
+    }
     return faults ? tarn_faulty_new(faults, &c->faulty) : 0;
 }
 
@@ -235,6 +240,8 @@ void tarn_close(struct tarn_client *c)
     tarn_monitor_stop(c);
     tarn_ops_free(c);
     nodes_free(c);
+    for (int t = 0; t < c->ntransports; t++)
+        c->transports[t]->local_close(c->locals[t]);
     tarn_cache_free(c->cache);
     if (c->directory)
         tarn_directory_close(c->directory);

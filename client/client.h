@@ -141,6 +141,7 @@ enum tarn_health {
 struct tarn_linked {
     struct tarn_linked *next;
     const struct tarn_transport_ops *ops;
+    bool write;
     struct tarn_link *link;
     _Atomic uint32_t views; /* of a shared link */
 };
@@ -307,7 +308,11 @@ int tarn_words_call(const struct tarn_words *a, struct tarn_remote *r, uint64_t 
 int tarn_link_take(struct tarn_remote *r, int t, bool write, uint64_t deadline_ns,
                    const struct tarn_stop *stop, struct tarn_linked **l_p, bool *fresh_p);
 void tarn_link_give(struct tarn_remote *r, int t, bool write, struct tarn_linked *l);
-void tarn_link_close(struct tarn_linked *l);
+/* Closes the link. Where the node does not notice by itself it is told: of a writing link before this returns, so
+ * that it takes a reservation back only when nothing can be written under it any more. */
+void tarn_link_close(struct tarn_remote *r, struct tarn_linked *l);
+/* The same when the node needs no telling: its incarnation or this client's session is over. */
+void tarn_link_free(struct tarn_linked *l);
 /* The pooled links of a side are doubtful (one of them was dead): closes them. */
 void tarn_link_flush(struct tarn_remote *r, int t, bool write);
 /* May t be tried now? */
@@ -440,6 +445,7 @@ struct tarn_client {
     struct tarn_directory *directory;
     struct tarn_cache *cache;
     const struct tarn_transport_ops *transports[TARN_TRANSPORTS_MAX];
+    struct tarn_local *locals[TARN_TRANSPORTS_MAX];
     int ntransports;
     struct tarn_faulty *faulty; /* NULL: none */
     char *secret;               /* NULL: none */

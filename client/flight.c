@@ -77,7 +77,7 @@ static void lane_close(struct tarn_lane *lane, enum tarn_end why)
     lane->closing = why;
     lane->closing_ns = tarn_now_ns();
     if (lane->linked)
-        tarn_link_close(lane->linked);
+        tarn_link_close(lane->remote, lane->linked);
     lane->linked = NULL;
     while (lane->transfers)
         transfer_end(lane->transfers, own_end(lane->transfers, lane));

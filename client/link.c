@@ -20,10 +20,40 @@
 #define RETRY_NS (2 * TARN_NS_PER_S)
 #define ELSEWHERE_NS (30 * TARN_NS_PER_S) /* not on this host: that seldom changes */
 
-void tarn_link_close(struct tarn_linked *l)
+void tarn_link_free(struct tarn_linked *l)
 {
     l->ops->close(l->link);
     free(l);
+}
+
+/* DETACH. A node that does not answer is told when it does, or ends the session, which says the same. */
+static void detach(struct tarn_remote *r, const char *transport, uint64_t id, bool write)
+{
+    struct tarn_words a;
+    redisReply *reply;
+
+    if (tarn_words_init(&a, 3, 32) != 0)
+        return;
+    tarn_words_str(&a, "DETACH");
+    tarn_words_str(&a, transport);
+    tarn_words_gen(&a, id);
+    if (write && tarn_words_call(&a, r, tarn_now_ns() + TARN_PATIENCE_NS, NULL, &reply) == 0) {
+        freeReplyObject(reply);
+        tarn_words_free(&a);
+        return;
+    }
+    tarn_monitor_errand(r, &a);
+}
+
+void tarn_link_close(struct tarn_remote *r, struct tarn_linked *l)
+{
+    uint64_t id = l->ops->link_id(l->link);
+    const char *transport = l->ops->name;
+    bool write = l->write;
+
+    tarn_link_free(l);
+    if (id != 0)
+        detach(r, transport, id, write);
 }
 
 bool tarn_side_usable(struct tarn_remote *r, int t, bool write)
@@ -51,27 +81,28 @@ bool tarn_side_usable(struct tarn_remote *r, int t, bool write)
 
 /* --- attaching ---------------------------------------------------------------------------------- */
 
-/* ATTACH; *text_p and fds are the answer. */
-static int attach(struct tarn_call *call, const char *transport, bool write, uint64_t deadline_ns,
-                  const struct tarn_stop *stop, char *text, size_t text_bytes, int *fds, uint32_t *nfds)
+/* ATTACH; the text of *reply_p and fds are the answer. */
+static int attach(struct tarn_call *call, const char *transport, bool write, const char *offer,
+                  uint64_t deadline_ns, const struct tarn_stop *stop, redisReply **reply_p, int *fds,
+                  uint32_t *nfds)
 {
-    const char *argv[] = {"ATTACH", transport, write ? "w" : "r"};
+    const char *argv[] = {"ATTACH", transport, write ? "w" : "r", offer};
     redisReply *reply;
     char who[352];
-    int rc = tarn_call_send(call, 3, argv, NULL, deadline_ns);
+    int rc = tarn_call_send(call, *offer ? 4 : 3, argv, NULL, deadline_ns);
 
     if (rc == 0)
         rc = tarn_call_reply(call, deadline_ns, stop, &reply);
     if (rc != 0)
         return rc;
     *nfds = (uint32_t)tarn_resp_take_fds(call->resp, fds, TARN_RESP_FDS_MAX);
-    if (reply->type != REDIS_REPLY_ARRAY || reply->elements < 1 || !reply->element[0]->str)
-        rc = tarn_fail(TARN_E_PROTOCOL, "%s: ATTACH %s: not an answer: is it of another version?",
-                       tarn_remote_text(call->remote, who), transport);
-    else
-        snprintf(text, text_bytes, "%s", reply->element[0]->str);
+    if (reply->type == REDIS_REPLY_ARRAY && reply->elements >= 1 && reply->element[0]->str) {
+        *reply_p = reply;
+        return 0;
+    }
     freeReplyObject(reply);
-    return rc;
+    return tarn_fail(TARN_E_PROTOCOL, "%s: ATTACH %s: not an answer: is it of another version?",
+                     tarn_remote_text(call->remote, who), transport);
 }
 
 static int connect_link(struct tarn_remote *r, int t, struct tarn_peer *peer, struct tarn_linked *l)
@@ -91,25 +122,32 @@ static int open_on(struct tarn_call *call, int t, bool write, uint64_t deadline_
     struct tarn_remote *r = call->remote;
     const struct tarn_transport_ops *ops = r->client->transports[t];
     int fds[TARN_RESP_FDS_MAX];
-    uint32_t nfds = 0;
-    char text[1024], who[352];
-    int rc = attach(call, ops->name, write, deadline_ns, stop, text, sizeof text, fds, &nfds);
+    char offer[TARN_OFFER_TEXT], who[352];
+    redisReply *answer = NULL;
+    struct tarn_peer peer = {.log = &r->client->log,
+                             .node = r->key.id,
+                             .session = r->client->session,
+                             .local = r->client->locals[t],
+                             .write = write,
+                             .fds = fds,
+                             .deadline_ns = deadline_ns};
 
     pthread_mutex_lock(&r->lock);
-    uint64_t tick_base_ns = r->tick_base_ns;
+    peer.tick_base_ns = r->tick_base_ns;
     pthread_mutex_unlock(&r->lock);
+    l->link = NULL;
+    l->write = write;
+    int rc = ops->offer(&peer, offer, &l->link);
+    if (rc == 0)
+        rc = attach(call, ops->name, write, offer, deadline_ns, stop, &answer, fds, &peer.nfds);
     if (rc == 0) {
-        struct tarn_peer peer = {.log = &r->client->log,
-                                 .node = r->key.id,
-                                 .session = r->client->session,
-                                 .text = text,
-                                 .fds = fds,
-                                 .nfds = nfds,
-                                 .tick_base_ns = tick_base_ns,
-                                 .deadline_ns = deadline_ns};
+        peer.text = answer->element[0]->str;
         rc = connect_link(r, t, &peer, l);
+        freeReplyObject(answer);
+    } else if (l->link) {
+        ops->close(l->link);
     }
-    for (uint32_t i = 0; i < nfds; i++)
+    for (uint32_t i = 0; i < peer.nfds; i++)
         if (fds[i] >= 0)
             close(fds[i]);
     if (rc == 0 && write && !l->ops->writable(l->link)) {
@@ -260,7 +298,7 @@ void tarn_link_give(struct tarn_remote *r, int t, bool write, struct tarn_linked
     }
     pthread_mutex_unlock(&r->lock);
     if (!keep)
-        tarn_link_close(l);
+        tarn_link_close(r, l);
 }
 
 void tarn_link_flush(struct tarn_remote *r, int t, bool write)
@@ -274,7 +312,7 @@ void tarn_link_flush(struct tarn_remote *r, int t, bool write)
     pthread_mutex_unlock(&r->lock);
     while (l) {
         struct tarn_linked *next = l->next;
-        tarn_link_close(l);
+        tarn_link_close(r, l);
         l = next;
     }
 }

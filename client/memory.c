@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Registered memory. Shared memory and TCP need no registration, so for host memory this only keeps
- * the promise that a range in use cannot be deregistered.
+ * Registered memory. Every transport of the client is told (shared memory and TCP need no registration), and
+ * a range in use cannot be deregistered.
  */
 #include "client/client.h"
 
@@ -29,6 +29,15 @@ int tarn_register(struct tarn_client *c, void *addr, uint64_t bytes, uint32_t ki
     if (!mr)
         return tarn_fail(TARN_E_NO_MEMORY, "register: out of memory");
     *mr = (struct tarn_mr){addr, bytes};
+    for (int t = 0; t < c->ntransports; t++) {
+        rc = c->transports[t]->map(c->locals[t], addr, bytes);
+        if (rc == 0)
+            continue;
+        while (t-- > 0)
+            c->transports[t]->unmap(c->locals[t], addr, bytes);
+        free(mr);
+        return rc;
+    }
     *mr_p = mr;
     return 0;
 }
@@ -44,6 +53,11 @@ int tarn_deregister(struct tarn_client *c, struct tarn_mr *mr)
     if (tarn_ops_use(c, mr->addr, mr->bytes))
         return tarn_fail(TARN_E_BUSY,
                          "deregister: an operation in flight uses the range: drain or cancel it first");
+    for (int t = 0; t < c->ntransports; t++) {
+        rc = c->transports[t]->unmap(c->locals[t], mr->addr, mr->bytes);
+        if (rc != 0)
+            return rc;
+    }
     free(mr);
     return 0;
 }

@@ -303,7 +303,7 @@ static void retire_side(struct tarn_side *s)
     while (s->idle) {
         struct tarn_linked *l = s->idle;
         s->idle = l->next;
-        tarn_link_close(l);
+        tarn_link_free(l);
     }
     s->nidle = 0;
 }
@@ -347,7 +347,7 @@ static bool reap_side(struct tarn_side *s)
             continue;
         }
         *at = l->next;
-        tarn_link_close(l);
+        tarn_link_free(l);
     }
     return s->retired == NULL;
 }
@@ -380,7 +380,7 @@ void tarn_remote_free(struct tarn_remote *r)
         for (int w = 0; w < 2; w++)
             for (struct tarn_linked *l = r->sides[t][w].retired, *next; l; l = next) {
                 next = l->next;
-                tarn_link_close(l); /* views that were not released go with it */
+                tarn_link_free(l); /* views that were not released go with it */
             }
     if (r->watch) {
         say_goodbye(r->watch); /* nothing is mapped any more */

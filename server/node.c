@@ -72,6 +72,7 @@ static int start_transports(struct tarn_node *n, const char *host)
         .host = host,
         .port = (uint16_t)n->config->data_port,
         .io_threads = (uint32_t)n->config->io_threads,
+        .rdma_devices = n->config->rdma_devices,
         .epoch = n->epoch,
         .guard = tarn_store_guard(n->store),
     };

@@ -63,6 +63,9 @@ static const struct tarn_option options[] = {
     TEXT_OPTION(
         "transports", transports, NULL, "LIST",
         "Transports to offer, parted by commas, best first. Without it all that work on this machine."),
+    TEXT_OPTION("rdma-devices", rdma_devices, NULL, "LIST",
+                "Devices of the rdma transport, parted by commas: NAME[:PORT][@GID INDEX]. Without it all "
+                "that have an active port."),
     INT_OPTION("io-threads", io_threads, "2", 1, 64, "N", "Threads of the tcp transport."),
     INT_OPTION("evict-high", evict_high, "95", 1, 100, "PERCENT",
                "Fill of a pool at which least recently used objects begin to be evicted in the background."),

@@ -297,7 +297,7 @@ static int check_attach(const struct tarn_session *s, const struct tarn_transpor
 }
 
 int tarn_session_attach(struct tarn_session *s, const char *transport, bool write, bool local,
-                        struct tarn_attach *a)
+                        const char *offer, struct tarn_attach *a)
 {
     struct tarn_node *n = s->all->node;
     int at = find_transport(n, transport);
@@ -310,13 +310,25 @@ int tarn_session_attach(struct tarn_session *s, const char *transport, bool writ
         drop_page(s);
     if (rc)
         return rc;
-    *a = (struct tarn_attach){.session = s->id, .write = write, .local = local, .hazard_fd = s->hazard_fd};
+    *a = (struct tarn_attach){
+        .session = s->id, .write = write, .local = local, .hazard_fd = s->hazard_fd, .offer = offer};
     rc = ops->attach(n->transports[at].server, a);
     if (rc)
         return rc;
     s->quit = false;
     s->attached |= 1u << at;
     s->writer |= write && (ops->caps & TARN_CAP_SAME_HOST) && (ops->caps & TARN_CAP_ONE_SIDED);
+    return 0;
+}
+
+int tarn_session_detach_link(struct tarn_session *s, const char *transport, uint64_t link)
+{
+    struct tarn_node *n = s->all->node;
+    int at = find_transport(n, transport);
+    if (at < 0)
+        return tarn_fail(TARN_E_NOT_REACHABLE, "DETACH %s: node %s does not offer that transport", transport,
+                         n->id);
+    n->transports[at].ops->detach_link(n->transports[at].server, s->id, link);
     return 0;
 }
 

@@ -62,7 +62,9 @@ void tarn_session_quit(struct tarn_session *s);
 
 /* ATTACH; `local` says that descriptors can be passed. Fills text and descriptors of *a. */
 int tarn_session_attach(struct tarn_session *s, const char *transport, bool write, bool local,
-                        struct tarn_attach *a);
+                        const char *offer, struct tarn_attach *a);
+/* DETACH. */
+int tarn_session_detach_link(struct tarn_session *s, const char *transport, uint64_t link);
 /* To be called after reservations came or went: keeps reserving_since_ns. */
 void tarn_session_reservations_changed(struct tarn_session *s);
 

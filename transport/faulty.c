@@ -279,6 +279,11 @@ static int new_link(struct tarn_faulty *f, const struct rule *rule, struct tarn_
     return 0;
 }
 
+static uint64_t faulty_link_id(const struct tarn_link *l)
+{
+    return l->rule->of->link_id(l->real);
+}
+
 static struct rule *rule_of(struct tarn_faulty *f, const struct tarn_transport_ops *ops)
 {
     for (uint32_t i = 0; i < f->nrules; i++)
@@ -296,12 +301,16 @@ int tarn_faulty_connect(struct tarn_faulty *f, const struct tarn_transport_ops *
         *ops_p = ops;
         return ops->connect(p, l_p);
     }
-    if (happens(f, rule->refuse))
-        return tarn_fail(TARN_E_NODE_DOWN, "node %s: %s: injected fault: refuse", p->node, ops->name);
     struct tarn_link *l = NULL;
-    int r = new_link(f, rule, &l);
-    if (r)
+    int r = happens(f, rule->refuse)
+                ? tarn_fail(TARN_E_NODE_DOWN, "node %s: %s: injected fault: refuse", p->node, ops->name)
+                : new_link(f, rule, &l);
+    if (r) {
+        if (*l_p) /* offered */
+            ops->close(*l_p);
         return r;
+    }
+    l->real = *l_p;
     r = ops->connect(p, &l->real);
     if (r) {
         free_link(l);
@@ -367,9 +376,16 @@ static int add_rule(struct tarn_faulty *f, const struct tarn_transport_ops *of, 
         .serve = of->serve,
         .describe = of->describe,
         .attach = of->attach,
+        .detach_link = of->detach_link,
         .detach = of->detach,
         .stop = of->stop,
+        .local_open = of->local_open,
+        .local_close = of->local_close,
+        .map = of->map,
+        .unmap = of->unmap,
+        .offer = of->offer,
         .connect = of->connect,
+        .link_id = faulty_link_id,
         .writable = faulty_writable,
         .get = faulty_get,
         .put = faulty_put,

@@ -6,10 +6,12 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "transport/rdma.h"
 #include "transport/shm.h"
 #include "transport/tcp.h"
 
-const struct tarn_transport_ops *const tarn_transport_list[] = {&tarn_shm_ops, &tarn_tcp_ops, NULL};
+const struct tarn_transport_ops *const tarn_transport_list[] = {&tarn_shm_ops, &tarn_rdma_ops, &tarn_tcp_ops,
+                                                               NULL};
 
 enum { TRANSPORTS = sizeof(tarn_transport_list) / sizeof(tarn_transport_list[0]) - 1 };
 
@@ -41,7 +43,7 @@ static int unknown(const char *name, size_t bytes)
     if (near)
         return tarn_fail(TARN_E_CONFIG, "transport \"%s\": there is none of this name; did you mean \"%s\"?",
                          word, near);
-    return tarn_fail(TARN_E_CONFIG, "transport \"%s\": there is none of this name; name one of shm, tcp",
+    return tarn_fail(TARN_E_CONFIG, "transport \"%s\": there is none of this name; name one of shm, rdma, tcp",
                      word);
 }
 

@@ -7,6 +7,43 @@
 #include "base/clock.h"
 #include "base/error.h"
 
+int tarn_no_local_open(const char *devices, struct tarn_local **local_p)
+{
+    (void)devices;
+    *local_p = NULL;
+    return 0;
+}
+
+void tarn_no_local_close(struct tarn_local *local)
+{
+    (void)local;
+}
+
+int tarn_no_map(struct tarn_local *local, void *addr, uint64_t bytes)
+{
+    (void)local, (void)addr, (void)bytes;
+    return 0;
+}
+
+int tarn_no_offer(const struct tarn_peer *p, char text[TARN_OFFER_TEXT], struct tarn_link **l_p)
+{
+    (void)p;
+    text[0] = '\0';
+    *l_p = NULL;
+    return 0;
+}
+
+uint64_t tarn_no_link_id(const struct tarn_link *l)
+{
+    (void)l;
+    return 0;
+}
+
+void tarn_no_detach_link(struct tarn_server *s, uint64_t session, uint64_t link)
+{
+    (void)s, (void)session, (void)link;
+}
+
 int tarn_no_view(struct tarn_link *l, uint32_t pool, uint32_t slot, uint64_t gen, uint64_t offset,
                  uint64_t bytes, const void **addr_p, uint32_t *hazard_p)
 {

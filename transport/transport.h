@@ -46,6 +46,7 @@ enum {
     TARN_CAP_VIEW = 1 << 2,      /* offers view() */
     TARN_CAP_ONE_SIDED = 1 << 3, /* the node's CPU takes no part: a written extent may only be reused
                                     when the writer is known to be gone */
+    TARN_CAP_UNCHECKED = 1 << 4, /* put() relies on the reservation; it does not look at gen first */
 };
 
 /* --- slots -------------------------------------------------------------------------------------- */
@@ -101,6 +102,7 @@ struct tarn_serve {
     const char *host;       /* address to bind to and to publish: "127.0.0.1" */
     uint16_t port;          /* of two-sided transports' data connections; 0: a free one */
     uint32_t io_threads;    /* at least 1 */
+    const char *rdma_devices; /* "mlx5_0,mlx5_1"; NULL: all */
     uint64_t epoch;
     const struct tarn_pool_memory *pools;
     uint32_t npools;
@@ -120,14 +122,18 @@ struct tarn_hazard_page {
     _Atomic uint64_t entry[TARN_HAZARDS];
 };
 
+#define TARN_ATTACH_TEXT 32768 /* remote keys of a large pool take kilobytes */
+#define TARN_OFFER_TEXT 2048
+
 /* One ATTACH of a session to a transport, answered by the node half on the control thread. */
 struct tarn_attach {
     uint64_t session;
     bool write;         /* the session wants write access, too */
     bool local;         /* came over the Unix socket: descriptors can be passed */
     int hazard_fd;      /* the session's hazard page; -1 when there is none */
+    const char *offer;  /* what the client half's offer() wrote; "" for none */
     /* out */
-    char text[512]; /* one line for the client half, e.g. "v1 127.0.0.1:7701 <token>" */
+    char text[TARN_ATTACH_TEXT]; /* one line for the client half, e.g. "v1 127.0.0.1:7701 <token>" */
     int fds[56];        /* for SCM_RIGHTS; closed by the server after sending when close_fds[i] */
     bool close_fds[56];
     uint32_t nfds;
@@ -140,6 +146,8 @@ struct tarn_peer {
     const struct tarn_logger *log;
     const char *node;   /* for messages */
     uint64_t session;
+    struct tarn_local *local; /* of the transport in this client; NULL where it has none */
+    bool write;         /* what was asked for at ATTACH */
     const char *text;   /* the ATTACH answer */
     int *fds;           /* received descriptors; the link takes those it sets to -1 */
     uint32_t nfds;
@@ -148,6 +156,12 @@ struct tarn_peer {
 };
 
 struct tarn_link; /* a client half; connection, mapping or queue pairs to one node */
+
+/*
+ * What a client has of a transport beyond links: devices, and the memory it has registered with them.
+ * Any thread; registering may block. It outlives its links.
+ */
+struct tarn_local;
 
 /* One guarded range to move. Owned by the caller and kept until it is done. */
 struct tarn_work {
@@ -181,14 +195,29 @@ struct tarn_transport_ops {
     int (*serve)(const struct tarn_serve *s, struct tarn_server **s_p);
     void (*describe)(const struct tarn_server *s, uint32_t pool, char *text, size_t text_bytes);
     int (*attach)(struct tarn_server *s, struct tarn_attach *a);
+    /* One link of the session is closed, `link` being its link_id(): what it held is given back, and nothing
+     * more is written through it. */
+    void (*detach_link)(struct tarn_server *s, uint64_t session, uint64_t link);
     /* The session is gone. What a two-sided transport still receives for it lies under a write pin and
      * is refused once the store has taken the reservations back, so an extent is not reused under it.
-     * A one-sided transport cannot stop a living writer: the server waits until the process is gone. */
+     * A one-sided transport on the same host cannot stop a living writer: the server waits until the process
+     * is gone. One to other hosts cuts it off before this returns. */
     void (*detach)(struct tarn_server *s, uint64_t session);
     void (*stop)(struct tarn_server *s);
 
     /* Client half. */
+    int (*local_open)(const char *devices, struct tarn_local **local_p);
+    void (*local_close)(struct tarn_local *local);
+    /* Memory that works will use often; moving other memory works, too, but slower. BUSY from unregister: works
+     * in flight use it. */
+    int (*map)(struct tarn_local *local, void *addr, uint64_t bytes);
+    int (*unmap)(struct tarn_local *local, void *addr, uint64_t bytes);
+    /* What the node needs to know before it can answer ATTACH; connect() takes *l_p on and, when it fails,
+     * frees it. */
+    int (*offer)(const struct tarn_peer *p, char text[TARN_OFFER_TEXT], struct tarn_link **l_p);
     int (*connect)(const struct tarn_peer *p, struct tarn_link **l_p);
+    /* What to name at DETACH once the link is closed; 0: the node notices by itself. */
+    uint64_t (*link_id)(const struct tarn_link *l);
     /* May puts be posted? If not, put() fails with NOT_REACHABLE: ATTACH with write and connect a link from
      * that answer; it does all that this one does, and puts. Views of this one need it to stay open. */
     bool (*writable)(const struct tarn_link *l);
@@ -229,6 +258,12 @@ int tarn_transport_select(const char *names, const struct tarn_transport_ops **o
 int tarn_transport_named(const char *name, size_t bytes, const struct tarn_transport_ops **ops_p);
 
 /* A slot that a transport does not have is filled with these by the tables themselves (transport.c). */
+int tarn_no_local_open(const char *devices, struct tarn_local **local_p);
+void tarn_no_local_close(struct tarn_local *local);
+int tarn_no_map(struct tarn_local *local, void *addr, uint64_t bytes);
+int tarn_no_offer(const struct tarn_peer *p, char text[TARN_OFFER_TEXT], struct tarn_link **l_p);
+uint64_t tarn_no_link_id(const struct tarn_link *l);
+void tarn_no_detach_link(struct tarn_server *s, uint64_t session, uint64_t link);
 int tarn_no_view(struct tarn_link *l, uint32_t pool, uint32_t slot, uint64_t gen, uint64_t offset,
                  uint64_t bytes, const void **addr_p, uint32_t *hazard_p);
 void tarn_no_unview(struct tarn_link *l, uint32_t hazard);

@@ -46,6 +46,7 @@ struct fake_node {
     struct fake_shared *shared;
     struct tarn_hazard_page *hazards;
     int hazard_fd;
+    struct tarn_local *local;   /* the client's */
     struct tarn_server *server; /* in this process */
     pid_t pid;                  /* or in that one */
     int control;
@@ -146,6 +147,7 @@ static inline void fake_serve(struct fake_node *n)
 struct fake_command {
     char what; /* 'r', 'w': attach; 'd': detach; 'q': quit */
     uint64_t session;
+    char offer[TARN_OFFER_TEXT];
 };
 
 static inline void fake_send_fds(int to, const char *text, const int *fds, uint32_t nfds)
@@ -200,7 +202,7 @@ static inline void fake_child(struct fake_node *n, int control)
     fake_serve(n);
     struct fake_command c;
     while (recv(control, &c, sizeof(c), 0) == sizeof(c) && c.what != 'q') {
-        struct tarn_attach a = {.session = c.session, .write = c.what == 'w'};
+        struct tarn_attach a = {.session = c.session, .write = c.what == 'w', .offer = c.offer};
         if (c.what == 'd')
             n->ops->detach(n->server, c.session);
         else if (fake_attach_here(n, &a))
@@ -248,6 +250,8 @@ static inline struct fake_node *fake_start(const char *transport, bool forked, r
         fake_fork(n);
     else
         fake_serve(n);
+    if (n->ops->local_open(NULL, &n->local))
+        fail_msg("local: %s", tarn_last_error());
     return n;
 }
 
@@ -271,6 +275,7 @@ static inline void fake_stop(struct fake_node *n)
         assert_int_equal(waitpid(n->pid, &status, 0), n->pid);
         close(n->control);
     }
+    n->ops->local_close(n->local);
     munmap(n->pool.base, n->pool.bytes);
     munmap(n->pool.gen, SLOTS * sizeof(uint64_t));
     munmap(n->pool.touch, SLOTS * sizeof(uint32_t));
@@ -287,14 +292,16 @@ static inline void fake_stop(struct fake_node *n)
 /* --- the client's side of attaching ------------------------------------------------------------- */
 
 /* ATTACH: text and descriptors of our own, as they would have come over the Unix socket. */
-static inline uint32_t fake_attach(struct fake_node *n, uint64_t session, bool write, char *text, int *fds)
+static inline uint32_t fake_attach(struct fake_node *n, uint64_t session, bool write, const char *offer,
+                                   char text[TARN_ATTACH_TEXT], int *fds)
 {
     if (n->pid) {
-        struct fake_command c = {write ? 'w' : 'r', session};
+        struct fake_command c = {.what = write ? 'w' : 'r', .session = session};
+        snprintf(c.offer, sizeof(c.offer), "%s", offer);
         assert_true(send(n->control, &c, sizeof(c), 0) == sizeof(c));
-        return fake_receive_fds(n->control, text, 512, fds);
+        return fake_receive_fds(n->control, text, TARN_ATTACH_TEXT, fds);
     }
-    struct tarn_attach a = {.session = session, .write = write};
+    struct tarn_attach a = {.session = session, .write = write, .offer = offer};
     if (fake_attach_here(n, &a))
         fail_msg("attach: %s", tarn_last_error());
     memcpy(text, a.text, sizeof(a.text));
@@ -313,7 +320,7 @@ static inline void fake_detach(struct fake_node *n, uint64_t session)
     }
     char text[512];
     int fds[56];
-    struct fake_command c = {'d', session};
+    struct fake_command c = {.what = 'd', .session = session};
     assert_true(send(n->control, &c, sizeof(c), 0) == sizeof(c));
     fake_receive_fds(n->control, text, sizeof(text), fds);
 }
@@ -333,15 +340,37 @@ static inline struct tarn_peer fake_peer(const char *text, int *fds, uint32_t nf
 
 static inline struct tarn_link *fake_link(struct fake_node *n, bool write)
 {
-    char text[512];
+    char text[TARN_ATTACH_TEXT], offer[TARN_OFFER_TEXT];
     int fds[56];
     struct tarn_link *l = NULL;
-    struct tarn_peer p = fake_peer(text, fds, fake_attach(n, SESSION, write, text, fds));
+    struct tarn_peer p = fake_peer(text, fds, 0);
+    p.local = n->local;
+    p.write = write;
+    if (n->ops->offer(&p, offer, &l))
+        fail_msg("offer: %s", tarn_last_error());
+    p.nfds = fake_attach(n, SESSION, write, offer, text, fds);
     if (n->ops->connect(&p, &l))
         fail_msg("connect: %s", tarn_last_error());
     for (uint32_t i = 0; i < p.nfds; i++)
         assert_int_equal(fds[i], -1);
     return l;
+}
+
+/* Offers, attaches, and connects with the text given in place of the node's; what connect() says. */
+static inline int fake_connect_with(struct fake_node *n, const char *answer, struct tarn_link **l_p)
+{
+    char text[TARN_ATTACH_TEXT], offer[TARN_OFFER_TEXT];
+    int fds[56];
+    struct tarn_peer p = fake_peer(answer, fds, 0);
+    p.local = n->local;
+    *l_p = NULL;
+    if (n->ops->offer(&p, offer, l_p))
+        fail_msg("offer: %s", tarn_last_error());
+    p.nfds = fake_attach(n, SESSION, false, offer, text, fds);
+    int r = n->ops->connect(&p, l_p);
+    for (uint32_t i = 0; i < p.nfds; i++)
+        close(fds[i]); /* the caller's still */
+    return r;
 }
 
 /* --- works -------------------------------------------------------------------------------------- */

@@ -13,10 +13,10 @@ struct faulty_link {
 static struct faulty_link begin(const char *transport, const char *text)
 {
     struct faulty_link k = {.n = fake_start(transport, false, 0)};
-    char answer[512];
+    char answer[TARN_ATTACH_TEXT];
     int fds[56];
     assert_int_equal(tarn_faulty_new(text, &k.f), 0);
-    struct tarn_peer p = fake_peer(answer, fds, fake_attach(k.n, SESSION, true, answer, fds));
+    struct tarn_peer p = fake_peer(answer, fds, fake_attach(k.n, SESSION, true, "", answer, fds));
     k.r = tarn_faulty_connect(k.f, k.n->ops, &p, &k.l, &k.ops);
     for (uint32_t i = 0; i < p.nfds && k.r; i++)
         close(fds[i]);
@@ -188,10 +188,10 @@ static void a_node_that_dies_ends_delayed_works(void **state)
     struct tarn_faulty *f;
     const struct tarn_transport_ops *ops;
     struct tarn_link *l;
-    char answer[512], out[10];
+    char answer[TARN_ATTACH_TEXT], out[10];
     int fds[56];
     assert_int_equal(tarn_faulty_new("tcp:drop=0.5;seed=3", &f), 0);
-    struct tarn_peer p = fake_peer(answer, fds, fake_attach(n, SESSION, false, answer, fds));
+    struct tarn_peer p = fake_peer(answer, fds, fake_attach(n, SESSION, false, "", answer, fds));
     assert_int_equal(tarn_faulty_connect(f, n->ops, &p, &l, &ops), 0);
     fake_kill(n);
     struct tarn_piece piece = {out, sizeof(out), 0, 0};

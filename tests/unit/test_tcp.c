@@ -29,10 +29,10 @@ struct client {
 static struct client attach(struct fake_node *n, uint64_t session)
 {
     struct client c = {.address.sin_family = AF_INET};
-    char text[512], host[64];
+    char text[TARN_ATTACH_TEXT], host[64];
     int fds[56];
     unsigned port;
-    assert_int_equal(fake_attach(n, session, false, text, fds), 0);
+    assert_int_equal(fake_attach(n, session, false, "", text, fds), 0);
     assert_int_equal(sscanf(text, "v1 %63[^:]:%u %32s", host, &port, c.token), 3);
     assert_int_equal(inet_pton(AF_INET, host, &c.address.sin_addr), 1);
     c.address.sin_port = htons((uint16_t)port);
@@ -132,7 +132,7 @@ static void a_wrong_token_is_refused(void **state)
     assert_int_equal(answer(fd), 1);
     close(fd);
 
-    char text[512];
+    char text[TARN_ATTACH_TEXT];
     snprintf(text, sizeof(text), "v1 127.0.0.1:%u 00000000000000000000000000000000",
              ntohs(c.address.sin_port));
     struct tarn_link *l = NULL;
@@ -177,7 +177,7 @@ static void a_node_of_another_version_is_named(void **state)
         send(fd, &f, sizeof(f), MSG_NOSIGNAL);
         _exit(0);
     }
-    char text[512];
+    char text[TARN_ATTACH_TEXT];
     snprintf(text, sizeof(text), "v1 127.0.0.1:%u 00000000000000000000000000000000", ntohs(a.sin_port));
     struct tarn_link *l = NULL;
     struct tarn_peer p = fake_peer(text, NULL, 0);
@@ -195,7 +195,7 @@ static void a_node_that_is_silent_times_out(void **state)
     assert_int_equal(bind(listener, (struct sockaddr *)&a, bytes), 0);
     assert_int_equal(listen(listener, 1), 0);
     assert_int_equal(getsockname(listener, (struct sockaddr *)&a, &bytes), 0);
-    char text[512];
+    char text[TARN_ATTACH_TEXT];
     snprintf(text, sizeof(text), "v1 127.0.0.1:%u 00000000000000000000000000000000", ntohs(a.sin_port));
     struct tarn_link *l = NULL;
     struct tarn_peer p = fake_peer(text, NULL, 0);

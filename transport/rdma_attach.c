@@ -1,0 +1,136 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* RDMA, client half: reads the node's answer to ATTACH. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "transport/rdma_link.h"
+
+#define POOLS_MAX 64
+#define SLICES_MAX 65536
+
+struct words {
+    const char *at;
+    bool failed;
+};
+
+/* The next word; "" at the end. */
+static const char *word(struct words *w, size_t *bytes)
+{
+    const char *start = w->at + strspn(w->at, " ");
+    *bytes = strcspn(start, " ");
+    w->at = start + *bytes;
+    return start;
+}
+
+static uint64_t number(struct words *w, int base, uint64_t max)
+{
+    size_t bytes;
+    uint64_t v = 0;
+    const char *text = word(w, &bytes);
+    if (bytes == 0 || tarn_u64_parse(text, bytes, base, max, &v))
+        w->failed = true;
+    return w->failed ? 0 : v;
+}
+
+static int malformed(const struct tarn_link *l)
+{
+    return tarn_fail(TARN_E_PROTOCOL, "node %s: rdma: malformed ATTACH answer", l->node);
+}
+
+/* --- pools -------------------------------------------------------------------------------------- */
+
+static int read_keys(const struct tarn_link *l, struct words *w, uint32_t nslices, struct tarn_pool_keys *k)
+{
+    k->gen = (uint32_t)number(w, 16, UINT32_MAX);
+    k->touch = (uint32_t)number(w, 16, UINT32_MAX);
+    k->slices = calloc(nslices, sizeof *k->slices);
+    if (!k->slices)
+        return tarn_fail(TARN_E_NO_MEMORY, "node %s: rdma: out of memory", l->node);
+    for (uint32_t i = 0; i < nslices; i++)
+        k->slices[i] = (uint32_t)number(w, 16, UINT32_MAX);
+    return 0;
+}
+
+static int read_pool(struct tarn_link *l, struct words *w)
+{
+    uint64_t index = number(w, 10, l->npools - 1);
+    struct tarn_remote_memory *m = &l->pools[index];
+    if (w->failed || m->nslots)
+        return malformed(l);
+    m->bytes = number(w, 10, UINT64_MAX / 2);
+    m->nslots = (uint32_t)number(w, 10, UINT32_MAX);
+    m->slice_bytes = number(w, 10, UINT64_MAX / 2);
+    m->arena = number(w, 16, UINT64_MAX);
+    m->gen = number(w, 16, UINT64_MAX);
+    m->touch = number(w, 16, UINT64_MAX);
+    if (w->failed || m->slice_bytes == 0 || m->bytes / m->slice_bytes >= SLICES_MAX)
+        return malformed(l);
+    uint32_t nslices = (uint32_t)((m->bytes + m->slice_bytes - 1) / m->slice_bytes);
+    int rc = 0;
+    for (uint32_t k = 0; !rc && k < l->nlanes; k++)
+        if (l->lanes[k].joined)
+            rc = read_keys(l, w, nslices, &l->lanes[k].pools[index]);
+    return rc ? rc : w->failed ? malformed(l) : 0;
+}
+
+static int read_pools(struct tarn_link *l, struct words *w)
+{
+    uint32_t n = (uint32_t)number(w, 10, POOLS_MAX);
+    int rc = 0;
+    if (w->failed || n == 0)
+        return malformed(l);
+    l->pools = calloc(n, sizeof *l->pools);
+    if (!l->pools)
+        return tarn_fail(TARN_E_NO_MEMORY, "node %s: rdma: out of memory", l->node);
+    for (uint32_t k = 0; k < l->nlanes; k++) {
+        l->lanes[k].pools = calloc(n, sizeof *l->lanes[k].pools);
+        if (!l->lanes[k].pools)
+            return tarn_fail(TARN_E_NO_MEMORY, "node %s: rdma: out of memory", l->node);
+    }
+    l->npools = n;
+    for (uint32_t i = 0; !rc && i < n; i++)
+        rc = read_pool(l, w);
+    return rc;
+}
+
+/* --- lanes -------------------------------------------------------------------------------------- */
+
+static int join_lane(struct tarn_link *l, struct tarn_lane *n, const char *text, size_t bytes)
+{
+    struct tarn_endpoint peer;
+    if (bytes == 1 && *text == '-')
+        return 0;
+    int rc = tarn_endpoint_parse(text, bytes, &peer);
+    if (!rc)
+        rc = tarn_qp_join(n->rail, n->qp, &n->own, &peer);
+    n->joined = rc == 0;
+    (void)l;
+    return rc;
+}
+
+int tarn_rdma_join(struct tarn_link *l, const char *text)
+{
+    struct words w = {.at = text};
+    size_t bytes;
+    const char *version = word(&w, &bytes);
+    uint32_t joined = 0;
+    int rc = 0;
+    if (bytes != 2 || memcmp(version, "v1", 2) != 0)
+        return tarn_fail(TARN_E_VERSION,
+                         "node %s: rdma: ATTACH answer \"%.20s\" where v1 was expected: run the same "
+                         "version of tarn on both sides",
+                         l->node, version);
+    l->id = number(&w, 16, UINT64_MAX);
+    if (number(&w, 10, TARN_RAILS_MAX) != l->nlanes || w.failed)
+        return malformed(l);
+    for (uint32_t k = 0; !rc && k < l->nlanes; k++) {
+        const char *end = word(&w, &bytes);
+        rc = join_lane(l, &l->lanes[k], end, bytes);
+        joined += l->lanes[k].joined;
+    }
+    if (!rc && joined == 0)
+        return malformed(l);
+    return rc ? rc : read_pools(l, &w);
+}

@@ -1,0 +1,130 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * RDMA, client half: a link is one queue pair on each rail that reaches the node.
+ *
+ * A work becomes a *job*, cut into one *strip* for each rail that takes part: a contiguous part of the
+ * object. A strip of a get is READs of its bytes, then one READ of gen[slot] with IBV_SEND_FENCE, which
+ * starts when all the READs before it have arrived: if it shows the generation asked for, nobody had been
+ * given the extent while the strip was read. A strip of a put is WRITEs.
+ *
+ * Each rail (*lane*) has its strips in a ring and posts them in order:
+ *
+ *   done ... | head: posted, not yet completed | next: being posted | ... tail
+ *
+ * A rail that fails is set aside for a while, and links made in that time do without it. Its gets go on over
+ * the other rails. Its puts end with the link: whether they may be repeated is for the caller to say, once
+ * the node has destroyed the queue pairs they were posted on. A link that misses a rail ends when the rail
+ * should be back and nothing is in flight, so that the next one has it again.
+ *
+ * Only the last work request of a strip asks for a completion (and one now and then within long strips);
+ * it stands for all before it, since a queue pair completes in order.
+ *
+ *   rdma_link.c   jobs: memory, strips, how they end; the transport's table
+ *   rdma_lane.c   one rail: posting, completions
+ */
+#ifndef TARN_TRANSPORT_RDMA_LINK_H
+#define TARN_TRANSPORT_RDMA_LINK_H
+
+#include "transport/rdma.h"
+#include "transport/rdma_memory.h"
+
+#define TARN_JOBS 128 /* works in flight on a link */
+
+struct tarn_job {
+    struct tarn_work *work; /* NULL: free */
+    bool put;
+    uint32_t strips; /* not ended yet */
+    int status;
+    const struct tarn_piece *pieces;
+    uint32_t npieces;
+    struct tarn_piece bounce; /* in place of the caller's pieces, when it has an address */
+    struct tarn_cover cover;
+    struct tarn_job *next; /* of the free ones */
+};
+
+struct tarn_strip {
+    struct tarn_job *job;
+    uint64_t offset, bytes; /* within the object's range */
+    uint64_t posted;        /* bytes that work requests have been made for */
+    uint64_t queued_ns;
+    struct tarn_cursor cursor;
+};
+
+/* A pool as one rail reaches it. */
+struct tarn_pool_keys {
+    uint32_t gen, touch;
+    uint32_t *slices;
+};
+
+struct tarn_lane {
+    struct tarn_link *link;
+    uint32_t index; /* of the client's rail */
+    const struct tarn_rail *rail;
+    struct ibv_qp *qp;
+    struct ibv_cq *cq;
+    struct ibv_comp_channel *channel;
+    struct tarn_endpoint own;
+    bool joined, armed;
+    struct tarn_pool_keys *pools; /* as many as the link's */
+    struct tarn_strip *ring;
+    uint32_t ring_size;
+    uint64_t head, next, tail; /* counters */
+    uint32_t depth, room;      /* work requests the send queue takes, and takes now */
+    uint32_t silent;           /* posted since the last one that completes */
+    uint64_t queued;           /* bytes of strips not ended */
+    double bytes_ns;           /* measured speed, smoothed; 0: not known yet */
+    _Atomic uint64_t *landing; /* gen of the strip at [counter % ring_size] */
+    struct ibv_mr *landing_mr;
+};
+
+struct tarn_remote_memory {
+    uint64_t bytes, slice_bytes;
+    uint64_t arena, gen, touch; /* addresses there */
+    uint32_t nslots;            /* 0: no such pool */
+};
+
+struct tarn_link {
+    char node[64];
+    uint64_t id;
+    struct tarn_local *local;
+    uint64_t tick_base_ns;
+    bool writable, broken;
+    uint64_t whole_ns; /* when a rail that is missing should be back; 0: none is missing */
+    int epoll_fd;      /* the lanes' channels */
+    uint32_t nlanes, npools;
+    struct tarn_lane lanes[TARN_RAILS_MAX];
+    struct tarn_remote_memory *pools;
+    struct tarn_job *jobs, *free_jobs;
+    uint32_t busy; /* jobs in flight */
+    struct tarn_region *bounce;
+    uint64_t bounces;  /* bit i: chunk i is free */
+    uint32_t *tick;    /* what touches write; in the bounce region */
+    uint64_t usual_ns; /* how long a lone work takes, smoothed */
+};
+
+/* rdma_lane.c */
+int tarn_lane_open(struct tarn_link *l, uint32_t index, struct tarn_lane *n);
+/* Ends what it has in flight: from here on the device touches nobody's memory. Its strips stay in the ring.
+ */
+void tarn_lane_stop(struct tarn_lane *n);
+void tarn_lane_close(struct tarn_lane *n);
+/* Adds a strip; the ring always has room. */
+void tarn_lane_queue(struct tarn_lane *n, struct tarn_job *job, uint64_t offset, uint64_t bytes);
+/* Posts what fits. Negative: the rail failed. */
+int tarn_lane_post(struct tarn_lane *n);
+/* Takes completions, ending strips. The number of them, or negative: the rail failed. */
+int tarn_lane_poll(struct tarn_lane *n);
+/* Asks for an event at the next completion. */
+int tarn_lane_arm(struct tarn_lane *n);
+/* Takes events that came. */
+void tarn_lane_disarm(struct tarn_lane *n);
+/* A 4-byte write nobody waits for, when there is room. */
+void tarn_lane_touch(struct tarn_lane *n, uint32_t pool, uint32_t slot);
+
+/* rdma_link.c: a strip has ended. */
+void tarn_job_part(struct tarn_link *l, struct tarn_job *job, int status);
+
+/* rdma_attach.c: reads the node's answer: joins lanes, fills pools. */
+int tarn_rdma_join(struct tarn_link *l, const char *text);
+
+#endif

@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Rails: the ports of RDMA devices that are used together, and reliable connected queue pairs on them.
+ *
+ * A rail is one active port. Both ends open their rails; for each rail of a client the node picks the
+ * one of its own that reaches it (tarn_rail_reaching), and one queue pair joins the two.
+ */
+#ifndef TARN_TRANSPORT_RDMA_RAIL_H
+#define TARN_TRANSPORT_RDMA_RAIL_H
+
+#include <infiniband/verbs.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define TARN_RAILS_MAX 8
+#define TARN_RAIL_NAME 80
+#define TARN_ENDPOINT_TEXT 160
+
+struct tarn_rail {
+    struct ibv_context *context;
+    struct ibv_pd *pd;
+    char name[TARN_RAIL_NAME]; /* "mlx5_0:1" */
+    uint8_t port;
+    uint8_t gid_index;
+    bool roce; /* else InfiniBand */
+    uint16_t lid;
+    union ibv_gid gid;
+    enum ibv_mtu mtu;
+    uint32_t max_sge, max_wr, max_cqe;
+    uint8_t max_reads_out, max_reads_in; /* reads in flight as requester, as responder */
+    uint64_t max_message, max_region;
+    uint32_t speed; /* Mbit/s, 0: unknown */
+    int numa;       /* node the device is at; -1: unknown */
+};
+
+struct tarn_rails {
+    uint32_t n;
+    struct tarn_rail rail[TARN_RAILS_MAX];
+};
+
+/*
+ * Opens the active ports of the devices named ("mlx5_0,mlx5_1:1"; NULL or "": all, the fastest kind first).
+ * "NAME:PORT@GID" also fixes the index in the port's GID table. UNAVAILABLE with the reason when none is
+ * left.
+ */
+int tarn_rails_open(const char *devices, struct tarn_rails *r);
+void tarn_rails_close(struct tarn_rails *r);
+
+/* One end of a queue pair, as the other end needs it. */
+struct tarn_endpoint {
+    uint32_t qpn, psn;
+    uint16_t lid;
+    bool roce;
+    union ibv_gid gid;
+    uint32_t mtu; /* enum ibv_mtu */
+    uint8_t reads_out, reads_in;
+};
+
+/* "qpn,psn,lid,roce,gid,mtu,out,in" in hexadecimal, without blanks. */
+void tarn_endpoint_format(const struct tarn_endpoint *e, char out[TARN_ENDPOINT_TEXT]);
+/* PROTOCOL when it is malformed. */
+int tarn_endpoint_parse(const char *text, size_t bytes, struct tarn_endpoint *e);
+
+struct tarn_qp_options {
+    struct ibv_cq *cq;
+    uint32_t max_wr, max_sge; /* of the send queue */
+};
+/* A queue pair in INIT, and its end. */
+int tarn_qp_new(const struct tarn_rail *r, const struct tarn_qp_options *o, struct ibv_qp **qp_p,
+                struct tarn_endpoint *own);
+/* To RTS, joined with the peer's end. */
+int tarn_qp_join(const struct tarn_rail *r, struct ibv_qp *qp, const struct tarn_endpoint *own,
+                 const struct tarn_endpoint *peer);
+
+/* The rail that reaches the peer's end, by route and subnet; NULL when none does. `prefer`: among equals. */
+const struct tarn_rail *tarn_rail_reaching(const struct tarn_rails *r, const struct tarn_endpoint *peer,
+                                           uint32_t prefer);
+
+#endif
