@@ -1,0 +1,63 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# In the VM: does to a rail what happens to cables.
+#   rail.sh pull|plug RAIL            the interface goes down, comes up
+#   rail.sh limit RAIL MBIT [FAR]     so many Mbit/s from here on (FAR: and from the far end; with --wire)
+#   rail.sh lose RAIL PERCENT         so many packets are lost, both ways (100: a silent cut)
+#   rail.sh free RAIL                 no limit, no loss
+# vm.sh --wire: both ends of the veth pair belong to one kernel, which would never send what is for itself
+# over the cable. Rules before the table "local" make it; they go with the interface, so plug makes them again.
+set -eu
+PATH=$PATH:/usr/sbin:/sbin
+rail=$2 near=rail$2 far=far$2
+
+ends()
+{
+    echo "$near"
+    [ ! -e "/sys/class/net/$far" ] || echo "$far"
+}
+
+one_way()
+{
+    # $1 its interface, $2 the other, $3 and $4 the last parts of their addresses
+    mac=$(cat "/sys/class/net/$2/address")
+    table=$((100 + 2 * rail + $3))
+    echo 1 >"/proc/sys/net/ipv4/conf/$1/accept_local"
+    for v in 4 6; do
+        net=10.77.$rail.
+        [ $v = 4 ] || net=fd77:$rail::
+        ip -$v rule del pref $table 2>/dev/null || true
+        ip -$v rule add pref $table from "$net$3" to "$net$4" iif lo lookup $table
+        ip -$v route replace "$net$4" dev "$1" table $table
+        ip -$v neigh replace "$net$4" lladdr "$mac" dev "$1" nud permanent
+    done
+}
+
+wire()
+{
+    one_way "$near" "$far" 1 2
+    one_way "$far" "$near" 2 1
+}
+
+case $1 in
+pull) ip link set "$near" down ;;
+plug)
+    ip link set "$near" up
+    [ -z "${WIRE:-}" ] || wire
+    ;;
+limit)
+    for i in $near ${4:+$far}; do
+        tc qdisc replace dev "$i" root tbf rate "$3mbit" burst 64k limit 8m
+    done
+    ;;
+lose)
+    for i in $(ends); do
+        tc qdisc replace dev "$i" root netem loss "$3%"
+    done
+    ;;
+free)
+    for i in $(ends); do
+        tc qdisc del dev "$i" root 2>/dev/null || true
+    done
+    ;;
+esac
