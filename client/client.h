@@ -219,6 +219,7 @@ struct tarn_remote {
     struct tarn_call *idle_calls;
     uint32_t nidle_calls;
     struct tarn_call *watch;       /* idle connection whose end shows the node's; monitor.lock */
+    _Atomic uint32_t errands;      /* not run yet */
     uint64_t probe_ns, backoff_ns; /* keeper only */
     struct tarn_side sides[TARN_TRANSPORTS_MAX][2]; /* [transport][write] */
 };

@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Errands: RELEASEs and ABORTs that their node did not answer. What they give back would otherwise stay
+ * Errands: DETACHes, RELEASEs and ABORTs that their node did not answer. What they give back would otherwise stay
  * readable, or reserved, for as long as this client lives, so the keeper goes on until the node has answered
- * or its incarnation is over. Saying either of them twice does no harm.
+ * or its incarnation is over. Saying any of them twice does no harm. A node hears them in the order in which they
+ * came up, and nothing of theirs overtakes them: it must not free a reservation before it has cut off, at DETACH,
+ * who could still write under it.
  */
 #include "client/client.h"
 
 #include <stdlib.h>
+#include <utlist.h>
 
 #define ANSWER_NS TARN_PATIENCE_NS
 
@@ -18,16 +21,9 @@ struct tarn_errand {
 
 static void errand_free(struct tarn_errand *e)
 {
+    atomic_fetch_sub(&e->remote->errands, 1);
     tarn_words_free(&e->words);
     free(e);
-}
-
-static void errand_add(struct tarn_monitor *m, struct tarn_errand *e)
-{
-    pthread_mutex_lock(&m->lock);
-    e->next = m->errands;
-    m->errands = e;
-    pthread_mutex_unlock(&m->lock);
 }
 
 void tarn_monitor_errand(struct tarn_remote *r, struct tarn_words *a)
@@ -39,7 +35,11 @@ void tarn_monitor_errand(struct tarn_remote *r, struct tarn_words *a)
         return;
     }
     *e = (struct tarn_errand){.remote = r, .words = *a};
-    errand_add(&r->client->monitor, e);
+    struct tarn_monitor *m = &r->client->monitor;
+    atomic_fetch_add(&r->errands, 1);
+    pthread_mutex_lock(&m->lock);
+    LL_APPEND(m->errands, e);
+    pthread_mutex_unlock(&m->lock);
     tarn_monitor_ask(r->client);
 }
 
@@ -60,8 +60,18 @@ static bool errand_run(struct tarn_errand *e)
     return rc != TARN_E_NODE_DOWN && rc != TARN_E_TIMEOUT && rc != TARN_E_BUSY;
 }
 
+/* One of this node has failed before in this round. */
+static bool held_up(const struct tarn_errand *failed, const struct tarn_remote *r)
+{
+    for (; failed; failed = failed->next)
+        if (failed->remote == r)
+            return true;
+    return false;
+}
+
 bool tarn_monitor_errands(struct tarn_monitor *m)
 {
+    struct tarn_errand *failed = NULL;
     bool more = false;
 
     pthread_mutex_lock(&m->lock);
@@ -71,13 +81,18 @@ bool tarn_monitor_errands(struct tarn_monitor *m)
     while (all) {
         struct tarn_errand *e = all;
         all = e->next;
-        if (errand_run(e)) {
+        e->next = NULL;
+        if (!held_up(failed, e->remote) && errand_run(e)) {
             errand_free(e);
             continue;
         }
         more |= atomic_load(&e->remote->health) == TARN_UP; /* else it waits for the node */
-        errand_add(m, e);
+        LL_APPEND(failed, e);
     }
+    pthread_mutex_lock(&m->lock);
+    LL_CONCAT(failed, m->errands);
+    m->errands = failed;
+    pthread_mutex_unlock(&m->lock);
     return more;
 }
 

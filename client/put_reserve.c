@@ -253,7 +253,7 @@ static bool to_abort(const struct tarn_target *t, const struct tarn_remote *r)
     return t->granted && t->job->status != 0 && t->remote == r && t->state != TARN_TARGET_COMMITTING;
 }
 
-/* A node that is not up, or does not answer, gets it from the keeper later. */
+/* A node that is not up, does not answer, or has errands before it, gets it from the keeper later. */
 static void abort_on(struct tarn_put *p, struct tarn_chunk *c, struct tarn_remote *r)
 {
     struct tarn_words a;
@@ -273,7 +273,8 @@ static void abort_on(struct tarn_put *p, struct tarn_chunk *c, struct tarn_remot
         tarn_words_u64(&a, t->slot);
         tarn_words_gen(&a, t->gen);
     }
-    if (atomic_load(&r->health) != TARN_UP || tarn_words_call(&a, r, deadline, NULL, &reply) != 0) {
+    if (atomic_load(&r->errands) > 0 || atomic_load(&r->health) != TARN_UP ||
+        tarn_words_call(&a, r, deadline, NULL, &reply) != 0) {
         tarn_monitor_errand(r, &a);
         return;
     }
