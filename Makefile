@@ -51,7 +51,7 @@ tests    := $(addprefix $(B)/tests/,$(basename $(notdir $(tests_src))))
 fuzzers  := $(addprefix $(B)/fuzz/,$(basename $(notdir $(fuzz_src))))
 pages    := $(B)/man/tarnd.1 $(B)/man/tarn.1
 
-.PHONY: all tests man docs demo check check-tests check-unit check-asan check-tsan check-style fuzz bench \
+.PHONY: all tests man docs demo check check-tests check-unit check-rdma check-asan check-tsan check-style fuzz bench \
         install clean help
 all: $(programs) $(library) $(B)/libtarn.a
 tests: $(tests)
@@ -98,10 +98,17 @@ $(foreach t,$(tests_src),$(eval $(call test_rule,$(t))))
 # --- checks ---------------------------------------------------------------------------------------
 
 # Everything, as CI runs it (installs packages): deploy/check.sh. These run parts of it.
-check: all tests check-tests check-style
+check: all tests check-tests check-style check-rdma
+
+# These run where check-rdma takes them.
+in_vms := $(addprefix $(B)/tests/test_,rdma rdma_wire rdma_hosts)
 
 check-tests: all tests
-	@TARN_BUILD=$(B) sh tests/run.sh $(filter $(B)/tests/test_%,$(tests)) $(scripts)
+	@TARN_BUILD=$(B) sh tests/run.sh $(filter-out $(in_vms),$(filter $(B)/tests/test_%,$(tests))) $(scripts)
+
+# In VMs with soft-RoCE; skipped, with the reason, where they cannot be started. PARTS=one|faults|wire|hosts
+check-rdma: all tests
+	@TARN_BUILD=$(B) sh tests/rdma-vm/check.sh $(PARTS)
 
 check-unit: tests
 	@TARN_BUILD=$(B) sh tests/run.sh $(filter $(addprefix $(B)/tests/,$(basename $(notdir $(wildcard tests/unit/*.c)))),$(tests))
@@ -137,6 +144,12 @@ bench: all
 	@mkdir -p $(B)/bench
 	@TARN_BUILD=$(B) $(B)/tarn-bench $(BENCH) --json-dir $(B)/bench
 
+# Against perftest, on any machine with a verbs device; in the VM: sh tests/rdma-vm/bench.sh.
+.PHONY: bench-rdma
+bench-rdma: all
+	@mkdir -p $(B)/bench
+	@TARN_BUILD=$(B) $(B)/tarn-bench rdma --json-dir $(B)/bench
+
 man: $(pages)
 $(B)/man/%.1: $(B)/%
 	@mkdir -p $(@D)
@@ -165,9 +178,10 @@ help:
 	@echo 'make             build tarnd, tarn, tarn-bench and libtarn into $(B)/'
 	@echo 'make demo        start two nodes, store and read tensors, replay a trace'
 	@echo 'make check       tests and style; deploy/check.sh also installs packages and runs sanitizers'
-	@echo '     check-tests check-unit check-asan check-tsan check-style'
+	@echo '     check-tests check-unit check-rdma check-asan check-tsan check-style'
 	@echo 'make fuzz        FUZZ_SECONDS=60 for each target'
 	@echo 'make bench       BENCH=all|shm|tcp|lookup|alloc|idle, results in $(B)/bench/'
+	@echo 'make bench-rdma  the same over RDMA devices, against perftest'
 	@echo 'make install     PREFIX=/usr/local DESTDIR='
 	@echo 'make docs        regenerate docs/options.md and docs/errors.md'
 	@echo 'make clean'

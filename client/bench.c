@@ -12,7 +12,7 @@
 struct config {
     bool help, quick;
     int64_t seconds;
-    char *json_dir;
+    char *json_dir, *devices, *node_devices;
 };
 
 static const struct tarn_option options[] = {
@@ -22,23 +22,31 @@ static const struct tarn_option options[] = {
      "Longest time for a row whose ratio does not settle."},
     {"json-dir", 0, TARN_OPT_STRING, offsetof(struct config, json_dir), "build/bench", 0, 0, "DIR",
      TARN_OPT_FLAG_ONLY, "Where each group's rows go, as GROUP.json."},
+    {"devices", 0, TARN_OPT_STRING, offsetof(struct config, devices), NULL, 0, 0, "LIST", TARN_OPT_FLAG_ONLY,
+     "RDMA devices of the clients, parted by commas: NAME[:PORT][@GID INDEX]. Without it all that have an "
+     "active port. The rows of `rdma` use the fastest of them."},
+    {"node-devices", 0, TARN_OPT_STRING, offsetof(struct config, node_devices), NULL, 0, 0, "LIST",
+     TARN_OPT_FLAG_ONLY, "RDMA devices of the node. Without it those of the clients."},
     {"help", 'h', TARN_OPT_BOOL, offsetof(struct config, help), "0", 0, 0, NULL, TARN_OPT_FLAG_ONLY,
      "Print this and exit."},
 };
 
 static const struct tarn_program program = {
     .name = "tarn-bench",
-    .arguments = "[all | shm | tcp | lookup | alloc | idle]",
+    .arguments = "[all | shm | tcp | lookup | alloc | idle | rdma | rails]",
     .brief = "benchmark of tarn",
-    .description = "Starts a directory, a storage node and the peers, and measures ours, the physical limit "
-                   "and the peers "
-                   "in turn, slice by slice, in one process. The bytes of every operation are verified. "
-                   "Prints a table and "
-                   "writes JSON. Ratios are medians of the rounds' own ratios.\n\n"
-                   "`tarn-bench replay --help` is about replaying a trace of prefix-block requests.\n\n"
-                   "The programs are taken from $TARN_BUILD, or from the folder that tarn-bench is in. Exit "
-                   "status 0: all "
-                   "was measured, whether or not targets were met; 1: something could not be.",
+    .description =
+        "Starts a directory, a storage node and the peers, and measures ours, the physical limit "
+        "and the peers "
+        "in turn, slice by slice, in one process. The bytes of every operation are verified. "
+        "Prints a table and "
+        "writes JSON. Ratios are medians of the rounds' own ratios.\n\n"
+        "rdma and rails need RDMA devices and are not part of all: rdma compares with perftest over the "
+        "same ports, rails compares all devices with one.\n\n"
+        "`tarn-bench replay --help` is about replaying a trace of prefix-block requests.\n\n"
+        "The programs are taken from $TARN_BUILD, or from the folder that tarn-bench is in. Exit "
+        "status 0: all "
+        "was measured, whether or not targets were met; 1: something could not be.",
     .examples = "tarn-bench shm\ntarn-bench all --quick --json-dir /tmp/results",
     .options = options,
     .noptions = sizeof options / sizeof options[0],
@@ -47,15 +55,22 @@ static const struct tarn_program program = {
 static const struct {
     const char *name;
     int (*run)(struct bench_env *, struct bench_report *);
+    bool special; /* needs devices: not of `all` */
 } groups[] = {
-    {"shm", bench_group_shm},     {"tcp", bench_group_tcp},   {"lookup", bench_group_lookup},
-    {"alloc", bench_group_alloc}, {"idle", bench_group_idle},
+    {"shm", bench_group_shm, false},       {"tcp", bench_group_tcp, false},
+    {"lookup", bench_group_lookup, false}, {"alloc", bench_group_alloc, false},
+    {"idle", bench_group_idle, false},     {"rdma", bench_group_rdma, true},
+    {"rails", bench_group_rails, true},
 };
 
 /* Each group has an environment of its own. */
 static int run_group(const struct config *c, size_t group, int *failed, int *missed)
 {
-    struct bench_env e = {.quick = c->quick, .seconds = (double)c->seconds, .json_dir = c->json_dir};
+    struct bench_env e = {.quick = c->quick,
+                          .seconds = (double)c->seconds,
+                          .json_dir = c->json_dir,
+                          .devices = c->devices,
+                          .node_devices = c->node_devices ? c->node_devices : c->devices};
     struct bench_report *rep;
     int rc = bench_report_new(&e, groups[group].name, &rep);
 
@@ -79,14 +94,17 @@ static int run(const struct config *c, const char *name)
     bool known = false;
 
     for (size_t i = 0; rc != TARN_E_CANCELED && i < sizeof groups / sizeof groups[0]; i++) {
-        if (strcmp(name, "all") != 0 && strcmp(name, groups[i].name) != 0)
+        bool all = strcmp(name, "all") == 0 && !groups[i].special;
+        if (!all && strcmp(name, groups[i].name) != 0)
             continue;
         known = true;
         int code = run_group(c, i, &failed, &missed);
         rc = code ? code : rc;
     }
     if (!known) {
-        fprintf(stderr, "tarn-bench: no group \"%s\": give all, shm, tcp, lookup, alloc or idle\n", name);
+        fprintf(stderr,
+                "tarn-bench: no group \"%s\": give all, shm, tcp, lookup, alloc, idle, rdma or rails\n",
+                name);
         return 2;
     }
     printf("\n%s: results in %s/", rc || failed ? "not everything could be measured" : "done", c->json_dir);
@@ -110,7 +128,8 @@ int main(int argc, char **argv)
         tarn_options_help(&program, &help);
         status = help.failed || fputs(help.data, stdout) < 0;
     } else if (parsed.nargs > 1) {
-        fprintf(stderr, "tarn-bench: one group at a time: give all, shm, tcp, lookup, alloc or idle\n");
+        fprintf(stderr,
+                "tarn-bench: one group at a time: give all, shm, tcp, lookup, alloc, idle, rdma or rails\n");
     } else {
         status = run(&c, parsed.nargs ? parsed.args[0] : "all");
     }

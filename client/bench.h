@@ -15,7 +15,8 @@
  *   bench_tarn.c   our contestants            bench_peers.c  Redis, memcached
  *   bench_loop.c   the bare socket loop       bench_nodes.c  child processes
  *   bench_print.c  table, JSON                bench_replay.c `tarn-bench replay`
- *   bench_shm.c, bench_tcp.c, bench_lookup.c, bench_alloc.c, bench_idle.c   the groups
+ *   bench_verbs.c  RDMA devices               bench_perftest.c   ib_read_bw and its kin
+ *   bench_shm.c, bench_tcp.c, bench_rdma.c, bench_lookup.c, bench_alloc.c, bench_idle.c   the groups
  */
 #ifndef TARN_CLIENT_BENCH_H
 #define TARN_CLIENT_BENCH_H
@@ -85,6 +86,7 @@ struct bench_env {
     bool quick;
     double seconds; /* a row takes at most about this long */
     const char *json_dir;
+    const char *devices, *node_devices; /* RDMA devices of clients and of the node; NULL: all */
 };
 
 int bench_env_open(struct bench_env *e);
@@ -95,7 +97,12 @@ void bench_env_close(struct bench_env *e);
  * for the directory before the first one. */
 int bench_start_node(struct bench_env *e, const char *pool);
 int bench_start_peers(struct bench_env *e);
+/* out_p: the read end of a pipe with its standard output; NULL: that goes to the log. */
+int bench_start_child(const struct bench_env *e, struct bench_child *c, const char *name,
+                      const char *const *argv, int *out_p);
 void bench_stop_child(struct bench_child *c);
+/* A TCP port that is free now. */
+int bench_free_port(uint16_t *port);
 
 /* The path of a program of ours: in $TARN_BUILD, else beside this one. */
 int bench_program(const char *name, char *path, size_t path_bytes);
@@ -249,6 +256,11 @@ int bench_objects_views(struct bench_objects *o, const void ***addrs_p);
 extern const struct bench_ops bench_get_ops; /* arg: struct bench_objects, not closed */
 extern const struct bench_ops bench_put_ops;
 extern const struct bench_ops bench_view_ops;
+/* Gets submitted one by one, `depth` of them in flight at any time. */
+extern const struct bench_ops bench_get_window_ops;
+/* The data phase of puts: each thread writes its objects into a put session of its own, which is begun before
+ * the slice and committed after it. */
+extern const struct bench_ops bench_put_write_ops;
 
 /* --- peers (bench_peers.c) ---------------------------------------------------------------------- */
 
@@ -262,6 +274,49 @@ int bench_start_loop(uint16_t *port, pid_t *pid_p);
 void bench_stop_loop(pid_t pid);
 /* Adds it as a limit three times: with default, small and large socket buffers; the best one counts. */
 int bench_add_loops(struct bench_row *r, uint16_t port, bool put, struct bench_load *l);
+
+/* --- RDMA devices (bench_verbs.c) --------------------------------------------------------------- */
+
+#define BENCH_RAILS_MAX 8
+
+/* A rail from the client's end; what begins with node_ is the node's end of it. */
+struct bench_rail {
+    char device[64], node_device[64], firmware[64], gid[48], link[16];
+    uint8_t port, node_port, gid_index, node_gid_index;
+    bool roce;
+    uint32_t mtu, speed, max_sge; /* bytes, Mbit/s */
+};
+
+struct bench_rails {
+    uint32_t n;
+    struct bench_rail rail[BENCH_RAILS_MAX];
+};
+
+/* The rails that clients and node of the environment would use. UNAVAILABLE with the reason. */
+int bench_rails_find(const struct bench_env *e, struct bench_rails *r);
+/* Opens a client that has these of the rails only, and rdma only. */
+int bench_rdma_client(const struct bench_env *e, const struct bench_rails *r, uint32_t rails,
+                      struct tarn_client **c_p);
+
+/* What a client asked of its devices' library. */
+struct bench_calls {
+    uint64_t posts, requests; /* ibv_post_send, and work requests they took */
+    uint64_t post_ns;         /* spent in them */
+    uint64_t polls, empty;    /* ibv_poll_cq, and how many found nothing */
+    uint64_t completions, arms;
+};
+/* Counts from now on, for this client and all others opened by this process. */
+void bench_calls_count(struct tarn_client *c);
+void bench_calls_read(struct bench_calls *calls);
+
+/* --- perftest (bench_perftest.c) ---------------------------------------------------------------- */
+
+enum bench_perftest { BENCH_READ_BW, BENCH_WRITE_BW, BENCH_READ_LAT };
+
+/* Adds the tool over the same rail as a limit; `depth` of the row. Without the tool on PATH the row says so.
+ */
+int bench_add_perftest(const struct bench_env *e, struct bench_row *r, enum bench_perftest tool,
+                       const struct bench_rail *rail, uint64_t bytes, uint32_t depth);
 
 /* --- output (bench_print.c) --------------------------------------------------------------------- */
 
@@ -283,6 +338,8 @@ json_t *bench_latency_json(const struct bench_hist *h);
 /* Each returns an error only when it could not go on. */
 int bench_group_shm(struct bench_env *e, struct bench_report *rep);
 int bench_group_tcp(struct bench_env *e, struct bench_report *rep);
+int bench_group_rdma(struct bench_env *e, struct bench_report *rep);
+int bench_group_rails(struct bench_env *e, struct bench_report *rep);
 int bench_group_lookup(struct bench_env *e, struct bench_report *rep);
 int bench_group_alloc(struct bench_env *e, struct bench_report *rep);
 int bench_group_idle(struct bench_env *e, struct bench_report *rep);

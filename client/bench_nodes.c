@@ -177,8 +177,8 @@ static int start_failed(const struct bench_env *e, struct bench_child *c)
     return tarn_fail(TARN_E_UNAVAILABLE, "%s did not start; its log ends with: %s", c->name, text);
 }
 
-static int start_child(const struct bench_env *e, struct bench_child *c, const char *name,
-                       const char *const *argv, int *out_p)
+int bench_start_child(const struct bench_env *e, struct bench_child *c, const char *name,
+                      const char *const *argv, int *out_p)
 {
     char path[256];
 
@@ -226,8 +226,7 @@ static int await_socket(const struct bench_env *e, struct bench_child *c, const 
     return rc ? rc : start_failed(e, c);
 }
 
-/* A port that is free now. */
-static int free_port(uint16_t *port)
+int bench_free_port(uint16_t *port)
 {
     struct tarn_addr a = {.host = "127.0.0.1"};
     int fd, rc = tarn_net_listen(&a, &fd);
@@ -250,7 +249,7 @@ static int start_redis(const struct bench_env *e, struct bench_child *c, const c
         "redis-server", "--port", port_text,      "--bind", "127.0.0.1", "--unixsocket", socket_path,
         "--save",       "",       "--appendonly", "no",     "--dir",     e->dir,         "--daemonize",
         "no",           NULL};
-    int rc = start_child(e, c, name, argv, NULL);
+    int rc = bench_start_child(e, c, name, argv, NULL);
     if (rc != 0)
         return rc;
     snprintf(address, sizeof address, "unix:%s", socket_path);
@@ -280,8 +279,13 @@ int bench_start_node(struct bench_env *e, const char *pool)
     const char *argv[] = {program,          "--id",         "bench",  "--pool",      pool,
                           "--listen",       "127.0.0.1:0",  "--unix", socket_path,   "--redis",
                           e->directory_uri, "--evict-high", "100",    "--evict-low", "100",
-                          "--log-level",    "warn",         NULL};
-    rc = start_child(e, &e->node, "tarnd", argv, &out);
+                          "--log-level",    "warn",         NULL,     NULL,          NULL};
+    size_t n = sizeof argv / sizeof argv[0] - 3;
+    if (e->node_devices) {
+        argv[n] = "--rdma-devices";
+        argv[n + 1] = e->node_devices;
+    }
+    rc = bench_start_child(e, &e->node, "tarnd", argv, &out);
     if (rc != 0)
         return rc;
     read_output(out, "\n", tarn_deadline(START_MS), ready, sizeof ready);
@@ -292,7 +296,7 @@ int bench_start_node(struct bench_env *e, const char *pool)
 static int start_memcached(struct bench_env *e)
 {
     char port[8];
-    int rc = free_port(&e->memcached_port);
+    int rc = bench_free_port(&e->memcached_port);
 
     if (rc != 0)
         return rc;
@@ -303,7 +307,7 @@ static int start_memcached(struct bench_env *e)
                           NULL};
     if (geteuid() != 0)
         argv[13] = NULL;
-    rc = start_child(e, &e->memcached, "memcached", argv, NULL);
+    rc = bench_start_child(e, &e->memcached, "memcached", argv, NULL);
     if (rc != 0)
         return rc;
     char address[64];
@@ -314,7 +318,7 @@ static int start_memcached(struct bench_env *e)
 int bench_start_peers(struct bench_env *e)
 {
     uint16_t port = 0;
-    int rc = e->redis.pid ? 0 : free_port(&port);
+    int rc = e->redis.pid ? 0 : bench_free_port(&port);
 
     if (rc == 0 && !e->redis.pid) {
         snprintf(e->redis_unix, sizeof e->redis_unix, "unix:%s/redis.sock", e->dir);

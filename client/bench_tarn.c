@@ -2,10 +2,12 @@
 /* Our contestants: get, put and view of a load's objects through libtarn. */
 #include "client/bench.h"
 
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/error.h"
 
 #define KEY_BYTES 64
@@ -19,6 +21,7 @@ struct bench_objects {
     struct tarn_key *keys;
     struct tarn_view *views; /* of bench_objects_views; NULL before */
     const void **addrs;
+    struct tarn_put_session **sessions; /* one a thread; of bench_put_write_ops, during a slice */
 };
 
 /* --- objects ------------------------------------------------------------------------------------ */
@@ -65,6 +68,7 @@ void bench_objects_free(struct bench_objects *o)
     for (size_t i = 0; o->views && i < o->load->objects; i++)
         tarn_release(o->viewer, &o->views[i]);
     bench_objects_remove(o);
+    free(o->sessions);
     free(o->views);
     free(o->addrs);
     free(o->keys);
@@ -138,6 +142,53 @@ static int end_get(void *arg)
 
 const struct bench_ops bench_get_ops = {.begin = begin_get, .op = do_get, .end = end_get};
 
+static int submit_one(struct bench_objects *o, size_t i, uint64_t *started)
+{
+    struct tarn_get_options options = {.size = sizeof options, .timeout_ms = CALL_MS};
+
+    started[i] = tarn_now_ns();
+    return tarn_submit_get(o->c, &o->items[i], 1, &options, i, NULL);
+}
+
+/* Takes what has completed, and submits as many anew. */
+static int turn_over(struct bench_objects *o, size_t total, size_t *sent, size_t *ended, uint64_t *started,
+                     struct bench_hist *h)
+{
+    struct tarn_completion done[16];
+    struct pollfd p = {.fd = tarn_event_fd(o->c), .events = POLLIN};
+    int n = tarn_drain(o->c, done, sizeof done / sizeof done[0]), rc = n < 0 ? n : 0;
+
+    if (n == 0)
+        poll(&p, 1, CALL_MS);
+    for (int i = 0; rc == 0 && i < n; i++) {
+        if (done[i].status != 0)
+            return tarn_fail(done[i].status, "%s", done[i].error);
+        bench_hist_add(h, tarn_now_ns() - started[done[i].cookie]);
+        ++*ended;
+        if (*sent < total)
+            rc = submit_one(o, (*sent)++, started);
+    }
+    return rc;
+}
+
+static int get_window(void *arg, double *items_s, struct bench_hist *h)
+{
+    struct bench_objects *o = arg;
+    size_t total = o->load->objects, sent = 0, ended = 0;
+    uint64_t *started = calloc(total, sizeof *started), start = tarn_now_ns();
+    int rc = started ? 0 : tarn_fail(TARN_E_NO_MEMORY, "gets: out of memory");
+
+    while (rc == 0 && sent < o->load->depth)
+        rc = submit_one(o, sent++, started);
+    while (rc == 0 && ended < total)
+        rc = turn_over(o, total, &sent, &ended, started, h);
+    *items_s = (double)total * 1e9 / (double)(tarn_now_ns() - start);
+    free(started);
+    return rc;
+}
+
+const struct bench_ops bench_get_window_ops = {.begin = begin_get, .slice = get_window, .end = end_get};
+
 /* --- put ---------------------------------------------------------------------------------------- */
 
 static int begin_put(void *arg, uint64_t round)
@@ -183,6 +234,51 @@ static int end_put(void *arg)
 }
 
 const struct bench_ops bench_put_ops = {.begin = begin_put, .op = do_put, .end = end_put};
+
+/* --- put, the data phase alone ------------------------------------------------------------------ */
+
+/* A thread's session has the thread's share of the objects, in a row. */
+static int begin_sessions(void *arg, uint64_t round)
+{
+    struct bench_objects *o = arg;
+    struct tarn_put_options options = {.size = sizeof options, .timeout_ms = CALL_MS};
+    uint32_t threads = o->load->threads;
+    size_t each = o->load->objects / threads;
+    int rc = 0;
+
+    bench_load_fill(o->load, round + 1);
+    if (!o->sessions && !(o->sessions = calloc(threads, sizeof(struct tarn_put_session *))))
+        return tarn_fail(TARN_E_NO_MEMORY, "put sessions: out of memory");
+    for (uint32_t t = 0; rc == 0 && t < threads; t++)
+        rc = tarn_put_begin(o->c, &o->items[t * each], each, &options, &o->sessions[t]);
+    return rc;
+}
+
+/* The runs hand out operation i to thread i % threads. */
+static int do_write(void *arg, uint32_t thread, size_t i)
+{
+    struct bench_objects *o = arg;
+    size_t each = o->load->objects / o->load->threads, k = i / o->load->threads;
+
+    return tarn_put_write(o->sessions[thread], k, 0, bench_load_pieces(o->load, thread * each + k),
+                          o->load->npieces, CALL_MS);
+}
+
+static int end_sessions(void *arg)
+{
+    struct bench_objects *o = arg;
+    int rc = 0;
+
+    for (uint32_t t = 0; o->sessions && t < o->load->threads; t++) {
+        int committed = o->sessions[t] ? tarn_put_commit(o->sessions[t], NULL, CALL_MS) : 0;
+        rc = rc ? rc : committed;
+        o->sessions[t] = NULL;
+    }
+    int checked = end_put(o);
+    return rc ? rc : checked;
+}
+
+const struct bench_ops bench_put_write_ops = {.begin = begin_sessions, .op = do_write, .end = end_sessions};
 
 /* --- view --------------------------------------------------------------------------------------- */
 

@@ -160,20 +160,6 @@ static void check_limits(struct doctor *d)
 
 /* --- devices ------------------------------------------------------------------------------------ */
 
-/* Appends the first line of the file, without its end. */
-static bool add_file_line(struct tarn_buf *b, const char *path)
-{
-    char line[128];
-    FILE *f = fopen(path, "re");
-    bool read = f && fgets(line, sizeof line, f);
-
-    if (f)
-        fclose(f);
-    if (read)
-        tarn_buf_printf(b, "%.*s", (int)strcspn(line, "\n"), line);
-    return read;
-}
-
 /* Calls fn for each entry of a directory; returns how many there were. */
 static int each_entry(const char *path, void (*fn)(struct tarn_buf *, const char *), struct tarn_buf *b)
 {
@@ -192,17 +178,6 @@ static int each_entry(const char *path, void (*fn)(struct tarn_buf *, const char
     return n;
 }
 
-static void add_nic(struct tarn_buf *b, const char *name)
-{
-    char path[400];
-
-    tarn_buf_printf(b, "%s (port 1 ", name);
-    snprintf(path, sizeof path, "/sys/class/infiniband/%s/ports/1/state", name);
-    if (!add_file_line(b, path))
-        tarn_buf_printf(b, "unknown");
-    tarn_buf_printf(b, ")");
-}
-
 static void add_gpu(struct tarn_buf *b, const char *name)
 {
     char path[400], line[128] = "";
@@ -217,18 +192,13 @@ static void add_gpu(struct tarn_buf *b, const char *name)
     tarn_buf_printf(b, "%.*s", (int)strcspn(model, "\n"), model);
 }
 
-static void check_devices(struct doctor *d)
+static void check_gpus(struct doctor *d)
 {
-    struct tarn_buf nics = {0}, gpus = {0};
-    int n = each_entry("/sys/class/infiniband", add_nic, &nics);
+    struct tarn_buf gpus = {0};
     bool driver = access("/proc/driver/nvidia/version", R_OK) == 0;
-
-    check(
-        d, "RDMA NIC", n ? GOOD : OPTIONAL, "for RDMA",
-        "only the rdma transport uses it; without a NIC `rdma link add rxe0 type rxe netdev IF` emulates one",
-        "%s", n && !nics.failed ? nics.data : "none in /sys/class/infiniband");
-    n = each_entry("/proc/driver/nvidia/gpus", add_gpu, &gpus);
+    int n = each_entry("/proc/driver/nvidia/gpus", add_gpu, &gpus);
     bool nodes = access("/dev/nvidiactl", F_OK) == 0;
+
     if (n && nodes)
         check(d, "GPU", GOOD, "for GPU pools", "", "%s", gpus.failed ? "?" : gpus.data);
     else
@@ -239,9 +209,99 @@ static void check_devices(struct doctor *d)
               driver  ? "driver without a device node"
               : nodes ? "device nodes without a driver"
                       : "none");
-    tarn_buf_free(&nics);
     tarn_buf_free(&gpus);
 }
+
+/* --- RDMA --------------------------------------------------------------------------------------- */
+
+struct rdma_check {
+    struct doctor *d;
+    int active, used;
+};
+
+static void check_port(void *arg, const struct cli_rdma_port *p)
+{
+    struct rdma_check *r = arg;
+    char title[100], found[250];
+
+    snprintf(title, sizeof title, "RDMA %s", p->name);
+    cli_rdma_port_text(p, found, sizeof found);
+    check(r->d, title, p->used ? GOOD : OPTIONAL, "for RDMA",
+          !p->active
+              ? "bring the link up: `ip link set IF up` on Ethernet; InfiniBand also needs a subnet manager "
+                "(opensm, or the switch's)"
+          : getenv("TARN_RDMA_DEVICES")
+              ? "TARN_RDMA_DEVICES leaves it out, or names a GID that it does not have"
+              : "it has no GID (give its interface an address), or /dev/infiniband is "
+                "closed to this process",
+          "%s%s", found, p->active && !p->used ? ", not used" : "");
+    r->active += p->active;
+    r->used += p->used;
+}
+
+/* A container sees the devices in sysfs, whether or not it may use them. */
+static void check_device_nodes(struct doctor *d)
+{
+    char path[300];
+    int n = 0, open = 0;
+    DIR *dir = opendir("/dev/infiniband");
+
+    for (struct dirent *e; dir && (e = readdir(dir));) {
+        if (strncmp(e->d_name, "uverbs", 6) != 0)
+            continue;
+        snprintf(path, sizeof path, "/dev/infiniband/%.200s", e->d_name);
+        open += access(path, R_OK | W_OK) == 0;
+        n++;
+    }
+    if (dir)
+        closedir(dir);
+    check(d, "/dev/infiniband", n && open == n ? GOOD : OPTIONAL, "for RDMA",
+          n ? "this user may not open them: see the group and mode of /dev/infiniband/uverbs*"
+            : "load ib_uverbs (modprobe ib_uverbs); in a container: docker run --device=/dev/infiniband "
+              "--ulimit memlock=-1",
+          "%d device%s, %d may be opened", n, CLI_S(n), open);
+}
+
+/* How GPU memory would get to the device: by dma-buf or by nvidia-peermem. */
+static void check_gpudirect(struct doctor *d)
+{
+    char version[256] = "";
+    FILE *f = fopen("/proc/driver/nvidia/version", "re");
+
+    if (!f)
+        return;
+    if (!fgets(version, sizeof version, f))
+        version[0] = '\0';
+    fclose(f);
+    bool peermem = access("/sys/module/nvidia_peermem", F_OK) == 0;
+    bool open_driver = strstr(version, "Open Kernel Module") != NULL;
+    check(
+        d, "GPUDirect RDMA", peermem || open_driver ? GOOD : OPTIONAL, "for GPU memory",
+        "modprobe nvidia-peermem, or install the NVIDIA driver's open kernel modules, which export dma-bufs "
+        "(Linux 5.12)",
+        "%s",
+        open_driver ? "dma-buf"
+        : peermem   ? "nvidia-peermem"
+                    : "neither dma-buf nor nvidia-peermem");
+}
+
+static void check_rdma(struct doctor *d)
+{
+    struct rdma_check r = {.d = d};
+    char why[CLI_RDMA_WHY];
+
+    if (cli_rdma_ports(why, check_port, &r) == 0) {
+        check(d, "RDMA NIC", OPTIONAL, "for RDMA",
+              "only the rdma transport uses it; without a NIC `rdma link add rxe0 type rxe netdev IF` "
+              "emulates one",
+              "none in /sys/class/infiniband");
+        return;
+    }
+    check_device_nodes(d);
+    check_gpudirect(d);
+}
+
+/* --- transports --------------------------------------------------------------------------------- */
 
 struct transports {
     struct doctor *d;
@@ -472,7 +532,8 @@ static int run(struct cli *c, const void *config)
     check_memfd(&d);
     check_memory(&d);
     check_limits(&d);
-    check_devices(&d);
+    check_rdma(&d);
+    check_gpus(&d);
     check_transports(&d);
     if (check_redis(&d))
         check_nodes(&d);

@@ -9,8 +9,8 @@
 #include "client/cli.h"
 
 struct info {
-    struct cli_table nodes, pools, transports;
-    json_t *json_nodes, *json_transports;
+    struct cli_table nodes, pools, transports, ports;
+    json_t *json_nodes, *json_transports, *json_ports;
     size_t nnodes, npools;
     uint64_t bytes, free_bytes, objects;
 };
@@ -95,6 +95,33 @@ static int add_transport(void *arg, const char *name, const char *why)
     return 0;
 }
 
+static void add_port(void *arg, const struct cli_rdma_port *p)
+{
+    struct info *f = arg;
+
+    cli_cell(&f->ports, "%s", p->name);
+    cli_cell_in(&f->ports, p->used ? CLI_GREEN : CLI_YELLOW, "%s", p->state);
+    cli_cell(&f->ports, "%s", p->link);
+    cli_cell(&f->ports, "%s", p->rate);
+    if (p->used)
+        cli_cell(&f->ports, "%u", p->mtu);
+    else
+        cli_cell(&f->ports, "-");
+    if (p->used)
+        cli_cell(&f->ports, "%u %s", p->gid_index, p->gid);
+    else
+        cli_cell(&f->ports, "not used");
+    json_array_append_new(f->json_ports,
+                          json_pack("{s:s, s:s, s:s, s:s, s:b}", "name", p->name, "state", p->state, "link",
+                                    p->link, "rate", p->rate, "used", p->used));
+    if (p->used) {
+        json_t *port = json_array_get(f->json_ports, json_array_size(f->json_ports) - 1);
+        json_object_set_new(port, "mtu", json_integer(p->mtu));
+        json_object_set_new(port, "gid_index", json_integer(p->gid_index));
+        json_object_set_new(port, "gid", json_string(p->gid));
+    }
+}
+
 static void print_none(const struct cli *c, struct tarn_buf *out)
 {
     const char *ns = c->common->ns;
@@ -129,6 +156,9 @@ static int print_text(struct info *f, const struct cli *c, bool listed)
     if (listed)
         tarn_buf_printf(&out, "\n");
     cli_table_print(&f->transports, coloured, &out);
+    if (json_array_size(f->json_ports))
+        tarn_buf_printf(&out, "\n");
+    cli_table_print(&f->ports, coloured, &out);
     return cli_print(&out);
 }
 
@@ -139,11 +169,12 @@ static int print_json(struct info *f, const struct cli *c)
     cli_table_print(&f->nodes, false, &unused);
     cli_table_print(&f->pools, false, &unused);
     cli_table_print(&f->transports, false, &unused);
+    cli_table_print(&f->ports, false, &unused);
     tarn_buf_free(&unused);
-    return cli_print_json(json_pack("{s:s, s:O, s:O, s:I, s:I, s:I}", "namespace", c->common->ns, "nodes",
-                                    f->json_nodes, "transports", f->json_transports, "bytes",
-                                    (json_int_t)f->bytes, "free_bytes", (json_int_t)f->free_bytes, "objects",
-                                    (json_int_t)f->objects),
+    return cli_print_json(json_pack("{s:s, s:O, s:O, s:O, s:I, s:I, s:I}", "namespace", c->common->ns,
+                                    "nodes", f->json_nodes, "transports", f->json_transports, "rdma_ports",
+                                    f->json_ports, "bytes", (json_int_t)f->bytes, "free_bytes",
+                                    (json_int_t)f->free_bytes, "objects", (json_int_t)f->objects),
                           false);
 }
 
@@ -154,16 +185,22 @@ static int run(struct cli *c, const void *config)
         .nodes = {.align = "llllll"},
         .pools = {.align = "lllrrrl"},
         .transports = {.align = "lll"},
+        .ports = {.align = "llllrl"},
         .json_nodes = json_array(),
         .json_transports = json_array(),
+        .json_ports = json_array(),
     };
+    char why[CLI_RDMA_WHY];
     int rc = cli_want_args(c, 0, 0, "");
 
     headings(&f.nodes, (const char *const[]){"NODE", "STATE", "HOST", "CONTROL", "VERSION", "UP", NULL});
     headings(&f.pools, (const char *const[]){"POOL", "KIND", "FILL", "USED", "SIZE", "OBJECTS", "VIA", NULL});
     headings(&f.transports, (const char *const[]){"TRANSPORT", "HERE", "", NULL});
+    headings(&f.ports, (const char *const[]){"RDMA PORT", "STATE", "LINK", "RATE", "MTU", "GID", NULL});
     if (rc == 0)
         rc = tarn_transports(add_transport, &f);
+    if (rc == 0)
+        cli_rdma_ports(why, add_port, &f);
     int connected = rc ? rc : cli_connect(c);
     if (connected == 0)
         connected = tarn_nodes(c->client, cli_timeout(c, 0), add_node, &f);
@@ -173,6 +210,7 @@ static int run(struct cli *c, const void *config)
     int printed = c->common->json ? print_json(&f, c) : print_text(&f, c, connected == 0);
     json_decref(f.json_nodes);
     json_decref(f.json_transports);
+    json_decref(f.json_ports);
     return connected ? connected : printed;
 }
 

@@ -8,7 +8,9 @@ set -eu
 
 run="build-essential pkg-config libhiredis-dev libevent-dev libibverbs-dev libcmocka-dev
      libjansson-dev libxxhash-dev uthash-dev libncurses-dev redis-server redis-tools"
-check="$run clang universal-ctags mandoc memcached libmemcached-dev procps"
+# shellcheck source=tests/rdma-vm/packages.sh
+. "$(dirname "$0")/../tests/rdma-vm/packages.sh"
+check="$run clang universal-ctags mandoc memcached libmemcached-dev procps $rdma_vm_packages"
 
 case "${1:-run} ${2:-}" in
 "run " | "run --list") want=$run ;;

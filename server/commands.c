@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The command table, and the commands that move no objects. */
 #include "server/commands.h"
+#include "server/attach.h"
 
 #include <fnmatch.h>
 #include <inttypes.h>

@@ -28,8 +28,6 @@ int tarn_arg_slot(redisReply **args, uint32_t *pool, uint32_t *slot, uint64_t *g
 int tarn_arg_key(const redisReply *arg, struct tarn_key *key);
 
 /* commands_data.c */
-void tarn_command_attach(struct tarn_conn *c, size_t n, redisReply **args);
-void tarn_command_detach(struct tarn_conn *c, size_t n, redisReply **args);
 void tarn_command_reserve(struct tarn_conn *c, size_t n, redisReply **args);
 void tarn_command_abort(struct tarn_conn *c, size_t n, redisReply **args);
 void tarn_command_release(struct tarn_conn *c, size_t n, redisReply **args);

@@ -9,41 +9,6 @@
 #include "base/text.h"
 #include "server/commands.h"
 
-/* --- ATTACH ------------------------------------------------------------------------------------- */
-
-void tarn_command_attach(struct tarn_conn *c, size_t n, redisReply **args)
-{
-    struct tarn_attach a;
-    const char *offer = n > 3 ? args[3]->str : "";
-    bool write = !strcasecmp(args[2]->str, "w");
-    int rc = 0;
-    if (!write && strcasecmp(args[2]->str, "r"))
-        rc = tarn_fail(TARN_E_INVALID, "ATTACH %s: access is r or w", args[1]->str);
-    if (!rc)
-        rc = tarn_session_attach(c->session, args[1]->str, write, c->local, offer, &a);
-    if (rc) {
-        tarn_reply_failure(c, rc);
-        return;
-    }
-    tarn_conn_send_fds(c, &a);
-    tarn_resp_add_array(&c->out, 2);
-    tarn_resp_add_string(&c->out, a.text, strlen(a.text));
-    tarn_resp_add_integer(&c->out, a.nfds);
-}
-
-void tarn_command_detach(struct tarn_conn *c, size_t n, redisReply **args)
-{
-    uint64_t link;
-    int rc = tarn_arg_u64(args[2], "link", 16, UINT64_MAX, &link);
-    (void)n;
-    if (!rc)
-        rc = tarn_session_detach_link(c->session, args[1]->str, link);
-    if (rc)
-        tarn_reply_failure(c, rc);
-    else
-        tarn_resp_add_simple(&c->out, "OK");
-}
-
 /* --- RESERVE, ABORT ----------------------------------------------------------------------------- */
 
 static int parse_mode(const redisReply *arg, bool *absent)

@@ -15,7 +15,6 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "server/commands.h"
-#include "server/pending.h"
 
 #define AT "control"
 #define REQUEST_MAX (16u << 20)
@@ -131,8 +130,8 @@ static void conn_free(struct tarn_conn *c)
     else
         DL_DELETE(control->strangers, c);
     control->holds -= c->holds;
-    if (c->pending)
-        tarn_pending_forget(c->pending);
+    if (c->waiter)
+        c->waiter->gone(c->waiter);
     if (c->watch)
         tarn_watch_free(c->watch);
     close(c->fd);
@@ -246,16 +245,16 @@ static void conn_event(void *arg, int events)
     advance(c);
 }
 
-void tarn_conn_wait(struct tarn_conn *c, struct tarn_pending *p)
+void tarn_conn_wait(struct tarn_conn *c, struct tarn_waiter *w)
 {
     c->state = TARN_CONN_WAITING;
-    c->pending = p;
+    c->waiter = w;
 }
 
 void tarn_conn_resume(struct tarn_conn *c)
 {
     c->state = TARN_CONN_READING;
-    c->pending = NULL;
+    c->waiter = NULL;
     advance(c);
 }
 

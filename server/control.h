@@ -4,7 +4,7 @@
  *
  * States of a connection
  *   READING   requests are parsed and run one after the other; nothing is read while much output waits
- *   WAITING   the running command's answer needs the directory; nothing is parsed until it came, so
+ *   WAITING   the running command's answer needs the directory or a transport; nothing is parsed until it came, so
  *             answers keep the order of the requests
  *   CLOSING   what is in the output is still sent, then the connection goes
  * Descriptors of an ATTACH go out with the first byte of its answer; until then nothing more is run.
@@ -14,6 +14,11 @@
 
 #include "base/resp.h"
 #include "server/session.h"
+
+/* What a connection waits for. */
+struct tarn_waiter {
+    void (*gone)(struct tarn_waiter *w); /* the connection is; the work goes on without an answer */
+};
 
 enum tarn_conn_state { TARN_CONN_READING, TARN_CONN_WAITING, TARN_CONN_CLOSING };
 
@@ -32,7 +37,7 @@ struct tarn_conn {
     uint64_t id, since_ns, commands;
     const char *last_command;
     struct tarn_session *session; /* NULL before HELLO */
-    struct tarn_pending *pending; /* WAITING */
+    struct tarn_waiter *waiter;   /* WAITING */
 
     size_t holds; /* bytes of unfinished requests, as counted in the control's sum */
     struct tarn_buf out;
@@ -56,8 +61,8 @@ void tarn_control_drop(struct tarn_control *c, const struct tarn_session *s);
 /* Its session has begun: takes large requests from now on. */
 void tarn_conn_trust(struct tarn_conn *c);
 
-/* The current command's answer comes later, from p. */
-void tarn_conn_wait(struct tarn_conn *c, struct tarn_pending *p);
+/* The current command's answer comes later. */
+void tarn_conn_wait(struct tarn_conn *c, struct tarn_waiter *w);
 /* That answer has been added to the output. The connection may be gone afterwards. */
 void tarn_conn_resume(struct tarn_conn *c);
 /* Descriptors to send with what is added to the output next. */

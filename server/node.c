@@ -13,6 +13,7 @@
 #include "base/net.h"
 #include "base/text.h"
 #include "server/admin.h"
+#include "server/attach.h"
 #include "server/control.h"
 #include "server/drain.h"
 #include "server/identity.h"
@@ -73,6 +74,7 @@ static int start_transports(struct tarn_node *n, const char *host)
         .port = (uint16_t)n->config->data_port,
         .io_threads = (uint32_t)n->config->io_threads,
         .rdma_devices = n->config->rdma_devices,
+        .rdma_region_bytes = n->config->rdma_region_bytes,
         .epoch = n->epoch,
         .guard = tarn_store_guard(n->store),
     };
@@ -83,6 +85,12 @@ static int start_transports(struct tarn_node *n, const char *host)
     for (int i = 0; i < found; i++) {
         struct tarn_server *server;
         int rc = ops[i]->serve(&serve, &server);
+        if (rc && !n->config->transports) { /* nobody has asked for just this one */
+            tarn_log(&n->log, TARN_LOG_WARN, AT,
+                     "msg=\"a transport is not offered\" transport=%s cause=\"%s\"", ops[i]->name,
+                     tarn_last_error());
+            continue;
+        }
         if (rc)
             return rc;
         n->transports[n->ntransports++] = (struct tarn_node_transport){ops[i], server};
@@ -311,6 +319,7 @@ void tarn_node_free(struct tarn_node *n)
     tarn_sessions_free(n->sessions);
     for (uint32_t i = 0; i < n->ntransports; i++)
         n->transports[i].ops->stop(n->transports[i].server);
+    tarn_attaching_free(n);
     tarn_publisher_stop(n->publisher);
     n->publisher = NULL;
     tarn_scrub_free(n->scrub);

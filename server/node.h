@@ -23,6 +23,7 @@ struct tarn_sessions;
 struct tarn_scrub;
 struct tarn_admin;
 struct tarn_pending;
+struct tarn_attaching;
 
 enum tarn_node_state {
     TARN_NODE_READY,
@@ -65,6 +66,7 @@ struct tarn_node {
     struct tarn_timer *tick, *heartbeat;
     struct tarn_pending *pending; /* commits and deletes that wait for the directory */
     struct tarn_timer *expiry;    /* runs while there are any */
+    struct tarn_attaching *attaching; /* ATTACHes that a transport has not answered yet */
 
     struct tarn_node_record record; /* not to be touched while a beat is under way */
     struct tarn_pool_record pools[TARN_POOLS_MAX];

@@ -66,6 +66,15 @@ static const struct tarn_option options[] = {
     TEXT_OPTION("rdma-devices", rdma_devices, NULL, "LIST",
                 "Devices of the rdma transport, parted by commas: NAME[:PORT][@GID INDEX]. Without it all "
                 "that have an active port."),
+    {.name = "rdma-region-bytes",
+     .type = TARN_OPT_SIZE,
+     .offset = AT(rdma_region_bytes),
+     .initial = "3584M",
+     .min = 1 << 20,
+     .max = INT64_MAX,
+     .unit = "SIZE",
+     .help = "Largest memory region that the rdma transport registers: pools are registered in parts of this "
+             "size, or of what the device takes when that is less."},
     INT_OPTION("io-threads", io_threads, "2", 1, 64, "N", "Threads of the tcp transport."),
     INT_OPTION("evict-high", evict_high, "95", 1, 100, "PERCENT",
                "Fill of a pool at which least recently used objects begin to be evicted in the background."),

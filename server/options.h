@@ -13,7 +13,7 @@ struct tarn_node_config {
     struct tarn_option_list pools;
     int64_t data_port, io_threads, evict_high, evict_low;
     int64_t redis_timeout_ms, heartbeat_ms, scrub_s, drain_timeout_ms;
-    uint64_t session_reserved_max;
+    uint64_t session_reserved_max, rdma_region_bytes;
     bool print_conf, help, version, man, markdown;
 };
 

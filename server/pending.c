@@ -77,6 +77,11 @@ static void expire(void *arg)
     }
 }
 
+static void conn_gone(struct tarn_waiter *w)
+{
+    ((struct tarn_pending *)((char *)w - offsetof(struct tarn_pending, waiter)))->conn = NULL;
+}
+
 void tarn_pending_start(struct tarn_pending *p, struct tarn_conn *c, uint64_t timeout_ms)
 {
     struct tarn_node *n = c->node;
@@ -91,11 +96,7 @@ void tarn_pending_start(struct tarn_pending *p, struct tarn_conn *c, uint64_t ti
     /* Without the timer the publisher's own time limit still answers. */
     if (!n->expiry && tarn_timer_new(n->loop, EXPIRY_MS, expire, n, &n->expiry))
         n->expiry = NULL;
-    tarn_conn_wait(c, p);
+    p->waiter.gone = conn_gone;
+    tarn_conn_wait(c, &p->waiter);
     tarn_publisher_submit(n->publisher, &p->request);
-}
-
-void tarn_pending_forget(struct tarn_pending *p)
-{
-    p->conn = NULL;
 }

@@ -16,6 +16,7 @@
 
 struct tarn_pending {
     struct tarn_request request;
+    struct tarn_waiter waiter;
     struct tarn_node *node;
     struct tarn_conn *conn; /* NULL once it is gone */
     struct tarn_pending *prev, *next;
@@ -30,7 +31,4 @@ struct tarn_pending {
 
 /* Hands p->request over; the connection waits. */
 void tarn_pending_start(struct tarn_pending *p, struct tarn_conn *c, uint64_t timeout_ms);
-/* The connection is gone; the work goes on without an answer. */
-void tarn_pending_forget(struct tarn_pending *p);
-
 #endif

@@ -296,8 +296,8 @@ static int check_attach(const struct tarn_session *s, const struct tarn_transpor
     return 0;
 }
 
-int tarn_session_attach(struct tarn_session *s, const char *transport, bool write, bool local,
-                        const char *offer, struct tarn_attach *a)
+int tarn_session_attach(struct tarn_session *s, const char *transport, struct tarn_attach *a,
+                        const struct tarn_node_transport **transport_p)
 {
     struct tarn_node *n = s->all->node;
     int at = find_transport(n, transport);
@@ -305,20 +305,21 @@ int tarn_session_attach(struct tarn_session *s, const char *transport, bool writ
         return tarn_fail(TARN_E_NOT_REACHABLE, "ATTACH %s: node %s does not offer that transport", transport,
                          n->id);
     const struct tarn_transport_ops *ops = n->transports[at].ops;
-    int rc = check_attach(s, ops, write, local);
-    if (!rc && (ops->caps & TARN_CAP_VIEW) && local && s->hazard_fd < 0 && (rc = make_page(s)))
+    *transport_p = &n->transports[at];
+    int rc = check_attach(s, ops, a->write, a->local);
+    if (!rc && (ops->caps & TARN_CAP_VIEW) && a->local && s->hazard_fd < 0 && (rc = make_page(s)))
         drop_page(s);
     if (rc)
         return rc;
-    *a = (struct tarn_attach){
-        .session = s->id, .write = write, .local = local, .hazard_fd = s->hazard_fd, .offer = offer};
+    a->session = s->id;
+    a->hazard_fd = s->hazard_fd;
     rc = ops->attach(n->transports[at].server, a);
-    if (rc)
+    if (rc < 0)
         return rc;
     s->quit = false;
     s->attached |= 1u << at;
-    s->writer |= write && (ops->caps & TARN_CAP_SAME_HOST) && (ops->caps & TARN_CAP_ONE_SIDED);
-    return 0;
+    s->writer |= a->write && (ops->caps & TARN_CAP_SAME_HOST) && (ops->caps & TARN_CAP_ONE_SIDED);
+    return rc;
 }
 
 int tarn_session_detach_link(struct tarn_session *s, const char *transport, uint64_t link)

@@ -60,9 +60,12 @@ void tarn_session_leave(struct tarn_session *s);
 /* QUIT. */
 void tarn_session_quit(struct tarn_session *s);
 
-/* ATTACH; `local` says that descriptors can be passed. Fills text and descriptors of *a. */
-int tarn_session_attach(struct tarn_session *s, const char *transport, bool write, bool local,
-                        const char *offer, struct tarn_attach *a);
+/*
+ * ATTACH: `write`, `local` and `offer` of *a are given; fills its text and descriptors, or returns
+ * TARN_INPROGRESS: then a->done comes. *transport_p: which it is.
+ */
+int tarn_session_attach(struct tarn_session *s, const char *transport, struct tarn_attach *a,
+                        const struct tarn_node_transport **transport_p);
 /* DETACH. */
 int tarn_session_detach_link(struct tarn_session *s, const char *transport, uint64_t link);
 /* To be called after reservations came or went: keeps reserving_since_ns. */

@@ -57,7 +57,7 @@ static int read_pool(struct tarn_link *l, struct words *w)
 {
     uint64_t index = number(w, 10, l->npools - 1);
     struct tarn_remote_memory *m = &l->pools[index];
-    if (w->failed || m->nslots)
+    if (w->failed || m->slice_bytes) /* the pool has been named before */
         return malformed(l);
     m->bytes = number(w, 10, UINT64_MAX / 2);
     m->nslots = (uint32_t)number(w, 10, UINT32_MAX);
@@ -70,7 +70,7 @@ static int read_pool(struct tarn_link *l, struct words *w)
     uint32_t nslices = (uint32_t)((m->bytes + m->slice_bytes - 1) / m->slice_bytes);
     int rc = 0;
     for (uint32_t k = 0; !rc && k < l->nlanes; k++)
-        if (l->lanes[k].joined)
+        if (l->lanes[k].joined || l->lanes[k].lost) /* the node does not know what was lost here */
             rc = read_keys(l, w, nslices, &l->lanes[k].pools[index]);
     return rc ? rc : w->failed ? malformed(l) : 0;
 }
@@ -97,17 +97,17 @@ static int read_pools(struct tarn_link *l, struct words *w)
 
 /* --- lanes -------------------------------------------------------------------------------------- */
 
-static int join_lane(struct tarn_link *l, struct tarn_lane *n, const char *text, size_t bytes)
+static int join_lane(struct tarn_lane *n, const char *text, size_t bytes)
 {
     struct tarn_endpoint peer;
     if (bytes == 1 && *text == '-')
         return 0;
     int rc = tarn_endpoint_parse(text, bytes, &peer);
-    if (!rc)
-        rc = tarn_qp_join(n->rail, n->qp, &n->own, &peer);
-    n->joined = rc == 0;
-    (void)l;
-    return rc;
+    if (rc)
+        return rc;
+    n->joined = tarn_qp_join(n->rail, n->qp, &n->own, &peer) == 0;
+    n->lost = !n->joined;
+    return 0;
 }
 
 int tarn_rdma_join(struct tarn_link *l, const char *text)
@@ -115,7 +115,7 @@ int tarn_rdma_join(struct tarn_link *l, const char *text)
     struct words w = {.at = text};
     size_t bytes;
     const char *version = word(&w, &bytes);
-    uint32_t joined = 0;
+    uint32_t joined = 0, lost = 0;
     int rc = 0;
     if (bytes != 2 || memcmp(version, "v1", 2) != 0)
         return tarn_fail(TARN_E_VERSION,
@@ -127,9 +127,13 @@ int tarn_rdma_join(struct tarn_link *l, const char *text)
         return malformed(l);
     for (uint32_t k = 0; !rc && k < l->nlanes; k++) {
         const char *end = word(&w, &bytes);
-        rc = join_lane(l, &l->lanes[k], end, bytes);
+        rc = join_lane(&l->lanes[k], end, bytes);
         joined += l->lanes[k].joined;
+        lost += l->lanes[k].lost;
     }
+    if (!rc && joined == 0 && lost)
+        return tarn_fail(TARN_E_UNAVAILABLE, "node %s: rdma: no rail reaches it just now: see ibv_devinfo",
+                         l->node);
     if (!rc && joined == 0)
         return malformed(l);
     return rc ? rc : read_pools(l, &w);

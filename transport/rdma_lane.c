@@ -20,7 +20,8 @@ enum {
 };
 
 #define MEASURED_BYTES (128u << 10)
-#define WHOLE_STRIP 1ull /* wr_id: work requests it stands for, times 2, plus this when it ends a strip */
+/* wr_id: how many work requests it stands for, times 4, plus what it ends. */
+enum { WHOLE_STRIP = 1, PAYLOAD = 2 /* where the check waits for it */ };
 
 /* A chain being built. */
 struct chain {
@@ -127,10 +128,10 @@ static struct ibv_send_wr *add_wr(struct tarn_lane *n, struct chain *c)
     return wr;
 }
 
-static void ask_completion(struct tarn_lane *n, struct ibv_send_wr *wr, uint64_t whole)
+static void ask_completion(struct tarn_lane *n, struct ibv_send_wr *wr, unsigned ends)
 {
     wr->send_flags |= IBV_SEND_SIGNALED;
-    wr->wr_id = (uint64_t)n->silent << 1 | whole;
+    wr->wr_id = (uint64_t)n->silent << 2 | ends;
     n->silent = 0;
 }
 
@@ -188,61 +189,88 @@ static int add_payload(struct tarn_lane *n, struct tarn_strip *s, struct chain *
                          n->link->node);
     s->posted += bytes;
     c->bytes += bytes;
-    if (s->job->put && s->posted == s->bytes)
+    if (!n->rail->fences && s->posted == s->bytes)
+        ask_completion(n, wr, PAYLOAD);
+    else if (s->job->put && s->posted == s->bytes)
         ask_completion(n, wr, WHOLE_STRIP);
     else if (n->silent >= n->depth / 4)
         ask_completion(n, wr, 0);
     return 0;
 }
 
-/* The READ of gen[slot] that ends a get's strip. */
-static void add_check(struct tarn_lane *n, struct tarn_strip *s, struct chain *c)
+/* The READ of gen[slot] that ends a get's strip, the one of that counter. */
+static void add_check(struct tarn_lane *n, uint64_t counter, struct chain *c)
 {
-    const struct tarn_work *w = s->job->work;
+    const struct tarn_work *w = strip_at(n, counter)->job->work;
     struct ibv_send_wr *wr = add_wr(n, c);
     wr->opcode = IBV_WR_RDMA_READ;
-    wr->send_flags = IBV_SEND_FENCE;
+    wr->send_flags = n->rail->fences ? IBV_SEND_FENCE : 0;
     wr->wr.rdma.remote_addr = n->link->pools[w->pool].gen + (uint64_t)w->slot * sizeof(uint64_t);
     wr->wr.rdma.rkey = n->pools[w->pool].gen;
     wr->num_sge = 1;
     wr->sg_list[0] = (struct ibv_sge){
-        .addr = (uintptr_t)&n->landing[n->next % n->ring_size], .length = 8, .lkey = n->landing_mr->lkey};
+        .addr = (uintptr_t)&n->landing[counter % n->ring_size], .length = 8, .lkey = n->landing_mr->lkey};
     ask_completion(n, wr, WHOLE_STRIP);
 }
 
-static int add_strip(struct tarn_lane *n, struct tarn_strip *s, struct chain *c)
+/* Without fences: checks of what has arrived. */
+static void add_checks(struct tarn_lane *n, struct chain *c)
 {
+    for (; n->checked < n->arrived && c->n < CHAIN && n->room > 0; n->checked++)
+        if (!strip_at(n, n->checked)->job->put)
+            add_check(n, n->checked, c);
+}
+
+/* Strips of no bytes arrive with those before them. */
+static void skip_empty(struct tarn_lane *n)
+{
+    while (n->arrived < n->next && strip_at(n, n->arrived)->bytes == 0)
+        n->arrived++;
+}
+
+/* The next strip, or as much of it as fits. */
+static int add_strip(struct tarn_lane *n, struct chain *c)
+{
+    struct tarn_strip *s = strip_at(n, n->next);
     int rc = 0;
     while (!rc && s->posted < s->bytes && c->n < CHAIN && n->room > 0)
         rc = add_payload(n, s, c);
     if (rc || s->posted < s->bytes)
         return rc;
-    if (!s->job->put) {
+    if (!s->job->put && n->rail->fences) {
         if (c->n == CHAIN || n->room == 0)
             return 0;
-        add_check(n, s, c);
+        add_check(n, n->next, c);
     }
     n->next++;
+    if (!n->rail->fences)
+        skip_empty(n);
     return 0;
 }
 
 /* --- posting ------------------------------------------------------------------------------------ */
 
+/* As many work requests as fit a chain. */
+static int build(struct tarn_lane *n, struct chain *c)
+{
+    int rc = 0;
+    c->n = 0;
+    c->bytes = 0;
+    add_checks(n, c);
+    for (uint64_t before = UINT64_MAX; !rc && n->next < n->tail && n->next != before;) {
+        before = n->next; /* stays when the chain or the queue is full */
+        rc = add_strip(n, c);
+    }
+    return rc;
+}
+
 int tarn_lane_post(struct tarn_lane *n)
 {
     struct chain c;
     int rc = 0;
-    while (!rc && n->next < n->tail && n->room > 0) {
+    while (!rc && (n->next < n->tail || n->checked < n->arrived)) {
         struct ibv_send_wr *bad;
-        c.n = 0;
-        c.bytes = 0;
-        uint64_t before = n->next;
-        while (!rc && n->next < n->tail && c.n < CHAIN && n->room > 0) {
-            before = n->next;
-            rc = add_strip(n, strip_at(n, n->next), &c);
-            if (n->next == before)
-                break; /* the chain or the queue is full */
-        }
+        rc = build(n, &c);
         if (rc || c.n == 0)
             break;
         int error = ibv_post_send(n->qp, c.wr, &bad);
@@ -322,6 +350,34 @@ static int failed(const struct tarn_lane *n, const struct ibv_wc *wc)
     }
 }
 
+/* Without fences puts end here, in their turn: when all gets before them have. */
+static void end_puts(struct tarn_lane *n)
+{
+    while (n->head < n->arrived && strip_at(n, n->head)->job->put)
+        end_strip(n);
+}
+
+static void completed(struct tarn_lane *n, uint64_t wr_id)
+{
+    n->room += (uint32_t)(wr_id >> 2);
+    if (wr_id & PAYLOAD) {
+        n->arrived++;
+        skip_empty(n);
+        end_puts(n);
+    } else if (wr_id & WHOLE_STRIP) {
+        end_strip(n);
+        end_puts(n);
+    }
+}
+
+/* Only the bytes of a work can be at fault here, and a queue pair completes in order. */
+static void blame(struct tarn_lane *n)
+{
+    uint64_t counter = n->rail->fences ? n->head : n->arrived;
+    if (counter < n->tail)
+        strip_at(n, counter)->job->status = TARN_E_INVALID;
+}
+
 int tarn_lane_poll(struct tarn_lane *n)
 {
     struct ibv_wc wc[COMPLETIONS];
@@ -334,13 +390,11 @@ int tarn_lane_poll(struct tarn_lane *n)
         for (int i = 0; i < got; i++) {
             if (wc[i].status != IBV_WC_SUCCESS) {
                 int rc = failed(n, &wc[i]);
-                if (n->head < n->tail) /* a queue pair completes in order: it is the oldest one's */
-                    strip_at(n, n->head)->job->status = rc == TARN_E_INVALID ? rc : 0;
+                if (rc == TARN_E_INVALID)
+                    blame(n);
                 return rc;
             }
-            n->room += (uint32_t)(wc[i].wr_id >> 1);
-            if (wc[i].wr_id & WHOLE_STRIP)
-                end_strip(n);
+            completed(n, wc[i].wr_id);
         }
         total += got;
     } while (got == COMPLETIONS);

@@ -120,11 +120,10 @@ static int cover_pieces(struct tarn_link *l, struct tarn_job *job)
     uint64_t bytes;
     void *addr;
     int rc = 0;
-    if (w->npieces > 1 && span_of(w, &from, &bytes) &&
-        tarn_cover_add(l->local, &job->cover, from, bytes) == 0)
+    if (span_of(w, &from, &bytes) && tarn_cover_range(l->local, &job->cover, from, bytes, job->put) == 0)
         return 0;
     for (uint64_t n; !rc && (n = tarn_cursor_next(&c, w->pieces, w->npieces, UINT64_MAX, &addr)) > 0;)
-        rc = tarn_cover_add(l->local, &job->cover, addr, n);
+        rc = tarn_cover_add(l->local, &job->cover, addr, n, job->put);
     return rc;
 }
 
@@ -221,14 +220,24 @@ static bool inside(const struct tarn_link *l, const struct tarn_work *w)
     return w->slot < m->nslots && w->offset <= m->bytes && w->bytes <= m->bytes - w->offset;
 }
 
+/* Queue pairs go first: then nothing touches anybody's memory, and all works can end. */
+static void break_link(struct tarn_link *l, int status)
+{
+    l->broken = true;
+    for (uint32_t k = 0; k < l->nlanes; k++)
+        tarn_lane_close(&l->lanes[k]);
+    for (uint32_t i = 0; l->jobs && i < TARN_JOBS; i++)
+        if (l->jobs[i].work)
+            end_job(l, &l->jobs[i], l->jobs[i].status ? l->jobs[i].status : status);
+}
+
 static int submit(struct tarn_link *l, struct tarn_work *w, bool put)
 {
     struct tarn_job *job = l->free_jobs;
-    if (l->broken)
-        return tarn_fail(TARN_E_NODE_DOWN, "node %s: rdma: the link is broken: connect again", l->node);
     if (l->whole_ns && !l->busy && tarn_now_ns() >= l->whole_ns)
-        return tarn_fail(TARN_E_NODE_DOWN, "node %s: rdma: a rail that failed may be back: connect again",
-                         l->node);
+        break_link(l, TARN_E_NODE_DOWN); /* the next one has the rail again */
+    if (l->broken)
+        return TARN_E_AGAIN; /* progress() says that it is over: only then do callers let go of it */
     if (!inside(l, w) || tarn_gen_readable(w->gen) == put)
         return out_of_date(l, w);
     if (put && w->bytes == 0) {
@@ -264,17 +273,6 @@ static int rdma_put(struct tarn_link *l, struct tarn_work *w)
         return tarn_fail(TARN_E_NOT_REACHABLE, "node %s: rdma: has read access only: attach with write",
                          l->node);
     return submit(l, w, true);
-}
-
-/* Queue pairs go first: then nothing touches anybody's memory, and all works can end. */
-static void break_link(struct tarn_link *l, int status)
-{
-    l->broken = true;
-    for (uint32_t k = 0; k < l->nlanes; k++)
-        tarn_lane_close(&l->lanes[k]);
-    for (uint32_t i = 0; l->jobs && i < TARN_JOBS; i++)
-        if (l->jobs[i].work)
-            end_job(l, &l->jobs[i], l->jobs[i].status ? l->jobs[i].status : status);
 }
 
 static bool has_puts(struct tarn_lane *n)
@@ -430,7 +428,6 @@ static int open_bounce(struct tarn_link *l)
         munmap(memory, bytes);
         return rc;
     }
-    l->bounce->mapped = true; /* not a work's to free */
     l->bounces = UINT64_MAX;
     l->tick = (uint32_t *)(void *)(memory + (size_t)BOUNCES * BOUNCE_BYTES);
     return 0;
@@ -448,7 +445,7 @@ static int open_lanes(struct tarn_link *l)
             rc = tarn_lane_open(l, k, &l->lanes[l->nlanes++]); /* counted also when it failed, for closing */
     }
     if (!rc && l->nlanes == 0)
-        rc = tarn_fail(TARN_E_NODE_DOWN,
+        rc = tarn_fail(TARN_E_UNAVAILABLE,
                        "node %s: rdma: all %u rails have failed within the last %u s: see "
                        "ibv_devinfo",
                        l->node, l->local->rails.n, (unsigned)(ASIDE_NS / TARN_NS_PER_S));
@@ -496,11 +493,22 @@ static int watch_lanes(struct tarn_link *l)
     return 0;
 }
 
+static void set_lost_aside(struct tarn_link *l)
+{
+    uint64_t until = tarn_now_ns() + ASIDE_NS;
+    for (uint32_t k = 0; k < l->nlanes; k++)
+        if (l->lanes[k].lost) {
+            atomic_store(&l->local->aside_ns[l->lanes[k].index], until);
+            l->whole_ns = until;
+        }
+}
+
 static int rdma_connect(const struct tarn_peer *p, struct tarn_link **l_p)
 {
     struct tarn_link *l = *l_p;
     l->writable = p->write;
     int rc = tarn_rdma_join(l, p->text);
+    set_lost_aside(l);
     if (!rc)
         rc = watch_lanes(l);
     if (rc) {

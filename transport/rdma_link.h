@@ -16,6 +16,9 @@
  * the node has destroyed the queue pairs they were posted on. A link that misses a rail ends when the rail
  * should be back and nothing is in flight, so that the next one has it again.
  *
+ * Where fences cannot be relied on, the check is posted once the strip's bytes have arrived; checks still
+ * come in the strips' order, and `checked` and `arrived` lie between head and next.
+ *
  * Only the last work request of a strip asks for a completion (and one now and then within long strips);
  * it stands for all before it, since a queue pair completes in order.
  *
@@ -65,10 +68,12 @@ struct tarn_lane {
     struct ibv_comp_channel *channel;
     struct tarn_endpoint own;
     bool joined, armed;
+    bool lost;                    /* could not be joined */
     struct tarn_pool_keys *pools; /* as many as the link's */
     struct tarn_strip *ring;
     uint32_t ring_size;
     uint64_t head, next, tail; /* counters */
+    uint64_t checked, arrived; /* without fences: whose check was posted, whose bytes have come */
     uint32_t depth, room;      /* work requests the send queue takes, and takes now */
     uint32_t silent;           /* posted since the last one that completes */
     uint64_t queued;           /* bytes of strips not ended */

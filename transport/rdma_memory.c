@@ -1,28 +1,139 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "transport/rdma_memory.h"
 
+#include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <tarn/tarn.h>
 
 #include "base/error.h"
 
+/* --- registering with one rail ------------------------------------------------------------------ */
+
+static int refused(const struct tarn_rail *rail, const struct tarn_memory *m, int access, int error)
+{
+    unsigned long long bytes = m->bytes;
+    if (error == EFAULT)
+        return tarn_fail(TARN_E_INVALID,
+                         "rdma %s: cannot register %llu bytes at %p: not all of it is mapped%s", rail->name,
+                         bytes, m->addr, access & IBV_ACCESS_LOCAL_WRITE ? " and writable" : "");
+    if (error == ENOMEM || error == EAGAIN || error == EPERM)
+        return tarn_fail(TARN_E_SYSTEM,
+                         "rdma %s: cannot register %llu bytes: %s: raise the memlock limit (ulimit -l)",
+                         rail->name, bytes, strerror(error));
+    return tarn_fail(TARN_E_SYSTEM, "rdma %s: cannot register %llu bytes at %p: %s", rail->name, bytes,
+                     m->addr, strerror(error));
+}
+
+static int register_host(const struct tarn_rail *rail, const struct tarn_memory *m, int access,
+                         struct ibv_mr **mr_p)
+{
+    *mr_p = ibv_reg_mr(rail->pd, m->addr, m->bytes, access);
+    return *mr_p ? 0 : refused(rail, m, access, errno);
+}
+
+/* By dma-buf; else as if it were the host's, which works where the nvidia-peermem module is loaded. */
+static int register_cuda(const struct tarn_rail *rail, const struct tarn_memory *m, int access,
+                         struct ibv_mr **mr_p)
+{
+    const char *why = "the GPU's driver exports none";
+    if (m->dmabuf >= 0) {
+        *mr_p =
+            ibv_reg_dmabuf_mr(rail->pd, m->dmabuf_offset, m->bytes, (uintptr_t)m->addr, m->dmabuf, access);
+        if (*mr_p)
+            return 0;
+        why = strerror(errno);
+    }
+    char reason[128];
+    snprintf(reason, sizeof reason, "%s", why); /* strerror() may use its buffer again */
+    *mr_p = ibv_reg_mr(rail->pd, m->addr, m->bytes, access);
+    if (*mr_p)
+        return 0;
+    return tarn_fail(TARN_E_UNSUPPORTED,
+                     "rdma %s: cannot register %llu bytes of GPU memory: dma-buf: %s; peermem: %s: load "
+                     "nvidia-peermem, or use Linux 5.12 with the NVIDIA driver's open kernel modules",
+                     rail->name, (unsigned long long)m->bytes, reason, strerror(errno));
+}
+
 /* --- regions ------------------------------------------------------------------------------------ */
+
+static struct tarn_region *blank(void *addr, uint64_t bytes, int access)
+{
+    struct tarn_region *r = calloc(1, sizeof *r);
+    if (r)
+        *r = (struct tarn_region){
+            .addr = addr, .bytes = bytes, .users = 1, .writable = access & IBV_ACCESS_LOCAL_WRITE};
+    return r;
+}
+
+int tarn_region_of(const struct tarn_rails *rails, const struct tarn_memory *m, int access,
+                   struct tarn_region **r_p)
+{
+    struct tarn_region *r = blank(m->addr, m->bytes, access);
+    int rc = r ? 0 : tarn_fail(TARN_E_NO_MEMORY, "rdma: out of memory");
+    for (uint32_t i = 0; !rc && i < rails->n; i++)
+        rc = m->kind == TARN_MEMORY_CUDA ? register_cuda(&rails->rail[i], m, access, &r->mr[i])
+                                         : register_host(&rails->rail[i], m, access, &r->mr[i]);
+    if (rc)
+        tarn_region_free(r);
+    else
+        *r_p = r;
+    return rc;
+}
 
 int tarn_region_new(const struct tarn_rails *rails, void *addr, uint64_t bytes, int access,
                     struct tarn_region **r_p)
 {
-    struct tarn_region *r = calloc(1, sizeof *r);
-    if (!r)
-        return tarn_fail(TARN_E_NO_MEMORY, "rdma: out of memory");
-    r->addr = addr;
-    r->bytes = bytes;
+    struct tarn_memory m = {.kind = TARN_MEMORY_HOST, .addr = addr, .bytes = bytes, .dmabuf = -1};
+    return tarn_region_of(rails, &m, access, r_p);
+}
+
+void tarn_region_free(struct tarn_region *r)
+{
+    if (!r || __atomic_sub_fetch(&r->users, 1, __ATOMIC_ACQ_REL) > 0)
+        return;
+    for (int i = 0; i < TARN_RAILS_MAX; i++)
+        if (r->mr[i])
+            ibv_dereg_mr(r->mr[i]);
+    if (r->copy)
+        munmap(r->copy, r->copy_bytes);
+    free(r);
+}
+
+static struct tarn_region *share(struct tarn_region *r)
+{
+    __atomic_fetch_add(&r->users, 1, __ATOMIC_ACQ_REL);
+    return r;
+}
+
+/* A copy of memory that devices cannot read, reached under the addresses of the original. */
+static int copied_region(const struct tarn_rails *rails, void *addr, uint64_t bytes, struct tarn_region **r_p)
+{
+    size_t page = (size_t)sysconf(_SC_PAGESIZE), offset = (uintptr_t)addr % page;
+    struct tarn_region *r = blank(addr, bytes, 0);
+    void *copy = r ? mmap(NULL, offset + bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0)
+                   : MAP_FAILED;
+    if (copy == MAP_FAILED) {
+        free(r);
+        return tarn_fail(
+            TARN_E_NO_MEMORY,
+            "rdma: no memory for a copy of %llu bytes, which cannot be registered where they are",
+            (unsigned long long)bytes);
+    }
+    r->copy = copy;
+    r->copy_bytes = offset + bytes;
+    madvise(copy, r->copy_bytes, MADV_DONTFORK);
+    memcpy((char *)copy + offset, addr, bytes);
     for (uint32_t i = 0; i < rails->n; i++) {
-        r->mr[i] = ibv_reg_mr(rails->rail[i].pd, addr, bytes, access);
+        r->mr[i] = ibv_reg_mr_iova(rails->rail[i].pd, (char *)copy + offset, bytes, (uintptr_t)addr, 0);
         if (r->mr[i])
             continue;
-        int rc = tarn_fail(TARN_E_SYSTEM,
-                           "rdma %s: cannot register %llu bytes: %m: raise the memlock limit (ulimit -l)",
-                           rails->rail[i].name, (unsigned long long)bytes);
+        struct tarn_memory m = {.addr = addr, .bytes = bytes};
+        int rc = refused(&rails->rail[i], &m, 0, errno);
         tarn_region_free(r);
         return rc;
     }
@@ -30,21 +141,27 @@ int tarn_region_new(const struct tarn_rails *rails, void *addr, uint64_t bytes, 
     return 0;
 }
 
-void tarn_region_free(struct tarn_region *r)
+/* The largest region that every rail takes. */
+static uint64_t region_max(const struct tarn_rails *rails)
 {
-    for (int i = 0; r && i < TARN_RAILS_MAX; i++)
-        if (r->mr[i])
-            ibv_dereg_mr(r->mr[i]);
-    free(r);
+    uint64_t most = UINT64_MAX;
+    for (uint32_t i = 0; i < rails->n; i++)
+        if (rails->rail[i].max_region && rails->rail[i].max_region < most)
+            most = rails->rail[i].max_region;
+    return most;
 }
 
-/* --- the client's registrations ----------------------------------------------------------------- */
+/* --- the caller's registrations ----------------------------------------------------------------- */
 
 int tarn_rdma_local_open(const char *devices, struct tarn_local **local_p)
 {
     struct tarn_local *l = calloc(1, sizeof *l);
     if (!l)
         return tarn_fail(TARN_E_NO_MEMORY, "rdma: out of memory");
+    /* Where the kernel copies at fork(), this would only take registered memory out of children. It fails
+     * where the application has used verbs before: then it is the application's to decide. */
+    if (ibv_is_fork_initialized() == IBV_FORK_DISABLED)
+        ibv_fork_init();
     int rc = tarn_rails_open(devices, &l->rails);
     if (rc) {
         free(l);
@@ -55,31 +172,36 @@ int tarn_rdma_local_open(const char *devices, struct tarn_local **local_p)
     return 0;
 }
 
+static void mapping_free(struct tarn_mapping *m)
+{
+    tarn_region_free(m->region);
+    free(m);
+}
+
 void tarn_rdma_local_close(struct tarn_local *l)
 {
     if (!l)
         return;
     for (uint32_t i = 0; i < l->n; i++)
-        tarn_region_free(l->regions[i]);
-    free(l->regions);
+        mapping_free(l->mappings[i]);
+    free(l->mappings);
     tarn_rails_close(&l->rails);
     pthread_rwlock_destroy(&l->lock);
     free(l);
 }
 
-static bool covers(const struct tarn_region *r, const char *addr, uint64_t bytes)
+static bool covers(const char *from, uint64_t size, const char *addr, uint64_t bytes)
 {
-    return addr >= r->addr && (uint64_t)(addr - r->addr) <= r->bytes &&
-           bytes <= r->bytes - (uint64_t)(addr - r->addr);
+    return addr >= from && (uint64_t)(addr - from) <= size && bytes <= size - (uint64_t)(addr - from);
 }
 
-/* Index of the first region that begins above addr. */
+/* Index of the first mapping that begins above addr. */
 static uint32_t above(const struct tarn_local *l, const char *addr)
 {
     uint32_t low = 0, high = l->n;
     while (low < high) {
         uint32_t middle = (low + high) / 2;
-        if (l->regions[middle]->addr <= addr)
+        if (l->mappings[middle]->addr <= addr)
             low = middle + 1;
         else
             high = middle;
@@ -87,67 +209,125 @@ static uint32_t above(const struct tarn_local *l, const char *addr)
     return low;
 }
 
-/* One that covers the range; regions that overlap make it look further down. */
-static struct tarn_region *find(const struct tarn_local *l, const char *addr, uint64_t bytes)
+/* One that covers the range, for devices to write if `write`. Those that overlap make it look further down,
+ * as far as any reaches. */
+static struct tarn_mapping *find(const struct tarn_local *l, const char *addr, uint64_t bytes, bool write)
 {
-    for (uint32_t i = above(l, addr); i > 0; i--)
-        if (covers(l->regions[i - 1], addr, bytes))
-            return l->regions[i - 1];
+    for (uint32_t i = above(l, addr); i > 0; i--) {
+        struct tarn_mapping *m = l->mappings[i - 1];
+        if (m->reach < addr + bytes)
+            break;
+        if (covers(m->addr, m->bytes, addr, bytes) && (m->region->writable || !write))
+            return m;
+    }
     return NULL;
+}
+
+static void set_reach(struct tarn_local *l, uint32_t from)
+{
+    for (uint32_t i = from; i < l->n; i++) {
+        struct tarn_mapping *m = l->mappings[i];
+        m->reach = m->addr + m->bytes;
+        if (i > 0 && l->mappings[i - 1]->reach > m->reach)
+            m->reach = l->mappings[i - 1]->reach;
+    }
+}
+
+static bool insert(struct tarn_local *l, struct tarn_mapping *m)
+{
+    if (l->n == l->room) {
+        uint32_t room = l->room ? 2 * l->room : 16;
+        struct tarn_mapping **mappings = realloc(l->mappings, room * sizeof(struct tarn_mapping *));
+        if (!mappings)
+            return false;
+        l->mappings = mappings;
+        l->room = room;
+    }
+    uint32_t at = above(l, m->addr);
+    memmove(l->mappings + at + 1, l->mappings + at, (l->n - at) * sizeof(struct tarn_mapping *));
+    l->mappings[at] = m;
+    l->n++;
+    set_reach(l, at);
+    return true;
+}
+
+/* The region of a registration that covers this one, or a new one: for reading only when the memory is. */
+static int region_for(struct tarn_local *l, const struct tarn_memory *m, struct tarn_region **r_p)
+{
+    pthread_rwlock_rdlock(&l->lock);
+    struct tarn_mapping *outer = find(l, m->addr, m->bytes, true);
+    *r_p = outer ? share(outer->region) : NULL;
+    pthread_rwlock_unlock(&l->lock);
+    if (*r_p)
+        return 0;
+    if (m->bytes > region_max(&l->rails))
+        return tarn_fail(TARN_E_INVALID, "rdma: the devices register at most %llu bytes at once, not %llu",
+                         (unsigned long long)region_max(&l->rails), (unsigned long long)m->bytes);
+    int rc = tarn_region_of(&l->rails, m, IBV_ACCESS_LOCAL_WRITE, r_p);
+    return rc == TARN_E_INVALID ? tarn_region_of(&l->rails, m, 0, r_p) : rc;
+}
+
+int tarn_rdma_map_memory(struct tarn_local *l, const struct tarn_memory *m)
+{
+    struct tarn_mapping *mapping = calloc(1, sizeof *mapping);
+    if (!mapping)
+        return tarn_fail(TARN_E_NO_MEMORY, "rdma: out of memory");
+    *mapping = (struct tarn_mapping){.addr = m->addr, .bytes = m->bytes};
+    int rc = region_for(l, m, &mapping->region);
+    if (rc) {
+        free(mapping);
+        return rc;
+    }
+    pthread_rwlock_wrlock(&l->lock);
+    bool inserted = insert(l, mapping);
+    pthread_rwlock_unlock(&l->lock);
+    if (inserted)
+        return 0;
+    mapping_free(mapping);
+    return tarn_fail(TARN_E_NO_MEMORY, "rdma: out of memory");
 }
 
 int tarn_rdma_map(struct tarn_local *l, void *addr, uint64_t bytes)
 {
-    struct tarn_region *r;
-    int rc = tarn_region_new(&l->rails, addr, bytes, IBV_ACCESS_LOCAL_WRITE, &r);
-    if (rc)
-        return rc;
-    r->users = 1;
-    r->mapped = true;
-    pthread_rwlock_wrlock(&l->lock);
-    if (l->n == l->room) {
-        uint32_t room = l->room ? 2 * l->room : 16;
-        struct tarn_region **regions = realloc(l->regions, room * sizeof(struct tarn_region *));
-        if (!regions) {
-            pthread_rwlock_unlock(&l->lock);
-            tarn_region_free(r);
-            return tarn_fail(TARN_E_NO_MEMORY, "rdma: out of memory");
+    struct tarn_memory m = {.kind = TARN_MEMORY_HOST, .addr = addr, .bytes = bytes, .dmabuf = -1};
+    return tarn_rdma_map_memory(l, &m);
+}
+
+/* Takes a registration of exactly this range out that no work uses. *busy: there are only others. */
+static struct tarn_mapping *take(struct tarn_local *l, const char *addr, uint64_t bytes, bool *busy)
+{
+    *busy = false;
+    for (uint32_t i = above(l, addr); i > 0 && l->mappings[i - 1]->addr == addr; i--) {
+        struct tarn_mapping *m = l->mappings[i - 1];
+        if (m->bytes != bytes)
+            continue;
+        if (__atomic_load_n(&m->users, __ATOMIC_ACQUIRE) > 0) {
+            *busy = true;
+            continue;
         }
-        l->regions = regions;
-        l->room = room;
+        memmove(l->mappings + i - 1, l->mappings + i, (l->n - i) * sizeof(struct tarn_mapping *));
+        l->n--;
+        set_reach(l, i - 1);
+        return m;
     }
-    uint32_t at = above(l, addr);
-    memmove(l->regions + at + 1, l->regions + at, (l->n - at) * sizeof(struct tarn_region *));
-    l->regions[at] = r;
-    l->n++;
-    pthread_rwlock_unlock(&l->lock);
-    return 0;
+    return NULL;
 }
 
 int tarn_rdma_unmap(struct tarn_local *l, void *addr, uint64_t bytes)
 {
-    struct tarn_region *r = NULL;
-    int rc = 0;
+    bool busy;
     pthread_rwlock_wrlock(&l->lock);
-    for (uint32_t i = above(l, addr); i > 0 && l->regions[i - 1]->addr == addr && !r && !rc; i--) {
-        struct tarn_region *one = l->regions[i - 1];
-        if (one->bytes != bytes)
-            continue;
-        if (__atomic_load_n(&one->users, __ATOMIC_ACQUIRE) > 1) {
-            rc = tarn_fail(TARN_E_BUSY, "rdma: %llu bytes at %p are being transferred: drain or cancel first",
-                           (unsigned long long)bytes, addr);
-            continue;
-        }
-        r = one;
-        memmove(l->regions + i - 1, l->regions + i, (l->n - i) * sizeof(struct tarn_region *));
-        l->n--;
-    }
+    struct tarn_mapping *m = take(l, addr, bytes, &busy);
     pthread_rwlock_unlock(&l->lock);
-    if (!r && !rc)
-        rc = tarn_fail(TARN_E_INVALID, "rdma: %llu bytes at %p are not registered", (unsigned long long)bytes,
-                       addr);
-    tarn_region_free(r);
-    return rc;
+    if (m) {
+        mapping_free(m);
+        return 0;
+    }
+    if (busy)
+        return tarn_fail(TARN_E_BUSY, "rdma: %llu bytes at %p are being transferred: drain or cancel first",
+                         (unsigned long long)bytes, addr);
+    return tarn_fail(TARN_E_INVALID, "rdma: %llu bytes at %p are not registered", (unsigned long long)bytes,
+                     addr);
 }
 
 /* --- covering a work ---------------------------------------------------------------------------- */
@@ -157,38 +337,73 @@ static bool cover_grow(struct tarn_cover *c)
     if (c->n < c->room)
         return true;
     uint32_t room = c->room ? 2 * c->room : 4;
-    struct tarn_region **regions = realloc(c->regions, room * sizeof(struct tarn_region *));
-    if (!regions)
+    struct tarn_span *spans = realloc(c->spans, room * sizeof *spans);
+    if (!spans)
         return false;
-    c->regions = regions;
+    c->spans = spans;
     c->room = room;
     return true;
 }
 
-int tarn_cover_add(struct tarn_local *l, struct tarn_cover *c, void *addr, uint64_t bytes)
+/* What the caller has registered there, counted as used. */
+static struct tarn_mapping *use(struct tarn_local *l, const char *addr, uint64_t bytes, bool put)
 {
-    for (uint32_t i = c->n; i > 0; i--)
-        if (covers(c->regions[i - 1], addr, bytes))
-            return 0;
+    pthread_rwlock_rdlock(&l->lock);
+    struct tarn_mapping *m = find(l, addr, bytes, !put);
+    if (m)
+        __atomic_fetch_add(&m->users, 1, __ATOMIC_ACQ_REL);
+    pthread_rwlock_unlock(&l->lock);
+    return m;
+}
+
+static int cover_one(struct tarn_local *l, struct tarn_cover *c, char *addr, uint64_t bytes, bool put,
+                     bool copy)
+{
+    struct tarn_span s = {.addr = addr, .bytes = bytes};
     if (!cover_grow(c))
         return tarn_fail(TARN_E_NO_MEMORY, "rdma: out of memory");
-    pthread_rwlock_rdlock(&l->lock);
-    struct tarn_region *r = find(l, addr, bytes);
-    if (r)
-        __atomic_fetch_add(&r->users, 1, __ATOMIC_ACQ_REL);
-    pthread_rwlock_unlock(&l->lock);
-    int rc = r ? 0 : tarn_region_new(&l->rails, addr, bytes, IBV_ACCESS_LOCAL_WRITE, &r);
+    s.mapping = use(l, addr, bytes, put);
+    int rc = 0;
+    if (s.mapping)
+        s.region = share(s.mapping->region);
+    else
+        rc = tarn_region_new(&l->rails, addr, bytes, put ? 0 : IBV_ACCESS_LOCAL_WRITE, &s.region);
+    if (rc == TARN_E_INVALID && put && copy)
+        rc = copied_region(&l->rails, addr, bytes, &s.region);
     if (!rc)
-        c->regions[c->n++] = r;
+        c->spans[c->n++] = s;
     return rc;
+}
+
+static int cover(struct tarn_local *l, struct tarn_cover *c, char *addr, uint64_t bytes, bool put, bool copy)
+{
+    uint64_t most = region_max(&l->rails);
+    int rc = 0;
+    for (uint32_t i = c->n; i > 0; i--)
+        if (covers(c->spans[i - 1].addr, c->spans[i - 1].bytes, addr, bytes))
+            return 0;
+    for (uint64_t n; !rc && bytes > 0; addr += n, bytes -= n) {
+        n = bytes < most ? bytes : most;
+        rc = cover_one(l, c, addr, n, put, copy);
+    }
+    return rc;
+}
+
+int tarn_cover_add(struct tarn_local *l, struct tarn_cover *c, void *addr, uint64_t bytes, bool put)
+{
+    return cover(l, c, addr, bytes, put, true);
+}
+
+int tarn_cover_range(struct tarn_local *l, struct tarn_cover *c, void *addr, uint64_t bytes, bool put)
+{
+    return cover(l, c, addr, bytes, put, false);
 }
 
 int tarn_cover_borrow(struct tarn_cover *c, struct tarn_region *r)
 {
     if (!cover_grow(c))
         return tarn_fail(TARN_E_NO_MEMORY, "rdma: out of memory");
-    __atomic_fetch_add(&r->users, 1, __ATOMIC_ACQ_REL);
-    c->regions[c->n++] = r;
+    c->spans[c->n++] = (struct tarn_span){.addr = r->addr, .bytes = r->bytes, .region = share(r)};
     return 0;
 }
 
@@ -199,7 +414,7 @@ bool tarn_rdma_mapped(struct tarn_local *l, const struct tarn_piece *pieces, uin
     void *addr;
     pthread_rwlock_rdlock(&l->lock);
     for (uint64_t bytes; all && (bytes = tarn_cursor_next(&c, pieces, n, UINT64_MAX, &addr)) > 0;)
-        all = find(l, addr, bytes) != NULL;
+        all = find(l, addr, bytes, false) != NULL;
     pthread_rwlock_unlock(&l->lock);
     return all;
 }
@@ -207,11 +422,11 @@ bool tarn_rdma_mapped(struct tarn_local *l, const struct tarn_piece *pieces, uin
 uint64_t tarn_cover_key(const struct tarn_cover *c, const void *addr, uint32_t rail, uint32_t *lkey_p)
 {
     for (uint32_t i = c->n; i > 0; i--) {
-        const struct tarn_region *r = c->regions[i - 1];
-        if (!covers(r, addr, 1))
+        const struct tarn_span *s = &c->spans[i - 1];
+        if (!covers(s->addr, s->bytes, addr, 1))
             continue;
-        *lkey_p = r->mr[rail]->lkey;
-        return r->bytes - (uint64_t)((const char *)addr - r->addr);
+        *lkey_p = s->region->mr[rail]->lkey;
+        return s->bytes - (uint64_t)((const char *)addr - s->addr);
     }
     return 0;
 }
@@ -220,12 +435,11 @@ void tarn_cover_end(struct tarn_local *l, struct tarn_cover *c)
 {
     (void)l;
     for (uint32_t i = 0; i < c->n; i++) {
-        struct tarn_region *r = c->regions[i];
-        if (r->mapped)
-            __atomic_fetch_sub(&r->users, 1, __ATOMIC_ACQ_REL);
-        else
-            tarn_region_free(r);
+        struct tarn_mapping *m = c->spans[i].mapping;
+        tarn_region_free(c->spans[i].region);
+        if (m) /* from here on it may be gone */
+            __atomic_fetch_sub(&m->users, 1, __ATOMIC_ACQ_REL);
     }
-    free(c->regions);
+    free(c->spans);
     *c = (struct tarn_cover){0};
 }

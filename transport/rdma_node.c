@@ -1,8 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* RDMA, node half: pools registered with every rail, and the queue pairs of the clients' links. */
+/*
+ * RDMA, node half: pools registered with every rail, and the queue pairs of the clients' links.
+ *
+ * Joining a queue pair asks the network for the peer's address, which can take a second: a thread of its own
+ * does it, one ATTACH after the other. A link whose session ends meanwhile is `gone` and destroyed when the
+ * thread is through with it; its client was not answered, so it cannot have written.
+ *
+ * Lock: server.lock guards the lists of links; it is not held while queue pairs are made and joined.
+ */
 #include "transport/rdma.h"
 
 #include <inttypes.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,7 +21,7 @@
 #include "base/error.h"
 #include "transport/rdma_memory.h"
 
-#define SLICE_BYTES (3584ull << 20) /* below the 4 GiB that some devices end at */
+#define REGION_BYTES (3584ull << 20) /* below the 4 GiB that some devices end at */
 #define AT "rdma"
 
 struct served_pool {
@@ -21,11 +30,19 @@ struct served_pool {
     struct tarn_region *gen, *touch;
 };
 
+struct offer {
+    uint32_t n;
+    struct tarn_endpoint ends[TARN_RAILS_MAX];
+};
+
 /* One link of a client. */
 struct joined {
     struct joined *prev, *next;
     uint64_t session, id;
     struct ibv_qp *qp[TARN_RAILS_MAX];
+    struct tarn_attach *attach; /* not answered yet: the thread's */
+    struct offer offer;
+    bool gone; /* while it is the thread's: its session ended */
 };
 
 struct tarn_server {
@@ -35,7 +52,13 @@ struct tarn_server {
     struct tarn_rails rails;
     struct ibv_cq *cq[TARN_RAILS_MAX]; /* nothing ever completes there: a queue pair must have one */
     struct served_pool *served;
-    struct joined *links;
+    uint64_t slice_bytes; /* of the arenas, whole pages */
+    pthread_t thread;
+    pthread_mutex_t lock; /* of what follows */
+    pthread_cond_t wake;
+    bool started, stopping;
+    struct joined *links, *waiting; /* answered; to be joined */
+    struct joined *current;         /* being joined */
     uint64_t next_id;
 };
 
@@ -46,8 +69,8 @@ static int register_slices(struct tarn_server *s, uint32_t pool, int access, str
     const struct tarn_pool_memory *p = &s->pools[pool];
     int rc = 0;
     for (uint32_t i = 0; !rc && i < s->served[pool].nslices; i++) {
-        uint64_t from = i * SLICE_BYTES, left = p->bytes - from;
-        rc = tarn_region_new(&s->rails, (char *)p->base + from, left < SLICE_BYTES ? left : SLICE_BYTES,
+        uint64_t from = i * s->slice_bytes, left = p->bytes - from;
+        rc = tarn_region_new(&s->rails, (char *)p->base + from, left < s->slice_bytes ? left : s->slice_bytes,
                              access, &slices[i]);
     }
     return rc;
@@ -57,7 +80,7 @@ static int register_pool(struct tarn_server *s, uint32_t i)
 {
     const struct tarn_pool_memory *p = &s->pools[i];
     struct served_pool *served = &s->served[i];
-    served->nslices = (uint32_t)((p->bytes + SLICE_BYTES - 1) / SLICE_BYTES);
+    served->nslices = (uint32_t)((p->bytes + s->slice_bytes - 1) / s->slice_bytes);
     served->read = calloc(served->nslices, sizeof(struct tarn_region *));
     served->write = calloc(served->nslices, sizeof(struct tarn_region *));
     if (!served->read || !served->write)
@@ -86,81 +109,7 @@ static void unregister_pool(struct served_pool *served)
     free(served->write);
 }
 
-/* --- serve, stop -------------------------------------------------------------------------------- */
-
-static int serve_all(struct tarn_server *s)
-{
-    int rc = 0;
-    for (uint32_t i = 0; i < s->rails.n; i++) {
-        s->cq[i] = ibv_create_cq(s->rails.rail[i].context, 1, NULL, NULL, 0);
-        if (!s->cq[i])
-            return tarn_fail(TARN_E_UNAVAILABLE, "rdma %s: no completion queue: %m", s->rails.rail[i].name);
-    }
-    for (uint32_t i = 0; !rc && i < s->npools; i++)
-        rc = register_pool(s, i);
-    return rc;
-}
-
-int tarn_rdma_serve(const struct tarn_serve *serve, struct tarn_server **s_p)
-{
-    struct tarn_server *s = calloc(1, sizeof *s);
-    if (!s || !(s->served = calloc(serve->npools, sizeof *s->served))) {
-        free(s);
-        return tarn_fail(TARN_E_NO_MEMORY, "rdma: out of memory");
-    }
-    s->log = serve->log;
-    s->pools = serve->pools;
-    s->npools = serve->npools;
-    s->next_id = 1;
-    int rc = tarn_rails_open(serve->rdma_devices, &s->rails);
-    if (!rc)
-        rc = serve_all(s);
-    if (rc) {
-        tarn_rdma_stop(s);
-        return rc;
-    }
-    *s_p = s;
-    return 0;
-}
-
-static void unjoin(struct tarn_server *s, struct joined *j)
-{
-    for (int i = 0; i < TARN_RAILS_MAX; i++)
-        if (j->qp[i])
-            ibv_destroy_qp(j->qp[i]);
-    DL_DELETE(s->links, j);
-    free(j);
-}
-
-void tarn_rdma_stop(struct tarn_server *s)
-{
-    while (s->links)
-        unjoin(s, s->links);
-    for (uint32_t i = 0; i < s->npools; i++)
-        unregister_pool(&s->served[i]);
-    for (uint32_t i = 0; i < s->rails.n; i++)
-        if (s->cq[i])
-            ibv_destroy_cq(s->cq[i]);
-    tarn_rails_close(&s->rails);
-    free(s->served);
-    free(s);
-}
-
-/* The rails a reader may look for: "v1 mlx5_0:1 mlx5_1:1". */
-void tarn_rdma_describe(const struct tarn_server *s, uint32_t pool, char *text, size_t text_bytes)
-{
-    size_t n = (size_t)snprintf(text, text_bytes, "v1");
-    (void)pool;
-    for (uint32_t i = 0; i < s->rails.n && n < text_bytes; i++)
-        n += (size_t)snprintf(text + n, text_bytes - n, " %s", s->rails.rail[i].name);
-}
-
 /* --- ATTACH ------------------------------------------------------------------------------------- */
-
-struct offer {
-    uint32_t n;
-    struct tarn_endpoint ends[TARN_RAILS_MAX];
-};
 
 static int malformed(const char *text)
 {
@@ -216,8 +165,8 @@ static void add_pool(const struct tarn_server *s, uint32_t i, bool write, const 
     const struct tarn_pool_memory *p = &s->pools[i];
     const struct served_pool *served = &s->served[i];
     struct tarn_region **slices = write ? served->write : served->read;
-    tarn_buf_printf(out, " %u %" PRIu64 " %u %llu %" PRIxPTR " %" PRIxPTR " %" PRIxPTR, i, p->bytes,
-                    p->nslots, SLICE_BYTES, (uintptr_t)p->base, (uintptr_t)p->gen, (uintptr_t)p->touch);
+    tarn_buf_printf(out, " %u %" PRIu64 " %u %" PRIu64 " %" PRIxPTR " %" PRIxPTR " %" PRIxPTR, i, p->bytes,
+                    p->nslots, s->slice_bytes, (uintptr_t)p->base, (uintptr_t)p->gen, (uintptr_t)p->touch);
     for (uint32_t k = 0; k < n; k++) {
         if (rails[k] < 0)
             continue;
@@ -249,53 +198,231 @@ static int answer(const struct tarn_server *s, const struct joined *j, const str
     return fits ? 0
                 : tarn_fail(TARN_E_UNSUPPORTED,
                             "ATTACH rdma: the keys of %u pools on %u rails do not fit an "
-                            "answer of %zu bytes: use fewer rails or smaller pools",
+                            "answer of %zu bytes: use fewer rails, smaller pools, or a larger "
+                            "--rdma-region-bytes",
                             s->npools, n, sizeof a->text);
 }
 
-int tarn_rdma_attach(struct tarn_server *s, struct tarn_attach *a)
+static void unjoin(struct joined *j)
 {
-    struct offer o;
+    for (int i = 0; i < TARN_RAILS_MAX; i++)
+        if (j->qp[i])
+            ibv_destroy_qp(j->qp[i]);
+    free(j);
+}
+
+static void unjoin_all(struct joined *list)
+{
+    while (list) {
+        struct joined *j = list;
+        DL_DELETE(list, j);
+        unjoin(j);
+    }
+}
+
+/* Queue pairs for all ends of the offer, and the answer. */
+static int join_link(struct tarn_server *s, struct joined *j)
+{
     struct tarn_endpoint own[TARN_RAILS_MAX];
-    int rails[TARN_RAILS_MAX], rc = parse_offer(a->offer, &o);
+    int rails[TARN_RAILS_MAX], rc = 0;
     uint32_t joined = 0;
-    if (rc)
-        return rc;
-    struct joined *j = calloc(1, sizeof *j);
-    if (!j)
-        return tarn_fail(TARN_E_NO_MEMORY, "ATTACH rdma: out of memory");
-    j->session = a->session;
-    j->id = s->next_id++;
-    DL_APPEND(s->links, j);
-    for (uint32_t k = 0; k < o.n; k++) {
+    for (uint32_t k = 0; k < j->offer.n; k++) {
         uint32_t rail = 0;
         rails[k] = -1;
-        if (join(s, &o.ends[k], k, &j->qp[k], &own[k], &rail))
+        rc = join(s, &j->offer.ends[k], k, &j->qp[k], &own[k], &rail);
+        if (rc)
             continue;
         rails[k] = (int)rail;
         joined++;
     }
-    if (joined)
-        rc = answer(s, j, own, rails, o.n, a);
-    if (rc || !joined) {
-        unjoin(s, j);
-        return rc ? rc : TARN_E_NOT_REACHABLE;
+    return joined ? answer(s, j, own, rails, j->offer.n, j->attach) : rc;
+}
+
+static void answer_failure(struct tarn_attach *a, int rc)
+{
+    a->status = rc;
+    snprintf(a->error, sizeof a->error, "%s", tarn_last_error());
+    a->done(a);
+}
+
+/* The next to be joined; NULL at the end. */
+static struct joined *next_link(struct tarn_server *s)
+{
+    pthread_mutex_lock(&s->lock);
+    while (!s->stopping && !s->waiting)
+        pthread_cond_wait(&s->wake, &s->lock);
+    struct joined *j = s->stopping ? NULL : s->waiting;
+    if (j)
+        DL_DELETE(s->waiting, j);
+    s->current = j;
+    pthread_mutex_unlock(&s->lock);
+    return j;
+}
+
+static void *join_links(void *arg)
+{
+    struct tarn_server *s = arg;
+    for (struct joined *j; (j = next_link(s)) != NULL;) {
+        struct tarn_attach *a = j->attach;
+        int rc = join_link(s, j);
+        pthread_mutex_lock(&s->lock);
+        s->current = NULL;
+        if (!rc && j->gone)
+            rc = tarn_fail(TARN_E_CANCELED, "ATTACH rdma: the session has ended");
+        j->attach = NULL;
+        a->link = j->id;
+        if (!rc)
+            DL_APPEND(s->links, j);
+        pthread_mutex_unlock(&s->lock);
+        if (rc) {
+            unjoin(j);
+            answer_failure(a, rc);
+        } else {
+            a->status = 0;
+            a->done(a);
+        }
     }
-    return 0;
+    return NULL;
+}
+
+int tarn_rdma_attach(struct tarn_server *s, struct tarn_attach *a)
+{
+    struct joined *j = calloc(1, sizeof *j);
+    int rc = j ? parse_offer(a->offer, &j->offer) : tarn_fail(TARN_E_NO_MEMORY, "ATTACH rdma: out of memory");
+    if (rc) {
+        free(j);
+        return rc;
+    }
+    j->session = a->session;
+    j->attach = a;
+    pthread_mutex_lock(&s->lock);
+    j->id = s->next_id++;
+    DL_APPEND(s->waiting, j);
+    pthread_cond_signal(&s->wake);
+    pthread_mutex_unlock(&s->lock);
+    return TARN_INPROGRESS;
+}
+
+/* Takes the session's links out (link 0: all of them), and marks those that are not answered yet. */
+static struct joined *take_links(struct tarn_server *s, uint64_t session, uint64_t link)
+{
+    struct joined *taken = NULL, *j, *next;
+    pthread_mutex_lock(&s->lock);
+    DL_FOREACH_SAFE(s->links, j, next)
+    if (j->session == session && (link == 0 || j->id == link)) {
+        DL_DELETE(s->links, j);
+        DL_APPEND(taken, j);
+    }
+    DL_FOREACH (s->waiting, j)
+        j->gone |= j->session == session && link == 0;
+    if (s->current)
+        s->current->gone |= s->current->session == session && link == 0;
+    pthread_mutex_unlock(&s->lock);
+    return taken;
 }
 
 void tarn_rdma_detach_link(struct tarn_server *s, uint64_t session, uint64_t link)
 {
-    struct joined *j, *next;
-    DL_FOREACH_SAFE(s->links, j, next)
-    if (j->session == session && j->id == link)
-        unjoin(s, j);
+    if (link)
+        unjoin_all(take_links(s, session, link));
 }
 
 void tarn_rdma_detach(struct tarn_server *s, uint64_t session)
 {
-    struct joined *j, *next;
-    DL_FOREACH_SAFE(s->links, j, next)
-    if (j->session == session)
-        unjoin(s, j);
+    unjoin_all(take_links(s, session, 0));
+}
+
+/* --- serve, stop -------------------------------------------------------------------------------- */
+
+/* As configured, but no more than the devices take. */
+static uint64_t slice_bytes(const struct tarn_rails *rails, uint64_t wanted)
+{
+    uint64_t most = wanted ? wanted : REGION_BYTES;
+    for (uint32_t i = 0; i < rails->n; i++)
+        if (rails->rail[i].max_region && rails->rail[i].max_region < most)
+            most = rails->rail[i].max_region;
+    return most > 4096 ? most & ~4095ull : 4096;
+}
+
+static int serve_all(struct tarn_server *s)
+{
+    int rc = 0;
+    for (uint32_t i = 0; i < s->rails.n; i++) {
+        s->cq[i] = ibv_create_cq(s->rails.rail[i].context, 1, NULL, NULL, 0);
+        if (!s->cq[i])
+            return tarn_fail(TARN_E_UNAVAILABLE, "rdma %s: no completion queue: %m", s->rails.rail[i].name);
+    }
+    for (uint32_t i = 0; !rc && i < s->npools; i++)
+        rc = register_pool(s, i);
+    if (rc)
+        return rc;
+    int error = pthread_create(&s->thread, NULL, join_links, s);
+    s->started = error == 0;
+    return error ? tarn_fail(TARN_E_SYSTEM, "rdma: no thread: %s: allow more threads", strerror(error)) : 0;
+}
+
+int tarn_rdma_serve(const struct tarn_serve *serve, struct tarn_server **s_p)
+{
+    struct tarn_server *s = calloc(1, sizeof *s);
+    if (!s || !(s->served = calloc(serve->npools, sizeof *s->served))) {
+        free(s);
+        return tarn_fail(TARN_E_NO_MEMORY, "rdma: out of memory");
+    }
+    s->log = serve->log;
+    s->pools = serve->pools;
+    s->npools = serve->npools;
+    s->next_id = 1;
+    pthread_mutex_init(&s->lock, NULL);
+    pthread_cond_init(&s->wake, NULL);
+    int rc = tarn_rails_open(serve->rdma_devices, &s->rails);
+    if (!rc) {
+        s->slice_bytes = slice_bytes(&s->rails, serve->rdma_region_bytes);
+        rc = serve_all(s);
+    }
+    if (rc) {
+        tarn_rdma_stop(s);
+        return rc;
+    }
+    *s_p = s;
+    return 0;
+}
+
+static void end_thread(struct tarn_server *s)
+{
+    if (!s->started)
+        return;
+    pthread_mutex_lock(&s->lock);
+    s->stopping = true;
+    pthread_cond_signal(&s->wake);
+    pthread_mutex_unlock(&s->lock);
+    pthread_join(s->thread, NULL);
+}
+
+void tarn_rdma_stop(struct tarn_server *s)
+{
+    struct joined *j;
+    end_thread(s);
+    DL_FOREACH (s->waiting, j)
+        answer_failure(j->attach, tarn_fail(TARN_E_CANCELED, "ATTACH rdma: the node ends"));
+    unjoin_all(s->waiting);
+    unjoin_all(s->links);
+    for (uint32_t i = 0; i < s->npools; i++)
+        unregister_pool(&s->served[i]);
+    for (uint32_t i = 0; i < s->rails.n; i++)
+        if (s->cq[i])
+            ibv_destroy_cq(s->cq[i]);
+    tarn_rails_close(&s->rails);
+    pthread_cond_destroy(&s->wake);
+    pthread_mutex_destroy(&s->lock);
+    free(s->served);
+    free(s);
+}
+
+/* The rails a reader may look for: "v1 mlx5_0:1 mlx5_1:1". */
+void tarn_rdma_describe(const struct tarn_server *s, uint32_t pool, char *text, size_t text_bytes)
+{
+    size_t n = (size_t)snprintf(text, text_bytes, "v1");
+    (void)pool;
+    for (uint32_t i = 0; i < s->rails.n && n < text_bytes; i++)
+        n += (size_t)snprintf(text + n, text_bytes - n, " %s", s->rails.rail[i].name);
 }

@@ -20,6 +20,12 @@
  */
 enum { ACK_TIMEOUT = 12, RETRIES = 6, RNR_RETRIES = 7, RNR_TIMER = 12, HOPS = 64 };
 
+/*
+ * Vendor of soft-RoCE (Linux 6.1). There a READ with a fence that has to be sent again waits for all READs
+ * before it to be over, itself among them: it never is, and the queue pair does not notice.
+ */
+#define SOFT_ROCE 0xffffff
+
 /* --- choosing ----------------------------------------------------------------------------------- */
 
 /* What the user said of one device. */
@@ -134,6 +140,7 @@ static bool open_port(const char *device, struct ibv_context *context, const str
         .context = context,
         .port = port,
         .roce = p.link_layer == IBV_LINK_LAYER_ETHERNET,
+        .fences = a->vendor_id != SOFT_ROCE,
         .lid = p.lid,
         .mtu = p.active_mtu,
         .max_sge =
@@ -151,10 +158,20 @@ static bool open_port(const char *device, struct ibv_context *context, const str
     return choose_gid(r, p.gid_tbl_len, gid);
 }
 
+static bool is_open(const struct tarn_rails *r, const char *device, int port)
+{
+    char name[TARN_RAIL_NAME];
+    snprintf(name, sizeof name, "%.64s:%d", device, port);
+    for (uint32_t i = 0; i < r->n; i++)
+        if (!strcmp(r->rail[i].name, name))
+            return true;
+    return false;
+}
+
 /* Adds the device's active ports. The context belongs to the first of them; closed when there is none. */
 static void open_device(struct ibv_device *device, const struct wish *w, struct tarn_rails *r)
 {
-    struct ibv_device_attr a;
+    struct ibv_device_attr a = {0};
     const char *name = ibv_get_device_name(device);
     for (int port = 1, ports = 1; port <= ports && r->n < TARN_RAILS_MAX; port++) {
         struct ibv_context *context = ibv_open_device(device);
@@ -162,7 +179,7 @@ static void open_device(struct ibv_device *device, const struct wish *w, struct 
             return;
         struct tarn_rail *rail = &r->rail[r->n];
         bool usable = ibv_query_device(context, &a) == 0 && (w->port < 0 || w->port == port) &&
-                      open_port(name, context, &a, (uint8_t)port, w->gid, rail) &&
+                      !is_open(r, name, port) && open_port(name, context, &a, (uint8_t)port, w->gid, rail) &&
                       (rail->pd = ibv_alloc_pd(context)) != NULL;
         ports = a.phys_port_cnt;
         if (usable)
@@ -202,6 +219,8 @@ static int open_wished(struct ibv_device **list, const char *devices, struct tar
             return tarn_fail(TARN_E_CONFIG, "rdma device \"%s\": there is none of this name: see ibv_devices",
                              w.name);
         open_device(device, &w, r);
+        if (r->n == before && is_open(r, w.name, w.port < 0 ? 1 : w.port))
+            return tarn_fail(TARN_E_CONFIG, "rdma device \"%s\": named twice: name each port once", w.name);
         if (r->n == before)
             return tarn_fail(TARN_E_UNAVAILABLE, "rdma device \"%s\": no active port%s: see ibv_devinfo",
                              w.name, w.gid >= 0 ? " with that GID" : "");

@@ -23,7 +23,8 @@ struct tarn_rail {
     char name[TARN_RAIL_NAME]; /* "mlx5_0:1" */
     uint8_t port;
     uint8_t gid_index;
-    bool roce; /* else InfiniBand */
+    bool roce;   /* else InfiniBand */
+    bool fences; /* IBV_SEND_FENCE can be relied on */
     uint16_t lid;
     union ibv_gid gid;
     enum ibv_mtu mtu;

@@ -103,6 +103,7 @@ struct tarn_serve {
     uint16_t port;          /* of two-sided transports' data connections; 0: a free one */
     uint32_t io_threads;    /* at least 1 */
     const char *rdma_devices; /* "mlx5_0,mlx5_1"; NULL: all */
+    uint64_t rdma_region_bytes; /* pools are registered in parts of this size; 0: 3.5 GiB */
     uint64_t epoch;
     const struct tarn_pool_memory *pools;
     uint32_t npools;
@@ -125,14 +126,22 @@ struct tarn_hazard_page {
 #define TARN_ATTACH_TEXT 32768 /* remote keys of a large pool take kilobytes */
 #define TARN_OFFER_TEXT 2048
 
-/* One ATTACH of a session to a transport, answered by the node half on the control thread. */
+/*
+ * One ATTACH of a session to a transport, brought to the node half on the control thread. attach() answers it, or
+ * returns TARN_INPROGRESS: then *a is the transport's until it calls done, once, from a thread of its own (from
+ * stop() at the latest), with `status` and `error` set. detach() of the session may come before that.
+ */
 struct tarn_attach {
     uint64_t session;
     bool write;         /* the session wants write access, too */
     bool local;         /* came over the Unix socket: descriptors can be passed */
     int hazard_fd;      /* the session's hazard page; -1 when there is none */
     const char *offer;  /* what the client half's offer() wrote; "" for none */
+    void (*done)(struct tarn_attach *a);
     /* out */
+    int status;         /* in done: 0, or the failure with its sentence in `error` */
+    char error[256];
+    uint64_t link;      /* what detach_link() takes; 0: nothing does */
     char text[TARN_ATTACH_TEXT]; /* one line for the client half, e.g. "v1 127.0.0.1:7701 <token>" */
     int fds[56];        /* for SCM_RIGHTS; closed by the server after sending when close_fds[i] */
     bool close_fds[56];

@@ -131,10 +131,25 @@ enum tarn_memory_kind { TARN_MEMORY_HOST, TARN_MEMORY_CUDA };
 
 /*
  * Optional: announces memory that later calls will use, so that transports which need it (RDMA)
- * register it once. `kind` is enum tarn_memory_kind. Registering inside an already registered
- * range is allowed and cheap. The memory stays the caller's and must outlive the registration.
+ * register it once, not once a call. `kind` is enum tarn_memory_kind. Registering inside an already
+ * registered range is allowed and cheap. The memory stays the caller's.
+ *
+ * The rule: the mapping must outlive the registration. Deregister before munmap(), free() of a large
+ * block, mremap() or MAP_FIXED over any part of the range. Devices keep the pages that they were given:
+ * where this rule is broken, a later call may move bytes of the old pages. Memory that is not registered
+ * needs no such care: nothing about it is remembered between calls, so what was freed and mapped again at
+ * the same address is never reached through old pages. Nor is what is registered no more, even where an
+ * inner range still is.
+ *
+ * Memory that can only be read (a mapped file) can be registered for puts; where the kernel refuses even
+ * that, it is INVALID, and puts from it work unregistered, by a copy. Huge pages need nothing special.
+ * fork(): the client and its registrations are the parent's. A child has its own copy of the memory; before
+ * Linux 5.12 it does not have the registered pages at all and must not touch them.
+ *
+ * Errors of tarn_register: INVALID (no memory there), UNSUPPORTED (this kind, with the reason), SYSTEM
+ * (above all the limit of locked memory, ulimit -l), NO_MEMORY.
  * tarn_deregister: TARN_E_BUSY while a submitted operation in flight uses the range. Blocking calls of
- * other threads are not seen: let them return first.
+ * other threads are not all seen: let them return first.
  */
 int tarn_register(struct tarn_client *c, void *addr, uint64_t bytes, uint32_t kind, struct tarn_mr **mr_p);
 int tarn_deregister(struct tarn_client *c, struct tarn_mr *mr);

@@ -121,6 +121,20 @@ silent_about out "no nodes"
 expect 6 doctor --redis redis://127.0.0.1:1
 says out "something needed is missing"
 says err "1 thing that tarn needs is missing"
+says out "memlock limit"
+if [ -e /sys/class/infiniband ] && [ -n "$(ls /sys/class/infiniband)" ]; then
+    says out "/dev/infiniband"
+    expect 4 info --redis redis://127.0.0.1:1
+    says out "RDMA PORT"
+else
+    says out "none in /sys/class/infiniband"
+    silent_about out "/dev/infiniband "
+    expect 4 info --redis redis://127.0.0.1:1
+    silent_about out "RDMA PORT"
+    says out "rdma: no device"
+fi
+expect 4 info --json --redis redis://127.0.0.1:1
+says out '"rdma_ports"'
 
 # --- files in and out -------------------------------------------------------------------------------
 

@@ -19,24 +19,27 @@ ends()
 
 one_way()
 {
-    # $1 its interface, $2 the other, $3 and $4 the last parts of their addresses
+    # $1 its interface, $2 the other, $3 and $4 the last parts of their addresses, $5 IP version; for ip -batch
     mac=$(cat "/sys/class/net/$2/address")
     table=$((100 + 2 * rail + $3))
     echo 1 >"/proc/sys/net/ipv4/conf/$1/accept_local"
-    for v in 4 6; do
-        net=10.77.$rail.
-        [ $v = 4 ] || net=fd77:$rail::
-        ip -$v rule del pref $table 2>/dev/null || true
-        ip -$v rule add pref $table from "$net$3" to "$net$4" iif lo lookup $table
-        ip -$v route replace "$net$4" dev "$1" table $table
-        ip -$v neigh replace "$net$4" lladdr "$mac" dev "$1" nud permanent
-    done
+    net=10.77.$rail.
+    [ "$5" = 4 ] || net=fd77:$rail::
+    echo "rule del pref $table"
+    echo "rule add pref $table from $net$3 to $net$4 iif lo lookup $table"
+    echo "route replace $net$4 dev $1 table $table"
+    echo "neigh replace $net$4 lladdr $mac dev $1 nud permanent"
 }
 
 wire()
 {
-    one_way "$near" "$far" 1 2
-    one_way "$far" "$near" 2 1
+    for v in 4 6; do
+        {
+            one_way "$near" "$far" 1 2 $v
+            one_way "$far" "$near" 2 1 $v
+        } | ip -force -$v -batch - 2>/dev/null || true # a rule that is not there is no error
+        [ "$(ip -$v rule show | grep -c "lookup 10[$((2 * rail + 1))$((2 * rail + 2))] *\$")" = 2 ]
+    done
 }
 
 case $1 in

@@ -188,11 +188,25 @@ static inline uint32_t fake_receive_fds(int from, char *text, size_t text_bytes,
     return (uint32_t)((c->cmsg_len - CMSG_LEN(0)) / sizeof(int));
 }
 
+static inline void fake_attached(struct tarn_attach *a)
+{
+    __atomic_store_n(&a->nfds, 0, __ATOMIC_RELEASE);
+}
+
+/* ATTACH with its answer waited for. */
 static inline int fake_attach_here(struct fake_node *n, struct tarn_attach *a)
 {
     a->local = true;
     a->hazard_fd = n->hazard_fd;
-    return n->ops->attach(n->server, a);
+    a->done = fake_attached;
+    a->nfds = UINT32_MAX; /* until it is answered */
+    int r = n->ops->attach(n->server, a);
+    if (r != TARN_INPROGRESS)
+        return r;
+    wait_until(__atomic_load_n(&a->nfds, __ATOMIC_ACQUIRE) != UINT32_MAX);
+    if (a->status)
+        tarn_last_error_set(a->error);
+    return a->status;
 }
 
 static inline void fake_child(struct fake_node *n, int control)

@@ -1,0 +1,562 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * rdma between processes of one machine: memory of every sort, nodes and clients that come, go and are
+ * killed, and what devices hold afterwards. What needs a wire, where something can be under way, is in
+ * test_rdma_wire.c.
+ *
+ *   RDMA_CONNECTS=N   connects and closes of the storm (150); each takes 50 to 100 ms in the VM
+ *   RDMA_SECONDS=N    of verified gets under eviction and overwrites (20)
+ */
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "tests/node_client.h"
+#include "tests/rdma.h"
+
+#define TIMEOUT_MS 3000
+
+static const char *self;
+
+static const struct world_plan plan = {.nodes = 1,
+                                       .args = {"--pool", "cpu0:bytes=64M", "--heartbeat-ms", "300"},
+                                       .client = {.transports = "rdma", .timeout_ms = TIMEOUT_MS}};
+
+static int start(void **state)
+{
+    rdma_need(false);
+    return world_start_client(state, &plan);
+}
+
+static unsigned setting(const char *name, unsigned otherwise)
+{
+    const char *text = getenv(name);
+    return text && *text ? (unsigned)strtoul(text, NULL, 10) : otherwise;
+}
+
+/* --- memory ------------------------------------------------------------------------------------- */
+
+/* Puts from one place and gets into another; the status of the get, the bytes compared. */
+static int round_trip(struct tarn_client *c, const char *key, const struct tarn_piece *in, uint32_t nin,
+                      const struct tarn_piece *out, uint32_t nout, size_t bytes)
+{
+    struct tarn_item put = {.key = key_of(key), .pieces = in, .npieces = nin, .tensor = tarn_bytes(bytes)};
+    struct tarn_item get = {.key = key_of(key), .pieces = out, .npieces = nout};
+    int status = tarn_put(c, &put, 1, &replacing);
+    return status ? status : tarn_get(c, &get, 1, NULL);
+}
+
+static void expect_round_trip(struct world *w, uint32_t key, char *in, char *out, size_t bytes)
+{
+    struct tarn_piece from = {.addr = in, .bytes = bytes}, to = {.addr = out, .bytes = bytes};
+    marked_fill(in, bytes, key, 1);
+    memset(out, 0, bytes);
+    int status = round_trip(w->client, "round", &from, 1, &to, 1, bytes);
+    if (status || memcmp(in, out, bytes) != 0)
+        fail_msg("%zu bytes: %s", bytes, status ? tarn_last_error() : "wrong bytes");
+}
+
+static void memory_of_all_sizes_needs_no_registration(void **state)
+{
+    struct world *w = *state;
+    static const size_t sizes[] = {0,     1,     7,      4095,   4096,    4097,    16383,      16384,
+                                   16385, 65536, 65537,  262144, 524288,  1048575, 1048577,    3145731,
+                                   20,    100,   300000, 600001, 2097152, 9000000, (16u << 20)};
+    char *in = malloc(17u << 20), *out = malloc(17u << 20);
+    for (uint32_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++)
+        for (size_t shift = 0; shift < 5; shift += 3)
+            expect_round_trip(w, i, in + shift, out + 2 * shift, sizes[i]);
+    free(in);
+    free(out);
+    harness_passed(w->h);
+}
+
+static void nothing_can_be_put_and_got(void **state)
+{
+    struct world *w = *state;
+    struct tarn_piece none = {.addr = NULL, .bytes = 0};
+    assert_int_equal(round_trip(w->client, "a", NULL, 0, NULL, 0, 0), 0);
+    assert_int_equal(round_trip(w->client, "b", &none, 1, &none, 1, 0), 0);
+    assert_int_equal(round_trip(w->client, "a", &none, 1, NULL, 0, 0), 0);
+    harness_passed(w->h);
+}
+
+/* As of a file of tensors that is mapped: devices cannot write there, and need not. */
+static void put_from_memory_that_cannot_be_written(void **state)
+{
+    struct world *w = *state;
+    static const size_t sizes[] = {100, 16384, 16385, 1 << 20, 5 << 20};
+    char *in = mmap(NULL, 6u << 20, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    char *out = malloc(6u << 20);
+    assert_true(in != MAP_FAILED);
+    marked_fill(in, 6u << 20, 1, 1);
+    assert_int_equal(mprotect(in, 6u << 20, PROT_READ), 0);
+    for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
+        struct tarn_piece from = {.addr = in, .bytes = sizes[i]}, to = {.addr = out, .bytes = sizes[i]};
+        memset(out, 0, sizes[i]);
+        int status = round_trip(w->client, "fixed", &from, 1, &to, 1, sizes[i]);
+        if (status || memcmp(in, out, sizes[i]) != 0)
+            fail_msg("%zu bytes: %s", sizes[i], status ? tarn_last_error() : "wrong bytes");
+    }
+    munmap(in, 6u << 20);
+    free(out);
+    harness_passed(w->h);
+}
+
+/* A get into memory that cannot be written is the caller's mistake: it says so, and nothing else breaks. */
+static void get_into_memory_that_cannot_be_written(void **state)
+{
+    struct world *w = *state;
+    size_t bytes = 1 << 20;
+    char *fixed = mmap(NULL, bytes, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    assert_true(fixed != MAP_FAILED);
+    assert_int_equal(marked_put(w->client, "k", 0, 1, bytes), 0);
+    struct tarn_piece piece = {.addr = fixed, .bytes = bytes};
+    struct tarn_item item = {.key = key_of("k0"), .pieces = &piece, .npieces = 1};
+    int status = tarn_get(w->client, &item, 1, NULL);
+    assert_true(status != 0);
+    print_message("           %s: %s\n", tarn_error_name(status), tarn_last_error());
+    assert_int_equal(fixed[0], 0);
+    assert_int_equal(marked_get(w->client, "k", 0, bytes, NULL), 0);
+    munmap(fixed, bytes);
+    harness_passed(w->h);
+}
+
+/* Another page behind the same address: a cache of registrations by address would move the old one's bytes.
+ */
+static void memory_mapped_again_at_the_same_address(void **state)
+{
+    struct world *w = *state;
+    size_t bytes = 1 << 20;
+    char *out = malloc(bytes);
+    void *at = NULL;
+    for (uint32_t i = 0; i < 30; i++) {
+        char *in = mmap(at, bytes, PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | (at ? MAP_FIXED_NOREPLACE : 0), -1, 0);
+        assert_true(in != MAP_FAILED && (!at || in == at));
+        at = in;
+        expect_round_trip(w, i, i % 2 ? out : in, i % 2 ? in : out, bytes);
+        munmap(in, bytes);
+    }
+    free(out);
+    harness_passed(w->h);
+}
+
+/* Runs that lie apart, backwards, in other sizes on both sides; more than any queue takes at once. */
+static void thousands_of_pieces(void **state)
+{
+    struct world *w = *state;
+    enum { N = 6000, RUN = 700, APART = 1100 };
+    size_t bytes = (size_t)N * RUN, room = (size_t)N * APART;
+    char *in = malloc(bytes), *out = calloc(1, room);
+    struct tarn_piece whole = {.addr = in, .bytes = bytes}, *runs = calloc(N, sizeof(*runs));
+    struct tarn_mr *mr = NULL;
+    for (uint32_t round = 0; round < 2; round++) { /* registered the second time */
+        for (size_t i = 0; i < N; i++)
+            runs[i] = (struct tarn_piece){.addr = out + (N - 1 - i) * APART, .bytes = RUN};
+        marked_fill(in, bytes, 7, round);
+        memset(out, 0, room);
+        int status = round_trip(w->client, "pieces", &whole, 1, runs, N, bytes);
+        if (status)
+            fail_msg("round %u: %s", round, tarn_last_error());
+        for (size_t i = 0; i < N; i++) {
+            assert_memory_equal(runs[i].addr, in + i * RUN, RUN);
+            for (size_t gap = RUN; i > 0 && gap < APART; gap++)
+                assert_int_equal(((char *)runs[i].addr)[gap], 0);
+        }
+        status = round_trip(w->client, "pieces", runs, N, &whole, 1, bytes);
+        assert_int_equal(status, 0);
+        assert_int_equal(marked_version(in, bytes, 7), round);
+        if (!mr)
+            assert_int_equal(tarn_register(w->client, out, room, TARN_MEMORY_HOST, &mr), 0);
+    }
+    assert_int_equal(tarn_deregister(w->client, mr), 0);
+    free(in);
+    free(out);
+    free(runs);
+    harness_passed(w->h);
+}
+
+/* Within, across and beside registered ranges; devices hold nothing of them afterwards. */
+static void registered_memory(void **state)
+{
+    struct world *w = *state;
+    enum { PART = 1 << 20 };
+    char *in = malloc(8u * PART), *out = malloc(8u * PART);
+    struct tarn_mr *mr[4];
+    expect_round_trip(w, 0, in, out, PART); /* opens the links */
+    struct rdma_objects before = rdma_objects();
+    assert_int_equal(tarn_register(w->client, in, 2 * PART, TARN_MEMORY_HOST, &mr[0]), 0);
+    assert_int_equal(tarn_register(w->client, in + PART / 2, PART, TARN_MEMORY_HOST, &mr[1]), 0);
+    assert_int_equal(tarn_register(w->client, in, 2 * PART, TARN_MEMORY_HOST, &mr[2]), 0);
+    assert_int_equal(tarn_register(w->client, out + PART, 3 * PART, TARN_MEMORY_HOST, &mr[3]), 0);
+    static const size_t from[] = {0, 100, PART / 2, PART, 2 * PART - 50, 2 * PART, 3 * PART + 7};
+    static const size_t sizes[] = {40, 100000, PART, 2 * PART, 3 * PART};
+    for (uint32_t i = 0; i < 7; i++)
+        for (uint32_t k = 0; k < 5; k++)
+            expect_round_trip(w, i * 8 + k, in + from[i], out + from[6 - i], sizes[k]);
+    for (int i = 0; i < 4; i++)
+        assert_int_equal(tarn_deregister(w->client, mr[i]), 0);
+    struct rdma_objects after = rdma_objects();
+    assert_int_equal(before.mr, after.mr);
+    expect_round_trip(w, 1, in, out, 2 * PART);
+    free(in);
+    free(out);
+    harness_passed(w->h);
+}
+
+/* --- nodes that go and come back ---------------------------------------------------------------- */
+
+static struct traffic getting, putting;
+
+static void traffic_of(struct world *w, struct traffic *t, const char *prefix, bool writes, size_t bytes)
+{
+    memset(t, 0, sizeof(*t));
+    t->client = w->client;
+    t->prefix = prefix;
+    t->objects = 8;
+    t->bytes = bytes;
+    t->timeout_ms = TIMEOUT_MS;
+    t->puts = writes;
+    for (uint32_t i = 0; i < t->objects; i++)
+        assert_int_equal(marked_put(w->client, prefix, i, 1, bytes), 0);
+}
+
+/* A node comes back under its name: what was kept of the old one, descriptors, addresses and keys, is void.
+ */
+static void node_restarted_under_clients(void **state)
+{
+    struct world *w = *state;
+    traffic_of(w, &getting, "g", false, 100000);
+    traffic_of(w, &putting, "p", true, 100000);
+    getting.evicted = true;
+    for (int round = 0; round < 3; round++) {
+        struct traffic *both[] = {&getting, &putting};
+        for (int i = 0; i < 2; i++) {
+            atomic_store(&both[i]->stop, false);
+            traffic_start(both[i]);
+            traffic_more(both[i], 5, round == 0, 10000);
+        }
+        harness_kill(w->nodes[0]->process);
+        traffic_more(&getting, 3, false, 15000);
+        HARNESS_UNTIL(!world_lists(w, "node0"), 10000);
+        w->nodes[0] = world_node(w, "node0");
+        traffic_more(&putting, 5, true, 15000);
+        traffic_stop(&getting);
+        traffic_stop(&putting);
+    }
+    assert_int_equal(marked_put(w->client, "g", 0, 9, 100000), 0);
+    assert_int_equal(marked_get(w->client, "g", 0, 100000, NULL), 0);
+    assert_true(marked_get(w->client, "g", 1, 100000, NULL) != 0);
+    harness_passed(w->h);
+}
+
+/* Nothing of the node's CPU is needed for a get; what needs it ends in time. */
+static void stopped_node_still_serves_gets(void **state)
+{
+    struct world *w = *state;
+    for (uint32_t i = 0; i < 8; i++) {
+        assert_int_equal(marked_put(w->client, "s", i, 1, 200000), 0);
+        assert_int_equal(marked_get(w->client, "s", i, 200000, NULL), 0);
+    }
+    harness_signal(w->nodes[0]->process, SIGSTOP);
+    for (uint32_t i = 0; i < 8; i++) {
+        uint64_t begun = harness_now_ms();
+        int status = marked_get(w->client, "s", i, 200000, NULL);
+        if (status)
+            fail_msg("get %u: %s", i, tarn_last_error());
+        assert_true(harness_now_ms() - begun < 1000);
+    }
+    harness_signal(w->nodes[0]->process, SIGCONT);
+    HARNESS_UNTIL(marked_put(w->client, "s", 0, 2, 200000) == 0, 10000);
+    harness_passed(w->h);
+}
+
+/* --- clients that come and go ------------------------------------------------------------------- */
+
+/* What must be the same after as before. */
+struct footprint {
+    struct rdma_objects objects;
+    int node_files, own_files;
+    long node_rss, own_rss;
+    long long reserved, objects_stored;
+};
+
+static struct footprint footprint(const struct world *w)
+{
+    const struct harness_node *n = w->nodes[0];
+    return (struct footprint){.objects = rdma_objects(),
+                              .node_files = process_files(harness_pid(n->process)),
+                              .own_files = process_files(getpid()),
+                              .node_rss = process_rss(harness_pid(n->process)),
+                              .own_rss = process_rss(getpid()),
+                              .reserved = node_pool_figure(n->local, "reserved"),
+                              .objects_stored = node_pool_figure(n->local, "objects")};
+}
+
+static bool same_footprint(const struct footprint *a, const struct footprint *b)
+{
+    return rdma_objects_same(&a->objects, &b->objects) && a->node_files == b->node_files &&
+           a->own_files == b->own_files && a->reserved == b->reserved &&
+           a->objects_stored == b->objects_stored;
+}
+
+/* The node lets go of a client when it hears that it is gone, not before tarn_close() returns. */
+static struct footprint settled(const struct world *w, const struct footprint *want)
+{
+    struct footprint now = footprint(w);
+    for (uint64_t until = harness_now_ms() + 10000; !same_footprint(&now, want) && harness_now_ms() < until;
+         now = footprint(w))
+        harness_pause();
+    if (!same_footprint(&now, want))
+        fail_msg("qp %d cq %d mr %d pd %d, files %d %d, reserved %lld, objects %lld; "
+                 "before: qp %d cq %d mr %d pd %d, files %d %d, reserved %lld, objects %lld",
+                 now.objects.qp, now.objects.cq, now.objects.mr, now.objects.pd, now.node_files,
+                 now.own_files, now.reserved, now.objects_stored, want->objects.qp, want->objects.cq,
+                 want->objects.mr, want->objects.pd, want->node_files, want->own_files, want->reserved,
+                 want->objects_stored);
+    return now;
+}
+
+static void come_and_go(struct world *w, unsigned i)
+{
+    struct tarn_client *c = world_client(w, NULL);
+    struct tarn_item item = {.key = key_of("half"), .tensor = tarn_bytes(50000)};
+    struct tarn_put_session *s;
+    uint32_t key = i % 4;
+    if (marked_put(c, "storm", key, i, 20000) || marked_get(c, "storm", key, 20000, NULL))
+        fail_msg("client %u: %s", i, tarn_last_error());
+    if (i % 8 == 0 && tarn_put_begin(c, &item, 1, NULL, &s)) /* closed with a reservation */
+        fail_msg("client %u: %s", i, tarn_last_error());
+    tarn_close(c);
+}
+
+/* Mooncake, UCCL: queue pairs and memory keys leak with every connection. */
+static void storm_of_connects_leaves_nothing(void **state)
+{
+    struct world *w = *state;
+    unsigned n = setting("RDMA_CONNECTS", 150), warm = 40;
+    struct footprint before = {0};
+    uint64_t begun = harness_now_ms();
+    for (unsigned i = 0; i < warm + n; i++) {
+        if (i == warm) {
+            before = footprint(w);
+            before = settled(w, &before);
+        }
+        come_and_go(w, i);
+    }
+    struct footprint after = settled(w, &before);
+    print_message("           %u connects and closes in %llu ms; node grew by %ld KiB, client by %ld\n", n,
+                  (unsigned long long)(harness_now_ms() - begun), after.node_rss - before.node_rss,
+                  after.own_rss - before.own_rss);
+    /* Neither one allocation of 64 bytes nor one page a client. */
+    assert_true(after.node_rss - before.node_rss < 1024 + (long)n / 16);
+    assert_true(after.own_rss - before.own_rss < 1024 + (long)n / 16);
+    harness_passed(w->h);
+}
+
+static struct harness_process *peer(struct world *w, const char *what)
+{
+    const char *argv[] = {self, "--peer", w->redis->url, what, NULL};
+    return harness_spawn(w->h, what, argv);
+}
+
+static void killed_clients_leave_nothing(void **state)
+{
+    struct world *w = *state;
+    assert_int_equal(marked_put(w->client, "mine", 0, 1, 1000), 0);
+    assert_int_equal(marked_get(w->client, "mine", 0, 1000, NULL), 0);
+    struct footprint before = footprint(w);
+    for (int i = 0; i < 5; i++) {
+        struct harness_process *p[3];
+        for (int k = 0; k < 3; k++)
+            p[k] = peer(w, k == 2 ? "half" : "churn");
+        for (int k = 0; k < 3; k++)
+            assert_non_null(harness_wait_line(p[k], "ready", HARNESS_TIMEOUT_MS));
+        for (int k = 0; k < 3; k++)
+            harness_signal(p[k], SIGKILL);
+        for (int k = 0; k < 3; k++)
+            harness_wait(p[k], HARNESS_TIMEOUT_MS);
+    }
+    /* Of these the number is not known: files the harness keeps of processes, objects the clients left. */
+    struct footprint now = footprint(w);
+    before.own_files = now.own_files;
+    before.objects_stored = now.objects_stored;
+    settled(w, &before);
+    assert_int_equal(marked_get(w->client, "mine", 0, 1000, NULL), 0);
+    harness_passed(w->h);
+}
+
+/* --- verified gets ------------------------------------------------------------------------------ */
+
+/* Readers in batches, while a writer replaces what they read and another fills the pool. */
+enum { HOT = 48, HOT_BYTES = 2000, BATCH = 16, READERS = 2 };
+
+struct reader {
+    struct tarn_client *client;
+    pthread_t thread;
+    bool registered;
+    uint32_t seed;
+    unsigned long long good, failed;
+    char wrong[300];
+};
+
+static _Atomic uint32_t acked[HOT];
+static atomic_bool over;
+
+struct batch {
+    struct tarn_item items[BATCH];
+    struct tarn_piece pieces[BATCH];
+    char names[BATCH][16];
+    uint32_t keys[BATCH], acked[BATCH];
+    char data[BATCH][HOT_BYTES];
+};
+
+static void batch_begin(struct reader *r, struct batch *b)
+{
+    for (int i = 0; i < BATCH; i++) {
+        r->seed = r->seed * 1664525u + 1013904223u;
+        b->keys[i] = (r->seed >> 8) % HOT;
+        b->acked[i] = atomic_load(&acked[b->keys[i]]);
+        snprintf(b->names[i], sizeof(b->names[i]), "hot%u", b->keys[i]);
+        b->pieces[i] = (struct tarn_piece){.addr = b->data[i], .bytes = HOT_BYTES};
+        b->items[i] = (struct tarn_item){.key = key_of(b->names[i]), .pieces = &b->pieces[i], .npieces = 1};
+        memset(b->data[i], 0xee, 64);
+    }
+}
+
+static void batch_check(struct reader *r, const struct batch *b)
+{
+    for (int i = 0; i < BATCH; i++) {
+        if (b->items[i].status) {
+            r->failed++;
+            if (b->items[i].status != TARN_E_NOT_FOUND)
+                snprintf(r->wrong, sizeof(r->wrong), "%s: %s: %s", b->names[i],
+                         tarn_error_name(b->items[i].status), tarn_last_error());
+            continue;
+        }
+        int64_t version = marked_version(b->data[i], HOT_BYTES, b->keys[i]);
+        if (version < b->acked[i])
+            snprintf(r->wrong, sizeof(r->wrong), "%s: version %lld (-1: torn or foreign), %u had been put",
+                     b->names[i], (long long)version, b->acked[i]);
+        r->good++;
+    }
+}
+
+static void *read_all_the_time(void *arg)
+{
+    struct reader *r = arg;
+    struct batch *b = calloc(1, sizeof(*b));
+    struct tarn_mr *mr = NULL;
+    if (r->registered && tarn_register(r->client, b, sizeof(*b), TARN_MEMORY_HOST, &mr))
+        snprintf(r->wrong, sizeof(r->wrong), "%s", tarn_last_error());
+    while (!r->wrong[0] && !atomic_load(&over)) {
+        batch_begin(r, b);
+        tarn_get(r->client, b->items, BATCH, NULL);
+        batch_check(r, b);
+    }
+    if (mr)
+        tarn_deregister(r->client, mr);
+    free(b);
+    return NULL;
+}
+
+static void start_churn(struct world *w)
+{
+    getting = (struct traffic){.prefix = "cold", .objects = 256, .bytes = 300000, .evicted = true};
+    putting = (struct traffic){.prefix = "hot", .objects = HOT, .bytes = HOT_BYTES, .puts = true};
+    static struct traffic filler;
+    filler = (struct traffic){.prefix = "cold", .objects = 256, .bytes = 300000, .puts = true};
+    struct traffic *all[] = {&getting, &putting, &filler};
+    putting.acked = acked;
+    for (uint32_t i = 0; i < HOT; i++)
+        assert_int_equal(marked_put(w->client, "hot", i, 1, HOT_BYTES), 0);
+    for (int i = 0; i < 3; i++) {
+        all[i]->client = w->client;
+        all[i]->timeout_ms = TIMEOUT_MS;
+        traffic_start(all[i]);
+    }
+    traffic_more(&filler, 256, false, 60000); /* the pool is full from here on */
+}
+
+static void gets_are_right_under_eviction_and_overwrites(void **state)
+{
+    struct world *w = *state;
+    static struct reader readers[READERS];
+    unsigned long long good = 0, failed = 0;
+    start_churn(w);
+    atomic_store(&over, false);
+    for (int i = 0; i < READERS; i++) {
+        readers[i] = (struct reader){.client = w->client, .registered = i % 2, .seed = 77u + (uint32_t)i};
+        assert_int_equal(pthread_create(&readers[i].thread, NULL, read_all_the_time, &readers[i]), 0);
+    }
+    for (uint64_t until = harness_now_ms() + 1000 * setting("RDMA_SECONDS", 20); harness_now_ms() < until;)
+        harness_pause();
+    atomic_store(&over, true);
+    for (int i = 0; i < READERS; i++)
+        pthread_join(readers[i].thread, NULL);
+    for (int i = 0; i < READERS; i++) {
+        good += readers[i].good;
+        failed += readers[i].failed;
+        if (readers[i].wrong[0])
+            fail_msg("%s", readers[i].wrong);
+    }
+    print_message("           %llu gets of %d bytes (%llu more not there), %u of 300000 beside %u replaced\n",
+                  good, HOT_BYTES, failed, atomic_load(&getting.good), atomic_load(&putting.good));
+    assert_true(good > 1000 && atomic_load(&putting.good) > 100 && atomic_load(&getting.good) > 10);
+    assert_true(atomic_load(&getting.ended) > atomic_load(&getting.good)); /* there was eviction */
+    harness_passed(w->h);
+}
+
+/* --- the other process -------------------------------------------------------------------------- */
+
+/* test_rdma --peer REDIS WHAT: works until it is killed. */
+static int peer_main(const char *redis, const char *what)
+{
+    struct tarn_client *c = client_open(redis, plan.client);
+    struct tarn_item item = {.key = key_of("half"), .tensor = tarn_bytes(MIB)};
+    struct tarn_put_session *s;
+    static char data[MIB];
+    struct tarn_piece piece = {.addr = data, .bytes = MIB};
+    if (strcmp(what, "half") == 0) {
+        if (tarn_put_begin(c, &item, 1, NULL, &s))
+            return 1;
+        for (int n = 0; tarn_put_write(s, 0, 0, &piece, 1, 0) == 0; n++)
+            if (n == 0)
+                dprintf(STDOUT_FILENO, "ready\n");
+        return 1;
+    }
+    for (uint32_t i = 0; marked_put(c, what, i % 4, i, 100000) == 0; i++)
+        if (marked_get(c, what, i % 4, 100000, NULL) == 0 && i == 10)
+            dprintf(STDOUT_FILENO, "ready\n");
+    return 1;
+}
+
+#define CASE(fn_) cmocka_unit_test_setup_teardown(fn_, start, rdma_stop)
+
+int main(int argc, char **argv)
+{
+    self = argv[0];
+    if (argc == 4 && strcmp(argv[1], "--peer") == 0)
+        return peer_main(argv[2], argv[3]);
+    const struct CMUnitTest tests[] = {
+        CASE(memory_of_all_sizes_needs_no_registration),
+        CASE(nothing_can_be_put_and_got),
+        CASE(put_from_memory_that_cannot_be_written),
+        CASE(get_into_memory_that_cannot_be_written),
+        CASE(memory_mapped_again_at_the_same_address),
+        CASE(thousands_of_pieces),
+        CASE(registered_memory),
+        CASE(node_restarted_under_clients),
+        CASE(stopped_node_still_serves_gets),
+        CASE(storm_of_connects_leaves_nothing),
+        CASE(killed_clients_leave_nothing),
+        CASE(gets_are_right_under_eviction_and_overwrites),
+    };
+    if (argc == 2)
+        cmocka_set_test_filter(argv[1]);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

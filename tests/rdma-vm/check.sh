@@ -1,0 +1,80 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# make check-rdma: the tests that need RDMA, in VMs that have it; counts as tests/run.sh does.
+#   tests/rdma-vm/check.sh [PART...]    parts: one faults wire hosts (all of them); TARN_BUILD names the build folder
+#     one    one VM, both sides on one device: the transport's unit tests, the conformance suite
+#     faults the same VM: faults
+#     wire   one VM with two rails that can be pulled: faults
+#     hosts  two VMs: a node in one, clients in the other
+#   REQUIRE=rdma   where VMs do not run here: a failure, not a skip
+# Ends with "N passed, N failed, N skipped" and exit 1 when anything failed.
+set -u
+cd "$(dirname "$0")/../.." || exit 1
+TARN_BUILD=$(cd "${TARN_BUILD:-build}" && pwd) || exit 1
+export TARN_BUILD
+tests=$TARN_BUILD/tests
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+passed=0 failed=0 skipped=0
+
+# One VM run. Inside, a missing device is an error.
+vm()
+{
+    # $1 seconds, $2 what it is, then options of vm.sh and the command
+    seconds=$1 what=$2
+    shift 2
+    echo "--- $what"
+    REQUIRE=rdma sh tests/rdma-vm/vm.sh --timeout "$seconds" "$@" 2>&1 | tr -d '\r' | tee "$log" | sed '/^[0-9]* passed, /d'
+    tally
+}
+
+# What the runs inside have counted; one that was ended, or said nothing, is a failure.
+tally()
+{
+    if grep -q '^SKIP: ' "$log"; then
+        case ",${REQUIRE:-}," in
+        *,all,* | *,rdma,*) failed=$((failed + 1)) ;;
+        *) skipped=$((skipped + 1)) ;;
+        esac
+        return
+    fi
+    # shellcheck disable=SC2046 # numbers
+    set -- $(sed -n 's/^\(\[vm 2\] \)\{0,1\}\([0-9]*\) passed, \([0-9]*\) failed, \([0-9]*\) skipped$/\2 \3 \4/p' "$log" |
+        awk '{ p += $1; f += $2; s += $3 } END { print p + 0, f + 0, s + 0, NR }')
+    passed=$((passed + $1)) skipped=$((skipped + $3))
+    failed=$((failed + $2 + ($4 == 0)))
+}
+
+one()
+{
+    vm 900 "one VM" -- sh tests/run.sh "$tests/test_transport" "$tests/test_rdma_device" \
+        tests/rdma-vm/conformance.sh
+}
+
+faults()
+{
+    vm 900 "one VM, faults" -- sh tests/run.sh "$tests/test_rdma"
+}
+
+wire()
+{
+    vm 900 "one VM, two rails over a wire" --wire --rails 2 -- sh tests/run.sh "$tests/test_rdma_wire"
+}
+
+hosts()
+{
+    vm 600 "two VMs" --vms 2 --rails 2 -- sh tests/rdma-vm/hosts.sh
+}
+
+[ $# -gt 0 ] || set -- one faults wire hosts
+for part in "$@"; do
+    case $part in
+    one | faults | wire | hosts) $part ;;
+    *)
+        echo "usage: check.sh [one|faults|wire|hosts]..." >&2
+        exit 2
+        ;;
+    esac
+done
+echo "$passed passed, $failed failed, $skipped skipped"
+[ $failed = 0 ]

@@ -1,0 +1,518 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A stand-in for libibverbs and its devices: the program that includes this has its own ibv_* functions, and
+ * the linker prefers them. Devices, ports and GIDs are what a test describes; work requests are carried out
+ * by memcpy between addresses of this process when the completion queue is polled, after the checks that a
+ * device makes (keys, ranges, access, the peer's queue pair). It shows what tarn decides and asks for. What
+ * real devices, drivers and wires do it does not show: that is what tests/rdma-vm is for.
+ */
+#ifndef TARN_TESTS_FAKE_VERBS_H
+#define TARN_TESTS_FAKE_VERBS_H
+
+#include <errno.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "transport/rdma_rail.h"
+
+#define FAKE_DEVICES 8
+#define FAKE_PORTS 2
+#define FAKE_GIDS 6
+#define FAKE_MRS 8192
+#define FAKE_QPS 1024
+#define FAKE_QUEUE 1024
+#define FAKE_SGES 16
+
+struct fake_port {
+    bool down, infiniband;
+    uint8_t speed, width; /* codes */
+    uint16_t lid;
+    int ngids;
+    struct {
+        union ibv_gid gid;
+        bool v1, missing;
+    } gid[FAKE_GIDS];
+};
+
+struct fake_range {
+    const char *addr;
+    size_t bytes;
+};
+
+static struct fake_verbs {
+    struct fake_device {
+        struct ibv_device device;
+        char name[32];
+        int nports;
+        struct fake_port port[FAKE_PORTS + 1]; /* from 1 */
+        bool closed;                           /* may not be opened */
+        bool dead;                             /* all that is posted fails */
+        uint64_t moved, wrs;                   /* payload bytes and requests */
+        uint32_t max_sges;                     /* most of one request */
+    } device[FAKE_DEVICES];
+    int ndevices;
+    uint64_t max_region;
+    uint32_t vendor;
+    int max_wr;
+    /* memory */
+    struct fake_range readonly; /* EFAULT for writing */
+    struct fake_range alien;    /* EFAULT for all, as of a mapping that cannot be pinned */
+    struct fake_range gpu;      /* EFAULT unless peermem or a dma-buf */
+    bool peermem;
+    int dmabuf_error; /* what ibv_reg_dmabuf_mr says; 0: works */
+    uint64_t pinned_max, pinned;
+    struct fake_mr {
+        struct ibv_mr mr; /* addr: as the wire names it */
+        char *memory;
+        int access;
+        bool dmabuf, live;
+    } mr[FAKE_MRS];
+    uint32_t nmrs;
+    struct fake_qp *qp[FAKE_QPS];
+    uint32_t nqps;
+    int contexts, pds, cqs, channels, mrs, qps; /* alive */
+    enum ibv_fork_status fork_status;
+    int forked; /* calls of ibv_fork_init */
+} fake;
+
+struct fake_cq {
+    struct ibv_cq cq;
+    bool armed;
+};
+
+struct fake_qp {
+    struct ibv_qp qp;
+    struct fake_device *device;
+    uint32_t peer, room;
+    enum ibv_qp_state state;
+    struct ibv_send_wr wr[FAKE_QUEUE];
+    struct ibv_sge sge[FAKE_QUEUE][FAKE_SGES];
+    uint64_t head, tail, freed; /* freed: up to here the sender knows that they are done */
+};
+
+static inline void fake_reset(void)
+{
+    memset(&fake, 0, sizeof fake);
+    fake.max_region = UINT64_MAX;
+    fake.max_wr = 512;
+}
+
+/* Objects that are still there. */
+static inline int fake_left(void)
+{
+    return fake.contexts + fake.pds + fake.cqs + fake.channels + fake.mrs + fake.qps;
+}
+
+static inline union ibv_gid fake_v4(uint8_t a, uint8_t b, uint8_t c, uint8_t d)
+{
+    return (union ibv_gid){.raw = {[10] = 0xff, [11] = 0xff, [12] = a, [13] = b, [14] = c, [15] = d}};
+}
+
+/* A device with one active RoCE port of 10 Gbit/s and the GID ::ffff:127.0.0.n. */
+static inline struct fake_device *fake_add(const char *name, uint8_t n)
+{
+    struct fake_device *d = &fake.device[fake.ndevices++];
+    snprintf(d->name, sizeof d->name, "%s", name);
+    d->nports = 1;
+    d->port[1] = (struct fake_port){.speed = 4, .width = 1, .ngids = 1};
+    d->port[1].gid[0].gid = fake_v4(127, 0, 0, n);
+    return d;
+}
+
+/* --- devices, ports ----------------------------------------------------------------------------- */
+
+struct ibv_device **ibv_get_device_list(int *n)
+{
+    struct ibv_device **list = calloc((size_t)fake.ndevices + 1, sizeof(struct ibv_device *));
+    for (int i = 0; list && i < fake.ndevices; i++)
+        list[i] = &fake.device[i].device;
+    *n = fake.ndevices;
+    return list;
+}
+
+void ibv_free_device_list(struct ibv_device **list)
+{
+    free(list);
+}
+
+const char *ibv_get_device_name(struct ibv_device *d)
+{
+    return ((struct fake_device *)d)->name;
+}
+
+static int fake_poll(struct ibv_cq *cq, int n, struct ibv_wc *wc);
+static int fake_post(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad);
+static int fake_notify(struct ibv_cq *cq, int solicited);
+
+struct ibv_context *ibv_open_device(struct ibv_device *d)
+{
+    struct ibv_context *c = ((struct fake_device *)d)->closed ? NULL : calloc(1, sizeof *c);
+    if (!c)
+        return NULL;
+    c->device = d;
+    c->ops.poll_cq = fake_poll;
+    c->ops.post_send = fake_post;
+    c->ops.req_notify_cq = fake_notify;
+    fake.contexts++;
+    return c;
+}
+
+int ibv_close_device(struct ibv_context *c)
+{
+    fake.contexts--;
+    free(c);
+    return 0;
+}
+
+int ibv_query_device(struct ibv_context *c, struct ibv_device_attr *a)
+{
+    *a = (struct ibv_device_attr){
+        .max_mr_size = fake.max_region,
+        .vendor_id = fake.vendor,
+        .max_qp_wr = fake.max_wr,
+        .max_sge = FAKE_SGES,
+        .max_sge_rd = FAKE_SGES,
+        .max_cqe = 4096,
+        .max_qp_rd_atom = 16,
+        .max_qp_init_rd_atom = 16,
+        .phys_port_cnt = (uint8_t)((struct fake_device *)c->device)->nports,
+    };
+    return 0;
+}
+
+/* What the inline function of this name falls back to; the structure that it passes is the whole one. */
+int(ibv_query_port)(struct ibv_context *c, uint8_t port, struct _compat_ibv_port_attr *out)
+{
+    const struct fake_port *p = &((struct fake_device *)c->device)->port[port];
+    *(struct ibv_port_attr *)(void *)out = (struct ibv_port_attr){
+        .state = p->down ? IBV_PORT_DOWN : IBV_PORT_ACTIVE,
+        .max_mtu = IBV_MTU_4096,
+        .active_mtu = IBV_MTU_1024,
+        .gid_tbl_len = p->ngids,
+        .max_msg_sz = 1u << 31,
+        .lid = p->lid,
+        .active_speed = p->speed,
+        .active_width = p->width,
+        .link_layer = p->infiniband ? IBV_LINK_LAYER_INFINIBAND : IBV_LINK_LAYER_ETHERNET,
+    };
+    return 0;
+}
+
+int _ibv_query_gid_ex(struct ibv_context *c, uint32_t port, uint32_t i, struct ibv_gid_entry *e,
+                      uint32_t flags, size_t bytes)
+{
+    const struct fake_port *p = &((struct fake_device *)c->device)->port[port];
+    (void)flags;
+    (void)bytes;
+    if (i >= (uint32_t)p->ngids || p->gid[i].missing)
+        return ENODATA;
+    *e = (struct ibv_gid_entry){.gid = p->gid[i].gid,
+                                .gid_index = i,
+                                .port_num = port,
+                                .gid_type = p->infiniband  ? IBV_GID_TYPE_IB
+                                            : p->gid[i].v1 ? IBV_GID_TYPE_ROCE_V1
+                                                           : IBV_GID_TYPE_ROCE_V2};
+    return 0;
+}
+
+enum ibv_fork_status ibv_is_fork_initialized(void)
+{
+    return fake.fork_status;
+}
+
+int ibv_fork_init(void)
+{
+    fake.forked++;
+    return 0;
+}
+
+/* --- memory ------------------------------------------------------------------------------------- */
+
+struct ibv_pd *ibv_alloc_pd(struct ibv_context *c)
+{
+    struct ibv_pd *pd = calloc(1, sizeof *pd);
+    if (pd)
+        pd->context = c;
+    fake.pds += pd != NULL;
+    return pd;
+}
+
+int ibv_dealloc_pd(struct ibv_pd *pd)
+{
+    fake.pds--;
+    free(pd);
+    return 0;
+}
+
+static inline bool fake_meets(const struct fake_range *r, const char *addr, size_t bytes)
+{
+    return r->bytes && addr < r->addr + r->bytes && r->addr < addr + bytes;
+}
+
+static inline struct ibv_mr *fake_register(struct ibv_pd *pd, void *memory, size_t bytes, uint64_t iova,
+                                           int access)
+{
+    int error = fake_meets(&fake.alien, memory, bytes)                                           ? EFAULT
+                : fake_meets(&fake.gpu, memory, bytes) && !fake.peermem                          ? EFAULT
+                : fake_meets(&fake.readonly, memory, bytes) && (access & IBV_ACCESS_LOCAL_WRITE) ? EFAULT
+                : bytes > fake.max_region                                                        ? EINVAL
+                : fake.pinned_max && fake.pinned + bytes > fake.pinned_max                       ? ENOMEM
+                : fake.nmrs == FAKE_MRS                                                          ? ENOSPC
+                                                                                                 : 0;
+    if (error) {
+        errno = error;
+        return NULL;
+    }
+    struct fake_mr *m = &fake.mr[fake.nmrs++]; /* a key is never given out again */
+    uint32_t key = fake.nmrs << 8 | 0x55;
+    *m = (struct fake_mr){.memory = memory, .access = access, .live = true};
+    m->mr = (struct ibv_mr){.context = pd->context,
+                            .pd = pd,
+                            .addr = (void *)(uintptr_t)iova,
+                            .length = bytes,
+                            .lkey = key,
+                            .rkey = key};
+    fake.mrs++;
+    fake.pinned += bytes;
+    return &m->mr;
+}
+
+struct ibv_mr *(ibv_reg_mr)(struct ibv_pd *pd, void *addr, size_t bytes, int access)
+{
+    return fake_register(pd, addr, bytes, (uintptr_t)addr, access);
+}
+
+struct ibv_mr *(ibv_reg_mr_iova)(struct ibv_pd *pd, void *addr, size_t bytes, uint64_t iova, int access)
+{
+    return fake_register(pd, addr, bytes, iova, access);
+}
+
+struct ibv_mr *ibv_reg_mr_iova2(struct ibv_pd *pd, void *addr, size_t bytes, uint64_t iova,
+                                unsigned int access)
+{
+    return fake_register(pd, addr, bytes, iova, (int)access);
+}
+
+struct ibv_mr *ibv_reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset, size_t bytes, uint64_t iova, int fd,
+                                 int access)
+{
+    (void)offset;
+    (void)fd;
+    if (fake.dmabuf_error) {
+        errno = fake.dmabuf_error;
+        return NULL;
+    }
+    bool peermem = fake.peermem;
+    fake.peermem = true; /* no matter here */
+    struct ibv_mr *mr = fake_register(pd, (void *)(uintptr_t)iova, bytes, iova, access);
+    fake.peermem = peermem;
+    if (mr)
+        ((struct fake_mr *)mr)->dmabuf = true;
+    return mr;
+}
+
+int ibv_dereg_mr(struct ibv_mr *mr)
+{
+    struct fake_mr *m = (struct fake_mr *)mr;
+    m->live = false;
+    fake.mrs--;
+    fake.pinned -= mr->length;
+    return 0;
+}
+
+/* The memory behind a key, or NULL where a device would refuse. */
+static inline char *fake_memory_of(uint32_t key, uint64_t addr, uint64_t bytes, int access,
+                                   const struct ibv_pd *pd)
+{
+    uint32_t i = (key >> 8) - 1;
+    if ((key & 0xff) != 0x55 || i >= fake.nmrs || !fake.mr[i].live || (pd && fake.mr[i].mr.pd != pd))
+        return NULL;
+    const struct fake_mr *m = &fake.mr[i];
+    uint64_t from = (uintptr_t)m->mr.addr;
+    bool inside = addr >= from && addr - from <= m->mr.length && bytes <= m->mr.length - (addr - from);
+    return inside && (m->access & access) == access ? m->memory + (addr - from) : NULL;
+}
+
+/* --- queues ------------------------------------------------------------------------------------- */
+
+struct ibv_comp_channel *ibv_create_comp_channel(struct ibv_context *c)
+{
+    struct ibv_comp_channel *ch = calloc(1, sizeof *ch);
+    if (!ch)
+        return NULL;
+    *ch = (struct ibv_comp_channel){.context = c, .fd = eventfd(0, EFD_CLOEXEC)};
+    fake.channels++;
+    return ch;
+}
+
+int ibv_destroy_comp_channel(struct ibv_comp_channel *ch)
+{
+    close(ch->fd);
+    free(ch);
+    fake.channels--;
+    return 0;
+}
+
+struct ibv_cq *ibv_create_cq(struct ibv_context *c, int n, void *arg, struct ibv_comp_channel *ch, int vector)
+{
+    struct fake_cq *q = calloc(1, sizeof *q);
+    (void)vector;
+    if (!q)
+        return NULL;
+    q->cq = (struct ibv_cq){.context = c, .channel = ch, .cq_context = arg, .cqe = n};
+    fake.cqs++;
+    return &q->cq;
+}
+
+int ibv_destroy_cq(struct ibv_cq *cq)
+{
+    free(cq);
+    fake.cqs--;
+    return 0;
+}
+
+struct ibv_qp *ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *a)
+{
+    struct fake_qp *q = fake.nqps < FAKE_QPS ? calloc(1, sizeof *q) : NULL;
+    if (!q)
+        return NULL;
+    q->qp = (struct ibv_qp){.context = pd->context,
+                            .pd = pd,
+                            .send_cq = a->send_cq,
+                            .recv_cq = a->recv_cq,
+                            .qp_num = ++fake.nqps};
+    q->device = (struct fake_device *)pd->context->device;
+    q->room = a->cap.max_send_wr;
+    fake.qp[q->qp.qp_num - 1] = q;
+    fake.qps++;
+    return &q->qp;
+}
+
+int ibv_destroy_qp(struct ibv_qp *qp)
+{
+    fake.qp[qp->qp_num - 1] = NULL;
+    free(qp);
+    fake.qps--;
+    return 0;
+}
+
+int ibv_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *a, int mask)
+{
+    struct fake_qp *q = (struct fake_qp *)qp;
+    if (mask & IBV_QP_STATE)
+        q->state = a->qp_state;
+    if (mask & IBV_QP_DEST_QPN)
+        q->peer = a->dest_qp_num;
+    return 0;
+}
+
+static void fake_event(struct ibv_cq *cq)
+{
+    struct fake_cq *c = (struct fake_cq *)cq;
+    uint64_t one = 1;
+    if (c->armed && write(cq->channel->fd, &one, sizeof one) == sizeof one)
+        c->armed = false;
+}
+
+static int fake_post(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad)
+{
+    struct fake_qp *q = (struct fake_qp *)qp;
+    for (; wr; wr = wr->next) {
+        if (q->tail - q->freed == q->room || q->state != IBV_QPS_RTS || wr->num_sge > FAKE_SGES) {
+            *bad = wr;
+            return q->state != IBV_QPS_RTS ? EINVAL : ENOMEM;
+        }
+        struct ibv_send_wr *copy = &q->wr[q->tail % FAKE_QUEUE];
+        *copy = *wr;
+        copy->next = NULL;
+        copy->sg_list = q->sge[q->tail % FAKE_QUEUE];
+        memcpy(copy->sg_list, wr->sg_list, (size_t)wr->num_sge * sizeof *wr->sg_list);
+        q->tail++;
+        q->device->wrs++;
+        if ((uint32_t)wr->num_sge > q->device->max_sges)
+            q->device->max_sges = (uint32_t)wr->num_sge;
+    }
+    fake_event(qp->send_cq);
+    return 0;
+}
+
+static enum ibv_wc_status fake_carry_out(struct fake_qp *q, const struct ibv_send_wr *wr)
+{
+    struct fake_qp *peer = q->peer && q->peer <= fake.nqps ? fake.qp[q->peer - 1] : NULL;
+    bool read = wr->opcode == IBV_WR_RDMA_READ;
+    uint64_t bytes = 0, at = 0;
+    for (int i = 0; i < wr->num_sge; i++)
+        bytes += wr->sg_list[i].length;
+    if (q->device->dead || !peer || peer->device->dead || peer->state != IBV_QPS_RTS)
+        return IBV_WC_RETRY_EXC_ERR;
+    char *far = fake_memory_of(wr->wr.rdma.rkey, wr->wr.rdma.remote_addr, bytes,
+                               read ? IBV_ACCESS_REMOTE_READ : IBV_ACCESS_REMOTE_WRITE, peer->qp.pd);
+    if (!far)
+        return IBV_WC_REM_ACCESS_ERR;
+    for (int i = 0; i < wr->num_sge; i++) {
+        const struct ibv_sge *s = &wr->sg_list[i];
+        char *near = fake_memory_of(s->lkey, s->addr, s->length, read ? IBV_ACCESS_LOCAL_WRITE : 0, q->qp.pd);
+        if (!near)
+            return IBV_WC_LOC_PROT_ERR;
+        memcpy(read ? near : far + at, read ? far + at : near, s->length);
+        at += s->length;
+    }
+    q->device->moved += bytes;
+    return IBV_WC_SUCCESS;
+}
+
+static int fake_poll_qp(struct fake_qp *q, int n, struct ibv_wc *wc)
+{
+    int got = 0;
+    while (q->head < q->tail && got < n) {
+        const struct ibv_send_wr *wr = &q->wr[q->head++ % FAKE_QUEUE];
+        enum ibv_wc_status status = q->state == IBV_QPS_RTS ? fake_carry_out(q, wr) : IBV_WC_WR_FLUSH_ERR;
+        if (status != IBV_WC_SUCCESS)
+            q->state = IBV_QPS_ERR;
+        if (status == IBV_WC_SUCCESS && !(wr->send_flags & IBV_SEND_SIGNALED))
+            continue;
+        q->freed = q->head;
+        wc[got++] = (struct ibv_wc){.wr_id = wr->wr_id, .status = status, .qp_num = q->qp.qp_num};
+    }
+    return got;
+}
+
+static int fake_poll(struct ibv_cq *cq, int n, struct ibv_wc *wc)
+{
+    int got = 0;
+    for (uint32_t i = 0; i < fake.nqps && got < n; i++)
+        if (fake.qp[i] && fake.qp[i]->qp.send_cq == cq)
+            got += fake_poll_qp(fake.qp[i], n - got, wc + got);
+    return got;
+}
+
+static int fake_notify(struct ibv_cq *cq, int solicited)
+{
+    (void)solicited;
+    ((struct fake_cq *)cq)->armed = true;
+    for (uint32_t i = 0; i < fake.nqps; i++)
+        if (fake.qp[i] && fake.qp[i]->qp.send_cq == cq && fake.qp[i]->head < fake.qp[i]->tail)
+            fake_event(cq);
+    return 0;
+}
+
+int ibv_get_cq_event(struct ibv_comp_channel *ch, struct ibv_cq **cq, void **context)
+{
+    uint64_t n;
+    *cq = NULL;
+    *context = NULL;
+    return read(ch->fd, &n, sizeof n) == sizeof n ? 0 : -1;
+}
+
+void ibv_ack_cq_events(struct ibv_cq *cq, unsigned int n)
+{
+    (void)cq;
+    (void)n;
+}
+
+#endif

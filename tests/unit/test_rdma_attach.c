@@ -1,0 +1,229 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What a client makes of a node's answer to ATTACH rdma, and a node of a client's offer: good ones, and
+ * malformed ones of every kind, which leave nothing behind. The verbs are the stand-in of fake_verbs.h.
+ */
+#include "tests/unit/fake_node.h"
+#include "tests/unit/fake_verbs.h"
+
+#include "base/text.h"
+#include "transport/rdma_link.h"
+
+#define END "1,2,0,1,00000000000000000000ffff7f000001,3,10,10"
+#define HEAD "v1 7 2 " END " " END
+#define POOL "0 8192 16 4096 7f0000000000 7f0000100000 7f0000200000"
+#define KEYS " 1 2 3 4" /* gen, touch, two slices */
+
+static struct fake_node *n;
+
+static int start(void **state)
+{
+    (void)state;
+    fake_reset();
+    fake_add("a", 1);
+    fake_add("b", 2);
+    n = fake_start("rdma", false, 0);
+    return 0;
+}
+
+static int stop(void **state)
+{
+    (void)state;
+    fake_stop(n);
+    assert_int_equal(fake_left(), 0);
+    return 0;
+}
+
+/* What connect() makes of the answer; nothing stays of a refused one. */
+static int connects(const char *answer)
+{
+    struct tarn_link *l;
+    int left = fake_left();
+    int rc = fake_connect_with(n, answer, &l);
+    if (rc == 0)
+        n->ops->close(l);
+    else
+        assert_null(l);
+    fake_detach(n, SESSION);
+    assert_int_equal(fake_left(), left);
+    return rc;
+}
+
+static void an_answer_is_read(void **state)
+{
+    (void)state;
+    struct tarn_link *l;
+    if (fake_connect_with(n, HEAD " 2 " POOL KEYS KEYS " 1 5 6 7 8 9 a 1 2 3 b c d", &l))
+        fail_msg("%s", tarn_last_error());
+    assert_int_equal(n->ops->link_id(l), 7);
+    assert_int_equal(l->npools, 2);
+    assert_int_equal(l->pools[0].bytes, 8192);
+    assert_int_equal(l->pools[0].nslots, 16);
+    assert_int_equal(l->pools[0].slice_bytes, 4096);
+    assert_int_equal(l->pools[0].arena, 0x7f0000000000);
+    assert_int_equal(l->pools[0].gen, 0x7f0000100000);
+    assert_int_equal(l->pools[0].touch, 0x7f0000200000);
+    assert_int_equal(l->lanes[1].pools[0].slices[1], 4);
+    assert_int_equal(l->pools[1].slice_bytes, 7);
+    assert_int_equal(l->lanes[0].pools[1].slices[0], 3);
+    assert_int_equal(l->lanes[1].pools[1].gen, 0xb);
+    n->ops->close(l);
+    /* One end was answered: keys for one rail only. */
+    if (fake_connect_with(n, "v1 7 2 - " END " 1 " POOL KEYS, &l))
+        fail_msg("%s", tarn_last_error());
+    assert_false(l->lanes[0].joined);
+    assert_true(l->lanes[1].joined);
+    assert_int_equal(l->lanes[1].pools[0].slices[1], 4);
+    n->ops->close(l);
+}
+
+static void malformed_answers_are_refused(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text;
+        int code;
+    } bad[] = {
+        {"", TARN_E_VERSION},
+        {"v", TARN_E_VERSION},
+        {"v2 7 2 " END " " END " 1 " POOL KEYS KEYS, TARN_E_VERSION},
+        {"v10 7 2 " END " " END " 1 " POOL KEYS KEYS, TARN_E_VERSION},
+        {"v1", TARN_E_PROTOCOL},
+        {"v1 ", TARN_E_PROTOCOL},
+        {"v1 x 2 " END " " END " 1 " POOL KEYS KEYS, TARN_E_PROTOCOL},
+        {"v1 7 1 " END " 1 " POOL KEYS, TARN_E_PROTOCOL}, /* two were offered */
+        {"v1 7 3 " END " " END " " END " 1 " POOL KEYS KEYS KEYS, TARN_E_PROTOCOL},
+        {"v1 7 99 " END " " END " 1 " POOL KEYS KEYS, TARN_E_PROTOCOL},
+        {"v1 7 -2 " END " " END " 1 " POOL KEYS KEYS, TARN_E_PROTOCOL},
+        {"v1 7 2 - - 1 " POOL, TARN_E_PROTOCOL}, /* none is joined */
+        {"v1 7 2 -- " END " 1 " POOL KEYS, TARN_E_PROTOCOL},
+        {"v1 7 2 " END " 1,2,3 1 " POOL KEYS KEYS, TARN_E_PROTOCOL},
+        {"v1 7 2 " END, TARN_E_PROTOCOL},
+        {HEAD, TARN_E_PROTOCOL},
+        {HEAD " 0", TARN_E_PROTOCOL},
+        {HEAD " 65 " POOL KEYS KEYS, TARN_E_PROTOCOL},
+        {HEAD " 18446744073709551617 " POOL KEYS KEYS, TARN_E_PROTOCOL},
+        {HEAD " 2 " POOL KEYS KEYS, TARN_E_PROTOCOL},                    /* the second is missing */
+        {HEAD " 2 " POOL KEYS KEYS " " POOL KEYS KEYS, TARN_E_PROTOCOL}, /* the same twice */
+        {HEAD " 1 1 8192 16 4096 7f 7f 7f" KEYS KEYS, TARN_E_PROTOCOL},  /* index 1 of one */
+        {HEAD " 1 0 8192 16 0 7f 7f 7f" KEYS KEYS, TARN_E_PROTOCOL},     /* slices of 0 bytes */
+        {HEAD " 1 0 9223372036854775807 16 1 7f 7f 7f" KEYS KEYS, TARN_E_PROTOCOL}, /* too many of them */
+        {HEAD " 1 0 99999999999999999999 16 4096 7f 7f 7f" KEYS KEYS, TARN_E_PROTOCOL},
+        {HEAD " 1 0 8192 4294967296 4096 7f 7f 7f" KEYS KEYS, TARN_E_PROTOCOL},
+        {HEAD " 1 0 8192 16 4096 7f 7f 10000000000000000" KEYS KEYS, TARN_E_PROTOCOL},
+        {HEAD " 1 0 8192 16 4096 7f 7f z" KEYS KEYS, TARN_E_PROTOCOL},
+        {HEAD " 1 " POOL " 1 2 100000000 4" KEYS, TARN_E_PROTOCOL}, /* a key of 33 bits */
+        {HEAD " 1 " POOL KEYS " 1 2 3", TARN_E_PROTOCOL},           /* one key is missing */
+        {HEAD " 1 " POOL KEYS, TARN_E_PROTOCOL},
+        {HEAD " 2 0 8192 0 4096 7f 7f 7f" KEYS KEYS " 0 8192 0 4096 7f 7f 7f" KEYS KEYS, TARN_E_PROTOCOL},
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        int rc = connects(bad[i].text);
+        if (rc != bad[i].code)
+            fail_msg("%d where %d was expected: %s", rc, bad[i].code, bad[i].text);
+        assert_non_null(strstr(tarn_last_error(), "rdma"));
+    }
+}
+
+/* Cut short anywhere but within the last key, or with a character changed: refused, or read as it stands. */
+static void damaged_answers_never_harm(void **state)
+{
+    (void)state;
+    static const char good[] = HEAD " 1 " POOL KEYS KEYS, letters[] = "0123456789abcdef ,-vx";
+    for (size_t bytes = 0; bytes < sizeof good - 1; bytes += 1 + bytes / 40) {
+        char text[sizeof good];
+        memcpy(text, good, bytes);
+        text[bytes] = '\0';
+        assert_true(connects(text) < 0);
+    }
+    uint64_t seed = tarn_random64();
+    print_message("seed %llu\n", (unsigned long long)seed);
+    srand48((long)seed);
+    for (int i = 0; i < 120; i++) {
+        char text[sizeof good];
+        memcpy(text, good, sizeof good);
+        for (int k = 0; k < 1 + i % 3; k++)
+            text[(size_t)lrand48() % (sizeof good - 1)] = letters[(size_t)lrand48() % (sizeof letters - 1)];
+        connects(text);
+    }
+}
+
+/* --- the node's half ---------------------------------------------------------------------------- */
+
+static int attaches(const char *offer)
+{
+    struct tarn_attach *a = calloc(1, sizeof *a);
+    int left = fake_left();
+    assert_non_null(a);
+    a->session = SESSION;
+    a->offer = offer;
+    int rc = fake_attach_here(n, a);
+    free(a);
+    fake_detach(n, SESSION);
+    assert_int_equal(fake_left(), left);
+    return rc;
+}
+
+static void malformed_offers_are_refused(void **state)
+{
+    (void)state;
+    assert_int_equal(attaches("v1 " END), 0);
+    assert_int_equal(attaches("v1 " END " " END " " END), 0); /* more ends than rails here */
+    assert_int_equal(attaches(""), TARN_E_VERSION);
+    assert_int_equal(attaches("v2 " END), TARN_E_VERSION);
+    assert_int_equal(attaches("v1x " END), TARN_E_VERSION);
+    assert_int_equal(attaches("v1"), TARN_E_PROTOCOL);
+    assert_int_equal(attaches("v1 "), TARN_E_PROTOCOL);
+    assert_int_equal(attaches("v1 " END " "), TARN_E_PROTOCOL);
+    assert_int_equal(attaches("v1 " END " x"), TARN_E_PROTOCOL);
+    assert_int_equal(attaches("v1 " END " " END " " END " " END " " END " " END " " END " " END " " END),
+                     TARN_E_PROTOCOL);
+    /* InfiniBand, while the node has Ethernet. */
+    assert_int_equal(attaches("v1 1,2,5,0,fe800000000000000000000000000001,3,10,10"), TARN_E_NOT_REACHABLE);
+    assert_non_null(strstr(tarn_last_error(), "none of the node's 2 rails reaches the client's"));
+}
+
+/* The slice size of a node that was told this one. */
+static unsigned long long slices_of(uint64_t configured)
+{
+    struct tarn_serve serve = {.pools = &n->pool, .npools = 1, .rdma_region_bytes = configured};
+    struct tarn_server *own = n->server;
+    struct tarn_attach *a = calloc(1, sizeof *a);
+    unsigned long long bytes = 0;
+    int left = fake_left();
+    assert_non_null(a);
+    assert_int_equal(n->ops->serve(&serve, &n->server), 0);
+    a->offer = "v1 " END;
+    assert_int_equal(fake_attach_here(n, a), 0);
+    assert_int_equal(sscanf(a->text, "v1 %*x 1 %*s 1 0 %*u %*u %llu", &bytes), 1);
+    n->ops->stop(n->server);
+    n->server = own;
+    free(a);
+    assert_int_equal(fake_left(), left);
+    return bytes;
+}
+
+static void pools_are_registered_in_regions_of_the_size_configured(void **state)
+{
+    (void)state;
+    assert_int_equal(slices_of(0), 3584ull << 20);
+    assert_int_equal(slices_of(1ull << 40), 1ull << 40);
+    assert_int_equal(slices_of(1 << 20), 1 << 20);
+    assert_int_equal(slices_of((1 << 20) + 4095), 1 << 20); /* whole pages */
+    fake.max_region = (4 << 20) + 1;
+    assert_int_equal(slices_of(0), 4 << 20);
+    assert_int_equal(slices_of(1 << 20), 1 << 20);
+    fake.max_region = UINT64_MAX;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(an_answer_is_read, start, stop),
+        cmocka_unit_test_setup_teardown(malformed_answers_are_refused, start, stop),
+        cmocka_unit_test_setup_teardown(damaged_answers_never_harm, start, stop),
+        cmocka_unit_test_setup_teardown(malformed_offers_are_refused, start, stop),
+        cmocka_unit_test_setup_teardown(pools_are_registered_in_regions_of_the_size_configured, start, stop),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,147 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Sorts of memory as a real verbs stack takes them; needs a device (tests/rdma-vm has one). */
+#include "tests/unit/fake_node.h"
+
+#include "tests/harness.h"
+
+enum { BYTES = 4 << 20 };
+
+struct fixture {
+    struct fake_node *n;
+    struct tarn_link *l;
+};
+
+static struct fixture begin(void)
+{
+    char why[256];
+    if (tarn_transport_find("rdma")->probe(why, sizeof why))
+        harness_skip("rdma", why);
+    struct fixture f = {.n = fake_start("rdma", true, 0)};
+    f.l = fake_link(f.n, true);
+    return f;
+}
+
+static void end(struct fixture *f)
+{
+    f->n->ops->close(f->l);
+    fake_stop(f->n);
+}
+
+static void puts_from(struct fixture *f, char *from, uint64_t bytes)
+{
+    memset(f->n->pool.base, 0, bytes);
+    if (put_bytes(f->n, f->l, 0, from, bytes))
+        fail_msg("put: %s", tarn_last_error());
+    assert_memory_equal(f->n->pool.base, from, bytes);
+}
+
+static void gets_into(struct fixture *f, char *to, uint64_t bytes, uint64_t seed)
+{
+    fill(f->n->pool.base, bytes, seed);
+    commit(f->n, 0);
+    if (get_bytes(f->n, f->l, 0, to, bytes))
+        fail_msg("get: %s", tarn_last_error());
+    assert_memory_equal(f->n->pool.base, to, bytes);
+    commit(f->n, 0);
+}
+
+/* A private and a shared read-only mapping of a file: puts at odd offsets; a get is refused and harms
+ * nothing. */
+static void a_file_that_is_mapped_for_reading(void **state)
+{
+    (void)state;
+    struct fixture f = begin();
+    int fd = memfd_create("file", MFD_CLOEXEC);
+    assert_true(fd >= 0 && ftruncate(fd, BYTES) == 0);
+    char *rw = mmap(NULL, BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    assert_true(rw != MAP_FAILED);
+    fill(rw, BYTES, 5);
+    for (int shared = 0; shared < 2; shared++) {
+        char *file = mmap(NULL, BYTES, PROT_READ, shared ? MAP_SHARED : MAP_PRIVATE, fd, 0);
+        assert_true(file != MAP_FAILED);
+        puts_from(&f, file, BYTES);
+        puts_from(&f, file + 12345, BYTES - 54321);
+        commit(f.n, 0);
+        assert_int_equal(get_bytes(f.n, f.l, 0, file, BYTES), TARN_E_INVALID);
+        commit(f.n, 0);
+        assert_memory_equal(file, rw, BYTES);
+        int rc = f.n->ops->map(f.n->local, file, BYTES); /* some kernels can, some cannot */
+        print_message("           %s mapping is %s\n", shared ? "shared" : "private",
+                      rc ? tarn_last_error() : "registered");
+        puts_from(&f, file, BYTES);
+        if (rc == 0)
+            assert_int_equal(f.n->ops->unmap(f.n->local, file, BYTES), 0);
+        munmap(file, BYTES);
+    }
+    munmap(rw, BYTES);
+    close(fd);
+    end(&f);
+}
+
+static void huge_pages(void **state)
+{
+    (void)state;
+    struct fixture f = begin();
+    char *m = mmap(NULL, BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB, -1, 0);
+    if (m == MAP_FAILED) {
+        end(&f);
+        harness_skip("hugepages", "there are none: sysctl vm.nr_hugepages=2");
+    }
+    for (int registered = 0; registered < 2; registered++) {
+        if (registered)
+            assert_int_equal(f.n->ops->map(f.n->local, m, BYTES), 0);
+        fill(m, BYTES, 3);
+        puts_from(&f, m, BYTES);
+        gets_into(&f, m + 77, BYTES - 100, 4);
+    }
+    assert_int_equal(f.n->ops->unmap(f.n->local, m, BYTES), 0);
+    munmap(m, BYTES);
+    end(&f);
+}
+
+/* While a child lives that has written to its copy of the memory, and when it has gone. */
+static void registered_memory_stays_the_parents(void **state)
+{
+    (void)state;
+    struct fixture f = begin();
+    char *m = mmap(NULL, BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    int to_child[2], from_child[2];
+    char byte = 0;
+    assert_true(m != MAP_FAILED && pipe(to_child) == 0 && pipe(from_child) == 0);
+    fill(m, BYTES, 1);
+    assert_int_equal(f.n->ops->map(f.n->local, m, BYTES), 0);
+    puts_from(&f, m, BYTES);
+    pid_t pid = fork();
+    assert_true(pid >= 0);
+    if (pid == 0) {
+        memset(m, 0x11, BYTES);
+        bool told = write(from_child[1], &byte, 1) == 1 && read(to_child[0], &byte, 1) == 1;
+        _exit(told && m[0] == 0x11 && m[BYTES - 1] == 0x11 ? 0 : 1);
+    }
+    assert_int_equal(read(from_child[0], &byte, 1), 1);
+    fill(m, BYTES, 2);
+    puts_from(&f, m, BYTES);
+    gets_into(&f, m, BYTES, 3);
+    assert_int_equal(write(to_child[1], &byte, 1), 1);
+    int status = 1;
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_int_equal(status, 0);
+    gets_into(&f, m, BYTES, 4);
+    assert_int_equal(f.n->ops->unmap(f.n->local, m, BYTES), 0);
+    munmap(m, BYTES);
+    for (int i = 0; i < 2; i++) {
+        close(to_child[i]);
+        close(from_child[i]);
+    }
+    end(&f);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_file_that_is_mapped_for_reading),
+        cmocka_unit_test(huge_pages),
+        cmocka_unit_test(registered_memory_stays_the_parents),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
