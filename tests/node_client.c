@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/text.h"
+#include "client/client.h"
 
 static long long number(const redisReply *r)
 {
@@ -322,4 +323,17 @@ int node_world_end(void **state)
     harness_free(w->h);
     free(w);
     return 0;
+}
+
+struct tarn_remote *client_remote(struct tarn_client *c, const char *id)
+{
+    struct tarn_remote *r, *next, *found = NULL;
+
+    pthread_rwlock_rdlock(&c->nodes_lock);
+    HASH_ITER (hh, c->nodes, r, next)
+        if (strcmp(r->key.id, id) == 0)
+            found = r;
+    pthread_rwlock_unlock(&c->nodes_lock);
+    assert_non_null(found);
+    return found;
 }

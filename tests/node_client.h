@@ -8,6 +8,9 @@
 
 #include "tests/harness.h"
 
+struct tarn_client;
+struct tarn_remote;
+
 struct node_client {
     struct tarn_resp *resp;
     char session[17];
@@ -87,5 +90,8 @@ int node_world_with_node(void **state);
 int node_world_end(void **state);
 #define WITH_NODE(test_) cmocka_unit_test_setup_teardown(test_, node_world_with_node, node_world_end)
 #define WITH_REDIS(test_) cmocka_unit_test_setup_teardown(test_, node_world, node_world_end)
+
+/* What the client knows of the node of this id. */
+struct tarn_remote *client_remote(struct tarn_client *c, const char *id);
 
 #endif

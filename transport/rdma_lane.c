@@ -28,7 +28,6 @@ struct chain {
     struct ibv_send_wr wr[CHAIN];
     struct ibv_sge sge[CHAIN * SGES];
     uint32_t n;
-    uint64_t bytes;
 };
 
 /* --- open, close -------------------------------------------------------------------------------- */
@@ -188,7 +187,6 @@ static int add_payload(struct tarn_lane *n, struct tarn_strip *s, struct chain *
         return tarn_fail(TARN_E_INVALID, "node %s: rdma: a piece of the work is not registered",
                          n->link->node);
     s->posted += bytes;
-    c->bytes += bytes;
     if (!n->rail->fences && s->posted == s->bytes)
         ask_completion(n, wr, PAYLOAD);
     else if (s->job->put && s->posted == s->bytes)
@@ -255,7 +253,6 @@ static int build(struct tarn_lane *n, struct chain *c)
 {
     int rc = 0;
     c->n = 0;
-    c->bytes = 0;
     add_checks(n, c);
     for (uint64_t before = UINT64_MAX; !rc && n->next < n->tail && n->next != before;) {
         before = n->next; /* stays when the chain or the queue is full */

@@ -12,7 +12,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/net.h"
@@ -104,31 +103,9 @@ static int get(struct tarn_client *c, const char *key, size_t bytes, uint32_t ti
     return status;
 }
 
-static struct tarn_remote *remote_named(struct tarn_client *c, const char *id)
-{
-    struct tarn_remote *r, *next, *found = NULL;
-
-    pthread_rwlock_rdlock(&c->nodes_lock);
-    HASH_ITER (hh, c->nodes, r, next)
-        if (strcmp(r->key.id, id) == 0)
-            found = r;
-    pthread_rwlock_unlock(&c->nodes_lock);
-    assert_non_null(found);
-    return found;
-}
-
 static bool is_up(struct tarn_client *c, const char *id)
 {
-    return atomic_load(&remote_named(c, id)->health) == TARN_UP;
-}
-
-/* Returns when no thread of it runs any more. */
-static void pause_node(const struct harness_node *n)
-{
-    siginfo_t info;
-
-    harness_signal(n->process, SIGSTOP);
-    assert_int_equal(waitid(P_PID, (id_t)harness_pid(n->process), &info, WSTOPPED | WNOWAIT), 0);
+    return atomic_load(&client_remote(c, id)->health) == TARN_UP;
 }
 
 static const struct tarn_put_options on_node0 = {.size = sizeof on_node0, .place = "node0"};
@@ -243,7 +220,7 @@ static void a_node_that_says_busy_is_no_longer_aside(void **state)
 {
     struct world *w = *state;
     struct tarn_client *c = client_of(w, NULL);
-    struct tarn_remote *r = remote_named(c, "node0");
+    struct tarn_remote *r = client_remote(c, "node0");
     struct crowd crowd;
 
     crowd_in(&crowd, w->node[0]);
@@ -479,7 +456,7 @@ static void short_gets_from_a_paused_node_soon_fail_at_once(void **state)
 
     assert_int_equal(put(c, "k", 100, &on_node0), 0);
     assert_int_equal(get(c, "k", 100, 0), 0);
-    pause_node(w->node[0]);
+    harness_signal(w->node[0]->process, SIGSTOP);
     uint64_t begun = harness_now_ms();
     while (is_up(c, "node0") && harness_now_ms() - begun < 5000)
         assert_int_not_equal(get(c, "k", 100, 40), 0);
@@ -501,7 +478,7 @@ static void short_puts_to_a_paused_node_soon_fail_at_once(void **state)
 
     quick.timeout_ms = 40;
     assert_int_equal(put(c, "k", 100, &on_node0), 0);
-    pause_node(w->node[0]);
+    harness_signal(w->node[0]->process, SIGSTOP);
     uint64_t begun = harness_now_ms();
     while (is_up(c, "node0") && harness_now_ms() - begun < 5000)
         assert_int_not_equal(put(c, "new", 100, &quick), 0);
@@ -530,9 +507,9 @@ static void short_gets_soon_begin_with_the_other_replica(void **state)
 
     assert_int_equal(put(c, "k", 100, &twice), 0);
     assert_int_equal(get(c, "k", 100, 0), 0);
-    int first = remote_named(c, "node0")->sides[0][0].idle ? 0 : 1; /* the one that was read */
+    int first = client_remote(c, "node0")->sides[0][0].idle ? 0 : 1; /* the one that was read */
     const char *id = first ? "node1" : "node0";
-    pause_node(w->node[first]);
+    harness_signal(w->node[first]->process, SIGSTOP);
     uint64_t begun = harness_now_ms();
     while (is_up(c, id) && harness_now_ms() - begun < 5000)
         assert_int_equal(get(c, "k", 100, 400), 0);

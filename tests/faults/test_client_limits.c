@@ -48,19 +48,6 @@ static int get_of(struct tarn_client *c, const char *key, size_t bytes, uint32_t
     return client_read(c, key, bytes, timeout_ms, &byte);
 }
 
-static struct tarn_remote *remote_named(struct tarn_client *c, const char *id)
-{
-    struct tarn_remote *r, *next, *found = NULL;
-
-    pthread_rwlock_rdlock(&c->nodes_lock);
-    HASH_ITER (hh, c->nodes, r, next)
-        if (strcmp(r->key.id, id) == 0)
-            found = r;
-    pthread_rwlock_unlock(&c->nodes_lock);
-    assert_non_null(found);
-    return found;
-}
-
 static bool reserves_nothing(const struct harness_node *n)
 {
     return node_pool_figure(n->control, "reserved") == 0;
@@ -71,7 +58,7 @@ static bool owes_nothing(struct tarn_client *c)
     pthread_mutex_lock(&c->monitor.lock);
     bool nothing = c->monitor.owing == NULL && !c->monitor.asked;
     pthread_mutex_unlock(&c->monitor.lock);
-    return nothing && atomic_load(&remote_named(c, "node0")->health) == TARN_UP;
+    return nothing && atomic_load(&client_remote(c, "node0")->health) == TARN_UP;
 }
 
 /* --- close -------------------------------------------------------------------------------------- */
@@ -220,15 +207,15 @@ static void a_suspect_is_asked_before_nodes_that_stay_silent(void **state)
         paused[i] = world_node(w, id);
     }
     struct tarn_client *c = client_of(w, "tcp", 3000);
-    struct tarn_remote *healthy = remote_named(c, "node0");
+    struct tarn_remote *healthy = client_remote(c, "node0");
     for (int i = 0; i < PAUSED_MAX; i++) {
         snprintf(id, sizeof id, "x%d", i);
         harness_signal(paused[i]->process, SIGSTOP);
-        tarn_remote_aside(remote_named(c, id), TARN_SLOW, "paused by the test");
+        tarn_remote_aside(client_remote(c, id), TARN_SLOW, "paused by the test");
     }
     for (int i = 0; i < PAUSED_MAX; i++) {
         snprintf(id, sizeof id, "x%d", i);
-        struct tarn_remote *r = remote_named(c, id);
+        struct tarn_remote *r = client_remote(c, id);
         HARNESS_UNTIL(!atomic_load(&r->suspect), 5000);
     }
     for (int i = 0; i < 8; i++) {
@@ -254,7 +241,7 @@ static void cached_gets_survive_a_hiccup_while_the_directory_is_paused(void **st
     assert_int_equal(get_of(c, "cached", 100, 0), 0);
     harness_signal(w->redis->process, SIGSTOP);
     for (int i = 0; i < 3; i++) {
-        tarn_remote_aside(remote_named(c, "node0"), TARN_SLOW, "a hiccup made by the test");
+        tarn_remote_aside(client_remote(c, "node0"), TARN_SLOW, "a hiccup made by the test");
         assert_int_equal(get_of(c, "cached", 100, 2000), 0);
     }
     harness_signal(w->redis->process, SIGCONT);
@@ -274,7 +261,7 @@ static void views_of_a_paused_node_need_no_directory(void **state)
     tarn_release(c, &v);
     harness_signal(w->nodes[0]->process, SIGSTOP);
     harness_signal(w->redis->process, SIGSTOP);
-    tarn_remote_aside(remote_named(c, "node0"), TARN_SLOW, "paused by the test");
+    tarn_remote_aside(client_remote(c, "node0"), TARN_SLOW, "paused by the test");
     assert_int_equal(tarn_view(c, &key, 300, &v), 0);
     tarn_release(c, &v);
     harness_signal(w->redis->process, SIGCONT);
