@@ -28,6 +28,7 @@
 #include "base/resp.h"
 
 #define START_MS 15000
+#define POPULATE_MS 120000
 #define POLL_NS (5 * 1000 * 1000)
 
 static volatile sig_atomic_t interrupted;
@@ -265,6 +266,46 @@ static int start_directory(struct bench_env *e)
     return start_redis(e, &e->directory, "directory", 0);
 }
 
+/* What INFO pools says of the node's only pool. */
+static int is_populated(struct tarn_resp *node, uint64_t deadline, bool *done)
+{
+    const char *argv[] = {"INFO", "pools"};
+    unsigned long long bytes = 0, populated = 0;
+    redisReply *reply;
+    int rc = tarn_resp_call(node, deadline, 2, argv, NULL, &reply);
+
+    if (rc != 0)
+        return rc;
+    const char *at = reply->type == REDIS_REPLY_STRING ? strstr(reply->str, "bytes=") : NULL;
+    if (!at || sscanf(at, "bytes=%llu,populated=%llu", &bytes, &populated) != 2)
+        rc = tarn_fail(TARN_E_FORMAT, "INFO pools of the node says nothing of populated memory");
+    *done = bytes == populated;
+    freeReplyObject(reply);
+    return rc;
+}
+
+/* Until the pool's memory is there: bringing it in takes time and memory bandwidth of its own. */
+static int await_memory(const char *socket_path)
+{
+    uint64_t deadline = tarn_deadline(POPULATE_MS);
+    struct timespec pause = {.tv_nsec = POLL_NS};
+    struct tarn_resp *node;
+    struct tarn_addr a;
+    char address[192];
+    bool done = false;
+
+    snprintf(address, sizeof address, "unix:%s", socket_path);
+    int rc = tarn_addr_parse(address, "node", &a);
+    if (rc == 0)
+        rc = tarn_resp_connect(&a, deadline, &node);
+    if (rc != 0)
+        return rc;
+    while ((rc = is_populated(node, deadline, &done)) == 0 && !done && tarn_now_ns() < deadline)
+        nanosleep(&pause, NULL);
+    tarn_resp_free(node);
+    return rc;
+}
+
 int bench_start_node(struct bench_env *e, const char *pool)
 {
     char program[PATH_MAX], socket_path[160], ready[1024];
@@ -290,7 +331,9 @@ int bench_start_node(struct bench_env *e, const char *pool)
         return rc;
     read_output(out, "\n", tarn_deadline(START_MS), ready, sizeof ready);
     close(out);
-    return strncmp(ready, "tarnd ready", 11) == 0 ? 0 : start_failed(e, &e->node);
+    if (strncmp(ready, "tarnd ready", 11) != 0)
+        return start_failed(e, &e->node);
+    return await_memory(socket_path);
 }
 
 static int start_memcached(struct bench_env *e)

@@ -8,6 +8,7 @@
 #include <sys/resource.h>
 
 #include "base/clock.h"
+#include "server/populate.h"
 #include "server/session.h"
 
 #define U PRIu64
@@ -105,10 +106,12 @@ static void pools_section(const struct tarn_node *n, struct tarn_buf *out)
     for (uint32_t i = 0; i < npools; i++) {
         struct tarn_pool_stats s;
         tarn_store_stats(n->store, i, &s);
-        tarn_buf_printf(out, "pool%u:name=%s,kind=cpu,bytes=%" U ",used=%" U ",free=%" U ",largest_hole=%" U,
-                        i, pools[i].name, s.bytes, s.used, s.free, s.largest_hole);
-        tarn_buf_printf(out, ",objects=%" U ",slots=%" U ",reserved=%" U ",reserved_bytes=%" U ",limbo=%" U,
-                        s.objects, s.slots, s.reserved, s.reserved_bytes, s.limbo);
+        tarn_buf_printf(out, "pool%u:name=%s,kind=cpu,bytes=%" U ",populated=%" U ",used=%" U ",free=%" U, i,
+                        pools[i].name, s.bytes, tarn_populate_bytes(n->populate, i), s.used, s.free);
+        tarn_buf_printf(out,
+                        ",largest_hole=%" U ",objects=%" U ",slots=%" U ",reserved=%" U ",reserved_bytes=%" U
+                        ",limbo=%" U,
+                        s.largest_hole, s.objects, s.slots, s.reserved, s.reserved_bytes, s.limbo);
         tarn_buf_printf(out, ",evicted=%" U ",evicted_bytes=%" U ",expired=%" U ",refused=%" U "\r\n",
                         s.evicted, s.evicted_bytes, s.expired, s.refused);
     }

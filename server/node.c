@@ -17,6 +17,7 @@
 #include "server/control.h"
 #include "server/drain.h"
 #include "server/identity.h"
+#include "server/populate.h"
 #include "server/scrub.h"
 
 #define AT "node"
@@ -96,6 +97,14 @@ static int start_transports(struct tarn_node *n, const char *host)
         n->transports[n->ntransports++] = (struct tarn_node_transport){ops[i], server};
     }
     return 0;
+}
+
+/* After the transports, which may pin memory as they find it. */
+static int start_populate(struct tarn_node *n)
+{
+    uint32_t npools;
+    const struct tarn_pool_memory *pools = tarn_store_pools(n->store, &npools);
+    return tarn_populate_start(pools, npools, &n->log, &n->populate);
 }
 
 /* --- heartbeat ---------------------------------------------------------------------------------- */
@@ -250,6 +259,8 @@ static int start_all(struct tarn_node *n)
     if (!rc)
         rc = start_transports(n, listen_addr.host);
     if (!rc)
+        rc = start_populate(n);
+    if (!rc)
         rc = start_control(n, &listen_addr, &unix_addr);
     if (!rc)
         rc = start_directory(n);
@@ -325,6 +336,7 @@ void tarn_node_free(struct tarn_node *n)
     tarn_scrub_free(n->scrub);
     if (n->directory)
         tarn_directory_close(n->directory);
+    tarn_populate_stop(n->populate);
     if (n->store)
         tarn_store_free(n->store);
     if (n->loop)

@@ -4,6 +4,7 @@
  *   control thread  (runs node->loop) store, sessions, control connections, scrub, admin, this struct
  *   directory thread  publisher.c; gets requests and posts results back
  *   transports' I/O threads  reach the store through its guard only
+ *   populate.c's thread  touches the pools' memory, once, and ends
  * No part but the publisher has a lock.
  */
 #ifndef TARN_SERVER_NODE_H
@@ -24,6 +25,7 @@ struct tarn_scrub;
 struct tarn_admin;
 struct tarn_pending;
 struct tarn_attaching;
+struct tarn_populate;
 
 enum tarn_node_state {
     TARN_NODE_READY,
@@ -56,6 +58,7 @@ struct tarn_node {
     struct tarn_private_redis *redis;
     struct tarn_directory *directory;
     struct tarn_store *store;
+    struct tarn_populate *populate;
     struct tarn_node_transport transports[TARN_TRANSPORTS_MAX];
     uint32_t ntransports;
     struct tarn_sessions *sessions;

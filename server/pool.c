@@ -21,9 +21,8 @@
 #include <unistd.h>
 
 #include "base/error.h"
+#include "base/map.h"
 #include "base/text.h"
-
-#define HUGE_PAGE_BYTES (2ull << 20)
 
 /* --- what there is ------------------------------------------------------------------------------ */
 
@@ -134,7 +133,7 @@ int tarn_pool_check_huge(const char *root, const char *name, uint64_t bytes)
 {
     char path[512];
     snprintf(path, sizeof(path), "%s/proc/meminfo", root);
-    uint64_t page = file_number(path, "Hugepagesize", HUGE_PAGE_BYTES / 1024) * 1024;
+    uint64_t page = file_number(path, "Hugepagesize", TARN_HUGE_PAGE / 1024) * 1024;
     if (bytes % page)
         return tarn_fail(TARN_E_CONFIG,
                          "pool %s: %" PRIu64 " bytes are not whole huge pages: use a multiple of %" PRIu64,
@@ -177,7 +176,7 @@ static int memfd_map(const char *pool, const char *part, uint64_t bytes, unsigne
     void *base = MAP_FAILED;
     if (ftruncate(fd, (off_t)bytes) == 0 &&
         fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0)
-        base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+        base = tarn_map_aligned(fd, bytes, TARN_HUGE_PAGE, PROT_READ | PROT_WRITE);
     if (base == MAP_FAILED) {
         int rc = tarn_fail(TARN_E_NO_MEMORY, "pool %s: %s of %" PRIu64 " bytes: %m: make the pool smaller",
                            pool, part, bytes);

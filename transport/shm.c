@@ -33,9 +33,10 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/map.h"
 #include "base/text.h"
 
-enum { POOLS_MAX = 64, HUGE_PAGE = 2 << 20 };
+enum { POOLS_MAX = 64 };
 
 static int shm_probe(char *why, size_t why_bytes)
 {
@@ -101,31 +102,6 @@ static void shm_close(struct tarn_link *l)
     free(l);
 }
 
-/*
- * mmap() at a multiple of the huge page size: address and file offset then agree in their low bits, so
- * that the processor can hold runs of pages in one TLB entry (measured: up to a third faster copies).
- */
-static void *map_aligned(int fd, const struct stat *st, int prot)
-{
-    size_t bytes = (size_t)st->st_size;
-    size_t align = st->st_blksize > HUGE_PAGE ? (size_t)st->st_blksize : HUGE_PAGE;
-    uint8_t *room = mmap(NULL, bytes + align, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (room == MAP_FAILED)
-        return MAP_FAILED;
-    size_t before = (align - (uintptr_t)room % align) % align;
-    void *addr = mmap(room + before, bytes, prot, MAP_SHARED | MAP_FIXED, fd, 0);
-    if (addr == MAP_FAILED) {
-        munmap(room, bytes + align);
-        return MAP_FAILED;
-    }
-    size_t page = (size_t)sysconf(_SC_PAGESIZE), end = before + (bytes + page - 1) / page * page;
-    if (before)
-        munmap(room, before);
-    if (end < bytes + align)
-        munmap(room + end, bytes + align - end);
-    return addr;
-}
-
 /* Maps a received file whole (huge pages need that) after making sure that no access can fault. */
 static int map_file(const struct tarn_link *l, int fd, uint64_t bytes, int prot, const char *what,
                     struct mapping *m)
@@ -140,7 +116,8 @@ static int map_file(const struct tarn_link *l, int fd, uint64_t bytes, int prot,
     if ((uint64_t)st.st_size < bytes || bytes == 0)
         return tarn_fail(TARN_E_PROTOCOL, "node %s: shm: %s has %lld bytes where %llu were announced",
                          l->node, what, (long long)st.st_size, (unsigned long long)bytes);
-    void *addr = map_aligned(fd, &st, prot);
+    size_t align = st.st_blksize > (long)TARN_HUGE_PAGE ? (size_t)st.st_blksize : TARN_HUGE_PAGE;
+    void *addr = tarn_map_aligned(fd, (size_t)st.st_size, align, prot);
     if (addr == MAP_FAILED)
         return tarn_fail(TARN_E_SYSTEM, "node %s: shm: mapping %lld bytes of %s: %m", l->node,
                          (long long)st.st_size, what);

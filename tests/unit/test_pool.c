@@ -1,10 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Memory of pools: enough of it, no more than is used, and sealed. */
+/* Memory of pools: enough of it, no more than is used, brought in, and sealed. */
+#include <semaphore.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "server/pool.h"
+#include "server/populate.h"
 #include "tests/unit/store_fixture.h"
 
 #if defined(__SANITIZE_THREAD__)
@@ -111,11 +115,79 @@ static void test_pool_files_are_sealed(void **state)
     tarn_store_free(s);
 }
 
+static size_t resident_pages(const struct tarn_pool_memory *m)
+{
+    size_t pages = m->bytes / (size_t)sysconf(_SC_PAGESIZE), n = 0;
+    unsigned char *in = malloc(pages);
+    assert_int_equal(mincore(m->base, m->bytes, in), 0);
+    for (size_t i = 0; i < pages; i++)
+        n += in[i] & 1;
+    free(in);
+    return n;
+}
+
+static void note_line(void *arg, enum tarn_log_level level, const char *line)
+{
+    (void)level;
+    (void)line;
+    sem_post(arg);
+}
+
+/* All comes in, also the end that is no whole huge page; what was written before stays as it is. */
+static void test_memory_comes_in_by_itself(void **state)
+{
+    (void)state;
+    sem_t logged;
+    const struct tarn_logger log = {TARN_LOG_INFO, note_line, &logged};
+    const uint64_t bytes = 6 * MIB + 12288, marks[] = {0, 2 * MIB - 1, 2 * MIB, 3 * MIB + 5, bytes - 1};
+    struct timespec deadline;
+    struct gone gone;
+    struct tarn_store *s = one_pool(&gone, bytes, 0);
+    struct tarn_populate *p;
+    uint32_t n;
+    const struct tarn_pool_memory *m = tarn_store_pools(s, &n);
+    uint8_t *base = m->base;
+    for (size_t i = 0; i < sizeof(marks) / sizeof(marks[0]); i++)
+        base[marks[i]] = (uint8_t)(i + 1);
+    assert_true(resident_pages(m) < bytes / 4096);
+
+    sem_init(&logged, 0, 0);
+    clock_gettime(CLOCK_REALTIME, &deadline);
+    deadline.tv_sec += 30;
+    assert_int_equal(tarn_populate_start(m, n, &log, &p), 0);
+    assert_int_equal(sem_timedwait(&logged, &deadline), 0);
+    assert_int_equal(tarn_populate_bytes(p, 0), bytes);
+    assert_int_equal(resident_pages(m), bytes / 4096);
+    tarn_populate_stop(p);
+
+    uint64_t sum = 0;
+    for (uint64_t i = 0; i < bytes; i++)
+        sum += base[i];
+    assert_int_equal(sum, 1 + 2 + 3 + 4 + 5);
+    for (size_t i = 0; i < sizeof(marks) / sizeof(marks[0]); i++)
+        assert_int_equal(base[marks[i]], i + 1);
+    tarn_store_free(s);
+}
+
+static void test_population_can_be_stopped(void **state)
+{
+    (void)state;
+    static const struct tarn_logger quiet = {.level = TARN_LOG_ERROR};
+    struct gone gone;
+    struct tarn_store *s = one_pool(&gone, 512 * MIB, 0);
+    struct tarn_populate *p;
+    uint32_t n;
+    const struct tarn_pool_memory *m = tarn_store_pools(s, &n);
+    assert_int_equal(tarn_populate_start(m, n, &quiet, &p), 0);
+    tarn_populate_stop(p);
+    tarn_store_free(s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_memory_is_checked),
-        cmocka_unit_test(test_idle_store_is_small),
+        cmocka_unit_test(test_memory_comes_in_by_itself), cmocka_unit_test(test_population_can_be_stopped),
+        cmocka_unit_test(test_memory_is_checked),         cmocka_unit_test(test_idle_store_is_small),
         cmocka_unit_test(test_pool_files_are_sealed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
