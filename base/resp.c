@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The blocking client side of RESP.
+ * The client side of RESP.
  *
  *   append -> out --send--> socket --recv--> in --16 KiB slices--> redisReader -> replies
  *
@@ -355,6 +355,41 @@ int tarn_resp_read(struct tarn_resp *r, uint64_t deadline_ns, redisReply **reply
     r->owed -= r->owed > 0;
     *reply_p = reply;
     return 0;
+}
+
+void tarn_resp_push(struct tarn_resp *r)
+{
+    while (r->sent < r->out.bytes) {
+        ssize_t n = send(r->fd, r->out.data + r->sent, r->out.bytes - r->sent, MSG_NOSIGNAL | MSG_DONTWAIT);
+        if (n < 0 && errno != EINTR)
+            return;
+        r->sent += n > 0 ? (size_t)n : 0;
+    }
+    r->out.bytes = r->sent = 0;
+}
+
+bool tarn_resp_unsent(const struct tarn_resp *r)
+{
+    return r->sent < r->out.bytes;
+}
+
+int tarn_resp_try(struct tarn_resp *r, redisReply **reply_p)
+{
+    redisReply *reply = NULL;
+    size_t got = 1;
+    int rc = 0;
+
+    tarn_resp_push(r);
+    while (rc == 0 && !(rc = parse(r, &reply)) && !reply && got) {
+        rc = r->eof ? closed(r, 0) : receive(r, &got);
+        if (rc == 0 && r->eof)
+            rc = closed(r, 0);
+    }
+    if (rc == 0 && !reply)
+        return TARN_E_AGAIN;
+    r->owed -= r->owed > 0 && rc == 0;
+    *reply_p = reply;
+    return rc;
 }
 
 int tarn_resp_call(struct tarn_resp *r, uint64_t deadline_ns, int argc, const char *const *argv,

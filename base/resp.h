@@ -4,7 +4,7 @@
  * formats; the sockets are ours, so that file descriptors can travel on Unix sockets and every wait
  * has a deadline.
  *
- * struct tarn_resp is the blocking client side, one thread at a time: append any number of commands,
+ * struct tarn_resp is the client side, one thread at a time: append any number of commands,
  * then read one reply each, in order. After any failure but NO_MEMORY the connection is useless and
  * must be freed. struct tarn_resp_parser is the non-blocking half used by servers.
  */
@@ -45,6 +45,13 @@ int tarn_resp_flush(struct tarn_resp *r, uint64_t deadline_ns);
  * replies, not failures. NODE_DOWN: closed or reset. TIMEOUT. PROTOCOL: not RESP.
  */
 int tarn_resp_read(struct tarn_resp *r, uint64_t deadline_ns, redisReply **reply_p);
+/*
+ * The same without waiting, for event loops. tarn_resp_try: AGAIN when no whole reply has come yet.
+ * tarn_resp_push sends what goes; a failure shows itself again to tarn_resp_try.
+ */
+int tarn_resp_try(struct tarn_resp *r, redisReply **reply_p);
+void tarn_resp_push(struct tarn_resp *r);
+bool tarn_resp_unsent(const struct tarn_resp *r);
 /* append + read of one command. */
 int tarn_resp_call(struct tarn_resp *r, uint64_t deadline_ns, int argc, const char *const *argv,
                    const size_t *lens, redisReply **reply_p);

@@ -113,9 +113,9 @@ int tarn_directory_events(struct tarn_directory *d, uint64_t deadline_ns, tarn_e
 /* --- nodes -------------------------------------------------------------------------------------- */
 
 enum tarn_publish_mode {
-    TARN_PUBLISH_ABSENT,  /* create; or add a copy when the record is of the same version and tensor and
-                             has none at the same node and pool; else EXISTS */
-    TARN_PUBLISH_JOIN,    /* only add a copy, as ABSENT does; EXISTS when the key does not have this version */
+    TARN_PUBLISH_ABSENT, /* create; or add a copy when the record is of the same version and tensor and
+                            has none at the same node and pool; else EXISTS */
+    TARN_PUBLISH_JOIN,   /* only add a copy, as ABSENT does; EXISTS when the key does not have this version */
     TARN_PUBLISH_REPLACE, /* take the place of any other version */
     TARN_PUBLISH_RESTORE, /* as ABSENT, but an older version (born_ms, then version) gives way */
 };
@@ -135,6 +135,26 @@ struct tarn_publish {
 
 /* Publishes n copies in one pipelined round trip and announces each ("stored") to event readers. */
 int tarn_directory_publish(struct tarn_directory *d, struct tarn_publish *p, size_t n, uint64_t deadline_ns);
+
+/*
+ * Publishing without waiting, for an event loop: a connection on which answers come in the order of what
+ * was sent. Opening waits, and needs that something was published before; nothing else waits. One thread
+ * at a time. There is no second try of any kind: after a failure, close it and publish again. Closing with
+ * answers outstanding has Redis end the connection before anything else is written.
+ */
+struct tarn_stream;
+int tarn_stream_open(struct tarn_directory *d, uint64_t deadline_ns, struct tarn_stream **s_p);
+void tarn_stream_close(struct tarn_stream *s);
+int tarn_stream_fd(const struct tarn_stream *s);      /* to wait for */
+bool tarn_stream_unsent(const struct tarn_stream *s); /* wait for room to send, too */
+/* Sends what goes. BUSY: not now, and nothing was done. After any other failure part of it may be queued. */
+int tarn_stream_publish(struct tarn_stream *s, const struct tarn_publish *items, size_t n);
+/*
+ * Sends what goes and takes the answers there are, for the items published longest ago: *done is counted
+ * up to n. AGAIN: not all came yet. An item's status is as after tarn_directory_publish(), DIRECTORY also
+ * when Redis has forgotten the script.
+ */
+int tarn_stream_take(struct tarn_stream *s, struct tarn_publish *items, size_t n, size_t *done);
 
 /*
  * Removes records' locations: `location` only goes when it is still exactly as given; the last one

@@ -118,7 +118,6 @@ struct publish {
     struct tarn_publish *items;
     size_t n, refused;
     int refusal;
-    char channel[TARN_REDIS_PREFIX + 8];
 };
 
 static const char *mode_name(enum tarn_publish_mode mode)
@@ -144,10 +143,9 @@ static uint64_t expiry_ms(const struct tarn_record *r)
     return r->ttl_ms ? (end > now ? end - now : 0) + EXPIRY_GRACE_MS : 0;
 }
 
-static int append_publish(void *arg, size_t i, const char *sha, struct tarn_resp *r)
+int tarn_publish_append(const struct tarn_directory *d, const struct tarn_publish *p, const char *sha,
+                        struct tarn_resp *r)
 {
-    const struct publish *s = arg;
-    const struct tarn_publish *p = &s->items[i];
     const struct tarn_record *record = &p->record;
     char key[TARN_OBJECT_KEY_TEXT], event[EVENT_TEXT] = "", tensor[TARN_TENSOR_TEXT];
     char field[TARN_LOCATION_FIELD], value[TARN_LOCATION_VALUE];
@@ -156,9 +154,9 @@ static int append_publish(void *arg, size_t i, const char *sha, struct tarn_resp
     tarn_args_add(&a, "EVALSHA");
     tarn_args_add(&a, sha);
     tarn_args_add(&a, "1");
-    tarn_args_add_n(&a, key, tarn_object_key(s->d, &p->key, key));
+    tarn_args_add_n(&a, key, tarn_object_key(d, &p->key, key));
     if (p->mode != TARN_PUBLISH_RESTORE)
-        format_event("stored", key + strlen(s->d->prefix) + 2, &record->locations[0], record->tensor.bytes,
+        format_event("stored", key + strlen(d->prefix) + 2, &record->locations[0], record->tensor.bytes,
                      event);
     tarn_tensor_format(&record->tensor, tensor);
     tarn_location_field(&record->locations[0], field);
@@ -167,7 +165,7 @@ static int append_publish(void *arg, size_t i, const char *sha, struct tarn_resp
     tarn_args_add(&a, mode_name(p->mode));
     tarn_args_add_u64(&a, p->replaces);
     tarn_args_add_u64(&a, expiry_ms(record));
-    tarn_args_add(&a, s->channel);
+    tarn_args_add(&a, d->channel);
     tarn_args_add(&a, event);
     tarn_args_add(&a, "tensor");
     tarn_args_add(&a, tensor);
@@ -184,6 +182,12 @@ static int append_publish(void *arg, size_t i, const char *sha, struct tarn_resp
     return tarn_args_append(&a, r);
 }
 
+static int append_publish(void *arg, size_t i, const char *sha, struct tarn_resp *r)
+{
+    const struct publish *s = arg;
+    return tarn_publish_append(s->d, &s->items[i], sha, r);
+}
+
 /* Displaced copies whose text is damaged are left to the nodes' scrub. */
 static void take_displaced(struct tarn_publish *p, const struct tarn_text *texts, size_t n)
 {
@@ -193,7 +197,7 @@ static void take_displaced(struct tarn_publish *p, const struct tarn_text *texts
 }
 
 /* {1, displaced ...} or {0, record that stays ...}; what stays is none, or damaged: a `found` of zeros. */
-static int read_published(struct tarn_directory *d, const redisReply *reply, struct tarn_publish *p)
+static int read_answer(struct tarn_directory *d, const redisReply *reply, struct tarn_publish *p)
 {
     struct tarn_text texts[TARN_TEXTS_MAX];
     size_t n;
@@ -220,21 +224,26 @@ static int read_published(struct tarn_directory *d, const redisReply *reply, str
                      (unsigned long long)p->found.version);
 }
 
+int tarn_publish_read(struct tarn_directory *d, const redisReply *reply, struct tarn_publish *p)
+{
+    p->ndisplaced = 0;
+    int rc = read_answer(d, reply, p);
+    p->status = rc && rc != TARN_E_EXISTS ? TARN_E_DIRECTORY : rc;
+    return rc;
+}
+
 static int take_published(void *arg, size_t i, const redisReply *reply)
 {
     struct publish *s = arg;
-    struct tarn_publish *p = &s->items[i];
-    p->ndisplaced = 0;
-    p->status = read_published(s->d, reply, p);
-    if (p->status && p->status != TARN_E_EXISTS) {
-        s->refusal = p->status;
-        p->status = TARN_E_DIRECTORY;
+    int rc = tarn_publish_read(s->d, reply, &s->items[i]);
+    if (rc && rc != TARN_E_EXISTS) {
+        s->refusal = rc;
         s->refused++;
     }
     return 0;
 }
 
-static int check_publish(const struct tarn_publish *p, size_t i)
+int tarn_publish_check(const struct tarn_publish *p, size_t i)
 {
     const struct tarn_record *r = &p->record;
     int rc = check_key(&p->key, i);
@@ -257,13 +266,12 @@ int tarn_directory_publish(struct tarn_directory *d, struct tarn_publish *items,
         items[i].ndisplaced = 0;
     }
     for (size_t i = 0; i < n; i++) {
-        int rc = check_publish(&items[i], i);
+        int rc = tarn_publish_check(&items[i], i);
         if (rc)
             return rc;
     }
     if (!n)
         return 0;
-    snprintf(s.channel, sizeof s.channel, "%sevents", d->prefix);
     int rc = tarn_script_run(d, deadline_ns, &p);
     return rc ? rc : s.refused == n ? s.refusal : 0;
 }
@@ -274,7 +282,6 @@ struct withdraw {
     struct tarn_directory *d;
     struct tarn_withdraw *items;
     int refusal;
-    char channel[TARN_REDIS_PREFIX + 8];
 };
 
 static int append_withdraw(void *arg, size_t i, const char *sha, struct tarn_resp *r)
@@ -295,7 +302,7 @@ static int append_withdraw(void *arg, size_t i, const char *sha, struct tarn_res
     tarn_location_value(&w->location, value);
     tarn_args_add(&a, field);
     tarn_args_add(&a, value);
-    tarn_args_add(&a, s->channel);
+    tarn_args_add(&a, s->d->channel);
     tarn_args_add(&a, event);
     return tarn_args_append(&a, r);
 }
@@ -321,7 +328,6 @@ int tarn_directory_withdraw(struct tarn_directory *d, struct tarn_withdraw *item
     }
     if (!n)
         return 0;
-    snprintf(s.channel, sizeof s.channel, "%sevents", d->prefix);
     int rc = tarn_script_run(d, deadline_ns, &p);
     return rc ? rc : s.refusal;
 }

@@ -175,6 +175,15 @@ int tarn_redis_read(struct tarn_redis *c, uint64_t deadline_ns, redisReply **rep
     return tarn_resp_read(c->resp, deadline_ns, reply_p);
 }
 
+int tarn_redis_try(struct tarn_redis *c, redisReply **reply_p)
+{
+    if (!c->partial)
+        tarn_arena_empty(&c->replies);
+    int rc = tarn_resp_try(c->resp, reply_p);
+    c->partial = rc == TARN_E_AGAIN;
+    return rc;
+}
+
 /* The idle connection used last, if it is still alive. */
 static struct tarn_redis *take_idle(struct tarn_directory *d)
 {
@@ -266,6 +275,28 @@ static int read_preface(struct tarn_redis *c, uint64_t deadline_ns, unsigned nki
     return rc;
 }
 
+int tarn_redis_name(struct tarn_directory *d, struct tarn_redis *c, uint64_t deadline_ns)
+{
+    int rc = append_preface(c, NULL, 0);
+    if (!rc)
+        rc = read_preface(c, deadline_ns, 0);
+    return rc ? tarn_redis_fail(d, rc) : 0;
+}
+
+void tarn_redis_doubt(struct tarn_directory *d, const struct tarn_redis *c)
+{
+    if (c->client.id[0])
+        note_doubtful(d, &c->client, 1);
+}
+
+bool tarn_redis_doubtful(struct tarn_directory *d)
+{
+    pthread_mutex_lock(&d->lock);
+    bool any = d->ndoubtful > 0;
+    pthread_mutex_unlock(&d->lock);
+    return any;
+}
+
 /* --- pipelines ---------------------------------------------------------------------------------- */
 
 /* *replies: how many came. Returns a failure of the connection; what the replies say goes to *result. */
@@ -289,8 +320,8 @@ static int exchange(struct tarn_directory *d, struct tarn_redis *c, uint64_t dea
         if (!*result)
             *result = p->reply(p->arg, *replies, reply);
     }
-    if (rc && p->writes && c->client.id[0])
-        note_doubtful(d, &c->client, 1);
+    if (rc && p->writes)
+        tarn_redis_doubt(d, c);
     d->answers = !rc;
     return rc;
 }
@@ -349,6 +380,7 @@ int tarn_directory_open(const char *uri, const char *ns, const struct tarn_logge
         goto free_directory;
     d->log = log;
     snprintf(d->prefix, sizeof d->prefix, "tarn:%s:", ns);
+    snprintf(d->channel, sizeof d->channel, "%sevents", d->prefix);
     pthread_mutex_init(&d->lock, NULL);
     struct tarn_redis *c;
     rc = tarn_redis_connect(d, deadline_ns, &c);

@@ -54,13 +54,14 @@ struct tarn_redis {
     struct tarn_resp *resp;
     struct tarn_arena replies;
     struct tarn_redis_client client;
-    bool asked; /* who it is: before its first write */
+    bool asked;   /* who it is: before its first write */
+    bool partial; /* part of a reply is in `replies` */
 };
 
 struct tarn_directory {
     struct tarn_redis_uri uri;
     const struct tarn_logger *log;
-    char prefix[TARN_REDIS_PREFIX + 1];
+    char prefix[TARN_REDIS_PREFIX + 1], channel[TARN_REDIS_PREFIX + 8]; /* of keys; of events */
     _Atomic uint64_t round_trips;
     _Atomic bool answers; /* the last pipeline got its replies */
 
@@ -100,11 +101,21 @@ struct tarn_pipeline {
  */
 int tarn_redis_run(struct tarn_directory *d, uint64_t deadline_ns, const struct tarn_pipeline *p);
 
+/* Asks how Redis calls the connection, before its first write. */
+int tarn_redis_name(struct tarn_directory *d, struct tarn_redis *c, uint64_t deadline_ns);
+/* Has Redis end this connection before anything else is written, since what was sent on it may be run late.
+ */
+void tarn_redis_doubt(struct tarn_directory *d, const struct tarn_redis *c);
+bool tarn_redis_doubtful(struct tarn_directory *d);
+
 /* A connection of the caller's own, logged in. */
 int tarn_redis_connect(struct tarn_directory *d, uint64_t deadline_ns, struct tarn_redis **c_p);
 void tarn_redis_free(struct tarn_redis *c);
 /* tarn_resp_read(); the reply is the connection's and lasts until the next one is read. */
 int tarn_redis_read(struct tarn_redis *c, uint64_t deadline_ns, redisReply **reply_p);
+
+/* The same with tarn_resp_try(). */
+int tarn_redis_try(struct tarn_redis *c, redisReply **reply_p);
 
 /* Names a failure of a connection to Redis: `rc` from tarn_resp_* with its sentence as last error. */
 int tarn_redis_fail(const struct tarn_directory *d, int rc);
@@ -128,6 +139,17 @@ struct tarn_script_pipeline {
     void *arg;
 };
 int tarn_script_run(struct tarn_directory *d, uint64_t deadline_ns, const struct tarn_script_pipeline *p);
+
+/* Copies the digest of a script that has been run through `d`; false: none has. */
+bool tarn_script_sha(struct tarn_directory *d, enum tarn_script script, char sha[TARN_SHA_TEXT]);
+
+/* --- objects.c ---------------------------------------------------------------------------------- */
+
+/* One publish as a command, and its answer: sets p's status, displaced copies and what was found. */
+int tarn_publish_check(const struct tarn_publish *p, size_t i);
+int tarn_publish_append(const struct tarn_directory *d, const struct tarn_publish *p, const char *sha,
+                        struct tarn_resp *r);
+int tarn_publish_read(struct tarn_directory *d, const redisReply *reply, struct tarn_publish *p);
 
 /* --- arguments ---------------------------------------------------------------------------------- */
 

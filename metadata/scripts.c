@@ -146,6 +146,14 @@ static int load(struct tarn_directory *d, uint64_t deadline_ns, enum tarn_script
     return 0;
 }
 
+bool tarn_script_sha(struct tarn_directory *d, enum tarn_script script, char sha[TARN_SHA_TEXT])
+{
+    pthread_mutex_lock(&d->lock);
+    memcpy(sha, d->sha[script], TARN_SHA_TEXT);
+    pthread_mutex_unlock(&d->lock);
+    return sha[0];
+}
+
 /* --- running ------------------------------------------------------------------------------------ */
 
 /* One pass over the commands; those that meet NOSCRIPT are noted for a second one. */
@@ -202,10 +210,7 @@ static int run_pass(struct tarn_directory *d, uint64_t deadline_ns, struct pass 
 int tarn_script_run(struct tarn_directory *d, uint64_t deadline_ns, const struct tarn_script_pipeline *p)
 {
     struct pass first = {.p = p, .n = p->n};
-    pthread_mutex_lock(&d->lock);
-    memcpy(first.sha, d->sha[p->script], sizeof first.sha);
-    pthread_mutex_unlock(&d->lock);
-    int rc = first.sha[0] ? 0 : load(d, deadline_ns, p->script, first.sha);
+    int rc = tarn_script_sha(d, p->script, first.sha) ? 0 : load(d, deadline_ns, p->script, first.sha);
     if (!rc)
         rc = run_pass(d, deadline_ns, &first);
     if (!rc && first.nunknown) {

@@ -169,9 +169,10 @@ static void directory_section(const struct tarn_node *n, struct tarn_buf *out)
     tarn_buf_printf(out, "# Directory\r\nredis:%s\r\nredis_state:%s\r\nround_trips:%" U "\r\n",
                     tarn_directory_address(n->directory), p.away ? "away" : "ok",
                     tarn_directory_round_trips(n->directory));
-    tarn_buf_printf(
-        out, "calls:%" U "\r\nfailed_calls:%" U "\r\npublished:%" U "\r\nwaiting_withdrawals:%" U "\r\n",
-        p.calls, p.failed_calls, p.published, p.waiting_withdrawals);
+    tarn_buf_printf(out,
+                    "calls:%" U "\r\nfailed_calls:%" U "\r\npublished:%" U "\r\npublished_direct:%" U
+                    "\r\nwaiting_withdrawals:%" U "\r\n",
+                    p.calls, p.failed_calls, p.published, p.direct, p.waiting_withdrawals);
     tarn_buf_printf(out, "restored:%" U "\r\nscrub_freed:%" U "\r\nscrub_withdrawn:%" U "\r\n",
                     n->stats.restored, n->stats.scrub_freed, n->stats.scrub_withdrawn);
     if (p.error[0])

@@ -174,6 +174,7 @@ static void tick(void *arg)
 {
     struct tarn_node *n = arg;
     tarn_store_tick(n->store);
+    tarn_publisher_tick(n->publisher);
     if (n->state != TARN_NODE_READY)
         tarn_node_drain_check(n);
 }

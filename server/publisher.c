@@ -10,7 +10,8 @@
 
 #define BATCH_MAX 1024
 #define WITHDRAWALS_MAX 65536
-#define REST_MS 250 /* between tries of background withdrawals that Redis refuses */
+#define STREAM_REST_MS 1000 /* between tries of opening the lane's connection */
+#define REST_MS 250         /* between tries of background withdrawals that Redis refuses */
 
 /* A location to withdraw in the background. */
 struct withdrawal {
@@ -29,25 +30,38 @@ struct round {
     size_t nwithdrawals;
 };
 
-static void queue_init(struct request_queue *q)
+void queue_init(struct request_queue *q)
 {
     q->first = NULL;
     q->last = &q->first;
 }
 
-static void queue_add(struct request_queue *q, struct tarn_request *r)
+void queue_add(struct request_queue *q, struct tarn_request *r)
 {
     r->next = NULL;
     *q->last = r;
     q->last = &r->next;
 }
 
-static struct tarn_request *queue_take(struct request_queue *q)
+struct tarn_request *queue_take(struct request_queue *q)
 {
     struct tarn_request *r = q->first;
     if (r && !(q->first = r->next))
         q->last = &q->first;
     return r;
+}
+
+bool queue_remove(struct request_queue *q, const struct tarn_request *r)
+{
+    for (struct tarn_request **at = &q->first; *at; at = &(*at)->next) {
+        if (*at != r)
+            continue;
+        *at = r->next;
+        if (!*at)
+            q->last = at;
+        return true;
+    }
+    return false;
 }
 
 /* --- giving back -------------------------------------------------------------------------------- */
@@ -60,13 +74,26 @@ static void give_back(void *arg)
     pthread_mutex_lock(&p->lock);
     done = p->finished;
     queue_init(&p->finished);
+    struct tarn_stream *stream = p->new_stream;
+    p->new_stream = NULL;
     p->posted = false;
     pthread_mutex_unlock(&p->lock);
+    if (stream)
+        lane_adopt(p, stream);
     while (done.first) {
         struct tarn_request *r = done.first;
         done.first = r->next;
+        if (r->kind == TARN_REQUEST_PUBLISH)
+            lane_thread_done(p);
         r->done(r);
     }
+}
+
+/* With the lock held. When the post fails the next one takes everything along. */
+static void post_give_back(struct tarn_publisher *p)
+{
+    if (!p->posted)
+        p->posted = tarn_loop_post(p->o.loop, give_back, p) == 0;
 }
 
 static void finish_all(struct tarn_publisher *p, struct request_queue *q)
@@ -77,9 +104,30 @@ static void finish_all(struct tarn_publisher *p, struct request_queue *q)
     pthread_mutex_lock(&p->lock);
     while ((r = queue_take(q)))
         queue_add(&p->finished, r);
-    /* When the post fails the next one takes these along. */
-    if (!p->posted)
-        p->posted = tarn_loop_post(p->o.loop, give_back, p) == 0;
+    post_give_back(p);
+    pthread_mutex_unlock(&p->lock);
+}
+
+/* --- the lane's connection ----------------------------------------------------------------------- */
+
+/* Only after a publish that went well: that has loaded the script, and Redis is there. */
+static void offer_stream(struct tarn_publisher *p)
+{
+    struct tarn_stream *stream;
+    pthread_mutex_lock(&p->lock);
+    bool wanted = !p->streams && !p->stats.away && tarn_now_ns() >= p->stream_ns;
+    pthread_mutex_unlock(&p->lock);
+    if (!wanted)
+        return;
+    int rc = tarn_stream_open(p->o.directory, tarn_deadline(p->o.timeout_ms), &stream);
+    pthread_mutex_lock(&p->lock);
+    if (rc) {
+        p->stream_ns = tarn_deadline(STREAM_REST_MS);
+    } else {
+        p->new_stream = stream;
+        p->streams = true;
+        post_give_back(p);
+    }
     pthread_mutex_unlock(&p->lock);
 }
 
@@ -228,7 +276,10 @@ static void *publisher_thread(void *arg)
                 work_publish(p, q);
             else if (q->first)
                 work[kind](p, q->first);
+            bool published = kind == TARN_REQUEST_PUBLISH && q->first;
             finish_all(p, q);
+            if (published)
+                offer_stream(p);
             if (kind == TARN_REQUEST_WITHDRAW)
                 do_withdrawals(p, &round);
         }
@@ -255,6 +306,7 @@ int tarn_publisher_start(const struct tarn_publisher_options *o, struct tarn_pub
     for (int kind = 0; kind < TARN_REQUEST_KINDS; kind++)
         queue_init(&p->queues[kind]);
     queue_init(&p->finished);
+    lane_init(&p->lane);
     p->withdrawals_last = &p->withdrawals;
     pthread_mutex_init(&p->lock, NULL);
     pthread_condattr_init(&attr);
@@ -272,6 +324,15 @@ int tarn_publisher_start(const struct tarn_publisher_options *o, struct tarn_pub
     return 0;
 }
 
+void cancel_request(struct tarn_request *r)
+{
+    for (size_t i = 0; r->publishes && i < r->n; i++)
+        r->publishes[i].status = TARN_E_CANCELED;
+    r->status = TARN_E_CANCELED;
+    snprintf(r->error, sizeof(r->error), "the node ends");
+    r->done(r);
+}
+
 void tarn_publisher_stop(struct tarn_publisher *p)
 {
     if (!p)
@@ -282,15 +343,11 @@ void tarn_publisher_stop(struct tarn_publisher *p)
     pthread_mutex_unlock(&p->lock);
     pthread_join(p->thread, NULL);
     give_back(p);
+    lane_stop(p);
     for (int kind = 0; kind < TARN_REQUEST_KINDS; kind++) {
         struct tarn_request *r;
-        while ((r = queue_take(&p->queues[kind]))) {
-            for (size_t i = 0; r->publishes && i < r->n; i++)
-                r->publishes[i].status = TARN_E_CANCELED;
-            r->status = TARN_E_CANCELED;
-            snprintf(r->error, sizeof(r->error), "the node ends");
-            r->done(r);
-        }
+        while ((r = queue_take(&p->queues[kind])))
+            cancel_request(r);
     }
     free_withdrawals(p->withdrawals);
     tarn_living_free(&p->living);
@@ -299,32 +356,43 @@ void tarn_publisher_stop(struct tarn_publisher *p)
     free(p);
 }
 
-void tarn_publisher_submit(struct tarn_publisher *p, struct tarn_request *r)
+void thread_submit(struct tarn_publisher *p, struct tarn_request *r)
 {
-    r->status = 0;
-    r->error[0] = 0;
-    r->seen = r->withdrawn = r->restored = 0;
     pthread_mutex_lock(&p->lock);
     queue_add(&p->queues[r->kind], r);
     pthread_cond_signal(&p->wake);
     pthread_mutex_unlock(&p->lock);
 }
 
+void tarn_publisher_submit(struct tarn_publisher *p, struct tarn_request *r)
+{
+    r->status = 0;
+    r->error[0] = 0;
+    r->seen = r->withdrawn = r->restored = 0;
+    r->sent = r->asked = r->given_up = false;
+    if (r->kind == TARN_REQUEST_PUBLISH)
+        lane_submit(p, r);
+    else
+        thread_submit(p, r);
+}
+
+void tarn_publisher_tick(struct tarn_publisher *p)
+{
+    lane_tick(p);
+}
+
 bool tarn_publisher_cancel(struct tarn_publisher *p, struct tarn_request *r)
 {
-    bool found = false;
+    r->given_up = true;
+    if (r->sent)
+        return false;
+    if (r->kind == TARN_REQUEST_PUBLISH && lane_cancel(p, r))
+        return true;
     pthread_mutex_lock(&p->lock);
-    struct request_queue *q = &p->queues[r->kind];
-    for (struct tarn_request **at = &q->first; *at; at = &(*at)->next) {
-        if (*at != r)
-            continue;
-        *at = r->next;
-        if (!*at)
-            q->last = at;
-        found = true;
-        break;
-    }
+    bool found = queue_remove(&p->queues[r->kind], r);
     pthread_mutex_unlock(&p->lock);
+    if (found && r->kind == TARN_REQUEST_PUBLISH)
+        lane_thread_done(p);
     return found;
 }
 

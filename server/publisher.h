@@ -2,6 +2,12 @@
 /*
  * The directory thread: does all of a node's work with Redis, so that the control thread never waits.
  *
+ * But for the usual case of a commit: while all is well the control thread publishes on a connection of
+ * its own that its loop watches (publisher_lane.c). That saves two wake-ups of threads in a put. What does
+ * not succeed there is the directory thread's to settle: a record in the way, a script that Redis has
+ * forgotten, a connection that broke. Of publishes, one side at a time has some under way, so that they
+ * are run and given back in one order.
+ *
  * The control thread hands over requests; each comes back exactly once through its `done`, called on
  * the control thread. What is queued is taken together: one pipelined call publishes all commits that
  * wait, one withdraws. Within a round the order is
@@ -67,6 +73,10 @@ struct tarn_request {
     uint64_t seen, withdrawn;              /* SCAN: records looked at, locations removed */
     bool publish_missing;                  /* RESTORE */
     uint64_t restored;                     /* RESTORE: how many were missing and are back */
+    /* the publisher's own */
+    bool sent;     /* from the control thread: may have been run */
+    bool asked;    /* ... and was: each succeeded or met a record in the way */
+    bool given_up; /* tarn_publisher_cancel() came too late */
 };
 
 struct tarn_publisher_options {
@@ -86,6 +96,8 @@ int tarn_publisher_start(const struct tarn_publisher_options *o, struct tarn_pub
 void tarn_publisher_stop(struct tarn_publisher *p);
 
 void tarn_publisher_submit(struct tarn_publisher *p, struct tarn_request *r);
+/* Every 100 ms or so, on the control thread. */
+void tarn_publisher_tick(struct tarn_publisher *p);
 /* Takes a request back that was not begun. False: it is being worked on, `done` comes. */
 bool tarn_publisher_cancel(struct tarn_publisher *p, struct tarn_request *r);
 /*
@@ -101,6 +113,7 @@ struct tarn_publisher_stats {
     bool away;   /* the last call failed */
     bool silent; /* and was not answered at all */
     uint64_t calls, failed_calls, published, waiting_withdrawals;
+    uint64_t direct; /* of those published, by the control thread alone */
     char error[256]; /* of the last failed call */
 };
 void tarn_publisher_stats(struct tarn_publisher *p, struct tarn_publisher_stats *out);

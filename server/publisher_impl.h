@@ -3,6 +3,7 @@
  * Inside of the directory thread, for its own files only:
  *   publisher.c        queues, rounds, what the control thread calls
  *   publisher_work.c   what is done with Redis for each kind of request; the directory thread only
+ *   publisher_lane.c   publishing from the control thread; that thread only
  */
 #ifndef TARN_SERVER_PUBLISHER_IMPL_H
 #define TARN_SERVER_PUBLISHER_IMPL_H
@@ -16,8 +17,21 @@ struct request_queue {
     struct tarn_request *first, **last;
 };
 
+/* The control thread's own. */
+struct publish_lane {
+    struct tarn_stream *stream; /* NULL: all goes to the directory thread */
+    struct tarn_watch *watch;
+    int events;
+    struct request_queue sent; /* in this order */
+    size_t answered;           /* items of the first of them */
+    uint64_t since_ns;         /* the first waits for an answer, or the one before it got one */
+    struct request_queue held; /* for the directory thread, once nothing is under way here */
+    size_t with_thread;        /* publishes that the directory thread has */
+};
+
 struct tarn_publisher {
     struct tarn_publisher_options o;
+    struct publish_lane lane;
     struct tarn_living living; /* the thread's own */
     pthread_t thread;
 
@@ -26,11 +40,37 @@ struct tarn_publisher {
     struct request_queue queues[TARN_REQUEST_KINDS];
     struct request_queue finished;
     struct withdrawal *withdrawals, **withdrawals_last;
-    bool posted; /* give_back() is on its way */
+    bool posted;  /* give_back() is on its way */
+    bool streams; /* the lane has a stream, or finds one in new_stream */
+    struct tarn_stream *new_stream;
+    uint64_t stream_ns; /* none is opened before */
     uint64_t resume_ns; /* Redis refused a background withdrawal: none is tried before; 0: it did not */
     bool stopping, doubts;
     struct tarn_publisher_stats stats; /* written by the thread only, except waiting_withdrawals */
 };
+
+void queue_init(struct request_queue *q);
+void queue_add(struct request_queue *q, struct tarn_request *r);
+struct tarn_request *queue_take(struct request_queue *q);
+bool queue_remove(struct request_queue *q, const struct tarn_request *r);
+
+/* Gives a request back because the publisher ends. */
+void cancel_request(struct tarn_request *r);
+/* Keeps account of what a publish has achieved. */
+void count_published(struct tarn_publisher *p, const struct tarn_publish *items, size_t n);
+/* Hands a request to the directory thread. */
+void thread_submit(struct tarn_publisher *p, struct tarn_request *r);
+
+void lane_init(struct publish_lane *l);
+/* Gives back what is under way as CANCELED. */
+void lane_stop(struct tarn_publisher *p);
+void lane_submit(struct tarn_publisher *p, struct tarn_request *r);
+bool lane_cancel(struct tarn_publisher *p, struct tarn_request *r);
+void lane_tick(struct tarn_publisher *p);
+/* The directory thread has made a stream. */
+void lane_adopt(struct tarn_publisher *p, struct tarn_stream *s);
+/* The directory thread has finished a publish. */
+void lane_thread_done(struct tarn_publisher *p);
 
 /* All commits of the queue in one call; the others do one request. */
 void work_publish(struct tarn_publisher *p, struct request_queue *q);

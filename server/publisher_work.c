@@ -109,10 +109,19 @@ static int judge_losers(struct tarn_publisher *p, struct tarn_publish *items, si
     return rc;
 }
 
+void count_published(struct tarn_publisher *p, const struct tarn_publish *items, size_t n)
+{
+    uint64_t published = 0;
+    for (size_t i = 0; i < n; i++)
+        published += items[i].status == 0;
+    pthread_mutex_lock(&p->lock);
+    p->stats.published += published;
+    pthread_mutex_unlock(&p->lock);
+}
+
 /* Publishes; on failure of the whole call every item has its code. */
 static int publish(struct tarn_publisher *p, struct tarn_publish *items, size_t n)
 {
-    uint64_t published = 0;
     int rc = call_publish(p, items, n);
     uint64_t since = tarn_now_ns();
     if (rc) {
@@ -121,11 +130,15 @@ static int publish(struct tarn_publisher *p, struct tarn_publish *items, size_t 
         return rc;
     }
     rc = judge_losers(p, items, n, since);
-    for (size_t i = 0; i < n; i++)
-        published += items[i].status == 0;
-    pthread_mutex_lock(&p->lock);
-    p->stats.published += published;
-    pthread_mutex_unlock(&p->lock);
+    count_published(p, items, n);
+    return rc;
+}
+
+/* What is left to do when the lane has published. */
+static int finish_asked(struct tarn_publisher *p, struct tarn_request *r)
+{
+    int rc = judge_losers(p, r->publishes, r->n, tarn_now_ns());
+    count_published(p, r->publishes, r->n);
     return rc;
 }
 
@@ -141,48 +154,53 @@ void work_beat(struct tarn_publisher *p, struct tarn_request *r)
         p->living.trusted_ns = tarn_deadline(p->o.ttl_ms);
 }
 
-static size_t count_items(const struct request_queue *q)
+static int fail_items(struct tarn_request *first, const struct tarn_request *end)
 {
-    size_t n = 0;
-    for (const struct tarn_request *r = q->first; r; r = r->next)
-        n += r->n;
-    return n;
-}
-
-static int fail_items(struct request_queue *q)
-{
-    for (struct tarn_request *r = q->first; r; r = r->next) {
+    for (struct tarn_request *r = first; r != end; r = r->next) {
         for (size_t i = 0; i < r->n; i++)
             r->publishes[i].status = TARN_E_NO_MEMORY;
     }
     return tarn_fail(TARN_E_NO_MEMORY, "commit: out of memory");
 }
 
-/* Several commits as one call: their items are copied to one array and back. */
-static int publish_together(struct tarn_publisher *p, struct request_queue *q, size_t n)
+/* Several commits as one call: their n items are copied to one array and back. */
+static int publish_together(struct tarn_publisher *p, struct tarn_request *first,
+                            const struct tarn_request *end, size_t n)
 {
     struct tarn_publish *all = malloc(n * sizeof(*all));
     size_t at = 0;
     if (!all)
-        return fail_items(q);
-    for (struct tarn_request *r = q->first; r; at += r->n, r = r->next)
+        return fail_items(first, end);
+    for (struct tarn_request *r = first; r != end; at += r->n, r = r->next)
         memcpy(all + at, r->publishes, r->n * sizeof(*all));
     int rc = publish(p, all, n);
     at = 0;
-    for (struct tarn_request *r = q->first; r; at += r->n, r = r->next)
+    for (struct tarn_request *r = first; r != end; at += r->n, r = r->next)
         memcpy(r->publishes, all + at, r->n * sizeof(*all));
     free(all);
     return rc;
 }
 
+/* The request, or all that follow it and can be done in one call with it. *next: the one after those. */
+static int publish_some(struct tarn_publisher *p, struct tarn_request *first, struct tarn_request **next)
+{
+    size_t n = first->n;
+    *next = first->next;
+    if (first->asked)
+        return finish_asked(p, first);
+    for (; *next && !(*next)->asked; *next = (*next)->next)
+        n += (*next)->n;
+    return *next == first->next ? publish(p, first->publishes, n) : publish_together(p, first, *next, n);
+}
+
 void work_publish(struct tarn_publisher *p, struct request_queue *q)
 {
-    if (!q->first)
-        return;
-    bool single = !q->first->next;
-    int rc = single ? publish(p, q->first->publishes, q->first->n) : publish_together(p, q, count_items(q));
-    for (struct tarn_request *r = q->first; rc && r; r = r->next)
-        request_failed(r, rc);
+    struct tarn_request *next;
+    for (struct tarn_request *first = q->first; first; first = next) {
+        int rc = publish_some(p, first, &next);
+        for (struct tarn_request *r = first; rc && r != next; r = r->next)
+            request_failed(r, rc);
+    }
 }
 
 /* 0 for what the directory has, so that only what is missing is published. */

@@ -161,7 +161,7 @@ static uint64_t evict_some(struct tarn_store *s, struct pool *p, uint64_t bytes,
 {
     uint64_t before = p->used, retired = 0;
     uint32_t victim;
-    while (retired < bytes && *max_p > 0 && (victim = next_victim(p)) != NO_SLOT) {
+    while (retired<bytes && * max_p> 0 && (victim = next_victim(p)) != NO_SLOT) {
         struct object *o = object_at(p, victim);
         retired += tarn_extent_round(p->alloc, o->tensor.bytes);
         store_retire_evicted(s, o);

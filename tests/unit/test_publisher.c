@@ -1,0 +1,310 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The publisher against a real Redis: what goes directly from the control thread, what is passed on to
+ * the directory thread, and that both sides together keep one order.
+ */
+#include "server/publisher.h"
+#include "tests/unit/directory_fixture.h"
+
+#include <signal.h>
+#include <time.h>
+
+#define TICK_MS 20
+#define ROUNDS 400
+
+struct rig {
+    struct fixture *f;
+    struct tarn_loop *loop;
+    struct tarn_timer *tick;
+    struct tarn_publisher *publisher;
+    _Atomic uint64_t gen[64];
+    _Atomic uint32_t touch[64];
+    struct tarn_pool_memory pool;
+    unsigned waiting;   /* requests not given back */
+    unsigned more;      /* how many of one key are to follow from what is given back */
+    uint64_t version;   /* of the last of those */
+    uint64_t last_done; /* version of the last one given back with success */
+};
+
+struct asked {
+    struct tarn_request request;
+    struct tarn_publish publish;
+    struct rig *rig;
+    bool done;
+};
+
+static void tick(void *arg)
+{
+    tarn_publisher_tick(((struct rig *)arg)->publisher);
+}
+
+static void rig_start(struct rig *g, struct fixture *f, uint32_t timeout_ms)
+{
+    *g = (struct rig){.f = f};
+    g->pool = (struct tarn_pool_memory){.name = "cpu0", .gen = g->gen, .touch = g->touch, .nslots = 64};
+    struct tarn_publisher_options o = {.directory = f->d,
+                                       .node = "n1",
+                                       .epoch = 7,
+                                       .pools = &g->pool,
+                                       .npools = 1,
+                                       .timeout_ms = timeout_ms,
+                                       .ttl_ms = 1000};
+    assert_int_equal(tarn_loop_new(&g->loop), 0);
+    o.loop = g->loop;
+    assert_int_equal(tarn_publisher_start(&o, &g->publisher), 0);
+    assert_int_equal(tarn_timer_new(g->loop, TICK_MS, tick, g, &g->tick), 0);
+}
+
+static void rig_stop(struct rig *g)
+{
+    tarn_timer_free(g->tick);
+    tarn_publisher_stop(g->publisher);
+    tarn_loop_free(g->loop);
+}
+
+static void done(struct tarn_request *r);
+
+static void submit(struct rig *g, struct asked *a, const char *key, enum tarn_publish_mode mode,
+                   uint64_t version)
+{
+    *a = (struct asked){.publish = copy_of(key, mode, version, "n1", 2 * version), .rig = g};
+    a->publish.record.locations[0].slot = version % 64;
+    a->request =
+        (struct tarn_request){.kind = TARN_REQUEST_PUBLISH, .done = done, .n = 1, .publishes = &a->publish};
+    g->waiting++;
+    tarn_publisher_submit(g->publisher, &a->request);
+}
+
+static void submit_next(struct rig *g, struct asked *a)
+{
+    submit(g, a, "k", rand() % 4 ? TARN_PUBLISH_REPLACE : TARN_PUBLISH_ABSENT, ++g->version);
+}
+
+static void done(struct tarn_request *r)
+{
+    struct asked *a = (struct asked *)r;
+    struct rig *g = a->rig;
+    a->done = true;
+    if (!r->status && !a->publish.status)
+        g->last_done = a->publish.record.version;
+    if (g->more) {
+        g->more--;
+        submit_next(g, a);
+    }
+    if (--g->waiting == 0)
+        tarn_loop_stop(g->loop);
+}
+
+/* One publish, waited for; its status. */
+static int publish_one(struct rig *g, const char *key, enum tarn_publish_mode mode, uint64_t version)
+{
+    struct asked a;
+    submit(g, &a, key, mode, version);
+    tarn_loop_run(g->loop);
+    assert_true(a.done);
+    return a.request.status ? a.request.status : a.publish.status;
+}
+
+static uint64_t direct(struct rig *g)
+{
+    struct tarn_publisher_stats s;
+    tarn_publisher_stats(g->publisher, &s);
+    return s.direct;
+}
+
+/* Publishes until one went directly. */
+static void warm_up(struct rig *g)
+{
+    uint64_t before = direct(g), last_done = g->last_done;
+    for (uint64_t v = 1; direct(g) == before; v++) {
+        assert_int_equal(publish_one(g, "warm", TARN_PUBLISH_REPLACE, v), 0);
+    }
+    g->last_done = last_done;
+}
+
+static void test_after_the_first_publishes_go_directly(void **state)
+{
+    struct rig g;
+    rig_start(&g, *state, 5000);
+    assert_int_equal(publish_one(&g, "a", TARN_PUBLISH_ABSENT, 1), 0);
+    assert_int_equal(direct(&g), 0);
+    warm_up(&g);
+    uint64_t before = direct(&g);
+    assert_int_equal(publish_one(&g, "b", TARN_PUBLISH_ABSENT, 2), 0);
+    assert_int_equal(publish_one(&g, "c", TARN_PUBLISH_ABSENT, 3), 0);
+    assert_int_equal(direct(&g), before + 2);
+    assert_int_equal(look(g.f->d, "b").record.version, 2);
+    assert_int_equal(look(g.f->d, "c").record.locations[0].gen, 6);
+    rig_stop(&g);
+}
+
+/* A record in the way is judged by the directory thread: a copy that lives stays, a dead one gives way. */
+static void test_a_record_in_the_way(void **state)
+{
+    struct rig g;
+    rig_start(&g, *state, 5000);
+    warm_up(&g);
+    uint64_t before = direct(&g);
+    g.gen[10] = 20;
+    assert_int_equal(publish_one(&g, "taken", TARN_PUBLISH_ABSENT, 10), 0);
+    assert_int_equal(direct(&g), before + 1);
+    assert_int_equal(publish_one(&g, "taken", TARN_PUBLISH_ABSENT, 11), TARN_E_EXISTS);
+    assert_int_equal(look(g.f->d, "taken").record.version, 10);
+    g.gen[10] = 22;
+    assert_int_equal(publish_one(&g, "taken", TARN_PUBLISH_ABSENT, 12), 0);
+    assert_int_equal(look(g.f->d, "taken").record.version, 12);
+    assert_int_equal(direct(&g), before + 1);
+    assert_int_equal(publish_one(&g, "free", TARN_PUBLISH_ABSENT, 13), 0);
+    assert_int_equal(direct(&g), before + 2);
+    rig_stop(&g);
+}
+
+static void test_redis_forgets_the_script(void **state)
+{
+    struct rig g;
+    rig_start(&g, *state, 5000);
+    warm_up(&g);
+    uint64_t before = direct(&g);
+    command(g.f, "SCRIPT", "FLUSH");
+    assert_int_equal(publish_one(&g, "a", TARN_PUBLISH_ABSENT, 1), 0);
+    assert_int_equal(direct(&g), before);
+    assert_int_equal(publish_one(&g, "b", TARN_PUBLISH_ABSENT, 2), 0);
+    assert_int_equal(direct(&g), before + 1);
+    assert_int_equal(look(g.f->d, "a").record.version, 1);
+    rig_stop(&g);
+}
+
+static void test_redis_ends_the_connection(void **state)
+{
+    struct rig g;
+    rig_start(&g, *state, 5000);
+    warm_up(&g);
+    command(g.f, "CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes");
+    assert_int_equal(publish_one(&g, "a", TARN_PUBLISH_ABSENT, 1), 0);
+    assert_int_equal(look(g.f->d, "a").record.version, 1);
+    warm_up(&g);
+    rig_stop(&g);
+}
+
+static void resume_redis(void *arg)
+{
+    harness_signal(((struct rig *)arg)->f->redis, SIGCONT);
+}
+
+/* What Redis did not answer in time fails, and is not run when Redis goes on; the publisher asks for a sweep.
+ */
+static void test_redis_keeps_silent(void **state)
+{
+    struct rig g;
+    rig_start(&g, *state, 200);
+    warm_up(&g);
+    tarn_publisher_doubts(g.publisher);
+    harness_signal(g.f->redis, SIGSTOP);
+    assert_int_equal(publish_one(&g, "k", TARN_PUBLISH_REPLACE, 1), TARN_E_TIMEOUT);
+    assert_true(tarn_publisher_doubts(g.publisher));
+    harness_signal(g.f->redis, SIGCONT);
+    assert_int_equal(publish_one(&g, "k", TARN_PUBLISH_REPLACE, 2), 0);
+    warm_up(&g);
+    assert_int_equal(look(g.f->d, "k").record.version, 2);
+    rig_stop(&g);
+}
+
+/* One that was sent cannot be taken back: it ends by its answer. */
+static void test_what_was_sent_is_not_taken_back(void **state)
+{
+    struct rig g;
+    struct asked a;
+    struct tarn_timer *soon_after;
+    rig_start(&g, *state, 5000);
+    warm_up(&g);
+    harness_signal(g.f->redis, SIGSTOP);
+    submit(&g, &a, "a", TARN_PUBLISH_ABSENT, 1);
+    assert_false(tarn_publisher_cancel(g.publisher, &a.request));
+    assert_int_equal(tarn_timer_new(g.loop, 100, resume_redis, &g, &soon_after), 0);
+    tarn_loop_run(g.loop);
+    assert_true(a.done);
+    assert_int_equal(a.publish.status, 0);
+    tarn_timer_free(soon_after);
+    rig_stop(&g);
+}
+
+/* One that was given up meanwhile is not run again when the connection is lost: it ends as unknown. */
+static void test_what_was_given_up_is_not_run_again(void **state)
+{
+    struct rig g;
+    struct asked a;
+    rig_start(&g, *state, 200);
+    warm_up(&g);
+    tarn_publisher_doubts(g.publisher);
+    harness_signal(g.f->redis, SIGSTOP);
+    submit(&g, &a, "a", TARN_PUBLISH_ABSENT, 1);
+    assert_false(tarn_publisher_cancel(g.publisher, &a.request));
+    tarn_loop_run(g.loop);
+    harness_signal(g.f->redis, SIGCONT);
+    assert_true(a.done);
+    assert_int_equal(a.request.status, TARN_E_TIMEOUT);
+    assert_true(tarn_publisher_doubts(g.publisher));
+    rig_stop(&g);
+}
+
+static void test_the_end_gives_all_back(void **state)
+{
+    struct rig g;
+    struct asked a, b;
+    rig_start(&g, *state, 5000);
+    warm_up(&g);
+    harness_signal(g.f->redis, SIGSTOP);
+    submit(&g, &a, "a", TARN_PUBLISH_ABSENT, 1);
+    submit(&g, &b, "b", TARN_PUBLISH_ABSENT, 2);
+    rig_stop(&g);
+    harness_signal(g.f->redis, SIGCONT);
+    assert_true(a.done && b.done);
+    assert_int_equal(a.request.status, TARN_E_CANCELED);
+    assert_int_equal(b.publish.status, TARN_E_CANCELED);
+}
+
+/*
+ * Replaces of one key in bursts, while Redis forgets the script and ends connections: whichever side
+ * runs them, the one given back last is the one that the directory has.
+ */
+static void test_both_sides_keep_one_order(void **state)
+{
+    struct rig g;
+    struct asked burst[6];
+    unsigned seed = (unsigned)time(NULL);
+    print_message("seed %u\n", seed);
+    srand(seed);
+    rig_start(&g, *state, 5000);
+    for (int round = 0; round < ROUNDS; round++) {
+        int n = 1 + rand() % 6, trouble = rand() % 8;
+        if (round % 40 == 0)
+            warm_up(&g);
+        for (int i = 0; i < n; i++) {
+            submit_next(&g, &burst[i]);
+            if (trouble == 0 && i == n / 2)
+                command(g.f, "SCRIPT", "FLUSH");
+            if (trouble == 1 && i == n / 2)
+                command(g.f, "CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes");
+        }
+        g.more = rand() % 8;
+        tarn_loop_run(g.loop);
+        assert_int_equal(look(g.f->d, "k").record.version, g.last_done);
+    }
+    rig_stop(&g);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup(test_after_the_first_publishes_go_directly, empty),
+        cmocka_unit_test_setup(test_a_record_in_the_way, empty),
+        cmocka_unit_test_setup(test_redis_forgets_the_script, empty),
+        cmocka_unit_test_setup(test_redis_ends_the_connection, empty),
+        cmocka_unit_test_setup(test_redis_keeps_silent, empty),
+        cmocka_unit_test_setup(test_what_was_sent_is_not_taken_back, empty),
+        cmocka_unit_test_setup(test_what_was_given_up_is_not_run_again, empty),
+        cmocka_unit_test_setup(test_the_end_gives_all_back, empty),
+        cmocka_unit_test_setup(test_both_sides_keep_one_order, empty),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
