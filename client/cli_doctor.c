@@ -216,7 +216,7 @@ static void check_gpus(struct doctor *d)
 
 struct rdma_check {
     struct doctor *d;
-    int active, used;
+    const char *why; /* tarn can use none; "" when it can */
 };
 
 static void check_port(void *arg, const struct cli_rdma_port *p)
@@ -230,13 +230,12 @@ static void check_port(void *arg, const struct cli_rdma_port *p)
           !p->active
               ? "bring the link up: `ip link set IF up` on Ethernet; InfiniBand also needs a subnet manager "
                 "(opensm, or the switch's)"
+          : *r->why ? r->why
           : getenv("TARN_RDMA_DEVICES")
               ? "TARN_RDMA_DEVICES leaves it out, or names a GID that it does not have"
               : "it has no GID (give its interface an address), or /dev/infiniband is "
                 "closed to this process",
           "%s%s", found, p->active && !p->used ? ", not used" : "");
-    r->active += p->active;
-    r->used += p->used;
 }
 
 /* A container sees the devices in sysfs, whether or not it may use them. */
@@ -287,8 +286,8 @@ static void check_gpudirect(struct doctor *d)
 
 static void check_rdma(struct doctor *d)
 {
-    struct rdma_check r = {.d = d};
     char why[CLI_RDMA_WHY];
+    struct rdma_check r = {.d = d, .why = why};
 
     if (cli_rdma_ports(why, check_port, &r) == 0) {
         check(d, "RDMA NIC", OPTIONAL, "for RDMA",

@@ -163,8 +163,9 @@ struct tarn_side {
     _Atomic(struct tarn_linked *) shared;
     struct tarn_linked *idle, *retired; /* remote.lock */
     uint32_t nidle;
-    uint64_t retry_ns; /* UNREACHABLE: not tried again before */
-    int code;
+    uint64_t retry_ns;  /* UNREACHABLE: not tried again before */
+    uint64_t silent_ns; /* since then no ATTACH has been answered; 0: the last one was */
+    int code;           /* why the last attempt said that it is UNREACHABLE; 0: it did not */
     char why[192];
     struct {
         _Alignas(64) _Atomic uint32_t n;
@@ -304,7 +305,7 @@ int tarn_words_call(const struct tarn_words *a, struct tarn_remote *r, uint64_t 
 /*
  * Makes transport t to the node usable. 0 with *l_p NULL: its link is shared, enter it; 0 with a link:
  * the caller's own until tarn_link_give or tarn_link_close. NODE_DOWN and TIMEOUT set the node aside;
- * other errors mark the side unreachable for a while. stop may be NULL.
+ * other errors but BUSY mark the side unreachable for a while. stop may be NULL.
  */
 int tarn_link_take(struct tarn_remote *r, int t, bool write, uint64_t deadline_ns,
                    const struct tarn_stop *stop, struct tarn_linked **l_p, bool *fresh_p);

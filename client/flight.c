@@ -18,6 +18,8 @@
 
 /* How long to sleep at most for links without a descriptor. */
 #define BLIND_NS (TARN_NS_PER_MS / 2)
+/* And for others: some notice only when they are asked that nothing will come. */
+#define SLICE_NS (TARN_WAIT_SLICE_MS * TARN_NS_PER_MS)
 /* No healthy node takes longer to open a link; the deadline itself is for moving bytes. */
 #define OPEN_NS TARN_NS_PER_S
 
@@ -305,7 +307,7 @@ static void check_stops(struct tarn_flight *f)
 /* Fills the poll set; when to wake up at the latest. */
 static uint64_t watch_lanes(struct tarn_flight *f, struct pollfd *fds)
 {
-    uint64_t until = UINT64_MAX;
+    uint64_t until = tarn_now_ns() + SLICE_NS;
 
     for (uint32_t i = 0; i < f->nlanes; i++) {
         struct tarn_lane *lane = f->lanes[i];
@@ -344,7 +346,7 @@ static void flight_wait(struct tarn_flight *f)
     uint64_t until = watch_lanes(f, fds), now = tarn_now_ns();
     uint64_t left = until > now ? until - now : 0;
     struct timespec timeout = {(time_t)(left / TARN_NS_PER_S), (long)(left % TARN_NS_PER_S)};
-    int ready = ppoll(fds, f->nlanes + 1, until == UINT64_MAX ? NULL : &timeout, NULL);
+    int ready = ppoll(fds, f->nlanes + 1, &timeout, NULL);
 
     now = tarn_now_ns();
     if (ready > 0 && fds[f->nlanes].revents) {
@@ -359,7 +361,7 @@ static void flight_wait(struct tarn_flight *f)
         bool sign = ready > 0 && fds[i].revents;
         if (sign)
             lane->active_ns = now;
-        if (sign || fds[i].fd < 0)
+        if (sign || fds[i].fd < 0 || ready == 0)
             lane_progress(lane);
         if (f->inflight < before)
             lane->active_ns = now;

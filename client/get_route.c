@@ -100,7 +100,9 @@ static int unreachable(struct tarn_remote *r, char *text, size_t bytes)
     pthread_mutex_lock(&r->lock);
     for (int t = 0; t < r->client->ntransports; t++) {
         const struct tarn_side *s = &r->sides[t][false];
-        if (atomic_load(&s->state) != TARN_SIDE_UNREACHABLE || s->code == TARN_E_NOT_REACHABLE)
+        bool elsewhere =
+            s->code == TARN_E_NOT_REACHABLE && (r->client->transports[t]->caps & TARN_CAP_SAME_HOST);
+        if (s->code == 0 || elsewhere || code != TARN_E_NOT_REACHABLE)
             continue;
         code = s->code;
         snprintf(text, bytes, "%s", s->why);

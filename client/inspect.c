@@ -177,11 +177,27 @@ int tarn_nodes(struct tarn_client *c, uint32_t timeout_ms, tarn_node_fn fn, void
     return rc ? rc : tarn_directory_nodes(c->directory, s.deadline_ns, show_node, &s);
 }
 
+/* As a client of this process would find it: with the devices that the environment names. */
+static int probe(const struct tarn_transport_ops *ops, char *why, size_t why_bytes)
+{
+    struct tarn_local *local;
+    int rc = ops->probe(why, why_bytes);
+
+    if (rc != 0)
+        return rc;
+    rc = ops->local_open(getenv("TARN_RDMA_DEVICES"), &local);
+    if (rc == 0)
+        ops->local_close(local);
+    else
+        snprintf(why, why_bytes, "%s", tarn_last_error());
+    return rc;
+}
+
 int tarn_transports(tarn_transport_fn fn, void *arg)
 {
     for (int t = 0; tarn_transport_list[t]; t++) {
         char why[256] = "";
-        int rc = tarn_transport_list[t]->probe(why, sizeof why);
+        int rc = probe(tarn_transport_list[t], why, sizeof why);
         rc = fn(arg, tarn_transport_list[t]->name, rc == 0 ? NULL : why);
         if (rc != 0)
             return rc;

@@ -8,7 +8,11 @@
  *                       \-> UNREACHABLE --later--> tried again       (node failure) --> UNKNOWN
  *
  * Only the first user of a side opens it; others wait for it, since a second mapping of a pool would
- * be wasted work.
+ * be wasted work. Nobody waits for one that is tried again: they go by another transport meanwhile.
+ *
+ * An ATTACH without an answer may be the node's silence or the transport's alone: some ask the network before
+ * they answer. So the node is asked on another connection. If it answers there, this side is UNREACHABLE for
+ * a while and the node is as good as ever; if not, it is the node that is silent.
  */
 #include "client/client.h"
 
@@ -56,6 +60,26 @@ void tarn_link_close(struct tarn_remote *r, struct tarn_linked *l)
         detach(r, transport, id, write);
 }
 
+/* Is there a transport to turn to when this one is of no use? */
+static bool has_other(const struct tarn_remote *r, int t)
+{
+    return t + 1 < r->client->ntransports;
+}
+
+/* The last attempt said that the side is of no use, and the time for the next has not come, or somebody else
+ * is at it. remote.lock is held. */
+static bool is_resting(const struct tarn_remote *r, int t, const struct tarn_side *s)
+{
+    switch (atomic_load(&s->state)) {
+    case TARN_SIDE_UNREACHABLE:
+        return tarn_now_ns() < s->retry_ns;
+    case TARN_SIDE_OPENING:
+        return s->code != 0 && has_other(r, t);
+    default:
+        return false;
+    }
+}
+
 bool tarn_side_usable(struct tarn_remote *r, int t, bool write)
 {
     struct tarn_side *s = &r->sides[t][write];
@@ -71,28 +95,75 @@ bool tarn_side_usable(struct tarn_remote *r, int t, bool write)
     }
     if (atomic_load(&r->superseded))
         return false;
-    if (state != TARN_SIDE_UNREACHABLE)
+    if (state != TARN_SIDE_UNREACHABLE && state != TARN_SIDE_OPENING)
         return true;
     pthread_mutex_lock(&r->lock);
-    bool again = tarn_now_ns() >= s->retry_ns;
+    bool usable = s->idle || !is_resting(r, t, s);
     pthread_mutex_unlock(&r->lock);
-    return again;
+    return usable;
 }
 
 /* --- attaching ---------------------------------------------------------------------------------- */
 
-/* ATTACH; the text of *reply_p and fds are the answer. */
-static int attach(struct tarn_call *call, const char *transport, bool write, const char *offer,
-                  uint64_t deadline_ns, const struct tarn_stop *stop, redisReply **reply_p, int *fds,
-                  uint32_t *nfds)
+/* Does the node answer on another connection? */
+static int ask_node(struct tarn_remote *r, uint64_t deadline_ns, const struct tarn_stop *stop)
 {
+    uint64_t until = tarn_now_ns() + TARN_PATIENCE_NS;
+    struct tarn_call *other = NULL;
+    int rc = tarn_call_connect(r, until < deadline_ns ? until : deadline_ns, stop, &other);
+
+    tarn_call_give(other);
+    return rc == TARN_E_BUSY ? 0 : rc; /* that is an answer, too */
+}
+
+/* The node answers, but not to ATTACH. BUSY: that need not mean much yet. */
+static int silent(struct tarn_remote *r, int t, bool write, uint64_t since_ns)
+{
+    struct tarn_side *s = &r->sides[t][write];
+    uint64_t now = tarn_now_ns();
+    char who[352];
+
+    pthread_mutex_lock(&r->lock);
+    if (s->silent_ns == 0)
+        s->silent_ns = since_ns;
+    bool long_since = now - s->silent_ns >= TARN_PATIENCE_NS;
+    pthread_mutex_unlock(&r->lock);
+    return tarn_fail(long_since ? TARN_E_NOT_REACHABLE : TARN_E_BUSY,
+                     "%s: %s: ATTACH is not answered, though the node answers: are its ports up?",
+                     tarn_remote_text(r, who), r->client->transports[t]->name);
+}
+
+/* The answer to ATTACH. Where there is another transport to turn to, no more than patience is spent on it,
+ * and time is left to turn there. */
+static int wait_attached(struct tarn_call *call, int t, bool write, uint64_t deadline_ns,
+                         const struct tarn_stop *stop, redisReply **reply_p)
+{
+    struct tarn_remote *r = call->remote;
+    uint64_t since = call->since_ns, left = deadline_ns > since ? deadline_ns - since : 0;
+    uint64_t patience = !has_other(r, t) ? left : left / 2 < TARN_PATIENCE_NS ? left / 2 : TARN_PATIENCE_NS;
+    int rc = tarn_call_reply(call, since + patience, stop, reply_p);
+
+    if (rc != TARN_E_TIMEOUT || !call->owed || !has_other(r, t))
+        return rc;
+    rc = ask_node(r, deadline_ns, stop);
+    if (rc != 0)
+        return rc;
+    rc = tarn_call_reply(call, tarn_now_ns(), stop, reply_p); /* if it was paused, both answers are there */
+    return rc == TARN_E_TIMEOUT && call->owed ? silent(r, t, write, since) : rc;
+}
+
+/* ATTACH; the text of *reply_p and fds are the answer. */
+static int attach(struct tarn_call *call, int t, bool write, const char *offer, uint64_t deadline_ns,
+                  const struct tarn_stop *stop, redisReply **reply_p, int *fds, uint32_t *nfds)
+{
+    const char *transport = call->remote->client->transports[t]->name;
     const char *argv[] = {"ATTACH", transport, write ? "w" : "r", offer};
     redisReply *reply;
     char who[352];
     int rc = tarn_call_send(call, *offer ? 4 : 3, argv, NULL, deadline_ns);
 
     if (rc == 0)
-        rc = tarn_call_reply(call, deadline_ns, stop, &reply);
+        rc = wait_attached(call, t, write, deadline_ns, stop, &reply);
     if (rc != 0)
         return rc;
     *nfds = (uint32_t)tarn_resp_take_fds(call->resp, fds, TARN_RESP_FDS_MAX);
@@ -139,7 +210,7 @@ static int open_on(struct tarn_call *call, int t, bool write, uint64_t deadline_
     l->write = write;
     int rc = ops->offer(&peer, offer, &l->link);
     if (rc == 0)
-        rc = attach(call, ops->name, write, offer, deadline_ns, stop, &answer, fds, &peer.nfds);
+        rc = attach(call, t, write, offer, deadline_ns, stop, &answer, fds, &peer.nfds);
     if (rc == 0) {
         peer.text = answer->element[0]->str;
         rc = connect_link(r, t, &peer, l);
@@ -174,7 +245,8 @@ static int open_link(struct tarn_remote *r, int t, bool write, uint64_t deadline
         return rc;
     }
     rc = open_on(call, t, write, deadline_ns, stop, l);
-    if (rc == TARN_E_NODE_DOWN)
+    /* Its end also tells the node that nobody waits for the answer. */
+    if (rc == TARN_E_NODE_DOWN || rc == TARN_E_TIMEOUT || call->owed)
         tarn_call_drop(call);
     else
         tarn_call_give(call);
@@ -192,30 +264,42 @@ static int open_link(struct tarn_remote *r, int t, bool write, uint64_t deadline
 
 /* --- sides -------------------------------------------------------------------------------------- */
 
-/* The side leaves OPENING. */
-static void opened(struct tarn_remote *r, struct tarn_side *s, int rc, struct tarn_linked *l)
+/* It is of no use for now. remote.lock is held. */
+static void side_aside(struct tarn_side *s, int rc, bool elsewhere)
 {
+    snprintf(s->why, sizeof s->why, "%s", tarn_last_error());
+    s->code = rc;
+    s->retry_ns = tarn_now_ns() + (elsewhere ? ELSEWHERE_NS : RETRY_NS);
+    atomic_store(&s->state, TARN_SIDE_UNREACHABLE);
+}
+
+/* The side leaves OPENING; or (`first` false) one more link of a pooled side was tried. */
+static void opened(struct tarn_remote *r, int t, bool write, int rc, struct tarn_linked *l, bool first)
+{
+    struct tarn_side *s = &r->sides[t][write];
+    bool local_only = (r->client->transports[t]->caps & TARN_CAP_SAME_HOST) != 0;
+    bool nothing =
+        rc == TARN_E_NODE_DOWN || rc == TARN_E_TIMEOUT || rc == TARN_E_CANCELED || rc == TARN_E_BUSY;
+
     pthread_mutex_lock(&r->lock);
-    if (rc == 0 && (l->ops->caps & TARN_CAP_SHARED)) {
-        atomic_store(&s->shared, l);
-        atomic_store(&s->state, TARN_SIDE_SHARED);
-    } else if (rc == 0) {
-        atomic_store(&s->state, TARN_SIDE_POOLED);
-    } else if (rc == TARN_E_NODE_DOWN || rc == TARN_E_TIMEOUT || rc == TARN_E_CANCELED || rc == TARN_E_BUSY) {
-        atomic_store(&s->state, TARN_SIDE_UNKNOWN); /* that says nothing of the transport */
-    } else {
-        snprintf(s->why, sizeof s->why, "%s", tarn_last_error());
-        s->code = rc;
-        s->retry_ns = tarn_now_ns() + (rc == TARN_E_NOT_REACHABLE ? ELSEWHERE_NS : RETRY_NS);
-        atomic_store(&s->state, TARN_SIDE_UNREACHABLE);
+    if (rc != 0 && !nothing) {
+        side_aside(s, rc, local_only && rc == TARN_E_NOT_REACHABLE && s->silent_ns == 0);
+    } else if (first) {
+        bool shared = rc == 0 && (l->ops->caps & TARN_CAP_SHARED);
+        if (shared)
+            atomic_store(&s->shared, l);
+        s->code = 0;
+        atomic_store(&s->state, shared ? TARN_SIDE_SHARED : rc == 0 ? TARN_SIDE_POOLED : TARN_SIDE_UNKNOWN);
     }
+    if (rc == 0)
+        s->silent_ns = 0;
     pthread_cond_broadcast(&r->changed);
     pthread_mutex_unlock(&r->lock);
 }
 
-static int wait_opened(struct tarn_remote *r, struct tarn_side *s, uint64_t deadline_ns)
+static int wait_opened(struct tarn_remote *r, int t, struct tarn_side *s, uint64_t deadline_ns)
 {
-    while (atomic_load(&s->state) == TARN_SIDE_OPENING)
+    while (atomic_load(&s->state) == TARN_SIDE_OPENING && !is_resting(r, t, s))
         if (!tarn_cond_wait(&r->changed, &r->lock, deadline_ns))
             return tarn_fail(TARN_E_TIMEOUT, "node %s: still being connected to by another thread",
                              r->key.id);
@@ -226,57 +310,53 @@ static int wait_opened(struct tarn_remote *r, struct tarn_side *s, uint64_t dead
  * What is to be done about the side, decided under the lock: 0 with *l_p (or NULL when shared), or
  * TARN_INPROGRESS when the caller is to open it (*first: and is the one to settle its state).
  */
-static int look(struct tarn_remote *r, struct tarn_side *s, uint64_t deadline_ns, struct tarn_linked **l_p,
+static int look(struct tarn_remote *r, int t, bool write, uint64_t deadline_ns, struct tarn_linked **l_p,
                 bool *first)
 {
-    int rc = wait_opened(r, s, deadline_ns);
+    struct tarn_side *s = &r->sides[t][write];
 
+    *first = false;
+    if ((*l_p = s->idle) != NULL) {
+        s->idle = (*l_p)->next;
+        s->nidle--;
+        return 0;
+    }
+    int rc = wait_opened(r, t, s, deadline_ns);
     if (rc != 0)
         return rc;
-    *first = false;
-    *l_p = NULL;
+    if (is_resting(r, t, s))
+        return tarn_fail(s->code, "%s", s->why);
     switch (atomic_load(&s->state)) {
     case TARN_SIDE_SHARED:
         return 0;
     case TARN_SIDE_POOLED:
-        if ((*l_p = s->idle) == NULL)
-            return TARN_INPROGRESS;
-        s->idle = (*l_p)->next;
-        s->nidle--;
-        return 0;
-    case TARN_SIDE_UNREACHABLE:
-        if (tarn_now_ns() < s->retry_ns)
-            return tarn_fail(s->code, "%s", s->why);
-        break;
+        return TARN_INPROGRESS;
     default:
-        break;
+        *first = true;
+        atomic_store(&s->state, TARN_SIDE_OPENING);
+        return TARN_INPROGRESS;
     }
-    *first = true;
-    atomic_store(&s->state, TARN_SIDE_OPENING);
-    return TARN_INPROGRESS;
 }
 
 int tarn_link_take(struct tarn_remote *r, int t, bool write, uint64_t deadline_ns,
                    const struct tarn_stop *stop, struct tarn_linked **l_p, bool *fresh_p)
 {
-    struct tarn_side *s = &r->sides[t][write];
     struct tarn_linked *l;
     bool first;
     char who[352];
 
-    if (atomic_load(&r->health) != TARN_UP && atomic_load(&s->state) != TARN_SIDE_SHARED)
+    if (atomic_load(&r->health) != TARN_UP && atomic_load(&r->sides[t][write].state) != TARN_SIDE_SHARED)
         return tarn_fail(TARN_E_NODE_DOWN, "%s: set aside, it does not answer: look at the node",
                          tarn_remote_text(r, who));
     pthread_mutex_lock(&r->lock);
-    int rc = look(r, s, deadline_ns, &l, &first);
+    int rc = look(r, t, write, deadline_ns, &l, &first);
     pthread_mutex_unlock(&r->lock);
     *fresh_p = rc == TARN_INPROGRESS;
     if (rc == TARN_INPROGRESS) {
         rc = open_link(r, t, write, deadline_ns, stop, &l);
         /* Once published, a shared link is the side's, which may be reaped at any time. */
         bool shared = rc == 0 && first && (l->ops->caps & TARN_CAP_SHARED);
-        if (first)
-            opened(r, s, rc, l);
+        opened(r, t, write, rc, l, first);
         if (shared)
             l = NULL;
     }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "server/attach.h"
 
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
@@ -61,7 +62,9 @@ static void attached(struct tarn_attach *a)
 
 static void conn_gone(struct tarn_waiter *w)
 {
-    ((struct tarn_attaching *)w)->conn = NULL;
+    struct tarn_attaching *at = (struct tarn_attaching *)w;
+    at->conn = NULL;
+    atomic_store(&at->a.gone, true);
 }
 
 static int parse(redisReply **args, size_t n, struct tarn_attaching *at)

@@ -132,7 +132,7 @@ int tarn_rdma_join(struct tarn_link *l, const char *text)
         lost += l->lanes[k].lost;
     }
     if (!rc && joined == 0 && lost)
-        return tarn_fail(TARN_E_UNAVAILABLE, "node %s: rdma: no rail reaches it just now: see ibv_devinfo",
+        return tarn_fail(TARN_E_NOT_REACHABLE, "node %s: rdma: no rail reaches it just now: see ibv_devinfo",
                          l->node);
     if (!rc && joined == 0)
         return malformed(l);

@@ -1,5 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One rail of a link: strips become chains of work requests, completions end strips. */
+/*
+ * One rail of a link: strips become chains of work requests, completions end strips.
+ *
+ * A chain is what one doorbell posts:
+ *
+ *   checks of strips whose bytes have arrived | bytes of the next strips | FENCE, checks of those
+ *
+ * The last request of each part asks for a completion, which stands for all before it, since a queue pair
+ * completes in order. Hence no chain can fill the queue for good.
+ */
 #include "transport/rdma_link.h"
 
 #include <errno.h>
@@ -13,21 +22,25 @@
 
 enum {
     CHAIN = 32,          /* work requests a doorbell */
-    SGES = 16,           /* local pieces a work request */
+    SGES = 32,           /* local pieces a work request */
     QUEUE = 512,         /* work requests in flight a rail */
     COMPLETIONS = 32,    /* taken at a time */
     READ_BYTES = 1 << 20 /* of one work request: longer ones are answered more slowly by some devices */
 };
 
 #define MEASURED_BYTES (128u << 10)
-/* wr_id: how many work requests it stands for, times 4, plus what it ends. */
-enum { WHOLE_STRIP = 1, PAYLOAD = 2 /* where the check waits for it */ };
+#define CHAIN_BYTES (4ull << 20) /* strips that arrive, and are checked, together */
+
+/* wr_id: from the lowest bit, how many work requests a completion stands for, what it was, and its strip. */
+enum { WHAT_BIT = 16, STRIP_BIT = 18 };
+enum what { PART, LAST_PART, CHECK }; /* of a strip's bytes; the READ of its generation */
 
 /* A chain being built. */
 struct chain {
     struct ibv_send_wr wr[CHAIN];
     struct ibv_sge sge[CHAIN * SGES];
     uint32_t n;
+    uint64_t bytes;
 };
 
 /* --- open, close -------------------------------------------------------------------------------- */
@@ -38,9 +51,14 @@ static int no_events(const struct tarn_lane *n, const char *what)
                      n->rail->name, what);
 }
 
+static uint32_t least(uint32_t a, uint32_t b)
+{
+    return a < b ? a : b;
+}
+
 static int open_landing(struct tarn_lane *n)
 {
-    size_t bytes = n->ring_size * sizeof *n->landing;
+    size_t bytes = 2 * n->ring_size * sizeof *n->landing;
     n->landing = aligned_alloc(64, (bytes + 63) / 64 * 64);
     if (!n->landing)
         return tarn_fail(TARN_E_NO_MEMORY, "rdma: out of memory");
@@ -51,7 +69,7 @@ static int open_landing(struct tarn_lane *n)
 int tarn_lane_open(struct tarn_link *l, uint32_t index, struct tarn_lane *n)
 {
     const struct tarn_rail *rail = &l->local->rails.rail[index];
-    uint32_t wrs = rail->max_wr < QUEUE ? rail->max_wr : QUEUE;
+    uint32_t wrs = least(QUEUE, least(rail->max_wr, rail->max_cqe)); /* each of them may complete */
     *n = (struct tarn_lane){.link = l, .index = index, .rail = rail, .depth = wrs, .room = wrs};
     n->ring_size = TARN_JOBS * l->local->rails.n;
     n->ring = calloc(n->ring_size, sizeof *n->ring);
@@ -63,12 +81,10 @@ int tarn_lane_open(struct tarn_link *l, uint32_t index, struct tarn_lane *n)
     n->channel = ibv_create_comp_channel(rail->context);
     if (!n->channel || fcntl(n->channel->fd, F_SETFL, fcntl(n->channel->fd, F_GETFL) | O_NONBLOCK) < 0)
         return no_events(n, "completion events");
-    n->cq =
-        ibv_create_cq(rail->context, (int)(wrs < rail->max_cqe ? wrs : rail->max_cqe), NULL, n->channel, 0);
+    n->cq = ibv_create_cq(rail->context, (int)wrs, NULL, n->channel, 0);
     if (!n->cq)
         return no_events(n, "completion queue");
-    struct tarn_qp_options o = {
-        .cq = n->cq, .max_wr = wrs, .max_sge = rail->max_sge < SGES ? rail->max_sge : SGES};
+    struct tarn_qp_options o = {.cq = n->cq, .max_wr = wrs, .max_sge = least(SGES, rail->max_sge)};
     return tarn_qp_new(rail, &o, &n->qp, &n->own);
 }
 
@@ -115,10 +131,11 @@ void tarn_lane_queue(struct tarn_lane *n, struct tarn_job *job, uint64_t offset,
     n->queued += bytes;
 }
 
-static struct ibv_send_wr *add_wr(struct tarn_lane *n, struct chain *c)
+static struct ibv_send_wr *add_wr(struct tarn_lane *n, struct chain *c, uint64_t strip, enum what what)
 {
     struct ibv_send_wr *wr = &c->wr[c->n];
-    *wr = (struct ibv_send_wr){.sg_list = &c->sge[(size_t)c->n * SGES]};
+    *wr = (struct ibv_send_wr){.wr_id = strip << STRIP_BIT | (uint64_t)what << WHAT_BIT,
+                               .sg_list = &c->sge[(size_t)c->n * SGES]};
     if (c->n)
         c->wr[c->n - 1].next = wr;
     c->n++;
@@ -127,10 +144,12 @@ static struct ibv_send_wr *add_wr(struct tarn_lane *n, struct chain *c)
     return wr;
 }
 
-static void ask_completion(struct tarn_lane *n, struct ibv_send_wr *wr, unsigned ends)
+/* Of the chain's last request. */
+static void ask_completion(struct tarn_lane *n, struct chain *c)
 {
+    struct ibv_send_wr *wr = &c->wr[c->n - 1];
     wr->send_flags |= IBV_SEND_SIGNALED;
-    wr->wr_id = (uint64_t)n->silent << 2 | ends;
+    wr->wr_id |= n->silent;
     n->silent = 0;
 }
 
@@ -152,7 +171,7 @@ static uint64_t fill_sges(const struct tarn_lane *n, struct tarn_strip *s, struc
                           uint64_t most)
 {
     const struct tarn_job *job = s->job;
-    uint32_t sges = n->rail->max_sge < SGES ? n->rail->max_sge : SGES;
+    uint32_t sges = least(SGES, n->rail->max_sge);
     uint64_t got = 0;
     while (got < most && wr->num_sge < (int)sges) {
         struct tarn_cursor before = s->cursor;
@@ -173,12 +192,12 @@ static uint64_t fill_sges(const struct tarn_lane *n, struct tarn_strip *s, struc
     return got;
 }
 
-static int add_payload(struct tarn_lane *n, struct tarn_strip *s, struct chain *c)
+static int add_part(struct tarn_lane *n, struct tarn_strip *s, struct chain *c)
 {
     const struct tarn_work *w = s->job->work;
     const struct tarn_remote_memory *m = &n->link->pools[w->pool];
     uint64_t at = w->offset + s->offset + s->posted;
-    struct ibv_send_wr *wr = add_wr(n, c);
+    struct ibv_send_wr *wr = add_wr(n, c, n->next, PART);
     wr->opcode = s->job->put ? IBV_WR_RDMA_WRITE : IBV_WR_RDMA_READ;
     wr->wr.rdma.remote_addr = m->arena + at;
     wr->wr.rdma.rkey = n->pools[w->pool].slices[at / m->slice_bytes];
@@ -187,36 +206,13 @@ static int add_payload(struct tarn_lane *n, struct tarn_strip *s, struct chain *
         return tarn_fail(TARN_E_INVALID, "node %s: rdma: a piece of the work is not registered",
                          n->link->node);
     s->posted += bytes;
-    if (!n->rail->fences && s->posted == s->bytes)
-        ask_completion(n, wr, PAYLOAD);
-    else if (s->job->put && s->posted == s->bytes)
-        ask_completion(n, wr, WHOLE_STRIP);
-    else if (n->silent >= n->depth / 4)
-        ask_completion(n, wr, 0);
+    c->bytes += bytes;
+    if (s->posted < s->bytes)
+        return 0;
+    wr->wr_id |= (uint64_t)LAST_PART << WHAT_BIT;
+    if (s->job->put)
+        ask_completion(n, c);
     return 0;
-}
-
-/* The READ of gen[slot] that ends a get's strip, the one of that counter. */
-static void add_check(struct tarn_lane *n, uint64_t counter, struct chain *c)
-{
-    const struct tarn_work *w = strip_at(n, counter)->job->work;
-    struct ibv_send_wr *wr = add_wr(n, c);
-    wr->opcode = IBV_WR_RDMA_READ;
-    wr->send_flags = n->rail->fences ? IBV_SEND_FENCE : 0;
-    wr->wr.rdma.remote_addr = n->link->pools[w->pool].gen + (uint64_t)w->slot * sizeof(uint64_t);
-    wr->wr.rdma.rkey = n->pools[w->pool].gen;
-    wr->num_sge = 1;
-    wr->sg_list[0] = (struct ibv_sge){
-        .addr = (uintptr_t)&n->landing[counter % n->ring_size], .length = 8, .lkey = n->landing_mr->lkey};
-    ask_completion(n, wr, WHOLE_STRIP);
-}
-
-/* Without fences: checks of what has arrived. */
-static void add_checks(struct tarn_lane *n, struct chain *c)
-{
-    for (; n->checked < n->arrived && c->n < CHAIN && n->room > 0; n->checked++)
-        if (!strip_at(n, n->checked)->job->put)
-            add_check(n, n->checked, c);
 }
 
 /* Strips of no bytes arrive with those before them. */
@@ -226,74 +222,155 @@ static void skip_empty(struct tarn_lane *n)
         n->arrived++;
 }
 
-/* The next strip, or as much of it as fits. */
-static int add_strip(struct tarn_lane *n, struct chain *c)
+/* Of the next strips, as much as fits. */
+static int add_strips(struct tarn_lane *n, struct chain *c)
 {
-    struct tarn_strip *s = strip_at(n, n->next);
     int rc = 0;
-    while (!rc && s->posted < s->bytes && c->n < CHAIN && n->room > 0)
-        rc = add_payload(n, s, c);
-    if (rc || s->posted < s->bytes)
-        return rc;
-    if (!s->job->put && n->rail->fences) {
-        if (c->n == CHAIN || n->room == 0)
-            return 0;
-        add_check(n, n->next, c);
+    while (!rc && n->next < n->tail && c->bytes < CHAIN_BYTES) {
+        struct tarn_strip *s = strip_at(n, n->next);
+        while (!rc && s->posted < s->bytes && c->n < CHAIN && n->room > 0)
+            rc = add_part(n, s, c);
+        if (s->posted < s->bytes)
+            break;
+        n->next++;
     }
-    n->next++;
-    if (!n->rail->fences)
-        skip_empty(n);
-    return 0;
+    skip_empty(n);
+    return rc;
+}
+
+/* Where the generation of a strip's slot comes to lie: in one half of the memory neighbouring strips have
+ * rising addresses, in the other falling ones. */
+static _Atomic uint64_t *landing_of(struct tarn_lane *n, uint64_t strip)
+{
+    uint64_t i = strip % n->ring_size;
+    return &n->landing[strip_at(n, strip)->falling ? 2 * n->ring_size - 1 - i : i];
+}
+
+/* Lets the chain's last request, the check of the strip before this one, show this one's generation, too: the
+ * slots are neighbours, and so is what they land in. */
+static bool extend_check(struct tarn_lane *n, uint64_t strip, struct chain *c)
+{
+    struct ibv_send_wr *wr = c->n ? &c->wr[c->n - 1] : NULL;
+    if (!wr || wr->wr_id >> WHAT_BIT != ((strip - 1) << (STRIP_BIT - WHAT_BIT) | CHECK) ||
+        strip % n->ring_size == 0)
+        return false;
+    struct tarn_strip *s = strip_at(n, strip), *before = strip_at(n, strip - 1);
+    const struct tarn_work *w = s->job->work, *v = before->job->work;
+    bool single = wr->sg_list[0].length == sizeof *n->landing;
+    bool rises = w->slot == v->slot + 1 && !before->falling;
+    bool falls = w->slot + 1 == v->slot && (before->falling || single);
+    if (w->pool != v->pool || (!rises && !falls))
+        return false;
+    if (falls) {
+        s->falling = before->falling = true;
+        wr->sg_list[0].addr = (uintptr_t)landing_of(n, strip);
+        wr->wr.rdma.remote_addr -= sizeof *n->landing;
+    }
+    wr->sg_list[0].length += sizeof *n->landing;
+    wr->wr_id += 1ull << STRIP_BIT;
+    return true;
+}
+
+/* The READ of gen[slot] that ends a get's strip. */
+static void add_check(struct tarn_lane *n, uint64_t strip, struct chain *c, unsigned flags)
+{
+    const struct tarn_work *w = strip_at(n, strip)->job->work;
+    struct ibv_send_wr *wr = add_wr(n, c, strip, CHECK);
+    wr->opcode = IBV_WR_RDMA_READ;
+    wr->send_flags = flags;
+    wr->wr.rdma.remote_addr = n->link->pools[w->pool].gen + (uint64_t)w->slot * sizeof(uint64_t);
+    wr->wr.rdma.rkey = n->pools[w->pool].gen;
+    wr->num_sge = 1;
+    wr->sg_list[0] = (struct ibv_sge){
+        .addr = (uintptr_t)landing_of(n, strip), .length = sizeof *n->landing, .lkey = n->landing_mr->lkey};
+}
+
+/* Checks of the strips before `end`; `flags` are for the first of them: a fence holds up all that follow. */
+static void add_checks(struct tarn_lane *n, uint64_t end, struct chain *c, unsigned flags)
+{
+    uint32_t before = c->n;
+    for (; n->checked < end; n->checked++) {
+        if (strip_at(n, n->checked)->job->put || extend_check(n, n->checked, c))
+            continue;
+        if (c->n == CHAIN || n->room == 0)
+            break;
+        add_check(n, n->checked, c, c->n == before ? flags : 0);
+    }
+    if (c->n > before)
+        ask_completion(n, c);
 }
 
 /* --- posting ------------------------------------------------------------------------------------ */
 
-/* As many work requests as fit a chain. */
+/*
+ * May the chain's strips be checked in the chain itself, behind a fence? Only when nothing else is under way:
+ * whatever is posted behind a fence waits, too, and by then the checks can do without one.
+ */
+static bool may_fence(struct tarn_lane *n, const struct chain *c)
+{
+    uint32_t gets = 0;
+    for (uint64_t i = n->head; i < n->next; i++)
+        gets += !strip_at(n, i)->job->put;
+    return n->rail->fences && n->next == n->tail && gets <= CHAIN - c->n && gets <= n->room;
+}
+
 static int build(struct tarn_lane *n, struct chain *c)
 {
-    int rc = 0;
+    bool alone = n->head == n->next;
     c->n = 0;
-    add_checks(n, c);
-    for (uint64_t before = UINT64_MAX; !rc && n->next < n->tail && n->next != before;) {
-        before = n->next; /* stays when the chain or the queue is full */
-        rc = add_strip(n, c);
-    }
+    c->bytes = 0;
+    add_checks(n, n->arrived, c, 0);
+    uint32_t checks = c->n;
+    int rc = add_strips(n, c);
+    if (alone && may_fence(n, c))
+        add_checks(n, n->next, c, IBV_SEND_FENCE);
+    else if (c->n > checks)
+        ask_completion(n, c);
+    else
+        add_checks(n, n->arrived, c, 0); /* strips of no bytes */
     return rc;
 }
 
 int tarn_lane_post(struct tarn_lane *n)
 {
     struct chain c;
-    int rc = 0;
-    while (!rc && (n->next < n->tail || n->checked < n->arrived)) {
+    int rc;
+    while ((rc = build(n, &c)) == 0 && c.n > 0) {
         struct ibv_send_wr *bad;
-        rc = build(n, &c);
-        if (rc || c.n == 0)
-            break;
         int error = ibv_post_send(n->qp, c.wr, &bad);
         if (error)
-            rc = tarn_fail(TARN_E_NODE_DOWN, "node %s: rdma %s: the queue pair takes no requests: %s",
-                           n->link->node, n->rail->name, strerror(error));
+            return tarn_fail(TARN_E_NODE_DOWN, "node %s: rdma %s: the queue pair takes no requests: %s",
+                             n->link->node, n->rail->name, strerror(error));
     }
     return rc;
 }
 
-void tarn_lane_touch(struct tarn_lane *n, uint32_t pool, uint32_t slot)
+bool tarn_lane_touch(struct tarn_lane *n, const struct tarn_slots *slots, uint32_t count)
 {
     struct tarn_link *l = n->link;
-    struct ibv_send_wr *bad;
-    struct ibv_sge sge = {
-        .addr = (uintptr_t)l->tick, .length = sizeof *l->tick, .lkey = l->bounce->mr[n->index]->lkey};
-    struct ibv_send_wr wr = {.sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_RDMA_WRITE};
-    /* Its place in the queue comes back with the next request that completes, which must still fit. */
-    if (n->room < n->depth / 4 || n->next < n->tail)
-        return;
-    wr.wr.rdma.remote_addr = l->pools[pool].touch + (uint64_t)slot * sizeof(uint32_t);
-    wr.wr.rdma.rkey = n->pools[pool].touch;
-    if (ibv_post_send(n->qp, &wr, &bad) == 0) {
-        n->room--;
-        n->silent++;
+    struct ibv_send_wr wr[TARN_TOUCHES], *bad;
+    struct ibv_sge sge[TARN_TOUCHES];
+    /* Their places in the queue come back with the next request that completes, which must still fit. */
+    if (n->room <= n->depth / 4 + count || n->next < n->tail)
+        return false;
+    for (uint32_t i = 0; i < count; i++) {
+        const struct tarn_slots *s = &slots[i];
+        sge[i] = (struct ibv_sge){.addr = (uintptr_t)l->touches.ticks,
+                                  .length = s->n * (uint32_t)sizeof *l->touches.ticks,
+                                  .lkey = l->bounce->mr[n->index]->lkey};
+        wr[i] = (struct ibv_send_wr){.wr_id = (uint64_t)CHECK << WHAT_BIT, /* no strip's bytes */
+                                     .next = i + 1 < count ? &wr[i + 1] : NULL,
+                                     .sg_list = &sge[i],
+                                     .num_sge = 1,
+                                     .opcode = IBV_WR_RDMA_WRITE};
+        wr[i].wr.rdma.remote_addr = l->pools[s->pool].touch + (uint64_t)s->slot * sizeof *l->touches.ticks;
+        wr[i].wr.rdma.rkey = n->pools[s->pool].touch;
     }
+    if (ibv_post_send(n->qp, wr, &bad))
+        return false;
+    n->room -= count;
+    n->silent += count;
+    return true;
 }
 
 /* --- completions -------------------------------------------------------------------------------- */
@@ -312,13 +389,15 @@ static void end_strip(struct tarn_lane *n)
 {
     struct tarn_strip *s = strip_at(n, n->head);
     struct tarn_job *job = s->job;
-    uint64_t gen = atomic_load_explicit(&n->landing[n->head % n->ring_size], memory_order_acquire);
+    uint64_t gen = atomic_load_explicit(landing_of(n, n->head), memory_order_acquire);
     int status = 0;
     if (!job->put && gen != job->work->gen)
         status = tarn_fail(TARN_E_STALE, "node %s: pool %u slot %u: the object has moved or was replaced",
                            n->link->node, job->work->pool, job->work->slot);
     measure(n, s);
     n->head++;
+    if (n->checked < n->head) /* a put */
+        n->checked = n->head;
     n->queued -= s->bytes;
     tarn_job_part(n->link, job, status);
 }
@@ -347,32 +426,26 @@ static int failed(const struct tarn_lane *n, const struct ibv_wc *wc)
     }
 }
 
-/* Without fences puts end here, in their turn: when all gets before them have. */
-static void end_puts(struct tarn_lane *n)
+/* All requests up to this one are done. Puts end in their turn: when all gets before them have. */
+static void completed(struct tarn_lane *n, uint64_t wr_id)
 {
+    uint64_t strip = wr_id >> STRIP_BIT;
+    enum what what = wr_id >> WHAT_BIT & 3;
+    n->room += (uint32_t)(wr_id & ((1u << WHAT_BIT) - 1));
+    if (n->arrived < strip + (what != PART))
+        n->arrived = strip + (what != PART);
+    skip_empty(n);
+    while (what == CHECK && n->head <= strip)
+        end_strip(n);
     while (n->head < n->arrived && strip_at(n, n->head)->job->put)
         end_strip(n);
 }
 
-static void completed(struct tarn_lane *n, uint64_t wr_id)
+/* Only the bytes of a work can be at fault here. */
+static void blame(struct tarn_lane *n, uint64_t wr_id)
 {
-    n->room += (uint32_t)(wr_id >> 2);
-    if (wr_id & PAYLOAD) {
-        n->arrived++;
-        skip_empty(n);
-        end_puts(n);
-    } else if (wr_id & WHOLE_STRIP) {
-        end_strip(n);
-        end_puts(n);
-    }
-}
-
-/* Only the bytes of a work can be at fault here, and a queue pair completes in order. */
-static void blame(struct tarn_lane *n)
-{
-    uint64_t counter = n->rail->fences ? n->head : n->arrived;
-    if (counter < n->tail)
-        strip_at(n, counter)->job->status = TARN_E_INVALID;
+    if ((wr_id >> WHAT_BIT & 3) != CHECK)
+        strip_at(n, wr_id >> STRIP_BIT)->job->status = TARN_E_INVALID;
 }
 
 int tarn_lane_poll(struct tarn_lane *n)
@@ -388,7 +461,7 @@ int tarn_lane_poll(struct tarn_lane *n)
             if (wc[i].status != IBV_WC_SUCCESS) {
                 int rc = failed(n, &wc[i]);
                 if (rc == TARN_E_INVALID)
-                    blame(n);
+                    blame(n, wc[i].wr_id);
                 return rc;
             }
             completed(n, wc[i].wr_id);

@@ -9,7 +9,6 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/mman.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -19,6 +18,7 @@ enum { BOUNCES = 64, BOUNCE_BYTES = 16384 };
 #define STRIPE_BYTES (256ull << 10)  /* smaller parts are not worth another rail */
 #define SPIN_NS (2 * TARN_NS_PER_MS) /* a lone work is waited for awake this long at most */
 #define ASIDE_NS (2 * TARN_NS_PER_S) /* a rail that failed is not used for this long */
+#define QUIET_NS (50 * TARN_NS_PER_MS) /* after so long without a completion ports are looked at */
 #define SPARSE \
     4 /* pieces are registered as one span when it is at most this \
          many times their bytes */
@@ -52,20 +52,6 @@ static void bounce_give(struct tarn_link *l, struct tarn_job *job)
     job->bounce.addr = NULL;
 }
 
-/* Counts as use once a tick of the node's at most; touches of other slots of the same tick pass, too. */
-static void touch(struct tarn_link *l, const struct tarn_work *w)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC_COARSE, &t);
-    uint64_t now = (uint64_t)t.tv_sec * TARN_NS_PER_S + (uint64_t)t.tv_nsec;
-    *l->tick = now > l->tick_base_ns ? (uint32_t)((now - l->tick_base_ns) / TARN_TICK_NS) : 0;
-    for (uint32_t k = 0; k < l->nlanes; k++)
-        if (l->lanes[k].joined) {
-            tarn_lane_touch(&l->lanes[k], w->pool, w->slot);
-            return;
-        }
-}
-
 /* The job is over: its memory is free again, then the caller hears of it. */
 static void end_job(struct tarn_link *l, struct tarn_job *job, int status)
 {
@@ -79,7 +65,7 @@ static void end_job(struct tarn_link *l, struct tarn_job *job, int status)
     l->free_jobs = job;
     l->busy--;
     if (status == 0 && !job->put && w->touch && !l->broken)
-        touch(l, w);
+        tarn_touch_note(l, w->pool, w->slot);
     w->status = status;
     w->done(w);
 }
@@ -257,7 +243,8 @@ static int submit(struct tarn_link *l, struct tarn_work *w, bool put)
         return rc;
     }
     l->free_jobs = job->next;
-    l->busy++;
+    if (l->busy++ == 0)
+        l->quiet_ns = tarn_now_ns();
     cut(l, job);
     return TARN_INPROGRESS;
 }
@@ -324,7 +311,27 @@ static int step(struct tarn_link *l)
         }
         total += done > 0 ? done : 0;
     }
+    tarn_touch_post(l);
+    if (total > 0)
+        l->quiet_ns = tarn_now_ns();
     return total;
+}
+
+/* Devices go on trying when their own port is down, some for ever: lanes with work on such a port have failed. */
+static int look_at_ports(struct tarn_link *l)
+{
+    uint64_t now = tarn_now_ns();
+    if (now - l->quiet_ns < QUIET_NS)
+        return 0;
+    l->quiet_ns = now;
+    for (uint32_t k = 0; k < l->nlanes; k++) {
+        struct tarn_lane *n = &l->lanes[k];
+        if (!n->joined || n->head == n->tail || tarn_rail_active(n->rail) || lose_lane(l, n))
+            continue;
+        break_link(l, TARN_E_NODE_DOWN);
+        return TARN_E_NODE_DOWN;
+    }
+    return 0;
 }
 
 /* Asks for events, then looks for what had come before that: no event will tell of it. */
@@ -345,6 +352,8 @@ static int rdma_progress(struct tarn_link *l)
         if (l->lanes[k].joined)
             tarn_lane_disarm(&l->lanes[k]);
     int done = step(l);
+    if (done == 0 && l->busy)
+        done = look_at_ports(l);
     if (done >= 0 && l->busy)
         done = arm(l);
     return done < 0 ? done : 0;
@@ -414,8 +423,8 @@ static int open_jobs(struct tarn_link *l)
     return 0;
 }
 
-/* Memory of the link's own that devices reach: bounces, then the tick. Not inherited, since a child's copy on
- * write would take it away from the device. */
+/* Memory of the link's own that devices reach: bounces, then the ticks. Not inherited, since a child's copy
+ * on write would take it away from the device. */
 static int open_bounce(struct tarn_link *l)
 {
     size_t bytes = (size_t)BOUNCES * BOUNCE_BYTES + 4096;
@@ -429,7 +438,7 @@ static int open_bounce(struct tarn_link *l)
         return rc;
     }
     l->bounces = UINT64_MAX;
-    l->tick = (uint32_t *)(void *)(memory + (size_t)BOUNCES * BOUNCE_BYTES);
+    l->touches.ticks = (uint32_t *)(void *)(memory + (size_t)BOUNCES * BOUNCE_BYTES);
     return 0;
 }
 
@@ -441,12 +450,14 @@ static int open_lanes(struct tarn_link *l)
         uint64_t aside = atomic_load(&l->local->aside_ns[k]);
         if (aside > now)
             l->whole_ns = aside;
+        else if (!tarn_rail_active(&l->local->rails.rail[k]))
+            l->whole_ns = now + ASIDE_NS;
         else
             rc = tarn_lane_open(l, k, &l->lanes[l->nlanes++]); /* counted also when it failed, for closing */
     }
     if (!rc && l->nlanes == 0)
-        rc = tarn_fail(TARN_E_UNAVAILABLE,
-                       "node %s: rdma: all %u rails have failed within the last %u s: see "
+        rc = tarn_fail(TARN_E_NOT_REACHABLE,
+                       "node %s: rdma: all %u rails are down or have failed within the last %u s: see "
                        "ibv_devinfo",
                        l->node, l->local->rails.n, (unsigned)(ASIDE_NS / TARN_NS_PER_S));
     return rc;
@@ -531,8 +542,10 @@ static uint64_t rdma_link_id(const struct tarn_link *l)
 static void rdma_touch(struct tarn_link *l, uint32_t pool, uint32_t slot)
 {
     struct tarn_work w = {.pool = pool, .slot = slot};
-    if (!l->broken && inside(l, &w))
-        touch(l, &w);
+    if (l->broken || !inside(l, &w))
+        return;
+    tarn_touch_note(l, pool, slot);
+    tarn_touch_post(l);
 }
 
 static int rdma_probe(char *why, size_t why_bytes)

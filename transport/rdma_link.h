@@ -3,27 +3,32 @@
  * RDMA, client half: a link is one queue pair on each rail that reaches the node.
  *
  * A work becomes a *job*, cut into one *strip* for each rail that takes part: a contiguous part of the
- * object. A strip of a get is READs of its bytes, then one READ of gen[slot] with IBV_SEND_FENCE, which
- * starts when all the READs before it have arrived: if it shows the generation asked for, nobody had been
- * given the extent while the strip was read. A strip of a put is WRITEs.
+ * object. A strip of a get is READs of its bytes, then its *check*: a READ of gen[slot] that starts when all
+ * the READs before it have arrived. If it shows the generation asked for, nobody had been given the extent
+ * while the strip was read; if all strips' checks do, nobody had while any of them was, since generations
+ * only grow. A strip of a put is WRITEs.
  *
  * Each rail (*lane*) has its strips in a ring and posts them in order:
  *
  *   done ... | head: posted, not yet completed | next: being posted | ... tail
+ *
+ * `arrived` and `checked` lie between head and next: whose bytes have come, whose check was posted. Gets that
+ * are posted together are checked together, neighbouring slots by one READ:
+ *
+ *   nothing else under way   bytes, then the checks in the same chain, the first with IBV_SEND_FENCE: the
+ *                            device holds it, and all behind it, back until the bytes have come
+ *   else                     checks when the bytes have come, ahead of the bytes of later gets; a fence would
+ *                            make each get wait for all before it. So it is always where fences cannot be
+ *                            relied on.
  *
  * A rail that fails is set aside for a while, and links made in that time do without it. Its gets go on over
  * the other rails. Its puts end with the link: whether they may be repeated is for the caller to say, once
  * the node has destroyed the queue pairs they were posted on. A link that misses a rail ends when the rail
  * should be back and nothing is in flight, so that the next one has it again.
  *
- * Where fences cannot be relied on, the check is posted once the strip's bytes have arrived; checks still
- * come in the strips' order, and `checked` and `arrived` lie between head and next.
- *
- * Only the last work request of a strip asks for a completion (and one now and then within long strips);
- * it stands for all before it, since a queue pair completes in order.
- *
  *   rdma_link.c   jobs: memory, strips, how they end; the transport's table
  *   rdma_lane.c   one rail: posting, completions
+ *   rdma_touch.c  times of last use
  */
 #ifndef TARN_TRANSPORT_RDMA_LINK_H
 #define TARN_TRANSPORT_RDMA_LINK_H
@@ -50,7 +55,31 @@ struct tarn_strip {
     uint64_t offset, bytes; /* within the object's range */
     uint64_t posted;        /* bytes that work requests have been made for */
     uint64_t queued_ns;
+    bool falling; /* where its generation comes to lie */
     struct tarn_cursor cursor;
+};
+
+/*
+ * Times of last use: WRITEs to touch[slot] that nobody waits for. They are noted when gets end and posted
+ * behind whatever is to be posted then; neighbours by one WRITE. A slot is touched once a second at most.
+ */
+enum {
+    TARN_TOUCHES = 32, /* noted at a time */
+    TARN_TICKS = 128,  /* neighbours of one WRITE */
+    TARN_TOUCHED = 8192
+};
+
+struct tarn_slots {
+    uint32_t pool, slot, n;
+};
+
+struct tarn_touches {
+    struct tarn_slots noted[TARN_TOUCHES];
+    uint32_t n;
+    uint32_t *ticks; /* what they write, the same TARN_TICKS times; in the bounce region */
+    struct tarn_touched {
+        uint32_t pool, slot, again; /* not before this tick */
+    } touched[TARN_TOUCHED];        /* the last ones, by their hash */
 };
 
 /* A pool as one rail reaches it. */
@@ -73,12 +102,12 @@ struct tarn_lane {
     struct tarn_strip *ring;
     uint32_t ring_size;
     uint64_t head, next, tail; /* counters */
-    uint64_t checked, arrived; /* without fences: whose check was posted, whose bytes have come */
+    uint64_t checked, arrived; /* these, too */
     uint32_t depth, room;      /* work requests the send queue takes, and takes now */
     uint32_t silent;           /* posted since the last one that completes */
     uint64_t queued;           /* bytes of strips not ended */
     double bytes_ns;           /* measured speed, smoothed; 0: not known yet */
-    _Atomic uint64_t *landing; /* gen of the strip at [counter % ring_size] */
+    _Atomic uint64_t *landing; /* generations that checks have read; twice as many as strips */
     struct ibv_mr *landing_mr;
 };
 
@@ -95,6 +124,7 @@ struct tarn_link {
     uint64_t tick_base_ns;
     bool writable, broken;
     uint64_t whole_ns; /* when a rail that is missing should be back; 0: none is missing */
+    uint64_t quiet_ns; /* nothing has completed since then, or ports were looked at then */
     int epoll_fd;      /* the lanes' channels */
     uint32_t nlanes, npools;
     struct tarn_lane lanes[TARN_RAILS_MAX];
@@ -102,8 +132,8 @@ struct tarn_link {
     struct tarn_job *jobs, *free_jobs;
     uint32_t busy; /* jobs in flight */
     struct tarn_region *bounce;
-    uint64_t bounces;  /* bit i: chunk i is free */
-    uint32_t *tick;    /* what touches write; in the bounce region */
+    uint64_t bounces; /* bit i: chunk i is free */
+    struct tarn_touches touches;
     uint64_t usual_ns; /* how long a lone work takes, smoothed */
 };
 
@@ -123,11 +153,16 @@ int tarn_lane_poll(struct tarn_lane *n);
 int tarn_lane_arm(struct tarn_lane *n);
 /* Takes events that came. */
 void tarn_lane_disarm(struct tarn_lane *n);
-/* A 4-byte write nobody waits for, when there is room. */
-void tarn_lane_touch(struct tarn_lane *n, uint32_t pool, uint32_t slot);
+/* Posts touches; false: not now. */
+bool tarn_lane_touch(struct tarn_lane *n, const struct tarn_slots *slots, uint32_t count);
 
 /* rdma_link.c: a strip has ended. */
 void tarn_job_part(struct tarn_link *l, struct tarn_job *job, int status);
+
+/* rdma_touch.c */
+void tarn_touch_note(struct tarn_link *l, uint32_t pool, uint32_t slot);
+/* Posts what was noted, or keeps it for the next time. */
+void tarn_touch_post(struct tarn_link *l);
 
 /* rdma_attach.c: reads the node's answer: joins lanes, fills pools. */
 int tarn_rdma_join(struct tarn_link *l, const char *text);

@@ -4,7 +4,8 @@
  *
  * Joining a queue pair asks the network for the peer's address, which can take a second: a thread of its own
  * does it, one ATTACH after the other. A link whose session ends meanwhile is `gone` and destroyed when the
- * thread is through with it; its client was not answered, so it cannot have written.
+ * thread is through with it; its client was not answered, so it cannot have written. Of an ATTACH that nobody
+ * waits for any more nothing further is joined: those behind it must not wait for what the network owes it.
  *
  * Lock: server.lock guards the lists of links; it is not held while queue pairs are made and joined.
  */
@@ -12,6 +13,7 @@
 
 #include <inttypes.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -147,6 +149,9 @@ static int join(struct tarn_server *s, const struct tarn_endpoint *end, uint32_t
         return tarn_fail(TARN_E_NOT_REACHABLE,
                          "ATTACH rdma: none of the node's %u rails reaches the client's", s->rails.n);
     *rail_p = (uint32_t)(rail - s->rails.rail);
+    if (!tarn_rail_active(rail)) /* the network would be waited for in vain */
+        return tarn_fail(TARN_E_NOT_REACHABLE,
+                         "ATTACH rdma: the node's rail %s is down: see ibv_devinfo there", rail->name);
     struct tarn_qp_options o = {.cq = s->cq[*rail_p], .max_wr = 1, .max_sge = 1};
     int rc = tarn_qp_new(rail, &o, qp_p, own);
     if (rc)
@@ -227,6 +232,8 @@ static int join_link(struct tarn_server *s, struct joined *j)
     int rails[TARN_RAILS_MAX], rc = 0;
     uint32_t joined = 0;
     for (uint32_t k = 0; k < j->offer.n; k++) {
+        if (atomic_load(&j->attach->gone))
+            return tarn_fail(TARN_E_CANCELED, "ATTACH rdma: the connection has ended");
         uint32_t rail = 0;
         rails[k] = -1;
         rc = join(s, &j->offer.ends[k], k, &j->qp[k], &own[k], &rail);

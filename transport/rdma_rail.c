@@ -15,10 +15,13 @@
 #include "base/text.h"
 
 /*
- * Timeouts of the wire: 4.096 us * 2^12 = 17 ms a try, 6 more tries: a peer that is gone is known after 140
- * ms or so. (7 would be for ever on some devices.) One that is not ready is asked for ever.
+ * Patience of the wire. A try lasts 4.096 us * 2^14 = 67 ms, devices may take up to four times that; with 6
+ * more tries a peer that is gone is known after 0.5 s, 1.9 s at most. (7 tries would be for ever on some
+ * devices.) An ACK waits behind all that is queued on its way: 67 ms are 8 MB, a switch's buffer, at 1
+ * Gbit/s, and 7 tries are 8 MB at 140 Mbit/s. A port of one's own that goes down is noticed without this
+ * (rdma_link.c). A peer that is not ready is asked for ever.
  */
-enum { ACK_TIMEOUT = 12, RETRIES = 6, RNR_RETRIES = 7, RNR_TIMER = 12, HOPS = 64 };
+enum { ACK_TIMEOUT = 14, RETRIES = 6, RNR_RETRIES = 7, RNR_TIMER = 12, HOPS = 64 };
 
 /*
  * Vendor of soft-RoCE (Linux 6.1). There a READ with a fence that has to be sent again waits for all READs
@@ -168,15 +171,17 @@ static bool is_open(const struct tarn_rails *r, const char *device, int port)
     return false;
 }
 
-/* Adds the device's active ports. The context belongs to the first of them; closed when there is none. */
-static void open_device(struct ibv_device *device, const struct wish *w, struct tarn_rails *r)
+/* Adds the device's active ports, each with a context of its own. 0, or why the device cannot be opened:
+ * errno. */
+static int open_device(struct ibv_device *device, const struct wish *w, struct tarn_rails *r)
 {
     struct ibv_device_attr a = {0};
     const char *name = ibv_get_device_name(device);
     for (int port = 1, ports = 1; port <= ports && r->n < TARN_RAILS_MAX; port++) {
+        errno = 0;
         struct ibv_context *context = ibv_open_device(device);
         if (!context)
-            return;
+            return errno ? errno : EIO;
         struct tarn_rail *rail = &r->rail[r->n];
         bool usable = ibv_query_device(context, &a) == 0 && (w->port < 0 || w->port == port) &&
                       !is_open(r, name, port) && open_port(name, context, &a, (uint8_t)port, w->gid, rail) &&
@@ -187,6 +192,14 @@ static void open_device(struct ibv_device *device, const struct wish *w, struct 
         else
             ibv_close_device(context);
     }
+    return 0;
+}
+
+static int not_opened(const char *name, int error)
+{
+    return tarn_fail(TARN_E_UNAVAILABLE,
+                     "rdma device \"%s\": cannot be opened: %s: see who may open /dev/infiniband/uverbs*",
+                     name, strerror(error));
 }
 
 static int by_speed(const void *a, const void *b)
@@ -218,7 +231,9 @@ static int open_wished(struct ibv_device **list, const char *devices, struct tar
         if (!device)
             return tarn_fail(TARN_E_CONFIG, "rdma device \"%s\": there is none of this name: see ibv_devices",
                              w.name);
-        open_device(device, &w, r);
+        int error = open_device(device, &w, r);
+        if (error)
+            return not_opened(w.name, error);
         if (r->n == before && is_open(r, w.name, w.port < 0 ? 1 : w.port))
             return tarn_fail(TARN_E_CONFIG, "rdma device \"%s\": named twice: name each port once", w.name);
         if (r->n == before)
@@ -229,10 +244,31 @@ static int open_wished(struct ibv_device **list, const char *devices, struct tar
     return 0;
 }
 
-int tarn_rails_open(const char *devices, struct tarn_rails *r)
+/* What can be used; one that cannot be opened is named only when nothing else is left. */
+static int open_all(struct ibv_device **list, int n, struct tarn_rails *r)
 {
     static const struct wish any = {.port = -1, .gid = -1};
-    int n = 0, rc = 0;
+    const char *closed = NULL;
+    int error = 0;
+    for (int i = 0; i < n; i++) {
+        int e = open_device(list[i], &any, r);
+        if (e && !error) {
+            error = e;
+            closed = ibv_get_device_name(list[i]);
+        }
+    }
+    if (r->n)
+        return 0;
+    return error ? not_opened(closed, error)
+                 : tarn_fail(TARN_E_UNAVAILABLE,
+                             "rdma: %d devices, but no active port with a GID: see ibv_devinfo, bring "
+                             "the link up and give it an address",
+                             n);
+}
+
+int tarn_rails_open(const char *devices, struct tarn_rails *r)
+{
+    int n = 0, rc;
     *r = (struct tarn_rails){0};
     struct ibv_device **list = ibv_get_device_list(&n);
     if (!list || n == 0) {
@@ -244,14 +280,9 @@ int tarn_rails_open(const char *devices, struct tarn_rails *r)
     }
     if (devices && *devices)
         rc = open_wished(list, devices, r);
-    for (int i = 0; i < n && !(devices && *devices); i++)
-        open_device(list[i], &any, r);
+    else
+        rc = open_all(list, n, r);
     ibv_free_device_list(list);
-    if (!rc && r->n == 0)
-        rc = tarn_fail(TARN_E_UNAVAILABLE,
-                       "rdma: %d devices, but no active port with a GID: see ibv_devinfo, bring "
-                       "the link up and give it an address",
-                       n);
     if (rc) {
         tarn_rails_close(r);
         return rc;
@@ -267,6 +298,12 @@ void tarn_rails_close(struct tarn_rails *r)
         ibv_close_device(r->rail[i].context);
     }
     r->n = 0;
+}
+
+bool tarn_rail_active(const struct tarn_rail *r)
+{
+    struct ibv_port_attr p;
+    return ibv_query_port(r->context, r->port, &p) == 0 && p.state == IBV_PORT_ACTIVE;
 }
 
 /* --- endpoints as text -------------------------------------------------------------------------- */
@@ -322,9 +359,12 @@ int tarn_endpoint_parse(const char *text, size_t bytes, struct tarn_endpoint *e)
 
 /* --- queue pairs -------------------------------------------------------------------------------- */
 
+/* What the network says is over when the network is whole again. */
 static int qp_failed(const struct tarn_rail *r, const char *what, int error)
 {
-    return tarn_fail(TARN_E_SYSTEM, "rdma %s: %s: %s", r->name, what, strerror(error));
+    bool network = error == ENETUNREACH || error == EHOSTUNREACH || error == ETIMEDOUT || error == ENETDOWN;
+    return tarn_fail(network ? TARN_E_NOT_REACHABLE : TARN_E_SYSTEM, "rdma %s: %s: %s", r->name, what,
+                     strerror(error));
 }
 
 int tarn_qp_new(const struct tarn_rail *r, const struct tarn_qp_options *o, struct ibv_qp **qp_p,

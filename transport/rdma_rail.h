@@ -47,6 +47,8 @@ struct tarn_rails {
  */
 int tarn_rails_open(const char *devices, struct tarn_rails *r);
 void tarn_rails_close(struct tarn_rails *r);
+/* Is its port still active? */
+bool tarn_rail_active(const struct tarn_rail *r);
 
 /* One end of a queue pair, as the other end needs it. */
 struct tarn_endpoint {

@@ -137,6 +137,7 @@ struct tarn_attach {
     bool local;         /* came over the Unix socket: descriptors can be passed */
     int hazard_fd;      /* the session's hazard page; -1 when there is none */
     const char *offer;  /* what the client half's offer() wrote; "" for none */
+    _Atomic bool gone;  /* nobody waits for the answer any more: it may as well be a failure */
     void (*done)(struct tarn_attach *a);
     /* out */
     int status;         /* in done: 0, or the failure with its sentence in `error` */

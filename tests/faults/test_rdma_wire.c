@@ -1,28 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * rdma over a wire, where transfers are under way for a while: rails that are pulled, cut, lossy; nodes and
- * clients that end in the middle; more work than queues take; memory that is in use. One machine, two rails:
+ * rdma over a wire, where transfers are under way for a while: rails that are pulled, cut, lossy;
+ * nodes that end in the middle; more work than queues take; memory that is in use. One machine, two rails:
  * the client has the near ends, the node the far ones. Control connections and Redis are not on the rails.
  */
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "tests/node_client.h"
 #include "tests/rdma.h"
 
 #define TIMEOUT_MS 3000
-/*
- * Mbit/s: 24 MiB take half a second. Much slower rails would have more waiting in their queue than the
- * devices have patience for.
- */
+/* Mbit/s: 24 MiB take half a second. On much slower rails an emulated device sends again what only waits. */
 #define SLOW "400"
 #define BIG (24u * MIB)
 #define MIDDLING (4u * MIB)
-
-static const char *self;
 
 static const struct world_plan plan = {
     .nodes = 1,
@@ -34,10 +27,21 @@ static const struct world_plan one_rail = {
     .args = {"--pool", "cpu0:bytes=64M", "--heartbeat-ms", "300", "--rdma-devices", "far0"},
     .client = {.transports = "rdma", .timeout_ms = TIMEOUT_MS}};
 
+static const struct world_plan two_transports = {
+    .nodes = 1,
+    .args = {"--pool", "cpu0:bytes=64M", "--heartbeat-ms", "300", "--rdma-devices", "far0,far1"},
+    .client = {.transports = "rdma,tcp", .timeout_ms = TIMEOUT_MS}};
+
 static int start(void **state)
 {
     rdma_need(true);
     return world_start_client(state, &plan);
+}
+
+static int start_two_transports(void **state)
+{
+    rdma_need(true);
+    return world_start_client(state, &two_transports);
 }
 
 static int start_one_rail(void **state)
@@ -197,6 +201,41 @@ static void only_rail_cut_silently(void **state)
     only_rail_goes(*state, "lose", "100", "free");
 }
 
+/* Control connections and tcp are not on the rails: without them all goes on, and with them over them again.
+ */
+static void all_rails_go(struct world *w, const char *how, const char *value, const char *mend)
+{
+    start_getting(w, 3, MIDDLING, true);
+    start_putting(w, 3, MIDDLING, false);
+    under_way(0);
+    under_way(1);
+    for (int i = 0; i < 2; i++)
+        rail(w->h, how, i, value);
+    for (uint64_t until = harness_now_ms() + 8000; harness_now_ms() < until;) {
+        traffic_more(&getting, 1, true, 2000);
+        traffic_more(&putting, 1, true, 2000);
+    }
+    for (int i = 0; i < 2; i++)
+        rail(w->h, mend, i, NULL);
+    assert_true(used(0, 6000) && used(1, 6000));
+    traffic_stop(&getting);
+    traffic_stop(&putting);
+    print_message("           %u gets, %u of %u puts, the longest %d and %d ms\n", atomic_load(&getting.good),
+                  atomic_load(&putting.good), atomic_load(&putting.ended), (int)getting.longest_ms,
+                  (int)putting.longest_ms);
+    harness_passed(w->h);
+}
+
+static void all_rails_pulled_tcp_goes_on(void **state)
+{
+    all_rails_go(*state, "pull", NULL, "plug");
+}
+
+static void all_rails_cut_silently_tcp_goes_on(void **state)
+{
+    all_rails_go(*state, "lose", "100", "free");
+}
+
 /* Lost packets are the queue pair's to send again. */
 static void packets_are_lost(void **state)
 {
@@ -239,46 +278,6 @@ static void node_killed_during_gets_and_puts(void **state)
     traffic_more(&putting, 2, true, 20000);
     traffic_stop(&getting);
     traffic_stop(&putting);
-    harness_passed(w->h);
-}
-
-static struct harness_process *peer(struct world *w, const char *what)
-{
-    const char *argv[] = {self, "--peer", w->redis->url, what, NULL};
-    return harness_spawn(w->h, what, argv);
-}
-
-/*
- * A client dies with packets of a write on the wire, where a second of them waits. Its extent is given to
- * others at once; their bytes, put past the wire by tcp, must stay what they are.
- */
-static void killed_writer_never_hits_the_next_owner(void **state)
-{
-    struct world *w = *state;
-    enum { N = 15 };
-    struct tarn_client *c = world_client(w, "tcp");
-    for (uint32_t round = 1; round <= 4; round++) {
-        slow(w, 1);
-        struct rdma_objects before = rdma_objects();
-        struct harness_process *p = peer(w, "write");
-        assert_non_null(harness_wait_line(p, "ready", HARNESS_TIMEOUT_MS));
-        under_way(0);
-        assert_true(rdma_objects().qp > before.qp);
-        harness_kill(p);
-        for (uint32_t k = 0; k < N; k++) /* the whole pool */
-            if (marked_put(c, "next", k, round, 4 * MIB))
-                fail_msg("put %u: %s", k, tarn_last_error());
-        HARNESS_UNTIL(rdma_objects().qp == before.qp, 10000);
-        for (uint32_t i = 0; i < 3; i++) {
-            int64_t version;
-            for (uint32_t k = 0; k < N; k++)
-                if (marked_get(c, "next", k, 4 * MIB, &version) == 0)
-                    assert_int_equal(version, round);
-        }
-        HARNESS_UNTIL(node_pool_figure(w->nodes[0]->local, "reserved") == 0, 10000);
-        rail(w->h, "free", 0, NULL);
-    }
-    tarn_close(c);
     harness_passed(w->h);
 }
 
@@ -469,33 +468,12 @@ static void deadline_passes_in_flight(void **state)
     harness_passed(w->h);
 }
 
-/* --- the other process -------------------------------------------------------------------------- */
-
-/* test_rdma_wire --peer REDIS write: writes a reservation over and over until it is killed. */
-static int peer_main(const char *redis)
-{
-    struct tarn_client *c = client_open(redis, plan.client);
-    struct tarn_item item = {.key = key_of("half"), .tensor = tarn_bytes(BIG)};
-    struct tarn_put_session *s;
-    char *data = malloc(BIG);
-    struct tarn_piece piece = {.addr = data, .bytes = BIG};
-    memset(data, 0xdd, BIG);
-    if (tarn_put_begin(c, &item, 1, NULL, &s))
-        return 1;
-    dprintf(STDOUT_FILENO, "ready\n");
-    while (tarn_put_write(s, 0, 0, &piece, 1, 20000) == 0)
-        ;
-    return 1;
-}
-
 #define CASE(fn_) cmocka_unit_test_setup_teardown(fn_, start, rdma_stop)
+#define TWO_TRANSPORTS(fn_) cmocka_unit_test_setup_teardown(fn_, start_two_transports, rdma_stop)
 #define ONE_RAIL(fn_) cmocka_unit_test_setup_teardown(fn_, start_one_rail, rdma_stop)
 
 int main(int argc, char **argv)
 {
-    self = argv[0];
-    if (argc == 4 && strcmp(argv[1], "--peer") == 0)
-        return peer_main(argv[2]);
     const struct CMUnitTest tests[] = {
         CASE(both_rails_are_used),
         CASE(rail_pulled_during_gets),
@@ -504,9 +482,10 @@ int main(int argc, char **argv)
         CASE(rail_cut_silently_during_puts),
         ONE_RAIL(only_rail_pulled),
         ONE_RAIL(only_rail_cut_silently),
+        TWO_TRANSPORTS(all_rails_pulled_tcp_goes_on),
+        TWO_TRANSPORTS(all_rails_cut_silently_tcp_goes_on),
         CASE(packets_are_lost),
         CASE(node_killed_during_gets_and_puts),
-        ONE_RAIL(killed_writer_never_hits_the_next_owner),
         CASE(more_works_than_any_queue_takes),
         ONE_RAIL(more_requests_than_the_send_queue_takes),
         CASE(memory_in_use_is_not_deregistered),

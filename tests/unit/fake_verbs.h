@@ -3,8 +3,10 @@
  * A stand-in for libibverbs and its devices: the program that includes this has its own ibv_* functions, and
  * the linker prefers them. Devices, ports and GIDs are what a test describes; work requests are carried out
  * by memcpy between addresses of this process when the completion queue is polled, after the checks that a
- * device makes (keys, ranges, access, the peer's queue pair). It shows what tarn decides and asks for. What
- * real devices, drivers and wires do it does not show: that is what tests/rdma-vm is for.
+ * device makes (keys, ranges, access, the peer's queue pair). Where devices are free to choose it takes what
+ * is worst: READs that no fence holds apart are carried out in the reverse of their order, as late as can be.
+ * It shows what tarn decides and asks for. What real devices, drivers and wires do it does not show: that is
+ * what tests/rdma-vm is for.
  */
 #ifndef TARN_TESTS_FAKE_VERBS_H
 #define TARN_TESTS_FAKE_VERBS_H
@@ -26,7 +28,8 @@
 #define FAKE_MRS 8192
 #define FAKE_QPS 1024
 #define FAKE_QUEUE 1024
-#define FAKE_SGES 16
+#define FAKE_SGES 40
+#define FAKE_POSTED 4096
 
 struct fake_port {
     bool down, infiniband;
@@ -58,7 +61,21 @@ static struct fake_verbs {
     int ndevices;
     uint64_t max_region;
     uint32_t vendor;
-    int max_wr;
+    int max_wr, max_cqe, max_sge;
+    /* Calls of ibv_post_send and what they brought, from the last fake_forget(). */
+    struct fake_posted {
+        enum ibv_wr_opcode opcode;
+        unsigned flags;
+        uint64_t far, bytes;
+        uint32_t call; /* the first is 1 */
+        const struct fake_device *device;
+    } posted[FAKE_POSTED];
+    uint32_t nposted, calls;
+    bool held;                                    /* nothing is carried out */
+    void (*before)(const struct ibv_send_wr *wr); /* a request is carried out */
+    uint64_t fail_far;                            /* requests that begin at this address fail so */
+    enum ibv_wc_status fail_status;
+    int overruns; /* of completion queues */
     /* memory */
     struct fake_range readonly; /* EFAULT for writing */
     struct fake_range alien;    /* EFAULT for all, as of a mapping that cannot be pinned */
@@ -83,6 +100,7 @@ static struct fake_verbs {
 struct fake_cq {
     struct ibv_cq cq;
     bool armed;
+    int pending; /* completions asked for, and not taken yet */
 };
 
 struct fake_qp {
@@ -92,7 +110,8 @@ struct fake_qp {
     enum ibv_qp_state state;
     struct ibv_send_wr wr[FAKE_QUEUE];
     struct ibv_sge sge[FAKE_QUEUE][FAKE_SGES];
-    uint64_t head, tail, freed; /* freed: up to here the sender knows that they are done */
+    enum ibv_wc_status status[FAKE_QUEUE]; /* of those that were carried out */
+    uint64_t head, done, tail, freed;      /* freed: up to here the sender knows that they are done */
 };
 
 static inline void fake_reset(void)
@@ -100,6 +119,13 @@ static inline void fake_reset(void)
     memset(&fake, 0, sizeof fake);
     fake.max_region = UINT64_MAX;
     fake.max_wr = 512;
+    fake.max_cqe = 4096;
+    fake.max_sge = 16;
+}
+
+static inline void fake_forget(void)
+{
+    fake.nposted = fake.calls = 0;
 }
 
 /* Objects that are still there. */
@@ -151,7 +177,11 @@ static int fake_notify(struct ibv_cq *cq, int solicited);
 
 struct ibv_context *ibv_open_device(struct ibv_device *d)
 {
-    struct ibv_context *c = ((struct fake_device *)d)->closed ? NULL : calloc(1, sizeof *c);
+    if (((struct fake_device *)d)->closed) {
+        errno = EACCES;
+        return NULL;
+    }
+    struct ibv_context *c = calloc(1, sizeof *c);
     if (!c)
         return NULL;
     c->device = d;
@@ -175,9 +205,9 @@ int ibv_query_device(struct ibv_context *c, struct ibv_device_attr *a)
         .max_mr_size = fake.max_region,
         .vendor_id = fake.vendor,
         .max_qp_wr = fake.max_wr,
-        .max_sge = FAKE_SGES,
-        .max_sge_rd = FAKE_SGES,
-        .max_cqe = 4096,
+        .max_sge = fake.max_sge,
+        .max_sge_rd = fake.max_sge,
+        .max_cqe = fake.max_cqe,
         .max_qp_rd_atom = 16,
         .max_qp_init_rd_atom = 16,
         .phys_port_cnt = (uint8_t)((struct fake_device *)c->device)->nports,
@@ -360,7 +390,7 @@ int ibv_destroy_comp_channel(struct ibv_comp_channel *ch)
 
 struct ibv_cq *ibv_create_cq(struct ibv_context *c, int n, void *arg, struct ibv_comp_channel *ch, int vector)
 {
-    struct fake_cq *q = calloc(1, sizeof *q);
+    struct fake_cq *q = n <= fake.max_cqe ? calloc(1, sizeof *q) : NULL;
     (void)vector;
     if (!q)
         return NULL;
@@ -419,11 +449,27 @@ static void fake_event(struct ibv_cq *cq)
         c->armed = false;
 }
 
+static void fake_note(const struct fake_qp *q, const struct ibv_send_wr *wr)
+{
+    if (fake.nposted == FAKE_POSTED)
+        return;
+    struct fake_posted *p = &fake.posted[fake.nposted++];
+    *p = (struct fake_posted){.opcode = wr->opcode,
+                              .flags = wr->send_flags,
+                              .far = wr->wr.rdma.remote_addr,
+                              .call = fake.calls,
+                              .device = q->device};
+    for (int i = 0; i < wr->num_sge; i++)
+        p->bytes += wr->sg_list[i].length;
+}
+
 static int fake_post(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad)
 {
     struct fake_qp *q = (struct fake_qp *)qp;
+    struct fake_cq *cq = (struct fake_cq *)qp->send_cq;
+    fake.calls++;
     for (; wr; wr = wr->next) {
-        if (q->tail - q->freed == q->room || q->state != IBV_QPS_RTS || wr->num_sge > FAKE_SGES) {
+        if (q->tail - q->freed == q->room || q->state != IBV_QPS_RTS || wr->num_sge > fake.max_sge) {
             *bad = wr;
             return q->state != IBV_QPS_RTS ? EINVAL : ENOMEM;
         }
@@ -436,6 +482,9 @@ static int fake_post(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_
         q->device->wrs++;
         if ((uint32_t)wr->num_sge > q->device->max_sges)
             q->device->max_sges = (uint32_t)wr->num_sge;
+        fake_note(q, wr);
+        cq->pending += (wr->send_flags & IBV_SEND_SIGNALED) != 0;
+        fake.overruns += cq->pending > cq->cq.cqe;
     }
     fake_event(qp->send_cq);
     return 0;
@@ -448,6 +497,10 @@ static enum ibv_wc_status fake_carry_out(struct fake_qp *q, const struct ibv_sen
     uint64_t bytes = 0, at = 0;
     for (int i = 0; i < wr->num_sge; i++)
         bytes += wr->sg_list[i].length;
+    if (fake.before)
+        fake.before(wr);
+    if (fake.fail_far && wr->wr.rdma.remote_addr == fake.fail_far)
+        return fake.fail_status;
     if (q->device->dead || !peer || peer->device->dead || peer->state != IBV_QPS_RTS)
         return IBV_WC_RETRY_EXC_ERR;
     char *far = fake_memory_of(wr->wr.rdma.rkey, wr->wr.rdma.remote_addr, bytes,
@@ -466,17 +519,37 @@ static enum ibv_wc_status fake_carry_out(struct fake_qp *q, const struct ibv_sen
     return IBV_WC_SUCCESS;
 }
 
+/* Carries out all up to the next fence, or what is posted: last come, first served. */
+static void fake_work_off(struct fake_qp *q)
+{
+    uint64_t end = q->done + 1;
+    while (end < q->tail && !(q->wr[end % FAKE_QUEUE].send_flags & IBV_SEND_FENCE))
+        end++;
+    for (uint64_t i = end; i > q->done; i--) {
+        const struct ibv_send_wr *wr = &q->wr[(i - 1) % FAKE_QUEUE];
+        enum ibv_wc_status *status = &q->status[(i - 1) % FAKE_QUEUE];
+        *status = q->state == IBV_QPS_RTS ? fake_carry_out(q, wr) : IBV_WC_WR_FLUSH_ERR;
+    }
+    for (; q->done < end; q->done++) /* whatever was behind one that failed */
+        if (q->state != IBV_QPS_RTS)
+            q->status[q->done % FAKE_QUEUE] = IBV_WC_WR_FLUSH_ERR;
+        else if (q->status[q->done % FAKE_QUEUE] != IBV_WC_SUCCESS)
+            q->state = IBV_QPS_ERR;
+}
+
 static int fake_poll_qp(struct fake_qp *q, int n, struct ibv_wc *wc)
 {
     int got = 0;
-    while (q->head < q->tail && got < n) {
-        const struct ibv_send_wr *wr = &q->wr[q->head++ % FAKE_QUEUE];
-        enum ibv_wc_status status = q->state == IBV_QPS_RTS ? fake_carry_out(q, wr) : IBV_WC_WR_FLUSH_ERR;
-        if (status != IBV_WC_SUCCESS)
-            q->state = IBV_QPS_ERR;
-        if (status == IBV_WC_SUCCESS && !(wr->send_flags & IBV_SEND_SIGNALED))
+    while (q->head < q->tail && got < n && !fake.held) {
+        if (q->head == q->done)
+            fake_work_off(q);
+        const struct ibv_send_wr *wr = &q->wr[q->head % FAKE_QUEUE];
+        enum ibv_wc_status status = q->status[q->head++ % FAKE_QUEUE];
+        bool asked = wr->send_flags & IBV_SEND_SIGNALED;
+        if (status == IBV_WC_SUCCESS && !asked)
             continue;
         q->freed = q->head;
+        ((struct fake_cq *)q->qp.send_cq)->pending -= asked;
         wc[got++] = (struct ibv_wc){.wr_id = wr->wr_id, .status = status, .qp_num = q->qp.qp_num};
     }
     return got;

@@ -150,18 +150,24 @@ static void damaged_answers_never_harm(void **state)
 
 /* --- the node's half ---------------------------------------------------------------------------- */
 
-static int attaches(const char *offer)
+static int attaches_while(const char *offer, bool gone)
 {
     struct tarn_attach *a = calloc(1, sizeof *a);
     int left = fake_left();
     assert_non_null(a);
     a->session = SESSION;
     a->offer = offer;
+    a->gone = gone;
     int rc = fake_attach_here(n, a);
     free(a);
     fake_detach(n, SESSION);
     assert_int_equal(fake_left(), left);
     return rc;
+}
+
+static int attaches(const char *offer)
+{
+    return attaches_while(offer, false);
 }
 
 static void malformed_offers_are_refused(void **state)
@@ -181,6 +187,47 @@ static void malformed_offers_are_refused(void **state)
     /* InfiniBand, while the node has Ethernet. */
     assert_int_equal(attaches("v1 1,2,5,0,fe800000000000000000000000000001,3,10,10"), TARN_E_NOT_REACHABLE);
     assert_non_null(strstr(tarn_last_error(), "none of the node's 2 rails reaches the client's"));
+}
+
+static void nothing_is_joined_that_nobody_waits_for(void **state)
+{
+    (void)state;
+    assert_int_equal(attaches_while("v1 " END, true), TARN_E_CANCELED);
+    assert_int_equal(attaches_while("v1 " END, false), 0);
+}
+
+#define END_B "1,2,0,1,00000000000000000000ffff7f000002,3,10,10"
+
+static void a_node_refuses_at_once_what_its_ports_cannot_reach(void **state)
+{
+    (void)state;
+    fake.device[0].port[1].down = true;
+    assert_int_equal(attaches("v1 " END), TARN_E_NOT_REACHABLE);
+    assert_non_null(strstr(tarn_last_error(), "the node's rail a:1 is down"));
+    assert_int_equal(attaches("v1 " END " " END_B), 0); /* by the other one */
+    fake.device[1].port[1].down = true;
+    assert_int_equal(attaches("v1 " END " " END_B), TARN_E_NOT_REACHABLE);
+    fake.device[0].port[1].down = false;
+    assert_int_equal(attaches("v1 " END " " END_B), 0);
+}
+
+static void a_client_offers_the_rails_that_are_up(void **state)
+{
+    (void)state;
+    char offer[TARN_OFFER_TEXT];
+    struct tarn_peer p = {.node = "n", .local = n->local};
+    int left = fake_left();
+    for (int down = 0; down < 4; down++) {
+        struct tarn_link *l = NULL;
+        for (int i = 0; i < 2; i++)
+            fake.device[i].port[1].down = down >> i & 1;
+        int rc = n->ops->offer(&p, offer, &l);
+        assert_int_equal(rc, down == 3 ? TARN_E_NOT_REACHABLE : 0);
+        assert_int_equal(l ? l->nlanes : 0, down == 0 ? 2 : down == 3 ? 0 : 1);
+        if (l)
+            n->ops->close(l);
+        assert_int_equal(fake_left(), left);
+    }
 }
 
 /* The slice size of a node that was told this one. */
@@ -223,6 +270,9 @@ int main(void)
         cmocka_unit_test_setup_teardown(malformed_answers_are_refused, start, stop),
         cmocka_unit_test_setup_teardown(damaged_answers_never_harm, start, stop),
         cmocka_unit_test_setup_teardown(malformed_offers_are_refused, start, stop),
+        cmocka_unit_test_setup_teardown(nothing_is_joined_that_nobody_waits_for, start, stop),
+        cmocka_unit_test_setup_teardown(a_node_refuses_at_once_what_its_ports_cannot_reach, start, stop),
+        cmocka_unit_test_setup_teardown(a_client_offers_the_rails_that_are_up, start, stop),
         cmocka_unit_test_setup_teardown(pools_are_registered_in_regions_of_the_size_configured, start, stop),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

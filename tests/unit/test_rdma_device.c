@@ -136,12 +136,43 @@ static void registered_memory_stays_the_parents(void **state)
     end(&f);
 }
 
+static int note_rdma(void *arg, const char *name, const char *why)
+{
+    if (strcmp(name, "rdma") == 0)
+        snprintf(arg, 256, "%s", why ? why : "usable");
+    return 0;
+}
+
+/* What `tarn info` and `tarn doctor` say of the transport. */
+static void usable_is_what_the_environment_names(void **state)
+{
+    (void)state;
+    static const char *const cases[][2] = {{"rxe0", "usable"},
+                                           {"rxe0:1@0", "usable"},
+                                           {"rxe9", "\"rxe9\": there is none of this name"},
+                                           {"rxe0,rxe9", "\"rxe9\": there is none of this name"},
+                                           {"rxe0:2", "\"rxe0\": no active port"},
+                                           {"rxe0@200", "no active port with that GID"}};
+    char text[256];
+    struct fixture f = begin();
+    end(&f);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        setenv("TARN_RDMA_DEVICES", cases[i][0], 1);
+        text[0] = '\0';
+        tarn_transports(note_rdma, text);
+        if (!strstr(text, cases[i][1]))
+            fail_msg("%s: %s", cases[i][0], text);
+    }
+    unsetenv("TARN_RDMA_DEVICES");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_file_that_is_mapped_for_reading),
         cmocka_unit_test(huge_pages),
         cmocka_unit_test(registered_memory_stays_the_parents),
+        cmocka_unit_test(usable_is_what_the_environment_names),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

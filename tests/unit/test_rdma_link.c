@@ -47,15 +47,21 @@ static int with_fences(void **state)
 #fn_ "_without_fences", fn_, without_fences, with_fences, NULL \
     }
 
-static struct fixture begin(void)
+static struct fixture begin_empty(void)
 {
     struct fixture f = {.n = fake_start("rdma", false, 0)};
     f.ops = f.n->ops;
     f.l = fake_link(f.n, true);
     f.memory = mmap(NULL, MEMORY, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     assert_true(f.memory != MAP_FAILED);
-    fill(f.memory, MEMORY, 7);
     assert_int_equal(f.ops->map(f.n->local, f.memory, MEMORY), 0);
+    return f;
+}
+
+static struct fixture begin(void)
+{
+    struct fixture f = begin_empty();
+    fill(f.memory, MEMORY, 7);
     return f;
 }
 
@@ -167,48 +173,434 @@ static void small_works_are_spread(void **state)
 
 /* --- work requests ------------------------------------------------------------------------------ */
 
+/* As many pieces a request as the device takes, 32 at most. */
 static void pieces_are_gathered(void **state)
 {
     (void)state;
-    fresh();
-    struct fake_device *d = fake_add("d", 1);
-    struct fixture f = begin();
-    struct tarn_piece p = {f.memory, 1024, 4096, 256};
-    struct tarn_work w = fake_work(f.n, 0, &p, 1);
-    assert_int_equal(run_work(f.ops, f.l, &w, true), 0);
-    assert_int_equal(d->wrs, 256 / FAKE_SGES);
-    assert_int_equal(d->max_sges, FAKE_SGES);
-    commit(f.n, 0);
-    forget_moved();
-    w = fake_work(f.n, 0, &p, 1);
-    assert_int_equal(run_work(f.ops, f.l, &w, false), 0);
-    assert_int_equal(d->wrs, 256 / FAKE_SGES + 1); /* and one that reads the generation */
-    end(&f);
+    static const uint32_t sges[] = {1, 3, 16, 30, 32, 40};
+    for (size_t i = 0; i < sizeof sges / sizeof *sges; i++) {
+        uint32_t one = sges[i] < 32 ? sges[i] : 32, requests = (256 + one - 1) / one;
+        fresh();
+        struct fake_device *d = fake_add("d", 1);
+        fake.max_sge = (int)sges[i];
+        struct fixture f = begin();
+        struct tarn_piece p = {f.memory, 1024, 4096, 256};
+        struct tarn_work w = fake_work(f.n, 0, &p, 1);
+        assert_int_equal(run_work(f.ops, f.l, &w, true), 0);
+        assert_int_equal(d->wrs, requests);
+        assert_int_equal(d->max_sges, one);
+        commit(f.n, 0);
+        forget_moved();
+        w = fake_work(f.n, 0, &p, 1);
+        assert_int_equal(run_work(f.ops, f.l, &w, false), 0);
+        assert_int_equal(d->wrs, requests + 1); /* and one that reads the generation */
+        end(&f);
+    }
 }
 
+/* However little the queues take, works wait for room, and completions have room, too. */
 static void a_full_queue_is_no_failure(void **state)
 {
     (void)state;
+    static const struct {
+        int wr, cqe;
+    } room[] = {{1, 4096}, {2, 4096}, {3, 2}, {4, 4096}, {16, 4096}, {512, 5}, {512, 4096}};
+    for (size_t k = 0; k < sizeof room / sizeof *room; k++) {
+        fresh();
+        fake_add("d", 1);
+        fake.max_wr = room[k].wr;
+        fake.max_cqe = room[k].cqe;
+        struct fixture f = begin();
+        struct tarn_work w[TARN_JOBS], more;
+        struct tarn_piece p = {f.memory, 40, 400, 50}; /* four requests each */
+        for (uint32_t i = 0; i < TARN_JOBS; i++) {
+            commit(f.n, i % SLOTS);
+            w[i] = fake_work(f.n, i % SLOTS, &p, 1);
+            w[i].touch = true;
+            submit(f.ops, f.l, &w[i], false);
+            assert_null(w[i].owner);
+        }
+        more = fake_work(f.n, 0, &p, 1);
+        assert_int_equal(f.ops->get(f.l, &more), TARN_E_AGAIN);
+        assert_int_equal(finish_works(f.ops, f.l, w, TARN_JOBS), 0);
+        for (uint32_t i = 0; i < TARN_JOBS; i++)
+            assert_int_equal(w[i].status, 0);
+        more = fake_work(f.n, 0, &p, 1);
+        assert_int_equal(run_work(f.ops, f.l, &more, false), 0);
+        assert_int_equal(fake.overruns, 0);
+        end(&f);
+    }
+}
+
+/* --- gets and their checks ---------------------------------------------------------------------- */
+
+enum { BATCH = 16, SMALL = 8192 };
+
+/* A batch of gets: of these slots, in this order. */
+struct batch {
+    struct fixture f;
+    uint32_t n;
+    uint32_t slot[TARN_JOBS];
+    struct tarn_work w[TARN_JOBS];
+    struct tarn_piece p[TARN_JOBS];
+};
+
+/* Slot i has been filled with seed i + 1 and committed. */
+static void batch_begin(struct batch *b, uint64_t bytes, uint32_t n)
+{
+    *b = (struct batch){.f = begin_empty(), .n = n};
+    for (uint32_t i = 0; i < SLOTS; i++) {
+        fill((char *)b->f.n->pool.base + i * EXTENT, bytes < EXTENT ? bytes : EXTENT, i + 1);
+        commit(b->f.n, i);
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        b->slot[i] = i;
+        b->p[i] = (struct tarn_piece){b->f.memory + i * (MEMORY / n), bytes, 0, 0};
+    }
+    fake_forget();
+}
+
+static void batch_submit(struct batch *b, uint32_t from, uint32_t to)
+{
+    for (uint32_t i = from; i < to; i++) {
+        b->w[i] = fake_work(b->f.n, b->slot[i], &b->p[i], 1);
+        submit(b->f.ops, b->f.l, &b->w[i], false);
+    }
+}
+
+static void batch_run(struct batch *b)
+{
+    batch_submit(b, 0, b->n);
+    assert_int_equal(finish_works(b->f.ops, b->f.l, b->w, b->n), 0);
+}
+
+/* All have their bytes, but for the one that is stale. */
+static void batch_expect(const struct batch *b, uint32_t stale)
+{
+    for (uint32_t i = 0; i < b->n; i++) {
+        assert_int_equal(b->w[i].status, i == stale ? TARN_E_STALE : 0);
+        if (i != stale)
+            assert_memory_equal(b->p[i].addr, (char *)b->f.n->pool.base + b->slot[i] * EXTENT, b->p[i].bytes);
+    }
+}
+
+static uint64_t gen_at(const struct batch *b, uint32_t slot)
+{
+    return (uintptr_t)&b->f.n->pool.gen[slot];
+}
+
+static bool is_check(const struct batch *b, const struct fake_posted *p)
+{
+    return p->opcode == IBV_WR_RDMA_READ && p->far >= gen_at(b, 0) && p->far < gen_at(b, SLOTS);
+}
+
+static void expect_read(uint32_t i, uint64_t far, uint64_t bytes, unsigned flags, uint32_t call)
+{
+    assert_true(i < fake.nposted);
+    const struct fake_posted *p = &fake.posted[i];
+    assert_int_equal(p->opcode, IBV_WR_RDMA_READ);
+    assert_int_equal(p->far, far);
+    assert_int_equal(p->bytes, bytes);
+    assert_int_equal(p->flags, flags);
+    assert_int_equal(p->call, call);
+}
+
+static const unsigned PLAIN = 0, ASKS = IBV_SEND_SIGNALED, HELD = IBV_SEND_SIGNALED | IBV_SEND_FENCE;
+
+/* A fence where there is one; else the check comes when the bytes have. */
+static void a_get_is_two_reads(void **state)
+{
+    (void)state;
+    struct batch b;
     fresh();
     fake_add("d", 1);
-    fake.max_wr = 16;
-    struct fixture f = begin();
-    struct tarn_work w[TARN_JOBS], more;
-    struct tarn_piece p = {f.memory, 40, 400, 50}; /* four requests each, and one that reads the generation */
-    for (uint32_t i = 0; i < TARN_JOBS; i++) {
-        commit(f.n, i % SLOTS);
-        w[i] = fake_work(f.n, i % SLOTS, &p, 1);
-        submit(f.ops, f.l, &w[i], false);
-        assert_null(w[i].owner);
+    batch_begin(&b, SMALL, 1);
+    b.slot[0] = 5;
+    batch_run(&b);
+    batch_expect(&b, UINT32_MAX);
+    assert_int_equal(fake.nposted, 2);
+    expect_read(0, (uintptr_t)b.f.n->pool.base + 5 * EXTENT, SMALL, unfenced ? ASKS : PLAIN, 1);
+    expect_read(1, gen_at(&b, 5), 8, unfenced ? ASKS : HELD, unfenced ? 2 : 1);
+    end(&b.f);
+}
+
+/* Bytes of all, then their generations: those of neighbouring slots by one request, behind one fence. */
+static void gets_are_checked_together(void **state)
+{
+    (void)state;
+    static const uint32_t slots[][BATCH] = {
+        {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15},           /* one check */
+        {80, 79, 78, 77, 76, 75, 74, 73, 72, 71, 70, 69, 68, 67, 66, 65}, /* one */
+        {1, 2, 3, 3, 2, 1, 0, 9, 10, 11, 10, 9, 50, 49, 50, 127}, /* 1-3, 3-0, 9-11, 10-9, 50-49, 50, 127 */
+        {0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30}, /* one each */
+    };
+    static const uint32_t checks[] = {1, 1, 7, BATCH};
+    for (uint32_t k = 0; k < 4; k++)
+        for (uint32_t stale = 0; stale <= BATCH; stale++) {
+            struct batch b;
+            fresh();
+            fake_add("d", 1);
+            batch_begin(&b, SMALL, BATCH);
+            memcpy(b.slot, slots[k], sizeof slots[k]);
+            batch_submit(&b, 0, BATCH);
+            if (stale < BATCH && k != 2)
+                commit(b.f.n, b.slot[stale]);
+            assert_int_equal(finish_works(b.f.ops, b.f.l, b.w, BATCH), 0);
+            batch_expect(&b, k != 2 ? stale : BATCH);
+            assert_int_equal(fake.nposted, BATCH + checks[k]);
+            for (uint32_t i = 0; i < BATCH; i++)
+                expect_read(i, (uintptr_t)b.f.n->pool.base + b.slot[i] * EXTENT, SMALL,
+                            unfenced && i == BATCH - 1 ? ASKS : PLAIN, 1);
+            for (uint32_t i = BATCH; i < fake.nposted; i++) {
+                const struct fake_posted *p = &fake.posted[i];
+                bool first = i == BATCH, last = i == fake.nposted - 1;
+                assert_true(is_check(&b, p));
+                assert_int_equal(p->call, unfenced ? 2 : 1);
+                assert_int_equal(p->flags & IBV_SEND_FENCE, first && !unfenced ? IBV_SEND_FENCE : 0);
+                assert_int_equal(p->flags & IBV_SEND_SIGNALED, last ? IBV_SEND_SIGNALED : 0);
+            }
+            end(&b.f);
+        }
+}
+
+/* What is posted behind a fence waits: once gets are under way, others are checked when their bytes came. */
+static void no_fence_behind_other_gets(void **state)
+{
+    (void)state;
+    struct batch b;
+    fresh();
+    fake_add("d", 1);
+    batch_begin(&b, SMALL, BATCH);
+    fake.held = true;
+    for (uint32_t i = 0; i < BATCH; i++) {
+        batch_submit(&b, i, i + 1);
+        assert_int_equal(b.f.ops->progress(b.f.l), 0);
     }
-    more = fake_work(f.n, 0, &p, 1);
-    assert_int_equal(f.ops->get(f.l, &more), TARN_E_AGAIN);
-    assert_int_equal(finish_works(f.ops, f.l, w, TARN_JOBS), 0);
-    for (uint32_t i = 0; i < TARN_JOBS; i++)
-        assert_int_equal(w[i].status, 0);
-    more = fake_work(f.n, 0, &p, 1);
-    assert_int_equal(run_work(f.ops, f.l, &more, false), 0);
-    end(&f);
+    assert_int_equal(fake.nposted, unfenced ? BATCH : BATCH + 1);
+    fake.held = false;
+    assert_int_equal(finish_works(b.f.ops, b.f.l, b.w, BATCH), 0);
+    batch_expect(&b, UINT32_MAX);
+    uint32_t fences = 0, checks = 0;
+    for (uint32_t i = 0; i < fake.nposted; i++) {
+        fences += (fake.posted[i].flags & IBV_SEND_FENCE) != 0;
+        checks += is_check(&b, &fake.posted[i]);
+    }
+    assert_int_equal(fences, unfenced ? 0 : 1); /* the first get's, which was alone */
+    assert_int_equal(checks, unfenced ? 1 : 2);
+    end(&b.f);
+}
+
+/* 4 MiB at a time, so that the first gets need not wait for the last; and no fence between them. */
+static void large_batches_are_parted(void **state)
+{
+    (void)state;
+    struct batch b;
+    fresh();
+    fake_add("d", 1);
+    batch_begin(&b, EXTENT, BATCH);
+    batch_run(&b);
+    batch_expect(&b, UINT32_MAX);
+    assert_int_equal(fake.nposted, BATCH + 1);
+    for (uint32_t i = 0; i < BATCH; i++)
+        expect_read(i, (uintptr_t)b.f.n->pool.base + i * EXTENT, EXTENT, i % 4 == 3 ? ASKS : PLAIN,
+                    i / 4 + 1);
+    expect_read(BATCH, gen_at(&b, 0), 8 * BATCH, ASKS, 5);
+    end(&b.f);
+}
+
+static struct batch *watched;
+static uint32_t replaced;
+
+/* The object is replaced just before the first of its bytes that is read. */
+static void replace(const struct ibv_send_wr *wr)
+{
+    uint64_t from = (uintptr_t)watched->f.n->pool.base + watched->slot[replaced] * EXTENT;
+    if (wr->wr.rdma.remote_addr >= from && wr->wr.rdma.remote_addr < from + watched->p[replaced].bytes)
+        commit(watched->f.n, watched->slot[replaced]);
+}
+
+static void what_is_replaced_under_a_get_is_a_miss(void **state)
+{
+    (void)state;
+    for (replaced = 0; replaced < BATCH; replaced++) {
+        struct batch b;
+        fresh();
+        fake_add("d", 1);
+        batch_begin(&b, SMALL, BATCH);
+        watched = &b;
+        fake.before = replace;
+        batch_run(&b);
+        batch_expect(&b, replaced);
+        end(&b.f);
+    }
+}
+
+static const struct fake_device *late;
+static uint64_t late_far;
+
+/* The object is replaced when one rail has yet to read this part. */
+static void replace_late(const struct ibv_send_wr *wr)
+{
+    if (wr->wr.rdma.remote_addr == late_far)
+        commit(watched->f.n, 0);
+}
+
+/* Each rail checks for itself, after its own bytes: whichever is the last one, the get is a miss. */
+static void rails_check_each_its_own_part(void **state)
+{
+    (void)state;
+    const uint64_t bytes = 4 * EXTENT;
+    struct fake_device *d[3];
+    for (int k = 0; k < 3; k++) {
+        struct batch b;
+        fresh();
+        for (uint8_t i = 0; i < 3; i++) {
+            char name[8];
+            snprintf(name, sizeof name, "d%u", i);
+            d[i] = fake_add(name, i);
+        }
+        batch_begin(&b, bytes, 1);
+        batch_run(&b);
+        assert_int_equal(b.w[0].status, 0);
+        late = d[k];
+        late_far = 0;
+        uint32_t checks = 0;
+        for (uint32_t i = 0; i < fake.nposted; i++) {
+            const struct fake_posted *p = &fake.posted[i];
+            checks += is_check(&b, p);
+            if (p->device == late && !is_check(&b, p))
+                late_far = p->far;
+        }
+        assert_int_equal(checks, 3);
+        assert_true(late_far);
+        for (int i = 0; i < 3; i++)
+            b.f.l->lanes[i].bytes_ns = 0; /* cut as before */
+        watched = &b;
+        fake.before = replace_late;
+        batch_run(&b);
+        assert_int_equal(b.w[0].status, TARN_E_STALE);
+        end(&b.f);
+    }
+}
+
+/* Whatever fails of a chain, all its gets end; the memory at fault is named. */
+static void a_failure_ends_all_gets_of_the_chain(void **state)
+{
+    (void)state;
+    static const enum ibv_wc_status causes[] = {IBV_WC_REM_ACCESS_ERR, IBV_WC_RETRY_EXC_ERR,
+                                                IBV_WC_LOC_PROT_ERR, IBV_WC_GENERAL_ERR};
+    for (uint32_t k = 0; k < 4; k++)
+        for (uint32_t at = 0; at <= BATCH; at++) {
+            struct batch b;
+            fresh();
+            fake_add("d", 1);
+            batch_begin(&b, SMALL, BATCH);
+            for (uint32_t i = 0; i < BATCH; i++)
+                b.slot[i] = (i * 7 + 3) % SLOTS; /* no neighbours */
+            fake.fail_status = causes[k];
+            fake.fail_far =
+                at < BATCH ? (uintptr_t)b.f.n->pool.base + b.slot[at] * EXTENT : gen_at(&b, b.slot[9]);
+            batch_submit(&b, 0, BATCH);
+            assert_int_equal(finish_works(b.f.ops, b.f.l, b.w, BATCH), TARN_E_NODE_DOWN);
+            for (uint32_t i = 0; i < BATCH; i++) {
+                bool fault = causes[k] == IBV_WC_LOC_PROT_ERR && i == at;
+                assert_ptr_equal(b.w[i].owner, &b.w[i]);
+                assert_int_equal(b.w[i].status, fault ? TARN_E_INVALID : TARN_E_NODE_DOWN);
+            }
+            end(&b.f);
+        }
+}
+
+/* Gets of no bytes are checks only, in their turn. */
+static void gets_of_nothing(void **state)
+{
+    (void)state;
+    for (uint32_t stale = 0; stale <= BATCH; stale++)
+        for (uint32_t k = 0; k < 3; k++) { /* all of nothing; every other one */
+            struct batch b;
+            fresh();
+            fake_add("d", 1);
+            batch_begin(&b, 4096, BATCH);
+            for (uint32_t i = 0; i < BATCH; i++)
+                if (k == 0 || i % 2 == k - 1)
+                    b.p[i].bytes = 0;
+            batch_submit(&b, 0, BATCH);
+            if (stale < BATCH)
+                commit(b.f.n, stale);
+            assert_int_equal(finish_works(b.f.ops, b.f.l, b.w, BATCH), 0);
+            batch_expect(&b, stale);
+            end(&b.f);
+        }
+}
+
+/* --- use times ---------------------------------------------------------------------------------- */
+
+static uint32_t touches(const struct fixture *f)
+{
+    uint64_t first = (uintptr_t)f->n->pool.touch;
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < fake.nposted; i++) {
+        const struct fake_posted *p = &fake.posted[i];
+        n += p->opcode == IBV_WR_RDMA_WRITE && p->far >= first && p->far < first + SLOTS * 4;
+    }
+    return n;
+}
+
+static void batch_touch(struct batch *b)
+{
+    struct tarn_work last;
+    fake_forget();
+    for (uint32_t i = 0; i < b->n; i++) {
+        b->w[i] = fake_work(b->f.n, b->slot[i], &b->p[i], 1);
+        b->w[i].touch = true;
+        submit(b->f.ops, b->f.l, &b->w[i], false);
+    }
+    assert_int_equal(finish_works(b->f.ops, b->f.l, b->w, b->n), 0);
+    last = fake_work(b->f.n, 0, &b->p[0], 1); /* has what was posted before it carried out */
+    assert_int_equal(run_work(b->f.ops, b->f.l, &last, false), 0);
+}
+
+/* One request for neighbours, behind all others; the next after a second. */
+static void slots_are_touched_once_a_second(void **state)
+{
+    (void)state;
+    for (uint32_t falling = 0; falling < 2; falling++) {
+        struct batch b;
+        fresh();
+        fake_add("d", 1);
+        batch_begin(&b, 4096, 100);
+        for (uint32_t i = 0; i < b.n; i++)
+            b.slot[i] = 10 + (falling ? b.n - 1 - i : i);
+        batch_touch(&b);
+        assert_in_range(touches(&b.f), 1, b.n / 16);
+        for (uint32_t i = 0; i < SLOTS; i++)
+            assert_in_range(b.f.n->pool.touch[i], i < 10 || i >= 110 ? 0 : 99, i < 10 || i >= 110 ? 0 : 3000);
+        batch_touch(&b);
+        b.f.ops->touch(b.f.l, 0, 50);
+        assert_int_equal(touches(&b.f), 0);
+        b.f.l->tick_base_ns -= TARN_NS_PER_S;
+        batch_touch(&b);
+        assert_in_range(touches(&b.f), 1, b.n / 16);
+        assert_true(b.f.n->pool.touch[50] >= 199);
+        end(&b.f);
+    }
+}
+
+/* None is lost when many are due at once. */
+static void scattered_slots_are_touched(void **state)
+{
+    (void)state;
+    struct batch b;
+    fresh();
+    fake_add("d", 1);
+    batch_begin(&b, 4096, 64);
+    for (uint32_t i = 0; i < b.n; i++)
+        b.slot[i] = i * 2;
+    batch_touch(&b);
+    assert_int_equal(touches(&b.f), 64);
+    for (uint32_t i = 0; i < SLOTS; i++)
+        assert_int_equal(b.f.n->pool.touch[i] != 0, i % 2 == 0);
+    end(&b.f);
 }
 
 /* --- keys --------------------------------------------------------------------------------------- */
@@ -326,6 +718,16 @@ int main(void)
         BOTH(small_works_are_spread),
         BOTH(pieces_are_gathered),
         BOTH(a_full_queue_is_no_failure),
+        BOTH(a_get_is_two_reads),
+        BOTH(gets_are_checked_together),
+        BOTH(no_fence_behind_other_gets),
+        BOTH(large_batches_are_parted),
+        BOTH(what_is_replaced_under_a_get_is_a_miss),
+        BOTH(rails_check_each_its_own_part),
+        BOTH(a_failure_ends_all_gets_of_the_chain),
+        BOTH(gets_of_nothing),
+        BOTH(slots_are_touched_once_a_second),
+        BOTH(scattered_slots_are_touched),
         BOTH(a_readers_keys_cannot_write),
         BOTH(gets_go_on_without_a_rail_that_failed),
         BOTH(puts_on_a_rail_that_failed_end_with_the_link),

@@ -217,6 +217,39 @@ static void a_named_device_must_be_usable(void **state)
     refuses("mlx5_0", TARN_E_UNAVAILABLE, "no active port");
 }
 
+/* As in a container without /dev/infiniband. */
+static void a_device_that_cannot_be_opened_is_named(void **state)
+{
+    (void)state;
+    fake_reset();
+    struct fake_device *a = fake_add("mlx5_0", 1), *b = fake_add("mlx5_1", 2);
+    a->closed = true;
+    opens(NULL, "mlx5_1:1");
+    refuses("mlx5_0", TARN_E_UNAVAILABLE,
+            "\"mlx5_0\": cannot be opened: Permission denied: see who may open");
+    refuses("mlx5_1,mlx5_0", TARN_E_UNAVAILABLE, "\"mlx5_0\": cannot be opened");
+    b->port[1].down = true;
+    refuses(NULL, TARN_E_UNAVAILABLE, "\"mlx5_0\": cannot be opened: Permission denied");
+    refuses("mlx5_1", TARN_E_UNAVAILABLE, "no active port");
+    a->closed = false;
+    opens(NULL, "mlx5_0:1");
+}
+
+static void a_port_that_goes_down_is_not_active(void **state)
+{
+    (void)state;
+    struct tarn_rails r;
+    fake_reset();
+    struct fake_device *d = fake_add("d", 1);
+    assert_int_equal(tarn_rails_open(NULL, &r), 0);
+    assert_true(tarn_rail_active(&r.rail[0]));
+    d->port[1].down = true;
+    assert_false(tarn_rail_active(&r.rail[0]));
+    d->port[1].down = false;
+    assert_true(tarn_rail_active(&r.rail[0]));
+    tarn_rails_close(&r);
+}
+
 static void more_ports_than_rails_are_left_out(void **state)
 {
     (void)state;
@@ -251,7 +284,7 @@ static void limits_and_speed_are_the_ports(void **state)
         d->port[1].width = cases[i].width;
         assert_int_equal(tarn_rails_open(NULL, &r), 0);
         assert_int_equal(r.rail[0].speed, cases[i].mbit);
-        assert_int_equal(r.rail[0].max_sge, FAKE_SGES);
+        assert_int_equal(r.rail[0].max_sge, fake.max_sge);
         assert_int_equal(r.rail[0].max_wr, 512);
         assert_int_equal(r.rail[0].max_reads_out, 16);
         assert_int_equal(r.rail[0].mtu, IBV_MTU_1024);
@@ -389,6 +422,8 @@ int main(void)
         cmocka_unit_test_setup(a_changed_text_is_refused_or_means_what_it_says, print_seed),
         cmocka_unit_test(all_active_ports_are_rails_the_fastest_first),
         cmocka_unit_test(a_named_device_must_be_usable),
+        cmocka_unit_test(a_device_that_cannot_be_opened_is_named),
+        cmocka_unit_test(a_port_that_goes_down_is_not_active),
         cmocka_unit_test(more_ports_than_rails_are_left_out),
         cmocka_unit_test(limits_and_speed_are_the_ports),
         cmocka_unit_test(the_best_gid_is_chosen),
