@@ -101,7 +101,7 @@ $(foreach t,$(tests_src),$(eval $(call test_rule,$(t))))
 check: all tests check-tests check-style check-rdma
 
 # These run where check-rdma takes them.
-in_vms := $(addprefix $(B)/tests/test_,rdma rdma_wire rdma_hosts)
+in_vms := $(addprefix $(B)/tests/test_,rdma rdma_sizes rdma_wire rdma_writers rdma_hosts)
 
 check-tests: all tests
 	@TARN_BUILD=$(B) sh tests/run.sh $(filter-out $(in_vms),$(filter $(B)/tests/test_%,$(tests))) $(scripts)

@@ -19,6 +19,12 @@
 
 #define TIMEOUT_MS 3000
 
+#ifdef __SANITIZE_ADDRESS__
+#define QUARANTINE_KIB (300l << 10) /* freed memory that it keeps for a while */
+#else
+#define QUARANTINE_KIB 0l
+#endif
+
 static const char *self;
 
 static const struct world_plan plan = {.nodes = 1,
@@ -210,7 +216,7 @@ static void registered_memory(void **state)
 
 /* --- nodes that go and come back ---------------------------------------------------------------- */
 
-static struct traffic getting, putting;
+static struct traffic getting, putting, filling;
 
 static void traffic_of(struct world *w, struct traffic *t, const char *prefix, bool writes, size_t bytes)
 {
@@ -282,7 +288,7 @@ struct footprint {
     struct rdma_objects objects;
     int node_files, own_files;
     long node_rss, own_rss;
-    long long reserved, objects_stored;
+    long long reserved, stored, used; /* reservations, objects, bytes in extents */
 };
 
 static struct footprint footprint(const struct world *w)
@@ -294,14 +300,24 @@ static struct footprint footprint(const struct world *w)
                               .node_rss = process_rss(harness_pid(n->process)),
                               .own_rss = process_rss(getpid()),
                               .reserved = node_pool_figure(n->local, "reserved"),
-                              .objects_stored = node_pool_figure(n->local, "objects")};
+                              .stored = node_pool_figure(n->local, "objects"),
+                              .used = node_pool_figure(n->local, "used")};
 }
 
 static bool same_footprint(const struct footprint *a, const struct footprint *b)
 {
     return rdma_objects_same(&a->objects, &b->objects) && a->node_files == b->node_files &&
-           a->own_files == b->own_files && a->reserved == b->reserved &&
-           a->objects_stored == b->objects_stored;
+           a->own_files == b->own_files && a->reserved == b->reserved && a->stored == b->stored &&
+           a->used == b->used;
+}
+
+static const char *footprint_text(const struct footprint *f, char *out, size_t bytes)
+{
+    snprintf(out, bytes,
+             "qp %d cq %d mr %d pd %d ctx %d, files %d %d, reserved %lld, objects %lld of %lld bytes",
+             f->objects.qp, f->objects.cq, f->objects.mr, f->objects.pd, f->objects.ctx, f->node_files,
+             f->own_files, f->reserved, f->stored, f->used);
+    return out;
 }
 
 /* The node lets go of a client when it hears that it is gone, not before tarn_close() returns. */
@@ -311,13 +327,10 @@ static struct footprint settled(const struct world *w, const struct footprint *w
     for (uint64_t until = harness_now_ms() + 10000; !same_footprint(&now, want) && harness_now_ms() < until;
          now = footprint(w))
         harness_pause();
+    char is[160], was[160];
     if (!same_footprint(&now, want))
-        fail_msg("qp %d cq %d mr %d pd %d, files %d %d, reserved %lld, objects %lld; "
-                 "before: qp %d cq %d mr %d pd %d, files %d %d, reserved %lld, objects %lld",
-                 now.objects.qp, now.objects.cq, now.objects.mr, now.objects.pd, now.node_files,
-                 now.own_files, now.reserved, now.objects_stored, want->objects.qp, want->objects.cq,
-                 want->objects.mr, want->objects.pd, want->node_files, want->own_files, want->reserved,
-                 want->objects_stored);
+        fail_msg("%s; before: %s", footprint_text(&now, is, sizeof(is)),
+                 footprint_text(want, was, sizeof(was)));
     return now;
 }
 
@@ -349,12 +362,14 @@ static void storm_of_connects_leaves_nothing(void **state)
         come_and_go(w, i);
     }
     struct footprint after = settled(w, &before);
+    char held[160];
     print_message("           %u connects and closes in %llu ms; node grew by %ld KiB, client by %ld\n", n,
                   (unsigned long long)(harness_now_ms() - begun), after.node_rss - before.node_rss,
                   after.own_rss - before.own_rss);
+    print_message("           before and after: %s\n", footprint_text(&after, held, sizeof(held)));
     /* Neither one allocation of 64 bytes nor one page a client. */
-    assert_true(after.node_rss - before.node_rss < 1024 + (long)n / 16);
-    assert_true(after.own_rss - before.own_rss < 1024 + (long)n / 16);
+    assert_true(after.node_rss - before.node_rss < QUARANTINE_KIB + 1024 + (long)n / 16);
+    assert_true(after.own_rss - before.own_rss < QUARANTINE_KIB + 1024 + (long)n / 16);
     harness_passed(w->h);
 }
 
@@ -369,6 +384,8 @@ static void killed_clients_leave_nothing(void **state)
     struct world *w = *state;
     assert_int_equal(marked_put(w->client, "mine", 0, 1, 1000), 0);
     assert_int_equal(marked_get(w->client, "mine", 0, 1000, NULL), 0);
+    for (uint32_t i = 0; i < 4; i++) /* what they replace */
+        assert_int_equal(marked_put(w->client, "churn", i, 1, 100000), 0);
     struct footprint before = footprint(w);
     for (int i = 0; i < 5; i++) {
         struct harness_process *p[3];
@@ -381,10 +398,7 @@ static void killed_clients_leave_nothing(void **state)
         for (int k = 0; k < 3; k++)
             harness_wait(p[k], HARNESS_TIMEOUT_MS);
     }
-    /* Of these the number is not known: files the harness keeps of processes, objects the clients left. */
-    struct footprint now = footprint(w);
-    before.own_files = now.own_files;
-    before.objects_stored = now.objects_stored;
+    before.own_files = process_files(getpid()); /* the harness keeps some of each process */
     settled(w, &before);
     assert_int_equal(marked_get(w->client, "mine", 0, 1000, NULL), 0);
     harness_passed(w->h);
@@ -393,14 +407,25 @@ static void killed_clients_leave_nothing(void **state)
 /* --- verified gets ------------------------------------------------------------------------------ */
 
 /* Readers in batches, while a writer replaces what they read and another fills the pool. */
-enum { HOT = 48, HOT_BYTES = 2000, BATCH = 16, READERS = 2 };
+enum { HOT = 48, HOT_BYTES = 2000, COLD = 256, COLD_BYTES = 80000, BATCH = 64, READERS = 4 };
+
+/* A host that is busy for a second must not be taken for a node that is gone. */
+static const struct world_plan churn = {.nodes = 1,
+                                        .args = {"--pool", "cpu0:bytes=16M", "--heartbeat-ms", "5000"},
+                                        .client = {.transports = "rdma", .timeout_ms = TIMEOUT_MS}};
+
+static int start_for_churn(void **state)
+{
+    rdma_need(false);
+    return world_start_client(state, &churn);
+}
 
 struct reader {
     struct tarn_client *client;
     pthread_t thread;
     bool registered;
     uint32_t seed;
-    unsigned long long good, failed;
+    unsigned long long good, absent, failed;
     char wrong[300];
 };
 
@@ -428,14 +453,23 @@ static void batch_begin(struct reader *r, struct batch *b)
     }
 }
 
+/* Redis may be slow on a busy machine: what can be tried again is counted only. */
+static void batch_failure(struct reader *r, const struct tarn_item *item, const char *name)
+{
+    enum tarn_error_class class = tarn_error_class(item->status);
+    r->absent += item->status == TARN_E_NOT_FOUND;
+    r->failed += item->status != TARN_E_NOT_FOUND;
+    if (item->status != TARN_E_NOT_FOUND && class != TARN_CLASS_RETRY && class != TARN_CLASS_RECONNECT &&
+        class != TARN_CLASS_RELOCATE)
+        snprintf(r->wrong, sizeof(r->wrong), "%s: %s: %s", name, tarn_error_name(item->status),
+                 tarn_last_error());
+}
+
 static void batch_check(struct reader *r, const struct batch *b)
 {
     for (int i = 0; i < BATCH; i++) {
         if (b->items[i].status) {
-            r->failed++;
-            if (b->items[i].status != TARN_E_NOT_FOUND)
-                snprintf(r->wrong, sizeof(r->wrong), "%s: %s: %s", b->names[i],
-                         tarn_error_name(b->items[i].status), tarn_last_error());
+            batch_failure(r, &b->items[i], b->names[i]);
             continue;
         }
         int64_t version = marked_version(b->data[i], HOT_BYTES, b->keys[i]);
@@ -466,11 +500,10 @@ static void *read_all_the_time(void *arg)
 
 static void start_churn(struct world *w)
 {
-    getting = (struct traffic){.prefix = "cold", .objects = 256, .bytes = 300000, .evicted = true};
+    getting = (struct traffic){.prefix = "cold", .objects = COLD, .bytes = COLD_BYTES, .evicted = true};
     putting = (struct traffic){.prefix = "hot", .objects = HOT, .bytes = HOT_BYTES, .puts = true};
-    static struct traffic filler;
-    filler = (struct traffic){.prefix = "cold", .objects = 256, .bytes = 300000, .puts = true};
-    struct traffic *all[] = {&getting, &putting, &filler};
+    filling = (struct traffic){.prefix = "cold", .objects = COLD, .bytes = COLD_BYTES, .puts = true};
+    struct traffic *all[] = {&getting, &putting, &filling};
     putting.acked = acked;
     for (uint32_t i = 0; i < HOT; i++)
         assert_int_equal(marked_put(w->client, "hot", i, 1, HOT_BYTES), 0);
@@ -479,14 +512,14 @@ static void start_churn(struct world *w)
         all[i]->timeout_ms = TIMEOUT_MS;
         traffic_start(all[i]);
     }
-    traffic_more(&filler, 256, false, 60000); /* the pool is full from here on */
+    traffic_more(&filling, COLD, false, 60000); /* the pool is full from here on */
 }
 
 static void gets_are_right_under_eviction_and_overwrites(void **state)
 {
     struct world *w = *state;
     static struct reader readers[READERS];
-    unsigned long long good = 0, failed = 0;
+    unsigned long long good = 0, absent = 0, failed = 0;
     start_churn(w);
     atomic_store(&over, false);
     for (int i = 0; i < READERS; i++) {
@@ -500,12 +533,21 @@ static void gets_are_right_under_eviction_and_overwrites(void **state)
         pthread_join(readers[i].thread, NULL);
     for (int i = 0; i < READERS; i++) {
         good += readers[i].good;
+        absent += readers[i].absent;
         failed += readers[i].failed;
         if (readers[i].wrong[0])
             fail_msg("%s", readers[i].wrong);
     }
-    print_message("           %llu gets of %d bytes (%llu more not there), %u of 300000 beside %u replaced\n",
-                  good, HOT_BYTES, failed, atomic_load(&getting.good), atomic_load(&putting.good));
+    print_message(
+        "           %llu gets of %d bytes, %llu absent, %llu failed; %u of %d bytes, %u did not succeed; "
+        "%u of %u puts replaced one\n",
+        good, HOT_BYTES, absent, failed, atomic_load(&getting.good), COLD_BYTES,
+        atomic_load(&getting.ended) - atomic_load(&getting.good), atomic_load(&putting.good),
+        atomic_load(&putting.ended));
+    assert_true(failed * 100 <= good);
+    traffic_stop(&getting);
+    traffic_stop(&putting);
+    traffic_stop(&filling);
     assert_true(good > 1000 && atomic_load(&putting.good) > 100 && atomic_load(&getting.good) > 10);
     assert_true(atomic_load(&getting.ended) > atomic_load(&getting.good)); /* there was eviction */
     harness_passed(w->h);
@@ -554,7 +596,8 @@ int main(int argc, char **argv)
         CASE(stopped_node_still_serves_gets),
         CASE(storm_of_connects_leaves_nothing),
         CASE(killed_clients_leave_nothing),
-        CASE(gets_are_right_under_eviction_and_overwrites),
+        cmocka_unit_test_setup_teardown(gets_are_right_under_eviction_and_overwrites, start_for_churn,
+                                        rdma_stop),
     };
     if (argc == 2)
         cmocka_set_test_filter(argv[1]);

@@ -3,9 +3,10 @@
 # make check-rdma: the tests that need RDMA, in VMs that have it; counts as tests/run.sh does.
 #   tests/rdma-vm/check.sh [PART...]    parts: one faults wire hosts (all of them); TARN_BUILD names the build folder
 #     one    one VM, both sides on one device: the transport's unit tests, the conformance suite
-#     faults the same VM: faults
-#     wire   one VM with two rails that can be pulled: faults
+#     faults one VM: memory and sizes of all sorts, restarts, connects and closes, verified gets
+#     wire   one VM with two rails that can be pulled: faults with packets under way
 #     hosts  two VMs: a node in one, clients in the other
+#   RDMA_CONNECTS=N, RDMA_SECONDS=N   see tests/faults/test_rdma.c: the runs are given more time
 #   REQUIRE=rdma   where VMs do not run here: a failure, not a skip
 # Ends with "N passed, N failed, N skipped" and exit 1 when anything failed.
 set -u
@@ -16,6 +17,9 @@ tests=$TARN_BUILD/tests
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 passed=0 failed=0 skipped=0
+# Seconds: what is asked for, and as much again for a busy host.
+long=$((${RDMA_CONNECTS:-0} / 4 + ${RDMA_SECONDS:-0} * 2))
+export TEST_TIMEOUT=$((600 + long))
 
 # One VM run. Inside, a missing device is an error.
 vm()
@@ -47,18 +51,19 @@ tally()
 
 one()
 {
-    vm 900 "one VM" -- sh tests/run.sh "$tests/test_transport" "$tests/test_rdma_device" \
+    vm 600 "one VM" -- sh tests/run.sh "$tests/test_transport" "$tests/test_rdma_device" \
         tests/rdma-vm/conformance.sh
 }
 
 faults()
 {
-    vm 900 "one VM, faults" -- sh tests/run.sh "$tests/test_rdma"
+    vm $((900 + long)) "one VM, faults" -- sh tests/run.sh "$tests/test_rdma" "$tests/test_rdma_sizes"
 }
 
 wire()
 {
-    vm 900 "one VM, two rails over a wire" --wire --rails 2 -- sh tests/run.sh "$tests/test_rdma_wire"
+    vm 900 "one VM, two rails over a wire" --wire --rails 2 -- sh tests/run.sh "$tests/test_rdma_wire" \
+        "$tests/test_rdma_writers"
 }
 
 hosts()

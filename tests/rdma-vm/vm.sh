@@ -13,7 +13,7 @@ cache=${TARN_RDMA_VM_CACHE:-${XDG_CACHE_HOME:-${HOME:-/tmp}/.cache}/tarn/rdma-vm
 memory=${TARN_RDMA_VM_MEMORY:-2048}
 vms=1 rails=1 timeout=600 out='' wire=''
 root_modules="virtio_pci 9pnet_virtio 9p virtio_net"
-rdma_modules="veth crc32_generic rdma_rxe rdma_ucm sch_tbf sch_netem"
+rdma_modules="veth crc32_generic rdma_rxe rdma_ucm sch_tbf sch_netem tcp_diag"
 vm_pids='' readers='' work=''
 
 usage()
@@ -188,7 +188,8 @@ share()
 {
     mkdir -p "$work/share/out"
     printf 'vms=%s rails=%s wire=%s here=%s\n' "$vms" "$rails" "$wire" "$(quoted "$here")" >"$work/share/settings"
-    export -p >"$work/share/environment"
+    # Not the settings of this script: tarnd refuses variables that it does not know.
+    (unset TARN_RDMA_VM_CACHE TARN_RDMA_VM_MEMORY && export -p) >"$work/share/environment"
     kept >"$work/share/kept"
     if [ $# = 0 ]; then
         : >"$work/share/shell"
