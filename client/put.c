@@ -11,11 +11,13 @@ struct queue {
     size_t *items;
     uint8_t *tries; /* by item */
     size_t head, tail, room;
+    uint64_t bytes; /* of what is in it */
 };
 
 static int queue_init(struct queue *q, size_t n)
 {
     q->head = q->tail = 0;
+    q->bytes = 0;
     q->room = n;
     q->items = malloc((n ? n : 1) * sizeof *q->items);
     q->tries = calloc(n ? n : 1, 1);
@@ -26,9 +28,10 @@ static int queue_init(struct queue *q, size_t n)
     return tarn_fail(TARN_E_NO_MEMORY, "put of %zu items: out of memory", n);
 }
 
-static void queue_add(struct queue *q, size_t i)
+static void queue_add(const struct tarn_put *p, struct queue *q, size_t i)
 {
     q->items[q->tail++ % q->room] = i; /* an item is in it at most once */
+    q->bytes += p->items[i].tensor.bytes;
 }
 
 /* --- chunks of items ---------------------------------------------------------------------------- */
@@ -50,18 +53,27 @@ static void queue_end(struct tarn_put *p, struct queue *q)
     }
 }
 
+/* The last chunks are smaller: nothing is left to hide their COMMITs behind. */
+static uint64_t chunk_bytes(const struct queue *q)
+{
+    uint64_t half = q->bytes / 2;
+
+    return half > TARN_CHUNK_BYTES ? TARN_CHUNK_BYTES : half < TARN_CHUNK_LAST ? TARN_CHUNK_LAST : half;
+}
+
 static void chunk_fill(struct tarn_put *p, struct tarn_chunk *c, struct queue *q)
 {
-    uint64_t bytes = 0;
+    uint64_t bytes = 0, most = chunk_bytes(q);
 
     queue_end(p, q);
     c->n = 0;
     while (q->head < q->tail && c->n < TARN_CHUNK_ITEMS) {
         size_t i = q->items[q->head % q->room];
         bytes += p->items[i].tensor.bytes;
-        if (c->n > 0 && (bytes > TARN_CHUNK_BYTES || tarn_chunk_has_key(p, c, &p->items[i].key)))
+        if (c->n > 0 && (bytes > most || tarn_chunk_has_key(p, c, &p->items[i].key)))
             break;
         q->head++;
+        q->bytes -= p->items[i].tensor.bytes;
         tarn_chunk_add(p, c, i);
     }
 }
@@ -78,7 +90,7 @@ static uint32_t chunk_settle(struct tarn_put *p, struct tarn_chunk *c, struct qu
         bool time = tarn_now_ns() < p->deadline_ns && !tarn_stopped(&p->stop);
         if (job->again && time && (job->busy || ++q->tries[job->index] < TARN_PUT_TRIES)) {
             busy += job->busy;
-            queue_add(q, job->index);
+            queue_add(p, q, job->index);
             continue;
         }
         item->status = job->status;
@@ -151,7 +163,7 @@ static void admit(struct tarn_put *p, struct queue *q)
         int rc = tarn_put_check(&p->items[i], i, true);
         p->items[i].status = rc;
         if (rc == 0) {
-            queue_add(q, i);
+            queue_add(p, q, i);
         } else {
             tarn_verdict_note(&p->verdict, i, rc);
             tarn_count(p->client, 0, TARN_COUNT_ERRORS, 1);

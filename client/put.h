@@ -7,7 +7,8 @@
  *   RESERVE(0)  RESERVE(1)  write(0)  COMMIT(0)  RESERVE(2)  write(1)  [COMMIT(0) answered]  COMMIT(1) ...
  *
  * so while chunk k is being written, chunk k-1 is being published and chunk k+1 has its room. (With replicas,
- * COMMIT is for the first copies; those for the others follow once these are answered.) Each node has two control connections for this, one for RESERVE and one for COMMIT.
+ * COMMIT is for the first copies; those for the others follow once these are answered.) Each node has two
+ * control connections for this, one for RESERVE and one for COMMIT.
  *
  * Life of a target (one copy of one object):
  *   WANTED --sent--> ASKED --granted--> RESERVED --written--> WRITTEN --sent--> COMMITTING --> STORED
@@ -21,6 +22,7 @@
 
 #define TARN_CHUNK_ITEMS 64
 #define TARN_CHUNK_BYTES (8ull << 20)
+#define TARN_CHUNK_LAST (2ull << 20) /* a chunk is not made smaller than this for being one of the last */
 #define TARN_PUT_TRIES 3
 #define TARN_REFUSALS_MAX 16
 
