@@ -20,6 +20,7 @@ step "Style and documents" make check-style
 step "Tests" make check-tests
 # The parts of check-rdma that have proved steady; `make check-rdma` runs all of them.
 step "RDMA, in a VM" make check-rdma PARTS=one
+step "GPU pools, played" make -j"$jobs" check-standin
 if [ -z "${QUICK:-}" ]; then
     step "Address, undefined" make -j"$jobs" check-asan
     step "Threads" make -j"$jobs" check-tsan

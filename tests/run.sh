@@ -24,7 +24,7 @@ required()
 
 count()
 {
-    sed -n "s/^\[  $1  \] \([0-9]*\) test(s).*/\1/p" "$log" | awk '{ n += $1 } END { print n + 0 }'
+    sed -n "s/^\[  $1 *\] \([0-9]*\) test(s).*/\1/p" "$log" | awk '{ n += $1 } END { print n + 0 }'
 }
 
 run()
@@ -55,8 +55,9 @@ for t in "$@"; do
     fi
     case $rc in
     0)
-        passed=$((passed + (ok > 0 ? ok : 1)))
+        passed=$((passed + (ok + skip > 0 ? ok : 1)))
         skipped=$((skipped + skip))
+        sed -n 's/^skip: /    skipped: /p' "$log" | sort | uniq -c
         ;;
     77)
         skipped=$((skipped + 1))
