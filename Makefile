@@ -4,6 +4,9 @@
 #   CC=clang      gcc and clang work
 #   SANITIZE=     address,undefined or thread
 #   WERROR=1      warnings are errors
+#   CUDA=         auto (when nvcc is found), none, or standin: GPUs played in shared memory, for tests
+#   CUDA_ARCH=    GPUs to compile for (80 90); later ones compile the last one's PTX when they first run
+#   NVCC=         where nvcc is
 
 B       ?= build
 PREFIX  ?= /usr/local
@@ -22,10 +25,33 @@ ALL_LDFLAGS = -pthread $(LDFLAGS)
 ifdef SANITIZE
 CFLAGS  += -fsanitize=$(SANITIZE) -fno-omit-frame-pointer -fno-sanitize-recover=all
 LDFLAGS += -fsanitize=$(SANITIZE)
+CUDA    ?= none
 endif
 
-LIBS_LIB  := $(shell pkg-config --libs $(PKGS_LIB)) -lm
-LIBS_NODE := $(shell pkg-config --libs $(PKGS_NODE)) -lm
+# What stands behind transport/cuda.h. The CUDA runtime is linked statically and looks for the driver when
+# it is first used, so that what is built here also starts where there is none.
+CUDA      ?= auto
+CUDA_ARCH ?= 80 90
+NVCC      := $(or $(NVCC),$(shell command -v nvcc),$(wildcard /usr/local/cuda/bin/nvcc))
+cuda      := $(if $(filter auto,$(CUDA)),$(if $(NVCC),runtime,none),$(CUDA))
+cuda_src_none    := transport/cuda_none.c
+cuda_src_runtime := transport/cuda_runtime.c transport/kernels.cu
+cuda_src_standin := tests/standin/cuda_standin.c
+cuda_src         := $(or $(cuda_src_$(cuda)),$(error CUDA=$(CUDA): there are auto, none and standin))
+ifeq ($(cuda),runtime)
+toolkit   := $(abspath $(shell $(NVCC) --dryrun -c -x cu /dev/null 2>&1 | sed -n 's/^.. TOP=//p'))
+cudart    := $(firstword $(wildcard $(addsuffix /libcudart_static.a,$(addprefix $(toolkit)/,lib64 lib targets/*/lib))))
+LIBS_CUDA := $(or $(cudart),-lcudart_static) -ldl -lrt -lpthread
+# Nothing of the C++ runtime is needed: no exceptions, no guarded statics (a launch's only one is the kernel's
+# handle, the same whoever sets it).
+NVCC_FLAGS := -O3 -Xcompiler -fPIC,-fvisibility=hidden,-fno-exceptions,-fno-rtti,-fno-threadsafe-statics \
+    $(if $(WERROR),-Werror all-warnings) $(foreach a,$(CUDA_ARCH),-gencode arch=compute_$a,code=sm_$a) \
+    -gencode arch=compute_$(lastword $(CUDA_ARCH)),code=compute_$(lastword $(CUDA_ARCH))
+$(B)/transport/cuda_runtime.o: CPPFLAGS += -isystem $(toolkit)/include
+endif
+
+LIBS_LIB  := $(shell pkg-config --libs $(PKGS_LIB)) $(LIBS_CUDA) -lm
+LIBS_NODE := $(shell pkg-config --libs $(PKGS_NODE)) $(LIBS_CUDA) -lm
 LIBS_CLI  := $(shell pkg-config --libs $(PKGS_CLI))
 MEMCACHED := $(shell pkg-config --exists libmemcached && echo yes)
 
@@ -36,14 +62,15 @@ base_src   := $(filter-out $(loop_src),$(wildcard base/*.c))
 cli_src    := $(wildcard client/cli.c client/cli_*.c)
 file_src   := $(wildcard client/file*.c)
 bench_src  := $(wildcard client/bench*.c)
-lib_src    := $(base_src) $(wildcard metadata/*.c transport/*.c) \
+lib_src    := $(base_src) $(wildcard metadata/*.c) $(cuda_src) \
+              $(filter-out $(cuda_src_none) $(cuda_src_runtime),$(wildcard transport/*.c)) \
               $(filter-out $(cli_src) $(file_src) $(bench_src),$(wildcard client/*.c))
 node_src   := $(wildcard server/*.c)
 tests_src  := $(wildcard tests/unit/test_*.c tests/conformance/test_*.c tests/integration/test_*.c tests/faults/test_*.c)
 scripts    := $(wildcard tests/integration/test_*.sh tests/faults/test_*.sh)
 fuzz_src   := $(wildcard tests/fuzz/fuzz_*.c)
 
-obj = $(patsubst %.c,$(B)/%.o,$(1))
+obj = $(addprefix $(B)/,$(addsuffix .o,$(basename $(1))))
 
 programs := $(B)/tarnd $(B)/tarn $(B)/tarn-bench
 library  := $(B)/libtarn.so.$(SOMAJOR)
@@ -51,8 +78,8 @@ tests    := $(addprefix $(B)/tests/,$(basename $(notdir $(tests_src))))
 fuzzers  := $(addprefix $(B)/fuzz/,$(basename $(notdir $(fuzz_src))))
 pages    := $(B)/man/tarnd.1 $(B)/man/tarn.1
 
-.PHONY: all tests man docs demo check check-tests check-unit check-rdma check-asan check-tsan check-style fuzz bench \
-        install clean help
+.PHONY: all tests man docs demo check check-tests check-unit check-rdma check-gpu check-standin check-asan \
+        check-tsan check-style fuzz bench install clean help
 all: $(programs) $(library) $(B)/libtarn.a
 tests: $(tests)
 
@@ -60,11 +87,21 @@ $(B)/%.o: %.c Makefile
 	@mkdir -p $(@D)
 	$(if $(V),,@echo "  CC    $<";) $(CC) $(ALL_CFLAGS) -MMD -MP -c -o $@ $<
 
-$(B)/libtarn.a: $(call obj,$(lib_src))
-	@rm -f $@
-	$(if $(V),,@echo "  AR    $@";) $(AR) rcs $@ $^
+$(B)/%.o: %.cu Makefile
+	@mkdir -p $(@D)
+	$(if $(V),,@echo "  NVCC  $<";) $(NVCC) $(NVCC_FLAGS) -I. -MMD -MP -c -o $@ $<
 
-$(library): $(call obj,$(lib_src)) client/libtarn.map
+# Another choice of CUDA= than the last one in this folder is other members.
+cuda_chosen := $(B)/cuda-is-$(cuda)
+$(cuda_chosen):
+	@mkdir -p $(@D)
+	@rm -f $(B)/cuda-is-* && touch $@
+
+$(B)/libtarn.a: $(call obj,$(lib_src)) $(cuda_chosen)
+	@rm -f $@
+	$(if $(V),,@echo "  AR    $@";) $(AR) rcs $@ $(call obj,$(lib_src))
+
+$(library): $(call obj,$(lib_src)) client/libtarn.map $(cuda_chosen)
 	$(if $(V),,@echo "  LD    $@";) $(CC) -shared -Wl,-soname,libtarn.so.$(SOMAJOR) \
 	    -Wl,--version-script=client/libtarn.map $(ALL_LDFLAGS) -o $@ $(call obj,$(lib_src)) $(LIBS_LIB)
 	@ln -sf $(@F) $(B)/libtarn.so
@@ -109,6 +146,15 @@ check-tests: all tests
 # In VMs with soft-RoCE; skipped, with the reason, where they cannot be started. PARTS=one|faults|wire|hosts
 check-rdma: all tests
 	@TARN_BUILD=$(B) sh tests/rdma-vm/check.sh $(PARTS)
+
+# Over the GPUs of this machine: copies, and GPU pools. Skipped, with the reason, where there is none;
+# REQUIRE=gpu makes that a failure. check-standin: the same over GPUs played in shared memory.
+gpu_tests := $(filter %/test_cuda_queue $(B)/tests/test_gpu%,$(tests)) $(wildcard tests/gpu/test_*.sh)
+check-gpu: all tests
+	@TARN_BUILD=$(B) sh tests/run.sh $(gpu_tests)
+
+check-standin:
+	@REQUIRE=gpu $(MAKE) B=$(B)-standin CUDA=standin check-gpu
 
 check-unit: tests
 	@TARN_BUILD=$(B) sh tests/run.sh $(filter $(addprefix $(B)/tests/,$(basename $(notdir $(wildcard tests/unit/*.c)))),$(tests))
@@ -168,23 +214,24 @@ install: all man
 	install -m 644 $(B)/libtarn.a $(DESTDIR)$(PREFIX)/lib
 	install -m 644 include/tarn/*.h $(DESTDIR)$(PREFIX)/include/tarn
 	install -m 644 $(pages) $(DESTDIR)$(PREFIX)/share/man/man1
-	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(VERSION)|' client/tarn.pc.in \
+	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(VERSION)|' -e 's|@LIBS_CUDA@|$(LIBS_CUDA)|' client/tarn.pc.in \
 	    > $(DESTDIR)$(PREFIX)/lib/pkgconfig/tarn.pc
 
 clean:
-	rm -rf $(B) build-asan build-tsan build-fuzz build-clang
+	rm -rf $(B) $(B)-standin build-asan build-tsan build-fuzz build-clang
 
 help:
 	@echo 'make             build tarnd, tarn, tarn-bench and libtarn into $(B)/'
 	@echo 'make demo        start two nodes, store and read tensors, replay a trace'
 	@echo 'make check       tests and style; deploy/check.sh also installs packages and runs sanitizers'
-	@echo '     check-tests check-unit check-rdma check-asan check-tsan check-style'
+	@echo '     check-tests check-unit check-rdma check-gpu check-standin check-asan check-tsan check-style'
+	@echo '     check-gpu uses the GPUs of this machine, check-standin plays them; REQUIRE=gpu: not to be skipped'
 	@echo 'make fuzz        FUZZ_SECONDS=60 for each target'
 	@echo 'make bench       BENCH=all|shm|tcp|lookup|alloc|idle, results in $(B)/bench/'
 	@echo 'make bench-rdma  the same over RDMA devices, against perftest'
 	@echo 'make install     PREFIX=/usr/local DESTDIR='
 	@echo 'make docs        regenerate docs/options.md and docs/errors.md'
 	@echo 'make clean'
-	@echo 'Variables: B= CC= CFLAGS= WERROR=1 SANITIZE=address,undefined|thread V=1 REQUIRE='
+	@echo 'Variables: B= CC= CUDA=auto|none|standin CUDA_ARCH="80 90" NVCC= CFLAGS= WERROR=1 SANITIZE=address,undefined|thread V=1 REQUIRE='
 
 -include $(shell find $(B) -name '*.d' 2>/dev/null)

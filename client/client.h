@@ -85,9 +85,10 @@ static inline bool tarn_loc_same(const struct tarn_loc *a, const struct tarn_loc
     return a->remote == b->remote && a->pool == b->pool && a->slot == b->slot && a->gen == b->gen;
 }
 
-/* The work that gets `bytes` bytes of an item from there. flags: TARN_GET_*. */
-static inline struct tarn_work tarn_work_of(const struct tarn_item *item, const struct tarn_loc *l, uint64_t bytes,
-                                            uint32_t flags)
+/* The work that gets `bytes` bytes of an item from there. flags: TARN_GET_*; gpu: as tarn_pieces_gpu() says.
+ */
+static inline struct tarn_work tarn_work_of(const struct tarn_item *item, const struct tarn_loc *l,
+                                            uint64_t bytes, uint32_t flags, uint32_t gpu)
 {
     return (struct tarn_work){.pool = l->pool,
                               .slot = l->slot,
@@ -96,7 +97,8 @@ static inline struct tarn_work tarn_work_of(const struct tarn_item *item, const 
                               .bytes = bytes,
                               .pieces = item->pieces,
                               .npieces = item->npieces,
-                              .touch = !(flags & TARN_GET_NO_TOUCH)};
+                              .touch = !(flags & TARN_GET_NO_TOUCH),
+                              .gpu = gpu};
 }
 
 /* Where an object is, for this client. Copied by value, up to the last location in use. */
@@ -175,7 +177,6 @@ struct tarn_side {
 struct tarn_remote_pool {
     char name[TARN_POOL_NAME_MAX + 1];
     uint32_t index;
-    uint32_t transports; /* bit t: the client's transport t serves it */
     uint64_t bytes;
 };
 
@@ -205,6 +206,8 @@ struct tarn_remote {
     _Atomic bool superseded; /* another incarnation is there now */
     _Atomic bool local;      /* its Unix socket answered: same host */
     _Atomic bool draining;
+    _Atomic uint8_t
+        pool_transports[TARN_POOLS_MAX]; /* by index; bit t: the client's transport t serves the pool */
     _Atomic uint64_t asked_ns; /* unlisted: when the directory was last asked about it */
     uint64_t pass;             /* of the refresh that last saw it; nodes_lock */
 
@@ -235,8 +238,8 @@ int tarn_remote_update(struct tarn_client *c, const struct tarn_node_record *n, 
 int tarn_remote_pool(struct tarn_remote *r, const char *name);
 /* Its name by index; "" when unknown. */
 void tarn_remote_pool_name(struct tarn_remote *r, uint32_t index, char out[TARN_POOL_NAME_MAX + 1]);
-/* Bit t: transport t serves the pool. */
-uint32_t tarn_remote_pool_transports(struct tarn_remote *r, uint32_t index);
+/* May transport t move memory of that kind (tarn_pieces_gpu) to or from the pool? */
+bool tarn_remote_moves(const struct tarn_remote *r, int t, uint32_t pool, uint32_t gpu);
 /* Sets the node aside: no get or put waits for it again until the keeper has seen it answer. */
 void tarn_remote_aside(struct tarn_remote *r, enum tarn_health h, const char *why);
 /* It did not answer what it was asked at since_ns, as the last error says: aside after TARN_PATIENCE_NS, else
@@ -300,6 +303,16 @@ int tarn_words_send(const struct tarn_words *a, struct tarn_call *call, uint64_t
 int tarn_words_call(const struct tarn_words *a, struct tarn_remote *r, uint64_t deadline_ns,
                     const struct tarn_stop *stop, redisReply **reply_p);
 
+/* --- memory (memory.c) -------------------------------------------------------------------------- */
+
+/*
+ * Which memory the pieces are in, as struct tarn_work's gpu. *seen is what was found out last: zeros at the
+ * start of a call, then kept from item to item, since most lie in one allocation. INVALID: in that of several
+ * GPUs, or of a GPU and of the host. Pieces behind one of host memory are not looked at.
+ */
+int tarn_pieces_gpu(const struct tarn_piece *pieces, uint32_t n, struct tarn_cuda_memory *seen,
+                    uint32_t *gpu_p);
+
 /* --- links (link.c) ----------------------------------------------------------------------------- */
 
 /*
@@ -317,6 +330,8 @@ void tarn_link_close(struct tarn_remote *r, struct tarn_linked *l);
 void tarn_link_free(struct tarn_linked *l);
 /* The pooled links of a side are doubtful (one of them was dead): closes them. */
 void tarn_link_flush(struct tarn_remote *r, int t, bool write);
+/* Why no transport is tried, as a code and a sentence. gpu: tarn_pieces_gpu(). */
+int tarn_link_unreachable(struct tarn_remote *r, bool write, uint32_t gpu, char *text, size_t bytes);
 /* May t be tried now? */
 bool tarn_side_usable(struct tarn_remote *r, int t, bool write);
 
@@ -356,7 +371,8 @@ struct tarn_transfer {
     uint64_t deadline_ns, patience_ns;
     const _Atomic bool *stop;
     enum tarn_end end;
-    bool fresh; /* its link was made for this flight */
+    bool fresh;    /* its link was made for this flight */
+    char why[192]; /* the transport's sentence when it refused the work; "" otherwise */
 };
 
 /* The works of one thread, and the links it has taken for them. */
@@ -526,6 +542,7 @@ struct tarn_get {
     uint64_t deadline_ns;
     const _Atomic bool *stop;
     struct tarn_verdict verdict;
+    struct tarn_cuda_memory seen;     /* for tarn_pieces_gpu() */
     void (*done)(struct tarn_get *g); /* the last item is final; may be NULL */
     void *owner;
 };

@@ -71,6 +71,8 @@ static void work_done(struct tarn_work *w)
 {
     struct tarn_transfer *x = w->owner;
 
+    if (w->why)
+        snprintf(x->why, sizeof x->why, "%s", w->why);
     transfer_end(x, w->status == TARN_E_CANCELED && x->lane->closing ? own_end(x, x->lane) : TARN_END_DONE);
 }
 
@@ -85,6 +87,12 @@ static void lane_close(struct tarn_lane *lane, enum tarn_end why)
         transfer_end(lane->transfers, own_end(lane->transfers, lane));
     lane->unposted = NULL;
     lane->closing = TARN_END_DONE;
+}
+
+static void refused(struct tarn_transfer *x, int status)
+{
+    x->work.status = status;
+    snprintf(x->why, sizeof x->why, "%s", tarn_last_error());
 }
 
 /* Posts what the lane has room for. */
@@ -103,7 +111,7 @@ static void lane_post(struct tarn_lane *lane)
             continue;
         }
         if (rc < 0)
-            x->work.status = rc;
+            refused(x, rc);
         transfer_end(x, TARN_END_DONE);
     }
 }
@@ -157,7 +165,7 @@ static int post_shared(struct tarn_flight *f, struct tarn_remote *r, int t, bool
     int rc = write ? l->ops->put(l->link, &x->work) : l->ops->get(l->link, &x->work);
     tarn_shared_leave(r, t, write, stripe);
     if (rc < 0)
-        x->work.status = rc;
+        refused(x, rc);
     x->end = TARN_END_DONE;
     LL_PREPEND(f->ended, x);
     return 0;
@@ -200,6 +208,7 @@ int tarn_flight_post(struct tarn_flight *f, struct tarn_remote *r, int t, bool w
     x->work.done = work_done;
     x->work.owner = x;
     x->fresh = true;
+    x->why[0] = '\0';
     if (atomic_load(&r->sides[t][write].state) != TARN_SIDE_SHARED) {
         lane = lane_find(f, r, t, write);
         if (!lane && !(lane = lane_new(f, r, t, write)))
@@ -286,10 +295,14 @@ static void lane_check(struct tarn_lane *lane, uint64_t now)
 static void lane_progress(struct tarn_lane *lane)
 {
     lane->kick = false;
-    if (lane->linked->ops->progress(lane->linked->link) < 0)
+    int moved = lane->linked->ops->progress(lane->linked->link);
+    if (moved < 0) {
         lane_close(lane, TARN_END_BROKEN);
-    else
-        lane_post(lane);
+        return;
+    }
+    if (moved > 0)
+        lane->active_ns = tarn_now_ns();
+    lane_post(lane);
 }
 
 static void check_stops(struct tarn_flight *f)

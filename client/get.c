@@ -20,6 +20,7 @@ void tarn_get_prepare(struct tarn_get *g, struct tarn_client *c, struct tarn_ite
     g->deadline_ns = 0;
     g->stop = NULL;
     g->verdict.code = 0;
+    g->seen = (struct tarn_cuda_memory){0};
     g->done = NULL;
     g->owner = NULL;
 }
@@ -85,14 +86,14 @@ static int item_check(struct tarn_get *g, size_t i)
 }
 
 /* The shared link that serves this descriptor best, entered; NULL when that takes the slow way. */
-static struct tarn_linked *enter_best(struct tarn_client *c, const struct tarn_desc *d, uint32_t stripe,
-                                      const struct tarn_loc **loc_p, int *t_p)
+static struct tarn_linked *enter_best(struct tarn_client *c, const struct tarn_desc *d, uint32_t gpu,
+                                      uint32_t stripe, const struct tarn_loc **loc_p, int *t_p)
 {
     for (int t = 0; t < c->ntransports; t++)
         for (uint32_t k = 0; k < d->nlocs; k++) {
             struct tarn_remote *r = d->locs[k].remote;
             int state = atomic_load_explicit(&r->sides[t][0].state, memory_order_acquire);
-            if (state == TARN_SIDE_UNREACHABLE ||
+            if (state == TARN_SIDE_UNREACHABLE || !tarn_remote_moves(r, t, d->locs[k].pool, gpu) ||
                 atomic_load_explicit(&r->health, memory_order_acquire) == TARN_GONE)
                 continue;
             if (state != TARN_SIDE_SHARED)
@@ -112,8 +113,11 @@ static int get_now(struct tarn_get *g, size_t i)
     const struct tarn_loc *l;
     struct tarn_desc d;
     uint64_t bytes;
+    uint32_t gpu;
     int t, rc = item_check(g, i);
 
+    if (rc == 0 && (rc = tarn_pieces_gpu(item->pieces, item->npieces, &g->seen, &gpu)) != 0)
+        tarn_verdict_note(&g->verdict, i, rc);
     if (rc != 0)
         return rc;
     uint64_t hash = tarn_key_hash(&item->key);
@@ -123,10 +127,10 @@ static int get_now(struct tarn_get *g, size_t i)
         return TARN_INPROGRESS;
     if (!tarn_get_fits(g, i, &d.tensor, &bytes)) /* or the descriptor is out of date */
         return TARN_INPROGRESS;
-    struct tarn_linked *linked = enter_best(c, &d, stripe, &l, &t);
+    struct tarn_linked *linked = enter_best(c, &d, gpu, stripe, &l, &t);
     if (!linked)
         return TARN_INPROGRESS;
-    struct tarn_work w = tarn_work_of(item, l, bytes, g->flags);
+    struct tarn_work w = tarn_work_of(item, l, bytes, g->flags, gpu);
     rc = linked->ops->get(linked->link, &w);
     tarn_shared_leave(l->remote, t, false, stripe);
     if (rc != 0 || w.status != 0)

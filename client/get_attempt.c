@@ -68,7 +68,7 @@ void tarn_get_launch(struct tarn_get_batch *b, struct tarn_get_job *j, bool more
     uint64_t now = tarn_now_ns(), left = j->get->deadline_ns > now ? j->get->deadline_ns - now : 0;
     struct tarn_transfer *x = &j->x;
 
-    x->work = tarn_work_of(item, l, bytes, j->get->flags);
+    x->work = tarn_work_of(item, l, bytes, j->get->flags, j->gpu);
     x->deadline_ns = j->get->deadline_ns;
     x->patience_ns = !more ? UINT64_MAX : left / 2 < TARN_PATIENCE_NS ? left / 2 : TARN_PATIENCE_NS;
     x->stop = j->get->stop;
@@ -148,7 +148,7 @@ static void done(struct tarn_get_batch *b, struct tarn_get_job *j)
     } else if (status == TARN_E_NODE_DOWN) {
         failed(b, j, status, "the data connection broke");
     } else {
-        remember(j, status, tarn_strerror(status));
+        remember(j, status, j->x.why[0] ? j->x.why : tarn_strerror(status));
         j->tried |= (uint64_t)1 << (j->loc * TARN_TRANSPORTS_MAX + j->transport);
         j->stage = TARN_GET_RESOLVED;
     }

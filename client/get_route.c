@@ -34,8 +34,7 @@ static bool choose(const struct tarn_get_batch *b, const struct tarn_get_job *j,
             uint32_t k = (uint32_t)((i + b->client->session) % d->nlocs);
             const struct tarn_loc *l = &d->locs[k];
             if ((j->tried >> (k * TARN_TRANSPORTS_MAX + (uint32_t)t) & 1) || known_stale(j, l) ||
-                !tarn_side_usable(l->remote, t, false) ||
-                !(tarn_remote_pool_transports(l->remote, l->pool) >> t & 1))
+                !tarn_side_usable(l->remote, t, false) || !tarn_remote_moves(l->remote, t, l->pool, j->gpu))
                 continue;
             if (found && k != *loc_p) {
                 *more_p = true;
@@ -89,28 +88,6 @@ static bool revived(struct tarn_get_batch *b, struct tarn_get_job *j)
     return false;
 }
 
-/* Why no transport is tried: what a node said (BUSY, AUTH) counts more than that one does not reach it. */
-static int unreachable(struct tarn_remote *r, char *text, size_t bytes)
-{
-    char who[352];
-    int code = TARN_E_NOT_REACHABLE;
-
-    snprintf(text, bytes, "%s: no transport of this client reaches the pool: see `tarn info`",
-             tarn_remote_text(r, who));
-    pthread_mutex_lock(&r->lock);
-    for (int t = 0; t < r->client->ntransports; t++) {
-        const struct tarn_side *s = &r->sides[t][false];
-        bool elsewhere =
-            s->code == TARN_E_NOT_REACHABLE && (r->client->transports[t]->caps & TARN_CAP_SAME_HOST);
-        if (s->code == 0 || elsewhere || code != TARN_E_NOT_REACHABLE)
-            continue;
-        code = s->code;
-        snprintf(text, bytes, "%s", s->why);
-    }
-    pthread_mutex_unlock(&r->lock);
-    return code;
-}
-
 /* No way is left: what does that mean? */
 static void give_up(struct tarn_get_batch *b, struct tarn_get_job *j)
 {
@@ -136,7 +113,7 @@ static void give_up(struct tarn_get_batch *b, struct tarn_get_job *j)
         return;
     }
     if (down && atomic_load(&down->health) == TARN_UP) {
-        int code = unreachable(down, text, sizeof text);
+        int code = tarn_link_unreachable(down, false, j->gpu, text, sizeof text);
         tarn_get_job_fail(b, j, code, text);
         return;
     }

@@ -131,8 +131,14 @@ static void resolve_wanted(struct tarn_get_batch *b)
 static void start(struct tarn_get_batch *b, struct tarn_get_job *j)
 {
     struct tarn_get *g = j->get;
-    const struct tarn_key *key = &tarn_get_item(j)->key;
+    const struct tarn_item *item = tarn_get_item(j);
+    const struct tarn_key *key = &item->key;
 
+    int rc = tarn_pieces_gpu(item->pieces, item->npieces, &g->seen, &j->gpu);
+    if (rc != 0) {
+        tarn_get_job_fail(b, j, rc, tarn_last_error());
+        return;
+    }
     j->known = g->hits ? tarn_hits_desc(g->hits, g->hits_first + j->index, &j->desc)
                        : tarn_cache_find(b->client->cache, key, tarn_key_hash(key), &j->desc);
     j->stage = j->known ? TARN_GET_RESOLVED : TARN_GET_WANTED;

@@ -26,6 +26,7 @@ struct tarn_get_job {
     bool known; /* desc is filled */
     bool asked; /* desc comes from the directory, in this call */
     uint8_t loc, transport;
+    uint32_t gpu; /* tarn_pieces_gpu() */
     uint32_t nstale, stales, revivals;
     uint64_t tried; /* bit location * TARN_TRANSPORTS_MAX + transport */
     int why;        /* the last copy's failure, and its sentence */

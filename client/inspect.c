@@ -10,10 +10,8 @@
 /* The transport a get from here would use for the pool; NULL when none reaches it. */
 static const char *route_name(struct tarn_client *c, struct tarn_remote *r, uint32_t pool)
 {
-    uint32_t served = tarn_remote_pool_transports(r, pool);
-
     for (int t = 0; t < c->ntransports; t++) {
-        if (!(served >> t & 1) || !tarn_side_usable(r, t, false))
+        if (!tarn_remote_moves(r, t, pool, 0) || !tarn_side_usable(r, t, false))
             continue;
         if ((c->transports[t]->caps & TARN_CAP_SAME_HOST) && !atomic_load(&r->local))
             continue;

@@ -103,6 +103,30 @@ bool tarn_side_usable(struct tarn_remote *r, int t, bool write)
     return usable;
 }
 
+/* What a node said (BUSY, AUTH), or CUDA, counts more than that a transport does not reach. */
+int tarn_link_unreachable(struct tarn_remote *r, bool write, uint32_t gpu, char *text, size_t bytes)
+{
+    char who[352];
+    int code = TARN_E_NOT_REACHABLE;
+
+    snprintf(text, bytes, "%s: no transport of this client %s: see `tarn info`", tarn_remote_text(r, who),
+             gpu     ? "moves GPU memory to and from the pool"
+             : write ? "writes to the pool"
+                     : "reaches the pool");
+    pthread_mutex_lock(&r->lock);
+    for (int t = 0; t < r->client->ntransports; t++) {
+        const struct tarn_side *s = &r->sides[t][write];
+        bool elsewhere =
+            s->code == TARN_E_NOT_REACHABLE && (r->client->transports[t]->caps & TARN_CAP_SAME_HOST);
+        if (s->code == 0 || elsewhere || code != TARN_E_NOT_REACHABLE)
+            continue;
+        code = s->code;
+        snprintf(text, bytes, "%s", s->why);
+    }
+    pthread_mutex_unlock(&r->lock);
+    return code;
+}
+
 /* --- attaching ---------------------------------------------------------------------------------- */
 
 /* Does the node answer on another connection? */

@@ -46,6 +46,7 @@ struct tarn_target {
     uint32_t pool, slot;
     uint64_t offset, gen;
     uint32_t tried; /* transports that failed to write it */
+    int transport;  /* the one it was posted to last */
     struct tarn_transfer x;
 };
 
@@ -90,6 +91,7 @@ struct tarn_put {
     struct tarn_put_node *nodes;
     uint32_t nnodes;
     struct tarn_flight flight;
+    struct tarn_cuda_memory seen; /* for tarn_pieces_gpu() */
 };
 
 /* put_plan.c: who takes part. */

@@ -6,10 +6,9 @@
 
 static int choose_transport(const struct tarn_put *p, const struct tarn_target *t)
 {
-    uint32_t served = tarn_remote_pool_transports(t->remote, t->pool);
-
     for (int i = 0; i < p->client->ntransports; i++)
-        if ((served >> i & 1) && !(t->tried >> i & 1) && tarn_side_usable(t->remote, i, true))
+        if (tarn_remote_moves(t->remote, i, t->pool, t->x.work.gpu) && !(t->tried >> i & 1) &&
+            tarn_side_usable(t->remote, i, true))
             return i;
     return -1;
 }
@@ -25,11 +24,12 @@ static void lose(struct tarn_target *t, int code, bool again)
 
 static bool post(struct tarn_put *p, struct tarn_target *t)
 {
-    char who[352];
+    char who[352], text[TARN_SENTENCE];
     int rc, i;
 
     while ((i = choose_transport(p, t)) >= 0) {
         t->x.work.scratch[0] = 0;
+        t->transport = i;
         rc = tarn_flight_post(&p->flight, t->remote, i, true, &t->x);
         if (rc == 0)
             return true;
@@ -41,9 +41,7 @@ static bool post(struct tarn_put *p, struct tarn_target *t)
     }
     if (atomic_load(&t->remote->health) == TARN_UP)
         lose(t,
-             tarn_fail(TARN_E_NOT_REACHABLE,
-                       "%s: no transport of this client writes to the pool: see `tarn info`",
-                       tarn_remote_text(t->remote, who)),
+             tarn_fail(tarn_link_unreachable(t->remote, true, t->x.work.gpu, text, sizeof text), "%s", text),
              false);
     else
         lose(t, tarn_fail(TARN_E_NODE_DOWN, "%s: does not answer", tarn_remote_text(t->remote, who)), true);
@@ -67,6 +65,11 @@ bool tarn_target_post(struct tarn_put *p, struct tarn_target *t, uint64_t offset
     t->x.patience_ns = others ? TARN_PATIENCE_NS : UINT64_MAX;
     t->x.stop = p->stop.flag;
     t->tried = 0;
+    int rc = tarn_pieces_gpu(pieces, npieces, &p->seen, &t->x.work.gpu);
+    if (rc != 0) {
+        lose(t, rc, false);
+        return false;
+    }
     if (tarn_stopped(&p->stop) || left == 0) {
         lose(t,
              tarn_stopped(&p->stop) ? tarn_fail(TARN_E_CANCELED, "canceled by the caller")
@@ -96,6 +99,16 @@ static void broken(struct tarn_put *p, struct tarn_target *t)
     lose(t, TARN_E_NODE_DOWN, true);
 }
 
+static void refused(struct tarn_target *t, int status)
+{
+    char who[352];
+
+    lose(t,
+         tarn_fail(status, "%s: %s", tarn_remote_text(t->remote, who),
+                   t->x.why[0] ? t->x.why : tarn_strerror(status)),
+         false);
+}
+
 static void done(struct tarn_put *p, struct tarn_target *t)
 {
     char who[352];
@@ -104,6 +117,14 @@ static void done(struct tarn_put *p, struct tarn_target *t)
     switch (status) {
     case 0:
         t->state = TARN_TARGET_WRITTEN;
+        break;
+    case TARN_E_NOT_REACHABLE: /* by this transport */
+    case TARN_E_UNAVAILABLE:
+        t->tried |= 1u << t->transport;
+        if (choose_transport(p, t) >= 0)
+            post(p, t);
+        else
+            refused(t, status);
         break;
     case TARN_E_NODE_DOWN:
         broken(p, t);
@@ -115,7 +136,7 @@ static void done(struct tarn_put *p, struct tarn_target *t)
              true);
         break;
     default:
-        lose(t, tarn_fail(status, "%s: %s", tarn_remote_text(t->remote, who), tarn_strerror(status)), false);
+        refused(t, status);
         break;
     }
 }

@@ -109,7 +109,8 @@ int tarn_remote_update(struct tarn_client *c, const struct tarn_node_record *n, 
         snprintf(r->pools[i].name, sizeof r->pools[i].name, "%s", p->name);
         r->pools[i].index = p->index;
         r->pools[i].bytes = p->bytes;
-        r->pools[i].transports = transport_bits(c, p->transports);
+        if (p->index < TARN_POOLS_MAX)
+            atomic_store(&r->pool_transports[p->index], (uint8_t)transport_bits(c, p->transports));
     }
     r->pass = pass;
     pthread_mutex_unlock(&r->lock);
@@ -219,16 +220,12 @@ void tarn_remote_pool_name(struct tarn_remote *r, uint32_t index, char out[TARN_
     pthread_mutex_unlock(&r->lock);
 }
 
-uint32_t tarn_remote_pool_transports(struct tarn_remote *r, uint32_t index)
+bool tarn_remote_moves(const struct tarn_remote *r, int t, uint32_t pool, uint32_t gpu)
 {
-    uint32_t bits = 0;
-
-    pthread_mutex_lock(&r->lock);
-    for (uint32_t i = 0; i < r->npools; i++)
-        if (r->pools[i].index == index)
-            bits = r->pools[i].transports;
-    pthread_mutex_unlock(&r->lock);
-    return bits;
+    if (gpu && !(r->client->transports[t]->caps & TARN_CAP_GPU))
+        return false;
+    return pool < TARN_POOLS_MAX &&
+           atomic_load_explicit(&r->pool_transports[pool], memory_order_relaxed) >> t & 1;
 }
 
 /* --- health ------------------------------------------------------------------------------------- */

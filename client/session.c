@@ -194,6 +194,7 @@ int tarn_put_write(struct tarn_put_session *s, size_t i, uint64_t offset, const 
                          (unsigned long long)bytes, (unsigned long long)offset, (unsigned long long)size);
     if (job->status == 0) {
         p->deadline_ns = tarn_client_deadline(p->client, timeout_ms);
+        p->seen = (struct tarn_cuda_memory){0};
         tarn_flight_init(&p->flight, p->client, -1);
         for (uint32_t k = 0; k < p->replicas && job->status == 0; k++)
             tarn_target_post(p, &job->targets[k], offset, bytes, pieces, npieces);

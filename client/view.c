@@ -18,7 +18,7 @@ static int view_at(struct tarn_client *c, const struct tarn_desc *d, const struc
 
     if (!linked)
         return rc;
-    if (linked->ops->caps & TARN_CAP_VIEW)
+    if ((linked->ops->caps & TARN_CAP_VIEW) && tarn_remote_moves(l->remote, t, l->pool, 0))
         rc = linked->ops->view(linked->link, l->pool, l->slot, l->gen, l->offset, d->tensor.bytes, &v->addr,
                                &hazard);
     if (rc == 0) {

@@ -49,6 +49,7 @@ struct tarn_record {
 struct tarn_pool_record {
     char name[TARN_POOL_NAME_MAX + 1];
     char kind[8];   /* "cpu", "gpu" */
+    char device[48]; /* gpu: the device's uuid; else "" */
     uint32_t index; /* number of the pool within its node, as used on the wire */
     uint64_t bytes, free_bytes, objects, slots;
     char transports[128];           /* comma list of transports the node serves the pool by */

@@ -140,6 +140,8 @@ static int append_pool(const struct beat *b, const struct tarn_pool_record *p, c
     pool_key(b->d, b->node->id, p->name, key);
     add_refresh(b, sha, key, &a);
     add_field(&a, "kind", p->kind);
+    if (p->device[0])
+        add_field(&a, "device", p->device);
     add_number(&a, "index", p->index);
     add_number(&a, "bytes", p->bytes);
     add_number(&a, "free", p->free_bytes);

@@ -289,6 +289,8 @@ static int parse_pool_field(struct tarn_text field, struct tarn_text value, stru
         p->index = (uint32_t)index;
         return 0;
     }
+    if (is(field, "device"))
+        return copy_text(value, p->device, sizeof p->device) ? 0 : bad("pool", field, value, "a uuid");
     if (is(field, "kind"))
         return copy_text(value, p->kind, sizeof p->kind) ? 0 : bad("pool", field, value, "cpu or gpu");
     return 0;

@@ -15,6 +15,7 @@
 #include "base/error.h"
 #include "base/resp.h"
 #include "base/text.h"
+#include "transport/cuda_text.h"
 
 #define CLAIM_POLL_MS 50
 #define ANSWER_MS 500
@@ -101,12 +102,16 @@ static void record_pool(struct tarn_node *n, uint32_t i, const struct tarn_pool_
     struct tarn_pool_record *r = &n->pools[i];
     size_t used = 0, nfields = 0;
     snprintf(r->name, sizeof(r->name), "%s", pool->name);
-    snprintf(r->kind, sizeof(r->kind), "cpu");
+    snprintf(r->kind, sizeof(r->kind), "%s", pool->kind == TARN_POOL_GPU ? "gpu" : "cpu");
+    if (pool->kind == TARN_POOL_GPU)
+        tarn_cuda_uuid_format(pool->uuid, r->device);
     r->index = i;
     r->bytes = r->free_bytes = pool->bytes;
     r->slots = pool->nslots;
     for (uint32_t t = 0; t < n->ntransports && nfields < sizeof(r->fields) / sizeof(r->fields[0]); t++) {
         const struct tarn_transport_ops *ops = n->transports[t].ops;
+        if (!ops->serves(n->transports[t].server, i))
+            continue;
         ops->describe(n->transports[t].server, i, r->fields[nfields++], TARN_FIELD_MAX);
         used += (size_t)snprintf(r->transports + used, sizeof(r->transports) - used, "%s%s", used ? "," : "",
                                  ops->name);

@@ -106,8 +106,11 @@ static void pools_section(const struct tarn_node *n, struct tarn_buf *out)
     for (uint32_t i = 0; i < npools; i++) {
         struct tarn_pool_stats s;
         tarn_store_stats(n->store, i, &s);
-        tarn_buf_printf(out, "pool%u:name=%s,kind=cpu,bytes=%" U ",populated=%" U ",used=%" U ",free=%" U, i,
-                        pools[i].name, s.bytes, tarn_populate_bytes(n->populate, i), s.used, s.free);
+        tarn_buf_printf(out, "pool%u:name=%s,kind=%s", i, pools[i].name, n->pools[i].kind);
+        if (n->pools[i].device[0])
+            tarn_buf_printf(out, ",device=%s", n->pools[i].device);
+        tarn_buf_printf(out, ",bytes=%" U ",populated=%" U ",used=%" U ",free=%" U, s.bytes,
+                        tarn_populate_bytes(n->populate, i), s.used, s.free);
         tarn_buf_printf(out,
                         ",largest_hole=%" U ",objects=%" U ",slots=%" U ",reserved=%" U ",reserved_bytes=%" U
                         ",limbo=%" U,

@@ -35,10 +35,12 @@ static const struct tarn_option options[] = {
      .type = TARN_OPT_LIST,
      .offset = AT(pools),
      .initial = "cpu0:bytes=1G",
-     .unit = "NAME:bytes=SIZE[,huge=1][,slots=N][,align=SIZE]",
-     .help = "Memory to lend; give it several times for several pools. Settings are parted by commas: bytes, "
-             "the size; huge=1, take huge pages; slots, objects at most (by default one for 4 KiB); align, "
-             "of tensors within the pool."},
+     .unit = "NAME:bytes=SIZE[,device=GPU][,huge=1][,slots=N][,align=SIZE]",
+     .help =
+         "Memory to lend; give it several times for several pools. Settings are parted by commas: bytes, "
+         "the size; device, take it from this GPU: an index, or a uuid as nvidia-smi -L prints it; huge=1, "
+         "take huge pages; slots, objects at most (by default one for 4 KiB); align, of tensors within the "
+         "pool. Puts go to a GPU pool when they name it, or when the node has no other."},
     TEXT_OPTION("listen", listen, "127.0.0.1:7700", "ADDRESS",
                 "Address of control connections, host:port; port 0 takes a free one. Clients of other hosts "
                 "need an address they can reach here, and then set --secret, too."),
@@ -126,6 +128,7 @@ const struct tarn_program tarn_node_program = {
         "objects out of the directory and exits with 0. A second one ends it at once. Exit status 2: "
         "wrong settings; 1: it could not start, or another node took its id.",
     .examples = "tarnd --pool cpu0:bytes=4G\n"
+                "tarnd --pool cpu0:bytes=64G --pool gpu0:device=0,bytes=16G\n"
                 "tarnd --id node1 --listen 10.0.0.5:7700 --redis redis://10.0.0.1:6379\n"
                 "redis-cli -p 7700 INFO",
     .options = options,
@@ -140,7 +143,9 @@ static int pool_setting(const char *text, const char *name, const char *value, s
 {
     uint64_t v = 0;
     bool number = tarn_size_parse(value, &v) == 0;
-    if (number && !strcmp(name, "bytes") && v)
+    if (!strcmp(name, "device") && value[0] && strlen(value) < sizeof(o->device))
+        memcpy(o->device, value, strlen(value) + 1);
+    else if (number && !strcmp(name, "bytes") && v)
         o->bytes = v;
     else if (number && !strcmp(name, "huge") && v <= 1)
         o->huge = v == 1;
@@ -149,10 +154,11 @@ static int pool_setting(const char *text, const char *name, const char *value, s
     else if (number && !strcmp(name, "align") && v >= 64 && v <= 1u << 30 && (v & (v - 1)) == 0)
         o->align = v;
     else
-        return tarn_fail(TARN_E_CONFIG,
-                         "--pool %s: %s=%s is not possible: use bytes=SIZE, huge=0 or 1, slots=1 to 2^28, "
-                         "align=a power of two from 64 to 1G",
-                         text, name, value);
+        return tarn_fail(
+            TARN_E_CONFIG,
+            "--pool %s: %s=%s is not possible: use bytes=SIZE, device=INDEX or UUID of a GPU, huge=0 or "
+            "1, slots=1 to 2^28, align=a power of two from 64 to 1G",
+            text, name, value);
     return 0;
 }
 
@@ -183,13 +189,17 @@ int tarn_pool_options_parse(const char *text, struct tarn_pool_options *o)
         return tarn_fail(TARN_E_CONFIG,
                          "--pool %s: a pool's name has 1 to %d letters, digits, '.', '_' or '-'", text,
                          TARN_POOL_NAME_MAX);
-    if (!strncmp(text, "gpu", 3))
-        return tarn_fail(TARN_E_UNAVAILABLE,
-                         "--pool %s: pools in GPU memory are not in this version: use cpu pools", text);
     memcpy(o->name, text, name);
     int rc = pool_settings(text, text + name + 1, o);
     if (!rc && !o->bytes)
         rc = tarn_fail(TARN_E_CONFIG, "--pool %s: no size: add bytes=1G", text);
+    if (!rc && !strncmp(text, "gpu", 3) && !o->device[0])
+        rc = tarn_fail(TARN_E_CONFIG,
+                       "--pool %s: whose memory? add device=0 for a GPU's, or give the pool another name",
+                       text);
+    if (!rc && o->huge && o->device[0])
+        rc = tarn_fail(TARN_E_CONFIG, "--pool %s: huge pages are the CPU's memory: leave huge or device out",
+                       text);
     return rc;
 }
 

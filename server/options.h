@@ -20,8 +20,8 @@ struct tarn_node_config {
 extern const struct tarn_program tarn_node_program;
 
 /*
- * "cpu0:bytes=1G,huge=1,slots=N,align=N" as a pool. CONFIG with a sentence naming the text; what needs
- * a GPU is refused as UNAVAILABLE.
+ * "cpu0:bytes=1G,huge=1,slots=N,align=N" or "gpu0:device=0,bytes=64G" as a pool. CONFIG with a sentence
+ * naming the text.
  */
 int tarn_pool_options_parse(const char *text, struct tarn_pool_options *o);
 /* CONFIG unless text is error, warn, info or debug. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Memory of CPU pools.
+ * Memory of CPU pools, and the slot arrays of all pools.
  *
  * A pool is three memfds: the arena, and gen and touch, the slot arrays. memfds are charged to the
  * process's memory and cgroup as they are touched; the size of the /dev/shm mount does not limit them.
@@ -189,18 +189,24 @@ static int memfd_map(const char *pool, const char *part, uint64_t bytes, unsigne
     return 0;
 }
 
+int tarn_pool_create_slots(const char *name, struct tarn_pool_memory *m)
+{
+    void *gen = NULL, *touch = NULL;
+    int rc = memfd_map(name, "gen", m->nslots * sizeof(uint64_t), 0, &m->gen_fd, &gen);
+    m->gen = gen;
+    if (rc == 0)
+        rc = memfd_map(name, "touch", m->nslots * sizeof(uint32_t), 0, &m->touch_fd, &touch);
+    m->touch = touch;
+    return rc;
+}
+
 int tarn_pool_create(const char *name, uint64_t bytes, uint32_t nslots, bool huge, struct tarn_pool_memory *m)
 {
     struct tarn_pool_memory made = {
         .bytes = bytes, .nslots = nslots, .memfd = -1, .gen_fd = -1, .touch_fd = -1};
-    void *gen = NULL, *touch = NULL;
     int rc = memfd_map(name, "arena", bytes, huge ? MFD_HUGETLB : 0, &made.memfd, &made.base);
     if (rc == 0)
-        rc = memfd_map(name, "gen", nslots * sizeof(uint64_t), 0, &made.gen_fd, &gen);
-    made.gen = gen;
-    if (rc == 0)
-        rc = memfd_map(name, "touch", nslots * sizeof(uint32_t), 0, &made.touch_fd, &touch);
-    made.touch = touch;
+        rc = tarn_pool_create_slots(name, &made);
     if (rc != 0) {
         tarn_pool_destroy(&made);
         return rc;
@@ -219,7 +225,10 @@ static void memfd_unmap(int fd, void *base, uint64_t bytes)
 
 void tarn_pool_destroy(struct tarn_pool_memory *m)
 {
-    memfd_unmap(m->memfd, m->base, m->bytes);
+    if (m->kind == TARN_POOL_GPU)
+        tarn_cuda_free(m->device, m->base);
+    else
+        memfd_unmap(m->memfd, m->base, m->bytes);
     memfd_unmap(m->gen_fd, m->gen, m->nslots * sizeof(uint64_t));
     memfd_unmap(m->touch_fd, m->touch, m->nslots * sizeof(uint32_t));
 }

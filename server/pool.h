@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Memory of CPU pools, and whether there is enough of it. */
+/* Memory of pools, and whether there is enough of it. */
 #ifndef TARN_SERVER_POOL_H
 #define TARN_SERVER_POOL_H
 
@@ -12,6 +12,14 @@
  */
 int tarn_pool_create(const char *name, uint64_t bytes, uint32_t nslots, bool huge,
                      struct tarn_pool_memory *m);
+/*
+ * The same with the arena in the memory of a GPU (pool_gpu.c), named by its index or its uuid.
+ * UNAVAILABLE: there is no such GPU, with those there are; NO_MEMORY: with what is free on it.
+ */
+int tarn_pool_create_gpu(const char *name, uint64_t bytes, uint32_t nslots, const char *device,
+                         struct tarn_pool_memory *m);
+/* The slot arrays alone, into m->gen and m->touch; m->nslots says how many. */
+int tarn_pool_create_slots(const char *name, struct tarn_pool_memory *m);
 void tarn_pool_destroy(struct tarn_pool_memory *m);
 
 /*

@@ -57,6 +57,10 @@ static bool populate_pool(struct tarn_populate *p, uint32_t i)
     const struct tarn_pool_memory *m = &p->pools[i];
     struct progress g = {0};
     int err = 0;
+    if (m->kind == TARN_POOL_GPU) { /* is there */
+        atomic_store(&p->bytes[i], m->bytes);
+        return true;
+    }
     while (!err && g.done < m->bytes) {
         uint64_t left = m->bytes - g.done, n = left < TARN_HUGE_PAGE ? left : TARN_HUGE_PAGE;
         if (atomic_load(&p->stopping))

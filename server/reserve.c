@@ -142,21 +142,29 @@ static bool fits(const struct pool *p, uint64_t bytes)
     return bytes <= p->memory->bytes && tarn_extent_round(p->alloc, bytes) <= p->memory->bytes;
 }
 
+/* May the store choose it? GPU memory is dear, and not every client reaches it: it is for those who ask for
+ * it. */
+static bool in_choice(const struct tarn_store *s, uint32_t pool)
+{
+    return s->cpu_pools == 0 || s->memory[pool].kind == TARN_POOL_CPU;
+}
+
 /* Tries the pools that are large enough, best score first. */
 static bool place_by(struct tarn_store *s, struct object *o, double (*score)(const struct pool *), bool evict)
 {
     bool tried[TARN_POOLS_MAX] = {false};
-    for (uint32_t n = 0; n < s->npools; n++) {
+    for (;;) {
         struct pool *best = NULL;
         for (uint32_t i = 0; i < s->npools; i++) {
-            if (!tried[i] && (!best || score(&s->pools[i]) > score(best)))
+            if (!tried[i] && in_choice(s, i) && (!best || score(&s->pools[i]) > score(best)))
                 best = &s->pools[i];
         }
+        if (!best)
+            return false;
         tried[best->index] = true;
         if (fits(best, o->tensor.bytes) && place(s, best, o, evict))
             return true;
     }
-    return false;
 }
 
 static int check_fits(const struct tarn_store *s, const struct tarn_reserve *r)
@@ -165,9 +173,10 @@ static int check_fits(const struct tarn_store *s, const struct tarn_reserve *r)
         return tarn_fail(TARN_E_INVALID, "reserve: there is no pool %d: the node has %u", r->pool, s->npools);
     uint64_t largest = 0;
     for (uint32_t i = 0; i < s->npools; i++) {
-        if ((r->pool < 0 || (uint32_t)r->pool == i) && fits(&s->pools[i], r->tensor.bytes))
+        bool asked = r->pool < 0 ? in_choice(s, i) : (uint32_t)r->pool == i;
+        if (asked && fits(&s->pools[i], r->tensor.bytes))
             return 0;
-        if (r->pool < 0 || (uint32_t)r->pool == i)
+        if (asked)
             largest = s->memory[i].bytes > largest ? s->memory[i].bytes : largest;
     }
     return tarn_fail(TARN_E_TOO_LARGE,

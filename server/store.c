@@ -87,6 +87,8 @@ static int check_pool_options(const struct tarn_store *s, const struct tarn_pool
     if (o->slots > SLOTS_MAX)
         return tarn_fail(TARN_E_CONFIG, "pool %s: %u slots: at most %u are possible", o->name, o->slots,
                          SLOTS_MAX);
+    if (o->device[0]) /* what is free there is found out by taking it */
+        return 0;
     if (o->huge)
         return tarn_pool_check_huge("", o->name, o->bytes);
     return tarn_pool_check_memory("", o->name, s->promised_bytes + o->bytes);
@@ -109,7 +111,8 @@ int tarn_store_add_pool(struct tarn_store *s, const struct tarn_pool_options *o)
     struct pool *p = &s->pools[s->npools];
     *p = (struct pool){.store = s, .index = s->npools, .memory = &s->memory[s->npools]};
     memcpy(p->name, o->name, sizeof(p->name));
-    rc = tarn_pool_create(p->name, o->bytes, slots_of(o), o->huge, p->memory);
+    rc = o->device[0] ? tarn_pool_create_gpu(p->name, o->bytes, slots_of(o), o->device, p->memory)
+                      : tarn_pool_create(p->name, o->bytes, slots_of(o), o->huge, p->memory);
     if (rc != 0)
         return rc;
     p->memory->name = p->name;
@@ -126,7 +129,8 @@ int tarn_store_add_pool(struct tarn_store *s, const struct tarn_pool_options *o)
         pool_close(p);
         return rc;
     }
-    s->promised_bytes += o->huge ? 0 : o->bytes;
+    s->promised_bytes += o->huge || o->device[0] ? 0 : o->bytes;
+    s->cpu_pools += o->device[0] == 0;
     s->npools++;
     return 0;
 }

@@ -31,6 +31,7 @@ struct tarn_pool_options {
     uint64_t align;   /* of extents; 0: 64 */
     uint32_t slots;   /* objects at most; 0: bytes / 4096, at least 1024, at most 2^28 */
     bool huge;        /* MFD_HUGETLB */
+    char device[48];  /* of a GPU pool: its index, or its uuid as nvidia-smi -L prints it; "": a CPU pool */
 };
 
 struct tarn_store_options {
@@ -50,9 +51,10 @@ int tarn_store_new(const struct tarn_store_options *o, struct tarn_store **s_p);
 void tarn_store_free(struct tarn_store *s);
 
 /*
- * Adds a CPU pool: memfds for arena, gen and touch, mapped. Only before the first reserve. Says what
- * is free and which setting to change when memory, memlock, huge pages or /dev/shm do not suffice
- * (checked before anything can be killed for it). CONFIG, NO_MEMORY, SYSTEM.
+ * Adds a pool: memfds for arena, gen and touch, mapped; or an arena in the memory of a GPU. Only before the
+ * first reserve. Says what is free and which setting to change when memory, memlock, huge pages or /dev/shm
+ * do not suffice (checked before anything can be killed for it). CONFIG, NO_MEMORY, SYSTEM; UNAVAILABLE: no
+ * such GPU, or none at all.
  */
 int tarn_store_add_pool(struct tarn_store *s, const struct tarn_pool_options *o);
 const struct tarn_pool_memory *tarn_store_pools(const struct tarn_store *s, uint32_t *n_p);
@@ -69,7 +71,7 @@ uint64_t tarn_store_tick_base_ns(const struct tarn_store *s);
 struct tarn_reserve {
     struct tarn_key key;
     struct tarn_tensor tensor;
-    int pool;         /* index, -1: the store chooses */
+    int pool;         /* index, -1: the store chooses: a GPU pool only where there is no other */
     bool absent;      /* EXISTS when the key is here already */
     bool pin;
     uint64_t version;

@@ -117,7 +117,7 @@ struct tarn_store {
     uint64_t tick_base_ns;
     struct pool pools[TARN_POOLS_MAX];
     struct tarn_pool_memory memory[TARN_POOLS_MAX];
-    uint32_t npools;
+    uint32_t npools, cpu_pools;
     uint64_t promised_bytes; /* of pools whose pages come when touched */
     struct key_index index;
     struct session *sessions; /* those with reservations */

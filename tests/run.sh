@@ -55,8 +55,9 @@ for t in "$@"; do
     fi
     case $rc in
     0)
-        passed=$((passed + (ok > 0 ? ok : 1)))
+        passed=$((passed + (ok + skip > 0 ? ok : 1)))
         skipped=$((skipped + skip))
+        sed -n 's/^skip: /    skipped: /p' "$log" | sort | uniq -c
         ;;
     77)
         skipped=$((skipped + 1))

@@ -22,6 +22,7 @@ extern const struct tarn_transport_ops tarn_rdma_ops;
 
 /* rdma_node.c */
 int tarn_rdma_serve(const struct tarn_serve *serve, struct tarn_server **s_p);
+bool tarn_rdma_serves(const struct tarn_server *s, uint32_t pool);
 void tarn_rdma_describe(const struct tarn_server *s, uint32_t pool, char *text, size_t text_bytes);
 int tarn_rdma_attach(struct tarn_server *s, struct tarn_attach *a);
 void tarn_rdma_detach_link(struct tarn_server *s, uint64_t session, uint64_t link);

@@ -565,6 +565,7 @@ const struct tarn_transport_ops tarn_rdma_ops = {
     .caps = TARN_CAP_ONE_SIDED | TARN_CAP_UNCHECKED,
     .probe = rdma_probe,
     .serve = tarn_rdma_serve,
+    .serves = tarn_rdma_serves,
     .describe = tarn_rdma_describe,
     .attach = tarn_rdma_attach,
     .detach_link = tarn_rdma_detach_link,

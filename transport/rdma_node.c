@@ -82,6 +82,8 @@ static int register_pool(struct tarn_server *s, uint32_t i)
 {
     const struct tarn_pool_memory *p = &s->pools[i];
     struct served_pool *served = &s->served[i];
+    if (p->kind == TARN_POOL_GPU)
+        return 0;
     served->nslices = (uint32_t)((p->bytes + s->slice_bytes - 1) / s->slice_bytes);
     served->read = calloc(served->nslices, sizeof(struct tarn_region *));
     served->write = calloc(served->nslices, sizeof(struct tarn_region *));
@@ -164,6 +166,14 @@ static int join(struct tarn_server *s, const struct tarn_endpoint *end, uint32_t
     return rc;
 }
 
+static uint32_t count_served(const struct tarn_server *s)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < s->npools; i++)
+        n += tarn_rdma_serves(s, i);
+    return n;
+}
+
 static void add_pool(const struct tarn_server *s, uint32_t i, bool write, const int *rails, uint32_t n,
                      struct tarn_buf *out)
 {
@@ -193,9 +203,10 @@ static int answer(const struct tarn_server *s, const struct joined *j, const str
             tarn_endpoint_format(&own[k], end);
         tarn_buf_printf(&out, " %s", end);
     }
-    tarn_buf_printf(&out, " %u", s->npools);
+    tarn_buf_printf(&out, " %u", count_served(s));
     for (uint32_t i = 0; i < s->npools; i++)
-        add_pool(s, i, a->write, rails, n, &out);
+        if (tarn_rdma_serves(s, i))
+            add_pool(s, i, a->write, rails, n, &out);
     bool fits = !out.failed && out.bytes < sizeof a->text;
     if (fits)
         memcpy(a->text, out.data, out.bytes + 1);
@@ -423,6 +434,11 @@ void tarn_rdma_stop(struct tarn_server *s)
     pthread_mutex_destroy(&s->lock);
     free(s->served);
     free(s);
+}
+
+bool tarn_rdma_serves(const struct tarn_server *s, uint32_t pool)
+{
+    return s->pools[pool].kind == TARN_POOL_CPU;
 }
 
 /* The rails a reader may look for: "v1 mlx5_0:1 mlx5_1:1". */

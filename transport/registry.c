@@ -6,12 +6,13 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "transport/cuda_ipc.h"
 #include "transport/rdma.h"
 #include "transport/shm.h"
 #include "transport/tcp.h"
 
-const struct tarn_transport_ops *const tarn_transport_list[] = {&tarn_shm_ops, &tarn_rdma_ops, &tarn_tcp_ops,
-                                                               NULL};
+const struct tarn_transport_ops *const tarn_transport_list[] = {&tarn_shm_ops, &tarn_cuda_ipc_ops,
+                                                                &tarn_rdma_ops, &tarn_tcp_ops, NULL};
 
 enum { TRANSPORTS = sizeof(tarn_transport_list) / sizeof(tarn_transport_list[0]) - 1 };
 
@@ -43,7 +44,8 @@ static int unknown(const char *name, size_t bytes)
     if (near)
         return tarn_fail(TARN_E_CONFIG, "transport \"%s\": there is none of this name; did you mean \"%s\"?",
                          word, near);
-    return tarn_fail(TARN_E_CONFIG, "transport \"%s\": there is none of this name; name one of shm, rdma, tcp",
+    return tarn_fail(TARN_E_CONFIG,
+                     "transport \"%s\": there is none of this name; name one of shm, cuda_ipc, rdma, tcp",
                      word);
 }
 
@@ -74,6 +76,12 @@ static int parse_names(const char *names, unsigned *wanted_p)
     return 0;
 }
 
+static bool is_usable(const struct tarn_transport_ops *t)
+{
+    char why[256];
+    return (t->caps & TARN_CAP_LATE) || t->probe(why, sizeof(why)) == 0;
+}
+
 int tarn_transport_select(const char *names, const struct tarn_transport_ops **out, int max)
 {
     unsigned wanted = ~0u;
@@ -84,8 +92,7 @@ int tarn_transport_select(const char *names, const struct tarn_transport_ops **o
     }
     int n = 0;
     for (int i = 0; i < TRANSPORTS && n < max; i++) {
-        char why[256];
-        if (wanted & 1u << i && tarn_transport_list[i]->probe(why, sizeof(why)) == 0)
+        if (wanted & 1u << i && is_usable(tarn_transport_list[i]))
             out[n++] = tarn_transport_list[i];
     }
     return n;

@@ -12,10 +12,6 @@
  * view  publish a hazard entry, then check gen; the node changes gen, then looks for entries. Both
  *       are sequentially consistent, so one of the two sees the other.
  *
- * Mappings are not inherited by fork(): the node takes the exit of the process that attached for the end of
- * all writing and viewing, and no child can prolong that.
- *
- * A file that its owner can shrink would kill the reader by SIGBUS: unsealed or short ones are refused.
  * Every call completes inline and may come from any thread.
  */
 #include "transport/shm.h"
@@ -27,14 +23,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
-#include "base/clock.h"
 #include "base/error.h"
-#include "base/map.h"
-#include "base/text.h"
+#include "transport/share.h"
 
 enum { POOLS_MAX = 64 };
 
@@ -51,13 +43,8 @@ static int shm_probe(char *why, size_t why_bytes)
 
 /* --- client half: mapping ----------------------------------------------------------------------- */
 
-struct mapping {
-    void *addr;
-    size_t bytes;
-};
-
 struct pool {
-    struct mapping arena_map, gen_map, touch_map;
+    struct tarn_mapping arena_map, gen_map, touch_map;
     uint8_t *arena;
     const _Atomic uint64_t *gen;
     _Atomic uint32_t *touch;
@@ -69,18 +56,12 @@ struct tarn_link {
     char node[64];
     bool writable;
     uint64_t tick_base_ns;
-    struct mapping hazard_map;
+    struct tarn_mapping hazard_map;
     struct tarn_hazard_page *hazards;            /* NULL: none */
     _Atomic uint64_t claimed[TARN_HAZARDS / 64]; /* bit i: entry i is this link's */
     uint32_t npools;                             /* highest index + 1 */
     struct pool pools[POOLS_MAX];
 };
-
-static void unmap(struct mapping *m)
-{
-    if (m->addr)
-        munmap(m->addr, m->bytes);
-}
 
 /* Views that were not released: the page is the session's and would keep their extents for good. */
 static void drop_claims(struct tarn_link *l)
@@ -94,38 +75,19 @@ static void shm_close(struct tarn_link *l)
 {
     drop_claims(l);
     for (uint32_t i = 0; i < l->npools; i++) {
-        unmap(&l->pools[i].arena_map);
-        unmap(&l->pools[i].gen_map);
-        unmap(&l->pools[i].touch_map);
+        tarn_share_unmap(&l->pools[i].arena_map);
+        tarn_share_unmap(&l->pools[i].gen_map);
+        tarn_share_unmap(&l->pools[i].touch_map);
     }
-    unmap(&l->hazard_map);
+    tarn_share_unmap(&l->hazard_map);
     free(l);
 }
 
-/* Maps a received file whole (huge pages need that) after making sure that no access can fault. */
 static int map_file(const struct tarn_link *l, int fd, uint64_t bytes, int prot, const char *what,
-                    struct mapping *m)
+                    struct tarn_mapping *m)
 {
-    struct stat st;
-    int seals = fcntl(fd, F_GET_SEALS);
-    if (seals < 0 || fstat(fd, &st) < 0)
-        return tarn_fail(TARN_E_PROTOCOL, "node %s: shm: the descriptor of %s is no memfd: %m", l->node,
-                         what);
-    if (!(seals & F_SEAL_SHRINK))
-        return tarn_fail(TARN_E_PROTOCOL, "node %s: shm: %s is not sealed against shrinking", l->node, what);
-    if ((uint64_t)st.st_size < bytes || bytes == 0)
-        return tarn_fail(TARN_E_PROTOCOL, "node %s: shm: %s has %lld bytes where %llu were announced",
-                         l->node, what, (long long)st.st_size, (unsigned long long)bytes);
-    size_t align = st.st_blksize > (long)TARN_HUGE_PAGE ? (size_t)st.st_blksize : TARN_HUGE_PAGE;
-    void *addr = tarn_map_aligned(fd, (size_t)st.st_size, align, prot);
-    if (addr == MAP_FAILED)
-        return tarn_fail(TARN_E_SYSTEM, "node %s: shm: mapping %lld bytes of %s: %m", l->node,
-                         (long long)st.st_size, what);
-    *m = (struct mapping){addr, (size_t)st.st_size};
-    if (madvise(addr, (size_t)st.st_size, MADV_DONTFORK))
-        return tarn_fail(TARN_E_SYSTEM, "node %s: shm: cannot keep %s from child processes: %m", l->node,
-                         what);
-    return 0;
+    struct tarn_share_name name = {"shm", l->node, what};
+    return tarn_share_map(&name, fd, bytes, prot, m);
 }
 
 static int map_pool(struct tarn_link *l, struct pool *p, const int *fds, uint64_t bytes, uint32_t nslots)
@@ -149,17 +111,6 @@ static int map_pool(struct tarn_link *l, struct pool *p, const int *fds, uint64_
     return 0;
 }
 
-/* The next number of the ATTACH answer; false when there is none or it is above max. */
-static bool next_number(const char **at, uint64_t max, uint64_t *out)
-{
-    *at += strspn(*at, " ");
-    size_t bytes = strcspn(*at, " ");
-    if (bytes == 0 || tarn_u64_parse(*at, bytes, 10, max, out))
-        return false;
-    *at += bytes;
-    return true;
-}
-
 static int malformed(const struct tarn_link *l, const char *text)
 {
     return tarn_fail(TARN_E_PROTOCOL, "node %s: shm: malformed ATTACH answer \"%.100s\"", l->node, text);
@@ -175,12 +126,13 @@ static int map_all(struct tarn_link *l, const struct tarn_peer *peer)
                          l->node, at);
     at += 2;
     uint64_t npools;
-    if (!next_number(&at, POOLS_MAX, &npools) || peer->nfds < npools * TARN_SHM_FDS)
+    if (!tarn_share_number(&at, 10, POOLS_MAX, &npools) || peer->nfds < npools * TARN_SHM_FDS)
         return malformed(l, peer->text);
     for (uint64_t i = 0; i < npools; i++) {
         uint64_t index, bytes, nslots;
-        if (!next_number(&at, POOLS_MAX - 1, &index) || !next_number(&at, SIZE_MAX / 2, &bytes) ||
-            !next_number(&at, UINT32_MAX, &nslots) || l->pools[index].nslots)
+        if (!tarn_share_number(&at, 10, POOLS_MAX - 1, &index) ||
+            !tarn_share_number(&at, 10, SIZE_MAX / 2, &bytes) ||
+            !tarn_share_number(&at, 10, UINT32_MAX, &nslots) || l->pools[index].nslots)
             return malformed(l, peer->text);
         if (index >= l->npools)
             l->npools = (uint32_t)index + 1;
@@ -303,15 +255,9 @@ static const struct pool *pool_at(const struct tarn_link *l, uint32_t pool, uint
     return inside ? p : NULL;
 }
 
-/* Written only when the tick has changed, so that hot objects do not bounce a cache line at each get. */
 static void touch_slot(const struct tarn_link *l, const struct pool *p, uint32_t slot)
 {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC_COARSE, &t);
-    uint64_t now = (uint64_t)t.tv_sec * TARN_NS_PER_S + (uint64_t)t.tv_nsec;
-    uint32_t tick = now > l->tick_base_ns ? (uint32_t)((now - l->tick_base_ns) / TARN_TICK_NS) : 0;
-    if (atomic_load_explicit(&p->touch[slot], memory_order_relaxed) != tick)
-        atomic_store_explicit(&p->touch[slot], tick, memory_order_relaxed);
+    tarn_share_touch(&p->touch[slot], l->tick_base_ns);
 }
 
 static int transfer(const struct tarn_link *l, const struct tarn_work *w, bool to_pool)
@@ -413,6 +359,7 @@ const struct tarn_transport_ops tarn_shm_ops = {
     .caps = TARN_CAP_SHARED | TARN_CAP_SAME_HOST | TARN_CAP_VIEW | TARN_CAP_ONE_SIDED,
     .probe = shm_probe,
     .serve = tarn_shm_serve,
+    .serves = tarn_shm_serves,
     .describe = tarn_shm_describe,
     .attach = tarn_shm_attach,
     .detach_link = tarn_no_detach_link,

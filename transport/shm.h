@@ -11,6 +11,7 @@ enum { TARN_SHM_FDS = 3 }; /* of a pool in an ATTACH answer: arena, gen, touch *
 extern const struct tarn_transport_ops tarn_shm_ops;
 
 int tarn_shm_serve(const struct tarn_serve *serve, struct tarn_server **s_p);
+bool tarn_shm_serves(const struct tarn_server *s, uint32_t pool);
 void tarn_shm_describe(const struct tarn_server *s, uint32_t pool, char *text, size_t text_bytes);
 int tarn_shm_attach(struct tarn_server *s, struct tarn_attach *a);
 void tarn_shm_detach(struct tarn_server *s, uint64_t session);

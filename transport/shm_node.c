@@ -2,14 +2,13 @@
 /* Shared memory, node half: hands out the files of the pools. No thread, no byte is touched here. */
 #include "transport/shm.h"
 
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/error.h"
+#include "transport/share.h"
 
 /* Files handed to clients; the writable ones are the server's own. */
 struct served_pool {
@@ -33,19 +32,6 @@ void tarn_shm_stop(struct tarn_server *s)
     free(s);
 }
 
-/* A second, read-only open of a memfd. Mode 0600 keeps other users from opening it for writing through it. */
-static int reopen_read_only(int fd, const char *pool, int *fd_p)
-{
-    char path[32];
-    snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
-    if (fchmod(fd, 0600) < 0)
-        return tarn_fail(TARN_E_SYSTEM, "pool %s: shm: chmod of its memory: %m", pool);
-    *fd_p = open(path, O_RDONLY | O_CLOEXEC);
-    if (*fd_p < 0)
-        return tarn_fail(TARN_E_SYSTEM, "pool %s: shm: open %s read-only: %m: mount /proc", pool, path);
-    return 0;
-}
-
 int tarn_shm_serve(const struct tarn_serve *serve, struct tarn_server **s_p)
 {
     struct tarn_server *s = malloc(sizeof(*s) + serve->npools * sizeof(s->served[0]));
@@ -59,9 +45,9 @@ int tarn_shm_serve(const struct tarn_serve *serve, struct tarn_server **s_p)
         const struct tarn_pool_memory *p = &s->pools[i];
         if (p->memfd < 0)
             continue;
-        int r = reopen_read_only(p->memfd, p->name, &s->served[i].arena_ro);
+        int r = tarn_share_read_only(p->memfd, "shm", p->name, &s->served[i].arena_ro);
         if (!r)
-            r = reopen_read_only(p->gen_fd, p->name, &s->served[i].gen_ro);
+            r = tarn_share_read_only(p->gen_fd, "shm", p->name, &s->served[i].gen_ro);
         if (r) {
             tarn_shm_stop(s);
             return r;
@@ -69,6 +55,11 @@ int tarn_shm_serve(const struct tarn_serve *serve, struct tarn_server **s_p)
     }
     *s_p = s;
     return 0;
+}
+
+bool tarn_shm_serves(const struct tarn_server *s, uint32_t pool)
+{
+    return s->pools[pool].memfd >= 0;
 }
 
 void tarn_shm_describe(const struct tarn_server *s, uint32_t pool, char *text, size_t text_bytes)

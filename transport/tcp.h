@@ -8,6 +8,7 @@
 extern const struct tarn_transport_ops tarn_tcp_ops;
 
 int tarn_tcp_serve(const struct tarn_serve *serve, struct tarn_server **s_p);
+bool tarn_tcp_serves(const struct tarn_server *s, uint32_t pool);
 void tarn_tcp_describe(const struct tarn_server *s, uint32_t pool, char *text, size_t text_bytes);
 int tarn_tcp_attach(struct tarn_server *s, struct tarn_attach *a);
 void tarn_tcp_detach(struct tarn_server *s, uint64_t session);

@@ -324,6 +324,7 @@ const struct tarn_transport_ops tarn_tcp_ops = {
     .name = "tcp",
     .probe = tcp_probe,
     .serve = tarn_tcp_serve,
+    .serves = tarn_tcp_serves,
     .describe = tarn_tcp_describe,
     .attach = tarn_tcp_attach,
     .detach_link = tarn_no_detach_link,

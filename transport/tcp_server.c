@@ -299,6 +299,11 @@ static int start_thread(struct tarn_server *s, uint32_t i)
 
 /* --- start and stop ----------------------------------------------------------------------------- */
 
+bool tarn_tcp_serves(const struct tarn_server *s, uint32_t pool)
+{
+    return s->serve.pools[pool].kind == TARN_POOL_CPU;
+}
+
 void tarn_tcp_describe(const struct tarn_server *s, uint32_t pool, char *text, size_t text_bytes)
 {
     (void)pool;

@@ -36,6 +36,7 @@
 #include <stdint.h>
 
 #include "base/log.h"
+#include "transport/cuda.h"
 
 #define TARN_INPROGRESS 1
 #define TARN_WAIT_SLICE_MS 50
@@ -47,6 +48,9 @@ enum {
     TARN_CAP_ONE_SIDED = 1 << 3, /* the node's CPU takes no part: a written extent may only be reused
                                     when the writer is known to be gone */
     TARN_CAP_UNCHECKED = 1 << 4, /* put() relies on the reservation; it does not look at gen first */
+    TARN_CAP_GPU = 1 << 5,       /* moves GPU memory of the client, too; others would touch it and fault */
+    TARN_CAP_LATE = 1 << 6, /* selected unprobed: connect() finds out, when it is needed. The node half needs
+                               nothing that probe() looks for, and that costs time or has consequences */
 };
 
 /* --- slots -------------------------------------------------------------------------------------- */
@@ -68,16 +72,23 @@ static inline bool tarn_gen_readable(uint64_t gen)
 
 /* --- node half ---------------------------------------------------------------------------------- */
 
+enum tarn_pool_kind { TARN_POOL_CPU, TARN_POOL_GPU };
+
 /* A pool as transports see it. All memory is the server's and lives until after stop(). */
 struct tarn_pool_memory {
     const char *name;
-    void *base;      /* the arena, mapped */
+    enum tarn_pool_kind kind;
+    void *base; /* the arena: mapped; GPU: an address of the device, not for the CPU to touch */
     uint64_t bytes;
-    int memfd;       /* the arena's file, -1 when it has none */
+    int memfd;               /* the arena's file, -1 when it has none: GPU */
     _Atomic uint64_t *gen;   /* nslots */
     _Atomic uint32_t *touch; /* nslots */
     int gen_fd, touch_fd;    /* their files */
     uint32_t nslots;
+    /* GPU: */
+    int device; /* as this process counts them */
+    uint8_t uuid[TARN_CUDA_UUID];
+    uint8_t handle[TARN_CUDA_HANDLE]; /* by which other processes open the arena */
 };
 
 /*
@@ -183,8 +194,10 @@ struct tarn_work {
     const struct tarn_piece *pieces;
     uint32_t npieces;
     bool touch; /* get: count as use */
+    uint32_t gpu; /* the pieces lie in memory of GPU gpu - 1, as this process counts them; 0: the CPU's */
     /* outcome */
     int status;
+    const char *why; /* in done: the failure's sentence, where the transport has one; else NULL */
     void (*done)(struct tarn_work *w); /* status is set */
     void *owner;
     /* the transport's own */
@@ -201,8 +214,10 @@ struct tarn_transport_ops {
     /* Usable on this machine? 0, or UNAVAILABLE with one sentence in `why`. No side effects. */
     int (*probe)(char *why, size_t why_bytes);
 
-    /* Node half, on the control thread. describe: the text in the pool's record, "" for none. */
+    /* Node half, on the control thread. serves: can the pool be reached so? describe: the text in the pool's
+     * record, "" for none. */
     int (*serve)(const struct tarn_serve *s, struct tarn_server **s_p);
+    bool (*serves)(const struct tarn_server *s, uint32_t pool);
     void (*describe)(const struct tarn_server *s, uint32_t pool, char *text, size_t text_bytes);
     int (*attach)(struct tarn_server *s, struct tarn_attach *a);
     /* One link of the session is closed, `link` being its link_id(): what it held is given back, and nothing
@@ -233,8 +248,10 @@ struct tarn_transport_ops {
     bool (*writable)(const struct tarn_link *l);
     int (*get)(struct tarn_link *l, struct tarn_work *w);
     int (*put)(struct tarn_link *l, struct tarn_work *w);
-    /* Moves what can be moved without blocking; calls done callbacks. Negative: the link is broken, all
-     * its works have completed with NODE_DOWN and it must be closed. */
+    /* Moves what can be moved without blocking; calls done callbacks. 1: something moves, as a link without a
+     * descriptor to wait for must say where it does; else 0. Negative: the link is broken, all
+     * its works have completed with NODE_DOWN (or, the node not being at fault, with this code) and it must
+     * be closed. */
     int (*progress)(struct tarn_link *l);
     /* The descriptor and poll events that make progress() worth calling. -1: none. */
     int (*wait_fd)(const struct tarn_link *l, short *events);
@@ -259,8 +276,8 @@ struct tarn_transport_ops {
 extern const struct tarn_transport_ops *const tarn_transport_list[];
 const struct tarn_transport_ops *tarn_transport_find(const char *name);
 /*
- * Picks those named in the comma list (NULL or "": all) that probe as usable, in the list's order;
- * at most max. Returns how many, or CONFIG for an unknown name (with the nearest).
+ * Picks those named in the comma list (NULL or "": all) that probe as usable or have TARN_CAP_LATE, in the
+ * list's order; at most max. Returns how many, or CONFIG for an unknown name (with the nearest).
  */
 int tarn_transport_select(const char *names, const struct tarn_transport_ops **out, int max);
 

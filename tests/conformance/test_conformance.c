@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The conformance suite: the same cases over every transport that is usable here, alone and under
- * injected faults, with the node, this process and a second client process. A transport is done when
- * it passes.
+ * injected faults, with the node, this process and a second client process; and over every kind of memory
+ * that it moves between, at the node and here. A transport is done when it passes.
  *
  * Every case keeps two rules: an operation ends inside its deadline (plus slack for a busy machine),
  * and a status of 0 means the bytes are right. Without faults it must also be 0; under faults any of
@@ -17,20 +17,14 @@
 
 #include "base/hash.h"
 #include "base/text.h"
+#include "tests/device.h"
+#include "tests/ways.h"
 #include "tests/world.h"
 
 #define SLACK_MS 5000
-#define TIMEOUT_MS 3000
 #define TRIES 400
 
-/* One way to run all cases. */
-struct way {
-    const char *transport;
-    const char *faults; /* options of the fault injector, NULL: none */
-    uint32_t timeout_ms;
-    char name[64];
-};
-
+/* A node with one kind of pool. */
 struct fixture {
     struct harness *h;
     struct harness_redis *redis;
@@ -41,10 +35,11 @@ struct fixture {
 struct place {
     const struct way *way;
     struct tarn_client *client;
+    struct device *device; /* NULL: the host */
     uint64_t seed;
 };
 
-static struct fixture fix;
+static struct fixture fixtures[2], *fix; /* by gpu_pool; the running case's */
 static const char *self;
 static int ran, passed; /* cases; when they differ in the end, logs are printed */
 
@@ -101,7 +96,7 @@ static bool forgivable(const struct place *p, int status)
 }
 
 /* Runs get or put of one item until it is through; the last status. Only faults are retried. */
-static int run(struct place *p, bool put, struct tarn_item *item, uint32_t flags)
+static int run_here(struct place *p, bool put, struct tarn_item *item, uint32_t flags)
 {
     int status = TARN_E_TIMEOUT;
     for (int i = 0; i < TRIES; i++) {
@@ -119,6 +114,19 @@ static int run(struct place *p, bool put, struct tarn_item *item, uint32_t flags
         if (!forgivable(p, status))
             break;
     }
+    return status;
+}
+
+/* The same by way of device memory, where the way asks for that. */
+static int run(struct place *p, bool put, struct tarn_item *item, uint32_t flags)
+{
+    const struct tarn_piece *own = item->pieces;
+    struct twin twin;
+    if (!p->device)
+        return run_here(p, put, item, flags);
+    twin_make(&twin, p->device, item);
+    int status = run_here(p, put, item, flags);
+    twin_end(&twin, item, own);
     return status;
 }
 
@@ -174,14 +182,19 @@ static struct tarn_client *client_by(const struct way *w, const char *redis)
                                                     .timeout_ms = w->timeout_ms});
 }
 
+static struct device *way_device(const struct way *w)
+{
+    return w->device < 0 ? NULL : device_open(w->device);
+}
+
 /*
- * test_conformance --peer REDIS TRANSPORT WHAT: what the cases below need of somebody else. Says
+ * test_conformance --peer REDIS TRANSPORT DEVICE WHAT: what the cases below need of somebody else. Says
  * "ready" once it has begun; works until it is killed or done.
  */
-static int peer_main(const char *redis, const char *transport, const char *what)
+static int peer_main(const char *redis, const char *transport, int device, const char *what)
 {
-    struct way w = {.transport = transport, .timeout_ms = TIMEOUT_MS};
-    struct place p = {.way = &w, .client = client_by(&w, redis), .seed = 1};
+    struct way w = {.transport = transport, .timeout_ms = WAY_TIMEOUT_MS, .device = device};
+    struct place p = {.way = &w, .client = client_by(&w, redis), .seed = 1, .device = way_device(&w)};
     if (strcmp(what, "put") == 0) {
         put_made(&p, "from-peer", 3 * MIB + 5, 1);
     } else if (strcmp(what, "replace") == 0) {
@@ -203,8 +216,7 @@ static int peer_main(const char *redis, const char *transport, const char *what)
         struct tarn_put_session *s;
         if (tarn_put_begin(p.client, &item, 1, NULL, &s))
             return 1;
-        uint8_t *data = made(MIB / 2, "half-put", 0);
-        struct tarn_piece piece = {.addr = data, .bytes = MIB / 2};
+        struct tarn_piece piece = {.addr = device_alloc(p.device, MIB / 2), .bytes = MIB / 2};
         if (tarn_put_write(s, 0, 0, &piece, 1, 0))
             return 1;
         dprintf(STDOUT_FILENO, "ready\n");
@@ -212,13 +224,16 @@ static int peer_main(const char *redis, const char *transport, const char *what)
     }
     dprintf(STDOUT_FILENO, "done\n");
     tarn_close(p.client);
+    device_close(p.device);
     return 0;
 }
 
 static struct harness_process *peer(struct place *p, const char *what)
 {
-    const char *argv[] = {self, "--peer", fix.redis->url, p->way->transport, what, NULL};
-    return harness_spawn(fix.h, what, argv);
+    char device[16];
+    snprintf(device, sizeof device, "%d", p->way->device);
+    const char *argv[] = {self, "--peer", fix->redis->url, p->way->transport, device, what, NULL};
+    return harness_spawn(fix->h, what, argv);
 }
 
 /* --- threads ------------------------------------------------------------------------------------ */
@@ -353,7 +368,7 @@ static void batch_has_a_status_for_each(struct place *p)
     static char keys[N][24];
     struct tarn_item items[N];
     struct tarn_piece pieces[N];
-    uint8_t *data = malloc((size_t)N * BYTES);
+    uint8_t *data = device_alloc(p->device, (size_t)N * BYTES), got[BYTES];
     for (int i = 0; i < N; i++) {
         snprintf(keys[i], sizeof keys[i], "batch-%d", i);
         if (i % 5)
@@ -371,13 +386,14 @@ static void batch_has_a_status_for_each(struct place *p)
             assert_int_equal(items[i].status, TARN_E_NOT_FOUND);
         } else if (items[i].status == 0) {
             uint8_t *want = made(BYTES, keys[i], 9);
-            assert_memory_equal(pieces[i].addr, want, BYTES);
+            device_read(p->device, got, pieces[i].addr, BYTES);
+            assert_memory_equal(got, want, BYTES);
             free(want);
         } else {
             assert_true(forgivable(p, items[i].status));
         }
     }
-    free(data);
+    device_drop(p->device, data);
 }
 
 static void second_put_is_refused_and_replace_is_seen(struct place *p)
@@ -403,8 +419,8 @@ static void cached_descriptor_never_gives_foreign_bytes(struct place *p)
 {
     put_made(p, "gone", 40000, 0);
     expect_made(p, "gone", 40000, 0);
-    struct way clean = {.transport = p->way->transport, .timeout_ms = TIMEOUT_MS};
-    struct place other = {.way = &clean, .client = client_by(&clean, fix.redis->url)};
+    struct way clean = {.transport = p->way->transport, .timeout_ms = WAY_TIMEOUT_MS, .device = -1};
+    struct place other = {.way = &clean, .client = client_by(&clean, fix->redis->url), .device = p->device};
     struct tarn_key k = key_of("gone");
     assert_int_equal(tarn_remove(other.client, &k, 1, NULL, 0), 0);
     for (int i = 0; i < 20; i++) {
@@ -469,10 +485,12 @@ static void *read_churn(void *arg)
         snprintf(key, sizeof key, "churn-%d", (int)rnd(p, 400));
         size_t bytes = 16384 + strlen(key);
         uint8_t *want = made(bytes, key, 0), *got = calloc(1, bytes);
-        struct tarn_piece piece = {.addr = got, .bytes = bytes};
+        struct tarn_piece piece = {.addr = device_alloc(p->device, bytes), .bytes = bytes};
         struct tarn_item item = {.key = key_of(key), .pieces = &piece, .npieces = 1};
         struct tarn_get_options o = {.size = sizeof o, .timeout_ms = p->way->timeout_ms};
         int status = tarn_get(p->client, &item, 1, &o);
+        device_read(p->device, got, piece.addr, bytes);
+        device_drop(p->device, piece.addr);
         expect(status == 0 || status == TARN_E_NOT_FOUND || forgivable(p, status), "get %s: %s", key,
                tarn_last_error());
         expect(status != 0 || memcmp(got, want, bytes) == 0, "get %s: other bytes than were put", key);
@@ -511,6 +529,8 @@ static void layers_of_a_put_session(struct place *p)
     struct tarn_key k = key_of("layered");
     tarn_remove(p->client, &k, 1, NULL, 0);
     uint8_t *want = made(LAYERS * LAYER, "layered", 0), got[LAYER];
+    uint8_t *layers = device_alloc(p->device, LAYERS * LAYER);
+    device_write(p->device, layers, want, LAYERS * LAYER);
     for (int attempt = 0, done = 0; !done; attempt++) {
         assert_true(attempt < TRIES);
         struct tarn_item item = {.key = k, .tensor = tarn_bytes(LAYERS * LAYER)};
@@ -521,7 +541,7 @@ static void layers_of_a_put_session(struct place *p)
             continue;
         assert_int_equal(status, 0);
         for (int i = LAYERS - 1; i >= 0 && status == 0; i--) {
-            struct tarn_piece piece = {.addr = want + i * LAYER, .bytes = LAYER};
+            struct tarn_piece piece = {.addr = layers + i * LAYER, .bytes = LAYER};
             status = tarn_put_write(s, 0, (uint64_t)i * LAYER, &piece, 1, p->way->timeout_ms);
         }
         if (status) {
@@ -541,6 +561,7 @@ static void layers_of_a_put_session(struct place *p)
         assert_int_equal(run(p, false, &item, TARN_GET_RANGE), 0);
         assert_memory_equal(got, want + i * LAYER, LAYER);
     }
+    device_drop(p->device, layers);
     free(want);
 }
 
@@ -560,7 +581,7 @@ static void submitted_gets_complete_once(struct place *p)
     static struct tarn_item items[N];
     static struct tarn_piece pieces[N];
     bool seen[N] = {false};
-    uint8_t *data = calloc(N, BYTES);
+    uint8_t *data = device_alloc(p->device, N * BYTES), bytes[BYTES];
     for (int i = 0; i < N; i++) {
         snprintf(keys[i], sizeof keys[i], "async-%d", i);
         put_made(p, keys[i], BYTES, 5);
@@ -579,7 +600,8 @@ static void submitted_gets_complete_once(struct place *p)
             assert_int_equal(done[i].status, items[at].status);
             if (done[i].status == 0) {
                 uint8_t *want = made(BYTES, keys[at], 5);
-                assert_memory_equal(pieces[at].addr, want, BYTES);
+                device_read(p->device, bytes, pieces[at].addr, BYTES);
+                assert_memory_equal(bytes, want, BYTES);
                 free(want);
             } else {
                 assert_true(forgivable(p, done[i].status));
@@ -591,27 +613,29 @@ static void submitted_gets_complete_once(struct place *p)
     }
     struct tarn_completion none;
     assert_int_equal(tarn_drain(p->client, &none, 1), 0);
-    free(data);
+    device_drop(p->device, data);
 }
 
 /* Cancels right after submit; then the buffer is the test's again: nothing may write to it. */
 static void canceled_operation_lets_go_of_its_memory(struct place *p)
 {
     put_made(p, "canceled", 4 * MIB, 0);
+    uint8_t *got = malloc(4 * MIB);
     for (int i = 0; i < 20; i++) {
-        uint8_t *got = calloc(1, 4 * MIB);
-        struct tarn_piece piece = {.addr = got, .bytes = 4 * MIB};
+        struct tarn_piece piece = {.addr = device_alloc(p->device, 4 * MIB), .bytes = 4 * MIB};
         struct tarn_item item = {.key = key_of("canceled"), .pieces = &piece, .npieces = 1};
         tarn_op op;
         assert_int_equal(tarn_submit_get(p->client, &item, 1, NULL, 7, &op), 0);
         tarn_cancel(p->client, op);
-        memset(got, 0x55, 4 * MIB);
+        device_set(p->device, piece.addr, 0x55, 4 * MIB);
         struct tarn_completion done;
         assert_int_equal(tarn_wait(p->client, op, p->way->timeout_ms + SLACK_MS, &done), 0);
+        device_read(p->device, got, piece.addr, 4 * MIB);
         for (size_t b = 0; b < 4 * MIB; b += 4093)
             assert_int_equal(got[b], 0x55);
-        free(got);
+        device_drop(p->device, piece.addr);
     }
+    free(got);
 }
 
 static void *many(void *arg)
@@ -636,8 +660,8 @@ static void threads_share_a_client(struct place *p)
 static void close_with_operations_in_flight(struct place *p)
 {
     put_made(p, "closing", 4 * MIB, 0);
-    struct tarn_client *c = client_by(p->way, fix.redis->url);
-    uint8_t *got = calloc(8, 4 * MIB);
+    struct tarn_client *c = client_by(p->way, fix->redis->url);
+    uint8_t *got = device_alloc(p->device, 8 * 4 * MIB);
     struct tarn_piece pieces[8];
     struct tarn_item items[8];
     for (int i = 0; i < 8; i++) {
@@ -647,7 +671,7 @@ static void close_with_operations_in_flight(struct place *p)
         assert_int_equal(tarn_submit_get(c, &items[i], 1, NULL, 0, &op), 0);
     }
     tarn_close(c);
-    free(got); /* ASan would see a late write */
+    device_drop(p->device, got); /* ASan, or the device, would see a late write */
 }
 
 /* --- the matrix --------------------------------------------------------------------------------- */
@@ -688,85 +712,69 @@ struct run {
     const struct way *way;
 };
 
+static void node_needed(void)
+{
+    if (fix->h)
+        return;
+    fix->h = harness_new();
+    fix->redis = harness_redis_start(fix->h, NULL);
+    fix->node =
+        harness_node_start(fix->h, "node0", fix->redis, "--pool",
+                           fix == &fixtures[true] ? "gpu0:device=0,bytes=64M" : "cpu0:bytes=64M", NULL);
+}
+
 static void run_case(void **state)
 {
     struct run *r = *state;
     struct place p = {.way = r->way, .seed = tarn_random64()};
     print_message("           seed %llu\n", (unsigned long long)p.seed);
     ran++;
-    p.client = client_by(r->way, fix.redis->url);
+    fix = &fixtures[r->way->gpu_pool];
+    node_needed();
+    p.client = client_by(r->way, fix->redis->url);
+    p.device = way_device(r->way);
     r->test->fn(&p);
     tarn_close(p.client);
+    device_close(p.device);
     passed++;
-}
-
-static int start(void **state)
-{
-    (void)state;
-    fix.h = harness_new();
-    fix.redis = harness_redis_start(fix.h, NULL);
-    fix.node = harness_node_start(fix.h, "node0", fix.redis, "--pool", "cpu0:bytes=64M", NULL);
-    return 0;
 }
 
 static int stop(void **state)
 {
     (void)state;
-    if (passed == ran)
-        harness_passed(fix.h);
-    harness_free(fix.h);
-    return 0;
-}
-
-static int add_way(void *arg, const char *name, const char *why)
-{
-    static const char *const faults[] = {NULL,        "delay=3",   "error=0.05",
-                                         "stale=0.1", "drop=0.03", "refuse=0.3"};
-    struct way *ways = *(struct way **)arg;
-    if (why) {
-        print_message("SKIP: %s: %s\n", name, why);
-        return 0;
-    }
-    for (size_t i = 0; i < sizeof faults / sizeof *faults; i++) {
-        struct way *w = &ways[0];
-        while (w->transport)
-            w++;
-        w->transport = strdup(name);
-        w->timeout_ms = faults[i] && strncmp(faults[i], "drop", 4) == 0 ? 300 : TIMEOUT_MS;
-        snprintf(w->name, sizeof w->name, "%s%s%s", name, faults[i] ? " " : "", faults[i] ? faults[i] : "");
-        if (faults[i]) {
-            char *text;
-            if (asprintf(&text, "%s:%s", name, faults[i]) < 0)
-                return TARN_E_NO_MEMORY;
-            w->faults = text;
-        }
+    for (int i = 0; i < 2; i++) {
+        if (passed == ran && fixtures[i].h)
+            harness_passed(fixtures[i].h);
+        harness_free(fixtures[i].h);
     }
     return 0;
 }
 
+/* test_conformance [WORD]: only cases, and ways, whose name has the word. */
 int main(int argc, char **argv)
 {
     self = argv[0];
-    if (argc == 5 && strcmp(argv[1], "--peer") == 0)
-        return peer_main(argv[2], argv[3], argv[4]);
-    static struct way ways[64];
-    struct way *list = ways;
-    if (tarn_transports(add_way, &list))
-        return 1;
-    static struct run runs[64 * NCASES];
-    static struct CMUnitTest tests[64 * NCASES];
-    static char names[64 * NCASES][128];
+    if (argc == 6 && strcmp(argv[1], "--peer") == 0)
+        return peer_main(argv[2], argv[3], atoi(argv[4]), argv[5]);
+    static struct way ways[WAYS_MAX];
+    static struct run runs[WAYS_MAX * NCASES];
+    static struct CMUnitTest tests[WAYS_MAX * NCASES];
+    static char names[WAYS_MAX * NCASES][160];
+    ways_find(ways);
     size_t n = 0;
     for (struct way *w = ways; w->transport; w++)
-        for (size_t i = 0; i < NCASES; i++, n++) {
-            if (argc == 2 && !strstr(cases[i].name, argv[1]) && !strstr(w->name, argv[1])) {
-                n--;
+        for (size_t i = 0; i < NCASES; i++) {
+            if (argc == 2 && !strstr(cases[i].name, argv[1]) && !strstr(w->name, argv[1]))
                 continue;
-            }
             snprintf(names[n], sizeof names[n], "%s: %s", w->name, cases[i].name);
             runs[n] = (struct run){.test = &cases[i], .way = w};
             tests[n] =
                 (struct CMUnitTest){.name = names[n], .test_func = run_case, .initial_state = &runs[n]};
+            n++;
         }
-    return _cmocka_run_group_tests("conformance", tests, n, start, stop);
+    if (n == 0) {
+        print_message("SKIP: %s: no way that is usable here has this in its name\n", argv[1]);
+        return 77;
+    }
+    return _cmocka_run_group_tests("conformance", tests, n, NULL, stop);
 }

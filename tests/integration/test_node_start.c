@@ -154,6 +154,8 @@ static void wrong_settings_are_refused(void **state)
         {"--pool", "p:bytes=0", "bytes=0"},
         {"--pool", "p:byts=1M", "byts"},
         {"--pool", "gpu0:bytes=1M", "GPU"},
+        {"--pool", "p:bytes=1M,device=", "device="},
+        {"--pool", "p:bytes=2M,device=0,huge=1", "huge"},
         {"--pool", "a/b:bytes=1M", "name"},
         {"--id", "a b", "--id"},
         {"--listen", "0.0.0.0:0", "0.0.0.0"},

@@ -514,11 +514,13 @@ static void the_registry_finds_and_selects(void **state)
     (void)state;
     const struct tarn_transport_ops *out[8];
     assert_string_equal(tarn_transport_list[0]->name, "shm");
-    assert_ptr_equal(tarn_transport_find("rdma"), tarn_transport_list[1]);
-    assert_ptr_equal(tarn_transport_find("tcp"), tarn_transport_list[2]);
+    assert_ptr_equal(tarn_transport_find("cuda_ipc"), tarn_transport_list[1]);
+    assert_ptr_equal(tarn_transport_find("rdma"), tarn_transport_list[2]);
+    assert_ptr_equal(tarn_transport_find("tcp"), tarn_transport_list[3]);
     assert_null(tarn_transport_find("tc"));
     char why[256];
-    int usable = 2 + (tarn_transport_find("rdma")->probe(why, sizeof(why)) == 0);
+    int rdma = tarn_transport_find("rdma")->probe(why, sizeof(why)) == 0;
+    int usable = 3 + rdma; /* cuda_ipc is not probed */
     assert_int_equal(tarn_transport_select(NULL, out, 8), usable);
     assert_int_equal(tarn_transport_select("", out, 8), usable);
     assert_int_equal(tarn_transport_select("tcp,shm", out, 8), 2); /* the list's order */
@@ -538,7 +540,7 @@ static void every_slot_is_filled(void **state)
     for (int i = 0; tarn_transport_list[i]; i++) {
         const struct tarn_transport_ops *t = tarn_transport_list[i];
         char why[256];
-        assert_true(t->name && t->probe && t->serve && t->describe && t->attach && t->detach && t->stop);
+        assert_true(t->name && t->probe && t->serve && t->serves && t->describe && t->attach && t->detach && t->stop);
         assert_true(t->local_open && t->local_close && t->map && t->unmap && t->offer && t->link_id && t->detach_link);
         assert_true(t->connect && t->writable && t->get && t->put && t->progress && t->wait_fd && t->touch);
         assert_true(t->view && t->unview && t->close);

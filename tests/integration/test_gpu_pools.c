@@ -1,0 +1,347 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * GPU pools from the setting to the bytes: what a node refuses and says, what it publishes, which GPU is
+ * which, which memory may be mixed, and what is left when CUDA fails. Over the GPUs of the machine, or the
+ * stand-in.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "tests/device.h"
+#include "tests/standin/cuda_standin.h"
+#include "tests/world.h"
+#include "transport/cuda_text.h"
+
+static const struct world_plan one_gpu = {
+    .nodes = 1, .args = {"--pool", "cpu0:bytes=64M", "--pool", "gpu0:device=0,bytes=64M"}};
+static const char *self;
+
+static int start(void **state)
+{
+    return devices_there() ? world_start_client(state, &one_gpu) : 0;
+}
+
+static int stop(void **state)
+{
+    return *state ? world_stop(state) : 0;
+}
+
+static void need_standin(void)
+{
+    devices_need(2);
+    if (!tarn_standin_fail)
+        harness_skip("standin", "only the stand-in fails and hides on demand");
+}
+
+/* --- one piece ---------------------------------------------------------------------------------- */
+
+static int put_piece(struct tarn_client *c, const char *key, void *addr, size_t bytes, const char *place)
+{
+    struct tarn_piece piece = {.addr = addr, .bytes = bytes};
+    struct tarn_item item = {.key = key_of(key), .pieces = &piece, .npieces = 1, .tensor = tarn_bytes(bytes)};
+    struct tarn_put_options o = {.size = sizeof o, .place = place, .flags = TARN_PUT_REPLACE};
+    return tarn_put(c, &item, 1, &o);
+}
+
+static int get_piece(struct tarn_client *c, const char *key, void *addr, size_t bytes)
+{
+    struct tarn_piece piece = {.addr = addr, .bytes = bytes};
+    struct tarn_item item = {.key = key_of(key), .pieces = &piece, .npieces = 1};
+    return tarn_get(c, &item, 1, NULL);
+}
+
+static void expect_bytes(struct device *d, const void *addr, uint8_t byte, size_t bytes)
+{
+    uint8_t *got = malloc(bytes);
+    assert_non_null(got);
+    device_read(d, got, addr, bytes);
+    for (size_t i = 0; i < bytes; i++)
+        if (got[i] != byte)
+            fail_msg("byte %zu of %zu is %u, not %u", i, bytes, got[i], byte);
+    free(got);
+}
+
+/* --- the node ----------------------------------------------------------------------------------- */
+
+static void refuses(struct world *w, const char *pool, const char *sentence, const char *other)
+{
+    static int n;
+    char name[32];
+    snprintf(name, sizeof name, "refused%d", n++);
+    struct harness_process *p = harness_node_spawn(w->h, name, w->redis, "--pool", pool, NULL);
+    assert_int_equal(harness_wait(p, HARNESS_TIMEOUT_MS), 1);
+    assert_non_null(strstr(harness_log(p), sentence));
+    assert_non_null(strstr(harness_log(p), other));
+}
+
+static void a_gpu_that_is_not_there_is_refused_with_those_that_are(void **state)
+{
+    struct tarn_cuda_device d;
+    char uuid[TARN_CUDA_UUID_TEXT];
+    devices_need(1);
+    assert_int_equal(tarn_cuda_describe(0, &d), 0);
+    tarn_cuda_uuid_format(d.uuid, uuid);
+    refuses(*state, "gpu7:device=99,bytes=1M", "pool gpu7: device 99: there is no such GPU", uuid);
+    refuses(*state, "gpu7:device=GPU-00000000-0000-0000-0000-000000000000,bytes=1M", "no such GPU", uuid);
+    refuses(*state, "gpu7:device=first,bytes=1M", "no such GPU", uuid);
+    harness_passed(((struct world *)*state)->h);
+}
+
+static void a_pool_larger_than_the_gpu_is_refused_with_what_is_free(void **state)
+{
+    devices_need(1);
+    refuses(*state, "gpu7:device=0,bytes=4T", "pool gpu7", "free");
+    harness_passed(((struct world *)*state)->h);
+}
+
+static void the_directory_and_info_tell_which_gpu(void **state)
+{
+    devices_need(1);
+    struct world *w = *state;
+    struct tarn_cuda_device d;
+    char uuid[TARN_CUDA_UUID_TEXT];
+    assert_int_equal(tarn_cuda_describe(0, &d), 0);
+    tarn_cuda_uuid_format(d.uuid, uuid);
+    redisReply *r = harness_redis_call(w->redis, "HMGET", "tarn:default:pool:node0/gpu0", "kind", "device",
+                                       "cuda_ipc", "transports", NULL);
+    assert_int_equal(r->elements, 4);
+    assert_string_equal(r->element[0]->str, "gpu");
+    assert_string_equal(r->element[1]->str, uuid);
+    assert_int_equal(strncmp(r->element[2]->str, uuid, strlen(uuid)), 0);
+    assert_int_equal(strlen(r->element[2]->str), strlen(uuid) + strlen(" 67108864 ") + 2 * TARN_CUDA_HANDLE);
+    assert_string_equal(r->element[3]->str, "cuda_ipc");
+    freeReplyObject(r);
+    r = harness_call(w->nodes[0]->local, "INFO", "pools", NULL);
+    assert_non_null(strstr(r->str, "name=gpu0,kind=gpu,device=GPU-"));
+    assert_non_null(strstr(r->str, "name=cpu0,kind=cpu,bytes="));
+    freeReplyObject(r);
+    harness_passed(w->h);
+}
+
+/* --- puts and gets ------------------------------------------------------------------------------ */
+
+static void puts_that_name_no_pool_leave_the_gpu_alone(void **state)
+{
+    devices_need(1);
+    struct world *w = *state;
+    client_put_each(w->client, "k", 20, 'x', MIB, NULL);
+    assert_int_equal(
+        harness_redis_integer(w->redis, "EVAL",
+                              "local n=0 for _,k in ipairs(redis.call('KEYS','tarn:default:o:*')) do "
+                              "n=n+redis.call('HEXISTS',k,'@node0/gpu0') end return n",
+                              "0", NULL),
+        0);
+    harness_passed(w->h);
+}
+
+/* Also far from the pool's begin and at odd distances: handles are of the arena, offsets are added. */
+static void every_offset_of_a_pool_is_reached(void **state)
+{
+    enum { N = 40 };
+    devices_need(1);
+    struct world *w = *state;
+    struct device *d = device_open(0);
+    size_t bytes = MIB + 12345;
+    uint8_t *memory = device_alloc(d, bytes);
+    char key[16];
+    for (int i = 0; i < N; i++) {
+        snprintf(key, sizeof key, "o%d", i);
+        device_set(d, memory, (uint8_t)(i + 1), bytes);
+        assert_int_equal(put_piece(w->client, key, memory, bytes, "node0/gpu0"), 0);
+    }
+    for (int i = 0; i < N; i++) {
+        snprintf(key, sizeof key, "o%d", i);
+        assert_int_equal(get_piece(w->client, key, memory, bytes), 0);
+        expect_bytes(d, memory, (uint8_t)(i + 1), bytes);
+    }
+    device_drop(d, memory);
+    device_close(d);
+    harness_passed(w->h);
+}
+
+static void an_item_lies_in_one_memory(void **state)
+{
+    devices_need(1);
+    struct world *w = *state;
+    struct device *d = device_open(0);
+    uint8_t *there = device_alloc(d, 4096), here[64] = {0};
+    struct tarn_piece pieces[] = {{.addr = there, .bytes = 64}, {.addr = here, .bytes = 64}};
+    struct tarn_item item = {
+        .key = key_of("mixed"), .pieces = pieces, .npieces = 2, .tensor = tarn_bytes(128)};
+    assert_int_equal(tarn_put(w->client, &item, 1, NULL), TARN_E_INVALID);
+    assert_non_null(strstr(tarn_last_error(), "piece 1"));
+    assert_int_equal(client_put(w->client, "mixed", 'm', 128, NULL), 0);
+    assert_int_equal(tarn_get(w->client, &item, 1, NULL), TARN_E_INVALID);
+    assert_non_null(strstr(tarn_last_error(), "piece 1"));
+    device_drop(d, there);
+    device_close(d);
+    harness_passed(w->h);
+}
+
+static void memory_is_registered_as_what_it_is(void **state)
+{
+    devices_need(1);
+    struct world *w = *state;
+    struct device *d = device_open(0);
+    uint8_t *there = device_alloc(d, 4096), here[4096] = {0};
+    struct tarn_mr *mr;
+    assert_int_equal(tarn_register(w->client, there, 4096, TARN_MEMORY_CUDA, &mr), 0);
+    assert_int_equal(tarn_deregister(w->client, mr), 0);
+    assert_int_equal(tarn_register(w->client, there, 4096, TARN_MEMORY_HOST, &mr), TARN_E_INVALID);
+    assert_int_equal(tarn_register(w->client, here, 4096, TARN_MEMORY_CUDA, &mr), TARN_E_INVALID);
+    device_drop(d, there);
+    device_close(d);
+    harness_passed(w->h);
+}
+
+static void without_cuda_ipc_gpu_memory_is_not_touched(void **state)
+{
+    devices_need(1);
+    struct world *w = *state;
+    struct tarn_client *c = world_client(w, "shm,tcp");
+    struct device *d = device_open(0);
+    uint8_t *there = device_alloc(d, 4096);
+    assert_int_equal(put_piece(c, "k", there, 4096, NULL), TARN_E_NOT_REACHABLE);
+    assert_non_null(strstr(tarn_last_error(), "GPU memory"));
+    assert_int_equal(client_put(c, "k", 'k', 4096, NULL), 0);
+    assert_int_equal(get_piece(c, "k", there, 4096), TARN_E_NOT_REACHABLE);
+    tarn_close(c);
+    device_drop(d, there);
+    device_close(d);
+    harness_passed(w->h);
+}
+
+/* --- which GPU is which ------------------------------------------------------------------------- */
+
+/* Puts and gets by a device's memory, whose number here says nothing of which it is. */
+static int round_trip(struct tarn_client *c, int ordinal)
+{
+    struct device *d = device_open(ordinal);
+    uint8_t *there = device_alloc(d, 100000);
+    device_set(d, there, (uint8_t)(7 + ordinal), 100000);
+    int rc = put_piece(c, "k", there, 100000, "node0/gpu0");
+    device_set(d, there, 0, 100000);
+    if (!rc)
+        rc = get_piece(c, "k", there, 100000);
+    if (!rc)
+        expect_bytes(d, there, (uint8_t)(7 + ordinal), 100000);
+    device_drop(d, there);
+    device_close(d);
+    return rc;
+}
+
+/* test_gpu_pools --client REDIS: a round trip with each of the GPUs it sees; prints what came of it. */
+static int client_main(const char *redis)
+{
+    struct tarn_client *c = client_open(redis, (struct tarn_options){.timeout_ms = 3000});
+    for (int i = 0; i < devices_there(); i++) {
+        int rc = round_trip(c, i);
+        printf("%s %s\n", tarn_error_name(rc), rc ? tarn_last_error() : "");
+    }
+    tarn_close(c);
+    return 0;
+}
+
+static const char *say_of_client(struct world *w, const char *visible)
+{
+    const char *argv[] = {self, "--client", w->redis->url, NULL};
+    setenv("STANDIN_VISIBLE", visible, 1);
+    struct harness_process *p = harness_spawn(w->h, "client", argv);
+    unsetenv("STANDIN_VISIBLE");
+    assert_int_equal(harness_wait(p, HARNESS_TIMEOUT_MS), 0);
+    return harness_stdout(p, NULL);
+}
+
+/* The node counts its GPUs in another order than its client. */
+static void a_pool_is_found_by_its_uuid(void **state)
+{
+    need_standin();
+    struct world *w = *state;
+    assert_string_equal(say_of_client(w, "1,0"), "OK \nOK \n");
+    harness_passed(w->h);
+}
+
+static void a_gpu_that_is_hidden_is_named(void **state)
+{
+    need_standin();
+    struct world *w = *state;
+    const char *said = say_of_client(w, "1");
+    assert_non_null(strstr(said, "NOT_REACHABLE"));
+    assert_non_null(strstr(said, "CUDA_VISIBLE_DEVICES"));
+    harness_passed(w->h);
+}
+
+/* --- when CUDA fails ---------------------------------------------------------------------------- */
+
+static void a_lost_device_is_told_and_the_rest_goes_on(void **state)
+{
+    need_standin();
+    struct world *w = *state;
+    struct device *d = device_open(0);
+    uint8_t *there = device_alloc(d, 4096);
+    assert_int_equal(client_put(w->client, "host", 'h', 4096, NULL), 0);
+    assert_int_equal(put_piece(w->client, "k", there, 4096, "node0/gpu0"), 0);
+    tarn_standin_fail("lost:1");
+    assert_int_equal(get_piece(w->client, "k", there, 4096), TARN_E_UNAVAILABLE);
+    assert_non_null(strstr(tarn_last_error(), "device 0"));
+    assert_int_equal(put_piece(w->client, "k2", there, 4096, "node0/gpu0"), TARN_E_UNAVAILABLE);
+    assert_int_equal(client_get(w->client, "host", 'h', 4096), 0);
+    tarn_standin_fail(NULL);
+    device_drop(d, there);
+    device_close(d);
+    harness_passed(w->h);
+}
+
+/* Each failure once: the call fails with its words or succeeds at another try, and the next one works. */
+static void a_call_that_fails_once_does_no_lasting_harm(void **state)
+{
+    static const char *const calls[] = {"open:1", "pin:1", "queue:1", "copy:1", "mark:1", "poll:1"};
+    need_standin();
+    struct world *w = *state;
+    struct device *d = device_open(0);
+    uint8_t *there = device_alloc(d, 4096);
+    device_set(d, there, 9, 4096);
+    assert_int_equal(put_piece(w->client, "k", there, 4096, "node0/gpu0"), 0);
+    for (size_t i = 0; i < sizeof calls / sizeof calls[0]; i++) {
+        struct tarn_client *c = world_client(w, NULL);
+        tarn_standin_fail(calls[i]);
+        int rc = get_piece(c, "k", there, 4096);
+        tarn_standin_fail(NULL);
+        if (rc != 0)
+            assert_non_null(strstr(tarn_last_error(), "told to fail"));
+        device_set(d, there, 0, 4096);
+        assert_int_equal(get_piece(c, "k", there, 4096), 0);
+        expect_bytes(d, there, 9, 4096);
+        assert_int_equal(put_piece(c, "again", there, 4096, "node0/gpu0"), 0);
+        tarn_close(c);
+    }
+    device_drop(d, there);
+    device_close(d);
+    harness_passed(w->h);
+}
+
+#define TEST(_f) cmocka_unit_test_setup_teardown(_f, start, stop)
+
+int main(int argc, char **argv)
+{
+    self = argv[0];
+    if (argc == 3 && strcmp(argv[1], "--client") == 0)
+        return client_main(argv[2]);
+    const struct CMUnitTest tests[] = {
+        TEST(a_gpu_that_is_not_there_is_refused_with_those_that_are),
+        TEST(a_pool_larger_than_the_gpu_is_refused_with_what_is_free),
+        TEST(the_directory_and_info_tell_which_gpu),
+        TEST(puts_that_name_no_pool_leave_the_gpu_alone),
+        TEST(every_offset_of_a_pool_is_reached),
+        TEST(an_item_lies_in_one_memory),
+        TEST(memory_is_registered_as_what_it_is),
+        TEST(without_cuda_ipc_gpu_memory_is_not_touched),
+        TEST(a_pool_is_found_by_its_uuid),
+        TEST(a_gpu_that_is_hidden_is_named),
+        TEST(a_call_that_fails_once_does_no_lasting_harm),
+        TEST(a_lost_device_is_told_and_the_rest_goes_on),
+    };
+    return cmocka_run_group_tests_name("gpu pools", tests, NULL, NULL);
+}

@@ -1,0 +1,671 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A STAND-IN for GPUs: transport/cuda.h played in shared memory, for tests on machines without one. Nothing
+ * that passes over it says anything about a GPU, its driver or its speed.
+ *
+ * It is stricter than a GPU where a GPU lets mistakes pass:
+ *   - Device memory is a memfd that is mapped twice: at the address that is handed out without any access, so
+ *     that host code which touches it dies; and elsewhere for the copies.
+ *   - A copy is carried out, delay and all, when its queue is next looked at: whoever reuses a buffer before
+ *     the mark behind it is passed sees wrong bytes, and so does whoever reads before.
+ *   - Copies reach memory of the queue's device, of peers that were asked for, and pinned host memory, and
+ *     are held to the bounds of allocations. Anything else is an illegal address, and the device is lost to
+ *     the process, as it would be.
+ *   - A queue has little room, so that callers meet its limits.
+ *
+ * Environment, read when a process first uses it (nodes refuse names with TARN_ that they do not know):
+ *   STANDIN_DEVICES=2     how many there are in the machine
+ *   STANDIN_VISIBLE=1,0   which of them this process sees, in which order (all)
+ *   STANDIN_PEERS=0       whether devices reach each other (1)
+ *   STANDIN_BYTES=64M     memory that this process can have of each device (1G)
+ *   STANDIN_DELAY_US=     how long after it was given a copy is carried out at the earliest (0)
+ *   STANDIN_FAIL=         what:n,...  the n-th such call of this process fails, "*": each one; what is
+ *                              alloc, open, pin, queue, copy, mark, poll; or lost: the n-th copy is given
+ *                              well, and is the end of its device for this process
+ *   STANDIN_VERBOSE=      set: illegal addresses are told on stderr
+ *
+ * One lock for all. A handle names the exporting process and its descriptor; who opens it goes through
+ * /proc, so memory outlives its exporter as long as somebody has it open, and nothing is left behind.
+ */
+#include "tests/standin/cuda_standin.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "transport/cuda.h"
+
+enum { DEVICES_MAX = 8, PIECES = 512, MARKS = 16, WAITS = 16, STEPS = PIECES + MARKS + WAITS };
+
+enum event {
+    FAIL_ALLOC,
+    FAIL_OPEN,
+    FAIL_PIN,
+    FAIL_QUEUE,
+    FAIL_COPY,
+    FAIL_MARK,
+    FAIL_POLL,
+    FAIL_LOST,
+    FAIL_N
+};
+static const char *const event_names[FAIL_N] = {"alloc", "open", "pin",  "queue",
+                                                "copy",  "mark", "poll", "lost"};
+
+struct handle {
+    char magic[8];
+    int32_t pid, fd, physical, unused;
+    uint64_t inode, bytes;
+};
+_Static_assert(sizeof(struct handle) <= TARN_CUDA_HANDLE, "fits cuda.h's");
+
+struct memory {
+    struct memory *next;
+    enum tarn_cuda_kind kind;
+    int owner;   /* device it is on; -1 host memory */
+    int visitor; /* device it was opened for; -1 not opened */
+    uintptr_t begin;
+    uint64_t bytes;
+    uint8_t *real; /* where the copies find it */
+    bool writable;
+    int fd;          /* of the exporter */
+    unsigned opened; /* times */
+    struct handle handle;
+};
+
+struct device {
+    int physical;
+    uint64_t used;
+    bool peers[DEVICES_MAX];
+    bool lost;
+};
+
+/* Fails at the count `at`; 0: never, UINT64_MAX: always. */
+struct trigger {
+    uint64_t at, count;
+};
+
+static struct {
+    pthread_mutex_t lock;
+    pthread_once_t once;
+    int ndevices;
+    struct device devices[DEVICES_MAX];
+    bool peers;
+    uint64_t bytes, delay_ns;
+    struct trigger triggers[FAIL_N];
+    struct memory *memories;
+} standin = {.lock = PTHREAD_MUTEX_INITIALIZER, .once = PTHREAD_ONCE_INIT};
+
+/* --- settings ----------------------------------------------------------------------------------- */
+
+static uint64_t setting(const char *name, uint64_t otherwise)
+{
+    const char *text = getenv(name);
+    uint64_t value;
+    return text && tarn_size_parse(text, &value) == 0 ? value : otherwise;
+}
+
+static void parse_fail(const char *text)
+{
+    memset(standin.triggers, 0, sizeof(standin.triggers));
+    while (text && *text) {
+        for (int i = 0; i < FAIL_N; i++) {
+            size_t n = strlen(event_names[i]);
+            if (strncmp(text, event_names[i], n) == 0 && text[n] == ':')
+                standin.triggers[i].at = text[n + 1] == '*' ? UINT64_MAX : strtoull(text + n + 1, NULL, 10);
+        }
+        text = strchr(text, ',');
+        text += text != NULL;
+    }
+}
+
+static void read_settings(void)
+{
+    int there = (int)setting("STANDIN_DEVICES", 2);
+    const char *visible = getenv("STANDIN_VISIBLE");
+    there = there > DEVICES_MAX ? DEVICES_MAX : there;
+    if (!visible) {
+        for (int i = 0; i < there; i++)
+            standin.devices[standin.ndevices++].physical = i;
+    }
+    for (char *end; visible && *visible && standin.ndevices < DEVICES_MAX; visible = *end ? end + 1 : end) {
+        long physical = strtol(visible, &end, 10);
+        if (end == visible || physical < 0 || physical >= there)
+            break; /* what follows one that is not there is not visible either, as with CUDA */
+        standin.devices[standin.ndevices++].physical = (int)physical;
+    }
+    standin.peers = setting("STANDIN_PEERS", 1);
+    standin.bytes = setting("STANDIN_BYTES", 1ull << 30);
+    standin.delay_ns = setting("STANDIN_DELAY_US", 0) * 1000;
+    parse_fail(getenv("STANDIN_FAIL"));
+}
+
+static void enter(void)
+{
+    pthread_once(&standin.once, read_settings);
+    pthread_mutex_lock(&standin.lock);
+}
+
+static int leave(int rc)
+{
+    pthread_mutex_unlock(&standin.lock);
+    return rc;
+}
+
+void tarn_standin_fail(const char *what)
+{
+    enter();
+    parse_fail(what);
+    for (int i = 0; !what && i < standin.ndevices; i++)
+        standin.devices[i].lost = false;
+    leave(0);
+}
+
+void tarn_standin_delay(uint64_t us)
+{
+    enter();
+    standin.delay_ns = us * 1000;
+    leave(0);
+}
+
+static bool due_to_fail(enum event e)
+{
+    struct trigger *t = &standin.triggers[e];
+    return t->at == UINT64_MAX || ++t->count == t->at;
+}
+
+static int lost(int device)
+{
+    return tarn_fail(
+        TARN_E_UNAVAILABLE,
+        "stand-in: device %d: an illegal memory access was encountered: the device is of no more use "
+        "to this process",
+        device);
+}
+
+/* What every call that names a device begins with. */
+static int check(int device, enum event e)
+{
+    if (device < 0 || device >= standin.ndevices)
+        return tarn_fail(TARN_E_SYSTEM, "stand-in: device %d: invalid device ordinal", device);
+    if (standin.devices[device].lost)
+        return lost(device);
+    if (e < FAIL_N && due_to_fail(e))
+        return tarn_fail(TARN_E_SYSTEM, "stand-in: device %d: %s was told to fail", device, event_names[e]);
+    return 0;
+}
+
+/* --- devices ------------------------------------------------------------------------------------ */
+
+int tarn_cuda_count(int *n_p)
+{
+    enter();
+    *n_p = standin.ndevices;
+    return leave(*n_p ? 0 : tarn_fail(TARN_E_UNAVAILABLE, "stand-in: no device is visible"));
+}
+
+int tarn_cuda_describe(int device, struct tarn_cuda_device *d)
+{
+    enter();
+    int rc = check(device, FAIL_N);
+    if (rc)
+        return leave(rc);
+    int physical = standin.devices[device].physical;
+    memset(d, 0, sizeof(*d));
+    memcpy(d->uuid,
+           "\x57\xa4\xd1"
+           "tarn-standin",
+           15);
+    d->uuid[15] = (uint8_t)physical;
+    snprintf(d->name, sizeof(d->name), "Stand-in %d", physical);
+    d->total_bytes = standin.bytes;
+    return leave(0);
+}
+
+int tarn_cuda_find(const uint8_t uuid[TARN_CUDA_UUID], int *device_p)
+{
+    int n, rc = tarn_cuda_count(&n);
+    for (int i = 0; !rc && i < n; i++) {
+        struct tarn_cuda_device d;
+        rc = tarn_cuda_describe(i, &d);
+        if (rc || memcmp(d.uuid, uuid, sizeof(d.uuid)))
+            continue;
+        *device_p = i;
+        return 0;
+    }
+    return rc ? rc
+              : tarn_fail(
+                    TARN_E_NOT_REACHABLE,
+                    "stand-in: none of the %d visible devices is the one asked for: see STANDIN_VISIBLE", n);
+}
+
+int tarn_cuda_free_bytes(int device, uint64_t *bytes_p)
+{
+    enter();
+    int rc = check(device, FAIL_N);
+    *bytes_p = rc ? 0 : standin.bytes - standin.devices[device].used;
+    return leave(rc);
+}
+
+bool tarn_cuda_reaches(int device, int peer)
+{
+    enter();
+    bool both = device >= 0 && device < standin.ndevices && peer >= 0 && peer < standin.ndevices;
+    bool yes = both && (device == peer || standin.peers);
+    if (yes)
+        standin.devices[device].peers[peer] = true;
+    leave(0);
+    return yes;
+}
+
+/* --- memory ------------------------------------------------------------------------------------- */
+
+/* Pinned memory may lie within what another range covers only by mistake, so the first is the one. */
+static struct memory *memory_at(uintptr_t at)
+{
+    struct memory *m = standin.memories;
+    while (m && (at < m->begin || at - m->begin >= m->bytes))
+        m = m->next;
+    return m;
+}
+
+void tarn_cuda_memory_of(const void *addr, struct tarn_cuda_memory *m)
+{
+    *m = (struct tarn_cuda_memory){TARN_CUDA_HOST, -1, (uintptr_t)addr, (uintptr_t)addr + 1};
+    enter();
+    const struct memory *found = memory_at((uintptr_t)addr);
+    if (found)
+        *m = (struct tarn_cuda_memory){found->kind, found->owner, found->begin, found->begin + found->bytes};
+    leave(0);
+}
+
+static struct memory *memory_add(const struct memory *like)
+{
+    struct memory *m = malloc(sizeof(*m));
+    if (!m)
+        return NULL;
+    *m = *like;
+    m->next = standin.memories;
+    standin.memories = m;
+    return m;
+}
+
+static void memory_drop(struct memory *m)
+{
+    struct memory **at = &standin.memories;
+    while (*at != m)
+        at = &(*at)->next;
+    *at = m->next;
+    if (m->kind == TARN_CUDA_DEVICE) {
+        munmap((void *)m->begin, m->bytes);
+        munmap(m->real, m->bytes);
+        if (m->fd >= 0)
+            close(m->fd);
+    }
+    free(m);
+}
+
+/* The two views. m->bytes and the descriptor given; what is made is recorded. */
+static struct memory *memory_map(struct memory *m, int fd)
+{
+    void *view = mmap(NULL, m->bytes, PROT_NONE, MAP_SHARED, fd, 0);
+    void *real = mmap(NULL, m->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    m->kind = TARN_CUDA_DEVICE;
+    m->begin = (uintptr_t)view;
+    m->real = real;
+    m->writable = true;
+    struct memory *added = view == MAP_FAILED || real == MAP_FAILED ? NULL : memory_add(m);
+    if (added)
+        return added;
+    if (view != MAP_FAILED)
+        munmap(view, m->bytes);
+    if (real != MAP_FAILED)
+        munmap(real, m->bytes);
+    tarn_fail(TARN_E_NO_MEMORY, "stand-in: mmap of %llu bytes: %m", (unsigned long long)m->bytes);
+    return NULL;
+}
+
+static int no_room(int device, uint64_t bytes, uint64_t unused)
+{
+    char want[16], have[16];
+    tarn_size_format(bytes, want);
+    tarn_size_format(unused, have);
+    return tarn_fail(
+        TARN_E_NO_MEMORY,
+        "device %d: %s of memory are needed and %s are free: make the pool smaller or free memory", device,
+        want, have);
+}
+
+static int alloc(int device, uint64_t bytes, void **addr_p, uint8_t handle[TARN_CUDA_HANDLE])
+{
+    struct device *d = &standin.devices[device];
+    uint64_t whole = (bytes + 4095) & ~4095ull;
+    struct stat st;
+    if (whole > standin.bytes - d->used)
+        return no_room(device, bytes, standin.bytes - d->used);
+    int fd = memfd_create("tarn-standin", MFD_CLOEXEC);
+    if (fd < 0 || ftruncate(fd, (off_t)whole) || fstat(fd, &st)) {
+        int rc = tarn_fail(TARN_E_SYSTEM, "stand-in: memfd: %m");
+        if (fd >= 0)
+            close(fd);
+        return rc;
+    }
+    struct memory m = {.owner = device, .visitor = -1, .bytes = whole, .fd = fd};
+    m.handle = (struct handle){"standin", getpid(), fd, d->physical, 0, st.st_ino, whole};
+    struct memory *added = memory_map(&m, fd);
+    if (!added) {
+        close(fd);
+        return TARN_E_NO_MEMORY;
+    }
+    d->used += whole;
+    memset(handle, 0, TARN_CUDA_HANDLE);
+    memcpy(handle, &m.handle, sizeof(m.handle));
+    *addr_p = (void *)added->begin;
+    return 0;
+}
+
+int tarn_cuda_alloc(int device, uint64_t bytes, void **addr_p, uint8_t handle[TARN_CUDA_HANDLE])
+{
+    enter();
+    int rc = check(device, FAIL_ALLOC);
+    return leave(rc ? rc : alloc(device, bytes, addr_p, handle));
+}
+
+void tarn_cuda_free(int device, void *addr)
+{
+    enter();
+    struct memory *m = addr ? memory_at((uintptr_t)addr) : NULL;
+    if (m && m->kind == TARN_CUDA_DEVICE && m->visitor < 0 && m->owner == device) {
+        standin.devices[device].used -= m->bytes;
+        memory_drop(m);
+    }
+    leave(0);
+}
+
+/* One that this device has open already, as the runtime counts them. */
+static struct memory *opened_before(int device, const struct handle *h)
+{
+    struct memory *m = standin.memories;
+    while (m && (m->visitor != device || memcmp(&m->handle, h, sizeof(*h))))
+        m = m->next;
+    return m;
+}
+
+static int device_of(int physical)
+{
+    int i = 0;
+    while (i < standin.ndevices && standin.devices[i].physical != physical)
+        i++;
+    return i < standin.ndevices ? i : -1;
+}
+
+static int open_new(int device, const struct handle *h, void **addr_p)
+{
+    char path[64];
+    struct stat st;
+    struct memory m = {
+        .owner = device_of(h->physical), .visitor = device, .bytes = h->bytes, .fd = -1, .opened = 1};
+    m.handle = *h;
+    if (m.owner < 0 || (m.owner != device && !standin.peers))
+        return tarn_fail(TARN_E_SYSTEM, "stand-in: open on device %d: peer access is not supported", device);
+    snprintf(path, sizeof(path), "/proc/%d/fd/%d", (int)h->pid, (int)h->fd);
+    int fd = open(path, O_RDWR | O_CLOEXEC);
+    if (fd < 0 || fstat(fd, &st) || st.st_ino != h->inode || (uint64_t)st.st_size != h->bytes) {
+        if (fd >= 0)
+            close(fd);
+        return tarn_fail(TARN_E_SYSTEM, "stand-in: open on device %d: the memory is gone", device);
+    }
+    struct memory *added = memory_map(&m, fd);
+    close(fd);
+    if (!added)
+        return TARN_E_NO_MEMORY;
+    *addr_p = (void *)added->begin;
+    return 0;
+}
+
+int tarn_cuda_open(int device, const uint8_t handle[TARN_CUDA_HANDLE], void **addr_p)
+{
+    struct handle h;
+    memcpy(&h, handle, sizeof(h));
+    enter();
+    int rc = check(device, FAIL_OPEN);
+    if (rc)
+        return leave(rc);
+    if (memcmp(h.magic, "standin", sizeof(h.magic)))
+        return leave(
+            tarn_fail(TARN_E_SYSTEM, "stand-in: open on device %d: invalid resource handle", device));
+    if (h.pid == getpid())
+        return leave(tarn_fail(TARN_E_SYSTEM, "stand-in: open on device %d: the memory is this process's own",
+                               device));
+    struct memory *m = opened_before(device, &h);
+    if (!m)
+        return leave(open_new(device, &h, addr_p));
+    m->opened++;
+    *addr_p = (void *)m->begin;
+    return leave(0);
+}
+
+void tarn_cuda_close(int device, void *addr)
+{
+    enter();
+    struct memory *m = addr ? memory_at((uintptr_t)addr) : NULL;
+    if (m && m->visitor == device && --m->opened == 0)
+        memory_drop(m);
+    leave(0);
+}
+
+static bool overlaps_pinned(uintptr_t begin, uint64_t bytes)
+{
+    for (const struct memory *m = standin.memories; m; m = m->next)
+        if (begin < m->begin + m->bytes && m->begin < begin + bytes)
+            return true;
+    return false;
+}
+
+int tarn_cuda_pin(void *addr, uint64_t bytes, bool writable)
+{
+    struct memory m = {.kind = TARN_CUDA_PINNED,
+                       .owner = -1,
+                       .visitor = -1,
+                       .begin = (uintptr_t)addr,
+                       .bytes = bytes,
+                       .real = addr,
+                       .writable = writable,
+                       .fd = -1};
+    enter();
+    int rc = check(0, FAIL_PIN);
+    if (!rc && (!addr || !bytes))
+        rc = tarn_fail(TARN_E_SYSTEM, "stand-in: pin: invalid argument");
+    else if (!rc && overlaps_pinned(m.begin, bytes))
+        rc = tarn_fail(TARN_E_SYSTEM, "stand-in: pin: part or all of the memory is already registered");
+    else if (!rc && !memory_add(&m))
+        rc = tarn_fail(TARN_E_NO_MEMORY, "stand-in: pin: out of memory");
+    return leave(rc);
+}
+
+void tarn_cuda_unpin(void *addr)
+{
+    enter();
+    struct memory *m = memory_at((uintptr_t)addr);
+    if (m && m->kind == TARN_CUDA_PINNED && m->begin == (uintptr_t)addr)
+        memory_drop(m);
+    leave(0);
+}
+
+/* --- queues ------------------------------------------------------------------------------------- */
+
+/* One thing that a queue will do. */
+struct step {
+    enum { STEP_COPY, STEP_MARK, STEP_WAIT } what;
+    struct tarn_cuda_piece piece;
+    const int *event;
+    bool loses; /* the device, as told */
+    uint64_t due_ns;
+};
+
+struct tarn_cuda_queue {
+    int device;
+    struct step steps[STEPS]; /* a ring */
+    uint64_t given, done;
+    unsigned pieces, waits;   /* of those between */
+    uint64_t marked, reached; /* reached: carried out; a caller knows of those up to `passed` */
+    uint64_t passed;
+};
+
+static uint64_t now_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+/* Where a copy on `device` finds a range; NULL: nowhere. */
+static uint8_t *reached_at(int device, const void *addr, uint64_t bytes, bool write)
+{
+    const struct memory *m = memory_at((uintptr_t)addr);
+    if (!m || bytes > m->bytes - ((uintptr_t)addr - m->begin) || (write && !m->writable))
+        return NULL;
+    if (m->visitor >= 0 ? m->visitor != device
+                        : m->owner >= 0 && m->owner != device && !standin.devices[device].peers[m->owner])
+        return NULL;
+    return m->real + ((uintptr_t)addr - m->begin);
+}
+
+static bool carry_out(struct tarn_cuda_queue *q, const struct step *s)
+{
+    const struct tarn_cuda_piece *p = &s->piece;
+    if (s->loses)
+        return false;
+    if (s->what != STEP_COPY || !p->bytes)
+        return true;
+    const uint8_t *from = reached_at(q->device, p->from, p->bytes, false);
+    uint8_t *to = reached_at(q->device, p->to, p->bytes, true);
+    if (!from || !to) {
+        if (getenv("STANDIN_VERBOSE"))
+            fprintf(stderr, "stand-in: device %d: %llu bytes from %p%s to %p%s\n", q->device,
+                    (unsigned long long)p->bytes, p->from, from ? "" : " (illegal)", p->to,
+                    to ? "" : " (illegal)");
+        return false;
+    }
+    memcpy(to, from, p->bytes);
+    return true;
+}
+
+/* Steps that are due, in order. `all`: without waiting for their time. */
+static int advance(struct tarn_cuda_queue *q, bool all)
+{
+    uint64_t now = now_ns();
+    for (; q->done < q->given; q->done++) {
+        const struct step *s = &q->steps[q->done % STEPS];
+        if (standin.devices[q->device].lost)
+            return lost(q->device);
+        if (!all && s->due_ns > now)
+            return 0;
+        if (s->what == STEP_WAIT && !__atomic_load_n(s->event, __ATOMIC_ACQUIRE))
+            return 0;
+        if (!carry_out(q, s)) {
+            standin.devices[q->device].lost = true;
+            return lost(q->device);
+        }
+        q->pieces -= s->what == STEP_COPY;
+        q->waits -= s->what == STEP_WAIT;
+        q->reached += s->what == STEP_MARK;
+    }
+    return standin.devices[q->device].lost ? lost(q->device) : 0;
+}
+
+static void give(struct tarn_cuda_queue *q, struct step s)
+{
+    s.due_ns = now_ns() + standin.delay_ns;
+    q->steps[q->given++ % STEPS] = s;
+}
+
+int tarn_cuda_queue_open(int device, struct tarn_cuda_queue **q_p)
+{
+    enter();
+    int rc = check(device, FAIL_QUEUE);
+    leave(0);
+    if (rc)
+        return rc;
+    struct tarn_cuda_queue *q = calloc(1, sizeof(*q));
+    if (!q)
+        return tarn_fail(TARN_E_NO_MEMORY, "stand-in: a queue of device %d: out of memory", device);
+    q->device = device;
+    *q_p = q;
+    return 0;
+}
+
+void tarn_cuda_queue_close(struct tarn_cuda_queue *q)
+{
+    if (!q)
+        return;
+    for (bool more = true; more;) {
+        enter();
+        more = advance(q, true) == 0 && q->done < q->given;
+        leave(0);
+        if (more)
+            nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL); /* an event's time, not synchronisation */
+    }
+    free(q);
+}
+
+int tarn_cuda_copy(struct tarn_cuda_queue *q, const struct tarn_cuda_piece *pieces, size_t n, size_t *taken)
+{
+    *taken = 0;
+    enter();
+    int rc = check(q->device, FAIL_COPY);
+    if (!rc && q->pieces + n > PIECES)
+        rc = advance(q, false);
+    bool loses = !rc && n && due_to_fail(FAIL_LOST);
+    for (; !rc && *taken < n && q->pieces < PIECES; (*taken)++, q->pieces++)
+        give(q, (struct step){.what = STEP_COPY, .piece = pieces[*taken], .loses = loses});
+    return leave(rc);
+}
+
+int tarn_cuda_mark(struct tarn_cuda_queue *q, uint64_t *mark_p)
+{
+    enter();
+    int rc = check(q->device, FAIL_MARK);
+    if (!rc && q->marked - q->passed == MARKS)
+        rc = TARN_E_AGAIN;
+    if (rc)
+        return leave(rc);
+    give(q, (struct step){.what = STEP_MARK});
+    *mark_p = ++q->marked;
+    return leave(0);
+}
+
+int tarn_cuda_poll(struct tarn_cuda_queue *q, uint64_t mark)
+{
+    if (mark <= q->passed)
+        return 0;
+    enter();
+    int rc = check(q->device, FAIL_POLL);
+    if (!rc)
+        rc = advance(q, false);
+    leave(0);
+    q->passed = mark < q->reached ? mark : q->reached;
+    return mark <= q->passed ? 0 : rc ? rc : TARN_E_AGAIN;
+}
+
+/* An event is an int here: passed once it is not 0. */
+int tarn_cuda_after(struct tarn_cuda_queue *q, void *event)
+{
+    enter();
+    int rc = check(q->device, FAIL_N);
+    if (!rc && q->waits == WAITS)
+        rc = tarn_fail(TARN_E_SYSTEM, "stand-in: more than %d events are waited for", WAITS);
+    if (!rc) {
+        give(q, (struct step){.what = STEP_WAIT, .event = event});
+        q->waits++;
+    }
+    return leave(rc);
+}

@@ -1,0 +1,16 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What tests ask of the stand-in beyond transport/cuda.h. The symbols are weak: over another implementation
+ * they are NULL, so one test program runs over all and skips what only the stand-in can do.
+ */
+#ifndef TARN_TESTS_STANDIN_CUDA_STANDIN_H
+#define TARN_TESTS_STANDIN_CUDA_STANDIN_H
+
+#include <stdint.h>
+
+/* Replaces STANDIN_FAIL, whose form it has, and counts anew. NULL: nothing fails; lost devices are back. */
+void tarn_standin_fail(const char *what) __attribute__((weak));
+/* Replaces STANDIN_DELAY_US. */
+void tarn_standin_delay(uint64_t us) __attribute__((weak));
+
+#endif

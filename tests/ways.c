@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "tests/ways.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/device.h"
+#include "tests/harness.h"
+
+static const char *const faults[] = {NULL, "delay=3", "error=0.05", "stale=0.1", "drop=0.03", "refuse=0.3"};
+enum { ALL = sizeof(faults) / sizeof(*faults), FEW = 2 };
+
+static void name_way(struct way *w)
+{
+    char memory[64] = "", number[16] = "";
+    if (w->device > 0)
+        snprintf(number, sizeof(number), "%d", w->device);
+    if (w->gpu_pool || w->device >= 0)
+        snprintf(memory, sizeof(memory), " %s-pool %s%s-memory", w->gpu_pool ? "gpu" : "cpu",
+                 w->device < 0 ? "host" : "gpu", number);
+    snprintf(w->name, sizeof(w->name), "%s%s%s%s", w->transport, memory, w->faults ? " " : "",
+             w->faults ? strchr(w->faults, ':') + 1 : "");
+}
+
+/* With the first nfaults of the faults. */
+static void add(struct way *w, const char *transport, bool gpu_pool, int device, int nfaults)
+{
+    char *text;
+    while (w->transport)
+        w++;
+    for (int i = 0; i < nfaults; i++, w++) {
+        *w = (struct way){.transport = strdup(transport),
+                          .timeout_ms = WAY_TIMEOUT_MS,
+                          .gpu_pool = gpu_pool,
+                          .device = device};
+        assert_non_null(w->transport);
+        if (faults[i]) {
+            assert_true(asprintf(&text, "%s:%s", transport, faults[i]) > 0);
+            w->faults = text;
+            if (strncmp(faults[i], "drop", 4) == 0)
+                w->timeout_ms = 300;
+        }
+        name_way(w);
+    }
+}
+
+static int add_transport(void *arg, const char *name, const char *why)
+{
+    struct way *list = arg;
+    if (why) {
+        print_message("SKIP: %s: %s\n", name, why);
+        return 0;
+    }
+    if (strcmp(name, "cuda_ipc")) {
+        add(list, name, false, -1, ALL);
+        return 0;
+    }
+    add(list, name, true, 0, ALL);
+    add(list, name, true, -1, FEW);
+    add(list, name, false, 0, FEW);
+    if (devices_there() > 1)
+        add(list, name, true, 1, FEW);
+    return 0;
+}
+
+void ways_find(struct way ways[WAYS_MAX])
+{
+    assert_int_equal(tarn_transports(add_transport, ways), 0);
+}

@@ -1,0 +1,91 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "transport/share.h"
+
+#include <fcntl.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/map.h"
+#include "base/text.h"
+
+/* Mode 0600 keeps other users from opening the file for writing through the descriptor. */
+int tarn_share_read_only(int fd, const char *transport, const char *pool, int *fd_p)
+{
+    char path[32];
+    snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+    if (fchmod(fd, 0600) < 0)
+        return tarn_fail(TARN_E_SYSTEM, "pool %s: %s: chmod of its memory: %m", pool, transport);
+    *fd_p = open(path, O_RDONLY | O_CLOEXEC);
+    if (*fd_p < 0)
+        return tarn_fail(TARN_E_SYSTEM, "pool %s: %s: open %s read-only: %m: mount /proc", pool, transport,
+                         path);
+    return 0;
+}
+
+/* Whole, since huge pages need that. */
+int tarn_share_map(const struct tarn_share_name *name, int fd, uint64_t bytes, int prot,
+                   struct tarn_mapping *m)
+{
+    struct stat st;
+    int seals = fcntl(fd, F_GET_SEALS);
+    if (seals < 0 || fstat(fd, &st) < 0)
+        return tarn_fail(TARN_E_PROTOCOL, "node %s: %s: the descriptor of %s is no memfd: %m", name->node,
+                         name->transport, name->what);
+    if (!(seals & F_SEAL_SHRINK))
+        return tarn_fail(TARN_E_PROTOCOL, "node %s: %s: %s is not sealed against shrinking", name->node,
+                         name->transport, name->what);
+    if ((uint64_t)st.st_size < bytes || bytes == 0)
+        return tarn_fail(TARN_E_PROTOCOL, "node %s: %s: %s has %lld bytes where %llu were announced",
+                         name->node, name->transport, name->what, (long long)st.st_size,
+                         (unsigned long long)bytes);
+    size_t align = st.st_blksize > (long)TARN_HUGE_PAGE ? (size_t)st.st_blksize : TARN_HUGE_PAGE;
+    void *addr = tarn_map_aligned(fd, (size_t)st.st_size, align, prot);
+    if (addr == MAP_FAILED)
+        return tarn_fail(TARN_E_SYSTEM, "node %s: %s: mapping %lld bytes of %s: %m", name->node,
+                         name->transport, (long long)st.st_size, name->what);
+    *m = (struct tarn_mapping){addr, (size_t)st.st_size};
+    if (madvise(addr, (size_t)st.st_size, MADV_DONTFORK))
+        return tarn_fail(TARN_E_SYSTEM, "node %s: %s: cannot keep %s from child processes: %m", name->node,
+                         name->transport, name->what);
+    return 0;
+}
+
+void tarn_share_unmap(struct tarn_mapping *m)
+{
+    if (m->addr)
+        munmap(m->addr, m->bytes);
+    m->addr = NULL;
+}
+
+void tarn_share_touch(_Atomic uint32_t *touch, uint64_t tick_base_ns)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC_COARSE, &t);
+    uint64_t now = (uint64_t)t.tv_sec * TARN_NS_PER_S + (uint64_t)t.tv_nsec;
+    uint32_t tick = now > tick_base_ns ? (uint32_t)((now - tick_base_ns) / TARN_TICK_NS) : 0;
+    if (atomic_load_explicit(touch, memory_order_relaxed) != tick)
+        atomic_store_explicit(touch, tick, memory_order_relaxed);
+}
+
+bool tarn_share_word(const char **at, const char **word, size_t *bytes)
+{
+    *at += strspn(*at, " ");
+    *word = *at;
+    *bytes = strcspn(*at, " ");
+    *at += *bytes;
+    return *bytes > 0;
+}
+
+bool tarn_share_number(const char **at, int base, uint64_t max, uint64_t *out)
+{
+    const char *word;
+    size_t bytes;
+    return tarn_share_word(at, &word, &bytes) && !tarn_u64_parse(word, bytes, base, max, out);
+}
