@@ -314,14 +314,41 @@ void traffic_start(struct traffic *t)
     running[i] = t;
 }
 
+static void print_file(const char *tid, const char *name)
+{
+    char path[64], text[2048];
+    snprintf(path, sizeof(path), "/proc/self/task/%.16s/%s", tid, name);
+    FILE *f = fopen(path, "re");
+    size_t bytes = f ? fread(text, 1, sizeof(text) - 1, f) : 0;
+    text[bytes] = 0;
+    print_error("thread %s %s: %s\n", tid, name, text);
+    if (f)
+        fclose(f);
+}
+
+/* Where all threads are just now, for one that does not come back. */
+static void print_threads(void)
+{
+    DIR *d = opendir("/proc/self/task");
+    for (struct dirent *e; d && (e = readdir(d));)
+        if (e->d_name[0] != '.') {
+            print_file(e->d_name, "syscall");
+            print_file(e->d_name, "stack");
+        }
+    if (d)
+        closedir(d);
+}
+
 void traffic_more(struct traffic *t, unsigned n, bool good, unsigned ms)
 {
     atomic_uint *counter = good ? &t->good : &t->ended;
     unsigned from = atomic_load(counter);
     for (uint64_t until = harness_now_ms() + ms; atomic_load(counter) - from < n; harness_pause())
-        if (harness_now_ms() > until || t->wrong[0])
+        if (harness_now_ms() > until || t->wrong[0]) {
+            print_threads();
             fail_msg("%u of %u %s within %u ms; the last failure: %s; %s", atomic_load(counter) - from, n,
                      t->puts ? "puts" : "gets", ms, tarn_error_name(t->last_failure), t->wrong);
+        }
 }
 
 void traffic_stop(struct traffic *t)

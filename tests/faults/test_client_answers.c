@@ -434,7 +434,7 @@ static void each_copy_that_is_held_up_comes_in_or_goes(void **state)
             assert_int_equal(k.status, 0);
             assert_int_equal(tarn_remove(c, &(struct tarn_key){key, strlen(key)}, 1, NULL, 0), 0);
         } else {
-            assert_int_equal(tarn_put_commit(k.session, NULL, 300), TARN_E_BUSY);
+            assert_int_equal(tarn_put_commit(k.session, NULL, 1000), TARN_E_BUSY);
             writer_end(&p, false);
         }
         for (int n = 0; n < 3; n++) {
