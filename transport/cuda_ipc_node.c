@@ -14,63 +14,46 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/error.h"
 #include "transport/cuda_text.h"
 #include "transport/share.h"
 
-struct served_pool {
-    int arena_ro, gen_ro; /* the writable ones are the server's own */
-};
-
 struct tarn_server {
     const struct tarn_pool_memory *pools;
     uint32_t npools;
     uint64_t epoch;
-    struct served_pool served[];
+    struct tarn_share_files files[];
 };
 
 void tarn_cuda_ipc_stop(struct tarn_server *s)
 {
-    for (uint32_t i = 0; i < s->npools; i++) {
-        if (s->served[i].arena_ro >= 0)
-            close(s->served[i].arena_ro);
-        if (s->served[i].gen_ro >= 0)
-            close(s->served[i].gen_ro);
-    }
+    tarn_share_close(s->files, s->npools);
     free(s);
+}
+
+static bool is_served(const struct tarn_pool_memory *p)
+{
+    return p->kind == TARN_POOL_GPU || p->memfd >= 0;
 }
 
 bool tarn_cuda_ipc_serves(const struct tarn_server *s, uint32_t pool)
 {
-    return s->pools[pool].kind == TARN_POOL_GPU || s->pools[pool].memfd >= 0;
-}
-
-static int open_files(const struct tarn_pool_memory *p, struct served_pool *served)
-{
-    int rc = 0;
-    if (p->memfd >= 0)
-        rc = tarn_share_read_only(p->memfd, "cuda_ipc", p->name, &served->arena_ro);
-    return rc ? rc : tarn_share_read_only(p->gen_fd, "cuda_ipc", p->name, &served->gen_ro);
+    return is_served(&s->pools[pool]);
 }
 
 int tarn_cuda_ipc_serve(const struct tarn_serve *serve, struct tarn_server **s_p)
 {
-    struct tarn_server *s = malloc(sizeof(*s) + serve->npools * sizeof(s->served[0]));
+    struct tarn_server *s = malloc(sizeof(*s) + serve->npools * sizeof(s->files[0]));
     if (!s)
         return tarn_fail(TARN_E_NO_MEMORY, "cuda_ipc: out of memory for %u pools", serve->npools);
     s->pools = serve->pools;
     s->npools = serve->npools;
     s->epoch = serve->epoch;
-    for (uint32_t i = 0; i < s->npools; i++)
-        s->served[i] = (struct served_pool){-1, -1};
-    for (uint32_t i = 0; i < s->npools; i++) {
-        int rc = tarn_cuda_ipc_serves(s, i) ? open_files(&s->pools[i], &s->served[i]) : 0;
-        if (rc) {
-            tarn_cuda_ipc_stop(s);
-            return rc;
-        }
+    int rc = tarn_share_open("cuda_ipc", s->pools, s->npools, is_served, s->files);
+    if (rc) {
+        free(s);
+        return rc;
     }
     *s_p = s;
     return 0;
@@ -100,9 +83,9 @@ static void add_pool(const struct tarn_server *s, uint32_t i, struct tarn_attach
             (size_t)snprintf(to, room, " %u %" PRIu64 " %u gpu %s %s", i, p->bytes, p->nslots, uuid, handle);
     } else {
         *length += (size_t)snprintf(to, room, " %u %" PRIu64 " %u cpu", i, p->bytes, p->nslots);
-        a->fds[a->nfds++] = a->write ? p->memfd : s->served[i].arena_ro;
+        a->fds[a->nfds++] = a->write ? p->memfd : s->files[i].arena;
     }
-    a->fds[a->nfds++] = s->served[i].gen_ro;
+    a->fds[a->nfds++] = s->files[i].gen;
     a->fds[a->nfds++] = p->touch_fd;
 }
 

@@ -2,20 +2,9 @@
 /* RDMA, client half: times of last use. */
 #include "transport/rdma_link.h"
 
-#include <time.h>
-
 #include "base/clock.h"
 
 #define AGAIN_TICKS (TARN_NS_PER_S / TARN_TICK_NS)
-
-/* The node's tick now; the coarse clock is fine enough for it. */
-static uint32_t tick_now(const struct tarn_link *l)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC_COARSE, &t);
-    uint64_t now = (uint64_t)t.tv_sec * TARN_NS_PER_S + (uint64_t)t.tv_nsec;
-    return now > l->tick_base_ns ? (uint32_t)((now - l->tick_base_ns) / TARN_TICK_NS) : 0;
-}
 
 /* Also those that are under way take it on. */
 static void set_ticks(struct tarn_touches *t, uint32_t tick)
@@ -47,7 +36,7 @@ void tarn_touch_note(struct tarn_link *l, uint32_t pool, uint32_t slot)
     struct tarn_touches *t = &l->touches;
     uint64_t hash = ((uint64_t)pool << 32 | slot) * 0x9e3779b97f4a7c15u;
     struct tarn_touched *last = &t->touched[hash >> 32 & (TARN_TOUCHED - 1)];
-    uint32_t tick = tick_now(l);
+    uint32_t tick = tarn_tick_now(l->tick_base_ns);
     if (last->pool == pool && last->slot == slot && tick < last->again)
         return;
     if (!append(t, pool, slot)) {

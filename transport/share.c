@@ -7,16 +7,15 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
-#include "base/clock.h"
 #include "base/error.h"
 #include "base/map.h"
 #include "base/text.h"
 
-/* Mode 0600 keeps other users from opening the file for writing through the descriptor. */
-int tarn_share_read_only(int fd, const char *transport, const char *pool, int *fd_p)
+/* A second open of a memfd. Mode 0600 keeps other users from opening it for writing through the descriptor.
+ */
+static int read_only(int fd, const char *transport, const char *pool, int *fd_p)
 {
     char path[32];
     snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
@@ -27,6 +26,35 @@ int tarn_share_read_only(int fd, const char *transport, const char *pool, int *f
         return tarn_fail(TARN_E_SYSTEM, "pool %s: %s: open %s read-only: %m: mount /proc", pool, transport,
                          path);
     return 0;
+}
+
+void tarn_share_close(struct tarn_share_files *files, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        if (files[i].arena >= 0)
+            close(files[i].arena);
+        if (files[i].gen >= 0)
+            close(files[i].gen);
+    }
+}
+
+int tarn_share_open(const char *transport, const struct tarn_pool_memory *pools, uint32_t n,
+                    bool (*served)(const struct tarn_pool_memory *p), struct tarn_share_files *files)
+{
+    int rc = 0;
+    for (uint32_t i = 0; i < n; i++)
+        files[i] = (struct tarn_share_files){-1, -1};
+    for (uint32_t i = 0; !rc && i < n; i++) {
+        const struct tarn_pool_memory *p = &pools[i];
+        if (!served(p))
+            continue;
+        rc = p->memfd >= 0 ? read_only(p->memfd, transport, p->name, &files[i].arena) : 0;
+        if (!rc)
+            rc = read_only(p->gen_fd, transport, p->name, &files[i].gen);
+    }
+    if (rc)
+        tarn_share_close(files, n);
+    return rc;
 }
 
 /* Whole, since huge pages need that. */
@@ -66,10 +94,7 @@ void tarn_share_unmap(struct tarn_mapping *m)
 
 void tarn_share_touch(_Atomic uint32_t *touch, uint64_t tick_base_ns)
 {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC_COARSE, &t);
-    uint64_t now = (uint64_t)t.tv_sec * TARN_NS_PER_S + (uint64_t)t.tv_nsec;
-    uint32_t tick = now > tick_base_ns ? (uint32_t)((now - tick_base_ns) / TARN_TICK_NS) : 0;
+    uint32_t tick = tarn_tick_now(tick_base_ns);
     if (atomic_load_explicit(touch, memory_order_relaxed) != tick)
         atomic_store_explicit(touch, tick, memory_order_relaxed);
 }

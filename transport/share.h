@@ -12,8 +12,15 @@
 
 #include "transport/transport.h"
 
-/* Node: a second, read-only open of a memfd. */
-int tarn_share_read_only(int fd, const char *transport, const char *pool, int *fd_p);
+/* Node: read-only descriptors of a pool's files, for clients; the writable ones are the server's own. */
+struct tarn_share_files {
+    int arena, gen; /* -1: none */
+};
+
+/* Of n pools; none for those that are not `served`. When it fails nothing is open. */
+int tarn_share_open(const char *transport, const struct tarn_pool_memory *pools, uint32_t n,
+                    bool (*served)(const struct tarn_pool_memory *p), struct tarn_share_files *files);
+void tarn_share_close(struct tarn_share_files *files, uint32_t n);
 
 struct tarn_mapping {
     void *addr;

@@ -5,53 +5,38 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/error.h"
 #include "transport/share.h"
 
-/* Files handed to clients; the writable ones are the server's own. */
-struct served_pool {
-    int arena_ro, gen_ro;
-};
-
 struct tarn_server {
     const struct tarn_pool_memory *pools;
     uint32_t npools;
-    struct served_pool served[];
+    struct tarn_share_files files[];
 };
 
 void tarn_shm_stop(struct tarn_server *s)
 {
-    for (uint32_t i = 0; i < s->npools; i++) {
-        if (s->served[i].arena_ro >= 0)
-            close(s->served[i].arena_ro);
-        if (s->served[i].gen_ro >= 0)
-            close(s->served[i].gen_ro);
-    }
+    tarn_share_close(s->files, s->npools);
     free(s);
+}
+
+static bool is_served(const struct tarn_pool_memory *p)
+{
+    return p->memfd >= 0;
 }
 
 int tarn_shm_serve(const struct tarn_serve *serve, struct tarn_server **s_p)
 {
-    struct tarn_server *s = malloc(sizeof(*s) + serve->npools * sizeof(s->served[0]));
+    struct tarn_server *s = malloc(sizeof(*s) + serve->npools * sizeof(s->files[0]));
     if (!s)
         return tarn_fail(TARN_E_NO_MEMORY, "shm: out of memory for %u pools", serve->npools);
     s->pools = serve->pools;
     s->npools = serve->npools;
-    for (uint32_t i = 0; i < s->npools; i++)
-        s->served[i] = (struct served_pool){-1, -1};
-    for (uint32_t i = 0; i < s->npools; i++) {
-        const struct tarn_pool_memory *p = &s->pools[i];
-        if (p->memfd < 0)
-            continue;
-        int r = tarn_share_read_only(p->memfd, "shm", p->name, &s->served[i].arena_ro);
-        if (!r)
-            r = tarn_share_read_only(p->gen_fd, "shm", p->name, &s->served[i].gen_ro);
-        if (r) {
-            tarn_shm_stop(s);
-            return r;
-        }
+    int rc = tarn_share_open("shm", s->pools, s->npools, is_served, s->files);
+    if (rc) {
+        free(s);
+        return rc;
     }
     *s_p = s;
     return 0;
@@ -59,7 +44,7 @@ int tarn_shm_serve(const struct tarn_serve *serve, struct tarn_server **s_p)
 
 bool tarn_shm_serves(const struct tarn_server *s, uint32_t pool)
 {
-    return s->pools[pool].memfd >= 0;
+    return is_served(&s->pools[pool]);
 }
 
 void tarn_shm_describe(const struct tarn_server *s, uint32_t pool, char *text, size_t text_bytes)
@@ -76,8 +61,8 @@ static bool attach_pool(const struct tarn_server *s, uint32_t i, struct tarn_att
     if (n < 0 || (size_t)n >= sizeof(a->text) - *length)
         return false;
     *length += (size_t)n;
-    a->fds[a->nfds++] = a->write ? p->memfd : s->served[i].arena_ro;
-    a->fds[a->nfds++] = s->served[i].gen_ro;
+    a->fds[a->nfds++] = a->write ? p->memfd : s->files[i].arena;
+    a->fds[a->nfds++] = s->files[i].gen;
     a->fds[a->nfds++] = p->touch_fd;
     return true;
 }

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a transport's table holds in place of the slots it does not have, so that every slot is callable. */
+/* What a transport's table holds in place of the slots it does not have, so that every slot is callable, and
+ * what all share. */
 #include "transport/transport.h"
 
 #include <poll.h>
+#include <time.h>
 
 #include "base/clock.h"
 #include "base/error.h"
@@ -91,4 +93,12 @@ int tarn_wait_by_poll(const struct tarn_transport_ops *ops, struct tarn_link *l,
     int ready = poll(&p, 1, left_ms < TARN_WAIT_SLICE_MS ? left_ms : TARN_WAIT_SLICE_MS);
     int r = ops->progress(l);
     return r ? r : ready > 0;
+}
+
+uint32_t tarn_tick_now(uint64_t tick_base_ns)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC_COARSE, &t);
+    uint64_t now = (uint64_t)t.tv_sec * TARN_NS_PER_S + (uint64_t)t.tv_nsec;
+    return now > tick_base_ns ? (uint32_t)((now - tick_base_ns) / TARN_TICK_NS) : 0;
 }

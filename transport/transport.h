@@ -69,6 +69,8 @@ static inline bool tarn_gen_readable(uint64_t gen)
 
 /* touch[slot], 32 bit: time of last use in ticks of the node; readers write it, eviction reads it. */
 #define TARN_TICK_NS 10000000ull /* 10 ms of CLOCK_MONOTONIC since the node's start */
+/* The node's tick now; tick_base_ns: this host's CLOCK_MONOTONIC at tick 0. As fine as the coarse clock. */
+uint32_t tarn_tick_now(uint64_t tick_base_ns);
 
 /* --- node half ---------------------------------------------------------------------------------- */
 
