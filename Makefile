@@ -208,7 +208,7 @@ docs: all
 install: all man
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/pkgconfig $(DESTDIR)$(PREFIX)/include/tarn \
 	    $(DESTDIR)$(PREFIX)/share/man/man1
-	install -m 755 $(programs) $(DESTDIR)$(PREFIX)/bin
+	install -s -m 755 $(programs) $(DESTDIR)$(PREFIX)/bin
 	install -m 755 $(library) $(DESTDIR)$(PREFIX)/lib
 	ln -sf $(notdir $(library)) $(DESTDIR)$(PREFIX)/lib/libtarn.so
 	install -m 644 $(B)/libtarn.a $(DESTDIR)$(PREFIX)/lib
