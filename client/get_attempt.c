@@ -51,7 +51,7 @@ static bool try_pinned(struct tarn_get_job *j, const struct tarn_loc *l)
 
     if (!linked)
         return false;
-    if (linked->ops->caps & TARN_CAP_VIEW)
+    if ((linked->ops->caps & TARN_CAP_VIEW) && (linked->ops->caps & TARN_CAP_SHARED))
         rc = get_pinned(linked, &j->x.work);
     tarn_shared_leave(l->remote, j->transport, false, stripe);
     if (rc != 0 && rc != TARN_E_STALE)
@@ -84,6 +84,7 @@ void tarn_get_launch(struct tarn_get_batch *b, struct tarn_get_job *j, bool more
         b->later = b->postponed = true;
         return;
     }
+    tarn_tell_route(l->remote, "get", &item->key, l->pool, j->transport, j->gpu);
     int rc = tarn_flight_post(&b->flight, l->remote, j->transport, false, x);
     if (rc == 0)
         return;

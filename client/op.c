@@ -3,9 +3,9 @@
  * Submitted operations: their queue between those who submit (op_submit.c) and the workers (op_run.c), and
  * the list of completions behind one eventfd. op.h shows an operation's life.
  *
- * A running operation minds its deadline itself. Queued ones are ended by the keeper (monitor.c), which
- * comes by when `alarm_ns` has passed; it is woken for an earlier deadline only, so that a stream of
- * operations with the same timeout wakes it once a timeout.
+ * A running operation minds its deadline itself. The keeper (monitor.c) ends queued ones, and lets go of
+ * streams that are held for a running one. It comes by when `alarm_ns` has passed, and is woken for an earlier
+ * deadline only, so that many operations with the same timeout wake it once a timeout.
  *
  * Cancel: the flag first, then the worker's eventfd; whoever waits looks at the flags after reading it.
  */
@@ -44,9 +44,22 @@ static void signal_fd(int fd)
 
 /* --- completing --------------------------------------------------------------------------------- */
 
+/* Streams that waited have gone on without its bytes, so it has none to show. */
+static int end_late(struct tarn_operation *op, int status)
+{
+    for (size_t i = 0; op->items && i < op->n; i++)
+        if (op->items[i].status == 0)
+            op->items[i].status = TARN_E_TIMEOUT;
+    return status ? status
+                  : tarn_fail(TARN_E_TIMEOUT, "the deadline passed while a stream waited: raise timeout_ms");
+}
+
 /* The lock is held. */
 static void complete_locked(struct tarn_ops_queue *q, struct tarn_operation *op, int status)
 {
+    if (op->late)
+        status = end_late(op, status);
+    tarn_gates_open(&q->gates, op);
     op->status = status;
     op->state = TARN_OP_DONE;
     if (status != 0)
@@ -137,10 +150,9 @@ int tarn_wait(struct tarn_client *c, tarn_op id, uint32_t timeout_ms, struct tar
     return rc;
 }
 
-/* A queued operation never ran: its items say so. The lock is held. */
-static void end_queued(struct tarn_ops_queue *q, struct tarn_operation *op, int status)
+/* An operation that never ran: its items say so. The lock is held. */
+static void end_unrun(struct tarn_ops_queue *q, struct tarn_operation *op, int status)
 {
-    DL_DELETE(q->queued, op);
     for (size_t i = 0; i < op->n; i++) {
         if (op->items)
             op->items[i].status = status;
@@ -148,6 +160,54 @@ static void end_queued(struct tarn_ops_queue *q, struct tarn_operation *op, int 
             op->statuses[i] = status;
     }
     complete_locked(q, op, status);
+}
+
+/* It leaves the list that it is in. The lock is held. */
+static void end_queued(struct tarn_ops_queue *q, struct tarn_operation *op, int status)
+{
+    if (op->after) {
+        DL_DELETE(q->waiting, op);
+        q->nwaiting--;
+    } else {
+        DL_DELETE(q->queued, op);
+    }
+    end_unrun(q, op, status);
+}
+
+void tarn_op_looked_at(struct tarn_ops_queue *q, struct tarn_operation *op, int rc)
+{
+    op->state = TARN_OP_QUEUED;
+    if (rc == TARN_E_AGAIN && tarn_now_ns() >= op->deadline_ns)
+        rc = tarn_event_late();
+    if (atomic_load(&op->stop))
+        rc = tarn_fail(TARN_E_CANCELED, "canceled by the caller");
+    if (rc == TARN_E_AGAIN) {
+        DL_APPEND(q->waiting, op);
+        q->nwaiting++;
+    } else if (rc == 0) {
+        op->after = NULL;
+        DL_APPEND(q->queued, op);
+    } else {
+        end_unrun(q, op, rc);
+    }
+}
+
+/*
+ * The operation's deadline has passed. One that runs minds that itself; but the thread that runs it may be in
+ * a call of CUDA that waits for streams, and the stream that is held must not wait for that.
+ */
+static void expire(struct tarn_ops_queue *q, struct tarn_operation *op)
+{
+    if (op->state == TARN_OP_QUEUED && op->after) {
+        end_queued(q, op, tarn_event_late());
+    } else if (op->state == TARN_OP_QUEUED) {
+        end_queued(q, op,
+                   tarn_fail(TARN_E_TIMEOUT, "submit: the deadline passed before a worker was free: "
+                                             "raise timeout_ms or the client's workers"));
+    } else if (op->gate) {
+        op->late = true;
+        tarn_gates_open(&q->gates, op);
+    }
 }
 
 uint64_t tarn_ops_expire(struct tarn_client *c)
@@ -159,12 +219,11 @@ uint64_t tarn_ops_expire(struct tarn_client *c)
     pthread_mutex_lock(&q->lock);
     if (now >= q->alarm_ns) {
         q->alarm_ns = UINT64_MAX;
-        DL_FOREACH_SAFE(q->queued, op, next)
-        {
+        HASH_ITER (hh, q->all, op, next) {
+            if (op->state == TARN_OP_DONE || (op->state == TARN_OP_RUNNING && !op->gate && !op->after))
+                continue;
             if (now >= op->deadline_ns)
-                end_queued(q, op,
-                           tarn_fail(TARN_E_TIMEOUT, "submit: the deadline passed before a worker was free: "
-                                                     "raise timeout_ms or the client's workers"));
+                expire(q, op);
             else if (op->deadline_ns < q->alarm_ns)
                 q->alarm_ns = op->deadline_ns;
         }
@@ -220,7 +279,7 @@ int tarn_ops_new(struct tarn_client *c)
         return tarn_fail(TARN_E_SYSTEM, "client: eventfd: %m: raise the limit of open files (ulimit -n)");
     }
     pthread_mutex_init(&q->lock, NULL);
-    pthread_cond_init(&q->work, NULL);
+    tarn_cond_init(&q->work);
     tarn_cond_init(&q->done);
     q->alarm_ns = UINT64_MAX;
     c->ops = q;
@@ -257,6 +316,7 @@ void tarn_ops_free(struct tarn_client *c)
         tarn_hits_free(op->hits);
         op_free(q, op);
     }
+    tarn_gates_free(&q->gates);
     close(q->event_fd);
     pthread_cond_destroy(&q->work);
     pthread_cond_destroy(&q->done);

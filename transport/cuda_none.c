@@ -95,6 +95,18 @@ int tarn_cuda_copy(struct tarn_cuda_queue *q, const struct tarn_cuda_piece *piec
     return without();
 }
 
+struct tarn_cuda_piece *tarn_cuda_list(struct tarn_cuda_queue *q, size_t *room)
+{
+    (void)q, (void)room;
+    return NULL;
+}
+
+int tarn_cuda_start(struct tarn_cuda_queue *q, size_t n, uint64_t bytes)
+{
+    (void)q, (void)n, (void)bytes;
+    return without();
+}
+
 int tarn_cuda_mark(struct tarn_cuda_queue *q, uint64_t *mark_p)
 {
     (void)q, (void)mark_p;
@@ -110,5 +122,17 @@ int tarn_cuda_poll(struct tarn_cuda_queue *q, uint64_t mark)
 int tarn_cuda_after(struct tarn_cuda_queue *q, void *event)
 {
     (void)q, (void)event;
+    return without();
+}
+
+int tarn_cuda_passed(void *event)
+{
+    (void)event;
+    return without();
+}
+
+int tarn_cuda_hold(void *stream, struct tarn_cuda_gate *gate, uint32_t ticket)
+{
+    (void)stream, (void)gate, (void)ticket;
     return without();
 }

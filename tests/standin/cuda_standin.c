@@ -24,6 +24,9 @@
  *                              well, and is the end of its device for this process
  *   STANDIN_VERBOSE=      set: illegal addresses are told on stderr
  *
+ * Events are ints: 0 not passed, 1 passed, negative what they were recorded behind has failed. Streams of the
+ * application are in streams.c.
+ *
  * One lock for all. A handle names the exporting process and its descriptor; who opens it goes through
  * /proc, so memory outlives its exporter as long as somebody has it open, and nothing is left behind.
  */
@@ -102,6 +105,8 @@ static struct {
     uint64_t bytes, delay_ns;
     struct trigger triggers[FAIL_N];
     struct memory *memories;
+    bool (*block)(void *arg);
+    void *block_arg;
 } standin = {.lock = PTHREAD_MUTEX_INITIALIZER, .once = PTHREAD_ONCE_INIT};
 
 /* --- settings ----------------------------------------------------------------------------------- */
@@ -431,10 +436,29 @@ static int open_new(int device, const struct handle *h, void **addr_p)
     return 0;
 }
 
+void tarn_standin_block(bool (*until)(void *arg), void *arg)
+{
+    enter();
+    standin.block = until;
+    standin.block_arg = arg;
+    leave(0);
+}
+
+static void wait_blocked(void)
+{
+    enter();
+    bool (*until)(void *arg) = standin.block;
+    void *arg = standin.block_arg;
+    leave(0);
+    while (until && !until(arg))
+        nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL); /* CUDA's time, not synchronisation */
+}
+
 int tarn_cuda_open(int device, const uint8_t handle[TARN_CUDA_HANDLE], void **addr_p)
 {
     struct handle h;
     memcpy(&h, handle, sizeof(h));
+    wait_blocked();
     enter();
     int rc = check(device, FAIL_OPEN);
     if (rc)
@@ -518,6 +542,7 @@ struct tarn_cuda_queue {
     unsigned pieces, waits;   /* of those between */
     uint64_t marked, reached; /* reached: carried out; a caller knows of those up to `passed` */
     uint64_t passed;
+    struct tarn_cuda_piece list[PIECES];
 };
 
 static uint64_t now_ns(void)
@@ -527,16 +552,44 @@ static uint64_t now_ns(void)
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
-/* Where a copy on `device` finds a range; NULL: nowhere. */
-static uint8_t *reached_at(int device, const void *addr, uint64_t bytes, bool write)
+/* Where a copy on `device` finds an address, and how many bytes from there on; NULL: nowhere. */
+static uint8_t *reached_from(int device, const void *addr, bool write, uint64_t *left)
 {
     const struct memory *m = memory_at((uintptr_t)addr);
-    if (!m || bytes > m->bytes - ((uintptr_t)addr - m->begin) || (write && !m->writable))
+    if (!m || (write && !m->writable))
         return NULL;
     if (m->visitor >= 0 ? m->visitor != device
                         : m->owner >= 0 && m->owner != device && !standin.devices[device].peers[m->owner])
         return NULL;
+    *left = m->bytes - ((uintptr_t)addr - m->begin);
     return m->real + ((uintptr_t)addr - m->begin);
+}
+
+/* The same for a range within one allocation. */
+static uint8_t *reached_at(int device, const void *addr, uint64_t bytes, bool write)
+{
+    uint64_t left;
+    uint8_t *at = reached_from(device, addr, write, &left);
+    return at && bytes <= left ? at : NULL;
+}
+
+/* As much of a piece as lies within one allocation on both sides; 0: illegal. */
+static uint64_t copy_within(int device, const uint8_t *from, uint8_t *to, uint64_t bytes)
+{
+    uint64_t from_left, to_left;
+    const uint8_t *source = reached_from(device, from, false, &from_left);
+    uint8_t *sink = reached_from(device, to, true, &to_left);
+    if (!source || !sink) {
+        if (getenv("STANDIN_VERBOSE"))
+            fprintf(stderr, "stand-in: device %d: %llu bytes from %p%s to %p%s\n", device,
+                    (unsigned long long)bytes, (const void *)from, source ? "" : " (illegal)", (void *)to,
+                    sink ? "" : " (illegal)");
+        return 0;
+    }
+    bytes = bytes < from_left ? bytes : from_left;
+    bytes = bytes < to_left ? bytes : to_left;
+    memcpy(sink, source, bytes);
+    return bytes;
 }
 
 static bool carry_out(struct tarn_cuda_queue *q, const struct step *s)
@@ -546,16 +599,11 @@ static bool carry_out(struct tarn_cuda_queue *q, const struct step *s)
         return false;
     if (s->what != STEP_COPY || !p->bytes)
         return true;
-    const uint8_t *from = reached_at(q->device, p->from, p->bytes, false);
-    uint8_t *to = reached_at(q->device, p->to, p->bytes, true);
-    if (!from || !to) {
-        if (getenv("STANDIN_VERBOSE"))
-            fprintf(stderr, "stand-in: device %d: %llu bytes from %p%s to %p%s\n", q->device,
-                    (unsigned long long)p->bytes, p->from, from ? "" : " (illegal)", p->to,
-                    to ? "" : " (illegal)");
-        return false;
+    for (uint64_t at = 0, n; at < p->bytes; at += n) {
+        n = copy_within(q->device, (const uint8_t *)p->from + at, (uint8_t *)p->to + at, p->bytes - at);
+        if (!n)
+            return false;
     }
-    memcpy(to, from, p->bytes);
     return true;
 }
 
@@ -630,6 +678,32 @@ int tarn_cuda_copy(struct tarn_cuda_queue *q, const struct tarn_cuda_piece *piec
     return leave(rc);
 }
 
+struct tarn_cuda_piece *tarn_cuda_list(struct tarn_cuda_queue *q, size_t *room)
+{
+    enter();
+    if (q->pieces == PIECES)
+        advance(q, false);
+    *room = PIECES - q->pieces;
+    leave(0);
+    return *room ? q->list : NULL;
+}
+
+int tarn_cuda_start(struct tarn_cuda_queue *q, size_t n, uint64_t bytes)
+{
+    size_t taken;
+    uint64_t sum = 0;
+    for (size_t i = 0; i < n; i++) {
+        if (q->list[i].bytes == 0 || q->list[i].bytes > TARN_CUDA_PIECE_MAX)
+            return tarn_fail(TARN_E_SYSTEM, "stand-in: a piece of %llu bytes is in a list",
+                             (unsigned long long)q->list[i].bytes);
+        sum += q->list[i].bytes;
+    }
+    if (n == 0 || n > PIECES - q->pieces || sum != bytes)
+        return tarn_fail(TARN_E_SYSTEM, "stand-in: a list of %zu pieces of %llu bytes was started as of %llu",
+                         n, (unsigned long long)sum, (unsigned long long)bytes);
+    return tarn_cuda_copy(q, q->list, n, &taken);
+}
+
 int tarn_cuda_mark(struct tarn_cuda_queue *q, uint64_t *mark_p)
 {
     enter();
@@ -656,7 +730,6 @@ int tarn_cuda_poll(struct tarn_cuda_queue *q, uint64_t mark)
     return mark <= q->passed ? 0 : rc ? rc : TARN_E_AGAIN;
 }
 
-/* An event is an int here: passed once it is not 0. */
 int tarn_cuda_after(struct tarn_cuda_queue *q, void *event)
 {
     enter();
@@ -668,4 +741,45 @@ int tarn_cuda_after(struct tarn_cuda_queue *q, void *event)
         q->waits++;
     }
     return leave(rc);
+}
+
+/* --- the application ---------------------------------------------------------------------------- */
+
+int tarn_cuda_passed(void *event)
+{
+    int passed = __atomic_load_n((int *)event, __ATOMIC_ACQUIRE);
+    if (passed < 0)
+        return tarn_fail(TARN_E_UNAVAILABLE, "stand-in: an event: an illegal memory access was encountered");
+    return passed ? 0 : TARN_E_AGAIN;
+}
+
+uint8_t *tarn_standin_reach(int device, const void *addr, uint64_t bytes)
+{
+    enter();
+    uint8_t *at = reached_at(device, addr, bytes, true);
+    leave(0);
+    return at;
+}
+
+void *tarn_standin_managed(uint64_t bytes)
+{
+    struct memory m = {.kind = TARN_CUDA_MANAGED, .owner = -1, .visitor = -1, .bytes = bytes, .fd = -1};
+    m.real = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    m.begin = (uintptr_t)m.real;
+    m.writable = true;
+    enter();
+    bool made = m.real != MAP_FAILED && memory_add(&m);
+    leave(0);
+    return made ? m.real : NULL;
+}
+
+void tarn_standin_managed_free(void *addr, uint64_t bytes)
+{
+    enter();
+    struct memory *m = memory_at((uintptr_t)addr);
+    if (m && m->kind == TARN_CUDA_MANAGED) {
+        memory_drop(m);
+        munmap(addr, bytes);
+    }
+    leave(0);
 }
