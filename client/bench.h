@@ -356,6 +356,7 @@ int bench_rdma_client(const struct bench_env *e, const struct bench_rails *r, ui
 /* What a client asked of its devices' library. */
 struct bench_calls {
     uint64_t posts, requests; /* ibv_post_send, and work requests they took */
+    uint64_t writes;          /* RDMA WRITEs among these: of gets, their touches */
     uint64_t post_ns;         /* spent in them */
     uint64_t polls, empty;    /* ibv_poll_cq, and how many found nothing */
     uint64_t completions, arms;

@@ -95,13 +95,15 @@ int bench_rdma_client(const struct bench_env *e, const struct bench_rails *r, ui
 /* --- counting ----------------------------------------------------------------------------------- */
 
 static struct ibv_context_ops real;
-static _Atomic uint64_t posts, requests, post_ns, polls, empty, completions, arms;
+static _Atomic uint64_t posts, requests, writes, post_ns, polls, empty, completions, arms;
 
 static int counting_post(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad)
 {
     posts++;
-    for (const struct ibv_send_wr *w = wr; w; w = w->next)
+    for (const struct ibv_send_wr *w = wr; w; w = w->next) {
         requests++;
+        writes += w->opcode == IBV_WR_RDMA_WRITE;
+    }
     uint64_t start = tarn_now_ns();
     int rc = real.post_send(qp, wr, bad);
     post_ns += tarn_now_ns() - start;
@@ -151,6 +153,7 @@ void bench_calls_read(struct bench_calls *calls)
 {
     *calls = (struct bench_calls){.posts = posts,
                                   .requests = requests,
+                                  .writes = writes,
                                   .post_ns = post_ns,
                                   .polls = polls,
                                   .empty = empty,

@@ -360,6 +360,8 @@ void tarn_tell_route(struct tarn_remote *r, const char *verb, const struct tarn_
  */
 int tarn_link_take(struct tarn_remote *r, int t, bool write, uint64_t deadline_ns,
                    const struct tarn_stop *stop, struct tarn_linked **l_p, bool *fresh_p);
+/* Only one that is at hand, of a node that is up; else NULL. */
+struct tarn_linked *tarn_link_take_idle(struct tarn_remote *r, int t, bool write);
 void tarn_link_give(struct tarn_remote *r, int t, bool write, struct tarn_linked *l);
 /* A link for gets goes to those who look at the node's memory in place (view.c), for as long as the node is up;
  * nothing is posted on it any more. */
@@ -369,6 +371,9 @@ void tarn_link_lend(struct tarn_remote *r, int t, struct tarn_linked *l);
 void tarn_link_close(struct tarn_remote *r, struct tarn_linked *l);
 /* The same when the node needs no telling: its incarnation or this client's session is over. */
 void tarn_link_free(struct tarn_linked *l);
+/* The keeper's round of links that wait to be used, which send what they have put off. Returns when to come
+ * again. */
+uint64_t tarn_links_tend(struct tarn_client *c);
 /* The pooled links of a side are doubtful (one of them was dead): closes them. */
 void tarn_link_flush(struct tarn_remote *r, int t, bool write);
 /* Why no transport is tried, as a code and a sentence. gpu: tarn_pieces_gpu(). */
@@ -416,11 +421,29 @@ struct tarn_transfer {
     char why[192]; /* the transport's sentence when it refused the work; "" otherwise */
 };
 
-/* The works of one thread, and the links it has taken for them. */
+/* The transfers of a flight over one link. */
+struct tarn_lane {
+    struct tarn_lane *next;
+    struct tarn_remote *remote;
+    int transport;
+    bool write, fresh;
+    bool kick; /* works were posted since progress was made: it may send at once */
+    struct tarn_flight *flight;
+    struct tarn_linked *linked;      /* NULL: closed */
+    struct tarn_transfer *transfers; /* posted ones first */
+    struct tarn_transfer *unposted;  /* the first pending one */
+    uint64_t active_ns;              /* last sign of life, or when works began to be waited for */
+    uint64_t deadline_ns;            /* not later than the earliest of the transfers */
+    uint64_t patience_ns;            /* not longer than the shortest of the transfers */
+    enum tarn_end closing;           /* why, while it is being closed */
+    uint64_t closing_ns;
+};
+
+/* The works of one thread, and the links it has taken for them. It stays where it is. */
 struct tarn_flight {
     struct tarn_client *client;
-    struct tarn_lane **lanes;
-    void *fds; /* struct pollfd, one a lane and one for stop_fd */
+    struct tarn_lane *lanes, first; /* most flights need one lane */
+    void *fds; /* struct pollfd, one a lane and one for stop_fd; none while there is nothing to poll */
     uint32_t nlanes, room;
     uint32_t inflight;
     struct tarn_transfer *ended;
@@ -450,6 +473,12 @@ void tarn_flight_end(struct tarn_flight *f);
 
 struct tarn_errand;
 
+enum tarn_links {
+    TARN_LINKS_TENDED,  /* nothing is put off */
+    TARN_LINKS_RESTING, /* none was used since they were looked after last */
+    TARN_LINKS_USED,
+};
+
 struct tarn_monitor {
     pthread_t watcher, keeper;
     bool watching, keeping; /* the threads run */
@@ -461,6 +490,8 @@ struct tarn_monitor {
     struct tarn_call *owing; /* connections with an outstanding reply nobody waits for */
     struct tarn_errand *errands;
     uint64_t watches;        /* changes whenever a watch connection comes or goes */
+    _Atomic int links;       /* enum tarn_links, of those that put things off */
+    uint64_t links_ns;       /* when to look after them; the keeper's */
 };
 
 int tarn_monitor_start(struct tarn_client *c);
@@ -469,7 +500,7 @@ void tarn_monitor_stop(struct tarn_client *c);
 bool tarn_monitor_watch(struct tarn_remote *r, struct tarn_call *call);
 /* Something needs the keeper: a node was set aside, a reply is owed, the table is old. */
 void tarn_monitor_ask(struct tarn_client *c);
-/* tarn_ops_expire() is to be called earlier than it said. */
+/* tarn_ops_expire() or tarn_links_tend() is to be called earlier than it said. */
 void tarn_monitor_alarm(struct tarn_client *c);
 /* The keeper reads the reply that the connection owes (owed.c). */
 void tarn_monitor_owe(struct tarn_client *c, struct tarn_call *call);
@@ -586,6 +617,10 @@ struct tarn_get {
     struct tarn_seen seen;
     void (*done)(struct tarn_get *g); /* the last item is final; may be NULL */
     void *owner;
+    /* What tarn_get_fast() found of the last item that it left. */
+    size_t found; /* SIZE_MAX: nothing */
+    uint32_t found_gpu;
+    struct tarn_desc found_desc;
 };
 
 /* Serves what can be served at once from cached descriptors and shared links; g->left says what is left,

@@ -23,25 +23,16 @@
 /* No healthy node takes longer to open a link; the deadline itself is for moving bytes. */
 #define OPEN_NS TARN_NS_PER_S
 
-struct tarn_lane {
-    struct tarn_remote *remote;
-    int transport;
-    bool write, fresh;
-    bool kick; /* works were posted since progress was made: it may send at once */
-    struct tarn_flight *flight;
-    struct tarn_linked *linked;      /* NULL: closed */
-    struct tarn_transfer *transfers; /* posted ones first */
-    struct tarn_transfer *unposted;  /* the first pending one */
-    uint64_t active_ns;              /* last sign of life, or when works began to be waited for */
-    uint64_t deadline_ns;            /* not later than the earliest of the transfers */
-    uint64_t patience_ns;            /* not longer than the shortest of the transfers */
-    enum tarn_end closing;           /* why, while it is being closed */
-    uint64_t closing_ns;
-};
-
 void tarn_flight_init(struct tarn_flight *f, struct tarn_client *c, int stop_fd)
 {
-    *f = (struct tarn_flight){.client = c, .stop_fd = stop_fd};
+    f->client = c;
+    f->lanes = NULL;
+    f->fds = NULL;
+    f->nlanes = f->room = f->inflight = 0;
+    f->ended = NULL;
+    f->stop_fd = stop_fd;
+    f->look = false;
+    f->until_ns = 0;
 }
 
 static void transfer_end(struct tarn_transfer *x, enum tarn_end end)
@@ -118,38 +109,36 @@ static void lane_post(struct tarn_lane *lane)
 
 static struct tarn_lane *lane_find(const struct tarn_flight *f, struct tarn_remote *r, int t, bool write)
 {
-    for (uint32_t i = 0; i < f->nlanes; i++)
-        if (f->lanes[i]->remote == r && f->lanes[i]->transport == t && f->lanes[i]->write == write)
-            return f->lanes[i];
-    return NULL;
+    struct tarn_lane *lane = f->lanes;
+
+    while (lane && (lane->remote != r || lane->transport != t || lane->write != write))
+        lane = lane->next;
+    return lane;
 }
 
+/* Room to poll one more lane. A single one that nobody can stop waits in its own way, without a poll. */
 static bool grow(struct tarn_flight *f)
 {
+    if (f->nlanes < f->room || (f->nlanes == 0 && f->stop_fd < 0))
+        return true;
     uint32_t room = f->room ? f->room * 2 : 8;
-    void *lanes = realloc(f->lanes, room * sizeof *f->lanes);
-    if (lanes)
-        f->lanes = lanes;
     void *fds = realloc(f->fds, (room + 1) * sizeof(struct pollfd));
-    if (fds)
-        f->fds = fds;
-    if (lanes && fds)
-        f->room = room;
-    return lanes && fds;
+    if (!fds)
+        return false;
+    f->fds = fds;
+    f->room = room;
+    return true;
 }
 
 static struct tarn_lane *lane_new(struct tarn_flight *f, struct tarn_remote *r, int t, bool write)
 {
-    if (f->nlanes == f->room && !grow(f))
+    struct tarn_lane *lane = &f->first;
+
+    if (!grow(f) || (f->nlanes > 0 && !(lane = malloc(sizeof *lane))))
         return NULL;
-    struct tarn_lane *lane = calloc(1, sizeof *lane);
-    if (!lane)
-        return NULL;
-    lane->remote = r;
-    lane->transport = t;
-    lane->write = write;
-    lane->flight = f;
-    f->lanes[f->nlanes++] = lane;
+    *lane = (struct tarn_lane){.remote = r, .transport = t, .write = write, .flight = f};
+    LL_PREPEND(f->lanes, lane);
+    f->nlanes++;
     return lane;
 }
 
@@ -171,7 +160,8 @@ static int post_shared(struct tarn_flight *f, struct tarn_remote *r, int t, bool
     return 0;
 }
 
-static int lane_open(struct tarn_lane *lane, struct tarn_transfer *x)
+/* Makes a link, which may take a while. */
+static int lane_make(struct tarn_lane *lane, struct tarn_transfer *x)
 {
     struct tarn_stop stop = {x->stop, lane->flight->stop_fd};
     uint64_t until = tarn_now_ns() + (x->patience_ns < OPEN_NS ? x->patience_ns : OPEN_NS);
@@ -186,6 +176,13 @@ static int lane_open(struct tarn_lane *lane, struct tarn_transfer *x)
     if (rc == 0)
         lane->linked = l;
     return rc;
+}
+
+static int lane_open(struct tarn_lane *lane, struct tarn_transfer *x)
+{
+    lane->fresh = false;
+    lane->linked = tarn_link_take_idle(lane->remote, lane->transport, lane->write);
+    return lane->linked ? 0 : lane_make(lane, x);
 }
 
 bool tarn_flight_opens(const struct tarn_flight *f, struct tarn_remote *r, int t, bool write)
@@ -307,11 +304,11 @@ static void lane_progress(struct tarn_lane *lane)
 
 static void check_stops(struct tarn_flight *f)
 {
-    for (uint32_t i = 0; i < f->nlanes; i++) {
+    for (struct tarn_lane *lane = f->lanes; lane; lane = lane->next) {
         struct tarn_transfer *x;
-        DL_FOREACH (f->lanes[i]->transfers, x)
+        DL_FOREACH (lane->transfers, x)
             if (x->stop && atomic_load(x->stop)) {
-                lane_close(f->lanes[i], TARN_END_SHIFTED);
+                lane_close(lane, TARN_END_SHIFTED);
                 break;
             }
     }
@@ -321,26 +318,26 @@ static void check_stops(struct tarn_flight *f)
 static uint64_t watch_lanes(struct tarn_flight *f, struct pollfd *fds)
 {
     uint64_t until = tarn_now_ns() + SLICE_NS;
+    struct pollfd *p = fds;
 
-    for (uint32_t i = 0; i < f->nlanes; i++) {
-        struct tarn_lane *lane = f->lanes[i];
-        fds[i] = (struct pollfd){.fd = -1};
+    for (struct tarn_lane *lane = f->lanes; lane; lane = lane->next, p++) {
+        *p = (struct pollfd){.fd = -1};
         if (!lane->transfers)
             continue;
-        fds[i].fd = lane->linked->ops->wait_fd(lane->linked->link, &fds[i].events);
-        uint64_t alarm = fds[i].fd < 0 ? tarn_now_ns() + BLIND_NS : lane_alarm(lane);
+        p->fd = lane->linked->ops->wait_fd(lane->linked->link, &p->events);
+        uint64_t alarm = p->fd < 0 ? tarn_now_ns() + BLIND_NS : lane_alarm(lane);
         if (alarm < until)
             until = alarm;
     }
-    fds[f->nlanes] = (struct pollfd){.fd = f->stop_fd, .events = POLLIN};
+    *p = (struct pollfd){.fd = f->stop_fd, .events = POLLIN};
     return until;
 }
 
 void tarn_flight_push(struct tarn_flight *f)
 {
-    for (uint32_t i = 0; i < f->nlanes; i++)
-        if (f->lanes[i]->transfers && f->lanes[i]->kick)
-            lane_progress(f->lanes[i]);
+    for (struct tarn_lane *lane = f->lanes; lane; lane = lane->next)
+        if (lane->transfers && lane->kick)
+            lane_progress(lane);
 }
 
 /* What need not wait for the poll: sending what was posted, and stop flags that may have been missed. */
@@ -366,15 +363,14 @@ static void flight_wait(struct tarn_flight *f)
         tarn_stop_drain(f->stop_fd);
         f->look = true;
     }
-    for (uint32_t i = 0; i < f->nlanes; i++) {
-        struct tarn_lane *lane = f->lanes[i];
+    for (struct tarn_lane *lane = f->lanes; lane; lane = lane->next, fds++) {
         if (!lane->transfers)
             continue;
         uint32_t before = f->inflight;
-        bool sign = ready > 0 && fds[i].revents;
+        bool sign = ready > 0 && fds->revents;
         if (sign)
             lane->active_ns = now;
-        if (sign || fds[i].fd < 0 || ready == 0)
+        if (sign || fds->fd < 0 || ready == 0)
             lane_progress(lane);
         if (f->inflight < before)
             lane->active_ns = now;
@@ -388,14 +384,16 @@ static struct tarn_lane *lone_lane(const struct tarn_flight *f)
 {
     struct tarn_lane *lone = NULL;
 
-    for (uint32_t i = 0; i < f->nlanes; i++) {
-        if (!f->lanes[i]->transfers)
+    if (f->stop_fd >= 0)
+        return NULL;
+    for (struct tarn_lane *lane = f->lanes; lane; lane = lane->next) {
+        if (!lane->transfers)
             continue;
         if (lone)
             return NULL;
-        lone = f->lanes[i];
+        lone = lane;
     }
-    return f->stop_fd < 0 ? lone : NULL;
+    return lone;
 }
 
 /* Sends, waits and receives in the link's own way, which takes fewer system calls than a poll. */
@@ -403,15 +401,17 @@ static void lane_wait(struct tarn_lane *lane)
 {
     lane->kick = false;
     int moved = lane->linked->ops->wait(lane->linked->link, lane_alarm(lane));
-    uint64_t now = tarn_now_ns();
     if (moved < 0) {
         lane_close(lane, TARN_END_BROKEN);
         return;
     }
+    lane_post(lane);
+    if (!lane->transfers)
+        return;
+    uint64_t now = tarn_now_ns();
     if (moved > 0)
         lane->active_ns = now;
-    lane_post(lane);
-    if (lane->transfers && lane_alarm(lane) <= now)
+    if (lane_alarm(lane) <= now)
         lane_check(lane, now);
 }
 
@@ -435,15 +435,15 @@ struct tarn_transfer *tarn_flight_next(struct tarn_flight *f)
 
 void tarn_flight_end(struct tarn_flight *f)
 {
-    for (uint32_t i = 0; i < f->nlanes; i++) {
-        struct tarn_lane *lane = f->lanes[i];
+    for (struct tarn_lane *lane = f->lanes, *next; lane; lane = next) {
+        next = lane->next;
         if (lane->transfers)
             lane_close(lane, TARN_END_SHIFTED);
         if (lane->linked)
             tarn_link_give(lane->remote, lane->transport, lane->write, lane->linked);
-        free(lane);
+        if (lane != &f->first)
+            free(lane);
     }
-    free(f->lanes);
     free(f->fds);
-    *f = (struct tarn_flight){.client = f->client, .stop_fd = -1};
+    tarn_flight_init(f, f->client, -1);
 }

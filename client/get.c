@@ -23,6 +23,7 @@ void tarn_get_prepare(struct tarn_get *g, struct tarn_client *c, struct tarn_ite
     tarn_seen_clear(&g->seen);
     g->done = NULL;
     g->owner = NULL;
+    g->found = SIZE_MAX;
 }
 
 void tarn_get_final(struct tarn_get *g, size_t i, int status)
@@ -105,12 +106,13 @@ static int get_now(struct tarn_get *g, size_t i)
 {
     struct tarn_client *c = g->client;
     struct tarn_item *item = &g->items[i];
+    struct tarn_desc *d = &g->found_desc;
     const struct tarn_loc *l;
-    struct tarn_desc d;
     uint64_t bytes;
     uint32_t gpu;
     int t, rc = item_check(g, i);
 
+    g->found = SIZE_MAX;
     if (rc == 0)
         rc = tarn_pieces_gpu(item->pieces, item->npieces, &g->seen, &gpu);
     if (rc != 0) {
@@ -119,12 +121,14 @@ static int get_now(struct tarn_get *g, size_t i)
     }
     uint64_t hash = tarn_key_hash(&item->key);
     uint32_t stripe = (uint32_t)hash % TARN_STRIPES;
-    if (!(g->hits ? tarn_hits_desc(g->hits, g->hits_first + i, &d)
-                  : tarn_cache_find(c->cache, &item->key, hash, &d)))
+    if (!(g->hits ? tarn_hits_desc(g->hits, g->hits_first + i, d)
+                  : tarn_cache_find(c->cache, &item->key, hash, d)))
         return TARN_INPROGRESS;
-    if (!tarn_get_fits(g, i, &d.tensor, &bytes)) /* or the descriptor is out of date */
+    g->found = i;
+    g->found_gpu = gpu;
+    if (!tarn_get_fits(g, i, &d->tensor, &bytes)) /* or the descriptor is out of date */
         return TARN_INPROGRESS;
-    struct tarn_linked *linked = enter_best(c, &d, gpu, stripe, &l, &t);
+    struct tarn_linked *linked = enter_best(c, d, gpu, stripe, &l, &t);
     if (!linked)
         return TARN_INPROGRESS;
     struct tarn_work w = tarn_work_of(item, l, bytes, g->flags, gpu);
@@ -134,7 +138,7 @@ static int get_now(struct tarn_get *g, size_t i)
     tarn_shared_leave(l->remote, t, false, stripe);
     if (rc != 0 || w.status != 0)
         return TARN_INPROGRESS;
-    item->tensor = d.tensor;
+    item->tensor = d->tensor;
     tarn_count(c, stripe, TARN_COUNT_GETS, 1);
     tarn_count(c, stripe, TARN_COUNT_GET_BYTES, bytes);
     return 0;

@@ -61,11 +61,12 @@ static bool try_pinned(struct tarn_get_job *j, const struct tarn_loc *l)
     return true;
 }
 
-void tarn_get_launch(struct tarn_get_batch *b, struct tarn_get_job *j, bool more, uint64_t bytes)
+void tarn_get_launch(struct tarn_get_batch *b, struct tarn_get_job *j, bool more, uint64_t bytes,
+                     uint64_t now)
 {
     const struct tarn_item *item = tarn_get_item(j);
     const struct tarn_loc *l = &j->desc.locs[j->loc];
-    uint64_t now = tarn_now_ns(), left = j->get->deadline_ns > now ? j->get->deadline_ns - now : 0;
+    uint64_t left = j->get->deadline_ns > now ? j->get->deadline_ns - now : 0;
     struct tarn_transfer *x = &j->x;
 
     x->work = tarn_work_of(item, l, bytes, j->get->flags, j->gpu);

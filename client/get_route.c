@@ -26,12 +26,13 @@ static bool choose(const struct tarn_get_batch *b, const struct tarn_get_job *j,
                    bool *more_p)
 {
     const struct tarn_desc *d = &j->desc;
+    uint32_t first = d->nlocs > 1 ? (uint32_t)(b->client->session % d->nlocs) : 0;
     bool found = false;
 
     *more_p = false;
     for (int t = 0; t < b->client->ntransports; t++)
         for (uint32_t i = 0; i < d->nlocs; i++) {
-            uint32_t k = (uint32_t)((i + b->client->session) % d->nlocs);
+            uint32_t k = first + i < d->nlocs ? first + i : first + i - d->nlocs;
             const struct tarn_loc *l = &d->locs[k];
             if ((j->tried >> (k * TARN_TRANSPORTS_MAX + (uint32_t)t) & 1) || known_stale(j, l) ||
                 !tarn_side_usable(l->remote, t, false) || !tarn_remote_moves(l->remote, t, l->pool, j->gpu))
@@ -128,12 +129,12 @@ void tarn_get_route(struct tarn_get_batch *b, struct tarn_get_job *j)
 {
     b->later = false;
     while (j->stage == TARN_GET_RESOLVED && !b->later) {
-        uint64_t bytes;
+        uint64_t bytes, now = tarn_now_ns();
         bool more;
 
         if (tarn_get_stopped(j)) {
             tarn_get_job_fail(b, j, TARN_E_CANCELED, "canceled by the caller");
-        } else if (tarn_now_ns() >= j->get->deadline_ns) {
+        } else if (now >= j->get->deadline_ns) {
             tarn_get_job_fail(b, j, TARN_E_TIMEOUT,
                               j->why ? j->text : "the deadline has passed: raise timeout_ms");
         } else if (!tarn_get_fits(j->get, j->index, &j->desc.tensor, &bytes)) {
@@ -148,7 +149,7 @@ void tarn_get_route(struct tarn_get_batch *b, struct tarn_get_job *j)
             if (!b->opening &&
                 tarn_flight_opens(&b->flight, j->desc.locs[j->loc].remote, j->transport, false))
                 return;
-            tarn_get_launch(b, j, more, bytes);
+            tarn_get_launch(b, j, more, bytes, now);
         } else {
             give_up(b, j);
         }

@@ -128,12 +128,21 @@ static void resolve_wanted(struct tarn_get_batch *b)
 }
 
 /* A job whose first descriptor is at hand does not wait for the others' look-up. */
-static void start(struct tarn_get_batch *b, struct tarn_get_job *j)
+static void start(struct tarn_get_batch *b, struct tarn_get_job *j, struct tarn_get *g, size_t index)
 {
-    struct tarn_get *g = j->get;
-    const struct tarn_item *item = tarn_get_item(j);
+    const struct tarn_item *item = &g->items[index];
     const struct tarn_key *key = &item->key;
 
+    memset(j, 0, offsetof(struct tarn_get_job, text));
+    j->get = g;
+    j->index = index;
+    if (g->found == index) { /* a moment ago */
+        memcpy(&j->desc, &g->found_desc, tarn_desc_bytes(&g->found_desc));
+        j->gpu = g->found_gpu;
+        j->known = true;
+        j->stage = TARN_GET_RESOLVED;
+        return;
+    }
     int rc = tarn_pieces_gpu(item->pieces, item->npieces, &g->seen, &j->gpu);
     if (rc != 0) {
         tarn_get_job_fail(b, j, rc, tarn_last_error());
@@ -224,26 +233,35 @@ static void no_memory(struct tarn_get *const *gets, size_t n)
             }
 }
 
+/* The jobs of those items that are not final. */
+static void start_all(struct tarn_get_batch *b, struct tarn_get *const *gets, size_t n)
+{
+    size_t k = 0;
+
+    for (size_t g = 0; g < n; g++)
+        for (size_t i = 0; i < gets[g]->n; i++)
+            if (gets[g]->items[i].status == TARN_INPROGRESS)
+                start(b, &b->jobs[k++], gets[g], i);
+}
+
 void tarn_get_slow(struct tarn_client *c, struct tarn_get *const *gets, size_t n, int stop_fd)
 {
-    struct tarn_get_batch b = {.client = c, .stop_fd = stop_fd};
+    struct tarn_get_batch b;
+    struct tarn_get_job one; /* most calls are about one item, which should wait for no allocator */
 
+    b.client = c;
+    b.stop_fd = stop_fd;
+    b.opening = b.later = b.postponed = b.stopped = false;
     b.n = b.open = count_left(gets, n);
-    b.jobs = calloc(b.n ? b.n : 1, sizeof *b.jobs);
+    b.jobs = b.n > 1 ? malloc(b.n * sizeof *b.jobs) : &one;
     if (!b.jobs) {
         no_memory(gets, n);
         return;
     }
-    size_t k = 0;
-    for (size_t g = 0; g < n; g++)
-        for (size_t i = 0; i < gets[g]->n; i++)
-            if (gets[g]->items[i].status == TARN_INPROGRESS) {
-                b.jobs[k].get = gets[g];
-                b.jobs[k].index = i;
-                start(&b, &b.jobs[k++]);
-            }
+    start_all(&b, gets, n);
     tarn_flight_init(&b.flight, c, stop_fd);
     run(&b);
     tarn_flight_end(&b.flight);
-    free(b.jobs);
+    if (b.jobs != &one)
+        free(b.jobs);
 }

@@ -28,13 +28,14 @@ struct tarn_get_job {
     uint8_t loc, transport;
     uint32_t gpu; /* tarn_pieces_gpu() */
     uint32_t nstale, stales, revivals;
-    uint64_t tried; /* bit location * TARN_TRANSPORTS_MAX + transport */
-    int why;        /* the last copy's failure, and its sentence */
+    uint64_t tried;             /* bit location * TARN_TRANSPORTS_MAX + transport */
+    struct tarn_get_job *again; /* the next to be routed again */
+    int why;                    /* the last copy's failure, and its sentence */
+    /* From here on nothing is set until it is used. */
     char text[TARN_SENTENCE];
     struct tarn_desc desc;
     struct tarn_loc stale[TARN_GET_STALE_MAX]; /* the last ones found stale */
     struct tarn_transfer x;
-    struct tarn_get_job *again; /* the next to be routed again */
 };
 
 struct tarn_get_batch {
@@ -75,8 +76,10 @@ void tarn_get_route(struct tarn_get_batch *b, struct tarn_get_job *j);
 /* The earliest deadline of the other open jobs: how long this one may hold them up. */
 uint64_t tarn_get_others_deadline(const struct tarn_get_batch *b, const struct tarn_get_job *j);
 
-/* get_attempt.c: tries the copy and transport that were chosen; `more`: another copy is left besides. */
-void tarn_get_launch(struct tarn_get_batch *b, struct tarn_get_job *j, bool more, uint64_t bytes);
+/* get_attempt.c: tries the copy and transport that were chosen; `more`: another copy is left besides; now:
+ * the clock. */
+void tarn_get_launch(struct tarn_get_batch *b, struct tarn_get_job *j, bool more, uint64_t bytes,
+                     uint64_t now);
 /* A transfer came back. */
 void tarn_get_landed(struct tarn_get_batch *b, struct tarn_get_job *j);
 

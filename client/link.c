@@ -13,6 +13,9 @@
  * An ATTACH without an answer may be the node's silence or the transport's alone: some ask the network before
  * they answer. So the node is asked on another connection. If it answers there, this side is UNREACHABLE for
  * a while and the node is as good as ever; if not, it is the node that is silent.
+ *
+ * One-sided links put off what nobody waits for (times of last use). Gets that follow take it along; when
+ * none does, the keeper has it sent.
  */
 #include "client/client.h"
 
@@ -23,6 +26,7 @@
 #define IDLE_MAX 16
 #define RETRY_NS (2 * TARN_NS_PER_S)
 #define ELSEWHERE_NS (30 * TARN_NS_PER_S) /* not on this host: that seldom changes */
+#define TEND_NS (200 * TARN_NS_PER_MS)
 
 void tarn_link_free(struct tarn_linked *l)
 {
@@ -321,6 +325,28 @@ static void opened(struct tarn_remote *r, int t, bool write, int rc, struct tarn
     pthread_mutex_unlock(&r->lock);
 }
 
+/* remote.lock is held. */
+static struct tarn_linked *pop_idle(struct tarn_side *s)
+{
+    struct tarn_linked *l = s->idle;
+
+    if (l) {
+        s->idle = l->next;
+        s->nidle--;
+    }
+    return l;
+}
+
+struct tarn_linked *tarn_link_take_idle(struct tarn_remote *r, int t, bool write)
+{
+    if (atomic_load(&r->health) != TARN_UP)
+        return NULL;
+    pthread_mutex_lock(&r->lock);
+    struct tarn_linked *l = pop_idle(&r->sides[t][write]);
+    pthread_mutex_unlock(&r->lock);
+    return l;
+}
+
 static int wait_opened(struct tarn_remote *r, int t, struct tarn_side *s, uint64_t deadline_ns)
 {
     while (atomic_load(&s->state) == TARN_SIDE_OPENING && !is_resting(r, t, s))
@@ -340,11 +366,8 @@ static int look(struct tarn_remote *r, int t, bool write, uint64_t deadline_ns, 
     struct tarn_side *s = &r->sides[t][write];
 
     *first = false;
-    if ((*l_p = s->idle) != NULL) {
-        s->idle = (*l_p)->next;
-        s->nidle--;
+    if ((*l_p = pop_idle(s)) != NULL)
         return 0;
-    }
     int rc = wait_opened(r, t, s, deadline_ns);
     if (rc != 0)
         return rc;
@@ -389,6 +412,16 @@ int tarn_link_take(struct tarn_remote *r, int t, bool write, uint64_t deadline_n
     return rc;
 }
 
+/* The keeper need not be woken for each use. */
+static void used(struct tarn_client *c)
+{
+    _Atomic int *links = &c->monitor.links;
+
+    if (atomic_load_explicit(links, memory_order_relaxed) != TARN_LINKS_USED &&
+        atomic_exchange(links, TARN_LINKS_USED) == TARN_LINKS_TENDED)
+        tarn_monitor_alarm(c);
+}
+
 void tarn_link_give(struct tarn_remote *r, int t, bool write, struct tarn_linked *l)
 {
     struct tarn_side *s = &r->sides[t][write];
@@ -403,6 +436,41 @@ void tarn_link_give(struct tarn_remote *r, int t, bool write, struct tarn_linked
     pthread_mutex_unlock(&r->lock);
     if (!keep)
         tarn_link_close(r, l);
+    else if (!write && (r->client->transports[t]->caps & TARN_CAP_ONE_SIDED))
+        used(r->client);
+}
+
+static void tend_idle(struct tarn_remote *r)
+{
+    pthread_mutex_lock(&r->lock);
+    for (int t = 0; t < r->client->ntransports; t++)
+        for (struct tarn_linked *l = r->sides[t][0].idle; l; l = l->next)
+            l->ops->progress(l->link); /* one that is broken is found out by its next user */
+    pthread_mutex_unlock(&r->lock);
+}
+
+uint64_t tarn_links_tend(struct tarn_client *c)
+{
+    struct tarn_monitor *m = &c->monitor;
+    struct tarn_remote *r, *next;
+    uint64_t now = tarn_now_ns();
+
+    if (atomic_load(&m->links) == TARN_LINKS_TENDED)
+        return UINT64_MAX;
+    if (m->links_ns == 0)
+        m->links_ns = now + TEND_NS;
+    if (now < m->links_ns)
+        return m->links_ns;
+    /* Once more after the last use: what was put off just now is not due yet. */
+    bool again = atomic_exchange(&m->links, TARN_LINKS_RESTING) == TARN_LINKS_USED;
+    pthread_rwlock_rdlock(&c->nodes_lock);
+    HASH_ITER (hh, c->nodes, r, next)
+        tend_idle(r);
+    pthread_rwlock_unlock(&c->nodes_lock);
+    int resting = TARN_LINKS_RESTING;
+    bool over = !again && atomic_compare_exchange_strong(&m->links, &resting, TARN_LINKS_TENDED);
+    m->links_ns = over ? 0 : now + TEND_NS;
+    return over ? UINT64_MAX : m->links_ns;
 }
 
 void tarn_link_flush(struct tarn_remote *r, int t, bool write)

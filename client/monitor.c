@@ -8,7 +8,8 @@
  *   keeper   asks nodes that were set aside whether they answer again (with back-off), and those that are
  *            doubted whether they still do; reads the node table while something is missing, closes retired
  *            links once nobody is inside, reads the replies that nobody waits for any more (owed.c), runs
- *            errands (errand.c), and ends queued operations that are out of time.
+ *            errands (errand.c), ends queued operations that are out of time, and has links that are not used
+ *            any more send what they have put off.
  *            Suspects come first, since calls wait for its word on them; then the doubted, since calls
  *            still run into them.
  */
@@ -340,7 +341,8 @@ static void *keeper_main(void *arg)
     while (!m->stop) {
         m->alarmed = false;
         pthread_mutex_unlock(&m->lock);
-        uint64_t alarm = tarn_ops_expire(c);
+        uint64_t expire = tarn_ops_expire(c), tend = tarn_links_tend(c);
+        uint64_t alarm = expire < tend ? expire : tend;
         pthread_mutex_lock(&m->lock);
         if (m->stop)
             break;

@@ -16,7 +16,7 @@
 /* --- queues ------------------------------------------------------------------------------------- */
 
 #define RING 65536        /* pieces */
-#define LIST 16384        /* of one launch at most, */
+#define LIST 8192         /* of one launch at most, */
 #define LIST_LEAST 1024   /* and room for so many is waited for */
 #define FENCE 8192        /* a fence is behind so many pieces at least, */
 #define FENCES 8          /* and there are so many */

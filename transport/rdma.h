@@ -10,8 +10,8 @@
  *              joins those that were answered
  *
  * The answer names for each pool where arena, generations and use times lie and their remote keys, for each
- * joined rail its own. The node posts nothing on its queue pairs; it destroys them at DETACH, and when the
- * session ends: from then on nothing more is written by that client.
+ * joined rail its own. The node posts nothing on its queue pairs; it stops them at DETACH, and when the
+ * session ends: from then on nothing more is written by that client. They are destroyed in their time.
  */
 #ifndef TARN_TRANSPORT_RDMA_H
 #define TARN_TRANSPORT_RDMA_H

@@ -16,6 +16,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
 
 #include "base/clock.h"
 #include "base/error.h"
@@ -33,7 +34,8 @@ enum {
 
 /* wr_id: from the lowest bit, how many work requests a completion stands for, what it was, and its strip. */
 enum { WHAT_BIT = 16, STRIP_BIT = 18 };
-enum what { PART, LAST_PART, CHECK }; /* of a strip's bytes; the READ of its generation */
+/* Of a strip's bytes; the READ of its generation; times of last use, which are no strip's. */
+enum what { PART, LAST_PART, CHECK, TOUCH };
 
 /* A chain being built. */
 struct chain {
@@ -71,7 +73,8 @@ int tarn_lane_open(struct tarn_link *l, uint32_t index, struct tarn_lane *n)
     const struct tarn_rail *rail = &l->local->rails.rail[index];
     uint32_t wrs = least(QUEUE, least(rail->max_wr, rail->max_cqe)); /* each of them may complete */
     *n = (struct tarn_lane){.link = l, .index = index, .rail = rail, .depth = wrs, .room = wrs};
-    n->ring_size = TARN_JOBS * l->local->rails.n;
+    for (n->ring_size = TARN_JOBS; n->ring_size < TARN_JOBS * l->local->rails.n;)
+        n->ring_size *= 2;
     n->ring = calloc(n->ring_size, sizeof *n->ring);
     if (!n->ring)
         return tarn_fail(TARN_E_NO_MEMORY, "rdma: out of memory");
@@ -90,17 +93,27 @@ int tarn_lane_open(struct tarn_link *l, uint32_t index, struct tarn_lane *n)
 
 void tarn_lane_stop(struct tarn_lane *n)
 {
-    if (n->qp)
-        ibv_destroy_qp(n->qp);
-    n->qp = NULL;
+    struct tarn_qp_parts parts = {n->qp, n->cq, n->channel};
     n->joined = false;
+    if (!n->qp)
+        return;
+    if (n->room < n->depth && !tarn_qp_stop(n->qp, n->cq, n->room == 0)) {
+        ibv_destroy_qp(n->qp);
+        parts.qp = NULL;
+    }
+    tarn_lane_disarm(n);
+    n->armed = false;
+    epoll_ctl(n->link->epoll_fd, EPOLL_CTL_DEL, n->channel->fd, NULL);
+    n->qp = NULL;
+    n->cq = NULL;
+    n->channel = NULL;
+    tarn_rails_retire(&n->link->local->rails, &parts);
 }
 
 void tarn_lane_close(struct tarn_lane *n)
 {
     tarn_lane_stop(n);
-    tarn_lane_disarm(n);
-    if (n->cq)
+    if (n->cq) /* it was opened half-way */
         ibv_destroy_cq(n->cq);
     if (n->channel)
         ibv_destroy_comp_channel(n->channel);
@@ -118,14 +131,16 @@ void tarn_lane_close(struct tarn_lane *n)
 
 static struct tarn_strip *strip_at(struct tarn_lane *n, uint64_t counter)
 {
-    return &n->ring[counter % n->ring_size];
+    return &n->ring[counter & (n->ring_size - 1)];
 }
 
 void tarn_lane_queue(struct tarn_lane *n, struct tarn_job *job, uint64_t offset, uint64_t bytes)
 {
     struct tarn_strip *s = strip_at(n, n->tail++);
     void *addr;
-    *s = (struct tarn_strip){.job = job, .offset = offset, .bytes = bytes, .queued_ns = tarn_now_ns()};
+    *s = (struct tarn_strip){.job = job, .offset = offset, .bytes = bytes};
+    if (bytes >= MEASURED_BYTES)
+        s->queued_ns = tarn_now_ns();
     for (uint64_t skip = offset; skip > 0;)
         skip -= tarn_cursor_next(&s->cursor, job->pieces, job->npieces, skip, &addr);
     n->queued += bytes;
@@ -160,9 +175,10 @@ static uint64_t reach(const struct tarn_lane *n, const struct tarn_strip *s, uin
     uint64_t left = s->bytes - s->posted, slice = n->link->pools[w->pool].slice_bytes,
              to_end = slice - at % slice;
     uint64_t most = left < to_end ? left : to_end;
-    if (!s->job->put && most > READ_BYTES)
-        most = READ_BYTES;
-    return most < n->rail->max_message ? most : n->rail->max_message;
+    uint64_t longest = s->job->put ? n->rail->max_write : n->rail->max_message;
+    if (!s->job->put && longest > READ_BYTES)
+        longest = READ_BYTES;
+    return most < longest ? most : longest;
 }
 
 /* Gathers local runs into the request; how many bytes they are. 0: a piece is not registered, which is a bug.
@@ -242,7 +258,7 @@ static int add_strips(struct tarn_lane *n, struct chain *c)
  * rising addresses, in the other falling ones. */
 static _Atomic uint64_t *landing_of(struct tarn_lane *n, uint64_t strip)
 {
-    uint64_t i = strip % n->ring_size;
+    uint64_t i = strip & (n->ring_size - 1);
     return &n->landing[strip_at(n, strip)->falling ? 2 * n->ring_size - 1 - i : i];
 }
 
@@ -252,7 +268,7 @@ static bool extend_check(struct tarn_lane *n, uint64_t strip, struct chain *c)
 {
     struct ibv_send_wr *wr = c->n ? &c->wr[c->n - 1] : NULL;
     if (!wr || wr->wr_id >> WHAT_BIT != ((strip - 1) << (STRIP_BIT - WHAT_BIT) | CHECK) ||
-        strip % n->ring_size == 0)
+        (strip & (n->ring_size - 1)) == 0)
         return false;
     struct tarn_strip *s = strip_at(n, strip), *before = strip_at(n, strip - 1);
     const struct tarn_work *w = s->job->work, *v = before->job->work;
@@ -331,11 +347,17 @@ static int build(struct tarn_lane *n, struct chain *c)
     return rc;
 }
 
+/* Is there something that has not been posted? */
+static bool has_more(const struct tarn_lane *n)
+{
+    return n->next < n->tail || n->checked < n->arrived;
+}
+
 int tarn_lane_post(struct tarn_lane *n)
 {
     struct chain c;
-    int rc;
-    while ((rc = build(n, &c)) == 0 && c.n > 0) {
+    int rc = 0;
+    while (has_more(n) && (rc = build(n, &c)) == 0 && c.n > 0) {
         struct ibv_send_wr *bad;
         int error = ibv_post_send(n->qp, c.wr, &bad);
         if (error)
@@ -350,15 +372,15 @@ bool tarn_lane_touch(struct tarn_lane *n, const struct tarn_slots *slots, uint32
     struct tarn_link *l = n->link;
     struct ibv_send_wr wr[TARN_TOUCHES], *bad;
     struct ibv_sge sge[TARN_TOUCHES];
-    /* Their places in the queue come back with the next request that completes, which must still fit. */
-    if (n->room <= n->depth / 4 + count || n->next < n->tail)
+    /* Works come first. */
+    if (n->room < n->depth / 4 + count || n->next < n->tail)
         return false;
     for (uint32_t i = 0; i < count; i++) {
         const struct tarn_slots *s = &slots[i];
         sge[i] = (struct ibv_sge){.addr = (uintptr_t)l->touches.ticks,
                                   .length = s->n * (uint32_t)sizeof *l->touches.ticks,
                                   .lkey = l->bounce->mr[n->index]->lkey};
-        wr[i] = (struct ibv_send_wr){.wr_id = (uint64_t)CHECK << WHAT_BIT, /* no strip's bytes */
+        wr[i] = (struct ibv_send_wr){.wr_id = (uint64_t)TOUCH << WHAT_BIT | count,
                                      .next = i + 1 < count ? &wr[i + 1] : NULL,
                                      .sg_list = &sge[i],
                                      .num_sge = 1,
@@ -366,10 +388,10 @@ bool tarn_lane_touch(struct tarn_lane *n, const struct tarn_slots *slots, uint32
         wr[i].wr.rdma.remote_addr = l->pools[s->pool].touch + (uint64_t)s->slot * sizeof *l->touches.ticks;
         wr[i].wr.rdma.rkey = n->pools[s->pool].touch;
     }
+    wr[count - 1].send_flags = IBV_SEND_SIGNALED;
     if (ibv_post_send(n->qp, wr, &bad))
         return false;
     n->room -= count;
-    n->silent += count;
     return true;
 }
 
@@ -378,8 +400,10 @@ bool tarn_lane_touch(struct tarn_lane *n, const struct tarn_slots *slots, uint32
 /* Only long strips tell how fast the rail is. */
 static void measure(struct tarn_lane *n, const struct tarn_strip *s)
 {
+    if (s->bytes < MEASURED_BYTES)
+        return;
     uint64_t now = tarn_now_ns();
-    if (s->bytes < MEASURED_BYTES || now <= s->queued_ns)
+    if (now <= s->queued_ns)
         return;
     double one = (double)n->queued / (double)(now - s->queued_ns);
     n->bytes_ns = n->bytes_ns > 0 ? n->bytes_ns + (one - n->bytes_ns) / 8 : one;
@@ -432,6 +456,8 @@ static void completed(struct tarn_lane *n, uint64_t wr_id)
     uint64_t strip = wr_id >> STRIP_BIT;
     enum what what = wr_id >> WHAT_BIT & 3;
     n->room += (uint32_t)(wr_id & ((1u << WHAT_BIT) - 1));
+    if (what == TOUCH)
+        return;
     if (n->arrived < strip + (what != PART))
         n->arrived = strip + (what != PART);
     skip_empty(n);
@@ -444,7 +470,7 @@ static void completed(struct tarn_lane *n, uint64_t wr_id)
 /* Only the bytes of a work can be at fault here. */
 static void blame(struct tarn_lane *n, uint64_t wr_id)
 {
-    if ((wr_id >> WHAT_BIT & 3) != CHECK)
+    if ((wr_id >> WHAT_BIT & 3) <= LAST_PART)
         strip_at(n, wr_id >> STRIP_BIT)->job->status = TARN_E_INVALID;
 }
 
@@ -452,6 +478,8 @@ int tarn_lane_poll(struct tarn_lane *n)
 {
     struct ibv_wc wc[COMPLETIONS];
     int total = 0, got;
+    if (n->room == n->depth) /* nothing is posted */
+        return 0;
     do {
         got = ibv_poll_cq(n->cq, COMPLETIONS, wc);
         if (got < 0)

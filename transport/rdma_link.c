@@ -120,6 +120,8 @@ static int prepare(struct tarn_link *l, struct tarn_job *job)
     job->npieces = w->npieces;
     if (w->bytes == 0)
         return 0;
+    if (tarn_cover_mapped(l->local, &job->cover, w, job->put))
+        return 0;
     if (w->bytes > BOUNCE_BYTES || tarn_rdma_mapped(l->local, w->pieces, w->npieces))
         return cover_pieces(l, job);
     char *bounce = bounce_take(l);
@@ -163,12 +165,12 @@ static void cut(struct tarn_link *l, struct tarn_job *job)
     uint64_t bytes = job->work->bytes, offset = 0;
     double total = 0;
     uint32_t joined = 0;
-    for (uint32_t k = 0; k < l->nlanes; k++)
+    for (uint32_t k = 0; bytes >= 2 * STRIPE_BYTES && k < l->nlanes; k++)
         if (l->lanes[k].joined) {
             total += speed_of(&l->lanes[k]);
             joined++;
         }
-    if (joined == 1 || bytes < 2 * STRIPE_BYTES) {
+    if (joined <= 1) {
         job->strips = 1;
         tarn_lane_queue(least_loaded(l), job, 0, bytes);
         return;
@@ -244,7 +246,7 @@ static int submit(struct tarn_link *l, struct tarn_work *w, bool put)
     }
     l->free_jobs = job->next;
     if (l->busy++ == 0)
-        l->quiet_ns = tarn_now_ns();
+        l->quiet_ns = 0;
     cut(l, job);
     return TARN_INPROGRESS;
 }
@@ -311,16 +313,25 @@ static int step(struct tarn_link *l)
         }
         total += done > 0 ? done : 0;
     }
-    tarn_touch_post(l);
+    if (l->touches.n > 0)
+        tarn_touch_tend(l);
     if (total > 0)
-        l->quiet_ns = tarn_now_ns();
+        l->quiet_ns = 0;
     return total;
+}
+
+/* Looking at the clock for each completion would cost more than it tells. */
+static void note_quiet(struct tarn_link *l, uint64_t now)
+{
+    if (l->quiet_ns == 0)
+        l->quiet_ns = now;
 }
 
 /* Devices go on trying when their own port is down, some for ever: lanes with work on such a port have failed. */
 static int look_at_ports(struct tarn_link *l)
 {
     uint64_t now = tarn_now_ns();
+    note_quiet(l, now);
     if (now - l->quiet_ns < QUIET_NS)
         return 0;
     l->quiet_ns = now;
@@ -356,6 +367,8 @@ static int rdma_progress(struct tarn_link *l)
         done = look_at_ports(l);
     if (done >= 0 && l->busy)
         done = arm(l);
+    if (l->busy)
+        note_quiet(l, tarn_now_ns());
     return done < 0 ? done : 0;
 }
 
@@ -371,21 +384,29 @@ static int rdma_wait_fd(const struct tarn_link *l, short *events)
 /* One work alone is worth waiting for awake: a wake-up takes as long as it does. */
 static int rdma_wait(struct tarn_link *l, uint64_t deadline_ns)
 {
-    uint64_t begin = tarn_now_ns(), until = begin + (2 * l->usual_ns < SPIN_NS ? 2 * l->usual_ns : SPIN_NS);
+    uint64_t begin = tarn_now_ns(), now;
+    uint64_t until = begin + (2 * l->usual_ns < SPIN_NS ? 2 * l->usual_ns : SPIN_NS);
+    uint32_t busy = l->busy;
+    bool moved = false;
     if (until > deadline_ns)
         until = deadline_ns;
-    if (!l->busy)
+    if (!busy)
         return rdma_progress(l);
     do {
         int done = step(l);
         if (done < 0)
             return done;
-        if (done > 0) {
+        if (l->busy < busy) {
             l->usual_ns += (tarn_now_ns() - begin) / 8;
             l->usual_ns -= l->usual_ns / 8;
             return 1;
         }
-    } while (tarn_now_ns() < until);
+        moved |= done > 0;
+        now = done > 0 ? begin : tarn_now_ns();
+    } while (now < until);
+    if (moved)
+        return 1;
+    note_quiet(l, now);
     int rc = arm(l);
     if (rc == 0)
         rc = tarn_wait_by_poll(&tarn_rdma_ops, l, deadline_ns);
@@ -398,6 +419,8 @@ static int rdma_wait(struct tarn_link *l, uint64_t deadline_ns)
 
 static void rdma_close(struct tarn_link *l)
 {
+    if (!l->broken && !l->busy)
+        tarn_touch_finish(l);
     break_link(l, TARN_E_CANCELED);
     if (l->epoll_fd >= 0)
         close(l->epoll_fd);
@@ -545,7 +568,7 @@ static void rdma_touch(struct tarn_link *l, uint32_t pool, uint32_t slot)
     if (l->broken || !inside(l, &w))
         return;
     tarn_touch_note(l, pool, slot);
-    tarn_touch_post(l);
+    tarn_touch_tend(l);
 }
 
 static int rdma_probe(char *why, size_t why_bytes)

@@ -23,12 +23,13 @@
  *
  * A rail that fails is set aside for a while, and links made in that time do without it. Its gets go on over
  * the other rails. Its puts end with the link: whether they may be repeated is for the caller to say, once
- * the node has destroyed the queue pairs they were posted on. A link that misses a rail ends when the rail
+ * the node has stopped the queue pairs they were posted on. A link that misses a rail ends when the rail
  * should be back and nothing is in flight, so that the next one has it again.
  *
  *   rdma_link.c   jobs: memory, strips, how they end; the transport's table
  *   rdma_lane.c   one rail: posting, completions
  *   rdma_touch.c  times of last use
+ *   rdma_reap.c   how queue pairs end
  */
 #ifndef TARN_TRANSPORT_RDMA_LINK_H
 #define TARN_TRANSPORT_RDMA_LINK_H
@@ -60,8 +61,10 @@ struct tarn_strip {
 };
 
 /*
- * Times of last use: WRITEs to touch[slot] that nobody waits for. They are noted when gets end and posted
- * behind whatever is to be posted then; neighbours by one WRITE. A slot is touched once a second at most.
+ * Times of last use: WRITEs to touch[slot] that nobody waits for; a slot is touched once a second at most.
+ * They are noted when gets end, and posted together, neighbours by one WRITE: when no more can be noted, when
+ * the first of them was noted a while ago, and when the link closes. A link that is not used is looked after
+ * by progress().
  */
 enum {
     TARN_TOUCHES = 32, /* noted at a time */
@@ -76,6 +79,7 @@ struct tarn_slots {
 struct tarn_touches {
     struct tarn_slots noted[TARN_TOUCHES];
     uint32_t n;
+    uint32_t since;  /* the tick when the first of them was noted */
     uint32_t *ticks; /* what they write, the same TARN_TICKS times; in the bounce region */
     struct tarn_touched {
         uint32_t pool, slot, again; /* not before this tick */
@@ -100,7 +104,7 @@ struct tarn_lane {
     bool lost;                    /* could not be joined */
     struct tarn_pool_keys *pools; /* as many as the link's */
     struct tarn_strip *ring;
-    uint32_t ring_size;
+    uint32_t ring_size;        /* a power of two */
     uint64_t head, next, tail; /* counters */
     uint64_t checked, arrived; /* these, too */
     uint32_t depth, room;      /* work requests the send queue takes, and takes now */
@@ -124,7 +128,7 @@ struct tarn_link {
     uint64_t tick_base_ns;
     bool writable, broken;
     uint64_t whole_ns; /* when a rail that is missing should be back; 0: none is missing */
-    uint64_t quiet_ns; /* nothing has completed since then, or ports were looked at then */
+    uint64_t quiet_ns; /* nothing has completed since then, or ports were looked at then; 0: not noted yet */
     int epoll_fd;      /* the lanes' channels */
     uint32_t nlanes, npools;
     struct tarn_lane lanes[TARN_RAILS_MAX];
@@ -139,8 +143,8 @@ struct tarn_link {
 
 /* rdma_lane.c */
 int tarn_lane_open(struct tarn_link *l, uint32_t index, struct tarn_lane *n);
-/* Ends what it has in flight: from here on the device touches nobody's memory. Its strips stay in the ring.
- */
+/* From here on the device touches nobody's memory for the lane; its strips stay in the ring. The rails' thread
+ * destroys the queue pair, unless that alone makes sure of it. */
 void tarn_lane_stop(struct tarn_lane *n);
 void tarn_lane_close(struct tarn_lane *n);
 /* Adds a strip; the ring always has room. */
@@ -161,8 +165,10 @@ void tarn_job_part(struct tarn_link *l, struct tarn_job *job, int status);
 
 /* rdma_touch.c */
 void tarn_touch_note(struct tarn_link *l, uint32_t pool, uint32_t slot);
-/* Posts what was noted, or keeps it for the next time. */
-void tarn_touch_post(struct tarn_link *l);
+/* Posts what was noted if it is time to. */
+void tarn_touch_tend(struct tarn_link *l);
+/* Posts it and waits a moment for the devices to have written it. Nothing else is in flight. */
+void tarn_touch_finish(struct tarn_link *l);
 
 /* rdma_attach.c: reads the node's answer: joins lanes, fills pools. */
 int tarn_rdma_join(struct tarn_link *l, const char *text);

@@ -336,10 +336,18 @@ static bool cover_grow(struct tarn_cover *c)
 {
     if (c->n < c->room)
         return true;
-    uint32_t room = c->room ? 2 * c->room : 4;
-    struct tarn_span *spans = realloc(c->spans, room * sizeof *spans);
+    if (c->room == 0) {
+        c->spans = &c->first;
+        c->room = 1;
+        return true;
+    }
+    uint32_t room = 4 * c->room;
+    bool first = c->spans == &c->first;
+    struct tarn_span *spans = realloc(first ? NULL : c->spans, room * sizeof *spans);
     if (!spans)
         return false;
+    if (first)
+        spans[0] = c->first;
     c->spans = spans;
     c->room = room;
     return true;
@@ -399,6 +407,36 @@ int tarn_cover_range(struct tarn_local *l, struct tarn_cover *c, void *addr, uin
     return cover(l, c, addr, bytes, put, false);
 }
 
+/* One more of the caller's registrations, as a whole: what covers one piece mostly covers the next. */
+static bool cover_mapping(struct tarn_local *l, struct tarn_cover *c, char *addr, uint64_t bytes, bool put)
+{
+    struct tarn_mapping *m = find(l, addr, bytes, !put);
+    if (!m || !cover_grow(c))
+        return false;
+    __atomic_fetch_add(&m->users, 1, __ATOMIC_ACQ_REL);
+    c->spans[c->n++] =
+        (struct tarn_span){.addr = m->addr, .bytes = m->bytes, .region = share(m->region), .mapping = m};
+    return true;
+}
+
+bool tarn_cover_mapped(struct tarn_local *l, struct tarn_cover *c, const struct tarn_work *w, bool put)
+{
+    struct tarn_cursor at = {0};
+    bool all = true;
+    pthread_rwlock_rdlock(&l->lock);
+    for (uint64_t bytes, left = w->bytes; all && left > 0; left -= bytes) {
+        void *addr;
+        bytes = tarn_cursor_next(&at, w->pieces, w->npieces, left, &addr);
+        const struct tarn_span *last = c->n ? &c->spans[c->n - 1] : NULL;
+        if (!last || !covers(last->addr, last->bytes, addr, bytes))
+            all = bytes > 0 && cover_mapping(l, c, addr, bytes, put);
+    }
+    pthread_rwlock_unlock(&l->lock);
+    if (!all)
+        tarn_cover_end(l, c);
+    return all;
+}
+
 int tarn_cover_borrow(struct tarn_cover *c, struct tarn_region *r)
 {
     if (!cover_grow(c))
@@ -440,6 +478,8 @@ void tarn_cover_end(struct tarn_local *l, struct tarn_cover *c)
         if (m) /* from here on it may be gone */
             __atomic_fetch_sub(&m->users, 1, __ATOMIC_ACQ_REL);
     }
-    free(c->spans);
-    *c = (struct tarn_cover){0};
+    if (c->spans != &c->first)
+        free(c->spans);
+    c->spans = NULL;
+    c->n = c->room = 0;
 }

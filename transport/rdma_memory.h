@@ -88,10 +88,11 @@ struct tarn_span {
     struct tarn_mapping *mapping; /* NULL: none of the caller's */
 };
 
-/* What covers a work's pieces. Zero it to begin. */
+/* What covers a work's pieces. Zero it to begin; it stays where it is. */
 struct tarn_cover {
     struct tarn_span *spans;
     uint32_t n, room;
+    struct tarn_span first; /* most works need no more */
 };
 
 /* Finds or makes what covers [addr, +bytes): for devices to read (put), or to write. What a put cannot
@@ -99,6 +100,8 @@ struct tarn_cover {
 int tarn_cover_add(struct tarn_local *local, struct tarn_cover *c, void *addr, uint64_t bytes, bool put);
 /* The same for a range that also holds what is no piece: INVALID where it cannot be registered. */
 int tarn_cover_range(struct tarn_local *local, struct tarn_cover *c, void *addr, uint64_t bytes, bool put);
+/* Covers a work's pieces if the caller has registered them all. */
+bool tarn_cover_mapped(struct tarn_local *local, struct tarn_cover *c, const struct tarn_work *w, bool put);
 /* Covers with a region that outlives the work. */
 int tarn_cover_borrow(struct tarn_cover *c, struct tarn_region *r);
 /* The key for [addr, ...) on a rail and how many bytes it holds for; 0 bytes when it is not covered. */

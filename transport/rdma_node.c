@@ -24,7 +24,6 @@
 #include "transport/rdma_memory.h"
 
 #define REGION_BYTES (3584ull << 20) /* below the 4 GiB that some devices end at */
-#define AT "rdma"
 
 struct served_pool {
     uint32_t nslices;
@@ -42,7 +41,8 @@ struct joined {
     struct joined *prev, *next;
     uint64_t session, id;
     struct ibv_qp *qp[TARN_RAILS_MAX];
-    struct tarn_attach *attach; /* not answered yet: the thread's */
+    uint32_t rail[TARN_RAILS_MAX]; /* of the node's, that each is on */
+    struct tarn_attach *attach;    /* not answered yet: the thread's */
     struct offer offer;
     bool gone; /* while it is the thread's: its session ended */
 };
@@ -52,7 +52,7 @@ struct tarn_server {
     const struct tarn_pool_memory *pools;
     uint32_t npools;
     struct tarn_rails rails;
-    struct ibv_cq *cq[TARN_RAILS_MAX]; /* nothing ever completes there: a queue pair must have one */
+    struct ibv_cq *cq[TARN_RAILS_MAX]; /* only what cut_off() waits for completes there */
     struct served_pool *served;
     uint64_t slice_bytes; /* of the arenas, whole pages */
     pthread_t thread;
@@ -219,20 +219,32 @@ static int answer(const struct tarn_server *s, const struct joined *j, const str
                             s->npools, n, sizeof a->text);
 }
 
-static void unjoin(struct joined *j)
+/* The queue pairs are destroyed in their time. */
+static void unjoin(struct tarn_server *s, struct joined *j)
 {
     for (int i = 0; i < TARN_RAILS_MAX; i++)
         if (j->qp[i])
-            ibv_destroy_qp(j->qp[i]);
+            tarn_rails_retire(&s->rails, &(struct tarn_qp_parts){.qp = j->qp[i]});
     free(j);
 }
 
-static void unjoin_all(struct joined *list)
+/* Nothing is written by the link's client from here on. Control thread: it alone takes completions. */
+static void cut_off(struct tarn_server *s, struct joined *j)
+{
+    for (int i = 0; i < TARN_RAILS_MAX; i++)
+        if (j->qp[i] && !tarn_qp_cut_off(j->qp[i], s->cq[j->rail[i]])) {
+            ibv_destroy_qp(j->qp[i]); /* that makes sure, however long it takes */
+            j->qp[i] = NULL;
+        }
+}
+
+static void cut_off_all(struct tarn_server *s, struct joined *list)
 {
     while (list) {
         struct joined *j = list;
         DL_DELETE(list, j);
-        unjoin(j);
+        cut_off(s, j);
+        unjoin(s, j);
     }
 }
 
@@ -245,12 +257,11 @@ static int join_link(struct tarn_server *s, struct joined *j)
     for (uint32_t k = 0; k < j->offer.n; k++) {
         if (atomic_load(&j->attach->gone))
             return tarn_fail(TARN_E_CANCELED, "ATTACH rdma: the connection has ended");
-        uint32_t rail = 0;
         rails[k] = -1;
-        rc = join(s, &j->offer.ends[k], k, &j->qp[k], &own[k], &rail);
+        rc = join(s, &j->offer.ends[k], k, &j->qp[k], &own[k], &j->rail[k]);
         if (rc)
             continue;
-        rails[k] = (int)rail;
+        rails[k] = (int)j->rail[k];
         joined++;
     }
     return joined ? answer(s, j, own, rails, j->offer.n, j->attach) : rc;
@@ -293,7 +304,7 @@ static void *join_links(void *arg)
             DL_APPEND(s->links, j);
         pthread_mutex_unlock(&s->lock);
         if (rc) {
-            unjoin(j);
+            unjoin(s, j);
             answer_failure(a, rc);
         } else {
             a->status = 0;
@@ -342,12 +353,12 @@ static struct joined *take_links(struct tarn_server *s, uint64_t session, uint64
 void tarn_rdma_detach_link(struct tarn_server *s, uint64_t session, uint64_t link)
 {
     if (link)
-        unjoin_all(take_links(s, session, link));
+        cut_off_all(s, take_links(s, session, link));
 }
 
 void tarn_rdma_detach(struct tarn_server *s, uint64_t session)
 {
-    unjoin_all(take_links(s, session, 0));
+    cut_off_all(s, take_links(s, session, 0));
 }
 
 /* --- serve, stop -------------------------------------------------------------------------------- */
@@ -422,13 +433,13 @@ void tarn_rdma_stop(struct tarn_server *s)
     end_thread(s);
     DL_FOREACH (s->waiting, j)
         answer_failure(j->attach, tarn_fail(TARN_E_CANCELED, "ATTACH rdma: the node ends"));
-    unjoin_all(s->waiting);
-    unjoin_all(s->links);
+    cut_off_all(s, s->waiting);
+    cut_off_all(s, s->links);
     for (uint32_t i = 0; i < s->npools; i++)
         unregister_pool(&s->served[i]);
     for (uint32_t i = 0; i < s->rails.n; i++)
         if (s->cq[i])
-            ibv_destroy_cq(s->cq[i]);
+            tarn_rails_retire(&s->rails, &(struct tarn_qp_parts){.cq = s->cq[i]});
     tarn_rails_close(&s->rails);
     pthread_cond_destroy(&s->wake);
     pthread_mutex_destroy(&s->lock);

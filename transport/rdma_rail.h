@@ -31,11 +31,15 @@ struct tarn_rail {
     uint32_t max_sge, max_wr, max_cqe;
     uint8_t max_reads_out, max_reads_in; /* reads in flight as requester, as responder */
     uint64_t max_message, max_region;
-    uint32_t speed; /* Mbit/s, 0: unknown */
-    int numa;       /* node the device is at; -1: unknown */
+    uint64_t max_write; /* of one WRITE; not more than max_message */
+    uint32_t speed;     /* Mbit/s, 0: unknown */
+    int numa;           /* node the device is at; -1: unknown */
 };
 
+struct tarn_reaper; /* destroys queue pairs */
+
 struct tarn_rails {
+    struct tarn_reaper *reaper;
     uint32_t n;
     struct tarn_rail rail[TARN_RAILS_MAX];
 };
@@ -46,6 +50,7 @@ struct tarn_rails {
  * left.
  */
 int tarn_rails_open(const char *devices, struct tarn_rails *r);
+/* Destroys what was retired. Where a device takes longer than 3 s for that, a thread goes on with it. */
 void tarn_rails_close(struct tarn_rails *r);
 /* Is its port still active? */
 bool tarn_rail_active(const struct tarn_rail *r);
@@ -75,6 +80,29 @@ int tarn_qp_new(const struct tarn_rail *r, const struct tarn_qp_options *o, stru
 /* To RTS, joined with the peer's end. */
 int tarn_qp_join(const struct tarn_rail *r, struct ibv_qp *qp, const struct tarn_endpoint *own,
                  const struct tarn_endpoint *peer);
+
+/* --- how they end (rdma_reap.c) ----------------------------------------------------------------- */
+
+/*
+ * Stops a queue pair and waits until the device has given back all its requests: from here on it touches no
+ * memory for them. `full`: its send queue has no room just now. Takes the completions of cq, which must be
+ * its own. False: the device did not say so within 2 s; only ibv_destroy_qp makes sure then.
+ */
+bool tarn_qp_stop(struct ibv_qp *qp, struct ibv_cq *cq, bool full);
+/* The same for one that only answers: its peer reads and writes nothing from here on. One thread at a time
+ * for all that share the cq; nothing else may use the receive queue. */
+bool tarn_qp_cut_off(struct ibv_qp *qp, struct ibv_cq *cq);
+
+/* A queue pair and what is only its own. Any may be NULL. */
+struct tarn_qp_parts {
+    struct ibv_qp *qp;
+    struct ibv_cq *cq;
+    struct ibv_comp_channel *channel;
+};
+/* Has them destroyed, in the order in which they are given, by a thread: it may take the device a while. */
+void tarn_rails_retire(struct tarn_rails *r, const struct tarn_qp_parts *parts);
+/* For tarn_rails_open(). NULL: out of memory. */
+struct tarn_reaper *tarn_reaper_new(void);
 
 /* The rail that reaches the peer's end, by route and subnet; NULL when none does. `prefer`: among equals. */
 const struct tarn_rail *tarn_rail_reaching(const struct tarn_rails *r, const struct tarn_endpoint *peer,

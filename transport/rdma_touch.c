@@ -5,6 +5,8 @@
 #include "base/clock.h"
 
 #define AGAIN_TICKS (TARN_NS_PER_S / TARN_TICK_NS)
+#define LATE_TICKS (AGAIN_TICKS / 10)  /* are not kept longer */
+#define FINISH_NS (2 * TARN_NS_PER_MS) /* what a node that does not answer may hold up closing */
 
 /* Also those that are under way take it on. */
 static void set_ticks(struct tarn_touches *t, uint32_t tick)
@@ -31,6 +33,17 @@ static bool append(struct tarn_touches *t, uint32_t pool, uint32_t slot)
     return true;
 }
 
+/* Posts what was noted, or keeps it for the next time. */
+static void post(struct tarn_link *l)
+{
+    for (uint32_t k = 0; l->touches.n > 0 && k < l->nlanes; k++)
+        if (l->lanes[k].joined) {
+            if (tarn_lane_touch(&l->lanes[k], l->touches.noted, l->touches.n))
+                l->touches.n = 0;
+            return;
+        }
+}
+
 void tarn_touch_note(struct tarn_link *l, uint32_t pool, uint32_t slot)
 {
     struct tarn_touches *t = &l->touches;
@@ -40,20 +53,29 @@ void tarn_touch_note(struct tarn_link *l, uint32_t pool, uint32_t slot)
     if (last->pool == pool && last->slot == slot && tick < last->again)
         return;
     if (!append(t, pool, slot)) {
-        tarn_touch_post(l);
+        post(l);
         if (!append(t, pool, slot))
             return; /* no room: use that soon comes again, or did not matter */
     }
+    if (t->n == 1 && t->noted[0].n == 1)
+        t->since = tick;
     set_ticks(t, tick);
     *last = (struct tarn_touched){pool, slot, tick + AGAIN_TICKS};
 }
 
-void tarn_touch_post(struct tarn_link *l)
+void tarn_touch_tend(struct tarn_link *l)
 {
-    for (uint32_t k = 0; l->touches.n > 0 && k < l->nlanes; k++)
-        if (l->lanes[k].joined) {
-            if (tarn_lane_touch(&l->lanes[k], l->touches.noted, l->touches.n))
-                l->touches.n = 0;
-            return;
-        }
+    if (l->touches.n > 0 && tarn_tick_now(l->tick_base_ns) - l->touches.since >= LATE_TICKS)
+        post(l);
+}
+
+void tarn_touch_finish(struct tarn_link *l)
+{
+    uint64_t until = tarn_now_ns() + FINISH_NS;
+    post(l);
+    for (uint32_t k = 0; k < l->nlanes; k++) {
+        struct tarn_lane *n = &l->lanes[k];
+        while (n->joined && n->room < n->depth && tarn_lane_poll(n) >= 0 && tarn_now_ns() < until)
+            ;
+    }
 }

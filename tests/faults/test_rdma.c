@@ -7,6 +7,7 @@
  *   RDMA_CONNECTS=N   connects and closes of the storm (150); each takes 50 to 100 ms in the VM
  *   RDMA_SECONDS=N    of verified gets under eviction and overwrites (20)
  */
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,8 +15,10 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "tests/node_client.h"
 #include "tests/rdma.h"
+#include "transport/transport.h"
 
 #define TIMEOUT_MS 3000
 
@@ -41,6 +44,60 @@ static unsigned setting(const char *name, unsigned otherwise)
 {
     const char *text = getenv(name);
     return text && *text ? (unsigned)strtoul(text, NULL, 10) : otherwise;
+}
+
+/* --- use ---------------------------------------------------------------------------------------- */
+
+/* The node's file of use times, by the name that it gives it. */
+static int open_touches(pid_t pid)
+{
+    char path[64], target[64];
+    int fd = -1;
+    for (int i = 3; fd < 0 && i < 200; i++) {
+        snprintf(path, sizeof path, "/proc/%d/fd/%d", (int)pid, i);
+        ssize_t n = readlink(path, target, sizeof target - 1);
+        target[n > 0 ? n : 0] = '\0';
+        if (strstr(target, "tarn-cpu0-touch"))
+            fd = open(path, O_RDONLY | O_CLOEXEC);
+    }
+    assert_true(fd >= 0);
+    return fd;
+}
+
+/* The latest of the first slots. */
+static uint32_t last_use(int fd)
+{
+    uint32_t ticks[16], last = 0;
+    assert_int_equal(pread(fd, ticks, sizeof ticks, 0), sizeof ticks);
+    for (int i = 0; i < 16; i++)
+        last = ticks[i] > last ? ticks[i] : last;
+    return last;
+}
+
+/* Times of use are as fine as the node's ticks. */
+static void next_ticks(void)
+{
+    for (uint64_t end = tarn_now_ns() + 3 * TARN_TICK_NS; tarn_now_ns() < end;)
+        harness_pause();
+}
+
+/* A get counts as use although no other follows it; so does the last one before a client closes. */
+static void last_get_counts_as_use(void **state)
+{
+    struct world *w = *state;
+    int fd = open_touches(harness_pid(w->nodes[0]->process));
+    assert_int_equal(client_put(w->client, "used", 'u', 4096, NULL), 0);
+    uint32_t put = last_use(fd);
+    next_ticks();
+    assert_int_equal(client_get(w->client, "used", 'u', 4096), 0);
+    HARNESS_UNTIL(last_use(fd) > put, 5000);
+    uint32_t got = last_use(fd);
+    struct tarn_client *short_lived = world_client(w, "rdma");
+    next_ticks();
+    assert_int_equal(client_get(short_lived, "used", 'u', 4096), 0);
+    tarn_close(short_lived);
+    assert_true(last_use(fd) > got);
+    close(fd);
 }
 
 /* --- memory ------------------------------------------------------------------------------------- */
@@ -585,6 +642,7 @@ int main(int argc, char **argv)
     if (argc == 4 && strcmp(argv[1], "--peer") == 0)
         return peer_main(argv[2], argv[3]);
     const struct CMUnitTest tests[] = {
+        CASE(last_get_counts_as_use),
         CASE(memory_of_all_sizes_needs_no_registration),
         CASE(nothing_can_be_put_and_got),
         CASE(put_from_memory_that_cannot_be_written),

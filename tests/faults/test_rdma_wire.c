@@ -236,7 +236,7 @@ static void all_rails_cut_silently_tcp_goes_on(void **state)
     all_rails_go(*state, "lose", "100", "free");
 }
 
-/* Lost packets are the queue pair's to send again. */
+/* Lost packets are the queue pair's to send again: few operations hear of them. */
 static void packets_are_lost(void **state)
 {
     struct world *w = *state;
@@ -254,6 +254,8 @@ static void packets_are_lost(void **state)
                       percent[i], atomic_load(&getting.good), atomic_load(&getting.ended),
                       atomic_load(&putting.good), atomic_load(&putting.ended), (int)getting.longest_ms,
                       (int)putting.longest_ms);
+        assert_true(atomic_load(&getting.good) * 10 >= atomic_load(&getting.ended) * 9);
+        assert_true(atomic_load(&putting.good) * 10 >= atomic_load(&putting.ended) * 9);
     }
     harness_passed(w->h);
 }

@@ -5,6 +5,7 @@
  * by memcpy between addresses of this process when the completion queue is polled, after the checks that a
  * device makes (keys, ranges, access, the peer's queue pair). Where devices are free to choose it takes what
  * is worst: READs that no fence holds apart are carried out in the reverse of their order, as late as can be.
+ * Queue pairs are destroyed by another thread than uses them: one lock is held in all calls that meet them.
  * It shows what tarn decides and asks for. What real devices, drivers and wires do it does not show: that is
  * what tests/rdma-vm is for.
  */
@@ -12,6 +13,9 @@
 #define TARN_TESTS_FAKE_VERBS_H
 
 #include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -92,10 +96,14 @@ static struct fake_verbs {
     uint32_t nmrs;
     struct fake_qp *qp[FAKE_QPS];
     uint32_t nqps;
-    int contexts, pds, cqs, channels, mrs, qps; /* alive */
+    atomic_int contexts, pds, cqs, channels, mrs, qps; /* alive */
+    atomic_bool stuck;                                 /* ibv_destroy_qp does not return */
+    bool mute;                                         /* nothing is flushed */
     enum ibv_fork_status fork_status;
     int forked; /* calls of ibv_fork_init */
 } fake;
+
+static pthread_mutex_t fake_lock = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
 
 struct fake_cq {
     struct ibv_cq cq;
@@ -108,6 +116,8 @@ struct fake_qp {
     struct fake_device *device;
     uint32_t peer, room;
     enum ibv_qp_state state;
+    bool receiving; /* one request, under this wr_id */
+    uint64_t receive_id;
     struct ibv_send_wr wr[FAKE_QUEUE];
     struct ibv_sge sge[FAKE_QUEUE][FAKE_SGES];
     enum ibv_wc_status status[FAKE_QUEUE]; /* of those that were carried out */
@@ -137,6 +147,14 @@ static inline int fake_left(void)
 static inline union ibv_gid fake_v4(uint8_t a, uint8_t b, uint8_t c, uint8_t d)
 {
     return (union ibv_gid){.raw = {[10] = 0xff, [11] = 0xff, [12] = a, [13] = b, [14] = c, [15] = d}};
+}
+
+/* Waits until so many are left: some go in their own time. */
+static inline bool fake_goes_to(const atomic_int *count, int left)
+{
+    for (int i = 0; i < 5000 && (count ? atomic_load(count) : fake_left()) != left; i++)
+        poll(NULL, 0, 1);
+    return (count ? atomic_load(count) : fake_left()) == left;
 }
 
 /* A device with one active RoCE port of 10 Gbit/s and the GID ::ffff:127.0.0.n. */
@@ -174,6 +192,7 @@ const char *ibv_get_device_name(struct ibv_device *d)
 static int fake_poll(struct ibv_cq *cq, int n, struct ibv_wc *wc);
 static int fake_post(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad);
 static int fake_notify(struct ibv_cq *cq, int solicited);
+static int fake_receive(struct ibv_qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad);
 
 struct ibv_context *ibv_open_device(struct ibv_device *d)
 {
@@ -187,6 +206,7 @@ struct ibv_context *ibv_open_device(struct ibv_device *d)
     c->device = d;
     c->ops.poll_cq = fake_poll;
     c->ops.post_send = fake_post;
+    c->ops.post_recv = fake_receive;
     c->ops.req_notify_cq = fake_notify;
     fake.contexts++;
     return c;
@@ -418,14 +438,20 @@ struct ibv_qp *ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *a)
                             .qp_num = ++fake.nqps};
     q->device = (struct fake_device *)pd->context->device;
     q->room = a->cap.max_send_wr;
+    pthread_mutex_lock(&fake_lock);
     fake.qp[q->qp.qp_num - 1] = q;
+    pthread_mutex_unlock(&fake_lock);
     fake.qps++;
     return &q->qp;
 }
 
 int ibv_destroy_qp(struct ibv_qp *qp)
 {
+    while (atomic_load(&fake.stuck))
+        poll(NULL, 0, 1);
+    pthread_mutex_lock(&fake_lock);
     fake.qp[qp->qp_num - 1] = NULL;
+    pthread_mutex_unlock(&fake_lock);
     free(qp);
     fake.qps--;
     return 0;
@@ -434,10 +460,12 @@ int ibv_destroy_qp(struct ibv_qp *qp)
 int ibv_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *a, int mask)
 {
     struct fake_qp *q = (struct fake_qp *)qp;
+    pthread_mutex_lock(&fake_lock);
     if (mask & IBV_QP_STATE)
         q->state = a->qp_state;
     if (mask & IBV_QP_DEST_QPN)
         q->peer = a->dest_qp_num;
+    pthread_mutex_unlock(&fake_lock);
     return 0;
 }
 
@@ -463,21 +491,22 @@ static void fake_note(const struct fake_qp *q, const struct ibv_send_wr *wr)
         p->bytes += wr->sg_list[i].length;
 }
 
-static int fake_post(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad)
+static int fake_post_all(struct fake_qp *q, struct ibv_send_wr *wr, struct ibv_send_wr **bad)
 {
-    struct fake_qp *q = (struct fake_qp *)qp;
-    struct fake_cq *cq = (struct fake_cq *)qp->send_cq;
+    struct fake_cq *cq = (struct fake_cq *)q->qp.send_cq;
     fake.calls++;
     for (; wr; wr = wr->next) {
-        if (q->tail - q->freed == q->room || q->state != IBV_QPS_RTS || wr->num_sge > fake.max_sge) {
+        bool ready = q->state == IBV_QPS_RTS || q->state == IBV_QPS_ERR;
+        if (q->tail - q->freed == q->room || !ready || wr->num_sge > fake.max_sge) {
             *bad = wr;
-            return q->state != IBV_QPS_RTS ? EINVAL : ENOMEM;
+            return ready ? ENOMEM : EINVAL;
         }
         struct ibv_send_wr *copy = &q->wr[q->tail % FAKE_QUEUE];
         *copy = *wr;
         copy->next = NULL;
         copy->sg_list = q->sge[q->tail % FAKE_QUEUE];
-        memcpy(copy->sg_list, wr->sg_list, (size_t)wr->num_sge * sizeof *wr->sg_list);
+        if (wr->num_sge)
+            memcpy(copy->sg_list, wr->sg_list, (size_t)wr->num_sge * sizeof *wr->sg_list);
         q->tail++;
         q->device->wrs++;
         if ((uint32_t)wr->num_sge > q->device->max_sges)
@@ -486,8 +515,29 @@ static int fake_post(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_
         cq->pending += (wr->send_flags & IBV_SEND_SIGNALED) != 0;
         fake.overruns += cq->pending > cq->cq.cqe;
     }
-    fake_event(qp->send_cq);
+    fake_event(q->qp.send_cq);
     return 0;
+}
+
+static int fake_post(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad)
+{
+    pthread_mutex_lock(&fake_lock);
+    int rc = fake_post_all((struct fake_qp *)qp, wr, bad);
+    pthread_mutex_unlock(&fake_lock);
+    return rc;
+}
+
+/* Only to be flushed. */
+static int fake_receive(struct ibv_qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad)
+{
+    struct fake_qp *q = (struct fake_qp *)qp;
+    pthread_mutex_lock(&fake_lock);
+    bool taken = q->receiving;
+    *bad = taken ? wr : NULL;
+    q->receiving = true;
+    q->receive_id = wr->wr_id;
+    pthread_mutex_unlock(&fake_lock);
+    return taken ? ENOMEM : 0;
 }
 
 static enum ibv_wc_status fake_carry_out(struct fake_qp *q, const struct ibv_send_wr *wr)
@@ -540,7 +590,15 @@ static void fake_work_off(struct fake_qp *q)
 static int fake_poll_qp(struct fake_qp *q, int n, struct ibv_wc *wc)
 {
     int got = 0;
-    while (q->head < q->tail && got < n && !fake.held) {
+    bool flushed = q->state == IBV_QPS_ERR;
+    if (flushed && fake.mute)
+        return 0;
+    if (flushed && q->receiving && n > 0) {
+        q->receiving = false;
+        wc[got++] =
+            (struct ibv_wc){.wr_id = q->receive_id, .status = IBV_WC_WR_FLUSH_ERR, .qp_num = q->qp.qp_num};
+    }
+    while (q->head < q->tail && got < n && (flushed || !fake.held)) {
         if (q->head == q->done)
             fake_work_off(q);
         const struct ibv_send_wr *wr = &q->wr[q->head % FAKE_QUEUE];
@@ -558,19 +616,23 @@ static int fake_poll_qp(struct fake_qp *q, int n, struct ibv_wc *wc)
 static int fake_poll(struct ibv_cq *cq, int n, struct ibv_wc *wc)
 {
     int got = 0;
+    pthread_mutex_lock(&fake_lock);
     for (uint32_t i = 0; i < fake.nqps && got < n; i++)
         if (fake.qp[i] && fake.qp[i]->qp.send_cq == cq)
             got += fake_poll_qp(fake.qp[i], n - got, wc + got);
+    pthread_mutex_unlock(&fake_lock);
     return got;
 }
 
 static int fake_notify(struct ibv_cq *cq, int solicited)
 {
     (void)solicited;
+    pthread_mutex_lock(&fake_lock);
     ((struct fake_cq *)cq)->armed = true;
     for (uint32_t i = 0; i < fake.nqps; i++)
         if (fake.qp[i] && fake.qp[i]->qp.send_cq == cq && fake.qp[i]->head < fake.qp[i]->tail)
             fake_event(cq);
+    pthread_mutex_unlock(&fake_lock);
     return 0;
 }
 

@@ -250,6 +250,23 @@ static void a_port_that_goes_down_is_not_active(void **state)
     tarn_rails_close(&r);
 }
 
+/* What soft-RoCE cannot do is asked of it alone. */
+static void soft_roce_is_spared(void **state)
+{
+    (void)state;
+    static const uint32_t vendors[] = {0x2c9, 0xffffff};
+    for (int soft = 0; soft < 2; soft++) {
+        struct tarn_rails r;
+        fake_reset();
+        fake_add("d", 1);
+        fake.vendor = vendors[soft];
+        assert_int_equal(tarn_rails_open(NULL, &r), 0);
+        assert_int_equal(r.rail[0].fences, !soft);
+        assert_int_equal(r.rail[0].max_write, soft ? 64 << 10 : r.rail[0].max_message);
+        tarn_rails_close(&r);
+    }
+}
+
 static void more_ports_than_rails_are_left_out(void **state)
 {
     (void)state;
@@ -425,6 +442,7 @@ int main(void)
         cmocka_unit_test(a_device_that_cannot_be_opened_is_named),
         cmocka_unit_test(a_port_that_goes_down_is_not_active),
         cmocka_unit_test(more_ports_than_rails_are_left_out),
+        cmocka_unit_test(soft_roce_is_spared),
         cmocka_unit_test(limits_and_speed_are_the_ports),
         cmocka_unit_test(the_best_gid_is_chosen),
         cmocka_unit_test(of_equal_gids_the_first_is_chosen),

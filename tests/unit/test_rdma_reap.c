@@ -1,0 +1,137 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * How queue pairs end when their device takes its time: who waits for it, and what can still be written.
+ * The verbs are the stand-in of fake_verbs.h.
+ */
+#include "tests/unit/fake_node.h"
+#include "tests/unit/fake_verbs.h"
+
+#include "transport/rdma_link.h"
+
+enum { MEMORY = 8 << 20 };
+
+struct fixture {
+    struct fake_node *n;
+    const struct tarn_transport_ops *ops;
+    struct tarn_link *l;
+    char *memory;
+};
+
+static struct fixture begin(void)
+{
+    struct fixture f = {.n = fake_start("rdma", false, 0), .memory = malloc(MEMORY)};
+    assert_non_null(f.memory);
+    fill(f.memory, MEMORY, 7);
+    f.ops = f.n->ops;
+    f.l = fake_link(f.n, true);
+    return f;
+}
+
+static void end(struct fixture *f)
+{
+    f->ops->close(f->l);
+    fake_stop(f->n);
+    free(f->memory);
+    assert_int_equal(fake_left(), 0);
+}
+
+static int put_all(struct fixture *f, uint64_t bytes)
+{
+    struct tarn_piece p = {f->memory, bytes, 0, 0};
+    struct tarn_work w = fake_work(f->n, 0, &p, 1);
+    return run_work(f->ops, f->l, &w, true);
+}
+
+/* The link is over before its queue pairs are gone, and its memory the caller's again. */
+static void no_work_waits_for_queue_pairs_to_go(void **state)
+{
+    (void)state;
+    fake_reset();
+    fake_add("a", 1)->dead = true;
+    struct fixture f = begin();
+    struct tarn_link *idle = fake_link(f.n, true);
+    int here = atomic_load(&fake.qps);
+    fake.stuck = true;
+    uint64_t begun = tarn_now_ns();
+    assert_int_equal(put_all(&f, 8 << 20), TARN_E_NODE_DOWN);
+    f.ops->close(idle);
+    fake_detach(f.n, SESSION);
+    assert_true(tarn_now_ns() - begun < TARN_NS_PER_S / 2);
+    assert_int_equal(atomic_load(&fake.qps), here);
+    fake.stuck = false;
+    assert_true(fake_goes_to(&fake.qps, 0));
+    end(&f);
+}
+
+/* A node's queue pairs let nobody write from DETACH on. */
+static void a_node_cuts_off_before_it_destroys(void **state)
+{
+    (void)state;
+    fake_reset();
+    fake_add("a", 1);
+    struct fixture f = begin();
+    memset(f.n->pool.base, 0, 1 << 20);
+    fake.stuck = true;
+    fake_detach(f.n, SESSION);
+    assert_int_equal(put_all(&f, 1 << 20), TARN_E_NODE_DOWN);
+    for (int i = 0; i < 1 << 20; i++)
+        assert_int_equal(((char *)f.n->pool.base)[i], 0);
+    fake.stuck = false;
+    end(&f);
+}
+
+/* What does not say that it has stopped is destroyed before the work ends, whatever time it takes. */
+static void a_device_that_does_not_flush_is_not_believed(void **state)
+{
+    (void)state;
+    fake_reset();
+    fake_add("a", 1);
+    struct fixture f = begin();
+    fake.held = fake.mute = true;
+    struct tarn_piece p = {f.memory, 1 << 20, 0, 0};
+    struct tarn_work w = fake_work(f.n, 0, &p, 1);
+    submit(f.ops, f.l, &w, true);
+    assert_int_equal(f.ops->progress(f.l), 0);
+    assert_int_equal(atomic_load(&fake.qps), 2);
+    f.ops->close(f.l);
+    assert_int_equal(w.status, TARN_E_CANCELED);
+    assert_int_equal(atomic_load(&fake.qps), 1);
+    fake_detach(f.n, SESSION);
+    assert_int_equal(atomic_load(&fake.qps), 0);
+    fake.held = fake.mute = false;
+    f.l = fake_link(f.n, true);
+    end(&f);
+}
+
+/* What was made of a device goes with the last of its queue pairs, when nobody waits any more. */
+static void closing_does_not_wait_for_ever(void **state)
+{
+    (void)state;
+    struct tarn_rails r;
+    fake_reset();
+    fake_add("a", 1);
+    assert_int_equal(tarn_rails_open(NULL, &r), 0);
+    for (int i = 0; i < 3; i++) {
+        struct tarn_qp_parts parts = {.cq = ibv_create_cq(r.rail[0].context, 1, NULL, NULL, 0)};
+        struct tarn_qp_options o = {.cq = parts.cq, .max_wr = 1, .max_sge = 1};
+        struct tarn_endpoint own;
+        assert_int_equal(tarn_qp_new(&r.rail[0], &o, &parts.qp, &own), 0);
+        fake.stuck = true;
+        tarn_rails_retire(&r, &parts);
+    }
+    tarn_rails_close(&r);
+    assert_int_equal(fake_left(), 2 + 6); /* device, domain, and three of each */
+    fake.stuck = false;
+    assert_true(fake_goes_to(NULL, 0));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(no_work_waits_for_queue_pairs_to_go),
+        cmocka_unit_test(a_node_cuts_off_before_it_destroys),
+        cmocka_unit_test(a_device_that_does_not_flush_is_not_believed),
+        cmocka_unit_test(closing_does_not_wait_for_ever),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
