@@ -338,7 +338,7 @@ uint64_t tarn_seen_bytes(const struct tarn_seen *seen, const struct tarn_piece *
 /* How many of the items lie in memory of GPUs; 0 when the first does not, the others are not looked at then. */
 size_t tarn_items_on_gpus(const struct tarn_item *items, size_t n);
 
-/* --- events of the application's GPUs (gate.c) -------------------------------------------------- */
+/* --- events of the application's GPUs (stream.c) -------------------------------------------------- */
 
 /* Waits until the event (cudaEvent_t) has passed; TIMEOUT, or why it never will. */
 int tarn_event_wait(void *event, uint64_t deadline_ns);
@@ -668,6 +668,13 @@ void tarn_ops_stop(struct tarn_client *c);
 void tarn_ops_free(struct tarn_client *c);
 /* Ends queued operations whose deadline has passed. Returns when to come again. */
 uint64_t tarn_ops_expire(struct tarn_client *c);
+/* stream.c. Of gets that are submitted operations', by the worker: a work has called given(); false: it is not
+ * minded. It came back. An item was final without. Called before a get's copy is made once more: false, a stream was
+ * let go behind the first one. */
+bool tarn_op_given(struct tarn_get *g, struct tarn_work *w);
+void tarn_op_landed(struct tarn_get *g, struct tarn_work *w);
+void tarn_op_shrunk(struct tarn_get *g);
+bool tarn_op_again(struct tarn_get *g);
 /* Does a submitted operation use [addr, addr + bytes)? */
 bool tarn_ops_use(struct tarn_client *c, const void *addr, uint64_t bytes);
 

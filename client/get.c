@@ -36,8 +36,11 @@ void tarn_get_final(struct tarn_get *g, size_t i, int status)
         tarn_count(g->client, stripe, TARN_COUNT_MISSES, 1);
     else if (status != 0)
         tarn_count(g->client, stripe, TARN_COUNT_ERRORS, 1);
-    if (--g->left == 0 && g->done)
+    g->left--;
+    if (g->done && g->left == 0)
         g->done(g);
+    else if (g->done)
+        tarn_op_shrunk(g);
 }
 
 bool tarn_get_fits(const struct tarn_get *g, size_t i, const struct tarn_tensor *t, uint64_t *bytes_p)

@@ -56,7 +56,9 @@ static struct summary sum_up(const struct tarn_piece *pieces, uint32_t n)
 
     for (const struct tarn_piece *p = pieces; p < pieces + n; p++) {
         uint64_t bytes = p->bytes;
-        uintptr_t at = (uintptr_t)p->addr, end = at + span_of(p);
+        uintptr_t at = (uintptr_t)p->addr, end = at + bytes;
+        if (p->count > 1)
+            end = at + span_of(p);
         if (bytes == 0)
             continue;
         if (p->count > 1)

@@ -3,9 +3,9 @@
  * Submitted operations: their queue between those who submit (op_submit.c) and the workers (op_run.c), and
  * the list of completions behind one eventfd. op.h shows an operation's life.
  *
- * A running operation minds its deadline itself. The keeper (monitor.c) ends queued ones, and lets go of
- * streams that are held for a running one. It comes by when `alarm_ns` has passed, and is woken for an earlier
- * deadline only, so that many operations with the same timeout wake it once a timeout.
+ * A running operation minds its deadline itself. The keeper (monitor.c) ends queued ones. It comes by when
+ * `alarm_ns` has passed, and is woken for an earlier deadline only, so that many operations with the same
+ * timeout wake it once a timeout.
  *
  * Cancel: the flag first, then the worker's eventfd; whoever waits looks at the flags after reading it.
  */
@@ -44,22 +44,9 @@ static void signal_fd(int fd)
 
 /* --- completing --------------------------------------------------------------------------------- */
 
-/* Streams that waited have gone on without its bytes, so it has none to show. */
-static int end_late(struct tarn_operation *op, int status)
-{
-    for (size_t i = 0; op->items && i < op->n; i++)
-        if (op->items[i].status == 0)
-            op->items[i].status = TARN_E_TIMEOUT;
-    return status ? status
-                  : tarn_fail(TARN_E_TIMEOUT, "the deadline passed while a stream waited: raise timeout_ms");
-}
-
 /* The lock is held. */
 static void complete_locked(struct tarn_ops_queue *q, struct tarn_operation *op, int status)
 {
-    if (op->late)
-        status = end_late(op, status);
-    tarn_gates_open(&q->gates, op);
     op->status = status;
     op->state = TARN_OP_DONE;
     if (status != 0)
@@ -96,7 +83,7 @@ static void take(struct tarn_ops_queue *q, struct tarn_operation *op, struct tar
         tarn_stop_drain(q->event_fd);
 }
 
-static struct tarn_operation *find(struct tarn_ops_queue *q, tarn_op id)
+struct tarn_operation *tarn_op_find(struct tarn_ops_queue *q, tarn_op id)
 {
     struct tarn_operation *op = NULL;
 
@@ -137,7 +124,7 @@ int tarn_wait(struct tarn_client *c, tarn_op id, uint32_t timeout_ms, struct tar
     struct tarn_operation *op;
 
     pthread_mutex_lock(&q->lock);
-    while ((op = find(q, id)) != NULL && op->state != TARN_OP_DONE && rc == 0)
+    while ((op = tarn_op_find(q, id)) != NULL && op->state != TARN_OP_DONE && rc == 0)
         if (!tarn_cond_wait(&q->done, &q->lock, deadline))
             rc = TARN_E_TIMEOUT;
     if (!op)
@@ -192,10 +179,6 @@ void tarn_op_looked_at(struct tarn_ops_queue *q, struct tarn_operation *op, int 
     }
 }
 
-/*
- * The operation's deadline has passed. One that runs minds that itself; but the thread that runs it may be in
- * a call of CUDA that waits for streams, and the stream that is held must not wait for that.
- */
 static void expire(struct tarn_ops_queue *q, struct tarn_operation *op)
 {
     if (op->state == TARN_OP_QUEUED && op->after) {
@@ -204,9 +187,6 @@ static void expire(struct tarn_ops_queue *q, struct tarn_operation *op)
         end_queued(q, op,
                    tarn_fail(TARN_E_TIMEOUT, "submit: the deadline passed before a worker was free: "
                                              "raise timeout_ms or the client's workers"));
-    } else if (op->gate) {
-        op->late = true;
-        tarn_gates_open(&q->gates, op);
     }
 }
 
@@ -220,7 +200,7 @@ uint64_t tarn_ops_expire(struct tarn_client *c)
     if (now >= q->alarm_ns) {
         q->alarm_ns = UINT64_MAX;
         HASH_ITER (hh, q->all, op, next) {
-            if (op->state == TARN_OP_DONE || (op->state == TARN_OP_RUNNING && !op->gate && !op->after))
+            if (op->state == TARN_OP_DONE || (op->state == TARN_OP_RUNNING && !op->after))
                 continue;
             if (now >= op->deadline_ns)
                 expire(q, op);
@@ -251,12 +231,12 @@ int tarn_cancel(struct tarn_client *c, tarn_op id)
         return rc;
     struct tarn_ops_queue *q = c->ops;
     pthread_mutex_lock(&q->lock);
-    struct tarn_operation *op = find(q, id);
+    struct tarn_operation *op = tarn_op_find(q, id);
     if (op)
         cancel_locked(q, op);
     else
         rc = tarn_fail(TARN_E_NOT_FOUND, "cancel: no such operation, or its completion was taken already");
-    while (rc == 0 && (op = find(q, id)) != NULL && op->state != TARN_OP_DONE)
+    while (rc == 0 && (op = tarn_op_find(q, id)) != NULL && op->state != TARN_OP_DONE)
         pthread_cond_wait(&q->done, &q->lock);
     pthread_mutex_unlock(&q->lock);
     return rc;
@@ -316,7 +296,6 @@ void tarn_ops_free(struct tarn_client *c)
         tarn_hits_free(op->hits);
         op_free(q, op);
     }
-    tarn_gates_free(&q->gates);
     close(q->event_fd);
     pthread_cond_destroy(&q->work);
     pthread_cond_destroy(&q->done);

@@ -18,6 +18,8 @@
 
 #include "client/client.h"
 
+#define TARN_GIVEN_MAX 8
+
 enum tarn_op_state { TARN_OP_QUEUED, TARN_OP_RUNNING, TARN_OP_DONE };
 
 struct tarn_worker {
@@ -46,21 +48,21 @@ struct tarn_operation {
     struct tarn_get get;
     void *after;    /* the event to wait for; NULL: none, or it has passed */
     size_t on_gpus; /* items in memory of GPUs at submit */
-    uint32_t gate;  /* a stream waits: index + 1 of the first gate */
-    bool late;      /* gates were opened at its deadline: it can only fail */
+
+    /* Streams (stream.c). */
+    struct {
+        const void *queue;
+        void *event;
+    } given[TARN_GIVEN_MAX]; /* the last event of each queue that copies for it */
+    uint32_t ngiven;
+    uint32_t waiters; /* tarn_stream_wait() calls */
+    size_t flying;    /* items whose copies have been given, and not come back */
+    bool issued;      /* these are all that is not final */
+    bool let_go;      /* behind them: none may be made again */
 
     int status;
     struct tarn_hits *hits;
     char error[192];
-};
-
-/* gate.c: where streams are held. A gate whose words are its ticket is free. */
-#define TARN_GATES 512
-struct tarn_gates {
-    struct tarn_cuda_gate *page; /* pinned; NULL: no stream has waited yet */
-    struct {
-        uint32_t ticket, next; /* next: of the same operation, index + 1 */
-    } all[TARN_GATES];
 };
 
 struct tarn_ops_queue {
@@ -69,9 +71,8 @@ struct tarn_ops_queue {
     struct tarn_operation *all, *queued, *waiting, *completed;
     size_t nwaiting;
     bool looking; /* a worker minds the events of `waiting` */
-    struct tarn_gates gates;
     uint64_t last_id;
-    uint64_t alarm_ns; /* not later than the earliest deadline of those queued, waiting or with a gate */
+    uint64_t alarm_ns; /* not later than the earliest deadline of those queued or waiting */
     int event_fd;
     bool stop;
     struct tarn_worker *workers;
@@ -84,10 +85,8 @@ void tarn_op_complete(struct tarn_client *c, struct tarn_operation *op, int stat
 /* A worker has looked at its event: rc is what tarn_cuda_passed() said. The lock is held. */
 void tarn_op_looked_at(struct tarn_ops_queue *q, struct tarn_operation *op, int rc);
 
-/* gate.c: opens the operation's gates. The lock is held. */
-void tarn_gates_open(struct tarn_gates *g, struct tarn_operation *op);
-/* At close, when all are open. */
-void tarn_gates_free(struct tarn_gates *g);
+/* The lock is held. */
+struct tarn_operation *tarn_op_find(struct tarn_ops_queue *q, tarn_op id);
 
 /* op_run.c: starts the workers on first use. The lock is held. One is enough to go on. */
 int tarn_ops_start_workers(struct tarn_client *c);

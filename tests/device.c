@@ -234,19 +234,19 @@ void twin_end(struct twin *t, struct tarn_item *item, const struct tarn_piece *o
 /* --- streams ------------------------------------------------------------------------------------ */
 
 struct late {
-    struct tarn_cuda_gate gate;
+    uint32_t word;
 };
 
 struct late *late_begin(struct stream *s)
 {
     struct late *l = pinned_new(sizeof(*l));
-    must(tarn_cuda_hold(stream_handle(s), &l->gate, 1));
+    stream_hold(s, &l->word);
     return l;
 }
 
 void late_end(struct late *l)
 {
-    __atomic_store_n(&l->gate.open, 1, __ATOMIC_RELEASE);
+    __atomic_store_n(&l->word, 1, __ATOMIC_RELEASE);
 }
 
 void late_free(struct late *l)

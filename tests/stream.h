@@ -27,6 +27,8 @@ void stream_copy(struct stream *s, void *to, const void *from, size_t bytes) __a
 void *stream_event(struct stream *s) __attribute__((weak));
 void stream_event_free(void *event) __attribute__((weak));
 bool stream_is_idle(struct stream *s) __attribute__((weak));
+/* What is given from now on does not begin before the word, in pinned memory, is 1. */
+void stream_hold(struct stream *s, const uint32_t *word) __attribute__((weak));
 
 void *managed_new(size_t bytes) __attribute__((weak));
 void managed_free(void *addr, size_t bytes) __attribute__((weak));

@@ -104,8 +104,9 @@ int tarn_cuda_start(struct tarn_cuda_queue *q, size_t n, uint64_t bytes);
 int tarn_cuda_mark(struct tarn_cuda_queue *q, uint64_t *mark_p);
 /* 0: all before the mark is done. AGAIN: not yet. */
 int tarn_cuda_poll(struct tarn_cuda_queue *q, uint64_t mark);
-/* What is given from now on waits for the event (a cudaEvent_t). */
-int tarn_cuda_after(struct tarn_cuda_queue *q, void *event);
+/* The event (a cudaEvent_t) behind the last mark. It is the queue's: gone with it, and recorded again behind a later
+ * mark once this one has been polled for. */
+void *tarn_cuda_mark_event(const struct tarn_cuda_queue *q);
 
 /* --- events and streams of the application ------------------------------------------------------ */
 
@@ -113,14 +114,9 @@ int tarn_cuda_after(struct tarn_cuda_queue *q, void *event);
  * Never waits; any thread; makes no context. */
 int tarn_cuda_passed(void *event);
 
-/* In memory of tarn_cuda_pin. The host writes `open`, the stream that was held writes `passed`. */
-struct tarn_cuda_gate {
-    uint32_t open, passed;
-};
-
-/* What is given to the stream (a cudaStream_t, whose device is the thread's) from now on waits until `open` is
- * `ticket`; then the stream sets `passed` to it. UNSUPPORTED: the driver cannot. */
-int tarn_cuda_hold(void *stream, struct tarn_cuda_gate *gate, uint32_t ticket);
+/* What is given to the stream (a cudaStream_t, whose device is the thread's) from now on waits for what the event has
+ * been recorded behind, of whatever device. The event is not needed after the call. */
+int tarn_cuda_stream_wait(void *stream, void *event);
 
 #ifdef __cplusplus
 }

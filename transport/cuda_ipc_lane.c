@@ -12,8 +12,7 @@
 
 #define PARTS 4096
 #define FIRST 1024 /* runs of the first list, while the GPU has nothing else to do; */
-#define LIST 16384 /* the next has twice as many, and so on up to this: each launch has a start and an end \
-                    */
+#define LIST 8192  /* the next has twice as many, and so on up to this: a launch has a start and an end */
 #define RING_BYTES (8ull << 20)
 #define STRETCH (1ull << 20)  /* of pageable memory at a time */
 #define FAR_PIECES 256        /* at a time */
@@ -325,6 +324,17 @@ static int fill(struct tarn_ipc_lane *l)
 
 /* --- giving ------------------------------------------------------------------------------------- */
 
+/* Bytes that go through the ring are not there behind the copy. */
+static void tell_given(const struct tarn_ipc_lane *l, const struct part *p)
+{
+    struct tarn_work *w = p->work;
+    if (!w->given || !p->last || p->stretch)
+        return;
+    w->queue = l->queue;
+    w->event = tarn_cuda_mark_event(l->queue);
+    w->given(w);
+}
+
 /* A mark behind all parts that have been started whole. */
 static int mark_started(struct tarn_ipc_lane *l)
 {
@@ -334,8 +344,10 @@ static int mark_started(struct tarn_ipc_lane *l)
     int rc = tarn_cuda_mark(l->queue, &mark);
     if (rc)
         return rc == TARN_E_AGAIN ? 0 : rc;
-    for (; l->marked < l->count && part_at(l, l->marked)->runs <= l->started; l->marked++)
+    for (; l->marked < l->count && part_at(l, l->marked)->runs <= l->started; l->marked++) {
         part_at(l, l->marked)->mark = mark;
+        tell_given(l, part_at(l, l->marked));
+    }
     return 0;
 }
 
@@ -416,14 +428,35 @@ int tarn_ipc_lane_progress(struct tarn_ipc_lane *l)
     return rc ? rc : moved;
 }
 
+static void take_back(struct tarn_work *w)
+{
+    if (!w->event)
+        return;
+    w->event = NULL;
+    w->given(w);
+}
+
+static int wait_for_marked(struct tarn_ipc_lane *l)
+{
+    int rc = 0;
+    while (l->marked > 0 && (rc = tarn_cuda_poll(l->queue, part_at(l, l->marked - 1)->mark)) == TARN_E_AGAIN)
+        sched_yield();
+    return rc;
+}
+
+/* What has been given ends anyway: works that streams may wait for by now, and that then could not be carried
+ * out again, have had their copies. */
 void tarn_ipc_lane_close(struct tarn_ipc_lane *l, int status)
 {
+    for (uint32_t i = 0; i < l->marked; i++)
+        take_back(part_at(l, i)->work);
+    bool ended = wait_for_marked(l) == 0;
     tarn_cuda_queue_close(l->queue);
     for (int i = 0; i < TARN_IPC_DEVICES; i++)
         tarn_cuda_queue_close(l->far[i]);
     for (uint32_t i = 0; i < l->count; i++)
         if (part_at(l, i)->last)
-            l->ended(l->arg, part_at(l, i)->work, status);
+            l->ended(l->arg, part_at(l, i)->work, ended && part_at(l, i)->work->queue ? 0 : status);
     for (struct tarn_work *w = l->waiting, *next; w; w = next) {
         next = w->next;
         l->ended(l->arg, w, status);

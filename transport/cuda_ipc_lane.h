@@ -39,7 +39,8 @@ void tarn_ipc_lane_post(struct tarn_ipc_lane *lane, struct tarn_work *w, bool pu
 bool tarn_ipc_lane_busy(const struct tarn_ipc_lane *lane);
 /* Moves what can be moved. 1: something did; 0; negative: CUDA failed, end the lane. */
 int tarn_ipc_lane_progress(struct tarn_ipc_lane *lane);
-/* Waits for what is under way, then ends the works that are left with `status`. */
+/* Waits for what is under way, then ends the works that are left: with `status`, but for those that have told of an
+ * event and are through. */
 void tarn_ipc_lane_close(struct tarn_ipc_lane *lane, int status);
 
 #endif

@@ -59,32 +59,62 @@ static inline bool next_range(struct tarn_cursor *c, const struct tarn_work *w, 
     return false;
 }
 
-/* What changes with each piece is kept in variables of its own: there are thousands of pieces. */
-bool tarn_ipc_write_work(struct tarn_ipc_writer *to, const struct tarn_work *w, uint8_t *pool,
+/*
+ * What lists of thousands of pieces are made of: plain ones, each a run of its own, with nothing in them to
+ * be cut or taken together. Stops at the first that is not so, at the end of the room or of the work's bytes.
+ * False: it has written none.
+ */
+static bool write_plain(struct tarn_ipc_writer *o, const struct tarn_work *w, uint8_t *pool,
+                        struct tarn_cursor *c, uint64_t *done)
+{
+    const struct tarn_piece *begin = w->pieces + c->piece, *end = w->pieces + w->npieces, *p;
+    struct tarn_cuda_piece *at = o->at, *last = o->end;
+    uint64_t offset = *done, left = w->bytes - *done;
+    bool put = o->put;
+    for (p = begin; p + 1 < end && at < last; p++, at++) {
+        uint8_t *memory = p->addr;
+        uint64_t n = p->bytes;
+        if (p->count > 1 || n - 1 >= TARN_CUDA_PIECE_MAX || n > left || memory + n == p[1].addr)
+            break;
+        at->from = put ? memory : pool + offset;
+        at->to = put ? pool + offset : memory;
+        at->bytes = n;
+        offset += n;
+        left -= n;
+    }
+    o->at = at;
+    o->bytes += offset - *done;
+    c->piece += (uint32_t)(p - begin);
+    *done = offset;
+    return p > begin;
+}
+
+bool tarn_ipc_write_work(struct tarn_ipc_writer *o, const struct tarn_work *w, uint8_t *pool,
                          struct tarn_ipc_place *place)
 {
-    struct tarn_ipc_writer o = *to;
     struct tarn_cursor c = place->cursor, next;
     struct tarn_ipc_run run = place->run;
     uint64_t n, done = place->done, total = w->bytes;
     uint8_t *memory;
     bool room = true;
-    for (; done < total; c = next) {
+    while (done < total) {
         next = c;
         if (!next_range(&next, w, &memory, &n))
             break;
-        if (run.bytes == 0 || memory != run.memory + run.bytes) {
-            room = write_run(&o, &run);
-            if (!room)
-                break;
+        if (run.bytes > 0 && memory != run.memory + run.bytes)
+            room = write_run(o, &run);
+        if (!room)
+            break;
+        if (run.bytes == 0 && c.run == 0 && write_plain(o, w, pool, &c, &done))
+            continue;
+        if (run.bytes == 0)
             run = (struct tarn_ipc_run){pool + done, memory, 0};
-        }
         n = n < total - done ? n : total - done;
         run.bytes += n;
         done += n;
+        c = next;
     }
-    room = room && write_run(&o, &run);
+    room = room && write_run(o, &run);
     *place = (struct tarn_ipc_place){c, room ? total : done, run};
-    *to = o;
     return room;
 }

@@ -6,7 +6,8 @@
 
 static int without(void)
 {
-    return tarn_fail(TARN_E_UNAVAILABLE, "this tarn was built without CUDA: install the CUDA toolkit and build again");
+    return tarn_fail(TARN_E_UNAVAILABLE,
+                     "this tarn was built without CUDA: install the CUDA toolkit and build again");
 }
 
 int tarn_cuda_count(int *n_p)
@@ -119,10 +120,10 @@ int tarn_cuda_poll(struct tarn_cuda_queue *q, uint64_t mark)
     return without();
 }
 
-int tarn_cuda_after(struct tarn_cuda_queue *q, void *event)
+void *tarn_cuda_mark_event(const struct tarn_cuda_queue *q)
 {
-    (void)q, (void)event;
-    return without();
+    (void)q;
+    return NULL;
 }
 
 int tarn_cuda_passed(void *event)
@@ -131,8 +132,8 @@ int tarn_cuda_passed(void *event)
     return without();
 }
 
-int tarn_cuda_hold(void *stream, struct tarn_cuda_gate *gate, uint32_t ticket)
+int tarn_cuda_stream_wait(void *stream, void *event)
 {
-    (void)stream, (void)gate, (void)ticket;
+    (void)stream, (void)event;
     return without();
 }

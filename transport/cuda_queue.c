@@ -68,16 +68,11 @@ static cudaError_t warm_up(struct tarn_cuda_queue *q)
     return e ? e : cudaStreamSynchronize(q->stream);
 }
 
-/* Streams share channels of the device, and behind one of the application's that is held (tarn_cuda_hold) our
- * copies would wait for themselves: those of another priority have channels of their own. */
 static cudaError_t queue_make(struct tarn_cuda_queue *q)
 {
-    int least, greatest;
     cudaError_t e = cudaDeviceGetAttribute(&q->sms, cudaDevAttrMultiProcessorCount, q->device);
     if (!e)
-        e = cudaDeviceGetStreamPriorityRange(&least, &greatest);
-    if (!e)
-        e = cudaStreamCreateWithPriority(&q->stream, cudaStreamNonBlocking, greatest);
+        e = cudaStreamCreateWithFlags(&q->stream, cudaStreamNonBlocking);
     if (!e)
         e = cudaHostAlloc((void **)&q->ring, RING * sizeof(*q->ring),
                           cudaHostAllocMapped | cudaHostAllocPortable);
@@ -312,12 +307,7 @@ int tarn_cuda_poll(struct tarn_cuda_queue *q, uint64_t mark)
     return 0;
 }
 
-int tarn_cuda_after(struct tarn_cuda_queue *q, void *event)
+void *tarn_cuda_mark_event(const struct tarn_cuda_queue *q)
 {
-    int before, rc = tarn_cuda_enter(q->device, &before);
-    if (rc)
-        return rc;
-    cudaError_t e = cudaStreamWaitEvent(q->stream, event, 0);
-    tarn_cuda_leave(q->device, before);
-    return e ? broken(q, e, "cudaStreamWaitEvent") : 0;
+    return q->marks[(q->marked - 1) % MARKS];
 }

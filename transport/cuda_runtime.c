@@ -325,26 +325,11 @@ int tarn_cuda_passed(void *event)
     return r ? driver_failed(r, "cuEventQuery of the event to wait for") : 0;
 }
 
-int tarn_cuda_hold(void *stream, struct tarn_cuda_gate *gate, uint32_t ticket)
+int tarn_cuda_stream_wait(void *stream, void *event)
 {
     static _Atomic(void *) known;
-    CUresult (*submit)(CUstream s, unsigned n, CUstreamBatchMemOpParams *ops, unsigned flags);
-    CUstreamBatchMemOpParams ops[2];
-    *(void **)&submit = driver_call(&known, "cuStreamBatchMemOp_v2");
-    if (!submit)
-        return tarn_fail(
-            TARN_E_UNSUPPORTED,
-            "CUDA: the driver is too old for streams to wait for memory: wait on the host instead");
-    memset(ops, 0, sizeof(ops));
-    ops[0].waitValue =
-        (struct CUstreamMemOpWaitValueParams_st){.operation = CU_STREAM_MEM_OP_WAIT_VALUE_32,
-                                                 .address = (CUdeviceptr)(uintptr_t)&gate->open,
-                                                 .value = ticket,
-                                                 .flags = CU_STREAM_WAIT_VALUE_EQ};
-    ops[1].writeValue =
-        (struct CUstreamMemOpWriteValueParams_st){.operation = CU_STREAM_MEM_OP_WRITE_VALUE_32,
-                                                  .address = (CUdeviceptr)(uintptr_t)&gate->passed,
-                                                  .value = ticket};
-    CUresult r = submit(stream, 2, ops, 0);
-    return r ? driver_failed(r, "cuStreamBatchMemOp") : 0;
+    CUresult (*wait)(CUstream s, CUevent e, unsigned flags);
+    *(void **)&wait = driver_call(&known, "cuStreamWaitEvent");
+    CUresult r = wait ? wait(stream, event, 0) : CUDA_ERROR_NOT_INITIALIZED;
+    return r ? driver_failed(r, "cuStreamWaitEvent") : 0;
 }

@@ -212,11 +212,13 @@ struct tarn_item {
  * When a call has returned, or a completion was drained, with status 0, what is launched from then on, on any
  * stream, finds the bytes of a get, and may change the pieces of a put.
  *
- * tarn_stream_wait() lets a stream wait instead of the host. The stream goes on when the operation is complete,
- * its bytes in place and checked: never before, since a copy that turns out to be out of date is made once
- * more. But it goes on in any case, also when there was no such key, the deadline passed or the operation was
- * canceled: one that did not would hang for ever. Then the buffers hold anything. So look at the completion
- * before using what the kernels behind it have made of them.
+ * tarn_stream_wait() lets a stream wait for a get's copies instead of the host. The stream goes on behind them, in
+ * any case, also when there was no such key, the deadline passed or the operation was canceled: then the buffers
+ * hold anything. Whether the bytes are the object's is known when the operation is complete: so look at the
+ * completion before using what the kernels behind it have made of them. Until then these may read the buffers, not
+ * write them. A copy that a stream waits for is not made again: where the object was replaced meanwhile the item
+ * ends with STALE, where the copy failed with that (or BUSY), and can be got again. (Without a stream that waits
+ * such a copy is made once more within the get.)
  *
  * Memory given back before the completion: what was a GPU's at submit and is not any more when the operation
  * begins ends it with INVALID. Later it is as with cudaMemcpyAsync: cudaFree() waits for what is under way,
@@ -278,7 +280,8 @@ struct tarn_get_options {
 /*
  * Gets n objects. An item's buffers hold the object's bytes exactly when its status is 0; after any
  * other status their content is undefined. Item statuses: NOT_FOUND (miss), SIZE, NODE_DOWN,
- * NOT_REACHABLE, BUSY, DIRECTORY, TIMEOUT, INVALID. Never returns bytes of another object or version.
+ * NOT_REACHABLE, BUSY, DIRECTORY, TIMEOUT, INVALID; STALE only where a stream waits (see GPUs above). Never returns
+ * bytes of another object or version.
  */
 int tarn_get(struct tarn_client *c, struct tarn_item *items, size_t n, const struct tarn_get_options *o);
 
@@ -369,13 +372,16 @@ int tarn_wait(struct tarn_client *c, tarn_op op, uint32_t timeout_ms, struct tar
 int tarn_cancel(struct tarn_client *c, tarn_op op);
 
 /*
- * Makes what is given to a CUDA stream (cudaStream_t) from now on wait until the operation is complete, so
- * that kernels which use its buffers can be launched before the bytes are there. It returns at once; call it
- * with the stream's device current, for as many streams as need be. Of an operation that is complete already
- * nothing has to wait. See GPUs above for what the stream finds.
+ * Makes what is given to a CUDA stream (cudaStream_t) from now on wait for the copies of a get, so that kernels
+ * which use its buffers can be launched before the bytes are there. Call it with the stream's device current, for
+ * as many streams as need be. It returns when all copies have been given to GPUs: within microseconds of the
+ * submit, but not before the event in `after` has passed, which the host waits for. Where GPUs of this process do
+ * not copy straight to the buffers (TCP, pageable memory, all puts) it returns when the operation is complete, and
+ * the stream has nothing to wait for. See GPUs above for what the stream finds.
  *
- * Errors: NOT_FOUND (unknown, or drained), BUSY (512 waits that streams have not passed), UNSUPPORTED (the
- * driver cannot: call tarn_wait() before the launch), INVALID (no such stream).
+ * Errors: NOT_FOUND (unknown, or drained), TIMEOUT (the operation's deadline has passed; it ends by itself),
+ * INVALID (no such stream). After these the stream does not wait: launch nothing that uses the buffers before the
+ * completion.
  */
 int tarn_stream_wait(struct tarn_client *c, tarn_op op, void *stream);
 

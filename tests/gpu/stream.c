@@ -2,8 +2,10 @@
 /* tests/stream.h by the CUDA runtime. */
 #include "tests/stream.h"
 
+#include <dlfcn.h>
 #include <stdlib.h>
 
+#include <cuda.h>
 #include <cuda_runtime_api.h>
 
 #include "tests/harness.h"
@@ -72,6 +74,17 @@ bool stream_is_idle(struct stream *s)
     if (e != cudaErrorNotReady)
         must(e);
     return e == cudaSuccess;
+}
+
+void stream_hold(struct stream *s, const uint32_t *word)
+{
+    CUresult (*wait)(CUstream stream, CUdeviceptr at, cuuint32_t value, unsigned flags);
+    void *driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
+    assert_non_null(driver);
+    *(void **)&wait = dlsym(driver, "cuStreamWaitValue32_v2");
+    assert_non_null(wait);
+    must((cudaError_t)wait(stream_handle(s), (CUdeviceptr)(uintptr_t)word, 1, CU_STREAM_WAIT_VALUE_EQ));
+    dlclose(driver);
 }
 
 void *managed_new(size_t bytes)

@@ -5,10 +5,13 @@
  * event never comes. Over the GPUs of the machine, or the stand-in.
  */
 #include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "tests/device.h"
 #include "tests/standin/cuda_standin.h"
@@ -82,11 +85,6 @@ static struct scene *scene_new(void **state)
     x->item = (struct tarn_item){
         .key = key_of("k"), .pieces = &x->piece, .npieces = 1, .tensor = tarn_bytes(BYTES)};
     x->source = x->item;
-    tarn_op op = submit_get(x, NULL, 0); /* what the first wait must make is not made beside a held stream */
-    assert_int_equal(tarn_stream_wait(x->w->client, op, stream_handle(x->s)), 0);
-    assert_int_equal(outcome(x, op), 0);
-    stream_settle(x->s);
-    device_set(x->d, x->memory, OLD, BYTES);
     return x;
 }
 
@@ -308,99 +306,250 @@ static void memory_that_was_freed_meanwhile_is_not_touched(void **state)
 
 /* --- streams that wait -------------------------------------------------------------------------- */
 
-/* The kernel is given before the bytes are there, and finds them. */
+/* The copies of the stand-in come so late; those of a GPU when they are large. */
+static void copies_take(uint64_t us)
+{
+    if (tarn_standin_delay)
+        tarn_standin_delay(us);
+}
+
+static void make_wait(struct scene *x, tarn_op op, struct stream *s)
+{
+    if (tarn_stream_wait(x->w->client, op, stream_handle(s)))
+        fail_msg("tarn_stream_wait: %s", tarn_last_error());
+}
+
+/* The kernel is given while the copies are under way, and finds their bytes. */
 static void a_stream_waits_for_a_get(void **state)
 {
     struct scene *x = scene_new(state);
     struct stream *consumer = stream_open(0);
-    scene_late(x);
-    x->event = stream_event(x->s);
-    if (tarn_standin_delay)
-        tarn_standin_delay(20000);
-    tarn_op op = submit_get(x, x->event, 0);
-    assert_int_equal(tarn_stream_wait(x->w->client, op, stream_handle(consumer)), 0);
+    copies_take(200000);
+    tarn_op op = submit_get(x, NULL, 0);
+    make_wait(x, op, consumer);
     stream_copy(consumer, x->other, x->memory, BYTES);
-    not_yet(x, op);
-    assert_false(stream_is_idle(consumer));
-    late_end(x->late);
+    if (tarn_standin_delay) {
+        assert_false(stream_is_idle(consumer));
+        not_yet(x, op);
+    }
     stream_settle(consumer);
     assert_int_equal(outcome(x, op), 0);
-    if (tarn_standin_delay)
-        tarn_standin_delay(0);
+    copies_take(0);
     device_expect(x->d, x->other, NEW, BYTES);
     stream_close(consumer);
     scene_end(x);
 }
 
-/* Whatever came of the operation the stream goes on, and the completion says that there is nothing to use. */
-static void a_stream_is_let_go_when_there_is_nothing(void **state)
+/* The same of a copy that takes a GPU its time: to a GPU from memory of the host. */
+static void a_stream_waits_for_a_large_get(void **state)
+{
+    enum { LARGE = 48 << 20 };
+    struct scene *x = scene_new(state);
+    struct stream *consumer = stream_open(0);
+    uint8_t *to = device_alloc(x->d, LARGE), *copy = device_alloc(x->d, LARGE);
+    struct tarn_piece piece = {.addr = to, .bytes = LARGE};
+    x->item = (struct tarn_item){.key = key_of("large"), .pieces = &piece, .npieces = 1};
+    device_set(x->d, to, 66, LARGE);
+    assert_int_equal(piece_put(x->w->client, "large", to, LARGE, "node0/cpu0"), 0);
+    int early = 0;
+    for (int i = 0; i < 5; i++) {
+        device_set(x->d, to, OLD, LARGE);
+        tarn_op op = submit_get(x, NULL, 0);
+        make_wait(x, op, consumer);
+        early += !stream_is_idle(consumer);
+        stream_copy(consumer, copy, to, LARGE);
+        stream_settle(consumer);
+        assert_int_equal(outcome(x, op), 0);
+        device_expect(x->d, copy, 66, LARGE);
+    }
+    print_message("           %d of 5 waits were over before the copies\n", early);
+    device_drop(x->d, to);
+    device_drop(x->d, copy);
+    stream_close(consumer);
+    scene_end(x);
+}
+
+struct waiter {
+    struct scene *x;
+    tarn_op op;
+    struct stream *s;
+    int rc;
+};
+
+static void *wait_in_thread(void *arg)
+{
+    struct waiter *a = arg;
+    a->rc = tarn_stream_wait(a->x->w->client, a->op, stream_handle(a->s));
+    return NULL;
+}
+
+/* The host waits for the event that the operation waits for, not the stream. */
+static void the_event_of_the_get_is_waited_for_first(void **state)
+{
+    struct scene *x = scene_new(state);
+    struct waiter a = {.x = x, .s = stream_open(0)};
+    pthread_t t;
+    scene_late(x);
+    stream_fill(x->s, x->memory, 77, BYTES);
+    x->event = stream_event(x->s);
+    a.op = submit_get(x, x->event, 0);
+    assert_int_equal(pthread_create(&t, NULL, wait_in_thread, &a), 0);
+    not_yet(x, a.op);
+    late_end(x->late);
+    pthread_join(t, NULL);
+    assert_int_equal(a.rc, 0);
+    stream_copy(a.s, x->other, x->memory, BYTES);
+    stream_settle(a.s);
+    assert_int_equal(outcome(x, a.op), 0);
+    device_expect(x->d, x->other, NEW, BYTES);
+    stream_close(a.s);
+    scene_end(x);
+}
+
+/* Whatever came of the operation the wait ends, and the completion says that there is nothing to use. */
+static void a_wait_ends_when_there_is_nothing(void **state)
 {
     struct scene *x = scene_new(state);
     struct stream *consumer = stream_open(0);
+    struct waiter a = {.x = x, .s = consumer};
+    pthread_t t;
     scene_late(x);
     x->event = stream_event(x->s);
     x->item.key = key_of("nothing");
     tarn_op op = submit_get(x, NULL, 0);
-    assert_int_equal(tarn_stream_wait(x->w->client, op, stream_handle(consumer)), 0);
-    stream_settle(consumer);
+    make_wait(x, op, consumer);
     assert_int_equal(outcome(x, op), TARN_E_NOT_FOUND);
+    uint64_t begun = harness_now_ms();
     op = submit_get(x, x->event, SOON_MS);
-    assert_int_equal(tarn_stream_wait(x->w->client, op, stream_handle(consumer)), 0);
-    stream_settle(consumer);
+    int rc = tarn_stream_wait(x->w->client, op, stream_handle(consumer));
+    assert_true(rc == 0 || rc == TARN_E_TIMEOUT);
+    assert_in_range(harness_now_ms() - begun, SOON_MS - 1, SOON_MS + 2000);
     assert_int_equal(outcome(x, op), TARN_E_TIMEOUT);
-    op = submit_get(x, x->event, 0);
-    assert_int_equal(tarn_stream_wait(x->w->client, op, stream_handle(consumer)), 0);
+    a.op = op = submit_get(x, x->event, 0);
+    assert_int_equal(pthread_create(&t, NULL, wait_in_thread, &a), 0);
+    not_yet(x, op);
     assert_int_equal(tarn_cancel(x->w->client, op), 0);
-    stream_settle(consumer);
+    pthread_join(t, NULL);
+    assert_int_equal(a.rc, 0);
     assert_int_equal(outcome(x, op), TARN_E_CANCELED);
+    assert_true(stream_is_idle(consumer));
     device_expect(x->d, x->memory, OLD, BYTES);
     stream_close(consumer);
     scene_end(x);
 }
 
-static bool is_idle(void *stream)
+/* Waits, cancels and ends of several operations that share links, at all moments. What has gone well is
+ * there. */
+static void waits_and_cancels_cross(void **state)
 {
-    return stream_is_idle(stream);
+    enum { ROUNDS = 60, OPS = 4 };
+    struct scene *x = scene_new(state);
+    struct waiter a[OPS];
+    struct tarn_item items[OPS];
+    struct tarn_piece pieces[OPS];
+    pthread_t threads[OPS];
+    int went_well = 0;
+    for (int i = 0; i < OPS; i++) {
+        pieces[i] = (struct tarn_piece){.addr = device_alloc(x->d, BYTES), .bytes = BYTES};
+        items[i] = (struct tarn_item){.key = key_of("k"), .pieces = &pieces[i], .npieces = 1};
+        a[i] = (struct waiter){.x = x, .s = stream_open(0)};
+    }
+    for (int round = 0; round < ROUNDS; round++) {
+        copies_take((uint64_t)round % 3 * 1000);
+        for (int i = 0; i < OPS; i++)
+            assert_int_equal(tarn_submit_get(x->w->client, &items[i], 1, NULL, 0, &a[i].op), 0);
+        for (int i = 0; i < OPS; i++)
+            assert_int_equal(pthread_create(&threads[i], NULL, wait_in_thread, &a[i]), 0);
+        uint64_t until = tarn_now_ns() + (uint64_t)round * 50000;
+        while (tarn_now_ns() < until)
+            sched_yield();
+        assert_int_equal(tarn_cancel(x->w->client, a[round % OPS].op), 0);
+        for (int i = 0; i < OPS; i++) {
+            pthread_join(threads[i], NULL);
+            assert_int_equal(a[i].rc, 0);
+            stream_settle(a[i].s);
+            int rc = outcome(x, a[i].op);
+            went_well += rc == 0;
+            assert_true(rc == 0 || (rc == TARN_E_CANCELED && i == round % OPS));
+            copies_take(0);
+            if (rc == 0)
+                device_expect(x->d, pieces[i].addr, NEW, BYTES);
+            device_set(x->d, pieces[i].addr, OLD, BYTES);
+        }
+    }
+    print_message("           %d of %d went well\n", went_well, ROUNDS * OPS);
+    for (int i = 0; i < OPS; i++) {
+        device_drop(x->d, pieces[i].addr);
+        stream_close(a[i].s);
+    }
+    scene_end(x);
 }
 
-/* What a first use makes CUDA do may wait for streams, and with them for the one that waits for it. */
-static void a_stream_is_let_go_at_the_deadline_whatever_cuda_waits_for(void **state)
+static atomic_bool opens;
+
+static bool has_opened(void *arg)
+{
+    (void)arg;
+    return atomic_load(&opens);
+}
+
+/* Also when a worker is in a call of CUDA that takes longer. */
+static void a_wait_ends_at_the_deadline_whatever_cuda_waits_for(void **state)
 {
     struct scene *x = scene_new(state);
     if (!tarn_standin_block)
         harness_skip("standin", "only a stand-in for GPUs can be told to do this");
-    struct stream *consumer = stream_open(0);
     struct tarn_client *own = x->w->client;
     x->w->client = world_client(x->w, "cuda_ipc");
-    scene_late(x);
-    x->event = stream_event(x->s);
-    tarn_op op = submit_get(x, x->event, SOON_MS);
-    assert_int_equal(tarn_stream_wait(x->w->client, op, stream_handle(consumer)), 0);
-    tarn_standin_block(is_idle, consumer);
-    late_end(x->late);
-    stream_settle(consumer);
-    assert_int_equal(outcome(x, op), TARN_E_TIMEOUT);
-    assert_int_equal(x->item.status, TARN_E_TIMEOUT);
+    atomic_store(&opens, false);
+    tarn_standin_block(has_opened, NULL);
+    tarn_op op = submit_get(x, NULL, SOON_MS);
+    assert_int_equal(tarn_stream_wait(x->w->client, op, stream_handle(x->s)), TARN_E_TIMEOUT);
+    atomic_store(&opens, true);
+    outcome(x, op);
     tarn_standin_block(NULL, NULL);
     tarn_close(x->w->client);
     x->w->client = own;
-    stream_close(consumer);
     scene_end(x);
 }
 
-/* A copy that is stale is tried again before the stream goes on: it finds what the completion speaks of. */
-static void a_stream_does_not_go_on_behind_a_stale_copy(void **state)
+static void without_copies_by_a_gpu_the_wait_is_for_the_completion(void **state)
+{
+    struct scene *x = scene_new(state);
+    struct tarn_client *own = x->w->client;
+    x->w->client = world_client(x->w, "tcp");
+    tarn_op op = submit_get(x, NULL, 0);
+    make_wait(x, op, x->s);
+    assert_true(stream_is_idle(x->s));
+    stream_copy(x->s, x->other, x->memory, BYTES);
+    stream_settle(x->s);
+    assert_int_equal(outcome(x, op), 0);
+    device_expect(x->d, x->other, NEW, BYTES);
+    device_set(x->d, x->memory, 88, BYTES);
+    op = submit_put(x, NULL, 0);
+    make_wait(x, op, x->s);
+    stream_fill(x->s, x->memory, 1, BYTES); /* nothing reads the pieces any more */
+    stream_settle(x->s);
+    assert_int_equal(outcome(x, op), 0);
+    assert_int_equal(piece_get(own, "k", x->other, BYTES), 0);
+    device_expect(x->d, x->other, 88, BYTES);
+    tarn_close(x->w->client);
+    x->w->client = own;
+    scene_end(x);
+}
+
+/* Copies that are stale when they are posted are made again before any stream goes on. */
+static void a_stream_finds_what_the_completion_speaks_of(void **state)
 {
     struct scene *x = scene_new(state);
     struct tarn_options o = {.timeout_ms = 5000, .faults = "cuda_ipc:stale=0.5"};
     struct tarn_client *own = x->w->client;
     struct stream *consumer = stream_open(0);
     x->w->client = client_open(x->w->redis->url, o);
-    piece_get(x->w->client, "k", x->memory, BYTES); /* not a first use with a stream held */
     for (int i = 0; i < 30; i++) {
         device_set(x->d, x->memory, OLD, BYTES);
         tarn_op op = submit_get(x, NULL, 0);
-        assert_int_equal(tarn_stream_wait(x->w->client, op, stream_handle(consumer)), 0);
+        make_wait(x, op, consumer);
         stream_copy(consumer, x->other, x->memory, BYTES);
         stream_settle(consumer);
         if (outcome(x, op) == 0)
@@ -408,6 +557,51 @@ static void a_stream_does_not_go_on_behind_a_stale_copy(void **state)
     }
     tarn_close(x->w->client);
     x->w->client = own;
+    stream_close(consumer);
+    scene_end(x);
+}
+
+/* The object is replaced while it is copied: tried again the get would bring what the stream has not read. */
+static void a_copy_that_turns_out_stale_behind_a_stream_is_the_last(void **state)
+{
+    struct scene *x = scene_new(state);
+    struct stream *consumer = stream_open(0);
+    struct tarn_client *other = world_client(x->w, "tcp");
+    uint8_t *host = malloc(BYTES);
+    assert_non_null(host);
+    memset(host, 99, BYTES);
+    piece_get(other, "k", host, BYTES);
+    memset(host, 99, BYTES);
+    copies_take(300000);
+    tarn_op op = submit_get(x, NULL, 0);
+    make_wait(x, op, consumer);
+    assert_int_equal(piece_put(other, "k", host, BYTES, "node0/gpu0"), 0);
+    stream_copy(consumer, x->other, x->memory, BYTES);
+    stream_settle(consumer);
+    int rc = outcome(x, op);
+    copies_take(0);
+    if (tarn_standin_delay || rc != 0) {
+        assert_int_equal(rc, TARN_E_STALE);
+        assert_int_equal(x->item.status, TARN_E_STALE);
+        assert_non_null(strstr(tarn_last_error(), "get it again"));
+    } else {
+        device_expect(x->d, x->other, NEW, BYTES);
+    }
+    assert_int_equal(outcome(x, submit_get(x, NULL, 0)), 0);
+    device_expect(x->d, x->memory, 99, BYTES);
+    /* Nobody waits: then it is tried again. */
+    device_set(x->d, x->memory, OLD, BYTES);
+    memset(host, 100, BYTES);
+    copies_take(300000);
+    op = submit_get(x, NULL, 0);
+    not_yet(x, op);
+    assert_int_equal(piece_put(other, "k", host, BYTES, "node0/gpu0"), 0);
+    copies_take(0);
+    assert_int_equal(outcome(x, op), 0);
+    if (tarn_standin_delay)
+        device_expect(x->d, x->memory, 100, BYTES);
+    tarn_close(other);
+    free(host);
     stream_close(consumer);
     scene_end(x);
 }
@@ -425,38 +619,46 @@ static void complete_and_unknown_operations_are_not_waited_for(void **state)
     scene_end(x);
 }
 
-static void gates_are_used_again_and_are_not_without_end(void **state)
+/* Items of one operation by several ways and queues, some of which fail. */
+static void a_stream_waits_for_all_items(void **state)
 {
+    enum { N = 24 };
     struct scene *x = scene_new(state);
     struct stream *consumer = stream_open(0);
-    struct tarn_completion done;
-    for (int i = 0; i < 1500; i++) {
-        tarn_op op = submit_get(x, NULL, 0);
-        assert_int_equal(tarn_stream_wait(x->w->client, op, stream_handle(consumer)), 0);
-        int rc = outcome(x, op);
-        if (rc)
-            fail_msg("get %d: %s: %s", i, tarn_error_name(rc), tarn_last_error());
+    struct tarn_item items[N];
+    struct tarn_piece pieces[N];
+    uint8_t *host = malloc(BYTES), *to[N];
+    assert_non_null(host);
+    assert_int_equal(piece_put(x->w->client, "c", x->memory, BYTES, "node0/cpu0"), 0); /* OLD */
+    for (int i = 0; i < N; i++) {
+        to[i] = i % 4 == 3 ? host : device_alloc(x->d, BYTES);
+        pieces[i] = (struct tarn_piece){.addr = to[i], .bytes = BYTES};
+        items[i] = (struct tarn_item){.key = key_of(i % 4 == 2   ? "none"
+                                                    : i % 4 == 1 ? "c"
+                                                                 : "k"),
+                                      .pieces = &pieces[i],
+                                      .npieces = 1};
+    }
+    for (int round = 0; round < 4; round++) {
+        tarn_op op = 0;
+        copies_take(round % 2 ? 50000 : 0);
+        assert_int_equal(tarn_submit_get(x->w->client, items, N, NULL, 7, &op), 0);
+        make_wait(x, op, consumer);
+        stream_copy(consumer, x->memory, to[1], BYTES);
+        stream_copy(consumer, x->other, to[N - 4], BYTES);
         stream_settle(consumer);
+        assert_int_equal(outcome(x, op), TARN_E_NOT_FOUND);
+        for (int i = 0; i < N; i++)
+            assert_int_equal(items[i].status, i % 4 == 2 ? TARN_E_NOT_FOUND : 0);
+        device_expect(x->d, x->memory, OLD, BYTES);
+        device_expect(x->d, x->other, NEW, BYTES);
+        device_set(x->d, x->memory, 0, BYTES);
     }
-    scene_late(x);
-    x->event = stream_event(x->s);
-    tarn_op op = submit_get(x, x->event, 0);
-    int rc = 0, n = 0;
-    for (struct stream *many[16]; rc == 0;) {
-        /* A stream takes only so many before it is held up itself. */
-        for (int k = 0; n == 0 && k < 16; k++)
-            many[k] = stream_open(0);
-        rc = tarn_stream_wait(x->w->client, op, stream_handle(many[n % 16]));
-        n += rc == 0;
-        if (rc == 0)
-            continue;
-        late_end(x->late);
-        assert_int_equal(tarn_wait(x->w->client, op, HARNESS_TIMEOUT_MS, &done), 0);
-        for (int k = 0; k < 16; k++)
-            stream_close(many[k]);
-    }
-    assert_int_equal(rc, TARN_E_BUSY);
-    assert_int_equal(n, 512);
+    copies_take(0);
+    for (int i = 0; i < N; i++)
+        if (to[i] != host)
+            device_drop(x->d, to[i]);
+    free(host);
     stream_close(consumer);
     scene_end(x);
 }
@@ -465,78 +667,73 @@ static void closing_the_client_lets_streams_go(void **state)
 {
     struct scene *x = scene_new(state);
     struct stream *consumer = stream_open(0);
-    scene_late(x);
-    x->event = stream_event(x->s);
     struct tarn_client *own = x->w->client;
     x->w->client = world_client(x->w, NULL);
-    tarn_op op = submit_get(x, x->event, 0);
-    /* One comes to its gate when the client is long gone. */
-    assert_int_equal(tarn_stream_wait(x->w->client, op, stream_handle(consumer)), 0);
-    assert_int_equal(tarn_stream_wait(x->w->client, op, stream_handle(x->s)), 0);
-    if (!tarn_standin_fail)
-        late_end(x->late); /* CUDA may wait for it when the client gives back what it has */
+    assert_int_equal(outcome(x, submit_get(x, NULL, 0)), 0);
+    copies_take(100000);
+    tarn_op op = submit_get(x, NULL, 0);
+    make_wait(x, op, consumer);
     tarn_close(x->w->client);
+    copies_take(0);
     x->w->client = own;
     stream_settle(consumer);
-    late_end(x->late);
-    stream_settle(x->s);
-    if (tarn_standin_fail)
-        device_expect(x->d, x->memory, OLD, BYTES);
     stream_close(consumer);
     scene_end(x);
 }
 
 /*
- * Streams share what the device has of channels, and one that is held must not have in its way the copies
- * that it waits for. With all streams at gates before the first copy is given.
+ * Streams share what the device has of channels, and one that waits must not have in its way the copies that
+ * it waits for. As many again wait while these do.
  */
 static void held(struct scene *x)
 {
     struct stream *streams[STREAMS];
-    struct tarn_item items[STREAMS];
-    tarn_op ops[STREAMS];
-    scene_late(x);
-    x->event = stream_event(x->s);
-    for (int i = 0; i < STREAMS; i++) {
-        struct tarn_get_options o = {.size = sizeof o, .after = x->event};
-        streams[i] = stream_open(0);
-        items[i] = x->item;
-        assert_int_equal(tarn_submit_get(x->w->client, &items[i], 1, &o, 0, &ops[i]), 0);
-        assert_int_equal(tarn_stream_wait(x->w->client, ops[i], stream_handle(streams[i])), 0);
-    }
-    late_end(x->late);
+    struct tarn_item items[2 * STREAMS];
+    struct tarn_piece pieces[2 * STREAMS];
+    tarn_op ops[2 * STREAMS];
+    uint8_t *to = device_alloc(x->d, 2 * STREAMS * BYTES), *copy = device_alloc(x->d, 2 * STREAMS * BYTES);
+    device_set(x->d, to, OLD, 2 * STREAMS * BYTES);
     for (int i = 0; i < STREAMS; i++)
+        streams[i] = stream_open(0);
+    copies_take(20000);
+    for (int i = 0; i < 2 * STREAMS; i++) {
+        pieces[i] = (struct tarn_piece){.addr = to + i * BYTES, .bytes = BYTES};
+        items[i] = (struct tarn_item){.key = key_of("k"), .pieces = &pieces[i], .npieces = 1};
+        assert_int_equal(tarn_submit_get(x->w->client, &items[i], 1, NULL, 0, &ops[i]), 0);
+        make_wait(x, ops[i], streams[i % STREAMS]);
+        stream_copy(streams[i % STREAMS], copy + i * BYTES, to + i * BYTES, BYTES);
+    }
+    for (int i = 0; i < 2 * STREAMS; i++)
         assert_int_equal(outcome(x, ops[i]), 0);
     for (int i = 0; i < STREAMS; i++)
         stream_close(streams[i]);
+    copies_take(0);
+    device_expect(x->d, copy, NEW, 2 * STREAMS * BYTES);
+    device_drop(x->d, to);
+    device_drop(x->d, copy);
 }
 
-static void held_streams_are_not_in_the_way(void **state)
+static void waiting_streams_are_not_in_the_way(void **state)
 {
     struct scene *x = scene_new(state);
     held(x);
     scene_end(x);
 }
 
-/* CUDA may do so much for a first use that it waits for streams: then that is over at the deadline. */
-static void a_first_use_beside_a_held_stream_ends(void **state)
+/* Nor what a first use makes CUDA do. */
+static void a_first_use_can_be_waited_for(void **state)
 {
     struct scene *x = scene_new(state);
-    struct stream *consumer = stream_open(0);
     struct tarn_client *own = x->w->client;
     x->w->client = world_client(x->w, "cuda_ipc");
-    scene_late(x);
-    x->event = stream_event(x->s);
-    tarn_op op = submit_get(x, x->event, 2000);
-    assert_int_equal(tarn_stream_wait(x->w->client, op, stream_handle(consumer)), 0);
-    late_end(x->late);
-    stream_settle(consumer);
-    int rc = outcome(x, op);
-    print_message("           a first use beside a held stream: %s\n", tarn_error_name(rc));
-    assert_true(rc == 0 || rc == TARN_E_TIMEOUT);
+    tarn_op op = submit_get(x, NULL, 0);
+    make_wait(x, op, x->s);
+    stream_copy(x->s, x->other, x->memory, BYTES);
+    stream_settle(x->s);
+    assert_int_equal(outcome(x, op), 0);
+    device_expect(x->d, x->other, NEW, BYTES);
     tarn_close(x->w->client);
     x->w->client = own;
-    stream_close(consumer);
     scene_end(x);
 }
 
@@ -565,7 +762,7 @@ int main(int argc, char **argv)
 {
     self = argv[0];
     const struct CMUnitTest one_channel[] = {
-        cmocka_unit_test_setup_teardown(held_streams_are_not_in_the_way, start_alone, stop),
+        cmocka_unit_test_setup_teardown(waiting_streams_are_not_in_the_way, start_alone, stop),
     };
     if (argc == 2 && strcmp(argv[1], "--one-channel") == 0)
         return cmocka_run_group_tests_name("one channel", one_channel, NULL, NULL);
@@ -582,15 +779,20 @@ int main(int argc, char **argv)
         TEST(a_failed_event_is_told_and_the_rest_goes_on),
         TEST(memory_that_was_freed_meanwhile_is_not_touched),
         TEST(a_stream_waits_for_a_get),
-        TEST(a_stream_is_let_go_when_there_is_nothing),
-        TEST(a_stream_is_let_go_at_the_deadline_whatever_cuda_waits_for),
-        TEST(a_stream_does_not_go_on_behind_a_stale_copy),
+        TEST(a_stream_waits_for_a_large_get),
+        TEST(the_event_of_the_get_is_waited_for_first),
+        TEST(a_wait_ends_when_there_is_nothing),
+        TEST(waits_and_cancels_cross),
+        TEST(a_wait_ends_at_the_deadline_whatever_cuda_waits_for),
+        TEST(without_copies_by_a_gpu_the_wait_is_for_the_completion),
+        TEST(a_stream_finds_what_the_completion_speaks_of),
+        TEST(a_copy_that_turns_out_stale_behind_a_stream_is_the_last),
+        TEST(a_stream_waits_for_all_items),
         TEST(complete_and_unknown_operations_are_not_waited_for),
-        TEST(gates_are_used_again_and_are_not_without_end),
         TEST(closing_the_client_lets_streams_go),
-        TEST(held_streams_are_not_in_the_way),
+        TEST(waiting_streams_are_not_in_the_way),
         TEST(nor_where_all_streams_share_one_channel),
-        TEST(a_first_use_beside_a_held_stream_ends),
+        TEST(a_first_use_can_be_waited_for),
     };
     return cmocka_run_group_tests_name("gpu streams", tests, NULL, NULL);
 }

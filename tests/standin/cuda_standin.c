@@ -47,7 +47,7 @@
 #include "base/text.h"
 #include "transport/cuda.h"
 
-enum { DEVICES_MAX = 8, PIECES = 512, MARKS = 16, WAITS = 16, STEPS = PIECES + MARKS + WAITS };
+enum { DEVICES_MAX = 8, PIECES = 512, MARKS = 16, STEPS = PIECES + MARKS };
 
 enum event {
     FAIL_ALLOC,
@@ -528,9 +528,8 @@ void tarn_cuda_unpin(void *addr)
 
 /* One thing that a queue will do. */
 struct step {
-    enum { STEP_COPY, STEP_MARK, STEP_WAIT } what;
+    enum { STEP_COPY, STEP_MARK } what;
     struct tarn_cuda_piece piece;
-    const int *event;
     bool loses; /* the device, as told */
     uint64_t due_ns;
 };
@@ -539,9 +538,10 @@ struct tarn_cuda_queue {
     int device;
     struct step steps[STEPS]; /* a ring */
     uint64_t given, done;
-    unsigned pieces, waits;   /* of those between */
+    unsigned pieces;          /* of those between */
     uint64_t marked, reached; /* reached: carried out; a caller knows of those up to `passed` */
     uint64_t passed;
+    struct tarn_standin_mark *marks[MARKS];
     struct tarn_cuda_piece list[PIECES];
 };
 
@@ -617,15 +617,13 @@ static int advance(struct tarn_cuda_queue *q, bool all)
             return lost(q->device);
         if (!all && s->due_ns > now)
             return 0;
-        if (s->what == STEP_WAIT && !__atomic_load_n(s->event, __ATOMIC_ACQUIRE))
-            return 0;
         if (!carry_out(q, s)) {
             standin.devices[q->device].lost = true;
             return lost(q->device);
         }
         q->pieces -= s->what == STEP_COPY;
-        q->waits -= s->what == STEP_WAIT;
-        q->reached += s->what == STEP_MARK;
+        if (s->what == STEP_MARK)
+            __atomic_store_n(&q->marks[q->reached++ % MARKS]->passed, true, __ATOMIC_RELEASE);
     }
     return standin.devices[q->device].lost ? lost(q->device) : 0;
 }
@@ -634,6 +632,21 @@ static void give(struct tarn_cuda_queue *q, struct step s)
 {
     s.due_ns = now_ns() + standin.delay_ns;
     q->steps[q->given++ % STEPS] = s;
+}
+
+void tarn_standin_mark_drop(struct tarn_standin_mark *m)
+{
+    if (__atomic_sub_fetch(&m->users, 1, __ATOMIC_ACQ_REL) == 0)
+        free(m);
+}
+
+/* The queue's own use. What a lost device left undone is over, too. */
+static void mark_drop(struct tarn_standin_mark *m)
+{
+    if (!m)
+        return;
+    __atomic_store_n(&m->passed, true, __ATOMIC_RELEASE);
+    tarn_standin_mark_drop(m);
 }
 
 int tarn_cuda_queue_open(int device, struct tarn_cuda_queue **q_p)
@@ -660,8 +673,10 @@ void tarn_cuda_queue_close(struct tarn_cuda_queue *q)
         more = advance(q, true) == 0 && q->done < q->given;
         leave(0);
         if (more)
-            nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL); /* an event's time, not synchronisation */
+            nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL); /* a GPU's time, not synchronisation */
     }
+    for (int i = 0; i < MARKS; i++)
+        mark_drop(q->marks[i]);
     free(q);
 }
 
@@ -712,6 +727,12 @@ int tarn_cuda_mark(struct tarn_cuda_queue *q, uint64_t *mark_p)
         rc = TARN_E_AGAIN;
     if (rc)
         return leave(rc);
+    struct tarn_standin_mark *m = calloc(1, sizeof(*m));
+    if (!m)
+        return leave(tarn_fail(TARN_E_NO_MEMORY, "stand-in: a mark: out of memory"));
+    m->users = 1;
+    mark_drop(q->marks[q->marked % MARKS]);
+    q->marks[q->marked % MARKS] = m;
     give(q, (struct step){.what = STEP_MARK});
     *mark_p = ++q->marked;
     return leave(0);
@@ -730,17 +751,9 @@ int tarn_cuda_poll(struct tarn_cuda_queue *q, uint64_t mark)
     return mark <= q->passed ? 0 : rc ? rc : TARN_E_AGAIN;
 }
 
-int tarn_cuda_after(struct tarn_cuda_queue *q, void *event)
+void *tarn_cuda_mark_event(const struct tarn_cuda_queue *q)
 {
-    enter();
-    int rc = check(q->device, FAIL_N);
-    if (!rc && q->waits == WAITS)
-        rc = tarn_fail(TARN_E_SYSTEM, "stand-in: more than %d events are waited for", WAITS);
-    if (!rc) {
-        give(q, (struct step){.what = STEP_WAIT, .event = event});
-        q->waits++;
-    }
-    return leave(rc);
+    return q->marks[(q->marked - 1) % MARKS];
 }
 
 /* --- the application ---------------------------------------------------------------------------- */

@@ -21,4 +21,11 @@ uint8_t *tarn_standin_reach(int device, const void *addr, uint64_t bytes) __attr
 void *tarn_standin_managed(uint64_t bytes) __attribute__((weak));
 void tarn_standin_managed_free(void *addr, uint64_t bytes) __attribute__((weak));
 
+/* What tarn_cuda_mark_event() is here: who waits for it keeps it, also when its queue has a new one or is gone. */
+struct tarn_standin_mark {
+    bool passed;
+    unsigned users;
+};
+void tarn_standin_mark_drop(struct tarn_standin_mark *m) __attribute__((weak));
+
 #endif

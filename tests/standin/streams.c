@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A STAND-IN for streams of an application: tests/stream.h and tarn_cuda_hold() played by a thread a stream,
- * which does what it was given one after the other, sometime. It shows logic, nothing about GPUs.
+ * A STAND-IN for streams of an application: tests/stream.h and tarn_cuda_stream_wait() played by a thread a
+ * stream, which does what it was given one after the other, sometime. It shows logic, nothing about GPUs.
  */
 #include "tests/stream.h"
 
@@ -17,14 +17,14 @@
 enum { STEPS = 64 };
 
 struct step {
-    enum { STEP_FILL, STEP_COPY, STEP_EVENT, STEP_HOLD } what;
+    enum { STEP_FILL, STEP_COPY, STEP_EVENT, STEP_WAIT, STEP_HOLD } what;
     uint8_t *to;
     const uint8_t *from;
     size_t bytes;
     uint8_t byte;
     int *event;
-    struct tarn_cuda_gate *gate;
-    uint32_t ticket;
+    struct tarn_standin_mark *mark;
+    const uint32_t *word;
 };
 
 struct stream {
@@ -45,11 +45,9 @@ static void *must(void *p)
     return p;
 }
 
-static void held(const struct step *s)
+static void pause_a_little(void)
 {
-    while (__atomic_load_n(&s->gate->open, __ATOMIC_ACQUIRE) != s->ticket)
-        nanosleep(&(struct timespec){.tv_nsec = 50000}, NULL); /* a GPU's time, not synchronisation */
-    __atomic_store_n(&s->gate->passed, s->ticket, __ATOMIC_RELEASE);
+    nanosleep(&(struct timespec){.tv_nsec = 50000}, NULL); /* a GPU's time, not synchronisation */
 }
 
 static void carry_out(const struct step *s)
@@ -64,8 +62,14 @@ static void carry_out(const struct step *s)
     case STEP_EVENT:
         __atomic_store_n(s->event, 1, __ATOMIC_RELEASE);
         break;
+    case STEP_WAIT:
+        while (!__atomic_load_n(&s->mark->passed, __ATOMIC_ACQUIRE))
+            pause_a_little();
+        tarn_standin_mark_drop(s->mark);
+        break;
     case STEP_HOLD:
-        held(s);
+        while (!__atomic_load_n(s->word, __ATOMIC_ACQUIRE))
+            pause_a_little();
         break;
     }
 }
@@ -174,10 +178,17 @@ void managed_free(void *addr, size_t bytes)
     tarn_standin_managed_free(addr, bytes);
 }
 
-int tarn_cuda_hold(void *stream, struct tarn_cuda_gate *gate, uint32_t ticket)
+void stream_hold(struct stream *s, const uint32_t *word)
+{
+    give(s, (struct step){.what = STEP_HOLD, .word = word});
+}
+
+int tarn_cuda_stream_wait(void *stream, void *event)
 {
     if (!stream)
         return tarn_fail(TARN_E_INVALID, "stand-in: has no default stream");
-    give(stream, (struct step){.what = STEP_HOLD, .gate = gate, .ticket = ticket});
+    struct tarn_standin_mark *mark = event;
+    __atomic_add_fetch(&mark->users, 1, __ATOMIC_RELAXED);
+    give(stream, (struct step){.what = STEP_WAIT, .mark = mark});
     return 0;
 }

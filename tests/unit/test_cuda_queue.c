@@ -687,25 +687,6 @@ static void test_standin_fails_as_told(void **state)
     device_drop(f->device, there);
 }
 
-static void test_standin_waits_for_events(void **state)
-{
-    struct fixture *f = need_standin(state);
-    uint8_t *a = pinned_new(4096), *b = pinned_new(4096);
-    uint64_t mark;
-    size_t taken;
-    int event = 0;
-    must(tarn_cuda_after(f->queue, &event));
-    must(tarn_cuda_copy(f->queue, &(struct tarn_cuda_piece){a, b, 4096}, 1, &taken));
-    must(tarn_cuda_mark(f->queue, &mark));
-    assert_int_equal(tarn_cuda_poll(f->queue, mark), TARN_E_AGAIN);
-    memset(a, 9, 4096);
-    event = 1;
-    must(tarn_cuda_poll(f->queue, mark));
-    assert_int_equal(b[77], 9);
-    pinned_free(a, 4096);
-    pinned_free(b, 4096);
-}
-
 #define TEST(fn_) cmocka_unit_test_setup_teardown(fn_, start, stop)
 
 int main(int argc, char **argv)
@@ -736,7 +717,6 @@ int main(int argc, char **argv)
         TEST(test_standin_device_memory_is_not_the_hosts),
         TEST(test_standin_loses_the_device_to_bad_addresses),
         TEST(test_standin_fails_as_told),
-        TEST(test_standin_waits_for_events),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
