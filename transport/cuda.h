@@ -122,6 +122,14 @@ struct tarn_cuda_gate {
  * `ticket`; then the stream sets `passed` to it. UNSUPPORTED: the driver cannot. */
 int tarn_cuda_hold(void *stream, struct tarn_cuda_gate *gate, uint32_t ticket);
 
+/* --- other devices that reach GPU memory -------------------------------------------------------- */
+
+/* Exports the whole pages (of the host's size) that a range of device memory lies in as a dma-buf, the first of
+ * them at 0. Whoever imports it keeps it; the caller closes the descriptor. UNSUPPORTED: it cannot be had. */
+int tarn_cuda_dmabuf(const void *addr, uint64_t bytes, int *fd_p);
+/* What other devices have written to the device's memory is seen by all that is started there from now on. */
+int tarn_cuda_flush(int device);
+
 #ifdef __cplusplus
 }
 #endif
