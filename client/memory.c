@@ -173,12 +173,26 @@ struct tarn_mr {
     void *addr;
     uint64_t bytes;
     uint32_t kind;
+    uint32_t told; /* bit t: transport t has it */
 };
 
-/* Transports that do not move GPU memory are not told of it. */
-static bool is_told(const struct tarn_transport_ops *ops, uint32_t kind)
+/* Tells a transport, unless it does not move GPU memory. One that takes none of this GPU's leaves it to the
+ * others. */
+static int tell(struct tarn_client *c, int t, struct tarn_mr *mr)
 {
-    return kind == TARN_MEMORY_HOST || (ops->caps & TARN_CAP_GPU);
+    bool gpu = mr->kind == TARN_MEMORY_CUDA;
+
+    if (gpu && !(c->transports[t]->caps & TARN_CAP_GPU))
+        return 0;
+    int rc = c->transports[t]->map(c->locals[t], mr->addr, mr->bytes);
+    if (rc == 0)
+        mr->told |= 1u << t;
+    if (rc != TARN_E_UNSUPPORTED || !gpu)
+        return rc;
+    tarn_log(&c->log, TARN_LOG_WARN, "client",
+             "msg=\"GPU memory is not registered with a transport\" transport=%s cause=\"%s\"",
+             c->transports[t]->name, tarn_last_error());
+    return 0;
 }
 
 static int check_kind(const void *addr, uint32_t kind)
@@ -194,11 +208,15 @@ static int check_kind(const void *addr, uint32_t kind)
                      gpu_of(&seen) ? "a GPU's" : "not a GPU's", gpu_of(&seen) ? "CUDA" : "HOST");
 }
 
-static void unmap_first(struct tarn_client *c, int n, const struct tarn_mr *mr)
+static int untell(struct tarn_client *c, struct tarn_mr *mr)
 {
-    while (n-- > 0)
-        if (is_told(c->transports[n], mr->kind))
-            c->transports[n]->unmap(c->locals[n], mr->addr, mr->bytes);
+    for (int t = 0; t < c->ntransports; t++) {
+        int rc = mr->told >> t & 1 ? c->transports[t]->unmap(c->locals[t], mr->addr, mr->bytes) : 0;
+        if (rc != 0)
+            return rc;
+        mr->told &= ~(1u << t);
+    }
+    return 0;
 }
 
 int tarn_register(struct tarn_client *c, void *addr, uint64_t bytes, uint32_t kind, struct tarn_mr **mr_p)
@@ -216,17 +234,16 @@ int tarn_register(struct tarn_client *c, void *addr, uint64_t bytes, uint32_t ki
     struct tarn_mr *mr = malloc(sizeof *mr);
     if (!mr)
         return tarn_fail(TARN_E_NO_MEMORY, "register: out of memory");
-    *mr = (struct tarn_mr){addr, bytes, kind};
-    for (int t = 0; t < c->ntransports; t++) {
-        rc = is_told(c->transports[t], kind) ? c->transports[t]->map(c->locals[t], addr, bytes) : 0;
-        if (rc == 0)
-            continue;
-        unmap_first(c, t, mr);
-        free(mr);
-        return rc;
+    *mr = (struct tarn_mr){addr, bytes, kind, 0};
+    for (int t = 0; t < c->ntransports && rc == 0; t++)
+        rc = tell(c, t, mr);
+    if (rc == 0) {
+        *mr_p = mr;
+        return 0;
     }
-    *mr_p = mr;
-    return 0;
+    untell(c, mr);
+    free(mr);
+    return rc;
 }
 
 int tarn_deregister(struct tarn_client *c, struct tarn_mr *mr)
@@ -240,12 +257,8 @@ int tarn_deregister(struct tarn_client *c, struct tarn_mr *mr)
     if (tarn_ops_use(c, mr->addr, mr->bytes))
         return tarn_fail(TARN_E_BUSY,
                          "deregister: an operation in flight uses the range: drain or cancel it first");
-    for (int t = 0; t < c->ntransports; t++) {
-        rc = is_told(c->transports[t], mr->kind) ? c->transports[t]->unmap(c->locals[t], mr->addr, mr->bytes)
-                                                 : 0;
-        if (rc != 0)
-            return rc;
-    }
-    free(mr);
-    return 0;
+    rc = untell(c, mr);
+    if (rc == 0)
+        free(mr);
+    return rc;
 }

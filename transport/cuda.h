@@ -118,6 +118,14 @@ int tarn_cuda_passed(void *event);
  * been recorded behind, of whatever device. The event is not needed after the call. */
 int tarn_cuda_stream_wait(void *stream, void *event);
 
+/* --- other devices that reach GPU memory -------------------------------------------------------- */
+
+/* Exports the whole pages (of the host's size) that a range of device memory lies in as a dma-buf, the first of
+ * them at 0. Whoever imports it keeps it; the caller closes the descriptor. UNSUPPORTED: it cannot be had. */
+int tarn_cuda_dmabuf(const void *addr, uint64_t bytes, int *fd_p);
+/* What other devices have written to the device's memory is seen by all that is started there from now on. */
+int tarn_cuda_flush(int device);
+
 #ifdef __cplusplus
 }
 #endif

@@ -6,11 +6,13 @@
 #include "transport/cuda_runtime.h"
 
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <link.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cuda.h>
 #include <cuda_runtime_api.h>
@@ -332,4 +334,57 @@ int tarn_cuda_stream_wait(void *stream, void *event)
     *(void **)&wait = driver_call(&known, "cuStreamWaitEvent");
     CUresult r = wait ? wait(stream, event, 0) : CUDA_ERROR_NOT_INITIALIZED;
     return r ? driver_failed(r, "cuStreamWaitEvent") : 0;
+}
+
+/* --- other devices that reach GPU memory -------------------------------------------------------- */
+
+typedef CUresult export_fn(void *handle, CUdeviceptr at, size_t bytes, CUmemRangeHandleType type,
+                           unsigned long long flags);
+
+/* The driver's call needs a current context; setting the device makes that of the memory's device current. */
+static int export_pages(export_fn *get, int device, uintptr_t from, uint64_t bytes, int *fd_p)
+{
+    int before, rc = tarn_cuda_enter(device, &before);
+    if (rc)
+        return rc;
+    cudaSetDevice(device);
+    CUresult r = get(fd_p, (CUdeviceptr)from, bytes, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0);
+    tarn_cuda_leave(device, before);
+    return r ? tarn_fail(TARN_E_UNSUPPORTED, "cuMemGetHandleForAddressRange: %s",
+                         cudaGetErrorString((cudaError_t)r))
+             : 0;
+}
+
+int tarn_cuda_dmabuf(const void *addr, uint64_t bytes, int *fd_p)
+{
+    static _Atomic(void *) known;
+    struct tarn_cuda_memory m;
+    export_fn *get;
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), from = (uintptr_t)addr & ~(page - 1);
+    uintptr_t to = ((uintptr_t)addr + bytes + page - 1) & ~(page - 1);
+    *(void **)&get = driver_call(&known, "cuMemGetHandleForAddressRange");
+    if (!get)
+        return tarn_fail(TARN_E_UNSUPPORTED, "CUDA: the driver has no cuMemGetHandleForAddressRange");
+    tarn_cuda_memory_of(addr, &m);
+    int rc = m.kind == TARN_CUDA_DEVICE ? export_pages(get, m.device, from, to - from, fd_p)
+                                        : tarn_fail(TARN_E_UNSUPPORTED, "CUDA: no memory of a GPU");
+    if (!rc)
+        fcntl(*fd_p, F_SETFD, FD_CLOEXEC);
+    return rc;
+}
+
+/* Nothing is needed where the platform keeps writes in order as far as the device they go to. */
+int tarn_cuda_flush(int device)
+{
+    int order = 0, before;
+    cudaError_t e = cudaDeviceGetAttribute(&order, cudaDevAttrGPUDirectRDMAWritesOrdering, device);
+    if (!e && order >= cudaGPUDirectRDMAWritesOrderingOwner)
+        return 0;
+    int rc = tarn_cuda_enter(device, &before);
+    if (rc)
+        return rc;
+    e = cudaDeviceFlushGPUDirectRDMAWrites(cudaFlushGPUDirectRDMAWritesTargetCurrentDevice,
+                                           cudaFlushGPUDirectRDMAWritesToOwner);
+    tarn_cuda_leave(device, before);
+    return e ? tarn_cuda_failed(e, "cudaDeviceFlushGPUDirectRDMAWrites", device) : 0;
 }

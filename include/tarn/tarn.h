@@ -132,7 +132,8 @@ enum tarn_memory_kind { TARN_MEMORY_HOST, TARN_MEMORY_CUDA };
 /*
  * Optional: announces memory that later calls will use, so that transports which need it (RDMA)
  * register it once, not once a call. `kind` is enum tarn_memory_kind: CUDA for memory of a GPU. Registering
- * inside an already registered range is allowed and cheap. The memory stays the caller's.
+ * inside an already registered range is allowed and cheap. The memory stays the caller's. A GPU's memory that
+ * RDMA devices do not take is left to the other transports; the reason is logged.
  *
  * The rule: the mapping must outlive the registration. Deregister before munmap(), free() of a large
  * block, mremap() or MAP_FIXED over any part of the range. Devices keep the pages that they were given:

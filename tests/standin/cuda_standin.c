@@ -20,12 +20,12 @@
  *   STANDIN_BYTES=64M     memory that this process can have of each device (1G)
  *   STANDIN_DELAY_US=     how long after it was given a copy is carried out at the earliest (0)
  *   STANDIN_FAIL=         what:n,...  the n-th such call of this process fails, "*": each one; what is
- *                              alloc, open, pin, queue, copy, mark, poll; or lost: the n-th copy is given
- *                              well, and is the end of its device for this process
+ *                              alloc, open, pin, queue, copy, mark, poll, dmabuf, flush; or lost: the n-th
+ *                              copy is given well, and is the end of its device for this process
  *   STANDIN_VERBOSE=      set: illegal addresses are told on stderr
  *
  * Events are ints: 0 not passed, 1 passed, negative what they were recorded behind has failed. Streams of the
- * application are in streams.c.
+ * application are in streams.c, exports of memory in export.c.
  *
  * One lock for all. A handle names the exporting process and its descriptor; who opens it goes through
  * /proc, so memory outlives its exporter as long as somebody has it open, and nothing is left behind.
@@ -58,10 +58,12 @@ enum event {
     FAIL_MARK,
     FAIL_POLL,
     FAIL_LOST,
+    FAIL_DMABUF,
+    FAIL_FLUSH,
     FAIL_N
 };
-static const char *const event_names[FAIL_N] = {"alloc", "open", "pin",  "queue",
-                                                "copy",  "mark", "poll", "lost"};
+static const char *const event_names[FAIL_N] = {"alloc", "open", "pin",  "queue",  "copy",
+                                                "mark",  "poll", "lost", "dmabuf", "flush"};
 
 struct handle {
     char magic[8];
@@ -206,6 +208,15 @@ static int check(int device, enum event e)
     if (e < FAIL_N && due_to_fail(e))
         return tarn_fail(TARN_E_SYSTEM, "stand-in: device %d: %s was told to fail", device, event_names[e]);
     return 0;
+}
+
+int tarn_standin_check(int device, const char *what)
+{
+    int e = 0;
+    while (e < FAIL_N && strcmp(event_names[e], what) != 0)
+        e++;
+    enter();
+    return leave(check(device, (enum event)e));
 }
 
 /* --- devices ------------------------------------------------------------------------------------ */
@@ -634,12 +645,6 @@ static void give(struct tarn_cuda_queue *q, struct step s)
     q->steps[q->given++ % STEPS] = s;
 }
 
-void tarn_standin_mark_drop(struct tarn_standin_mark *m)
-{
-    if (__atomic_sub_fetch(&m->users, 1, __ATOMIC_ACQ_REL) == 0)
-        free(m);
-}
-
 /* The queue's own use. What a lost device left undone is over, too. */
 static void mark_drop(struct tarn_standin_mark *m)
 {
@@ -757,14 +762,6 @@ void *tarn_cuda_mark_event(const struct tarn_cuda_queue *q)
 }
 
 /* --- the application ---------------------------------------------------------------------------- */
-
-int tarn_cuda_passed(void *event)
-{
-    int passed = __atomic_load_n((int *)event, __ATOMIC_ACQUIRE);
-    if (passed < 0)
-        return tarn_fail(TARN_E_UNAVAILABLE, "stand-in: an event: an illegal memory access was encountered");
-    return passed ? 0 : TARN_E_AGAIN;
-}
 
 uint8_t *tarn_standin_reach(int device, const void *addr, uint64_t bytes)
 {

@@ -18,6 +18,11 @@ void tarn_standin_delay(uint64_t us) __attribute__((weak));
 void tarn_standin_block(bool (*until)(void *arg), void *arg) __attribute__((weak));
 /* Where the host finds memory that the device reaches; NULL: it does not. */
 uint8_t *tarn_standin_reach(int device, const void *addr, uint64_t bytes) __attribute__((weak));
+/* What lies in a descriptor of tarn_cuda_dmabuf: the range that it exports. */
+struct tarn_standin_export {
+    uintptr_t begin;
+    uint64_t bytes;
+};
 void *tarn_standin_managed(uint64_t bytes) __attribute__((weak));
 void tarn_standin_managed_free(void *addr, uint64_t bytes) __attribute__((weak));
 
@@ -27,5 +32,8 @@ struct tarn_standin_mark {
     unsigned users;
 };
 void tarn_standin_mark_drop(struct tarn_standin_mark *m) __attribute__((weak));
+
+/* Inside the stand-in: 0, or the failure of such a call (of STANDIN_FAIL's) on the device. */
+int tarn_standin_check(int device, const char *what);
 
 #endif

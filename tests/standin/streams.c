@@ -192,3 +192,17 @@ int tarn_cuda_stream_wait(void *stream, void *event)
     give(stream, (struct step){.what = STEP_WAIT, .mark = mark});
     return 0;
 }
+
+int tarn_cuda_passed(void *event)
+{
+    int passed = __atomic_load_n((int *)event, __ATOMIC_ACQUIRE);
+    if (passed < 0)
+        return tarn_fail(TARN_E_UNAVAILABLE, "stand-in: an event: an illegal memory access was encountered");
+    return passed ? 0 : TARN_E_AGAIN;
+}
+
+void tarn_standin_mark_drop(struct tarn_standin_mark *m)
+{
+    if (__atomic_sub_fetch(&m->users, 1, __ATOMIC_ACQ_REL) == 0)
+        free(m);
+}
