@@ -35,8 +35,10 @@ CUDA_ARCH ?= 80 90
 NVCC      := $(or $(NVCC),$(shell command -v nvcc),$(wildcard /usr/local/cuda/bin/nvcc))
 cuda      := $(if $(filter auto,$(CUDA)),$(if $(NVCC),runtime,none),$(CUDA))
 cuda_src_none    := transport/cuda_none.c
-cuda_src_runtime := transport/cuda_runtime.c transport/kernels.cu
-cuda_src_standin := tests/standin/cuda_standin.c
+cuda_src_runtime := transport/cuda_runtime.c transport/cuda_queue.c transport/kernels.cu
+cuda_src_standin := $(wildcard tests/standin/*.c)
+bare_src_runtime := client/bench_bare.cu
+bare_src_other   := client/bench_bare_played.c
 cuda_src         := $(or $(cuda_src_$(cuda)),$(error CUDA=$(CUDA): there are auto, none and standin))
 ifeq ($(cuda),runtime)
 toolkit   := $(abspath $(shell $(NVCC) --dryrun -c -x cu /dev/null 2>&1 | sed -n 's/^.. TOP=//p'))
@@ -47,7 +49,8 @@ LIBS_CUDA := $(or $(cudart),-lcudart_static) -ldl -lrt -lpthread
 NVCC_FLAGS := -O3 -Xcompiler -fPIC,-fvisibility=hidden,-fno-exceptions,-fno-rtti,-fno-threadsafe-statics \
     $(if $(WERROR),-Werror all-warnings) $(foreach a,$(CUDA_ARCH),-gencode arch=compute_$a,code=sm_$a) \
     -gencode arch=compute_$(lastword $(CUDA_ARCH)),code=compute_$(lastword $(CUDA_ARCH))
-$(B)/transport/cuda_runtime.o: CPPFLAGS += -isystem $(toolkit)/include
+cuda_test_src := tests/gpu/stream.c
+$(B)/transport/cuda_runtime.o $(B)/transport/cuda_queue.o $(B)/tests/gpu/stream.o: CPPFLAGS += -isystem $(toolkit)/include
 endif
 
 LIBS_LIB  := $(shell pkg-config --libs $(PKGS_LIB)) $(LIBS_CUDA) -lm
@@ -61,10 +64,11 @@ loop_src   := base/loop.c
 base_src   := $(filter-out $(loop_src),$(wildcard base/*.c))
 cli_src    := $(wildcard client/cli.c client/cli_*.c)
 file_src   := $(wildcard client/file*.c)
-bench_src  := $(wildcard client/bench*.c)
+bench_all  := $(wildcard client/bench*.c)
+bench_src  := $(filter-out $(bare_src_other),$(bench_all)) $(or $(bare_src_$(cuda)),$(bare_src_other))
 lib_src    := $(base_src) $(wildcard metadata/*.c) $(cuda_src) \
               $(filter-out $(cuda_src_none) $(cuda_src_runtime),$(wildcard transport/*.c)) \
-              $(filter-out $(cli_src) $(file_src) $(bench_src),$(wildcard client/*.c))
+              $(filter-out $(cli_src) $(file_src) $(bench_all),$(wildcard client/*.c))
 node_src   := $(wildcard server/*.c)
 tests_src  := $(wildcard tests/unit/test_*.c tests/conformance/test_*.c tests/integration/test_*.c tests/faults/test_*.c)
 scripts    := $(wildcard tests/integration/test_*.sh tests/faults/test_*.sh)
@@ -89,7 +93,7 @@ $(B)/%.o: %.c Makefile
 
 $(B)/%.o: %.cu Makefile
 	@mkdir -p $(@D)
-	$(if $(V),,@echo "  NVCC  $<";) $(NVCC) $(NVCC_FLAGS) -I. -MMD -MP -c -o $@ $<
+	$(if $(V),,@echo "  NVCC  $<";) $(NVCC) $(NVCC_FLAGS) -I. -Iinclude -MMD -MP -c -o $@ $<
 
 # Another choice of CUDA= than the last one in this folder is other members.
 cuda_chosen := $(B)/cuda-is-$(cuda)
@@ -122,7 +126,7 @@ endif
 
 # Test programs may use every module; the harness starts real nodes and a real Redis for them.
 vpath test_%.c tests/unit tests/conformance tests/integration tests/faults
-test_objs := $(call obj,$(filter-out server/main.c,$(node_src)) $(loop_src) $(file_src) $(wildcard tests/*.c) client/bench_stats.c)
+test_objs := $(call obj,$(filter-out server/main.c,$(node_src)) $(loop_src) $(file_src) $(wildcard tests/*.c) $(cuda_test_src) client/bench_stats.c)
 LDFLAGS_test_no_copy := -Wl,--wrap=sendmsg,--wrap=recvmsg,--wrap=send,--wrap=recv,--wrap=__recv_chk
 define test_rule
 $(B)/tests/$(basename $(notdir $(1))): $(call obj,$(1)) $(test_objs) $(B)/libtarn.a
@@ -196,6 +200,12 @@ bench-rdma: all
 	@mkdir -p $(B)/bench
 	@TARN_BUILD=$(B) $(B)/tarn-bench rdma --json-dir $(B)/bench
 
+# Against bare CUDA calls, on any machine with GPUs; BENCH_ARGS=--quick takes about a minute.
+.PHONY: bench-gpu
+bench-gpu: all
+	@mkdir -p $(B)/bench
+	@TARN_BUILD=$(B) $(B)/tarn-bench gpu $(BENCH_ARGS) --json-dir $(B)/bench
+
 man: $(pages)
 $(B)/man/%.1: $(B)/%
 	@mkdir -p $(@D)
@@ -229,6 +239,7 @@ help:
 	@echo 'make fuzz        FUZZ_SECONDS=60 for each target'
 	@echo 'make bench       BENCH=all|shm|tcp|lookup|alloc|idle, results in $(B)/bench/'
 	@echo 'make bench-rdma  the same over RDMA devices, against perftest'
+	@echo 'make bench-gpu   the same over GPUs, against bare CUDA calls; BENCH_ARGS=--quick'
 	@echo 'make install     PREFIX=/usr/local DESTDIR='
 	@echo 'make docs        regenerate docs/options.md and docs/errors.md'
 	@echo 'make clean'

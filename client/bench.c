@@ -33,7 +33,7 @@ static const struct tarn_option options[] = {
 
 static const struct tarn_program program = {
     .name = "tarn-bench",
-    .arguments = "[all | shm | tcp | lookup | alloc | idle | rdma | rails]",
+    .arguments = "[all | shm | tcp | lookup | alloc | idle | rdma | rails | gpu]",
     .brief = "benchmark of tarn",
     .description =
         "Starts a directory, a storage node and the peers, and measures ours, the physical limit "
@@ -42,7 +42,8 @@ static const struct tarn_program program = {
         "Prints a table and "
         "writes JSON. Ratios are medians of the rounds' own ratios.\n\n"
         "rdma and rails need RDMA devices and are not part of all: rdma compares with perftest over the "
-        "same ports, rails compares all devices with one.\n\n"
+        "same ports, rails compares all devices with one. Nor is gpu, which compares with bare CUDA calls "
+        "on the first GPU, and between it and the second; its rows take less than half of --seconds.\n\n"
         "`tarn-bench replay --help` is about replaying a trace of prefix-block requests.\n\n"
         "The programs are taken from $TARN_BUILD, or from the folder that tarn-bench is in. Exit "
         "status 0: all "
@@ -60,7 +61,7 @@ static const struct {
     {"shm", bench_group_shm, false},       {"tcp", bench_group_tcp, false},
     {"lookup", bench_group_lookup, false}, {"alloc", bench_group_alloc, false},
     {"idle", bench_group_idle, false},     {"rdma", bench_group_rdma, true},
-    {"rails", bench_group_rails, true},
+    {"rails", bench_group_rails, true},    {"gpu", bench_group_gpu, true},
 };
 
 /* Each group has an environment of its own. */
@@ -103,7 +104,7 @@ static int run(const struct config *c, const char *name)
     }
     if (!known) {
         fprintf(stderr,
-                "tarn-bench: no group \"%s\": give all, shm, tcp, lookup, alloc, idle, rdma or rails\n",
+                "tarn-bench: no group \"%s\": give all, shm, tcp, lookup, alloc, idle, rdma, rails or gpu\n",
                 name);
         return 2;
     }
@@ -128,8 +129,9 @@ int main(int argc, char **argv)
         tarn_options_help(&program, &help);
         status = help.failed || fputs(help.data, stdout) < 0;
     } else if (parsed.nargs > 1) {
-        fprintf(stderr,
-                "tarn-bench: one group at a time: give all, shm, tcp, lookup, alloc, idle, rdma or rails\n");
+        fprintf(
+            stderr,
+            "tarn-bench: one group at a time: give all, shm, tcp, lookup, alloc, idle, rdma, rails or gpu\n");
     } else {
         status = run(&c, parsed.nargs ? parsed.args[0] : "all");
     }

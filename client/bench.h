@@ -16,7 +16,10 @@
  *   bench_loop.c   the bare socket loop       bench_nodes.c  child processes
  *   bench_print.c  table, JSON                bench_replay.c `tarn-bench replay`
  *   bench_verbs.c  RDMA devices               bench_perftest.c   ib_read_bw and its kin
- *   bench_shm.c, bench_tcp.c, bench_rdma.c, bench_lookup.c, bench_alloc.c, bench_idle.c   the groups
+ *   bench_bare.h   the bare CUDA calls        bench_gpu_memory.c loads in memory of GPUs
+ *   bench_gpu_copy.c   contestants of those calls
+ *   bench_shm.c, bench_tcp.c, bench_rdma.c, bench_gpu.c, bench_lookup.c, bench_alloc.c, bench_idle.c   the
+ * groups
  */
 #ifndef TARN_CLIENT_BENCH_H
 #define TARN_CLIENT_BENCH_H
@@ -28,6 +31,8 @@
 
 #include <jansson.h>
 #include <tarn/tarn.h>
+
+#include "client/bench_bare.h"
 
 /* --- statistics (bench_stats.c) ----------------------------------------------------------------- */
 
@@ -96,6 +101,8 @@ void bench_env_close(struct bench_env *e);
 /* Starts (again) a node with one pool, as in tarnd's --pool, that evicts only when it is full; and Redis
  * for the directory before the first one. */
 int bench_start_node(struct bench_env *e, const char *pool);
+/* The same with a second pool. */
+int bench_start_node_with(struct bench_env *e, const char *pool, const char *second);
 int bench_start_peers(struct bench_env *e);
 /* out_p: the read end of a pipe with its standard output; NULL: that goes to the log. */
 int bench_start_child(const struct bench_env *e, struct bench_child *c, const char *name,
@@ -132,13 +139,24 @@ struct bench_load {
     size_t ops, objects;
     char *memory;
     uint64_t memory_bytes;
-    struct tarn_piece *pieces; /* objects * npieces */
-    uint64_t seed;             /* of the content it should have now */
+    struct tarn_piece *pieces;    /* objects * npieces */
+    uint64_t seed;                /* of the content it should have now */
+    struct bench_gpu_memory *gpu; /* NULL: the memory is the host's and filled and checked by the CPU */
+};
+
+/* Whose memory a load has: a GPU's, or the host's, pinned. The GPU fills and checks it. */
+struct bench_site {
+    int device;
+    struct bench_bare *bare; /* of the device */
+    bool pinned;
 };
 
 /* npieces 1: contiguous objects. */
 int bench_load_new(uint64_t bytes, uint32_t npieces, uint32_t depth, uint32_t threads, size_t ops,
                    struct bench_load **l_p);
+/* The same in memory of a site, where a piece is a multiple of 8 bytes. */
+int bench_load_new_at(const struct bench_site *site, uint64_t bytes, uint32_t npieces, uint32_t depth,
+                      uint32_t threads, size_t ops, struct bench_load **l_p);
 void bench_load_free(struct bench_load *l);
 static inline const struct tarn_piece *bench_load_pieces(const struct bench_load *l, size_t object)
 {
@@ -154,6 +172,8 @@ void bench_load_poison(struct bench_load *l);
 void bench_load_fill(struct bench_load *l, uint64_t seed);
 /* INVALID with the place of the first wrong byte. */
 int bench_load_check(const struct bench_load *l);
+/* The same of the first objects only. */
+int bench_load_check_first(const struct bench_load *l, size_t objects);
 /* The same for one object's bytes elsewhere. */
 int bench_check(const void *data, uint64_t bytes, uint64_t seed, size_t object);
 
@@ -161,10 +181,24 @@ int bench_check(const void *data, uint64_t bytes, uint64_t seed, size_t object);
 void bench_pattern_fill(void *data, uint64_t bytes, uint64_t seed, uint64_t offset);
 /* Offset of the first byte that differs, UINT64_MAX when none does. */
 uint64_t bench_pattern_check(const void *data, uint64_t bytes, uint64_t seed, uint64_t offset);
-uint64_t bench_pattern_seed(uint64_t seed, uint64_t object);
 
 /* Memory that is there: mapped (shared memory of a memfd or private) and touched. */
 int bench_map(uint64_t bytes, bool shared, char **memory_p);
+
+/* --- memory of GPUs (bench_gpu_memory.c), as loads use it --------------------------------------- */
+
+struct bench_gpu_memory;
+int bench_gpu_memory_new(const struct bench_site *site, uint64_t bytes, struct bench_gpu_memory **g_p,
+                         char **memory_p);
+void bench_gpu_memory_free(struct bench_gpu_memory *g);
+/* Learns the load's pieces. */
+int bench_gpu_memory_cut(struct bench_load *l);
+/* What fails in the first two is returned by the next check. */
+void bench_gpu_memory_poison(struct bench_load *l);
+void bench_gpu_memory_fill(struct bench_load *l);
+int bench_gpu_memory_check(const struct bench_load *l, size_t objects);
+/* Whether wrong bytes are found there. */
+int bench_gpu_memory_prove(const struct bench_site *site);
 
 /* --- contestants (bench_run.c) ------------------------------------------------------------------ */
 
@@ -224,6 +258,7 @@ int bench_row_add(struct bench_row *r, enum bench_role role, const char *name, c
 int bench_row_measure(const struct bench_env *e, struct bench_row *r);
 
 struct bench_contestant *bench_row_find(const struct bench_row *r, enum bench_role role);
+struct bench_contestant *bench_row_named(const struct bench_row *r, const char *name);
 /* The limit with the highest median rate; NULL without limits. */
 struct bench_contestant *bench_row_limit(const struct bench_row *r);
 /* Medians over the rounds: rate of ours over theirs, p50 of ours over theirs and less theirs. */
@@ -240,12 +275,15 @@ void bench_at_most(struct bench_row *r, const char *what, double measured, doubl
 
 /*
  * Objects "<name>/<number>" of a load, put by `c` and looked at through views of `viewer`, a client with
- * shm. get: they exist all along. put: they exist from an operation to the end of its slice.
+ * shm; NULL: got back by `c` into the load. get: they exist all along. put: they exist from an operation to
+ * the end of its slice.
  */
 struct bench_objects;
 int bench_objects_new(struct tarn_client *c, struct tarn_client *viewer, const char *name,
                       struct bench_load *l, struct bench_objects **o_p);
 void bench_objects_free(struct bench_objects *o);
+/* Where they are put from now on, as tarn_put_options has it. */
+void bench_objects_place(struct bench_objects *o, const char *place);
 /* Puts all (content: the load's pattern) and learns their descriptors. */
 int bench_objects_put(struct bench_objects *o);
 /* Removes those that exist. */
@@ -274,6 +312,23 @@ int bench_start_loop(uint16_t *port, pid_t *pid_p);
 void bench_stop_loop(pid_t pid);
 /* Adds it as a limit three times: with default, small and large socket buffers; the best one counts. */
 int bench_add_loops(struct bench_row *r, uint16_t port, bool put, struct bench_load *l);
+
+/* --- bare CUDA calls (bench_gpu_copy.c) --------------------------------------------------------- */
+
+enum bench_copies_by {
+    BENCH_WHOLE,  /* an operation's objects are one cudaMemcpyAsync; `near` is contiguous */
+    BENCH_GATHER, /* one launch of a plain kernel */
+    BENCH_EACH,   /* a cudaMemcpyAsync for each piece */
+    BENCH_BATCH,  /* one cudaMemcpyBatchAsync */
+};
+
+/*
+ * Adds copies between `far`, where the objects lie one after another, and the pieces of `near`, in a stream
+ * of `bare`, each operation awaited. EACH and BATCH take so long that a slice is the first operation only.
+ * Nothing of the arguments is closed with the row.
+ */
+int bench_add_copies(struct bench_row *r, enum bench_role role, const char *name, enum bench_copies_by by,
+                     struct bench_bare *bare, bool put, struct bench_load *near, struct bench_load *far);
 
 /* --- RDMA devices (bench_verbs.c) --------------------------------------------------------------- */
 
@@ -341,6 +396,7 @@ int bench_group_shm(struct bench_env *e, struct bench_report *rep);
 int bench_group_tcp(struct bench_env *e, struct bench_report *rep);
 int bench_group_rdma(struct bench_env *e, struct bench_report *rep);
 int bench_group_rails(struct bench_env *e, struct bench_report *rep);
+int bench_group_gpu(struct bench_env *e, struct bench_report *rep);
 int bench_group_lookup(struct bench_env *e, struct bench_report *rep);
 int bench_group_alloc(struct bench_env *e, struct bench_report *rep);
 int bench_group_idle(struct bench_env *e, struct bench_report *rep);

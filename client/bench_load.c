@@ -17,20 +17,8 @@
 #define PASS_BYTES (64ull << 20)
 #define PASS_OBJECTS_MIN 4
 #define PASS_OBJECTS_MAX 1024
-#define POISON 0xa5
 
 /* --- patterns ----------------------------------------------------------------------------------- */
-
-static uint64_t pattern_word(uint64_t seed, uint64_t index)
-{
-    uint64_t x = (seed + index * 0x9e3779b97f4a7c15ull) * 0xd6e8feb86659fd93ull;
-    return x ^ (x >> 32);
-}
-
-uint64_t bench_pattern_seed(uint64_t seed, uint64_t object)
-{
-    return pattern_word(pattern_word(seed, 1), object);
-}
 
 void bench_pattern_fill(void *data, uint64_t bytes, uint64_t seed, uint64_t offset)
 {
@@ -38,10 +26,10 @@ void bench_pattern_fill(void *data, uint64_t bytes, uint64_t seed, uint64_t offs
     uint64_t index = offset / 8, word;
 
     for (; bytes >= 8; bytes -= 8, out += 8) {
-        word = pattern_word(seed, index++);
+        word = bench_pattern_word(seed, index++);
         memcpy(out, &word, 8);
     }
-    word = pattern_word(seed, index);
+    word = bench_pattern_word(seed, index);
     memcpy(out, &word, bytes);
 }
 
@@ -52,11 +40,11 @@ uint64_t bench_pattern_check(const void *data, uint64_t bytes, uint64_t seed, ui
 
     for (; bytes - done >= 8; done += 8) {
         memcpy(&found, in + done, 8);
-        word = pattern_word(seed, (offset + done) / 8);
+        word = bench_pattern_word(seed, (offset + done) / 8);
         if (found != word)
             return offset + done + (uint64_t)__builtin_ctzll(found ^ word) / 8;
     }
-    word = pattern_word(seed, (offset + done) / 8);
+    word = bench_pattern_word(seed, (offset + done) / 8);
     for (uint64_t i = 0; done + i < bytes; i++)
         if (in[done + i] != ((const char *)&word)[i])
             return offset + done + i;
@@ -87,7 +75,7 @@ int bench_map(uint64_t bytes, bool shared, char **memory_p)
         goto close_fd;
     if (fd >= 0)
         close(fd);
-    memset(memory, POISON, bytes);
+    memset(memory, BENCH_POISON, bytes);
     *memory_p = memory;
     return 0;
 
@@ -117,7 +105,7 @@ size_t bench_load_ops(uint64_t bytes, uint32_t depth, uint32_t threads)
 static void shuffle_pieces(struct tarn_piece *pieces, size_t n)
 {
     for (size_t i = n - 1; i > 0; i--) {
-        size_t j = pattern_word(42, i) % (i + 1);
+        size_t j = bench_pattern_word(42, i) % (i + 1);
         struct tarn_piece other = pieces[j];
         pieces[j] = pieces[i];
         pieces[i] = other;
@@ -135,8 +123,32 @@ static void cut_pieces(struct bench_load *l)
         shuffle_pieces(l->pieces, n);
 }
 
+static int make_memory(struct bench_load *l, const struct bench_site *site)
+{
+    int rc = 0;
+
+    l->pieces = calloc(l->objects * l->npieces, sizeof *l->pieces);
+    if (!l->pieces)
+        return tarn_fail(TARN_E_NO_MEMORY, "a load of %zu objects in %u pieces: out of memory", l->objects,
+                         l->npieces);
+    if (!site)
+        rc = bench_map(l->memory_bytes, false, &l->memory);
+    else
+        rc = bench_gpu_memory_new(site, l->memory_bytes, &l->gpu, &l->memory);
+    if (rc != 0)
+        return rc;
+    cut_pieces(l);
+    return l->gpu ? bench_gpu_memory_cut(l) : 0;
+}
+
 int bench_load_new(uint64_t bytes, uint32_t npieces, uint32_t depth, uint32_t threads, size_t ops,
                    struct bench_load **l_p)
+{
+    return bench_load_new_at(NULL, bytes, npieces, depth, threads, ops, l_p);
+}
+
+int bench_load_new_at(const struct bench_site *site, uint64_t bytes, uint32_t npieces, uint32_t depth,
+                      uint32_t threads, size_t ops, struct bench_load **l_p)
 {
     struct bench_load *l = calloc(1, sizeof *l);
 
@@ -146,22 +158,21 @@ int bench_load_new(uint64_t bytes, uint32_t npieces, uint32_t depth, uint32_t th
         .bytes = bytes, .npieces = npieces, .depth = depth, .threads = threads, .ops = ops};
     l->objects = (ops + threads) * depth;
     l->memory_bytes = l->objects * bytes;
-    l->pieces = calloc(l->objects * npieces, sizeof *l->pieces);
-    if (!l->pieces || bench_map(l->memory_bytes, false, &l->memory) != 0) {
+    int rc = make_memory(l, site);
+    if (rc == 0)
+        *l_p = l;
+    else
         bench_load_free(l);
-        return tarn_fail(TARN_E_NO_MEMORY, "a load of %llu bytes: out of memory",
-                         (unsigned long long)(bytes * (ops + threads) * depth));
-    }
-    cut_pieces(l);
-    *l_p = l;
-    return 0;
+    return rc;
 }
 
 void bench_load_free(struct bench_load *l)
 {
     if (!l)
         return;
-    if (l->memory)
+    if (l->gpu)
+        bench_gpu_memory_free(l->gpu);
+    else if (l->memory)
         munmap(l->memory, l->memory_bytes);
     free(l->pieces);
     free(l);
@@ -169,12 +180,19 @@ void bench_load_free(struct bench_load *l)
 
 void bench_load_poison(struct bench_load *l)
 {
-    memset(l->memory, POISON, l->memory_bytes);
+    if (l->gpu)
+        bench_gpu_memory_poison(l);
+    else
+        memset(l->memory, BENCH_POISON, l->memory_bytes);
 }
 
 void bench_load_fill(struct bench_load *l, uint64_t seed)
 {
     l->seed = seed;
+    if (l->gpu) {
+        bench_gpu_memory_fill(l);
+        return;
+    }
     for (size_t i = 0; i < l->objects; i++) {
         const struct tarn_piece *p = bench_load_pieces(l, i);
         uint64_t offset = 0, object_seed = bench_pattern_seed(seed, i);
@@ -185,7 +203,14 @@ void bench_load_fill(struct bench_load *l, uint64_t seed)
 
 int bench_load_check(const struct bench_load *l)
 {
-    for (size_t i = 0; i < l->objects; i++) {
+    return bench_load_check_first(l, l->objects);
+}
+
+int bench_load_check_first(const struct bench_load *l, size_t objects)
+{
+    if (l->gpu)
+        return bench_gpu_memory_check(l, objects);
+    for (size_t i = 0; i < objects; i++) {
         const struct tarn_piece *p = bench_load_pieces(l, i);
         uint64_t offset = 0, object_seed = bench_pattern_seed(l->seed, i);
         for (uint32_t k = 0; k < l->npieces; offset += p[k].bytes, k++) {

@@ -266,7 +266,7 @@ static int start_directory(struct bench_env *e)
     return start_redis(e, &e->directory, "directory", 0);
 }
 
-/* What INFO pools says of the node's only pool. */
+/* What INFO pools says of the node's pools. */
 static int is_populated(struct tarn_resp *node, uint64_t deadline, bool *done)
 {
     const char *argv[] = {"INFO", "pools"};
@@ -276,10 +276,13 @@ static int is_populated(struct tarn_resp *node, uint64_t deadline, bool *done)
 
     if (rc != 0)
         return rc;
-    const char *at = reply->type == REDIS_REPLY_STRING ? strstr(reply->str, "bytes=") : NULL;
-    if (!at || sscanf(at, "bytes=%llu,populated=%llu", &bytes, &populated) != 2)
-        rc = tarn_fail(TARN_E_FORMAT, "INFO pools of the node says nothing of populated memory");
-    *done = bytes == populated;
+    const char *at = reply->type == REDIS_REPLY_STRING ? strstr(reply->str, ",bytes=") : NULL;
+    *done = at != NULL;
+    for (; rc == 0 && at; at = strstr(at + 1, ",bytes=")) {
+        if (sscanf(at, ",bytes=%llu,populated=%llu", &bytes, &populated) != 2)
+            rc = tarn_fail(TARN_E_FORMAT, "INFO pools of the node says nothing of populated memory");
+        *done &= bytes == populated;
+    }
     freeReplyObject(reply);
     return rc;
 }
@@ -308,6 +311,11 @@ static int await_memory(const char *socket_path)
 
 int bench_start_node(struct bench_env *e, const char *pool)
 {
+    return bench_start_node_with(e, pool, NULL);
+}
+
+int bench_start_node_with(struct bench_env *e, const char *pool, const char *second)
+{
     char program[PATH_MAX], socket_path[160], ready[1024];
     int rc = start_directory(e), out;
 
@@ -317,14 +325,18 @@ int bench_start_node(struct bench_env *e, const char *pool)
         return rc;
     bench_stop_child(&e->node);
     snprintf(socket_path, sizeof socket_path, "%s/node.sock", e->dir);
-    const char *argv[] = {program,          "--id",         "bench",  "--pool",      pool,
-                          "--listen",       "127.0.0.1:0",  "--unix", socket_path,   "--redis",
-                          e->directory_uri, "--evict-high", "100",    "--evict-low", "100",
-                          "--log-level",    "warn",         NULL,     NULL,          NULL};
-    size_t n = sizeof argv / sizeof argv[0] - 3;
+    const char *argv[22] = {program,          "--id",         "bench",  "--pool",      pool,
+                            "--listen",       "127.0.0.1:0",  "--unix", socket_path,   "--redis",
+                            e->directory_uri, "--evict-high", "100",    "--evict-low", "100",
+                            "--log-level",    "warn"};
+    size_t n = 17;
     if (e->node_devices) {
-        argv[n] = "--rdma-devices";
-        argv[n + 1] = e->node_devices;
+        argv[n++] = "--rdma-devices";
+        argv[n++] = e->node_devices;
+    }
+    if (second) {
+        argv[n++] = "--pool";
+        argv[n] = second;
     }
     rc = bench_start_child(e, &e->node, "tarnd", argv, &out);
     if (rc != 0)

@@ -165,9 +165,11 @@ static int slice(struct bench_contestant *c, uint64_t round, struct bench_hist *
     } else if (rc == 0) {
         rc = timed_slice(c, h, items_s);
     }
-    /* Also after a failure: what the slice has put must go. */
+    /* Also after a failure, whose sentence stays: what the slice has put must go. */
+    char why[256];
+    snprintf(why, sizeof why, "%s", tarn_last_error());
     int end = c->ops->end ? c->ops->end(c->arg) : 0;
-    return rc ? rc : end;
+    return rc ? tarn_fail(rc, "%s", why) : end;
 }
 
 /* --- rounds ------------------------------------------------------------------------------------- */
@@ -294,6 +296,14 @@ struct bench_contestant *bench_row_find(const struct bench_row *r, enum bench_ro
 {
     for (size_t i = 0; i < r->n; i++)
         if (r->contestants[i]->role == role)
+            return r->contestants[i];
+    return NULL;
+}
+
+struct bench_contestant *bench_row_named(const struct bench_row *r, const char *name)
+{
+    for (size_t i = 0; i < r->n; i++)
+        if (strcmp(r->contestants[i]->name, name) == 0)
             return r->contestants[i];
     return NULL;
 }

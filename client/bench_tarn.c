@@ -16,6 +16,7 @@
 struct bench_objects {
     struct tarn_client *c, *viewer;
     struct bench_load *load;
+    const char *place;
     char (*names)[KEY_BYTES];
     struct tarn_item *items; /* one an object */
     struct tarn_key *keys;
@@ -61,6 +62,11 @@ int bench_objects_new(struct tarn_client *c, struct tarn_client *viewer, const c
     return 0;
 }
 
+void bench_objects_place(struct bench_objects *o, const char *place)
+{
+    o->place = place;
+}
+
 void bench_objects_free(struct bench_objects *o)
 {
     if (!o)
@@ -79,15 +85,16 @@ void bench_objects_free(struct bench_objects *o)
 
 int bench_objects_put(struct bench_objects *o)
 {
-    struct tarn_put_options put = {.size = sizeof put, .timeout_ms = CALL_MS};
+    struct tarn_put_options put = {.size = sizeof put, .timeout_ms = CALL_MS, .place = o->place};
     struct tarn_get_options get = {.size = sizeof get, .timeout_ms = CALL_MS};
+    size_t n = o->load->depth;
     int rc = 0;
 
     bench_load_fill(o->load, o->load->bytes);
-    for (size_t i = 0; rc == 0 && i < o->load->objects; i++)
-        rc = tarn_put(o->c, &o->items[i], 1, &put);
-    for (size_t i = 0; rc == 0 && i < o->load->objects; i++)
-        rc = tarn_get(o->c, &o->items[i], 1, &get);
+    for (size_t i = 0; rc == 0 && i < o->load->objects; i += n)
+        rc = tarn_put(o->c, &o->items[i], n, &put);
+    for (size_t i = 0; rc == 0 && i < o->load->objects; i += n)
+        rc = tarn_get(o->c, &o->items[i], n, &get);
     return rc;
 }
 
@@ -202,7 +209,7 @@ static int begin_put(void *arg, uint64_t round)
 static int do_put(void *arg, uint32_t thread, size_t i)
 {
     struct bench_objects *o = arg;
-    struct tarn_put_options options = {.size = sizeof options, .timeout_ms = CALL_MS};
+    struct tarn_put_options options = {.size = sizeof options, .timeout_ms = CALL_MS, .place = o->place};
 
     (void)thread;
     return tarn_put(o->c, &o->items[i * o->load->depth], o->load->depth, &options);
@@ -222,12 +229,22 @@ static int check_stored(struct bench_objects *o, size_t i)
     return rc;
 }
 
+static int get_back(struct bench_objects *o)
+{
+    int rc = 0;
+
+    bench_load_poison(o->load);
+    for (size_t i = 0; rc == 0 && i < o->load->ops + o->load->threads; i++)
+        rc = do_get(o, 0, i);
+    return rc ? rc : bench_load_check(o->load);
+}
+
 static int end_put(void *arg)
 {
     struct bench_objects *o = arg;
-    int rc = 0;
+    int rc = o->viewer ? 0 : get_back(o);
 
-    for (size_t i = 0; rc == 0 && i < o->load->objects; i++)
+    for (size_t i = 0; rc == 0 && o->viewer && i < o->load->objects; i++)
         rc = check_stored(o, i);
     bench_objects_remove(o);
     return rc;
@@ -241,7 +258,7 @@ const struct bench_ops bench_put_ops = {.begin = begin_put, .op = do_put, .end =
 static int begin_sessions(void *arg, uint64_t round)
 {
     struct bench_objects *o = arg;
-    struct tarn_put_options options = {.size = sizeof options, .timeout_ms = CALL_MS};
+    struct tarn_put_options options = {.size = sizeof options, .timeout_ms = CALL_MS, .place = o->place};
     uint32_t threads = o->load->threads;
     size_t each = o->load->objects / threads;
     int rc = 0;
@@ -258,10 +275,13 @@ static int begin_sessions(void *arg, uint64_t round)
 static int do_write(void *arg, uint32_t thread, size_t i)
 {
     struct bench_objects *o = arg;
-    size_t each = o->load->objects / o->load->threads, k = i / o->load->threads;
+    size_t each = o->load->objects / o->load->threads, k = i / o->load->threads * o->load->depth;
+    int rc = 0;
 
-    return tarn_put_write(o->sessions[thread], k, 0, bench_load_pieces(o->load, thread * each + k),
-                          o->load->npieces, CALL_MS);
+    for (size_t end = k + o->load->depth; rc == 0 && k < end; k++)
+        rc = tarn_put_write(o->sessions[thread], k, 0, bench_load_pieces(o->load, thread * each + k),
+                            o->load->npieces, CALL_MS);
+    return rc;
 }
 
 static int end_sessions(void *arg)

@@ -162,7 +162,7 @@ enum tarn_side_state {
  */
 struct tarn_side {
     _Atomic int state;
-    _Atomic(struct tarn_linked *) shared;
+    _Atomic(struct tarn_linked *) shared; /* POOLED: for views alone, once there has been one */
     struct tarn_linked *idle, *retired; /* remote.lock */
     uint32_t nidle;
     uint64_t retry_ns;  /* UNREACHABLE: not tried again before */
@@ -306,12 +306,50 @@ int tarn_words_call(const struct tarn_words *a, struct tarn_remote *r, uint64_t 
 /* --- memory (memory.c) -------------------------------------------------------------------------- */
 
 /*
- * Which memory the pieces are in, as struct tarn_work's gpu. *seen is what was found out last: zeros at the
- * start of a call, then kept from item to item, since most lie in one allocation. INVALID: in that of several
- * GPUs, or of a GPU and of the host. Pieces behind one of host memory are not looked at.
+ * What a call has found out about memory: allocations, since asking CUDA takes longer than most copies, and the
+ * list of pieces that it looked at last, which may be long. Cleared at the start of a call.
  */
-int tarn_pieces_gpu(const struct tarn_piece *pieces, uint32_t n, struct tarn_cuda_memory *seen,
-                    uint32_t *gpu_p);
+#define TARN_SEEN_MAX 128 /* layers of a model have allocations of their own */
+struct tarn_seen {
+    const struct tarn_piece *pieces; /* of the last list */
+    uint32_t npieces, gpu;
+    uint64_t bytes;
+    uint32_t n, last; /* ranges; the one that was hit last */
+    struct tarn_seen_range {
+        uintptr_t begin, end;
+        uint32_t gpu;
+    } ranges[TARN_SEEN_MAX];
+};
+static inline void tarn_seen_clear(struct tarn_seen *s)
+{
+    s->pieces = NULL;
+    s->n = s->last = 0;
+}
+
+/*
+ * Which memory the pieces are in, as struct tarn_work's gpu. INVALID: one of them has no address; or they are in
+ * that of several GPUs, or of a GPU and of the host. Where the first is host memory, the others are taken for
+ * that, too.
+ */
+int tarn_pieces_gpu(const struct tarn_piece *pieces, uint32_t n, struct tarn_seen *seen, uint32_t *gpu_p);
+/* Their total, as tarn_pieces_bytes() says; free of charge for the list that was looked at last. */
+uint64_t tarn_seen_bytes(const struct tarn_seen *seen, const struct tarn_piece *pieces, uint32_t n);
+
+/* How many of the items lie in memory of GPUs; 0 when the first does not, the others are not looked at then. */
+size_t tarn_items_on_gpus(const struct tarn_item *items, size_t n);
+
+/* --- events of the application's GPUs (stream.c) -------------------------------------------------- */
+
+/* Waits until the event (cudaEvent_t) has passed; TIMEOUT, or why it never will. */
+int tarn_event_wait(void *event, uint64_t deadline_ns);
+/* TIMEOUT, in words. */
+int tarn_event_late(void);
+/* How long to leave events alone between two looks, having waited so long: 0 at first. */
+uint64_t tarn_event_nap_ns(uint64_t waited_ns);
+
+/* Says at debug level which way an item's bytes are about to take. */
+void tarn_tell_route(struct tarn_remote *r, const char *verb, const struct tarn_key *key, uint32_t pool, int t,
+                     uint32_t gpu);
 
 /* --- links (link.c) ----------------------------------------------------------------------------- */
 
@@ -325,6 +363,9 @@ int tarn_link_take(struct tarn_remote *r, int t, bool write, uint64_t deadline_n
 /* Only one that is at hand, of a node that is up; else NULL. */
 struct tarn_linked *tarn_link_take_idle(struct tarn_remote *r, int t, bool write);
 void tarn_link_give(struct tarn_remote *r, int t, bool write, struct tarn_linked *l);
+/* A link for gets goes to those who look at the node's memory in place (view.c), for as long as the node is up;
+ * nothing is posted on it any more. */
+void tarn_link_lend(struct tarn_remote *r, int t, struct tarn_linked *l);
 /* Closes the link. Where the node does not notice by itself it is told: of a writing link before this returns, so
  * that it takes a reservation back only when nothing can be written under it any more. */
 void tarn_link_close(struct tarn_remote *r, struct tarn_linked *l);
@@ -573,7 +614,7 @@ struct tarn_get {
     uint64_t deadline_ns;
     const _Atomic bool *stop;
     struct tarn_verdict verdict;
-    struct tarn_cuda_memory seen;     /* for tarn_pieces_gpu() */
+    struct tarn_seen seen;
     void (*done)(struct tarn_get *g); /* the last item is final; may be NULL */
     void *owner;
     /* What tarn_get_fast() found of the last item that it left. */
@@ -627,6 +668,13 @@ void tarn_ops_stop(struct tarn_client *c);
 void tarn_ops_free(struct tarn_client *c);
 /* Ends queued operations whose deadline has passed. Returns when to come again. */
 uint64_t tarn_ops_expire(struct tarn_client *c);
+/* stream.c. Of gets that are submitted operations', by the worker: a work has called given(); false: it is not
+ * minded. It came back. An item was final without. Called before a get's copy is made once more: false, a stream was
+ * let go behind the first one. */
+bool tarn_op_given(struct tarn_get *g, struct tarn_work *w);
+void tarn_op_landed(struct tarn_get *g, struct tarn_work *w);
+void tarn_op_shrunk(struct tarn_get *g);
+bool tarn_op_again(struct tarn_get *g);
 /* Does a submitted operation use [addr, addr + bytes)? */
 bool tarn_ops_use(struct tarn_client *c, const void *addr, uint64_t bytes);
 

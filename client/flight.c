@@ -64,7 +64,9 @@ static void work_done(struct tarn_work *w)
 
     if (w->why)
         snprintf(x->why, sizeof x->why, "%s", w->why);
-    transfer_end(x, w->status == TARN_E_CANCELED && x->lane->closing ? own_end(x, x->lane) : TARN_END_DONE);
+    enum tarn_end own = x->lane->closing ? own_end(x, x->lane) : TARN_END_DONE;
+    bool cut = w->status == TARN_E_CANCELED || own == TARN_END_STOPPED || own == TARN_END_EXPIRED;
+    transfer_end(x, cut ? own : TARN_END_DONE);
 }
 
 static void lane_close(struct tarn_lane *lane, enum tarn_end why)

@@ -20,7 +20,7 @@ void tarn_get_prepare(struct tarn_get *g, struct tarn_client *c, struct tarn_ite
     g->deadline_ns = 0;
     g->stop = NULL;
     g->verdict.code = 0;
-    g->seen = (struct tarn_cuda_memory){0};
+    tarn_seen_clear(&g->seen);
     g->done = NULL;
     g->owner = NULL;
     g->found = SIZE_MAX;
@@ -36,14 +36,17 @@ void tarn_get_final(struct tarn_get *g, size_t i, int status)
         tarn_count(g->client, stripe, TARN_COUNT_MISSES, 1);
     else if (status != 0)
         tarn_count(g->client, stripe, TARN_COUNT_ERRORS, 1);
-    if (--g->left == 0 && g->done)
+    g->left--;
+    if (g->done && g->left == 0)
         g->done(g);
+    else if (g->done)
+        tarn_op_shrunk(g);
 }
 
 bool tarn_get_fits(const struct tarn_get *g, size_t i, const struct tarn_tensor *t, uint64_t *bytes_p)
 {
     const struct tarn_item *item = &g->items[i];
-    uint64_t bytes = tarn_pieces_bytes(item->pieces, item->npieces);
+    uint64_t bytes = tarn_seen_bytes(&g->seen, item->pieces, item->npieces);
 
     *bytes_p = bytes;
     if (g->flags & TARN_GET_RANGE)
@@ -71,18 +74,13 @@ void tarn_get_misfit(struct tarn_get *g, size_t i, const struct tarn_tensor *t)
     tarn_get_final(g, i, TARN_E_SIZE);
 }
 
-static int item_check(struct tarn_get *g, size_t i)
+static int item_check(const struct tarn_get *g, size_t i)
 {
     const struct tarn_item *item = &g->items[i];
     int rc = tarn_key_check(&item->key);
 
     if (rc == 0 && item->npieces > 0 && !item->pieces)
         rc = tarn_fail(TARN_E_INVALID, "get: item %zu: pieces are NULL", i);
-    for (uint32_t p = 0; rc == 0 && p < item->npieces; p++)
-        if (!item->pieces[p].addr && item->pieces[p].bytes)
-            rc = tarn_fail(TARN_E_INVALID, "get: item %zu: piece %u has no address", i, p);
-    if (rc != 0)
-        tarn_verdict_note(&g->verdict, i, rc);
     return rc;
 }
 
@@ -118,10 +116,12 @@ static int get_now(struct tarn_get *g, size_t i)
     int t, rc = item_check(g, i);
 
     g->found = SIZE_MAX;
-    if (rc == 0 && (rc = tarn_pieces_gpu(item->pieces, item->npieces, &g->seen, &gpu)) != 0)
+    if (rc == 0)
+        rc = tarn_pieces_gpu(item->pieces, item->npieces, &g->seen, &gpu);
+    if (rc != 0) {
         tarn_verdict_note(&g->verdict, i, rc);
-    if (rc != 0)
         return rc;
+    }
     uint64_t hash = tarn_key_hash(&item->key);
     uint32_t stripe = (uint32_t)hash % TARN_STRIPES;
     if (!(g->hits ? tarn_hits_desc(g->hits, g->hits_first + i, d)
@@ -135,6 +135,8 @@ static int get_now(struct tarn_get *g, size_t i)
     if (!linked)
         return TARN_INPROGRESS;
     struct tarn_work w = tarn_work_of(item, l, bytes, g->flags, gpu);
+    if (tarn_log_wants(&c->log, TARN_LOG_DEBUG))
+        tarn_tell_route(l->remote, "get", &item->key, l->pool, t, gpu);
     rc = linked->ops->get(linked->link, &w);
     tarn_shared_leave(l->remote, t, false, stripe);
     if (rc != 0 || w.status != 0)
@@ -158,6 +160,17 @@ void tarn_get_fast(struct tarn_get *g)
     }
 }
 
+/* Until the event has passed the buffers are not touched. */
+static int wait_before(struct tarn_get *g, const struct tarn_get_options *o)
+{
+    g->deadline_ns = tarn_client_deadline(g->client, o->timeout_ms);
+    int rc = tarn_event_wait(o->after, g->deadline_ns);
+
+    for (size_t i = 0; rc != 0 && i < g->n; i++)
+        g->items[i].status = rc;
+    return rc;
+}
+
 int tarn_get(struct tarn_client *c, struct tarn_item *items, size_t n, const struct tarn_get_options *given)
 {
     struct tarn_get_options o;
@@ -171,10 +184,13 @@ int tarn_get(struct tarn_client *c, struct tarn_item *items, size_t n, const str
     if ((rc = tarn_options_copy(&o, sizeof o, given)) != 0)
         return rc;
     tarn_get_prepare(&g, c, items, n, &o);
+    if (o.after && (rc = wait_before(&g, &o)) != 0)
+        return rc;
     tarn_get_fast(&g);
     if (g.left > 0) {
         /* The clock is only read when something may wait. */
-        g.deadline_ns = tarn_client_deadline(c, o.timeout_ms);
+        if (!o.after)
+            g.deadline_ns = tarn_client_deadline(c, o.timeout_ms);
         tarn_get_slow(c, &gets, 1, -1);
     }
     return tarn_verdict_end(&g.verdict);

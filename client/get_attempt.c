@@ -51,7 +51,7 @@ static bool try_pinned(struct tarn_get_job *j, const struct tarn_loc *l)
 
     if (!linked)
         return false;
-    if (linked->ops->caps & TARN_CAP_VIEW)
+    if ((linked->ops->caps & TARN_CAP_VIEW) && (linked->ops->caps & TARN_CAP_SHARED))
         rc = get_pinned(linked, &j->x.work);
     tarn_shared_leave(l->remote, j->transport, false, stripe);
     if (rc != 0 && rc != TARN_E_STALE)
@@ -59,6 +59,15 @@ static bool try_pinned(struct tarn_get_job *j, const struct tarn_loc *l)
     j->x.work.status = rc;
     j->x.end = TARN_END_DONE;
     return true;
+}
+
+/* tarn_work.given */
+static void given(struct tarn_work *w)
+{
+    struct tarn_transfer *x = w->owner;
+    struct tarn_get_job *j = (struct tarn_get_job *)((char *)x - offsetof(struct tarn_get_job, x));
+
+    j->given |= tarn_op_given(j->get, w);
 }
 
 void tarn_get_launch(struct tarn_get_batch *b, struct tarn_get_job *j, bool more, uint64_t bytes,
@@ -70,6 +79,8 @@ void tarn_get_launch(struct tarn_get_batch *b, struct tarn_get_job *j, bool more
     struct tarn_transfer *x = &j->x;
 
     x->work = tarn_work_of(item, l, bytes, j->get->flags, j->gpu);
+    x->work.given = j->get->done ? given : NULL;
+    j->given = false;
     x->deadline_ns = j->get->deadline_ns;
     x->patience_ns = !more ? UINT64_MAX : left / 2 < TARN_PATIENCE_NS ? left / 2 : TARN_PATIENCE_NS;
     x->stop = j->get->stop;
@@ -85,6 +96,7 @@ void tarn_get_launch(struct tarn_get_batch *b, struct tarn_get_job *j, bool more
         b->later = b->postponed = true;
         return;
     }
+    tarn_tell_route(l->remote, "get", &item->key, l->pool, j->transport, j->gpu);
     int rc = tarn_flight_post(&b->flight, l->remote, j->transport, false, x);
     if (rc == 0)
         return;
@@ -155,8 +167,7 @@ static void done(struct tarn_get_batch *b, struct tarn_get_job *j)
     }
 }
 
-/* A transfer came back. */
-void tarn_get_landed(struct tarn_get_batch *b, struct tarn_get_job *j)
+static void landed(struct tarn_get_batch *b, struct tarn_get_job *j)
 {
     char who[352], text[sizeof who + 80];
 
@@ -184,4 +195,28 @@ void tarn_get_landed(struct tarn_get_batch *b, struct tarn_get_job *j)
         tarn_get_job_fail(b, j, TARN_E_TIMEOUT, text);
         break;
     }
+}
+
+/* A stream may have read what this attempt brought: another must not bring something else. */
+static void not_again(struct tarn_get_batch *b, struct tarn_get_job *j)
+{
+    if (j->x.end == TARN_END_SHIFTED)
+        tarn_get_job_fail(
+            b, j, TARN_E_BUSY,
+            "a stream waits for its copy, and that was given up for another operation: get it again");
+    else if (j->x.end == TARN_END_DONE && j->x.work.status == TARN_E_STALE)
+        tarn_get_job_fail(b, j, TARN_E_STALE,
+                          "was replaced while it was read for a stream that waits: get it again");
+    else
+        tarn_get_job_fail(b, j, j->why, j->text);
+}
+
+/* A transfer came back. */
+void tarn_get_landed(struct tarn_get_batch *b, struct tarn_get_job *j)
+{
+    if (j->given)
+        tarn_op_landed(j->get, &j->x.work);
+    landed(b, j);
+    if (j->given && j->stage != TARN_GET_FINAL && !tarn_op_again(j->get))
+        not_again(b, j);
 }

@@ -25,6 +25,7 @@ struct tarn_get_job {
     enum tarn_get_stage stage;
     bool known; /* desc is filled */
     bool asked; /* desc comes from the directory, in this call */
+    bool given; /* GPUs have been given the copies of this attempt, and streams may wait for them */
     uint8_t loc, transport;
     uint32_t gpu; /* tarn_pieces_gpu() */
     uint32_t nstale, stales, revivals;

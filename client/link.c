@@ -488,3 +488,15 @@ void tarn_link_flush(struct tarn_remote *r, int t, bool write)
         l = next;
     }
 }
+
+void tarn_link_lend(struct tarn_remote *r, int t, struct tarn_linked *l)
+{
+    struct tarn_side *s = &r->sides[t][0];
+    struct tarn_linked *none = NULL;
+
+    pthread_mutex_lock(&r->lock);
+    bool lent = atomic_load(&r->health) == TARN_UP && atomic_compare_exchange_strong(&s->shared, &none, l);
+    pthread_mutex_unlock(&r->lock);
+    if (!lent)
+        tarn_link_give(r, t, false, l);
+}

@@ -3,9 +3,9 @@
  * Submitted operations: their queue between those who submit (op_submit.c) and the workers (op_run.c), and
  * the list of completions behind one eventfd. op.h shows an operation's life.
  *
- * A running operation minds its deadline itself. Queued ones are ended by the keeper (monitor.c), which
- * comes by when `alarm_ns` has passed; it is woken for an earlier deadline only, so that a stream of
- * operations with the same timeout wakes it once a timeout.
+ * A running operation minds its deadline itself. The keeper (monitor.c) ends queued ones. It comes by when
+ * `alarm_ns` has passed, and is woken for an earlier deadline only, so that many operations with the same
+ * timeout wake it once a timeout.
  *
  * Cancel: the flag first, then the worker's eventfd; whoever waits looks at the flags after reading it.
  */
@@ -83,7 +83,7 @@ static void take(struct tarn_ops_queue *q, struct tarn_operation *op, struct tar
         tarn_stop_drain(q->event_fd);
 }
 
-static struct tarn_operation *find(struct tarn_ops_queue *q, tarn_op id)
+struct tarn_operation *tarn_op_find(struct tarn_ops_queue *q, tarn_op id)
 {
     struct tarn_operation *op = NULL;
 
@@ -124,7 +124,7 @@ int tarn_wait(struct tarn_client *c, tarn_op id, uint32_t timeout_ms, struct tar
     struct tarn_operation *op;
 
     pthread_mutex_lock(&q->lock);
-    while ((op = find(q, id)) != NULL && op->state != TARN_OP_DONE && rc == 0)
+    while ((op = tarn_op_find(q, id)) != NULL && op->state != TARN_OP_DONE && rc == 0)
         if (!tarn_cond_wait(&q->done, &q->lock, deadline))
             rc = TARN_E_TIMEOUT;
     if (!op)
@@ -137,10 +137,9 @@ int tarn_wait(struct tarn_client *c, tarn_op id, uint32_t timeout_ms, struct tar
     return rc;
 }
 
-/* A queued operation never ran: its items say so. The lock is held. */
-static void end_queued(struct tarn_ops_queue *q, struct tarn_operation *op, int status)
+/* An operation that never ran: its items say so. The lock is held. */
+static void end_unrun(struct tarn_ops_queue *q, struct tarn_operation *op, int status)
 {
-    DL_DELETE(q->queued, op);
     for (size_t i = 0; i < op->n; i++) {
         if (op->items)
             op->items[i].status = status;
@@ -148,6 +147,47 @@ static void end_queued(struct tarn_ops_queue *q, struct tarn_operation *op, int 
             op->statuses[i] = status;
     }
     complete_locked(q, op, status);
+}
+
+/* It leaves the list that it is in. The lock is held. */
+static void end_queued(struct tarn_ops_queue *q, struct tarn_operation *op, int status)
+{
+    if (op->after) {
+        DL_DELETE(q->waiting, op);
+        q->nwaiting--;
+    } else {
+        DL_DELETE(q->queued, op);
+    }
+    end_unrun(q, op, status);
+}
+
+void tarn_op_looked_at(struct tarn_ops_queue *q, struct tarn_operation *op, int rc)
+{
+    op->state = TARN_OP_QUEUED;
+    if (rc == TARN_E_AGAIN && tarn_now_ns() >= op->deadline_ns)
+        rc = tarn_event_late();
+    if (atomic_load(&op->stop))
+        rc = tarn_fail(TARN_E_CANCELED, "canceled by the caller");
+    if (rc == TARN_E_AGAIN) {
+        DL_APPEND(q->waiting, op);
+        q->nwaiting++;
+    } else if (rc == 0) {
+        op->after = NULL;
+        DL_APPEND(q->queued, op);
+    } else {
+        end_unrun(q, op, rc);
+    }
+}
+
+static void expire(struct tarn_ops_queue *q, struct tarn_operation *op)
+{
+    if (op->state == TARN_OP_QUEUED && op->after) {
+        end_queued(q, op, tarn_event_late());
+    } else if (op->state == TARN_OP_QUEUED) {
+        end_queued(q, op,
+                   tarn_fail(TARN_E_TIMEOUT, "submit: the deadline passed before a worker was free: "
+                                             "raise timeout_ms or the client's workers"));
+    }
 }
 
 uint64_t tarn_ops_expire(struct tarn_client *c)
@@ -159,12 +199,11 @@ uint64_t tarn_ops_expire(struct tarn_client *c)
     pthread_mutex_lock(&q->lock);
     if (now >= q->alarm_ns) {
         q->alarm_ns = UINT64_MAX;
-        DL_FOREACH_SAFE(q->queued, op, next)
-        {
+        HASH_ITER (hh, q->all, op, next) {
+            if (op->state == TARN_OP_DONE || (op->state == TARN_OP_RUNNING && !op->after))
+                continue;
             if (now >= op->deadline_ns)
-                end_queued(q, op,
-                           tarn_fail(TARN_E_TIMEOUT, "submit: the deadline passed before a worker was free: "
-                                                     "raise timeout_ms or the client's workers"));
+                expire(q, op);
             else if (op->deadline_ns < q->alarm_ns)
                 q->alarm_ns = op->deadline_ns;
         }
@@ -192,12 +231,12 @@ int tarn_cancel(struct tarn_client *c, tarn_op id)
         return rc;
     struct tarn_ops_queue *q = c->ops;
     pthread_mutex_lock(&q->lock);
-    struct tarn_operation *op = find(q, id);
+    struct tarn_operation *op = tarn_op_find(q, id);
     if (op)
         cancel_locked(q, op);
     else
         rc = tarn_fail(TARN_E_NOT_FOUND, "cancel: no such operation, or its completion was taken already");
-    while (rc == 0 && (op = find(q, id)) != NULL && op->state != TARN_OP_DONE)
+    while (rc == 0 && (op = tarn_op_find(q, id)) != NULL && op->state != TARN_OP_DONE)
         pthread_cond_wait(&q->done, &q->lock);
     pthread_mutex_unlock(&q->lock);
     return rc;
@@ -220,7 +259,7 @@ int tarn_ops_new(struct tarn_client *c)
         return tarn_fail(TARN_E_SYSTEM, "client: eventfd: %m: raise the limit of open files (ulimit -n)");
     }
     pthread_mutex_init(&q->lock, NULL);
-    pthread_cond_init(&q->work, NULL);
+    tarn_cond_init(&q->work);
     tarn_cond_init(&q->done);
     q->alarm_ns = UINT64_MAX;
     c->ops = q;

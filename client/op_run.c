@@ -13,6 +13,21 @@
 #include <utlist.h>
 
 #define GETS_MAX 64
+#define LOOK_MAX 32
+
+/* Memory of a GPU that was given back since submit must not be taken for the host's: true, and it is over. */
+static bool ended_by_freed_memory(struct tarn_client *c, struct tarn_operation *op)
+{
+    if (op->on_gpus == 0 || tarn_items_on_gpus(op->items, op->n) == op->on_gpus)
+        return false;
+    for (size_t i = 0; i < op->n; i++)
+        op->items[i].status = TARN_E_INVALID;
+    tarn_op_complete(c, op,
+                     tarn_fail(TARN_E_INVALID,
+                               "memory of the operation was a GPU's at submit and is not now: "
+                               "keep it until the completion"));
+    return true;
+}
 
 static void get_done(struct tarn_get *g)
 {
@@ -29,6 +44,8 @@ static void run_gets(struct tarn_worker *w, struct tarn_operation *const *ops, s
 
     for (size_t i = 0; i < n; i++) {
         struct tarn_operation *op = ops[i];
+        if (ended_by_freed_memory(c, op))
+            continue;
         tarn_get_prepare(&op->get, c, op->items, op->n, &op->get_options);
         op->get.deadline_ns = op->deadline_ns;
         op->get.stop = &op->stop;
@@ -51,6 +68,8 @@ static void run_other(struct tarn_worker *w, struct tarn_operation *op)
     const struct tarn_net_stop net_stop = {w->stop_fd, tarn_stop_seen, &stop};
     int rc = 0;
 
+    if (ended_by_freed_memory(c, op))
+        return;
     switch (op->kind) {
     case TARN_OP_PUT:
         rc = tarn_put_run(c, op->items, op->n, &op->put_options, op->deadline_ns, &stop);
@@ -92,6 +111,45 @@ static size_t take_work(struct tarn_ops_queue *q, struct tarn_worker *w, struct 
     return n;
 }
 
+/* Asks about the next few events that are waited for. The lock is held, but not while CUDA is asked. */
+static void look_at_events(struct tarn_ops_queue *q, struct tarn_worker *w)
+{
+    for (size_t n = q->nwaiting < LOOK_MAX ? q->nwaiting : LOOK_MAX; n > 0 && q->waiting; n--) {
+        struct tarn_operation *op = q->waiting;
+        DL_DELETE(q->waiting, op);
+        q->nwaiting--;
+        op->state = TARN_OP_RUNNING;
+        op->worker = w;
+        pthread_mutex_unlock(&q->lock);
+        int rc = tarn_cuda_passed(op->after);
+        pthread_mutex_lock(&q->lock);
+        tarn_op_looked_at(q, op, rc);
+    }
+}
+
+/* Waits until something can be taken, minding the events if no other worker does; false: the end. The lock is
+ * held. */
+static bool wait_for_work(struct tarn_ops_queue *q, struct tarn_worker *w)
+{
+    uint64_t begun = q->waiting ? tarn_now_ns() : 0, now;
+
+    while (q->waiting && !q->looking) {
+        q->looking = true;
+        look_at_events(q, w);
+        now = tarn_now_ns();
+        if (!q->queued && q->waiting && tarn_event_nap_ns(now - begun) > 0)
+            tarn_cond_wait(&q->work, &q->lock, now + tarn_event_nap_ns(now - begun));
+        q->looking = false;
+        if (q->queued)
+            break;
+    }
+    if (q->queued && (q->queued->next || q->waiting))
+        pthread_cond_signal(&q->work); /* for another worker: this one will be at work */
+    while (!q->queued && !q->stop && (!q->waiting || q->looking))
+        pthread_cond_wait(&q->work, &q->lock);
+    return q->queued || q->waiting || !q->stop;
+}
+
 static void *worker_main(void *arg)
 {
     struct tarn_worker *w = arg;
@@ -99,11 +157,9 @@ static void *worker_main(void *arg)
     struct tarn_operation *ops[GETS_MAX];
 
     pthread_mutex_lock(&q->lock);
-    for (;;) {
-        while (!q->queued && !q->stop)
-            pthread_cond_wait(&q->work, &q->lock);
+    while (wait_for_work(q, w)) {
         if (!q->queued)
-            break;
+            continue;
         size_t n = take_work(q, w, ops);
         bool gets = ops[0]->kind == TARN_OP_GET;
         tarn_stop_drain(w->stop_fd); /* what earlier operations left; a flag set since is still seen */

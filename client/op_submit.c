@@ -45,7 +45,12 @@ static int submit(struct tarn_client *c, struct tarn_operation *op, tarn_op *op_
             *op_p = op->id;
         if (earlier)
             q->alarm_ns = op->deadline_ns;
-        DL_APPEND(q->queued, op);
+        if (op->after) {
+            DL_APPEND(q->waiting, op);
+            q->nwaiting++;
+        } else {
+            DL_APPEND(q->queued, op);
+        }
         pthread_cond_signal(&q->work);
     }
     pthread_mutex_unlock(&q->lock);
@@ -74,6 +79,8 @@ int tarn_submit_get(struct tarn_client *c, struct tarn_item *items, size_t n,
     op->items = items;
     op->n = n;
     op->get_options = copy;
+    op->after = copy.after;
+    op->on_gpus = tarn_items_on_gpus(items, n);
     return submit(c, op, op_p);
 }
 
@@ -84,6 +91,8 @@ int tarn_submit_put(struct tarn_client *c, struct tarn_item *items, size_t n,
     struct tarn_operation *op;
 
     int rc = tarn_options_copy(&copy, sizeof copy, o);
+    if (rc == 0 && n > 0 && !items)
+        rc = tarn_fail(TARN_E_INVALID, "put: items are NULL");
     if (rc == 0)
         rc = op_new(c, TARN_OP_PUT, copy.timeout_ms, cookie, &op);
     if (rc != 0)
@@ -91,6 +100,8 @@ int tarn_submit_put(struct tarn_client *c, struct tarn_item *items, size_t n,
     op->items = items;
     op->n = n;
     op->put_options = copy;
+    op->after = copy.after;
+    op->on_gpus = tarn_items_on_gpus(items, n);
     if (copy.place && !(op->put_options.place = op->place = strdup(copy.place))) {
         free(op);
         return tarn_fail(TARN_E_NO_MEMORY, "submit: out of memory");

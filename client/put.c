@@ -225,5 +225,10 @@ int tarn_put(struct tarn_client *c, struct tarn_item *items, size_t n, const str
         return rc;
     if ((rc = tarn_options_copy(&o, sizeof o, given)) != 0)
         return rc;
-    return tarn_put_run(c, items, n, &o, tarn_client_deadline(c, o.timeout_ms), &never);
+    uint64_t deadline = tarn_client_deadline(c, o.timeout_ms);
+    if (o.after)
+        rc = tarn_event_wait(o.after, deadline);
+    for (size_t i = 0; rc != 0 && items && i < n; i++)
+        items[i].status = rc;
+    return rc ? rc : tarn_put_run(c, items, n, &o, deadline, &never);
 }

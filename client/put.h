@@ -91,7 +91,7 @@ struct tarn_put {
     struct tarn_put_node *nodes;
     uint32_t nnodes;
     struct tarn_flight flight;
-    struct tarn_cuda_memory seen; /* for tarn_pieces_gpu() */
+    struct tarn_seen seen;
 };
 
 /* put_plan.c: who takes part. */

@@ -30,6 +30,7 @@ static bool post(struct tarn_put *p, struct tarn_target *t)
     while ((i = choose_transport(p, t)) >= 0) {
         t->x.work.scratch[0] = 0;
         t->transport = i;
+        tarn_tell_route(t->remote, "put", &p->items[t->job->index].key, t->pool, i, t->x.work.gpu);
         rc = tarn_flight_post(&p->flight, t->remote, i, true, &t->x);
         if (rc == 0)
             return true;

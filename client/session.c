@@ -147,6 +147,10 @@ int tarn_put_begin(struct tarn_client *c, struct tarn_item *items, size_t n,
         return rc;
     if ((rc = tarn_options_copy(&o, sizeof o, given)) != 0)
         return rc;
+    if (o.after)
+        return tarn_fail(TARN_E_INVALID,
+                         "put session: reserving waits for no event: wait for each before the "
+                         "tarn_put_write() of what it is about");
     struct tarn_put_session *s = calloc(1, sizeof *s);
     if (!s)
         return tarn_fail(TARN_E_NO_MEMORY, "put session: out of memory");
@@ -194,7 +198,7 @@ int tarn_put_write(struct tarn_put_session *s, size_t i, uint64_t offset, const 
                          (unsigned long long)bytes, (unsigned long long)offset, (unsigned long long)size);
     if (job->status == 0) {
         p->deadline_ns = tarn_client_deadline(p->client, timeout_ms);
-        p->seen = (struct tarn_cuda_memory){0};
+        tarn_seen_clear(&p->seen);
         tarn_flight_init(&p->flight, p->client, -1);
         for (uint32_t k = 0; k < p->replicas && job->status == 0; k++)
             tarn_target_post(p, &job->targets[k], offset, bytes, pieces, npieces);

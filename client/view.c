@@ -3,18 +3,30 @@
  * Views: read-only pointers into a pool on this host. The hazard entry that the link publishes keeps the
  * extent from being reused; it is taken back by tarn_release(), or with the link at tarn_close().
  * opaque: [0] the link, [1] the hazard.
+ *
+ * The link is the side's shared one. Where links are a caller's own (pools of GPUs), one is lent to all
+ * views, and moves nothing any more.
  */
 #include "client/client.h"
 
 #include <string.h>
 
-/* A view through this location's shared link, if it has one that offers views. */
+static void tell_memory(struct tarn_view *v)
+{
+    struct tarn_cuda_memory m;
+
+    tarn_cuda_memory_of(v->addr, &m);
+    v->kind = m.kind == TARN_CUDA_DEVICE ? TARN_MEMORY_CUDA : TARN_MEMORY_HOST;
+    v->device = m.kind == TARN_CUDA_DEVICE ? m.device : -1;
+}
+
+/* A view through this location's shared link; TARN_INPROGRESS when it has none that offers views. */
 static int view_at(struct tarn_client *c, const struct tarn_desc *d, const struct tarn_loc *l, int t,
                    struct tarn_view *v)
 {
     uint32_t stripe = l->slot % TARN_STRIPES, hazard;
     struct tarn_linked *linked = tarn_shared_enter(l->remote, t, false, stripe);
-    int rc = TARN_E_NOT_REACHABLE;
+    int rc = TARN_INPROGRESS;
 
     if (!linked)
         return rc;
@@ -25,6 +37,7 @@ static int view_at(struct tarn_client *c, const struct tarn_desc *d, const struc
         atomic_fetch_add(&linked->views, 1);
         linked->ops->touch(linked->link, l->pool, l->slot);
         v->tensor = d->tensor;
+        tell_memory(v);
         memset(v->opaque, 0, sizeof v->opaque);
         v->opaque[0] = (uint64_t)(uintptr_t)linked;
         v->opaque[1] = hazard;
@@ -40,38 +53,55 @@ static void connect_side(const struct tarn_loc *l, int t, uint64_t deadline_ns)
     struct tarn_linked *link;
     bool fresh;
 
-    if (tarn_side_usable(l->remote, t, false) &&
+    if (!atomic_load(&l->remote->sides[t][0].shared) && tarn_remote_moves(l->remote, t, l->pool, 0) &&
+        tarn_side_usable(l->remote, t, false) &&
         tarn_link_take(l->remote, t, false, deadline_ns, NULL, &link, &fresh) == 0 && link)
-        tarn_link_give(l->remote, t, false, link);
+        tarn_link_lend(l->remote, t, link);
 }
 
-/* deadline_ns 0: only through links that are there. */
+/* Why a transport gives no views of a pool that it serves, where that is more than that it is elsewhere. */
+static void note_why(const struct tarn_loc *l, char why[TARN_SENTENCE])
+{
+    if (tarn_link_unreachable(l->remote, false, 0, why, TARN_SENTENCE) == TARN_E_NOT_REACHABLE)
+        why[0] = '\0';
+}
+
+/* deadline_ns 0: only through links that are there. why: of NOT_REACHABLE; "" when there is no more to say.
+ */
 static int view_any(struct tarn_client *c, const struct tarn_desc *d, uint64_t deadline_ns,
-                    struct tarn_view *v)
+                    struct tarn_view *v, char why[TARN_SENTENCE])
 {
     int worst = TARN_E_NOT_REACHABLE;
+    uint32_t settled = 0; /* locations that no other transport can say more of */
 
+    why[0] = '\0';
     for (int t = 0; t < c->ntransports; t++) {
         if (!(c->transports[t]->caps & TARN_CAP_VIEW))
             continue;
         for (uint32_t k = 0; k < d->nlocs; k++) {
             const struct tarn_loc *l = &d->locs[k];
-            if (atomic_load(&l->remote->health) ==
-                TARN_GONE) /* a SLOW node's memory can be read without it */
+            /* a SLOW node's memory can be read without it */
+            if (settled >> k & 1 || atomic_load(&l->remote->health) == TARN_GONE)
                 continue;
             if (deadline_ns != 0)
                 connect_side(l, t, deadline_ns);
             int rc = view_at(c, d, l, t, v);
             if (rc == 0)
                 return 0;
-            if (rc == TARN_E_STALE || rc == TARN_E_AGAIN)
+            if (rc == TARN_E_STALE || rc == TARN_E_AGAIN) {
                 worst = rc;
+                settled |= 1u << k;
+            } else if (rc != TARN_INPROGRESS) {
+                snprintf(why, TARN_SENTENCE, "%s", tarn_last_error());
+            } else if (deadline_ns != 0 && !why[0]) {
+                note_why(l, why);
+            }
         }
     }
     return worst;
 }
 
-static int explain(const struct tarn_key *key, const struct tarn_desc *d, int rc)
+static int explain(const struct tarn_key *key, const struct tarn_desc *d, int rc, const char *why)
 {
     char name[96];
 
@@ -83,6 +113,8 @@ static int explain(const struct tarn_key *key, const struct tarn_desc *d, int rc
         return tarn_fail(TARN_E_NODE_DOWN, "view key '%s': no node that holds it answers", name);
     if (d->nlocs == 0)
         return tarn_fail(TARN_E_NOT_FOUND, "view key '%s': no such key", name);
+    if (why[0])
+        return tarn_fail(rc, "view key '%s': %s: use tarn_get()", name, why);
     return tarn_fail(rc, "view key '%s': no copy is in shared memory on this host: use tarn_get()", name);
 }
 
@@ -92,6 +124,7 @@ static int view_slow(struct tarn_client *c, const struct tarn_key *key, uint64_t
 {
     struct tarn_resolved r;
     struct tarn_desc last = {.nlocs = 0};
+    char why[TARN_SENTENCE];
     int rc;
 
     do {
@@ -100,18 +133,18 @@ static int view_slow(struct tarn_client *c, const struct tarn_key *key, uint64_t
             return rc;
         if (r.status != 0) {
             r.desc.nlocs = r.desc.nlost = 0;
-            return explain(key, &r.desc, TARN_E_NOT_FOUND);
+            return explain(key, &r.desc, TARN_E_NOT_FOUND, "");
         }
-        rc = view_any(c, &r.desc, deadline_ns, v);
+        rc = view_any(c, &r.desc, deadline_ns, v, why);
         if (rc == 0)
             return 0;
         if (rc != TARN_E_STALE)
-            return explain(key, &r.desc, rc);
+            return explain(key, &r.desc, rc, why);
         /* The directory shows what is stale already: the node is just taking it out. */
         if (tarn_desc_bytes(&last) == tarn_desc_bytes(&r.desc) &&
             memcmp(last.locs, r.desc.locs, r.desc.nlocs * sizeof last.locs[0]) == 0) {
             r.desc.nlocs = r.desc.nlost = 0;
-            return explain(key, &r.desc, TARN_E_NOT_FOUND);
+            return explain(key, &r.desc, TARN_E_NOT_FOUND, "");
         }
         memcpy(&last, &r.desc, tarn_desc_bytes(&r.desc));
     } while (tarn_now_ns() < deadline_ns);
@@ -121,13 +154,14 @@ static int view_slow(struct tarn_client *c, const struct tarn_key *key, uint64_t
 int tarn_view(struct tarn_client *c, const struct tarn_key *key, uint32_t timeout_ms, struct tarn_view *v)
 {
     struct tarn_desc d;
+    char why[TARN_SENTENCE];
     int rc = tarn_client_enter(c);
 
     if (rc == 0)
         rc = tarn_key_check(key);
     if (rc != 0)
         return rc;
-    if (tarn_cache_find(c->cache, key, tarn_key_hash(key), &d) && view_any(c, &d, 0, v) == 0)
+    if (tarn_cache_find(c->cache, key, tarn_key_hash(key), &d) && view_any(c, &d, 0, v, why) == 0)
         return 0;
     return view_slow(c, key, tarn_client_deadline(c, timeout_ms), v);
 }

@@ -3,7 +3,7 @@
 # Builds and tests with the packages that deploy/offline-bundle.sh fetched, as a user, without installing:
 # what this machine lacks is unpacked into $B-offline and found there through the environment.
 #   sh deploy/offline-build.sh [DIR [TARGET...]]      (offline check-gpu)
-#   B=, CUDA=, REQUIRE= and the like are passed to make
+#   B=, CUDA=, REQUIRE=, BENCH_ARGS= and the like are passed to make
 set -eu
 cd "$(dirname "$0")/.."
 packages=$(cd "${1:-offline}" && pwd)
@@ -63,4 +63,4 @@ if ldd "$(command -v redis-server)" | grep -q 'not found'; then
 fi
 
 make -j"$(nproc)" all tests
-make "${@:-check-gpu}"
+make -k "${@:-check-gpu}"

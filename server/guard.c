@@ -9,8 +9,6 @@
  *
  * Commits and writers meet in the same way over the slot's session: a writer announces himself, then looks
  * whether the slot is his; a commit takes the slot from everyone, then looks for writers.
- *
- * What is pinned is read and written by this process's CPU: slots of GPU pools are none to pin.
  */
 #include "base/error.h"
 #include "server/store_impl.h"
@@ -24,8 +22,7 @@ static _Atomic uint32_t *pins_of(struct slot *t, uint64_t gen)
 /* Pins the slot if it has generation gen; NULL otherwise. Never used slots have 0, which is no object's. */
 static struct slot *pin(struct tarn_store *s, uint32_t pool, uint32_t slot, uint64_t gen)
 {
-    if (gen == 0 || pool >= s->npools || slot >= s->memory[pool].nslots ||
-        s->memory[pool].kind == TARN_POOL_GPU)
+    if (gen == 0 || pool >= s->npools || slot >= s->memory[pool].nslots)
         return NULL;
     struct slot *t = &s->pools[pool].slots[slot];
     atomic_fetch_add(pins_of(t, gen), 1);

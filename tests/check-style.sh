@@ -59,6 +59,9 @@ hits=$(printf "%s\n" $code | grep -v "^tests/" | xargs grep -nE "\b(strcpy|strca
 lib=$(ls base/*.c metadata/*.c transport/*.c client/*.c | grep -vE '^client/(cli|bench)')
 hits=$(grep -nE '(^|[^a-z_.>])(printf|fprintf|puts|putchar|perror|abort|exit|_exit|assert)\(' $lib)
 [ -z "$hits" ] || say "the library prints or exits: $hits"
+# What waits for all that a device does, the application's kernels among it.
+hits=$(grep -nE '\b(cudaDeviceSynchronize|cudaThreadSynchronize|cuCtxSynchronize|cudaMemcpy|cudaMemset|cudaMemcpyPeer)\(' $lib transport/*.cu server/*.c)
+[ -z "$hits" ] || say "a device is synchronised: $hits"
 # Tests synchronise on events.
 hits=$(grep -nE '\b(u|nano)?sleep\(' $(find tests -name '*.[ch]') | grep -v 'not synchronisation')
 [ -z "$hits" ] || say "a sleep in a test: $hits"
@@ -70,7 +73,7 @@ for h in $(find include base metadata transport server client tests -name '*.h' 
     ${CC:-cc} -std=gnu11 -D_GNU_SOURCE -Wall -Wextra -Werror -fsyntax-only -I. -Iinclude -x c "$h" ||
         say "$h does not compile alone"
 done
-for f in $code transport/*.cu; do
+for f in $code transport/*.cu client/*.cu; do
     head -n 1 "$f" | grep -q 'SPDX-License-Identifier: Apache-2.0' || say "$f has no licence line"
 done
 

@@ -8,6 +8,8 @@
 #include <sys/mman.h>
 
 #include "tests/harness.h"
+#include "tests/stream.h"
+#include "tests/world.h"
 
 enum { STAGE = 1 << 20 };
 
@@ -166,6 +168,34 @@ void device_set(struct device *d, void *to, uint8_t byte, size_t bytes)
     free(with);
 }
 
+void device_expect(struct device *d, const void *addr, uint8_t byte, size_t bytes)
+{
+    uint8_t *got = malloc(bytes);
+    assert_non_null(got);
+    device_read(d, got, addr, bytes);
+    for (size_t i = 0; i < bytes; i++)
+        if (got[i] != byte)
+            fail_msg("byte %zu of %zu is %u, not %u", i, bytes, got[i], byte);
+    free(got);
+}
+
+/* --- objects in one piece ----------------------------------------------------------------------- */
+
+int piece_put(struct tarn_client *c, const char *key, void *addr, size_t bytes, const char *place)
+{
+    struct tarn_piece piece = {.addr = addr, .bytes = bytes};
+    struct tarn_item item = {.key = key_of(key), .pieces = &piece, .npieces = 1, .tensor = tarn_bytes(bytes)};
+    struct tarn_put_options o = {.size = sizeof o, .place = place, .flags = TARN_PUT_REPLACE};
+    return tarn_put(c, &item, 1, &o);
+}
+
+int piece_get(struct tarn_client *c, const char *key, void *addr, size_t bytes)
+{
+    struct tarn_piece piece = {.addr = addr, .bytes = bytes};
+    struct tarn_item item = {.key = key_of(key), .pieces = &piece, .npieces = 1};
+    return tarn_get(c, &item, 1, NULL);
+}
+
 /* --- twins -------------------------------------------------------------------------------------- */
 
 static uint8_t *end_of(const struct tarn_piece *p)
@@ -199,4 +229,32 @@ void twin_end(struct twin *t, struct tarn_item *item, const struct tarn_piece *o
     item->pieces = own;
     device_drop(t->device, t->there);
     free(t->pieces);
+}
+
+/* --- streams ------------------------------------------------------------------------------------ */
+
+struct late {
+    uint32_t word;
+};
+
+struct late *late_begin(struct stream *s)
+{
+    struct late *l = pinned_new(sizeof(*l));
+    stream_hold(s, &l->word);
+    return l;
+}
+
+void late_end(struct late *l)
+{
+    __atomic_store_n(&l->word, 1, __ATOMIC_RELEASE);
+}
+
+void late_free(struct late *l)
+{
+    pinned_free(l, sizeof(*l));
+}
+
+void stream_settle(struct stream *s)
+{
+    HARNESS_UNTIL(stream_is_idle(s), DEVICE_TIMEOUT_MS);
 }

@@ -35,6 +35,13 @@ void device_write(struct device *d, void *to, const void *from, size_t bytes);
 void device_read(struct device *d, void *to, const void *from, size_t bytes);
 void device_set(struct device *d, void *to, uint8_t byte, size_t bytes);
 
+/* All of the bytes are of that kind. */
+void device_expect(struct device *d, const void *addr, uint8_t byte, size_t bytes);
+
+/* An object in one piece, wherever that is. The status. place: of struct tarn_put_options. */
+int piece_put(struct tarn_client *c, const char *key, void *addr, size_t bytes, const char *place);
+int piece_get(struct tarn_client *c, const char *key, void *addr, size_t bytes);
+
 /* Gives all pieces, waiting for room. */
 void queue_give(struct tarn_cuda_queue *q, const struct tarn_cuda_piece *pieces, size_t n);
 /* And waits until they are done. */

@@ -52,10 +52,10 @@ static int add_transport(void *arg, const char *name, const char *why)
         print_message("SKIP: %s: %s\n", name, why);
         return 0;
     }
-    if (strcmp(name, "cuda_ipc")) {
+    if (strcmp(name, "cuda_ipc"))
         add(list, name, false, -1, ALL);
+    if (strcmp(name, "cuda_ipc") && (strcmp(name, "tcp") || devices_there() == 0))
         return 0;
-    }
     add(list, name, true, 0, ALL);
     add(list, name, true, -1, FEW);
     add(list, name, false, 0, FEW);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * All that tarn asks of CUDA. One of these is linked:
- *   cuda_runtime.c, kernels.cu   where the CUDA toolkit was found; needs no driver until it is used
+ *   cuda_runtime.c, cuda_queue.c, kernels.cu   where the CUDA toolkit was found; needs no driver until it is used
  *   cuda_none.c                   elsewhere: there are no devices, all memory is the host's
  *
  * Nothing here makes a CUDA context but calls that name a device: a process that keeps to host memory
@@ -86,16 +86,45 @@ int tarn_cuda_queue_open(int device, struct tarn_cuda_queue **q_p);
 void tarn_cuda_queue_close(struct tarn_cuda_queue *q);
 /*
  * Copies pieces between any memory the device reaches (its own, a peer's, pinned host memory); pieces must
- * not overlap. *taken: how many of them the queue had room for; give the others again later. Many small
- * pieces become one launch, large ones go to the copy engines.
+ * not overlap, and one may lie across allocations that adjoin. *taken: how many of them the queue had room for;
+ * give the others again later. Many small pieces become one launch; large ones, and one that comes alone, go to
+ * the copy engines.
  */
 int tarn_cuda_copy(struct tarn_cuda_queue *q, const struct tarn_cuda_piece *pieces, size_t n, size_t *taken);
+/*
+ * The same for many pieces that are made one by one: they are written to where the device reads them, and
+ * nowhere else. list(): room for *room of them, each to be of 1 to TARN_CUDA_PIECE_MAX bytes; NULL: none now.
+ * start(): one launch for the first n that were written there, of so many bytes in all. The next call of any but
+ * mark() and poll() takes a list back that was not started.
+ */
+#define TARN_CUDA_PIECE_MAX (64u << 10)
+struct tarn_cuda_piece *tarn_cuda_list(struct tarn_cuda_queue *q, size_t *room);
+int tarn_cuda_start(struct tarn_cuda_queue *q, size_t n, uint64_t bytes);
 /* A mark behind all given so far; marks count up from 1. */
 int tarn_cuda_mark(struct tarn_cuda_queue *q, uint64_t *mark_p);
 /* 0: all before the mark is done. AGAIN: not yet. */
 int tarn_cuda_poll(struct tarn_cuda_queue *q, uint64_t mark);
-/* What is given from now on waits for the event (a cudaEvent_t). */
-int tarn_cuda_after(struct tarn_cuda_queue *q, void *event);
+/* The event (a cudaEvent_t) behind the last mark. It is the queue's: gone with it, and recorded again behind a later
+ * mark once this one has been polled for. */
+void *tarn_cuda_mark_event(const struct tarn_cuda_queue *q);
+
+/* --- events and streams of the application ------------------------------------------------------ */
+
+/* Has all passed that the event (a cudaEvent_t) was recorded behind? AGAIN: not yet. UNAVAILABLE: that has failed.
+ * Never waits; any thread; makes no context. */
+int tarn_cuda_passed(void *event);
+
+/* What is given to the stream (a cudaStream_t, whose device is the thread's) from now on waits for what the event has
+ * been recorded behind, of whatever device. The event is not needed after the call. */
+int tarn_cuda_stream_wait(void *stream, void *event);
+
+/* --- other devices that reach GPU memory -------------------------------------------------------- */
+
+/* Exports the whole pages (of the host's size) that a range of device memory lies in as a dma-buf, the first of
+ * them at 0. Whoever imports it keeps it; the caller closes the descriptor. UNSUPPORTED: it cannot be had. */
+int tarn_cuda_dmabuf(const void *addr, uint64_t bytes, int *fd_p);
+/* What other devices have written to the device's memory is seen by all that is started there from now on. */
+int tarn_cuda_flush(int device);
 
 #ifdef __cplusplus
 }

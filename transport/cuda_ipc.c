@@ -9,9 +9,10 @@
  * a socket when the mark has passed.
  *
  * Which GPU copies: the one whose memory the pieces are; for host memory the pool's. A pool of another GPU is
- * opened for the one that copies, so the bytes pass between the two (NVLink, PCIe). GPUs are known by their
- * uuids; where the pool's is not to be seen by this process, works end with NOT_REACHABLE and the next
- * transport has its turn.
+ * opened for the one that copies, so the bytes pass between the two (NVLink, PCIe); where they have no access
+ * to each other, the pool's copies to and from pinned host memory and the other from and to there. GPUs are
+ * known by their uuids; where the pool's is not to be seen by this process, works end with NOT_REACHABLE and
+ * the next transport has its turn.
  *
  * get() and put() queue; works of a call are carried out together (cuda_ipc_lane.h). What is costly, handles
  * and mappings, is the client's and not a link's (cuda_ipc_pool.h). The first use of a GPU or a pool takes
@@ -41,7 +42,8 @@
 #include "transport/cuda_text.h"
 
 #define POOLS_MAX 64
-#define SPIN_NS (200 * 1000)
+#define SPIN_NS (3 * TARN_NS_PER_MS)
+#define POLITE_NS (100 * 1000)
 #define NAP_NS (20 * 1000)
 
 struct tarn_link {
@@ -53,6 +55,7 @@ struct tarn_link {
     uint64_t tick_base_ns;
     struct tarn_ipc_pool *pools[POOLS_MAX]; /* NULL: not served */
     struct tarn_ipc_lane *lanes[TARN_IPC_DEVICES];
+    struct tarn_share_hazards hazards;
 };
 
 static int cuda_probe(char *why, size_t why_bytes)
@@ -119,11 +122,15 @@ static int take_pools(struct tarn_link *l, const struct tarn_peer *peer)
         return malformed(l, peer->text);
     for (uint64_t i = 0; !rc && i < npools; i++)
         rc = take_pool(l, peer, &at, epoch, &nfds);
-    return rc;
+    if (rc || nfds == peer->nfds)
+        return rc;
+    return tarn_share_hazards_map(&(struct tarn_share_name){"cuda_ipc", l->node, "the hazard page"},
+                                  peer->fds[nfds], &l->hazards);
 }
 
 static void link_free(struct tarn_link *l)
 {
+    tarn_share_hazards_unmap(&l->hazards);
     for (int i = 0; i < POOLS_MAX; i++)
         if (l->pools[i])
             tarn_ipc_pool_give(l->local, l->pools[i]);
@@ -194,35 +201,56 @@ static void ended(void *arg, struct tarn_work *w, int status)
     w->done(w);
 }
 
-/* Which of this process's GPUs carries the work out. */
-static int device_for(const struct tarn_ipc_pool *p, const struct tarn_work *w)
-{
-    if (w->gpu)
-        return (int)w->gpu - 1;
-    return p->device < 0 ? 0 : p->device;
-}
-
 /* Is any of the pieces in memory that GPUs cannot reach? INVALID: one is in GPU memory, where the CPU's was
  * said. */
 static int is_pageable(const struct tarn_work *w, bool *pageable_p)
 {
     struct tarn_cuda_memory m = {.begin = 1, .end = 0};
-    struct tarn_cursor c = {0};
-    void *addr;
     *pageable_p = false;
-    for (uint64_t n; (n = tarn_cursor_next(&c, w->pieces, w->npieces, UINT64_MAX, &addr)) > 0;) {
-        uintptr_t at = (uintptr_t)addr;
-        if (at < m.begin || at + n > m.end)
-            tarn_cuda_memory_of(addr, &m);
+    for (const struct tarn_piece *p = w->pieces; p < w->pieces + w->npieces; p++) {
+        uint64_t stride = p->stride ? p->stride : p->bytes;
+        uintptr_t at = (uintptr_t)p->addr, end = at + p->bytes + (p->count ? p->count - 1 : 0) * stride;
+        if (p->bytes == 0)
+            continue;
+        if (at < m.begin || end > m.end)
+            tarn_cuda_memory_of(p->addr, &m);
         if (m.kind == TARN_CUDA_DEVICE)
             return tarn_fail(
                 TARN_E_INVALID,
                 "piece at %p: is memory of GPU %d, where other pieces of the item are the host's: make "
                 "it an item for each",
-                addr, m.device);
-        *pageable_p |= m.kind == TARN_CUDA_HOST || at + n > m.end;
+                p->addr, m.device);
+        *pageable_p |= m.kind == TARN_CUDA_HOST || end > m.end;
     }
     return 0;
+}
+
+/* Which of this process's GPUs carries the work out, and how it reaches the work's memory. */
+static int way_for(struct tarn_link *l, struct tarn_ipc_pool *p, const struct tarn_work *w, int *device_p,
+                   enum tarn_ipc_way *way_p)
+{
+    const struct tarn_ipc_node node = {l->log, l->node};
+    bool pageable = false;
+    int rc = w->gpu ? 0 : is_pageable(w, &pageable);
+    bool far = w->gpu && tarn_ipc_pool_is_far(l->local, &node, p, (int)w->gpu - 1);
+    *way_p = far ? TARN_IPC_FAR : pageable ? TARN_IPC_STAGED : TARN_IPC_DIRECT;
+    *device_p = w->gpu && !far ? (int)w->gpu - 1 : p->device < 0 ? 0 : p->device;
+    return rc;
+}
+
+/* For whoever looks for what an operation took. */
+static void tell(const struct tarn_link *l, const struct tarn_ipc_pool *p, const struct tarn_work *w,
+                 bool put, int device, enum tarn_ipc_way way)
+{
+    const char *copy = way == TARN_IPC_FAR          ? "through the host, without peer access"
+                       : way == TARN_IPC_STAGED     ? "DMA by way of pinned memory"
+                       : !w->gpu || p->device == -1 ? "DMA"
+                       : p->device == device        ? "within the GPU"
+                                                    : "peer access";
+    tarn_log(l->log, TARN_LOG_DEBUG, "cuda_ipc",
+             "msg=\"%s\" copy=\"%s\" node=%s pool=%u slot=%u bytes=%llu pieces=%u device=%d memory=%s%d",
+             put ? "put" : "get", copy, l->node, w->pool, w->slot, (unsigned long long)w->bytes, w->npieces,
+             device, w->gpu ? "gpu" : "host", w->gpu ? (int)w->gpu - 1 : 0);
 }
 
 static int lane_for(struct tarn_link *l, int device, struct tarn_ipc_lane **lane_p)
@@ -251,9 +279,9 @@ static int queue_work(struct tarn_link *l, struct tarn_ipc_pool *p, struct tarn_
 {
     const struct tarn_ipc_node node = {l->log, l->node};
     struct tarn_ipc_lane *lane = NULL;
-    bool pageable = false;
+    enum tarn_ipc_way way;
     uint8_t *base = NULL;
-    int device = device_for(p, w), rc = w->gpu ? 0 : is_pageable(w, &pageable);
+    int device, rc = way_for(l, p, w, &device, &way);
     if (!rc)
         rc = lane_for(l, device, &lane);
     if (!rc)
@@ -262,7 +290,9 @@ static int queue_work(struct tarn_link *l, struct tarn_ipc_pool *p, struct tarn_
         lose(l);
     if (rc)
         return rc;
-    tarn_ipc_lane_post(lane, w, put, pageable, base + w->offset);
+    if (tarn_log_wants(l->log, TARN_LOG_DEBUG))
+        tell(l, p, w, put, device, way);
+    tarn_ipc_lane_post(lane, w, put, way, base + w->offset);
     return TARN_INPROGRESS;
 }
 
@@ -301,6 +331,36 @@ static void cuda_touch(struct tarn_link *l, uint32_t pool, uint32_t slot)
     const struct tarn_ipc_pool *p = pool_at(l, pool, slot, 0, 0);
     if (p)
         tarn_share_touch(&p->touch[slot], l->tick_base_ns);
+}
+
+/* --- views -------------------------------------------------------------------------------------- */
+
+static void cuda_unview(struct tarn_link *l, uint32_t hazard)
+{
+    tarn_share_hazard_drop(&l->hazards, hazard);
+}
+
+/* A pool's memory as its own device has it, or for the CPU. Unlike the rest, views are for any thread. */
+static int cuda_view(struct tarn_link *l, uint32_t pool, uint32_t slot, uint64_t gen, uint64_t offset,
+                     uint64_t bytes, const void **addr_p, uint32_t *hazard_p)
+{
+    const struct tarn_share_name name = {"cuda_ipc", l->node, "the hazard page"};
+    const struct tarn_ipc_node node = {l->log, l->node};
+    struct tarn_ipc_pool *p = pool_at(l, pool, slot, offset, bytes);
+    if (!p || !tarn_gen_readable(gen))
+        return out_of_date(l, pool, slot);
+    uint8_t *base = p->arena_map.addr;
+    int rc = base ? 0 : tarn_ipc_pool_reach(l->local, &node, p, p->device, &base);
+    if (!rc)
+        rc = tarn_share_hazard_claim(&name, &l->hazards, pool, slot, hazard_p);
+    if (rc)
+        return rc;
+    if (atomic_load(&p->gen[slot]) != gen) {
+        cuda_unview(l, *hazard_p);
+        return out_of_date(l, pool, slot);
+    }
+    *addr_p = base + offset;
+    return 0;
 }
 
 /* --- progress ----------------------------------------------------------------------------------- */
@@ -353,8 +413,10 @@ static int cuda_progress(struct tarn_link *l)
     return rc ? rc : is_busy(l);
 }
 
-/* Copies end without a descriptor to wait for: first by looking, for what is short, then by looking now and
- * then. */
+/*
+ * Copies end without a descriptor to wait for: first by looking, later by looking now and then. A nap takes
+ * some 80 us, whatever is asked for, so it comes only where that is little beside what has been waited for.
+ */
 static int cuda_wait(struct tarn_link *l, uint64_t deadline_ns)
 {
     uint64_t begun = tarn_now_ns(), now = begun, until = begun + TARN_WAIT_SLICE_MS * TARN_NS_PER_MS;
@@ -372,6 +434,8 @@ static int cuda_wait(struct tarn_link *l, uint64_t deadline_ns)
             return 1;
         if (now - begun > SPIN_NS)
             nanosleep(&nap, NULL);
+        else if (now - begun > POLITE_NS)
+            sched_yield();
     }
     return 0;
 }
@@ -384,7 +448,7 @@ static void cuda_close(struct tarn_link *l)
 
 const struct tarn_transport_ops tarn_cuda_ipc_ops = {
     .name = "cuda_ipc",
-    .caps = TARN_CAP_SAME_HOST | TARN_CAP_ONE_SIDED | TARN_CAP_GPU | TARN_CAP_LATE,
+    .caps = TARN_CAP_SAME_HOST | TARN_CAP_VIEW | TARN_CAP_ONE_SIDED | TARN_CAP_GPU | TARN_CAP_LATE,
     .probe = cuda_probe,
     .serve = tarn_cuda_ipc_serve,
     .serves = tarn_cuda_ipc_serves,
@@ -407,7 +471,7 @@ const struct tarn_transport_ops tarn_cuda_ipc_ops = {
     .wait_fd = tarn_no_wait_fd,
     .wait = cuda_wait,
     .touch = cuda_touch,
-    .view = tarn_no_view,
-    .unview = tarn_no_unview,
+    .view = cuda_view,
+    .unview = cuda_unview,
     .close = cuda_close,
 };

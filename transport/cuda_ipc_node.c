@@ -4,7 +4,8 @@
  * byte is touched here, and nothing is asked of CUDA.
  *
  * ATTACH answers "v1 <epoch> <npools>", then for each pool "<index> <bytes> <nslots>" and "cpu", or "gpu
- * <uuid> <handle>"; with descriptors: of a CPU pool arena, gen, touch; of a GPU pool gen, touch. Arena and
+ * <uuid> <handle>"; with descriptors: of a CPU pool arena, gen, touch; of a GPU pool gen, touch; then that of
+ * the session's hazard page. Arena and
  * gen can only be read, the arena of one who asked to write excepted. A handle lets whoever has it write:
  * CUDA has no other.
  */
@@ -91,7 +92,7 @@ static void add_pool(const struct tarn_server *s, uint32_t i, struct tarn_attach
 
 int tarn_cuda_ipc_attach(struct tarn_server *s, struct tarn_attach *a)
 {
-    enum { POOLS_MAX = sizeof(a->fds) / sizeof(a->fds[0]) / TARN_CUDA_IPC_FDS };
+    enum { POOLS_MAX = (sizeof(a->fds) / sizeof(a->fds[0]) - 1) / TARN_CUDA_IPC_FDS };
     _Static_assert(POOLS_MAX * 256 + 64 < TARN_ATTACH_TEXT, "so many pools fit the answer");
     if (!a->local)
         return tarn_fail(TARN_E_NOT_REACHABLE,
@@ -108,6 +109,8 @@ int tarn_cuda_ipc_attach(struct tarn_server *s, struct tarn_attach *a)
     for (uint32_t i = 0; i < s->npools; i++)
         if (tarn_cuda_ipc_serves(s, i))
             add_pool(s, i, a, &length);
+    if (a->hazard_fd >= 0)
+        a->fds[a->nfds++] = a->hazard_fd;
     return 0;
 }
 

@@ -163,17 +163,10 @@ static int pin_arena(const struct tarn_ipc_node *node, struct tarn_ipc_pool *p)
 
 static int open_arena(const struct tarn_ipc_node *node, struct tarn_ipc_pool *p, int device)
 {
-    char why[200];
     if (p->device < 0)
         return unreachable(node, p, "a GPU this process does not see: look at CUDA_VISIBLE_DEVICES");
     if (p->opened[device])
         return 0;
-    if (!tarn_cuda_reaches(device, p->device)) {
-        snprintf(why, sizeof(why),
-                 "device %d here, which device %d cannot access: use memory of the same GPU", p->device,
-                 device);
-        return unreachable(node, p, why);
-    }
     int rc = tarn_cuda_open(device, p->of.handle, &p->opened[device]);
     if (rc)
         return rc;
@@ -181,6 +174,26 @@ static int open_arena(const struct tarn_ipc_node *node, struct tarn_ipc_pool *p,
              "msg=\"opened a pool\" node=%s pool=%u device=%d of_device=%d peer=%d", node->name, p->of.index,
              device, p->device, device != p->device);
     return 0;
+}
+
+bool tarn_ipc_pool_is_far(struct tarn_local *local, const struct tarn_ipc_node *node, struct tarn_ipc_pool *p,
+                          int device)
+{
+    if (p->device < 0 || p->device == device)
+        return false;
+    pthread_mutex_lock(&local->lock);
+    if (!p->asked[device]) {
+        p->asked[device] = true;
+        p->far[device] = !tarn_cuda_reaches(device, p->device);
+        if (p->far[device])
+            tarn_log(
+                node->log, TARN_LOG_DEBUG, "cuda_ipc",
+                "msg=\"no peer access: copies go through the host\" node=%s pool=%u device=%d of_device=%d",
+                node->name, p->of.index, device, p->device);
+    }
+    bool is_far = p->far[device];
+    pthread_mutex_unlock(&local->lock);
+    return is_far;
 }
 
 int tarn_ipc_pool_reach(struct tarn_local *local, const struct tarn_ipc_node *node, struct tarn_ipc_pool *p,

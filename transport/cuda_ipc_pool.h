@@ -36,7 +36,8 @@ struct tarn_ipc_pool {
     _Atomic uint32_t *touch;
     struct tarn_mapping arena_map, gen_map, touch_map;
     bool pinned;
-    void *opened[TARN_IPC_DEVICES]; /* GPU: the arena as each device reaches it */
+    void *opened[TARN_IPC_DEVICES];                      /* GPU: the arena as each device reaches it */
+    bool asked[TARN_IPC_DEVICES], far[TARN_IPC_DEVICES]; /* far: the two devices do not reach each other */
 };
 
 struct tarn_local {
@@ -60,6 +61,9 @@ struct tarn_ipc_node {
     const char *name;
 };
 
+/* Is it on a GPU of this process that `device` does not reach? */
+bool tarn_ipc_pool_is_far(struct tarn_local *local, const struct tarn_ipc_node *node, struct tarn_ipc_pool *p,
+                          int device);
 /* Its arena as `device` reaches it. NOT_REACHABLE: it does not. */
 int tarn_ipc_pool_reach(struct tarn_local *local, const struct tarn_ipc_node *node, struct tarn_ipc_pool *p,
                         int device, uint8_t **base_p);

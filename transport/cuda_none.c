@@ -6,7 +6,8 @@
 
 static int without(void)
 {
-    return tarn_fail(TARN_E_UNAVAILABLE, "this tarn was built without CUDA: install the CUDA toolkit and build again");
+    return tarn_fail(TARN_E_UNAVAILABLE,
+                     "this tarn was built without CUDA: install the CUDA toolkit and build again");
 }
 
 int tarn_cuda_count(int *n_p)
@@ -95,6 +96,18 @@ int tarn_cuda_copy(struct tarn_cuda_queue *q, const struct tarn_cuda_piece *piec
     return without();
 }
 
+struct tarn_cuda_piece *tarn_cuda_list(struct tarn_cuda_queue *q, size_t *room)
+{
+    (void)q, (void)room;
+    return NULL;
+}
+
+int tarn_cuda_start(struct tarn_cuda_queue *q, size_t n, uint64_t bytes)
+{
+    (void)q, (void)n, (void)bytes;
+    return without();
+}
+
 int tarn_cuda_mark(struct tarn_cuda_queue *q, uint64_t *mark_p)
 {
     (void)q, (void)mark_p;
@@ -107,8 +120,32 @@ int tarn_cuda_poll(struct tarn_cuda_queue *q, uint64_t mark)
     return without();
 }
 
-int tarn_cuda_after(struct tarn_cuda_queue *q, void *event)
+void *tarn_cuda_mark_event(const struct tarn_cuda_queue *q)
 {
-    (void)q, (void)event;
+    (void)q;
+    return NULL;
+}
+
+int tarn_cuda_passed(void *event)
+{
+    (void)event;
+    return without();
+}
+
+int tarn_cuda_stream_wait(void *stream, void *event)
+{
+    (void)stream, (void)event;
+    return without();
+}
+
+int tarn_cuda_dmabuf(const void *addr, uint64_t bytes, int *fd_p)
+{
+    (void)addr, (void)bytes, (void)fd_p;
+    return without();
+}
+
+int tarn_cuda_flush(int device)
+{
+    (void)device;
     return without();
 }

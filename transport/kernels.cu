@@ -1,84 +1,131 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The copy kernel for paged blocks: one launch for any number of scattered runs.
+ * The copy kernel for paged blocks: one launch for any number of scattered pieces.
  *
- * A run is copied by a team: a warp for small runs, a block for large ones. Where source and destination
- * agree in their low bits, a few single bytes lead to an aligned address and 16 bytes go at a time, four
- * loads in flight a thread: what matters over NVLink and PCIe is how much is under way. Where they do not
- * agree, the widest access that fits both is used.
+ * What limits such a copy is how much is under way. A thread has eight loads of 16 bytes in flight, a warp 4
+ * KiB; a piece has as many warps as its size can use (its team), and the chip's multiprocessors have all the
+ * warps they can hold. Where source and destination do not agree in their low bits, the widest access that
+ * fits both is used in place of 16 bytes; a few single bytes lead to an aligned address.
+ *
+ * The list lies in memory of the host, behind PCIe: a block reads a tile of it at a time, in one go and once.
  */
 #include "transport/kernels.h"
 
-#define BLOCK 256
 #define WARP 32
-#define SMALL_RUN 8192 /* mean size up to which warps are the teams */
+#define WARPS 8 /* of a block */
+#define BLOCKS_PER_SM 4
+#define BLOCK (WARP * WARPS)
+#define UNROLL 8
+#define WARP_BYTES (WARP * UNROLL * 16)
+#define TILE 32 /* pieces of a tile at most */
 
-template <typename T>
-static __device__ void copy_as(char *to, const char *from, uint64_t bytes, uint32_t rank, uint32_t team)
+/* The team's size is known to the compiler, so that all loads of a thread have one address and fixed
+ * distances. */
+template <uint32_t TEAM>
+static __device__ void copy_wide(uint4 *to, const uint4 *from, uint32_t n, uint32_t rank)
 {
-    const T *src = (const T *)from;
-    T *dst = (T *)to;
-    uint64_t n = bytes / sizeof(T), i = rank;
-    for (; i + 3 * team < n; i += 4 * team) {
-        T a = src[i], b = src[i + team], c = src[i + 2 * team], d = src[i + 3 * team];
-        dst[i] = a;
-        dst[i + team] = b;
-        dst[i + 2 * team] = c;
-        dst[i + 3 * team] = d;
+#pragma unroll 1
+    for (uint32_t i = rank; i < n; i += UNROLL * TEAM) {
+        uint4 v[UNROLL];
+#pragma unroll
+        for (uint32_t k = 0; k < UNROLL; k++)
+            if (i + k * TEAM < n)
+                v[k] = __ldcg(from + i + k * TEAM);
+#pragma unroll
+        for (uint32_t k = 0; k < UNROLL; k++)
+            if (i + k * TEAM < n)
+                to[i + k * TEAM] = v[k];
     }
-    for (; i < n; i += team)
-        dst[i] = src[i];
-    uint64_t tail = n * sizeof(T) + rank;
-    if (tail < bytes)
-        to[tail] = from[tail];
 }
 
-/* The tail is shorter than 16 bytes and than a team. */
-static __device__ void copy_run(const struct tarn_run &r, uint32_t rank, uint32_t team)
+/* Apart, so that it takes no registers from what is the rule. */
+template <typename T, uint32_t TEAM>
+static __device__ __noinline__ void copy_narrow(T *to, const T *from, uint32_t n, uint32_t rank)
 {
-    char *to = (char *)r.to;
-    const char *from = (const char *)r.from;
-    uint64_t bytes = r.bytes;
-    uint32_t differ = (uint32_t)(r.to ^ r.from) & 15;
+    uint32_t i = rank;
+    for (; i + 3 * TEAM < n; i += 4 * TEAM) {
+        T a = from[i], b = from[i + TEAM], c = from[i + 2 * TEAM], d = from[i + 3 * TEAM];
+        to[i] = a;
+        to[i + TEAM] = b;
+        to[i + 2 * TEAM] = c;
+        to[i + 3 * TEAM] = d;
+    }
+    for (; i < n; i += TEAM)
+        to[i] = from[i];
+}
+
+template <typename T, uint32_t TEAM>
+static __device__ void copy_narrow_as(char *to, const char *from, uint32_t bytes, uint32_t rank)
+{
+    copy_narrow<T, TEAM>((T *)to, (const T *)from, bytes / (uint32_t)sizeof(T), rank);
+}
+
+template <uint32_t TEAM> static __device__ void copy_piece(const struct tarn_cuda_piece &p, uint32_t rank)
+{
+    char *to = (char *)p.to;
+    const char *from = (const char *)p.from;
+    uint32_t bytes = (uint32_t)p.bytes, differ = (uint32_t)((uintptr_t)to ^ (uintptr_t)from) & 15;
     uint32_t width = differ ? differ & -differ : 16;
-    uint32_t head = (uint32_t)-r.to & (width - 1);
-    head = head < bytes ? head : (uint32_t)bytes;
+    uint32_t head = (uint32_t)(-(uintptr_t)to) & (width - 1);
+    head = head < bytes ? head : bytes;
     if (rank < head)
         to[rank] = from[rank];
     to += head;
     from += head;
     bytes -= head;
-    switch (width) {
-    case 16:
-        return copy_as<uint4>(to, from, bytes, rank, team);
-    case 8:
-        return copy_as<uint64_t>(to, from, bytes, rank, team);
-    case 4:
-        return copy_as<uint32_t>(to, from, bytes, rank, team);
-    case 2:
-        return copy_as<uint16_t>(to, from, bytes, rank, team);
-    default:
-        return copy_as<uint8_t>(to, from, bytes, rank, team);
+    if (width == 16)
+        copy_wide<TEAM>((uint4 *)to, (const uint4 *)from, bytes / 16, rank);
+    else if (width == 8)
+        copy_narrow_as<uint64_t, TEAM>(to, from, bytes, rank);
+    else if (width == 4)
+        copy_narrow_as<uint32_t, TEAM>(to, from, bytes, rank);
+    else if (width == 2)
+        copy_narrow_as<uint16_t, TEAM>(to, from, bytes, rank);
+    else
+        copy_narrow_as<uint8_t, TEAM>(to, from, bytes, rank);
+    uint32_t tail = bytes & (width - 1);
+    if (rank < tail)
+        to[bytes - tail + rank] = from[bytes - tail + rank];
+}
+
+/* Tiles of `tile` pieces; TEAM warps for each piece. */
+template <uint32_t TEAM>
+static __global__ void __launch_bounds__(BLOCK, BLOCKS_PER_SM)
+    copy_pieces(const struct tarn_cuda_piece *pieces, uint32_t n, uint32_t tile)
+{
+    const uint32_t words = sizeof(pieces[0]) / sizeof(uint64_t), warp = threadIdx.x / WARP;
+    __shared__ struct tarn_cuda_piece here[TILE];
+    for (uint32_t first = blockIdx.x * tile; first < n; first += gridDim.x * tile) {
+        uint32_t count = n - first < tile ? n - first : tile;
+        if (threadIdx.x < count * words)
+            ((uint64_t *)here)[threadIdx.x] = ((const uint64_t *)(pieces + first))[threadIdx.x];
+        __syncthreads();
+        for (uint32_t unit = warp; unit < count * TEAM; unit += WARPS)
+            copy_piece<TEAM * WARP>(here[unit / TEAM], unit % TEAM * WARP + threadIdx.x % WARP);
+        __syncthreads();
     }
 }
 
-template <uint32_t TEAM>
-static __global__ void __launch_bounds__(BLOCK) copy_runs(const struct tarn_run *runs, uint32_t n)
+typedef void kernel(const struct tarn_cuda_piece *pieces, uint32_t n, uint32_t tile);
+
+/* With so many warps for a piece that each has something to do at least once; a block has no more. */
+static kernel *kernel_for(uint64_t mean, uint32_t *team)
 {
-    uint32_t teams = BLOCK / TEAM, rank = threadIdx.x % TEAM;
-    for (uint32_t i = blockIdx.x * teams + threadIdx.x / TEAM; i < n; i += gridDim.x * teams)
-        copy_run(runs[i], rank, TEAM);
+    *team = mean <= WARP_BYTES ? 1 : mean <= 2 * WARP_BYTES ? 2 : mean <= 4 * WARP_BYTES ? 4 : 8;
+    return *team == 1   ? copy_pieces<1>
+           : *team == 2 ? copy_pieces<2>
+           : *team == 4 ? copy_pieces<4>
+                        : copy_pieces<8>;
 }
 
-extern "C" cudaError_t tarn_kernel_copy_runs(const struct tarn_run *runs, uint32_t n, uint64_t mean,
-                                             uint32_t blocks, cudaStream_t stream)
+extern "C" cudaError_t tarn_kernel_copy(const struct tarn_cuda_piece *pieces, uint32_t n, uint64_t bytes,
+                                        uint32_t sms, cudaStream_t stream)
 {
-    bool warps = mean <= SMALL_RUN;
-    uint32_t wanted = warps ? (n + BLOCK / WARP - 1) / (BLOCK / WARP) : n;
-    uint32_t grid = wanted < blocks ? wanted : blocks;
-    if (warps)
-        copy_runs<WARP><<<grid, BLOCK, 0, stream>>>(runs, n);
-    else
-        copy_runs<BLOCK><<<grid, BLOCK, 0, stream>>>(runs, n);
+    uint32_t team, blocks = sms * BLOCKS_PER_SM, tile = n / blocks;
+    kernel *k = kernel_for(bytes / n, &team);
+    /* A tile a block, but something to do for all of its warps. */
+    tile = tile < WARPS / team ? WARPS / team : tile < TILE ? tile : TILE;
+    uint32_t tiles = (n + tile - 1) / tile, grid = tiles < blocks ? tiles : blocks;
+    k<<<grid, BLOCK, 0, stream>>>(pieces, n, tile);
     return cudaGetLastError();
 }

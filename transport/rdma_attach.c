@@ -81,15 +81,15 @@ static int read_pools(struct tarn_link *l, struct words *w)
     int rc = 0;
     if (w->failed || n == 0)
         return malformed(l);
-    l->pools = calloc(n, sizeof *l->pools);
+    l->pools = calloc(POOLS_MAX, sizeof *l->pools); /* by index: some may not be served */
     if (!l->pools)
         return tarn_fail(TARN_E_NO_MEMORY, "node %s: rdma: out of memory", l->node);
     for (uint32_t k = 0; k < l->nlanes; k++) {
-        l->lanes[k].pools = calloc(n, sizeof *l->lanes[k].pools);
+        l->lanes[k].pools = calloc(POOLS_MAX, sizeof *l->lanes[k].pools);
         if (!l->lanes[k].pools)
             return tarn_fail(TARN_E_NO_MEMORY, "node %s: rdma: out of memory", l->node);
     }
-    l->npools = n;
+    l->npools = POOLS_MAX;
     for (uint32_t i = 0; !rc && i < n; i++)
         rc = read_pool(l, w);
     return rc;

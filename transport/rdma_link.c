@@ -58,6 +58,8 @@ static void end_job(struct tarn_link *l, struct tarn_job *job, int status)
     struct tarn_work *w = job->work;
     if (status == 0 && job->bounce.addr && !job->put)
         bounce_copy(job, false);
+    if (status == 0 && w->gpu && w->bytes > 0 && !job->put)
+        status = tarn_cuda_flush((int)w->gpu - 1);
     bounce_give(l, job);
     tarn_cover_end(l->local, &job->cover);
     job->work = NULL;
@@ -113,15 +115,28 @@ static int cover_pieces(struct tarn_link *l, struct tarn_job *job)
     return rc;
 }
 
+/* A GPU's is registered or refused, which leaves the work to the next transport. */
+static int cover_gpu(struct tarn_link *l, struct tarn_job *job)
+{
+    uint32_t gpu = job->work->gpu;
+    int rc = tarn_gpu_refused(l->local, gpu);
+    if (rc == 0)
+        rc = cover_pieces(l, job);
+    return rc == TARN_E_UNSUPPORTED ? tarn_gpu_refuse(l->local, gpu) : rc;
+}
+
 static int prepare(struct tarn_link *l, struct tarn_job *job)
 {
     const struct tarn_work *w = job->work;
     job->pieces = w->pieces;
     job->npieces = w->npieces;
+    job->cover.gpu = w->gpu != 0;
     if (w->bytes == 0)
         return 0;
     if (tarn_cover_mapped(l->local, &job->cover, w, job->put))
         return 0;
+    if (w->gpu)
+        return cover_gpu(l, job);
     if (w->bytes > BOUNCE_BYTES || tarn_rdma_mapped(l->local, w->pieces, w->npieces))
         return cover_pieces(l, job);
     char *bounce = bounce_take(l);
@@ -585,7 +600,7 @@ static int rdma_probe(char *why, size_t why_bytes)
 
 const struct tarn_transport_ops tarn_rdma_ops = {
     .name = "rdma",
-    .caps = TARN_CAP_ONE_SIDED | TARN_CAP_UNCHECKED,
+    .caps = TARN_CAP_ONE_SIDED | TARN_CAP_UNCHECKED | TARN_CAP_GPU,
     .probe = rdma_probe,
     .serve = tarn_rdma_serve,
     .serves = tarn_rdma_serves,

@@ -10,7 +10,10 @@
 
 #include <tarn/tarn.h>
 
+#include "base/clock.h"
 #include "base/error.h"
+
+#define REFUSED_NS (2 * TARN_NS_PER_S) /* GPU memory that was refused is not asked for again so long */
 
 /* --- registering with one rail ------------------------------------------------------------------ */
 
@@ -40,7 +43,7 @@ static int register_host(const struct tarn_rail *rail, const struct tarn_memory 
 static int register_cuda(const struct tarn_rail *rail, const struct tarn_memory *m, int access,
                          struct ibv_mr **mr_p)
 {
-    const char *why = "the GPU's driver exports none";
+    const char *why = m->why;
     if (m->dmabuf >= 0) {
         *mr_p =
             ibv_reg_dmabuf_mr(rail->pd, m->dmabuf_offset, m->bytes, (uintptr_t)m->addr, m->dmabuf, access);
@@ -48,7 +51,7 @@ static int register_cuda(const struct tarn_rail *rail, const struct tarn_memory 
             return 0;
         why = strerror(errno);
     }
-    char reason[128];
+    char reason[sizeof m->why];
     snprintf(reason, sizeof reason, "%s", why); /* strerror() may use its buffer again */
     *mr_p = ibv_reg_mr(rail->pd, m->addr, m->bytes, access);
     if (*mr_p)
@@ -90,6 +93,33 @@ int tarn_region_new(const struct tarn_rails *rails, void *addr, uint64_t bytes, 
 {
     struct tarn_memory m = {.kind = TARN_MEMORY_HOST, .addr = addr, .bytes = bytes, .dmabuf = -1};
     return tarn_region_of(rails, &m, access, r_p);
+}
+
+/* The memory of a GPU, exported if that can be had. The regions made of it do not need it any more. */
+static struct tarn_memory gpu_memory(void *addr, uint64_t bytes)
+{
+    struct tarn_memory m = {.kind = TARN_MEMORY_CUDA, .addr = addr, .bytes = bytes};
+    m.dmabuf_offset = (uintptr_t)addr % (uintptr_t)sysconf(_SC_PAGESIZE);
+    if (tarn_cuda_dmabuf(addr, bytes, &m.dmabuf)) {
+        m.dmabuf = -1;
+        snprintf(m.why, sizeof m.why, "%s", tarn_last_error());
+    }
+    return m;
+}
+
+static void gpu_memory_end(const struct tarn_memory *m)
+{
+    if (m->dmabuf >= 0)
+        close(m->dmabuf);
+}
+
+int tarn_region_gpu(const struct tarn_rails *rails, void *addr, uint64_t bytes, int access,
+                    struct tarn_region **r_p)
+{
+    struct tarn_memory m = gpu_memory(addr, bytes);
+    int rc = tarn_region_of(rails, &m, access, r_p);
+    gpu_memory_end(&m);
+    return rc;
 }
 
 void tarn_region_free(struct tarn_region *r)
@@ -290,7 +320,13 @@ int tarn_rdma_map_memory(struct tarn_local *l, const struct tarn_memory *m)
 int tarn_rdma_map(struct tarn_local *l, void *addr, uint64_t bytes)
 {
     struct tarn_memory m = {.kind = TARN_MEMORY_HOST, .addr = addr, .bytes = bytes, .dmabuf = -1};
-    return tarn_rdma_map_memory(l, &m);
+    struct tarn_cuda_memory seen;
+    tarn_cuda_memory_of(addr, &seen);
+    if (seen.kind == TARN_CUDA_DEVICE)
+        m = gpu_memory(addr, bytes);
+    int rc = tarn_rdma_map_memory(l, &m);
+    gpu_memory_end(&m);
+    return rc;
 }
 
 /* Takes a registration of exactly this range out that no work uses. *busy: there are only others. */
@@ -368,15 +404,18 @@ static int cover_one(struct tarn_local *l, struct tarn_cover *c, char *addr, uin
                      bool copy)
 {
     struct tarn_span s = {.addr = addr, .bytes = bytes};
+    int access = put ? 0 : IBV_ACCESS_LOCAL_WRITE;
     if (!cover_grow(c))
         return tarn_fail(TARN_E_NO_MEMORY, "rdma: out of memory");
     s.mapping = use(l, addr, bytes, put);
     int rc = 0;
     if (s.mapping)
         s.region = share(s.mapping->region);
+    else if (c->gpu)
+        rc = tarn_region_gpu(&l->rails, addr, bytes, access, &s.region);
     else
-        rc = tarn_region_new(&l->rails, addr, bytes, put ? 0 : IBV_ACCESS_LOCAL_WRITE, &s.region);
-    if (rc == TARN_E_INVALID && put && copy)
+        rc = tarn_region_new(&l->rails, addr, bytes, access, &s.region);
+    if (rc == TARN_E_INVALID && put && copy && !c->gpu)
         rc = copied_region(&l->rails, addr, bytes, &s.region);
     if (!rc)
         c->spans[c->n++] = s;
@@ -482,4 +521,26 @@ void tarn_cover_end(struct tarn_local *l, struct tarn_cover *c)
         free(c->spans);
     c->spans = NULL;
     c->n = c->room = 0;
+}
+
+/* --- GPU memory that devices refuse ------------------------------------------------------------- */
+
+int tarn_gpu_refused(struct tarn_local *l, uint32_t gpu)
+{
+    int rc = 0;
+    pthread_rwlock_rdlock(&l->lock);
+    if (l->refused.gpu == gpu && tarn_now_ns() < l->refused.until_ns)
+        rc = tarn_fail(TARN_E_NOT_REACHABLE, "%s", l->refused.why);
+    pthread_rwlock_unlock(&l->lock);
+    return rc;
+}
+
+int tarn_gpu_refuse(struct tarn_local *l, uint32_t gpu)
+{
+    pthread_rwlock_wrlock(&l->lock);
+    l->refused.gpu = gpu;
+    l->refused.until_ns = tarn_now_ns() + REFUSED_NS;
+    snprintf(l->refused.why, sizeof l->refused.why, "%s", tarn_last_error());
+    pthread_rwlock_unlock(&l->lock);
+    return tarn_fail(TARN_E_NOT_REACHABLE, "%s", tarn_last_error());
 }

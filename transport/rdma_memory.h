@@ -30,8 +30,10 @@ struct tarn_memory {
     uint32_t kind; /* enum tarn_memory_kind */
     void *addr;
     uint64_t bytes;
-    int dmabuf; /* CUDA: exports the memory; -1: it cannot be exported */
+    /* CUDA: */
+    int dmabuf; /* exports the memory; -1: it cannot be exported, and why */
     uint64_t dmabuf_offset;
+    char why[160];
 };
 
 /* One range, registered with every rail. */
@@ -60,6 +62,13 @@ struct tarn_local {
     pthread_rwlock_t lock;
     struct tarn_mapping **mappings; /* by address; they may overlap */
     uint32_t n, room;
+    /* Whose memory the devices refused last: works with memory of that GPU that is not registered are refused
+     * until then without asking again, which would take longer than it takes the next transport. */
+    struct {
+        uint32_t gpu; /* as in struct tarn_work; 0: none */
+        uint64_t until_ns;
+        char why[320];
+    } refused;
 };
 
 /*
@@ -71,11 +80,15 @@ int tarn_region_of(const struct tarn_rails *rails, const struct tarn_memory *m, 
 /* Of the host's memory. */
 int tarn_region_new(const struct tarn_rails *rails, void *addr, uint64_t bytes, int access,
                     struct tarn_region **r_p);
+/* Of a GPU's memory. */
+int tarn_region_gpu(const struct tarn_rails *rails, void *addr, uint64_t bytes, int access,
+                    struct tarn_region **r_p);
 /* Gives it back. NULL is allowed. */
 void tarn_region_free(struct tarn_region *r);
 
 int tarn_rdma_local_open(const char *devices, struct tarn_local **local_p);
 void tarn_rdma_local_close(struct tarn_local *local);
+/* Of the host's memory or a GPU's. UNSUPPORTED: the devices take none of that GPU's. */
 int tarn_rdma_map(struct tarn_local *local, void *addr, uint64_t bytes);
 int tarn_rdma_map_memory(struct tarn_local *local, const struct tarn_memory *m);
 int tarn_rdma_unmap(struct tarn_local *local, void *addr, uint64_t bytes);
@@ -92,11 +105,12 @@ struct tarn_span {
 struct tarn_cover {
     struct tarn_span *spans;
     uint32_t n, room;
+    bool gpu;               /* the pieces are a GPU's memory: the CPU must not touch them */
     struct tarn_span first; /* most works need no more */
 };
 
 /* Finds or makes what covers [addr, +bytes): for devices to read (put), or to write. What a put cannot
- * register is copied. After a failure what was covered before still is. */
+ * register is copied; not a GPU's: UNSUPPORTED. After a failure what was covered before still is. */
 int tarn_cover_add(struct tarn_local *local, struct tarn_cover *c, void *addr, uint64_t bytes, bool put);
 /* The same for a range that also holds what is no piece: INVALID where it cannot be registered. */
 int tarn_cover_range(struct tarn_local *local, struct tarn_cover *c, void *addr, uint64_t bytes, bool put);
@@ -109,5 +123,10 @@ uint64_t tarn_cover_key(const struct tarn_cover *c, const void *addr, uint32_t r
 /* Has the caller registered all of these? */
 bool tarn_rdma_mapped(struct tarn_local *local, const struct tarn_piece *pieces, uint32_t n);
 void tarn_cover_end(struct tarn_local *local, struct tarn_cover *c);
+
+/* Has memory of that GPU been refused a moment ago? Then NOT_REACHABLE with the reason, else 0. */
+int tarn_gpu_refused(struct tarn_local *local, uint32_t gpu);
+/* Remembers the last error as the reason; NOT_REACHABLE. */
+int tarn_gpu_refuse(struct tarn_local *local, uint32_t gpu);
 
 #endif

@@ -26,6 +26,7 @@
 #define REGION_BYTES (3584ull << 20) /* below the 4 GiB that some devices end at */
 
 struct served_pool {
+    bool refused; /* GPU memory that the devices do not take */
     uint32_t nslices;
     struct tarn_region **read, **write; /* of the arena, slice by slice */
     struct tarn_region *gen, *touch;
@@ -72,8 +73,10 @@ static int register_slices(struct tarn_server *s, uint32_t pool, int access, str
     int rc = 0;
     for (uint32_t i = 0; !rc && i < s->served[pool].nslices; i++) {
         uint64_t from = i * s->slice_bytes, left = p->bytes - from;
-        rc = tarn_region_new(&s->rails, (char *)p->base + from, left < s->slice_bytes ? left : s->slice_bytes,
-                             access, &slices[i]);
+        uint64_t bytes = left < s->slice_bytes ? left : s->slice_bytes;
+        char *at = (char *)p->base + from;
+        rc = p->kind == TARN_POOL_GPU ? tarn_region_gpu(&s->rails, at, bytes, access, &slices[i])
+                                      : tarn_region_new(&s->rails, at, bytes, access, &slices[i]);
     }
     return rc;
 }
@@ -82,8 +85,6 @@ static int register_pool(struct tarn_server *s, uint32_t i)
 {
     const struct tarn_pool_memory *p = &s->pools[i];
     struct served_pool *served = &s->served[i];
-    if (p->kind == TARN_POOL_GPU)
-        return 0;
     served->nslices = (uint32_t)((p->bytes + s->slice_bytes - 1) / s->slice_bytes);
     served->read = calloc(served->nslices, sizeof(struct tarn_region *));
     served->write = calloc(served->nslices, sizeof(struct tarn_region *));
@@ -111,6 +112,19 @@ static void unregister_pool(struct served_pool *served)
     tarn_region_free(served->touch);
     free(served->read);
     free(served->write);
+}
+
+/* A GPU pool that the devices do not take is left to the other transports. */
+static int serve_pool(struct tarn_server *s, uint32_t i)
+{
+    int rc = register_pool(s, i);
+    if (rc != TARN_E_UNSUPPORTED)
+        return rc;
+    tarn_log(s->log, TARN_LOG_WARN, "rdma", "msg=\"a pool is not offered by rdma\" pool=%s cause=\"%s\"",
+             s->pools[i].name, tarn_last_error());
+    unregister_pool(&s->served[i]);
+    s->served[i] = (struct served_pool){.refused = true};
+    return 0;
 }
 
 /* --- ATTACH ------------------------------------------------------------------------------------- */
@@ -382,7 +396,7 @@ static int serve_all(struct tarn_server *s)
             return tarn_fail(TARN_E_UNAVAILABLE, "rdma %s: no completion queue: %m", s->rails.rail[i].name);
     }
     for (uint32_t i = 0; !rc && i < s->npools; i++)
-        rc = register_pool(s, i);
+        rc = serve_pool(s, i);
     if (rc)
         return rc;
     int error = pthread_create(&s->thread, NULL, join_links, s);
@@ -449,7 +463,7 @@ void tarn_rdma_stop(struct tarn_server *s)
 
 bool tarn_rdma_serves(const struct tarn_server *s, uint32_t pool)
 {
-    return s->pools[pool].kind == TARN_POOL_CPU;
+    return !s->served[pool].refused;
 }
 
 /* The rails a reader may look for: "v1 mlx5_0:1 mlx5_1:1". */

@@ -99,6 +99,64 @@ void tarn_share_touch(_Atomic uint32_t *touch, uint64_t tick_base_ns)
         atomic_store_explicit(touch, tick, memory_order_relaxed);
 }
 
+/* --- hazards ------------------------------------------------------------------------------------ */
+
+int tarn_share_hazards_map(const struct tarn_share_name *name, int fd, struct tarn_share_hazards *h)
+{
+    int rc = tarn_share_map(name, fd, sizeof(*h->page), PROT_READ | PROT_WRITE, &h->map);
+    h->page = h->map.addr;
+    return rc;
+}
+
+void tarn_share_hazards_unmap(struct tarn_share_hazards *h)
+{
+    for (uint32_t i = 0; h->page && i < TARN_HAZARDS; i++)
+        if (atomic_load(&h->claimed[i / 64]) >> i % 64 & 1)
+            atomic_store(&h->page->entry[i], 0);
+    tarn_share_unmap(&h->map);
+    h->page = NULL;
+}
+
+static void raise_used(struct tarn_hazard_page *page, uint32_t used)
+{
+    uint32_t seen = atomic_load(&page->used);
+    while (seen < used && !atomic_compare_exchange_weak(&page->used, &seen, used))
+        ;
+}
+
+/* The lowest free entry, so that the node, which looks at all that were ever used, has as few to look at as
+ * there were views. */
+int tarn_share_hazard_claim(const struct tarn_share_name *name, struct tarn_share_hazards *h, uint32_t pool,
+                            uint32_t slot, uint32_t *hazard_p)
+{
+    if (!h->page)
+        return tarn_fail(TARN_E_NOT_REACHABLE, "node %s: %s: the session has no hazard page", name->node,
+                         name->transport);
+    for (uint32_t i = 0; i < TARN_HAZARDS; i++) {
+        uint64_t none = 0, value = ((uint64_t)pool << 32 | slot) + 1;
+        if (atomic_load_explicit(&h->page->entry[i], memory_order_relaxed) != 0)
+            continue;
+        raise_used(h->page, i + 1);
+        if (atomic_compare_exchange_strong(&h->page->entry[i], &none, value)) {
+            atomic_fetch_or(&h->claimed[i / 64], 1ull << i % 64);
+            *hazard_p = i;
+            return 0;
+        }
+    }
+    return tarn_fail(TARN_E_AGAIN, "node %s: %d views are open: release some", name->node, TARN_HAZARDS);
+}
+
+void tarn_share_hazard_drop(struct tarn_share_hazards *h, uint32_t hazard)
+{
+    if (!h->page || hazard >= TARN_HAZARDS)
+        return;
+    /* In this order: once the entry is free, another thread may claim it through this link. */
+    atomic_fetch_and(&h->claimed[hazard / 64], ~(1ull << hazard % 64));
+    atomic_store(&h->page->entry[hazard], 0);
+}
+
+/* --- texts -------------------------------------------------------------------------------------- */
+
 bool tarn_share_word(const char **at, const char **word, size_t *bytes)
 {
     *at += strspn(*at, " ");

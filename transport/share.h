@@ -42,6 +42,24 @@ void tarn_share_unmap(struct tarn_mapping *m);
  * objects do not bounce a cache line at each get. */
 void tarn_share_touch(_Atomic uint32_t *touch, uint64_t tick_base_ns);
 
+/*
+ * A link's part of the session's hazard page. page NULL: the node gave none. Any thread claims and drops.
+ */
+struct tarn_share_hazards {
+    struct tarn_mapping map;
+    struct tarn_hazard_page *page;
+    _Atomic uint64_t claimed[TARN_HAZARDS / 64]; /* bit i: entry i is this link's */
+};
+
+int tarn_share_hazards_map(const struct tarn_share_name *name, int fd, struct tarn_share_hazards *h);
+/* Drops what is still claimed: the page is the session's and would keep those extents for good. */
+void tarn_share_hazards_unmap(struct tarn_share_hazards *h);
+/* Keeps what is in a slot from being reused, from now on; look at its generation afterwards. AGAIN: too many;
+ * NOT_REACHABLE: there is no page. */
+int tarn_share_hazard_claim(const struct tarn_share_name *name, struct tarn_share_hazards *h, uint32_t pool,
+                            uint32_t slot, uint32_t *hazard_p);
+void tarn_share_hazard_drop(struct tarn_share_hazards *h, uint32_t hazard);
+
 /* The next word of an ATTACH answer; false when there is none. */
 bool tarn_share_word(const char **at, const char **word, size_t *bytes);
 /* The next number; false when there is none or it is above max. */

@@ -56,30 +56,19 @@ struct tarn_link {
     char node[64];
     bool writable;
     uint64_t tick_base_ns;
-    struct tarn_mapping hazard_map;
-    struct tarn_hazard_page *hazards;            /* NULL: none */
-    _Atomic uint64_t claimed[TARN_HAZARDS / 64]; /* bit i: entry i is this link's */
-    uint32_t npools;                             /* highest index + 1 */
+    struct tarn_share_hazards hazards;
+    uint32_t npools; /* highest index + 1 */
     struct pool pools[POOLS_MAX];
 };
 
-/* Views that were not released: the page is the session's and would keep their extents for good. */
-static void drop_claims(struct tarn_link *l)
-{
-    for (uint32_t i = 0; l->hazards && i < TARN_HAZARDS; i++)
-        if (atomic_load(&l->claimed[i / 64]) >> i % 64 & 1)
-            atomic_store(&l->hazards->entry[i], 0);
-}
-
 static void shm_close(struct tarn_link *l)
 {
-    drop_claims(l);
+    tarn_share_hazards_unmap(&l->hazards);
     for (uint32_t i = 0; i < l->npools; i++) {
         tarn_share_unmap(&l->pools[i].arena_map);
         tarn_share_unmap(&l->pools[i].gen_map);
         tarn_share_unmap(&l->pools[i].touch_map);
     }
-    tarn_share_unmap(&l->hazard_map);
     free(l);
 }
 
@@ -142,10 +131,8 @@ static int map_all(struct tarn_link *l, const struct tarn_peer *peer)
     }
     if (peer->nfds == npools * TARN_SHM_FDS)
         return 0;
-    int r = map_file(l, peer->fds[npools * TARN_SHM_FDS], sizeof(*l->hazards), PROT_READ | PROT_WRITE,
-                     "the hazard page", &l->hazard_map);
-    l->hazards = l->hazard_map.addr;
-    return r;
+    struct tarn_share_name name = {"shm", l->node, "the hazard page"};
+    return tarn_share_hazards_map(&name, peer->fds[npools * TARN_SHM_FDS], &l->hazards);
 }
 
 static int shm_connect(const struct tarn_peer *peer, struct tarn_link **l_p)
@@ -298,59 +285,27 @@ static void shm_touch(struct tarn_link *l, uint32_t pool, uint32_t slot)
 
 /* --- client half: views ------------------------------------------------------------------------- */
 
-static void raise_used(struct tarn_hazard_page *page, uint32_t used)
-{
-    uint32_t seen = atomic_load(&page->used);
-    while (seen < used && !atomic_compare_exchange_weak(&page->used, &seen, used))
-        ;
-}
-
-/*
- * Claims a free entry of the page for `value`; UINT32_MAX when all are taken. The lowest free one, so
- * that the node, which looks at all that were ever used, has as few to look at as there were views.
- */
-static uint32_t claim_hazard(struct tarn_link *l, uint64_t value)
-{
-    for (uint32_t i = 0; i < TARN_HAZARDS; i++) {
-        uint64_t none = 0;
-        if (atomic_load_explicit(&l->hazards->entry[i], memory_order_relaxed) != 0)
-            continue;
-        raise_used(l->hazards, i + 1);
-        if (atomic_compare_exchange_strong(&l->hazards->entry[i], &none, value)) {
-            atomic_fetch_or(&l->claimed[i / 64], 1ull << i % 64);
-            return i;
-        }
-    }
-    return UINT32_MAX;
-}
-
 static void shm_unview(struct tarn_link *l, uint32_t hazard)
 {
-    if (!l->hazards || hazard >= TARN_HAZARDS)
-        return;
-    /* In this order: once the entry is free, another thread may claim it through this link. */
-    atomic_fetch_and(&l->claimed[hazard / 64], ~(1ull << hazard % 64));
-    atomic_store(&l->hazards->entry[hazard], 0);
+    tarn_share_hazard_drop(&l->hazards, hazard);
 }
 
 static int shm_view(struct tarn_link *l, uint32_t pool, uint32_t slot, uint64_t gen, uint64_t offset,
                     uint64_t bytes, const void **addr_p, uint32_t *hazard_p)
 {
-    if (!l->hazards)
-        return tarn_fail(TARN_E_NOT_REACHABLE, "node %s: shm: the session has no hazard page", l->node);
+    const struct tarn_share_name name = {"shm", l->node, "the hazard page"};
     const struct pool *p = pool_at(l, pool, slot, offset, bytes);
     if (!p || !tarn_gen_readable(gen))
         return out_of_date(l, pool, slot);
-    uint32_t hazard = claim_hazard(l, ((uint64_t)pool << 32 | slot) + 1);
-    if (hazard == UINT32_MAX)
-        return tarn_fail(TARN_E_AGAIN, "node %s: %d views are open: release some", l->node, TARN_HAZARDS);
+    int rc = tarn_share_hazard_claim(&name, &l->hazards, pool, slot, hazard_p);
+    if (rc)
+        return rc;
     if (atomic_load(&p->gen[slot]) != gen) {
-        shm_unview(l, hazard);
+        shm_unview(l, *hazard_p);
         return out_of_date(l, pool, slot);
     }
     touch_slot(l, p, slot);
     *addr_p = p->arena + offset;
-    *hazard_p = hazard;
     return 0;
 }
 

@@ -6,7 +6,9 @@
  * is found there. The first work claims that connection for its direction; the other direction's is
  * opened, without waiting, when its first work comes, and its HELLO goes ahead of that work.
  *
- * get() and put() only queue; progress() and wait() send and receive (tcp_lane.c).
+ * get() and put() only queue; progress() and wait() send and receive (tcp_lane.c). The first work in memory
+ * of a GPU takes its time: a queue of copies and pinned memory are made for it. Copies end without a
+ * descriptor, so while some are under way there is none to wait for, and wait() looks at them now and then.
  */
 #include "transport/tcp.h"
 
@@ -19,6 +21,7 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -26,10 +29,14 @@
 #include "base/net.h"
 #include "transport/tcp_lane.h"
 
+#define SPIN_NS (200 * 1000)
+#define NAP_NS (20 * 1000)
+
 enum { GETS, PUTS, LANES };
 
 struct tarn_link {
     char node[64];
+    const struct tarn_logger *log;
     struct tarn_tcp_hello hello;
     struct sockaddr_storage peer;
     socklen_t peer_bytes;
@@ -38,6 +45,7 @@ struct tarn_link {
     int epoll_fd; /* -1 until both lanes are open */
     bool broken;
     struct tarn_tcp_lane lanes[LANES];
+    struct tarn_copiers copiers;
 };
 
 static int down(const struct tarn_link *l, const char *what)
@@ -105,6 +113,17 @@ static int open_lane(struct tarn_link *l, int i)
     return 0;
 }
 
+static int prepare_gpu(struct tarn_link *l, struct tarn_tcp_lane *n, int device)
+{
+    bool first = !n->stage;
+    int r = tarn_tcp_lane_prepare(n, device);
+    if (first || r)
+        tarn_log(l->log, TARN_LOG_DEBUG, "tcp",
+                 "msg=\"GPU memory by way of pinned memory\" node=%s device=%d status=%d", l->node, device,
+                 r);
+    return r;
+}
+
 static int queue(struct tarn_link *l, int i, struct tarn_work *w)
 {
     struct tarn_tcp_lane *n = &l->lanes[i];
@@ -117,6 +136,9 @@ static int queue(struct tarn_link *l, int i, struct tarn_work *w)
         if (r)
             return r;
     }
+    int rc = w->gpu && w->bytes ? prepare_gpu(l, n, (int)w->gpu - 1) : 0;
+    if (rc)
+        return rc;
     tarn_tcp_lane_queue(n, w);
     update_watches(l);
     return TARN_INPROGRESS;
@@ -132,19 +154,26 @@ static int tcp_put(struct tarn_link *l, struct tarn_work *w)
     return queue(l, PUTS, w);
 }
 
-/* Sends, and receives unless all that is in flight was sent just now: then nothing can have come yet. */
+/* Sends, and receives unless all that is in flight was sent just now: then nothing can have come yet. 1:
+ * something moved. */
 static int progress_lane(struct tarn_tcp_lane *n)
 {
-    bool asked_before = tarn_tcp_lane_awaits_answer(n);
-    int r = tarn_tcp_lane_send(n, false);
+    bool asked_before = tarn_tcp_lane_awaits_answer(n), passed = tarn_tcp_lane_copy(n);
+    int r = tarn_tcp_lane_send(n, false), sent = r;
     if (r >= 0 && asked_before)
         r = tarn_tcp_lane_receive(n, false);
-    return r < 0 ? r : 0;
+    return r < 0 ? r : r | sent | passed;
+}
+
+static bool is_copying(const struct tarn_link *l)
+{
+    return tarn_tcp_lane_copying(&l->lanes[GETS]) || tarn_tcp_lane_copying(&l->lanes[PUTS]);
 }
 
 static void break_link(struct tarn_link *l, int status)
 {
     l->broken = true;
+    tarn_copiers_close(&l->copiers);
     for (int i = 0; i < LANES; i++) {
         if (l->lanes[i].fd >= 0)
             close(l->lanes[i].fd);
@@ -153,25 +182,36 @@ static void break_link(struct tarn_link *l, int status)
     }
 }
 
+/* 1: something moved. */
+static int advance(struct tarn_link *l)
+{
+    int moved = 0;
+    for (int i = 0; i < LANES; i++) {
+        int r = l->lanes[i].first ? progress_lane(&l->lanes[i]) : 0;
+        if (r < 0) {
+            break_link(l, TARN_E_NODE_DOWN);
+            return r;
+        }
+        moved |= r;
+    }
+    update_watches(l);
+    return moved;
+}
+
 static int tcp_progress(struct tarn_link *l)
 {
-    if (l->broken)
-        return TARN_E_NODE_DOWN;
-    int r = 0;
-    for (int i = 0; i < LANES && !r; i++)
-        if (l->lanes[i].first)
-            r = progress_lane(&l->lanes[i]);
-    if (r)
-        break_link(l, TARN_E_NODE_DOWN);
-    else
-        update_watches(l);
-    return r;
+    int r = l->broken ? TARN_E_NODE_DOWN : advance(l);
+    return r < 0 ? r : is_copying(l);
 }
 
 static int tcp_wait_fd(const struct tarn_link *l, short *events)
 {
     const struct tarn_tcp_lane *busy = NULL;
     *events = POLLIN;
+    if (is_copying(l)) {
+        *events = 0;
+        return -1;
+    }
     for (int i = 0; i < LANES; i++) {
         if (l->lanes[i].first && busy)
             return l->epoll_fd;
@@ -196,10 +236,34 @@ static struct tarn_tcp_lane *only_busy(struct tarn_link *l)
     return gets->first ? gets : puts;
 }
 
+/* First by looking, for what is short, then by looking now and then. */
+static int wait_for_copies(struct tarn_link *l, uint64_t deadline_ns)
+{
+    uint64_t begun = tarn_now_ns(), now = begun, until = begun + TARN_WAIT_SLICE_MS * TARN_NS_PER_MS;
+    const struct timespec nap = {0, NAP_NS};
+    if (until > deadline_ns)
+        until = deadline_ns;
+    for (;;) {
+        int r = advance(l);
+        now = tarn_now_ns();
+        if (r || now >= until)
+            return r ? r : 1;
+        if (now - begun > SPIN_NS)
+            nanosleep(&nap, NULL);
+    }
+}
+
 /* One lane that only waits for answers waits in recvmsg() itself: a system call and a wakeup less. */
 static int tcp_wait(struct tarn_link *l, uint64_t deadline_ns)
 {
     struct tarn_tcp_lane *n = only_busy(l);
+    int passed = 0;
+    for (int i = 0; i < LANES; i++)
+        passed += tarn_tcp_lane_copy(&l->lanes[i]);
+    if (passed)
+        return 1;
+    if (is_copying(l))
+        return wait_for_copies(l, deadline_ns);
     if (l->broken || !n || tarn_left_ms(deadline_ns) <= TARN_WAIT_SLICE_MS)
         return tarn_wait_by_poll(&tarn_tcp_ops, l, deadline_ns);
     /* Payload is sent waiting: the kernel wakes a sleeping sender sooner than poll() would. */
@@ -264,6 +328,8 @@ static int say_hello(struct tarn_link *l, uint64_t deadline_ns)
 static void tcp_close(struct tarn_link *l)
 {
     break_link(l, TARN_E_CANCELED);
+    for (int i = 0; i < LANES; i++)
+        tarn_stage_free(l->lanes[i].stage);
     if (l->spare_fd >= 0)
         close(l->spare_fd);
     if (l->epoll_fd >= 0)
@@ -277,11 +343,12 @@ static int tcp_connect(const struct tarn_peer *p, struct tarn_link **l_p)
     if (!l)
         return tarn_fail(TARN_E_NO_MEMORY, "node %s: tcp: out of memory", p->node);
     snprintf(l->node, sizeof(l->node), "%s", p->node);
+    l->log = p->log;
     l->spare_fd = l->epoll_fd = -1;
-    l->lanes[GETS] =
-        (struct tarn_tcp_lane){.node = l->node, .hello = &l->hello, .fd = -1, .op = TARN_TCP_GET};
-    l->lanes[PUTS] =
-        (struct tarn_tcp_lane){.node = l->node, .hello = &l->hello, .fd = -1, .op = TARN_TCP_PUT};
+    l->lanes[GETS] = (struct tarn_tcp_lane){
+        .node = l->node, .hello = &l->hello, .copiers = &l->copiers, .fd = -1, .op = TARN_TCP_GET};
+    l->lanes[PUTS] = (struct tarn_tcp_lane){
+        .node = l->node, .hello = &l->hello, .copiers = &l->copiers, .fd = -1, .op = TARN_TCP_PUT};
 
     struct tarn_addr a;
     int r = parse_peer(l, p, &a);
@@ -322,6 +389,7 @@ static int tcp_probe(char *why, size_t why_bytes)
 
 const struct tarn_transport_ops tarn_tcp_ops = {
     .name = "tcp",
+    .caps = TARN_CAP_GPU,
     .probe = tcp_probe,
     .serve = tarn_tcp_serve,
     .serves = tarn_tcp_serves,

@@ -13,6 +13,10 @@
  * with the payload. The slot is pinned from the header to the last byte, and so is written only while
  * the reservation holds, whatever becomes of the session meanwhile.
  *
+ * Bytes of GPU pools pass through a stage (tcp_node_gpu.c): an answer to a GET begins when its first part has
+ * come from the GPU, so that the header can still say that it did not; a PUT is answered, and the slot
+ * unpinned, when its last part is in the pool.
+ *
  * Nothing waits: what would block leaves a note in the epoll set. A client that does not take its answers
  * holds at most TARN_TCP_ANSWERS frames. It is closed when it takes nothing of them, or sends nothing of a
  * payload, for STALLED_MS: a pin would stay for as long.
@@ -34,7 +38,7 @@
 
 enum {
     STALLED_MS = 30000,
-    TURN_BYTES = 4 << 20, /* a connection that streams lets others have their turn after this many */
+    TURN_BYTES = 4 << 20,  /* a connection that streams lets others have their turn after this many */
     WAIT_BYTES = 64 << 10, /* from so many on, sending within one host may sleep */
     DROP_BYTES = 16384,
 };
@@ -47,7 +51,7 @@ void tarn_tcp_conn_time(struct tarn_tcp_conn *c, uint64_t deadline_ns)
 
 static bool refuse(struct tarn_tcp_conn *c, const char *why)
 {
-    tarn_tcp_refused(c, why);
+    tarn_tcp_complain(c, "closed a data connection", why);
     return false;
 }
 
@@ -58,7 +62,7 @@ static bool would_block(int error)
 
 /* --- answers ------------------------------------------------------------------------------------ */
 
-static struct tarn_tcp_reply *reply_at(struct tarn_tcp_conn *c, uint32_t i)
+struct tarn_tcp_reply *tarn_tcp_reply_at(struct tarn_tcp_conn *c, uint32_t i)
 {
     return &c->replies[(c->first + i) % TARN_TCP_ANSWERS];
 }
@@ -70,7 +74,7 @@ static uint32_t room(const struct tarn_tcp_conn *c)
 
 static struct tarn_tcp_reply *push(struct tarn_tcp_conn *c, const struct tarn_tcp_frame *f)
 {
-    struct tarn_tcp_reply *r = reply_at(c, c->count++);
+    struct tarn_tcp_reply *r = tarn_tcp_reply_at(c, c->count++);
     *r = (struct tarn_tcp_reply){.frame = *f};
     return r;
 }
@@ -81,11 +85,17 @@ static void unpin(struct tarn_tcp_conn *c, const struct tarn_tcp_frame *f)
     g->unpin(g->arg, f->pool, f->slot, f->gen);
 }
 
-static void pop(struct tarn_tcp_conn *c)
+void tarn_tcp_unpin(struct tarn_tcp_conn *c, struct tarn_tcp_reply *r)
 {
-    struct tarn_tcp_reply *r = reply_at(c, 0);
     if (r->pinned)
         unpin(c, &r->frame);
+    r->pinned = false;
+}
+
+static void pop(struct tarn_tcp_conn *c)
+{
+    tarn_tcp_unpin(c, tarn_tcp_reply_at(c, 0));
+    c->staged -= c->staged > 0;
     c->first = (c->first + 1) % TARN_TCP_ANSWERS;
     c->count--;
     c->sent = 0;
@@ -97,8 +107,7 @@ static bool names_a_slot(const struct tarn_tcp_conn *c, const struct tarn_tcp_fr
     return f->pool < s->npools && f->slot < s->pools[f->pool].nslots;
 }
 
-/* Turns a GET request into its answer: pins the object, or says why not. */
-static void ready_get(struct tarn_tcp_conn *c, struct tarn_tcp_reply *r)
+void tarn_tcp_ready_get(struct tarn_tcp_conn *c, struct tarn_tcp_reply *r)
 {
     const struct tarn_guard *g = &c->server->serve.guard;
     struct tarn_tcp_frame *f = &r->frame;
@@ -119,33 +128,55 @@ static uint64_t reply_bytes(const struct tarn_tcp_conn *c, const struct tarn_tcp
     return FRAME + (c->state == TARN_TCP_GETS ? r->frame.bytes : 0);
 }
 
+/* Can the first byte of an answer be sent? part: where in the stage its payload begins. */
+static bool may_send(struct tarn_tcp_conn *c, struct tarn_tcp_reply *r, uint32_t part)
+{
+    if (c->state == TARN_TCP_PUTS)
+        return r->ready;
+    if (!tarn_tcp_is_gpu(c, &r->frame))
+        return true;
+    const struct tarn_stage_part *p = c->stage ? tarn_stage_passed(c->stage, part) : NULL;
+    return r->ready && (r->frame.bytes == 0 || (p && p->status == 0));
+}
+
 /* Gathers a turn's worth of answers from the first unsent byte on. Returns how many iovecs. */
 static size_t gather(struct tarn_tcp_conn *c, struct iovec *iov, uint64_t *bytes_p)
 {
     uint64_t total = 0, sent = c->sent;
+    uint32_t part = 0;
     size_t n = 0;
     for (uint32_t i = 0; i < c->count && total < TURN_BYTES; i++, sent = 0) {
-        struct tarn_tcp_reply *r = reply_at(c, i);
+        struct tarn_tcp_reply *r = tarn_tcp_reply_at(c, i);
+        if (!may_send(c, r, part))
+            break;
         if (!r->ready)
-            ready_get(c, r);
+            tarn_tcp_ready_get(c, r);
         uint64_t head = sent < FRAME ? FRAME - sent : 0;
-        uint64_t payload = reply_bytes(c, r) - sent - head;
+        uint64_t left = reply_bytes(c, r) - sent - head, payload = left;
         if (head)
             iov[n++] = (struct iovec){(char *)&r->frame + sent, head};
-        if (payload)
-            iov[n++] = (struct iovec){(char *)r->payload + (r->frame.bytes - payload),
-                                      payload < TURN_BYTES - total ? payload : TURN_BYTES - total};
+        if (payload > TURN_BYTES - total)
+            payload = TURN_BYTES - total;
+        if (payload && tarn_tcp_is_gpu(c, &r->frame))
+            payload = tarn_tcp_gpu_gather(c, &part, payload, iov, &n);
+        else if (payload)
+            iov[n++] = (struct iovec){(char *)r->payload + (r->frame.bytes - left), payload};
         total += head + payload;
+        if (payload < left)
+            break;
     }
-    *bytes_p = total < TURN_BYTES ? total : TURN_BYTES;
+    *bytes_p = total;
     return n;
 }
 
 static void note_sent(struct tarn_tcp_conn *c, uint64_t bytes)
 {
     while (bytes > 0) {
-        uint64_t left = reply_bytes(c, reply_at(c, 0)) - c->sent;
+        struct tarn_tcp_reply *r = tarn_tcp_reply_at(c, 0);
+        uint64_t left = reply_bytes(c, r) - c->sent, head = c->sent < FRAME ? FRAME - c->sent : 0;
         uint64_t take = bytes < left ? bytes : left;
+        if (c->state == TARN_TCP_GETS && take > head && tarn_tcp_is_gpu(c, &r->frame))
+            tarn_stage_sent(c->stage, take - head);
         c->sent += take;
         bytes -= take;
         if (take == left)
@@ -160,11 +191,15 @@ static void note_sent(struct tarn_tcp_conn *c, uint64_t bytes)
  */
 static bool send_replies(struct tarn_tcp_conn *c)
 {
-    struct iovec iov[2 * TARN_TCP_ANSWERS];
+    struct iovec iov[2 * TARN_TCP_ANSWERS + TARN_STAGE_PARTS];
     uint64_t bytes;
     if (c->count == 0)
         return true;
     struct msghdr h = {.msg_iov = iov, .msg_iovlen = gather(c, iov, &bytes)};
+    if (bytes == 0) { /* a GPU is waited for, and the client owes nothing */
+        tarn_tcp_conn_time(c, tarn_deadline(STALLED_MS));
+        return true;
+    }
     bool wait = c->keeps_up && bytes >= WAIT_BYTES;
     ssize_t sent = sendmsg(c->fd, &h, MSG_NOSIGNAL | (wait ? 0 : MSG_DONTWAIT));
     if (sent < 0 && !would_block(errno))
@@ -282,6 +317,8 @@ static bool begin_put(struct tarn_tcp_conn *c)
     if (names_a_slot(c, f))
         c->put_status =
             g->pin_write(g->arg, c->session, f->pool, f->slot, f->gen, f->offset, f->bytes, &addr);
+    if (c->put_status == 0 && tarn_tcp_is_gpu(c, f) && (c->put_status = tarn_tcp_gpu_begin_put(c)))
+        unpin(c, f);
     c->to = c->put_status ? NULL : addr;
     c->left = f->bytes;
     c->receiving = true;
@@ -291,38 +328,74 @@ static bool begin_put(struct tarn_tcp_conn *c)
 
 static void end_put(struct tarn_tcp_conn *c)
 {
+    bool lands = c->put_status == 0 && c->in.frame.bytes > 0 && tarn_tcp_is_gpu(c, &c->in.frame);
     c->receiving = false;
-    if (c->put_status == 0)
+    if (c->put_status == 0 && !lands)
         unpin(c, &c->in.frame);
     struct tarn_tcp_reply *r = push(c, &c->in.frame);
     r->frame.op |= TARN_TCP_ANSWER;
     r->frame.status = c->put_status;
     r->frame.bytes = 0;
-    r->ready = true;
+    r->ready = !lands;
+    r->pinned = lands;
+    if (lands)
+        tarn_tcp_gpu_end_put(c, r);
     c->in_bytes = 0;
+}
+
+/* Where the next payload bytes of a put go. False: nowhere yet. */
+static bool payload_room(struct tarn_tcp_conn *c, char drop[DROP_BYTES], struct iovec *to)
+{
+    uint8_t *memory;
+    int64_t room = (int64_t)(c->left < INT64_MAX ? c->left : INT64_MAX);
+    if (c->to && tarn_tcp_is_gpu(c, &c->in.frame))
+        room = tarn_tcp_gpu_room(c, &memory);
+    else
+        memory = c->to;
+    if (room < 0) { /* and nothing of it is under way */
+        unpin(c, &c->in.frame);
+        c->put_status = (int32_t)room;
+        c->to = NULL;
+    }
+    if (!c->to) {
+        memory = (uint8_t *)drop;
+        room = DROP_BYTES;
+    }
+    *to = (struct iovec){memory, (uint64_t)room < c->left ? (uint64_t)room : c->left};
+    return room > 0;
+}
+
+static void note_payload(struct tarn_tcp_conn *c, uint64_t bytes)
+{
+    if (c->to && tarn_tcp_is_gpu(c, &c->in.frame))
+        tarn_tcp_gpu_received(c, bytes);
+    c->left -= bytes;
+    if (c->to)
+        c->to += bytes;
+    tarn_tcp_conn_time(c, tarn_deadline(STALLED_MS));
 }
 
 /*
  * Receives payload, and behind it, in the same call, the next put's header. Returns the bytes received,
- * 0 when none were there, -1 at the end of the stream; *full_p when the socket may have more.
+ * 0 when none were there or there was no room, -1 at the end of the stream; *full_p when the socket may have
+ * more.
  */
 static ssize_t receive_payload(struct tarn_tcp_conn *c, bool *full_p)
 {
     struct tarn_tcp_frame next;
     char drop[DROP_BYTES];
-    uint64_t payload = c->to || c->left < sizeof(drop) ? c->left : sizeof(drop);
-    bool whole = payload == c->left;
-    struct iovec iov[2] = {{c->to ? (void *)c->to : drop, payload}, {&next, whole ? FRAME : 0}};
+    struct iovec iov[2] = {{0}, {&next, 0}};
+    if (!payload_room(c, drop, &iov[0]))
+        return 0;
+    uint64_t payload = iov[0].iov_len;
+    iov[1].iov_len = payload == c->left ? FRAME : 0;
     struct msghdr h = {.msg_iov = iov, .msg_iovlen = 2};
     ssize_t n = recvmsg(c->fd, &h, MSG_DONTWAIT);
     if (n <= 0)
         return n < 0 && would_block(errno) ? 0 : -1;
     uint64_t got = (uint64_t)n < payload ? (uint64_t)n : payload;
     *full_p = (uint64_t)n == payload + iov[1].iov_len;
-    c->left -= got;
-    tarn_tcp_conn_time(c, tarn_deadline(STALLED_MS));
-    if (c->to)
-        c->to += got;
+    note_payload(c, got);
     if (c->left == 0) {
         end_put(c);
         c->in_bytes = (uint32_t)((uint64_t)n - got);
@@ -398,10 +471,17 @@ static bool has_header(const struct tarn_tcp_conn *c)
     return c->state == TARN_TCP_PUTS && !c->receiving && c->in_bytes == FRAME;
 }
 
+/* Is there something that only the socket keeps from being sent? */
+static bool can_send(struct tarn_tcp_conn *c)
+{
+    return c->count > 0 && may_send(c, tarn_tcp_reply_at(c, 0), 0);
+}
+
 static bool wait_for_events(struct tarn_tcp_conn *c)
 {
-    bool reading = !c->replies || c->receiving || room(c) > 0;
-    uint32_t events = (reading ? EPOLLIN : 0) | (c->count || has_header(c) ? EPOLLOUT : 0);
+    bool reading = !c->replies || (c->receiving ? !c->starved : room(c) > 0);
+    uint32_t events =
+        (reading ? EPOLLIN : 0) | (can_send(c) || (has_header(c) && room(c) > 0) ? EPOLLOUT : 0);
     if (events == c->events)
         return true;
     struct epoll_event e = {.events = events, .data.ptr = c};
@@ -413,9 +493,13 @@ bool tarn_tcp_conn_handle(struct tarn_tcp_conn *c, uint32_t events)
 {
     if (atomic_load_explicit(&c->doomed, memory_order_relaxed) || events & (EPOLLERR | EPOLLHUP))
         return false;
+    tarn_tcp_gpu_land(c);
     if ((events & EPOLLIN || has_header(c)) && !receive(c))
         return false;
-    return send_replies(c) && wait_for_events(c);
+    if (!tarn_tcp_gpu_stage(c) || !send_replies(c) || !tarn_tcp_gpu_stage(c))
+        return false;
+    tarn_tcp_gpu_settle(c);
+    return wait_for_events(c);
 }
 
 void tarn_tcp_conn_free(struct tarn_tcp_conn *c)
@@ -424,6 +508,7 @@ void tarn_tcp_conn_free(struct tarn_tcp_conn *c)
         unpin(c, &c->in.frame);
     while (c->count)
         pop(c);
+    tarn_tcp_gpu_leave(c);
     free(c->replies);
     free(c);
 }

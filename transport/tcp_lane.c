@@ -6,6 +6,7 @@
  * rebuilt from its work whenever it is to be sent, so a half-sent one costs nothing but a count.
  * Payload goes straight between the socket and the caller's pieces: a get's next payload and the header
  * after it are asked for in one recvmsg(), and when one answer is outstanding, its header and payload are.
+ * That of works in GPU memory goes by way of the lane's stage (tcp_lane_gpu.c).
  */
 #include "transport/tcp_lane.h"
 
@@ -20,6 +21,9 @@ enum { WAIT_ALL_BYTES = 64 << 10 };
 enum { IOV_MAX_USED = 256, FRAMES_MAX = 64 };
 
 #define FRAME sizeof(struct tarn_tcp_frame)
+
+/* What a lane keeps in a work's scratch: status negated, 0 so far; has it nothing to wait for any more? */
+enum { TAG, STATUS, ENDED };
 
 static int down(const struct tarn_tcp_lane *n, const char *what)
 {
@@ -60,7 +64,7 @@ static bool add_payload(struct message *m, const struct tarn_work *w, struct tar
     return left == 0;
 }
 
-static void skip(struct tarn_cursor *at, const struct tarn_work *w, uint64_t bytes)
+void tarn_tcp_skip(struct tarn_cursor *at, const struct tarn_work *w, uint64_t bytes)
 {
     while (bytes > 0) {
         void *addr;
@@ -71,7 +75,8 @@ static void skip(struct tarn_cursor *at, const struct tarn_work *w, uint64_t byt
 void tarn_tcp_lane_queue(struct tarn_tcp_lane *n, struct tarn_work *w)
 {
     w->next = NULL;
-    w->scratch[0] = n->next_tag++;
+    w->scratch[TAG] = n->next_tag++;
+    w->scratch[STATUS] = w->scratch[ENDED] = 0;
     if (n->last)
         n->last->next = w;
     else
@@ -79,6 +84,10 @@ void tarn_tcp_lane_queue(struct tarn_tcp_lane *n, struct tarn_work *w)
     n->last = w;
     if (!n->unsent)
         n->unsent = w;
+    if (!n->unanswered)
+        n->unanswered = w;
+    if (!n->unstaged && n->stage && n->op == TARN_TCP_PUT)
+        n->unstaged = w;
 }
 
 /* --- sending ------------------------------------------------------------------------------------ */
@@ -94,13 +103,38 @@ static struct tarn_tcp_frame request(const struct tarn_tcp_lane *n, const struct
         .gen = w->gen,
         .offset = w->offset,
         .bytes = w->bytes,
-        .tag = w->scratch[0],
+        .tag = w->scratch[TAG],
     };
 }
 
 static uint64_t payload_of(const struct tarn_tcp_lane *n, const struct tarn_work *w)
 {
     return n->op == TARN_TCP_PUT ? w->bytes : 0;
+}
+
+static bool is_staged(const struct tarn_work *w)
+{
+    return w->gpu && w->bytes > 0;
+}
+
+/* Can its next byte be sent? part: where in the stage its payload goes on. */
+static bool may_send(const struct tarn_tcp_lane *n, const struct tarn_work *w, uint32_t part)
+{
+    return n->op == TARN_TCP_GET || !is_staged(w) || tarn_stage_passed(n->stage, part);
+}
+
+/* Adds what is left of a put's payload as far as it is there and there is room; true when all of it was
+ * added. */
+static bool add_put(const struct tarn_tcp_lane *n, struct message *m, const struct tarn_work *w,
+                    struct tarn_cursor at, uint64_t left, uint32_t *part)
+{
+    if (!is_staged(w))
+        return add_payload(m, w, at, left);
+    uint32_t before = *part;
+    uint64_t bytes = tarn_tcp_lane_passed(n, part, left, m->iov + m->n, IOV_MAX_USED - m->n);
+    m->n += *part - before;
+    m->bytes += bytes;
+    return bytes == left;
 }
 
 /* Gathers what is queued, from the byte after the last one sent. */
@@ -111,9 +145,10 @@ static void gather(const struct tarn_tcp_lane *n, struct tarn_tcp_frame *frames,
     add(m, (char *)(uintptr_t)n->hello + sizeof(*n->hello) - n->hello_unsent, n->hello_unsent);
     uint64_t sent = n->sent;
     struct tarn_cursor at = n->sent_at;
+    uint32_t part = 0;
     int nframes = 0;
-    for (const struct tarn_work *w = n->unsent; w && nframes < FRAMES_MAX && m->n < IOV_MAX_USED;
-         w = w->next) {
+    for (const struct tarn_work *w = n->unsent;
+         w && nframes < FRAMES_MAX && m->n < IOV_MAX_USED && may_send(n, w, part); w = w->next) {
         uint64_t payload = payload_of(n, w);
         if (sent < FRAME) {
             frames[nframes] = request(n, w);
@@ -121,7 +156,7 @@ static void gather(const struct tarn_tcp_lane *n, struct tarn_tcp_frame *frames,
         } else {
             payload -= sent - FRAME;
         }
-        if (!add_payload(m, w, at, payload))
+        if (payload && !add_put(n, m, w, at, payload, &part))
             break;
         sent = 0;
         at = (struct tarn_cursor){0};
@@ -141,8 +176,10 @@ static void note_sent(struct tarn_tcp_lane *n, uint64_t bytes)
         uint64_t take = bytes < left ? bytes : left;
         n->sent += take;
         bytes -= take;
+        if (take > head && is_staged(w))
+            tarn_tcp_lane_passed_on(n, w, take - head);
         if (take < left) {
-            skip(&n->sent_at, w, take > head ? take - head : 0);
+            tarn_tcp_skip(&n->sent_at, w, take > head ? take - head : 0);
             return;
         }
         n->unsent = w->next;
@@ -153,7 +190,7 @@ static void note_sent(struct tarn_tcp_lane *n, uint64_t bytes)
 
 bool tarn_tcp_lane_wants_to_send(const struct tarn_tcp_lane *n)
 {
-    return n->unsent || n->hello_unsent;
+    return n->hello_unsent || (n->unsent && may_send(n, n->unsent, 0));
 }
 
 static bool would_block(int error)
@@ -174,6 +211,7 @@ int tarn_tcp_lane_send(struct tarn_tcp_lane *n, bool wait)
             return would_block(errno) ? moved : down(n, "send");
         moved = 1;
         note_sent(n, (uint64_t)sent);
+        tarn_tcp_lane_copy(n);
         if ((uint64_t)sent < m.bytes)
             return moved;
     }
@@ -182,7 +220,7 @@ int tarn_tcp_lane_send(struct tarn_tcp_lane *n, bool wait)
 
 /* --- receiving ---------------------------------------------------------------------------------- */
 
-static void finish(struct tarn_tcp_lane *n, int status)
+static void pop(struct tarn_tcp_lane *n, int status)
 {
     struct tarn_work *w = n->first;
     n->first = w->next;
@@ -192,11 +230,31 @@ static void finish(struct tarn_tcp_lane *n, int status)
     w->done(w);
 }
 
+void tarn_tcp_lane_reap(struct tarn_tcp_lane *n)
+{
+    while (n->first && n->first != n->unanswered && n->first->scratch[ENDED])
+        pop(n, -(int)n->first->scratch[STATUS]);
+}
+
+/* The answer has come in full; what was copied to a GPU ends with the copy. */
+static void answered(struct tarn_tcp_lane *n, int status)
+{
+    struct tarn_work *w = n->unanswered;
+    n->unanswered = w->next;
+    if (!w->scratch[STATUS])
+        w->scratch[STATUS] = (uint64_t)-status;
+    if (status || n->op == TARN_TCP_PUT || !is_staged(w))
+        w->scratch[ENDED] = 1;
+    tarn_tcp_lane_reap(n);
+}
+
 void tarn_tcp_lane_fail(struct tarn_tcp_lane *n, int status)
 {
-    n->unsent = NULL;
+    n->unsent = n->unanswered = n->unstaged = NULL;
+    if (n->stage)
+        tarn_stage_clear(n->stage);
     while (n->first)
-        finish(n, status);
+        pop(n, status);
 }
 
 int tarn_tcp_check_hello(const char *node, const struct tarn_tcp_frame *f)
@@ -217,7 +275,7 @@ int tarn_tcp_check_hello(const char *node, const struct tarn_tcp_frame *f)
 static int take_answer(struct tarn_tcp_lane *n)
 {
     const struct tarn_tcp_frame *f = &n->answer;
-    const struct tarn_work *w = n->first;
+    struct tarn_work *w = n->unanswered;
     n->answer_got = 0;
     if (n->hello_waits) {
         n->hello_waits = false;
@@ -225,7 +283,7 @@ static int take_answer(struct tarn_tcp_lane *n)
     }
     if (f->magic != TARN_TCP_MAGIC || f->version != TARN_TCP_VERSION || f->op != (n->op | TARN_TCP_ANSWER))
         return garbled(n->node, "received something that is no answer");
-    if (!w || w == n->unsent || f->tag != w->scratch[0])
+    if (!w || w == n->unsent || f->tag != w->scratch[TAG])
         return garbled(n->node, "received the answer to something not asked");
     if (f->status > 0 || (n->op == TARN_TCP_GET && f->bytes != (f->status ? 0 : w->bytes)))
         return garbled(n->node, "received an answer of the wrong size");
@@ -235,8 +293,33 @@ static int take_answer(struct tarn_tcp_lane *n)
         tarn_fail(f->status, "node %s: tcp: pool %u slot %u: %s", n->node, w->pool, w->slot,
                   tarn_strerror(f->status));
     if (f->status || n->payload_left == 0)
-        finish(n, f->status);
+        answered(n, f->status);
     return 0;
+}
+
+/* Adds where what is left of a get's payload goes, as far as there is room; true when all of it was added. */
+static bool add_get(const struct tarn_tcp_lane *n, struct message *m, const struct tarn_work *w,
+                    struct tarn_cursor at, uint64_t left)
+{
+    uint8_t *memory;
+    if (!is_staged(w))
+        return add_payload(m, w, at, left);
+    uint64_t room = tarn_stage_room(n->stage, &memory);
+    add(m, memory, room < left ? room : left);
+    return room >= left;
+}
+
+/* Payload has come to where expect() wanted it. */
+static void take_payload(struct tarn_tcp_lane *n, uint64_t bytes)
+{
+    struct tarn_work *w = n->unanswered;
+    if (is_staged(w))
+        tarn_tcp_lane_arrived(n, w, bytes);
+    n->payload_left -= bytes;
+    if (n->payload_left)
+        tarn_tcp_skip(&n->received_at, w, bytes);
+    else
+        answered(n, 0);
 }
 
 /*
@@ -247,16 +330,16 @@ static void expect(struct tarn_tcp_lane *n, struct message *m, bool payload_only
 {
     m->n = 0;
     m->bytes = 0;
-    const struct tarn_work *w = n->first;
+    const struct tarn_work *w = n->unanswered;
     if (n->payload_left) {
-        if (add_payload(m, w, n->received_at, n->payload_left) && !payload_only && w->next &&
+        if (add_get(n, m, w, n->received_at, n->payload_left) && !payload_only && w->next &&
             m->n < IOV_MAX_USED)
             add(m, &n->answer, FRAME);
         return;
     }
     add(m, (char *)&n->answer + n->answer_got, FRAME - n->answer_got);
     if (n->op == TARN_TCP_GET && !n->hello_waits && w && !w->next)
-        add_payload(m, w, (struct tarn_cursor){0}, w->bytes);
+        add_get(n, m, w, (struct tarn_cursor){0}, w->bytes);
 }
 
 /* Accounts for received bytes that lie where expect() wanted them. */
@@ -266,11 +349,7 @@ static int take_received(struct tarn_tcp_lane *n, uint64_t bytes)
         if (n->payload_left) {
             uint64_t take = bytes < n->payload_left ? bytes : n->payload_left;
             bytes -= take;
-            n->payload_left -= take;
-            if (n->payload_left)
-                skip(&n->received_at, n->first, take);
-            else
-                finish(n, 0);
+            take_payload(n, take);
             continue;
         }
         uint64_t take = bytes < FRAME - n->answer_got ? bytes : FRAME - n->answer_got;
@@ -289,7 +368,7 @@ static int take_received(struct tarn_tcp_lane *n, uint64_t bytes)
 
 bool tarn_tcp_lane_awaits_answer(const struct tarn_tcp_lane *n)
 {
-    return n->first != n->unsent || (n->hello_waits && !n->hello_unsent);
+    return n->unanswered != n->unsent || (n->hello_waits && !n->hello_unsent);
 }
 
 int tarn_tcp_lane_receive(struct tarn_tcp_lane *n, bool wait)
@@ -299,6 +378,8 @@ int tarn_tcp_lane_receive(struct tarn_tcp_lane *n, bool wait)
         struct message m;
         bool rest = wait && n->payload_left >= WAIT_ALL_BYTES;
         expect(n, &m, rest);
+        if (m.bytes == 0) /* the stage is full */
+            return moved;
         struct msghdr h = {.msg_iov = m.iov, .msg_iovlen = m.n};
         ssize_t got = recvmsg(n->fd, &h, rest ? MSG_WAITALL : wait ? 0 : MSG_DONTWAIT);
         if (got < 0)

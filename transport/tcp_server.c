@@ -98,18 +98,17 @@ void tarn_tcp_detach(struct tarn_server *s, uint64_t session)
 
 /* --- connections -------------------------------------------------------------------------------- */
 
-void tarn_tcp_refused(struct tarn_tcp_conn *c, const char *why)
+void tarn_tcp_complain(struct tarn_tcp_conn *c, const char *what, const char *why)
 {
     struct tarn_server *s = c->server;
     uint64_t now = tarn_now_ns(), last = atomic_load(&s->refused_log_ns);
     if (now - last < TARN_NS_PER_S || !atomic_compare_exchange_strong(&s->refused_log_ns, &last, now))
         return;
-    tarn_log(s->serve.log, TARN_LOG_WARN, "tcp",
-             "msg=\"closed a data connection\" cause=\"%s\" session=%016llx", why,
+    tarn_log(s->serve.log, TARN_LOG_WARN, "tcp", "msg=\"%s\" cause=\"%s\" session=%016llx", what, why,
              (unsigned long long)c->session);
 }
 
-static void close_conn(struct tarn_tcp_conn *c)
+void tarn_tcp_close(struct tarn_tcp_conn *c)
 {
     struct tarn_server *s = c->server;
     tarn_tcp_conn_time(c, 0);
@@ -118,7 +117,9 @@ static void close_conn(struct tarn_tcp_conn *c)
     pthread_mutex_unlock(&s->lock);
     atomic_fetch_sub(&c->thread->conns, 1);
     close(c->fd);
-    tarn_tcp_conn_free(c);
+    c->closed = c->stage && tarn_stage_moving(c->stage);
+    if (!c->closed)
+        tarn_tcp_conn_free(c);
 }
 
 static bool watch(struct tarn_tcp_thread *t, struct tarn_tcp_conn *c)
@@ -148,7 +149,7 @@ static void add_conn(struct tarn_tcp_thread *t, int fd)
     DL_APPEND(t->server->conns, c);
     pthread_mutex_unlock(&t->server->lock);
     if (!watch(t, c))
-        close_conn(c);
+        tarn_tcp_close(c);
 }
 
 static struct tarn_tcp_thread *least_loaded(struct tarn_server *s)
@@ -175,7 +176,7 @@ static void hand_over(struct tarn_tcp_conn *c)
     c->thread = to;
     pthread_mutex_unlock(&s->lock);
     if (!watch(to, c))
-        close_conn(c);
+        tarn_tcp_close(c);
 }
 
 /* --- accepting ---------------------------------------------------------------------------------- */
@@ -225,7 +226,7 @@ static void handle(struct tarn_tcp_conn *c, uint32_t events)
 {
     bool new = c->state == TARN_TCP_EXPECT_HELLO;
     if (!tarn_tcp_conn_handle(c, events))
-        close_conn(c);
+        tarn_tcp_close(c);
     else if (new && c->state != TARN_TCP_EXPECT_HELLO)
         hand_over(c);
 }
@@ -250,10 +251,12 @@ static void *run(void *arg)
     for (;;) {
         struct epoll_event events[EVENTS];
         bool paused = accepts && !t->server->listening;
-        int n = epoll_wait(t->epoll_fd, events, EVENTS, t->timed || paused ? SCAN_MS : -1);
+        int limit_ms = tarn_tcp_gpu_timeout(t, t->timed || paused ? SCAN_MS : -1);
+        int n = epoll_wait(t->epoll_fd, events, EVENTS, limit_ms);
         for (int i = 0; i < n; i++)
             if (!dispatch(t, &events[i]))
                 return NULL;
+        tarn_tcp_gpu_sweep(t);
         if ((t->timed || paused) && tarn_now_ns() >= next_scan_ns) {
             next_scan_ns = tarn_deadline(SCAN_MS);
             scan(t);
@@ -301,7 +304,8 @@ static int start_thread(struct tarn_server *s, uint32_t i)
 
 bool tarn_tcp_serves(const struct tarn_server *s, uint32_t pool)
 {
-    return s->serve.pools[pool].kind == TARN_POOL_CPU;
+    (void)s, (void)pool;
+    return true;
 }
 
 void tarn_tcp_describe(const struct tarn_server *s, uint32_t pool, char *text, size_t text_bytes)
@@ -320,7 +324,9 @@ void tarn_tcp_stop(struct tarn_server *s)
         close(s->threads[i].epoll_fd);
     }
     while (s->conns)
-        close_conn(s->conns);
+        tarn_tcp_close(s->conns);
+    for (uint32_t i = 0; i < s->nthreads; i++)
+        tarn_tcp_gpu_stop(&s->threads[i]);
     while (s->sessions) {
         struct tarn_tcp_session *e = s->sessions;
         DL_DELETE(s->sessions, e);

@@ -202,6 +202,15 @@ struct tarn_work {
     const char *why; /* in done: the failure's sentence, where the transport has one; else NULL */
     void (*done)(struct tarn_work *w); /* status is set */
     void *owner;
+    /*
+     * For streams that wait for the work; NULL: none do. Called, by the thread that uses the link, when the last
+     * copy has been given to a GPU: then `event` (a cudaEvent_t) is behind it, and is so of all that `queue` was
+     * given before. Once more, with event NULL, before the event is destroyed if the work is not done by then.
+     * Not called where bytes take another way.
+     */
+    void (*given)(struct tarn_work *w);
+    const void *queue;
+    void *event;
     /* the transport's own */
     struct tarn_work *next;
     uint64_t scratch[4];

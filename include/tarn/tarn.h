@@ -131,8 +131,9 @@ enum tarn_memory_kind { TARN_MEMORY_HOST, TARN_MEMORY_CUDA };
 
 /*
  * Optional: announces memory that later calls will use, so that transports which need it (RDMA)
- * register it once, not once a call. `kind` is enum tarn_memory_kind. Registering inside an already
- * registered range is allowed and cheap. The memory stays the caller's.
+ * register it once, not once a call. `kind` is enum tarn_memory_kind: CUDA for memory of a GPU. Registering
+ * inside an already registered range is allowed and cheap. The memory stays the caller's. A GPU's memory that
+ * RDMA devices do not take is left to the other transports; the reason is logged.
  *
  * The rule: the mapping must outlive the registration. Deregister before munmap(), free() of a large
  * block, mremap() or MAP_FIXED over any part of the range. Devices keep the pages that they were given:
@@ -190,6 +191,42 @@ struct tarn_item {
     uint64_t reserved[2];
 };
 
+/* --- GPUs --------------------------------------------------------------------------------------- */
+
+/*
+ * Memory. Pieces may lie in memory of the host (pageable, pinned, managed) or of a GPU, at any address and
+ * alignment, also within an allocation; tarn asks CUDA which it is. All pieces of an item are in memory of the
+ * host, or all in that of one GPU: INVALID when a first piece of a GPU's is followed by others. Where the first
+ * is the host's, the others are taken for that, too, and read or written by the CPU: a GPU's among them is a
+ * wrong address. Items of a call may lie in different memories. Managed memory counts as the host's.
+ *
+ * Order. tarn copies on streams of its own, which wait for no stream of the application, not for the default
+ * stream either, and it never synchronises a device. So, unless it is told of an event:
+ *   put   the kernels and copies that write the pieces have ended before the call (or the submit);
+ *   get   those that read or write the buffers have ended before the call (or the submit).
+ * With `after` in the options, an event recorded behind them, they need not: nothing of the pieces is read or
+ * written before it has passed. It is looked at by the host, so it may be of any GPU and stream, and must have
+ * been recorded before the call (CUDA takes one that was not for passed). A submitted operation waits for it
+ * without keeping others from running; its deadline and tarn_cancel() hold meanwhile. The event stays until
+ * the call returns, or the completion.
+ *
+ * When a call has returned, or a completion was drained, with status 0, what is launched from then on, on any
+ * stream, finds the bytes of a get, and may change the pieces of a put.
+ *
+ * tarn_stream_wait() lets a stream wait for a get's copies instead of the host. The stream goes on behind them, in
+ * any case, also when there was no such key, the deadline passed or the operation was canceled: then the buffers
+ * hold anything. Whether the bytes are the object's is known when the operation is complete: so look at the
+ * completion before using what the kernels behind it have made of them. Until then these may read the buffers, not
+ * write them. A copy that a stream waits for is not made again: where the object was replaced meanwhile the item
+ * ends with STALE, where the copy failed with that (or BUSY), and can be got again. (Without a stream that waits
+ * such a copy is made once more within the get.)
+ *
+ * Memory given back before the completion: what was a GPU's at submit and is not any more when the operation
+ * begins ends it with INVALID. Later it is as with cudaMemcpyAsync: cudaFree() waits for what is under way,
+ * other allocators may not, and a fault makes the GPU useless to the process. tarn_close() gives memory back to
+ * CUDA, which may wait for all that the GPU does: call it when no stream waits for the thread that does.
+ */
+
 /* --- look-up ------------------------------------------------------------------------------------ */
 
 enum tarn_state {
@@ -238,12 +275,14 @@ struct tarn_get_options {
     uint32_t flags;               /* TARN_GET_* */
     const struct tarn_hits *hits; /* item i has the descriptor of hit hits_first + i; NULL: look up */
     size_t hits_first;
+    void *after; /* a cudaEvent_t: the buffers are not touched before it (see GPUs above); NULL: none */
 };
 
 /*
  * Gets n objects. An item's buffers hold the object's bytes exactly when its status is 0; after any
  * other status their content is undefined. Item statuses: NOT_FOUND (miss), SIZE, NODE_DOWN,
- * NOT_REACHABLE, BUSY, DIRECTORY, TIMEOUT, INVALID. Never returns bytes of another object or version.
+ * NOT_REACHABLE, BUSY, DIRECTORY, TIMEOUT, INVALID; STALE only where a stream waits (see GPUs above). Never returns
+ * bytes of another object or version.
  */
 int tarn_get(struct tarn_client *c, struct tarn_item *items, size_t n, const struct tarn_get_options *o);
 
@@ -260,6 +299,8 @@ struct tarn_put_options {
     uint32_t replicas; /* copies on distinct nodes; 0: 1 */
     const char *place; /* NULL: rendezvous over all nodes; "local": nodes on this host;
                           "NODE" or "NODE/POOL": that one */
+    void *after; /* a cudaEvent_t: the pieces are not read before it (see GPUs above); NULL: none.
+                    INVALID for tarn_put_begin() */
 };
 
 /*
@@ -331,17 +372,38 @@ int tarn_wait(struct tarn_client *c, tarn_op op, uint32_t timeout_ms, struct tar
  */
 int tarn_cancel(struct tarn_client *c, tarn_op op);
 
+/*
+ * Makes what is given to a CUDA stream (cudaStream_t) from now on wait for the copies of a get, so that kernels
+ * which use its buffers can be launched before the bytes are there. Call it with the stream's device current, for
+ * as many streams as need be. It returns when all copies have been given to GPUs: within microseconds of the
+ * submit, but not before the event in `after` has passed, which the host waits for. Where GPUs of this process do
+ * not copy straight to the buffers (TCP, pageable memory, all puts) it returns when the operation is complete, and
+ * the stream has nothing to wait for. See GPUs above for what the stream finds.
+ *
+ * Errors: NOT_FOUND (unknown, or drained), TIMEOUT (the operation's deadline has passed; it ends by itself),
+ * INVALID (no such stream). After these the stream does not wait: launch nothing that uses the buffers before the
+ * completion.
+ */
+int tarn_stream_wait(struct tarn_client *c, tarn_op op, void *stream);
+
 /* --- views -------------------------------------------------------------------------------------- */
 
 /*
  * A read-only pointer straight into a pool on this host. The object's bytes stay as they are until
  * tarn_release(), whatever is evicted, replaced or removed meanwhile. NOT_REACHABLE when no copy is
- * on this host. AGAIN when this client holds too many views of the node.
+ * on this host, or only in memory of a GPU that this process does not see. AGAIN when this client holds too
+ * many views of the node.
+ *
+ * Of an object in a GPU pool addr is for kernels and copies of that GPU (and of those with peer access to it),
+ * not for the CPU. Release the view when those that read it have ended: tarn does not wait for them. CUDA
+ * cannot keep such memory from being written: that would change the object for everyone.
  */
 struct tarn_view {
     const void *addr;
     struct tarn_tensor tensor;
-    uint64_t opaque[4];
+    uint32_t kind;  /* enum tarn_memory_kind of what addr points to */
+    int32_t device; /* TARN_MEMORY_CUDA: which GPU, as this process counts them; else -1 */
+    uint64_t opaque[3];
 };
 
 int tarn_view(struct tarn_client *c, const struct tarn_key *key, uint32_t timeout_ms, struct tarn_view *v);

@@ -35,34 +35,6 @@ static void need_standin(void)
         harness_skip("standin", "only the stand-in fails and hides on demand");
 }
 
-/* --- one piece ---------------------------------------------------------------------------------- */
-
-static int put_piece(struct tarn_client *c, const char *key, void *addr, size_t bytes, const char *place)
-{
-    struct tarn_piece piece = {.addr = addr, .bytes = bytes};
-    struct tarn_item item = {.key = key_of(key), .pieces = &piece, .npieces = 1, .tensor = tarn_bytes(bytes)};
-    struct tarn_put_options o = {.size = sizeof o, .place = place, .flags = TARN_PUT_REPLACE};
-    return tarn_put(c, &item, 1, &o);
-}
-
-static int get_piece(struct tarn_client *c, const char *key, void *addr, size_t bytes)
-{
-    struct tarn_piece piece = {.addr = addr, .bytes = bytes};
-    struct tarn_item item = {.key = key_of(key), .pieces = &piece, .npieces = 1};
-    return tarn_get(c, &item, 1, NULL);
-}
-
-static void expect_bytes(struct device *d, const void *addr, uint8_t byte, size_t bytes)
-{
-    uint8_t *got = malloc(bytes);
-    assert_non_null(got);
-    device_read(d, got, addr, bytes);
-    for (size_t i = 0; i < bytes; i++)
-        if (got[i] != byte)
-            fail_msg("byte %zu of %zu is %u, not %u", i, bytes, got[i], byte);
-    free(got);
-}
-
 /* --- the node ----------------------------------------------------------------------------------- */
 
 static void refuses(struct world *w, const char *pool, const char *sentence, const char *other)
@@ -111,7 +83,7 @@ static void the_directory_and_info_tell_which_gpu(void **state)
     assert_string_equal(r->element[1]->str, uuid);
     assert_int_equal(strncmp(r->element[2]->str, uuid, strlen(uuid)), 0);
     assert_int_equal(strlen(r->element[2]->str), strlen(uuid) + strlen(" 67108864 ") + 2 * TARN_CUDA_HANDLE);
-    assert_string_equal(r->element[3]->str, "cuda_ipc");
+    assert_string_equal(r->element[3]->str, "cuda_ipc,tcp");
     freeReplyObject(r);
     r = harness_call(w->nodes[0]->local, "INFO", "pools", NULL);
     assert_non_null(strstr(r->str, "name=gpu0,kind=gpu,device=GPU-"));
@@ -149,12 +121,12 @@ static void every_offset_of_a_pool_is_reached(void **state)
     for (int i = 0; i < N; i++) {
         snprintf(key, sizeof key, "o%d", i);
         device_set(d, memory, (uint8_t)(i + 1), bytes);
-        assert_int_equal(put_piece(w->client, key, memory, bytes, "node0/gpu0"), 0);
+        assert_int_equal(piece_put(w->client, key, memory, bytes, "node0/gpu0"), 0);
     }
     for (int i = 0; i < N; i++) {
         snprintf(key, sizeof key, "o%d", i);
-        assert_int_equal(get_piece(w->client, key, memory, bytes), 0);
-        expect_bytes(d, memory, (uint8_t)(i + 1), bytes);
+        assert_int_equal(piece_get(w->client, key, memory, bytes), 0);
+        device_expect(d, memory, (uint8_t)(i + 1), bytes);
     }
     device_drop(d, memory);
     device_close(d);
@@ -196,17 +168,17 @@ static void memory_is_registered_as_what_it_is(void **state)
     harness_passed(w->h);
 }
 
-static void without_cuda_ipc_gpu_memory_is_not_touched(void **state)
+static void transports_that_do_not_know_gpu_memory_leave_it_alone(void **state)
 {
     devices_need(1);
     struct world *w = *state;
-    struct tarn_client *c = world_client(w, "shm,tcp");
+    struct tarn_client *c = world_client(w, "shm");
     struct device *d = device_open(0);
     uint8_t *there = device_alloc(d, 4096);
-    assert_int_equal(put_piece(c, "k", there, 4096, NULL), TARN_E_NOT_REACHABLE);
+    assert_int_equal(piece_put(c, "k", there, 4096, NULL), TARN_E_NOT_REACHABLE);
     assert_non_null(strstr(tarn_last_error(), "GPU memory"));
     assert_int_equal(client_put(c, "k", 'k', 4096, NULL), 0);
-    assert_int_equal(get_piece(c, "k", there, 4096), TARN_E_NOT_REACHABLE);
+    assert_int_equal(piece_get(c, "k", there, 4096), TARN_E_NOT_REACHABLE);
     tarn_close(c);
     device_drop(d, there);
     device_close(d);
@@ -221,21 +193,23 @@ static int round_trip(struct tarn_client *c, int ordinal)
     struct device *d = device_open(ordinal);
     uint8_t *there = device_alloc(d, 100000);
     device_set(d, there, (uint8_t)(7 + ordinal), 100000);
-    int rc = put_piece(c, "k", there, 100000, "node0/gpu0");
+    int rc = piece_put(c, "k", there, 100000, "node0/gpu0");
     device_set(d, there, 0, 100000);
     if (!rc)
-        rc = get_piece(c, "k", there, 100000);
+        rc = piece_get(c, "k", there, 100000);
     if (!rc)
-        expect_bytes(d, there, (uint8_t)(7 + ordinal), 100000);
+        device_expect(d, there, (uint8_t)(7 + ordinal), 100000);
     device_drop(d, there);
     device_close(d);
     return rc;
 }
 
-/* test_gpu_pools --client REDIS: a round trip with each of the GPUs it sees; prints what came of it. */
+/* test_gpu_pools --client REDIS: by cuda_ipc, a round trip with each of the GPUs it sees; prints what came of
+ * it. */
 static int client_main(const char *redis)
 {
-    struct tarn_client *c = client_open(redis, (struct tarn_options){.timeout_ms = 3000});
+    struct tarn_client *c =
+        client_open(redis, (struct tarn_options){.timeout_ms = 3000, .transports = "cuda_ipc"});
     for (int i = 0; i < devices_there(); i++) {
         int rc = round_trip(c, i);
         printf("%s %s\n", tarn_error_name(rc), rc ? tarn_last_error() : "");
@@ -282,11 +256,11 @@ static void a_lost_device_is_told_and_the_rest_goes_on(void **state)
     struct device *d = device_open(0);
     uint8_t *there = device_alloc(d, 4096);
     assert_int_equal(client_put(w->client, "host", 'h', 4096, NULL), 0);
-    assert_int_equal(put_piece(w->client, "k", there, 4096, "node0/gpu0"), 0);
+    assert_int_equal(piece_put(w->client, "k", there, 4096, "node0/gpu0"), 0);
     tarn_standin_fail("lost:1");
-    assert_int_equal(get_piece(w->client, "k", there, 4096), TARN_E_UNAVAILABLE);
+    assert_int_equal(piece_get(w->client, "k", there, 4096), TARN_E_UNAVAILABLE);
     assert_non_null(strstr(tarn_last_error(), "device 0"));
-    assert_int_equal(put_piece(w->client, "k2", there, 4096, "node0/gpu0"), TARN_E_UNAVAILABLE);
+    assert_int_equal(piece_put(w->client, "k2", there, 4096, "node0/gpu0"), TARN_E_UNAVAILABLE);
     assert_int_equal(client_get(w->client, "host", 'h', 4096), 0);
     tarn_standin_fail(NULL);
     device_drop(d, there);
@@ -303,18 +277,18 @@ static void a_call_that_fails_once_does_no_lasting_harm(void **state)
     struct device *d = device_open(0);
     uint8_t *there = device_alloc(d, 4096);
     device_set(d, there, 9, 4096);
-    assert_int_equal(put_piece(w->client, "k", there, 4096, "node0/gpu0"), 0);
+    assert_int_equal(piece_put(w->client, "k", there, 4096, "node0/gpu0"), 0);
     for (size_t i = 0; i < sizeof calls / sizeof calls[0]; i++) {
         struct tarn_client *c = world_client(w, NULL);
         tarn_standin_fail(calls[i]);
-        int rc = get_piece(c, "k", there, 4096);
+        int rc = piece_get(c, "k", there, 4096);
         tarn_standin_fail(NULL);
         if (rc != 0)
             assert_non_null(strstr(tarn_last_error(), "told to fail"));
         device_set(d, there, 0, 4096);
-        assert_int_equal(get_piece(c, "k", there, 4096), 0);
-        expect_bytes(d, there, 9, 4096);
-        assert_int_equal(put_piece(c, "again", there, 4096, "node0/gpu0"), 0);
+        assert_int_equal(piece_get(c, "k", there, 4096), 0);
+        device_expect(d, there, 9, 4096);
+        assert_int_equal(piece_put(c, "again", there, 4096, "node0/gpu0"), 0);
         tarn_close(c);
     }
     device_drop(d, there);
@@ -337,7 +311,7 @@ int main(int argc, char **argv)
         TEST(every_offset_of_a_pool_is_reached),
         TEST(an_item_lies_in_one_memory),
         TEST(memory_is_registered_as_what_it_is),
-        TEST(without_cuda_ipc_gpu_memory_is_not_touched),
+        TEST(transports_that_do_not_know_gpu_memory_leave_it_alone),
         TEST(a_pool_is_found_by_its_uuid),
         TEST(a_gpu_that_is_hidden_is_named),
         TEST(a_call_that_fails_once_does_no_lasting_harm),

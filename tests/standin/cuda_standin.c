@@ -20,9 +20,12 @@
  *   STANDIN_BYTES=64M     memory that this process can have of each device (1G)
  *   STANDIN_DELAY_US=     how long after it was given a copy is carried out at the earliest (0)
  *   STANDIN_FAIL=         what:n,...  the n-th such call of this process fails, "*": each one; what is
- *                              alloc, open, pin, queue, copy, mark, poll; or lost: the n-th copy is given
- *                              well, and is the end of its device for this process
+ *                              alloc, open, pin, queue, copy, mark, poll, dmabuf, flush; or lost: the n-th
+ *                              copy is given well, and is the end of its device for this process
  *   STANDIN_VERBOSE=      set: illegal addresses are told on stderr
+ *
+ * Events are ints: 0 not passed, 1 passed, negative what they were recorded behind has failed. Streams of the
+ * application are in streams.c, exports of memory in export.c.
  *
  * One lock for all. A handle names the exporting process and its descriptor; who opens it goes through
  * /proc, so memory outlives its exporter as long as somebody has it open, and nothing is left behind.
@@ -44,7 +47,7 @@
 #include "base/text.h"
 #include "transport/cuda.h"
 
-enum { DEVICES_MAX = 8, PIECES = 512, MARKS = 16, WAITS = 16, STEPS = PIECES + MARKS + WAITS };
+enum { DEVICES_MAX = 8, PIECES = 512, MARKS = 16, STEPS = PIECES + MARKS };
 
 enum event {
     FAIL_ALLOC,
@@ -55,10 +58,12 @@ enum event {
     FAIL_MARK,
     FAIL_POLL,
     FAIL_LOST,
+    FAIL_DMABUF,
+    FAIL_FLUSH,
     FAIL_N
 };
-static const char *const event_names[FAIL_N] = {"alloc", "open", "pin",  "queue",
-                                                "copy",  "mark", "poll", "lost"};
+static const char *const event_names[FAIL_N] = {"alloc", "open", "pin",  "queue",  "copy",
+                                                "mark",  "poll", "lost", "dmabuf", "flush"};
 
 struct handle {
     char magic[8];
@@ -102,6 +107,8 @@ static struct {
     uint64_t bytes, delay_ns;
     struct trigger triggers[FAIL_N];
     struct memory *memories;
+    bool (*block)(void *arg);
+    void *block_arg;
 } standin = {.lock = PTHREAD_MUTEX_INITIALIZER, .once = PTHREAD_ONCE_INIT};
 
 /* --- settings ----------------------------------------------------------------------------------- */
@@ -201,6 +208,15 @@ static int check(int device, enum event e)
     if (e < FAIL_N && due_to_fail(e))
         return tarn_fail(TARN_E_SYSTEM, "stand-in: device %d: %s was told to fail", device, event_names[e]);
     return 0;
+}
+
+int tarn_standin_check(int device, const char *what)
+{
+    int e = 0;
+    while (e < FAIL_N && strcmp(event_names[e], what) != 0)
+        e++;
+    enter();
+    return leave(check(device, (enum event)e));
 }
 
 /* --- devices ------------------------------------------------------------------------------------ */
@@ -431,10 +447,29 @@ static int open_new(int device, const struct handle *h, void **addr_p)
     return 0;
 }
 
+void tarn_standin_block(bool (*until)(void *arg), void *arg)
+{
+    enter();
+    standin.block = until;
+    standin.block_arg = arg;
+    leave(0);
+}
+
+static void wait_blocked(void)
+{
+    enter();
+    bool (*until)(void *arg) = standin.block;
+    void *arg = standin.block_arg;
+    leave(0);
+    while (until && !until(arg))
+        nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL); /* CUDA's time, not synchronisation */
+}
+
 int tarn_cuda_open(int device, const uint8_t handle[TARN_CUDA_HANDLE], void **addr_p)
 {
     struct handle h;
     memcpy(&h, handle, sizeof(h));
+    wait_blocked();
     enter();
     int rc = check(device, FAIL_OPEN);
     if (rc)
@@ -504,9 +539,8 @@ void tarn_cuda_unpin(void *addr)
 
 /* One thing that a queue will do. */
 struct step {
-    enum { STEP_COPY, STEP_MARK, STEP_WAIT } what;
+    enum { STEP_COPY, STEP_MARK } what;
     struct tarn_cuda_piece piece;
-    const int *event;
     bool loses; /* the device, as told */
     uint64_t due_ns;
 };
@@ -515,9 +549,11 @@ struct tarn_cuda_queue {
     int device;
     struct step steps[STEPS]; /* a ring */
     uint64_t given, done;
-    unsigned pieces, waits;   /* of those between */
+    unsigned pieces;          /* of those between */
     uint64_t marked, reached; /* reached: carried out; a caller knows of those up to `passed` */
     uint64_t passed;
+    struct tarn_standin_mark *marks[MARKS];
+    struct tarn_cuda_piece list[PIECES];
 };
 
 static uint64_t now_ns(void)
@@ -527,16 +563,44 @@ static uint64_t now_ns(void)
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
-/* Where a copy on `device` finds a range; NULL: nowhere. */
-static uint8_t *reached_at(int device, const void *addr, uint64_t bytes, bool write)
+/* Where a copy on `device` finds an address, and how many bytes from there on; NULL: nowhere. */
+static uint8_t *reached_from(int device, const void *addr, bool write, uint64_t *left)
 {
     const struct memory *m = memory_at((uintptr_t)addr);
-    if (!m || bytes > m->bytes - ((uintptr_t)addr - m->begin) || (write && !m->writable))
+    if (!m || (write && !m->writable))
         return NULL;
     if (m->visitor >= 0 ? m->visitor != device
                         : m->owner >= 0 && m->owner != device && !standin.devices[device].peers[m->owner])
         return NULL;
+    *left = m->bytes - ((uintptr_t)addr - m->begin);
     return m->real + ((uintptr_t)addr - m->begin);
+}
+
+/* The same for a range within one allocation. */
+static uint8_t *reached_at(int device, const void *addr, uint64_t bytes, bool write)
+{
+    uint64_t left;
+    uint8_t *at = reached_from(device, addr, write, &left);
+    return at && bytes <= left ? at : NULL;
+}
+
+/* As much of a piece as lies within one allocation on both sides; 0: illegal. */
+static uint64_t copy_within(int device, const uint8_t *from, uint8_t *to, uint64_t bytes)
+{
+    uint64_t from_left, to_left;
+    const uint8_t *source = reached_from(device, from, false, &from_left);
+    uint8_t *sink = reached_from(device, to, true, &to_left);
+    if (!source || !sink) {
+        if (getenv("STANDIN_VERBOSE"))
+            fprintf(stderr, "stand-in: device %d: %llu bytes from %p%s to %p%s\n", device,
+                    (unsigned long long)bytes, (const void *)from, source ? "" : " (illegal)", (void *)to,
+                    sink ? "" : " (illegal)");
+        return 0;
+    }
+    bytes = bytes < from_left ? bytes : from_left;
+    bytes = bytes < to_left ? bytes : to_left;
+    memcpy(sink, source, bytes);
+    return bytes;
 }
 
 static bool carry_out(struct tarn_cuda_queue *q, const struct step *s)
@@ -546,16 +610,11 @@ static bool carry_out(struct tarn_cuda_queue *q, const struct step *s)
         return false;
     if (s->what != STEP_COPY || !p->bytes)
         return true;
-    const uint8_t *from = reached_at(q->device, p->from, p->bytes, false);
-    uint8_t *to = reached_at(q->device, p->to, p->bytes, true);
-    if (!from || !to) {
-        if (getenv("STANDIN_VERBOSE"))
-            fprintf(stderr, "stand-in: device %d: %llu bytes from %p%s to %p%s\n", q->device,
-                    (unsigned long long)p->bytes, p->from, from ? "" : " (illegal)", p->to,
-                    to ? "" : " (illegal)");
-        return false;
+    for (uint64_t at = 0, n; at < p->bytes; at += n) {
+        n = copy_within(q->device, (const uint8_t *)p->from + at, (uint8_t *)p->to + at, p->bytes - at);
+        if (!n)
+            return false;
     }
-    memcpy(to, from, p->bytes);
     return true;
 }
 
@@ -569,15 +628,13 @@ static int advance(struct tarn_cuda_queue *q, bool all)
             return lost(q->device);
         if (!all && s->due_ns > now)
             return 0;
-        if (s->what == STEP_WAIT && !__atomic_load_n(s->event, __ATOMIC_ACQUIRE))
-            return 0;
         if (!carry_out(q, s)) {
             standin.devices[q->device].lost = true;
             return lost(q->device);
         }
         q->pieces -= s->what == STEP_COPY;
-        q->waits -= s->what == STEP_WAIT;
-        q->reached += s->what == STEP_MARK;
+        if (s->what == STEP_MARK)
+            __atomic_store_n(&q->marks[q->reached++ % MARKS]->passed, true, __ATOMIC_RELEASE);
     }
     return standin.devices[q->device].lost ? lost(q->device) : 0;
 }
@@ -586,6 +643,15 @@ static void give(struct tarn_cuda_queue *q, struct step s)
 {
     s.due_ns = now_ns() + standin.delay_ns;
     q->steps[q->given++ % STEPS] = s;
+}
+
+/* The queue's own use. What a lost device left undone is over, too. */
+static void mark_drop(struct tarn_standin_mark *m)
+{
+    if (!m)
+        return;
+    __atomic_store_n(&m->passed, true, __ATOMIC_RELEASE);
+    tarn_standin_mark_drop(m);
 }
 
 int tarn_cuda_queue_open(int device, struct tarn_cuda_queue **q_p)
@@ -612,8 +678,10 @@ void tarn_cuda_queue_close(struct tarn_cuda_queue *q)
         more = advance(q, true) == 0 && q->done < q->given;
         leave(0);
         if (more)
-            nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL); /* an event's time, not synchronisation */
+            nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL); /* a GPU's time, not synchronisation */
     }
+    for (int i = 0; i < MARKS; i++)
+        mark_drop(q->marks[i]);
     free(q);
 }
 
@@ -630,6 +698,32 @@ int tarn_cuda_copy(struct tarn_cuda_queue *q, const struct tarn_cuda_piece *piec
     return leave(rc);
 }
 
+struct tarn_cuda_piece *tarn_cuda_list(struct tarn_cuda_queue *q, size_t *room)
+{
+    enter();
+    if (q->pieces == PIECES)
+        advance(q, false);
+    *room = PIECES - q->pieces;
+    leave(0);
+    return *room ? q->list : NULL;
+}
+
+int tarn_cuda_start(struct tarn_cuda_queue *q, size_t n, uint64_t bytes)
+{
+    size_t taken;
+    uint64_t sum = 0;
+    for (size_t i = 0; i < n; i++) {
+        if (q->list[i].bytes == 0 || q->list[i].bytes > TARN_CUDA_PIECE_MAX)
+            return tarn_fail(TARN_E_SYSTEM, "stand-in: a piece of %llu bytes is in a list",
+                             (unsigned long long)q->list[i].bytes);
+        sum += q->list[i].bytes;
+    }
+    if (n == 0 || n > PIECES - q->pieces || sum != bytes)
+        return tarn_fail(TARN_E_SYSTEM, "stand-in: a list of %zu pieces of %llu bytes was started as of %llu",
+                         n, (unsigned long long)sum, (unsigned long long)bytes);
+    return tarn_cuda_copy(q, q->list, n, &taken);
+}
+
 int tarn_cuda_mark(struct tarn_cuda_queue *q, uint64_t *mark_p)
 {
     enter();
@@ -638,6 +732,12 @@ int tarn_cuda_mark(struct tarn_cuda_queue *q, uint64_t *mark_p)
         rc = TARN_E_AGAIN;
     if (rc)
         return leave(rc);
+    struct tarn_standin_mark *m = calloc(1, sizeof(*m));
+    if (!m)
+        return leave(tarn_fail(TARN_E_NO_MEMORY, "stand-in: a mark: out of memory"));
+    m->users = 1;
+    mark_drop(q->marks[q->marked % MARKS]);
+    q->marks[q->marked % MARKS] = m;
     give(q, (struct step){.what = STEP_MARK});
     *mark_p = ++q->marked;
     return leave(0);
@@ -656,16 +756,40 @@ int tarn_cuda_poll(struct tarn_cuda_queue *q, uint64_t mark)
     return mark <= q->passed ? 0 : rc ? rc : TARN_E_AGAIN;
 }
 
-/* An event is an int here: passed once it is not 0. */
-int tarn_cuda_after(struct tarn_cuda_queue *q, void *event)
+void *tarn_cuda_mark_event(const struct tarn_cuda_queue *q)
+{
+    return q->marks[(q->marked - 1) % MARKS];
+}
+
+/* --- the application ---------------------------------------------------------------------------- */
+
+uint8_t *tarn_standin_reach(int device, const void *addr, uint64_t bytes)
 {
     enter();
-    int rc = check(q->device, FAIL_N);
-    if (!rc && q->waits == WAITS)
-        rc = tarn_fail(TARN_E_SYSTEM, "stand-in: more than %d events are waited for", WAITS);
-    if (!rc) {
-        give(q, (struct step){.what = STEP_WAIT, .event = event});
-        q->waits++;
+    uint8_t *at = reached_at(device, addr, bytes, true);
+    leave(0);
+    return at;
+}
+
+void *tarn_standin_managed(uint64_t bytes)
+{
+    struct memory m = {.kind = TARN_CUDA_MANAGED, .owner = -1, .visitor = -1, .bytes = bytes, .fd = -1};
+    m.real = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    m.begin = (uintptr_t)m.real;
+    m.writable = true;
+    enter();
+    bool made = m.real != MAP_FAILED && memory_add(&m);
+    leave(0);
+    return made ? m.real : NULL;
+}
+
+void tarn_standin_managed_free(void *addr, uint64_t bytes)
+{
+    enter();
+    struct memory *m = memory_at((uintptr_t)addr);
+    if (m && m->kind == TARN_CUDA_MANAGED) {
+        memory_drop(m);
+        munmap(addr, bytes);
     }
-    return leave(rc);
+    leave(0);
 }

@@ -243,13 +243,12 @@ static inline void fake_fork(struct fake_node *n)
 }
 
 /* All slots begin reserved for SESSION under gen 1 of the epoch. */
-static inline struct fake_node *fake_start(const char *transport, bool forked, rlim_t nofile)
+static inline struct fake_node *fake_make(const char *transport)
 {
     struct fake_node *n = calloc(1, sizeof(*n));
     assert_non_null(n);
     n->ops = tarn_transport_find(transport);
     assert_non_null(n->ops);
-    n->nofile = nofile;
     n->pool = (struct tarn_pool_memory){.name = "cpu", .bytes = SLOTS * EXTENT, .nslots = SLOTS};
     n->pool.base = fake_memory("pool", SLOTS * EXTENT, &n->pool.memfd);
     n->pool.gen = fake_memory("gen", SLOTS * sizeof(uint64_t), &n->pool.gen_fd);
@@ -260,6 +259,13 @@ static inline struct fake_node *fake_start(const char *transport, bool forked, r
     atomic_store(&n->shared->writer, SESSION);
     for (uint32_t i = 0; i < SLOTS; i++)
         atomic_store(&n->pool.gen[i], ((uint64_t)EPOCH << 32) + 1);
+    return n;
+}
+
+static inline struct fake_node *fake_start(const char *transport, bool forked, rlim_t nofile)
+{
+    struct fake_node *n = fake_make(transport);
+    n->nofile = nofile;
     if (forked)
         fake_fork(n);
     else

@@ -86,6 +86,10 @@ static struct fake_verbs {
     struct fake_range gpu;      /* EFAULT unless peermem or a dma-buf */
     bool peermem;
     int dmabuf_error; /* what ibv_reg_dmabuf_mr says; 0: works */
+    /* Where the device finds GPU memory: by the descriptor and the offset in what it exports, or by peermem
+     * (fd -1). It returns NULL: nowhere. Without it: at its own address. */
+    char *(*reach)(const char *addr, size_t bytes, int fd, uint64_t offset);
+    int asked; /* registrations of GPU memory that were tried */
     uint64_t pinned_max, pinned;
     struct fake_mr {
         struct ibv_mr mr; /* addr: as the wire names it */
@@ -307,8 +311,12 @@ static inline bool fake_meets(const struct fake_range *r, const char *addr, size
 static inline struct ibv_mr *fake_register(struct ibv_pd *pd, void *memory, size_t bytes, uint64_t iova,
                                            int access)
 {
+    bool gpu = fake_meets(&fake.gpu, memory, bytes);
+    fake.asked += gpu;
+    if (gpu && fake.peermem && fake.reach)
+        memory = fake.reach(memory, bytes, -1, 0);
     int error = fake_meets(&fake.alien, memory, bytes)                                           ? EFAULT
-                : fake_meets(&fake.gpu, memory, bytes) && !fake.peermem                          ? EFAULT
+                : (gpu && !fake.peermem) || !memory                                              ? EFAULT
                 : fake_meets(&fake.readonly, memory, bytes) && (access & IBV_ACCESS_LOCAL_WRITE) ? EFAULT
                 : bytes > fake.max_region                                                        ? EINVAL
                 : fake.pinned_max && fake.pinned + bytes > fake.pinned_max                       ? ENOMEM
@@ -351,16 +359,19 @@ struct ibv_mr *ibv_reg_mr_iova2(struct ibv_pd *pd, void *addr, size_t bytes, uin
 struct ibv_mr *ibv_reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset, size_t bytes, uint64_t iova, int fd,
                                  int access)
 {
-    (void)offset;
-    (void)fd;
-    if (fake.dmabuf_error) {
-        errno = fake.dmabuf_error;
+    char *memory = (char *)(uintptr_t)iova;
+    if (fake.reach)
+        memory = fake.reach(memory, bytes, fd, offset);
+    if (fake.dmabuf_error || !memory) {
+        fake.asked++;
+        errno = fake.dmabuf_error ? fake.dmabuf_error : EINVAL;
         return NULL;
     }
-    bool peermem = fake.peermem;
-    fake.peermem = true; /* no matter here */
-    struct ibv_mr *mr = fake_register(pd, (void *)(uintptr_t)iova, bytes, iova, access);
-    fake.peermem = peermem;
+    struct fake_range gpu = fake.gpu;
+    fake.gpu.bytes = 0; /* no matter here */
+    struct ibv_mr *mr = fake_register(pd, memory, bytes, iova, access);
+    fake.gpu = gpu;
+    fake.asked++;
     if (mr)
         ((struct fake_mr *)mr)->dmabuf = true;
     return mr;

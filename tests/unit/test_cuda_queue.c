@@ -7,6 +7,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -244,6 +245,81 @@ static void test_more_pieces_than_there_is_room(void **state)
     free(pieces);
 }
 
+/* How a launch divides its work depends on the mean size: each at all alignments of both sides, and one byte
+ * off. */
+static void test_all_alignments_at_each_mean_size(void **state)
+{
+    static const size_t means[] = {2000, 4096, 6000, 8192, 12288, 16384, 20000, 65536};
+    enum { APART = 65536 + 64 };
+    struct fixture *f = need(state);
+    struct tarn_cuda_piece pieces[256];
+    for (size_t k = 0; k < sizeof(means) / sizeof(*means); k++) {
+        struct ranges r;
+        ranges_new(&r, f, ON_DEVICE, ON_DEVICE, 256 * APART);
+        for (size_t i = 0; i < 256; i++)
+            pieces[i] =
+                piece_of(&r, (255 - i) * APART + i % 16, i * APART + i / 16, means[k] - 1 + rnd(f, 3));
+        queue_copy(f->queue, pieces, 256);
+        ranges_check(&r);
+        ranges_free(&r);
+    }
+}
+
+/* --- lists -------------------------------------------------------------------------------------- */
+
+/* Waits for room, with a mark now and then, as callers have outstanding. */
+static struct tarn_cuda_piece *list_of(struct fixture *f, size_t *room)
+{
+    uint64_t until = harness_now_ms() + DEVICE_TIMEOUT_MS, mark;
+    struct tarn_cuda_piece *list;
+    while (!(list = tarn_cuda_list(f->queue, room))) {
+        assert_true(harness_now_ms() < until);
+        if (tarn_cuda_mark(f->queue, &mark) == 0)
+            queue_wait(f->queue, mark);
+    }
+    assert_true(*room > 0);
+    return list;
+}
+
+/* Lists of 1 to as many as there is room for, of mixed sizes, some taken back, with copies of other kinds
+ * between them: several times what any queue holds, so that its ring begins anew in the middle of them. */
+static void test_lists_started_in_parts(void **state)
+{
+    enum { TOTAL = 40 * MIB, N = 150000 };
+    struct fixture *f = need(state);
+    struct ranges r;
+    size_t at = 0, given = 0, room;
+    ranges_new(&r, f, ON_DEVICE, ON_DEVICE, TOTAL);
+    while (given < N && at + TARN_CUDA_PIECE_MAX < TOTAL) {
+        struct tarn_cuda_piece *list = list_of(f, &room);
+        size_t n = rnd(f, 3) ? room : 1 + rnd(f, room), i = 0;
+        uint64_t bytes = 0;
+        memset(list, 0xff, n * sizeof(*list));
+        if (rnd(f, 4) == 0) {
+            struct tarn_cuda_piece p[] = {piece_of(&r, rnd(f, MIB), at, 70),
+                                          piece_of(&r, rnd(f, MIB), at + 70, 5)};
+            queue_give(f->queue, p, 2);
+            at += 75;
+            list = list_of(f, &room);
+            n = n < room ? n : room;
+        }
+        for (; i < n && at + TARN_CUDA_PIECE_MAX < TOTAL; i++) {
+            size_t size = 1 + rnd(f, rnd(f, 2000) ? 200 : TARN_CUDA_PIECE_MAX);
+            list[i] = piece_of(&r, rnd(f, TOTAL - size), at, size);
+            at += size;
+            bytes += size;
+        }
+        must(tarn_cuda_start(f->queue, i, bytes));
+        given += i;
+    }
+    assert_true(given > 100000);
+    queue_copy(f->queue, NULL, 0);
+    ranges_check(&r);
+    ranges_free(&r);
+}
+
+/* --- order -------------------------------------------------------------------------------------- */
+
 /* What is given later comes later: the last writer's bytes stay. */
 static void test_copies_keep_their_order(void **state)
 {
@@ -258,6 +334,69 @@ static void test_copies_keep_their_order(void **state)
     queue_copy(f->queue, NULL, 0);
     ranges_check(&r);
     ranges_free(&r);
+}
+
+/* --- allocations that adjoin -------------------------------------------------------------------- */
+
+/* Pieces across the border of two allocations, at `border` of the first; large, small, alone, among others.
+ */
+static void copy_across(struct fixture *f, uint8_t *both, size_t border, size_t bytes)
+{
+    uint8_t *want = random_bytes(f, bytes), *got = malloc(bytes), *near = device_alloc(f->device, bytes);
+    size_t first = border - MIB - 3;
+    assert_non_null(got);
+    device_write(f->device, near, want, bytes);
+    struct tarn_cuda_piece in[] = {{near, both, first}, {near + first, both + first, bytes - first}};
+    device_set(f->device, both, 0, border); /* by way of pieces on one side */
+    device_set(f->device, both + border, 0, bytes - border);
+    queue_copy(f->queue, &in[0], 1);
+    queue_copy(f->queue, &in[1], 1);
+    device_set(f->device, near, 0, bytes);
+    struct tarn_cuda_piece out[] = {{both, near, border - 100}, /* and then in a list */
+                                    {both + border - 100, near + border - 100, 1000},
+                                    {both + border + 900, near + border + 900, bytes - border - 900}};
+    queue_copy(f->queue, out, 3);
+    device_read(f->device, got, near, bytes);
+    for (size_t i = 0; i < bytes; i++)
+        if (got[i] != want[i])
+            fail_msg("byte %zu, %zd from the border, is %02x, not %02x", i, (ssize_t)(i - border), got[i],
+                     want[i]);
+    device_drop(f->device, near);
+    free(want);
+    free(got);
+}
+
+static void test_a_piece_lies_across_two_pinned_ranges(void **state)
+{
+    enum { HALF = 12 * MIB };
+    struct fixture *f = need(state);
+    uint8_t *both = mmap(NULL, 2 * HALF, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    assert_ptr_not_equal(both, MAP_FAILED);
+    must(tarn_cuda_pin(both, HALF, true));
+    must(tarn_cuda_pin(both + HALF, HALF, true));
+    copy_across(f, both, HALF, 2 * HALF);
+    tarn_cuda_unpin(both);
+    tarn_cuda_unpin(both + HALF);
+    munmap(both, 2 * HALF);
+}
+
+/* Allocations are tried until one begins where another one ends. */
+static void test_a_piece_lies_across_two_allocations(void **state)
+{
+    enum { HALF = 12 * MIB, TRIES = 32 };
+    struct fixture *f = need(state);
+    uint8_t *have[TRIES], *first = NULL;
+    for (int i = 0; i < TRIES; i++)
+        have[i] = device_alloc(f->device, HALF);
+    for (int i = 0; !first && i < TRIES; i++)
+        for (int k = 0; k < TRIES; k++)
+            first = have[i] + HALF == have[k] ? have[i] : first;
+    if (first)
+        copy_across(f, first, HALF, 2 * HALF);
+    for (int i = 0; i < TRIES; i++)
+        device_drop(f->device, have[i]);
+    if (!first)
+        harness_skip("adjoining", "no two allocations adjoin");
 }
 
 /* --- marks -------------------------------------------------------------------------------------- */
@@ -548,25 +687,6 @@ static void test_standin_fails_as_told(void **state)
     device_drop(f->device, there);
 }
 
-static void test_standin_waits_for_events(void **state)
-{
-    struct fixture *f = need_standin(state);
-    uint8_t *a = pinned_new(4096), *b = pinned_new(4096);
-    uint64_t mark;
-    size_t taken;
-    int event = 0;
-    must(tarn_cuda_after(f->queue, &event));
-    must(tarn_cuda_copy(f->queue, &(struct tarn_cuda_piece){a, b, 4096}, 1, &taken));
-    must(tarn_cuda_mark(f->queue, &mark));
-    assert_int_equal(tarn_cuda_poll(f->queue, mark), TARN_E_AGAIN);
-    memset(a, 9, 4096);
-    event = 1;
-    must(tarn_cuda_poll(f->queue, mark));
-    assert_int_equal(b[77], 9);
-    pinned_free(a, 4096);
-    pinned_free(b, 4096);
-}
-
 #define TEST(fn_) cmocka_unit_test_setup_teardown(fn_, start, stop)
 
 int main(int argc, char **argv)
@@ -580,7 +700,11 @@ int main(int argc, char **argv)
         TEST(test_large_sizes),
         TEST(test_strides),
         TEST(test_more_pieces_than_there_is_room),
+        TEST(test_all_alignments_at_each_mean_size),
+        TEST(test_lists_started_in_parts),
         TEST(test_copies_keep_their_order),
+        TEST(test_a_piece_lies_across_two_pinned_ranges),
+        TEST(test_a_piece_lies_across_two_allocations),
         TEST(test_marks_count_up_and_pass_in_order),
         TEST(test_close_waits_for_what_is_under_way),
         TEST(test_memory_says_what_it_is),
@@ -593,7 +717,6 @@ int main(int argc, char **argv)
         TEST(test_standin_device_memory_is_not_the_hosts),
         TEST(test_standin_loses_the_device_to_bad_addresses),
         TEST(test_standin_fails_as_told),
-        TEST(test_standin_waits_for_events),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -56,7 +56,6 @@ static void an_answer_is_read(void **state)
     if (fake_connect_with(n, HEAD " 2 " POOL KEYS KEYS " 1 5 6 7 8 9 a 1 2 3 b c d", &l))
         fail_msg("%s", tarn_last_error());
     assert_int_equal(n->ops->link_id(l), 7);
-    assert_int_equal(l->npools, 2);
     assert_int_equal(l->pools[0].bytes, 8192);
     assert_int_equal(l->pools[0].nslots, 16);
     assert_int_equal(l->pools[0].slice_bytes, 4096);
@@ -67,6 +66,14 @@ static void an_answer_is_read(void **state)
     assert_int_equal(l->pools[1].slice_bytes, 7);
     assert_int_equal(l->lanes[0].pools[1].slices[0], 3);
     assert_int_equal(l->lanes[1].pools[1].gen, 0xb);
+    assert_int_equal(l->pools[2].nslots, 0);
+    n->ops->close(l);
+    /* The first pool is not served. */
+    if (fake_connect_with(n, HEAD " 1 1 8192 16 4096 7f 7f 7f" KEYS KEYS, &l))
+        fail_msg("%s", tarn_last_error());
+    assert_int_equal(l->pools[0].nslots, 0);
+    assert_int_equal(l->pools[1].nslots, 16);
+    assert_int_equal(l->lanes[1].pools[1].slices[1], 4);
     n->ops->close(l);
     /* One end was answered: keys for one rail only. */
     if (fake_connect_with(n, "v1 7 2 - " END " 1 " POOL KEYS, &l))
@@ -105,7 +112,7 @@ static void malformed_answers_are_refused(void **state)
         {HEAD " 18446744073709551617 " POOL KEYS KEYS, TARN_E_PROTOCOL},
         {HEAD " 2 " POOL KEYS KEYS, TARN_E_PROTOCOL},                    /* the second is missing */
         {HEAD " 2 " POOL KEYS KEYS " " POOL KEYS KEYS, TARN_E_PROTOCOL}, /* the same twice */
-        {HEAD " 1 1 8192 16 4096 7f 7f 7f" KEYS KEYS, TARN_E_PROTOCOL},  /* index 1 of one */
+        {HEAD " 1 64 8192 16 4096 7f 7f 7f" KEYS KEYS, TARN_E_PROTOCOL}, /* no node has so many */
         {HEAD " 1 0 8192 16 0 7f 7f 7f" KEYS KEYS, TARN_E_PROTOCOL},     /* slices of 0 bytes */
         {HEAD " 1 0 9223372036854775807 16 1 7f 7f 7f" KEYS KEYS, TARN_E_PROTOCOL}, /* too many of them */
         {HEAD " 1 0 99999999999999999999 16 4096 7f 7f 7f" KEYS KEYS, TARN_E_PROTOCOL},

@@ -330,8 +330,11 @@ static void devices_limit_the_size_of_regions(void **state)
 static struct tarn_memory gpu_memory(struct fixture *f, int dmabuf)
 {
     fake.gpu = (struct fake_range){f->memory, MEMORY};
-    return (struct tarn_memory){
-        .kind = TARN_MEMORY_CUDA, .addr = f->memory, .bytes = MEMORY, .dmabuf = dmabuf};
+    return (struct tarn_memory){.kind = TARN_MEMORY_CUDA,
+                                .addr = f->memory,
+                                .bytes = MEMORY,
+                                .dmabuf = dmabuf,
+                                .why = "not exported"};
 }
 
 static void gpu_memory_goes_by_dmabuf(void **state)
@@ -376,7 +379,7 @@ static void gpu_memory_that_no_way_leads_to_is_refused_with_both_reasons(void **
     says("dma-buf: Operation not supported; peermem: Bad address: load nvidia-peermem");
     m.dmabuf = -1;
     assert_int_equal(tarn_rdma_map_memory(f.local, &m), TARN_E_UNSUPPORTED);
-    says("dma-buf: the GPU's driver exports none; peermem: Bad address");
+    says("dma-buf: not exported; peermem: Bad address");
     end(&f);
 }
 

@@ -1,0 +1,194 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Events and streams of the application's GPUs: what an operation waits for, and what waits for an operation.
+ *
+ * Streams share a few channels of their device, and a stream that is held up holds up those on its channel.
+ * So nothing is held before the copies that it waits for have been given to a GPU, or tarn's own stream might
+ * be behind the one that waits for it. tarn_stream_wait() therefore waits on the host until all copies of a
+ * get have been given, and then makes the stream wait for the events behind them, which depend on nothing but
+ * these copies. Where bytes take another way it waits until the operation is complete.
+ *
+ * The generation is still checked on the host, behind the copy. Once a stream was let go behind a copy, that
+ * copy is the last one: if it was stale or failed, the item has failed. Another would bring bytes that the
+ * completion calls right, and the stream may have read the ones before.
+ *
+ * The worker that runs the operation alone counts and notes events, without the lock: nobody else looks
+ * before `issued`, which is set and cleared under q->lock, as are the events while it is set. They are noted
+ * only while the queue that they belong to has copies of the operation to end, so they exist.
+ */
+#include "client/op.h"
+
+#include <sched.h>
+
+#define SPIN_NS (100 * 1000)
+#define NAP_MAX_NS (500 * 1000)
+
+/* --- events ------------------------------------------------------------------------------------- */
+
+int tarn_event_late(void)
+{
+    return tarn_fail(TARN_E_TIMEOUT, "the deadline passed before the event to wait for: raise timeout_ms or "
+                                     "look at what it was recorded behind");
+}
+
+uint64_t tarn_event_nap_ns(uint64_t waited_ns)
+{
+    uint64_t nap = waited_ns / 32;
+
+    return waited_ns < SPIN_NS ? 0 : nap < NAP_MAX_NS ? nap : NAP_MAX_NS;
+}
+
+int tarn_event_wait(void *event, uint64_t deadline_ns)
+{
+    uint64_t begun = tarn_now_ns(), now = begun;
+    int rc;
+
+    while ((rc = tarn_cuda_passed(event)) == TARN_E_AGAIN && now < deadline_ns) {
+        struct timespec nap = {0, (long)tarn_event_nap_ns(now - begun)};
+        if (nap.tv_nsec > 0)
+            nanosleep(&nap, NULL);
+        else
+            sched_yield();
+        now = tarn_now_ns();
+    }
+    return rc == TARN_E_AGAIN ? tarn_event_late() : rc;
+}
+
+/* --- copies of a get -------------------------------------------------------------------------------- */
+
+/* Everything that is not final has been given. */
+static void look_if_issued(struct tarn_ops_queue *q, struct tarn_operation *op)
+{
+    if (op->issued || op->get.left == 0 || op->flying < op->get.left)
+        return;
+    pthread_mutex_lock(&q->lock);
+    op->issued = true;
+    if (op->waiters > 0)
+        pthread_cond_broadcast(&q->done);
+    pthread_mutex_unlock(&q->lock);
+}
+
+/* Takes out the event, or the queue's. */
+static void forget_given(struct tarn_ops_queue *q, struct tarn_operation *op, const void *event,
+                         const void *queue)
+{
+    for (uint32_t i = 0; i < op->ngiven; i++)
+        if (op->given[i].event == event || op->given[i].queue == queue) {
+            pthread_mutex_lock(&q->lock);
+            op->given[i] = op->given[--op->ngiven];
+            pthread_mutex_unlock(&q->lock);
+            return;
+        }
+}
+
+/* The last event of each queue is behind those before. False: more queues than are minded. */
+static bool note_given(struct tarn_operation *op, const struct tarn_work *w)
+{
+    uint32_t i = 0;
+
+    while (i < op->ngiven && op->given[i].queue != w->queue)
+        i++;
+    if (i == TARN_GIVEN_MAX)
+        return false;
+    op->given[i].queue = w->queue;
+    op->given[i].event = w->event;
+    op->ngiven += i == op->ngiven;
+    return true;
+}
+
+bool tarn_op_given(struct tarn_get *g, struct tarn_work *w)
+{
+    struct tarn_ops_queue *q = g->client->ops;
+    struct tarn_operation *op = g->owner;
+
+    if (w->event) {
+        if (!note_given(op, w)) {
+            w->event = NULL;
+            return false;
+        }
+        op->flying++;
+        look_if_issued(q, op);
+        return true;
+    }
+    pthread_mutex_lock(&q->lock);
+    op->issued = false;
+    pthread_mutex_unlock(&q->lock);
+    forget_given(q, op, NULL, w->queue);
+    op->flying--;
+    return true;
+}
+
+void tarn_op_landed(struct tarn_get *g, struct tarn_work *w)
+{
+    struct tarn_operation *op = g->owner;
+
+    if (!w->event)
+        return;
+    forget_given(g->client->ops, op, w->event, NULL);
+    op->flying--;
+}
+
+void tarn_op_shrunk(struct tarn_get *g)
+{
+    look_if_issued(g->client->ops, g->owner);
+}
+
+bool tarn_op_again(struct tarn_get *g)
+{
+    struct tarn_operation *op = g->owner;
+
+    pthread_mutex_lock(&g->client->ops->lock);
+    bool may = !op->let_go;
+    if (may)
+        op->issued = false;
+    pthread_mutex_unlock(&g->client->ops->lock);
+    return may;
+}
+
+/* --- streams that wait -------------------------------------------------------------------------------- */
+
+/* The lock is held, so the events stay. */
+static int let_go(struct tarn_operation *op, void *stream)
+{
+    int rc = 0;
+
+    for (uint32_t i = 0; rc == 0 && i < op->ngiven; i++)
+        rc = tarn_cuda_stream_wait(stream, op->given[i].event);
+    op->let_go |= rc == 0;
+    return rc;
+}
+
+static int stream_wait(struct tarn_ops_queue *q, tarn_op id, void *stream)
+{
+    struct tarn_operation *op = tarn_op_find(q, id);
+    bool time = true;
+
+    if (!op)
+        return tarn_fail(TARN_E_NOT_FOUND,
+                         "stream wait: no such operation, or its completion was taken already");
+    while (op && op->state != TARN_OP_DONE && !op->issued && time) {
+        op->waiters++;
+        time = tarn_cond_wait(&q->done, &q->lock, op->deadline_ns);
+        op = tarn_op_find(q, id);
+        if (op)
+            op->waiters--;
+    }
+    if (!op || op->state == TARN_OP_DONE)
+        return 0;
+    if (op->issued)
+        return let_go(op, stream);
+    return tarn_fail(TARN_E_TIMEOUT,
+                     "stream wait: the operation's deadline has passed: nothing waits for it");
+}
+
+int tarn_stream_wait(struct tarn_client *c, tarn_op id, void *stream)
+{
+    int rc = tarn_client_enter(c);
+
+    if (rc != 0)
+        return rc;
+    pthread_mutex_lock(&c->ops->lock);
+    rc = stream_wait(c->ops, id, stream);
+    pthread_mutex_unlock(&c->ops->lock);
+    return rc;
+}

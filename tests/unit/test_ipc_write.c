@@ -1,0 +1,154 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * From pieces to lists (transport/cuda_ipc_write.h): every byte once and in its place, however small the
+ * lists are; touching pieces together, none longer than a list takes, large ones apart. No memory is touched.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/text.h"
+#include "tests/harness.h"
+#include "transport/cuda_ipc_write.h"
+
+#define LARGE (16ull << 20)
+#define POOL ((uint8_t *)0x700000000000)
+
+static uint64_t seed;
+
+static uint64_t rnd(uint64_t below)
+{
+    seed = seed * 6364136223846793005ull + 1442695040888963407ull;
+    return (seed >> 33) % below;
+}
+
+static int start(void **state)
+{
+    (void)state;
+    seed = tarn_random64();
+    print_message("           seed %llu\n", (unsigned long long)seed);
+    return 0;
+}
+
+/* What is to come, as the cursor of pieces.c tells it. */
+struct expected {
+    const struct tarn_work *w;
+    struct tarn_cursor c;
+    uint64_t done;
+};
+
+/* Of the lists' pieces, one after the other. */
+static void expect(struct expected *e, const struct tarn_cuda_piece *p, bool put)
+{
+    void *memory;
+    uint64_t n = tarn_cursor_next(&e->c, e->w->pieces, e->w->npieces, p->bytes, &memory);
+    assert_int_equal(n, p->bytes);
+    assert_ptr_equal(put ? p->from : p->to, memory);
+    assert_ptr_equal(put ? p->to : p->from, POOL + e->done);
+    e->done += n;
+}
+
+/* Writes all of a work into lists of up to `room` pieces; how many pieces that made. */
+static size_t write_all(const struct tarn_work *w, size_t room, bool put)
+{
+    struct tarn_cuda_piece *list = calloc(room + 1, sizeof(*list));
+    struct tarn_ipc_place place = {{0}, 0, {0}};
+    struct expected e = {.w = w};
+    size_t count = 0;
+    assert_non_null(list);
+    for (bool all = false; !all;) {
+        size_t n = 1 + rnd(room);
+        struct tarn_ipc_writer o = {.at = list, .end = list + n, .put = put};
+        uint64_t before = e.done, large;
+        all = tarn_ipc_write_work(&o, w, POOL, &place);
+        assert_true(o.at <= list + n && (all || o.at > list || o.large.bytes));
+        for (struct tarn_cuda_piece *p = list; p < o.at; p++) {
+            assert_in_range(p->bytes, 1, TARN_CUDA_PIECE_MAX);
+            expect(&e, p, put);
+        }
+        assert_int_equal(o.bytes, e.done - before);
+        large = o.large.bytes;
+        assert_true(large == 0 || large >= LARGE);
+        if (large)
+            expect(&e, &o.large, put);
+        count += (size_t)(o.at - list) + (large > 0);
+    }
+    assert_int_equal(e.done, w->bytes);
+    free(list);
+    return count;
+}
+
+static uint64_t random_size(void)
+{
+    static const uint64_t edges[] = {0, 1, TARN_CUDA_PIECE_MAX - 1, TARN_CUDA_PIECE_MAX,
+                                     TARN_CUDA_PIECE_MAX + 1};
+    switch (rnd(8)) {
+    case 0:
+        return edges[rnd(5)];
+    case 1:
+        return rnd(40) ? 5 * TARN_CUDA_PIECE_MAX + rnd(9) : LARGE + rnd(3) - 1;
+    default:
+        return 1 + rnd(9000);
+    }
+}
+
+static void every_byte_is_written_once(void **state)
+{
+    enum { ROUNDS = 400, N = 300 };
+    (void)state;
+    for (int k = 0; k < ROUNDS; k++) {
+        struct tarn_piece pieces[N];
+        char *at = (char *)0x10000000;
+        uint32_t n = (uint32_t)rnd(N);
+        for (uint32_t i = 0; i < n; i++) {
+            struct tarn_piece *p = &pieces[i];
+            *p = (struct tarn_piece){.addr = at, .bytes = random_size(), .count = rnd(3)};
+            if (rnd(3) == 0 && p->bytes < 10000) {
+                p->count = rnd(50);
+                p->stride = rnd(2) ? p->bytes : p->bytes + rnd(20);
+            }
+            at += (p->count ? p->count : 1) * (p->stride ? p->stride : p->bytes) + (rnd(2) ? rnd(100) : 0);
+            if (rnd(10) == 0)
+                at = (char *)0x10000000 + rnd(1ull << 31);
+        }
+        struct tarn_work w = {.pieces = pieces, .npieces = n, .bytes = tarn_pieces_bytes(pieces, n)};
+        write_all(&w, 1 + rnd(k % 2 ? 5 : 600), k % 4 < 2);
+    }
+}
+
+static void touching_pieces_are_one(void **state)
+{
+    struct tarn_piece pieces[100];
+    struct tarn_work w = {.pieces = pieces, .npieces = 100};
+    (void)state;
+    for (int i = 0; i < 100; i++)
+        pieces[i] = (struct tarn_piece){.addr = (char *)0x1000000 + i * 6553, .bytes = 6553};
+    w.bytes = tarn_pieces_bytes(pieces, 100);
+    assert_int_equal(write_all(&w, 64, false), (w.bytes + TARN_CUDA_PIECE_MAX - 1) / TARN_CUDA_PIECE_MAX);
+    pieces[50].addr = (char *)0x9000000; /* before it 5 whole ones, behind it 49 pieces in 5 */
+    assert_int_equal(write_all(&w, 64, true), 5 + 1 + 5);
+}
+
+/* Pieces that say more than the work has, as an application's that changes them, do not lead out of its
+ * range. */
+static void nothing_is_written_behind_the_end(void **state)
+{
+    struct tarn_piece piece = {.addr = (char *)0x1000000, .bytes = 5000, .stride = 6000, .count = 10};
+    struct tarn_work w = {.pieces = &piece, .npieces = 1, .bytes = 7000};
+    struct tarn_cuda_piece list[8];
+    struct tarn_ipc_writer o = {.at = list, .end = list + 8};
+    struct tarn_ipc_place place = {{0}, 0, {0}};
+    (void)state;
+    assert_true(tarn_ipc_write_work(&o, &w, POOL, &place));
+    assert_int_equal(o.at - list, 2);
+    assert_int_equal(o.bytes, 7000);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup(every_byte_is_written_once, start),
+        cmocka_unit_test(touching_pieces_are_one),
+        cmocka_unit_test(nothing_is_written_behind_the_end),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

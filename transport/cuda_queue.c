@@ -1,0 +1,313 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Copies by the CUDA runtime.
+ *
+ * A queue is a stream and a ring of pinned memory for lists of pieces, which the kernel reads where they were
+ * written. Behind every eighth of the ring an event is recorded (a fence); when it passes, that much of the
+ * ring is free again. Large pieces are cudaMemcpyAsync, of small ones a launch takes a list, cut to what the
+ * kernel copes with, in whatever order: pieces of one queue do not overlap.
+ */
+#include <stdlib.h>
+
+#include "base/error.h"
+#include "transport/cuda_runtime.h"
+#include "transport/kernels.h"
+
+/* --- queues ------------------------------------------------------------------------------------- */
+
+#define RING 65536        /* pieces */
+#define LIST 8192         /* of one launch at most, */
+#define LIST_LEAST 1024   /* and room for so many is waited for */
+#define FENCE 8192        /* a fence is behind so many pieces at least, */
+#define FENCES 8          /* and there are so many */
+#define MARKS 256         /* outstanding */
+#define LARGE (16u << 20) /* pieces from this size on, and single ones, go to the copy engines */
+_Static_assert(FENCES *FENCE >= RING, "a full ring has a fence to wait for, and no more than there are");
+
+struct fence {
+    uint64_t end; /* of what it is behind */
+    cudaEvent_t passed;
+};
+
+struct tarn_cuda_queue {
+    int device, sms;
+    cudaStream_t stream;
+    struct tarn_cuda_piece *ring;
+    uint64_t head, tail, fenced; /* pieces, ever: launched, free again, behind which there is a fence */
+    struct fence fences[FENCES];
+    uint32_t first_fence, nfences;
+    cudaEvent_t marks[MARKS];
+    uint64_t marked, passed;
+    cudaError_t broken; /* lasting */
+};
+
+static int broken(struct tarn_cuda_queue *q, cudaError_t e, const char *call)
+{
+    if (tarn_cuda_is_lasting(e))
+        q->broken = e;
+    return tarn_cuda_failed(e, call, q->device);
+}
+
+static cudaError_t make_events(struct tarn_cuda_queue *q)
+{
+    cudaError_t e = cudaSuccess;
+    for (int i = 0; !e && i < FENCES; i++)
+        e = cudaEventCreateWithFlags(&q->fences[i].passed, cudaEventDisableTiming);
+    for (int i = 0; !e && i < MARKS; i++)
+        e = cudaEventCreateWithFlags(&q->marks[i], cudaEventDisableTiming);
+    return e;
+}
+
+/* Loads the kernels, one for each kind of mean size, and lets the driver set up what first uses set up. */
+static cudaError_t warm_up(struct tarn_cuda_queue *q)
+{
+    cudaError_t e = cudaSuccess;
+    q->ring[0] = (struct tarn_cuda_piece){q->ring + 2, q->ring + 3, sizeof(q->ring[0])};
+    for (uint64_t bytes = TARN_CUDA_PIECE_MAX; !e && bytes; bytes /= 2)
+        e = tarn_kernel_copy(q->ring, 1, bytes, (uint32_t)q->sms, q->stream);
+    return e ? e : cudaStreamSynchronize(q->stream);
+}
+
+static cudaError_t queue_make(struct tarn_cuda_queue *q)
+{
+    cudaError_t e = cudaDeviceGetAttribute(&q->sms, cudaDevAttrMultiProcessorCount, q->device);
+    if (!e)
+        e = cudaStreamCreateWithFlags(&q->stream, cudaStreamNonBlocking);
+    if (!e)
+        e = cudaHostAlloc((void **)&q->ring, RING * sizeof(*q->ring),
+                          cudaHostAllocMapped | cudaHostAllocPortable);
+    if (!e)
+        e = make_events(q);
+    return e ? e : warm_up(q);
+}
+
+int tarn_cuda_queue_open(int device, struct tarn_cuda_queue **q_p)
+{
+    int before, rc = tarn_cuda_enter(device, &before);
+    if (rc)
+        return rc;
+    struct tarn_cuda_queue *q = calloc(1, sizeof(*q));
+    if (!q) {
+        tarn_cuda_leave(device, before);
+        return tarn_fail(TARN_E_NO_MEMORY, "a queue of device %d: out of memory", device);
+    }
+    q->device = device;
+    cudaError_t e = queue_make(q);
+    tarn_cuda_leave(device, before);
+    if (e) {
+        rc = tarn_cuda_failed(e, "a stream and its events", device);
+        tarn_cuda_queue_close(q);
+        return rc;
+    }
+    *q_p = q;
+    return 0;
+}
+
+void tarn_cuda_queue_close(struct tarn_cuda_queue *q)
+{
+    int before;
+    if (!q)
+        return;
+    if (!tarn_cuda_enter(q->device, &before)) {
+        if (q->stream)
+            cudaStreamSynchronize(q->stream);
+        for (int i = 0; i < MARKS; i++)
+            if (q->marks[i])
+                cudaEventDestroy(q->marks[i]);
+        for (int i = 0; i < FENCES; i++)
+            if (q->fences[i].passed)
+                cudaEventDestroy(q->fences[i].passed);
+        if (q->stream)
+            cudaStreamDestroy(q->stream);
+        if (q->ring)
+            cudaFreeHost(q->ring);
+        cudaGetLastError();
+        tarn_cuda_leave(q->device, before);
+    }
+    free(q);
+}
+
+/* --- copies ------------------------------------------------------------------------------------- */
+
+/* What lies before a fence that has passed is free. An error is the next launch's to tell. */
+static void reclaim(struct tarn_cuda_queue *q)
+{
+    while (q->nfences > 0 && cudaEventQuery(q->fences[q->first_fence].passed) != cudaErrorNotReady) {
+        q->tail = q->fences[q->first_fence].end;
+        q->first_fence = (q->first_fence + 1) % FENCES;
+        q->nfences--;
+    }
+}
+
+struct tarn_cuda_piece *tarn_cuda_list(struct tarn_cuda_queue *q, size_t *room)
+{
+    uint64_t at = q->head % RING, unused = RING - (q->head - q->tail);
+    if (unused < LIST)
+        reclaim(q);
+    unused = RING - (q->head - q->tail);
+    if (unused < LIST_LEAST)
+        return NULL;
+    unused = unused < LIST ? unused : LIST;
+    *room = unused < RING - at ? unused : RING - at;
+    return q->ring + at;
+}
+
+static int fence(struct tarn_cuda_queue *q)
+{
+    struct fence *f = &q->fences[(q->first_fence + q->nfences) % FENCES];
+    cudaError_t e = cudaEventRecord(f->passed, q->stream);
+    if (e)
+        return broken(q, e, "cudaEventRecord");
+    f->end = q->fenced = q->head;
+    q->nfences++;
+    return 0;
+}
+
+static int launch(struct tarn_cuda_queue *q, size_t n, uint64_t bytes)
+{
+    cudaError_t e =
+        tarn_kernel_copy(q->ring + q->head % RING, (uint32_t)n, bytes, (uint32_t)q->sms, q->stream);
+    if (e)
+        return broken(q, e, "the copy kernel");
+    q->head += n;
+    return q->head - q->fenced < FENCE ? 0 : fence(q);
+}
+
+static int begin(struct tarn_cuda_queue *q, int *before)
+{
+    return q->broken ? tarn_cuda_failed(q->broken, "CUDA", q->device) : tarn_cuda_enter(q->device, before);
+}
+
+int tarn_cuda_start(struct tarn_cuda_queue *q, size_t n, uint64_t bytes)
+{
+    int before, rc = begin(q, &before);
+    if (rc)
+        return rc;
+    rc = launch(q, n, bytes);
+    tarn_cuda_leave(q->device, before);
+    return rc;
+}
+
+static size_t min_size(size_t a, size_t b)
+{
+    return a < b ? a : b;
+}
+
+/* As many small pieces as there is room for in one list, from the first on; *n: what they are in the list. */
+static size_t fill_list(struct tarn_cuda_piece *list, size_t room, const struct tarn_cuda_piece *pieces,
+                        size_t count, size_t *n, uint64_t *bytes)
+{
+    size_t i = 0;
+    *n = 0;
+    *bytes = 0;
+    for (; i < count && pieces[i].bytes < LARGE; i++) {
+        const struct tarn_cuda_piece *p = &pieces[i];
+        if ((p->bytes + TARN_CUDA_PIECE_MAX - 1) / TARN_CUDA_PIECE_MAX > room - *n)
+            break;
+        for (uint64_t at = 0, take; at < p->bytes; at += take) {
+            take = min_size(p->bytes - at, TARN_CUDA_PIECE_MAX);
+            list[(*n)++] = (struct tarn_cuda_piece){(const char *)p->from + at, (char *)p->to + at, take};
+        }
+        *bytes += p->bytes;
+    }
+    return i;
+}
+
+static uint64_t left_of(const void *addr)
+{
+    struct tarn_cuda_memory m;
+    tarn_cuda_memory_of(addr, &m);
+    return m.kind == TARN_CUDA_HOST ? 0 : m.end - (uintptr_t)addr;
+}
+
+/* The copy engines are given no range that lies across allocations: one copy for each pair of them. */
+static cudaError_t copy_each(struct tarn_cuda_queue *q, const struct tarn_cuda_piece *p)
+{
+    cudaError_t e = cudaSuccess;
+    for (uint64_t at = 0, take; !e && at < p->bytes; at += take) {
+        const char *from = (const char *)p->from + at;
+        char *to = (char *)p->to + at;
+        take = min_size(p->bytes - at, min_size(left_of(from), left_of(to)));
+        e = take ? cudaMemcpyAsync(to, from, take, cudaMemcpyDefault, q->stream) : cudaErrorInvalidValue;
+    }
+    return e;
+}
+
+static int copy_large(struct tarn_cuda_queue *q, const struct tarn_cuda_piece *p)
+{
+    cudaError_t e = cudaMemcpyAsync(p->to, p->from, p->bytes, cudaMemcpyDefault, q->stream);
+    if (e == cudaErrorInvalidValue) {
+        cudaGetLastError();
+        e = copy_each(q, p);
+    }
+    return e ? broken(q, e, "cudaMemcpyAsync") : 0;
+}
+
+/* Pieces of one launch. None are taken where there is no room; a piece that is too large for what is left of
+ * the ring, before it begins anew, has the copy engines' time. */
+static int copy_list(struct tarn_cuda_queue *q, const struct tarn_cuda_piece *pieces, size_t count,
+                     size_t *taken)
+{
+    size_t room, n;
+    uint64_t bytes;
+    struct tarn_cuda_piece *list = tarn_cuda_list(q, &room);
+    *taken = list ? fill_list(list, room, pieces, count, &n, &bytes) : 0;
+    if (list && *taken == 0) {
+        *taken = 1;
+        return copy_large(q, &pieces[0]);
+    }
+    return list && n ? launch(q, n, bytes) : 0;
+}
+
+static int copy_some(struct tarn_cuda_queue *q, const struct tarn_cuda_piece *pieces, size_t n, size_t *taken)
+{
+    int rc = 0;
+    for (size_t some = 1; !rc && some && *taken < n; *taken += some) {
+        some = 1;
+        rc = pieces[*taken].bytes >= LARGE || n == 1 ? copy_large(q, &pieces[*taken])
+                                                     : copy_list(q, pieces + *taken, n - *taken, &some);
+    }
+    return rc;
+}
+
+int tarn_cuda_copy(struct tarn_cuda_queue *q, const struct tarn_cuda_piece *pieces, size_t n, size_t *taken)
+{
+    int before, rc = begin(q, &before);
+    *taken = 0;
+    if (rc)
+        return rc;
+    rc = copy_some(q, pieces, n, taken);
+    tarn_cuda_leave(q->device, before);
+    return rc;
+}
+
+int tarn_cuda_mark(struct tarn_cuda_queue *q, uint64_t *mark_p)
+{
+    int before, rc = q->marked - q->passed == MARKS ? TARN_E_AGAIN : tarn_cuda_enter(q->device, &before);
+    if (rc)
+        return rc;
+    cudaError_t e = cudaEventRecord(q->marks[q->marked % MARKS], q->stream);
+    tarn_cuda_leave(q->device, before);
+    if (e)
+        return broken(q, e, "cudaEventRecord");
+    *mark_p = ++q->marked;
+    return 0;
+}
+
+int tarn_cuda_poll(struct tarn_cuda_queue *q, uint64_t mark)
+{
+    while (q->passed < mark) {
+        cudaError_t e = cudaEventQuery(q->marks[q->passed % MARKS]);
+        if (e == cudaErrorNotReady)
+            return TARN_E_AGAIN;
+        if (e)
+            return broken(q, e, "a copy");
+        q->passed++;
+    }
+    return 0;
+}
+
+void *tarn_cuda_mark_event(const struct tarn_cuda_queue *q)
+{
+    return q->marks[(q->marked - 1) % MARKS];
+}
