@@ -594,7 +594,8 @@ static void a_copy_that_turns_out_stale_behind_a_stream_is_the_last(void **state
     memset(host, 100, BYTES);
     copies_take(300000);
     op = submit_get(x, NULL, 0);
-    not_yet(x, op);
+    if (tarn_standin_delay)
+        not_yet(x, op);
     assert_int_equal(piece_put(other, "k", host, BYTES, "node0/gpu0"), 0);
     copies_take(0);
     assert_int_equal(outcome(x, op), 0);
