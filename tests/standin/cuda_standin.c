@@ -645,6 +645,12 @@ static void give(struct tarn_cuda_queue *q, struct step s)
     q->steps[q->given++ % STEPS] = s;
 }
 
+void tarn_standin_mark_drop(struct tarn_standin_mark *m)
+{
+    if (__atomic_sub_fetch(&m->users, 1, __ATOMIC_ACQ_REL) == 0)
+        free(m);
+}
+
 /* The queue's own use. What a lost device left undone is over, too. */
 static void mark_drop(struct tarn_standin_mark *m)
 {
@@ -773,10 +779,8 @@ uint8_t *tarn_standin_reach(int device, const void *addr, uint64_t bytes)
 
 void *tarn_standin_managed(uint64_t bytes)
 {
-    struct memory m = {.kind = TARN_CUDA_MANAGED, .owner = -1, .visitor = -1, .bytes = bytes, .fd = -1};
-    m.real = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    m.begin = (uintptr_t)m.real;
-    m.writable = true;
+    void *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    struct memory m = {NULL, TARN_CUDA_MANAGED, -1, -1, (uintptr_t)at, bytes, at, .writable = true, .fd = -1};
     enter();
     bool made = m.real != MAP_FAILED && memory_add(&m);
     leave(0);

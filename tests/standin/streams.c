@@ -200,9 +200,3 @@ int tarn_cuda_passed(void *event)
         return tarn_fail(TARN_E_UNAVAILABLE, "stand-in: an event: an illegal memory access was encountered");
     return passed ? 0 : TARN_E_AGAIN;
 }
-
-void tarn_standin_mark_drop(struct tarn_standin_mark *m)
-{
-    if (__atomic_sub_fetch(&m->users, 1, __ATOMIC_ACQ_REL) == 0)
-        free(m);
-}
