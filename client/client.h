@@ -25,6 +25,7 @@
 #include "base/resp.h"
 #include "base/text.h"
 #include "metadata/directory.h"
+#include "transport/seen.h"
 #include "transport/transport.h"
 
 #define HASH_NONFATAL_OOM 1
@@ -304,36 +305,6 @@ int tarn_words_call(const struct tarn_words *a, struct tarn_remote *r, uint64_t 
                     const struct tarn_stop *stop, redisReply **reply_p);
 
 /* --- memory (memory.c) -------------------------------------------------------------------------- */
-
-/*
- * What a call has found out about memory: allocations, since asking CUDA takes longer than most copies, and the
- * list of pieces that it looked at last, which may be long. Cleared at the start of a call.
- */
-#define TARN_SEEN_MAX 128 /* layers of a model have allocations of their own */
-struct tarn_seen {
-    const struct tarn_piece *pieces; /* of the last list */
-    uint32_t npieces, gpu;
-    uint64_t bytes;
-    uint32_t n, last; /* ranges; the one that was hit last */
-    struct tarn_seen_range {
-        uintptr_t begin, end;
-        uint32_t gpu;
-    } ranges[TARN_SEEN_MAX];
-};
-static inline void tarn_seen_clear(struct tarn_seen *s)
-{
-    s->pieces = NULL;
-    s->n = s->last = 0;
-}
-
-/*
- * Which memory the pieces are in, as struct tarn_work's gpu. INVALID: one of them has no address; or they are in
- * that of several GPUs, or of a GPU and of the host. Where the first is host memory, the others are taken for
- * that, too.
- */
-int tarn_pieces_gpu(const struct tarn_piece *pieces, uint32_t n, struct tarn_seen *seen, uint32_t *gpu_p);
-/* Their total, as tarn_pieces_bytes() says; free of charge for the list that was looked at last. */
-uint64_t tarn_seen_bytes(const struct tarn_seen *seen, const struct tarn_piece *pieces, uint32_t n);
 
 /* How many of the items lie in memory of GPUs; 0 when the first does not, the others are not looked at then. */
 size_t tarn_items_on_gpus(const struct tarn_item *items, size_t n);
@@ -620,6 +591,7 @@ struct tarn_get {
     /* What tarn_get_fast() found of the last item that it left. */
     size_t found; /* SIZE_MAX: nothing */
     uint32_t found_gpu;
+    bool found_glanced; /* at its pieces, see transport/seen.h */
     struct tarn_desc found_desc;
 };
 
@@ -630,6 +602,8 @@ void tarn_get_fast(struct tarn_get *g);
 void tarn_get_slow(struct tarn_client *c, struct tarn_get *const *gets, size_t n, int stop_fd);
 /* An item is final. */
 void tarn_get_final(struct tarn_get *g, size_t i, int status);
+/* Is a glance at the item's pieces enough (transport/seen.h), since they are to have as many bytes as the object? */
+bool tarn_get_glance(struct tarn_get *g, size_t i, uint32_t *gpu_p);
 /* Do the item's pieces fit the object? Their total comes out in any case. */
 bool tarn_get_fits(const struct tarn_get *g, size_t i, const struct tarn_tensor *t, uint64_t *bytes_p);
 /* They do not: the item is final with SIZE, its tensor set. */

@@ -43,6 +43,14 @@ void tarn_get_final(struct tarn_get *g, size_t i, int status)
         tarn_op_shrunk(g);
 }
 
+bool tarn_get_glance(struct tarn_get *g, size_t i, uint32_t *gpu_p)
+{
+    const struct tarn_item *item = &g->items[i];
+
+    return !(g->flags & TARN_GET_RANGE) && item->offset == 0 &&
+           tarn_pieces_glance(item->pieces, item->npieces, &g->seen, gpu_p);
+}
+
 bool tarn_get_fits(const struct tarn_get *g, size_t i, const struct tarn_tensor *t, uint64_t *bytes_p)
 {
     const struct tarn_item *item = &g->items[i];
@@ -116,7 +124,8 @@ static int get_now(struct tarn_get *g, size_t i)
     int t, rc = item_check(g, i);
 
     g->found = SIZE_MAX;
-    if (rc == 0)
+    g->found_glanced = rc == 0 && tarn_get_glance(g, i, &gpu);
+    if (rc == 0 && !g->found_glanced)
         rc = tarn_pieces_gpu(item->pieces, item->npieces, &g->seen, &gpu);
     if (rc != 0) {
         tarn_verdict_note(&g->verdict, i, rc);
@@ -129,8 +138,8 @@ static int get_now(struct tarn_get *g, size_t i)
         return TARN_INPROGRESS;
     g->found = i;
     g->found_gpu = gpu;
-    if (!tarn_get_fits(g, i, &d->tensor, &bytes)) /* or the descriptor is out of date */
-        return TARN_INPROGRESS;
+    if (g->found_glanced || !tarn_get_fits(g, i, &d->tensor, &bytes))
+        return TARN_INPROGRESS; /* a misfit may come from a descriptor that is out of date */
     struct tarn_linked *linked = enter_best(c, d, gpu, stripe, &l, &t);
     if (!linked)
         return TARN_INPROGRESS;
@@ -147,11 +156,26 @@ static int get_now(struct tarn_get *g, size_t i)
     return 0;
 }
 
+/* Of an item that is not tried: its final status, or TARN_INPROGRESS. */
+static int get_later(struct tarn_get *g, size_t i)
+{
+    int rc = item_check(g, i);
+
+    if (rc != 0)
+        tarn_verdict_note(&g->verdict, i, rc);
+    return rc ? rc : TARN_INPROGRESS;
+}
+
+/* One whose object is known, and that no shared link serves, is rarely the only one: the others are left,
+ * too. */
 void tarn_get_fast(struct tarn_get *g)
 {
+    bool later = false;
+
     for (size_t i = 0; i < g->n; i++) {
-        int rc = get_now(g, i);
+        int rc = later ? get_later(g, i) : get_now(g, i);
         g->items[i].status = rc;
+        later |= rc == TARN_INPROGRESS && g->found == i;
         if (rc == TARN_INPROGRESS)
             continue;
         if (rc != 0)

@@ -80,6 +80,7 @@ void tarn_get_launch(struct tarn_get_batch *b, struct tarn_get_job *j, bool more
 
     x->work = tarn_work_of(item, l, bytes, j->get->flags, j->gpu);
     x->work.given = j->get->done ? given : NULL;
+    x->work.seen = j->glanced ? &j->get->seen : NULL;
     j->given = false;
     x->deadline_ns = j->get->deadline_ns;
     x->patience_ns = !more ? UINT64_MAX : left / 2 < TARN_PATIENCE_NS ? left / 2 : TARN_PATIENCE_NS;
@@ -160,6 +161,8 @@ static void done(struct tarn_get_batch *b, struct tarn_get_job *j)
         stale(b, j);
     } else if (status == TARN_E_NODE_DOWN) {
         failed(b, j, status, "the data connection broke");
+    } else if (j->x.work.seen && (status == TARN_E_INVALID || status == TARN_E_SIZE)) {
+        tarn_get_look(b, j);
     } else {
         remember(j, status, j->x.why[0] ? j->x.why : tarn_strerror(status));
         j->tried |= (uint64_t)1 << (j->loc * TARN_TRANSPORTS_MAX + j->transport);

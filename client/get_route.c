@@ -124,6 +124,24 @@ static void give_up(struct tarn_get_batch *b, struct tarn_get_job *j)
     tarn_get_job_fail(b, j, TARN_E_NODE_DOWN, text);
 }
 
+/* Do the pieces fit, as far as is known? */
+static bool fits(const struct tarn_get_job *j, uint64_t *bytes_p)
+{
+    *bytes_p = j->desc.tensor.bytes;
+    return j->glanced || tarn_get_fits(j->get, j->index, &j->desc.tensor, bytes_p);
+}
+
+void tarn_get_look(struct tarn_get_batch *b, struct tarn_get_job *j)
+{
+    const struct tarn_item *item = tarn_get_item(j);
+    int rc = tarn_pieces_gpu(item->pieces, item->npieces, &j->get->seen, &j->gpu);
+
+    j->glanced = false;
+    j->stage = TARN_GET_RESOLVED;
+    if (rc != 0)
+        tarn_get_job_fail(b, j, rc, tarn_last_error());
+}
+
 /* Sends a resolved job on its way, or ends it. */
 void tarn_get_route(struct tarn_get_batch *b, struct tarn_get_job *j)
 {
@@ -137,7 +155,7 @@ void tarn_get_route(struct tarn_get_batch *b, struct tarn_get_job *j)
         } else if (now >= j->get->deadline_ns) {
             tarn_get_job_fail(b, j, TARN_E_TIMEOUT,
                               j->why ? j->text : "the deadline has passed: raise timeout_ms");
-        } else if (!tarn_get_fits(j->get, j->index, &j->desc.tensor, &bytes)) {
+        } else if (!fits(j, &bytes)) {
             if (!j->asked) {
                 tarn_get_want_again(j);
                 return;
@@ -146,6 +164,10 @@ void tarn_get_route(struct tarn_get_batch *b, struct tarn_get_job *j)
             b->open--;
             tarn_get_misfit(j->get, j->index, &j->desc.tensor);
         } else if (choose(b, j, &j->loc, &j->transport, &more)) {
+            if (j->glanced && !(b->client->transports[j->transport]->caps & TARN_CAP_CHECKS)) {
+                tarn_get_look(b, j);
+                continue;
+            }
             if (!b->opening &&
                 tarn_flight_opens(&b->flight, j->desc.locs[j->loc].remote, j->transport, false))
                 return;

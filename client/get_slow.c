@@ -139,11 +139,13 @@ static void start(struct tarn_get_batch *b, struct tarn_get_job *j, struct tarn_
     if (g->found == index) { /* a moment ago */
         memcpy(&j->desc, &g->found_desc, tarn_desc_bytes(&g->found_desc));
         j->gpu = g->found_gpu;
+        j->glanced = g->found_glanced;
         j->known = true;
         j->stage = TARN_GET_RESOLVED;
         return;
     }
-    int rc = tarn_pieces_gpu(item->pieces, item->npieces, &g->seen, &j->gpu);
+    j->glanced = tarn_get_glance(g, index, &j->gpu);
+    int rc = j->glanced ? 0 : tarn_pieces_gpu(item->pieces, item->npieces, &g->seen, &j->gpu);
     if (rc != 0) {
         tarn_get_job_fail(b, j, rc, tarn_last_error());
         return;

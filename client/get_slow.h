@@ -28,6 +28,7 @@ struct tarn_get_job {
     bool given; /* GPUs have been given the copies of this attempt, and streams may wait for them */
     uint8_t loc, transport;
     uint32_t gpu; /* tarn_pieces_gpu() */
+    bool glanced; /* at the pieces, no more so far (transport/seen.h) */
     uint32_t nstale, stales, revivals;
     uint64_t tried;             /* bit location * TARN_TRANSPORTS_MAX + transport */
     struct tarn_get_job *again; /* the next to be routed again */
@@ -74,6 +75,8 @@ void tarn_get_job_fail(struct tarn_get_batch *b, struct tarn_get_job *j, int sta
 
 /* get_route.c: sends a resolved job on its way, or ends it. */
 void tarn_get_route(struct tarn_get_batch *b, struct tarn_get_job *j);
+/* Looks at all pieces of a job that was glanced at: it is resolved, or has failed. */
+void tarn_get_look(struct tarn_get_batch *b, struct tarn_get_job *j);
 /* The earliest deadline of the other open jobs: how long this one may hold them up. */
 uint64_t tarn_get_others_deadline(const struct tarn_get_batch *b, const struct tarn_get_job *j);
 

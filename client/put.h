@@ -47,6 +47,7 @@ struct tarn_target {
     uint64_t offset, gen;
     uint32_t tried; /* transports that failed to write it */
     int transport;  /* the one it was posted to last */
+    bool misfit;    /* the pieces written last had more bytes than there is room for */
     struct tarn_transfer x;
 };
 
@@ -122,9 +123,10 @@ void tarn_chunk_abort(struct tarn_put *p, struct tarn_chunk *c);
 
 /* put_write.c */
 void tarn_chunk_write(struct tarn_put *p, struct tarn_chunk *c);
-/* Starts writing pieces at `offset` of the object to one target; false when it failed. */
+/* Starts writing pieces of `bytes` bytes at `offset` of the object to one target; false when it failed.
+ * at_most: nobody has counted, it may be fewer; more make it a misfit. */
 bool tarn_target_post(struct tarn_put *p, struct tarn_target *t, uint64_t offset, uint64_t bytes,
-                      const struct tarn_piece *pieces, uint32_t npieces);
+                      bool at_most, const struct tarn_piece *pieces, uint32_t npieces);
 /* Waits for all posted targets; their state becomes WRITTEN, or their job failed. */
 void tarn_put_written(struct tarn_put *p);
 

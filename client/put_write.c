@@ -22,12 +22,26 @@ static void lose(struct tarn_target *t, int code, bool again)
     tarn_job_fail(t->job, code);
 }
 
+/* What is wrong with pieces that have only been glanced at so far. False: something is. */
+static bool look(struct tarn_target *t)
+{
+    int rc = tarn_work_look(&t->x.work);
+
+    if (rc == TARN_E_SIZE && t->x.work.at_most)
+        t->misfit = true;
+    else if (rc != 0)
+        lose(t, rc, false);
+    return rc == 0;
+}
+
 static bool post(struct tarn_put *p, struct tarn_target *t)
 {
     char who[352], text[TARN_SENTENCE];
     int rc, i;
 
     while ((i = choose_transport(p, t)) >= 0) {
+        if (t->x.work.seen && !(p->client->transports[i]->caps & TARN_CAP_CHECKS) && !look(t))
+            return false;
         t->x.work.scratch[0] = 0;
         t->transport = i;
         tarn_tell_route(t->remote, "put", &p->items[t->job->index].key, t->pool, i, t->x.work.gpu);
@@ -50,7 +64,7 @@ static bool post(struct tarn_put *p, struct tarn_target *t)
 }
 
 bool tarn_target_post(struct tarn_put *p, struct tarn_target *t, uint64_t offset, uint64_t bytes,
-                      const struct tarn_piece *pieces, uint32_t npieces)
+                      bool at_most, const struct tarn_piece *pieces, uint32_t npieces)
 {
     uint64_t now = tarn_now_ns(), left = p->deadline_ns > now ? p->deadline_ns - now : 0;
     bool others = !p->fixed && p->ncandidates > p->replicas;
@@ -60,13 +74,17 @@ bool tarn_target_post(struct tarn_put *p, struct tarn_target *t, uint64_t offset
                                    .gen = t->gen,
                                    .offset = t->offset + offset,
                                    .bytes = bytes,
+                                   .at_most = at_most,
                                    .pieces = pieces,
                                    .npieces = npieces};
     t->x.deadline_ns = p->deadline_ns;
     t->x.patience_ns = others ? TARN_PATIENCE_NS : UINT64_MAX;
     t->x.stop = p->stop.flag;
     t->tried = 0;
-    int rc = tarn_pieces_gpu(pieces, npieces, &p->seen, &t->x.work.gpu);
+    t->misfit = false;
+    if (tarn_pieces_glance(pieces, npieces, &p->seen, &t->x.work.gpu))
+        t->x.work.seen = &p->seen;
+    int rc = t->x.work.seen ? 0 : tarn_pieces_gpu(pieces, npieces, &p->seen, &t->x.work.gpu);
     if (rc != 0) {
         lose(t, rc, false);
         return false;
@@ -137,7 +155,8 @@ static void done(struct tarn_put *p, struct tarn_target *t)
              true);
         break;
     default:
-        refused(t, status);
+        if (!t->x.work.seen || look(t))
+            refused(t, status);
         break;
     }
 }
@@ -186,7 +205,7 @@ void tarn_chunk_write(struct tarn_put *p, struct tarn_chunk *c)
         struct tarn_put_job *job = &c->jobs[i];
         const struct tarn_item *item = &p->items[job->index];
         for (uint32_t k = 0; k < p->replicas && job->status == 0; k++)
-            tarn_target_post(p, &job->targets[k], 0, item->tensor.bytes, item->pieces, item->npieces);
+            tarn_target_post(p, &job->targets[k], 0, item->tensor.bytes, false, item->pieces, item->npieces);
     }
     tarn_put_written(p);
 }

@@ -180,6 +180,28 @@ int tarn_put_begin(struct tarn_client *c, struct tarn_item *items, size_t n,
     return rc;
 }
 
+static int too_long(uint64_t bytes, uint64_t offset, uint64_t size)
+{
+    return tarn_fail(TARN_E_SIZE, "put session: %llu bytes at %llu reach past the tensor's %llu",
+                     (unsigned long long)bytes, (unsigned long long)offset, (unsigned long long)size);
+}
+
+/* Writes to all copies; at_most: as tarn_target_post() has it. False: the pieces had more bytes. */
+static bool write_all(struct tarn_put *p, struct tarn_put_job *job, uint64_t offset, uint64_t bytes,
+                      bool at_most, const struct tarn_piece *pieces, uint32_t npieces)
+{
+    bool misfit = false;
+
+    tarn_flight_init(&p->flight, p->client, -1);
+    for (uint32_t k = 0; k < p->replicas && job->status == 0; k++)
+        tarn_target_post(p, &job->targets[k], offset, bytes, at_most, pieces, npieces);
+    tarn_put_written(p);
+    tarn_flight_end(&p->flight);
+    for (uint32_t k = 0; k < p->replicas; k++)
+        misfit |= job->targets[k].misfit;
+    return !misfit;
+}
+
 int tarn_put_write(struct tarn_put_session *s, size_t i, uint64_t offset, const struct tarn_piece *pieces,
                    uint32_t npieces, uint32_t timeout_ms)
 {
@@ -187,23 +209,22 @@ int tarn_put_write(struct tarn_put_session *s, size_t i, uint64_t offset, const 
         return tarn_fail(TARN_E_INVALID, "put session: item %zu was not reserved", i);
     struct tarn_put *p = &s->put;
     struct tarn_put_job *job = s->jobs[i];
-    uint64_t bytes = tarn_pieces_bytes(pieces, npieces), size = s->items[i].tensor.bytes;
+    uint64_t size = s->items[i].tensor.bytes, room = offset < size ? size - offset : 0;
+    uint32_t gpu;
     char name[96];
     int rc = tarn_client_enter(p->client);
 
     if (rc != 0)
         return rc;
-    if (offset > size || bytes > size - offset)
-        return tarn_fail(TARN_E_SIZE, "put session: %llu bytes at %llu reach past the tensor's %llu",
-                         (unsigned long long)bytes, (unsigned long long)offset, (unsigned long long)size);
+    tarn_seen_clear(&p->seen);
+    bool glanced = room > 0 && tarn_pieces_glance(pieces, npieces, &p->seen, &gpu);
+    uint64_t bytes = glanced ? room : tarn_pieces_bytes(pieces, npieces);
+    if (offset > size || bytes > room)
+        return too_long(bytes, offset, size);
     if (job->status == 0) {
         p->deadline_ns = tarn_client_deadline(p->client, timeout_ms);
-        tarn_seen_clear(&p->seen);
-        tarn_flight_init(&p->flight, p->client, -1);
-        for (uint32_t k = 0; k < p->replicas && job->status == 0; k++)
-            tarn_target_post(p, &job->targets[k], offset, bytes, pieces, npieces);
-        tarn_put_written(p);
-        tarn_flight_end(&p->flight);
+        if (!write_all(p, job, offset, bytes, glanced, pieces, npieces))
+            return too_long(tarn_pieces_bytes(pieces, npieces), offset, size);
     }
     if (job->status == 0)
         return 0;

@@ -104,9 +104,9 @@ int tarn_cuda_start(struct tarn_cuda_queue *q, size_t n, uint64_t bytes);
 int tarn_cuda_mark(struct tarn_cuda_queue *q, uint64_t *mark_p);
 /* 0: all before the mark is done. AGAIN: not yet. */
 int tarn_cuda_poll(struct tarn_cuda_queue *q, uint64_t mark);
-/* The event (a cudaEvent_t) behind the last mark. It is the queue's: gone with it, and recorded again behind a later
- * mark once this one has been polled for. */
-void *tarn_cuda_mark_event(const struct tarn_cuda_queue *q);
+/* An event (a cudaEvent_t) behind the last mark, to be asked for before anything else is given; NULL: CUDA failed. It
+ * is the queue's: gone with it, and recorded again behind a later mark once this one has been polled for. */
+void *tarn_cuda_mark_event(struct tarn_cuda_queue *q);
 
 /* --- events and streams of the application ------------------------------------------------------ */
 

@@ -40,6 +40,7 @@
 #include "transport/cuda_ipc_lane.h"
 #include "transport/cuda_ipc_pool.h"
 #include "transport/cuda_text.h"
+#include "transport/seen.h"
 
 #define POOLS_MAX 64
 #define SPIN_NS (3 * TARN_NS_PER_MS)
@@ -195,7 +196,8 @@ static void ended(void *arg, struct tarn_work *w, int status)
     const struct tarn_ipc_pool *p = l->pools[w->pool];
     atomic_thread_fence(memory_order_acquire);
     w->status = status || has_gen(p, w) ? status : TARN_E_STALE;
-    w->why = status && status != TARN_E_CANCELED ? tarn_last_error() : NULL;
+    bool checked = w->seen && (status == TARN_E_INVALID || status == TARN_E_SIZE);
+    w->why = status && status != TARN_E_CANCELED && !checked ? tarn_last_error() : NULL;
     if (!w->status && w->touch)
         tarn_share_touch(&p->touch[w->slot], l->tick_base_ns);
     w->done(w);
@@ -226,13 +228,15 @@ static int is_pageable(const struct tarn_work *w, bool *pageable_p)
 }
 
 /* Which of this process's GPUs carries the work out, and how it reaches the work's memory. */
-static int way_for(struct tarn_link *l, struct tarn_ipc_pool *p, const struct tarn_work *w, int *device_p,
+static int way_for(struct tarn_link *l, struct tarn_ipc_pool *p, struct tarn_work *w, int *device_p,
                    enum tarn_ipc_way *way_p)
 {
     const struct tarn_ipc_node node = {l->log, l->node};
     bool pageable = false;
     int rc = w->gpu ? 0 : is_pageable(w, &pageable);
     bool far = w->gpu && tarn_ipc_pool_is_far(l->local, &node, p, (int)w->gpu - 1);
+    if (far && w->seen && (rc = tarn_work_look(w)) != 0)
+        return rc;
     *way_p = far ? TARN_IPC_FAR : pageable ? TARN_IPC_STAGED : TARN_IPC_DIRECT;
     *device_p = w->gpu && !far ? (int)w->gpu - 1 : p->device < 0 ? 0 : p->device;
     return rc;
@@ -448,7 +452,8 @@ static void cuda_close(struct tarn_link *l)
 
 const struct tarn_transport_ops tarn_cuda_ipc_ops = {
     .name = "cuda_ipc",
-    .caps = TARN_CAP_SAME_HOST | TARN_CAP_VIEW | TARN_CAP_ONE_SIDED | TARN_CAP_GPU | TARN_CAP_LATE,
+    .caps = TARN_CAP_SAME_HOST | TARN_CAP_VIEW | TARN_CAP_ONE_SIDED | TARN_CAP_GPU | TARN_CAP_LATE |
+            TARN_CAP_CHECKS,
     .probe = cuda_probe,
     .serve = tarn_cuda_ipc_serve,
     .serves = tarn_cuda_ipc_serves,

@@ -23,7 +23,8 @@ struct part {
     struct tarn_work *work;
     uint64_t runs; /* started when so many of the lane's have been */
     uint64_t mark; /* 0: not marked */
-    bool last;     /* the work ends with it */
+    bool last;     /* the work ends with it, */
+    int status;    /* so */
     /* of a work in pageable memory: */
     struct tarn_cursor cursor; /* where it begins among the work's pieces */
     uint8_t *stretch;          /* NULL: another work's part */
@@ -39,15 +40,16 @@ struct tarn_ipc_lane {
     /* Of the first that waits: */
     struct tarn_ipc_place place;
     struct tarn_cuda_piece large;  /* for the copy engines, before anything else; bytes 0: none */
-    struct tarn_cuda_piece *list;  /* of the queue; only while it is written */
+    struct tarn_cuda_piece *list;  /* of the queue; the lane's while something is in it */
     size_t nlist, room;            /* of runs: in the list, and how many it takes */
     uint64_t list_bytes, burst;    /* burst: how many the next list may have */
     uint64_t added, started;       /* runs, ever; `large` counts as one */
+    uint64_t pending;              /* pieces of works that wait */
     uint32_t first, count, marked; /* parts; the first `marked` of them are */
     uint8_t *ring;                 /* NULL: not needed so far */
     uint64_t ring_head, ring_tail; /* bytes, ever */
     struct tarn_cuda_queue *far[TARN_IPC_DEVICES]; /* NULL: not needed so far */
-    int failed;                                    /* what one of these has said */
+    int failed;                                    /* what one of these has said, or an early start */
     struct part parts[PARTS];
 };
 
@@ -81,18 +83,6 @@ int tarn_ipc_lane_open(int device, void (*ended)(void *arg, struct tarn_work *w,
 bool tarn_ipc_lane_busy(const struct tarn_ipc_lane *l)
 {
     return l->waiting || l->count > 0;
-}
-
-void tarn_ipc_lane_post(struct tarn_ipc_lane *l, struct tarn_work *w, bool put, enum tarn_ipc_way way,
-                        uint8_t *at)
-{
-    if (!tarn_ipc_lane_busy(l))
-        l->burst = FIRST;
-    w->scratch[0] = (uintptr_t)at;
-    w->scratch[1] = (put ? PUT : 0) | (way == TARN_IPC_DIRECT ? 0 : STAGED) | (way == TARN_IPC_FAR ? FAR : 0);
-    w->next = NULL;
-    *l->waiting_end = w;
-    l->waiting_end = &w->next;
 }
 
 /* --- the ring ----------------------------------------------------------------------------------- */
@@ -230,6 +220,7 @@ static struct part *add_part(struct tarn_ipc_lane *l, struct tarn_work *w)
     struct part *p = part_at(l, l->count++);
     *p = (struct part){.work = w, .runs = l->added, .last = l->place.done == w->bytes};
     if (p->last) {
+        l->pending -= w->npieces;
         l->waiting = w->next;
         if (!l->waiting)
             l->waiting_end = &l->waiting;
@@ -242,11 +233,14 @@ static struct part *add_part(struct tarn_ipc_lane *l, struct tarn_work *w)
 static bool fill_direct(struct tarn_ipc_lane *l, struct tarn_work *w)
 {
     struct tarn_ipc_writer o = writer_of(l, w);
-    bool all = tarn_ipc_write_work(&o, w, (uint8_t *)(uintptr_t)w->scratch[0], &l->place);
+    int rc = tarn_ipc_write_work(&o, w, (uint8_t *)(uintptr_t)w->scratch[0], &l->place);
     writer_end(l, &o);
-    if (all)
-        add_part(l, w);
-    return all;
+    if (rc == TARN_E_AGAIN)
+        return false;
+    if (rc) /* of what it is made of nothing more is copied */
+        l->place.done = w->bytes;
+    add_part(l, w)->status = rc;
+    return true;
 }
 
 /* One stretch of a work in pageable memory. False: no more room. */
@@ -309,8 +303,10 @@ static int fill(struct tarn_ipc_lane *l)
 {
     size_t room = 0;
     bool more = true;
-    l->list = tarn_cuda_list(l->queue, &room);
-    l->room = !l->list ? 0 : room < l->burst ? room : l->burst;
+    if (l->nlist == 0) { /* asking anew takes back what has not been started */
+        l->list = tarn_cuda_list(l->queue, &room);
+        l->room = !l->list ? 0 : room < l->burst ? room : l->burst;
+    }
     while (more && l->waiting && l->count < PARTS && !is_full(l)) {
         int rc = (l->waiting->scratch[1] & STAGED) && !l->ring ? ring_open(l) : 0;
         if (rc)
@@ -328,10 +324,12 @@ static int fill(struct tarn_ipc_lane *l)
 static void tell_given(const struct tarn_ipc_lane *l, const struct part *p)
 {
     struct tarn_work *w = p->work;
-    if (!w->given || !p->last || p->stretch)
+    if (!w->given || !p->last || p->stretch || p->status)
+        return;
+    w->event = tarn_cuda_mark_event(l->queue);
+    if (!w->event)
         return;
     w->queue = l->queue;
-    w->event = tarn_cuda_mark_event(l->queue);
     w->given(w);
 }
 
@@ -379,6 +377,34 @@ static int give(struct tarn_ipc_lane *l, bool *moved)
     return rc ? rc : mark_started(l);
 }
 
+/* Lists that are full are started while a call's other works are still being posted. */
+static void start_early(struct tarn_ipc_lane *l)
+{
+    bool moved = true;
+    int rc = l->failed ? l->failed : fill(l);
+    while (!rc && moved && is_full(l)) {
+        rc = give(l, &moved);
+        if (!rc)
+            rc = fill(l);
+    }
+    l->failed = rc;
+}
+
+void tarn_ipc_lane_post(struct tarn_ipc_lane *l, struct tarn_work *w, bool put, enum tarn_ipc_way way,
+                        uint8_t *at)
+{
+    if (!tarn_ipc_lane_busy(l))
+        l->burst = FIRST;
+    w->scratch[0] = (uintptr_t)at;
+    w->scratch[1] = (put ? PUT : 0) | (way == TARN_IPC_DIRECT ? 0 : STAGED) | (way == TARN_IPC_FAR ? FAR : 0);
+    w->next = NULL;
+    *l->waiting_end = w;
+    l->waiting_end = &w->next;
+    l->pending += w->npieces;
+    if (l->pending + l->nlist >= l->burst)
+        start_early(l);
+}
+
 /* --- ending ------------------------------------------------------------------------------------- */
 
 static int end_part(struct tarn_ipc_lane *l)
@@ -394,7 +420,7 @@ static int end_part(struct tarn_ipc_lane *l)
     if (p.stretch)
         l->ring_tail = p.ring_end;
     if (p.last)
-        l->ended(l->arg, p.work, 0);
+        l->ended(l->arg, p.work, p.status);
     return 0;
 }
 
@@ -418,7 +444,7 @@ static int end_parts(struct tarn_ipc_lane *l)
 int tarn_ipc_lane_progress(struct tarn_ipc_lane *l)
 {
     bool more = true;
-    int moved = end_parts(l), rc = moved < 0 ? moved : 0;
+    int moved = l->failed ? l->failed : end_parts(l), rc = moved < 0 ? moved : 0;
     while (!rc && more && (l->waiting || l->large.bytes || l->marked < l->count)) {
         rc = fill(l);
         if (!rc)

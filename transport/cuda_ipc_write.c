@@ -1,7 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "transport/cuda_ipc_write.h"
 
+#include "base/error.h"
+#include "transport/seen.h"
+
 #define LARGE (16ull << 20) /* runs from this size on go to the copy engines */
+#define AHEAD 32            /* pieces that are fetched into the cache while others are written */
 
 static inline struct tarn_cuda_piece piece_of(const struct tarn_ipc_run *r, uint64_t bytes, bool put)
 {
@@ -46,7 +50,8 @@ static inline bool next_range(struct tarn_cursor *c, const struct tarn_work *w, 
         *addr = (uint8_t *)p->addr + c->run * apart;
         *bytes = p->bytes;
         if (apart == p->bytes) {
-            *bytes *= count;
+            if (__builtin_mul_overflow(*bytes, count, bytes))
+                *bytes = UINT64_MAX; /* more than any work has */
             count = 1;
         }
         if (++c->run >= count) {
@@ -59,22 +64,44 @@ static inline bool next_range(struct tarn_cursor *c, const struct tarn_work *w, 
     return false;
 }
 
+/* Does a piece lie in the memory that the work is said to be in? Looks up its allocation, unless it is the
+ * one of before. */
+static bool find_range(struct tarn_ipc_place *at, const struct tarn_work *w, const uint8_t *memory,
+                       uint64_t n)
+{
+    uintptr_t first = (uintptr_t)memory;
+    struct tarn_seen_range r = tarn_seen_range(w->seen, first);
+    if (r.gpu != w->gpu)
+        return false;
+    at->begin = r.begin;
+    at->end = r.end;
+    return n <= r.end - first || tarn_seen_range(w->seen, first + n - 1).gpu == w->gpu;
+}
+
+static inline bool is_inside(const struct tarn_ipc_place *at, const uint8_t *memory, uint64_t n)
+{
+    return (uintptr_t)memory >= at->begin && (uintptr_t)memory < at->end && n <= at->end - (uintptr_t)memory;
+}
+
 /*
  * What lists of thousands of pieces are made of: plain ones, each a run of its own, with nothing in them to
  * be cut or taken together. Stops at the first that is not so, at the end of the room or of the work's bytes.
  * False: it has written none.
  */
 static bool write_plain(struct tarn_ipc_writer *o, const struct tarn_work *w, uint8_t *pool,
-                        struct tarn_cursor *c, uint64_t *done)
+                        struct tarn_ipc_place *place)
 {
-    const struct tarn_piece *begin = w->pieces + c->piece, *end = w->pieces + w->npieces, *p;
+    const struct tarn_piece *begin = w->pieces + place->cursor.piece, *end = w->pieces + w->npieces, *p;
     struct tarn_cuda_piece *at = o->at, *last = o->end;
-    uint64_t offset = *done, left = w->bytes - *done;
+    uint64_t offset = place->done, left = w->bytes - place->done;
+    uintptr_t low = w->seen ? place->begin : 0, room = w->seen ? place->end - low : UINTPTR_MAX;
     bool put = o->put;
     for (p = begin; p + 1 < end && at < last; p++, at++) {
         uint8_t *memory = p->addr;
         uint64_t n = p->bytes;
-        if (p->count > 1 || n - 1 >= TARN_CUDA_PIECE_MAX || n > left || memory + n == p[1].addr)
+        __builtin_prefetch(p + AHEAD);
+        if (p->count > 1 || n - 1 >= TARN_CUDA_PIECE_MAX || n > left || memory + n == p[1].addr ||
+            (uintptr_t)memory - low > room - n || room < n)
             break;
         at->from = put ? memory : pool + offset;
         at->to = put ? pool + offset : memory;
@@ -83,38 +110,54 @@ static bool write_plain(struct tarn_ipc_writer *o, const struct tarn_work *w, ui
         left -= n;
     }
     o->at = at;
-    o->bytes += offset - *done;
-    c->piece += (uint32_t)(p - begin);
-    *done = offset;
+    o->bytes += offset - place->done;
+    place->cursor.piece += (uint32_t)(p - begin);
+    place->done = offset;
     return p > begin;
 }
 
-bool tarn_ipc_write_work(struct tarn_ipc_writer *o, const struct tarn_work *w, uint8_t *pool,
-                         struct tarn_ipc_place *place)
+/* All pieces are written, or (more) all bytes that the work may have. */
+static int count_up(struct tarn_work *w, struct tarn_ipc_place *place, bool more)
 {
-    struct tarn_cursor c = place->cursor, next;
-    struct tarn_ipc_run run = place->run;
-    uint64_t n, done = place->done, total = w->bytes;
+    if (w->seen && (more || (place->done < w->bytes && !w->at_most)))
+        return TARN_E_SIZE;
+    if (w->seen)
+        w->bytes = place->done;
+    place->done = w->bytes;
+    return 0;
+}
+
+int tarn_ipc_write_work(struct tarn_ipc_writer *o, struct tarn_work *w, uint8_t *pool,
+                        struct tarn_ipc_place *place)
+{
+    struct tarn_ipc_place now = *place;
+    struct tarn_cursor next;
+    uint64_t n;
     uint8_t *memory;
-    bool room = true;
-    while (done < total) {
-        next = c;
-        if (!next_range(&next, w, &memory, &n))
+    bool more;
+    for (;;) {
+        next = now.cursor;
+        more = (w->seen || now.done < w->bytes) && next_range(&next, w, &memory, &n);
+        if (!more || now.done == w->bytes)
             break;
-        if (run.bytes > 0 && memory != run.memory + run.bytes)
-            room = write_run(o, &run);
-        if (!room)
-            break;
-        if (run.bytes == 0 && c.run == 0 && write_plain(o, w, pool, &c, &done))
+        if (w->seen && !is_inside(&now, memory, n) && !find_range(&now, w, memory, n))
+            return TARN_E_INVALID;
+        if (now.run.bytes > 0 && memory != now.run.memory + now.run.bytes && !write_run(o, &now.run)) {
+            *place = now;
+            return TARN_E_AGAIN;
+        }
+        if (now.run.bytes == 0 && now.cursor.run == 0 && write_plain(o, w, pool, &now))
             continue;
-        if (run.bytes == 0)
-            run = (struct tarn_ipc_run){pool + done, memory, 0};
-        n = n < total - done ? n : total - done;
-        run.bytes += n;
-        done += n;
-        c = next;
+        if (n > w->bytes - now.done && w->seen)
+            return TARN_E_SIZE;
+        if (now.run.bytes == 0)
+            now.run = (struct tarn_ipc_run){pool + now.done, memory, 0};
+        n = n < w->bytes - now.done ? n : w->bytes - now.done;
+        now.run.bytes += n;
+        now.done += n;
+        now.cursor = next;
     }
-    room = room && write_run(o, &run);
-    *place = (struct tarn_ipc_place){c, room ? total : done, run};
-    return room;
+    bool room = write_run(o, &now.run);
+    *place = now;
+    return room ? count_up(w, place, more) : TARN_E_AGAIN;
 }

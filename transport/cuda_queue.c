@@ -6,9 +6,18 @@
  * written. Behind every eighth of the ring an event is recorded (a fence); when it passes, that much of the
  * ring is free again. Large pieces are cudaMemcpyAsync, of small ones a launch takes a list, cut to what the
  * kernel copes with, in whatever order: pieces of one queue do not overlap.
+ *
+ * A mark is a number that the GPU writes to memory of the host behind what it was given
+ * (cuStreamWriteValue32): looking there costs nothing, while an event takes 1 us more to be noticed, and 1.5
+ * us to be asked for. Errors do not show there, so the stream is asked now and then. Where the driver has no
+ * such call marks are events.
  */
+#include <stdatomic.h>
 #include <stdlib.h>
 
+#include <cuda.h>
+
+#include "base/clock.h"
 #include "base/error.h"
 #include "transport/cuda_runtime.h"
 #include "transport/kernels.h"
@@ -21,6 +30,7 @@
 #define FENCE 8192        /* a fence is behind so many pieces at least, */
 #define FENCES 8          /* and there are so many */
 #define MARKS 256         /* outstanding */
+#define ASK_NS 200000     /* how often the stream is asked */
 #define LARGE (16u << 20) /* pieces from this size on, and single ones, go to the copy engines */
 _Static_assert(FENCES *FENCE >= RING, "a full ring has a fence to wait for, and no more than there are");
 
@@ -36,9 +46,12 @@ struct tarn_cuda_queue {
     uint64_t head, tail, fenced; /* pieces, ever: launched, free again, behind which there is a fence */
     struct fence fences[FENCES];
     uint32_t first_fence, nfences;
-    cudaEvent_t marks[MARKS];
-    uint64_t marked, passed;
-    cudaError_t broken; /* lasting */
+    cudaEvent_t marks[MARKS]; /* where nothing is written, and for mark_event() */
+    CUresult (*write)(CUstream stream, CUdeviceptr to, cuuint32_t value, unsigned flags); /* NULL: events */
+    _Atomic uint32_t *written; /* the low half of the last mark that has passed */
+    uint64_t marked, passed, asked_ns;
+    uint64_t marked_head; /* head when the last mark was given */
+    cudaError_t broken;   /* lasting */
 };
 
 static int broken(struct tarn_cuda_queue *q, cudaError_t e, const char *call)
@@ -58,6 +71,27 @@ static cudaError_t make_events(struct tarn_cuda_queue *q)
     return e;
 }
 
+/* Looks for a way to have marks written, and tries it. */
+static void find_write(struct tarn_cuda_queue *q)
+{
+    enum cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
+    void *call = NULL;
+#if CUDART_VERSION >= 12050
+    cudaError_t e =
+        cudaGetDriverEntryPointByVersion("cuStreamWriteValue32", &call, 12000, cudaEnableDefault, &found);
+#else
+    cudaError_t e = cudaGetDriverEntryPoint("cuStreamWriteValue32", &call, cudaEnableDefault, &found);
+#endif
+    q->written = (_Atomic uint32_t *)(q->ring + RING);
+    atomic_store(q->written, UINT32_MAX);
+    if (!e && found == cudaDriverEntryPointSuccess)
+        q->write = (CUresult(*)(CUstream, CUdeviceptr, cuuint32_t, unsigned))call;
+    if (q->write && (q->write(q->stream, (CUdeviceptr)(uintptr_t)q->written, 0, 0) ||
+                     cudaStreamSynchronize(q->stream) || atomic_load(q->written)))
+        q->write = NULL;
+    cudaGetLastError();
+}
+
 /* Loads the kernels, one for each kind of mean size, and lets the driver set up what first uses set up. */
 static cudaError_t warm_up(struct tarn_cuda_queue *q)
 {
@@ -74,10 +108,12 @@ static cudaError_t queue_make(struct tarn_cuda_queue *q)
     if (!e)
         e = cudaStreamCreateWithFlags(&q->stream, cudaStreamNonBlocking);
     if (!e)
-        e = cudaHostAlloc((void **)&q->ring, RING * sizeof(*q->ring),
+        e = cudaHostAlloc((void **)&q->ring, RING * sizeof(*q->ring) + sizeof(*q->written),
                           cudaHostAllocMapped | cudaHostAllocPortable);
     if (!e)
         e = make_events(q);
+    if (!e)
+        find_write(q);
     return e ? e : warm_up(q);
 }
 
@@ -139,8 +175,17 @@ static void reclaim(struct tarn_cuda_queue *q)
     }
 }
 
+/* Nothing is under way: the ring's beginning is what the CPU has in its cache. */
+static void begin_anew(struct tarn_cuda_queue *q)
+{
+    q->head = q->tail = q->fenced = q->marked_head = (q->head + RING - 1) / RING * RING;
+    q->nfences = 0;
+}
+
 struct tarn_cuda_piece *tarn_cuda_list(struct tarn_cuda_queue *q, size_t *room)
 {
+    if (q->passed == q->marked && q->marked_head == q->head)
+        begin_anew(q);
     uint64_t at = q->head % RING, unused = RING - (q->head - q->tail);
     if (unused < LIST)
         reclaim(q);
@@ -281,20 +326,40 @@ int tarn_cuda_copy(struct tarn_cuda_queue *q, const struct tarn_cuda_piece *piec
     return rc;
 }
 
+static cudaError_t give_mark(struct tarn_cuda_queue *q)
+{
+    if (!q->write)
+        return cudaEventRecord(q->marks[q->marked % MARKS], q->stream);
+    CUresult r = q->write(q->stream, (CUdeviceptr)(uintptr_t)q->written, (uint32_t)(q->marked + 1), 0);
+    return (cudaError_t)r; /* the two count errors alike */
+}
+
 int tarn_cuda_mark(struct tarn_cuda_queue *q, uint64_t *mark_p)
 {
     int before, rc = q->marked - q->passed == MARKS ? TARN_E_AGAIN : tarn_cuda_enter(q->device, &before);
     if (rc)
         return rc;
-    cudaError_t e = cudaEventRecord(q->marks[q->marked % MARKS], q->stream);
+    cudaError_t e = give_mark(q);
     tarn_cuda_leave(q->device, before);
     if (e)
-        return broken(q, e, "cudaEventRecord");
+        return broken(q, e, q->write ? "cuStreamWriteValue32" : "cudaEventRecord");
+    q->marked_head = q->head;
     *mark_p = ++q->marked;
     return 0;
 }
 
-int tarn_cuda_poll(struct tarn_cuda_queue *q, uint64_t mark)
+/* Has the stream failed? It is asked seldom. */
+static int ask(struct tarn_cuda_queue *q)
+{
+    uint64_t now = tarn_now_ns();
+    if (now - q->asked_ns < ASK_NS)
+        return TARN_E_AGAIN;
+    q->asked_ns = now;
+    cudaError_t e = cudaStreamQuery(q->stream);
+    return e && e != cudaErrorNotReady ? broken(q, e, "a copy") : TARN_E_AGAIN;
+}
+
+static int poll_events(struct tarn_cuda_queue *q, uint64_t mark)
 {
     while (q->passed < mark) {
         cudaError_t e = cudaEventQuery(q->marks[q->passed % MARKS]);
@@ -307,7 +372,26 @@ int tarn_cuda_poll(struct tarn_cuda_queue *q, uint64_t mark)
     return 0;
 }
 
-void *tarn_cuda_mark_event(const struct tarn_cuda_queue *q)
+int tarn_cuda_poll(struct tarn_cuda_queue *q, uint64_t mark)
 {
-    return q->marks[(q->marked - 1) % MARKS];
+    if (!q->write)
+        return poll_events(q, mark);
+    if (q->passed < mark)
+        q->passed += atomic_load_explicit(q->written, memory_order_acquire) - (uint32_t)q->passed;
+    return q->passed < mark ? ask(q) : 0;
+}
+
+void *tarn_cuda_mark_event(struct tarn_cuda_queue *q)
+{
+    int before;
+    cudaEvent_t event = q->marks[(q->marked - 1) % MARKS];
+    if (!q->write)
+        return event;
+    if (tarn_cuda_enter(q->device, &before))
+        return NULL;
+    cudaError_t e = cudaEventRecord(event, q->stream);
+    tarn_cuda_leave(q->device, before);
+    if (e)
+        broken(q, e, "cudaEventRecord");
+    return e ? NULL : event;
 }

@@ -51,6 +51,7 @@ enum {
     TARN_CAP_GPU = 1 << 5,       /* moves GPU memory of the client, too; others would touch it and fault */
     TARN_CAP_LATE = 1 << 6, /* selected unprobed: connect() finds out, when it is needed. The node half needs
                                nothing that probe() looks for, and that costs time or has consequences */
+    TARN_CAP_CHECKS = 1 << 7, /* takes works whose pieces nobody has looked at (tarn_work.seen) */
 };
 
 /* --- slots -------------------------------------------------------------------------------------- */
@@ -186,6 +187,8 @@ struct tarn_link; /* a client half; connection, mapping or queue pairs to one no
  */
 struct tarn_local;
 
+struct tarn_seen;
+
 /* One guarded range to move. Owned by the caller and kept until it is done. */
 struct tarn_work {
     /* what */
@@ -197,6 +200,14 @@ struct tarn_work {
     uint32_t npieces;
     bool touch; /* get: count as use */
     uint32_t gpu; /* the pieces lie in memory of GPU gpu - 1, as this process counts them; 0: the CPU's */
+    /*
+     * For transports with TARN_CAP_CHECKS; NULL: the pieces have been looked at. Else that has been done for the
+     * first of them only (seen.h): the transport finds out whether all lie in memory of `gpu`, and whether they
+     * have as many bytes as are said; if not the work ends with INVALID or SIZE, `why` being NULL, and some bytes
+     * may have moved. With `at_most` they may have fewer, and `bytes` says how many when the work is done.
+     */
+    struct tarn_seen *seen;
+    bool at_most;
     /* outcome */
     int status;
     const char *why; /* in done: the failure's sentence, where the transport has one; else NULL */

@@ -710,6 +710,7 @@ struct tarn_cuda_piece *tarn_cuda_list(struct tarn_cuda_queue *q, size_t *room)
     if (q->pieces == PIECES)
         advance(q, false);
     *room = PIECES - q->pieces;
+    memset(q->list, 0, sizeof(q->list)); /* a list that was not started is taken back */
     leave(0);
     return *room ? q->list : NULL;
 }
@@ -762,7 +763,7 @@ int tarn_cuda_poll(struct tarn_cuda_queue *q, uint64_t mark)
     return mark <= q->passed ? 0 : rc ? rc : TARN_E_AGAIN;
 }
 
-void *tarn_cuda_mark_event(const struct tarn_cuda_queue *q)
+void *tarn_cuda_mark_event(struct tarn_cuda_queue *q)
 {
     return q->marks[(q->marked - 1) % MARKS];
 }

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * From pieces to lists (transport/cuda_ipc_write.h): every byte once and in its place, however small the
- * lists are; touching pieces together, none longer than a list takes, large ones apart. No memory is touched.
+ * lists are; touching pieces together, none longer than a list takes, large ones apart. Of works that nobody
+ * has looked at (transport/seen.h): that each piece lies where the work says, and that they have as many
+ * bytes. No memory is touched.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -9,6 +11,7 @@
 #include "base/text.h"
 #include "tests/harness.h"
 #include "transport/cuda_ipc_write.h"
+#include "transport/seen.h"
 
 #define LARGE (16ull << 20)
 #define POOL ((uint8_t *)0x700000000000)
@@ -48,10 +51,10 @@ static void expect(struct expected *e, const struct tarn_cuda_piece *p, bool put
 }
 
 /* Writes all of a work into lists of up to `room` pieces; how many pieces that made. */
-static size_t write_all(const struct tarn_work *w, size_t room, bool put)
+static size_t write_all(struct tarn_work *w, size_t room, bool put)
 {
     struct tarn_cuda_piece *list = calloc(room + 1, sizeof(*list));
-    struct tarn_ipc_place place = {{0}, 0, {0}};
+    struct tarn_ipc_place place = {0};
     struct expected e = {.w = w};
     size_t count = 0;
     assert_non_null(list);
@@ -59,7 +62,9 @@ static size_t write_all(const struct tarn_work *w, size_t room, bool put)
         size_t n = 1 + rnd(room);
         struct tarn_ipc_writer o = {.at = list, .end = list + n, .put = put};
         uint64_t before = e.done, large;
-        all = tarn_ipc_write_work(&o, w, POOL, &place);
+        int rc = tarn_ipc_write_work(&o, w, POOL, &place);
+        assert_true(rc == 0 || rc == TARN_E_AGAIN);
+        all = rc == 0;
         assert_true(o.at <= list + n && (all || o.at > list || o.large.bytes));
         for (struct tarn_cuda_piece *p = list; p < o.at; p++) {
             assert_in_range(p->bytes, 1, TARN_CUDA_PIECE_MAX);
@@ -91,6 +96,16 @@ static uint64_t random_size(void)
     }
 }
 
+/* GPU 0 has two allocations that adjoin, and one apart; GPU 1 has one. All else is the host's. */
+static struct tarn_seen two_gpus(void)
+{
+    return (struct tarn_seen){.n = 4,
+                              .ranges = {{0x10000000, 0x50000000, 1},
+                                         {0x50000000, 0x200000000, 1},
+                                         {0x300000000, 0x310000000, 1},
+                                         {0x400000000, 0x410000000, 2}}};
+}
+
 static void every_byte_is_written_once(void **state)
 {
     enum { ROUNDS = 400, N = 300 };
@@ -110,7 +125,10 @@ static void every_byte_is_written_once(void **state)
             if (rnd(10) == 0)
                 at = (char *)0x10000000 + rnd(1ull << 31);
         }
-        struct tarn_work w = {.pieces = pieces, .npieces = n, .bytes = tarn_pieces_bytes(pieces, n)};
+        struct tarn_seen seen = two_gpus();
+        struct tarn_work w = {
+            .pieces = pieces, .npieces = n, .bytes = tarn_pieces_bytes(pieces, n), .gpu = 1};
+        w.seen = k % 8 < 4 ? &seen : NULL;
         write_all(&w, 1 + rnd(k % 2 ? 5 : 600), k % 4 < 2);
     }
 }
@@ -136,11 +154,91 @@ static void nothing_is_written_behind_the_end(void **state)
     struct tarn_work w = {.pieces = &piece, .npieces = 1, .bytes = 7000};
     struct tarn_cuda_piece list[8];
     struct tarn_ipc_writer o = {.at = list, .end = list + 8};
-    struct tarn_ipc_place place = {{0}, 0, {0}};
+    struct tarn_ipc_place place = {0};
     (void)state;
-    assert_true(tarn_ipc_write_work(&o, &w, POOL, &place));
+    assert_int_equal(tarn_ipc_write_work(&o, &w, POOL, &place), 0);
     assert_int_equal(o.at - list, 2);
     assert_int_equal(o.bytes, 7000);
+}
+
+/* What comes of a work nobody has looked at, with lists of up to `room` pieces. */
+static int write_unseen(struct tarn_work *w, size_t room)
+{
+    struct tarn_cuda_piece list[64];
+    struct tarn_seen seen = two_gpus();
+    struct tarn_ipc_place place = {0};
+    int rc = TARN_E_AGAIN;
+    w->seen = &seen;
+    w->gpu = 1;
+    while (rc == TARN_E_AGAIN) {
+        struct tarn_ipc_writer o = {.at = list, .end = list + room};
+        rc = tarn_ipc_write_work(&o, w, POOL, &place);
+        assert_true(place.done <= w->bytes);
+    }
+    return rc;
+}
+
+enum { UNSEEN = 300 };
+
+static struct tarn_work unseen(struct tarn_piece pieces[UNSEEN])
+{
+    for (int i = 0; i < UNSEEN; i++)
+        pieces[i] = (struct tarn_piece){.addr = (char *)0x10000000 + i * 9000, .bytes = 5000};
+    return (struct tarn_work){.pieces = pieces, .npieces = UNSEEN, .bytes = 5000 * UNSEEN};
+}
+
+static void pieces_of_other_memory_are_found(void **state)
+{
+    static const uintptr_t wrong[] = {0, 0x1000, 0x310000000 - 4999, 0x400000000, UINTPTR_MAX - 2};
+    struct tarn_piece pieces[UNSEEN];
+    (void)state;
+    for (uint32_t k = 0; k < 5; k++)
+        for (uint32_t at = 1; at < UNSEEN; at += 1 + (uint32_t)rnd(40)) {
+            struct tarn_work w = unseen(pieces);
+            pieces[at].addr = (void *)wrong[k]; // NOLINT: none of it is touched
+            assert_int_equal(write_unseen(&w, 1 + rnd(64)), TARN_E_INVALID);
+        }
+}
+
+static void pieces_of_several_allocations_are_taken(void **state)
+{
+    struct tarn_piece pieces[UNSEEN];
+    (void)state;
+    for (uint32_t k = 0; k < 100; k++) {
+        struct tarn_work w = unseen(pieces);
+        for (uint32_t i = 0; i < UNSEEN; i++)
+            if (rnd(3) == 0)
+                pieces[i].addr =
+                    (char *)(rnd(2) ? 0x300000000 : 0x50000000) + i * 9000 - (i ? 2500 : 0) * rnd(2);
+        for (uint32_t i = 0; i < UNSEEN; i++)
+            if ((uintptr_t)pieces[i].addr > 0x200000000 && (uintptr_t)pieces[i].addr < 0x300000000)
+                pieces[i].addr = (char *)0x50000000 - 2500; /* lies across the two that adjoin */
+        assert_int_equal(write_unseen(&w, 1 + rnd(64)), 0);
+    }
+}
+
+static void bytes_are_counted(void **state)
+{
+    struct tarn_piece pieces[UNSEEN];
+    (void)state;
+    for (int at_most = 0; at_most < 2; at_most++)
+        for (uint32_t k = 0; k < 200; k++) {
+            struct tarn_work w = unseen(pieces);
+            uint32_t at = (uint32_t)rnd(UNSEEN);
+            uint64_t said = w.bytes, before = pieces[at].bytes;
+            pieces[at].bytes = k % 4 == 0 ? 0 : k % 4 == 1 ? 4999 : k % 4 == 2 ? 5001 : 5000;
+            if (k % 8 == 7)
+                pieces[at] = (struct tarn_piece){pieces[at].addr, 1ull << 40, 1ull << 40, 1u << 31};
+            bool more = pieces[at].bytes > before, fewer = pieces[at].bytes < before;
+            w.at_most = at_most;
+            int rc = write_unseen(&w, 1 + rnd(64));
+            if (k % 8 == 7)
+                assert_true(rc == TARN_E_INVALID || rc == TARN_E_SIZE);
+            else
+                assert_int_equal(rc, more || (fewer && !at_most) ? TARN_E_SIZE : 0);
+            if (rc == 0)
+                assert_int_equal(w.bytes, said - before + pieces[at].bytes);
+        }
 }
 
 int main(void)
@@ -149,6 +247,9 @@ int main(void)
         cmocka_unit_test_setup(every_byte_is_written_once, start),
         cmocka_unit_test(touching_pieces_are_one),
         cmocka_unit_test(nothing_is_written_behind_the_end),
+        cmocka_unit_test_setup(pieces_of_other_memory_are_found, start),
+        cmocka_unit_test_setup(pieces_of_several_allocations_are_taken, start),
+        cmocka_unit_test_setup(bytes_are_counted, start),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
