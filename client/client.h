@@ -404,6 +404,7 @@ struct tarn_lane {
     struct tarn_transfer *transfers; /* posted ones first */
     struct tarn_transfer *unposted;  /* the first pending one */
     uint64_t active_ns;              /* last sign of life, or when works began to be waited for */
+    uint64_t ended_ns;               /* the same of transfers that ended */
     uint64_t deadline_ns;            /* not later than the earliest of the transfers */
     uint64_t patience_ns;            /* not longer than the shortest of the transfers */
     enum tarn_end closing;           /* why, while it is being closed */

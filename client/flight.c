@@ -16,8 +16,10 @@
 #include <stdlib.h>
 #include <utlist.h>
 
-/* How long to sleep at most for links without a descriptor. */
+/* Links without a descriptor, where copies by a GPU are all there is to wait for, are looked at all the time
+ * at first; then there are naps, of a quarter of what has been waited for, up to this. */
 #define BLIND_NS (TARN_NS_PER_MS / 2)
+#define SPIN_NS 50000
 /* And for others: some notice only when they are asked that nothing will come. */
 #define SLICE_NS (TARN_WAIT_SLICE_MS * TARN_NS_PER_MS)
 /* No healthy node takes longer to open a link; the deadline itself is for moving bytes. */
@@ -220,7 +222,7 @@ int tarn_flight_post(struct tarn_flight *f, struct tarn_remote *r, int t, bool w
         return post_shared(f, r, t, write, x);
 
     if (!lane->transfers) {
-        lane->active_ns = tarn_now_ns();
+        lane->active_ns = lane->ended_ns = tarn_now_ns();
         lane->deadline_ns = UINT64_MAX;
         lane->patience_ns = UINT64_MAX;
     }
@@ -316,10 +318,16 @@ static void check_stops(struct tarn_flight *f)
     }
 }
 
+static uint64_t blind_nap(const struct tarn_lane *lane, uint64_t now)
+{
+    uint64_t waited = now - lane->ended_ns, nap = waited < SPIN_NS ? 0 : waited / 4;
+    return nap < BLIND_NS ? nap : BLIND_NS;
+}
+
 /* Fills the poll set; when to wake up at the latest. */
 static uint64_t watch_lanes(struct tarn_flight *f, struct pollfd *fds)
 {
-    uint64_t until = tarn_now_ns() + SLICE_NS;
+    uint64_t now = tarn_now_ns(), until = now + SLICE_NS;
     struct pollfd *p = fds;
 
     for (struct tarn_lane *lane = f->lanes; lane; lane = lane->next, p++) {
@@ -327,7 +335,7 @@ static uint64_t watch_lanes(struct tarn_flight *f, struct pollfd *fds)
         if (!lane->transfers)
             continue;
         p->fd = lane->linked->ops->wait_fd(lane->linked->link, &p->events);
-        uint64_t alarm = p->fd < 0 ? tarn_now_ns() + BLIND_NS : lane_alarm(lane);
+        uint64_t alarm = p->fd < 0 ? now + blind_nap(lane, now) : lane_alarm(lane);
         if (alarm < until)
             until = alarm;
     }
@@ -375,7 +383,7 @@ static void flight_wait(struct tarn_flight *f)
         if (sign || fds->fd < 0 || ready == 0)
             lane_progress(lane);
         if (f->inflight < before)
-            lane->active_ns = now;
+            lane->active_ns = lane->ended_ns = now;
         if (lane->transfers && lane_alarm(lane) <= now)
             lane_check(lane, now);
     }

@@ -54,19 +54,20 @@ static void queue_end(struct tarn_put *p, struct queue *q)
 }
 
 /* The last chunks are smaller: nothing is left to hide their COMMITs behind. */
-static uint64_t chunk_bytes(const struct queue *q)
+static uint64_t chunk_bytes(const struct tarn_put *p, const struct queue *q)
 {
     uint64_t half = q->bytes / 2;
 
-    return half > TARN_CHUNK_BYTES ? TARN_CHUNK_BYTES : half < TARN_CHUNK_LAST ? TARN_CHUNK_LAST : half;
+    return half > p->chunk_bytes ? p->chunk_bytes : half < TARN_CHUNK_LAST ? TARN_CHUNK_LAST : half;
 }
 
 static void chunk_fill(struct tarn_put *p, struct tarn_chunk *c, struct queue *q)
 {
-    uint64_t bytes = 0, most = chunk_bytes(q);
+    uint64_t bytes = 0, most = chunk_bytes(p, q);
 
     queue_end(p, q);
     c->n = 0;
+    c->bytes = 0;
     while (q->head < q->tail && c->n < TARN_CHUNK_ITEMS) {
         size_t i = q->items[q->head % q->room];
         bytes += p->items[i].tensor.bytes;
@@ -74,6 +75,7 @@ static void chunk_fill(struct tarn_put *p, struct tarn_chunk *c, struct queue *q
             break;
         q->head++;
         q->bytes -= p->items[i].tensor.bytes;
+        c->bytes = bytes;
         tarn_chunk_add(p, c, i);
     }
 }
@@ -103,6 +105,20 @@ static uint32_t chunk_settle(struct tarn_put *p, struct tarn_chunk *c, struct qu
     return busy;
 }
 
+/* Writes the chunk; the next are larger where that takes no time (a GPU moves 8 MiB in 8 us), and smaller
+ * again. */
+static void chunk_write(struct tarn_put *p, struct tarn_chunk *c)
+{
+    uint64_t start = tarn_now_ns();
+
+    tarn_chunk_write(p, c);
+    uint64_t took = tarn_now_ns() - start;
+    if (took < TARN_CHUNK_NS && c->bytes > p->chunk_bytes / 2)
+        p->chunk_bytes *= 2;
+    else if (took > 4 * TARN_CHUNK_NS && p->chunk_bytes > TARN_CHUNK_BYTES)
+        p->chunk_bytes /= 2;
+}
+
 /* --- the pipeline ------------------------------------------------------------------------------- */
 
 /* Another thread of this session holds all it may reserve: wait a little for its commits. */
@@ -129,7 +145,7 @@ static void pipeline(struct tarn_put *p, struct queue *q, struct tarn_chunk *chu
         next = free_one;
         chunk_fill(p, next, q);
         tarn_chunk_ask(p, next);
-        tarn_chunk_write(p, cur);
+        chunk_write(p, cur);
         tarn_chunk_stored(p, prev);
         uint32_t busy = chunk_settle(p, prev, q);
         tarn_chunk_commit(p, cur);
@@ -192,7 +208,12 @@ static int run(struct tarn_put *p, struct queue *q)
 int tarn_put_run(struct tarn_client *c, struct tarn_item *items, size_t n, const struct tarn_put_options *o,
                  uint64_t deadline_ns, const struct tarn_stop *stop)
 {
-    struct tarn_put p = {.client = c, .items = items, .n = n, .deadline_ns = deadline_ns, .stop = *stop};
+    struct tarn_put p = {.client = c,
+                         .items = items,
+                         .n = n,
+                         .deadline_ns = deadline_ns,
+                         .stop = *stop,
+                         .chunk_bytes = TARN_CHUNK_BYTES};
     struct queue q;
 
     if (n > 0 && !items)

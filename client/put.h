@@ -21,7 +21,8 @@
 #include "client/client.h"
 
 #define TARN_CHUNK_ITEMS 64
-#define TARN_CHUNK_BYTES (8ull << 20)
+#define TARN_CHUNK_BYTES (8ull << 20) /* at first, and at least */
+#define TARN_CHUNK_NS 500000          /* what writing a chunk is to take: as long as others are reserved and committed */
 #define TARN_CHUNK_LAST (2ull << 20) /* a chunk is not made smaller than this for being one of the last */
 #define TARN_PUT_TRIES 3
 #define TARN_REFUSALS_MAX 16
@@ -66,7 +67,7 @@ struct tarn_chunk {
     struct tarn_put_job *jobs;
     struct tarn_target *targets;
     uint32_t n;
-    uint64_t version;
+    uint64_t version, bytes;
 };
 
 /* A node's part in a put. */
@@ -86,6 +87,7 @@ struct tarn_put {
     uint64_t deadline_ns;
     struct tarn_stop stop;
     struct tarn_verdict verdict;
+    uint64_t chunk_bytes; /* the next chunk's */
 
     struct tarn_candidate *candidates, *scratch;
     uint32_t ncandidates;

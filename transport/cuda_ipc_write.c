@@ -5,7 +5,7 @@
 #include "transport/seen.h"
 
 #define LARGE (16ull << 20) /* runs from this size on go to the copy engines */
-#define AHEAD 32            /* pieces that are fetched into the cache while others are written */
+#define AHEAD 128           /* pieces that are fetched into the cache while others are written */
 
 static inline struct tarn_cuda_piece piece_of(const struct tarn_ipc_run *r, uint64_t bytes, bool put)
 {
