@@ -235,15 +235,22 @@ static void no_memory(struct tarn_get *const *gets, size_t n)
             }
 }
 
-/* The jobs of those items that are not final. */
+/* The jobs of those items that are not final. Of one call's many items the first fly before the last are
+ * looked at. */
 static void start_all(struct tarn_get_batch *b, struct tarn_get *const *gets, size_t n)
 {
-    size_t k = 0;
+    bool at_once = n == 1 && b->open > 1;
 
+    b->n = 0;
     for (size_t g = 0; g < n; g++)
-        for (size_t i = 0; i < gets[g]->n; i++)
-            if (gets[g]->items[i].status == TARN_INPROGRESS)
-                start(b, &b->jobs[k++], gets[g], i);
+        for (size_t i = 0; i < gets[g]->n; i++) {
+            if (gets[g]->items[i].status != TARN_INPROGRESS)
+                continue;
+            struct tarn_get_job *j = &b->jobs[b->n++];
+            start(b, j, gets[g], i);
+            if (at_once && j->stage == TARN_GET_RESOLVED)
+                tarn_get_route(b, j);
+        }
 }
 
 void tarn_get_slow(struct tarn_client *c, struct tarn_get *const *gets, size_t n, int stop_fd)
@@ -254,14 +261,14 @@ void tarn_get_slow(struct tarn_client *c, struct tarn_get *const *gets, size_t n
     b.client = c;
     b.stop_fd = stop_fd;
     b.opening = b.later = b.postponed = b.stopped = false;
-    b.n = b.open = count_left(gets, n);
-    b.jobs = b.n > 1 ? malloc(b.n * sizeof *b.jobs) : &one;
+    b.open = count_left(gets, n);
+    b.jobs = b.open > 1 ? malloc(b.open * sizeof *b.jobs) : &one;
     if (!b.jobs) {
         no_memory(gets, n);
         return;
     }
-    start_all(&b, gets, n);
     tarn_flight_init(&b.flight, c, stop_fd);
+    start_all(&b, gets, n);
     run(&b);
     tarn_flight_end(&b.flight);
     if (b.jobs != &one)
