@@ -497,7 +497,8 @@ static bool answers(const char *address)
     return true;
 }
 
-/* Starts the process and waits until it answers; false when it ended at once (port taken). */
+/* Starts the process and waits until it answers, on its Unix socket: on its port another process may, which took it
+ * before. False when it ended at once (port taken). */
 static bool redis_spawn(struct harness_redis *r)
 {
     char port[8];
@@ -520,9 +521,11 @@ static bool redis_spawn(struct harness_redis *r)
                                   r->password,
                                   NULL};
     uint64_t deadline = tarn_deadline(HARNESS_TIMEOUT_MS);
+    char unix_address[sizeof(r->unix_path) + 8];
     snprintf(port, sizeof(port), "%u", r->port);
+    snprintf(unix_address, sizeof(unix_address), "unix:%s", r->unix_path);
     r->process = harness_spawn(r->harness, "redis", argv);
-    while (!answers(r->address)) {
+    while (!answers(unix_address)) {
         if (!harness_running(r->process))
             return false;
         if (!tarn_left_ms(deadline))

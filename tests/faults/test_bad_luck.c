@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "base/text.h"
+#include "tests/node_client.h"
 #include "tests/world.h"
 
 #define BYTES (8 * MIB)
@@ -65,6 +66,9 @@ static void readers_killed_in_the_middle_of_gets(void **state)
              (int)(seed >> (i * 3) & 7)); /* not synchronisation: another moment of a get each time */
         harness_kill(p);
     }
+    /* What a reader held is given back when the node notices that it is gone, which is not always at once. */
+    const char *control = w->nodes[0]->control;
+    HARNESS_UNTIL(node_figure(control, "sessions") + node_figure(control, "sessions_lingering") == 1, 10000);
     char key[16];
     for (int i = 0; i < 16; i++) {
         snprintf(key, sizeof key, "all-%d", i);
