@@ -17,7 +17,7 @@ void tarn_get_prepare(struct tarn_get *g, struct tarn_client *c, struct tarn_ite
     g->flags = o->flags;
     g->hits = o->hits;
     g->hits_first = o->hits_first;
-    g->deadline_ns = 0;
+    g->since_ns = g->deadline_ns = 0;
     g->stop = NULL;
     g->verdict.code = 0;
     tarn_seen_clear(&g->seen);
@@ -129,7 +129,9 @@ static int get_now(struct tarn_get *g, size_t i)
         return TARN_INPROGRESS;
     g->found = i;
     g->found_gpu = gpu;
-    if (!tarn_get_fits(g, i, &d->tensor, &bytes)) /* or the descriptor is out of date */
+    g->found_fits = tarn_get_fits(g, i, &d->tensor, &bytes);
+    g->found_bytes = bytes;
+    if (!g->found_fits) /* or the descriptor is out of date */
         return TARN_INPROGRESS;
     struct tarn_linked *linked = enter_best(c, d, gpu, stripe, &l, &t);
     if (!linked)
@@ -189,8 +191,9 @@ int tarn_get(struct tarn_client *c, struct tarn_item *items, size_t n, const str
     tarn_get_fast(&g);
     if (g.left > 0) {
         /* The clock is only read when something may wait. */
+        g.since_ns = tarn_now_ns();
         if (!o.after)
-            g.deadline_ns = tarn_client_deadline(c, o.timeout_ms);
+            g.deadline_ns = g.since_ns + tarn_client_timeout_ns(c, o.timeout_ms);
         tarn_get_slow(c, &gets, 1, -1);
     }
     return tarn_verdict_end(&g.verdict);

@@ -212,6 +212,39 @@ static void run(struct tarn_get_batch *b)
     }
 }
 
+/* --- one item ----------------------------------------------------------------------------------- */
+
+/*
+ * What most calls come to: one item, its descriptor found just now, and a link at hand. True: the item is final.
+ * False: the whole way is to be gone, from where *a says that it stands.
+ */
+static bool get_alone(struct tarn_client *c, struct tarn_get *g, struct tarn_get_job *j, struct tarn_alone *a)
+{
+    const struct tarn_desc *d = &g->found_desc;
+    uint64_t bytes = g->found_bytes, now = g->since_ns;
+    bool more;
+
+    a->linked = NULL;
+    j->get = g;
+    j->index = g->found;
+    j->gpu = g->found_gpu;
+    j->tried = 0;
+    j->stales = 0;
+    if (now >= g->deadline_ns || !g->found_fits ||
+        !tarn_get_choose(c, j, d, &j->loc, &j->transport, &more))
+        return false;
+    const struct tarn_loc *l = &d->locs[j->loc];
+    tarn_get_aim(j, l, more, bytes, now);
+    tarn_tell_route(l->remote, "get", &g->items[g->found].key, l->pool, j->transport, j->gpu);
+    if (!tarn_flight_alone(l->remote, j->transport, false, &j->x, now, a))
+        return false;
+    g->items[g->found].tensor = d->tensor;
+    tarn_count(c, 0, TARN_COUNT_GETS, 1);
+    tarn_count(c, 0, TARN_COUNT_GET_BYTES, bytes);
+    tarn_get_final(g, g->found, 0);
+    return true;
+}
+
 static size_t count_left(struct tarn_get *const *gets, size_t n)
 {
     size_t left = 0;
@@ -244,11 +277,30 @@ static void start_all(struct tarn_get_batch *b, struct tarn_get *const *gets, si
                 start(b, &b->jobs[k++], gets[g], i);
 }
 
+/* Only the one that was found last may be left. */
+static bool is_alone(struct tarn_get *const *gets, size_t n, int stop_fd)
+{
+    const struct tarn_get *g = gets[0];
+
+    return n == 1 && stop_fd < 0 && g->left == 1 && g->found != SIZE_MAX &&
+           g->items[g->found].status == TARN_INPROGRESS;
+}
+
+/* The job goes on with the transfer that get_alone() has sent. */
+static void go_on(struct tarn_get_batch *b, struct tarn_get_job *j, const struct tarn_alone *a)
+{
+    j->stage = TARN_GET_FLYING;
+    tarn_flight_adopt(&b->flight, j->desc.locs[j->loc].remote, j->transport, false, &j->x, a);
+}
+
 void tarn_get_slow(struct tarn_client *c, struct tarn_get *const *gets, size_t n, int stop_fd)
 {
     struct tarn_get_batch b;
     struct tarn_get_job one; /* most calls are about one item, which should wait for no allocator */
+    struct tarn_alone alone = {0};
 
+    if (is_alone(gets, n, stop_fd) && get_alone(c, gets[0], &one, &alone))
+        return;
     b.client = c;
     b.stop_fd = stop_fd;
     b.opening = b.later = b.postponed = b.stopped = false;
@@ -260,6 +312,8 @@ void tarn_get_slow(struct tarn_client *c, struct tarn_get *const *gets, size_t n
     }
     start_all(&b, gets, n);
     tarn_flight_init(&b.flight, c, stop_fd);
+    if (alone.linked)
+        go_on(&b, &one, &alone);
     run(&b);
     tarn_flight_end(&b.flight);
     if (b.jobs != &one)

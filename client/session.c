@@ -200,6 +200,7 @@ int tarn_put_write(struct tarn_put_session *s, size_t i, uint64_t offset, const 
         p->deadline_ns = tarn_client_deadline(p->client, timeout_ms);
         tarn_seen_clear(&p->seen);
         tarn_flight_init(&p->flight, p->client, -1);
+        p->alone = p->replicas == 1;
         for (uint32_t k = 0; k < p->replicas && job->status == 0; k++)
             tarn_target_post(p, &job->targets[k], offset, bytes, pieces, npieces);
         tarn_put_written(p);

@@ -402,7 +402,7 @@ static int rdma_wait(struct tarn_link *l, uint64_t deadline_ns)
     uint64_t begin = tarn_now_ns(), now;
     uint64_t until = begin + (2 * l->usual_ns < SPIN_NS ? 2 * l->usual_ns : SPIN_NS);
     uint32_t busy = l->busy;
-    bool moved = false;
+    bool moved = false, posted = false; /* the first step mostly posts, and nothing else */
     if (until > deadline_ns)
         until = deadline_ns;
     if (!busy)
@@ -417,7 +417,8 @@ static int rdma_wait(struct tarn_link *l, uint64_t deadline_ns)
             return 1;
         }
         moved |= done > 0;
-        now = done > 0 ? begin : tarn_now_ns();
+        now = done > 0 || !posted ? begin : tarn_now_ns();
+        posted = true;
     } while (now < until);
     if (moved)
         return 1;
