@@ -646,6 +646,7 @@ struct tarn_get {
     size_t found; /* SIZE_MAX: nothing */
     uint32_t found_gpu;
     bool found_fits;
+    int found_way; /* the transport whose pooled links reach its only copy; -1: not known */
     uint64_t found_bytes; /* that are asked for */
     struct tarn_desc found_desc;
 };

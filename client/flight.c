@@ -282,8 +282,8 @@ bool tarn_flight_alone(struct tarn_remote *r, int t, bool write, struct tarn_tra
     return rc == 0 && x->work.status == 0;
 }
 
-void tarn_flight_adopt(struct tarn_flight *f, struct tarn_remote *r, int t, bool write, struct tarn_transfer *x,
-                       const struct tarn_alone *a)
+void tarn_flight_adopt(struct tarn_flight *f, struct tarn_remote *r, int t, bool write,
+                       struct tarn_transfer *x, const struct tarn_alone *a)
 {
     struct tarn_lane *lane = lane_new(f, r, t, write); /* the first needs no memory */
 

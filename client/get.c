@@ -84,10 +84,12 @@ static int item_check(const struct tarn_get *g, size_t i)
     return rc;
 }
 
-/* The shared link that serves this descriptor best, entered; NULL when that takes the slow way. */
+/* The shared link that serves this descriptor best, entered; NULL when that takes the slow way: *way_p as in
+ * struct tarn_get. */
 static struct tarn_linked *enter_best(struct tarn_client *c, const struct tarn_desc *d, uint32_t gpu,
-                                      uint32_t stripe, const struct tarn_loc **loc_p, int *t_p)
+                                      uint32_t stripe, const struct tarn_loc **loc_p, int *t_p, int *way_p)
 {
+    *way_p = -1;
     for (int t = 0; t < c->ntransports; t++)
         for (uint32_t k = 0; k < d->nlocs; k++) {
             struct tarn_remote *r = d->locs[k].remote;
@@ -95,6 +97,8 @@ static struct tarn_linked *enter_best(struct tarn_client *c, const struct tarn_d
             if (state == TARN_SIDE_UNREACHABLE || !tarn_remote_moves(r, t, d->locs[k].pool, gpu) ||
                 atomic_load_explicit(&r->health, memory_order_acquire) == TARN_GONE)
                 continue;
+            if (state == TARN_SIDE_POOLED && d->nlocs == 1)
+                *way_p = t;
             if (state != TARN_SIDE_SHARED)
                 return NULL;
             *loc_p = &d->locs[k];
@@ -129,11 +133,12 @@ static int get_now(struct tarn_get *g, size_t i)
         return TARN_INPROGRESS;
     g->found = i;
     g->found_gpu = gpu;
+    g->found_way = -1;
     g->found_fits = tarn_get_fits(g, i, &d->tensor, &bytes);
     g->found_bytes = bytes;
     if (!g->found_fits) /* or the descriptor is out of date */
         return TARN_INPROGRESS;
-    struct tarn_linked *linked = enter_best(c, d, gpu, stripe, &l, &t);
+    struct tarn_linked *linked = enter_best(c, d, gpu, stripe, &l, &t, &g->found_way);
     if (!linked)
         return TARN_INPROGRESS;
     struct tarn_work w = tarn_work_of(item, l, bytes, g->flags, gpu);

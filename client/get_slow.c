@@ -214,9 +214,27 @@ static void run(struct tarn_get_batch *b)
 
 /* --- one item ----------------------------------------------------------------------------------- */
 
+/* Which copy by which transport. */
+static bool choose(struct tarn_client *c, struct tarn_get_job *j, bool *more_p)
+{
+    const struct tarn_get *g = j->get;
+    const struct tarn_desc *d = &g->found_desc;
+    struct tarn_remote *only = d->locs[0].remote;
+
+    if (g->found_way >= 0 && atomic_load(&only->health) == TARN_UP && !atomic_load(&only->superseded)) {
+        j->loc = 0;
+        j->transport = (uint8_t)g->found_way;
+        *more_p = false;
+        return true;
+    }
+    j->tried = 0;
+    j->stales = 0;
+    return tarn_get_choose(c, j, d, &j->loc, &j->transport, more_p);
+}
+
 /*
- * What most calls come to: one item, its descriptor found just now, and a link at hand. True: the item is final.
- * False: the whole way is to be gone, from where *a says that it stands.
+ * What most calls come to: one item, its descriptor found just now, and a link at hand. True: the item is
+ * final. False: the whole way is to be gone, from where *a says that it stands.
  */
 static bool get_alone(struct tarn_client *c, struct tarn_get *g, struct tarn_get_job *j, struct tarn_alone *a)
 {
@@ -228,10 +246,7 @@ static bool get_alone(struct tarn_client *c, struct tarn_get *g, struct tarn_get
     j->get = g;
     j->index = g->found;
     j->gpu = g->found_gpu;
-    j->tried = 0;
-    j->stales = 0;
-    if (now >= g->deadline_ns || !g->found_fits ||
-        !tarn_get_choose(c, j, d, &j->loc, &j->transport, &more))
+    if (now >= g->deadline_ns || !g->found_fits || !choose(c, j, &more))
         return false;
     const struct tarn_loc *l = &d->locs[j->loc];
     tarn_get_aim(j, l, more, bytes, now);

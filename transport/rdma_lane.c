@@ -39,10 +39,10 @@ enum what { PART, LAST_PART, CHECK, TOUCH };
 
 /* A chain being built. */
 struct chain {
-    struct ibv_send_wr wr[CHAIN];
-    struct ibv_sge sge[CHAIN * SGES];
     uint32_t n;
     uint64_t bytes;
+    struct ibv_send_wr wr[CHAIN];
+    struct ibv_sge sge[CHAIN * SGES];
 };
 
 /* --- open, close -------------------------------------------------------------------------------- */

@@ -315,6 +315,7 @@ static int lane_progress(struct tarn_lane *n)
 /* Completions taken, or negative: the link is broken. */
 static int step(struct tarn_link *l)
 {
+    uint32_t busy = l->busy;
     int total = 0;
     if (l->broken)
         return TARN_E_NODE_DOWN;
@@ -328,7 +329,7 @@ static int step(struct tarn_link *l)
         }
         total += done > 0 ? done : 0;
     }
-    if (l->touches.n > 0)
+    if (l->touches.n > 0 && (l->busy < busy || l->busy == 0)) /* behind works that ended, or between them */
         tarn_touch_tend(l);
     if (total > 0)
         l->quiet_ns = 0;
