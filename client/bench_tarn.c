@@ -271,11 +271,11 @@ static int begin_sessions(void *arg, uint64_t round)
     return rc;
 }
 
-/* The runs hand out operation i to thread i % threads. */
+/* The runs hand out operation i to thread i % threads. Where there are more than objects, they begin anew. */
 static int do_write(void *arg, uint32_t thread, size_t i)
 {
     struct bench_objects *o = arg;
-    size_t each = o->load->objects / o->load->threads, k = i / o->load->threads * o->load->depth;
+    size_t each = o->load->objects / o->load->threads, k = i / o->load->threads * o->load->depth % each;
     int rc = 0;
 
     for (size_t end = k + o->load->depth; rc == 0 && k < end; k++)

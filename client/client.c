@@ -63,7 +63,7 @@ int tarn_thread_start(pthread_t *t, void *(*fn)(void *), void *arg)
 
 uint64_t tarn_client_deadline(const struct tarn_client *c, uint32_t timeout_ms)
 {
-    return tarn_deadline(timeout_ms ? timeout_ms : c->timeout_ms);
+    return tarn_now_ns() + tarn_client_timeout_ns(c, timeout_ms);
 }
 
 int tarn_key_check(const struct tarn_key *k)

@@ -388,6 +388,7 @@ struct tarn_transfer {
     uint64_t deadline_ns, patience_ns;
     const _Atomic bool *stop;
     enum tarn_end end;
+    bool ended;    /* of tarn_flight_alone(): work.status is final */
     bool fresh;    /* its link was made for this flight */
     char why[192]; /* the transport's sentence when it refused the work; "" otherwise */
 };
@@ -423,6 +424,24 @@ struct tarn_flight {
     bool look;         /* stop_fd may have been read for another wait: look at the flags */
     uint64_t until_ns; /* opening a link may not take longer: others wait for it; 0: no such limit */
 };
+
+/* A transfer that tarn_flight_alone() has not brought to its end. */
+struct tarn_alone {
+    struct tarn_linked *linked; /* NULL: there is none */
+    bool broken;                /* the link */
+    uint64_t since_ns;
+};
+
+/*
+ * Sends a transfer over a link that is at hand and waits for it, without a flight: what most calls come to, and
+ * without a flight's lists and look-ups. now: the clock. Nobody can stop it. True: it has succeeded. False: nothing was done, or,
+ * when a->linked is set, it goes on in a flight that adopts it.
+ */
+bool tarn_flight_alone(struct tarn_remote *r, int t, bool write, struct tarn_transfer *x, uint64_t now,
+                       struct tarn_alone *a);
+/* Takes it over into a flight that has none yet and no stop_fd. */
+void tarn_flight_adopt(struct tarn_flight *f, struct tarn_remote *r, int t, bool write, struct tarn_transfer *x,
+                       const struct tarn_alone *a);
 
 void tarn_flight_init(struct tarn_flight *f, struct tarn_client *c, int stop_fd);
 /*
@@ -550,6 +569,11 @@ int tarn_thread_start(pthread_t *t, void *(*fn)(void *), void *arg);
  * when its size is not set. */
 int tarn_options_copy(void *mine, size_t mine_bytes, const void *theirs);
 uint64_t tarn_client_deadline(const struct tarn_client *c, uint32_t timeout_ms);
+/* timeout_ms, or the client's own when that is 0. */
+static inline uint64_t tarn_client_timeout_ns(const struct tarn_client *c, uint32_t timeout_ms)
+{
+    return (timeout_ms ? timeout_ms : c->timeout_ms) * TARN_NS_PER_MS;
+}
 /* INVALID with a sentence. */
 int tarn_key_check(const struct tarn_key *k);
 /* The key as text, cut to fit. */
@@ -583,6 +607,7 @@ struct tarn_get {
     uint32_t flags;
     const struct tarn_hits *hits;
     size_t hits_first;
+    uint64_t since_ns; /* of tarn_get(): when it began to wait */
     uint64_t deadline_ns;
     const _Atomic bool *stop;
     struct tarn_verdict verdict;
@@ -593,6 +618,9 @@ struct tarn_get {
     size_t found; /* SIZE_MAX: nothing */
     uint32_t found_gpu;
     bool found_glanced; /* at its pieces, see transport/seen.h */
+    bool found_fits;
+    int found_way; /* the transport whose pooled links reach its only copy; -1: not known */
+    uint64_t found_bytes; /* that are asked for */
     struct tarn_desc found_desc;
 };
 

@@ -60,12 +60,17 @@ static enum tarn_end own_end(const struct tarn_transfer *x, const struct tarn_la
     return lane->closing;
 }
 
+static void note_why(struct tarn_transfer *x, const struct tarn_work *w)
+{
+    if (w->why)
+        snprintf(x->why, sizeof x->why, "%s", w->why);
+}
+
 static void work_done(struct tarn_work *w)
 {
     struct tarn_transfer *x = w->owner;
 
-    if (w->why)
-        snprintf(x->why, sizeof x->why, "%s", w->why);
+    note_why(x, w);
     enum tarn_end own = x->lane->closing ? own_end(x, x->lane) : TARN_END_DONE;
     bool cut = w->status == TARN_E_CANCELED || own == TARN_END_STOPPED || own == TARN_END_EXPIRED;
     transfer_end(x, cut ? own : TARN_END_DONE);
@@ -237,6 +242,65 @@ int tarn_flight_post(struct tarn_flight *f, struct tarn_remote *r, int t, bool w
         lane->unposted = x;
     lane_post(lane);
     return 0;
+}
+
+/* --- alone -------------------------------------------------------------------------------------- */
+
+static void alone_done(struct tarn_work *w)
+{
+    struct tarn_transfer *x = w->owner;
+
+    note_why(x, w);
+    x->ended = true;
+}
+
+bool tarn_flight_alone(struct tarn_remote *r, int t, bool write, struct tarn_transfer *x, uint64_t now,
+                       struct tarn_alone *a)
+{
+    struct tarn_linked *l = NULL;
+
+    a->linked = NULL;
+    if (atomic_load_explicit(&r->sides[t][write].state, memory_order_acquire) == TARN_SIDE_POOLED)
+        l = tarn_link_take_idle(r, t, write);
+    if (!l)
+        return false;
+    x->work.done = alone_done;
+    x->work.owner = x;
+    x->ended = x->fresh = false;
+    x->why[0] = '\0';
+    a->since_ns = now;
+    int rc = write ? l->ops->put(l->link, &x->work) : l->ops->get(l->link, &x->work);
+    if (rc == TARN_INPROGRESS) {
+        uint64_t quiet = now + x->patience_ns;
+        bool earlier = quiet >= now && quiet < x->deadline_ns;
+        a->broken = l->ops->wait(l->link, earlier ? quiet : x->deadline_ns) < 0;
+        if (!x->ended || x->work.status != 0 || a->broken) {
+            a->linked = l;
+            return false;
+        }
+        rc = 0;
+    }
+    tarn_link_give(r, t, write, l);
+    return rc == 0 && x->work.status == 0;
+}
+
+void tarn_flight_adopt(struct tarn_flight *f, struct tarn_remote *r, int t, bool write,
+                       struct tarn_transfer *x, const struct tarn_alone *a)
+{
+    struct tarn_lane *lane = lane_new(f, r, t, write); /* the first needs no memory */
+
+    lane->linked = a->linked;
+    lane->active_ns = lane->ended_ns = a->since_ns;
+    lane->deadline_ns = x->deadline_ns;
+    lane->patience_ns = x->patience_ns;
+    x->work.done = work_done;
+    x->lane = lane;
+    f->inflight++;
+    DL_APPEND(lane->transfers, x);
+    if (x->ended)
+        transfer_end(x, TARN_END_DONE);
+    if (a->broken)
+        lane_close(lane, TARN_END_BROKEN);
 }
 
 /* --- waiting ------------------------------------------------------------------------------------ */

@@ -17,7 +17,7 @@ void tarn_get_prepare(struct tarn_get *g, struct tarn_client *c, struct tarn_ite
     g->flags = o->flags;
     g->hits = o->hits;
     g->hits_first = o->hits_first;
-    g->deadline_ns = 0;
+    g->since_ns = g->deadline_ns = 0;
     g->stop = NULL;
     g->verdict.code = 0;
     tarn_seen_clear(&g->seen);
@@ -92,10 +92,12 @@ static int item_check(const struct tarn_get *g, size_t i)
     return rc;
 }
 
-/* The shared link that serves this descriptor best, entered; NULL when that takes the slow way. */
+/* The shared link that serves this descriptor best, entered; NULL when that takes the slow way: *way_p as in
+ * struct tarn_get. */
 static struct tarn_linked *enter_best(struct tarn_client *c, const struct tarn_desc *d, uint32_t gpu,
-                                      uint32_t stripe, const struct tarn_loc **loc_p, int *t_p)
+                                      uint32_t stripe, const struct tarn_loc **loc_p, int *t_p, int *way_p)
 {
+    *way_p = -1;
     for (int t = 0; t < c->ntransports; t++)
         for (uint32_t k = 0; k < d->nlocs; k++) {
             struct tarn_remote *r = d->locs[k].remote;
@@ -103,6 +105,8 @@ static struct tarn_linked *enter_best(struct tarn_client *c, const struct tarn_d
             if (state == TARN_SIDE_UNREACHABLE || !tarn_remote_moves(r, t, d->locs[k].pool, gpu) ||
                 atomic_load_explicit(&r->health, memory_order_acquire) == TARN_GONE)
                 continue;
+            if (state == TARN_SIDE_POOLED && d->nlocs == 1)
+                *way_p = t;
             if (state != TARN_SIDE_SHARED)
                 return NULL;
             *loc_p = &d->locs[k];
@@ -119,7 +123,6 @@ static int get_now(struct tarn_get *g, size_t i)
     struct tarn_item *item = &g->items[i];
     struct tarn_desc *d = &g->found_desc;
     const struct tarn_loc *l;
-    uint64_t bytes;
     uint32_t gpu;
     int t, rc = item_check(g, i);
 
@@ -138,11 +141,19 @@ static int get_now(struct tarn_get *g, size_t i)
         return TARN_INPROGRESS;
     g->found = i;
     g->found_gpu = gpu;
-    if (g->found_glanced || !tarn_get_fits(g, i, &d->tensor, &bytes))
-        return TARN_INPROGRESS; /* a misfit may come from a descriptor that is out of date */
-    struct tarn_linked *linked = enter_best(c, d, gpu, stripe, &l, &t);
+    g->found_way = -1;
+    g->found_bytes = d->tensor.bytes;
+    g->found_fits = g->found_glanced || tarn_get_fits(g, i, &d->tensor, &g->found_bytes);
+    if (!g->found_fits) /* or the descriptor is out of date */
+        return TARN_INPROGRESS;
+    struct tarn_linked *linked = enter_best(c, d, gpu, stripe, &l, &t, &g->found_way);
+    if (linked && g->found_glanced) { /* such links do not look at pieces */
+        tarn_shared_leave(l->remote, t, false, stripe);
+        return TARN_INPROGRESS;
+    }
     if (!linked)
         return TARN_INPROGRESS;
+    uint64_t bytes = g->found_bytes;
     struct tarn_work w = tarn_work_of(item, l, bytes, g->flags, gpu);
     if (tarn_log_wants(&c->log, TARN_LOG_DEBUG))
         tarn_tell_route(l->remote, "get", &item->key, l->pool, t, gpu);
@@ -213,8 +224,9 @@ int tarn_get(struct tarn_client *c, struct tarn_item *items, size_t n, const str
     tarn_get_fast(&g);
     if (g.left > 0) {
         /* The clock is only read when something may wait. */
+        g.since_ns = tarn_now_ns();
         if (!o.after)
-            g.deadline_ns = tarn_client_deadline(c, o.timeout_ms);
+            g.deadline_ns = g.since_ns + tarn_client_timeout_ns(c, o.timeout_ms);
         tarn_get_slow(c, &gets, 1, -1);
     }
     return tarn_verdict_end(&g.verdict);

@@ -70,21 +70,28 @@ static void given(struct tarn_work *w)
     j->given |= tarn_op_given(j->get, w);
 }
 
-void tarn_get_launch(struct tarn_get_batch *b, struct tarn_get_job *j, bool more, uint64_t bytes,
-                     uint64_t now)
+void tarn_get_aim(struct tarn_get_job *j, const struct tarn_loc *l, bool more, uint64_t bytes, uint64_t now)
 {
-    const struct tarn_item *item = tarn_get_item(j);
-    const struct tarn_loc *l = &j->desc.locs[j->loc];
     uint64_t left = j->get->deadline_ns > now ? j->get->deadline_ns - now : 0;
     struct tarn_transfer *x = &j->x;
 
-    x->work = tarn_work_of(item, l, bytes, j->get->flags, j->gpu);
+    x->work = tarn_work_of(tarn_get_item(j), l, bytes, j->get->flags, j->gpu);
     x->work.given = j->get->done ? given : NULL;
     x->work.seen = j->glanced ? &j->get->seen : NULL;
     j->given = false;
     x->deadline_ns = j->get->deadline_ns;
     x->patience_ns = !more ? UINT64_MAX : left / 2 < TARN_PATIENCE_NS ? left / 2 : TARN_PATIENCE_NS;
     x->stop = j->get->stop;
+}
+
+void tarn_get_launch(struct tarn_get_batch *b, struct tarn_get_job *j, bool more, uint64_t bytes,
+                     uint64_t now)
+{
+    const struct tarn_item *item = tarn_get_item(j);
+    const struct tarn_loc *l = &j->desc.locs[j->loc];
+    struct tarn_transfer *x = &j->x;
+
+    tarn_get_aim(j, l, more, bytes, now);
     j->stage = TARN_GET_FLYING;
     if (j->nstale >= PINNED_AFTER && try_pinned(j, l)) {
         tarn_get_landed(b, j);

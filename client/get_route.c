@@ -21,16 +21,14 @@ static bool known_stale(const struct tarn_get_job *j, const struct tarn_loc *l)
     return false;
 }
 
-/* The best way not tried yet; false when none is left. *more_p: another copy is left besides. */
-static bool choose(const struct tarn_get_batch *b, const struct tarn_get_job *j, uint8_t *loc_p, uint8_t *t_p,
-                   bool *more_p)
+bool tarn_get_choose(const struct tarn_client *c, const struct tarn_get_job *j, const struct tarn_desc *d,
+                     uint8_t *loc_p, uint8_t *t_p, bool *more_p)
 {
-    const struct tarn_desc *d = &j->desc;
-    uint32_t first = d->nlocs > 1 ? (uint32_t)(b->client->session % d->nlocs) : 0;
+    uint32_t first = d->nlocs > 1 ? (uint32_t)(c->session % d->nlocs) : 0;
     bool found = false;
 
     *more_p = false;
-    for (int t = 0; t < b->client->ntransports; t++)
+    for (int t = 0; t < c->ntransports; t++)
         for (uint32_t i = 0; i < d->nlocs; i++) {
             uint32_t k = first + i < d->nlocs ? first + i : first + i - d->nlocs;
             const struct tarn_loc *l = &d->locs[k];
@@ -163,8 +161,8 @@ void tarn_get_route(struct tarn_get_batch *b, struct tarn_get_job *j)
             j->stage = TARN_GET_FINAL;
             b->open--;
             tarn_get_misfit(j->get, j->index, &j->desc.tensor);
-        } else if (choose(b, j, &j->loc, &j->transport, &more)) {
-            if (j->glanced && !(b->client->transports[j->transport]->caps & TARN_CAP_CHECKS)) {
+        } else if (tarn_get_choose(b->client, j, &j->desc, &j->loc, &j->transport, &more)) {
+            if (!tarn_get_may_take(b->client, j)) {
                 tarn_get_look(b, j);
                 continue;
             }

@@ -214,6 +214,55 @@ static void run(struct tarn_get_batch *b)
     }
 }
 
+/* --- one item ----------------------------------------------------------------------------------- */
+
+/* Which copy by which transport. */
+static bool choose(struct tarn_client *c, struct tarn_get_job *j, bool *more_p)
+{
+    const struct tarn_get *g = j->get;
+    const struct tarn_desc *d = &g->found_desc;
+    struct tarn_remote *only = d->locs[0].remote;
+
+    if (g->found_way >= 0 && atomic_load(&only->health) == TARN_UP && !atomic_load(&only->superseded)) {
+        j->loc = 0;
+        j->transport = (uint8_t)g->found_way;
+        *more_p = false;
+        return true;
+    }
+    j->tried = 0;
+    j->stales = 0;
+    return tarn_get_choose(c, j, d, &j->loc, &j->transport, more_p);
+}
+
+/*
+ * What most calls come to: one item, its descriptor found just now, and a link at hand. True: the item is
+ * final. False: the whole way is to be gone, from where *a says that it stands.
+ */
+static bool get_alone(struct tarn_client *c, struct tarn_get *g, struct tarn_get_job *j, struct tarn_alone *a)
+{
+    const struct tarn_desc *d = &g->found_desc;
+    uint64_t bytes = g->found_bytes, now = g->since_ns;
+    bool more;
+
+    a->linked = NULL;
+    j->get = g;
+    j->index = g->found;
+    j->gpu = g->found_gpu;
+    j->glanced = g->found_glanced;
+    if (now >= g->deadline_ns || !g->found_fits || !choose(c, j, &more) || !tarn_get_may_take(c, j))
+        return false;
+    const struct tarn_loc *l = &d->locs[j->loc];
+    tarn_get_aim(j, l, more, bytes, now);
+    tarn_tell_route(l->remote, "get", &g->items[g->found].key, l->pool, j->transport, j->gpu);
+    if (!tarn_flight_alone(l->remote, j->transport, false, &j->x, now, a))
+        return false;
+    g->items[g->found].tensor = d->tensor;
+    tarn_count(c, 0, TARN_COUNT_GETS, 1);
+    tarn_count(c, 0, TARN_COUNT_GET_BYTES, bytes);
+    tarn_get_final(g, g->found, 0);
+    return true;
+}
+
 static size_t count_left(struct tarn_get *const *gets, size_t n)
 {
     size_t left = 0;
@@ -253,11 +302,30 @@ static void start_all(struct tarn_get_batch *b, struct tarn_get *const *gets, si
         }
 }
 
+/* Only the one that was found last may be left. */
+static bool is_alone(struct tarn_get *const *gets, size_t n, int stop_fd)
+{
+    const struct tarn_get *g = gets[0];
+
+    return n == 1 && stop_fd < 0 && g->left == 1 && g->found != SIZE_MAX &&
+           g->items[g->found].status == TARN_INPROGRESS;
+}
+
+/* The job goes on with the transfer that get_alone() has sent. */
+static void go_on(struct tarn_get_batch *b, struct tarn_get_job *j, const struct tarn_alone *a)
+{
+    j->stage = TARN_GET_FLYING;
+    tarn_flight_adopt(&b->flight, j->desc.locs[j->loc].remote, j->transport, false, &j->x, a);
+}
+
 void tarn_get_slow(struct tarn_client *c, struct tarn_get *const *gets, size_t n, int stop_fd)
 {
     struct tarn_get_batch b;
     struct tarn_get_job one; /* most calls are about one item, which should wait for no allocator */
+    struct tarn_alone alone = {0};
 
+    if (is_alone(gets, n, stop_fd) && get_alone(c, gets[0], &one, &alone))
+        return;
     b.client = c;
     b.stop_fd = stop_fd;
     b.opening = b.later = b.postponed = b.stopped = false;
@@ -269,6 +337,8 @@ void tarn_get_slow(struct tarn_client *c, struct tarn_get *const *gets, size_t n
     }
     tarn_flight_init(&b.flight, c, stop_fd);
     start_all(&b, gets, n);
+    if (alone.linked)
+        go_on(&b, &one, &alone);
     run(&b);
     tarn_flight_end(&b.flight);
     if (b.jobs != &one)

@@ -26,7 +26,6 @@ struct tarn_get_job {
     bool known; /* desc is filled */
     bool asked; /* desc comes from the directory, in this call */
     bool given; /* GPUs have been given the copies of this attempt, and streams may wait for them */
-    uint8_t loc, transport;
     uint32_t gpu; /* tarn_pieces_gpu() */
     bool glanced; /* at the pieces, no more so far (transport/seen.h) */
     uint32_t nstale, stales, revivals;
@@ -35,6 +34,7 @@ struct tarn_get_job {
     int why;                    /* the last copy's failure, and its sentence */
     /* From here on nothing is set until it is used. */
     char text[TARN_SENTENCE];
+    uint8_t loc, transport;
     struct tarn_desc desc;
     struct tarn_loc stale[TARN_GET_STALE_MAX]; /* the last ones found stale */
     struct tarn_transfer x;
@@ -80,7 +80,20 @@ void tarn_get_look(struct tarn_get_batch *b, struct tarn_get_job *j);
 /* The earliest deadline of the other open jobs: how long this one may hold them up. */
 uint64_t tarn_get_others_deadline(const struct tarn_get_batch *b, const struct tarn_get_job *j);
 
-/* get_attempt.c: tries the copy and transport that were chosen; `more`: another copy is left besides; now:
+/* The best way not tried yet to a copy that d shows; false when none is left. *more_p: another copy is left
+ * besides. */
+bool tarn_get_choose(const struct tarn_client *c, const struct tarn_get_job *j, const struct tarn_desc *d,
+                     uint8_t *loc_p, uint8_t *t_p, bool *more_p);
+
+/* May the transport that was chosen have pieces that were only glanced at? */
+static inline bool tarn_get_may_take(const struct tarn_client *c, const struct tarn_get_job *j)
+{
+    return !j->glanced || (c->transports[j->transport]->caps & TARN_CAP_CHECKS);
+}
+
+/* get_attempt.c: makes the job's transfer of `bytes` bytes of that copy; `more` and now as below. */
+void tarn_get_aim(struct tarn_get_job *j, const struct tarn_loc *l, bool more, uint64_t bytes, uint64_t now);
+/* Tries the copy and transport that were chosen; `more`: another copy is left besides; now:
  * the clock. */
 void tarn_get_launch(struct tarn_get_batch *b, struct tarn_get_job *j, bool more, uint64_t bytes,
                      uint64_t now);

@@ -94,6 +94,7 @@ struct tarn_put {
     struct tarn_put_node *nodes;
     uint32_t nnodes;
     struct tarn_flight flight;
+    bool alone; /* the next write is the flight's only one, and is waited for at once */
     struct tarn_seen seen;
 };
 

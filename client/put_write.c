@@ -34,6 +34,21 @@ static bool look(struct tarn_target *t)
     return rc == 0;
 }
 
+/* True: it is written, or under way in the flight. */
+static bool write_alone(struct tarn_put *p, struct tarn_target *t)
+{
+    struct tarn_alone a;
+
+    p->alone = false;
+    if (tarn_flight_alone(t->remote, t->transport, true, &t->x, tarn_now_ns(), &a)) {
+        t->state = TARN_TARGET_WRITTEN;
+        return true;
+    }
+    if (a.linked)
+        tarn_flight_adopt(&p->flight, t->remote, t->transport, true, &t->x, &a);
+    return a.linked != NULL;
+}
+
 static bool post(struct tarn_put *p, struct tarn_target *t)
 {
     char who[352], text[TARN_SENTENCE];
@@ -45,6 +60,8 @@ static bool post(struct tarn_put *p, struct tarn_target *t)
         t->x.work.scratch[0] = 0;
         t->transport = i;
         tarn_tell_route(t->remote, "put", &p->items[t->job->index].key, t->pool, i, t->x.work.gpu);
+        if (p->alone && write_alone(p, t))
+            return true;
         rc = tarn_flight_post(&p->flight, t->remote, i, true, &t->x);
         if (rc == 0)
             return true;

@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <cuda.h>
@@ -19,6 +20,8 @@
 
 #include "base/error.h"
 #include "base/text.h"
+
+#define LOOK_NS 10000000u
 
 /* --- errors ------------------------------------------------------------------------------------- */
 
@@ -154,19 +157,13 @@ static int take_loads(struct dl_phdr_info *info, size_t bytes, void *arg)
     return 1;
 }
 
-/*
- * Of the driver, when this process has loaded it; whoever has device memory has. Looking for one that is not
- * loaded goes through the file system, so it is looked for only when something has been loaded since. The
- * driver stays loaded: who loaded it does not give it up.
- */
-static attributes_fn *driver_attributes(void)
+/* Looks for the driver. That goes through the file system when it is not loaded, so it is looked for only when
+ * something has been loaded since. */
+static attributes_fn *find_attributes(void)
 {
-    static _Atomic(attributes_fn *) known;
     static _Atomic uint64_t looked; /* the count at the last look, which was in vain */
-    attributes_fn *fn = atomic_load_explicit(&known, memory_order_acquire);
+    attributes_fn *fn = NULL;
     uint64_t loads = 0;
-    if (fn)
-        return fn;
     dl_iterate_phdr(take_loads, &loads);
     if (atomic_load(&looked) == loads)
         return NULL;
@@ -175,10 +172,33 @@ static attributes_fn *driver_attributes(void)
         *(void **)&fn = dlsym(driver, "cuPointerGetAttributes");
         dlclose(driver);
     }
+    if (!fn)
+        atomic_store(&looked, loads);
+    return fn;
+}
+
+/*
+ * Of the driver, when this process has loaded it; whoever has device memory has. It is looked for every 10 ms at
+ * most: nobody has device memory that soon after loading it. The driver stays loaded: who loaded it does not give
+ * it up.
+ */
+static attributes_fn *driver_attributes(void)
+{
+    static _Atomic(attributes_fn *) known;
+    static _Atomic uint64_t again_ns;
+    attributes_fn *fn = atomic_load_explicit(&known, memory_order_acquire);
+    struct timespec t;
+    if (fn)
+        return fn;
+    clock_gettime(CLOCK_MONOTONIC_COARSE, &t);
+    uint64_t now = (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+    if (now < atomic_load_explicit(&again_ns, memory_order_acquire))
+        return NULL;
+    fn = find_attributes();
     if (fn)
         atomic_store_explicit(&known, fn, memory_order_release);
     else
-        atomic_store(&looked, loads);
+        atomic_store_explicit(&again_ns, now + LOOK_NS, memory_order_release);
     return fn;
 }
 
@@ -191,9 +211,8 @@ static enum tarn_cuda_kind kind_of(unsigned type, bool managed)
     return type == CU_MEMORYTYPE_HOST ? TARN_CUDA_PINNED : TARN_CUDA_HOST;
 }
 
-void tarn_cuda_memory_of(const void *addr, struct tarn_cuda_memory *m)
+static void ask_driver(attributes_fn *get, const void *addr, struct tarn_cuda_memory *m)
 {
-    attributes_fn *get = driver_attributes();
     unsigned type = 0, managed = 0;
     int device = -1;
     CUdeviceptr begin = 0;
@@ -202,12 +221,6 @@ void tarn_cuda_memory_of(const void *addr, struct tarn_cuda_memory *m)
                                   CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR,
                                   CU_POINTER_ATTRIBUTE_RANGE_SIZE};
     void *out[] = {&type, &managed, &device, &begin, &bytes};
-    *m = (struct tarn_cuda_memory){TARN_CUDA_HOST, -1, (uintptr_t)addr, (uintptr_t)addr + 1};
-    if (!get) {
-        m->begin = 0;
-        m->end = UINTPTR_MAX;
-        return;
-    }
     if (get(5, what, out, (CUdeviceptr)(uintptr_t)addr) || !type)
         return;
     m->kind = kind_of(type, managed);
@@ -216,6 +229,18 @@ void tarn_cuda_memory_of(const void *addr, struct tarn_cuda_memory *m)
         m->begin = (uintptr_t)begin;
         m->end = (uintptr_t)begin + bytes;
     }
+}
+
+void tarn_cuda_memory_of(const void *addr, struct tarn_cuda_memory *m)
+{
+    attributes_fn *get = driver_attributes();
+
+    *m = (struct tarn_cuda_memory){TARN_CUDA_HOST, -1, 0, UINTPTR_MAX};
+    if (!get)
+        return;
+    m->begin = (uintptr_t)addr;
+    m->end = (uintptr_t)addr + 1;
+    ask_driver(get, addr, m);
 }
 
 int tarn_cuda_alloc(int device, uint64_t bytes, void **addr_p, uint8_t handle[TARN_CUDA_HANDLE])

@@ -39,10 +39,10 @@ enum what { PART, LAST_PART, CHECK, TOUCH };
 
 /* A chain being built. */
 struct chain {
-    struct ibv_send_wr wr[CHAIN];
-    struct ibv_sge sge[CHAIN * SGES];
     uint32_t n;
     uint64_t bytes;
+    struct ibv_send_wr wr[CHAIN];
+    struct ibv_sge sge[CHAIN * SGES];
 };
 
 /* --- open, close -------------------------------------------------------------------------------- */
@@ -301,8 +301,7 @@ static void add_check(struct tarn_lane *n, uint64_t strip, struct chain *c, unsi
         .addr = (uintptr_t)landing_of(n, strip), .length = sizeof *n->landing, .lkey = n->landing_mr->lkey};
 }
 
-/* Checks of the strips before `end`; `flags` are for the first of them: a fence holds up all that follow. */
-static void add_checks(struct tarn_lane *n, uint64_t end, struct chain *c, unsigned flags)
+static void add_checks_before(struct tarn_lane *n, uint64_t end, struct chain *c, unsigned flags)
 {
     uint32_t before = c->n;
     for (; n->checked < end; n->checked++) {
@@ -314,6 +313,13 @@ static void add_checks(struct tarn_lane *n, uint64_t end, struct chain *c, unsig
     }
     if (c->n > before)
         ask_completion(n, c);
+}
+
+/* Checks of the strips before `end`; `flags` are for the first of them: a fence holds up all that follow. */
+static inline void add_checks(struct tarn_lane *n, uint64_t end, struct chain *c, unsigned flags)
+{
+    if (n->checked < end)
+        add_checks_before(n, end, c, flags);
 }
 
 /* --- posting ------------------------------------------------------------------------------------ */
@@ -353,7 +359,7 @@ static bool has_more(const struct tarn_lane *n)
     return n->next < n->tail || n->checked < n->arrived;
 }
 
-int tarn_lane_post(struct tarn_lane *n)
+static int post_more(struct tarn_lane *n)
 {
     struct chain c;
     int rc = 0;
@@ -365,6 +371,11 @@ int tarn_lane_post(struct tarn_lane *n)
                              n->link->node, n->rail->name, strerror(error));
     }
     return rc;
+}
+
+int tarn_lane_post(struct tarn_lane *n)
+{
+    return has_more(n) ? post_more(n) : 0;
 }
 
 bool tarn_lane_touch(struct tarn_lane *n, const struct tarn_slots *slots, uint32_t count)

@@ -315,6 +315,7 @@ static int lane_progress(struct tarn_lane *n)
 /* Completions taken, or negative: the link is broken. */
 static int step(struct tarn_link *l)
 {
+    uint32_t busy = l->busy;
     int total = 0;
     if (l->broken)
         return TARN_E_NODE_DOWN;
@@ -328,7 +329,7 @@ static int step(struct tarn_link *l)
         }
         total += done > 0 ? done : 0;
     }
-    if (l->touches.n > 0)
+    if (l->touches.n > 0 && (l->busy < busy || l->busy == 0)) /* behind works that ended, or between them */
         tarn_touch_tend(l);
     if (total > 0)
         l->quiet_ns = 0;
@@ -402,7 +403,7 @@ static int rdma_wait(struct tarn_link *l, uint64_t deadline_ns)
     uint64_t begin = tarn_now_ns(), now;
     uint64_t until = begin + (2 * l->usual_ns < SPIN_NS ? 2 * l->usual_ns : SPIN_NS);
     uint32_t busy = l->busy;
-    bool moved = false;
+    bool moved = false, posted = false; /* the first step mostly posts, and nothing else */
     if (until > deadline_ns)
         until = deadline_ns;
     if (!busy)
@@ -417,7 +418,8 @@ static int rdma_wait(struct tarn_link *l, uint64_t deadline_ns)
             return 1;
         }
         moved |= done > 0;
-        now = done > 0 ? begin : tarn_now_ns();
+        now = done > 0 || !posted ? begin : tarn_now_ns();
+        posted = true;
     } while (now < until);
     if (moved)
         return 1;

@@ -410,7 +410,7 @@ static int cover_one(struct tarn_local *l, struct tarn_cover *c, char *addr, uin
     s.mapping = use(l, addr, bytes, put);
     int rc = 0;
     if (s.mapping)
-        s.region = share(s.mapping->region);
+        s.region = s.mapping->region;
     else if (c->gpu)
         rc = tarn_region_gpu(&l->rails, addr, bytes, access, &s.region);
     else
@@ -453,8 +453,9 @@ static bool cover_mapping(struct tarn_local *l, struct tarn_cover *c, char *addr
     if (!m || !cover_grow(c))
         return false;
     __atomic_fetch_add(&m->users, 1, __ATOMIC_ACQ_REL);
+    /* The mapping stays while it has users, and so does its region. */
     c->spans[c->n++] =
-        (struct tarn_span){.addr = m->addr, .bytes = m->bytes, .region = share(m->region), .mapping = m};
+        (struct tarn_span){.addr = m->addr, .bytes = m->bytes, .region = m->region, .mapping = m};
     return true;
 }
 
@@ -513,9 +514,10 @@ void tarn_cover_end(struct tarn_local *l, struct tarn_cover *c)
     (void)l;
     for (uint32_t i = 0; i < c->n; i++) {
         struct tarn_mapping *m = c->spans[i].mapping;
-        tarn_region_free(c->spans[i].region);
         if (m) /* from here on it may be gone */
             __atomic_fetch_sub(&m->users, 1, __ATOMIC_ACQ_REL);
+        else
+            tarn_region_free(c->spans[i].region);
     }
     if (c->spans != &c->first)
         free(c->spans);

@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # The RDMA benchmark in the VM: `tarn-bench rdma` against perftest on one device, then `tarn-bench rails` with two
-# rails of 80 Mbit/s each. Rows go to $TARN_BUILD/bench/rdma.json and rails.json. About four minutes.
+# rails of 80 Mbit/s each. Rows go to $TARN_BUILD/bench/rdma.json and rails.json. About five minutes.
 #   BENCH_QUICK=1   fewer rounds
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
@@ -10,7 +10,7 @@ mkdir -p "$TARN_BUILD/bench"
 TARN_BUILD=$(cd "$TARN_BUILD" && pwd)
 rc=0
 # shellcheck disable=SC2016 # expanded in the VM
-sh "$here/vm.sh" --timeout 280 --out "$TARN_BUILD/bench" -- sh -c '
+sh "$here/vm.sh" --timeout 320 --out "$TARN_BUILD/bench" -- sh -c '
     "$TARN_BUILD/tarn-bench" rdma --devices rxe0 ${BENCH_QUICK:+--quick} --seconds 6 --json-dir "$OUT"' || rc=$?
 # shellcheck disable=SC2016
 sh "$here/vm.sh" --wire --rails 2 --timeout 100 --out "$TARN_BUILD/bench" -- sh -c '
