@@ -96,6 +96,11 @@ static void broken(struct tarn_put *p, struct tarn_target *t)
     }
     tarn_fail(TARN_E_NODE_DOWN, "%s: the data connection broke during a put",
               tarn_remote_text(t->remote, who));
+    if (tarn_link_lost(t->remote, t->transport, true, t->pool, t->x.work.gpu)) {
+        t->tried |= 1u << t->transport;
+        post(p, t);
+        return;
+    }
     tarn_remote_aside(t->remote, TARN_GONE, tarn_last_error());
     lose(t, TARN_E_NODE_DOWN, true);
 }
