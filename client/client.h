@@ -388,6 +388,8 @@ void tarn_link_silent(struct tarn_remote *r, int t, bool write, const struct tar
 int tarn_link_unreachable(struct tarn_remote *r, bool write, uint32_t gpu, char *text, size_t bytes);
 /* May t be tried now? */
 bool tarn_side_usable(struct tarn_remote *r, int t, bool write);
+/* Does it not reach the node just now, which is waited for since no other transport comes after it? */
+bool tarn_side_awaited(struct tarn_remote *r, int t, bool write);
 
 static inline struct tarn_linked *tarn_shared_enter(struct tarn_remote *r, int t, bool write, uint32_t stripe)
 {

@@ -103,6 +103,14 @@ static bool is_awaited(const struct tarn_remote *r, int t, const struct tarn_sid
            !has_other(r, t) && !(r->client->transports[t]->caps & TARN_CAP_SAME_HOST);
 }
 
+bool tarn_side_awaited(struct tarn_remote *r, int t, bool write)
+{
+    pthread_mutex_lock(&r->lock);
+    bool awaited = is_awaited(r, t, &r->sides[t][write]);
+    pthread_mutex_unlock(&r->lock);
+    return awaited;
+}
+
 bool tarn_side_usable(struct tarn_remote *r, int t, bool write)
 {
     struct tarn_side *s = &r->sides[t][write];
@@ -522,9 +530,7 @@ int tarn_link_take(struct tarn_remote *r, int t, bool write, uint64_t deadline_n
                          tarn_remote_text(r, who));
     for (bool again = true; again;) {
         rc = take(r, t, write, deadline_ns, stop, l_p, fresh_p);
-        pthread_mutex_lock(&r->lock);
-        again = rc == TARN_E_NOT_REACHABLE && is_awaited(r, t, s);
-        pthread_mutex_unlock(&r->lock);
+        again = rc == TARN_E_NOT_REACHABLE && tarn_side_awaited(r, t, write);
     }
     return rc;
 }
@@ -535,7 +541,8 @@ bool tarn_link_lost(struct tarn_remote *r, int t, bool write, uint32_t pool, uin
     bool other = false;
 
     for (int i = 0; i < r->client->ntransports && !other; i++)
-        other = i != t && tarn_remote_moves(r, i, pool, gpu) && tarn_side_usable(r, i, write);
+        other = i != t && tarn_remote_moves(r, i, pool, gpu) && tarn_side_usable(r, i, write) &&
+                !tarn_side_awaited(r, i, write);
     if (!other || atomic_load(&s->state) == TARN_SIDE_SHARED)
         return false;
     tarn_log(&r->client->log, TARN_LOG_WARN, "client",

@@ -36,6 +36,7 @@ static bool post(struct tarn_put *p, struct tarn_target *t)
             return true;
         if (rc == TARN_E_NODE_DOWN || rc == TARN_E_TIMEOUT || rc == TARN_E_CANCELED) {
             lose(t, rc, rc != TARN_E_CANCELED);
+            t->job->busy |= rc == TARN_E_TIMEOUT && tarn_side_awaited(t->remote, i, true);
             return false;
         }
         t->tried |= 1u << i;

@@ -220,8 +220,7 @@ static void cancel_and_close_end_the_wait(void **state)
 
 static void *plug_later(void *arg)
 {
-    (void)arg;
-    for (uint64_t until = tarn_deadline(600); tarn_now_ns() < until;)
+    for (uint64_t until = tarn_deadline(*(const unsigned *)arg); tarn_now_ns() < until;)
         harness_pause();
     fake.device[0].port[1].down = false;
     return NULL;
@@ -231,6 +230,7 @@ static void a_rail_that_is_down_is_waited_for(void **state)
 {
     (void)state;
     pthread_t other;
+    unsigned later = 600;
     open_client("rdma");
     for (int round = 0; round < 2; round++) {
         fake.device[0].port[1].down = true;
@@ -239,7 +239,7 @@ static void a_rail_that_is_down_is_waited_for(void **state)
             runs_out_of_time(false, 300, "all 1 rails are down");
             runs_out_of_time(false, 20, "all 1 rails are down");
         }
-        assert_int_equal(pthread_create(&other, NULL, plug_later, NULL), 0);
+        assert_int_equal(pthread_create(&other, NULL, plug_later, &later), 0);
         uint64_t begun = harness_now_ms();
         put("k", 'a');
         assert_in_range(harness_now_ms() - begun, 400, 600 + 250 + SLACK_MS);
@@ -249,6 +249,29 @@ static void a_rail_that_is_down_is_waited_for(void **state)
         tarn_link_flush(client_remote(client, "here"), 0, false);
     }
     assert_int_equal(atomic_load(&nodes_aside), 0);
+}
+
+/* A put that has other nodes to turn to finds none of them better. */
+static void it_is_waited_for_with_several_nodes_too(void **state)
+{
+    (void)state;
+    struct here second;
+    pthread_t other;
+    unsigned later = 1800;
+    start_here_as(&second, "second", &here);
+    open_client("rdma");
+    fake.device[0].port[1].down = true;
+    runs_out_of_time(true, 1200, "all 1 rails are down");
+    assert_int_equal(pthread_create(&other, NULL, plug_later, &later), 0);
+    uint64_t begun = harness_now_ms();
+    put("k", 'a');
+    get("k", 'a');
+    assert_in_range(harness_now_ms() - begun, later - 100, later + 500 + SLACK_MS);
+    pthread_join(other, NULL);
+    assert_int_equal(atomic_load(&nodes_aside), 0);
+    tarn_close(client);
+    client = NULL;
+    stop_here(&second);
 }
 
 static void a_rail_that_was_set_aside_is_waited_for(void **state)
@@ -341,10 +364,11 @@ static void a_silent_one_is_set_aside_not_the_node(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        CASE(tcp_goes_on_while_rails_come_up),           CASE(without_tcp_operations_wait_for_a_rail),
-        CASE(they_wait_no_longer_than_their_deadline),   CASE(cancel_and_close_end_the_wait),
-        CASE(a_rail_that_is_down_is_waited_for),         CASE(a_rail_that_was_set_aside_is_waited_for),
-        CASE(a_cut_transport_is_set_aside_not_the_node), CASE(a_silent_one_is_set_aside_not_the_node),
+        CASE(tcp_goes_on_while_rails_come_up),         CASE(without_tcp_operations_wait_for_a_rail),
+        CASE(they_wait_no_longer_than_their_deadline), CASE(cancel_and_close_end_the_wait),
+        CASE(a_rail_that_is_down_is_waited_for),       CASE(it_is_waited_for_with_several_nodes_too),
+        CASE(a_rail_that_was_set_aside_is_waited_for), CASE(a_cut_transport_is_set_aside_not_the_node),
+        CASE(a_silent_one_is_set_aside_not_the_node),
     };
     if (argc == 2)
         cmocka_set_test_filter(argv[1]);

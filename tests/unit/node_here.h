@@ -27,13 +27,14 @@ static inline void *run_node(void *arg)
     return NULL;
 }
 
-static inline void start_here(struct here *e)
+/* first: one that has a Redis already, NULL: none. */
+static inline void start_here_as(struct here *e, const char *id, const struct here *first)
 {
     *e = (struct here){.h = harness_new()};
-    e->redis = harness_redis_start(e->h, NULL);
+    e->redis = first ? first->redis : harness_redis_start(e->h, NULL);
     char *argv[] = {(char *)(uintptr_t) "tarnd",
                     (char *)(uintptr_t) "--id",
-                    (char *)(uintptr_t) "here",
+                    (char *)(uintptr_t)id,
                     (char *)(uintptr_t) "--listen",
                     (char *)(uintptr_t) "127.0.0.1:0",
                     (char *)(uintptr_t) "--data-port",
@@ -51,6 +52,11 @@ static inline void start_here(struct here *e)
         tarn_node_config_check(&e->config) || tarn_node_start(&e->config, &(struct tarn_logger){0}, &e->node))
         fail_msg("node: %s", tarn_last_error());
     assert_int_equal(pthread_create(&e->thread, NULL, run_node, e->node), 0);
+}
+
+static inline void start_here(struct here *e)
+{
+    start_here_as(e, "here", NULL);
 }
 
 static inline void stop_here(struct here *e)
