@@ -15,9 +15,9 @@
 enum { BYTES = 300000, SLOW_MS = 1500 };
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define SLACK_MS 2000
+#define SLACK_MS 3000
 #else
-#define SLACK_MS 700
+#define SLACK_MS 1200
 #endif
 
 /* What a client's rails take to reach the node: until then its queue pairs are not joined. */
