@@ -91,7 +91,7 @@ static void broken(struct tarn_put *p, struct tarn_target *t)
 
     if (!t->x.fresh && i >= 0 &&
         tarn_now_ns() < p->deadline_ns) { /* an old pooled link: once more on a new one */
-        tarn_link_flush(t->remote, i, true);
+        tarn_link_flush(t->remote, t->transport, true);
         post(p, t);
         return;
     }
