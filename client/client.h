@@ -326,8 +326,10 @@ void tarn_tell_route(struct tarn_remote *r, const char *verb, const struct tarn_
 
 /*
  * Makes transport t to the node usable. 0 with *l_p NULL: its link is shared, enter it; 0 with a link:
- * the caller's own until tarn_link_give or tarn_link_close. NODE_DOWN and TIMEOUT set the node aside;
- * other errors but BUSY mark the side unreachable for a while. stop may be NULL.
+ * the caller's own until tarn_link_give or tarn_link_close. A node that is down or silent is set aside;
+ * other errors but BUSY mark the side unreachable for a while. Where no other transport comes after t,
+ * what does not reach the node is waited for until the deadline; TIMEOUT then says what it was. stop may
+ * be NULL.
  */
 int tarn_link_take(struct tarn_remote *r, int t, bool write, uint64_t deadline_ns,
                    const struct tarn_stop *stop, struct tarn_linked **l_p, bool *fresh_p);
@@ -347,10 +349,18 @@ void tarn_link_free(struct tarn_linked *l);
 uint64_t tarn_links_tend(struct tarn_client *c);
 /* The pooled links of a side are doubtful (one of them was dead): closes them. */
 void tarn_link_flush(struct tarn_remote *r, int t, bool write);
+/* A link broke that was new, as the last error says. Where another transport reaches the pool this side is
+ * set aside for a while and the node doubted. False: there is none, so it is for the node to answer. */
+bool tarn_link_lost(struct tarn_remote *r, int t, bool write, uint32_t pool, uint32_t gpu);
+/* A link gave no sign of life of the work since then, as the last error says: the same, or as
+ * tarn_remote_silent() says. */
+void tarn_link_silent(struct tarn_remote *r, int t, bool write, const struct tarn_work *w, uint64_t since_ns);
 /* Why no transport is tried, as a code and a sentence. gpu: tarn_pieces_gpu(). */
 int tarn_link_unreachable(struct tarn_remote *r, bool write, uint32_t gpu, char *text, size_t bytes);
 /* May t be tried now? */
 bool tarn_side_usable(struct tarn_remote *r, int t, bool write);
+/* Does it not reach the node just now, which is waited for since no other transport comes after it? */
+bool tarn_side_awaited(struct tarn_remote *r, int t, bool write);
 
 static inline struct tarn_linked *tarn_shared_enter(struct tarn_remote *r, int t, bool write, uint32_t stripe)
 {

@@ -22,8 +22,6 @@
 #define SPIN_NS 50000
 /* And for others: some notice only when they are asked that nothing will come. */
 #define SLICE_NS (TARN_WAIT_SLICE_MS * TARN_NS_PER_MS)
-/* No healthy node takes longer to open a link; the deadline itself is for moving bytes. */
-#define OPEN_NS TARN_NS_PER_S
 
 void tarn_flight_init(struct tarn_flight *f, struct tarn_client *c, int stop_fd)
 {
@@ -173,11 +171,11 @@ static int post_shared(struct tarn_flight *f, struct tarn_remote *r, int t, bool
 static int lane_make(struct tarn_lane *lane, struct tarn_transfer *x)
 {
     struct tarn_stop stop = {x->stop, lane->flight->stop_fd};
-    uint64_t until = tarn_now_ns() + (x->patience_ns < OPEN_NS ? x->patience_ns : OPEN_NS);
+    uint64_t now = tarn_now_ns(), until = x->deadline_ns;
     struct tarn_linked *l;
 
-    if (until > x->deadline_ns)
-        until = x->deadline_ns;
+    if (now < until && x->patience_ns < until - now)
+        until = now + x->patience_ns;
     if (lane->flight->until_ns && until > lane->flight->until_ns)
         until = lane->flight->until_ns;
     lane->flight->look = true;
@@ -342,17 +340,24 @@ static bool lane_expired(struct tarn_lane *lane, uint64_t now)
     return now >= lane->deadline_ns;
 }
 
+static void lane_silence(const struct tarn_lane *lane)
+{
+    tarn_link_silent(lane->remote, lane->transport, lane->write, &lane->transfers->work, lane->active_ns);
+}
+
 static void lane_check(struct tarn_lane *lane, uint64_t now)
 {
     if (lane_silent(lane, now)) {
         tarn_fail(TARN_E_NODE_DOWN, "node %s: no byte for %u ms: it is paused or cut off",
                   lane->remote->key.id, (unsigned)((now - lane->active_ns) / TARN_NS_PER_MS));
-        tarn_remote_silent(lane->remote, lane->active_ns); /* patience may have been shorter than that */
+        lane_silence(lane); /* patience may have been shorter than that */
         lane_close(lane, TARN_END_SILENT);
     } else if (lane_expired(lane, now)) {
         /* Slow is not sick: only a node that has been silent for a while is set aside. */
-        if (now - lane->active_ns >= TARN_PATIENCE_NS)
-            tarn_remote_aside(lane->remote, TARN_SLOW, "silent until the deadline");
+        if (now - lane->active_ns >= TARN_PATIENCE_NS) {
+            tarn_fail(TARN_E_TIMEOUT, "node %s: silent until the deadline", lane->remote->key.id);
+            lane_silence(lane);
+        }
         lane_close(lane, TARN_END_SHIFTED);
     }
 }

@@ -152,10 +152,16 @@ static void failed(struct tarn_get_batch *b, struct tarn_get_job *j, int why, co
         tarn_link_flush(l->remote, j->transport, false);
         return;
     }
-    if (why == TARN_E_NODE_DOWN && j->x.end != TARN_END_SILENT)
-        tarn_remote_aside(l->remote, TARN_GONE, text);
-    j->tried |= (uint64_t)0xff << (j->loc * TARN_TRANSPORTS_MAX);
     tarn_count(b->client, 0, TARN_COUNT_FAILOVERS, 1);
+    if (j->x.end != TARN_END_SILENT) {
+        tarn_fail(why, "%s", text);
+        if (tarn_link_lost(l->remote, j->transport, false, l->pool, j->gpu)) {
+            j->tried |= (uint64_t)1 << (j->loc * TARN_TRANSPORTS_MAX + j->transport);
+            return;
+        }
+        tarn_remote_aside(l->remote, TARN_GONE, text);
+    }
+    j->tried |= (uint64_t)0xff << (j->loc * TARN_TRANSPORTS_MAX);
 }
 
 static void done(struct tarn_get_batch *b, struct tarn_get_job *j)

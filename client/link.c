@@ -8,11 +8,17 @@
  *                       \-> UNREACHABLE --later--> tried again       (node failure) --> UNKNOWN
  *
  * Only the first user of a side opens it; others wait for it, since a second mapping of a pool would
- * be wasted work. Nobody waits for one that is tried again: they go by another transport meanwhile.
+ * be wasted work. Nobody waits for one that is tried again: they go by another transport meanwhile. Where
+ * there is none (has_other) what does not reach just now is waited for and tried again until the caller's
+ * deadline: there is nothing else to go by.
  *
  * An ATTACH without an answer may be the node's silence or the transport's alone: some ask the network before
  * they answer. So the node is asked on another connection. If it answers there, this side is UNREACHABLE for
- * a while and the node is as good as ever; if not, it is the node that is silent.
+ * a while and the node is as good as ever; if not, it is the node that is silent. The same with a transport
+ * that asks the network before it is connected, though there the node has just answered.
+ *
+ * A link that breaks as soon as it was made is the node's failure, or its transport's alone: a network of its
+ * own may be cut. Where another transport reaches the pool the side is set aside, and the node only doubted.
  *
  * One-sided links put off what nobody waits for (times of last use). Gets that follow take it along; when
  * none does, the keeper has it sent.
@@ -25,8 +31,14 @@
 
 #define IDLE_MAX 16
 #define RETRY_NS (2 * TARN_NS_PER_S)
+#define RETRY_ALONE_NS TARN_PATIENCE_NS   /* where nothing else is to be gone by: callers wait for it */
+#define OPEN_NS TARN_NS_PER_S             /* no healthy node takes longer to answer while a link is opened */
 #define ELSEWHERE_NS (30 * TARN_NS_PER_S) /* not on this host: that seldom changes */
 #define TEND_NS (200 * TARN_NS_PER_MS)
+/* How long one transport is waited for when there is another to turn to: for the node's answer, and for the
+ * network, which says within a few milliseconds what it knows. */
+#define ANSWER_PATIENCE_NS TARN_PATIENCE_NS
+#define NETWORK_PATIENCE_NS (50 * TARN_NS_PER_MS)
 
 void tarn_link_free(struct tarn_linked *l)
 {
@@ -84,6 +96,21 @@ static bool is_resting(const struct tarn_remote *r, int t, const struct tarn_sid
     }
 }
 
+/* Is it to be waited for until it reaches the node again? remote.lock is held. */
+static bool is_awaited(const struct tarn_remote *r, int t, const struct tarn_side *s)
+{
+    return atomic_load(&s->state) == TARN_SIDE_UNREACHABLE && s->code == TARN_E_NOT_REACHABLE &&
+           !has_other(r, t) && !(r->client->transports[t]->caps & TARN_CAP_SAME_HOST);
+}
+
+bool tarn_side_awaited(struct tarn_remote *r, int t, bool write)
+{
+    pthread_mutex_lock(&r->lock);
+    bool awaited = is_awaited(r, t, &r->sides[t][write]);
+    pthread_mutex_unlock(&r->lock);
+    return awaited;
+}
+
 bool tarn_side_usable(struct tarn_remote *r, int t, bool write)
 {
     struct tarn_side *s = &r->sides[t][write];
@@ -102,7 +129,7 @@ bool tarn_side_usable(struct tarn_remote *r, int t, bool write)
     if (state != TARN_SIDE_UNREACHABLE && state != TARN_SIDE_OPENING)
         return true;
     pthread_mutex_lock(&r->lock);
-    bool usable = s->idle || !is_resting(r, t, s);
+    bool usable = s->idle || !is_resting(r, t, s) || is_awaited(r, t, s);
     pthread_mutex_unlock(&r->lock);
     return usable;
 }
@@ -144,8 +171,9 @@ static int ask_node(struct tarn_remote *r, uint64_t deadline_ns, const struct ta
     return rc == TARN_E_BUSY ? 0 : rc; /* that is an answer, too */
 }
 
-/* The node answers, but not to ATTACH. BUSY: that need not mean much yet. */
-static int silent(struct tarn_remote *r, int t, bool write, uint64_t since_ns)
+/* The node answers, but not to ATTACH; or the network does not. BUSY: that need not mean much yet. */
+static int silent(struct tarn_remote *r, int t, bool write, uint64_t since_ns, uint64_t patience_ns,
+                  const char *what)
 {
     struct tarn_side *s = &r->sides[t][write];
     uint64_t now = tarn_now_ns();
@@ -154,22 +182,31 @@ static int silent(struct tarn_remote *r, int t, bool write, uint64_t since_ns)
     pthread_mutex_lock(&r->lock);
     if (s->silent_ns == 0)
         s->silent_ns = since_ns;
-    bool long_since = now - s->silent_ns >= TARN_PATIENCE_NS;
+    bool long_since = now - s->silent_ns >= patience_ns;
     pthread_mutex_unlock(&r->lock);
-    return tarn_fail(long_since ? TARN_E_NOT_REACHABLE : TARN_E_BUSY,
-                     "%s: %s: ATTACH is not answered, though the node answers: are its ports up?",
-                     tarn_remote_text(r, who), r->client->transports[t]->name);
+    return tarn_fail(long_since || !has_other(r, t) ? TARN_E_NOT_REACHABLE : TARN_E_BUSY, "%s: %s: %s",
+                     tarn_remote_text(r, who), r->client->transports[t]->name, what);
 }
 
-/* The answer to ATTACH. Where there is another transport to turn to, no more than patience is spent on it,
- * and time is left to turn there. */
+/* Where there is another transport to turn to, time is left to do so. */
+static uint64_t wait_until(const struct tarn_remote *r, int t, uint64_t since_ns, uint64_t patience_ns,
+                           uint64_t deadline_ns)
+{
+    uint64_t left = deadline_ns > since_ns ? deadline_ns - since_ns : 0;
+
+    if (!has_other(r, t))
+        return deadline_ns;
+    return since_ns + (left / 2 < patience_ns ? left / 2 : patience_ns);
+}
+
+/* The answer to ATTACH. */
 static int wait_attached(struct tarn_call *call, int t, bool write, uint64_t deadline_ns,
                          const struct tarn_stop *stop, redisReply **reply_p)
 {
     struct tarn_remote *r = call->remote;
-    uint64_t since = call->since_ns, left = deadline_ns > since ? deadline_ns - since : 0;
-    uint64_t patience = !has_other(r, t) ? left : left / 2 < TARN_PATIENCE_NS ? left / 2 : TARN_PATIENCE_NS;
-    int rc = tarn_call_reply(call, since + patience, stop, reply_p);
+    uint64_t since = call->since_ns;
+    uint64_t until = wait_until(r, t, since, ANSWER_PATIENCE_NS, deadline_ns);
+    int rc = tarn_call_reply(call, until, stop, reply_p);
 
     if (rc != TARN_E_TIMEOUT || !call->owed || !has_other(r, t))
         return rc;
@@ -177,7 +214,10 @@ static int wait_attached(struct tarn_call *call, int t, bool write, uint64_t dea
     if (rc != 0)
         return rc;
     rc = tarn_call_reply(call, tarn_now_ns(), stop, reply_p); /* if it was paused, both answers are there */
-    return rc == TARN_E_TIMEOUT && call->owed ? silent(r, t, write, since) : rc;
+    if (rc != TARN_E_TIMEOUT || !call->owed)
+        return rc;
+    return silent(r, t, write, since, ANSWER_PATIENCE_NS,
+                  "ATTACH is not answered, though the node answers: are its ports up?");
 }
 
 /* ATTACH; the text of *reply_p and fds are the answer. */
@@ -204,7 +244,7 @@ static int attach(struct tarn_call *call, int t, bool write, const char *offer, 
                      tarn_remote_text(call->remote, who), transport);
 }
 
-static int connect_link(struct tarn_remote *r, int t, struct tarn_peer *peer, struct tarn_linked *l)
+static int connect_once(struct tarn_remote *r, int t, struct tarn_peer *peer, struct tarn_linked *l)
 {
     struct tarn_client *c = r->client;
 
@@ -214,8 +254,37 @@ static int connect_link(struct tarn_remote *r, int t, struct tarn_peer *peer, st
     return l->ops->connect(peer, &l->link);
 }
 
-/* A new link over a control connection that is at hand. */
-static int open_on(struct tarn_call *call, int t, bool write, uint64_t deadline_ns,
+/* The network is not waited for any longer. */
+static void give_up(struct tarn_remote *r, struct tarn_linked *l)
+{
+    uint64_t id = l->ops->link_id(l->link);
+
+    l->ops->close(l->link);
+    if (id != 0)
+        detach(r, l->ops->name, id, false); /* nothing was written */
+}
+
+static int connect_link(struct tarn_remote *r, int t, struct tarn_peer *peer, const struct tarn_stop *stop,
+                        struct tarn_linked *l)
+{
+    uint64_t since = tarn_now_ns();
+    int rc;
+
+    peer->deadline_ns = wait_until(r, t, since, NETWORK_PATIENCE_NS, peer->deadline_ns);
+    do
+        rc = connect_once(r, t, peer, l);
+    while (rc == TARN_INPROGRESS && tarn_now_ns() < peer->deadline_ns && !(stop && tarn_stopped(stop)));
+    if (rc != TARN_INPROGRESS)
+        return rc;
+    give_up(r, l);
+    if (stop && tarn_stopped(stop))
+        return tarn_fail(TARN_E_CANCELED, "canceled by the caller");
+    return silent(r, t, peer->write, since, NETWORK_PATIENCE_NS,
+                  "the network does not say where the node is: is its address up, and reached from here?");
+}
+
+/* A new link over a control connection at hand. The node's answer is not waited for after answer_ns. */
+static int open_on(struct tarn_call *call, int t, bool write, uint64_t answer_ns, uint64_t deadline_ns,
                    const struct tarn_stop *stop, struct tarn_linked *l)
 {
     struct tarn_remote *r = call->remote;
@@ -238,10 +307,10 @@ static int open_on(struct tarn_call *call, int t, bool write, uint64_t deadline_
     l->write = write;
     int rc = ops->offer(&peer, offer, &l->link);
     if (rc == 0)
-        rc = attach(call, t, write, offer, deadline_ns, stop, &answer, fds, &peer.nfds);
+        rc = attach(call, t, write, offer, answer_ns, stop, &answer, fds, &peer.nfds);
     if (rc == 0) {
         peer.text = answer->element[0]->str;
-        rc = connect_link(r, t, &peer, l);
+        rc = connect_link(r, t, &peer, stop, l);
         freeReplyObject(answer);
     } else if (l->link) {
         ops->close(l->link);
@@ -263,16 +332,18 @@ static int open_link(struct tarn_remote *r, int t, bool write, uint64_t deadline
     bool local_only = (r->client->transports[t]->caps & TARN_CAP_SAME_HOST) != 0;
     struct tarn_linked *l = calloc(1, sizeof *l);
     struct tarn_call *call;
-    uint64_t began = tarn_now_ns();
+    uint64_t began = tarn_now_ns(), answer_ns = began + OPEN_NS;
 
     if (!l)
         return tarn_fail(TARN_E_NO_MEMORY, "node %s: out of memory", r->key.id);
-    int rc = tarn_call_take(r, local_only, deadline_ns, stop, &call);
+    if (answer_ns > deadline_ns)
+        answer_ns = deadline_ns;
+    int rc = tarn_call_take(r, local_only, answer_ns, stop, &call);
     if (rc != 0) {
         free(l);
         return rc;
     }
-    rc = open_on(call, t, write, deadline_ns, stop, l);
+    rc = open_on(call, t, write, answer_ns, deadline_ns, stop, l);
     /* Its end also tells the node that nobody waits for the answer. */
     if (rc == TARN_E_NODE_DOWN || rc == TARN_E_TIMEOUT || call->owed)
         tarn_call_drop(call);
@@ -292,26 +363,37 @@ static int open_link(struct tarn_remote *r, int t, bool write, uint64_t deadline
 
 /* --- sides -------------------------------------------------------------------------------------- */
 
-/* It is of no use for now. remote.lock is held. */
-static void side_aside(struct tarn_side *s, int rc, bool elsewhere)
+/* It is of no use for so long, as the last error says. remote.lock is held. */
+static void side_aside(struct tarn_side *s, int rc, uint64_t rest_ns)
 {
     snprintf(s->why, sizeof s->why, "%s", tarn_last_error());
     s->code = rc;
-    s->retry_ns = tarn_now_ns() + (elsewhere ? ELSEWHERE_NS : RETRY_NS);
+    s->retry_ns = tarn_now_ns() + rest_ns;
     atomic_store(&s->state, TARN_SIDE_UNREACHABLE);
+}
+
+/* A side that could not be opened. remote.lock is held. */
+static void not_opened(struct tarn_remote *r, int t, struct tarn_side *s, int rc)
+{
+    bool local_only = (r->client->transports[t]->caps & TARN_CAP_SAME_HOST) != 0;
+
+    side_aside(s, rc, RETRY_NS);
+    if (local_only && rc == TARN_E_NOT_REACHABLE && s->silent_ns == 0)
+        s->retry_ns += ELSEWHERE_NS - RETRY_NS;
+    else if (is_awaited(r, t, s))
+        s->retry_ns -= RETRY_NS - RETRY_ALONE_NS;
 }
 
 /* The side leaves OPENING; or (`first` false) one more link of a pooled side was tried. */
 static void opened(struct tarn_remote *r, int t, bool write, int rc, struct tarn_linked *l, bool first)
 {
     struct tarn_side *s = &r->sides[t][write];
-    bool local_only = (r->client->transports[t]->caps & TARN_CAP_SAME_HOST) != 0;
     bool nothing =
         rc == TARN_E_NODE_DOWN || rc == TARN_E_TIMEOUT || rc == TARN_E_CANCELED || rc == TARN_E_BUSY;
 
     pthread_mutex_lock(&r->lock);
     if (rc != 0 && !nothing) {
-        side_aside(s, rc, local_only && rc == TARN_E_NOT_REACHABLE && s->silent_ns == 0);
+        not_opened(r, t, s, rc);
     } else if (first) {
         bool shared = rc == 0 && (l->ops->caps & TARN_CAP_SHARED);
         if (shared)
@@ -347,29 +429,56 @@ struct tarn_linked *tarn_link_take_idle(struct tarn_remote *r, int t, bool write
     return l;
 }
 
-static int wait_opened(struct tarn_remote *r, int t, struct tarn_side *s, uint64_t deadline_ns)
+/* What ends a wait for a side, before what it waits for. */
+static int still_waiting(struct tarn_remote *r, const struct tarn_side *s, uint64_t deadline_ns,
+                         const struct tarn_stop *stop)
 {
-    while (atomic_load(&s->state) == TARN_SIDE_OPENING && !is_resting(r, t, s))
-        if (!tarn_cond_wait(&r->changed, &r->lock, deadline_ns))
-            return tarn_fail(TARN_E_TIMEOUT, "node %s: still being connected to by another thread",
-                             r->key.id);
-    return 0;
+    if (stop && tarn_stopped(stop))
+        return tarn_fail(TARN_E_CANCELED, "canceled by the caller");
+    if (atomic_load(&r->health) != TARN_UP)
+        return tarn_fail(TARN_E_NODE_DOWN, "node %s: set aside, it does not answer: look at the node",
+                         r->key.id);
+    if (tarn_now_ns() < deadline_ns)
+        return 0;
+    if (s->code)
+        return tarn_fail(TARN_E_TIMEOUT, "%s", s->why);
+    return tarn_fail(TARN_E_TIMEOUT, "node %s: still being connected to by another thread", r->key.id);
+}
+
+/* While another thread opens it, and while it is waited for until it may be tried again. remote.lock is held.
+ */
+static int wait_opened(struct tarn_remote *r, int t, struct tarn_side *s, uint64_t deadline_ns,
+                       const struct tarn_stop *stop)
+{
+    int rc = 0;
+
+    for (;;) {
+        bool resting = is_resting(r, t, s), awaited = resting && is_awaited(r, t, s);
+        if (!awaited && (resting || atomic_load(&s->state) != TARN_SIDE_OPENING))
+            return 0;
+        if ((rc = still_waiting(r, s, deadline_ns, stop)) != 0)
+            return rc;
+        uint64_t until = tarn_now_ns() + TARN_WAIT_SLICE_MS * TARN_NS_PER_MS;
+        if (awaited && s->retry_ns < until)
+            until = s->retry_ns;
+        tarn_cond_wait(&r->changed, &r->lock, until < deadline_ns ? until : deadline_ns);
+    }
 }
 
 /*
  * What is to be done about the side, decided under the lock: 0 with *l_p (or NULL when shared), or
  * TARN_INPROGRESS when the caller is to open it (*first: and is the one to settle its state).
  */
-static int look(struct tarn_remote *r, int t, bool write, uint64_t deadline_ns, struct tarn_linked **l_p,
-                bool *first)
+static int look(struct tarn_remote *r, int t, bool write, uint64_t deadline_ns, const struct tarn_stop *stop,
+                struct tarn_linked **l_p, bool *first)
 {
     struct tarn_side *s = &r->sides[t][write];
 
     *first = false;
     if ((*l_p = pop_idle(s)) != NULL)
         return 0;
-    int rc = wait_opened(r, t, s, deadline_ns);
-    if (rc != 0)
+    int rc = wait_opened(r, t, s, deadline_ns, stop);
+    if (rc != 0 || (*l_p = pop_idle(s)) != NULL)
         return rc;
     if (is_resting(r, t, s))
         return tarn_fail(s->code, "%s", s->why);
@@ -385,18 +494,15 @@ static int look(struct tarn_remote *r, int t, bool write, uint64_t deadline_ns, 
     }
 }
 
-int tarn_link_take(struct tarn_remote *r, int t, bool write, uint64_t deadline_ns,
-                   const struct tarn_stop *stop, struct tarn_linked **l_p, bool *fresh_p)
+/* One try. */
+static int take(struct tarn_remote *r, int t, bool write, uint64_t deadline_ns, const struct tarn_stop *stop,
+                struct tarn_linked **l_p, bool *fresh_p)
 {
     struct tarn_linked *l;
     bool first;
-    char who[352];
 
-    if (atomic_load(&r->health) != TARN_UP && atomic_load(&r->sides[t][write].state) != TARN_SIDE_SHARED)
-        return tarn_fail(TARN_E_NODE_DOWN, "%s: set aside, it does not answer: look at the node",
-                         tarn_remote_text(r, who));
     pthread_mutex_lock(&r->lock);
-    int rc = look(r, t, write, deadline_ns, &l, &first);
+    int rc = look(r, t, write, deadline_ns, stop, &l, &first);
     pthread_mutex_unlock(&r->lock);
     *fresh_p = rc == TARN_INPROGRESS;
     if (rc == TARN_INPROGRESS) {
@@ -410,6 +516,53 @@ int tarn_link_take(struct tarn_remote *r, int t, bool write, uint64_t deadline_n
     if (rc == 0)
         *l_p = l;
     return rc;
+}
+
+int tarn_link_take(struct tarn_remote *r, int t, bool write, uint64_t deadline_ns,
+                   const struct tarn_stop *stop, struct tarn_linked **l_p, bool *fresh_p)
+{
+    struct tarn_side *s = &r->sides[t][write];
+    char who[352];
+    int rc;
+
+    if (atomic_load(&r->health) != TARN_UP && atomic_load(&s->state) != TARN_SIDE_SHARED)
+        return tarn_fail(TARN_E_NODE_DOWN, "%s: set aside, it does not answer: look at the node",
+                         tarn_remote_text(r, who));
+    for (bool again = true; again;) {
+        rc = take(r, t, write, deadline_ns, stop, l_p, fresh_p);
+        again = rc == TARN_E_NOT_REACHABLE && tarn_side_awaited(r, t, write);
+    }
+    return rc;
+}
+
+bool tarn_link_lost(struct tarn_remote *r, int t, bool write, uint32_t pool, uint32_t gpu)
+{
+    struct tarn_side *s = &r->sides[t][write];
+    bool other = false;
+
+    for (int i = 0; i < r->client->ntransports && !other; i++)
+        other = i != t && tarn_remote_moves(r, i, pool, gpu) && tarn_side_usable(r, i, write) &&
+                !tarn_side_awaited(r, i, write);
+    if (!other || atomic_load(&s->state) == TARN_SIDE_SHARED)
+        return false;
+    tarn_log(&r->client->log, TARN_LOG_WARN, "client",
+             "msg=\"transport set aside\" node=%s transport=%s cause=\"%s\"", r->key.id,
+             r->client->transports[t]->name, tarn_last_error());
+    pthread_mutex_lock(&r->lock);
+    side_aside(s, TARN_E_NOT_REACHABLE, RETRY_NS);
+    pthread_cond_broadcast(&r->changed);
+    pthread_mutex_unlock(&r->lock);
+    tarn_link_flush(r, t, write);
+    tarn_remote_doubt(r);
+    return true;
+}
+
+void tarn_link_silent(struct tarn_remote *r, int t, bool write, const struct tarn_work *w, uint64_t since_ns)
+{
+    bool long_since = tarn_now_ns() - since_ns >= TARN_PATIENCE_NS;
+
+    if (!long_since || !tarn_link_lost(r, t, write, w->pool, w->gpu))
+        tarn_remote_silent(r, since_ns);
 }
 
 /* The keeper need not be woken for each use. */

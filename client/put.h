@@ -56,7 +56,7 @@ struct tarn_put_job {
     size_t index; /* of the item */
     int status;   /* 0: under way or stored; else why it failed */
     bool again;   /* worth another try: in a later chunk */
-    bool busy;    /* ... because the session has reserved as much as it may */
+    bool busy;    /* ... however often: the session has reserved as much as it may, or a transport is awaited */
     char text[TARN_SENTENCE];
     struct tarn_target *targets; /* put.replicas of them */
     struct tarn_remote *refused[TARN_REFUSALS_MAX];

@@ -67,6 +67,7 @@ static bool post(struct tarn_put *p, struct tarn_target *t)
             return true;
         if (rc == TARN_E_NODE_DOWN || rc == TARN_E_TIMEOUT || rc == TARN_E_CANCELED) {
             lose(t, rc, rc != TARN_E_CANCELED);
+            t->job->busy |= rc == TARN_E_TIMEOUT && tarn_side_awaited(t->remote, i, true);
             return false;
         }
         t->tried |= 1u << i;
@@ -125,12 +126,17 @@ static void broken(struct tarn_put *p, struct tarn_target *t)
 
     if (!t->x.fresh && i >= 0 &&
         tarn_now_ns() < p->deadline_ns) { /* an old pooled link: once more on a new one */
-        tarn_link_flush(t->remote, i, true);
+        tarn_link_flush(t->remote, t->transport, true);
         post(p, t);
         return;
     }
     tarn_fail(TARN_E_NODE_DOWN, "%s: the data connection broke during a put",
               tarn_remote_text(t->remote, who));
+    if (tarn_link_lost(t->remote, t->transport, true, t->pool, t->x.work.gpu)) {
+        t->tried |= 1u << t->transport;
+        post(p, t);
+        return;
+    }
     tarn_remote_aside(t->remote, TARN_GONE, tarn_last_error());
     lose(t, TARN_E_NODE_DOWN, true);
 }

@@ -169,8 +169,8 @@ void marked_fill(void *p, size_t bytes, uint32_t key, uint32_t version)
 
 int64_t marked_version(const void *p, size_t bytes, uint32_t key)
 {
-    uint64_t id, got;
-    memcpy(&id, p, sizeof(id));
+    uint64_t id = (uint64_t)key << 32, got;
+    memcpy(&id, p, bytes < sizeof(id) ? bytes : sizeof(id));
     if (id >> 32 != key)
         return -1;
     for (size_t at = 8; at < bytes; at += 8) {

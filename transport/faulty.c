@@ -311,7 +311,12 @@ int tarn_faulty_connect(struct tarn_faulty *f, const struct tarn_transport_ops *
         return r;
     }
     l->real = *l_p;
-    r = ops->connect(p, &l->real);
+    while ((r = ops->connect(p, &l->real)) == TARN_INPROGRESS && tarn_now_ns() < p->deadline_ns)
+        ;
+    if (r == TARN_INPROGRESS) {
+        ops->close(l->real);
+        r = tarn_fail(TARN_E_NOT_REACHABLE, "node %s: %s: is not connected in time", p->node, ops->name);
+    }
     if (r) {
         free_link(l);
         return r;

@@ -107,6 +107,12 @@ void tarn_lane_stop(struct tarn_lane *n)
     n->qp = NULL;
     n->cq = NULL;
     n->channel = NULL;
+    if (n->join) { /* nothing was posted */
+        tarn_join_abandon(&n->link->local->rails, n->join, &parts);
+        n->join = NULL;
+        n->link->joining--;
+        return;
+    }
     tarn_rails_retire(&n->link->local->rails, &parts);
 }
 

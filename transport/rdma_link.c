@@ -17,7 +17,6 @@
 enum { BOUNCES = 64, BOUNCE_BYTES = 16384 };
 #define STRIPE_BYTES (256ull << 10)  /* smaller parts are not worth another rail */
 #define SPIN_NS (2 * TARN_NS_PER_MS) /* a lone work is waited for awake this long at most */
-#define ASIDE_NS (2 * TARN_NS_PER_S) /* a rail that failed is not used for this long */
 #define QUIET_NS (50 * TARN_NS_PER_MS) /* after so long without a completion ports are looked at */
 #define SPARSE \
     4 /* pieces are registered as one span when it is at most this \
@@ -234,11 +233,20 @@ static void break_link(struct tarn_link *l, int status)
             end_job(l, &l->jobs[i], l->jobs[i].status ? l->jobs[i].status : status);
 }
 
+/* A rail is missing: it may be up by now, or a link made now have it again. */
+static void seek_rail(struct tarn_link *l)
+{
+    if (l->joining)
+        tarn_lanes_look(l);
+    if (l->whole_ns && !l->busy && tarn_now_ns() >= l->whole_ns)
+        break_link(l, TARN_E_NODE_DOWN);
+}
+
 static int submit(struct tarn_link *l, struct tarn_work *w, bool put)
 {
     struct tarn_job *job = l->free_jobs;
-    if (l->whole_ns && !l->busy && tarn_now_ns() >= l->whole_ns)
-        break_link(l, TARN_E_NODE_DOWN); /* the next one has the rail again */
+    if (l->whole_ns)
+        seek_rail(l);
     if (l->broken)
         return TARN_E_AGAIN; /* progress() says that it is over: only then do callers let go of it */
     if (!inside(l, w) || tarn_gen_readable(w->gen) == put)
@@ -290,7 +298,7 @@ static bool has_puts(struct tarn_lane *n)
 /* The lane failed: its gets go to the others. False when that cannot be. */
 static bool lose_lane(struct tarn_link *l, struct tarn_lane *n)
 {
-    uint64_t until = tarn_now_ns() + ASIDE_NS;
+    uint64_t until = tarn_now_ns() + TARN_RAIL_ASIDE_NS;
     bool puts = has_puts(n);
     atomic_store(&l->local->aside_ns[n->index], until);
     tarn_lane_stop(n);
@@ -491,7 +499,7 @@ static int open_lanes(struct tarn_link *l)
         if (aside > now)
             l->whole_ns = aside;
         else if (!tarn_rail_active(&l->local->rails.rail[k]))
-            l->whole_ns = now + ASIDE_NS;
+            l->whole_ns = now + TARN_RAIL_ASIDE_NS;
         else
             rc = tarn_lane_open(l, k, &l->lanes[l->nlanes++]); /* counted also when it failed, for closing */
     }
@@ -499,7 +507,7 @@ static int open_lanes(struct tarn_link *l)
         rc = tarn_fail(TARN_E_NOT_REACHABLE,
                        "node %s: rdma: all %u rails are down or have failed within the last %u s: see "
                        "ibv_devinfo",
-                       l->node, l->local->rails.n, (unsigned)(ASIDE_NS / TARN_NS_PER_S));
+                       l->node, l->local->rails.n, (unsigned)(TARN_RAIL_ASIDE_NS / TARN_NS_PER_S));
     return rc;
 }
 
@@ -517,9 +525,9 @@ static int rdma_offer(const struct tarn_peer *p, char text[TARN_OFFER_TEXT], str
                  ? tarn_fail(TARN_E_SYSTEM, "node %s: rdma: %m: raise the limit of open files", l->node)
                  : open_jobs(l);
     if (!rc)
-        rc = open_bounce(l);
+        rc = open_lanes(l); /* first: while no rail is up this is tried over and over */
     if (!rc)
-        rc = open_lanes(l);
+        rc = open_bounce(l);
     if (rc) {
         rdma_close(l);
         return rc;
@@ -534,35 +542,20 @@ static int rdma_offer(const struct tarn_peer *p, char text[TARN_OFFER_TEXT], str
     return 0;
 }
 
-static int watch_lanes(struct tarn_link *l)
+static int begin(struct tarn_link *l, const struct tarn_peer *p)
 {
-    for (uint32_t k = 0; k < l->nlanes; k++) {
-        struct epoll_event e = {.events = EPOLLIN};
-        if (l->lanes[k].joined && epoll_ctl(l->epoll_fd, EPOLL_CTL_ADD, l->lanes[k].channel->fd, &e))
-            return tarn_fail(TARN_E_SYSTEM, "node %s: rdma: epoll: %m", l->node);
-    }
-    return 0;
-}
-
-static void set_lost_aside(struct tarn_link *l)
-{
-    uint64_t until = tarn_now_ns() + ASIDE_NS;
-    for (uint32_t k = 0; k < l->nlanes; k++)
-        if (l->lanes[k].lost) {
-            atomic_store(&l->local->aside_ns[l->lanes[k].index], until);
-            l->whole_ns = until;
-        }
+    l->writable = p->write;
+    int rc = tarn_rdma_read_answer(l, p->text);
+    return rc ? rc : tarn_lanes_begin(l);
 }
 
 static int rdma_connect(const struct tarn_peer *p, struct tarn_link **l_p)
 {
     struct tarn_link *l = *l_p;
-    l->writable = p->write;
-    int rc = tarn_rdma_join(l, p->text);
-    set_lost_aside(l);
+    int rc = l->pools ? 0 : begin(l, p);
     if (!rc)
-        rc = watch_lanes(l);
-    if (rc) {
+        rc = tarn_lanes_await(l, p->deadline_ns);
+    if (rc < 0) {
         rdma_close(l);
         *l_p = NULL;
     }

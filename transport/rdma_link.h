@@ -26,7 +26,15 @@
  * the node has stopped the queue pairs they were posted on. A link that misses a rail ends when the rail
  * should be back and nothing is in flight, so that the next one has it again.
  *
+ * Rails come up in their own time. connect() begins to join the lanes that the node has named (rdma_join.c)
+ * and returns when one is up, or says that none is yet; the others take part in works posted after they are
+ * up:
+ *
+ *   named --tarn_lanes_begin--> joining --> joined, or lost: the rail is set aside, if another one is joined
+ *                                  \------ the link ends first: whoever joins it retires it
+ *
  *   rdma_link.c   jobs: memory, strips, how they end; the transport's table
+ *   rdma_attach.c the node's answer; lanes come up
  *   rdma_lane.c   one rail: posting, completions
  *   rdma_touch.c  times of last use
  *   rdma_reap.c   how queue pairs end
@@ -37,7 +45,8 @@
 #include "transport/rdma.h"
 #include "transport/rdma_memory.h"
 
-#define TARN_JOBS 128 /* works in flight on a link */
+#define TARN_JOBS 128                          /* works in flight on a link */
+#define TARN_RAIL_ASIDE_NS (2 * TARN_NS_PER_S) /* a rail that failed is not used for this long */
 
 struct tarn_job {
     struct tarn_work *work; /* NULL: free */
@@ -101,7 +110,8 @@ struct tarn_lane {
     struct ibv_comp_channel *channel;
     struct tarn_endpoint own;
     bool joined, armed;
-    bool lost;                    /* could not be joined */
+    bool named;                   /* the node has a queue pair for it: `peer` */
+    bool lost;                    /* could not be joined, and the rail is not set aside yet */
     struct tarn_pool_keys *pools; /* as many as the link's */
     struct tarn_strip *ring;
     uint32_t ring_size;        /* a power of two */
@@ -113,6 +123,8 @@ struct tarn_lane {
     double bytes_ns;           /* measured speed, smoothed; 0: not known yet */
     _Atomic uint64_t *landing; /* generations that checks have read; twice as many as strips */
     struct ibv_mr *landing_mr;
+    struct tarn_endpoint peer;
+    struct tarn_join *join; /* being joined */
 };
 
 struct tarn_remote_memory {
@@ -139,6 +151,8 @@ struct tarn_link {
     uint64_t bounces; /* bit i: chunk i is free */
     struct tarn_touches touches;
     uint64_t usual_ns; /* how long a lone work takes, smoothed */
+    uint32_t joining;  /* lanes that are being joined */
+    char why[192];     /* ... and the last one that could not be */
 };
 
 /* rdma_lane.c */
@@ -170,7 +184,14 @@ void tarn_touch_tend(struct tarn_link *l);
 /* Posts it and waits a moment for the devices to have written it. Nothing else is in flight. */
 void tarn_touch_finish(struct tarn_link *l);
 
-/* rdma_attach.c: reads the node's answer: joins lanes, fills pools. */
-int tarn_rdma_join(struct tarn_link *l, const char *text);
+/* rdma_attach.c: reads the node's answer: which lanes it has named, and the pools. */
+int tarn_rdma_read_answer(struct tarn_link *l, const char *text);
+/* Begins to join the lanes that were named. */
+int tarn_lanes_begin(struct tarn_link *l);
+/* Takes those that are joined into use, and notes those that are lost. */
+void tarn_lanes_look(struct tarn_link *l);
+/* 0: a lane is up, and the others are, too, or take longer. TARN_INPROGRESS: none is, after
+ * TARN_WAIT_SLICE_MS or at the deadline. NOT_REACHABLE: none will be. */
+int tarn_lanes_await(struct tarn_link *l, uint64_t deadline_ns);
 
 #endif

@@ -273,9 +273,11 @@ static int open_all(struct ibv_device **list, int n, struct tarn_rails *r)
 int tarn_rails_open(const char *devices, struct tarn_rails *r)
 {
     int n = 0, rc;
-    *r = (struct tarn_rails){.reaper = tarn_reaper_new()};
-    if (!r->reaper)
+    *r = (struct tarn_rails){.reaper = tarn_reaper_new(), .joiner = tarn_joiner_new()};
+    if (!r->reaper || !r->joiner) {
+        tarn_rails_close(r);
         return tarn_fail(TARN_E_NO_MEMORY, "rdma: out of memory");
+    }
     struct ibv_device **list = ibv_get_device_list(&n);
     if (!list || n == 0) {
         if (list)

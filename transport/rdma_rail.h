@@ -37,9 +37,11 @@ struct tarn_rail {
 };
 
 struct tarn_reaper; /* destroys queue pairs */
+struct tarn_joiner; /* joins them with their peers */
 
 struct tarn_rails {
     struct tarn_reaper *reaper;
+    struct tarn_joiner *joiner;
     uint32_t n;
     struct tarn_rail rail[TARN_RAILS_MAX];
 };
@@ -50,7 +52,8 @@ struct tarn_rails {
  * left.
  */
 int tarn_rails_open(const char *devices, struct tarn_rails *r);
-/* Destroys what was retired. Where a device takes longer than 3 s for that, a thread goes on with it. */
+/* Destroys what was retired, when what is still being joined has been. Where that takes longer than 3 s, a
+ * thread goes on with it. */
 void tarn_rails_close(struct tarn_rails *r);
 /* Is its port still active? */
 bool tarn_rail_active(const struct tarn_rail *r);
@@ -77,7 +80,8 @@ struct tarn_qp_options {
 /* A queue pair in INIT, and its end. */
 int tarn_qp_new(const struct tarn_rail *r, const struct tarn_qp_options *o, struct ibv_qp **qp_p,
                 struct tarn_endpoint *own);
-/* To RTS, joined with the peer's end. */
+/* To RTS, joined with the peer's end. Asks the network for the peer's address: where nobody answers that
+ * takes seconds. */
 int tarn_qp_join(const struct tarn_rail *r, struct ibv_qp *qp, const struct tarn_endpoint *own,
                  const struct tarn_endpoint *peer);
 
@@ -103,6 +107,34 @@ struct tarn_qp_parts {
 void tarn_rails_retire(struct tarn_rails *r, const struct tarn_qp_parts *parts);
 /* For tarn_rails_open(). NULL: out of memory. */
 struct tarn_reaper *tarn_reaper_new(void);
+
+/* A thread that uses the rails beside their user: they are not closed before it has ended. NULL: no memory,
+ * or no thread for closing them then. */
+struct tarn_hold *tarn_rails_hold(struct tarn_rails *r);
+void tarn_hold_retire(struct tarn_hold *h, const struct tarn_qp_parts *parts);
+/* The last that the thread does. It is joined, by the rails' own. */
+void tarn_hold_end(struct tarn_hold *h);
+/* The thread could not be started. */
+void tarn_hold_drop(struct tarn_hold *h);
+
+/* --- joining without waiting for it (rdma_join.c) ----------------------------------------------- */
+
+struct tarn_join; /* a queue pair that is being joined; one thread uses it */
+
+/* Has a thread do what tarn_qp_join() does; the queue pair is the thread's until that is over. NULL: out of
+ * memory. */
+struct tarn_join *tarn_join_begin(struct tarn_rails *r, const struct tarn_rail *rail, struct ibv_qp *qp,
+                                  const struct tarn_endpoint *own, const struct tarn_endpoint *peer);
+/* Is it over? Then it is freed, and *rc_p is what tarn_qp_join() said. */
+bool tarn_join_over(struct tarn_join *j, int *rc_p);
+/* Nobody waits for it any more: the parts, the queue pair among them, are retired when it is over. */
+void tarn_join_abandon(struct tarn_rails *r, struct tarn_join *j, const struct tarn_qp_parts *parts);
+/* Waits until more than *seen_p of the rails' joins are over, or the deadline. Zero it to begin. */
+void tarn_joins_wait(struct tarn_rails *r, uint64_t *seen_p, uint64_t deadline_ns);
+
+/* For tarn_rails_open() (NULL: out of memory) and tarn_rails_close(): freed with the last of its threads. */
+struct tarn_joiner *tarn_joiner_new(void);
+void tarn_joiner_leave(struct tarn_joiner *k);
 
 /* The rail that reaches the peer's end, by route and subnet; NULL when none does. `prefer`: among equals. */
 const struct tarn_rail *tarn_rail_reaching(const struct tarn_rails *r, const struct tarn_endpoint *peer,

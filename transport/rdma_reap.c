@@ -5,11 +5,14 @@
  *
  *   in use --tarn_qp_stop--> nothing moves --tarn_rails_retire--> retired --the rails' thread--> destroyed
  *
- * The thread is started with the first that is retired. It destroys one after the other, each before its
- * completion queue, and at last closes the rails, which must outlive them. Whoever closes the rails waits
- * CLOSE_NS for that; after that the thread goes on alone and frees what is left.
+ * The thread is started with the first that is retired, or the first hold. It destroys one after the other,
+ * each before its completion queue, and at last closes the rails, which must outlive them. Whoever closes the
+ * rails waits CLOSE_NS for that; after that the thread goes on alone and frees what is left.
  *
- * Lock: reaper.lock guards all of the reaper; it is not held while anything is destroyed.
+ * Other threads that use the rails beside their user (rdma_join.c) *hold* them. The rails are closed when all
+ * holds have ended, so nobody has to wait for such a thread; the rails' thread joins it.
+ *
+ * Lock: reaper.lock guards all of the reaper; it is not held while anything is destroyed. A leaf.
  */
 #include <pthread.h>
 #include <signal.h>
@@ -23,9 +26,13 @@
 #define CLOSE_NS (3 * TARN_NS_PER_S)
 #define MARK UINT64_MAX /* wr_id of the request behind all others */
 
-struct retired {
+/* What the thread is to destroy; or a hold, which becomes that when its thread ends. */
+struct tarn_hold {
     struct tarn_qp_parts parts;
-    struct retired *next;
+    struct tarn_reaper *reaper;
+    pthread_t thread;
+    bool ended; /* a hold whose thread is to be joined */
+    struct tarn_hold *next;
 };
 
 struct tarn_reaper {
@@ -36,7 +43,8 @@ struct tarn_reaper {
     bool closing; /* the rails are given up */
     bool over;    /* and closed */
     bool alone;   /* nobody waits for that: the thread frees the reaper */
-    struct retired *first, **end;
+    uint32_t holds;
+    struct tarn_hold *first, **end;
     struct tarn_rail rail[TARN_RAILS_MAX]; /* once closing */
     uint32_t nrails;
 };
@@ -133,12 +141,12 @@ static void reaper_free(struct tarn_reaper *k)
 }
 
 /* The next to be destroyed; NULL at the end. */
-static struct retired *next_retired(struct tarn_reaper *k)
+static struct tarn_hold *next_retired(struct tarn_reaper *k)
 {
     pthread_mutex_lock(&k->lock);
-    while (!k->first && !k->closing)
+    while (!k->first && (!k->closing || k->holds > 0))
         pthread_cond_wait(&k->wake, &k->lock);
-    struct retired *r = k->first;
+    struct tarn_hold *r = k->first;
     if (r) {
         k->first = r->next;
         k->end = k->first ? k->end : &k->first;
@@ -150,7 +158,9 @@ static struct retired *next_retired(struct tarn_reaper *k)
 static void *reap(void *arg)
 {
     struct tarn_reaper *k = arg;
-    for (struct retired *r; (r = next_retired(k)) != NULL;) {
+    for (struct tarn_hold *r; (r = next_retired(k)) != NULL;) {
+        if (r->ended)
+            pthread_join(r->thread, NULL);
         destroy(&r->parts);
         free(r);
     }
@@ -178,26 +188,79 @@ static bool start(struct tarn_reaper *k)
     return k->started;
 }
 
-void tarn_rails_retire(struct tarn_rails *rails, const struct tarn_qp_parts *parts)
+/* The lock is held. */
+static void append(struct tarn_reaper *k, struct tarn_hold *r)
 {
-    struct tarn_reaper *k = rails->reaper;
-    struct retired *r = k ? malloc(sizeof *r) : NULL;
+    *k->end = r;
+    k->end = &r->next;
+    pthread_cond_signal(&k->wake);
+}
+
+static void retire(struct tarn_reaper *k, const struct tarn_qp_parts *parts)
+{
+    struct tarn_hold *r = k ? malloc(sizeof *r) : NULL;
     bool taken = false;
     if (r) {
-        *r = (struct retired){.parts = *parts};
+        *r = (struct tarn_hold){.parts = *parts};
         pthread_mutex_lock(&k->lock);
         taken = start(k);
-        if (taken) {
-            *k->end = r;
-            k->end = &r->next;
-            pthread_cond_signal(&k->wake);
-        }
+        if (taken)
+            append(k, r);
         pthread_mutex_unlock(&k->lock);
     }
     if (!taken) { /* no memory, or no thread: then here */
         destroy(parts);
         free(r);
     }
+}
+
+void tarn_rails_retire(struct tarn_rails *rails, const struct tarn_qp_parts *parts)
+{
+    retire(rails->reaper, parts);
+}
+
+/* --- holds -------------------------------------------------------------------------------------- */
+
+struct tarn_hold *tarn_rails_hold(struct tarn_rails *rails)
+{
+    struct tarn_reaper *k = rails->reaper;
+    struct tarn_hold *h = k ? malloc(sizeof *h) : NULL;
+    if (!h)
+        return NULL;
+    *h = (struct tarn_hold){.reaper = k};
+    pthread_mutex_lock(&k->lock);
+    bool started = start(k);
+    k->holds += started;
+    pthread_mutex_unlock(&k->lock);
+    if (started)
+        return h;
+    free(h);
+    return NULL;
+}
+
+void tarn_hold_retire(struct tarn_hold *h, const struct tarn_qp_parts *parts)
+{
+    retire(h->reaper, parts);
+}
+
+void tarn_hold_end(struct tarn_hold *h)
+{
+    struct tarn_reaper *k = h->reaper;
+    h->thread = pthread_self();
+    h->ended = true;
+    pthread_mutex_lock(&k->lock);
+    k->holds--;
+    append(k, h);
+    pthread_mutex_unlock(&k->lock);
+}
+
+void tarn_hold_drop(struct tarn_hold *h)
+{
+    struct tarn_reaper *k = h->reaper;
+    pthread_mutex_lock(&k->lock);
+    k->holds--;
+    pthread_mutex_unlock(&k->lock);
+    free(h);
 }
 
 /* --- with the rails ----------------------------------------------------------------------------- */
@@ -234,6 +297,8 @@ void tarn_rails_close(struct tarn_rails *r)
 {
     struct tarn_reaper *k = r->reaper;
     bool over = true;
+    if (r->joiner)
+        tarn_joiner_leave(r->joiner);
     if (k && k->started) {
         pthread_t thread = k->thread;
         pthread_mutex_lock(&k->lock);

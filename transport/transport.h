@@ -260,7 +260,8 @@ struct tarn_transport_ops {
     int (*map)(struct tarn_local *local, void *addr, uint64_t bytes);
     int (*unmap)(struct tarn_local *local, void *addr, uint64_t bytes);
     /* What the node needs to know before it can answer ATTACH; connect() takes *l_p on and, when it fails,
-     * frees it. */
+     * frees it. TARN_INPROGRESS: the network is still being asked. Call connect() again, as before, or close():
+     * it says so after TARN_WAIT_SLICE_MS and at the deadline at the latest. */
     int (*offer)(const struct tarn_peer *p, char text[TARN_OFFER_TEXT], struct tarn_link **l_p);
     int (*connect)(const struct tarn_peer *p, struct tarn_link **l_p);
     /* What to name at DETACH once the link is closed; 0: the node notices by itself. */

@@ -463,7 +463,8 @@ static void deadline_passes_in_flight(void **state)
     rail(w->h, "free", 0, NULL);
     rail(w->h, "free", 1, NULL);
     items[0].key = key_of("long");
-    assert_int_equal(tarn_get(w->client, items, 1, NULL), 0);
+    if (tarn_get(w->client, items, 1, NULL))
+        fail_msg("get: %s", tarn_last_error());
     assert_int_equal(marked_version(data, LONG, 0), 1);
     HARNESS_UNTIL(node_pool_figure(w->nodes[0]->local, "reserved") == 0, 10000);
     free(data);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Fuzzes what a client reads of a node's answer to ATTACH rdma. An answer that it accepts must be one that
- * works can rely on: keys for every slice of every pool, on every rail that was joined. The verbs are a
+ * works can rely on: keys for every slice of every pool, on every rail that it names. The verbs are a
  * stand-in.
  */
 #include "tests/unit/fake_verbs.h"
@@ -30,16 +30,16 @@ static void open_lanes(struct tarn_link *l, struct tarn_rails *rails)
 
 static void check(const struct tarn_link *l)
 {
-    uint32_t joined = 0;
+    uint32_t named = 0;
     for (uint32_t k = 0; k < l->nlanes; k++) {
-        joined += l->lanes[k].joined;
-        for (uint32_t i = 0; l->lanes[k].joined && i < l->npools; i++) {
+        named += l->lanes[k].named;
+        for (uint32_t i = 0; l->lanes[k].named && i < l->npools; i++) {
             const struct tarn_remote_memory *m = &l->pools[i];
             if (m->bytes)
                 demand(l->lanes[k].pools[i].slices[(m->bytes - 1) / m->slice_bytes] <= UINT32_MAX);
         }
     }
-    demand(joined > 0 && l->npools > 0);
+    demand(named > 0 && l->npools > 0);
 }
 
 static void close_lanes(struct tarn_link *l)
@@ -66,7 +66,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     fake_add("b", 2);
     demand(tarn_rails_open(NULL, &rails) == 0);
     open_lanes(&l, &rails);
-    int rc = tarn_rdma_join(&l, text);
+    int rc = tarn_rdma_read_answer(&l, text);
     if (rc == 0)
         check(&l);
     else

@@ -369,7 +369,10 @@ static inline struct tarn_link *fake_link(struct fake_node *n, bool write)
     if (n->ops->offer(&p, offer, &l))
         fail_msg("offer: %s", tarn_last_error());
     p.nfds = fake_attach(n, SESSION, write, offer, text, fds);
-    if (n->ops->connect(&p, &l))
+    int r;
+    while ((r = n->ops->connect(&p, &l)) == TARN_INPROGRESS)
+        assert_true(tarn_now_ns() < p.deadline_ns);
+    if (r)
         fail_msg("connect: %s", tarn_last_error());
     for (uint32_t i = 0; i < p.nfds; i++)
         assert_int_equal(fds[i], -1);
@@ -387,7 +390,9 @@ static inline int fake_connect_with(struct fake_node *n, const char *answer, str
     if (n->ops->offer(&p, offer, l_p))
         fail_msg("offer: %s", tarn_last_error());
     p.nfds = fake_attach(n, SESSION, false, offer, text, fds);
-    int r = n->ops->connect(&p, l_p);
+    int r;
+    while ((r = n->ops->connect(&p, l_p)) == TARN_INPROGRESS)
+        assert_true(tarn_now_ns() < p.deadline_ns);
     for (uint32_t i = 0; i < p.nfds; i++)
         close(fds[i]); /* the caller's still */
     return r;

@@ -5,7 +5,7 @@
  * by memcpy between addresses of this process when the completion queue is polled, after the checks that a
  * device makes (keys, ranges, access, the peer's queue pair). Where devices are free to choose it takes what
  * is worst: READs that no fence holds apart are carried out in the reverse of their order, as late as can be.
- * Queue pairs are destroyed by another thread than uses them: one lock is held in all calls that meet them.
+ * Any thread: one lock is held in all calls that meet queue pairs or regions.
  * It shows what tarn decides and asks for. What real devices, drivers and wires do it does not show: that is
  * what tests/rdma-vm is for.
  */
@@ -36,7 +36,8 @@
 #define FAKE_POSTED 4096
 
 struct fake_port {
-    bool down, infiniband;
+    atomic_bool down;
+    bool infiniband;
     uint8_t speed, width; /* codes */
     uint16_t lid;
     int ngids;
@@ -58,7 +59,7 @@ static struct fake_verbs {
         int nports;
         struct fake_port port[FAKE_PORTS + 1]; /* from 1 */
         bool closed;                           /* may not be opened */
-        bool dead;                             /* all that is posted fails */
+        atomic_bool dead;                      /* all that is posted fails */
         uint64_t moved, wrs;                   /* payload bytes and requests */
         uint32_t max_sges;                     /* most of one request */
     } device[FAKE_DEVICES];
@@ -75,7 +76,7 @@ static struct fake_verbs {
         const struct fake_device *device;
     } posted[FAKE_POSTED];
     uint32_t nposted, calls;
-    bool held;                                    /* nothing is carried out */
+    atomic_bool held;                             /* nothing is carried out */
     void (*before)(const struct ibv_send_wr *wr); /* a request is carried out */
     uint64_t fail_far;                            /* requests that begin at this address fail so */
     enum ibv_wc_status fail_status;
@@ -102,7 +103,10 @@ static struct fake_verbs {
     uint32_t nqps;
     atomic_int contexts, pds, cqs, channels, mrs, qps; /* alive */
     atomic_bool stuck;                                 /* ibv_destroy_qp does not return */
-    bool mute;                                         /* nothing is flushed */
+    /* A queue pair goes to RTR, by this device, to that address: an errno, or 0. Not called for nodes', which
+     * are told by their send queues, of one request. */
+    int (*resolve)(struct fake_device *d, const union ibv_gid *peer);
+    bool mute; /* nothing is flushed */
     enum ibv_fork_status fork_status;
     int forked; /* calls of ibv_fork_init */
 } fake;
@@ -308,8 +312,8 @@ static inline bool fake_meets(const struct fake_range *r, const char *addr, size
     return r->bytes && addr < r->addr + r->bytes && r->addr < addr + bytes;
 }
 
-static inline struct ibv_mr *fake_register(struct ibv_pd *pd, void *memory, size_t bytes, uint64_t iova,
-                                           int access)
+static inline struct ibv_mr *fake_register_locked(struct ibv_pd *pd, void *memory, size_t bytes,
+                                                  uint64_t iova, int access)
 {
     bool gpu = fake_meets(&fake.gpu, memory, bytes);
     fake.asked += gpu;
@@ -338,6 +342,15 @@ static inline struct ibv_mr *fake_register(struct ibv_pd *pd, void *memory, size
     fake.mrs++;
     fake.pinned += bytes;
     return &m->mr;
+}
+
+static inline struct ibv_mr *fake_register(struct ibv_pd *pd, void *memory, size_t bytes, uint64_t iova,
+                                           int access)
+{
+    pthread_mutex_lock(&fake_lock);
+    struct ibv_mr *mr = fake_register_locked(pd, memory, bytes, iova, access);
+    pthread_mutex_unlock(&fake_lock);
+    return mr;
 }
 
 struct ibv_mr *(ibv_reg_mr)(struct ibv_pd *pd, void *addr, size_t bytes, int access)
@@ -380,9 +393,11 @@ struct ibv_mr *ibv_reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset, size_t byte
 int ibv_dereg_mr(struct ibv_mr *mr)
 {
     struct fake_mr *m = (struct fake_mr *)mr;
+    pthread_mutex_lock(&fake_lock);
     m->live = false;
     fake.mrs--;
     fake.pinned -= mr->length;
+    pthread_mutex_unlock(&fake_lock);
     return 0;
 }
 
@@ -439,9 +454,12 @@ int ibv_destroy_cq(struct ibv_cq *cq)
 
 struct ibv_qp *ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *a)
 {
+    pthread_mutex_lock(&fake_lock);
     struct fake_qp *q = fake.nqps < FAKE_QPS ? calloc(1, sizeof *q) : NULL;
-    if (!q)
+    if (!q) {
+        pthread_mutex_unlock(&fake_lock);
         return NULL;
+    }
     q->qp = (struct ibv_qp){.context = pd->context,
                             .pd = pd,
                             .send_cq = a->send_cq,
@@ -449,7 +467,6 @@ struct ibv_qp *ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *a)
                             .qp_num = ++fake.nqps};
     q->device = (struct fake_device *)pd->context->device;
     q->room = a->cap.max_send_wr;
-    pthread_mutex_lock(&fake_lock);
     fake.qp[q->qp.qp_num - 1] = q;
     pthread_mutex_unlock(&fake_lock);
     fake.qps++;
@@ -471,6 +488,11 @@ int ibv_destroy_qp(struct ibv_qp *qp)
 int ibv_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *a, int mask)
 {
     struct fake_qp *q = (struct fake_qp *)qp;
+    if (mask & IBV_QP_DEST_QPN && q->room > 1 && fake.resolve) {
+        int error = fake.resolve(q->device, &a->ah_attr.grh.dgid);
+        if (error)
+            return error;
+    }
     pthread_mutex_lock(&fake_lock);
     if (mask & IBV_QP_STATE)
         q->state = a->qp_state;
@@ -484,7 +506,7 @@ static void fake_event(struct ibv_cq *cq)
 {
     struct fake_cq *c = (struct fake_cq *)cq;
     uint64_t one = 1;
-    if (c->armed && write(cq->channel->fd, &one, sizeof one) == sizeof one)
+    if (c->armed && !fake.held && write(cq->channel->fd, &one, sizeof one) == sizeof one)
         c->armed = false;
 }
 

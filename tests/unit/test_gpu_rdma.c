@@ -10,10 +10,9 @@
 
 #include <dirent.h>
 
-#include "server/node.h"
 #include "tests/device.h"
-#include "tests/harness.h"
 #include "tests/standin/cuda_standin.h"
+#include "tests/unit/node_here.h"
 #include "tests/world.h"
 #include "transport/rdma_link.h"
 
@@ -388,58 +387,6 @@ static void a_get_ends_when_the_gpu_sees_it(void **state)
 }
 
 /* --- routes ------------------------------------------------------------------------------------- */
-
-/* A node in this process, which has the verbs. */
-struct here {
-    struct harness *h;
-    struct harness_redis *redis;
-    struct tarn_node_config config;
-    struct tarn_options_parsed parsed;
-    struct tarn_node *node;
-    pthread_t thread;
-};
-
-static void *run_node(void *arg)
-{
-    tarn_node_run(arg);
-    return NULL;
-}
-
-static void start_here(struct here *e)
-{
-    *e = (struct here){.h = harness_new()};
-    e->redis = harness_redis_start(e->h, NULL);
-    char *argv[] = {(char *)(uintptr_t) "tarnd",
-                    (char *)(uintptr_t) "--id",
-                    (char *)(uintptr_t) "here",
-                    (char *)(uintptr_t) "--listen",
-                    (char *)(uintptr_t) "127.0.0.1:0",
-                    (char *)(uintptr_t) "--data-port",
-                    (char *)(uintptr_t) "0",
-                    (char *)(uintptr_t) "--unix",
-                    (char *)(uintptr_t)harness_path(e->h, "here.sock"),
-                    (char *)(uintptr_t) "--redis",
-                    (char *)(uintptr_t)e->redis->url,
-                    (char *)(uintptr_t) "--pool",
-                    (char *)(uintptr_t) "cpu0:bytes=16M",
-                    (char *)(uintptr_t) "--transports",
-                    (char *)(uintptr_t) "rdma,tcp",
-                    NULL};
-    if (tarn_options_parse(&tarn_node_program, 15, argv, &e->config, &e->parsed) ||
-        tarn_node_config_check(&e->config) || tarn_node_start(&e->config, &(struct tarn_logger){0}, &e->node))
-        fail_msg("node: %s", tarn_last_error());
-    assert_int_equal(pthread_create(&e->thread, NULL, run_node, e->node), 0);
-}
-
-static void stop_here(struct here *e)
-{
-    tarn_loop_stop(e->node->loop);
-    pthread_join(e->thread, NULL);
-    tarn_node_free(e->node);
-    tarn_options_free(&tarn_node_program, &e->config, &e->parsed);
-    harness_passed(e->h);
-    harness_free(e->h);
-}
 
 /* A put and a get of GPU memory; how many of their bytes went by rdma. */
 static uint64_t bytes_by_rdma(struct tarn_client *c, struct device *d, uint8_t *there, const char *key,

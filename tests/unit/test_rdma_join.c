@@ -1,0 +1,327 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Rails come up in their own time: what the network takes long to say of one peer by one rail holds up
+ * nothing else, and nothing is left of a link that ends before. The verbs are the stand-in of fake_verbs.h.
+ */
+#include "tests/unit/fake_node.h"
+#include "tests/unit/fake_verbs.h"
+
+#include "transport/rdma_link.h"
+
+enum { MEMORY = 8 << 20, SLOW_MS = 1500 };
+
+/* What the network is asked for by `slow` (NULL: by none) or by way of `far` takes until `until_ns`, and is
+ * `error` then. */
+static struct {
+    const struct fake_device *slow;
+    union ibv_gid far;
+    _Atomic uint64_t until_ns;
+    atomic_int error, asking, asked;
+} network;
+
+static int resolve(struct fake_device *d, const union ibv_gid *peer)
+{
+    if (d != network.slow && memcmp(peer, &network.far, sizeof *peer) != 0)
+        return 0;
+    atomic_fetch_add(&network.asked, 1);
+    atomic_fetch_add(&network.asking, 1);
+    while (tarn_now_ns() < atomic_load(&network.until_ns))
+        poll(NULL, 0, 1);
+    atomic_fetch_sub(&network.asking, 1);
+    return atomic_load(&network.error);
+}
+
+static void fresh(void)
+{
+    fake_reset();
+    memset(&network, 0, sizeof network);
+    fake.resolve = resolve;
+}
+
+static void slow_for(unsigned ms)
+{
+    atomic_store(&network.until_ns, tarn_deadline(ms));
+}
+
+static uint64_t ms_since(uint64_t begun)
+{
+    return (tarn_now_ns() - begun) / TARN_NS_PER_MS;
+}
+
+static bool is_asking(void)
+{
+    return atomic_load(&network.asking) > 0;
+}
+
+/* --- links -------------------------------------------------------------------------------------- */
+
+struct fixture {
+    struct fake_node *n;
+    const struct tarn_transport_ops *ops;
+    char *memory;
+};
+
+static struct fixture begin(void)
+{
+    struct fixture f = {.n = fake_start("rdma", false, 0), .memory = malloc(MEMORY)};
+    assert_non_null(f.memory);
+    fill(f.memory, MEMORY, 7);
+    f.ops = f.n->ops;
+    return f;
+}
+
+static void end(struct fixture *f)
+{
+    fake_stop(f->n);
+    free(f->memory);
+    assert_int_equal(fake_left(), 0);
+}
+
+static int put_all(struct fixture *f, struct tarn_link *l)
+{
+    struct tarn_piece p = {f->memory, MEMORY, 0, 0};
+    struct tarn_work w = fake_work(f->n, 0, &p, 1);
+    memset(f->n->pool.base, 0, MEMORY);
+    int rc = run_work(f->ops, l, &w, true);
+    assert_memory_equal(f->n->pool.base, f->memory, MEMORY);
+    return rc;
+}
+
+static void a_link_goes_on_by_the_rail_that_is_up(void **state)
+{
+    (void)state;
+    fresh();
+    struct fake_device *quick = fake_add("quick", 1), *slow = fake_add("slow", 2);
+    struct fixture f = begin();
+    network.slow = slow;
+    slow_for(SLOW_MS);
+    uint64_t begun = tarn_now_ns();
+    struct tarn_link *l = fake_link(f.n, true);
+    assert_int_equal(put_all(&f, l), 0);
+    assert_true(is_asking()); /* still */
+    assert_int_equal(slow->moved, 0);
+    assert_int_equal(quick->moved, MEMORY);
+    wait_until((tarn_lanes_look(l), l->joining == 0));
+    assert_true(ms_since(begun) >= SLOW_MS - 100);
+    assert_int_equal(put_all(&f, l), 0); /* and by the other, as soon as it is up */
+    assert_true(slow->moved >= MEMORY / 4);
+    assert_int_equal(l->whole_ns, 0);
+    f.ops->close(l);
+    end(&f);
+}
+
+/* It is set aside, and a link made when it should be back has it again. */
+static void a_rail_that_does_not_come_up_is_missing(void **state)
+{
+    (void)state;
+    fresh();
+    fake_add("quick", 1);
+    struct fixture f;
+    network.slow = fake_add("slow", 2);
+    network.error = ETIMEDOUT;
+    f = begin();
+    slow_for(100);
+    struct tarn_link *l = fake_link(f.n, true);
+    wait_until((tarn_lanes_look(l), l->joining == 0));
+    assert_true(l->whole_ns > tarn_now_ns() && l->whole_ns < UINT64_MAX);
+    assert_int_equal(put_all(&f, l), 0);
+    struct tarn_link *later = fake_link(f.n, true);
+    assert_int_equal(later->nlanes, 1);
+    f.ops->close(later);
+    f.ops->close(l);
+    end(&f);
+}
+
+/* connect() says so in between, and that no rail comes up with the network's reason. */
+static void a_link_without_a_rail_is_not_connected(void **state)
+{
+    (void)state;
+    char text[TARN_ATTACH_TEXT], offer[TARN_OFFER_TEXT];
+    int fds[56], rc;
+    fresh();
+    fake_add("a", 1);
+    struct fixture f = begin();
+    network.slow = &fake.device[0];
+    network.error = EHOSTUNREACH;
+    slow_for(SLOW_MS);
+    struct tarn_link *l = NULL;
+    struct tarn_peer p = fake_peer(text, fds, 0);
+    p.local = f.n->local;
+    assert_int_equal(f.ops->offer(&p, offer, &l), 0);
+    fake_attach(f.n, SESSION, false, offer, text, fds);
+    uint64_t begun = tarn_now_ns(), last = begun;
+    while ((rc = f.ops->connect(&p, &l)) == TARN_INPROGRESS) {
+        assert_true(ms_since(last) < SLOW_MS / 2);
+        last = tarn_now_ns();
+    }
+    assert_int_equal(rc, TARN_E_NOT_REACHABLE);
+    assert_null(l);
+    assert_true(ms_since(begun) >= SLOW_MS - 100);
+    assert_non_null(strstr(tarn_last_error(), "No route to host"));
+    network.error = 0;
+    slow_for(0);
+    l = fake_link(f.n, true); /* which was no reason to set the rail aside */
+    assert_int_equal(put_all(&f, l), 0);
+    f.ops->close(l);
+    end(&f);
+}
+
+/* Nobody waits for the network but who closes the devices. */
+static void links_and_devices_are_closed_while_rails_come_up(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        fresh();
+        fake_add("quick", 1);
+        network.slow = fake_add("slow", 2);
+        network.error = i ? ETIMEDOUT : 0;
+        struct fixture f = begin();
+        slow_for(SLOW_MS);
+        struct tarn_link *l[8];
+        for (int k = 0; k < 8; k++) {
+            l[k] = fake_link(f.n, true);
+            assert_int_equal(l[k]->joining, 1);
+        }
+        assert_int_equal(put_all(&f, l[0]), 0);
+        for (int k = 0; k < 8; k++)
+            f.ops->close(l[k]);
+        fake_detach(f.n, SESSION);
+        assert_true(is_asking()); /* still */
+        assert_int_equal(atomic_load(&network.asked), 1);
+        end(&f);
+    }
+}
+
+static void devices_are_not_waited_for_for_ever(void **state)
+{
+    (void)state;
+    fresh();
+    fake_add("quick", 1);
+    network.slow = fake_add("slow", 2);
+    struct fixture f = begin();
+    slow_for(60000);
+    f.ops->close(fake_link(f.n, true));
+    assert_true(is_asking());
+    uint64_t begun = tarn_now_ns();
+    fake_stop(f.n);
+    free(f.memory);
+    assert_true(ms_since(begun) < 10000);
+    assert_true(fake_left() > 0);
+    slow_for(0);
+    assert_true(fake_goes_to(NULL, 0));
+}
+
+/* --- roads -------------------------------------------------------------------------------------- */
+
+struct roads {
+    struct tarn_rails rails;
+    struct ibv_cq *cq;
+};
+
+static void open_roads(struct roads *r)
+{
+    fresh();
+    fake_add("a", 1);
+    network.far = fake_v4(127, 0, 0, 99);
+    assert_int_equal(tarn_rails_open(NULL, &r->rails), 0);
+    r->cq = ibv_create_cq(r->rails.rail[0].context, 8, NULL, NULL, 0);
+}
+
+static void close_roads(struct roads *r)
+{
+    tarn_rails_retire(&r->rails, &(struct tarn_qp_parts){.cq = r->cq});
+    tarn_rails_close(&r->rails);
+    assert_int_equal(fake_left(), 0);
+}
+
+static struct tarn_join *join_to(struct roads *r, uint8_t address, struct ibv_qp **qp_p)
+{
+    struct tarn_qp_options o = {.cq = r->cq, .max_wr = 2, .max_sge = 1};
+    struct tarn_endpoint own, peer;
+    assert_int_equal(tarn_qp_new(&r->rails.rail[0], &o, qp_p, &own), 0);
+    peer = own;
+    peer.gid = fake_v4(127, 0, 0, address);
+    struct tarn_join *j = tarn_join_begin(&r->rails, &r->rails.rail[0], *qp_p, &own, &peer);
+    assert_non_null(j);
+    return j;
+}
+
+enum { QUEUED = 10 };
+
+/* One that does not answer holds up no other, and is asked for once for all that wait. */
+static void peers_do_not_wait_for_each_other(void **state)
+{
+    (void)state;
+    struct roads r;
+    struct tarn_join *far[QUEUED], *near;
+    struct ibv_qp *qp[QUEUED + 1];
+    int rc;
+    open_roads(&r);
+    network.error = ETIMEDOUT;
+    slow_for(SLOW_MS);
+    uint64_t begun = tarn_now_ns();
+    for (int i = 0; i < QUEUED; i++)
+        far[i] = join_to(&r, 99, &qp[i]);
+    near = join_to(&r, 1, &qp[QUEUED]);
+    wait_until(tarn_join_over(near, &rc));
+    assert_int_equal(rc, 0);
+    assert_true(is_asking()); /* still */
+    for (int i = 0; i < QUEUED; i++) {
+        wait_until(tarn_join_over(far[i], &rc));
+        assert_int_equal(rc, TARN_E_NOT_REACHABLE);
+        assert_non_null(strstr(tarn_last_error(), "Connection timed out"));
+    }
+    assert_true(ms_since(begun) < 2 * SLOW_MS);
+    assert_int_equal(atomic_load(&network.asked), 1);
+    for (int i = 0; i <= QUEUED; i++)
+        ibv_destroy_qp(qp[i]);
+    close_roads(&r);
+}
+
+/* Those behind one that succeeds are joined, too, but for those that nobody waits for any more. */
+static void those_given_up_are_not_joined(void **state)
+{
+    (void)state;
+    struct roads r;
+    struct tarn_join *j[QUEUED];
+    struct ibv_qp *qp[QUEUED];
+    int rc;
+    open_roads(&r);
+    slow_for(300);
+    for (int i = 0; i < QUEUED; i++)
+        j[i] = join_to(&r, 99, &qp[i]);
+    wait_until(is_asking());
+    for (int i = 0; i < QUEUED; i += 2)
+        tarn_join_abandon(&r.rails, j[i], &(struct tarn_qp_parts){.qp = qp[i]});
+    for (int i = 1; i < QUEUED; i += 2) {
+        wait_until(tarn_join_over(j[i], &rc));
+        assert_int_equal(rc, 0);
+        ibv_destroy_qp(qp[i]);
+    }
+    assert_true(fake_goes_to(&fake.qps, 0));
+    assert_int_equal(atomic_load(&network.asked), 1 + QUEUED / 2);
+    struct tarn_join *late = join_to(&r, 99, &qp[0]); /* over before it is given up */
+    uint64_t seen = 0;
+    tarn_joins_wait(&r.rails, &seen, 0);
+    while (atomic_load(&network.asked) < 2 + QUEUED / 2 || is_asking())
+        poll(NULL, 0, 1);
+    tarn_join_abandon(&r.rails, late, &(struct tarn_qp_parts){.qp = qp[0]});
+    assert_true(fake_goes_to(&fake.qps, 0));
+    close_roads(&r);
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_link_goes_on_by_the_rail_that_is_up),
+        cmocka_unit_test(a_rail_that_does_not_come_up_is_missing),
+        cmocka_unit_test(a_link_without_a_rail_is_not_connected),
+        cmocka_unit_test(links_and_devices_are_closed_while_rails_come_up),
+        cmocka_unit_test(devices_are_not_waited_for_for_ever),
+        cmocka_unit_test(peers_do_not_wait_for_each_other),
+        cmocka_unit_test(those_given_up_are_not_joined),
+    };
+    if (argc == 2)
+        cmocka_set_test_filter(argv[1]);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
