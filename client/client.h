@@ -442,13 +442,15 @@ struct tarn_alone {
     uint64_t since_ns;
 };
 
+/* A link that nobody uses; NULL: there is none at hand. */
+struct tarn_linked *tarn_link_at_hand(struct tarn_remote *r, int t, bool write);
 /*
- * Sends a transfer over a link that is at hand and waits for it, without a flight: what most calls come to, and
- * without a flight's lists and look-ups. now: the clock. Nobody can stop it. True: it has succeeded. False: nothing was done, or,
- * when a->linked is set, it goes on in a flight that adopts it.
+ * Sends a transfer over such a link and waits for it: what most calls come to, without a flight's lists and look-ups.
+ * now: the clock. Nobody can stop it. True: it has succeeded. False: nothing was done, or, when a->linked is set, it
+ * goes on in a flight that adopts it.
  */
-bool tarn_flight_alone(struct tarn_remote *r, int t, bool write, struct tarn_transfer *x, uint64_t now,
-                       struct tarn_alone *a);
+bool tarn_flight_alone(struct tarn_linked *l, struct tarn_remote *r, int t, bool write, struct tarn_transfer *x,
+                       uint64_t now, struct tarn_alone *a);
 /* Takes it over into a flight that has none yet and no stop_fd. */
 void tarn_flight_adopt(struct tarn_flight *f, struct tarn_remote *r, int t, bool write, struct tarn_transfer *x,
                        const struct tarn_alone *a);

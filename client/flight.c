@@ -252,16 +252,16 @@ static void alone_done(struct tarn_work *w)
     x->ended = true;
 }
 
-bool tarn_flight_alone(struct tarn_remote *r, int t, bool write, struct tarn_transfer *x, uint64_t now,
-                       struct tarn_alone *a)
+struct tarn_linked *tarn_link_at_hand(struct tarn_remote *r, int t, bool write)
 {
-    struct tarn_linked *l = NULL;
+    int state = atomic_load_explicit(&r->sides[t][write].state, memory_order_acquire);
+    return state == TARN_SIDE_POOLED ? tarn_link_take_idle(r, t, write) : NULL;
+}
 
+bool tarn_flight_alone(struct tarn_linked *l, struct tarn_remote *r, int t, bool write,
+                       struct tarn_transfer *x, uint64_t now, struct tarn_alone *a)
+{
     a->linked = NULL;
-    if (atomic_load_explicit(&r->sides[t][write].state, memory_order_acquire) == TARN_SIDE_POOLED)
-        l = tarn_link_take_idle(r, t, write);
-    if (!l)
-        return false;
     x->work.done = alone_done;
     x->work.owner = x;
     x->ended = x->fresh = false;

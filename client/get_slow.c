@@ -252,9 +252,12 @@ static bool get_alone(struct tarn_client *c, struct tarn_get *g, struct tarn_get
     if (now >= g->deadline_ns || !g->found_fits || !choose(c, j, &more) || !tarn_get_may_take(c, j))
         return false;
     const struct tarn_loc *l = &d->locs[j->loc];
+    struct tarn_linked *linked = tarn_link_at_hand(l->remote, j->transport, false);
+    if (!linked)
+        return false;
     tarn_get_aim(j, l, more, bytes, now);
     tarn_tell_route(l->remote, "get", &g->items[g->found].key, l->pool, j->transport, j->gpu);
-    if (!tarn_flight_alone(l->remote, j->transport, false, &j->x, now, a))
+    if (!tarn_flight_alone(linked, l->remote, j->transport, false, &j->x, now, a))
         return false;
     g->items[g->found].tensor = d->tensor;
     tarn_count(c, 0, TARN_COUNT_GETS, 1);

@@ -37,10 +37,13 @@ static bool look(struct tarn_target *t)
 /* True: it is written, or under way in the flight. */
 static bool write_alone(struct tarn_put *p, struct tarn_target *t)
 {
+    struct tarn_linked *l = tarn_link_at_hand(t->remote, t->transport, true);
     struct tarn_alone a;
 
     p->alone = false;
-    if (tarn_flight_alone(t->remote, t->transport, true, &t->x, tarn_now_ns(), &a)) {
+    if (!l)
+        return false;
+    if (tarn_flight_alone(l, t->remote, t->transport, true, &t->x, tarn_now_ns(), &a)) {
         t->state = TARN_TARGET_WRITTEN;
         return true;
     }
