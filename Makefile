@@ -82,10 +82,14 @@ tests    := $(addprefix $(B)/tests/,$(basename $(notdir $(tests_src))))
 fuzzers  := $(addprefix $(B)/fuzz/,$(basename $(notdir $(fuzz_src))))
 pages    := $(B)/man/tarnd.1 $(B)/man/tarn.1
 
+tcpx_test_src := $(addprefix tests/tcpx/,bare.c child.c scene.c)
+# Network plugins for tests: the fixture in its three ABIs, and some that are none (tests/tcpx/).
+tcpx_plugins := $(addprefix $(B)/tests/tcpx/libtcpx-,$(addsuffix .so,fixture-v6 fixture-v7 fixture-v8 bad-1 bad-2 bad-3))
+
 .PHONY: all tests man docs demo check check-tests check-unit check-rdma check-gpu check-standin check-asan \
         check-tsan check-style fuzz bench install clean help
 all: $(programs) $(library) $(B)/libtarn.a
-tests: $(tests)
+tests: $(tests) $(tcpx_plugins)
 
 $(B)/%.o: %.c Makefile
 	@mkdir -p $(@D)
@@ -126,7 +130,7 @@ endif
 
 # Test programs may use every module; the harness starts real nodes and a real Redis for them.
 vpath test_%.c tests/unit tests/conformance tests/integration tests/faults
-test_objs := $(call obj,$(filter-out server/main.c,$(node_src)) $(loop_src) $(file_src) $(wildcard tests/*.c) $(cuda_test_src) client/bench_stats.c)
+test_objs := $(call obj,$(filter-out server/main.c,$(node_src)) $(loop_src) $(file_src) $(wildcard tests/*.c) $(cuda_test_src) $(tcpx_test_src) client/bench_stats.c)
 LDFLAGS_test_no_copy := -Wl,--wrap=sendmsg,--wrap=recvmsg,--wrap=send,--wrap=recv,--wrap=__recv_chk
 define test_rule
 $(B)/tests/$(basename $(notdir $(1))): $(call obj,$(1)) $(test_objs) $(B)/libtarn.a
@@ -135,6 +139,23 @@ $(B)/tests/$(basename $(notdir $(1))): $(call obj,$(1)) $(test_objs) $(B)/libtar
 	    $$(shell pkg-config --libs jansson cmocka)
 endef
 $(foreach t,$(tests_src),$(eval $(call test_rule,$(t))))
+
+tcpx_objs := $(call obj,$(filter-out %/plugin.c %/bad.c %/fake_driver.c $(tcpx_test_src),$(wildcard tests/tcpx/*.c)))
+tcpx_out  := $(B)/tests/tcpx
+$(addprefix $(tcpx_out)/plugin-v,6.o 7.o 8.o): $(tcpx_out)/plugin-v%.o: tests/tcpx/plugin.c Makefile
+	@mkdir -p $(@D)
+	$(if $(V),,@echo "  CC    $@";) $(CC) $(ALL_CFLAGS) -DFIXTURE_ABI=$* -MMD -MP -c -o $@ $<
+$(addprefix $(tcpx_out)/bad-,1.o 2.o 3.o): $(tcpx_out)/bad-%.o: tests/tcpx/bad.c Makefile
+	@mkdir -p $(@D)
+	$(if $(V),,@echo "  CC    $@";) $(CC) $(ALL_CFLAGS) -DBAD=$* -MMD -MP -c -o $@ $<
+$(filter %6.so %7.so %8.so,$(tcpx_plugins)): $(tcpx_out)/libtcpx-fixture-v%.so: $(tcpx_out)/plugin-v%.o $(tcpx_objs)
+	$(if $(V),,@echo "  LD    $@";) $(CC) -shared $(ALL_LDFLAGS) -o $@ $^ -ldl
+$(filter %1.so %2.so %3.so,$(tcpx_plugins)): $(tcpx_out)/libtcpx-bad-%.so: $(tcpx_out)/bad-%.o
+	$(if $(V),,@echo "  LD    $@";) $(CC) -shared $(ALL_LDFLAGS) -Wl,-rpath,'$$ORIGIN/driver' -o $@ $^
+$(tcpx_out)/libtcpx-bad-3.so: $(tcpx_out)/driver/libcuda.so.1
+$(tcpx_out)/driver/libcuda.so.1: $(tcpx_out)/fake_driver.o
+	@mkdir -p $(@D)
+	$(if $(V),,@echo "  LD    $@";) $(CC) -shared $(ALL_LDFLAGS) -Wl,-soname,libcuda.so.1 -o $@ $^
 
 # --- checks ---------------------------------------------------------------------------------------
 
@@ -151,9 +172,9 @@ check-tests: all tests
 check-rdma: all tests
 	@TARN_BUILD=$(B) sh tests/rdma-vm/check.sh $(PARTS)
 
-# Over the GPUs of this machine: copies, and GPU pools. Skipped, with the reason, where there is none;
+# Over the GPUs of this machine: copies, unpacking, and GPU pools. Skipped, with the reason, where there is none;
 # REQUIRE=gpu makes that a failure. check-standin: the same over GPUs played in shared memory.
-gpu_tests := $(filter %/test_cuda_queue $(B)/tests/test_gpu%,$(tests)) $(wildcard tests/gpu/test_*.sh)
+gpu_tests := $(filter %/test_cuda_queue %/test_tcpx_unpack $(B)/tests/test_gpu%,$(tests)) $(wildcard tests/gpu/test_*.sh)
 check-gpu: all tests
 	@TARN_BUILD=$(B) sh tests/run.sh $(gpu_tests)
 
