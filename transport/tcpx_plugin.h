@@ -47,6 +47,7 @@ struct tarn_tcpx_device {
 struct tarn_tcpx_plugin {
     char path[256], name[64];
     int version;          /* of the ABI: 6, 7 or 8 */
+    bool gpudirect;       /* it is the plugin for TCPX */
     uint32_t chunk_bytes; /* the largest send */
     int ndevices;
     struct tarn_tcpx_device devices[TARN_TCPX_DEVICES];
@@ -65,6 +66,11 @@ struct tarn_tcpx_plugin {
  * usual names, no CUDA driver where it needs one, init() failed, no device. VERSION: none of the ABIs.
  */
 int tarn_tcpx_plugin_open(const char *path, const struct tarn_logger *log, struct tarn_tcpx_plugin **p_p);
+/*
+ * As far as that goes without starting it: the library is loaded, and path, name, version and gpudirect are
+ * known. It may be asked whether there is one.
+ */
+int tarn_tcpx_plugin_find(const char *path, const struct tarn_tcpx_plugin **p_p);
 /* Nothing is logged to `log` any more. The plugin stays. */
 void tarn_tcpx_plugin_close(const struct tarn_logger *log);
 
