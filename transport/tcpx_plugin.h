@@ -31,6 +31,7 @@
 #define TARN_TCPX_DEVICES 16
 #define TARN_TCPX_REQUESTS 16
 #define TARN_TCPX_CHUNK 524288
+#define TARN_TCPX_PAGE 4096 /* GPU memory is registered at multiples of it */
 
 enum tarn_tcpx_mode {
     TARN_TCPX_PLAIN,  /* receives end up where they were posted */
@@ -86,7 +87,7 @@ int tarn_tcpx_connect(struct tarn_tcpx_plugin *p, int dev, uint8_t handle[TARN_T
 /* `device` is filled in by the plugin, in mode UNPACK; it lives as long as the comm. */
 int tarn_tcpx_accept(struct tarn_tcpx_plugin *p, void *listen_comm, struct tarn_tcpx_device_handle *device,
                      void **comm_p);
-/* type: TARN_TCPX_HOST or TARN_TCPX_CUDA; the latter at multiples of 4 KiB. INVALID: too large for the ABI.
+/* type: TARN_TCPX_HOST or TARN_TCPX_CUDA. INVALID: too large for the ABI, or GPU memory that is not aligned.
  */
 int tarn_tcpx_reg(struct tarn_tcpx_plugin *p, void *comm, void *data, uint64_t bytes, int type, void **mr_p);
 int tarn_tcpx_dereg(struct tarn_tcpx_plugin *p, void *comm, void *mr);

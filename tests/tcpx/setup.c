@@ -162,6 +162,8 @@ int fixture_accept(void *listen_comm, void **recv_comm)
 {
     struct listening *l = listen_comm;
     *recv_comm = NULL;
+    if (fixture_options.accept_error)
+        return (int)fixture_options.accept_error;
     if (l->accepted)
         return FIXTURE_ACCEPT_TWICE;
     if (!l->begun) {
