@@ -293,7 +293,7 @@ static int add_device(struct tarn_tcpx_plugin *p, int dev)
 
 static int add_devices(struct tarn_tcpx_plugin *p)
 {
-    const char *interfaces = getenv("NCCL_GPUDIRECTTCPX_SOCKET_IFNAME");
+    const char *interfaces = getenv(TARN_TCPX_INTERFACES_VARIABLE);
     int n = 0, rc = p->calls.devices(&n);
     if (rc || n <= 0)
         return tarn_fail(

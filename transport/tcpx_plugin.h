@@ -113,6 +113,20 @@ int tarn_tcpx_close_listen(struct tarn_tcpx_plugin *p, void *comm);
  */
 int tarn_tcpx_env(bool gpudirect, uint32_t *chunk_bytes_p);
 
+#define TARN_TCPX_PREFIX_VARIABLE "NCCL_GPUDIRECTTCPX_UNIX_CLIENT_PREFIX"
+#define TARN_TCPX_INTERFACES_VARIABLE "NCCL_GPUDIRECTTCPX_SOCKET_IFNAME"
+#define TARN_TCPX_CONTROL_VARIABLE "NCCL_GPUDIRECTTCPX_CTRL_DEV"
+
+/* One that the plugin reads. */
+struct tarn_tcpx_variable {
+    const char *name;
+    const char *value; /* NULL: it is not set */
+    const char *fill;  /* what it is set to then; NULL: nothing, the plugin chooses */
+    const char *what;  /* it is for */
+};
+/* The i-th, as it is now. CONFIG: *v is filled in, and the value is refused. NOT_FOUND: there are no more. */
+int tarn_tcpx_env_at(size_t i, bool gpudirect, struct tarn_tcpx_variable *v);
+
 /* --- what the plugin says (tcpx_log.c) ---------------------------------------------------------- */
 
 /*

@@ -62,7 +62,7 @@ static const struct {
     OPTION(init_exit),    /* 1: exit(1) in init() */
     OPTION(init_hang),    /* 1: init() does not return */
     OPTION(accept_error), /* what accept() returns, as without RxDM */
-    OPTION(reg_error),    /* regMr() of GPU memory gives 3 that time, as without DMA buffers */
+    OPTION(reg_error),    /* regMr() gives 3 that time, as without DMA buffers */
 };
 #undef OPTION
 

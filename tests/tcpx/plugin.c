@@ -95,9 +95,9 @@ static int reg_memory(void *comm, void *data, uint64_t size, int type, void **mh
         fixture_crash("GPU memory over a device without a PCI path");
     if (type == TARN_TCPX_CUDA && (uintptr_t)data % FIXTURE_PAGE)
         return refuse("GPU memory is not aligned to 4 KiB");
-    static _Atomic uint64_t gpu_regs;
-    if (type == TARN_TCPX_CUDA && ++gpu_regs == fixture_options.reg_error)
-        return refuse("no DMA buffer of GPU memory");
+    static _Atomic uint64_t regs;
+    if (++regs == fixture_options.reg_error)
+        return refuse("no DMA buffer of that memory");
     struct fixture_mr *mr = malloc(sizeof(*mr));
     if (!mr)
         fixture_crash("no memory to register memory");

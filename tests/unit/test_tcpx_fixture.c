@@ -177,7 +177,7 @@ static void gpu_memory_is_aligned(void **state)
 
 static int registers_no_more(struct tarn_tcpx_plugin *p)
 {
-    struct world w = world_new(p); /* two pieces of GPU memory */
+    struct world w = world_new(p); /* three pieces of memory */
     void *mr;
     CHECK(tarn_tcpx_reg(p, w.b.send, w.source, WORLD_PAGE, TARN_TCPX_CUDA, &mr) == TARN_E_UNAVAILABLE);
     CHECK(strstr(tarn_last_error(), "regMr gave 3") && strstr(tarn_last_error(), "DMA buffer") &&
@@ -188,7 +188,7 @@ static int registers_no_more(struct tarn_tcpx_plugin *p)
 
 static void gpu_memory_without_dma_buffers_is_told_from_unaligned(void **state)
 {
-    const struct scene s = {"fixture-v7", "reg_error=3", NULL, registers_no_more, NULL, NULL, NULL};
+    const struct scene s = {"fixture-v7", "reg_error=4", NULL, registers_no_more, NULL, NULL, NULL};
     (void)state;
     scene_play(&s);
 }
