@@ -85,11 +85,14 @@ pages    := $(B)/man/tarnd.1 $(B)/man/tarn.1
 tcpx_test_src := $(addprefix tests/tcpx/,bare.c child.c scene.c)
 # Network plugins for tests: the fixture in its three ABIs, and some that are none (tests/tcpx/).
 tcpx_plugins := $(addprefix $(B)/tests/tcpx/libtcpx-,$(addsuffix .so,fixture-v6 fixture-v7 fixture-v8 bad-1 bad-2 bad-3))
+# What tests/tcpx/run_tcpx_test.sh runs.
+tcpx_program_src := $(addprefix tests/tcpx/,flow.c transfer.c connection.c)
+tcpx_programs    := $(addprefix $(B)/tests/tcpx/,test_tcpx_transfer test_connection)
 
 .PHONY: all tests man docs demo check check-tests check-unit check-rdma check-gpu check-standin check-asan \
         check-tsan check-style fuzz bench install clean help
 all: $(programs) $(library) $(B)/libtarn.a
-tests: $(tests) $(tcpx_plugins)
+tests: $(tests) $(tcpx_plugins) $(tcpx_programs)
 
 $(B)/%.o: %.c Makefile
 	@mkdir -p $(@D)
@@ -140,7 +143,7 @@ $(B)/tests/$(basename $(notdir $(1))): $(call obj,$(1)) $(test_objs) $(B)/libtar
 endef
 $(foreach t,$(tests_src),$(eval $(call test_rule,$(t))))
 
-tcpx_objs := $(call obj,$(filter-out %/plugin.c %/bad.c %/fake_driver.c $(tcpx_test_src),$(wildcard tests/tcpx/*.c)))
+tcpx_objs := $(call obj,$(filter-out %/plugin.c %/bad.c %/fake_driver.c $(tcpx_test_src) $(tcpx_program_src),$(wildcard tests/tcpx/*.c)))
 tcpx_out  := $(B)/tests/tcpx
 $(addprefix $(tcpx_out)/plugin-v,6.o 7.o 8.o): $(tcpx_out)/plugin-v%.o: tests/tcpx/plugin.c Makefile
 	@mkdir -p $(@D)
@@ -153,6 +156,10 @@ $(filter %6.so %7.so %8.so,$(tcpx_plugins)): $(tcpx_out)/libtcpx-fixture-v%.so: 
 $(filter %1.so %2.so %3.so,$(tcpx_plugins)): $(tcpx_out)/libtcpx-bad-%.so: $(tcpx_out)/bad-%.o
 	$(if $(V),,@echo "  LD    $@";) $(CC) -shared $(ALL_LDFLAGS) -Wl,-rpath,'$$ORIGIN/driver' -o $@ $^
 $(tcpx_out)/libtcpx-bad-3.so: $(tcpx_out)/driver/libcuda.so.1
+$(tcpx_out)/test_tcpx_transfer: $(tcpx_out)/transfer.o
+$(tcpx_out)/test_connection: $(tcpx_out)/connection.o
+$(tcpx_programs): $(tcpx_out)/flow.o $(B)/libtarn.a
+	$(if $(V),,@echo "  LD    $@";) $(CC) $(ALL_LDFLAGS) -o $@ $(filter %.o,$^) $(B)/libtarn.a $(LIBS_LIB)
 $(tcpx_out)/driver/libcuda.so.1: $(tcpx_out)/fake_driver.o
 	@mkdir -p $(@D)
 	$(if $(V),,@echo "  LD    $@";) $(CC) -shared $(ALL_LDFLAGS) -Wl,-soname,libcuda.so.1 -o $@ $^
