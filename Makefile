@@ -89,7 +89,7 @@ tcpx_plugins := $(addprefix $(B)/tests/tcpx/libtcpx-,$(addsuffix .so,fixture-v6 
 tcpx_program_src := $(addprefix tests/tcpx/,flow.c transfer.c connection.c)
 tcpx_programs    := $(addprefix $(B)/tests/tcpx/,test_tcpx_transfer test_connection)
 
-.PHONY: all tests man docs demo check check-tests check-unit check-rdma check-gpu check-standin check-asan \
+.PHONY: all tests man docs demo check check-tests check-unit check-rdma check-gpu check-standin check-tcpx check-asan \
         check-tsan check-style fuzz bench install clean help
 all: $(programs) $(library) $(B)/libtarn.a
 tests: $(tests) $(tcpx_plugins) $(tcpx_programs)
@@ -188,6 +188,11 @@ check-gpu: all tests
 check-standin:
 	@REQUIRE=gpu $(MAKE) B=$(B)-standin CUDA=standin check-gpu
 
+# Any network plugin with the ABI, below the transport and by itself: TARN_TCPX_PLUGIN=/path/lib.so. Skipped, with
+# the reason, without one; REQUIRE=tcpx-plugin makes that a failure.
+check-tcpx: all tests
+	@TARN_BUILD=$(B) sh tests/run.sh $(wildcard tests/tcpx/test_*.sh)
+
 check-unit: tests
 	@TARN_BUILD=$(B) sh tests/run.sh $(filter $(addprefix $(B)/tests/,$(basename $(notdir $(wildcard tests/unit/*.c)))),$(tests))
 
@@ -262,8 +267,9 @@ help:
 	@echo 'make             build tarnd, tarn, tarn-bench and libtarn into $(B)/'
 	@echo 'make demo        start two nodes, store and read tensors, replay a trace'
 	@echo 'make check       tests and style; deploy/check.sh also installs packages and runs sanitizers'
-	@echo '     check-tests check-unit check-rdma check-gpu check-standin check-asan check-tsan check-style'
+	@echo '     check-tests check-unit check-rdma check-gpu check-standin check-tcpx check-asan check-tsan check-style'
 	@echo '     check-gpu uses the GPUs of this machine, check-standin plays them; REQUIRE=gpu: not to be skipped'
+	@echo '     check-tcpx tries a network plugin: TARN_TCPX_PLUGIN=/path/lib.so'
 	@echo 'make fuzz        FUZZ_SECONDS=60 for each target'
 	@echo 'make bench       BENCH=all|shm|tcp|lookup|alloc|idle, results in $(B)/bench/'
 	@echo 'make bench-rdma  the same over RDMA devices, against perftest'
