@@ -14,6 +14,7 @@
 #define CHUNK_VARIABLE "NCCL_DYNAMIC_CHUNK_SIZE"
 #define PREFIX_VARIABLE "NCCL_GPUDIRECTTCPX_UNIX_CLIENT_PREFIX"
 #define PREFIX_DEFAULT "/run/tcpx"
+#define QUEUED 6 /* requests of a socket */
 #define PREFIX_BYTES 64 /* sun_path has 108, and names of sockets with a PCI address follow */
 
 static const struct number {
@@ -68,7 +69,15 @@ static int check_prefix(void)
                      PREFIX_VARIABLE, text, PREFIX_BYTES);
 }
 
-int tarn_tcpx_env(bool gpudirect, uint32_t *chunk_bytes_p)
+/* Checked, or not set and the plugin's own business. */
+static uint64_t number_of(const char *name, uint64_t otherwise)
+{
+    const char *text = getenv(name);
+    uint64_t v;
+    return text && tarn_u64_parse(text, strlen(text), 10, UINT32_MAX, &v) == 0 ? v : otherwise;
+}
+
+int tarn_tcpx_env(bool gpudirect, uint32_t *chunk_bytes_p, uint32_t *window_p)
 {
     int rc = check_prefix();
     for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]) && rc == 0; i++)
@@ -78,9 +87,11 @@ int tarn_tcpx_env(bool gpudirect, uint32_t *chunk_bytes_p)
 
     /* A request above the dynamic chunk leaks bounce memory; one far below 2048 fragments cannot end the
      * process. */
-    const char *text = getenv(CHUNK_VARIABLE);
-    uint64_t chunk = TARN_TCPX_CHUNK;
-    tarn_u64_parse(text, strlen(text), 10, UINT64_MAX, &chunk);
+    uint64_t chunk = number_of(CHUNK_VARIABLE, TARN_TCPX_CHUNK);
     *chunk_bytes_p = chunk < TARN_TCPX_CHUNK ? (uint32_t)chunk : TARN_TCPX_CHUNK;
+    /* What it cannot queue with a socket it floods the log about. */
+    uint64_t sockets = number_of("NCCL_SOCKET_NTHREADS", 1) * number_of("NCCL_NSOCKS_PERTHREAD", 1);
+    uint64_t window = QUEUED * (sockets ? sockets : 1);
+    *window_p = window < TARN_TCPX_REQUESTS ? (uint32_t)window : TARN_TCPX_REQUESTS;
     return 0;
 }

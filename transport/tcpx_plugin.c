@@ -172,7 +172,7 @@ static int take_symbols(struct library *l)
 {
     struct tarn_tcpx_plugin *p = &l->plugin;
     const struct tarn_tcpx_v7 *v7 = dlsym(l->handle, TARN_TCPX_SYMBOL_V7);
-    *p = (struct tarn_tcpx_plugin){.version = 7};
+    *p = (struct tarn_tcpx_plugin){.version = 7, .lock = PTHREAD_MUTEX_INITIALIZER};
 
     struct link_map *map;
     bool known = dlinfo(l->handle, RTLD_DI_LINKMAP, &map) == 0;
@@ -330,7 +330,7 @@ static int start(struct library *l)
     if (gpudirect)
         rc = check_driver(&l->plugin);
     if (rc == 0)
-        rc = tarn_tcpx_env(gpudirect, &l->plugin.chunk_bytes);
+        rc = tarn_tcpx_env(gpudirect, &l->plugin.chunk_bytes, &l->plugin.window);
     if (rc)
         return rc;
     l->status = begin(l);

@@ -23,6 +23,7 @@
 #ifndef TARN_TRANSPORT_TCPX_PLUGIN_H
 #define TARN_TRANSPORT_TCPX_PLUGIN_H
 
+#include <pthread.h>
 #include <stdbool.h>
 
 #include "base/log.h"
@@ -48,6 +49,7 @@ struct tarn_tcpx_plugin {
     char path[256], name[64];
     int version;          /* of the ABI: 6, 7 or 8 */
     uint32_t chunk_bytes; /* the largest send */
+    uint32_t window;      /* requests of a comm at once: as many as its sockets queue */
     int ndevices;
     struct tarn_tcpx_device devices[TARN_TCPX_DEVICES];
     /* what the functions below call; version 6 has no device handles and no consumed */
@@ -55,6 +57,8 @@ struct tarn_tcpx_plugin {
     const struct tarn_tcpx_v6 *v6;
     const struct tarn_tcpx_v8 *v8;
     struct tarn_tcpx_device_handle unused; /* for the sending end, which has no device's side */
+    pthread_mutex_t lock;                  /* over what follows */
+    struct tarn_tcpx_comm *left, **left_last; /* set-ups that were given up: tcpx_setup.c */
 };
 
 /*
@@ -104,7 +108,7 @@ int tarn_tcpx_close_listen(struct tarn_tcpx_plugin *p, void *comm);
  * also gets those that other users of NCCL in the process would see. CONFIG names the variable, its value and
  * a better one.
  */
-int tarn_tcpx_env(bool gpudirect, uint32_t *chunk_bytes_p);
+int tarn_tcpx_env(bool gpudirect, uint32_t *chunk_bytes_p, uint32_t *window_p);
 
 /* --- what the plugin says (tcpx_log.c) ---------------------------------------------------------- */
 
