@@ -14,6 +14,7 @@
 #include "base/error.h"
 #include "server/admin.h"
 #include "server/node.h"
+#include "transport/tcpx_settings.h"
 
 static void log_line(void *arg, enum tarn_log_level level, const char *line)
 {
@@ -113,6 +114,8 @@ int main(int argc, char **argv)
         rc = tarn_fail(TARN_E_CONFIG, "\"%s\": tarnd takes options only: see --help", parsed.args[0]);
     if (!rc && !print_only(&config, &parsed)) {
         rc = tarn_node_config_check(&config);
+        if (!rc)
+            rc = tarn_tcpx_settings_export(config.tcpx_plugin, config.tcpx_unpack_impl);
         if (!rc && !(rc = tarn_log_level_parse(config.log_level, &log.level)))
             status = run(&config, &log);
     }

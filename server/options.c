@@ -8,6 +8,7 @@
 #include "base/net.h"
 #include "base/text.h"
 #include "metadata/directory.h"
+#include "transport/tcpx_unpack.h"
 
 #define AT(member_) offsetof(struct tarn_node_config, member_)
 #define INT_OPTION(name_, member_, initial_, min_, max_, unit_, help_) \
@@ -77,6 +78,15 @@ static const struct tarn_option options[] = {
      .unit = "SIZE",
      .help = "Largest memory region that the rdma transport registers: pools are registered in parts of this "
              "size, or of what the device takes when that is less."},
+    TEXT_OPTION(
+        "tcpx-plugin", tcpx_plugin, NULL, "PATH",
+        "Network plugin of the tcpx transport: a library with NCCL's ABI version 6, 7 or 8. Without it "
+        "the first of libnccl-net-tcpx.so, libnccl-net.so and /usr/local/tcpx/lib64/libnccl-net.so. "
+        "`tarn doctor tcpx` says what is missing."),
+    TEXT_OPTION(
+        "tcpx-unpack-impl", tcpx_unpack_impl, "kernel", "WAY",
+        "How the tcpx transport gets what it receives to its place in a GPU pool: kernel, one launch for "
+        "all fragments; d2d, a copy for each; host, through memory of the host."),
     INT_OPTION("io-threads", io_threads, "2", 1, 64, "N", "Threads of the tcp transport."),
     INT_OPTION("evict-high", evict_high, "95", 1, 100, "PERCENT",
                "Fill of a pool at which least recently used objects begin to be evicted in the background."),
@@ -240,7 +250,10 @@ static int check_listen(const struct tarn_node_config *c)
 int tarn_node_config_check(const struct tarn_node_config *c)
 {
     enum tarn_log_level level;
+    enum tarn_tcpx_way way;
     int rc = tarn_log_level_parse(c->log_level, &level);
+    if (!rc)
+        rc = tarn_tcpx_way_parse(c->tcpx_unpack_impl, &way);
     if (!rc && c->id)
         rc = check_name("--id", c->id, TARN_NODE_ID_MAX);
     if (!rc)

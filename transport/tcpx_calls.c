@@ -58,12 +58,19 @@ int tarn_tcpx_reg(struct tarn_tcpx_plugin *p, void *comm, void *data, uint64_t b
             "tcpx plugin %s: regMr of %llu bytes: version %d of the ABI has room for 2 GiB less one "
             "byte: register in parts",
             p->name, (unsigned long long)bytes, p->version);
+    if (type == TARN_TCPX_CUDA && (uintptr_t)data % TARN_TCPX_PAGE)
+        return tarn_fail(
+            TARN_E_INVALID,
+            "tcpx plugin %s: regMr of GPU memory at %p: the address is no multiple of %d, and the "
+            "plugin would give 3: allocate whole pages",
+            p->name, data, TARN_TCPX_PAGE);
     int rc = p->v8 ? p->v8->reg_mr(comm, data, bytes, type, mr_p)
                    : p->calls.reg_mr(comm, data, (int)bytes, type, mr_p);
     return result(p, "regMr", rc,
                   type == TARN_TCPX_CUDA
-                      ? "the address must be a multiple of 4 KiB, and the GPU's driver must "
-                        "hand out DMA buffers of it"
+                      ? "the address is aligned, so no DMA buffer of it could be had: does RxDM run, with "
+                        "get_gpu_fd_* under NCCL_GPUDIRECTTCPX_UNIX_CLIENT_PREFIX, and does the GPU's driver "
+                        "export them? `tarn doctor tcpx`"
                       : own_lines);
 }
 
@@ -93,7 +100,11 @@ int tarn_tcpx_test(struct tarn_tcpx_plugin *p, void *request)
     int rc = p->calls.test(request, &done, &size);
     if (rc == TARN_TCPX_SUCCESS)
         return done ? 0 : TARN_E_AGAIN;
-    return result(p, "test", rc, "the peer may be gone; its own lines in the log say why");
+    return result(
+        p, "test", rc,
+        rc == TARN_TCPX_SYSTEM_ERROR || rc == TARN_TCPX_REMOTE_ERROR
+            ? "the peer has closed the connection or is gone, and before all had arrived: see its log"
+            : own_lines);
 }
 
 int tarn_tcpx_consumed(struct tarn_tcpx_plugin *p, void *comm, void *request)

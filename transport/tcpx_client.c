@@ -25,6 +25,7 @@
 #include "base/error.h"
 #include "base/net.h"
 #include "transport/tcpx_lane.h"
+#include "transport/tcpx_settings.h"
 #include "transport/tcpx_text.h"
 
 enum { STALL_MS = 3000, ROUNDS = 64 };
@@ -260,12 +261,14 @@ static int parse_answer(const struct tarn_link *l, const char *text, struct answ
 static int open_gear(struct tarn_link *l, const struct answer *a)
 {
     char name[TARN_TCPX_NAME];
+    struct tarn_tcpx_settings settings;
     struct tarn_tcpx_plugin *p;
-    int rc = tarn_tcpx_way_parse(NULL, &l->gear.way);
+    int rc = tarn_tcpx_settings(&settings);
     if (!rc)
-        rc = tarn_tcpx_plugin_open(getenv(TARN_TCPX_PLUGIN_VARIABLE), l->log, &p);
+        rc = tarn_tcpx_plugin_open(settings.plugin, l->log, &p);
     if (rc)
         return rc;
+    l->gear.way = settings.way;
     l->npools = a->npools;
     l->gear.plugin = p;
     l->gear.chunk_bytes = p->chunk_bytes;
@@ -365,19 +368,27 @@ static bool tcpx_writable(const struct tarn_link *l)
     return true;
 }
 
-/* A path that is a file, or the name of a library that is looked for when it is needed. */
+/*
+ * Is there a file of that name? Nothing is loaded. Unless one is configured only TCPX's own folder is looked
+ * into: other plugins of NCCL's may be installed for NCCL, and not for this.
+ */
 static int tcpx_probe(char *why, size_t why_bytes)
 {
-    const char *path = getenv(TARN_TCPX_PLUGIN_VARIABLE);
-    if (!path || !*path) {
-        snprintf(why, why_bytes, "no network plugin is configured: name one with " TARN_TCPX_PLUGIN_VARIABLE);
+    static const char usual[] = "/usr/local/tcpx/lib64/libnccl-net.so";
+    struct tarn_tcpx_settings settings;
+    int rc = tarn_tcpx_settings(&settings);
+    const char *path = settings.plugin ? settings.plugin : usual;
+    if (rc) {
+        snprintf(why, why_bytes, "%s", tarn_last_error());
         return TARN_E_UNAVAILABLE;
     }
-    if (strchr(path, '/') && access(path, R_OK)) {
-        snprintf(why, why_bytes, TARN_TCPX_PLUGIN_VARIABLE "=%s: %s", path, strerror(errno));
-        return TARN_E_UNAVAILABLE;
-    }
-    return 0;
+    if (!strchr(path, '/') || access(path, R_OK) == 0) /* other names the loader looks for, when it is needed */
+        return 0;
+    if (settings.plugin)
+        snprintf(why, why_bytes, TARN_TCPX_PLUGIN_VARIABLE "=%s: %s: name an existing one", path, strerror(errno));
+    else
+        snprintf(why, why_bytes, "no network plugin: name one with " TARN_TCPX_PLUGIN_VARIABLE ", or install TCPX");
+    return TARN_E_UNAVAILABLE;
 }
 
 const struct tarn_transport_ops tarn_tcpx_ops = {

@@ -12,61 +12,82 @@
 #include "transport/tcpx_plugin.h"
 
 #define CHUNK_VARIABLE "NCCL_DYNAMIC_CHUNK_SIZE"
-#define PREFIX_VARIABLE "NCCL_GPUDIRECTTCPX_UNIX_CLIENT_PREFIX"
-#define PREFIX_DEFAULT "/run/tcpx"
 #define QUEUED 6 /* requests of a socket */
 #define PREFIX_BYTES 64 /* sun_path has 108, and names of sockets with a PCI address follow */
 
-static const struct number {
+enum kind { NUMBER, FOLDER, FREE };
+
+static const struct variable {
     const char *name;
-    const char *value;   /* for when it is not set; NULL: leave it so */
+    enum kind kind;
+    const char *fill;    /* for when it is not set; NULL: leave it so */
     const char *suggest; /* where there is no value */
     uint64_t min, max;
     bool shared; /* others in the process read it, too: left alone for plugins other than TCPX */
-    const char *why;
-} numbers[] = {
+    const char *what;
+} variables[] = {
     /* The plugin's own 128 KiB are overwritten by 0, and chunks of no bytes never end. */
-    {CHUNK_VARIABLE, "524288", NULL, 4096, 1 << 30, false, "other values make the plugin hang or crawl"},
-    {"NCCL_SOCKET_NTHREADS", "1", NULL, 1, 16, true, "threads of a connection"},
-    {"NCCL_NSOCKS_PERTHREAD", "4", NULL, 1, 8, true, "sockets of a thread"},
+    {CHUNK_VARIABLE, NUMBER, "524288", NULL, 4096, 1 << 30, false,
+     "bytes of a chunk; other values make the plugin hang or crawl"},
+    {TARN_TCPX_PREFIX_VARIABLE, FOLDER, "/run/tcpx", NULL, 0, 0, false, "folder of RxDM's sockets"},
+    {"NCCL_SOCKET_NTHREADS", NUMBER, "1", NULL, 1, 16, true, "threads of a connection"},
+    {"NCCL_NSOCKS_PERTHREAD", NUMBER, "4", NULL, 1, 8, true, "sockets of a thread"},
     /* accept() takes that long; unset it is 5 s. */
-    {"NCCL_GPUDIRECTTCPX_PROGRAM_FLOW_STEERING_WAIT_MICROS", "50000", NULL, 0, 5000000, false,
+    {"NCCL_GPUDIRECTTCPX_PROGRAM_FLOW_STEERING_WAIT_MICROS", NUMBER, "50000", NULL, 0, 5000000, false,
      "every connection waits that long"},
-    {"NCCL_GPUDIRECTTCPX_FORCE_ACK", "0", NULL, 0, 1, false, "a switch"},
-    {"NCCL_GPUDIRECTTCPX_RECV_SYNC", NULL, "0", 0, 1, false, "a switch, alike at both ends"},
-    {"NCCL_TCPX_RXMEM_IMPORT_USE_GPU_PCI_CLIENT", "1", NULL, 0, 1, false, "a switch"},
+    {"NCCL_GPUDIRECTTCPX_FORCE_ACK", NUMBER, "0", NULL, 0, 1, false, "a switch"},
+    {"NCCL_GPUDIRECTTCPX_RECV_SYNC", NUMBER, NULL, "0", 0, 1, false, "a switch, alike at both ends"},
+    {"NCCL_TCPX_RXMEM_IMPORT_USE_GPU_PCI_CLIENT", NUMBER, "1", NULL, 0, 1, false, "a switch"},
+    {TARN_TCPX_INTERFACES_VARIABLE, FREE, NULL, NULL, 0, 0, false,
+     "interfaces for data, such as eth1,eth2,eth3,eth4"},
+    {TARN_TCPX_CONTROL_VARIABLE, FREE, NULL, NULL, 0, 0, false, "interface for control, such as eth0"},
+    {"NCCL_GPUDIRECTTCPX_TX_BINDINGS", FREE, NULL, NULL, 0, 0, false,
+     "CPUs that send, eth1:8-21,104-117;..."},
+    {"NCCL_GPUDIRECTTCPX_RX_BINDINGS", FREE, NULL, NULL, 0, 0, false, "CPUs that receive, likewise"},
+    {"NCCL_GPUDIRECTTCPX_CONNECTION_RETRY", FREE, NULL, NULL, 0, 0, false, "tries of a connection"},
+    {"NCCL_GPUDIRECTTCPX_TIMEOUT_THRESHOLD_NS", FREE, NULL, NULL, 0, 0, false, "when slowness is logged"},
+    {"NCCL_THREAD_SPIN_ENABLE", FREE, NULL, NULL, 0, 0, false, "whether the plugin's threads spin"},
+    {"NCCL_MIN_ZCOPY_SIZE", FREE, NULL, NULL, 0, 0, false, "when host memory is sent without a copy"},
 };
 
-static int set(const char *name, const char *value)
-{
-    return setenv(name, value, 0) ? tarn_fail(TARN_E_NO_MEMORY, "environment: %s: %m", name) : 0;
-}
+enum { VARIABLES = sizeof(variables) / sizeof(variables[0]) };
 
-static int check_number(const struct number *n, bool gpudirect)
+static int check_number(const struct variable *v, const char *text)
 {
-    const char *text = getenv(n->name);
-    uint64_t v;
-    if (!text)
-        return n->value && (gpudirect || !n->shared) ? set(n->name, n->value) : 0;
-    if (tarn_u64_parse(text, strlen(text), 10, n->max, &v) == 0 && v >= n->min)
+    uint64_t n;
+    if (tarn_u64_parse(text, strlen(text), 10, v->max, &n) == 0 && n >= v->min)
         return 0;
     return tarn_fail(TARN_E_CONFIG,
-                     "environment: %s=%.32s: not in %llu..%llu (%s): unset it, or set it to %s", n->name,
-                     text, (unsigned long long)n->min, (unsigned long long)n->max, n->why,
-                     n->value ? n->value : n->suggest);
+                     "environment: %s=%.32s: not in %llu..%llu (%s): unset it, or set it to %s", v->name,
+                     text, (unsigned long long)v->min, (unsigned long long)v->max, v->what,
+                     v->fill ? v->fill : v->suggest);
 }
 
-static int check_prefix(void)
+static int check_folder(const struct variable *v, const char *text)
 {
-    const char *text = getenv(PREFIX_VARIABLE);
-    if (!text)
-        return set(PREFIX_VARIABLE, PREFIX_DEFAULT);
     if (*text == '/' && strlen(text) <= PREFIX_BYTES)
         return 0;
     return tarn_fail(TARN_E_CONFIG,
                      "environment: %s=%.80s: not an absolute path of at most %d bytes: name the folder of "
-                     "RxDM's sockets, " PREFIX_DEFAULT " as a rule",
-                     PREFIX_VARIABLE, text, PREFIX_BYTES);
+                     "RxDM's sockets, %s as a rule",
+                     v->name, text, PREFIX_BYTES, v->fill);
+}
+
+static const char *fill_of(const struct variable *v, bool gpudirect)
+{
+    return gpudirect || !v->shared ? v->fill : NULL;
+}
+
+int tarn_tcpx_env_at(size_t i, bool gpudirect, struct tarn_tcpx_variable *out)
+{
+    if (i >= VARIABLES)
+        return TARN_E_NOT_FOUND;
+    const struct variable *v = &variables[i];
+    const char *text = getenv(v->name);
+    *out = (struct tarn_tcpx_variable){v->name, text, fill_of(v, gpudirect), v->what};
+    if (!text || v->kind == FREE)
+        return 0;
+    return v->kind == NUMBER ? check_number(v, text) : check_folder(v, text);
 }
 
 /* Checked, or not set and the plugin's own business. */
@@ -79,11 +100,15 @@ static uint64_t number_of(const char *name, uint64_t otherwise)
 
 int tarn_tcpx_env(bool gpudirect, uint32_t *chunk_bytes_p, uint32_t *window_p)
 {
-    int rc = check_prefix();
-    for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]) && rc == 0; i++)
-        rc = check_number(&numbers[i], gpudirect);
-    if (rc)
-        return rc;
+    struct tarn_tcpx_variable v;
+    for (size_t i = 0; i < VARIABLES; i++) {
+        int rc = tarn_tcpx_env_at(i, gpudirect, &v);
+        if (rc)
+            return rc;
+    }
+    for (size_t i = 0; tarn_tcpx_env_at(i, gpudirect, &v) == 0; i++)
+        if (!v.value && v.fill && setenv(v.name, v.fill, 0))
+            return tarn_fail(TARN_E_NO_MEMORY, "environment: %s: %m", v.name);
 
     /* A request above the dynamic chunk leaks bounce memory; one far below 2048 fragments cannot end the
      * process. */

@@ -20,6 +20,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/net.h"
+#include "transport/tcpx_settings.h"
 #include "transport/tcpx_text.h"
 
 enum { HELLO_MS = 5000, STALL_MS = 5000, SCAN_MS = 250, ACCEPTS = 64, EVENTS = 64 };
@@ -278,11 +279,13 @@ static int listen_on(struct tarn_server *s)
 
 static int open_gear(struct tarn_server *s)
 {
-    int rc = tarn_tcpx_way_parse(NULL, &s->gear.way);
+    struct tarn_tcpx_settings settings;
+    int rc = tarn_tcpx_settings(&settings);
     if (!rc)
-        rc = tarn_tcpx_plugin_open(getenv(TARN_TCPX_PLUGIN_VARIABLE), s->serve.log, &s->gear.plugin);
+        rc = tarn_tcpx_plugin_open(settings.plugin, s->serve.log, &s->gear.plugin);
     if (rc)
         return rc;
+    s->gear.way = settings.way;
     s->gear.chunk_bytes = s->gear.plugin->chunk_bytes;
     s->gear.stall_ms = STALL_MS;
     return 0;

@@ -19,7 +19,8 @@ static const char *const usual_names[] = {"libnccl-net-tcpx.so", "libnccl-net.so
 struct library {
     struct library *next;
     void *handle;
-    bool begun; /* init() was called: status and error are for ever */
+    bool looked; /* its table is all right */
+    bool begun;  /* init() was called: status and error are for ever */
     int status;
     char error[512];
     struct tarn_tcpx_plugin plugin;
@@ -171,6 +172,8 @@ static const char *hole(const struct tarn_tcpx_plugin *p)
 static int take_symbols(struct library *l)
 {
     struct tarn_tcpx_plugin *p = &l->plugin;
+    if (l->looked)
+        return 0;
     const struct tarn_tcpx_v7 *v7 = dlsym(l->handle, TARN_TCPX_SYMBOL_V7);
     *p = (struct tarn_tcpx_plugin){.version = 7, .lock = PTHREAD_MUTEX_INITIALIZER};
 
@@ -201,6 +204,8 @@ static int take_symbols(struct library *l)
             "tcpx-plugin",
             p->path, name, p->version);
     snprintf(p->name, sizeof(p->name), "%s", p->calls.name);
+    p->gpudirect = strncmp(p->name, "GPUDirectTCPX", 13) == 0;
+    l->looked = true;
     return 0;
 }
 
@@ -288,7 +293,7 @@ static int add_device(struct tarn_tcpx_plugin *p, int dev)
 
 static int add_devices(struct tarn_tcpx_plugin *p)
 {
-    const char *interfaces = getenv("NCCL_GPUDIRECTTCPX_SOCKET_IFNAME");
+    const char *interfaces = getenv(TARN_TCPX_INTERFACES_VARIABLE);
     int n = 0, rc = p->calls.devices(&n);
     if (rc || n <= 0)
         return tarn_fail(
@@ -323,14 +328,9 @@ static int start(struct library *l)
             tarn_last_error_set(l->error);
         return l->status;
     }
-    int rc = take_symbols(l);
-    if (rc)
-        return rc;
-    bool gpudirect = strncmp(l->plugin.name, "GPUDirectTCPX", 13) == 0;
-    if (gpudirect)
-        rc = check_driver(&l->plugin);
+    int rc = l->plugin.gpudirect ? check_driver(&l->plugin) : 0;
     if (rc == 0)
-        rc = tarn_tcpx_env(gpudirect, &l->plugin.chunk_bytes, &l->plugin.window);
+        rc = tarn_tcpx_env(l->plugin.gpudirect, &l->plugin.chunk_bytes, &l->plugin.window);
     if (rc)
         return rc;
     l->status = begin(l);
@@ -339,16 +339,34 @@ static int start(struct library *l)
     return l->status;
 }
 
-static int open_locked(const char *path, struct tarn_tcpx_plugin **p_p)
+/* The library with a table that is all right. */
+static int look(const char *path, struct library **l_p)
 {
     void *handle;
     int rc = find(path, &handle);
     if (rc)
         return rc;
-    struct library *l = library_of(handle);
-    if (!l)
-        return tarn_fail(TARN_E_NO_MEMORY, "tcpx plugin: no memory to describe it");
-    rc = start(l);
+    *l_p = library_of(handle);
+    return *l_p ? take_symbols(*l_p) : tarn_fail(TARN_E_NO_MEMORY, "tcpx plugin: no memory to describe it");
+}
+
+int tarn_tcpx_plugin_find(const char *path, const struct tarn_tcpx_plugin **p_p)
+{
+    struct library *l;
+    pthread_mutex_lock(&opening);
+    int rc = look(path, &l);
+    pthread_mutex_unlock(&opening);
+    if (rc == 0)
+        *p_p = &l->plugin;
+    return rc;
+}
+
+static int open_locked(const char *path, struct tarn_tcpx_plugin **p_p)
+{
+    struct library *l;
+    int rc = look(path, &l);
+    if (rc == 0)
+        rc = start(l);
     if (rc == 0)
         *p_p = &l->plugin;
     return rc;

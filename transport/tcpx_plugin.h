@@ -32,6 +32,7 @@
 #define TARN_TCPX_DEVICES 16
 #define TARN_TCPX_REQUESTS 16
 #define TARN_TCPX_CHUNK 524288
+#define TARN_TCPX_PAGE 4096 /* GPU memory is registered at multiples of it */
 
 enum tarn_tcpx_mode {
     TARN_TCPX_PLAIN,  /* receives end up where they were posted */
@@ -48,6 +49,7 @@ struct tarn_tcpx_device {
 struct tarn_tcpx_plugin {
     char path[256], name[64];
     int version;          /* of the ABI: 6, 7 or 8 */
+    bool gpudirect;       /* it is the plugin for TCPX */
     uint32_t chunk_bytes; /* the largest send */
     uint32_t window;      /* requests of a comm at once: as many as its sockets queue */
     int ndevices;
@@ -69,6 +71,11 @@ struct tarn_tcpx_plugin {
  * usual names, no CUDA driver where it needs one, init() failed, no device. VERSION: none of the ABIs.
  */
 int tarn_tcpx_plugin_open(const char *path, const struct tarn_logger *log, struct tarn_tcpx_plugin **p_p);
+/*
+ * As far as that goes without starting it: the library is loaded, and path, name, version and gpudirect are
+ * known. It may be asked whether there is one.
+ */
+int tarn_tcpx_plugin_find(const char *path, const struct tarn_tcpx_plugin **p_p);
 /* Nothing is logged to `log` any more. The plugin stays. */
 void tarn_tcpx_plugin_close(const struct tarn_logger *log);
 
@@ -84,7 +91,7 @@ int tarn_tcpx_connect(struct tarn_tcpx_plugin *p, int dev, uint8_t handle[TARN_T
 /* `device` is filled in by the plugin, in mode UNPACK; it lives as long as the comm. */
 int tarn_tcpx_accept(struct tarn_tcpx_plugin *p, void *listen_comm, struct tarn_tcpx_device_handle *device,
                      void **comm_p);
-/* type: TARN_TCPX_HOST or TARN_TCPX_CUDA; the latter at multiples of 4 KiB. INVALID: too large for the ABI.
+/* type: TARN_TCPX_HOST or TARN_TCPX_CUDA. INVALID: too large for the ABI, or GPU memory that is not aligned.
  */
 int tarn_tcpx_reg(struct tarn_tcpx_plugin *p, void *comm, void *data, uint64_t bytes, int type, void **mr_p);
 int tarn_tcpx_dereg(struct tarn_tcpx_plugin *p, void *comm, void *mr);
@@ -109,6 +116,20 @@ int tarn_tcpx_close_listen(struct tarn_tcpx_plugin *p, void *comm);
  * a better one.
  */
 int tarn_tcpx_env(bool gpudirect, uint32_t *chunk_bytes_p, uint32_t *window_p);
+
+#define TARN_TCPX_PREFIX_VARIABLE "NCCL_GPUDIRECTTCPX_UNIX_CLIENT_PREFIX"
+#define TARN_TCPX_INTERFACES_VARIABLE "NCCL_GPUDIRECTTCPX_SOCKET_IFNAME"
+#define TARN_TCPX_CONTROL_VARIABLE "NCCL_GPUDIRECTTCPX_CTRL_DEV"
+
+/* One that the plugin reads. */
+struct tarn_tcpx_variable {
+    const char *name;
+    const char *value; /* NULL: it is not set */
+    const char *fill;  /* what it is set to then; NULL: nothing, the plugin chooses */
+    const char *what;  /* it is for */
+};
+/* The i-th, as it is now. CONFIG: *v is filled in, and the value is refused. NOT_FOUND: there are no more. */
+int tarn_tcpx_env_at(size_t i, bool gpudirect, struct tarn_tcpx_variable *v);
 
 /* --- what the plugin says (tcpx_log.c) ---------------------------------------------------------- */
 

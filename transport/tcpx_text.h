@@ -7,7 +7,6 @@
 
 #include "transport/tcpx_plugin.h"
 
-#define TARN_TCPX_PLUGIN_VARIABLE "TARN_TCPX_PLUGIN"
 #define TARN_TCPX_NAME 64
 
 /* A plugin's name as a word of an ATTACH answer: a handle means something to the same plugin only. */

@@ -60,21 +60,19 @@ const char *tarn_tcpx_way_name(enum tarn_tcpx_way way)
 
 int tarn_tcpx_way_parse(const char *text, enum tarn_tcpx_way *way_p)
 {
-    text = text ? text : getenv("TARN_TCPX_UNPACK_IMPL");
-    text = text && *text ? text : way_names[TARN_TCPX_WAY_D2D];
+    *way_p = TARN_TCPX_WAY_KERNEL;
+    if (!text || !*text)
+        return 0;
     for (int i = 0; i < WAYS; i++)
         if (!strcmp(text, way_names[i])) {
             *way_p = (enum tarn_tcpx_way)i;
             return 0;
         }
     const char *near = tarn_nearest(text, way_names, WAYS);
-    if (near)
-        return tarn_fail(TARN_E_CONFIG,
-                         "TARN_TCPX_UNPACK_IMPL=%s: there is no such way to unpack; did you mean \"%s\"?",
-                         text, near);
     return tarn_fail(
         TARN_E_CONFIG,
-        "TARN_TCPX_UNPACK_IMPL=%s: there is no such way to unpack; name one of d2d, host, kernel", text);
+        "TARN_TCPX_UNPACK_IMPL=%s: there is no such way to unpack: name d2d, host or kernel%s%s%s", text,
+        near ? "; did you mean \"" : "", near ? near : "", near ? "\"?" : "");
 }
 
 /* --- open, close -------------------------------------------------------------------------------- */

@@ -23,10 +23,7 @@
 
 enum tarn_tcpx_way { TARN_TCPX_WAY_D2D, TARN_TCPX_WAY_HOST, TARN_TCPX_WAY_KERNEL };
 
-/*
- * The way of this name. NULL: what $TARN_TCPX_UNPACK_IMPL says. "", and the variable not set: d2d. CONFIG,
- * with the nearest, for another.
- */
+/* The way of this name; NULL and "": kernel, the fastest. CONFIG, with the choices, for another. */
 int tarn_tcpx_way_parse(const char *text, enum tarn_tcpx_way *way_p);
 const char *tarn_tcpx_way_name(enum tarn_tcpx_way way);
 

@@ -163,6 +163,8 @@ static void wrong_settings_are_refused(void **state)
         {"--heartbeat-ms", "5", "heartbeat-ms"},
         {"--log-level", "loud", "loud"},
         {"--evict-low", "99", "--evict-low"},
+        {"--tcpx-unpack-impl", "quick",
+         "TARN_TCPX_UNPACK_IMPL=quick: there is no such way to unpack: name d2d"},
         {"--hartbeat-ms", "100", "heartbeat-ms"},
     };
     struct node_world *w = *state;

@@ -45,7 +45,8 @@ struct fixture_options {
     uint64_t init, devices, plain, version, pci, gpu;
     uint64_t seed, cut_min, cut_max, pages, setup_ms, delay_ms;
     uint64_t send_error, send_hang, send_exit, send_close, drop_after, helper_error;
-    uint64_t recv_error, recv_hang, recv_exit, recv_close, bad_dst, bad_src, bad_sum, bad_count;
+    uint64_t recv_error, recv_hang, recv_exit, recv_close, bad_dst, bad_src, bad_sum, bad_count, bad_bytes;
+    uint64_t init_exit, init_hang, accept_error, reg_error;
     /* of the plugin's own environment */
     uint64_t chunk, sockets;
 };

@@ -58,6 +58,11 @@ static const struct {
     OPTION(bad_src),      /* outside of the bounce memory */
     OPTION(bad_sum),      /* lacks a byte */
     OPTION(bad_count),    /* has more fragments than there is room for */
+    OPTION(bad_bytes),    /* the receive brings zeros */
+    OPTION(init_exit),    /* 1: exit(1) in init() */
+    OPTION(init_hang),    /* 1: init() does not return */
+    OPTION(accept_error), /* what accept() returns, as without RxDM */
+    OPTION(reg_error),    /* regMr() gives 3 that time, as without DMA buffers */
 };
 #undef OPTION
 

@@ -2,6 +2,7 @@
 /* The table that the fixture exports, in the ABI of FIXTURE_ABI, and the calls that are not about bytes. */
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "tests/tcpx/fixture.h"
 
@@ -35,6 +36,10 @@ static int init(tarn_tcpx_log_fn log)
     fixture_read_options();
     if (fixture_options.init)
         return (int)fixture_options.init;
+    if (fixture_options.init_exit)
+        fixture_exit("as was asked for");
+    while (fixture_options.init_hang)
+        pause();
     if (fixture_options.gpu && !fixture_gpu_open())
         fixture_exit("the CUDA driver does not start");
     log(TARN_TCPX_LOG_VERSION, 0, __FILE__, __LINE__, "fixture of ABI v%d, %d sockets", FIXTURE_ABI,
@@ -90,6 +95,9 @@ static int reg_memory(void *comm, void *data, uint64_t size, int type, void **mh
         fixture_crash("GPU memory over a device without a PCI path");
     if (type == TARN_TCPX_CUDA && (uintptr_t)data % FIXTURE_PAGE)
         return refuse("GPU memory is not aligned to 4 KiB");
+    static _Atomic uint64_t regs;
+    if (++regs == fixture_options.reg_error)
+        return refuse("no DMA buffer of that memory");
     struct fixture_mr *mr = malloc(sizeof(*mr));
     if (!mr)
         fixture_crash("no memory to register memory");

@@ -211,6 +211,14 @@ static bool places_itself(const struct fixture_request *r)
     return !r->comm->meta || r->mr->type == TARN_TCPX_HOST;
 }
 
+static void blank(const struct iovec *iov, size_t bytes)
+{
+    for (size_t len; bytes; bytes -= len, iov++) {
+        len = iov->iov_len < bytes ? iov->iov_len : bytes;
+        memset(iov->iov_base, 0, len);
+    }
+}
+
 static ssize_t read_piece(struct fixture_comm *c, uint32_t socket, struct fixture_request *r,
                           const struct fixture_piece *piece)
 {
@@ -228,6 +236,8 @@ static ssize_t read_piece(struct fixture_comm *c, uint32_t socket, struct fixtur
     if (got <= 0)
         return errno == EAGAIN ? 0 : -1;
     size_t left = (size_t)got;
+    if (r->number == fixture_options.bad_bytes)
+        blank(iov, left);
     uint32_t before = r->nfragments;
     for (uint32_t i = 0; !plain && left; i++) {
         size_t len = iov[i].iov_len < left ? iov[i].iov_len : left;

@@ -162,6 +162,10 @@ int fixture_accept(void *listen_comm, void **recv_comm)
 {
     struct listening *l = listen_comm;
     *recv_comm = NULL;
+    if (fixture_options.accept_error) {
+        FIXTURE_WARN("accept: no bounce memory of the GPU");
+        return (int)fixture_options.accept_error;
+    }
     if (l->accepted)
         return FIXTURE_ACCEPT_TWICE;
     if (!l->begun) {

@@ -153,8 +153,11 @@ static int registers(struct tarn_tcpx_plugin *p)
 {
     struct world w = world_new(p);
     void *mr;
-    CHECK(tarn_tcpx_reg(p, w.b.send, w.source + 2048, WORLD_PAGE, TARN_TCPX_CUDA, &mr) == TARN_E_UNAVAILABLE);
-    CHECK(strstr(tarn_last_error(), "regMr gave 3") && strstr(tarn_last_error(), "multiple of 4 KiB"));
+    CHECK(tarn_tcpx_reg(p, w.b.send, w.source + 2048, WORLD_PAGE, TARN_TCPX_CUDA, &mr) == TARN_E_INVALID);
+    CHECK(strstr(tarn_last_error(), "no multiple of 4096") && !scene_was_said("not aligned"));
+    if (p->version == 7)
+        CHECK(p->calls.reg_mr(w.b.send, w.source + 2048, WORLD_PAGE, TARN_TCPX_CUDA, &mr) == 3 &&
+              scene_was_said("not aligned"));
     CHECK(tarn_tcpx_reg(p, w.b.send, w.source + 2048, WORLD_PAGE, TARN_TCPX_HOST, &mr) == 0);
     CHECK(tarn_tcpx_dereg(p, w.b.send, mr) == 0);
     CHECK(p->version == 8 || p->calls.reg_mr(w.b.send, w.source, -1, TARN_TCPX_HOST, &mr) == 3);
@@ -170,6 +173,63 @@ static void gpu_memory_is_aligned(void **state)
     (void)state;
     scene_play(&v7);
     scene_play(&v8);
+}
+
+static int registers_no_more(struct tarn_tcpx_plugin *p)
+{
+    struct world w = world_new(p); /* three pieces of memory */
+    void *mr;
+    CHECK(tarn_tcpx_reg(p, w.b.send, w.source, WORLD_PAGE, TARN_TCPX_CUDA, &mr) == TARN_E_UNAVAILABLE);
+    CHECK(strstr(tarn_last_error(), "regMr gave 3") && strstr(tarn_last_error(), "DMA buffer") &&
+          strstr(tarn_last_error(), "RxDM"));
+    CHECK(tarn_tcpx_reg(p, w.b.send, w.source, WORLD_PAGE, TARN_TCPX_CUDA, &mr) == 0);
+    return 0;
+}
+
+static void gpu_memory_without_dma_buffers_is_told_from_unaligned(void **state)
+{
+    const struct scene s = {"fixture-v7", "reg_error=4", NULL, registers_no_more, NULL, NULL, NULL};
+    (void)state;
+    scene_play(&s);
+}
+
+static int accepts_without_rxdm(struct tarn_tcpx_plugin *p)
+{
+    struct bare b;
+    CHECK(bare_open(p, 0, &b) == TARN_E_UNAVAILABLE);
+    CHECK(strstr(tarn_last_error(), "accept gave 3") && strstr(tarn_last_error(), "RxDM"));
+    return 0;
+}
+
+static void accepting_without_rxdm_fails(void **state)
+{
+    const struct scene s = {"fixture-v7", "accept_error=3", NULL, accepts_without_rxdm, NULL, NULL, NULL};
+    (void)state;
+    scene_play(&s);
+}
+
+static int receives_zeros(struct tarn_tcpx_plugin *p)
+{
+    struct world w = world_new(p);
+    for (int i = 0; i < 3; i++) {
+        void *recv = world_recv(&w), *send = world_send(&w, 3, 20000);
+        world_pass(&w, send, recv);
+        if (i != 1) {
+            world_check(&w, (uint64_t)i, 3, 20000);
+            continue;
+        }
+        CHECK(bare_place(&w.b, 1, w.target, 20000) == 20000);
+        for (int k = 0; k < 20000; k++)
+            CHECK(w.target[k] == 0);
+    }
+    return 0;
+}
+
+static void bytes_can_be_wrong(void **state)
+{
+    const struct scene s = {"fixture-v7", "bad_bytes=2", "4", receives_zeros, NULL, NULL, NULL};
+    (void)state;
+    scene_play(&s);
 }
 
 static int makes_a_world(struct tarn_tcpx_plugin *p)
@@ -631,6 +691,9 @@ int main(int argc, char **argv)
         cmocka_unit_test(closing_what_accepts_crashes),
         cmocka_unit_test(connecting_to_nobody_fails),
         cmocka_unit_test(gpu_memory_is_aligned),
+        cmocka_unit_test(gpu_memory_without_dma_buffers_is_told_from_unaligned),
+        cmocka_unit_test(accepting_without_rxdm_fails),
+        cmocka_unit_test(bytes_can_be_wrong),
         cmocka_unit_test(gpu_memory_needs_a_pci_path),
         cmocka_unit_test(sending_what_is_not_registered_never_ends),
         cmocka_unit_test(the_seventeenth_request_fails),

@@ -235,6 +235,43 @@ static void without_a_pci_path_gpu_memory_is_not_offered(void **state)
     attempt(&a, NULL);
 }
 
+/* Asking whether there is one does not start it, and says nothing about whether it starts. */
+static int found_in_child(void *arg)
+{
+    const struct attempt *a = arg;
+    const struct tarn_tcpx_plugin *found = NULL;
+    struct tarn_tcpx_plugin *p = NULL;
+    CHECK(tarn_tcpx_log_add(&logger) == 0);
+    for (int i = 0; i < 2; i++) {
+        setenv("TCPX_FIXTURE", "init=2", 1);
+        CHECK(tarn_tcpx_plugin_find(path_of(a), &found) == 0);
+        CHECK(heard.lines == 0 && found->ndevices == 0);
+        CHECK(strstr(found->path, a->plugin) && found->name[0]);
+        CHECK(found->version == a->plugin[strlen(a->plugin) - 1] - '0');
+        CHECK(found->gpudirect == (found->version == 7));
+    }
+    unsetenv("TCPX_FIXTURE");
+    CHECK(tarn_tcpx_plugin_open(path_of(a), &logger, &p) == 0);
+    CHECK(p == found && p->ndevices == 1);
+    CHECK(tarn_tcpx_plugin_find(path_of(a), &found) == 0);
+    CHECK(p == found && p->ndevices == 1);
+    CHECK(tarn_tcpx_plugin_find(child_plugin("bad-1"), &found) == TARN_E_VERSION);
+    CHECK(tarn_tcpx_plugin_find("/nowhere/libtcpx.so", &found) == TARN_E_CONFIG);
+    return 0;
+}
+
+static void finding_does_not_start(void **state)
+{
+    static const char *const names[] = {"fixture-v6", "fixture-v7", "fixture-v8"};
+    char out[8192];
+    (void)state;
+    for (size_t i = 0; i < COUNT(names); i++) {
+        const struct attempt a = {.plugin = names[i]};
+        if (child_run(found_in_child, (void *)&a, CHILD_SECONDS, out, sizeof(out)))
+            fail_msg("%s: %s", names[i], out);
+    }
+}
+
 static int open_again(const struct attempt *a, struct tarn_tcpx_plugin *p)
 {
     struct tarn_tcpx_plugin *again = NULL;
@@ -516,6 +553,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(the_usual_names_are_looked_for),
         cmocka_unit_test(all_versions_of_the_abi_open),
         cmocka_unit_test(without_a_pci_path_gpu_memory_is_not_offered),
+        cmocka_unit_test(finding_does_not_start),
         cmocka_unit_test(it_starts_once_a_process),
         cmocka_unit_test(a_failed_start_stays_one),
         cmocka_unit_test(no_device_is_told),

@@ -18,7 +18,7 @@
 #include "tests/device.h"
 #include "tests/harness.h"
 #include "tests/standin/cuda_standin.h"
-#include "transport/tcpx_unpack.h"
+#include "transport/tcpx_settings.h"
 
 enum { WAYS = 3, CHUNK = 256 << 10, DEPTH = 6, PIECES = 40 };
 
@@ -392,20 +392,41 @@ static void expect_no_way(const char *text, const char *words)
 static void test_ways_are_chosen_by_name(void **state)
 {
     (void)state;
-    unsetenv("TARN_TCPX_UNPACK_IMPL");
-    expect_way(NULL, TARN_TCPX_WAY_D2D);
-    expect_way("", TARN_TCPX_WAY_D2D);
+    expect_way(NULL, TARN_TCPX_WAY_KERNEL);
+    expect_way("", TARN_TCPX_WAY_KERNEL);
     expect_way("d2d", TARN_TCPX_WAY_D2D);
     expect_way("host", TARN_TCPX_WAY_HOST);
     expect_way("kernel", TARN_TCPX_WAY_KERNEL);
-    setenv("TARN_TCPX_UNPACK_IMPL", "kernel", 1);
-    expect_way(NULL, TARN_TCPX_WAY_KERNEL);
-    expect_way("host", TARN_TCPX_WAY_HOST);
-    setenv("TARN_TCPX_UNPACK_IMPL", "kernal", 1);
-    expect_no_way(NULL,
-                  "TARN_TCPX_UNPACK_IMPL=kernal: there is no such way to unpack; did you mean \"kernel\"?");
+    expect_no_way("kernal",
+                  "TARN_TCPX_UNPACK_IMPL=kernal: there is no such way to unpack: name d2d, host or kernel; "
+                  "did you mean \"kernel\"?");
     expect_no_way("d2", "did you mean \"d2d\"?");
-    expect_no_way("something", "name one of d2d, host, kernel");
+    expect_no_way("something", "=something: there is no such way to unpack: name d2d, host or kernel");
+}
+
+/* Both ends read them there; empty counts as not set. */
+static void test_settings_come_from_the_environment(void **state)
+{
+    struct tarn_tcpx_settings s;
+    (void)state;
+    unsetenv("TARN_TCPX_PLUGIN");
+    unsetenv("TARN_TCPX_UNPACK_IMPL");
+    must(tarn_tcpx_settings(&s));
+    assert_true(!s.plugin && s.way == TARN_TCPX_WAY_KERNEL);
+
+    must(tarn_tcpx_settings_export("/a/plugin.so", "host"));
+    must(tarn_tcpx_settings_export(NULL, NULL));
+    must(tarn_tcpx_settings(&s));
+    assert_string_equal(s.plugin, "/a/plugin.so");
+    assert_int_equal(s.way, TARN_TCPX_WAY_HOST);
+
+    must(tarn_tcpx_settings_export("", "slow"));
+    assert_int_equal(tarn_tcpx_settings(&s), TARN_E_CONFIG);
+    assert_non_null(strstr(tarn_last_error(), "TARN_TCPX_UNPACK_IMPL=slow"));
+    must(tarn_tcpx_settings_export(NULL, ""));
+    must(tarn_tcpx_settings(&s));
+    assert_true(!s.plugin && s.way == TARN_TCPX_WAY_KERNEL);
+    unsetenv("TARN_TCPX_PLUGIN");
     unsetenv("TARN_TCPX_UNPACK_IMPL");
 }
 
@@ -659,6 +680,7 @@ int main(int argc, char **argv)
         TEST(test_close_waits_for_copies),
         TEST(test_no_more_begin_than_there_is_room_for),
         TEST(test_ways_are_chosen_by_name),
+        TEST(test_settings_come_from_the_environment),
         TEST(test_what_does_not_fit_is_refused),
         TEST(test_a_message_goes_to_another_device),
         TEST(test_a_device_that_is_not_reached_is_refused),
