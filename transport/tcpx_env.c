@@ -98,7 +98,7 @@ static uint64_t number_of(const char *name, uint64_t otherwise)
     return text && tarn_u64_parse(text, strlen(text), 10, UINT32_MAX, &v) == 0 ? v : otherwise;
 }
 
-int tarn_tcpx_env(bool gpudirect, uint32_t *chunk_bytes_p, uint32_t *window_p)
+int tarn_tcpx_env(bool gpudirect, uint32_t *chunk_bytes_p)
 {
     struct tarn_tcpx_variable v;
     for (size_t i = 0; i < VARIABLES; i++) {
@@ -114,9 +114,13 @@ int tarn_tcpx_env(bool gpudirect, uint32_t *chunk_bytes_p, uint32_t *window_p)
      * process. */
     uint64_t chunk = number_of(CHUNK_VARIABLE, TARN_TCPX_CHUNK);
     *chunk_bytes_p = chunk < TARN_TCPX_CHUNK ? (uint32_t)chunk : TARN_TCPX_CHUNK;
-    /* What it cannot queue with a socket it floods the log about. */
+    return 0;
+}
+
+/* What it cannot queue with a socket it floods the log about. */
+uint32_t tarn_tcpx_env_window(void)
+{
     uint64_t sockets = number_of("NCCL_SOCKET_NTHREADS", 1) * number_of("NCCL_NSOCKS_PERTHREAD", 1);
     uint64_t window = QUEUED * (sockets ? sockets : 1);
-    *window_p = window < TARN_TCPX_REQUESTS ? (uint32_t)window : TARN_TCPX_REQUESTS;
-    return 0;
+    return window < TARN_TCPX_REQUESTS ? (uint32_t)window : TARN_TCPX_REQUESTS;
 }

@@ -330,9 +330,10 @@ static int start(struct library *l)
     }
     int rc = l->plugin.gpudirect ? check_driver(&l->plugin) : 0;
     if (rc == 0)
-        rc = tarn_tcpx_env(l->plugin.gpudirect, &l->plugin.chunk_bytes, &l->plugin.window);
+        rc = tarn_tcpx_env(l->plugin.gpudirect, &l->plugin.chunk_bytes);
     if (rc)
         return rc;
+    l->plugin.window = tarn_tcpx_env_window();
     l->status = begin(l);
     if (l->status)
         snprintf(l->error, sizeof(l->error), "%s", tarn_last_error());

@@ -115,7 +115,9 @@ int tarn_tcpx_close_listen(struct tarn_tcpx_plugin *p, void *comm);
  * also gets those that other users of NCCL in the process would see. CONFIG names the variable, its value and
  * a better one.
  */
-int tarn_tcpx_env(bool gpudirect, uint32_t *chunk_bytes_p, uint32_t *window_p);
+int tarn_tcpx_env(bool gpudirect, uint32_t *chunk_bytes_p);
+/* Requests of a comm at once, by what was set there. */
+uint32_t tarn_tcpx_env_window(void);
 
 #define TARN_TCPX_PREFIX_VARIABLE "NCCL_GPUDIRECTTCPX_UNIX_CLIENT_PREFIX"
 #define TARN_TCPX_INTERFACES_VARIABLE "NCCL_GPUDIRECTTCPX_SOCKET_IFNAME"
