@@ -12,6 +12,7 @@
 #include "transport/tcpx_plugin.h"
 
 #define CHUNK_VARIABLE "NCCL_DYNAMIC_CHUNK_SIZE"
+#define QUEUED 6 /* requests of a socket */
 #define PREFIX_BYTES 64 /* sun_path has 108, and names of sockets with a PCI address follow */
 
 enum kind { NUMBER, FOLDER, FREE };
@@ -89,6 +90,14 @@ int tarn_tcpx_env_at(size_t i, bool gpudirect, struct tarn_tcpx_variable *out)
     return v->kind == NUMBER ? check_number(v, text) : check_folder(v, text);
 }
 
+/* Checked, or not set and the plugin's own business. */
+static uint64_t number_of(const char *name, uint64_t otherwise)
+{
+    const char *text = getenv(name);
+    uint64_t v;
+    return text && tarn_u64_parse(text, strlen(text), 10, UINT32_MAX, &v) == 0 ? v : otherwise;
+}
+
 int tarn_tcpx_env(bool gpudirect, uint32_t *chunk_bytes_p)
 {
     struct tarn_tcpx_variable v;
@@ -103,9 +112,15 @@ int tarn_tcpx_env(bool gpudirect, uint32_t *chunk_bytes_p)
 
     /* A request above the dynamic chunk leaks bounce memory; one far below 2048 fragments cannot end the
      * process. */
-    const char *text = getenv(CHUNK_VARIABLE);
-    uint64_t chunk = TARN_TCPX_CHUNK;
-    tarn_u64_parse(text, strlen(text), 10, UINT64_MAX, &chunk);
+    uint64_t chunk = number_of(CHUNK_VARIABLE, TARN_TCPX_CHUNK);
     *chunk_bytes_p = chunk < TARN_TCPX_CHUNK ? (uint32_t)chunk : TARN_TCPX_CHUNK;
     return 0;
+}
+
+/* What it cannot queue with a socket it floods the log about. */
+uint32_t tarn_tcpx_env_window(void)
+{
+    uint64_t sockets = number_of("NCCL_SOCKET_NTHREADS", 1) * number_of("NCCL_NSOCKS_PERTHREAD", 1);
+    uint64_t window = QUEUED * (sockets ? sockets : 1);
+    return window < TARN_TCPX_REQUESTS ? (uint32_t)window : TARN_TCPX_REQUESTS;
 }

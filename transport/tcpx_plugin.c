@@ -175,7 +175,7 @@ static int take_symbols(struct library *l)
     if (l->looked)
         return 0;
     const struct tarn_tcpx_v7 *v7 = dlsym(l->handle, TARN_TCPX_SYMBOL_V7);
-    *p = (struct tarn_tcpx_plugin){.version = 7};
+    *p = (struct tarn_tcpx_plugin){.version = 7, .lock = PTHREAD_MUTEX_INITIALIZER};
 
     struct link_map *map;
     bool known = dlinfo(l->handle, RTLD_DI_LINKMAP, &map) == 0;
@@ -333,6 +333,7 @@ static int start(struct library *l)
         rc = tarn_tcpx_env(l->plugin.gpudirect, &l->plugin.chunk_bytes);
     if (rc)
         return rc;
+    l->plugin.window = tarn_tcpx_env_window();
     l->status = begin(l);
     if (l->status)
         snprintf(l->error, sizeof(l->error), "%s", tarn_last_error());

@@ -23,6 +23,7 @@
 #ifndef TARN_TRANSPORT_TCPX_PLUGIN_H
 #define TARN_TRANSPORT_TCPX_PLUGIN_H
 
+#include <pthread.h>
 #include <stdbool.h>
 
 #include "base/log.h"
@@ -50,6 +51,7 @@ struct tarn_tcpx_plugin {
     int version;          /* of the ABI: 6, 7 or 8 */
     bool gpudirect;       /* it is the plugin for TCPX */
     uint32_t chunk_bytes; /* the largest send */
+    uint32_t window;      /* requests of a comm at once: as many as its sockets queue */
     int ndevices;
     struct tarn_tcpx_device devices[TARN_TCPX_DEVICES];
     /* what the functions below call; version 6 has no device handles and no consumed */
@@ -57,6 +59,8 @@ struct tarn_tcpx_plugin {
     const struct tarn_tcpx_v6 *v6;
     const struct tarn_tcpx_v8 *v8;
     struct tarn_tcpx_device_handle unused; /* for the sending end, which has no device's side */
+    pthread_mutex_t lock;                  /* over what follows */
+    struct tarn_tcpx_comm *left, **left_last; /* set-ups that were given up: tcpx_setup.c */
 };
 
 /*
@@ -112,6 +116,8 @@ int tarn_tcpx_close_listen(struct tarn_tcpx_plugin *p, void *comm);
  * a better one.
  */
 int tarn_tcpx_env(bool gpudirect, uint32_t *chunk_bytes_p);
+/* Requests of a comm at once, by what was set there. */
+uint32_t tarn_tcpx_env_window(void);
 
 #define TARN_TCPX_PREFIX_VARIABLE "NCCL_GPUDIRECTTCPX_UNIX_CLIENT_PREFIX"
 #define TARN_TCPX_INTERFACES_VARIABLE "NCCL_GPUDIRECTTCPX_SOCKET_IFNAME"

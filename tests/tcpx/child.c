@@ -77,6 +77,14 @@ const char *child_plugin(const char *name)
     return built("libtcpx-", name, ".so");
 }
 
+void child_configure(const char *name)
+{
+    char *path = realpath(child_plugin(name), NULL);
+    if (path)
+        setenv("TARN_TCPX_PLUGIN", path, 0);
+    free(path);
+}
+
 const char *child_driver(void)
 {
     return built("driver/", "libcuda", ".so.1");

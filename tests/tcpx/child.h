@@ -24,6 +24,8 @@ _Noreturn void child_fail(const char *what, const char *file, int line);
 
 /* $TARN_BUILD/tests/tcpx/libtcpx-<name>.so, until the next call; what has a slash is a path already. */
 const char *child_plugin(const char *name);
+/* Names that plugin for this process and those that it starts, unless one is named. */
+void child_configure(const char *name);
 /* The fake CUDA driver, likewise. */
 const char *child_driver(void);
 

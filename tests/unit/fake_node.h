@@ -10,6 +10,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <sched.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -440,12 +441,14 @@ static inline int finish_works(const struct tarn_transport_ops *ops, struct tarn
             continue;
         }
         int r = ops->progress(l);
-        if (r)
+        if (r < 0)
             return r;
         struct pollfd p;
         p.fd = ops->wait_fd(l, &p.events);
-        if (!w[done].owner)
+        if (!w[done].owner && p.fd >= 0)
             poll(&p, 1, tarn_left_ms(deadline));
+        else
+            sched_yield();
     }
     return 0;
 }
