@@ -70,11 +70,13 @@ static void close_pair(struct pair *p)
 static int new_page(struct cli_tcpx_try *t)
 {
     uint8_t handle[TARN_CUDA_HANDLE];
-    int n = 0;
+    int n = 0, before;
 
     t->gpu = t->plugin.devices[0].gpu && tarn_cuda_count(&n) == 0 && n > 0;
-    if (t->gpu)
-        return tarn_cuda_alloc(0, TARN_TCPX_PAGE, &t->page, handle);
+    if (t->gpu) {
+        int rc = tarn_cuda_alloc(0, TARN_TCPX_PAGE, &t->page, handle);
+        return rc ? rc : tarn_cuda_lend(0, &before);
+    }
     t->page = aligned_alloc(TARN_TCPX_PAGE, TARN_TCPX_PAGE);
     return t->page ? 0 : tarn_fail(TARN_E_NO_MEMORY, "tcpx: no memory for a page");
 }

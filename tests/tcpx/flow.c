@@ -201,7 +201,9 @@ static bool unpacks(const struct flow *f)
 static int allocate_gpu(struct flow *f)
 {
     uint8_t handle[TARN_CUDA_HANDLE];
-    int rc = tarn_cuda_alloc(0, 2 * FLOW_BUFFER, &f->allocated, handle);
+    int before, rc = tarn_cuda_alloc(0, 2 * FLOW_BUFFER, &f->allocated, handle);
+    if (rc == 0)
+        rc = tarn_cuda_lend(0, &before);
     if (rc == 0)
         rc = tarn_cuda_queue_open(0, &f->queue);
     f->stage = mmap(NULL, FLOW_BUFFER, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

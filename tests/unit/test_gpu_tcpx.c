@@ -76,8 +76,11 @@ static void copy(void *to, const void *from, size_t bytes)
     CHECK(rc == 0);
 }
 
+/* The GPU becomes the thread's, as the plugin wants it. */
 static void prepare(void)
 {
+    int before;
+    CHECK(tarn_cuda_lend(0, &before) == 0);
     CHECK(tarn_cuda_queue_open(0, &gpu.queue) == 0);
     gpu.pinned = map_pinned(SOURCE + TARGET);
     gpu.source_copy = malloc(SOURCE);
@@ -198,7 +201,7 @@ static int messages_in_child(void *arg)
     char options[96];
     uint64_t fragments = 0;
     gpu.real = !tarn_standin_fail;
-    prepare(); /* the GPU becomes the thread's, as the plugin wants it */
+    prepare();
     snprintf(options, sizeof(options), "gpu=%d,seed=%u,cut_min=%u", gpu.real, 1 + rnd(1000000),
              1 + rnd(1400));
     setenv("TCPX_FIXTURE", options, 1);
