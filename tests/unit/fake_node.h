@@ -30,8 +30,10 @@
 #include "base/error.h"
 #include "transport/transport.h"
 
+#ifndef EXTENT
 #define SLOTS 128u
 #define EXTENT (1ull << 20)
+#endif
 #define SESSION 0x1122334455667788u
 #define EPOCH 0xabcd0000u
 #define WAIT_MS 20000
