@@ -12,6 +12,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "client/cli.h"
 #include "client/cli_tcpx.h"
 #include "transport/cuda.h"
 
@@ -120,6 +121,11 @@ static int steps(const char *path, struct cli_tcpx_try *t)
 
 static _Noreturn void be_child(const char *path, int out, struct cli_tcpx_try *t)
 {
+    static const int fatal[] = {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT};
+
+    /* Whoever else looks at these in this program: a crash is to be seen as one. */
+    for (size_t i = 0; i < CLI_COUNT(fatal); i++)
+        signal(fatal[i], SIG_DFL);
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     dup2(out, STDOUT_FILENO);
     dup2(out, STDERR_FILENO);

@@ -42,7 +42,7 @@ pair()
     while [ -z "$port" ] && kill -0 $server 2>/dev/null; do
         port=$(sed -n 's/.*Waiting for the client at port //p' server.out)
     done
-    TARN_TCPX_PLUGIN=$plugin TCPX_FIXTURE=$5 sh "$script" "$program" "$host" "${port:-1}" >client.out 2>&1 || got=$?
+    TARN_TCPX_PLUGIN=$plugin TCPX_FIXTURE=$5 sh "$script" "${calls:-$program}" "$host" "${port:-1}" >client.out 2>&1 || got=$?
     wait $server || served=$?
     server=
     [ "$got $served" = "$want $want" ] || fail "client $got, server $served, want $want"
@@ -99,6 +99,8 @@ says client.out 'Connection established' '✓ Test PASSED'
 # --- what fails, told apart ---------------------------------------------------------------------------
 
 export TCPX_TEST_TIMEOUT_MS=20000
+# An accept or a connect that has not ended is left to the plugin (transport/tcpx_plugin.h).
+export ASAN_OPTIONS="${ASAN_OPTIONS:-}:detect_leaks=0"
 # broken SERVER'S_FAULTS CLIENT'S_FAULTS SERVER_SAYS CLIENT_SAYS
 broken()
 {
@@ -120,6 +122,12 @@ broken recv_exit=1 '' 'tcpx fixture: exit' "$closed"
 broken '' send_exit=1 'test (receive): ' 'tcpx fixture: exit'
 broken reg_error=1 '' 'regMr gave 3 (internal error): the address is aligned, so no DMA buffer' "$closed"
 broken accept_error=3 '' 'accept gave 3 (internal error): its own lines in the log say why; does RxDM run' ''
+
+calls=transfer
+pair 1 connection v7 '' ''
+says server.out 'the peer is not this program, or at another step of it'
+says client.out 'the peer is not this program, or at another step of it'
+calls=
 
 # Nothing of the plugin ends these: deadlines do.
 export TCPX_TEST_TIMEOUT_MS=1000

@@ -155,6 +155,7 @@ int flow_accept(struct flow *f)
 {
     if (move(f, f->handle, sizeof(f->handle), true))
         return -1;
+    f->accepting = true;
     while (!f->comm) {
         if (!in_time(f, "accept") ||
             told("accept", tarn_tcpx_accept(f->plugin, f->listening, &f->device, &f->comm)))
@@ -365,7 +366,7 @@ static void close_all(struct flow *f)
         tarn_tcpx_close_send(f->plugin, f->comm);
     else if (f->comm)
         tarn_tcpx_close_recv(f->plugin, f->comm);
-    if (f->listening && f->comm)
+    if (f->listening && (f->comm || !f->accepting))
         tarn_tcpx_close_listen(f->plugin, f->listening);
     if (f->gpu) {
         tarn_cuda_queue_close(f->queue);

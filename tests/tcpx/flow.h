@@ -38,7 +38,7 @@ struct flow {
     int control; /* -1: none */
     uint8_t handle[TARN_TCPX_HANDLE];
     void *listening, *comm, *mr;
-    bool sends;
+    bool sends, accepting; /* accept was called */
     struct tarn_tcpx_device_handle device;
     /* the buffer; with a GPU also what copies to and from it, and pinned memory by way of which */
     bool gpu;
