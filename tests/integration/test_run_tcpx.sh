@@ -27,6 +27,13 @@ fail()
     sed 's/^/    server: /' server.out
     sed 's/^/    client: /' client.out
 }
+# The fixture uses a GPU when it is told to, and knows of none that is played.
+gpu=
+if [ -e "$build/cuda-is-standin" ]; then
+    export TCPX_TEST_MEMORY=host
+elif "$build/tarn" doctor tcpx --tcpx-plugin "$build/tests/tcpx/libtcpx-fixture-v7.so" | grep -q 'bytes of GPU 0'; then
+    gpu=gpu=1,
+fi
 fixture() { echo "$build/tests/tcpx/libtcpx-fixture-$1.so"; }
 
 # pair STATUS PROGRAM PLUGIN SERVER'S_FAULTS CLIENT'S_FAULTS [HOST]: of both ends, which must agree on the status
@@ -36,13 +43,13 @@ pair()
     what="$2 $3 server:$4 client:$5"
     checks=$((checks + 1))
     : >server.out >client.out
-    TARN_TCPX_PLUGIN=$plugin TCPX_FIXTURE=$4 sh "$script" "$program" server 0 >server.out 2>&1 &
+    TARN_TCPX_PLUGIN=$plugin TCPX_FIXTURE=$gpu$4 sh "$script" "$program" server 0 >server.out 2>&1 &
     server=$!
     port=
     while [ -z "$port" ] && kill -0 $server 2>/dev/null; do
         port=$(sed -n 's/.*Waiting for the client at port //p' server.out)
     done
-    TARN_TCPX_PLUGIN=$plugin TCPX_FIXTURE=$5 sh "$script" "${calls:-$program}" "$host" "${port:-1}" >client.out 2>&1 || got=$?
+    TARN_TCPX_PLUGIN=$plugin TCPX_FIXTURE=$gpu$5 sh "$script" "${calls:-$program}" "$host" "${port:-1}" >client.out 2>&1 || got=$?
     wait $server || served=$?
     server=
     [ "$got $served" = "$want $want" ] || fail "client $got, server $served, want $want"

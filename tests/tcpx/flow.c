@@ -219,13 +219,17 @@ static int allocate_gpu(struct flow *f)
 static int allocate(struct flow *f)
 {
     int n = 0;
-    f->gpu = unpacks(f) && tarn_cuda_count(&n) == 0 && n > 0;
+    const char *memory = getenv("TCPX_TEST_MEMORY");
+    if (memory && strcmp(memory, "host") == 0)
+        tarn_fail(TARN_E_UNAVAILABLE, "TCPX_TEST_MEMORY=host");
+    else
+        f->gpu = unpacks(f) && tarn_cuda_count(&n) == 0 && n > 0;
     if (f->gpu) {
         if (allocate_gpu(f))
             return -1;
     } else {
         if (unpacks(f))
-            SAY("No GPU here (%s): memory of the host stands for it", tarn_last_error());
+            SAY("No GPU (%s): memory of the host stands for it", tarn_last_error());
         f->allocated = calloc(2, FLOW_BUFFER);
         if (!f->allocated)
             return flow_fail("memory", strerror(errno));

@@ -5,6 +5,7 @@
 #   run_tcpx_test.sh transfer|connection HOST [PORT]        on the other: the address of the first
 # Sets what the plugin for TCPX reads, as it should be on A3 machines; what is set already stays. TARN_TCPX_PLUGIN
 # names the plugin, TARN_TCPX_UNPACK_IMPL the way to unpack, TARN_BUILD the build folder (build).
+# TCPX_TEST_MEMORY=host keeps off the GPU, for plugins that know of none; TCPX_TEST_TIMEOUT_MS (60000) ends waits.
 # Exit status: 0 passed, 1 failed, 2 usage.
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
