@@ -53,6 +53,11 @@ cuda_test_src := tests/gpu/stream.c
 $(B)/transport/cuda_runtime.o $(B)/transport/cuda_queue.o $(B)/tests/gpu/stream.o: CPPFLAGS += -isystem $(toolkit)/include
 endif
 
+# A plugin for tests finds the stand-in's GPUs by the driver's names.
+ifeq ($(cuda),standin)
+LIBS_CUDA := -Wl,-u,cuInit,--export-dynamic-symbol=cu*
+endif
+
 LIBS_LIB  := $(shell pkg-config --libs $(PKGS_LIB)) $(LIBS_CUDA) -lm
 LIBS_NODE := $(shell pkg-config --libs $(PKGS_NODE)) $(LIBS_CUDA) -lm
 LIBS_CLI  := $(shell pkg-config --libs $(PKGS_CLI))

@@ -68,5 +68,7 @@ static int add_transport(void *arg, const char *name, const char *why)
 void ways_find(struct way ways[WAYS_MAX])
 {
     child_configure("fixture-v7");
+    if (devices_there() > 0)
+        setenv("TCPX_FIXTURE", "gpu=1,pages=4096,cut_min=2048", 0); /* bounce memory of a comm: 16 MiB */
     assert_int_equal(tarn_transports(add_transport, ways), 0);
 }

@@ -15,6 +15,7 @@
 #include "transport/tcpx_setup.h"
 
 #define WINDOW_BYTES (1ull << 30) /* sizes are int */
+#define ASKED_NS (50 * TARN_NS_PER_MS)
 
 /* --- gear --------------------------------------------------------------------------------------- */
 
@@ -42,14 +43,25 @@ static int fail(struct tarn_tcpx_comm *c, int rc)
     return rc;
 }
 
-static int stalled(struct tarn_tcpx_comm *c, uint64_t now)
+/* Only time in which the plugin was asked counts: a thread that did not run for a while knows of no stall. */
+static int check_stalled(struct tarn_tcpx_comm *c)
 {
+    uint64_t now = tarn_now_ns(), since = now - c->asked_ns;
+    c->asked_ns = now;
+    c->waited_ns += since < ASKED_NS ? since : ASKED_NS;
+    if (c->waited_ns < c->gear->stall_ms * TARN_NS_PER_MS)
+        return 0;
     return fail(c, tarn_fail(TARN_E_UNAVAILABLE,
                              "tcpx plugin %s: no %s has ended for %u ms, %u are under way: is the network up, "
                              "and the peer alive? the plugin's lines in the log may say more",
                              c->plugin->name, c->sends ? "send" : "receive",
-                             (unsigned)((now - c->moved_ns) / TARN_NS_PER_MS),
-                             (unsigned)(c->posted - c->ended)));
+                             (unsigned)(c->waited_ns / TARN_NS_PER_MS), (unsigned)(c->posted - c->ended)));
+}
+
+static void note_moved(struct tarn_tcpx_comm *c)
+{
+    c->asked_ns = tarn_now_ns();
+    c->waited_ns = 0;
 }
 
 /* --- posting ------------------------------------------------------------------------------------ */
@@ -76,7 +88,7 @@ static int posted(struct tarn_tcpx_comm *c, struct tarn_tcpx_request *r, int rc)
     if (!r->request)
         return TARN_E_AGAIN;
     if (c->posted++ == c->there)
-        c->moved_ns = tarn_now_ns();
+        note_moved(c);
     return 0;
 }
 
@@ -178,7 +190,7 @@ static int test_oldest(struct tarn_tcpx_comm *c)
     if (rc)
         return rc;
     c->there++;
-    c->moved_ns = tarn_now_ns();
+    note_moved(c);
     if (c->sends) {
         struct tarn_tcpx_request *r = request_at(c, c->ended);
         c->begun = ++c->ended;
@@ -209,6 +221,5 @@ int tarn_tcpx_comm_progress(struct tarn_tcpx_comm *c)
         return fail(c, rc);
     if (moved || !tarn_tcpx_comm_busy(c))
         return moved > 0;
-    uint64_t now = tarn_now_ns();
-    return now > c->moved_ns + c->gear->stall_ms * TARN_NS_PER_MS ? stalled(c, now) : 0;
+    return check_stalled(c);
 }

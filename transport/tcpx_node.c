@@ -158,8 +158,10 @@ static bool move(struct tarn_tcpx_node_link *l, uint64_t now)
         close_link(l);
         return true;
     }
-    if (moved == TARN_TCPX_MOVED)
+    if (moved == TARN_TCPX_MOVED) {
+        s->moved = true;
         s->moved_ns = now;
+    }
     l->busy = moved != TARN_TCPX_IDLE;
     if (l->wants_out != (l->wire.out.bytes > 0)) {
         l->wants_out = l->wire.out.bytes > 0;
@@ -174,7 +176,7 @@ static bool move_all(struct tarn_server *s, bool *timed)
     struct tarn_tcpx_node_link *l, *next;
     uint64_t now = tarn_now_ns();
     bool busy = false;
-    *timed = false;
+    *timed = s->moved = false;
     DL_FOREACH_SAFE (s->links, l, next) {
         if (l->hello_until_ns && !l->closing) {
             *timed = true;
@@ -195,6 +197,8 @@ static int turn(struct tarn_server *s, bool busy, bool timed)
 {
     if (!busy)
         return timed ? SCAN_MS : -1;
+    if (s->moved)
+        return 0;
     if (tarn_now_ns() - s->moved_ns < SPIN_NS)
         sched_yield();
     else

@@ -62,6 +62,7 @@ struct tarn_server {
     bool started;
     struct tarn_tcpx_gear gear;
     uint64_t complained_ns;
+    bool moved;        /* something did, in the last round */
     uint64_t moved_ns; /* when something last did */
     pthread_mutex_t lock;
     struct tarn_tcpx_node_link *links;

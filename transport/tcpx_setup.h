@@ -47,7 +47,7 @@ struct tarn_tcpx_comm {
     void *memory_mr;
 
     uint64_t posted, there, begun, ended;
-    uint64_t moved_ns; /* when the oldest request became that */
+    uint64_t asked_ns, waited_ns; /* for the oldest request: when last, and how long */
     struct tarn_tcpx_request ring[TARN_TCPX_REQUESTS];
 };
 
