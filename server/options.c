@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/error.h"
 #include "base/net.h"
@@ -234,6 +235,15 @@ static int check_name(const char *option, const char *text, size_t max)
                      text, max);
 }
 
+/* A name without a folder is the loader's to find. */
+static int check_plugin(const char *path)
+{
+    if (!path || !strchr(path, '/') || access(path, R_OK) == 0)
+        return 0;
+    return tarn_fail(TARN_E_CONFIG, "--tcpx-plugin %s: %m: name a library that is there, or leave it out",
+                     path);
+}
+
 /* The address is published, so it must be one that clients can use. */
 static int check_listen(const struct tarn_node_config *c)
 {
@@ -254,6 +264,8 @@ int tarn_node_config_check(const struct tarn_node_config *c)
     int rc = tarn_log_level_parse(c->log_level, &level);
     if (!rc)
         rc = tarn_tcpx_way_parse(c->tcpx_unpack_impl, &way);
+    if (!rc)
+        rc = check_plugin(c->tcpx_plugin);
     if (!rc && c->id)
         rc = check_name("--id", c->id, TARN_NODE_ID_MAX);
     if (!rc)
