@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * TCPX, client half: a link is a connection that says what is to be moved, and lanes that move it, each opened
- * when its first work comes.
+ * TCPX, client half: a link is a connection that says what is to be moved, and lanes that move it, each
+ * opened when its first work comes.
  *
- * connect() says HELLO and waits for the answer; it starts the plugin if this is the process's first. Lanes are
- * set up by progress(), while their works wait: a second or less, which is spent once, since links are kept.
- * The plugin tells of nothing, so while it has something to do there is no descriptor to wait for, and wait()
- * asks again and again, with naps in between when nothing has moved for a while.
+ * connect() says HELLO and waits for the answer; it starts the plugin if this is the process's first. Lanes
+ * are set up by progress(), while their works wait: a second or less, which is spent once, since links are
+ * kept. The plugin tells of nothing, so while it has something to do there is no descriptor to wait for, and
+ * wait() asks again and again, with naps in between when nothing has moved for a while.
  *
- * When a lane fails the link is broken, and all its works end: UNAVAILABLE where the plugin, or what is between
- * the hosts, is at fault, so that another transport is tried; NODE_DOWN when the node has closed the connection.
+ * When a lane fails the link is broken, and all its works end: UNAVAILABLE where the plugin, or what is
+ * between the hosts, is at fault, so that another transport is tried; NODE_DOWN when the node has closed the
+ * connection.
  */
 #include <errno.h>
 #include <poll.h>
@@ -39,7 +40,7 @@ struct tarn_link {
     struct tarn_tcpx_wire wire;
     struct tarn_tcpx_lane *lanes;
     uint32_t nlanes, npools; /* of the node's */
-    int broken; /* 0, or with which code */
+    int broken;              /* 0, or with which code */
     char why[256];
 };
 
@@ -73,8 +74,8 @@ static void break_link(struct tarn_link *l, int code)
 
 static int node_failed(const struct tarn_tcpx_message *m)
 {
-    return tarn_fail(m->frame.status == TARN_E_NO_MEMORY ? m->frame.status : TARN_E_UNAVAILABLE, "at the node: %.*s",
-                     TARN_TCPX_BODY, (const char *)m->body);
+    return tarn_fail(m->frame.status == TARN_E_NO_MEMORY ? m->frame.status : TARN_E_UNAVAILABLE,
+                     "at the node: %.*s", TARN_TCPX_BODY, (const char *)m->body);
 }
 
 static int hear_one(struct tarn_link *l, const struct tarn_tcpx_message *m)
@@ -198,8 +199,10 @@ static int lane_of(struct tarn_link *l, const struct tarn_work *w, bool puts, st
             return 0;
         }
     if (l->nlanes == TARN_TCPX_LANES)
-        return tarn_fail(TARN_E_NOT_REACHABLE, "node %s: tcpx: %u lanes of this link are open: use fewer GPUs by one "
-                         "thread", l->node, l->nlanes);
+        return tarn_fail(TARN_E_NOT_REACHABLE,
+                         "node %s: tcpx: %u lanes of this link are open: use fewer GPUs by one "
+                         "thread",
+                         l->node, l->nlanes);
     int rc = tarn_tcpx_lane_new(&l->gear, &l->wire, l->nlanes, w->pool, gpu, puts, end);
     if (rc)
         return rc;
@@ -248,10 +251,11 @@ static int parse_answer(const struct tarn_link *l, const char *text, struct answ
     char version[8], address[300];
     int n = sscanf(text, "%7s %299s %33s %63s %u", version, address, a->token, a->plugin, &a->npools);
     if (n >= 1 && strcmp(version, "v1") != 0)
-        return tarn_fail(TARN_E_VERSION,
-                         "node %s: tcpx: ATTACH answer \"%.20s\" where v1 was expected: update one of the two "
-                         "sides",
-                         l->node, text);
+        return tarn_fail(
+            TARN_E_VERSION,
+            "node %s: tcpx: ATTACH answer \"%.20s\" where v1 was expected: update one of the two "
+            "sides",
+            l->node, text);
     if (n != 5 || strlen(a->token) != TARN_TOKEN || tarn_addr_parse(address, "address", &a->address) ||
         a->address.is_unix)
         return tarn_fail(TARN_E_PROTOCOL, "node %s: tcpx: malformed ATTACH answer \"%.100s\"", l->node, text);
@@ -274,12 +278,12 @@ static int open_gear(struct tarn_link *l, const struct answer *a)
     l->gear.chunk_bytes = p->chunk_bytes;
     l->gear.stall_ms = STALL_MS;
     tarn_tcpx_name(p, name);
-    return strcmp(name, a->plugin) == 0
-               ? 0
-               : tarn_fail(TARN_E_NOT_REACHABLE,
-                           "node %s: tcpx: it uses the plugin %s, and this process %s, which do not understand each "
-                           "other: name the same with TARN_TCPX_PLUGIN",
-                           l->node, a->plugin, name);
+    return strcmp(name, a->plugin) == 0 ? 0
+                                        : tarn_fail(TARN_E_NOT_REACHABLE,
+                                                    "node %s: tcpx: it uses the plugin %s, and this process "
+                                                    "%s, which do not understand each "
+                                                    "other: name the same with TARN_TCPX_PLUGIN",
+                                                    l->node, a->plugin, name);
 }
 
 static int next_message(struct tarn_link *l, uint64_t deadline_ns, struct tarn_tcpx_message *m)
@@ -314,8 +318,8 @@ static int say_hello(struct tarn_link *l, uint64_t session, const char *token, u
                    ? node_failed(&m)
                    : tarn_fail(TARN_E_PROTOCOL, "node %s: tcpx: the answer to HELLO is none", l->node);
     if (m.frame.status == TARN_E_AUTH)
-        return tarn_fail(TARN_E_AUTH, "node %s: tcpx: the token is not that of a living session: attach again",
-                         l->node);
+        return tarn_fail(TARN_E_AUTH,
+                         "node %s: tcpx: the token is not that of a living session: attach again", l->node);
     if (m.frame.status || m.frame.bytes == 0 || m.frame.bytes > l->gear.chunk_bytes)
         return tarn_fail(TARN_E_PROTOCOL, "node %s: tcpx: HELLO was refused with an unknown status", l->node);
     l->gear.chunk_bytes = (uint32_t)m.frame.bytes;
@@ -382,12 +386,15 @@ static int tcpx_probe(char *why, size_t why_bytes)
         snprintf(why, why_bytes, "%s", tarn_last_error());
         return TARN_E_UNAVAILABLE;
     }
-    if (!strchr(path, '/') || access(path, R_OK) == 0) /* other names the loader looks for, when it is needed */
+    if (!strchr(path, '/') ||
+        access(path, R_OK) == 0) /* other names the loader looks for, when it is needed */
         return 0;
     if (settings.plugin)
-        snprintf(why, why_bytes, TARN_TCPX_PLUGIN_VARIABLE "=%s: %s: name an existing one", path, strerror(errno));
+        snprintf(why, why_bytes, TARN_TCPX_PLUGIN_VARIABLE "=%s: %s: name an existing one", path,
+                 strerror(errno));
     else
-        snprintf(why, why_bytes, "no network plugin: name one with " TARN_TCPX_PLUGIN_VARIABLE ", or install TCPX");
+        snprintf(why, why_bytes,
+                 "no network plugin: name one with " TARN_TCPX_PLUGIN_VARIABLE ", or install TCPX");
     return TARN_E_UNAVAILABLE;
 }
 

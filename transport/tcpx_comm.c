@@ -3,7 +3,8 @@
  * Requests are a ring; these count them, ever, and posted >= there >= begun >= ended:
  *   posted  given to the plugin     there  test() said so
  *   begun   unpacking begun         ended  given back, and told
- * Sends are begun and ended when they are there. The plugin's metadata of the k-th receive are in slot k % 16.
+ * Sends are begun and ended when they are there. The plugin's metadata of the k-th receive are in slot k
+ * % 16.
  */
 #include "transport/tcpx_comm.h"
 
@@ -51,11 +52,12 @@ static int check_stalled(struct tarn_tcpx_comm *c)
     c->waited_ns += since < ASKED_NS ? since : ASKED_NS;
     if (c->waited_ns < c->gear->stall_ms * TARN_NS_PER_MS)
         return 0;
-    return fail(c, tarn_fail(TARN_E_UNAVAILABLE,
-                             "tcpx plugin %s: no %s has ended for %u ms, %u are under way: is the network up, "
-                             "and the peer alive? the plugin's lines in the log may say more",
-                             c->plugin->name, c->sends ? "send" : "receive",
-                             (unsigned)(c->waited_ns / TARN_NS_PER_MS), (unsigned)(c->posted - c->ended)));
+    return fail(c,
+                tarn_fail(TARN_E_UNAVAILABLE,
+                          "tcpx plugin %s: no %s has ended for %u ms, %u are under way: is the network up, "
+                          "and the peer alive? the plugin's lines in the log may say more",
+                          c->plugin->name, c->sends ? "send" : "receive",
+                          (unsigned)(c->waited_ns / TARN_NS_PER_MS), (unsigned)(c->posted - c->ended)));
 }
 
 static void note_moved(struct tarn_tcpx_comm *c)
@@ -100,8 +102,8 @@ void tarn_tcpx_comm_source(struct tarn_tcpx_comm *c, void *base, uint64_t bytes,
 }
 
 /*
- * The registration that `at` lies in. Each begins at a multiple of WINDOW_BYTES and is a chunk longer, so that no
- * message lies across two.
+ * The registration that `at` lies in. Each begins at a multiple of WINDOW_BYTES and is a chunk longer, so
+ * that no message lies across two.
  */
 static int window_of(struct tarn_tcpx_comm *c, uint64_t at, void **mr_p)
 {
@@ -153,7 +155,8 @@ static int read_fragments(struct tarn_tcpx_comm *c, const struct tarn_tcpx_reque
         return tarn_tcpx_fragments_read(list, c->unpack.meta, c->begun, r->bytes, c->bounce_bytes);
     list->n = 0;
     tarn_tcpx_fragments_add(
-        list, (struct tarn_tcpx_fragment){.src = c->begun % TARN_TCPX_REQUESTS * c->gear_chunk, .bytes = r->bytes});
+        list,
+        (struct tarn_tcpx_fragment){.src = c->begun % TARN_TCPX_REQUESTS * c->gear_chunk, .bytes = r->bytes});
     return tarn_tcpx_fragments_check(list, r->bytes, c->bounce_bytes, 0);
 }
 

@@ -12,7 +12,7 @@
 #include "transport/tcpx_plugin.h"
 
 #define CHUNK_VARIABLE "NCCL_DYNAMIC_CHUNK_SIZE"
-#define QUEUED 6 /* requests of a socket */
+#define QUEUED 6        /* requests of a socket */
 #define PREFIX_BYTES 64 /* sun_path has 108, and names of sockets with a PCI address follow */
 
 enum kind { NUMBER, FOLDER, FREE };

@@ -6,8 +6,8 @@
  *                                          answered --messages gathered, sent; DONE--> ended  (puts)
  *
  * Receives are posted, and messages sent, when the node has answered: one that it refuses has no bytes on the
- * plugin's connection, which could not be told from the next one's. The node answers and sends at once, so a get
- * waits no longer for that.
+ * plugin's connection, which could not be told from the next one's. The node answers and sends at once, so a
+ * get waits no longer for that.
  */
 #include "transport/tcpx_lane.h"
 
@@ -251,8 +251,8 @@ static int post_sends(struct tarn_tcpx_lane *n)
 
 /* --- the lane ----------------------------------------------------------------------------------- */
 
-int tarn_tcpx_lane_new(struct tarn_tcpx_gear *g, struct tarn_tcpx_wire *wire, uint32_t id, uint32_t pool, int gpu,
-                       bool puts, struct tarn_tcpx_lane **n_p)
+int tarn_tcpx_lane_new(struct tarn_tcpx_gear *g, struct tarn_tcpx_wire *wire, uint32_t id, uint32_t pool,
+                       int gpu, bool puts, struct tarn_tcpx_lane **n_p)
 {
     uint8_t handle[TARN_TCPX_HANDLE] = {0};
     struct tarn_tcpx_lane *n = calloc(1, sizeof(*n));

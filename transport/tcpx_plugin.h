@@ -58,8 +58,8 @@ struct tarn_tcpx_plugin {
     struct tarn_tcpx_v7 calls;
     const struct tarn_tcpx_v6 *v6;
     const struct tarn_tcpx_v8 *v8;
-    struct tarn_tcpx_device_handle unused; /* for the sending end, which has no device's side */
-    pthread_mutex_t lock;                  /* over what follows */
+    struct tarn_tcpx_device_handle unused;    /* for the sending end, which has no device's side */
+    pthread_mutex_t lock;                     /* over what follows */
     struct tarn_tcpx_comm *left, **left_last; /* set-ups that were given up: tcpx_setup.c */
 };
 

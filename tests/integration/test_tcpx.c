@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The tcpx transport in whole stores, over the fixture plugin: when it is chosen, how that shows, what happens
- * where it cannot be had, and what is left when the plugin ends the node's process.
+ * The tcpx transport in whole stores, over the fixture plugin: when it is chosen, how that shows, what
+ * happens where it cannot be had, and what is left when the plugin ends the node's process.
  *
  * A process starts a plugin once, with the environment of then: clients are processes of their own.
  */
@@ -14,9 +14,8 @@
 #include "tests/tcpx/child.h"
 #include "tests/world.h"
 
-static const struct world_plan plan = {.nodes = 0,
-                                       .args = {"--pool", "cpu0:bytes=128M", "--transports", "tcpx,tcp",
-                                                "--heartbeat-ms", "200"}};
+static const struct world_plan plan = {
+    .nodes = 0, .args = {"--pool", "cpu0:bytes=128M", "--transports", "tcpx,tcp", "--heartbeat-ms", "200"}};
 static const char *self;
 
 static int start(void **state)
@@ -176,8 +175,8 @@ static void restore(const char *name, char *before)
 }
 
 /*
- * exit() in a call of the plugin's, which no caller can prevent: what the node held leaves the directory at once.
- * Its memory is not freed, and need not be.
+ * exit() in a call of the plugin's, which no caller can prevent: what the node held leaves the directory at
+ * once. Its memory is not freed, and need not be.
  */
 static void a_plugin_that_ends_the_node_leaves_no_descriptors(void **state)
 {
