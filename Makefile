@@ -90,11 +90,14 @@ pages    := $(B)/man/tarnd.1 $(B)/man/tarn.1
 tcpx_test_src := $(addprefix tests/tcpx/,bare.c child.c scene.c)
 # Network plugins for tests: the fixture in its three ABIs, and some that are none (tests/tcpx/).
 tcpx_plugins := $(addprefix $(B)/tests/tcpx/libtcpx-,$(addsuffix .so,fixture-v6 fixture-v7 fixture-v8 bad-1 bad-2 bad-3))
+# What tests/tcpx/run_tcpx_test.sh runs.
+tcpx_program_src := $(addprefix tests/tcpx/,flow.c transfer.c connection.c)
+tcpx_programs    := $(addprefix $(B)/tests/tcpx/,test_tcpx_transfer test_connection)
 
-.PHONY: all tests man docs demo check check-tests check-unit check-rdma check-gpu check-standin check-asan \
+.PHONY: all tests man docs demo check check-tests check-unit check-rdma check-gpu check-standin check-tcpx check-asan \
         check-tsan check-style fuzz bench install clean help
 all: $(programs) $(library) $(B)/libtarn.a
-tests: $(tests) $(tcpx_plugins)
+tests: $(tests) $(tcpx_plugins) $(tcpx_programs)
 
 $(B)/%.o: %.c Makefile
 	@mkdir -p $(@D)
@@ -145,7 +148,7 @@ $(B)/tests/$(basename $(notdir $(1))): $(call obj,$(1)) $(test_objs) $(B)/libtar
 endef
 $(foreach t,$(tests_src),$(eval $(call test_rule,$(t))))
 
-tcpx_objs := $(call obj,$(filter-out %/plugin.c %/bad.c %/fake_driver.c $(tcpx_test_src),$(wildcard tests/tcpx/*.c)))
+tcpx_objs := $(call obj,$(filter-out %/plugin.c %/bad.c %/fake_driver.c $(tcpx_test_src) $(tcpx_program_src),$(wildcard tests/tcpx/*.c)))
 tcpx_out  := $(B)/tests/tcpx
 $(addprefix $(tcpx_out)/plugin-v,6.o 7.o 8.o): $(tcpx_out)/plugin-v%.o: tests/tcpx/plugin.c Makefile
 	@mkdir -p $(@D)
@@ -158,6 +161,10 @@ $(filter %6.so %7.so %8.so,$(tcpx_plugins)): $(tcpx_out)/libtcpx-fixture-v%.so: 
 $(filter %1.so %2.so %3.so,$(tcpx_plugins)): $(tcpx_out)/libtcpx-bad-%.so: $(tcpx_out)/bad-%.o
 	$(if $(V),,@echo "  LD    $@";) $(CC) -shared $(ALL_LDFLAGS) -Wl,-rpath,'$$ORIGIN/driver' -o $@ $^
 $(tcpx_out)/libtcpx-bad-3.so: $(tcpx_out)/driver/libcuda.so.1
+$(tcpx_out)/test_tcpx_transfer: $(tcpx_out)/transfer.o
+$(tcpx_out)/test_connection: $(tcpx_out)/connection.o
+$(tcpx_programs): $(tcpx_out)/flow.o $(B)/libtarn.a
+	$(if $(V),,@echo "  LD    $@";) $(CC) $(ALL_LDFLAGS) -o $@ $(filter %.o,$^) $(B)/libtarn.a $(LIBS_LIB)
 $(tcpx_out)/driver/libcuda.so.1: $(tcpx_out)/fake_driver.o
 	@mkdir -p $(@D)
 	$(if $(V),,@echo "  LD    $@";) $(CC) -shared $(ALL_LDFLAGS) -Wl,-soname,libcuda.so.1 -o $@ $^
@@ -185,6 +192,11 @@ check-gpu: all tests
 
 check-standin:
 	@REQUIRE=gpu $(MAKE) B=$(B)-standin CUDA=standin check-gpu
+
+# Any network plugin with the ABI, below the transport and by itself: TARN_TCPX_PLUGIN=/path/lib.so. Skipped, with
+# the reason, without one; REQUIRE=tcpx-plugin makes that a failure.
+check-tcpx: all tests
+	@TARN_BUILD=$(B) sh tests/run.sh $(wildcard tests/tcpx/test_*.sh)
 
 check-unit: tests
 	@TARN_BUILD=$(B) sh tests/run.sh $(filter $(addprefix $(B)/tests/,$(basename $(notdir $(wildcard tests/unit/*.c)))),$(tests))
@@ -269,8 +281,9 @@ help:
 	@echo 'make             build tarnd, tarn, tarn-bench and libtarn into $(B)/'
 	@echo 'make demo        start two nodes, store and read tensors, replay a trace'
 	@echo 'make check       tests and style; deploy/check.sh also installs packages and runs sanitizers'
-	@echo '     check-tests check-unit check-rdma check-gpu check-standin check-asan check-tsan check-style'
+	@echo '     check-tests check-unit check-rdma check-gpu check-standin check-tcpx check-asan check-tsan check-style'
 	@echo '     check-gpu uses the GPUs of this machine, check-standin plays them; REQUIRE=gpu: not to be skipped'
+	@echo '     check-tcpx tries a network plugin: TARN_TCPX_PLUGIN=/path/lib.so'
 	@echo 'make fuzz        FUZZ_SECONDS=60 for each target'
 	@echo 'make bench       BENCH=all|shm|tcp|lookup|alloc|idle, results in $(B)/bench/'
 	@echo 'make bench-rdma  the same over RDMA devices, against perftest'

@@ -20,6 +20,8 @@
 #include "client/cli_doctor.h"
 #include "transport/tcpx_settings.h"
 
+#define DRIVER 525  /* the first of CUDA 12 */
+#define DONTNEED 97 /* SO_DEVMEM_DONTNEED there */
 #define RUNBOOK "docs/tcpx.md, \"On A3 machines\""
 
 /* --- how a step ended --------------------------------------------------------------------------- */
@@ -154,9 +156,59 @@ static void check_connection(struct doctor *d, const struct cli_tcpx_try *t)
     check_step(
         d, t, CLI_TCPX_REGISTER, "registration", "aligned to 4 KiB, DMA buffers",
         "the address is aligned, so this is no matter of alignment: the DMA buffer is missing. RxDM must run "
-        "with get_gpu_fd_* of this GPU (below), and the driver must export DMA buffers (open kernel "
-        "modules, 525 or later)",
+        "with get_gpu_fd_* of this GPU (below), and the driver must export DMA buffers",
         memory);
+}
+
+/* --- the machine -------------------------------------------------------------------------------- */
+
+/* "535.104.05" in "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat ..."; "" without a driver.
+ */
+static void read_driver(char version[32])
+{
+    char line[256] = "";
+    FILE *f = fopen("/proc/driver/nvidia/version", "re");
+
+    version[0] = '\0';
+    if (f && !fgets(line, sizeof line, f))
+        line[0] = '\0';
+    if (f)
+        fclose(f);
+    for (char *rest = line, *word; !version[0] && (word = strsep(&rest, " \t\n"));)
+        if (word[0] >= '1' && word[0] <= '9' && strchr(word, '.'))
+            snprintf(version, 32, "%s", word);
+}
+
+static void check_driver(struct doctor *d)
+{
+    char version[32];
+
+    read_driver(version);
+    doctor_check(d, "NVIDIA driver", strtol(version, NULL, 10) >= DRIVER ? GOOD : OPTIONAL,
+                 "525, for CUDA 12",
+                 version[0] ? "use a newer one: the plugin for TCPX is built for CUDA 12"
+                            : "install it; in a container: docker run --gpus all",
+                 "%s", version[0] ? version : "none");
+}
+
+/*
+ * The plugin for TCPX needs the socket options that Google's kernels had before Linux got others for the
+ * same. Nothing is given back here.
+ */
+static void check_kernel(struct doctor *d)
+{
+    const uint32_t none[2] = {0, 0};
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    int rc = fd < 0 ? -1 : setsockopt(fd, SOL_SOCKET, DONTNEED, none, sizeof none);
+    bool known = fd >= 0 && (rc == 0 || errno != ENOPROTOOPT);
+
+    doctor_check(d, "kernel's device memory TCP", known ? GOOD : OPTIONAL, "by the plugin for TCPX",
+                 "use a Google image for A3 High machines (" RUNBOOK
+                 "): Linux has the same under other numbers, since "
+                 "6.12, and the plugin does not know them",
+                 "%s", known ? "there" : "socket option 97 is not known to this kernel");
+    if (fd >= 0)
+        close(fd);
 }
 
 /* --- environment -------------------------------------------------------------------------------- */
@@ -326,6 +378,8 @@ void doctor_tcpx(struct doctor *d)
     }
     check_plugin(d, &t, s.plugin);
     check_environment(d, t.step == CLI_TCPX_FIND || t.plugin.gpudirect);
+    check_kernel(d);
+    check_driver(d);
     doctor_gpus(d);
     for (int i = 0; i < t.plugin.ndevices; i++)
         check_device(d, &t.plugin.devices[i]);

@@ -12,6 +12,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "client/cli.h"
 #include "client/cli_tcpx.h"
 #include "transport/cuda.h"
 
@@ -70,11 +71,13 @@ static void close_pair(struct pair *p)
 static int new_page(struct cli_tcpx_try *t)
 {
     uint8_t handle[TARN_CUDA_HANDLE];
-    int n = 0;
+    int n = 0, before;
 
     t->gpu = t->plugin.devices[0].gpu && tarn_cuda_count(&n) == 0 && n > 0;
-    if (t->gpu)
-        return tarn_cuda_alloc(0, TARN_TCPX_PAGE, &t->page, handle);
+    if (t->gpu) {
+        int rc = tarn_cuda_alloc(0, TARN_TCPX_PAGE, &t->page, handle);
+        return rc ? rc : tarn_cuda_lend(0, &before);
+    }
     t->page = aligned_alloc(TARN_TCPX_PAGE, TARN_TCPX_PAGE);
     return t->page ? 0 : tarn_fail(TARN_E_NO_MEMORY, "tcpx: no memory for a page");
 }
@@ -118,6 +121,11 @@ static int steps(const char *path, struct cli_tcpx_try *t)
 
 static _Noreturn void be_child(const char *path, int out, struct cli_tcpx_try *t)
 {
+    static const int fatal[] = {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT};
+
+    /* Whoever else looks at these in this program: a crash is to be seen as one. */
+    for (size_t i = 0; i < CLI_COUNT(fatal); i++)
+        signal(fatal[i], SIG_DFL);
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     dup2(out, STDOUT_FILENO);
     dup2(out, STDERR_FILENO);

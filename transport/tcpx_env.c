@@ -46,6 +46,9 @@ static const struct variable {
     {"NCCL_GPUDIRECTTCPX_RX_BINDINGS", FREE, NULL, NULL, 0, 0, false, "CPUs that receive, likewise"},
     {"NCCL_GPUDIRECTTCPX_CONNECTION_RETRY", FREE, NULL, NULL, 0, 0, false, "tries of a connection"},
     {"NCCL_GPUDIRECTTCPX_TIMEOUT_THRESHOLD_NS", FREE, NULL, NULL, 0, 0, false, "when slowness is logged"},
+    {"NCCL_GPUDIRECTTCPX_TX_COMPLETION_NANOSLEEP", FREE, NULL, NULL, 0, 0, false,
+     "pause between looks, sending"},
+    {"NCCL_GPUDIRECTTCPX_RX_COMPLETION_NANOSLEEP", FREE, NULL, NULL, 0, 0, false, "the same, receiving"},
     {"NCCL_THREAD_SPIN_ENABLE", FREE, NULL, NULL, 0, 0, false, "whether the plugin's threads spin"},
     {"NCCL_MIN_ZCOPY_SIZE", FREE, NULL, NULL, 0, 0, false, "when host memory is sent without a copy"},
 };

@@ -66,6 +66,8 @@ for v in 6 7 8; do
     says 'connection ok listen, connect, accept eth1'
     says 'registration ok aligned to 4 KiB, DMA buffers 4096 bytes of'
     says 'NCCL_DYNAMIC_CHUNK_SIZE ok'
+    says "kernel's device memory TCP"
+    says 'NVIDIA driver'
     says 'not set: tarn sets it to 524288'
     says 'unpacking ok kernel, d2d or host kernel'
     says 'all that is needed is there'

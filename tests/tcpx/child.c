@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -71,6 +72,8 @@ static const char *built(const char *prefix, const char *name, const char *suffi
 
 const char *child_plugin(const char *name)
 {
+    if (strchr(name, '/'))
+        return name;
     return built("libtcpx-", name, ".so");
 }
 

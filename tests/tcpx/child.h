@@ -22,7 +22,7 @@ int child_run(int (*body)(void *arg), void *arg, unsigned seconds, char *out, si
 #define CHECK(expr_) ((expr_) ? (void)0 : child_fail(#expr_, __FILE__, __LINE__))
 _Noreturn void child_fail(const char *what, const char *file, int line);
 
-/* $TARN_BUILD/tests/tcpx/libtcpx-<name>.so, until the next call. */
+/* $TARN_BUILD/tests/tcpx/libtcpx-<name>.so, until the next call; what has a slash is a path already. */
 const char *child_plugin(const char *name);
 /* Names that plugin for this process and those that it starts, unless one is named. */
 void child_configure(const char *name);

@@ -20,7 +20,9 @@
 
 #include "base/clock.h"
 #include "base/text.h"
+#include "tests/harness.h"
 #include "tests/tcpx/scene.h"
+#include "transport/cuda.h"
 
 #define COUNT(a_) (sizeof(a_) / sizeof *(a_))
 
@@ -213,6 +215,46 @@ static void random_messages_arrive_and_all_pages_go_back(void **state)
     unlink(path);
 }
 
+static int passes_what_was_sent(struct tarn_tcpx_plugin *p)
+{
+    const struct bare_load load = {.messages = number_from("TCPX_FIXTURE_MESSAGES", 200),
+                                   .bytes = 8 << 20,
+                                   .seed = number_from("TCPX_FIXTURE_SEED", tarn_random64()),
+                                   .chunk = p->chunk_bytes,
+                                   .window = 6};
+    struct bare_result result = {0};
+    struct tarn_cuda_memory m;
+    struct bare b;
+    CHECK(bare_open(p, 0, &b) == 0);
+    tarn_cuda_memory_of(b.device.handle, &m);
+    if (m.kind == TARN_CUDA_DEVICE) {
+        printf("random: %s: its bounce memory is a GPU's: left to the conformance suite\n", p->name);
+        return 0;
+    }
+    int rc = bare_run(&b, &load, &result);
+    printf("random: %s: %llu messages, %.1f MB/s, seed %llu, %llu wrong\n", p->name,
+           (unsigned long long)load.messages, (double)result.bytes / result.seconds / 1e6,
+           (unsigned long long)load.seed, (unsigned long long)result.wrong);
+    CHECK(rc == 0 && result.wrong == 0 && result.requests >= load.messages);
+    bare_close(&b);
+    return 0;
+}
+
+/* Of the plugin nothing is known but its ABI. */
+static void random_messages_pass_the_given_plugin(void **state)
+{
+    const char *plugin = getenv("TARN_TCPX_PLUGIN");
+    (void)state;
+    if (!plugin || !strchr(plugin, '/'))
+        harness_skip("tcpx-plugin", "TARN_TCPX_PLUGIN names no library");
+    const struct scene s = {.plugin = plugin,
+                            .options = getenv("TCPX_FIXTURE"),
+                            .sockets = getenv("NCCL_NSOCKS_PERTHREAD"),
+                            .chunk = getenv("NCCL_DYNAMIC_CHUNK_SIZE"),
+                            .body = passes_what_was_sent};
+    scene_play(&s);
+}
+
 static void *runs_a_comm(void *arg)
 {
     const struct bare_load load = {
@@ -249,6 +291,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(faults_are_made_as_asked_for),
         cmocka_unit_test(random_messages_arrive_and_all_pages_go_back),
         cmocka_unit_test(comms_run_in_different_threads),
+        cmocka_unit_test(random_messages_pass_the_given_plugin),
     };
     if (argc == 2)
         cmocka_set_test_filter(argv[1]);
