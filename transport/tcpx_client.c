@@ -26,16 +26,18 @@
 #include "base/error.h"
 #include "base/net.h"
 #include "transport/tcpx_lane.h"
+#include "transport/tcpx_rest.h"
 #include "transport/tcpx_settings.h"
 #include "transport/tcpx_text.h"
 
-enum { STALL_MS = 3000, ROUNDS = 64 };
+enum { STALL_MS = 3000, SETUP_MS = 3000, ROUNDS = 64 };
 #define SPIN_NS (200 * 1000)
 #define NAP_NS (20 * 1000)
 
 struct tarn_link {
     char node[64];
     const struct tarn_logger *log;
+    struct tarn_local *local;
     struct tarn_tcpx_gear gear;
     struct tarn_tcpx_wire wire;
     struct tarn_tcpx_lane *lanes;
@@ -54,6 +56,23 @@ static void keep_why(struct tarn_link *l)
     snprintf(l->why, sizeof(l->why), "node %s: %.180s", l->node, text);
 }
 
+/* The plugin's failure, or a set-up that is given up since it takes too long, tells about the next link. */
+static void note_end(struct tarn_link *l)
+{
+    bool moved = false, late = false;
+    for (const struct tarn_tcpx_lane *n = l->lanes; n; n = n->next) {
+        moved |= n->moved;
+        late |= n->first && n->state != TARN_TCPX_LANE_OPEN && !tarn_tcpx_lane_opens(n);
+    }
+    bool failed = l->broken == TARN_E_UNAVAILABLE || l->broken == TARN_E_PROTOCOL;
+    char why[sizeof(l->why)];
+    snprintf(why, sizeof(why), "%s", l->why);
+    if (!failed && late)
+        snprintf(why, sizeof(why), "node %s: tcpx: no connection of the plugin's within the operation's time",
+                 l->node);
+    tarn_tcpx_rest_note(l->local, l->node, moved, failed || late ? why : NULL);
+}
+
 static void break_link(struct tarn_link *l, int code)
 {
     struct tarn_tcpx_lane *n = NULL;
@@ -61,6 +80,7 @@ static void break_link(struct tarn_link *l, int code)
         return;
     l->broken = code;
     keep_why(l);
+    note_end(l);
     for (n = l->lanes; n; n = n->next)
         tarn_tcpx_lane_cut(n);
     tarn_tcpx_gear_close(&l->gear);
@@ -130,6 +150,15 @@ static int advance(struct tarn_link *l)
     return moved | sent;
 }
 
+/* A set-up moves nothing that shows, but is no silence either. */
+static bool opens(const struct tarn_link *l)
+{
+    for (const struct tarn_tcpx_lane *n = l->lanes; n; n = n->next)
+        if (tarn_tcpx_lane_opens(n))
+            return true;
+    return false;
+}
+
 static int tcpx_progress(struct tarn_link *l)
 {
     int moved = 0, r = l->broken;
@@ -139,7 +168,7 @@ static int tcpx_progress(struct tarn_link *l)
             break;
         moved = 1;
     }
-    return r < 0 ? r : moved;
+    return r < 0 ? r : moved || opens(l);
 }
 
 static bool has_works(const struct tarn_link *l)
@@ -176,7 +205,7 @@ static int tcpx_wait(struct tarn_link *l, uint64_t deadline_ns)
         int r = advance(l);
         uint64_t now = tarn_now_ns();
         if (r || now >= until)
-            return r;
+            return r ? r : opens(l);
         if (!polls(l))
             return tarn_wait_by_poll(&tarn_tcpx_ops, l, until);
         if (now - begun < SPIN_NS)
@@ -277,6 +306,7 @@ static int open_gear(struct tarn_link *l, const struct answer *a)
     l->gear.plugin = p;
     l->gear.chunk_bytes = p->chunk_bytes;
     l->gear.stall_ms = STALL_MS;
+    l->gear.setup_ms = SETUP_MS + p->wait_ms;
     tarn_tcpx_name(p, name);
     return strcmp(name, a->plugin) == 0 ? 0
                                         : tarn_fail(TARN_E_NOT_REACHABLE,
@@ -351,6 +381,8 @@ static int tcpx_connect(const struct tarn_peer *p, struct tarn_link **l_p)
     l->wire.fd = -1;
     int rc = parse_answer(l, p->text, &a);
     if (!rc)
+        rc = tarn_tcpx_rest_check(p->local, l->node);
+    if (!rc)
         rc = open_gear(l, &a);
     if (!rc)
         rc = tarn_net_connect(&a.address, p->deadline_ns, &l->wire.fd);
@@ -362,6 +394,7 @@ static int tcpx_connect(const struct tarn_peer *p, struct tarn_link **l_p)
         tcpx_close(l);
         return tarn_fail(rc, "%s", why);
     }
+    l->local = p->local; /* from now on its end counts */
     *l_p = l;
     return 0;
 }
@@ -409,8 +442,8 @@ const struct tarn_transport_ops tarn_tcpx_ops = {
     .detach_link = tarn_no_detach_link,
     .detach = tarn_tcpx_detach,
     .stop = tarn_tcpx_stop,
-    .local_open = tarn_no_local_open,
-    .local_close = tarn_no_local_close,
+    .local_open = tarn_tcpx_local_open,
+    .local_close = tarn_tcpx_local_close,
     .map = tarn_no_map,
     .unmap = tarn_no_map,
     .offer = tarn_no_offer,

@@ -32,9 +32,10 @@ enum { TARN_TCPX_GPUS = 32 };
 struct tarn_tcpx_gear {
     struct tarn_tcpx_plugin *plugin;
     enum tarn_tcpx_way way;
-    uint32_t chunk_bytes; /* of the largest message */
-    uint32_t stall_ms;
+    uint32_t chunk_bytes;        /* of the largest message */
+    uint32_t stall_ms, setup_ms; /* as long as a request, and a set-up, may take */
     struct tarn_tcpx_unpacker *unpackers[1 + TARN_TCPX_GPUS]; /* of GPU i: 1 + i; 0: without one */
+    uint32_t turns[1 + TARN_TCPX_GPUS];                       /* how often they have failed */
     struct tarn_tcpx_fragments list;                          /* the message being unpacked */
 };
 

@@ -15,7 +15,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/error.h"
+
+#define USUAL_NS TARN_NS_PER_S
 
 /* What a lane keeps in a work's scratch. */
 enum { TAG, POSTED, MOVED, STATE };
@@ -60,6 +63,7 @@ static void pop(struct tarn_tcpx_lane *n, int status, const char *why)
         n->last = NULL;
     w->status = status;
     w->why = status ? why : NULL;
+    n->moved |= status == 0;
     w->done(w);
 }
 
@@ -272,6 +276,7 @@ int tarn_tcpx_lane_new(struct tarn_tcpx_gear *g, struct tarn_tcpx_wire *wire, ui
         (struct tarn_tcpx_frame){
             .op = TARN_TCPX_OPEN, .flags = puts ? TARN_TCPX_PUTS : 0, .lane = id, .pool = pool},
         handle);
+    n->begun_ns = tarn_now_ns();
     *n_p = n;
     return 0;
 }
@@ -302,6 +307,11 @@ int tarn_tcpx_lane_advance(struct tarn_tcpx_lane *n)
     int reaped = reap(n);
     ask(n);
     return ended < 0 ? ended : moved | posted | ended | reaped;
+}
+
+bool tarn_tcpx_lane_opens(const struct tarn_tcpx_lane *n)
+{
+    return n->state != TARN_TCPX_LANE_OPEN && n->first && tarn_now_ns() - n->begun_ns < USUAL_NS;
 }
 
 bool tarn_tcpx_lane_polls(const struct tarn_tcpx_lane *n)

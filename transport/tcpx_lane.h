@@ -61,6 +61,8 @@ struct tarn_tcpx_lane {
      * not asked for. */
     struct tarn_work *first, *last, *unposted, *unanswered, *unasked;
     uint32_t asked; /* and not ended */
+    bool moved;     /* a work has ended well */
+    uint64_t begun_ns;
     uint64_t next_tag;
     struct tarn_tcpx_stage stage;
     struct tarn_cursor gathered_at; /* in the pieces of `unposted` */
@@ -73,6 +75,8 @@ void tarn_tcpx_lane_queue(struct tarn_tcpx_lane *n, struct tarn_work *w);
 int tarn_tcpx_lane_hear(struct tarn_tcpx_lane *n, const struct tarn_tcpx_message *m);
 /* 1: something moved; 0: not; else the link is of no use. */
 int tarn_tcpx_lane_advance(struct tarn_tcpx_lane *n);
+/* Is it being set up, and has been for no longer than that takes as a rule? */
+bool tarn_tcpx_lane_opens(const struct tarn_tcpx_lane *n);
 /* Does it have to be looked at for something to move? */
 bool tarn_tcpx_lane_polls(const struct tarn_tcpx_lane *n);
 /* Ends the plugin's part: nothing touches memory of works any more. */

@@ -23,7 +23,7 @@
 #include "transport/tcpx_settings.h"
 #include "transport/tcpx_text.h"
 
-enum { HELLO_MS = 5000, STALL_MS = 5000, SCAN_MS = 250, ACCEPTS = 64, EVENTS = 64 };
+enum { HELLO_MS = 5000, STALL_MS = 5000, SETUP_MS = 20000, SCAN_MS = 250, ACCEPTS = 64, EVENTS = 64 };
 #define SPIN_NS (200 * 1000)
 #define NAP_NS (30 * 1000)
 
@@ -293,6 +293,7 @@ static int open_gear(struct tarn_server *s)
     s->gear.way = settings.way;
     s->gear.chunk_bytes = s->gear.plugin->chunk_bytes;
     s->gear.stall_ms = STALL_MS;
+    s->gear.setup_ms = SETUP_MS;
     return 0;
 }
 

@@ -18,7 +18,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 
-enum { PAGE = 4096, SETUP_MS = 10000, RETRIED = 8 };
+enum { PAGE = 4096, RETRIED = 8 };
 
 /* --- GPUs --------------------------------------------------------------------------------------- */
 
@@ -134,7 +134,7 @@ static struct tarn_tcpx_comm *new_comm(struct tarn_tcpx_gear *g, int gpu, tarn_t
     c->nic = tarn_tcpx_nic(g->plugin, gpu);
     c->gpu = gpu_for(&g->plugin->devices[c->nic], gpu);
     c->plain = g->plugin->devices[c->nic].mode == TARN_TCPX_PLAIN;
-    c->setup_until_ns = tarn_deadline(SETUP_MS);
+    c->setup_until_ns = tarn_deadline(g->setup_ms);
     retry_left(g->plugin);
     return c;
 }
@@ -236,7 +236,7 @@ static int begin_learning(struct tarn_tcpx_comm *c)
     f->n = 0;
     tarn_tcpx_fragments_add(f, (struct tarn_tcpx_fragment){.bytes = sizeof(c->unpack)});
     int rc = tarn_tcpx_fragments_check(f, sizeof(c->unpack), sizeof(c->unpack), 0);
-    return rc ? rc : tarn_tcpx_unpack_start(c->unpacker, f, &from, &to, &c->unpack_ticket);
+    return rc ? rc : tarn_tcpx_comm_unpack(c, f, &from, &to, &c->unpack_ticket);
 }
 
 /* --- memory of receives ------------------------------------------------------------------------- */
@@ -289,7 +289,7 @@ static void memory_close(struct tarn_tcpx_comm *c)
 
 static int open_receiver(struct tarn_tcpx_comm *c)
 {
-    int rc = tarn_tcpx_unpacker_of(c->gear, c->gpu, &c->unpacker);
+    int rc = tarn_tcpx_comm_unpacker(c);
     if (!rc && !c->plain)
         rc = check_handle(c);
     if (!rc && !c->plain)
@@ -299,7 +299,7 @@ static int open_receiver(struct tarn_tcpx_comm *c)
 
 static int learn(struct tarn_tcpx_comm *c)
 {
-    int rc = c->plain ? 0 : tarn_tcpx_unpack_poll(c->unpacker, c->unpack_ticket);
+    int rc = c->plain ? 0 : tarn_tcpx_comm_unpacked(c, c->unpack_ticket);
     if (!rc && !c->plain)
         rc = note_bounce(c);
     return rc ? rc : memory_open(c);
@@ -309,9 +309,9 @@ static int late(const struct tarn_tcpx_comm *c)
 {
     return tarn_fail(
         TARN_E_UNAVAILABLE,
-        "tcpx plugin %s: %s has not ended within %d ms: does the peer reach this host over the "
+        "tcpx plugin %s: %s has not ended within %u ms: does the peer reach this host over the "
         "interfaces of NCCL_GPUDIRECTTCPX_SOCKET_IFNAME? the plugin's lines in the log may say more",
-        c->plugin->name, c->sends ? "connect" : "accept", SETUP_MS);
+        c->plugin->name, c->sends ? "connect" : "accept", c->gear->setup_ms);
 }
 
 int tarn_tcpx_comm_poll(struct tarn_tcpx_comm *c)
@@ -343,7 +343,7 @@ static bool is_unpacking(struct tarn_tcpx_comm *c)
     uint64_t ticket = c->unpack_ticket;
     if (c->begun > c->ended)
         ticket = c->ring[(c->begun - 1) % TARN_TCPX_REQUESTS].ticket;
-    return c->unpacker && ticket && tarn_tcpx_unpack_poll(c->unpacker, ticket) == TARN_E_AGAIN;
+    return c->has_unpacker && ticket && tarn_tcpx_comm_unpacked(c, ticket) == TARN_E_AGAIN;
 }
 
 int tarn_tcpx_comm_close(struct tarn_tcpx_comm *c)
