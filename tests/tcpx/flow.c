@@ -389,6 +389,7 @@ static int run(struct flow *f, const char *host, const char *port, int (*body)(s
         rc = flow_listen(f);
     if (rc == 0)
         rc = host ? meet_as_client(f, host, port) : meet_as_server(f, port);
+    f->deadline_ns = tarn_deadline(f->timeout_ms);
     if (rc == 0)
         rc = body(f);
     close_all(f);
@@ -406,9 +407,10 @@ int flow_main(int argc, char **argv, const char *title, int (*server)(struct flo
         return 2;
     }
     const char *port = argc > used ? argv[used] : FLOW_PORT, *timeout = getenv("TCPX_TEST_TIMEOUT_MS");
-    struct flow f = {.control = -1, .deadline_ns = tarn_deadline(TIMEOUT_MS)};
+    struct flow f = {.control = -1, .timeout_ms = TIMEOUT_MS};
     if (timeout)
-        f.deadline_ns = tarn_deadline((uint32_t)strtoul(timeout, NULL, 10));
+        f.timeout_ms = (uint32_t)strtoul(timeout, NULL, 10);
+    f.deadline_ns = tarn_deadline(f.timeout_ms);
     SAY("=== %s ===", title);
     SAY("Running in %s mode", serves ? "SERVER" : "CLIENT");
     int rc = run(&f, serves ? NULL : argv[2], port, serves ? server : client);

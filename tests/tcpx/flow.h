@@ -15,7 +15,7 @@
  *   answer       --- whether they were right --------> hear; only then are comms closed
  *
  * The arrows with one line are a TCP connection of the programs' own. Steps print what they do on standard
- * output; those that fail print a sentence, too, and return -1. Each wait ends at the deadline.
+ * output; those that fail print a sentence, too, and return -1. Each wait ends at a deadline.
  */
 #ifndef TARN_TESTS_TCPX_FLOW_H
 #define TARN_TESTS_TCPX_FLOW_H
@@ -34,8 +34,9 @@
 struct flow {
     struct tarn_tcpx_settings settings;
     struct tarn_tcpx_plugin *plugin;
-    uint64_t deadline_ns;
-    int control; /* -1: none */
+    uint32_t timeout_ms;
+    uint64_t deadline_ns; /* for the two to meet; then anew for the rest */
+    int control;          /* -1: none */
     uint8_t handle[TARN_TCPX_HANDLE];
     void *listening, *comm, *mr;
     bool sends, accepting; /* accept was called */
