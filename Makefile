@@ -244,6 +244,15 @@ bench-gpu: all
 	@mkdir -p $(B)/bench
 	@TARN_BUILD=$(B) $(B)/tarn-bench gpu $(BENCH_ARGS) --json-dir $(B)/bench
 
+# Over the fixture plugin, against a bare loop of its calls.
+.PHONY: bench-tcpx soak-tcpx
+bench-tcpx: tests
+	@TCPX_SPEED=$(or $(ROUNDS),20) TARN_BUILD=$(B) $(B)/tests/test_tcpx_speed
+
+# 100 000 random messages over the tcpx transport: some twenty minutes.
+soak-tcpx: tests
+	@TCPX_SOAK=$(or $(MESSAGES),100000) TARN_BUILD=$(B) $(B)/tests/test_tcpx_soak
+
 man: $(pages)
 $(B)/man/%.1: $(B)/%
 	@mkdir -p $(@D)
@@ -279,6 +288,8 @@ help:
 	@echo 'make bench       BENCH=all|shm|tcp|lookup|alloc|idle, results in $(B)/bench/'
 	@echo 'make bench-rdma  the same over RDMA devices, against perftest'
 	@echo 'make bench-gpu   the same over GPUs, against bare CUDA calls; BENCH_ARGS=--quick'
+	@echo 'make bench-tcpx  the tcpx transport against a bare loop over its plugin; ROUNDS=20'
+	@echo 'make soak-tcpx   MESSAGES=100000 random messages over the tcpx transport'
 	@echo 'make install     PREFIX=/usr/local DESTDIR='
 	@echo 'make docs        regenerate docs/options.md and docs/errors.md'
 	@echo 'make clean'

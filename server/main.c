@@ -84,7 +84,8 @@ static void print_ready(const struct tarn_node *n)
 
 /*
  * Network plugins call exit() in threads of ours or their own when they meet what they cannot bear. Then the
- * control thread, which still runs, takes what the node holds out of the directory before the process is gone.
+ * control thread, which still runs, takes what the node holds out of the directory before the process is
+ * gone.
  */
 #define FAREWELL_S 3
 

@@ -51,7 +51,7 @@ static const struct tarn_option options[] = {
         "Unix socket of control connections, in a directory made with mode 0700 when missing. Without "
         "it: $XDG_RUNTIME_DIR/tarn/<id>.sock, or /tmp/tarn-<uid>/<id>.sock."),
     INT_OPTION("data-port", data_port, "0", 0, 65535, "PORT",
-               "Port of tcp data connections; 0 takes a free one."),
+               "Port of tcp data connections; tcpx takes the one behind it. 0 takes free ones."),
     TEXT_OPTION(
         "redis", redis, NULL, "URI",
         "The directory: redis://[user[:password]@]host[:port][/db] or unix:///path[?db=N]. Without it "

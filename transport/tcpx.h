@@ -16,15 +16,17 @@
  *                                       <--           ANSWER lane tag status
  *   sends                               ==>           receives, unpacks, unpins
  *                                       <--           DONE lane tag status
- *                                       <--           FAIL lane status sentence; the link is of no use any more
+ *                                       <--           FAIL lane status sentence; the link is of no use any
+ * more
  *
- * A lane is a comm of the plugin, one way, for one pool of the node and one memory of the client (the host's, a
- * GPU's). Works of a lane are answered, moved and ended in the order in which they were asked for, so nothing on
- * the plugin's connection needs a name. A work's bytes are cut to messages of `chunk` bytes, the last being the
- * rest: both sides know the length of each before it comes. A work without bytes has none.
+ * A lane is a comm of the plugin, one way, for one pool of the node and one memory of the client (the host's,
+ * a GPU's). Works of a lane are answered, moved and ended in the order in which they were asked for, so
+ * nothing on the plugin's connection needs a name. A work's bytes are cut to messages of `chunk` bytes, the
+ * last being the rest: both sides know the length of each before it comes. A work without bytes has none.
  *
- * A comm is closed by a sender only when the receiver has said that it is done, or is gone: the client has had
- * DONE of its puts; the node closes with the link, which the client does when its gets are where they belong.
+ * A comm is closed by a sender only when the receiver has said that it is done, or is gone: the client has
+ * had DONE of its puts; the node closes with the link, which the client does when its gets are where they
+ * belong.
  */
 #ifndef TARN_TRANSPORT_TCPX_H
 #define TARN_TRANSPORT_TCPX_H

@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * TCPX, client half: a link is a connection that says what is to be moved, and lanes that move it, each opened
- * when its first work comes.
+ * TCPX, client half: a link is a connection that says what is to be moved, and lanes that move it, each
+ * opened when its first work comes.
  *
- * connect() says HELLO and waits for the answer; it starts the plugin if this is the process's first. Lanes are
- * set up by progress(), while their works wait: a second or less, which is spent once, since links are kept.
- * The plugin tells of nothing, so while it has something to do there is no descriptor to wait for, and wait()
- * asks again and again, with naps in between when nothing has moved for a while.
+ * connect() says HELLO and waits for the answer; it starts the plugin if this is the process's first. Lanes
+ * are set up by progress(), while their works wait: a second or less, which is spent once, since links are
+ * kept. The plugin tells of nothing, so while it has something to do there is no descriptor to wait for, and
+ * wait() asks again and again, with naps in between when nothing has moved for a while.
  *
- * When a lane fails the link is broken, and all its works end: UNAVAILABLE where the plugin, or what is between
- * the hosts, is at fault, so that another transport is tried; NODE_DOWN when the node has closed the connection.
+ * When a lane fails the link is broken, and all its works end: UNAVAILABLE where the plugin, or what is
+ * between the hosts, is at fault, so that another transport is tried; NODE_DOWN when the node has closed the
+ * connection.
  */
 #include <errno.h>
 #include <poll.h>
@@ -25,21 +26,23 @@
 #include "base/error.h"
 #include "base/net.h"
 #include "transport/tcpx_lane.h"
+#include "transport/tcpx_rest.h"
 #include "transport/tcpx_settings.h"
 #include "transport/tcpx_text.h"
 
-enum { STALL_MS = 3000, ROUNDS = 64 };
+enum { STALL_MS = 3000, SETUP_MS = 3000, ROUNDS = 64 };
 #define SPIN_NS (200 * 1000)
 #define NAP_NS (20 * 1000)
 
 struct tarn_link {
     char node[64];
     const struct tarn_logger *log;
+    struct tarn_local *local;
     struct tarn_tcpx_gear gear;
     struct tarn_tcpx_wire wire;
     struct tarn_tcpx_lane *lanes;
     uint32_t nlanes, npools; /* of the node's */
-    int broken; /* 0, or with which code */
+    int broken;              /* 0, or with which code */
     char why[256];
 };
 
@@ -53,6 +56,23 @@ static void keep_why(struct tarn_link *l)
     snprintf(l->why, sizeof(l->why), "node %s: %.180s", l->node, text);
 }
 
+/* The plugin's failure, or a set-up that is given up since it takes too long, tells about the next link. */
+static void note_end(struct tarn_link *l)
+{
+    bool moved = false, late = false;
+    for (const struct tarn_tcpx_lane *n = l->lanes; n; n = n->next) {
+        moved |= n->moved;
+        late |= n->first && n->state != TARN_TCPX_LANE_OPEN && !tarn_tcpx_lane_opens(n);
+    }
+    bool failed = l->broken == TARN_E_UNAVAILABLE || l->broken == TARN_E_PROTOCOL;
+    char why[sizeof(l->why)];
+    snprintf(why, sizeof(why), "%s", l->why);
+    if (!failed && late)
+        snprintf(why, sizeof(why), "node %s: tcpx: no connection of the plugin's within the operation's time",
+                 l->node);
+    tarn_tcpx_rest_note(l->local, l->node, moved, failed || late ? why : NULL);
+}
+
 static void break_link(struct tarn_link *l, int code)
 {
     struct tarn_tcpx_lane *n = NULL;
@@ -60,6 +80,7 @@ static void break_link(struct tarn_link *l, int code)
         return;
     l->broken = code;
     keep_why(l);
+    note_end(l);
     for (n = l->lanes; n; n = n->next)
         tarn_tcpx_lane_cut(n);
     tarn_tcpx_gear_close(&l->gear);
@@ -73,8 +94,8 @@ static void break_link(struct tarn_link *l, int code)
 
 static int node_failed(const struct tarn_tcpx_message *m)
 {
-    return tarn_fail(m->frame.status == TARN_E_NO_MEMORY ? m->frame.status : TARN_E_UNAVAILABLE, "at the node: %.*s",
-                     TARN_TCPX_BODY, (const char *)m->body);
+    return tarn_fail(m->frame.status == TARN_E_NO_MEMORY ? m->frame.status : TARN_E_UNAVAILABLE,
+                     "at the node: %.*s", TARN_TCPX_BODY, (const char *)m->body);
 }
 
 static int hear_one(struct tarn_link *l, const struct tarn_tcpx_message *m)
@@ -129,6 +150,15 @@ static int advance(struct tarn_link *l)
     return moved | sent;
 }
 
+/* A set-up moves nothing that shows, but is no silence either. */
+static bool opens(const struct tarn_link *l)
+{
+    for (const struct tarn_tcpx_lane *n = l->lanes; n; n = n->next)
+        if (tarn_tcpx_lane_opens(n))
+            return true;
+    return false;
+}
+
 static int tcpx_progress(struct tarn_link *l)
 {
     int moved = 0, r = l->broken;
@@ -138,7 +168,7 @@ static int tcpx_progress(struct tarn_link *l)
             break;
         moved = 1;
     }
-    return r < 0 ? r : moved;
+    return r < 0 ? r : moved || opens(l);
 }
 
 static bool has_works(const struct tarn_link *l)
@@ -175,7 +205,7 @@ static int tcpx_wait(struct tarn_link *l, uint64_t deadline_ns)
         int r = advance(l);
         uint64_t now = tarn_now_ns();
         if (r || now >= until)
-            return r;
+            return r ? r : opens(l);
         if (!polls(l))
             return tarn_wait_by_poll(&tarn_tcpx_ops, l, until);
         if (now - begun < SPIN_NS)
@@ -198,8 +228,10 @@ static int lane_of(struct tarn_link *l, const struct tarn_work *w, bool puts, st
             return 0;
         }
     if (l->nlanes == TARN_TCPX_LANES)
-        return tarn_fail(TARN_E_NOT_REACHABLE, "node %s: tcpx: %u lanes of this link are open: use fewer GPUs by one "
-                         "thread", l->node, l->nlanes);
+        return tarn_fail(TARN_E_NOT_REACHABLE,
+                         "node %s: tcpx: %u lanes of this link are open: use fewer GPUs by one "
+                         "thread",
+                         l->node, l->nlanes);
     int rc = tarn_tcpx_lane_new(&l->gear, &l->wire, l->nlanes, w->pool, gpu, puts, end);
     if (rc)
         return rc;
@@ -248,10 +280,11 @@ static int parse_answer(const struct tarn_link *l, const char *text, struct answ
     char version[8], address[300];
     int n = sscanf(text, "%7s %299s %33s %63s %u", version, address, a->token, a->plugin, &a->npools);
     if (n >= 1 && strcmp(version, "v1") != 0)
-        return tarn_fail(TARN_E_VERSION,
-                         "node %s: tcpx: ATTACH answer \"%.20s\" where v1 was expected: update one of the two "
-                         "sides",
-                         l->node, text);
+        return tarn_fail(
+            TARN_E_VERSION,
+            "node %s: tcpx: ATTACH answer \"%.20s\" where v1 was expected: update one of the two "
+            "sides",
+            l->node, text);
     if (n != 5 || strlen(a->token) != TARN_TOKEN || tarn_addr_parse(address, "address", &a->address) ||
         a->address.is_unix)
         return tarn_fail(TARN_E_PROTOCOL, "node %s: tcpx: malformed ATTACH answer \"%.100s\"", l->node, text);
@@ -273,13 +306,14 @@ static int open_gear(struct tarn_link *l, const struct answer *a)
     l->gear.plugin = p;
     l->gear.chunk_bytes = p->chunk_bytes;
     l->gear.stall_ms = STALL_MS;
+    l->gear.setup_ms = SETUP_MS + p->wait_ms;
     tarn_tcpx_name(p, name);
-    return strcmp(name, a->plugin) == 0
-               ? 0
-               : tarn_fail(TARN_E_NOT_REACHABLE,
-                           "node %s: tcpx: it uses the plugin %s, and this process %s, which do not understand each "
-                           "other: name the same with TARN_TCPX_PLUGIN",
-                           l->node, a->plugin, name);
+    return strcmp(name, a->plugin) == 0 ? 0
+                                        : tarn_fail(TARN_E_NOT_REACHABLE,
+                                                    "node %s: tcpx: it uses the plugin %s, and this process "
+                                                    "%s, which do not understand each "
+                                                    "other: name the same with TARN_TCPX_PLUGIN",
+                                                    l->node, a->plugin, name);
 }
 
 static int next_message(struct tarn_link *l, uint64_t deadline_ns, struct tarn_tcpx_message *m)
@@ -314,8 +348,8 @@ static int say_hello(struct tarn_link *l, uint64_t session, const char *token, u
                    ? node_failed(&m)
                    : tarn_fail(TARN_E_PROTOCOL, "node %s: tcpx: the answer to HELLO is none", l->node);
     if (m.frame.status == TARN_E_AUTH)
-        return tarn_fail(TARN_E_AUTH, "node %s: tcpx: the token is not that of a living session: attach again",
-                         l->node);
+        return tarn_fail(TARN_E_AUTH,
+                         "node %s: tcpx: the token is not that of a living session: attach again", l->node);
     if (m.frame.status || m.frame.bytes == 0 || m.frame.bytes > l->gear.chunk_bytes)
         return tarn_fail(TARN_E_PROTOCOL, "node %s: tcpx: HELLO was refused with an unknown status", l->node);
     l->gear.chunk_bytes = (uint32_t)m.frame.bytes;
@@ -347,6 +381,8 @@ static int tcpx_connect(const struct tarn_peer *p, struct tarn_link **l_p)
     l->wire.fd = -1;
     int rc = parse_answer(l, p->text, &a);
     if (!rc)
+        rc = tarn_tcpx_rest_check(p->local, l->node);
+    if (!rc)
         rc = open_gear(l, &a);
     if (!rc)
         rc = tarn_net_connect(&a.address, p->deadline_ns, &l->wire.fd);
@@ -358,6 +394,7 @@ static int tcpx_connect(const struct tarn_peer *p, struct tarn_link **l_p)
         tcpx_close(l);
         return tarn_fail(rc, "%s", why);
     }
+    l->local = p->local; /* from now on its end counts */
     *l_p = l;
     return 0;
 }
@@ -382,12 +419,15 @@ static int tcpx_probe(char *why, size_t why_bytes)
         snprintf(why, why_bytes, "%s", tarn_last_error());
         return TARN_E_UNAVAILABLE;
     }
-    if (!strchr(path, '/') || access(path, R_OK) == 0) /* other names the loader looks for, when it is needed */
+    if (!strchr(path, '/') ||
+        access(path, R_OK) == 0) /* other names the loader looks for, when it is needed */
         return 0;
     if (settings.plugin)
-        snprintf(why, why_bytes, TARN_TCPX_PLUGIN_VARIABLE "=%s: %s: name an existing one", path, strerror(errno));
+        snprintf(why, why_bytes, TARN_TCPX_PLUGIN_VARIABLE "=%s: %s: name an existing one", path,
+                 strerror(errno));
     else
-        snprintf(why, why_bytes, "no network plugin: name one with " TARN_TCPX_PLUGIN_VARIABLE ", or install TCPX");
+        snprintf(why, why_bytes,
+                 "no network plugin: name one with " TARN_TCPX_PLUGIN_VARIABLE ", or install TCPX");
     return TARN_E_UNAVAILABLE;
 }
 
@@ -402,8 +442,8 @@ const struct tarn_transport_ops tarn_tcpx_ops = {
     .detach_link = tarn_no_detach_link,
     .detach = tarn_tcpx_detach,
     .stop = tarn_tcpx_stop,
-    .local_open = tarn_no_local_open,
-    .local_close = tarn_no_local_close,
+    .local_open = tarn_tcpx_local_open,
+    .local_close = tarn_tcpx_local_close,
     .map = tarn_no_map,
     .unmap = tarn_no_map,
     .offer = tarn_no_offer,

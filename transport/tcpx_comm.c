@@ -3,7 +3,8 @@
  * Requests are a ring; these count them, ever, and posted >= there >= begun >= ended:
  *   posted  given to the plugin     there  test() said so
  *   begun   unpacking begun         ended  given back, and told
- * Sends are begun and ended when they are there. The plugin's metadata of the k-th receive are in slot k % 16.
+ * Sends are begun and ended when they are there. The plugin's metadata of the k-th receive are in slot k
+ * % 16.
  */
 #include "transport/tcpx_comm.h"
 
@@ -27,12 +28,53 @@ void tarn_tcpx_gear_close(struct tarn_tcpx_gear *g)
     }
 }
 
-int tarn_tcpx_unpacker_of(struct tarn_tcpx_gear *g, int gpu, struct tarn_tcpx_unpacker **u_p)
+int tarn_tcpx_comm_unpacker(struct tarn_tcpx_comm *c)
 {
-    struct tarn_tcpx_unpacker **u = &g->unpackers[1 + gpu];
-    int rc = *u ? 0 : tarn_tcpx_unpack_open(g->way, gpu, g->chunk_bytes, TARN_TCPX_SLOTS, u);
-    *u_p = *u;
+    struct tarn_tcpx_gear *g = c->gear;
+    int i = 1 + c->gpu;
+    int rc = g->unpackers[i]
+                 ? 0
+                 : tarn_tcpx_unpack_open(g->way, c->gpu, g->chunk_bytes, TARN_TCPX_SLOTS, &g->unpackers[i]);
+    c->turn = g->turns[i];
+    c->has_unpacker = rc == 0;
     return rc;
+}
+
+/* Closing it waits for what it still does: then it has let go of the memory of all comms. */
+static int unpacker_failed(struct tarn_tcpx_comm *c, int rc)
+{
+    struct tarn_tcpx_gear *g = c->gear;
+    int i = 1 + c->gpu;
+    tarn_tcpx_unpack_close(g->unpackers[i]);
+    g->unpackers[i] = NULL;
+    g->turns[i]++;
+    return rc;
+}
+
+static struct tarn_tcpx_unpacker *unpacker(struct tarn_tcpx_comm *c)
+{
+    int i = 1 + c->gpu;
+    if (c->gear->turns[i] == c->turn)
+        return c->gear->unpackers[i];
+    tarn_fail(TARN_E_UNAVAILABLE, "tcpx: GPU %d has failed under another connection: connect again", c->gpu);
+    return NULL;
+}
+
+int tarn_tcpx_comm_unpack(struct tarn_tcpx_comm *c, const struct tarn_tcpx_fragments *f,
+                          const struct tarn_tcpx_bounce *from, const struct tarn_tcpx_into *to,
+                          uint64_t *ticket_p)
+{
+    struct tarn_tcpx_unpacker *u = unpacker(c);
+    int rc = u ? tarn_tcpx_unpack_start(u, f, from, to, ticket_p) : TARN_E_UNAVAILABLE;
+    bool harmless = !u || rc == 0 || rc == TARN_E_AGAIN || rc == TARN_E_INVALID || rc == TARN_E_NOT_REACHABLE;
+    return harmless ? rc : unpacker_failed(c, rc);
+}
+
+int tarn_tcpx_comm_unpacked(struct tarn_tcpx_comm *c, uint64_t ticket)
+{
+    struct tarn_tcpx_unpacker *u = unpacker(c);
+    int rc = u ? tarn_tcpx_unpack_poll(u, ticket) : TARN_E_UNAVAILABLE;
+    return !u || rc == 0 || rc == TARN_E_AGAIN ? rc : unpacker_failed(c, rc);
 }
 
 /* --- failing ------------------------------------------------------------------------------------ */
@@ -51,11 +93,12 @@ static int check_stalled(struct tarn_tcpx_comm *c)
     c->waited_ns += since < ASKED_NS ? since : ASKED_NS;
     if (c->waited_ns < c->gear->stall_ms * TARN_NS_PER_MS)
         return 0;
-    return fail(c, tarn_fail(TARN_E_UNAVAILABLE,
-                             "tcpx plugin %s: no %s has ended for %u ms, %u are under way: is the network up, "
-                             "and the peer alive? the plugin's lines in the log may say more",
-                             c->plugin->name, c->sends ? "send" : "receive",
-                             (unsigned)(c->waited_ns / TARN_NS_PER_MS), (unsigned)(c->posted - c->ended)));
+    return fail(c,
+                tarn_fail(TARN_E_UNAVAILABLE,
+                          "tcpx plugin %s: no %s has ended for %u ms, %u are under way: is the network up, "
+                          "and the peer alive? the plugin's lines in the log may say more",
+                          c->plugin->name, c->sends ? "send" : "receive",
+                          (unsigned)(c->waited_ns / TARN_NS_PER_MS), (unsigned)(c->posted - c->ended)));
 }
 
 static void note_moved(struct tarn_tcpx_comm *c)
@@ -100,8 +143,8 @@ void tarn_tcpx_comm_source(struct tarn_tcpx_comm *c, void *base, uint64_t bytes,
 }
 
 /*
- * The registration that `at` lies in. Each begins at a multiple of WINDOW_BYTES and is a chunk longer, so that no
- * message lies across two.
+ * The registration that `at` lies in. Each begins at a multiple of WINDOW_BYTES and is a chunk longer, so
+ * that no message lies across two.
  */
 static int window_of(struct tarn_tcpx_comm *c, uint64_t at, void **mr_p)
 {
@@ -153,7 +196,8 @@ static int read_fragments(struct tarn_tcpx_comm *c, const struct tarn_tcpx_reque
         return tarn_tcpx_fragments_read(list, c->unpack.meta, c->begun, r->bytes, c->bounce_bytes);
     list->n = 0;
     tarn_tcpx_fragments_add(
-        list, (struct tarn_tcpx_fragment){.src = c->begun % TARN_TCPX_REQUESTS * c->gear_chunk, .bytes = r->bytes});
+        list,
+        (struct tarn_tcpx_fragment){.src = c->begun % TARN_TCPX_REQUESTS * c->gear_chunk, .bytes = r->bytes});
     return tarn_tcpx_fragments_check(list, r->bytes, c->bounce_bytes, 0);
 }
 
@@ -163,7 +207,7 @@ static int begin_unpacking(struct tarn_tcpx_comm *c)
     struct tarn_tcpx_request *r = request_at(c, c->begun);
     int rc = read_fragments(c, r, &c->gear->list);
     if (!rc)
-        rc = tarn_tcpx_unpack_start(c->unpacker, &c->gear->list, &c->bounce, &r->into, &r->ticket);
+        rc = tarn_tcpx_comm_unpack(c, &c->gear->list, &c->bounce, &r->into, &r->ticket);
     if (!rc)
         c->begun++;
     return rc;
@@ -172,7 +216,7 @@ static int begin_unpacking(struct tarn_tcpx_comm *c)
 static int end_unpacking(struct tarn_tcpx_comm *c)
 {
     struct tarn_tcpx_request *r = request_at(c, c->ended);
-    int rc = tarn_tcpx_unpack_poll(c->unpacker, r->ticket);
+    int rc = tarn_tcpx_comm_unpacked(c, r->ticket);
     if (rc)
         return rc;
     rc = tarn_tcpx_consumed(c->plugin, c->comm, r->request);

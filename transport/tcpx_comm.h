@@ -9,14 +9,14 @@
  *
  * Requests end in the order in which they were posted:
  *   sends     posted --test--> done
- *   receives  posted --test--> there --checked, unpacking begun--> --unpacked--> given back to the plugin, done
- * Only the oldest request that is not there is tested, and at most `window` are the plugin's at once. A request
- * that is the oldest for STALL_MS fails the comm, as does one that the plugin says has failed: what was posted
- * behind it means nothing any more.
+ *   receives  posted --test--> there --checked, unpacking begun--> --unpacked--> given back to the plugin,
+ * done Only the oldest request that is not there is tested, and at most `window` are the plugin's at once. A
+ * request that is the oldest for STALL_MS fails the comm, as does one that the plugin says has failed: what
+ * was posted behind it means nothing any more.
  *
  * The plugin is told the addresses of a receiver's own memory only, never of where a message goes: a plugin
- * that writes late, or more than was asked for, harms nobody. Where the plugin has no bounce memory of its own
- * (PLAIN) the comm has some, and unpacks from there in the same way.
+ * that writes late, or more than was asked for, harms nobody. Where the plugin has no bounce memory of its
+ * own (PLAIN) the comm has some, and unpacks from there in the same way.
  *
  * A comm, and all comms of a gear, belong to one thread at a time.
  */
@@ -32,9 +32,10 @@ enum { TARN_TCPX_GPUS = 32 };
 struct tarn_tcpx_gear {
     struct tarn_tcpx_plugin *plugin;
     enum tarn_tcpx_way way;
-    uint32_t chunk_bytes; /* of the largest message */
-    uint32_t stall_ms;
+    uint32_t chunk_bytes;        /* of the largest message */
+    uint32_t stall_ms, setup_ms; /* as long as a request, and a set-up, may take */
     struct tarn_tcpx_unpacker *unpackers[1 + TARN_TCPX_GPUS]; /* of GPU i: 1 + i; 0: without one */
+    uint32_t turns[1 + TARN_TCPX_GPUS];                       /* how often they have failed */
     struct tarn_tcpx_fragments list;                          /* the message being unpacked */
 };
 
@@ -43,7 +44,8 @@ void tarn_tcpx_gear_close(struct tarn_tcpx_gear *g);
 
 struct tarn_tcpx_comm;
 
-/* The plugin's device for memory of that GPU (-1: of the host); GPUs and devices are taken to be in the same order. */
+/* The plugin's device for memory of that GPU (-1: of the host); GPUs and devices are taken to be in the same
+ * order. */
 int tarn_tcpx_nic(const struct tarn_tcpx_plugin *p, int gpu);
 
 /*
@@ -58,8 +60,8 @@ int tarn_tcpx_comm_connect(struct tarn_tcpx_gear *g, int gpu, tarn_tcpx_done_fn 
 /* Moves the set-up on. AGAIN: it takes longer; 0: ready. */
 int tarn_tcpx_comm_poll(struct tarn_tcpx_comm *c);
 /*
- * Closes and frees; NULL is allowed. AGAIN: a message is still being unpacked to where it belongs, nothing was done.
- * A set-up that the plugin has begun and not ended is left to it, and looked after by later ones.
+ * Closes and frees; NULL is allowed. AGAIN: a message is still being unpacked to where it belongs, nothing
+ * was done. A set-up that the plugin has begun and not ended is left to it, and looked after by later ones.
  */
 int tarn_tcpx_comm_close(struct tarn_tcpx_comm *c);
 

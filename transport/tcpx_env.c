@@ -12,6 +12,7 @@
 #include "transport/tcpx_plugin.h"
 
 #define CHUNK_VARIABLE "NCCL_DYNAMIC_CHUNK_SIZE"
+#define STEERING_VARIABLE "NCCL_GPUDIRECTTCPX_PROGRAM_FLOW_STEERING_WAIT_MICROS"
 #define QUEUED 6        /* requests of a socket */
 #define PREFIX_BYTES 64 /* sun_path has 108, and names of sockets with a PCI address follow */
 
@@ -33,8 +34,7 @@ static const struct variable {
     {"NCCL_SOCKET_NTHREADS", NUMBER, "1", NULL, 1, 16, true, "threads of a connection"},
     {"NCCL_NSOCKS_PERTHREAD", NUMBER, "4", NULL, 1, 8, true, "sockets of a thread"},
     /* accept() takes that long; unset it is 5 s. */
-    {"NCCL_GPUDIRECTTCPX_PROGRAM_FLOW_STEERING_WAIT_MICROS", NUMBER, "50000", NULL, 0, 5000000, false,
-     "every connection waits that long"},
+    {STEERING_VARIABLE, NUMBER, "50000", NULL, 0, 5000000, false, "every connection waits that long"},
     {"NCCL_GPUDIRECTTCPX_FORCE_ACK", NUMBER, "0", NULL, 0, 1, false, "a switch"},
     {"NCCL_GPUDIRECTTCPX_RECV_SYNC", NUMBER, NULL, "0", 0, 1, false, "a switch, alike at both ends"},
     {"NCCL_TCPX_RXMEM_IMPORT_USE_GPU_PCI_CLIENT", NUMBER, "1", NULL, 0, 1, false, "a switch"},
@@ -126,4 +126,9 @@ uint32_t tarn_tcpx_env_window(void)
     uint64_t sockets = number_of("NCCL_SOCKET_NTHREADS", 1) * number_of("NCCL_NSOCKS_PERTHREAD", 1);
     uint64_t window = QUEUED * (sockets ? sockets : 1);
     return window < TARN_TCPX_REQUESTS ? (uint32_t)window : TARN_TCPX_REQUESTS;
+}
+
+uint32_t tarn_tcpx_env_wait_ms(void)
+{
+    return (uint32_t)(number_of(STEERING_VARIABLE, 0) / 1000);
 }

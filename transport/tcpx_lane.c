@@ -6,8 +6,8 @@
  *                                          answered --messages gathered, sent; DONE--> ended  (puts)
  *
  * Receives are posted, and messages sent, when the node has answered: one that it refuses has no bytes on the
- * plugin's connection, which could not be told from the next one's. The node answers and sends at once, so a get
- * waits no longer for that.
+ * plugin's connection, which could not be told from the next one's. The node answers and sends at once, so a
+ * get waits no longer for that.
  */
 #include "transport/tcpx_lane.h"
 
@@ -15,7 +15,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/error.h"
+
+#define USUAL_NS TARN_NS_PER_S
 
 /* What a lane keeps in a work's scratch. */
 enum { TAG, POSTED, MOVED, STATE };
@@ -60,6 +63,7 @@ static void pop(struct tarn_tcpx_lane *n, int status, const char *why)
         n->last = NULL;
     w->status = status;
     w->why = status ? why : NULL;
+    n->moved |= status == 0;
     w->done(w);
 }
 
@@ -251,8 +255,8 @@ static int post_sends(struct tarn_tcpx_lane *n)
 
 /* --- the lane ----------------------------------------------------------------------------------- */
 
-int tarn_tcpx_lane_new(struct tarn_tcpx_gear *g, struct tarn_tcpx_wire *wire, uint32_t id, uint32_t pool, int gpu,
-                       bool puts, struct tarn_tcpx_lane **n_p)
+int tarn_tcpx_lane_new(struct tarn_tcpx_gear *g, struct tarn_tcpx_wire *wire, uint32_t id, uint32_t pool,
+                       int gpu, bool puts, struct tarn_tcpx_lane **n_p)
 {
     uint8_t handle[TARN_TCPX_HANDLE] = {0};
     struct tarn_tcpx_lane *n = calloc(1, sizeof(*n));
@@ -272,6 +276,7 @@ int tarn_tcpx_lane_new(struct tarn_tcpx_gear *g, struct tarn_tcpx_wire *wire, ui
         (struct tarn_tcpx_frame){
             .op = TARN_TCPX_OPEN, .flags = puts ? TARN_TCPX_PUTS : 0, .lane = id, .pool = pool},
         handle);
+    n->begun_ns = tarn_now_ns();
     *n_p = n;
     return 0;
 }
@@ -302,6 +307,11 @@ int tarn_tcpx_lane_advance(struct tarn_tcpx_lane *n)
     int reaped = reap(n);
     ask(n);
     return ended < 0 ? ended : moved | posted | ended | reaped;
+}
+
+bool tarn_tcpx_lane_opens(const struct tarn_tcpx_lane *n)
+{
+    return n->state != TARN_TCPX_LANE_OPEN && n->first && tarn_now_ns() - n->begun_ns < USUAL_NS;
 }
 
 bool tarn_tcpx_lane_polls(const struct tarn_tcpx_lane *n)

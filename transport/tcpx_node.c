@@ -23,7 +23,7 @@
 #include "transport/tcpx_settings.h"
 #include "transport/tcpx_text.h"
 
-enum { HELLO_MS = 5000, STALL_MS = 5000, SCAN_MS = 250, ACCEPTS = 64, EVENTS = 64 };
+enum { HELLO_MS = 5000, STALL_MS = 5000, SETUP_MS = 20000, SCAN_MS = 250, ACCEPTS = 64, EVENTS = 64 };
 #define SPIN_NS (200 * 1000)
 #define NAP_NS (30 * 1000)
 
@@ -47,8 +47,7 @@ int tarn_tcpx_attach(struct tarn_server *s, struct tarn_attach *a)
     pthread_mutex_lock(&s->lock);
     const char *token = tarn_token_of(&s->tokens, a->session);
     if (token)
-        snprintf(a->text, sizeof(a->text), "v1 %s %s %s %u", s->address, token, name,
-                 s->serve.npools);
+        snprintf(a->text, sizeof(a->text), "v1 %s %s %s %u", s->address, token, name, s->serve.npools);
     pthread_mutex_unlock(&s->lock);
     if (!token)
         return tarn_fail(TARN_E_NO_MEMORY, "tcpx: out of memory for a session");
@@ -118,7 +117,8 @@ static void add_link(struct tarn_server *s, int fd)
         close_link(l);
 }
 
-/* When descriptors have run out they wait in the backlog; level-triggered, they are tried again at each turn. */
+/* When descriptors have run out they wait in the backlog; level-triggered, they are tried again at each turn.
+ */
 static void accept_some(struct tarn_server *s)
 {
     for (int i = 0; i < ACCEPTS; i++) {
@@ -177,7 +177,8 @@ static bool move_all(struct tarn_server *s, bool *timed)
     uint64_t now = tarn_now_ns();
     bool busy = false;
     *timed = s->moved = false;
-    DL_FOREACH_SAFE (s->links, l, next) {
+    DL_FOREACH_SAFE(s->links, l, next)
+    {
         if (l->hello_until_ns && !l->closing) {
             *timed = true;
             if (now > l->hello_until_ns) {
@@ -292,6 +293,7 @@ static int open_gear(struct tarn_server *s)
     s->gear.way = settings.way;
     s->gear.chunk_bytes = s->gear.plugin->chunk_bytes;
     s->gear.stall_ms = STALL_MS;
+    s->gear.setup_ms = SETUP_MS;
     return 0;
 }
 

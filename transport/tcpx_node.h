@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The files of TCPX's node half: tcpx_node.c (thread, accepting, sessions), tcpx_node_link.c (what a client asks
- * for) and tcpx_node_lane.c (its works).
+ * The files of TCPX's node half: tcpx_node.c (thread, accepting, sessions), tcpx_node_link.c (what a client
+ * asks for) and tcpx_node_lane.c (its works).
  *
- * One thread does it all but attach() and detach(): links, lanes, comms and the gear are its own. The lock guards
- * the list of links and the tokens, and what is written of a link where others read it. Any thread may doom a
- * link: set `doomed` and shut its socket down, under the lock; the thread then closes it.
+ * One thread does it all but attach() and detach(): links, lanes, comms and the gear are its own. The lock
+ * guards the list of links and the tokens, and what is written of a link where others read it. Any thread may
+ * doom a link: set `doomed` and shut its socket down, under the lock; the thread then closes it.
  *
  * While something moves, the thread looks at all links that are busy again and again; when nothing has for a
  * while it naps in between. Plugins tell of nothing: whoever waits has to ask.

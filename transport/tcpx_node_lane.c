@@ -4,9 +4,9 @@
  *
  *   came --its turn: pinned, ANSWER--> begun --its messages posted, sent or unpacked--> over (unpinned, DONE)
  *
- * A work is pinned when there is room to post the first of its messages, so a client holds no more pins than the
- * window has messages. Gets are sent straight from the pool. A put's bytes go from bounce memory to the slot, which
- * stays pinned until the last of them is there: what is committed after DONE is all there.
+ * A work is pinned when there is room to post the first of its messages, so a client holds no more pins than
+ * the window has messages. Gets are sent straight from the pool. A put's bytes go from bounce memory to the
+ * slot, which stays pinned until the last of them is there: what is committed after DONE is all there.
  */
 #include "transport/tcpx_node.h"
 
@@ -42,7 +42,8 @@ static int pin(struct tarn_tcpx_work *w)
     void *addr = NULL;
     int rc = TARN_E_STALE;
     if (f->slot < pool_of(n)->nslots)
-        rc = n->puts ? g->pin_write(g->arg, n->link->session, n->pool, f->slot, f->gen, f->offset, f->bytes, &addr)
+        rc = n->puts ? g->pin_write(g->arg, n->link->session, n->pool, f->slot, f->gen, f->offset, f->bytes,
+                                    &addr)
                      : g->pin_read(g->arg, n->pool, f->slot, f->gen, f->offset, f->bytes, &addr);
     w->pinned = rc == 0;
     w->piece = (struct tarn_piece){.addr = addr, .bytes = f->bytes};
@@ -154,7 +155,8 @@ int tarn_tcpx_lane_move(struct tarn_tcpx_node_lane *n)
         if (rc)
             return rc == TARN_E_AGAIN ? 0 : rc;
         n->ready = true;
-        tarn_tcpx_comm_source(n->comm, pool_of(n)->base, pool_of(n)->bytes, pool_of(n)->kind == TARN_POOL_GPU);
+        tarn_tcpx_comm_source(n->comm, pool_of(n)->base, pool_of(n)->bytes,
+                              pool_of(n)->kind == TARN_POOL_GPU);
     }
     int posted = post_some(n);
     int moved = posted < 0 ? posted : tarn_tcpx_comm_progress(n->comm);
@@ -190,8 +192,8 @@ static int open_comm(struct tarn_tcpx_node_lane *n, const struct tarn_tcpx_messa
         return tarn_tcpx_comm_connect(g, gpu, moved, m->body, &n->comm);
     int rc = tarn_tcpx_comm_listen(g, gpu, moved, handle, &n->comm);
     if (!rc)
-        tarn_tcpx_wire_say(&n->link->wire,
-                           (struct tarn_tcpx_frame){.op = TARN_TCPX_HANDLE_IS, .lane = n->id}, handle);
+        tarn_tcpx_wire_say(&n->link->wire, (struct tarn_tcpx_frame){.op = TARN_TCPX_HANDLE_IS, .lane = n->id},
+                           handle);
     return rc;
 }
 

@@ -55,8 +55,8 @@ void tarn_tcpx_node_fail(struct tarn_tcpx_node_link *l, uint32_t lane, int statu
     char why[TARN_TCPX_BODY] = "";
     snprintf(why, sizeof(why), "%s", tarn_last_error());
     tarn_tcpx_complain(l, why);
-    tarn_tcpx_wire_say(&l->wire, (struct tarn_tcpx_frame){.op = TARN_TCPX_FAIL, .lane = lane, .status = status},
-                       why);
+    tarn_tcpx_wire_say(&l->wire,
+                       (struct tarn_tcpx_frame){.op = TARN_TCPX_FAIL, .lane = lane, .status = status}, why);
     tarn_tcpx_wire_flush(&l->wire);
 }
 
@@ -100,7 +100,7 @@ enum tarn_tcpx_moved tarn_tcpx_node_move(struct tarn_tcpx_node_link *l)
 int tarn_tcpx_node_let_go(struct tarn_tcpx_node_link *l)
 {
     struct tarn_tcpx_node_lane *n, *next;
-    DL_FOREACH_SAFE (l->lanes, n, next)
-        tarn_tcpx_lane_close(n);
+    DL_FOREACH_SAFE(l->lanes, n, next)
+    tarn_tcpx_lane_close(n);
     return l->lanes ? TARN_E_AGAIN : 0;
 }

@@ -334,6 +334,7 @@ static int start(struct library *l)
     if (rc)
         return rc;
     l->plugin.window = tarn_tcpx_env_window();
+    l->plugin.wait_ms = tarn_tcpx_env_wait_ms();
     l->status = begin(l);
     if (l->status)
         snprintf(l->error, sizeof(l->error), "%s", tarn_last_error());

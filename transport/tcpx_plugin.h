@@ -52,14 +52,15 @@ struct tarn_tcpx_plugin {
     bool gpudirect;       /* it is the plugin for TCPX */
     uint32_t chunk_bytes; /* the largest send */
     uint32_t window;      /* requests of a comm at once: as many as its sockets queue */
+    uint32_t wait_ms;     /* that accept() takes by itself */
     int ndevices;
     struct tarn_tcpx_device devices[TARN_TCPX_DEVICES];
     /* what the functions below call; version 6 has no device handles and no consumed */
     struct tarn_tcpx_v7 calls;
     const struct tarn_tcpx_v6 *v6;
     const struct tarn_tcpx_v8 *v8;
-    struct tarn_tcpx_device_handle unused; /* for the sending end, which has no device's side */
-    pthread_mutex_t lock;                  /* over what follows */
+    struct tarn_tcpx_device_handle unused;    /* for the sending end, which has no device's side */
+    pthread_mutex_t lock;                     /* over what follows */
     struct tarn_tcpx_comm *left, **left_last; /* set-ups that were given up: tcpx_setup.c */
 };
 
@@ -118,6 +119,8 @@ int tarn_tcpx_close_listen(struct tarn_tcpx_plugin *p, void *comm);
 int tarn_tcpx_env(bool gpudirect, uint32_t *chunk_bytes_p);
 /* Requests of a comm at once, by what was set there. */
 uint32_t tarn_tcpx_env_window(void);
+/* How long accept() waits after a connection has come. */
+uint32_t tarn_tcpx_env_wait_ms(void);
 
 #define TARN_TCPX_PREFIX_VARIABLE "NCCL_GPUDIRECTTCPX_UNIX_CLIENT_PREFIX"
 #define TARN_TCPX_INTERFACES_VARIABLE "NCCL_GPUDIRECTTCPX_SOCKET_IFNAME"

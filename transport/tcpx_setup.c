@@ -18,7 +18,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 
-enum { PAGE = 4096, SETUP_MS = 10000, RETRIED = 8 };
+enum { PAGE = 4096, RETRIED = 8 };
 
 /* --- GPUs --------------------------------------------------------------------------------------- */
 
@@ -134,7 +134,7 @@ static struct tarn_tcpx_comm *new_comm(struct tarn_tcpx_gear *g, int gpu, tarn_t
     c->nic = tarn_tcpx_nic(g->plugin, gpu);
     c->gpu = gpu_for(&g->plugin->devices[c->nic], gpu);
     c->plain = g->plugin->devices[c->nic].mode == TARN_TCPX_PLAIN;
-    c->setup_until_ns = tarn_deadline(SETUP_MS);
+    c->setup_until_ns = tarn_deadline(g->setup_ms);
     retry_left(g->plugin);
     return c;
 }
@@ -179,7 +179,8 @@ static uint64_t mapped_bytes(const void *at)
     uint64_t bytes = 0;
     char line[512];
     while (f && !bytes && fgets(line, sizeof(line), f))
-        if (sscanf(line, "%" SCNxPTR "-%" SCNxPTR, &from, &to) == 2 && (uintptr_t)at >= from && (uintptr_t)at < to)
+        if (sscanf(line, "%" SCNxPTR "-%" SCNxPTR, &from, &to) == 2 && (uintptr_t)at >= from &&
+            (uintptr_t)at < to)
             bytes = to - (uintptr_t)at;
     if (f)
         fclose(f);
@@ -192,10 +193,11 @@ static int note_bounce(struct tarn_tcpx_comm *c)
     const uint8_t *pool = c->unpack.bounce;
     struct tarn_cuda_memory m;
     if (!c->unpack.meta || !pool)
-        return tarn_fail(TARN_E_PROTOCOL,
-                         "tcpx plugin %s: accept gave a device handle without bounce memory: it is broken, name "
-                         "another with tcpx-plugin",
-                         c->plugin->name);
+        return tarn_fail(
+            TARN_E_PROTOCOL,
+            "tcpx plugin %s: accept gave a device handle without bounce memory: it is broken, name "
+            "another with tcpx-plugin",
+            c->plugin->name);
     tarn_cuda_memory_of(pool, &m);
     c->bounce = (struct tarn_tcpx_bounce){.kind = m.kind, .device = m.device, .pool = pool};
     c->bounce_bytes = m.kind == TARN_CUDA_DEVICE ? m.end - (uintptr_t)pool : mapped_bytes(pool);
@@ -205,14 +207,15 @@ static int note_bounce(struct tarn_tcpx_comm *c)
 static int check_handle(const struct tarn_tcpx_comm *c)
 {
     const struct tarn_tcpx_device_handle *d = &c->device;
-    if (d->device_type == TARN_TCPX_DEVICE_UNPACK && d->device_version == TARN_TCPX_UNPACK_VERSION && d->handle &&
-        d->size == sizeof(c->unpack))
+    if (d->device_type == TARN_TCPX_DEVICE_UNPACK && d->device_version == TARN_TCPX_UNPACK_VERSION &&
+        d->handle && d->size == sizeof(c->unpack))
         return 0;
-    return tarn_fail(TARN_E_VERSION,
-                     "tcpx plugin %s: accept gave a device handle of type %d version %d with %zu bytes, and tarn "
-                     "knows type 1 version %d with %zu: install a version of the plugin that has these",
-                     c->plugin->name, d->device_type, d->device_version, d->size, TARN_TCPX_UNPACK_VERSION,
-                     sizeof(c->unpack));
+    return tarn_fail(
+        TARN_E_VERSION,
+        "tcpx plugin %s: accept gave a device handle of type %d version %d with %zu bytes, and tarn "
+        "knows type 1 version %d with %zu: install a version of the plugin that has these",
+        c->plugin->name, d->device_type, d->device_version, d->size, TARN_TCPX_UNPACK_VERSION,
+        sizeof(c->unpack));
 }
 
 /* The handle's bytes come as a message of one fragment does. */
@@ -221,8 +224,11 @@ static int begin_learning(struct tarn_tcpx_comm *c)
     struct tarn_tcpx_fragments *f = &c->gear->list;
     struct tarn_cuda_memory m;
     struct tarn_tcpx_bounce from = {.pool = c->device.handle};
-    struct tarn_tcpx_into to = {
-        .kind = TARN_CUDA_HOST, .device = -1, .pieces = &c->unpack_piece, .npieces = 1, .bytes = sizeof(c->unpack)};
+    struct tarn_tcpx_into to = {.kind = TARN_CUDA_HOST,
+                                .device = -1,
+                                .pieces = &c->unpack_piece,
+                                .npieces = 1,
+                                .bytes = sizeof(c->unpack)};
     tarn_cuda_memory_of(c->device.handle, &m);
     from.kind = m.kind;
     from.device = m.device;
@@ -230,7 +236,7 @@ static int begin_learning(struct tarn_tcpx_comm *c)
     f->n = 0;
     tarn_tcpx_fragments_add(f, (struct tarn_tcpx_fragment){.bytes = sizeof(c->unpack)});
     int rc = tarn_tcpx_fragments_check(f, sizeof(c->unpack), sizeof(c->unpack), 0);
-    return rc ? rc : tarn_tcpx_unpack_start(c->unpacker, f, &from, &to, &c->unpack_ticket);
+    return rc ? rc : tarn_tcpx_comm_unpack(c, f, &from, &to, &c->unpack_ticket);
 }
 
 /* --- memory of receives ------------------------------------------------------------------------- */
@@ -283,7 +289,7 @@ static void memory_close(struct tarn_tcpx_comm *c)
 
 static int open_receiver(struct tarn_tcpx_comm *c)
 {
-    int rc = tarn_tcpx_unpacker_of(c->gear, c->gpu, &c->unpacker);
+    int rc = tarn_tcpx_comm_unpacker(c);
     if (!rc && !c->plain)
         rc = check_handle(c);
     if (!rc && !c->plain)
@@ -293,7 +299,7 @@ static int open_receiver(struct tarn_tcpx_comm *c)
 
 static int learn(struct tarn_tcpx_comm *c)
 {
-    int rc = c->plain ? 0 : tarn_tcpx_unpack_poll(c->unpacker, c->unpack_ticket);
+    int rc = c->plain ? 0 : tarn_tcpx_comm_unpacked(c, c->unpack_ticket);
     if (!rc && !c->plain)
         rc = note_bounce(c);
     return rc ? rc : memory_open(c);
@@ -301,10 +307,11 @@ static int learn(struct tarn_tcpx_comm *c)
 
 static int late(const struct tarn_tcpx_comm *c)
 {
-    return tarn_fail(TARN_E_UNAVAILABLE,
-                     "tcpx plugin %s: %s has not ended within %d ms: does the peer reach this host over the "
-                     "interfaces of NCCL_GPUDIRECTTCPX_SOCKET_IFNAME? the plugin's lines in the log may say more",
-                     c->plugin->name, c->sends ? "connect" : "accept", SETUP_MS);
+    return tarn_fail(
+        TARN_E_UNAVAILABLE,
+        "tcpx plugin %s: %s has not ended within %u ms: does the peer reach this host over the "
+        "interfaces of NCCL_GPUDIRECTTCPX_SOCKET_IFNAME? the plugin's lines in the log may say more",
+        c->plugin->name, c->sends ? "connect" : "accept", c->gear->setup_ms);
 }
 
 int tarn_tcpx_comm_poll(struct tarn_tcpx_comm *c)
@@ -336,7 +343,7 @@ static bool is_unpacking(struct tarn_tcpx_comm *c)
     uint64_t ticket = c->unpack_ticket;
     if (c->begun > c->ended)
         ticket = c->ring[(c->begun - 1) % TARN_TCPX_REQUESTS].ticket;
-    return c->unpacker && ticket && tarn_tcpx_unpack_poll(c->unpacker, ticket) == TARN_E_AGAIN;
+    return c->has_unpacker && ticket && tarn_tcpx_comm_unpacked(c, ticket) == TARN_E_AGAIN;
 }
 
 int tarn_tcpx_comm_close(struct tarn_tcpx_comm *c)

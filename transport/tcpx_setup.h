@@ -38,7 +38,8 @@ struct tarn_tcpx_comm {
     struct tarn_tcpx_unpack unpack;
     uint64_t unpack_ticket;
     struct tarn_piece unpack_piece;
-    struct tarn_tcpx_unpacker *unpacker;
+    bool has_unpacker;
+    uint32_t turn; /* of the unpacker; another one is not this comm's any more */
     struct tarn_tcpx_bounce bounce;
     uint64_t bounce_bytes;
     uint8_t *memory; /* what receives are posted with; PLAIN: where they end up */
@@ -54,6 +55,13 @@ struct tarn_tcpx_comm {
 /* Around calls of the plugin that take the thread's current GPU for theirs. */
 int tarn_tcpx_lend(const struct tarn_tcpx_comm *c, int *before_p);
 void tarn_tcpx_take_back(const struct tarn_tcpx_comm *c, int before);
-int tarn_tcpx_unpacker_of(struct tarn_tcpx_gear *g, int gpu, struct tarn_tcpx_unpacker **u_p);
+/* The gear's unpacker for the comm's GPU, which is opened if there is none. */
+int tarn_tcpx_comm_unpacker(struct tarn_tcpx_comm *c);
+/* As the calls of the unpacker. When the GPU fails nothing is under way any more: the gear's next one is
+ * another. */
+int tarn_tcpx_comm_unpack(struct tarn_tcpx_comm *c, const struct tarn_tcpx_fragments *f,
+                          const struct tarn_tcpx_bounce *from, const struct tarn_tcpx_into *to,
+                          uint64_t *ticket_p);
+int tarn_tcpx_comm_unpacked(struct tarn_tcpx_comm *c, uint64_t ticket);
 
 #endif

@@ -18,14 +18,16 @@ static int host_ring(struct tarn_tcpx_stage *s)
 {
     void *at = mmap(NULL, ring_bytes(s), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (at == MAP_FAILED)
-        return tarn_fail(TARN_E_NO_MEMORY, "tcpx: %llu bytes to send from: %m", (unsigned long long)ring_bytes(s));
+        return tarn_fail(TARN_E_NO_MEMORY, "tcpx: %llu bytes to send from: %m",
+                         (unsigned long long)ring_bytes(s));
     s->ring = at;
     int rc = s->gpu < 0 ? 0 : tarn_cuda_pin(at, ring_bytes(s), true);
     s->pinned = s->gpu >= 0 && rc == 0;
     return rc;
 }
 
-int tarn_tcpx_stage_open(struct tarn_tcpx_stage *s, int gpu, bool direct, uint32_t chunk_bytes, uint32_t depth)
+int tarn_tcpx_stage_open(struct tarn_tcpx_stage *s, int gpu, bool direct, uint32_t chunk_bytes,
+                         uint32_t depth)
 {
     uint8_t unused[TARN_CUDA_HANDLE];
     *s = (struct tarn_tcpx_stage){

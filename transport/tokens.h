@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tokens: what a session shows on data connections of its own, which anybody could open. Each session of a node
- * half has one, made at its first ATTACH and good until the session is gone.
+ * Tokens: what a session shows on data connections of its own, which anybody could open. Each session of a
+ * node half has one, made at its first ATTACH and good until the session is gone.
  *
  * No lock of its own: the owner's is held in all calls.
  */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The tcpx transport in whole stores, over the fixture plugin: when it is chosen, how that shows, what happens
- * where it cannot be had, and what is left when the plugin ends the node's process.
+ * The tcpx transport in whole stores, over the fixture plugin: when it is chosen, how that shows, what
+ * happens where it cannot be had, and what is left when the plugin ends the node's process.
  *
  * A process starts a plugin once, with the environment of then: clients are processes of their own.
  */
@@ -14,9 +14,8 @@
 #include "tests/tcpx/child.h"
 #include "tests/world.h"
 
-static const struct world_plan plan = {.nodes = 0,
-                                       .args = {"--pool", "cpu0:bytes=128M", "--transports", "tcpx,tcp",
-                                                "--heartbeat-ms", "200"}};
+static const struct world_plan plan = {
+    .nodes = 0, .args = {"--pool", "cpu0:bytes=128M", "--transports", "tcpx,tcp", "--heartbeat-ms", "200"}};
 static const char *self;
 
 static int start(void **state)
@@ -28,12 +27,16 @@ static int start(void **state)
 
 static void node_with(struct world *w, const char *plugin, const char *options)
 {
-    char path[512] = "";
+    char path[512] = "", id[16];
+    int i = 0;
+    while (w->nodes[i])
+        i++;
+    snprintf(id, sizeof id, "node%d", i);
     if (plugin)
         snprintf(path, sizeof path, "%s", child_plugin(plugin));
     setenv("TARN_TCPX_PLUGIN", path, 1);
     setenv("TCPX_FIXTURE", options, 1);
-    w->nodes[0] = world_node(w, "node0");
+    w->nodes[i] = world_node(w, id);
     unsetenv("TCPX_FIXTURE");
     unsetenv("TARN_TCPX_PLUGIN");
 }
@@ -46,6 +49,8 @@ static void print_route(void *arg, enum tarn_log_level level, const char *line)
     (void)arg, (void)level;
     if (strstr(line, "route of a") && by)
         printf("%.*s ", (int)strcspn(by, " "), by);
+    if (strstr(line, "set aside"))
+        printf("aside ");
 }
 
 static int print_copy(void *arg, const struct tarn_object *o)
@@ -55,15 +60,17 @@ static int print_copy(void *arg, const struct tarn_object *o)
     return 0;
 }
 
-/* --client REDIS TRANSPORTS: puts and gets, and prints by what, and how that went. */
-static int client_main(const char *redis, const char *transports)
+/* --client REDIS TRANSPORTS COPIES: puts and gets, and prints by what, and how that went. */
+static int client_main(const char *redis, const char *transports, const char *copies)
 {
+    const struct tarn_put_options o = {
+        .size = sizeof o, .flags = TARN_PUT_REPLACE, .replicas = (uint32_t)atoi(copies)};
     struct tarn_client *c = client_open(redis, (struct tarn_options){.transports = transports,
                                                                      .timeout_ms = 5000,
                                                                      .log = print_route,
                                                                      .log_level = TARN_LOG_DEBUG});
     struct tarn_key k = key_of("key");
-    int put = client_put(c, "key", 'p', 5 * MIB + 3, &replacing);
+    int put = client_put(c, "key", 'p', 5 * MIB + 3, &o);
     if (put)
         printf("%s: %s\n", tarn_error_name(put), tarn_last_error());
     int get = put ? put : client_get(c, "key", 'p', 5 * MIB + 3);
@@ -75,15 +82,20 @@ static int client_main(const char *redis, const char *transports)
     return get != 0;
 }
 
-static const char *client(struct world *w, const char *plugin, const char *transports)
+static const char *client_of(struct world *w, const char *plugin, const char *transports, const char *copies)
 {
-    const char *argv[] = {self, "--client", w->redis->url, transports, NULL};
+    const char *argv[] = {self, "--client", w->redis->url, transports, copies, NULL};
     if (plugin)
         setenv("TARN_TCPX_PLUGIN", child_plugin(plugin), 1);
     struct harness_process *p = harness_spawn(w->h, "client", argv);
     unsetenv("TARN_TCPX_PLUGIN");
     harness_wait(p, HARNESS_TIMEOUT_MS);
     return harness_stdout(p, NULL);
+}
+
+static const char *client(struct world *w, const char *plugin, const char *transports)
+{
+    return client_of(w, plugin, transports, "1");
 }
 
 #define BY_TCPX "transport=tcpx transport=tcpx stat=tcpx ok\n"
@@ -96,6 +108,19 @@ static void it_is_chosen_where_nothing_faster_reaches(void **state)
     assert_string_equal(client(w, "fixture-v7", ""), BY_TCPX);
     assert_string_equal(client(w, "fixture-v7", "tcp"), BY_TCP);
     assert_string_equal(client(w, NULL, ""), BY_TCP); /* none is named here */
+    harness_passed(w->h);
+}
+
+/* Another copy would be turned to after a quarter of a second of silence. */
+static void its_set_up_is_no_silence(void **state)
+{
+    struct world *w = *state;
+    setenv("TCPX_FIXTURE", "setup_ms=300", 1);
+    for (int i = 0; i < 2; i++)
+        node_with(w, "fixture-v7", "setup_ms=300");
+    setenv("TCPX_FIXTURE", "setup_ms=300", 1);
+    assert_string_equal(client_of(w, "fixture-v7", "tcpx,tcp", "2"),
+                        "transport=tcpx transport=tcpx transport=tcpx stat=tcpx ok\n");
     harness_passed(w->h);
 }
 
@@ -176,8 +201,8 @@ static void restore(const char *name, char *before)
 }
 
 /*
- * exit() in a call of the plugin's, which no caller can prevent: what the node held leaves the directory at once.
- * Its memory is not freed, and need not be.
+ * exit() in a call of the plugin's, which no caller can prevent: what the node held leaves the directory at
+ * once. Its memory is not freed, and need not be.
  */
 static void a_plugin_that_ends_the_node_leaves_no_descriptors(void **state)
 {
@@ -205,10 +230,11 @@ static void a_plugin_that_ends_the_node_leaves_no_descriptors(void **state)
 int main(int argc, char **argv)
 {
     self = argv[0];
-    if (argc == 4 && strcmp(argv[1], "--client") == 0)
-        return client_main(argv[2], argv[3]);
+    if (argc == 5 && strcmp(argv[1], "--client") == 0)
+        return client_main(argv[2], argv[3], argv[4]);
     const struct CMUnitTest tests[] = {
         TEST(it_is_chosen_where_nothing_faster_reaches),
+        TEST(its_set_up_is_no_silence),
         TEST(without_a_plugin_the_node_does_not_offer_it),
         TEST(other_plugins_are_not_talked_to),
         TEST(info_says_whether_it_is_usable),

@@ -271,24 +271,6 @@ int tarn_cuda_free_bytes(int device, uint64_t *bytes_p)
     return leave(rc);
 }
 
-static _Thread_local int current;
-
-int tarn_cuda_lend(int device, int *before_p)
-{
-    enter();
-    int rc = check(device, FAIL_N);
-    leave(0);
-    *before_p = current;
-    if (!rc)
-        current = device;
-    return rc;
-}
-
-void tarn_cuda_take_back(int before)
-{
-    current = before;
-}
-
 bool tarn_cuda_reaches(int device, int peer)
 {
     enter();

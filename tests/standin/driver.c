@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * As much of a CUDA driver as the fixture plugin of tcpx calls, over the stand-in: so a plugin and the program
- * that loads it have the same GPUs. Exported from programs (Makefile); the plugin looks there first.
+ * As much of a CUDA driver as the fixture plugin of tcpx calls, over the stand-in: so a plugin and the
+ * program that loads it have the same GPUs. Exported from programs (Makefile); the plugin looks there first.
  */
 #include <stdint.h>
 #include <string.h>
@@ -14,9 +14,25 @@
 
 enum { INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NO_DEVICE = 100, POINTER_MEMORY_TYPE = 2, MEMORY_DEVICE = 2 };
 
-/* A context is its device's number, plus 1. */
+static _Thread_local int current;
 static _Thread_local int before[8];
 static _Thread_local int depth;
+
+int tarn_cuda_lend(int device, int *before_p)
+{
+    int rc = tarn_standin_check(device, "lend");
+    *before_p = current;
+    if (!rc)
+        current = device;
+    return rc;
+}
+
+void tarn_cuda_take_back(int device)
+{
+    current = device;
+}
+
+/* A context is its device's number, plus 1. */
 
 EXPORT int cuInit(unsigned int flags);
 int cuInit(unsigned int flags)
@@ -29,11 +45,7 @@ int cuInit(unsigned int flags)
 EXPORT int cuCtxGetCurrent(void **context);
 int cuCtxGetCurrent(void **context)
 {
-    int device;
-    if (tarn_cuda_lend(0, &device))
-        return NO_DEVICE;
-    tarn_cuda_take_back(device);
-    *context = (void *)((uintptr_t)device + 1);
+    *context = (void *)((uintptr_t)current + 1);
     return 0;
 }
 

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The tcpx transport beside a bare loop of isend, irecv and test over the same plugin, with the same messages and
- * the same window, both ends in one process each time, in turn. Says nothing about speeds but their ratio.
+ * The tcpx transport beside a bare loop of isend, irecv and test over the same plugin, with the same messages
+ * and the same window, both ends in one process each time, in turn. Says nothing about speeds but their
+ * ratio.
  *
- * As a test it only finds what is grossly wrong. TCPX_SPEED=10 takes ten rounds and asks for nine tenths (make
- * bench-tcpx).
+ * As a test it only finds what is grossly wrong. TCPX_SPEED=10 takes ten rounds and asks for nine tenths
+ * (make bench-tcpx).
  */
 #define SLOTS 8u
 #define EXTENT (2ull << 20)
