@@ -53,6 +53,11 @@ cuda_test_src := tests/gpu/stream.c
 $(B)/transport/cuda_runtime.o $(B)/transport/cuda_queue.o $(B)/tests/gpu/stream.o: CPPFLAGS += -isystem $(toolkit)/include
 endif
 
+# A plugin for tests finds the stand-in's GPUs by the driver's names.
+ifeq ($(cuda),standin)
+LIBS_CUDA := -Wl,-u,cuInit,--export-dynamic-symbol=cu*
+endif
+
 LIBS_LIB  := $(shell pkg-config --libs $(PKGS_LIB)) $(LIBS_CUDA) -lm
 LIBS_NODE := $(shell pkg-config --libs $(PKGS_NODE)) $(LIBS_CUDA) -lm
 LIBS_CLI  := $(shell pkg-config --libs $(PKGS_CLI))
@@ -82,10 +87,17 @@ tests    := $(addprefix $(B)/tests/,$(basename $(notdir $(tests_src))))
 fuzzers  := $(addprefix $(B)/fuzz/,$(basename $(notdir $(fuzz_src))))
 pages    := $(B)/man/tarnd.1 $(B)/man/tarn.1
 
-.PHONY: all tests man docs demo check check-tests check-unit check-rdma check-gpu check-standin check-asan \
+tcpx_test_src := $(addprefix tests/tcpx/,bare.c child.c scene.c)
+# Network plugins for tests: the fixture in its three ABIs, and some that are none (tests/tcpx/).
+tcpx_plugins := $(addprefix $(B)/tests/tcpx/libtcpx-,$(addsuffix .so,fixture-v6 fixture-v7 fixture-v8 bad-1 bad-2 bad-3))
+# What tests/tcpx/run_tcpx_test.sh runs.
+tcpx_program_src := $(addprefix tests/tcpx/,flow.c transfer.c connection.c)
+tcpx_programs    := $(addprefix $(B)/tests/tcpx/,test_tcpx_transfer test_connection)
+
+.PHONY: all tests man docs demo check check-tests check-unit check-rdma check-gpu check-standin check-tcpx check-asan \
         check-tsan check-style fuzz bench install clean help
 all: $(programs) $(library) $(B)/libtarn.a
-tests: $(tests)
+tests: $(tests) $(tcpx_plugins) $(tcpx_programs)
 
 $(B)/%.o: %.c Makefile
 	@mkdir -p $(@D)
@@ -126,7 +138,7 @@ endif
 
 # Test programs may use every module; the harness starts real nodes and a real Redis for them.
 vpath test_%.c tests/unit tests/conformance tests/integration tests/faults
-test_objs := $(call obj,$(filter-out server/main.c,$(node_src)) $(loop_src) $(file_src) $(wildcard tests/*.c) $(cuda_test_src) client/bench_stats.c)
+test_objs := $(call obj,$(filter-out server/main.c,$(node_src)) $(loop_src) $(file_src) $(wildcard tests/*.c) $(cuda_test_src) $(tcpx_test_src) client/bench_stats.c)
 LDFLAGS_test_no_copy := -Wl,--wrap=sendmsg,--wrap=recvmsg,--wrap=send,--wrap=recv,--wrap=__recv_chk
 define test_rule
 $(B)/tests/$(basename $(notdir $(1))): $(call obj,$(1)) $(test_objs) $(B)/libtarn.a
@@ -135,6 +147,27 @@ $(B)/tests/$(basename $(notdir $(1))): $(call obj,$(1)) $(test_objs) $(B)/libtar
 	    $$(shell pkg-config --libs jansson cmocka)
 endef
 $(foreach t,$(tests_src),$(eval $(call test_rule,$(t))))
+
+tcpx_objs := $(call obj,$(filter-out %/plugin.c %/bad.c %/fake_driver.c $(tcpx_test_src) $(tcpx_program_src),$(wildcard tests/tcpx/*.c)))
+tcpx_out  := $(B)/tests/tcpx
+$(addprefix $(tcpx_out)/plugin-v,6.o 7.o 8.o): $(tcpx_out)/plugin-v%.o: tests/tcpx/plugin.c Makefile
+	@mkdir -p $(@D)
+	$(if $(V),,@echo "  CC    $@";) $(CC) $(ALL_CFLAGS) -DFIXTURE_ABI=$* -MMD -MP -c -o $@ $<
+$(addprefix $(tcpx_out)/bad-,1.o 2.o 3.o): $(tcpx_out)/bad-%.o: tests/tcpx/bad.c Makefile
+	@mkdir -p $(@D)
+	$(if $(V),,@echo "  CC    $@";) $(CC) $(ALL_CFLAGS) -DBAD=$* -MMD -MP -c -o $@ $<
+$(filter %6.so %7.so %8.so,$(tcpx_plugins)): $(tcpx_out)/libtcpx-fixture-v%.so: $(tcpx_out)/plugin-v%.o $(tcpx_objs)
+	$(if $(V),,@echo "  LD    $@";) $(CC) -shared $(ALL_LDFLAGS) -o $@ $^ -ldl
+$(filter %1.so %2.so %3.so,$(tcpx_plugins)): $(tcpx_out)/libtcpx-bad-%.so: $(tcpx_out)/bad-%.o
+	$(if $(V),,@echo "  LD    $@";) $(CC) -shared $(ALL_LDFLAGS) -Wl,-rpath,'$$ORIGIN/driver' -o $@ $^
+$(tcpx_out)/libtcpx-bad-3.so: $(tcpx_out)/driver/libcuda.so.1
+$(tcpx_out)/test_tcpx_transfer: $(tcpx_out)/transfer.o
+$(tcpx_out)/test_connection: $(tcpx_out)/connection.o
+$(tcpx_programs): $(tcpx_out)/flow.o $(B)/libtarn.a
+	$(if $(V),,@echo "  LD    $@";) $(CC) $(ALL_LDFLAGS) -o $@ $(filter %.o,$^) $(B)/libtarn.a $(LIBS_LIB)
+$(tcpx_out)/driver/libcuda.so.1: $(tcpx_out)/fake_driver.o
+	@mkdir -p $(@D)
+	$(if $(V),,@echo "  LD    $@";) $(CC) -shared $(ALL_LDFLAGS) -Wl,-soname,libcuda.so.1 -o $@ $^
 
 # --- checks ---------------------------------------------------------------------------------------
 
@@ -151,14 +184,19 @@ check-tests: all tests
 check-rdma: all tests
 	@TARN_BUILD=$(B) sh tests/rdma-vm/check.sh $(PARTS)
 
-# Over the GPUs of this machine: copies, and GPU pools. Skipped, with the reason, where there is none;
+# Over the GPUs of this machine: copies, unpacking, and GPU pools. Skipped, with the reason, where there is none;
 # REQUIRE=gpu makes that a failure. check-standin: the same over GPUs played in shared memory.
-gpu_tests := $(filter %/test_cuda_queue $(B)/tests/test_gpu%,$(tests)) $(wildcard tests/gpu/test_*.sh)
+gpu_tests := $(filter %/test_cuda_queue %/test_tcpx_unpack $(B)/tests/test_gpu%,$(tests)) $(wildcard tests/gpu/test_*.sh)
 check-gpu: all tests
 	@TARN_BUILD=$(B) sh tests/run.sh $(gpu_tests)
 
 check-standin:
 	@REQUIRE=gpu $(MAKE) B=$(B)-standin CUDA=standin check-gpu
+
+# Any network plugin with the ABI, below the transport and by itself: TARN_TCPX_PLUGIN=/path/lib.so. Skipped, with
+# the reason, without one; REQUIRE=tcpx-plugin makes that a failure.
+check-tcpx: all tests
+	@TARN_BUILD=$(B) sh tests/run.sh $(wildcard tests/tcpx/test_*.sh)
 
 check-unit: tests
 	@TARN_BUILD=$(B) sh tests/run.sh $(filter $(addprefix $(B)/tests/,$(basename $(notdir $(wildcard tests/unit/*.c)))),$(tests))
@@ -206,6 +244,15 @@ bench-gpu: all
 	@mkdir -p $(B)/bench
 	@TARN_BUILD=$(B) $(B)/tarn-bench gpu $(BENCH_ARGS) --json-dir $(B)/bench
 
+# Over the fixture plugin, against a bare loop of its calls.
+.PHONY: bench-tcpx soak-tcpx
+bench-tcpx: tests
+	@TCPX_SPEED=$(or $(ROUNDS),20) TARN_BUILD=$(B) $(B)/tests/test_tcpx_speed
+
+# 100 000 random messages over the tcpx transport: some twenty minutes.
+soak-tcpx: tests
+	@TCPX_SOAK=$(or $(MESSAGES),100000) TARN_BUILD=$(B) $(B)/tests/test_tcpx_soak
+
 man: $(pages)
 $(B)/man/%.1: $(B)/%
 	@mkdir -p $(@D)
@@ -234,12 +281,15 @@ help:
 	@echo 'make             build tarnd, tarn, tarn-bench and libtarn into $(B)/'
 	@echo 'make demo        start two nodes, store and read tensors, replay a trace'
 	@echo 'make check       tests and style; deploy/check.sh also installs packages and runs sanitizers'
-	@echo '     check-tests check-unit check-rdma check-gpu check-standin check-asan check-tsan check-style'
+	@echo '     check-tests check-unit check-rdma check-gpu check-standin check-tcpx check-asan check-tsan check-style'
 	@echo '     check-gpu uses the GPUs of this machine, check-standin plays them; REQUIRE=gpu: not to be skipped'
+	@echo '     check-tcpx tries a network plugin: TARN_TCPX_PLUGIN=/path/lib.so'
 	@echo 'make fuzz        FUZZ_SECONDS=60 for each target'
 	@echo 'make bench       BENCH=all|shm|tcp|lookup|alloc|idle, results in $(B)/bench/'
 	@echo 'make bench-rdma  the same over RDMA devices, against perftest'
 	@echo 'make bench-gpu   the same over GPUs, against bare CUDA calls; BENCH_ARGS=--quick'
+	@echo 'make bench-tcpx  the tcpx transport against a bare loop over its plugin; ROUNDS=20'
+	@echo 'make soak-tcpx   MESSAGES=100000 random messages over the tcpx transport'
 	@echo 'make install     PREFIX=/usr/local DESTDIR='
 	@echo 'make docs        regenerate docs/options.md and docs/errors.md'
 	@echo 'make clean'

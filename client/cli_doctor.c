@@ -17,33 +17,18 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "client/cli.h"
+#include "client/cli_doctor.h"
 #include "metadata/redis.h" /* to ask the server about itself */
+#include "transport/tcpx_settings.h"
 
 #define NODE_TIMEOUT_MS 2000
-
-/* GOOD; OPTIONAL: missing, but only some uses need it; MISSING: tarn does not work so. */
-enum state { GOOD, OPTIONAL, MISSING };
 
 static const struct {
     const char *name;
     enum cli_colour colour;
 } states[] = {{"ok", CLI_GREEN}, {"optional", CLI_YELLOW}, {"missing", CLI_RED}};
 
-struct doctor {
-    struct cli *c;
-    struct cli_table table;
-    struct tarn_buf needed, optional; /* what to do */
-    json_t *checks;
-    size_t missing;
-    uint64_t deadline_ns;
-};
-
-/* `remedy` is left out of the report when the state is GOOD. */
-static void check(struct doctor *d, const char *name, enum state state, const char *needed,
-                  const char *remedy, const char *fmt, ...) __attribute__((format(printf, 6, 7)));
-
-static void check(struct doctor *d, const char *name, enum state state, const char *needed,
+void doctor_check(struct doctor *d, const char *name, enum doctor_state state, const char *needed,
                   const char *remedy, const char *fmt, ...)
 {
     char found[600];
@@ -73,9 +58,9 @@ static void check_kernel(struct doctor *d)
 
     if (uname(&u) != 0 || sscanf(u.release, "%d.%d", &major, &minor) != 2)
         snprintf(u.release, sizeof u.release, "unknown");
-    check(d, "kernel", major > 5 || (major == 5 && minor >= 3) ? GOOD : MISSING, "5.3",
-          "tarnd watches its clients with pidfd_open(), which Linux has since 5.3: use a newer kernel", "%s",
-          u.release);
+    doctor_check(d, "kernel", major > 5 || (major == 5 && minor >= 3) ? GOOD : MISSING, "5.3",
+                 "tarnd watches its clients with pidfd_open(), which Linux has since 5.3: use a newer kernel",
+                 "%s", u.release);
 }
 
 static void check_memfd(struct doctor *d)
@@ -83,9 +68,9 @@ static void check_memfd(struct doctor *d)
     int fd = memfd_create("tarn-doctor", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     bool works = fd >= 0 && ftruncate(fd, 4096) == 0;
 
-    check(d, "shared memory", works ? GOOD : MISSING, "memfd_create",
-          "pools are memfds: allow memfd_create in the container's seccomp profile",
-          works ? "works" : "refused: %m");
+    doctor_check(d, "shared memory", works ? GOOD : MISSING, "memfd_create",
+                 "pools are memfds: allow memfd_create in the container's seccomp profile",
+                 works ? "works" : "refused: %m");
     if (fd >= 0)
         close(fd);
 }
@@ -117,28 +102,28 @@ static void check_memory(struct doctor *d)
     char text[16], free_text[16], pages[48] = "none";
 
     tarn_size_format(available, text);
-    check(d, "memory", available >= 256 << 20 ? GOOD : OPTIONAL, "256 MiB available",
-          "give tarnd smaller pools", "%s available", text);
+    doctor_check(d, "memory", available >= 256 << 20 ? GOOD : OPTIONAL, "256 MiB available",
+                 "give tarnd smaller pools", "%s available", text);
     tarn_size_format(huge * huge_bytes, text);
     tarn_size_format(huge_free * huge_bytes, free_text);
     if (huge)
         snprintf(pages, sizeof pages, "%s, %s free", text, free_text);
-    check(d, "huge pages", huge ? GOOD : OPTIONAL, "for speed",
-          "large pools have fewer TLB misses on huge pages: sysctl vm.nr_hugepages=N, N times 2 MiB", "%s",
-          pages);
+    doctor_check(d, "huge pages", huge ? GOOD : OPTIONAL, "for speed",
+                 "large pools have fewer TLB misses on huge pages: sysctl vm.nr_hugepages=N, N times 2 MiB",
+                 "%s", pages);
     if (statvfs("/dev/shm", &s) != 0) {
-        check(d, "/dev/shm", OPTIONAL, "by others",
-              "other programs' shared memory (NCCL, PyTorch) needs it: mount a tmpfs", "not there");
+        doctor_check(d, "/dev/shm", OPTIONAL, "by others",
+                     "other programs' shared memory (NCCL, PyTorch) needs it: mount a tmpfs", "not there");
         return;
     }
     uint64_t shm = (uint64_t)s.f_blocks * s.f_frsize;
     tarn_size_format(shm, text);
     tarn_size_format((uint64_t)s.f_bavail * s.f_frsize, free_text);
-    check(d, "/dev/shm", shm >= 64 << 20 ? GOOD : OPTIONAL, "by others",
-          "other programs' shared memory (NCCL, PyTorch) needs it, tarn's pools do not: mount -o "
-          "remount,size=4G "
-          "/dev/shm, or docker run --shm-size=4g",
-          "%s, %s free", text, free_text);
+    doctor_check(d, "/dev/shm", shm >= 64 << 20 ? GOOD : OPTIONAL, "by others",
+                 "other programs' shared memory (NCCL, PyTorch) needs it, tarn's pools do not: mount -o "
+                 "remount,size=4G "
+                 "/dev/shm, or docker run --shm-size=4g",
+                 "%s, %s free", text, free_text);
 }
 
 static void check_limits(struct doctor *d)
@@ -149,13 +134,14 @@ static void check_limits(struct doctor *d)
     getrlimit(RLIMIT_MEMLOCK, &lock);
     getrlimit(RLIMIT_NOFILE, &files);
     tarn_size_format(lock.rlim_cur, text);
-    check(d, "memlock limit", lock.rlim_cur == RLIM_INFINITY ? GOOD : OPTIONAL, "unlimited for RDMA",
-          "RDMA and pinned GPU buffers lock memory: ulimit -l unlimited, or LimitMEMLOCK=infinity in the "
-          "systemd unit",
-          "%s", lock.rlim_cur == RLIM_INFINITY ? "unlimited" : text);
-    check(d, "open files limit", files.rlim_cur >= 4096 ? GOOD : OPTIONAL, "4096 for many clients",
-          "a node needs a few descriptors a client: ulimit -n 65536, or LimitNOFILE=65536", "%llu",
-          (unsigned long long)files.rlim_cur);
+    doctor_check(
+        d, "memlock limit", lock.rlim_cur == RLIM_INFINITY ? GOOD : OPTIONAL, "unlimited for RDMA",
+        "RDMA and pinned GPU buffers lock memory: ulimit -l unlimited, or LimitMEMLOCK=infinity in the "
+        "systemd unit",
+        "%s", lock.rlim_cur == RLIM_INFINITY ? "unlimited" : text);
+    doctor_check(d, "open files limit", files.rlim_cur >= 4096 ? GOOD : OPTIONAL, "4096 for many clients",
+                 "a node needs a few descriptors a client: ulimit -n 65536, or LimitNOFILE=65536", "%llu",
+                 (unsigned long long)files.rlim_cur);
 }
 
 /* --- devices ------------------------------------------------------------------------------------ */
@@ -192,7 +178,7 @@ static void add_gpu(struct tarn_buf *b, const char *name)
     tarn_buf_printf(b, "%.*s", (int)strcspn(model, "\n"), model);
 }
 
-static void check_gpus(struct doctor *d)
+void doctor_gpus(struct doctor *d)
 {
     struct tarn_buf gpus = {0};
     bool driver = access("/proc/driver/nvidia/version", R_OK) == 0;
@@ -200,15 +186,16 @@ static void check_gpus(struct doctor *d)
     bool nodes = access("/dev/nvidiactl", F_OK) == 0;
 
     if (n && nodes)
-        check(d, "GPU", GOOD, "for GPU pools", "", "%s", gpus.failed ? "?" : gpus.data);
+        doctor_check(d, "GPU", GOOD, "for GPU pools", "", "%s", gpus.failed ? "?" : gpus.data);
     else
-        check(d, "GPU", OPTIONAL, "for GPU pools",
-              driver ? "the driver is loaded, but this process does not see a device: docker run --gpus all"
-                     : "only GPU pools and buffers use it: install the NVIDIA driver",
-              "%s",
-              driver  ? "driver without a device node"
-              : nodes ? "device nodes without a driver"
-                      : "none");
+        doctor_check(
+            d, "GPU", OPTIONAL, "for GPU pools",
+            driver ? "the driver is loaded, but this process does not see a device: docker run --gpus all"
+                   : "only GPU pools and buffers use it: install the NVIDIA driver",
+            "%s",
+            driver  ? "driver without a device node"
+            : nodes ? "device nodes without a driver"
+                    : "none");
     tarn_buf_free(&gpus);
 }
 
@@ -226,16 +213,17 @@ static void check_port(void *arg, const struct cli_rdma_port *p)
 
     snprintf(title, sizeof title, "RDMA %s", p->name);
     cli_rdma_port_text(p, found, sizeof found);
-    check(r->d, title, p->used ? GOOD : OPTIONAL, "for RDMA",
-          !p->active
-              ? "bring the link up: `ip link set IF up` on Ethernet; InfiniBand also needs a subnet manager "
-                "(opensm, or the switch's)"
-          : *r->why ? r->why
-          : getenv("TARN_RDMA_DEVICES")
-              ? "TARN_RDMA_DEVICES leaves it out, or names a GID that it does not have"
-              : "it has no GID (give its interface an address), or /dev/infiniband is "
-                "closed to this process",
-          "%s%s", found, p->active && !p->used ? ", not used" : "");
+    doctor_check(
+        r->d, title, p->used ? GOOD : OPTIONAL, "for RDMA",
+        !p->active
+            ? "bring the link up: `ip link set IF up` on Ethernet; InfiniBand also needs a subnet manager "
+              "(opensm, or the switch's)"
+        : *r->why ? r->why
+        : getenv("TARN_RDMA_DEVICES")
+            ? "TARN_RDMA_DEVICES leaves it out, or names a GID that it does not have"
+            : "it has no GID (give its interface an address), or /dev/infiniband is "
+              "closed to this process",
+        "%s%s", found, p->active && !p->used ? ", not used" : "");
 }
 
 /* A container sees the devices in sysfs, whether or not it may use them. */
@@ -254,11 +242,12 @@ static void check_device_nodes(struct doctor *d)
     }
     if (dir)
         closedir(dir);
-    check(d, "/dev/infiniband", n && open == n ? GOOD : OPTIONAL, "for RDMA",
-          n ? "this user may not open them: see the group and mode of /dev/infiniband/uverbs*"
-            : "load ib_uverbs (modprobe ib_uverbs); in a container: docker run --device=/dev/infiniband "
-              "--ulimit memlock=-1",
-          "%d device%s, %d may be opened", n, CLI_S(n), open);
+    doctor_check(
+        d, "/dev/infiniband", n && open == n ? GOOD : OPTIONAL, "for RDMA",
+        n ? "this user may not open them: see the group and mode of /dev/infiniband/uverbs*"
+          : "load ib_uverbs (modprobe ib_uverbs); in a container: docker run --device=/dev/infiniband "
+            "--ulimit memlock=-1",
+        "%d device%s, %d may be opened", n, CLI_S(n), open);
 }
 
 /* How GPU memory would get to the device: by dma-buf or by nvidia-peermem. */
@@ -274,7 +263,7 @@ static void check_gpudirect(struct doctor *d)
     fclose(f);
     bool peermem = access("/sys/module/nvidia_peermem", F_OK) == 0;
     bool open_driver = strstr(version, "Open Kernel Module") != NULL;
-    check(
+    doctor_check(
         d, "GPUDirect RDMA", peermem || open_driver ? GOOD : OPTIONAL, "for GPU memory",
         "modprobe nvidia-peermem, or install the NVIDIA driver's open kernel modules, which export dma-bufs "
         "(Linux 5.12)",
@@ -290,10 +279,10 @@ static void check_rdma(struct doctor *d)
     struct rdma_check r = {.d = d, .why = why};
 
     if (cli_rdma_ports(why, check_port, &r) == 0) {
-        check(d, "RDMA NIC", OPTIONAL, "for RDMA",
-              "only the rdma transport uses it; without a NIC `rdma link add rxe0 type rxe netdev IF` "
-              "emulates one",
-              "none in /sys/class/infiniband");
+        doctor_check(d, "RDMA NIC", OPTIONAL, "for RDMA",
+                     "only the rdma transport uses it; without a NIC `rdma link add rxe0 type rxe netdev IF` "
+                     "emulates one",
+                     "none in /sys/class/infiniband");
         return;
     }
     check_device_nodes(d);
@@ -313,8 +302,8 @@ static int check_transport(void *arg, const char *name, const char *why)
     char title[64];
 
     snprintf(title, sizeof title, "transport %s", name);
-    check(t->d, title, why ? OPTIONAL : GOOD, "one transport", why ? why : "", "%s",
-          why ? "not usable" : "usable");
+    doctor_check(t->d, title, why ? OPTIONAL : GOOD, "one transport", why ? why : "", "%s",
+                 why ? "not usable" : "usable");
     t->usable += !why;
     return 0;
 }
@@ -325,7 +314,7 @@ static void check_transports(struct doctor *d)
 
     tarn_transports(check_transport, &t);
     if (!t.usable)
-        check(d, "transports", MISSING, "one transport", "see the reasons of each", "none is usable");
+        doctor_check(d, "transports", MISSING, "one transport", "see the reasons of each", "none is usable");
 }
 
 /* --- Redis -------------------------------------------------------------------------------------- */
@@ -366,11 +355,11 @@ static void check_redis_info(struct doctor *d, const char *info)
     info_value(info, "redis_version", version);
     info_value(info, "maxmemory_policy", policy);
     info_value(info, "redis_mode", mode);
-    check(d, "Redis version", strtol(version, NULL, 10) >= 5 ? GOOD : MISSING, "5.0",
-          "scripts and pipelines are tested with Redis 5 and later: use a newer one", "%s (%s)", version,
-          mode);
+    doctor_check(d, "Redis version", strtol(version, NULL, 10) >= 5 ? GOOD : MISSING, "5.0",
+                 "scripts and pipelines are tested with Redis 5 and later: use a newer one", "%s (%s)",
+                 version, mode);
     bool keeps = strcmp(policy, "noeviction") == 0;
-    check(
+    doctor_check(
         d, "Redis eviction", keeps ? GOOD : OPTIONAL, "noeviction",
         "Redis may drop records of tensors that are still stored; nodes put them back, gets miss until then: "
         "CONFIG SET maxmemory-policy noeviction",
@@ -393,7 +382,8 @@ static int take_info(void *arg, size_t i, const redisReply *reply)
     if (reply->type == REDIS_REPLY_STRING)
         check_redis_info(d, reply->str);
     else
-        check(d, "Redis version", OPTIONAL, "5.0", "allow this user the command INFO", "INFO is refused");
+        doctor_check(d, "Redis version", OPTIONAL, "5.0", "allow this user the command INFO",
+                     "INFO is refused");
     return 0;
 }
 
@@ -402,7 +392,7 @@ static void ask_redis(struct doctor *d, struct tarn_directory *dir)
     struct tarn_pipeline p = {.n = 1, .append = append_info, .reply = take_info, .arg = d};
 
     if (tarn_redis_run(dir, d->deadline_ns, &p) != 0)
-        check(d, "Redis version", MISSING, "5.0", "see the sentence", "%s", tarn_last_error());
+        doctor_check(d, "Redis version", MISSING, "5.0", "see the sentence", "%s", tarn_last_error());
 }
 
 /* Redis is needed when it was named; else tarnd can start one of its own, given the program. */
@@ -413,21 +403,22 @@ static bool check_redis(struct doctor *d)
     char program[300];
     bool found = find_program("redis-server", program);
 
-    check(d, "redis-server", found ? GOOD : OPTIONAL, "to run without a Redis",
-          "install it (apt-get install redis-server), or give tarnd --redis", "%s",
-          found ? program : "not in PATH");
+    doctor_check(d, "redis-server", found ? GOOD : OPTIONAL, "to run without a Redis",
+                 "install it (apt-get install redis-server), or give tarnd --redis", "%s",
+                 found ? program : "not in PATH");
     int rc = tarn_directory_open(o->redis, o->ns, NULL, d->deadline_ns, &dir);
     if (rc != 0) {
         bool absent = !o->redis && (rc == TARN_E_DIRECTORY || rc == TARN_E_TIMEOUT);
-        check(d, "Redis", absent && found ? OPTIONAL : MISSING, "the directory",
-              rc == TARN_E_DIRECTORY
-                  ? "start redis-server, or tarnd without --redis, which starts one and prints its address; "
-                    "then give --redis"
-                  : "do what the sentence says",
-              "%s", tarn_last_error());
+        doctor_check(
+            d, "Redis", absent && found ? OPTIONAL : MISSING, "the directory",
+            rc == TARN_E_DIRECTORY
+                ? "start redis-server, or tarnd without --redis, which starts one and prints its address; "
+                  "then give --redis"
+                : "do what the sentence says",
+            "%s", tarn_last_error());
         return false;
     }
-    check(d, "Redis", GOOD, "the directory", "", "%s", tarn_directory_address(dir));
+    doctor_check(d, "Redis", GOOD, "the directory", "", "%s", tarn_directory_address(dir));
     ask_redis(d, dir);
     tarn_directory_close(dir);
     return true;
@@ -464,14 +455,15 @@ static int check_node(void *arg, const struct tarn_node_info *n)
     for (uint32_t i = 0; i < n->npools; i++)
         reached += n->pools[i].transport != NULL;
     if (ping(n) != 0)
-        check(d, title, MISSING, "answers", "see whether it runs, and whether a firewall is between", "%s",
-              tarn_last_error());
+        doctor_check(d, title, MISSING, "answers", "see whether it runs, and whether a firewall is between",
+                     "%s", tarn_last_error());
     else if (reached < n->npools)
-        check(d, title, MISSING, "all pools reached", "compare `tarn info` here and on the node's host",
-              "answers at %s, %u of %u pools are reached", n->control, reached, n->npools);
+        doctor_check(d, title, MISSING, "all pools reached",
+                     "compare `tarn info` here and on the node's host",
+                     "answers at %s, %u of %u pools are reached", n->control, reached, n->npools);
     else
-        check(d, title, GOOD, "answers", "", "answers at %s, %u pool%s", n->control, n->npools,
-              CLI_S(n->npools));
+        doctor_check(d, title, GOOD, "answers", "", "answers at %s, %u pool%s", n->control, n->npools,
+                     CLI_S(n->npools));
     return 0;
 }
 
@@ -483,10 +475,10 @@ static void check_nodes(struct doctor *d)
     if (rc == 0)
         rc = tarn_nodes(d->c->client, cli_timeout(d->c, 0), check_node, d);
     if (rc != 0)
-        check(d, "nodes", MISSING, "listed by Redis", "see the sentence", "%s", tarn_last_error());
+        doctor_check(d, "nodes", MISSING, "listed by Redis", "see the sentence", "%s", tarn_last_error());
     else if (json_array_size(d->checks) == before)
-        check(d, "nodes", OPTIONAL, "one to store anything", "start tarnd with the same --redis and --ns",
-              "none");
+        doctor_check(d, "nodes", OPTIONAL, "one to store anything",
+                     "start tarnd with the same --redis and --ns", "none");
 }
 
 /* --- the command -------------------------------------------------------------------------------- */
@@ -512,30 +504,48 @@ static int report(struct doctor *d)
     return 0;
 }
 
+struct doctor_config {
+    struct cli_common common;
+    char *tcpx_plugin;
+};
+
+static void check_all(struct doctor *d)
+{
+    check_kernel(d);
+    check_memfd(d);
+    check_memory(d);
+    check_limits(d);
+    check_rdma(d);
+    doctor_gpus(d);
+    check_transports(d);
+    if (check_redis(d))
+        check_nodes(d);
+}
+
 static int run(struct cli *c, const void *config)
 {
-    (void)config;
+    const struct doctor_config *o = config;
     struct doctor d = {
         .c = c,
         .table = {.align = "llll"},
         .checks = json_array(),
         .deadline_ns = tarn_deadline((uint32_t)c->common->timeout_ms),
     };
-    int rc = cli_want_args(c, 0, 0, "");
+    int rc = cli_want_args(c, 0, 1, "tcpx");
 
+    if (rc == 0 && c->nargs && strcmp(c->args[0], "tcpx") != 0)
+        rc = tarn_fail(TARN_E_INVALID, "\"%s\": doctor knows tcpx, and without a word looks at all but it",
+                       c->args[0]);
+    if (rc == 0)
+        rc = tarn_tcpx_settings_export(o->tcpx_plugin, NULL);
     if (rc != 0)
         goto drop_checks;
     for (const char *const *h = (const char *const[]){"CHECK", "STATE", "NEEDED", "FOUND", NULL}; *h; h++)
         cli_cell(&d.table, "%s", *h);
-    check_kernel(&d);
-    check_memfd(&d);
-    check_memory(&d);
-    check_limits(&d);
-    check_rdma(&d);
-    check_gpus(&d);
-    check_transports(&d);
-    if (check_redis(&d))
-        check_nodes(&d);
+    if (c->nargs)
+        doctor_tcpx(&d);
+    else
+        check_all(&d);
     rc = report(&d);
     if (rc == 0 && d.missing)
         rc = tarn_fail(TARN_E_UNAVAILABLE, "%zu thing%s that tarn needs %s missing: see what to do",
@@ -547,17 +557,28 @@ drop_checks:
     return rc;
 }
 
-static const struct tarn_option options[] = {CLI_COMMON_OPTIONS};
+static const struct tarn_option options[] = {
+    CLI_COMMON_OPTIONS,
+    {.name = "tcpx-plugin",
+     .type = TARN_OPT_STRING,
+     .offset = offsetof(struct doctor_config, tcpx_plugin),
+     .unit = "PATH",
+     .help = "Network plugin that `tarn doctor tcpx` tries, as that of tarnd."},
+};
 
 static const struct tarn_program program = {
     .name = "tarn doctor",
-    .arguments = "",
+    .arguments = "[tcpx]",
     .brief = "check what this machine and its Redis offer, and say what to do",
     .description =
         "Looks at the kernel, memory, limits, RDMA NICs, GPUs, transports, Redis and the nodes. The exit "
-        "status is 6 when something that is needed is missing, not when something optional is.",
+        "status is 6 when something that is needed is missing, not when something optional is.\n\n"
+        "With the word tcpx it looks at what the tcpx transport needs: the network plugin, its environment, "
+        "RxDM's sockets, the GPUs and the plugin's devices. It starts the plugin in a process of its own, "
+        "where "
+        "it connects a device with itself and registers memory; each step has --timeout-ms.",
     .options = options,
     .noptions = CLI_COUNT(options),
 };
 
-const struct cli_command cli_doctor = {&program, sizeof(struct cli_common), run};
+const struct cli_command cli_doctor = {&program, sizeof(struct doctor_config), run};

@@ -10,6 +10,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "transport/tcpx_settings.h"
+
 int tarn_options_copy(void *mine, size_t mine_bytes, const void *theirs)
 {
     size_t bytes = 0;
@@ -170,14 +172,18 @@ static int transports_init(struct tarn_client *c, const struct tarn_options *o)
 {
     const char *faults = setting(o->faults, "TARN_FAULTS", NULL);
     int n = tarn_transport_select(o->transports, c->transports, TARN_TRANSPORTS_MAX);
+    struct tarn_tcpx_settings tcpx;
 
     if (n < 0)
         return n;
+    int rc = tarn_tcpx_settings(&tcpx); /* told at once, not when it is needed */
+    if (rc != 0)
+        return rc;
     if (n == 0)
         return tarn_fail(TARN_E_UNAVAILABLE, "transports '%s': none is usable here: see `tarn info`",
                          o->transports ? o->transports : "all");
     for (int t = 0; t < n; t++) {
-        int rc = c->transports[t]->local_open(setting(NULL, "TARN_RDMA_DEVICES", NULL), &c->locals[t]);
+        rc = c->transports[t]->local_open(setting(NULL, "TARN_RDMA_DEVICES", NULL), &c->locals[t]);
         if (rc != 0)
             return rc;
         c->ntransports = t + 1;

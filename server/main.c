@@ -5,15 +5,19 @@
  * Exit status: 0 drained; 1 could not start, lost its id, or was ended by a second signal; 2 wrong
  * settings.
  */
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
+#include <unistd.h>
 
 #include "base/buf.h"
 #include "base/error.h"
 #include "server/admin.h"
 #include "server/node.h"
+#include "transport/tcpx_settings.h"
 
 static void log_line(void *arg, enum tarn_log_level level, const char *line)
 {
@@ -76,6 +80,63 @@ static void print_ready(const struct tarn_node *n)
     fflush(stdout);
 }
 
+/* --- exit() by others --------------------------------------------------------------------------- */
+
+/*
+ * Network plugins call exit() in threads of ours or their own when they meet what they cannot bear. Then the
+ * control thread, which still runs, takes what the node holds out of the directory before the process is
+ * gone.
+ */
+#define FAREWELL_S 3
+
+static struct {
+    pthread_mutex_t lock;
+    pthread_cond_t over_changed;
+    struct tarn_node *node; /* while it runs */
+    bool wanted, over;
+} farewell = {.lock = PTHREAD_MUTEX_INITIALIZER, .over_changed = PTHREAD_COND_INITIALIZER};
+
+static void leave_at_once(void *arg)
+{
+    struct tarn_node *n = arg;
+    tarn_log(&n->log, TARN_LOG_ERROR, "main",
+             "msg=\"exit() was called\" cause=\"a network plugin has ended the process: see its lines\"");
+    n->exit_status = 1;
+    tarn_node_drain(n);
+    n->drain_deadline_ns = 0; /* without waiting for puts in flight */
+    tarn_node_drain_check(n);
+}
+
+static void at_exit(void)
+{
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += FAREWELL_S;
+    pthread_mutex_lock(&farewell.lock);
+    farewell.wanted = farewell.node && tarn_loop_post(farewell.node->loop, leave_at_once, farewell.node) == 0;
+    while (farewell.wanted && !farewell.over)
+        if (pthread_cond_timedwait(&farewell.over_changed, &farewell.lock, &until))
+            break;
+    pthread_mutex_unlock(&farewell.lock);
+}
+
+static int run_node(struct tarn_node *n)
+{
+    pthread_mutex_lock(&farewell.lock);
+    farewell.node = n;
+    pthread_mutex_unlock(&farewell.lock);
+    int status = tarn_node_run(n);
+    pthread_mutex_lock(&farewell.lock);
+    farewell.node = NULL;
+    farewell.over = true;
+    bool wanted = farewell.wanted;
+    pthread_cond_broadcast(&farewell.over_changed);
+    pthread_mutex_unlock(&farewell.lock);
+    while (wanted) /* the other thread ends the process; what it is in cannot be taken apart under it */
+        pause();
+    return status;
+}
+
 static int run(const struct tarn_node_config *c, const struct tarn_logger *log)
 {
     struct process process = {0};
@@ -90,7 +151,7 @@ static int run(const struct tarn_node_config *c, const struct tarn_logger *log)
         fprintf(stderr, "tarnd: %s\n", tarn_last_error());
     } else {
         print_ready(process.node);
-        status = tarn_node_run(process.node);
+        status = run_node(process.node);
     }
     if (term)
         tarn_watch_free(term);
@@ -106,6 +167,7 @@ int main(int argc, char **argv)
     struct tarn_options_parsed parsed = {0};
     struct tarn_logger log = {.fn = log_line};
     int status = 0;
+    atexit(at_exit);
     signal(SIGPIPE, SIG_IGN);
     signal(SIGHUP, SIG_IGN);
     int rc = tarn_options_parse(&tarn_node_program, argc, argv, &config, &parsed);
@@ -113,6 +175,8 @@ int main(int argc, char **argv)
         rc = tarn_fail(TARN_E_CONFIG, "\"%s\": tarnd takes options only: see --help", parsed.args[0]);
     if (!rc && !print_only(&config, &parsed)) {
         rc = tarn_node_config_check(&config);
+        if (!rc)
+            rc = tarn_tcpx_settings_export(config.tcpx_plugin, config.tcpx_unpack_impl);
         if (!rc && !(rc = tarn_log_level_parse(config.log_level, &log.level)))
             status = run(&config, &log);
     }

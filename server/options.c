@@ -3,11 +3,13 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/error.h"
 #include "base/net.h"
 #include "base/text.h"
 #include "metadata/directory.h"
+#include "transport/tcpx_unpack.h"
 
 #define AT(member_) offsetof(struct tarn_node_config, member_)
 #define INT_OPTION(name_, member_, initial_, min_, max_, unit_, help_) \
@@ -49,7 +51,7 @@ static const struct tarn_option options[] = {
         "Unix socket of control connections, in a directory made with mode 0700 when missing. Without "
         "it: $XDG_RUNTIME_DIR/tarn/<id>.sock, or /tmp/tarn-<uid>/<id>.sock."),
     INT_OPTION("data-port", data_port, "0", 0, 65535, "PORT",
-               "Port of tcp data connections; 0 takes a free one."),
+               "Port of tcp data connections; tcpx takes the one behind it. 0 takes free ones."),
     TEXT_OPTION(
         "redis", redis, NULL, "URI",
         "The directory: redis://[user[:password]@]host[:port][/db] or unix:///path[?db=N]. Without it "
@@ -77,6 +79,16 @@ static const struct tarn_option options[] = {
      .unit = "SIZE",
      .help = "Largest memory region that the rdma transport registers: pools are registered in parts of this "
              "size, or of what the device takes when that is less."},
+    TEXT_OPTION(
+        "tcpx-plugin", tcpx_plugin, NULL, "PATH",
+        "Network plugin of the tcpx transport: a library with NCCL's ABI version 6, 7 or 8. Without it, "
+        "on machines that have /usr/local/tcpx/lib64/libnccl-net.so, that one, or what the loader finds "
+        "before it as "
+        "libnccl-net-tcpx.so or libnccl-net.so. `tarn doctor tcpx` says what is missing."),
+    TEXT_OPTION(
+        "tcpx-unpack-impl", tcpx_unpack_impl, "kernel", "WAY",
+        "How the tcpx transport gets what it receives to its place in a GPU pool: kernel, one launch for "
+        "all fragments; d2d, a copy for each; host, through memory of the host."),
     INT_OPTION("io-threads", io_threads, "2", 1, 64, "N", "Threads of the tcp transport."),
     INT_OPTION("evict-high", evict_high, "95", 1, 100, "PERCENT",
                "Fill of a pool at which least recently used objects begin to be evicted in the background."),
@@ -224,6 +236,15 @@ static int check_name(const char *option, const char *text, size_t max)
                      text, max);
 }
 
+/* A name without a folder is the loader's to find. */
+static int check_plugin(const char *path)
+{
+    if (!path || !strchr(path, '/') || access(path, R_OK) == 0)
+        return 0;
+    return tarn_fail(TARN_E_CONFIG, "--tcpx-plugin %s: %m: name a library that is there, or leave it out",
+                     path);
+}
+
 /* The address is published, so it must be one that clients can use. */
 static int check_listen(const struct tarn_node_config *c)
 {
@@ -240,7 +261,12 @@ static int check_listen(const struct tarn_node_config *c)
 int tarn_node_config_check(const struct tarn_node_config *c)
 {
     enum tarn_log_level level;
+    enum tarn_tcpx_way way;
     int rc = tarn_log_level_parse(c->log_level, &level);
+    if (!rc)
+        rc = tarn_tcpx_way_parse(c->tcpx_unpack_impl, &way);
+    if (!rc)
+        rc = check_plugin(c->tcpx_plugin);
     if (!rc && c->id)
         rc = check_name("--id", c->id, TARN_NODE_ID_MAX);
     if (!rc)

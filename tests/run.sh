@@ -3,6 +3,7 @@
 # Runs test programs and scripts one after the other and counts.
 #   tests/run.sh NAME...     programs, or scripts ending in .sh; TARN_BUILD names the build folder
 # Exit status of a test: 0 passed, 77 skipped (its last line "SKIP: <what>: <why>"), else failed.
+# Lines of one that passed which begin with "times: " are shown.
 # A cmocka program counts each of its tests, anything else counts as one.
 #   REQUIRE=rdma,cuda        a skip of <what> among these is a failure ("all": every skip)
 #   RETRIES=N                run a failed one again, N times; that it failed first is shown, not hidden (0)
@@ -58,6 +59,7 @@ for t in "$@"; do
         passed=$((passed + (ok + skip > 0 ? ok : 1)))
         skipped=$((skipped + skip))
         sed -n 's/^skip: /    skipped: /p' "$log" | sort | uniq -c
+        sed -n 's/^times: /    /p' "$log"
         ;;
     77)
         skipped=$((skipped + 1))

@@ -13,6 +13,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "transport/cuda.h"
+
 struct stream;
 /* It does not wait for the default stream. */
 struct stream *stream_open(int device) __attribute__((weak));
@@ -23,6 +25,8 @@ void *stream_handle(struct stream *s) __attribute__((weak));
 /* Kernels: each begins when the one before has ended. */
 void stream_fill(struct stream *s, void *to, uint8_t byte, size_t bytes) __attribute__((weak));
 void stream_copy(struct stream *s, void *to, const void *from, size_t bytes) __attribute__((weak));
+/* One bare cudaMemcpyAsync() for each, and waits until all are done. Only on GPUs. */
+void stream_copy_each(struct stream *s, const struct tarn_cuda_piece *pieces, size_t n) __attribute__((weak));
 /* An event (cudaEvent_t) behind all that was given so far. */
 void *stream_event(struct stream *s) __attribute__((weak));
 void stream_event_free(void *event) __attribute__((weak));

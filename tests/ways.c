@@ -7,6 +7,7 @@
 
 #include "tests/device.h"
 #include "tests/harness.h"
+#include "tests/tcpx/child.h"
 
 static const char *const faults[] = {NULL, "delay=3", "error=0.05", "stale=0.1", "drop=0.03", "refuse=0.3"};
 enum { ALL = sizeof(faults) / sizeof(*faults), FEW = 2 };
@@ -54,7 +55,7 @@ static int add_transport(void *arg, const char *name, const char *why)
     }
     if (strcmp(name, "cuda_ipc"))
         add(list, name, false, -1, ALL);
-    if (strcmp(name, "cuda_ipc") && (strcmp(name, "tcp") || devices_there() == 0))
+    if (strcmp(name, "cuda_ipc") && ((strcmp(name, "tcp") && strcmp(name, "tcpx")) || devices_there() == 0))
         return 0;
     add(list, name, true, 0, ALL);
     add(list, name, true, -1, FEW);
@@ -66,5 +67,8 @@ static int add_transport(void *arg, const char *name, const char *why)
 
 void ways_find(struct way ways[WAYS_MAX])
 {
+    child_configure("fixture-v7");
+    if (devices_there() > 0)
+        setenv("TCPX_FIXTURE", "gpu=1,pages=4096,cut_min=2048", 0); /* bounce memory of a comm: 16 MiB */
     assert_int_equal(tarn_transports(add_transport, ways), 0);
 }

@@ -39,6 +39,10 @@ int tarn_cuda_describe(int device, struct tarn_cuda_device *d);
 int tarn_cuda_find(const uint8_t uuid[TARN_CUDA_UUID], int *device_p);
 /* Free memory of a device now. */
 int tarn_cuda_free_bytes(int device, uint64_t *bytes_p);
+/* Makes the device, and its context, the calling thread's, for code that takes the current one; and puts back what
+ * was there. */
+int tarn_cuda_lend(int device, int *before_p);
+void tarn_cuda_take_back(int before);
 /* Whether kernels and copies on `device` reach memory of `peer`; enables it. */
 bool tarn_cuda_reaches(int device, int peer);
 

@@ -78,6 +78,22 @@ void tarn_cuda_leave(int device, int before)
         cudaSetDevice(before);
 }
 
+/* Unlike above: setting it is what makes the context, and cudaFree() where that is not so (before CUDA 12). */
+int tarn_cuda_lend(int device, int *before_p)
+{
+    cudaError_t e = cudaGetDevice(before_p);
+    if (!e)
+        e = cudaSetDevice(device);
+    if (!e)
+        e = cudaFree(NULL);
+    return e ? tarn_cuda_failed(e, "cudaSetDevice", device) : 0;
+}
+
+void tarn_cuda_take_back(int before)
+{
+    cudaSetDevice(before);
+}
+
 int tarn_cuda_count(int *n_p)
 {
     cudaError_t e = cudaGetDeviceCount(n_p);

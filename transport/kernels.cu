@@ -8,8 +8,13 @@
  * fits both is used in place of 16 bytes; a few single bytes lead to an aligned address.
  *
  * The list lies in memory of the host, behind PCIe: a block reads a tile of it at a time, in one go and once.
+ *
+ * The loads are ordinary ones of the second level, also of memory that a NIC has written to: that level is
+ * coherent, so what was there when the launch was asked for is seen. Only a kernel that runs while the NIC writes
+ * would need volatile loads.
  */
 #include "transport/kernels.h"
+#include "transport/kernels_run.h"
 
 #define WARP 32
 #define WARPS 8 /* of a block */
@@ -64,10 +69,9 @@ template <uint32_t TEAM> static __device__ void copy_piece(const struct tarn_cud
 {
     char *to = (char *)p.to;
     const char *from = (const char *)p.from;
-    uint32_t bytes = (uint32_t)p.bytes, differ = (uint32_t)((uintptr_t)to ^ (uintptr_t)from) & 15;
-    uint32_t width = differ ? differ & -differ : 16;
-    uint32_t head = (uint32_t)(-(uintptr_t)to) & (width - 1);
-    head = head < bytes ? head : bytes;
+    uint32_t bytes = (uint32_t)p.bytes;
+    struct tarn_run_plan plan = tarn_run_plan((uintptr_t)from, (uintptr_t)to, bytes);
+    uint32_t head = plan.head, width = plan.width;
     if (rank < head)
         to[rank] = from[rank];
     to += head;

@@ -30,6 +30,21 @@ uint64_t tarn_pieces_bytes(const struct tarn_piece *pieces, uint32_t n)
     return total;
 }
 
+struct tarn_cursor tarn_cursor_at(const struct tarn_piece *pieces, uint32_t n, uint64_t offset)
+{
+    struct tarn_cursor c = {0};
+    for (; c.piece < n; c.piece++) {
+        struct runs r = runs_of(&pieces[c.piece]);
+        if (offset < r.bytes * r.count) {
+            c.run = offset / r.bytes;
+            c.done = offset % r.bytes;
+            break;
+        }
+        offset -= r.bytes * r.count;
+    }
+    return c;
+}
+
 uint64_t tarn_cursor_next(struct tarn_cursor *c, const struct tarn_piece *pieces, uint32_t n, uint64_t max,
                           void **addr_p)
 {

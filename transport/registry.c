@@ -10,9 +10,10 @@
 #include "transport/rdma.h"
 #include "transport/shm.h"
 #include "transport/tcp.h"
+#include "transport/tcpx.h"
 
-const struct tarn_transport_ops *const tarn_transport_list[] = {&tarn_shm_ops, &tarn_cuda_ipc_ops,
-                                                                &tarn_rdma_ops, &tarn_tcp_ops, NULL};
+const struct tarn_transport_ops *const tarn_transport_list[] = {
+    &tarn_shm_ops, &tarn_cuda_ipc_ops, &tarn_rdma_ops, &tarn_tcpx_ops, &tarn_tcp_ops, NULL};
 
 enum { TRANSPORTS = sizeof(tarn_transport_list) / sizeof(tarn_transport_list[0]) - 1 };
 
@@ -45,7 +46,7 @@ static int unknown(const char *name, size_t bytes)
         return tarn_fail(TARN_E_CONFIG, "transport \"%s\": there is none of this name; did you mean \"%s\"?",
                          word, near);
     return tarn_fail(TARN_E_CONFIG,
-                     "transport \"%s\": there is none of this name; name one of shm, cuda_ipc, rdma, tcp",
+                     "transport \"%s\": there is none of this name; name one of shm, cuda_ipc, rdma, tcpx, tcp",
                      word);
 }
 

@@ -7,9 +7,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "transport/tokens.h"
+
 #define TARN_TCP_MAGIC 0x4e524154u /* "TARN" */
 #define TARN_TCP_VERSION 1
-#define TARN_TCP_TOKEN 32 /* hex digits */
+#define TARN_TCP_TOKEN TARN_TOKEN
 
 enum tarn_tcp_op {
     TARN_TCP_HELLO = 1,

@@ -18,6 +18,7 @@
 
 #include "transport/tcp_frame.h"
 #include "transport/tcp_stage.h"
+#include "transport/tokens.h"
 
 #define TARN_TCP_ANSWERS 64 /* of a connection, not yet sent; reading pauses there */
 
@@ -91,12 +92,6 @@ struct tarn_tcp_thread {
     uint64_t moved_ns;         /* when a copy last passed */
 };
 
-struct tarn_tcp_session {
-    struct tarn_tcp_session *next, *prev;
-    uint64_t id;
-    char token[TARN_TCP_TOKEN + 1];
-};
-
 struct tarn_server {
     struct tarn_serve serve;
     char address[300]; /* "host:port" */
@@ -104,7 +99,7 @@ struct tarn_server {
     _Atomic uint64_t refused_log_ns; /* when a refusal was last logged */
     pthread_mutex_t lock;
     struct tarn_tcp_conn *conns;
-    struct tarn_tcp_session *sessions;
+    struct tarn_token *tokens;
     bool listening; /* thread 0: false while descriptors have run out */
     uint32_t nthreads;
     struct tarn_tcp_thread threads[];

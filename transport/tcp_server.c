@@ -23,29 +23,17 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/net.h"
-#include "base/text.h"
 #include "transport/tcp.h"
 
 enum { HELLO_MS = 5000, SEND_MS = 4, SCAN_MS = 250, ACCEPTS = 64, EVENTS = 64 };
 
 /* --- sessions ----------------------------------------------------------------------------------- */
 
-static struct tarn_tcp_session *find_session(struct tarn_server *s, uint64_t id)
-{
-    struct tarn_tcp_session *e;
-    DL_SEARCH_SCALAR(s->sessions, e, id, id);
-    return e;
-}
-
 bool tarn_tcp_admit(struct tarn_tcp_conn *c, uint64_t session, const char token[TARN_TCP_TOKEN])
 {
     struct tarn_server *s = c->server;
-    unsigned char differ = 0;
     pthread_mutex_lock(&s->lock);
-    const struct tarn_tcp_session *e = find_session(s, session);
-    for (int i = 0; e && i < TARN_TCP_TOKEN; i++) /* in constant time: no hint at the first wrong digit */
-        differ |= (unsigned char)(e->token[i] ^ token[i]);
-    c->admitted = e && differ == 0;
+    c->admitted = tarn_token_is(s->tokens, session, token);
     c->session = session;
     pthread_mutex_unlock(&s->lock);
     return c->admitted;
@@ -54,17 +42,11 @@ bool tarn_tcp_admit(struct tarn_tcp_conn *c, uint64_t session, const char token[
 int tarn_tcp_attach(struct tarn_server *s, struct tarn_attach *a)
 {
     pthread_mutex_lock(&s->lock);
-    struct tarn_tcp_session *e = find_session(s, a->session);
-    if (!e && (e = calloc(1, sizeof(*e)))) {
-        e->id = a->session;
-        snprintf(e->token, sizeof(e->token), "%016llx%016llx", (unsigned long long)tarn_random64(),
-                 (unsigned long long)tarn_random64());
-        DL_PREPEND(s->sessions, e);
-    }
-    if (e)
-        snprintf(a->text, sizeof(a->text), "v1 %s %s", s->address, e->token);
+    const char *token = tarn_token_of(&s->tokens, a->session);
+    if (token)
+        snprintf(a->text, sizeof(a->text), "v1 %s %s", s->address, token);
     pthread_mutex_unlock(&s->lock);
-    if (!e)
+    if (!token)
         return tarn_fail(TARN_E_NO_MEMORY, "tcp: out of memory for a session");
     a->nfds = 0;
     return 0;
@@ -84,12 +66,8 @@ static void doom(struct tarn_tcp_conn *c)
 void tarn_tcp_detach(struct tarn_server *s, uint64_t session)
 {
     pthread_mutex_lock(&s->lock);
-    struct tarn_tcp_session *e = find_session(s, session);
-    if (e) {
-        DL_DELETE(s->sessions, e);
-        free(e);
-    }
     struct tarn_tcp_conn *c;
+    tarn_token_drop(&s->tokens, session);
     DL_FOREACH (s->conns, c)
         if (c->admitted && c->session == session)
             doom(c);
@@ -327,11 +305,7 @@ void tarn_tcp_stop(struct tarn_server *s)
         tarn_tcp_close(s->conns);
     for (uint32_t i = 0; i < s->nthreads; i++)
         tarn_tcp_gpu_stop(&s->threads[i]);
-    while (s->sessions) {
-        struct tarn_tcp_session *e = s->sessions;
-        DL_DELETE(s->sessions, e);
-        free(e);
-    }
+    tarn_tokens_free(&s->tokens);
     close(s->listen_fd);
     close(s->wake_fd);
     pthread_mutex_destroy(&s->lock);

@@ -333,6 +333,8 @@ struct tarn_cursor {
     uint32_t piece;
     uint64_t run, done; /* run within the piece, bytes done of the run */
 };
+/* The position of byte `offset` of pieces whose total does not overflow; their end when they have fewer. */
+struct tarn_cursor tarn_cursor_at(const struct tarn_piece *pieces, uint32_t n, uint64_t offset);
 /* The next contiguous run of at most `max` bytes, advancing the cursor; its size, 0 at the end.
  * Neighbouring runs that touch are merged. */
 uint64_t tarn_cursor_next(struct tarn_cursor *c, const struct tarn_piece *pieces, uint32_t n, uint64_t max,

@@ -54,6 +54,16 @@ void stream_copy(struct stream *s, void *to, const void *from, size_t bytes)
     must(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream_handle(s)));
 }
 
+void stream_copy_each(struct stream *s, const struct tarn_cuda_piece *pieces, size_t n)
+{
+    cudaStream_t stream = stream_handle(s);
+    cudaError_t e = cudaSuccess;
+    for (size_t i = 0; i < n && !e; i++)
+        e = cudaMemcpyAsync(pieces[i].to, pieces[i].from, pieces[i].bytes, cudaMemcpyDefault, stream);
+    must(e);
+    must(cudaStreamSynchronize(stream));
+}
+
 void *stream_event(struct stream *s)
 {
     cudaEvent_t event;

@@ -143,6 +143,12 @@ TARN_REDIS=$(echo "$ready" | tr ' ' '\n' | sed -n 's/^redis=//p')
 export TARN_REDIS
 node0=$node
 
+# A wrong setting is told before it would be used.
+export TARN_TCPX_UNPACK_IMPL=quick
+expect 6 ls
+says err "TARN_TCPX_UNPACK_IMPL=quick: there is no such way to unpack: name d2d, host or kernel"
+unset TARN_TCPX_UNPACK_IMPL
+
 mkdir raw npy back
 dtypes="u8 i8 bool f8_e4m3 f8_e5m2 u16 i16 f16 bf16 u32 i32 f32 u64 i64 f64 c64 c128"
 for d in $dtypes; do

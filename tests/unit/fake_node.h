@@ -10,6 +10,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <sched.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -29,8 +30,10 @@
 #include "base/error.h"
 #include "transport/transport.h"
 
+#ifndef EXTENT
 #define SLOTS 128u
 #define EXTENT (1ull << 20)
+#endif
 #define SESSION 0x1122334455667788u
 #define EPOCH 0xabcd0000u
 #define WAIT_MS 20000
@@ -445,12 +448,14 @@ static inline int finish_works(const struct tarn_transport_ops *ops, struct tarn
             continue;
         }
         int r = ops->progress(l);
-        if (r)
+        if (r < 0)
             return r;
         struct pollfd p;
         p.fd = ops->wait_fd(l, &p.events);
-        if (!w[done].owner)
+        if (!w[done].owner && p.fd >= 0)
             poll(&p, 1, tarn_left_ms(deadline));
+        else
+            sched_yield();
     }
     return 0;
 }

@@ -112,6 +112,28 @@ static void every_byte_once_and_in_order(void **state)
     }
 }
 
+static void a_cursor_can_begin_anywhere(void **state)
+{
+    (void)state;
+    unsigned seed = (unsigned)tarn_now_ns();
+    print_message("seed %u\n", seed);
+    for (int round = 0; round < 20000; round++) {
+        struct tarn_piece p[6];
+        char *bytes[6 * 40 * 5];
+        uint32_t n = random_pieces(p, &seed);
+        size_t total = model(p, n, bytes), at = (size_t)rand_r(&seed) % (total + 1);
+        struct tarn_cursor c = tarn_cursor_at(p, n, at);
+        void *addr;
+        uint64_t got;
+        while ((got = tarn_cursor_next(&c, p, n, 1 + (uint64_t)rand_r(&seed) % 100, &addr)) > 0)
+            for (uint64_t i = 0; i < got; i++)
+                assert_ptr_equal((char *)addr + i, bytes[at++]);
+        assert_int_equal(at, total);
+        c = tarn_cursor_at(p, n, total + (size_t)rand_r(&seed) % 3);
+        assert_int_equal(tarn_cursor_next(&c, p, n, 1, &addr), 0);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -120,6 +142,7 @@ int main(void)
         cmocka_unit_test(runs_that_touch_are_one),
         cmocka_unit_test(a_limit_splits_runs),
         cmocka_unit_test(every_byte_once_and_in_order),
+        cmocka_unit_test(a_cursor_can_begin_anywhere),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -6,6 +6,7 @@
 #include "tests/unit/fake_node.h"
 
 #include "tests/harness.h"
+#include "tests/tcpx/child.h"
 
 #include <pthread.h>
 
@@ -516,11 +517,12 @@ static void the_registry_finds_and_selects(void **state)
     assert_string_equal(tarn_transport_list[0]->name, "shm");
     assert_ptr_equal(tarn_transport_find("cuda_ipc"), tarn_transport_list[1]);
     assert_ptr_equal(tarn_transport_find("rdma"), tarn_transport_list[2]);
-    assert_ptr_equal(tarn_transport_find("tcp"), tarn_transport_list[3]);
+    assert_ptr_equal(tarn_transport_find("tcpx"), tarn_transport_list[3]);
+    assert_ptr_equal(tarn_transport_find("tcp"), tarn_transport_list[4]);
     assert_null(tarn_transport_find("tc"));
     char why[256];
     int rdma = tarn_transport_find("rdma")->probe(why, sizeof(why)) == 0;
-    int usable = 3 + rdma; /* cuda_ipc is not probed */
+    int usable = 4 + rdma; /* cuda_ipc is not probed; a plugin is named */
     assert_int_equal(tarn_transport_select(NULL, out, 8), usable);
     assert_int_equal(tarn_transport_select("", out, 8), usable);
     assert_int_equal(tarn_transport_select("tcp,shm", out, 8), 2); /* the list's order */
@@ -550,19 +552,21 @@ static void every_slot_is_filled(void **state)
     }
 }
 
-static struct mode modes[] = {{"shm", false}, {"shm", true},   {"tcp", false},
-                              {"tcp", true},  {"rdma", false}, {"rdma", true}};
+static struct mode modes[] = {{"shm", false},  {"shm", true},  {"tcp", false},  {"tcp", true},
+                              {"rdma", false}, {"rdma", true}, {"tcpx", false}, {"tcpx", true}};
 
 #define CASE(_f) \
     {#_f " (shm)", _f, NULL, NULL, &modes[0]}, {#_f " (shm, two processes)", _f, NULL, NULL, &modes[1]}, \
         {#_f " (tcp)", _f, NULL, NULL, &modes[2]}, \
         {#_f " (tcp, two processes)", _f, NULL, NULL, &modes[3]}, {#_f " (rdma)", _f, NULL, NULL, &modes[4]}, \
+        {#_f " (rdma, two processes)", _f, NULL, NULL, &modes[5]}, {#_f " (tcpx)", _f, NULL, NULL, &modes[6]}, \
     { \
-#_f " (rdma, two processes)", _f, NULL, NULL, &modes[5] \
+#_f " (tcpx, two processes)", _f, NULL, NULL, &modes[7] \
     }
 
 int main(void)
 {
+    child_configure("fixture-v7");
     const struct CMUnitTest tests[] = {
         CASE(what_was_put_is_got),
         CASE(zero_bytes_still_check),

@@ -1,0 +1,244 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The tcpx transport in whole stores, over the fixture plugin: when it is chosen, how that shows, what
+ * happens where it cannot be had, and what is left when the plugin ends the node's process.
+ *
+ * A process starts a plugin once, with the environment of then: clients are processes of their own.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "tests/tcpx/child.h"
+#include "tests/world.h"
+
+static const struct world_plan plan = {
+    .nodes = 0, .args = {"--pool", "cpu0:bytes=128M", "--transports", "tcpx,tcp", "--heartbeat-ms", "200"}};
+static const char *self;
+
+static int start(void **state)
+{
+    unsetenv("TCPX_FIXTURE");
+    unsetenv("TARN_TCPX_PLUGIN");
+    return world_start(state, &plan);
+}
+
+static void node_with(struct world *w, const char *plugin, const char *options)
+{
+    char path[512] = "", id[16];
+    int i = 0;
+    while (w->nodes[i])
+        i++;
+    snprintf(id, sizeof id, "node%d", i);
+    if (plugin)
+        snprintf(path, sizeof path, "%s", child_plugin(plugin));
+    setenv("TARN_TCPX_PLUGIN", path, 1);
+    setenv("TCPX_FIXTURE", options, 1);
+    w->nodes[i] = world_node(w, id);
+    unsetenv("TCPX_FIXTURE");
+    unsetenv("TARN_TCPX_PLUGIN");
+}
+
+/* --- a client ----------------------------------------------------------------------------------- */
+
+static void print_route(void *arg, enum tarn_log_level level, const char *line)
+{
+    const char *by = strstr(line, "transport=");
+    (void)arg, (void)level;
+    if (strstr(line, "route of a") && by)
+        printf("%.*s ", (int)strcspn(by, " "), by);
+    if (strstr(line, "set aside"))
+        printf("aside ");
+}
+
+static int print_copy(void *arg, const struct tarn_object *o)
+{
+    (void)arg;
+    printf("stat=%s ", o->copies[0].transport ? o->copies[0].transport : "none");
+    return 0;
+}
+
+/* --client REDIS TRANSPORTS COPIES: puts and gets, and prints by what, and how that went. */
+static int client_main(const char *redis, const char *transports, const char *copies)
+{
+    const struct tarn_put_options o = {
+        .size = sizeof o, .flags = TARN_PUT_REPLACE, .replicas = (uint32_t)atoi(copies)};
+    struct tarn_client *c = client_open(redis, (struct tarn_options){.transports = transports,
+                                                                     .timeout_ms = 5000,
+                                                                     .log = print_route,
+                                                                     .log_level = TARN_LOG_DEBUG});
+    struct tarn_key k = key_of("key");
+    int put = client_put(c, "key", 'p', 5 * MIB + 3, &o);
+    if (put)
+        printf("%s: %s\n", tarn_error_name(put), tarn_last_error());
+    int get = put ? put : client_get(c, "key", 'p', 5 * MIB + 3);
+    if (!put && get)
+        printf("%s: %s\n", tarn_error_name(get), tarn_last_error());
+    if (!get && tarn_stat(c, &k, 0, print_copy, NULL) == 0)
+        printf("ok\n");
+    tarn_close(c);
+    return get != 0;
+}
+
+static const char *client_of(struct world *w, const char *plugin, const char *transports, const char *copies)
+{
+    const char *argv[] = {self, "--client", w->redis->url, transports, copies, NULL};
+    if (plugin)
+        setenv("TARN_TCPX_PLUGIN", child_plugin(plugin), 1);
+    struct harness_process *p = harness_spawn(w->h, "client", argv);
+    unsetenv("TARN_TCPX_PLUGIN");
+    harness_wait(p, HARNESS_TIMEOUT_MS);
+    return harness_stdout(p, NULL);
+}
+
+static const char *client(struct world *w, const char *plugin, const char *transports)
+{
+    return client_of(w, plugin, transports, "1");
+}
+
+#define BY_TCPX "transport=tcpx transport=tcpx stat=tcpx ok\n"
+#define BY_TCP "transport=tcp transport=tcp stat=tcp ok\n"
+
+static void it_is_chosen_where_nothing_faster_reaches(void **state)
+{
+    struct world *w = *state;
+    node_with(w, "fixture-v7", "");
+    assert_string_equal(client(w, "fixture-v7", ""), BY_TCPX);
+    assert_string_equal(client(w, "fixture-v7", "tcp"), BY_TCP);
+    assert_string_equal(client(w, NULL, ""), BY_TCP); /* none is named here */
+    harness_passed(w->h);
+}
+
+/* Another copy would be turned to after a quarter of a second of silence. */
+static void its_set_up_is_no_silence(void **state)
+{
+    struct world *w = *state;
+    setenv("TCPX_FIXTURE", "setup_ms=300", 1);
+    for (int i = 0; i < 2; i++)
+        node_with(w, "fixture-v7", "setup_ms=300");
+    setenv("TCPX_FIXTURE", "setup_ms=300", 1);
+    assert_string_equal(client_of(w, "fixture-v7", "tcpx,tcp", "2"),
+                        "transport=tcpx transport=tcpx transport=tcpx stat=tcpx ok\n");
+    harness_passed(w->h);
+}
+
+static void without_a_plugin_the_node_does_not_offer_it(void **state)
+{
+    struct world *w = *state;
+    const struct world_plan any = {.args = {"--pool", "cpu0:bytes=64M"}};
+    const char *shm_too = "transport=shm transport=shm stat=shm ok\n";
+    w->plan = &any;
+    node_with(w, NULL, "");
+    assert_string_equal(client(w, "fixture-v7", "tcpx,tcp"), BY_TCP);
+    assert_string_equal(client(w, "fixture-v7", ""), shm_too);
+    const char *said = client(w, "fixture-v7", "tcpx");
+    if (!strstr(said, "NOT_REACHABLE"))
+        fail_msg("%s", said);
+    w->plan = &plan;
+    harness_passed(w->h);
+}
+
+/* One end's handles mean nothing to the other: that is found before they are used. */
+static void other_plugins_are_not_talked_to(void **state)
+{
+    struct world *w = *state;
+    node_with(w, "fixture-v7", "");
+    assert_string_equal(client(w, "fixture-v6", ""), /* tried, and left */
+                        "transport=tcpx transport=tcp transport=tcpx transport=tcp stat=tcp ok\n");
+    const char *said = client(w, "fixture-v6", "tcpx");
+    if (!strstr(said, "NOT_REACHABLE") || !strstr(said, "GPUDirectTCPX_v7, and this process fixture_v6"))
+        fail_msg("%s", said);
+    harness_passed(w->h);
+}
+
+static void info_says_whether_it_is_usable(void **state)
+{
+    struct world *w = *state;
+    struct harness_process *p;
+    node_with(w, "fixture-v7", "");
+    setenv("TARN_TCPX_PLUGIN", child_plugin("fixture-v7"), 1);
+    setenv("TARN_REDIS", w->redis->url, 1);
+    assert_int_equal(harness_run(w->h, &p, "tarn", "info", NULL), 0);
+    const char *line = strstr(harness_stdout(p, NULL), "\ntcpx ");
+    assert_non_null(line);
+    assert_non_null(memmem(line + 1, strcspn(line + 1, "\n"), "usable", 6));
+
+    setenv("TARN_TCPX_PLUGIN", "/nowhere/libtcpx.so", 1);
+    assert_int_equal(harness_run(w->h, &p, "tarn", "info", NULL), 0);
+    assert_non_null(strstr(harness_stdout(p, NULL), "/nowhere/libtcpx.so"));
+    unsetenv("TARN_TCPX_PLUGIN");
+    assert_int_equal(harness_run(w->h, &p, "tarn", "info", NULL), 0);
+    assert_non_null(strstr(harness_stdout(p, NULL), "no network plugin"));
+    unsetenv("TARN_REDIS");
+    harness_passed(w->h);
+}
+
+static bool has_key(const struct world *w, const char *pattern)
+{
+    redisReply *r = harness_redis_call(w->redis, "KEYS", pattern, NULL);
+    bool has = r->elements > 0;
+    freeReplyObject(r);
+    return has;
+}
+
+/* With another value of a variable; *before is freed by restore(). */
+static void replace(const char *name, const char *value, char **before)
+{
+    const char *text = getenv(name);
+    *before = text ? strdup(text) : NULL;
+    setenv(name, value, 1);
+}
+
+static void restore(const char *name, char *before)
+{
+    if (before)
+        setenv(name, before, 1);
+    else
+        unsetenv(name);
+    free(before);
+}
+
+/*
+ * exit() in a call of the plugin's, which no caller can prevent: what the node held leaves the directory at
+ * once. Its memory is not freed, and need not be.
+ */
+static void a_plugin_that_ends_the_node_leaves_no_descriptors(void **state)
+{
+    struct world *w = *state;
+    char *before;
+    replace("ASAN_OPTIONS", "detect_leaks=0", &before);
+    node_with(w, "fixture-v7", "send_exit=5");
+    restore("ASAN_OPTIONS", before);
+    struct tarn_client *c = world_client(w, "tcp");
+    client_put_each(c, "other-", 700, 'o', 5000, NULL);
+    tarn_close(c);
+    assert_true(has_key(w, "tarn:default:o:*"));
+    const char *said = client(w, "fixture-v7", "tcpx");
+    if (!strstr(said, "NODE_DOWN") && !strstr(said, "TIMEOUT") && !strstr(said, "NOT_FOUND"))
+        fail_msg("%s", said);
+    assert_int_equal(harness_wait(w->nodes[0]->process, HARNESS_TIMEOUT_MS), 1);
+    assert_non_null(strstr(harness_log(w->nodes[0]->process), "tcpx fixture: exit"));
+    assert_false(has_key(w, "tarn:default:o:*"));
+    assert_false(has_key(w, "tarn:default:node:*"));
+    harness_passed(w->h);
+}
+
+#define TEST(f_) cmocka_unit_test_setup_teardown(f_, start, world_stop)
+
+int main(int argc, char **argv)
+{
+    self = argv[0];
+    if (argc == 5 && strcmp(argv[1], "--client") == 0)
+        return client_main(argv[2], argv[3], argv[4]);
+    const struct CMUnitTest tests[] = {
+        TEST(it_is_chosen_where_nothing_faster_reaches),
+        TEST(its_set_up_is_no_silence),
+        TEST(without_a_plugin_the_node_does_not_offer_it),
+        TEST(other_plugins_are_not_talked_to),
+        TEST(info_says_whether_it_is_usable),
+        TEST(a_plugin_that_ends_the_node_leaves_no_descriptors),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

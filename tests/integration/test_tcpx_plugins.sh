@@ -1,0 +1,46 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# The conformance suite over the fixture plugin as it may be: each ABI, one socket and several, with and without
+# unpacking, late in all it does. TARN_TCPX_PLUGIN=/path/lib.so: over that plugin instead, as it is set up.
+set -u
+build=${TARN_BUILD:-build}
+case $build in
+/*) ;;
+*) build=$PWD/$build ;;
+esac
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+ran=0
+
+conform()
+{
+    timeout -k 5 300 "$build/tests/test_conformance" "tcpx: " >"$log" 2>&1
+    rc=$?
+    ran=$((ran + 1))
+    [ $rc = 0 ] && return
+    cat "$log"
+    echo "conformance over $*: exit $rc"
+    exit 1
+}
+
+fixture()
+{
+    TARN_TCPX_PLUGIN=$build/tests/tcpx/libtcpx-fixture-$1.so
+    NCCL_SOCKET_NTHREADS=1 NCCL_NSOCKS_PERTHREAD=$2 TCPX_FIXTURE=$3
+    export TARN_TCPX_PLUGIN NCCL_SOCKET_NTHREADS NCCL_NSOCKS_PERTHREAD TCPX_FIXTURE
+    conform "$@"
+}
+
+if [ -n "${TARN_TCPX_PLUGIN:-}" ]; then
+    conform "$TARN_TCPX_PLUGIN"
+else
+    fixture v7 1 ''
+    fixture v7 4 'seed=2,cut_min=700'
+    fixture v7 4 plain=1
+    fixture v7 8 delay_ms=2
+    fixture v7 4 setup_ms=100
+    fixture v6 1 ''
+    fixture v6 4 ''
+    fixture v8 4 ''
+fi
+echo "$ran ways to be a plugin: all conform"

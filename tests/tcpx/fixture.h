@@ -1,0 +1,174 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The fixture plugin: a network plugin for tests, over TCP on the loopback device. It is as strict and as
+ * nasty as the plugin for TCPX has been seen to be (docs/tcpx.md), and says nothing about its speed.
+ *
+ *   ABI  libtcpx-fixture-v7.so; -v6.so has no unpacking, -v8.so is like v7
+ *   env  NCCL_DYNAMIC_CHUNK_SIZE, NCCL_SOCKET_NTHREADS x NCCL_NSOCKS_PERTHREAD sockets (1 to 8), and
+ *        TCPX_FIXTURE="name=value,..." with the names in options.c, faults among them; a name that is not
+ *        known ends the process
+ *   counters  tcpx_fixture_counters(), or the file in TCPX_FIXTURE_COUNTERS, which processes may share
+ *
+ * All moves inside isend(), irecv() and test(): nothing does while the caller sleeps. A comm has one control
+ * connection and 1 to 8 for data. A message is cut into pieces, each for some socket and in any order; a
+ * record on the control connection lists them, the data connections carry bytes only:
+ *   record = size, count, count x {dst_off, bytes, socket}; 32 bit each, host byte order
+ * In mode UNPACK a receiver reads into pages of its bounce memory, a fragment a page, of random length at a
+ * random offset; a page is a token that irecvConsumed() gives back, poisoned.
+ *
+ * A thread at a time in a comm; comms in different threads share nothing but the counters.
+ */
+#ifndef TARN_TESTS_TCPX_FIXTURE_H
+#define TARN_TESTS_TCPX_FIXTURE_H
+
+#include <stdbool.h>
+
+#include "tests/tcpx/counters.h"
+#include "transport/tcpx_abi.h"
+
+enum {
+    FIXTURE_REQUESTS = 16,
+    FIXTURE_SOCKETS = 8,
+    FIXTURE_PIECES = 32,
+    FIXTURE_QUEUED = 6, /* messages of one socket before the plugin complains */
+    FIXTURE_PAGE = 4096,
+    FIXTURE_ACCEPT_TWICE = 12334,
+    FIXTURE_RECORD = 8 + FIXTURE_PIECES * 12,
+};
+
+#define FIXTURE_POISON 0xdb
+
+/* --- options.c ---------------------------------------------------------------------------------- */
+
+/* Faults: the n-th request of the process, from 1; 0 never. */
+struct fixture_options {
+    uint64_t init, devices, plain, version, pci, gpu;
+    uint64_t seed, cut_min, cut_max, pages, setup_ms, delay_ms;
+    uint64_t send_error, send_hang, send_exit, send_close, drop_after, helper_error;
+    uint64_t recv_error, recv_hang, recv_exit, recv_close, bad_dst, bad_src, bad_sum, bad_count, bad_bytes;
+    uint64_t init_exit, init_hang, accept_error, reg_error;
+    /* of the plugin's own environment */
+    uint64_t chunk, sockets;
+};
+extern struct fixture_options fixture_options;
+extern const int fixture_abi; /* plugin.c */
+extern struct fixture_counters *fixture_count;
+extern tarn_tcpx_log_fn fixture_log;
+
+/* Once, in init(). */
+void fixture_read_options(void);
+#define FIXTURE_WARN(...) fixture_log(TARN_TCPX_LOG_WARN, 0, __FILE__, __LINE__, __VA_ARGS__)
+/* The caller did what ends the plugin for TCPX in undefined ways: a word on stderr, and the end. */
+_Noreturn void fixture_crash(const char *why);
+/* It ends the process by itself there, too. */
+_Noreturn void fixture_exit(const char *why);
+uint64_t fixture_now_ns(void);
+uint64_t fixture_random(uint64_t *state);
+
+/* --- comms -------------------------------------------------------------------------------------- */
+
+struct fixture_piece {
+    uint32_t dst_off, bytes, socket;
+};
+
+struct fixture_comm;
+
+struct fixture_request {
+    struct fixture_comm *comm;
+    uint64_t seq;    /* the how-manieth of its comm */
+    uint64_t number; /* the how-manieth of its kind in the process, from 1 */
+    struct fixture_mr *mr;
+    uint8_t *data;
+    uint64_t size, moved; /* a receive's size is the sender's */
+    uint64_t record_end;  /* sends: bytes of the control connection up to its record's end */
+    uint64_t ready_ns;
+    bool done, lost; /* lost: says it was sent, and was not */
+    uint32_t npieces;
+    struct fixture_piece pieces[FIXTURE_PIECES];
+    uint8_t *staging; /* sends from the GPU: its bytes */
+    uint64_t staging_bytes;
+    uint32_t nfragments;
+    union tarn_tcpx_load *fragments;
+};
+
+struct fixture_mr {
+    struct fixture_comm *comm;
+    uint8_t *data;
+    uint64_t size;
+    int type;
+    bool on_gpu;
+};
+
+/* Where a socket is in the pieces of its comm. */
+struct fixture_cursor {
+    uint64_t seq;
+    uint32_t piece, done;
+};
+
+struct fixture_comm {
+    bool sends, dead, stuck;
+    int control, socket[FIXTURE_SOCKETS];
+    uint32_t nsockets;
+    struct fixture_cursor cursor[FIXTURE_SOCKETS];
+    uint64_t random;
+    /* posted >= planned >= tested >= released; planned: pieces are known */
+    uint64_t posted, planned, tested, released;
+    struct fixture_request request[FIXTURE_REQUESTS];
+    uint8_t buffer[FIXTURE_REQUESTS * FIXTURE_RECORD]; /* of the control connection, either way */
+    uint32_t buffered;
+    uint64_t control_bytes; /* sends: handed to the kernel */
+    /* unpacking */
+    struct tarn_tcpx_meta *meta;
+    struct tarn_tcpx_unpack *unpack;
+    uint8_t *bounce, *shadow; /* the same but with a GPU, which has `bounce` */
+    uint32_t *free_pages, nfree, npages;
+    void *context;
+};
+
+/* comm.c. */
+struct fixture_comm *fixture_comm_new(bool sends, uint32_t nsockets);
+void fixture_comm_free(struct fixture_comm *c);
+struct fixture_request *fixture_request_new(struct fixture_comm *c);
+struct fixture_request *fixture_request_at(struct fixture_comm *c, uint64_t seq);
+/* The piece that comes next on a socket, moving the cursor to it; NULL: none is known yet. */
+struct fixture_piece *fixture_cursor_at(struct fixture_comm *c, struct fixture_cursor *at, uint32_t socket,
+                                        struct fixture_request **r_p);
+/* Does the plugin unpack, or place what it receives itself? */
+bool fixture_unpacks(void);
+/* Closes, so that what is under way is lost. */
+void fixture_cut_off(struct fixture_comm *c);
+/* Sends: does the control connection stand? Nothing ever comes on it. */
+bool fixture_peer_is_there(struct fixture_comm *c);
+
+/* setup.c; receive.c and send.c: what the table names, and what moves bytes. */
+int fixture_listen(int dev, void *handle, void **listen_comm);
+int fixture_connect(int dev, void *handle, void **send_comm);
+int fixture_accept(void *listen_comm, void **recv_comm);
+int fixture_close_listen(void *listen_comm);
+
+int fixture_isend(void *send_comm, void *data, int size, int tag, void *mhandle, void **request);
+void fixture_send_progress(struct fixture_comm *c);
+
+int fixture_irecv(void *recv_comm, int n, void **data, int *sizes, int *tags, void **mhandles,
+                  void **request);
+void fixture_receive_progress(struct fixture_comm *c);
+/* Makes the list of a receive that is done known. */
+void fixture_publish(struct fixture_request *r);
+/* Gives its pages back. */
+void fixture_return_pages(struct fixture_request *r);
+int fixture_bounce_new(struct fixture_comm *c, struct tarn_tcpx_device_handle *device);
+void fixture_bounce_free(struct fixture_comm *c);
+
+/* --- gpu.c: through the driver, loaded when the option gpu is set ------------------------------- */
+
+bool fixture_gpu_open(void);
+void *fixture_gpu_context(void); /* the calling thread's; NULL: none */
+bool fixture_gpu_has(const void *p);
+void *fixture_gpu_alloc(size_t bytes);
+void *fixture_gpu_alloc_host(size_t bytes);
+void fixture_gpu_free(void *p);
+void fixture_gpu_free_host(void *p);
+/* Any memory to any memory; done when it returns. */
+void fixture_gpu_copy(void *context, void *to, const void *from, size_t bytes);
+
+#endif

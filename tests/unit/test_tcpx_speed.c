@@ -1,0 +1,117 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The tcpx transport beside a bare loop of isend, irecv and test over the same plugin, with the same messages
+ * and the same window, both ends in one process each time, in turn. Says nothing about speeds but their
+ * ratio.
+ *
+ * As a test it only finds what is grossly wrong. TCPX_SPEED=10 takes ten rounds and asks for nine tenths
+ * (make bench-tcpx).
+ */
+#define SLOTS 8u
+#define EXTENT (2ull << 20)
+#include "tests/unit/fake_node.h"
+
+#include "tests/tcpx/scene.h"
+
+enum { FLYING = 4, WORKS = 48 };
+
+static const struct tarn_transport_ops *ops;
+
+/* --- the two ways ------------------------------------------------------------------------------- */
+
+static double bare_rate(struct tarn_tcpx_plugin *p)
+{
+    const struct bare_load load = {
+        .messages = WORKS, .bytes = EXTENT, .chunk = p->chunk_bytes, .window = p->window};
+    struct bare_result result = {0};
+    struct bare b;
+    CHECK(bare_open(p, 0, &b) == 0);
+    CHECK(bare_run(&b, &load, &result) == 0);
+    bare_close(&b);
+    CHECK(result.wrong == 0 && result.bytes == WORKS * EXTENT);
+    return (double)result.bytes / result.seconds;
+}
+
+static double tarn_rate(struct fake_node *n, struct tarn_link *l, bool put, uint8_t *memory)
+{
+    struct tarn_work w[FLYING];
+    struct tarn_piece pieces[FLYING];
+    uint32_t begun = 0, done = 0;
+    uint64_t start = tarn_now_ns();
+    for (uint32_t i = 0; i < FLYING; i++)
+        w[i].owner = w;
+    while (done < WORKS) {
+        for (uint32_t i = 0; i < FLYING && begun < WORKS; i++) {
+            if (!w[i].owner)
+                continue;
+            pieces[i] = (struct tarn_piece){.addr = memory + i * EXTENT, .bytes = EXTENT};
+            w[i] = fake_work(n, put ? FLYING + i : i, &pieces[i], 1);
+            submit(ops, l, &w[i], put);
+            begun++;
+        }
+        CHECK(ops->wait(l, tarn_deadline(20000)) >= 0);
+        done = begun;
+        for (uint32_t i = 0; i < FLYING; i++) {
+            done -= !w[i].owner;
+            CHECK(!w[i].owner || w[i].status == 0);
+        }
+    }
+    return (double)(WORKS * EXTENT) / ((double)(tarn_now_ns() - start) / 1e9);
+}
+
+/* --- rounds ------------------------------------------------------------------------------------- */
+
+static void keep_best(double *best, double rate)
+{
+    *best = rate > *best ? rate : *best;
+}
+
+/* The best of each: what else the machine does only ever slows one of them. */
+static int measure(struct tarn_tcpx_plugin *p)
+{
+    const char *text = getenv("TCPX_SPEED");
+    int rounds = text ? atoi(text) : 1;
+    double bare = 0, tarn[2] = {0};
+    uint8_t *memory = malloc(FLYING * EXTENT);
+    CHECK(memory);
+    setenv("TARN_TCPX_PLUGIN", p->path, 1);
+    struct fake_node *n = fake_start("tcpx", false, 0);
+    struct tarn_link *l = fake_link(n, true);
+    ops = n->ops;
+    for (uint32_t i = 0; i < FLYING; i++)
+        commit(n, i);
+    memset(memory, 1, FLYING * EXTENT);
+    for (int put = 0; put < 2; put++) /* sets up, and touches all memory */
+        tarn_rate(n, l, put, memory);
+    for (int r = 0; r < rounds; r++) {
+        keep_best(&bare, bare_rate(p));
+        for (int put = 0; put < 2; put++)
+            keep_best(&tarn[put], tarn_rate(n, l, put, memory));
+    }
+    ops->close(l);
+    fake_stop(n);
+    free(memory);
+    double get = tarn[0] / bare, put = tarn[1] / bare;
+    printf("random: %s, %u bytes a message, window %u: bare %.0f MB/s; gets %.2f, puts %.2f of it\n", p->name,
+           p->chunk_bytes, p->window, bare / 1e6, get, put);
+    CHECK((get < put ? get : put) >= (text ? 0.9 : 0.2));
+    return 0;
+}
+
+static void it_is_as_fast_as_a_bare_loop(void **state)
+{
+    static const struct scene scenes[] = {
+        {.plugin = "fixture-v7", .sockets = "1", .body = measure},
+        {.plugin = "fixture-v7", .sockets = "4", .body = measure},
+        {.plugin = "fixture-v6", .sockets = "4", .body = measure},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof scenes / sizeof *scenes; i++)
+        scene_play(&scenes[i]);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(it_is_as_fast_as_a_bare_loop)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

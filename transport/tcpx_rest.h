@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * TCPX, client half: nodes that it has failed to reach again and again rest for a while, in which other
+ * transports are used at once. Without that each operation would first wait for the plugin, which seldom says
+ * that it fails.
+ *
+ * What a client remembers of that is its struct tarn_local. Any thread.
+ */
+#ifndef TARN_TRANSPORT_TCPX_REST_H
+#define TARN_TRANSPORT_TCPX_REST_H
+
+#include "transport/transport.h"
+
+int tarn_tcpx_local_open(const char *devices, struct tarn_local **local_p);
+void tarn_tcpx_local_close(struct tarn_local *local);
+
+/* UNAVAILABLE: the node rests, with the reason. local NULL: nothing is remembered. */
+int tarn_tcpx_rest_check(struct tarn_local *local, const char *node);
+/* A link has ended. moved: it has moved something; why: it failed, NULL: it did not. */
+void tarn_tcpx_rest_note(struct tarn_local *local, const char *node, bool moved, const char *why);
+
+#endif
