@@ -21,6 +21,8 @@ step "Tests" make check-tests
 # Short; the long runs are in tests/rdma-vm/README.md.
 step "RDMA, in VMs" env RDMA_CONNECTS="${RDMA_CONNECTS:-20}" RDMA_SECONDS="${RDMA_SECONDS:-5}" \
     REQUIRE="${REQUIRE:+$REQUIRE,}rdma" make check-rdma
+step "A network plugin by its path" env REQUIRE="${REQUIRE:+$REQUIRE,}tcpx-plugin" \
+    make check-tcpx TARN_TCPX_PLUGIN=build/tests/tcpx/libtcpx-fixture-v6.so
 step "GPU pools, over a stand-in" make -j"$jobs" check-standin
 if [ -z "${QUICK:-}" ]; then
     step "Address, undefined" make -j"$jobs" check-asan

@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/error.h"
 #include "base/net.h"
@@ -80,9 +81,10 @@ static const struct tarn_option options[] = {
              "size, or of what the device takes when that is less."},
     TEXT_OPTION(
         "tcpx-plugin", tcpx_plugin, NULL, "PATH",
-        "Network plugin of the tcpx transport: a library with NCCL's ABI version 6, 7 or 8. Without it "
-        "the first of libnccl-net-tcpx.so, libnccl-net.so and /usr/local/tcpx/lib64/libnccl-net.so. "
-        "`tarn doctor tcpx` says what is missing."),
+        "Network plugin of the tcpx transport: a library with NCCL's ABI version 6, 7 or 8. Without it, "
+        "on machines that have /usr/local/tcpx/lib64/libnccl-net.so, that one, or what the loader finds "
+        "before it as "
+        "libnccl-net-tcpx.so or libnccl-net.so. `tarn doctor tcpx` says what is missing."),
     TEXT_OPTION(
         "tcpx-unpack-impl", tcpx_unpack_impl, "kernel", "WAY",
         "How the tcpx transport gets what it receives to its place in a GPU pool: kernel, one launch for "
@@ -234,6 +236,15 @@ static int check_name(const char *option, const char *text, size_t max)
                      text, max);
 }
 
+/* A name without a folder is the loader's to find. */
+static int check_plugin(const char *path)
+{
+    if (!path || !strchr(path, '/') || access(path, R_OK) == 0)
+        return 0;
+    return tarn_fail(TARN_E_CONFIG, "--tcpx-plugin %s: %m: name a library that is there, or leave it out",
+                     path);
+}
+
 /* The address is published, so it must be one that clients can use. */
 static int check_listen(const struct tarn_node_config *c)
 {
@@ -254,6 +265,8 @@ int tarn_node_config_check(const struct tarn_node_config *c)
     int rc = tarn_log_level_parse(c->log_level, &level);
     if (!rc)
         rc = tarn_tcpx_way_parse(c->tcpx_unpack_impl, &way);
+    if (!rc)
+        rc = check_plugin(c->tcpx_plugin);
     if (!rc && c->id)
         rc = check_name("--id", c->id, TARN_NODE_ID_MAX);
     if (!rc)

@@ -113,7 +113,7 @@ doctor 6 fixture-v7 TCPX_FIXTURE=init_exit=1
 says 'the plugin ended the process with status 1 while starting it (init, devices); it wrote: tcpx fixture: exit'
 says 'plugin starts: it does so when CUDA does not start'
 silent_about 'registration'
-doctor 6 fixture-v7 TCPX_FIXTURE=init_hang=1 --timeout-ms 300
+doctor 6 fixture-v7 TCPX_FIXTURE=init_hang=1 --timeout-ms 2000
 says 'the plugin did not return from starting it (init, devices) in time'
 doctor 6 fixture-v7 TCPX_FIXTURE=no_such_option=1
 says 'the plugin crashed (Segmentation fault) while starting it'
@@ -131,7 +131,7 @@ says '; it said: level=warn at=tcpx_plugin msg="accept: no bounce memory of the 
 says 'connection: start RxDM'
 says 'registration missing aligned to 4 KiB, DMA buffers not come to'
 says '/run/tcpx'
-doctor 6 fixture-v7 TCPX_FIXTURE=setup_ms=600000 --timeout-ms 300
+doctor 6 fixture-v7 TCPX_FIXTURE=setup_ms=600000 --timeout-ms 2000
 says 'the plugin did not return from connecting device 0 with itself in time'
 doctor 6 fixture-v7 TCPX_FIXTURE=reg_error=1
 says 'connection ok'

@@ -2,11 +2,13 @@
 /* A real tarnd on a real Redis: how a node starts, what it refuses to start with, how it ends. */
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "base/clock.h"
 #include "tests/node_client.h"
+#include "tests/tcpx/child.h"
 
 /* --- the end of a node -------------------------------------------------------------------------- */
 
@@ -165,6 +167,7 @@ static void wrong_settings_are_refused(void **state)
         {"--evict-low", "99", "--evict-low"},
         {"--tcpx-unpack-impl", "quick",
          "TARN_TCPX_UNPACK_IMPL=quick: there is no such way to unpack: name d2d"},
+        {"--tcpx-plugin", "/nowhere/lib.so", "--tcpx-plugin /nowhere/lib.so: No such file or directory"},
         {"--hartbeat-ms", "100", "heartbeat-ms"},
     };
     struct node_world *w = *state;
@@ -174,6 +177,18 @@ static void wrong_settings_are_refused(void **state)
         const char *argv[] = {"tarnd", bad[i].option, bad[i].value, NULL};
         refuses(w, harness_spawn(w->h, name, argv), 2, bad[i].sentence);
     }
+    harness_passed(w->h);
+}
+
+/* It wins over the environment, from which the transport has it. */
+static void plugin_of_the_flag_is_the_one_that_is_loaded(void **state)
+{
+    struct node_world *w = *state;
+    setenv("TARN_TCPX_PLUGIN", child_plugin("fixture-v7"), 1);
+    struct harness_process *p = harness_node_spawn(w->h, "node0", w->redis, "--transports", "tcpx",
+                                                   "--tcpx-plugin", child_plugin("bad-1"), NULL);
+    unsetenv("TARN_TCPX_PLUGIN");
+    refuses(w, p, 1, "libtcpx-bad-1.so: has none of ncclNetPlugin_v7");
     harness_passed(w->h);
 }
 
@@ -243,6 +258,7 @@ int main(void)
         WITH_REDIS(absent_redis_is_named),
         WITH_REDIS(wrong_redis_password_is_named),
         WITH_REDIS(wrong_settings_are_refused),
+        WITH_REDIS(plugin_of_the_flag_is_the_one_that_is_loaded),
         WITH_REDIS(pool_larger_than_memory_is_refused),
         WITH_REDIS(private_redis_comes_and_goes_with_the_node),
         WITH_REDIS(texts_are_printed),
