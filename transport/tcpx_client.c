@@ -30,8 +30,8 @@
 #include "transport/tcpx_settings.h"
 #include "transport/tcpx_text.h"
 
-enum { STALL_MS = 3000, SETUP_MS = 3000, ROUNDS = 64 };
-#define SPIN_NS (200 * 1000)
+enum { STALL_MS = 3000, SETUP_MS = 3000, ROUNDS = 64, UNHEARD = 2 };
+#define SPIN_NS (500 * 1000)
 #define NAP_NS (20 * 1000)
 
 struct tarn_link {
@@ -42,6 +42,7 @@ struct tarn_link {
     struct tarn_tcpx_wire wire;
     struct tarn_tcpx_lane *lanes;
     uint32_t nlanes, npools; /* of the node's */
+    uint32_t unheard;        /* rounds */
     int broken;              /* 0, or with which code */
     char why[256];
 };
@@ -134,20 +135,28 @@ static int blame(struct tarn_link *l, int code)
     return code == TARN_E_NODE_DOWN ? TARN_E_UNAVAILABLE : code;
 }
 
-/* 1: something moved. */
+/* 1: something moved. While bytes do, the node is only listened to now and then: it is not what is waited
+ * for. */
 static int advance(struct tarn_link *l)
 {
-    int moved = hear(l);
+    int moved = 0;
     for (struct tarn_tcpx_lane *n = l->lanes; n && moved >= 0; n = n->next) {
         int r = n->first || tarn_tcpx_lane_polls(n) ? tarn_tcpx_lane_advance(n) : 0;
         moved = r < 0 ? blame(l, r) : moved | r;
     }
-    int sent = moved < 0 ? moved : tarn_tcpx_wire_flush(&l->wire);
-    if (sent < 0) {
-        break_link(l, sent);
-        return sent;
+    int heard = 0, sent = 0;
+    if (moved == 0 || (moved > 0 && ++l->unheard == UNHEARD)) {
+        l->unheard = 0;
+        heard = hear(l);
     }
-    return moved | sent;
+    if (moved >= 0 && heard >= 0)
+        sent = tarn_tcpx_wire_flush(&l->wire);
+    int broken = moved < 0 ? moved : heard < 0 ? heard : sent < 0 ? sent : 0;
+    if (broken) {
+        break_link(l, broken);
+        return broken;
+    }
+    return moved | heard | sent;
 }
 
 /* A set-up moves nothing that shows, but is no silence either. */

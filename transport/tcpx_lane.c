@@ -207,23 +207,21 @@ static int post_receives(struct tarn_tcpx_lane *n)
 
 /* --- puts --------------------------------------------------------------------------------------- */
 
+/* One message at most: what is under way is not to wait for copies of what is not. */
 static int gather(struct tarn_tcpx_lane *n)
 {
     struct tarn_tcpx_stage *s = &n->stage;
-    int moved = 0;
-    for (;;) {
-        struct tarn_work *w = due(n);
-        if (s->full == s->begun) {
-            if (!w || s->begun - s->done == s->depth)
-                return moved;
-            tarn_tcpx_stage_begin(s, w, next_bytes(n, w));
-        }
-        int rc = tarn_tcpx_stage_fill(s, &n->gathered_at);
-        if (rc)
-            return rc == TARN_E_AGAIN ? moved : rc;
-        w->scratch[POSTED] += next_bytes(n, w);
-        moved = 1;
+    struct tarn_work *w = due(n);
+    if (s->full == s->begun) {
+        if (!w || s->begun - s->done == s->depth)
+            return 0;
+        tarn_tcpx_stage_begin(s, w, next_bytes(n, w));
     }
+    int rc = tarn_tcpx_stage_fill(s, &n->gathered_at);
+    if (rc)
+        return rc == TARN_E_AGAIN ? 0 : rc;
+    w->scratch[POSTED] += next_bytes(n, w);
+    return 1;
 }
 
 static int send_full(struct tarn_tcpx_lane *n)
@@ -264,7 +262,8 @@ int tarn_tcpx_lane_new(struct tarn_tcpx_gear *g, struct tarn_tcpx_wire *wire, ui
         return tarn_fail(TARN_E_NO_MEMORY, "tcpx: out of memory for a lane");
     *n = (struct tarn_tcpx_lane){.wire = wire, .gear = g, .id = id, .pool = pool, .gpu = gpu, .puts = puts};
     bool direct = g->plugin->devices[tarn_tcpx_nic(g->plugin, gpu)].gpu;
-    int rc = puts ? tarn_tcpx_stage_open(&n->stage, gpu, direct, g->chunk_bytes, g->plugin->window)
+    int rc = puts ? tarn_tcpx_stage_open(&n->stage, gpu, direct, g->chunk_bytes,
+                                         g->plugin->window + TARN_TCPX_AHEAD)
                   : tarn_tcpx_comm_listen(g, gpu, arrived, handle, &n->comm);
     if (rc) {
         free(n);

@@ -9,6 +9,8 @@
 #include "transport/tcpx.h"
 #include "transport/tcpx_comm.h"
 
+#define TARN_TCPX_AHEAD 2 /* messages that are gathered while the plugin has a window of them */
+
 /*
  * Puts are sent from a ring of messages that are gathered there from the caller's pieces, by the CPU or the
  * GPU whose memory they are:  room --gathered--> full --copied, sent--> under way --done--> room
@@ -26,7 +28,7 @@ struct tarn_tcpx_stage {
     bool on_gpu, pinned;
     struct tarn_cuda_queue *queue;
     uint64_t begun, full, sent, done; /* messages, ever, in this order */
-    struct tarn_tcpx_slot slots[TARN_TCPX_REQUESTS];
+    struct tarn_tcpx_slot slots[TARN_TCPX_REQUESTS + TARN_TCPX_AHEAD];
 };
 
 /* direct: the plugin takes memory of the GPU. */

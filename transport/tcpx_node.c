@@ -23,8 +23,16 @@
 #include "transport/tcpx_settings.h"
 #include "transport/tcpx_text.h"
 
-enum { HELLO_MS = 5000, STALL_MS = 5000, SETUP_MS = 20000, SCAN_MS = 250, ACCEPTS = 64, EVENTS = 64 };
-#define SPIN_NS (200 * 1000)
+enum {
+    HELLO_MS = 5000,
+    STALL_MS = 5000,
+    SETUP_MS = 20000,
+    SCAN_MS = 250,
+    ACCEPTS = 64,
+    EVENTS = 64,
+    ROUNDS = 2
+};
+#define SPIN_NS (500 * 1000)
 #define NAP_NS (30 * 1000)
 
 void tarn_tcpx_complain(struct tarn_tcpx_node_link *l, const char *why)
@@ -194,7 +202,7 @@ static bool move_all(struct tarn_server *s, bool *timed)
 }
 
 /* For how long the sockets are waited for, having napped before if nothing has moved for a while. */
-static int turn(struct tarn_server *s, bool busy, bool timed)
+static int limit_ms(struct tarn_server *s, bool busy, bool timed)
 {
     if (!busy)
         return timed ? SCAN_MS : -1;
@@ -211,9 +219,10 @@ static void *run(void *arg)
 {
     struct tarn_server *s = arg;
     bool busy = false, timed = false;
-    for (;;) {
+    for (uint32_t round = 0;; round++) {
         struct epoll_event events[EVENTS];
-        int n = epoll_wait(s->epoll_fd, events, EVENTS, turn(s, busy, timed));
+        bool look = !busy || !s->moved || round % ROUNDS == 0; /* else bytes are what is waited for */
+        int n = look ? epoll_wait(s->epoll_fd, events, EVENTS, limit_ms(s, busy, timed)) : 0;
         for (int i = 0; i < n; i++) {
             if (events[i].data.ptr == &s->wake_fd)
                 return NULL;

@@ -35,8 +35,9 @@ struct tarn_tcpx_node_lane {
     bool puts, ready;
     struct tarn_tcpx_comm *comm;
     struct tarn_tcpx_into into; /* of puts, but for the pieces */
-    /* A ring; counts, ever: came >= begun >= over. The first one that is not begun may be next. */
-    uint64_t came, begun, over;
+    /* A ring; counts, ever: came >= begun >= over, and begun >= posting, the first that is not posted in
+     * full. */
+    uint64_t came, begun, posting, over;
     struct tarn_tcpx_work works[TARN_TCPX_OPS];
 };
 

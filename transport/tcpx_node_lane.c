@@ -15,6 +15,8 @@
 
 #include "base/error.h"
 
+enum { AHEAD = 8 };
+
 static const struct tarn_pool_memory *pool_of(const struct tarn_tcpx_node_lane *n)
 {
     return &n->link->server->serve.pools[n->pool];
@@ -111,17 +113,26 @@ static int post(struct tarn_tcpx_work *w)
 
 /* --- the lane ----------------------------------------------------------------------------------- */
 
-/* The work that is to be posted next: the last one begun, if bytes of it are left, else the one behind it. */
+/* The work that is to be posted next: the first one begun that has bytes left, else the one behind them. */
 static struct tarn_tcpx_work *next_work(struct tarn_tcpx_node_lane *n)
 {
     while (true) {
-        struct tarn_tcpx_work *last = n->begun > n->over ? work_at(n, n->begun - 1) : NULL;
-        if (last && !last->over && last->posted < last->frame.bytes)
-            return last;
+        for (; n->posting < n->begun; n->posting++) {
+            struct tarn_tcpx_work *w = work_at(n, n->posting);
+            if (!w->over && w->posted < w->frame.bytes)
+                return w;
+        }
         if (n->begun == n->came)
             return NULL;
         begin(work_at(n, n->begun));
     }
+}
+
+/* Puts, so that their bytes are on their way when there is room for them. */
+static void begin_ahead(struct tarn_tcpx_node_lane *n)
+{
+    while (n->begun < n->came && n->begun - n->over < AHEAD)
+        begin(work_at(n, n->begun));
 }
 
 static int post_some(struct tarn_tcpx_node_lane *n)
@@ -141,6 +152,8 @@ static void reap(struct tarn_tcpx_node_lane *n)
 {
     while (n->over < n->begun && work_at(n, n->over)->over)
         n->over++;
+    if (n->posting < n->over)
+        n->posting = n->over;
 }
 
 bool tarn_tcpx_lane_busy(const struct tarn_tcpx_node_lane *n)
@@ -158,6 +171,8 @@ int tarn_tcpx_lane_move(struct tarn_tcpx_node_lane *n)
         tarn_tcpx_comm_source(n->comm, pool_of(n)->base, pool_of(n)->bytes,
                               pool_of(n)->kind == TARN_POOL_GPU);
     }
+    if (n->puts)
+        begin_ahead(n);
     int posted = post_some(n);
     int moved = posted < 0 ? posted : tarn_tcpx_comm_progress(n->comm);
     reap(n);

@@ -122,9 +122,10 @@ static void retry_left(struct tarn_tcpx_plugin *p)
 
 static struct tarn_tcpx_comm *new_comm(struct tarn_tcpx_gear *g, int gpu, tarn_tcpx_done_fn done)
 {
-    struct tarn_tcpx_comm *c = calloc(1, sizeof(*c));
+    struct tarn_tcpx_comm *c = gpu < TARN_TCPX_GPUS ? calloc(1, sizeof(*c)) : NULL;
     if (!c) {
-        tarn_fail(TARN_E_NO_MEMORY, "tcpx: out of memory for a connection");
+        tarn_fail(TARN_E_NO_MEMORY, "tcpx: out of memory for a connection, or GPU %d is above %d", gpu,
+                  TARN_TCPX_GPUS - 1);
         return NULL;
     }
     c->gear = g;

@@ -91,7 +91,7 @@ struct end {
     struct bare *b;
     const struct bare_load *load;
     uint8_t *source; /* load->bytes twice: any offset up to load->bytes is one */
-    uint8_t *memory; /* receiving: `window` chunks */
+    uint8_t *memory; /* receiving, and gathering: `window` chunks */
     void *mr;
     struct request ring[TARN_TCPX_REQUESTS];
     struct bare_result result;
@@ -129,8 +129,11 @@ static bool next_request(struct walk *w, struct request *r)
 static int post(struct end *e, bool sends, uint64_t n, struct request *r)
 {
     struct bare *b = e->b;
+    uint8_t *from = e->source + r->off;
+    if (sends && e->load->gather)
+        from = memcpy(e->memory + n % e->load->window * e->load->chunk, from, r->bytes);
     if (sends)
-        return tarn_tcpx_isend(b->plugin, b->send, e->source + r->off, r->bytes, e->mr, &r->request);
+        return tarn_tcpx_isend(b->plugin, b->send, from, r->bytes, e->mr, &r->request);
     uint8_t *to = b->unpack ? e->memory : e->memory + n % e->load->window * e->load->chunk;
     return tarn_tcpx_irecv(b->plugin, b->recv, to, r->bytes, e->mr, &r->request);
 }
@@ -211,14 +214,16 @@ int bare_run(struct bare *b, const struct bare_load *load, struct bare_result *r
     int type = b->unpack ? TARN_TCPX_CUDA : TARN_TCPX_HOST, rc;
     sender.source = receiver.source = aligned_alloc(PAGE, source_bytes);
     receiver.memory = aligned_alloc(PAGE, ring_bytes);
-    if (!sender.source || !receiver.memory) {
+    sender.memory = aligned_alloc(PAGE, ring_bytes);
+    if (!sender.source || !receiver.memory || !sender.memory) {
         rc = tarn_fail(TARN_E_NO_MEMORY, "bare loop: no memory");
         goto free_memory;
     }
     fill(sender.source, source_bytes, load->seed ? load->seed : 1);
     memset(receiver.memory, 0, ring_bytes);
 
-    rc = tarn_tcpx_reg(b->plugin, b->send, sender.source, source_bytes, type, &sender.mr);
+    rc = tarn_tcpx_reg(b->plugin, b->send, load->gather ? sender.memory : sender.source,
+                       load->gather ? ring_bytes : source_bytes, type, &sender.mr);
     if (rc)
         goto free_memory;
     rc = tarn_tcpx_reg(b->plugin, b->recv, receiver.memory, ring_bytes, type, &receiver.mr);
@@ -233,6 +238,7 @@ dereg_sender:
     tarn_tcpx_dereg(b->plugin, b->send, sender.mr);
 free_memory:
     free(sender.source);
+    free(sender.memory);
     free(receiver.memory);
     return rc;
 }

@@ -28,6 +28,7 @@ struct bare_load {
     uint32_t chunk;  /* messages are cut to requests of that size */
     uint32_t window; /* requests at once */
     bool discard;    /* do not copy out of the bounce memory */
+    bool gather;     /* copy to registered memory first, as for what lies anywhere */
 };
 
 struct bare_result {

@@ -230,7 +230,8 @@ static ssize_t read_piece(struct fixture_comm *c, uint32_t socket, struct fixtur
         return 0; /* no page is free */
     if (plain && fixture_abi != 6)
         FIXTURE_WARN("receive of %u bytes into host memory", piece->bytes - done);
-    ssize_t got = readv(c->socket[socket], iov, (int)n);
+    struct msghdr m = {.msg_iov = iov, .msg_iovlen = n};
+    ssize_t got = recvmsg(c->socket[socket], &m, MSG_DONTWAIT);
     if (got == 0)
         errno = ECONNRESET;
     if (got <= 0)
