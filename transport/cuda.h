@@ -43,6 +43,9 @@ int tarn_cuda_free_bytes(int device, uint64_t *bytes_p);
  * was there. */
 int tarn_cuda_lend(int device, int *before_p);
 void tarn_cuda_take_back(int before);
+/* Waits for what others have given to the device's default stream: of a copy from pageable memory, cuMemcpy() returns
+ * before the bytes are there. */
+int tarn_cuda_settle(int device);
 /* Whether kernels and copies on `device` reach memory of `peer`; enables it. */
 bool tarn_cuda_reaches(int device, int peer);
 

@@ -78,7 +78,8 @@ void tarn_cuda_leave(int device, int before)
         cudaSetDevice(before);
 }
 
-/* Unlike above: setting it is what makes the context, and cudaFree() where that is not so (before CUDA 12). */
+/* Unlike above: setting it is what makes the context, and cudaFree() where that is not so (before CUDA 12).
+ */
 int tarn_cuda_lend(int device, int *before_p)
 {
     cudaError_t e = cudaGetDevice(before_p);
@@ -92,6 +93,16 @@ int tarn_cuda_lend(int device, int *before_p)
 void tarn_cuda_take_back(int before)
 {
     cudaSetDevice(before);
+}
+
+int tarn_cuda_settle(int device)
+{
+    int before, rc = tarn_cuda_enter(device, &before);
+    if (rc)
+        return rc;
+    cudaError_t e = cudaStreamSynchronize(cudaStreamLegacy);
+    tarn_cuda_leave(device, before);
+    return e ? tarn_cuda_failed(e, "cudaStreamSynchronize", device) : 0;
 }
 
 int tarn_cuda_count(int *n_p)
@@ -173,8 +184,8 @@ static int take_loads(struct dl_phdr_info *info, size_t bytes, void *arg)
     return 1;
 }
 
-/* Looks for the driver. That goes through the file system when it is not loaded, so it is looked for only when
- * something has been loaded since. */
+/* Looks for the driver. That goes through the file system when it is not loaded, so it is looked for only
+ * when something has been loaded since. */
 static attributes_fn *find_attributes(void)
 {
     static _Atomic uint64_t looked; /* the count at the last look, which was in vain */
@@ -194,9 +205,9 @@ static attributes_fn *find_attributes(void)
 }
 
 /*
- * Of the driver, when this process has loaded it; whoever has device memory has. It is looked for every 10 ms at
- * most: nobody has device memory that soon after loading it. The driver stays loaded: who loaded it does not give
- * it up.
+ * Of the driver, when this process has loaded it; whoever has device memory has. It is looked for every 10 ms
+ * at most: nobody has device memory that soon after loading it. The driver stays loaded: who loaded it does
+ * not give it up.
  */
 static attributes_fn *driver_attributes(void)
 {

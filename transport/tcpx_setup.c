@@ -231,12 +231,15 @@ static int begin_learning(struct tarn_tcpx_comm *c)
                                 .npieces = 1,
                                 .bytes = sizeof(c->unpack)};
     tarn_cuda_memory_of(c->device.handle, &m);
+    int rc = m.kind == TARN_CUDA_DEVICE ? tarn_cuda_settle(m.device) : 0; /* the plugin has copied it there */
+    if (rc)
+        return rc;
     from.kind = m.kind;
     from.device = m.device;
     c->unpack_piece = (struct tarn_piece){.addr = &c->unpack, .bytes = sizeof(c->unpack)};
     f->n = 0;
     tarn_tcpx_fragments_add(f, (struct tarn_tcpx_fragment){.bytes = sizeof(c->unpack)});
-    int rc = tarn_tcpx_fragments_check(f, sizeof(c->unpack), sizeof(c->unpack), 0);
+    rc = tarn_tcpx_fragments_check(f, sizeof(c->unpack), sizeof(c->unpack), 0);
     return rc ? rc : tarn_tcpx_comm_unpack(c, f, &from, &to, &c->unpack_ticket);
 }
 
@@ -249,8 +252,9 @@ static int memory_open(struct tarn_tcpx_comm *c)
     int before, rc = 0, type = c->plain ? TARN_TCPX_HOST : TARN_TCPX_CUDA;
     c->memory_bytes = c->plain ? (uint64_t)TARN_TCPX_REQUESTS * c->gear_chunk : PAGE;
     c->memory_gpu = !c->plain && c->gpu >= 0;
-    if (c->memory_gpu) {
-        rc = tarn_cuda_alloc(c->gpu, c->memory_bytes, (void **)&c->memory, unused);
+    if (c->memory_gpu) { /* small allocations do not begin with a page */
+        rc = tarn_cuda_alloc(c->gpu, c->memory_bytes + PAGE, &c->memory_gpu_at, unused);
+        c->memory = (uint8_t *)(((uintptr_t)c->memory_gpu_at + PAGE - 1) & ~(uintptr_t)(PAGE - 1));
     } else {
         void *at = mmap(NULL, c->memory_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         if (at == MAP_FAILED)
@@ -281,7 +285,7 @@ static void memory_close(struct tarn_tcpx_comm *c)
     if (c->memory_pinned)
         tarn_cuda_unpin(c->memory);
     if (c->memory_gpu)
-        tarn_cuda_free(c->gpu, c->memory);
+        tarn_cuda_free(c->gpu, c->memory_gpu_at);
     else
         munmap(c->memory, c->memory_bytes);
 }

@@ -45,6 +45,7 @@ struct tarn_tcpx_comm {
     uint8_t *memory; /* what receives are posted with; PLAIN: where they end up */
     uint64_t memory_bytes;
     bool memory_gpu, memory_pinned;
+    void *memory_gpu_at; /* what was allocated for it */
     void *memory_mr;
 
     uint64_t posted, there, begun, ended;

@@ -32,6 +32,11 @@ void tarn_cuda_take_back(int device)
     current = device;
 }
 
+int tarn_cuda_settle(int device)
+{
+    return tarn_standin_check(device, "settle");
+}
+
 /* A context is its device's number, plus 1. */
 
 EXPORT int cuInit(unsigned int flags);

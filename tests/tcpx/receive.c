@@ -37,9 +37,10 @@ int fixture_bounce_new(struct fixture_comm *c, struct tarn_tcpx_device_handle *d
     for (uint32_t i = 0; i < c->npages; i++)
         c->free_pages[i] = c->npages - 1 - i;
     const struct tarn_tcpx_unpack unpack = {.meta = c->meta, .bounce = c->bounce};
-    if (gpu)
-        fixture_gpu_copy(c->context, c->unpack, &unpack, sizeof(unpack));
-    else
+    if (gpu) { /* from pinned memory: from other memory it may be on its way still when the copy returns */
+        memcpy(c->shadow, &unpack, sizeof(unpack));
+        fixture_gpu_copy(c->context, c->unpack, c->shadow, sizeof(unpack));
+    } else
         *c->unpack = unpack;
     memset(c->meta->cnt, FIXTURE_POISON, sizeof(c->meta->cnt));
     if (device)

@@ -51,12 +51,13 @@ static uint8_t *map_pinned(size_t bytes)
     return at;
 }
 
+/* Whole pages: small allocations do not begin with one. */
 static uint8_t *gpu_memory(size_t bytes)
 {
     uint8_t handle[TARN_CUDA_HANDLE];
     void *at;
-    CHECK(tarn_cuda_alloc(0, bytes, &at, handle) == 0);
-    return at;
+    CHECK(tarn_cuda_alloc(0, bytes + PAGE, &at, handle) == 0);
+    return (uint8_t *)(((uintptr_t)at + PAGE - 1) & ~(uintptr_t)(PAGE - 1));
 }
 
 /* Between pinned memory and the GPU. */
