@@ -265,20 +265,21 @@ static size_t edit_distance(const char *a, size_t a_len, const char *b, size_t b
 const char *tarn_nearest(const char *word, const char *const *names, size_t n)
 {
     size_t len = strnlen(word, WORD_MAX + 1);
-    /* Of a short word less may differ, else "xy" would be near to "ls". */
-    size_t limit = least(3, (len + 1) / 2);
+    /* Of a short word less may differ, else "xy" would be near to "ls". Of names as near as each other one
+     * that is as long is meant: letters are mixed up more often than left out. */
+    size_t limit = 2 * least(3, (len + 1) / 2) + 1;
     const char *nearest = NULL;
 
     for (size_t i = 0; len <= WORD_MAX && i < n; i++) {
         size_t name_len = strlen(names[i]);
         if (name_len > WORD_MAX)
             continue;
-        size_t distance = edit_distance(word, len, names[i], name_len);
-        if (distance <= limit) {
+        size_t apart = 2 * edit_distance(word, len, names[i], name_len) + (name_len != len);
+        if (apart <= limit) {
             nearest = names[i];
-            if (distance == 0)
+            if (apart == 0)
                 break;
-            limit = distance - 1;
+            limit = apart - 1;
         }
     }
     return nearest;

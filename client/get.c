@@ -92,20 +92,33 @@ static int item_check(const struct tarn_get *g, size_t i)
     return rc;
 }
 
+/* Set aside, but to be tried again by now? */
+static bool is_due(struct tarn_remote *r, int t)
+{
+    bool elsewhere = (r->client->transports[t]->caps & TARN_CAP_SAME_HOST) && !atomic_load(&r->local);
+    return !elsewhere && tarn_side_usable(r, t, false);
+}
+
 /* The shared link that serves this descriptor best, entered; NULL when that takes the slow way: *way_p as in
  * struct tarn_get. */
 static struct tarn_linked *enter_best(struct tarn_client *c, const struct tarn_desc *d, uint32_t gpu,
                                       uint32_t stripe, const struct tarn_loc **loc_p, int *t_p, int *way_p)
 {
+    bool due = false;
+
     *way_p = -1;
     for (int t = 0; t < c->ntransports; t++)
         for (uint32_t k = 0; k < d->nlocs; k++) {
             struct tarn_remote *r = d->locs[k].remote;
             int state = atomic_load_explicit(&r->sides[t][0].state, memory_order_acquire);
-            if (state == TARN_SIDE_UNREACHABLE || !tarn_remote_moves(r, t, d->locs[k].pool, gpu) ||
+            if (!tarn_remote_moves(r, t, d->locs[k].pool, gpu) ||
                 atomic_load_explicit(&r->health, memory_order_acquire) == TARN_GONE)
                 continue;
-            if (state == TARN_SIDE_POOLED && d->nlocs == 1)
+            if (state == TARN_SIDE_UNREACHABLE) {
+                due |= is_due(r, t);
+                continue;
+            }
+            if (state == TARN_SIDE_POOLED && d->nlocs == 1 && !due)
                 *way_p = t;
             if (state != TARN_SIDE_SHARED)
                 return NULL;

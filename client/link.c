@@ -100,7 +100,7 @@ static bool is_resting(const struct tarn_remote *r, int t, const struct tarn_sid
 static bool is_awaited(const struct tarn_remote *r, int t, const struct tarn_side *s)
 {
     return atomic_load(&s->state) == TARN_SIDE_UNREACHABLE && s->code == TARN_E_NOT_REACHABLE &&
-           !has_other(r, t) && !(r->client->transports[t]->caps & TARN_CAP_SAME_HOST);
+           !has_other(r, t) && (r->client->transports[t]->caps & TARN_CAP_RETURNS);
 }
 
 bool tarn_side_awaited(struct tarn_remote *r, int t, bool write)

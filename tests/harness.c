@@ -497,8 +497,8 @@ static bool answers(const char *address)
     return true;
 }
 
-/* Starts the process and waits until it answers, on its Unix socket: on its port another process may, which took it
- * before. False when it ended at once (port taken). */
+/* Starts the process and waits until it answers, on its Unix socket: on its port another process may, which
+ * took it before. False when it ended at once (port taken). */
 static bool redis_spawn(struct harness_redis *r)
 {
     char port[8];
@@ -543,10 +543,10 @@ struct harness_redis *harness_redis_start(struct harness *h, const char *passwor
         harness_skip("redis", "redis-server is not installed");
     r->harness = h;
     r->password = password;
-    snprintf(r->unix_path, sizeof(r->unix_path), "%s/redis.sock", h->dir);
-    snprintf(r->unix_url, sizeof(r->unix_url), "unix://%s", r->unix_path);
     for (int attempt = 0; attempt < 5; attempt++) {
         r->port = harness_free_port();
+        snprintf(r->unix_path, sizeof(r->unix_path), "%s/redis-%u.sock", h->dir, r->port);
+        snprintf(r->unix_url, sizeof(r->unix_url), "unix://%s", r->unix_path);
         snprintf(r->address, sizeof(r->address), "127.0.0.1:%u", r->port);
         snprintf(r->url, sizeof(r->url), "redis://%s%s%s%s", password ? ":" : "", password ? password : "",
                  password ? "@" : "", r->address);

@@ -15,8 +15,8 @@
 #include "base/error.h"
 
 enum { BOUNCES = 64, BOUNCE_BYTES = 16384 };
-#define STRIPE_BYTES (256ull << 10)  /* smaller parts are not worth another rail */
-#define SPIN_NS (2 * TARN_NS_PER_MS) /* a lone work is waited for awake this long at most */
+#define STRIPE_BYTES (256ull << 10)    /* smaller parts are not worth another rail */
+#define SPIN_NS (2 * TARN_NS_PER_MS)   /* a lone work is waited for awake this long at most */
 #define QUIET_NS (50 * TARN_NS_PER_MS) /* after so long without a completion ports are looked at */
 #define SPARSE \
     4 /* pieces are registered as one span when it is at most this \
@@ -351,7 +351,8 @@ static void note_quiet(struct tarn_link *l, uint64_t now)
         l->quiet_ns = now;
 }
 
-/* Devices go on trying when their own port is down, some for ever: lanes with work on such a port have failed. */
+/* Devices go on trying when their own port is down, some for ever: lanes with work on such a port have
+ * failed. */
 static int look_at_ports(struct tarn_link *l)
 {
     uint64_t now = tarn_now_ns();
@@ -595,7 +596,7 @@ static int rdma_probe(char *why, size_t why_bytes)
 
 const struct tarn_transport_ops tarn_rdma_ops = {
     .name = "rdma",
-    .caps = TARN_CAP_ONE_SIDED | TARN_CAP_UNCHECKED | TARN_CAP_GPU,
+    .caps = TARN_CAP_ONE_SIDED | TARN_CAP_UNCHECKED | TARN_CAP_GPU | TARN_CAP_RETURNS,
     .probe = rdma_probe,
     .serve = tarn_rdma_serve,
     .serves = tarn_rdma_serves,

@@ -52,6 +52,7 @@ enum {
     TARN_CAP_LATE = 1 << 6, /* selected unprobed: connect() finds out, when it is needed. The node half needs
                                nothing that probe() looks for, and that costs time or has consequences */
     TARN_CAP_CHECKS = 1 << 7, /* takes works whose pieces nobody has looked at (tarn_work.seen) */
+    TARN_CAP_RETURNS = 1 << 8, /* what connect() calls NOT_REACHABLE may pass: waited for where there is nothing else */
 };
 
 /* --- slots -------------------------------------------------------------------------------------- */
