@@ -100,8 +100,8 @@ static bool write_plain(struct tarn_ipc_writer *o, const struct tarn_work *w, ui
         uint8_t *memory = p->addr;
         uint64_t n = p->bytes;
         __builtin_prefetch(p + AHEAD);
-        if (p->count > 1 || n - 1 >= TARN_CUDA_PIECE_MAX || n > left || memory + n == p[1].addr ||
-            (uintptr_t)memory - low > room - n || room < n)
+        if (p->count > 1 || n - 1 >= TARN_CUDA_PIECE_MAX || n > left ||
+            (uintptr_t)memory + n == (uintptr_t)p[1].addr || (uintptr_t)memory - low > room - n || room < n)
             break;
         at->from = put ? memory : pool + offset;
         at->to = put ? pool + offset : memory;
