@@ -6,9 +6,13 @@
  *
  * There are two dialects. Both have a control message for a fragment in the device's memory, whose page is
  * the receiver's until it gives the token back, and one for bytes that the kernel has copied to the iovec
- * instead: device's  copied   layout DEVMEM   99        98       {u32 offset, size, token} the kernels that
- * TCPX runs on DMABUF   79        78       {u64 offset, u32 size, token, dmabuf, flags}     Linux 6.12 and
- * later The fragments of a message follow each other in the order in which they are named. No control message
+ * instead:
+ *
+ *            device's  copied  layout
+ *   DEVMEM   99        98      {u32 offset, size, token}                       the kernels that TCPX runs on
+ *   DMABUF   79        78      {u64 offset, u32 size, token, dmabuf, flags}    Linux 6.12 and later
+ *
+ * The fragments of a message follow each other in the order in which they are named. No control message
  * at all means that all is in the iovec.
  *
  * The numbers are those of the generic architectures; parisc and sparc have others.
