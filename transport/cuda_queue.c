@@ -3,9 +3,10 @@
  * Copies by the CUDA runtime.
  *
  * A queue is a stream and a ring of pinned memory for lists of pieces, which the kernel reads where they were
- * written. Behind every eighth of the ring an event is recorded (a fence); when it passes, that much of the
- * ring is free again. Large pieces are cudaMemcpyAsync, of small ones a launch takes a list, cut to what the
- * kernel copes with, in whatever order: pieces of one queue do not overlap.
+ * written. Once half of the ring is in use an event is recorded behind every eighth of it (a fence); when it
+ * passes, the ring is free up to there. None is before that, since an event keeps launches from overlapping.
+ * Large pieces are cudaMemcpyAsync, of small ones a launch takes a list, cut to what the kernel copes with,
+ * in whatever order: pieces of one queue do not overlap.
  *
  * A mark is a number that the GPU writes to memory of the host behind what it was given
  * (cuStreamWriteValue32): looking there costs nothing, while an event takes 1 us more to be noticed, and 1.5
@@ -40,7 +41,8 @@ struct fence {
 };
 
 struct tarn_cuda_queue {
-    int device, sms;
+    int device;
+    struct tarn_kernel_device kernels;
     cudaStream_t stream;
     struct tarn_cuda_piece *ring;
     uint64_t head, tail, fenced; /* pieces, ever: launched, free again, behind which there is a fence */
@@ -98,13 +100,13 @@ static cudaError_t warm_up(struct tarn_cuda_queue *q)
     cudaError_t e = cudaSuccess;
     q->ring[0] = (struct tarn_cuda_piece){q->ring + 2, q->ring + 3, sizeof(q->ring[0])};
     for (uint64_t bytes = TARN_CUDA_PIECE_MAX; !e && bytes; bytes /= 2)
-        e = tarn_kernel_copy(q->ring, 1, bytes, (uint32_t)q->sms, q->stream);
+        e = tarn_kernel_copy(q->ring, 1, bytes, &q->kernels, q->stream);
     return e ? e : cudaStreamSynchronize(q->stream);
 }
 
 static cudaError_t queue_make(struct tarn_cuda_queue *q)
 {
-    cudaError_t e = cudaDeviceGetAttribute(&q->sms, cudaDevAttrMultiProcessorCount, q->device);
+    cudaError_t e = tarn_kernel_look(q->device, &q->kernels);
     if (!e)
         e = cudaStreamCreateWithFlags(&q->stream, cudaStreamNonBlocking);
     if (!e)
@@ -210,12 +212,11 @@ static int fence(struct tarn_cuda_queue *q)
 
 static int launch(struct tarn_cuda_queue *q, size_t n, uint64_t bytes)
 {
-    cudaError_t e =
-        tarn_kernel_copy(q->ring + q->head % RING, (uint32_t)n, bytes, (uint32_t)q->sms, q->stream);
+    cudaError_t e = tarn_kernel_copy(q->ring + q->head % RING, (uint32_t)n, bytes, &q->kernels, q->stream);
     if (e)
         return broken(q, e, "the copy kernel");
     q->head += n;
-    return q->head - q->fenced < FENCE ? 0 : fence(q);
+    return q->head - q->tail < RING / 2 || q->head - q->fenced < FENCE ? 0 : fence(q);
 }
 
 static int begin(struct tarn_cuda_queue *q, int *before)

@@ -9,6 +9,10 @@
  *
  * The list lies in memory of the host, behind PCIe: a block reads a tile of it at a time, in one go and once.
  *
+ * A launch begins while the multiprocessors that the one ahead has left would be idle (programmatic dependent
+ * launch; CUDA Programming Guide). Their pieces do not overlap, so there is nothing to wait for before copying; but
+ * whoever waits for the later launch takes the earlier one for done, too, so it ends behind that.
+ *
  * The loads are ordinary ones of the second level, also of memory that a NIC has written to: that level is
  * coherent, so what was there when the launch was asked for is seen. Only a kernel that runs while the NIC writes
  * would need volatile loads.
@@ -92,6 +96,22 @@ template <uint32_t TEAM> static __device__ void copy_piece(const struct tarn_cud
         to[bytes - tail + rank] = from[bytes - tail + rank];
 }
 
+/* The next launch may begin as soon as all blocks have said this. */
+static __device__ void let_next_begin(void)
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+
+/* Until the launches ahead have ended, and what they wrote is seen. */
+static __device__ void wait_for_those_ahead(void)
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
 /* Tiles of `tile` pieces; TEAM warps for each piece. */
 template <uint32_t TEAM>
 static __global__ void __launch_bounds__(BLOCK, BLOCKS_PER_SM)
@@ -99,6 +119,7 @@ static __global__ void __launch_bounds__(BLOCK, BLOCKS_PER_SM)
 {
     const uint32_t words = sizeof(pieces[0]) / sizeof(uint64_t), warp = threadIdx.x / WARP;
     __shared__ struct tarn_cuda_piece here[TILE];
+    let_next_begin();
     for (uint32_t first = blockIdx.x * tile; first < n; first += gridDim.x * tile) {
         uint32_t count = n - first < tile ? n - first : tile;
         if (threadIdx.x < count * words)
@@ -108,6 +129,7 @@ static __global__ void __launch_bounds__(BLOCK, BLOCKS_PER_SM)
             copy_piece<TEAM * WARP>(here[unit / TEAM], unit % TEAM * WARP + threadIdx.x % WARP);
         __syncthreads();
     }
+    wait_for_those_ahead();
 }
 
 typedef void kernel(const struct tarn_cuda_piece *pieces, uint32_t n, uint32_t tile);
@@ -122,14 +144,36 @@ static kernel *kernel_for(uint64_t mean, uint32_t *team)
                         : copy_pieces<8>;
 }
 
-extern "C" cudaError_t tarn_kernel_copy(const struct tarn_cuda_piece *pieces, uint32_t n, uint64_t bytes,
-                                        uint32_t sms, cudaStream_t stream)
+/* Code that says nothing of launches to come must not be launched as if it did. */
+extern "C" cudaError_t tarn_kernel_look(int device, struct tarn_kernel_device *d)
 {
-    uint32_t team, blocks = sms * BLOCKS_PER_SM, tile = n / blocks;
+    struct cudaFuncAttributes code;
+    int major = 0;
+    cudaError_t e = cudaDeviceGetAttribute(&d->sms, cudaDevAttrMultiProcessorCount, device);
+    if (!e)
+        e = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
+    if (!e)
+        e = cudaFuncGetAttributes(&code, (const void *)copy_pieces<1>);
+    d->overlaps = !e && major >= 9 && code.ptxVersion >= 90;
+    return e;
+}
+
+extern "C" cudaError_t tarn_kernel_copy(const struct tarn_cuda_piece *pieces, uint32_t n, uint64_t bytes,
+                                        const struct tarn_kernel_device *d, cudaStream_t stream)
+{
+    uint32_t team, blocks = (uint32_t)d->sms * BLOCKS_PER_SM, tile = n / blocks;
     kernel *k = kernel_for(bytes / n, &team);
     /* A tile a block, but something to do for all of its warps. */
     tile = tile < WARPS / team ? WARPS / team : tile < TILE ? tile : TILE;
-    uint32_t tiles = (n + tile - 1) / tile, grid = tiles < blocks ? tiles : blocks;
-    k<<<grid, BLOCK, 0, stream>>>(pieces, n, tile);
-    return cudaGetLastError();
+    uint32_t tiles = (n + tile - 1) / tile;
+    cudaLaunchAttribute early = {};
+    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    early.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t launch = {};
+    launch.gridDim = dim3(tiles < blocks ? tiles : blocks);
+    launch.blockDim = dim3(BLOCK);
+    launch.stream = stream;
+    launch.attrs = &early;
+    launch.numAttrs = d->overlaps;
+    return cudaLaunchKernelEx(&launch, k, pieces, n, tile);
 }

@@ -11,12 +11,20 @@
 extern "C" {
 #endif
 
+/* The current device, as the kernels need it. */
+struct tarn_kernel_device {
+    int sms;       /* multiprocessors */
+    bool overlaps; /* a launch may begin before the one ahead of it has ended */
+};
+cudaError_t tarn_kernel_look(int device, struct tarn_kernel_device *d);
+
 /*
- * Copies n pieces, of `bytes` in all, on a stream of the current device, which has so many multiprocessors; the
- * list must be readable by the device until they are done.
+ * Copies n pieces, of `bytes` in all, on a stream of the current device, which is `d`; the list must be readable by
+ * the device until they are done. Where launches overlap this one may copy while those right ahead of it on the
+ * stream still do; it ends after them.
  */
-cudaError_t tarn_kernel_copy(const struct tarn_cuda_piece *pieces, uint32_t n, uint64_t bytes, uint32_t sms,
-                             cudaStream_t stream);
+cudaError_t tarn_kernel_copy(const struct tarn_cuda_piece *pieces, uint32_t n, uint64_t bytes,
+                             const struct tarn_kernel_device *d, cudaStream_t stream);
 
 #ifdef __cplusplus
 }
