@@ -35,7 +35,7 @@ struct cli_tcpx_try {
     void *page;
 };
 
-/* NULL path: the usual names. What comes of it is in *t; fails only when it cannot be tried at all. */
+/* NULL path: the usual plugin. What comes of it is in *t; fails only when it cannot be tried at all. */
 int cli_tcpx_try(const char *path, uint32_t step_ms, struct cli_tcpx_try *t);
 
 #endif

@@ -81,10 +81,8 @@ static const struct tarn_option options[] = {
              "size, or of what the device takes when that is less."},
     TEXT_OPTION(
         "tcpx-plugin", tcpx_plugin, NULL, "PATH",
-        "Network plugin of the tcpx transport: a library with NCCL's ABI version 6, 7 or 8. Without it, "
-        "on machines that have /usr/local/tcpx/lib64/libnccl-net.so, that one, or what the loader finds "
-        "before it as "
-        "libnccl-net-tcpx.so or libnccl-net.so. `tarn doctor tcpx` says what is missing."),
+        "Network plugin of the tcpx transport: a library with NCCL's ABI version 6, 7 or 8. Without it "
+        "TCPX is looked for in the usual places (docs/tcpx.md). `tarn doctor tcpx` says what is missing."),
     TEXT_OPTION(
         "tcpx-unpack-impl", tcpx_unpack_impl, "kernel", "WAY",
         "How the tcpx transport gets what it receives to its place in a GPU pool: kernel, one launch for "

@@ -414,29 +414,24 @@ static bool tcpx_writable(const struct tarn_link *l)
     return true;
 }
 
-/*
- * Is there a file of that name? Nothing is loaded. Unless one is configured only TCPX's own folder is looked
- * into: other plugins of NCCL's may be installed for NCCL, and not for this.
- */
+/* Is there a file of that name? Nothing is loaded. */
 static int tcpx_probe(char *why, size_t why_bytes)
 {
-    static const char usual[] = "/usr/local/tcpx/lib64/libnccl-net.so";
+    char usual[TARN_TCPX_PATH];
     struct tarn_tcpx_settings settings;
     int rc = tarn_tcpx_settings(&settings);
-    const char *path = settings.plugin ? settings.plugin : usual;
+    const char *path = settings.plugin;
+    if (!rc && !path)
+        rc = tarn_tcpx_plugin_usual(usual);
     if (rc) {
         snprintf(why, why_bytes, "%s", tarn_last_error());
         return TARN_E_UNAVAILABLE;
     }
-    if (!strchr(path, '/') ||
-        access(path, R_OK) == 0) /* other names the loader looks for, when it is needed */
+    /* What has no slash the loader looks for when it is needed. */
+    if (!path || !strchr(path, '/') || access(path, R_OK) == 0)
         return 0;
-    if (settings.plugin)
-        snprintf(why, why_bytes, TARN_TCPX_PLUGIN_VARIABLE "=%s: %s: name an existing one", path,
-                 strerror(errno));
-    else
-        snprintf(why, why_bytes,
-                 "no network plugin: name one with " TARN_TCPX_PLUGIN_VARIABLE ", or install TCPX");
+    snprintf(why, why_bytes, TARN_TCPX_PLUGIN_VARIABLE "=%s: %s: name an existing one", path,
+             strerror(errno));
     return TARN_E_UNAVAILABLE;
 }
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Finds a network plugin, checks and starts it. The calls into it are in tcpx_calls.c. */
+/* Loads a network plugin, checks and starts it. The calls into it are in tcpx_calls.c. */
 #include "transport/tcpx_plugin.h"
 
 #include <dlfcn.h>
@@ -10,10 +10,6 @@
 #include <string.h>
 
 #include "base/error.h"
-
-static const char *const usual_names[] = {"libnccl-net-tcpx.so", "libnccl-net.so",
-                                          "/usr/local/tcpx/lib64/libnccl-net.so"};
-#define USUAL (sizeof(usual_names) / sizeof(usual_names[0]))
 
 /* A library that was found, and what came of it. Never freed. */
 struct library {
@@ -59,23 +55,19 @@ static int load(const char *name, void **handle_p)
 
 static int find(const char *path, void **handle_p)
 {
+    char usual[TARN_TCPX_PATH];
     int rc = 0;
-    if (path && *path) {
+    if (!path || !*path) {
+        rc = tarn_tcpx_plugin_usual(usual);
+        path = usual;
+    }
+    if (!rc)
         rc = load(path, handle_p);
-        return rc || *handle_p ? rc
-                               : tarn_fail(TARN_E_CONFIG,
-                                           "tcpx plugin %s: no such file: name an existing one with "
-                                           "tcpx-plugin, or its folder in LD_LIBRARY_PATH",
-                                           path);
-    }
-    for (size_t i = 0; i < USUAL; i++) {
-        rc = load(usual_names[i], handle_p);
-        if (rc || *handle_p)
-            return rc;
-    }
-    return tarn_fail(TARN_E_UNAVAILABLE,
-                     "tcpx plugin: there is no %s, %s or %s: install one, or name it with tcpx-plugin",
-                     usual_names[0], usual_names[1], usual_names[2]);
+    return rc || *handle_p ? rc
+                           : tarn_fail(TARN_E_CONFIG,
+                                       "tcpx plugin %s: no such file: name an existing one with "
+                                       "tcpx-plugin, or its folder in LD_LIBRARY_PATH",
+                                       path);
 }
 
 static struct library *library_of(void *handle)

@@ -29,6 +29,7 @@
 #include "base/log.h"
 #include "transport/tcpx_abi.h"
 
+#define TARN_TCPX_PATH 256
 #define TARN_TCPX_DEVICES 16
 #define TARN_TCPX_REQUESTS 16
 #define TARN_TCPX_CHUNK 524288
@@ -47,7 +48,7 @@ struct tarn_tcpx_device {
 };
 
 struct tarn_tcpx_plugin {
-    char path[256], name[64];
+    char path[TARN_TCPX_PATH], name[64];
     int version;          /* of the ABI: 6, 7 or 8 */
     bool gpudirect;       /* it is the plugin for TCPX */
     uint32_t chunk_bytes; /* the largest send */
@@ -65,11 +66,17 @@ struct tarn_tcpx_plugin {
 };
 
 /*
- * Opens the plugin at `path`, or, where that is NULL or "", the first of the usual names that is there, and
- * logs what it says to `log` until tarn_tcpx_plugin_close(). Sets variables of the environment that are not
- * set (tcpx_env.c) if it is the first: then no other thread should be in getenv().
- * CONFIG: no such plugin at that path, or an environment under which it would hang. UNAVAILABLE: none of the
- * usual names, no CUDA driver where it needs one, init() failed, no device. VERSION: none of the ABIs.
+ * The file of the plugin that is taken where none is named (tcpx_places.c). UNAVAILABLE: there is none.
+ * Nothing is loaded.
+ */
+int tarn_tcpx_plugin_usual(char path[TARN_TCPX_PATH]);
+
+/*
+ * Opens the plugin at `path`, or, where that is NULL or "", the usual one, and logs what it says to `log`
+ * until tarn_tcpx_plugin_close(). Sets variables of the environment that are not set (tcpx_env.c) if it is
+ * the first: then no other thread should be in getenv(). CONFIG: no such plugin at that path, or an
+ * environment under which it would hang. UNAVAILABLE: no usual one, no CUDA driver where it needs one, init()
+ * failed, no device. VERSION: none of the ABIs.
  */
 int tarn_tcpx_plugin_open(const char *path, const struct tarn_logger *log, struct tarn_tcpx_plugin **p_p);
 /*

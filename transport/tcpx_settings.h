@@ -13,7 +13,7 @@
 #define TARN_TCPX_UNPACK_VARIABLE "TARN_TCPX_UNPACK_IMPL"
 
 struct tarn_tcpx_settings {
-    const char *plugin;     /* as tarn_tcpx_plugin_open() takes it; NULL: the usual names */
+    const char *plugin;     /* as tarn_tcpx_plugin_open() takes it; NULL: the usual one */
     enum tarn_tcpx_way way; /* to unpack */
 };
 

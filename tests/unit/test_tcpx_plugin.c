@@ -18,6 +18,7 @@
 #include "tests/tcpx/child.h"
 #include "tests/tcpx/counters.h"
 #include "transport/tcpx_plugin.h"
+#include "transport/transport.h"
 
 #define COUNT(a_) (sizeof(a_) / sizeof *(a_))
 
@@ -141,49 +142,102 @@ static void a_driver_that_does_not_start_is_told(void **state)
     attempt(&starts, "no device", NULL);
 }
 
-/* --- the usual names ---------------------------------------------------------------------------- */
+/* --- the usual places --------------------------------------------------------------------------- */
+
+struct place {
+    const char *files[3];
+    const char *nccl; /* NCCL_NET_PLUGIN; %s: the folder */
+    bool meant;       /* something says that TCPX is */
+    const char *found, *says;
+};
+
+static const struct place places[] = {
+    {{"libnccl-net-tcpx.so"}, NULL, false, "libnccl-net-tcpx.so", NULL},
+    {{"libnccl-net-tcpx.so", "libnccl-net.so"}, NULL, true, "libnccl-net-tcpx.so", NULL},
+    {{"libnccl-net.so"}, NULL, true, "libnccl-net.so", NULL},
+    {{"libnccl-net-other.so", "libnccl-net-tcpx.so"}, "other", true, "libnccl-net-other.so", NULL},
+    {{"libnccl-net-other.so", "libnccl-net-tcpx.so"}, "other", false, "libnccl-net-tcpx.so", NULL},
+    {{"libother.so"}, "libother.so", true, "libother.so", NULL},
+    {{"libother.so"}, "%s/libother.so", true, "libother.so", NULL},
+    {{"libnccl-net.so"}, "none", true, NULL, "none of libnccl-net-tcpx.so"},
+    {{"libnccl-net.so"}, "other", true, NULL, "none of libnccl-net-tcpx.so"},
+    /* Another fabric's, for all that is known. */
+    {{"libnccl-net.so"}, NULL, false, NULL, "libnccl-net.so is there, but neither"},
+    {{"libnccl-net-other.so"}, "other", false, NULL, "libnccl-net-other.so is there, but neither"},
+    {{NULL}, NULL, true, NULL, "/var/lib/tcpx/lib64/libnccl-net.so: install"},
+};
+
+struct placed {
+    const char *folder;
+    const struct place *place;
+};
 
 /* The loader reads LD_LIBRARY_PATH when a program starts: this one starts itself, see main(). */
-static int start_again(void *folder)
+static int start_again(void *arg)
 {
-    setenv("LD_LIBRARY_PATH", folder, 1);
+    const struct placed *p = arg;
+    char nccl[128];
+    setenv("LD_LIBRARY_PATH", p->folder, 1);
+    if (p->place->nccl) {
+        snprintf(nccl, sizeof(nccl), "%s%s", p->place->nccl[0] == '%' ? p->folder : "",
+                 p->place->nccl + (p->place->nccl[0] == '%' ? 2 : 0));
+        setenv("NCCL_NET_PLUGIN", nccl, 1);
+    }
+    if (p->place->meant)
+        setenv("NCCL_GPUDIRECTTCPX_SOCKET_IFNAME", "eth1", 1);
     execl("/proc/self/exe", "test_tcpx_plugin", "open", NULL);
     return CHILD_FAILED;
 }
 
+/* What decides whether tcpx is used, and what loads it. */
 static int open_usual(void)
 {
+    char why[256] = "";
     struct tarn_tcpx_plugin *p;
+    printf("probe %d %s\n", tarn_transport_find("tcpx")->probe(why, sizeof(why)), why);
     int rc = tarn_tcpx_plugin_open(NULL, NULL, &p);
-    printf("%s: %s\n", tarn_error_name(rc), rc ? tarn_last_error() : p->path);
+    printf("open %d %s\n", rc, rc ? tarn_last_error() : p->path);
     fflush(stdout);
     _exit(0);
 }
 
-static void the_usual_names_are_looked_for(void **state)
+static void look_for(const char *folder, const char *target, const struct place *place)
 {
-    static const char *const names[] = {"libnccl-net.so", "libnccl-net-tcpx.so"}; /* the better one last */
-    char folder[] = "/tmp/tarn-tcpx-XXXXXX", link[64], target[PATH_MAX], out[4096];
+    char path[PATH_MAX], awaited[PATH_MAX + 64], out[4096];
+    for (int i = 0; i < 3 && place->files[i]; i++) {
+        snprintf(path, sizeof(path), "%s/%s", folder, place->files[i]);
+        assert_int_equal(symlink(target, path), 0);
+    }
+    assert_int_equal(child_run(start_again, &(struct placed){folder, place}, CHILD_SECONDS, out, sizeof(out)),
+                     0);
+    for (int i = 0; i < 3 && place->files[i]; i++) {
+        snprintf(path, sizeof(path), "%s/%s", folder, place->files[i]);
+        unlink(path);
+    }
+    if (place->found)
+        snprintf(awaited, sizeof(awaited), "probe 0 \nopen 0 %s/%s\n", folder, place->found);
+    else
+        snprintf(awaited, sizeof(awaited), "probe %d tcpx plugin: ", TARN_E_UNAVAILABLE);
+    const char *opened = strstr(out, "\nopen ");
+    if (!strstr(out, awaited) || !opened ||
+        (place->says && !(strstr(out, place->says) && strstr(opened, place->says))))
+        fail_msg("place %d: \"%s\"%s%s is not in: %s", (int)(place - places), awaited,
+                 place->says ? " with " : "", place->says ? place->says : "", out);
+}
+
+static void the_probe_and_the_loader_look_in_the_same_places(void **state)
+{
+    char folder[] = "/tmp/tarn-tcpx-XXXXXX", target[PATH_MAX];
     (void)state;
+    if (access("/usr/local/tcpx/lib64/libnccl-net.so", F_OK) == 0 || access("/run/tcpx", F_OK) == 0 ||
+        access("/var/lib/tcpx/lib64/libnccl-net.so", F_OK) == 0 || dlopen("libnccl-net.so", RTLD_LAZY)) {
+        print_message("SKIP: this machine has a network plugin of its own\n");
+        skip();
+    }
     assert_non_null(mkdtemp(folder));
     assert_non_null(realpath(child_plugin("fixture-v7"), target));
-    if (access("/usr/local/tcpx/lib64/libnccl-net.so", F_OK) && !dlopen(names[0], RTLD_LAZY) &&
-        !dlopen(names[1], RTLD_LAZY)) {
-        assert_int_equal(child_run(start_again, folder, CHILD_SECONDS, out, sizeof(out)), 0);
-        assert_non_null(strstr(out, "UNAVAILABLE"));
-        assert_non_null(strstr(out, "libnccl-net-tcpx.so"));
-    }
-    for (size_t i = 0; i < COUNT(names); i++) {
-        snprintf(link, sizeof(link), "%s/%s", folder, names[i]);
-        assert_int_equal(symlink(target, link), 0);
-        assert_int_equal(child_run(start_again, folder, CHILD_SECONDS, out, sizeof(out)), 0);
-        if (!strstr(out, link))
-            fail_msg("%s is not in %s", link, out);
-    }
-    for (size_t i = 0; i < COUNT(names); i++) {
-        snprintf(link, sizeof(link), "%s/%s", folder, names[i]);
-        unlink(link);
-    }
+    for (size_t i = 0; i < COUNT(places); i++)
+        look_for(folder, target, &places[i]);
     rmdir(folder);
 }
 
@@ -550,7 +604,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_library_without_the_symbols_is_told),
         cmocka_unit_test(a_table_with_a_hole_is_told),
         cmocka_unit_test(a_driver_that_does_not_start_is_told),
-        cmocka_unit_test(the_usual_names_are_looked_for),
+        cmocka_unit_test(the_probe_and_the_loader_look_in_the_same_places),
         cmocka_unit_test(all_versions_of_the_abi_open),
         cmocka_unit_test(without_a_pci_path_gpu_memory_is_not_offered),
         cmocka_unit_test(finding_does_not_start),
@@ -572,8 +626,14 @@ int main(int argc, char **argv)
     if (argc == 2)
         cmocka_set_test_filter(argv[1]);
     /* What the environment of the run has of this is not to decide. */
-    static const char *const names[] = {"NCCL_DYNAMIC_CHUNK_SIZE", "NCCL_SOCKET_NTHREADS",
-                                        "NCCL_NSOCKS_PERTHREAD", "TCPX_FIXTURE", "TCPX_FIXTURE_COUNTERS"};
+    static const char *const names[] = {"NCCL_DYNAMIC_CHUNK_SIZE",
+                                        "NCCL_SOCKET_NTHREADS",
+                                        "NCCL_NSOCKS_PERTHREAD",
+                                        "TCPX_FIXTURE",
+                                        "TCPX_FIXTURE_COUNTERS",
+                                        "NCCL_NET_PLUGIN",
+                                        "NCCL_GPUDIRECTTCPX_SOCKET_IFNAME",
+                                        "TARN_TCPX_PLUGIN"};
     for (size_t i = 0; i < COUNT(names); i++)
         unsetenv(names[i]);
     return cmocka_run_group_tests(tests, NULL, NULL);
