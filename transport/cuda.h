@@ -37,6 +37,9 @@ int tarn_cuda_count(int *n_p);
 int tarn_cuda_describe(int device, struct tarn_cuda_device *d);
 /* Ordinals differ from process to process (CUDA_VISIBLE_DEVICES), uuids do not. NOT_REACHABLE: not visible. */
 int tarn_cuda_find(const uint8_t uuid[TARN_CUDA_UUID], int *device_p);
+/* Where sysfs has it: "0000:0a:00.0". */
+#define TARN_CUDA_PCI 32
+int tarn_cuda_pci(int device, char pci[TARN_CUDA_PCI]);
 /* Free memory of a device now. */
 int tarn_cuda_free_bytes(int device, uint64_t *bytes_p);
 /* Makes the device, and its context, the calling thread's, for code that takes the current one; and puts back what

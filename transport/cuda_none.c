@@ -22,6 +22,12 @@ int tarn_cuda_describe(int device, struct tarn_cuda_device *d)
     return without();
 }
 
+int tarn_cuda_pci(int device, char pci[TARN_CUDA_PCI])
+{
+    (void)device, (void)pci;
+    return without();
+}
+
 int tarn_cuda_find(const uint8_t uuid[TARN_CUDA_UUID], int *device_p)
 {
     (void)uuid, (void)device_p;

@@ -5,6 +5,7 @@
  */
 #include "transport/cuda_runtime.h"
 
+#include <ctype.h>
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <link.h>
@@ -125,6 +126,14 @@ int tarn_cuda_describe(int device, struct tarn_cuda_device *d)
     snprintf(d->name, sizeof(d->name), "%.63s", p.name);
     d->total_bytes = p.totalGlobalMem;
     return 0;
+}
+
+int tarn_cuda_pci(int device, char pci[TARN_CUDA_PCI])
+{
+    cudaError_t e = cudaDeviceGetPCIBusId(pci, TARN_CUDA_PCI, device);
+    for (char *at = pci; !e && *at; at++)
+        *at = (char)tolower((unsigned char)*at); /* as the kernel writes it */
+    return e ? tarn_cuda_failed(e, "cudaDeviceGetPCIBusId", device) : 0;
 }
 
 int tarn_cuda_find(const uint8_t uuid[TARN_CUDA_UUID], int *device_p)

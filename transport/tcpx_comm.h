@@ -44,8 +44,7 @@ void tarn_tcpx_gear_close(struct tarn_tcpx_gear *g);
 
 struct tarn_tcpx_comm;
 
-/* The plugin's device for memory of that GPU (-1: of the host); GPUs and devices are taken to be in the same
- * order. */
+/* The plugin's device for memory of that GPU (-1: of the host): tcpx_nic.h. */
 int tarn_tcpx_nic(const struct tarn_tcpx_plugin *p, int gpu);
 
 /*

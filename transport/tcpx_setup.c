@@ -34,14 +34,6 @@ void tarn_tcpx_take_back(const struct tarn_tcpx_comm *c, int before)
         tarn_cuda_take_back(before);
 }
 
-int tarn_tcpx_nic(const struct tarn_tcpx_plugin *p, int gpu)
-{
-    int n;
-    if (gpu < 0 || tarn_cuda_count(&n) || gpu >= n)
-        return 0;
-    return gpu * p->ndevices / n;
-}
-
 /* Bounce memory is a GPU's, whatever is unpacked from it. */
 static int gpu_for(const struct tarn_tcpx_device *d, int gpu)
 {
