@@ -171,7 +171,7 @@ static int client_init(struct tarn_client *c, const struct tarn_options *o)
 static int transports_init(struct tarn_client *c, const struct tarn_options *o)
 {
     const char *faults = setting(o->faults, "TARN_FAULTS", NULL);
-    int n = tarn_transport_select(o->transports, c->transports, TARN_TRANSPORTS_MAX);
+    int n = tarn_transport_select(o->transports, &c->log, c->transports, TARN_TRANSPORTS_MAX);
     struct tarn_tcpx_settings tcpx;
 
     if (n < 0)
@@ -179,9 +179,6 @@ static int transports_init(struct tarn_client *c, const struct tarn_options *o)
     int rc = tarn_tcpx_settings(&tcpx); /* told at once, not when it is needed */
     if (rc != 0)
         return rc;
-    if (n == 0)
-        return tarn_fail(TARN_E_UNAVAILABLE, "transports '%s': none is usable here: see `tarn info`",
-                         o->transports ? o->transports : "all");
     for (int t = 0; t < n; t++) {
         rc = c->transports[t]->local_open(setting(NULL, "TARN_RDMA_DEVICES", NULL), &c->locals[t]);
         if (rc != 0)

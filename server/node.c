@@ -80,7 +80,7 @@ static int start_transports(struct tarn_node *n, const char *host)
         .guard = tarn_store_guard(n->store),
     };
     serve.pools = tarn_store_pools(n->store, &serve.npools);
-    int found = tarn_transport_select(n->config->transports, ops, TARN_TRANSPORTS_MAX);
+    int found = tarn_transport_select(n->config->transports, &n->log, ops, TARN_TRANSPORTS_MAX);
     if (found < 0)
         return found;
     for (int i = 0; i < found; i++) {

@@ -2,6 +2,7 @@
 /* The list of transports, best first, and how a user's choice of names is applied to it. */
 #include "transport/transport.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "base/error.h"
@@ -77,24 +78,34 @@ static int parse_names(const char *names, unsigned *wanted_p)
     return 0;
 }
 
-static bool is_usable(const struct tarn_transport_ops *t)
+static bool is_usable(const struct tarn_transport_ops *t, char *why, size_t why_bytes)
 {
-    char why[256];
-    return (t->caps & TARN_CAP_LATE) || t->probe(why, sizeof(why)) == 0;
+    return (t->caps & TARN_CAP_LATE) || t->probe(why, why_bytes) == 0;
 }
 
-int tarn_transport_select(const char *names, const struct tarn_transport_ops **out, int max)
+int tarn_transport_select(const char *names, const struct tarn_logger *log,
+                          const struct tarn_transport_ops **out, int max)
 {
     unsigned wanted = ~0u;
-    if (names && *names) {
-        int r = parse_names(names, &wanted);
-        if (r)
-            return r;
-    }
-    int n = 0;
+    bool named = names && *names;
+    char first[384] = "";
+    int n = 0, r = named ? parse_names(names, &wanted) : 0;
+    if (r)
+        return r;
     for (int i = 0; i < TRANSPORTS && n < max; i++) {
-        if (wanted & 1u << i && is_usable(tarn_transport_list[i]))
-            out[n++] = tarn_transport_list[i];
+        const struct tarn_transport_ops *t = tarn_transport_list[i];
+        char why[256] = "";
+        if (!(wanted & 1u << i))
+            continue;
+        if (is_usable(t, why, sizeof(why))) {
+            out[n++] = t;
+            continue;
+        }
+        if (!*first)
+            snprintf(first, sizeof(first), "transport %s is not usable here: %s", t->name, why);
+        if (named)
+            tarn_log(log, TARN_LOG_WARN, "transport", "msg=\"not usable here\" transport=%s cause=\"%s\"",
+                     t->name, why);
     }
-    return n;
+    return n ? n : tarn_fail(TARN_E_UNAVAILABLE, "%s", first);
 }

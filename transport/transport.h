@@ -301,9 +301,11 @@ extern const struct tarn_transport_ops *const tarn_transport_list[];
 const struct tarn_transport_ops *tarn_transport_find(const char *name);
 /*
  * Picks those named in the comma list (NULL or "": all) that probe as usable or have TARN_CAP_LATE, in the
- * list's order; at most max. Returns how many, or CONFIG for an unknown name (with the nearest).
+ * list's order; at most max. Returns how many; CONFIG: an unknown name (with the nearest); UNAVAILABLE: not one is
+ * usable, with the cause. Those that are named and left out for theirs are told to `log`, which may be NULL.
  */
-int tarn_transport_select(const char *names, const struct tarn_transport_ops **out, int max);
+int tarn_transport_select(const char *names, const struct tarn_logger *log, const struct tarn_transport_ops **out,
+                          int max);
 
 /* The transport of this name (not ended by NUL), or CONFIG with the nearest. */
 int tarn_transport_named(const char *name, size_t bytes, const struct tarn_transport_ops **ops_p);

@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "tests/node_client.h"
 #include "tests/tcpx/child.h"
+#include "transport/transport.h"
 
 /* --- the end of a node -------------------------------------------------------------------------- */
 
@@ -192,6 +193,25 @@ static void plugin_of_the_flag_is_the_one_that_is_loaded(void **state)
     harness_passed(w->h);
 }
 
+/* A node or a client with nothing to move bytes by would fail later, and elsewhere. */
+static void a_transport_that_is_not_usable_is_told_at_the_start(void **state)
+{
+    static const char *const names[] = {"tcpx", "rdma"};
+    struct node_world *w = *state;
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        char why[256], sentence[512];
+        struct tarn_client *c;
+        if (tarn_transport_find(names[i])->probe(why, sizeof(why)) == 0)
+            continue; /* this machine has what it needs */
+        snprintf(sentence, sizeof(sentence), "transport %s is not usable here: %s", names[i], why);
+        refuses(w, harness_node_spawn(w->h, names[i], w->redis, "--transports", names[i], NULL), 1, sentence);
+        const struct tarn_options o = {.size = sizeof(o), .redis = w->redis->url, .transports = names[i]};
+        assert_int_equal(tarn_open(&o, &c), TARN_E_UNAVAILABLE);
+        assert_string_equal(tarn_last_error(), sentence);
+    }
+    harness_passed(w->h);
+}
+
 static void pool_larger_than_memory_is_refused(void **state)
 {
     struct node_world *w = *state;
@@ -259,6 +279,7 @@ int main(void)
         WITH_REDIS(wrong_redis_password_is_named),
         WITH_REDIS(wrong_settings_are_refused),
         WITH_REDIS(plugin_of_the_flag_is_the_one_that_is_loaded),
+        WITH_REDIS(a_transport_that_is_not_usable_is_told_at_the_start),
         WITH_REDIS(pool_larger_than_memory_is_refused),
         WITH_REDIS(private_redis_comes_and_goes_with_the_node),
         WITH_REDIS(texts_are_printed),

@@ -523,17 +523,47 @@ static void the_registry_finds_and_selects(void **state)
     char why[256];
     int rdma = tarn_transport_find("rdma")->probe(why, sizeof(why)) == 0;
     int usable = 4 + rdma; /* cuda_ipc is not probed; a plugin is named */
-    assert_int_equal(tarn_transport_select(NULL, out, 8), usable);
-    assert_int_equal(tarn_transport_select("", out, 8), usable);
-    assert_int_equal(tarn_transport_select("tcp,shm", out, 8), 2); /* the list's order */
+    assert_int_equal(tarn_transport_select(NULL, NULL, out, 8), usable);
+    assert_int_equal(tarn_transport_select("", NULL, out, 8), usable);
+    assert_int_equal(tarn_transport_select("tcp,shm", NULL, out, 8), 2); /* the list's order */
     assert_string_equal(out[0]->name, "shm");
-    assert_int_equal(tarn_transport_select("tcp", out, 8), 1);
+    assert_int_equal(tarn_transport_select("tcp", NULL, out, 8), 1);
     assert_string_equal(out[0]->name, "tcp");
-    assert_int_equal(tarn_transport_select("shm,tcp", out, 1), 1);
-    assert_int_equal(tarn_transport_select("shn", out, 8), TARN_E_CONFIG);
+    assert_int_equal(tarn_transport_select("shm,tcp", NULL, out, 1), 1);
+    assert_int_equal(tarn_transport_select("shn", NULL, out, 8), TARN_E_CONFIG);
     assert_non_null(strstr(tarn_last_error(), "did you mean \"shm\""));
-    assert_int_equal(tarn_transport_select("tcp,,shm", out, 8), TARN_E_CONFIG);
-    assert_int_equal(tarn_transport_select("infiniband", out, 8), TARN_E_CONFIG);
+    assert_int_equal(tarn_transport_select("tcp,,shm", NULL, out, 8), TARN_E_CONFIG);
+    assert_int_equal(tarn_transport_select("infiniband", NULL, out, 8), TARN_E_CONFIG);
+}
+
+static void keep_line(void *arg, enum tarn_log_level level, const char *line)
+{
+    (void)level;
+    snprintf(arg, 512, "%s", line);
+}
+
+/* The cause comes with the refusal, and is logged where others are left. */
+static void what_is_named_and_not_usable_is_told(void **state)
+{
+    const struct tarn_transport_ops *out[8];
+    char line[512] = "";
+    const struct tarn_logger log = {.level = TARN_LOG_WARN, .fn = keep_line, .arg = line};
+    char *plugin = strdup(getenv("TARN_TCPX_PLUGIN"));
+    (void)state;
+    setenv("TARN_TCPX_PLUGIN", "/nowhere/lib.so", 1);
+    int alone = tarn_transport_select("tcpx", NULL, out, 8);
+    bool told = strstr(tarn_last_error(), "transport tcpx is not usable here: TARN_TCPX_PLUGIN=/nowhere/lib.so: ");
+    int all = tarn_transport_select(NULL, &log, out, 8);
+    bool silent = !*line;
+    int others = tarn_transport_select("tcpx,tcp", &log, out, 8);
+    setenv("TARN_TCPX_PLUGIN", plugin, 1);
+    free(plugin);
+    assert_int_equal(alone, TARN_E_UNAVAILABLE);
+    assert_true(told);
+    assert_true(all >= 2 && silent);
+    assert_int_equal(others, 1);
+    assert_string_equal(out[0]->name, "tcp");
+    assert_non_null(strstr(line, "level=warn at=transport msg=\"not usable here\" transport=tcpx cause=\"TARN_TCPX"));
 }
 
 static void every_slot_is_filled(void **state)
@@ -586,6 +616,7 @@ int main(void)
         cmocka_unit_test(shm_views_publish_hazards),
         cmocka_unit_test(shm_views_from_many_threads),
         cmocka_unit_test(the_registry_finds_and_selects),
+        cmocka_unit_test(what_is_named_and_not_usable_is_told),
         cmocka_unit_test(every_slot_is_filled),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
