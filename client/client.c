@@ -171,14 +171,14 @@ static int client_init(struct tarn_client *c, const struct tarn_options *o)
 static int transports_init(struct tarn_client *c, const struct tarn_options *o)
 {
     const char *faults = setting(o->faults, "TARN_FAULTS", NULL);
-    int n = tarn_transport_select(o->transports, &c->log, c->transports, TARN_TRANSPORTS_MAX);
     struct tarn_tcpx_settings tcpx;
-
-    if (n < 0)
-        return n;
     int rc = tarn_tcpx_settings(&tcpx); /* told at once, not when it is needed */
+
     if (rc != 0)
         return rc;
+    int n = tarn_transport_select(o->transports, &c->log, c->transports, TARN_TRANSPORTS_MAX);
+    if (n < 0)
+        return n;
     for (int t = 0; t < n; t++) {
         rc = c->transports[t]->local_open(setting(NULL, "TARN_RDMA_DEVICES", NULL), &c->locals[t]);
         if (rc != 0)

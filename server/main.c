@@ -17,6 +17,7 @@
 #include "base/error.h"
 #include "server/admin.h"
 #include "server/node.h"
+#include "transport/tcpx_plugin.h"
 #include "transport/tcpx_settings.h"
 
 static void log_line(void *arg, enum tarn_log_level level, const char *line)
@@ -177,6 +178,8 @@ int main(int argc, char **argv)
         rc = tarn_node_config_check(&config);
         if (!rc)
             rc = tarn_tcpx_settings_export(config.tcpx_plugin, config.tcpx_unpack_impl);
+        if (!rc)
+            tarn_tcpx_plugin_prepare(config.tcpx_plugin);
         if (!rc && !(rc = tarn_log_level_parse(config.log_level, &log.level)))
             status = run(&config, &log);
     }

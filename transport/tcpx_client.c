@@ -435,6 +435,17 @@ static int tcpx_probe(char *why, size_t why_bytes)
     return TARN_E_UNAVAILABLE;
 }
 
+/* When a client opens, before tcpx has threads, and often before its program has any. */
+static int tcpx_local_open(const char *devices, struct tarn_local **local_p)
+{
+    struct tarn_tcpx_settings settings;
+    int rc = tarn_tcpx_settings(&settings);
+    if (rc)
+        return rc;
+    tarn_tcpx_plugin_prepare(settings.plugin);
+    return tarn_tcpx_local_open(devices, local_p);
+}
+
 const struct tarn_transport_ops tarn_tcpx_ops = {
     .name = "tcpx",
     .caps = TARN_CAP_GPU,
@@ -446,7 +457,7 @@ const struct tarn_transport_ops tarn_tcpx_ops = {
     .detach_link = tarn_no_detach_link,
     .detach = tarn_tcpx_detach,
     .stop = tarn_tcpx_stop,
-    .local_open = tarn_tcpx_local_open,
+    .local_open = tcpx_local_open,
     .local_close = tarn_tcpx_local_close,
     .map = tarn_no_map,
     .unmap = tarn_no_map,

@@ -22,7 +22,6 @@
 #define ANY_FABRIC "libnccl-net.so"
 #define NCCL_VARIABLE "NCCL_NET_PLUGIN"
 #define RXDM "/run/tcpx"
-#define PREFIX "NCCL_GPUDIRECTTCPX_"
 
 static const char *const own[] = {"libnccl-net-tcpx.so", "/usr/local/tcpx/lib64/libnccl-net.so",
                                   "/var/lib/tcpx/lib64/libnccl-net.so"};
@@ -62,13 +61,11 @@ static bool search(const char *name, char path[TARN_TCPX_PATH])
     return found;
 }
 
-static bool tcpx_is_meant(void)
+/* By variables that tarn never sets: what it fills in is handed down to other processes. */
+bool tarn_tcpx_is_meant(void)
 {
-    extern char **environ;
-    for (char **e = environ; e && *e; e++)
-        if (strncmp(*e, PREFIX, strlen(PREFIX)) == 0)
-            return true;
-    return access(RXDM, F_OK) == 0;
+    return getenv(TARN_TCPX_INTERFACES_VARIABLE) || getenv(TARN_TCPX_CONTROL_VARIABLE) ||
+           access(RXDM, F_OK) == 0;
 }
 
 /* As NCCL reads its variable: a library, or the end of its name; "none". */
@@ -88,7 +85,7 @@ static bool search_any_fabric(const char *named, char path[TARN_TCPX_PATH])
 int tarn_tcpx_plugin_usual(char path[TARN_TCPX_PATH])
 {
     const char *named = secure_getenv(NCCL_VARIABLE);
-    bool meant = tcpx_is_meant();
+    bool meant = tarn_tcpx_is_meant();
     if (meant && named && *named && search_any_fabric(named, path))
         return 0;
     for (int i = 0; i < OWN; i++)
@@ -99,7 +96,8 @@ int tarn_tcpx_plugin_usual(char path[TARN_TCPX_PATH])
         return 0;
     if (there)
         return tarn_fail(TARN_E_UNAVAILABLE,
-                         "tcpx plugin: %.100s is there, but neither " PREFIX "* nor " RXDM
+                         "tcpx plugin: %.80s is there, but neither " TARN_TCPX_INTERFACES_VARIABLE
+                         " nor " RXDM
                          " says that it is for TCPX: name it with TARN_TCPX_PLUGIN if it is meant",
                          path);
     return tarn_fail(

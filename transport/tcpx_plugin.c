@@ -333,6 +333,18 @@ static int start(struct library *l)
     return l->status;
 }
 
+void tarn_tcpx_plugin_prepare(const char *path)
+{
+    char usual[TARN_TCPX_PATH];
+    uint32_t chunk_bytes;
+    pthread_mutex_lock(&opening);
+    if (path && *path)
+        tarn_tcpx_env(tarn_tcpx_is_meant(), &chunk_bytes);
+    else if (tarn_tcpx_plugin_usual(usual) == 0)
+        tarn_tcpx_env(true, &chunk_bytes);
+    pthread_mutex_unlock(&opening);
+}
+
 /* The library with a table that is all right. */
 static int look(const char *path, struct library **l_p)
 {

@@ -70,6 +70,15 @@ struct tarn_tcpx_plugin {
  * Nothing is loaded.
  */
 int tarn_tcpx_plugin_usual(char path[TARN_TCPX_PATH]);
+/* Does something say that this machine, or the user, is to use TCPX? */
+bool tarn_tcpx_is_meant(void);
+
+/*
+ * Sets the variables of the environment that the plugin at `path` (as below) will need, as far as that is
+ * known without loading it: early, since setenv() is not safe while other threads are in getenv(). Where
+ * something wrong is set nothing is done: starting the plugin says what.
+ */
+void tarn_tcpx_plugin_prepare(const char *path);
 
 /*
  * Opens the plugin at `path`, or, where that is NULL or "", the usual one, and logs what it says to `log`

@@ -517,6 +517,75 @@ static void shared_names_are_set_for_tcpx_only(void **state)
     attempt(&a, NULL);
 }
 
+static void keep_environment(char *text, size_t bytes)
+{
+    extern char **environ;
+    size_t at = 0;
+    for (char **e = environ; *e; e++)
+        at += (size_t)snprintf(text + at, bytes - at, "%s\n", *e);
+    CHECK(at < bytes);
+}
+
+struct early {
+    const char *plugin;
+    bool meant, shared; /* shared: set early */
+};
+
+/* Other threads may be there when the plugin is started. */
+static int prepares(void *arg)
+{
+    static char before[65536], after[65536];
+    const struct early *a = arg;
+    const struct tarn_transport_ops *tcpx = tarn_transport_find("tcpx");
+    struct tarn_local *local;
+    struct tarn_tcpx_plugin *p;
+    CHECK(setenv("TARN_TCPX_PLUGIN", child_plugin(a->plugin), 1) == 0);
+    if (a->meant)
+        CHECK(setenv("NCCL_GPUDIRECTTCPX_CTRL_DEV", "lo", 1) == 0);
+    CHECK(tcpx->local_open(NULL, &local) == 0);
+    CHECK(getenv("NCCL_DYNAMIC_CHUNK_SIZE") && getenv("NCCL_GPUDIRECTTCPX_FORCE_ACK"));
+    CHECK(!getenv("NCCL_SOCKET_NTHREADS") == !a->shared && !getenv("NCCL_NSOCKS_PERTHREAD") == !a->shared);
+    keep_environment(before, sizeof(before));
+    CHECK(tarn_tcpx_plugin_open(child_plugin(a->plugin), NULL, &p) == 0);
+    keep_environment(after, sizeof(after));
+    CHECK((strcmp(before, after) == 0) == (a->shared || !p->gpudirect));
+    tcpx->local_close(local);
+    return 0;
+}
+
+static void a_client_that_opens_sets_what_the_plugin_will_need(void **state)
+{
+    static const struct early cases[] = {
+        {"fixture-v7", true, true}, {"fixture-v7", false, false}, {"fixture-v6", false, false}};
+    char out[8192];
+    (void)state;
+    if (access("/run/tcpx", F_OK) == 0)
+        skip();
+    for (size_t i = 0; i < COUNT(cases); i++)
+        if (child_run(prepares, (void *)&cases[i], CHILD_SECONDS, out, sizeof(out)))
+            fail_msg("case %zu: %s", i, out);
+}
+
+/* What is wrong is left for the start to say. */
+static int prepares_nothing(void *arg)
+{
+    struct tarn_tcpx_plugin *p;
+    (void)arg;
+    CHECK(setenv("NCCL_DYNAMIC_CHUNK_SIZE", "0", 1) == 0);
+    tarn_tcpx_plugin_prepare(child_plugin("fixture-v7"));
+    CHECK(!getenv("NCCL_GPUDIRECTTCPX_FORCE_ACK"));
+    CHECK(tarn_tcpx_plugin_open(child_plugin("fixture-v7"), NULL, &p) == TARN_E_CONFIG);
+    return 0;
+}
+
+static void a_wrong_value_is_not_told_before_it_counts(void **state)
+{
+    char out[8192];
+    (void)state;
+    if (child_run(prepares_nothing, NULL, CHILD_SECONDS, out, sizeof(out)))
+        fail_msg("%s", out);
+}
+
 /* --- logging ------------------------------------------------------------------------------------ */
 
 static void a_window_lets_some_lines_through(void **state)
@@ -617,6 +686,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(what_is_not_set_gets_a_value),
         cmocka_unit_test(what_is_set_stays),
         cmocka_unit_test(shared_names_are_set_for_tcpx_only),
+        cmocka_unit_test(a_client_that_opens_sets_what_the_plugin_will_need),
+        cmocka_unit_test(a_wrong_value_is_not_told_before_it_counts),
         cmocka_unit_test(a_window_lets_some_lines_through),
         cmocka_unit_test(a_flood_is_a_handful_and_a_count),
         cmocka_unit_test(lines_go_to_who_is_there),
@@ -632,6 +703,7 @@ int main(int argc, char **argv)
                                         "TCPX_FIXTURE",
                                         "TCPX_FIXTURE_COUNTERS",
                                         "NCCL_NET_PLUGIN",
+                                        "NCCL_GPUDIRECTTCPX_CTRL_DEV",
                                         "NCCL_GPUDIRECTTCPX_SOCKET_IFNAME",
                                         "TARN_TCPX_PLUGIN"};
     for (size_t i = 0; i < COUNT(names); i++)
