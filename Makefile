@@ -87,7 +87,7 @@ tests    := $(addprefix $(B)/tests/,$(basename $(notdir $(tests_src))))
 fuzzers  := $(addprefix $(B)/fuzz/,$(basename $(notdir $(fuzz_src))))
 pages    := $(B)/man/tarnd.1 $(B)/man/tarn.1
 
-tcpx_test_src := $(addprefix tests/tcpx/,bare.c child.c scene.c)
+tcpx_test_src := $(addprefix tests/tcpx/,bare.c child.c cmsg.c scene.c)
 # Network plugins for tests: the fixture in its three ABIs, and some that are none (tests/tcpx/).
 tcpx_plugins := $(addprefix $(B)/tests/tcpx/libtcpx-,$(addsuffix .so,fixture-v6 fixture-v7 fixture-v8 bad-1 bad-2 bad-3))
 # What tests/tcpx/run_tcpx_test.sh runs.

@@ -3,7 +3,7 @@
  * Fragments: where in a receiver's bounce memory the parts of one message lie, and where they belong.
  *
  *   slot of a plugin's metadata --tarn_tcpx_fragments_read-->  list  --tarn_tcpx_cut_next--> copies
- *   control messages (tcpx_cmsg.h) --_add, then _check------>
+ *   lists from elsewhere --------_add, then _check---------->
  *
  * A list that was checked has been put in the order of the message, and its fragments cover the message
  * exactly: each begins where the one before ends, and neighbours that also lie side by side in the bounce

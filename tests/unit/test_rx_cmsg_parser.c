@@ -11,7 +11,8 @@
 #include <cmocka.h>
 
 #include "base/error.h"
-#include "transport/tcpx_cmsg.h"
+#include "tests/tcpx/cmsg.h"
+#include "tests/tcpx/list.h"
 
 #define POOL (1ull << 40)
 enum { DMABUF = 77 };
@@ -24,12 +25,12 @@ struct message {
 };
 
 static struct message message;
-static struct tarn_tcpx_received received;
+static struct received received;
 
-static void begin(enum tarn_tcpx_dialect dialect)
+static void begin(enum received_dialect dialect)
 {
     memset(&received, 0xa5, sizeof(received));
-    tarn_tcpx_received_begin(&received, dialect, DMABUF);
+    received_begin(&received, dialect, DMABUF);
 }
 
 static void message_new(void)
@@ -54,7 +55,7 @@ static void put_device(uint64_t offset, uint32_t size, uint32_t token)
 {
     uint32_t devmem[] = {(uint32_t)offset, size, token};
     uint32_t dmabuf[] = {(uint32_t)offset, (uint32_t)(offset >> 32), size, token, DMABUF, 0};
-    if (received.dialect == TARN_TCPX_CMSG_DEVMEM)
+    if (received.dialect == RECEIVED_DEVMEM)
         put(SOL_SOCKET, 99, devmem, sizeof(devmem));
     else
         put(SOL_SOCKET, 79, dmabuf, sizeof(dmabuf));
@@ -63,7 +64,7 @@ static void put_device(uint64_t offset, uint32_t size, uint32_t token)
 static void put_linear(uint32_t size)
 {
     uint32_t devmem[] = {0xdead, size, 0xdead}, dmabuf[] = {0xdead, 0xdead, size, 0, 0, 0};
-    if (received.dialect == TARN_TCPX_CMSG_DEVMEM)
+    if (received.dialect == RECEIVED_DEVMEM)
         put(SOL_SOCKET, 98, devmem, sizeof(devmem));
     else
         put(SOL_SOCKET, 78, dmabuf, sizeof(dmabuf));
@@ -71,15 +72,13 @@ static void put_linear(uint32_t size)
 
 static void expect_added(size_t bytes)
 {
-    if (tarn_tcpx_received_add(&received, &message.m, bytes))
+    if (received_add(&received, &message.m, bytes))
         fail_msg("%s", tarn_last_error());
 }
 
 static void expect_refused(const char *words, size_t bytes)
 {
-    assert_int_equal(tarn_tcpx_received_add(&received, &message.m, bytes), TARN_E_PROTOCOL);
-    if (!strstr(tarn_last_error(), words))
-        fail_msg("no \"%s\" in: %s", words, tarn_last_error());
+    list_refused(received_add(&received, &message.m, bytes), words);
 }
 
 static void expect_tokens(const uint32_t *tokens, uint32_t n)
@@ -90,10 +89,9 @@ static void expect_tokens(const uint32_t *tokens, uint32_t n)
 
 static void expect_list(uint64_t expected, const struct tarn_tcpx_fragment *want, uint32_t n)
 {
-    if (tarn_tcpx_received_end(&received, expected, POOL))
+    if (received_end(&received, expected, POOL))
         fail_msg("%s", tarn_last_error());
-    assert_int_equal(received.list.n, n);
-    assert_memory_equal(received.list.at, want, n * sizeof(*want));
+    list_is(&received.list, expected, want, n);
 }
 
 /* Runs the test in both dialects. */
@@ -102,7 +100,7 @@ static void expect_list(uint64_t expected, const struct tarn_tcpx_fragment *want
     static void name_(void **state) \
     { \
         (void)state; \
-        for (int d = TARN_TCPX_CMSG_DEVMEM; d <= TARN_TCPX_CMSG_DMABUF; d++) { \
+        for (int d = RECEIVED_DEVMEM; d <= RECEIVED_DMABUF; d++) { \
             begin(d); \
             message_new(); \
             name_##_(); \
@@ -170,8 +168,8 @@ BOTH(other_control_messages_are_passed_over)
 /* The other dialect's numbers mean nothing in this one. */
 BOTH(the_other_dialect_is_not_understood)
 {
-    enum tarn_tcpx_dialect own = received.dialect;
-    received.dialect = own == TARN_TCPX_CMSG_DEVMEM ? TARN_TCPX_CMSG_DMABUF : TARN_TCPX_CMSG_DEVMEM;
+    enum received_dialect own = received.dialect;
+    received.dialect = own == RECEIVED_DEVMEM ? RECEIVED_DMABUF : RECEIVED_DEVMEM;
     put_device(4096, 10, 5);
     received.dialect = own;
     expect_added(10);
@@ -192,13 +190,12 @@ BOTH(truncated_control_data_is_refused)
 /* One that ends before its contents do, whatever the flags say: cut off, too short, shorter than a header. */
 BOTH(truncated_control_messages_are_refused)
 {
-    size_t whole = received.dialect == TARN_TCPX_CMSG_DEVMEM ? 12 : 24;
+    size_t whole = received.dialect == RECEIVED_DEVMEM ? 12 : 24;
     for (size_t bytes = 0; bytes < whole; bytes++) {
         begin(received.dialect);
         message_new();
         put_device(0, 10, 5);
-        put(SOL_SOCKET, received.dialect == TARN_TCPX_CMSG_DEVMEM ? 99 : 79, "twenty-four bytes as it is",
-            bytes);
+        put(SOL_SOCKET, received.dialect == RECEIVED_DEVMEM ? 99 : 79, "twenty-four bytes as it is", bytes);
         expect_refused("speaks another dialect", 20);
         expect_tokens((uint32_t[]){5}, 1);
     }
@@ -227,7 +224,7 @@ BOTH(empty_fragments_are_refused)
     put_device(50, 0, 6);
     expect_added(10);
     expect_tokens((uint32_t[]){5, 6}, 2);
-    assert_int_equal(tarn_tcpx_received_end(&received, 10, POOL), TARN_E_PROTOCOL);
+    assert_int_equal(received_end(&received, 10, POOL), TARN_E_PROTOCOL);
     assert_non_null(strstr(tarn_last_error(), "has no bytes"));
 }
 
@@ -248,23 +245,23 @@ BOTH(overflows_are_refused)
     expect_refused("name 4294967306 bytes", 10);
     begin(received.dialect);
     message_new();
-    put_device(received.dialect == TARN_TCPX_CMSG_DEVMEM ? UINT32_MAX : UINT64_MAX, 10, 5);
+    put_device(received.dialect == RECEIVED_DEVMEM ? UINT32_MAX : UINT64_MAX, 10, 5);
     expect_added(10);
-    assert_int_equal(tarn_tcpx_received_end(&received, 10, UINT32_MAX), TARN_E_PROTOCOL);
+    assert_int_equal(received_end(&received, 10, UINT32_MAX), TARN_E_PROTOCOL);
     assert_non_null(strstr(tarn_last_error(), "of the bounce memory"));
     begin(received.dialect);
     message_new();
     put_device(0, 1u << 31, 5);
     expect_added(1u << 31);
-    assert_int_equal(tarn_tcpx_received_end(&received, 1u << 31, POOL), TARN_E_INVALID);
+    assert_int_equal(received_end(&received, 1u << 31, POOL), TARN_E_INVALID);
 }
 
 BOTH(messages_longer_or_shorter_than_announced_are_refused)
 {
     put_device(0, 100, 5);
     expect_added(100);
-    assert_int_equal(tarn_tcpx_received_end(&received, 101, POOL), TARN_E_PROTOCOL);
-    assert_int_equal(tarn_tcpx_received_end(&received, 99, POOL), TARN_E_PROTOCOL);
+    assert_int_equal(received_end(&received, 101, POOL), TARN_E_PROTOCOL);
+    assert_int_equal(received_end(&received, 99, POOL), TARN_E_PROTOCOL);
     expect_list(100, (struct tarn_tcpx_fragment[]){{0, 0, 100, 0}}, 1);
 }
 
@@ -288,14 +285,14 @@ BOTH(a_message_of_2048_fragments_is_the_longest)
     assert_int_equal(received.ntokens, TARN_TCPX_FRAGMENTS);
     for (uint32_t i = 0; i < TARN_TCPX_FRAGMENTS; i++)
         assert_int_equal(received.tokens[i], i);
-    assert_int_equal(tarn_tcpx_received_end(&received, 100 * TARN_TCPX_FRAGMENTS, POOL), 0);
+    assert_int_equal(received_end(&received, 100 * TARN_TCPX_FRAGMENTS, POOL), 0);
 }
 
 /* Only the newer dialect says in which dma-buf a fragment lies, and has offsets of 64 bits. */
 static void dmabufs_are_told_apart(void **state)
 {
     (void)state;
-    begin(TARN_TCPX_CMSG_DMABUF);
+    begin(RECEIVED_DMABUF);
     message_new();
     put_device(5ull << 32, 10, 1);
     expect_added(10);

@@ -13,7 +13,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "transport/tcpx_fragments.h"
+#include "tests/tcpx/list.h"
 
 #define POOL (1ull << 30)
 
@@ -34,9 +34,6 @@ static int start(void **state)
     return 0;
 }
 
-#define LIST(...) ((struct tarn_tcpx_fragment[]){__VA_ARGS__})
-#define COUNT(...) (sizeof(LIST(__VA_ARGS__)) / sizeof(struct tarn_tcpx_fragment))
-
 static int build(uint64_t expected, const struct tarn_tcpx_fragment *f, uint32_t n)
 {
     list.n = 0;
@@ -48,9 +45,7 @@ static int build(uint64_t expected, const struct tarn_tcpx_fragment *f, uint32_t
 static void expect_refused(const char *words, uint64_t expected, const struct tarn_tcpx_fragment *f,
                            uint32_t n)
 {
-    assert_int_equal(build(expected, f, n), TARN_E_PROTOCOL);
-    if (!strstr(tarn_last_error(), words))
-        fail_msg("no \"%s\" in: %s", words, tarn_last_error());
+    list_refused(build(expected, f, n), words);
 }
 #define REFUSED(words_, expected_, ...) \
     expect_refused(words_, expected_, LIST(__VA_ARGS__), COUNT(__VA_ARGS__))
@@ -59,13 +54,7 @@ static void expect_list(uint64_t expected, const struct tarn_tcpx_fragment *f, u
                         const struct tarn_tcpx_fragment *want, uint32_t nwant)
 {
     assert_int_equal(build(expected, f, n), 0);
-    assert_int_equal(list.n, nwant);
-    assert_int_equal(list.bytes, expected);
-    for (uint32_t i = 0; i < nwant; i++) {
-        assert_int_equal(list.at[i].src, want[i].src);
-        assert_int_equal(list.at[i].dst, want[i].dst);
-        assert_int_equal(list.at[i].bytes, want[i].bytes);
-    }
+    list_is(&list, expected, want, nwant);
 }
 
 /* --- lists -------------------------------------------------------------------------------------- */

@@ -13,8 +13,8 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "tests/tcpx/list.h"
 #include "transport/kernels_run.h"
-#include "transport/tcpx_fragments.h"
 
 #define POOL (1ull << 30)
 
@@ -45,17 +45,12 @@ static void slot_set(uint32_t slot, const struct tarn_tcpx_fragment *f, uint64_t
     meta.cnt[slot] = n;
 }
 
-#define LIST(...) ((struct tarn_tcpx_fragment[]){__VA_ARGS__})
-#define COUNT(...) (sizeof(LIST(__VA_ARGS__)) / sizeof(struct tarn_tcpx_fragment))
-
 /* Reads what slot 0 is given; the sentence must have `words` in it when it is refused. */
 static void expect_refused(const char *words, uint64_t expected, const struct tarn_tcpx_fragment *f,
                            uint64_t n)
 {
     slot_set(0, f, n);
-    assert_int_equal(tarn_tcpx_fragments_read(&list, &meta, 0, expected, POOL), TARN_E_PROTOCOL);
-    if (!strstr(tarn_last_error(), words))
-        fail_msg("no \"%s\" in: %s", words, tarn_last_error());
+    list_refused(tarn_tcpx_fragments_read(&list, &meta, 0, expected, POOL), words);
 }
 #define REFUSED(words_, expected_, ...) \
     expect_refused(words_, expected_, LIST(__VA_ARGS__), COUNT(__VA_ARGS__))
@@ -65,13 +60,7 @@ static void expect_list(uint64_t expected, const struct tarn_tcpx_fragment *f, u
 {
     slot_set(0, f, n);
     assert_int_equal(tarn_tcpx_fragments_read(&list, &meta, 0, expected, POOL), 0);
-    assert_int_equal(list.n, nwant);
-    assert_int_equal(list.bytes, expected);
-    for (uint32_t i = 0; i < nwant; i++) {
-        assert_int_equal(list.at[i].src, want[i].src);
-        assert_int_equal(list.at[i].dst, want[i].dst);
-        assert_int_equal(list.at[i].bytes, want[i].bytes);
-    }
+    list_is(&list, expected, want, nwant);
 }
 
 /* --- what is refused ---------------------------------------------------------------------------- */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "transport/tcpx_cmsg.h"
+#include "tests/tcpx/cmsg.h"
 
 #include <string.h>
 
@@ -20,11 +20,11 @@ static const struct {
     int linear, device;
     size_t bytes;
 } dialects[] = {
-    [TARN_TCPX_CMSG_DEVMEM] = {98, 99, sizeof(struct devmem_cmsg)},
-    [TARN_TCPX_CMSG_DMABUF] = {78, 79, sizeof(struct dmabuf_cmsg)},
+    [RECEIVED_DEVMEM] = {98, 99, sizeof(struct devmem_cmsg)},
+    [RECEIVED_DMABUF] = {78, 79, sizeof(struct dmabuf_cmsg)},
 };
 
-void tarn_tcpx_received_begin(struct tarn_tcpx_received *r, enum tarn_tcpx_dialect dialect, uint32_t dmabuf)
+void received_begin(struct received *r, enum received_dialect dialect, uint32_t dmabuf)
 {
     r->dialect = dialect;
     r->dmabuf = dmabuf;
@@ -33,7 +33,7 @@ void tarn_tcpx_received_begin(struct tarn_tcpx_received *r, enum tarn_tcpx_diale
     r->ntokens = 0;
 }
 
-static bool is_ours(const struct tarn_tcpx_received *r, const struct cmsghdr *c)
+static bool is_ours(const struct received *r, const struct cmsghdr *c)
 {
     return c->cmsg_level == SOL_SOCKET &&
            (c->cmsg_type == dialects[r->dialect].linear || c->cmsg_type == dialects[r->dialect].device);
@@ -41,7 +41,7 @@ static bool is_ours(const struct tarn_tcpx_received *r, const struct cmsghdr *c)
 
 /* Both dialects as the wider one. Control messages need not be aligned for their contents, and CMSG_FIRSTHDR
  * does not see to it that they are there. */
-static int read_one(const struct tarn_tcpx_received *r, const struct msghdr *m, const struct cmsghdr *c,
+static int read_one(const struct received *r, const struct msghdr *m, const struct cmsghdr *c,
                     struct dmabuf_cmsg *d)
 {
     struct devmem_cmsg v;
@@ -53,7 +53,7 @@ static int read_one(const struct tarn_tcpx_received *r, const struct msghdr *m, 
             "tcpx: a control message of type %d has %zu bytes, and a fragment takes %zu: the kernel "
             "speaks another dialect",
             c->cmsg_type, (size_t)c->cmsg_len - (size_t)CMSG_LEN(0), want);
-    if (r->dialect == TARN_TCPX_CMSG_DMABUF) {
+    if (r->dialect == RECEIVED_DMABUF) {
         memcpy(d, CMSG_DATA(c), sizeof(*d));
     } else {
         memcpy(&v, CMSG_DATA(c), sizeof(v));
@@ -62,7 +62,7 @@ static int read_one(const struct tarn_tcpx_received *r, const struct msghdr *m, 
     return 0;
 }
 
-static int keep_token(struct tarn_tcpx_received *r, uint32_t token)
+static int keep_token(struct received *r, uint32_t token)
 {
     if (r->ntokens == TARN_TCPX_FRAGMENTS)
         return tarn_fail(
@@ -73,7 +73,7 @@ static int keep_token(struct tarn_tcpx_received *r, uint32_t token)
     return 0;
 }
 
-static int add_one(struct tarn_tcpx_received *r, const struct dmabuf_cmsg *d, bool linear)
+static int add_one(struct received *r, const struct dmabuf_cmsg *d, bool linear)
 {
     if (!linear && d->dmabuf != r->dmabuf)
         return tarn_fail(
@@ -91,7 +91,7 @@ static int add_one(struct tarn_tcpx_received *r, const struct dmabuf_cmsg *d, bo
 }
 
 /* All tokens come first: whatever is wrong with a fragment, none is lost. */
-static int add_tokens(struct tarn_tcpx_received *r, const struct msghdr *m)
+static int add_tokens(struct received *r, const struct msghdr *m)
 {
     int rc = 0;
     for (struct cmsghdr *c = CMSG_FIRSTHDR(m); !rc && c; c = CMSG_NXTHDR((struct msghdr *)m, c)) {
@@ -106,7 +106,7 @@ static int add_tokens(struct tarn_tcpx_received *r, const struct msghdr *m)
 }
 
 /* *any: there was one. */
-static int add_fragments(struct tarn_tcpx_received *r, const struct msghdr *m, bool *any)
+static int add_fragments(struct received *r, const struct msghdr *m, bool *any)
 {
     int rc = 0;
     *any = false;
@@ -130,7 +130,7 @@ static uint64_t iov_bytes(const struct msghdr *m)
     return sum;
 }
 
-int tarn_tcpx_received_add(struct tarn_tcpx_received *r, const struct msghdr *m, size_t bytes)
+int received_add(struct received *r, const struct msghdr *m, size_t bytes)
 {
     uint64_t bytes_before = r->bytes, linear_before = r->linear;
     bool any;
@@ -161,7 +161,7 @@ int tarn_tcpx_received_add(struct tarn_tcpx_received *r, const struct msghdr *m,
     return 0;
 }
 
-int tarn_tcpx_received_end(struct tarn_tcpx_received *r, uint64_t expected, uint64_t pool_bytes)
+int received_end(struct received *r, uint64_t expected, uint64_t pool_bytes)
 {
     return tarn_tcpx_fragments_check(&r->list, expected, pool_bytes, r->linear);
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What recvmsg() says about data that a NIC has put into memory of a device: control messages, each of which
- * names a fragment. They become the list that tcpx_fragments.h has, so that what unpacks a plugin's receives
- * unpacks these.
+ * names a fragment. A plugin for TCPX reads them and lists the fragments to tarn; here they become that list
+ * (tcpx_fragments.h) directly, so that what the kernel says is tested against what unpacks it.
  *
  * There are two dialects. Both have a control message for a fragment in the device's memory, whose page is
  * the receiver's until it gives the token back, and one for bytes that the kernel has copied to the iovec
@@ -17,18 +17,18 @@
  *
  * The numbers are those of the generic architectures; parisc and sparc have others.
  */
-#ifndef TARN_TRANSPORT_TCPX_CMSG_H
-#define TARN_TRANSPORT_TCPX_CMSG_H
+#ifndef TARN_TESTS_TCPX_CMSG_H
+#define TARN_TESTS_TCPX_CMSG_H
 
 #include <sys/socket.h>
 
 #include "transport/tcpx_fragments.h"
 
-enum tarn_tcpx_dialect { TARN_TCPX_CMSG_DEVMEM, TARN_TCPX_CMSG_DMABUF };
+enum received_dialect { RECEIVED_DEVMEM, RECEIVED_DMABUF };
 
 /* One message in the making, from as many recvmsg() as it takes. */
-struct tarn_tcpx_received {
-    enum tarn_tcpx_dialect dialect;
+struct received {
+    enum received_dialect dialect;
     uint32_t dmabuf; /* the one that is bound to the queue; DEVMEM does not say */
     uint64_t bytes;  /* that have come, */
     uint64_t linear; /* and how many of them to iovecs, which are taken to be one behind the other */
@@ -38,13 +38,13 @@ struct tarn_tcpx_received {
     uint32_t tokens[TARN_TCPX_FRAGMENTS];
 };
 
-void tarn_tcpx_received_begin(struct tarn_tcpx_received *r, enum tarn_tcpx_dialect dialect, uint32_t dmabuf);
+void received_begin(struct received *r, enum received_dialect dialect, uint32_t dmabuf);
 /*
  * Adds what one recvmsg() with MSG_SOCK_DEVMEM brought; `bytes` is what it returned, above 0. PROTOCOL:
  * control messages are missing, malformed, or not about `bytes` bytes; the socket is of no use any more.
  */
-int tarn_tcpx_received_add(struct tarn_tcpx_received *r, const struct msghdr *m, size_t bytes);
+int received_add(struct received *r, const struct msghdr *m, size_t bytes);
 /* The message is complete: checks the list against what was announced. As tarn_tcpx_fragments_read(). */
-int tarn_tcpx_received_end(struct tarn_tcpx_received *r, uint64_t expected, uint64_t pool_bytes);
+int received_end(struct received *r, uint64_t expected, uint64_t pool_bytes);
 
 #endif
