@@ -270,9 +270,12 @@ static void check_environment(struct doctor *d, bool gpudirect)
         check_variable(d, rc, &v);
 }
 
-static void check_unpack(struct doctor *d, int rc, const struct tarn_tcpx_settings *s)
+static void check_settings(struct doctor *d, int rc, const struct tarn_tcpx_settings *s)
 {
-    if (rc != 0)
+    if (rc != 0 && strstr(tarn_last_error(), TARN_TCPX_STALL_VARIABLE))
+        doctor_check(d, "$" TARN_TCPX_STALL_VARIABLE, MISSING, "when a connection is given up", "unset it",
+                     "%s", tarn_last_error());
+    else if (rc != 0)
         doctor_check(d, "unpacking", MISSING, "kernel, d2d or host",
                      "set TARN_TCPX_UNPACK_IMPL to one of them", "%s", tarn_last_error());
     else
@@ -370,7 +373,7 @@ void doctor_tcpx(struct doctor *d)
     struct cli_tcpx_try t = {0};
     int settings = tarn_tcpx_settings(&s);
 
-    check_unpack(d, settings, &s);
+    check_settings(d, settings, &s);
     if (cli_tcpx_try(s.plugin, (uint32_t)d->c->common->timeout_ms, &t) != 0) {
         doctor_check(d, "plugin", MISSING, "tried in a process of its own", "see the sentence", "%s",
                      tarn_last_error());

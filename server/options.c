@@ -123,7 +123,8 @@ static const struct tarn_option options[] = {
     ACTION("markdown", markdown, "Print this as Markdown and exit."),
 };
 
-static const char *const other_variables[] = {"TARN_FAULTS", "TARN_BUILD", "TARN_TIMEOUT_MS", NULL};
+static const char *const other_variables[] = {"TARN_FAULTS", "TARN_BUILD", "TARN_TCPX_STALL_MS",
+                                              "TARN_TIMEOUT_MS", NULL};
 
 const struct tarn_program tarn_node_program = {
     .name = "tarnd",

@@ -30,7 +30,7 @@
 #include "transport/tcpx_settings.h"
 #include "transport/tcpx_text.h"
 
-enum { STALL_MS = 3000, SETUP_MS = 3000, ROUNDS = 64, UNHEARD = 2 };
+enum { STALL_MS = 3000, ROUNDS = 64, UNHEARD = 2 };
 #define SPIN_NS (500 * 1000)
 #define NAP_NS (20 * 1000)
 
@@ -314,8 +314,8 @@ static int open_gear(struct tarn_link *l, const struct answer *a)
     l->npools = a->npools;
     l->gear.plugin = p;
     l->gear.chunk_bytes = p->chunk_bytes;
-    l->gear.stall_ms = STALL_MS;
-    l->gear.setup_ms = SETUP_MS + p->wait_ms;
+    l->gear.stall_ms = settings.stall_ms ? settings.stall_ms : STALL_MS;
+    l->gear.setup_ms = l->gear.stall_ms + p->wait_ms;
     tarn_tcpx_name(p, name);
     return strcmp(name, a->plugin) == 0 ? 0
                                         : tarn_fail(TARN_E_NOT_REACHABLE,

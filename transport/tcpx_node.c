@@ -301,7 +301,7 @@ static int open_gear(struct tarn_server *s)
         return rc;
     s->gear.way = settings.way;
     s->gear.chunk_bytes = s->gear.plugin->chunk_bytes;
-    s->gear.stall_ms = STALL_MS;
+    s->gear.stall_ms = settings.stall_ms ? settings.stall_ms : STALL_MS;
     s->gear.setup_ms = SETUP_MS;
     return 0;
 }

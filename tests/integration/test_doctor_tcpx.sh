@@ -155,6 +155,10 @@ says '$NCCL_GPUDIRECTTCPX_FORCE_ACK missing'
 doctor 6 fixture-v7 TARN_TCPX_UNPACK_IMPL=quick
 says 'unpacking missing'
 says 'TARN_TCPX_UNPACK_IMPL=quick: there is no such way to unpack: name d2d, host or kernel'
+doctor 6 fixture-v7 TARN_TCPX_STALL_MS=3s
+says '$TARN_TCPX_STALL_MS missing'
+says 'TARN_TCPX_STALL_MS=3s: not in 100..60000'
+silent_about unpacking
 what='another word' got=0
 "$build/tarn" doctor tcpy >out 2>err || got=$?
 [ $got = 2 ] || fail "exit $got, want 2"

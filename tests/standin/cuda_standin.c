@@ -246,13 +246,6 @@ int tarn_cuda_describe(int device, struct tarn_cuda_device *d)
     return leave(0);
 }
 
-/* A played GPU is behind no switch. */
-int tarn_cuda_pci(int device, char pci[TARN_CUDA_PCI])
-{
-    (void)device, (void)pci;
-    return tarn_fail(TARN_E_UNSUPPORTED, "CUDA stand-in: no PCI device");
-}
-
 int tarn_cuda_find(const uint8_t uuid[TARN_CUDA_UUID], int *device_p)
 {
     int n, rc = tarn_cuda_count(&n);

@@ -11,6 +11,13 @@
 #include "base/error.h"
 #include "transport/cuda.h"
 
+/* A played GPU is behind no switch. */
+int tarn_cuda_pci(int device, char pci[TARN_CUDA_PCI])
+{
+    (void)device, (void)pci;
+    return tarn_fail(TARN_E_UNSUPPORTED, "CUDA stand-in: no PCI device");
+}
+
 int tarn_cuda_dmabuf(const void *addr, uint64_t bytes, int *fd_p)
 {
     uintptr_t from = (uintptr_t)addr & ~(uintptr_t)4095,

@@ -408,6 +408,12 @@ static void test_ways_are_chosen_by_name(void **state)
 /* Both ends read them there; empty counts as not set. */
 static void test_settings_come_from_the_environment(void **state)
 {
+    enum { BAD = 1 };
+    static const struct {
+        const char *text;
+        uint32_t ms;
+    } times[] = {{"", 0},    {"100", 100}, {"60000", 60000}, {"99", BAD},
+                 {"0", BAD}, {"-1", BAD},  {"60001", BAD},   {"3s", BAD}};
     struct tarn_tcpx_settings s;
     (void)state;
     unsetenv("TARN_TCPX_PLUGIN");
@@ -426,7 +432,15 @@ static void test_settings_come_from_the_environment(void **state)
     assert_non_null(strstr(tarn_last_error(), "TARN_TCPX_UNPACK_IMPL=slow"));
     must(tarn_tcpx_settings_export(NULL, ""));
     must(tarn_tcpx_settings(&s));
-    assert_true(!s.plugin && s.way == TARN_TCPX_WAY_KERNEL);
+    assert_true(!s.plugin && s.way == TARN_TCPX_WAY_KERNEL && s.stall_ms == 0);
+    for (size_t i = 0; i < sizeof(times) / sizeof(times[0]); i++) {
+        setenv("TARN_TCPX_STALL_MS", times[i].text, 1);
+        int rc = tarn_tcpx_settings(&s);
+        if (times[i].ms == BAD ? rc != TARN_E_CONFIG || !strstr(tarn_last_error(), "TARN_TCPX_STALL_MS=")
+                               : rc || s.stall_ms != times[i].ms)
+            fail_msg("\"%s\": %d, %u ms", times[i].text, rc, s.stall_ms);
+    }
+    unsetenv("TARN_TCPX_STALL_MS");
     unsetenv("TARN_TCPX_PLUGIN");
     unsetenv("TARN_TCPX_UNPACK_IMPL");
 }
