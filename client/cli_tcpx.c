@@ -27,7 +27,7 @@
 /* --- how a step ended --------------------------------------------------------------------------- */
 
 static const char *const doing[] = {"finding it", "checking its environment", "starting it (init, devices)",
-                                    "connecting device 0 with itself", "registering memory"};
+                                    "connecting a device with itself", "registering memory"};
 
 /* What came of the step that failed. */
 static void failure(const struct cli_tcpx_try *t, struct tarn_buf *out)
@@ -150,7 +150,7 @@ static void check_connection(struct doctor *d, const struct cli_tcpx_try *t)
             ? "the control and data interfaces must reach themselves: see CTRL_DEV and SOCKET_IFNAME above; "
               "a flow steering wait above --timeout-ms is late, too"
             : "start RxDM (" RUNBOOK ") with its sockets in the folder below",
-        t->plugin.devices[0].name);
+        t->plugin.devices[t->device].name);
     snprintf(memory, sizeof memory, "4096 bytes of %s at %p, aligned", t->gpu ? "GPU 0" : "the host",
              t->page);
     check_step(
@@ -219,7 +219,9 @@ static void find_wrong_interface(const char *list, char wrong[IF_NAMESIZE + 16])
     struct if_nameindex *all = if_nameindex();
 
     wrong[0] = '\0';
-    for (const char *at = list; all && *at && !wrong[0];) {
+    if (!all)
+        return;
+    for (const char *at = list; *at && !wrong[0];) {
         size_t n = strcspn(at, ",");
         bool there = n == 0;
         for (const struct if_nameindex *i = all; i->if_index && !there; i++)
@@ -297,10 +299,12 @@ static void try_socket(const char *folder, const char *name, struct sockets *s)
     int n = snprintf(a.sun_path, sizeof a.sun_path, "%s/%s", folder, name);
 
     s->there++;
-    if (fd >= 0 && n < (int)sizeof a.sun_path && connect(fd, (struct sockaddr *)&a, sizeof a) == 0)
+    bool fits = n < (int)sizeof a.sun_path;
+
+    if (fd >= 0 && fits && connect(fd, (struct sockaddr *)&a, sizeof a) == 0)
         s->answer++;
     else
-        s->error = errno;
+        s->error = fits ? errno : ENAMETOOLONG;
     if (fd >= 0)
         close(fd);
 }

@@ -15,7 +15,7 @@ enum cli_tcpx_step {
     CLI_TCPX_FIND,        /* the library and its table */
     CLI_TCPX_ENVIRONMENT, /* checked and filled in */
     CLI_TCPX_START,       /* init(), devices() */
-    CLI_TCPX_CONNECT,     /* device 0 with itself */
+    CLI_TCPX_CONNECT,     /* a device with itself, that of GPU 0 where there is one */
     CLI_TCPX_REGISTER,    /* a page, of GPU 0 where there is one, with both ends of that */
     CLI_TCPX_DONE,
 };
@@ -31,6 +31,7 @@ struct cli_tcpx_try {
     char wrote[200];                /* the last line on stdout or stderr */
     char said[512];                 /* the plugin's last warning */
     struct tarn_tcpx_plugin plugin; /* as far as it is known; its pointers mean nothing here */
+    int device;                     /* that is connected */
     bool gpu;                       /* the page is GPU memory */
     void *page;
 };

@@ -15,6 +15,7 @@
 #include "client/cli.h"
 #include "client/cli_tcpx.h"
 #include "transport/cuda.h"
+#include "transport/tcpx_comm.h"
 
 #define LOOK_MS 20 /* how often the parent looks whether another step was begun */
 
@@ -35,14 +36,14 @@ struct pair {
 };
 
 /* Both ends make progress by being called. The parent watches the time. */
-static int connect_pair(struct pair *p)
+static int connect_pair(struct pair *p, int device)
 {
     uint8_t handle[TARN_TCPX_HANDLE];
-    int rc = tarn_tcpx_listen(p->plugin, 0, handle, &p->listening);
+    int rc = tarn_tcpx_listen(p->plugin, device, handle, &p->listening);
 
     while (rc == 0 && (!p->send || !p->recv)) {
         if (!p->send)
-            rc = tarn_tcpx_connect(p->plugin, 0, handle, &p->send);
+            rc = tarn_tcpx_connect(p->plugin, device, handle, &p->send);
         if (rc == 0 && !p->recv)
             rc = tarn_tcpx_accept(p->plugin, p->listening, &p->device, &p->recv);
         sched_yield();
@@ -66,14 +67,15 @@ static void close_pair(struct pair *p)
     tarn_tcpx_close_listen(p->plugin, p->listening);
 }
 
-/* Of GPU 0 where there is one and the device takes it: then it is current from now on, as the plugin wants.
+/* Of GPU 0 where there is one and its device takes it: then it is current from now on, as the plugin wants.
  */
 static int new_page(struct cli_tcpx_try *t)
 {
     uint8_t handle[TARN_CUDA_HANDLE];
     int n = 0, before;
 
-    t->gpu = t->plugin.devices[0].gpu && tarn_cuda_count(&n) == 0 && n > 0;
+    t->device = tarn_tcpx_nic(&t->plugin, 0);
+    t->gpu = t->plugin.devices[t->device].gpu && tarn_cuda_count(&n) == 0 && n > 0;
     if (t->gpu) {
         int rc = tarn_cuda_alloc(0, TARN_TCPX_PAGE, &t->page, handle);
         return rc ? rc : tarn_cuda_lend(0, &before);
@@ -105,7 +107,7 @@ static int steps(const char *path, struct cli_tcpx_try *t)
         rc = new_page(t);
     }
     if (rc == 0)
-        rc = connect_pair(&pair);
+        rc = connect_pair(&pair, t->device);
     if (rc == 0) {
         atomic_store(&t->step, CLI_TCPX_REGISTER);
         rc = register_with(&pair, pair.send, t);

@@ -132,7 +132,7 @@ says 'connection: start RxDM'
 says 'registration missing aligned to 4 KiB, DMA buffers not come to'
 says '/run/tcpx'
 doctor 6 fixture-v7 TCPX_FIXTURE=setup_ms=600000 --timeout-ms 2000
-says 'the plugin did not return from connecting device 0 with itself in time'
+says 'the plugin did not return from connecting a device with itself in time'
 doctor 6 fixture-v7 TCPX_FIXTURE=reg_error=1
 says 'connection ok'
 says 'registration missing'
