@@ -68,9 +68,14 @@ hits=$(grep -nE '\b(u|nano)?sleep\(' $(find tests -name '*.[ch]') | grep -v 'not
 hits=$(grep -nE '\b(TODO|FIXME|XXX|HACK)\b' $code Makefile deploy/*.sh)
 [ -z "$hits" ] || say "unfinished: $hits"
 
-# Every header compiles alone and every file has a licence line. Those about CUDA's own types need its toolkit.
-for h in $(find include base metadata transport server client tests -name '*.h' ! -name kernels.h ! -name cuda_runtime.h); do
-    ${CC:-cc} -std=gnu11 -D_GNU_SOURCE -Wall -Wextra -Werror -fsyntax-only -I. -Iinclude -x c "$h" ||
+# Every header compiles alone and every file has a licence line. Those about CUDA's own types need its toolkit, that
+# of the Python extension needs Python's headers.
+python_include=$(${PYTHON:-python3} -c 'import sysconfig; print(sysconfig.get_paths()["include"])' 2>/dev/null)
+python_only='client/python'
+[ -f "$python_include/Python.h" ] && python_only='nothing'
+for h in $(find include base metadata transport server client tests -path "$python_only" -prune -o \
+    -name '*.h' ! -name kernels.h ! -name cuda_runtime.h -print); do
+    ${CC:-cc} -std=gnu11 -D_GNU_SOURCE -Wall -Wextra -Werror -fsyntax-only -I. -Iinclude -I"${python_include:-.}" -x c "$h" ||
         say "$h does not compile alone"
 done
 for f in $code transport/*.cu client/*.cu; do

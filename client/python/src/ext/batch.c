@@ -1,0 +1,179 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Keys and values of one call as libtarn's items, and the references that keep them alive meanwhile. */
+#include "ext.h"
+
+#define REFS 32
+
+/* References, some at a time. */
+struct ref {
+    struct ref *next;
+    unsigned count;
+    PyObject *objects[REFS];
+};
+
+struct held {
+    struct held *next;
+    Py_buffer view;
+};
+
+void batch_init(struct batch *b, struct client *c, bool writable)
+{
+    arena_init(&b->arena);
+    b->client = c;
+    b->writable = writable;
+    b->n = 0;
+    b->items = NULL;
+    b->values = NULL;
+    b->keys = NULL;
+    b->refs = NULL;
+    b->buffers = NULL;
+    b->bytes = 0;
+}
+
+int batch_reserve(struct batch *b, size_t n)
+{
+    if (n > (size_t)PY_SSIZE_T_MAX / 512) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    b->items = arena_zalloc(&b->arena, n * sizeof *b->items);
+    b->values = arena_alloc(&b->arena, n * sizeof *b->values);
+    b->keys = arena_zalloc(&b->arena, n * sizeof(PyObject *));
+    if (!b->items || !b->values || !b->keys)
+        return -1;
+    b->n = n;
+    return 0;
+}
+
+int batch_keep(struct batch *b, PyObject *o)
+{
+    if (!b->refs || b->refs->count == REFS) {
+        struct ref *r = arena_alloc(&b->arena, sizeof *r);
+        if (!r)
+            return -1;
+        r->count = 0;
+        r->next = b->refs;
+        b->refs = r;
+    }
+    Py_INCREF(o);
+    b->refs->objects[b->refs->count++] = o;
+    return 0;
+}
+
+Py_buffer *batch_buffer(struct batch *b, PyObject *o, int flags)
+{
+    struct held *h = arena_alloc(&b->arena, sizeof *h);
+
+    if (!h || PyObject_GetBuffer(o, &h->view, flags) < 0)
+        return NULL;
+    h->next = b->buffers;
+    b->buffers = h;
+    return &h->view;
+}
+
+void batch_free(struct batch *b)
+{
+    for (struct held *h = b->buffers; h; h = h->next)
+        PyBuffer_Release(&h->view);
+    for (struct ref *r = b->refs; r; r = r->next)
+        for (unsigned i = 0; i < r->count; i++)
+            Py_DECREF(r->objects[i]);
+    arena_free(&b->arena);
+}
+
+/* --- keys --------------------------------------------------------------------------------------- */
+
+static int key_of(PyObject *o, struct tarn_key *k)
+{
+    Py_ssize_t n;
+
+    if (PyBytes_Check(o)) {
+        k->data = PyBytes_AS_STRING(o);
+        n = PyBytes_GET_SIZE(o);
+    } else if (PyUnicode_Check(o)) {
+        k->data = PyUnicode_AsUTF8AndSize(o, &n);
+        if (!k->data)
+            return -1;
+    } else {
+        PyErr_Format(PyExc_TypeError, "key: bytes or str are needed, not %s", Py_TYPE(o)->tp_name);
+        return -1;
+    }
+    k->bytes = (size_t)n;
+    if (n < 1 || n > TARN_KEY_MAX)
+        return raise_why(TARN_E_INVALID, o, "key of %zd bytes: a key has 1 to %d bytes", n, TARN_KEY_MAX);
+    return 0;
+}
+
+int batch_set_key(struct batch *b, size_t i, PyObject *key, struct tarn_key *k)
+{
+    if (key_of(key, k) < 0 || batch_keep(b, key) < 0)
+        return -1;
+    if (b->keys)
+        b->keys[i] = key;
+    return 0;
+}
+
+int batch_keys(struct batch *b, PyObject *keys, struct tarn_key **keys_p, size_t *n_p)
+{
+    PyObject *fast = PySequence_Fast(keys, "keys: a list, tuple or other iterable of bytes or str is needed");
+    int rc = -1;
+
+    if (!fast)
+        return -1;
+    if (batch_keep(b, fast) < 0)
+        goto drop;
+    size_t n = (size_t)PySequence_Fast_GET_SIZE(fast);
+    struct tarn_key *k = arena_alloc(&b->arena, (n ? n : 1) * sizeof *k);
+    b->keys = k ? arena_alloc(&b->arena, (n ? n : 1) * sizeof *b->keys) : NULL;
+    for (size_t i = 0; b->keys && i < n; i++)
+        if (batch_set_key(b, i, PySequence_Fast_GET_ITEM(fast, (Py_ssize_t)i), &k[i]) < 0)
+            goto drop;
+    if (b->keys) {
+        *keys_p = k;
+        *n_p = n;
+        rc = 0;
+    }
+drop:
+    Py_DECREF(fast);
+    return rc;
+}
+
+/* --- items -------------------------------------------------------------------------------------- */
+
+static void item_from_value(struct batch *b, size_t i)
+{
+    const struct value *v = &b->values[i];
+    struct tarn_item *item = &b->items[i];
+
+    item->pieces = v->pieces;
+    item->npieces = v->npieces;
+    if (!b->writable)
+        item->tensor = v->tensor;
+    b->bytes += v->tensor.bytes;
+}
+
+int batch_set(struct batch *b, size_t i, PyObject *key, PyObject *value)
+{
+    if (batch_set_key(b, i, key, &b->items[i].key) < 0 || value_of(b, value, &b->values[i]) < 0)
+        return -1;
+    item_from_value(b, i);
+    return 0;
+}
+
+int batch_set_rows(struct batch *b, PyObject *values)
+{
+    struct layout l;
+
+    if (layout_of(b, values, &l) < 0)
+        return -1;
+    if (l.ndim < 1 || (size_t)l.shape[0] != b->n)
+        return raise_why(TARN_E_INVALID, NULL,
+                         "values: one array with %zd rows for %zu keys: row i is for key i, so give as many",
+                         l.ndim > 0 ? l.shape[0] : 0, b->n);
+    for (size_t i = 0; i < b->n; i++) {
+        if (layout_pieces(b, &l, 1, (Py_ssize_t)i * l.strides[0], &b->values[i]) < 0)
+            return -1;
+        item_from_value(b, i);
+    }
+    return 0;
+}

@@ -1,0 +1,222 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Blocking calls without the GIL, and Ctrl-C.
+ *
+ * Python runs the handlers of signals in the main thread, between its own instructions: so the main thread
+ * must not stay in libtarn for long. There gets of few bytes   are tried for SLICE_MS, which is enough for
+ * nearly all, and costs them nothing. What has timed out then is got again as below: a get may be repeated.
+ *   all others          are submitted, and waited for in slices. A handler that raises cancels them.
+ * Other threads call the blocking function; their callers wait for their deadline.
+ */
+#include "ext.h"
+
+#include <stdio.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#define SLICE_MS 200
+#define SIGNALS_MS 50
+#define QUICK_BYTES (8u << 20)
+
+static bool in_main_thread(void)
+{
+    static _Thread_local struct {
+        bool known, is;
+        unsigned generation;
+    } me;
+
+    if (!me.known || me.generation != fork_generation()) {
+        me.is = syscall(SYS_gettid) == getpid();
+        me.generation = fork_generation();
+        me.known = true;
+    }
+    return me.is;
+}
+
+static void keep_why(int rc, char why[WHY_BYTES])
+{
+    if (rc != 0)
+        snprintf(why, WHY_BYTES, "%s", tarn_last_error());
+}
+
+/* --- submitted ---------------------------------------------------------------------------------- */
+
+int ops_take(struct client *c)
+{
+    struct tarn_completion done[16];
+
+    pthread_mutex_lock(&c->drain_lock);
+    int n = tarn_drain(c->lib, done, sizeof done / sizeof done[0]);
+    for (int i = 0; i < n; i++) {
+        struct op *op = (struct op *)(uintptr_t)done[i].cookie;
+        op->done = done[i];
+        op->complete = true;
+    }
+    pthread_mutex_unlock(&c->drain_lock);
+    return n;
+}
+
+/* Another thread may have drained it: then it is complete once that one has let go of the lock. */
+static bool was_taken(struct client *c, struct op *op)
+{
+    pthread_mutex_lock(&c->drain_lock);
+    bool complete = op->complete;
+    pthread_mutex_unlock(&c->drain_lock);
+    return complete;
+}
+
+int op_wait(struct client *c, struct op *op, uint32_t ms)
+{
+    struct tarn_completion done;
+
+    if (was_taken(c, op))
+        return 0;
+    int rc = tarn_wait(c->lib, op->id, ms, &done);
+    if (rc == TARN_E_NOT_FOUND && was_taken(c, op))
+        return 0;
+    if (rc == 0) {
+        pthread_mutex_lock(&c->drain_lock);
+        op->done = done;
+        op->complete = true;
+        pthread_mutex_unlock(&c->drain_lock);
+    }
+    return rc;
+}
+
+int op_finish(struct client *c, struct op *op, char why[WHY_BYTES])
+{
+    bool raised = false;
+    int rc;
+
+    do {
+        Py_BEGIN_ALLOW_THREADS rc = op_wait(c, op, SIGNALS_MS);
+        Py_END_ALLOW_THREADS if (rc == TARN_E_TIMEOUT && !raised && PyErr_CheckSignals() < 0)
+        {
+            raised = true;
+            Py_BEGIN_ALLOW_THREADS tarn_cancel(c->lib, op->id);
+            Py_END_ALLOW_THREADS
+        }
+    } while (rc == TARN_E_TIMEOUT);
+    if (raised) {
+        if (rc == 0 && op->done.hits)
+            tarn_hits_free(op->done.hits);
+        return EXT_RAISED;
+    }
+    if (rc == 0)
+        rc = op->done.status;
+    if (rc != 0)
+        snprintf(why, WHY_BYTES, "%s", op->done.error);
+    return rc;
+}
+
+/* Goes on with a submit that said rc. */
+static int finish_submit(struct client *c, struct op *op, int rc, char why[WHY_BYTES])
+{
+    if (rc != 0) {
+        keep_why(rc, why);
+        return rc;
+    }
+    return op_finish(c, op, why);
+}
+
+/* --- get ---------------------------------------------------------------------------------------- */
+
+static int get_blocking(struct batch *b, const struct tarn_get_options *o, char why[WHY_BYTES])
+{
+    int rc;
+
+    Py_BEGIN_ALLOW_THREADS rc = tarn_get(b->client->lib, b->items, b->n, o);
+    keep_why(rc, why);
+    Py_END_ALLOW_THREADS return rc;
+}
+
+static int get_submitted(struct batch *b, const struct tarn_get_options *o, char why[WHY_BYTES])
+{
+    struct op op = {0};
+    int rc = tarn_submit_get(b->client->lib, b->items, b->n, o, (uint64_t)(uintptr_t)&op, &op.id);
+
+    return finish_submit(b->client, &op, rc, why);
+}
+
+static bool any_timed_out(const struct batch *b)
+{
+    for (size_t i = 0; i < b->n; i++)
+        if (b->items[i].status == TARN_E_TIMEOUT)
+            return true;
+    return false;
+}
+
+int call_get(struct batch *b, const struct tarn_get_options *given, char why[WHY_BYTES])
+{
+    struct tarn_get_options o = *given;
+    uint32_t all = o.timeout_ms ? o.timeout_ms : b->client->timeout_ms;
+
+    if (!in_main_thread())
+        return get_blocking(b, &o, why);
+    if (b->bytes > QUICK_BYTES)
+        return get_submitted(b, &o, why);
+    o.timeout_ms = all < SLICE_MS ? all : SLICE_MS;
+    int rc = get_blocking(b, &o, why);
+    if (rc == 0 || all <= SLICE_MS || !any_timed_out(b))
+        return rc;
+    if (PyErr_CheckSignals() < 0)
+        return EXT_RAISED;
+    o.timeout_ms = all - SLICE_MS;
+    return get_submitted(b, &o, why);
+}
+
+/* --- the others --------------------------------------------------------------------------------- */
+
+int call_put(struct batch *b, const struct tarn_put_options *o, char why[WHY_BYTES])
+{
+    struct client *c = b->client;
+    struct op op = {0};
+    int rc;
+
+    if (in_main_thread()) {
+        rc = tarn_submit_put(c->lib, b->items, b->n, o, (uint64_t)(uintptr_t)&op, &op.id);
+        return finish_submit(c, &op, rc, why);
+    }
+    Py_BEGIN_ALLOW_THREADS rc = tarn_put(c->lib, b->items, b->n, o);
+    keep_why(rc, why);
+    Py_END_ALLOW_THREADS return rc;
+}
+
+int call_lookup(struct client *c, const struct tarn_key *keys, size_t n, uint32_t timeout_ms,
+                struct tarn_hits **hits, char why[WHY_BYTES])
+{
+    struct tarn_lookup_options o = {.size = sizeof o, .timeout_ms = timeout_ms};
+    uint32_t all = timeout_ms ? timeout_ms : c->timeout_ms;
+    bool quick = in_main_thread() && all > SLICE_MS;
+    struct op op = {0};
+    int rc;
+
+    if (quick)
+        o.timeout_ms = SLICE_MS;
+    Py_BEGIN_ALLOW_THREADS rc = tarn_lookup(c->lib, keys, n, &o, hits);
+    keep_why(rc, why);
+    Py_END_ALLOW_THREADS if (!quick || rc != TARN_E_TIMEOUT) return rc;
+    if (PyErr_CheckSignals() < 0)
+        return EXT_RAISED;
+    o.timeout_ms = all - SLICE_MS;
+    rc = tarn_submit_lookup(c->lib, keys, n, &o, (uint64_t)(uintptr_t)&op, &op.id);
+    rc = finish_submit(c, &op, rc, why);
+    if (rc == 0)
+        *hits = op.done.hits;
+    return rc;
+}
+
+int call_remove(struct client *c, const struct tarn_key *keys, size_t n, int32_t *statuses,
+                uint32_t timeout_ms, char why[WHY_BYTES])
+{
+    struct op op = {0};
+    int rc;
+
+    if (in_main_thread()) {
+        rc = tarn_submit_remove(c->lib, keys, n, statuses, timeout_ms, (uint64_t)(uintptr_t)&op, &op.id);
+        return finish_submit(c, &op, rc, why);
+    }
+    Py_BEGIN_ALLOW_THREADS rc = tarn_remove(c->lib, keys, n, statuses, timeout_ms);
+    keep_why(rc, why);
+    Py_END_ALLOW_THREADS return rc;
+}

@@ -1,0 +1,183 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Element types: those of NumPy, ml_dtypes, torch and the buffer protocol as the store's. */
+#include "ext.h"
+
+#include <string.h>
+
+#define KNOWN_MAX 32
+
+/* NumPy, ml_dtypes and torch name them alike. */
+static const struct {
+    const char *name;
+    enum tarn_dtype dtype;
+} framework_names[] = {
+    {"float32", TARN_F32},
+    {"float16", TARN_F16},
+    {"bfloat16", TARN_BF16},
+    {"uint8", TARN_U8},
+    {"int8", TARN_I8},
+    {"bool", TARN_BOOL},
+    {"float8_e4m3fn", TARN_F8_E4M3},
+    {"float8_e5m2", TARN_F8_E5M2},
+    {"uint16", TARN_U16},
+    {"int16", TARN_I16},
+    {"uint32", TARN_U32},
+    {"int32", TARN_I32},
+    {"uint64", TARN_U64},
+    {"int64", TARN_I64},
+    {"float64", TARN_F64},
+    {"complex64", TARN_C64},
+    {"complex128", TARN_C128},
+};
+
+/* dtype objects seen before: they live as long as their framework. */
+static struct {
+    PyObject *object;
+    int dtype;
+} known[KNOWN_MAX];
+static unsigned nknown;
+
+int dtype_of_framework(const char *name)
+{
+    for (size_t i = 0; i < sizeof framework_names / sizeof framework_names[0]; i++)
+        if (strcmp(name, framework_names[i].name) == 0)
+            return (int)framework_names[i].dtype;
+    return -1;
+}
+
+static int refuse(PyObject *what)
+{
+    PyObject *text = PyObject_Str(what);
+
+    if (text)
+        raise_why(TARN_E_UNSUPPORTED, NULL,
+                  "dtype %s: the store has no such element type: give the value's bytes, as value.view('u1')",
+                  PyUnicode_AsUTF8(text) ? PyUnicode_AsUTF8(text) : "?");
+    Py_XDECREF(text);
+    return -1;
+}
+
+/* Text of a dtype object: NumPy's has .name, torch's str() is "torch.bfloat16". */
+static PyObject *dtype_text(PyObject *o)
+{
+    PyObject *name = PyObject_GetAttrString(o, "name");
+
+    if (name || !PyErr_ExceptionMatches(PyExc_AttributeError))
+        return name;
+    PyErr_Clear();
+    if ((name = PyObject_GetAttrString(o, "__name__")) != NULL) /* numpy.float32 */
+        return name;
+    PyErr_Clear();
+    return PyObject_Str(o);
+}
+
+static int from_text(PyObject *name, PyObject *o)
+{
+    const char *text = PyUnicode_Check(name) ? PyUnicode_AsUTF8(name) : NULL;
+
+    if (!text)
+        return PyErr_Occurred() ? -1 : refuse(o);
+    if (strncmp(text, "torch.", 6) == 0)
+        text += 6;
+    int dtype = dtype_of_framework(text);
+    return dtype >= 0 ? dtype : refuse(o);
+}
+
+/* Bytes of another machine's order are none of the store's types. */
+static int check_order(PyObject *o)
+{
+    PyObject *native = PyObject_GetAttrString(o, "isnative");
+
+    if (!native) {
+        PyErr_Clear();
+        return 0;
+    }
+    int yes = PyObject_IsTrue(native);
+    Py_DECREF(native);
+    if (yes == 0)
+        return raise_why(
+            TARN_E_UNSUPPORTED, NULL,
+            "dtype: not in this machine's byte order: convert it, a.astype(a.dtype.newbyteorder('='))");
+    return yes < 0 ? -1 : 0;
+}
+
+int dtype_of_object(PyObject *o)
+{
+    for (unsigned i = 0; i < nknown; i++)
+        if (known[i].object == o)
+            return known[i].dtype;
+
+    if (PyUnicode_Check(o)) {
+        const char *text = PyUnicode_AsUTF8(o);
+        if (!text)
+            return -1;
+        int dtype = tarn_dtype_parse(text);
+        return dtype >= 0 ? dtype : from_text(o, o);
+    }
+    PyObject *name = dtype_text(o);
+    if (!name)
+        return -1;
+    int dtype = check_order(o) < 0 ? -1 : from_text(name, o);
+    Py_DECREF(name);
+    if (dtype >= 0 && nknown < KNOWN_MAX) {
+        Py_INCREF(o);
+        known[nknown].object = o;
+        known[nknown++].dtype = dtype;
+    }
+    return dtype;
+}
+
+/* Of the struct module's letters: an integer's size is told by itemsize. */
+static int of_letter(char letter, Py_ssize_t itemsize)
+{
+    static const enum tarn_dtype unsigneds[] = {TARN_U8, TARN_U16, TARN_U32, TARN_U64};
+    static const enum tarn_dtype signeds[] = {TARN_I8, TARN_I16, TARN_I32, TARN_I64};
+    int size = itemsize == 1 ? 0 : itemsize == 2 ? 1 : itemsize == 4 ? 2 : itemsize == 8 ? 3 : -1;
+
+    switch (letter) {
+    case 'B':
+    case 'H':
+    case 'I':
+    case 'L':
+    case 'Q':
+    case 'N':
+    case 'c':
+        return size < 0 ? -1 : (int)unsigneds[size];
+    case 'b':
+    case 'h':
+    case 'i':
+    case 'l':
+    case 'q':
+    case 'n':
+        return size < 0 ? -1 : (int)signeds[size];
+    case '?':
+        return TARN_BOOL;
+    case 'e':
+        return TARN_F16;
+    case 'f':
+        return TARN_F32;
+    case 'd':
+        return TARN_F64;
+    default:
+        return -1;
+    }
+}
+
+int dtype_of_format(const char *format, Py_ssize_t itemsize)
+{
+    const char *f = format ? format : "B";
+    int dtype = -1;
+
+    if (*f == '@' || *f == '=' || *f == '<') /* little-endian: the machines that tarn runs on */
+        f++;
+    if (f[0] && !f[1])
+        dtype = of_letter(f[0], itemsize);
+    else if (f[0] == 'Z' && f[1] && !f[2])
+        dtype = f[1] == 'f' ? TARN_C64 : f[1] == 'd' ? TARN_C128 : -1;
+    if (dtype >= 0 && (Py_ssize_t)tarn_dtype_bytes((uint32_t)dtype) == itemsize)
+        return dtype;
+    return raise_why(TARN_E_UNSUPPORTED, NULL,
+                     "value: elements of format '%s': the store has no such type: give the bytes, as "
+                     "memoryview(value).cast('B')",
+                     format);
+}

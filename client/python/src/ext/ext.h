@@ -1,0 +1,258 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * tarn._tarn, the extension below the Python package: what its files share.
+ *
+ *   module.c   the module, dtypes and error names        args.c    keywords of calls that must be quick
+ *   client.c   Client: open, enter, leave, close, fork   call.c    blocking calls: GIL released, Ctrl-C
+ *   arena.c    memory of one call                        batch.c   keys and values of one call as items
+ *   value.c    a Python object as tensor and pieces      layout.c  arrays of any strides as pieces
+ *   dtype.c    element types                             get.c put.c lookup.c   the methods
+ *   error.c    codes as exceptions                       info.c    TensorInfo
+ *   log.c      the library's lines
+ *
+ * Rules
+ *   GIL     Everything here is guarded by the GIL, but what says otherwise. The GIL is never held while
+ * libtarn is called for something that may wait, and nothing of Python is touched while it is not held. Enter
+ * Every use of client->lib is between client_enter() and client_leave(), on one thread, with a reference to
+ * the Client held meanwhile (a method's `self` is one). Enter fails with Closed or Forked. Hold    What
+ * outlives a call and needs the open client (a view) takes client_hold(), and gives it back with
+ *           client_unhold(): the C client is closed when the last one is gone.
+ *   Memory  A batch keeps references to all keys and buffers; it is freed when nothing uses them any more.
+ *   Errors  Functions returning int return 0, or -1 with a Python exception set, but for those that return
+ * libtarn's codes and say so.
+ */
+#ifndef TARN_PYTHON_EXT_H
+#define TARN_PYTHON_EXT_H
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <tarn/tarn.h>
+
+/* Codes of the package's own, beside libtarn's. */
+enum {
+    EXT_E_TENSOR_MISMATCH = -100, /* dtype or shape */
+    EXT_E_FORKED = -101,
+    EXT_RAISED = -102, /* internal: a Python exception is set */
+};
+
+#define WHY_BYTES 512
+
+/* --- error.c ------------------------------------------------------------------------------------ */
+
+/* Raises the exception of the code; key (str or bytes) and why may be NULL. Always returns -1. */
+int raise_code(int code, PyObject *key, const char *why);
+int raise_why(int code, PyObject *key, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+/* What makes exceptions: a callable (code, key, why) -> exception, tarn._errors.make. */
+PyObject *error_set_maker(PyObject *module, PyObject *maker);
+
+int raise_mismatch(PyObject *key, const struct tarn_tensor *stored, const struct tarn_tensor *given);
+
+/* --- arena.c ------------------------------------------------------------------------------------ */
+
+/* Memory that is freed at once. The first bytes come from the arena itself, which therefore must not move. */
+struct arena {
+    char *at, *end;
+    struct arena_chunk *chunks;
+    _Alignas(16) char first[1536];
+};
+
+void arena_init(struct arena *a);
+/* 16-byte aligned, not zeroed; NULL with MemoryError. */
+void *arena_alloc(struct arena *a, size_t bytes);
+void *arena_zalloc(struct arena *a, size_t bytes);
+void arena_free(struct arena *a);
+
+/* --- args.c ------------------------------------------------------------------------------------- */
+
+#define ARGS_MAX 16
+
+/* The arguments of a METH_FASTCALL | METH_KEYWORDS method, in order: `required` of them must be given, and
+ * the first `positional` may be given without a name. */
+struct args_spec {
+    const char *function;
+    unsigned required, positional, count;
+    const char *names[ARGS_MAX];
+    PyObject *interned[ARGS_MAX]; /* filled at first use */
+};
+
+/* out[i]: a borrowed reference, or NULL where it was not given. None stays Py_None. */
+int args_parse(struct args_spec *spec, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames,
+               PyObject **out);
+/* The following leave *out alone where o is NULL or None. */
+int args_seconds(PyObject *o, const char *name, uint32_t *ms);
+int args_u32(PyObject *o, const char *name, uint32_t *out);
+int args_text(PyObject *o, const char *name, const char **out);
+int args_flag(PyObject *o, uint32_t flag, uint32_t *flags);
+
+/* --- client.c ----------------------------------------------------------------------------------- */
+
+struct lines; /* log.c */
+
+struct client {
+    PyObject_HEAD struct tarn_client *lib; /* NULL: not open yet, or closed */
+    uint32_t timeout_ms;                   /* the default of its calls */
+    unsigned generation;                   /* of forks when it was opened */
+    unsigned calls, holds;
+    bool closed, closing;
+    pthread_mutex_t drain_lock; /* see struct op */
+    struct lines *lines;        /* NULL: no logger */
+    PyObject *logger;
+    PyObject *weakrefs;
+};
+
+extern PyTypeObject client_type;
+int client_setup(void);
+int client_enter(struct client *c);
+void client_leave(struct client *c);
+void client_hold(struct client *c);
+void client_unhold(struct client *c);
+/* Forks that this process came out of since the module was loaded. */
+unsigned fork_generation(void);
+
+/* --- value.c ------------------------------------------------------------------------------------ */
+
+struct batch;
+
+/* What a Python object is to tarn. */
+struct value {
+    struct tarn_tensor tensor;
+    const struct tarn_piece *pieces; /* `one`, or of the batch's arena */
+    uint32_t npieces;
+    bool raw; /* bytes: gives and takes what any object holds */
+    struct tarn_piece one;
+};
+
+/* Fills *v and keeps what it points to in the batch. b->writable says whether bytes are to come. v must stay
+ * where it is until the batch is freed. */
+int value_of(struct batch *b, PyObject *o, struct value *v);
+int value_setup(void);
+
+/* An array as it lies in memory; strides in bytes. */
+struct layout {
+    char *base;
+    uint32_t dtype;
+    int ndim;
+    Py_ssize_t shape[TARN_DIMS_MAX], strides[TARN_DIMS_MAX];
+};
+
+/* Of one object that is an array of some kind. The batch keeps it. */
+int layout_of(struct batch *b, PyObject *o, struct layout *l);
+/* The pieces that make up, in C order, what is left without the first `skip` dimensions, `offset` bytes from
+ * the base; with v's tensor. No bytes are copied. */
+int layout_pieces(struct batch *b, const struct layout *l, int skip, Py_ssize_t offset, struct value *v);
+/* The dtype of "float32" (NumPy's and torch's names), or -1 without an exception. */
+int dtype_of_framework(const char *name);
+/* Of a format of the buffer protocol; -1 with an exception. */
+int dtype_of_format(const char *format, Py_ssize_t itemsize);
+/* Of dtype given by name or as an object of NumPy's or torch's; -1 with an exception. */
+int dtype_of_object(PyObject *o);
+/* Sets dtype and shape where they are given, not NULL or None: v's bytes must suit. */
+int value_declare(struct value *v, PyObject *dtype, PyObject *shape);
+bool tensor_equal(const struct tarn_tensor *a, const struct tarn_tensor *b);
+
+/* --- batch.c ------------------------------------------------------------------------------------ */
+
+/* Keys and values of one call. Does not move between batch_init() and batch_free(). */
+struct batch {
+    struct arena arena;
+    struct client *client;
+    bool writable; /* values are to be written to: a get */
+    size_t n;
+    struct tarn_item *items;
+    struct value *values;
+    PyObject **keys;      /* borrowed from refs */
+    struct ref *refs;     /* kept alive */
+    struct held *buffers; /* kept exported */
+    uint64_t bytes;       /* of all values */
+};
+
+void batch_init(struct batch *b, struct client *c, bool writable);
+/* Room for n items, all zero. */
+int batch_reserve(struct batch *b, size_t n);
+/* Item i. The batch keeps both objects. */
+int batch_set(struct batch *b, size_t i, PyObject *key, PyObject *value);
+int batch_set_key(struct batch *b, size_t i, PyObject *key, struct tarn_key *k);
+/* One array whose row i is for key i. */
+int batch_set_rows(struct batch *b, PyObject *values);
+int batch_keep(struct batch *b, PyObject *o);
+/* As PyObject_GetBuffer(); released with the batch. NULL with an exception. */
+Py_buffer *batch_buffer(struct batch *b, PyObject *o, int flags);
+/* Needs the GIL. */
+void batch_free(struct batch *b);
+/* Keys of a list, tuple or other sequence: an array in the arena. */
+int batch_keys(struct batch *b, PyObject *keys, struct tarn_key **keys_p, size_t *n_p);
+
+/* --- call.c ------------------------------------------------------------------------------------- */
+
+/*
+ * A submitted operation; its address is the cookie of its submit. Completions may be drained by any thread,
+ * also by one that waits for another operation: so all draining is by ops_take(), and all waiting by
+ * op_wait().
+ */
+struct op {
+    tarn_op id;
+    struct tarn_completion done;
+    bool complete; /* `done` is there; guarded by the client's drain_lock */
+};
+
+/* Takes what is complete and hands it to its struct op: how many, or libtarn's code. Without the GIL; never
+ * waits. */
+int ops_take(struct client *c);
+/* 0: op->done is there. TARN_E_TIMEOUT: not within ms. Without the GIL. */
+int op_wait(struct client *c, struct op *op, uint32_t ms);
+/* The same until it ends, with the GIL and looking at signals: EXT_RAISED, and it was canceled, when a
+ * handler raised. Else libtarn's code of the operation, with its sentence in why. */
+int op_finish(struct client *c, struct op *op, char why[WHY_BYTES]);
+
+/*
+ * The blocking calls with the GIL released, and interruptible where Python looks at signals (the main
+ * thread). Return libtarn's code, with its sentence in why, or EXT_RAISED when a signal's handler raised.
+ */
+int call_get(struct batch *b, const struct tarn_get_options *o, char why[WHY_BYTES]);
+int call_put(struct batch *b, const struct tarn_put_options *o, char why[WHY_BYTES]);
+int call_lookup(struct client *c, const struct tarn_key *keys, size_t n, uint32_t timeout_ms,
+                struct tarn_hits **hits, char why[WHY_BYTES]);
+int call_remove(struct client *c, const struct tarn_key *keys, size_t n, int32_t *statuses,
+                uint32_t timeout_ms, char why[WHY_BYTES]);
+
+/* --- info.c ------------------------------------------------------------------------------------- */
+
+/* A TensorInfo, new reference. */
+PyObject *info_new(const struct tarn_tensor *t);
+extern PyTypeObject info_type;
+int info_setup(void);
+/* Interned name of a dtype, new reference. */
+PyObject *dtype_name(uint32_t dtype);
+
+/* --- methods ------------------------------------------------------------------------------------ */
+
+struct hits {
+    PyObject_HEAD struct tarn_hits *lib;
+    struct client *client;
+    size_t pages;
+    bool prefix; /* of match_prefix() */
+};
+
+extern PyTypeObject hits_type;
+extern PyMethodDef get_methods[], put_methods[], lookup_methods[];
+/* The last six arguments of every put: replace, pin, ttl, replicas, place, timeout. */
+int put_options(PyObject *const *arg, struct tarn_put_options *o);
+/* NULL and None: none. They must be this client's and at least n. */
+int hits_of(PyObject *o, struct client *c, size_t n, const struct tarn_hits **hits);
+
+/* --- log.c -------------------------------------------------------------------------------------- */
+
+/* Lines from any thread of libtarn's, kept until a thread with the GIL gives them to the logger. */
+struct lines *lines_new(void);
+void lines_free(struct lines *l);
+void lines_add(void *lines, enum tarn_log_level level, const char *line); /* a tarn_log_fn */
+/* Gives what there is to the logger. Keeps a pending exception; errors of the logger are not raised. */
+void lines_give(struct lines *l, PyObject *logger);
+
+#endif

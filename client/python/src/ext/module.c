@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The module tarn._tarn: its types, the tables of codes and dtypes, the library's version. */
+#include "ext.h"
+
+static PyObject *lib_version(PyObject *module, PyObject *unused)
+{
+    (void)module;
+    (void)unused;
+    return PyUnicode_FromString(tarn_version());
+}
+
+/* {code: (name, class, text)} */
+static PyObject *error_table(void)
+{
+    static const struct {
+        const char *name;
+        int code;
+        int class;
+        const char *text;
+    } rows[] = {
+#define ROW(name_, value_, class_, text_) {#name_, value_, TARN_CLASS_##class_, text_},
+        TARN_ERRORS(ROW)
+#undef ROW
+            {"TENSOR_MISMATCH", EXT_E_TENSOR_MISMATCH, TARN_CLASS_REQUEST,
+             "the buffer's dtype or shape differ"},
+        {"FORKED", EXT_E_FORKED, TARN_CLASS_REQUEST, "the client was opened before fork()"},
+    };
+    PyObject *table = PyDict_New();
+
+    for (size_t i = 0; table && i < sizeof rows / sizeof rows[0]; i++) {
+        PyObject *code = PyLong_FromLong(rows[i].code);
+        PyObject *row = Py_BuildValue("(sis)", rows[i].name, rows[i].class, rows[i].text);
+        if (!code || !row || PyDict_SetItem(table, code, row) < 0)
+            Py_CLEAR(table);
+        Py_XDECREF(code);
+        Py_XDECREF(row);
+    }
+    return table;
+}
+
+/* Names of all dtypes. */
+static PyObject *dtype_names(void)
+{
+    PyObject *names = PyTuple_New(TARN_DTYPE_COUNT);
+
+    for (uint32_t d = 0; names && d < TARN_DTYPE_COUNT; d++) {
+        PyObject *name = dtype_name(d);
+        if (!name)
+            Py_CLEAR(names);
+        else
+            PyTuple_SET_ITEM(names, d, name);
+    }
+    return names;
+}
+
+static PyMethodDef functions[] = {
+    {"lib_version", lib_version, METH_NOARGS,
+     "lib_version()\n--\n\nVersion of libtarn, \"MAJOR.MINOR.PATCH\"."},
+    {"_set_error_maker", error_set_maker, METH_O, NULL},
+    {0},
+};
+
+static struct PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT, .m_name = "tarn._tarn", .m_doc = "The extension below the package tarn.",
+    .m_size = -1,          .m_methods = functions,
+};
+
+/* The methods of a type that are not in its own file. */
+static int add_methods(PyTypeObject *type, PyMethodDef *methods)
+{
+    for (PyMethodDef *m = methods; m->ml_name; m++) {
+        PyObject *f = PyDescr_NewMethod(type, m);
+        if (!f)
+            return -1;
+        int rc = PyDict_SetItemString(type->tp_dict, m->ml_name, f);
+        Py_DECREF(f);
+        if (rc < 0)
+            return -1;
+    }
+    PyType_Modified(type);
+    return 0;
+}
+
+static int make_types(void)
+{
+    if (PyType_Ready(&client_type) < 0 || PyType_Ready(&hits_type) < 0 || info_setup() < 0)
+        return -1;
+    if (add_methods(&client_type, get_methods) < 0 || add_methods(&client_type, put_methods) < 0)
+        return -1;
+    return add_methods(&client_type, lookup_methods);
+}
+
+/* Takes the reference to o, which may be NULL after an exception. */
+static int add(PyObject *module, const char *name, PyObject *o)
+{
+    if (o && PyModule_AddObject(module, name, o) == 0)
+        return 0;
+    Py_XDECREF(o);
+    return -1;
+}
+
+static int add_type(PyObject *module, const char *name, PyTypeObject *type)
+{
+    Py_INCREF(type);
+    return add(module, name, (PyObject *)type);
+}
+
+PyMODINIT_FUNC PyInit__tarn(void)
+{
+    if (make_types() < 0 || value_setup() < 0)
+        return NULL;
+    if (client_setup() != 0)
+        return PyErr_NoMemory();
+    PyObject *m = PyModule_Create(&definition);
+    if (!m)
+        return NULL;
+    if (add_type(m, "Client", &client_type) < 0 || add_type(m, "Hits", &hits_type) < 0 ||
+        add_type(m, "TensorInfo", &info_type) < 0 || add(m, "errors", error_table()) < 0 ||
+        add(m, "dtypes", dtype_names()) < 0 || PyModule_AddIntConstant(m, "MISS", TARN_STATE_MISS) < 0 ||
+        PyModule_AddIntConstant(m, "HIT", TARN_STATE_HIT) < 0 ||
+        PyModule_AddIntConstant(m, "NODE_DOWN", TARN_STATE_NODE_DOWN) < 0) {
+        Py_DECREF(m);
+        return NULL;
+    }
+    return m;
+}

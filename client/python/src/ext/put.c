@@ -1,0 +1,170 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Puts. */
+#include "ext.h"
+
+/* The options that all puts have, in this order, at the end of their arguments. */
+#define PUT_OPTIONS "replace", "pin", "ttl", "replicas", "place", "timeout"
+enum { REPLACE, PIN, TTL, REPLICAS, PLACE, TIMEOUT };
+
+static struct args_spec put_args = {.function = "put",
+                                    .required = 2,
+                                    .positional = 2,
+                                    .count = 10,
+                                    .names = {"key", "value", "dtype", "shape", PUT_OPTIONS}};
+static struct args_spec put_many_args = {
+    .function = "put_many", .required = 1, .positional = 1, .count = 7, .names = {"pairs", PUT_OPTIONS}};
+
+int put_options(PyObject *const *arg, struct tarn_put_options *o)
+{
+    *o = (struct tarn_put_options){.size = sizeof *o};
+    if (args_flag(arg[REPLACE], TARN_PUT_REPLACE, &o->flags) < 0 ||
+        args_flag(arg[PIN], TARN_PUT_PIN, &o->flags) < 0 || args_seconds(arg[TTL], "ttl", &o->ttl_ms) < 0 ||
+        args_u32(arg[REPLICAS], "replicas", &o->replicas) < 0 ||
+        args_text(arg[PLACE], "place", &o->place) < 0 ||
+        args_seconds(arg[TIMEOUT], "timeout", &o->timeout_ms) < 0)
+        return -1;
+    return 0;
+}
+
+/* --- one ---------------------------------------------------------------------------------------- */
+
+static int put_one(struct client *c, struct batch *b, PyObject *key, const struct tarn_put_options *o)
+{
+    char why[WHY_BYTES];
+
+    if (client_enter(c) < 0)
+        return -1;
+    int rc = call_put(b, o, why);
+    client_leave(c);
+    if (rc == 0 || rc == EXT_RAISED)
+        return rc == 0 ? 0 : -1;
+    return raise_code(rc, key, why);
+}
+
+static PyObject *put(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
+{
+    struct client *c = (struct client *)self;
+    struct tarn_put_options o;
+    PyObject *arg[10];
+    struct batch b;
+    int rc = -1;
+
+    if (args_parse(&put_args, args, nargs, kwnames, arg) < 0 || put_options(arg + 4, &o) < 0)
+        return NULL;
+    batch_init(&b, c, false);
+    if (batch_reserve(&b, 1) == 0 && batch_set(&b, 0, arg[0], arg[1]) == 0 &&
+        value_declare(&b.values[0], arg[2], arg[3]) == 0) {
+        b.items[0].tensor = b.values[0].tensor;
+        rc = put_one(c, &b, arg[0], &o);
+    }
+    batch_free(&b);
+    if (rc < 0)
+        return NULL;
+    Py_RETURN_NONE;
+}
+
+/* --- many --------------------------------------------------------------------------------------- */
+
+/* A mapping's items, or the iterable itself, as a list or tuple; new reference. */
+static PyObject *pairs_of(PyObject *pairs)
+{
+    if (PyDict_Check(pairs) || (!PyList_Check(pairs) && !PyTuple_Check(pairs) && PyMapping_Check(pairs)))
+        return PyMapping_Items(pairs);
+    return PySequence_Fast(pairs, "pairs: a mapping or an iterable of (key, value) is needed");
+}
+
+static int set_pair(struct batch *b, size_t i, PyObject *pair)
+{
+    if (PyTuple_CheckExact(pair) && PyTuple_GET_SIZE(pair) == 2)
+        return batch_set(b, i, PyTuple_GET_ITEM(pair, 0), PyTuple_GET_ITEM(pair, 1));
+    PyObject *two = PySequence_Tuple(pair);
+    if (!two)
+        return -1;
+    int rc = -1;
+    if (PyTuple_GET_SIZE(two) != 2)
+        PyErr_Format(PyExc_ValueError, "pairs: (key, value) is needed, not %zd elements",
+                     PyTuple_GET_SIZE(two));
+    else
+        rc = batch_set(b, i, PyTuple_GET_ITEM(two, 0), PyTuple_GET_ITEM(two, 1));
+    Py_DECREF(two);
+    return rc;
+}
+
+static int fill(struct batch *b, PyObject *pairs)
+{
+    PyObject *all = pairs_of(pairs);
+    int rc = -1;
+
+    if (!all)
+        return -1;
+    size_t n = (size_t)PySequence_Fast_GET_SIZE(all);
+    if (batch_keep(b, all) == 0 && batch_reserve(b, n) == 0)
+        rc = 0;
+    for (size_t i = 0; rc == 0 && i < n; i++)
+        rc = (size_t)PySequence_Fast_GET_SIZE(all) == n
+                 ? set_pair(b, i, PySequence_Fast_GET_ITEM(all, (Py_ssize_t)i))
+                 : raise_why(TARN_E_INVALID, NULL, "pairs: changed meanwhile");
+    Py_DECREF(all);
+    return rc;
+}
+
+static PyObject *codes(const struct batch *b)
+{
+    PyObject *list = PyList_New((Py_ssize_t)b->n);
+
+    for (size_t i = 0; list && i < b->n; i++) {
+        PyObject *v = PyLong_FromLong(b->items[i].status);
+        if (!v)
+            Py_CLEAR(list);
+        else
+            PyList_SET_ITEM(list, (Py_ssize_t)i, v);
+    }
+    return list;
+}
+
+static PyObject *run_many(struct client *c, struct batch *b, const struct tarn_put_options *o)
+{
+    char why[WHY_BYTES];
+
+    if (client_enter(c) < 0)
+        return NULL;
+    int rc = call_put(b, o, why);
+    client_leave(c);
+    bool told = rc == 0;
+    for (size_t i = 0; !told && i < b->n; i++)
+        told = b->items[i].status != 0;
+    if (told && rc != EXT_RAISED)
+        return codes(b);
+    if (rc != EXT_RAISED)
+        raise_code(rc, NULL, why);
+    return NULL;
+}
+
+static PyObject *put_many(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
+{
+    struct client *c = (struct client *)self;
+    struct tarn_put_options o;
+    PyObject *arg[7], *result = NULL;
+    struct batch b;
+
+    if (args_parse(&put_many_args, args, nargs, kwnames, arg) < 0 || put_options(arg + 1, &o) < 0)
+        return NULL;
+    batch_init(&b, c, false);
+    if (fill(&b, arg[0]) == 0)
+        result = run_many(c, &b, &o);
+    batch_free(&b);
+    return result;
+}
+
+PyMethodDef put_methods[] = {
+    {"put", (PyCFunction)(void (*)(void))put, METH_FASTCALL | METH_KEYWORDS,
+     "put(key, value, *, dtype=None, shape=None, replace=False, pin=False, ttl=None, replicas=1, "
+     "place=None,\n"
+     "    timeout=None)\n--\n\n"
+     "Stores `value` under `key` (bytes or str, 1 to 1024 bytes). It can be read when this returns.\n\n"
+     "`dtype` and `shape` say what the bytes are, where the value does not. `ttl` and `timeout` in seconds."},
+    {"put_many", (PyCFunction)(void (*)(void))put_many, METH_FASTCALL | METH_KEYWORDS,
+     "put_many(pairs, *, replace=False, pin=False, ttl=None, replicas=1, place=None, timeout=None)\n--\n\n"
+     "Stores all of a mapping, or of an iterable of (key, value); returns 0 or a negative code for each."},
+    {0},
+};

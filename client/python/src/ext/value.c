@@ -1,0 +1,263 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A Python object as tensor and pieces. What kind of object it is depends on its type only and is remembered;
+ * an array of whatever kind is a layout first (layout.c), a list is what its elements are, one after the
+ * other.
+ */
+#include "ext.h"
+
+#include <string.h>
+
+#define TYPES_MAX 32
+
+enum kind { KIND_OTHER, KIND_LIST, KIND_BUFFER, KIND_NUMPY };
+
+static struct {
+    PyTypeObject *type;
+    enum kind kind;
+} seen[TYPES_MAX];
+static unsigned nseen;
+
+static PyObject *dtype_attr;
+
+/* --- kinds -------------------------------------------------------------------------------------- */
+
+/* Is it of a class of a module that is loaded? We import none. */
+static bool is_of(PyTypeObject *type, const char *module, const char *class)
+{
+    PyObject *modules = PyImport_GetModuleDict();
+    PyObject *m = modules ? PyDict_GetItemString(modules, module) : NULL;
+    PyObject *base = m ? PyObject_GetAttrString(m, class) : NULL;
+    bool yes = base && PyType_Check(base) && PyType_IsSubtype(type, (PyTypeObject *)base);
+
+    PyErr_Clear();
+    Py_XDECREF(base);
+    return yes;
+}
+
+static enum kind find_kind(PyTypeObject *type)
+{
+    if (PyType_IsSubtype(type, &PyList_Type) || PyType_IsSubtype(type, &PyTuple_Type))
+        return KIND_LIST;
+    if (is_of(type, "numpy", "ndarray"))
+        return KIND_NUMPY;
+    if (type->tp_as_buffer && type->tp_as_buffer->bf_getbuffer)
+        return KIND_BUFFER;
+    return KIND_OTHER;
+}
+
+static enum kind kind_of(PyObject *o)
+{
+    PyTypeObject *type = Py_TYPE(o);
+
+    for (unsigned i = 0; i < nseen; i++)
+        if (seen[i].type == type)
+            return seen[i].kind;
+    enum kind kind = find_kind(type);
+    if (kind != KIND_OTHER && nseen < TYPES_MAX) {
+        Py_INCREF(type);
+        seen[nseen].type = type;
+        seen[nseen++].kind = kind;
+    }
+    return kind;
+}
+
+/* --- arrays ------------------------------------------------------------------------------------- */
+
+static int layout_from_view(const Py_buffer *view, int dtype, struct layout *l)
+{
+    if (dtype < 0)
+        return -1;
+    if (view->ndim > TARN_DIMS_MAX)
+        return raise_why(TARN_E_UNSUPPORTED, NULL, "value: %d dimensions: at most %d: reshape it", view->ndim,
+                         TARN_DIMS_MAX);
+    l->base = view->buf;
+    l->dtype = (uint32_t)dtype;
+    l->ndim = view->ndim;
+    for (int d = 0; d < view->ndim; d++) {
+        l->shape[d] = view->shape[d];
+        l->strides[d] = view->strides[d];
+    }
+    return 0;
+}
+
+/* The exporter's words, as the exception of a wrong request. */
+static int refuse_buffer(void)
+{
+    PyObject *type, *value, *trace;
+
+    if (!PyErr_ExceptionMatches(PyExc_BufferError) && !PyErr_ExceptionMatches(PyExc_ValueError))
+        return -1;
+    PyErr_Fetch(&type, &value, &trace);
+    PyObject *text = value ? PyObject_Str(value) : NULL;
+    const char *why = text ? PyUnicode_AsUTF8(text) : NULL;
+    raise_why(TARN_E_INVALID, NULL,
+              "value: %s: give one that can be written to and is made of plain elements",
+              why ? why : "no such buffer");
+    Py_XDECREF(text);
+    Py_XDECREF(type);
+    Py_XDECREF(value);
+    Py_XDECREF(trace);
+    return -1;
+}
+
+/* NumPy does not give ml_dtypes' types as buffer formats, so they are asked from the array. Its memory stays
+ * as long as it is referred to, so the buffer can be released at once. */
+static int layout_of_numpy(struct batch *b, PyObject *o, struct layout *l)
+{
+    Py_buffer view;
+    PyObject *dtype = PyObject_GetAttr(o, dtype_attr);
+
+    if (!dtype)
+        return -1;
+    int code = dtype_of_object(dtype);
+    Py_DECREF(dtype);
+    if (code < 0)
+        return -1;
+    if (PyObject_GetBuffer(o, &view, b->writable ? PyBUF_STRIDES | PyBUF_WRITABLE : PyBUF_STRIDES) < 0)
+        return refuse_buffer();
+    int rc = layout_from_view(&view, code, l);
+    PyBuffer_Release(&view);
+    return rc < 0 ? -1 : batch_keep(b, o);
+}
+
+static int layout_of_buffer(struct batch *b, PyObject *o, struct layout *l)
+{
+    int flags = PyBUF_STRIDES | PyBUF_FORMAT | (b->writable ? PyBUF_WRITABLE : 0);
+    Py_buffer *view = batch_buffer(b, o, flags);
+
+    if (!view)
+        return refuse_buffer();
+    return layout_from_view(view, dtype_of_format(view->format, view->itemsize), l);
+}
+
+int layout_of(struct batch *b, PyObject *o, struct layout *l)
+{
+    switch (kind_of(o)) {
+    case KIND_NUMPY:
+        return layout_of_numpy(b, o, l);
+    case KIND_BUFFER:
+        return layout_of_buffer(b, o, l);
+    default:
+        PyErr_Format(PyExc_TypeError,
+                     "value: %s: a buffer, an array, a tensor, a tarn.Piece or a list of these is needed",
+                     Py_TYPE(o)->tp_name);
+        return -1;
+    }
+}
+
+/* --- lists -------------------------------------------------------------------------------------- */
+
+/* All pieces of the parts, one part after the other; as bytes, since together they have no shape. */
+static int join(struct batch *b, const struct value *parts, size_t n, struct value *v)
+{
+    uint64_t bytes = 0;
+    size_t npieces = 0, k = 0;
+
+    for (size_t i = 0; i < n; i++) {
+        bytes += parts[i].tensor.bytes;
+        npieces += parts[i].npieces;
+    }
+    struct tarn_piece *pieces = arena_alloc(&b->arena, (npieces ? npieces : 1) * sizeof *pieces);
+    if (!pieces)
+        return -1;
+    for (size_t i = 0; i < n; i++)
+        for (uint32_t p = 0; p < parts[i].npieces; p++)
+            pieces[k++] = parts[i].pieces[p];
+    v->tensor = tarn_bytes(bytes);
+    v->pieces = pieces;
+    v->npieces = (uint32_t)npieces;
+    v->raw = true;
+    return 0;
+}
+
+static int value_of_list(struct batch *b, PyObject *o, struct value *v)
+{
+    PyObject *list = PySequence_Tuple(o); /* of our own: another thread may change a list */
+
+    if (!list)
+        return -1;
+    int rc = batch_keep(b, list);
+    Py_DECREF(list);
+    if (rc < 0)
+        return -1;
+    size_t n = (size_t)PyTuple_GET_SIZE(list);
+    struct value *parts = arena_alloc(&b->arena, (n ? n : 1) * sizeof *parts);
+    if (!parts || Py_EnterRecursiveCall(" in a list of values"))
+        return -1;
+    for (size_t i = 0; rc == 0 && i < n; i++)
+        rc = value_of(b, PyTuple_GET_ITEM(list, (Py_ssize_t)i), &parts[i]);
+    Py_LeaveRecursiveCall();
+    return rc < 0 ? -1 : join(b, parts, n, v);
+}
+
+int value_of(struct batch *b, PyObject *o, struct value *v)
+{
+    struct layout l;
+
+    if (kind_of(o) == KIND_LIST)
+        return value_of_list(b, o, v);
+    return layout_of(b, o, &l) < 0 ? -1 : layout_pieces(b, &l, 0, 0, v);
+}
+
+int value_setup(void)
+{
+    dtype_attr = PyUnicode_InternFromString("dtype");
+    return dtype_attr ? 0 : -1;
+}
+
+/* --- tensors ------------------------------------------------------------------------------------ */
+
+bool tensor_equal(const struct tarn_tensor *a, const struct tarn_tensor *b)
+{
+    return a->dtype == b->dtype && a->ndim == b->ndim && a->bytes == b->bytes &&
+           memcmp(a->shape, b->shape, a->ndim * sizeof a->shape[0]) == 0;
+}
+
+static int declare_shape(struct tarn_tensor *t, PyObject *shape)
+{
+    PyObject *dims = PySequence_Fast(shape, "shape: a sequence of int is needed");
+
+    if (!dims)
+        return -1;
+    Py_ssize_t n = PySequence_Fast_GET_SIZE(dims);
+    int rc = n <= TARN_DIMS_MAX
+                 ? 0
+                 : raise_why(TARN_E_INVALID, NULL, "shape: %zd dimensions: at most %d", n, TARN_DIMS_MAX);
+    for (Py_ssize_t d = 0; rc == 0 && d < n; d++) {
+        unsigned long long v = PyLong_AsUnsignedLongLong(PySequence_Fast_GET_ITEM(dims, d));
+        if (v == (unsigned long long)-1 && PyErr_Occurred())
+            rc = -1;
+        t->shape[d] = v;
+    }
+    t->ndim = (uint32_t)n;
+    Py_DECREF(dims);
+    return rc;
+}
+
+int value_declare(struct value *v, PyObject *dtype, PyObject *shape)
+{
+    struct tarn_tensor t = v->tensor;
+    bool has_dtype = dtype && dtype != Py_None, has_shape = shape && shape != Py_None;
+
+    if (!has_dtype && !has_shape)
+        return 0;
+    if (has_dtype) {
+        int code = dtype_of_object(dtype);
+        if (code < 0)
+            return -1;
+        t.dtype = (uint32_t)code;
+    }
+    if (has_shape && declare_shape(&t, shape) < 0)
+        return -1;
+    if (!has_shape) {
+        uint64_t before = tarn_dtype_bytes(v->tensor.dtype), now = tarn_dtype_bytes(t.dtype);
+        if (t.ndim > 0)
+            t.shape[t.ndim - 1] = t.shape[t.ndim - 1] * before / now;
+    }
+    int rc = tarn_tensor_check(&t);
+    if (rc != 0)
+        return raise_code(rc, NULL, tarn_last_error());
+    v->tensor = t;
+    return 0;
+}

@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""tarn: Tensors At Remote Nodes, a key-value store for tensors whose data path has no server in it.
+
+    import numpy, tarn
+    c = tarn.Client()                       # $TARN_REDIS
+    c.put("prefix/42", numpy.arange(8.0))   # torch tensors, GPU memory, any strides
+    a = c.get("prefix/42")
+    c.close()
+"""
+from __future__ import annotations
+
+from . import _tarn
+from ._client import Client
+from ._errors import (
+    Again,
+    AuthError,
+    BatchError,
+    Busy,
+    Canceled,
+    Closed,
+    ConfigError,
+    DirectoryError,
+    Error,
+    Exists,
+    Forked,
+    FormatError,
+    Full,
+    Invalid,
+    NodeDown,
+    NoMemory,
+    NotFound,
+    NotReachable,
+    Protocol,
+    SizeMismatch,
+    Stale,
+    SystemFailure,
+    TensorMismatch,
+    Timeout,
+    TooLarge,
+    Unavailable,
+    Unsupported,
+    VersionError,
+    error_of,
+)
+from ._tarn import HIT, MISS, NODE_DOWN, Hits, TensorInfo, lib_version
+
+__version__ = "0.1.0"
+dtypes = _tarn.dtypes
+
+__all__ = [name for name in dir() if not name.startswith("_") and name != "annotations"]

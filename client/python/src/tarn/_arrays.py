@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What get() returns: a buffer of so many bytes first, then an array of dtype and shape over it."""
+from __future__ import annotations
+
+from typing import Any, Dict, Optional
+
+from ._errors import Invalid, Unsupported
+
+# The store's names as NumPy's and torch's; those of ml_dtypes are marked in _ML_DTYPES.
+_NAMES: Dict[str, str] = {
+    "u8": "uint8", "i8": "int8", "bool": "bool", "f8_e4m3": "float8_e4m3fn", "f8_e5m2": "float8_e5m2",
+    "u16": "uint16", "i16": "int16", "f16": "float16", "bf16": "bfloat16",
+    "u32": "uint32", "i32": "int32", "f32": "float32",
+    "u64": "uint64", "i64": "int64", "f64": "float64", "c64": "complex64", "c128": "complex128",
+}
+_ML_DTYPES = ("f8_e4m3", "f8_e5m2", "bf16")
+
+
+class _Bytes:
+    def buffer(self, nbytes: int) -> bytearray:
+        return bytearray(nbytes)
+
+    def array(self, buffer: bytearray, info: Any) -> bytearray:
+        return buffer
+
+
+class _Numpy:
+    def __init__(self) -> None:
+        import numpy
+
+        self._np = numpy
+        self._dtypes: Dict[str, Any] = {}
+
+    def _dtype(self, name: str) -> Any:
+        if name not in self._dtypes:
+            self._dtypes[name] = self._find(name)
+        return self._dtypes[name]
+
+    def _find(self, name: str) -> Any:
+        if name not in _ML_DTYPES:
+            return self._np.dtype(_NAMES[name])
+        try:
+            import ml_dtypes
+        except ImportError:
+            raise Unsupported(f"get: {name}: NumPy has no such type: install ml_dtypes, or get with out='torch' or "
+                              "out='bytes'") from None
+        return self._np.dtype(getattr(ml_dtypes, _NAMES[name]))
+
+    def buffer(self, nbytes: int) -> Any:
+        return self._np.empty(nbytes, "u1")
+
+    def array(self, buffer: Any, info: Any) -> Any:
+        return buffer.view(self._dtype(info.dtype)).reshape(info.shape)
+
+
+class _Torch:
+    def __init__(self, device: Any) -> None:
+        import torch
+
+        self._torch = torch
+        self._device = device
+
+    def buffer(self, nbytes: int) -> Any:
+        return self._torch.empty(nbytes, dtype=self._torch.uint8, device=self._device)
+
+    def array(self, buffer: Any, info: Any) -> Any:
+        dtype = getattr(self._torch, _NAMES[info.dtype], None)
+        if dtype is None:
+            raise Unsupported(f"get: {info.dtype}: this torch has no such type: get with out='numpy'")
+        return buffer.view(dtype).reshape(info.shape)
+
+
+_numpy: Optional[_Numpy] = None
+
+
+def maker(out: str, device: Any) -> Any:
+    global _numpy
+    if device is not None:
+        out = "torch"
+    if out == "numpy":
+        _numpy = _numpy or _Numpy()
+        return _numpy
+    if out == "torch":
+        return _Torch(device)
+    if out == "bytes":
+        return _Bytes()
+    raise Invalid(f"get: out={out!r}: there are 'numpy', 'torch' and 'bytes'")

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Client: what of it is not in the extension, above all get(), which makes the array it returns."""
+from __future__ import annotations
+
+import atexit
+import weakref
+from typing import Any, Callable, List, Optional, Sequence, Union
+
+from . import _arrays, _tarn
+from ._errors import BatchError, Error, Key, error_of
+
+_SIZE = -4
+_NOT_FOUND = -1
+_TRIES = 8  # of a get whose object is replaced by one of another size meanwhile
+
+_clients: "weakref.WeakSet[Client]" = weakref.WeakSet()
+
+
+class Client(_tarn.Client):
+    """A connection to the store; any number of threads may use it at once.
+
+    uri         redis://[user[:password]@]host[:port][/db] or unix:///path; None: $TARN_REDIS
+    ns          namespace
+    transports  comma list in order of preference: "shm,tcp"
+    secret      shared secret of the nodes; None: $TARN_SECRET
+    timeout     seconds: the deadline of calls that are given none
+    workers     threads for submitted operations; 0: 2
+    faults      fault injection, see docs/faults.md
+    log         a logging.Logger, or None
+
+    Raises DirectoryError, ConfigError, Unavailable.
+    """
+
+    def __init__(self, uri: Optional[str] = None, *, ns: Optional[str] = None, transports: Optional[str] = None,
+                 secret: Optional[str] = None, timeout: float = 5.0, workers: int = 0,
+                 faults: Optional[str] = None, log: Any = None) -> None:
+        super().__init__(uri, ns=ns, transports=transports, secret=secret, timeout=timeout, workers=workers,
+                         faults=faults, log=log)
+        self._guess = 0
+        _clients.add(self)
+
+    def get(self, key: Key, *, out: str = "numpy", device: Any = None, timeout: Optional[float] = None) -> Any:
+        """The object as a new array of its dtype and shape.
+
+        out     "numpy", "torch" or "bytes" (a bytearray: dtype and shape are lost)
+        device  torch device of the result; implies out="torch"
+
+        Raises NotFound, and what get_into() raises.
+        """
+        [value] = self._get([key], out, device, None, timeout, self._raise_one)
+        return value
+
+    def get_many(self, keys: Sequence[Key], *, out: str = "numpy", device: Any = None,
+                 hits: Optional[_tarn.Hits] = None, timeout: Optional[float] = None) -> List[Any]:
+        """The objects as new arrays, None for each that is not there.
+
+        `hits` of lookup() or match_prefix() save asking the directory.
+        Raises BatchError when some failed otherwise: its `results` has the others.
+        """
+        return self._get(list(keys), out, device, hits, timeout, _raise_many)
+
+    def _get(self, keys: List[Key], out: str, device: Any, hits: Optional[_tarn.Hits], timeout: Optional[float],
+             fail: Callable[[List[Key], List[Any], List[int]], None]) -> List[Any]:
+        """Sizes are not known before: so buffers as large as the last object are tried, which is right for blocks
+        of a cache, and otherwise tells the size without a byte being moved."""
+        make = _arrays.maker(out, device)
+        sizes = _sizes_of(hits, len(keys)) if hits is not None else [self._guess] * len(keys)
+        buffers = [make.buffer(n) for n in sizes]
+        results: List[Any] = [None] * len(keys)
+        codes = [_SIZE] * len(keys)
+        left = list(range(len(keys)))
+        for _ in range(_TRIES):
+            whole = len(left) == len(keys)
+            fetched = self._fetch_many(keys if whole else [keys[i] for i in left],
+                                       buffers if whole else [buffers[i] for i in left],
+                                       hits=hits if whole else None, timeout=timeout)
+            again = []
+            for i, (code, info) in zip(left, fetched):
+                codes[i] = code
+                if code == 0:
+                    results[i] = make.array(buffers[i], info)
+                elif code == _SIZE:
+                    buffers[i] = make.buffer(info.nbytes)
+                    again.append(i)
+                if info is not None:
+                    self._guess = info.nbytes
+            left = again
+            if not left:
+                break
+        if any(codes):
+            fail(keys, results, codes)
+        return results
+
+    def _raise_one(self, keys: List[Key], results: List[Any], codes: List[int]) -> None:
+        raise error_of(codes[0], keys[0], None)
+
+
+def _sizes_of(hits: _tarn.Hits, n: int) -> List[int]:
+    tensors = (hits.tensor(i) if i < len(hits) else None for i in range(n))
+    return [t.nbytes if t is not None else 0 for t in tensors]
+
+
+def _raise_many(keys: List[Key], results: List[Any], codes: List[int]) -> None:
+    errors = {i: error_of(c, keys[i]) for i, c in enumerate(codes) if c not in (0, _NOT_FOUND)}
+    if errors:
+        first = errors[min(errors)]
+        raise BatchError(f"{len(errors)} of {len(keys)} gets failed, the first: {first}", results, errors)
+
+
+@atexit.register
+def _close_all() -> None:
+    """Before the interpreter goes: running calls end, then the C clients."""
+    for c in list(_clients):
+        try:
+            c.close()
+        except Error:
+            pass
