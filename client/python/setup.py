@@ -27,7 +27,7 @@ setup(
             include_dirs=[include_dir],
             library_dirs=[lib_dir],
             runtime_library_dirs=[os.path.abspath(lib_dir)],
-            libraries=["tarn"],
+            libraries=["tarn", "dl"],
             extra_compile_args=["-std=gnu11", "-O2", "-fvisibility=hidden", "-Wall", "-Wextra", "-Wno-missing-field-initializers"],
         )
     ]

@@ -28,6 +28,8 @@ void batch_init(struct batch *b, struct client *c, bool writable)
     b->refs = NULL;
     b->buffers = NULL;
     b->bytes = 0;
+    b->nstreams = 0;
+    b->event = NULL;
 }
 
 int batch_reserve(struct batch *b, size_t n)
@@ -73,6 +75,7 @@ Py_buffer *batch_buffer(struct batch *b, PyObject *o, int flags)
 
 void batch_free(struct batch *b)
 {
+    cuda_forget(b);
     for (struct held *h = b->buffers; h; h = h->next)
         PyBuffer_Release(&h->view);
     for (struct ref *r = b->refs; r; r = r->next)

@@ -151,6 +151,8 @@ int call_get(struct batch *b, const struct tarn_get_options *given, char why[WHY
     struct tarn_get_options o = *given;
     uint32_t all = o.timeout_ms ? o.timeout_ms : b->client->timeout_ms;
 
+    if (cuda_after(b, &o.after) < 0)
+        return EXT_RAISED;
     if (!in_main_thread())
         return get_blocking(b, &o, why);
     if (b->bytes > QUICK_BYTES)
@@ -167,17 +169,20 @@ int call_get(struct batch *b, const struct tarn_get_options *given, char why[WHY
 
 /* --- the others --------------------------------------------------------------------------------- */
 
-int call_put(struct batch *b, const struct tarn_put_options *o, char why[WHY_BYTES])
+int call_put(struct batch *b, const struct tarn_put_options *given, char why[WHY_BYTES])
 {
+    struct tarn_put_options o = *given;
     struct client *c = b->client;
     struct op op = {0};
     int rc;
 
+    if (cuda_after(b, &o.after) < 0)
+        return EXT_RAISED;
     if (in_main_thread()) {
-        rc = tarn_submit_put(c->lib, b->items, b->n, o, (uint64_t)(uintptr_t)&op, &op.id);
+        rc = tarn_submit_put(c->lib, b->items, b->n, &o, (uint64_t)(uintptr_t)&op, &op.id);
         return finish_submit(c, &op, rc, why);
     }
-    Py_BEGIN_ALLOW_THREADS rc = tarn_put(c->lib, b->items, b->n, o);
+    Py_BEGIN_ALLOW_THREADS rc = tarn_put(c->lib, b->items, b->n, &o);
     keep_why(rc, why);
     Py_END_ALLOW_THREADS return rc;
 }

@@ -8,7 +8,8 @@
  *   value.c    a Python object as tensor and pieces      layout.c  arrays of any strides as pieces
  *   dtype.c    element types                             get.c put.c lookup.c   the methods
  *   error.c    codes as exceptions                       info.c    TensorInfo
- *   log.c      the library's lines
+ *   torch.c foreign.c piece.c   values of torch, CUDA and DLPack; raw memory
+ *   cuda.c     streams of the caller's                   log.c     the library's lines
  *
  * Rules
  *   GIL     Everything here is guarded by the GIL, but what says otherwise. The GIL is never held while
@@ -119,12 +120,15 @@ unsigned fork_generation(void);
 
 struct batch;
 
+#define HOST_MEMORY (-1)
+
 /* What a Python object is to tarn. */
 struct value {
     struct tarn_tensor tensor;
     const struct tarn_piece *pieces; /* `one`, or of the batch's arena */
     uint32_t npieces;
-    bool raw; /* bytes: gives and takes what any object holds */
+    bool raw;   /* bytes: gives and takes what any object holds */
+    int device; /* GPU that it lies on, as CUDA counts; HOST_MEMORY */
     struct tarn_piece one;
 };
 
@@ -137,6 +141,7 @@ int value_setup(void);
 struct layout {
     char *base;
     uint32_t dtype;
+    int device;
     int ndim;
     Py_ssize_t shape[TARN_DIMS_MAX], strides[TARN_DIMS_MAX];
 };
@@ -156,6 +161,42 @@ int dtype_of_object(PyObject *o);
 int value_declare(struct value *v, PyObject *dtype, PyObject *shape);
 bool tensor_equal(const struct tarn_tensor *a, const struct tarn_tensor *b);
 
+/* Kinds of arrays, each in a file of its own. The batch keeps o. */
+int layout_of_torch(struct batch *b, PyObject *o,
+                    struct layout *l); /* torch.c, by what a Tensor can be asked */
+int layout_of_cuda_array(struct batch *b, PyObject *o,
+                         struct layout *l); /* foreign.c, __cuda_array_interface__ */
+int layout_of_dlpack(struct batch *b, PyObject *o, struct layout *l); /* foreign.c, __dlpack__ */
+int torch_setup(void);
+int foreign_setup(void);
+/* The shape, and strides in elements (strides NULL or None: contiguous), from tuples. */
+int layout_dims(struct layout *l, PyObject *shape, PyObject *strides);
+
+/* piece.c: raw memory. */
+extern PyTypeObject piece_type;
+int value_of_piece(struct batch *b, PyObject *o, struct value *v);
+
+/* --- cuda.c ------------------------------------------------------------------------------------- */
+
+#define STREAMS_MAX 8
+
+/* A stream whose work so far must have been done before the values are touched. */
+struct stream {
+    int device;
+    void *handle; /* cudaStream_t */
+};
+
+struct event; /* recorded behind them */
+
+/* The batch's values are used on this stream; more than STREAMS_MAX are refused. */
+int cuda_use(struct batch *b, int device, void *stream);
+/* Records an event behind all of the batch's streams: *after for the options, NULL when there are none. It is
+ * the batch's, until batch_free(). */
+int cuda_after(struct batch *b, void **after);
+void cuda_forget(struct batch *b);
+/* Of an address: the GPU, or HOST_MEMORY, also where no CUDA is. */
+int cuda_device_of(const void *addr);
+
 /* --- batch.c ------------------------------------------------------------------------------------ */
 
 /* Keys and values of one call. Does not move between batch_init() and batch_free(). */
@@ -170,6 +211,9 @@ struct batch {
     struct ref *refs;     /* kept alive */
     struct held *buffers; /* kept exported */
     uint64_t bytes;       /* of all values */
+    struct stream streams[STREAMS_MAX];
+    unsigned nstreams;
+    struct event *event; /* NULL: none */
 };
 
 void batch_init(struct batch *b, struct client *c, bool writable);

@@ -10,6 +10,28 @@
 
 #define PIECES_MAX (1u << 22)
 
+int layout_dims(struct layout *l, PyObject *shape, PyObject *strides)
+{
+    bool dense = !strides || strides == Py_None;
+
+    if (!PyTuple_Check(shape) ||
+        (!dense && (!PyTuple_Check(strides) || PyTuple_GET_SIZE(strides) != PyTuple_GET_SIZE(shape)))) {
+        PyErr_SetString(PyExc_TypeError, "value: shape and strides: tuples of one length are needed");
+        return -1;
+    }
+    if (PyTuple_GET_SIZE(shape) > TARN_DIMS_MAX)
+        return raise_why(TARN_E_UNSUPPORTED, NULL, "value: %zd dimensions: at most %d: reshape it",
+                         PyTuple_GET_SIZE(shape), TARN_DIMS_MAX);
+    l->ndim = (int)PyTuple_GET_SIZE(shape);
+    Py_ssize_t step = tarn_dtype_bytes(l->dtype), itemsize = step;
+    for (int d = l->ndim - 1; d >= 0; d--) {
+        l->shape[d] = PyLong_AsSsize_t(PyTuple_GET_ITEM(shape, d));
+        l->strides[d] = dense ? step : itemsize * PyLong_AsSsize_t(PyTuple_GET_ITEM(strides, d));
+        step *= l->shape[d];
+    }
+    return PyErr_Occurred() ? -1 : 0;
+}
+
 /* What of a layout is still to be gathered. */
 struct walk {
     int ndim; /* dimensions left */
@@ -88,7 +110,7 @@ static int check_overlap(const struct layout *l, int skip)
     return 0;
 }
 
-static int set_tensor(const struct layout *l, int skip, struct value *v)
+static void set_tensor(const struct layout *l, int skip, struct value *v)
 {
     struct tarn_tensor *t = &v->tensor;
     uint64_t bytes = tarn_dtype_bytes(l->dtype);
@@ -101,7 +123,6 @@ static int set_tensor(const struct layout *l, int skip, struct value *v)
     }
     t->bytes = bytes;
     v->raw = l->dtype == TARN_U8 && t->ndim == 1;
-    return 0;
 }
 
 int layout_pieces(struct batch *b, const struct layout *l, int skip, Py_ssize_t offset, struct value *v)
@@ -109,8 +130,13 @@ int layout_pieces(struct batch *b, const struct layout *l, int skip, Py_ssize_t 
     set_tensor(l, skip, v);
     v->pieces = &v->one;
     v->npieces = 0;
+    v->device = l->device;
     if (v->tensor.bytes == 0)
         return 0;
+    if (!l->base)
+        return raise_why(
+            TARN_E_INVALID, NULL,
+            "value: it has no memory any more: its storage was freed or resized: keep it until the call");
 
     struct walk w = {.ndim = l->ndim - skip, .shape = l->shape + skip, .strides = l->strides + skip};
     w.run = tarn_dtype_bytes(l->dtype);

@@ -83,7 +83,8 @@ static int add_methods(PyTypeObject *type, PyMethodDef *methods)
 
 static int make_types(void)
 {
-    if (PyType_Ready(&client_type) < 0 || PyType_Ready(&hits_type) < 0 || info_setup() < 0)
+    if (PyType_Ready(&client_type) < 0 || PyType_Ready(&hits_type) < 0 || PyType_Ready(&piece_type) < 0 ||
+        info_setup() < 0)
         return -1;
     if (add_methods(&client_type, get_methods) < 0 || add_methods(&client_type, put_methods) < 0)
         return -1;
@@ -107,7 +108,7 @@ static int add_type(PyObject *module, const char *name, PyTypeObject *type)
 
 PyMODINIT_FUNC PyInit__tarn(void)
 {
-    if (make_types() < 0 || value_setup() < 0)
+    if (make_types() < 0 || value_setup() < 0 || torch_setup() < 0 || foreign_setup() < 0)
         return NULL;
     if (client_setup() != 0)
         return PyErr_NoMemory();
@@ -115,8 +116,9 @@ PyMODINIT_FUNC PyInit__tarn(void)
     if (!m)
         return NULL;
     if (add_type(m, "Client", &client_type) < 0 || add_type(m, "Hits", &hits_type) < 0 ||
-        add_type(m, "TensorInfo", &info_type) < 0 || add(m, "errors", error_table()) < 0 ||
-        add(m, "dtypes", dtype_names()) < 0 || PyModule_AddIntConstant(m, "MISS", TARN_STATE_MISS) < 0 ||
+        add_type(m, "Piece", &piece_type) < 0 || add_type(m, "TensorInfo", &info_type) < 0 ||
+        add(m, "errors", error_table()) < 0 || add(m, "dtypes", dtype_names()) < 0 ||
+        PyModule_AddIntConstant(m, "MISS", TARN_STATE_MISS) < 0 ||
         PyModule_AddIntConstant(m, "HIT", TARN_STATE_HIT) < 0 ||
         PyModule_AddIntConstant(m, "NODE_DOWN", TARN_STATE_NODE_DOWN) < 0) {
         Py_DECREF(m);

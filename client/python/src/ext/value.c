@@ -10,7 +10,16 @@
 
 #define TYPES_MAX 32
 
-enum kind { KIND_OTHER, KIND_LIST, KIND_BUFFER, KIND_NUMPY };
+enum kind {
+    KIND_OTHER,
+    KIND_LIST,
+    KIND_PIECE,
+    KIND_NUMPY,
+    KIND_TORCH,
+    KIND_BUFFER,
+    KIND_CUDA_ARRAY,
+    KIND_DLPACK
+};
 
 static struct {
     PyTypeObject *type;
@@ -35,14 +44,27 @@ static bool is_of(PyTypeObject *type, const char *module, const char *class)
     return yes;
 }
 
+static bool has(PyTypeObject *type, const char *name)
+{
+    return PyObject_HasAttrString((PyObject *)type, name);
+}
+
 static enum kind find_kind(PyTypeObject *type)
 {
+    if (PyType_IsSubtype(type, &piece_type))
+        return KIND_PIECE;
     if (PyType_IsSubtype(type, &PyList_Type) || PyType_IsSubtype(type, &PyTuple_Type))
         return KIND_LIST;
     if (is_of(type, "numpy", "ndarray"))
         return KIND_NUMPY;
+    if (has(type, "data_ptr") && has(type, "is_contiguous"))
+        return KIND_TORCH;
     if (type->tp_as_buffer && type->tp_as_buffer->bf_getbuffer)
         return KIND_BUFFER;
+    if (has(type, "__cuda_array_interface__"))
+        return KIND_CUDA_ARRAY;
+    if (has(type, "__dlpack__"))
+        return KIND_DLPACK;
     return KIND_OTHER;
 }
 
@@ -72,6 +94,7 @@ static int layout_from_view(const Py_buffer *view, int dtype, struct layout *l)
         return raise_why(TARN_E_UNSUPPORTED, NULL, "value: %d dimensions: at most %d: reshape it", view->ndim,
                          TARN_DIMS_MAX);
     l->base = view->buf;
+    l->device = HOST_MEMORY;
     l->dtype = (uint32_t)dtype;
     l->ndim = view->ndim;
     for (int d = 0; d < view->ndim; d++) {
@@ -138,6 +161,12 @@ int layout_of(struct batch *b, PyObject *o, struct layout *l)
         return layout_of_numpy(b, o, l);
     case KIND_BUFFER:
         return layout_of_buffer(b, o, l);
+    case KIND_TORCH:
+        return layout_of_torch(b, o, l);
+    case KIND_CUDA_ARRAY:
+        return layout_of_cuda_array(b, o, l);
+    case KIND_DLPACK:
+        return layout_of_dlpack(b, o, l);
     default:
         PyErr_Format(PyExc_TypeError,
                      "value: %s: a buffer, an array, a tensor, a tarn.Piece or a list of these is needed",
@@ -147,6 +176,18 @@ int layout_of(struct batch *b, PyObject *o, struct layout *l)
 }
 
 /* --- lists -------------------------------------------------------------------------------------- */
+
+/* libtarn takes all pieces for what the first one is. */
+static int check_devices(const struct value *parts, size_t n)
+{
+    for (size_t i = 1; i < n; i++)
+        if (parts[i].device != parts[0].device)
+            return raise_why(
+                TARN_E_INVALID, NULL,
+                "value: parts of a list lie on devices %d and %d (-1: the host): all must lie on one",
+                parts[0].device, parts[i].device);
+    return 0;
+}
 
 /* All pieces of the parts, one part after the other; as bytes, since together they have no shape. */
 static int join(struct batch *b, const struct value *parts, size_t n, struct value *v)
@@ -158,6 +199,8 @@ static int join(struct batch *b, const struct value *parts, size_t n, struct val
         bytes += parts[i].tensor.bytes;
         npieces += parts[i].npieces;
     }
+    if (check_devices(parts, n) < 0)
+        return -1;
     struct tarn_piece *pieces = arena_alloc(&b->arena, (npieces ? npieces : 1) * sizeof *pieces);
     if (!pieces)
         return -1;
@@ -168,6 +211,7 @@ static int join(struct batch *b, const struct value *parts, size_t n, struct val
     v->pieces = pieces;
     v->npieces = (uint32_t)npieces;
     v->raw = true;
+    v->device = n > 0 ? parts[0].device : HOST_MEMORY;
     return 0;
 }
 
@@ -195,8 +239,11 @@ int value_of(struct batch *b, PyObject *o, struct value *v)
 {
     struct layout l;
 
-    if (kind_of(o) == KIND_LIST)
+    enum kind kind = kind_of(o);
+    if (kind == KIND_LIST)
         return value_of_list(b, o, v);
+    if (kind == KIND_PIECE)
+        return value_of_piece(b, o, v);
     return layout_of(b, o, &l) < 0 ? -1 : layout_pieces(b, &l, 0, 0, v);
 }
 

@@ -1,0 +1,230 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The caller's streams. An event is recorded behind what they have been given so far; libtarn waits for it
+ * before it touches the values, and no device is synchronised. With more than one stream, a stream of ours
+ * waits for an event of each, and the last event is recorded there.
+ *
+ * By the driver's API, since libcuda is what all of a process's CUDA libraries share; it is looked for when
+ * the first GPU value comes. Everything here is under the GIL; none of these calls waits. Events are kept and
+ * used again.
+ */
+#include "ext.h"
+
+#include <dlfcn.h>
+#include <stdlib.h>
+
+#define DEVICES_MAX 64
+
+enum {
+    DISABLE_TIMING = 2,
+    NON_BLOCKING = 1,
+    ATTRIBUTE_MEMORY_TYPE = 2,
+    ATTRIBUTE_ORDINAL = 9,
+    MEMORY_DEVICE = 2
+};
+
+struct event {
+    struct event *next;
+    int device;
+    void *handle; /* CUevent */
+};
+
+static struct {
+    void *lib;
+    int (*ctx_retain)(void **ctx, int device);
+    int (*ctx_push)(void *ctx);
+    int (*ctx_pop)(void **ctx);
+    int (*event_create)(void **event, unsigned flags);
+    int (*event_record)(void *event, void *stream);
+    int (*stream_create)(void **stream, unsigned flags);
+    int (*stream_wait_event)(void *stream, void *event, unsigned flags);
+    int (*pointer_attribute)(void *out, int attribute, uintptr_t at);
+} driver;
+
+static struct {
+    void *ctx;
+    void *joiner; /* our stream */
+    struct event *idle;
+} devices[DEVICES_MAX];
+static bool used;           /* contexts are held; a child of fork() has none of them */
+static unsigned generation; /* of forks, then */
+
+/* --- the driver --------------------------------------------------------------------------------- */
+
+static bool find(const char *name, void *fn_p)
+{
+    void *fn = dlsym(driver.lib, name);
+
+    *(void **)fn_p = fn;
+    return fn != NULL;
+}
+
+/* flags: RTLD_NOLOAD asks only whether the process has it. */
+static bool load(int flags)
+{
+    if (driver.lib)
+        return true;
+    if (!(driver.lib = dlopen("libcuda.so.1", RTLD_NOW | flags)))
+        return false;
+    if (find("cuDevicePrimaryCtxRetain", &driver.ctx_retain) &&
+        find("cuCtxPushCurrent_v2", &driver.ctx_push) && find("cuCtxPopCurrent_v2", &driver.ctx_pop) &&
+        find("cuEventCreate", &driver.event_create) && find("cuEventRecord", &driver.event_record) &&
+        find("cuStreamCreate", &driver.stream_create) &&
+        find("cuStreamWaitEvent", &driver.stream_wait_event) &&
+        find("cuPointerGetAttribute", &driver.pointer_attribute))
+        return true;
+    dlclose(driver.lib);
+    driver.lib = NULL;
+    return false;
+}
+
+int cuda_device_of(const void *addr)
+{
+    unsigned type = 0;
+    int device = HOST_MEMORY;
+
+    if (!load(RTLD_NOLOAD) || driver.pointer_attribute(&type, ATTRIBUTE_MEMORY_TYPE, (uintptr_t)addr) != 0 ||
+        type != MEMORY_DEVICE)
+        return HOST_MEMORY;
+    return driver.pointer_attribute(&device, ATTRIBUTE_ORDINAL, (uintptr_t)addr) == 0 ? device : HOST_MEMORY;
+}
+
+static int failed(const char *call, int rc)
+{
+    return raise_why(TARN_E_UNAVAILABLE, NULL, "CUDA: %s() says %d: the stream or the device is not usable",
+                     call, rc);
+}
+
+/* Its primary context, the one that all runtimes use, is made current; ctx_pop() undoes it. */
+static int enter_device(int device)
+{
+    int rc;
+
+    if (!load(0))
+        return raise_why(TARN_E_UNAVAILABLE, NULL, "CUDA: a value on a GPU, but no driver: %s", dlerror());
+    if (device < 0 || device >= DEVICES_MAX)
+        return raise_why(TARN_E_INVALID, NULL, "CUDA: device %d: there is none such", device);
+    if (used && generation != fork_generation())
+        return raise_why(EXT_E_FORKED, NULL, "CUDA: used before fork(): start processes by spawn instead");
+    used = true;
+    generation = fork_generation();
+    if (!devices[device].ctx && (rc = driver.ctx_retain(&devices[device].ctx, device)) != 0)
+        return failed("cuDevicePrimaryCtxRetain", rc);
+    rc = driver.ctx_push(devices[device].ctx);
+    return rc == 0 ? 0 : failed("cuCtxPushCurrent", rc);
+}
+
+static void leave_device(void)
+{
+    void *unused;
+
+    driver.ctx_pop(&unused);
+}
+
+/* --- events ------------------------------------------------------------------------------------- */
+
+/* The device is entered. */
+static struct event *take_event(int device)
+{
+    struct event *e = devices[device].idle;
+
+    if (e) {
+        devices[device].idle = e->next;
+        return e;
+    }
+    if (!(e = malloc(sizeof *e))) {
+        PyErr_NoMemory();
+        return NULL;
+    }
+    e->device = device;
+    int rc = driver.event_create(&e->handle, DISABLE_TIMING);
+    if (rc == 0)
+        return e;
+    free(e);
+    failed("cuEventCreate", rc);
+    return NULL;
+}
+
+static void put_back(struct event *e)
+{
+    if (generation != fork_generation())
+        return;
+    e->next = devices[e->device].idle;
+    devices[e->device].idle = e;
+}
+
+/* An event behind all that the stream was given; NULL with an exception. */
+static struct event *record(int device, void *stream)
+{
+    if (enter_device(device) < 0)
+        return NULL;
+    struct event *e = take_event(device);
+    int rc = e ? driver.event_record(e->handle, stream) : 0;
+    leave_device();
+    if (rc == 0)
+        return e;
+    put_back(e);
+    failed("cuEventRecord", rc);
+    return NULL;
+}
+
+/* Our stream on a device waits for the event, too. */
+static int join_event(int device, struct event *e)
+{
+    int rc = 0;
+
+    if (enter_device(device) < 0)
+        return -1;
+    if (!devices[device].joiner)
+        rc = driver.stream_create(&devices[device].joiner, NON_BLOCKING);
+    if (rc == 0)
+        rc = driver.stream_wait_event(devices[device].joiner, e->handle, 0);
+    leave_device();
+    return rc == 0 ? 0 : failed("cuStreamWaitEvent", rc);
+}
+
+/* --- a batch's ---------------------------------------------------------------------------------- */
+
+int cuda_use(struct batch *b, int device, void *stream)
+{
+    for (unsigned i = 0; i < b->nstreams; i++)
+        if (b->streams[i].device == device && b->streams[i].handle == stream)
+            return 0;
+    if (b->nstreams == STREAMS_MAX)
+        return raise_why(TARN_E_UNSUPPORTED, NULL, "values of more than %d streams in one call: make several",
+                         STREAMS_MAX);
+    b->streams[b->nstreams++] = (struct stream){device, stream};
+    return 0;
+}
+
+int cuda_after(struct batch *b, void **after)
+{
+    int home = b->nstreams > 0 ? b->streams[0].device : 0;
+
+    *after = b->event ? b->event->handle : NULL;
+    if (b->nstreams == 0 || b->event)
+        return 0;
+    if (b->nstreams == 1) {
+        b->event = record(home, b->streams[0].handle);
+    } else {
+        for (unsigned i = 0; i < b->nstreams; i++) {
+            struct event *e = record(b->streams[i].device, b->streams[i].handle);
+            if (!e)
+                return -1;
+            int rc = join_event(home, e);
+            put_back(e); /* whoever waits for it keeps what was recorded */
+            if (rc < 0)
+                return -1;
+        }
+        b->event = record(home, devices[home].joiner);
+    }
+    *after = b->event ? b->event->handle : NULL;
+    return b->event ? 0 : -1;
+}
+
+void cuda_forget(struct batch *b)
+{
+    if (b->event)
+        put_back(b->event);
+    b->event = NULL;
+}
