@@ -130,12 +130,32 @@ static int get_blocking(struct batch *b, const struct tarn_get_options *o, char 
     Py_END_ALLOW_THREADS return rc;
 }
 
-static int get_submitted(struct batch *b, const struct tarn_get_options *o, char why[WHY_BYTES])
+static int get_submitted(struct client *c, struct tarn_item *items, size_t n,
+                         const struct tarn_get_options *o, char why[WHY_BYTES])
 {
     struct op op = {0};
-    int rc = tarn_submit_get(b->client->lib, b->items, b->n, o, (uint64_t)(uintptr_t)&op, &op.id);
+    int rc = tarn_submit_get(c->lib, items, n, o, (uint64_t)(uintptr_t)&op, &op.id);
 
-    return finish_submit(b->client, &op, rc, why);
+    return finish_submit(c, &op, rc, why);
+}
+
+/* What has timed out is got again, without the hits, whose order it has not. */
+static int get_rest(struct batch *b, struct tarn_get_options *o, char why[WHY_BYTES])
+{
+    struct tarn_item *rest = arena_alloc(&b->arena, b->n * sizeof *rest);
+    size_t n = 0, k = 0;
+
+    if (!rest)
+        return EXT_RAISED;
+    for (size_t i = 0; i < b->n; i++)
+        if (b->items[i].status == TARN_E_TIMEOUT)
+            rest[n++] = b->items[i];
+    o->hits = NULL;
+    int rc = get_submitted(b->client, rest, n, o, why);
+    for (size_t i = 0; i < b->n; i++)
+        if (b->items[i].status == TARN_E_TIMEOUT)
+            b->items[i] = rest[k++];
+    return rc;
 }
 
 static bool any_timed_out(const struct batch *b)
@@ -156,7 +176,7 @@ int call_get(struct batch *b, const struct tarn_get_options *given, char why[WHY
     if (!in_main_thread())
         return get_blocking(b, &o, why);
     if (b->bytes > QUICK_BYTES)
-        return get_submitted(b, &o, why);
+        return get_submitted(b->client, b->items, b->n, &o, why);
     o.timeout_ms = all < SLICE_MS ? all : SLICE_MS;
     int rc = get_blocking(b, &o, why);
     if (rc == 0 || all <= SLICE_MS || !any_timed_out(b))
@@ -164,7 +184,7 @@ int call_get(struct batch *b, const struct tarn_get_options *given, char why[WHY
     if (PyErr_CheckSignals() < 0)
         return EXT_RAISED;
     o.timeout_ms = all - SLICE_MS;
-    return get_submitted(b, &o, why);
+    return get_rest(b, &o, why);
 }
 
 /* --- the others --------------------------------------------------------------------------------- */

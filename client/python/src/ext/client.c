@@ -230,7 +230,14 @@ static PyObject *get_timeout(PyObject *self, void *unused)
     return PyFloat_FromDouble(((struct client *)self)->timeout_ms / 1e3);
 }
 
+static PyObject *get_calls(PyObject *self, void *unused)
+{
+    (void)unused;
+    return PyLong_FromUnsignedLong(((struct client *)self)->calls);
+}
+
 static PyGetSetDef properties[] = {
+    {"_calls", get_calls, NULL, "Calls that run now.", NULL},
     {"closed", get_closed, NULL, "True from the beginning of close() on.", NULL},
     {"timeout", get_timeout, NULL, "Default deadline of a call, seconds.", NULL},
     {0},
