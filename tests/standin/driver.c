@@ -12,7 +12,8 @@
 
 #define EXPORT __attribute__((visibility("default")))
 
-enum { INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NO_DEVICE = 100, POINTER_MEMORY_TYPE = 2, MEMORY_DEVICE = 2 };
+enum { INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NO_DEVICE = 100 };
+enum { POINTER_MEMORY_TYPE = 2, POINTER_DEVICE_ORDINAL = 9, MEMORY_DEVICE = 2 };
 
 static _Thread_local int current;
 static _Thread_local int before[8];
@@ -127,8 +128,13 @@ int cuPointerGetAttribute(void *value, int attribute, uintptr_t p)
 {
     struct tarn_cuda_memory m;
     tarn_cuda_memory_of((void *)p, &m);
-    if (m.kind != TARN_CUDA_DEVICE || attribute != POINTER_MEMORY_TYPE)
+    if (m.kind != TARN_CUDA_DEVICE)
         return INVALID_VALUE;
-    *(unsigned int *)value = MEMORY_DEVICE;
+    if (attribute == POINTER_MEMORY_TYPE)
+        *(unsigned int *)value = MEMORY_DEVICE;
+    else if (attribute == POINTER_DEVICE_ORDINAL)
+        *(int *)value = m.device;
+    else
+        return INVALID_VALUE;
     return 0;
 }
