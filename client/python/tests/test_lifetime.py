@@ -493,9 +493,11 @@ class Failures(StoreCase):
         self.addCleanup(store.resume)
         for call in (lambda: c.get("a", out="bytes", timeout=0.4), lambda: c.put("b", b"1", timeout=0.4)):
             began = time.monotonic()
-            with self.assertRaises(tarn.Error):
+            with self.assertRaises((tarn.Timeout, tarn.NodeDown)) as e:
                 call()
             self.assertLess(time.monotonic() - began, 4)
+            self.assertEqual(e.exception.peer, "node0", str(e.exception))
+            self.assertTrue(e.exception.remedy)
 
 
 if __name__ == "__main__":

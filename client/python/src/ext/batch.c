@@ -29,6 +29,7 @@ void batch_init(struct batch *b, struct client *c, bool writable)
     b->buffers = NULL;
     b->bytes = 0;
     b->nstreams = 0;
+    b->asked = 0;
     b->event = NULL;
 }
 

@@ -197,6 +197,15 @@ int cuda_use(struct batch *b, int device, void *stream)
     return 0;
 }
 
+bool cuda_asked(struct batch *b, int device)
+{
+    uint64_t bit = device >= 0 && device < DEVICES_MAX ? 1ull << device : 0;
+    bool asked = b->asked & bit;
+
+    b->asked |= bit;
+    return asked;
+}
+
 int cuda_after(struct batch *b, void **after)
 {
     int home = b->nstreams > 0 ? b->streams[0].device : 0;

@@ -8,7 +8,7 @@
  *   value.c    a Python object as tensor and pieces      layout.c  arrays of any strides as pieces
  *   dtype.c    element types                             get.c put.c lookup.c   the methods
  *   error.c    codes as exceptions                       info.c    TensorInfo
- *   torch.c foreign.c piece.c   values of torch, CUDA and DLPack; raw memory
+ *   torch.c dlpack.c cuda_array.c piece.c   values of other libraries; raw memory
  *   cuda.c     streams of the caller's                   log.c     the library's lines
  *
  * Rules
@@ -167,8 +167,15 @@ int layout_of_torch(struct batch *b, PyObject *o,
 int layout_of_cuda_array(struct batch *b, PyObject *o,
                          struct layout *l); /* foreign.c, __cuda_array_interface__ */
 int layout_of_dlpack(struct batch *b, PyObject *o, struct layout *l); /* foreign.c, __dlpack__ */
+/* dlpack.c: the table of functions that newer frameworks (torch from 2.10 on) have on their types for the
+ * same without Python objects; NULL where a type has none. */
+struct dlpack_api;
+const struct dlpack_api *dlpack_api_of(PyTypeObject *type);
+int layout_of_dlpack_api(struct batch *b, PyObject *o, const struct dlpack_api *api, struct layout *l);
+/* UNSUPPORTED where memory holds something else than the tensor's values. */
+int torch_check_lazy(PyObject *o, uint32_t dtype);
 int torch_setup(void);
-int foreign_setup(void);
+int dlpack_setup(void);
 /* The shape, and strides in elements (strides NULL or None: contiguous), from tuples. */
 int layout_dims(struct layout *l, PyObject *shape, PyObject *strides);
 
@@ -190,6 +197,8 @@ struct event; /* recorded behind them */
 
 /* The batch's values are used on this stream; more than STREAMS_MAX are refused. */
 int cuda_use(struct batch *b, int device, void *stream);
+/* Has the framework's current stream of the device been asked for in this batch? From now on it has. */
+bool cuda_asked(struct batch *b, int device);
 /* Records an event behind all of the batch's streams: *after for the options, NULL when there are none. It is
  * the batch's, until batch_free(). */
 int cuda_after(struct batch *b, void **after);
@@ -213,6 +222,7 @@ struct batch {
     uint64_t bytes;       /* of all values */
     struct stream streams[STREAMS_MAX];
     unsigned nstreams;
+    uint64_t asked;      /* bits of devices, see cuda_asked() */
     struct event *event; /* NULL: none */
 };
 

@@ -174,11 +174,12 @@ static bool failed_whole(const struct batch *b, int rc)
     return true;
 }
 
-/* The call; 0, or -1 with an exception when it failed as a whole. */
-static int run_many(struct client *c, struct batch *b, PyObject *hits, struct tarn_get_options *o)
+/* The call; 0, or -1 with an exception when it failed as a whole. why: the first failed item's sentence, else
+ * "". */
+static int run_many(struct client *c, struct batch *b, PyObject *hits, struct tarn_get_options *o,
+                    char why[WHY_BYTES])
 {
-    char why[WHY_BYTES];
-
+    why[0] = '\0';
     if (hits_of(hits, c, b->n, &o->hits) < 0 || client_enter(c) < 0)
         return -1;
     int rc = call_get(b, o, why);
@@ -193,13 +194,14 @@ static PyObject *get_into_many(PyObject *self, PyObject *const *args, Py_ssize_t
     struct client *c = (struct client *)self;
     struct tarn_get_options o = {.size = sizeof o};
     PyObject *arg[4], *result = NULL;
+    char why[WHY_BYTES];
     struct batch b;
 
     if (args_parse(&get_into_many_args, args, nargs, kwnames, arg) < 0)
         return NULL;
     batch_init(&b, c, true);
     if (fill(&b, arg[0], arg[1]) == 0 && args_seconds(arg[3], "timeout", &o.timeout_ms) == 0 &&
-        run_many(c, &b, arg[2], &o) == 0) {
+        run_many(c, &b, arg[2], &o, why) == 0) {
         check_tensors(&b);
         result = outcome_list(&b);
     }
@@ -232,20 +234,23 @@ static PyObject *fetched_list(const struct batch *b)
     return list;
 }
 
-/* For get(): the caller's buffers are a guess, and are told what there is. */
+/* For get(): the caller's buffers are a guess, and are told what there is. ([(status, TensorInfo)],
+ * sentence). */
 static PyObject *fetch_many(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
 {
     struct client *c = (struct client *)self;
     struct tarn_get_options o = {.size = sizeof o};
     PyObject *arg[4], *result = NULL;
+    char why[WHY_BYTES];
     struct batch b;
 
     if (args_parse(&fetch_many_args, args, nargs, kwnames, arg) < 0)
         return NULL;
     batch_init(&b, c, true);
     if (fill(&b, arg[0], arg[1]) == 0 && args_seconds(arg[3], "timeout", &o.timeout_ms) == 0 &&
-        run_many(c, &b, arg[2], &o) == 0)
-        result = fetched_list(&b);
+        run_many(c, &b, arg[2], &o, why) == 0)
+        result = Py_BuildValue("(NN)", fetched_list(&b),
+                               PyUnicode_DecodeUTF8(why, (Py_ssize_t)strlen(why), "replace"));
     batch_free(&b);
     return result;
 }

@@ -108,7 +108,7 @@ static int add_type(PyObject *module, const char *name, PyTypeObject *type)
 
 PyMODINIT_FUNC PyInit__tarn(void)
 {
-    if (make_types() < 0 || value_setup() < 0 || torch_setup() < 0 || foreign_setup() < 0)
+    if (make_types() < 0 || value_setup() < 0 || torch_setup() < 0 || dlpack_setup() < 0)
         return NULL;
     if (client_setup() != 0)
         return PyErr_NoMemory();

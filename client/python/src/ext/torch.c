@@ -58,7 +58,7 @@ static int refuse_kind(PyObject *o)
 }
 
 /* torch may keep a conjugation or a sign for later: then memory holds something else. */
-static int check_lazy(PyObject *o, uint32_t dtype)
+int torch_check_lazy(PyObject *o, uint32_t dtype)
 {
     static const uint32_t may =
         1u << TARN_F16 | 1u << TARN_F32 | 1u << TARN_F64 | 1u << TARN_C64 | 1u << TARN_C128;
@@ -106,10 +106,8 @@ static PyObject *current_stream(int device)
 
 static int use_current_stream(struct batch *b, int device)
 {
-    /* Blocks of a batch are nearly always of one device, whose stream is asked for once a call. */
-    for (unsigned i = 0; i < b->nstreams; i++)
-        if (b->streams[i].device == device)
-            return 0;
+    if (cuda_asked(b, device))
+        return 0;
     PyObject *handle = current_stream(device);
     if (!handle)
         return -1;
@@ -178,7 +176,7 @@ int layout_of_torch(struct batch *b, PyObject *o, struct layout *l)
     l->dtype = (uint32_t)dtype;
     l->device = HOST_MEMORY;
     int host = truth(PyObject_GetAttr(o, str_is_cpu));
-    if (host < 0 || (!host && device_of(b, o, l) < 0) || check_lazy(o, l->dtype) < 0)
+    if (host < 0 || (!host && device_of(b, o, l) < 0) || torch_check_lazy(o, l->dtype) < 0)
         return -1;
     PyObject *at = dims_of_tensor(o, l) < 0 ? NULL : PyObject_CallMethodNoArgs(o, str_data_ptr);
     if (!at)

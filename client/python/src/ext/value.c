@@ -21,9 +21,10 @@ enum kind {
     KIND_DLPACK
 };
 
-static struct {
+static struct type_info {
     PyTypeObject *type;
     enum kind kind;
+    const struct dlpack_api *api; /* of KIND_TORCH and KIND_DLPACK; NULL: none */
 } seen[TYPES_MAX];
 static unsigned nseen;
 
@@ -68,20 +69,21 @@ static enum kind find_kind(PyTypeObject *type)
     return KIND_OTHER;
 }
 
-static enum kind kind_of(PyObject *o)
+static struct type_info info_of(PyObject *o)
 {
     PyTypeObject *type = Py_TYPE(o);
 
     for (unsigned i = 0; i < nseen; i++)
         if (seen[i].type == type)
-            return seen[i].kind;
-    enum kind kind = find_kind(type);
-    if (kind != KIND_OTHER && nseen < TYPES_MAX) {
+            return seen[i];
+    struct type_info info = {type, find_kind(type), NULL};
+    if (info.kind == KIND_TORCH || info.kind == KIND_DLPACK)
+        info.api = dlpack_api_of(type);
+    if (info.kind != KIND_OTHER && nseen < TYPES_MAX) {
         Py_INCREF(type);
-        seen[nseen].type = type;
-        seen[nseen++].kind = kind;
+        seen[nseen++] = info;
     }
-    return kind;
+    return info;
 }
 
 /* --- arrays ------------------------------------------------------------------------------------- */
@@ -154,25 +156,40 @@ static int layout_of_buffer(struct batch *b, PyObject *o, struct layout *l)
     return layout_from_view(view, dtype_of_format(view->format, view->itemsize), l);
 }
 
-int layout_of(struct batch *b, PyObject *o, struct layout *l)
+/* What the quick way refuses, the other one may explain, or even take. */
+static int layout_of_tensor(struct batch *b, PyObject *o, const struct dlpack_api *api, struct layout *l)
 {
-    switch (kind_of(o)) {
+    if (api && layout_of_dlpack_api(b, o, api, l) == 0)
+        return torch_check_lazy(o, l->dtype);
+    if (api)
+        PyErr_Clear();
+    return layout_of_torch(b, o, l);
+}
+
+static int layout_by(struct type_info info, struct batch *b, PyObject *o, struct layout *l)
+{
+    switch (info.kind) {
     case KIND_NUMPY:
         return layout_of_numpy(b, o, l);
     case KIND_BUFFER:
         return layout_of_buffer(b, o, l);
     case KIND_TORCH:
-        return layout_of_torch(b, o, l);
+        return layout_of_tensor(b, o, info.api, l);
     case KIND_CUDA_ARRAY:
         return layout_of_cuda_array(b, o, l);
     case KIND_DLPACK:
-        return layout_of_dlpack(b, o, l);
+        return info.api ? layout_of_dlpack_api(b, o, info.api, l) : layout_of_dlpack(b, o, l);
     default:
         PyErr_Format(PyExc_TypeError,
                      "value: %s: a buffer, an array, a tensor, a tarn.Piece or a list of these is needed",
                      Py_TYPE(o)->tp_name);
         return -1;
     }
+}
+
+int layout_of(struct batch *b, PyObject *o, struct layout *l)
+{
+    return layout_by(info_of(o), b, o, l);
 }
 
 /* --- lists -------------------------------------------------------------------------------------- */
@@ -239,12 +256,12 @@ int value_of(struct batch *b, PyObject *o, struct value *v)
 {
     struct layout l;
 
-    enum kind kind = kind_of(o);
-    if (kind == KIND_LIST)
+    struct type_info info = info_of(o);
+    if (info.kind == KIND_LIST)
         return value_of_list(b, o, v);
-    if (kind == KIND_PIECE)
+    if (info.kind == KIND_PIECE)
         return value_of_piece(b, o, v);
-    return layout_of(b, o, &l) < 0 ? -1 : layout_pieces(b, &l, 0, 0, v);
+    return layout_by(info, b, o, &l) < 0 ? -1 : layout_pieces(b, &l, 0, 0, v);
 }
 
 int value_setup(void)

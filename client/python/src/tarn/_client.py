@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import time
 import weakref
 from typing import Any, Callable, List, Optional, Sequence, Union
 
@@ -11,6 +12,8 @@ from ._errors import BatchError, Error, Key, error_of
 
 _SIZE = -4
 _NOT_FOUND = -1
+_GUESS_MAX = 4 << 20  # bytes: what is larger is worth asking for its size first
+_GUESSES_MAX = 64 << 20  # of all buffers of a call
 _TRIES = 8  # of a get whose object is replaced by one of another size meanwhile
 
 _clients: "weakref.WeakSet[Client]" = weakref.WeakSet()
@@ -60,20 +63,18 @@ class Client(_tarn.Client):
         return self._get(list(keys), out, device, hits, timeout, _raise_many)
 
     def _get(self, keys: List[Key], out: str, device: Any, hits: Optional[_tarn.Hits], timeout: Optional[float],
-             fail: Callable[[List[Key], List[Any], List[int]], None]) -> List[Any]:
-        """Sizes are not known before: so buffers as large as the last object are tried, which is right for blocks
-        of a cache, and otherwise tells the size without a byte being moved."""
+             fail: Callable[[List[Key], List[Any], List[int], str], None]) -> List[Any]:
+        """Sizes are not known before. So buffers as large as the last object are tried, which is right for blocks of a
+        cache; a wrong one is told the size without a byte being moved."""
         make = _arrays.maker(out, device)
-        sizes = _sizes_of(hits, len(keys)) if hits is not None else [self._guess] * len(keys)
+        until = time.monotonic() + (self.timeout if timeout is None else timeout)
+        sizes = _sizes_of(hits, len(keys)) if hits is not None else [self._guess_for(len(keys))] * len(keys)
         buffers = [make.buffer(n) for n in sizes]
         results: List[Any] = [None] * len(keys)
         codes = [_SIZE] * len(keys)
-        left = list(range(len(keys)))
+        fetched, why = self._fetch_many(keys, buffers, hits=hits, timeout=timeout)
+        left: Sequence[int] = range(len(keys))
         for _ in range(_TRIES):
-            whole = len(left) == len(keys)
-            fetched = self._fetch_many(keys if whole else [keys[i] for i in left],
-                                       buffers if whole else [buffers[i] for i in left],
-                                       hits=hits if whole else None, timeout=timeout)
             again = []
             for i, (code, info) in zip(left, fetched):
                 codes[i] = code
@@ -81,18 +82,22 @@ class Client(_tarn.Client):
                     results[i] = make.array(buffers[i], info)
                 elif code == _SIZE:
                     buffers[i] = make.buffer(info.nbytes)
-                    again.append(i)
-                if info is not None:
                     self._guess = info.nbytes
-            left = again
-            if not left:
+                    again.append(i)
+            if not again:
                 break
+            left = again
+            fetched, why = self._fetch_many([keys[i] for i in left], [buffers[i] for i in left],
+                                            timeout=max(until - time.monotonic(), 0.001))
         if any(codes):
-            fail(keys, results, codes)
+            fail(keys, results, codes, why)
         return results
 
-    def _raise_one(self, keys: List[Key], results: List[Any], codes: List[int]) -> None:
-        raise error_of(codes[0], keys[0], None)
+    def _guess_for(self, n: int) -> int:
+        return self._guess if self._guess <= _GUESS_MAX and n * self._guess <= _GUESSES_MAX else 0
+
+    def _raise_one(self, keys: List[Key], results: List[Any], codes: List[int], why: str) -> None:
+        raise error_of(codes[0], keys[0], why or None)
 
 
 def _sizes_of(hits: _tarn.Hits, n: int) -> List[int]:
@@ -100,7 +105,7 @@ def _sizes_of(hits: _tarn.Hits, n: int) -> List[int]:
     return [t.nbytes if t is not None else 0 for t in tensors]
 
 
-def _raise_many(keys: List[Key], results: List[Any], codes: List[int]) -> None:
+def _raise_many(keys: List[Key], results: List[Any], codes: List[int], why: str) -> None:
     errors = {i: error_of(c, keys[i]) for i, c in enumerate(codes) if c not in (0, _NOT_FOUND)}
     if errors:
         first = errors[min(errors)]

@@ -16,7 +16,7 @@ class Error(Exception):
     code    the negative number, as lists of results hold it
     name    its name: "NOT_FOUND"
     key     the key that it was about, as it was given; None: none, or several
-    peer    the node (id or address) that it was about, where the sentence names one
+    peer    id of the node that it was about, where the sentence names one
     remedy  what helps, where the sentence says it
     """
 
@@ -39,7 +39,7 @@ class Error(Exception):
 
     @property
     def peer(self) -> Optional[str]:
-        m = re.search(r"\bnode '?([^\s',:]+(?::\d+)?)'?", self.message)
+        m = re.search(r"\bnode ([^\s:]+)(?: \(([^)]+)\))?:", self.message)
         return m.group(1) if m else None
 
     @property

@@ -1,0 +1,101 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Arrays of other libraries (Numba, CuPy) by __cuda_array_interface__, which also names the stream that they
+ * are used on, or says that there is nothing to wait for.
+ *
+ *   https://numba.readthedocs.io/en/stable/cuda/cuda_array_interface.html
+ */
+#include "ext.h"
+
+#include <string.h>
+
+/* "<f4": byte order, kind, size. */
+static int dtype_of_typestr(PyObject *typestr)
+{
+    static const struct {
+        const char *text;
+        int dtype;
+    } types[] = {
+        {"u1", TARN_U8},  {"u2", TARN_U16}, {"u4", TARN_U32}, {"u8", TARN_U64},   {"i1", TARN_I8},
+        {"i2", TARN_I16}, {"i4", TARN_I32}, {"i8", TARN_I64}, {"b1", TARN_BOOL},  {"f2", TARN_F16},
+        {"f4", TARN_F32}, {"f8", TARN_F64}, {"c8", TARN_C64}, {"c16", TARN_C128},
+    };
+    const char *text = typestr && PyUnicode_Check(typestr) ? PyUnicode_AsUTF8(typestr) : NULL;
+
+    for (size_t i = 0; text && i < sizeof types / sizeof types[0]; i++)
+        if ((text[0] == '<' || text[0] == '|' || text[0] == '=') && strcmp(text + 1, types[i].text) == 0)
+            return types[i].dtype;
+    return raise_why(
+        TARN_E_UNSUPPORTED, NULL,
+        "__cuda_array_interface__: typestr '%s': the store has no such type: give the bytes, as '|u1'",
+        text ? text : "?");
+}
+
+static int cai_data(struct batch *b, PyObject *data, struct layout *l)
+{
+    if (!data || !PyTuple_Check(data) || PyTuple_GET_SIZE(data) != 2) {
+        PyErr_SetString(PyExc_TypeError, "__cuda_array_interface__: data: (address, read-only) is needed");
+        return -1;
+    }
+    l->base = PyLong_AsVoidPtr(PyTuple_GET_ITEM(data, 0));
+    int readonly = PyErr_Occurred() ? -1 : PyObject_IsTrue(PyTuple_GET_ITEM(data, 1));
+    if (readonly > 0 && b->writable)
+        return raise_why(TARN_E_INVALID, NULL,
+                         "__cuda_array_interface__: read-only: give one that can be written to");
+    return readonly < 0 ? -1 : 0;
+}
+
+/* Here strides are bytes. */
+static int cai_dims(struct layout *l, PyObject *shape, PyObject *strides)
+{
+    if (!shape) {
+        PyErr_SetString(PyExc_TypeError, "__cuda_array_interface__: no shape");
+        return -1;
+    }
+    if (layout_dims(l, shape, strides) < 0)
+        return -1;
+    Py_ssize_t itemsize = tarn_dtype_bytes(l->dtype);
+    for (int d = 0; strides && strides != Py_None && d < l->ndim; d++)
+        l->strides[d] /= itemsize;
+    return 0;
+}
+
+static int cai_stream(struct batch *b, PyObject *stream, const struct layout *l)
+{
+    if (!stream || stream == Py_None || l->device == HOST_MEMORY)
+        return 0;
+    void *handle = PyLong_AsVoidPtr(stream); /* 1 and 2 are CUDA's own names of default streams */
+    return PyErr_Occurred() ? -1 : cuda_use(b, l->device, handle);
+}
+
+static int from_interface(struct batch *b, PyObject *cai, struct layout *l)
+{
+    PyObject *mask = PyDict_GetItemString(cai, "mask");
+    int dtype = dtype_of_typestr(PyDict_GetItemString(cai, "typestr"));
+
+    if (dtype < 0)
+        return -1;
+    if (mask && mask != Py_None)
+        return raise_why(TARN_E_UNSUPPORTED, NULL, "__cuda_array_interface__: a mask: fill the array first");
+    l->dtype = (uint32_t)dtype;
+    if (cai_data(b, PyDict_GetItemString(cai, "data"), l) < 0 ||
+        cai_dims(l, PyDict_GetItemString(cai, "shape"), PyDict_GetItemString(cai, "strides")) < 0)
+        return -1;
+    l->device = cuda_device_of(l->base);
+    return cai_stream(b, PyDict_GetItemString(cai, "stream"), l);
+}
+
+int layout_of_cuda_array(struct batch *b, PyObject *o, struct layout *l)
+{
+    PyObject *cai = PyObject_GetAttrString(o, "__cuda_array_interface__");
+
+    if (!cai)
+        return -1;
+    int rc = -1;
+    if (PyDict_Check(cai))
+        rc = from_interface(b, cai, l);
+    else
+        PyErr_SetString(PyExc_TypeError, "__cuda_array_interface__: a dict is needed");
+    Py_DECREF(cai);
+    return rc < 0 ? -1 : batch_keep(b, o);
+}
