@@ -103,7 +103,7 @@ class Close(StoreCase):
         self.addCleanup(store.resume)
         call = Running(lambda: c.put("l", b"1"))
         until(lambda: c._calls > 0)
-        closing = Running(c.close)
+        closing = Running(lambda: (c.close(), c._calls))
         until(lambda: c.closed)
         with self.assertRaises(tarn.Closed):
             c.get("k", out="bytes")
@@ -111,7 +111,7 @@ class Close(StoreCase):
         closing.join()
         self.assertIsInstance(call.error, tarn.Error)
         self.assertNotIsInstance(call.error, tarn.Closed)
-        self.assertIsNone(closing.error)
+        self.assertEqual(closing.result, (None, 0))
 
     def test_many_close_at_once(self) -> None:
         for _ in range(10):
