@@ -13,8 +13,8 @@ PREFIX  ?= /usr/local
 VERSION := 0.1.0
 SOMAJOR := 0
 
-PKGS_LIB  := hiredis libibverbs
-PKGS_NODE := hiredis libibverbs libevent_core libevent_extra
+PKGS_LIB  := hiredis
+PKGS_NODE := hiredis libevent_core libevent_extra
 PKGS_CLI  := jansson ncurses
 
 CFLAGS   ?= -O2 -g
