@@ -169,6 +169,44 @@ $(tcpx_out)/driver/libcuda.so.1: $(tcpx_out)/fake_driver.o
 	@mkdir -p $(@D)
 	$(if $(V),,@echo "  LD    $@";) $(CC) -shared $(ALL_LDFLAGS) -Wl,-soname,libcuda.so.1 -o $@ $^
 
+# --- Python ---------------------------------------------------------------------------------------
+
+# The package, in $(B)/python: the extension with libtarn and hiredis in it, beside links to the Python files. Other
+# Pythons have other suffixes, so one folder does for all.
+PYTHON     ?= python3
+py_facts   := $(shell $(PYTHON) -ISc 'import sysconfig as s; print(s.get_config_var("EXT_SUFFIX"), s.get_path("include"))' 2>&1)
+py_suffix  := $(word 1,$(py_facts))
+py_include := $(word 2,$(py_facts))
+py_dir     := $(B)/python/tarn
+py_ext     := $(py_dir)/_tarn$(py_suffix)
+py_src     := $(wildcard client/python/src/ext/*.c)
+py_obj     := $(patsubst client/python/src/ext/%.c,$(B)/python/ext$(py_suffix)/%.o,$(py_src))
+py_links   := $(patsubst client/python/src/tarn/%,$(py_dir)/%,$(wildcard $(addprefix client/python/src/tarn/*,.py .pyi .typed)))
+# Debian's can be linked into a shared object.
+hiredis_a  := $(filter /%,$(shell $(CC) -print-file-name=libhiredis.a))
+
+.PHONY: python wheel
+python: $(py_ext) $(py_links)
+
+$(B)/python/ext$(py_suffix)/%.o: client/python/src/ext/%.c Makefile
+	@mkdir -p $(@D)
+	$(if $(V),,@echo "  CC    $<";) $(CC) $(ALL_CFLAGS) -isystem $(py_include) -MMD -MP -c -o $@ $<
+
+$(py_ext): $(py_obj) $(B)/libtarn.a
+	@mkdir -p $(@D)
+	$(if $(V),,@echo "  LD    $@";) $(CC) -shared $(ALL_LDFLAGS) -Wl,--exclude-libs,ALL -o $@ $^ \
+	    $(if $(hiredis_a),$(patsubst -lhiredis,$(hiredis_a),$(LIBS_LIB)),$(LIBS_LIB))
+
+$(py_dir)/%: client/python/src/tarn/%
+	@mkdir -p $(@D)
+	@ln -sf $(abspath $<) $@
+
+# A wheel that needs nothing but libc; for every Linux with one as new as this machine's.
+wheel:
+	@rm -rf $(B)/python/build && mkdir -p $(B)/wheel
+	cd client/python && TARN_BUILD=$(abspath $(B)) $(PYTHON) -c \
+	    'import setuptools.build_meta as m; print(m.build_wheel("$(abspath $(B))/wheel"))'
+
 # --- checks ---------------------------------------------------------------------------------------
 
 # Everything, as CI runs it (installs packages): deploy/check.sh. These run parts of it.
@@ -177,8 +215,9 @@ check: all tests check-tests check-style check-rdma
 # These run where check-rdma takes them.
 in_vms := $(addprefix $(B)/tests/test_,rdma rdma_sizes rdma_wire rdma_writers rdma_hosts)
 
-check-tests: all tests
-	@TARN_BUILD=$(B) sh tests/run.sh $(filter-out $(in_vms),$(filter $(B)/tests/test_%,$(tests))) $(scripts)
+# The Python package's, too, where Python's headers are; tests/integration/test_python.sh skips where they are not.
+check-tests: all tests $(if $(wildcard $(py_include)/Python.h),python)
+	@TARN_BUILD=$(B) PYTHON=$(PYTHON) sh tests/run.sh $(filter-out $(in_vms),$(filter $(B)/tests/test_%,$(tests))) $(scripts)
 
 # In VMs with soft-RoCE; skipped, with the reason, where they cannot be started. PARTS=one|faults|wire|hosts
 check-rdma: all tests
@@ -208,7 +247,7 @@ check-tsan:
 	@TSAN_OPTIONS=halt_on_error=1 $(MAKE) B=build-tsan SANITIZE=thread check-tests
 
 check-style: all
-	@TARN_BUILD=$(B) sh tests/check-style.sh
+	@TARN_BUILD=$(B) PYTHON=$(PYTHON) sh tests/check-style.sh
 
 # libFuzzer over everything that parses foreign bytes.
 FUZZ_SECONDS ?= 60
@@ -291,6 +330,7 @@ help:
 	@echo 'make bench-tcpx  the tcpx transport against a bare loop over its plugin; ROUNDS=20'
 	@echo 'make soak-tcpx   MESSAGES=100000 random messages over the tcpx transport'
 	@echo 'make install     PREFIX=/usr/local DESTDIR='
+	@echo 'make python      the Python package for PYTHON=python3 in $(B)/python; make wheel: to install elsewhere'
 	@echo 'make docs        regenerate docs/options.md and docs/errors.md'
 	@echo 'make clean'
 	@echo 'Variables: B= CC= CUDA=auto|none|standin CUDA_ARCH="80 90" NVCC= CFLAGS= WERROR=1 SANITIZE=address,undefined|thread V=1 REQUIRE='
