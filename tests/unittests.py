@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs the unittest files of folders and says what came of them in the words that tests/run.sh counts.
+
+    python3 tests/unittests.py FOLDER...     UNITTESTS=PATTERN: only tests whose name has it
+
+A skip's reason is "<what>: <why>"; where REQUIRE names <what> it is a failure.
+"""
+
+import os
+import sys
+import time
+import unittest
+from typing import Set
+
+
+class Result(unittest.TextTestResult):
+    """Names each test as it begins, so that one that hangs is known."""
+
+    def startTest(self, test: unittest.TestCase) -> None:
+        super().startTest(test)
+        self.begun = time.monotonic()
+
+    def stopTest(self, test: unittest.TestCase) -> None:
+        super().stopTest(test)
+        took = time.monotonic() - self.begun
+        if took > 10:
+            self.stream.writeln("    took %.0f s" % took)
+
+
+def required() -> Set[str]:
+    return set(filter(None, os.environ.get("REQUIRE", "").split(",")))
+
+
+def main() -> int:
+    loader = unittest.TestLoader()
+    pattern = os.environ.get("UNITTESTS")
+    loader.testNamePatterns = ["*%s*" % pattern] if pattern else None
+    all_tests = unittest.TestSuite()
+    for folder in sys.argv[1:]:
+        all_tests.addTests(loader.discover(folder, "test_*.py", folder))
+    done = unittest.TextTestRunner(verbosity=2, resultclass=Result).run(all_tests)
+    must = required()
+    wrong_skips = [s for s in done.skipped if "all" in must or s[1].split(":")[0] in must]
+    bad = len(done.failures) + len(done.errors) + len(done.unexpectedSuccesses) + len(wrong_skips)
+    for test, why in done.skipped:
+        print(("SKIPPED, THOUGH REQUIRED: %s: " % test if (test, why) in wrong_skips else "skip: ") + why)
+    print("[  PASSED  ] %d test(s)." % (done.testsRun - bad - (len(done.skipped) - len(wrong_skips))))
+    print("[  FAILED  ] %d test(s)." % bad)
+    print("[  SKIPPED ] %d test(s)." % (len(done.skipped) - len(wrong_skips)))
+    return 1 if bad or not done.testsRun else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
