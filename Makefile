@@ -207,6 +207,23 @@ wheel:
 	cd client/python && TARN_BUILD=$(abspath $(B)) $(PYTHON) -c \
 	    'import setuptools.build_meta as m; print(m.build_wheel("$(abspath $(B))/wheel"))'
 
+# What the package costs over C; overhead.py drives the C side.
+$(B)/python/bench/c_side: $(B)/client/python/bench/c_side.o $(B)/libtarn.a
+	@mkdir -p $(@D)
+	$(if $(V),,@echo "  LD    $@";) $(CC) $(ALL_LDFLAGS) -o $@ $^ $(LIBS_LIB)
+
+.PHONY: bench-python
+bench-python: python $(B)/tarnd $(B)/python/bench/c_side
+	@TARN_BUILD=$(abspath $(B)) PYTHONPATH=$(abspath $(B))/python $(PYTHON) client/python/bench/overhead.py \
+	    $(BENCH_ARGS) --json-dir $(B)/bench
+
+# GB/s against size, from what make bench wrote; needs matplotlib.
+PLOTS_FROM ?= $(B)/bench
+PLOTS_TO   ?= docs/results
+.PHONY: plots
+plots:
+	@$(PYTHON) client/python/bench/plots.py $(PLOTS_FROM) $(PLOTS_TO)
+
 # --- checks ---------------------------------------------------------------------------------------
 
 # Everything, as CI runs it (installs packages): deploy/check.sh. These run parts of it.
@@ -327,6 +344,8 @@ help:
 	@echo 'make bench       BENCH=all|shm|tcp|lookup|alloc|idle, results in $(B)/bench/'
 	@echo 'make bench-rdma  the same over RDMA devices, against perftest'
 	@echo 'make bench-gpu   the same over GPUs, against bare CUDA calls; BENCH_ARGS=--quick'
+	@echo 'make bench-python what the Python package costs over C; BENCH_ARGS=--quick'
+	@echo 'make plots       PNG files of GB/s against size from the JSON in PLOTS_FROM=$(B)/bench'
 	@echo 'make bench-tcpx  the tcpx transport against a bare loop over its plugin; ROUNDS=20'
 	@echo 'make soak-tcpx   MESSAGES=100000 random messages over the tcpx transport'
 	@echo 'make install     PREFIX=/usr/local DESTDIR='
