@@ -182,13 +182,13 @@ def result(row: Row, done: List[Tuple[List[int], List[int]]]) -> Dict[str, Any]:
     c = percentiles([t for first, _ in done for t in first])
     ours = percentiles([t for _, second in done for t in second])
     extra = statistics.median(statistics.median(b) - statistics.median(a) for a, b in done) / 1e3
+    per_call = row.count if row.kind == "batch" else 1
     figures = {
         "extra_us": extra,
-        "extra_us_key": extra / row.count,
+        "extra_us_key": extra / per_call,
         "ratio": statistics.median(sum(a) / sum(b) for a, b in done),
         "p50_us": ours["p50_us"],
     }
-    per_call = row.count if row.kind == "batch" else 1
     if row.kind != "view":
         ours["GBps"] = row.nbytes * per_call / ours["p50_us"] / 1e3
         c["GBps"] = row.nbytes * per_call / c["p50_us"] / 1e3
@@ -273,8 +273,11 @@ def size(nbytes: int) -> str:
 
 
 def show(r: Dict[str, Any]) -> None:
-    ours, c = r["ours"], r["limit"]
     load = f"{r['bench']:20} {size(r['bytes']):>8} x{r.get('depth', 1):<4}{r.get('note', ''):16}"
+    if "error" in r:
+        print(f"{load}FAILED: {r['error']}", flush=True)
+        return
+    ours, c = r["ours"], r["limit"]
     if "p50_us" in ours:
         times = f"{ours['p50_us']:10.2f} {ours['p99_us']:10.2f} {ours['p999_us']:10.2f} us  C {c['p50_us']:9.2f} us"
         times += f"  extra {r['extra_us_key']:8.3f} us a key"
@@ -292,17 +295,28 @@ def have_torch() -> bool:
     return True
 
 
-def measure(redis: str, quick: bool) -> List[Dict[str, Any]]:
+def measure_row(client: tarn.Client, c_side: CSide, row: Row, prefix: str, rounds: int) -> Dict[str, Any]:
+    work = Work(client, prefix, row.count, row.nbytes)
+    try:
+        return result(row, in_turn(row, work, c_side, rounds))
+    except Exception as e:  # the other rows are measured all the same
+        return {"bench": "python_" + row.bench, "bytes": row.nbytes, "note": row.note, "error": str(e)}
+    finally:
+        work.remove()
+
+
+def measure(redis: str, quick: bool, only: str) -> List[Dict[str, Any]]:
     results: List[Dict[str, Any]] = []
     with tarn.Client(redis, transports="shm") as client:
         c_side = CSide(redis)
         for n, row in enumerate(rows(have_torch())):
-            work = Work(client, f"row{n}", row.count, row.nbytes)
-            results.append(result(row, in_turn(row, work, c_side, max(3, row.rounds // (10 if quick else 1)))))
-            work.remove()
+            if only not in f"{row.bench} {size(row.nbytes)} {row.note}":
+                continue
+            rounds = max(3, row.rounds // (10 if quick else 1))
+            results.append(measure_row(client, c_side, row, f"row{n}", rounds))
             show(results[-1])
         c_side.close()
-        for nbytes in (4 * KiB, MiB):
+        for nbytes in (4 * KiB, MiB) if only in "processes" else ():
             results.append(processes(redis, client, nbytes, 2 if quick else 5, 0.3 if quick else 2.0))
             show(results[-1])
     return results
@@ -311,6 +325,7 @@ def measure(redis: str, quick: bool) -> List[Dict[str, Any]]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="fewer rounds: for a first look, not for figures to keep")
+    parser.add_argument("--only", default="", help="only rows with this in their name, size or note")
     parser.add_argument("--json-dir", type=Path, default=BUILD / "bench", help="where python.json goes")
     parser.add_argument("--worker", nargs=4, help=argparse.SUPPRESS)
     a = parser.parse_args()
@@ -318,11 +333,13 @@ def main() -> int:
         worker(a.worker[0], a.worker[1], int(a.worker[2]), int(a.worker[3]))
         return 0
     with node(2 * GiB) as redis:
-        results = measure(redis, a.quick)
+        results = measure(redis, a.quick, a.only)
+    if not results:
+        sys.exit(f"overhead.py: no row has {a.only!r} in its name, size or note")
     results[0]["machine"] = machine()
     a.json_dir.mkdir(parents=True, exist_ok=True)
     (a.json_dir / "python.json").write_text(json.dumps(results, indent=2) + "\n")
-    return 0
+    return 1 if any("error" in r for r in results) else 0
 
 
 if __name__ == "__main__":
