@@ -20,10 +20,15 @@ extension=$build/python/tarn/_tarn$suffix
 [ -e "$extension" ] || skip "python: $PYTHON has no Python.h, or make python was not run: install python3-dev"
 
 sanitizer=$(ldd "$extension" | sed -n 's/^[[:space:]]*lib\([atu]*san\)\.so.*/\1/p' | head -n 1)
-# preloaded COMMAND...: runs it with the runtime that the extension was built for. Python itself gives much of its
-# memory back only by ending: leaks are looked for in the C tests.
+# preloaded COMMAND...: runs it with the runtime that the extension was built for, and with that of C++, which has to
+# be there first where others throw (torch). Python itself gives much of its memory back only by ending: leaks are
+# looked for in the C tests.
 preloaded()
 {
-    env ${sanitizer:+LD_PRELOAD="$(ldd "$extension" | sed -n 's/.* => \(.*lib[atu]*san\.so[^ ]*\) .*/\1/p' | tr '\n' ' ')"} \
-        ASAN_OPTIONS="${ASAN_OPTIONS:+$ASAN_OPTIONS:}detect_leaks=0" "$@"
+    if [ -n "$sanitizer" ]; then
+        runtimes=$(ldd "$extension" | sed -n 's/.* => \(.*lib[atu]*san\.so[^ ]*\) .*/\1/p' | tr '\n' ' ')
+        set -- env LD_PRELOAD="${runtimes}libstdc++.so.6" \
+            ASAN_OPTIONS="${ASAN_OPTIONS:+$ASAN_OPTIONS:}detect_leaks=0" "$@"
+    fi
+    "$@"
 }
