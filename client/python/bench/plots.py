@@ -21,6 +21,7 @@ Line = Dict[int, float]  # GB/s by bytes
 KiB, MiB, GiB = 1 << 10, 1 << 20, 1 << 30
 # Groups of lines share a colour: ours solid and thick, what bounds it dashed, others dotted.
 OURS = {"shm": "tab:blue", "tcp": "tab:green", "rdma": "tab:purple", "gpu": "tab:red"}
+PEERS = {"Redis (Unix socket)": "tab:red", "Redis (TCP)": "salmon", "memcached": "dimgray"}
 STYLES = {"ours": ("-", 2.4), "limit": ("--", 1.2), "peers": (":", 1.6)}
 LIMITS = {"shm": "memcpy", "tcp": "socket loop", "rdma": "perftest", "gpu": "bare CUDA copy"}
 
@@ -31,19 +32,21 @@ def read(folder: Path) -> Dict[str, List[Row]]:
     return {name: json.loads(path.read_text()) for name, path in groups.items() if path.exists()}
 
 
-def plain(row: Row, bench: str) -> bool:
-    """One object at a time, in one piece, by one thread."""
-    one = row.get("pieces", 1) == row.get("depth", 1) == row.get("threads", 1) == 1
-    return row["bench"] == bench and one and "ours" in row and "GBps" in row["ours"]
+def plain(row: Row, group: str, what: str) -> bool:
+    """One object at a time, in one piece, by one thread; RDMA's are measured with many in flight, as perftest does."""
+    one = row.get("pieces", 1) == row.get("threads", 1) == 1 and (row.get("depth", 1) == 1 or group == "rdma")
+    return row["bench"] == f"{group}_{what}" and one and bool(row.get("ours", {}).get("GBps"))
 
 
 def lines_of(group: str, rows: List[Row], what: str) -> Dict[Tuple[str, str], Line]:
     """By (role, label): ours, the limit, and those that do the same in another way."""
     lines: Dict[Tuple[str, str], Line] = {}
     for row in rows:
-        if not plain(row, f"{group}_{what}"):
+        if not plain(row, group, what):
             continue
-        note = f", {row['note']}" if row.get("note") else ""
+        note = (f", {row['depth']} in flight" if row.get("depth", 1) > 1 else "") + (
+            f", {row['note']}" if row.get("note") else ""
+        )
         found = [("ours", f"tarn {group}{note}", row["ours"])]
         if row.get("limit"):
             found.append(("limit", LIMITS[group] + note, row["limit"]))
@@ -69,12 +72,15 @@ def machine(groups: Dict[str, List[Row]]) -> str:
 def plot(groups: Dict[str, List[Row]], what: str, path: Path) -> Optional[Path]:
     """None when nothing of the kind was measured."""
     figure, axes = plt.subplots(figsize=(9, 5.6))
-    sizes = set()
+    sizes, drawn = set(), set()
     for group, rows in groups.items():
         for (role, label), line in lines_of(group, rows, what).items():
+            if label in drawn:  # a peer that is the same in another group
+                continue
+            drawn.add(label)
             style, width = STYLES[role]
             xs = sorted(line)
-            color = OURS[group] if role != "peers" else None
+            color = PEERS.get(label) if role == "peers" else OURS[group]
             axes.plot(xs, [line[x] for x in xs], style, color=color, linewidth=width, marker=".", label=label)
             sizes.update(xs)
     if sizes:
