@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the pages about Python show is so: their blocks are run, a page from its beginning to its end, over a node of its
-own. Blocks without ">>>" have one statement a line. What follows "```python needs=torch" is left out where there is no
-torch."""
+"""What the pages about Python show is so: their blocks are run, a page from its beginning to its end, over a node of
+its own. Blocks without ">>>" have one statement a line. What follows "```python needs=torch" is left out where there
+is no torch."""
 from __future__ import annotations
 
 import doctest
