@@ -174,7 +174,8 @@ $(tcpx_out)/driver/libcuda.so.1: $(tcpx_out)/fake_driver.o
 # The package, in $(B)/python: the extension with libtarn and hiredis in it, beside links to the Python files. Other
 # Pythons have other suffixes, so one folder does for all.
 PYTHON     ?= python3
-py_facts   := $(shell $(PYTHON) -ISc 'import sysconfig as s; print(s.get_config_var("EXT_SUFFIX"), s.get_path("include"))' 2>&1)
+py_facts   := $(shell $(PYTHON) -ISc 'import sys, sysconfig as s; print(s.get_config_var("EXT_SUFFIX"), \
+                  s.get_path("include") if sys.version_info >= (3, 9) else "too-old")' 2>/dev/null)
 py_suffix  := $(word 1,$(py_facts))
 py_include := $(word 2,$(py_facts))
 py_dir     := $(B)/python/tarn

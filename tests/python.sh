@@ -17,7 +17,7 @@ command -v redis-server >/dev/null || skip "redis: no redis-server in PATH"
 command -v "$PYTHON" >/dev/null || skip "python: there is no $PYTHON: install python3, or name one with PYTHON="
 suffix=$("$PYTHON" -ISc 'import sysconfig as s; print(s.get_config_var("EXT_SUFFIX"))')
 extension=$build/python/tarn/_tarn$suffix
-[ -e "$extension" ] || skip "python: $PYTHON has no Python.h, or make python was not run: install python3-dev"
+[ -e "$extension" ] || skip "python: $PYTHON is older than 3.9 or has no Python.h, or make python was not run: install python3-dev"
 
 sanitizer=$(ldd "$extension" | sed -n 's/^[[:space:]]*lib\([atu]*san\)\.so.*/\1/p' | head -n 1)
 # preloaded COMMAND...: runs it with the runtime that the extension was built for, and with that of C++, which has to
