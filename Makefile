@@ -173,6 +173,7 @@ $(tcpx_out)/driver/libcuda.so.1: $(tcpx_out)/fake_driver.o
 
 # The package, in $(B)/python: the extension with libtarn and hiredis in it, beside links to the Python files. Other
 # Pythons have other suffixes, so one folder does for all.
+, := ,
 PYTHON     ?= python3
 py_facts   := $(shell $(PYTHON) -ISc 'import sys, sysconfig as s; print(s.get_config_var("EXT_SUFFIX"), \
                   s.get_path("include") if sys.version_info >= (3, 9) else "too-old")' 2>/dev/null)
@@ -186,6 +187,8 @@ py_links   := $(patsubst client/python/src/tarn/%,$(py_dir)/%,$(wildcard $(addpr
 # Debian's can be linked into a shared object.
 hiredis_a  := $(filter /%,$(shell $(CC) -print-file-name=libhiredis.a))
 
+py_if_possible := $(if $(wildcard $(py_include)/Python.h),python)
+
 .PHONY: python wheel
 python: $(py_ext) $(py_links)
 
@@ -193,9 +196,13 @@ $(B)/python/ext$(py_suffix)/%.o: client/python/src/ext/%.c Makefile
 	@mkdir -p $(@D)
 	$(if $(V),,@echo "  CC    $<";) $(CC) $(ALL_CFLAGS) -isystem $(py_include) -MMD -MP -c -o $@ $<
 
-$(py_ext): $(py_obj) $(B)/libtarn.a
+# Over played GPUs the tests put a libtarn with a driver of theirs in the place of this one.
+py_tarn    := $(if $(filter standin,$(cuda)),$(library),$(B)/libtarn.a)
+py_ldflags := $(if $(filter standin,$(cuda)),-Wl$(,)-rpath$(,)'$$ORIGIN/../..',-Wl$(,)--exclude-libs$(,)ALL)
+
+$(py_ext): $(py_obj) $(py_tarn)
 	@mkdir -p $(@D)
-	$(if $(V),,@echo "  LD    $@";) $(CC) -shared $(ALL_LDFLAGS) -Wl,--exclude-libs,ALL -o $@ $^ \
+	$(if $(V),,@echo "  LD    $@";) $(CC) -shared $(ALL_LDFLAGS) $(py_ldflags) -o $@ $^ \
 	    $(if $(hiredis_a),$(patsubst -lhiredis,$(hiredis_a),$(LIBS_LIB)),$(LIBS_LIB))
 
 $(py_dir)/%: client/python/src/tarn/%
@@ -234,7 +241,7 @@ check: all tests check-tests check-style check-rdma
 in_vms := $(addprefix $(B)/tests/test_,rdma rdma_sizes rdma_wire rdma_writers rdma_hosts)
 
 # The Python package's, too, where Python's headers are; tests/integration/test_python.sh skips where they are not.
-check-tests: all tests $(if $(wildcard $(py_include)/Python.h),python)
+check-tests: all tests $(py_if_possible)
 	@TARN_BUILD=$(B) PYTHON=$(PYTHON) sh tests/run.sh $(filter-out $(in_vms),$(filter $(B)/tests/test_%,$(tests))) $(scripts)
 
 # In VMs with soft-RoCE; skipped, with the reason, where they cannot be started. PARTS=one|faults|wire|hosts
@@ -244,8 +251,8 @@ check-rdma: all tests
 # Over the GPUs of this machine: copies, unpacking, and GPU pools. Skipped, with the reason, where there is none;
 # REQUIRE=gpu makes that a failure. check-standin: the same over GPUs played in shared memory.
 gpu_tests := $(filter %/test_cuda_queue %/test_tcpx_unpack $(B)/tests/test_gpu%,$(tests)) $(wildcard tests/gpu/test_*.sh)
-check-gpu: all tests
-	@TARN_BUILD=$(B) sh tests/run.sh $(gpu_tests)
+check-gpu: all tests $(py_if_possible)
+	@TARN_BUILD=$(B) PYTHON=$(PYTHON) sh tests/run.sh $(gpu_tests)
 
 check-standin:
 	@REQUIRE=gpu $(MAKE) B=$(B)-standin CUDA=standin check-gpu

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs the unittest files of folders and says what came of them in the words that tests/run.sh counts.
 
-    python3 tests/unittests.py FOLDER...     UNITTESTS=PATTERN: only tests whose name has it
+    python3 tests/unittests.py FOLDER...     UNITTESTS='WORD WORD': only tests whose name has one
 
 A skip's reason is "<what>: <why>"; where REQUIRE names <what> it is a failure.
 """
@@ -39,8 +39,8 @@ def required() -> Set[str]:
 
 def main() -> int:
     loader = unittest.TestLoader()
-    pattern = os.environ.get("UNITTESTS")
-    loader.testNamePatterns = ["*%s*" % pattern] if pattern else None
+    words = os.environ.get("UNITTESTS", "").split()
+    loader.testNamePatterns = ["*%s*" % word for word in words] or None
     all_tests = unittest.TestSuite()
     for folder in sys.argv[1:]:
         all_tests.addTests(loader.discover(folder, "test_*.py", folder))
