@@ -187,7 +187,7 @@ py_links   := $(patsubst client/python/src/tarn/%,$(py_dir)/%,$(wildcard $(addpr
 # Debian's can be linked into a shared object.
 hiredis_a  := $(filter /%,$(shell $(CC) -print-file-name=libhiredis.a))
 
-py_if_possible := $(if $(wildcard $(py_include)/Python.h),python)
+py_if_possible := $(if $(wildcard $(py_include)/Python.h),python $(B)/python/bench/c_side)
 
 .PHONY: python wheel
 python: $(py_ext) $(py_links)

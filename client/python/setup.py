@@ -35,12 +35,17 @@ def makefile() -> str:
         sys.exit(f"tarn: there is no Makefile in {ROOT}: build from a checkout, with pip 21.3 or later")
 
 
+def build_folder() -> str:
+    """As make's user names it: what is built knows its headers by that name."""
+    return str(BUILD.relative_to(ROOT) if ROOT in BUILD.parents else BUILD)
+
+
 class BuildByMake(build_ext):
     def build_extension(self, ext: Extension) -> None:
         makefile()
         jobs = [] if "MAKEFLAGS" in os.environ else [f"-j{os.cpu_count() or 1}"]
         subprocess.run(
-            ["make", "-C", str(ROOT), *jobs, f"B={BUILD}", f"PYTHON={sys.executable}", "python"], check=True
+            ["make", "-C", str(ROOT), *jobs, f"B={build_folder()}", f"PYTHON={sys.executable}", "python"], check=True
         )
         to = Path(self.get_ext_fullpath(ext.name))
         to.parent.mkdir(parents=True, exist_ok=True)

@@ -26,8 +26,8 @@ def build(into: str) -> None:
                     "-Wl,-soname,libtarn.so.0", "-o", f"{into}/libtarn.so.0",
                     os.path.join(os.path.dirname(__file__), "played_driver.c"), "-Wl,--whole-archive", lib,
                     "-Wl,--no-whole-archive", *libs.stdout.split(), "-lm", "-pthread"], check=True)
-    subprocess.run([cc, "-shared", "-fPIC", "-x", "c", "/dev/null", "-x", "none", "-Wl,--no-as-needed", f"{into}/libtarn.so.0",
-                    "-Wl,-soname,libcuda.so.1", "-o", f"{into}/libcuda.so.1"], check=True)
+    subprocess.run([cc, "-shared", "-fPIC", "-x", "c", "/dev/null", "-x", "none", "-Wl,--no-as-needed",
+                    f"{into}/libtarn.so.0", "-Wl,-soname,libcuda.so.1", "-o", f"{into}/libcuda.so.1"], check=True)
 
 
 def run(argv: List[str], folder: str) -> "subprocess.CompletedProcess[str]":
