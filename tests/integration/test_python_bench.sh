@@ -18,8 +18,8 @@ grep -q '"cpu"' "$dir/python.json" || { echo "the JSON does not name the machine
 "$PYTHON" - "$root" >"$dir/out" 2>&1 <<'P' || { cat "$dir/out"; exit 1; }
 import sys
 sys.path.insert(0, sys.argv[1] + "/client/python/bench")
-import overhead, nodes, tarn
-with nodes.node(64 << 20) as redis, tarn.Client(redis) as client:
+import overhead, tarn
+with overhead.local_nodes({"n": ["cpu0:bytes=64M"]}) as redis, tarn.Client(redis) as client:
     work, c_side = overhead.Work(client, "w", 4, 4096), overhead.CSide(redis)
     row = overhead.rows(False)[0]._replace(count=4)
     overhead.in_turn(row, work, c_side, 1)

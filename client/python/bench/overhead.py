@@ -20,8 +20,11 @@ from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Tu
 import numpy as np
 
 import tarn
-from nodes import BUILD, node
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "examples"))
+from local_nodes import local_nodes  # noqa: E402
+
+BUILD = Path(os.environ.get("TARN_BUILD", Path(__file__).resolve().parents[3] / "build"))
 MIX = 0x9E3779B97F4A7C15
 KiB, MiB, GiB = 1 << 10, 1 << 20, 1 << 30
 clock = time.perf_counter_ns
@@ -332,7 +335,7 @@ def main() -> int:
     if a.worker:
         worker(a.worker[0], a.worker[1], int(a.worker[2]), int(a.worker[3]))
         return 0
-    with node(2 * GiB) as redis:
+    with local_nodes({"bench": [f"cpu0:bytes={2 * GiB}"]}) as redis:
         results = measure(redis, a.quick, a.only)
     if not results:
         sys.exit(f"overhead.py: no row has {a.only!r} in its name, size or note")
