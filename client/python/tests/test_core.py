@@ -147,7 +147,7 @@ class Batches(StoreCase):
 
     def test_nothing(self) -> None:
         self.assertEqual(self.client.put_many({}), [])
-        self.assertEqual(self.client.get_many([]), [])
+        self.assertEqual(self.client.get_many([], out="bytes"), [])
         self.assertEqual(self.client.get_into_many([], []), [])
         self.assertEqual(self.client.exists([]), [])
         self.assertEqual(self.client.remove([]), [])

@@ -67,7 +67,7 @@ class Close(StoreCase):
         c.close()
         c.close()
         self.assertTrue(c.closed)
-        for call in (lambda: c.put(self.key(), b"1"), lambda: c.get(self.key()), lambda: c.exists("k"),
+        for call in (lambda: c.put(self.key(), b"1"), lambda: c.get(self.key(), out="bytes"), lambda: c.exists("k"),
                      lambda: c.get_into("k", bytearray(1)), lambda: c.get_into_many(["k"], [bytearray(1)]),
                      lambda: c.put_many({"k": b"1"}), lambda: c.lookup(["k"]), lambda: c.remove("k"),
                      lambda: c.stats(), lambda: hits.states, lambda: hits[0], lambda: hits.tensor(0),
@@ -405,7 +405,7 @@ class Leaks(StoreCase):
             self.client.match_prefix(keys)
             with tarn.Client(self.store.uri) as c:
                 c.exists(keys)
-            for wrong in (lambda: self.client.get(self.key("none")), lambda: self.client.put(keys[0], 1)):
+            for wrong in (lambda: self.client.get(self.key("none"), out="bytes"), lambda: self.client.put(keys[0], 1)):
                 try:
                     wrong()
                 except (tarn.Error, TypeError):

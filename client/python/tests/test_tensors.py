@@ -142,7 +142,7 @@ class Interface:
 class Foreign(StoreCase):
     def test_dlpack(self) -> None:
         for a in (np.arange(6.0).reshape(2, 3), np.arange(24, dtype="i2").reshape(2, 3, 4)[:, ::2, 1:],
-                  np.array(True), np.empty((0, 2), "c8")):
+                  np.array(7, "u1"), np.empty((0, 2), "c8")):
             self.client.put(self.key(), Pack(a), replace=True)
             np.testing.assert_array_equal(self.client.get(self.key()), a)
             into = np.zeros_like(a)

@@ -106,6 +106,8 @@ static int add_type(PyObject *module, const char *name, PyTypeObject *type)
     return add(module, name, (PyObject *)type);
 }
 
+PyMODINIT_FUNC PyInit__tarn(void);
+
 PyMODINIT_FUNC PyInit__tarn(void)
 {
     if (make_types() < 0 || value_setup() < 0 || torch_setup() < 0 || dlpack_setup() < 0)
