@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+import pickle
 import unittest
 
 import tarn
@@ -274,6 +275,13 @@ class Wrong(StoreCase):
                 self.client.put(bad, b"1")
         self.client.put("x" * 1024, b"1", replace=True)
 
+    def test_one_key_is_no_list(self) -> None:
+        for call in (lambda: self.client.get_many("abc"), lambda: self.client.lookup(b"abc"),
+                     lambda: self.client.match_prefix("abc"),
+                     lambda: self.client.get_into_many("abc", [bytearray(1)] * 3)):
+            with self.assertRaises(TypeError):
+                call()
+
     def test_values(self) -> None:
         for bad in (1, None, object(), "text", [b"1", 2]):
             with self.assertRaises(TypeError):
@@ -305,6 +313,18 @@ class Wrong(StoreCase):
         e = tarn.error_of(-9, "k")
         self.assertIsInstance(e, tarn.Full)
         self.assertEqual(e.key, "k")
+
+    def test_every_code_has_a_class(self) -> None:
+        for code, (name, _, text) in tarn._tarn.errors.items():
+            e = tarn.error_of(code, b"k")
+            self.assertEqual((e.code, e.name, e.key), (code, name, b"k"))
+            self.assertIsNot(type(e), tarn.Error)
+            self.assertIn(text, str(e))
+            again = pickle.loads(pickle.dumps(e))
+            self.assertEqual((type(again), again.code, again.key, str(again)), (type(e), code, b"k", str(e)))
+        self.assertEqual(tarn.error_of(-999).code, -999)
+        with self.assertRaises(OSError):
+            raise tarn.error_of(tarn.SystemFailure.code)
 
 
 if __name__ == "__main__":

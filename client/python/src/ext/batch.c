@@ -117,9 +117,19 @@ int batch_set_key(struct batch *b, size_t i, PyObject *key, struct tarn_key *k)
     return 0;
 }
 
+PyObject *keys_list(PyObject *keys)
+{
+    static const char needed[] = "keys: a list, tuple or other iterable of bytes or str is needed";
+
+    if (!PyBytes_Check(keys) && !PyUnicode_Check(keys))
+        return PySequence_Fast(keys, needed);
+    PyErr_Format(PyExc_TypeError, "%s, not one key", needed); /* its letters are not meant */
+    return NULL;
+}
+
 int batch_keys(struct batch *b, PyObject *keys, struct tarn_key **keys_p, size_t *n_p)
 {
-    PyObject *fast = PySequence_Fast(keys, "keys: a list, tuple or other iterable of bytes or str is needed");
+    PyObject *fast = keys_list(keys);
     int rc = -1;
 
     if (!fast)

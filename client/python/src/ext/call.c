@@ -16,7 +16,7 @@
 
 #define SLICE_MS 200
 #define SIGNALS_MS 50
-#define QUICK_BYTES (8u << 20)
+#define QUICK_BYTES (16u << 20)
 
 static bool in_main_thread(void)
 {

@@ -122,7 +122,7 @@ static PyObject *dlpack_capsule(PyObject *o, bool on_gpu)
 /* The capsule is looked into and kept, not consumed: it gives its tensor back when it goes with the batch. */
 int layout_of_dlpack(struct batch *b, PyObject *o, struct layout *l)
 {
-    int type, id;
+    int type = DL_CPU, id = 0;
 
     if (dlpack_device(o, &type, &id) < 0)
         return -1;

@@ -239,6 +239,8 @@ int batch_keep(struct batch *b, PyObject *o);
 Py_buffer *batch_buffer(struct batch *b, PyObject *o, int flags);
 /* Needs the GIL. */
 void batch_free(struct batch *b);
+/* For PySequence_Fast_GET_ITEM(), new reference; one key is refused. */
+PyObject *keys_list(PyObject *keys);
 /* Keys of a list, tuple or other sequence: an array in the arena. */
 int batch_keys(struct batch *b, PyObject *keys, struct tarn_key **keys_p, size_t *n_p);
 

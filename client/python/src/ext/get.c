@@ -113,7 +113,7 @@ static struct args_spec fetch_many_args = {.function = "_fetch_many",
 /* keys and values: two sequences alike, or values one array of rows. */
 static int fill(struct batch *b, PyObject *keys, PyObject *values)
 {
-    PyObject *fast = PySequence_Fast(keys, "keys: a list, tuple or other iterable of bytes or str is needed");
+    PyObject *fast = keys_list(keys);
     int rc = -1;
 
     if (!fast)

@@ -60,6 +60,8 @@ class Client(_tarn.Client):
         `hits` of lookup() or match_prefix() save asking the directory.
         Raises BatchError when some failed otherwise: its `results` has the others.
         """
+        if isinstance(keys, (bytes, str)):
+            raise TypeError("keys: a list of keys is needed: get() takes one")
         return self._get(list(keys), out, device, hits, timeout, _raise_many)
 
     def _get(self, keys: List[Key], out: str, device: Any, hits: Optional[_tarn.Hits], timeout: Optional[float],
