@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs the unittest files of folders and says what came of them in the words that tests/run.sh counts.
+"""Runs unittest files and says what came of them in the words that tests/run.sh counts.
 
-    python3 tests/unittests.py FOLDER...     UNITTESTS='WORD WORD': only tests whose name has one
+    python3 tests/unittests.py FILE...     UNITTESTS='WORD WORD': only tests whose name has one
 
 A skip's reason is "<what>: <why>"; where REQUIRE names <what> it is a failure.
 """
@@ -10,6 +10,7 @@ import os
 import sys
 import time
 import unittest
+from pathlib import Path
 from typing import Set
 
 
@@ -42,8 +43,9 @@ def main() -> int:
     words = os.environ.get("UNITTESTS", "").split()
     loader.testNamePatterns = ["*%s*" % word for word in words] or None
     all_tests = unittest.TestSuite()
-    for folder in sys.argv[1:]:
-        all_tests.addTests(loader.discover(folder, "test_*.py", folder))
+    for path in map(Path, sys.argv[1:]):
+        sys.path.insert(0, str(path.parent))
+        all_tests.addTests(loader.loadTestsFromName(path.stem))
     done = unittest.TextTestRunner(verbosity=2, resultclass=Result).run(all_tests)
     must = required()
     wrong_skips = [s for s in done.skipped if "all" in must or s[1].split(":")[0] in must]
