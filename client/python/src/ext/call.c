@@ -3,9 +3,10 @@
  * Blocking calls without the GIL, and Ctrl-C.
  *
  * Python runs the handlers of signals in the main thread, between its own instructions: so the main thread
- * must not stay in libtarn for long. There gets of few bytes   are tried for SLICE_MS, which is enough for
- * nearly all, and costs them nothing. What has timed out then is got again as below: a get may be repeated.
- *   all others          are submitted, and waited for in slices. A handler that raises cancels them.
+ * must not stay in libtarn for long. There
+ *   gets of few bytes  are tried for SLICE_MS, which is enough for nearly all, and costs them nothing. What
+ *                      has timed out then is got again as below: a get may be repeated.
+ *   all others         are submitted, and waited for in slices. A handler that raises cancels them.
  * Other threads call the blocking function; their callers wait for their deadline.
  */
 #include "ext.h"

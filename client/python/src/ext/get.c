@@ -257,7 +257,7 @@ static PyObject *fetch_many(PyObject *self, PyObject *const *args, Py_ssize_t na
 
 PyMethodDef get_methods[] = {
     {"get_into", (PyCFunction)(void (*)(void))get_into, METH_FASTCALL | METH_KEYWORDS,
-     "get_into(key, value, *, offset=None, timeout=None)\n--\n\n"
+     "get_into($self, key, value, *, offset=None, timeout=None)\n--\n\n"
      "Gets the object into `value`, memory of the caller's; returns its TensorInfo.\n\n"
      "`value` has the object's dtype and shape (else TensorMismatch), or is one-dimensional u8, a Piece or a "
      "list of\n"
@@ -265,7 +265,7 @@ PyMethodDef get_methods[] = {
      "begins\n"
      "there. Its content is undefined after an exception."},
     {"get_into_many", (PyCFunction)(void (*)(void))get_into_many, METH_FASTCALL | METH_KEYWORDS,
-     "get_into_many(keys, values, *, hits=None, timeout=None)\n--\n\n"
+     "get_into_many($self, keys, values, *, hits=None, timeout=None)\n--\n\n"
      "Gets many objects; returns for each its bytes (0 or more) or a negative code, see error_of().\n\n"
      "`values` is a list alike, or one array whose row i is for key i. `hits` of lookup() save asking the "
      "directory."},

@@ -21,7 +21,8 @@ struct line {
 struct lines {
     pthread_mutex_t lock;
     struct line *first, **last;
-    unsigned count, dropped;
+    _Atomic unsigned count; /* looked at without the lock, too */
+    unsigned dropped;
 };
 
 struct lines *lines_new(void)
@@ -98,14 +99,15 @@ static void give(PyObject *logger, enum tarn_log_level level, const char *text)
 
 void lines_give(struct lines *l, PyObject *logger)
 {
-    if (!l || __atomic_load_n(&l->count, __ATOMIC_RELAXED) == 0)
+    if (!l || l->count == 0)
         return;
     pthread_mutex_lock(&l->lock);
     struct line *first = l->first;
     unsigned dropped = l->dropped;
     l->first = NULL;
     l->last = &l->first;
-    l->count = l->dropped = 0;
+    l->count = 0;
+    l->dropped = 0;
     pthread_mutex_unlock(&l->lock);
 
     PyObject *type, *value, *trace;

@@ -78,7 +78,8 @@ static PyObject *hits_tensor(PyObject *self, PyObject *index)
 }
 
 static PyMethodDef hits_methods[] = {
-    {"tensor", hits_tensor, METH_O, "tensor(i, /)\n--\n\nTensorInfo of hit i; None when it is no hit."},
+    {"tensor", hits_tensor, METH_O,
+     "tensor($self, i, /)\n--\n\nTensorInfo of hit i; None when it is no hit."},
     {0},
 };
 
@@ -327,17 +328,17 @@ static PyObject *remove_(PyObject *self, PyObject *const *args, Py_ssize_t nargs
 
 PyMethodDef lookup_methods[] = {
     {"lookup", (PyCFunction)(void (*)(void))lookup, METH_FASTCALL | METH_KEYWORDS,
-     "lookup(keys, *, timeout=None)\n--\n\n"
+     "lookup($self, keys, *, timeout=None)\n--\n\n"
      "Looks all keys up in one round trip to the directory; returns Hits. A missing key is a state, no "
      "exception."},
     {"match_prefix", (PyCFunction)(void (*)(void))match_prefix, METH_FASTCALL | METH_KEYWORDS,
-     "match_prefix(keys, *, stride=1, timeout=None)\n--\n\n"
+     "match_prefix($self, keys, *, stride=1, timeout=None)\n--\n\n"
      "As lookup(), for a chain of keys: .pages are the leading pages of `stride` keys that can be read."},
     {"exists", (PyCFunction)(void (*)(void))exists, METH_FASTCALL | METH_KEYWORDS,
-     "exists(keys, *, timeout=None)\n--\n\n"
+     "exists($self, keys, *, timeout=None)\n--\n\n"
      "Can the object be read? A bool for one key, a list of bool for a list of keys."},
     {"remove", (PyCFunction)(void (*)(void))remove_, METH_FASTCALL | METH_KEYWORDS,
-     "remove(keys, *, timeout=None)\n--\n\n"
+     "remove($self, keys, *, timeout=None)\n--\n\n"
      "Removes one key: True, or False when there was none. Of a list of keys: 0 or a negative code for "
      "each."},
     {0},

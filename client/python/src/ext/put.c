@@ -158,13 +158,15 @@ static PyObject *put_many(PyObject *self, PyObject *const *args, Py_ssize_t narg
 
 PyMethodDef put_methods[] = {
     {"put", (PyCFunction)(void (*)(void))put, METH_FASTCALL | METH_KEYWORDS,
-     "put(key, value, *, dtype=None, shape=None, replace=False, pin=False, ttl=None, replicas=1, "
+     "put($self, key, value, *, dtype=None, shape=None, replace=False, pin=False, ttl=None, replicas=1, "
      "place=None,\n"
      "    timeout=None)\n--\n\n"
      "Stores `value` under `key` (bytes or str, 1 to 1024 bytes). It can be read when this returns.\n\n"
-     "`dtype` and `shape` say what the bytes are, where the value does not. `ttl` and `timeout` in seconds."},
+     "`dtype` and `shape` say what the bytes are, where the value does not. `ttl` and `timeout` in seconds.\n"
+     "After Timeout, NodeDown or KeyboardInterrupt the object may be there or not."},
     {"put_many", (PyCFunction)(void (*)(void))put_many, METH_FASTCALL | METH_KEYWORDS,
-     "put_many(pairs, *, replace=False, pin=False, ttl=None, replicas=1, place=None, timeout=None)\n--\n\n"
+     "put_many($self, pairs, *, replace=False, pin=False, ttl=None, replicas=1, place=None, "
+     "timeout=None)\n--\n\n"
      "Stores all of a mapping, or of an iterable of (key, value); returns 0 or a negative code for each."},
     {0},
 };

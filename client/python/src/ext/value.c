@@ -218,6 +218,9 @@ static int join(struct batch *b, const struct value *parts, size_t n, struct val
     }
     if (check_devices(parts, n) < 0)
         return -1;
+    if (npieces > UINT32_MAX)
+        return raise_why(TARN_E_UNSUPPORTED, NULL,
+                         "value: a list of %zu pieces: make its parts contiguous first", npieces);
     struct tarn_piece *pieces = arena_alloc(&b->arena, (npieces ? npieces : 1) * sizeof *pieces);
     if (!pieces)
         return -1;
