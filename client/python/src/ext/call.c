@@ -18,7 +18,7 @@
 #define SIGNALS_MS 50
 #define QUICK_BYTES (16u << 20)
 
-static bool in_main_thread(void)
+bool in_main_thread(void)
 {
     static _Thread_local struct {
         bool known, is;

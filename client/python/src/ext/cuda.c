@@ -18,6 +18,7 @@
 enum {
     DISABLE_TIMING = 2,
     NON_BLOCKING = 1,
+    NOT_READY = 600,
     ATTRIBUTE_MEMORY_TYPE = 2,
     ATTRIBUTE_ORDINAL = 9,
     MEMORY_DEVICE = 2
@@ -36,6 +37,7 @@ static struct {
     int (*ctx_pop)(void **ctx);
     int (*event_create)(void **event, unsigned flags);
     int (*event_record)(void *event, void *stream);
+    int (*event_query)(void *event);
     int (*stream_create)(void **stream, unsigned flags);
     int (*stream_wait_event)(void *stream, void *event, unsigned flags);
     int (*pointer_attribute)(void *out, int attribute, uintptr_t at);
@@ -69,7 +71,7 @@ static bool load(int flags)
     if (find("cuDevicePrimaryCtxRetain", &driver.ctx_retain) &&
         find("cuCtxPushCurrent_v2", &driver.ctx_push) && find("cuCtxPopCurrent_v2", &driver.ctx_pop) &&
         find("cuEventCreate", &driver.event_create) && find("cuEventRecord", &driver.event_record) &&
-        find("cuStreamCreate", &driver.stream_create) &&
+        find("cuEventQuery", &driver.event_query) && find("cuStreamCreate", &driver.stream_create) &&
         find("cuStreamWaitEvent", &driver.stream_wait_event) &&
         find("cuPointerGetAttribute", &driver.pointer_attribute))
         return true;
@@ -229,6 +231,19 @@ int cuda_after(struct batch *b, void **after)
     }
     *after = b->event ? b->event->handle : NULL;
     return b->event ? 0 : -1;
+}
+
+int cuda_passed(void *event)
+{
+    if (!driver.lib)
+        return -1;
+    int rc = driver.event_query(event);
+    return rc == 0 ? 1 : rc == NOT_READY ? 0 : -rc;
+}
+
+bool cuda_is_there(void)
+{
+    return load(0);
 }
 
 void cuda_forget(struct batch *b)

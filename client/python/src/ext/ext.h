@@ -10,6 +10,8 @@
  *   error.c    codes as exceptions                       info.c    TensorInfo
  *   torch.c dlpack.c cuda_array.c piece.c   values of other libraries; raw memory
  *   cuda.c     streams of the caller's                   log.c     the library's lines
+ *   view.c     objects where they lie                    session.c puts part by part
+ *   sliced.c   blocking calls that are repeated          after.c   events of the caller's
  *
  * Rules
  *   GIL     Everything here is guarded by the GIL, but what says otherwise. The GIL is never held while
@@ -159,6 +161,8 @@ int dtype_of_format(const char *format, Py_ssize_t itemsize);
 int dtype_of_object(PyObject *o);
 /* Sets dtype and shape where they are given, not NULL or None: v's bytes must suit. */
 int value_declare(struct value *v, PyObject *dtype, PyObject *shape);
+/* Only the shape; the bytes are left as they are. */
+int tensor_set_shape(struct tarn_tensor *t, PyObject *shape);
 bool tensor_equal(const struct tarn_tensor *a, const struct tarn_tensor *b);
 
 /* Kinds of arrays, each in a file of its own. The batch keeps o. */
@@ -203,6 +207,9 @@ bool cuda_asked(struct batch *b, int device);
  * the batch's, until batch_free(). */
 int cuda_after(struct batch *b, void **after);
 void cuda_forget(struct batch *b);
+/* Has an event passed? 1, 0, or CUDA's error as a negative number. Needs no GIL, after cuda_is_there(). */
+int cuda_passed(void *event);
+bool cuda_is_there(void);
 /* Of an address: the GPU, or HOST_MEMORY, also where no CUDA is. */
 int cuda_device_of(const void *addr);
 
@@ -277,6 +284,23 @@ int call_lookup(struct client *c, const struct tarn_key *keys, size_t n, uint32_
 int call_remove(struct client *c, const struct tarn_key *keys, size_t n, int32_t *statuses,
                 uint32_t timeout_ms, char why[WHY_BYTES]);
 
+/* Does Python look at signals in this thread? */
+bool in_main_thread(void);
+
+/* --- sliced.c ----------------------------------------------------------------------------------- */
+
+/* Called without the GIL, perhaps several times; ms is its deadline. */
+typedef int (*sliced_fn)(void *arg, uint32_t ms);
+/* fn's code, with libtarn's sentence in why, or EXT_RAISED. timeout_ms 0: the client's. */
+int call_sliced(struct client *c, sliced_fn fn, void *arg, uint32_t timeout_ms, char why[WHY_BYTES]);
+
+/* --- after.c ------------------------------------------------------------------------------------ */
+
+/* The event of an argument `after`: a torch.cuda.Event or an int. *event stays where it is NULL or None. */
+int after_of(PyObject *o, void **event);
+/* Waits until the event has passed; event NULL: until what the batch's streams were given so far is done. */
+int after_wait(struct batch *b, void *event, uint32_t timeout_ms);
+
 /* --- info.c ------------------------------------------------------------------------------------- */
 
 /* A TensorInfo, new reference. */
@@ -295,8 +319,9 @@ struct hits {
     bool prefix; /* of match_prefix() */
 };
 
-extern PyTypeObject hits_type;
-extern PyMethodDef get_methods[], put_methods[], lookup_methods[];
+extern PyTypeObject hits_type, view_type, session_type;
+extern PyMethodDef get_methods[], put_methods[], lookup_methods[], view_methods[], session_methods[];
+#define PUT_OPTIONS "replace", "pin", "ttl", "replicas", "place", "timeout"
 /* The last six arguments of every put: replace, pin, ttl, replicas, place, timeout. */
 int put_options(PyObject *const *arg, struct tarn_put_options *o);
 /* NULL and None: none. They must be this client's and at least n. */

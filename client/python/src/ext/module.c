@@ -84,9 +84,11 @@ static int add_methods(PyTypeObject *type, PyMethodDef *methods)
 static int make_types(void)
 {
     if (PyType_Ready(&client_type) < 0 || PyType_Ready(&hits_type) < 0 || PyType_Ready(&piece_type) < 0 ||
-        info_setup() < 0)
+        PyType_Ready(&view_type) < 0 || PyType_Ready(&session_type) < 0 || info_setup() < 0)
         return -1;
     if (add_methods(&client_type, get_methods) < 0 || add_methods(&client_type, put_methods) < 0)
+        return -1;
+    if (add_methods(&client_type, view_methods) < 0 || add_methods(&client_type, session_methods) < 0)
         return -1;
     return add_methods(&client_type, lookup_methods);
 }
@@ -118,9 +120,9 @@ PyMODINIT_FUNC PyInit__tarn(void)
     if (!m)
         return NULL;
     if (add_type(m, "Client", &client_type) < 0 || add_type(m, "Hits", &hits_type) < 0 ||
-        add_type(m, "Piece", &piece_type) < 0 || add_type(m, "TensorInfo", &info_type) < 0 ||
-        add(m, "errors", error_table()) < 0 || add(m, "dtypes", dtype_names()) < 0 ||
-        PyModule_AddIntConstant(m, "MISS", TARN_STATE_MISS) < 0 ||
+        add_type(m, "Piece", &piece_type) < 0 || add_type(m, "PutSession", &session_type) < 0 ||
+        add_type(m, "TensorInfo", &info_type) < 0 || add(m, "errors", error_table()) < 0 ||
+        add(m, "dtypes", dtype_names()) < 0 || PyModule_AddIntConstant(m, "MISS", TARN_STATE_MISS) < 0 ||
         PyModule_AddIntConstant(m, "HIT", TARN_STATE_HIT) < 0 ||
         PyModule_AddIntConstant(m, "NODE_DOWN", TARN_STATE_NODE_DOWN) < 0) {
         Py_DECREF(m);

@@ -2,8 +2,6 @@
 /* Puts. */
 #include "ext.h"
 
-/* The options that all puts have, in this order, at the end of their arguments. */
-#define PUT_OPTIONS "replace", "pin", "ttl", "replicas", "place", "timeout"
 enum { REPLACE, PIN, TTL, REPLICAS, PLACE, TIMEOUT };
 
 static struct args_spec put_args = {.function = "put",

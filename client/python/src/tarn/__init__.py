@@ -42,7 +42,7 @@ from ._errors import (
     VersionError,
     error_of,
 )
-from ._tarn import HIT, MISS, NODE_DOWN, Hits, Piece, TensorInfo, lib_version
+from ._tarn import HIT, MISS, NODE_DOWN, Hits, Piece, PutSession, TensorInfo, lib_version
 
 __version__ = "0.1.0"
 dtypes = _tarn.dtypes

@@ -64,6 +64,26 @@ class Client(_tarn.Client):
             raise TypeError("keys: a list of keys is needed: get() takes one")
         return self._get(list(keys), out, device, hits, timeout, _raise_many)
 
+    def view(self, key: Key, *, out: str = "numpy", timeout: Optional[float] = None) -> Any:
+        """The object's bytes where they lie, in a pool on this host: an array of its dtype and shape; no copy.
+
+        out      "numpy" (read-only), "torch", or "bytes" (a read-only memoryview)
+        timeout  seconds
+
+        As long as anything refers to the array's memory the object stays as it is, whatever is evicted, replaced
+        or removed meanwhile, and so does this client's memory, also after close(). So do not keep views for long:
+        their room cannot be used again.
+
+        An object in a GPU pool can be viewed with out="torch" only: a tensor on that GPU. Drop it when the kernels
+        that read it have ended.
+
+        torch has no read-only tensors: **never write to a view**, that would change the object for everyone.
+
+        Raises NotFound, NotReachable (no copy on this host: use get()), Again (too many views), NodeDown, Timeout;
+        BufferError for an object in a GPU pool and another `out`.
+        """
+        return _arrays.maker(out, None).view(self._view(key, timeout=timeout))
+
     def _get(self, keys: List[Key], out: str, device: Any, hits: Optional[_tarn.Hits], timeout: Optional[float],
              fail: Callable[[List[Key], List[Any], List[int], str], None]) -> List[Any]:
         """Sizes are not known before. So buffers as large as the last object are tried, which is right for blocks of a
