@@ -98,7 +98,7 @@ static int failed(const char *call, int rc)
 }
 
 /* Its primary context, the one that all runtimes use, is made current; ctx_pop() undoes it. */
-static int enter_device(int device)
+int cuda_enter(int device)
 {
     int rc;
 
@@ -116,7 +116,7 @@ static int enter_device(int device)
     return rc == 0 ? 0 : failed("cuCtxPushCurrent", rc);
 }
 
-static void leave_device(void)
+void cuda_leave(void)
 {
     void *unused;
 
@@ -158,11 +158,11 @@ static void put_back(struct event *e)
 /* An event behind all that the stream was given; NULL with an exception. */
 static struct event *record(int device, void *stream)
 {
-    if (enter_device(device) < 0)
+    if (cuda_enter(device) < 0)
         return NULL;
     struct event *e = take_event(device);
     int rc = e ? driver.event_record(e->handle, stream) : 0;
-    leave_device();
+    cuda_leave();
     if (rc == 0)
         return e;
     put_back(e);
@@ -175,13 +175,13 @@ static int join_event(int device, struct event *e)
 {
     int rc = 0;
 
-    if (enter_device(device) < 0)
+    if (cuda_enter(device) < 0)
         return -1;
     if (!devices[device].joiner)
         rc = driver.stream_create(&devices[device].joiner, NON_BLOCKING);
     if (rc == 0)
         rc = driver.stream_wait_event(devices[device].joiner, e->handle, 0);
-    leave_device();
+    cuda_leave();
     return rc == 0 ? 0 : failed("cuStreamWaitEvent", rc);
 }
 

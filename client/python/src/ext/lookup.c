@@ -78,7 +78,8 @@ static PyObject *hits_tensor(PyObject *self, PyObject *index)
 }
 
 static PyMethodDef hits_methods[] = {
-    {"tensor", hits_tensor, METH_O, "tensor(i, /)\n--\n\nTensorInfo of hit i; None when it is no hit."},
+    {"tensor", hits_tensor, METH_O,
+     "tensor($self, i, /)\n--\n\nTensorInfo of hit i; None when it is no hit."},
     {0},
 };
 
@@ -121,7 +122,17 @@ int hits_of(PyObject *o, struct client *c, size_t n, const struct tarn_hits **hi
     return 0;
 }
 
-static PyObject *hits_new(struct client *c, struct tarn_hits *lib)
+/* Leading pages of which all keys hit. */
+static size_t leading_pages(const struct tarn_hits *h, size_t stride)
+{
+    size_t n = tarn_hits_count(h), i = 0;
+
+    while (i < n && tarn_hits_state(h, i) == TARN_STATE_HIT)
+        i++;
+    return i / stride;
+}
+
+PyObject *hits_new(struct client *c, struct tarn_hits *lib, uint32_t stride)
 {
     struct hits *h = (struct hits *)hits_type.tp_alloc(&hits_type, 0);
 
@@ -132,17 +143,8 @@ static PyObject *hits_new(struct client *c, struct tarn_hits *lib)
     Py_INCREF(c);
     h->client = c;
     h->lib = lib;
+    h->pages = leading_pages(lib, stride ? stride : 1);
     return (PyObject *)h;
-}
-
-/* Leading pages of which all keys hit. */
-static size_t leading_pages(const struct tarn_hits *h, size_t stride)
-{
-    size_t n = tarn_hits_count(h), i = 0;
-
-    while (i < n && tarn_hits_state(h, i) == TARN_STATE_HIT)
-        i++;
-    return i / stride;
 }
 
 /* --- look-ups ----------------------------------------------------------------------------------- */
@@ -184,8 +186,8 @@ static PyObject *look_up_all(struct client *c, PyObject *keys, PyObject *timeout
 
     batch_init(&b, c, false);
     if (batch_keys(&b, keys, &k, &n) == 0 && client_enter(c) == 0) {
-        if (look_up(c, k, n, timeout, &hits) == 0 && (result = hits_new(c, hits)) != NULL)
-            ((struct hits *)result)->pages = leading_pages(hits, stride ? stride : 1);
+        if (look_up(c, k, n, timeout, &hits) == 0)
+            result = hits_new(c, hits, stride);
         client_leave(c);
     }
     batch_free(&b);
@@ -252,7 +254,7 @@ static PyObject *exists(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
 
 /* --- remove ------------------------------------------------------------------------------------- */
 
-static PyObject *codes(const int32_t *statuses, size_t n)
+PyObject *codes_of(const int32_t *statuses, size_t n)
 {
     PyObject *list = PyList_New((Py_ssize_t)n);
 
@@ -280,7 +282,7 @@ static PyObject *remove_all(struct client *c, struct batch *b, const struct tarn
     for (size_t i = 0; !told && i < n; i++)
         told = statuses[i] != 0;
     if (told && rc != EXT_RAISED)
-        return codes(statuses, n);
+        return codes_of(statuses, n);
     if (rc != EXT_RAISED)
         raise_code(rc, NULL, why);
     return NULL;
@@ -327,17 +329,17 @@ static PyObject *remove_(PyObject *self, PyObject *const *args, Py_ssize_t nargs
 
 PyMethodDef lookup_methods[] = {
     {"lookup", (PyCFunction)(void (*)(void))lookup, METH_FASTCALL | METH_KEYWORDS,
-     "lookup(keys, *, timeout=None)\n--\n\n"
+     "lookup($self, keys, *, timeout=None)\n--\n\n"
      "Looks all keys up in one round trip to the directory; returns Hits. A missing key is a state, no "
      "exception."},
     {"match_prefix", (PyCFunction)(void (*)(void))match_prefix, METH_FASTCALL | METH_KEYWORDS,
-     "match_prefix(keys, *, stride=1, timeout=None)\n--\n\n"
+     "match_prefix($self, keys, *, stride=1, timeout=None)\n--\n\n"
      "As lookup(), for a chain of keys: .pages are the leading pages of `stride` keys that can be read."},
     {"exists", (PyCFunction)(void (*)(void))exists, METH_FASTCALL | METH_KEYWORDS,
-     "exists(keys, *, timeout=None)\n--\n\n"
+     "exists($self, keys, *, timeout=None)\n--\n\n"
      "Can the object be read? A bool for one key, a list of bool for a list of keys."},
     {"remove", (PyCFunction)(void (*)(void))remove_, METH_FASTCALL | METH_KEYWORDS,
-     "remove(keys, *, timeout=None)\n--\n\n"
+     "remove($self, keys, *, timeout=None)\n--\n\n"
      "Removes one key: True, or False when there was none. Of a list of keys: 0 or a negative code for "
      "each."},
     {0},

@@ -88,7 +88,7 @@ static int set_pair(struct batch *b, size_t i, PyObject *pair)
     return rc;
 }
 
-static int fill(struct batch *b, PyObject *pairs)
+int put_fill(struct batch *b, PyObject *pairs)
 {
     PyObject *all = pairs_of(pairs);
     int rc = -1;
@@ -106,7 +106,7 @@ static int fill(struct batch *b, PyObject *pairs)
     return rc;
 }
 
-static PyObject *codes(const struct batch *b)
+PyObject *put_codes(const struct batch *b)
 {
     PyObject *list = PyList_New((Py_ssize_t)b->n);
 
@@ -132,7 +132,7 @@ static PyObject *run_many(struct client *c, struct batch *b, const struct tarn_p
     for (size_t i = 0; !told && i < b->n; i++)
         told = b->items[i].status != 0;
     if (told && rc != EXT_RAISED)
-        return codes(b);
+        return put_codes(b);
     if (rc != EXT_RAISED)
         raise_code(rc, NULL, why);
     return NULL;
@@ -148,7 +148,7 @@ static PyObject *put_many(PyObject *self, PyObject *const *args, Py_ssize_t narg
     if (args_parse(&put_many_args, args, nargs, kwnames, arg) < 0 || put_options(arg + 1, &o) < 0)
         return NULL;
     batch_init(&b, c, false);
-    if (fill(&b, arg[0]) == 0)
+    if (put_fill(&b, arg[0]) == 0)
         result = run_many(c, &b, &o);
     batch_free(&b);
     return result;
@@ -156,14 +156,15 @@ static PyObject *put_many(PyObject *self, PyObject *const *args, Py_ssize_t narg
 
 PyMethodDef put_methods[] = {
     {"put", (PyCFunction)(void (*)(void))put, METH_FASTCALL | METH_KEYWORDS,
-     "put(key, value, *, dtype=None, shape=None, replace=False, pin=False, ttl=None, replicas=1, "
+     "put($self, key, value, *, dtype=None, shape=None, replace=False, pin=False, ttl=None, replicas=1, "
      "place=None,\n"
      "    timeout=None)\n--\n\n"
      "Stores `value` under `key` (bytes or str, 1 to 1024 bytes). It can be read when this returns.\n\n"
      "`dtype` and `shape` say what the bytes are, where the value does not. `ttl` and `timeout` in seconds.\n"
      "After Timeout, NodeDown or KeyboardInterrupt the object may be there or not."},
     {"put_many", (PyCFunction)(void (*)(void))put_many, METH_FASTCALL | METH_KEYWORDS,
-     "put_many(pairs, *, replace=False, pin=False, ttl=None, replicas=1, place=None, timeout=None)\n--\n\n"
+     "put_many($self, pairs, *, replace=False, pin=False, ttl=None, replicas=1, place=None, "
+     "timeout=None)\n--\n\n"
      "Stores all of a mapping, or of an iterable of (key, value); returns 0 or a negative code for each."},
     {0},
 };
