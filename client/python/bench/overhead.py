@@ -137,7 +137,7 @@ class Row(NamedTuple):
 
 
 def rows(have_torch: bool) -> List[Row]:
-    small, large = 400, 30
+    small, large = 400, 60
     some = [
         Row("get_into", "get", 64, 4 * KiB, get_into, "extra_us", ("<=", 3.0), small),
         Row("get_into", "get", 1, 64 * MiB, get_into, "ratio", None, large),
