@@ -404,6 +404,7 @@ static int tcpx_connect(const struct tarn_peer *p, struct tarn_link **l_p)
         return tarn_fail(rc, "%s", why);
     }
     l->local = p->local; /* from now on its end counts */
+    l->gear.mappings = tarn_tcpx_local_mappings(p->local);
     *l_p = l;
     return 0;
 }
@@ -459,8 +460,8 @@ const struct tarn_transport_ops tarn_tcpx_ops = {
     .stop = tarn_tcpx_stop,
     .local_open = tcpx_local_open,
     .local_close = tarn_tcpx_local_close,
-    .map = tarn_no_map,
-    .unmap = tarn_no_map,
+    .map = tarn_tcpx_local_map,
+    .unmap = tarn_tcpx_local_unmap,
     .offer = tarn_no_offer,
     .link_id = tarn_no_link_id,
     .connect = tcpx_connect,
