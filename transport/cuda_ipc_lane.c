@@ -361,12 +361,10 @@ static int start_list(struct tarn_ipc_lane *l)
     return 0;
 }
 
-/* Gives what was made to the queue; *moved: something was. A full list that another will follow gets no mark
- * of its own: launches overlap where there is nothing between them. */
+/* Gives what was made to the queue; *moved: something was. */
 static int give(struct tarn_ipc_lane *l, bool *moved)
 {
     size_t taken = 0;
-    bool followed = l->nlist > 0 && l->nlist == l->room && l->waiting && l->large.bytes == 0;
     *moved = l->nlist > 0;
     int rc = l->nlist > 0 ? start_list(l) : 0;
     if (!rc && l->large.bytes > 0)
@@ -376,7 +374,7 @@ static int give(struct tarn_ipc_lane *l, bool *moved)
         l->large.bytes = 0;
         *moved = true;
     }
-    return rc || followed ? rc : mark_started(l);
+    return rc ? rc : mark_started(l);
 }
 
 /* Lists that are full are started while a call's other works are still being posted. */
