@@ -626,6 +626,7 @@ struct tarn_get {
     struct tarn_seen seen;
     void (*done)(struct tarn_get *g); /* the last item is final; may be NULL */
     void *owner;
+    uint64_t got, got_bytes; /* items that jobs have brought; counted with the last item */
     size_t looked; /* tarn_get_fast() has left the items from here on as they were */
     /* What it found of the last item that it looked at and left. */
     size_t found; /* SIZE_MAX: nothing */

@@ -23,6 +23,7 @@ void tarn_get_prepare(struct tarn_get *g, struct tarn_client *c, struct tarn_ite
     tarn_seen_clear(&g->seen);
     g->done = NULL;
     g->owner = NULL;
+    g->got = g->got_bytes = 0;
     g->looked = 0;
     g->found = SIZE_MAX;
 }
@@ -38,6 +39,10 @@ void tarn_get_final(struct tarn_get *g, size_t i, int status)
     else if (status != 0)
         tarn_count(g->client, stripe, TARN_COUNT_ERRORS, 1);
     g->left--;
+    if (g->left == 0 && g->got > 0) {
+        tarn_count(g->client, stripe, TARN_COUNT_GETS, g->got);
+        tarn_count(g->client, stripe, TARN_COUNT_GET_BYTES, g->got_bytes);
+    }
     if (g->done && g->left == 0)
         g->done(g);
     else if (g->done)

@@ -17,8 +17,8 @@ void tarn_get_job_finish(struct tarn_get_batch *b, struct tarn_get_job *j, int s
     b->open--;
     if (status == 0) {
         tarn_get_item(j)->tensor = j->desc.tensor;
-        tarn_count(b->client, 0, TARN_COUNT_GETS, 1);
-        tarn_count(b->client, 0, TARN_COUNT_GET_BYTES, j->x.work.bytes);
+        j->get->got++;
+        j->get->got_bytes += j->x.work.bytes;
     }
     tarn_get_final(j->get, j->index, status);
 }

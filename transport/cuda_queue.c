@@ -451,16 +451,16 @@ void *tarn_cuda_mark_event(struct tarn_cuda_queue *q)
 {
     int before;
     size_t i = (q->marked - 1) % MARKS;
-    if (!q->write)
+    if (!q->write || q->event_marks[i] == q->marked) /* several works may end with one mark */
         return q->marks[i];
-    if (q->event_marks[i] > q->passed && q->event_marks[i] != q->marked)
-        return NULL;
-    if (tarn_cuda_enter(q->device, &before))
+    if (q->event_marks[i] > q->passed || tarn_cuda_enter(q->device, &before))
         return NULL;
     cudaError_t e = cudaEventRecord(q->marks[i], q->stream);
     tarn_cuda_leave(q->device, before);
-    if (e)
+    if (e) {
         broken(q, e, "cudaEventRecord");
+        return NULL;
+    }
     q->event_marks[i] = q->marked;
-    return e ? NULL : q->marks[i];
+    return q->marks[i];
 }
