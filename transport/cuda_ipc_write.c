@@ -108,8 +108,8 @@ static bool write_plain(struct tarn_ipc_writer *o, const struct tarn_work *w, ui
         uint8_t *memory = p->addr, *there = pool + offset;
         uint64_t n = p->bytes;
         __builtin_prefetch(p + AHEAD);
-        if (p->count > 1 || n - 1 >= most || n > w->bytes - offset || memory + n == p[1].addr ||
-            (uintptr_t)memory - low > span)
+        if (p->count > 1 || n - 1 >= most || n > w->bytes - offset ||
+            (uintptr_t)memory + n == (uintptr_t)p[1].addr || (uintptr_t)memory - low > span)
             break;
         at->from = put ? memory : there;
         at->to = put ? there : memory;
@@ -133,9 +133,11 @@ static bool write_strided(struct tarn_ipc_writer *o, const struct tarn_work *w, 
     const struct tarn_piece *p = &w->pieces[place->cursor.piece];
     struct tarn_cuda_piece *at = o->at;
     uint64_t n = p->bytes, stride = p->stride, run = place->cursor.run, left = w->bytes - place->done, span;
+    uintptr_t end;
     if (p->count < 2 || stride == 0 || stride == n || n - 1 >= TARN_CUDA_PIECE_MAX)
         return false;
     if (__builtin_mul_overflow(stride, p->count - 1, &span) || __builtin_add_overflow(span, n, &span) ||
+        __builtin_add_overflow((uintptr_t)p->addr, span, &end) ||
         (w->seen && !is_inside(place, p->addr, span)))
         return false;
     uint64_t runs = p->count - 1 - run, room = (uint64_t)(o->end - at);
