@@ -206,11 +206,18 @@ void tarn_get_fast(struct tarn_get *g)
     g->looked = i;
 }
 
+/* May TARN_GET_NOW go on? Then only this host's GPUs are waited for. */
+static bool is_near(const struct tarn_get *g)
+{
+    return g->found == g->looked - 1 && g->found_way >= 0 &&
+           (g->client->transports[g->found_way]->caps & TARN_CAP_SAME_HOST);
+}
+
 /* TARN_GET_NOW: nothing has been begun for these. */
 static void leave_rest(struct tarn_get *g)
 {
     for (size_t i = 0; i < g->n; i++) {
-        if (g->items[i].status != TARN_INPROGRESS)
+        if (i < g->looked && g->items[i].status != TARN_INPROGRESS)
             continue;
         g->items[i].status = TARN_E_AGAIN;
         tarn_verdict_say(&g->verdict, i, TARN_E_AGAIN, "get", &g->items[i].key,
@@ -245,7 +252,7 @@ int tarn_get(struct tarn_client *c, struct tarn_item *items, size_t n, const str
     if (o.after && (rc = wait_before(&g, &o)) != 0)
         return rc;
     tarn_get_fast(&g);
-    if (g.left > 0 && (o.flags & TARN_GET_NOW)) {
+    if (g.left > 0 && (o.flags & TARN_GET_NOW) && !is_near(&g)) {
         leave_rest(&g);
     } else if (g.left > 0) {
         /* The clock is only read when something may wait. */

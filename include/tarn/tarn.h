@@ -267,8 +267,9 @@ void tarn_hits_free(struct tarn_hits *h);
 enum {
     TARN_GET_RANGE = 1 << 0,    /* items may ask for a part of the object */
     TARN_GET_NO_TOUCH = 1 << 1, /* do not count as use for eviction */
-    TARN_GET_NOW = 1 << 2,      /* tarn_get() does only what needs no waiting (shared memory, descriptor at
-                                   hand); the other items end with AGAIN, nothing having been tried */
+    TARN_GET_NOW = 1 << 2,      /* tarn_get() waits for nobody else: it gets what it knows to lie in shared memory
+                                   or within reach of this host's GPUs; when another item comes first the rest
+                                   ends with AGAIN, nothing having been tried */
 };
 
 struct tarn_get_options {

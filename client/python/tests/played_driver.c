@@ -15,7 +15,7 @@
 
 #define EXPORT __attribute__((visibility("default")))
 
-enum { INVALID = 1, INVALID_DEVICE = 101, INVALID_CONTEXT = 201, INVALID_HANDLE = 400 };
+enum { INVALID = 1, INVALID_DEVICE = 101, INVALID_CONTEXT = 201, INVALID_HANDLE = 400, NOT_READY = 600 };
 
 struct event {
     int passed; /* first: what an event is to the stand-in */
@@ -99,6 +99,14 @@ int cuEventCreate(void **event, unsigned int flags)
     pthread_mutex_unlock(&lock);
     *event = e;
     return 0;
+}
+
+EXPORT int cuEventQuery(void *event);
+int cuEventQuery(void *event)
+{
+    struct event *e = event;
+
+    return __atomic_load_n(&e->passed, __ATOMIC_ACQUIRE) ? 0 : NOT_READY;
 }
 
 EXPORT int cuEventRecord(void *event, void *stream);

@@ -4,8 +4,8 @@
  *
  * Python runs the handlers of signals in the main thread, between its own instructions: so the main thread
  * must not stay in libtarn for long. There
- *   gets of few bytes  are tried with TARN_GET_NOW: objects in shared memory are there at once. What takes
- *                      waiting goes the way of
+ *   gets of few bytes  are tried with TARN_GET_NOW: objects in shared memory, or that a GPU of this host copies,
+ *                      are there at once. What takes waiting goes the way of
  *   all others         are submitted, and waited for in slices. A handler that raises cancels them.
  * Other threads call the blocking function; their callers wait for their deadline.
  */
@@ -17,7 +17,8 @@
 
 #define SLICE_MS 200
 #define SIGNALS_MS 50
-#define QUICK_BYTES (256u << 20) /* copied in a moment */
+#define QUICK_BYTES (256ull << 20)     /* copied in a moment, */
+#define QUICK_GPU_BYTES (16ull << 30) /* by a GPU */
 
 static bool in_main_thread(void)
 {
@@ -163,7 +164,9 @@ int call_get(struct batch *b, const struct tarn_get_options *given, char why[WHY
         return EXT_RAISED;
     if (!in_main_thread())
         return get_blocking(b, &o, why);
-    if (!o.after && b->bytes <= QUICK_BYTES) {
+    bool to_gpu = b->n > 0 && b->values[0].device != HOST_MEMORY;
+    if (b->bytes <= (to_gpu ? QUICK_GPU_BYTES : QUICK_BYTES) && cuda_passed(b)) {
+        o.after = NULL;
         o.flags |= TARN_GET_NOW;
         int rc = get_blocking(b, &o, why);
         if (rc == 0 || !left_over(b, &begin, &end))

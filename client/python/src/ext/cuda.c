@@ -20,8 +20,12 @@ enum {
     NON_BLOCKING = 1,
     ATTRIBUTE_MEMORY_TYPE = 2,
     ATTRIBUTE_ORDINAL = 9,
+    ATTRIBUTE_RANGE_BEGIN = 11,
+    ATTRIBUTE_RANGE_BYTES = 12,
     MEMORY_DEVICE = 2
 };
+
+#define PASSED_TRIES 20 /* about a microsecond each */
 
 struct event {
     struct event *next;
@@ -36,6 +40,7 @@ static struct {
     int (*ctx_pop)(void **ctx);
     int (*event_create)(void **event, unsigned flags);
     int (*event_record)(void *event, void *stream);
+    int (*event_query)(void *event);
     int (*stream_create)(void **stream, unsigned flags);
     int (*stream_wait_event)(void *stream, void *event, unsigned flags);
     int (*pointer_attribute)(void *out, int attribute, uintptr_t at);
@@ -69,6 +74,7 @@ static bool load(int flags)
     if (find("cuDevicePrimaryCtxRetain", &driver.ctx_retain) &&
         find("cuCtxPushCurrent_v2", &driver.ctx_push) && find("cuCtxPopCurrent_v2", &driver.ctx_pop) &&
         find("cuEventCreate", &driver.event_create) && find("cuEventRecord", &driver.event_record) &&
+        find("cuEventQuery", &driver.event_query) &&
         find("cuStreamCreate", &driver.stream_create) &&
         find("cuStreamWaitEvent", &driver.stream_wait_event) &&
         find("cuPointerGetAttribute", &driver.pointer_attribute))
@@ -78,15 +84,36 @@ static bool load(int flags)
     return false;
 }
 
-int cuda_device_of(const void *addr)
+/* Keeps the range of the allocation, where the driver tells it. */
+static void note_seen(struct batch *b, const void *addr, int device)
+{
+    uintptr_t begin = 0;
+    size_t bytes = 0;
+
+    if (driver.pointer_attribute(&begin, ATTRIBUTE_RANGE_BEGIN, (uintptr_t)addr) != 0 ||
+        driver.pointer_attribute(&bytes, ATTRIBUTE_RANGE_BYTES, (uintptr_t)addr) != 0)
+        return;
+    b->seen_begin = begin;
+    b->seen_end = begin + bytes;
+    b->seen_device = device;
+}
+
+int cuda_device_of(struct batch *b, const void *addr)
 {
     unsigned type = 0;
     int device = HOST_MEMORY;
 
-    if (!load(RTLD_NOLOAD) || driver.pointer_attribute(&type, ATTRIBUTE_MEMORY_TYPE, (uintptr_t)addr) != 0 ||
-        type != MEMORY_DEVICE)
+    if ((uintptr_t)addr >= b->seen_begin && (uintptr_t)addr < b->seen_end)
+        return b->seen_device;
+    if (b->no_gpus || !load(RTLD_NOLOAD)) {
+        b->no_gpus = true;
         return HOST_MEMORY;
-    return driver.pointer_attribute(&device, ATTRIBUTE_ORDINAL, (uintptr_t)addr) == 0 ? device : HOST_MEMORY;
+    }
+    if (driver.pointer_attribute(&type, ATTRIBUTE_MEMORY_TYPE, (uintptr_t)addr) != 0 || type != MEMORY_DEVICE ||
+        driver.pointer_attribute(&device, ATTRIBUTE_ORDINAL, (uintptr_t)addr) != 0)
+        return HOST_MEMORY;
+    note_seen(b, addr, device);
+    return device;
 }
 
 static int failed(const char *call, int rc)
@@ -229,6 +256,16 @@ int cuda_after(struct batch *b, void **after)
     }
     *after = b->event ? b->event->handle : NULL;
     return b->event ? 0 : -1;
+}
+
+bool cuda_passed(const struct batch *b)
+{
+    int tries = 0;
+
+    while (b->event && driver.event_query(b->event->handle) != 0)
+        if (++tries == PASSED_TRIES)
+            return false;
+    return true;
 }
 
 void cuda_forget(struct batch *b)

@@ -203,9 +203,11 @@ bool cuda_asked(struct batch *b, int device);
 /* Records an event behind all of the batch's streams: *after for the options, NULL when there are none. It is
  * the batch's, until batch_free(). */
 int cuda_after(struct batch *b, void **after);
+/* Has the event passed, or does it within a moment? Also true when there is none. */
+bool cuda_passed(const struct batch *b);
 void cuda_forget(struct batch *b);
 /* Of an address: the GPU, or HOST_MEMORY, also where no CUDA is. */
-int cuda_device_of(const void *addr);
+int cuda_device_of(struct batch *b, const void *addr);
 
 /* --- batch.c ------------------------------------------------------------------------------------ */
 
@@ -225,6 +227,10 @@ struct batch {
     unsigned nstreams;
     uint64_t asked;      /* bits of devices, see cuda_asked() */
     struct event *event; /* NULL: none */
+    /* The allocation that cuda_device_of() found last; no_gpus: the process has no driver. */
+    uintptr_t seen_begin, seen_end;
+    int seen_device;
+    bool no_gpus;
 };
 
 void batch_init(struct batch *b, struct client *c, bool writable);
