@@ -208,6 +208,18 @@ void tarn_get_fast(struct tarn_get *g)
     }
 }
 
+/* TARN_GET_NOW: nothing has been begun for these. */
+static void leave_rest(struct tarn_get *g)
+{
+    for (size_t i = 0; i < g->n; i++) {
+        if (g->items[i].status != TARN_INPROGRESS)
+            continue;
+        g->items[i].status = TARN_E_AGAIN;
+        tarn_verdict_say(&g->verdict, i, TARN_E_AGAIN, "get", &g->items[i].key,
+                         "this takes waiting: get it without TARN_GET_NOW");
+    }
+}
+
 /* Until the event has passed the buffers are not touched. */
 static int wait_before(struct tarn_get *g, const struct tarn_get_options *o)
 {
@@ -235,7 +247,9 @@ int tarn_get(struct tarn_client *c, struct tarn_item *items, size_t n, const str
     if (o.after && (rc = wait_before(&g, &o)) != 0)
         return rc;
     tarn_get_fast(&g);
-    if (g.left > 0) {
+    if (g.left > 0 && (o.flags & TARN_GET_NOW)) {
+        leave_rest(&g);
+    } else if (g.left > 0) {
         /* The clock is only read when something may wait. */
         g.since_ns = tarn_now_ns();
         if (!o.after)

@@ -267,6 +267,8 @@ void tarn_hits_free(struct tarn_hits *h);
 enum {
     TARN_GET_RANGE = 1 << 0,    /* items may ask for a part of the object */
     TARN_GET_NO_TOUCH = 1 << 1, /* do not count as use for eviction */
+    TARN_GET_NOW = 1 << 2,      /* tarn_get() does only what needs no waiting (shared memory, descriptor at
+                                   hand); the other items end with AGAIN, nothing having been tried */
 };
 
 struct tarn_get_options {
@@ -281,8 +283,8 @@ struct tarn_get_options {
 /*
  * Gets n objects. An item's buffers hold the object's bytes exactly when its status is 0; after any
  * other status their content is undefined. Item statuses: NOT_FOUND (miss), SIZE, NODE_DOWN,
- * NOT_REACHABLE, BUSY, DIRECTORY, TIMEOUT, INVALID; STALE only where a stream waits (see GPUs above). Never returns
- * bytes of another object or version.
+ * NOT_REACHABLE, BUSY, DIRECTORY, TIMEOUT, INVALID; STALE only where a stream waits (see GPUs above), AGAIN
+ * only with TARN_GET_NOW. Never returns bytes of another object or version.
  */
 int tarn_get(struct tarn_client *c, struct tarn_item *items, size_t n, const struct tarn_get_options *o);
 

@@ -324,6 +324,42 @@ static void node_that_comes_later_is_found(void **state)
     harness_passed(w->h);
 }
 
+/* TARN_GET_NOW: what takes waiting is left, untouched, whatever it would have become. */
+static void gets_only_what_is_at_hand(void **state)
+{
+    struct world *w = *state;
+    char data[2][100];
+    struct tarn_piece pieces[2] = {{.addr = data[0], .bytes = 100}, {.addr = data[1], .bytes = 100}};
+    struct tarn_item items[2] = {{.key = key_of("known"), .pieces = &pieces[0], .npieces = 1},
+                                 {.key = key_of("unknown"), .pieces = &pieces[1], .npieces = 1}};
+    struct tarn_get_options o = {.size = sizeof o, .flags = TARN_GET_NOW};
+    struct tarn_stats stats = {.size = sizeof stats};
+
+    assert_int_equal(client_put(w->client, "known", 'k', 100, NULL), 0);
+    struct tarn_client *fresh = world_client(w, "shm"), *far = world_client(w, "tcp");
+    memset(data, 1, sizeof data);
+    assert_int_equal(tarn_get(fresh, items, 2, &o), TARN_E_AGAIN);
+    assert_non_null(strstr(tarn_last_error(), "TARN_GET_NOW"));
+    assert_int_equal(items[0].status, TARN_E_AGAIN);
+    assert_int_equal(items[1].status, TARN_E_AGAIN);
+    assert_int_equal(data[0][0], 1);
+
+    assert_int_equal(tarn_get(fresh, items, 1, NULL), 0);
+    data[0][0] = 1;
+    assert_int_equal(tarn_get(fresh, items, 2, &o), TARN_E_AGAIN);
+    assert_int_equal(items[0].status, 0);
+    assert_int_not_equal(data[0][0], 1);
+    assert_int_equal(items[1].status, TARN_E_AGAIN);
+    assert_int_equal(tarn_client_stats(fresh, &stats), 0);
+    assert_int_equal(stats.errors + stats.misses, 0);
+
+    assert_int_equal(tarn_get(far, items, 1, NULL), 0);
+    assert_int_equal(tarn_get(far, items, 1, &o), TARN_E_AGAIN); /* a reply would have to be waited for */
+    tarn_close(far);
+    tarn_close(fresh);
+    harness_passed(w->h);
+}
+
 static void hits_and_cache_outlive_redis(void **state)
 {
     struct world *w = *state;
@@ -665,6 +701,7 @@ int main(int argc, char **argv)
         CASE(paused_node_costs_one_bounded_delay),
         CASE(late_reservation_is_given_back),
         CASE(node_that_comes_later_is_found),
+        CASE(gets_only_what_is_at_hand),
         CASE(hits_and_cache_outlive_redis),
         SMALL(view_stays_whatever_happens_to_the_object),
         CASE(sixty_four_gets_in_flight),

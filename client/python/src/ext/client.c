@@ -2,11 +2,12 @@
 /*
  * The Client type: opening, entering and leaving, closing.
  *
- *   open    calls > 0: threads are inside libtarn          holds > 0: views keep the library's memory
- *   close() sets `closed`: no new call gets in. It waits for calls == 0, then ends the C client, or leaves
- * that to the last client_unhold(). Whoever ends it takes `lib` away under the GIL first, so it is done once.
- *   fork    a child has another fork_generation(): nothing of the client is touched there any more, not even
- * freed.
+ *   open     calls > 0: threads are inside libtarn; holds > 0: views keep the library's memory
+ *   close()  sets `closed`: no new call gets in. It waits for calls == 0, then ends the C client, or leaves
+ *            that to the last client_unhold(). Whoever ends it takes `lib` away under the GIL first, so it is
+ *            done once.
+ *   fork     a child has another fork_generation(): nothing of the client is touched there any more, not even
+ *            freed.
  */
 #include "ext.h"
 

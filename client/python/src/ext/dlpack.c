@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Arrays of other libraries by DLPack, in two ways:
- *   __dlpack__()   a capsule. On a GPU the producer is told which stream is ours, and makes it wait for what
- * it does: the legacy default stream, on which nothing else of us is. the exchange API of a type   a table of
- * C functions, which fill in the same struct without a Python object. It tells the framework's current
- * stream.
+ *   __dlpack__()      a capsule. On a GPU the producer is told which stream is ours, and makes it wait for
+ *                     what it does: the legacy default stream, on which nothing else of us is.
+ *   the exchange API  a table of C functions that a type may have, which fill in the same struct without a
+ *                     Python object. It tells the framework's current stream.
  *
  *   https://dmlc.github.io/dlpack/latest/python_spec.html
  */

@@ -16,15 +16,16 @@
  *   sliced.c   blocking calls that are repeated          after.c   events of the caller's
  *
  * Rules
- *   GIL     Everything here is guarded by the GIL, but what says otherwise. The GIL is never held while
- * libtarn is called for something that may wait, and nothing of Python is touched while it is not held. Enter
- * Every use of client->lib is between client_enter() and client_leave(), on one thread, with a reference to
- * the Client held meanwhile (a method's `self` is one). Enter fails with Closed or Forked. Hold    What
- * outlives a call and needs the open client (a view) takes client_hold(), and gives it back with
- *           client_unhold(): the C client is closed when the last one is gone.
+ *   GIL     Everything here is guarded by the GIL, but what says otherwise. It is never held while libtarn is
+ *           called for something that may wait, and nothing of Python is touched while it is not held.
+ *   Enter   Every use of client->lib is between client_enter() and client_leave(), on one thread, with a
+ *           reference to the Client held meanwhile (a method's `self` is one). Enter fails with Closed or
+ *           Forked.
+ *   Hold    What outlives a call and needs the open client (a view) takes client_hold(), and gives it back
+ *           with client_unhold(): the C client is closed when the last one is gone.
  *   Memory  A batch keeps references to all keys and buffers; it is freed when nothing uses them any more.
  *   Errors  Functions returning int return 0, or -1 with a Python exception set, but for those that return
- * libtarn's codes and say so.
+ *           libtarn's codes and say so.
  */
 #ifndef TARN_PYTHON_EXT_H
 #define TARN_PYTHON_EXT_H
