@@ -11,7 +11,7 @@
  *   torch.c dlpack.c cuda_array.c piece.c   values of other libraries; raw memory
  *   cuda.c     streams of the caller's                   log.c     the library's lines
  *   view.c     objects where they lie                    session.c puts part by part
- *   operation.c what was submitted                       register.c memory announced
+ *   operation.c submit.c  what was submitted              register.c memory announced
  *   manage.c   what moves no bytes
  *   sliced.c   blocking calls that are repeated          after.c   events of the caller's
  *
@@ -333,7 +333,7 @@ struct hits {
 
 extern PyTypeObject hits_type, view_type, session_type, operation_type, registration_type;
 extern PyMethodDef get_methods[], put_methods[], lookup_methods[], view_methods[], session_methods[],
-    operation_methods[], manage_methods[], register_methods[];
+    operation_methods[], submit_methods[], manage_methods[], register_methods[];
 PyObject *transports(PyObject *module, PyObject *unused);
 #define PUT_OPTIONS "replace", "pin", "ttl", "replicas", "place", "timeout"
 /* The last six arguments of every put: replace, pin, ttl, replicas, place, timeout. */
