@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import threading
 import time
@@ -217,6 +218,18 @@ class Ends(unittest.TestCase):
             warnings.simplefilter("error")
             asyncio.run(main())
         self.assertEqual(self.client._flying(), 0)
+
+    def test_loop_closed_first(self) -> None:
+        """A task that nobody ends goes with the client at the latest."""
+        loop = asyncio.new_event_loop()
+        loop.set_exception_handler(lambda *_: None)  # "Task was destroyed but it is pending!"
+        task = loop.create_task(self.client.aget("a", timeout=60))
+        loop.run_until_complete(asyncio.sleep(0.05))
+        loop.close()
+        del task
+        self.client.close()
+        gc.collect()
+        self.assertEqual((self.client._flying(), self.client._readers, self.client._futures), (0, {}, {}))
 
     def test_close_while_tasks_wait(self) -> None:
         async def main(close: object) -> None:
