@@ -130,8 +130,8 @@ void tarn_close(struct tarn_client *c);
 enum tarn_memory_kind { TARN_MEMORY_HOST, TARN_MEMORY_CUDA };
 
 /*
- * Optional: announces memory that later calls will use, so that transports which need it (RDMA)
- * register it once, not once a call. `kind` is enum tarn_memory_kind: CUDA for memory of a GPU. Registering
+ * Optional: announces memory that later calls will use, so that transports which need it (RDMA; TCPX for
+ * memory of the host) register it once, not once a call, and do not copy it. `kind` is enum tarn_memory_kind: CUDA for memory of a GPU. Registering
  * inside an already registered range is allowed and cheap. The memory stays the caller's. A GPU's memory that
  * RDMA devices do not take is left to the other transports; the reason is logged.
  *

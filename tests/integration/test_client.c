@@ -187,6 +187,60 @@ static void large_batches_with_every_size(void **state)
     harness_passed(w->h);
 }
 
+/* Also when those before them are on their way already; and nothing else of the batch suffers. */
+static void invalid_items_of_a_batch_are_found(void **state)
+{
+    struct world *w = *state;
+    enum { N = 24 };
+    struct tarn_client *c = world_client(w, "tcp");
+    static char keys[N][16], data[N][3000];
+    struct tarn_piece pieces[N];
+    struct tarn_item items[N];
+    for (int i = 0; i < N; i++) {
+        snprintf(keys[i], sizeof keys[i], "valid-%d", i);
+        assert_int_equal(client_put(c, keys[i], (char)('a' + i), sizeof data[i], NULL), 0);
+    }
+    for (int round = 0; round < 4; round++) { /* the last one is submitted, and has nothing that is valid */
+        struct tarn_stats before = {.size = sizeof before}, after = {.size = sizeof after};
+        struct tarn_completion done;
+        memset(data, 0, sizeof data);
+        assert_int_equal(tarn_client_stats(c, &before), 0);
+        for (int i = 0; i < N; i++) {
+            pieces[i] = (struct tarn_piece){.addr = data[i], .bytes = sizeof data[i]};
+            items[i] =
+                (struct tarn_item){.key = key_of(keys[i]), .pieces = &pieces[i], .npieces = 1, .status = 7};
+            if (round == 3 || i % 11 == 1)
+                items[i].pieces = NULL;
+            if (i == N - 1)
+                items[i].key = (struct tarn_key){0};
+        }
+        if (round < 2) {
+            assert_int_equal(tarn_get(c, items, N, NULL), TARN_E_INVALID);
+            assert_non_null(strstr(tarn_last_error(), "item 1:"));
+        } else {
+            struct pollfd fd = {tarn_event_fd(c), POLLIN, 0};
+            assert_int_equal(tarn_submit_get(c, items, N, NULL, 0, NULL), 0);
+            assert_int_equal(poll(&fd, 1, TIMEOUT_MS), 1);
+            assert_int_equal(tarn_drain(c, &done, 1), 1);
+            assert_int_equal(done.status, TARN_E_INVALID);
+        }
+        uint64_t bad = 0;
+        for (int i = 0; i < N; i++) {
+            bool valid = items[i].pieces && items[i].key.data;
+            assert_int_equal(items[i].status, valid ? 0 : TARN_E_INVALID);
+            for (size_t b = 0; b < sizeof data[i]; b++)
+                assert_int_equal(data[i][b], valid ? 'a' + i : 0);
+            bad += !valid;
+        }
+        assert_int_equal(tarn_client_stats(c, &after), 0);
+        assert_int_equal(after.errors - before.errors, bad);
+        assert_int_equal(after.gets - before.gets, N - bad);
+        assert_int_equal(after.get_bytes - before.get_bytes, (N - bad) * sizeof data[0]);
+    }
+    tarn_close(c);
+    harness_passed(w->h);
+}
+
 static void same_key_twice_in_a_batch(void **state)
 {
     struct world *w = *state;
@@ -694,6 +748,7 @@ int main(int argc, char **argv)
         CASE(replaced_on_another_node_is_never_read_again),
         SMALL(full_node_passes_on_to_the_next),
         CASE(large_batches_with_every_size),
+        CASE(invalid_items_of_a_batch_are_found),
         CASE(same_key_twice_in_a_batch),
         cmocka_unit_test_setup_teardown(batch_larger_than_the_session_may_reserve, setup_limited, world_stop),
         CASE(killed_replica_is_not_waited_for),
