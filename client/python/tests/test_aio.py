@@ -85,7 +85,7 @@ class Calls(StoreCase):
         async def main() -> None:
             a = np.arange(12, dtype="i2").reshape(3, 4)
             await self.client.aput(self.key(), a.T)
-            got = await self.client.aget(self.key(), out="bytes")
+            got = await self.client.aget(self.key())
             np.testing.assert_array_equal(got, a.T)
             self.assertEqual(got.dtype, a.dtype)
             with self.assertRaises(tarn.TensorMismatch):
