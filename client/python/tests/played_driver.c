@@ -101,14 +101,6 @@ int cuEventCreate(void **event, unsigned int flags)
     return 0;
 }
 
-EXPORT int cuEventQuery(void *event);
-int cuEventQuery(void *event)
-{
-    struct event *e = event;
-
-    return __atomic_load_n(&e->passed, __ATOMIC_ACQUIRE) ? 0 : NOT_READY;
-}
-
 EXPORT int cuEventRecord(void *event, void *stream);
 int cuEventRecord(void *event, void *stream)
 {
@@ -123,6 +115,12 @@ int cuEventRecord(void *event, void *stream)
     nrecords++;
     pthread_mutex_unlock(&lock);
     return 0;
+}
+
+EXPORT int cuEventQuery(void *event);
+int cuEventQuery(void *event)
+{
+    return __atomic_load_n(&((struct event *)event)->passed, __ATOMIC_ACQUIRE) ? 0 : NOT_READY;
 }
 
 EXPORT int cuStreamWaitEvent(void *stream, void *event, unsigned int flags);

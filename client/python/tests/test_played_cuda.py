@@ -19,12 +19,14 @@ CHILD = "--over-the-stand-in"
 
 
 class OverTheStandin(unittest.TestCase):
+    FILE = os.path.abspath(__file__)
+
     def test_all(self) -> None:
         if not os.path.exists(os.path.join(os.environ.get("TARN_BUILD", "build"), "cuda-is-standin")):
             self.skipTest("not built with CUDA=standin")
         with tempfile.TemporaryDirectory() as folder:
             played_cuda.build(folder)
-            done = played_cuda.run([os.path.abspath(__file__), CHILD], folder)
+            done = played_cuda.run([self.FILE, CHILD], folder)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         self.assertIn("OK", done.stderr)
         self.assertNotIn("skipped", done.stderr)

@@ -20,7 +20,7 @@
 #define QUICK_BYTES (256ull << 20)     /* copied in a moment, */
 #define QUICK_GPU_BYTES (16ull << 30) /* by a GPU */
 
-static bool in_main_thread(void)
+bool in_main_thread(void)
 {
     static _Thread_local struct {
         bool known, is;
@@ -45,10 +45,10 @@ static void keep_why(int rc, char why[WHY_BYTES])
 
 int ops_take(struct client *c)
 {
-    struct tarn_completion done[16];
+    struct tarn_completion done[OPS_TAKE_MAX];
 
     pthread_mutex_lock(&c->drain_lock);
-    int n = tarn_drain(c->lib, done, sizeof done / sizeof done[0]);
+    int n = tarn_drain(c->lib, done, OPS_TAKE_MAX);
     for (int i = 0; i < n; i++) {
         struct op *op = (struct op *)(uintptr_t)done[i].cookie;
         op->done = done[i];
@@ -59,7 +59,7 @@ int ops_take(struct client *c)
 }
 
 /* Another thread may have drained it: then it is complete once that one has let go of the lock. */
-static bool was_taken(struct client *c, struct op *op)
+bool op_complete(struct client *c, struct op *op)
 {
     pthread_mutex_lock(&c->drain_lock);
     bool complete = op->complete;
@@ -71,10 +71,10 @@ int op_wait(struct client *c, struct op *op, uint32_t ms)
 {
     struct tarn_completion done;
 
-    if (was_taken(c, op))
+    if (op_complete(c, op))
         return 0;
     int rc = tarn_wait(c->lib, op->id, ms, &done);
-    if (rc == TARN_E_NOT_FOUND && was_taken(c, op))
+    if (rc == TARN_E_NOT_FOUND && op_complete(c, op))
         return 0;
     if (rc == 0) {
         pthread_mutex_lock(&c->drain_lock);
@@ -165,7 +165,7 @@ int call_get(struct batch *b, const struct tarn_get_options *given, char why[WHY
     if (!in_main_thread())
         return get_blocking(b, &o, why);
     bool to_gpu = b->n > 0 && b->values[0].device != HOST_MEMORY;
-    if (b->bytes <= (to_gpu ? QUICK_GPU_BYTES : QUICK_BYTES) && cuda_passed(b)) {
+    if (b->bytes <= (to_gpu ? QUICK_GPU_BYTES : QUICK_BYTES) && cuda_is_quiet(b)) {
         o.after = NULL;
         o.flags |= TARN_GET_NOW;
         int rc = get_blocking(b, &o, why);

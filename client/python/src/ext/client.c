@@ -179,6 +179,7 @@ static PyObject *client_close(PyObject *self, PyObject *unused)
 
     (void)unused;
     c->closed = true;
+    operations_cancel(c);
     while (c->generation == generation && (c->calls > 0 || c->closing)) {
         Py_BEGIN_ALLOW_THREADS wait_a_moment();
         Py_END_ALLOW_THREADS if (PyErr_CheckSignals() < 0) return NULL;

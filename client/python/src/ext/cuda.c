@@ -18,6 +18,7 @@
 enum {
     DISABLE_TIMING = 2,
     NON_BLOCKING = 1,
+    NOT_READY = 600,
     ATTRIBUTE_MEMORY_TYPE = 2,
     ATTRIBUTE_ORDINAL = 9,
     ATTRIBUTE_RANGE_BEGIN = 11,
@@ -74,8 +75,7 @@ static bool load(int flags)
     if (find("cuDevicePrimaryCtxRetain", &driver.ctx_retain) &&
         find("cuCtxPushCurrent_v2", &driver.ctx_push) && find("cuCtxPopCurrent_v2", &driver.ctx_pop) &&
         find("cuEventCreate", &driver.event_create) && find("cuEventRecord", &driver.event_record) &&
-        find("cuEventQuery", &driver.event_query) &&
-        find("cuStreamCreate", &driver.stream_create) &&
+        find("cuEventQuery", &driver.event_query) && find("cuStreamCreate", &driver.stream_create) &&
         find("cuStreamWaitEvent", &driver.stream_wait_event) &&
         find("cuPointerGetAttribute", &driver.pointer_attribute))
         return true;
@@ -123,7 +123,7 @@ static int failed(const char *call, int rc)
 }
 
 /* Its primary context, the one that all runtimes use, is made current; ctx_pop() undoes it. */
-static int enter_device(int device)
+int cuda_enter(int device)
 {
     int rc;
 
@@ -141,7 +141,7 @@ static int enter_device(int device)
     return rc == 0 ? 0 : failed("cuCtxPushCurrent", rc);
 }
 
-static void leave_device(void)
+void cuda_leave(void)
 {
     void *unused;
 
@@ -183,11 +183,11 @@ static void put_back(struct event *e)
 /* An event behind all that the stream was given; NULL with an exception. */
 static struct event *record(int device, void *stream)
 {
-    if (enter_device(device) < 0)
+    if (cuda_enter(device) < 0)
         return NULL;
     struct event *e = take_event(device);
     int rc = e ? driver.event_record(e->handle, stream) : 0;
-    leave_device();
+    cuda_leave();
     if (rc == 0)
         return e;
     put_back(e);
@@ -200,13 +200,13 @@ static int join_event(int device, struct event *e)
 {
     int rc = 0;
 
-    if (enter_device(device) < 0)
+    if (cuda_enter(device) < 0)
         return -1;
     if (!devices[device].joiner)
         rc = driver.stream_create(&devices[device].joiner, NON_BLOCKING);
     if (rc == 0)
         rc = driver.stream_wait_event(devices[device].joiner, e->handle, 0);
-    leave_device();
+    cuda_leave();
     return rc == 0 ? 0 : failed("cuStreamWaitEvent", rc);
 }
 
@@ -258,14 +258,27 @@ int cuda_after(struct batch *b, void **after)
     return b->event ? 0 : -1;
 }
 
-bool cuda_passed(const struct batch *b)
+int cuda_passed(void *event)
+{
+    if (!driver.lib)
+        return -1;
+    int rc = driver.event_query(event);
+    return rc == 0 ? 1 : rc == NOT_READY ? 0 : -rc;
+}
+
+bool cuda_is_quiet(const struct batch *b)
 {
     int tries = 0;
 
-    while (b->event && driver.event_query(b->event->handle) != 0)
+    while (b->event && cuda_passed(b->event->handle) != 1)
         if (++tries == PASSED_TRIES)
             return false;
     return true;
+}
+
+bool cuda_is_there(void)
+{
+    return load(0);
 }
 
 void cuda_forget(struct batch *b)

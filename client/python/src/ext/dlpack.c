@@ -8,6 +8,7 @@
  *
  *   https://dmlc.github.io/dlpack/latest/python_spec.html
  */
+#include "dlpack.h"
 #include "ext.h"
 
 static PyObject *str_dlpack, *str_dlpack_device, *names_stream;
@@ -20,17 +21,6 @@ int dlpack_setup(void)
     return str_dlpack && str_dlpack_device && names_stream ? 0 : -1;
 }
 
-struct dl_tensor {
-    void *data;
-    int32_t device_type, device_id;
-    int32_t ndim;
-    uint8_t code, bits;
-    uint16_t lanes;
-    int64_t *shape, *strides; /* elements; NULL: contiguous */
-    uint64_t byte_offset;
-};
-
-enum { DL_CPU = 1, DL_CUDA = 2, DL_CUDA_HOST = 3, DL_CUDA_MANAGED = 13 };
 enum { LEGACY_STREAM = 1 };
 
 static int dtype_of_dlpack(const struct dl_tensor *t)

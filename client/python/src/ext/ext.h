@@ -10,6 +10,10 @@
  *   error.c    codes as exceptions                       info.c    TensorInfo
  *   torch.c dlpack.c cuda_array.c piece.c   values of other libraries; raw memory
  *   cuda.c     streams of the caller's                   log.c     the library's lines
+ *   view.c     objects where they lie                    session.c puts part by part
+ *   operation.c submit.c  what was submitted              register.c memory announced
+ *   manage.c   what moves no bytes
+ *   sliced.c   blocking calls that are repeated          after.c   events of the caller's
  *
  * Rules
  *   GIL     Everything here is guarded by the GIL, but what says otherwise. It is never held while libtarn is
@@ -102,8 +106,10 @@ struct client {
     unsigned generation;                   /* of forks when it was opened */
     unsigned calls, holds;
     bool closed, closing;
-    pthread_mutex_t drain_lock; /* see struct op */
-    struct lines *lines;        /* NULL: no logger */
+    pthread_mutex_t drain_lock;   /* see struct op */
+    struct operation *operations; /* flying: operation.c */
+    size_t noperations;
+    struct lines *lines; /* NULL: no logger */
     PyObject *logger;
     PyObject *weakrefs;
 };
@@ -160,6 +166,8 @@ int dtype_of_format(const char *format, Py_ssize_t itemsize);
 int dtype_of_object(PyObject *o);
 /* Sets dtype and shape where they are given, not NULL or None: v's bytes must suit. */
 int value_declare(struct value *v, PyObject *dtype, PyObject *shape);
+/* Only the shape; the bytes are left as they are. */
+int tensor_set_shape(struct tarn_tensor *t, PyObject *shape);
 bool tensor_equal(const struct tarn_tensor *a, const struct tarn_tensor *b);
 
 /* Kinds of arrays, each in a file of its own. The batch keeps o. */
@@ -168,6 +176,8 @@ int layout_of_torch(struct batch *b, PyObject *o,
 int layout_of_cuda_array(struct batch *b, PyObject *o,
                          struct layout *l); /* foreign.c, __cuda_array_interface__ */
 int layout_of_dlpack(struct batch *b, PyObject *o, struct layout *l); /* foreign.c, __dlpack__ */
+/* torch's current stream of a GPU, an int; new reference. */
+PyObject *torch_current_stream(int device);
 /* dlpack.c: the table of functions that newer frameworks (torch from 2.10 on) have on their types for the
  * same without Python objects; NULL where a type has none. */
 struct dlpack_api;
@@ -203,9 +213,15 @@ bool cuda_asked(struct batch *b, int device);
 /* Records an event behind all of the batch's streams: *after for the options, NULL when there are none. It is
  * the batch's, until batch_free(). */
 int cuda_after(struct batch *b, void **after);
-/* Has the event passed, or does it within a moment? Also true when there is none. */
-bool cuda_passed(const struct batch *b);
+/* Has the batch's event passed, or does it within a moment? Also true when there is none. */
+bool cuda_is_quiet(const struct batch *b);
 void cuda_forget(struct batch *b);
+/* Its primary context is made current; cuda_leave() undoes it. */
+int cuda_enter(int device);
+void cuda_leave(void);
+/* Has an event passed? 1, 0, or CUDA's error as a negative number. Needs no GIL, after cuda_is_there(). */
+int cuda_passed(void *event);
+bool cuda_is_there(void);
 /* Of an address: the GPU, or HOST_MEMORY, also where no CUDA is. */
 int cuda_device_of(struct batch *b, const void *addr);
 
@@ -267,6 +283,8 @@ struct op {
 /* Takes what is complete and hands it to its struct op: how many, or libtarn's code. Without the GIL; never
  * waits. */
 int ops_take(struct client *c);
+#define OPS_TAKE_MAX 16 /* when it says so there may be more */
+bool op_complete(struct client *c, struct op *op);
 /* 0: op->done is there. TARN_E_TIMEOUT: not within ms. Without the GIL. */
 int op_wait(struct client *c, struct op *op, uint32_t ms);
 /* The same until it ends, with the GIL and looking at signals: EXT_RAISED, and it was canceled, when a
@@ -283,6 +301,23 @@ int call_lookup(struct client *c, const struct tarn_key *keys, size_t n, uint32_
                 struct tarn_hits **hits, char why[WHY_BYTES]);
 int call_remove(struct client *c, const struct tarn_key *keys, size_t n, int32_t *statuses,
                 uint32_t timeout_ms, char why[WHY_BYTES]);
+
+/* Does Python look at signals in this thread? */
+bool in_main_thread(void);
+
+/* --- sliced.c ----------------------------------------------------------------------------------- */
+
+/* Called without the GIL, perhaps several times; ms is its deadline. */
+typedef int (*sliced_fn)(void *arg, uint32_t ms);
+/* fn's code, with libtarn's sentence in why, or EXT_RAISED. timeout_ms 0: the client's. */
+int call_sliced(struct client *c, sliced_fn fn, void *arg, uint32_t timeout_ms, char why[WHY_BYTES]);
+
+/* --- after.c ------------------------------------------------------------------------------------ */
+
+/* The event of an argument `after`: a torch.cuda.Event or an int. *event stays where it is NULL or None. */
+int after_of(PyObject *o, void **event);
+/* Waits until the event has passed; event NULL: until what the batch's streams were given so far is done. */
+int after_wait(struct batch *b, void *event, uint32_t timeout_ms);
 
 /* --- info.c ------------------------------------------------------------------------------------- */
 
@@ -302,10 +337,30 @@ struct hits {
     bool prefix; /* of match_prefix() */
 };
 
-extern PyTypeObject hits_type;
-extern PyMethodDef get_methods[], put_methods[], lookup_methods[];
+extern PyTypeObject hits_type, view_type, session_type, operation_type, registration_type;
+extern PyMethodDef get_methods[], put_methods[], lookup_methods[], view_methods[], session_methods[],
+    operation_methods[], submit_methods[], manage_methods[], register_methods[];
+PyObject *transports(PyObject *module, PyObject *unused);
+#define PUT_OPTIONS "replace", "pin", "ttl", "replicas", "place", "timeout"
 /* The last six arguments of every put: replace, pin, ttl, replicas, place, timeout. */
 int put_options(PyObject *const *arg, struct tarn_put_options *o);
+/* keys and values: two sequences alike, or values one array of rows. */
+int get_fill(struct batch *b, PyObject *keys, PyObject *values);
+/* Items of a batch after the call: what came is what the values say they are, or bytes were asked for. */
+void get_check(struct batch *b);
+/* Did the call as a whole fail, and items have nothing to say? A failed item is no failure of the call. */
+bool get_failed_whole(const struct batch *b, int rc);
+/* Bytes or code of each; (status, TensorInfo or None) of each. */
+PyObject *get_outcomes(const struct batch *b);
+PyObject *get_fetched(const struct batch *b);
+/* Of a mapping, or an iterable of (key, value). */
+int put_fill(struct batch *b, PyObject *pairs);
+PyObject *put_codes(const struct batch *b);
+PyObject *codes_of(const int32_t *statuses, size_t n);
+/* Takes lib, also when it fails. */
+PyObject *hits_new(struct client *c, struct tarn_hits *lib, uint32_t stride);
+/* Cancels all that is flying; close() does so first. */
+void operations_cancel(struct client *c);
 /* NULL and None: none. They must be this client's and at least n. */
 int hits_of(PyObject *o, struct client *c, size_t n, const struct tarn_hits **hits);
 

@@ -3,7 +3,7 @@
 #include "ext.h"
 
 /* Items of a batch after the call: what came is what the values say they are, or bytes were asked for. */
-static void check_tensors(struct batch *b)
+void get_check(struct batch *b)
 {
     for (size_t i = 0; i < b->n; i++) {
         struct tarn_item *item = &b->items[i];
@@ -55,7 +55,7 @@ static PyObject *get_one(struct client *c, struct batch *b, PyObject *key, struc
     if (rc == EXT_RAISED)
         return NULL;
     if (rc == 0 || rc == TARN_E_SIZE) {
-        check_tensors(b);
+        get_check(b);
         if (b->items[0].status == EXT_E_TENSOR_MISMATCH) {
             raise_mismatch(key, &b->items[0].tensor, &b->values[0].tensor);
             return NULL;
@@ -111,7 +111,7 @@ static struct args_spec fetch_many_args = {.function = "_fetch_many",
                                            .names = {"keys", "values", "hits", "timeout"}};
 
 /* keys and values: two sequences alike, or values one array of rows. */
-static int fill(struct batch *b, PyObject *keys, PyObject *values)
+int get_fill(struct batch *b, PyObject *keys, PyObject *values)
 {
     PyObject *fast = keys_list(keys);
     int rc = -1;
@@ -147,7 +147,7 @@ drop:
 }
 
 /* Bytes or code of each. */
-static PyObject *outcome_list(const struct batch *b)
+PyObject *get_outcomes(const struct batch *b)
 {
     PyObject *list = PyList_New((Py_ssize_t)b->n);
 
@@ -164,7 +164,7 @@ static PyObject *outcome_list(const struct batch *b)
 }
 
 /* Did the call as a whole fail, and items have nothing to say? A failed item is no failure of the call. */
-static bool failed_whole(const struct batch *b, int rc)
+bool get_failed_whole(const struct batch *b, int rc)
 {
     if (rc == 0)
         return false;
@@ -186,7 +186,7 @@ static int run_many(struct client *c, struct batch *b, PyObject *hits, struct ta
     client_leave(c);
     if (rc == EXT_RAISED)
         return -1;
-    return failed_whole(b, rc) ? raise_code(rc, NULL, why) : 0;
+    return get_failed_whole(b, rc) ? raise_code(rc, NULL, why) : 0;
 }
 
 static PyObject *get_into_many(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
@@ -200,10 +200,10 @@ static PyObject *get_into_many(PyObject *self, PyObject *const *args, Py_ssize_t
     if (args_parse(&get_into_many_args, args, nargs, kwnames, arg) < 0)
         return NULL;
     batch_init(&b, c, true);
-    if (fill(&b, arg[0], arg[1]) == 0 && args_seconds(arg[3], "timeout", &o.timeout_ms) == 0 &&
+    if (get_fill(&b, arg[0], arg[1]) == 0 && args_seconds(arg[3], "timeout", &o.timeout_ms) == 0 &&
         run_many(c, &b, arg[2], &o, why) == 0) {
-        check_tensors(&b);
-        result = outcome_list(&b);
+        get_check(&b);
+        result = get_outcomes(&b);
     }
     batch_free(&b);
     return result;
@@ -212,7 +212,7 @@ static PyObject *get_into_many(PyObject *self, PyObject *const *args, Py_ssize_t
 /* --- bytes first, then what they are ------------------------------------------------------------ */
 
 /* (status, TensorInfo or None) of each item: the latter also of one that did not fit. */
-static PyObject *fetched_list(const struct batch *b)
+PyObject *get_fetched(const struct batch *b)
 {
     PyObject *list = PyList_New((Py_ssize_t)b->n);
 
@@ -247,9 +247,9 @@ static PyObject *fetch_many(PyObject *self, PyObject *const *args, Py_ssize_t na
     if (args_parse(&fetch_many_args, args, nargs, kwnames, arg) < 0)
         return NULL;
     batch_init(&b, c, true);
-    if (fill(&b, arg[0], arg[1]) == 0 && args_seconds(arg[3], "timeout", &o.timeout_ms) == 0 &&
+    if (get_fill(&b, arg[0], arg[1]) == 0 && args_seconds(arg[3], "timeout", &o.timeout_ms) == 0 &&
         run_many(c, &b, arg[2], &o, why) == 0)
-        result = Py_BuildValue("(NN)", fetched_list(&b),
+        result = Py_BuildValue("(NN)", get_fetched(&b),
                                PyUnicode_DecodeUTF8(why, (Py_ssize_t)strlen(why), "replace"));
     batch_free(&b);
     return result;

@@ -122,7 +122,17 @@ int hits_of(PyObject *o, struct client *c, size_t n, const struct tarn_hits **hi
     return 0;
 }
 
-static PyObject *hits_new(struct client *c, struct tarn_hits *lib)
+/* Leading pages of which all keys hit. */
+static size_t leading_pages(const struct tarn_hits *h, size_t stride)
+{
+    size_t n = tarn_hits_count(h), i = 0;
+
+    while (i < n && tarn_hits_state(h, i) == TARN_STATE_HIT)
+        i++;
+    return i / stride;
+}
+
+PyObject *hits_new(struct client *c, struct tarn_hits *lib, uint32_t stride)
 {
     struct hits *h = (struct hits *)hits_type.tp_alloc(&hits_type, 0);
 
@@ -133,17 +143,8 @@ static PyObject *hits_new(struct client *c, struct tarn_hits *lib)
     Py_INCREF(c);
     h->client = c;
     h->lib = lib;
+    h->pages = leading_pages(lib, stride ? stride : 1);
     return (PyObject *)h;
-}
-
-/* Leading pages of which all keys hit. */
-static size_t leading_pages(const struct tarn_hits *h, size_t stride)
-{
-    size_t n = tarn_hits_count(h), i = 0;
-
-    while (i < n && tarn_hits_state(h, i) == TARN_STATE_HIT)
-        i++;
-    return i / stride;
 }
 
 /* --- look-ups ----------------------------------------------------------------------------------- */
@@ -185,8 +186,8 @@ static PyObject *look_up_all(struct client *c, PyObject *keys, PyObject *timeout
 
     batch_init(&b, c, false);
     if (batch_keys(&b, keys, &k, &n) == 0 && client_enter(c) == 0) {
-        if (look_up(c, k, n, timeout, &hits) == 0 && (result = hits_new(c, hits)) != NULL)
-            ((struct hits *)result)->pages = leading_pages(hits, stride ? stride : 1);
+        if (look_up(c, k, n, timeout, &hits) == 0)
+            result = hits_new(c, hits, stride);
         client_leave(c);
     }
     batch_free(&b);
@@ -253,7 +254,7 @@ static PyObject *exists(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
 
 /* --- remove ------------------------------------------------------------------------------------- */
 
-static PyObject *codes(const int32_t *statuses, size_t n)
+PyObject *codes_of(const int32_t *statuses, size_t n)
 {
     PyObject *list = PyList_New((Py_ssize_t)n);
 
@@ -281,7 +282,7 @@ static PyObject *remove_all(struct client *c, struct batch *b, const struct tarn
     for (size_t i = 0; !told && i < n; i++)
         told = statuses[i] != 0;
     if (told && rc != EXT_RAISED)
-        return codes(statuses, n);
+        return codes_of(statuses, n);
     if (rc != EXT_RAISED)
         raise_code(rc, NULL, why);
     return NULL;

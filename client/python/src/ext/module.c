@@ -56,6 +56,7 @@ static PyObject *dtype_names(void)
 static PyMethodDef functions[] = {
     {"lib_version", lib_version, METH_NOARGS,
      "lib_version()\n--\n\nVersion of libtarn, \"MAJOR.MINOR.PATCH\"."},
+    {"transports", transports, METH_NOARGS, "[(name, why it is not usable or None)] of each."},
     {"_set_error_maker", error_set_maker, METH_O, NULL},
     {0},
 };
@@ -84,9 +85,14 @@ static int add_methods(PyTypeObject *type, PyMethodDef *methods)
 static int make_types(void)
 {
     if (PyType_Ready(&client_type) < 0 || PyType_Ready(&hits_type) < 0 || PyType_Ready(&piece_type) < 0 ||
-        info_setup() < 0)
+        PyType_Ready(&view_type) < 0 || PyType_Ready(&session_type) < 0 ||
+        PyType_Ready(&operation_type) < 0 || PyType_Ready(&registration_type) < 0 || info_setup() < 0)
         return -1;
     if (add_methods(&client_type, get_methods) < 0 || add_methods(&client_type, put_methods) < 0)
+        return -1;
+    if (add_methods(&client_type, view_methods) < 0 || add_methods(&client_type, session_methods) < 0 ||
+        add_methods(&client_type, operation_methods) < 0 || add_methods(&client_type, submit_methods) < 0 ||
+        add_methods(&client_type, manage_methods) < 0 || add_methods(&client_type, register_methods) < 0)
         return -1;
     return add_methods(&client_type, lookup_methods);
 }
@@ -118,7 +124,9 @@ PyMODINIT_FUNC PyInit__tarn(void)
     if (!m)
         return NULL;
     if (add_type(m, "Client", &client_type) < 0 || add_type(m, "Hits", &hits_type) < 0 ||
-        add_type(m, "Piece", &piece_type) < 0 || add_type(m, "TensorInfo", &info_type) < 0 ||
+        add_type(m, "Piece", &piece_type) < 0 || add_type(m, "PutSession", &session_type) < 0 ||
+        add_type(m, "Operation", &operation_type) < 0 ||
+        add_type(m, "Registration", &registration_type) < 0 || add_type(m, "TensorInfo", &info_type) < 0 ||
         add(m, "errors", error_table()) < 0 || add(m, "dtypes", dtype_names()) < 0 ||
         PyModule_AddIntConstant(m, "MISS", TARN_STATE_MISS) < 0 ||
         PyModule_AddIntConstant(m, "HIT", TARN_STATE_HIT) < 0 ||

@@ -2,8 +2,6 @@
 /* Puts. */
 #include "ext.h"
 
-/* The options that all puts have, in this order, at the end of their arguments. */
-#define PUT_OPTIONS "replace", "pin", "ttl", "replicas", "place", "timeout"
 enum { REPLACE, PIN, TTL, REPLICAS, PLACE, TIMEOUT };
 
 static struct args_spec put_args = {.function = "put",
@@ -90,7 +88,7 @@ static int set_pair(struct batch *b, size_t i, PyObject *pair)
     return rc;
 }
 
-static int fill(struct batch *b, PyObject *pairs)
+int put_fill(struct batch *b, PyObject *pairs)
 {
     PyObject *all = pairs_of(pairs);
     int rc = -1;
@@ -108,7 +106,7 @@ static int fill(struct batch *b, PyObject *pairs)
     return rc;
 }
 
-static PyObject *codes(const struct batch *b)
+PyObject *put_codes(const struct batch *b)
 {
     PyObject *list = PyList_New((Py_ssize_t)b->n);
 
@@ -134,7 +132,7 @@ static PyObject *run_many(struct client *c, struct batch *b, const struct tarn_p
     for (size_t i = 0; !told && i < b->n; i++)
         told = b->items[i].status != 0;
     if (told && rc != EXT_RAISED)
-        return codes(b);
+        return put_codes(b);
     if (rc != EXT_RAISED)
         raise_code(rc, NULL, why);
     return NULL;
@@ -150,7 +148,7 @@ static PyObject *put_many(PyObject *self, PyObject *const *args, Py_ssize_t narg
     if (args_parse(&put_many_args, args, nargs, kwnames, arg) < 0 || put_options(arg + 1, &o) < 0)
         return NULL;
     batch_init(&b, c, false);
-    if (fill(&b, arg[0]) == 0)
+    if (put_fill(&b, arg[0]) == 0)
         result = run_many(c, &b, &o);
     batch_free(&b);
     return result;

@@ -81,7 +81,7 @@ int torch_check_lazy(PyObject *o, uint32_t dtype)
 /* --- on a GPU ----------------------------------------------------------------------------------- */
 
 /* torch's current stream of a device: a function of its C part, else the public way. */
-static PyObject *current_stream(int device)
+PyObject *torch_current_stream(int device)
 {
     PyObject *modules = PyImport_GetModuleDict();
     PyObject *torch = modules ? PyDict_GetItemString(modules, "torch") : NULL;
@@ -108,7 +108,7 @@ static int use_current_stream(struct batch *b, int device)
 {
     if (cuda_asked(b, device))
         return 0;
-    PyObject *handle = current_stream(device);
+    PyObject *handle = torch_current_stream(device);
     if (!handle)
         return -1;
     void *stream = PyLong_AsVoidPtr(handle);

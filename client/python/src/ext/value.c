@@ -281,7 +281,7 @@ bool tensor_equal(const struct tarn_tensor *a, const struct tarn_tensor *b)
            memcmp(a->shape, b->shape, a->ndim * sizeof a->shape[0]) == 0;
 }
 
-static int declare_shape(struct tarn_tensor *t, PyObject *shape)
+int tensor_set_shape(struct tarn_tensor *t, PyObject *shape)
 {
     PyObject *dims = PySequence_Fast(shape, "shape: a sequence of int is needed");
 
@@ -315,7 +315,7 @@ int value_declare(struct value *v, PyObject *dtype, PyObject *shape)
             return -1;
         t.dtype = (uint32_t)code;
     }
-    if (has_shape && declare_shape(&t, shape) < 0)
+    if (has_shape && tensor_set_shape(&t, shape) < 0)
         return -1;
     if (!has_shape) {
         uint64_t before = tarn_dtype_bytes(v->tensor.dtype), now = tarn_dtype_bytes(t.dtype);

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from . import _tarn
 from ._client import Client
+from ._connector import Connector
 from ._errors import (
     Again,
     AuthError,
@@ -42,7 +43,8 @@ from ._errors import (
     VersionError,
     error_of,
 )
-from ._tarn import HIT, MISS, NODE_DOWN, Hits, Piece, TensorInfo, lib_version
+from ._manage import Copy, Event, NodeInfo, ObjectInfo, PoolInfo, Transport, transports
+from ._tarn import HIT, MISS, NODE_DOWN, Hits, Operation, Piece, PutSession, Registration, TensorInfo, lib_version
 
 __version__ = "0.1.0"
 dtypes = _tarn.dtypes

@@ -23,6 +23,9 @@ class _Bytes:
     def array(self, buffer: bytearray, info: Any) -> bytearray:
         return buffer
 
+    def view(self, view: Any) -> memoryview:
+        return memoryview(view)
+
 
 class _Numpy:
     def __init__(self) -> None:
@@ -52,6 +55,11 @@ class _Numpy:
     def array(self, buffer: Any, info: Any) -> Any:
         return buffer.view(self._dtype(info.dtype)).reshape(info.shape)
 
+    def view(self, view: Any) -> Any:
+        """Read-only, since the view's buffer is; its .base is the view."""
+        info = view.info
+        return self._np.ndarray(info.shape, self._dtype(info.dtype), view)
+
 
 class _Torch:
     def __init__(self, device: Any) -> None:
@@ -68,6 +76,10 @@ class _Torch:
         if dtype is None:
             raise Unsupported(f"get: {info.dtype}: this torch has no such type: get with out='numpy'")
         return buffer.view(dtype).reshape(info.shape)
+
+    def view(self, view: Any) -> Any:
+        """By DLPack, which has no way to say read-only: so no warning is to be suppressed either."""
+        return self.array(self._torch.utils.dlpack.from_dlpack(view.dlpack()), view.info)
 
 
 _numpy: Optional[_Numpy] = None

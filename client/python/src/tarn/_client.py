@@ -7,7 +7,7 @@ import time
 import weakref
 from typing import Any, Callable, List, Optional, Sequence, Union
 
-from . import _arrays, _tarn
+from . import _aio, _arrays, _bulk, _tarn
 from ._errors import BatchError, Error, Key, error_of
 
 _SIZE = -4
@@ -19,7 +19,7 @@ _TRIES = 8  # of a get whose object is replaced by one of another size meanwhile
 _clients: "weakref.WeakSet[Client]" = weakref.WeakSet()
 
 
-class Client(_tarn.Client):
+class Client(_bulk.Bulk):
     """A connection to the store; any number of threads may use it at once.
 
     uri         redis://[user[:password]@]host[:port][/db] or unix:///path; None: $TARN_REDIS
@@ -64,6 +64,36 @@ class Client(_tarn.Client):
             raise TypeError("keys: a list of keys is needed: get() takes one")
         return self._get(list(keys), out, device, hits, timeout, _raise_many)
 
+    async def aget(self, key: Key, *, out: str = "numpy", device: Any = None, timeout: Optional[float] = None) -> Any:
+        """As get(), for asyncio."""
+        [value] = await self._aget([key], out, device, None, timeout, self._raise_one)
+        return value
+
+    async def aget_many(self, keys: Sequence[Key], *, out: str = "numpy", device: Any = None,
+                        hits: Optional[_tarn.Hits] = None, timeout: Optional[float] = None) -> List[Any]:
+        """As get_many(), for asyncio."""
+        return await self._aget(list(keys), out, device, hits, timeout, _raise_many)
+
+    def view(self, key: Key, *, out: str = "numpy", timeout: Optional[float] = None) -> Any:
+        """The object's bytes where they lie, in a pool on this host: an array of its dtype and shape; no copy.
+
+        out      "numpy" (read-only), "torch", or "bytes" (a read-only memoryview)
+        timeout  seconds
+
+        As long as anything refers to the array's memory the object stays as it is, whatever is evicted, replaced
+        or removed meanwhile, and so does this client's memory, also after close(). So do not keep views for long:
+        their room cannot be used again.
+
+        An object in a GPU pool can be viewed with out="torch" only: a tensor on that GPU. Drop it when the kernels
+        that read it have ended.
+
+        torch has no read-only tensors: **never write to a view**, that would change the object for everyone.
+
+        Raises NotFound, NotReachable (no copy on this host: use get()), Again (too many views), NodeDown, Timeout;
+        BufferError for an object in a GPU pool and another `out`.
+        """
+        return _arrays.maker(out, None).view(self._view(key, timeout=timeout))
+
     def _get(self, keys: List[Key], out: str, device: Any, hits: Optional[_tarn.Hits], timeout: Optional[float],
              fail: Callable[[List[Key], List[Any], List[int], str], None]) -> List[Any]:
         """Sizes are not known before. So buffers as large as the last object are tried, which is right for blocks of a
@@ -77,23 +107,49 @@ class Client(_tarn.Client):
         fetched, why = self._fetch_many(keys, buffers, hits=hits, timeout=timeout)
         left: Sequence[int] = range(len(keys))
         for _ in range(_TRIES):
-            again = []
-            for i, (code, info) in zip(left, fetched):
-                codes[i] = code
-                if code == 0:
-                    results[i] = make.array(buffers[i], info)
-                elif code == _SIZE:
-                    buffers[i] = make.buffer(info.nbytes)
-                    self._guess = info.nbytes
-                    again.append(i)
-            if not again:
+            left = self._take(make, left, fetched, buffers, results, codes)
+            if not left:
                 break
-            left = again
             fetched, why = self._fetch_many([keys[i] for i in left], [buffers[i] for i in left],
                                             timeout=max(until - time.monotonic(), 0.001))
         if any(codes):
             fail(keys, results, codes, why)
         return results
+
+    async def _aget(self, keys: List[Key], out: str, device: Any, hits: Optional[_tarn.Hits],
+                    timeout: Optional[float], fail: Callable[[List[Key], List[Any], List[int], str], None]) -> List[Any]:
+        make = _arrays.maker(out, device)
+        until = time.monotonic() + (self.timeout if timeout is None else timeout)
+        sizes = _sizes_of(hits, len(keys)) if hits is not None else [self._guess_for(len(keys))] * len(keys)
+        buffers = [make.buffer(n) for n in sizes]
+        results: List[Any] = [None] * len(keys)
+        codes = [_SIZE] * len(keys)
+        left: Sequence[int] = range(len(keys))
+        for _ in range(_TRIES):
+            op = self._submit_get([keys[i] for i in left], [buffers[i] for i in left], hits=hits,
+                                  timeout=max(until - time.monotonic(), 0.001), what=_aio.FETCH)
+            left = self._take(make, left, await self._finish(op), buffers, results, codes)
+            hits = None
+            if not left:
+                break
+        if any(codes):
+            fail(keys, results, codes, op._why)
+        return results
+
+    def _take(self, make: Any, left: Sequence[int], fetched: Any, buffers: List[Any], results: List[Any],
+              codes: List[int]) -> List[int]:
+        """Of the keys `left`: makes arrays of what came, and buffers of the right size where that was not so. Returns
+        the latter."""
+        again = []
+        for i, (code, info) in zip(left, fetched):
+            codes[i] = code
+            if code == 0:
+                results[i] = make.array(buffers[i], info)
+            elif code == _SIZE:
+                buffers[i] = make.buffer(info.nbytes)
+                self._guess = info.nbytes
+                again.append(i)
+        return again
 
     def _guess_for(self, n: int) -> int:
         return self._guess if self._guess <= _GUESS_MAX and n * self._guess <= _GUESSES_MAX else 0

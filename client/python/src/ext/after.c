@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* `after`: events of the caller's, and waiting for one where libtarn does not (writes of put sessions). */
+#include "ext.h"
+
+#include <stdio.h>
+#include <time.h>
+
+#define LOOK_NS 20000
+#define SIGNALS_EVERY 2500 /* looks: 50 ms */
+
+int after_of(PyObject *o, void **event)
+{
+    if (!o || o == Py_None)
+        return 0;
+    PyObject *handle = o;
+
+    if (PyLong_Check(o))
+        Py_INCREF(o);
+    else
+        handle = PyObject_GetAttrString(o, "cuda_event");
+    if (!handle) {
+        PyErr_Format(PyExc_TypeError, "after: a torch.cuda.Event or a cudaEvent_t as int is needed, not %s",
+                     Py_TYPE(o)->tp_name);
+        return -1;
+    }
+    *event = PyLong_AsVoidPtr(handle);
+    Py_DECREF(handle);
+    if (*event || PyErr_Occurred())
+        return *event ? 0 : -1;
+    return raise_why(TARN_E_INVALID, NULL, "after: the event was never recorded: record it first");
+}
+
+static uint64_t now_ms(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
+}
+
+/* Some looks, without the GIL: 1 when it has passed, 0 when not, or CUDA's error below 0. */
+static int look(void *event, uint64_t until_ms)
+{
+    static const struct timespec pause = {0, LOOK_NS};
+    int passed = cuda_passed(event);
+
+    for (int i = 0; passed == 0 && i < SIGNALS_EVERY && now_ms() < until_ms; i++) {
+        nanosleep(&pause, NULL);
+        passed = cuda_passed(event);
+    }
+    return passed;
+}
+
+int after_wait(struct batch *b, void *event, uint32_t timeout_ms)
+{
+    uint64_t until = now_ms() + (timeout_ms ? timeout_ms : b->client->timeout_ms);
+    int passed;
+
+    if (!event && cuda_after(b, &event) < 0)
+        return -1;
+    if (!event)
+        return 0;
+    if (!cuda_is_there())
+        return raise_code(TARN_E_UNAVAILABLE, NULL,
+                          "after: an event, but no driver of CUDA: see `tarn info`");
+    do {
+        Py_BEGIN_ALLOW_THREADS;
+        passed = look(event, until);
+        Py_END_ALLOW_THREADS;
+        if (passed == 0 && PyErr_CheckSignals() < 0)
+            return -1;
+    } while (passed == 0 && now_ms() < until);
+    if (passed < 0)
+        return raise_why(TARN_E_INVALID, NULL, "after: CUDA says %d: no such event, or the GPU has failed",
+                         -passed);
+    if (passed == 0)
+        return raise_why(TARN_E_TIMEOUT, NULL, "after: the event has not passed within the timeout");
+    return 0;
+}

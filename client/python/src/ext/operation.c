@@ -1,0 +1,443 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Operation: a get, put, look-up or remove that was submitted.
+ *
+ *   flying --its completion was drained, by whomever--> complete --with the GIL: settle()--> settled
+ *
+ * Flying ones are in the client's list, which has a reference to each; so keys and buffers stay, also when
+ * the caller drops his. Settling makes the result, lets go of keys and buffers, and takes it out of the list.
+ * The list, and settling, are guarded by the GIL.
+ *
+ * Draining takes completions of all kinds. So whoever drains settles what is complete, and has to tell those
+ * who wait on the event fd (tarn/_aio.py): only Client._drain() drains. wait() takes its own completion only.
+ *
+ * close() cancels what is flying, first.
+ */
+#include "operation.h"
+
+#include <stdio.h>
+#include <time.h>
+
+#define SIGNALS_MS 50
+
+/* --- the client's list -------------------------------------------------------------------------- */
+
+void operation_enlist(struct operation *o)
+{
+    struct client *c = o->client;
+
+    Py_INCREF(o);
+    o->next = c->operations;
+    if (o->next)
+        o->next->prev = o;
+    c->operations = o;
+    c->noperations++;
+}
+
+void operation_delist(struct operation *o)
+{
+    struct client *c = o->client;
+
+    *(o->prev ? &o->prev->next : &c->operations) = o->next;
+    if (o->next)
+        o->next->prev = o->prev;
+    o->prev = o->next = NULL;
+    c->noperations--;
+    Py_DECREF(o);
+}
+
+/* --- settling ----------------------------------------------------------------------------------- */
+
+static bool statuses_tell(const struct operation *o)
+{
+    for (size_t i = 0; i < o->nkeys; i++)
+        if (o->statuses[i] != 0)
+            return true;
+    return false;
+}
+
+/* NULL without an exception: it failed as a whole. */
+static PyObject *make_result(struct operation *o)
+{
+    const struct tarn_completion *done = &o->op.done;
+    int rc = done->status;
+
+    switch (o->what) {
+    case SUBMIT_LOOKUP:
+        return done->hits ? hits_new(o->client, done->hits, o->stride) : NULL;
+    case SUBMIT_REMOVE:
+        return rc == 0 || statuses_tell(o) ? codes_of(o->statuses, o->nkeys) : NULL;
+    case SUBMIT_PUT:
+        return get_failed_whole(&o->batch, rc) ? NULL : put_codes(&o->batch);
+    case SUBMIT_GET:
+        if (get_failed_whole(&o->batch, rc))
+            return NULL;
+        get_check(&o->batch);
+        return get_outcomes(&o->batch);
+    case SUBMIT_GET_INFO:
+        get_check(&o->batch);
+        return get_fetched(&o->batch);
+    default:
+        return get_failed_whole(&o->batch, rc) ? NULL : get_fetched(&o->batch);
+    }
+}
+
+/* It is complete. May end the last reference to it. */
+static void settle(struct operation *o)
+{
+    o->settled = true;
+    o->status = o->op.done.status;
+    snprintf(o->why, sizeof o->why, "%s", o->op.done.error);
+    o->result = make_result(o);
+    if (!o->result && PyErr_Occurred()) {
+        PyErr_Clear();
+        o->status = TARN_E_NO_MEMORY;
+    }
+    batch_free(&o->batch);
+    batch_init(&o->batch, o->client, false);
+    operation_delist(o);
+}
+
+static PyObject *result_of(const struct operation *o)
+{
+    if (!o->result) {
+        raise_code(o->status, NULL, o->why);
+        return NULL;
+    }
+    Py_INCREF(o->result);
+    return o->result;
+}
+
+/* --- draining ----------------------------------------------------------------------------------- */
+
+static PyObject *drain(PyObject *self, PyObject *unused)
+{
+    struct client *c = (struct client *)self;
+    PyObject *list = PyList_New(0);
+    int n;
+
+    (void)unused;
+    if (!list || client_enter(c) < 0) {
+        Py_XDECREF(list);
+        return NULL;
+    }
+    do
+        n = ops_take(c); /* with the GIL: it never waits, and to get that again may take longer */
+    while (n == OPS_TAKE_MAX);
+    struct operation *o = c->operations, *next;
+    for (; list && o; o = next) {
+        next = o->next;
+        if (!op_complete(c, &o->op))
+            continue;
+        if (PyList_Append(list, (PyObject *)o) < 0)
+            Py_CLEAR(list);
+        else
+            settle(o);
+    }
+    client_leave(c);
+    return list;
+}
+
+static PyObject *flying(PyObject *self, PyObject *unused)
+{
+    (void)unused;
+    return PyLong_FromSize_t(((struct client *)self)->noperations);
+}
+
+static PyObject *event_fd(PyObject *self, PyObject *unused)
+{
+    struct client *c = (struct client *)self;
+
+    (void)unused;
+    if (client_enter(c) < 0)
+        return NULL;
+    int fd = tarn_event_fd(c->lib);
+    client_leave(c);
+    return PyLong_FromLong(fd);
+}
+
+/* --- waiting ------------------------------------------------------------------------------------ */
+
+static uint64_t now_ms(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
+}
+
+/* Until it is complete or settled: 0; TARN_E_TIMEOUT; EXT_RAISED. Inside the client. */
+static int wait_until(struct operation *o, uint64_t until)
+{
+    for (;;) {
+        uint64_t now = now_ms();
+        uint32_t ms = until - now < SIGNALS_MS ? (uint32_t)(until - now) : SIGNALS_MS;
+        int rc;
+        Py_BEGIN_ALLOW_THREADS;
+        rc = op_wait(o->client, &o->op, ms ? ms : 1);
+        Py_END_ALLOW_THREADS;
+        if (rc == 0 || o->settled)
+            return 0;
+        if (PyErr_CheckSignals() < 0)
+            return EXT_RAISED;
+        /* NOT_FOUND: another thread waits for it, too, and has taken it just now. */
+        if (rc != TARN_E_TIMEOUT && rc != TARN_E_NOT_FOUND)
+            return rc;
+        if (now_ms() >= until)
+            return TARN_E_TIMEOUT;
+    }
+}
+
+static int wait_and_settle(struct operation *o, uint64_t until)
+{
+    if (client_enter(o->client) < 0)
+        return -1;
+    int rc = wait_until(o, until);
+    if (rc == 0 && !o->settled)
+        settle(o);
+    client_leave(o->client);
+    if (rc == 0 || rc == EXT_RAISED)
+        return rc == 0 ? 0 : -1;
+    return raise_code(rc, NULL,
+                      rc == TARN_E_TIMEOUT ? "wait: the operation is still running: wait longer or cancel it"
+                                           : NULL);
+}
+
+static struct args_spec wait_args = {
+    .function = "wait", .required = 0, .positional = 1, .count = 1, .names = {"timeout"}};
+
+static PyObject *operation_wait(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
+{
+    struct operation *o = (struct operation *)self;
+    PyObject *arg[1];
+    uint32_t ms = UINT32_MAX;
+
+    if (args_parse(&wait_args, args, nargs, kwnames, arg) < 0 || args_seconds(arg[0], "timeout", &ms) < 0 ||
+        (!o->settled && wait_and_settle(o, now_ms() + ms) < 0))
+        return NULL;
+    return result_of(o);
+}
+
+/* Ends it. Inside the client, with a reference to it. */
+static void end_early(struct operation *o)
+{
+    struct client *c = o->client;
+
+    Py_BEGIN_ALLOW_THREADS;
+    tarn_cancel(c->lib, o->op.id); /* returns when its completion is there */
+    Py_END_ALLOW_THREADS;
+    while (!o->settled && !op_complete(c, &o->op)) {
+        Py_BEGIN_ALLOW_THREADS;
+        op_wait(c, &o->op, SIGNALS_MS);
+        Py_END_ALLOW_THREADS;
+    }
+    if (!o->settled)
+        settle(o);
+}
+
+static PyObject *operation_cancel(PyObject *self, PyObject *unused)
+{
+    struct operation *o = (struct operation *)self;
+    struct client *c = o->client;
+
+    (void)unused;
+    if (!o->settled && c->generation != fork_generation() && client_enter(c) < 0)
+        return NULL;
+    if (!o->settled) {
+        c->calls++; /* also after close() has begun: it is still open as long as something flies */
+        end_early(o);
+        client_leave(c);
+    }
+    return PyBool_FromLong(o->status == TARN_E_CANCELED);
+}
+
+void operations_cancel(struct client *c)
+{
+    if (!c->lib || c->generation != fork_generation())
+        return;
+    c->calls++; /* as client_enter(), which refuses by now */
+    while (c->operations) {
+        struct operation *o = c->operations;
+        Py_INCREF(o);
+        end_early(o);
+        Py_DECREF(o);
+    }
+    c->calls--;
+}
+
+/* --- streams ------------------------------------------------------------------------------------ */
+
+/* An int, or an object of torch's; NULL or None: torch's current stream of the device. */
+static int stream_handle(PyObject *o, int device, void **stream)
+{
+    PyObject *handle;
+
+    if (!o || o == Py_None) {
+        handle = torch_current_stream(device);
+    } else if (PyLong_Check(o)) {
+        Py_INCREF(o);
+        handle = o;
+    } else {
+        handle = PyObject_GetAttrString(o, "cuda_stream");
+    }
+    if (!handle)
+        return -1;
+    *stream = PyLong_AsVoidPtr(handle);
+    Py_DECREF(handle);
+    return PyErr_Occurred() ? -1 : 0;
+}
+
+static int let_wait(struct operation *o, void *stream)
+{
+    struct client *c = o->client;
+    char why[WHY_BYTES];
+    int rc;
+
+    if (client_enter(c) < 0)
+        return -1;
+    if (cuda_enter(o->device) < 0) {
+        client_leave(c);
+        return -1;
+    }
+    Py_BEGIN_ALLOW_THREADS;
+    rc = tarn_stream_wait(c->lib, o->op.id, stream);
+    if (rc != 0)
+        snprintf(why, sizeof why, "%s", tarn_last_error());
+    Py_END_ALLOW_THREADS;
+    cuda_leave();
+    if (rc == TARN_E_NOT_FOUND && (o->settled || op_complete(c, &o->op)))
+        rc = 0; /* complete: nothing to wait for */
+    client_leave(c);
+    return rc == 0 ? 0 : raise_code(rc, NULL, why);
+}
+
+static struct args_spec stream_args = {
+    .function = "stream_wait", .required = 0, .positional = 1, .count = 1, .names = {"stream"}};
+
+static PyObject *operation_stream_wait(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
+                                       PyObject *kwnames)
+{
+    struct operation *o = (struct operation *)self;
+    void *stream = NULL;
+    PyObject *arg[1];
+
+    if (args_parse(&stream_args, args, nargs, kwnames, arg) < 0)
+        return NULL;
+    if (o->device == HOST_MEMORY) {
+        raise_code(TARN_E_INVALID, NULL,
+                   "stream_wait: no value of the operation lies on a GPU: wait() for it");
+        return NULL;
+    }
+    if (stream_handle(arg[0], o->device, &stream) < 0 || (!o->settled && let_wait(o, stream) < 0))
+        return NULL;
+    Py_RETURN_NONE;
+}
+
+/* --- the type ----------------------------------------------------------------------------------- */
+
+static void operation_dealloc(PyObject *self)
+{
+    struct operation *o = (struct operation *)self;
+
+    batch_free(&o->batch); /* it is not flying: the list would refer to it */
+    Py_XDECREF(o->result);
+    Py_DECREF(o->client);
+    Py_TYPE(self)->tp_free(self);
+}
+
+/* Whoever drains tells the others: Client._deliver() does. */
+static PyObject *get_done(PyObject *self, void *unused)
+{
+    struct operation *o = (struct operation *)self;
+
+    (void)unused;
+    if (!o->settled) {
+        PyObject *none = PyObject_CallMethod((PyObject *)o->client, "_deliver", NULL);
+        if (!none)
+            return NULL;
+        Py_DECREF(none);
+    }
+    return PyBool_FromLong(o->settled);
+}
+
+static PyObject *get_settled(PyObject *self, void *unused)
+{
+    (void)unused;
+    return PyBool_FromLong(((struct operation *)self)->settled);
+}
+
+static PyObject *get_why(PyObject *self, void *unused)
+{
+    const struct operation *o = (struct operation *)self;
+
+    (void)unused;
+    return PyUnicode_DecodeUTF8(o->why, (Py_ssize_t)strlen(o->why), "replace");
+}
+
+static PyObject *get_id(PyObject *self, void *unused)
+{
+    (void)unused;
+    return PyLong_FromUnsignedLongLong(((struct operation *)self)->op.id);
+}
+
+static PyObject *get_kind(PyObject *self, void *unused)
+{
+    static const char *const names[] = {"get", "get", "get", "put", "lookup", "remove"};
+
+    (void)unused;
+    return PyUnicode_InternFromString(names[((struct operation *)self)->what]);
+}
+
+static PyMethodDef methods[] = {
+    {"wait", (PyCFunction)(void (*)(void))operation_wait, METH_FASTCALL | METH_KEYWORDS,
+     "wait(timeout=None)\n--\n\n"
+     "Waits until it is complete; returns what the blocking call returns, any number of times.\n\n"
+     "Raises Timeout when it is not complete within `timeout` seconds (None: as long as it takes, which is "
+     "at most\n"
+     "its own deadline); then it goes on. Raises what the operation failed with as a whole; failures of "
+     "single\n"
+     "objects are negative codes in the list."},
+    {"cancel", operation_cancel, METH_NOARGS,
+     "cancel()\n--\n\n"
+     "Ends it early. When this returns nothing touches the buffers any more. True when it was canceled, "
+     "False when\n"
+     "it had ended before."},
+    {"stream_wait", (PyCFunction)(void (*)(void))operation_stream_wait, METH_FASTCALL | METH_KEYWORDS,
+     "stream_wait(stream=None)\n--\n\n"
+     "What is given to a CUDA stream from now on runs when the buffers have been filled; the host need not "
+     "wait.\n\n"
+     "`stream`: a torch.cuda.Stream or a cudaStream_t as int; None: torch's current one on the buffers' GPU. "
+     "Whether\n"
+     "the bytes are the objects' is known by wait() only: look there before using what kernels have made of "
+     "them."},
+    {0},
+};
+
+static PyGetSetDef properties[] = {
+    {"done", get_done, NULL, "Is it complete? Does not wait.", NULL},
+    {"_settled", get_settled, NULL, NULL, NULL},
+    {"_id", get_id, NULL, "Number of it among the client's.", NULL},
+    {"_kind", get_kind, NULL, "get, put, lookup or remove.", NULL},
+    {"_why", get_why, NULL, "The sentence of its first failure.", NULL},
+    {0},
+};
+
+PyTypeObject operation_type = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "tarn._tarn.Operation",
+    .tp_doc =
+        "Something that was submitted. It keeps its keys and buffers until it is complete, also when it is\n"
+        "dropped; then it goes on. Any thread may use it.",
+    .tp_basicsize = sizeof(struct operation),
+    .tp_flags = Py_TPFLAGS_DEFAULT,
+    .tp_dealloc = operation_dealloc,
+    .tp_methods = methods,
+    .tp_getset = properties,
+};
+
+PyMethodDef operation_methods[] = {
+    {"_drain", drain, METH_NOARGS, "Operations that have become complete and that nobody has waited for."},
+    {"_flying", flying, METH_NOARGS, "Operations that have been submitted and not drained."},
+    {"_event_fd", event_fd, METH_NOARGS,
+     "Readable while there is something to drain. Never read or close it."},
+    {0},
+};

@@ -1,0 +1,184 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Registration: memory announced to transports that need it. It keeps the memory's owner, since that must
+ * outlive it.
+ */
+#include "ext.h"
+
+#include <stdio.h>
+
+struct registration {
+    PyObject_HEAD struct client *client;
+    struct tarn_mr *mr; /* NULL: ended */
+    struct batch batch; /* keeps the value */
+    uint64_t addr, nbytes;
+};
+
+/* From the first byte of a value to its last one. */
+static void span(const struct value *v, uint64_t *addr, uint64_t *nbytes)
+{
+    uint64_t first = UINT64_MAX, end = 0;
+
+    for (uint32_t i = 0; i < v->npieces; i++) {
+        const struct tarn_piece *p = &v->pieces[i];
+        uint64_t at = (uint64_t)(uintptr_t)p->addr, stride = p->stride ? p->stride : p->bytes;
+        uint64_t last = at + (p->count > 1 ? (p->count - 1) * stride : 0) + p->bytes;
+        first = at < first ? at : first;
+        end = last > end ? last : end;
+    }
+    *addr = v->npieces ? first : 0;
+    *nbytes = v->npieces ? end - first : 0;
+}
+
+static int announce(struct registration *r, uint32_t kind)
+{
+    struct client *c = r->client;
+    char why[WHY_BYTES];
+    int rc;
+
+    if (client_enter(c) < 0)
+        return -1;
+    Py_BEGIN_ALLOW_THREADS;
+    rc = tarn_register(c->lib, (void *)(uintptr_t)r->addr, r->nbytes, kind, &r->mr);
+    if (rc != 0)
+        snprintf(why, sizeof why, "%s", tarn_last_error());
+    Py_END_ALLOW_THREADS;
+    client_leave(c);
+    return rc == 0 ? 0 : raise_code(rc, NULL, why);
+}
+
+static struct args_spec register_args = {
+    .function = "_register", .required = 1, .positional = 1, .count = 1, .names = {"value"}};
+
+static PyObject *client_register(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
+{
+    PyObject *arg[1];
+    struct value v;
+
+    if (args_parse(&register_args, args, nargs, kwnames, arg) < 0)
+        return NULL;
+    struct registration *r = (struct registration *)registration_type.tp_alloc(&registration_type, 0);
+    if (!r)
+        return NULL;
+    Py_INCREF(self);
+    r->client = (struct client *)self;
+    batch_init(&r->batch, r->client, false);
+    if (value_of(&r->batch, arg[0], &v) == 0) {
+        span(&v, &r->addr, &r->nbytes);
+        if (announce(r, v.device == HOST_MEMORY ? TARN_MEMORY_HOST : TARN_MEMORY_CUDA) == 0)
+            return (PyObject *)r;
+    }
+    Py_DECREF(r);
+    return NULL;
+}
+
+/* libtarn's code; TARN_E_BUSY leaves it as it is. What ended with its client is left alone. */
+static int withdraw(struct registration *r, char why[WHY_BYTES])
+{
+    struct client *c = r->client;
+    struct tarn_mr *mr = r->mr;
+    int rc;
+
+    if (!mr || !c->lib || c->generation != fork_generation())
+        return 0;
+    r->mr = NULL;
+    client_hold(c);
+    Py_BEGIN_ALLOW_THREADS;
+    rc = tarn_deregister(c->lib, mr);
+    if (rc != 0)
+        snprintf(why, WHY_BYTES, "%s", tarn_last_error());
+    Py_END_ALLOW_THREADS;
+    client_unhold(c);
+    if (rc == TARN_E_BUSY)
+        r->mr = mr;
+    return rc;
+}
+
+static PyObject *registration_close(PyObject *self, PyObject *unused)
+{
+    struct registration *r = (struct registration *)self;
+    char why[WHY_BYTES];
+    int rc = withdraw(r, why);
+
+    (void)unused;
+    if (rc != 0) {
+        raise_code(rc, NULL, why);
+        return NULL;
+    }
+    r->mr = NULL;
+    batch_free(&r->batch);
+    batch_init(&r->batch, r->client, false);
+    Py_RETURN_NONE;
+}
+
+static PyObject *registration_enter(PyObject *self, PyObject *unused)
+{
+    (void)unused;
+    Py_INCREF(self);
+    return self;
+}
+
+static PyObject *registration_exit(PyObject *self, PyObject *args)
+{
+    (void)args;
+    return registration_close(self, NULL);
+}
+
+static void registration_dealloc(PyObject *self)
+{
+    struct registration *r = (struct registration *)self;
+    PyObject *type, *value, *trace;
+    char why[WHY_BYTES];
+
+    PyErr_Fetch(&type, &value, &trace);
+    /* Devices may use the memory as long as it is registered: then it is never given back. */
+    if (withdraw(r, why) != TARN_E_BUSY)
+        batch_free(&r->batch);
+    PyErr_Restore(type, value, trace);
+    Py_DECREF(r->client);
+    Py_TYPE(self)->tp_free(self);
+}
+
+static PyObject *get_addr(PyObject *self, void *unused)
+{
+    (void)unused;
+    return PyLong_FromUnsignedLongLong(((struct registration *)self)->addr);
+}
+
+static PyObject *get_nbytes(PyObject *self, void *unused)
+{
+    (void)unused;
+    return PyLong_FromUnsignedLongLong(((struct registration *)self)->nbytes);
+}
+
+static PyMethodDef methods[] = {
+    {"close", registration_close, METH_NOARGS,
+     "close()\n--\n\n"
+     "Ends it. Raises Busy, and it stays, while a submitted operation uses the memory; let blocking calls of "
+     "other\n"
+     "threads return first."},
+    {"__enter__", registration_enter, METH_NOARGS, NULL},
+    {"__exit__", registration_exit, METH_VARARGS, NULL},
+    {0},
+};
+
+static PyGetSetDef properties[] = {
+    {"addr", get_addr, NULL, "address of the first byte", NULL},
+    {"nbytes", get_nbytes, NULL, "bytes", NULL},
+    {0},
+};
+
+PyTypeObject registration_type = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "tarn._tarn.Registration",
+    .tp_doc = "Memory announced by Client.register(). A context manager. Keeps the memory's owner.",
+    .tp_basicsize = sizeof(struct registration),
+    .tp_flags = Py_TPFLAGS_DEFAULT,
+    .tp_dealloc = registration_dealloc,
+    .tp_methods = methods,
+    .tp_getset = properties,
+};
+
+PyMethodDef register_methods[] = {
+    {"_register", (PyCFunction)(void (*)(void))client_register, METH_FASTCALL | METH_KEYWORDS, NULL},
+    {0},
+};

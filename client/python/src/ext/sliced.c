@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Calls that libtarn has no submitted twin of, interruptible all the same: they may be repeated, so the main
+ * thread makes them with a deadline that begins short and doubles, and looks at signals after each. A handler
+ * that raises is heard within the time that has passed already.
+ */
+#include "ext.h"
+
+#include <stdio.h>
+
+#define FIRST_MS 200
+
+int call_sliced(struct client *c, sliced_fn fn, void *arg, uint32_t timeout_ms, char why[WHY_BYTES])
+{
+    uint32_t left = timeout_ms ? timeout_ms : c->timeout_ms;
+    uint32_t slice = in_main_thread() && left > FIRST_MS ? FIRST_MS : left;
+    int rc;
+
+    for (;;) {
+        Py_BEGIN_ALLOW_THREADS;
+        rc = fn(arg, slice);
+        if (rc != 0)
+            snprintf(why, WHY_BYTES, "%s", tarn_last_error());
+        Py_END_ALLOW_THREADS;
+        left -= slice;
+        if (rc != TARN_E_TIMEOUT || left == 0)
+            return rc;
+        if (PyErr_CheckSignals() < 0)
+            return EXT_RAISED;
+        slice = left < 2 * slice ? left : 2 * slice;
+    }
+}

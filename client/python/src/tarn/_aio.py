@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Submitted operations, and asyncio on top: no thread, the client's event fd in the running loop.
+
+The fd is readable while there is something to drain, for every loop that looks at it. Whoever drains gets what others
+wait for, too, and tells them: _deliver(). So any number of loops, in any number of threads, may use one client.
+"""
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple, Union
+
+from . import _tarn
+from ._errors import Error, Key, error_of
+
+if TYPE_CHECKING:
+    import asyncio
+
+Pairs = Union[Mapping[Key, Any], Iterable[Tuple[Key, Any]]]
+
+GET, FETCH, GET_INFO = 0, 1, 2  # results of _submit_get()
+_FLYING_MAX = 64  # operations that nobody waits for, before they are drained
+
+
+class _Reader:
+    """The event fd in one loop, while something of that loop's is under way. Of the loop's own thread."""
+
+    def __init__(self, client: "Async", loop: asyncio.AbstractEventLoop) -> None:
+        self.waiting = 0
+        self._loop = loop
+        self._fd = os.dup(client._event_fd())  # ours: the client may be closed first, and its number used again
+        loop.add_reader(self._fd, self._ready, client)
+
+    def _ready(self, client: "Async") -> None:
+        try:
+            client._deliver()
+        except Error:
+            pass  # it is being closed: close() tells who waits
+
+    def close(self) -> None:
+        if not self._loop.is_closed():
+            self._loop.remove_reader(self._fd)
+        os.close(self._fd)
+
+
+class Async(_tarn.Client):
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._futures: Dict[_tarn.Operation, "asyncio.Future[None]"] = {}
+        self._readers: Dict[asyncio.AbstractEventLoop, _Reader] = {}
+
+    # --- submit ---
+
+    def submit_get_into(self, keys: Sequence[Key], values: Any, *, hits: Optional[_tarn.Hits] = None,
+                        after: Any = None, timeout: Optional[float] = None) -> _tarn.Operation:
+        """As get_into_many(), but returns at once; the Operation's wait() returns the list.
+
+        after    a torch.cuda.Event (or cudaEvent_t as int) behind the kernels that still use the buffers; without it
+                 those are waited for that torch's current streams have been given so far
+        timeout  seconds from now
+
+        Keys and buffers are kept until it is complete; until then their content is undefined.
+        """
+        self._make_room()
+        return self._submit_get(keys, values, hits, after, timeout)
+
+    def submit_put(self, pairs: Pairs, *, replace: bool = False, pin: bool = False, ttl: Optional[float] = None,
+                   replicas: int = 1, place: Optional[str] = None, after: Any = None,
+                   timeout: Optional[float] = None) -> _tarn.Operation:
+        """As put_many(), but returns at once; the Operation's wait() returns the list.
+
+        after    a torch.cuda.Event (or cudaEvent_t as int) behind what writes the values; without it that is waited
+                 for which torch's current streams have been given so far
+
+        The values must stay as they are until it is complete.
+        """
+        self._make_room()
+        return self._submit_put(pairs, replace=replace, pin=pin, ttl=ttl, replicas=replicas, place=place, after=after,
+                                timeout=timeout)
+
+    def _make_room(self) -> None:
+        if self._flying() > _FLYING_MAX:
+            self._deliver()
+
+    # --- draining ---
+
+    def _deliver(self) -> None:
+        for op in self._drain():
+            self._tell(op)
+
+    def _tell(self, op: _tarn.Operation) -> None:
+        future = self._futures.pop(op, None)
+        if future is None:
+            return
+        import asyncio
+
+        loop = future.get_loop()
+        if asyncio._get_running_loop() is loop:
+            _wake(future)
+            return
+        try:
+            loop.call_soon_threadsafe(_wake, future)
+        except RuntimeError:
+            pass  # that loop was closed: nobody waits any more
+
+    def close(self) -> None:
+        """Refuses new calls, cancels what was submitted, waits for calls that run, ends the client.
+
+        Views keep its memory until they are gone. Whoever still awaits something gets Canceled, or codes of it."""
+        super().close()
+        for op in list(getattr(self, "_futures", ())):  # none where __init__() failed
+            self._tell(op)
+
+    def __exit__(self, *_: Any) -> None:
+        self.close()
+
+    # --- asyncio ---
+
+    async def _finish(self, op: _tarn.Operation) -> Any:
+        """Its result. A task that is canceled meanwhile cancels it, so that nothing uses the buffers any more."""
+        import asyncio  # not before it is used: its import is slower than ours
+
+        loop = asyncio.get_running_loop()
+        future = loop.create_future()
+        try:
+            reader = self._readers.get(loop)
+            if reader is None:
+                reader = self._readers[loop] = _Reader(self, loop)
+            reader.waiting += 1
+            try:
+                self._futures[op] = future
+                if not op._settled:  # by another thread's draining, before it could know of the future
+                    await future
+            finally:
+                self._futures.pop(op, None)
+                reader.waiting -= 1
+                if reader.waiting == 0:
+                    del self._readers[loop]
+                    reader.close()
+        except BaseException:
+            op.cancel()
+            raise
+        return op.wait()
+
+    async def aput(self, key: Key, value: Any, *, dtype: Any = None, shape: Optional[Sequence[int]] = None,
+                   timeout: Optional[float] = None, **options: Any) -> None:
+        """As put(), for asyncio."""
+        op = self._submit_put([(key, value)], dtype=dtype, shape=shape, timeout=timeout, **options)
+        [code] = await self._finish(op)
+        if code:
+            raise error_of(code, key, op._why or None)
+
+    async def aput_many(self, pairs: Pairs, **options: Any) -> List[int]:
+        """As put_many(), for asyncio."""
+        return await self._finish(self._submit_put(pairs, **options))
+
+    async def aget_into(self, key: Key, value: Any, *, offset: Optional[int] = None,
+                        timeout: Optional[float] = None) -> _tarn.TensorInfo:
+        """As get_into(), for asyncio. The buffer is the operation's until this returns, or raises."""
+        op = self._submit_get([key], [value], timeout=timeout, what=GET_INFO, offset=offset)
+        [(code, info)] = await self._finish(op)
+        if code:
+            raise error_of(code, key, op._why or None)
+        return info
+
+    async def aget_into_many(self, keys: Sequence[Key], values: Any, *, hits: Optional[_tarn.Hits] = None,
+                             timeout: Optional[float] = None) -> List[int]:
+        """As get_into_many(), for asyncio."""
+        return await self._finish(self._submit_get(keys, values, hits=hits, timeout=timeout))
+
+    async def alookup(self, keys: Sequence[Key], *, timeout: Optional[float] = None) -> _tarn.Hits:
+        """As lookup(), for asyncio."""
+        return await self._finish(self._submit_lookup(keys, timeout))
+
+    async def amatch_prefix(self, keys: Sequence[Key], *, stride: int = 1,
+                            timeout: Optional[float] = None) -> _tarn.Hits:
+        """As match_prefix(), for asyncio."""
+        return await self._finish(self._submit_lookup(keys, timeout, stride))
+
+    async def aexists(self, keys: Union[Key, Sequence[Key]], *,
+                      timeout: Optional[float] = None) -> Union[bool, List[bool]]:
+        """As exists(), for asyncio."""
+        single = isinstance(keys, (bytes, str))
+        hits = await self.alookup([keys] if single else keys, timeout=timeout)
+        found = [state == _tarn.HIT for state in hits.states]
+        return found[0] if single else found
+
+    async def aremove(self, keys: Union[Key, Sequence[Key]], *,
+                      timeout: Optional[float] = None) -> Union[bool, List[int]]:
+        """As remove(), for asyncio."""
+        single = isinstance(keys, (bytes, str))
+        op = self._submit_remove([keys] if single else keys, timeout)
+        codes = await self._finish(op)
+        if not single:
+            return codes
+        if codes[0] not in (0, _NOT_FOUND):
+            raise error_of(codes[0], keys, op._why or None)
+        return codes[0] == 0
+
+
+_NOT_FOUND = -1
+
+
+def _wake(future: "asyncio.Future[None]") -> None:
+    if not future.done():
+        future.set_result(None)
