@@ -24,7 +24,7 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from typing import Any, Iterator, Sequence
 
@@ -291,7 +291,8 @@ class WorkerProcess:
     def __exit__(self, kind: Any, *_: Any) -> None:
         if kind:
             self.child.kill()
-        self.child.stdin.close()  # the end of its requests
+        with suppress(BrokenPipeError):
+            self.child.stdin.close()  # the end of its requests
         self.child.wait()
         self.child.stdout.close()
 
