@@ -409,8 +409,8 @@ def show(row: dict) -> str:
     return (
         f"{row['tokens']:>7} tokens, KV of {row['bytes'] / 2**20:.1f} MiB by {row['place'] or 'anywhere'}: first token "
         f"after {ms['ttft']:.1f} ms (one process: {ms['ttft_one_process']:.1f} ms)\n"
-        f"        prefill {ms['prefill']:.1f} ms (without writing {ms['prefill_without_writes']:.1f}), first token "
-        f"{ms['after_prefill']:.1f} ms behind it\n"
+        f"        prefill {ms['prefill']:.1f} ms (without writing {ms['prefill_without_writes']:.1f}); the first token "
+        f"came {abs(ms['after_prefill']):.1f} ms {'after' if ms['after_prefill'] > 0 else 'before'} its end\n"
         f"        writes {ms['write']:.1f} ms ({row['write_GBps']:.2f} GB/s), loads {ms['load']:.1f} ms "
         f"({row['load_GBps']:.2f} GB/s), {ms['exposed']:.1f} ms of it after the prefill\n"
         f"        {100 * row['hidden']:.1f} % of the transfer is hidden behind the prefill, "
