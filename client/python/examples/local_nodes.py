@@ -23,8 +23,9 @@ def tarnd() -> str:
 
 
 @contextmanager
-def local_nodes(nodes: Mapping[str, Sequence[str]]) -> Iterator[str]:
-    """Starts a node for each name, with its pools as in `tarnd --pool`; yields the directory's address.
+def local_nodes(nodes: Mapping[str, Sequence[str]], *flags: str) -> Iterator[str]:
+    """Starts a node for each name, with its pools as in `tarnd --pool`; yields the directory's address. `flags`
+    are further ones of tarnd, for all nodes.
 
     The first one starts the Redis of all. They end with the block.
     """
@@ -33,7 +34,7 @@ def local_nodes(nodes: Mapping[str, Sequence[str]]) -> Iterator[str]:
         redis = None
         try:
             for name, pools in nodes.items():
-                child, redis = _start(Path(folder), name, pools, redis)
+                child, redis = _start(Path(folder), name, pools, redis, flags)
                 running.append(child)
             yield redis
         finally:
@@ -47,11 +48,13 @@ def local_nodes(nodes: Mapping[str, Sequence[str]]) -> Iterator[str]:
                 child.stdout.close()
 
 
-def _start(folder: Path, name: str, pools: Sequence[str], redis: str | None) -> tuple[subprocess.Popen, str]:
+def _start(
+    folder: Path, name: str, pools: Sequence[str], redis: str | None, flags: Sequence[str]
+) -> tuple[subprocess.Popen, str]:
     log = folder / f"{name}.log"
     # A parent that is killed has no time to end its nodes.
     command = ["setpriv", "--pdeathsig", "TERM"] if shutil.which("setpriv") else []
-    command += [tarnd(), "--id", name, "--listen", "127.0.0.1:0", "--unix", str(folder / f"{name}.sock")]
+    command += [tarnd(), "--id", name, "--listen", "127.0.0.1:0", "--unix", str(folder / f"{name}.sock"), *flags]
     for pool in pools:
         command += ["--pool", pool]
     if redis:
