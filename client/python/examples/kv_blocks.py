@@ -93,7 +93,8 @@ class PagedKV:
         self.nblocks: int = array.shape[2]
         self._free = list(range(self.nblocks))[::-1]
         addr = array.data_ptr() if self.is_torch else array.ctypes.data
-        device = array.device.index if self.is_torch and array.device.type == "cuda" else None
+        # -1 is the host's memory: said, CUDA need not be asked whose each address is.
+        device = array.device.index if self.is_torch and array.device.type == "cuda" else -1
         run, apart = shape.run_bytes, self.nblocks * shape.run_bytes
         # The pool never moves, so its pieces are named once: reading a table later costs no arithmetic.
         # pieces[b] is array[:, :, b]; a tensor per block would do as well, and cost more per call.
