@@ -22,6 +22,9 @@ class BareCopies:
 
     def __init__(self, kv: PagedKV, count: int, from_gpu: bool) -> None:
         self.kv, shape = kv, (count, *kv.shape.block)
+        self.source: Any
+        self.flat: Any
+        self._copy: Callable[[Any, Any, Any], None]
         if not kv.is_torch:
             self.source, self.flat = np.ones(shape, kv.array.dtype), np.empty(shape, kv.array.dtype)
             self.by, self._copy = "an assignment a block", self._assign

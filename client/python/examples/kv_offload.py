@@ -31,7 +31,7 @@ import numpy as np
 import tarn
 
 from bare_copies import BareCopies
-from kv_blocks import PagedKV, chain_keys, chain_root, require
+from kv_blocks import Ints, PagedKV, chain_keys, chain_root, require
 from local_nodes import local_nodes
 
 # Largest difference between chunked and one-pass logits, as a share of the largest logit: some roundings to
@@ -54,7 +54,7 @@ class BlockStore:
         self.client, self.kv, self.span, self.place = client, kv, span, place
         self.tokens = span * kv.shape.block_tokens  # in an object
 
-    def keys(self, root: bytes, tokens: Sequence[int]) -> list[str]:
+    def keys(self, root: bytes, tokens: Ints) -> list[str]:
         return chain_keys(root, tokens, self.tokens)
 
     def save(self, keys: Sequence[str], blocks: Sequence[int]) -> tarn.Operation:
@@ -97,7 +97,7 @@ def saved(operation: tarn.Operation) -> None:
 def prefill(
     lm: Any,
     kv: PagedKV,
-    tokens: Sequence[int],
+    tokens: Ints,
     table: Sequence[int],
     first: int,
     cut: int,
