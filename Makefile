@@ -13,8 +13,8 @@ PREFIX  ?= /usr/local
 VERSION := 0.1.0
 SOMAJOR := 0
 
-PKGS_LIB  := hiredis libibverbs
-PKGS_NODE := hiredis libibverbs libevent_core libevent_extra
+PKGS_LIB  := hiredis
+PKGS_NODE := hiredis libevent_core libevent_extra
 PKGS_CLI  := jansson ncurses
 
 CFLAGS   ?= -O2 -g
@@ -169,6 +169,69 @@ $(tcpx_out)/driver/libcuda.so.1: $(tcpx_out)/fake_driver.o
 	@mkdir -p $(@D)
 	$(if $(V),,@echo "  LD    $@";) $(CC) -shared $(ALL_LDFLAGS) -Wl,-soname,libcuda.so.1 -o $@ $^
 
+# --- Python ---------------------------------------------------------------------------------------
+
+# The package, in $(B)/python: the extension with libtarn and hiredis in it, beside links to the Python files. Other
+# Pythons have other suffixes, so one folder does for all.
+, := ,
+PYTHON     ?= python3
+py_facts   := $(shell $(PYTHON) -ISc 'import sys, sysconfig as s; print(s.get_config_var("EXT_SUFFIX"), \
+                  s.get_path("include") if sys.version_info >= (3, 9) else "too-old")' 2>/dev/null)
+py_suffix  := $(word 1,$(py_facts))
+py_include := $(word 2,$(py_facts))
+py_dir     := $(B)/python/tarn
+py_ext     := $(py_dir)/_tarn$(py_suffix)
+py_src     := $(wildcard client/python/src/ext/*.c)
+py_obj     := $(patsubst client/python/src/ext/%.c,$(B)/python/ext$(py_suffix)/%.o,$(py_src))
+py_links   := $(patsubst client/python/src/tarn/%,$(py_dir)/%,$(wildcard $(addprefix client/python/src/tarn/*,.py .pyi .typed)))
+# Debian's can be linked into a shared object.
+hiredis_a  := $(filter /%,$(shell $(CC) -print-file-name=libhiredis.a))
+
+py_if_possible := $(if $(wildcard $(py_include)/Python.h),python $(B)/python/bench/c_side)
+
+.PHONY: python wheel
+python: $(py_ext) $(py_links)
+
+$(B)/python/ext$(py_suffix)/%.o: client/python/src/ext/%.c Makefile
+	@mkdir -p $(@D)
+	$(if $(V),,@echo "  CC    $<";) $(CC) $(ALL_CFLAGS) -isystem $(py_include) -MMD -MP -c -o $@ $<
+
+# Over played GPUs the tests put a libtarn with a driver of theirs in the place of this one.
+py_tarn    := $(if $(filter standin,$(cuda)),$(library),$(B)/libtarn.a)
+py_ldflags := $(if $(filter standin,$(cuda)),-Wl$(,)-rpath$(,)'$$ORIGIN/../..',-Wl$(,)--exclude-libs$(,)ALL)
+
+$(py_ext): $(py_obj) $(py_tarn)
+	@mkdir -p $(@D)
+	$(if $(V),,@echo "  LD    $@";) $(CC) -shared $(ALL_LDFLAGS) $(py_ldflags) -o $@ $^ \
+	    $(if $(hiredis_a),$(patsubst -lhiredis,$(hiredis_a),$(LIBS_LIB)),$(LIBS_LIB))
+
+$(py_dir)/%: client/python/src/tarn/%
+	@mkdir -p $(@D)
+	@ln -sf $(abspath $<) $@
+
+# A wheel that needs nothing but libc; for every Linux with one as new as this machine's.
+wheel:
+	@rm -rf $(B)/python/build && mkdir -p $(B)/wheel
+	cd client/python && TARN_BUILD=$(abspath $(B)) $(PYTHON) -c \
+	    'import setuptools.build_meta as m; print(m.build_wheel("$(abspath $(B))/wheel"))'
+
+# What the package costs over C; overhead.py drives the C side.
+$(B)/python/bench/c_side: $(B)/client/python/bench/c_side.o $(B)/libtarn.a
+	@mkdir -p $(@D)
+	$(if $(V),,@echo "  LD    $@";) $(CC) $(ALL_LDFLAGS) -o $@ $^ $(LIBS_LIB)
+
+.PHONY: bench-python
+bench-python: python $(B)/tarnd $(B)/python/bench/c_side
+	@TARN_BUILD=$(abspath $(B)) PYTHONPATH=$(abspath $(B))/python $(PYTHON) client/python/bench/overhead.py \
+	    $(BENCH_ARGS) --json-dir $(B)/bench
+
+# GB/s against size, from what make bench wrote; needs matplotlib.
+PLOTS_FROM ?= $(B)/bench
+PLOTS_TO   ?= docs/results
+.PHONY: plots
+plots:
+	@$(PYTHON) client/python/bench/plots.py $(PLOTS_FROM) $(PLOTS_TO)
+
 # --- checks ---------------------------------------------------------------------------------------
 
 # Everything, as CI runs it (installs packages): deploy/check.sh. These run parts of it.
@@ -177,8 +240,9 @@ check: all tests check-tests check-style check-rdma
 # These run where check-rdma takes them.
 in_vms := $(addprefix $(B)/tests/test_,rdma rdma_sizes rdma_wire rdma_writers rdma_hosts)
 
-check-tests: all tests
-	@TARN_BUILD=$(B) sh tests/run.sh $(filter-out $(in_vms),$(filter $(B)/tests/test_%,$(tests))) $(scripts)
+# The Python package's, too, where Python's headers are; tests/integration/test_python.sh skips where they are not.
+check-tests: all tests $(py_if_possible)
+	@TARN_BUILD=$(B) PYTHON=$(PYTHON) sh tests/run.sh $(filter-out $(in_vms),$(filter $(B)/tests/test_%,$(tests))) $(scripts)
 
 # In VMs with soft-RoCE; skipped, with the reason, where they cannot be started. PARTS=one|faults|wire|hosts
 check-rdma: all tests
@@ -187,8 +251,8 @@ check-rdma: all tests
 # Over the GPUs of this machine: copies, unpacking, and GPU pools. Skipped, with the reason, where there is none;
 # REQUIRE=gpu makes that a failure. check-standin: the same over GPUs played in shared memory.
 gpu_tests := $(filter %/test_cuda_queue %/test_tcpx_unpack $(B)/tests/test_gpu%,$(tests)) $(wildcard tests/gpu/test_*.sh)
-check-gpu: all tests
-	@TARN_BUILD=$(B) sh tests/run.sh $(gpu_tests)
+check-gpu: all tests $(py_if_possible)
+	@TARN_BUILD=$(B) PYTHON=$(PYTHON) sh tests/run.sh $(gpu_tests)
 
 check-standin:
 	@REQUIRE=gpu $(MAKE) B=$(B)-standin CUDA=standin check-gpu
@@ -208,7 +272,7 @@ check-tsan:
 	@TSAN_OPTIONS=halt_on_error=1 $(MAKE) B=build-tsan SANITIZE=thread check-tests
 
 check-style: all
-	@TARN_BUILD=$(B) sh tests/check-style.sh
+	@TARN_BUILD=$(B) PYTHON=$(PYTHON) sh tests/check-style.sh
 
 # libFuzzer over everything that parses foreign bytes.
 FUZZ_SECONDS ?= 60
@@ -288,9 +352,12 @@ help:
 	@echo 'make bench       BENCH=all|shm|tcp|lookup|alloc|idle, results in $(B)/bench/'
 	@echo 'make bench-rdma  the same over RDMA devices, against perftest'
 	@echo 'make bench-gpu   the same over GPUs, against bare CUDA calls; BENCH_ARGS=--quick'
+	@echo 'make bench-python what the Python package costs over C; BENCH_ARGS=--quick'
+	@echo 'make plots       PNG files of GB/s against size from the JSON in PLOTS_FROM=$(B)/bench'
 	@echo 'make bench-tcpx  the tcpx transport against a bare loop over its plugin; ROUNDS=20'
 	@echo 'make soak-tcpx   MESSAGES=100000 random messages over the tcpx transport'
 	@echo 'make install     PREFIX=/usr/local DESTDIR='
+	@echo 'make python      the Python package for PYTHON=python3 in $(B)/python; make wheel: to install elsewhere'
 	@echo 'make docs        regenerate docs/options.md and docs/errors.md'
 	@echo 'make clean'
 	@echo 'Variables: B= CC= CUDA=auto|none|standin CUDA_ARCH="80 90" NVCC= CFLAGS= WERROR=1 SANITIZE=address,undefined|thread V=1 REQUIRE='

@@ -11,13 +11,16 @@ cd "$(dirname "$0")/.."
 # named at the end.
 export RETRIES=${RETRIES:-2}
 
+# The one that deps.sh installs packages for; `python3` may be another.
+export PYTHON="${PYTHON:-/usr/bin/python3}"
+
 jobs=$(nproc 2>/dev/null || echo 2)
 say "${ui_bold}tarn: build and test${ui_off}"
 packages check
-step "Build (gcc)" make -j"$jobs" WERROR=1 CC=gcc all tests
-step "Build (clang)" make -j"$jobs" WERROR=1 CC=clang B=build-clang all
+step "Build (gcc)" make -j"$jobs" WERROR=1 CC=gcc all tests python
+step "Build (clang)" make -j"$jobs" WERROR=1 CC=clang B=build-clang all python
 step "Style and documents" make check-style
-step "Tests" make check-tests
+step "Tests" env REQUIRE="${REQUIRE:+$REQUIRE,}python,python-wheel" make check-tests
 # Short; the long runs are in tests/rdma-vm/README.md.
 step "RDMA, in VMs" env RDMA_CONNECTS="${RDMA_CONNECTS:-20}" RDMA_SECONDS="${RDMA_SECONDS:-5}" \
     REQUIRE="${REQUIRE:+$REQUIRE,}rdma" make check-rdma

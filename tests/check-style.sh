@@ -68,14 +68,23 @@ hits=$(grep -nE '\b(u|nano)?sleep\(' $(find tests -name '*.[ch]') | grep -v 'not
 hits=$(grep -nE '\b(TODO|FIXME|XXX|HACK)\b' $code Makefile deploy/*.sh)
 [ -z "$hits" ] || say "unfinished: $hits"
 
-# Every header compiles alone and every file has a licence line. Those about CUDA's own types need its toolkit, that
-# of the Python extension needs Python's headers.
-python_include=$(${PYTHON:-python3} -c 'import sysconfig; print(sysconfig.get_paths()["include"])' 2>/dev/null)
-python_only='client/python'
-[ -f "$python_include/Python.h" ] && python_only='nothing'
-for h in $(find include base metadata transport server client tests -path "$python_only" -prune -o \
-    -name '*.h' ! -name kernels.h ! -name cuda_runtime.h -print); do
-    ${CC:-cc} -std=gnu11 -D_GNU_SOURCE -Wall -Wextra -Werror -fsyntax-only -I. -Iinclude -I"${python_include:-.}" -x c "$h" ||
+# Python: tests/check_python.py says what.
+"${PYTHON:-python3}" tests/check_python.py >"$build/style.txt" || {
+    [ -s "$build/style.txt" ] || say "tests/check_python.py cannot be run"
+    while read -r line; do say "$line"; done <"$build/style.txt"
+}
+
+# Every header compiles alone and every file has a licence line. Those about CUDA's own types need its toolkit.
+for h in $(find include base metadata transport server client tests -name '*.h' ! -name kernels.h ! -name cuda_runtime.h); do
+    python=
+    case $h in
+    client/python/*)
+        python=$("${PYTHON:-python3}" -ISc 'import sysconfig as s; print(s.get_path("include"))')
+        [ -e "$python/Python.h" ] || continue
+        ;;
+    esac
+    ${CC:-cc} -std=gnu11 -D_GNU_SOURCE -Wall -Wextra -Werror -fsyntax-only -I. -Iinclude \
+        ${python:+-isystem "$python"} -x c "$h" ||
         say "$h does not compile alone"
 done
 for f in $code transport/*.cu client/*.cu; do

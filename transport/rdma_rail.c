@@ -13,6 +13,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "transport/rdma_verbs.h"
 
 /*
  * Patience of the wire. A try lasts 4.096 us * 2^14 = 67 ms, devices may take up to four times that; with 6
@@ -277,6 +278,14 @@ int tarn_rails_open(const char *devices, struct tarn_rails *r)
     if (!r->reaper || !r->joiner) {
         tarn_rails_close(r);
         return tarn_fail(TARN_E_NO_MEMORY, "rdma: out of memory");
+    }
+    const char *missing = tarn_verbs_missing();
+    if (missing) {
+        tarn_rails_close(r);
+        return tarn_fail(TARN_E_UNAVAILABLE,
+                         "rdma: no verbs library: %s: install libibverbs1 and the device's provider "
+                         "(ibverbs-providers)",
+                         missing);
     }
     struct ibv_device **list = ibv_get_device_list(&n);
     if (!list || n == 0) {

@@ -135,6 +135,14 @@ else
 fi
 expect 4 info --json --redis redis://127.0.0.1:1
 says out '"rdma_ports"'
+# Without the verbs library, or with one that cannot be used, all but rdma works.
+mkdir no-verbs && : >no-verbs/libibverbs.so.1
+before=${LD_LIBRARY_PATH-}
+export LD_LIBRARY_PATH="$dir/no-verbs:$before"
+expect 4 info --redis redis://127.0.0.1:1
+says out "rdma: no verbs library: "
+says out "install libibverbs1"
+export LD_LIBRARY_PATH="$before"
 
 # --- files in and out -------------------------------------------------------------------------------
 

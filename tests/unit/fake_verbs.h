@@ -25,6 +25,7 @@
 #include <unistd.h>
 
 #include "transport/rdma_rail.h"
+#include "transport/rdma_verbs.h"
 
 #define FAKE_DEVICES 8
 #define FAKE_PORTS 2
@@ -64,6 +65,7 @@ static struct fake_verbs {
         uint32_t max_sges;                     /* most of one request */
     } device[FAKE_DEVICES];
     int ndevices;
+    const char *missing; /* why there is no library; NULL: there is one */
     uint64_t max_region;
     uint32_t vendor;
     int max_wr, max_cqe, max_sge;
@@ -178,6 +180,11 @@ static inline struct fake_device *fake_add(const char *name, uint8_t n)
 
 /* --- devices, ports ----------------------------------------------------------------------------- */
 
+const char *tarn_verbs_missing(void)
+{
+    return fake.missing;
+}
+
 struct ibv_device **ibv_get_device_list(int *n)
 {
     struct ibv_device **list = calloc((size_t)fake.ndevices + 1, sizeof(struct ibv_device *));
@@ -190,6 +197,11 @@ struct ibv_device **ibv_get_device_list(int *n)
 void ibv_free_device_list(struct ibv_device **list)
 {
     free(list);
+}
+
+const char *ibv_wc_status_str(enum ibv_wc_status status)
+{
+    return status == IBV_WC_SUCCESS ? "success" : "failure";
 }
 
 const char *ibv_get_device_name(struct ibv_device *d)

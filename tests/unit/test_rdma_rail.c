@@ -199,6 +199,9 @@ static void a_named_device_must_be_usable(void **state)
     (void)state;
     fake_reset();
     refuses(NULL, TARN_E_UNAVAILABLE, "rdma: no device");
+    fake.missing = "libibverbs.so.1: no such file";
+    refuses(NULL, TARN_E_UNAVAILABLE, "rdma: no verbs library: libibverbs.so.1: no such file: install");
+    fake.missing = NULL;
     struct fake_device *d = fake_add("mlx5_0", 1);
     opens("mlx5_0:1@0", "mlx5_0:1");
     opens("mlx5_0,", "mlx5_0:1");

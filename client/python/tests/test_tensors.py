@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import resource
 import unittest
 from typing import Any
 
@@ -173,6 +174,29 @@ class Foreign(StoreCase):
         with self.assertRaises(tarn.Unsupported):
             self.client.put(self.key("b"), Interface(np.zeros(3, "M8[s]")))
         self.assertFalse(self.client.exists(self.key("b")))
+
+
+@unittest.skipIf(np is None, "no NumPy")
+class Large(StoreCase):
+    def test_memory_of_large_results(self) -> None:
+        """It is their own, can be written, and goes when they go."""
+        a = np.arange((5 << 20) + 3, dtype="u4").astype("u1")
+        self.client.put(self.key(), a)
+        got = [self.client.get(self.key(), out=out) for out in ("numpy", "torch")[: 1 + (torch is not None)]]
+        for one in got:
+            np.testing.assert_array_equal(np.asarray(one), a)
+            one[-1] = 0
+        self.assertEqual(self.client.get(self.key())[-1], a[-1])
+        before = rss()
+        for _ in range(20):
+            for out in ("numpy", "torch")[: len(got)]:
+                self.client.get(self.key(), out=out)
+        self.assertLess(rss() - before, 40 << 20)
+
+
+def rss() -> int:
+    with open("/proc/self/statm") as f:
+        return int(f.read().split()[1]) * resource.getpagesize()
 
 
 class Pieces(StoreCase):

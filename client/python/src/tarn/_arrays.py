@@ -2,6 +2,8 @@
 """What get() returns: a buffer of so many bytes first, then an array of dtype and shape over it."""
 from __future__ import annotations
 
+import contextlib
+import mmap
 from typing import Any, Dict, Optional
 
 from ._errors import Invalid, Unsupported
@@ -13,6 +15,7 @@ _NAMES: Dict[str, str] = {
     "u32": "uint32", "i32": "int32", "f32": "float32",
     "u64": "uint64", "i64": "int64", "f64": "float64", "c64": "complex64", "c128": "complex128",
 }
+_LARGE, _HUGE_PAGE = 4 << 20, 2 << 20
 _ML_DTYPES = ("f8_e4m3", "f8_e5m2", "bf16")
 
 
@@ -25,6 +28,15 @@ class _Bytes:
 
     def view(self, view: Any) -> memoryview:
         return memoryview(view)
+
+
+def _large(nbytes: int) -> mmap.mmap:
+    """Memory of huge pages: the first touches of small ones take longer than the copy. torch asks for none, and NumPy
+    for some that do not begin where a huge page could."""
+    memory = mmap.mmap(-1, -(-nbytes // _HUGE_PAGE) * _HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with contextlib.suppress(OSError):  # a system without them
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    return memory
 
 
 class _Numpy:
@@ -50,6 +62,8 @@ class _Numpy:
         return self._np.dtype(getattr(ml_dtypes, _NAMES[name]))
 
     def buffer(self, nbytes: int) -> Any:
+        if nbytes >= _LARGE:
+            return self._np.frombuffer(_large(nbytes), "u1", nbytes)
         return self._np.empty(nbytes, "u1")
 
     def array(self, buffer: Any, info: Any) -> Any:
@@ -67,8 +81,11 @@ class _Torch:
 
         self._torch = torch
         self._device = device
+        self._on_host = torch.empty(0, device=device).is_cpu  # None: torch has a default
 
     def buffer(self, nbytes: int) -> Any:
+        if self._on_host and nbytes >= _LARGE:
+            return self._torch.frombuffer(_large(nbytes), dtype=self._torch.uint8, count=nbytes)
         return self._torch.empty(nbytes, dtype=self._torch.uint8, device=self._device)
 
     def array(self, buffer: Any, info: Any) -> Any:

@@ -116,8 +116,8 @@ class Client(_bulk.Bulk):
             fail(keys, results, codes, why)
         return results
 
-    async def _aget(self, keys: List[Key], out: str, device: Any, hits: Optional[_tarn.Hits],
-                    timeout: Optional[float], fail: Callable[[List[Key], List[Any], List[int], str], None]) -> List[Any]:
+    async def _aget(self, keys: List[Key], out: str, device: Any, hits: Optional[_tarn.Hits], timeout: Optional[float],
+                    fail: Callable[[List[Key], List[Any], List[int], str], None]) -> List[Any]:
         make = _arrays.maker(out, device)
         until = time.monotonic() + (self.timeout if timeout is None else timeout)
         sizes = _sizes_of(hits, len(keys)) if hits is not None else [self._guess_for(len(keys))] * len(keys)
