@@ -626,7 +626,9 @@ struct tarn_get {
     struct tarn_seen seen;
     void (*done)(struct tarn_get *g); /* the last item is final; may be NULL */
     void *owner;
-    /* What tarn_get_fast() found of the last item that it left. */
+    uint64_t got, got_bytes; /* items that jobs have brought; counted with the last item */
+    size_t looked; /* tarn_get_fast() has left the items from here on as they were */
+    /* What it found of the last item that it looked at and left. */
     size_t found; /* SIZE_MAX: nothing */
     uint32_t found_gpu;
     bool found_glanced; /* at its pieces, see transport/seen.h */
@@ -637,10 +639,12 @@ struct tarn_get {
 };
 
 /* Serves what can be served at once from cached descriptors and shared links; g->left says what is left,
- * those items have status TARN_INPROGRESS. */
+ * those items have status TARN_INPROGRESS or have not been looked at. */
 void tarn_get_fast(struct tarn_get *g);
 /* Finishes n gets together, their transfers mixed on the same links. */
 void tarn_get_slow(struct tarn_client *c, struct tarn_get *const *gets, size_t n, int stop_fd);
+/* INVALID: the item's key or pieces are. */
+int tarn_get_check(const struct tarn_get *g, size_t i);
 /* An item is final. */
 void tarn_get_final(struct tarn_get *g, size_t i, int status);
 /* Is a glance at the item's pieces enough (transport/seen.h), since they are to have as many bytes as the object? */

@@ -23,6 +23,8 @@ void tarn_get_prepare(struct tarn_get *g, struct tarn_client *c, struct tarn_ite
     tarn_seen_clear(&g->seen);
     g->done = NULL;
     g->owner = NULL;
+    g->got = g->got_bytes = 0;
+    g->looked = 0;
     g->found = SIZE_MAX;
 }
 
@@ -37,6 +39,10 @@ void tarn_get_final(struct tarn_get *g, size_t i, int status)
     else if (status != 0)
         tarn_count(g->client, stripe, TARN_COUNT_ERRORS, 1);
     g->left--;
+    if (g->left == 0 && g->got > 0) {
+        tarn_count(g->client, stripe, TARN_COUNT_GETS, g->got);
+        tarn_count(g->client, stripe, TARN_COUNT_GET_BYTES, g->got_bytes);
+    }
     if (g->done && g->left == 0)
         g->done(g);
     else if (g->done)
@@ -82,7 +88,7 @@ void tarn_get_misfit(struct tarn_get *g, size_t i, const struct tarn_tensor *t)
     tarn_get_final(g, i, TARN_E_SIZE);
 }
 
-static int item_check(const struct tarn_get *g, size_t i)
+int tarn_get_check(const struct tarn_get *g, size_t i)
 {
     const struct tarn_item *item = &g->items[i];
     int rc = tarn_key_check(&item->key);
@@ -137,7 +143,7 @@ static int get_now(struct tarn_get *g, size_t i)
     struct tarn_desc *d = &g->found_desc;
     const struct tarn_loc *l;
     uint32_t gpu;
-    int t, rc = item_check(g, i);
+    int t, rc = tarn_get_check(g, i);
 
     g->found = SIZE_MAX;
     g->found_glanced = rc == 0 && tarn_get_glance(g, i, &gpu);
@@ -180,31 +186,42 @@ static int get_now(struct tarn_get *g, size_t i)
     return 0;
 }
 
-/* Of an item that is not tried: its final status, or TARN_INPROGRESS. */
-static int get_later(struct tarn_get *g, size_t i)
-{
-    int rc = item_check(g, i);
-
-    if (rc != 0)
-        tarn_verdict_note(&g->verdict, i, rc);
-    return rc ? rc : TARN_INPROGRESS;
-}
-
 /* One whose object is known, and that no shared link serves, is rarely the only one: the others are left,
- * too. */
+ * too, and not even looked at, since the first need not wait for that. */
 void tarn_get_fast(struct tarn_get *g)
 {
     bool later = false;
+    size_t i;
 
-    for (size_t i = 0; i < g->n; i++) {
-        int rc = later ? get_later(g, i) : get_now(g, i);
+    for (i = 0; i < g->n && !later; i++) {
+        int rc = get_now(g, i);
         g->items[i].status = rc;
-        later |= rc == TARN_INPROGRESS && g->found == i;
+        later = rc == TARN_INPROGRESS && g->found == i;
         if (rc == TARN_INPROGRESS)
             continue;
         if (rc != 0)
             tarn_count(g->client, 0, TARN_COUNT_ERRORS, 1);
         g->left--;
+    }
+    g->looked = i;
+}
+
+/* May TARN_GET_NOW go on? Then only this host's GPUs are waited for. */
+static bool is_near(const struct tarn_get *g)
+{
+    return g->found == g->looked - 1 && g->found_way >= 0 &&
+           (g->client->transports[g->found_way]->caps & TARN_CAP_SAME_HOST);
+}
+
+/* TARN_GET_NOW: nothing has been begun for these. */
+static void leave_rest(struct tarn_get *g)
+{
+    for (size_t i = 0; i < g->n; i++) {
+        if (i < g->looked && g->items[i].status != TARN_INPROGRESS)
+            continue;
+        g->items[i].status = TARN_E_AGAIN;
+        tarn_verdict_say(&g->verdict, i, TARN_E_AGAIN, "get", &g->items[i].key,
+                         "this takes waiting: get it without TARN_GET_NOW");
     }
 }
 
@@ -235,7 +252,9 @@ int tarn_get(struct tarn_client *c, struct tarn_item *items, size_t n, const str
     if (o.after && (rc = wait_before(&g, &o)) != 0)
         return rc;
     tarn_get_fast(&g);
-    if (g.left > 0) {
+    if (g.left > 0 && (o.flags & TARN_GET_NOW) && !is_near(&g)) {
+        leave_rest(&g);
+    } else if (g.left > 0) {
         /* The clock is only read when something may wait. */
         g.since_ns = tarn_now_ns();
         if (!o.after)

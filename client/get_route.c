@@ -140,6 +140,32 @@ void tarn_get_look(struct tarn_get_batch *b, struct tarn_get_job *j)
         tarn_get_job_fail(b, j, rc, tarn_last_error());
 }
 
+/* The same for a job after another: most take the same way, which needs no search while nothing has changed.
+ */
+static bool choose(struct tarn_get_batch *b, struct tarn_get_job *j, bool *more_p)
+{
+    const struct tarn_loc *l = &j->desc.locs[0];
+    bool first = j->desc.nlocs == 1 && j->tried == 0 && j->stales == 0;
+
+    if (first && b->way.remote == l->remote && b->way.pool == l->pool && b->way.gpu == j->gpu &&
+        atomic_load(&l->remote->health) == TARN_UP && !atomic_load(&l->remote->superseded) &&
+        atomic_load(&l->remote->sides[b->way.transport][0].state) == TARN_SIDE_POOLED) {
+        j->loc = 0;
+        j->transport = b->way.transport;
+        *more_p = false;
+        return true;
+    }
+    if (!tarn_get_choose(b->client, j, &j->desc, &j->loc, &j->transport, more_p))
+        return false;
+    if (first) {
+        b->way.remote = l->remote;
+        b->way.pool = l->pool;
+        b->way.gpu = j->gpu;
+        b->way.transport = j->transport;
+    }
+    return true;
+}
+
 /* Sends a resolved job on its way, or ends it. */
 void tarn_get_route(struct tarn_get_batch *b, struct tarn_get_job *j)
 {
@@ -161,7 +187,7 @@ void tarn_get_route(struct tarn_get_batch *b, struct tarn_get_job *j)
             j->stage = TARN_GET_FINAL;
             b->open--;
             tarn_get_misfit(j->get, j->index, &j->desc.tensor);
-        } else if (tarn_get_choose(b->client, j, &j->desc, &j->loc, &j->transport, &more)) {
+        } else if (choose(b, j, &more)) {
             if (!tarn_get_may_take(b->client, j)) {
                 tarn_get_look(b, j);
                 continue;

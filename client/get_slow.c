@@ -17,8 +17,8 @@ void tarn_get_job_finish(struct tarn_get_batch *b, struct tarn_get_job *j, int s
     b->open--;
     if (status == 0) {
         tarn_get_item(j)->tensor = j->desc.tensor;
-        tarn_count(b->client, 0, TARN_COUNT_GETS, 1);
-        tarn_count(b->client, 0, TARN_COUNT_GET_BYTES, j->x.work.bytes);
+        j->get->got++;
+        j->get->got_bytes += j->x.work.bytes;
     }
     tarn_get_final(j->get, j->index, status);
 }
@@ -133,7 +133,7 @@ static void start(struct tarn_get_batch *b, struct tarn_get_job *j, struct tarn_
     const struct tarn_item *item = &g->items[index];
     const struct tarn_key *key = &item->key;
 
-    memset(j, 0, offsetof(struct tarn_get_job, text));
+    memset(j, 0, offsetof(struct tarn_get_job, loc));
     j->get = g;
     j->index = index;
     if (g->found == index) { /* a moment ago */
@@ -202,6 +202,10 @@ static void run(struct tarn_get_batch *b)
 {
     while (b->open > 0) {
         bool wanted, waiting;
+        if (b->flight.inflight == b->open) {
+            fly(b);
+            continue;
+        }
         route_all(b, b->open == 1, &wanted, &waiting);
         if (waiting) { /* making links may take a while: what can fly does so before */
             tarn_flight_push(&b->flight);
@@ -275,11 +279,16 @@ static size_t count_left(struct tarn_get *const *gets, size_t n)
     return left;
 }
 
+static bool is_left(const struct tarn_get *g, size_t i)
+{
+    return i >= g->looked || g->items[i].status == TARN_INPROGRESS;
+}
+
 static void no_memory(struct tarn_get *const *gets, size_t n)
 {
     for (size_t g = 0; g < n; g++)
         for (size_t i = 0, left = gets[g]->left; left > 0 && i < gets[g]->n; i++)
-            if (gets[g]->items[i].status == TARN_INPROGRESS) {
+            if (is_left(gets[g], i)) {
                 left--;
                 tarn_verdict_say(&gets[g]->verdict, i, TARN_E_NO_MEMORY, "get", &gets[g]->items[i].key,
                                  "out of memory");
@@ -287,16 +296,34 @@ static void no_memory(struct tarn_get *const *gets, size_t n)
             }
 }
 
+/* May the item be tried? It is final otherwise. */
+static bool check(struct tarn_get_batch *b, struct tarn_get *g, size_t i)
+{
+    int rc = i < g->looked ? 0 : tarn_get_check(g, i);
+
+    if (rc != 0) {
+        b->open--;
+        tarn_verdict_note(&g->verdict, i, rc);
+        tarn_get_final(g, i, rc);
+        return false;
+    }
+    g->items[i].status = TARN_INPROGRESS;
+    return true;
+}
+
 /* The jobs of those items that are not final. Of one call's many items the first fly before the last are
- * looked at. */
+ * looked at. Once all of a get's are, it may be gone. */
 static void start_all(struct tarn_get_batch *b, struct tarn_get *const *gets, size_t n)
 {
     bool at_once = n == 1 && b->open > 1;
 
     b->n = 0;
     for (size_t g = 0; g < n; g++)
-        for (size_t i = 0; i < gets[g]->n; i++) {
-            if (gets[g]->items[i].status != TARN_INPROGRESS)
+        for (size_t i = 0, left = gets[g]->left; left > 0; i++) {
+            if (!is_left(gets[g], i))
+                continue;
+            left--;
+            if (!check(b, gets[g], i))
                 continue;
             struct tarn_get_job *j = &b->jobs[b->n++];
             start(b, j, gets[g], i);
@@ -332,6 +359,7 @@ void tarn_get_slow(struct tarn_client *c, struct tarn_get *const *gets, size_t n
     b.client = c;
     b.stop_fd = stop_fd;
     b.opening = b.later = b.postponed = b.stopped = false;
+    b.way.remote = NULL;
     b.open = count_left(gets, n);
     b.jobs = b.open > 1 ? malloc(b.open * sizeof *b.jobs) : &one;
     if (!b.jobs) {

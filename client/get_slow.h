@@ -23,21 +23,21 @@ struct tarn_get_job {
     struct tarn_get *get;
     size_t index; /* of the item */
     enum tarn_get_stage stage;
-    bool known; /* desc is filled */
-    bool asked; /* desc comes from the directory, in this call */
-    bool given; /* GPUs have been given the copies of this attempt, and streams may wait for them */
+    bool known;   /* desc is filled */
+    bool asked;   /* desc comes from the directory, in this call */
+    bool given;   /* GPUs have been given the copies of this attempt, and streams may wait for them */
     uint32_t gpu; /* tarn_pieces_gpu() */
     bool glanced; /* at the pieces, no more so far (transport/seen.h) */
     uint32_t nstale, stales, revivals;
     uint64_t tried;             /* bit location * TARN_TRANSPORTS_MAX + transport */
     struct tarn_get_job *again; /* the next to be routed again */
     int why;                    /* the last copy's failure, and its sentence */
-    /* From here on nothing is set until it is used. */
-    char text[TARN_SENTENCE];
+    /* From here on nothing is set until it is used. What most jobs use lies together. */
     uint8_t loc, transport;
     struct tarn_desc desc;
-    struct tarn_loc stale[TARN_GET_STALE_MAX]; /* the last ones found stale */
     struct tarn_transfer x;
+    char text[TARN_SENTENCE];
+    struct tarn_loc stale[TARN_GET_STALE_MAX]; /* the last ones found stale */
 };
 
 struct tarn_get_batch {
@@ -50,6 +50,11 @@ struct tarn_get_batch {
     bool later;     /* the job being routed waits for another round */
     bool postponed; /* some job does */
     bool stopped;   /* a look-up was cut short for a job that was canceled */
+    struct {        /* that the last job took whose object has one copy; remote NULL: none yet */
+        const struct tarn_remote *remote;
+        uint32_t pool, gpu;
+        uint8_t transport;
+    } way;
 };
 
 static inline struct tarn_item *tarn_get_item(const struct tarn_get_job *j)

@@ -110,12 +110,14 @@ int tarn_cuda_copy(struct tarn_cuda_queue *q, const struct tarn_cuda_piece *piec
 #define TARN_CUDA_PIECE_MAX (64u << 10)
 struct tarn_cuda_piece *tarn_cuda_list(struct tarn_cuda_queue *q, size_t *room);
 int tarn_cuda_start(struct tarn_cuda_queue *q, size_t n, uint64_t bytes);
-/* A mark behind all given so far; marks count up from 1. */
+/* A mark behind all given so far; marks count up from 1. Costs nothing behind a launch. AGAIN: too many have not been
+ * polled for. */
 int tarn_cuda_mark(struct tarn_cuda_queue *q, uint64_t *mark_p);
 /* 0: all before the mark is done. AGAIN: not yet. */
 int tarn_cuda_poll(struct tarn_cuda_queue *q, uint64_t mark);
-/* An event (a cudaEvent_t) behind the last mark, to be asked for before anything else is given; NULL: CUDA failed. It
- * is the queue's: gone with it, and recorded again behind a later mark once this one has been polled for. */
+/* An event (a cudaEvent_t) behind the last mark, to be asked for before anything else is given; NULL: CUDA failed, or
+ * too many are waited for. It is the queue's: gone with it, and recorded again behind a later mark once this one has
+ * been polled for. */
 void *tarn_cuda_mark_event(struct tarn_cuda_queue *q);
 
 /* --- events and streams of the application ------------------------------------------------------ */

@@ -57,6 +57,12 @@ struct tarn_link {
     struct tarn_ipc_pool *pools[POOLS_MAX]; /* NULL: not served */
     struct tarn_ipc_lane *lanes[TARN_IPC_DEVICES];
     struct tarn_share_hazards hazards;
+    struct { /* of the last work straight to or from a GPU's memory; most are like the one before */
+        const struct tarn_ipc_pool *pool; /* NULL: none so far */
+        uint32_t gpu;
+        int device;
+        uint8_t *base;
+    } last;
 };
 
 static int cuda_probe(char *why, size_t why_bytes)
@@ -257,7 +263,7 @@ static void tell(const struct tarn_link *l, const struct tarn_ipc_pool *p, const
              device, w->gpu ? "gpu" : "host", w->gpu ? (int)w->gpu - 1 : 0);
 }
 
-static int lane_for(struct tarn_link *l, int device, struct tarn_ipc_lane **lane_p)
+static int lane_for(struct tarn_link *l, int device)
 {
     if (device >= TARN_IPC_DEVICES)
         return tarn_fail(TARN_E_NOT_REACHABLE, "node %s: cuda_ipc: device %d: only the first %d are used",
@@ -268,7 +274,6 @@ static int lane_for(struct tarn_link *l, int device, struct tarn_ipc_lane **lane
         tarn_log(l->log, TARN_LOG_DEBUG, "cuda_ipc", "msg=\"copies by a GPU\" node=%s device=%d status=%d",
                  l->node, device, rc);
     }
-    *lane_p = l->lanes[device];
     return rc;
 }
 
@@ -279,24 +284,42 @@ static void lose(struct tarn_link *l)
         tarn_log(l->log, TARN_LOG_WARN, "cuda_ipc", "msg=\"set aside for good\" cause=\"%s\"", l->local->why);
 }
 
-static int queue_work(struct tarn_link *l, struct tarn_ipc_pool *p, struct tarn_work *w, bool put)
+/* What a link has been given of a pool stays as it is. */
+static bool is_like_last(const struct tarn_link *l, const struct tarn_ipc_pool *p, const struct tarn_work *w)
+{
+    return l->last.pool == p && w->gpu > 0 && l->last.gpu == w->gpu && l->lanes[l->last.device];
+}
+
+static int find_way(struct tarn_link *l, struct tarn_ipc_pool *p, struct tarn_work *w, int *device_p,
+                    enum tarn_ipc_way *way_p, uint8_t **base_p)
 {
     const struct tarn_ipc_node node = {l->log, l->node};
-    struct tarn_ipc_lane *lane = NULL;
-    enum tarn_ipc_way way;
-    uint8_t *base = NULL;
-    int device, rc = way_for(l, p, w, &device, &way);
+    int rc = way_for(l, p, w, device_p, way_p);
     if (!rc)
-        rc = lane_for(l, device, &lane);
+        rc = lane_for(l, *device_p);
     if (!rc)
-        rc = tarn_ipc_pool_reach(l->local, &node, p, device, &base);
+        rc = tarn_ipc_pool_reach(l->local, &node, p, *device_p, base_p);
     if (rc == TARN_E_UNAVAILABLE)
         lose(l);
+    if (!rc && w->gpu && *way_p == TARN_IPC_DIRECT) {
+        l->last.pool = p;
+        l->last.gpu = w->gpu;
+        l->last.device = *device_p;
+        l->last.base = *base_p;
+    }
+    return rc;
+}
+
+static int queue_work(struct tarn_link *l, struct tarn_ipc_pool *p, struct tarn_work *w, bool put)
+{
+    enum tarn_ipc_way way = TARN_IPC_DIRECT;
+    uint8_t *base = l->last.base;
+    int device = l->last.device, rc = is_like_last(l, p, w) ? 0 : find_way(l, p, w, &device, &way, &base);
     if (rc)
         return rc;
     if (tarn_log_wants(l->log, TARN_LOG_DEBUG))
         tell(l, p, w, put, device, way);
-    tarn_ipc_lane_post(lane, w, put, way, base + w->offset);
+    tarn_ipc_lane_post(l->lanes[device], w, put, way, base + w->offset);
     return TARN_INPROGRESS;
 }
 

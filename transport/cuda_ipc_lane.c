@@ -44,7 +44,7 @@ struct tarn_ipc_lane {
     size_t nlist, room;            /* of runs: in the list, and how many it takes */
     uint64_t list_bytes, burst;    /* burst: how many the next list may have */
     uint64_t added, started;       /* runs, ever; `large` counts as one */
-    uint64_t pending;              /* pieces of works that wait */
+    uint64_t pending;              /* runs of works that wait, about */
     uint32_t first, count, marked; /* parts; the first `marked` of them are */
     uint8_t *ring;                 /* NULL: not needed so far */
     uint64_t ring_head, ring_tail; /* bytes, ever */
@@ -53,7 +53,8 @@ struct tarn_ipc_lane {
     struct part parts[PARTS];
 };
 
-/* What a lane keeps in a work: scratch[0] the range in the pool, [1] flags. */
+/* What a lane keeps in a work: scratch[0] the range in the pool, [1] flags, [2] how many runs it has, about.
+ */
 enum { PUT = 1, STAGED = 2, FAR = 4 };
 
 static struct part *part_at(struct tarn_ipc_lane *l, uint32_t i)
@@ -220,7 +221,7 @@ static struct part *add_part(struct tarn_ipc_lane *l, struct tarn_work *w)
     struct part *p = part_at(l, l->count++);
     *p = (struct part){.work = w, .runs = l->added, .last = l->place.done == w->bytes};
     if (p->last) {
-        l->pending -= w->npieces;
+        l->pending -= w->scratch[2];
         l->waiting = w->next;
         if (!l->waiting)
             l->waiting_end = &l->waiting;
@@ -361,12 +362,10 @@ static int start_list(struct tarn_ipc_lane *l)
     return 0;
 }
 
-/* Gives what was made to the queue; *moved: something was. A full list that another will follow gets no mark
- * of its own: launches overlap where there is nothing between them. */
+/* Gives what was made to the queue; *moved: something was. */
 static int give(struct tarn_ipc_lane *l, bool *moved)
 {
     size_t taken = 0;
-    bool followed = l->nlist > 0 && l->nlist == l->room && l->waiting && l->large.bytes == 0;
     *moved = l->nlist > 0;
     int rc = l->nlist > 0 ? start_list(l) : 0;
     if (!rc && l->large.bytes > 0)
@@ -376,7 +375,7 @@ static int give(struct tarn_ipc_lane *l, bool *moved)
         l->large.bytes = 0;
         *moved = true;
     }
-    return rc || followed ? rc : mark_started(l);
+    return rc ? rc : mark_started(l);
 }
 
 /* Lists that are full are started while a call's other works are still being posted. */
@@ -392,6 +391,14 @@ static void start_early(struct tarn_ipc_lane *l)
     l->failed = rc;
 }
 
+/* As many as there would be if all pieces were like the first. */
+static uint64_t about_runs(const struct tarn_work *w)
+{
+    const struct tarn_piece *p = w->pieces;
+    bool apart = w->npieces > 0 && p->count > 1 && p->stride != 0 && p->stride != p->bytes;
+    return !apart ? w->npieces : w->npieces * (p->count < LIST ? p->count : LIST);
+}
+
 void tarn_ipc_lane_post(struct tarn_ipc_lane *l, struct tarn_work *w, bool put, enum tarn_ipc_way way,
                         uint8_t *at)
 {
@@ -402,7 +409,8 @@ void tarn_ipc_lane_post(struct tarn_ipc_lane *l, struct tarn_work *w, bool put, 
     w->next = NULL;
     *l->waiting_end = w;
     l->waiting_end = &w->next;
-    l->pending += w->npieces;
+    w->scratch[2] = about_runs(w);
+    l->pending += w->scratch[2];
     if (l->pending + l->nlist >= l->burst)
         start_early(l);
 }

@@ -85,35 +85,73 @@ static inline bool is_inside(const struct tarn_ipc_place *at, const uint8_t *mem
 
 /*
  * What lists of thousands of pieces are made of: plain ones, each a run of its own, with nothing in them to
- * be cut or taken together. Stops at the first that is not so, at the end of the room or of the work's bytes.
- * False: it has written none.
+ * be cut or taken together. Stops at the first that is not so, at the end of the room or of the work's bytes,
+ * and before the last piece. False: it has written none.
  */
 static bool write_plain(struct tarn_ipc_writer *o, const struct tarn_work *w, uint8_t *pool,
                         struct tarn_ipc_place *place)
 {
-    const struct tarn_piece *begin = w->pieces + place->cursor.piece, *end = w->pieces + w->npieces, *p;
-    struct tarn_cuda_piece *at = o->at, *last = o->end;
-    uint64_t offset = place->done, left = w->bytes - place->done;
-    uintptr_t low = w->seen ? place->begin : 0, room = w->seen ? place->end - low : UINTPTR_MAX;
+    const struct tarn_piece *begin = w->pieces + place->cursor.piece, *p = begin;
+    struct tarn_cuda_piece *at = o->at;
+    size_t room = (size_t)(o->end - at), left = w->npieces - 1 - place->cursor.piece;
+    const struct tarn_piece *end = begin + (left < room ? left : room);
+    uint64_t most = TARN_CUDA_PIECE_MAX, offset = place->done;
+    uintptr_t low = 0, span = UINTPTR_MAX; /* where pieces may begin; any is shorter than `most` */
     bool put = o->put;
-    for (p = begin; p + 1 < end && at < last; p++, at++) {
-        uint8_t *memory = p->addr;
+    if (w->seen) {
+        low = place->begin;
+        span = place->end - place->begin;
+        most = most < span ? most : span;
+        span -= most;
+    }
+    for (; p < end; p++, at++) {
+        uint8_t *memory = p->addr, *there = pool + offset;
         uint64_t n = p->bytes;
         __builtin_prefetch(p + AHEAD);
-        if (p->count > 1 || n - 1 >= TARN_CUDA_PIECE_MAX || n > left ||
-            (uintptr_t)memory + n == (uintptr_t)p[1].addr || (uintptr_t)memory - low > room - n || room < n)
+        if (p->count > 1 || n - 1 >= most || n > w->bytes - offset ||
+            (uintptr_t)memory + n == (uintptr_t)p[1].addr || (uintptr_t)memory - low > span)
             break;
-        at->from = put ? memory : pool + offset;
-        at->to = put ? pool + offset : memory;
+        at->from = put ? memory : there;
+        at->to = put ? there : memory;
         at->bytes = n;
         offset += n;
-        left -= n;
     }
     o->at = at;
     o->bytes += offset - place->done;
     place->cursor.piece += (uint32_t)(p - begin);
     place->done = offset;
     return p > begin;
+}
+
+/*
+ * The same for one piece whose runs lie apart: where the first and the last of them are in order, those
+ * between are. Stops before the last, which the next piece may touch.
+ */
+static bool write_strided(struct tarn_ipc_writer *o, const struct tarn_work *w, uint8_t *pool,
+                          struct tarn_ipc_place *place)
+{
+    const struct tarn_piece *p = &w->pieces[place->cursor.piece];
+    struct tarn_cuda_piece *at = o->at;
+    uint64_t n = p->bytes, stride = p->stride, run = place->cursor.run, left = w->bytes - place->done, span;
+    uintptr_t end;
+    if (p->count < 2 || stride == 0 || stride == n || n - 1 >= TARN_CUDA_PIECE_MAX)
+        return false;
+    if (__builtin_mul_overflow(stride, p->count - 1, &span) || __builtin_add_overflow(span, n, &span) ||
+        __builtin_add_overflow((uintptr_t)p->addr, span, &end) ||
+        (w->seen && !is_inside(place, p->addr, span)))
+        return false;
+    uint64_t runs = p->count - 1 - run, room = (uint64_t)(o->end - at);
+    runs = runs < room ? runs : room;
+    runs = runs * n <= left ? runs : left / n; /* `room` keeps that product small */
+    uint8_t *memory = (uint8_t *)p->addr + run * stride, *there = pool + place->done;
+    for (uint64_t i = 0; i < runs; i++, at++, memory += stride, there += n)
+        *at =
+            o->put ? (struct tarn_cuda_piece){memory, there, n} : (struct tarn_cuda_piece){there, memory, n};
+    o->at = at;
+    o->bytes += runs * n;
+    place->cursor.run += runs;
+    place->done += runs * n;
+    return runs > 0;
 }
 
 /* All pieces are written, or (more) all bytes that the work may have. */
@@ -147,6 +185,8 @@ int tarn_ipc_write_work(struct tarn_ipc_writer *o, struct tarn_work *w, uint8_t 
             return TARN_E_AGAIN;
         }
         if (now.run.bytes == 0 && now.cursor.run == 0 && write_plain(o, w, pool, &now))
+            continue;
+        if (now.run.bytes == 0 && write_strided(o, w, pool, &now))
             continue;
         if (n > w->bytes - now.done && w->seen)
             return TARN_E_SIZE;

@@ -3,15 +3,15 @@
  * Copies by the CUDA runtime.
  *
  * A queue is a stream and a ring of pinned memory for lists of pieces, which the kernel reads where they were
- * written. Once half of the ring is in use an event is recorded behind every eighth of it (a fence); when it
- * passes, the ring is free up to there. None is before that, since an event keeps launches from overlapping.
+ * written. Behind every eighth of the ring there is a fence; when it passes, the ring is free up to there.
  * Large pieces are cudaMemcpyAsync, of small ones a launch takes a list, cut to what the kernel copes with,
  * in whatever order: pieces of one queue do not overlap.
  *
- * A mark is a number that the GPU writes to memory of the host behind what it was given
- * (cuStreamWriteValue32): looking there costs nothing, while an event takes 1 us more to be noticed, and 1.5
- * us to be asked for. Errors do not show there, so the stream is asked now and then. Where the driver has no
- * such call marks are events.
+ * A mark is a number that the GPU writes to memory of the host behind what it was given: looking there costs
+ * nothing, while an event takes 1 us more to be noticed, and 1.5 us to be asked for. Every launch writes one
+ * itself, since whatever lies between two launches keeps them from overlapping; behind other copies it is
+ * cuStreamWriteValue32. Errors do not show there, so the stream is asked now and then. Where the driver has
+ * no such call, or no counter is left, marks and fences are events.
  */
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -36,8 +36,8 @@
 _Static_assert(FENCES *FENCE >= RING, "a full ring has a fence to wait for, and no more than there are");
 
 struct fence {
-    uint64_t end; /* of what it is behind */
-    cudaEvent_t passed;
+    uint64_t end, mark; /* of what it is behind; the mark behind that, */
+    cudaEvent_t passed; /* or where nothing is written an event */
 };
 
 struct tarn_cuda_queue {
@@ -51,9 +51,12 @@ struct tarn_cuda_queue {
     cudaEvent_t marks[MARKS]; /* where nothing is written, and for mark_event() */
     CUresult (*write)(CUstream stream, CUdeviceptr to, cuuint32_t value, unsigned flags); /* NULL: events */
     _Atomic uint32_t *written; /* the low half of the last mark that has passed */
+    int counter;               /* for launches to count their blocks in; -1: none */
     uint64_t marked, passed, asked_ns;
-    uint64_t marked_head; /* head when the last mark was given */
-    cudaError_t broken;   /* lasting */
+    uint64_t marked_head;        /* head when the last mark was given */
+    bool is_marked;              /* the last mark is behind all that was given */
+    uint64_t event_marks[MARKS]; /* of mark_event(): what each event was recorded behind last */
+    cudaError_t broken;          /* lasting */
 };
 
 static int broken(struct tarn_cuda_queue *q, cudaError_t e, const char *call)
@@ -73,7 +76,29 @@ static cudaError_t make_events(struct tarn_cuda_queue *q)
     return e;
 }
 
-/* Looks for a way to have marks written, and tries it. */
+/* The kernels' counters that queues of this process have: they are part of its code on each device. */
+static _Atomic uint64_t *counters_taken(void)
+{
+    static _Atomic uint64_t taken[TARN_KERNEL_COUNTERS / 64];
+    return taken;
+}
+
+static int claim_counter(void)
+{
+    _Atomic uint64_t *taken = counters_taken();
+    for (int i = 0; i < TARN_KERNEL_COUNTERS; i++)
+        if (!(atomic_fetch_or(&taken[i / 64], 1ull << (i % 64)) >> (i % 64) & 1))
+            return i;
+    return -1;
+}
+
+static void give_counter(int i)
+{
+    if (i >= 0)
+        atomic_fetch_and(&counters_taken()[i / 64], ~(1ull << (i % 64)));
+}
+
+/* Looks for what having marks written takes, and tries it. */
 static void find_write(struct tarn_cuda_queue *q)
 {
     enum cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
@@ -88,7 +113,8 @@ static void find_write(struct tarn_cuda_queue *q)
     atomic_store(q->written, UINT32_MAX);
     if (!e && found == cudaDriverEntryPointSuccess)
         q->write = (CUresult(*)(CUstream, CUdeviceptr, cuuint32_t, unsigned))call;
-    if (q->write && (q->write(q->stream, (CUdeviceptr)(uintptr_t)q->written, 0, 0) ||
+    q->counter = claim_counter();
+    if (q->write && (q->counter < 0 || q->write(q->stream, (CUdeviceptr)(uintptr_t)q->written, 0, 0) ||
                      cudaStreamSynchronize(q->stream) || atomic_load(q->written)))
         q->write = NULL;
     cudaGetLastError();
@@ -97,10 +123,11 @@ static void find_write(struct tarn_cuda_queue *q)
 /* Loads the kernels, one for each kind of mean size, and lets the driver set up what first uses set up. */
 static cudaError_t warm_up(struct tarn_cuda_queue *q)
 {
+    const struct tarn_kernel_mark none = {0};
     cudaError_t e = cudaSuccess;
     q->ring[0] = (struct tarn_cuda_piece){q->ring + 2, q->ring + 3, sizeof(q->ring[0])};
     for (uint64_t bytes = TARN_CUDA_PIECE_MAX; !e && bytes; bytes /= 2)
-        e = tarn_kernel_copy(q->ring, 1, bytes, &q->kernels, q->stream);
+        e = tarn_kernel_copy(q->ring, 1, bytes, &none, &q->kernels, q->stream);
     return e ? e : cudaStreamSynchronize(q->stream);
 }
 
@@ -130,6 +157,7 @@ int tarn_cuda_queue_open(int device, struct tarn_cuda_queue **q_p)
         return tarn_fail(TARN_E_NO_MEMORY, "a queue of device %d: out of memory", device);
     }
     q->device = device;
+    q->counter = -1;
     cudaError_t e = queue_make(q);
     tarn_cuda_leave(device, before);
     if (e) {
@@ -162,15 +190,42 @@ void tarn_cuda_queue_close(struct tarn_cuda_queue *q)
         cudaGetLastError();
         tarn_cuda_leave(q->device, before);
     }
+    give_counter(q->counter);
     free(q);
 }
 
 /* --- copies ------------------------------------------------------------------------------------- */
 
+/* Has the stream failed? It is asked seldom. */
+static int ask(struct tarn_cuda_queue *q)
+{
+    uint64_t now = tarn_now_ns();
+    if (now - q->asked_ns < ASK_NS)
+        return TARN_E_AGAIN;
+    q->asked_ns = now;
+    cudaError_t e = cudaStreamQuery(q->stream);
+    return e && e != cudaErrorNotReady ? broken(q, e, "a copy") : TARN_E_AGAIN;
+}
+
+/* Learns which marks have been written. */
+static void catch_up(struct tarn_cuda_queue *q)
+{
+    q->passed += atomic_load_explicit(q->written, memory_order_acquire) - (uint32_t)q->passed;
+}
+
+static bool has_passed(struct tarn_cuda_queue *q, const struct fence *f)
+{
+    if (!q->write)
+        return cudaEventQuery(f->passed) != cudaErrorNotReady;
+    if (q->passed < f->mark)
+        catch_up(q);
+    return q->passed >= f->mark || ask(q) != TARN_E_AGAIN;
+}
+
 /* What lies before a fence that has passed is free. An error is the next launch's to tell. */
 static void reclaim(struct tarn_cuda_queue *q)
 {
-    while (q->nfences > 0 && cudaEventQuery(q->fences[q->first_fence].passed) != cudaErrorNotReady) {
+    while (q->nfences > 0 && has_passed(q, &q->fences[q->first_fence])) {
         q->tail = q->fences[q->first_fence].end;
         q->first_fence = (q->first_fence + 1) % FENCES;
         q->nfences--;
@@ -202,21 +257,34 @@ struct tarn_cuda_piece *tarn_cuda_list(struct tarn_cuda_queue *q, size_t *room)
 static int fence(struct tarn_cuda_queue *q)
 {
     struct fence *f = &q->fences[(q->first_fence + q->nfences) % FENCES];
-    cudaError_t e = cudaEventRecord(f->passed, q->stream);
+    cudaError_t e = q->write ? cudaSuccess : cudaEventRecord(f->passed, q->stream);
     if (e)
         return broken(q, e, "cudaEventRecord");
     f->end = q->fenced = q->head;
+    f->mark = q->marked;
     q->nfences++;
     return 0;
 }
 
+/* With its mark, where it writes one. */
 static int launch(struct tarn_cuda_queue *q, size_t n, uint64_t bytes)
 {
-    cudaError_t e = tarn_kernel_copy(q->ring + q->head % RING, (uint32_t)n, bytes, &q->kernels, q->stream);
+    struct tarn_kernel_mark mark = {
+        .at = q->write ? (uint32_t *)q->written : NULL,
+        .number = (uint32_t)(q->marked + 1),
+        .counter = (uint32_t)q->counter,
+    };
+    cudaError_t e =
+        tarn_kernel_copy(q->ring + q->head % RING, (uint32_t)n, bytes, &mark, &q->kernels, q->stream);
     if (e)
         return broken(q, e, "the copy kernel");
     q->head += n;
-    return q->head - q->tail < RING / 2 || q->head - q->fenced < FENCE ? 0 : fence(q);
+    q->is_marked = q->write;
+    if (q->is_marked) {
+        q->marked++;
+        q->marked_head = q->head;
+    }
+    return q->head - q->fenced < FENCE ? 0 : fence(q);
 }
 
 static int begin(struct tarn_cuda_queue *q, int *before)
@@ -281,6 +349,7 @@ static cudaError_t copy_each(struct tarn_cuda_queue *q, const struct tarn_cuda_p
 
 static int copy_large(struct tarn_cuda_queue *q, const struct tarn_cuda_piece *p)
 {
+    q->is_marked = false;
     cudaError_t e = cudaMemcpyAsync(p->to, p->from, p->bytes, cudaMemcpyDefault, q->stream);
     if (e == cudaErrorInvalidValue) {
         cudaGetLastError();
@@ -337,7 +406,13 @@ static cudaError_t give_mark(struct tarn_cuda_queue *q)
 
 int tarn_cuda_mark(struct tarn_cuda_queue *q, uint64_t *mark_p)
 {
-    int before, rc = q->marked - q->passed == MARKS ? TARN_E_AGAIN : tarn_cuda_enter(q->device, &before);
+    int before, rc = !q->write && q->marked - q->passed == MARKS ? TARN_E_AGAIN : 0;
+    if (q->is_marked) {
+        *mark_p = q->marked;
+        return 0;
+    }
+    if (!rc)
+        rc = tarn_cuda_enter(q->device, &before);
     if (rc)
         return rc;
     cudaError_t e = give_mark(q);
@@ -345,19 +420,9 @@ int tarn_cuda_mark(struct tarn_cuda_queue *q, uint64_t *mark_p)
     if (e)
         return broken(q, e, q->write ? "cuStreamWriteValue32" : "cudaEventRecord");
     q->marked_head = q->head;
+    q->is_marked = q->write;
     *mark_p = ++q->marked;
     return 0;
-}
-
-/* Has the stream failed? It is asked seldom. */
-static int ask(struct tarn_cuda_queue *q)
-{
-    uint64_t now = tarn_now_ns();
-    if (now - q->asked_ns < ASK_NS)
-        return TARN_E_AGAIN;
-    q->asked_ns = now;
-    cudaError_t e = cudaStreamQuery(q->stream);
-    return e && e != cudaErrorNotReady ? broken(q, e, "a copy") : TARN_E_AGAIN;
 }
 
 static int poll_events(struct tarn_cuda_queue *q, uint64_t mark)
@@ -378,21 +443,24 @@ int tarn_cuda_poll(struct tarn_cuda_queue *q, uint64_t mark)
     if (!q->write)
         return poll_events(q, mark);
     if (q->passed < mark)
-        q->passed += atomic_load_explicit(q->written, memory_order_acquire) - (uint32_t)q->passed;
+        catch_up(q);
     return q->passed < mark ? ask(q) : 0;
 }
 
 void *tarn_cuda_mark_event(struct tarn_cuda_queue *q)
 {
     int before;
-    cudaEvent_t event = q->marks[(q->marked - 1) % MARKS];
-    if (!q->write)
-        return event;
-    if (tarn_cuda_enter(q->device, &before))
+    size_t i = (q->marked - 1) % MARKS;
+    if (!q->write || q->event_marks[i] == q->marked) /* several works may end with one mark */
+        return q->marks[i];
+    if (q->event_marks[i] > q->passed || tarn_cuda_enter(q->device, &before))
         return NULL;
-    cudaError_t e = cudaEventRecord(event, q->stream);
+    cudaError_t e = cudaEventRecord(q->marks[i], q->stream);
     tarn_cuda_leave(q->device, before);
-    if (e)
+    if (e) {
         broken(q, e, "cudaEventRecord");
-    return e ? NULL : event;
+        return NULL;
+    }
+    q->event_marks[i] = q->marked;
+    return q->marks[i];
 }

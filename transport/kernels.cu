@@ -11,7 +11,9 @@
  *
  * A launch begins while the multiprocessors that the one ahead has left would be idle (programmatic dependent
  * launch; CUDA Programming Guide). Their pieces do not overlap, so there is nothing to wait for before copying; but
- * whoever waits for the later launch takes the earlier one for done, too, so it ends behind that.
+ * whoever waits for the later launch takes the earlier one for done, too, so it ends behind that. Anything else on the
+ * stream between two launches would keep them apart; so a launch writes its mark itself: its last block does, all
+ * having said that what they wrote is to be seen by the whole machine.
  *
  * The loads are ordinary ones of the second level, also of memory that a NIC has written to: that level is
  * coherent, so what was there when the launch was asked for is seen. Only a kernel that runs while the NIC writes
@@ -112,10 +114,26 @@ static __device__ void wait_for_those_ahead(void)
 #endif
 }
 
+/* Blocks of a launch that have ended; 0 between launches. */
+static __device__ uint32_t counters[TARN_KERNEL_COUNTERS];
+
+/* Of a block all of whose warps have done their part. */
+static __device__ void sign_off(const struct tarn_kernel_mark &mark)
+{
+    wait_for_those_ahead();
+    if (!mark.at || threadIdx.x > 0)
+        return;
+    __threadfence_system();
+    if (atomicInc(&counters[mark.counter], gridDim.x - 1) < gridDim.x - 1)
+        return;
+    __threadfence_system();
+    *(volatile uint32_t *)mark.at = mark.number;
+}
+
 /* Tiles of `tile` pieces; TEAM warps for each piece. */
 template <uint32_t TEAM>
 static __global__ void __launch_bounds__(BLOCK, BLOCKS_PER_SM)
-    copy_pieces(const struct tarn_cuda_piece *pieces, uint32_t n, uint32_t tile)
+    copy_pieces(const struct tarn_cuda_piece *pieces, uint32_t n, uint32_t tile, struct tarn_kernel_mark mark)
 {
     const uint32_t words = sizeof(pieces[0]) / sizeof(uint64_t), warp = threadIdx.x / WARP;
     __shared__ struct tarn_cuda_piece here[TILE];
@@ -129,10 +147,10 @@ static __global__ void __launch_bounds__(BLOCK, BLOCKS_PER_SM)
             copy_piece<TEAM * WARP>(here[unit / TEAM], unit % TEAM * WARP + threadIdx.x % WARP);
         __syncthreads();
     }
-    wait_for_those_ahead();
+    sign_off(mark);
 }
 
-typedef void kernel(const struct tarn_cuda_piece *pieces, uint32_t n, uint32_t tile);
+typedef void kernel(const struct tarn_cuda_piece *pieces, uint32_t n, uint32_t tile, struct tarn_kernel_mark mark);
 
 /* With so many warps for a piece that each has something to do at least once; a block has no more. */
 static kernel *kernel_for(uint64_t mean, uint32_t *team)
@@ -159,7 +177,8 @@ extern "C" cudaError_t tarn_kernel_look(int device, struct tarn_kernel_device *d
 }
 
 extern "C" cudaError_t tarn_kernel_copy(const struct tarn_cuda_piece *pieces, uint32_t n, uint64_t bytes,
-                                        const struct tarn_kernel_device *d, cudaStream_t stream)
+                                        const struct tarn_kernel_mark *mark, const struct tarn_kernel_device *d,
+                                        cudaStream_t stream)
 {
     uint32_t team, blocks = (uint32_t)d->sms * BLOCKS_PER_SM, tile = n / blocks;
     kernel *k = kernel_for(bytes / n, &team);
@@ -175,5 +194,5 @@ extern "C" cudaError_t tarn_kernel_copy(const struct tarn_cuda_piece *pieces, ui
     launch.stream = stream;
     launch.attrs = &early;
     launch.numAttrs = d->overlaps;
-    return cudaLaunchKernelEx(&launch, k, pieces, n, tile);
+    return cudaLaunchKernelEx(&launch, k, pieces, n, tile, *mark);
 }

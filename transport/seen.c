@@ -16,11 +16,11 @@ struct tarn_seen_range tarn_seen_range(struct tarn_seen *seen, uintptr_t at)
 {
     struct tarn_cuda_memory m;
 
-    for (uint32_t i = 0; i < seen->n; i++) {
-        const struct tarn_seen_range *r = &seen->ranges[(seen->last + i) % seen->n];
-        if (at >= r->begin && at < r->end) {
-            seen->last = (seen->last + i) % seen->n;
-            return *r;
+    for (uint32_t i = 0, k = seen->last; i < seen->n; i++, k++) {
+        k = k < seen->n ? k : 0;
+        if (at >= seen->ranges[k].begin && at < seen->ranges[k].end) {
+            seen->last = k;
+            return seen->ranges[k];
         }
     }
     tarn_cuda_memory_of((const void *)at, &m);

@@ -31,7 +31,8 @@
 #include "transport/tcpx_text.h"
 
 enum { STALL_MS = 3000, ROUNDS = 64, UNHEARD = 2 };
-#define SPIN_NS (500 * 1000)
+/* Longer than a message takes: its bytes move while the plugin is asked. */
+#define SPIN_NS (5 * TARN_NS_PER_MS)
 #define NAP_NS (20 * 1000)
 
 struct tarn_link {
@@ -43,6 +44,7 @@ struct tarn_link {
     struct tarn_tcpx_lane *lanes;
     uint32_t nlanes, npools; /* of the node's */
     uint32_t unheard;        /* rounds */
+    uint64_t moved_ns;       /* when something last did, or a work came */
     int broken;              /* 0, or with which code */
     char why[256];
 };
@@ -207,17 +209,19 @@ static int tcpx_wait_fd(const struct tarn_link *l, short *events)
 
 static int tcpx_wait(struct tarn_link *l, uint64_t deadline_ns)
 {
-    uint64_t begun = tarn_now_ns(), until = begun + TARN_WAIT_SLICE_MS * TARN_NS_PER_MS;
+    uint64_t until = tarn_now_ns() + TARN_WAIT_SLICE_MS * TARN_NS_PER_MS;
     if (until > deadline_ns)
         until = deadline_ns;
     while (!l->broken && has_works(l)) {
         int r = advance(l);
         uint64_t now = tarn_now_ns();
+        if (r > 0)
+            l->moved_ns = now;
         if (r || now >= until)
             return r ? r : opens(l);
         if (!polls(l))
             return tarn_wait_by_poll(&tarn_tcpx_ops, l, until);
-        if (now - begun < SPIN_NS)
+        if (now - l->moved_ns < SPIN_NS)
             sched_yield();
         else
             nanosleep(&(struct timespec){.tv_nsec = NAP_NS}, NULL);
@@ -262,6 +266,7 @@ static int queue(struct tarn_link *l, struct tarn_work *w, bool puts)
     if (rc)
         return rc;
     tarn_tcpx_lane_queue(n, w);
+    l->moved_ns = tarn_now_ns();
     return TARN_INPROGRESS;
 }
 
@@ -404,6 +409,7 @@ static int tcpx_connect(const struct tarn_peer *p, struct tarn_link **l_p)
         return tarn_fail(rc, "%s", why);
     }
     l->local = p->local; /* from now on its end counts */
+    l->gear.mappings = tarn_tcpx_local_mappings(p->local);
     *l_p = l;
     return 0;
 }
@@ -459,8 +465,8 @@ const struct tarn_transport_ops tarn_tcpx_ops = {
     .stop = tarn_tcpx_stop,
     .local_open = tcpx_local_open,
     .local_close = tarn_tcpx_local_close,
-    .map = tarn_no_map,
-    .unmap = tarn_no_map,
+    .map = tarn_tcpx_local_map,
+    .unmap = tarn_tcpx_local_unmap,
     .offer = tarn_no_offer,
     .link_id = tarn_no_link_id,
     .connect = tcpx_connect,

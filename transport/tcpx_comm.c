@@ -15,7 +15,6 @@
 #include "base/error.h"
 #include "transport/tcpx_setup.h"
 
-#define WINDOW_BYTES (1ull << 30) /* sizes are int */
 #define ASKED_NS (50 * TARN_NS_PER_MS)
 
 /* --- gear --------------------------------------------------------------------------------------- */
@@ -124,6 +123,14 @@ static struct tarn_tcpx_request *request_at(struct tarn_tcpx_comm *c, uint64_t k
     return &c->ring[k % TARN_TCPX_REQUESTS];
 }
 
+/* The plugin touches its memory no more. */
+static void end(struct tarn_tcpx_comm *c, const struct tarn_tcpx_request *r)
+{
+    tarn_tcpx_mapping_unuse(r->mapping);
+    c->ended++;
+    c->done(r->owner, r->bytes);
+}
+
 static int posted(struct tarn_tcpx_comm *c, struct tarn_tcpx_request *r, int rc)
 {
     if (rc)
@@ -135,56 +142,50 @@ static int posted(struct tarn_tcpx_comm *c, struct tarn_tcpx_request *r, int rc)
     return 0;
 }
 
-void tarn_tcpx_comm_source(struct tarn_tcpx_comm *c, void *base, uint64_t bytes, bool gpu)
+int tarn_tcpx_comm_send(struct tarn_tcpx_comm *c, void *data, uint32_t bytes, const struct tarn_tcpx_place *p,
+                        void *owner)
 {
-    c->source = base;
-    c->source_bytes = bytes;
-    c->source_type = gpu ? TARN_TCPX_CUDA : TARN_TCPX_HOST;
+    struct tarn_tcpx_request *r = request_at(c, c->posted);
+    struct tarn_tcpx_place own = {0};
+    int rc = p ? 0 : tarn_tcpx_ranges_find_own(c, data, &own.mr);
+    if (rc)
+        return fail(c, rc);
+    p = p ? p : &own;
+    *r = (struct tarn_tcpx_request){.owner = owner, .bytes = bytes, .mapping = p->mapping};
+    return posted(c, r, tarn_tcpx_isend(c->plugin, c->comm, data, bytes, p->mr, &r->request));
 }
 
 /*
- * The registration that `at` lies in. Each begins at a multiple of WINDOW_BYTES and is a chunk longer, so
- * that no message lies across two.
+ * Where the plugin puts a message: where it belongs, if all of it lies side by side in memory that the plugin
+ * may be told of; else memory of the comm's.
  */
-static int window_of(struct tarn_tcpx_comm *c, uint64_t at, void **mr_p)
+static void *place_of(struct tarn_tcpx_comm *c, struct tarn_tcpx_request *r, struct tarn_tcpx_place *p)
 {
-    uint64_t i = at / WINDOW_BYTES, from = i * WINDOW_BYTES, left = c->source_bytes - from;
-    uint64_t n = (c->source_bytes + WINDOW_BYTES - 1) / WINDOW_BYTES, most = WINDOW_BYTES + c->gear_chunk;
-    if (!c->windows && !(c->windows = calloc(n, sizeof(void *))))
-        return tarn_fail(TARN_E_NO_MEMORY, "tcpx: out of memory");
-    c->nwindows = n;
-    if (!c->windows[i]) {
-        int before, rc = tarn_tcpx_lend(c, &before);
-        if (!rc)
-            rc = tarn_tcpx_reg(c->plugin, c->comm, c->source + from, left < most ? left : most,
-                               c->source_type, &c->windows[i]);
-        tarn_tcpx_take_back(c, before);
-        if (rc)
-            return rc;
+    const struct tarn_tcpx_into *into = &r->into;
+    if (c->plain && into->kind != TARN_CUDA_DEVICE) {
+        void *at;
+        struct tarn_cursor cursor = tarn_cursor_at(into->pieces, into->npieces, into->offset);
+        uint64_t run = tarn_cursor_next(&cursor, into->pieces, into->npieces, r->bytes, &at);
+        r->in_place = run == r->bytes && tarn_tcpx_ranges_find(c, at, r->bytes, p);
+        if (r->in_place)
+            return at;
     }
-    *mr_p = c->windows[i];
-    return 0;
-}
-
-int tarn_tcpx_comm_send(struct tarn_tcpx_comm *c, void *data, uint32_t bytes, void *owner)
-{
-    struct tarn_tcpx_request *r = request_at(c, c->posted);
-    void *mr = NULL;
-    int rc = window_of(c, (uint64_t)((uint8_t *)data - c->source), &mr);
-    if (rc)
-        return fail(c, rc);
-    *r = (struct tarn_tcpx_request){.owner = owner, .bytes = bytes};
-    return posted(c, r, tarn_tcpx_isend(c->plugin, c->comm, data, bytes, mr, &r->request));
+    *p = (struct tarn_tcpx_place){.mr = c->memory_mr};
+    return c->memory + (c->plain ? c->posted % TARN_TCPX_REQUESTS * c->gear_chunk : 0);
 }
 
 int tarn_tcpx_comm_recv(struct tarn_tcpx_comm *c, uint32_t bytes, const struct tarn_tcpx_into *into,
                         void *owner)
 {
     struct tarn_tcpx_request *r = request_at(c, c->posted);
-    uint64_t slot = c->plain ? c->posted % TARN_TCPX_REQUESTS * c->gear_chunk : 0;
+    struct tarn_tcpx_place p;
     *r = (struct tarn_tcpx_request){.owner = owner, .bytes = bytes, .into = *into};
-    return posted(c, r,
-                  tarn_tcpx_irecv(c->plugin, c->comm, c->memory + slot, bytes, c->memory_mr, &r->request));
+    void *at = place_of(c, r, &p);
+    r->mapping = p.mapping;
+    int rc = posted(c, r, tarn_tcpx_irecv(c->plugin, c->comm, at, bytes, p.mr, &r->request));
+    if (rc)
+        tarn_tcpx_mapping_unuse(p.mapping);
+    return rc;
 }
 
 /* --- receiving ---------------------------------------------------------------------------------- */
@@ -205,8 +206,8 @@ static int read_fragments(struct tarn_tcpx_comm *c, const struct tarn_tcpx_reque
 static int begin_unpacking(struct tarn_tcpx_comm *c)
 {
     struct tarn_tcpx_request *r = request_at(c, c->begun);
-    int rc = read_fragments(c, r, &c->gear->list);
-    if (!rc)
+    int rc = r->in_place ? 0 : read_fragments(c, r, &c->gear->list);
+    if (!rc && !r->in_place)
         rc = tarn_tcpx_comm_unpack(c, &c->gear->list, &c->bounce, &r->into, &r->ticket);
     if (!rc)
         c->begun++;
@@ -216,13 +217,11 @@ static int begin_unpacking(struct tarn_tcpx_comm *c)
 static int end_unpacking(struct tarn_tcpx_comm *c)
 {
     struct tarn_tcpx_request *r = request_at(c, c->ended);
-    int rc = tarn_tcpx_comm_unpacked(c, r->ticket);
-    if (rc)
-        return rc;
-    rc = tarn_tcpx_consumed(c->plugin, c->comm, r->request);
-    c->ended++;
+    int rc = r->in_place ? 0 : tarn_tcpx_comm_unpacked(c, r->ticket);
     if (!rc)
-        c->done(r->owner, r->bytes);
+        rc = tarn_tcpx_consumed(c->plugin, c->comm, r->request);
+    if (!rc)
+        end(c, r);
     return rc;
 }
 
@@ -236,9 +235,8 @@ static int test_oldest(struct tarn_tcpx_comm *c)
     c->there++;
     note_moved(c);
     if (c->sends) {
-        struct tarn_tcpx_request *r = request_at(c, c->ended);
-        c->begun = ++c->ended;
-        c->done(r->owner, r->bytes);
+        c->begun = c->there;
+        end(c, request_at(c, c->ended));
     }
     return 0;
 }

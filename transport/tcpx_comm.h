@@ -14,15 +14,22 @@
  * request that is the oldest for STALL_MS fails the comm, as does one that the plugin says has failed: what
  * was posted behind it means nothing any more.
  *
- * The plugin is told the addresses of a receiver's own memory only, never of where a message goes: a plugin
- * that writes late, or more than was asked for, harms nobody. Where the plugin has no bounce memory of its
- * own (PLAIN) the comm has some, and unpacks from there in the same way.
+ * A plugin with bounce memory of its own is told of no memory that a message goes to. One without (PLAIN) is
+ * told of two kinds: what was lent to it (a mapping of the caller's) or is this end's own (a pool), where a
+ * message that lies there side by side is put *in place*; all else goes to memory of the comm's, and is
+ * unpacked from there as from bounce memory. So memory that nobody has lent is never written late.
+ *
+ * In place the rules are those that NCCL itself relies on: no more is written than was posted, which is what
+ * the peer, a tarn, sends; nothing after test() said done; and nothing after closeRecv(), whatever was
+ * posted. So a message's memory is its owner's again when it is done, or behind tarn_tcpx_comm_close(), and
+ * not before.
  *
  * A comm, and all comms of a gear, belong to one thread at a time.
  */
 #ifndef TARN_TRANSPORT_TCPX_COMM_H
 #define TARN_TRANSPORT_TCPX_COMM_H
 
+#include "transport/tcpx_memory.h"
 #include "transport/tcpx_plugin.h"
 #include "transport/tcpx_unpack.h"
 
@@ -37,6 +44,7 @@ struct tarn_tcpx_gear {
     struct tarn_tcpx_unpacker *unpackers[1 + TARN_TCPX_GPUS]; /* of GPU i: 1 + i; 0: without one */
     uint32_t turns[1 + TARN_TCPX_GPUS];                       /* how often they have failed */
     struct tarn_tcpx_fragments list;                          /* the message being unpacked */
+    struct tarn_tcpx_mappings *mappings; /* what the plugin may reach besides; NULL: nothing */
 };
 
 /* Waits for what is being unpacked. Its comms are closed before, or never progress again. */
@@ -64,13 +72,13 @@ int tarn_tcpx_comm_poll(struct tarn_tcpx_comm *c);
  */
 int tarn_tcpx_comm_close(struct tarn_tcpx_comm *c);
 
-/* Memory to send from, of this kind; it is registered as it is used. Before the first send. */
-void tarn_tcpx_comm_source(struct tarn_tcpx_comm *c, void *base, uint64_t bytes, bool gpu);
 /* Is there room for one more? */
 bool tarn_tcpx_comm_room(const struct tarn_tcpx_comm *c);
 bool tarn_tcpx_comm_busy(const struct tarn_tcpx_comm *c);
-/* AGAIN: the plugin has no room now. bytes: 1 to the gear's chunk. */
-int tarn_tcpx_comm_send(struct tarn_tcpx_comm *c, void *data, uint32_t bytes, void *owner);
+/* AGAIN: the plugin has no room now. bytes: 1 to the gear's chunk. p: what tarn_tcpx_ranges_find() said, the
+ * comm's from then on unless this fails; NULL: they are in this end's own memory. */
+int tarn_tcpx_comm_send(struct tarn_tcpx_comm *c, void *data, uint32_t bytes, const struct tarn_tcpx_place *p,
+                        void *owner);
 /* A message of so many bytes is coming, for bytes [into->offset, + bytes) of into->pieces, which stay. */
 int tarn_tcpx_comm_recv(struct tarn_tcpx_comm *c, uint32_t bytes, const struct tarn_tcpx_into *into,
                         void *owner);

@@ -23,7 +23,7 @@
 /* What a lane keeps in a work's scratch. */
 enum { TAG, POSTED, MOVED, STATE };
 /* STATE: status negated in the high half, and */
-enum { ANSWERED = 1, ENDED = 2 };
+enum { ANSWERED = 1, HEARD = 2 /* DONE of a put */, ENDED = 4 };
 
 static bool is(const struct tarn_work *w, unsigned state)
 {
@@ -95,12 +95,20 @@ static void ask(struct tarn_tcpx_lane *n)
     }
 }
 
+/* The node has all of it, and the plugin does not read it any more. */
+static void end_if_sent(struct tarn_work *w)
+{
+    if (is(w, HEARD) && w->scratch[MOVED] == w->bytes)
+        end(w, 0);
+}
+
 /* The comm's: a slot of the stage is free again. */
 static void sent(void *owner, uint32_t bytes)
 {
     struct tarn_tcpx_stage *s = owner;
-    (void)bytes;
-    s->done++;
+    struct tarn_work *w = s->slots[s->done++ % s->depth].work;
+    w->scratch[MOVED] += bytes;
+    end_if_sent(w);
 }
 
 /* --- what the node says ------------------------------------------------------------------------- */
@@ -122,14 +130,25 @@ static int answered(struct tarn_tcpx_lane *n, const struct tarn_tcpx_frame *f)
     return 0;
 }
 
+/* Has the plugin been given all of it? */
+static bool is_handed_over(const struct tarn_tcpx_lane *n, const struct tarn_work *w)
+{
+    const struct tarn_tcpx_stage *s = &n->stage;
+    for (uint64_t k = s->sent; k < s->begun; k++)
+        if (s->slots[k % s->depth].work == w)
+            return false;
+    return w->scratch[POSTED] == w->bytes;
+}
+
 static int done(struct tarn_tcpx_lane *n, const struct tarn_tcpx_frame *f)
 {
     struct tarn_work *w = n->first;
     while (w && w != n->unanswered && w->scratch[TAG] != f->tag)
         w = w->next;
-    if (!n->puts || !w || w == n->unanswered || is(w, ENDED) || w->scratch[MOVED] != w->bytes || f->status)
+    if (!n->puts || !w || w == n->unanswered || is(w, HEARD | ENDED) || !is_handed_over(n, w) || f->status)
         return garbled("the end of a put that is not at its end");
-    end(w, 0);
+    w->scratch[STATE] |= HEARD;
+    end_if_sent(w);
     return 0;
 }
 
@@ -207,19 +226,44 @@ static int post_receives(struct tarn_tcpx_lane *n)
 
 /* --- puts --------------------------------------------------------------------------------------- */
 
-/* One message at most: what is under way is not to wait for copies of what is not. */
+/* Can the next message be sent from where it is? Then it is full. */
+static bool lend(struct tarn_tcpx_lane *n, struct tarn_work *w)
+{
+    struct tarn_cursor at = n->gathered_at;
+    uint32_t bytes = next_bytes(n, w);
+    struct tarn_tcpx_place p;
+    void *from;
+    if (n->gpu >= 0 || tarn_cursor_next(&at, w->pieces, w->npieces, bytes, &from) < bytes ||
+        !tarn_tcpx_ranges_find(n->comm, from, bytes, &p))
+        return false;
+    tarn_tcpx_stage_lend(&n->stage, w, bytes, from, &p);
+    n->gathered_at = at;
+    w->scratch[POSTED] += bytes;
+    return true;
+}
+
+static bool may_begin(const struct tarn_tcpx_stage *s)
+{
+    return s->full == s->begun && s->begun - s->done < s->depth;
+}
+
+/* Messages that need no copy, and one that does at most: what is under way is not to wait for copies of what
+ * is not. */
 static int gather(struct tarn_tcpx_lane *n)
 {
     struct tarn_tcpx_stage *s = &n->stage;
-    struct tarn_work *w = due(n);
-    if (s->full == s->begun) {
-        if (!w || s->begun - s->done == s->depth)
-            return 0;
+    struct tarn_work *w;
+    int moved = 0;
+    for (; may_begin(s) && (w = due(n)) && lend(n, w); moved = 1)
+        ;
+    w = due(n);
+    if (may_begin(s) && w)
         tarn_tcpx_stage_begin(s, w, next_bytes(n, w));
-    }
+    if (s->full == s->begun)
+        return moved;
     int rc = tarn_tcpx_stage_fill(s, &n->gathered_at);
     if (rc)
-        return rc == TARN_E_AGAIN ? 0 : rc;
+        return rc == TARN_E_AGAIN ? moved : rc;
     w->scratch[POSTED] += next_bytes(n, w);
     return 1;
 }
@@ -234,10 +278,9 @@ static int send_full(struct tarn_tcpx_lane *n)
         int rc = tarn_tcpx_stage_next(s, &slot, &memory);
         if (rc || !slot)
             return rc ? rc : moved;
-        rc = tarn_tcpx_comm_send(n->comm, memory, slot->bytes, s);
+        rc = tarn_tcpx_comm_send(n->comm, memory, slot->bytes, slot->lent ? &slot->place : NULL, s);
         if (rc)
             return rc == TARN_E_AGAIN ? moved : rc;
-        slot->work->scratch[MOVED] += slot->bytes;
         s->sent++;
         moved = 1;
     }
@@ -287,9 +330,9 @@ static int open_comm(struct tarn_tcpx_lane *n)
         return rc == TARN_E_AGAIN ? 0 : rc;
     n->state = TARN_TCPX_LANE_OPEN;
     if (n->puts)
-        tarn_tcpx_comm_source(n->comm, n->stage.ring, (uint64_t)n->stage.depth * n->stage.chunk_bytes,
-                              n->stage.on_gpu);
-    return 1;
+        rc = tarn_tcpx_ranges_own(n->comm, n->stage.ring, (uint64_t)n->stage.depth * n->stage.chunk_bytes,
+                                  n->stage.on_gpu);
+    return rc ? rc : 1;
 }
 
 int tarn_tcpx_lane_advance(struct tarn_tcpx_lane *n)

@@ -14,11 +14,15 @@
 /*
  * Puts are sent from a ring of messages that are gathered there from the caller's pieces, by the CPU or the
  * GPU whose memory they are:  room --gathered--> full --copied, sent--> under way --done--> room
+ * Messages that the plugin may send from where they are go through the ring, too, in their turn, but are full
+ * at once.
  */
 struct tarn_tcpx_slot {
     struct tarn_work *work;
     uint32_t bytes, filled;
     uint64_t mark; /* of the GPU's queue; 0: none was needed, or has been made */
+    void *lent;    /* it is sent from there; NULL: from the ring */
+    struct tarn_tcpx_place place;
 };
 
 struct tarn_tcpx_stage {
@@ -34,10 +38,13 @@ struct tarn_tcpx_stage {
 /* direct: the plugin takes memory of the GPU. */
 int tarn_tcpx_stage_open(struct tarn_tcpx_stage *s, int gpu, bool direct, uint32_t chunk_bytes,
                          uint32_t depth);
-/* Waits for copies under way. What was not opened is allowed. */
+/* Waits for copies under way, and gives back what was lent and not sent. What was not opened is allowed. */
 void tarn_tcpx_stage_close(struct tarn_tcpx_stage *s);
 /* Begins a message of the work's next bytes. There is room, and the one before is full. */
 void tarn_tcpx_stage_begin(struct tarn_tcpx_stage *s, struct tarn_work *w, uint32_t bytes);
+/* A message of the work's next bytes that is sent from where they are. The same holds. */
+void tarn_tcpx_stage_lend(struct tarn_tcpx_stage *s, struct tarn_work *w, uint32_t bytes, void *at,
+                          const struct tarn_tcpx_place *p);
 /* Gathers from the cursor on: 0 when the message is full, AGAIN when the GPU has no room now. */
 int tarn_tcpx_stage_fill(struct tarn_tcpx_stage *s, struct tarn_cursor *at);
 /* The next message to send, all of it copied; NULL: there is none. An error is the GPU's. */

@@ -32,7 +32,8 @@ enum {
     EVENTS = 64,
     ROUNDS = 2
 };
-#define SPIN_NS (500 * 1000)
+/* Longer than a message takes: its bytes move while the plugin is asked. */
+#define SPIN_NS (5 * TARN_NS_PER_MS)
 #define NAP_NS (30 * 1000)
 
 void tarn_tcpx_complain(struct tarn_tcpx_node_link *l, const char *why)

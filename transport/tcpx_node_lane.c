@@ -105,7 +105,7 @@ static int post(struct tarn_tcpx_work *w)
         into.offset = w->posted;
         rc = tarn_tcpx_comm_recv(n->comm, bytes, &into, w);
     } else {
-        rc = tarn_tcpx_comm_send(n->comm, (uint8_t *)w->piece.addr + w->posted, bytes, w);
+        rc = tarn_tcpx_comm_send(n->comm, (uint8_t *)w->piece.addr + w->posted, bytes, NULL, w);
     }
     w->posted += rc ? 0 : bytes;
     return rc;
@@ -167,9 +167,11 @@ int tarn_tcpx_lane_move(struct tarn_tcpx_node_lane *n)
         int rc = tarn_tcpx_comm_poll(n->comm);
         if (rc)
             return rc == TARN_E_AGAIN ? 0 : rc;
+        rc = tarn_tcpx_ranges_own(n->comm, pool_of(n)->base, pool_of(n)->bytes,
+                                  pool_of(n)->kind == TARN_POOL_GPU);
+        if (rc)
+            return rc;
         n->ready = true;
-        tarn_tcpx_comm_source(n->comm, pool_of(n)->base, pool_of(n)->bytes,
-                              pool_of(n)->kind == TARN_POOL_GPU);
     }
     if (n->puts)
         begin_ahead(n);

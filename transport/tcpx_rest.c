@@ -21,8 +21,9 @@ struct resting {
 };
 
 struct tarn_local {
-    pthread_mutex_t lock;
-    uint32_t next; /* to be forgotten */
+    struct tarn_tcpx_mappings mappings;
+    pthread_mutex_t lock; /* over what follows */
+    uint32_t next;        /* to be forgotten */
     struct resting nodes[NODES];
 };
 
@@ -32,6 +33,7 @@ int tarn_tcpx_local_open(const char *devices, struct tarn_local **local_p)
     (void)devices;
     if (!l)
         return tarn_fail(TARN_E_NO_MEMORY, "tcpx: out of memory");
+    tarn_tcpx_mappings_open(&l->mappings);
     pthread_mutex_init(&l->lock, NULL);
     *local_p = l;
     return 0;
@@ -41,8 +43,25 @@ void tarn_tcpx_local_close(struct tarn_local *local)
 {
     if (!local)
         return;
+    tarn_tcpx_mappings_close(&local->mappings);
     pthread_mutex_destroy(&local->lock);
     free(local);
+}
+
+struct tarn_tcpx_mappings *tarn_tcpx_local_mappings(struct tarn_local *local)
+{
+    return local ? &local->mappings : NULL;
+}
+
+/* A GPU's memory, too: no message of the host's lies in it. */
+int tarn_tcpx_local_map(struct tarn_local *local, void *addr, uint64_t bytes)
+{
+    return tarn_tcpx_mappings_add(&local->mappings, addr, bytes);
+}
+
+int tarn_tcpx_local_unmap(struct tarn_local *local, void *addr, uint64_t bytes)
+{
+    return tarn_tcpx_mappings_remove(&local->mappings, addr, bytes);
 }
 
 static struct resting *find(struct tarn_local *local, const char *node)

@@ -45,7 +45,6 @@ static int gpu_for(const struct tarn_tcpx_device *d, int gpu)
 
 static void free_comm(struct tarn_tcpx_comm *c)
 {
-    free(c->windows);
     free(c);
 }
 
@@ -338,8 +337,9 @@ int tarn_tcpx_comm_poll(struct tarn_tcpx_comm *c)
 static bool is_unpacking(struct tarn_tcpx_comm *c)
 {
     uint64_t ticket = c->unpack_ticket;
-    if (c->begun > c->ended)
-        ticket = c->ring[(c->begun - 1) % TARN_TCPX_REQUESTS].ticket;
+    for (uint64_t k = c->ended; k < c->begun; k++)
+        if (c->ring[k % TARN_TCPX_REQUESTS].ticket > ticket)
+            ticket = c->ring[k % TARN_TCPX_REQUESTS].ticket;
     return c->has_unpacker && ticket && tarn_tcpx_comm_unpacked(c, ticket) == TARN_E_AGAIN;
 }
 
@@ -349,9 +349,7 @@ int tarn_tcpx_comm_close(struct tarn_tcpx_comm *c)
         return 0;
     if (c->gear && is_unpacking(c))
         return TARN_E_AGAIN;
-    for (uint64_t i = 0; i < c->nwindows; i++)
-        if (c->windows[i])
-            tarn_tcpx_dereg(c->plugin, c->comm, c->windows[i]);
+    tarn_tcpx_ranges_close(c);
     if (c->memory_mr)
         tarn_tcpx_dereg(c->plugin, c->comm, c->memory_mr);
     if (c->begun_setup) {
@@ -361,5 +359,7 @@ int tarn_tcpx_comm_close(struct tarn_tcpx_comm *c)
     struct tarn_tcpx_comm closed = *c;
     close_comm(c);
     memory_close(&closed);
+    for (uint64_t k = closed.ended; k < closed.posted; k++)
+        tarn_tcpx_mapping_unuse(closed.ring[k % TARN_TCPX_REQUESTS].mapping);
     return 0;
 }

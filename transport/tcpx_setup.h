@@ -10,7 +10,10 @@ enum tarn_tcpx_state { TARN_TCPX_OPENING, TARN_TCPX_LEARNING, TARN_TCPX_READY, T
 struct tarn_tcpx_request {
     void *request, *owner;
     uint32_t bytes;
-    uint64_t ticket; /* receives: */
+    struct tarn_tcpx_mapping *mapping; /* of the caller's memory that the plugin was told of; NULL: none */
+    /* receives: */
+    bool in_place; /* the plugin puts it where it belongs */
+    uint64_t ticket;
     struct tarn_tcpx_into into;
 };
 
@@ -27,12 +30,8 @@ struct tarn_tcpx_comm {
     uint8_t handle[TARN_TCPX_HANDLE]; /* the plugin keeps its state in it */
     void *listening, *comm;
     uint32_t gear_chunk;
-    /* sends */
-    uint8_t *source;
-    uint64_t source_bytes;
-    int source_type;
-    void **windows;
-    uint64_t nwindows;
+    struct tarn_tcpx_range *own, *lent;
+    uint64_t gone; /* mappings that had gone when it last looked */
     /* receives */
     struct tarn_tcpx_device_handle device;
     struct tarn_tcpx_unpack unpack;
@@ -42,7 +41,7 @@ struct tarn_tcpx_comm {
     uint32_t turn; /* of the unpacker; another one is not this comm's any more */
     struct tarn_tcpx_bounce bounce;
     uint64_t bounce_bytes;
-    uint8_t *memory; /* what receives are posted with; PLAIN: where they end up */
+    uint8_t *memory; /* what receives are posted with; PLAIN: where they end up, unless in place */
     uint64_t memory_bytes;
     bool memory_gpu, memory_pinned;
     void *memory_gpu_at; /* what was allocated for it */

@@ -42,6 +42,8 @@ int tarn_tcpx_stage_open(struct tarn_tcpx_stage *s, int gpu, bool direct, uint32
 
 void tarn_tcpx_stage_close(struct tarn_tcpx_stage *s)
 {
+    for (; s->sent < s->full; s->sent++)
+        tarn_tcpx_mapping_unuse(s->slots[s->sent % s->depth].place.mapping);
     tarn_cuda_queue_close(s->queue);
     if (s->pinned)
         tarn_cuda_unpin(s->ring);
@@ -65,6 +67,15 @@ void tarn_tcpx_stage_begin(struct tarn_tcpx_stage *s, struct tarn_work *w, uint3
 {
     uint8_t *memory;
     *slot_at(s, s->begun++, &memory) = (struct tarn_tcpx_slot){.work = w, .bytes = bytes};
+}
+
+void tarn_tcpx_stage_lend(struct tarn_tcpx_stage *s, struct tarn_work *w, uint32_t bytes, void *at,
+                          const struct tarn_tcpx_place *p)
+{
+    uint8_t *memory;
+    *slot_at(s, s->begun++, &memory) =
+        (struct tarn_tcpx_slot){.work = w, .bytes = bytes, .lent = at, .place = *p};
+    s->full++;
 }
 
 static void gather(struct tarn_tcpx_slot *slot, uint8_t *memory, struct tarn_cursor *at)
@@ -128,6 +139,8 @@ int tarn_tcpx_stage_next(struct tarn_tcpx_stage *s, struct tarn_tcpx_slot **slot
     if (rc)
         return rc == TARN_E_AGAIN ? 0 : rc;
     slot->mark = 0;
+    if (slot->lent)
+        *memory_p = slot->lent;
     *slot_p = slot;
     return 0;
 }

@@ -130,8 +130,8 @@ void tarn_close(struct tarn_client *c);
 enum tarn_memory_kind { TARN_MEMORY_HOST, TARN_MEMORY_CUDA };
 
 /*
- * Optional: announces memory that later calls will use, so that transports which need it (RDMA)
- * register it once, not once a call. `kind` is enum tarn_memory_kind: CUDA for memory of a GPU. Registering
+ * Optional: announces memory that later calls will use, so that transports which need it (RDMA; TCPX for
+ * memory of the host) register it once, not once a call, and do not copy it. `kind` is enum tarn_memory_kind: CUDA for memory of a GPU. Registering
  * inside an already registered range is allowed and cheap. The memory stays the caller's. A GPU's memory that
  * RDMA devices do not take is left to the other transports; the reason is logged.
  *
@@ -267,6 +267,9 @@ void tarn_hits_free(struct tarn_hits *h);
 enum {
     TARN_GET_RANGE = 1 << 0,    /* items may ask for a part of the object */
     TARN_GET_NO_TOUCH = 1 << 1, /* do not count as use for eviction */
+    TARN_GET_NOW = 1 << 2,      /* tarn_get() waits for nobody else: it gets what it knows to lie in shared memory
+                                   or within reach of this host's GPUs; when another item comes first the rest
+                                   ends with AGAIN, nothing having been tried */
 };
 
 struct tarn_get_options {
@@ -281,8 +284,8 @@ struct tarn_get_options {
 /*
  * Gets n objects. An item's buffers hold the object's bytes exactly when its status is 0; after any
  * other status their content is undefined. Item statuses: NOT_FOUND (miss), SIZE, NODE_DOWN,
- * NOT_REACHABLE, BUSY, DIRECTORY, TIMEOUT, INVALID; STALE only where a stream waits (see GPUs above). Never returns
- * bytes of another object or version.
+ * NOT_REACHABLE, BUSY, DIRECTORY, TIMEOUT, INVALID; STALE only where a stream waits (see GPUs above), AGAIN
+ * only with TARN_GET_NOW. Never returns bytes of another object or version.
  */
 int tarn_get(struct tarn_client *c, struct tarn_item *items, size_t n, const struct tarn_get_options *o);
 

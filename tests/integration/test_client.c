@@ -187,6 +187,60 @@ static void large_batches_with_every_size(void **state)
     harness_passed(w->h);
 }
 
+/* Also when those before them are on their way already; and nothing else of the batch suffers. */
+static void invalid_items_of_a_batch_are_found(void **state)
+{
+    struct world *w = *state;
+    enum { N = 24 };
+    struct tarn_client *c = world_client(w, "tcp");
+    static char keys[N][16], data[N][3000];
+    struct tarn_piece pieces[N];
+    struct tarn_item items[N];
+    for (int i = 0; i < N; i++) {
+        snprintf(keys[i], sizeof keys[i], "valid-%d", i);
+        assert_int_equal(client_put(c, keys[i], (char)('a' + i), sizeof data[i], NULL), 0);
+    }
+    for (int round = 0; round < 4; round++) { /* the last one is submitted, and has nothing that is valid */
+        struct tarn_stats before = {.size = sizeof before}, after = {.size = sizeof after};
+        struct tarn_completion done;
+        memset(data, 0, sizeof data);
+        assert_int_equal(tarn_client_stats(c, &before), 0);
+        for (int i = 0; i < N; i++) {
+            pieces[i] = (struct tarn_piece){.addr = data[i], .bytes = sizeof data[i]};
+            items[i] =
+                (struct tarn_item){.key = key_of(keys[i]), .pieces = &pieces[i], .npieces = 1, .status = 7};
+            if (round == 3 || i % 11 == 1)
+                items[i].pieces = NULL;
+            if (i == N - 1)
+                items[i].key = (struct tarn_key){0};
+        }
+        if (round < 2) {
+            assert_int_equal(tarn_get(c, items, N, NULL), TARN_E_INVALID);
+            assert_non_null(strstr(tarn_last_error(), "item 1:"));
+        } else {
+            struct pollfd fd = {tarn_event_fd(c), POLLIN, 0};
+            assert_int_equal(tarn_submit_get(c, items, N, NULL, 0, NULL), 0);
+            assert_int_equal(poll(&fd, 1, TIMEOUT_MS), 1);
+            assert_int_equal(tarn_drain(c, &done, 1), 1);
+            assert_int_equal(done.status, TARN_E_INVALID);
+        }
+        uint64_t bad = 0;
+        for (int i = 0; i < N; i++) {
+            bool valid = items[i].pieces && items[i].key.data;
+            assert_int_equal(items[i].status, valid ? 0 : TARN_E_INVALID);
+            for (size_t b = 0; b < sizeof data[i]; b++)
+                assert_int_equal(data[i][b], valid ? 'a' + i : 0);
+            bad += !valid;
+        }
+        assert_int_equal(tarn_client_stats(c, &after), 0);
+        assert_int_equal(after.errors - before.errors, bad);
+        assert_int_equal(after.gets - before.gets, N - bad);
+        assert_int_equal(after.get_bytes - before.get_bytes, (N - bad) * sizeof data[0]);
+    }
+    tarn_close(c);
+    harness_passed(w->h);
+}
+
 static void same_key_twice_in_a_batch(void **state)
 {
     struct world *w = *state;
@@ -321,6 +375,42 @@ static void node_that_comes_later_is_found(void **state)
     assert_int_equal(client_get(w->client, "new", 'n', 1000), 0); /* this client was opened before n3 */
     assert_int_equal(client_put(w->client, "new2", 'n', 1000, &there), 0);
     tarn_close(other);
+    harness_passed(w->h);
+}
+
+/* TARN_GET_NOW: what takes waiting is left, untouched, whatever it would have become. */
+static void gets_only_what_is_at_hand(void **state)
+{
+    struct world *w = *state;
+    char data[2][100];
+    struct tarn_piece pieces[2] = {{.addr = data[0], .bytes = 100}, {.addr = data[1], .bytes = 100}};
+    struct tarn_item items[2] = {{.key = key_of("known"), .pieces = &pieces[0], .npieces = 1},
+                                 {.key = key_of("unknown"), .pieces = &pieces[1], .npieces = 1}};
+    struct tarn_get_options o = {.size = sizeof o, .flags = TARN_GET_NOW};
+    struct tarn_stats stats = {.size = sizeof stats};
+
+    assert_int_equal(client_put(w->client, "known", 'k', 100, NULL), 0);
+    struct tarn_client *fresh = world_client(w, "shm"), *far = world_client(w, "tcp");
+    memset(data, 1, sizeof data);
+    assert_int_equal(tarn_get(fresh, items, 2, &o), TARN_E_AGAIN);
+    assert_non_null(strstr(tarn_last_error(), "TARN_GET_NOW"));
+    assert_int_equal(items[0].status, TARN_E_AGAIN);
+    assert_int_equal(items[1].status, TARN_E_AGAIN);
+    assert_int_equal(data[0][0], 1);
+
+    assert_int_equal(tarn_get(fresh, items, 1, NULL), 0);
+    data[0][0] = 1;
+    assert_int_equal(tarn_get(fresh, items, 2, &o), TARN_E_AGAIN);
+    assert_int_equal(items[0].status, 0);
+    assert_int_not_equal(data[0][0], 1);
+    assert_int_equal(items[1].status, TARN_E_AGAIN);
+    assert_int_equal(tarn_client_stats(fresh, &stats), 0);
+    assert_int_equal(stats.errors + stats.misses, 0);
+
+    assert_int_equal(tarn_get(far, items, 1, NULL), 0);
+    assert_int_equal(tarn_get(far, items, 1, &o), TARN_E_AGAIN); /* a reply would have to be waited for */
+    tarn_close(far);
+    tarn_close(fresh);
     harness_passed(w->h);
 }
 
@@ -658,6 +748,7 @@ int main(int argc, char **argv)
         CASE(replaced_on_another_node_is_never_read_again),
         SMALL(full_node_passes_on_to_the_next),
         CASE(large_batches_with_every_size),
+        CASE(invalid_items_of_a_batch_are_found),
         CASE(same_key_twice_in_a_batch),
         cmocka_unit_test_setup_teardown(batch_larger_than_the_session_may_reserve, setup_limited, world_stop),
         CASE(killed_replica_is_not_waited_for),
@@ -665,6 +756,7 @@ int main(int argc, char **argv)
         CASE(paused_node_costs_one_bounded_delay),
         CASE(late_reservation_is_given_back),
         CASE(node_that_comes_later_is_found),
+        CASE(gets_only_what_is_at_hand),
         CASE(hits_and_cache_outlive_redis),
         SMALL(view_stays_whatever_happens_to_the_object),
         CASE(sixty_four_gets_in_flight),

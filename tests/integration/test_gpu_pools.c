@@ -133,6 +133,33 @@ static void every_offset_of_a_pool_is_reached(void **state)
     harness_passed(w->h);
 }
 
+/* TARN_GET_NOW waits for GPUs of this host, once the object and the way to it are known; for nobody else. */
+static void what_a_gpu_copies_is_had_now(void **state)
+{
+    devices_need(1);
+    struct world *w = *state;
+    struct device *d = device_open(0);
+    uint8_t *memory = device_alloc(d, 4096);
+    struct tarn_piece pieces[2] = {{.addr = memory, .bytes = 2048}, {.addr = memory + 2048, .bytes = 2048}};
+    struct tarn_item items[2] = {{.key = key_of("known"), .pieces = &pieces[0], .npieces = 1},
+                                 {.key = key_of("known2"), .pieces = &pieces[1], .npieces = 1}};
+    struct tarn_get_options now = {.size = sizeof now, .flags = TARN_GET_NOW};
+    device_set(d, memory, 7, 4096);
+    assert_int_equal(piece_put(w->client, "known", memory, 2048, "node0/gpu0"), 0);
+    assert_int_equal(piece_put(w->client, "known2", memory, 2048, "node0/gpu0"), 0);
+    struct tarn_client *fresh = world_client(w, "cuda_ipc");
+    assert_int_equal(tarn_get(fresh, items, 2, &now), TARN_E_AGAIN);
+    assert_int_equal(items[1].status, TARN_E_AGAIN);
+    assert_int_equal(tarn_get(fresh, items, 2, NULL), 0);
+    device_set(d, memory, 0, 4096);
+    assert_int_equal(tarn_get(fresh, items, 2, &now), 0);
+    device_expect(d, memory, 7, 4096);
+    tarn_close(fresh);
+    device_drop(d, memory);
+    device_close(d);
+    harness_passed(w->h);
+}
+
 static void an_item_lies_in_one_memory(void **state)
 {
     devices_need(1);
@@ -315,6 +342,7 @@ int main(int argc, char **argv)
         TEST(a_pool_is_found_by_its_uuid),
         TEST(a_gpu_that_is_hidden_is_named),
         TEST(a_call_that_fails_once_does_no_lasting_harm),
+        TEST(what_a_gpu_copies_is_had_now),
         TEST(a_lost_device_is_told_and_the_rest_goes_on),
     };
     return cmocka_run_group_tests_name("gpu pools", tests, NULL, NULL);

@@ -90,8 +90,8 @@ struct request {
 struct end {
     struct bare *b;
     const struct bare_load *load;
-    uint8_t *source; /* load->bytes twice: any offset up to load->bytes is one */
-    uint8_t *memory; /* receiving, and gathering: `window` chunks */
+    uint8_t *source; /* load->bytes twice: any offset up to load->bytes is one; or all places */
+    uint8_t *memory; /* gathering: `window` chunks; receiving: the same, or all places */
     void *mr;
     struct request ring[TARN_TCPX_REQUESTS];
     struct bare_result result;
@@ -118,12 +118,20 @@ static bool next_request(struct walk *w, struct request *r)
         w->message++;
         w->bytes = l->seed ? next_random(&w->random) % (l->bytes + 1) : l->bytes;
         w->off = l->seed ? next_random(&w->random) % (l->bytes + 1) : 0;
+        if (l->places)
+            w->off = (w->message - 1) % l->places * l->bytes;
     }
     uint64_t left = w->bytes - w->at;
     r->bytes = left > l->chunk ? l->chunk : (uint32_t)left;
     r->off = w->off + w->at;
     w->at += r->bytes;
     return true;
+}
+
+/* Where the n-th request is received. */
+static uint8_t *place_of(const struct end *e, uint64_t n, const struct request *r)
+{
+    return e->memory + (e->load->places ? r->off : n % e->load->window * e->load->chunk);
 }
 
 static int post(struct end *e, bool sends, uint64_t n, struct request *r)
@@ -134,7 +142,7 @@ static int post(struct end *e, bool sends, uint64_t n, struct request *r)
         from = memcpy(e->memory + n % e->load->window * e->load->chunk, from, r->bytes);
     if (sends)
         return tarn_tcpx_isend(b->plugin, b->send, from, r->bytes, e->mr, &r->request);
-    uint8_t *to = b->unpack ? e->memory : e->memory + n % e->load->window * e->load->chunk;
+    uint8_t *to = b->unpack ? e->memory : place_of(e, n, r);
     return tarn_tcpx_irecv(b->plugin, b->recv, to, r->bytes, e->mr, &r->request);
 }
 
@@ -142,7 +150,7 @@ static int post(struct end *e, bool sends, uint64_t n, struct request *r)
 static int take(struct end *e, uint64_t n, const struct request *r)
 {
     struct bare *b = e->b;
-    uint8_t *to = e->memory + n % e->load->window * e->load->chunk;
+    uint8_t *to = place_of(e, n, r);
     uint64_t k = b->received++;
     bool right = true;
     if (b->unpack && !e->load->discard)
@@ -209,24 +217,27 @@ static void fill(uint8_t *p, uint64_t bytes, uint64_t seed)
 int bare_run(struct bare *b, const struct bare_load *load, struct bare_result *result)
 {
     struct end sender = {.b = b, .load = load}, receiver = {.b = b, .load = load};
-    uint64_t source_bytes = (2 * load->bytes + PAGE) / PAGE * PAGE;
-    uint64_t ring_bytes = ((uint64_t)load->chunk * load->window + PAGE) / PAGE * PAGE;
+    uint64_t places = load->places * load->bytes, ring = (uint64_t)load->chunk * load->window;
+    uint64_t source_bytes = ((places ? places : 2 * load->bytes) + PAGE) / PAGE * PAGE;
+    uint64_t target_bytes = ((places ? places : ring) + PAGE) / PAGE * PAGE;
+    uint64_t ring_bytes = (ring + PAGE) / PAGE * PAGE;
     int type = b->unpack ? TARN_TCPX_CUDA : TARN_TCPX_HOST, rc;
     sender.source = receiver.source = aligned_alloc(PAGE, source_bytes);
-    receiver.memory = aligned_alloc(PAGE, ring_bytes);
+    receiver.memory = aligned_alloc(PAGE, target_bytes);
     sender.memory = aligned_alloc(PAGE, ring_bytes);
     if (!sender.source || !receiver.memory || !sender.memory) {
         rc = tarn_fail(TARN_E_NO_MEMORY, "bare loop: no memory");
         goto free_memory;
     }
     fill(sender.source, source_bytes, load->seed ? load->seed : 1);
-    memset(receiver.memory, 0, ring_bytes);
+    memset(receiver.memory, 0, target_bytes);
+    memset(sender.memory, 0, ring_bytes);
 
     rc = tarn_tcpx_reg(b->plugin, b->send, load->gather ? sender.memory : sender.source,
                        load->gather ? ring_bytes : source_bytes, type, &sender.mr);
     if (rc)
         goto free_memory;
-    rc = tarn_tcpx_reg(b->plugin, b->recv, receiver.memory, ring_bytes, type, &receiver.mr);
+    rc = tarn_tcpx_reg(b->plugin, b->recv, receiver.memory, target_bytes, type, &receiver.mr);
     if (rc)
         goto dereg_sender;
     uint64_t start = tarn_now_ns();

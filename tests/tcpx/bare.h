@@ -24,6 +24,7 @@ void bare_close(struct bare *b);
 struct bare_load {
     uint64_t messages;
     uint64_t bytes;  /* of each; with `seed`: at most */
+    uint64_t places; /* that they come from, and go to, in turn; 0: one after the other through a window */
     uint64_t seed;   /* not 0: sizes and contents are random */
     uint32_t chunk;  /* messages are cut to requests of that size */
     uint32_t window; /* requests at once */

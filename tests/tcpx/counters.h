@@ -15,6 +15,8 @@ struct fixture_counters {
     _Atomic uint64_t tokens_dropped; /* by closing a comm before they were returned */
     _Atomic uint64_t tokens_leaked;  /* by messages above the dynamic chunk */
     _Atomic uint64_t refused;        /* calls that were misuse */
+    /* addresses of the last */
+    _Atomic uint64_t sent_from, received_at;
 };
 
 /* Exported under this name by the fixture. */

@@ -45,7 +45,8 @@ struct fixture_options {
     uint64_t init, devices, plain, version, pci, gpu;
     uint64_t seed, cut_min, cut_max, pages, setup_ms, delay_ms;
     uint64_t send_error, send_hang, send_exit, send_close, drop_after, helper_error;
-    uint64_t recv_error, recv_hang, recv_exit, recv_close, bad_dst, bad_src, bad_sum, bad_count, bad_bytes;
+    uint64_t recv_error, recv_hang, recv_exit, recv_close, close_ms, bad_dst, bad_src, bad_sum, bad_count,
+        bad_bytes;
     uint64_t init_exit, init_hang, accept_error, reg_error;
     /* of the plugin's own environment */
     uint64_t chunk, sockets;
@@ -154,6 +155,8 @@ int fixture_irecv(void *recv_comm, int n, void **data, int *sizes, int *tags, vo
 void fixture_receive_progress(struct fixture_comm *c);
 /* Makes the list of a receive that is done known. */
 void fixture_publish(struct fixture_request *r);
+/* What is posted is the plugin's until its comm is closed. */
+void fixture_write_late(struct fixture_comm *c);
 /* Gives its pages back. */
 void fixture_return_pages(struct fixture_request *r);
 int fixture_bounce_new(struct fixture_comm *c, struct tarn_tcpx_device_handle *device);

@@ -54,6 +54,7 @@ static const struct {
     OPTION(recv_hang),    /* test() of that receive is never done */
     OPTION(recv_exit),    /* exit(1) in that irecv() */
     OPTION(recv_close),   /* the receiver is gone at that irecv() */
+    OPTION(close_ms),     /* closeRecv() takes so long, and then writes once more to all that is posted */
     OPTION(bad_dst),      /* the receive's list leads outside of the message */
     OPTION(bad_src),      /* outside of the bounce memory */
     OPTION(bad_sum),      /* lacks a byte */

@@ -191,6 +191,8 @@ static int close_send(void *send_comm)
 
 static int close_recv(void *recv_comm)
 {
+    if (fixture_options.close_ms)
+        fixture_write_late(recv_comm);
     fixture_bounce_free(recv_comm);
     fixture_comm_free(recv_comm);
     return TARN_TCPX_SUCCESS;

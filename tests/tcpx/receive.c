@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The receiving end: reads records and bytes, into bounce pages or where they belong, and lists fragments. */
 #include <errno.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -130,6 +131,7 @@ int fixture_irecv(void *recv_comm, int n, void **data, int *sizes, int *tags, vo
     r->mr = mr;
     r->data = data[0];
     r->number = ++fixture_count->receives;
+    fixture_count->received_at = (uintptr_t)data[0];
     if (r->number == fixture_options.recv_exit)
         fixture_exit("recv_exit");
     if (r->number == fixture_options.recv_close)
@@ -210,6 +212,14 @@ static void add_fragment(struct fixture_request *r, const uint8_t *at, uint32_t 
 static bool places_itself(const struct fixture_request *r)
 {
     return !r->comm->meta || r->mr->type == TARN_TCPX_HOST;
+}
+
+void fixture_write_late(struct fixture_comm *c)
+{
+    poll(NULL, 0, (int)fixture_options.close_ms);
+    for (uint64_t seq = c->tested; seq < c->posted; seq++)
+        if (places_itself(fixture_request_at(c, seq)))
+            memset(fixture_request_at(c, seq)->data, FIXTURE_POISON, 64);
 }
 
 static void blank(const struct iovec *iov, size_t bytes)

@@ -93,6 +93,7 @@ int fixture_isend(void *send_comm, void *data, int size, int tag, void *mhandle,
     r->data = data;
     r->size = (uint64_t)size;
     r->number = ++fixture_count->sends;
+    fixture_count->sent_from = (uintptr_t)data;
     apply_faults(c, r);
     if (r->data < mr->data || r->data + r->size > mr->data + mr->size) {
         errno = EINVAL;

@@ -200,6 +200,33 @@ static void pieces_of_other_memory_are_found(void **state)
         }
 }
 
+/* Of a strided piece, all runs are looked at, wherever the lists begin and end. */
+static void runs_of_other_memory_are_found(void **state)
+{
+    enum { RUNS = 64, BYTES = 5000, STRIDE = 9000, SPAN = (RUNS - 1) * STRIDE + BYTES };
+    static const struct {
+        uintptr_t addr;
+        uint64_t stride;
+        int rc;
+    } tried[] = {
+        {0x310000000 - SPAN, STRIDE, 0},
+        {0x310000000 - SPAN + 1, STRIDE, TARN_E_INVALID},
+        {0x310000000 - SPAN / 2, STRIDE, TARN_E_INVALID},
+        {0x50000000 - SPAN / 2, STRIDE, 0}, /* goes on in the one that adjoins */
+        {0x10000000, 0x2f0000000 / (RUNS - 1) + 1, TARN_E_INVALID}, /* both ends are right */
+        {0x10000000, UINT64_MAX / 32, TARN_E_INVALID},
+        {0x10000000 + STRIDE, (uint64_t)-STRIDE, TARN_E_INVALID},
+    };
+    (void)state;
+    for (size_t k = 0; k < sizeof tried / sizeof *tried; k++)
+        for (int i = 0; i < 50; i++) {
+            // NOLINTNEXTLINE: none of it is touched
+            struct tarn_piece p = {(void *)tried[k].addr, BYTES, tried[k].stride, RUNS};
+            struct tarn_work w = {.pieces = &p, .npieces = 1, .bytes = RUNS * BYTES};
+            assert_int_equal(write_unseen(&w, 1 + rnd(64)), tried[k].rc);
+        }
+}
+
 static void pieces_of_several_allocations_are_taken(void **state)
 {
     struct tarn_piece pieces[UNSEEN];
@@ -248,6 +275,7 @@ int main(void)
         cmocka_unit_test(touching_pieces_are_one),
         cmocka_unit_test(nothing_is_written_behind_the_end),
         cmocka_unit_test_setup(pieces_of_other_memory_are_found, start),
+        cmocka_unit_test_setup(runs_of_other_memory_are_found, start),
         cmocka_unit_test_setup(pieces_of_several_allocations_are_taken, start),
         cmocka_unit_test_setup(bytes_are_counted, start),
     };

@@ -14,10 +14,12 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from typing import Any, Iterable, Sequence
+from typing import Any, Iterable, Sequence, Union
 
 import numpy as np
 import tarn
+
+Ints = Union[Sequence[int], np.ndarray]  # token ids, numbers of blocks
 
 HASH_BYTES = 16
 ELEMENT_BYTES = {"f32": 4, "f16": 2, "bf16": 2}
@@ -62,7 +64,7 @@ def chain_root(model: str, dtype: str, block_tokens: int, rank: int = 0, ranks: 
     return hashlib.blake2b(text.encode(), digest_size=HASH_BYTES).digest()
 
 
-def chain_keys(root: bytes, tokens: Sequence[int], block_tokens: int, name: str = "kv") -> list[str]:
+def chain_keys(root: bytes, tokens: Ints, block_tokens: int, name: str = "kv") -> list[str]:
     """The keys of the prompt's full blocks, in order. A block that is not full yet has no name."""
     ids = np.ascontiguousarray(tokens, dtype="<u4").tobytes()
     step = 4 * block_tokens
@@ -139,7 +141,7 @@ class PagedKV:
 
     # What the model does.
 
-    def index(self, numbers: Sequence[int]) -> Any:
+    def index(self, numbers: Ints) -> Any:
         """Numbers as an index for `array`, on its device."""
         if not self.is_torch:
             return np.asarray(numbers, dtype=np.int64)

@@ -30,7 +30,8 @@ from typing import Any, Callable, Iterator, Sequence
 import numpy as np
 import tarn
 
-from kv_blocks import PagedKV, chain_keys, chain_root, require
+from bare_copies import BareCopies
+from kv_blocks import Ints, PagedKV, chain_keys, chain_root, require
 from local_nodes import local_nodes
 
 # Largest difference between chunked and one-pass logits, as a share of the largest logit: some roundings to
@@ -53,7 +54,7 @@ class BlockStore:
         self.client, self.kv, self.span, self.place = client, kv, span, place
         self.tokens = span * kv.shape.block_tokens  # in an object
 
-    def keys(self, root: bytes, tokens: Sequence[int]) -> list[str]:
+    def keys(self, root: bytes, tokens: Ints) -> list[str]:
         return chain_keys(root, tokens, self.tokens)
 
     def save(self, keys: Sequence[str], blocks: Sequence[int]) -> tarn.Operation:
@@ -96,7 +97,7 @@ def saved(operation: tarn.Operation) -> None:
 def prefill(
     lm: Any,
     kv: PagedKV,
-    tokens: Sequence[int],
+    tokens: Ints,
     table: Sequence[int],
     first: int,
     cut: int,
@@ -121,68 +122,6 @@ def host(logits: Any) -> np.ndarray:
 
 def first_token(logits: Any) -> int:
     return int(logits[-1].argmax())
-
-
-# --- bare copies ------------------------------------------------------------------------------------------
-
-
-class BareCopies:
-    """What the load is compared with: copies of as many blocks without any store.
-
-    blocks       from contiguous blocks to their scattered pages, as the load does it: within a GPU one torch
-                 index_copy_; from pinned memory to a GPU a copy_ for each block; within the CPU's an assignment each
-    contiguous   as many bytes in one copy that knows no pages
-    """
-
-    def __init__(self, kv: PagedKV, count: int, from_gpu: bool) -> None:
-        self.kv, self.is_torch = kv, kv.is_torch
-        shape = (count, *kv.shape.block)
-        if not self.is_torch:
-            self.source, self.flat = np.ones(shape, kv.array.dtype), np.empty(shape, kv.array.dtype)
-            self.in_one = False
-            return
-        import torch
-
-        self.torch, device = torch, kv.array.device
-        self.in_one = from_gpu
-        on_gpu = device.type == "cuda"
-        self.source = torch.ones(shape, dtype=kv.array.dtype, pin_memory=on_gpu and not from_gpu)
-        if from_gpu:
-            self.source = self.source.to(device)
-        self.flat = torch.empty(shape, dtype=kv.array.dtype, device=device)
-
-    def blocks(self, table: Sequence[int]) -> float:
-        if self.in_one:
-            index = self.kv.index(table)
-            # 8 bytes at a time: torch's kernel takes as long for an element of 2 as for one of 8.
-            to, source = (x.view(self.torch.int64) for x in (self.kv.array, self.source))
-            self.torch.use_deterministic_algorithms(False)  # sorts the index first otherwise
-            seconds = self._timed(lambda: to.index_copy_(2, index, source.movedim(0, 2)))
-            self.torch.use_deterministic_algorithms(True)
-            return seconds
-        return self._timed(lambda: self._each(table))
-
-    def contiguous(self) -> float:
-        if self.is_torch:
-            return self._timed(lambda: self.flat.copy_(self.source, non_blocking=True))
-        return self._timed(lambda: np.copyto(self.flat, self.source))
-
-    def _each(self, table: Sequence[int]) -> None:
-        for i, b in enumerate(table):
-            if self.is_torch:
-                self.kv.array[:, :, b].copy_(self.source[i], non_blocking=True)
-            else:
-                self.kv.array[:, :, b] = self.source[i]
-
-    def _timed(self, copy: Callable[[], Any]) -> float:
-        on_gpu = self.is_torch and self.flat.is_cuda
-        if on_gpu:
-            self.torch.cuda.synchronize(self.flat.device)
-        start = time.perf_counter()
-        copy()
-        if on_gpu:
-            self.torch.cuda.synchronize(self.flat.device)
-        return time.perf_counter() - start
 
 
 # --- the measurement ----------------------------------------------------------------------------------------
@@ -295,7 +234,7 @@ def measure_pool(lm: Any, store: BlockStore, root: bytes, prompt: Prompt, refere
     middle = {name: statistics.median(row[name] for row in seen[1:]) for name in seen[0]}
     load, blocks, contiguous = (total / middle[name] / 1e9 for name in ("load_s", "blocks_s", "contiguous_s"))
     return {
-        **middle, "bytes": total, "put_tail_s": put_tail_s, "logits_equal": True,
+        **middle, "hit_tokens": prompt.prefix, "bytes": total, "put_tail_s": put_tail_s, "logits_equal": True, "bare_blocks_by": bare.by,
         "load_GBps": load, "bare_blocks_GBps": blocks, "bare_contiguous_GBps": contiguous,
         "of_bare_blocks": statistics.median(r["blocks_s"] / r["load_s"] for r in seen[1:]),
         "of_bare_contiguous": statistics.median(r["contiguous_s"] / r["load_s"] for r in seen[1:]),
@@ -373,9 +312,9 @@ def show(row: dict) -> str:
         f"(recomputed {ms['recompute']:.1f} ms, {row['speedup']:.1f} x)\n"
         f"        hash {ms['hash']:.2f} + look-up {ms['lookup']:.2f} + load {ms['load']:.2f} "
         f"+ suffix {ms['suffix']:.2f} ms\n"
-        f"        load {row['load_GBps']:.2f} GB/s; bare copy of the same blocks {row['bare_blocks_GBps']:.2f} "
-        f"(ratio {row['of_bare_blocks']:.2f}), contiguous {row['bare_contiguous_GBps']:.2f} "
-        f"(ratio {row['of_bare_contiguous']:.2f})\n"
+        f"        load {row['load_GBps']:.2f} GB/s; the same blocks by {row['bare_blocks_by']} "
+        f"{row['bare_blocks_GBps']:.2f} (ratio {row['of_bare_blocks']:.2f}), "
+        f"contiguous {row['bare_contiguous_GBps']:.2f} (ratio {row['of_bare_contiguous']:.2f})\n"
         f"        logits equal bit for bit; one pass differs by {row['one_pass_difference']:.2g}, by rounding "
         f"(bound {row['one_pass_bound']:.2g})"
     )

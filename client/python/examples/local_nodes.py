@@ -31,7 +31,7 @@ def local_nodes(nodes: Mapping[str, Sequence[str]], *flags: str) -> Iterator[str
     """
     with tempfile.TemporaryDirectory(prefix="tarn-") as folder:
         running: list[subprocess.Popen] = []
-        redis = None
+        redis = ""
         try:
             for name, pools in nodes.items():
                 child, redis = _start(Path(folder), name, pools, redis, flags)
@@ -49,7 +49,7 @@ def local_nodes(nodes: Mapping[str, Sequence[str]], *flags: str) -> Iterator[str
 
 
 def _start(
-    folder: Path, name: str, pools: Sequence[str], redis: str | None, flags: Sequence[str]
+    folder: Path, name: str, pools: Sequence[str], redis: str, flags: Sequence[str]
 ) -> tuple[subprocess.Popen, str]:
     log = folder / f"{name}.log"
     # A parent that is killed has no time to end its nodes.

@@ -132,8 +132,8 @@ def prefill(worker: Worker, r: dict) -> dict:
         writer.start()
     written = (lambda _layer: writer.layer_written(lm.fence())) if writer else None
     start = time.monotonic()
-    for first, end in chunks(len(tokens), worker.o.chunk):
-        lm.forward(tokens[first:end], first, table, kv, layer_written=written)
+    for first, last in chunks(len(tokens), worker.o.chunk):
+        lm.forward(tokens[first:last], first, table, kv, layer_written=written)
     lm.synchronize()
     end = time.monotonic()
     if writer:
@@ -265,8 +265,10 @@ class WorkerProcess:
     """A worker from outside. A process of its own, not a fork: CUDA does not survive one."""
 
     def __init__(self, role: str, o: argparse.Namespace, device: str) -> None:
-        names = ("backend", "shape", "model", "dtype", "tokens", "chunk", "block_tokens", "layers_per_object")
-        names += ("generate", "seed", "timeout", "redis", "place")
+        names = [
+            "backend", "shape", "model", "dtype", "tokens", "chunk", "block_tokens", "layers_per_object",
+            "generate", "seed", "timeout", "redis", "place",
+        ]  # fmt: skip
         given = {name: getattr(o, name) for name in names if getattr(o, name) is not None}
         flags = [f"--{name.replace('_', '-')}={value}" for name, value in given.items()]
         self.role = role

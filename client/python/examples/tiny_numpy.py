@@ -12,7 +12,7 @@ from typing import Callable, Optional, Sequence
 
 import numpy as np
 
-from kv_blocks import KVShape, PagedKV
+from kv_blocks import Ints, KVShape, PagedKV
 
 Array = np.ndarray
 Hook = Optional[Callable[[int], None]]
@@ -69,7 +69,7 @@ class TinyNumpyLM:
 
     def forward(
         self,
-        tokens: Sequence[int],
+        tokens: Ints,
         past: int,
         table: Sequence[int],
         kv: PagedKV,

@@ -20,7 +20,7 @@ from torch.nn.attention.bias import causal_lower_right
 from transformers import AttentionInterface, AutoModelForCausalLM, LlamaConfig
 from transformers.cache_utils import Cache, CacheLayerMixin
 
-from kv_blocks import KVShape, PagedKV
+from kv_blocks import Ints, KVShape, PagedKV
 
 Hook = Optional[Callable[[int], None]]
 
@@ -142,7 +142,7 @@ class TorchLM:
     @torch.inference_mode()
     def forward(
         self,
-        tokens: Sequence[int],
+        tokens: Ints,
         past: int,
         table: Sequence[int],
         kv: PagedKV,

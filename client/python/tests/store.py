@@ -2,6 +2,7 @@
 """For tests: a real tarnd with a private Redis, ended with the test. TARN_BUILD says where the programs are."""
 from __future__ import annotations
 
+import ctypes
 import os
 import select
 import signal
@@ -14,6 +15,13 @@ from typing import Any, List, Optional
 import tarn
 
 START_S = 30.0
+_LIBC = ctypes.CDLL(None)
+_PR_SET_PDEATHSIG = 1
+
+
+def _end_with_parent() -> None:
+    """In the child: a test program that is killed leaves no node behind."""
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 class Store:
@@ -27,7 +35,8 @@ class Store:
         argv = [os.path.join(build, "tarnd"), "--id", id, "--listen", "127.0.0.1:0", "--unix",
                 os.path.join(self.dir.name, "node.sock"), "--data-port", "0", "--pool", pool]
         argv += ["--redis", redis] if redis else []
-        self.process = subprocess.Popen([*argv, *args], stdout=subprocess.PIPE, stderr=self._log, bufsize=0)
+        self.process = subprocess.Popen([*argv, *args], stdout=subprocess.PIPE, stderr=self._log, bufsize=0,
+                                        preexec_fn=_end_with_parent)
         self.pid = self.process.pid
         try:
             words = dict(w.split("=", 1) for w in self._wait_for("tarnd ready ").split())

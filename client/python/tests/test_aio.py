@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import threading
 import time
@@ -65,7 +66,7 @@ class Calls(StoreCase):
     def test_errors(self) -> None:
         async def main() -> None:
             with self.assertRaises(tarn.NotFound) as e:
-                await self.client.aget(self.key())
+                await self.client.aget(self.key(), out="bytes")
             self.assertEqual(e.exception.key, self.key())
             with self.assertRaises(tarn.NotFound):
                 await self.client.aget_into(self.key(), bytearray(1))
@@ -75,7 +76,7 @@ class Calls(StoreCase):
             with self.assertRaises(tarn.SizeMismatch):
                 await self.client.aget_into(self.key(), bytearray(1))
             with self.assertRaises(TypeError):
-                await self.client.aget(5)
+                await self.client.aget(5, out="bytes")
 
         asyncio.run(main())
 
@@ -111,7 +112,7 @@ class Calls(StoreCase):
     def test_no_fd_is_left(self) -> None:
         async def main() -> None:
             await self.client.aput(self.key(), b"x")
-            await self.client.aget(self.key())
+            await self.client.aget(self.key(), out="bytes")
             before = fds()
             for _ in range(50):
                 await self.client.aget(self.key(), out="bytes")
@@ -202,7 +203,7 @@ class Ends(unittest.TestCase):
             self.assertEqual(self.client._flying(), 0, "it goes on")
             buffer.extend(b"nobody holds it")
             with self.assertRaises(asyncio.TimeoutError):
-                await asyncio.wait_for(self.client.aget("a", timeout=60), 0.05)
+                await asyncio.wait_for(self.client.aget("a", out="bytes", timeout=60), 0.05)
             self.assertEqual(self.client._flying(), 0)
 
         asyncio.run(main())
@@ -210,13 +211,25 @@ class Ends(unittest.TestCase):
 
     def test_end_of_the_loop(self) -> None:
         async def main() -> None:
-            asyncio.ensure_future(self.client.aget("a", timeout=60))
+            asyncio.ensure_future(self.client.aget("a", out="bytes", timeout=60))
             await asyncio.sleep(0.05)
 
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             asyncio.run(main())
         self.assertEqual(self.client._flying(), 0)
+
+    def test_loop_closed_first(self) -> None:
+        """A task that nobody ends goes with the client at the latest."""
+        loop = asyncio.new_event_loop()
+        loop.set_exception_handler(lambda *_: None)  # "Task was destroyed but it is pending!"
+        task = loop.create_task(self.client.aget("a", out="bytes", timeout=60))
+        loop.run_until_complete(asyncio.sleep(0.05))
+        loop.close()
+        del task
+        self.client.close()
+        gc.collect()
+        self.assertEqual((self.client._flying(), self.client._readers, self.client._futures), (0, {}, {}))
 
     def test_close_while_tasks_wait(self) -> None:
         async def main(close: object) -> None:
@@ -229,7 +242,7 @@ class Ends(unittest.TestCase):
             for t in done:
                 self.assertIsInstance(t.exception(), (tarn.Canceled, tarn.NodeDown))
             with self.assertRaises(tarn.Closed):
-                await self.client.aget("a")
+                await self.client.aget("a", out="bytes")
             self.assertLessEqual(fds(), before)
 
         async def here() -> None:

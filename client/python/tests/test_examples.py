@@ -3,6 +3,7 @@
 
 import contextlib
 import ctypes
+import functools
 import importlib.util
 import io
 import json
@@ -11,6 +12,7 @@ import sys
 import tempfile
 import unittest
 from pathlib import Path
+from unittest import mock
 
 for _name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):  # small matrices: threads only wait for each other
     os.environ.setdefault(_name, "1")
@@ -19,6 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "examples"))
 import numpy as np
 import tarn
 
+import bare_copies
 import kv_offload
 import pd_disagg
 import replay
@@ -28,6 +31,19 @@ from tiny_numpy import TinyNumpyLM
 
 MISSING = [name for name in ("torch", "transformers") if importlib.util.find_spec(name) is None]
 needs_torch = unittest.skipIf(MISSING, f"not installed: {', '.join(MISSING)}")
+
+
+def needs_gpu(test):
+    @needs_torch
+    @functools.wraps(test)
+    def run(self):
+        import torch
+
+        if not torch.cuda.is_available():
+            self.skipTest("torch sees no GPU")
+        test(self)
+
+    return run
 
 
 class WithNodes(unittest.TestCase):
@@ -190,10 +206,27 @@ class Offload(unittest.TestCase):
             self.assertIn("logits equal bit for bit", said.getvalue())
             self.assertEqual(json.loads(out.read_text())["hit_tokens"], 32)
 
+    @unittest.skipIf(importlib.util.find_spec("triton") is None, "not installed: triton")
+    def test_the_kernel_that_loads_on_a_gpu_are_compared_with(self):
+        import torch
+
+        index = torch.tensor([6, 0, 3, 2, 5])
+        for page in ((4, 2, 8), (16, 3, 4)):
+            pool, source = torch.zeros(3, 2, 7, *page), torch.rand(5, 3, 2, *page)
+            with mock.patch.dict(os.environ, TRITON_INTERPRET="1"):
+                bare_copies._page_kernel()(pool, source, index)
+            self.assertTrue(torch.equal(pool[:, :, index], source.movedim(0, 2)))
+            self.assertFalse(pool[:, :, [1, 4]].any())
+
     @needs_torch
     def test_torch(self):
         for dtype in ("bf16", "f32"):
             self.measure("--backend=torch", f"--dtype={dtype}", "--tokens=256", "--chunk=128")
+
+    @needs_gpu
+    def test_pools_of_both_memories_and_a_gpu(self):
+        rows = self.measure("--backend=torch", "--device=cuda:0", "--tokens=512", "--chunk=128", "--span=1,4")
+        self.assertEqual([row["place"] for row in rows], ["offload/cpu0", "offload/gpu0"] * 2)
 
 
 class Disaggregation(unittest.TestCase):
@@ -216,6 +249,11 @@ class Disaggregation(unittest.TestCase):
     @needs_torch
     def test_torch(self):
         self.measure("--backend=torch", "--tokens=100")
+
+    @needs_gpu
+    def test_by_a_pool_of_a_gpu(self):
+        devices = ("--prefill-device=cuda:0", "--decode-device=cuda:0", "--pool=gpu")
+        self.measure("--backend=torch", "--tokens=300", "--chunk=128", *devices)
 
 
 class DisaggregationSteps(WithNodes):

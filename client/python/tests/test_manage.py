@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import io
 import mmap
 import os
@@ -11,6 +12,7 @@ import sys
 import threading
 import time
 import unittest
+import weakref
 
 import tarn
 from store import Store, StoreCase
@@ -176,6 +178,25 @@ class Registering(StoreCase):
                 r.close()
                 store.resume()
                 memory.extend(b"nothing holds it")
+
+    def test_dropped_while_busy(self) -> None:
+        """Devices may use what is registered: it is never given back then."""
+        class Memory(bytearray):
+            pass
+
+        with Store() as store, tarn.Client(store.uri, transports="tcp") as client:
+            client.put("a", bytes(100))
+            store.pause()
+            memory = Memory(100)
+            kept = weakref.ref(memory)
+            r = client.register(memory)
+            op = client.submit_get_into(["a"], [memory], timeout=60)
+            del r
+            op.cancel()
+            store.resume()
+            del op, memory
+            gc.collect()
+            self.assertIsNotNone(kept())
 
     def test_outlives_the_client(self) -> None:
         memory = bytearray(100)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
+import subprocess
 import sys
 import threading
 import time
@@ -176,6 +178,44 @@ class Paused(unittest.TestCase):
         self.assertTrue(dropped())
         with self.assertRaises(tarn.Closed):
             self.client.submit_put({"b": b""})
+
+    def test_ctrl_c(self) -> None:
+        """It ends the waiting, not the operation."""
+        op = self.client.submit_get_into(["a"], [bytearray(100)], timeout=60)
+        begin = time.monotonic()
+        threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
+        with self.assertRaises(KeyboardInterrupt):
+            op.wait()
+        self.assertLess(time.monotonic() - begin, 5)
+        self.store.resume()
+        self.assertIn(op.wait(), ([100], [tarn.NodeDown.code]))
+
+    def test_exit_with_all_kinds_of_things_open(self) -> None:
+        self.store.resume()
+        script = """
+import asyncio, sys, tarn
+c = tarn.Client(sys.argv[1], transports="shm,tcp")
+view = c.view("a", out="bytes")
+part = view[3:5]
+session = c.put_session({"s": ("u8", (10,))})
+session.write(0, b"12345")
+registration = c.register(bytearray(1000))
+slow = tarn.Client(sys.argv[1], transports="tcp", faults="tcp:drop=1")
+ops = [slow.submit_get_into(["a"], [bytearray(100)], timeout=60) for _ in range(3)]
+slow.submit_put({"b": bytes(100)}, timeout=60)
+events = c.events()
+import threading
+threading.Thread(target=lambda: next(events), daemon=True).start()
+loop = asyncio.new_event_loop()
+task = loop.create_task(slow.aget("a", timeout=60))
+loop.run_until_complete(asyncio.sleep(0.05))
+connector = tarn.Connector(sys.argv[1])
+connector.submit_batch_exists(["a"])
+print("end")
+"""
+        done = subprocess.run([sys.executable, "-c", script, self.store.uri], capture_output=True, text=True, timeout=60,
+                              env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)})
+        self.assertEqual((done.returncode, done.stdout), (0, "end\n"), done.stderr)
 
     def test_fork(self) -> None:
         op = self.client.submit_get_into(["a"], [bytearray(100)], timeout=60)

@@ -195,6 +195,24 @@ class Sessions(StoreCase):
         self.assertEqual(self.get(self.key()), b"".join(bytes([i]) * (1 << 16) for i in range(n)))
 
 
+class Paused(unittest.TestCase):
+    def test_busy(self) -> None:
+        """A second thread is refused while one writes, and the session is whole afterwards."""
+        with Store() as store, tarn.Client(store.uri, transports="tcp") as client:
+            with client.put_session({"a": ("u8", (8 << 20,))}) as s:
+                store.pause()
+                writer = threading.Thread(target=lambda: s.write(0, bytes(8 << 20), timeout=60))
+                writer.start()
+                while client._calls == 0:
+                    pass
+                for call in (lambda: s.write(0, b"x"), s.commit, s.abort):
+                    with self.assertRaises(tarn.Busy):
+                        call()
+                store.resume()
+                writer.join()
+            self.assertEqual(len(client.get("a", out="bytes")), 8 << 20)
+
+
 @unittest.skipIf(np is None, "no NumPy")
 class Numpy(StoreCase):
     def test_layers(self) -> None:

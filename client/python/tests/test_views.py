@@ -87,7 +87,7 @@ class Bytes(StoreCase):
         self.client.put(self.key(), b"x")
         self.client.close()
         with self.assertRaises(tarn.Closed):
-            self.client.view(self.key())
+            self.client.view(self.key(), out="bytes")
 
     def test_none_such(self) -> None:
         with self.assertRaises(tarn.NotFound) as e:

@@ -31,6 +31,8 @@ void batch_init(struct batch *b, struct client *c, bool writable)
     b->nstreams = 0;
     b->asked = 0;
     b->event = NULL;
+    b->seen_begin = b->seen_end = 0;
+    b->no_gpus = false;
 }
 
 int batch_reserve(struct batch *b, size_t n)

@@ -4,8 +4,8 @@
  *
  * Python runs the handlers of signals in the main thread, between its own instructions: so the main thread
  * must not stay in libtarn for long. There
- *   gets of few bytes  are tried for SLICE_MS, which is enough for nearly all, and costs them nothing. What
- *                      has timed out then is got again as below: a get may be repeated.
+ *   gets of few bytes  are tried with TARN_GET_NOW: objects in shared memory, or that a GPU of this host copies,
+ *                      are there at once. What takes waiting goes the way of
  *   all others         are submitted, and waited for in slices. A handler that raises cancels them.
  * Other threads call the blocking function; their callers wait for their deadline.
  */
@@ -17,7 +17,8 @@
 
 #define SLICE_MS 200
 #define SIGNALS_MS 50
-#define QUICK_BYTES (16u << 20)
+#define QUICK_BYTES (256ull << 20)     /* copied in a moment, */
+#define QUICK_GPU_BYTES (16ull << 30) /* by a GPU */
 
 bool in_main_thread(void)
 {
@@ -140,52 +141,40 @@ static int get_submitted(struct client *c, struct tarn_item *items, size_t n,
     return finish_submit(c, &op, rc, why);
 }
 
-/* What has timed out is got again, without the hits, whose order it has not. */
-static int get_rest(struct batch *b, struct tarn_get_options *o, char why[WHY_BYTES])
+/* Where in the items those begin and end that have been left for later; false: there are none. */
+static bool left_over(const struct batch *b, size_t *begin, size_t *end)
 {
-    struct tarn_item *rest = arena_alloc(&b->arena, b->n * sizeof *rest);
-    size_t n = 0, k = 0;
-
-    if (!rest)
-        return EXT_RAISED;
-    for (size_t i = 0; i < b->n; i++)
-        if (b->items[i].status == TARN_E_TIMEOUT)
-            rest[n++] = b->items[i];
-    o->hits = NULL;
-    int rc = get_submitted(b->client, rest, n, o, why);
-    for (size_t i = 0; i < b->n; i++)
-        if (b->items[i].status == TARN_E_TIMEOUT)
-            b->items[i] = rest[k++];
-    return rc;
-}
-
-static bool any_timed_out(const struct batch *b)
-{
-    for (size_t i = 0; i < b->n; i++)
-        if (b->items[i].status == TARN_E_TIMEOUT)
-            return true;
-    return false;
+    *begin = *end = 0;
+    for (size_t i = 0; i < b->n; i++) {
+        if (b->items[i].status != TARN_E_AGAIN)
+            continue;
+        if (*end == 0)
+            *begin = i;
+        *end = i + 1;
+    }
+    return *end > 0;
 }
 
 int call_get(struct batch *b, const struct tarn_get_options *given, char why[WHY_BYTES])
 {
     struct tarn_get_options o = *given;
-    uint32_t all = o.timeout_ms ? o.timeout_ms : b->client->timeout_ms;
+    size_t begin = 0, end = b->n;
 
     if (cuda_after(b, &o.after) < 0)
         return EXT_RAISED;
     if (!in_main_thread())
         return get_blocking(b, &o, why);
-    if (b->bytes > QUICK_BYTES)
-        return get_submitted(b->client, b->items, b->n, &o, why);
-    o.timeout_ms = all < SLICE_MS ? all : SLICE_MS;
-    int rc = get_blocking(b, &o, why);
-    if (rc == 0 || all <= SLICE_MS || !any_timed_out(b))
-        return rc;
-    if (PyErr_CheckSignals() < 0)
-        return EXT_RAISED;
-    o.timeout_ms = all - SLICE_MS;
-    return get_rest(b, &o, why);
+    bool to_gpu = b->n > 0 && b->values[0].device != HOST_MEMORY;
+    if (b->bytes <= (to_gpu ? QUICK_GPU_BYTES : QUICK_BYTES) && cuda_is_quiet(b)) {
+        o.after = NULL;
+        o.flags |= TARN_GET_NOW;
+        int rc = get_blocking(b, &o, why);
+        if (rc == 0 || !left_over(b, &begin, &end))
+            return rc;
+        o.flags &= ~(uint32_t)TARN_GET_NOW;
+        o.hits_first = begin;
+    }
+    return get_submitted(b->client, b->items + begin, end - begin, &o, why);
 }
 
 /* --- the others --------------------------------------------------------------------------------- */

@@ -21,8 +21,12 @@ enum {
     NOT_READY = 600,
     ATTRIBUTE_MEMORY_TYPE = 2,
     ATTRIBUTE_ORDINAL = 9,
+    ATTRIBUTE_RANGE_BEGIN = 11,
+    ATTRIBUTE_RANGE_BYTES = 12,
     MEMORY_DEVICE = 2
 };
+
+#define PASSED_TRIES 20 /* about a microsecond each */
 
 struct event {
     struct event *next;
@@ -80,15 +84,36 @@ static bool load(int flags)
     return false;
 }
 
-int cuda_device_of(const void *addr)
+/* Keeps the range of the allocation, where the driver tells it. */
+static void note_seen(struct batch *b, const void *addr, int device)
+{
+    uintptr_t begin = 0;
+    size_t bytes = 0;
+
+    if (driver.pointer_attribute(&begin, ATTRIBUTE_RANGE_BEGIN, (uintptr_t)addr) != 0 ||
+        driver.pointer_attribute(&bytes, ATTRIBUTE_RANGE_BYTES, (uintptr_t)addr) != 0)
+        return;
+    b->seen_begin = begin;
+    b->seen_end = begin + bytes;
+    b->seen_device = device;
+}
+
+int cuda_device_of(struct batch *b, const void *addr)
 {
     unsigned type = 0;
     int device = HOST_MEMORY;
 
-    if (!load(RTLD_NOLOAD) || driver.pointer_attribute(&type, ATTRIBUTE_MEMORY_TYPE, (uintptr_t)addr) != 0 ||
-        type != MEMORY_DEVICE)
+    if ((uintptr_t)addr >= b->seen_begin && (uintptr_t)addr < b->seen_end)
+        return b->seen_device;
+    if (b->no_gpus || !load(RTLD_NOLOAD)) {
+        b->no_gpus = true;
         return HOST_MEMORY;
-    return driver.pointer_attribute(&device, ATTRIBUTE_ORDINAL, (uintptr_t)addr) == 0 ? device : HOST_MEMORY;
+    }
+    if (driver.pointer_attribute(&type, ATTRIBUTE_MEMORY_TYPE, (uintptr_t)addr) != 0 || type != MEMORY_DEVICE ||
+        driver.pointer_attribute(&device, ATTRIBUTE_ORDINAL, (uintptr_t)addr) != 0)
+        return HOST_MEMORY;
+    note_seen(b, addr, device);
+    return device;
 }
 
 static int failed(const char *call, int rc)
@@ -239,6 +264,16 @@ int cuda_passed(void *event)
         return -1;
     int rc = driver.event_query(event);
     return rc == 0 ? 1 : rc == NOT_READY ? 0 : -rc;
+}
+
+bool cuda_is_quiet(const struct batch *b)
+{
+    int tries = 0;
+
+    while (b->event && cuda_passed(b->event->handle) != 1)
+        if (++tries == PASSED_TRIES)
+            return false;
+    return true;
 }
 
 bool cuda_is_there(void)

@@ -81,7 +81,7 @@ static int from_interface(struct batch *b, PyObject *cai, struct layout *l)
     if (cai_data(b, PyDict_GetItemString(cai, "data"), l) < 0 ||
         cai_dims(l, PyDict_GetItemString(cai, "shape"), PyDict_GetItemString(cai, "strides")) < 0)
         return -1;
-    l->device = cuda_device_of(l->base);
+    l->device = cuda_device_of(b, l->base);
     return cai_stream(b, PyDict_GetItemString(cai, "stream"), l);
 }
 

@@ -11,7 +11,7 @@
  *   torch.c dlpack.c cuda_array.c piece.c   values of other libraries; raw memory
  *   cuda.c     streams of the caller's                   log.c     the library's lines
  *   view.c     objects where they lie                    session.c puts part by part
- *   operation.c what was submitted                       register.c memory announced
+ *   operation.c submit.c  what was submitted              register.c memory announced
  *   manage.c   what moves no bytes
  *   sliced.c   blocking calls that are repeated          after.c   events of the caller's
  *
@@ -213,6 +213,8 @@ bool cuda_asked(struct batch *b, int device);
 /* Records an event behind all of the batch's streams: *after for the options, NULL when there are none. It is
  * the batch's, until batch_free(). */
 int cuda_after(struct batch *b, void **after);
+/* Has the batch's event passed, or does it within a moment? Also true when there is none. */
+bool cuda_is_quiet(const struct batch *b);
 void cuda_forget(struct batch *b);
 /* Its primary context is made current; cuda_leave() undoes it. */
 int cuda_enter(int device);
@@ -221,7 +223,7 @@ void cuda_leave(void);
 int cuda_passed(void *event);
 bool cuda_is_there(void);
 /* Of an address: the GPU, or HOST_MEMORY, also where no CUDA is. */
-int cuda_device_of(const void *addr);
+int cuda_device_of(struct batch *b, const void *addr);
 
 /* --- batch.c ------------------------------------------------------------------------------------ */
 
@@ -241,6 +243,10 @@ struct batch {
     unsigned nstreams;
     uint64_t asked;      /* bits of devices, see cuda_asked() */
     struct event *event; /* NULL: none */
+    /* The allocation that cuda_device_of() found last; no_gpus: the process has no driver. */
+    uintptr_t seen_begin, seen_end;
+    int seen_device;
+    bool no_gpus;
 };
 
 void batch_init(struct batch *b, struct client *c, bool writable);
@@ -333,7 +339,7 @@ struct hits {
 
 extern PyTypeObject hits_type, view_type, session_type, operation_type, registration_type;
 extern PyMethodDef get_methods[], put_methods[], lookup_methods[], view_methods[], session_methods[],
-    operation_methods[], manage_methods[], register_methods[];
+    operation_methods[], submit_methods[], manage_methods[], register_methods[];
 PyObject *transports(PyObject *module, PyObject *unused);
 #define PUT_OPTIONS "replace", "pin", "ttl", "replicas", "place", "timeout"
 /* The last six arguments of every put: replace, pin, ttl, replicas, place, timeout. */

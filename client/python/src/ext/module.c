@@ -91,8 +91,8 @@ static int make_types(void)
     if (add_methods(&client_type, get_methods) < 0 || add_methods(&client_type, put_methods) < 0)
         return -1;
     if (add_methods(&client_type, view_methods) < 0 || add_methods(&client_type, session_methods) < 0 ||
-        add_methods(&client_type, operation_methods) < 0 || add_methods(&client_type, manage_methods) < 0 ||
-        add_methods(&client_type, register_methods) < 0)
+        add_methods(&client_type, operation_methods) < 0 || add_methods(&client_type, submit_methods) < 0 ||
+        add_methods(&client_type, manage_methods) < 0 || add_methods(&client_type, register_methods) < 0)
         return -1;
     return add_methods(&client_type, lookup_methods);
 }

@@ -13,37 +13,16 @@
  *
  * close() cancels what is flying, first.
  */
-#include "ext.h"
+#include "operation.h"
 
 #include <stdio.h>
 #include <time.h>
 
 #define SIGNALS_MS 50
 
-/* GET's result is a list of bytes or code, that of the next two (code, TensorInfo or None) of each; FETCH
- * does not compare dtypes and shapes. */
-enum what { SUBMIT_GET, SUBMIT_FETCH, SUBMIT_GET_INFO, SUBMIT_PUT, SUBMIT_LOOKUP, SUBMIT_REMOVE };
-
-struct operation {
-    PyObject_HEAD struct client *client;
-    struct op op; /* its address is the cookie: op_take() writes to it */
-    enum what what;
-    struct batch batch;
-    struct tarn_key *keys; /* of look-ups and removes, in the batch */
-    size_t nkeys;
-    int32_t *statuses;
-    uint32_t stride;
-    int device; /* GPU that values lie on; HOST_MEMORY */
-    bool settled;
-    PyObject *result; /* NULL: failed as a whole, with status and why */
-    int status;
-    char why[WHY_BYTES];
-    struct operation *prev, *next;
-};
-
 /* --- the client's list -------------------------------------------------------------------------- */
 
-static void enlist(struct operation *o)
+void operation_enlist(struct operation *o)
 {
     struct client *c = o->client;
 
@@ -55,7 +34,7 @@ static void enlist(struct operation *o)
     c->noperations++;
 }
 
-static void delist(struct operation *o)
+void operation_delist(struct operation *o)
 {
     struct client *c = o->client;
 
@@ -116,7 +95,7 @@ static void settle(struct operation *o)
     }
     batch_free(&o->batch);
     batch_init(&o->batch, o->client, false);
-    delist(o);
+    operation_delist(o);
 }
 
 static PyObject *result_of(const struct operation *o)
@@ -127,205 +106,6 @@ static PyObject *result_of(const struct operation *o)
     }
     Py_INCREF(o->result);
     return o->result;
-}
-
-/* --- submitting --------------------------------------------------------------------------------- */
-
-static struct operation *operation_new(struct client *c, enum what what, bool writable)
-{
-    struct operation *o = (struct operation *)operation_type.tp_alloc(&operation_type, 0);
-
-    if (!o)
-        return NULL;
-    Py_INCREF(c);
-    o->client = c;
-    o->what = what;
-    o->device = HOST_MEMORY;
-    batch_init(&o->batch, c, writable);
-    return o;
-}
-
-/* Takes the reference to o. The GIL is kept: libtarn only queues, and a completion finds the operation
- * listed. */
-static PyObject *submit(struct operation *o, int (*give)(struct operation *o, const void *options),
-                        const void *options)
-{
-    struct client *c = o->client;
-
-    if (client_enter(c) < 0) {
-        Py_DECREF(o);
-        return NULL;
-    }
-    enlist(o);
-    int rc = give(o, options);
-    if (rc != 0) {
-        if (rc != EXT_RAISED)
-            raise_code(rc, NULL, tarn_last_error());
-        delist(o);
-        Py_CLEAR(o);
-    }
-    client_leave(c);
-    return (PyObject *)o;
-}
-
-static void note_device(struct operation *o)
-{
-    for (size_t i = 0; i < o->batch.n && o->device == HOST_MEMORY; i++)
-        o->device = o->batch.values[i].device;
-}
-
-static int give_get(struct operation *o, const void *options)
-{
-    note_device(o);
-    return tarn_submit_get(o->client->lib, o->batch.items, o->batch.n, options, (uint64_t)(uintptr_t)&o->op,
-                           &o->op.id);
-}
-
-static int give_put(struct operation *o, const void *options)
-{
-    note_device(o);
-    return tarn_submit_put(o->client->lib, o->batch.items, o->batch.n, options, (uint64_t)(uintptr_t)&o->op,
-                           &o->op.id);
-}
-
-static int give_lookup(struct operation *o, const void *options)
-{
-    return tarn_submit_lookup(o->client->lib, o->keys, o->nkeys, options, (uint64_t)(uintptr_t)&o->op,
-                              &o->op.id);
-}
-
-static int give_remove(struct operation *o, const void *options)
-{
-    return tarn_submit_remove(o->client->lib, o->keys, o->nkeys, o->statuses, *(const uint32_t *)options,
-                              (uint64_t)(uintptr_t)&o->op, &o->op.id);
-}
-
-static struct args_spec get_args = {
-    .function = "_submit_get",
-    .required = 2,
-    .positional = 7,
-    .count = 7,
-    .names = {"keys", "values", "hits", "after", "timeout", "what", "offset"}};
-
-/* The range of one item. */
-static int set_offset(struct operation *o, PyObject *offset, struct tarn_get_options *options)
-{
-    if (!offset || offset == Py_None || o->batch.n == 0)
-        return 0;
-    o->batch.items[0].offset = PyLong_AsUnsignedLongLong(offset);
-    o->batch.values[0].raw = true;
-    options->flags |= TARN_GET_RANGE;
-    return PyErr_Occurred() ? -1 : 0;
-}
-
-/* The caller's event, else one behind the streams of the values. */
-static int set_after(struct operation *o, PyObject *after, void **event)
-{
-    if (after_of(after, event) < 0)
-        return -1;
-    return *event ? batch_keep(&o->batch, after) : cuda_after(&o->batch, event);
-}
-
-static PyObject *submit_get(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
-{
-    struct client *c = (struct client *)self;
-    struct tarn_get_options options = {.size = sizeof options};
-    uint32_t what = SUBMIT_GET;
-    PyObject *arg[7];
-
-    if (args_parse(&get_args, args, nargs, kwnames, arg) < 0 ||
-        args_seconds(arg[4], "timeout", &options.timeout_ms) < 0 || args_u32(arg[5], "what", &what) < 0)
-        return NULL;
-    struct operation *o = operation_new(c, (enum what)what, true);
-    if (!o)
-        return NULL;
-    if (get_fill(&o->batch, arg[0], arg[1]) < 0 || set_offset(o, arg[6], &options) < 0 ||
-        hits_of(arg[2], c, o->batch.n, &options.hits) < 0 ||
-        (options.hits && batch_keep(&o->batch, arg[2]) < 0) || set_after(o, arg[3], &options.after) < 0) {
-        Py_DECREF(o);
-        return NULL;
-    }
-    return submit(o, give_get, &options);
-}
-
-static struct args_spec put_args = {.function = "_submit_put",
-                                    .required = 1,
-                                    .positional = 1,
-                                    .count = 10,
-                                    .names = {"pairs", PUT_OPTIONS, "after", "dtype", "shape"}};
-
-/* dtype and shape of the only item. */
-static int declare(struct batch *b, PyObject *dtype, PyObject *shape)
-{
-    if (b->n != 1)
-        return 0;
-    int rc = value_declare(&b->values[0], dtype, shape);
-    b->items[0].tensor = b->values[0].tensor;
-    return rc;
-}
-
-static PyObject *submit_put(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
-{
-    struct tarn_put_options options;
-    PyObject *arg[10];
-
-    if (args_parse(&put_args, args, nargs, kwnames, arg) < 0 || put_options(arg + 1, &options) < 0)
-        return NULL;
-    struct operation *o = operation_new((struct client *)self, SUBMIT_PUT, false);
-    if (!o)
-        return NULL;
-    if (put_fill(&o->batch, arg[0]) < 0 || declare(&o->batch, arg[8], arg[9]) < 0 ||
-        set_after(o, arg[7], &options.after) < 0) {
-        Py_DECREF(o);
-        return NULL;
-    }
-    return submit(o, give_put, &options); /* libtarn copies `place` */
-}
-
-static struct args_spec lookup_args = {.function = "_submit_lookup",
-                                       .required = 1,
-                                       .positional = 3,
-                                       .count = 3,
-                                       .names = {"keys", "timeout", "stride"}};
-
-static PyObject *submit_lookup(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
-{
-    struct tarn_lookup_options options = {.size = sizeof options};
-    PyObject *arg[3];
-
-    if (args_parse(&lookup_args, args, nargs, kwnames, arg) < 0 ||
-        args_seconds(arg[1], "timeout", &options.timeout_ms) < 0)
-        return NULL;
-    struct operation *o = operation_new((struct client *)self, SUBMIT_LOOKUP, false);
-    if (!o)
-        return NULL;
-    if (args_u32(arg[2], "stride", &o->stride) < 0 ||
-        batch_keys(&o->batch, arg[0], &o->keys, &o->nkeys) < 0) {
-        Py_DECREF(o);
-        return NULL;
-    }
-    return submit(o, give_lookup, &options);
-}
-
-static struct args_spec remove_args = {
-    .function = "_submit_remove", .required = 1, .positional = 2, .count = 2, .names = {"keys", "timeout"}};
-
-static PyObject *submit_remove(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
-{
-    PyObject *arg[2];
-    uint32_t ms = 0;
-
-    if (args_parse(&remove_args, args, nargs, kwnames, arg) < 0 || args_seconds(arg[1], "timeout", &ms) < 0)
-        return NULL;
-    struct operation *o = operation_new((struct client *)self, SUBMIT_REMOVE, false);
-    if (!o)
-        return NULL;
-    if (batch_keys(&o->batch, arg[0], &o->keys, &o->nkeys) < 0 ||
-        !(o->statuses = arena_zalloc(&o->batch.arena, (o->nkeys ? o->nkeys : 1) * sizeof *o->statuses))) {
-        Py_DECREF(o);
-        return NULL;
-    }
-    return submit(o, give_remove, &ms);
 }
 
 /* --- draining ----------------------------------------------------------------------------------- */
@@ -655,10 +435,6 @@ PyTypeObject operation_type = {
 };
 
 PyMethodDef operation_methods[] = {
-    {"_submit_get", (PyCFunction)(void (*)(void))submit_get, METH_FASTCALL | METH_KEYWORDS, NULL},
-    {"_submit_put", (PyCFunction)(void (*)(void))submit_put, METH_FASTCALL | METH_KEYWORDS, NULL},
-    {"_submit_lookup", (PyCFunction)(void (*)(void))submit_lookup, METH_FASTCALL | METH_KEYWORDS, NULL},
-    {"_submit_remove", (PyCFunction)(void (*)(void))submit_remove, METH_FASTCALL | METH_KEYWORDS, NULL},
     {"_drain", drain, METH_NOARGS, "Operations that have become complete and that nobody has waited for."},
     {"_flying", flying, METH_NOARGS, "Operations that have been submitted and not drained."},
     {"_event_fd", event_fd, METH_NOARGS,

@@ -95,13 +95,13 @@ PyTypeObject piece_type = {
     .tp_members = members,
 };
 
-static int device_of(const struct piece *p, int *device)
+static int device_of(struct batch *b, const struct piece *p, int *device)
 {
     if (p->device && p->device != Py_None) {
         *device = (int)PyLong_AsLong(p->device);
         return PyErr_Occurred() ? -1 : 0;
     }
-    *device = cuda_device_of((const void *)(uintptr_t)p->addr);
+    *device = cuda_device_of(b, (const void *)(uintptr_t)p->addr);
     return 0;
 }
 
@@ -109,7 +109,7 @@ int value_of_piece(struct batch *b, PyObject *o, struct value *v)
 {
     const struct piece *p = (const struct piece *)o;
 
-    if (device_of(p, &v->device) < 0)
+    if (device_of(b, p, &v->device) < 0)
         return -1;
     v->tensor = tarn_bytes(p->nbytes * p->count);
     v->one = (struct tarn_piece){(void *)(uintptr_t)p->addr, p->nbytes, p->stride, p->count};

@@ -37,7 +37,8 @@ class _Reader:
             pass  # it is being closed: close() tells who waits
 
     def close(self) -> None:
-        self._loop.remove_reader(self._fd)
+        if not self._loop.is_closed():
+            self._loop.remove_reader(self._fd)
         os.close(self._fd)
 
 
