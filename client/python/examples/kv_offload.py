@@ -234,7 +234,8 @@ def measure_pool(lm: Any, store: BlockStore, root: bytes, prompt: Prompt, refere
     middle = {name: statistics.median(row[name] for row in seen[1:]) for name in seen[0]}
     load, blocks, contiguous = (total / middle[name] / 1e9 for name in ("load_s", "blocks_s", "contiguous_s"))
     return {
-        **middle, "hit_tokens": prompt.prefix, "bytes": total, "put_tail_s": put_tail_s, "logits_equal": True, "bare_blocks_by": bare.by,
+        **middle, "hit_tokens": prompt.prefix, "bytes": total, "put_tail_s": put_tail_s, "logits_equal": True,
+        "bare_blocks_by": bare.by,
         "load_GBps": load, "bare_blocks_GBps": blocks, "bare_contiguous_GBps": contiguous,
         "of_bare_blocks": statistics.median(r["blocks_s"] / r["load_s"] for r in seen[1:]),
         "of_bare_contiguous": statistics.median(r["contiguous_s"] / r["load_s"] for r in seen[1:]),

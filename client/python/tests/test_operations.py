@@ -213,8 +213,8 @@ connector = tarn.Connector(sys.argv[1])
 connector.submit_batch_exists(["a"])
 print("end")
 """
-        done = subprocess.run([sys.executable, "-c", script, self.store.uri], capture_output=True, text=True, timeout=60,
-                              env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)})
+        done = subprocess.run([sys.executable, "-c", script, self.store.uri], capture_output=True, text=True,
+                              timeout=60, env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)})
         self.assertEqual((done.returncode, done.stdout), (0, "end\n"), done.stderr)
 
     def test_fork(self) -> None:
