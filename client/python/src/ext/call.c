@@ -4,9 +4,11 @@
  *
  * Python runs the handlers of signals in the main thread, between its own instructions: so the main thread
  * must not stay in libtarn for long. There
- *   gets of few bytes  are tried with TARN_GET_NOW: objects in shared memory, or that a GPU of this host copies,
- *                      are there at once. What takes waiting goes the way of
+ *
+ *   gets of few bytes  are tried with TARN_GET_NOW: objects in shared memory, or that a GPU of this host
+ *                      copies, are there at once; what takes waiting goes the way of
  *   all others         are submitted, and waited for in slices. A handler that raises cancels them.
+ *
  * Other threads call the blocking function; their callers wait for their deadline.
  */
 #include "ext.h"
@@ -17,7 +19,7 @@
 
 #define SLICE_MS 200
 #define SIGNALS_MS 50
-#define QUICK_BYTES (256ull << 20)     /* copied in a moment, */
+#define QUICK_BYTES (256ull << 20)    /* copied in a moment, */
 #define QUICK_GPU_BYTES (16ull << 30) /* by a GPU */
 
 bool in_main_thread(void)
@@ -91,11 +93,13 @@ int op_finish(struct client *c, struct op *op, char why[WHY_BYTES])
     int rc;
 
     do {
-        Py_BEGIN_ALLOW_THREADS rc = op_wait(c, op, SIGNALS_MS);
-        Py_END_ALLOW_THREADS if (rc == TARN_E_TIMEOUT && !raised && PyErr_CheckSignals() < 0)
-        {
+        Py_BEGIN_ALLOW_THREADS
+        rc = op_wait(c, op, SIGNALS_MS);
+        Py_END_ALLOW_THREADS
+        if (rc == TARN_E_TIMEOUT && !raised && PyErr_CheckSignals() < 0) {
             raised = true;
-            Py_BEGIN_ALLOW_THREADS tarn_cancel(c->lib, op->id);
+            Py_BEGIN_ALLOW_THREADS
+            tarn_cancel(c->lib, op->id);
             Py_END_ALLOW_THREADS
         }
     } while (rc == TARN_E_TIMEOUT);
@@ -127,9 +131,11 @@ static int get_blocking(struct batch *b, const struct tarn_get_options *o, char 
 {
     int rc;
 
-    Py_BEGIN_ALLOW_THREADS rc = tarn_get(b->client->lib, b->items, b->n, o);
+    Py_BEGIN_ALLOW_THREADS
+    rc = tarn_get(b->client->lib, b->items, b->n, o);
     keep_why(rc, why);
-    Py_END_ALLOW_THREADS return rc;
+    Py_END_ALLOW_THREADS
+    return rc;
 }
 
 static int get_submitted(struct client *c, struct tarn_item *items, size_t n,
@@ -192,9 +198,11 @@ int call_put(struct batch *b, const struct tarn_put_options *given, char why[WHY
         rc = tarn_submit_put(c->lib, b->items, b->n, &o, (uint64_t)(uintptr_t)&op, &op.id);
         return finish_submit(c, &op, rc, why);
     }
-    Py_BEGIN_ALLOW_THREADS rc = tarn_put(c->lib, b->items, b->n, &o);
+    Py_BEGIN_ALLOW_THREADS
+    rc = tarn_put(c->lib, b->items, b->n, &o);
     keep_why(rc, why);
-    Py_END_ALLOW_THREADS return rc;
+    Py_END_ALLOW_THREADS
+    return rc;
 }
 
 int call_lookup(struct client *c, const struct tarn_key *keys, size_t n, uint32_t timeout_ms,
@@ -208,9 +216,12 @@ int call_lookup(struct client *c, const struct tarn_key *keys, size_t n, uint32_
 
     if (quick)
         o.timeout_ms = SLICE_MS;
-    Py_BEGIN_ALLOW_THREADS rc = tarn_lookup(c->lib, keys, n, &o, hits);
+    Py_BEGIN_ALLOW_THREADS
+    rc = tarn_lookup(c->lib, keys, n, &o, hits);
     keep_why(rc, why);
-    Py_END_ALLOW_THREADS if (!quick || rc != TARN_E_TIMEOUT) return rc;
+    Py_END_ALLOW_THREADS
+    if (!quick || rc != TARN_E_TIMEOUT)
+        return rc;
     if (PyErr_CheckSignals() < 0)
         return EXT_RAISED;
     o.timeout_ms = all - SLICE_MS;
@@ -231,7 +242,9 @@ int call_remove(struct client *c, const struct tarn_key *keys, size_t n, int32_t
         rc = tarn_submit_remove(c->lib, keys, n, statuses, timeout_ms, (uint64_t)(uintptr_t)&op, &op.id);
         return finish_submit(c, &op, rc, why);
     }
-    Py_BEGIN_ALLOW_THREADS rc = tarn_remove(c->lib, keys, n, statuses, timeout_ms);
+    Py_BEGIN_ALLOW_THREADS
+    rc = tarn_remove(c->lib, keys, n, statuses, timeout_ms);
     keep_why(rc, why);
-    Py_END_ALLOW_THREADS return rc;
+    Py_END_ALLOW_THREADS
+    return rc;
 }

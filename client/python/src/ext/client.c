@@ -84,8 +84,10 @@ static void end_if_unused(struct client *c)
     if (c->generation != generation)
         return;
     c->closing = true;
-    Py_BEGIN_ALLOW_THREADS tarn_close(lib);
-    Py_END_ALLOW_THREADS c->closing = false;
+    Py_BEGIN_ALLOW_THREADS
+    tarn_close(lib);
+    Py_END_ALLOW_THREADS
+    c->closing = false;
     tell_closers();
     lines_give(c->lines, c->logger);
 }
@@ -127,10 +129,12 @@ static int open_lib(struct client *c, const struct tarn_options *o)
     char why[WHY_BYTES];
     int rc;
 
-    Py_BEGIN_ALLOW_THREADS rc = tarn_open(o, &lib);
+    Py_BEGIN_ALLOW_THREADS
+    rc = tarn_open(o, &lib);
     if (rc != 0)
         PyOS_snprintf(why, sizeof why, "%s", tarn_last_error());
-    Py_END_ALLOW_THREADS lines_give(c->lines, c->logger);
+    Py_END_ALLOW_THREADS
+    lines_give(c->lines, c->logger);
     if (rc != 0)
         return raise_code(rc, NULL, why);
     pthread_mutex_init(&c->drain_lock, NULL);
@@ -181,8 +185,11 @@ static PyObject *client_close(PyObject *self, PyObject *unused)
     c->closed = true;
     operations_cancel(c);
     while (c->generation == generation && (c->calls > 0 || c->closing)) {
-        Py_BEGIN_ALLOW_THREADS wait_a_moment();
-        Py_END_ALLOW_THREADS if (PyErr_CheckSignals() < 0) return NULL;
+        Py_BEGIN_ALLOW_THREADS
+        wait_a_moment();
+        Py_END_ALLOW_THREADS
+        if (PyErr_CheckSignals() < 0)
+            return NULL;
     }
     end_if_unused(c);
     Py_RETURN_NONE;

@@ -109,8 +109,8 @@ int cuda_device_of(struct batch *b, const void *addr)
         b->no_gpus = true;
         return HOST_MEMORY;
     }
-    if (driver.pointer_attribute(&type, ATTRIBUTE_MEMORY_TYPE, (uintptr_t)addr) != 0 || type != MEMORY_DEVICE ||
-        driver.pointer_attribute(&device, ATTRIBUTE_ORDINAL, (uintptr_t)addr) != 0)
+    if (driver.pointer_attribute(&type, ATTRIBUTE_MEMORY_TYPE, (uintptr_t)addr) != 0 ||
+        type != MEMORY_DEVICE || driver.pointer_attribute(&device, ATTRIBUTE_ORDINAL, (uintptr_t)addr) != 0)
         return HOST_MEMORY;
     note_seen(b, addr, device);
     return device;
