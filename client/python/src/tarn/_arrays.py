@@ -16,10 +16,15 @@ _NAMES: Dict[str, str] = {
     "u64": "uint64", "i64": "int64", "f64": "float64", "c64": "complex64", "c128": "complex128",
 }
 _LARGE, _HUGE_PAGE = 4 << 20, 2 << 20
+# Bytes of all buffers of a call whose size is only guessed. Those of the host cost nothing before they are touched, but
+# a bytearray's are.
+_GUESSES_HOST, _GUESSES_GPU, _GUESSES_TOUCHED = 1 << 30, 64 << 20, 4 << 20
 _ML_DTYPES = ("f8_e4m3", "f8_e5m2", "bf16")
 
 
 class _Bytes:
+    guesses_max = _GUESSES_TOUCHED
+
     def buffer(self, nbytes: int) -> bytearray:
         return bytearray(nbytes)
 
@@ -32,14 +37,17 @@ class _Bytes:
 
 def _large(nbytes: int) -> mmap.mmap:
     """Memory of huge pages: the first touches of small ones take longer than the copy. torch asks for none, and NumPy
-    for some that do not begin where a huge page could."""
-    memory = mmap.mmap(-1, -(-nbytes // _HUGE_PAGE) * _HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    for some that do not begin where a huge page could. There is room for `nbytes` from the first such place on."""
+    pages = -(-nbytes // _HUGE_PAGE) + 1
+    memory = mmap.mmap(-1, pages * _HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     with contextlib.suppress(OSError):  # a system without them
         memory.madvise(mmap.MADV_HUGEPAGE)
     return memory
 
 
 class _Numpy:
+    guesses_max = _GUESSES_HOST
+
     def __init__(self) -> None:
         import numpy
 
@@ -62,9 +70,11 @@ class _Numpy:
         return self._np.dtype(getattr(ml_dtypes, _NAMES[name]))
 
     def buffer(self, nbytes: int) -> Any:
-        if nbytes >= _LARGE:
-            return self._np.frombuffer(_large(nbytes), "u1", nbytes)
-        return self._np.empty(nbytes, "u1")
+        if nbytes < _LARGE:
+            return self._np.empty(nbytes, "u1")
+        whole = self._np.frombuffer(_large(nbytes), "u1")
+        at = -whole.__array_interface__["data"][0] % _HUGE_PAGE
+        return whole[at : at + nbytes]
 
     def array(self, buffer: Any, info: Any) -> Any:
         return buffer.view(self._dtype(info.dtype)).reshape(info.shape)
@@ -82,11 +92,14 @@ class _Torch:
         self._torch = torch
         self._device = device
         self._on_host = torch.empty(0, device=device).is_cpu  # None: torch has a default
+        self.guesses_max = _GUESSES_HOST if self._on_host else _GUESSES_GPU
 
     def buffer(self, nbytes: int) -> Any:
-        if self._on_host and nbytes >= _LARGE:
-            return self._torch.frombuffer(_large(nbytes), dtype=self._torch.uint8, count=nbytes)
-        return self._torch.empty(nbytes, dtype=self._torch.uint8, device=self._device)
+        if not self._on_host or nbytes < _LARGE:
+            return self._torch.empty(nbytes, dtype=self._torch.uint8, device=self._device)
+        whole = self._torch.frombuffer(_large(nbytes), dtype=self._torch.uint8)
+        at = -whole.data_ptr() % _HUGE_PAGE
+        return whole[at : at + nbytes]
 
     def array(self, buffer: Any, info: Any) -> Any:
         dtype = getattr(self._torch, _NAMES[info.dtype], None)

@@ -12,8 +12,6 @@ from ._errors import BatchError, Error, Key, error_of
 
 _SIZE = -4
 _NOT_FOUND = -1
-_GUESS_MAX = 4 << 20  # bytes: what is larger is worth asking for its size first
-_GUESSES_MAX = 64 << 20  # of all buffers of a call
 _TRIES = 8  # of a get whose object is replaced by one of another size meanwhile
 
 _clients: "weakref.WeakSet[Client]" = weakref.WeakSet()
@@ -100,7 +98,7 @@ class Client(_bulk.Bulk):
         cache; a wrong one is told the size without a byte being moved."""
         make = _arrays.maker(out, device)
         until = time.monotonic() + (self.timeout if timeout is None else timeout)
-        sizes = _sizes_of(hits, len(keys)) if hits is not None else [self._guess_for(len(keys))] * len(keys)
+        sizes = _sizes_of(hits, len(keys)) if hits is not None else [self._guess_for(make, len(keys))] * len(keys)
         buffers = [make.buffer(n) for n in sizes]
         results: List[Any] = [None] * len(keys)
         codes = [_SIZE] * len(keys)
@@ -120,7 +118,7 @@ class Client(_bulk.Bulk):
                     fail: Callable[[List[Key], List[Any], List[int], str], None]) -> List[Any]:
         make = _arrays.maker(out, device)
         until = time.monotonic() + (self.timeout if timeout is None else timeout)
-        sizes = _sizes_of(hits, len(keys)) if hits is not None else [self._guess_for(len(keys))] * len(keys)
+        sizes = _sizes_of(hits, len(keys)) if hits is not None else [self._guess_for(make, len(keys))] * len(keys)
         buffers = [make.buffer(n) for n in sizes]
         results: List[Any] = [None] * len(keys)
         codes = [_SIZE] * len(keys)
@@ -151,8 +149,8 @@ class Client(_bulk.Bulk):
                 again.append(i)
         return again
 
-    def _guess_for(self, n: int) -> int:
-        return self._guess if self._guess <= _GUESS_MAX and n * self._guess <= _GUESSES_MAX else 0
+    def _guess_for(self, make: Any, n: int) -> int:
+        return self._guess if n * self._guess <= make.guesses_max else 0
 
     def _raise_one(self, keys: List[Key], results: List[Any], codes: List[int], why: str) -> None:
         raise error_of(codes[0], keys[0], why or None)
