@@ -14,13 +14,15 @@ import matplotlib
 
 matplotlib.use("Agg")  # no display is needed
 import matplotlib.pyplot as plt  # noqa: E402
+from matplotlib.ticker import LogLocator  # noqa: E402
 
 Row = Dict[str, Any]
 Line = Dict[int, float]  # GB/s by bytes
 
 KiB, MiB, GiB = 1 << 10, 1 << 20, 1 << 30
-# Groups of lines share a colour: ours solid and thick, what bounds it dashed, others dotted.
+# What is measured and what bounds it share a colour: ours solid and thick, the limit dashed and dark on top of it.
 OURS = {"shm": "tab:blue", "tcp": "tab:green", "rdma": "tab:purple", "gpu": "tab:red"}
+PLACES = {"CPU pool": "tab:orange", "CPU memory": "tab:olive", "other GPU": "tab:cyan"}  # of GPU rows
 PEERS = {"Redis (Unix socket)": "tab:red", "Redis (TCP)": "salmon", "memcached": "dimgray"}
 STYLES = {"ours": ("-", 2.4), "limit": ("--", 1.2), "peers": (":", 1.6)}
 LIMITS = {"shm": "memcpy", "tcp": "socket loop", "rdma": "perftest", "gpu": "bare CUDA copy"}
@@ -80,13 +82,18 @@ def plot(groups: Dict[str, List[Row]], what: str, path: Path) -> Optional[Path]:
             drawn.add(label)
             style, width = STYLES[role]
             xs = sorted(line)
-            color = PEERS.get(label) if role == "peers" else OURS[group]
-            axes.plot(xs, [line[x] for x in xs], style, color=color, linewidth=width, marker=".", label=label)
+            ours = PLACES.get(label.rpartition(", ")[2], OURS[group])
+            color = {"peers": PEERS.get(label), "limit": "black", "ours": ours}[role]
+            order = 3 if role == "limit" else 2
+            axes.plot(xs, [line[x] for x in xs], style, color=color, linewidth=width, marker=".", label=label,
+                      zorder=order, alpha=0.6 if role == "limit" else 1)
             sizes.update(xs)
     if sizes:
         axes.set(xscale="log", yscale="log", xlabel="bytes of an object", ylabel="GB/s")
         axes.set_xticks(sorted(sizes), [size(x) for x in sorted(sizes)])
         axes.minorticks_off()
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.yaxis.set_major_formatter("{x:g}")
         axes.set_title(f"{what}, one object at a time: {machine(groups)}", fontsize=10)
         axes.grid(True, which="both", alpha=0.3)
         axes.legend(fontsize=8)
