@@ -99,15 +99,17 @@ static int layout_from_view(const Py_buffer *view, int dtype, struct layout *l)
     l->device = HOST_MEMORY;
     l->dtype = (uint32_t)dtype;
     l->ndim = view->ndim;
-    for (int d = 0; d < view->ndim; d++) {
+    Py_ssize_t dense = view->itemsize;
+    for (int d = view->ndim - 1; d >= 0; d--) {
         l->shape[d] = view->shape[d];
-        l->strides[d] = view->strides[d];
+        l->strides[d] = view->strides ? view->strides[d] : dense; /* those of ctypes have none, though asked */
+        dense *= view->shape[d];
     }
     return 0;
 }
 
 /* The exporter's words, as the exception of a wrong request. */
-static int refuse_buffer(void)
+static int refuse_buffer(const struct batch *b)
 {
     PyObject *type, *value, *trace;
 
@@ -116,9 +118,11 @@ static int refuse_buffer(void)
     PyErr_Fetch(&type, &value, &trace);
     PyObject *text = value ? PyObject_Str(value) : NULL;
     const char *why = text ? PyUnicode_AsUTF8(text) : NULL;
-    raise_why(TARN_E_INVALID, NULL,
-              "value: %s: give one that can be written to and is made of plain elements",
-              why ? why : "no such buffer");
+    size_t length = why ? strlen(why) : 0;
+    if (length > 0 && why[length - 1] == '.') /* the sentence goes on */
+        length--;
+    raise_why(TARN_E_INVALID, NULL, "value: %.*s: give one %s", (int)length, why ? why : "",
+              b->writable ? "that can be written to and is made of plain elements" : "of plain elements");
     Py_XDECREF(text);
     Py_XDECREF(type);
     Py_XDECREF(value);
@@ -140,7 +144,7 @@ static int layout_of_numpy(struct batch *b, PyObject *o, struct layout *l)
     if (code < 0)
         return -1;
     if (PyObject_GetBuffer(o, &view, b->writable ? PyBUF_STRIDES | PyBUF_WRITABLE : PyBUF_STRIDES) < 0)
-        return refuse_buffer();
+        return refuse_buffer(b);
     int rc = layout_from_view(&view, code, l);
     PyBuffer_Release(&view);
     return rc < 0 ? -1 : batch_keep(b, o);
@@ -152,7 +156,7 @@ static int layout_of_buffer(struct batch *b, PyObject *o, struct layout *l)
     Py_buffer *view = batch_buffer(b, o, flags);
 
     if (!view)
-        return refuse_buffer();
+        return refuse_buffer(b);
     return layout_from_view(view, dtype_of_format(view->format, view->itemsize), l);
 }
 
@@ -292,10 +296,12 @@ int tensor_set_shape(struct tarn_tensor *t, PyObject *shape)
                  ? 0
                  : raise_why(TARN_E_INVALID, NULL, "shape: %zd dimensions: at most %d", n, TARN_DIMS_MAX);
     for (Py_ssize_t d = 0; rc == 0 && d < n; d++) {
-        unsigned long long v = PyLong_AsUnsignedLongLong(PySequence_Fast_GET_ITEM(dims, d));
-        if (v == (unsigned long long)-1 && PyErr_Occurred())
+        long long v = PyLong_AsLongLong(PySequence_Fast_GET_ITEM(dims, d));
+        if (v == -1 && PyErr_Occurred())
             rc = -1;
-        t->shape[d] = v;
+        else if (v < 0)
+            rc = raise_why(TARN_E_INVALID, NULL, "shape: %lld in dimension %zd: give each its length", v, d);
+        t->shape[d] = (uint64_t)v;
     }
     t->ndim = (uint32_t)n;
     Py_DECREF(dims);
