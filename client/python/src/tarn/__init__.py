@@ -49,4 +49,12 @@ from ._tarn import HIT, MISS, NODE_DOWN, Hits, Operation, Piece, PutSession, Reg
 __version__ = "0.1.0"
 dtypes = _tarn.dtypes
 
-__all__ = [name for name in dir() if not name.startswith("_") and name != "annotations"]
+# Listed, since type checkers read it.
+__all__ = [
+    "Again", "AuthError", "BatchError", "Busy", "Canceled", "Client", "Closed", "ConfigError", "Connector", "Copy",
+    "DirectoryError", "Error", "Event", "Exists", "Forked", "FormatError", "Full", "HIT", "Hits", "Invalid", "MISS",
+    "NODE_DOWN", "NoMemory", "NodeDown", "NodeInfo", "NotFound", "NotReachable", "ObjectInfo", "Operation", "Piece",
+    "PoolInfo", "Protocol", "PutSession", "Registration", "SizeMismatch", "Stale", "SystemFailure", "TensorInfo",
+    "TensorMismatch", "Timeout", "TooLarge", "Transport", "Unavailable", "Unsupported", "VersionError", "dtypes",
+    "error_of", "lib_version", "transports",
+]

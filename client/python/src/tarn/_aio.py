@@ -15,7 +15,7 @@ from ._errors import Error, Key, error_of
 if TYPE_CHECKING:
     import asyncio
 
-Pairs = Union[Mapping[Key, Any], Iterable[Tuple[Key, Any]]]
+Pairs = Union[Mapping[Any, Any], Iterable[Tuple[Key, Any]]]
 
 GET, FETCH, GET_INFO = 0, 1, 2  # results of _submit_get()
 _FLYING_MAX = 64  # operations that nobody waits for, before they are drained

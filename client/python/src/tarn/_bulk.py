@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
 from . import _manage
-from ._errors import Key
+from ._errors import Invalid, Key
 
 _CHUNK = 256  # objects a call
 
 
 class Bulk(_manage.Managing):
-    def load(self, values: Mapping[Key, Any], *, progress: bool = True, chunk: int = _CHUNK,
-             timeout: Optional[float] = None) -> Dict[Key, int]:
+    def load(self, values: Mapping[Any, Any], *, progress: bool = True, chunk: int = _CHUNK,
+             timeout: Optional[float] = None) -> Dict[Any, int]:
         """Gets each object into its buffer, as get_into_many(); returns {key: bytes, or a negative code}.
 
         values    {key: array, tensor or buffer}
@@ -25,16 +25,18 @@ class Bulk(_manage.Managing):
 
         return _in_chunks(values, get, "load", progress, chunk)
 
-    def save(self, values: Mapping[Key, Any], *, progress: bool = True, chunk: int = _CHUNK,
-             **options: Any) -> Dict[Key, int]:
+    def save(self, values: Mapping[Any, Any], *, progress: bool = True, chunk: int = _CHUNK,
+             **options: Any) -> Dict[Any, int]:
         """Puts all, as put_many(), with its options; returns {key: 0, or a negative code}. The others as load()."""
         return _in_chunks(values, lambda part: self.put_many(part, **options), "save", progress, chunk)
 
 
-def _in_chunks(values: Mapping[Key, Any], call: Callable[[List[Tuple[Key, Any]]], List[int]], what: str,
-               progress: bool, chunk: int) -> Dict[Key, int]:
+def _in_chunks(values: Mapping[Any, Any], call: Callable[[List[Tuple[Key, Any]]], List[int]], what: str,
+               progress: bool, chunk: int) -> Dict[Any, int]:
+    if chunk < 1:
+        raise Invalid(f"{what}: chunk={chunk}: give 1 or more")
     pairs = list(values.items())
-    codes: Dict[Key, int] = {}
+    codes: Dict[Any, int] = {}
     with _bar(what, len(pairs), progress and bool(pairs)) as bar:
         for part in (pairs[i:i + chunk] for i in range(0, len(pairs), chunk)):
             codes.update(zip((k for k, _ in part), call(part)))
