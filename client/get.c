@@ -82,8 +82,7 @@ void tarn_get_misfit(struct tarn_get *g, size_t i, const struct tarn_tensor *t)
     else
         tarn_verdict_say(
             &g->verdict, i, TARN_E_SIZE, "get", &item->key,
-            "the object has %llu bytes, the pieces %llu from offset %llu: size them alike or set "
-            "TARN_GET_RANGE",
+            "the object has %llu bytes, the pieces %llu from offset %llu: size them alike or ask for a range",
             (unsigned long long)t->bytes, (unsigned long long)bytes, (unsigned long long)item->offset);
     tarn_get_final(g, i, TARN_E_SIZE);
 }

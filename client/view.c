@@ -114,8 +114,8 @@ static int explain(const struct tarn_key *key, const struct tarn_desc *d, int rc
     if (d->nlocs == 0)
         return tarn_fail(TARN_E_NOT_FOUND, "view key '%s': no such key", name);
     if (why[0])
-        return tarn_fail(rc, "view key '%s': %s: use tarn_get()", name, why);
-    return tarn_fail(rc, "view key '%s': no copy is in shared memory on this host: use tarn_get()", name);
+        return tarn_fail(rc, "view key '%s': %s: get it", name, why);
+    return tarn_fail(rc, "view key '%s': no copy is in shared memory on this host: get it", name);
 }
 
 /* The whole way: resolve, connect, again while a writer keeps replacing the object. */

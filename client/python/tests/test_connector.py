@@ -108,6 +108,9 @@ class Contract(StoreCase):
             self.native.submit_batch_get(["a", "b"], [byte_array(1)])
         with self.assertRaises(tarn.Invalid):
             self.native.submit_batch_set(["a"], [])
+        for call in (self.native.submit_batch_set, self.native.submit_batch_get):
+            with self.assertRaises(TypeError):
+                call("ab", [bytearray(1), bytearray(1)])
         with self.assertRaises(TypeError):
             self.native.submit_batch_exists([5])
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import array
+import asyncio
+import ctypes
+import inspect
 import pickle
 import unittest
 
@@ -51,6 +54,8 @@ class Bytes(StoreCase):
         self.assertEqual(info, ("bf16", (3, 4), 24))
         with self.assertRaises(tarn.Invalid):
             self.client.put(self.key("2"), bytes(24), dtype="bf16", shape=(3, 5))
+        with self.assertRaises(tarn.Invalid):
+            self.client.put(self.key("2"), bytes(24), dtype="bf16", shape=(-3, -4))
 
     def test_strided_memoryview(self) -> None:
         self.client.put(self.key(), memoryview(b"a-b-c-d-")[::2])
@@ -63,6 +68,15 @@ class Bytes(StoreCase):
         a, b = bytearray(4), bytearray(4)
         self.client.get_into(self.key(), [a, b])
         self.assertEqual(bytes(a + b), b"onetwo34")
+
+    def test_ctypes(self) -> None:
+        """Their buffers have no strides, though these are asked for."""
+        rows = ((ctypes.c_int32 * 3) * 2)((1, 2, 3), (4, 5, 6))
+        self.client.put(self.key(), rows)
+        self.assertEqual(self.client.lookup([self.key()]).tensor(0), ("i32", (2, 3), 24))
+        into = ((ctypes.c_int32 * 3) * 2)()
+        self.client.get_into(self.key(), into)
+        self.assertEqual(bytes(into), bytes(rows))
 
     def test_empty(self) -> None:
         self.client.put(self.key(), b"")
@@ -277,7 +291,7 @@ class Wrong(StoreCase):
 
     def test_one_key_is_no_list(self) -> None:
         for call in (lambda: self.client.get_many("abc"), lambda: self.client.lookup(b"abc"),
-                     lambda: self.client.match_prefix("abc"),
+                     lambda: self.client.match_prefix("abc"), lambda: asyncio.run(self.client.aget_many("abc")),
                      lambda: self.client.get_into_many("abc", [bytearray(1)] * 3)):
             with self.assertRaises(TypeError):
                 call()
@@ -308,6 +322,34 @@ class Wrong(StoreCase):
     def test_too_large(self) -> None:
         with self.assertRaises(tarn.TooLarge):
             self.client.put(self.key(), bytearray(65 << 20))
+
+    def test_remedies(self) -> None:
+        """None is the cause once more."""
+        self.client.put(self.key(), b"1")
+        for call, remedy in ((lambda: self.client.put(self.key(), b"1"), "replace=True"),
+                             (lambda: self.client.put(self.key("b"), bytearray(65 << 20)), "larger pool"),
+                             (lambda: self.client.get(self.key("b"), out="bytes"), "put it"),
+                             (lambda: self.client.get_into(self.key(), bytearray(2)), "size them alike")):
+            with self.assertRaises(tarn.Error) as e:
+                call()
+            self.assertIn(remedy, e.exception.remedy)
+
+    def test_released_buffer(self) -> None:
+        gone = memoryview(b"1")
+        gone.release()
+        with self.assertRaises(tarn.Invalid) as e:
+            self.client.put(self.key(), gone)
+        self.assertNotIn("written to", str(e.exception))
+        with self.assertRaises(tarn.Invalid) as e:
+            self.client.get_into(self.key(), b"1")
+        self.assertIn("is not writable: give one that can be written to", str(e.exception))
+
+    def test_names_are_listed(self) -> None:
+        """Type checkers do not run what makes a list."""
+        with open(tarn.__file__) as f:
+            self.assertIn(f'"{sorted(tarn.__all__)[0]}"', f.read())
+        public = {name for name, what in vars(tarn).items() if name[0] != "_" and not inspect.ismodule(what)}
+        self.assertEqual(public - {"annotations"}, set(tarn.__all__))
 
     def test_error_of(self) -> None:
         e = tarn.error_of(-9, "k")

@@ -483,6 +483,9 @@ class Failures(StoreCase):
         self.assertEqual(list(e.exception.errors), [0])
         self.assertEqual(e.exception.errors[0].key, "a")
         self.assertIn(type(e.exception.errors[0]), (tarn.Timeout, tarn.NodeDown, tarn.NotReachable))
+        self.assertEqual(e.exception.errors[0].peer, "node0", str(e.exception))
+        self.assertEqual(e.exception.peer, "node0")
+        self.assertTrue(e.exception.remedy)
 
     def test_a_node_that_pauses_is_waited_for(self) -> None:
         """Also in the main thread, where waits are cut up for Ctrl-C: nothing is given up and begun anew."""

@@ -223,6 +223,9 @@ class Bulk(StoreCase):
         self.assertEqual(codes, {**dict.fromkeys(values, 10), "none": tarn.NotFound.code})
         self.assertEqual({k: bytes(buffers[k]) for k in values}, values)
         self.assertEqual(self.client.load({}), {})
+        for chunk in (0, -1):
+            with self.assertRaises(tarn.Invalid):
+                self.client.load(buffers, progress=False, chunk=chunk)
         self.assertEqual(self.client.save({self.key("x"): b"1"}, pin=True, progress=False), {self.key("x"): 0})
 
     @unittest.skipIf(tqdm is None, "no tqdm")

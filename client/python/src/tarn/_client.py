@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 import time
 import weakref
-from typing import Any, Callable, List, Optional, Sequence, Union
+from typing import Any, Callable, Dict, List, Optional, Sequence, Union
 
 from . import _aio, _arrays, _bulk, _tarn
 from ._errors import BatchError, Error, Key, error_of
@@ -58,9 +58,7 @@ class Client(_bulk.Bulk):
         `hits` of lookup() or match_prefix() save asking the directory.
         Raises BatchError when some failed otherwise: its `results` has the others.
         """
-        if isinstance(keys, (bytes, str)):
-            raise TypeError("keys: a list of keys is needed: get() takes one")
-        return self._get(list(keys), out, device, hits, timeout, _raise_many)
+        return self._get(_list_of(keys), out, device, hits, timeout, _raise_many)
 
     async def aget(self, key: Key, *, out: str = "numpy", device: Any = None, timeout: Optional[float] = None) -> Any:
         """As get(), for asyncio."""
@@ -70,7 +68,7 @@ class Client(_bulk.Bulk):
     async def aget_many(self, keys: Sequence[Key], *, out: str = "numpy", device: Any = None,
                         hits: Optional[_tarn.Hits] = None, timeout: Optional[float] = None) -> List[Any]:
         """As get_many(), for asyncio."""
-        return await self._aget(list(keys), out, device, hits, timeout, _raise_many)
+        return await self._aget(_list_of(keys), out, device, hits, timeout, _raise_many)
 
     def view(self, key: Key, *, out: str = "numpy", timeout: Optional[float] = None) -> Any:
         """The object's bytes where they lie, in a pool on this host: an array of its dtype and shape; no copy.
@@ -93,7 +91,7 @@ class Client(_bulk.Bulk):
         return _arrays.maker(out, None).view(self._view(key, timeout=timeout))
 
     def _get(self, keys: List[Key], out: str, device: Any, hits: Optional[_tarn.Hits], timeout: Optional[float],
-             fail: Callable[[List[Key], List[Any], List[int], str], None]) -> List[Any]:
+             fail: Callable[[List[Key], List[Any], List[int], Dict[int, str]], None]) -> List[Any]:
         """Sizes are not known before. So buffers as large as the last object are tried, which is right for blocks of a
         cache; a wrong one is told the size without a byte being moved."""
         make = _arrays.maker(out, device)
@@ -102,36 +100,43 @@ class Client(_bulk.Bulk):
         buffers = [make.buffer(n) for n in sizes]
         results: List[Any] = [None] * len(keys)
         codes = [_SIZE] * len(keys)
+        said: Dict[int, str] = {}
         fetched, why = self._fetch_many(keys, buffers, hits=hits, timeout=timeout)
         left: Sequence[int] = range(len(keys))
         for _ in range(_TRIES):
+            if why:
+                _note(said, left, fetched, why)
             left = self._take(make, left, fetched, buffers, results, codes)
             if not left:
                 break
             fetched, why = self._fetch_many([keys[i] for i in left], [buffers[i] for i in left],
                                             timeout=max(until - time.monotonic(), 0.001))
         if any(codes):
-            fail(keys, results, codes, why)
+            fail(keys, results, codes, said)
         return results
 
     async def _aget(self, keys: List[Key], out: str, device: Any, hits: Optional[_tarn.Hits], timeout: Optional[float],
-                    fail: Callable[[List[Key], List[Any], List[int], str], None]) -> List[Any]:
+                    fail: Callable[[List[Key], List[Any], List[int], Dict[int, str]], None]) -> List[Any]:
         make = _arrays.maker(out, device)
         until = time.monotonic() + (self.timeout if timeout is None else timeout)
         sizes = _sizes_of(hits, len(keys)) if hits is not None else [self._guess_for(make, len(keys))] * len(keys)
         buffers = [make.buffer(n) for n in sizes]
         results: List[Any] = [None] * len(keys)
         codes = [_SIZE] * len(keys)
+        said: Dict[int, str] = {}
         left: Sequence[int] = range(len(keys))
         for _ in range(_TRIES):
             op = self._submit_get([keys[i] for i in left], [buffers[i] for i in left], hits=hits,
                                   timeout=max(until - time.monotonic(), 0.001), what=_aio.FETCH)
-            left = self._take(make, left, await self._finish(op), buffers, results, codes)
+            fetched = await self._finish(op)
+            if op._why:
+                _note(said, left, fetched, op._why)
+            left = self._take(make, left, fetched, buffers, results, codes)
             hits = None
             if not left:
                 break
         if any(codes):
-            fail(keys, results, codes, op._why)
+            fail(keys, results, codes, said)
         return results
 
     def _take(self, make: Any, left: Sequence[int], fetched: Any, buffers: List[Any], results: List[Any],
@@ -152,8 +157,14 @@ class Client(_bulk.Bulk):
     def _guess_for(self, make: Any, n: int) -> int:
         return self._guess if n * self._guess <= make.guesses_max else 0
 
-    def _raise_one(self, keys: List[Key], results: List[Any], codes: List[int], why: str) -> None:
-        raise error_of(codes[0], keys[0], why or None)
+    def _raise_one(self, keys: List[Key], results: List[Any], codes: List[int], said: Dict[int, str]) -> None:
+        raise error_of(codes[0], keys[0], said.get(0))
+
+
+def _list_of(keys: Sequence[Key]) -> List[Key]:
+    if isinstance(keys, (bytes, str)):
+        raise TypeError("keys: a list of keys is needed, not one: get() takes one")
+    return list(keys)
 
 
 def _sizes_of(hits: _tarn.Hits, n: int) -> List[int]:
@@ -161,8 +172,13 @@ def _sizes_of(hits: _tarn.Hits, n: int) -> List[int]:
     return [t.nbytes if t is not None else 0 for t in tensors]
 
 
-def _raise_many(keys: List[Key], results: List[Any], codes: List[int], why: str) -> None:
-    errors = {i: error_of(c, keys[i]) for i, c in enumerate(codes) if c not in (0, _NOT_FOUND)}
+def _note(said: Dict[int, str], left: Sequence[int], fetched: Any, why: str) -> None:
+    """A call's sentence is of the first of its keys that failed."""
+    said[next((i for i, (code, _) in zip(left, fetched) if code), -1)] = why
+
+
+def _raise_many(keys: List[Key], results: List[Any], codes: List[int], said: Dict[int, str]) -> None:
+    errors = {i: error_of(c, keys[i], said.get(i)) for i, c in enumerate(codes) if c not in (0, _NOT_FOUND)}
     if errors:
         first = errors[min(errors)]
         raise BatchError(f"{len(errors)} of {len(keys)} gets failed, the first: {first}", results, errors)

@@ -34,6 +34,8 @@ class Connector:
 
     def submit_batch_set(self, keys: Sequence[Key], buffers: Sequence[Any]) -> int:
         """Puts each; a key that is there already stays, and is a success. result: per key, is it there?"""
+        if isinstance(keys, (bytes, str)):
+            raise TypeError("keys: a list of keys is needed, not one")
         if len(keys) != len(buffers):
             raise Invalid(f"buffers: {len(buffers)} for {len(keys)} keys: give as many")
         return self._client._submit_put(list(zip(keys, buffers)))._id

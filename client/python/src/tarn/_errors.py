@@ -22,6 +22,7 @@ class Error(Exception):
 
     code: int = 0
     name: str = "ERROR"
+    _remedy: Optional[str] = None  # of a class whose sentences end with the cause
 
     def __init__(self, message: str = "", *, key: Optional[Key] = None, code: Optional[int] = None) -> None:
         super().__init__(message or _text(self.code if code is None else code))
@@ -45,7 +46,7 @@ class Error(Exception):
     @property
     def remedy(self) -> Optional[str]:
         parts = self.message.split(": ")
-        return parts[-1] if len(parts) >= 3 else None
+        return self._remedy or (parts[-1] if len(parts) >= 3 else None)
 
 
 def _again(cls: Type[Error], message: str, key: Optional[Key], code: int) -> Error:
@@ -55,9 +56,13 @@ def _again(cls: Type[Error], message: str, key: Optional[Key], code: int) -> Err
 class NotFound(Error, KeyError):
     """No such key."""
 
+    _remedy = "put it first, or use get_many(), where a miss is None"
+
 
 class Exists(Error):
     """The key exists already: put with replace=True to take its place."""
+
+    _remedy = "put with replace=True to take its place"
 
 
 class Invalid(Error, ValueError):
@@ -74,6 +79,8 @@ class TensorMismatch(Error, ValueError):
 
 class TooLarge(Error, ValueError):
     """Larger than any pool."""
+
+    _remedy = "put it in parts, or start a node with a larger pool"
 
 
 class FormatError(Error, ValueError):
@@ -160,7 +167,7 @@ class BatchError(Error):
     """Some of many failed otherwise than by a miss.
 
     results  as the call would have returned them, None for those that failed
-    errors   {index: Error}
+    errors   {index: Error}; the sentence of the first of them says most, and peer and remedy are its own
     """
 
     def __init__(self, message: str, results: List[Any], errors: Dict[int, Error]) -> None:
@@ -168,6 +175,14 @@ class BatchError(Error):
         super().__init__(message, key=None, code=first.code)
         self.results = results
         self.errors = errors
+
+    @property
+    def peer(self) -> Optional[str]:
+        return self.errors[min(self.errors)].peer
+
+    @property
+    def remedy(self) -> Optional[str]:
+        return self.errors[min(self.errors)].remedy
 
     def __reduce__(self) -> Any:
         return (BatchError, (self.message, self.results, self.errors))
