@@ -263,12 +263,21 @@ PyMethodDef get_methods[] = {
      "list of\n"
      "buffers, which take any object's bytes. With `offset` (bytes) it takes the part of the object that "
      "begins\n"
-     "there. Its content is undefined after an exception."},
+     "there. Its content is undefined after an exception.\n\n"
+     "Raises NotFound, TensorMismatch, SizeMismatch (bytes of another length, or a part beyond the end), "
+     "Invalid (memory\n"
+     "that is read-only, freed, or its own twice), Unsupported (a dtype or device that tarn does not know), "
+     "NodeDown,\n"
+     "NotReachable, Timeout. As tarn_get() in include/tarn/tarn.h."},
     {"get_into_many", (PyCFunction)(void (*)(void))get_into_many, METH_FASTCALL | METH_KEYWORDS,
      "get_into_many($self, keys, values, *, hits=None, timeout=None)\n--\n\n"
      "Gets many objects; returns for each its bytes (0 or more) or a negative code, see error_of().\n\n"
-     "`values` is a list alike, or one array whose row i is for key i. `hits` of lookup() save asking the "
-     "directory."},
+     "`values` is a list alike, or one array of shape (keys, ...) whose row i is for key i. `hits` of "
+     "lookup() "
+     "save\n"
+     "asking the directory.\n\n"
+     "Raises Invalid for another number of values than of keys; a wrong dtype or shape, or a miss, is a "
+     "code."},
     {"_fetch_many", (PyCFunction)(void (*)(void))fetch_many, METH_FASTCALL | METH_KEYWORDS, NULL},
     {0},
 };

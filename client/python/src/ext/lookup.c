@@ -331,16 +331,19 @@ PyMethodDef lookup_methods[] = {
     {"lookup", (PyCFunction)(void (*)(void))lookup, METH_FASTCALL | METH_KEYWORDS,
      "lookup($self, keys, *, timeout=None)\n--\n\n"
      "Looks all keys up in one round trip to the directory; returns Hits. A missing key is a state, no "
-     "exception."},
+     "exception.\n\n"
+     "Raises DirectoryError, Timeout. As tarn_lookup() in include/tarn/tarn.h."},
     {"match_prefix", (PyCFunction)(void (*)(void))match_prefix, METH_FASTCALL | METH_KEYWORDS,
      "match_prefix($self, keys, *, stride=1, timeout=None)\n--\n\n"
-     "As lookup(), for a chain of keys: .pages are the leading pages of `stride` keys that can be read."},
+     "As lookup(), for a chain of keys: .pages are the leading pages of `stride` keys that can be read.\n"
+     "Raises as lookup()."},
     {"exists", (PyCFunction)(void (*)(void))exists, METH_FASTCALL | METH_KEYWORDS,
      "exists($self, keys, *, timeout=None)\n--\n\n"
-     "Can the object be read? A bool for one key, a list of bool for a list of keys."},
+     "Can the object be read? A bool for one key, a list of bool for a list of keys. Raises as lookup()."},
     {"remove", (PyCFunction)(void (*)(void))remove_, METH_FASTCALL | METH_KEYWORDS,
      "remove($self, keys, *, timeout=None)\n--\n\n"
      "Removes one key: True, or False when there was none. Of a list of keys: 0 or a negative code for "
-     "each."},
+     "each.\n\n"
+     "Raises, for one key, NodeDown, DirectoryError, Timeout. As tarn_remove() in include/tarn/tarn.h."},
     {0},
 };

@@ -161,10 +161,22 @@ PyMethodDef put_methods[] = {
      "    timeout=None)\n--\n\n"
      "Stores `value` under `key` (bytes or str, 1 to 1024 bytes). It can be read when this returns.\n\n"
      "`dtype` and `shape` say what the bytes are, where the value does not. `ttl` and `timeout` in seconds.\n"
-     "After Timeout, NodeDown or KeyboardInterrupt the object may be there or not."},
+     "`replace`: an object that is there gives way; `pin`: it is never evicted; `replicas`: copies on so "
+     "many "
+     "nodes;\n"
+     "`place`: \"local\", \"NODE\" or \"NODE/POOL\"; None: tarn chooses.\n"
+     "After Timeout, NodeDown or KeyboardInterrupt the object may be there or not.\n\n"
+     "Raises Exists, Full, TooLarge, Invalid (dtype, shape and bytes do not agree; freed memory), "
+     "Unsupported "
+     "(a dtype or\n"
+     "device that tarn does not know), NodeDown, Busy, Timeout. As tarn_put() in include/tarn/tarn.h."},
     {"put_many", (PyCFunction)(void (*)(void))put_many, METH_FASTCALL | METH_KEYWORDS,
      "put_many($self, pairs, *, replace=False, pin=False, ttl=None, replicas=1, place=None, "
      "timeout=None)\n--\n\n"
-     "Stores all of a mapping, or of an iterable of (key, value); returns 0 or a negative code for each."},
+     "Stores all of a mapping, or of an iterable of (key, value); returns 0 or a negative code for each, "
+     "see\n"
+     "error_of(). Options as put(). Raises Invalid and Unsupported, before anything is put, for values that "
+     "put()\n"
+     "refuses so."},
     {0},
 };

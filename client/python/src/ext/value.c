@@ -102,7 +102,7 @@ static int layout_from_view(const Py_buffer *view, int dtype, struct layout *l)
     Py_ssize_t dense = view->itemsize;
     for (int d = view->ndim - 1; d >= 0; d--) {
         l->shape[d] = view->shape[d];
-        l->strides[d] = view->strides ? view->strides[d] : dense; /* those of ctypes have none, though asked */
+        l->strides[d] = view->strides ? view->strides[d] : dense; /* ctypes gives none */
         dense *= view->shape[d];
     }
     return 0;

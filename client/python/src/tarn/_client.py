@@ -29,7 +29,9 @@ class Client(_bulk.Bulk):
     faults      fault injection, see docs/faults.md
     log         a logging.Logger, or None
 
-    Raises DirectoryError, ConfigError, Unavailable.
+    Raises DirectoryError, ConfigError, Unavailable. Every call raises DirectoryError when one is needed that does not
+    answer, Closed after close(), Forked in a child process, and TypeError for what is no key, value or option at all.
+    The asynchronous calls raise what those without the "a" do.
     """
 
     def __init__(self, uri: Optional[str] = None, *, ns: Optional[str] = None, transports: Optional[str] = None,
