@@ -98,13 +98,18 @@ void tarn_net_stop_by(const struct tarn_net_stop *s)
     stop_by = s;
 }
 
+static bool is_stopped(void)
+{
+    return stop_by && stop_by->stopped(stop_by->arg);
+}
+
 int tarn_net_wait(int fd, short events, uint64_t deadline_ns)
 {
     for (;;) {
         struct pollfd p[2] = {{.fd = fd, .events = events},
                               {.fd = stop_by ? stop_by->fd : -1, .events = POLLIN}};
         int left_ms = tarn_left_ms(deadline_ns);
-        if (stop_by && stop_by->stopped(stop_by->arg))
+        if (is_stopped())
             return tarn_fail(TARN_E_CANCELED, "canceled by the caller");
         int n = poll(p, 2, left_ms);
 
@@ -152,7 +157,8 @@ static bool in_progress(int error)
     return error == EINPROGRESS || error == EINTR;
 }
 
-/* Connects fd; the result is 0 or an errno value, ETIMEDOUT also when the deadline has passed. */
+/* Connects fd; the result is 0 or an errno value, ETIMEDOUT also when the deadline has passed, ECANCELED when
+ * it is not to be waited for. */
 static int connect_errno(int fd, const struct sockaddr *to, socklen_t to_bytes, uint64_t deadline_ns)
 {
     /* A Unix socket whose backlog is full says EAGAIN, and no poll() tells when there is room. */
@@ -162,13 +168,15 @@ static int connect_errno(int fd, const struct sockaddr *to, socklen_t to_bytes, 
             socklen_t error_bytes = sizeof error;
             int rc = tarn_net_wait(fd, POLLOUT, deadline_ns);
             if (rc != 0)
-                return rc == TARN_E_TIMEOUT ? ETIMEDOUT : EBADF;
+                return rc == TARN_E_TIMEOUT ? ETIMEDOUT : rc == TARN_E_CANCELED ? ECANCELED : EBADF;
             if (getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &error_bytes) != 0)
                 return errno;
             return error;
         }
         if (errno != EAGAIN)
             return errno;
+        if (is_stopped())
+            return ECANCELED;
         if (!wait_a_moment(deadline_ns))
             return ETIMEDOUT;
     }
@@ -181,6 +189,8 @@ static int connect_failed(const struct tarn_addr *a, int error)
     const char *cause = strerror(error);
 
     tarn_addr_format(a, text, sizeof text);
+    if (error == ECANCELED)
+        return tarn_fail(TARN_E_CANCELED, "canceled by the caller");
     if (error == ETIMEDOUT)
         return tarn_fail(TARN_E_TIMEOUT, "%s: no connection before the deadline", text);
     if (error == EACCES || error == EPERM)

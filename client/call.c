@@ -393,7 +393,10 @@ int tarn_words_call(const struct tarn_words *a, struct tarn_remote *r, uint64_t 
     struct tarn_call *call;
     char who[352];
 
-    if (atomic_load(&r->health) != TARN_UP && !tarn_remote_settled(r, deadline_ns))
+    bool up = atomic_load(&r->health) == TARN_UP || tarn_remote_settled(r, deadline_ns, stop);
+    if (!up && stop && tarn_stopped(stop))
+        return tarn_fail(TARN_E_CANCELED, "canceled by the caller");
+    if (!up)
         return tarn_fail(TARN_E_NODE_DOWN, "%s: set aside, it does not answer: look at the node",
                          tarn_remote_text(r, who));
     int rc = tarn_call_take(r, false, deadline_ns, stop, &call);

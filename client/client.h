@@ -41,15 +41,18 @@
 struct tarn_client;
 struct tarn_remote;
 
-/* What ends a wait early: a submitted operation's flag, and the eventfd that is written after setting it. */
+/* What ends a wait early: a submitted operation's flag, and the eventfd that is written after setting it. Where
+ * one thread runs several operations, the wait of one holds up the cancel of another: so that ends it, too. */
 struct tarn_stop {
     const _Atomic bool *flag; /* NULL: nothing does */
     int fd;                   /* -1: none */
+    bool (*others)(void *of); /* has one of the others been canceled? NULL: there are none */
+    void *of;
 };
 
 static inline bool tarn_stopped(const struct tarn_stop *s)
 {
-    return s->flag && atomic_load(s->flag);
+    return (s->flag && atomic_load(s->flag)) || (s->others && s->others(s->of));
 }
 
 /* For tarn_net_stop_by(): arg is a struct tarn_stop. */
@@ -251,8 +254,8 @@ void tarn_remote_doubt(struct tarn_remote *r);
 /* A moment of this host's clock as nanoseconds since the node's tick 0; HELLO was answered before. */
 uint64_t tarn_remote_clock(struct tarn_remote *r, uint64_t when_ns);
 /* Waits until the keeper has asked a suspect node (which takes a moment, or PATIENCE for each suspect that
- * keeps silent): is it up? Does not wait for nodes that are known to be down. */
-bool tarn_remote_settled(struct tarn_remote *r, uint64_t deadline_ns);
+ * keeps silent): is it up? Does not wait for nodes that are known to be down. stop may be NULL. */
+bool tarn_remote_settled(struct tarn_remote *r, uint64_t deadline_ns, const struct tarn_stop *stop);
 /* The keeper's word on a suspect. */
 void tarn_remote_judged(struct tarn_remote *r, bool up);
 /* "n1 (127.0.0.1:7700)" for sentences. */
@@ -431,6 +434,8 @@ struct tarn_flight {
     uint32_t inflight;
     struct tarn_transfer *ended;
     int stop_fd;
+    bool (*others)(void *of); /* as in struct tarn_stop, of all that the thread runs, in flight or not */
+    void *of;
     bool look;         /* stop_fd may have been read for another wait: look at the flags */
     uint64_t until_ns; /* opening a link may not take longer: others wait for it; 0: no such limit */
 };
@@ -467,7 +472,10 @@ int tarn_flight_post(struct tarn_flight *f, struct tarn_remote *r, int t, bool w
 bool tarn_flight_opens(const struct tarn_flight *f, struct tarn_remote *r, int t, bool write);
 /* Sends what was posted, without waiting. */
 void tarn_flight_push(struct tarn_flight *f);
-/* The next transfer that ended, waiting for it; NULL when none is in flight. */
+/* Transfers that are to stop have ended when this returns. */
+void tarn_flight_stop(struct tarn_flight *f);
+/* The next transfer that ended, waiting for it; NULL when none is in flight, or the flight's `others` says that
+ * something is to stop that is not. */
 struct tarn_transfer *tarn_flight_next(struct tarn_flight *f);
 /* Gives the links back. Nothing is in flight any more: either all came out, or they are ended here. */
 void tarn_flight_end(struct tarn_flight *f);

@@ -31,6 +31,8 @@ void tarn_flight_init(struct tarn_flight *f, struct tarn_client *c, int stop_fd)
     f->nlanes = f->room = f->inflight = 0;
     f->ended = NULL;
     f->stop_fd = stop_fd;
+    f->others = NULL;
+    f->of = NULL;
     f->look = false;
     f->until_ns = 0;
 }
@@ -170,7 +172,8 @@ static int post_shared(struct tarn_flight *f, struct tarn_remote *r, int t, bool
 /* Makes a link, which may take a while. */
 static int lane_make(struct tarn_lane *lane, struct tarn_transfer *x)
 {
-    struct tarn_stop stop = {x->stop, lane->flight->stop_fd};
+    struct tarn_stop stop = {x->stop, lane->flight->stop_fd, lane->flight->others, lane->flight->of};
+    const struct tarn_net_stop connecting = {stop.fd, tarn_stop_seen, &stop};
     uint64_t now = tarn_now_ns(), until = x->deadline_ns;
     struct tarn_linked *l;
 
@@ -179,7 +182,9 @@ static int lane_make(struct tarn_lane *lane, struct tarn_transfer *x)
     if (lane->flight->until_ns && until > lane->flight->until_ns)
         until = lane->flight->until_ns;
     lane->flight->look = true;
+    tarn_net_stop_by(stop.fd < 0 ? NULL : &connecting);
     int rc = tarn_link_take(lane->remote, lane->transport, lane->write, until, &stop, &l, &lane->fresh);
+    tarn_net_stop_by(NULL);
     if (rc == 0)
         lane->linked = l;
     return rc;
@@ -375,7 +380,7 @@ static void lane_progress(struct tarn_lane *lane)
     lane_post(lane);
 }
 
-static void check_stops(struct tarn_flight *f)
+void tarn_flight_stop(struct tarn_flight *f)
 {
     for (struct tarn_lane *lane = f->lanes; lane; lane = lane->next) {
         struct tarn_transfer *x;
@@ -419,14 +424,18 @@ void tarn_flight_push(struct tarn_flight *f)
             lane_progress(lane);
 }
 
-/* What need not wait for the poll: sending what was posted, and stop flags that may have been missed. */
-static void before_wait(struct tarn_flight *f)
+/* What need not wait for the poll: sending what was posted, and stop flags that may have been missed. False:
+ * one is to be minded by the caller, since nothing is in flight for it. */
+static bool before_wait(struct tarn_flight *f)
 {
     tarn_flight_push(f);
-    if (f->look) {
-        f->look = false;
-        check_stops(f);
-    }
+    if (!f->look)
+        return true;
+    f->look = false;
+    tarn_flight_stop(f);
+    if (f->others && f->others(f->of))
+        f->look = true; /* until the caller has minded it */
+    return f->ended || !f->look;
 }
 
 static void flight_wait(struct tarn_flight *f)
@@ -502,7 +511,8 @@ struct tarn_transfer *tarn_flight_next(struct tarn_flight *f)
             lane_wait(lone);
             continue;
         }
-        before_wait(f);
+        if (!before_wait(f))
+            return NULL;
         if (!f->ended && f->inflight > 0)
             flight_wait(f);
     }

@@ -108,7 +108,9 @@ void tarn_get_launch(struct tarn_get_batch *b, struct tarn_get_job *j, bool more
     int rc = tarn_flight_post(&b->flight, l->remote, j->transport, false, x);
     if (rc == 0)
         return;
-    if (rc == TARN_E_TIMEOUT && tarn_now_ns() >= b->flight.until_ns && tarn_now_ns() < x->deadline_ns) {
+    bool stopped = rc == TARN_E_CANCELED && tarn_get_any_stopped(b);
+    if (stopped ||
+        (rc == TARN_E_TIMEOUT && tarn_now_ns() >= b->flight.until_ns && tarn_now_ns() < x->deadline_ns)) {
         j->stage = TARN_GET_RESOLVED; /* cut short for another job's sake */
         b->later = b->postponed = true;
         return;

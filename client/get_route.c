@@ -60,10 +60,11 @@ uint64_t tarn_get_others_deadline(const struct tarn_get_batch *b, const struct t
 }
 
 /* A copy's node was only set aside a moment ago, and answers: everything is tried again. So it is later,
- * when that is not known before another job's time is up. */
+ * when that is not known before another job's time is up, or it is canceled. */
 static bool revived(struct tarn_get_batch *b, struct tarn_get_job *j)
 {
     const struct tarn_desc *d = &j->desc;
+    const struct tarn_stop stop = {j->get->stop, b->stop_fd, tarn_get_any_stopped, b};
     uint64_t others = UINT64_MAX;
 
     if (j->revivals == REVIVALS_MAX)
@@ -75,8 +76,8 @@ static bool revived(struct tarn_get_batch *b, struct tarn_get_job *j)
         bool failed_here = (j->tried >> (i * TARN_TRANSPORTS_MAX) & 0xff) == 0xff || atomic_load(&r->suspect);
         if (known_stale(j, &d->locs[i]) || !failed_here)
             continue;
-        if (!tarn_remote_settled(r, others < j->get->deadline_ns ? others : j->get->deadline_ns)) {
-            if (atomic_load(&r->suspect) && tarn_now_ns() >= others)
+        if (!tarn_remote_settled(r, others < j->get->deadline_ns ? others : j->get->deadline_ns, &stop)) {
+            if (atomic_load(&r->suspect) && (tarn_now_ns() >= others || tarn_stopped(&stop)))
                 return b->later = b->postponed = true;
             continue;
         }

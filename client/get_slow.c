@@ -66,17 +66,25 @@ static size_t collect_wanted(struct tarn_get_batch *b, struct tarn_key *keys, st
     return n;
 }
 
-/* For tarn_net_stop_by(): has one of those who wait for the directory been canceled? */
-static bool any_stopped(void *arg)
+/* A get whose jobs are all final may be gone. */
+bool tarn_get_any_stopped(void *batch)
 {
-    struct tarn_get_batch *b = arg;
+    const struct tarn_get_batch *b = batch;
+
+    for (size_t i = 0; i < b->n; i++)
+        if (b->jobs[i].stage != TARN_GET_FINAL && tarn_get_stopped(&b->jobs[i]))
+            return true;
+    return false;
+}
+
+/* For tarn_net_stop_by(). */
+static bool any_stopped(void *batch)
+{
+    struct tarn_get_batch *b = batch;
 
     tarn_stop_drain(b->stop_fd);
     b->flight.look = true; /* it may have been about one in flight */
-    for (size_t i = 0; i < b->n; i++)
-        if (b->jobs[i].stage == TARN_GET_WANTED && tarn_get_stopped(&b->jobs[i]))
-            return true;
-    return false;
+    return tarn_get_any_stopped(b);
 }
 
 static void resolve_failed(struct tarn_get_batch *b, struct tarn_get_job *j, int rc, const char *text)
@@ -164,15 +172,28 @@ static void route_postponed(struct tarn_get_batch *b)
     b->postponed |= b->flight.ended != NULL;
 }
 
-/* Until nothing is in flight. All that has come back is settled before anything is sent again, since
- * sending may take a while (opening a link) and others wait for their completions. */
+static struct tarn_get_job *job_of(struct tarn_transfer *x)
+{
+    return (struct tarn_get_job *)((char *)x - offsetof(struct tarn_get_job, x));
+}
+
+/* Those in flight that have been canceled are final; the look-up, which that cut short, can go on. */
+static void land_stopped(struct tarn_get_batch *b)
+{
+    tarn_flight_stop(&b->flight);
+    while (b->flight.ended)
+        tarn_get_landed(b, job_of(tarn_flight_next(&b->flight)));
+}
+
+/* Until nothing is in flight, or another job is canceled. All that has come back is settled before anything
+ * is sent again, since sending may take a while (opening a link) and others wait for their completions. */
 static void fly(struct tarn_get_batch *b)
 {
     struct tarn_get_job *again = NULL;
 
     b->opening = true;
     for (struct tarn_transfer *x; (x = tarn_flight_next(&b->flight)) != NULL;) {
-        struct tarn_get_job *j = (struct tarn_get_job *)((char *)x - offsetof(struct tarn_get_job, x));
+        struct tarn_get_job *j = job_of(x);
         tarn_get_landed(b, j);
         if (j->stage == TARN_GET_RESOLVED) {
             j->again = again;
@@ -211,10 +232,13 @@ static void run(struct tarn_get_batch *b)
             tarn_flight_push(&b->flight);
             route_all(b, true, &wanted, &waiting);
         }
-        if (wanted)
-            resolve_wanted(b);
-        else
+        if (!wanted) {
             fly(b);
+            continue;
+        }
+        resolve_wanted(b);
+        if (b->stopped)
+            land_stopped(b);
     }
 }
 
@@ -367,6 +391,8 @@ void tarn_get_slow(struct tarn_client *c, struct tarn_get *const *gets, size_t n
         return;
     }
     tarn_flight_init(&b.flight, c, stop_fd);
+    b.flight.others = stop_fd < 0 ? NULL : tarn_get_any_stopped;
+    b.flight.of = &b;
     start_all(&b, gets, n);
     if (alone.linked)
         go_on(&b, &one, &alone);

@@ -74,6 +74,10 @@ static inline void tarn_get_want_again(struct tarn_get_job *j)
     j->known = false;
 }
 
+/* get_slow.c: has a job that is not final been canceled? Until it is final nothing is waited for. The argument is
+ * a struct tarn_get_batch. */
+bool tarn_get_any_stopped(void *batch);
+
 /* get_slow.c: the job is final; with a sentence when it failed. */
 void tarn_get_job_finish(struct tarn_get_batch *b, struct tarn_get_job *j, int status);
 void tarn_get_job_fail(struct tarn_get_batch *b, struct tarn_get_job *j, int status, const char *text);

@@ -231,7 +231,7 @@ int tarn_remove_run(struct tarn_client *c, const struct tarn_key *keys, size_t n
 int tarn_remove(struct tarn_client *c, const struct tarn_key *keys, size_t n, int32_t *statuses,
                 uint32_t timeout_ms)
 {
-    static const struct tarn_stop never = {NULL, -1};
+    static const struct tarn_stop never = {.fd = -1};
     int rc = tarn_client_enter(c);
 
     return rc ? rc : tarn_remove_run(c, keys, n, statuses, tarn_client_deadline(c, timeout_ms), &never);
@@ -263,7 +263,7 @@ static bool touch_directly(struct tarn_client *c, const struct tarn_key *key)
 static int mark_keys(struct tarn_client *c, const char *command, const char *argument,
                      const struct tarn_key *keys, size_t n, uint64_t deadline_ns, size_t *hits_p)
 {
-    static const struct tarn_stop never = {NULL, -1};
+    static const struct tarn_stop never = {.fd = -1};
     struct marks m = {.client = c,
                       .command = command,
                       .argument = argument,

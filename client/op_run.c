@@ -64,7 +64,7 @@ static void run_gets(struct tarn_worker *w, struct tarn_operation *const *ops, s
 static void run_other(struct tarn_worker *w, struct tarn_operation *op)
 {
     struct tarn_client *c = w->client;
-    struct tarn_stop stop = {&op->stop, w->stop_fd};
+    struct tarn_stop stop = {.flag = &op->stop, .fd = w->stop_fd};
     const struct tarn_net_stop net_stop = {w->stop_fd, tarn_stop_seen, &stop};
     int rc = 0;
 

@@ -238,7 +238,7 @@ int tarn_put_run(struct tarn_client *c, struct tarn_item *items, size_t n, const
 
 int tarn_put(struct tarn_client *c, struct tarn_item *items, size_t n, const struct tarn_put_options *given)
 {
-    static const struct tarn_stop never = {NULL, -1};
+    static const struct tarn_stop never = {.fd = -1};
     struct tarn_put_options o;
     int rc = tarn_client_enter(c);
 

@@ -81,12 +81,13 @@ static bool takes_puts(const struct tarn_remote *r)
     return atomic_load(&r->health) == TARN_UP && !atomic_load(&r->draining) && !atomic_load(&r->superseded);
 }
 
-/* Suspects may turn out to be well. */
-static void settle_suspects(const struct tarn_put *p)
+/* Suspects may turn out to be well. CANCELED: that was not waited for. */
+static int settle_suspects(const struct tarn_put *p)
 {
     for (uint32_t i = 0; i < p->ncandidates; i++)
         if (atomic_load(&p->candidates[i].remote->suspect))
-            tarn_remote_settled(p->candidates[i].remote, p->deadline_ns);
+            tarn_remote_settled(p->candidates[i].remote, p->deadline_ns, &p->stop);
+    return tarn_stopped(&p->stop) ? tarn_fail(TARN_E_CANCELED, "canceled by the caller") : 0;
 }
 
 static uint32_t count_takers(const struct tarn_put *p)
@@ -151,13 +152,13 @@ int tarn_put_plan(struct tarn_put *p, const struct tarn_put_options *o)
     if (rc == 0)
         rc = collect(p, node, local);
     if (rc == 0 && count_takers(p) < p->replicas)
-        settle_suspects(p);
+        rc = settle_suspects(p);
     if (rc == 0 && count_takers(p) < p->replicas) { /* a node may have come since */
         rc = tarn_remotes_refresh(p->client, p->deadline_ns);
         if (rc == 0)
             rc = collect(p, node, local);
         if (rc == 0 && count_takers(p) < p->replicas)
-            settle_suspects(p); /* among them nodes that are listed again */
+            rc = settle_suspects(p); /* among them nodes that are listed again */
         if (rc == 0 && count_takers(p) < p->replicas)
             rc = too_few(p, o);
     }
@@ -194,9 +195,10 @@ static const struct tarn_candidate *candidates_for(struct tarn_put *p, const str
 int tarn_put_assign(struct tarn_put *p, struct tarn_put_job *job)
 {
     uint32_t order[TARN_REPLICAS_MAX];
+    int rc;
 
-    if (count_takers(p) < p->replicas)
-        settle_suspects(p);
+    if (count_takers(p) < p->replicas && (rc = settle_suspects(p)) != 0)
+        return rc;
     const struct tarn_candidate *cand = candidates_for(p, job);
     uint32_t n = tarn_place_pick(&p->items[job->index].key, cand, p->ncandidates, p->replicas, order);
 

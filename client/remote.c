@@ -272,15 +272,18 @@ void tarn_remote_judged(struct tarn_remote *r, bool up)
     pthread_mutex_unlock(&r->lock);
 }
 
-bool tarn_remote_settled(struct tarn_remote *r, uint64_t deadline_ns)
+bool tarn_remote_settled(struct tarn_remote *r, uint64_t deadline_ns, const struct tarn_stop *stop)
 {
-    uint64_t longest = tarn_now_ns() + 8 * TARN_PATIENCE_NS; /* other suspects may be before it */
+    uint64_t now = tarn_now_ns(), longest = now + 8 * TARN_PATIENCE_NS; /* other suspects may be before it */
     if (longest > deadline_ns)
         longest = deadline_ns;
 
     pthread_mutex_lock(&r->lock);
-    while (atomic_load(&r->suspect) && tarn_cond_wait(&r->changed, &r->lock, longest))
-        ;
+    while (atomic_load(&r->suspect) && now < longest && !(stop && tarn_stopped(stop))) {
+        uint64_t slice = now + TARN_WAIT_SLICE_MS * TARN_NS_PER_MS;
+        tarn_cond_wait(&r->changed, &r->lock, slice < longest ? slice : longest);
+        now = tarn_now_ns();
+    }
     bool up = atomic_load(&r->health) == TARN_UP && !atomic_load(&r->superseded);
     pthread_mutex_unlock(&r->lock);
     return up;

@@ -225,7 +225,7 @@ static void a_node_that_says_busy_is_no_longer_aside(void **state)
 
     crowd_in(&crowd, w->node[0]);
     tarn_remote_aside(r, TARN_GONE, "a hiccup made by the test");
-    assert_true(tarn_remote_settled(r, tarn_deadline(3000)));
+    assert_true(tarn_remote_settled(r, tarn_deadline(3000), NULL));
     assert_too_many_sessions(put(c, "k", 100, &on_node0));
     crowd_out(&crowd);
     tarn_close(c);

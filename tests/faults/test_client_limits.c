@@ -221,7 +221,7 @@ static void a_suspect_is_asked_before_nodes_that_stay_silent(void **state)
     for (int i = 0; i < 8; i++) {
         tarn_remote_aside(healthy, TARN_GONE, "a hiccup made by the test");
         uint64_t begun = harness_now_ms();
-        assert_true(tarn_remote_settled(healthy, tarn_deadline(3000)));
+        assert_true(tarn_remote_settled(healthy, tarn_deadline(3000), NULL));
         assert_in_range(harness_now_ms() - begun, 0, 250 + SLACK_MS); /* one probe may be under way */
     }
     uint64_t begun = harness_now_ms();

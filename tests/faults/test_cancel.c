@@ -1,0 +1,321 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * tarn_cancel() returns at once also when one worker runs several gets, whatever that worker waits for on
+ * behalf of another of them: a link to a node that does not answer, the keeper's word on a suspect, the
+ * directory. And the others do not suffer.
+ */
+#include <netinet/in.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "client/client.h"
+#include "tests/node_client.h"
+#include "tests/world.h"
+
+enum { GETS = 3, BYTES = 1000, SUSPECTS = 4, FILLING = 4 };
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define SLACK_MS 800
+#else
+#define SLACK_MS 400
+#endif
+/* Long enough for a worker to be in the midst of it, short for a node to be taken for silent. */
+#define MOMENT_MS 50
+
+/* Records outlive the pauses of these tests: 3 heartbeats. */
+static const struct world_plan plan = {.nodes = 2,
+                                       .args = {"--pool", "p0:bytes=16M", "--heartbeat-ms", "5000"}};
+
+/* Not on a stack: a test that fails leaves operations behind. */
+static struct {
+    char key[GETS][8];
+    char data[GETS][BYTES];
+    struct tarn_piece pieces[GETS];
+    struct tarn_item items[GETS];
+    tarn_op ops[GETS];
+} gets;
+
+static int start(void **state)
+{
+    return world_start(state, &plan);
+}
+
+static struct tarn_client *client_of(struct world *w, uint32_t workers)
+{
+    return client_open(w->redis->url,
+                       (struct tarn_options){.timeout_ms = 8000, .transports = "tcp", .workers = workers});
+}
+
+static void put_on(struct tarn_client *c, const char *node, const char *key)
+{
+    struct tarn_put_options o = {.size = sizeof o, .place = node, .flags = TARN_PUT_REPLACE};
+
+    assert_int_equal(client_put(c, key, *key, BYTES, &o), 0);
+}
+
+/* Objects <prefix>0 ... on the node, whose descriptors c has. */
+static void gets_make(struct tarn_client *c, const char *node, const char *prefix)
+{
+    for (int i = 0; i < GETS; i++) {
+        snprintf(gets.key[i], sizeof gets.key[i], "%s%d", prefix, i);
+        put_on(c, node, gets.key[i]);
+        assert_int_equal(client_get(c, gets.key[i], gets.key[i][0], BYTES), 0);
+        gets.pieces[i] = (struct tarn_piece){.addr = gets.data[i], .bytes = BYTES};
+        gets.items[i] = (struct tarn_item){
+            .key = key_of(gets.key[i]), .pieces = &gets.pieces[i], .npieces = 1, .tensor = tarn_bytes(BYTES)};
+    }
+}
+
+static void submit(struct tarn_client *c, int i)
+{
+    assert_int_equal(tarn_submit_get(c, &gets.items[i], 1, NULL, 0, &gets.ops[i]), 0);
+}
+
+static void runs_after(struct tarn_client *c, tarn_op op, uint32_t ms)
+{
+    struct tarn_completion done;
+
+    assert_int_equal(tarn_wait(c, op, ms, &done), TARN_E_TIMEOUT);
+}
+
+static void still_runs(struct tarn_client *c, tarn_op op)
+{
+    runs_after(c, op, MOMENT_MS);
+}
+
+static void cancel_at_once(struct tarn_client *c, tarn_op op)
+{
+    struct tarn_completion done;
+    uint64_t begun = harness_now_ms();
+
+    assert_int_equal(tarn_cancel(c, op), 0);
+    assert_in_range(harness_now_ms() - begun, 0, SLACK_MS);
+    assert_int_equal(tarn_wait(c, op, 0, &done), 0);
+    assert_int_equal(done.status, TARN_E_CANCELED);
+}
+
+static void ends_well(struct tarn_client *c, tarn_op op)
+{
+    struct tarn_completion done;
+
+    assert_int_equal(tarn_wait(c, op, 0, &done), 0);
+    if (done.status != 0)
+        fail_msg("the other operation: %s", done.error);
+}
+
+/* Submits the gets such that one worker, the only one, runs them together: another keeps it busy until all
+ * are in its queue. That one must be of a paused node. */
+static void submit_together(struct tarn_client *c, const char *busy_key)
+{
+    static char data[BYTES];
+    static struct tarn_piece piece = {.addr = data, .bytes = BYTES};
+    static struct tarn_item item;
+    tarn_op busy;
+
+    item = (struct tarn_item){.key = key_of(busy_key), .pieces = &piece, .npieces = 1};
+    assert_int_equal(tarn_submit_get(c, &item, 1, NULL, 0, &busy), 0);
+    still_runs(c, busy);
+    for (int i = 0; i < GETS; i++)
+        submit(c, i);
+    cancel_at_once(c, busy);
+}
+
+static void the_last_of_gets_from_a_paused_node_first(void **state)
+{
+    struct world *w = *state;
+
+    for (uint32_t workers = 1; workers <= 2; workers++) {
+        struct tarn_client *c = client_of(w, workers);
+        gets_make(c, "node0", "k");
+        harness_signal(w->nodes[0]->process, SIGSTOP);
+        for (int round = 0; round < 20; round++) {
+            for (int i = 0; i < GETS; i++)
+                submit(c, i);
+            runs_after(c, gets.ops[0], 1 + (uint32_t)round / 2);
+            for (int i = GETS - 1; i >= 0; i--)
+                cancel_at_once(c, gets.ops[i]);
+        }
+        harness_signal(w->nodes[0]->process, SIGCONT);
+        assert_int_equal(client_get(c, "k0", 'k', BYTES), 0);
+        tarn_close(c);
+    }
+    harness_passed(w->h);
+}
+
+/* The first of them makes a link meanwhile, which it has in the end. */
+static void while_a_link_is_made_for_another(void **state)
+{
+    struct world *w = *state;
+    struct tarn_client *c = client_of(w, 1);
+
+    gets_make(c, "node0", "k");
+    harness_signal(w->nodes[0]->process, SIGSTOP);
+    submit_together(c, "k0");
+    still_runs(c, gets.ops[0]);
+    for (int i = GETS - 1; i > 0; i--)
+        cancel_at_once(c, gets.ops[i]);
+    memset(gets.data[1], 'z', 2 * BYTES);
+    harness_signal(w->nodes[0]->process, SIGCONT);
+    ends_well(c, gets.ops[0]);
+    assert_int_equal(gets.data[0][BYTES - 1], 'k');
+    for (int i = 0; i < BYTES; i++)
+        assert_true(gets.data[1][i] == 'z' && gets.data[2][i] == 'z');
+    tarn_close(c);
+    harness_passed(w->h);
+}
+
+/* Where nothing is accepted: further connections get no answer. */
+static int full_listener(struct tarn_addr *a, int filling[FILLING])
+{
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
+    socklen_t bytes = sizeof at;
+
+    assert_int_equal(bind(fd, (struct sockaddr *)&at, sizeof at), 0);
+    assert_int_equal(listen(fd, 0), 0);
+    assert_int_equal(getsockname(fd, (struct sockaddr *)&at, &bytes), 0);
+    for (int i = 0; i < FILLING; i++) {
+        filling[i] = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+        connect(filling[i], (struct sockaddr *)&at, sizeof at);
+    }
+    *a = (struct tarn_addr){.host = "127.0.0.1", .port = ntohs(at.sin_port)};
+    return fd;
+}
+
+/* The client takes this for the node's address. */
+static void redirect(struct tarn_remote *r, const struct tarn_addr *a)
+{
+    pthread_mutex_lock(&r->lock);
+    r->unix_path[0] = '\0';
+    tarn_addr_format(a, r->control, sizeof r->control);
+    pthread_mutex_unlock(&r->lock);
+}
+
+static void while_a_host_is_connected_to(void **state)
+{
+    struct world *w = *state;
+    struct tarn_client *seed = client_of(w, 1), *c = client_of(w, 1);
+    int filling[FILLING];
+    struct tarn_addr nowhere;
+    int listener = full_listener(&nowhere, filling);
+
+    gets_make(seed, "node0", "k");
+    for (int i = 0; i < GETS; i++) { /* the client has descriptors, but no link */
+        struct tarn_hits *hits;
+        assert_int_equal(tarn_lookup(c, &gets.items[i].key, 1, NULL, &hits), 0);
+        tarn_hits_free(hits);
+    }
+    redirect(client_remote(c, "node0"), &nowhere);
+    for (int i = 0; i < GETS; i++)
+        submit(c, i);
+    still_runs(c, gets.ops[0]);
+    for (int i = GETS - 1; i >= 0; i--)
+        cancel_at_once(c, gets.ops[i]);
+    for (int i = 0; i < FILLING; i++)
+        close(filling[i]);
+    close(listener);
+    tarn_close(seed);
+    tarn_close(c);
+    harness_passed(w->h);
+}
+
+static bool keeper_is_at_it(struct tarn_client *c)
+{
+    pthread_mutex_lock(&c->monitor.lock);
+    bool is = !c->monitor.asked;
+    pthread_mutex_unlock(&c->monitor.lock);
+    return is;
+}
+
+/* A get and a put of a node that others, which do not answer either, are asked before. */
+static void while_the_keeper_asks_a_suspect(void **state)
+{
+    struct world *w = *state;
+    struct harness_node *paused[SUSPECTS];
+    struct tarn_client *c = client_of(w, 1);
+    struct tarn_put_options there = {.size = sizeof there, .place = "node0", .flags = TARN_PUT_REPLACE};
+    tarn_op put;
+    char id[8];
+
+    gets_make(c, "node0", "k");
+    for (int i = 0; i < SUSPECTS; i++) {
+        snprintf(id, sizeof id, "x%d", i);
+        paused[i] = world_node(w, id);
+        put_on(c, id, id); /* the client knows it */
+        harness_signal(paused[i]->process, SIGSTOP);
+    }
+    harness_signal(w->nodes[0]->process, SIGSTOP);
+    for (int turn = 0; turn < 2; turn++) {
+        for (int i = 0; i < SUSPECTS; i++) {
+            snprintf(id, sizeof id, "x%d", i);
+            tarn_remote_judged(client_remote(c, id), true);
+            tarn_remote_aside(client_remote(c, id), TARN_SLOW, "paused by the test");
+        }
+        HARNESS_UNTIL(keeper_is_at_it(c), 5000);
+        tarn_remote_judged(client_remote(c, "node0"), true);
+        tarn_remote_aside(client_remote(c, "node0"), TARN_SLOW, "paused by the test");
+        if (turn == 0) {
+            submit(c, 0);
+            submit(c, 1);
+            still_runs(c, gets.ops[0]);
+            cancel_at_once(c, gets.ops[1]);
+            cancel_at_once(c, gets.ops[0]);
+        } else {
+            assert_int_equal(tarn_submit_put(c, &gets.items[0], 1, &there, 0, &put), 0);
+            still_runs(c, put);
+            cancel_at_once(c, put);
+        }
+    }
+    harness_signal(w->nodes[0]->process, SIGCONT);
+    for (int i = 0; i < SUSPECTS; i++)
+        harness_signal(paused[i]->process, SIGCONT);
+    tarn_close(c);
+    harness_passed(w->h);
+}
+
+/* Two wait for a node, and one for the directory. */
+static void while_another_is_looked_up(void **state)
+{
+    struct world *w = *state;
+    struct tarn_client *c = client_of(w, 1), *other = client_of(w, 1);
+
+    gets_make(c, "node0", "k");
+    put_on(c, "node1", "b");
+    assert_int_equal(client_get(c, "b", 'b', BYTES), 0);
+    put_on(other, "node0", "unknown");
+    gets.items[2].key = key_of("unknown");
+    assert_int_equal(client_get(c, "k0", 'k', BYTES), 0);
+    harness_signal(w->nodes[0]->process, SIGSTOP);
+    harness_signal(w->nodes[1]->process, SIGSTOP);
+    harness_signal(w->redis->process, SIGSTOP);
+    submit_together(c, "b");
+    still_runs(c, gets.ops[0]);
+    cancel_at_once(c, gets.ops[0]); /* in flight */
+    still_runs(c, gets.ops[1]);
+    cancel_at_once(c, gets.ops[1]); /* a link is to be made for it */
+    harness_signal(w->nodes[0]->process, SIGCONT);
+    harness_signal(w->nodes[1]->process, SIGCONT);
+    harness_signal(w->redis->process, SIGCONT);
+    ends_well(c, gets.ops[2]);
+    assert_int_equal(gets.data[2][0], 'u');
+    tarn_close(other);
+    tarn_close(c);
+    harness_passed(w->h);
+}
+
+#define CANCEL_TEST(f_) cmocka_unit_test_setup_teardown(f_, start, world_stop)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        CANCEL_TEST(the_last_of_gets_from_a_paused_node_first),
+        CANCEL_TEST(while_a_link_is_made_for_another),
+        CANCEL_TEST(while_a_host_is_connected_to),
+        CANCEL_TEST(while_the_keeper_asks_a_suspect),
+        CANCEL_TEST(while_another_is_looked_up),
+    };
+    return cmocka_run_group_tests_name("cancel", tests, NULL, NULL);
+}
