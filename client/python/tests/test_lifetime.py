@@ -495,13 +495,14 @@ class Failures(StoreCase):
         self.addCleanup(c.close)
         c.put("a", b"1")
         c.get("a", out="bytes")
-        store.pause()
-        self.addCleanup(store.resume)
-        timer = threading.Timer(2.0, store.resume)
-        timer.start()
-        self.addCleanup(timer.cancel)
         into = bytearray(1)
-        c.get_into("a", into)
+        for call in (lambda: c.get_into("a", into), lambda: c.pin("a"), lambda: c.unpin("a")):
+            store.pause()
+            self.addCleanup(store.resume)
+            timer = threading.Timer(1.5, store.resume)
+            timer.start()
+            self.addCleanup(timer.cancel)
+            call()
         self.assertEqual(into, b"1")
 
     def test_timeout_is_kept(self) -> None:

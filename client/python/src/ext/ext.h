@@ -13,7 +13,7 @@
  *   view.c     objects where they lie                    session.c puts part by part
  *   operation.c submit.c  what was submitted              register.c memory announced
  *   manage.c   what moves no bytes
- *   sliced.c   blocking calls that are repeated          after.c   events of the caller's
+ *   sliced.c   calls without a submitted twin          after.c   events of the caller's
  *
  * Rules
  *   GIL     Everything here is guarded by the GIL, but what says otherwise. It is never held while libtarn is
@@ -309,7 +309,9 @@ bool in_main_thread(void);
 
 /* Called without the GIL, perhaps several times; ms is its deadline. */
 typedef int (*sliced_fn)(void *arg, uint32_t ms);
-/* fn's code, with libtarn's sentence in why, or EXT_RAISED. timeout_ms 0: the client's. */
+/* fn's code, with libtarn's sentence in why. timeout_ms 0: the client's. */
+int call_whole(sliced_fn fn, void *arg, uint32_t timeout_ms, char why[WHY_BYTES]);
+/* The same, or EXT_RAISED. fn asks the directory only. */
 int call_sliced(struct client *c, sliced_fn fn, void *arg, uint32_t timeout_ms, char why[WHY_BYTES]);
 
 /* --- after.c ------------------------------------------------------------------------------------ */

@@ -291,7 +291,7 @@ static PyObject *mark_one(struct mark *m, sliced_fn fn, PyObject *key, PyObject 
     batch_init(&b, m->client, false);
     if (args_seconds(timeout, "timeout", &ms) == 0 && batch_set_key(&b, 0, key, &m->key) == 0 &&
         client_enter(m->client) == 0) {
-        rc = call_sliced(m->client, fn, m, ms, why);
+        rc = call_whole(fn, m, ms, why);
         client_leave(m->client);
     }
     batch_free(&b);
