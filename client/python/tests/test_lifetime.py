@@ -18,6 +18,9 @@ from typing import Any, Callable, List
 import tarn
 from store import Store, StoreCase
 
+SANITIZED = "san.so" in os.environ.get("LD_PRELOAD", "")
+THREADS_SANITIZED = "tsan.so" in os.environ.get("LD_PRELOAD", "")
+
 
 def run_python(code: str, *args: str, timeout: float = 60) -> "subprocess.CompletedProcess[str]":
     """Another interpreter with the same paths."""
@@ -201,6 +204,7 @@ class Fork(StoreCase):
         self.assertLess(time.monotonic() - before, 5)
         self.assertEqual(self.client.get(self.key(), out="bytes"), b"1")
 
+    @unittest.skipIf(THREADS_SANITIZED, "ThreadSanitizer: no threads in the child of a process that has some")
     def test_a_client_of_its_own(self) -> None:
         self.client.put(self.key(), b"1")
 
@@ -212,7 +216,7 @@ class Fork(StoreCase):
         self.assertEqual(self.child(use), 0)
         self.assertEqual(self.client.get(self.key("2"), out="bytes"), b"22")
 
-    @unittest.skipIf("san.so" in os.environ.get("LD_PRELOAD", ""), "sanitizers: the child finds their locks held")
+    @unittest.skipIf(SANITIZED, "sanitizers: the child finds their locks held")
     def test_fork_while_threads_are_in_calls(self) -> None:
         stop = threading.Event()
 
@@ -239,6 +243,7 @@ class Fork(StoreCase):
             r.join()
             self.assertIsNone(r.error)
 
+    @unittest.skipIf(THREADS_SANITIZED, "ThreadSanitizer: no threads in the child of a process that has some")
     def test_multiprocessing(self) -> None:
         code = """
 import multiprocessing, sys, tarn
