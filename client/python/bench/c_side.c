@@ -1,11 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The C side of overhead.py: makes the same calls as Python does, when told to, so that both are measured in
- * turn. c_side REDIS Reads lines "KIND PREFIX COUNT BYTES" and answers each with "N\n" and N durations in ns
- * (uint64, this machine's order), after it has compared all bytes, or with "error SENTENCE\n". KIND: get
- * COUNT objects, one call each, each into memory of its own that is there already fresh   the same, into
- * memory that is allocated for each batch   COUNT objects in one call view    COUNT views of one object, each
- * released at once Object i has the key PREFIX/i; its word j is ((i << 32) + j) * MIX. overhead.py puts them.
+ * The C side of overhead.py, "c_side REDIS": makes the same calls as Python does, when told to, so that both
+ * are measured in turn. Reads lines "KIND PREFIX COUNT BYTES" and answers each with "N\n" and N durations in
+ * ns (uint64, this machine's order), after it has compared all bytes, or with "error SENTENCE\n".
+ *
+ *   get    COUNT objects, one call each, each into memory of its own that is there already
+ *   fresh  the same, into memory that is allocated for each
+ *   batch  COUNT objects in one call
+ *   view   COUNT views of one object, each released at once
+ *
+ * Object i has the key PREFIX/i; its word j is ((i << 32) + j) * MIX. overhead.py puts them.
  */
 #include <stdbool.h>
 #include <stdint.h>
