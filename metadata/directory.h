@@ -61,7 +61,10 @@ struct tarn_pool_record {
 struct tarn_node_record {
     char id[TARN_NODE_ID_MAX + 1];
     uint64_t epoch;
-    char host[128], host_id[40], control[280], unix_path[108], version[32], state[16];
+    char host[128], host_id[40], control[280], unix_path[108], version[32];
+    char state[16];  /* "ready", "draining"; "returning": it compares what it holds, nothing may be read there */
+    bool restoring;  /* it publishes everything again after a loss of the directory */
+    bool refuses;    /* when cut off from Redis its readers refuse instead of reading on */
     uint32_t pid;
     uint64_t started_ms;
     uint32_t npools;

@@ -244,7 +244,11 @@ static int parse_node_field(struct tarn_text field, struct tarn_text value, stru
 
     uint64_t pid = node->pid;
     bool ok = true;
-    if (is(field, "epoch"))
+    if (is(field, "restoring"))
+        node->restoring = is(value, "1");
+    else if (is(field, "when_cut_off"))
+        node->refuses = is(value, "refuse");
+    else if (is(field, "epoch"))
         ok = number(value, 16, UINT64_MAX, &node->epoch);
     else if (is(field, "started"))
         ok = number(value, 10, INT64_MAX, &node->started_ms);

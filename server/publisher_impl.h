@@ -79,6 +79,14 @@ void work_restore(struct tarn_publisher *p, struct tarn_request *r);
 void work_withdraw(struct tarn_publisher *p, struct tarn_request *r);
 void work_scan(struct tarn_publisher *p, struct tarn_request *r);
 void work_leave(struct tarn_publisher *p, struct tarn_request *r);
+
+/*
+ * publisher_settled.c. A replace, a remove or SETTLED may only be believed in a settled directory: 0, or AGAIN with a
+ * sentence. settled_before() goes by what the last beat has read; settled_behind() reads Redis once more, after what
+ * it is asked for was answered.
+ */
+int settled_before(struct tarn_publisher *p);
+int settled_behind(struct tarn_publisher *p);
 int work_withdraw_items(struct tarn_publisher *p, struct tarn_withdraw *w, size_t n);
 
 #endif

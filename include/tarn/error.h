@@ -51,7 +51,8 @@ enum tarn_error_class {
     X(UNAVAILABLE, -21, FATAL, "not available on this machine") \
     X(NO_MEMORY, -22, FATAL, "out of memory") \
     X(SYSTEM, -23, FATAL, "a system call failed") \
-    X(CONFIG, -24, FATAL, "wrong configuration")
+    X(CONFIG, -24, FATAL, "wrong configuration") \
+    X(IN_DOUBT, -25, RETRY, "done, but an old copy may still be read for a while")
 
 enum tarn_error {
     TARN_OK = 0,

@@ -26,6 +26,7 @@ from ._errors import (
     Forked,
     FormatError,
     Full,
+    InDoubt,
     Invalid,
     NodeDown,
     NoMemory,
@@ -52,9 +53,9 @@ dtypes = _tarn.dtypes
 # Listed, since type checkers read it.
 __all__ = [
     "Again", "AuthError", "BatchError", "Busy", "Canceled", "Client", "Closed", "ConfigError", "Connector", "Copy",
-    "DirectoryError", "Error", "Event", "Exists", "Forked", "FormatError", "Full", "HIT", "Hits", "Invalid", "MISS",
-    "NODE_DOWN", "NoMemory", "NodeDown", "NodeInfo", "NotFound", "NotReachable", "ObjectInfo", "Operation", "Piece",
-    "PoolInfo", "Protocol", "PutSession", "Registration", "SizeMismatch", "Stale", "SystemFailure", "TensorInfo",
-    "TensorMismatch", "Timeout", "TooLarge", "Transport", "Unavailable", "Unsupported", "VersionError", "dtypes",
-    "error_of", "lib_version", "transports",
+    "DirectoryError", "Error", "Event", "Exists", "Forked", "FormatError", "Full", "HIT", "Hits", "InDoubt",
+    "Invalid", "MISS", "NODE_DOWN", "NoMemory", "NodeDown", "NodeInfo", "NotFound", "NotReachable", "ObjectInfo",
+    "Operation", "Piece", "PoolInfo", "Protocol", "PutSession", "Registration", "SizeMismatch", "Stale",
+    "SystemFailure", "TensorInfo", "TensorMismatch", "Timeout", "TooLarge", "Transport", "Unavailable", "Unsupported",
+    "VersionError", "dtypes", "error_of", "lib_version", "transports",
 ]

@@ -159,6 +159,10 @@ class ConfigError(Error):
     """Wrong configuration."""
 
 
+class InDoubt(Error):
+    """Done, but an old copy may still be read for a while: the message says where and for how long."""
+
+
 class Forked(Error):
     """The client was opened before fork(): open one of its own in the child process."""
 
@@ -214,6 +218,7 @@ _CLASSES: Dict[str, Type[Error]] = {
     "NO_MEMORY": NoMemory,
     "SYSTEM": SystemFailure,
     "CONFIG": ConfigError,
+    "IN_DOUBT": InDoubt,
     "FORKED": Forked,
 }
 
