@@ -274,6 +274,13 @@ check-tsan:
 check-style: all
 	@TARN_BUILD=$(B) PYTHON=$(PYTHON) sh tests/check-style.sh
 
+# Breaks each rule of tests/mutants/ in a copy of the tree: a test has to fail. MUTANTS= some of them, JOBS= at a time.
+MUTANTS ?= $(wildcard tests/mutants/*.patch)
+JOBS    ?= 1
+.PHONY: mutate
+mutate:
+	@sh tests/mutate.sh -j $(JOBS) $(MUTANTS)
+
 # libFuzzer over everything that parses foreign bytes.
 FUZZ_SECONDS ?= 60
 fuzz:
@@ -349,6 +356,7 @@ help:
 	@echo '     check-gpu uses the GPUs of this machine, check-standin plays them; REQUIRE=gpu: not to be skipped'
 	@echo '     check-tcpx tries a network plugin: TARN_TCPX_PLUGIN=/path/lib.so'
 	@echo 'make fuzz        FUZZ_SECONDS=60 for each target'
+	@echo 'make mutate      break each rule of tests/mutants in turn: a test has to notice; MUTANTS= JOBS=1'
 	@echo 'make bench       BENCH=all|shm|tcp|lookup|alloc|idle, results in $(B)/bench/'
 	@echo 'make bench-rdma  the same over RDMA devices, against perftest'
 	@echo 'make bench-gpu   the same over GPUs, against bare CUDA calls; BENCH_ARGS=--quick'

@@ -91,6 +91,9 @@ for f in $code transport/*.cu client/*.cu; do
     head -n 1 "$f" | grep -q 'SPDX-License-Identifier: Apache-2.0' || say "$f has no licence line"
 done
 
+# Deliberate changes still apply.
+sh tests/mutate.sh --check >"$build/style.txt" || while read -r line; do say "$line"; done <"$build/style.txt"
+
 # Exported symbols are the public ones.
 hits=$(nm -D --defined-only "$build/libtarn.so" | awk '{ print $3 }' | grep -vE '^(tarn_[a-z0-9_]+(@@?TARN_[0-9.]+)?|TARN_[0-9.]+)$')
 [ -z "$hits" ] || say "libtarn exports $hits"

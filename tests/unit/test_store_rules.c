@@ -1,0 +1,442 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The store's rules about reuse, each at its worst moment. A reader is let in exactly when the store writes a
+ * generation: the page of the generations is write-protected, and the handler of the fault announces the
+ * reader. At that moment the old generation is still there, so the reader is rightly let in, and the store has
+ * to see him afterwards, whichever way the object goes.
+ */
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "tests/unit/store_fixture.h"
+
+/* --- at the moment when a generation is written ------------------------------------------------- */
+
+/* What is to be announced when the generation at `slot` is written. */
+static struct trap {
+    void *page;
+    size_t bytes;
+    const void *word;
+    struct tarn_guard guard;
+    struct tarn_hazard_page *hazards; /* NULL: a pin */
+    struct tarn_grant g;
+    uint64_t gen;
+    int rc;
+    uint32_t hits;
+} trap;
+
+static void announce(void)
+{
+    void *addr;
+    if (trap.hazards)
+        atomic_store(&trap.hazards->entry[0], trap.g.slot + 1);
+    else if (tarn_gen_readable(trap.gen))
+        trap.rc = trap.guard.pin_read(trap.guard.arg, 0, trap.g.slot, trap.gen, trap.g.offset, 1, &addr);
+    else
+        trap.rc = trap.guard.pin_write(trap.guard.arg, SESSION, 0, trap.g.slot, trap.gen, trap.g.offset, 1, &addr);
+}
+
+static void on_write(int number, siginfo_t *info, void *context)
+{
+    (void)number, (void)context;
+    if (!trap.page || info->si_addr != trap.word)
+        _exit(99); /* another fault */
+    mprotect(trap.page, trap.bytes, PROT_READ | PROT_WRITE);
+    trap.hits++;
+    announce();
+}
+
+static void arm(struct tarn_store *s, struct tarn_hazard_page *hazards, const struct tarn_grant *g, uint64_t gen)
+{
+    uint32_t n;
+    const struct tarn_pool_memory *m = tarn_store_pools(s, &n);
+    size_t size = (size_t)sysconf(_SC_PAGESIZE);
+    trap = (struct trap){
+        .page = (void *)m->gen,
+        .bytes = (m->nslots * sizeof(uint64_t) + size - 1) / size * size,
+        .guard = tarn_store_guard(s),
+        .word = (const void *)&m->gen[g->slot],
+        .hazards = hazards,
+        .g = *g,
+        .gen = gen,
+    };
+    struct sigaction action = {.sa_sigaction = on_write, .sa_flags = SA_SIGINFO};
+    sigaction(SIGSEGV, &action, NULL);
+    sigaction(SIGBUS, &action, NULL);
+    assert_int_equal(mprotect(trap.page, trap.bytes, PROT_READ), 0);
+}
+
+/* The one who came then is seen: nothing is reused until he is gone, and nobody else is let in. */
+static void expect_seen(struct tarn_store *s)
+{
+    void *addr;
+    assert_int_equal(trap.hits, 1);
+    assert_int_equal(trap.rc, 0);
+    assert_int_equal(stats(s).limbo, 1);
+    assert_int_equal(gen_at(s, &trap.g) % 2, 1);
+    assert_true(gen_at(s, &trap.g) > trap.gen);
+    assert_int_equal(trap.guard.pin_read(trap.guard.arg, 0, trap.g.slot, trap.gen, trap.g.offset, 1, &addr),
+                     TARN_E_STALE);
+    tarn_store_tick(s);
+    assert_int_equal(stats(s).limbo, 1);
+    if (trap.hazards)
+        atomic_store(&trap.hazards->entry[0], 0);
+    else
+        trap.guard.unpin(trap.guard.arg, 0, trap.g.slot, trap.gen);
+    tarn_store_tick(s);
+    assert_int_equal(stats(s).limbo, 0);
+}
+
+/* A way for the object "a" in the first slot to go. */
+typedef void way_fn(struct tarn_store *s, const struct tarn_grant *g);
+
+static void by_remove(struct tarn_store *s, const struct tarn_grant *g)
+{
+    (void)g;
+    struct tarn_key key = key_of("a");
+    assert_true(tarn_store_remove(s, &key, "removed"));
+}
+
+static void by_release(struct tarn_store *s, const struct tarn_grant *g)
+{
+    assert_true(tarn_store_release(s, g->pool, g->slot, g->gen + 1));
+}
+
+static void by_evict(struct tarn_store *s, const struct tarn_grant *g)
+{
+    (void)g;
+    tarn_store_evict(s, 0, 1);
+}
+
+/* The reservation needs the only room there is; it is refused while somebody is at it. */
+static void by_reserve(struct tarn_store *s, const struct tarn_grant *g)
+{
+    (void)g;
+    struct tarn_grant other;
+    struct tarn_reserve r = want("b", MIB);
+    assert_int_equal(tarn_store_reserve(s, &r, &other), TARN_E_FULL);
+}
+
+/* As by_reserve, for the only slot there is. */
+static void by_slot(struct tarn_store *s, const struct tarn_grant *g)
+{
+    (void)g;
+    struct tarn_grant other;
+    struct tarn_reserve r = want("b", 1);
+    assert_int_equal(tarn_store_reserve(s, &r, &other), TARN_E_FULL);
+}
+
+static void by_tick(struct tarn_store *s, const struct tarn_grant *g)
+{
+    (void)g;
+    uint64_t due = tarn_deadline(21);
+    while (tarn_now_ns() < due)
+        continue;
+    tarn_store_tick(s);
+}
+
+static struct tarn_grant second; /* a put of the same key, half committed */
+
+static void by_replace(struct tarn_store *s, const struct tarn_grant *g)
+{
+    (void)g;
+    tarn_store_commit_end(s, 0, second.slot, second.gen, true);
+}
+
+struct way {
+    const char *name;
+    way_fn *go;
+    uint64_t bytes;
+    uint32_t slots, ttl_ms, high;
+    bool replace;
+};
+
+static const struct way ways[] = {
+    {"removed", by_remove, 1000, 0, 0, 100, false},
+    {"released", by_release, 1000, 0, 0, 100, false},
+    {"evicted", by_evict, 1000, 0, 0, 100, false},
+    {"evicted for room", by_reserve, MIB, 0, 0, 100, false},
+    {"evicted for a slot", by_slot, 1000, 1, 0, 100, false},
+    {"over the watermark", by_tick, MIB, 0, 0, 10, false},
+    {"expired", by_tick, 1000, 0, 20, 100, false},
+    {"replaced", by_replace, 1000, 0, 0, 100, true},
+};
+
+/* Slots get their first generation when they are used first. */
+static void use_slots(struct tarn_store *s)
+{
+    put(s, "x", 1);
+    put(s, "y", 1);
+    tarn_store_evict(s, 0, UINT64_MAX);
+}
+
+static void go_a_way(const struct way *w, bool hazard)
+{
+    print_message("%s, %s\n", w->name, hazard ? "viewed" : "pinned");
+    struct gone gone;
+    struct tarn_store *s = new_store(&gone, w->high, w->high, 0);
+    add_pool(s, "p", MIB, w->slots);
+    struct tarn_hazard_page *page = calloc(1, sizeof(*page));
+    atomic_store(&page->used, 1);
+    assert_int_equal(tarn_store_hazard_add(s, page), 0);
+    struct tarn_reserve r = want("a", w->bytes);
+    struct tarn_grant g;
+    struct tarn_publish p;
+    r.ttl_ms = w->ttl_ms;
+    if (w->slots != 1)
+        use_slots(s);
+    gone.n = 0;
+    assert_int_equal(put_as(s, &r, &g), 0);
+    if (w->replace) {
+        assert_int_equal(tarn_store_reserve(s, &r, &second), 0);
+        assert_int_equal(tarn_store_commit_begin(s, SESSION, 0, second.slot, second.gen, &p), 0);
+    }
+    arm(s, hazard ? page : NULL, &g, g.gen + 1);
+    w->go(s, &g);
+    expect_seen(s);
+    assert_int_equal(gone.n, 1);
+    tarn_store_free(s);
+    free(page);
+}
+
+static void test_a_reader_at_the_last_moment_is_seen(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof(ways) / sizeof(ways[0]); i++) {
+        go_a_way(&ways[i], false);
+        go_a_way(&ways[i], true);
+    }
+}
+
+/* Also of a reservation, by a writer, and of what was refused after its generation was readable. */
+static void test_also_when_a_put_comes_to_nothing(void **state)
+{
+    (void)state;
+    for (int hazard = 0; hazard < 2; hazard++) {
+        struct gone gone;
+        struct tarn_store *s = one_pool(&gone, MIB, 0);
+        struct tarn_hazard_page *page = calloc(1, sizeof(*page));
+        atomic_store(&page->used, 1);
+        assert_int_equal(tarn_store_hazard_add(s, page), 0);
+        struct tarn_reserve r = want("a", 1000);
+        struct tarn_grant g;
+        struct tarn_publish p;
+        assert_int_equal(tarn_store_reserve(s, &r, &g), 0);
+        arm(s, hazard ? page : NULL, &g, g.gen);
+        assert_true(tarn_store_abort(s, SESSION, 0, g.slot, g.gen));
+        expect_seen(s);
+
+        assert_int_equal(tarn_store_reserve(s, &r, &g), 0);
+        assert_int_equal(tarn_store_commit_begin(s, SESSION, 0, g.slot, g.gen, &p), 0);
+        arm(s, hazard ? page : NULL, &g, g.gen + 1);
+        tarn_store_commit_end(s, 0, g.slot, g.gen, false);
+        expect_seen(s);
+        tarn_store_free(s);
+        free(page);
+    }
+}
+
+/* --- what is in limbo --------------------------------------------------------------------------- */
+
+/* Whoever has a location from before finds another generation at once, though somebody is still reading. */
+static void test_generation_changes_before_the_readers_are_gone(void **state)
+{
+    (void)state;
+    struct gone gone;
+    struct tarn_store *s = one_pool(&gone, MIB, 0);
+    struct tarn_guard guard = tarn_store_guard(s);
+    struct tarn_grant g = put(s, "a", 1000);
+    struct tarn_key key = key_of("a");
+    void *addr;
+    assert_int_equal(guard.pin_read(guard.arg, 0, g.slot, g.gen + 1, g.offset, 1, &addr), 0);
+    assert_true(tarn_store_remove(s, &key, "removed"));
+    assert_int_equal(gen_at(s, &g), g.gen + 2);
+    assert_int_equal(guard.pin_read(guard.arg, 0, g.slot, g.gen + 1, g.offset, 1, &addr), TARN_E_STALE);
+    tarn_store_tick(s);
+    assert_int_equal(gen_at(s, &g), g.gen + 2);
+    guard.unpin(guard.arg, 0, g.slot, g.gen + 1);
+    tarn_store_free(s);
+}
+
+/* --- which object is meant ---------------------------------------------------------------------- */
+
+/* A slot that was used again: what names it by an earlier generation does nothing to what is there now. */
+static void test_an_earlier_generation_names_nothing(void **state)
+{
+    (void)state;
+    struct gone gone;
+    struct tarn_store *s = one_pool(&gone, MIB, 0);
+    struct tarn_grant old = put(s, "a", 1000), g;
+    struct tarn_key key = key_of("a");
+    assert_true(tarn_store_remove(s, &key, "removed"));
+    g = put(s, "a", 1000);
+    assert_int_equal(g.slot, old.slot);
+    assert_false(tarn_store_release(s, 0, g.slot, old.gen + 1));
+    assert_false(tarn_store_release(s, 0, g.slot, g.gen + 3));
+    assert_true(has(s, "a"));
+
+    struct tarn_reserve r = want("b", 1000);
+    struct tarn_grant aborted, again;
+    struct tarn_publish p;
+    assert_int_equal(tarn_store_reserve(s, &r, &aborted), 0);
+    assert_true(tarn_store_abort(s, SESSION, 0, aborted.slot, aborted.gen));
+    assert_int_equal(tarn_store_reserve(s, &r, &again), 0);
+    assert_int_equal(again.slot, aborted.slot);
+    assert_int_equal(tarn_store_commit_begin(s, SESSION, 0, again.slot, aborted.gen, &p), TARN_E_STALE);
+    assert_false(tarn_store_abort(s, SESSION, 0, again.slot, aborted.gen));
+    assert_int_equal(tarn_store_commit_begin(s, SESSION, 0, again.slot, again.gen, &p), 0);
+    tarn_store_commit_end(s, 0, again.slot, aborted.gen, true);
+    assert_false(has(s, "b"));
+    tarn_store_commit_end(s, 0, again.slot, again.gen, true);
+    assert_true(has(s, "b"));
+    tarn_store_free(s);
+}
+
+/* The same counter of another run of the node is another generation. */
+static void test_another_run_is_another_generation(void **state)
+{
+    (void)state;
+    struct gone gone;
+    struct tarn_store *s = one_pool(&gone, MIB, 0);
+    struct tarn_guard guard = tarn_store_guard(s);
+    struct tarn_grant g = put(s, "a", 1000), w;
+    struct tarn_reserve r = want("b", 1000);
+    struct tarn_publish p;
+    const uint64_t run = 1ull << 32, half = UINT32_MAX;
+    void *addr;
+    assert_int_equal(tarn_store_reserve(s, &r, &w), 0);
+    for (int i = 0; i < 2; i++) {
+        uint64_t even = i ? (g.gen + 1) & half : g.gen + 1 + run, odd = i ? w.gen & half : w.gen + run;
+        assert_int_equal(guard.pin_read(guard.arg, 0, g.slot, even, g.offset, 1, &addr), TARN_E_STALE);
+        assert_int_equal(guard.pin_write(guard.arg, SESSION, 0, w.slot, odd, w.offset, 1, &addr), TARN_E_STALE);
+        assert_false(tarn_store_release(s, 0, g.slot, even));
+        assert_false(tarn_store_abort(s, SESSION, 0, w.slot, odd));
+        assert_int_equal(tarn_store_commit_begin(s, SESSION, 0, w.slot, odd, &p), TARN_E_STALE);
+    }
+    assert_true(has(s, "a"));
+    commit(s, &w, true);
+    tarn_store_free(s);
+}
+
+/* --- eviction goes round readers ---------------------------------------------------------------- */
+
+enum how { PINNED, VIEWED };
+
+/* Every fourth of 16 objects is read. A large put takes three of the others that are side by side. */
+static void runs_go_round(enum how how)
+{
+    struct gone gone;
+    struct tarn_store *s = one_pool(&gone, MIB, 0);
+    struct tarn_guard guard = tarn_store_guard(s);
+    struct tarn_hazard_page *page = calloc(1, sizeof(*page));
+    struct tarn_grant g[16];
+    char key[8];
+    atomic_store(&page->used, how == VIEWED ? 4 : 0);
+    assert_int_equal(tarn_store_hazard_add(s, page), 0);
+    for (int i = 0; i < 16; i++) {
+        snprintf(key, sizeof(key), "k%d", i);
+        g[i] = put(s, key, 64 * KIB);
+    }
+    for (int i = 0; i < 16; i += 4) {
+        void *addr;
+        if (how == PINNED)
+            assert_int_equal(guard.pin_read(guard.arg, 0, g[i].slot, g[i].gen + 1, g[i].offset, 1, &addr), 0);
+        else
+            atomic_store(&page->entry[i / 4], g[i].slot + 1);
+    }
+    for (int i = 0; i < 4; i++) {
+        snprintf(key, sizeof(key), "l%d", i);
+        struct tarn_reserve r = want(key, 3 * 64 * KIB);
+        struct tarn_grant large;
+        r.pin = true;
+        assert_int_equal(put_as(s, &r, &large), 0);
+    }
+    for (int i = 0; i < 16; i++) {
+        snprintf(key, sizeof(key), "k%d", i);
+        assert_int_equal(has(s, key), i % 4 == 0);
+        if (how == PINNED && i % 4 == 0)
+            guard.unpin(guard.arg, 0, g[i].slot, g[i].gen + 1);
+    }
+    assert_int_equal(stats(s).limbo, 0);
+    tarn_store_free(s);
+    free(page);
+}
+
+static void test_runs_go_round_what_is_read(void **state)
+{
+    (void)state;
+    runs_go_round(PINNED);
+    runs_go_round(VIEWED);
+}
+
+/* Nor does any other eviction take what is read, while there is something else. */
+static void test_victims_are_not_read(void **state)
+{
+    (void)state;
+    struct gone gone;
+    struct tarn_store *s = new_store(&gone, 90, 20, 0);
+    add_pool(s, "p", MIB, 16);
+    struct tarn_guard guard = tarn_store_guard(s);
+    struct tarn_grant g = put(s, "read", 64 * KIB);
+    void *addr;
+    char key[8];
+    assert_int_equal(guard.pin_read(guard.arg, 0, g.slot, g.gen + 1, g.offset, 1, &addr), 0);
+    for (int i = 0; i < 100; i++) {
+        snprintf(key, sizeof(key), "k%d", i);
+        put(s, key, 64 * KIB);
+        assert_true(has(s, "read"));
+    }
+    tarn_store_tick(s);
+    assert_int_equal(stats(s).objects, 3);
+    assert_true(has(s, "read"));
+    assert_int_equal(tarn_store_evict(s, 0, UINT64_MAX), 2 * 64 * KIB);
+    assert_true(has(s, "read"));
+    guard.unpin(guard.arg, 0, g.slot, g.gen + 1);
+    tarn_store_free(s);
+}
+
+/* --- times -------------------------------------------------------------------------------------- */
+
+/* An object whose time is over is not there, though no tick has come by yet. */
+static void test_expired_before_its_tick(void **state)
+{
+    (void)state;
+    struct gone gone;
+    struct tarn_store *s = one_pool(&gone, MIB, 0);
+    struct tarn_reserve r = want("a", 100);
+    struct tarn_grant g;
+    r.ttl_ms = 20;
+    assert_int_equal(put_as(s, &r, &g), 0);
+    assert_true(has(s, "a"));
+    uint64_t due = tarn_deadline(21);
+    while (tarn_now_ns() < due)
+        continue;
+    assert_false(has(s, "a"));
+    assert_false(tarn_store_touch(s, &r.key));
+    assert_false(tarn_store_pin(s, &r.key, 0));
+    assert_int_equal(gone.n, 0);
+    r.absent = true;
+    r.ttl_ms = 0;
+    assert_int_equal(put_as(s, &r, &g), 0);
+    assert_true(has(s, "a"));
+    assert_int_equal(gone.n, 1);
+    tarn_store_free(s);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_a_reader_at_the_last_moment_is_seen),
+        cmocka_unit_test(test_also_when_a_put_comes_to_nothing),
+        cmocka_unit_test(test_generation_changes_before_the_readers_are_gone),
+        cmocka_unit_test(test_an_earlier_generation_names_nothing),
+        cmocka_unit_test(test_another_run_is_another_generation),
+        cmocka_unit_test(test_runs_go_round_what_is_read),
+        cmocka_unit_test(test_victims_are_not_read),
+        cmocka_unit_test(test_expired_before_its_tick),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
