@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A network between processes of one host whose links can be cut, held up and slowed down: relays of TCP
+ * connections, one for each pair of processes, all run by one thread.
+ *
+ *   struct router *r = router_start(1);
+ *   struct relay *x = router_add(r, "127.0.0.1:0", redis->address);
+ *   ... a client of relay_address(x) ...
+ *   relay_set(x, &(struct relay_state){.delay_ms = 50});    a round trip takes 100 ms
+ *   relay_set(x, &(struct relay_state){.cut = RELAY_BOTH}); nothing passes
+ *   relay_set(x, NULL);                                     as at first; what was held up passes now
+ *   router_stop(r);
+ *
+ * Clients take a node's address from the directory. A program linked with -Wl,--wrap=connect (LDFLAGS_test_x
+ * in the Makefile) may send such connections through a relay by router_route().
+ *
+ * What cannot be set up fails the running cmocka test. Functions may be called from any thread.
+ */
+#ifndef TARN_TESTS_ROUTER_H
+#define TARN_TESTS_ROUTER_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/socket.h>
+
+struct router;
+struct relay;
+
+enum { RELAY_UP = 1, RELAY_DOWN = 2, RELAY_BOTH = 3 }; /* up: from the client to the server */
+
+/*
+ * The state of a link.
+ *   cut       These directions pass nothing, not even the end of a connection. connect() waits, as where a
+ *             firewall drops the packets. What was under way passes later.
+ *   reset     Connections are closed with RST, also those that come later.
+ *   delay_ms  Each way. The first bytes of a new connection take a round trip more, for its handshake;
+ *             connect() itself returns at once.
+ *   loss      Percent of the segments that are lost: what is lost comes 200 ms later (or 400, 800 ...), and
+ *             all behind it, too.
+ */
+struct relay_state {
+    unsigned cut;
+    bool reset;
+    uint32_t delay_ms;
+    uint32_t loss;
+};
+
+/* The seed is of the dice for losses. */
+struct router *router_start(uint64_t seed);
+/* Closes all connections. NULL is allowed. */
+void router_stop(struct router *r);
+
+/* Listens at an address ("127.0.0.1:0": any port) and connects to the other; both are "host:port" in numbers.
+ */
+struct relay *router_add(struct router *r, const char *listen_at, const char *to);
+/* "host:port", valid until router_stop(). */
+const char *relay_address(const struct relay *x);
+/* NULL: passes everything at once. */
+void relay_set(struct relay *x, const struct relay_state *state);
+/* How many connections it has, and the bytes that it has passed on. */
+uint32_t relay_connections(struct relay *x);
+uint64_t relay_bytes(struct relay *x);
+
+/* --- for programs linked with -Wl,--wrap=connect ------------------------------------------------ */
+
+/* What this process connects to `from` goes to `to`, both "host:port" in numbers. */
+void router_route(const char *from, const char *to);
+/* Unix sockets refuse this process's connections: nodes of this host look like those of another. */
+void router_no_unix(bool on);
+int __wrap_connect(int fd, const struct sockaddr *to, socklen_t bytes);
+
+#endif

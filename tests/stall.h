@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Measures for how long the host kept this process from running, so that what is late by that is not blamed
+ * on tarn: a thread on each processor (8 at most) wakes every 2 ms and writes down when it woke late. Being
+ * stopped (SIGSTOP) counts, too.
+ *
+ *   struct stalls *s = stalls_start(NULL, NULL);
+ *   ... begun = tarn_now_ns(); the operation; ended = tarn_now_ns() ...
+ *   late_ns = ended - begun - allowed_ns - stalls_within(s, begun, ended);
+ *   stalls_stop(s);
+ */
+#ifndef TARN_TESTS_STALL_H
+#define TARN_TESTS_STALL_H
+
+#include <stdint.h>
+
+struct stalls;
+
+/* Told of each stall by any thread of the meter; may be NULL. */
+typedef void (*stall_fn)(void *arg, uint64_t from_ns, uint64_t to_ns);
+
+/* Fails the running cmocka test when it cannot start. */
+struct stalls *stalls_start(stall_fn fn, void *arg);
+/* NULL is allowed. */
+void stalls_stop(struct stalls *s);
+/* Nanoseconds of that time in which some processor did not run this process though it was to. A stall of 10
+ * ms or more counts; it is known some milliseconds after its end, which the call waits for. */
+uint64_t stalls_within(struct stalls *s, uint64_t from_ns, uint64_t to_ns);
+
+#endif
