@@ -64,6 +64,13 @@ static void *run(void *arg)
     return NULL;
 }
 
+static void wait_seen(struct stalls *s, uint64_t until_ns)
+{
+    for (int i = 0; i < s->nmeters; i++)
+        while (atomic_load(&s->meters[i].seen_ns) < until_ns)
+            poll(NULL, 0, WAKE_MS);
+}
+
 struct stalls *stalls_start(stall_fn fn, void *arg)
 {
     cpu_set_t all;
@@ -82,6 +89,7 @@ struct stalls *stalls_start(stall_fn fn, void *arg)
         assert_int_equal(pthread_create(&m->thread, NULL, run, m), 0);
         s->nmeters++;
     }
+    wait_seen(s, 1);
     return s;
 }
 
@@ -116,9 +124,7 @@ static uint64_t covered(struct stalls *s, uint64_t at, uint64_t *next_p)
 uint64_t stalls_within(struct stalls *s, uint64_t from_ns, uint64_t to_ns)
 {
     uint64_t total = 0;
-    for (int i = 0; i < s->nmeters; i++)
-        while (atomic_load(&s->meters[i].seen_ns) < to_ns)
-            poll(NULL, 0, WAKE_MS);
+    wait_seen(s, to_ns);
     pthread_mutex_lock(&s->lock);
     for (uint64_t at = from_ns; at < to_ns;) {
         uint64_t next = to_ns, end = covered(s, at, &next);
