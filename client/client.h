@@ -342,9 +342,14 @@ void tarn_link_give(struct tarn_remote *r, int t, bool write, struct tarn_linked
 /* A link for gets goes to those who look at the node's memory in place (view.c), for as long as the node is up;
  * nothing is posted on it any more. */
 void tarn_link_lend(struct tarn_remote *r, int t, struct tarn_linked *l);
-/* Closes the link. Where the node does not notice by itself it is told: of a writing link before this returns, so
- * that it takes a reservation back only when nothing can be written under it any more. */
-void tarn_link_close(struct tarn_remote *r, struct tarn_linked *l);
+/*
+ * Closes the link. Where the node does not notice by itself it is told, and its answer waited for until the deadline
+ * (0: not at all) or the stop (NULL: none). False: it has not answered; the keeper tells it, and until then what was
+ * written may still arrive. So bytes must not take another way into the same reservation; an ABORT goes by the
+ * keeper, too, behind it.
+ */
+bool tarn_link_close(struct tarn_remote *r, struct tarn_linked *l, uint64_t deadline_ns,
+                     const struct tarn_stop *stop);
 /* The same when the node needs no telling: its incarnation or this client's session is over. */
 void tarn_link_free(struct tarn_linked *l);
 /* The keeper's round of links that wait to be used, which send what they have put off. Returns when to come
@@ -412,7 +417,9 @@ struct tarn_lane {
     struct tarn_remote *remote;
     int transport;
     bool write, fresh;
-    bool kick; /* works were posted since progress was made: it may send at once */
+    bool kick;  /* works were posted since progress was made: it may send at once */
+    bool loose; /* a link was closed on which the node may still take what was put: tarn_link_close() */
+    const _Atomic bool *stop; /* of the last transfer: all puts of a flight have the same */
     struct tarn_flight *flight;
     struct tarn_linked *linked;      /* NULL: closed */
     struct tarn_transfer *transfers; /* posted ones first */

@@ -76,12 +76,26 @@ static void work_done(struct tarn_work *w)
     transfer_end(x, cut ? own : TARN_END_DONE);
 }
 
+/* Nobody waits for the node on account of gets, nor of one that is silent. */
+static uint64_t detach_until(const struct tarn_lane *lane)
+{
+    uint64_t until = lane->closing_ns + lane->patience_ns;
+
+    if (!lane->write || lane->closing == TARN_END_SILENT)
+        return 0;
+    return until < lane->closing_ns || until > lane->deadline_ns ? lane->deadline_ns : until;
+}
+
 static void lane_close(struct tarn_lane *lane, enum tarn_end why)
 {
+    struct tarn_flight *f = lane->flight;
+    struct tarn_stop stop = {lane->stop, f->stop_fd, f->others, f->of};
+
     lane->closing = why;
     lane->closing_ns = tarn_now_ns();
-    if (lane->linked)
-        tarn_link_close(lane->remote, lane->linked);
+    f->look |= lane->write; /* a stop may have been noticed in there */
+    if (lane->linked && !tarn_link_close(lane->remote, lane->linked, detach_until(lane), &stop))
+        lane->loose |= lane->write;
     lane->linked = NULL;
     while (lane->transfers)
         transfer_end(lane->transfers, own_end(lane->transfers, lane));
@@ -216,6 +230,7 @@ int tarn_flight_post(struct tarn_flight *f, struct tarn_remote *r, int t, bool w
 
     x->work.done = work_done;
     x->work.owner = x;
+    x->lane = NULL;
     x->fresh = true;
     x->why[0] = '\0';
     if (atomic_load(&r->sides[t][write].state) != TARN_SIDE_SHARED) {
@@ -239,6 +254,7 @@ int tarn_flight_post(struct tarn_flight *f, struct tarn_remote *r, int t, bool w
     if (x->patience_ns < lane->patience_ns)
         lane->patience_ns = x->patience_ns;
     x->lane = lane;
+    lane->stop = x->stop;
     f->inflight++;
     DL_APPEND(lane->transfers, x);
     if (!lane->unposted)
@@ -269,6 +285,7 @@ bool tarn_flight_alone(struct tarn_linked *l, struct tarn_remote *r, int t, bool
     a->linked = NULL;
     x->work.done = alone_done;
     x->work.owner = x;
+    x->lane = NULL;
     x->ended = x->fresh = false;
     x->why[0] = '\0';
     a->since_ns = now;
@@ -296,6 +313,7 @@ void tarn_flight_adopt(struct tarn_flight *f, struct tarn_remote *r, int t, bool
     lane->active_ns = lane->ended_ns = a->since_ns;
     lane->deadline_ns = x->deadline_ns;
     lane->patience_ns = x->patience_ns;
+    lane->stop = x->stop;
     x->work.done = work_done;
     x->lane = lane;
     f->inflight++;

@@ -46,34 +46,36 @@ void tarn_link_free(struct tarn_linked *l)
     free(l);
 }
 
-/* DETACH. A node that does not answer is told when it does, or ends the session, which says the same. */
-static void detach(struct tarn_remote *r, const char *transport, uint64_t id, bool write)
+/* DETACH. True: the node has answered. One that does not until the deadline is told when it does, or ends the
+ * session, which says the same. */
+static bool detach(struct tarn_remote *r, const char *transport, uint64_t id, uint64_t deadline_ns,
+                   const struct tarn_stop *stop)
 {
     struct tarn_words a;
     redisReply *reply;
 
     if (tarn_words_init(&a, 3, 32) != 0)
-        return;
+        return false;
     tarn_words_str(&a, "DETACH");
     tarn_words_str(&a, transport);
     tarn_words_gen(&a, id);
-    if (write && tarn_words_call(&a, r, tarn_now_ns() + TARN_PATIENCE_NS, NULL, &reply) == 0) {
+    if (tarn_now_ns() < deadline_ns && tarn_words_call(&a, r, deadline_ns, stop, &reply) == 0) {
         freeReplyObject(reply);
         tarn_words_free(&a);
-        return;
+        return true;
     }
     tarn_monitor_errand(r, &a);
+    return false;
 }
 
-void tarn_link_close(struct tarn_remote *r, struct tarn_linked *l)
+bool tarn_link_close(struct tarn_remote *r, struct tarn_linked *l, uint64_t deadline_ns,
+                     const struct tarn_stop *stop)
 {
     uint64_t id = l->ops->link_id(l->link);
     const char *transport = l->ops->name;
-    bool write = l->write;
 
     tarn_link_free(l);
-    if (id != 0)
-        detach(r, transport, id, write);
+    return id == 0 || detach(r, transport, id, deadline_ns, stop);
 }
 
 /* Is there a transport to turn to when this one is of no use? */
@@ -261,7 +263,7 @@ static void give_up(struct tarn_remote *r, struct tarn_linked *l)
 
     l->ops->close(l->link);
     if (id != 0)
-        detach(r, l->ops->name, id, false); /* nothing was written */
+        detach(r, l->ops->name, id, 0, NULL); /* nothing was written */
 }
 
 static int connect_link(struct tarn_remote *r, int t, struct tarn_peer *peer, const struct tarn_stop *stop,
@@ -588,7 +590,7 @@ void tarn_link_give(struct tarn_remote *r, int t, bool write, struct tarn_linked
     }
     pthread_mutex_unlock(&r->lock);
     if (!keep)
-        tarn_link_close(r, l);
+        tarn_link_close(r, l, 0, NULL); /* all that was written has ended */
     else if (!write && (r->client->transports[t]->caps & TARN_CAP_ONE_SIDED))
         used(r->client);
 }
@@ -637,7 +639,7 @@ void tarn_link_flush(struct tarn_remote *r, int t, bool write)
     pthread_mutex_unlock(&r->lock);
     while (l) {
         struct tarn_linked *next = l->next;
-        tarn_link_close(r, l);
+        tarn_link_close(r, l, 0, NULL);
         l = next;
     }
 }

@@ -122,6 +122,24 @@ bool tarn_target_post(struct tarn_put *p, struct tarn_target *t, uint64_t offset
 
 /* --- outcomes ----------------------------------------------------------------------------------- */
 
+/* Once more into the same room, if nothing is on its way there from before; else into other room. */
+static void write_again(struct tarn_put *p, struct tarn_target *t)
+{
+    char who[352];
+
+    if (!t->x.lane || !t->x.lane->loose) {
+        post(p, t);
+        return;
+    }
+    if (tarn_stopped(&p->stop)) {
+        lose(t, tarn_fail(TARN_E_CANCELED, "canceled by the caller"), false);
+        return;
+    }
+    tarn_fail(TARN_E_NODE_DOWN, "%s: has not said that what a broken connection wrote has ended: look at the node",
+              tarn_remote_text(t->remote, who));
+    lose(t, TARN_E_NODE_DOWN, true);
+}
+
 static void broken(struct tarn_put *p, struct tarn_target *t)
 {
     char who[352];
@@ -130,14 +148,14 @@ static void broken(struct tarn_put *p, struct tarn_target *t)
     if (!t->x.fresh && i >= 0 &&
         tarn_now_ns() < p->deadline_ns) { /* an old pooled link: once more on a new one */
         tarn_link_flush(t->remote, t->transport, true);
-        post(p, t);
+        write_again(p, t);
         return;
     }
     tarn_fail(TARN_E_NODE_DOWN, "%s: the data connection broke during a put",
               tarn_remote_text(t->remote, who));
     if (tarn_link_lost(t->remote, t->transport, true, t->pool, t->x.work.gpu)) {
         t->tried |= 1u << t->transport;
-        post(p, t);
+        write_again(p, t);
         return;
     }
     tarn_remote_aside(t->remote, TARN_GONE, tarn_last_error());
@@ -214,7 +232,7 @@ static void landed(struct tarn_put *p, struct tarn_target *t)
         lose(t, tarn_fail(TARN_E_CANCELED, "canceled by the caller"), false);
         break;
     case TARN_END_SHIFTED:
-        post(p, t);
+        write_again(p, t);
         break;
     }
 }

@@ -1,0 +1,265 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A put whose rdma link broke: what its queue pair at the node may still write must have ended before the bytes go
+ * into the same room by another way, and before the room is given back. Node and verbs are in this process
+ * (node_here.h, fake_verbs.h); control commands go through a relay that holds DETACH.
+ */
+#include "tests/unit/fake_node.h"
+#include "tests/unit/fake_verbs.h"
+
+#include "client/client.h"
+#include "tests/node_client.h"
+#include "tests/relay.h"
+#include "tests/unit/node_here.h"
+#include "tests/world.h"
+
+enum { BYTES = 300000, LONG_MS = 15000, SHORT_MS = 1200 };
+/* Longer than a node that keeps silent is waited for where there is another. */
+enum { PATIENCE_MS = 3 * (int)(TARN_PATIENCE_NS / TARN_NS_PER_MS) };
+
+static struct here here;
+static struct tarn_client *client;
+static struct relay *relay;
+static atomic_int breaking; /* so many WRITEs are still to fail */
+
+/* A put in another thread. */
+static struct {
+    pthread_t thread;
+    bool running;
+    char key[16];
+    uint32_t timeout_ms;
+    int status;
+    atomic_bool ended;
+    char error[300];
+} putting;
+
+static void end_putting(void);
+
+/* The device fails while the request is carried out. Called with fake_lock held. */
+static void break_writes(const struct ibv_send_wr *wr)
+{
+    bool now = wr->opcode == IBV_WR_RDMA_WRITE && atomic_load(&breaking) > 0;
+    if (now)
+        atomic_fetch_sub(&breaking, 1);
+    fake.fail_far = now ? wr->wr.rdma.remote_addr : 0;
+}
+
+static void open_client(void)
+{
+    client = client_open(here.redis->url,
+                         (struct tarn_options){.transports = "rdma,tcp", .timeout_ms = LONG_MS});
+}
+
+static int start(void **state)
+{
+    (void)state;
+    fake_reset();
+    fake_add("a", 1);
+    fake.before = break_writes;
+    fake.fail_status = IBV_WC_RETRY_EXC_ERR;
+    atomic_store(&breaking, 0);
+    start_here(&here);
+    relay = relay_start(harness_path(here.h, "here.sock"));
+    open_client();
+    return 0;
+}
+
+static int stop(void **state)
+{
+    (void)state;
+    relay_hold(relay, NULL);
+    end_putting();
+    tarn_close(client);
+    relay_stop(relay);
+    stop_here(&here);
+    assert_true(fake_goes_to(NULL, 0));
+    return 0;
+}
+
+/* Queue pairs of the node: what nobody posts to. */
+static int node_queue_pairs(void)
+{
+    int n = 0;
+    pthread_mutex_lock(&fake_lock);
+    for (uint32_t i = 0; i < fake.nqps; i++)
+        n += fake.qp[i] && fake.qp[i]->room == 1 && fake.qp[i]->state == IBV_QPS_RTS;
+    pthread_mutex_unlock(&fake_lock);
+    return n;
+}
+
+static long long reserved(void)
+{
+    return node_pool_figure(relay_node(relay), "reserved");
+}
+
+static int put_within(const char *key, uint32_t timeout_ms)
+{
+    struct tarn_put_options o = {.size = sizeof o, .timeout_ms = timeout_ms};
+    return client_put(client, key, 'x', BYTES, &o);
+}
+
+static void *put_main(void *arg)
+{
+    (void)arg;
+    putting.status = put_within(putting.key, putting.timeout_ms);
+    snprintf(putting.error, sizeof putting.error, "%s", putting.status ? tarn_last_error() : "");
+    atomic_store(&putting.ended, true);
+    return NULL;
+}
+
+static void start_putting(const char *key, uint32_t timeout_ms)
+{
+    snprintf(putting.key, sizeof putting.key, "%s", key);
+    putting.timeout_ms = timeout_ms;
+    atomic_store(&putting.ended, false);
+    atomic_store(&breaking, 1);
+    assert_int_equal(pthread_create(&putting.thread, NULL, put_main, NULL), 0);
+    putting.running = true;
+}
+
+static void end_putting(void)
+{
+    if (putting.running)
+        pthread_join(putting.thread, NULL);
+    putting.running = false;
+}
+
+/* Waits for a while in which nothing may come after the DETACH that is held. */
+static void nothing_passes_it(bool may_end)
+{
+    unsigned reserves = relay_passed(relay, "RESERVE");
+    for (uint64_t until = harness_now_ms() + PATIENCE_MS; harness_now_ms() < until; harness_pause()) {
+        assert_true(may_end || !atomic_load(&putting.ended));
+        assert_int_equal(relay_passed(relay, "COMMIT"), 0);
+        assert_int_equal(relay_passed(relay, "ABORT"), 0);
+        assert_int_equal(relay_passed(relay, "RESERVE"), reserves);
+    }
+}
+
+/* --- tests -------------------------------------------------------------------------------------- */
+
+static void a_broken_put_leaves_no_queue_pair_at_the_node(void **state)
+{
+    (void)state;
+    atomic_store(&breaking, 1);
+    if (put_within("k", LONG_MS))
+        fail_msg("put: %s", tarn_last_error());
+    assert_int_equal(atomic_load(&breaking), 0);
+    assert_int_equal(node_queue_pairs(), 0); /* it went on by tcp */
+    assert_int_equal(relay_passed(relay, "DETACH"), 1);
+    assert_true(relay_when(relay, "DETACH", 1) < relay_when(relay, "COMMIT", 1));
+    assert_int_equal(client_get(client, "k", 'x', BYTES), 0);
+}
+
+static void the_bytes_take_another_way_once_the_node_has_answered(void **state)
+{
+    (void)state;
+    relay_hold(relay, "DETACH");
+    start_putting("k", LONG_MS);
+    HARNESS_UNTIL(relay_held(relay, "DETACH") > 0, LONG_MS);
+    nothing_passes_it(false);
+    assert_int_equal(node_queue_pairs(), 1);
+    relay_hold(relay, NULL);
+    end_putting();
+    if (putting.status)
+        fail_msg("put: %s", putting.error);
+    assert_int_equal(relay_passed(relay, "RESERVE"), 1); /* the same room */
+    assert_int_equal(node_queue_pairs(), 0);
+    assert_int_equal(client_get(client, "k", 'x', BYTES), 0);
+}
+
+/* The put ends in time; its room is the node's again when nothing can be written there any more. */
+static void room_is_given_back_behind_the_answer(void **state)
+{
+    (void)state;
+    relay_hold(relay, "DETACH");
+    uint64_t begun = harness_now_ms();
+    start_putting("k", SHORT_MS);
+    HARNESS_UNTIL(relay_held(relay, "DETACH") > 0, LONG_MS);
+    nothing_passes_it(true);
+    end_putting();
+    assert_in_range(harness_now_ms() - begun, SHORT_MS - 50, SHORT_MS + 1200);
+    assert_true(putting.status != 0);
+    nothing_passes_it(true);
+    assert_true(reserved() > 0);
+    assert_int_equal(node_queue_pairs(), 1);
+    relay_hold(relay, NULL);
+    HARNESS_UNTIL(reserved() == 0, LONG_MS);
+    assert_int_equal(node_queue_pairs(), 0);
+    assert_true(relay_when(relay, "DETACH", 1) < relay_when(relay, "ABORT", 1));
+    assert_int_equal(relay_passed(relay, "COMMIT"), 0);
+    assert_int_equal(put_within("k", LONG_MS), 0);
+}
+
+/* Given up by the caller: the same. */
+static void a_canceled_put_gives_back_behind_the_answer(void **state)
+{
+    (void)state;
+    char *data = calloc(1, BYTES);
+    struct tarn_piece piece = {.addr = data, .bytes = BYTES};
+    struct tarn_item item = {.key = key_of("k"), .pieces = &piece, .npieces = 1, .tensor = tarn_bytes(BYTES)};
+    struct tarn_completion done;
+    tarn_op op;
+    assert_non_null(data);
+    relay_hold(relay, "DETACH");
+    atomic_store(&breaking, 1);
+    assert_int_equal(tarn_submit_put(client, &item, 1, NULL, 0, &op), 0);
+    HARNESS_UNTIL(relay_held(relay, "DETACH") > 0, LONG_MS);
+    assert_int_equal(tarn_cancel(client, op), 0);
+    uint64_t begun = harness_now_ms();
+    assert_int_equal(tarn_wait(client, op, LONG_MS, &done), 0);
+    assert_true(harness_now_ms() - begun < 1200);
+    assert_int_equal(done.status, TARN_E_CANCELED);
+    nothing_passes_it(true);
+    assert_true(reserved() > 0);
+    relay_hold(relay, NULL);
+    HARNESS_UNTIL(reserved() == 0, LONG_MS);
+    assert_true(relay_when(relay, "DETACH", 1) < relay_when(relay, "ABORT", 1));
+    free(data);
+}
+
+/* Where there is another node the answer is not waited for as long: the put goes on in other room. */
+static void with_another_node_the_put_takes_other_room(void **state)
+{
+    (void)state;
+    struct here second;
+    start_here_as(&second, "second", &here);
+    tarn_close(client); /* it would not know of that one yet */
+    open_client();
+    relay_hold(relay, "DETACH");
+    for (int i = 0; relay_held(relay, "DETACH") == 0; i++) { /* until a key's first node is this one */
+        char key[16];
+        assert_true(i < 100);
+        end_putting();
+        snprintf(key, sizeof key, "k%d", i);
+        start_putting(key, LONG_MS);
+        HARNESS_UNTIL(atomic_load(&putting.ended) || relay_held(relay, "DETACH") > 0, LONG_MS);
+    }
+    end_putting();
+    if (putting.status)
+        fail_msg("put: %s", putting.error);
+    assert_true(reserved() > 0);
+    assert_int_equal(relay_passed(relay, "ABORT"), 0);
+    assert_int_equal(client_get(client, putting.key, 'x', BYTES), 0);
+    relay_hold(relay, NULL);
+    HARNESS_UNTIL(reserved() == 0, LONG_MS);
+    tarn_close(client);
+    client = NULL;
+    stop_here(&second);
+}
+
+#define CASE(fn_) cmocka_unit_test_setup_teardown(fn_, start, stop)
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        CASE(a_broken_put_leaves_no_queue_pair_at_the_node),
+        CASE(the_bytes_take_another_way_once_the_node_has_answered),
+        CASE(room_is_given_back_behind_the_answer),
+        CASE(a_canceled_put_gives_back_behind_the_answer),
+        CASE(with_another_node_the_put_takes_other_room),
+    };
+    if (argc == 2)
+        cmocka_set_test_filter(argv[1]);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
