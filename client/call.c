@@ -71,7 +71,7 @@ uint64_t tarn_remote_clock(struct tarn_remote *r, uint64_t when_ns)
     return when_ns - base;
 }
 
-static int hello(struct tarn_call *call, uint64_t deadline_ns, const struct tarn_stop *stop)
+static int hello(struct tarn_call *call, struct tarn_steps *steps, const struct tarn_stop *stop)
 {
     struct tarn_remote *r = call->remote;
     struct tarn_client *c = r->client;
@@ -79,6 +79,7 @@ static int hello(struct tarn_call *call, uint64_t deadline_ns, const struct tarn
     const char *argv[] = {"HELLO", TARN_PROTOCOL, session, c->secret};
     struct greeting g;
     redisReply *reply;
+    uint64_t deadline_ns = tarn_step(steps);
 
     snprintf(session, sizeof session, "%016" PRIx64, c->session);
     uint64_t asked = tarn_now_ns();
@@ -102,12 +103,13 @@ static int hello(struct tarn_call *call, uint64_t deadline_ns, const struct tarn
     if (call->local)
         atomic_store(&r->local, true);
     clock_learn(r, asked, g.now_ns);
+    tarn_remote_answered(r, tarn_now_ns() - asked);
     return 0;
 }
 
 /* --- connecting --------------------------------------------------------------------------------- */
 
-static int connect_to(struct tarn_remote *r, const struct tarn_addr *a, uint64_t deadline_ns,
+static int connect_to(struct tarn_remote *r, const struct tarn_addr *a, struct tarn_steps *steps,
                       const struct tarn_stop *stop, struct tarn_call **call_p)
 {
     struct tarn_call *call = calloc(1, sizeof *call);
@@ -116,9 +118,9 @@ static int connect_to(struct tarn_remote *r, const struct tarn_addr *a, uint64_t
         return tarn_fail(TARN_E_NO_MEMORY, "node %s: out of memory", r->key.id);
     call->remote = r;
     call->local = a->is_unix;
-    int rc = tarn_resp_connect(a, deadline_ns, &call->resp);
+    int rc = tarn_resp_connect(a, tarn_step(steps), &call->resp);
     if (rc == 0)
-        rc = hello(call, deadline_ns, stop);
+        rc = hello(call, steps, stop);
     if (rc != 0) {
         tarn_call_drop(call);
         return rc;
@@ -147,7 +149,7 @@ static int addresses(struct tarn_remote *r, struct tarn_addr *local, struct tarn
     return tarn_addr_parse(control, "the node's record", tcp);
 }
 
-int tarn_call_connect(struct tarn_remote *r, uint64_t deadline_ns, const struct tarn_stop *stop,
+int tarn_call_connect(struct tarn_remote *r, struct tarn_steps *steps, const struct tarn_stop *stop,
                       struct tarn_call **call_p)
 {
     struct tarn_addr local, tcp;
@@ -157,14 +159,18 @@ int tarn_call_connect(struct tarn_remote *r, uint64_t deadline_ns, const struct 
     if (rc == 0 && local.host[0]) {
         /* Containers of one host may share the path though their host ids differ, so it is tried in any
          * case; but on another host the path may be anybody's, who must not use up the time for TCP. */
+        struct tarn_steps quick = *steps;
         uint64_t soon = tarn_now_ns() + ELSEWHERE_NS;
-        rc = connect_to(r, &local, elsewhere && soon < deadline_ns ? soon : deadline_ns, stop, call_p);
+        if (elsewhere && soon < quick.deadline_ns)
+            quick.deadline_ns = soon;
+        rc = connect_to(r, &local, &quick, stop, call_p);
+        steps->since_ns = quick.since_ns;
         /* On this host and silent or unwilling: its TCP port would say the same. */
         if (rc == 0 || rc == TARN_E_CANCELED || (rc != TARN_E_NODE_DOWN && !elsewhere))
             return rc;
     }
     if (rc == 0 || tcp.host[0])
-        rc = tcp.host[0] ? connect_to(r, &tcp, deadline_ns, stop, call_p)
+        rc = tcp.host[0] ? connect_to(r, &tcp, steps, stop, call_p)
                          : tarn_fail(TARN_E_NODE_DOWN, "node %s: not in the directory", r->key.id);
     return rc;
 }
@@ -185,7 +191,7 @@ static struct tarn_call *idle_take(struct tarn_remote *r, bool local_only)
     return call;
 }
 
-/* What the end of an attempt that began at since_ns says of the node. */
+/* What the end of a step that began at since_ns says of the node. */
 static void judge(struct tarn_remote *r, int rc, uint64_t since_ns)
 {
     if (rc == TARN_E_NODE_DOWN)
@@ -197,8 +203,15 @@ static void judge(struct tarn_remote *r, int rc, uint64_t since_ns)
 int tarn_call_take(struct tarn_remote *r, bool local_only, uint64_t deadline_ns, const struct tarn_stop *stop,
                    struct tarn_call **call_p)
 {
+    struct tarn_steps steps = {.deadline_ns = deadline_ns, .patience_ns = UINT64_MAX};
+
+    return tarn_call_take_in(r, local_only, &steps, stop, call_p);
+}
+
+int tarn_call_take_in(struct tarn_remote *r, bool local_only, struct tarn_steps *steps,
+                      const struct tarn_stop *stop, struct tarn_call **call_p)
+{
     struct tarn_call *call;
-    uint64_t began = tarn_now_ns();
     char who[352];
 
     while ((call = idle_take(r, local_only)) != NULL) {
@@ -208,9 +221,9 @@ int tarn_call_take(struct tarn_remote *r, bool local_only, uint64_t deadline_ns,
         }
         tarn_call_drop(call);
     }
-    int rc = tarn_call_connect(r, deadline_ns, stop, &call);
+    int rc = tarn_call_connect(r, steps, stop, &call);
     if (rc != 0) {
-        judge(r, rc, began);
+        judge(r, rc, steps->since_ns);
         return rc;
     }
     if (local_only && !call->local) {

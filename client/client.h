@@ -24,6 +24,7 @@
 #include "base/hash.h"
 #include "base/resp.h"
 #include "base/text.h"
+#include "client/patience.h"
 #include "metadata/directory.h"
 #include "transport/seen.h"
 #include "transport/transport.h"
@@ -35,8 +36,6 @@
 #define TARN_STRIPES 8
 #define TARN_PROTOCOL "1"
 #define TARN_SENTENCE 512 /* as long as a last error may be */
-/* How long a node may keep silent before another copy is tried. */
-#define TARN_PATIENCE_NS (250 * TARN_NS_PER_MS)
 
 struct tarn_client;
 struct tarn_remote;
@@ -209,10 +208,12 @@ struct tarn_remote {
     _Atomic bool listed;     /* in the directory when last asked */
     _Atomic bool superseded; /* another incarnation is there now */
     _Atomic bool local;      /* its Unix socket answered: same host */
+    _Atomic bool near;       /* the same host by its record */
     _Atomic bool draining;
     _Atomic uint8_t
         pool_transports[TARN_POOLS_MAX]; /* by index; bit t: the client's transport t serves the pool */
     _Atomic uint64_t asked_ns; /* unlisted: when the directory was last asked about it */
+    struct tarn_patience patience; /* by how long it takes to answer HELLO */
     uint64_t pass;             /* of the refresh that last saw it; nodes_lock */
 
     /* written by a refresh under lock */
@@ -246,14 +247,18 @@ void tarn_remote_pool_name(struct tarn_remote *r, uint32_t index, char out[TARN_
 bool tarn_remote_moves(const struct tarn_remote *r, int t, uint32_t pool, uint32_t gpu);
 /* Sets the node aside: no get or put waits for it again until the keeper has seen it answer. */
 void tarn_remote_aside(struct tarn_remote *r, enum tarn_health h, const char *why);
-/* It did not answer what it was asked at since_ns, as the last error says: aside after TARN_PATIENCE_NS, else
+/* How long it may keep silent before another copy or node is tried. */
+uint64_t tarn_remote_patience(const struct tarn_remote *r);
+/* It answered after so long. */
+void tarn_remote_answered(struct tarn_remote *r, uint64_t rtt_ns);
+/* It did not answer what it was asked at since_ns, as the last error says: aside after its patience, else
  * doubted. */
 void tarn_remote_silent(struct tarn_remote *r, uint64_t since_ns);
 /* A call ran out of time, which may be the node's doing: the keeper finds out. */
 void tarn_remote_doubt(struct tarn_remote *r);
 /* A moment of this host's clock as nanoseconds since the node's tick 0; HELLO was answered before. */
 uint64_t tarn_remote_clock(struct tarn_remote *r, uint64_t when_ns);
-/* Waits until the keeper has asked a suspect node (which takes a moment, or PATIENCE for each suspect that
+/* Waits until the keeper has asked a suspect node (which takes a moment, or the patience for each suspect that
  * keeps silent): is it up? Does not wait for nodes that are known to be down. stop may be NULL. */
 bool tarn_remote_settled(struct tarn_remote *r, uint64_t deadline_ns, const struct tarn_stop *stop);
 /* The keeper's word on a suspect. */
@@ -273,8 +278,11 @@ bool tarn_remote_reap(struct tarn_remote *r);
  * aside); AUTH, VERSION. local_only: over the Unix socket or NOT_REACHABLE. */
 int tarn_call_take(struct tarn_remote *r, bool local_only, uint64_t deadline_ns, const struct tarn_stop *stop,
                    struct tarn_call **call_p);
+/* The same with a patience for each step. */
+int tarn_call_take_in(struct tarn_remote *r, bool local_only, struct tarn_steps *steps,
+                      const struct tarn_stop *stop, struct tarn_call **call_p);
 /* A new one, never from the pool; does not judge the node's health. */
-int tarn_call_connect(struct tarn_remote *r, uint64_t deadline_ns, const struct tarn_stop *stop,
+int tarn_call_connect(struct tarn_remote *r, struct tarn_steps *steps, const struct tarn_stop *stop,
                       struct tarn_call **call_p);
 /* Back to the pool; a connection that still owes a reply is looked after by the keeper. NULL is allowed. */
 void tarn_call_give(struct tarn_call *call);
@@ -331,10 +339,10 @@ void tarn_tell_route(struct tarn_remote *r, const char *verb, const struct tarn_
  * Makes transport t to the node usable. 0 with *l_p NULL: its link is shared, enter it; 0 with a link:
  * the caller's own until tarn_link_give or tarn_link_close. A node that is down or silent is set aside;
  * other errors but BUSY mark the side unreachable for a while. Where no other transport comes after t,
- * what does not reach the node is waited for until the deadline; TIMEOUT then says what it was. stop may
- * be NULL.
+ * what does not reach the node is waited for until the deadline; TIMEOUT then says what it was. patience_ns: of
+ * each step. stop may be NULL.
  */
-int tarn_link_take(struct tarn_remote *r, int t, bool write, uint64_t deadline_ns,
+int tarn_link_take(struct tarn_remote *r, int t, bool write, uint64_t deadline_ns, uint64_t patience_ns,
                    const struct tarn_stop *stop, struct tarn_linked **l_p, bool *fresh_p);
 /* Only one that is at hand, of a node that is up; else NULL. */
 struct tarn_linked *tarn_link_take_idle(struct tarn_remote *r, int t, bool write);
@@ -559,6 +567,7 @@ struct tarn_client {
     char *secret;               /* NULL: none */
     uint64_t session;
     uint32_t timeout_ms, workers;
+    _Atomic uint64_t farthest_ns; /* the longest round trip to a node so far */
     char host_id[40];
     _Atomic uint32_t *alive; /* a page that fork() wipes: 0 in the child */
 

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <utlist.h>
 
-#define ANSWER_NS TARN_PATIENCE_NS
+#define STEPS 3 /* connect, HELLO, the errand itself */
 
 struct tarn_errand {
     struct tarn_errand *next;
@@ -53,7 +53,7 @@ static bool errand_run(struct tarn_errand *e)
         return true;
     if (atomic_load(&r->health) != TARN_UP)
         return false;
-    int rc = tarn_words_call(&e->words, r, tarn_now_ns() + ANSWER_NS, NULL, &reply);
+    int rc = tarn_words_call(&e->words, r, tarn_now_ns() + STEPS * tarn_remote_patience(r), NULL, &reply);
     if (rc == 0)
         freeReplyObject(reply);
     /* An error, too, is the node's answer; but BUSY is HELLO's, the command itself was not even sent. */

@@ -188,16 +188,14 @@ static int lane_make(struct tarn_lane *lane, struct tarn_transfer *x)
 {
     struct tarn_stop stop = {x->stop, lane->flight->stop_fd, lane->flight->others, lane->flight->of};
     const struct tarn_net_stop connecting = {stop.fd, tarn_stop_seen, &stop};
-    uint64_t now = tarn_now_ns(), until = x->deadline_ns;
+    uint64_t until = x->deadline_ns;
     struct tarn_linked *l;
 
-    if (now < until && x->patience_ns < until - now)
-        until = now + x->patience_ns;
     if (lane->flight->until_ns && until > lane->flight->until_ns)
         until = lane->flight->until_ns;
     lane->flight->look = true;
     tarn_net_stop_by(stop.fd < 0 ? NULL : &connecting);
-    int rc = tarn_link_take(lane->remote, lane->transport, lane->write, until, &stop, &l, &lane->fresh);
+    int rc = tarn_link_take(lane->remote, lane->transport, lane->write, until, x->patience_ns, &stop, &l, &lane->fresh);
     tarn_net_stop_by(NULL);
     if (rc == 0)
         lane->linked = l;
@@ -377,7 +375,7 @@ static void lane_check(struct tarn_lane *lane, uint64_t now)
         lane_close(lane, TARN_END_SILENT);
     } else if (lane_expired(lane, now)) {
         /* Slow is not sick: only a node that has been silent for a while is set aside. */
-        if (now - lane->active_ns >= TARN_PATIENCE_NS) {
+        if (now - lane->active_ns >= tarn_remote_patience(lane->remote)) {
             tarn_fail(TARN_E_TIMEOUT, "node %s: silent until the deadline", lane->remote->key.id);
             lane_silence(lane);
         }

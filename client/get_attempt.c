@@ -2,7 +2,7 @@
 /*
  * Gets: one attempt at one copy by one transport, and what its outcome means for the job.
  *
- * While other copies are left, a node gets TARN_PATIENCE_NS, and at most half of what is left of the
+ * While other copies are left, a node gets its patience (patience.h), and at most half of what is left of the
  * deadline, to show a sign of life; the last copy may take the whole deadline.
  *
  * A writer that replaces an object faster than it can be read would starve readers of one-sided
@@ -80,7 +80,8 @@ void tarn_get_aim(struct tarn_get_job *j, const struct tarn_loc *l, bool more, u
     x->work.seen = j->glanced ? &j->get->seen : NULL;
     j->given = false;
     x->deadline_ns = j->get->deadline_ns;
-    x->patience_ns = !more ? UINT64_MAX : left / 2 < TARN_PATIENCE_NS ? left / 2 : TARN_PATIENCE_NS;
+    uint64_t patience = more ? tarn_remote_patience(l->remote) : UINT64_MAX;
+    x->patience_ns = more && left / 2 < patience ? left / 2 : patience;
     x->stop = j->get->stop;
 }
 

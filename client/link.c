@@ -32,13 +32,14 @@
 #define IDLE_MAX 16
 #define RETRY_NS (2 * TARN_NS_PER_S)
 #define RETRY_ALONE_NS TARN_PATIENCE_NS   /* where nothing else is to be gone by: callers wait for it */
-#define OPEN_NS TARN_NS_PER_S             /* no healthy node takes longer to answer while a link is opened */
+#define OPEN_NS TARN_NS_PER_S             /* no step of opening a link takes longer where a node is healthy and near */
+#define OPEN_STEPS 4 /* connect, HELLO, ATTACH, the transport's own */
 #define ELSEWHERE_NS (30 * TARN_NS_PER_S) /* not on this host: that seldom changes */
 #define TEND_NS (200 * TARN_NS_PER_MS)
-/* How long one transport is waited for when there is another to turn to: for the node's answer, and for the
- * network, which says within a few milliseconds what it knows. */
-#define ANSWER_PATIENCE_NS TARN_PATIENCE_NS
+/* How long the network is waited for when there is another transport to turn to, besides round trips: it says
+ * within a few milliseconds what it knows. */
 #define NETWORK_PATIENCE_NS (50 * TARN_NS_PER_MS)
+#define NETWORK_TRIPS 2 /* connecting, and a first answer */
 
 void tarn_link_free(struct tarn_linked *l)
 {
@@ -165,9 +166,9 @@ int tarn_link_unreachable(struct tarn_remote *r, bool write, uint32_t gpu, char 
 /* Does the node answer on another connection? */
 static int ask_node(struct tarn_remote *r, uint64_t deadline_ns, const struct tarn_stop *stop)
 {
-    uint64_t until = tarn_now_ns() + TARN_PATIENCE_NS;
+    struct tarn_steps steps = {.deadline_ns = deadline_ns, .patience_ns = tarn_remote_patience(r)};
     struct tarn_call *other = NULL;
-    int rc = tarn_call_connect(r, until < deadline_ns ? until : deadline_ns, stop, &other);
+    int rc = tarn_call_connect(r, &steps, stop, &other);
 
     tarn_call_give(other);
     return rc == TARN_E_BUSY ? 0 : rc; /* that is an answer, too */
@@ -206,8 +207,8 @@ static int wait_attached(struct tarn_call *call, int t, bool write, uint64_t dea
                          const struct tarn_stop *stop, redisReply **reply_p)
 {
     struct tarn_remote *r = call->remote;
-    uint64_t since = call->since_ns;
-    uint64_t until = wait_until(r, t, since, ANSWER_PATIENCE_NS, deadline_ns);
+    uint64_t since = call->since_ns, patience = tarn_remote_patience(r);
+    uint64_t until = wait_until(r, t, since, patience, deadline_ns);
     int rc = tarn_call_reply(call, until, stop, reply_p);
 
     if (rc != TARN_E_TIMEOUT || !call->owed || !has_other(r, t))
@@ -218,7 +219,7 @@ static int wait_attached(struct tarn_call *call, int t, bool write, uint64_t dea
     rc = tarn_call_reply(call, tarn_now_ns(), stop, reply_p); /* if it was paused, both answers are there */
     if (rc != TARN_E_TIMEOUT || !call->owed)
         return rc;
-    return silent(r, t, write, since, ANSWER_PATIENCE_NS,
+    return silent(r, t, write, since, patience,
                   "ATTACH is not answered, though the node answers: are its ports up?");
 }
 
@@ -270,9 +271,10 @@ static int connect_link(struct tarn_remote *r, int t, struct tarn_peer *peer, co
                         struct tarn_linked *l)
 {
     uint64_t since = tarn_now_ns();
+    uint64_t patience = NETWORK_PATIENCE_NS + NETWORK_TRIPS * tarn_patience_rtt(&r->patience);
     int rc;
 
-    peer->deadline_ns = wait_until(r, t, since, NETWORK_PATIENCE_NS, peer->deadline_ns);
+    peer->deadline_ns = wait_until(r, t, since, patience, peer->deadline_ns);
     do
         rc = connect_once(r, t, peer, l);
     while (rc == TARN_INPROGRESS && tarn_now_ns() < peer->deadline_ns && !(stop && tarn_stopped(stop)));
@@ -281,12 +283,12 @@ static int connect_link(struct tarn_remote *r, int t, struct tarn_peer *peer, co
     give_up(r, l);
     if (stop && tarn_stopped(stop))
         return tarn_fail(TARN_E_CANCELED, "canceled by the caller");
-    return silent(r, t, peer->write, since, NETWORK_PATIENCE_NS,
+    return silent(r, t, peer->write, since, patience,
                   "the network does not say where the node is: is its address up, and reached from here?");
 }
 
-/* A new link over a control connection at hand. The node's answer is not waited for after answer_ns. */
-static int open_on(struct tarn_call *call, int t, bool write, uint64_t answer_ns, uint64_t deadline_ns,
+/* A new link over a control connection at hand. asked: for the node's answer; steps: for the network's. */
+static int open_on(struct tarn_call *call, int t, bool write, struct tarn_steps *asked, struct tarn_steps *steps,
                    const struct tarn_stop *stop, struct tarn_linked *l)
 {
     struct tarn_remote *r = call->remote;
@@ -300,7 +302,8 @@ static int open_on(struct tarn_call *call, int t, bool write, uint64_t answer_ns
                              .local = r->client->locals[t],
                              .write = write,
                              .fds = fds,
-                             .deadline_ns = deadline_ns};
+                             .deadline_ns = steps->deadline_ns,
+                             .patience_ns = steps->patience_ns};
 
     pthread_mutex_lock(&r->lock);
     peer.tick_base_ns = r->tick_base_ns;
@@ -309,8 +312,9 @@ static int open_on(struct tarn_call *call, int t, bool write, uint64_t answer_ns
     l->write = write;
     int rc = ops->offer(&peer, offer, &l->link);
     if (rc == 0)
-        rc = attach(call, t, write, offer, answer_ns, stop, &answer, fds, &peer.nfds);
+        rc = attach(call, t, write, offer, tarn_step(asked), stop, &answer, fds, &peer.nfds);
     if (rc == 0) {
+        tarn_step(asked);
         peer.text = answer->element[0]->str;
         rc = connect_link(r, t, &peer, stop, l);
         freeReplyObject(answer);
@@ -328,24 +332,25 @@ static int open_on(struct tarn_call *call, int t, bool write, uint64_t answer_ns
     return rc;
 }
 
-static int open_link(struct tarn_remote *r, int t, bool write, uint64_t deadline_ns,
+static int open_link(struct tarn_remote *r, int t, bool write, uint64_t deadline_ns, uint64_t patience_ns,
                      const struct tarn_stop *stop, struct tarn_linked **l_p)
 {
     bool local_only = (r->client->transports[t]->caps & TARN_CAP_SAME_HOST) != 0;
     struct tarn_linked *l = calloc(1, sizeof *l);
     struct tarn_call *call;
-    uint64_t began = tarn_now_ns(), answer_ns = began + OPEN_NS;
+    uint64_t most = tarn_remote_patience(r) > OPEN_NS ? tarn_remote_patience(r) : OPEN_NS;
+    struct tarn_steps steps = {.deadline_ns = deadline_ns, .patience_ns = patience_ns}, asked = steps;
 
     if (!l)
         return tarn_fail(TARN_E_NO_MEMORY, "node %s: out of memory", r->key.id);
-    if (answer_ns > deadline_ns)
-        answer_ns = deadline_ns;
-    int rc = tarn_call_take(r, local_only, answer_ns, stop, &call);
+    if (asked.patience_ns > most)
+        asked.patience_ns = most;
+    int rc = tarn_call_take_in(r, local_only, &asked, stop, &call);
     if (rc != 0) {
         free(l);
         return rc;
     }
-    rc = open_on(call, t, write, answer_ns, deadline_ns, stop, l);
+    rc = open_on(call, t, write, &asked, &steps, stop, l);
     /* Its end also tells the node that nobody waits for the answer. */
     if (rc == TARN_E_NODE_DOWN || rc == TARN_E_TIMEOUT || call->owed)
         tarn_call_drop(call);
@@ -354,7 +359,7 @@ static int open_link(struct tarn_remote *r, int t, bool write, uint64_t deadline
     if (rc == TARN_E_NODE_DOWN)
         tarn_remote_aside(r, TARN_GONE, tarn_last_error());
     if (rc == TARN_E_TIMEOUT)
-        tarn_remote_silent(r, began);
+        tarn_remote_silent(r, asked.since_ns);
     if (rc != 0) {
         free(l);
         return rc;
@@ -496,19 +501,27 @@ static int look(struct tarn_remote *r, int t, bool write, uint64_t deadline_ns, 
     }
 }
 
+/* Another thread that opens it has so many steps to go. */
+static uint64_t others_until(uint64_t deadline_ns, uint64_t patience_ns)
+{
+    uint64_t now = tarn_now_ns(), left = deadline_ns > now ? deadline_ns - now : 0;
+
+    return patience_ns < left / OPEN_STEPS ? now + OPEN_STEPS * patience_ns : deadline_ns;
+}
+
 /* One try. */
-static int take(struct tarn_remote *r, int t, bool write, uint64_t deadline_ns, const struct tarn_stop *stop,
-                struct tarn_linked **l_p, bool *fresh_p)
+static int take(struct tarn_remote *r, int t, bool write, uint64_t deadline_ns, uint64_t patience_ns,
+                const struct tarn_stop *stop, struct tarn_linked **l_p, bool *fresh_p)
 {
     struct tarn_linked *l;
     bool first;
 
     pthread_mutex_lock(&r->lock);
-    int rc = look(r, t, write, deadline_ns, stop, &l, &first);
+    int rc = look(r, t, write, others_until(deadline_ns, patience_ns), stop, &l, &first);
     pthread_mutex_unlock(&r->lock);
     *fresh_p = rc == TARN_INPROGRESS;
     if (rc == TARN_INPROGRESS) {
-        rc = open_link(r, t, write, deadline_ns, stop, &l);
+        rc = open_link(r, t, write, deadline_ns, patience_ns, stop, &l);
         /* Once published, a shared link is the side's, which may be reaped at any time. */
         bool shared = rc == 0 && first && (l->ops->caps & TARN_CAP_SHARED);
         opened(r, t, write, rc, l, first);
@@ -520,7 +533,7 @@ static int take(struct tarn_remote *r, int t, bool write, uint64_t deadline_ns, 
     return rc;
 }
 
-int tarn_link_take(struct tarn_remote *r, int t, bool write, uint64_t deadline_ns,
+int tarn_link_take(struct tarn_remote *r, int t, bool write, uint64_t deadline_ns, uint64_t patience_ns,
                    const struct tarn_stop *stop, struct tarn_linked **l_p, bool *fresh_p)
 {
     struct tarn_side *s = &r->sides[t][write];
@@ -531,7 +544,7 @@ int tarn_link_take(struct tarn_remote *r, int t, bool write, uint64_t deadline_n
         return tarn_fail(TARN_E_NODE_DOWN, "%s: set aside, it does not answer: look at the node",
                          tarn_remote_text(r, who));
     for (bool again = true; again;) {
-        rc = take(r, t, write, deadline_ns, stop, l_p, fresh_p);
+        rc = take(r, t, write, deadline_ns, patience_ns, stop, l_p, fresh_p);
         again = rc == TARN_E_NOT_REACHABLE && tarn_side_awaited(r, t, write);
     }
     return rc;
@@ -561,7 +574,7 @@ bool tarn_link_lost(struct tarn_remote *r, int t, bool write, uint32_t pool, uin
 
 void tarn_link_silent(struct tarn_remote *r, int t, bool write, const struct tarn_work *w, uint64_t since_ns)
 {
-    bool long_since = tarn_now_ns() - since_ns >= TARN_PATIENCE_NS;
+    bool long_since = tarn_now_ns() - since_ns >= tarn_remote_patience(r);
 
     if (!long_since || !tarn_link_lost(r, t, write, w->pool, w->gpu))
         tarn_remote_silent(r, since_ns);

@@ -22,11 +22,11 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#define PROBE_NS TARN_PATIENCE_NS
 #define BACKOFF_MIN_NS (25 * TARN_NS_PER_MS)
 #define BACKOFF_MAX_NS (2 * TARN_NS_PER_S)
 #define TICK_NS (25 * TARN_NS_PER_MS) /* while something is amiss */
 #define REFRESH_NS TARN_NS_PER_S
+#define REFRESH_TRIPS 5 /* connecting, login, and the node table's three */
 #define AWAY_TICK_NS (2 * TARN_NS_PER_S) /* while only nodes that left the directory are */
 
 static void poke(struct tarn_monitor *m)
@@ -175,13 +175,23 @@ static void probe_failed(struct tarn_remote *r, int rc, bool was_suspect)
         tarn_remote_judged(r, false);
 }
 
+/* A node of another host that has not answered is given up to twice the time: it may be farther away than it was. */
+static struct tarn_steps probe_steps(const struct tarn_remote *r)
+{
+    uint64_t patience = tarn_remote_patience(r);
+    uint64_t more = atomic_load(&r->near) ? 0 : r->backoff_ns < patience ? r->backoff_ns : patience;
+
+    return (struct tarn_steps){.deadline_ns = UINT64_MAX, .patience_ns = patience + more};
+}
+
 /* BUSY, too, is an answer: what it is about is for the calls to say. */
 static void probe(struct tarn_remote *r)
 {
     int was = atomic_load(&r->health);
     bool was_suspect = atomic_load(&r->suspect);
     struct tarn_call *call = NULL;
-    int rc = tarn_call_connect(r, tarn_now_ns() + PROBE_NS, NULL, &call);
+    struct tarn_steps steps = probe_steps(r);
+    int rc = tarn_call_connect(r, &steps, NULL, &call);
 
     atomic_store(&r->doubted, false);
     if (rc != 0 && rc != TARN_E_BUSY) {
@@ -263,8 +273,8 @@ struct round {
     bool amiss;
 };
 
-/* Looks after those that `which` is true of. False: not all, the keeper is wanted elsewhere. A probe may take
- * PROBE_NS, so after one of a node that nobody waits for (`yield`) new suspects have their turn. */
+/* Looks after those that `which` is true of. False: not all, the keeper is wanted elsewhere. A probe takes
+ * its time, so after one of a node that nobody waits for (`yield`) new suspects have their turn. */
 static bool round_of(struct round *o, bool (*which)(const struct tarn_remote *), bool yield)
 {
     bool probed = false;
@@ -304,6 +314,11 @@ static bool any_away(struct tarn_client *c)
     return any;
 }
 
+static uint64_t refresh_deadline(const struct tarn_client *c)
+{
+    return tarn_deadline(500) + REFRESH_TRIPS * tarn_directory_rtt_ns(c->directory);
+}
+
 /* One round; when the next is to follow. */
 static uint64_t keeper_tend(struct tarn_client *c)
 {
@@ -312,7 +327,7 @@ static uint64_t keeper_tend(struct tarn_client *c)
     if (keeper_stopped(&c->monitor))
         return UINT64_MAX;
     if (tarn_now_ns() - atomic_load(&c->refreshed_ns) >= REFRESH_NS)
-        tarn_remotes_refresh(c, tarn_deadline(500));
+        tarn_remotes_refresh(c, refresh_deadline(c));
     amiss |= tarn_monitor_owed(&c->monitor);
     amiss |= tarn_monitor_errands(&c->monitor);
     if (amiss)

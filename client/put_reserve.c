@@ -58,13 +58,17 @@ static void refuse_all(struct tarn_put *p, struct tarn_chunk *c, struct tarn_rem
 /* --- RESERVE ------------------------------------------------------------------------------------ */
 
 /* With other nodes to go to, one that keeps silent gets only part of the time. */
-static uint64_t patience(const struct tarn_put *p)
+static struct tarn_steps steps_of(const struct tarn_put *p, const struct tarn_remote *r)
 {
     uint64_t now = tarn_now_ns(), left = p->deadline_ns > now ? p->deadline_ns - now : 0;
+    struct tarn_steps s = {.deadline_ns = p->deadline_ns, .patience_ns = UINT64_MAX};
 
     if (p->fixed || p->ncandidates <= p->replicas)
-        return p->deadline_ns;
-    return now + (left / 2 < TARN_PATIENCE_NS ? left / 2 : TARN_PATIENCE_NS);
+        return s;
+    s.patience_ns = tarn_remote_patience(r);
+    if (left / 2 < s.patience_ns)
+        s.patience_ns = left / 2;
+    return s;
 }
 
 static bool wanted_by(const struct tarn_target *t, const struct tarn_remote *r)
@@ -102,7 +106,9 @@ static int reserve_args(struct tarn_put *p, struct tarn_chunk *c, struct tarn_re
 static int send_reserve(struct tarn_put *p, struct tarn_chunk *c, struct tarn_put_node *node)
 {
     struct tarn_words a;
-    int rc = node->reserve ? 0 : tarn_call_take(node->remote, false, patience(p), &p->stop, &node->reserve);
+    struct tarn_steps steps = steps_of(p, node->remote);
+    int rc =
+        node->reserve ? 0 : tarn_call_take_in(node->remote, false, &steps, &p->stop, &node->reserve);
 
     if (rc == 0)
         rc = reserve_args(p, c, node->remote, &a);
@@ -234,7 +240,8 @@ void tarn_chunk_granted(struct tarn_put *p, struct tarn_chunk *c)
             if (!node->reserving)
                 continue;
             node->reserving = false;
-            int rc = tarn_call_reply(node->reserve, patience(p), &p->stop, &reply);
+            struct tarn_steps steps = steps_of(p, node->remote);
+            int rc = tarn_call_reply(node->reserve, tarn_step(&steps), &p->stop, &reply);
             if (rc != 0) {
                 reserve_failed(p, c, node, rc);
                 continue;

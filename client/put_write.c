@@ -99,7 +99,7 @@ bool tarn_target_post(struct tarn_put *p, struct tarn_target *t, uint64_t offset
                                    .pieces = pieces,
                                    .npieces = npieces};
     t->x.deadline_ns = p->deadline_ns;
-    t->x.patience_ns = others ? TARN_PATIENCE_NS : UINT64_MAX;
+    t->x.patience_ns = others ? tarn_remote_patience(t->remote) : UINT64_MAX;
     t->x.stop = p->stop.flag;
     t->tried = 0;
     t->misfit = false;

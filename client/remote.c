@@ -4,7 +4,7 @@
  * generations carry the same 32 bits, so a descriptor can never name another incarnation than the one
  * that wrote it. They are never freed before the client is, so descriptors may point to them.
  *
- * Health: UP -> SLOW (silent for TARN_PATIENCE_NS) or GONE (connection broke) at the first failure, wherever
+ * Health: UP -> SLOW (silent for longer than its patience) or GONE (connection broke) at the first failure, wherever
  * it is seen; the node is then *suspect* until the keeper (monitor.c) has asked it, which it does at once.
  * Only the keeper makes it UP again. Calls that have no other copy or node to turn to wait for that word;
  * all others go elsewhere. So a hiccup costs a round trip, a failure costs one bounded delay once, and no
@@ -103,6 +103,7 @@ int tarn_remote_update(struct tarn_client *c, const struct tarn_node_record *n, 
     snprintf(r->control, sizeof r->control, "%s", n->control);
     snprintf(r->unix_path, sizeof r->unix_path, "%s", n->unix_path);
     snprintf(r->host_id, sizeof r->host_id, "%s", n->host_id);
+    atomic_store(&r->near, strcmp(r->host_id, c->host_id) == 0);
     r->npools = n->npools < TARN_POOLS_MAX ? n->npools : TARN_POOLS_MAX;
     for (uint32_t i = 0; i < r->npools; i++) {
         const struct tarn_pool_record *p = &n->pools[i];
@@ -248,9 +249,29 @@ void tarn_remote_aside(struct tarn_remote *r, enum tarn_health h, const char *wh
     tarn_monitor_ask(r->client);
 }
 
+/* Redis is one of those that may be far. */
+uint64_t tarn_remote_patience(const struct tarn_remote *r)
+{
+    uint64_t ns = tarn_patience_ns(&r->patience), redis_ns = tarn_directory_rtt_ns(r->client->directory);
+    uint64_t farthest = atomic_load(&r->client->farthest_ns);
+
+    if (ns || atomic_load(&r->near))
+        return ns ? ns : TARN_PATIENCE_NS;
+    return tarn_patience_first(farthest > redis_ns ? farthest : redis_ns);
+}
+
+void tarn_remote_answered(struct tarn_remote *r, uint64_t rtt_ns)
+{
+    uint64_t farthest = atomic_load(&r->client->farthest_ns);
+
+    tarn_patience_learn(&r->patience, rtt_ns);
+    while (farthest < rtt_ns && !atomic_compare_exchange_weak(&r->client->farthest_ns, &farthest, rtt_ns))
+        ;
+}
+
 void tarn_remote_silent(struct tarn_remote *r, uint64_t since_ns)
 {
-    if (tarn_now_ns() - since_ns >= TARN_PATIENCE_NS)
+    if (tarn_now_ns() - since_ns >= tarn_remote_patience(r))
         tarn_remote_aside(r, TARN_SLOW, tarn_last_error());
     else
         tarn_remote_doubt(r);
@@ -274,7 +295,7 @@ void tarn_remote_judged(struct tarn_remote *r, bool up)
 
 bool tarn_remote_settled(struct tarn_remote *r, uint64_t deadline_ns, const struct tarn_stop *stop)
 {
-    uint64_t now = tarn_now_ns(), longest = now + 8 * TARN_PATIENCE_NS; /* other suspects may be before it */
+    uint64_t now = tarn_now_ns(), longest = now + 8 * tarn_remote_patience(r); /* other suspects may be before it */
     if (longest > deadline_ns)
         longest = deadline_ns;
 

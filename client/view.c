@@ -55,7 +55,7 @@ static void connect_side(const struct tarn_loc *l, int t, uint64_t deadline_ns)
 
     if (!atomic_load(&l->remote->sides[t][0].shared) && tarn_remote_moves(l->remote, t, l->pool, 0) &&
         tarn_side_usable(l->remote, t, false) &&
-        tarn_link_take(l->remote, t, false, deadline_ns, NULL, &link, &fresh) == 0 && link)
+        tarn_link_take(l->remote, t, false, deadline_ns, UINT64_MAX, NULL, &link, &fresh) == 0 && link)
         tarn_link_lend(l->remote, t, link);
 }
 

@@ -83,6 +83,8 @@ const char *tarn_directory_address(const struct tarn_directory *d);
 /* False after a call that ended without Redis's answers: not reached, or cut off. What it refuses is an
  * answer. */
 bool tarn_directory_answers(const struct tarn_directory *d);
+/* How long the last login took to be answered, without connecting; 0: there was none. */
+uint64_t tarn_directory_rtt_ns(const struct tarn_directory *d);
 /* Round trips made so far. */
 uint64_t tarn_directory_round_trips(const struct tarn_directory *d);
 

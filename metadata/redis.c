@@ -130,6 +130,7 @@ static int append_login(const struct tarn_redis_uri *u, struct tarn_resp *r, int
 /* PING ends the login, so that a Redis that is loading, or wants a password, says so here. */
 static int login(struct tarn_directory *d, struct tarn_redis *c, uint64_t deadline_ns)
 {
+    uint64_t asked = tarn_now_ns();
     int n, rc = append_login(&d->uri, c->resp, &n);
     for (int i = 0; i < n && !rc; i++) {
         redisReply *reply;
@@ -137,6 +138,8 @@ static int login(struct tarn_directory *d, struct tarn_redis *c, uint64_t deadli
         rc = rc ? tarn_redis_fail(d, rc) : tarn_redis_check(d, reply);
     }
     d->round_trips++;
+    if (!rc)
+        atomic_store(&d->rtt_ns, tarn_now_ns() - asked);
     return rc;
 }
 
@@ -417,6 +420,11 @@ const char *tarn_directory_address(const struct tarn_directory *d)
 bool tarn_directory_answers(const struct tarn_directory *d)
 {
     return d->answers;
+}
+
+uint64_t tarn_directory_rtt_ns(const struct tarn_directory *d)
+{
+    return atomic_load(&d->rtt_ns);
 }
 
 uint64_t tarn_directory_round_trips(const struct tarn_directory *d)

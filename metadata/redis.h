@@ -63,6 +63,7 @@ struct tarn_directory {
     const struct tarn_logger *log;
     char prefix[TARN_REDIS_PREFIX + 1], channel[TARN_REDIS_PREFIX + 8]; /* of keys; of events */
     _Atomic uint64_t round_trips;
+    _Atomic uint64_t rtt_ns; /* of the last login */
     _Atomic bool answers; /* the last pipeline got its replies */
 
     pthread_mutex_t lock;

@@ -353,9 +353,9 @@ static int tcp_connect(const struct tarn_peer *p, struct tarn_link **l_p)
     struct tarn_addr a;
     int r = parse_peer(l, p, &a);
     if (!r)
-        r = tarn_net_connect(&a, p->deadline_ns, &l->spare_fd);
+        r = tarn_net_connect(&a, tarn_peer_until(p), &l->spare_fd);
     if (!r)
-        r = say_hello(l, p->deadline_ns);
+        r = say_hello(l, tarn_peer_until(p));
     l->peer_bytes = sizeof(l->peer);
     if (!r && getpeername(l->spare_fd, (struct sockaddr *)&l->peer, &l->peer_bytes) < 0)
         r = down(l, "getpeername");

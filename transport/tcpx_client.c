@@ -399,9 +399,9 @@ static int tcpx_connect(const struct tarn_peer *p, struct tarn_link **l_p)
     if (!rc)
         rc = open_gear(l, &a);
     if (!rc)
-        rc = tarn_net_connect(&a.address, p->deadline_ns, &l->wire.fd);
+        rc = tarn_net_connect(&a.address, tarn_peer_until(p), &l->wire.fd);
     if (!rc)
-        rc = say_hello(l, p->session, a.token, p->deadline_ns);
+        rc = say_hello(l, p->session, a.token, tarn_peer_until(p));
     if (rc) {
         char why[384];
         snprintf(why, sizeof(why), "%s", tarn_last_error());

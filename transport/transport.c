@@ -27,6 +27,13 @@ int tarn_no_map(struct tarn_local *local, void *addr, uint64_t bytes)
     return 0;
 }
 
+uint64_t tarn_peer_until(const struct tarn_peer *p)
+{
+    uint64_t now = tarn_now_ns(), left = p->deadline_ns > now ? p->deadline_ns - now : 0;
+
+    return p->patience_ns && p->patience_ns < left ? now + p->patience_ns : p->deadline_ns;
+}
+
 int tarn_no_offer(const struct tarn_peer *p, char text[TARN_OFFER_TEXT], struct tarn_link **l_p)
 {
     (void)p;

@@ -178,6 +178,7 @@ struct tarn_peer {
     uint32_t nfds;
     uint64_t tick_base_ns; /* this host's CLOCK_MONOTONIC at the node's tick 0 */
     uint64_t deadline_ns;  /* for connect() */
+    uint64_t patience_ns;  /* ... and for each answer that it waits for; 0: as long as the deadline allows */
 };
 
 struct tarn_link; /* a client half; connection, mapping or queue pairs to one node */
@@ -314,6 +315,8 @@ int tarn_transport_named(const char *name, size_t bytes, const struct tarn_trans
 int tarn_no_local_open(const char *devices, struct tarn_local **local_p);
 void tarn_no_local_close(struct tarn_local *local);
 int tarn_no_map(struct tarn_local *local, void *addr, uint64_t bytes);
+/* Until when connect() waits for an answer that it begins to wait for now. */
+uint64_t tarn_peer_until(const struct tarn_peer *p);
 int tarn_no_offer(const struct tarn_peer *p, char text[TARN_OFFER_TEXT], struct tarn_link **l_p);
 uint64_t tarn_no_link_id(const struct tarn_link *l);
 void tarn_no_detach_link(struct tarn_server *s, uint64_t session, uint64_t link);

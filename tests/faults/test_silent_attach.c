@@ -144,7 +144,7 @@ static int take(struct world *w, unsigned timeout_ms, int *ms_p)
     struct tarn_linked *l;
     bool fresh;
     uint64_t begun = harness_now_ms();
-    int rc = tarn_link_take(w->remote, SHM, false, tarn_deadline(timeout_ms), NULL, &l, &fresh);
+    int rc = tarn_link_take(w->remote, SHM, false, tarn_deadline(timeout_ms), UINT64_MAX, NULL, &l, &fresh);
     assert_true(rc < 0);
     *ms_p = (int)(harness_now_ms() - begun);
     return rc;
