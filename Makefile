@@ -75,7 +75,7 @@ lib_src    := $(base_src) $(wildcard metadata/*.c) $(cuda_src) \
               $(filter-out $(cuda_src_none) $(cuda_src_runtime),$(wildcard transport/*.c)) \
               $(filter-out $(cli_src) $(file_src) $(bench_all),$(wildcard client/*.c))
 node_src   := $(wildcard server/*.c)
-tests_src  := $(wildcard tests/unit/test_*.c tests/conformance/test_*.c tests/integration/test_*.c tests/faults/test_*.c)
+tests_src  := $(wildcard tests/unit/test_*.c tests/conformance/test_*.c tests/integration/test_*.c tests/faults/test_*.c tests/history/test_*.c)
 scripts    := $(wildcard tests/integration/test_*.sh tests/faults/test_*.sh)
 fuzz_src   := $(wildcard tests/fuzz/fuzz_*.c)
 
@@ -137,8 +137,10 @@ $(call obj,$(bench_src)): CPPFLAGS += -DTARN_HAVE_MEMCACHED
 endif
 
 # Test programs may use every module; the harness starts real nodes and a real Redis for them.
-vpath test_%.c tests/unit tests/conformance tests/integration tests/faults
-test_objs := $(call obj,$(filter-out server/main.c,$(node_src)) $(loop_src) $(file_src) $(wildcard tests/*.c) $(cuda_test_src) $(tcpx_test_src) client/bench_stats.c)
+vpath test_%.c tests/unit tests/conformance tests/integration tests/faults tests/history
+# The checker of histories; the soak's own files have a program of their own.
+history_src := $(filter-out tests/history/test_%.c tests/history/soak%.c,$(wildcard tests/history/*.c))
+test_objs := $(call obj,$(filter-out server/main.c,$(node_src)) $(loop_src) $(file_src) $(wildcard tests/*.c) $(history_src) $(cuda_test_src) $(tcpx_test_src) client/bench_stats.c)
 LDFLAGS_test_no_copy := -Wl,--wrap=sendmsg,--wrap=recvmsg,--wrap=send,--wrap=recv,--wrap=__recv_chk
 define test_rule
 $(B)/tests/$(basename $(notdir $(1))): $(call obj,$(1)) $(test_objs) $(B)/libtarn.a

@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Between the checker's files: the operations of one key. */
+#ifndef TARN_TESTS_HISTORY_KEY_H
+#define TARN_TESTS_HISTORY_KEY_H
+
+#include "tests/history/check.h"
+
+/* A put, or what displaces. */
+struct history_write {
+    const struct history_op *op;
+    bool displaces;
+    bool is_in_order;              /* it took effect, as far as is known */
+    uint64_t over_ns;              /* by then it has taken effect, or never will */
+    const struct history_op *seen; /* the get that returned it and ended first */
+    const struct history_op *last; /* of the gets that began when it was over the last that returned it */
+    struct history_write *latest;
+    bool is_placed; /* order.c */
+};
+
+struct history_key {
+    const struct history_op *ops;
+    size_t nops, nwrites, ndisplacing;
+    struct history_write *writes, **displacing; /* by version; by end */
+};
+
+void history_found(struct history_report *r, enum history_finding what, const struct history_op *const *parts,
+                   size_t nparts);
+/* False: out of memory. */
+bool history_check_order(struct history_key *k, struct history_report *r);
+bool history_check_times(const struct history *h, struct history_report *r);
+
+#endif
