@@ -3,6 +3,7 @@
 
 #include <inttypes.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/clock.h"
 #include "base/error.h"
@@ -38,11 +39,23 @@ static void leave_when_settled(struct tarn_node *n)
     tarn_publisher_submit(n->publisher, &n->leave);
 }
 
+/* Who finds the node's record gone takes its copies for gone, too, whether or not all could be withdrawn. */
 static void leave(struct tarn_node *n)
 {
+    tarn_store_retire_all(n->store);
     n->withdrawn = true;
     n->drain_deadline_ns = tarn_deadline(2 * (uint32_t)n->config->redis_timeout_ms);
     leave_when_settled(n);
+}
+
+/* Nobody gets at the copy any more: that comes before the directory says that it is gone. */
+static void retire(struct tarn_node *n, const struct tarn_stored *o)
+{
+    const struct tarn_location *l = &o->record.locations[0];
+    int pool = tarn_store_pool_find(n->store, l->pool, strlen(l->pool));
+    n->deleting = true; /* the page withdraws it */
+    tarn_store_release(n->store, (uint32_t)pool, l->slot, l->gen);
+    n->deleting = false;
 }
 
 static void next_page(struct page *page)
@@ -51,6 +64,7 @@ static void next_page(struct page *page)
     size_t found = tarn_store_list(n->store, &n->drain_cursor, page->objects, PAGE);
     for (size_t i = 0; i < found; i++) {
         const struct tarn_stored *o = &page->objects[i];
+        retire(n, o);
         page->items[i] = (struct tarn_withdraw){.key = {o->key, o->key_bytes},
                                                 .location = o->record.locations[0],
                                                 .bytes = o->record.tensor.bytes,

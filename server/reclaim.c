@@ -126,6 +126,17 @@ static void free_retired(struct pool *p, struct object *o)
     free(o);
 }
 
+void tarn_store_retire_all(struct tarn_store *s)
+{
+    for (uint32_t pool = 0; pool < s->npools; pool++) {
+        for (uint32_t slot = 0; slot < s->pools[pool].used_slots; slot++) {
+            _Atomic uint64_t *gen = store_gen(s, pool, slot);
+            if (tarn_gen_readable(atomic_load(gen)))
+                atomic_fetch_add(gen, 1);
+        }
+    }
+}
+
 static bool is_pinned(const struct pool *p, uint32_t slot)
 {
     return atomic_load(&p->slots[slot].readers) != 0 || atomic_load(&p->slots[slot].writers) != 0;
@@ -166,25 +177,21 @@ static void wheel_remove(struct wheel *w, struct object *o)
     w->n[o->timed_in]--;
 }
 
-static void tell_gone(struct tarn_store *s, const struct object *o, const char *why)
-{
-    struct tarn_location l;
-    store_locate(s, o, &l);
-    if (s->o.gone)
-        s->o.gone(s->o.arg, &(struct tarn_key){o->key, o->key_bytes}, &l, o->tensor.bytes, why);
-}
-
-/* All of a removal but freeing: o is in limbo afterwards. */
+/* All of a removal but freeing: o is in limbo afterwards. `gone` may say at once that the copy is no more, so the
+ * gen has changed before. */
 static void retire_live(struct tarn_store *s, struct object *o, const char *why)
 {
     struct pool *p = &s->pools[o->pool];
+    struct tarn_location l;
     index_remove(&s->index, o);
     wheel_remove(&s->wheel, o);
     if (!o->pinned_until_ns)
         tarn_evict_lru.removed(p->evict, o->slot);
     p->live--;
-    tell_gone(s, o, why);
+    store_locate(s, o, &l);
     retire(s, o);
+    if (s->o.gone)
+        s->o.gone(s->o.arg, &(struct tarn_key){o->key, o->key_bytes}, &l, o->tensor.bytes, why);
 }
 
 void store_remove_live(struct tarn_store *s, struct object *o, const char *why)

@@ -136,6 +136,9 @@ struct tarn_stored {
  */
 size_t tarn_store_list(const struct tarn_store *s, uint64_t *cursor, struct tarn_stored *out, size_t max);
 
+/* For the end of a node: every copy's generation changes, so that nobody gets at any more. Tells nobody. */
+void tarn_store_retire_all(struct tarn_store *s);
+
 /* --- hazards, housekeeping, figures ------------------------------------------------------------- */
 
 /* Hazard pages of sessions; a page stays mapped until it was removed. */

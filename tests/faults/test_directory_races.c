@@ -3,19 +3,14 @@
  * What is late, forgotten or said twice between clients, nodes and Redis: bytes that were replaced do
  * not come back, and the directory names nothing that no node holds for longer than it takes to say so.
  */
-#include <poll.h>
-#include <pthread.h>
 #include <signal.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
-#include <sys/un.h>
-#include <unistd.h>
 
 #include "base/clock.h"
 #include "tests/node_client.h"
+#include "tests/redis_relay.h"
 
 #define PATIENCE_MS 8000
 #define NODE0 "tarn:default:node:node0"
@@ -238,148 +233,7 @@ static void commit_of_nothing_says_nothing_about_redis(void **state)
 
 /* --- a network that delivers late --------------------------------------------------------------- */
 
-#define PAIRS_MAX 32
-#define HELD_MAX 65536
-
-/*
- * Stands between a node and Redis. Armed, it holds back what the node sends next on the connection on
- * which it sends the word, until it is told to deliver, whether or not the node still waits.
- */
-struct relay {
-    struct node_world *world;
-    const char *word;
-    char path[256];
-    int listener;
-    pthread_t thread;
-    atomic_bool armed, deliver, delivered, stop;
-    struct {
-        int node, redis; /* -1: closed */
-    } pairs[PAIRS_MAX];
-    int npairs, holding; /* index of the pair, -1 none */
-    char held[HELD_MAX];
-    size_t nheld;
-};
-
-static int connect_unix(const char *path)
-{
-    struct sockaddr_un at = {.sun_family = AF_UNIX};
-    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    snprintf(at.sun_path, sizeof(at.sun_path), "%.107s", path);
-    if (fd >= 0 && connect(fd, (struct sockaddr *)&at, sizeof(at))) {
-        close(fd);
-        return -1;
-    }
-    return fd;
-}
-
-static void close_fd(int *fd)
-{
-    if (*fd >= 0)
-        close(*fd);
-    *fd = -1;
-}
-
-static void from_node(struct relay *r, int i)
-{
-    char data[16384];
-    ssize_t n = recv(r->pairs[i].node, data, sizeof(data), 0);
-    if (n > 0 && r->holding < 0 && memmem(data, (size_t)n, r->word, strlen(r->word)) &&
-        atomic_exchange(&r->armed, false))
-        r->holding = i;
-    if (n <= 0) {
-        close_fd(&r->pairs[i].node);
-        if (i != r->holding)
-            close_fd(&r->pairs[i].redis);
-    } else if (i != r->holding) {
-        raw_send(r->pairs[i].redis, data, (size_t)n);
-    } else if (r->nheld + (size_t)n <= HELD_MAX) {
-        memcpy(r->held + r->nheld, data, (size_t)n);
-        r->nheld += (size_t)n;
-    }
-}
-
-static void from_redis(struct relay *r, int i)
-{
-    char data[16384];
-    ssize_t n = recv(r->pairs[i].redis, data, sizeof(data), 0);
-    if (n > 0 && r->pairs[i].node >= 0)
-        raw_send(r->pairs[i].node, data, (size_t)n);
-    if (n <= 0) {
-        close_fd(&r->pairs[i].redis);
-        close_fd(&r->pairs[i].node);
-    }
-    if (i == r->holding && r->deliver)
-        r->delivered = true; /* answered, or cut off */
-}
-
-static void deliver(struct relay *r)
-{
-    int fd = r->pairs[r->holding].redis;
-    if (fd >= 0)
-        raw_send(fd, r->held, r->nheld);
-    else
-        r->delivered = true;
-    r->nheld = 0;
-}
-
-static void *relay_thread(void *arg)
-{
-    struct relay *r = arg;
-    while (!r->stop) {
-        struct pollfd p[1 + 2 * PAIRS_MAX] = {{.fd = r->listener, .events = POLLIN}};
-        int n = r->npairs;
-        for (int i = 0; i < n; i++) {
-            p[1 + 2 * i] = (struct pollfd){.fd = r->pairs[i].node, .events = POLLIN};
-            p[2 + 2 * i] = (struct pollfd){.fd = r->pairs[i].redis, .events = POLLIN};
-        }
-        poll(p, (nfds_t)(1 + 2 * n), 10);
-        for (int i = 0; i < n; i++) {
-            if (p[1 + 2 * i].revents && r->pairs[i].node >= 0)
-                from_node(r, i);
-            if (p[2 + 2 * i].revents && r->pairs[i].redis >= 0)
-                from_redis(r, i);
-        }
-        if (r->deliver && r->holding >= 0 && r->nheld)
-            deliver(r);
-        if (p[0].revents && n < PAIRS_MAX) {
-            r->pairs[n].node = accept4(r->listener, NULL, NULL, SOCK_CLOEXEC);
-            r->pairs[n].redis = connect_unix(r->world->redis->unix_path);
-            r->npairs++;
-        }
-    }
-    for (int i = 0; i < r->npairs; i++) {
-        close_fd(&r->pairs[i].node);
-        close_fd(&r->pairs[i].redis);
-    }
-    return NULL;
-}
-
-static struct relay *relay_start(struct node_world *w, const char *word)
-{
-    struct relay *r = calloc(1, sizeof(*r));
-    struct sockaddr_un at = {.sun_family = AF_UNIX};
-    assert_non_null(r);
-    r->world = w;
-    r->word = word;
-    r->holding = -1;
-    snprintf(r->path, sizeof(r->path), "%s", harness_path(w->h, "relay.sock"));
-    snprintf(at.sun_path, sizeof(at.sun_path), "%.107s", r->path);
-    r->listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    assert_int_equal(bind(r->listener, (struct sockaddr *)&at, sizeof(at)), 0);
-    assert_int_equal(listen(r->listener, 16), 0);
-    assert_int_equal(pthread_create(&r->thread, NULL, relay_thread, r), 0);
-    return r;
-}
-
-static void relay_end(struct relay *r)
-{
-    r->stop = true;
-    pthread_join(r->thread, NULL);
-    close_fd(&r->listener);
-    free(r);
-}
-
-static struct harness_node *start_behind(struct node_world *w, const struct relay *r, const char *timeout_ms)
+static struct harness_node *start_behind(struct node_world *w, const struct redis_relay *r, const char *timeout_ms)
 {
     struct harness_redis through = *w->redis;
     snprintf(through.url, sizeof(through.url), "unix://%.150s", r->path);
@@ -391,7 +245,7 @@ static struct harness_node *start_behind(struct node_world *w, const struct rela
 static void a_nodes_record_is_written_after_its_pools(void **state)
 {
     struct node_world *w = *state;
-    struct relay *relay = relay_start(w, "pool:node0/cpu0");
+    struct redis_relay *relay = redis_relay_start(w->h, w->redis->unix_path, "pool:node0/cpu0");
     w->node = start_behind(w, relay, "5000");
     relay->armed = true;
     freeReplyObject(harness_redis_call(w->redis, "HSET", NODE0, "mark", "old", NULL));
@@ -399,7 +253,7 @@ static void a_nodes_record_is_written_after_its_pools(void **state)
     assert_int_equal(harness_redis_integer(w->redis, "HEXISTS", NODE0, "mark", NULL), 1);
     relay->deliver = true;
     HARNESS_UNTIL(harness_redis_integer(w->redis, "HEXISTS", NODE0, "mark", NULL) == 0, PATIENCE_MS);
-    relay_end(relay);
+    redis_relay_end(relay);
     harness_passed(w->h);
 }
 
@@ -407,7 +261,7 @@ static void a_nodes_record_is_written_after_its_pools(void **state)
 static void publish_delivered_late_changes_nothing(void **state)
 {
     struct node_world *w = *state;
-    struct relay *relay = relay_start(w, "o:held");
+    struct redis_relay *relay = redis_relay_start(w->h, w->redis->unix_path, "o:held");
     char before[64];
     w->node = start_behind(w, relay, "400");
     w->c = node_connect(w->node->control);
@@ -426,7 +280,7 @@ static void publish_delivered_late_changes_nothing(void **state)
     HARNESS_UNTIL(relay->delivered, PATIENCE_MS);
     assert_string_equal(directory_field(w->redis, "held", "@node0/cpu0"), before);
     assert_int_equal(objects(w->node), 2);
-    relay_end(relay);
+    redis_relay_end(relay);
     harness_passed(w->h);
 }
 

@@ -261,6 +261,83 @@ static void test_generation_changes_before_the_readers_are_gone(void **state)
     tarn_store_free(s);
 }
 
+/* The store and a slot whose generation `gone` looks at. */
+struct told {
+    struct tarn_store *s;
+    uint32_t n;
+};
+
+static void on_gone_look(void *arg, const struct tarn_key *key, const struct tarn_location *l, uint64_t bytes,
+                         const char *why)
+{
+    struct told *t = arg;
+    (void)key, (void)bytes, (void)why;
+    assert_int_equal(l->gen % 2, 0);
+    assert_int_equal(gen_at(t->s, &(struct tarn_grant){.slot = l->slot}), l->gen + 1);
+    t->n++;
+}
+
+/* Others may take a copy for gone as soon as they are told. */
+static void test_generation_changes_before_anybody_is_told(void **state)
+{
+    (void)state;
+    struct told t = {0};
+    struct tarn_store_options o = {
+        .epoch = EPOCH, .node = "n1", .high_watermark = 100, .low_watermark = 100, .gone = on_gone_look, .arg = &t};
+    assert_int_equal(tarn_store_new(&o, &t.s), 0);
+    add_pool(t.s, "p", MIB, 0);
+    struct tarn_key key = key_of("a");
+    struct tarn_grant g = put(t.s, "a", MIB);
+    assert_true(tarn_store_remove(t.s, &key, "removed"));
+    g = put(t.s, "a", MIB);
+    assert_true(tarn_store_release(t.s, 0, g.slot, g.gen + 1));
+    put(t.s, "a", MIB);
+    put(t.s, "b", MIB); /* evicts it */
+    tarn_store_evict(t.s, 0, 1);
+    put(t.s, "a", 1000);
+    put(t.s, "a", 1000); /* replaces it */
+    assert_int_equal(t.n, 5);
+    tarn_store_free(t.s);
+}
+
+/* Whatever state a slot is in, what was readable there no longer is. */
+static void test_all_retired(void **state)
+{
+    (void)state;
+    struct gone gone;
+    struct tarn_store *s = new_store(&gone, 100, 100, 0);
+    add_pool(s, "a", MIB, 0);
+    add_pool(s, "b", MIB, 0);
+    struct tarn_guard guard = tarn_store_guard(s);
+    struct tarn_grant live = put(s, "live", 1000), publishing, elsewhere, reserved;
+    struct tarn_reserve r = want("publishing", 1000);
+    struct tarn_publish p;
+    void *addr;
+    assert_int_equal(tarn_store_reserve(s, &r, &publishing), 0);
+    assert_int_equal(tarn_store_commit_begin(s, SESSION, publishing.pool, publishing.slot, publishing.gen, &p), 0);
+    r = want("elsewhere", 1000);
+    r.pool = 1;
+    assert_int_equal(put_as(s, &r, &elsewhere), 0);
+    r = want("reserved", 1000);
+    assert_int_equal(tarn_store_reserve(s, &r, &reserved), 0);
+    const struct tarn_grant *readable[] = {&live, &publishing, &elsewhere};
+    for (int retired = 0; retired < 2; retired++) {
+        for (size_t i = 0; i < 3; i++) {
+            const struct tarn_grant *g = readable[i];
+            int rc = guard.pin_read(guard.arg, g->pool, g->slot, g->gen + 1, g->offset, 1, &addr);
+            assert_int_equal(rc, retired ? TARN_E_STALE : 0);
+            if (!rc)
+                guard.unpin(guard.arg, g->pool, g->slot, g->gen + 1);
+        }
+        tarn_store_retire_all(s);
+    }
+    assert_int_equal(gen_at(s, &reserved), reserved.gen);
+    tarn_store_commit_end(s, publishing.pool, publishing.slot, publishing.gen, true);
+    assert_false(has(s, "publishing"));
+    assert_int_equal(gone.n, 0);
+    tarn_store_free(s);
+}
+
 /* --- which object is meant ---------------------------------------------------------------------- */
 
 /* A slot that was used again: what names it by an earlier generation does nothing to what is there now. */
@@ -432,6 +509,8 @@ int main(void)
         cmocka_unit_test(test_a_reader_at_the_last_moment_is_seen),
         cmocka_unit_test(test_also_when_a_put_comes_to_nothing),
         cmocka_unit_test(test_generation_changes_before_the_readers_are_gone),
+        cmocka_unit_test(test_generation_changes_before_anybody_is_told),
+        cmocka_unit_test(test_all_retired),
         cmocka_unit_test(test_an_earlier_generation_names_nothing),
         cmocka_unit_test(test_another_run_is_another_generation),
         cmocka_unit_test(test_runs_go_round_what_is_read),

@@ -1,0 +1,119 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A node that ends in order: puts in flight, and copies that nobody may read once they count as gone. */
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "tests/node_client.h"
+#include "tests/redis_relay.h"
+#include "tests/world.h"
+
+#define PATIENCE_MS 8000
+#define TICK_MS 100 /* of a node, which looks then whether a drain may go on */
+
+struct through {
+    struct harness *h;
+    struct harness_redis *redis;
+    struct redis_relay *relay;
+    struct harness_node *node;
+    struct tarn_client *client;
+};
+
+/* A node whose way to Redis is a relay, and a client that reads by this transport. */
+static struct through start(const char *word, const char *transport, const char *timeout_ms)
+{
+    struct through t = {.h = harness_new()};
+    t.redis = harness_redis_start(t.h, NULL);
+    t.relay = redis_relay_start(t.h, t.redis->unix_path, word);
+    struct harness_redis behind = *t.redis;
+    snprintf(behind.url, sizeof(behind.url), "unix://%.150s", t.relay->path);
+    t.node = harness_node_start(t.h, "node0", &behind, "--pool", "cpu0:bytes=16M", "--redis-timeout-ms", timeout_ms,
+                                NULL);
+    t.client = client_open(t.redis->url, (struct tarn_options){.transports = transport, .timeout_ms = 2000});
+    return t;
+}
+
+static void stop(struct through *t)
+{
+    tarn_close(t->client);
+    redis_relay_end(t->relay);
+    harness_passed(t->h);
+    harness_free(t->h);
+}
+
+/* A replacing put may come as soon as the directory names a copy no longer: nobody reads it then any more. */
+static void no_copy_is_read_when_the_directory_forgets_it(void **state)
+{
+    static const char *const transports[] = {"shm", "tcp"};
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        struct through t = start("o:drained", transports[i], "5000");
+        assert_int_equal(client_put(t.client, "drained", 'd', 1000, NULL), 0);
+        assert_int_equal(client_get(t.client, "drained", 'd', 1000), 0);
+        t.relay->armed = true;
+        harness_signal(t.node->process, SIGTERM);
+        HARNESS_UNTIL(!t.relay->armed, PATIENCE_MS); /* the withdrawal is on its way */
+        assert_true(directory_has(t.redis, "drained"));
+        char byte;
+        assert_int_not_equal(client_read(t.client, "drained", 1000, 0, &byte), 0);
+        t.relay->deliver = true;
+        assert_int_equal(harness_wait(t.node->process, PATIENCE_MS), 0);
+        assert_false(directory_has(t.redis, "drained"));
+        stop(&t);
+    }
+}
+
+/* Redis does not take the withdrawals, but the farewell: who sees the node gone takes its copies for gone. */
+static void no_copy_is_read_when_the_node_is_gone(void **state)
+{
+    enum { N = 1200 }; /* more than one withdrawal takes */
+    (void)state;
+    struct through t = start("o:k1", "shm", "400");
+    client_put_each(t.client, "k", N, 'k', 10, NULL);
+    client_get_each(t.client, "k", N, 'k', 10);
+    t.relay->armed = true;
+    harness_signal(t.node->process, SIGTERM);
+    assert_int_equal(harness_wait(t.node->process, PATIENCE_MS), 0);
+    assert_false(t.relay->armed);
+    assert_int_equal(harness_redis_integer(t.redis, "EXISTS", "tarn:default:node:node0", NULL), 0);
+    assert_true(directory_count(t.redis) > 0);
+    for (int i = 0; i < N; i += 97) {
+        char key[16], byte;
+        snprintf(key, sizeof(key), "k%d", i);
+        assert_int_not_equal(client_read(t.client, key, 10, 100, &byte), 0);
+    }
+    stop(&t);
+}
+
+/* For as long as it may take, not for a tick or two. */
+static void a_put_in_flight_is_waited_for(void **state)
+{
+    struct node_world *w = *state;
+    struct node_client c = node_connect(w->node->control);
+    struct node_grant g = node_reserve(&c, "absent", "in-flight", 100);
+    harness_signal(w->node->process, SIGTERM);
+    HARNESS_UNTIL(!strcmp(node_info(w->node->control, "state"), "draining"), 5000);
+    uint64_t end = harness_now_ms() + 10 * TICK_MS;
+    while (harness_now_ms() < end) {
+        assert_int_equal(node_pool_figure(w->node->control, "reserved"), 1);
+        harness_pause();
+    }
+    redisReply *r = node_commit(&c, &g, "5000");
+    assert_int_equal(r->type, REDIS_REPLY_ARRAY);
+    freeReplyObject(r);
+    assert_int_equal(harness_wait(w->node->process, 10000), 0);
+    assert_null(strstr(harness_log(w->node->process), "given up"));
+    assert_int_equal(harness_redis_integer(w->redis, "KEYS", "tarn:*", NULL), 0);
+    node_close(&c);
+    harness_passed(w->h);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(no_copy_is_read_when_the_directory_forgets_it),
+        cmocka_unit_test(no_copy_is_read_when_the_node_is_gone),
+        WITH_NODE(a_put_in_flight_is_waited_for),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
