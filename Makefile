@@ -94,10 +94,11 @@ tcpx_plugins := $(addprefix $(B)/tests/tcpx/libtcpx-,$(addsuffix .so,fixture-v6 
 tcpx_program_src := $(addprefix tests/tcpx/,flow.c transfer.c connection.c)
 tcpx_programs    := $(addprefix $(B)/tests/tcpx/,test_tcpx_transfer test_connection)
 
-.PHONY: all tests man docs demo check check-tests check-unit check-rdma check-gpu check-standin check-tcpx check-asan \
+.PHONY: all tests plugins man docs demo check check-tests check-unit check-rdma check-gpu check-standin check-tcpx check-asan \
         check-tsan check-style fuzz bench install clean help
 all: $(programs) $(library) $(B)/libtarn.a
-tests: $(tests) $(tcpx_plugins) $(tcpx_programs)
+tests: $(tests) plugins
+plugins: $(tcpx_plugins) $(tcpx_programs)
 
 $(B)/%.o: %.c Makefile
 	@mkdir -p $(@D)

@@ -70,7 +70,8 @@ build()
         esac
     done
     # shellcheck disable=SC2046,SC2086 # lists of words
-    "${MAKE:-make}" -j2 B="$b" CC="$cc" CUDA=none $(header "$patch" build) "$b/tarnd" "$b/tarn" $targets >build.log 2>&1
+    "${MAKE:-make}" -j2 B="$b" CC="$cc" CUDA=none $(header "$patch" build) \
+        "$b/tarnd" "$b/tarn" plugins $targets >build.log 2>&1
 }
 
 # Runs one test, at most $3 seconds, output in test.log.
