@@ -268,6 +268,11 @@ check-tcpx: all tests
 check-unit: tests
 	@TARN_BUILD=$(B) sh tests/run.sh $(filter $(addprefix $(B)/tests/,$(basename $(notdir $(wildcard tests/unit/*.c)))),$(tests))
 
+# Promela models, checked exhaustively by spin; tests/model/README.md. QUICK=1: a part; ONLY=text: rows with that name.
+.PHONY: check-model
+check-model:
+	@TARN_BUILD=$(B) CC="$(CC)" QUICK="$(QUICK)" ONLY="$(ONLY)" sh tests/model/check.sh
+
 check-asan:
 	@ASAN_OPTIONS=detect_leaks=1:abort_on_error=1 $(MAKE) B=build-asan SANITIZE=address,undefined check-tests
 
@@ -355,7 +360,7 @@ help:
 	@echo 'make             build tarnd, tarn, tarn-bench and libtarn into $(B)/'
 	@echo 'make demo        start two nodes, store and read tensors, replay a trace'
 	@echo 'make check       tests and style; deploy/check.sh also installs packages and runs sanitizers'
-	@echo '     check-tests check-unit check-rdma check-gpu check-standin check-tcpx check-asan check-tsan check-style'
+	@echo '     check-tests check-unit check-rdma check-gpu check-standin check-tcpx check-asan check-tsan check-style check-model'
 	@echo '     check-gpu uses the GPUs of this machine, check-standin plays them; REQUIRE=gpu: not to be skipped'
 	@echo '     check-tcpx tries a network plugin: TARN_TCPX_PLUGIN=/path/lib.so'
 	@echo 'make fuzz        FUZZ_SECONDS=60 for each target'

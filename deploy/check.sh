@@ -26,6 +26,7 @@ step "RDMA, in VMs" env RDMA_CONNECTS="${RDMA_CONNECTS:-20}" RDMA_SECONDS="${RDM
     REQUIRE="${REQUIRE:+$REQUIRE,}rdma" make check-rdma
 step "A network plugin by its path" env REQUIRE="${REQUIRE:+$REQUIRE,}tcpx-plugin" \
     make check-tcpx TARN_TCPX_PLUGIN=build/tests/tcpx/libtcpx-fixture-v6.so
+step "Models" make check-model QUICK=1
 step "GPU pools, over a stand-in" make -j"$jobs" check-standin
 if [ -z "${QUICK:-}" ]; then
     step "Address, undefined" make -j"$jobs" check-asan

@@ -8,7 +8,8 @@
  *
  * get   gen[slot] == gen? copy; acquire fence; gen[slot] == gen still? Then nobody had been given the
  *       extent while it was copied, since an extent changes hands only after its gen has changed.
- * put   gen[slot] == gen (odd: our reservation)? copy; release fence; the COMMIT follows on a socket.
+ * put   gen[slot] == gen (odd: our reservation)? release fence: who sees a byte of this put also sees that gen;
+ *       copy; release fence; the COMMIT follows on a socket.
  * view  publish a hazard entry, then check gen; the node changes gen, then looks for entries. Both
  *       are sequentially consistent, so one of the two sees the other.
  *
@@ -253,6 +254,8 @@ static int transfer(const struct tarn_link *l, const struct tarn_work *w, bool t
     if (!p || tarn_gen_readable(w->gen) == to_pool ||
         atomic_load_explicit(&p->gen[w->slot], memory_order_acquire) != w->gen)
         return out_of_date(l, w->pool, w->slot);
+    if (to_pool)
+        fence();
     copy_pieces(w->pieces, w->npieces, p->arena + w->offset, to_pool);
     fence();
     if (atomic_load_explicit(&p->gen[w->slot], memory_order_relaxed) != w->gen)
