@@ -3,7 +3,7 @@
  * make soak: clients put, replace, remove and get the same keys while nodes, clients, Redis and the network
  * between them fail at random; then the checker looks at what they saw.
  *
- *   soak_plan.c    which fault when: from the seed, nothing else
+ *   plan.c         which fault when: from the seed, nothing else
  *   soak_world.c   processes and links, and how a fault begins and ends
  *   soak_client.c  what a client does, in a process of its own
  *   soak_end.c     after the last fault: are all keys removed, is all memory free?

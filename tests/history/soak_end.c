@@ -59,8 +59,10 @@ void soak_end(struct soak_world *w, struct history_log *log, struct soak_rest *r
     get_all(log, c);
     r->keys = remove_all(log, c);
     uint64_t begun = harness_now_ms(), look = tarn_deadline(LOOK_MS), deadline = tarn_deadline(FREE_MS);
-    while (tarn_left_ms(look))
+    while (tarn_left_ms(look)) {
         get_all(log, c);
+        harness_pause();
+    }
     while (!is_free(w, r) && tarn_left_ms(deadline)) {
         get_all(log, c);
         harness_pause();

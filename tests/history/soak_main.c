@@ -215,6 +215,16 @@ static void print_rest(const struct run *r)
            "leaked", e->objects, e->bytes, e->reserved, e->records, e->keys, e->took_ms);
 }
 
+/* Else the rule was kept because nobody could do anything. */
+static bool did_work(const struct history_report *h)
+{
+    bool worked =
+        h->by_status[HISTORY_GET][0] && h->by_status[HISTORY_REPLACE][0] && h->by_status[HISTORY_REMOVE][0];
+    if (!worked)
+        printf("no get, no replace or no remove succeeded: does the transport work here? (tarn doctor)\n");
+    return worked;
+}
+
 static bool judge(struct run *r)
 {
     static struct history_report report;
@@ -224,7 +234,7 @@ static bool judge(struct run *r)
         printf("the histories cannot be read: %s\n", strerror(errno));
         return false;
     }
-    passed &= history_is_legal(&report);
+    passed &= history_is_legal(&report) && did_work(&report);
     if (!passed) {
         printf("faults, in the times of the operations below:\n");
         print_faults(r, ((int64_t)report.first_ns - (int64_t)r->begun_ns) / (int64_t)TARN_NS_PER_MS, stdout);
