@@ -114,6 +114,13 @@ static bool is_missing(struct soak_world *w, struct resident *r, const char *wha
     return !r->is_gone && harness_now_ms() >= r->start_at_ms;
 }
 
+/* Stopped or killed until now: what it had begun could not end. */
+static void note_gap(struct soak_world *w, struct resident *r, uint32_t client)
+{
+    history_note(w->log, HISTORY_STALL, (uint16_t)client, r->stopped_at_ns, tarn_now_ns());
+    r->stopped_at_ns = 0;
+}
+
 void soak_world_tend(struct soak_world *w)
 {
     char name[32];
@@ -122,8 +129,11 @@ void soak_world_tend(struct soak_world *w)
             start_node(w, &w->nodes[i]);
     for (uint32_t i = 0; i < SOAK_CLIENTS && w->clients_run; i++) {
         snprintf(name, sizeof name, "client%u", i);
-        if (is_missing(w, &w->clients[i].r, name))
-            start_client(w, i);
+        if (!is_missing(w, &w->clients[i].r, name))
+            continue;
+        if (w->clients[i].r.stopped_at_ns)
+            note_gap(w, &w->clients[i].r, i);
+        start_client(w, i);
     }
 }
 
@@ -189,13 +199,14 @@ static void go_on(struct soak_world *w, struct resident *r, uint16_t client)
     if (r->process)
         harness_signal(r->process, SIGCONT);
     if (client != SOAK_DRIVER)
-        history_note(w->log, HISTORY_STALL, client, r->stopped_at_ns, tarn_now_ns());
+        note_gap(w, r, client);
 }
 
 static void end(struct resident *r, int signum)
 {
     r->is_gone = true;
     r->was_killed = true;
+    r->stopped_at_ns = tarn_now_ns();
     if (r->process)
         harness_signal(r->process, signum);
 }
