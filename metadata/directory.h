@@ -67,6 +67,7 @@ struct tarn_node_record {
     bool refuses;    /* when cut off from Redis its readers refuse instead of reading on */
     uint32_t pid;
     uint64_t started_ms;
+    uint64_t left_ms; /* how long it would still live when it was read */
     uint32_t npools;
     struct tarn_pool_record *pools; /* npools, owned by whoever made the record */
 };
@@ -112,6 +113,23 @@ int tarn_directory_scan_page(struct tarn_directory *d, const char *match, uint32
 /* All nodes whose heartbeat has not expired. fn must copy what it keeps. */
 typedef int (*tarn_node_record_fn)(void *arg, const struct tarn_node_record *n);
 int tarn_directory_nodes(struct tarn_directory *d, uint64_t deadline_ns, tarn_node_record_fn fn, void *arg);
+
+/* What a reader needs to know of a node: its record, and how long that would live. */
+struct tarn_lease_answer {
+    char id[TARN_NODE_ID_MAX + 1]; /* in */
+    uint64_t epoch;                /* 0: there is no record */
+    bool returning, refuses;       /* as in struct tarn_node_record */
+    uint64_t left_ms;
+};
+
+/* Of all nodes (the directory hash), by Redis's clock in ms. A field is 0 where nothing is known. */
+struct tarn_pulse {
+    uint64_t now_ms, beat_ms, silent_ms, resumed_ms;
+};
+
+/* Asks about n nodes in one round trip, not counted among the others. A damaged record counts as none. */
+int tarn_directory_leases(struct tarn_directory *d, struct tarn_lease_answer *answers, size_t n,
+                          struct tarn_pulse *pulse, uint64_t deadline_ns);
 
 /* Waits for events until the deadline (0) or until fn returns non-zero (returned). Has its own connection. */
 int tarn_directory_events(struct tarn_directory *d, uint64_t deadline_ns, tarn_event_fn fn, void *arg);
@@ -177,52 +195,13 @@ int tarn_directory_withdraw(struct tarn_directory *d, struct tarn_withdraw *w, s
                             uint64_t deadline_ns);
 
 /*
- * The directory as a whole: whether Redis still has the data it had (KEYS.md, "The directory itself"). All
- * times are Redis's, in milliseconds since 1970; 0: never.
+ * Publishes or refreshes the node's and its pools' records, which expire after ttl_ms.
+ * *lost becomes true when Redis has another run_id than at the last beat, or the node's own record
+ * was gone or is not ours: everything must be published again. *taken_epoch: the epoch of another
+ * living node with the same id (then nothing was written), else 0.
  */
-#define TARN_DIRECTORY_ID_TEXT 17
-struct tarn_directory_state {
-    char id[TARN_DIRECTORY_ID_TEXT]; /* ""; there is none, or Redis has another run than the one it was made in */
-    char run[64];                    /* of Redis */
-    uint64_t now_ms, since_ms;
-    bool lost;         /* it follows one that was lost */
-    uint64_t lived_ms; /* with `lost`: the latest beat that a node remembers of that one */
-    uint64_t beat_ms;  /* the last beat of any node */
-    uint64_t silent_ms, resumed_ms; /* the last time that no node had beaten for 2 heartbeats: from, to */
-};
-/* Reads it, changes nothing. */
-int tarn_directory_look(struct tarn_directory *d, uint64_t deadline_ns, struct tarn_directory_state *s);
-/* It has been for a ttl: all nodes that lived before it have said so by now, or are late. */
-bool tarn_directory_aged(const struct tarn_directory_state *s, uint32_t ttl_ms);
-/* A node record that was missing before this was read has expired: nodes beat, and all have had the time to. */
-bool tarn_directory_calm(const struct tarn_directory_state *s, uint32_t heartbeat_ms, uint32_t ttl_ms);
-
-/*
- * A heartbeat: says in the directory's hash that a node lives, makes the hash where there is none, and
- * refreshes the node's and its pools' records, which expire after ttl_ms. A record of the node that is not
- * there (any more) is only made before make_until_ms: others may have believed that the node is gone.
- */
-struct tarn_beat {
-    /* in */
-    const struct tarn_node_record *node;
-    uint32_t heartbeat_ms, ttl_ms;
-    bool own_redis;                     /* nobody else can have known a directory there: it has aged when made */
-    char known[TARN_DIRECTORY_ID_TEXT]; /* the directory of the beats before; "": this is the first */
-    uint64_t last_ms;                   /* and the last of them, by Redis's time */
-    uint64_t make_until_ms;             /* by Redis's time; 0: never */
-    /* out */
-    struct tarn_directory_state state;
-    bool other;             /* not the known directory: the records were left alone */
-    bool gone;              /* the node's record was not there, and was not made */
-    uint64_t taken_epoch;   /* of another living node with the same id: nothing was written; else 0 */
-    bool left;              /* another node's record has expired since the last beats */
-    uint32_t expires_in_ms; /* the next of other nodes' records that were not refreshed in time; 0: none */
-    bool evicts;            /* Redis is set to drop keys when its memory is full */
-    char policy[24];        /* its maxmemory-policy */
-};
-int tarn_directory_beat(struct tarn_directory *d, struct tarn_beat *b, uint64_t deadline_ns);
-/* CONFIG when Redis may drop any key: a copy that it forgets may be one that readers have. */
-int tarn_directory_check_redis(struct tarn_directory *d, uint64_t deadline_ns);
+int tarn_directory_beat(struct tarn_directory *d, const struct tarn_node_record *n, uint32_t ttl_ms,
+                        uint64_t deadline_ns, bool *lost, uint64_t *taken_epoch);
 /* Removes the node's and its pools' records, if they are still ours (epoch). */
 int tarn_directory_leave(struct tarn_directory *d, const struct tarn_node_record *n, uint64_t deadline_ns);
 

@@ -76,19 +76,30 @@ static int append_nodes(void *arg, struct tarn_resp *r)
     for (size_t i = 0; i < l->nnodes; i++) {
         char rest[8 + TARN_NODE_ID_MAX];
         snprintf(rest, sizeof rest, "node:%s", l->nodes[i].id);
-        int rc = append_key(r, "HGETALL", l->d, rest);
+        int rc = append_key(r, "PTTL", l->d, rest); /* first: it is of that record or of an earlier one */
+        if (!rc)
+            rc = append_key(r, "HGETALL", l->d, rest);
         if (rc)
             return rc;
     }
     return 0;
 }
 
-static int take_node(void *arg, size_t i, const redisReply *reply)
+static int take_left(struct listing *l, size_t i, const redisReply *reply)
+{
+    int rc = tarn_redis_check(l->d, reply);
+    l->nodes[i].left_ms = tarn_left_of(reply);
+    return rc;
+}
+
+static int take_node(void *arg, size_t at, const redisReply *reply)
 {
     struct listing *l = arg;
     struct tarn_text texts[TARN_TEXTS_MAX];
+    size_t n, i = at / 2;
+    if (at % 2 == 0)
+        return take_left(l, i, reply);
     struct tarn_node_record node = l->nodes[i];
-    size_t n;
     if (reply->type == REDIS_REPLY_ERROR && strncmp(reply->str, "WRONGTYPE", 9))
         return tarn_redis_check(l->d, reply);
     if (reply->type == REDIS_REPLY_ARRAY && !reply->elements)
@@ -180,7 +191,7 @@ static int gather(struct listing *l, uint64_t deadline_ns)
     int rc = tarn_redis_run(l->d, deadline_ns, &ids);
     if (rc || !l->nnodes)
         return rc;
-    struct tarn_pipeline nodes = {.n = l->nnodes, .append = append_nodes, .reply = take_node, .arg = l};
+    struct tarn_pipeline nodes = {.n = 2 * l->nnodes, .append = append_nodes, .reply = take_node, .arg = l};
     rc = tarn_redis_run(l->d, deadline_ns, &nodes);
     l->nnodes = l->nliving;
     if (rc || !l->nnodes)

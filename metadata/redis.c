@@ -335,7 +335,7 @@ int tarn_redis_run(struct tarn_directory *d, uint64_t deadline_ns, const struct 
     size_t replies = 0;
     int result = 0, rc;
     if (c) {
-        d->round_trips++;
+        d->round_trips += !p->aside;
         rc = exchange(d, c, deadline_ns, p, &replies, &result);
         if (!rc)
             goto done;
@@ -347,7 +347,7 @@ int tarn_redis_run(struct tarn_directory *d, uint64_t deadline_ns, const struct 
     rc = tarn_redis_connect(d, deadline_ns, &c);
     if (rc)
         return rc;
-    d->round_trips++;
+    d->round_trips += !p->aside;
     rc = exchange(d, c, deadline_ns, p, &replies, &result);
     if (rc) {
         tarn_redis_free(c);

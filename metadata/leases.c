@@ -1,0 +1,123 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What readers' leases are made of (docs/consistency.md): nodes' records, how long they would still live, and
+ * whether nodes have beaten at all. The life is asked for before the record: so it is that record's, or an
+ * earlier and shorter one.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "metadata/records.h"
+#include "metadata/redis.h"
+
+#define EACH 2 /* questions about a node */
+
+struct asking {
+    struct tarn_directory *d;
+    struct tarn_lease_answer *answers;
+    size_t n;
+    struct tarn_pulse pulse;
+};
+
+static int append_key(struct tarn_resp *r, const char *command, const struct tarn_directory *d,
+                      const char *what, const char *id)
+{
+    char key[TARN_REDIS_PREFIX + 16 + TARN_NODE_ID_MAX];
+    snprintf(key, sizeof key, "%s%s%s", d->prefix, what, id);
+    const char *argv[] = {command, key};
+    return tarn_resp_append(r, 2, argv, NULL);
+}
+
+static int append(void *arg, struct tarn_resp *r)
+{
+    const struct asking *a = arg;
+    const char *time[] = {"TIME"};
+    int rc = 0;
+    for (size_t i = 0; i < a->n && !rc; i++) {
+        rc = append_key(r, "PTTL", a->d, "node:", a->answers[i].id);
+        if (!rc)
+            rc = append_key(r, "HGETALL", a->d, "node:", a->answers[i].id);
+    }
+    if (!rc)
+        rc = append_key(r, "HGETALL", a->d, "directory", "");
+    return rc ? rc : tarn_resp_append(r, 1, time, NULL);
+}
+
+static void take_record(struct tarn_lease_answer *a, const redisReply *reply)
+{
+    struct tarn_text texts[TARN_TEXTS_MAX];
+    struct tarn_node_record node = {.epoch = 0};
+    char pools[TARN_POOL_LIST];
+    size_t n;
+    a->epoch = 0;
+    if (tarn_reply_texts(reply, texts, &n) || n == 0 || tarn_node_parse(texts, n, &node, pools))
+        return;
+    a->epoch = node.epoch;
+    a->returning = strcmp(node.state, "returning") == 0;
+    a->refuses = node.refuses;
+}
+
+static uint64_t number(struct tarn_text t)
+{
+    char text[24];
+    snprintf(text, sizeof text, "%.*s", (int)(t.bytes < sizeof text ? t.bytes : sizeof text - 1), t.data);
+    return strtoull(text, NULL, 10);
+}
+
+static void take_pulse(struct tarn_pulse *p, const redisReply *reply)
+{
+    struct tarn_text texts[TARN_TEXTS_MAX];
+    const struct {
+        const char *name;
+        uint64_t *out;
+    } fields[] = {{"beat", &p->beat_ms}, {"silent", &p->silent_ms}, {"resumed", &p->resumed_ms}};
+    size_t n;
+    if (tarn_reply_texts(reply, texts, &n))
+        return;
+    for (size_t i = 0; i + 1 < n; i += 2)
+        for (size_t k = 0; k < sizeof fields / sizeof *fields; k++)
+            if (texts[i].bytes == strlen(fields[k].name) &&
+                memcmp(texts[i].data, fields[k].name, texts[i].bytes) == 0)
+                *fields[k].out = number(texts[i + 1]);
+}
+
+static void take_time(struct tarn_pulse *p, const redisReply *reply)
+{
+    if (reply->type != REDIS_REPLY_ARRAY || reply->elements != 2 ||
+        reply->element[0]->type != REDIS_REPLY_STRING || reply->element[1]->type != REDIS_REPLY_STRING)
+        return;
+    p->now_ms = strtoull(reply->element[0]->str, NULL, 10) * 1000 +
+                strtoull(reply->element[1]->str, NULL, 10) / 1000;
+}
+
+static int take(void *arg, size_t i, const redisReply *reply)
+{
+    struct asking *a = arg;
+    bool damaged = reply->type == REDIS_REPLY_ERROR && strncmp(reply->str, "WRONGTYPE", 9) == 0;
+    int rc = damaged ? 0 : tarn_redis_check(a->d, reply);
+    if (rc)
+        return rc;
+    if (i == EACH * a->n)
+        take_pulse(&a->pulse, reply);
+    else if (i > EACH * a->n)
+        take_time(&a->pulse, reply);
+    else if (i % EACH == 0)
+        a->answers[i / EACH].left_ms = tarn_left_of(reply);
+    else
+        take_record(&a->answers[i / EACH], reply);
+    return 0;
+}
+
+int tarn_directory_leases(struct tarn_directory *d, struct tarn_lease_answer *answers, size_t n,
+                          struct tarn_pulse *pulse, uint64_t deadline_ns)
+{
+    struct asking a = {.d = d, .answers = answers, .n = n};
+    struct tarn_pipeline p = {
+        .n = EACH * n + 2, .append = append, .reply = take, .arg = &a, .aside = true};
+    int rc = tarn_redis_run(d, deadline_ns, &p);
+    if (rc == 0)
+        *pulse = a.pulse;
+    return rc;
+}
