@@ -16,6 +16,21 @@ static inline uint64_t tarn_now_ns(void)
     return (uint64_t)t.tv_sec * TARN_NS_PER_S + (uint64_t)t.tv_nsec;
 }
 
+/* The same clock as of its last tick: late by up to tarn_coarse_tick_ns(), but some nanoseconds to read. */
+static inline uint64_t tarn_coarse_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC_COARSE, &t);
+    return (uint64_t)t.tv_sec * TARN_NS_PER_S + (uint64_t)t.tv_nsec;
+}
+
+static inline uint64_t tarn_coarse_tick_ns(void)
+{
+    struct timespec t;
+    clock_getres(CLOCK_MONOTONIC_COARSE, &t);
+    return (uint64_t)t.tv_sec * TARN_NS_PER_S + (uint64_t)t.tv_nsec;
+}
+
 static inline uint64_t tarn_unix_ms(void)
 {
     struct timespec t;

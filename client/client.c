@@ -158,6 +158,7 @@ static int client_init(struct tarn_client *c, const struct tarn_options *o)
     pthread_mutex_init(&c->monitor.lock, NULL);
     pthread_mutex_init(&c->sessions_lock, NULL);
     c->monitor.wake_fd = -1;
+    tarn_leases_init(c);
 
     int rc = alive_page(c);
     if (rc == 0)
@@ -213,6 +214,8 @@ int tarn_open(const struct tarn_options *given, struct tarn_client **c_p)
         rc = tarn_ops_new(c);
     if (rc == 0)
         rc = tarn_monitor_start(c);
+    if (rc == 0)
+        rc = tarn_leases_start(c);
     if (rc != 0) {
         char why[384];
         snprintf(why, sizeof why, "%s", tarn_last_error());
@@ -240,6 +243,7 @@ void tarn_close(struct tarn_client *c)
         return;
     tarn_ops_stop(c);
     tarn_sessions_close(c);
+    tarn_leases_stop(c);
     tarn_monitor_stop(c);
     tarn_ops_free(c);
     nodes_free(c);
@@ -252,6 +256,7 @@ void tarn_close(struct tarn_client *c)
         tarn_faulty_free(c->faulty);
     if (c->alive)
         munmap(c->alive, (size_t)sysconf(_SC_PAGESIZE));
+    tarn_leases_free(c);
     pthread_mutex_destroy(&c->sessions_lock);
     pthread_mutex_destroy(&c->monitor.lock);
     pthread_cond_destroy(&c->refresh_done);

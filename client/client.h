@@ -7,9 +7,10 @@
  *   and below these: remote (what the client knows of a node), cache (descriptors).
  *
  * Blocking calls run on the caller's thread from beginning to end; op_run.c's workers run the same code
- * for submitted operations. Two threads of the client's own look after health (monitor.c).
+ * for submitted operations. Two threads of the client's own look after health (monitor.c), one after leases
+ * (lease_ask.c).
  *
- * Lock order: client.nodes_lock -> remote.lock -> client.monitor.lock; cache shards, op queue, the list of
+ * Lock order: client.nodes_lock -> remote.lock -> client.monitor.lock; cache shards, leases, op queue, the list of
  * put sessions and verdicts are leaves. No lock is held across anything that waits for a peer.
  */
 #ifndef TARN_CLIENT_CLIENT_H
@@ -24,6 +25,7 @@
 #include "base/hash.h"
 #include "base/resp.h"
 #include "base/text.h"
+#include "client/lease.h"
 #include "client/patience.h"
 #include "metadata/directory.h"
 #include "transport/seen.h"
@@ -210,6 +212,7 @@ struct tarn_remote {
     _Atomic bool local;      /* its Unix socket answered: same host */
     _Atomic bool near;       /* the same host by its record */
     _Atomic bool draining;
+    struct tarn_lease lease; /* until when it may be read from */
     _Atomic uint8_t
         pool_transports[TARN_POOLS_MAX]; /* by index; bit t: the client's transport t serves the pool */
     _Atomic uint64_t asked_ns; /* unlisted: when the directory was last asked about it */
@@ -233,12 +236,18 @@ struct tarn_remote {
     struct tarn_side sides[TARN_TRANSPORTS_MAX][2]; /* [transport][write] */
 };
 
+/* Another incarnation has its place, or the directory has said that it is not there: its copies are none. */
+static inline bool tarn_remote_gone(const struct tarn_remote *r)
+{
+    return atomic_load(&r->superseded) || atomic_load(&r->lease.gone);
+}
+
 /* The incarnation (id, low half of epoch); made when it is new. NULL: out of memory. */
 struct tarn_remote *tarn_remote_of(struct tarn_client *c, const char *id, uint32_t epoch);
 /* Reads the node table from the directory. */
 int tarn_remotes_refresh(struct tarn_client *c, uint64_t deadline_ns);
-/* Applies one record (also used by a refresh). */
-int tarn_remote_update(struct tarn_client *c, const struct tarn_node_record *n, uint64_t pass);
+/* Applies one record that was asked for at sent_ns (also used by a refresh). */
+int tarn_remote_update(struct tarn_client *c, const struct tarn_node_record *n, uint64_t pass, uint64_t sent_ns);
 /* Index of the pool by name, or -1. */
 int tarn_remote_pool(struct tarn_remote *r, const char *name);
 /* Its name by index; "" when unknown. */
@@ -580,6 +589,7 @@ struct tarn_client {
     bool refreshing;
 
     struct tarn_monitor monitor;
+    struct tarn_leases leases;
     struct tarn_ops_queue *ops;
     pthread_mutex_t sessions_lock;
     struct tarn_put_session *sessions; /* open ones, for tarn_close() */
@@ -630,6 +640,8 @@ int tarn_resolve_keys(struct tarn_client *c, const struct tarn_key *keys, size_t
 bool tarn_desc_make(struct tarn_client *c, const struct tarn_record *r, struct tarn_desc *d);
 /* Any copy on a node that is not set aside? */
 bool tarn_desc_alive(const struct tarn_desc *d);
+/* No copy is on a node that is still there. */
+bool tarn_desc_gone(const struct tarn_desc *d);
 /* Copies hit i's descriptor; false when it has none. */
 bool tarn_hits_desc(const struct tarn_hits *h, size_t i, struct tarn_desc *d);
 

@@ -105,9 +105,10 @@ static bool is_due(struct tarn_remote *r, int t)
 }
 
 /* The shared link that serves this descriptor best, entered; NULL when that takes the slow way: *way_p as in
- * struct tarn_get. */
+ * struct tarn_get. begun_ns: when the get began. */
 static struct tarn_linked *enter_best(struct tarn_client *c, const struct tarn_desc *d, uint32_t gpu,
-                                      uint32_t stripe, const struct tarn_loc **loc_p, int *t_p, int *way_p)
+                                      uint32_t stripe, uint64_t begun_ns, const struct tarn_loc **loc_p,
+                                      int *t_p, int *way_p)
 {
     bool due = false;
 
@@ -123,6 +124,11 @@ static struct tarn_linked *enter_best(struct tarn_client *c, const struct tarn_d
                 due |= is_due(r, t);
                 continue;
             }
+            if (!tarn_lease_read(&r->lease, begun_ns)) {
+                if (tarn_remote_gone(r))
+                    continue;
+                return NULL;
+            }
             if (state == TARN_SIDE_POOLED && d->nlocs == 1 && !due)
                 *way_p = t;
             if (state != TARN_SIDE_SHARED)
@@ -135,7 +141,7 @@ static struct tarn_linked *enter_best(struct tarn_client *c, const struct tarn_d
 }
 
 /* Serves item i now: its final status, or TARN_INPROGRESS. */
-static int get_now(struct tarn_get *g, size_t i)
+static int get_now(struct tarn_get *g, size_t i, uint64_t begun_ns)
 {
     struct tarn_client *c = g->client;
     struct tarn_item *item = &g->items[i];
@@ -164,7 +170,7 @@ static int get_now(struct tarn_get *g, size_t i)
     g->found_fits = g->found_glanced || tarn_get_fits(g, i, &d->tensor, &g->found_bytes);
     if (!g->found_fits) /* or the descriptor is out of date */
         return TARN_INPROGRESS;
-    struct tarn_linked *linked = enter_best(c, d, gpu, stripe, &l, &t, &g->found_way);
+    struct tarn_linked *linked = enter_best(c, d, gpu, stripe, begun_ns, &l, &t, &g->found_way);
     if (linked && g->found_glanced) { /* such links do not look at pieces */
         tarn_shared_leave(l->remote, t, false, stripe);
         return TARN_INPROGRESS;
@@ -189,11 +195,12 @@ static int get_now(struct tarn_get *g, size_t i)
  * too, and not even looked at, since the first need not wait for that. */
 void tarn_get_fast(struct tarn_get *g)
 {
+    uint64_t begun_ns = tarn_coarse_ns();
     bool later = false;
     size_t i;
 
     for (i = 0; i < g->n && !later; i++) {
-        int rc = get_now(g, i);
+        int rc = get_now(g, i, begun_ns);
         g->items[i].status = rc;
         later = rc == TARN_INPROGRESS && g->found == i;
         if (rc == TARN_INPROGRESS)
@@ -205,11 +212,15 @@ void tarn_get_fast(struct tarn_get *g)
     g->looked = i;
 }
 
-/* May TARN_GET_NOW go on? Then only this host's GPUs are waited for. */
+/* May TARN_GET_NOW go on? Then only this host's GPUs are waited for. Where no lease runs one is asked for. */
 static bool is_near(const struct tarn_get *g)
 {
-    return g->found == g->looked - 1 && g->found_way >= 0 &&
-           (g->client->transports[g->found_way]->caps & TARN_CAP_SAME_HOST);
+    if (g->found != g->looked - 1)
+        return false;
+    for (uint32_t k = 0; k < g->found_desc.nlocs; k++)
+        if (tarn_lease_word(g->found_desc.locs[k].remote) == TARN_LEASE_ASK)
+            return false;
+    return g->found_way >= 0 && (g->client->transports[g->found_way]->caps & TARN_CAP_SAME_HOST);
 }
 
 /* TARN_GET_NOW: nothing has been begun for these. */

@@ -3,7 +3,8 @@
  * Gets: one attempt at one copy by one transport, and what its outcome means for the job.
  *
  * While other copies are left, a node gets its patience (patience.h), and at most half of what is left of the
- * deadline, to show a sign of life; the last copy may take the whole deadline.
+ * deadline, to show a sign of life. So does the last copy of a descriptor that the directory has not just given:
+ * there may be another by now (get_silent.c). The last one that the directory knows may take the whole deadline.
  *
  * A writer that replaces an object faster than it can be read would starve readers of one-sided
  * transports. After two stale reads the extent is held by a hazard (view) while it is copied.
@@ -80,8 +81,8 @@ void tarn_get_aim(struct tarn_get_job *j, const struct tarn_loc *l, bool more, u
     x->work.seen = j->glanced ? &j->get->seen : NULL;
     j->given = false;
     x->deadline_ns = j->get->deadline_ns;
-    uint64_t patience = more ? tarn_remote_patience(l->remote) : UINT64_MAX;
-    x->patience_ns = more && left / 2 < patience ? left / 2 : patience;
+    uint64_t patience = more || tarn_get_may_ask(j) ? tarn_remote_patience(l->remote) : UINT64_MAX;
+    x->patience_ns = patience < UINT64_MAX && left / 2 < patience ? left / 2 : patience;
     x->stop = j->get->stop;
 }
 
@@ -120,6 +121,7 @@ void tarn_get_launch(struct tarn_get_batch *b, struct tarn_get_job *j, bool more
     bool early = rc == TARN_E_TIMEOUT && tarn_now_ns() < x->deadline_ns;
     remember(j, early ? TARN_E_NODE_DOWN : rc, tarn_last_error());
     j->stage = TARN_GET_RESOLVED;
+    j->silent |= rc == TARN_E_NODE_DOWN || rc == TARN_E_TIMEOUT;
     j->tried |= rc == TARN_E_NODE_DOWN || rc == TARN_E_TIMEOUT
                     ? (uint64_t)0xff << (j->loc * TARN_TRANSPORTS_MAX)
                     : (uint64_t)1 << (j->loc * TARN_TRANSPORTS_MAX + j->transport);
@@ -156,6 +158,7 @@ static void failed(struct tarn_get_batch *b, struct tarn_get_job *j, int why, co
         return;
     }
     tarn_count(b->client, 0, TARN_COUNT_FAILOVERS, 1);
+    j->silent |= j->x.end == TARN_END_SILENT;
     if (j->x.end != TARN_END_SILENT) {
         tarn_fail(why, "%s", text);
         if (tarn_link_lost(l->remote, j->transport, false, l->pool, j->gpu)) {

@@ -33,6 +33,7 @@ bool tarn_get_choose(const struct tarn_client *c, const struct tarn_get_job *j, 
             uint32_t k = first + i < d->nlocs ? first + i : first + i - d->nlocs;
             const struct tarn_loc *l = &d->locs[k];
             if ((j->tried >> (k * TARN_TRANSPORTS_MAX + (uint32_t)t) & 1) || known_stale(j, l) ||
+                tarn_remote_gone(l->remote) ||
                 !tarn_side_usable(l->remote, t, false) || !tarn_remote_moves(l->remote, t, l->pool, j->gpu))
                 continue;
             if (found && k != *loc_p) {
@@ -74,7 +75,7 @@ static bool revived(struct tarn_get_batch *b, struct tarn_get_job *j)
     for (uint32_t i = 0; i < d->nlocs; i++) {
         struct tarn_remote *r = d->locs[i].remote;
         bool failed_here = (j->tried >> (i * TARN_TRANSPORTS_MAX) & 0xff) == 0xff || atomic_load(&r->suspect);
-        if (known_stale(j, &d->locs[i]) || !failed_here)
+        if (known_stale(j, &d->locs[i]) || tarn_remote_gone(r) || !failed_here)
             continue;
         if (!tarn_remote_settled(r, others < j->get->deadline_ns ? others : j->get->deadline_ns, &stop)) {
             if (atomic_load(&r->suspect) && (tarn_now_ns() >= others || tarn_stopped(&stop)))
@@ -88,6 +89,20 @@ static bool revived(struct tarn_get_batch *b, struct tarn_get_job *j)
     return false;
 }
 
+/* Does the directory count the node out by now? The job waits where it has to be asked. */
+static bool is_gone(struct tarn_get_job *j, struct tarn_remote *r)
+{
+    switch (tarn_lease_word(r)) {
+    case TARN_LEASE_GONE:
+        return true;
+    case TARN_LEASE_ASK:
+        j->stage = TARN_GET_UNLEASED;
+        return false;
+    default:
+        return false;
+    }
+}
+
 /* No way is left: what does that mean? */
 static void give_up(struct tarn_get_batch *b, struct tarn_get_job *j)
 {
@@ -95,6 +110,10 @@ static void give_up(struct tarn_get_batch *b, struct tarn_get_job *j)
     char who[352], text[sizeof j->text + sizeof who];
     struct tarn_remote *down = NULL;
 
+    if (j->refused) {
+        tarn_get_job_fail(b, j, j->why, j->text);
+        return;
+    }
     if (revived(b, j)) /* first: it needs no directory, which may be away */
         return;
     if (!j->asked) { /* the descriptor was an old one; there may be new copies */
@@ -102,12 +121,16 @@ static void give_up(struct tarn_get_batch *b, struct tarn_get_job *j)
         return;
     }
     for (uint32_t i = 0; i < d->nlocs; i++)
-        if (!known_stale(j, &d->locs[i]) && !atomic_load(&d->locs[i].remote->superseded))
+        if (!known_stale(j, &d->locs[i]) && !is_gone(j, d->locs[i].remote))
             down = d->locs[i].remote;
-    if (!down && d->nlost == 0) {
+    if (j->stage == TARN_GET_UNLEASED)
+        return;
+    if (!down) {
         tarn_get_job_fail(b, j, TARN_E_NOT_FOUND, "no such key");
         return;
     }
+    if (tarn_get_await(b, j, down))
+        return;
     if (j->why != 0) {
         tarn_get_job_fail(b, j, j->why, j->text);
         return;
@@ -119,7 +142,7 @@ static void give_up(struct tarn_get_batch *b, struct tarn_get_job *j)
     }
     snprintf(text, sizeof text,
              "%s holds the only copy and does not answer: restart it, or put with replicas",
-             down ? tarn_remote_text(down, who) : "a node that is no longer in the directory");
+             tarn_remote_text(down, who));
     tarn_get_job_fail(b, j, TARN_E_NODE_DOWN, text);
 }
 
@@ -149,7 +172,7 @@ static bool choose(struct tarn_get_batch *b, struct tarn_get_job *j, bool *more_
     bool first = j->desc.nlocs == 1 && j->tried == 0 && j->stales == 0;
 
     if (first && b->way.remote == l->remote && b->way.pool == l->pool && b->way.gpu == j->gpu &&
-        atomic_load(&l->remote->health) == TARN_UP && !atomic_load(&l->remote->superseded) &&
+        atomic_load(&l->remote->health) == TARN_UP && !tarn_remote_gone(l->remote) &&
         atomic_load(&l->remote->sides[b->way.transport][0].state) == TARN_SIDE_POOLED) {
         j->loc = 0;
         j->transport = b->way.transport;
@@ -165,6 +188,31 @@ static bool choose(struct tarn_get_batch *b, struct tarn_get_job *j, bool *more_
         b->way.transport = j->transport;
     }
     return true;
+}
+
+/* May the copy that was chosen be read? Else the job waits, or another is to be chosen. */
+static bool is_leased(struct tarn_get_job *j, uint64_t now)
+{
+    struct tarn_remote *r = j->desc.locs[j->loc].remote;
+
+    if (tarn_lease_read(&r->lease, now))
+        return true;
+    switch (tarn_lease_word(r)) {
+    case TARN_LEASE_RUNS:
+        return true;
+    case TARN_LEASE_GONE: /* and not chosen again */
+        return false;
+    case TARN_LEASE_REFUSED:
+        j->refused = true;
+        j->why = TARN_E_DIRECTORY;
+        tarn_lease_refusal(r, j->text, sizeof j->text);
+        j->tried |= (uint64_t)0xff << (j->loc * TARN_TRANSPORTS_MAX);
+        return false;
+    case TARN_LEASE_ASK:
+        j->stage = TARN_GET_UNLEASED;
+        return false;
+    }
+    return false;
 }
 
 /* Sends a resolved job on its way, or ends it. */
@@ -189,6 +237,8 @@ void tarn_get_route(struct tarn_get_batch *b, struct tarn_get_job *j)
             b->open--;
             tarn_get_misfit(j->get, j->index, &j->desc.tensor);
         } else if (choose(b, j, &more)) {
+            if (!is_leased(j, now))
+                continue;
             if (!tarn_get_may_take(b->client, j)) {
                 tarn_get_look(b, j);
                 continue;

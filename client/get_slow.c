@@ -135,6 +135,25 @@ static void resolve_wanted(struct tarn_get_batch *b)
     free(out);
 }
 
+/* --- leases ------------------------------------------------------------------------------------- */
+
+/* One question for all jobs that wait for it; they look again what it has brought. */
+static void lease_unleased(struct tarn_get_batch *b)
+{
+    const struct tarn_stop stop = {NULL, b->stop_fd, tarn_get_any_stopped, b};
+    uint64_t deadline = UINT64_MAX;
+
+    for (size_t i = 0; i < b->n; i++)
+        if (b->jobs[i].stage != TARN_GET_FINAL && b->jobs[i].get->deadline_ns < deadline)
+            deadline = b->jobs[i].get->deadline_ns;
+    tarn_lease_wait(b->client, deadline, &stop);
+    for (size_t i = 0; i < b->n; i++)
+        if (b->jobs[i].stage == TARN_GET_UNLEASED)
+            b->jobs[i].stage = TARN_GET_RESOLVED;
+}
+
+/* --- rounds ------------------------------------------------------------------------------------- */
+
 /* A job whose first descriptor is at hand does not wait for the others' look-up. */
 static void start(struct tarn_get_batch *b, struct tarn_get_job *j, struct tarn_get *g, size_t index)
 {
@@ -206,36 +225,44 @@ static void fly(struct tarn_get_batch *b)
     }
 }
 
-/* Routes all that can be; true when some job needs the directory, or waits for a link to be made. */
-static void route_all(struct tarn_get_batch *b, bool opening, bool *wanted_p, bool *waiting_p)
+/* Which stages some job is in: bits. */
+static unsigned stages_of(const struct tarn_get_batch *b)
+{
+    unsigned stages = 0;
+
+    for (size_t i = 0; i < b->n; i++)
+        stages |= 1u << b->jobs[i].stage;
+    return stages;
+}
+
+/* Routes all that can be. Some need the directory then, or a lease, or wait for a link to be made. */
+static unsigned route_all(struct tarn_get_batch *b, bool opening)
 {
     b->opening = opening;
-    *wanted_p = *waiting_p = false;
-    for (size_t i = 0; i < b->n; i++) {
+    for (size_t i = 0; i < b->n; i++)
         if (b->jobs[i].stage == TARN_GET_RESOLVED)
             tarn_get_route(b, &b->jobs[i]);
-        *wanted_p |= b->jobs[i].stage == TARN_GET_WANTED;
-        *waiting_p |= b->jobs[i].stage == TARN_GET_RESOLVED;
-    }
+    return stages_of(b);
 }
 
 static void run(struct tarn_get_batch *b)
 {
     while (b->open > 0) {
-        bool wanted, waiting;
         if (b->flight.inflight == b->open) {
             fly(b);
             continue;
         }
-        route_all(b, b->open == 1, &wanted, &waiting);
-        if (waiting) { /* making links may take a while: what can fly does so before */
+        unsigned stages = route_all(b, b->open == 1);
+        if (stages >> TARN_GET_RESOLVED & 1) { /* making links may take a while: what can fly does so before */
             tarn_flight_push(&b->flight);
-            route_all(b, true, &wanted, &waiting);
+            stages = route_all(b, true);
         }
-        if (!wanted) {
+        if (stages >> TARN_GET_UNLEASED & 1)
+            lease_unleased(b);
+        else if (!(stages >> TARN_GET_WANTED & 1))
             fly(b);
+        if (!(stages >> TARN_GET_WANTED & 1))
             continue;
-        }
         resolve_wanted(b);
         if (b->stopped)
             land_stopped(b);
@@ -277,9 +304,12 @@ static bool get_alone(struct tarn_client *c, struct tarn_get *g, struct tarn_get
     j->index = g->found;
     j->gpu = g->found_gpu;
     j->glanced = g->found_glanced;
+    j->asked = false;
     if (now >= g->deadline_ns || !g->found_fits || !choose(c, j, &more) || !tarn_get_may_take(c, j))
         return false;
     const struct tarn_loc *l = &d->locs[j->loc];
+    if (!tarn_lease_read(&l->remote->lease, now))
+        return false;
     struct tarn_linked *linked = tarn_link_at_hand(l->remote, j->transport, false);
     if (!linked)
         return false;

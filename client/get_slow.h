@@ -6,9 +6,12 @@
  * Each item left over by the fast way is a job:
  *
  *   WANTED --look-up, one round trip for all--> RESOLVED --route--> FLYING --0--> final
- *      ^                                           ^                  |
- *      +---- descriptor stale, or misfit ----------|------------------+
- *                                                  +-- copy failed: next copy, inside the same deadline
+ *      ^                                         ^   |  ^             |
+ *      +---- descriptor stale, or misfit --------|---|--|-------------+
+ *                            UNLEASED <----------|---+  |             |
+ *         one question for all --+---------------+      +-------------+ copy failed: next copy, inside the same
+ *                                                                       deadline
+ * UNLEASED: the chosen copy's node may not be read from until the directory has been asked about it (lease.h).
  */
 #ifndef TARN_CLIENT_GET_SLOW_H
 #define TARN_CLIENT_GET_SLOW_H
@@ -17,7 +20,7 @@
 
 #define TARN_GET_STALE_MAX 4
 
-enum tarn_get_stage { TARN_GET_WANTED, TARN_GET_RESOLVED, TARN_GET_FLYING, TARN_GET_FINAL };
+enum tarn_get_stage { TARN_GET_WANTED, TARN_GET_RESOLVED, TARN_GET_UNLEASED, TARN_GET_FLYING, TARN_GET_FINAL };
 
 struct tarn_get_job {
     struct tarn_get *get;
@@ -25,6 +28,8 @@ struct tarn_get_job {
     enum tarn_get_stage stage;
     bool known;   /* desc is filled */
     bool asked;   /* desc comes from the directory, in this call */
+    bool silent;  /* a copy's node was, in this call */
+    bool refused; /* a copy's node wants no readers while Redis is away; `why` says so */
     bool given;   /* GPUs have been given the copies of this attempt, and streams may wait for them */
     uint32_t gpu; /* tarn_pieces_gpu() */
     bool glanced; /* at the pieces, no more so far (transport/seen.h) */
@@ -99,6 +104,12 @@ static inline bool tarn_get_may_take(const struct tarn_client *c, const struct t
 {
     return !j->glanced || (c->transports[j->transport]->caps & TARN_CAP_CHECKS);
 }
+
+/* get_silent.c: has the directory not been asked yet, and is there reason to when the last copy's node is silent? */
+bool tarn_get_may_ask(const struct tarn_get_job *j);
+/* The directory knows of no other copy than on r, which fell silent in this call: waits until it answers again, inside
+ * the deadline. False: it is not waited for. */
+bool tarn_get_await(struct tarn_get_batch *b, struct tarn_get_job *j, struct tarn_remote *r);
 
 /* get_attempt.c: makes the job's transfer of `bytes` bytes of that copy; `more` and now as below. */
 void tarn_get_aim(struct tarn_get_job *j, const struct tarn_loc *l, bool more, uint64_t bytes, uint64_t now);

@@ -93,7 +93,7 @@ static uint32_t transport_bits(const struct tarn_client *c, const char *list)
     return bits;
 }
 
-int tarn_remote_update(struct tarn_client *c, const struct tarn_node_record *n, uint64_t pass)
+int tarn_remote_update(struct tarn_client *c, const struct tarn_node_record *n, uint64_t pass, uint64_t sent_ns)
 {
     struct tarn_remote *r = tarn_remote_of(c, n->id, (uint32_t)n->epoch);
 
@@ -117,6 +117,7 @@ int tarn_remote_update(struct tarn_client *c, const struct tarn_node_record *n, 
     pthread_mutex_unlock(&r->lock);
     atomic_store(&r->draining, strcmp(n->state, "draining") == 0);
     atomic_store(&r->superseded, false);
+    tarn_lease_listed(r, n, sent_ns);
     bool back = !atomic_exchange(&r->listed, true);
     if (atomic_load(&r->health) != TARN_UP) {
         if (back) /* it beats again, so it may answer: callers wait for the keeper's word */
@@ -128,13 +129,13 @@ int tarn_remote_update(struct tarn_client *c, const struct tarn_node_record *n, 
 
 struct refresh {
     struct tarn_client *client;
-    uint64_t pass;
+    uint64_t pass, began_ns;
 };
 
 static int update_one(void *arg, const struct tarn_node_record *n)
 {
     struct refresh *f = arg;
-    return tarn_remote_update(f->client, n, f->pass);
+    return tarn_remote_update(f->client, n, f->pass, f->began_ns);
 }
 
 /* Nodes that this pass did not see are unlisted; incarnations whose id it saw under another epoch are over.
@@ -149,8 +150,10 @@ static void settle(struct tarn_client *c, uint64_t pass)
             continue;
         atomic_store(&r->listed, false);
         HASH_ITER (hh, c->nodes, other, after)
-            if (other->pass == pass && strcmp(other->key.id, r->key.id) == 0)
+            if (other->pass == pass && strcmp(other->key.id, r->key.id) == 0) {
                 atomic_store(&r->superseded, true);
+                tarn_lease_end(&r->lease);
+            }
     }
     pthread_rwlock_unlock(&c->nodes_lock);
 }
@@ -184,7 +187,7 @@ int tarn_remotes_refresh(struct tarn_client *c, uint64_t deadline_ns)
     if (rc != TARN_INPROGRESS)
         return rc;
     uint64_t began = tarn_now_ns();
-    struct refresh f = {c, ++c->pass};
+    struct refresh f = {c, ++c->pass, began};
     rc = tarn_directory_nodes(c->directory, deadline_ns, update_one, &f);
     if (rc == 0) {
         settle(c, f.pass);

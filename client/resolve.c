@@ -25,7 +25,9 @@ static bool add_location(struct tarn_client *c, const struct tarn_location *l, s
 
     if (!r || atomic_load(&r->superseded)) /* of an incarnation that is no more: nothing is there */
         return false;
-    int pool = atomic_load(&r->listed) ? tarn_remote_pool(r, l->pool) : -1;
+    bool there = (atomic_load(&r->listed) || tarn_lease_runs(&r->lease, tarn_now_ns())) &&
+                 !atomic_load(&r->lease.gone);
+    int pool = there ? tarn_remote_pool(r, l->pool) : -1;
     if (pool < 0) {
         d->nlost++;
         uint64_t now = tarn_now_ns(), asked = atomic_load(&r->asked_ns);
@@ -53,10 +55,18 @@ bool tarn_desc_alive(const struct tarn_desc *d)
 {
     for (uint32_t i = 0; i < d->nlocs; i++) {
         struct tarn_remote *r = d->locs[i].remote;
-        if (atomic_load(&r->health) != TARN_GONE && !atomic_load(&r->superseded))
+        if (atomic_load(&r->health) != TARN_GONE && !tarn_remote_gone(r))
             return true;
     }
     return false;
+}
+
+bool tarn_desc_gone(const struct tarn_desc *d)
+{
+    for (uint32_t i = 0; i < d->nlocs; i++)
+        if (!tarn_remote_gone(d->locs[i].remote))
+            return false;
+    return true;
 }
 
 /* --- one round ---------------------------------------------------------------------------------- */
@@ -190,10 +200,7 @@ enum tarn_state tarn_hits_state(const struct tarn_hits *h, size_t i)
     const struct tarn_desc *d = &h->hits[i].desc;
     if (tarn_desc_alive(d))
         return TARN_STATE_HIT;
-    bool down = d->nlost > 0;
-    for (uint32_t k = 0; k < d->nlocs; k++)
-        down |= !atomic_load(&d->locs[k].remote->superseded);
-    return down ? TARN_STATE_NODE_DOWN : TARN_STATE_MISS;
+    return tarn_desc_gone(d) ? TARN_STATE_MISS : TARN_STATE_NODE_DOWN;
 }
 
 int tarn_hits_tensor(const struct tarn_hits *h, size_t i, struct tarn_tensor *t)

@@ -66,8 +66,24 @@ static void note_why(const struct tarn_loc *l, char why[TARN_SENTENCE])
         why[0] = '\0';
 }
 
-/* deadline_ns 0: only through links that are there. why: of NOT_REACHABLE; "" when there is no more to say.
- */
+/* May the node be read from? deadline_ns 0: without asking. why: when it refuses. */
+static enum tarn_lease_word leased(struct tarn_remote *r, uint64_t deadline_ns, char why[TARN_SENTENCE])
+{
+    enum tarn_lease_word word = TARN_LEASE_RUNS;
+
+    if (tarn_lease_read(&r->lease, tarn_coarse_ns()))
+        return word;
+    while ((word = tarn_lease_word(r)) == TARN_LEASE_ASK && tarn_now_ns() < deadline_ns)
+        tarn_lease_wait(r->client, deadline_ns, NULL);
+    if (word == TARN_LEASE_REFUSED)
+        tarn_lease_refusal(r, why, TARN_SENTENCE);
+    else if (word == TARN_LEASE_ASK && deadline_ns != 0)
+        snprintf(why, TARN_SENTENCE, "the deadline has passed before Redis has answered: raise timeout_ms");
+    return word;
+}
+
+/* deadline_ns 0: only through links that are there. why: of NOT_REACHABLE and DIRECTORY; "" when there is no more to
+ * say. */
 static int view_any(struct tarn_client *c, const struct tarn_desc *d, uint64_t deadline_ns,
                     struct tarn_view *v, char why[TARN_SENTENCE])
 {
@@ -80,8 +96,18 @@ static int view_any(struct tarn_client *c, const struct tarn_desc *d, uint64_t d
             continue;
         for (uint32_t k = 0; k < d->nlocs; k++) {
             const struct tarn_loc *l = &d->locs[k];
+            if (settled >> k & 1)
+                continue;
+            enum tarn_lease_word word = leased(l->remote, deadline_ns, why);
+            if (word != TARN_LEASE_RUNS) {
+                worst = word == TARN_LEASE_REFUSED ? TARN_E_DIRECTORY
+                        : word == TARN_LEASE_ASK   ? TARN_E_TIMEOUT
+                                                   : worst;
+                settled |= 1u << k;
+                continue;
+            }
             /* a SLOW node's memory can be read without it */
-            if (settled >> k & 1 || atomic_load(&l->remote->health) == TARN_GONE)
+            if (atomic_load(&l->remote->health) == TARN_GONE)
                 continue;
             if (deadline_ns != 0)
                 connect_side(l, t, deadline_ns);
@@ -109,10 +135,12 @@ static int explain(const struct tarn_key *key, const struct tarn_desc *d, int rc
     if (rc == TARN_E_AGAIN)
         return tarn_fail(rc, "view key '%s': this client holds too many views of the node: release some",
                          name);
-    if (!tarn_desc_alive(d) && (d->nlocs > 0 || d->nlost > 0))
-        return tarn_fail(TARN_E_NODE_DOWN, "view key '%s': no node that holds it answers", name);
-    if (d->nlocs == 0)
+    if (rc == TARN_E_DIRECTORY || rc == TARN_E_TIMEOUT)
+        return tarn_fail(rc, "view key '%s': %s", name, why);
+    if (tarn_desc_gone(d))
         return tarn_fail(TARN_E_NOT_FOUND, "view key '%s': no such key", name);
+    if (!tarn_desc_alive(d))
+        return tarn_fail(TARN_E_NODE_DOWN, "view key '%s': no node that holds it answers", name);
     if (why[0])
         return tarn_fail(rc, "view key '%s': %s: get it", name, why);
     return tarn_fail(rc, "view key '%s': no copy is in shared memory on this host: get it", name);

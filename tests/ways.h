@@ -17,11 +17,10 @@ struct way {
     uint32_t timeout_ms;
     bool gpu_pool; /* the node's memory */
     int device;    /* of the client's memory; -1: the host's */
-    const char *missing; /* why it cannot be run here, NULL: it can */
     char name[96];
 };
 
-/* The list ends with a way without a transport. */
+/* The list ends with a way without a transport. Prints what is skipped, and why. */
 void ways_find(struct way ways[WAYS_MAX]);
 
 #endif

@@ -95,7 +95,7 @@ static void node_start(struct world *w)
     assert_int_equal(pthread_create(&w->thread, NULL, node_main, w), 0);
     snprintf(record.unix_path, sizeof(record.unix_path), "%s", w->address.sun_path);
     snprintf(record.host_id, sizeof(record.host_id), "%s", w->client->host_id);
-    assert_int_equal(tarn_remote_update(w->client, &record, 0), 0);
+    assert_int_equal(tarn_remote_update(w->client, &record, 0, tarn_now_ns()), 0);
     w->remote = tarn_remote_of(w->client, "mute", EPOCH);
 }
 

@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Gets whose last copy's node is silent. The descriptor may be an old one: what it names was replaced, and the new
+ * version lies elsewhere. So after the node's patience the directory is asked. When it knows no other copy the get
+ * waits for this one, as long as its deadline and the node's record allow: the keeper finds out when it answers again.
+ */
+#include "client/get_slow.h"
+
+#define SLICE_NS (100 * TARN_NS_PER_MS)       /* then the node's lease is looked at again */
+#define SHORT_SLICE_NS (10 * TARN_NS_PER_MS)  /* while other jobs are open: their transfers go on between */
+
+/* On the same host it is the GPU that is waited for, or nobody. */
+bool tarn_get_may_ask(const struct tarn_get_job *j)
+{
+    return !j->asked && !(j->get->client->transports[j->transport]->caps & TARN_CAP_SAME_HOST);
+}
+
+/* Until its health changes. */
+static void wait_slow(struct tarn_remote *r, uint64_t until_ns, const struct tarn_stop *stop)
+{
+    pthread_mutex_lock(&r->lock);
+    for (uint64_t now = tarn_now_ns();
+         atomic_load(&r->health) == TARN_SLOW && now < until_ns && !tarn_stopped(stop); now = tarn_now_ns()) {
+        uint64_t slice = now + TARN_WAIT_SLICE_MS * TARN_NS_PER_MS;
+        tarn_cond_wait(&r->changed, &r->lock, slice < until_ns ? slice : until_ns);
+    }
+    pthread_mutex_unlock(&r->lock);
+}
+
+bool tarn_get_await(struct tarn_get_batch *b, struct tarn_get_job *j, struct tarn_remote *r)
+{
+    const struct tarn_stop stop = {j->get->stop, b->stop_fd, tarn_get_any_stopped, b};
+    uint64_t now = tarn_now_ns(), until = now + (b->open > 1 ? SHORT_SLICE_NS : SLICE_NS);
+
+    if (!j->silent || atomic_load(&r->health) != TARN_SLOW || now >= j->get->deadline_ns)
+        return false;
+    wait_slow(r, until < j->get->deadline_ns ? until : j->get->deadline_ns, &stop);
+    if (atomic_load(&r->health) == TARN_UP)
+        j->tried = 0;
+    if (b->open > 1)
+        b->later = b->postponed = true;
+    return true;
+}

@@ -1,0 +1,111 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Leases: until when a client may read from a node (docs/consistency.md has why). A get that begins before
+ * until_ns may; one that begins later asks. What the directory answers, and that it does not, is turned into
+ * until_ns here, by rules that know no clock and no thread. lease_ask.c asks.
+ *
+ *   confirmed  by the life that the node's record had, counted from before it was asked about.
+ *   unsure     Redis does not answer: read on for a moment, and for the next, until it does.
+ *   gone       Redis has answered that the node is not there, or compares what it holds: not read.
+ *
+ * until_ns is compared with the coarse clock, which is late by up to a tick: so a lease ends a tick earlier.
+ */
+#ifndef TARN_CLIENT_LEASE_H
+#define TARN_CLIENT_LEASE_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/clock.h"
+#include "client/patience.h"
+#include "metadata/directory.h"
+
+/* How long an unsure lease runs, and how often Redis is asked while it is away. */
+#define TARN_LEASE_UNSURE_NS (250 * TARN_NS_PER_MS)
+
+struct tarn_lease {
+    _Atomic uint64_t until_ns;
+    _Atomic bool used; /* a get has read under it since it was asked about last */
+    _Atomic bool gone;
+    /* the rest: tarn_leases.lock */
+    bool unsure, refuses;
+    uint64_t sent_ns;      /* when the question was sent whose answer this is */
+    uint64_t confirmed_ns; /* the end of the last lease that was no unsure one */
+    uint64_t ttl_ns;       /* how long the node's records live: the most that was seen */
+    uint64_t due_ns;       /* when to renew it, if it is in use */
+};
+
+enum tarn_lease_word {
+    TARN_LEASE_RUNS,
+    TARN_LEASE_GONE,    /* nothing is to be read there */
+    TARN_LEASE_REFUSED, /* Redis does not answer, and the node wants its readers to refuse then */
+    TARN_LEASE_ASK,     /* Redis is to be asked */
+};
+
+/* May a get that began at now_ns read there? */
+static inline bool tarn_lease_runs(const struct tarn_lease *l, uint64_t now_ns)
+{
+    return now_ns < atomic_load_explicit(&l->until_ns, memory_order_acquire);
+}
+
+/* The same for who is about to read: a lease in use is renewed. */
+static inline bool tarn_lease_read(struct tarn_lease *l, uint64_t now_ns)
+{
+    if (!tarn_lease_runs(l, now_ns))
+        return false;
+    if (!atomic_load_explicit(&l->used, memory_order_relaxed))
+        atomic_store_explicit(&l->used, true, memory_order_relaxed);
+    return true;
+}
+
+/*
+ * Redis has answered a question that was sent at sent_ns; now_ns: when the answer came. epoch: the low half of
+ * this incarnation's. True: another incarnation has its place.
+ */
+bool tarn_lease_answered(struct tarn_lease *l, uint32_t epoch, const struct tarn_lease_answer *a,
+                         const struct tarn_pulse *p, uint64_t sent_ns, uint64_t now_ns);
+/* Redis does not answer, and the lease has ended: RUNS for a moment; REFUSED; GONE, as it said last. */
+enum tarn_lease_word tarn_lease_unanswered(struct tarn_lease *l, uint64_t now_ns);
+/* Another incarnation has its place. */
+void tarn_lease_end(struct tarn_lease *l);
+
+/* --- asking (lease_ask.c) ----------------------------------------------------------------------- */
+
+struct tarn_client;
+struct tarn_remote;
+struct tarn_stop;
+
+/* A thread asks, and sleeps while no lease is in use. */
+struct tarn_leases {
+    pthread_t thread;
+    bool running, stop;
+    int stop_fd; /* ends a wait for Redis */
+    bool wanted; /* ask at once */
+    pthread_mutex_t lock;
+    pthread_cond_t wake, answered;
+    uint64_t asking_ns;  /* since when a question is outstanding; 0: none is */
+    uint64_t failed_ns;  /* when the last one ended without an answer; 0: it was answered */
+    uint64_t wanted_ns;  /* when a get last needed an answer */
+    uint64_t questions;  /* that have ended */
+    struct tarn_patience patience; /* by how long answers take: later than that, Redis counts as away */
+};
+
+void tarn_leases_init(struct tarn_client *c);
+int tarn_leases_start(struct tarn_client *c);
+void tarn_leases_stop(struct tarn_client *c);
+void tarn_leases_free(struct tarn_client *c);
+
+/* May a get that begins now read from r? Does not wait; with ASK the question is on its way. */
+enum tarn_lease_word tarn_lease_word(struct tarn_remote *r);
+/* After ASK: waits until a question has been answered, or Redis counts as away. */
+void tarn_lease_wait(struct tarn_client *c, uint64_t deadline_ns, const struct tarn_stop *stop);
+/* The sentence for REFUSED. */
+void tarn_lease_refusal(struct tarn_remote *r, char *text, size_t bytes);
+/* A refresh of the node table has seen this record; it began at sent_ns. */
+void tarn_lease_listed(struct tarn_remote *r, const struct tarn_node_record *n, uint64_t sent_ns);
+/* Is there a node that lives as far as this client knows, and that the directory did not list? */
+bool tarn_leases_unlisted(struct tarn_client *c);
+
+#endif

@@ -1,0 +1,335 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Asking Redis about leases (lease.h): one question for all nodes that are read from, by a thread of its own. It
+ * waits for nothing but Redis, since a lease in use must be renewed in time, whatever the keeper is waiting for.
+ *
+ * A get that finds no lease waits for the next answer, together with all others. Once Redis has not answered a
+ * question in time no get waits any more, until it does.
+ */
+#include "client/client.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "base/net.h"
+
+#define ANSWER_NS TARN_NS_PER_S            /* then a connection is given up, and another tried */
+#define SPACING_NS (2 * TARN_NS_PER_MS)    /* between questions */
+#define INTEREST_NS (10 * TARN_NS_PER_S)   /* so long after the last get that needed one Redis is still asked */
+
+/* --- what is known ------------------------------------------------------------------------------ */
+
+static uint64_t patience_ns(const struct tarn_client *c)
+{
+    uint64_t ns = tarn_patience_ns(&c->leases.patience);
+
+    return ns ? ns : tarn_patience_first(tarn_directory_rtt_ns(c->directory));
+}
+
+/* Is Redis away? The lock is held, as for all that follow here. */
+static bool is_away(const struct tarn_client *c, uint64_t now_ns)
+{
+    const struct tarn_leases *s = &c->leases;
+    uint64_t last = s->asking_ns ? s->asking_ns : now_ns; /* what was asked since it failed to answer */
+
+    if (s->failed_ns && last - s->failed_ns < 2 * TARN_LEASE_UNSURE_NS)
+        return true;
+    return s->asking_ns && now_ns - s->asking_ns >= patience_ns(c);
+}
+
+static void want(struct tarn_leases *s, uint64_t now_ns)
+{
+    s->wanted = true;
+    s->wanted_ns = now_ns;
+    pthread_cond_signal(&s->wake);
+}
+
+enum tarn_lease_word tarn_lease_word(struct tarn_remote *r)
+{
+    struct tarn_leases *s = &r->client->leases;
+    enum tarn_lease_word word = TARN_LEASE_ASK;
+
+    if (atomic_load(&r->superseded) || atomic_load(&r->lease.gone))
+        return TARN_LEASE_GONE;
+    pthread_mutex_lock(&s->lock);
+    uint64_t now = tarn_now_ns();
+    atomic_store(&r->lease.used, true);
+    if (tarn_lease_runs(&r->lease, now)) {
+        word = TARN_LEASE_RUNS;
+    } else {
+        if (is_away(r->client, now))
+            word = tarn_lease_unanswered(&r->lease, now);
+        want(s, now);
+    }
+    pthread_mutex_unlock(&s->lock);
+    return word;
+}
+
+void tarn_lease_wait(struct tarn_client *c, uint64_t deadline_ns, const struct tarn_stop *stop)
+{
+    struct tarn_leases *s = &c->leases;
+    uint64_t now = tarn_now_ns();
+
+    pthread_mutex_lock(&s->lock);
+    uint64_t before = s->questions, longest = now + patience_ns(c);
+    if (longest > deadline_ns)
+        longest = deadline_ns;
+    while ((s->wanted || s->asking_ns) && s->questions == before && now < longest && !is_away(c, now) &&
+           !s->stop && !(stop && tarn_stopped(stop))) {
+        uint64_t slice = now + TARN_WAIT_SLICE_MS * TARN_NS_PER_MS;
+        tarn_cond_wait(&s->answered, &s->lock, slice < longest ? slice : longest);
+        now = tarn_now_ns();
+    }
+    pthread_mutex_unlock(&s->lock);
+}
+
+void tarn_lease_refusal(struct tarn_remote *r, char *text, size_t bytes)
+{
+    char who[352];
+
+    snprintf(text, bytes,
+             "%s: Redis at %s does not answer, and the node's option when-cut-off says to refuse then: look at "
+             "Redis, or start the node with --when-cut-off serve",
+             tarn_remote_text(r, who), tarn_directory_address(r->client->directory));
+}
+
+void tarn_lease_listed(struct tarn_remote *r, const struct tarn_node_record *n, uint64_t sent_ns)
+{
+    struct tarn_leases *s = &r->client->leases;
+    struct tarn_lease_answer a = {.epoch = n->epoch, .refuses = n->refuses, .left_ms = n->left_ms};
+    const struct tarn_pulse none = {.now_ms = 0};
+
+    if (strcmp(n->state, "returning") == 0) /* who reads asks */
+        return;
+
+    pthread_mutex_lock(&s->lock);
+    tarn_lease_answered(&r->lease, r->key.epoch, &a, &none, sent_ns, tarn_now_ns());
+    if (s->running) /* when to renew may be earlier than it knows */
+        pthread_cond_signal(&s->wake);
+    pthread_mutex_unlock(&s->lock);
+}
+
+bool tarn_leases_unlisted(struct tarn_client *c)
+{
+    struct tarn_remote *r, *next;
+    uint64_t now = tarn_now_ns();
+    bool any = false;
+
+    pthread_rwlock_rdlock(&c->nodes_lock);
+    HASH_ITER (hh, c->nodes, r, next)
+        any |= !atomic_load(&r->listed) && !atomic_load(&r->superseded) && tarn_lease_runs(&r->lease, now);
+    pthread_rwlock_unlock(&c->nodes_lock);
+    return any;
+}
+
+/* --- one question ------------------------------------------------------------------------------- */
+
+struct question {
+    struct tarn_remote **remotes;
+    struct tarn_lease_answer *answers;
+    size_t n;
+};
+
+/* About all that were read from since the last one. False: there are none, or no memory. */
+static bool question_make(struct tarn_client *c, struct question *q)
+{
+    struct tarn_remote *r, *next;
+
+    pthread_rwlock_rdlock(&c->nodes_lock);
+    size_t room = HASH_COUNT(c->nodes) + 1;
+    *q = (struct question){calloc(room, sizeof(struct tarn_remote *)), calloc(room, sizeof *q->answers), 0};
+    if (q->remotes && q->answers)
+        HASH_ITER (hh, c->nodes, r, next) {
+            if (atomic_load(&r->superseded) || !atomic_exchange(&r->lease.used, false))
+                continue;
+            memcpy(q->answers[q->n].id, r->key.id, sizeof r->key.id);
+            q->remotes[q->n++] = r;
+        }
+    pthread_rwlock_unlock(&c->nodes_lock);
+    return q->n > 0;
+}
+
+/* The lock is held. True: an incarnation is over. */
+static bool question_answered(struct tarn_leases *s, struct question *q, const struct tarn_pulse *p,
+                              uint64_t sent_ns)
+{
+    uint64_t now = tarn_now_ns();
+    bool over = false;
+
+    tarn_patience_learn(&s->patience, now - sent_ns);
+    s->failed_ns = 0;
+    for (size_t i = 0; i < q->n; i++) {
+        struct tarn_remote *r = q->remotes[i];
+        if (tarn_lease_answered(&r->lease, r->key.epoch, &q->answers[i], p, sent_ns, now)) {
+            atomic_store(&r->superseded, true);
+            over = true;
+        }
+    }
+    return over;
+}
+
+/* They are asked about again. The lock is held. */
+static void question_failed(struct tarn_leases *s, struct question *q)
+{
+    s->failed_ns = tarn_now_ns();
+    for (size_t i = 0; i < q->n; i++)
+        atomic_store(&q->remotes[i]->lease.used, true);
+}
+
+static bool is_stopped(void *arg)
+{
+    struct tarn_leases *s = arg;
+
+    pthread_mutex_lock(&s->lock);
+    bool stop = s->stop;
+    pthread_mutex_unlock(&s->lock);
+    return stop;
+}
+
+static int ask_redis(struct tarn_client *c, struct question *q, struct tarn_pulse *p, uint64_t until_ns)
+{
+    const struct tarn_net_stop stop = {c->leases.stop_fd, is_stopped, &c->leases};
+
+    tarn_net_stop_by(&stop);
+    int rc = tarn_directory_leases(c->directory, q->answers, q->n, p, until_ns);
+    tarn_net_stop_by(NULL);
+    return rc;
+}
+
+/* The lock is held, but not while Redis is waited for. */
+static void ask(struct tarn_client *c)
+{
+    struct tarn_leases *s = &c->leases;
+    struct tarn_pulse pulse = {.now_ms = 0};
+    struct question q;
+    bool over = false;
+
+    uint64_t sent = tarn_now_ns(), until = sent + ANSWER_NS + patience_ns(c);
+    s->wanted = false;
+    s->asking_ns = sent;
+    pthread_mutex_unlock(&s->lock);
+    bool any = question_make(c, &q);
+    int rc = any ? ask_redis(c, &q, &pulse, until) : 0;
+    pthread_mutex_lock(&s->lock);
+    s->asking_ns = 0;
+    if (any && rc == 0)
+        over = question_answered(s, &q, &pulse, sent);
+    else if (any)
+        question_failed(s, &q);
+    s->questions++;
+    pthread_cond_broadcast(&s->answered);
+    if (over) { /* the keeper takes its links out of use */
+        pthread_mutex_unlock(&s->lock);
+        tarn_monitor_ask(c);
+        pthread_mutex_lock(&s->lock);
+    }
+    free(q.remotes);
+    free(q.answers);
+}
+
+/* --- the thread --------------------------------------------------------------------------------- */
+
+/* When the first lease in use is to be renewed. One whose time came and that was not in use ends. */
+static uint64_t next_due(struct tarn_client *c, uint64_t now_ns)
+{
+    struct tarn_remote *r, *next;
+    uint64_t due = UINT64_MAX;
+
+    pthread_rwlock_rdlock(&c->nodes_lock);
+    pthread_mutex_lock(&c->leases.lock);
+    HASH_ITER (hh, c->nodes, r, next) {
+        const struct tarn_lease *l = &r->lease;
+        if (atomic_load(&r->superseded) || l->due_ns >= due)
+            continue;
+        if (atomic_load(&l->used) || (l->due_ns > now_ns && tarn_lease_runs(l, now_ns)))
+            due = l->due_ns;
+    }
+    pthread_mutex_unlock(&c->leases.lock);
+    pthread_rwlock_unlock(&c->nodes_lock);
+    return due;
+}
+
+/* When to ask next; UINT64_MAX: when somebody wants it. The lock is held. */
+static uint64_t next_question(const struct tarn_leases *s, uint64_t due_ns, uint64_t ended_ns)
+{
+    if (s->failed_ns) {
+        bool interested = s->failed_ns - s->wanted_ns < INTEREST_NS;
+        return interested || s->wanted ? s->failed_ns + TARN_LEASE_UNSURE_NS : UINT64_MAX;
+    }
+    uint64_t next = s->wanted ? 0 : due_ns;
+    return next < ended_ns + SPACING_NS ? ended_ns + SPACING_NS : next;
+}
+
+static void *leases_main(void *arg)
+{
+    struct tarn_client *c = arg;
+    struct tarn_leases *s = &c->leases;
+    uint64_t ended = 0;
+
+    pthread_mutex_lock(&s->lock);
+    while (!s->stop) {
+        pthread_mutex_unlock(&s->lock);
+        uint64_t due = next_due(c, tarn_now_ns());
+        pthread_mutex_lock(&s->lock);
+        uint64_t next = next_question(s, due, ended);
+        if (s->stop)
+            break;
+        if (tarn_now_ns() >= next) {
+            ask(c);
+            ended = tarn_now_ns();
+        } else if (next == UINT64_MAX) {
+            pthread_cond_wait(&s->wake, &s->lock);
+        } else {
+            tarn_cond_wait(&s->wake, &s->lock, next);
+        }
+    }
+    pthread_mutex_unlock(&s->lock);
+    return NULL;
+}
+
+void tarn_leases_init(struct tarn_client *c)
+{
+    c->leases.stop_fd = -1;
+    pthread_mutex_init(&c->leases.lock, NULL);
+    tarn_cond_init(&c->leases.wake);
+    tarn_cond_init(&c->leases.answered);
+}
+
+int tarn_leases_start(struct tarn_client *c)
+{
+    c->leases.stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (c->leases.stop_fd < 0)
+        return tarn_fail(TARN_E_SYSTEM, "client: eventfd: %m: raise the limit of open files (ulimit -n)");
+    if (tarn_thread_start(&c->leases.thread, leases_main, c) != 0)
+        return tarn_fail(TARN_E_SYSTEM,
+                         "client: cannot start a thread: raise the limit of processes (ulimit -u)");
+    c->leases.running = true;
+    return 0;
+}
+
+void tarn_leases_stop(struct tarn_client *c)
+{
+    struct tarn_leases *s = &c->leases;
+
+    pthread_mutex_lock(&s->lock);
+    s->stop = true;
+    pthread_cond_signal(&s->wake);
+    pthread_cond_broadcast(&s->answered);
+    pthread_mutex_unlock(&s->lock);
+    if (s->running) {
+        eventfd_write(s->stop_fd, 1);
+        pthread_join(s->thread, NULL);
+    }
+    s->running = false;
+    if (s->stop_fd >= 0)
+        close(s->stop_fd);
+}
+
+void tarn_leases_free(struct tarn_client *c)
+{
+    pthread_cond_destroy(&c->leases.answered);
+    pthread_cond_destroy(&c->leases.wake);
+    pthread_mutex_destroy(&c->leases.lock);
+}

@@ -1,0 +1,227 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Readers and nodes that stop: a client reads from a node only while the node's record lives, also when it has
+ * everything cached and mapped. docs/consistency.md, "Who can read an old copy".
+ */
+#include <signal.h>
+#include <string.h>
+
+#include "tests/world.h"
+
+#define BEAT_MS 300
+#define TTL_MS (3 * BEAT_MS)
+#define BYTES 4096
+#define BACK_MS 10000
+
+static const struct world_plan plan = {
+    .nodes = 2, .args = {"--pool", "cpu0:bytes=32M", "--heartbeat-ms", "300"}, .client = {.timeout_ms = 5000}};
+
+static const struct tarn_put_options on_node0 = {.size = sizeof on_node0, .place = "node0"};
+static const struct tarn_put_options on_node1 = {.size = sizeof on_node1, .place = "node1"};
+static const struct tarn_put_options replacing_on_node0 = {
+    .size = sizeof replacing_on_node0, .place = "node0", .flags = TARN_PUT_REPLACE};
+
+static int start(void **state)
+{
+    return world_start_client(state, &plan);
+}
+
+static uint64_t round_trips(struct tarn_client *c)
+{
+    struct tarn_stats s = {.size = sizeof s};
+    assert_int_equal(tarn_client_stats(c, &s), 0);
+    return s.directory_round_trips;
+}
+
+/* Every get is a hit in memory that is mapped: nothing but the lease can tell. */
+static void paused_node_is_not_read_past_its_record(void **state)
+{
+    struct world *w = *state;
+    struct tarn_client *reader = world_client(w, "shm");
+    char byte;
+    assert_int_equal(client_put(w->client, "k", 'o', BYTES, &on_node1), 0);
+    for (uint64_t until = harness_now_ms() + 2 * TTL_MS; harness_now_ms() < until; harness_pause())
+        assert_int_equal(client_get(reader, "k", 'o', BYTES), 0);
+    harness_signal(w->nodes[1]->process, SIGSTOP);
+    uint64_t stopped = harness_now_ms();
+    bool listed, read_on = false;
+    do {
+        listed = world_lists(w, "node1"); /* before the get begins */
+        int status = client_read(reader, "k", BYTES, 0, &byte);
+        read_on |= status == 0;
+        if (!listed)
+            assert_int_equal(status, TARN_E_NOT_FOUND);
+        assert_true(harness_now_ms() - stopped < TTL_MS + 2000);
+    } while (listed);
+    assert_true(read_on); /* it did not stop before it had to */
+    struct tarn_view v;
+    struct tarn_key key = key_of("k");
+    assert_int_equal(tarn_view(reader, &key, 0, &v), TARN_E_NOT_FOUND);
+    harness_signal(w->nodes[1]->process, SIGCONT);
+    HARNESS_UNTIL(client_read(reader, "k", BYTES, 0, &byte) == 0, BACK_MS);
+    tarn_close(reader);
+    harness_passed(w->h);
+}
+
+/* The same while the key is replaced elsewhere: from the record's end on only the new version is read. */
+static void replaced_while_its_node_is_paused(void **state)
+{
+    struct world *w = *state;
+    struct tarn_client *reader = world_client(w, "shm");
+    char byte = 0;
+    assert_int_equal(client_put(w->client, "k", 'o', BYTES, &on_node1), 0);
+    for (uint64_t until = harness_now_ms() + TTL_MS; harness_now_ms() < until; harness_pause())
+        assert_int_equal(client_get(reader, "k", 'o', BYTES), 0);
+    harness_signal(w->nodes[1]->process, SIGSTOP);
+    client_put(w->client, "k", 'n', BYTES, &replacing_on_node0);
+    HARNESS_UNTIL(!world_lists(w, "node1"), BACK_MS);
+    for (int i = 0; i < 500; i++)
+        assert_int_equal(client_get(reader, "k", 'n', BYTES), 0);
+    harness_signal(w->nodes[1]->process, SIGCONT);
+    for (uint64_t until = harness_now_ms() + 2 * TTL_MS; harness_now_ms() < until; harness_pause())
+        assert_int_equal(client_read(reader, "k", BYTES, 0, &byte) == 0 ? byte : 'n', 'n');
+    tarn_close(reader);
+    harness_passed(w->h);
+}
+
+/* A cached descriptor names a node that does not answer; what the directory has now lies elsewhere. */
+static void silent_copy_makes_the_client_ask_again(void **state)
+{
+    struct world *w = *state;
+    struct tarn_client *reader = world_client(w, "tcp");
+    char byte;
+    assert_int_equal(client_put(w->client, "k", 'o', BYTES, &on_node1), 0);
+    assert_int_equal(client_get(reader, "k", 'o', BYTES), 0);
+    harness_signal(w->nodes[1]->process, SIGSTOP);
+    client_put(w->client, "k", 'n', BYTES, &replacing_on_node0);
+    uint64_t begun = harness_now_ms();
+    assert_int_equal(client_read(reader, "k", BYTES, 0, &byte), 0);
+    assert_int_equal(byte, 'n');
+    assert_true(harness_now_ms() - begun < 1500);
+    harness_signal(w->nodes[1]->process, SIGCONT);
+    tarn_close(reader);
+    harness_passed(w->h);
+}
+
+/* When the directory has no other copy the pause is waited for, as ever. */
+static void a_short_pause_is_waited_for(void **state)
+{
+    struct world *w = *state;
+    struct tarn_client *reader = world_client(w, "tcp");
+    assert_int_equal(client_put(w->client, "k", 'o', BYTES, &on_node1), 0);
+    assert_int_equal(client_get(reader, "k", 'o', BYTES), 0);
+    char data[BYTES];
+    struct tarn_piece piece = {.addr = data, .bytes = BYTES};
+    struct tarn_item item = {.key = key_of("k"), .pieces = &piece, .npieces = 1};
+    struct tarn_completion done;
+    tarn_op op;
+    harness_signal(w->nodes[1]->process, SIGSTOP);
+    assert_int_equal(tarn_submit_get(reader, &item, 1, NULL, 0, &op), 0);
+    assert_int_equal(tarn_wait(reader, op, 600, &done), TARN_E_TIMEOUT);
+    harness_signal(w->nodes[1]->process, SIGCONT);
+    assert_int_equal(tarn_wait(reader, op, 5000, &done), 0);
+    assert_int_equal(done.status, 0);
+    tarn_close(reader);
+    harness_passed(w->h);
+}
+
+/* Until the record is gone the copy may come back: NODE_DOWN. From then on it is none. */
+static void killed_nodes_copies_are_misses(void **state)
+{
+    struct world *w = *state;
+    char data[3][BYTES];
+    struct tarn_piece pieces[3];
+    struct tarn_item items[3];
+    static const char *const names[] = {"here", "lost", "here too"};
+    for (int i = 0; i < 3; i++) {
+        const struct tarn_put_options *o = i == 1 ? &on_node1 : &on_node0;
+        assert_int_equal(client_put(w->client, names[i], 'v', BYTES, o), 0);
+        assert_int_equal(client_get(w->client, names[i], 'v', BYTES), 0);
+        pieces[i] = (struct tarn_piece){.addr = data[i], .bytes = BYTES};
+        items[i] = (struct tarn_item){.key = key_of(names[i]), .pieces = &pieces[i], .npieces = 1};
+    }
+    harness_kill(w->nodes[1]->process);
+    uint64_t killed = harness_now_ms();
+    int status;
+    while ((status = client_get(w->client, "lost", 'v', BYTES)) != TARN_E_NOT_FOUND) {
+        assert_int_equal(status, TARN_E_NODE_DOWN);
+        assert_true(harness_now_ms() - killed < TTL_MS + 1000);
+    }
+    assert_int_equal(tarn_get(w->client, items, 3, NULL), TARN_E_NOT_FOUND);
+    assert_int_equal(items[0].status, 0);
+    assert_int_equal(items[1].status, TARN_E_NOT_FOUND);
+    assert_int_equal(items[2].status, 0);
+    struct tarn_hits *hits;
+    struct tarn_key key = key_of("lost");
+    assert_int_equal(tarn_lookup(w->client, &key, 1, NULL, &hits), 0);
+    assert_int_equal(tarn_hits_state(hits, 0), TARN_STATE_MISS);
+    tarn_hits_free(hits);
+    harness_passed(w->h);
+}
+
+static void gets_go_on(struct tarn_client *c, uint64_t ms)
+{
+    uint64_t slow = 0;
+    for (uint64_t until = harness_now_ms() + ms, begun; (begun = harness_now_ms()) < until; harness_pause()) {
+        assert_int_equal(client_get(c, "k", 'v', BYTES), 0);
+        slow += harness_now_ms() - begun > 100;
+    }
+    assert_true(slow <= 2); /* they do not each wait for Redis */
+}
+
+/* Nobody can replace anything: cached gets go on, past every lease, and when it is back, too. */
+static void redis_away_for_all(void **state)
+{
+    struct world *w = *state;
+    static const char *const by[] = {"shm", "tcp"};
+    assert_int_equal(client_put(w->client, "k", 'v', BYTES, &on_node1), 0);
+    for (int i = 0; i < 2; i++) {
+        struct tarn_client *c = world_client(w, by[i]);
+        gets_go_on(c, TTL_MS);
+        harness_signal(w->redis->process, SIGSTOP);
+        gets_go_on(c, 3 * TTL_MS);
+        harness_signal(w->redis->process, SIGCONT);
+        HARNESS_UNTIL(world_lists(w, "node1"), BACK_MS);
+        gets_go_on(c, TTL_MS);
+        tarn_close(c);
+    }
+    struct tarn_client *c = world_client(w, NULL);
+    gets_go_on(c, TTL_MS);
+    harness_kill(w->redis->process);
+    gets_go_on(c, 3 * TTL_MS);
+    tarn_close(c);
+    harness_passed(w->h);
+}
+
+/* Who has not read for long has no lease: it is asked for, once. */
+static void an_idle_client_asks_once(void **state)
+{
+    struct world *w = *state;
+    struct tarn_client *c = world_client(w, "shm");
+    assert_int_equal(client_put(w->client, "k", 'v', BYTES, &on_node1), 0);
+    assert_int_equal(client_get(c, "k", 'v', BYTES), 0);
+    uint64_t before = round_trips(c);
+    for (uint64_t until = harness_now_ms() + 2 * TTL_MS; harness_now_ms() < until; harness_pause())
+        ;
+    for (int i = 0; i < 1000; i++)
+        assert_int_equal(client_get(c, "k", 'v', BYTES), 0);
+    assert_int_equal(round_trips(c), before); /* nothing was looked up anew */
+    tarn_close(c);
+    harness_passed(w->h);
+}
+
+#define CASE(fn_) cmocka_unit_test_setup_teardown(fn_, start, world_stop)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        CASE(paused_node_is_not_read_past_its_record),
+        CASE(replaced_while_its_node_is_paused),
+        CASE(silent_copy_makes_the_client_ask_again),
+        CASE(a_short_pause_is_waited_for),
+        CASE(killed_nodes_copies_are_misses),
+        CASE(redis_away_for_all),
+        CASE(an_idle_client_asks_once),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,283 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The rules of leases (client/lease.h), with times made by hand: nobody waits here. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "client/client.h"
+
+#define MS TARN_NS_PER_MS
+#define EPOCH 0x12345678u
+#define BEAT 1000u /* ms */
+#define TTL (3 * BEAT)
+#define T0 (1000 * TARN_NS_PER_S)     /* this client's clock */
+#define R0 (5000000ull)               /* Redis's, in ms, at T0 */
+#define MARGIN (TTL / 100 * MS)
+#define SOON (20 * MS) /* more than a tick and a rounding */
+
+static uint64_t at(uint64_t ms)
+{
+    return T0 + ms * MS;
+}
+
+/* Asked `asked` ms after T0, answered at once. What a node listed since `beat` (ms after T0) looks like then. */
+static void listed(struct tarn_lease *l, uint64_t asked, uint64_t beat)
+{
+    const struct tarn_lease_answer a = {.epoch = 0xabcd00000000ull | EPOCH, .left_ms = beat + TTL - asked};
+    const struct tarn_pulse p = {.now_ms = R0 + asked, .beat_ms = R0 + beat};
+    assert_false(tarn_lease_answered(l, EPOCH, &a, &p, at(asked), at(asked)));
+}
+
+static const struct tarn_lease_answer nobody;
+
+static struct tarn_pulse pulse(uint64_t now, uint64_t beat, uint64_t silent, uint64_t resumed)
+{
+    return (struct tarn_pulse){R0 + now, R0 + beat, silent ? R0 + silent : 0, resumed ? R0 + resumed : 0};
+}
+
+static void not_there(struct tarn_lease *l, uint64_t asked, struct tarn_pulse p)
+{
+    assert_false(tarn_lease_answered(l, EPOCH, &nobody, &p, at(asked), at(asked)));
+}
+
+static void nothing_is_read_before_an_answer(void **state)
+{
+    (void)state;
+    struct tarn_lease l = {.gone = false};
+    assert_false(tarn_lease_runs(&l, at(0)));
+    assert_false(tarn_lease_read(&l, at(0)));
+    assert_false(l.used);
+}
+
+static void a_lease_ends_before_the_record(void **state)
+{
+    (void)state;
+    struct tarn_lease l = {.gone = false};
+    listed(&l, 0, 0);
+    assert_true(tarn_lease_read(&l, at(0)));
+    assert_true(l.used);
+    assert_true(tarn_lease_runs(&l, at(TTL) - MARGIN - SOON));
+    assert_false(tarn_lease_runs(&l, at(TTL) - MARGIN));
+    assert_false(tarn_lease_runs(&l, at(TTL)));
+    assert_false(tarn_lease_runs(&l, UINT64_MAX));
+}
+
+/* The answer may take as long as it wants: the record lived for so long when it was asked about at the earliest. */
+static void it_counts_from_before_the_question(void **state)
+{
+    (void)state;
+    struct tarn_lease l = {.gone = false};
+    const struct tarn_lease_answer a = {.epoch = EPOCH, .left_ms = TTL};
+    const struct tarn_pulse none = {.now_ms = 0};
+    tarn_lease_answered(&l, EPOCH, &a, &none, at(0), at(2000));
+    assert_true(tarn_lease_runs(&l, at(2000)));
+    assert_false(tarn_lease_runs(&l, at(TTL)));
+}
+
+static void a_renewal_moves_the_end(void **state)
+{
+    (void)state;
+    struct tarn_lease l = {.gone = false};
+    listed(&l, 0, 0);
+    assert_true(l.due_ns <= at(TTL - BEAT) && l.due_ns > at(0));
+    listed(&l, 1500, 1000);
+    assert_true(tarn_lease_runs(&l, at(1000 + TTL) - MARGIN - SOON));
+    assert_false(tarn_lease_runs(&l, at(1000 + TTL)));
+}
+
+/* The node does not beat any more: no answer moves the end, and asking does not become a flood. */
+static void a_silent_nodes_lease_ends(void **state)
+{
+    (void)state;
+    struct tarn_lease l = {.gone = false};
+    int asked = 0;
+    for (uint64_t now = 0; now < TTL; now = (l.due_ns - T0) / MS + 1, asked++) {
+        listed(&l, now, 0);
+        assert_false(tarn_lease_runs(&l, at(TTL)));
+    }
+    assert_true(asked < 10);
+    not_there(&l, TTL, pulse(TTL, TTL - 100, 0, 0));
+    assert_true(l.gone);
+    assert_false(tarn_lease_runs(&l, at(TTL)));
+    assert_int_equal(tarn_lease_unanswered(&l, at(TTL)), TARN_LEASE_GONE); /* that is known for good */
+}
+
+/* Deleted by somebody: nobody takes it for expired before its time. */
+static void a_missing_record_does_not_cut_a_lease(void **state)
+{
+    (void)state;
+    struct tarn_lease l = {.gone = false};
+    listed(&l, 0, 0);
+    not_there(&l, 1000, pulse(1000, 900, 0, 0));
+    assert_false(l.gone);
+    assert_true(tarn_lease_runs(&l, at(2000)));
+    assert_false(tarn_lease_runs(&l, at(TTL)));
+}
+
+static void another_incarnation_ends_it(void **state)
+{
+    (void)state;
+    struct tarn_lease l = {.gone = false};
+    const struct tarn_lease_answer other = {.epoch = EPOCH + 1, .left_ms = TTL};
+    const struct tarn_pulse p = pulse(1000, 900, 0, 0);
+    listed(&l, 0, 0);
+    assert_true(tarn_lease_answered(&l, EPOCH, &other, &p, at(1000), at(1000)));
+    assert_false(tarn_lease_runs(&l, at(1000)));
+    assert_true(l.gone);
+}
+
+static void who_returns_is_not_read(void **state)
+{
+    (void)state;
+    struct tarn_lease l = {.gone = false};
+    const struct tarn_lease_answer returning = {.epoch = EPOCH, .left_ms = TTL, .returning = true};
+    const struct tarn_pulse p = pulse(5000, 4900, 0, 0);
+    listed(&l, 0, 0);
+    tarn_lease_answered(&l, EPOCH, &returning, &p, at(5000), at(5000));
+    assert_true(l.gone);
+    assert_false(tarn_lease_runs(&l, at(5000)));
+    listed(&l, 6000, 6000); /* it has compared what it holds */
+    assert_false(l.gone);
+    assert_true(tarn_lease_runs(&l, at(6000)));
+}
+
+static void late_answers_count_less_than_newer_ones(void **state)
+{
+    (void)state;
+    struct tarn_lease l = {.gone = false};
+    const struct tarn_lease_answer other = {.epoch = EPOCH + 1, .left_ms = TTL};
+    const struct tarn_pulse p = pulse(1000, 900, 0, 0);
+    tarn_lease_answered(&l, EPOCH, &other, &p, at(1000), at(1000));
+    listed(&l, 900, 0);
+    assert_false(tarn_lease_runs(&l, at(1000)));
+}
+
+/* --- Redis does not answer ---------------------------------------------------------------------- */
+
+static void serve_reads_on_until_redis_answers(void **state)
+{
+    (void)state;
+    struct tarn_lease l = {.gone = false};
+    listed(&l, 0, 0);
+    for (uint64_t now = TTL; now < 20000; now += 250) {
+        assert_int_equal(tarn_lease_unanswered(&l, at(now)), TARN_LEASE_RUNS);
+        assert_true(tarn_lease_runs(&l, at(now + 249)));
+        assert_false(tarn_lease_runs(&l, at(now + 251))); /* each time for a moment only */
+    }
+    not_there(&l, 20000, pulse(20000, 19500, 0, 0));
+    assert_false(tarn_lease_runs(&l, at(20000)));
+    assert_true(l.gone);
+}
+
+static void refuse_does_not(void **state)
+{
+    (void)state;
+    struct tarn_lease l = {.gone = false};
+    const struct tarn_lease_answer a = {.epoch = EPOCH, .left_ms = TTL, .refuses = true};
+    const struct tarn_pulse p = pulse(0, 0, 0, 0);
+    tarn_lease_answered(&l, EPOCH, &a, &p, at(0), at(0));
+    assert_true(tarn_lease_runs(&l, at(1000)));
+    assert_int_equal(tarn_lease_unanswered(&l, at(TTL)), TARN_LEASE_REFUSED);
+    assert_false(tarn_lease_runs(&l, at(TTL)));
+}
+
+static void after_a_silence_of_all_it_is_read_on_for_a_moment(void **state)
+{
+    (void)state;
+    struct tarn_lease l = {.gone = false};
+    listed(&l, 900, 900);
+    tarn_lease_unanswered(&l, at(4000));
+    /* All were silent from 1000 on; the first beats again at 9000. */
+    not_there(&l, 9100, pulse(9100, 9000, 1000, 9000));
+    assert_false(l.gone);
+    assert_true(tarn_lease_runs(&l, at(9000 + 2 * BEAT) - MARGIN - SOON));
+    assert_false(tarn_lease_runs(&l, at(9000 + 2 * BEAT)));
+    not_there(&l, 9000 + 2 * BEAT, pulse(9000 + 2 * BEAT, 10900, 1000, 9000));
+    assert_true(l.gone);
+}
+
+/* Redis answers this client before any node has beaten. */
+static void a_silence_that_goes_on_counts(void **state)
+{
+    (void)state;
+    struct tarn_lease l = {.gone = false};
+    listed(&l, 900, 900);
+    tarn_lease_unanswered(&l, at(4000));
+    not_there(&l, 9000, pulse(9000, 1000, 0, 0));
+    assert_false(l.gone);
+    assert_true(tarn_lease_runs(&l, at(9000)));
+    not_there(&l, 9500, pulse(9500, 9400, 0, 0)); /* no silence at all: an old one was forgotten */
+    assert_true(l.gone);
+}
+
+/* This node was given up before the others fell silent. */
+static void a_silence_that_came_later_does_not_count(void **state)
+{
+    (void)state;
+    struct tarn_lease l = {.gone = false};
+    listed(&l, 0, 0); /* its last beat; it ends at 3000 */
+    not_there(&l, 9100, pulse(9100, 9000, 1500, 9000)); /* displaced copies settle until 3500 */
+    assert_true(l.gone);
+    assert_false(tarn_lease_runs(&l, at(9100)));
+}
+
+static void a_silence_long_ago_does_not_count(void **state)
+{
+    (void)state;
+    struct tarn_lease l = {.gone = false};
+    listed(&l, 900, 900);
+    tarn_lease_unanswered(&l, at(4000));
+    not_there(&l, 20000, pulse(20000, 19900, 1000, 9000));
+    assert_true(l.gone);
+}
+
+static void no_information_is_no_silence(void **state)
+{
+    (void)state;
+    struct tarn_lease l = {.gone = false};
+    const struct tarn_pulse none = {.now_ms = R0 + 9000};
+    listed(&l, 900, 900);
+    tarn_lease_unanswered(&l, at(4000));
+    not_there(&l, 9000, none);
+    assert_true(l.gone);
+}
+
+/* The heartbeat is not known: from what is left of a record and the time since the last beat its life shows. */
+static void the_life_of_records_is_learnt(void **state)
+{
+    (void)state;
+    struct tarn_lease l = {.gone = false};
+    listed(&l, 700, 100);
+    assert_int_equal(l.ttl_ns, TTL * MS);
+    const struct tarn_lease_answer a = {.epoch = EPOCH, .left_ms = 500};
+    const struct tarn_pulse p = pulse(2500, 2400, 0, 0); /* another node's beat */
+    tarn_lease_answered(&l, EPOCH, &a, &p, at(2500), at(2500));
+    assert_int_equal(l.ttl_ns, TTL * MS);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(nothing_is_read_before_an_answer),
+        cmocka_unit_test(a_lease_ends_before_the_record),
+        cmocka_unit_test(it_counts_from_before_the_question),
+        cmocka_unit_test(a_renewal_moves_the_end),
+        cmocka_unit_test(a_silent_nodes_lease_ends),
+        cmocka_unit_test(a_missing_record_does_not_cut_a_lease),
+        cmocka_unit_test(another_incarnation_ends_it),
+        cmocka_unit_test(who_returns_is_not_read),
+        cmocka_unit_test(late_answers_count_less_than_newer_ones),
+        cmocka_unit_test(serve_reads_on_until_redis_answers),
+        cmocka_unit_test(refuse_does_not),
+        cmocka_unit_test(after_a_silence_of_all_it_is_read_on_for_a_moment),
+        cmocka_unit_test(a_silence_that_goes_on_counts),
+        cmocka_unit_test(a_silence_that_came_later_does_not_count),
+        cmocka_unit_test(a_silence_long_ago_does_not_count),
+        cmocka_unit_test(no_information_is_no_silence),
+        cmocka_unit_test(the_life_of_records_is_learnt),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
