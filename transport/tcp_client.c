@@ -2,9 +2,10 @@
 /*
  * TCP, client half: a link is up to two connections, one that gets and one that puts.
  *
- * connect() opens one connection, says HELLO and waits for the answer, so that a wrong token or version
- * is found there. The first work claims that connection for its direction; the other direction's is
- * opened, without waiting, when its first work comes, and its HELLO goes ahead of that work.
+ * connect() opens one connection and says HELLO. Its answer is not waited for, which would cost a round trip: it
+ * comes ahead of the first work's, and a wrong token or version ends the works with AUTH or VERSION. The first work
+ * claims that connection for its direction; the other direction's is opened, without waiting, when its first work
+ * comes, and its HELLO goes ahead of that work.
  *
  * get() and put() only queue; progress() and wait() send and receive (tcp_lane.c). The first work in memory
  * of a GPU takes its time: a queue of copies and pinned memory are made for it. Copies end without a
@@ -109,6 +110,7 @@ static int open_lane(struct tarn_link *l, int i)
     if (l->spare_fd < 0)
         return open_second(l, i);
     l->lanes[i].fd = l->spare_fd;
+    l->lanes[i].hello_waits = true;
     l->spare_fd = -1;
     return 0;
 }
@@ -182,16 +184,21 @@ static void break_link(struct tarn_link *l, int status)
     }
 }
 
+/* What HELLO was refused for is no fault of the node's. */
+static int fail_link(struct tarn_link *l, int r)
+{
+    break_link(l, r == TARN_E_AUTH || r == TARN_E_VERSION ? r : TARN_E_NODE_DOWN);
+    return r;
+}
+
 /* 1: something moved. */
 static int advance(struct tarn_link *l)
 {
     int moved = 0;
     for (int i = 0; i < LANES; i++) {
         int r = l->lanes[i].first ? progress_lane(&l->lanes[i]) : 0;
-        if (r < 0) {
-            break_link(l, TARN_E_NODE_DOWN);
-            return r;
-        }
+        if (r < 0)
+            return fail_link(l, r);
         moved |= r;
     }
     update_watches(l);
@@ -272,9 +279,7 @@ static int tcp_wait(struct tarn_link *l, uint64_t deadline_ns)
         r = tarn_tcp_lane_receive(n, true);
     else if (r == 0)
         return tarn_wait_by_poll(&tarn_tcp_ops, l, deadline_ns);
-    if (r < 0)
-        break_link(l, TARN_E_NODE_DOWN);
-    return r;
+    return r < 0 ? fail_link(l, r) : r;
 }
 
 /* --- connecting --------------------------------------------------------------------------------- */
@@ -303,25 +308,10 @@ static int parse_peer(struct tarn_link *l, const struct tarn_peer *p, struct tar
     return 0;
 }
 
-static int say_hello(struct tarn_link *l, uint64_t deadline_ns)
+static int say_hello(const struct tarn_link *l)
 {
-    struct tarn_tcp_frame f;
-    if (send(l->spare_fd, &l->hello, sizeof(l->hello), MSG_NOSIGNAL) != (ssize_t)sizeof(l->hello))
-        return down(l, "HELLO");
-    for (size_t got = 0; got < sizeof(f);) {
-        int r = tarn_net_wait(l->spare_fd, POLLIN, deadline_ns);
-        if (r == TARN_E_TIMEOUT)
-            return tarn_fail(r, "node %s: tcp: no answer to HELLO before the deadline", l->node);
-        if (r)
-            return r;
-        ssize_t n = recv(l->spare_fd, (char *)&f + got, sizeof(f) - got, 0);
-        if (n == 0)
-            return tarn_fail(TARN_E_NODE_DOWN, "node %s: tcp: it closed the connection at HELLO", l->node);
-        if (n < 0 && errno != EAGAIN && errno != EINTR)
-            return down(l, "HELLO");
-        got += n > 0 ? (size_t)n : 0;
-    }
-    return tarn_tcp_check_hello(l->node, &f);
+    ssize_t n = send(l->spare_fd, &l->hello, sizeof(l->hello), MSG_NOSIGNAL);
+    return n == (ssize_t)sizeof(l->hello) ? 0 : down(l, "HELLO");
 }
 
 /* Completes what is in flight, closes and frees; never fails. */
@@ -355,7 +345,7 @@ static int tcp_connect(const struct tarn_peer *p, struct tarn_link **l_p)
     if (!r)
         r = tarn_net_connect(&a, tarn_peer_until(p), &l->spare_fd);
     if (!r)
-        r = say_hello(l, tarn_peer_until(p));
+        r = say_hello(l);
     l->peer_bytes = sizeof(l->peer);
     if (!r && getpeername(l->spare_fd, (struct sockaddr *)&l->peer, &l->peer_bytes) < 0)
         r = down(l, "getpeername");

@@ -11,6 +11,7 @@
 #include "transport/tcp_lane.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 
@@ -253,8 +254,11 @@ void tarn_tcp_lane_fail(struct tarn_tcp_lane *n, int status)
     n->unsent = n->unanswered = n->unstaged = NULL;
     if (n->stage)
         tarn_stage_clear(n->stage);
-    while (n->first)
+    while (n->first) {
+        if (status == TARN_E_AUTH || status == TARN_E_VERSION)
+            n->first->why = n->why;
         pop(n, status);
+    }
 }
 
 int tarn_tcp_check_hello(const char *node, const struct tarn_tcp_frame *f)
@@ -279,7 +283,9 @@ static int take_answer(struct tarn_tcp_lane *n)
     n->answer_got = 0;
     if (n->hello_waits) {
         n->hello_waits = false;
-        return tarn_tcp_check_hello(n->node, f);
+        int r = tarn_tcp_check_hello(n->node, f);
+        snprintf(n->why, sizeof(n->why), "%s", r ? tarn_last_error() : "");
+        return r;
     }
     if (f->magic != TARN_TCP_MAGIC || f->version != TARN_TCP_VERSION || f->op != (n->op | TARN_TCP_ANSWER))
         return garbled(n->node, "received something that is no answer");
