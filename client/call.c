@@ -5,6 +5,9 @@
  * a client's connections) and proves which incarnation answered; when it came over the node's Unix
  * socket, that also proves that the node is on this host.
  *
+ * A command may go along with HELLO (tarn_call_take_early): then both are answered within one round trip, and
+ * tarn_call_reply() reads HELLO's answer first. A connection whose HELLO was refused is not used again.
+ *
  * A wait that ends early leaves a reply outstanding. The connection is then left to the keeper, which
  * reads the reply when it comes; reservations granted in it are given back.
  */
@@ -19,6 +22,7 @@
 #define IDLE_MAX 16
 #define CLOCK_FRESH_NS (10 * TARN_NS_PER_S)
 #define ELSEWHERE_NS (50 * TARN_NS_PER_MS)
+#define PROMPT_NS (5 * TARN_NS_PER_MS) /* whoever waits from so soon on sees the answer come */
 
 /* --- HELLO -------------------------------------------------------------------------------------- */
 
@@ -71,25 +75,54 @@ uint64_t tarn_remote_clock(struct tarn_remote *r, uint64_t when_ns)
     return when_ns - base;
 }
 
-static int hello(struct tarn_call *call, struct tarn_steps *steps, const struct tarn_stop *stop)
+static int wait_reply(struct tarn_call *call, uint64_t deadline_ns, const struct tarn_stop *stop)
 {
-    struct tarn_remote *r = call->remote;
-    struct tarn_client *c = r->client;
-    char session[17], who[352];
+    struct pollfd fds[2] = {{tarn_resp_fd(call->resp), POLLIN, 0}, {stop ? stop->fd : -1, POLLIN, 0}};
+    char who[352];
+
+    for (;;) {
+        if (stop && tarn_stopped(stop))
+            return tarn_fail(TARN_E_CANCELED, "canceled by the caller");
+        uint64_t now = tarn_now_ns(), ns = now < deadline_ns ? deadline_ns - now : 0;
+        struct timespec left = {(time_t)(ns / TARN_NS_PER_S), (long)(ns % TARN_NS_PER_S)};
+        int n = ppoll(fds, 2, &left, NULL);
+        if (n < 0 && errno != EINTR)
+            return tarn_fail(TARN_E_SYSTEM, "%s: poll: %m", tarn_remote_text(call->remote, who));
+        if (n > 0 && fds[0].revents) /* also after the deadline: what is there is not silence */
+            return 0;
+        if (ns == 0)
+            return tarn_fail(TARN_E_TIMEOUT,
+                             "%s: no answer in time: raise the call's timeout or look at the node",
+                             tarn_remote_text(call->remote, who));
+        /* An earlier operation's cancel may have written it; the flag, looked at next, is what counts. */
+        if (n > 0 && fds[1].revents)
+            tarn_stop_drain(stop->fd);
+    }
+}
+
+/* Its answer is to be read before any other; it is sent with the next command. */
+static int say_hello(struct tarn_call *call)
+{
+    struct tarn_client *c = call->remote->client;
+    char session[17];
     const char *argv[] = {"HELLO", TARN_PROTOCOL, session, c->secret};
-    struct greeting g;
-    redisReply *reply;
-    uint64_t deadline_ns = tarn_step(steps);
 
     snprintf(session, sizeof session, "%016" PRIx64, c->session);
-    uint64_t asked = tarn_now_ns();
-    int rc = tarn_call_send(call, c->secret ? 4 : 3, argv, NULL, deadline_ns);
-    if (rc == 0)
-        rc = tarn_call_reply(call, deadline_ns, stop, &reply);
+    call->hello_ns = tarn_now_ns();
+    call->greets = true;
+    return tarn_resp_append(call->resp, c->secret ? 4 : 3, argv, NULL);
+}
+
+static int take_greeting(struct tarn_call *call, const redisReply *reply)
+{
+    struct tarn_remote *r = call->remote;
+    struct greeting g;
+    char who[352];
+    int rc = tarn_resp_error(reply, tarn_remote_text(r, who), TARN_E_PROTOCOL);
+
     if (rc != 0)
         return rc;
     greeting_parse(reply, &g);
-    freeReplyObject(reply);
     if (g.epoch == 0)
         return tarn_fail(TARN_E_PROTOCOL, "%s: the answer to HELLO has no epoch: is that address a tarnd?",
                          tarn_remote_text(r, who));
@@ -102,15 +135,38 @@ static int hello(struct tarn_call *call, struct tarn_steps *steps, const struct 
     }
     if (call->local)
         atomic_store(&r->local, true);
-    clock_learn(r, asked, g.now_ns);
-    tarn_remote_answered(r, tarn_now_ns() - asked);
+    clock_learn(r, call->hello_ns, g.now_ns);
     return 0;
+}
+
+/* Waits for the answer to HELLO. */
+static int greeted(struct tarn_call *call, uint64_t deadline_ns, const struct tarn_stop *stop)
+{
+    uint64_t began = tarn_now_ns();
+    redisReply *reply;
+    int rc = wait_reply(call, deadline_ns, stop);
+
+    if (rc != 0)
+        return rc;
+    uint64_t now = tarn_now_ns();
+    rc = tarn_resp_read(call->resp, deadline_ns, &reply);
+    call->greets = false;
+    if (rc != 0) {
+        call->owed = false;
+        return rc;
+    }
+    if (began - call->hello_ns < PROMPT_NS) /* else it may have been there for long */
+        tarn_remote_answered(call->remote, now - call->hello_ns);
+    rc = take_greeting(call, reply);
+    call->refused = rc != 0;
+    freeReplyObject(reply);
+    return rc;
 }
 
 /* --- connecting --------------------------------------------------------------------------------- */
 
 static int connect_to(struct tarn_remote *r, const struct tarn_addr *a, struct tarn_steps *steps,
-                      const struct tarn_stop *stop, struct tarn_call **call_p)
+                      const struct tarn_stop *stop, bool eager, struct tarn_call **call_p)
 {
     struct tarn_call *call = calloc(1, sizeof *call);
 
@@ -120,7 +176,12 @@ static int connect_to(struct tarn_remote *r, const struct tarn_addr *a, struct t
     call->local = a->is_unix;
     int rc = tarn_resp_connect(a, tarn_step(steps), &call->resp);
     if (rc == 0)
-        rc = hello(call, steps, stop);
+        rc = say_hello(call);
+    if (rc == 0 && !(eager && !a->is_unix)) {
+        uint64_t until = tarn_step(steps);
+        rc = tarn_resp_flush(call->resp, until);
+        rc = rc ? rc : greeted(call, until, stop);
+    }
     if (rc != 0) {
         tarn_call_drop(call);
         return rc;
@@ -149,8 +210,8 @@ static int addresses(struct tarn_remote *r, struct tarn_addr *local, struct tarn
     return tarn_addr_parse(control, "the node's record", tcp);
 }
 
-int tarn_call_connect(struct tarn_remote *r, struct tarn_steps *steps, const struct tarn_stop *stop,
-                      struct tarn_call **call_p)
+static int connect_any(struct tarn_remote *r, struct tarn_steps *steps, const struct tarn_stop *stop,
+                       bool eager, struct tarn_call **call_p)
 {
     struct tarn_addr local, tcp;
     bool elsewhere;
@@ -163,16 +224,23 @@ int tarn_call_connect(struct tarn_remote *r, struct tarn_steps *steps, const str
         uint64_t soon = tarn_now_ns() + ELSEWHERE_NS;
         if (elsewhere && soon < quick.deadline_ns)
             quick.deadline_ns = soon;
-        rc = connect_to(r, &local, &quick, stop, call_p);
+        rc = connect_to(r, &local, &quick, stop, false, call_p);
         steps->since_ns = quick.since_ns;
         /* On this host and silent or unwilling: its TCP port would say the same. */
         if (rc == 0 || rc == TARN_E_CANCELED || (rc != TARN_E_NODE_DOWN && !elsewhere))
             return rc;
+        atomic_store(&r->near, false); /* or its process is gone */
     }
     if (rc == 0 || tcp.host[0])
-        rc = tcp.host[0] ? connect_to(r, &tcp, steps, stop, call_p)
+        rc = tcp.host[0] ? connect_to(r, &tcp, steps, stop, eager, call_p)
                          : tarn_fail(TARN_E_NODE_DOWN, "node %s: not in the directory", r->key.id);
     return rc;
+}
+
+int tarn_call_connect(struct tarn_remote *r, struct tarn_steps *steps, const struct tarn_stop *stop,
+                      struct tarn_call **call_p)
+{
+    return connect_any(r, steps, stop, false, call_p);
 }
 
 static struct tarn_call *idle_take(struct tarn_remote *r, bool local_only)
@@ -200,16 +268,8 @@ static void judge(struct tarn_remote *r, int rc, uint64_t since_ns)
         tarn_remote_silent(r, since_ns);
 }
 
-int tarn_call_take(struct tarn_remote *r, bool local_only, uint64_t deadline_ns, const struct tarn_stop *stop,
-                   struct tarn_call **call_p)
-{
-    struct tarn_steps steps = {.deadline_ns = deadline_ns, .patience_ns = UINT64_MAX};
-
-    return tarn_call_take_in(r, local_only, &steps, stop, call_p);
-}
-
-int tarn_call_take_in(struct tarn_remote *r, bool local_only, struct tarn_steps *steps,
-                      const struct tarn_stop *stop, struct tarn_call **call_p)
+static int take(struct tarn_remote *r, bool local_only, struct tarn_steps *steps, const struct tarn_stop *stop,
+                bool eager, struct tarn_call **call_p)
 {
     struct tarn_call *call;
     char who[352];
@@ -221,7 +281,7 @@ int tarn_call_take_in(struct tarn_remote *r, bool local_only, struct tarn_steps 
         }
         tarn_call_drop(call);
     }
-    int rc = tarn_call_connect(r, steps, stop, &call);
+    int rc = connect_any(r, steps, stop, eager, &call);
     if (rc != 0) {
         judge(r, rc, steps->since_ns);
         return rc;
@@ -235,6 +295,26 @@ int tarn_call_take_in(struct tarn_remote *r, bool local_only, struct tarn_steps 
     return 0;
 }
 
+int tarn_call_take(struct tarn_remote *r, bool local_only, uint64_t deadline_ns, const struct tarn_stop *stop,
+                   struct tarn_call **call_p)
+{
+    struct tarn_steps steps = {.deadline_ns = deadline_ns, .patience_ns = UINT64_MAX};
+
+    return take(r, local_only, &steps, stop, false, call_p);
+}
+
+int tarn_call_take_in(struct tarn_remote *r, bool local_only, struct tarn_steps *steps,
+                      const struct tarn_stop *stop, struct tarn_call **call_p)
+{
+    return take(r, local_only, steps, stop, false, call_p);
+}
+
+int tarn_call_take_early(struct tarn_remote *r, struct tarn_steps *steps, const struct tarn_stop *stop,
+                         struct tarn_call **call_p)
+{
+    return take(r, false, steps, stop, true, call_p);
+}
+
 void tarn_call_drop(struct tarn_call *call)
 {
     if (call->resp)
@@ -242,21 +322,10 @@ void tarn_call_drop(struct tarn_call *call)
     free(call);
 }
 
-void tarn_call_give(struct tarn_call *call)
+static void to_pool(struct tarn_call *call)
 {
-    if (!call)
-        return;
     struct tarn_remote *r = call->remote;
-    if (call->owed) {
-        tarn_monitor_owe(r->client, call);
-        return;
-    }
-    if (atomic_load(&r->health) == TARN_GONE) {
-        tarn_call_drop(call);
-        return;
-    }
-    if (tarn_monitor_watch(r, call))
-        return;
+
     pthread_mutex_lock(&r->lock);
     bool keep = r->nidle_calls < IDLE_MAX;
     if (keep) {
@@ -267,6 +336,33 @@ void tarn_call_give(struct tarn_call *call)
     pthread_mutex_unlock(&r->lock);
     if (!keep)
         tarn_call_drop(call);
+}
+
+/* Another has it, or it is gone. */
+static bool is_disposed(struct tarn_call *call)
+{
+    struct tarn_remote *r = call->remote;
+
+    if (call->owed) {
+        tarn_monitor_owe(r->client, call);
+        return true;
+    }
+    bool useless = call->greets || call->refused || atomic_load(&r->health) == TARN_GONE;
+    if (useless)
+        tarn_call_drop(call);
+    return useless;
+}
+
+void tarn_call_give(struct tarn_call *call)
+{
+    if (call && !is_disposed(call) && !tarn_monitor_watch(call->remote, call))
+        to_pool(call);
+}
+
+void tarn_call_rest(struct tarn_call *call)
+{
+    if (call && !is_disposed(call))
+        to_pool(call);
 }
 
 /* --- one command -------------------------------------------------------------------------------- */
@@ -284,29 +380,23 @@ int tarn_call_send(struct tarn_call *call, int argc, const char *const *argv, co
     return rc;
 }
 
-static int wait_reply(struct tarn_call *call, uint64_t deadline_ns, const struct tarn_stop *stop)
+/* The reply to the command, behind HELLO's where that is outstanding. */
+static int read_reply(struct tarn_call *call, uint64_t deadline_ns, const struct tarn_stop *stop,
+                      redisReply **reply_p)
 {
-    struct pollfd fds[2] = {{tarn_resp_fd(call->resp), POLLIN, 0}, {stop ? stop->fd : -1, POLLIN, 0}};
-    char who[352];
+    bool together = call->greets || call->refused; /* both may have come at once */
+    int rc = call->greets ? greeted(call, deadline_ns, stop) : 0;
 
-    for (;;) {
-        if (stop && tarn_stopped(stop))
-            return tarn_fail(TARN_E_CANCELED, "canceled by the caller");
-        uint64_t now = tarn_now_ns(), ns = now < deadline_ns ? deadline_ns - now : 0;
-        struct timespec left = {(time_t)(ns / TARN_NS_PER_S), (long)(ns % TARN_NS_PER_S)};
-        int n = ppoll(fds, 2, &left, NULL);
-        if (n < 0 && errno != EINTR)
-            return tarn_fail(TARN_E_SYSTEM, "%s: poll: %m", tarn_remote_text(call->remote, who));
-        if (n > 0 && fds[0].revents) /* also after the deadline: what is there is not silence */
-            return 0;
-        if (ns == 0)
-            return tarn_fail(TARN_E_TIMEOUT,
-                             "%s: no answer in time: raise the call's timeout or look at the node",
-                             tarn_remote_text(call->remote, who));
-        /* An earlier operation's cancel may have written it; the flag, looked at next, is what counts. */
-        if (n > 0 && fds[1].revents)
-            tarn_stop_drain(stop->fd);
+    if (rc != 0)
+        return rc;
+    rc = together ? tarn_resp_try(call->resp, reply_p) : TARN_E_AGAIN;
+    if (rc == TARN_E_AGAIN) {
+        if ((rc = wait_reply(call, deadline_ns, stop)) != 0)
+            return rc;
+        rc = tarn_resp_read(call->resp, deadline_ns, reply_p);
     }
+    call->owed = false;
+    return rc;
 }
 
 int tarn_call_reply(struct tarn_call *call, uint64_t deadline_ns, const struct tarn_stop *stop,
@@ -314,12 +404,8 @@ int tarn_call_reply(struct tarn_call *call, uint64_t deadline_ns, const struct t
 {
     redisReply *reply;
     char who[352];
-    int rc = wait_reply(call, deadline_ns, stop);
+    int rc = read_reply(call, deadline_ns, stop, &reply);
 
-    if (rc != 0)
-        return rc;
-    rc = tarn_resp_read(call->resp, deadline_ns, &reply);
-    call->owed = false;
     if (rc != 0)
         return rc;
     rc = tarn_resp_error(reply, tarn_remote_text(call->remote, who), TARN_E_PROTOCOL);

@@ -193,7 +193,9 @@ struct tarn_call {
     bool local;  /* Unix socket */
     bool owed;   /* a reply is outstanding */
     bool grants; /* ... and it answers RESERVE */
-    uint64_t since_ns;
+    bool greets; /* HELLO's answer comes before it */
+    bool refused; /* HELLO was, or another incarnation has answered */
+    uint64_t since_ns, hello_ns;
 };
 
 /* One incarnation of a node. Lives until the client is closed. */
@@ -210,7 +212,7 @@ struct tarn_remote {
     _Atomic bool listed;     /* in the directory when last asked */
     _Atomic bool superseded; /* another incarnation is there now */
     _Atomic bool local;      /* its Unix socket answered: same host */
-    _Atomic bool near;       /* the same host by its record */
+    _Atomic bool near;       /* the same host by its record, and its Unix socket has not said otherwise */
     _Atomic bool draining;
     struct tarn_lease lease; /* until when it may be read from */
     _Atomic uint8_t
@@ -290,11 +292,17 @@ int tarn_call_take(struct tarn_remote *r, bool local_only, uint64_t deadline_ns,
 /* The same with a patience for each step. */
 int tarn_call_take_in(struct tarn_remote *r, bool local_only, struct tarn_steps *steps,
                       const struct tarn_stop *stop, struct tarn_call **call_p);
+/* The same, and a new one over TCP has not had its HELLO answered: that is sent with the command that follows, and
+ * its failure is that of tarn_call_reply(), with call->refused set. */
+int tarn_call_take_early(struct tarn_remote *r, struct tarn_steps *steps, const struct tarn_stop *stop,
+                         struct tarn_call **call_p);
 /* A new one, never from the pool; does not judge the node's health. */
 int tarn_call_connect(struct tarn_remote *r, struct tarn_steps *steps, const struct tarn_stop *stop,
                       struct tarn_call **call_p);
 /* Back to the pool; a connection that still owes a reply is looked after by the keeper. NULL is allowed. */
 void tarn_call_give(struct tarn_call *call);
+/* The same for one that this thread needs again in a moment: it is not made the one that is watched. */
+void tarn_call_rest(struct tarn_call *call);
 void tarn_call_drop(struct tarn_call *call);
 int tarn_call_send(struct tarn_call *call, int argc, const char *const *argv, const size_t *lens,
                    uint64_t deadline_ns);

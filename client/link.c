@@ -354,6 +354,8 @@ static int open_link(struct tarn_remote *r, int t, bool write, uint64_t deadline
     /* Its end also tells the node that nobody waits for the answer. */
     if (rc == TARN_E_NODE_DOWN || rc == TARN_E_TIMEOUT || call->owed)
         tarn_call_drop(call);
+    else if (write) /* COMMIT follows */
+        tarn_call_rest(call);
     else
         tarn_call_give(call);
     if (rc == TARN_E_NODE_DOWN)

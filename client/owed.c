@@ -38,7 +38,7 @@ static bool owed_look(struct tarn_call *call)
     redisReply *reply = NULL;
     int fds[TARN_RESP_FDS_MAX];
 
-    if (poll(&fd, 1, 0) == 0) {
+    if (!call->refused && poll(&fd, 1, 0) == 0) { /* a refused HELLO's answer may have come with the other */
         if (tarn_now_ns() - call->since_ns < OWED_MAX_NS)
             return true;
         tarn_call_drop(call);

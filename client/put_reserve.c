@@ -108,7 +108,7 @@ static int send_reserve(struct tarn_put *p, struct tarn_chunk *c, struct tarn_pu
     struct tarn_words a;
     struct tarn_steps steps = steps_of(p, node->remote);
     int rc =
-        node->reserve ? 0 : tarn_call_take_in(node->remote, false, &steps, &p->stop, &node->reserve);
+        node->reserve ? 0 : tarn_call_take_early(node->remote, &steps, &p->stop, &node->reserve);
 
     if (rc == 0)
         rc = reserve_args(p, c, node->remote, &a);
@@ -198,19 +198,33 @@ static void take_grants(struct tarn_put *p, struct tarn_chunk *c, struct tarn_re
     }
 }
 
+/* HELLO was refused, so nothing was asked for. */
+static void unask(struct tarn_put *p, struct tarn_chunk *c, const struct tarn_remote *r)
+{
+    for (uint32_t i = 0; i < c->n * p->replicas; i++)
+        if (c->targets[i].remote == r && c->targets[i].state == TARN_TARGET_ASKED)
+            c->targets[i].state = TARN_TARGET_WANTED;
+}
+
 static void reserve_failed(struct tarn_put *p, struct tarn_chunk *c, struct tarn_put_node *node, int rc)
 {
     struct tarn_remote *r = node->remote;
+    bool refused_hello = node->reserve->refused;
     char text[TARN_SENTENCE];
 
     snprintf(text, sizeof text, "%s", tarn_last_error());
-    if (rc == TARN_E_BUSY) { /* the whole command: the node is on its way out */
+    if (refused_hello)
+        unask(p, c, r);
+    if (rc == TARN_E_BUSY && !refused_hello) { /* the whole command: the node is on its way out */
         atomic_store(&r->draining, true);
         rc = TARN_E_NODE_DOWN;
     } else if (rc == TARN_E_NODE_DOWN) {
-        tarn_call_drop(node->reserve);
-        node->reserve = NULL;
         tarn_remote_aside(r, TARN_GONE, text);
+        if (refused_hello) /* another incarnation's grants are given back there */
+            tarn_call_give(node->reserve);
+        else
+            tarn_call_drop(node->reserve);
+        node->reserve = NULL;
     } else {
         if (rc == TARN_E_TIMEOUT && node->reserve->owed)
             tarn_remote_silent(r, node->reserve->since_ns);
@@ -218,7 +232,17 @@ static void reserve_failed(struct tarn_put *p, struct tarn_chunk *c, struct tarn
         node->reserve = NULL;
     }
     tarn_last_error_set(text);
-    refuse_all(p, c, r, TARN_TARGET_ASKED, rc);
+    refuse_all(p, c, r, refused_hello ? TARN_TARGET_WANTED : TARN_TARGET_ASKED, rc);
+}
+
+/* What opens links and commits takes them meanwhile, instead of making others. */
+static void rest_connections(struct tarn_put *p)
+{
+    for (uint32_t k = 0; k < p->nnodes; k++)
+        if (!p->nodes[k].reserving) {
+            tarn_call_rest(p->nodes[k].reserve);
+            p->nodes[k].reserve = NULL;
+        }
 }
 
 static bool any_reserving(const struct tarn_put *p)
@@ -251,6 +275,7 @@ void tarn_chunk_granted(struct tarn_put *p, struct tarn_chunk *c)
         }
         tarn_chunk_ask(p, c);
     } while (any_reserving(p));
+    rest_connections(p);
 }
 
 /* --- ABORT -------------------------------------------------------------------------------------- */

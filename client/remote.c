@@ -102,8 +102,9 @@ int tarn_remote_update(struct tarn_client *c, const struct tarn_node_record *n, 
     pthread_mutex_lock(&r->lock);
     snprintf(r->control, sizeof r->control, "%s", n->control);
     snprintf(r->unix_path, sizeof r->unix_path, "%s", n->unix_path);
+    if (strcmp(r->host_id, n->host_id) != 0)
+        atomic_store(&r->near, strcmp(n->host_id, c->host_id) == 0);
     snprintf(r->host_id, sizeof r->host_id, "%s", n->host_id);
-    atomic_store(&r->near, strcmp(r->host_id, c->host_id) == 0);
     r->npools = n->npools < TARN_POOLS_MAX ? n->npools : TARN_POOLS_MAX;
     for (uint32_t i = 0; i < r->npools; i++) {
         const struct tarn_pool_record *p = &n->pools[i];
