@@ -84,6 +84,7 @@ obj = $(addprefix $(B)/,$(addsuffix .o,$(basename $(1))))
 programs := $(B)/tarnd $(B)/tarn $(B)/tarn-bench
 library  := $(B)/libtarn.so.$(SOMAJOR)
 tests    := $(addprefix $(B)/tests/,$(basename $(notdir $(tests_src))))
+soak     := $(B)/tests/soak
 fuzzers  := $(addprefix $(B)/fuzz/,$(basename $(notdir $(fuzz_src))))
 pages    := $(B)/man/tarnd.1 $(B)/man/tarn.1
 
@@ -97,7 +98,7 @@ tcpx_programs    := $(addprefix $(B)/tests/tcpx/,test_tcpx_transfer test_connect
 .PHONY: all tests plugins man docs demo check check-tests check-unit check-rdma check-gpu check-standin check-tcpx check-asan \
         check-tsan check-style fuzz bench install clean help
 all: $(programs) $(library) $(B)/libtarn.a
-tests: $(tests) plugins
+tests: $(tests) plugins $(soak)
 plugins: $(tcpx_plugins) $(tcpx_programs)
 
 $(B)/%.o: %.c Makefile
@@ -152,6 +153,12 @@ $(B)/tests/$(basename $(notdir $(1))): $(call obj,$(1)) $(test_objs) $(B)/libtar
 	    $$(shell pkg-config --libs jansson cmocka)
 endef
 $(foreach t,$(tests_src),$(eval $(call test_rule,$(t))))
+
+# Its clients send what they connect to nodes through relays (tests/router.h).
+$(soak): $(call obj,$(wildcard tests/history/soak*.c)) $(test_objs) $(B)/libtarn.a
+	@mkdir -p $(@D)
+	$(if $(V),,@echo "  LD    $@";) $(CC) $(ALL_LDFLAGS) -Wl,--wrap=connect -o $@ $^ $(LIBS_NODE) \
+	    $(shell pkg-config --libs jansson cmocka)
 
 tcpx_objs := $(call obj,$(filter-out %/plugin.c %/bad.c %/fake_driver.c $(tcpx_test_src) $(tcpx_program_src),$(wildcard tests/tcpx/*.c)))
 tcpx_out  := $(B)/tests/tcpx
@@ -330,6 +337,12 @@ bench-gpu: all
 bench-tcpx: tests
 	@TCPX_SPEED=$(or $(ROUNDS),20) TARN_BUILD=$(B) $(B)/tests/test_tcpx_speed
 
+# Random faults under clients that replace and remove, and a check of what they saw. SEED= repeats one.
+.PHONY: soak
+soak: $(B)/tarnd $(soak)
+	@TARN_BUILD=$(B) $(soak) --seconds $(or $(SECONDS),60) $(if $(SEED),--seed $(SEED)) \
+	    --transport $(or $(TRANSPORT),shm) --copies $(or $(COPIES),2) $(SOAK_ARGS)
+
 # 100 000 random messages over the tcpx transport: some twenty minutes.
 soak-tcpx: tests
 	@TCPX_SOAK=$(or $(MESSAGES),100000) TARN_BUILD=$(B) $(B)/tests/test_tcpx_soak
@@ -374,6 +387,7 @@ help:
 	@echo 'make plots       PNG files of GB/s against size from the JSON in PLOTS_FROM=$(B)/bench'
 	@echo 'make bench-tcpx  the tcpx transport against a bare loop over its plugin; ROUNDS=20'
 	@echo 'make soak-tcpx   MESSAGES=100000 random messages over the tcpx transport'
+	@echo 'make soak        SECONDS=60 SEED= TRANSPORT=shm|tcp|rdma COPIES=1|2: random faults under replaces and removes'
 	@echo 'make install     PREFIX=/usr/local DESTDIR='
 	@echo 'make python      the Python package for PYTHON=python3 in $(B)/python; make wheel: to install elsewhere'
 	@echo 'make docs        regenerate docs/options.md and docs/errors.md'

@@ -195,13 +195,52 @@ int tarn_directory_withdraw(struct tarn_directory *d, struct tarn_withdraw *w, s
                             uint64_t deadline_ns);
 
 /*
- * Publishes or refreshes the node's and its pools' records, which expire after ttl_ms.
- * *lost becomes true when Redis has another run_id than at the last beat, or the node's own record
- * was gone or is not ours: everything must be published again. *taken_epoch: the epoch of another
- * living node with the same id (then nothing was written), else 0.
+ * The directory as a whole: whether Redis still has the data it had (KEYS.md, "The directory itself"). All
+ * times are Redis's, in milliseconds since 1970; 0: never.
  */
-int tarn_directory_beat(struct tarn_directory *d, const struct tarn_node_record *n, uint32_t ttl_ms,
-                        uint64_t deadline_ns, bool *lost, uint64_t *taken_epoch);
+#define TARN_DIRECTORY_ID_TEXT 17
+struct tarn_directory_state {
+    char id[TARN_DIRECTORY_ID_TEXT]; /* ""; there is none, or Redis has another run than the one it was made in */
+    char run[64];                    /* of Redis */
+    uint64_t now_ms, since_ms;
+    bool lost;         /* it follows one that was lost */
+    uint64_t lived_ms; /* with `lost`: the latest beat that a node remembers of that one */
+    uint64_t beat_ms;  /* the last beat of any node */
+    uint64_t silent_ms, resumed_ms; /* the last time that no node had beaten for 2 heartbeats: from, to */
+};
+/* Reads it, changes nothing. */
+int tarn_directory_look(struct tarn_directory *d, uint64_t deadline_ns, struct tarn_directory_state *s);
+/* It has been for a ttl: all nodes that lived before it have said so by now, or are late. */
+bool tarn_directory_aged(const struct tarn_directory_state *s, uint32_t ttl_ms);
+/* A node record that was missing before this was read has expired: nodes beat, and all have had the time to. */
+bool tarn_directory_calm(const struct tarn_directory_state *s, uint32_t heartbeat_ms, uint32_t ttl_ms);
+
+/*
+ * A heartbeat: says in the directory's hash that a node lives, makes the hash where there is none, and
+ * refreshes the node's and its pools' records, which expire after ttl_ms. A record of the node that is not
+ * there (any more) is only made before make_until_ms: others may have believed that the node is gone.
+ */
+struct tarn_beat {
+    /* in */
+    const struct tarn_node_record *node;
+    uint32_t heartbeat_ms, ttl_ms;
+    bool own_redis;                     /* nobody else can have known a directory there: it has aged when made */
+    char known[TARN_DIRECTORY_ID_TEXT]; /* the directory of the beats before; "": this is the first */
+    uint64_t last_ms;                   /* and the last of them, by Redis's time */
+    uint64_t make_until_ms;             /* by Redis's time; 0: never */
+    /* out */
+    struct tarn_directory_state state;
+    bool other;             /* not the known directory: the records were left alone */
+    bool gone;              /* the node's record was not there, and was not made */
+    uint64_t taken_epoch;   /* of another living node with the same id: nothing was written; else 0 */
+    bool left;              /* another node's record has expired since the last beats */
+    uint32_t expires_in_ms; /* the next of other nodes' records that were not refreshed in time; 0: none */
+    bool evicts;            /* Redis is set to drop keys when its memory is full */
+    char policy[24];        /* its maxmemory-policy */
+};
+int tarn_directory_beat(struct tarn_directory *d, struct tarn_beat *b, uint64_t deadline_ns);
+/* CONFIG when Redis may drop any key: a copy that it forgets may be one that readers have. */
+int tarn_directory_check_redis(struct tarn_directory *d, uint64_t deadline_ns);
 /* Removes the node's and its pools' records, if they are still ours (epoch). */
 int tarn_directory_leave(struct tarn_directory *d, const struct tarn_node_record *n, uint64_t deadline_ns);
 

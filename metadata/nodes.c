@@ -6,8 +6,8 @@
  * alone, readers skip a pool whose epoch is not its node's. A node's own record is written last: whoever
  * sees it finds the id in the set and the pools, too.
  *
- * Records expire when the beats stop; the set of node ids does not, so each beat looks at one id of the
- * set and takes it out when its record is gone. (A node whose id was taken out wrongly, because it came
+ * Records expire when the beats stop; the set of node ids does not, so each beat looks at some ids of the
+ * set and takes those out whose records are gone. (A node whose id was taken out wrongly, because it came
  * back between the two, is back with its next beat.)
  */
 #include <stdio.h>
@@ -15,6 +15,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/text.h"
 #include "metadata/records.h"
 #include "metadata/redis.h"
 
@@ -64,19 +65,27 @@ static int append_member(struct tarn_resp *r, const char *command, const char *k
 
 /* --- beat --------------------------------------------------------------------------------------- */
 
-struct beat {
-    struct tarn_directory *d;
-    const struct tarn_node_record *node;
-    uint32_t ttl_ms;
-    char epoch[TARN_EPOCH_TEXT];
-    bool gone;                        /* our record was not there */
-    uint64_t taken;                   /* epoch of who has our id */
-    char run_id[64];                  /* of this Redis */
-    char other[TARN_NODE_ID_MAX + 1]; /* the id of the set that is looked at, not ours; "" none */
-    bool other_gone;
+#define SAMPLE 16 /* of the set of ids, looked at in a beat */
+
+struct other {
+    char id[TARN_NODE_ID_MAX + 1];
+    bool gone;
 };
 
-static void add_refresh(const struct beat *b, const char *sha, const char *key, struct tarn_args *a)
+struct beat {
+    struct tarn_directory *d;
+    struct tarn_beat *asked; /* NULL when leaving */
+    const struct tarn_node_record *node;
+    char epoch[TARN_EPOCH_TEXT], fresh[TARN_DIRECTORY_ID_TEXT];
+    uint64_t taken;      /* epoch of who has our id */
+    bool gone, dropped;  /* our record is not there; leaving took it away */
+    struct other others[SAMPLE];
+    size_t nothers, ngone;
+};
+
+/* make_until_ms: pools are always made, for nobody reads the pools of a node that is not listed. */
+static void add_refresh(const struct beat *b, const char *sha, const char *key, uint64_t make_until_ms,
+                        struct tarn_args *a)
 {
     a->n = 0;
     tarn_args_add(a, "EVALSHA");
@@ -84,7 +93,8 @@ static void add_refresh(const struct beat *b, const char *sha, const char *key, 
     tarn_args_add(a, "1");
     tarn_args_add(a, key);
     tarn_args_add(a, b->epoch);
-    tarn_args_add_u64(a, b->ttl_ms);
+    tarn_args_add_u64(a, b->asked->ttl_ms ? b->asked->ttl_ms : 1);
+    tarn_args_add_u64(a, make_until_ms);
 }
 
 static void add_field(struct tarn_args *a, const char *name, const char *value)
@@ -108,7 +118,7 @@ static int append_node(const struct beat *b, const char *sha, struct tarn_resp *
     for (uint32_t i = 0; i < n->npools; i++)
         used += (size_t)snprintf(pools + used, sizeof pools - used, "%s%s", i ? "," : "", n->pools[i].name);
     node_key(b->d, n->id, key);
-    add_refresh(b, sha, key, &a);
+    add_refresh(b, sha, key, b->asked->make_until_ms, &a);
     add_field(&a, "host", n->host);
     add_field(&a, "hostid", n->host_id);
     add_number(&a, "pid", n->pid);
@@ -140,7 +150,7 @@ static int append_pool(const struct beat *b, const struct tarn_pool_record *p, c
     char key[POOL_KEY_TEXT], names[sizeof p->transports];
     struct tarn_args a;
     pool_key(b->d, b->node->id, p->name, key);
-    add_refresh(b, sha, key, &a);
+    add_refresh(b, sha, key, UINT64_MAX, &a);
     add_field(&a, "kind", p->kind);
     if (p->device[0])
         add_field(&a, "device", p->device);
@@ -154,33 +164,43 @@ static int append_pool(const struct beat *b, const struct tarn_pool_record *p, c
     return tarn_args_append(&a, r);
 }
 
-/* First round trip: whose our record is, whose Redis this is, some node of the set. */
-static int append_first(void *arg, struct tarn_resp *r)
+/* First round trip: the directory's state, whose our record is, Redis's settings, some nodes of the set. */
+enum { STATE, EPOCH, MEMORY, OTHERS, FIRST };
+
+static int append_first(void *arg, size_t i, const char *sha, struct tarn_resp *r)
 {
     const struct beat *b = arg;
-    char node[NODE_KEY_TEXT], nodes[NODE_KEY_TEXT];
-    node_key(b->d, b->node->id, node);
-    nodes_key(b->d, nodes);
-    int rc = append_member(r, "HGET", node, "epoch");
-    if (!rc)
-        rc = append2(r, "INFO", "server");
-    return rc ? rc : append2(r, "SRANDMEMBER", nodes);
+    char key[NODE_KEY_TEXT], count[8];
+    if (i == STATE)
+        return tarn_state_append(b->d, b->asked, b->fresh, sha, r);
+    if (i == MEMORY)
+        return append2(r, "INFO", "memory");
+    if (i == EPOCH) {
+        node_key(b->d, b->node->id, key);
+        return append_member(r, "HGET", key, "epoch");
+    }
+    nodes_key(b->d, key);
+    snprintf(count, sizeof count, "%d", SAMPLE);
+    return append_member(r, "SRANDMEMBER", key, count);
 }
 
 static void take_epoch(struct beat *b, const redisReply *reply)
 {
     bool text = reply->type == REDIS_REPLY_STRING && reply->len > 0;
-    b->gone |= !text;
     if (text && strcmp(reply->str, b->epoch) &&
         (tarn_u64_parse(reply->str, (size_t)reply->len, 16, UINT64_MAX, &b->taken) || !b->taken))
         b->taken = UINT64_MAX; /* somebody's, whatever it means */
 }
 
-static void take_run_id(struct beat *b, const redisReply *reply)
+static void take_others(struct beat *b, const redisReply *reply)
 {
-    const char *at = reply->type == REDIS_REPLY_STRING ? strstr(reply->str, "run_id:") : NULL;
-    if (at)
-        snprintf(b->run_id, sizeof b->run_id, "%.*s", (int)strcspn(at + 7, "\r\n"), at + 7);
+    b->nothers = 0;
+    for (size_t i = 0; reply->type == REDIS_REPLY_ARRAY && i < reply->elements && b->nothers < SAMPLE; i++) {
+        const redisReply *id = reply->element[i];
+        if (id->type == REDIS_REPLY_STRING && strcmp(id->str, b->node->id) &&
+            tarn_name_valid(id->str, (size_t)id->len, TARN_NODE_ID_MAX))
+            memcpy(b->others[b->nothers++].id, id->str, (size_t)id->len + 1);
+    }
 }
 
 static int take_first(void *arg, size_t i, const redisReply *reply)
@@ -189,17 +209,18 @@ static int take_first(void *arg, size_t i, const redisReply *reply)
     int rc = tarn_redis_check(b->d, reply);
     if (rc)
         return rc;
-    if (i == 0)
+    if (i == STATE)
+        return tarn_state_read(b->d, reply, &b->asked->state);
+    if (i == EPOCH)
         take_epoch(b, reply);
-    else if (i == 1)
-        take_run_id(b, reply);
-    else if (reply->type == REDIS_REPLY_STRING && strcmp(reply->str, b->node->id) &&
-             tarn_name_valid(reply->str, (size_t)reply->len, TARN_NODE_ID_MAX))
-        memcpy(b->other, reply->str, (size_t)reply->len + 1);
+    else if (i == MEMORY)
+        tarn_memory_read(reply, b->asked);
+    else
+        take_others(b, reply);
     return 0;
 }
 
-/* Second round trip: our place in the set, whether that node lives, the pools, our record. */
+/* Second round trip: our place in the set, whether those nodes live, the pools, our record. */
 static int append_second(void *arg, size_t i, const char *sha, struct tarn_resp *r)
 {
     const struct beat *b = arg;
@@ -208,91 +229,118 @@ static int append_second(void *arg, size_t i, const char *sha, struct tarn_resp 
         nodes_key(b->d, key);
         return append_member(r, "SADD", key, b->node->id);
     }
-    if (i == 1) {
-        node_key(b->d, b->other, key);
-        return append2(r, "EXISTS", key);
+    if (i <= b->nothers) {
+        node_key(b->d, b->others[i - 1].id, key);
+        return append2(r, "PTTL", key);
     }
-    if (i < 2 + (size_t)b->node->npools)
-        return append_pool(b, &b->node->pools[i - 2], sha, r);
-    return append_node(b, sha, r);
+    i -= 1 + b->nothers;
+    return i < b->node->npools ? append_pool(b, &b->node->pools[i], sha, r) : append_node(b, sha, r);
+}
+
+/* PTTL: -2 when there is none, -1 when it does not expire. */
+static void take_life(struct beat *b, struct other *o, const redisReply *reply)
+{
+    struct tarn_beat *asked = b->asked;
+    if (reply->type != REDIS_REPLY_INTEGER)
+        return;
+    o->gone = reply->integer == -2;
+    b->ngone += o->gone;
+    bool late = reply->integer >= 0 && (uint64_t)reply->integer < asked->heartbeat_ms;
+    if (late && (!asked->expires_in_ms || (uint64_t)reply->integer < asked->expires_in_ms))
+        asked->expires_in_ms = (uint32_t)reply->integer + 1;
 }
 
 static int take_second(void *arg, size_t i, const redisReply *reply)
 {
     struct beat *b = arg;
     int rc = tarn_redis_check(b->d, reply);
-    if (i == 1)
-        b->other_gone = b->other[0] && reply->type == REDIS_REPLY_INTEGER && reply->integer == 0;
-    if (!rc && i == 2 + (size_t)b->node->npools)
+    if (rc)
+        return rc;
+    if (i && i <= b->nothers)
+        take_life(b, &b->others[i - 1], reply);
+    if (i < 1 + b->nothers + b->node->npools)
+        return 0;
+    b->gone = reply->type == REDIS_REPLY_STRING && !strcmp(reply->str, "gone");
+    if (!b->gone)
         take_epoch(b, reply);
-    return rc;
+    return 0;
 }
+
+/* --- those who have left ------------------------------------------------------------------------ */
 
 static int append_forget(void *arg, struct tarn_resp *r)
 {
     const struct beat *b = arg;
     char key[NODE_KEY_TEXT];
+    int rc = 0;
     nodes_key(b->d, key);
-    return append_member(r, "SREM", key, b->other);
+    for (size_t i = 0; i < b->nothers && !rc; i++) {
+        if (b->others[i].gone)
+            rc = append_member(r, "SREM", key, b->others[i].id);
+    }
+    return rc;
 }
 
+/* Of several nodes that take an id out, one finds it there: that one sweeps. */
 static int take_forgotten(void *arg, size_t i, const redisReply *reply)
 {
     const struct beat *b = arg;
     (void)i;
+    if (b->asked && reply->type == REDIS_REPLY_INTEGER && reply->integer)
+        b->asked->left = true;
     return tarn_redis_check(b->d, reply);
 }
 
-/* What was lost stays so until a beat has come to its end and reported it. */
-static void note_lost(struct beat *b)
+static int forget(struct beat *b, uint64_t deadline_ns)
 {
-    struct tarn_directory *d = b->d;
-    pthread_mutex_lock(&d->lock);
-    d->lost |= b->gone || b->taken || strcmp(d->run_id, b->run_id);
-    pthread_mutex_unlock(&d->lock);
+    struct tarn_pipeline p = {.n = b->ngone, .append = append_forget, .reply = take_forgotten, .arg = b};
+    return tarn_redis_run(b->d, deadline_ns, &p);
 }
 
-static bool report_lost(struct beat *b)
+/* A record that is missing means something only in a calm directory, read after it. */
+static int forget_the_dead(struct beat *b, uint64_t deadline_ns)
 {
-    struct tarn_directory *d = b->d;
-    pthread_mutex_lock(&d->lock);
-    bool lost = d->lost;
-    if (!b->taken) {
-        d->lost = false;
-        memcpy(d->run_id, b->run_id, sizeof d->run_id);
-    }
-    pthread_mutex_unlock(&d->lock);
-    return lost;
+    struct tarn_directory_state s;
+    if (!b->ngone)
+        return 0;
+    int rc = tarn_directory_look(b->d, deadline_ns, &s);
+    if (rc || !tarn_directory_calm(&s, b->asked->heartbeat_ms, b->asked->ttl_ms))
+        return rc;
+    return forget(b, deadline_ns);
 }
 
-int tarn_directory_beat(struct tarn_directory *d, const struct tarn_node_record *n, uint32_t ttl_ms,
-                        uint64_t deadline_ns, bool *lost, uint64_t *taken_epoch)
+/* --- a whole beat ------------------------------------------------------------------------------- */
+
+static int write_records(struct beat *b, uint64_t deadline_ns)
 {
-    struct beat b = {.d = d, .node = n, .ttl_ms = ttl_ms ? ttl_ms : 1};
-    struct tarn_pipeline first = {.n = 3, .append = append_first, .reply = take_first, .arg = &b};
-    struct tarn_script_pipeline second = {TARN_SCRIPT_REFRESH, 3 + n->npools, append_second, take_second, &b};
-    struct tarn_pipeline forget = {.n = 1, .append = append_forget, .reply = take_forgotten, .arg = &b};
-    int rc = check_node(n);
+    struct tarn_script_pipeline second = {TARN_SCRIPT_REFRESH, 2 + b->nothers + b->node->npools, append_second,
+                                          take_second, b};
+    int rc = tarn_script_run(b->d, deadline_ns, &second);
+    if (!rc && b->taken) /* just now: our pools must not be in the way of its own */
+        rc = tarn_directory_leave(b->d, b->node, deadline_ns);
+    return rc ? rc : forget_the_dead(b, deadline_ns);
+}
+
+int tarn_directory_beat(struct tarn_directory *d, struct tarn_beat *asked, uint64_t deadline_ns)
+{
+    struct beat b = {.d = d, .asked = asked, .node = asked->node};
+    struct tarn_script_pipeline first = {TARN_SCRIPT_STATE, FIRST, append_first, take_first, &b};
+    int rc = check_node(b.node);
     if (rc)
         return rc;
-    tarn_epoch_format(n->epoch, b.epoch);
-    rc = tarn_redis_run(d, deadline_ns, &first);
+    asked->other = asked->gone = asked->left = false;
+    asked->expires_in_ms = 0;
+    tarn_epoch_format(b.node->epoch, b.epoch);
+    tarn_epoch_format(tarn_random64(), b.fresh);
+    rc = tarn_script_run(d, deadline_ns, &first);
     if (rc)
         return rc;
-    note_lost(&b);
-    if (!b.taken) {
-        rc = tarn_script_run(d, deadline_ns, &second);
-        note_lost(&b);
-        if (!rc && b.taken) /* just now: our pools must not be in the way of its own */
-            rc = tarn_directory_leave(d, n, deadline_ns);
-    }
-    if (!rc && b.other_gone)
-        rc = tarn_redis_run(d, deadline_ns, &forget);
-    if (rc)
-        return rc;
-    *lost = report_lost(&b);
-    *taken_epoch = b.taken;
-    return 0;
+    asked->other = asked->known[0] && strcmp(asked->known, asked->state.id);
+    if (!b.taken && !asked->other)
+        rc = write_records(&b, deadline_ns);
+    asked->gone = b.gone;
+    asked->taken_epoch = b.taken;
+    return rc;
 }
 
 /* --- leave -------------------------------------------------------------------------------------- */
@@ -313,7 +361,7 @@ static int take_left(void *arg, size_t i, const redisReply *reply)
 {
     struct beat *b = arg;
     if (i == b->node->npools)
-        b->other_gone = reply->type == REDIS_REPLY_INTEGER && reply->integer == 1;
+        b->dropped = reply->type == REDIS_REPLY_INTEGER && reply->integer == 1;
     return tarn_redis_check(b->d, reply);
 }
 
@@ -321,12 +369,15 @@ int tarn_directory_leave(struct tarn_directory *d, const struct tarn_node_record
 {
     struct beat b = {.d = d, .node = n};
     struct tarn_script_pipeline drop = {TARN_SCRIPT_DROP, n->npools + 1, append_leave, take_left, &b};
-    struct tarn_pipeline forget = {.n = 1, .append = append_forget, .reply = take_forgotten, .arg = &b};
     int rc = check_node(n);
     if (rc)
         return rc;
     tarn_epoch_format(n->epoch, b.epoch);
-    snprintf(b.other, sizeof b.other, "%s", n->id);
     rc = tarn_script_run(d, deadline_ns, &drop);
-    return rc || !b.other_gone ? rc : tarn_redis_run(d, deadline_ns, &forget);
+    if (rc || !b.dropped)
+        return rc;
+    b.nothers = b.ngone = 1;
+    b.others[0].gone = true;
+    snprintf(b.others[0].id, sizeof b.others[0].id, "%s", n->id);
+    return forget(&b, deadline_ns);
 }

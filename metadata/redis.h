@@ -10,8 +10,8 @@
  * are remembered, and the next pipeline that writes begins with CLIENT KILL for each: after that
  * nothing of theirs is run any more. A user without the right to CLIENT, or a proxy, leaves that out.
  *
- * Lock: tarn_directory.lock guards the idle connections, those to be killed, script digests and what
- * the beat remembers; it is never held across a system call that waits.
+ * Lock: tarn_directory.lock guards the idle connections, those to be killed, and script
+ * digests; it is never held across a system call that waits.
  */
 #ifndef TARN_METADATA_REDIS_H
 #define TARN_METADATA_REDIS_H
@@ -32,6 +32,7 @@ enum tarn_script {
     TARN_SCRIPT_PUBLISH,
     TARN_SCRIPT_WITHDRAW,
     TARN_SCRIPT_REFRESH, /* a record that belongs to an epoch */
+    TARN_SCRIPT_STATE,   /* the directory's hash, at a beat */
     TARN_SCRIPT_DROP,
     TARN_SCRIPT_COUNT,
 };
@@ -72,8 +73,6 @@ struct tarn_directory {
     struct tarn_redis_client doubtful[TARN_REDIS_DOUBTFUL_MAX]; /* may still be heard */
     unsigned ndoubtful;
     char sha[TARN_SCRIPT_COUNT][TARN_SHA_TEXT]; /* "": not loaded yet */
-    char run_id[64];                            /* of the Redis that took the last whole beat */
-    bool lost;                                  /* seen by a beat that did not get to its end */
 };
 
 /* CONFIG when text is no Redis URI; the sentence never has the password. NULL: $TARN_REDIS or localhost. */
@@ -152,6 +151,19 @@ int tarn_publish_check(const struct tarn_publish *p, size_t i);
 int tarn_publish_append(const struct tarn_directory *d, const struct tarn_publish *p, const char *sha,
                         struct tarn_resp *r);
 int tarn_publish_read(struct tarn_directory *d, const redisReply *reply, struct tarn_publish *p);
+
+/* --- directory_state.c --------------------------------------------------------------------------- */
+
+/* The script's text. */
+extern const char tarn_state_script[];
+/* EVALSHA of it for a beat; `fresh`: the id that a new directory gets, the same when it is sent again. */
+int tarn_state_append(const struct tarn_directory *d, const struct tarn_beat *b,
+                      const char fresh[TARN_DIRECTORY_ID_TEXT], const char *sha, struct tarn_resp *r);
+int tarn_state_read(const struct tarn_directory *d, const redisReply *reply, struct tarn_directory_state *s);
+/* Sets `policy` and `evicts` from an answer to INFO memory. */
+void tarn_memory_read(const redisReply *reply, struct tarn_beat *b);
+/* The value of "name:" in an answer to INFO; false: it is not there. */
+bool tarn_info_value(const redisReply *reply, const char *name, char *out, size_t bytes);
 
 /* --- arguments ---------------------------------------------------------------------------------- */
 

@@ -80,15 +80,19 @@ static const char withdraw[] =
     "return 1\n";
 
 /*
- * refresh: KEYS[1] node or pool; ARGV: 1 epoch, 2 expiry in ms, 3.. fields and values. Answers the epoch
- * that was there, '' for none. Writes only over its own or no epoch; fields of earlier beats go.
+ * refresh: KEYS[1] node or pool; ARGV: 1 epoch, 2 expiry in ms, 3 until when (Redis's time in ms) a record that
+ * is not there is made, 4.. fields and values. Answers the epoch that was there, '' when it was made, 'gone' when
+ * there is none. Writes only over its own epoch; fields of earlier beats go.
  */
-static const char refresh[] = "local epoch = redis.call('HGET', KEYS[1], 'epoch') or ''\n"
-                              "if epoch ~= '' and epoch ~= ARGV[1] then return epoch end\n"
-                              "redis.call('DEL', KEYS[1])\n"
-                              "redis.call('HSET', KEYS[1], 'epoch', ARGV[1], unpack(ARGV, 3))\n"
-                              "redis.call('PEXPIRE', KEYS[1], ARGV[2])\n"
-                              "return epoch\n";
+static const char refresh[] =
+    "local epoch = redis.call('HGET', KEYS[1], 'epoch') or ''\n"
+    "if epoch ~= '' and epoch ~= ARGV[1] then return epoch end\n"
+    "local t = redis.call('TIME')\n"
+    "if epoch == '' and t[1] * 1000 + t[2] / 1000 >= tonumber(ARGV[3]) then return 'gone' end\n"
+    "redis.call('DEL', KEYS[1])\n"
+    "redis.call('HSET', KEYS[1], 'epoch', ARGV[1], unpack(ARGV, 4))\n"
+    "redis.call('PEXPIRE', KEYS[1], ARGV[2])\n"
+    "return epoch\n";
 
 /* drop: KEYS[1] node or pool; ARGV: 1 epoch. Answers 1 or 0. */
 static const char drop[] = "if redis.call('HGET', KEYS[1], 'epoch') ~= ARGV[1] then return 0 end\n"
@@ -98,6 +102,7 @@ static const char *const scripts[TARN_SCRIPT_COUNT] = {
     [TARN_SCRIPT_PUBLISH] = publish,
     [TARN_SCRIPT_WITHDRAW] = withdraw,
     [TARN_SCRIPT_REFRESH] = refresh,
+    [TARN_SCRIPT_STATE] = tarn_state_script,
     [TARN_SCRIPT_DROP] = drop,
 };
 

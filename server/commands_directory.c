@@ -235,6 +235,17 @@ static int commit_args(struct tarn_node *n, redisReply **args, uint64_t *timeout
     return 0;
 }
 
+/* The reservations stay: the client asks again. */
+static void refuse_commit(struct tarn_conn *c, size_t items)
+{
+    tarn_fail(TARN_E_AGAIN,
+              "node %s was cut off and compares what it holds with the directory: commit again, or put elsewhere",
+              c->node->id);
+    tarn_resp_add_array(&c->out, items);
+    for (size_t i = 0; i < items; i++)
+        tarn_resp_add_error(&c->out, TARN_E_AGAIN, tarn_last_error());
+}
+
 void tarn_command_commit(struct tarn_conn *c, size_t n, redisReply **args)
 {
     uint64_t timeout_ms = 0;
@@ -250,6 +261,11 @@ void tarn_command_commit(struct tarn_conn *c, size_t n, redisReply **args)
         rc = tarn_fail(TARN_E_NO_MEMORY, "COMMIT: out of memory");
     if (rc) {
         tarn_reply_failure(c, rc);
+        return;
+    }
+    if (!tarn_presence_here(c->node)) {
+        refuse_commit(c, items);
+        commit_free(&k->pending);
         return;
     }
     k->pending.request.kind = TARN_REQUEST_PUBLISH;

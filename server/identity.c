@@ -132,7 +132,6 @@ int tarn_identity_record(struct tarn_node *n, const struct tarn_addr *listen_add
     tarn_addr_format(listen_addr, r->control, sizeof(r->control));
     snprintf(r->unix_path, sizeof(r->unix_path), "%.*s", UNIX_PATH_MAX, unix_addr->host);
     snprintf(r->version, sizeof(r->version), "%s", tarn_version());
-    snprintf(r->state, sizeof(r->state), "%s", tarn_node_state_name(n));
     r->pid = (uint32_t)getpid();
     r->started_ms = tarn_unix_ms();
     r->pools = n->pools;
@@ -219,12 +218,16 @@ int tarn_identity_claim(struct tarn_node *n)
     uint32_t timeout_ms = (uint32_t)n->config->redis_timeout_ms;
     uint64_t give_up = tarn_deadline(n->ttl_ms + timeout_ms);
     for (;;) {
-        bool lost;
-        uint64_t taken;
-        int rc = tarn_directory_beat(n->directory, &n->record, n->ttl_ms, tarn_deadline(timeout_ms), &lost,
-                                     &taken);
-        if (rc || !taken)
+        struct tarn_beat b;
+        tarn_presence_fill(n, &b);
+        b.make_until_ms = UINT64_MAX; /* it holds nothing yet */
+        int rc = tarn_directory_beat(n->directory, &b, tarn_deadline(timeout_ms));
+        if (rc)
             return rc;
+        if (!b.taken_epoch) {
+            tarn_presence_begin(n, &b);
+            return 0;
+        }
         rc = look_at_holder(n, tarn_deadline(timeout_ms));
         if (rc)
             return rc;
@@ -232,7 +235,7 @@ int tarn_identity_claim(struct tarn_node *n)
             return tarn_fail(TARN_E_BUSY,
                              "node id %s: a node that does not answer keeps it (epoch %016" PRIx64
                              "): give this one another --id, or wait until its record expires",
-                             n->id, taken);
+                             n->id, b.taken_epoch);
         poll(NULL, 0, CLAIM_POLL_MS);
     }
 }

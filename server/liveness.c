@@ -29,8 +29,11 @@ static bool ask(struct tarn_living *v, uint64_t deadline_ns)
     uint64_t now = tarn_now_ns();
     v->n = 0;
     v->asked_ns = 0;
-    if (tarn_directory_nodes(v->directory, deadline_ns, take_node, v))
+    struct tarn_directory_state s;
+    if (tarn_directory_nodes(v->directory, deadline_ns, take_node, v) ||
+        tarn_directory_look(v->directory, deadline_ns, &s))
         return false;
+    v->calm = tarn_directory_calm(&s, v->heartbeat_ms, v->ttl_ms);
     v->asked_ns = now;
     return true;
 }
@@ -68,7 +71,7 @@ enum tarn_liveness tarn_living_check(struct tarn_living *v, const struct tarn_lo
         return TARN_UNCERTAIN;
     node = find(v, l->node);
     if (!node)
-        return tarn_now_ns() >= v->trusted_ns ? TARN_DEAD : TARN_UNCERTAIN;
+        return v->calm ? TARN_DEAD : TARN_UNCERTAIN;
     return node->epoch == (uint32_t)(l->gen >> 32) ? TARN_ALIVE : TARN_DEAD;
 }
 

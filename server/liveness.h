@@ -24,11 +24,12 @@ struct tarn_living {
     const struct tarn_pool_memory *pools;
     uint32_t npools;
     uint64_t fresh_ns; /* for so long the list may show a node alive without asking again */
+    uint32_t heartbeat_ms, ttl_ms;
 
     struct tarn_living_node *nodes;
     size_t n, room;
     uint64_t asked_ns;
-    uint64_t trusted_ns; /* from then on a missing node counts as dead */
+    bool calm; /* the directory was, behind the list: a missing node is dead */
 };
 
 /*

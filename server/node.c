@@ -117,7 +117,6 @@ static void fill_pools(struct tarn_node *n)
         n->pools[i].free_bytes = stats.free;
         n->pools[i].objects = stats.objects;
     }
-    snprintf(n->record.state, sizeof(n->record.state), "%s", tarn_node_state_name(n));
 }
 
 static void beat(struct tarn_node *n)
@@ -126,7 +125,10 @@ static void beat(struct tarn_node *n)
     if (n->beating || n->leaving)
         return;
     fill_pools(n);
+    tarn_presence_fill(n, &n->beat.beat);
     n->beating = true;
+    n->beat_at_ns = 0;
+    n->beat_sent_ns = tarn_now_ns();
     tarn_publisher_submit(n->publisher, &n->beat);
 }
 
@@ -136,6 +138,24 @@ void tarn_node_beat_now(struct tarn_node *n)
     beat(n);
 }
 
+/* After what the beat has found: the scrub, and what is to be done soon. */
+static void beat_follows(struct tarn_node *n, const struct tarn_beat *b)
+{
+    if (b->expires_in_ms)
+        n->beat_at_ns = tarn_deadline(b->expires_in_ms);
+    if (n->state == TARN_NODE_WITHDRAWING)
+        return;
+    if (b->left)
+        tarn_scrub_sweep_all(n->scrub);
+    if (!tarn_presence_scrubs(n))
+        return;
+    if (tarn_publisher_doubts(n->publisher)) {
+        tarn_scrub_sweep_all(n->scrub);
+        tarn_scrub_check_all(n->scrub);
+    }
+    tarn_scrub_tick(n->scrub);
+}
+
 static void beat_done(struct tarn_request *r)
 {
     struct tarn_node *n = (struct tarn_node *)((char *)r - offsetof(struct tarn_node, beat));
@@ -143,21 +163,13 @@ static void beat_done(struct tarn_request *r)
     n->beating = n->beat_again = false;
     if (r->status == TARN_E_CANCELED)
         return;
-    if (!r->status && r->taken_epoch) {
-        tarn_drain_taken(n, r->taken_epoch);
+    if (!r->status && r->beat.taken_epoch) {
+        tarn_drain_taken(n, r->beat.taken_epoch);
         return;
     }
-    if (!r->status && r->lost) {
-        tarn_log(&n->log, TARN_LOG_WARN, AT,
-                 "msg=\"redis has lost this node's records\" remedy=\"publishing all again\"");
-        tarn_scrub_restore_all(n->scrub);
-    }
-    if (!r->status && n->state != TARN_NODE_WITHDRAWING) {
-        if (tarn_publisher_doubts(n->publisher)) {
-            tarn_scrub_sweep_all(n->scrub);
-            tarn_scrub_check_all(n->scrub);
-        }
-        tarn_scrub_tick(n->scrub);
+    if (!r->status) {
+        again |= tarn_presence_beaten(n, &r->beat, n->beat_sent_ns);
+        beat_follows(n, &r->beat);
     }
     if (again)
         beat(n);
@@ -175,6 +187,8 @@ static void tick(void *arg)
     struct tarn_node *n = arg;
     tarn_store_tick(n->store);
     tarn_publisher_tick(n->publisher);
+    if (n->beat_at_ns && tarn_now_ns() >= n->beat_at_ns)
+        beat(n);
     if (n->state != TARN_NODE_READY)
         tarn_node_drain_check(n);
 }
@@ -201,8 +215,9 @@ static int start_directory(struct tarn_node *n)
             return rc;
         uri = tarn_private_redis_uri(n->redis);
     }
-    return tarn_directory_open(uri, c->ns, &n->log, tarn_deadline((uint32_t)c->redis_timeout_ms),
-                               &n->directory);
+    int rc = tarn_directory_open(uri, c->ns, &n->log, tarn_deadline((uint32_t)c->redis_timeout_ms),
+                                 &n->directory);
+    return rc ? rc : tarn_directory_check_redis(n->directory, tarn_deadline((uint32_t)c->redis_timeout_ms));
 }
 
 static int start_publisher(struct tarn_node *n)
@@ -214,10 +229,11 @@ static int start_publisher(struct tarn_node *n)
         .node = n->id,
         .epoch = n->epoch,
         .timeout_ms = (uint32_t)n->config->redis_timeout_ms,
+        .heartbeat_ms = (uint32_t)n->config->heartbeat_ms,
         .ttl_ms = n->ttl_ms,
     };
     o.pools = tarn_store_pools(n->store, &o.npools);
-    n->beat = (struct tarn_request){.kind = TARN_REQUEST_BEAT, .done = beat_done, .record = &n->record};
+    n->beat = (struct tarn_request){.kind = TARN_REQUEST_BEAT, .done = beat_done};
     return tarn_publisher_start(&o, &n->publisher);
 }
 

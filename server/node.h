@@ -12,6 +12,7 @@
 
 #include "base/loop.h"
 #include "server/options.h"
+#include "server/presence.h"
 #include "server/private_redis.h"
 #include "server/publisher.h"
 #include "server/store.h"
@@ -75,6 +76,8 @@ struct tarn_node {
     struct tarn_pool_record pools[TARN_POOLS_MAX];
     struct tarn_request beat, leave, withdraw;
     bool beating, beat_again, withdrawn, leaving;
+    uint64_t beat_sent_ns, beat_at_ns; /* when the last one was sent; the next one is due early, 0: not */
+    struct tarn_presence presence;
     uint32_t unsettled; /* commits and deletes the directory thread has, abandoned ones too */
     uint64_t drain_cursor, drain_deadline_ns;
     const struct tarn_location *committing; /* what goes live now, in place of what the key had here */

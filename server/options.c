@@ -102,7 +102,12 @@ static const struct tarn_option options[] = {
     INT_OPTION("redis-timeout-ms", redis_timeout_ms, "1000", 10, 60000, "MS",
                "Longest wait for an answer of Redis."),
     INT_OPTION("heartbeat-ms", heartbeat_ms, "1000", 50, 60000, "MS",
-               "Time between refreshes of the node's record. It expires after three."),
+               "Time between refreshes of the node's record. It expires after three. The same for all nodes of a "
+               "namespace."),
+    TEXT_OPTION("when-cut-off", when_cut_off, "serve", "WAY",
+                "What clients do that are cut off from Redis and still reach this node: serve, they go on reading "
+                "from it, also what was replaced or removed elsewhere meanwhile; refuse, they stop when its "
+                "record may have expired (docs/consistency.md)."),
     INT_OPTION("scrub-s", scrub_s, "600", 1, 86400, "SECONDS",
                "Time in which the node compares all it holds with the directory, both ways."),
     INT_OPTION("drain-timeout-ms", drain_timeout_ms, "10000", 0, 3600000, "MS",
@@ -266,6 +271,8 @@ int tarn_node_config_check(const struct tarn_node_config *c)
         rc = tarn_tcpx_way_parse(c->tcpx_unpack_impl, &way);
     if (!rc)
         rc = check_plugin(c->tcpx_plugin);
+    if (!rc && strcmp(c->when_cut_off, "serve") && strcmp(c->when_cut_off, "refuse"))
+        rc = tarn_fail(TARN_E_CONFIG, "--when-cut-off %s: no such way: use serve or refuse", c->when_cut_off);
     if (!rc && c->id)
         rc = check_name("--id", c->id, TARN_NODE_ID_MAX);
     if (!rc)

@@ -10,7 +10,7 @@
 
 struct tarn_node_config {
     char *config, *id, *listen, *unix_path, *redis, *ns, *secret, *transports, *http, *log_level, *rdma_devices;
-    char *tcpx_plugin, *tcpx_unpack_impl;
+    char *tcpx_plugin, *tcpx_unpack_impl, *when_cut_off;
     struct tarn_option_list pools;
     int64_t data_port, io_threads, evict_high, evict_low;
     int64_t redis_timeout_ms, heartbeat_ms, scrub_s, drain_timeout_ms;

@@ -302,7 +302,8 @@ int tarn_publisher_start(const struct tarn_publisher_options *o, struct tarn_pub
                                      .pools = o->pools,
                                      .npools = o->npools,
                                      .fresh_ns = o->ttl_ms * TARN_NS_PER_MS / 3,
-                                     .trusted_ns = tarn_deadline(o->ttl_ms)};
+                                     .heartbeat_ms = o->heartbeat_ms,
+                                     .ttl_ms = o->ttl_ms};
     for (int kind = 0; kind < TARN_REQUEST_KINDS; kind++)
         queue_init(&p->queues[kind]);
     queue_init(&p->finished);
@@ -369,7 +370,7 @@ void tarn_publisher_submit(struct tarn_publisher *p, struct tarn_request *r)
     r->status = 0;
     r->error[0] = 0;
     r->seen = r->withdrawn = r->restored = 0;
-    r->sent = r->asked = r->given_up = false;
+    r->sent = r->asked = r->given_up = r->unsure = false;
     if (r->kind == TARN_REQUEST_PUBLISH)
         lane_submit(p, r);
     else
@@ -430,5 +431,7 @@ void tarn_publisher_stats(struct tarn_publisher *p, struct tarn_publisher_stats 
 {
     pthread_mutex_lock(&p->lock);
     *out = p->stats;
+    memcpy(out->directory, p->directory.id, sizeof(out->directory));
     pthread_mutex_unlock(&p->lock);
+    settled_why(p, out->unsettled);
 }

@@ -21,8 +21,8 @@
  *
  * A record found in the way of a commit is dead when each of its locations is: on this node, when the
  * slot has another generation; elsewhere, when the node lives under another epoch or not at all. That
- * a node is missing counts only once Redis has been back for as long as a node's record lives, since
- * nodes need that time to report again. Such a record is replaced (only in the version found).
+ * a node is missing counts only in a calm directory (metadata/directory.h), since nodes need time to report
+ * again. Such a record is replaced (only in the version found).
  *
  * While Redis does not answer, requests fail as they come; background withdrawals wait, up to a bound,
  * for the first call that is answered again. One that answers but refuses (out of memory) is still
@@ -66,12 +66,13 @@ struct tarn_request {
                                               directory has the copy (again), EXISTS when a record that wins has
                                               its place, NOT_FOUND when it is not there and stays so */
     struct tarn_withdraw *withdraws;       /* WITHDRAW */
-    const struct tarn_node_record *record; /* BEAT, LEAVE */
-    bool lost;                             /* BEAT: all must be published again */
-    uint64_t taken_epoch;                  /* BEAT: another living node has this id */
+    const struct tarn_node_record *record; /* LEAVE */
+    struct tarn_beat beat;                 /* BEAT */
     uint64_t cursor;                       /* SCAN: in and out */
     uint64_t seen, withdrawn;              /* SCAN: records looked at, locations removed */
     bool publish_missing;                  /* RESTORE */
+    char directory[TARN_DIRECTORY_ID_TEXT]; /* RESTORE without it: the one that has been told of all objects */
+    bool unsure;                           /* RESTORE: it was not that one; what was not found may be there again */
     uint64_t restored;                     /* RESTORE: how many were missing and are back */
     /* the publisher's own */
     bool sent;     /* from the control thread: may have been run */
@@ -88,7 +89,8 @@ struct tarn_publisher_options {
     const struct tarn_pool_memory *pools;
     uint32_t npools;
     uint32_t timeout_ms; /* of one call to Redis */
-    uint32_t ttl_ms;     /* of node records */
+    uint32_t heartbeat_ms;
+    uint32_t ttl_ms; /* of node records */
 };
 
 int tarn_publisher_start(const struct tarn_publisher_options *o, struct tarn_publisher **p_p);
@@ -115,6 +117,8 @@ struct tarn_publisher_stats {
     uint64_t calls, failed_calls, published, waiting_withdrawals;
     uint64_t direct; /* of those published, by the control thread alone */
     char error[256]; /* of the last failed call */
+    /* As of the last beat: the directory, and why what is missing there means nothing yet; "" it does. */
+    char directory[TARN_DIRECTORY_ID_TEXT], unsettled[256];
 };
 void tarn_publisher_stats(struct tarn_publisher *p, struct tarn_publisher_stats *out);
 

@@ -29,6 +29,14 @@ struct publish_lane {
     size_t with_thread;        /* publishes that the directory thread has */
 };
 
+/* What the last beat has read. */
+struct settledness {
+    char id[TARN_DIRECTORY_ID_TEXT], run[64]; /* "": no beat has been answered */
+    bool settled;                             /* that directory, for good */
+    char why[200];                            /* it is not; without the time that is left */
+    uint64_t until_ns;                        /* it cannot be before; 0: nobody knows */
+};
+
 struct tarn_publisher {
     struct tarn_publisher_options o;
     struct publish_lane lane;
@@ -46,6 +54,7 @@ struct tarn_publisher {
     uint64_t stream_ns; /* none is opened before */
     uint64_t resume_ns; /* Redis refused a background withdrawal: none is tried before; 0: it did not */
     bool stopping, doubts;
+    struct settledness directory;
     struct tarn_publisher_stats stats; /* written by the thread only, except waiting_withdrawals */
 };
 
@@ -87,6 +96,12 @@ void work_leave(struct tarn_publisher *p, struct tarn_request *r);
  */
 int settled_before(struct tarn_publisher *p);
 int settled_behind(struct tarn_publisher *p);
+/* After a beat that was answered; the directory thread only. */
+void settled_note(struct tarn_publisher *p, const struct tarn_beat *b);
+/* Does Redis have the directory of this id? 0, AGAIN. The same thread. */
+int settled_same(struct tarn_publisher *p, const char *id);
+/* The sentence, without the lock; "" when the directory is settled. */
+void settled_why(struct tarn_publisher *p, char out[256]);
 int work_withdraw_items(struct tarn_publisher *p, struct tarn_withdraw *w, size_t n);
 
 #endif

@@ -34,10 +34,8 @@ static int account(struct tarn_publisher *p, int rc)
     if (rc && !was_away)
         tarn_log(p->o.log, TARN_LOG_WARN, AT, "msg=\"redis does not do its part\" cause=\"%s\"",
                  tarn_last_error());
-    if (!rc && was_away) {
-        p->living.trusted_ns = tarn_deadline(p->o.ttl_ms);
+    if (!rc && was_away)
         tarn_log(p->o.log, TARN_LOG_INFO, AT, "msg=\"redis is back\"");
-    }
     return rc;
 }
 
@@ -146,12 +144,11 @@ static int finish_asked(struct tarn_publisher *p, struct tarn_request *r)
 
 void work_beat(struct tarn_publisher *p, struct tarn_request *r)
 {
-    int rc = account(p, tarn_directory_beat(p->o.directory, r->record, p->o.ttl_ms, call_deadline(p),
-                                            &r->lost, &r->taken_epoch));
+    int rc = account(p, tarn_directory_beat(p->o.directory, &r->beat, call_deadline(p)));
     if (rc)
         request_failed(r, rc);
-    else if (r->lost)
-        p->living.trusted_ns = tarn_deadline(p->o.ttl_ms);
+    else
+        settled_note(p, &r->beat);
 }
 
 static int fail_items(struct tarn_request *first, const struct tarn_request *end)
@@ -228,6 +225,8 @@ static int restore(struct tarn_publisher *p, struct tarn_request *r)
     int rc = account(
         p, tarn_directory_lookup(p->o.directory, keys, r->n, call_deadline(p), mark_present, r->publishes));
     free(keys);
+    if (!rc && !r->publish_missing)
+        r->unsure = settled_same(p, r->directory) != 0;
     if (rc || !r->publish_missing)
         return rc;
     /* The missing ones come first; the order among a page's objects means nothing. */

@@ -27,8 +27,8 @@ struct pass {
 struct tarn_scrub {
     struct tarn_node *node;
     struct pass own, sweep;
-    bool restoring;   /* the own pass publishes what is missing */
-    bool unconfirmed; /* what the page at hand misses may be Redis's loss; `own` is busy until a beat tells */
+    bool restoring; /* the own pass publishes what is missing */
+    bool comparing; /* check_all has not come to its end */
     struct tarn_stored objects[PAGE];
     struct tarn_publish items[PAGE];
 };
@@ -112,6 +112,7 @@ static void own_page(struct pass *p)
 {
     struct tarn_scrub *s = p->scrub;
     p->request.publish_missing = s->restoring;
+    memcpy(p->request.directory, s->node->presence.known, sizeof(p->request.directory));
     p->request.cursor = p->cursor;
     p->request.n = tarn_store_list(s->node->store, &p->cursor, s->objects, PAGE);
     for (size_t i = 0; i < p->request.n; i++) {
@@ -128,7 +129,7 @@ static void own_page(struct pass *p)
      * void record that is newer than a copy here told that this copy was replaced. */
     if (s->restoring)
         pass_urgent(&s->sweep);
-    s->restoring = false;
+    s->restoring = s->comparing = false;
 }
 
 /* Nobody finds this copy any more. */
@@ -155,42 +156,21 @@ static bool misses_any(const struct tarn_request *r)
     return false;
 }
 
+/* A page that failed, or whose losses may be Redis's, is looked up again after the next beat. */
 static void own_done(struct tarn_request *r)
 {
     struct pass *p = (struct pass *)r;
-    struct tarn_scrub *s = p->scrub;
     p->busy = false;
-    if (r->status) {
+    if (r->status || (r->unsure && misses_any(r))) {
         p->cursor = r->cursor;
         return;
     }
-    if (!r->publish_missing && !p->restart && misses_any(r)) {
-        p->busy = s->unconfirmed = true;
-        return;
-    }
     free_losers(p, TARN_E_EXISTS);
-    s->node->stats.restored += r->restored;
+    if (!r->publish_missing)
+        free_losers(p, TARN_E_NOT_FOUND);
+    p->scrub->node->stats.restored += r->restored;
     p->changed += r->restored;
     pass_continue(p);
-}
-
-/*
- * Results come in the order in which the work was done, so the beat that has just reported was made
- * after the page was looked up, and has not found Redis's data lost.
- */
-static void confirm(struct tarn_scrub *s)
-{
-    s->unconfirmed = s->own.busy = false;
-    free_losers(&s->own, TARN_E_NOT_FOUND);
-    pass_continue(&s->own);
-}
-
-/* An own pass from the start; a page that waits to be confirmed is looked up again by it. */
-static void own_urgent(struct tarn_scrub *s)
-{
-    if (s->unconfirmed)
-        s->unconfirmed = s->own.busy = false;
-    pass_urgent(&s->own);
 }
 
 /* --- the directory's locations against the stores ----------------------------------------------- */
@@ -242,8 +222,6 @@ void tarn_scrub_tick(struct tarn_scrub *s)
 {
     uint32_t npools;
     uint64_t objects = 0;
-    if (s->unconfirmed)
-        confirm(s);
     tarn_store_pools(s->node->store, &npools);
     for (uint32_t i = 0; i < npools; i++) {
         struct tarn_pool_stats stats;
@@ -257,15 +235,32 @@ void tarn_scrub_tick(struct tarn_scrub *s)
 void tarn_scrub_restore_all(struct tarn_scrub *s)
 {
     s->restoring = true;
-    own_urgent(s);
+    pass_urgent(&s->own);
 }
 
 void tarn_scrub_check_all(struct tarn_scrub *s)
 {
-    own_urgent(s);
+    s->comparing = true;
+    pass_urgent(&s->own);
 }
 
 void tarn_scrub_sweep_all(struct tarn_scrub *s)
 {
     pass_urgent(&s->sweep);
+}
+
+void tarn_scrub_stop(struct tarn_scrub *s)
+{
+    s->own.running = s->own.urgent = s->own.restart = false;
+    s->restoring = s->comparing = false;
+}
+
+bool tarn_scrub_restores(const struct tarn_scrub *s)
+{
+    return s->restoring;
+}
+
+bool tarn_scrub_compares(const struct tarn_scrub *s)
+{
+    return s->comparing;
 }

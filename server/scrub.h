@@ -3,8 +3,8 @@
  * Scrub: keeps node and directory agreed, both ways and without haste.
  *   own pass      every object of the store is looked up. What the directory does not name is freed: it was
  *                 replaced, and perhaps what replaced it is gone, so its bytes must not come back. But a
- *                 page's losses count only once a beat made after it has found that Redis has not lost
- *                 its data: else all is published again, and only what meets a newer record is freed
+ *                 page's losses count only when Redis, asked behind it, has not lost its data: else it waits
+ *                 for the next beat, which finds that out
  *   sweep         every record of the directory is looked at; locations of this node that the store
  *                 does not hold, and those of dead nodes or earlier runs, are withdrawn
  * Each goes page by page, so many pages a heartbeat that a pass takes --scrub-s. A pass that is wanted
@@ -26,5 +26,10 @@ void tarn_scrub_restore_all(struct tarn_scrub *s);
 void tarn_scrub_check_all(struct tarn_scrub *s);
 /* The same for a sweep. */
 void tarn_scrub_sweep_all(struct tarn_scrub *s);
+/* Ends the own pass, done or not; nothing is published again any more. */
+void tarn_scrub_stop(struct tarn_scrub *s);
+/* Has restore_all, check_all not come to its end yet? */
+bool tarn_scrub_restores(const struct tarn_scrub *s);
+bool tarn_scrub_compares(const struct tarn_scrub *s);
 
 #endif

@@ -105,6 +105,8 @@ struct harness_redis {
 
 /* Starts redis-server without persistence. `password` may be NULL. Skips ("redis") when not installed. */
 struct harness_redis *harness_redis_start(struct harness *h, const char *password);
+/* The same, without the directory that the other puts there, in which replaces need not wait for nodes. */
+struct harness_redis *harness_redis_start_new(struct harness *h, const char *password);
 /* Starts it again, empty, at the same addresses, after harness_kill(r->process). */
 void harness_redis_restart(struct harness_redis *r);
 

@@ -17,10 +17,11 @@ struct way {
     uint32_t timeout_ms;
     bool gpu_pool; /* the node's memory */
     int device;    /* of the client's memory; -1: the host's */
+    const char *missing; /* why it cannot be run here, NULL: it can */
     char name[96];
 };
 
-/* The list ends with a way without a transport. Prints what is skipped, and why. */
+/* The list ends with a way without a transport. */
 void ways_find(struct way ways[WAYS_MAX]);
 
 #endif

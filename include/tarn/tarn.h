@@ -165,7 +165,8 @@ struct tarn_key {
 /*
  * `count` runs of `bytes` bytes at addr, addr + stride, addr + 2 * stride, ... A paged KV block is
  * one piece a layer or one strided piece in all. count 0 counts as 1 and stride 0 as `bytes`, so
- * {addr, bytes} is a plain buffer.
+ * {addr, bytes} is a plain buffer. A stride smaller than `bytes` makes runs that share memory: a put stores
+ * each run as it lies there; after a get, what two runs share has the bytes of one of them.
  */
 struct tarn_piece {
     void *addr;

@@ -56,12 +56,21 @@ static bool displaces(const struct history_op *op)
     return op->kind == HISTORY_REPLACE && succeeded(op);
 }
 
+/* Of this key: of many alike one is enough. */
+static bool is_shown(const struct history_report *r, enum history_finding what, const struct history_op *part)
+{
+    for (size_t i = 0; i < r->nshown[what]; i++)
+        if (part && r->shown[what][i].nparts && r->shown[what][i].parts[0]->key == part->key)
+            return true;
+    return false;
+}
+
 void history_found(struct history_report *r, enum history_finding what, const struct history_op *const *parts,
                    size_t nparts)
 {
     struct history_violation *v = &r->shown[what][r->nshown[what]];
     r->found[what]++;
-    if (r->nshown[what] == HISTORY_SHOWN_MAX)
+    if (r->nshown[what] == HISTORY_SHOWN_MAX || is_shown(r, what, nparts ? parts[0] : NULL))
         return;
     r->nshown[what]++;
     v->what = what;

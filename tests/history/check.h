@@ -55,7 +55,7 @@ struct history_violation {
 struct history_report {
     uint64_t found[HISTORY_FINDINGS];
     size_t nshown[HISTORY_FINDINGS];
-    struct history_violation shown[HISTORY_FINDINGS][HISTORY_SHOWN_MAX]; /* the first ones */
+    struct history_violation shown[HISTORY_FINDINGS][HISTORY_SHOWN_MAX]; /* of different keys */
     uint64_t wrong[HISTORY_WRONGS];
     uint64_t by_status[HISTORY_KINDS][HISTORY_STATUSES]; /* [kind][-status] */
     uint64_t unfinished[HISTORY_KINDS];

@@ -16,6 +16,7 @@
 #include "base/clock.h"
 #include "tests/harness.h"
 #include "tests/history/check.h"
+#include "tests/history/soak.h"
 #include "tests/history/value.h"
 
 enum { KILLED = -1000, DEADLINE_MS = 5000, OPS_MAX = 64 };
@@ -536,6 +537,59 @@ static void logs_survive_the_writer(void **state)
     history_free(&got);
 }
 
+/* --- the soak's plan ---------------------------------------------------------------------------- */
+
+static struct soak_fault plan[SOAK_FAULTS_MAX], again[SOAK_FAULTS_MAX];
+
+static bool is_between(const struct soak_fault *f, enum soak_fault_kind first, enum soak_fault_kind last)
+{
+    return f->kind >= first && f->kind <= last;
+}
+
+/* A client without Redis, and a node without it, at a time or one soon after the other. */
+static bool is_island(const struct soak_fault *a, const struct soak_fault *b)
+{
+    return is_between(a, SOAK_CLIENT_REDIS_CUT, SOAK_CLIENT_REDIS_LOSS) &&
+           (is_between(b, SOAK_NODE_STOP, SOAK_NODE_RESTART) ||
+            is_between(b, SOAK_NODE_REDIS_CUT, SOAK_NODE_REDIS_LOSS)) &&
+           a->from_ms < b->to_ms + SOAK_TTL_MS && b->from_ms < a->to_ms + SOAK_TTL_MS;
+}
+
+static void check_plan(size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        int beside = 0;
+        for (size_t k = 0; k < n; k++) {
+            assert_false(is_island(&plan[i], &plan[k]));
+            beside += plan[k].from_ms <= plan[i].from_ms && plan[i].from_ms < plan[k].to_ms;
+        }
+        assert_in_range(beside, 1, 2);
+    }
+}
+
+static void plans_come_from_the_seed(void **state)
+{
+    (void)state;
+    struct soak_options o = {.seconds = 60, .transport = "tcp", .copies = 2};
+    bool seen[SOAK_FAULT_KINDS] = {false};
+    for (o.seed = 1; o.seed <= 100; o.seed++) {
+        memset(again, 0, sizeof again);
+        memset(plan, 0, sizeof plan);
+        size_t n = soak_plan(&o, plan);
+        assert_in_range(n, 20, 200);
+        assert_int_equal(soak_plan(&o, again), n);
+        assert_memory_equal(plan, again, sizeof plan);
+        check_plan(n);
+        for (size_t i = 0; i < n; i++)
+            seen[plan[i].kind] = true;
+    }
+    for (int k = 0; k < SOAK_FAULT_KINDS; k++)
+        assert_true(seen[k]);
+    o.only = "redis-old,node-kill";
+    for (size_t i = 0, n = soak_plan(&o, plan); i < n; i++)
+        assert_true(plan[i].kind == SOAK_REDIS_OLD || plan[i].kind == SOAK_NODE_KILL);
+}
+
 #define CASE(fn_) cmocka_unit_test_setup(fn_, start)
 
 int main(void)
@@ -565,6 +619,7 @@ int main(void)
         CASE(agrees_with_all_orders),
         CASE(values_show_what_is_wrong),
         CASE(logs_survive_the_writer),
+        CASE(plans_come_from_the_seed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

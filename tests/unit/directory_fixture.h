@@ -215,15 +215,25 @@ static inline struct tarn_node_record node(const char *id, uint64_t epoch)
 
 struct beaten {
     int rc;
-    bool lost;
-    uint64_t taken;
+    struct tarn_beat b;
 };
+
+/* A beat of a node that knows the directory of that beat before, if any; it makes its record where there is none. */
+static inline struct beaten beat_again(struct tarn_directory *d, const struct tarn_node_record *n,
+                                       const struct tarn_beat *before)
+{
+    struct beaten b = {.b = {.node = n, .heartbeat_ms = 20000, .ttl_ms = 60000, .make_until_ms = UINT64_MAX}};
+    if (before) {
+        memcpy(b.b.known, before->state.id, sizeof b.b.known);
+        b.b.last_ms = before->state.now_ms;
+    }
+    b.rc = tarn_directory_beat(d, &b.b, soon());
+    return b;
+}
 
 static inline struct beaten beat(struct tarn_directory *d, const struct tarn_node_record *n)
 {
-    struct beaten b = {.taken = 1};
-    b.rc = tarn_directory_beat(d, n, 60000, soon(), &b.lost, &b.taken);
-    return b;
+    return beat_again(d, n, NULL);
 }
 
 #endif

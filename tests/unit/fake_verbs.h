@@ -61,6 +61,7 @@ static struct fake_verbs {
         struct fake_port port[FAKE_PORTS + 1]; /* from 1 */
         bool closed;                           /* may not be opened */
         atomic_bool dead;                      /* all that is posted fails */
+        atomic_bool held;                      /* nothing is carried out */
         uint64_t moved, wrs;                   /* payload bytes and requests */
         uint32_t max_sges;                     /* most of one request */
     } device[FAKE_DEVICES];
@@ -518,7 +519,8 @@ static void fake_event(struct ibv_cq *cq)
 {
     struct fake_cq *c = (struct fake_cq *)cq;
     uint64_t one = 1;
-    if (c->armed && !fake.held && write(cq->channel->fd, &one, sizeof one) == sizeof one)
+    const struct fake_device *d = (const struct fake_device *)cq->context->device;
+    if (c->armed && !fake.held && !d->held && write(cq->channel->fd, &one, sizeof one) == sizeof one)
         c->armed = false;
 }
 
@@ -643,7 +645,7 @@ static int fake_poll_qp(struct fake_qp *q, int n, struct ibv_wc *wc)
         wc[got++] =
             (struct ibv_wc){.wr_id = q->receive_id, .status = IBV_WC_WR_FLUSH_ERR, .qp_num = q->qp.qp_num};
     }
-    while (q->head < q->tail && got < n && (flushed || !fake.held)) {
+    while (q->head < q->tail && got < n && (flushed || !(fake.held || q->device->held))) {
         if (q->head == q->done)
             fake_work_off(q);
         const struct ibv_send_wr *wr = &q->wr[q->head % FAKE_QUEUE];

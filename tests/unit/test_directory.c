@@ -430,8 +430,8 @@ static void beats_make_a_node_known(void **state)
     assert_int_equal(living(f->d), 0);
     struct beaten b = beat(f->d, &n);
     assert_int_equal(b.rc, 0);
-    assert_true(b.lost); /* the first one */
-    assert_int_equal(b.taken, 0);
+    assert_false(b.b.other); /* the first one */
+    assert_int_equal(b.b.taken_epoch, 0);
     assert_int_equal(tarn_directory_nodes(f->d, soon(), list, &l), 0);
     assert_int_equal(l.n, 1);
     struct tarn_node_record *back = &l.nodes[0];
@@ -451,23 +451,26 @@ static void beats_make_a_node_known(void **state)
     assert_int_equal(l.pools[0][1].index, 1);
     assert_in_range(command(f, "PTTL", "tarn:" NS ":node:node0"), 1, 60000);
     assert_in_range(command(f, "PTTL", "tarn:" NS ":pool:node0/cpu1"), 1, 60000);
-    assert_false(beat(f->d, &n).lost);
+    assert_false(beat_again(f->d, &n, &b.b).b.other);
 }
 
 static void lost_directory_is_noticed(void **state)
 {
     struct fixture *f = *state;
     struct tarn_node_record n = node("node0", 5);
-    assert_int_equal(beat(f->d, &n).rc, 0);
-    assert_false(beat(f->d, &n).lost);
+    struct beaten first = beat(f->d, &n);
+    assert_int_equal(first.rc, 0);
+    assert_false(beat_again(f->d, &n, &first.b).b.other);
     command(f, "FLUSHALL");
-    assert_true(beat(f->d, &n).lost);
-    assert_false(beat(f->d, &n).lost);
+    struct beaten second = beat_again(f->d, &n, &first.b);
+    assert_true(second.b.other && second.b.state.lost);
+    assert_false(beat_again(f->d, &n, &second.b).b.other);
     harness_kill(f->redis);
-    assert_int_equal(beat(f->d, &n).rc, TARN_E_DIRECTORY);
+    assert_int_equal(beat_again(f->d, &n, &second.b).rc, TARN_E_DIRECTORY);
     start_redis(f);
-    assert_true(beat(f->d, &n).lost);
-    assert_false(beat(f->d, &n).lost);
+    struct beaten third = beat_again(f->d, &n, &second.b);
+    assert_true(third.b.other);
+    assert_false(beat_again(f->d, &n, &third.b).b.other);
     assert_int_equal(living(f->d), 1);
 }
 
@@ -482,7 +485,7 @@ static void another_node_with_the_same_id(void **state)
     second.npools = 1;
     struct beaten b = beat(d, &second);
     assert_int_equal(b.rc, 0);
-    assert_int_equal(b.taken, 5);
+    assert_int_equal(b.b.taken_epoch, 5);
     assert_int_equal(tarn_directory_leave(d, &second, soon()), 0); /* takes nothing of the first away */
     assert_int_equal(tarn_directory_nodes(f->d, soon(), list, &l), 0);
     assert_int_equal(l.n, 1);
@@ -490,7 +493,7 @@ static void another_node_with_the_same_id(void **state)
     assert_int_equal(l.nodes[0].npools, 2);
     assert_int_equal(tarn_directory_leave(f->d, &first, soon()), 0);
     b = beat(d, &second);
-    assert_true(b.lost && !b.taken);
+    assert_true(!b.b.gone && !b.b.taken_epoch);
     tarn_directory_close(d);
 }
 
@@ -499,9 +502,9 @@ static void leaving_leaves_nothing(void **state)
     struct fixture *f = *state;
     struct tarn_node_record n = node("node0", 5);
     assert_int_equal(beat(f->d, &n).rc, 0);
-    assert_int_equal(command(f, "DBSIZE"), 4);
+    assert_int_equal(command(f, "DBSIZE"), 5);
     assert_int_equal(tarn_directory_leave(f->d, &n, soon()), 0);
-    assert_int_equal(command(f, "DBSIZE"), 0);
+    assert_int_equal(command(f, "DBSIZE"), 1); /* the directory's own hash */
     assert_int_equal(living(f->d), 0);
 }
 
@@ -514,6 +517,7 @@ static void the_dead_are_forgotten(void **state)
     assert_int_equal(beat(f->d, &alive).rc, 0);
     assert_int_equal(living(f->d), 2);
     command(f, "DEL", "tarn:" NS ":node:dead"); /* as by expiry */
+    command(f, "HSET", "tarn:" NS ":directory", "since", "1");
     assert_int_equal(living(f->d), 1);
     for (int i = 0; i < 200 && command(f, "SCARD", "tarn:" NS ":nodes") > 1; i++)
         assert_int_equal(beat(f->d, &alive).rc, 0);

@@ -81,7 +81,7 @@ static void passwords(void **state)
 static void over_tcp_with_password_and_database(void **state)
 {
     struct harness *h = harness_new();
-    struct harness_redis *r = harness_redis_start(h, "secret");
+    struct harness_redis *r = harness_redis_start_new(h, "secret");
     char uri[200];
     (void)state;
     assert_int_equal(open_code(r->unix_url), TARN_E_AUTH);
@@ -104,7 +104,7 @@ static void over_tcp_with_password_and_database(void **state)
 #define CLIENT_RIGHTS "+auth", "+ping", "+select", "+hgetall", "+pttl", "+time", "+smembers", "+scan", "+subscribe"
 #define NODE_RIGHTS \
     CLIENT_RIGHTS, "+evalsha", "+script|load", "+info", "+publish", "+hget", "+hset", "+hdel", "+hkeys", \
-        "+del", "+exists", "+pexpire", "+sadd", "+srem", "+srandmember", "+client|info", "+client|kill"
+        "+del", "+pexpire", "+sadd", "+srem", "+srandmember", "+pttl", "+time", "+client|info", "+client|kill"
 
 static int no_object(void *arg, const struct tarn_key *key, const struct tarn_record *r)
 {

@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -22,14 +23,32 @@
 
 /* --- helpers ------------------------------------------------------------------------------------ */
 
+/* A copy that ends where no page follows: reading behind it ends the test. */
+struct fenced {
+    unsigned char *pages, *data;
+    size_t bytes;
+};
+
+static struct fenced fence(const void *data, size_t bytes)
+{
+    size_t page = (size_t)sysconf(_SC_PAGESIZE), room = (bytes + page - 1) / page * page;
+    struct fenced f = {.bytes = room + page};
+
+    f.pages = mmap(NULL, f.bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    assert_true(f.pages != MAP_FAILED);
+    assert_int_equal(mprotect(f.pages + room, page, PROT_NONE), 0);
+    f.data = f.pages + room - bytes;
+    if (bytes)
+        memcpy(f.data, data, bytes);
+    return f;
+}
+
 static int npy_parse_copy(const void *data, size_t bytes, int dtype, struct tarn_file_entry *e)
 {
-    void *copy = malloc(bytes ? bytes : 1);
+    struct fenced f = fence(data, bytes);
+    int rc = tarn_npy_parse(f.data, bytes, dtype, e);
 
-    assert_non_null(copy);
-    memcpy(copy, data, bytes);
-    int rc = tarn_npy_parse(copy, bytes, dtype, e);
-    free(copy);
+    munmap(f.pages, f.bytes);
     return rc;
 }
 
@@ -62,12 +81,10 @@ static void npy_fails(const char *dictionary, size_t data, int code, const char 
 
 static int st_parse_copy(const void *data, size_t bytes, struct tarn_file_entry **entries, size_t *n)
 {
-    void *copy = malloc(bytes ? bytes : 1);
+    struct fenced f = fence(data, bytes);
+    int rc = tarn_safetensors_parse(f.data, bytes, entries, n);
 
-    assert_non_null(copy);
-    memcpy(copy, data, bytes);
-    int rc = tarn_safetensors_parse(copy, bytes, entries, n);
-    free(copy);
+    munmap(f.pages, f.bytes);
     return rc;
 }
 
@@ -270,7 +287,8 @@ static void test_npy_truncated_everywhere(void **state)
     for (size_t bytes = 0; bytes < b.bytes; bytes++) {
         if (npy_parse_copy(b.data, bytes, -1, &e) != TARN_E_FORMAT)
             fail_msg("%zu of %zu bytes were accepted", bytes, b.bytes);
-        assert_true(strlen(tarn_last_error()) > 10);
+        if (!strstr(tarn_last_error(), bytes < 10 ? "npy" : "truncated"))
+            fail_msg("%zu of %zu bytes: %s", bytes, b.bytes, tarn_last_error());
     }
     assert_int_equal(npy_parse_copy(b.data, b.bytes, -1, &e), 0);
     tarn_buf_free(&b);
@@ -461,6 +479,8 @@ static void test_st_truncated_everywhere(void **state)
     for (size_t bytes = 0; bytes < b.bytes; bytes++) {
         if (st_parse_copy(b.data, bytes, &out, &n) != TARN_E_FORMAT)
             fail_msg("%zu of %zu bytes were accepted", bytes, b.bytes);
+        if (!strstr(tarn_last_error(), "truncated"))
+            fail_msg("%zu of %zu bytes: %s", bytes, b.bytes, tarn_last_error());
     }
     assert_int_equal(st_parse_copy(b.data, b.bytes, &out, &n), 0);
     tarn_file_entries_free(out, n);

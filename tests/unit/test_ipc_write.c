@@ -119,7 +119,7 @@ static void every_byte_is_written_once(void **state)
             *p = (struct tarn_piece){.addr = at, .bytes = random_size(), .count = rnd(3)};
             if (rnd(3) == 0 && p->bytes < 10000) {
                 p->count = rnd(50);
-                p->stride = rnd(2) ? p->bytes : p->bytes + rnd(20);
+                p->stride = rnd(2) ? p->bytes : rnd(2) ? p->bytes + rnd(20) : rnd(p->bytes + 1);
             }
             at += (p->count ? p->count : 1) * (p->stride ? p->stride : p->bytes) + (rnd(2) ? rnd(100) : 0);
             if (rnd(10) == 0)

@@ -53,6 +53,19 @@ static void runs_that_touch_are_one(void **state)
     expect_run(&c, p, 4, UINT64_MAX, 0, 0);
 }
 
+static void runs_may_overlap(void **state)
+{
+    (void)state;
+    struct tarn_piece p[] = {{memory, 8, 5, 3}};
+    struct tarn_cursor c = {0};
+    expect_run(&c, p, 1, UINT64_MAX, 0, 8);
+    expect_run(&c, p, 1, UINT64_MAX, 5, 8);
+    expect_run(&c, p, 1, UINT64_MAX, 10, 8);
+    expect_run(&c, p, 1, UINT64_MAX, 0, 0);
+    c = tarn_cursor_at(p, 1, 17);
+    expect_run(&c, p, 1, UINT64_MAX, 11, 7);
+}
+
 static void a_limit_splits_runs(void **state)
 {
     (void)state;
@@ -71,7 +84,8 @@ static uint32_t random_pieces(struct tarn_piece *p, unsigned *seed)
     for (uint32_t i = 0; i < n; i++) {
         p[i] = (struct tarn_piece){memory + rand_r(seed) % 4096, (uint64_t)rand_r(seed) % 40, 0,
                                    (uint64_t)rand_r(seed) % 5};
-        p[i].stride = rand_r(seed) % 3 ? p[i].bytes + (uint64_t)rand_r(seed) % 3 : 0;
+        /* Also less than its bytes: runs that share some. */
+        p[i].stride = rand_r(seed) % 3 ? p[i].bytes + (uint64_t)rand_r(seed) % 3 : (uint64_t)rand_r(seed) % 40;
     }
     return n;
 }
@@ -140,6 +154,7 @@ int main(void)
         cmocka_unit_test(totals),
         cmocka_unit_test(totals_that_overflow),
         cmocka_unit_test(runs_that_touch_are_one),
+        cmocka_unit_test(runs_may_overlap),
         cmocka_unit_test(a_limit_splits_runs),
         cmocka_unit_test(every_byte_once_and_in_order),
         cmocka_unit_test(a_cursor_can_begin_anywhere),

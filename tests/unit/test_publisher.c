@@ -16,6 +16,8 @@ struct rig {
     struct fixture *f;
     struct tarn_loop *loop;
     struct tarn_timer *tick;
+    struct tarn_node_record record;
+    struct tarn_request beat;
     struct tarn_publisher *publisher;
     _Atomic uint64_t gen[64];
     _Atomic uint32_t touch[64];
@@ -38,6 +40,28 @@ static void tick(void *arg)
     tarn_publisher_tick(((struct rig *)arg)->publisher);
 }
 
+static void beaten(struct tarn_request *r)
+{
+    struct rig *g = (struct rig *)((char *)r - offsetof(struct rig, beat));
+    assert_int_equal(r->status, 0);
+    tarn_loop_stop(g->loop);
+}
+
+/* The first beat of a node with a Redis of its own: the directory is settled behind it. */
+static void rig_beat(struct rig *g)
+{
+    g->record = node("n1", 7);
+    g->beat = (struct tarn_request){.kind = TARN_REQUEST_BEAT,
+                                    .done = beaten,
+                                    .beat = {.node = &g->record,
+                                             .heartbeat_ms = 60000,
+                                             .ttl_ms = 180000,
+                                             .own_redis = true,
+                                             .make_until_ms = UINT64_MAX}};
+    tarn_publisher_submit(g->publisher, &g->beat);
+    tarn_loop_run(g->loop);
+}
+
 static void rig_start(struct rig *g, struct fixture *f, uint32_t timeout_ms)
 {
     *g = (struct rig){.f = f};
@@ -48,11 +72,13 @@ static void rig_start(struct rig *g, struct fixture *f, uint32_t timeout_ms)
                                        .pools = &g->pool,
                                        .npools = 1,
                                        .timeout_ms = timeout_ms,
-                                       .ttl_ms = 1000};
+                                       .heartbeat_ms = 60000,
+                                       .ttl_ms = 180000};
     assert_int_equal(tarn_loop_new(&g->loop), 0);
     o.loop = g->loop;
     assert_int_equal(tarn_publisher_start(&o, &g->publisher), 0);
     assert_int_equal(tarn_timer_new(g->loop, TICK_MS, tick, g, &g->tick), 0);
+    rig_beat(g);
 }
 
 static void rig_stop(struct rig *g)

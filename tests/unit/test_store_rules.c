@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The store's rules about reuse, each at its worst moment. A reader is let in exactly when the store writes a
- * generation: the page of the generations is write-protected, and the handler of the fault announces the
+ * The store's rules about reuse, each at its worst moment. A reader is let in exactly when the store writes
+ * a generation: the page of the generations is write-protected, and the handler of the fault announces the
  * reader. At that moment the old generation is still there, so the reader is rightly let in, and the store has
- * to see him afterwards, whichever way the object goes.
+ * to see him afterwards, whichever way the object goes. The guard is treated alike.
  */
 #include <signal.h>
 #include <stdlib.h>
@@ -11,15 +11,18 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "server/store_impl.h"
 #include "tests/unit/store_fixture.h"
 
-/* --- at the moment when a generation is written ------------------------------------------------- */
+/* --- at the moment when something is written ---------------------------------------------------- */
 
-/* What is to be announced when the generation at `slot` is written. */
+/* What happens when a word of the page is written next, just before. */
 static struct trap {
     void *page;
     size_t bytes;
-    const void *word;
+    const void *word; /* NULL: any */
+    void (*act)(void);
+    struct tarn_store *s;
     struct tarn_guard guard;
     struct tarn_hazard_page *hazards; /* NULL: a pin */
     struct tarn_grant g;
@@ -27,6 +30,29 @@ static struct trap {
     int rc;
     uint32_t hits;
 } trap;
+
+static void on_write(int number, siginfo_t *info, void *context)
+{
+    (void)number, (void)context;
+    char *at = info->si_addr, *page = trap.page;
+    if (!page || at < page || at >= page + trap.bytes || (trap.word && at != trap.word))
+        _exit(99); /* another fault */
+    mprotect(trap.page, trap.bytes, PROT_READ | PROT_WRITE);
+    trap.hits++;
+    trap.act();
+}
+
+/* Protects the page that begins at `page`, `bytes` long; the rest of the trap is there already. */
+static void arm_page(const volatile void *page, size_t bytes)
+{
+    size_t size = (size_t)sysconf(_SC_PAGESIZE);
+    struct sigaction action = {.sa_sigaction = on_write, .sa_flags = SA_SIGINFO};
+    trap.page = (void *)(uintptr_t)page;
+    trap.bytes = (bytes + size - 1) / size * size;
+    sigaction(SIGSEGV, &action, NULL);
+    sigaction(SIGBUS, &action, NULL);
+    assert_int_equal(mprotect(trap.page, trap.bytes, PROT_READ), 0);
+}
 
 static void announce(void)
 {
@@ -36,37 +62,30 @@ static void announce(void)
     else if (tarn_gen_readable(trap.gen))
         trap.rc = trap.guard.pin_read(trap.guard.arg, 0, trap.g.slot, trap.gen, trap.g.offset, 1, &addr);
     else
-        trap.rc = trap.guard.pin_write(trap.guard.arg, SESSION, 0, trap.g.slot, trap.gen, trap.g.offset, 1, &addr);
+        trap.rc =
+            trap.guard.pin_write(trap.guard.arg, SESSION, 0, trap.g.slot, trap.gen, trap.g.offset, 1, &addr);
 }
 
-static void on_write(int number, siginfo_t *info, void *context)
-{
-    (void)number, (void)context;
-    if (!trap.page || info->si_addr != trap.word)
-        _exit(99); /* another fault */
-    mprotect(trap.page, trap.bytes, PROT_READ | PROT_WRITE);
-    trap.hits++;
-    announce();
-}
-
+/* When the generation of the slot is written, a reader or a writer comes, by a pin or in the hazard page. */
 static void arm(struct tarn_store *s, struct tarn_hazard_page *hazards, const struct tarn_grant *g, uint64_t gen)
 {
     uint32_t n;
     const struct tarn_pool_memory *m = tarn_store_pools(s, &n);
-    size_t size = (size_t)sysconf(_SC_PAGESIZE);
-    trap = (struct trap){
-        .page = (void *)m->gen,
-        .bytes = (m->nslots * sizeof(uint64_t) + size - 1) / size * size,
-        .guard = tarn_store_guard(s),
-        .word = (const void *)&m->gen[g->slot],
-        .hazards = hazards,
-        .g = *g,
-        .gen = gen,
-    };
-    struct sigaction action = {.sa_sigaction = on_write, .sa_flags = SA_SIGINFO};
-    sigaction(SIGSEGV, &action, NULL);
-    sigaction(SIGBUS, &action, NULL);
-    assert_int_equal(mprotect(trap.page, trap.bytes, PROT_READ), 0);
+    trap = (struct trap){.word = (const void *)&m->gen[g->slot],
+                         .act = announce,
+                         .s = s,
+                         .guard = tarn_store_guard(s),
+                         .hazards = hazards,
+                         .g = *g,
+                         .gen = gen};
+    arm_page(m->gen, m->nslots * sizeof(uint64_t));
+}
+
+/* The same when anything is written that the guard looks at, for whatever is to happen then. */
+static void arm_slots(struct tarn_store *s, const struct tarn_grant *g, uint64_t gen, void (*act)(void))
+{
+    trap = (struct trap){.act = act, .s = s, .guard = tarn_store_guard(s), .g = *g, .gen = gen};
+    arm_page(s->pools[0].slots, s->memory[0].nslots * sizeof(struct slot));
 }
 
 /* The one who came then is seen: nothing is reused until he is gone, and nobody else is let in. */
@@ -239,6 +258,116 @@ static void test_also_when_a_put_comes_to_nothing(void **state)
     }
 }
 
+/* --- the guard's side --------------------------------------------------------------------------- */
+
+/* The slot and its extent are another object's at once. */
+static void replace_it(void)
+{
+    struct tarn_key key = key_of("a");
+    tarn_store_remove(trap.s, &key, "removed");
+    assert_int_equal(put(trap.s, "other", 1000).slot, trap.g.slot);
+}
+
+static void reserve_it_again(void)
+{
+    struct tarn_grant again;
+    struct tarn_reserve r = want("b", 1000);
+    tarn_store_abort(trap.s, SESSION, 0, trap.g.slot, trap.g.gen);
+    trap.rc = tarn_store_reserve(trap.s, &r, &again);
+    assert_int_equal(again.slot, trap.g.slot);
+}
+
+static void commit_it(void)
+{
+    struct tarn_publish p;
+    trap.rc = tarn_store_commit_begin(trap.s, SESSION, 0, trap.g.slot, trap.g.gen, &p);
+}
+
+/* What goes just before a reader has announced himself is not his: he looks at the generation afterwards. */
+static void test_an_object_that_goes_before_the_pin_is_stale(void **state)
+{
+    (void)state;
+    struct gone gone;
+    struct tarn_store *s = one_pool(&gone, MIB, 0);
+    struct tarn_grant g = put(s, "a", 1000);
+    void *addr;
+    arm_slots(s, &g, g.gen + 1, replace_it);
+    assert_int_equal(trap.guard.pin_read(s, 0, g.slot, g.gen + 1, g.offset, 1, &addr), TARN_E_STALE);
+    assert_int_equal(trap.hits, 1);
+    assert_int_equal(tarn_store_evict(s, 0, UINT64_MAX), 1024); /* and his pin is gone */
+
+    struct tarn_reserve r = want("b", 1000);
+    assert_int_equal(tarn_store_reserve(s, &r, &g), 0);
+    arm_slots(s, &g, g.gen, reserve_it_again);
+    assert_int_equal(trap.guard.pin_write(s, SESSION, 0, g.slot, g.gen, g.offset, 1, &addr), TARN_E_STALE);
+    assert_int_equal(trap.hits, 1);
+    assert_int_equal(trap.rc, 0);
+    g.gen = gen_at(s, &g);
+    arm_slots(s, &g, g.gen, commit_it);
+    assert_int_equal(trap.guard.pin_write(s, SESSION, 0, g.slot, g.gen, g.offset, 1, &addr), TARN_E_STALE);
+    assert_int_equal(trap.hits, 1);
+    assert_int_equal(trap.rc, 0);
+    tarn_store_free(s);
+}
+
+/* A writer who comes when the commit takes the slot from him is seen by it. */
+static void test_a_writer_at_the_last_moment_stops_the_commit(void **state)
+{
+    (void)state;
+    struct gone gone;
+    struct tarn_store *s = one_pool(&gone, MIB, 0);
+    struct tarn_reserve r = want("a", 1000);
+    struct tarn_grant g;
+    struct tarn_publish p;
+    assert_int_equal(tarn_store_reserve(s, &r, &g), 0);
+    arm_slots(s, &g, g.gen, announce);
+    assert_int_equal(tarn_store_commit_begin(s, SESSION, 0, g.slot, g.gen, &p), TARN_E_BUSY);
+    assert_int_equal(trap.hits, 1);
+    assert_int_equal(trap.rc, 0);
+    trap.guard.unpin(s, 0, g.slot, g.gen);
+    commit(s, &g, true);
+    tarn_store_free(s);
+}
+
+/* Refused pins leave nothing behind that would keep the extent. */
+static void test_refused_pins_leave_nothing(void **state)
+{
+    (void)state;
+    struct gone gone;
+    struct tarn_store *s = one_pool(&gone, MIB, 0);
+    struct tarn_guard guard = tarn_store_guard(s);
+    struct tarn_grant g = put(s, "a", 1000);
+    struct tarn_reserve r = want("b", 1000);
+    void *addr;
+    assert_int_equal(guard.pin_read(s, 0, g.slot, g.gen + 1, g.offset, 1001, &addr), TARN_E_STALE);
+    assert_int_equal(guard.pin_read(s, 0, g.slot, g.gen + 3, g.offset, 1, &addr), TARN_E_STALE);
+    assert_true(tarn_store_release(s, 0, g.slot, g.gen + 1));
+    assert_int_equal(stats(s).limbo, 0);
+    assert_int_equal(tarn_store_reserve(s, &r, &g), 0);
+    assert_int_equal(guard.pin_write(s, SESSION, 0, g.slot, g.gen, g.offset, 1001, &addr), TARN_E_STALE);
+    assert_int_equal(guard.pin_write(s, SESSION + 1, 0, g.slot, g.gen, g.offset, 1, &addr), TARN_E_STALE);
+    assert_true(tarn_store_abort(s, SESSION, 0, g.slot, g.gen));
+    assert_int_equal(stats(s).limbo, 0);
+    tarn_store_free(s);
+}
+
+/* A free slot's generation is the next reservation's: who had the slot before cannot write by guessing it. */
+static void test_a_free_slot_is_nobodys(void **state)
+{
+    (void)state;
+    struct gone gone;
+    struct tarn_store *s = one_pool(&gone, MIB, 0);
+    struct tarn_guard guard = tarn_store_guard(s);
+    struct tarn_reserve r = want("a", 1000);
+    struct tarn_grant g;
+    void *addr;
+    assert_int_equal(tarn_store_reserve(s, &r, &g), 0);
+    assert_true(tarn_store_abort(s, SESSION, 0, g.slot, g.gen));
+    uint64_t gen = gen_at(s, &g);
+    assert_int_equal(guard.pin_write(s, SESSION, 0, g.slot, gen, g.offset, 1, &addr), TARN_E_STALE);
+    tarn_store_free(s);
+}
+
 /* --- what is in limbo --------------------------------------------------------------------------- */
 
 /* Whoever has a location from before finds another generation at once, though somebody is still reading. */
@@ -398,124 +527,20 @@ static void test_another_run_is_another_generation(void **state)
     tarn_store_free(s);
 }
 
-/* --- eviction goes round readers ---------------------------------------------------------------- */
-
-enum how { PINNED, VIEWED };
-
-/* Every fourth of 16 objects is read. A large put takes three of the others that are side by side. */
-static void runs_go_round(enum how how)
-{
-    struct gone gone;
-    struct tarn_store *s = one_pool(&gone, MIB, 0);
-    struct tarn_guard guard = tarn_store_guard(s);
-    struct tarn_hazard_page *page = calloc(1, sizeof(*page));
-    struct tarn_grant g[16];
-    char key[8];
-    atomic_store(&page->used, how == VIEWED ? 4 : 0);
-    assert_int_equal(tarn_store_hazard_add(s, page), 0);
-    for (int i = 0; i < 16; i++) {
-        snprintf(key, sizeof(key), "k%d", i);
-        g[i] = put(s, key, 64 * KIB);
-    }
-    for (int i = 0; i < 16; i += 4) {
-        void *addr;
-        if (how == PINNED)
-            assert_int_equal(guard.pin_read(guard.arg, 0, g[i].slot, g[i].gen + 1, g[i].offset, 1, &addr), 0);
-        else
-            atomic_store(&page->entry[i / 4], g[i].slot + 1);
-    }
-    for (int i = 0; i < 4; i++) {
-        snprintf(key, sizeof(key), "l%d", i);
-        struct tarn_reserve r = want(key, 3 * 64 * KIB);
-        struct tarn_grant large;
-        r.pin = true;
-        assert_int_equal(put_as(s, &r, &large), 0);
-    }
-    for (int i = 0; i < 16; i++) {
-        snprintf(key, sizeof(key), "k%d", i);
-        assert_int_equal(has(s, key), i % 4 == 0);
-        if (how == PINNED && i % 4 == 0)
-            guard.unpin(guard.arg, 0, g[i].slot, g[i].gen + 1);
-    }
-    assert_int_equal(stats(s).limbo, 0);
-    tarn_store_free(s);
-    free(page);
-}
-
-static void test_runs_go_round_what_is_read(void **state)
-{
-    (void)state;
-    runs_go_round(PINNED);
-    runs_go_round(VIEWED);
-}
-
-/* Nor does any other eviction take what is read, while there is something else. */
-static void test_victims_are_not_read(void **state)
-{
-    (void)state;
-    struct gone gone;
-    struct tarn_store *s = new_store(&gone, 90, 20, 0);
-    add_pool(s, "p", MIB, 16);
-    struct tarn_guard guard = tarn_store_guard(s);
-    struct tarn_grant g = put(s, "read", 64 * KIB);
-    void *addr;
-    char key[8];
-    assert_int_equal(guard.pin_read(guard.arg, 0, g.slot, g.gen + 1, g.offset, 1, &addr), 0);
-    for (int i = 0; i < 100; i++) {
-        snprintf(key, sizeof(key), "k%d", i);
-        put(s, key, 64 * KIB);
-        assert_true(has(s, "read"));
-    }
-    tarn_store_tick(s);
-    assert_int_equal(stats(s).objects, 3);
-    assert_true(has(s, "read"));
-    assert_int_equal(tarn_store_evict(s, 0, UINT64_MAX), 2 * 64 * KIB);
-    assert_true(has(s, "read"));
-    guard.unpin(guard.arg, 0, g.slot, g.gen + 1);
-    tarn_store_free(s);
-}
-
-/* --- times -------------------------------------------------------------------------------------- */
-
-/* An object whose time is over is not there, though no tick has come by yet. */
-static void test_expired_before_its_tick(void **state)
-{
-    (void)state;
-    struct gone gone;
-    struct tarn_store *s = one_pool(&gone, MIB, 0);
-    struct tarn_reserve r = want("a", 100);
-    struct tarn_grant g;
-    r.ttl_ms = 20;
-    assert_int_equal(put_as(s, &r, &g), 0);
-    assert_true(has(s, "a"));
-    uint64_t due = tarn_deadline(21);
-    while (tarn_now_ns() < due)
-        continue;
-    assert_false(has(s, "a"));
-    assert_false(tarn_store_touch(s, &r.key));
-    assert_false(tarn_store_pin(s, &r.key, 0));
-    assert_int_equal(gone.n, 0);
-    r.absent = true;
-    r.ttl_ms = 0;
-    assert_int_equal(put_as(s, &r, &g), 0);
-    assert_true(has(s, "a"));
-    assert_int_equal(gone.n, 1);
-    tarn_store_free(s);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_a_reader_at_the_last_moment_is_seen),
         cmocka_unit_test(test_also_when_a_put_comes_to_nothing),
+        cmocka_unit_test(test_an_object_that_goes_before_the_pin_is_stale),
+        cmocka_unit_test(test_a_writer_at_the_last_moment_stops_the_commit),
+        cmocka_unit_test(test_refused_pins_leave_nothing),
+        cmocka_unit_test(test_a_free_slot_is_nobodys),
         cmocka_unit_test(test_generation_changes_before_the_readers_are_gone),
         cmocka_unit_test(test_generation_changes_before_anybody_is_told),
         cmocka_unit_test(test_all_retired),
         cmocka_unit_test(test_an_earlier_generation_names_nothing),
         cmocka_unit_test(test_another_run_is_another_generation),
-        cmocka_unit_test(test_runs_go_round_what_is_read),
-        cmocka_unit_test(test_victims_are_not_read),
-        cmocka_unit_test(test_expired_before_its_tick),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

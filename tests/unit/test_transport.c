@@ -106,10 +106,7 @@ static void a_get_of_another_generation_is_stale(void **state)
 static void a_put_without_reservation_changes_nothing(void **state)
 {
     struct fixture f = begin(state);
-    if (f.ops->caps & TARN_CAP_UNCHECKED) { /* a reservation ends with the links that could write under it */
-        end(&f);
-        return;
-    }
+    bool checked = !(f.ops->caps & TARN_CAP_UNCHECKED); /* else it ends with the links that could write under it */
     size_t bytes = 300000;
     char *in = new_buffer(bytes, 1), *nothing = calloc(1, bytes);
     commit(f.n, 0); /* readable now */
@@ -117,7 +114,8 @@ static void a_put_without_reservation_changes_nothing(void **state)
     struct tarn_piece p = {in, bytes, 0, 0};
     struct tarn_work w = fake_work(f.n, 1, &p, 1);
     w.gen += 2; /* a reservation to come */
-    assert_int_equal(run_work(f.ops, f.writer, &w, true), TARN_E_STALE);
+    if (checked)
+        assert_int_equal(run_work(f.ops, f.writer, &w, true), TARN_E_STALE);
     assert_memory_equal(f.n->pool.base, nothing, bytes);
     assert_memory_equal((char *)f.n->pool.base + EXTENT, nothing, bytes);
     assert_int_equal(put_bytes(f.n, f.writer, 2, in, bytes), 0); /* the link is as good as before */

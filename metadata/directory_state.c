@@ -1,0 +1,243 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The directory's hash: whether Redis still has the data it had (docs/consistency.md, "Losing the
+ * directory"). One script makes it, marks it as lost and notes that a node beats, all by Redis's clock:
+ *
+ *   none, or Redis has another run than the one noted --> made, with a new id. `lost` when the node knew a
+ *        directory, or there was one
+ *   not the one that the node knew, younger than a ttl --> marked as lost; the first mark begins its time again
+ *   not the one that the node knew, older              --> left as it is: the node is late
+ *
+ * A run that is sent twice finds the id of its first time and changes nothing more.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "metadata/records.h"
+#include "metadata/redis.h"
+
+/*
+ * KEYS[1] the hash; ARGV: 1 heartbeat in ms, 2 ttl in ms, 3 id of a new one, 4 id that the node knows or '', 5 its
+ * last beat there, 6 '1': a new one has aged at once. Answers Redis's time, then fields and values.
+ * HDEL first: Redis lets a script that has written go on when its memory is full.
+ */
+const char tarn_state_script[] =
+    "local heartbeat, ttl, last = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[5])\n"
+    "local fresh, known = ARGV[3], ARGV[4]\n"
+    "local run = redis.call('INFO', 'server'):match('run_id:(%w+)') or ''\n"
+    "local t = redis.call('TIME')\n"
+    "local now = t[1] * 1000 + math.floor(t[2] / 1000)\n"
+    "local all, h = redis.call('HGETALL', KEYS[1]), {}\n"
+    "for i = 1, #all, 2 do h[all[i]] = all[i + 1] end\n"
+    "local function ms(name) return tonumber(h[name]) or 0 end\n"
+    "local function text(v) return string.format('%.0f', v) end\n"
+    "redis.call('HDEL', KEYS[1], '-')\n"
+    "if not h.id or h.run ~= run then\n"
+    "    local follows = known ~= '' or h.id ~= nil\n"
+    "    local lived = math.max(last, ms('beat'))\n"
+    "    redis.call('DEL', KEYS[1])\n"
+    "    h = {id = fresh, run = run, lost = follows and '1' or '0', lived = text(lived)}\n"
+    "    h.since = text((ARGV[6] == '1' and not follows) and now - ttl or now)\n"
+    "elseif known ~= '' and known ~= h.id and fresh ~= h.id and now < ms('since') + ttl then\n"
+    "    if h.lost ~= '1' then h.since = text(now) end\n"
+    "    h.lost = '1'\n"
+    "    h.lived = text(math.max(ms('lived'), last))\n"
+    "end\n"
+    "if h.beat and now - ms('beat') >= 2 * heartbeat then\n"
+    "    h.silent = h.beat\n"
+    "    h.resumed = text(now)\n"
+    "end\n"
+    "h.beat = text(now)\n"
+    "local out = {text(now)}\n"
+    "for name, value in pairs(h) do\n"
+    "    redis.call('HSET', KEYS[1], name, value)\n"
+    "    out[#out + 1] = name\n"
+    "    out[#out + 1] = value\n"
+    "end\n"
+    "return out\n";
+
+static void state_key(const struct tarn_directory *d, char out[TARN_REDIS_PREFIX + 16])
+{
+    snprintf(out, TARN_REDIS_PREFIX + 16, "%sdirectory", d->prefix);
+}
+
+int tarn_state_append(const struct tarn_directory *d, const struct tarn_beat *b,
+                      const char fresh[TARN_DIRECTORY_ID_TEXT], const char *sha, struct tarn_resp *r)
+{
+    char key[TARN_REDIS_PREFIX + 16];
+    struct tarn_args a = {0};
+    state_key(d, key);
+    tarn_args_add(&a, "EVALSHA");
+    tarn_args_add(&a, sha);
+    tarn_args_add(&a, "1");
+    tarn_args_add(&a, key);
+    tarn_args_add_u64(&a, b->heartbeat_ms);
+    tarn_args_add_u64(&a, b->ttl_ms);
+    tarn_args_add(&a, fresh);
+    tarn_args_add(&a, b->known);
+    tarn_args_add_u64(&a, b->last_ms);
+    tarn_args_add(&a, b->own_redis ? "1" : "0");
+    return tarn_args_append(&a, r);
+}
+
+/* --- reading ------------------------------------------------------------------------------------ */
+
+static void take_field(struct tarn_directory_state *s, const char *name, const redisReply *value)
+{
+    const struct {
+        const char *name;
+        uint64_t *ms;
+    } times[] = {{"since", &s->since_ms},   {"lived", &s->lived_ms},     {"beat", &s->beat_ms},
+                 {"silent", &s->silent_ms}, {"resumed", &s->resumed_ms}};
+    for (size_t i = 0; i < sizeof times / sizeof times[0]; i++) {
+        if (!strcmp(name, times[i].name))
+            tarn_u64_parse(value->str, (size_t)value->len, 10, INT64_MAX, times[i].ms);
+    }
+    if (!strcmp(name, "id"))
+        snprintf(s->id, sizeof s->id, "%s", value->str);
+    if (!strcmp(name, "run"))
+        snprintf(s->run, sizeof s->run, "%s", value->str);
+    if (!strcmp(name, "lost"))
+        s->lost = !strcmp(value->str, "1");
+}
+
+/* Field, value, field, value ... from `first` on. */
+static void take_fields(const redisReply *reply, size_t first, struct tarn_directory_state *s)
+{
+    for (size_t i = first; i + 1 < reply->elements; i += 2) {
+        const redisReply *name = reply->element[i], *value = reply->element[i + 1];
+        if (name->type == REDIS_REPLY_STRING && value->type == REDIS_REPLY_STRING)
+            take_field(s, name->str, value);
+    }
+}
+
+int tarn_state_read(const struct tarn_directory *d, const redisReply *reply, struct tarn_directory_state *s)
+{
+    int rc = tarn_redis_check_array(d, reply);
+    *s = (struct tarn_directory_state){0};
+    if (rc)
+        return rc;
+    if (reply->elements && reply->element[0]->type == REDIS_REPLY_STRING)
+        tarn_u64_parse(reply->element[0]->str, (size_t)reply->element[0]->len, 10, INT64_MAX, &s->now_ms);
+    take_fields(reply, 1, s);
+    return s->id[0] && s->now_ms ? 0 : tarn_fail(TARN_E_DIRECTORY, "redis at %s: the script about the directory "
+                                                 "answered without its id", d->uri.address);
+}
+
+bool tarn_info_value(const redisReply *reply, const char *name, char *out, size_t bytes)
+{
+    const char *at = reply->type == REDIS_REPLY_STRING ? strstr(reply->str, name) : NULL;
+    if (at)
+        snprintf(out, bytes, "%.*s", (int)strcspn(at + strlen(name), "\r\n"), at + strlen(name));
+    return at;
+}
+
+struct look {
+    struct tarn_directory *d;
+    struct tarn_directory_state *state;
+};
+
+static int append_look(void *arg, struct tarn_resp *r)
+{
+    const struct look *l = arg;
+    char key[TARN_REDIS_PREFIX + 16];
+    state_key(l->d, key);
+    const char *hash[] = {"HGETALL", key}, *info[] = {"INFO", "server"}, *now[] = {"TIME"};
+    int rc = tarn_resp_append(r, 2, hash, NULL);
+    if (!rc)
+        rc = tarn_resp_append(r, 2, info, NULL);
+    return rc ? rc : tarn_resp_append(r, 1, now, NULL);
+}
+
+static uint64_t time_ms(const redisReply *reply)
+{
+    uint64_t s = 0, us = 0;
+    if (reply->elements == 2) {
+        s = strtoull(reply->element[0]->str, NULL, 10);
+        us = strtoull(reply->element[1]->str, NULL, 10);
+    }
+    return s * 1000 + us / 1000;
+}
+
+static int take_look(void *arg, size_t i, const redisReply *reply)
+{
+    struct look *l = arg;
+    char run[sizeof l->state->run] = "";
+    int rc = i == 1 ? tarn_redis_check(l->d, reply) : tarn_redis_check_array(l->d, reply);
+    if (rc)
+        return rc;
+    if (i == 0)
+        take_fields(reply, 0, l->state);
+    if (i == 2)
+        l->state->now_ms = time_ms(reply);
+    if (i != 1)
+        return 0;
+    tarn_info_value(reply, "run_id:", run, sizeof run);
+    if (strcmp(run, l->state->run))
+        l->state->id[0] = 0;
+    memcpy(l->state->run, run, sizeof run);
+    return 0;
+}
+
+int tarn_directory_look(struct tarn_directory *d, uint64_t deadline_ns, struct tarn_directory_state *s)
+{
+    struct look l = {d, s};
+    struct tarn_pipeline p = {.n = 3, .append = append_look, .reply = take_look, .arg = &l};
+    *s = (struct tarn_directory_state){0};
+    return tarn_redis_run(d, deadline_ns, &p);
+}
+
+/* --- what it means ------------------------------------------------------------------------------ */
+
+bool tarn_directory_aged(const struct tarn_directory_state *s, uint32_t ttl_ms)
+{
+    return s->id[0] && s->now_ms >= s->since_ms + ttl_ms;
+}
+
+bool tarn_directory_calm(const struct tarn_directory_state *s, uint32_t heartbeat_ms, uint32_t ttl_ms)
+{
+    return tarn_directory_aged(s, ttl_ms) && s->now_ms < s->beat_ms + 2ull * heartbeat_ms &&
+           s->now_ms >= s->resumed_ms + ttl_ms;
+}
+
+/* --- settings of Redis -------------------------------------------------------------------------- */
+
+static int append_memory(void *arg, struct tarn_resp *r)
+{
+    const char *argv[] = {"INFO", "memory"};
+    (void)arg;
+    return tarn_resp_append(r, 2, argv, NULL);
+}
+
+static int take_memory(void *arg, size_t i, const redisReply *reply)
+{
+    struct tarn_directory *d = arg;
+    struct tarn_beat b = {0};
+    int rc = tarn_redis_check(d, reply);
+    (void)i;
+    if (rc)
+        return rc;
+    tarn_memory_read(reply, &b);
+    if (!b.evicts)
+        return 0;
+    return tarn_fail(TARN_E_CONFIG,
+                     "redis at %s: maxmemory-policy %s: it would drop records of copies that readers still have: set "
+                     "maxmemory-policy noeviction, or maxmemory 0",
+                     d->uri.address, b.policy);
+}
+
+void tarn_memory_read(const redisReply *reply, struct tarn_beat *b)
+{
+    char limit[24] = "0";
+    tarn_info_value(reply, "maxmemory:", limit, sizeof limit);
+    bool told = tarn_info_value(reply, "maxmemory_policy:", b->policy, sizeof b->policy);
+    b->evicts = told && strcmp(limit, "0") && strcmp(b->policy, "noeviction");
+}
+
+int tarn_directory_check_redis(struct tarn_directory *d, uint64_t deadline_ns)
+{
+    struct tarn_pipeline p = {.n = 1, .append = append_memory, .reply = take_memory, .arg = d};
+    return tarn_redis_run(d, deadline_ns, &p);
+}

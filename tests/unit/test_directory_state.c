@@ -1,0 +1,246 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The directory's hash and the records of nodes: what a beat makes, marks, notes and leaves alone, by a
+ * real Redis. Heartbeats are long, so that time passes only where a test moves it.
+ */
+#include "tests/unit/directory_fixture.h"
+
+#define HASH "tarn:" NS ":directory"
+#define NODE "tarn:" NS ":node:node0"
+
+static uint64_t field(struct fixture *f, const char *name)
+{
+    struct tarn_directory_state s;
+    assert_int_equal(tarn_directory_look(f->d, soon(), &s), 0);
+    return !strcmp(name, "since") ? s.since_ms : !strcmp(name, "resumed") ? s.resumed_ms : s.lived_ms;
+}
+
+/* Moves a time of the hash back. */
+static void ago(struct fixture *f, const char *name, uint64_t ms)
+{
+    char text[24];
+    struct tarn_directory_state s;
+    assert_int_equal(tarn_directory_look(f->d, soon(), &s), 0);
+    snprintf(text, sizeof text, "%llu", (unsigned long long)(s.now_ms - ms));
+    command(f, "HSET", HASH, name, text);
+}
+
+static void the_first_beat_makes_a_young_directory(void **state)
+{
+    struct fixture *f = *state;
+    struct tarn_node_record n = node("node0", 5);
+    struct beaten b = beat(f->d, &n);
+    assert_int_equal(b.rc, 0);
+    assert_int_equal(strlen(b.b.state.id), 16);
+    assert_false(b.b.state.lost || b.b.other || b.b.gone);
+    assert_true(b.b.state.since_ms == b.b.state.now_ms);
+    assert_false(tarn_directory_aged(&b.b.state, 60000));
+    struct beaten second = beat_again(f->d, &n, &b.b);
+    assert_string_equal(second.b.state.id, b.b.state.id);
+    assert_true(second.b.state.since_ms == b.b.state.since_ms);
+    assert_false(second.b.other);
+}
+
+static void a_private_redis_has_an_old_one_at_once(void **state)
+{
+    struct fixture *f = *state;
+    struct tarn_node_record n = node("node0", 5);
+    struct tarn_beat b = {.node = &n, .heartbeat_ms = 20000, .ttl_ms = 60000, .own_redis = true};
+    assert_int_equal(tarn_directory_beat(f->d, &b, soon()), 0);
+    assert_true(tarn_directory_aged(&b.state, 60000));
+    /* But not when it has lost one. */
+    command(f, "FLUSHALL");
+    memcpy(b.known, b.state.id, sizeof b.known);
+    assert_int_equal(tarn_directory_beat(f->d, &b, soon()), 0);
+    assert_true(b.other && b.state.lost);
+    assert_false(tarn_directory_aged(&b.state, 60000));
+}
+
+static void a_directory_made_by_a_new_node_is_marked_by_one_that_knew_another(void **state)
+{
+    struct fixture *f = *state;
+    struct tarn_node_record n = node("node0", 5), fresh = node("fresh", 6);
+    struct beaten before = beat(f->d, &n);
+    command(f, "FLUSHALL");
+    assert_false(beat(f->d, &fresh).b.state.lost);
+    ago(f, "since", 1000);
+    uint64_t since = field(f, "since");
+    struct beaten b = beat_again(f->d, &n, &before.b);
+    assert_true(b.b.other && b.b.state.lost);
+    assert_true(b.b.state.since_ms > since);
+    assert_true(b.b.state.lived_ms == before.b.state.now_ms);
+    assert_int_equal(command(f, "EXISTS", NODE), 0); /* the record was left alone */
+    /* A second mark only adds what it remembers. */
+    ago(f, "since", 2000);
+    since = field(f, "since");
+    before.b.state.now_ms += 7;
+    b = beat_again(f->d, &n, &before.b);
+    assert_true(b.b.state.since_ms == since);
+    assert_true(b.b.state.lived_ms == before.b.state.now_ms);
+}
+
+static void one_that_is_a_ttl_old_is_not_marked(void **state)
+{
+    struct fixture *f = *state;
+    struct tarn_node_record n = node("node0", 5), fresh = node("fresh", 6);
+    struct beaten before = beat(f->d, &n);
+    command(f, "FLUSHALL");
+    assert_int_equal(beat(f->d, &fresh).rc, 0);
+    ago(f, "since", 60001);
+    struct beaten b = beat_again(f->d, &n, &before.b);
+    assert_true(b.b.other);
+    assert_false(b.b.state.lost);
+    assert_true(tarn_directory_aged(&b.b.state, 60000));
+}
+
+/* Old data, as after a restart with persistence. */
+static void another_run_makes_another_directory(void **state)
+{
+    struct fixture *f = *state;
+    struct tarn_node_record n = node("node0", 5), fresh = node("fresh", 6);
+    struct beaten before = beat(f->d, &n);
+    command(f, "HSET", HASH, "run", "0123456789012345678901234567890123456789");
+    ago(f, "since", 100000);
+    struct tarn_directory_state s;
+    assert_int_equal(tarn_directory_look(f->d, soon(), &s), 0);
+    assert_string_equal(s.id, ""); /* nobody has noticed yet */
+    struct beaten b = beat(f->d, &fresh);
+    assert_true(b.b.state.lost);
+    assert_string_not_equal(b.b.state.id, before.b.state.id);
+    assert_false(tarn_directory_aged(&b.b.state, 60000));
+    assert_true(beat_again(f->d, &n, &before.b).b.other);
+}
+
+static void silence_of_everyone_is_noted(void **state)
+{
+    struct fixture *f = *state;
+    struct tarn_node_record n = node("node0", 5);
+    struct beaten b = beat(f->d, &n);
+    ago(f, "since", 100000);
+    assert_true(b.b.state.resumed_ms == 0);
+    ago(f, "beat", 39000);
+    b = beat_again(f->d, &n, &b.b);
+    assert_true(b.b.state.resumed_ms == 0);
+    assert_true(tarn_directory_calm(&b.b.state, 20000, 60000));
+    ago(f, "beat", 41000);
+    b = beat_again(f->d, &n, &b.b);
+    assert_true(b.b.state.resumed_ms == b.b.state.now_ms);
+    assert_true(b.b.state.silent_ms + 41000 <= b.b.state.now_ms);
+    assert_false(tarn_directory_calm(&b.b.state, 20000, 60000));
+    ago(f, "resumed", 60001);
+    b = beat_again(f->d, &n, &b.b);
+    assert_true(tarn_directory_calm(&b.b.state, 20000, 60000));
+    /* Nobody beats: not calm, either. */
+    struct tarn_directory_state s;
+    ago(f, "beat", 40000);
+    assert_int_equal(tarn_directory_look(f->d, soon(), &s), 0);
+    assert_false(tarn_directory_calm(&s, 20000, 60000));
+}
+
+static void an_expired_record_is_not_made_again(void **state)
+{
+    struct fixture *f = *state;
+    struct tarn_node_record n = node("node0", 5);
+    struct beaten first = beat(f->d, &n);
+    command(f, "DEL", NODE); /* as by expiry */
+    struct tarn_beat b = {.node = &n, .heartbeat_ms = 20000, .ttl_ms = 60000};
+    memcpy(b.known, first.b.state.id, sizeof b.known);
+    assert_int_equal(tarn_directory_beat(f->d, &b, soon()), 0);
+    assert_true(b.gone);
+    assert_int_equal(command(f, "EXISTS", NODE), 0);
+    /* Nor when the time for it is over. */
+    b.make_until_ms = b.state.now_ms;
+    assert_int_equal(tarn_directory_beat(f->d, &b, soon()), 0);
+    assert_true(b.gone);
+    assert_int_equal(command(f, "EXISTS", NODE), 0);
+    b.make_until_ms = b.state.now_ms + 10000;
+    assert_int_equal(tarn_directory_beat(f->d, &b, soon()), 0);
+    assert_false(b.gone);
+    assert_int_equal(command(f, "EXISTS", NODE), 1);
+    b.make_until_ms = 0;
+    assert_int_equal(tarn_directory_beat(f->d, &b, soon()), 0);
+    assert_false(b.gone);
+}
+
+/* One that is away must not be forgotten before the directory can tell. */
+static void the_dead_are_told_once_in_a_calm_directory(void **state)
+{
+    struct fixture *f = *state;
+    struct tarn_node_record n = node("node0", 5), dead = node("dead", 6);
+    struct beaten b = beat(f->d, &n);
+    assert_int_equal(beat(f->d, &dead).rc, 0);
+    command(f, "DEL", "tarn:" NS ":node:dead");
+    assert_false(beat_again(f->d, &n, &b.b).b.left);
+    ago(f, "since", 100000);
+    assert_true(beat_again(f->d, &n, &b.b).b.left);
+    assert_false(beat_again(f->d, &n, &b.b).b.left);
+    assert_int_equal(command(f, "SCARD", "tarn:" NS ":nodes"), 1);
+}
+
+/* When somebody's record will be gone before the next beat, that is told, so that one can be made in time. */
+static void a_record_about_to_expire_is_told(void **state)
+{
+    struct fixture *f = *state;
+    struct tarn_node_record n = node("node0", 5), other = node("other", 6);
+    struct beaten b = beat(f->d, &n);
+    assert_int_equal(beat(f->d, &other).rc, 0);
+    assert_int_equal(beat_again(f->d, &n, &b.b).b.expires_in_ms, 0);
+    command(f, "PEXPIRE", "tarn:" NS ":node:other", "15000");
+    assert_in_range(beat_again(f->d, &n, &b.b).b.expires_in_ms, 1, 15001);
+}
+
+static void a_full_redis_still_takes_the_state(void **state)
+{
+    struct fixture *f = *state;
+    struct tarn_node_record n = node("node0", 5);
+    struct beaten b = beat(f->d, &n);
+    ago(f, "beat", 50000);
+    command(f, "CONFIG", "SET", "maxmemory", "1");
+    beat_again(f->d, &n, &b.b);
+    uint64_t resumed = field(f, "resumed");
+    command(f, "CONFIG", "SET", "maxmemory", "0");
+    assert_true(resumed > 0);
+}
+
+static void a_redis_that_evicts_is_refused(void **state)
+{
+    struct fixture *f = *state;
+    struct tarn_node_record n = node("node0", 5);
+    static const char *const policies[] = {"allkeys-lru", "allkeys-random", "volatile-ttl", "volatile-lfu"};
+    assert_int_equal(tarn_directory_check_redis(f->d, soon()), 0);
+    for (size_t i = 0; i < 4; i++) {
+        command(f, "CONFIG", "SET", "maxmemory-policy", policies[i]);
+        assert_int_equal(tarn_directory_check_redis(f->d, soon()), 0); /* it has no limit */
+        command(f, "CONFIG", "SET", "maxmemory", "1000000000");
+        assert_int_equal(tarn_directory_check_redis(f->d, soon()), TARN_E_CONFIG);
+        assert_non_null(strstr(tarn_last_error(), policies[i]));
+        assert_non_null(strstr(tarn_last_error(), "noeviction"));
+        assert_true(beat(f->d, &n).b.evicts);
+        command(f, "CONFIG", "SET", "maxmemory", "0");
+    }
+    command(f, "CONFIG", "SET", "maxmemory-policy", "noeviction");
+    command(f, "CONFIG", "SET", "maxmemory", "1000000000");
+    assert_int_equal(tarn_directory_check_redis(f->d, soon()), 0);
+    assert_false(beat(f->d, &n).b.evicts);
+    command(f, "CONFIG", "SET", "maxmemory", "0");
+}
+
+#define TEST(test_) cmocka_unit_test_setup(test_, empty)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(the_first_beat_makes_a_young_directory),
+        TEST(a_private_redis_has_an_old_one_at_once),
+        TEST(a_directory_made_by_a_new_node_is_marked_by_one_that_knew_another),
+        TEST(one_that_is_a_ttl_old_is_not_marked),
+        TEST(another_run_makes_another_directory),
+        TEST(silence_of_everyone_is_noted),
+        TEST(an_expired_record_is_not_made_again),
+        TEST(the_dead_are_told_once_in_a_calm_directory),
+        TEST(a_record_about_to_expire_is_told),
+        TEST(a_full_redis_still_takes_the_state),
+        TEST(a_redis_that_evicts_is_refused),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
