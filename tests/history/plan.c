@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Which fault when. Two may overlap, no more: more would be nothing but silence. Two may not where
- * docs/consistency.md allows old values: a client cut off from Redis reads on (--when-cut-off=serve), and
- * where a node is away from Redis as well that client and that node are an island. And a node that was cut
- * off alone while Redis lost its data and those that knew better died; so a loss counts as a fault for some
- * time.
+ * docs/consistency.md allows old values: a client cut off from Redis reads on (--when-cut-off=serve), and where a
+ * node is away from Redis as well that client and that node are an island. With refuse they are tried. And a node
+ * that was cut off alone while Redis lost its data and those that knew better died; so a loss counts as a fault
+ * for some time.
  */
 #include <string.h>
 
@@ -152,13 +152,14 @@ static struct soak_fault widened(struct soak_fault f)
     return f;
 }
 
-static bool fits(const struct soak_fault *faults, size_t n, const struct soak_fault *f)
+static bool fits(const struct soak_options *o, const struct soak_fault *faults, size_t n,
+                 const struct soak_fault *f)
 {
     struct soak_fault wide = widened(*f);
     int beside = 1;
     for (size_t i = 0; i < n; i++) {
         struct soak_fault other = widened(faults[i]);
-        if (make_island(&wide, &other))
+        if (!o->refuses && make_island(&wide, &other))
             return false;
         if (!overlap(&wide, &other, 0))
             continue;
@@ -177,7 +178,7 @@ size_t soak_plan(const struct soak_options *o, struct soak_fault *faults)
          at += (uint32_t)dice(&state, GAP_MAX_MS)) {
         for (int i = 0; i < TRIES; i++) {
             struct soak_fault f = choose(o, &state, at);
-            if (f.to_ms > end_ms || !fits(faults, n, &f))
+            if (f.to_ms > end_ms || !fits(o, faults, n, &f))
                 continue;
             faults[n++] = f;
             break;

@@ -38,6 +38,7 @@ struct soak_options {
     uint32_t copies;
     const char *only; /* names of the faults to choose from, with commas between; NULL: all */
     bool keeps;       /* the logs */
+    bool refuses;     /* nodes have --when-cut-off=refuse */
 };
 
 /* --- faults ------------------------------------------------------------------------------------- */

@@ -73,6 +73,17 @@ static uint64_t waited_ns(void)
     return waited;
 }
 
+/* The first sentence for each status goes to the log. */
+static int said(const char *what, int status)
+{
+    static bool seen[64];
+    if (status < 0 && status > -64 && !seen[-status]) {
+        seen[-status] = true;
+        fprintf(stderr, "%s: %s: %s\n", what, tarn_error_name(status), tarn_last_error());
+    }
+    return status;
+}
+
 static void *buffer(uint32_t i)
 {
     static char *at;
@@ -98,7 +109,7 @@ int soak_put(struct history_log *l, struct tarn_client *c, uint32_t key, enum hi
         return TARN_E_CANCELED;
     value_fill(piece.addr, bytes, key, op->version);
     uint64_t waited = waited_ns();
-    int status = tarn_put(c, &item, 1, &o);
+    int status = said("put", tarn_put(c, &item, 1, &o));
     op->waited_ns = waited_ns() - waited;
     history_end(op, status);
     return status;
@@ -113,7 +124,7 @@ int soak_remove(struct history_log *l, struct tarn_client *c, uint32_t key, uint
     if (!op)
         return TARN_E_CANCELED;
     uint64_t waited = waited_ns();
-    tarn_remove(c, &n.key, 1, &status, deadline_ms);
+    said("remove", tarn_remove(c, &n.key, 1, &status, deadline_ms));
     op->waited_ns = waited_ns() - waited;
     history_end(op, status);
     return status;
@@ -156,7 +167,7 @@ int soak_get(struct history_log *l, struct tarn_client *c, uint32_t key, uint32_
     uint64_t begun = tarn_now_ns(), waited = waited_ns();
     for (uint32_t i = 0; i < n; i++)
         ops[i]->start_ns = begun;
-    int status = tarn_get(c, items, n, &o);
+    int status = said("get", tarn_get(c, items, n, &o));
     uint64_t ended = tarn_now_ns();
     waited = waited_ns() - waited;
     for (uint32_t i = 0; i < n; i++) {

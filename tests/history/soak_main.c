@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * soak [--seconds N] [--seed N] [--transport shm|tcp|rdma] [--copies N] [--only FAULT,...] [--plan] [--keep]
+ * soak [--seconds N] [--seed N] [--transport shm|tcp|rdma] [--copies N] [--only FAULT,...] [--refuse]
+ * [--plan] [--keep]
  *
+ * --refuse: nodes have --when-cut-off=refuse, and clients and nodes may be cut off from Redis together.
  * Prints the seed; the same seed gives the same faults at the same times (--plan prints them). Ends with a
  * table; exit 1 when anything is in it that must not be.
  */
@@ -61,6 +63,8 @@ static bool parse(int argc, char **argv, struct soak_options *o, bool *only_plan
             *only_plan = true;
         else if (!strcmp(argv[i], "--keep"))
             o->keeps = true;
+        else if (!strcmp(argv[i], "--refuse"))
+            o->refuses = true;
         else if (i + 1 == argc || !set_option(o, argv[i], argv[i + 1]))
             return false;
         else
@@ -291,7 +295,7 @@ int main(int argc, char **argv)
     if (!parse(argc, argv, &r.o, &only_plan)) {
         fprintf(stderr,
                 "usage: soak [--seconds N] [--seed N] [--transport shm|tcp|rdma] [--copies 1..%d]\n"
-                "            [--only FAULT,...] [--plan] [--keep]\n"
+                "            [--only FAULT,...] [--refuse] [--plan] [--keep]\n"
                 "       soak --check FOLDER\n",
                 SOAK_NODES);
         return 2;

@@ -55,12 +55,27 @@ struct soak_world {
 static void start_node(struct soak_world *w, struct soak_node *n)
 {
     char url[64], data_port[8], heartbeat[16];
-    const char *argv[] = {"tarnd",         "--id",           n->id,     "--listen", n->control, "--data-port",
-                          data_port,       "--unix",         NULL,      "--redis",  url,        "--pool",
-                          "cpu0:bytes=4M", "--heartbeat-ms", heartbeat, NULL};
+    const char *argv[] = {"tarnd",
+                          "--id",
+                          n->id,
+                          "--listen",
+                          n->control,
+                          "--unix",
+                          NULL,
+                          "--data-port",
+                          data_port,
+                          "--redis",
+                          url,
+                          "--pool",
+                          "cpu0:bytes=4M",
+                          "--heartbeat-ms",
+                          heartbeat,
+                          "--when-cut-off",
+                          w->o.refuses ? "refuse" : "serve",
+                          NULL};
     char name[32];
     snprintf(name, sizeof name, "%s.sock", n->id);
-    argv[8] = harness_path(w->h, name);
+    argv[6] = harness_path(w->h, name);
     snprintf(url, sizeof url, "redis://%s", relay_address(n->redis));
     snprintf(data_port, sizeof data_port, "%d", DATA_PORT);
     snprintf(heartbeat, sizeof heartbeat, "%d", SOAK_HEARTBEAT_MS);
