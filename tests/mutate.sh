@@ -119,6 +119,9 @@ judge()
     patch -p1 -s -f <"$1" >/dev/null 2>&1 || { echo "UNNOTICED, does not apply"; return; }
     # shellcheck disable=SC2046 # a list of words
     build "$1" $(header "$1" tests) || { echo "UNNOTICED, does not build: $(grep -m 1 'error' build.log)"; return; }
+    for t in $(header "$1" tests); do
+        ! grep -qx "$t" "$tmp/broken" || { echo "UNNOTICED, $t fails unpatched, too"; return; }
+    done
     until=$(($(date +%s) + limit))
     for t in $(header "$1" tests); do
         left=$((until - $(date +%s)))
@@ -147,7 +150,7 @@ copy_tree()
     fi | tar --null --ignore-failed-read -T - -cf - 2>/dev/null | tar -xf - -C "$base"
 }
 
-# Builds what the patches need and runs each of their tests once. What fails unpatched would prove nothing.
+# Builds what the patches need and runs each of their tests once. What fails unpatched proves nothing.
 check_unpatched()
 {
     cd "$base" || exit 1
@@ -163,7 +166,7 @@ check_unpatched()
             case $? in
             0) ;;
             77) echo "unpatched $t: $(tail -n 1 test.log)" && [ "$vm" = vm ] && : >"$tmp/no-vm" ;;
-            *) cat test.log; echo "unpatched $t fails"; exit 1 ;;
+            *) sed 's/^/    /' test.log; echo "unpatched $t fails$(failure)"; echo "$t" >>"$tmp/broken" ;;
             esac
         done
     done
@@ -207,10 +210,11 @@ trap 'exit 1' INT TERM
 cc=${CC:-cc}
 case $cc in *ccache*) ;; *) command -v ccache >/dev/null && cc="ccache $cc" ;; esac
 export MUTATE_TMP="$tmp" MUTATE_CC="$cc" CCACHE_NOHASHDIR=1
+: >"$tmp/said"
+: >"$tmp/broken"
 copy_tree
 # shellcheck disable=SC2086 # a list of words
 (check_unpatched $list) || exit 1
-: >"$tmp/said"
 # shellcheck disable=SC2086 # a list of words
 printf '%s\n' $list | xargs -P "$jobs" -I '{}' sh tests/mutate.sh --one '{}'
 unnoticed=$(grep -c ': UNNOTICED' "$tmp/said")

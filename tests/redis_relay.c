@@ -127,5 +127,6 @@ void redis_relay_end(struct redis_relay *r)
     r->stop = true;
     pthread_join(r->thread, NULL);
     close_fd(&r->listener);
+    unlink(r->path);
     free(r);
 }

@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a node frees because the directory does not name it, and what it must not free. */
+#include <stdio.h>
+#include <string.h>
+
+#include "tests/node_client.h"
+#include "tests/redis_relay.h"
+
+#define PATIENCE_MS 8000
+
+static struct harness_node *start_behind(struct node_world *w, const struct redis_relay *r)
+{
+    struct harness_redis through = *w->redis;
+    snprintf(through.url, sizeof(through.url), "unix://%.150s", r->path);
+    return harness_node_start(w->h, "node0", &through, "--pool", "cpu0:bytes=1M", "--heartbeat-ms", "300",
+                              "--redis-timeout-ms", "5000", "--scrub-s", "1", NULL);
+}
+
+/*
+ * Redis loses its data between a look-up's sending and its answer: nothing is found, and nothing is freed.
+ * It may be the look-up of the sweep that is held, so it is done twice.
+ */
+static void what_redis_has_lost_is_not_freed(void **state)
+{
+    struct node_world *w = *state;
+    for (int i = 0; i < 2; i++) {
+        struct redis_relay *relay = redis_relay_start(w->h, w->redis->unix_path, "o:kept");
+        char before[64];
+        w->node = start_behind(w, relay);
+        struct node_client c = node_connect(w->node->control);
+        assert_string_equal(node_put(&c, "absent", "kept", 100), "");
+        snprintf(before, sizeof(before), "%s", directory_field(w->redis, "kept", "@node0/cpu0"));
+        relay->armed = true;
+        HARNESS_UNTIL(!relay->armed, PATIENCE_MS);
+        freeReplyObject(harness_redis_call(w->redis, "FLUSHALL", NULL));
+        relay->deliver = true;
+        HARNESS_UNTIL(directory_has(w->redis, "kept") || !node_pool_figure(w->node->control, "objects"), PATIENCE_MS);
+        assert_string_equal(directory_field(w->redis, "kept", "@node0/cpu0"), before);
+        assert_int_equal(node_pool_figure(w->node->control, "objects"), 1);
+        node_close(&c);
+        harness_kill(w->node->process);
+        redis_relay_end(relay);
+        freeReplyObject(harness_redis_call(w->redis, "FLUSHALL", NULL));
+    }
+    harness_passed(w->h);
+}
+
+/* A record that is gone while Redis has lost nothing was replaced, or removed: the copy goes. */
+static void what_the_directory_does_not_name_is_freed(void **state)
+{
+    struct node_world *w = *state;
+    w->node = harness_node_start(w->h, "node0", w->redis, "--pool", "cpu0:bytes=1M", "--heartbeat-ms", "300",
+                                 "--scrub-s", "1", NULL);
+    struct node_client c = node_connect(w->node->control);
+    assert_string_equal(node_put(&c, "absent", "gone", 100), "");
+    assert_string_equal(node_put(&c, "absent", "elsewhere", 100), "");
+    assert_string_equal(node_put(&c, "absent", "kept", 100), "");
+    assert_int_equal(harness_redis_integer(w->redis, "DEL", OBJECT "gone", NULL), 1);
+    /* The record of another slot is not this copy's. */
+    harness_redis_integer(w->redis, "HSET", OBJECT "elsewhere", "@node0/cpu0", "0:77:0000000100000002", NULL);
+    HARNESS_UNTIL(node_pool_figure(w->node->control, "objects") == 1, PATIENCE_MS);
+    assert_true(directory_has(w->redis, "kept"));
+    node_close(&c);
+    harness_passed(w->h);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        WITH_REDIS(what_redis_has_lost_is_not_freed),
+        WITH_REDIS(what_the_directory_does_not_name_is_freed),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
