@@ -189,10 +189,13 @@ struct tarn_withdraw {
     struct tarn_location location;
     uint64_t bytes;
     const char *why;
-    bool removed; /* out: it was there */
+    uint64_t until_ms; /* of a sweep, by Redis's time */
+    bool removed;      /* out: it was there */
 };
 int tarn_directory_withdraw(struct tarn_directory *d, struct tarn_withdraw *w, size_t n,
                             uint64_t deadline_ns);
+/* The same for what looks dead: each only before its until_ms. */
+int tarn_directory_sweep(struct tarn_directory *d, struct tarn_withdraw *w, size_t n, uint64_t deadline_ns);
 
 /*
  * The directory as a whole: whether Redis still has the data it had (KEYS.md, "The directory itself"). All

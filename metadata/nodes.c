@@ -7,8 +7,7 @@
  * sees it finds the id in the set and the pools, too.
  *
  * Records expire when the beats stop; the set of node ids does not, so each beat looks at some ids of the
- * set and takes those out whose records are gone. (A node whose id was taken out wrongly, because it came
- * back between the two, is back with its next beat.)
+ * set and takes those out whose records are gone.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -268,17 +267,17 @@ static int take_second(void *arg, size_t i, const redisReply *reply)
 
 /* --- those who have left ------------------------------------------------------------------------ */
 
-static int append_forget(void *arg, struct tarn_resp *r)
+static int append_forget(void *arg, size_t i, const char *sha, struct tarn_resp *r)
 {
     const struct beat *b = arg;
-    char key[NODE_KEY_TEXT];
-    int rc = 0;
-    nodes_key(b->d, key);
-    for (size_t i = 0; i < b->nothers && !rc; i++) {
-        if (b->others[i].gone)
-            rc = append_member(r, "SREM", key, b->others[i].id);
-    }
-    return rc;
+    char set[NODE_KEY_TEXT], record[NODE_KEY_TEXT];
+    size_t at = 0;
+    while (!b->others[at].gone || i--)
+        at++;
+    nodes_key(b->d, set);
+    node_key(b->d, b->others[at].id, record);
+    const char *argv[] = {"EVALSHA", sha, "2", set, record, b->others[at].id};
+    return tarn_resp_append(r, 6, argv, NULL);
 }
 
 /* Of several nodes that take an id out, one finds it there: that one sweeps. */
@@ -293,8 +292,8 @@ static int take_forgotten(void *arg, size_t i, const redisReply *reply)
 
 static int forget(struct beat *b, uint64_t deadline_ns)
 {
-    struct tarn_pipeline p = {.n = b->ngone, .append = append_forget, .reply = take_forgotten, .arg = b};
-    return tarn_redis_run(b->d, deadline_ns, &p);
+    struct tarn_script_pipeline p = {TARN_SCRIPT_FORGET, b->ngone, append_forget, take_forgotten, b};
+    return tarn_script_run(b->d, deadline_ns, &p);
 }
 
 /* A record that is missing means something only in a calm directory, read after it. */

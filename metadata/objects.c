@@ -281,6 +281,7 @@ int tarn_directory_publish(struct tarn_directory *d, struct tarn_publish *items,
 struct withdraw {
     struct tarn_directory *d;
     struct tarn_withdraw *items;
+    bool sweep;
     int refusal;
 };
 
@@ -304,6 +305,8 @@ static int append_withdraw(void *arg, size_t i, const char *sha, struct tarn_res
     tarn_args_add(&a, value);
     tarn_args_add(&a, s->d->channel);
     tarn_args_add(&a, event);
+    if (s->sweep)
+        tarn_args_add_u64(&a, w->until_ms);
     return tarn_args_append(&a, r);
 }
 
@@ -316,11 +319,10 @@ static int take_withdrawn(void *arg, size_t i, const redisReply *reply)
     return 0;
 }
 
-int tarn_directory_withdraw(struct tarn_directory *d, struct tarn_withdraw *items, size_t n,
-                            uint64_t deadline_ns)
+static int withdraw_all(struct withdraw *s, enum tarn_script script, size_t n, uint64_t deadline_ns)
 {
-    struct withdraw s = {.d = d, .items = items};
-    struct tarn_script_pipeline p = {TARN_SCRIPT_WITHDRAW, n, append_withdraw, take_withdrawn, &s};
+    struct tarn_withdraw *items = s->items;
+    struct tarn_script_pipeline p = {script, n, append_withdraw, take_withdrawn, s};
     for (size_t i = 0; i < n; i++) {
         items[i].removed = false;
         if (check_key(&items[i].key, i))
@@ -328,6 +330,19 @@ int tarn_directory_withdraw(struct tarn_directory *d, struct tarn_withdraw *item
     }
     if (!n)
         return 0;
-    int rc = tarn_script_run(d, deadline_ns, &p);
-    return rc ? rc : s.refusal;
+    int rc = tarn_script_run(s->d, deadline_ns, &p);
+    return rc ? rc : s->refusal;
+}
+
+int tarn_directory_withdraw(struct tarn_directory *d, struct tarn_withdraw *items, size_t n,
+                            uint64_t deadline_ns)
+{
+    struct withdraw s = {.d = d, .items = items};
+    return withdraw_all(&s, TARN_SCRIPT_WITHDRAW, n, deadline_ns);
+}
+
+int tarn_directory_sweep(struct tarn_directory *d, struct tarn_withdraw *items, size_t n, uint64_t deadline_ns)
+{
+    struct withdraw s = {.d = d, .items = items, .sweep = true};
+    return withdraw_all(&s, TARN_SCRIPT_SWEEP, n, deadline_ns);
 }

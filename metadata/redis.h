@@ -27,13 +27,15 @@
 #define TARN_SHA_TEXT 41
 #define TARN_REDIS_DOUBTFUL_MAX 8
 
-/* Lua scripts; each touches the one key it is given. */
+/* Lua scripts; each touches the one key it is given, FORGET two. */
 enum tarn_script {
     TARN_SCRIPT_PUBLISH,
     TARN_SCRIPT_WITHDRAW,
     TARN_SCRIPT_REFRESH, /* a record that belongs to an epoch */
     TARN_SCRIPT_STATE,   /* the directory's hash, at a beat */
     TARN_SCRIPT_DROP,
+    TARN_SCRIPT_SWEEP,  /* a withdrawal with a time limit */
+    TARN_SCRIPT_FORGET, /* a node id out of the set */
     TARN_SCRIPT_COUNT,
 };
 

@@ -2,7 +2,7 @@
 /*
  * The Lua scripts that change records, and how they are run.
  *
- * Each touches one key, KEYS[1], so they work on a Redis Cluster. All of them compare what is there
+ * Each touches one key, KEYS[1]; only `forget` looks at a second one. All of them compare what is there
  * before they write: one that finds its work done changes nothing. Late is another matter than twice:
  * a publish that is run after the node gave it up takes effect, and redis.h says how that is prevented.
  *
@@ -98,12 +98,25 @@ static const char refresh[] =
 static const char drop[] = "if redis.call('HGET', KEYS[1], 'epoch') ~= ARGV[1] then return 0 end\n"
                            "return redis.call('DEL', KEYS[1])\n";
 
+/*
+ * sweep: as withdraw, with one more argument: until when, by Redis's time in ms. Later it answers 0: the node
+ * that looked dead may be back by then, and have found its location in the record.
+ */
+static const char sweep[] = "local t = redis.call('TIME')\n"
+                            "if t[1] * 1000 + t[2] / 1000 >= tonumber(ARGV[5]) then return 0 end\n";
+
+/* forget: KEYS[1] set of ids, [2] node; ARGV: 1 its id. Answers 1 when this took it out. One that is back stays. */
+static const char forget[] = "if redis.call('EXISTS', KEYS[2]) == 1 then return 0 end\n"
+                             "return redis.call('SREM', KEYS[1], ARGV[1])\n";
+
 static const char *const scripts[TARN_SCRIPT_COUNT] = {
     [TARN_SCRIPT_PUBLISH] = publish,
     [TARN_SCRIPT_WITHDRAW] = withdraw,
     [TARN_SCRIPT_REFRESH] = refresh,
     [TARN_SCRIPT_STATE] = tarn_state_script,
     [TARN_SCRIPT_DROP] = drop,
+    [TARN_SCRIPT_SWEEP] = sweep,
+    [TARN_SCRIPT_FORGET] = forget,
 };
 
 /* --- loading ------------------------------------------------------------------------------------ */
@@ -140,8 +153,13 @@ static int take_sha(void *arg, size_t i, const redisReply *reply)
 static int load(struct tarn_directory *d, uint64_t deadline_ns, enum tarn_script script,
                 char sha[TARN_SHA_TEXT])
 {
+    char text[sizeof sweep + sizeof withdraw];
     struct load l = {d, scripts[script], sha};
     struct tarn_pipeline p = {.n = 1, .append = append_load, .reply = take_sha, .arg = &l};
+    if (script == TARN_SCRIPT_SWEEP) {
+        snprintf(text, sizeof text, "%s%s", sweep, withdraw);
+        l.text = text;
+    }
     int rc = tarn_redis_run(d, deadline_ns, &p);
     if (rc)
         return rc;

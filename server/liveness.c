@@ -30,6 +30,9 @@ static bool ask(struct tarn_living *v, uint64_t deadline_ns)
     v->n = 0;
     v->asked_ns = 0;
     struct tarn_directory_state s;
+    if (tarn_directory_look(v->directory, deadline_ns, &s))
+        return false;
+    v->listed_ms = s.now_ms;
     if (tarn_directory_nodes(v->directory, deadline_ns, take_node, v) ||
         tarn_directory_look(v->directory, deadline_ns, &s))
         return false;

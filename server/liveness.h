@@ -29,6 +29,7 @@ struct tarn_living {
     struct tarn_living_node *nodes;
     size_t n, room;
     uint64_t asked_ns;
+    uint64_t listed_ms; /* Redis's time before that */
     bool calm; /* the directory was, behind the list: a missing node is dead */
 };
 

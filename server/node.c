@@ -26,7 +26,9 @@
 
 const char *tarn_node_state_name(const struct tarn_node *n)
 {
-    return n->state == TARN_NODE_READY ? "ready" : "draining";
+    if (n->state != TARN_NODE_READY)
+        return "draining";
+    return tarn_presence_here(n) ? "ready" : "returning";
 }
 
 /* --- store and transports ----------------------------------------------------------------------- */
@@ -141,8 +143,11 @@ void tarn_node_beat_now(struct tarn_node *n)
 /* After what the beat has found: the scrub, and what is to be done soon. */
 static void beat_follows(struct tarn_node *n, const struct tarn_beat *b)
 {
+    const struct tarn_directory_state *s = &b->state;
     if (b->expires_in_ms)
         n->beat_at_ns = tarn_deadline(b->expires_in_ms);
+    if (s->now_ms < s->since_ms + n->ttl_ms && s->since_ms + n->ttl_ms < s->now_ms + (uint64_t)n->config->heartbeat_ms)
+        n->beat_at_ns = tarn_deadline((uint32_t)(s->since_ms + n->ttl_ms - s->now_ms));
     if (n->state == TARN_NODE_WITHDRAWING)
         return;
     if (b->left)
@@ -293,8 +298,10 @@ static int start_all(struct tarn_node *n)
         rc = tarn_timer_new(n->loop, TICK_MS, tick, n, &n->tick);
     if (!rc)
         rc = tarn_timer_new(n->loop, (uint32_t)n->config->heartbeat_ms, heartbeat, n, &n->heartbeat);
-    if (!rc)
+    if (!rc) {
+        beat(n);
         tarn_scrub_sweep_all(n->scrub);
+    }
     return rc;
 }
 

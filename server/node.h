@@ -98,7 +98,7 @@ void tarn_node_drain(struct tarn_node *n);
 void tarn_node_drain_check(struct tarn_node *n);
 /* Writes the record at once: its state has changed. */
 void tarn_node_beat_now(struct tarn_node *n);
-/* "ready", "draining". */
+/* "ready", "returning", "draining". */
 const char *tarn_node_state_name(const struct tarn_node *n);
 
 #endif

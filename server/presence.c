@@ -55,7 +55,7 @@ static void compare(struct tarn_node *n, uint64_t now_ms)
 {
     struct tarn_presence *p = &n->presence;
     p->state = TARN_COMPARING;
-    p->restoring = p->begun = false;
+    p->restoring = p->begun = p->listed = false;
     p->listed_ms = 0;
     p->make_until_ms = now_ms + n->ttl_ms;
     p->given_up++;
@@ -161,8 +161,11 @@ static bool restored(struct tarn_node *n)
 static bool compared(struct tarn_node *n, const struct tarn_directory_state *s)
 {
     struct tarn_presence *p = &n->presence;
-    if (!p->listed_ms)
-        p->listed_ms = s->now_ms;
+    if (!p->listed_ms) { /* that beat has made it, later than s->now_ms */
+        p->listed_ms = p->listed ? s->now_ms : 0;
+        p->listed = true;
+        return !p->listed_ms;
+    }
     if (p->begun) {
         if (tarn_scrub_compares(n->scrub))
             return false;

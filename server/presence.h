@@ -41,7 +41,8 @@ struct tarn_presence {
     uint64_t last_ms, last_ns; /* the last beat that found the record there as HERE: Redis's time, ours when sent */
     uint64_t beat_ms;          /* the last beat in any state, by Redis's time */
     uint64_t away_ms;          /* WAITING: last_ms in the directory that was lost */
-    uint64_t listed_ms;        /* COMPARING: when the record was found there, by Redis's time; 0: not yet */
+    bool listed;               /* COMPARING: the record has been made */
+    uint64_t listed_ms;        /* and it was no later than that, by Redis's time; 0: nobody knows yet */
     uint64_t make_until_ms;    /* the next beat may make the record until then */
     uint64_t given_up, freed;  /* for INFO: how often, how many objects went for it */
     bool evicts;               /* has been warned of */

@@ -313,6 +313,8 @@ static size_t page_judge(struct tarn_publisher *p, struct page *page)
         struct tarn_withdraw *w = &page->locations[i];
         if (tarn_living_check(&p->living, &w->location, since, deadline) != TARN_DEAD)
             continue;
+        /* A node that is back compares no sooner than a heartbeat after it has listed itself. */
+        w->until_ms = strcmp(w->location.node, p->o.node) ? p->living.listed_ms + p->o.heartbeat_ms : UINT64_MAX;
         w->key.data = page->keys.data + (uintptr_t)w->key.data;
         page->locations[ndead++] = *w;
     }
@@ -326,7 +328,7 @@ void work_scan(struct tarn_publisher *p, struct tarn_request *r)
                                                  call_deadline(p), take_record, &page));
     size_t ndead = rc ? 0 : page_judge(p, &page);
     if (ndead)
-        rc = work_withdraw_items(p, page.locations, ndead);
+        rc = account(p, tarn_directory_sweep(p->o.directory, page.locations, ndead, call_deadline(p)));
     r->seen = page.seen;
     r->withdrawn = rc ? 0 : ndead;
     if (rc)

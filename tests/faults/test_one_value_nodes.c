@@ -1,0 +1,249 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Redis loses its data while nodes live, are stopped, are late: who publishes again, who frees what it holds, and
+ * when what is missing means something (docs/consistency.md, "Losing the directory").
+ */
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/node_client.h"
+
+#define HEARTBEAT_MS 300
+#define TTL_MS (3 * HEARTBEAT_MS)
+#define SOON_MS 10000
+#define N 20
+
+static struct harness_node *start_node(struct node_world *w, const char *id)
+{
+    return harness_node_start(w->h, id, w->redis, "--pool", "cpu0:bytes=16M", "--heartbeat-ms", "300",
+                              "--redis-timeout-ms", "200", NULL);
+}
+
+static int setup(void **state)
+{
+    node_world(state);
+    struct node_world *w = *state;
+    w->node = start_node(w, "node0");
+    w->c = node_connect(w->node->control);
+    w->other = start_node(w, "node1");
+    w->other_c = node_connect(w->other->control);
+    node_put_many(&w->c, "k", N, 1000);
+    node_put_many(&w->other_c, "m", N, 1000);
+    return 0;
+}
+
+static bool is(const struct harness_node *n, const char *presence)
+{
+    return !strcmp(node_info(n->control, "presence"), presence);
+}
+
+static bool settled(const struct harness_node *n)
+{
+    return !strcmp(node_info(n->control, "directory_state"), "settled");
+}
+
+static void wait_ms(uint64_t ms)
+{
+    uint64_t begun = harness_now_ms();
+    HARNESS_UNTIL(harness_now_ms() - begun >= ms, SOON_MS);
+}
+
+static long long objects(const struct harness_node *n)
+{
+    return node_pool_figure(n->control, "objects");
+}
+
+static void flush(struct node_world *w)
+{
+    freeReplyObject(harness_redis_call(w->redis, "FLUSHALL", NULL));
+}
+
+/* Freed, and back as a node without objects. */
+static void freed_all(struct node_world *w)
+{
+    HARNESS_UNTIL(objects(w->node) == 0 && is(w->node, "here"), SOON_MS);
+    assert_int_equal(node_figure(w->node->control, "freed_as_late"), N);
+    HARNESS_UNTIL(directory_count(w->redis) == N, SOON_MS);
+    assert_false(directory_has(w->redis, "k0"));
+    assert_string_equal(node_put(&w->c, "absent", "new", 1000), "");
+    assert_true(directory_has(w->redis, "new"));
+}
+
+static void living_nodes_publish_again_and_then_it_is_settled(void **state)
+{
+    struct node_world *w = *state;
+    HARNESS_UNTIL(settled(w->node) && settled(w->other), SOON_MS);
+    flush(w);
+    HARNESS_UNTIL(!settled(w->node) && !settled(w->other), SOON_MS);
+    uint64_t begun = harness_now_ms();
+    HARNESS_UNTIL(directory_count(w->redis) == 2 * N, SOON_MS);
+    HARNESS_UNTIL(settled(w->node) && settled(w->other), SOON_MS);
+    assert_true(harness_now_ms() - begun + HEARTBEAT_MS + 100 >= TTL_MS);
+    assert_int_equal(node_figure(w->node->control, "freed_as_late"), 0);
+    assert_int_equal(objects(w->node), N);
+    assert_true(is(w->node, "here"));
+    harness_passed(w->h);
+}
+
+/* Others have believed what was missing: nothing of it may come back. */
+static void a_late_node_frees_all(void **state)
+{
+    struct node_world *w = *state;
+    harness_signal(w->node->process, SIGSTOP);
+    flush(w);
+    HARNESS_UNTIL(!settled(w->other), SOON_MS);
+    HARNESS_UNTIL(settled(w->other), SOON_MS);
+    harness_signal(w->node->process, SIGCONT);
+    freed_all(w);
+    harness_passed(w->h);
+}
+
+/* It was cut off alone before the loss, so its copies may have been replaced and removed. */
+static void a_node_that_was_cut_off_alone_frees_all(void **state)
+{
+    struct node_world *w = *state;
+    harness_signal(w->node->process, SIGSTOP);
+    wait_ms(TTL_MS + HEARTBEAT_MS);
+    flush(w);
+    harness_signal(w->node->process, SIGCONT);
+    HARNESS_UNTIL(is(w->node, "waiting"), SOON_MS);
+    freed_all(w);
+    harness_passed(w->h);
+}
+
+/* Redis is away for all for long, and comes back empty: everything is there again. */
+static void redis_away_for_all_and_back_empty_has_everything_again(void **state)
+{
+    struct node_world *w = *state;
+    harness_kill(w->redis->process);
+    wait_ms(2 * TTL_MS);
+    harness_redis_restart(w->redis);
+    HARNESS_UNTIL(is(w->node, "waiting"), SOON_MS);
+    assert_false(settled(w->node));
+    HARNESS_UNTIL(directory_count(w->redis) == 2 * N, SOON_MS);
+    HARNESS_UNTIL(settled(w->node) && settled(w->other), SOON_MS);
+    assert_int_equal(objects(w->node), N);
+    assert_int_equal(objects(w->other), N);
+    harness_passed(w->h);
+}
+
+/* With old data: what was removed and replaced since stays so. */
+static void redis_back_with_old_data(void **state)
+{
+    struct node_world *w = *state;
+    freeReplyObject(harness_redis_call(w->redis, "SAVE", NULL));
+    freeReplyObject(harness_command(w->c.resp, "DELETE", "k0", NULL));
+    HARNESS_UNTIL(!directory_has(w->redis, "k0"), SOON_MS);
+    harness_kill(w->redis->process);
+    harness_redis_restart(w->redis);
+    HARNESS_UNTIL(!settled(w->node) && !settled(w->other), SOON_MS);
+    HARNESS_UNTIL(settled(w->node) && settled(w->other), SOON_MS);
+    HARNESS_UNTIL(!directory_has(w->redis, "k0"), SOON_MS);
+    assert_int_equal(directory_count(w->redis), 2 * N - 1);
+    harness_passed(w->h);
+}
+
+/* While a listed node still publishes again, nobody takes the directory for settled, however old it is. */
+static void a_restoring_node_is_waited_for(void **state)
+{
+    struct node_world *w = *state;
+    freeReplyObject(harness_redis_call(w->redis, "SADD", "tarn:default:nodes", "slow", NULL));
+    flush(w);
+    /* A record like that of a node with a lot to publish. */
+    freeReplyObject(harness_redis_call(w->redis, "HSET", "tarn:default:node:slow", "epoch", "00000000000000aa", "host",
+                                       "h", "hostid", "h", "pid", "1", "control", "127.0.0.1:1", "unix", "/x",
+                                       "version", "0", "started", "1", "state", "ready", "restoring", "1", "pools", "",
+                                       NULL));
+    freeReplyObject(harness_redis_call(w->redis, "SADD", "tarn:default:nodes", "slow", NULL));
+    HARNESS_UNTIL(directory_count(w->redis) == 2 * N, SOON_MS);
+    wait_ms(2 * TTL_MS);
+    assert_false(settled(w->node));
+    assert_non_null(strstr(node_info(w->node->control, "directory_unsettled"), "slow"));
+    freeReplyObject(harness_redis_call(w->redis, "HSET", "tarn:default:node:slow", "restoring", "0", NULL));
+    HARNESS_UNTIL(settled(w->node), SOON_MS);
+    harness_passed(w->h);
+}
+
+/* A second loss before all was published: what is where cannot be told any more. */
+static void lost_again_while_publishing_frees_all(void **state)
+{
+    struct node_world *w = *state;
+    flush(w);
+    HARNESS_UNTIL(is(w->node, "restoring") || objects(w->node) == 0, SOON_MS);
+    flush(w);
+    HARNESS_UNTIL(is(w->node, "here") && is(w->other, "here") && settled(w->node), SOON_MS);
+    /* Whether the second came before the first was mended is luck; either way store and directory agree. */
+    assert_int_equal(directory_count(w->redis), objects(w->node) + objects(w->other));
+    harness_passed(w->h);
+}
+
+/* --- new ones ----------------------------------------------------------------------------------- */
+
+static void a_new_directory_is_settled_after_a_ttl_a_private_one_at_once(void **state)
+{
+    struct node_world *w = *state;
+    struct harness_redis *empty = harness_redis_start_new(w->h, NULL);
+    struct harness_node *n = harness_node_start(w->h, "first", empty, "--pool", "p:bytes=1M", "--heartbeat-ms", "300",
+                                                NULL);
+    uint64_t begun = harness_now_ms();
+    HARNESS_UNTIL(n->control[0] && !settled(n), SOON_MS);
+    HARNESS_UNTIL(settled(n), SOON_MS);
+    assert_true(harness_now_ms() - begun + HEARTBEAT_MS >= TTL_MS);
+    struct harness_node *alone = harness_node_start(w->h, "alone", NULL, "--pool", "p:bytes=1M", "--heartbeat-ms",
+                                                    "60000", NULL);
+    HARNESS_UNTIL(settled(alone), 2000);
+    harness_passed(w->h);
+}
+
+static void a_redis_that_evicts_is_refused_and_warned_of(void **state)
+{
+    struct node_world *w = *state;
+    freeReplyObject(harness_redis_call(w->redis, "CONFIG", "SET", "maxmemory", "100mb", NULL));
+    freeReplyObject(harness_redis_call(w->redis, "CONFIG", "SET", "maxmemory-policy", "allkeys-lru", NULL));
+    HARNESS_UNTIL(node_info(w->node->control, "redis_evicts")[0], SOON_MS);
+    assert_non_null(strstr(harness_log(w->node->process), "noeviction"));
+    struct harness_process *p =
+        harness_node_spawn(w->h, "refused", w->redis, "--pool", "p:bytes=1M", NULL);
+    assert_int_equal(harness_wait(p, SOON_MS), 1);
+    assert_non_null(strstr(harness_log(p), "maxmemory-policy allkeys-lru"));
+    freeReplyObject(harness_redis_call(w->redis, "CONFIG", "SET", "maxmemory-policy", "noeviction", NULL));
+    HARNESS_UNTIL(!node_info(w->node->control, "redis_evicts")[0], SOON_MS);
+    harness_passed(w->h);
+}
+
+static void the_record_says_what_cut_off_readers_do(void **state)
+{
+    struct node_world *w = *state;
+    harness_node_start(w->h, "strict", w->redis, "--pool", "p:bytes=1M", "--when-cut-off", "refuse", NULL);
+    redisReply *r = harness_redis_call(w->redis, "HGET", "tarn:default:node:strict", "when_cut_off", NULL);
+    assert_string_equal(r->str, "refuse");
+    freeReplyObject(r);
+    r = harness_redis_call(w->redis, "HGET", "tarn:default:node:node0", "when_cut_off", NULL);
+    assert_string_equal(r->str, "serve");
+    freeReplyObject(r);
+    struct harness_process *p =
+        harness_node_spawn(w->h, "odd", w->redis, "--pool", "p:bytes=1M", "--when-cut-off", "never", NULL);
+    assert_int_equal(harness_wait(p, SOON_MS), 2);
+    harness_passed(w->h);
+}
+
+#define TEST(test_) cmocka_unit_test_setup_teardown(test_, setup, node_world_end)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(living_nodes_publish_again_and_then_it_is_settled),
+        TEST(a_late_node_frees_all),
+        TEST(a_node_that_was_cut_off_alone_frees_all),
+        TEST(redis_away_for_all_and_back_empty_has_everything_again),
+        TEST(redis_back_with_old_data),
+        TEST(a_restoring_node_is_waited_for),
+        TEST(lost_again_while_publishing_frees_all),
+        TEST(a_new_directory_is_settled_after_a_ttl_a_private_one_at_once),
+        TEST(a_redis_that_evicts_is_refused_and_warned_of),
+        TEST(the_record_says_what_cut_off_readers_do),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
