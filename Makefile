@@ -146,6 +146,7 @@ test_objs := $(call obj,$(filter-out server/main.c,$(node_src)) $(loop_src) $(fi
 LDFLAGS_test_no_copy := -Wl,--wrap=sendmsg,--wrap=recvmsg,--wrap=send,--wrap=recv,--wrap=__recv_chk
 LDFLAGS_test_distance := -Wl,--wrap=connect
 LDFLAGS_test_deadlines := -Wl,--wrap=connect
+LDFLAGS_test_hits := -Wl,--wrap=malloc,--wrap=free
 define test_rule
 $(B)/tests/$(basename $(notdir $(1))): $(call obj,$(1)) $(test_objs) $(B)/libtarn.a
 	@mkdir -p $$(@D)

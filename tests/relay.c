@@ -76,12 +76,14 @@ static bool send_all(int fd, const char *data, size_t bytes)
     return true;
 }
 
-/* Passes on what may go. The lock is held. */
-static void pass_on(struct relay *r, struct pair *p)
+/* Passes on what may go, and `held` commands that may not. The lock is held. */
+static void pass_on(struct relay *r, struct pair *p, unsigned held)
 {
     char name[NAME];
     size_t n;
-    while ((n = command(p->pending, p->bytes, 0, name, sizeof name)) > 0 && strcmp(name, r->hold) != 0) {
+    while ((n = command(p->pending, p->bytes, 0, name, sizeof name)) > 0) {
+        if (strcmp(name, r->hold) == 0 && held-- == 0)
+            return;
         if (r->nlog < LOG)
             memcpy(r->log[r->nlog++], name, sizeof name);
         if (p->node < 0 || !send_all(p->node, p->pending, n))
@@ -137,7 +139,7 @@ static void from_client(struct relay *r, struct pair *p)
         return;
     }
     p->bytes += (size_t)n;
-    pass_on(r, p);
+    pass_on(r, p, 0);
 }
 
 static void from_node(struct pair *p)
@@ -167,7 +169,7 @@ static void *relay_thread(void *arg)
         pthread_mutex_lock(&r->lock);
         if (fds[1].revents && read(r->wake[0], drain, sizeof drain) > 0)
             for (int i = 0; i < n; i++)
-                pass_on(r, &r->pairs[i]);
+                pass_on(r, &r->pairs[i], 0);
         for (int i = 0; i < n; i++) {
             if (fds[3 + 2 * i].revents && r->pairs[i].node >= 0)
                 from_node(&r->pairs[i]);
@@ -236,6 +238,14 @@ void relay_hold(struct relay *r, const char *name)
     snprintf(r->hold, sizeof r->hold, "%s", name ? name : "");
     pthread_mutex_unlock(&r->lock);
     wake(r);
+}
+
+void relay_pass(struct relay *r)
+{
+    pthread_mutex_lock(&r->lock);
+    for (int i = 0; i < r->npairs; i++)
+        pass_on(r, &r->pairs[i], 1);
+    pthread_mutex_unlock(&r->lock);
 }
 
 unsigned relay_held(struct relay *r, const char *name)

@@ -21,6 +21,8 @@ const char *relay_node(const struct relay *r);
 /* From now on commands of this name stay here, on all connections, with all that follows on theirs; NULL: none do,
  * and those that are here go on. */
 void relay_hold(struct relay *r, const char *name);
+/* Passes on those of the held name that are here now; later ones stay. */
+void relay_pass(struct relay *r);
 /* How many commands of this name are here. */
 unsigned relay_held(struct relay *r, const char *name);
 /* How many have gone on to the node; "" counts all. */
