@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Which fault when. Two may overlap, no more: more would be nothing but silence. Two may not where
- * docs/consistency.md allows old values: a client cut off from Redis reads on (--when-cut-off=serve), and where a
- * node is away from Redis as well that client and that node are an island. With refuse they are tried. And a node
- * that was cut off alone while Redis lost its data and those that knew better died; so a loss counts as a fault
- * for some time.
+ * docs/consistency.md allows old values: a client cut off from Redis reads on (--when-cut-off=serve), and
+ * where a node is away from Redis as well that client and that node are an island. With refuse they are
+ * tried. And a node that was cut off alone while Redis lost its data and those that knew better died; so a
+ * loss counts as a fault for some time.
  */
 #include <string.h>
 
@@ -12,8 +12,6 @@
 
 enum {
     CALM_MS = 1500, /* at first, and at the end */
-    ISLAND_MS = 2 * SOAK_TTL_MS,
-    LOSS_MS = 3 * SOAK_TTL_MS,
     GAP_MAX_MS = 2000,
     TRIES = 50,
     TOGETHER = 2,
@@ -72,10 +70,16 @@ static enum soak_fault_kind choose_kind(const struct soak_options *o, uint64_t *
     return SOAK_NODE_STOP;
 }
 
-/* Half of them are over before the node's record expires. */
-static uint32_t choose_length(uint64_t *state)
+/* How long a node's record lives. */
+static uint32_t ttl_ms(const struct soak_options *o)
 {
-    uint32_t longest = dice(state, 2) ? SOAK_TTL_MS : 4 * SOAK_TTL_MS;
+    return 3 * o->heartbeat_ms;
+}
+
+/* Half of them are over before the node's record expires. */
+static uint32_t choose_length(const struct soak_options *o, uint64_t *state)
+{
+    uint32_t longest = dice(state, 2) ? ttl_ms(o) : 4 * ttl_ms(o);
     return 50 + (uint32_t)dice(state, longest);
 }
 
@@ -87,7 +91,7 @@ static bool is_loss(const struct soak_fault *f)
 static struct soak_fault choose(const struct soak_options *o, uint64_t *state, uint32_t from_ms)
 {
     struct soak_fault f = {.kind = choose_kind(o, state), .from_ms = from_ms};
-    f.to_ms = from_ms + choose_length(state);
+    f.to_ms = from_ms + choose_length(o, state);
     f.client = (uint32_t)dice(state, SOAK_CLIENTS);
     f.node = (uint32_t)dice(state, SOAK_NODES);
     f.amount = 10 + (uint32_t)dice(state, 190);
@@ -139,27 +143,27 @@ static bool overlap(const struct soak_fault *a, const struct soak_fault *b, uint
     return a->from_ms < b->to_ms + margin_ms && b->from_ms < a->to_ms + margin_ms;
 }
 
-static bool make_island(const struct soak_fault *a, const struct soak_fault *b)
+static bool make_island(const struct soak_options *o, const struct soak_fault *a, const struct soak_fault *b)
 {
-    return overlap(a, b, ISLAND_MS) && ((parts_client_and_redis(a) && parts_node_and_redis(b)) ||
-                                        (parts_client_and_redis(b) && parts_node_and_redis(a)));
+    return overlap(a, b, 2 * ttl_ms(o)) && ((parts_client_and_redis(a) && parts_node_and_redis(b)) ||
+                                            (parts_client_and_redis(b) && parts_node_and_redis(a)));
 }
 
-static struct soak_fault widened(struct soak_fault f)
+static struct soak_fault widened(const struct soak_options *o, struct soak_fault f)
 {
     if (is_loss(&f))
-        f.to_ms += LOSS_MS;
+        f.to_ms += 3 * ttl_ms(o);
     return f;
 }
 
 static bool fits(const struct soak_options *o, const struct soak_fault *faults, size_t n,
                  const struct soak_fault *f)
 {
-    struct soak_fault wide = widened(*f);
+    struct soak_fault wide = widened(o, *f);
     int beside = 1;
     for (size_t i = 0; i < n; i++) {
-        struct soak_fault other = widened(faults[i]);
-        if (!o->refuses && make_island(&wide, &other))
+        struct soak_fault other = widened(o, faults[i]);
+        if (!o->refuses && make_island(o, &wide, &other))
             return false;
         if (!overlap(&wide, &other, 0))
             continue;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * soak [--seconds N] [--seed N] [--transport shm|tcp|rdma] [--copies N] [--only FAULT,...] [--refuse]
- * [--plan] [--keep]
+ * soak [--seconds N] [--seed N] [--transport shm|tcp|rdma] [--copies N] [--only FAULT,...]
+ *      [--heartbeat-ms N] [--refuse] [--plan] [--keep]
  *
  * --refuse: nodes have --when-cut-off=refuse, and clients and nodes may be cut off from Redis together.
  * Prints the seed; the same seed gives the same faults at the same times (--plan prints them). Ends with a
@@ -49,6 +49,8 @@ static bool set_option(struct soak_options *o, const char *name, const char *val
         o->transport = value;
     else if (!strcmp(name, "--copies"))
         o->copies = (uint32_t)strtoul(value, NULL, 10);
+    else if (!strcmp(name, "--heartbeat-ms"))
+        o->heartbeat_ms = (uint32_t)strtoul(value, NULL, 10);
     else if (!strcmp(name, "--only"))
         o->only = value;
     else
@@ -70,7 +72,7 @@ static bool parse(int argc, char **argv, struct soak_options *o, bool *only_plan
         else
             i++;
     }
-    return o->seconds >= 5 && o->copies >= 1 && o->copies <= SOAK_NODES;
+    return o->seconds >= 5 && o->heartbeat_ms >= 50 && o->copies >= 1 && o->copies <= SOAK_NODES;
 }
 
 /* --- faults ------------------------------------------------------------------------------------- */
@@ -285,7 +287,7 @@ static int check_again(const char *dir)
 
 int main(int argc, char **argv)
 {
-    static struct run r = {.o = {.seconds = 60, .transport = "shm", .copies = 2}};
+    static struct run r = {.o = {.seconds = 60, .transport = "shm", .copies = 2, .heartbeat_ms = 500}};
     bool only_plan = false;
     if (argc > 1 && !strcmp(argv[1], "client"))
         return soak_client(argc - 1, argv + 1);
@@ -295,7 +297,7 @@ int main(int argc, char **argv)
     if (!parse(argc, argv, &r.o, &only_plan)) {
         fprintf(stderr,
                 "usage: soak [--seconds N] [--seed N] [--transport shm|tcp|rdma] [--copies 1..%d]\n"
-                "            [--only FAULT,...] [--refuse] [--plan] [--keep]\n"
+                "            [--only FAULT,...] [--heartbeat-ms N] [--refuse] [--plan] [--keep]\n"
                 "       soak --check FOLDER\n",
                 SOAK_NODES);
         return 2;

@@ -78,7 +78,7 @@ static void start_node(struct soak_world *w, struct soak_node *n)
     argv[6] = harness_path(w->h, name);
     snprintf(url, sizeof url, "redis://%s", relay_address(n->redis));
     snprintf(data_port, sizeof data_port, "%d", DATA_PORT);
-    snprintf(heartbeat, sizeof heartbeat, "%d", SOAK_HEARTBEAT_MS);
+    snprintf(heartbeat, sizeof heartbeat, "%u", w->o.heartbeat_ms);
     n->r.process = harness_spawn(w->h, n->id, argv);
 }
 

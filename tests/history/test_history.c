@@ -539,6 +539,8 @@ static void logs_survive_the_writer(void **state)
 
 /* --- the soak's plan ---------------------------------------------------------------------------- */
 
+enum { TTL_MS = 1500 };
+
 static struct soak_fault plan[SOAK_FAULTS_MAX], again[SOAK_FAULTS_MAX];
 
 static bool is_between(const struct soak_fault *f, enum soak_fault_kind first, enum soak_fault_kind last)
@@ -552,7 +554,7 @@ static bool is_island(const struct soak_fault *a, const struct soak_fault *b)
     return is_between(a, SOAK_CLIENT_REDIS_CUT, SOAK_CLIENT_REDIS_LOSS) &&
            (is_between(b, SOAK_NODE_STOP, SOAK_NODE_RESTART) ||
             is_between(b, SOAK_NODE_REDIS_CUT, SOAK_NODE_REDIS_LOSS)) &&
-           a->from_ms < b->to_ms + SOAK_TTL_MS && b->from_ms < a->to_ms + SOAK_TTL_MS;
+           a->from_ms < b->to_ms + TTL_MS && b->from_ms < a->to_ms + TTL_MS;
 }
 
 static void check_plan(size_t n)
@@ -570,7 +572,7 @@ static void check_plan(size_t n)
 static void plans_come_from_the_seed(void **state)
 {
     (void)state;
-    struct soak_options o = {.seconds = 60, .transport = "tcp", .copies = 2};
+    struct soak_options o = {.seconds = 60, .transport = "tcp", .copies = 2, .heartbeat_ms = TTL_MS / 3};
     bool seen[SOAK_FAULT_KINDS] = {false};
     for (o.seed = 1; o.seed <= 100; o.seed++) {
         memset(again, 0, sizeof again);
