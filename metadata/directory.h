@@ -24,6 +24,8 @@
 #define TARN_NODE_ID_MAX 63 /* [A-Za-z0-9._-] */
 #define TARN_POOL_NAME_MAX 31
 #define TARN_NS_MAX 63
+#define TARN_DISPLACED_MAX 8 /* displaced copies that a record names */
+#define TARN_DISPLACED_EXPIRY_MS 3600000 /* of what names displaced copies, and nothing else */
 #define TARN_FIELD_MAX 256 /* longest transport descriptor of a pool */
 
 struct tarn_directory;
@@ -106,9 +108,14 @@ typedef int (*tarn_scan_fn)(void *arg, const struct tarn_key *key, const struct 
 int tarn_directory_scan(struct tarn_directory *d, const char *match, uint64_t deadline_ns, tarn_scan_fn fn,
                         void *arg);
 
-/* One page of such a scan, for slow sweeps: *cursor is 0 at the start and again at the end. */
-int tarn_directory_scan_page(struct tarn_directory *d, const char *match, uint32_t count, uint64_t *cursor,
-                             uint64_t deadline_ns, tarn_scan_fn fn, void *arg);
+/*
+ * One page of a scan of all copies, for slow sweeps: *cursor is 0 at the start and again at the end. The first
+ * `nlocations` copies of a key are locations, the others displaced; either may be none.
+ */
+typedef int (*tarn_copies_fn)(void *arg, const struct tarn_key *key, const struct tarn_location *copies,
+                              uint32_t nlocations, uint32_t n);
+int tarn_directory_scan_page(struct tarn_directory *d, uint32_t count, uint64_t *cursor, uint64_t deadline_ns,
+                             tarn_copies_fn fn, void *arg);
 
 /* All nodes whose heartbeat has not expired. fn must copy what it keeps. */
 typedef int (*tarn_node_record_fn)(void *arg, const struct tarn_node_record *n);
@@ -148,13 +155,16 @@ struct tarn_publish {
     /* in */
     struct tarn_key key;
     enum tarn_publish_mode mode;
-    uint64_t replaces;         /* REPLACE: only when the record there has this version; 0: any */
-    struct tarn_record record; /* exactly one location: the new copy */
+    uint64_t replaces;         /* REPLACE, RESTORE: only when the record there has this version; 0: any */
+    struct tarn_record record; /* exactly one location: the new copy. Out: born_ms as the directory has it */
     /* out */
     int status; /* 0; EXISTS: `found` has what is there (zeros: nothing, or nothing legible); DIRECTORY */
+    bool stored; /* with another status than 0: it was published all the same; set by the publisher */
     struct tarn_record found;
-    uint32_t ndisplaced;
-    struct tarn_location displaced[TARN_REPLICAS_MAX]; /* copies of other versions now out of the directory */
+    /* The first `nnamed` are named in the record as displaced, of any node; the others were locations of the same
+     * node and are out of the directory. */
+    uint32_t nnamed, ndisplaced;
+    struct tarn_location displaced[TARN_DISPLACED_MAX];
 };
 
 /* Publishes n copies in one pipelined round trip and announces each ("stored") to event readers. */
@@ -181,8 +191,9 @@ int tarn_stream_publish(struct tarn_stream *s, const struct tarn_publish *items,
 int tarn_stream_take(struct tarn_stream *s, struct tarn_publish *items, size_t n, size_t *done);
 
 /*
- * Removes records' locations: `location` only goes when it is still exactly as given; the last one
- * takes the record along. `why` ("removed", "evicted", "expired"; NULL: say nothing) is announced.
+ * Takes copies out of records, whether they are named as locations or as displaced: `location` only goes when
+ * it is still exactly as given; the last copy takes the record along. `why` ("removed", "evicted", "expired";
+ * NULL: say nothing) is announced.
  */
 struct tarn_withdraw {
     struct tarn_key key;
@@ -196,6 +207,44 @@ int tarn_directory_withdraw(struct tarn_directory *d, struct tarn_withdraw *w, s
                             uint64_t deadline_ns);
 /* The same for what looks dead: each only before its until_ms. */
 int tarn_directory_sweep(struct tarn_directory *d, struct tarn_withdraw *w, size_t n, uint64_t deadline_ns);
+
+/*
+ * Removes objects: every location becomes a displaced copy, but the one that the calling node has freed, which goes.
+ */
+struct tarn_removal {
+    /* in */
+    struct tarn_key key;
+    struct tarn_location freed; /* node "": none */
+    /* out */
+    int status; /* 0; NOT_FOUND: no such key; DIRECTORY */
+    uint32_t ndisplaced;
+    struct tarn_location displaced[TARN_DISPLACED_MAX]; /* named in the record */
+};
+int tarn_directory_remove(struct tarn_directory *d, struct tarn_removal *items, size_t n, uint64_t deadline_ns);
+
+/*
+ * The recheck set of a node: copies that it is to free if it still holds them. Members last for an hour.
+ * `node` of the locations that are read is `node`, their offset 0. *n_p: in the room for them, out how many.
+ */
+int tarn_directory_recheck_add(struct tarn_directory *d, const struct tarn_location *l, size_t n,
+                               uint64_t deadline_ns);
+/* Takes the first `ndone` out, then reads some of what is left. */
+int tarn_directory_recheck(struct tarn_directory *d, const char *node, const struct tarn_location *done,
+                           size_t ndone, struct tarn_location *found, size_t *n_p, uint64_t deadline_ns);
+
+/*
+ * Whether copies are still named, and their nodes listed, as read in this order.
+ */
+enum tarn_listed { TARN_LISTED, TARN_LISTED_ANEW /* another epoch */, TARN_NOT_LISTED };
+struct tarn_copy_seen {
+    struct tarn_key key;
+    struct tarn_location copy;
+    bool named; /* as a location, or as displaced */
+    enum tarn_listed node;
+};
+int tarn_directory_look_again(struct tarn_directory *d, struct tarn_copy_seen *copies, size_t n,
+                              uint64_t deadline_ns);
+int tarn_directory_listed(struct tarn_directory *d, const char *node, bool *listed, uint64_t deadline_ns);
 
 /*
  * The directory as a whole: whether Redis still has the data it had (KEYS.md, "The directory itself"). All
@@ -254,6 +303,7 @@ struct tarn_text {
     const char *data;
     size_t bytes;
 };
+/* NOT_FOUND, without a sentence: displaced copies only, there is no object. */
 int tarn_record_parse(const struct tarn_text *fields, size_t n, struct tarn_record *r);
 
 #endif

@@ -129,12 +129,10 @@ static const char *mode_name(enum tarn_publish_mode mode)
     return names[mode];
 }
 
-/* "stored <escaped key> <node> <pool> <bytes>" */
-#define EVENT_TEXT (16 + TARN_KEY_TEXT + TARN_NODE_ID_MAX + TARN_POOL_NAME_MAX + 24)
 static void format_event(const char *why, const char *escaped, const struct tarn_location *l, uint64_t bytes,
-                         char out[EVENT_TEXT])
+                         char out[TARN_EVENT_TEXT])
 {
-    snprintf(out, EVENT_TEXT, "%s %s %s %s %llu", why, escaped, l->node, l->pool, (unsigned long long)bytes);
+    snprintf(out, TARN_EVENT_TEXT, "%s %s %s %s %llu", why, escaped, l->node, l->pool, (unsigned long long)bytes);
 }
 
 static uint64_t expiry_ms(const struct tarn_record *r)
@@ -147,7 +145,7 @@ int tarn_publish_append(const struct tarn_directory *d, const struct tarn_publis
                         struct tarn_resp *r)
 {
     const struct tarn_record *record = &p->record;
-    char key[TARN_OBJECT_KEY_TEXT], event[EVENT_TEXT] = "", tensor[TARN_TENSOR_TEXT];
+    char key[TARN_OBJECT_KEY_TEXT], event[TARN_EVENT_TEXT] = "", tensor[TARN_TENSOR_TEXT];
     char field[TARN_LOCATION_FIELD], value[TARN_LOCATION_VALUE];
     struct tarn_args a = {.n = 0};
 
@@ -188,15 +186,37 @@ static int append_publish(void *arg, size_t i, const char *sha, struct tarn_resp
     return tarn_publish_append(s->d, &s->items[i], sha, r);
 }
 
-/* Displaced copies whose text is damaged are left to the nodes' scrub. */
-static void take_displaced(struct tarn_publish *p, const struct tarn_text *texts, size_t n)
+uint32_t tarn_displaced_read(const struct tarn_text *texts, size_t n, struct tarn_location *displaced)
 {
-    for (size_t i = 0; i + 1 < n && p->ndisplaced < TARN_REPLICAS_MAX; i += 2)
-        if (!tarn_location_parse(texts[i], texts[i + 1], &p->displaced[p->ndisplaced]))
-            p->ndisplaced++;
+    uint32_t found = 0;
+    for (size_t i = 0; i + 1 < n && found < TARN_DISPLACED_MAX; i += 2)
+        found += !tarn_displaced_parse(texts[i], texts[i + 1], &displaced[found]);
+    return found;
 }
 
-/* {1, displaced ...} or {0, record that stays ...}; what stays is none, or damaged: a `found` of zeros. */
+int tarn_too_many_displaced(void)
+{
+    return tarn_fail(TARN_E_DIRECTORY,
+                     "the key's record names %d displaced copies already, which their nodes have not freed: start "
+                     "those nodes again, or wait for an hour",
+                     TARN_DISPLACED_MAX);
+}
+
+/* born, displaced copies, locations of the same node that gave way. */
+static int take_displaced(struct tarn_publish *p, const struct tarn_text *texts, size_t n)
+{
+    uint64_t born;
+    if (!n || tarn_u64_parse(texts[0].data, texts[0].bytes, 10, INT64_MAX, &born) || !born)
+        return tarn_fail(TARN_E_DIRECTORY, "not an answer of the publish script");
+    p->record.born_ms = born;
+    p->nnamed = p->ndisplaced = tarn_displaced_read(texts + 1, n - 1, p->displaced);
+    for (size_t i = 1; i + 1 < n && p->ndisplaced < TARN_DISPLACED_MAX; i += 2)
+        if (texts[i].bytes && texts[i].data[0] == '@')
+            p->ndisplaced += !tarn_location_parse(texts[i], texts[i + 1], &p->displaced[p->ndisplaced]);
+    return 0;
+}
+
+/* {1, born, displaced ...}, {2}, or {0, record that stays ...}. That is none, or damaged: a `found` of zeros. */
 static int read_answer(struct tarn_directory *d, const redisReply *reply, struct tarn_publish *p)
 {
     struct tarn_text texts[TARN_TEXTS_MAX];
@@ -210,10 +230,10 @@ static int read_answer(struct tarn_directory *d, const redisReply *reply, struct
     redisReply rest = {
         .type = REDIS_REPLY_ARRAY, .elements = reply->elements - 1, .element = reply->element + 1};
     rc = tarn_reply_texts(&rest, texts, &n);
-    if (reply->element[0]->integer) {
-        take_displaced(p, texts, rc ? 0 : n);
-        return 0;
-    }
+    if (reply->element[0]->integer == 2)
+        return tarn_too_many_displaced();
+    if (reply->element[0]->integer)
+        return rc ? rc : take_displaced(p, texts, n);
     if (rc || tarn_record_parse(texts, n, &p->found))
         memset(&p->found, 0, sizeof p->found);
     if (p->mode == TARN_PUBLISH_JOIN)
@@ -226,7 +246,7 @@ static int read_answer(struct tarn_directory *d, const redisReply *reply, struct
 
 int tarn_publish_read(struct tarn_directory *d, const redisReply *reply, struct tarn_publish *p)
 {
-    p->ndisplaced = 0;
+    p->nnamed = p->ndisplaced = 0;
     int rc = read_answer(d, reply, p);
     p->status = rc && rc != TARN_E_EXISTS ? TARN_E_DIRECTORY : rc;
     return rc;
@@ -263,7 +283,7 @@ int tarn_directory_publish(struct tarn_directory *d, struct tarn_publish *items,
     struct tarn_script_pipeline p = {TARN_SCRIPT_PUBLISH, n, append_publish, take_published, &s};
     for (size_t i = 0; i < n; i++) {
         items[i].status = TARN_E_DIRECTORY;
-        items[i].ndisplaced = 0;
+        items[i].nnamed = items[i].ndisplaced = 0;
     }
     for (size_t i = 0; i < n; i++) {
         int rc = tarn_publish_check(&items[i], i);
@@ -289,7 +309,7 @@ static int append_withdraw(void *arg, size_t i, const char *sha, struct tarn_res
 {
     const struct withdraw *s = arg;
     const struct tarn_withdraw *w = &s->items[i];
-    char key[TARN_OBJECT_KEY_TEXT], event[EVENT_TEXT] = "";
+    char key[TARN_OBJECT_KEY_TEXT], event[TARN_EVENT_TEXT] = "";
     char field[TARN_LOCATION_FIELD], value[TARN_LOCATION_VALUE];
     struct tarn_args a = {.n = 0};
 
@@ -345,4 +365,89 @@ int tarn_directory_sweep(struct tarn_directory *d, struct tarn_withdraw *items, 
 {
     struct withdraw s = {.d = d, .items = items, .sweep = true};
     return withdraw_all(&s, TARN_SCRIPT_SWEEP, n, deadline_ns);
+}
+
+/* --- remove ------------------------------------------------------------------------------------- */
+
+struct remove_all {
+    struct tarn_directory *d;
+    struct tarn_removal *items;
+    size_t n, refused;
+    int refusal;
+};
+
+static int append_remove(void *arg, size_t i, const char *sha, struct tarn_resp *r)
+{
+    const struct remove_all *s = arg;
+    const struct tarn_removal *item = &s->items[i];
+    char key[TARN_OBJECT_KEY_TEXT], event[TARN_EVENT_TEXT];
+    char field[TARN_LOCATION_FIELD] = "", value[TARN_LOCATION_VALUE] = "";
+    struct tarn_args a = {.n = 0};
+
+    tarn_args_add(&a, "EVALSHA");
+    tarn_args_add(&a, sha);
+    tarn_args_add(&a, "1");
+    tarn_args_add_n(&a, key, tarn_object_key(s->d, &item->key, key));
+    if (item->freed.node[0]) {
+        tarn_location_field(&item->freed, field);
+        tarn_location_value(&item->freed, value);
+    }
+    snprintf(event, sizeof event, "removed %s ", key + strlen(s->d->prefix) + 2);
+    tarn_args_add(&a, field);
+    tarn_args_add(&a, value);
+    tarn_args_add(&a, s->d->channel);
+    tarn_args_add(&a, event);
+    for (uint32_t dtype = 0; dtype < TARN_DTYPE_COUNT; dtype++) {
+        tarn_args_add(&a, tarn_dtype_name(dtype));
+        tarn_args_add_u64(&a, tarn_dtype_bytes(dtype));
+    }
+    return tarn_args_append(&a, r);
+}
+
+static int read_removal(struct tarn_directory *d, const redisReply *reply, struct tarn_removal *item)
+{
+    struct tarn_text texts[TARN_TEXTS_MAX];
+    size_t n;
+    int rc = tarn_redis_check_array(d, reply);
+    if (rc)
+        return rc;
+    if (!reply->elements || reply->element[0]->type != REDIS_REPLY_INTEGER)
+        return tarn_fail(TARN_E_DIRECTORY, "redis at %s: not an answer of the remove script", d->uri.address);
+    if (reply->element[0]->integer == 2)
+        return tarn_too_many_displaced();
+    redisReply rest = {
+        .type = REDIS_REPLY_ARRAY, .elements = reply->elements - 1, .element = reply->element + 1};
+    rc = tarn_reply_texts(&rest, texts, &n);
+    if (rc)
+        return rc;
+    item->ndisplaced = tarn_displaced_read(texts, n, item->displaced);
+    return reply->element[0]->integer ? 0 : TARN_E_NOT_FOUND;
+}
+
+static int take_removed(void *arg, size_t i, const redisReply *reply)
+{
+    struct remove_all *s = arg;
+    int rc = read_removal(s->d, reply, &s->items[i]);
+    s->items[i].status = rc && rc != TARN_E_NOT_FOUND ? TARN_E_DIRECTORY : rc;
+    if (s->items[i].status == TARN_E_DIRECTORY) {
+        s->refusal = rc;
+        s->refused++;
+    }
+    return 0;
+}
+
+int tarn_directory_remove(struct tarn_directory *d, struct tarn_removal *items, size_t n, uint64_t deadline_ns)
+{
+    struct remove_all s = {.d = d, .items = items, .n = n};
+    struct tarn_script_pipeline p = {TARN_SCRIPT_REMOVE, n, append_remove, take_removed, &s};
+    for (size_t i = 0; i < n; i++) {
+        items[i].status = TARN_E_DIRECTORY;
+        items[i].ndisplaced = 0;
+        if (check_key(&items[i].key, i))
+            return TARN_E_INVALID;
+    }
+    if (!n)
+        return 0;
+    int rc = tarn_script_run(d, deadline_ns, &p);
+    return rc ? rc : s.refused == n ? s.refusal : 0;
 }

@@ -134,6 +134,18 @@ void tarn_location_value(const struct tarn_location *l, char out[TARN_LOCATION_V
     snprintf(out, TARN_LOCATION_VALUE, "%" PRIu64 ":%" PRIu32 ":%016" PRIx64, l->offset, l->slot, l->gen);
 }
 
+/* "slot:gen" */
+static bool parse_slot(struct tarn_text text, struct tarn_location *l)
+{
+    struct tarn_text gen = text, slot = cut(&gen, ':');
+    uint64_t slot_number;
+    if (!number(slot, 10, UINT32_MAX, &slot_number) || gen.bytes != 16 || !number(gen, 16, UINT64_MAX, &l->gen) ||
+        l->gen % 2)
+        return false;
+    l->slot = (uint32_t)slot_number;
+    return true;
+}
+
 int tarn_location_parse(struct tarn_text field, struct tarn_text value, struct tarn_location *l)
 {
     struct tarn_text pool = {field.data + 1, field.bytes ? field.bytes - 1 : 0};
@@ -143,17 +155,47 @@ int tarn_location_parse(struct tarn_text field, struct tarn_text value, struct t
         !tarn_name_valid(pool.data, pool.bytes, TARN_POOL_NAME_MAX))
         return bad("object", field, value, "@<node>/<pool> as its name");
 
-    struct tarn_text gen = value, offset = cut(&gen, ':'), slot = cut(&gen, ':');
-    uint64_t slot_number;
-    if (!number(offset, 10, UINT64_MAX, &l->offset) || !number(slot, 10, UINT32_MAX, &slot_number) ||
-        gen.bytes != 16 || !number(gen, 16, UINT64_MAX, &l->gen) || l->gen % 2)
+    struct tarn_text rest = value, offset = cut(&rest, ':');
+    if (!number(offset, 10, UINT64_MAX, &l->offset) || !parse_slot(rest, l))
         return bad("object", field, value, "<offset>:<slot>:<even generation of 16 hex digits>");
-    l->slot = (uint32_t)slot_number;
     memcpy(l->node, node.data, node.bytes);
     l->node[node.bytes] = '\0';
     memcpy(l->pool, pool.data, pool.bytes);
     l->pool[pool.bytes] = '\0';
     return 0;
+}
+
+int tarn_member_parse(struct tarn_text member, struct tarn_location *l)
+{
+    struct tarn_text rest = member, pool = cut(&rest, ':');
+    if (!tarn_name_valid(pool.data, pool.bytes, TARN_POOL_NAME_MAX) || !parse_slot(rest, l))
+        return bad("recheck", member, (struct tarn_text){"", 0}, "<pool>:<slot>:<even generation>");
+    memcpy(l->pool, pool.data, pool.bytes);
+    l->pool[pool.bytes] = '\0';
+    return 0;
+}
+
+void tarn_displaced_field(const struct tarn_location *l, char out[TARN_DISPLACED_FIELD])
+{
+    snprintf(out, TARN_DISPLACED_FIELD, "-%s/%s:%" PRIu32 ":%016" PRIx64, l->node, l->pool, l->slot, l->gen);
+}
+
+int tarn_displaced_parse(struct tarn_text field, struct tarn_text value, struct tarn_location *l)
+{
+    struct tarn_text member = {field.data + 1, field.bytes ? field.bytes - 1 : 0};
+    struct tarn_text node = cut(&member, '/');
+    if (field.bytes == 0 || field.data[0] != '-' || !tarn_name_valid(node.data, node.bytes, TARN_NODE_ID_MAX) ||
+        tarn_member_parse(member, l) || !number(value, 10, UINT64_MAX, &l->offset))
+        return bad("object", field, value, "-<node>/<pool>:<slot>:<generation> and an offset");
+    memcpy(l->node, node.data, node.bytes);
+    l->node[node.bytes] = '\0';
+    return 0;
+}
+
+int tarn_copy_parse(struct tarn_text text, struct tarn_location *l)
+{
+    struct tarn_text value = text, field = cut(&value, '=');
+    return tarn_location_parse(field, value, l);
 }
 
 /* More copies than a record has room for are no damage: the first ones do. */
@@ -194,6 +236,15 @@ static int parse_object_field(struct tarn_text field, struct tarn_text value, st
     return 0;
 }
 
+/* Displaced copies, at least one, and nothing else. */
+static bool is_tombstone(const struct tarn_text *fields, size_t n)
+{
+    for (size_t i = 0; i < n; i += 2)
+        if (fields[i].bytes == 0 || fields[i].data[0] != '-')
+            return false;
+    return n > 0;
+}
+
 int tarn_record_parse(const struct tarn_text *fields, size_t n, struct tarn_record *r)
 {
     bool tensor = false;
@@ -206,6 +257,8 @@ int tarn_record_parse(const struct tarn_text *fields, size_t n, struct tarn_reco
         if (rc)
             return rc;
     }
+    if (!tensor && is_tombstone(fields, n))
+        return TARN_E_NOT_FOUND;
     const char *missing = !tensor ? "tensor" : !r->version ? "ver" : !r->born_ms ? "born" : NULL;
     if (missing)
         return tarn_fail(TARN_E_FORMAT, "object record: field %s is missing", missing);

@@ -21,6 +21,15 @@ void tarn_location_value(const struct tarn_location *l, char out[TARN_LOCATION_V
 
 /* "@node/pool" and "offset:slot:gen". FORMAT. */
 int tarn_location_parse(struct tarn_text field, struct tarn_text value, struct tarn_location *l);
+/* Also in one text, with '=' between: as copies are named in commands. */
+int tarn_copy_parse(struct tarn_text text, struct tarn_location *l);
+
+/* A displaced copy: "-node/pool:slot:gen" and "offset". */
+#define TARN_DISPLACED_FIELD (TARN_LOCATION_FIELD + TARN_LOCATION_VALUE)
+void tarn_displaced_field(const struct tarn_location *l, char out[TARN_DISPLACED_FIELD]);
+int tarn_displaced_parse(struct tarn_text field, struct tarn_text value, struct tarn_location *l);
+/* "pool:slot:gen", as a recheck set has it; node and offset stay. */
+int tarn_member_parse(struct tarn_text member, struct tarn_location *l);
 
 /*
  * A node's record; `pools` gets the comma list of its pools' names, npools stays 0. FORMAT.

@@ -31,6 +31,7 @@
 enum tarn_script {
     TARN_SCRIPT_PUBLISH,
     TARN_SCRIPT_WITHDRAW,
+    TARN_SCRIPT_REMOVE,
     TARN_SCRIPT_REFRESH, /* a record that belongs to an epoch */
     TARN_SCRIPT_STATE,   /* the directory's hash, at a beat */
     TARN_SCRIPT_DROP,
@@ -98,9 +99,7 @@ struct tarn_pipeline {
  * Runs it on a pooled connection. When Redis turns out to have closed that connection before the
  * first reply, it is run once more on a new one: a Redis that was restarted while nobody asked is no
  * error. Everything here may be run twice: readers change nothing, and a script whose work is done
- * finds it done. Two things are lost with the first answer: the list of displaced copies, which their
- * nodes' scrub frees, and the order among concurrent replaces of a key, of which the one that is run
- * twice may so become the last.
+ * finds it done, and answers with the displaced copies that the record names.
  */
 int tarn_redis_run(struct tarn_directory *d, uint64_t deadline_ns, const struct tarn_pipeline *p);
 
@@ -154,6 +153,14 @@ int tarn_publish_append(const struct tarn_directory *d, const struct tarn_publis
                         struct tarn_resp *r);
 int tarn_publish_read(struct tarn_directory *d, const redisReply *reply, struct tarn_publish *p);
 
+/* "<why> <escaped key> <node> <pool> <bytes>"; out has TARN_EVENT_TEXT bytes. */
+#define TARN_EVENT_TEXT (16 + TARN_KEY_TEXT + TARN_NODE_ID_MAX + TARN_POOL_NAME_MAX + 24)
+
+/* Fields and values of displaced copies: those that parse, TARN_DISPLACED_MAX at most; how many. */
+uint32_t tarn_displaced_read(const struct tarn_text *texts, size_t n, struct tarn_location *displaced);
+/* DIRECTORY: the record would name more displaced copies than it may. */
+int tarn_too_many_displaced(void);
+
 /* --- directory_state.c --------------------------------------------------------------------------- */
 
 /* The script's text. */
@@ -169,7 +176,7 @@ bool tarn_info_value(const redisReply *reply, const char *name, char *out, size_
 
 /* --- arguments ---------------------------------------------------------------------------------- */
 
-#define TARN_ARGS_MAX 48
+#define TARN_ARGS_MAX 64
 
 /* The argument vector of one command. Texts must stay until it has been appended. */
 struct tarn_args {

@@ -29,6 +29,7 @@ struct step {
     size_t nnext;
     const char *at; /* in page: the key whose record comes next */
     tarn_scan_fn fn;
+    tarn_copies_fn copies; /* in place of fn */
     void *arg;
     struct tarn_record record;
 };
@@ -91,20 +92,39 @@ static int left_out(const struct step *s, const char *name)
     return 0;
 }
 
+/* Of a record that was read already; none: it has displaced copies only. Those stand behind the locations. */
+static int give_copies(struct step *s, const struct tarn_key *key, const redisReply *reply, bool none)
+{
+    struct tarn_location copies[TARN_REPLICAS_MAX + TARN_DISPLACED_MAX];
+    struct tarn_text texts[TARN_TEXTS_MAX];
+    uint32_t nlocations = none ? 0 : s->record.nlocations, n = nlocations;
+    size_t ntexts;
+    if (tarn_reply_texts(reply, texts, &ntexts))
+        return 0;
+    memcpy(copies, s->record.locations, nlocations * sizeof *copies);
+    for (size_t i = 0; i + 1 < ntexts && n < nlocations + TARN_DISPLACED_MAX; i += 2)
+        if (texts[i].bytes && texts[i].data[0] == '-')
+            n += !tarn_displaced_parse(texts[i], texts[i + 1], &copies[n]);
+    return n ? s->copies(s->arg, key, copies, nlocations, n) : 0;
+}
+
 static int take_record(struct step *s, const char *name, const redisReply *reply)
 {
     const char *escaped = name + strlen(s->d->prefix) + 2;
     char data[TARN_KEY_MAX + 1];
     int rc = tarn_object_read(s->d, reply, &s->record);
-    if (rc == TARN_E_NOT_FOUND)
+    if (rc == TARN_E_NOT_FOUND && !s->copies)
         return 0;
+    bool none = rc == TARN_E_NOT_FOUND;
+    if (none)
+        rc = 0;
     if (rc && rc != TARN_E_FORMAT)
         return rc;
     int bytes = tarn_key_unescape(escaped, data, sizeof data);
     if (rc || bytes < 0)
         return left_out(s, escaped);
     struct tarn_key key = {data, (size_t)bytes};
-    return s->fn(s->arg, &key, &s->record);
+    return s->copies ? give_copies(s, &key, reply, none) : s->fn(s->arg, &key, &s->record);
 }
 
 static int take_step(void *arg, size_t i, const redisReply *reply)
@@ -160,11 +180,11 @@ int tarn_directory_scan(struct tarn_directory *d, const char *match, uint64_t de
     return scan(d, match, &s, true, deadline_ns);
 }
 
-int tarn_directory_scan_page(struct tarn_directory *d, const char *match, uint32_t count, uint64_t *cursor,
-                             uint64_t deadline_ns, tarn_scan_fn fn, void *arg)
+int tarn_directory_scan_page(struct tarn_directory *d, uint32_t count, uint64_t *cursor, uint64_t deadline_ns,
+                             tarn_copies_fn fn, void *arg)
 {
-    struct step s = {.count = count ? count : PAGE, .cursor = *cursor, .fn = fn, .arg = arg};
-    int rc = scan(d, match, &s, false, deadline_ns);
+    struct step s = {.count = count ? count : PAGE, .cursor = *cursor, .copies = fn, .arg = arg};
+    int rc = scan(d, NULL, &s, false, deadline_ns);
     if (!rc)
         *cursor = s.cursor;
     return rc;

@@ -17,25 +17,41 @@
 #include "base/error.h"
 #include "metadata/redis.h"
 
+#define TEXT(number_) #number_
+#define TEXT_OF(number_) TEXT(number_)
+#define MOST TEXT_OF(TARN_DISPLACED_MAX)
+#define EXPIRY TEXT_OF(TARN_DISPLACED_EXPIRY_MS)
+
+/* Text that begins a script, for the three below: a location's name and value as those of a displaced copy. */
+#define DISPLACED_NAME \
+    "local function as_displaced(name, place)\n" \
+    "    local offset, rest = place:match('^(%d+):(%d+:%x+)$')\n" \
+    "    return rest and '-' .. name:sub(2) .. ':' .. rest, offset\n" \
+    "end\n"
+
 /*
  * publish: KEYS[1] object; ARGV: 1 mode, 2 version to be replaced or 0, 3 expiry in ms or 0, 4 channel,
  * 5 event or '', 6.. the record's fields and values in the order tensor, ver, born, [ttl], location.
- * Answers {1, displaced field, value ...} or {0, field, value ...} of the record that stays.
+ * Answers {1, born, field, value ...}: the displaced copies that the record names, then locations of the same
+ * node that gave way; {0, field, value ...} of the record that stays; {2} when it would name too many.
  * Copies of one object agree in version and tensor; in modes absent and join a place that is taken stays
  * so. A join makes no record: of the version that it is a copy of, one must be there.
  * A record without ver, born, tensor or any location is damaged and counts as none.
+ * What is itself named as displaced is not restored; run once more, it was published and has given way.
+ * `born` grows, so that what gives way would be the older one in a later restore, too.
  * PUBLISH is a pcall: a user without the right to the channel may store nevertheless.
  */
-static const char publish[] =
+static const char publish[] = DISPLACED_NAME
     "local mode, replaces, expiry, channel, event = unpack(ARGV, 1, 5)\n"
     "local tensor, ver, born, field, value = ARGV[7], ARGV[9], ARGV[11], ARGV[#ARGV - 1], ARGV[#ARGV]\n"
-    "local all, there, others = redis.call('HGETALL', KEYS[1]), {}, {1}\n"
+    "local node = field:match('^@[^/]*/')\n"
+    "local all, there, places, named, went = redis.call('HGETALL', KEYS[1]), {}, {}, {}, {}\n"
     "for i = 1, #all, 2 do\n"
+    "    local kind = all[i]:sub(1, 1)\n"
+    "    local list = kind == '@' and places or kind == '-' and named or {}\n"
     "    there[all[i]] = all[i + 1]\n"
-    "    if all[i]:sub(1, 1) == '@' then\n"
-    "        others[#others + 1] = all[i]\n"
-    "        others[#others + 1] = all[i + 1]\n"
-    "    end\n"
+    "    list[#list + 1] = all[i]\n"
+    "    list[#list + 1] = all[i + 1]\n"
     "end\n"
     "local function newer()\n"
     "    local b, own = tonumber(there.born), tonumber(born)\n"
@@ -45,39 +61,130 @@ static const char publish[] =
     "end\n"
     "local function stays()\n"
     "    if mode == 'join' then return true end\n"
-    "    if not (there.ver and there.born and there.tensor and #others > 1) then return false end\n"
-    "    if mode == 'replace' then return replaces ~= '0' and there.ver ~= replaces end\n"
+    "    if not (there.ver and there.born and there.tensor and #places > 0) then return false end\n"
+    "    if replaces ~= '0' then return there.ver ~= replaces end\n"
+    "    if mode == 'replace' then return false end\n"
     "    return mode == 'absent' or newer()\n"
     "end\n"
     "local function refuse()\n"
     "    table.insert(all, 1, 0)\n"
     "    return all\n"
     "end\n"
+    "local function done()\n"
+    "    local answer = {1, born}\n"
+    "    for _, text in ipairs(named) do answer[#answer + 1] = text end\n"
+    "    for _, text in ipairs(went) do answer[#answer + 1] = text end\n"
+    "    return answer\n"
+    "end\n"
+    "if there[as_displaced(field, value)] then\n"
+    "    if mode == 'restore' then return refuse() end\n"
+    "    return done()\n"
+    "end\n"
     "if there.ver == ver and there.tensor == tensor then\n"
-    "    if there[field] == value then return {1} end\n"
+    "    born = there.born or born\n"
+    "    if there[field] == value then return done() end\n"
     "    if (mode == 'absent' or mode == 'join') and there[field] then return refuse() end\n"
-    "    others = there[field] and {1, field, there[field]} or {1}\n"
+    "    if there[field] then went = {field, there[field]} end\n"
     "    redis.call('HSET', KEYS[1], field, value)\n"
     "else\n"
     "    if stays() then return refuse() end\n"
+    "    for i = 1, #places, 2 do\n"
+    "        local name, offset = as_displaced(places[i], places[i + 1])\n"
+    "        local list = places[i]:sub(1, #node) == node and went or named\n"
+    "        if name then\n"
+    "            list[#list + 1] = list == went and places[i] or name\n"
+    "            list[#list + 1] = list == went and places[i + 1] or offset\n"
+    "        end\n"
+    "    end\n"
+    "    if #named > 2 * " MOST " then return {2} end\n"
+    "    local b = tonumber(there.born)\n"
+    "    if mode ~= 'restore' and b and b >= tonumber(born) and b < 2 ^ 53 then\n"
+    "        born = string.format('%.0f', b + 1)\n"
+    "    end\n"
     "    if #all > 0 then redis.call('DEL', KEYS[1]) end\n"
     "    redis.call('HSET', KEYS[1], unpack(ARGV, 6))\n"
+    "    if born ~= ARGV[11] then redis.call('HSET', KEYS[1], 'born', born) end\n"
+    "    if #named > 0 then redis.call('HSET', KEYS[1], unpack(named)) end\n"
     "end\n"
-    "if expiry ~= '0' then redis.call('PEXPIRE', KEYS[1], expiry) end\n"
+    "if expiry ~= '0' then\n"
+    "    if #named > 0 and tonumber(expiry) < " EXPIRY " then\n"
+    "        expiry = " EXPIRY "\n"
+    "    end\n"
+    "    redis.call('PEXPIRE', KEYS[1], expiry)\n"
+    "end\n"
     "if event ~= '' then redis.pcall('PUBLISH', channel, event) end\n"
-    "return others\n";
+    "return done()\n";
 
-/* withdraw: KEYS[1] object; ARGV: 1 location field, 2 its value, 3 channel, 4 event or ''. Answers 1 or 0. */
-static const char withdraw[] =
+/*
+ * withdraw: KEYS[1] object; ARGV: 1 location field, 2 its value, 3 channel, 4 event or ''. Answers 1 or 0.
+ * The copy goes whether it is named as a location or as displaced. Where only displaced copies are left, they stay,
+ * for a while, and there is no object.
+ */
+static const char withdraw[] = DISPLACED_NAME
     "local field, value, channel, event = unpack(ARGV)\n"
-    "if redis.call('HGET', KEYS[1], field) ~= value then return 0 end\n"
-    "local others = 0\n"
-    "for _, name in ipairs(redis.call('HKEYS', KEYS[1])) do\n"
-    "    if name:sub(1, 1) == '@' and name ~= field then others = others + 1 end\n"
+    "local gone = field\n"
+    "if redis.call('HGET', KEYS[1], field) ~= value then\n"
+    "    gone, event = as_displaced(field, value), ''\n"
+    "    if not gone or not redis.call('HGET', KEYS[1], gone) then return 0 end\n"
     "end\n"
-    "if others > 0 then redis.call('HDEL', KEYS[1], field) else redis.call('DEL', KEYS[1]) end\n"
+    "local places, named, rest = 0, 0, {}\n"
+    "for _, name in ipairs(redis.call('HKEYS', KEYS[1])) do\n"
+    "    local kind = name:sub(1, 1)\n"
+    "    if name == gone or kind ~= '-' then rest[#rest + 1] = name end\n"
+    "    if name ~= gone and kind == '@' then places = places + 1 end\n"
+    "    if name ~= gone and kind == '-' then named = named + 1 end\n"
+    "end\n"
+    "if places > 0 then\n"
+    "    redis.call('HDEL', KEYS[1], gone)\n"
+    "elseif named > 0 then\n"
+    "    redis.call('HDEL', KEYS[1], unpack(rest))\n"
+    "    redis.call('PEXPIRE', KEYS[1], " EXPIRY ")\n"
+    "else\n"
+    "    redis.call('DEL', KEYS[1])\n"
+    "end\n"
     "if event ~= '' then redis.pcall('PUBLISH', channel, event) end\n"
     "return 1\n";
+
+/*
+ * remove: KEYS[1] object; ARGV: 1 location field that its node has freed, or '', 2 its value, 3 channel, 4 event's
+ * words before the node, 5.. element types and their sizes. Answers {0}: no such key; {1, field, value ...} with the
+ * displaced copies that the record names from now on; {2} when they are too many. Each location is announced.
+ */
+static const char remove_all[] = DISPLACED_NAME
+    "local field, value, channel, event = unpack(ARGV, 1, 4)\n"
+    "local freed = as_displaced(field, value)\n"
+    "local all, places, named, bytes = redis.call('HGETALL', KEYS[1]), {}, {}, 0\n"
+    "for i = 1, #all, 2 do\n"
+    "    local kind, name, offset = all[i]:sub(1, 1), all[i], all[i + 1]\n"
+    "    if kind == '@' then\n"
+    "        places[#places + 1] = name\n"
+    "        name, offset = as_displaced(name, offset)\n"
+    "    end\n"
+    "    if (kind == '@' or kind == '-') and name and name ~= freed then\n"
+    "        named[#named + 1] = name\n"
+    "        named[#named + 1] = offset\n"
+    "    end\n"
+    "    if name == 'tensor' then\n"
+    "        local dtype, shape = offset:match('^([^%[]*)%[(.*)%]$')\n"
+    "        for k = 5, #ARGV - 1, 2 do\n"
+    "            if ARGV[k] == dtype then bytes = tonumber(ARGV[k + 1]) end\n"
+    "        end\n"
+    "        for n in (shape or ''):gmatch('%d+') do bytes = bytes * tonumber(n) end\n"
+    "    end\n"
+    "end\n"
+    "if #places > 0 and #named > 2 * " MOST " then return {2} end\n"
+    "if #all > 0 then redis.call('DEL', KEYS[1]) end\n"
+    "if #named > 0 then\n"
+    "    redis.call('HSET', KEYS[1], unpack(named))\n"
+    "    redis.call('PEXPIRE', KEYS[1], " EXPIRY ")\n"
+    "end\n"
+    "for _, name in ipairs(places) do\n"
+    "    local at = name:sub(2):gsub('/', ' ', 1)\n"
+    "    redis.pcall('PUBLISH', channel, event .. at .. ' ' .. string.format('%.0f', bytes))\n"
+    "end\n"
+    "if #places == 0 and #named == 0 then return {0} end\n"
+    "table.insert(named, 1, 1)\n"
+    "return named\n";
 
 /*
  * refresh: KEYS[1] node or pool; ARGV: 1 epoch, 2 expiry in ms, 3 until when (Redis's time in ms) a record that
@@ -112,6 +219,7 @@ static const char forget[] = "if redis.call('EXISTS', KEYS[2]) == 1 then return 
 static const char *const scripts[TARN_SCRIPT_COUNT] = {
     [TARN_SCRIPT_PUBLISH] = publish,
     [TARN_SCRIPT_WITHDRAW] = withdraw,
+    [TARN_SCRIPT_REMOVE] = remove_all,
     [TARN_SCRIPT_REFRESH] = refresh,
     [TARN_SCRIPT_STATE] = tarn_state_script,
     [TARN_SCRIPT_DROP] = drop,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The commands of docs/protocol.md. commands.c has the table and what people use, commands_data.c
- * what moves objects, commands_directory.c what has to wait for Redis.
+ * what moves objects, commands_directory.c COMMIT, commands_displaced.c what ends copies everywhere.
  *
  * A handler adds exactly one reply to c->out, or calls tarn_conn_wait() and adds it later. Arguments
  * include the command's name; their number has been checked against the table.
@@ -30,7 +30,6 @@ int tarn_arg_key(const redisReply *arg, struct tarn_key *key);
 /* commands_data.c */
 void tarn_command_reserve(struct tarn_conn *c, size_t n, redisReply **args);
 void tarn_command_abort(struct tarn_conn *c, size_t n, redisReply **args);
-void tarn_command_release(struct tarn_conn *c, size_t n, redisReply **args);
 void tarn_command_pin(struct tarn_conn *c, size_t n, redisReply **args);
 void tarn_command_unpin(struct tarn_conn *c, size_t n, redisReply **args);
 void tarn_command_touch(struct tarn_conn *c, size_t n, redisReply **args);
@@ -38,6 +37,25 @@ void tarn_command_evict(struct tarn_conn *c, size_t n, redisReply **args);
 
 /* commands_directory.c */
 void tarn_command_commit(struct tarn_conn *c, size_t n, redisReply **args);
+
+/* commands_displaced.c */
 void tarn_command_delete(struct tarn_conn *c, size_t n, redisReply **args);
+void tarn_command_release(struct tarn_conn *c, size_t n, redisReply **args);
+void tarn_command_settled(struct tarn_conn *c, size_t n, redisReply **args);
+
+/* Keys outlive the store's own copies: the directory thread may still read them when an object is gone. */
+struct tarn_key_copies {
+    char *data; /* has room for all that are copied */
+    size_t bytes;
+};
+void tarn_copy_key(struct tarn_key_copies *k, struct tarn_key *key);
+
+/*
+ * A displaced copy that the directory answered with. True: it is none of the client's business: freed here, and out
+ * of the record where that names it. False: another node's, or one here whose own commit has not ended.
+ */
+bool tarn_free_displaced(struct tarn_node *n, const struct tarn_key *key, const struct tarn_location *l, bool named);
+/* An array of "@<node>/<pool>=<offset>:<slot>:<gen>". */
+void tarn_reply_copies(struct tarn_buf *out, const struct tarn_location *const *copies, size_t n);
 
 #endif

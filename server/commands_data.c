@@ -122,31 +122,7 @@ void tarn_command_abort(struct tarn_conn *c, size_t n, redisReply **args)
     tarn_node_drain_check(c->node);
 }
 
-/* --- RELEASE, PIN, UNPIN, TOUCH, EVICT ---------------------------------------------------------- */
-
-static void release_item(struct tarn_conn *c, redisReply **args)
-{
-    uint64_t slot, gen;
-    int pool, rc = parse_pool(c, args[0], &pool);
-    if (!rc)
-        rc = tarn_arg_u64(args[1], "slot", 10, UINT32_MAX, &slot);
-    if (!rc)
-        rc = tarn_arg_u64(args[2], "generation", 16, UINT64_MAX, &gen);
-    if (!rc && pool < 0)
-        rc = tarn_fail(TARN_E_INVALID, "RELEASE: names one pool, not *");
-    if (rc)
-        tarn_reply_failure(c, rc);
-    else
-        tarn_resp_add_integer(&c->out,
-                              tarn_store_release(c->node->store, (uint32_t)pool, (uint32_t)slot, gen));
-}
-
-void tarn_command_release(struct tarn_conn *c, size_t n, redisReply **args)
-{
-    tarn_resp_add_array(&c->out, (n - 1) / 3);
-    for (size_t i = 1; i < n; i += 3)
-        release_item(c, args + i);
-}
+/* --- PIN, UNPIN, TOUCH, EVICT ---------------------------------------------------------- */
 
 /* One 1 or 0 a key. */
 static void each_key(struct tarn_conn *c, size_t n, redisReply **args,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* COMMIT and DELETE: the directory thread does their work with Redis, see pending.h. */
+/* COMMIT: the directory thread does its work with Redis, see pending.h. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,19 +12,6 @@
 #include "server/pending.h"
 
 #define COMMIT_ITEMS_MAX 4096
-
-/* Keys outlive the store's own copies: the directory thread may still read them when an object is gone. */
-struct key_copies {
-    char *data;
-    size_t bytes;
-};
-
-static void copy_key(struct key_copies *k, struct tarn_key *key)
-{
-    memcpy(k->data + k->bytes, key->data, key->bytes);
-    key->data = k->data + k->bytes;
-    k->bytes += key->bytes;
-}
 
 /* --- COMMIT ------------------------------------------------------------------------------------- */
 
@@ -39,7 +26,7 @@ struct commit {
     struct tarn_pending pending;
     struct commit_item *items;
     size_t nitems;
-    struct key_copies keys;
+    struct tarn_key_copies keys;
 };
 
 static void commit_free(struct tarn_pending *p)
@@ -73,26 +60,14 @@ static void withdraw_later(struct tarn_node *n, const struct tarn_publish *p)
 /* Copies of other versions: those here are freed, the others are the client's to release. */
 static void reply_displaced(struct tarn_node *n, const struct tarn_publish *p, struct tarn_buf *out)
 {
-    size_t elsewhere = 0;
+    const struct tarn_location *left[TARN_DISPLACED_MAX];
+    size_t nleft = 0;
     for (uint32_t i = 0; i < p->ndisplaced; i++) {
-        const struct tarn_location *l = &p->displaced[i];
-        int pool = strcmp(l->node, n->id) ? -1 : tarn_store_pool_find(n->store, l->pool, strlen(l->pool));
-        if (pool >= 0)
-            tarn_store_release(n->store, (uint32_t)pool, l->slot, l->gen);
-        elsewhere += strcmp(l->node, n->id) != 0;
+        if (!tarn_free_displaced(n, &p->key, &p->displaced[i], i < p->nnamed))
+            left[nleft++] = &p->displaced[i];
     }
-    if (!out)
-        return;
-    tarn_resp_add_array(out, elsewhere);
-    for (uint32_t i = 0; i < p->ndisplaced; i++) {
-        const struct tarn_location *l = &p->displaced[i];
-        char text[TARN_NODE_ID_MAX + TARN_POOL_NAME_MAX + 64];
-        if (!strcmp(l->node, n->id))
-            continue;
-        int bytes = snprintf(text, sizeof(text), "@%s/%s=%" PRIu64 ":%u:%016" PRIx64, l->node, l->pool,
-                             l->offset, l->slot, l->gen);
-        tarn_resp_add_string(out, text, (size_t)bytes);
-    }
+    if (out)
+        tarn_reply_copies(out, left, nleft);
 }
 
 static void reply_refused(const struct tarn_publish *p, const char *sentence, struct tarn_buf *out)
@@ -117,6 +92,34 @@ static const char *untried(int code)
                                : "no such reservation of this session: reserve again";
 }
 
+/* A join takes no place, so the store says what has to be withdrawn. */
+static void end_commit(struct tarn_node *n, const struct commit_item *item, const struct tarn_publish *p,
+                       bool published)
+{
+    n->committing = p->mode == TARN_PUBLISH_JOIN ? NULL : &p->record.locations[0];
+    bool live = tarn_store_commit_end(n->store, item->pool, item->slot, item->gen,
+                                      published ? p->record.born_ms : 0);
+    n->committing = NULL;
+    if (published && !live) /* released while it was published */
+        withdraw_later(n, p);
+}
+
+/* To be committed again. What was published stays so; without a connection nobody would come back for the rest. */
+static void answer_again(struct commit *k, const struct commit_item *item, const struct tarn_publish *p,
+                         const char *sentence, struct tarn_buf *out)
+{
+    struct tarn_node *n = k->pending.node;
+    const struct tarn_session *session = k->pending.conn ? k->pending.conn->session : NULL;
+    if (p->stored || !session)
+        end_commit(n, item, p, p->stored);
+    if (p->stored)
+        reply_displaced(n, p, NULL);
+    if (session)
+        tarn_store_commit_again(n->store, session->id, item->pool, item->slot, item->gen);
+    if (out)
+        tarn_resp_add_error(out, TARN_E_AGAIN, sentence[0] ? sentence : "the directory is not settled: commit again");
+}
+
 static void answer_item(struct commit *k, const struct commit_item *item, const char *sentence,
                         struct tarn_buf *out)
 {
@@ -127,9 +130,11 @@ static void answer_item(struct commit *k, const struct commit_item *item, const 
         return;
     }
     const struct tarn_publish *p = &k->pending.request.publishes[item->publish];
-    n->committing = &p->record.locations[0];
-    tarn_store_commit_end(n->store, item->pool, item->slot, item->gen, p->status == 0);
-    n->committing = NULL;
+    if (p->status == TARN_E_AGAIN) {
+        answer_again(k, item, p, sentence, out);
+        return;
+    }
+    end_commit(n, item, p, p->status == 0);
     if (p->status == 0) {
         n->stats.committed++;
         reply_displaced(n, p, out);
@@ -148,7 +153,7 @@ static void commit_too_late(struct commit *k)
 {
     struct tarn_request *r = &k->pending.request;
     for (size_t i = 0; i < r->n; i++) {
-        if (!r->publishes[i].status)
+        if (!r->publishes[i].status || r->publishes[i].stored)
             r->publishes[i].status = TARN_E_BUSY;
     }
 }
@@ -172,7 +177,7 @@ static void commit_answer(struct tarn_pending *pending, int code, const char *se
             continue;
         }
         if (!item->code)
-            tarn_store_commit_end(pending->node->store, item->pool, item->slot, item->gen, false);
+            tarn_store_commit_end(pending->node->store, item->pool, item->slot, item->gen, 0);
         if (out)
             tarn_resp_add_error(out, item->code ? item->code : code,
                                 item->code ? untried(item->code) : sentence);
@@ -185,7 +190,8 @@ static void commit_answer(struct tarn_pending *pending, int code, const char *se
 
 /*
  * The client was told that nothing was stored: takes out what was. What that displaced is not put back,
- * since another put may have come and gone meanwhile: it is freed here now, elsewhere by its node's scrub.
+ * since another put may have come and gone meanwhile: it is freed here now, elsewhere when its node finds it in its
+ * recheck set.
  */
 static void commit_late(struct tarn_pending *pending)
 {
@@ -193,7 +199,7 @@ static void commit_late(struct tarn_pending *pending)
     for (size_t i = 0; i < r->n; i++) {
         if (r->publishes[i].status != TARN_E_EXISTS)
             withdraw_later(pending->node, &r->publishes[i]);
-        if (!r->publishes[i].status)
+        if (!r->publishes[i].status || r->publishes[i].stored)
             reply_displaced(pending->node, &r->publishes[i], NULL);
     }
 }
@@ -211,7 +217,7 @@ static void commit_begin(struct commit *k, struct tarn_conn *c, bool join, redis
         return;
     if (join)
         r->publishes[r->n].mode = TARN_PUBLISH_JOIN;
-    copy_key(&k->keys, &r->publishes[r->n].key);
+    tarn_copy_key(&k->keys, &r->publishes[r->n].key);
     item->publish = (uint32_t)r->n++;
 }
 
@@ -283,122 +289,4 @@ void tarn_command_commit(struct tarn_conn *c, size_t n, redisReply **args)
     for (size_t i = 0; i < k->nitems; i++)
         answer_item(k, &k->items[i], "", &c->out);
     commit_free(&k->pending);
-}
-
-/* --- DELETE ------------------------------------------------------------------------------------- */
-
-enum deletion { NOT_HERE, DELETED, NO_KEY };
-
-struct deletes {
-    struct tarn_pending pending;
-    enum deletion *items;
-    size_t nitems;
-    struct key_copies keys;
-};
-
-static void delete_free(struct tarn_pending *p)
-{
-    struct deletes *d = (struct deletes *)p;
-    free(d->items);
-    free(d->pending.request.withdraws);
-    free(d->keys.data);
-    free(d);
-}
-
-static struct deletes *delete_new(size_t n, redisReply **keys)
-{
-    size_t key_bytes = 1;
-    struct deletes *d = calloc(1, sizeof(*d));
-    if (!d)
-        return NULL;
-    for (size_t i = 0; i < n; i++)
-        key_bytes += keys[i]->len;
-    d->items = calloc(n, sizeof(*d->items));
-    d->pending.request.withdraws = calloc(n, sizeof(*d->pending.request.withdraws));
-    d->keys.data = malloc(key_bytes);
-    if (d->items && d->pending.request.withdraws && d->keys.data)
-        return d;
-    delete_free(&d->pending);
-    return NULL;
-}
-
-static enum deletion delete_begin(struct deletes *d, struct tarn_node *n, const redisReply *arg)
-{
-    struct tarn_request *r = &d->pending.request;
-    struct tarn_withdraw *w = &r->withdraws[r->n];
-    struct tarn_record record;
-    if (tarn_arg_key(arg, &w->key))
-        return NO_KEY;
-    if (!tarn_store_find(n->store, &w->key, &record, &w->location))
-        return NOT_HERE;
-    n->deleting = true;
-    tarn_store_remove(n->store, &w->key, "removed");
-    n->deleting = false;
-    n->stats.deleted++;
-    w->bytes = record.tensor.bytes;
-    w->why = "removed";
-    copy_key(&d->keys, &w->key);
-    r->n++;
-    return DELETED;
-}
-
-static void delete_reply(const struct deletes *d, int code, struct tarn_buf *out)
-{
-    char text[400];
-    snprintf(text, sizeof(text), "the object is gone from this node, its record goes when Redis answers: %s",
-             tarn_last_error());
-    tarn_resp_add_array(out, d->nitems);
-    for (size_t i = 0; i < d->nitems; i++) {
-        if (d->items[i] == NO_KEY)
-            tarn_resp_add_error(out, TARN_E_INVALID, "a key has 1 to 1024 bytes");
-        else if (d->items[i] == DELETED && code)
-            tarn_resp_add_error(out, code, text);
-        else
-            tarn_resp_add_integer(out, d->items[i] == DELETED);
-    }
-}
-
-static void delete_again(struct tarn_pending *pending)
-{
-    const struct tarn_request *r = &pending->request;
-    for (size_t i = 0; i < r->n; i++)
-        tarn_publisher_withdraw(pending->node->publisher, &r->withdraws[i].key, &r->withdraws[i].location,
-                                r->withdraws[i].bytes, r->withdraws[i].why);
-}
-
-/* Withdrawing twice does no harm, so an abandoned one is queued at once as well. */
-static void delete_answer(struct tarn_pending *pending, int code, const char *sentence)
-{
-    if (code) {
-        delete_again(pending);
-        tarn_last_error_set(sentence);
-    }
-    if (pending->conn)
-        delete_reply((struct deletes *)pending, code, &pending->conn->out);
-}
-
-static void delete_late(struct tarn_pending *pending)
-{
-    (void)pending;
-}
-
-void tarn_command_delete(struct tarn_conn *c, size_t n, redisReply **args)
-{
-    struct deletes *d = delete_new(n - 1, args + 1);
-    if (!d) {
-        tarn_reply_failure(c, tarn_fail(TARN_E_NO_MEMORY, "DELETE: out of memory"));
-        return;
-    }
-    d->pending.request.kind = TARN_REQUEST_WITHDRAW;
-    d->pending.answer = delete_answer;
-    d->pending.late = delete_late;
-    d->pending.free = delete_free;
-    for (size_t i = 1; i < n; i++)
-        d->items[d->nitems++] = delete_begin(d, c->node, args[i]);
-    if (d->pending.request.n) {
-        tarn_pending_start(&d->pending, c, (uint64_t)c->node->config->redis_timeout_ms);
-    } else {
-        delete_reply(d, 0, &c->out);
-        delete_free(&d->pending);
-    }
 }

@@ -18,6 +18,7 @@
 #include "server/drain.h"
 #include "server/identity.h"
 #include "server/populate.h"
+#include "server/recheck.h"
 #include "server/scrub.h"
 
 #define AT "node"
@@ -150,6 +151,7 @@ static void beat_follows(struct tarn_node *n, const struct tarn_beat *b)
         n->beat_at_ns = tarn_deadline((uint32_t)(s->since_ms + n->ttl_ms - s->now_ms));
     if (n->state == TARN_NODE_WITHDRAWING)
         return;
+    tarn_recheck_tick(n->recheck);
     if (b->left)
         tarn_scrub_sweep_all(n->scrub);
     if (!tarn_presence_scrubs(n))
@@ -292,6 +294,8 @@ static int start_all(struct tarn_node *n)
         rc = start_publisher(n);
     if (!rc)
         rc = tarn_scrub_new(n, &n->scrub);
+    if (!rc)
+        rc = tarn_recheck_new(n, &n->recheck);
     if (!rc && n->config->http)
         rc = tarn_admin_start(n, n->config->http, &n->admin);
     if (!rc)
@@ -358,6 +362,7 @@ void tarn_node_free(struct tarn_node *n)
     tarn_publisher_stop(n->publisher);
     n->publisher = NULL;
     tarn_scrub_free(n->scrub);
+    tarn_recheck_free(n->recheck);
     if (n->directory)
         tarn_directory_close(n->directory);
     tarn_populate_stop(n->populate);

@@ -23,6 +23,7 @@
 struct tarn_control;
 struct tarn_sessions;
 struct tarn_scrub;
+struct tarn_recheck;
 struct tarn_admin;
 struct tarn_pending;
 struct tarn_attaching;
@@ -66,6 +67,7 @@ struct tarn_node {
     struct tarn_control *control;
     struct tarn_publisher *publisher;
     struct tarn_scrub *scrub;
+    struct tarn_recheck *recheck;
     struct tarn_admin *admin;
     struct tarn_timer *tick, *heartbeat;
     struct tarn_pending *pending; /* commits and deletes that wait for the directory */

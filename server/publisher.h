@@ -11,7 +11,7 @@
  * The control thread hands over requests; each comes back exactly once through its `done`, called on
  * the control thread. What is queued is taken together: one pipelined call publishes all commits that
  * wait, one withdraws. Within a round the order is
- *   beat, publish, restore, withdraw, background withdrawals, scan, leave
+ *   beat, publish, recheck, remove, settled, restore, withdraw, background withdrawals, scan, leave
  * A location is only withdrawn after its publish was queued, and a publish that meets a location of
  * this node which is about to be withdrawn sees by the slot's generation that it is dead. That what is
  * sent first is run first holds across connections, too, as long as Redis lets the node kill those
@@ -27,6 +27,10 @@
  * While Redis does not answer, requests fail as they come; background withdrawals wait, up to a bound,
  * for the first call that is answered again. One that answers but refuses (out of memory) is still
  * asked to withdraw, now and then: that is what frees memory there. LEAVE does not wait for those.
+ *
+ * A replace, a remove and SETTLED are believed in a settled directory only: AGAIN for their items before and
+ * after it, the latter with `stored` set for what was published. So are items of which a displaced copy could not
+ * be written into its node's recheck set.
  *
  * A restore takes the place of an older record, and of a newer one only when all its locations are
  * void ones of this node: a newer record of another node says that this copy was replaced, whether
@@ -46,6 +50,9 @@ struct tarn_publisher;
 enum tarn_request_kind {
     TARN_REQUEST_BEAT,
     TARN_REQUEST_PUBLISH, /* commits */
+    TARN_REQUEST_RECHECK, /* takes `freed` out of the node's recheck set, reads `found` */
+    TARN_REQUEST_REMOVE,  /* objects, everywhere */
+    TARN_REQUEST_SETTLED, /* which copies nobody can read any more */
     TARN_REQUEST_RESTORE, /* looks objects up; publishes what the directory lost, when `publish_missing` */
     TARN_REQUEST_WITHDRAW,
     TARN_REQUEST_SCAN, /* one page of the directory: locations of this node, or of dead ones, that are void go
@@ -66,6 +73,11 @@ struct tarn_request {
                                               directory has the copy (again), EXISTS when a record that wins has
                                               its place, NOT_FOUND when it is not there and stays so */
     struct tarn_withdraw *withdraws;       /* WITHDRAW */
+    struct tarn_removal *removals;         /* REMOVE. After AGAIN, too, their answers count */
+    struct tarn_copy_seen *copies;         /* SETTLED: n */
+    bool *settled;                         /* SETTLED: out, for each */
+    struct tarn_location *freed, *found;   /* RECHECK: nfreed; n, in the room and out how many */
+    size_t nfreed;
     const struct tarn_node_record *record; /* LEAVE */
     struct tarn_beat beat;                 /* BEAT */
     uint64_t cursor;                       /* SCAN: in and out */

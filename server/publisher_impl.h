@@ -3,6 +3,7 @@
  * Inside of the directory thread, for its own files only:
  *   publisher.c        queues, rounds, what the control thread calls
  *   publisher_work.c   what is done with Redis for each kind of request; the directory thread only
+ *   publisher_displace.c  the same, of displaced copies
  *   publisher_lane.c   publishing from the control thread; that thread only
  */
 #ifndef TARN_SERVER_PUBLISHER_IMPL_H
@@ -37,10 +38,19 @@ struct settledness {
     uint64_t until_ns;                        /* it cannot be before; 0: nobody knows */
 };
 
+/* A node whose record was not there when it was asked for, nor at any heartbeat since. */
+#define MISSING_MAX 256
+struct missing_node {
+    char id[TARN_NODE_ID_MAX + 1];
+    uint64_t since_ns;
+};
+
 struct tarn_publisher {
     struct tarn_publisher_options o;
     struct publish_lane lane;
-    struct tarn_living living; /* the thread's own */
+    struct tarn_living living; /* the thread's own, like the next two */
+    struct missing_node missing[MISSING_MAX];
+    uint32_t nmissing;
     pthread_t thread;
 
     pthread_mutex_t lock; /* of all that follows */
@@ -103,5 +113,20 @@ int settled_same(struct tarn_publisher *p, const char *id);
 /* The sentence, without the lock; "" when the directory is settled. */
 void settled_why(struct tarn_publisher *p, char out[256]);
 int work_withdraw_items(struct tarn_publisher *p, struct tarn_withdraw *w, size_t n);
+uint64_t call_deadline(const struct tarn_publisher *p);
+/* Keeps account of a call that ended with rc, and says once that Redis went or came back. */
+int account(struct tarn_publisher *p, int rc);
+void request_failed(struct tarn_request *r, int rc);
+
+/* publisher_displace.c */
+void work_recheck(struct tarn_publisher *p, struct tarn_request *r);
+void work_remove(struct tarn_publisher *p, struct tarn_request *r);
+void work_settled(struct tarn_publisher *p, struct tarn_request *r);
+/* Which copies nobody can read any more. Those of another run of their node are taken out of the record. */
+int judge_displaced(struct tarn_publisher *p, struct tarn_copy_seen *copies, size_t n, bool *settled);
+/* After items were published: tells the nodes of displaced copies, looks whether the directory still is settled. */
+void publish_behind(struct tarn_publisher *p, struct tarn_publish *items, size_t n);
+/* An item of the lane that the directory thread is to finish. */
+bool displaces_elsewhere(const struct tarn_publisher *p, const struct tarn_publish *item);
 
 #endif

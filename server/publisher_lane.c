@@ -4,7 +4,7 @@
  *
  *   submitted --> sent --all succeeded--> done
  *        \           \--anything else--> held --nothing is sent--> the directory thread's --> done
- *         \--the directory thread has some, or there is no stream--^
+ *         \--a replace, or the directory thread has some, or there is no stream--^
  *
  * While any is held or with the directory thread, new ones follow it there.
  */
@@ -80,13 +80,14 @@ static void give_up_stream(struct tarn_publisher *p)
 
 static void settle(struct tarn_publisher *p, struct tarn_request *r)
 {
-    size_t stored = 0, met = 0;
+    size_t stored = 0, met = 0, displacing = 0;
     for (size_t i = 0; i < r->n; i++) {
         stored += r->publishes[i].status == 0;
         met += r->publishes[i].status == TARN_E_EXISTS;
+        displacing += r->publishes[i].status == 0 && displaces_elsewhere(p, &r->publishes[i]);
     }
     r->asked = stored + met == r->n;
-    if (stored < r->n) {
+    if (stored < r->n || displacing) {
         queue_add(&p->lane.held, r);
         return;
     }
@@ -155,10 +156,20 @@ static bool is_away(struct tarn_publisher *p)
     return away;
 }
 
+/* A replace asks whether the directory is settled, and waits for other answers than its own. */
+static bool is_simple(const struct tarn_request *r)
+{
+    for (size_t i = 0; i < r->n; i++) {
+        if (r->publishes[i].mode == TARN_PUBLISH_REPLACE)
+            return false;
+    }
+    return true;
+}
+
 void lane_submit(struct tarn_publisher *p, struct tarn_request *r)
 {
     struct publish_lane *l = &p->lane;
-    bool here = l->stream && !l->held.first && !l->with_thread && !is_away(p);
+    bool here = l->stream && !l->held.first && !l->with_thread && !is_away(p) && is_simple(r);
     int rc = here ? tarn_stream_publish(l->stream, r->publishes, r->n) : TARN_E_BUSY;
     if (rc == TARN_E_BUSY) {
         queue_add(&l->held, r);

@@ -13,13 +13,12 @@
 
 /* --- calls to Redis ----------------------------------------------------------------------------- */
 
-static uint64_t call_deadline(const struct tarn_publisher *p)
+uint64_t call_deadline(const struct tarn_publisher *p)
 {
     return tarn_deadline(p->o.timeout_ms);
 }
 
-/* Keeps account of a call that ended with rc, and says once that Redis went or came back. */
-static int account(struct tarn_publisher *p, int rc)
+int account(struct tarn_publisher *p, int rc)
 {
     pthread_mutex_lock(&p->lock);
     bool was_away = p->stats.away;
@@ -39,7 +38,7 @@ static int account(struct tarn_publisher *p, int rc)
     return rc;
 }
 
-static void request_failed(struct tarn_request *r, int rc)
+void request_failed(struct tarn_request *r, int rc)
 {
     r->status = rc;
     snprintf(r->error, sizeof(r->error), "%s", tarn_last_error());
@@ -64,7 +63,8 @@ static int replace_dead(struct tarn_publisher *p, struct tarn_publish *items, co
         return tarn_fail(TARN_E_NO_MEMORY, "commit: out of memory");
     for (size_t i = 0; i < n; i++) {
         again[i] = items[dead[i]];
-        again[i].mode = TARN_PUBLISH_REPLACE;
+        if (again[i].mode != TARN_PUBLISH_RESTORE)
+            again[i].mode = TARN_PUBLISH_REPLACE;
         again[i].replaces = items[dead[i]].found.version;
     }
     int rc = call_publish(p, again, n);
@@ -118,7 +118,7 @@ void count_published(struct tarn_publisher *p, const struct tarn_publish *items,
 }
 
 /* Publishes; on failure of the whole call every item has its code. */
-static int publish(struct tarn_publisher *p, struct tarn_publish *items, size_t n)
+static int publish_all(struct tarn_publisher *p, struct tarn_publish *items, size_t n)
 {
     int rc = call_publish(p, items, n);
     uint64_t since = tarn_now_ns();
@@ -129,6 +129,7 @@ static int publish(struct tarn_publisher *p, struct tarn_publish *items, size_t 
     }
     rc = judge_losers(p, items, n, since);
     count_published(p, items, n);
+    publish_behind(p, items, n);
     return rc;
 }
 
@@ -137,7 +138,46 @@ static int finish_asked(struct tarn_publisher *p, struct tarn_request *r)
 {
     int rc = judge_losers(p, r->publishes, r->n, tarn_now_ns());
     count_published(p, r->publishes, r->n);
+    publish_behind(p, r->publishes, r->n);
     return rc;
+}
+
+static size_t count_replaces(const struct tarn_publish *items, size_t n)
+{
+    size_t replaces = 0;
+    for (size_t i = 0; i < n; i++)
+        replaces += items[i].mode == TARN_PUBLISH_REPLACE;
+    return replaces;
+}
+
+/* All but the replaces, which get the code. */
+static int publish_rest(struct tarn_publisher *p, struct tarn_publish *items, size_t n, int code)
+{
+    struct tarn_publish *rest = calloc(n, sizeof(*rest));
+    size_t nrest = 0, at = 0;
+    char why[256];
+    snprintf(why, sizeof(why), "%s", tarn_last_error());
+    for (size_t i = 0; rest && i < n; i++) {
+        if (items[i].mode != TARN_PUBLISH_REPLACE)
+            rest[nrest++] = items[i];
+    }
+    int rc = nrest ? publish_all(p, rest, nrest) : 0;
+    for (size_t i = 0; i < n; i++) {
+        if (rest && items[i].mode != TARN_PUBLISH_REPLACE)
+            items[i] = rest[at++];
+        else
+            items[i].status = code;
+    }
+    free(rest);
+    if (!rc)
+        tarn_last_error_set(why);
+    return rc;
+}
+
+static int publish(struct tarn_publisher *p, struct tarn_publish *items, size_t n)
+{
+    int unsettled = count_replaces(items, n) ? settled_before(p) : 0;
+    return unsettled ? publish_rest(p, items, n, unsettled) : publish_all(p, items, n);
 }
 
 /* --- a round ------------------------------------------------------------------------------------ */
@@ -194,9 +234,12 @@ void work_publish(struct tarn_publisher *p, struct request_queue *q)
 {
     struct tarn_request *next;
     for (struct tarn_request *first = q->first; first; first = next) {
+        tarn_last_error_set("");
         int rc = publish_some(p, first, &next);
         for (struct tarn_request *r = first; rc && r != next; r = r->next)
             request_failed(r, rc);
+        for (struct tarn_request *r = first; !rc && r != next; r = r->next)
+            snprintf(r->error, sizeof(r->error), "%s", tarn_last_error()); /* why items are AGAIN */
     }
 }
 
@@ -266,9 +309,17 @@ void work_withdraw(struct tarn_publisher *p, struct tarn_request *r)
 
 #define SCAN_COUNT 256
 
-/* The locations of one page, to be judged once the page was read. */
+/* The copies of one page, to be judged once the page was read. */
+struct page_copy {
+    size_t key; /* where in `keys` */
+    size_t key_bytes;
+    struct tarn_location location;
+    bool displaced; /* another node's; of this node the slot tells */
+};
+
 struct page {
-    struct tarn_withdraw *locations;
+    const struct tarn_publisher *publisher;
+    struct page_copy *copies;
     size_t n, room;
     struct tarn_buf keys;
     uint64_t seen;
@@ -277,16 +328,17 @@ struct page {
 static int page_grow(struct page *page)
 {
     size_t room = page->room ? 2 * page->room : SCAN_COUNT;
-    struct tarn_withdraw *locations = realloc(page->locations, room * sizeof(*locations));
-    if (!locations)
+    struct page_copy *copies = realloc(page->copies, room * sizeof(*copies));
+    if (!copies)
         return tarn_fail(TARN_E_NO_MEMORY, "sweep: out of memory");
-    page->locations = locations;
+    page->copies = copies;
     page->room = room;
     return 0;
 }
 
-/* key.data holds the key's offset until the page is complete: the buffer moves as it grows. */
-static int take_record(void *arg, const struct tarn_key *key, const struct tarn_record *r)
+/* The buffer of keys moves as it grows. */
+static int take_copies(void *arg, const struct tarn_key *key, const struct tarn_location *copies,
+                       uint32_t nlocations, uint32_t n)
 {
     struct page *page = arg;
     size_t at = page->keys.bytes;
@@ -294,46 +346,86 @@ static int take_record(void *arg, const struct tarn_key *key, const struct tarn_
     tarn_buf_add(&page->keys, key->data, key->bytes);
     if (page->keys.failed)
         return tarn_fail(TARN_E_NO_MEMORY, "sweep: out of memory");
-    for (uint32_t i = 0; i < r->nlocations; i++) {
+    for (uint32_t i = 0; i < n; i++) {
         int rc = page->n == page->room ? page_grow(page) : 0;
         if (rc)
             return rc;
-        page->locations[page->n++] = (struct tarn_withdraw){.key = {(const void *)(uintptr_t)at, key->bytes},
-                                                            .location = r->locations[i]};
+        bool elsewhere = strcmp(copies[i].node, page->publisher->o.node) != 0;
+        page->copies[page->n++] = (struct page_copy){at, key->bytes, copies[i], i >= nlocations && elsewhere};
     }
     return 0;
 }
 
-/* Moves the void locations to the front; returns how many there are. */
-static size_t page_judge(struct tarn_publisher *p, struct page *page)
+static struct tarn_key page_key(const struct page *page, const struct page_copy *c)
 {
-    size_t ndead = 0;
+    return (struct tarn_key){page->keys.data + c->key, c->key_bytes};
+}
+
+/* Void locations; returns how many there are. */
+static size_t judge_locations(struct tarn_publisher *p, const struct page *page, struct tarn_withdraw *out)
+{
+    size_t n = 0;
     uint64_t since = tarn_now_ns(), deadline = call_deadline(p);
     for (size_t i = 0; i < page->n; i++) {
-        struct tarn_withdraw *w = &page->locations[i];
-        if (tarn_living_check(&p->living, &w->location, since, deadline) != TARN_DEAD)
+        const struct page_copy *c = &page->copies[i];
+        if (c->displaced || tarn_living_check(&p->living, &c->location, since, deadline) != TARN_DEAD)
             continue;
         /* A node that is back compares no sooner than a heartbeat after it has listed itself. */
-        w->until_ms = strcmp(w->location.node, p->o.node) ? p->living.listed_ms + p->o.heartbeat_ms : UINT64_MAX;
-        w->key.data = page->keys.data + (uintptr_t)w->key.data;
-        page->locations[ndead++] = *w;
+        bool own = !strcmp(c->location.node, p->o.node);
+        out[n++] = (struct tarn_withdraw){.key = page_key(page, c),
+                                          .location = c->location,
+                                          .until_ms = own ? UINT64_MAX : p->living.listed_ms + p->o.heartbeat_ms};
     }
-    return ndead;
+    return n;
+}
+
+/* Displaced copies of other nodes that nobody can read. */
+static size_t judge_others(struct tarn_publisher *p, const struct page *page, struct tarn_withdraw *out)
+{
+    struct tarn_copy_seen *copies = calloc(page->n, sizeof(*copies));
+    bool *settled = calloc(page->n, sizeof(*settled));
+    size_t asked = 0, n = 0;
+    for (size_t i = 0; copies && i < page->n; i++) {
+        const struct page_copy *c = &page->copies[i];
+        if (c->displaced)
+            copies[asked++] = (struct tarn_copy_seen){.key = page_key(page, c), .copy = c->location};
+    }
+    if (asked && settled && !settled_before(p) && !judge_displaced(p, copies, asked, settled)) {
+        for (size_t i = 0; i < asked; i++) {
+            if (settled[i] && copies[i].named)
+                out[n++] = (struct tarn_withdraw){
+                    .key = copies[i].key, .location = copies[i].copy, .until_ms = UINT64_MAX};
+        }
+    }
+    free(copies);
+    free(settled);
+    return n;
+}
+
+static int sweep_page(struct tarn_publisher *p, const struct page *page, uint64_t *withdrawn)
+{
+    struct tarn_withdraw *dead = calloc(page->n, sizeof(*dead));
+    if (!dead)
+        return tarn_fail(TARN_E_NO_MEMORY, "sweep: out of memory");
+    size_t ndead = judge_locations(p, page, dead);
+    ndead += judge_others(p, page, dead + ndead);
+    int rc = ndead ? account(p, tarn_directory_sweep(p->o.directory, dead, ndead, call_deadline(p))) : 0;
+    *withdrawn = rc ? 0 : ndead;
+    free(dead);
+    return rc;
 }
 
 void work_scan(struct tarn_publisher *p, struct tarn_request *r)
 {
-    struct page page = {0};
-    int rc = account(p, tarn_directory_scan_page(p->o.directory, NULL, SCAN_COUNT, &r->cursor,
-                                                 call_deadline(p), take_record, &page));
-    size_t ndead = rc ? 0 : page_judge(p, &page);
-    if (ndead)
-        rc = account(p, tarn_directory_sweep(p->o.directory, page.locations, ndead, call_deadline(p)));
+    struct page page = {.publisher = p};
+    int rc = account(p, tarn_directory_scan_page(p->o.directory, SCAN_COUNT, &r->cursor, call_deadline(p),
+                                                 take_copies, &page));
+    if (!rc && page.n)
+        rc = sweep_page(p, &page, &r->withdrawn);
     r->seen = page.seen;
-    r->withdrawn = rc ? 0 : ndead;
     if (rc)
         request_failed(r, rc);
-    free(page.locations);
+    free(page.copies);
     tarn_buf_free(&page.keys);
 }
 

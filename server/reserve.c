@@ -306,10 +306,33 @@ static bool end_writing(struct tarn_store *s, const struct object *o)
     return false;
 }
 
+/* What is to be published of an object. */
+static void fill_publish(const struct tarn_store *s, struct object *o, struct tarn_publish *p)
+{
+    *p = (struct tarn_publish){
+        .key = {o->key, o->key_bytes},
+        .mode = o->absent ? TARN_PUBLISH_ABSENT : TARN_PUBLISH_REPLACE,
+    };
+    store_record(s, o, &p->record);
+}
+
+/* LIVE, and its commit may be begun once more. */
+static struct object *committed_at(const struct tarn_store *s, uint64_t session, uint32_t pool, uint32_t slot,
+                                   uint64_t gen)
+{
+    struct object *o = store_object_at(s, pool, slot, gen + 1);
+    return o && o->state == OBJECT_LIVE && o->committer == session ? o : NULL;
+}
+
 int tarn_store_commit_begin(struct tarn_store *s, uint64_t session, uint32_t pool, uint32_t slot,
                             uint64_t gen, struct tarn_publish *p)
 {
     struct object *o = reservation_at(s, session, pool, slot, gen);
+    struct object *again = o || !session ? NULL : committed_at(s, session, pool, slot, gen);
+    if (again) {
+        fill_publish(s, again, p);
+        return 0;
+    }
     if (!o)
         return tarn_fail(TARN_E_STALE,
                          "commit: session %016" PRIx64 " has no such reservation (pool %u slot %u)", session,
@@ -319,16 +342,13 @@ int tarn_store_commit_begin(struct tarn_store *s, uint64_t session, uint32_t poo
                          "commit: pool %u slot %u is being written: wait for the answers of its puts", pool,
                          slot);
     session_leave(s, o);
+    o->committer = 0;
     o->state = OBJECT_PUBLISHING;
     o->born_ms = tarn_unix_ms();
     o->expires_ns = o->ttl_ms ? tarn_deadline(o->ttl_ms) : 0;
     store_touch(s, o);
     atomic_store(store_gen(s, pool, slot), gen + 1);
-    *p = (struct tarn_publish){
-        .key = {o->key, o->key_bytes},
-        .mode = o->absent ? TARN_PUBLISH_ABSENT : TARN_PUBLISH_REPLACE,
-    };
-    store_record(s, o, &p->record);
+    fill_publish(s, o, p);
     return 0;
 }
 
@@ -346,16 +366,49 @@ static void go_live(struct tarn_store *s, struct object *o)
     store_schedule(s, o);
 }
 
-void tarn_store_commit_end(struct tarn_store *s, uint32_t pool, uint32_t slot, uint64_t gen, bool published)
+/* It was LIVE before it was published once more. */
+static bool end_again(struct tarn_store *s, struct object *o, uint64_t born_ms)
+{
+    o->committer = 0;
+    if (born_ms)
+        o->born_ms = born_ms;
+    else
+        store_remove_live(s, o, "replaced");
+    return born_ms != 0;
+}
+
+bool tarn_store_commit_end(struct tarn_store *s, uint32_t pool, uint32_t slot, uint64_t gen, uint64_t born_ms)
 {
     struct object *o = store_object_at(s, pool, slot, gen + 1);
+    if (o && o->state == OBJECT_LIVE)
+        return end_again(s, o, born_ms);
+    if (!o || o->state != OBJECT_PUBLISHING)
+        return false;
+    no_longer_reserved(s, o);
+    if (!born_ms || o->displaced) {
+        store_reclaim(s, o);
+        return false;
+    }
+    o->born_ms = born_ms;
+    go_live(s, o);
+    return true;
+}
+
+void tarn_store_commit_again(struct tarn_store *s, uint64_t session, uint32_t pool, uint32_t slot, uint64_t gen)
+{
+    struct object *o = store_object_at(s, pool, slot, gen + 1);
+    if (o && o->state == OBJECT_LIVE)
+        o->committer = session;
     if (!o || o->state != OBJECT_PUBLISHING)
         return;
-    no_longer_reserved(s, o);
-    if (published && !o->displaced)
-        go_live(s, o);
-    else
+    if (o->displaced || session_join(s, session, o)) {
+        no_longer_reserved(s, o);
         store_reclaim(s, o);
+        return;
+    }
+    o->state = OBJECT_RESERVED;
+    atomic_store(store_gen(s, pool, slot), gen); /* nobody was told of the even one */
+    atomic_store(&s->pools[pool].slots[slot].session, session);
 }
 
 static void abort_reservation(struct tarn_store *s, struct object *o)

@@ -238,6 +238,12 @@ bool tarn_store_release(struct tarn_store *s, uint32_t pool, uint32_t slot, uint
     return true;
 }
 
+bool tarn_store_is_publishing(const struct tarn_store *s, uint32_t pool, uint32_t slot, uint64_t gen)
+{
+    const struct object *o = store_object_at(s, pool, slot, gen);
+    return o && o->state == OBJECT_PUBLISHING;
+}
+
 bool tarn_store_pin(struct tarn_store *s, const struct tarn_key *key, uint32_t ttl_ms)
 {
     struct object *o = find_live(s, key);

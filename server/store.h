@@ -97,9 +97,13 @@ int tarn_store_reserve(struct tarn_store *s, const struct tarn_reserve *r, struc
  */
 int tarn_store_commit_begin(struct tarn_store *s, uint64_t session, uint32_t pool, uint32_t slot, uint64_t gen,
                             struct tarn_publish *p);
-/* Ends it. published: LIVE, and another object of the same key held here is reclaimed. Else reclaimed
- * without a word to `gone`. gen is the reservation's. */
-void tarn_store_commit_end(struct tarn_store *s, uint32_t pool, uint32_t slot, uint64_t gen, bool published);
+/* Ends it. born_ms: of the record that was published: LIVE, and another object of the same key held here is
+ * reclaimed; 0: none was: reclaimed without a word to `gone`. gen is the reservation's. True: it is LIVE; false also
+ * when it was released meanwhile. */
+bool tarn_store_commit_end(struct tarn_store *s, uint32_t pool, uint32_t slot, uint64_t gen, uint64_t born_ms);
+/* Lets the session begin the commit once more: PUBLISHING, of which nothing was published, is a reservation again;
+ * what is LIVE stays so. */
+void tarn_store_commit_again(struct tarn_store *s, uint64_t session, uint32_t pool, uint32_t slot, uint64_t gen);
 
 /* Gives a reservation back. False when there is no such one of this session. */
 bool tarn_store_abort(struct tarn_store *s, uint64_t session, uint32_t pool, uint32_t slot, uint64_t gen);
@@ -116,6 +120,7 @@ bool tarn_store_remove(struct tarn_store *s, const struct tarn_key *key, const c
 /* Reclaims the object at slot if it still has the (even) generation; tells `gone` with "replaced". One that
  * is PUBLISHING is reclaimed by its commit_end, without a word. */
 bool tarn_store_release(struct tarn_store *s, uint32_t pool, uint32_t slot, uint64_t gen);
+bool tarn_store_is_publishing(const struct tarn_store *s, uint32_t pool, uint32_t slot, uint64_t gen);
 /* Keeps an object from eviction. ttl_ms 0: until unpinned. The longest of several pins counts, and one unpin
  * ends them all. */
 bool tarn_store_pin(struct tarn_store *s, const struct tarn_key *key, uint32_t ttl_ms);

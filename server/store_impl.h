@@ -45,7 +45,10 @@ struct object {
     struct object *chain;    /* LIVE: in the key index */
     struct link listed;      /* RESERVED: of its session; LIMBO: in its pool's limbo */
     struct link timed;       /* with is_timed: in a list of the wheel */
-    struct session *session; /* RESERVED */
+    union {
+        struct session *session; /* RESERVED */
+        uint64_t committer;      /* LIVE: the session that may begin its commit once more; 0: none */
+    };
     struct tarn_tensor tensor;
     uint64_t version, born_ms;
     uint64_t expires_ns;      /* 0: never */

@@ -61,7 +61,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     if (rc == 0)
         check_record(&r);
     else
-        demand(rc == TARN_E_FORMAT && *tarn_last_error());
+        demand(rc == TARN_E_NOT_FOUND || (rc == TARN_E_FORMAT && *tarn_last_error()));
     for (size_t i = 0; i < n; i++)
         free((void *)texts[i].data);
     return 0;

@@ -1,0 +1,238 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Copies that were displaced: recheck sets, where a node finds what it is to free, and what tells whether anybody
+ * can still read them (docs/consistency.md, "Displacing copies").
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "metadata/records.h"
+#include "metadata/redis.h"
+
+#define RECHECK_KEY_TEXT (TARN_REDIS_PREFIX + 8 + TARN_NODE_ID_MAX + 1)
+#define MEMBER_TEXT TARN_DISPLACED_FIELD
+
+static void recheck_key(const struct tarn_directory *d, const char *node, char out[RECHECK_KEY_TEXT])
+{
+    snprintf(out, RECHECK_KEY_TEXT, "%srecheck:%s", d->prefix, node);
+}
+
+/* "pool:slot:gen": what follows the node in the name of a displaced copy. */
+static const char *member(const struct tarn_location *l, char text[MEMBER_TEXT])
+{
+    tarn_displaced_field(l, text);
+    return strchr(text, '/') + 1;
+}
+
+/* --- adding ------------------------------------------------------------------------------------- */
+
+struct additions {
+    struct tarn_directory *d;
+    const struct tarn_location *l;
+    size_t n;
+};
+
+static int append_additions(void *arg, struct tarn_resp *r)
+{
+    const struct additions *s = arg;
+    char key[RECHECK_KEY_TEXT], text[MEMBER_TEXT];
+    for (size_t i = 0; i < s->n; i++) {
+        struct tarn_args add = {.n = 0}, expire = {.n = 0};
+        recheck_key(s->d, s->l[i].node, key);
+        tarn_args_add(&add, "SADD");
+        tarn_args_add(&add, key);
+        tarn_args_add(&add, member(&s->l[i], text));
+        tarn_args_add(&expire, "PEXPIRE");
+        tarn_args_add(&expire, key);
+        tarn_args_add_u64(&expire, TARN_DISPLACED_EXPIRY_MS);
+        int rc = tarn_args_append(&add, r);
+        if (!rc)
+            rc = tarn_args_append(&expire, r);
+        if (rc)
+            return rc;
+    }
+    return 0;
+}
+
+static int take_added(void *arg, size_t i, const redisReply *reply)
+{
+    const struct additions *s = arg;
+    (void)i;
+    return tarn_redis_check(s->d, reply);
+}
+
+int tarn_directory_recheck_add(struct tarn_directory *d, const struct tarn_location *l, size_t n,
+                               uint64_t deadline_ns)
+{
+    struct additions s = {d, l, n};
+    struct tarn_pipeline p = {
+        .n = 2 * n, .append = append_additions, .reply = take_added, .arg = &s, .writes = true};
+    return n ? tarn_redis_run(d, deadline_ns, &p) : 0;
+}
+
+/* --- reading ------------------------------------------------------------------------------------ */
+
+struct recheck {
+    struct tarn_directory *d;
+    const char *node;
+    const struct tarn_location *done;
+    size_t ndone;
+    struct tarn_location *found;
+    size_t nfound, room;
+};
+
+/* One SREM a member, so that any number fits. */
+static int append_recheck(void *arg, struct tarn_resp *r)
+{
+    struct recheck *s = arg;
+    char key[RECHECK_KEY_TEXT], text[MEMBER_TEXT];
+    struct tarn_args a = {.n = 0};
+    recheck_key(s->d, s->node, key);
+    for (size_t i = 0; i < s->ndone; i++) {
+        const char *argv[] = {"SREM", key, member(&s->done[i], text)};
+        int rc = tarn_resp_append(r, 3, argv, NULL);
+        if (rc)
+            return rc;
+    }
+    tarn_args_add(&a, "SRANDMEMBER");
+    tarn_args_add(&a, key);
+    tarn_args_add_u64(&a, s->room);
+    return tarn_args_append(&a, r);
+}
+
+/* Members that nobody of us has written are passed by. */
+static int take_recheck(void *arg, size_t i, const redisReply *reply)
+{
+    struct recheck *s = arg;
+    int rc = i < s->ndone ? tarn_redis_check(s->d, reply) : tarn_redis_check_array(s->d, reply);
+    if (rc || i < s->ndone)
+        return rc;
+    s->nfound = 0;
+    for (size_t k = 0; k < reply->elements && s->nfound < s->room; k++) {
+        const redisReply *e = reply->element[k];
+        struct tarn_location *l = &s->found[s->nfound];
+        *l = (struct tarn_location){.offset = 0};
+        snprintf(l->node, sizeof l->node, "%s", s->node);
+        if (e->type == REDIS_REPLY_STRING && !tarn_member_parse((struct tarn_text){e->str, e->len}, l))
+            s->nfound++;
+    }
+    return 0;
+}
+
+int tarn_directory_recheck(struct tarn_directory *d, const char *node, const struct tarn_location *done,
+                           size_t ndone, struct tarn_location *found, size_t *n_p, uint64_t deadline_ns)
+{
+    struct recheck s = {.d = d, .node = node, .done = done, .ndone = ndone, .found = found, .room = *n_p};
+    struct tarn_pipeline p = {
+        .n = ndone + 1, .append = append_recheck, .reply = take_recheck, .arg = &s, .writes = ndone > 0};
+    int rc = tarn_redis_run(d, deadline_ns, &p);
+    *n_p = rc ? 0 : s.nfound;
+    return rc;
+}
+
+/* --- whether anybody can still read a copy ------------------------------------------------------- */
+
+struct look {
+    struct tarn_directory *d;
+    struct tarn_copy_seen *copies;
+    size_t n;
+};
+
+static int append_copy(const struct look *s, const struct tarn_copy_seen *c, struct tarn_resp *r)
+{
+    char key[TARN_OBJECT_KEY_TEXT], place[TARN_LOCATION_FIELD], name[TARN_DISPLACED_FIELD];
+    char node[TARN_REDIS_PREFIX + 5 + TARN_NODE_ID_MAX + 1];
+    tarn_location_field(&c->copy, place);
+    tarn_displaced_field(&c->copy, name);
+    snprintf(node, sizeof node, "%snode:%s", s->d->prefix, c->copy.node);
+    size_t bytes = tarn_object_key(s->d, &c->key, key);
+    const char *object[] = {"HMGET", key, place, name}, *listed[] = {"HGET", node, "epoch"};
+    const size_t lens[] = {5, bytes, strlen(place), strlen(name)};
+    int rc = tarn_resp_append(r, 4, object, lens);
+    return rc ? rc : tarn_resp_append(r, 3, listed, NULL);
+}
+
+static int append_look(void *arg, struct tarn_resp *r)
+{
+    const struct look *s = arg;
+    int rc = 0;
+    for (size_t i = 0; i < s->n && !rc; i++)
+        rc = append_copy(s, &s->copies[i], r);
+    return rc;
+}
+
+static int take_names(const struct look *s, struct tarn_copy_seen *c, const redisReply *reply)
+{
+    char value[TARN_LOCATION_VALUE];
+    c->named = false;
+    if (reply->type == REDIS_REPLY_ERROR && !strncmp(reply->str, "WRONGTYPE", 9)) /* no record of ours */
+        return 0;
+    int rc = tarn_redis_check_array(s->d, reply);
+    if (rc || reply->elements != 2)
+        return rc ? rc : TARN_E_DIRECTORY;
+    const redisReply *place = reply->element[0], *name = reply->element[1];
+    tarn_location_value(&c->copy, value);
+    c->named = name->type == REDIS_REPLY_STRING || (place->type == REDIS_REPLY_STRING && !strcmp(place->str, value));
+    return 0;
+}
+
+/* What is no epoch is somebody's record whom we do not know: listed. */
+static int take_listed(const struct look *s, struct tarn_copy_seen *c, const redisReply *reply)
+{
+    uint64_t epoch;
+    int rc = tarn_redis_check(s->d, reply);
+    if (rc)
+        return rc;
+    c->node = reply->type == REDIS_REPLY_NIL ? TARN_NOT_LISTED : TARN_LISTED;
+    if (reply->type == REDIS_REPLY_STRING && !tarn_u64_parse(reply->str, reply->len, 16, UINT64_MAX, &epoch) &&
+        (uint32_t)epoch != (uint32_t)(c->copy.gen >> 32))
+        c->node = TARN_LISTED_ANEW;
+    return 0;
+}
+
+static int take_look(void *arg, size_t i, const redisReply *reply)
+{
+    const struct look *s = arg;
+    return i % 2 ? take_listed(s, &s->copies[i / 2], reply) : take_names(s, &s->copies[i / 2], reply);
+}
+
+int tarn_directory_look_again(struct tarn_directory *d, struct tarn_copy_seen *copies, size_t n,
+                              uint64_t deadline_ns)
+{
+    struct look s = {d, copies, n};
+    struct tarn_pipeline p = {.n = 2 * n, .append = append_look, .reply = take_look, .arg = &s};
+    return n ? tarn_redis_run(d, deadline_ns, &p) : 0;
+}
+
+/* --- whether a node is listed -------------------------------------------------------------------- */
+
+struct listed {
+    struct tarn_directory *d;
+    const char *node;
+    bool *listed;
+};
+
+static int append_listed(void *arg, struct tarn_resp *r)
+{
+    const struct listed *s = arg;
+    char key[TARN_REDIS_PREFIX + 5 + TARN_NODE_ID_MAX + 1];
+    snprintf(key, sizeof key, "%snode:%s", s->d->prefix, s->node);
+    const char *argv[] = {"HGET", key, "epoch"};
+    return tarn_resp_append(r, 3, argv, NULL);
+}
+
+static int take_node(void *arg, size_t i, const redisReply *reply)
+{
+    const struct listed *s = arg;
+    (void)i;
+    *s->listed = reply->type != REDIS_REPLY_NIL;
+    return tarn_redis_check(s->d, reply);
+}
+
+int tarn_directory_listed(struct tarn_directory *d, const char *node, bool *listed, uint64_t deadline_ns)
+{
+    struct listed s = {d, node, listed};
+    struct tarn_pipeline p = {.n = 1, .append = append_listed, .reply = take_node, .arg = &s};
+    return tarn_redis_run(d, deadline_ns, &p);
+}
