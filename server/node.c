@@ -238,6 +238,7 @@ static int start_publisher(struct tarn_node *n)
         .timeout_ms = (uint32_t)n->config->redis_timeout_ms,
         .heartbeat_ms = (uint32_t)n->config->heartbeat_ms,
         .ttl_ms = n->ttl_ms,
+        .claimed = n->presence.claimed,
     };
     o.pools = tarn_store_pools(n->store, &o.npools);
     n->beat = (struct tarn_request){.kind = TARN_REQUEST_BEAT, .done = beat_done};

@@ -234,6 +234,7 @@ void tarn_presence_begin(struct tarn_node *n, const struct tarn_beat *b)
 {
     struct tarn_presence *p = &n->presence;
     memcpy(p->known, b->state.id, sizeof(p->known));
+    p->claimed = b->state;
     p->make_until_ms = 0;
     p->last_ms = p->beat_ms = b->state.now_ms;
     p->last_ns = tarn_now_ns();

@@ -38,6 +38,7 @@ struct tarn_presence {
     bool restoring; /* what the store holds is being published again */
     bool begun;     /* COMPARING, or restoring: the scrub does it */
     char known[TARN_DIRECTORY_ID_TEXT];
+    struct tarn_directory_state claimed; /* as the first beat has read it */
     uint64_t last_ms, last_ns; /* the last beat that found the record there as HERE: Redis's time, ours when sent */
     uint64_t beat_ms;          /* the last beat in any state, by Redis's time */
     uint64_t away_ms;          /* WAITING: last_ms in the directory that was lost */

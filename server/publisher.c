@@ -312,6 +312,8 @@ int tarn_publisher_start(const struct tarn_publisher_options *o, struct tarn_pub
     lane_init(&p->lane);
     p->withdrawals_last = &p->withdrawals;
     pthread_mutex_init(&p->lock, NULL);
+    if (o->claimed.id[0])
+        settled_note(p, &(struct tarn_beat){.state = o->claimed});
     pthread_condattr_init(&attr);
     pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
     pthread_cond_init(&p->wake, &attr);

@@ -103,6 +103,7 @@ struct tarn_publisher_options {
     uint32_t timeout_ms; /* of one call to Redis */
     uint32_t heartbeat_ms;
     uint32_t ttl_ms; /* of node records */
+    struct tarn_directory_state claimed; /* by the beat that made the node's record; id "": not told */
 };
 
 int tarn_publisher_start(const struct tarn_publisher_options *o, struct tarn_publisher **p_p);
