@@ -47,12 +47,11 @@ static long long objects(const struct harness_node *n)
     return node_pool_figure(n->control, "objects");
 }
 
-/* v1 on node1, replaced by v2 on node0 by a client that never says RELEASE. */
+/* v1 on node1, replaced by v2 on node0 by a client that never says RELEASE. node1 frees it at its next heartbeat. */
 static void replace_without_release(struct node_world *w, const char *key)
 {
     assert_string_equal(node_put(&w->other_c, "absent", key, 1000), "");
     assert_string_equal(node_put(&w->c, "replace", key, 2000), "");
-    assert_int_equal(objects(w->other), 1);
     assert_true(located(w, key, "node0") && !located(w, key, "node1"));
 }
 
