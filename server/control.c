@@ -186,6 +186,8 @@ static bool run_requests(struct tarn_conn *c)
             return true;
         tarn_command_run(c, request);
         freeReplyObject(request);
+        if (c->session)
+            c->session->last_ns = tarn_now_ns();
         admit(c);
     }
     return c->state != TARN_CONN_READING;

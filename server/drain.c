@@ -7,9 +7,13 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "server/session.h"
 
 #define AT "drain"
 #define PAGE 512
+/* A reservation counts as a put in flight for so long after its session's last command. */
+#define IDLE_MS 2000
+#define SLOWEST_BYTES_MS 100000 /* and longer, by what may be on its way at 100 MB/s */
 
 /* Objects of one page; lives from submit to done. */
 struct page {
@@ -121,12 +125,26 @@ void tarn_node_drain(struct tarn_node *n)
     tarn_node_beat_now(n);
 }
 
+/* Does a session hold reservations that it may still be writing to? */
+static bool any_in_use(const struct tarn_node *n)
+{
+    uint64_t now = tarn_now_ns();
+    for (const struct tarn_session *s = n->sessions->table; s; s = s->hh.next) {
+        uint64_t bytes = tarn_store_session_reserved(n->store, s->id);
+        if (s->reserving_since_ns && (now - s->last_ns) / TARN_NS_PER_MS < IDLE_MS + bytes / SLOWEST_BYTES_MS)
+            return true;
+    }
+    return false;
+}
+
 void tarn_node_drain_check(struct tarn_node *n)
 {
     uint64_t reserved = 0;
     leave_when_settled(n);
     if (n->state != TARN_NODE_DRAINING)
         return;
+    if (!any_in_use(n))
+        n->drain_deadline_ns = 0;
     for (uint32_t i = 0; i < n->record.npools; i++) {
         struct tarn_pool_stats stats;
         tarn_store_stats(n->store, i, &stats);

@@ -111,7 +111,8 @@ static const struct tarn_option options[] = {
     INT_OPTION("scrub-s", scrub_s, "600", 1, 86400, "SECONDS",
                "Time in which the node compares all it holds with the directory, both ways."),
     INT_OPTION("drain-timeout-ms", drain_timeout_ms, "10000", 0, 3600000, "MS",
-               "Longest wait for puts in flight when the node ends."),
+               "Longest wait for puts in flight when the node ends. A client that has reserved and then says nothing "
+               "for 2 s, and 1 s more for each 100 MB, is not waited for."),
     TEXT_OPTION("http", http, NULL, "ADDRESS",
                 "Address of /metrics (Prometheus) and /health, host:port. Without it there is none."),
     TEXT_OPTION("log-level", log_level, "info", "LEVEL", "error, warn, info or debug."),

@@ -39,6 +39,7 @@ struct tarn_session {
     int hazard_fd;
     struct tarn_hazard_page *page;
     uint64_t reserving_since_ns; /* 0: it has no reservations */
+    uint64_t last_ns;            /* its last command */
 };
 
 struct tarn_sessions {

@@ -13,6 +13,15 @@
 
 /* --- the end of a node -------------------------------------------------------------------------- */
 
+/* Does the node's record say so? */
+static bool recorded(const struct node_world *w, const char *field, const char *value)
+{
+    redisReply *r = harness_redis_call(w->redis, "HGET", "tarn:default:node:node0", field, NULL);
+    bool same = r->type == REDIS_REPLY_STRING && !strcmp(r->str, value);
+    freeReplyObject(r);
+    return same;
+}
+
 static void drain_waits_for_puts_in_flight_and_withdraws(void **state)
 {
     struct node_world *w = *state;
@@ -23,10 +32,8 @@ static void drain_waits_for_puts_in_flight_and_withdraws(void **state)
     harness_signal(w->node->process, SIGTERM);
     HARNESS_UNTIL(!strcmp(node_info(w->node->control, "state"), "draining"), 5000);
     assert_prefix(node_try_reserve(&c, "absent", "new", 100, &refused), "BUSY");
-    redisReply *r = harness_redis_call(w->redis, "HGET", "tarn:default:node:node0", "state", NULL);
-    assert_string_equal(r->str, "draining");
-    freeReplyObject(r);
-    r = node_commit(&c, &g, "5000");
+    HARNESS_UNTIL(recorded(w, "state", "draining"), 5000); /* by the beat that follows */
+    redisReply *r = node_commit(&c, &g, "5000");
     assert_int_equal(r->type, REDIS_REPLY_ARRAY);
     freeReplyObject(r);
     assert_int_equal(harness_wait(w->node->process, 10000), 0);
@@ -44,6 +51,25 @@ static void drain_gives_up_stuck_reservations(void **state)
     node_reserve(&c, "absent", "never", 100);
     freeReplyObject(harness_command(c.resp, "DRAIN", NULL));
     assert_int_equal(harness_wait(n->process, 5000), 0);
+    node_close(&c);
+    harness_passed(w->h);
+}
+
+/* A client that has reserved and does nothing holds the node up for 2 s after its last word, not for long. */
+static void an_idle_reservation_does_not_hold_the_end_up(void **state)
+{
+    struct node_world *w = *state;
+    struct harness_node *n = harness_node_start(w->h, "idle", w->redis, "--pool", "p:bytes=1M",
+                                                "--drain-timeout-ms", "60000", NULL);
+    struct node_client c = node_connect(n->control);
+    node_reserve(&c, "absent", "never", 100);
+    uint64_t begun = harness_now_ms();
+    HARNESS_UNTIL(harness_now_ms() - begun > 1000, 5000);
+    harness_signal(n->process, SIGTERM);
+    HARNESS_UNTIL(!strcmp(node_info(n->control, "state"), "draining"), 5000);
+    HARNESS_UNTIL(harness_now_ms() - begun > 1500, 5000);
+    assert_true(harness_running(n->process));
+    assert_int_equal(harness_wait(n->process, 10000), 0);
     node_close(&c);
     harness_passed(w->h);
 }
@@ -270,6 +296,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         WITH_NODE(drain_waits_for_puts_in_flight_and_withdraws),
         WITH_REDIS(drain_gives_up_stuck_reservations),
+        WITH_REDIS(an_idle_reservation_does_not_hold_the_end_up),
         WITH_NODE(second_signal_ends_at_once),
         WITH_NODE(second_node_of_an_id_refuses),
         WITH_REDIS(silent_node_keeps_its_id_whatever_its_pid),

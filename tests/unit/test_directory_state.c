@@ -177,6 +177,24 @@ static void the_dead_are_told_once_in_a_calm_directory(void **state)
     assert_int_equal(command(f, "SCARD", "tarn:" NS ":nodes"), 1);
 }
 
+/* The node may be back by then, and have found its location in the record. */
+static void a_sweep_that_is_late_takes_nothing(void **state)
+{
+    struct fixture *f = *state;
+    struct tarn_directory_state s;
+    assert_int_equal(put(f->d, "k", TARN_PUBLISH_ABSENT, 1, "dead", 2), 0);
+    struct tarn_withdraw w = {.key = key_of("k"), .location = look(f->d, "k").record.locations[0]};
+    assert_int_equal(tarn_directory_look(f->d, soon(), &s), 0);
+    w.until_ms = s.now_ms;
+    assert_int_equal(tarn_directory_sweep(f->d, &w, 1, soon()), 0);
+    assert_false(w.removed);
+    assert_int_equal(look(f->d, "k").status, 0);
+    w.until_ms = s.now_ms + 20000;
+    assert_int_equal(tarn_directory_sweep(f->d, &w, 1, soon()), 0);
+    assert_true(w.removed);
+    assert_int_equal(look(f->d, "k").status, TARN_E_NOT_FOUND);
+}
+
 /* When somebody's record will be gone before the next beat, that is told, so that one can be made in time. */
 static void a_record_about_to_expire_is_told(void **state)
 {
@@ -238,6 +256,7 @@ int main(void)
         TEST(silence_of_everyone_is_noted),
         TEST(an_expired_record_is_not_made_again),
         TEST(the_dead_are_told_once_in_a_calm_directory),
+        TEST(a_sweep_that_is_late_takes_nothing),
         TEST(a_record_about_to_expire_is_told),
         TEST(a_full_redis_still_takes_the_state),
         TEST(a_redis_that_evicts_is_refused),
