@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Removing, marking and looking: everything that moves no tensor bytes. Changes are commands to the
- * nodes that hold the copies; what is shown comes fresh from the directory.
+ * Marking objects: touch, pin. Each is a command to the nodes that hold the copies, as the directory names them.
  */
 #include "client/client.h"
 
@@ -9,7 +8,6 @@
 #include <string.h>
 
 #define COMMAND_KEYS_MAX 4096
-#define REMOVE_ROUNDS 3
 
 /* --- commands about keys, grouped by node ------------------------------------------------------- */
 
@@ -107,136 +105,6 @@ static int marks_make(struct marks *m, const struct tarn_resolved *found, const 
             m->all[m->n++] =
                 (struct mark){.remote = found[i].desc.locs[k].remote, .key = which ? which[i] : i};
     return 0;
-}
-
-/* --- remove ------------------------------------------------------------------------------------- */
-
-struct removal {
-    struct tarn_client *client;
-    const struct tarn_key *keys;
-    int32_t *statuses; /* TARN_INPROGRESS: not decided */
-    size_t n;
-    struct tarn_verdict verdict;
-};
-
-static void removal_note(struct removal *r, const struct tarn_resolved *found, const size_t *which, size_t n,
-                         const struct marks *m)
-{
-    for (size_t i = 0; i < n; i++) {
-        int32_t *status = &r->statuses[which[i]];
-        if (found[i].status != 0)
-            *status = TARN_E_NOT_FOUND;
-        else if (found[i].desc.nlocs == 0)
-            *status = found[i].desc.nlost ? TARN_E_NODE_DOWN : TARN_E_NOT_FOUND;
-        else if (found[i].desc.nlost)
-            *status = TARN_E_NODE_DOWN;
-    }
-    for (size_t i = 0; i < m->n; i++) {
-        int32_t *status = &r->statuses[m->all[i].key];
-        if (m->all[i].result < 0)
-            *status = m->all[i].result;
-        else if (m->all[i].result > 0 && *status == TARN_INPROGRESS)
-            *status = 0;
-        const struct tarn_key *key = &r->keys[m->all[i].key];
-        tarn_cache_drop(r->client->cache, key, tarn_key_hash(key), NULL);
-    }
-    if (m->verdict.code)
-        tarn_verdict_say(&r->verdict, m->verdict.index, m->verdict.code, "remove", &r->keys[m->verdict.index],
-                         "%s", m->verdict.text);
-}
-
-/* One round: looks up what is not decided, tells the nodes. */
-static int remove_round(struct removal *r, uint64_t deadline_ns, const struct tarn_stop *stop)
-{
-    size_t *which = malloc((r->n + 1) * sizeof *which), n = 0;
-    struct tarn_key *keys = malloc((r->n + 1) * sizeof *keys);
-    struct tarn_resolved *found = malloc((r->n + 1) * sizeof *found);
-    struct marks m = {
-        .client = r->client, .command = "DELETE", .keys = r->keys, .deadline_ns = deadline_ns, .stop = stop};
-    int rc = which && keys && found ? 0 : tarn_fail(TARN_E_NO_MEMORY, "remove: out of memory");
-
-    for (size_t i = 0; rc == 0 && i < r->n; i++)
-        if (r->statuses[i] == TARN_INPROGRESS) {
-            keys[n] = r->keys[i];
-            which[n++] = i;
-        }
-    struct tarn_stop watched = *stop;
-    const struct tarn_net_stop net_stop = {stop->fd, tarn_stop_seen, &watched};
-    tarn_net_stop_by(stop->fd < 0 ? NULL : &net_stop);
-    if (rc == 0 && n > 0)
-        rc = tarn_resolve_keys(r->client, keys, n, deadline_ns, found);
-    tarn_net_stop_by(NULL);
-    if (rc != 0 && tarn_stopped(stop))
-        rc = tarn_fail(TARN_E_CANCELED, "canceled by the caller");
-    if (rc == 0)
-        rc = marks_make(&m, found, which, n);
-    if (rc == 0) {
-        marks_run(&m);
-        removal_note(r, found, which, n, &m);
-    }
-    free(m.all);
-    free(which);
-    free(keys);
-    free(found);
-    return rc;
-}
-
-static bool undecided(const struct removal *r)
-{
-    for (size_t i = 0; i < r->n; i++)
-        if (r->statuses[i] == TARN_INPROGRESS)
-            return true;
-    return false;
-}
-
-static void removal_end(struct removal *r, int rc)
-{
-    char text[TARN_SENTENCE];
-
-    snprintf(text, sizeof text, "%s", rc ? tarn_last_error() : "");
-    for (size_t i = 0; i < r->n; i++) {
-        if (r->statuses[i] == TARN_INPROGRESS)
-            r->statuses[i] = rc ? rc : TARN_E_NOT_FOUND;
-        bool said = r->verdict.code && r->verdict.index == i;
-        if (r->statuses[i] != 0 && !said)
-            tarn_verdict_say(&r->verdict, i, r->statuses[i], "remove", &r->keys[i], "%s",
-                             rc ? text : tarn_strerror(r->statuses[i]));
-    }
-}
-
-int tarn_remove_run(struct tarn_client *c, const struct tarn_key *keys, size_t n, int32_t *statuses,
-                    uint64_t deadline_ns, const struct tarn_stop *stop)
-{
-    struct removal r = {.client = c, .keys = keys, .n = n, .statuses = statuses};
-    int rc = 0;
-
-    if (n > 0 && !keys)
-        return tarn_fail(TARN_E_INVALID, "remove: keys are NULL");
-    if (!statuses && !(r.statuses = malloc((n ? n : 1) * sizeof *statuses)))
-        return tarn_fail(TARN_E_NO_MEMORY, "remove: out of memory");
-    for (size_t i = 0; i < n; i++) {
-        int bad = tarn_key_check(&keys[i]);
-        r.statuses[i] = bad ? bad : TARN_INPROGRESS;
-        if (bad)
-            tarn_verdict_note(&r.verdict, i, bad);
-    }
-    /* An object that moved between look-up and DELETE (replaced on another node) is looked up again. */
-    for (int round = 0; rc == 0 && round < REMOVE_ROUNDS && undecided(&r); round++)
-        rc = tarn_stopped(stop) ? tarn_fail(TARN_E_CANCELED, "canceled by the caller")
-                                : remove_round(&r, deadline_ns, stop);
-    removal_end(&r, rc);
-    if (!statuses)
-        free(r.statuses);
-    return tarn_verdict_end(&r.verdict);
-}
-
-int tarn_remove(struct tarn_client *c, const struct tarn_key *keys, size_t n, int32_t *statuses,
-                uint32_t timeout_ms)
-{
-    static const struct tarn_stop never = {.fd = -1};
-    int rc = tarn_client_enter(c);
-
-    return rc ? rc : tarn_remove_run(c, keys, n, statuses, tarn_client_deadline(c, timeout_ms), &never);
 }
 
 /* --- touch, pin --------------------------------------------------------------------------------- */

@@ -12,6 +12,7 @@
 #include "client/op.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
@@ -32,6 +33,16 @@ bool tarn_stop_seen(void *arg)
 
     tarn_stop_drain(s->fd);
     return tarn_stopped(s);
+}
+
+bool tarn_stop_pause(const struct tarn_stop *s, uint64_t deadline_ns, int ms)
+{
+    struct pollfd fd = {s ? s->fd : -1, POLLIN, 0};
+    int left = tarn_left_ms(deadline_ns);
+
+    if (poll(&fd, 1, left < ms ? left : ms) > 0) /* perhaps of an earlier cancel; the flag is what counts */
+        tarn_stop_drain(s->fd);
+    return !(s && tarn_stopped(s)) && tarn_now_ns() < deadline_ns;
 }
 
 static void signal_fd(int fd)

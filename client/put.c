@@ -2,7 +2,6 @@
 /* Puts: the order of things (put.h has the picture), tries, and final statuses. */
 #include "client/put.h"
 
-#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -124,11 +123,8 @@ static void chunk_write(struct tarn_put *p, struct tarn_chunk *c)
 /* Another thread of this session holds all it may reserve: wait a little for its commits. */
 static void wait_for_others(const struct tarn_put *p, uint32_t *wait_ms)
 {
-    struct pollfd fd = {p->stop.fd, POLLIN, 0};
-    int left = tarn_left_ms(p->deadline_ns);
-
     *wait_ms = *wait_ms < 16 ? *wait_ms * 2 + 1 : 16;
-    poll(&fd, 1, left < (int)*wait_ms ? left : (int)*wait_ms);
+    tarn_stop_pause(&p->stop, p->deadline_ns, (int)*wait_ms);
 }
 
 static void pipeline(struct tarn_put *p, struct queue *q, struct tarn_chunk *chunks)

@@ -18,7 +18,7 @@
 #ifndef TARN_CLIENT_PUT_H
 #define TARN_CLIENT_PUT_H
 
-#include "client/client.h"
+#include "client/displaced.h"
 
 #define TARN_CHUNK_ITEMS 64
 #define TARN_CHUNK_BYTES (8ull << 20) /* at first, and at least */
@@ -57,6 +57,7 @@ struct tarn_put_job {
     int status;   /* 0: under way or stored; else why it failed */
     bool again;   /* worth another try: in a later chunk */
     bool busy;    /* ... however often: the session has reserved as much as it may, or a transport is awaited */
+    int held;     /* why its COMMIT is to be sent again: BUSY or AGAIN; 0: it is not */
     char text[TARN_SENTENCE];
     struct tarn_target *targets; /* put.replicas of them */
     struct tarn_remote *refused[TARN_REFUSALS_MAX];
@@ -133,25 +134,11 @@ bool tarn_target_post(struct tarn_put *p, struct tarn_target *t, uint64_t offset
 /* Waits for all posted targets; their state becomes WRITTEN, or their job failed. */
 void tarn_put_written(struct tarn_put *p);
 
-/* put_release.c: copies on other nodes that are to go. */
-struct tarn_displaced {
-    struct tarn_remote *remote;
-    char pool[TARN_POOL_NAME_MAX + 1];
-    uint64_t slot, gen;
-    bool sent;
-};
-
-struct tarn_releases {
-    struct tarn_displaced *all;
-    uint32_t n, room;
-};
-
-/* Notes those that a COMMIT's answer lists. */
-void tarn_releases_note(struct tarn_put *p, struct tarn_releases *r, const redisReply *list);
-/* Tells their nodes, if need be later. Frees the list. */
-void tarn_releases_send(struct tarn_put *p, struct tarn_releases *r);
-/* Takes back the copies of a job that failed on another node. */
-void tarn_put_undo(struct tarn_put *p, struct tarn_put_job *job);
+/* put_undo.c */
+/* The job failed: its stored copies are to be taken back. */
+void tarn_undo_note(struct tarn_put *p, struct tarn_displaced_list *undo, struct tarn_put_job *job);
+/* Tells their nodes and frees the list. */
+void tarn_undo_run(struct tarn_put *p, struct tarn_displaced_list *undo);
 
 /* put_commit.c */
 void tarn_chunk_commit(struct tarn_put *p, struct tarn_chunk *c);

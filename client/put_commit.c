@@ -2,22 +2,24 @@
 /*
  * Puts: COMMIT, and what follows from its answers.
  *
- * Redis decides which version of a key there is. With replicas, the first copy is committed alone; once it
- * has won the key, the others join its version ("join"), and fail when another put has taken the key since.
- * So of two puts of one key one gets all its copies in, and the other one was replaced. When a copy fails
- * for another reason, the others are taken back (put_release.c); what a replacing put displaced is gone by
- * then.
+ * Redis decides which version of a key there is. With replicas, the first copy is committed alone, once all are
+ * written; when it has won the key, the others join its version ("join"), and fail when another put has taken the
+ * key since. So of two puts of one key one gets all its copies in, and the other one was replaced. When a copy fails
+ * for another reason, the stored ones are taken back (put_undo.c), but for a replacing put's: those stay, since what
+ * they displaced is gone.
+ *
+ * Copies that were displaced on other nodes are waited for last (displaced.h): until nobody can read them.
  *
  * COMMIT carries the deadline on the node's clock, and what it leaves unanswered is ABORTed, so a node that
  * goes on later publishes nothing of a put that failed. Its answer waits for Redis; that it does not come
  * says nothing of the node's health.
  *
- * An item whose link broke, or was closed, during a first try may be answered BUSY: the node is still at what
- * that link had sent (tcp). It stays reserved and is committed again, a little later.
+ * Two answers for an item mean that it stays reserved and is to be committed again, a little later. BUSY: the node is
+ * still at what a broken link had sent (tcp). AGAIN: the directory was lost a moment ago, or the node has just come
+ * back, and what is missing in the directory means nothing yet.
  */
 #include "client/put.h"
 
-#include <poll.h>
 #include <string.h>
 
 #define WAIT_MAX_MS 16 /* between COMMITs of what is held up */
@@ -73,6 +75,12 @@ static int send_commit(struct tarn_put *p, struct tarn_chunk *c, struct tarn_put
     return rc;
 }
 
+/* AGAIN is the directory's doing, for the caller. */
+static int code_of_held(const struct tarn_put_job *job)
+{
+    return job->held == TARN_E_AGAIN ? TARN_E_DIRECTORY : TARN_E_BUSY;
+}
+
 static void commit_failed(struct tarn_put *p, struct tarn_chunk *c, struct tarn_put_node *node,
                           enum tarn_target_state state, int rc)
 {
@@ -97,9 +105,9 @@ static void commit_failed(struct tarn_put *p, struct tarn_chunk *c, struct tarn_
         if (t->job->status == 0)
             t->job->again = rc == TARN_E_NODE_DOWN;
         /* No answer this time: what the node said before (held_up) explains more. */
-        bool busy = rc == TARN_E_TIMEOUT && t->job->status == 0 && t->job->text[0];
-        tarn_last_error_set(busy ? t->job->text : text);
-        tarn_job_fail(t->job, busy ? TARN_E_BUSY : rc);
+        bool held = rc == TARN_E_TIMEOUT && t->job->status == 0 && t->job->held;
+        tarn_last_error_set(held ? t->job->text : text);
+        tarn_job_fail(t->job, held ? code_of_held(t->job) : rc);
     }
 }
 
@@ -138,27 +146,29 @@ void tarn_chunk_commit(struct tarn_put *p, struct tarn_chunk *c)
 /* --- answers ------------------------------------------------------------------------------------ */
 
 /* To be committed again. Until then the job's text is why. */
-static void held_up(struct tarn_target *t)
+static void held_up(struct tarn_target *t, int why)
 {
     t->state = TARN_TARGET_WRITTEN;
+    t->job->held = why;
     if (t->job->status == 0)
         snprintf(t->job->text, sizeof t->job->text, "%s", tarn_last_error());
 }
 
 static void take_answer(struct tarn_put *p, struct tarn_target *t, const redisReply *e,
-                        struct tarn_releases *r)
+                        struct tarn_displaced_list *old)
 {
     char who[352];
     int rc = tarn_resp_error(e, tarn_remote_text(t->remote, who), TARN_E_PROTOCOL);
 
-    if (rc == TARN_E_BUSY) {
-        held_up(t);
+    if (rc == TARN_E_BUSY || rc == TARN_E_AGAIN) {
+        held_up(t, rc);
         return;
     }
+    t->job->held = 0;
     t->granted = false; /* published or freed */
     t->state = rc == 0 ? TARN_TARGET_STORED : TARN_TARGET_LOST;
-    if (rc == 0)
-        tarn_releases_note(p, r, e);
+    if (rc == 0 && tarn_displaced_note(p->client, old, &p->items[t->job->index].key, t->job->index, t->remote, e) != 0)
+        tarn_job_fail(t->job, TARN_E_IN_DOUBT);
     if (rc == TARN_E_STALE) { /* the session broke off; nothing was published */
         rc = tarn_fail(TARN_E_NODE_DOWN, "%s: has dropped the reservation", who);
         t->job->again = t->job->status == 0;
@@ -168,7 +178,7 @@ static void take_answer(struct tarn_put *p, struct tarn_target *t, const redisRe
 }
 
 static void take_answers(struct tarn_put *p, struct tarn_chunk *c, struct tarn_remote *remote,
-                         const redisReply *reply, struct tarn_releases *r)
+                         const redisReply *reply, struct tarn_displaced_list *old)
 {
     static const redisReply short_answer = {.type = REDIS_REPLY_ERROR,
                                             .str = (char *)"PROTOCOL answer too short"};
@@ -177,7 +187,7 @@ static void take_answers(struct tarn_put *p, struct tarn_chunk *c, struct tarn_r
     for (uint32_t i = 0; i < c->n * p->replicas; i++) {
         struct tarn_target *t = &c->targets[i];
         if (t->remote == remote && t->state == TARN_TARGET_COMMITTING)
-            take_answer(p, t, at < reply->elements ? reply->element[at] : &short_answer, r), at++;
+            take_answer(p, t, at < reply->elements ? reply->element[at] : &short_answer, old), at++;
     }
 }
 
@@ -196,7 +206,19 @@ static void stored(struct tarn_put *p, const struct tarn_put_job *job)
     tarn_count(p->client, 0, TARN_COUNT_PUT_BYTES, item->tensor.bytes);
 }
 
-static void settle(struct tarn_put *p, struct tarn_put_job *job)
+/* A replacing put that failed has stored some of its copies: they are all that is left of the key. */
+static void stored_in_part(struct tarn_put *p, struct tarn_put_job *job, uint32_t copies)
+{
+    char text[sizeof job->text];
+
+    snprintf(text, sizeof text, "stored with %u of %u copies: %.*s", copies, p->replicas, (int)sizeof text - 64,
+             job->text);
+    memcpy(job->text, text, sizeof text);
+    stored(p, job);
+}
+
+static void settle(struct tarn_put *p, struct tarn_put_job *job, const struct tarn_displaced_list *old,
+                   struct tarn_displaced_list *undo)
 {
     const struct tarn_key *key = &p->items[job->index].key;
     uint32_t copies = 0;
@@ -207,19 +229,26 @@ static void settle(struct tarn_put *p, struct tarn_put_job *job)
         job->status = 0;
     if (job->status == 0) {
         stored(p, job);
-        return;
-    }
-    if (copies > 0) {
-        char text[sizeof job->text];
-        memcpy(text, job->text, sizeof text);
-        tarn_put_undo(p, job);
-        tarn_last_error_set(text);
-    }
-    if (copies > 0 || (p->flags & TARN_PUT_REPLACE))
+        int rc = tarn_displaced_status(old, job->index);
+        if (rc != 0)
+            tarn_job_fail(job, rc);
+    } else if (copies > 0 && (p->flags & TARN_PUT_REPLACE)) {
+        stored_in_part(p, job, copies);
+    } else if (copies > 0 || (p->flags & TARN_PUT_REPLACE)) {
+        tarn_undo_note(p, undo, job);
         tarn_cache_drop(p->client->cache, key, tarn_key_hash(key), NULL);
+    }
 }
 
-static void answers(struct tarn_put *p, struct tarn_chunk *c, struct tarn_releases *r)
+/* The node said AGAIN to all: it is not yet in a position to tell what the directory means. */
+static void all_held_up(struct tarn_put *p, struct tarn_chunk *c, struct tarn_put_node *node)
+{
+    for (uint32_t i = 0; i < c->n * p->replicas; i++)
+        if (c->targets[i].remote == node->remote && c->targets[i].state == TARN_TARGET_COMMITTING)
+            held_up(&c->targets[i], TARN_E_AGAIN);
+}
+
+static void answers(struct tarn_put *p, struct tarn_chunk *c, struct tarn_displaced_list *old)
 {
     for (uint32_t k = 0; k < p->nnodes; k++) {
         struct tarn_put_node *node = &p->nodes[k];
@@ -228,11 +257,15 @@ static void answers(struct tarn_put *p, struct tarn_chunk *c, struct tarn_releas
             continue;
         node->committing = false;
         int rc = tarn_call_reply(node->commit, p->deadline_ns, &p->stop, &reply);
+        if (rc == TARN_E_AGAIN) {
+            all_held_up(p, c, node);
+            continue;
+        }
         if (rc != 0) {
             commit_failed(p, c, node, TARN_TARGET_COMMITTING, rc);
             continue;
         }
-        take_answers(p, c, node->remote, reply, r);
+        take_answers(p, c, node->remote, reply, old);
         freeReplyObject(reply);
     }
 }
@@ -250,14 +283,9 @@ static bool any_held_up(const struct tarn_put *p, const struct tarn_chunk *c, bo
 /* Longer each time; false when there is no time for another COMMIT, or the caller has canceled. */
 static bool wait_a_moment(const struct tarn_put *p, int *wait_ms)
 {
-    struct pollfd fd = {p->stop.fd, POLLIN, 0};
-
     *wait_ms = *wait_ms * 2 + 1 < WAIT_MAX_MS ? *wait_ms * 2 + 1 : WAIT_MAX_MS;
-    if (tarn_left_ms(p->deadline_ns) < *wait_ms + ANSWER_MS)
-        return false;
-    if (poll(&fd, 1, *wait_ms) > 0) /* perhaps of an earlier cancel; the flag is what counts */
-        tarn_stop_drain(p->stop.fd);
-    return !tarn_stopped(&p->stop);
+    return tarn_left_ms(p->deadline_ns) >= *wait_ms + ANSWER_MS &&
+           tarn_stop_pause(&p->stop, p->deadline_ns, *wait_ms);
 }
 
 /* It stays so: the node's sentence is the put's, and what is reserved will be given back. */
@@ -269,34 +297,36 @@ static void give_up(struct tarn_put *p, struct tarn_chunk *c, bool join)
             continue;
         tarn_last_error_set(t->job->text);
         tarn_job_fail(t->job, tarn_stopped(&p->stop) ? tarn_fail(TARN_E_CANCELED, "canceled by the caller")
-                                                     : TARN_E_BUSY);
+                                                     : code_of_held(t->job));
     }
 }
 
 /* The answers to what was asked, and to what had to be asked again. */
-static void settled(struct tarn_put *p, struct tarn_chunk *c, struct tarn_releases *r, bool join)
+static void settled(struct tarn_put *p, struct tarn_chunk *c, struct tarn_displaced_list *old, bool join)
 {
     int wait_ms = 0;
 
-    answers(p, c, r);
+    answers(p, c, old);
     while (any_held_up(p, c, join) && wait_a_moment(p, &wait_ms)) {
         ask_all(p, c, join);
-        answers(p, c, r);
+        answers(p, c, old);
     }
     give_up(p, c, join);
 }
 
 void tarn_chunk_stored(struct tarn_put *p, struct tarn_chunk *c)
 {
-    struct tarn_releases r = {0};
+    struct tarn_displaced_list old = {0}, undo = {0};
 
-    settled(p, c, &r, false);
+    settled(p, c, &old, false);
     if (p->replicas > 1) {
         ask_all(p, c, true);
-        settled(p, c, &r, true);
+        settled(p, c, &old, true);
     }
     tarn_chunk_abort(p, c);
-    tarn_releases_send(p, &r);
+    tarn_displaced_settle(p->client, &old, p->deadline_ns, &p->stop);
     for (uint32_t i = 0; i < c->n; i++)
-        settle(p, &c->jobs[i]);
+        settle(p, &c->jobs[i], &old, &undo);
+    tarn_displaced_end(&old);
+    tarn_undo_run(p, &undo);
 }

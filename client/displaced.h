@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Displaced copies: old copies whose place a put or a remove has taken, until nobody can read them any more
+ * (docs/consistency.md). Their nodes are told (RELEASE) all at once; those that do not answer are asked about at
+ * another node (SETTLED) until it says that they are freed, or that their node's record has expired. Directory and
+ * nodes need no help from here for that: a client that dies in between leaves nothing undone.
+ *
+ * One thread at a time.
+ */
+#ifndef TARN_CLIENT_DISPLACED_H
+#define TARN_CLIENT_DISPLACED_H
+
+#include "client/client.h"
+
+/* "@<node>/<pool>=<offset>:<slot>:<gen>" */
+#define TARN_DISPLACED_TEXT (1 + TARN_NODE_ID_MAX + 1 + TARN_POOL_NAME_MAX + 1 + 20 + 1 + 10 + 1 + 16 + 1)
+
+struct tarn_displaced {
+    const struct tarn_key *key; /* stays the caller's */
+    size_t item;                /* the caller's number for what displaced it */
+    struct tarn_remote *remote; /* holds it */
+    struct tarn_remote *by;     /* told of it; NULL: nobody in particular */
+    bool settled;               /* nobody can read it any more */
+    char pool[TARN_POOL_NAME_MAX + 1];
+    uint64_t slot, gen;
+    char text[TARN_DISPLACED_TEXT];
+};
+
+struct tarn_displaced_list {
+    struct tarn_displaced *all; /* freed by tarn_displaced_end() */
+    size_t n, room;
+};
+
+/* Adds a copy as a node's answer names it. PROTOCOL: it cannot be read; NO_MEMORY. */
+int tarn_displaced_add(struct tarn_client *c, struct tarn_displaced_list *l, const struct tarn_key *key, size_t item,
+                       struct tarn_remote *by, const char *text, size_t bytes);
+/* Adds all that a COMMIT's or DELETE's answer lists. */
+int tarn_displaced_note(struct tarn_client *c, struct tarn_displaced_list *l, const struct tarn_key *key, size_t item,
+                        struct tarn_remote *by, const redisReply *texts);
+/* Tells the nodes, without waiting for those that keep silent. */
+void tarn_displaced_release(struct tarn_client *c, struct tarn_displaced_list *l, uint64_t deadline_ns,
+                            const struct tarn_stop *stop);
+/* Tells them and waits until all are settled: true. False: the deadline has passed, or the caller has canceled; what is
+ * not settled is left in the list. */
+bool tarn_displaced_settle(struct tarn_client *c, struct tarn_displaced_list *l, uint64_t deadline_ns,
+                           const struct tarn_stop *stop);
+/* After that: 0 when none of the item's copies is left; else IN_DOUBT, and the sentence names a node that has one. */
+int tarn_displaced_status(const struct tarn_displaced_list *l, size_t item);
+void tarn_displaced_end(struct tarn_displaced_list *l);
+
+#endif

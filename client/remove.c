@@ -1,0 +1,331 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Removing. Any node can do it for any key (DELETE): it takes the key out of the directory in one step, frees the copy
+ * it has itself, and answers which copies on other nodes are displaced. These are waited for like a put's
+ * (displaced.h). The nodes that hold copies are asked first, since what they hold they free at once.
+ *
+ * Only a node says "no such key", since only a node knows whether the directory may have lost something: then it
+ * answers AGAIN, and is asked again until the deadline. Copies that this client has read (its cache) are released
+ * where they were, whatever the directory says.
+ *
+ * A key is asked about at one node after the other. A DELETE that got no answer may have been carried out, so "no such
+ * key" after it is what a remove that has taken place looks like.
+ */
+#include "client/displaced.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define KEYS_MAX 1024 /* of one DELETE */
+#define PAUSE_FIRST_MS 5
+#define PAUSE_MOST_MS 100
+
+struct target {
+    struct tarn_remote *remote; /* asked in this round; NULL: not yet */
+    struct tarn_remote *holders[TARN_REPLICAS_MAX];
+    uint32_t nholders;
+    bool listed;  /* the directory has it */
+    bool cached;  /* this client knows a copy */
+    bool in_vain; /* a node was asked and did not decide */
+    bool held;    /* AGAIN was the last answer */
+};
+
+struct removal {
+    struct tarn_client *client;
+    const struct tarn_key *keys;
+    int32_t *statuses; /* TARN_INPROGRESS: not decided */
+    struct target *targets;
+    size_t n;
+    uint64_t deadline_ns, patience_ns;
+    const struct tarn_stop *stop;
+    struct tarn_displaced_list old;
+    struct tarn_verdict verdict;
+    char why[TARN_SENTENCE]; /* some key is not decided yet; "" nothing has been said */
+};
+
+/* With the thread's last error as its sentence. */
+static void decide(struct removal *r, size_t i, int status)
+{
+    r->statuses[i] = status;
+    if (status != 0)
+        tarn_verdict_say(&r->verdict, i, status, "remove", &r->keys[i], "%s", tarn_last_error());
+}
+
+/* --- where copies are --------------------------------------------------------------------------- */
+
+static void note_holders(struct target *t, const struct tarn_desc *d)
+{
+    t->nholders = d->nlocs;
+    for (uint32_t k = 0; k < d->nlocs; k++)
+        t->holders[k] = d->locs[k].remote;
+}
+
+/* Copies that this client may have read are released wherever they are. */
+static void note_cached(struct removal *r, size_t i, const struct tarn_desc *d)
+{
+    char pool[TARN_POOL_NAME_MAX + 1], text[TARN_DISPLACED_TEXT];
+
+    r->targets[i].cached = true;
+    note_holders(&r->targets[i], d);
+
+    for (uint32_t k = 0; k < d->nlocs; k++) {
+        const struct tarn_loc *l = &d->locs[k];
+        tarn_remote_pool_name(l->remote, l->pool, pool);
+        int n = snprintf(text, sizeof text, "@%s/%s=%llu:%u:%016llx", l->remote->key.id, pool,
+                         (unsigned long long)l->offset, l->slot, (unsigned long long)l->gen);
+        tarn_displaced_add(r->client, &r->old, &r->keys[i], i, NULL, text, (size_t)n);
+    }
+}
+
+/* What the cache has is looked at first: a look-up puts what the directory has in its place. */
+static int find_copies(struct removal *r)
+{
+    struct tarn_resolved *found = malloc((r->n ? r->n : 1) * sizeof *found);
+    struct tarn_key *keys = malloc((r->n ? r->n : 1) * sizeof *keys);
+    size_t *which = malloc((r->n ? r->n : 1) * sizeof *which), n = 0;
+    int rc = found && keys && which ? 0 : tarn_fail(TARN_E_NO_MEMORY, "remove: out of memory");
+
+    for (size_t i = 0; rc == 0 && i < r->n; i++) {
+        struct tarn_desc d;
+        if (r->statuses[i] != TARN_INPROGRESS)
+            continue;
+        if (tarn_cache_find(r->client->cache, &r->keys[i], tarn_key_hash(&r->keys[i]), &d))
+            note_cached(r, i, &d);
+        keys[n] = r->keys[i];
+        which[n++] = i;
+    }
+    if (rc == 0 && n > 0)
+        rc = tarn_resolve_keys(r->client, keys, n, r->deadline_ns, found);
+    for (size_t k = 0; rc == 0 && k < n; k++) {
+        struct target *t = &r->targets[which[k]];
+        t->listed = found[k].status == 0;
+        if (t->listed && found[k].desc.nlocs > 0)
+            note_holders(t, &found[k].desc);
+        tarn_cache_drop(r->client->cache, &keys[k], tarn_key_hash(&keys[k]), NULL);
+    }
+    free(found);
+    free(keys);
+    free(which);
+    return rc;
+}
+
+static bool answers(const struct tarn_remote *r)
+{
+    return atomic_load(&r->listed) && !atomic_load(&r->superseded) && atomic_load(&r->health) == TARN_UP;
+}
+
+static struct tarn_remote *any_node(struct tarn_client *c)
+{
+    struct tarn_remote *r, *next, *found = NULL;
+
+    pthread_rwlock_rdlock(&c->nodes_lock);
+    HASH_ITER (hh, c->nodes, r, next)
+        if (!found && answers(r))
+            found = r;
+    pthread_rwlock_unlock(&c->nodes_lock);
+    return found;
+}
+
+/* A holder that answers, or any node that does. Nodes that were set aside a moment ago are waited for. */
+static struct tarn_remote *node_for(struct removal *r, const struct target *t)
+{
+    struct tarn_remote *any;
+
+    for (uint32_t k = 0; k < t->nholders; k++)
+        if (answers(t->holders[k]))
+            return t->holders[k];
+    if ((any = any_node(r->client)) != NULL)
+        return any;
+    if (tarn_remotes_refresh(r->client, r->deadline_ns) == 0 && (any = any_node(r->client)) != NULL)
+        return any;
+    for (uint32_t k = 0; k < t->nholders; k++)
+        if (tarn_remote_settled(t->holders[k], r->deadline_ns, r->stop))
+            return t->holders[k];
+    return NULL;
+}
+
+/* --- one round ---------------------------------------------------------------------------------- */
+
+static void take_answer(struct removal *r, size_t i, struct tarn_remote *by, const redisReply *e)
+{
+    struct target *t = &r->targets[i];
+    char who[352];
+    int rc = tarn_resp_error(e, tarn_remote_text(by, who), TARN_E_PROTOCOL);
+
+    t->held = rc == TARN_E_AGAIN;
+    if (t->held) {
+        t->in_vain = true;
+        snprintf(r->why, sizeof r->why, "%s", tarn_last_error());
+    } else if (rc != 0) {
+        decide(r, i, rc);
+    } else if (e->type == REDIS_REPLY_ARRAY) {
+        rc = tarn_displaced_note(r->client, &r->old, &r->keys[i], i, by, e);
+        decide(r, i, rc ? TARN_E_IN_DOUBT : 0);
+    } else if (e->integer || t->listed || (t->cached && t->in_vain)) {
+        decide(r, i, 0);
+    } else {
+        decide(r, i, tarn_fail(TARN_E_NOT_FOUND, "no such key"));
+    }
+}
+
+/* It did not answer: another is asked. What else went wrong is final. */
+static void no_answer(struct removal *r, const size_t *batch, size_t n, int rc)
+{
+    bool next = rc == TARN_E_NODE_DOWN || rc == TARN_E_TIMEOUT || rc == TARN_E_AGAIN;
+
+    if (next)
+        snprintf(r->why, sizeof r->why, "%s", tarn_last_error());
+    for (size_t k = 0; k < n; k++) {
+        r->targets[batch[k]].held = rc == TARN_E_AGAIN;
+        r->targets[batch[k]].in_vain = true;
+        if (!next)
+            decide(r, batch[k], rc);
+    }
+}
+
+static void send_batch(struct removal *r, struct tarn_remote *remote, const size_t *batch, size_t n)
+{
+    static const redisReply none = {.type = REDIS_REPLY_ERROR, .str = (char *)"PROTOCOL answer too short"};
+    uint64_t until = tarn_now_ns() + r->patience_ns;
+    struct tarn_words a;
+    redisReply *reply;
+    int rc = tarn_words_init(&a, 1 + (int)n, 0);
+
+    if (rc == 0) {
+        tarn_words_str(&a, "DELETE");
+        for (size_t k = 0; k < n; k++)
+            tarn_words_add(&a, r->keys[batch[k]].data, r->keys[batch[k]].bytes);
+        rc = tarn_words_call(&a, remote, until < r->deadline_ns ? until : r->deadline_ns, r->stop, &reply);
+        tarn_words_free(&a);
+    }
+    if (rc != 0) {
+        no_answer(r, batch, n, rc);
+        return;
+    }
+    for (size_t k = 0; k < n; k++)
+        take_answer(r, batch[k], remote, k < reply->elements ? reply->element[k] : &none);
+    freeReplyObject(reply);
+}
+
+/* Asks about each undecided key at one node. */
+static void ask_round(struct removal *r)
+{
+    size_t batch[KEYS_MAX];
+
+    for (size_t i = 0; i < r->n; i++)
+        r->targets[i].remote = NULL;
+    for (size_t i = 0; i < r->n && !tarn_stopped(r->stop); i++) {
+        if (r->statuses[i] != TARN_INPROGRESS || r->targets[i].remote)
+            continue;
+        struct tarn_remote *remote = node_for(r, &r->targets[i]);
+        size_t n = 0;
+        if (!remote) {
+            tarn_fail(TARN_E_NODE_DOWN, "no node answers: look at them (tarn info)");
+            no_answer(r, &i, 1, TARN_E_NODE_DOWN);
+            continue;
+        }
+        for (size_t k = i; k < r->n && n < KEYS_MAX; k++)
+            if (r->statuses[k] == TARN_INPROGRESS && !r->targets[k].remote &&
+                (k == i || node_for(r, &r->targets[k]) == remote)) {
+                r->targets[k].remote = remote;
+                batch[n++] = k;
+            }
+        send_batch(r, remote, batch, n);
+    }
+}
+
+static bool undecided(const struct removal *r)
+{
+    for (size_t i = 0; i < r->n; i++)
+        if (r->statuses[i] == TARN_INPROGRESS)
+            return true;
+    return false;
+}
+
+/* --- the end ------------------------------------------------------------------------------------ */
+
+/* No more time: DIRECTORY when that is what was waited for. */
+static int out_of_time(const struct removal *r, size_t i)
+{
+    if (tarn_stopped(r->stop))
+        return tarn_fail(TARN_E_CANCELED, "canceled by the caller");
+    if (!r->why[0])
+        return tarn_fail(TARN_E_TIMEOUT, "the deadline has passed: raise timeout_ms");
+    tarn_last_error_set(r->why);
+    return r->targets[i].held ? TARN_E_DIRECTORY : TARN_E_NODE_DOWN;
+}
+
+static void finish(struct removal *r)
+{
+    for (size_t i = 0; i < r->n; i++) {
+        if (r->statuses[i] == TARN_INPROGRESS)
+            decide(r, i, out_of_time(r, i));
+        if (r->statuses[i] == 0)
+            decide(r, i, tarn_displaced_status(&r->old, i));
+    }
+}
+
+static void run(struct removal *r)
+{
+    int pause_ms = PAUSE_FIRST_MS;
+    struct tarn_stop watched = *r->stop;
+    const struct tarn_net_stop net_stop = {r->stop->fd, tarn_stop_seen, &watched};
+
+    tarn_net_stop_by(r->stop->fd < 0 ? NULL : &net_stop);
+    int rc = find_copies(r);
+    tarn_net_stop_by(NULL);
+    if (rc != 0 && tarn_stopped(r->stop))
+        rc = tarn_fail(TARN_E_CANCELED, "canceled by the caller");
+    for (size_t i = 0; rc != 0 && i < r->n; i++)
+        if (r->statuses[i] == TARN_INPROGRESS)
+            decide(r, i, rc);
+    while (undecided(r)) {
+        ask_round(r);
+        if (!undecided(r) || !tarn_stop_pause(r->stop, r->deadline_ns, pause_ms))
+            break;
+        pause_ms = pause_ms * 2 < PAUSE_MOST_MS ? pause_ms * 2 : PAUSE_MOST_MS;
+        r->patience_ns *= 2; /* it may be the network that is slow */
+    }
+    tarn_displaced_settle(r->client, &r->old, r->deadline_ns, r->stop);
+}
+
+int tarn_remove_run(struct tarn_client *c, const struct tarn_key *keys, size_t n, int32_t *statuses,
+                    uint64_t deadline_ns, const struct tarn_stop *stop)
+{
+    struct removal r = {.client = c,
+                        .keys = keys,
+                        .n = n,
+                        .deadline_ns = deadline_ns,
+                        .patience_ns = TARN_PATIENCE_NS,
+                        .stop = stop};
+
+    if (n > 0 && !keys)
+        return tarn_fail(TARN_E_INVALID, "remove: keys are NULL");
+    r.statuses = statuses ? statuses : malloc((n ? n : 1) * sizeof *statuses);
+    r.targets = calloc(n ? n : 1, sizeof *r.targets);
+    int rc = r.statuses && r.targets ? 0 : tarn_fail(TARN_E_NO_MEMORY, "remove: out of memory");
+    for (size_t i = 0; rc == 0 && i < n; i++) {
+        int bad = tarn_key_check(&keys[i]);
+        r.statuses[i] = TARN_INPROGRESS;
+        if (bad)
+            decide(&r, i, bad);
+    }
+    if (rc == 0) {
+        run(&r);
+        finish(&r);
+    }
+    tarn_displaced_end(&r.old);
+    free(r.targets);
+    if (!statuses)
+        free(r.statuses);
+    return rc ? rc : tarn_verdict_end(&r.verdict);
+}
+
+int tarn_remove(struct tarn_client *c, const struct tarn_key *keys, size_t n, int32_t *statuses,
+                uint32_t timeout_ms)
+{
+    static const struct tarn_stop never = {.fd = -1};
+    int rc = tarn_client_enter(c);
+
+    return rc ? rc : tarn_remove_run(c, keys, n, statuses, tarn_client_deadline(c, timeout_ms), &never);
+}
