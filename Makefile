@@ -143,6 +143,7 @@ vpath test_%.c tests/unit tests/conformance tests/integration tests/faults tests
 # The checker of histories; the soak's own files have a program of their own.
 history_src := $(filter-out tests/history/test_%.c tests/history/soak%.c,$(wildcard tests/history/*.c))
 test_objs := $(call obj,$(filter-out server/main.c,$(node_src)) $(loop_src) $(file_src) $(wildcard tests/*.c) $(history_src) $(cuda_test_src) $(tcpx_test_src) client/bench_stats.c)
+LDFLAGS_test_one_value := -Wl,--wrap=connect
 LDFLAGS_test_no_copy := -Wl,--wrap=sendmsg,--wrap=recvmsg,--wrap=send,--wrap=recv,--wrap=__recv_chk
 LDFLAGS_test_distance := -Wl,--wrap=connect
 LDFLAGS_test_deadlines := -Wl,--wrap=connect

@@ -120,7 +120,16 @@ struct batch {
     size_t n;
     struct tarn_remote *remote;
     struct tarn_call *call;
+    uint64_t until_ns; /* its answer is waited for */
 };
+
+/* So many patiences from now. */
+static uint64_t within(const struct tarn_remote *r, uint64_t times, uint64_t deadline_ns)
+{
+    uint64_t until = tarn_now_ns() + times * tarn_remote_patience(r);
+
+    return until < deadline_ns ? until : deadline_ns;
+}
 
 static void take_answers(struct batch *b, const redisReply *reply)
 {
@@ -147,30 +156,31 @@ static int release_words(const struct batch *b, struct tarn_words *a)
 }
 
 /* Nodes that are set aside hear of it from the directory, when they beat again. */
-static void release_send(struct tarn_client *c, struct batch *b, uint64_t until_ns, const struct tarn_stop *stop)
+static void release_send(struct tarn_client *c, struct batch *b, uint64_t deadline_ns, const struct tarn_stop *stop)
 {
     struct tarn_remote *r = b->remote;
     struct tarn_words a;
 
+    b->until_ns = within(r, 1, deadline_ns);
     if (!atomic_load(&r->listed) && !atomic_load(&r->superseded))
-        tarn_remotes_refresh(c, until_ns);
+        tarn_remotes_refresh(c, b->until_ns);
     if (!atomic_load(&r->listed) || atomic_load(&r->health) != TARN_UP || release_words(b, &a) != 0)
         return;
-    int rc = tarn_call_take(r, false, until_ns, stop, &b->call);
-    if (rc == 0 && tarn_words_send(&a, b->call, until_ns) != 0) {
+    int rc = tarn_call_take(r, false, b->until_ns, stop, &b->call);
+    if (rc == 0 && tarn_words_send(&a, b->call, b->until_ns) != 0) {
         tarn_call_drop(b->call);
         b->call = NULL;
     }
     tarn_words_free(&a);
 }
 
-static void release_answer(struct batch *b, uint64_t until_ns, const struct tarn_stop *stop)
+static void release_answer(struct batch *b, const struct tarn_stop *stop)
 {
     redisReply *reply;
 
     if (!b->call)
         return;
-    int rc = tarn_call_reply(b->call, until_ns, stop, &reply);
+    int rc = tarn_call_reply(b->call, b->until_ns, stop, &reply);
     if (rc == 0) {
         take_answers(b, reply);
         freeReplyObject(reply);
@@ -215,12 +225,10 @@ void tarn_displaced_release(struct tarn_client *c, struct tarn_displaced_list *l
     size_t n;
 
     do {
-        uint64_t until = tarn_now_ns() + TARN_PATIENCE_NS;
-        until = until < deadline_ns ? until : deadline_ns;
         for (n = 0; taken && n < BATCHES_MAX && (batches[n] = next_batch(l, taken)) != NULL; n++)
-            release_send(c, batches[n], until, stop);
+            release_send(c, batches[n], deadline_ns, stop);
         for (size_t i = 0; i < n; i++) {
-            release_answer(batches[i], until, stop);
+            release_answer(batches[i], stop);
             free(batches[i]);
         }
     } while (n == BATCHES_MAX);
@@ -251,7 +259,6 @@ static struct tarn_remote *asked_of(struct tarn_client *c, const struct tarn_dis
 
 static void ask(struct batch *b, uint64_t deadline_ns, const struct tarn_stop *stop)
 {
-    uint64_t until = tarn_now_ns() + 4 * TARN_PATIENCE_NS;
     struct tarn_words a;
     redisReply *reply;
 
@@ -262,7 +269,7 @@ static void ask(struct batch *b, uint64_t deadline_ns, const struct tarn_stop *s
         tarn_words_add(&a, b->copies[i]->key->data, b->copies[i]->key->bytes);
         tarn_words_str(&a, b->copies[i]->text);
     }
-    if (tarn_words_call(&a, b->remote, until < deadline_ns ? until : deadline_ns, stop, &reply) == 0) {
+    if (tarn_words_call(&a, b->remote, within(b->remote, 4, deadline_ns), stop, &reply) == 0) {
         take_answers(b, reply);
         freeReplyObject(reply);
     }

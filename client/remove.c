@@ -36,7 +36,8 @@ struct removal {
     int32_t *statuses; /* TARN_INPROGRESS: not decided */
     struct target *targets;
     size_t n;
-    uint64_t deadline_ns, patience_ns;
+    uint64_t deadline_ns;
+    uint32_t times; /* a node may keep silent for so many patiences: more with each round */
     const struct tarn_stop *stop;
     struct tarn_displaced_list old;
     struct tarn_verdict verdict;
@@ -186,7 +187,7 @@ static void no_answer(struct removal *r, const size_t *batch, size_t n, int rc)
 static void send_batch(struct removal *r, struct tarn_remote *remote, const size_t *batch, size_t n)
 {
     static const redisReply none = {.type = REDIS_REPLY_ERROR, .str = (char *)"PROTOCOL answer too short"};
-    uint64_t until = tarn_now_ns() + r->patience_ns;
+    uint64_t until = tarn_now_ns() + r->times * tarn_remote_patience(remote);
     struct tarn_words a;
     redisReply *reply;
     int rc = tarn_words_init(&a, 1 + (int)n, 0);
@@ -284,7 +285,7 @@ static void run(struct removal *r)
         if (!undecided(r) || !tarn_stop_pause(r->stop, r->deadline_ns, pause_ms))
             break;
         pause_ms = pause_ms * 2 < PAUSE_MOST_MS ? pause_ms * 2 : PAUSE_MOST_MS;
-        r->patience_ns *= 2; /* it may be the network that is slow */
+        r->times += r->times < 8 ? r->times : 0; /* it may be the network that is slow, or Redis */
     }
     tarn_displaced_settle(r->client, &r->old, r->deadline_ns, r->stop);
 }
@@ -296,7 +297,7 @@ int tarn_remove_run(struct tarn_client *c, const struct tarn_key *keys, size_t n
                         .keys = keys,
                         .n = n,
                         .deadline_ns = deadline_ns,
-                        .patience_ns = TARN_PATIENCE_NS,
+                        .times = 1,
                         .stop = stop};
 
     if (n > 0 && !keys)

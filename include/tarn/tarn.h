@@ -308,12 +308,20 @@ struct tarn_put_options {
 };
 
 /*
- * Puts n objects: all or nothing for each item. An object becomes readable in one step, after all
- * its bytes are in place. Item statuses: EXISTS (the stored object stays), FULL, TOO_LARGE, INVALID,
- * NODE_DOWN, BUSY, DIRECTORY, TIMEOUT. With replicas, 0 means that all copies were in place; a put that
- * fails on the way takes its copies back. The first of them has replaced the old object by then
- * (TARN_PUT_REPLACE), so after such a failure the key may be absent. An old copy on a node that does not
- * answer at that moment is released when it does; until then clients on that node's host may still read it.
+ * Puts n objects: all or nothing for each item. An object becomes readable in one step, after all its bytes are in
+ * place. Item statuses: EXISTS (the stored object stays), IN_DOUBT, FULL, TOO_LARGE, INVALID, NODE_DOWN, BUSY,
+ * DIRECTORY, TIMEOUT.
+ *
+ * With TARN_PUT_REPLACE, 0 means that no get that begins later, by any client on any host, returns an older value.
+ * Old copies on nodes that answer are given up at once; for a node that does not, the put waits until its record has
+ * expired (3 of its heartbeats). When the deadline comes first the status is IN_DOUBT: the new value is in place, the
+ * sentence names the node on which an old one may still be read. Just after Redis has lost its data, a replacing put
+ * waits until the living nodes are listed again, or ends with DIRECTORY. While a replace runs, gets may return the
+ * old or the new value, also the old one after the new one: a key is a regular register, not an atomic one.
+ *
+ * With replicas, 0 means that all copies were in place. A put that fails on the way takes its copies back; a replacing
+ * one leaves those that are stored, since they are the key's only ones ("stored with 1 of 2 copies").
+ * A put that failed may have taken effect.
  */
 int tarn_put(struct tarn_client *c, struct tarn_item *items, size_t n, const struct tarn_put_options *o);
 
@@ -415,7 +423,11 @@ void tarn_release(struct tarn_client *c, struct tarn_view *v);
 
 /* --- management --------------------------------------------------------------------------------- */
 
-/* Removes objects, all copies. statuses (n of them; may be NULL): 0, NOT_FOUND, NODE_DOWN, ... */
+/*
+ * Removes objects, all copies. statuses (n of them; may be NULL): 0, NOT_FOUND, IN_DOUBT, DIRECTORY, NODE_DOWN, ...
+ * 0 means what it means for a replacing put: no get that begins later returns the object. A remove that failed may
+ * have taken effect, or may take effect later, when a node was held up.
+ */
 int tarn_remove(struct tarn_client *c, const struct tarn_key *keys, size_t n, int32_t *statuses,
                 uint32_t timeout_ms);
 
