@@ -179,6 +179,64 @@ static void lost_again_while_publishing_frees_all(void **state)
     harness_passed(w->h);
 }
 
+/* --- removes and replaces ----------------------------------------------------------------------- */
+
+/* The answer to DELETE of one key: "AGAIN ...", or the number. */
+static const char *delete(struct node_client *c, const char *key)
+{
+    static char text[400];
+    redisReply *r = harness_command(c->resp, "DELETE", key, NULL);
+    assert_int_equal(r->type, REDIS_REPLY_ARRAY);
+    const redisReply *item = r->element[0];
+    if (item->type == REDIS_REPLY_INTEGER)
+        snprintf(text, sizeof(text), "%lld", item->integer);
+    else
+        snprintf(text, sizeof(text), "%s", item->type == REDIS_REPLY_ERROR ? item->str : "copies");
+    freeReplyObject(r);
+    return text;
+}
+
+/* Nobody says "no such key" of an object whose node may only not have reported yet. */
+static void no_remove_and_no_replace_is_believed_before_it_is_settled(void **state)
+{
+    struct node_world *w = *state;
+    harness_signal(w->node->process, SIGSTOP);
+    flush(w);
+    HARNESS_UNTIL(!settled(w->other), SOON_MS);
+    assert_prefix(delete(&w->other_c, "k0"), "AGAIN");
+    assert_prefix(node_put(&w->other_c, "replace", "k1", 2000), "AGAIN");
+    assert_int_equal(node_pool_figure(w->other->control, "reserved"), 1);
+    assert_string_equal(node_put(&w->other_c, "absent", "k2", 2000), "");
+    HARNESS_UNTIL(settled(w->other), SOON_MS);
+    assert_string_equal(delete(&w->other_c, "k0"), "0");
+    assert_string_equal(node_put(&w->other_c, "replace", "k3", 2000), "");
+    harness_signal(w->node->process, SIGCONT);
+    HARNESS_UNTIL(objects(w->node) == 0 && is(w->node, "here"), SOON_MS);
+    assert_false(directory_has(w->redis, "k0"));
+    assert_string_equal(directory_field(w->redis, "k3", "tensor"), "u8[2000]");
+    harness_passed(w->h);
+}
+
+/* The node's last beat knew the directory as settled: what it has read since is not to be believed. */
+static void a_loss_since_the_last_beat_is_noticed(void **state)
+{
+    struct node_world *w = *state;
+    struct harness_node *n = harness_node_start(w->h, "slow", w->redis, "--pool", "p:bytes=1M", "--heartbeat-ms",
+                                                "20000", NULL);
+    struct node_client c = node_connect(n->control);
+    HARNESS_UNTIL(settled(n), SOON_MS);
+    harness_signal(w->node->process, SIGSTOP);
+    harness_signal(w->other->process, SIGSTOP);
+    flush(w);
+    assert_prefix(delete(&c, "k0"), "AGAIN");
+    assert_prefix(node_put(&c, "replace", "k1", 2000), "AGAIN");
+    assert_true(settled(n)); /* it has not beaten since */
+    harness_signal(w->node->process, SIGCONT);
+    harness_signal(w->other->process, SIGCONT);
+    node_close(&c);
+    harness_passed(w->h);
+}
+
 /* --- new ones ----------------------------------------------------------------------------------- */
 
 static void a_new_directory_is_settled_after_a_ttl_a_private_one_at_once(void **state)
@@ -191,6 +249,9 @@ static void a_new_directory_is_settled_after_a_ttl_a_private_one_at_once(void **
     HARNESS_UNTIL(n->control[0] && !settled(n), SOON_MS);
     HARNESS_UNTIL(settled(n), SOON_MS);
     assert_true(harness_now_ms() - begun + HEARTBEAT_MS >= TTL_MS);
+    struct node_client c = node_connect(n->control);
+    assert_string_equal(node_put(&c, "replace", "k", 100), "");
+    node_close(&c);
     struct harness_node *alone = harness_node_start(w->h, "alone", NULL, "--pool", "p:bytes=1M", "--heartbeat-ms",
                                                     "60000", NULL);
     HARNESS_UNTIL(settled(alone), 2000);
@@ -241,6 +302,8 @@ int main(void)
         TEST(redis_back_with_old_data),
         TEST(a_restoring_node_is_waited_for),
         TEST(lost_again_while_publishing_frees_all),
+        TEST(no_remove_and_no_replace_is_believed_before_it_is_settled),
+        TEST(a_loss_since_the_last_beat_is_noticed),
         TEST(a_new_directory_is_settled_after_a_ttl_a_private_one_at_once),
         TEST(a_redis_that_evicts_is_refused_and_warned_of),
         TEST(the_record_says_what_cut_off_readers_do),
