@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Which fault when. Two may overlap, no more: more would be nothing but silence. Two may not where
+ * Which fault when. Three may overlap, no more: more would be nothing but silence. Two may not where
  * docs/consistency.md allows old values: a client cut off from Redis reads on (--when-cut-off=serve), and
  * where a node is away from Redis as well that client and that node are an island. With refuse they are
  * tried. And a node that was cut off alone while Redis lost its data and those that knew better died; so a
@@ -12,9 +12,9 @@
 
 enum {
     CALM_MS = 1500, /* at first, and at the end */
-    GAP_MAX_MS = 2000,
+    GAP_MAX_MS = 1200,
     TRIES = 50,
-    TOGETHER = 2,
+    TOGETHER = 3,
 };
 
 static const struct {
@@ -153,6 +153,8 @@ static struct soak_fault widened(const struct soak_options *o, struct soak_fault
 {
     if (is_loss(&f))
         f.to_ms += 3 * ttl_ms(o);
+    if (f.kind == SOAK_NODE_KILL || f.kind == SOAK_NODE_RESTART)
+        f.to_ms += ttl_ms(o);
     return f;
 }
 

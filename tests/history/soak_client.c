@@ -16,7 +16,7 @@
 #include "tests/router.h"
 #include "tests/stall.h"
 
-enum { MANY = 8, HOT_KEYS = 6, RETRY_MS = 50, VIEW_MS = 30 };
+enum { MANY = 8, HOT_KEYS = 6, RETRY_MS = 50, VIEW_MS = 30, OPEN_AGAIN = 1000 };
 
 struct soak_control *soak_control_map(const char *log_dir)
 {
@@ -206,6 +206,7 @@ static void view(struct history_log *l, struct tarn_client *c, uint32_t key, uin
 struct life {
     uint32_t number, copies;
     bool writes, views;
+    const char *redis, *transport;
     struct history_log *log;
     struct soak_control *control;
     struct tarn_client *client;
@@ -252,9 +253,10 @@ static void note_stall(void *arg, uint64_t from_ns, uint64_t to_ns)
     history_note(l->log, HISTORY_STALL, (uint16_t)l->number, from_ns, to_ns);
 }
 
-static bool is_open(struct life *l, const char *redis, const char *transport)
+/* Opens the client unless it is open. */
+static bool is_open(struct life *l)
 {
-    struct tarn_options o = {.size = sizeof o, .redis = redis, .transports = transport};
+    struct tarn_options o = {.size = sizeof o, .redis = l->redis, .transports = l->transport};
     while (!l->client && !atomic_load(&l->control->stops))
         if (tarn_open(&o, &l->client))
             poll(NULL, 0, RETRY_MS);
@@ -263,12 +265,16 @@ static bool is_open(struct life *l, const char *redis, const char *transport)
 
 static void live(struct life *l)
 {
-    while (!atomic_load(&l->control->stops)) {
+    while (!atomic_load(&l->control->stops) && is_open(l)) {
         if (l->writes)
             write_something(l);
         else
             read_something(l);
         poll(NULL, 0, rand() % (l->writes ? 6 : 3));
+        if (rand() % OPEN_AGAIN == 0) {
+            tarn_close(l->client);
+            l->client = NULL;
+        }
     }
 }
 
@@ -289,21 +295,22 @@ int soak_client(int argc, char **argv)
     char path[512];
     if (argc < 7)
         return 2;
-    const char *log_dir = argv[1], *redis = argv[3], *transport = argv[4];
+    const char *log_dir = argv[1];
+    l.redis = argv[3];
+    l.transport = argv[4];
     l.number = (uint32_t)strtoul(argv[2], NULL, 10);
     l.copies = (uint32_t)strtoul(argv[5], NULL, 10);
     l.writes = l.number < SOAK_WRITERS;
-    l.views = strcmp(transport, "shm") == 0;
+    l.views = strcmp(l.transport, "shm") == 0;
     soak_log_path(path, sizeof path, log_dir, l.number);
     l.log = history_open(path, (uint16_t)l.number, soak_log_room((uint32_t)strtoul(argv[6], NULL, 10)));
     l.control = soak_control_map(log_dir);
     if (!l.log || !l.control)
         return 3;
-    add_routes(argv + 7, transport);
+    add_routes(argv + 7, l.transport);
     srand((unsigned)tarn_now_ns());
     struct stalls *s = stalls_start(note_stall, &l);
-    if (is_open(&l, redis, transport))
-        live(&l);
+    live(&l);
     tarn_close(l.client);
     stalls_stop(s);
     history_close(l.log);
