@@ -1,0 +1,500 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Copies that a replace or a remove has displaced: named in the record until their node has freed them, whoever
+ * stops between two steps, and settled only when nobody can read them (docs/consistency.md, "Displacing copies").
+ */
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "tests/node_client.h"
+#include "tests/redis_relay.h"
+
+#define HEARTBEAT_MS 300
+#define TTL_MS (3 * HEARTBEAT_MS)
+#define SOON_MS 10000
+
+static struct harness_node *start_node(struct node_world *w, const char *id, const struct harness_redis *redis,
+                                       const char *scrub_s)
+{
+    return harness_node_start(w->h, id, redis, "--pool", "cpu0:bytes=16M", "--heartbeat-ms", "300",
+                              "--redis-timeout-ms", "3000", "--scrub-s", scrub_s, NULL);
+}
+
+static int setup(void **state)
+{
+    node_world(state);
+    struct node_world *w = *state;
+    w->node = start_node(w, "node0", w->redis, "600");
+    w->c = node_connect(w->node->control);
+    w->other = start_node(w, "node1", w->redis, "600");
+    w->other_c = node_connect(w->other->control);
+    return 0;
+}
+
+static long long objects(const struct harness_node *n)
+{
+    return node_pool_figure(n->control, "objects");
+}
+
+static bool exists(const struct node_world *w, const char *key)
+{
+    return directory_field(w->redis, key, "ver")[0] != 0;
+}
+
+/* A copy as answers name it, and its parts. */
+struct copy {
+    char text[160], node[64], slot[16], gen[20];
+};
+
+static struct copy parse(const char *text)
+{
+    struct copy c;
+    unsigned long long offset;
+    snprintf(c.text, sizeof(c.text), "%s", text);
+    assert_int_equal(sscanf(text, "@%63[^/]/cpu0=%llu:%15[0-9]:%19s", c.node, &offset, c.slot, c.gen), 4);
+    return c;
+}
+
+/* Named in the record as displaced. */
+static bool named(const struct node_world *w, const char *key, const struct copy *c)
+{
+    char field[160];
+    snprintf(field, sizeof(field), "-%s/cpu0:%s:%s", c->node, c->slot, c->gen);
+    return directory_field(w->redis, key, field)[0] != 0;
+}
+
+static long long to_recheck(const struct node_world *w, const char *id)
+{
+    char key[96];
+    snprintf(key, sizeof(key), "tarn:default:recheck:%s", id);
+    return harness_redis_integer(w->redis, "SCARD", key, NULL);
+}
+
+static bool listed(const struct node_world *w, const char *id)
+{
+    char key[96];
+    snprintf(key, sizeof(key), "tarn:default:node:%s", id);
+    return harness_redis_integer(w->redis, "EXISTS", key, NULL) == 1;
+}
+
+/* Puts with replace; the only displaced copy that is answered. */
+static struct copy replace(struct node_client *c, const char *key)
+{
+    struct node_grant g = node_reserve(c, "replace", key, 2000);
+    redisReply *r = node_commit(c, &g, "5000");
+    if (r->type != REDIS_REPLY_ARRAY)
+        fail_msg("COMMIT: %s", r->str);
+    assert_int_equal(r->elements, 1);
+    struct copy copy = parse(r->element[0]->str);
+    freeReplyObject(r);
+    return copy;
+}
+
+/* The first item of a command's answer; the caller frees it. */
+static redisReply *first(redisReply *reply)
+{
+    if (reply->type != REDIS_REPLY_ARRAY)
+        return reply;
+    assert_true(reply->elements > 0);
+    redisReply *item = reply->element[0];
+    reply->element[0] = reply->element[--reply->elements];
+    freeReplyObject(reply);
+    return item;
+}
+
+static long long integer(redisReply *item)
+{
+    long long value = item->type == REDIS_REPLY_INTEGER ? item->integer : -1;
+    if (item->type == REDIS_REPLY_ERROR)
+        print_message("%s\n", item->str);
+    freeReplyObject(item);
+    return value;
+}
+
+static long long settled(struct node_client *c, const char *key, const struct copy *copy)
+{
+    return integer(first(harness_command(c->resp, "SETTLED", key, copy->text, NULL)));
+}
+
+static long long delete(struct node_client *c, const char *key)
+{
+    return integer(first(harness_command(c->resp, "DELETE", key, NULL)));
+}
+
+/* v1 on node1, which is stopped, v2 on node0; the displaced copy. */
+static struct copy replaced_while_stopped(struct node_world *w)
+{
+    assert_string_equal(node_put(&w->other_c, "absent", "k", 1000), "");
+    harness_signal(w->other->process, SIGSTOP);
+    return replace(&w->c, "k");
+}
+
+/* --- who displaces, and who frees ---------------------------------------------------------------- */
+
+/* The writer never says RELEASE: the holder finds the copy at its next heartbeat. */
+static void a_holder_frees_what_its_recheck_set_names(void **state)
+{
+    struct node_world *w = *state;
+    struct copy copy = replaced_while_stopped(w);
+    assert_string_equal(copy.node, "node1");
+    assert_true(named(w, "k", &copy));
+    assert_int_equal(to_recheck(w, "node1"), 1);
+    harness_signal(w->other->process, SIGCONT);
+    HARNESS_UNTIL(!objects(w->other) && !named(w, "k", &copy) && !to_recheck(w, "node1"), SOON_MS);
+    assert_true(exists(w, "k"));
+    harness_passed(w->h);
+}
+
+/* The committing node dies, too. The next writer finds what is unfinished. */
+static void the_next_writer_is_told_again(void **state)
+{
+    struct node_world *w = *state;
+    struct copy copy = replaced_while_stopped(w);
+    harness_kill(w->node->process);
+    struct harness_node *third = start_node(w, "node2", w->redis, "600");
+    struct node_client c = node_connect(third->control);
+    struct node_grant g = node_reserve(&c, "replace", "k", 1000);
+    redisReply *r = node_commit(&c, &g, "5000");
+    assert_int_equal(r->type, REDIS_REPLY_ARRAY);
+    assert_int_equal(r->elements, 2);
+    assert_true(!strcmp(r->element[0]->str, copy.text) || !strcmp(r->element[1]->str, copy.text));
+    freeReplyObject(r);
+    node_close(&c);
+    harness_passed(w->h);
+}
+
+static void a_released_copy_is_out_of_the_record(void **state)
+{
+    struct node_world *w = *state;
+    assert_string_equal(node_put(&w->other_c, "absent", "k", 1000), "");
+    struct copy copy = replace(&w->c, "k");
+    redisReply *r = harness_command(w->other_c.resp, "RELEASE", "cpu0", copy.slot, copy.gen, NULL);
+    assert_int_equal(integer(first(r)), 1);
+    assert_int_equal(objects(w->other), 0);
+    HARNESS_UNTIL(!named(w, "k", &copy), SOON_MS);
+    assert_true(exists(w, "k"));
+    harness_passed(w->h);
+}
+
+/* Its own displaced copy is no other put's to wait for once the node has answered. */
+static void a_node_that_replaces_frees_its_own_displaced_copy(void **state)
+{
+    struct node_world *w = *state;
+    struct copy old = replaced_while_stopped(w);
+    harness_signal(w->other->process, SIGCONT);
+    struct copy next = replace(&w->other_c, "k");
+    assert_string_equal(next.node, "node0");
+    assert_int_equal(objects(w->other), 1);
+    HARNESS_UNTIL(!named(w, "k", &old), SOON_MS);
+    assert_string_not_equal(directory_field(w->redis, "k", "@node1/cpu0"), "");
+    harness_passed(w->h);
+}
+
+static void a_second_copy_takes_the_older_version_of_its_node_along(void **state)
+{
+    struct node_world *w = *state;
+    char version[32];
+    struct copy old = replaced_while_stopped(w);
+    snprintf(version, sizeof(version), "%s", directory_field(w->redis, "k", "ver"));
+    /* Nothing but the join may free it. */
+    assert_int_equal(harness_redis_integer(w->redis, "DEL", "tarn:default:recheck:node1", NULL), 1);
+    harness_signal(w->other->process, SIGCONT);
+    redisReply *r = harness_command(w->other_c.resp, "RESERVE", "*", "replace", version, "0", "0", "k", "2000", "u8",
+                                    "2000", NULL);
+    assert_int_equal(r->element[0]->elements, 4);
+    char slot[16];
+    snprintf(slot, sizeof(slot), "%lld", r->element[0]->element[2]->integer);
+    redisReply *joined = harness_command(w->other_c.resp, "COMMIT", node_deadline(&w->other_c, 5000), "join", "0", slot,
+                                         r->element[0]->element[3]->str, NULL);
+    assert_int_equal(joined->element[0]->type, REDIS_REPLY_ARRAY);
+    freeReplyObject(joined);
+    freeReplyObject(r);
+    assert_int_equal(objects(w->other), 1);
+    HARNESS_UNTIL(!named(w, "k", &old), SOON_MS);
+    assert_string_not_equal(directory_field(w->redis, "k", "@node0/cpu0"), "");
+    assert_string_not_equal(directory_field(w->redis, "k", "@node1/cpu0"), "");
+    harness_passed(w->h);
+}
+
+/* The second node's clock is behind the first one's: after a loss the replaced version is still the older one. */
+static void what_replaces_is_younger_after_a_loss(void **state)
+{
+    struct node_world *w = *state;
+    char born[32], ahead[32];
+    assert_string_equal(node_put(&w->other_c, "absent", "k", 1000), "");
+    snprintf(ahead, sizeof(ahead), "%llu", (unsigned long long)tarn_unix_ms() + 1000000);
+    assert_int_equal(harness_redis_integer(w->redis, "HSET", OBJECT "k", "born", ahead, NULL), 0);
+    replace(&w->c, "k");
+    snprintf(born, sizeof(born), "%s", directory_field(w->redis, "k", "born"));
+    assert_true(strtoull(born, NULL, 10) == strtoull(ahead, NULL, 10) + 1);
+    HARNESS_UNTIL(!objects(w->other), SOON_MS);
+    freeReplyObject(harness_redis_call(w->redis, "FLUSHALL", NULL));
+    HARNESS_UNTIL(exists(w, "k"), SOON_MS);
+    assert_string_equal(directory_field(w->redis, "k", "born"), born);
+    harness_passed(w->h);
+}
+
+/* --- DELETE ------------------------------------------------------------------------------------- */
+
+static void delete_removes_the_copies_of_other_nodes(void **state)
+{
+    struct node_world *w = *state;
+    assert_int_equal(delete(&w->c, "none"), 0);
+    assert_string_equal(node_put(&w->other_c, "absent", "k", 1000), "");
+    harness_signal(w->other->process, SIGSTOP);
+    for (int i = 0; i < 2; i++) { /* while it may still be read, it is not gone */
+        redisReply *r = first(harness_command(w->c.resp, "DELETE", "k", NULL));
+        assert_int_equal(r->type, REDIS_REPLY_ARRAY);
+        assert_int_equal(r->elements, 1);
+        struct copy copy = parse(r->element[0]->str);
+        freeReplyObject(r);
+        assert_string_equal(copy.node, "node1");
+        assert_true(named(w, "k", &copy) && !exists(w, "k"));
+        assert_int_equal(to_recheck(w, "node1"), 1);
+    }
+    harness_signal(w->other->process, SIGCONT);
+    HARNESS_UNTIL(!objects(w->other) && !directory_has(w->redis, "k"), SOON_MS);
+    assert_int_equal(delete(&w->c, "k"), 0);
+    harness_passed(w->h);
+}
+
+static void delete_of_the_only_copy_is_done_at_once(void **state)
+{
+    struct node_world *w = *state;
+    assert_string_equal(node_put(&w->c, "absent", "k", 1000), "");
+    assert_int_equal(delete(&w->c, "k"), 1);
+    assert_int_equal(objects(w->node), 0);
+    assert_false(directory_has(w->redis, "k"));
+    harness_passed(w->h);
+}
+
+/* --- what is being published --------------------------------------------------------------------- */
+
+struct committing {
+    struct node_client *c;
+    struct node_grant g;
+    redisReply *reply;
+    pthread_t thread;
+};
+
+static void *commit(void *arg)
+{
+    struct committing *k = arg;
+    k->reply = node_commit(k->c, &k->g, "8000");
+    return NULL;
+}
+
+/* Begins a commit of "held" on node1, which relay holds on its way to Redis. */
+static void commit_held(struct node_world *w, struct redis_relay *relay, struct committing *k, char gen[20])
+{
+    for (int i = 0; i < 3; i++) { /* until puts go by a connection of their own */
+        char key[16];
+        snprintf(key, sizeof(key), "warm%d", i);
+        assert_string_equal(node_put(&w->other_c, "absent", key, 100), "");
+        assert_int_equal(delete(&w->other_c, key), 1);
+    }
+    k->c = &w->other_c;
+    k->g = node_reserve(&w->other_c, "absent", "held", 1000);
+    snprintf(gen, 20, "%016llx", strtoull(k->g.gen, NULL, 16) + 1);
+    relay->armed = true;
+    assert_int_equal(pthread_create(&k->thread, NULL, commit, k), 0);
+    HARNESS_UNTIL(!relay->armed, SOON_MS);
+}
+
+static struct redis_relay *node1_behind_relay(struct node_world *w)
+{
+    struct redis_relay *relay = redis_relay_start(w->h, w->redis->unix_path, "o:held");
+    struct harness_redis through = *w->redis;
+    snprintf(through.url, sizeof(through.url), "unix://%.150s", relay->path);
+    w->node = start_node(w, "node0", w->redis, "600");
+    w->c = node_connect(w->node->control);
+    w->other = start_node(w, "node1", &through, "600");
+    w->other_c = node_connect(w->other->control);
+    return relay;
+}
+
+static void ends_freed(struct node_world *w, struct redis_relay *relay, struct committing *k)
+{
+    relay->deliver = true;
+    pthread_join(k->thread, NULL);
+    freeReplyObject(k->reply);
+    HARNESS_UNTIL(!objects(w->other) && !directory_has(w->redis, "held"), SOON_MS);
+    redis_relay_end(relay);
+    harness_passed(w->h);
+}
+
+static void release_of_what_is_being_published_is_busy(void **state)
+{
+    struct node_world *w = *state;
+    struct redis_relay *relay = node1_behind_relay(w);
+    struct committing k = {0};
+    struct node_client c = node_connect(w->other->control);
+    char gen[20];
+    commit_held(w, relay, &k, gen);
+    assert_error(first(harness_command(c.resp, "RELEASE", "cpu0", k.g.slot, gen, NULL)), "BUSY");
+    node_close(&c);
+    ends_freed(w, relay, &k);
+}
+
+static void beats(const struct node_world *w, int n)
+{
+    char before[64] = "";
+    while (n-- > 0) {
+        char now[64];
+        do {
+            redisReply *r = harness_redis_call(w->redis, "HGET", "tarn:default:directory", "beat", NULL);
+            snprintf(now, sizeof(now), "%s", r->str);
+            freeReplyObject(r);
+            harness_pause();
+        } while (!strcmp(now, before));
+        memcpy(before, now, sizeof(before));
+    }
+}
+
+static void recheck_keeps_what_is_being_published(void **state)
+{
+    struct node_world *w = *state;
+    struct redis_relay *relay = node1_behind_relay(w);
+    struct committing k = {0};
+    char gen[20], member[64];
+    commit_held(w, relay, &k, gen);
+    snprintf(member, sizeof(member), "cpu0:%s:%s", k.g.slot, gen);
+    harness_redis_integer(w->redis, "SADD", "tarn:default:recheck:node1", member, "cpu0:9:0000000100000002", NULL);
+    HARNESS_UNTIL(to_recheck(w, "node1") == 1, SOON_MS); /* the other one was not held */
+    beats(w, 6);
+    assert_int_equal(to_recheck(w, "node1"), 1);
+    ends_freed(w, relay, &k);
+    HARNESS_UNTIL(to_recheck(w, "node1") == 0, SOON_MS);
+}
+
+/* --- SETTLED ------------------------------------------------------------------------------------ */
+
+static void settled_when_the_holder_has_freed_it(void **state)
+{
+    struct node_world *w = *state;
+    struct copy copy = replaced_while_stopped(w);
+    assert_int_equal(settled(&w->c, "k", &copy), 0);
+    harness_signal(w->other->process, SIGCONT);
+    HARNESS_UNTIL(settled(&w->c, "k", &copy) == 1, SOON_MS);
+    assert_int_equal(objects(w->other), 0);
+    assert_int_equal(settled(&w->other_c, "k", &copy), 1); /* by looking */
+    harness_passed(w->h);
+}
+
+/* What is not named was freed, though its node lives. A location is no displaced copy yet. */
+static void settled_when_the_record_does_not_name_it(void **state)
+{
+    struct node_world *w = *state;
+    assert_string_equal(node_put(&w->other_c, "absent", "k", 1000), "");
+    char text[160];
+    snprintf(text, sizeof(text), "@node1/cpu0=%s", directory_field(w->redis, "k", "@node1/cpu0"));
+    struct copy live = parse(text);
+    assert_int_equal(settled(&w->c, "k", &live), 0);
+    assert_int_equal(settled(&w->other_c, "k", &live), 0);
+    assert_int_equal(settled(&w->c, "another", &live), 1);
+    assert_int_equal(settled(&w->other_c, "another", &live), 0); /* the holder looks */
+    assert_error(first(harness_command(w->c.resp, "SETTLED", "k", "node1", NULL)), "INVALID");
+    harness_passed(w->h);
+}
+
+static void settled_when_another_run_has_the_id(void **state)
+{
+    struct node_world *w = *state;
+    struct copy copy = replaced_while_stopped(w);
+    harness_kill(w->other->process);
+    w->other = start_node(w, "node1", w->redis, "600");
+    HARNESS_UNTIL(settled(&w->c, "k", &copy) == 1, SOON_MS);
+    HARNESS_UNTIL(!named(w, "k", &copy), SOON_MS);
+    assert_true(exists(w, "k"));
+    harness_passed(w->h);
+}
+
+/* By its record, and not at the first look: nodes that are missing may be about to report again. */
+static void settled_when_the_record_of_its_node_has_expired(void **state)
+{
+    struct node_world *w = *state;
+    struct copy copy = replaced_while_stopped(w);
+    while (listed(w, "node1")) {
+        long long is = settled(&w->c, "k", &copy);
+        assert_true(is == 0 || !listed(w, "node1"));
+        harness_pause();
+    }
+    HARNESS_UNTIL(settled(&w->c, "k", &copy) == 1, SOON_MS);
+    harness_passed(w->h);
+}
+
+static void a_missing_node_is_looked_at_twice(void **state)
+{
+    struct node_world *w = *state;
+    struct copy copy = replaced_while_stopped(w);
+    HARNESS_UNTIL(!listed(w, "node1"), SOON_MS);
+    uint64_t begun = harness_now_ms();
+    assert_int_equal(settled(&w->c, "k", &copy), 0);
+    HARNESS_UNTIL(settled(&w->c, "k", &copy) == 1, SOON_MS);
+    assert_true(harness_now_ms() - begun >= HEARTBEAT_MS);
+    harness_passed(w->h);
+}
+
+/* All were silent just now: who is missing may only not have reported yet. */
+static void nothing_is_settled_by_expiry_after_a_silence_of_all(void **state)
+{
+    struct node_world *w = *state;
+    char later[32];
+    struct copy copy = replaced_while_stopped(w);
+    snprintf(later, sizeof(later), "%llu", (unsigned long long)tarn_unix_ms() + 3600000);
+    harness_redis_integer(w->redis, "HSET", "tarn:default:directory", "resumed", later, NULL);
+    HARNESS_UNTIL(!listed(w, "node1"), SOON_MS);
+    for (uint64_t end = harness_now_ms() + TTL_MS; harness_now_ms() < end;)
+        assert_int_equal(settled(&w->c, "k", &copy), 0);
+    harness_redis_integer(w->redis, "HSET", "tarn:default:directory", "resumed", "1", NULL);
+    HARNESS_UNTIL(settled(&w->c, "k", &copy) == 1, SOON_MS);
+    harness_passed(w->h);
+}
+
+/* --- sweeps ------------------------------------------------------------------------------------- */
+
+static void sweeps_take_out_displaced_copies_of_runs_that_are_over(void **state)
+{
+    struct node_world *w = *state;
+    w->node = start_node(w, "node0", w->redis, "1");
+    w->other = start_node(w, "node1", w->redis, "600");
+    w->c = node_connect(w->node->control);
+    assert_string_equal(node_put(&w->c, "absent", "k", 1000), "");
+    harness_redis_integer(w->redis, "HSET", OBJECT "k", "-node1/cpu0:1:0000000100000002", "0",
+                          "-node0/cpu0:1:0000000100000002", "0", NULL);
+    harness_redis_integer(w->redis, "HSET", OBJECT "none", "-node1/cpu0:1:0000000100000002", "0", NULL);
+    HARNESS_UNTIL(!directory_has(w->redis, "none"), SOON_MS);
+    HARNESS_UNTIL(harness_redis_integer(w->redis, "HLEN", OBJECT "k", NULL) == 4, SOON_MS);
+    assert_true(exists(w, "k"));
+    harness_passed(w->h);
+}
+
+#define TEST(test_) cmocka_unit_test_setup_teardown(test_, setup, node_world_end)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(a_holder_frees_what_its_recheck_set_names),
+        TEST(the_next_writer_is_told_again),
+        TEST(a_released_copy_is_out_of_the_record),
+        TEST(a_node_that_replaces_frees_its_own_displaced_copy),
+        TEST(a_second_copy_takes_the_older_version_of_its_node_along),
+        TEST(what_replaces_is_younger_after_a_loss),
+        TEST(delete_removes_the_copies_of_other_nodes),
+        TEST(delete_of_the_only_copy_is_done_at_once),
+        WITH_REDIS(release_of_what_is_being_published_is_busy),
+        WITH_REDIS(recheck_keeps_what_is_being_published),
+        TEST(settled_when_the_holder_has_freed_it),
+        TEST(settled_when_the_record_does_not_name_it),
+        TEST(settled_when_another_run_has_the_id),
+        TEST(settled_when_the_record_of_its_node_has_expired),
+        TEST(a_missing_node_is_looked_at_twice),
+        TEST(nothing_is_settled_by_expiry_after_a_silence_of_all),
+        WITH_REDIS(sweeps_take_out_displaced_copies_of_runs_that_are_over),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
