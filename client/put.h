@@ -26,6 +26,7 @@
 #define TARN_CHUNK_LAST (2ull << 20) /* a chunk is not made smaller than this for being one of the last */
 #define TARN_PUT_TRIES 3
 #define TARN_REFUSALS_MAX 16
+#define TARN_PUT_GRACE_NS (30 * TARN_NS_PER_MS)
 
 enum tarn_target_state {
     TARN_TARGET_WANTED,
@@ -98,6 +99,13 @@ struct tarn_put {
     bool alone; /* the next write is the flight's only one, and is waited for at once */
     struct tarn_seen seen;
 };
+
+/* Giving back must not fail for want of time, nor keep the caller: all of it together has so long behind the put's
+ * deadline. What is not answered by then is the keeper's. */
+static inline uint64_t tarn_put_grace(const struct tarn_put *p)
+{
+    return p->deadline_ns + TARN_PUT_GRACE_NS;
+}
 
 /* put_plan.c: who takes part. */
 int tarn_put_plan(struct tarn_put *p, const struct tarn_put_options *o);

@@ -12,6 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define ABORT_NS (100 * TARN_NS_PER_MS)
+
 /* The target's node said no, with the thread's last error. */
 static void refused(struct tarn_put *p, struct tarn_target *t, int code)
 {
@@ -290,9 +292,10 @@ static void abort_on(struct tarn_put *p, struct tarn_chunk *c, struct tarn_remot
 {
     struct tarn_words a;
     redisReply *reply;
-    uint64_t grace = tarn_deadline(20); /* giving back must not fail for want of time */
-    uint64_t deadline = p->deadline_ns > grace ? grace + 80 * TARN_NS_PER_MS : grace;
+    uint64_t now = tarn_now_ns(), deadline = now + ABORT_NS;
 
+    if (deadline > tarn_put_grace(p))
+        deadline = tarn_put_grace(p);
     if (tarn_words_init(&a, 1 + 3 * TARN_CHUNK_ITEMS, TARN_CHUNK_ITEMS * 48) != 0)
         return;
     tarn_words_str(&a, "ABORT");
@@ -305,7 +308,7 @@ static void abort_on(struct tarn_put *p, struct tarn_chunk *c, struct tarn_remot
         tarn_words_u64(&a, t->slot);
         tarn_words_gen(&a, t->gen);
     }
-    if (atomic_load(&r->errands) > 0 || atomic_load(&r->health) != TARN_UP ||
+    if (now >= deadline || atomic_load(&r->errands) > 0 || atomic_load(&r->health) != TARN_UP ||
         tarn_words_call(&a, r, deadline, NULL, &reply) != 0) {
         tarn_monitor_errand(r, &a);
         return;

@@ -7,8 +7,6 @@
 
 #include <inttypes.h>
 
-#define UNDO_MS 40 /* also behind the put's deadline */
-
 void tarn_undo_note(struct tarn_put *p, struct tarn_displaced_list *undo, struct tarn_put_job *job)
 {
     char pool[TARN_POOL_NAME_MAX + 1], text[TARN_DISPLACED_TEXT];
@@ -27,9 +25,7 @@ void tarn_undo_note(struct tarn_put *p, struct tarn_displaced_list *undo, struct
 
 void tarn_undo_run(struct tarn_put *p, struct tarn_displaced_list *undo)
 {
-    uint64_t least = tarn_deadline(UNDO_MS);
-
     if (undo->n > 0)
-        tarn_displaced_release(p->client, undo, p->deadline_ns > least ? p->deadline_ns : least, NULL);
+        tarn_displaced_release(p->client, undo, tarn_put_grace(p), NULL);
     tarn_displaced_end(undo);
 }
