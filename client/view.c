@@ -189,8 +189,11 @@ int tarn_view(struct tarn_client *c, const struct tarn_key *key, uint32_t timeou
         rc = tarn_key_check(key);
     if (rc != 0)
         return rc;
-    if (tarn_cache_find(c->cache, key, tarn_key_hash(key), &d) && view_any(c, &d, 0, v, why) == 0)
-        return 0;
+    if (tarn_cache_find(c->cache, key, tarn_key_hash(key), &d)) {
+        rc = view_any(c, &d, 0, v, why);
+        if (rc == 0 || rc == TARN_E_DIRECTORY) /* that is away: nobody can be asked */
+            return rc == 0 ? 0 : explain(key, &d, rc, why);
+    }
     return view_slow(c, key, tarn_client_deadline(c, timeout_ms), v);
 }
 
