@@ -286,7 +286,17 @@ struct tarn_get_options {
  * Gets n objects. An item's buffers hold the object's bytes exactly when its status is 0; after any
  * other status their content is undefined. Item statuses: NOT_FOUND (miss), SIZE, NODE_DOWN,
  * NOT_REACHABLE, BUSY, DIRECTORY, TIMEOUT, INVALID; STALE only where a stream waits (see GPUs above), AGAIN
- * only with TARN_GET_NOW. Never returns bytes of another object or version.
+ * only with TARN_GET_NOW. Never returns bytes of another object, nor of two versions.
+ *
+ * A key is a regular register. While a put with TARN_PUT_REPLACE or a remove of it runs, gets may find the old version
+ * or the new one (or none), and a later get the old one after an earlier one has found the new. Once that call has
+ * returned 0, no get that begins then finds the old version, whatever the client has cached. A get may always miss: so
+ * it does where a copy's node has left the directory, whether it is dead, paused or cut off.
+ *
+ * A client reads from a node only while it knows that the node's record in Redis lives. It asks about the nodes it
+ * reads from about once in a heartbeat, in the background; the first get after a pause waits for that question. While
+ * Redis does not answer, gets of what is cached go on, or end with DIRECTORY: as the node's option --when-cut-off says
+ * (docs/consistency.md has what each means).
  */
 int tarn_get(struct tarn_client *c, struct tarn_item *items, size_t n, const struct tarn_get_options *o);
 
@@ -504,6 +514,7 @@ typedef int (*tarn_event_fn)(void *arg, const char *what, const struct tarn_key 
                              const char *pool, uint64_t bytes);
 int tarn_events(struct tarn_client *c, uint32_t timeout_ms, tarn_event_fn fn, void *arg);
 
+/* directory_round_trips: of calls; what is asked in the background about nodes that are read from is not counted. */
 struct tarn_stats {
     size_t size;
     uint64_t gets, get_bytes, misses, stale, puts, put_bytes, errors;
