@@ -2,6 +2,7 @@
 #include "client/client.h"
 
 #define ROUND_NS TARN_NS_PER_MS /* PTTL counts whole milliseconds */
+#define LATE_TICKS 6            /* of the coarse clock */
 
 static uint64_t less_margin(uint64_t ns)
 {
@@ -16,7 +17,7 @@ static uint64_t shorter_by(uint64_t ns, uint64_t by)
 /* The end of a lease that Redis grants for so long, for the coarse clock. */
 static uint64_t end_after(uint64_t sent_ns, uint64_t left_ns)
 {
-    return sent_ns + shorter_by(less_margin(left_ns), ROUND_NS + tarn_coarse_tick_ns());
+    return sent_ns + shorter_by(less_margin(left_ns), ROUND_NS + LATE_TICKS * tarn_coarse_tick_ns());
 }
 
 /*
@@ -71,7 +72,7 @@ static uint64_t silence_of_all(const struct tarn_lease *l, const struct tarn_pul
         return 0;
     if (!l->unsure && l->confirmed_ns < moment(now_ns, p, silent_ms) + beats2)
         return 0;
-    uint64_t until = shorter_by(moment(sent_ns, p, resumed_ms) + less_margin(beats2), tarn_coarse_tick_ns());
+    uint64_t until = shorter_by(moment(sent_ns, p, resumed_ms) + less_margin(beats2), LATE_TICKS * tarn_coarse_tick_ns());
     return until > now_ns ? until : 0;
 }
 

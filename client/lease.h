@@ -8,7 +8,8 @@
  *   unsure     Redis does not answer: read on for a moment, and for the next, until it does.
  *   gone       Redis has answered that the node is not there, or compares what it holds: not read.
  *
- * until_ns is compared with the coarse clock, which is late by up to a tick: so a lease ends a tick earlier.
+ * until_ns is compared with the coarse clock, which is late by a tick, and by some more in a virtual machine whose
+ * time-keeping CPU was held up (Linux lets another one step in after 5 ticks): so a lease ends that much earlier.
  */
 #ifndef TARN_CLIENT_LEASE_H
 #define TARN_CLIENT_LEASE_H
@@ -86,10 +87,11 @@ struct tarn_leases {
     pthread_mutex_t lock;
     pthread_cond_t wake, answered;
     uint64_t asking_ns;  /* since when a question is outstanding; 0: none is */
+    uint64_t sent_ns;    /* when the last one was sent */
     uint64_t failed_ns;  /* when the last one ended without an answer; 0: it was answered */
     uint64_t wanted_ns;  /* when a get last needed an answer */
     uint64_t questions;  /* that have ended */
-    struct tarn_patience patience; /* by how long answers take: later than that, Redis counts as away */
+    struct tarn_patience patience; /* by how long answers take */
 };
 
 void tarn_leases_init(struct tarn_client *c);

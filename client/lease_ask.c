@@ -4,7 +4,8 @@
  * waits for nothing but Redis, since a lease in use must be renewed in time, whatever the keeper is waiting for.
  *
  * A get that finds no lease waits for the next answer, together with all others. Once Redis has not answered a
- * question in time no get waits any more, until it does.
+ * question in time no get waits any more, until it does. That is for the thread to say, which has looked for the answer
+ * last of all: the clock alone would say it of a process that was stopped, too, though the answer is there.
  */
 #include "client/client.h"
 
@@ -15,7 +16,7 @@
 
 #include "base/net.h"
 
-#define ANSWER_NS TARN_NS_PER_S            /* then a connection is given up, and another tried */
+#define ANSWER_NS TARN_NS_PER_S            /* and the patience; then Redis counts as away, another connection is tried */
 #define SPACING_NS (2 * TARN_NS_PER_MS)    /* between questions */
 #define INTEREST_NS (10 * TARN_NS_PER_S)   /* so long after the last get that needed one Redis is still asked */
 
@@ -29,14 +30,11 @@ static uint64_t patience_ns(const struct tarn_client *c)
 }
 
 /* Is Redis away? The lock is held, as for all that follow here. */
-static bool is_away(const struct tarn_client *c, uint64_t now_ns)
+static bool is_away(const struct tarn_leases *s, uint64_t now_ns)
 {
-    const struct tarn_leases *s = &c->leases;
     uint64_t last = s->asking_ns ? s->asking_ns : now_ns; /* what was asked since it failed to answer */
 
-    if (s->failed_ns && last - s->failed_ns < 2 * TARN_LEASE_UNSURE_NS)
-        return true;
-    return s->asking_ns && now_ns - s->asking_ns >= patience_ns(c);
+    return s->failed_ns && last - s->failed_ns < 2 * TARN_LEASE_UNSURE_NS;
 }
 
 static void want(struct tarn_leases *s, uint64_t now_ns)
@@ -59,7 +57,7 @@ enum tarn_lease_word tarn_lease_word(struct tarn_remote *r)
     if (tarn_lease_runs(&r->lease, now)) {
         word = TARN_LEASE_RUNS;
     } else {
-        if (is_away(r->client, now))
+        if (is_away(s, now))
             word = tarn_lease_unanswered(&r->lease, now);
         want(s, now);
     }
@@ -73,13 +71,11 @@ void tarn_lease_wait(struct tarn_client *c, uint64_t deadline_ns, const struct t
     uint64_t now = tarn_now_ns();
 
     pthread_mutex_lock(&s->lock);
-    uint64_t before = s->questions, longest = now + patience_ns(c);
-    if (longest > deadline_ns)
-        longest = deadline_ns;
-    while ((s->wanted || s->asking_ns) && s->questions == before && now < longest && !is_away(c, now) &&
+    uint64_t before = s->questions;
+    while ((s->wanted || s->asking_ns) && s->questions == before && now < deadline_ns && !is_away(s, now) &&
            !s->stop && !(stop && tarn_stopped(stop))) {
         uint64_t slice = now + TARN_WAIT_SLICE_MS * TARN_NS_PER_MS;
-        tarn_cond_wait(&s->answered, &s->lock, slice < longest ? slice : longest);
+        tarn_cond_wait(&s->answered, &s->lock, slice < deadline_ns ? slice : deadline_ns);
         now = tarn_now_ns();
     }
     pthread_mutex_unlock(&s->lock);
@@ -208,7 +204,7 @@ static void ask(struct tarn_client *c)
 
     uint64_t sent = tarn_now_ns(), until = sent + ANSWER_NS + patience_ns(c);
     s->wanted = false;
-    s->asking_ns = sent;
+    s->asking_ns = s->sent_ns = sent;
     pthread_mutex_unlock(&s->lock);
     bool any = question_make(c, &q);
     int rc = any ? ask_redis(c, &q, &pulse, until) : 0;
@@ -255,8 +251,9 @@ static uint64_t next_due(struct tarn_client *c, uint64_t now_ns)
 static uint64_t next_question(const struct tarn_leases *s, uint64_t due_ns, uint64_t ended_ns)
 {
     if (s->failed_ns) {
-        bool interested = s->failed_ns - s->wanted_ns < INTEREST_NS;
-        return interested || s->wanted ? s->failed_ns + TARN_LEASE_UNSURE_NS : UINT64_MAX;
+        uint64_t again = s->sent_ns + TARN_LEASE_UNSURE_NS; /* at once, where it was silent: it may answer any moment */
+        bool interested = s->failed_ns < s->wanted_ns + INTEREST_NS;
+        return interested || s->wanted ? (again > ended_ns ? again : ended_ns) : UINT64_MAX;
     }
     uint64_t next = s->wanted ? 0 : due_ns;
     return next < ended_ns + SPACING_NS ? ended_ns + SPACING_NS : next;

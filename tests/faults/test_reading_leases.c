@@ -57,8 +57,9 @@ static void paused_node_is_not_read_past_its_record(void **state)
     struct tarn_view v;
     struct tarn_key key = key_of("k");
     assert_int_equal(tarn_view(reader, &key, 0, &v), TARN_E_NOT_FOUND);
-    harness_signal(w->nodes[1]->process, SIGCONT);
-    HARNESS_UNTIL(client_read(reader, "k", BYTES, 0, &byte) == 0, BACK_MS);
+    harness_signal(w->nodes[1]->process, SIGCONT); /* the others may have given its copies up by now */
+    HARNESS_UNTIL(client_put(w->client, "new", 'n', BYTES, &on_node1) == 0, BACK_MS);
+    HARNESS_UNTIL(client_read(reader, "new", BYTES, 0, &byte) == 0, BACK_MS);
     tarn_close(reader);
     harness_passed(w->h);
 }

@@ -16,7 +16,7 @@
 #define T0 (1000 * TARN_NS_PER_S)     /* this client's clock */
 #define R0 (5000000ull)               /* Redis's, in ms, at T0 */
 #define MARGIN (TTL / 100 * MS)
-#define SOON (20 * MS) /* more than a tick and a rounding */
+#define SOON (70 * MS) /* more than some ticks and a rounding */
 
 static uint64_t at(uint64_t ms)
 {
