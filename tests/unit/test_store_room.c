@@ -89,6 +89,60 @@ static void test_victims_are_not_read(void **state)
     tarn_store_free(s);
 }
 
+/* A pool of small objects, of which readers pin all but some. */
+enum { MANY = 1024 };
+
+static void put_many(struct tarn_store *s, struct tarn_grant *g)
+{
+    char key[16];
+    for (int i = 0; i < MANY; i++) {
+        snprintf(key, sizeof(key), "k%d", i);
+        g[i] = put(s, key, 64);
+    }
+}
+
+static void read_all_but(struct tarn_store *s, const struct tarn_grant *g, int but)
+{
+    struct tarn_guard guard = tarn_store_guard(s);
+    void *addr;
+    char key[16];
+    for (int i = 0; i < MANY; i++) {
+        snprintf(key, sizeof(key), "k%d", i);
+        if (i != but && has(s, key))
+            assert_int_equal(guard.pin_read(s, 0, g[i].slot, g[i].gen + 1, g[i].offset, 1, &addr), 0);
+    }
+}
+
+/* The one that can go is found, though hardly a draw hits it. */
+static void test_the_only_victim_is_found(void **state)
+{
+    (void)state;
+    struct gone gone;
+    struct tarn_store *s = one_pool(&gone, MIB, MANY);
+    struct tarn_grant g[MANY];
+    put_many(s, g);
+    read_all_but(s, g, 700);
+    assert_int_equal(tarn_store_evict(s, 0, 1), 64);
+    assert_string_equal(gone.key, "k700");
+    tarn_store_free(s);
+}
+
+/* A victim that was chosen before somebody began to read it is left alone. */
+static void test_candidates_that_are_read_by_now_are_left(void **state)
+{
+    (void)state;
+    struct gone gone;
+    struct tarn_store *s = one_pool(&gone, MIB, MANY);
+    struct tarn_grant g[MANY];
+    put_many(s, g);
+    assert_int_equal(tarn_store_evict(s, 0, 1), 64); /* has drawn more than it took */
+    read_all_but(s, g, -1);
+    assert_int_equal(tarn_store_evict(s, 0, UINT64_MAX), 0);
+    assert_int_equal(gone.n, 1);
+    assert_int_equal(stats(s).limbo, 0);
+    tarn_store_free(s);
+}
+
 /* Nor what is viewed, for whatever reason room is made. */
 static void test_victims_are_not_viewed(void **state)
 {
@@ -333,6 +387,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_runs_go_round_what_is_read),
         cmocka_unit_test(test_victims_are_not_read),
+        cmocka_unit_test(test_the_only_victim_is_found),
+        cmocka_unit_test(test_candidates_that_are_read_by_now_are_left),
         cmocka_unit_test(test_victims_are_not_viewed),
         cmocka_unit_test(test_hazards_of_another_pool),
         cmocka_unit_test(test_puts_in_flight_are_not_evicted),

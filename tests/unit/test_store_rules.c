@@ -501,6 +501,31 @@ static void test_an_earlier_generation_names_nothing(void **state)
     tarn_store_free(s);
 }
 
+/* A commit that is to be begun once more is its session's, whether the object is a reservation again or LIVE. */
+static void test_only_its_session_commits_once_more(void **state)
+{
+    (void)state;
+    struct gone gone;
+    struct tarn_store *s = one_pool(&gone, MIB, 0);
+    struct tarn_reserve r = want("a", 1000);
+    struct tarn_grant g;
+    struct tarn_publish p;
+    for (int live = 0; live < 2; live++) {
+        assert_int_equal(tarn_store_reserve(s, &r, &g), 0);
+        assert_int_equal(tarn_store_commit_begin(s, SESSION, 0, g.slot, g.gen, &p), 0);
+        if (live)
+            assert_true(tarn_store_commit_end(s, 0, g.slot, g.gen, 5));
+        tarn_store_commit_again(s, SESSION, 0, g.slot, g.gen);
+        assert_int_equal(gen_at(s, &g) % 2, !live);
+        assert_int_equal(tarn_store_commit_begin(s, SESSION + 1, 0, g.slot, g.gen, &p), TARN_E_STALE);
+        assert_int_equal(tarn_store_commit_begin(s, SESSION, 0, g.slot, g.gen, &p), 0);
+        assert_true(tarn_store_commit_end(s, 0, g.slot, g.gen, 6));
+        assert_int_equal(tarn_store_commit_begin(s, SESSION, 0, g.slot, g.gen, &p), TARN_E_STALE);
+        assert_true(has(s, "a"));
+    }
+    tarn_store_free(s);
+}
+
 /* The same counter of another run of the node is another generation. */
 static void test_another_run_is_another_generation(void **state)
 {
@@ -540,6 +565,7 @@ int main(void)
         cmocka_unit_test(test_generation_changes_before_anybody_is_told),
         cmocka_unit_test(test_all_retired),
         cmocka_unit_test(test_an_earlier_generation_names_nothing),
+        cmocka_unit_test(test_only_its_session_commits_once_more),
         cmocka_unit_test(test_another_run_is_another_generation),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
