@@ -244,7 +244,9 @@ struct tarn_copy_seen {
 };
 int tarn_directory_look_again(struct tarn_directory *d, struct tarn_copy_seen *copies, size_t n,
                               uint64_t deadline_ns);
-int tarn_directory_listed(struct tarn_directory *d, const char *node, bool *listed, uint64_t deadline_ns);
+/* Whether a node of this id is listed, for each of n ids. */
+int tarn_directory_listed(struct tarn_directory *d, const char *const *ids, size_t n, bool *listed,
+                          uint64_t deadline_ns);
 
 /*
  * The directory as a whole: whether Redis still has the data it had (KEYS.md, "The directory itself"). All

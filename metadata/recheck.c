@@ -205,11 +205,12 @@ int tarn_directory_look_again(struct tarn_directory *d, struct tarn_copy_seen *c
     return n ? tarn_redis_run(d, deadline_ns, &p) : 0;
 }
 
-/* --- whether a node is listed -------------------------------------------------------------------- */
+/* --- whether nodes are listed --------------------------------------------------------------------- */
 
 struct listed {
     struct tarn_directory *d;
-    const char *node;
+    const char *const *ids;
+    size_t n;
     bool *listed;
 };
 
@@ -217,22 +218,27 @@ static int append_listed(void *arg, struct tarn_resp *r)
 {
     const struct listed *s = arg;
     char key[TARN_REDIS_PREFIX + 5 + TARN_NODE_ID_MAX + 1];
-    snprintf(key, sizeof key, "%snode:%s", s->d->prefix, s->node);
-    const char *argv[] = {"HGET", key, "epoch"};
-    return tarn_resp_append(r, 3, argv, NULL);
+    for (size_t i = 0; i < s->n; i++) {
+        snprintf(key, sizeof key, "%snode:%s", s->d->prefix, s->ids[i]);
+        const char *argv[] = {"HGET", key, "epoch"};
+        int rc = tarn_resp_append(r, 3, argv, NULL);
+        if (rc)
+            return rc;
+    }
+    return 0;
 }
 
 static int take_node(void *arg, size_t i, const redisReply *reply)
 {
     const struct listed *s = arg;
-    (void)i;
-    *s->listed = reply->type != REDIS_REPLY_NIL;
+    s->listed[i] = reply->type != REDIS_REPLY_NIL;
     return tarn_redis_check(s->d, reply);
 }
 
-int tarn_directory_listed(struct tarn_directory *d, const char *node, bool *listed, uint64_t deadline_ns)
+int tarn_directory_listed(struct tarn_directory *d, const char *const *ids, size_t n, bool *listed,
+                          uint64_t deadline_ns)
 {
-    struct listed s = {d, node, listed};
-    struct tarn_pipeline p = {.n = 1, .append = append_listed, .reply = take_node, .arg = &s};
-    return tarn_redis_run(d, deadline_ns, &p);
+    struct listed s = {d, ids, n, listed};
+    struct tarn_pipeline p = {.n = n, .append = append_listed, .reply = take_node, .arg = &s};
+    return n ? tarn_redis_run(d, deadline_ns, &p) : 0;
 }

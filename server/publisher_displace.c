@@ -92,14 +92,15 @@ void publish_behind(struct tarn_publisher *p, struct tarn_publish *items, size_t
 /* Nodes that are back are no longer missing; when Redis does not tell, nothing is known of any. */
 static void look_for_missing(struct tarn_publisher *p)
 {
+    const char *ids[MISSING_MAX];
+    bool listed[MISSING_MAX];
+    for (uint32_t i = 0; i < p->nmissing; i++)
+        ids[i] = p->missing[i].id;
+    if (tarn_directory_listed(p->o.directory, ids, p->nmissing, listed, call_deadline(p)))
+        p->nmissing = 0;
     for (uint32_t i = p->nmissing; i-- > 0;) {
-        bool listed;
-        if (tarn_directory_listed(p->o.directory, p->missing[i].id, &listed, call_deadline(p)))
-            p->nmissing = 0;
-        else if (listed)
+        if (listed[i])
             p->missing[i] = p->missing[--p->nmissing];
-        if (!p->nmissing)
-            return;
     }
 }
 

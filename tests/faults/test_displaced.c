@@ -208,8 +208,8 @@ static void a_second_copy_takes_the_older_version_of_its_node_along(void **state
     assert_int_equal(r->element[0]->elements, 4);
     char slot[16];
     snprintf(slot, sizeof(slot), "%lld", r->element[0]->element[2]->integer);
-    redisReply *joined = harness_command(w->other_c.resp, "COMMIT", node_deadline(&w->other_c, 5000), "join", "0", slot,
-                                         r->element[0]->element[3]->str, NULL);
+    redisReply *joined = harness_command(w->other_c.resp, "COMMIT", node_deadline(&w->other_c, 5000), "join", "0",
+                                         slot, r->element[0]->element[3]->str, NULL);
     assert_int_equal(joined->element[0]->type, REDIS_REPLY_ARRAY);
     freeReplyObject(joined);
     freeReplyObject(r);
@@ -455,6 +455,62 @@ static void nothing_is_settled_by_expiry_after_a_silence_of_all(void **state)
     harness_passed(w->h);
 }
 
+/* --- AGAIN -------------------------------------------------------------------------------------- */
+
+/* In a new directory nodes may live that have not reported yet. */
+static void an_unsettled_directory_displaces_nothing(void **state)
+{
+    struct node_world *w = *state;
+    struct copy none = parse("@node9/cpu0=0:1:0000000100000002");
+    harness_redis_integer(w->redis, "DEL", "tarn:default:directory", NULL);
+    w->node = start_node(w, "node0", w->redis, "600");
+    w->c = node_connect(w->node->control);
+    assert_string_equal(node_put(&w->c, "absent", "k", 1000), "");
+    assert_string_equal(node_put(&w->c, "absent", "away", 1000), "");
+    struct node_grant g = node_reserve(&w->c, "replace", "k", 2000);
+    assert_error(node_commit(&w->c, &g, "5000"), "AGAIN");
+    assert_int_equal(node_pool_figure(w->node->control, "reserved"), 1);
+    assert_int_equal(settled(&w->c, "k", &none), 0);
+    assert_error(first(harness_command(w->c.resp, "DELETE", "away", NULL)), "AGAIN");
+    assert_int_equal(objects(w->node), 1); /* freed all the same */
+    HARNESS_UNTIL(!directory_has(w->redis, "away"), SOON_MS);
+    for (bool done = false; !done;) {
+        redisReply *r = node_commit(&w->c, &g, "5000");
+        done = r->type == REDIS_REPLY_ARRAY;
+        if (!done)
+            assert_prefix(r->str, "AGAIN");
+        freeReplyObject(r);
+        harness_pause();
+    }
+    assert_int_equal(objects(w->node), 1);
+    assert_int_equal(node_pool_figure(w->node->control, "reserved"), 0);
+    harness_passed(w->h);
+}
+
+/* Published, but the holder of the old copy could not be told: the same commit once more ends it. */
+static void a_commit_that_was_published_is_committed_again(void **state)
+{
+    struct node_world *w = *state;
+    assert_string_equal(node_put(&w->other_c, "absent", "k", 1000), "");
+    harness_signal(w->other->process, SIGSTOP);
+    struct node_grant g = node_reserve(&w->c, "replace", "k", 2000);
+    freeReplyObject(harness_redis_call(w->redis, "SET", "tarn:default:recheck:node1", "no set", NULL));
+    for (int i = 0; i < 2; i++) {
+        assert_error(node_commit(&w->c, &g, "5000"), "AGAIN");
+        assert_string_not_equal(directory_field(w->redis, "k", "@node0/cpu0"), "");
+        assert_int_equal(objects(w->node), 1);
+    }
+    harness_redis_integer(w->redis, "DEL", "tarn:default:recheck:node1", NULL);
+    redisReply *r = node_commit(&w->c, &g, "5000");
+    assert_int_equal(r->type, REDIS_REPLY_ARRAY);
+    assert_int_equal(r->elements, 1);
+    freeReplyObject(r);
+    assert_int_equal(to_recheck(w, "node1"), 1);
+    assert_int_equal(objects(w->node), 1);
+    assert_error(node_commit(&w->c, &g, "5000"), "STALE"); /* it has ended */
+    harness_passed(w->h);
+}
+
 /* --- sweeps ------------------------------------------------------------------------------------- */
 
 static void sweeps_take_out_displaced_copies_of_runs_that_are_over(void **state)
@@ -494,6 +550,8 @@ int main(void)
         TEST(settled_when_the_record_of_its_node_has_expired),
         TEST(a_missing_node_is_looked_at_twice),
         TEST(nothing_is_settled_by_expiry_after_a_silence_of_all),
+        WITH_REDIS(an_unsettled_directory_displaces_nothing),
+        TEST(a_commit_that_was_published_is_committed_again),
         WITH_REDIS(sweeps_take_out_displaced_copies_of_runs_that_are_over),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
