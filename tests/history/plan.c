@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Which fault when. Three may overlap, no more: more would be nothing but silence. Two may not where
- * docs/consistency.md allows old values: a client cut off from Redis reads on (--when-cut-off=serve), and
- * where a node is away from Redis as well that client and that node are an island. With refuse they are
- * tried. And a node that was cut off alone while Redis lost its data and those that knew better died; so a
- * loss counts as a fault for some time.
+ * docs/consistency.md allows old values: a client that gets no answer from Redis reads on
+ * (--when-cut-off=serve), and where a node is away from Redis as well that client and that node are an
+ * island; when Redis itself is away all clients are. With refuse they are tried. And a node that was cut off
+ * alone while Redis lost its data and those that knew better died; so losses and deaths count for some time.
  */
 #include <string.h>
 
@@ -105,6 +105,13 @@ static bool is_of_redis(const struct soak_fault *f)
     return f->kind >= SOAK_REDIS_KILL && f->kind <= SOAK_REDIS_FULL;
 }
 
+/* From all. */
+static bool takes_redis_away(const struct soak_fault *f)
+{
+    return f->kind == SOAK_REDIS_KILL || f->kind == SOAK_REDIS_OLD || f->kind == SOAK_REDIS_STOP ||
+           f->kind == SOAK_REDIS_PAUSE;
+}
+
 static bool parts_client_and_redis(const struct soak_fault *f)
 {
     return f->kind >= SOAK_CLIENT_REDIS_CUT && f->kind <= SOAK_CLIENT_REDIS_LOSS;
@@ -145,8 +152,10 @@ static bool overlap(const struct soak_fault *a, const struct soak_fault *b, uint
 
 static bool make_island(const struct soak_options *o, const struct soak_fault *a, const struct soak_fault *b)
 {
-    return overlap(a, b, 2 * ttl_ms(o)) && ((parts_client_and_redis(a) && parts_node_and_redis(b)) ||
-                                            (parts_client_and_redis(b) && parts_node_and_redis(a)));
+    bool a_client = parts_client_and_redis(a) || takes_redis_away(a);
+    bool b_client = parts_client_and_redis(b) || takes_redis_away(b);
+    return overlap(a, b, 2 * ttl_ms(o)) &&
+           ((a_client && parts_node_and_redis(b)) || (b_client && parts_node_and_redis(a)));
 }
 
 static struct soak_fault widened(const struct soak_options *o, struct soak_fault f)

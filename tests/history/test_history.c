@@ -551,7 +551,7 @@ static bool is_between(const struct soak_fault *f, enum soak_fault_kind first, e
 /* A client without Redis, and a node without it, at a time or one soon after the other. */
 static bool is_island(const struct soak_fault *a, const struct soak_fault *b)
 {
-    return is_between(a, SOAK_CLIENT_REDIS_CUT, SOAK_CLIENT_REDIS_LOSS) &&
+    return (is_between(a, SOAK_CLIENT_REDIS_CUT, SOAK_CLIENT_REDIS_LOSS) || a->kind == SOAK_REDIS_STOP) &&
            (is_between(b, SOAK_NODE_STOP, SOAK_NODE_RESTART) ||
             is_between(b, SOAK_NODE_REDIS_CUT, SOAK_NODE_REDIS_LOSS)) &&
            a->from_ms < b->to_ms + TTL_MS && b->from_ms < a->to_ms + TTL_MS;
