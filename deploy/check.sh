@@ -21,6 +21,8 @@ step "Build (gcc)" make -j"$jobs" WERROR=1 CC=gcc all tests python
 step "Build (clang)" make -j"$jobs" WERROR=1 CC=clang B=build-clang all python
 step "Style and documents" make check-style
 step "Tests" env REQUIRE="${REQUIRE:+$REQUIRE,}python,python-wheel" make check-tests
+# Short; a run that counts takes an hour: make soak SECONDS=3600 SEED= TRANSPORT= COPIES=.
+step "Random faults, checked histories" make soak SECONDS="${SOAK_SECONDS:-30}" TRANSPORT=shm COPIES=2
 # Short; the long runs are in tests/rdma-vm/README.md.
 step "RDMA, in VMs" env RDMA_CONNECTS="${RDMA_CONNECTS:-20}" RDMA_SECONDS="${RDMA_SECONDS:-5}" \
     REQUIRE="${REQUIRE:+$REQUIRE,}rdma" make check-rdma
