@@ -11,6 +11,8 @@ work=${TARN_BUILD:-build}/model
 mkdir -p "$work"
 work=$(cd "$work" && pwd)
 bad=0
+optimize=-O2
+[ -z "${QUICK:-}" ] || optimize=-O1 # to compile takes longer than to run
 
 if ! command -v spin >/dev/null; then
     echo "skip: spin: not installed: sh deploy/deps.sh check"
@@ -29,7 +31,7 @@ build()
     model=$1
     shift
     (cd "$work" && rm -f pan* ./*.trail && spin -a "$@" "$here/$model.pml" >out 2>&1 &&
-        ${CC:-gcc} -O2 -w -DSAFETY -DCOLLAPSE -DVECTORSZ=2048 -DMEMLIM=4000 -o pan pan.c >>out 2>&1)
+        ${CC:-gcc} $optimize -w -DSAFETY -DCOLLAPSE -DVECTORSZ=2048 -DMEMLIM=4000 -o pan pan.c >>out 2>&1)
 }
 
 trail()
@@ -60,7 +62,7 @@ report()
     holds | found) ;;
     *) bad=1 ;;
     esac
-    printf '%-44s %11s %7s %8s  %s\n' "$1" "${states:--}" "${depth:--}" "${seconds:--}" "$result"
+    printf '%-54s %11s %7s %8s  %s\n' "$1" "${states:--}" "${depth:--}" "${seconds:--}" "$result"
 }
 
 row()
@@ -87,7 +89,7 @@ row()
 correct() { row correct "$@"; }
 broken() { row broken "$@"; }
 
-printf '%-44s %11s %7s %8s  %s\n' configuration states depth seconds result
+printf '%-54s %11s %7s %8s  %s\n' configuration states depth seconds result
 . "$here/rows.sh"
 rm -rf "$work"
 exit $bad

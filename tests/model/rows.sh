@@ -31,3 +31,40 @@ broken full slot "commit does not look for writers" -DWRITER=TCP -DCOMMIT_IGNORE
 broken full slot "writer looks at the session first" -DWRITER=TCP -DSESSION_BEFORE_PIN
 broken full slot "writer does not look at the session" -DWRITER=TCP -DSESSION_IGNORED
 broken full slot "reuse under a writer" -DWRITER=TCP -DREUSE_AT_ONCE
+
+correct quick key "one replace" -DTICKS=6 -DOPS=1
+correct quick key "one remove" -DTICKS=6 -DOPS=1 -DFIRST=REMOVE
+correct full key "two replaces" -DTICKS=4
+correct full key "replace, remove" -DTICKS=4 -DOTHERS=REMOVE
+correct full key "remove, remove" -DTICKS=4 -DFIRST=REMOVE -DOTHERS=REMOVE
+correct full key "replace, remove, an eviction" -DTICKS=4 -DOTHERS=REMOVE -DEVICTIONS=1
+correct full key "two replaces, at rest nothing is left" -DTICKS=4 -DLEAKS
+correct full key "replace, remove, at rest nothing is left" -DTICKS=4 -DOTHERS=REMOVE -DLEAKS
+correct full key "two replaces of two copies" -DTICKS=4 -DCOPIES=2
+correct quick key "a node starts again" -DTICKS=4 -DOPS=1 -DKILLS
+correct full key "everybody silent" -DTICKS=4 -DSILENCE=1
+correct full key "everybody silent, readers read on" -DTICKS=6 -DOPS=1 -DSILENCE=1 -DSERVE=1
+
+broken full key "publish drops displaced copies" -DTICKS=4 -DPUBLISH_DROPS_DISPLACED
+broken full key "publish drops its node's displaced copies" -DTICKS=4 -DPUBLISH_DROPS_OWN
+broken full key "withdraw drops displaced copies" -DTICKS=4 -DEVICTIONS=1 -DWITHDRAW_DROPS_DISPLACED
+broken full key "delete drops displaced copies" -DTICKS=4 -DFIRST=REMOVE -DOTHERS=REMOVE -DDELETE_DROPS_DISPLACED
+broken full key "delete beside a commit" -DTICKS=4 -DOTHERS=REMOVE -DDELETE_BESIDE_COMMIT
+broken quick key "release by the client only" -DTICKS=4 -DRELEASE_BY_CLIENT_ONLY
+broken full key "RELEASE: BUSY counts as settled" -DTICKS=4 -DBUSY_IS_SETTLED
+broken full key "SETTLED ignores what is named" -DTICKS=4 -DSETTLED_IGNORES_NAMED
+broken full key "SETTLED: superseded is settled" -DTICKS=4 -DSUPERSEDED_IS_SETTLED
+broken quick key "no wait for expiry" -DTICKS=4 -DOPS=1 -DNO_WAIT_FOR_EXPIRY
+broken full key "returning counts as gone" -DTICKS=4 -DOPS=1 -DRETURNING_IS_GONE
+broken quick key "returning listed as ready" -DTICKS=4 -DOPS=1 -DRETURNING_IS_UP
+broken full key "commit while comparing" -DTICKS=4 -DCOMMIT_WHILE_COMPARING
+broken quick key "refresh makes an expired record again" -DTICKS=4 -DOPS=1 -DREFRESH_RECREATES
+broken quick key "lease without margin" -DTICKS=4 -DOPS=1 -DLEASE_WITHOUT_MARGIN
+broken full key "lease counted from the answer" -DTICKS=4 -DOPS=1 -DLEASE_FROM_ANSWER
+broken full key "lease never ends" -DTICKS=4 -DOPS=1 -DLEASE_NEVER_ENDS
+broken full key "recheck drops a publishing member" -DTICKS=4 -DLEAKS -DRECHECK_DROPS_PUBLISHING
+broken quick key "after a silence up at once" -DTICKS=4 -DOPS=1 -DSILENCE=1 -DCALM_IS_UP
+broken full key "after a silence commits are not waited for" -DTICKS=4 -DSILENCE=1 -DCALM_LEAVES_COMMITS
+broken quick key "missing is expired though nobody beats" -DTICKS=4 -DOPS=1 -DSILENCE=1 -DSERVE=1 -DBEAT_IGNORED
+broken quick key "missing is expired though a silence just ended" \
+    -DTICKS=4 -DOPS=1 -DSILENCE=1 -DSERVE=1 -DRESUMED_IGNORED

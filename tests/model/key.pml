@@ -1,0 +1,1023 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * One key, two nodes, one Redis: docs/consistency.md.
+ *
+ * Rules:
+ * 1. When a replace or a remove has returned 0, no get that begins later returns an older version.
+ * 2. A restore never takes the place of a newer version whose COMMIT has been answered.
+ * 3. (LEAKS) Once everybody has come to rest, nodes hold only copies that the record names as locations.
+ *
+ * Version 1 is at node B. Operation i puts version i + 2, or removes; operations overlap as they like. Each
+ * process may stop anywhere and for any time, or for good: that is a writer that was killed, a node that is
+ * paused or cut off, a message that is late. Process Time makes records in Redis expire and leases end. One
+ * tick is a heartbeat.
+ *
+ * A copy is a version at a node; `mem` says which can be read there by whoever knows where they are. A get that
+ * begins now may return any of them that some client knows of, under a lease that has not ended: STALE says
+ * whether one of those is too old, and Reader looks at that at every moment.
+ *
+ * Configurations: OPS, FIRST, OTHERS, TICKS, COPIES, EVICTIONS, KILLS, LOSSES, SILENCE, SERVE, LEAKS. Broken rules: all other names in #ifdef.
+ */
+#ifndef OPS
+#define OPS 2
+#endif
+#ifndef TICKS
+#define TICKS 5
+#endif
+#ifndef COPIES
+#define COPIES 1
+#endif
+#ifndef EVICTIONS
+#define EVICTIONS 0
+#endif
+#ifndef KILLS
+#define KILLS 0
+#endif
+#ifndef LOSSES
+#define LOSSES 0
+#endif
+
+#ifndef SILENCE
+#define SILENCE 0
+#endif
+/* What the operations are: replace or remove, of the first and of the others. */
+#define REPLACE 1
+#define REMOVE 2
+#ifndef FIRST
+#define FIRST REPLACE
+#endif
+#ifndef OTHERS
+#define OTHERS REPLACE
+#endif
+
+#define A 0
+#define B 1
+#define OTHER(n) (1 - (n))
+#define HAS(set, x) (((set) >> (x)) & 1)
+#define ONE(x) (1 << (x))
+#define LARGER(a, b) ((a) > (b) -> (a) : (b))
+
+#define TTL 3 /* heartbeats that a node's record lives */
+#define START 4
+#define END (START + TICKS)
+byte now = START;
+
+/* --- Redis ---------------------------------------------------------------------------------------- */
+
+/* The key's record. version 0: no such key, though displaced copies may be named. */
+byte version = 1;
+byte born = 2;
+byte locations = ONE(B); /* set of nodes */
+byte displaced[2];       /* by node: set of versions */
+byte recheck[2];         /* by node: set of versions */
+
+/* Records of nodes. */
+#define GONE 0
+#define RETURNING 1
+#define UP 2
+byte listed[2] = UP;
+byte expires[2] = START + TTL;
+bool epoch_listed[2]; /* false: of the first run, true: of the second */
+
+/* The directory hash: times of beats. */
+#if SILENCE || LOSSES
+byte beat = START, fell_silent, resumed;
+#endif
+#if LOSSES
+/* And whether this is the directory that it was. Ids count up; 0: none. */
+byte dir = 1, since, lived;
+bool lost;
+bool restoring_listed[2];
+#define IS_OLD_ENOUGH (now >= since + TTL)
+#ifdef NEW_IS_SETTLED
+#define MAY_BE_SETTLED true
+#else
+#define MAY_BE_SETTLED (IS_OLD_ENOUGH && NOBODY_RESTORES)
+#endif
+#define NOBODY_RESTORES                                                                                      \
+    (!(listed[A] && restoring_listed[A]) && !(listed[B] && restoring_listed[B]))
+#endif
+
+/* --- nodes ---------------------------------------------------------------------------------------- */
+
+byte mem[2];        /* set of versions that can be read */
+byte live[2];       /* the version that the node's index has; 0: none */
+byte committing[2]; /* the version whose COMMIT has not ended; 0: none */
+bool asking[2];     /* its script may be in Redis, the answer is not back */
+#define DELETING 7
+byte unnamed[2];    /* copies that were freed and are still to be withdrawn */
+#if SILENCE || LOSSES
+byte last_beat[2] = START;
+#endif
+byte evictions = EVICTIONS;
+#if KILLS
+bool second_run[2]; /* it was killed and started again */
+byte had[2];         /* set of versions that it ever had */
+byte held_before[2]; /* those of the first run */
+#endif
+#if LOSSES
+byte known[2] = 1;   /* the directory's id as the node knows it */
+byte settled[2] = 1; /* the id that it knows to be settled; 0: none */
+#define IS_SETTLED(n) (settled[n] != 0)
+#define IS_STILL_SETTLED(n) (settled[n] == dir)
+#define DIRECTORY_IS_THERE (dir != 0)
+#else
+#define IS_SETTLED(n) true
+#define IS_STILL_SETTLED(n) true
+#define DIRECTORY_IS_THERE true
+#endif
+
+/* --- what is true, for the rules ------------------------------------------------------------------ */
+
+byte changes;          /* of the key, in Redis's order */
+byte order[OPS + 2];   /* of a version: its change */
+byte born_of[OPS + 2];
+byte returned;         /* the latest change that returned 0: what is older must not be read */
+byte answered = ONE(1); /* set of versions: COMMIT has answered with success */
+byte older;            /* set of versions: those */
+
+/* Clients, seen from the worst side: there may be one for each copy that the record ever named, and one that asked
+ * for each node's record at the last moment. So both are facts about nodes. Leases are counted from before the
+ * client asked, less a margin for its clock, which may lose one tick. */
+byte known_to_readers[2]; /* by node: set of versions */
+byte lease_end[2] = START + TTL;
+#define DRIFT 1
+#ifdef LEASE_WITHOUT_MARGIN
+#define MARGIN 0
+#else
+#define MARGIN 1
+#endif
+#ifdef LEASE_FROM_ANSWER
+#define LATE_BY 1
+#else
+#define LATE_BY 0
+#endif
+#ifdef LEASE_NEVER_ENDS
+#define LEASE_END(e) 255
+#else
+#define LEASE_END(e) ((e) - MARGIN + DRIFT + LATE_BY)
+#endif
+/* Who gets no answer from Redis reads on from a node that beat just before everybody fell silent, and for a
+ * while longer. */
+#if SERVE
+#define READ_ON(n)                                                                                           \
+    (listed[n] == GONE && ((now >= beat + 2 && last_beat[n] + 1 >= beat) ||                                  \
+                           (now < resumed + 2 && last_beat[n] + 1 >= fell_silent)))
+#else
+#define READ_ON(n) false
+#endif
+#define STALE(n) ((now < lease_end[n] || READ_ON(n)) && (mem[n] & known_to_readers[n] & older) != 0)
+
+/* --- scripts: each is one step -------------------------------------------------------------------- */
+
+/* Locations of a version whose place is taken become displaced copies. n publishes. */
+inline displace(n)
+{
+#ifndef RELEASE_BY_CLIENT_ONLY
+    if
+    :: HAS(locations, OTHER(n)) -> displaced[OTHER(n)] = displaced[OTHER(n)] | ONE(version)
+    :: else
+    fi;
+#endif
+#ifdef PUBLISH_DROPS_OWN
+    displaced[n] = 0;
+#endif
+    locations = 0
+}
+
+inline add_location(n, v)
+{
+    locations = locations | ONE(n);
+    known_to_readers[n] = known_to_readers[n] | ONE(v)
+}
+
+inline new_version(n, v)
+{
+    displace(n);
+#ifdef BORN_NOT_RAISED
+    born = 1;
+#else
+    born = (version && born >= 1 -> born + 1 : 1);
+#endif
+    version = v;
+    born_of[v] = born;
+    changes++;
+    order[v] = changes
+}
+
+/* COMMIT. Every put's own clock says 1, which is behind version 1's. */
+inline publish_replace(n, v)
+{
+    d_step {
+#ifdef RELEASE_BY_CLIENT_ONLY
+        old = (HAS(locations, OTHER(n)) && version != v -> ONE(version) : 0);
+#endif
+#ifdef PUBLISH_DROPS_DISPLACED
+        displaced[A] = 0;
+        displaced[B] = 0;
+#endif
+        if
+        :: version != v -> new_version(n, v)
+        :: else
+        fi;
+        add_location(n, v);
+        displaced[n] = displaced[n] & ~ONE(v);
+#ifndef RELEASE_BY_CLIENT_ONLY
+        old = displaced[OTHER(n)];
+#endif
+        mine = order[v]
+    }
+}
+
+#if COPIES == 2
+inline publish_join(n, v)
+{
+    d_step {
+        if
+        :: version == v -> add_location(n, v); ok = true
+        :: else -> ok = false
+        fi
+    }
+}
+
+#endif
+
+inline delete_record(n)
+{
+    d_step {
+#ifdef RELEASE_BY_CLIENT_ONLY
+        old = (HAS(locations, OTHER(n)) && version -> ONE(version) : 0);
+#endif
+#ifdef DELETE_DROPS_DISPLACED
+        displaced[A] = 0;
+        displaced[B] = 0;
+#endif
+        displace(n);
+        version = 0;
+        changes++;
+        mine = changes;
+#ifndef RELEASE_BY_CLIENT_ONLY
+        old = displaced[OTHER(n)]
+#endif
+    }
+}
+
+/* A node that has freed v takes out its location or its displaced copy. */
+inline withdraw(n, v)
+{
+    d_step {
+        if
+        :: version == v && HAS(locations, n) -> locations = locations & ~ONE(n);
+           if
+           :: locations == 0 -> version = 0;
+#ifdef WITHDRAW_DROPS_DISPLACED
+              displaced[A] = 0;
+              displaced[B] = 0;
+#endif
+           :: else
+           fi
+        :: else
+        fi;
+        displaced[n] = displaced[n] & ~ONE(v);
+        unnamed[n] = unnamed[n] & ~ONE(v);
+        v = 0
+    }
+}
+
+/* The first node that beats after everybody's silence notes when that was. */
+#if SILENCE || LOSSES
+inline note_silence()
+{
+    if
+    :: DIRECTORY_IS_THERE && now >= beat + 2 -> fell_silent = beat; resumed = now
+    :: else
+    fi;
+    if
+    :: DIRECTORY_IS_THERE -> beat = now
+    :: else
+    fi
+}
+#endif
+
+/* --- memory of a node ----------------------------------------------------------------------------- */
+
+/* Changes the generation: nobody can read it any more. */
+inline free_copy(n, v)
+{
+    mem[n] = mem[n] & ~ONE(v);
+    unnamed[n] = unnamed[n] | ONE(v);
+    if
+    :: live[n] == v -> live[n] = 0
+    :: else
+    fi
+}
+
+inline free_live(n)
+{
+    d_step {
+        if
+        :: live[n] != 0 -> mem[n] = mem[n] & ~ONE(live[n]);
+           unnamed[n] = unnamed[n] | ONE(live[n]);
+           live[n] = 0
+        :: else
+        fi
+    }
+}
+
+/* --- operations ------------------------------------------------------------------------------------ */
+
+/* What the committing node does behind its script. */
+inline add_to_recheck_sets(n)
+{
+#ifndef RELEASE_BY_CLIENT_ONLY
+    if
+    :: old != 0 -> recheck[OTHER(n)] = recheck[OTHER(n)] | old
+    :: old == 0
+    fi
+#else
+    skip
+#endif
+}
+
+inline pick_old()
+{
+    d = 1;
+    do
+    :: !HAS(old, d) -> d++
+    :: HAS(old, d) -> break
+    od
+}
+
+/* RELEASE at m of one of the old copies. BUSY when its own commit has not ended. */
+inline release(m)
+{
+    atomic {
+        pick_old();
+#ifdef BUSY_IS_SETTLED
+        if
+        :: committing[m] != d -> free_copy(m, d)
+        :: else
+        fi;
+#else
+        committing[m] != d;
+        if
+        :: HAS(mem[m], d) -> free_copy(m, d)
+        :: else
+        fi;
+#endif
+        old = old & ~ONE(d);
+        d = 0
+    }
+}
+
+#if defined(BEAT_IGNORED) || !(SILENCE || LOSSES)
+#define NODES_BEAT true
+#else
+#define NODES_BEAT (now < beat + 2)
+#endif
+#if defined(RESUMED_IGNORED) || !(SILENCE || LOSSES)
+#define NO_SILENCE_LATELY true
+#else
+#define NO_SILENCE_LATELY (now >= resumed + TTL)
+#endif
+
+#ifdef NO_WAIT_FOR_EXPIRY
+#define LOOKS_GONE(m) true
+#elif defined(RETURNING_IS_GONE)
+#define LOOKS_GONE(m) (listed[m] != UP)
+#else
+#define LOOKS_GONE(m) (listed[m] == GONE)
+#endif
+
+/* Asks node q about one of the old copies at m, and strikes it out if nobody can read it any more. */
+inline ask_settled(q, m)
+{
+    /* The record. */
+    atomic {
+        pick_old();
+        if
+        :: !IS_SETTLED(q)
+        :: IS_SETTLED(q) ->
+           is_over = !HAS(displaced[m], d);
+#ifdef SETTLED_IGNORES_NAMED
+           is_over = true;
+#endif
+#ifdef SUPERSEDED_IS_SETTLED
+           is_over = is_over || order[version] > mine;
+#endif
+           may_be_gone = !is_over
+        fi
+    };
+    /* The node's record. */
+    atomic {
+        if
+        :: may_be_gone ->
+#if KILLS
+           if
+           :: listed[m] && epoch_listed[m] && HAS(held_before[m], d) -> is_over = true;
+              displaced[m] = displaced[m] & ~ONE(d)
+           :: else
+           fi;
+#endif
+           may_be_gone = LOOKS_GONE(m)
+        :: else
+        fi
+    };
+    /* The directory hash, behind both. */
+    atomic {
+        if
+        :: may_be_gone && NODES_BEAT && NO_SILENCE_LATELY -> is_over = true
+        :: else
+        fi;
+        if
+        :: is_over && IS_STILL_SETTLED(q) -> old = old & ~ONE(d)
+        :: else
+        fi;
+        may_be_gone = false;
+        is_over = false;
+        d = 0
+    }
+}
+
+/* The client, behind the answer. */
+inline end_old_copies(n)
+{
+    do
+    :: old == 0 -> break
+    :: old != 0 -> release(OTHER(n))
+    :: old != 0 ->
+#if LOSSES
+       if
+       :: ask_settled(A, OTHER(n))
+       :: ask_settled(B, OTHER(n))
+       fi
+#else
+       ask_settled(n, OTHER(n))
+#endif
+    od
+}
+
+inline begin_commit(n, v)
+{
+    atomic {
+        committing[n] == 0;
+        committing[n] = v;
+#if KILLS
+        had[n] = had[n] | ONE(v);
+#endif
+        mem[n] = mem[n] | ONE(v)
+    }
+}
+
+/* Live from now on, in place of what the node had. */
+inline end_commit(n, v)
+{
+    d_step {
+        if
+        :: live[n] != 0 && live[n] != v -> mem[n] = mem[n] & ~ONE(live[n]);
+           unnamed[n] = unnamed[n] | ONE(live[n])
+        :: else
+        fi;
+        live[n] = v;
+        answered = answered | ONE(v);
+        committing[n] = 0;
+        asking[n] = false
+    }
+}
+
+inline fail_commit(n, v)
+{
+    d_step {
+        mem[n] = mem[n] & ~ONE(v);
+        unnamed[n] = unnamed[n] | ONE(v);
+        committing[n] = 0;
+        asking[n] = false
+    }
+}
+
+/* The node's part of a replace. Unsettled: the reservation waits. */
+inline commit(n, v)
+{
+    begin_commit(n, v);
+    do
+    :: atomic { committing[n] == v && IS_SETTLED(n) -> asking[n] = true };
+       publish_replace(n, v);
+       add_to_recheck_sets(n);
+       atomic {
+           if
+#ifndef ID_NOT_READ_AGAIN
+           :: !(IS_STILL_SETTLED(n)) -> asking[n] = false
+           :: IS_STILL_SETTLED(n) ->
+#else
+           :: true ->
+#endif
+              end_commit(n, v);
+              break
+           fi
+       }
+    :: committing[n] != v -> goto failed /* its node has given it up */
+    od
+}
+
+#if COPIES == 2
+inline join(n, v)
+{
+    begin_commit(n, v);
+    atomic { committing[n] == v -> asking[n] = true };
+    publish_join(n, v);
+    if
+    :: ok -> end_commit(n, v)
+    :: else -> fail_commit(n, v)
+    fi
+}
+
+#endif
+
+/* The node's part of a remove. It does not run beside a commit of the same key. */
+inline remove(n)
+{
+#ifndef DELETE_BESIDE_COMMIT
+    atomic {
+        committing[n] == 0;
+        committing[n] = DELETING
+    };
+#endif
+    free_live(n);
+    do
+    :: IS_SETTLED(n) ->
+       delete_record(n);
+       add_to_recheck_sets(n);
+       if
+#ifndef ID_NOT_READ_AGAIN
+       :: !(IS_STILL_SETTLED(n))
+       :: IS_STILL_SETTLED(n) -> break
+#else
+       :: break
+#endif
+       fi
+    od;
+#ifndef DELETE_BESIDE_COMMIT
+    committing[n] = 0
+#endif
+}
+
+proctype Operation(byte v)
+{
+    byte n, what;
+    byte mine;        /* its change */
+    byte old;         /* displaced copies at the other node that are not known to be settled */
+    byte d;
+    bool is_over, may_be_gone;
+#if COPIES == 2
+    bool ok;
+#endif
+    atomic {
+        if
+        :: n = A
+        :: n = B
+        fi;
+        what = (v == 2 -> FIRST : OTHERS)
+    };
+#if KILLS
+    bool second = second_run[n];
+#endif
+    {
+        if
+        :: what == REPLACE -> commit(n, v)
+        :: else -> remove(n)
+        fi
+    }
+#if KILLS
+    unless { second_run[n] != second -> goto failed }
+#endif
+    ;
+#if COPIES == 2
+    if
+    :: what == REPLACE -> join(OTHER(n), v)
+    :: else
+    fi;
+#endif
+#if LEAKS
+    if
+    :: skip
+    :: goto failed /* the client is killed */
+    fi;
+#endif
+    end_old_copies(n);
+    atomic {
+        returned = LARGER(returned, mine);
+        d = 1;
+        do
+        :: d < OPS + 2 ->
+           if
+           :: order[d] < returned && (d == 1 || order[d] != 0) -> older = older | ONE(d)
+           :: else
+           fi;
+           d++
+        :: d == OPS + 2 -> break
+        od;
+        d = 0
+    };
+failed:
+    skip
+}
+
+/* --- a node's heartbeat ----------------------------------------------------------------------------- */
+
+/* Frees what it still has of its recheck set, and takes that out. A copy whose commit has not ended stays. */
+inline run_recheck(n)
+{
+    d_step {
+        todo = recheck[n];
+        if
+        :: committing[n] != 0 && HAS(todo, committing[n]) ->
+#ifdef RECHECK_DROPS_PUBLISHING
+           recheck[n] = recheck[n] & ~ONE(committing[n]);
+#endif
+           todo = todo & ~ONE(committing[n])
+        :: else
+        fi;
+        recheck[n] = recheck[n] & ~todo;
+        unnamed[n] = unnamed[n] | (todo & mem[n]);
+        mem[n] = mem[n] & ~todo;
+        if
+        :: live[n] != 0 && HAS(todo, live[n]) -> live[n] = 0
+        :: else
+        fi;
+        todo = 0
+    }
+}
+
+/* Waits for a script whose answer is not back. A commit that waits for the directory is given up. */
+inline end_commits(n)
+{
+#ifndef COMMIT_WHILE_COMPARING
+    !asking[n];
+    if
+    :: committing[n] != 0 && committing[n] != DELETING -> fail_commit(n, committing[n])
+    :: else
+    fi
+#else
+    skip
+#endif
+}
+
+/* Frees all but what the record names as its location. */
+inline compare(n)
+{
+    atomic {
+        end_commits(n);
+        if
+        :: live[n] != 0 && !(HAS(locations, n) && version == live[n]) -> free_live(n)
+        :: else
+        fi
+    }
+}
+
+inline free_all(n)
+{
+    atomic {
+        end_commits(n);
+        free_live(n)
+    }
+}
+
+inline list(n, state)
+{
+#if SILENCE || LOSSES
+    note_silence();
+    last_beat[n] = now;
+#endif
+    listed[n] = state;
+    expires[n] = now + TTL;
+    if
+    :: listed[n] == UP -> lease_end[n] = LEASE_END(now + TTL)
+    :: else
+    fi
+}
+
+#if LOSSES
+inline list_restoring(n, state)
+{
+    list(n, state);
+    restoring_listed[n] = true;
+    restoring = true
+}
+
+/* Publishes what it holds again. */
+inline restore(n)
+{
+    d_step {
+        todo = live[n];
+        if
+        :: todo == 0
+#ifndef RESTORE_OF_DISPLACED
+        :: todo != 0 && HAS(displaced[n], todo) -> mem[n] = mem[n] & ~ONE(todo); live[n] = 0;
+           unnamed[n] = unnamed[n] | ONE(todo)
+        :: todo != 0 && !HAS(displaced[n], todo) ->
+#else
+        :: todo != 0 ->
+#endif
+           if
+           :: version == todo -> add_location(n, todo)
+           :: version == 0 || (version != todo && born_of[todo] > born) ->
+              assert(!HAS(answered, version) || order[version] < order[todo]); /* rule 2 */
+              displace(n);
+              recheck[OTHER(n)] = recheck[OTHER(n)] | displaced[OTHER(n)];
+              version = todo;
+              born = born_of[todo];
+              add_location(n, todo)
+           :: else -> mem[n] = mem[n] & ~ONE(todo); live[n] = 0
+           fi
+        fi;
+        todo = 0
+    }
+}
+#endif
+
+proctype Keeper(byte n)
+{
+    byte v, todo;
+    bool was_calm;
+#if LOSSES
+    bool restoring, in_time, late;
+    byte last;
+#endif
+#if KILLS
+    bool second;
+again:
+    second = second_run[n];
+    {
+        if
+        :: second -> /* its id is free when the record has expired */
+           atomic {
+               listed[n] == GONE;
+               list(n, UP);
+               epoch_listed[n] = true
+           }
+        :: else
+        fi;
+#endif
+serve:
+    do
+    /* A beat. The script that refreshes writes only over a record that is there. */
+    :: atomic {
+           expires[n] < now + TTL;
+#ifdef REFRESH_RECREATES
+           list(n, UP)
+#else
+           if
+           :: listed[n] != GONE -> list(n, listed[n])
+           :: else -> goto gone
+           fi
+#endif
+       }
+#if LOSSES
+       ;
+       if
+       :: dir != known[n] -> goto directory_lost
+       :: else
+       fi
+#endif
+    /* Its recheck set, at every beat. */
+    :: recheck[n] != 0 && !(committing[n] && recheck[n] == ONE(committing[n])) -> run_recheck(n)
+    :: atomic {
+           unnamed[n] != 0;
+           v = 1;
+           do
+           :: !HAS(unnamed[n], v) -> v++
+           :: HAS(unnamed[n], v) -> break
+           od;
+           withdraw(n, v)
+       }
+    :: atomic { evictions > 0 && live[n] != 0 -> evictions--; free_live(n) }
+#if LOSSES
+    :: atomic {
+           settled[n] != dir && known[n] == dir && MAY_BE_SETTLED -> settled[n] = dir
+       }
+#endif
+    od;
+
+gone: /* it was given up */
+#if LOSSES
+    if
+    :: dir != known[n] -> goto directory_lost
+    :: dir == known[n]
+    fi;
+    if
+    :: restoring -> free_all(n); atomic { restoring = false; restoring_listed[n] = false }
+    :: else
+    fi;
+#endif
+    atomic {
+#if SILENCE
+        note_silence();
+        was_calm = (fell_silent < last_beat[n] + TTL && now < resumed + 2);
+#endif
+#ifdef RETURNING_IS_UP
+        list(n, UP)
+#elif defined(CALM_IS_UP)
+        list(n, (was_calm -> UP : RETURNING))
+#else
+        list(n, RETURNING)
+#endif
+    };
+    if
+    :: was_calm ->
+#ifndef CALM_LEAVES_COMMITS
+       atomic { end_commits(n) }
+#else
+       skip
+#endif
+    :: else -> compare(n)
+    fi;
+    run_recheck(n);
+up:
+    atomic {
+        was_calm = false;
+        if
+        :: listed[n] != GONE -> list(n, UP);
+#if LOSSES
+           restoring_listed[n] = false;
+           restoring = false
+#endif
+        :: else -> goto gone
+        fi
+    };
+    goto serve;
+
+#if LOSSES
+directory_lost: /* makes a new one, or marks the one that it finds */
+    atomic {
+        last = last_beat[n];
+        if
+        :: dir == 0 -> dir = known[n] + 1; lost = true; since = now; lived = last; beat = now
+        :: dir != 0 && !lost -> lost = true; since = now; lived = last
+        :: else -> lived = LARGER(lived, last)
+        fi;
+        known[n] = dir;
+        settled[n] = 0;
+        in_time = (now < last + TTL)
+    };
+    atomic {
+#ifndef JUDGED_BEFORE_LISTING
+        in_time = (now < last + TTL);
+#endif
+        late = (!in_time && MAY_BE_SETTLED);
+#ifdef LATE_RESTORES
+        in_time = in_time || late;
+        late = false;
+#endif
+        if
+        :: in_time -> list_restoring(n, UP)
+        :: late
+        :: else -> list_restoring(n, RETURNING)
+        fi
+    };
+    if
+    :: late -> free_all(n); list(n, UP)
+    :: in_time -> restore(n)
+    :: else ->
+       do
+       :: IS_OLD_ENOUGH -> break
+       :: atomic {
+              expires[n] < now + TTL && !IS_OLD_ENOUGH;
+              if
+              :: listed[n] != GONE -> list(n, listed[n])
+              :: else -> goto gone
+              fi
+          }
+       od;
+#ifdef LIVED_IGNORED
+       restore(n)
+#else
+       if
+       :: lived >= last + 2 -> free_all(n)
+       :: else -> restore(n)
+       fi
+#endif
+    fi;
+    atomic { last = 0; in_time = false; late = false };
+    goto up
+#endif
+#if KILLS
+    } unless { second_run[n] != second };
+    goto again
+#endif
+}
+
+/* --- everything else --------------------------------------------------------------------------------- */
+
+/* A tick: what has expired is gone. */
+proctype Time()
+{
+    do
+    :: d_step {
+           now < END ->
+           now++;
+           if
+           :: expires[A] == now -> listed[A] = GONE
+           :: else
+           fi;
+           if
+           :: expires[B] == now -> listed[B] = GONE
+           :: else
+           fi
+       }
+    od
+}
+
+/* Rule 1. */
+proctype Reader()
+{
+    atomic { STALE(A) || STALE(B) -> assert(false) }
+}
+
+#if KILLS
+proctype Killer()
+{
+    byte n;
+    atomic {
+        if
+        :: n = A
+        :: n = B
+        fi;
+        held_before[n] = had[n];
+        mem[n] = 0;
+        live[n] = 0;
+        committing[n] = 0;
+        asking[n] = false;
+        unnamed[n] = 0;
+        second_run[n] = true
+    }
+}
+#endif
+
+#if LOSSES
+/* Redis comes back empty. */
+proctype Loss()
+{
+    d_step {
+        version = 0;
+        born = 0;
+        locations = 0;
+        displaced[A] = 0;
+        displaced[B] = 0;
+        recheck[A] = 0;
+        recheck[B] = 0;
+        listed[A] = GONE;
+        listed[B] = GONE;
+        restoring_listed[A] = false;
+        restoring_listed[B] = false;
+        dir = 0;
+        lost = false;
+        since = 0;
+        lived = 0;
+        beat = 0;
+        fell_silent = 0;
+        resumed = 0
+    }
+}
+#endif
+
+#if LEAKS
+/* Rule 3. */
+proctype Rest()
+{
+    timeout;
+    assert((mem[A] & ~(HAS(locations, A) -> ONE(version) : 0)) == 0);
+    assert((mem[B] & ~(HAS(locations, B) -> ONE(version) : 0)) == 0);
+    assert(displaced[A] == 0 && displaced[B] == 0)
+}
+#endif
+
+init
+{
+    atomic {
+        mem[B] = ONE(1);
+        live[B] = 1;
+        known_to_readers[B] = ONE(1);
+        born_of[1] = 2;
+#if KILLS
+        had[B] = ONE(1);
+#endif
+        run Time();
+        run Reader();
+#if KILLS
+        run Killer();
+#endif
+#if LOSSES
+        run Loss();
+#endif
+#if LEAKS
+        run Rest();
+#endif
+        run Keeper(A);
+        run Keeper(B);
+        byte i = 0;
+        do
+        :: i < OPS -> run Operation(i + 2); i++
+        :: i == OPS -> break
+        od
+    }
+}
