@@ -290,8 +290,9 @@ struct tarn_get_options {
  *
  * A key is a regular register. While a put with TARN_PUT_REPLACE or a remove of it runs, gets may find the old version
  * or the new one (or none), and a later get the old one after an earlier one has found the new. Once that call has
- * returned 0, no get that begins then finds the old version, whatever the client has cached. A get may always miss: so
- * it does where a copy's node has left the directory, whether it is dead, paused or cut off.
+ * returned 0, no get that begins then finds the old version, whatever the client has cached (docs/consistency.md has
+ * what is left open). A get may always miss: so it does where a copy's node has left the directory, whether it is dead,
+ * paused or cut off.
  *
  * A client reads from a node only while it knows that the node's record in Redis lives. It asks about the nodes it
  * reads from about once in a heartbeat, in the background; the first get after a pause waits for that question. While
@@ -325,13 +326,19 @@ struct tarn_put_options {
  * With TARN_PUT_REPLACE, 0 means that no get that begins later, by any client on any host, returns an older value.
  * Old copies on nodes that answer are given up at once; for a node that does not, the put waits until its record has
  * expired (3 of its heartbeats). When the deadline comes first the status is IN_DOUBT: the new value is in place, the
- * sentence names the node on which an old one may still be read. Just after Redis has lost its data, a replacing put
- * waits until the living nodes are listed again, or ends with DIRECTORY. While a replace runs, gets may return the
- * old or the new value, also the old one after the new one: a key is a regular register, not an atomic one.
+ * sentence names the node on which an old one may still be read, until it answers or its record expires. Just after
+ * Redis has lost its data, a replacing put waits until the living nodes have told what they hold (3 heartbeats, and
+ * longer while they publish it), or ends with DIRECTORY; so it does at a node that was cut off and compares what it
+ * holds. While a replace runs, gets may return the old or the new value, also the old one after the new one: a key is
+ * a regular register, not an atomic one.
  *
- * With replicas, 0 means that all copies were in place. A put that fails on the way takes its copies back; a replacing
- * one leaves those that are stored, since they are the key's only ones ("stored with 1 of 2 copies").
- * A put that failed may have taken effect.
+ * Without TARN_PUT_REPLACE, 0 means that the directory had no such key. Just after Redis has lost its data it may be
+ * missing there only until its node publishes it again: then of both values the one that was born later stays, by the
+ * clocks of their nodes. Where that matters, replace. IN_DOUBT is of a value that was replaced or removed before.
+ *
+ * With replicas, 0 means that all copies were in place. A put that fails on the way takes its copies back; a
+ * replacing one leaves those that are stored, since they are the key's only ones ("stored with 1 of 2 copies"). A put
+ * that failed may have taken effect, or take effect while its nodes finish what they had read of it.
  */
 int tarn_put(struct tarn_client *c, struct tarn_item *items, size_t n, const struct tarn_put_options *o);
 
@@ -435,8 +442,11 @@ void tarn_release(struct tarn_client *c, struct tarn_view *v);
 
 /*
  * Removes objects, all copies. statuses (n of them; may be NULL): 0, NOT_FOUND, IN_DOUBT, DIRECTORY, NODE_DOWN, ...
- * 0 means what it means for a replacing put: no get that begins later returns the object. A remove that failed may
- * have taken effect, or may take effect later, when a node was held up.
+ * 0 means what it means for a replacing put: no get that begins later returns the object. IN_DOUBT: it is gone from
+ * the directory, an old copy may still be read on the node that the sentence names. DIRECTORY: Redis does not answer,
+ * or has just lost its data. NOT_FOUND is said only where the directory is known to have all its data. A remove that
+ * failed may have taken effect, or may take effect later, when a node was held up: it then removes what was put
+ * meanwhile.
  */
 int tarn_remove(struct tarn_client *c, const struct tarn_key *keys, size_t n, int32_t *statuses,
                 uint32_t timeout_ms);
