@@ -319,22 +319,23 @@ struct tarn_put_options {
 };
 
 /*
- * Puts n objects: all or nothing for each item. An object becomes readable in one step, after all its bytes are in
- * place. Item statuses: EXISTS (the stored object stays), IN_DOUBT, FULL, TOO_LARGE, INVALID, NODE_DOWN, BUSY,
- * DIRECTORY, TIMEOUT.
+ * Puts n objects, each for itself. An object becomes readable in one step, after all its bytes are in place. Item
+ * statuses: EXISTS (the stored object stays), IN_DOUBT, FULL, TOO_LARGE, INVALID, NODE_DOWN, BUSY, DIRECTORY, TIMEOUT.
  *
  * With TARN_PUT_REPLACE, 0 means that no get that begins later, by any client on any host, returns an older value.
  * Old copies on nodes that answer are given up at once; for a node that does not, the put waits until its record has
- * expired (3 of its heartbeats). When the deadline comes first the status is IN_DOUBT: the new value is in place, the
- * sentence names the node on which an old one may still be read, until it answers or its record expires. Just after
- * Redis has lost its data, a replacing put waits until the living nodes have told what they hold (3 heartbeats, and
- * longer while they publish it), or ends with DIRECTORY; so it does at a node that was cut off and compares what it
- * holds. While a replace runs, gets may return the old or the new value, also the old one after the new one: a key is
- * a regular register, not an atomic one.
+ * expired (3 of its heartbeats, and one more to be sure). When the deadline comes first the status is IN_DOUBT: the
+ * new value is in place, and the sentence names the node on which an old one may still be read, until it answers or
+ * its record expires. While a replace runs, gets may return the old or the new value, also the old one after the new
+ * one: a key is a regular register, not an atomic one.
+ *
+ * Just after Redis has lost its data, or when the first node has just begun to use it, a replacing put waits until the
+ * living nodes have told what they hold (3 heartbeats, and longer while they publish it), or ends with DIRECTORY. So
+ * it does at a node that was cut off and compares what it holds.
  *
  * Without TARN_PUT_REPLACE, 0 means that the directory had no such key. Just after Redis has lost its data it may be
  * missing there only until its node publishes it again: then of both values the one that was born later stays, by the
- * clocks of their nodes. Where that matters, replace. IN_DOUBT is of a value that was replaced or removed before.
+ * clocks of their nodes. Where that matters, replace. IN_DOUBT speaks of a value that was replaced or removed before.
  *
  * With replicas, 0 means that all copies were in place. A put that fails on the way takes its copies back; a
  * replacing one leaves those that are stored, since they are the key's only ones ("stored with 1 of 2 copies"). A put
