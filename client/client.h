@@ -552,7 +552,7 @@ void tarn_monitor_owe(struct tarn_client *c, struct tarn_call *call);
 /* The keeper's round of them; true when it should come again soon. */
 bool tarn_monitor_owed(struct tarn_monitor *m);
 void tarn_monitor_owed_end(struct tarn_monitor *m);
-/* The keeper sends the command (RELEASE, ABORT: what may be said twice) until the node has answered it or
+/* The keeper sends the command (DETACH, ABORT: what may be said twice) until the node has answered it or
  * its incarnation is over. Takes *a over; its arguments must lie in a's own text or be constants. */
 void tarn_monitor_errand(struct tarn_remote *r, struct tarn_words *a);
 /* The keeper's round of them; true when it should come again soon. */

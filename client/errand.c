@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Errands: DETACHes, RELEASEs and ABORTs that their node did not answer. What they give back would otherwise stay
- * readable, or reserved, for as long as this client lives, so the keeper goes on until the node has answered
+ * Errands: DETACHes and ABORTs that their node did not answer. What they give back would otherwise stay writable, or
+ * reserved, for as long as this client lives, so the keeper goes on until the node has answered
  * or its incarnation is over. Saying any of them twice does no harm. A node hears them in the order in which they
  * came up, and nothing of theirs overtakes them: it must not free a reservation before it has cut off, at DETACH,
  * who could still write under it.

@@ -4,6 +4,7 @@
  *   publisher.c        queues, rounds, what the control thread calls
  *   publisher_work.c   what is done with Redis for each kind of request; the directory thread only
  *   publisher_displace.c  the same, of displaced copies
+ *   publisher_settled.c   whether what is missing in the directory means something
  *   publisher_lane.c   publishing from the control thread; that thread only
  */
 #ifndef TARN_SERVER_PUBLISHER_IMPL_H

@@ -288,16 +288,16 @@ struct tarn_get_options {
  * NOT_REACHABLE, BUSY, DIRECTORY, TIMEOUT, INVALID; STALE only where a stream waits (see GPUs above), AGAIN
  * only with TARN_GET_NOW. Never returns bytes of another object, nor of two versions.
  *
- * A key is a regular register. While a put with TARN_PUT_REPLACE or a remove of it runs, gets may find the old version
- * or the new one (or none), and a later get the old one after an earlier one has found the new. Once that call has
- * returned 0, no get that begins then finds the old version, whatever the client has cached (docs/consistency.md has
- * what is left open). A get may always miss: so it does where a copy's node has left the directory, whether it is dead,
- * paused or cut off.
+ * A key is a regular register. While a put with TARN_PUT_REPLACE or a remove of it runs, gets may find the old
+ * version or the new one (or none), and a later get the old one after an earlier one has found the new. Once that
+ * call has returned 0, no get that begins then finds the old version, whatever the client has cached
+ * (docs/consistency.md has what is left open). A get may always miss: so it does where a copy's node has left the
+ * directory, whether it is dead, paused or cut off.
  *
  * A client reads from a node only while it knows that the node's record in Redis lives. It asks about the nodes it
  * reads from about once in a heartbeat, in the background; the first get after a pause waits for that question. While
- * Redis does not answer, gets of what is cached go on, or end with DIRECTORY: as the node's option --when-cut-off says
- * (docs/consistency.md has what each means).
+ * Redis does not answer, gets of what is cached go on, or end with DIRECTORY: as the node's option --when-cut-off
+ * says (docs/consistency.md has what each means).
  */
 int tarn_get(struct tarn_client *c, struct tarn_item *items, size_t n, const struct tarn_get_options *o);
 
@@ -319,8 +319,9 @@ struct tarn_put_options {
 };
 
 /*
- * Puts n objects, each for itself. An object becomes readable in one step, after all its bytes are in place. Item
- * statuses: EXISTS (the stored object stays), IN_DOUBT, FULL, TOO_LARGE, INVALID, NODE_DOWN, BUSY, DIRECTORY, TIMEOUT.
+ * Puts n objects, each for itself. An object becomes readable in one step, after all its bytes are in place.
+ * Item statuses: EXISTS (the stored object stays), IN_DOUBT, FULL, TOO_LARGE, INVALID, NODE_DOWN, BUSY, DIRECTORY,
+ * TIMEOUT.
  *
  * With TARN_PUT_REPLACE, 0 means that no get that begins later, by any client on any host, returns an older value.
  * Old copies on nodes that answer are given up at once; for a node that does not, the put waits until its record has
@@ -329,9 +330,9 @@ struct tarn_put_options {
  * its record expires. While a replace runs, gets may return the old or the new value, also the old one after the new
  * one: a key is a regular register, not an atomic one.
  *
- * Just after Redis has lost its data, or when the first node has just begun to use it, a replacing put waits until the
- * living nodes have told what they hold (3 heartbeats, and longer while they publish it), or ends with DIRECTORY. So
- * it does at a node that was cut off and compares what it holds.
+ * Just after Redis has lost its data, or when the first node has just begun to use it, a replacing put waits until
+ * the living nodes have told what they hold (3 heartbeats, and longer while they publish it), or ends with DIRECTORY.
+ * So it does at a node that was cut off and compares what it holds.
  *
  * Without TARN_PUT_REPLACE, 0 means that the directory had no such key. Just after Redis has lost its data it may be
  * missing there only until its node publishes it again: then of both values the one that was born later stays, by the
