@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "server/node.h"
+#include "server/recheck.h"
 #include "server/scrub.h"
 
 #define AT "presence"
@@ -28,6 +29,8 @@ const char *tarn_presence_name(const struct tarn_node *n)
     const struct tarn_presence *p = &n->presence;
     if (p->state == TARN_HERE)
         return p->restoring ? "restoring" : "here";
+    if (p->state == TARN_RECHECKING)
+        return "rechecking";
     return p->state == TARN_COMPARING ? "comparing" : "waiting";
 }
 
@@ -126,12 +129,25 @@ static bool everybody_was_silent(const struct tarn_node *n, const struct tarn_di
     return s->silent_ms < n->presence.last_ms + n->ttl_ms && s->now_ms < s->resumed_ms + 2ull * heartbeat_ms(n);
 }
 
-static void record_gone(struct tarn_node *n, const struct tarn_directory_state *s)
+/* It has not expired, so the directory was lost, perhaps between this beat's two round trips: the next one tells. */
+static bool gone_early(struct tarn_node *n, const struct tarn_directory_state *s, uint64_t sent_ns)
 {
     struct tarn_presence *p = &n->presence;
+    bool early = p->state == TARN_HERE && !p->missed && away_ms(p, s->now_ms, sent_ns) < n->ttl_ms;
+    p->missed = true;
+    return early;
+}
+
+static void record_gone(struct tarn_node *n, const struct tarn_directory_state *s, uint64_t sent_ns)
+{
+    struct tarn_presence *p = &n->presence;
+    if (gone_early(n, s, sent_ns))
+        return;
     if (p->restoring) {
         late(n, s->now_ms, "this node was given up before it had published what it holds");
     } else if (p->state == TARN_HERE && everybody_was_silent(n, s)) {
+        p->state = TARN_RECHECKING;
+        p->listed_ms = 0;
         p->make_until_ms = s->resumed_ms + 2ull * heartbeat_ms(n);
     } else {
         compare(n, s->now_ms);
@@ -181,6 +197,19 @@ static bool compared(struct tarn_node *n, const struct tarn_directory_state *s)
     return false;
 }
 
+/* True: what was displaced before the record was there again is freed. Nothing else can have been. */
+static bool rechecked(struct tarn_node *n, const struct tarn_directory_state *s)
+{
+    struct tarn_presence *p = &n->presence;
+    if (!p->listed_ms) {
+        p->listed_ms = s->now_ms;
+        p->rounds = tarn_recheck_anew(n->recheck);
+    } else if (tarn_recheck_rounds(n->recheck) >= p->rounds) {
+        p->state = TARN_HERE;
+    }
+    return p->state == TARN_HERE;
+}
+
 static bool waited(struct tarn_node *n, const struct tarn_directory_state *s)
 {
     struct tarn_presence *p = &n->presence;
@@ -197,8 +226,11 @@ static bool record_there(struct tarn_node *n, const struct tarn_directory_state 
 {
     struct tarn_presence *p = &n->presence;
     p->make_until_ms = 0;
+    p->missed = false;
     if (p->state == TARN_COMPARING)
         return compared(n, s);
+    if (p->state == TARN_RECHECKING)
+        return rechecked(n, s);
     if (p->state == TARN_WAITING)
         return waited(n, s);
     p->last_ms = s->now_ms;
@@ -240,6 +272,12 @@ void tarn_presence_begin(struct tarn_node *n, const struct tarn_beat *b)
     p->last_ns = tarn_now_ns();
 }
 
+void tarn_presence_rechecked(struct tarn_node *n)
+{
+    if (n->presence.state == TARN_RECHECKING)
+        tarn_node_beat_now(n);
+}
+
 static void warn_of_eviction(struct tarn_node *n, const struct tarn_beat *b)
 {
     if (b->evicts && !n->presence.evicts)
@@ -258,7 +296,7 @@ bool tarn_presence_beaten(struct tarn_node *n, const struct tarn_beat *b, uint64
     if (b->other)
         directory_lost(n, &b->state, sent_ns);
     else if (b->gone)
-        record_gone(n, &b->state);
+        record_gone(n, &b->state, sent_ns);
     n->presence.beat_ms = b->state.now_ms;
     return b->other || b->gone || record_there(n, &b->state, sent_ns);
 }

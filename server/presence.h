@@ -18,9 +18,12 @@
  *              |         HERE, restoring <--Redis was away for all, by `lived`+  all freed            |
  *              +-----another directory, older than a ttl: all freed-----------------------------------+
  *
- * HERE is listed as ready. COMPARING and WAITING are listed as returning: nobody reads there, nobody calls the
- * node expired. A comparison begins a heartbeat after the node has listed itself, since who found its record
- * missing before may withdraw its locations for so long; and when no commit is under way.
+ * HERE, the record gone for everybody's silence --> RECHECKING --the recheck set is freed--> HERE
+ *
+ * HERE is listed as ready, the others as returning: nobody reads there, nobody calls the node expired. A comparison
+ * begins a heartbeat after the node has listed itself, since who found its record missing before may withdraw its
+ * locations for so long; and when no commit is under way. RECHECKING: just before the silence somebody may have been
+ * told that a displaced copy here cannot be read any more.
  *
  * What a record says is decided from one beat's answer and written by the next, which is sent at once. Records
  * that are made come with a time limit by Redis's clock, so that a beat that is held up makes none when the
@@ -34,7 +37,7 @@
 struct tarn_node;
 
 struct tarn_presence {
-    enum { TARN_HERE, TARN_COMPARING, TARN_WAITING } state;
+    enum { TARN_HERE, TARN_COMPARING, TARN_RECHECKING, TARN_WAITING } state;
     bool restoring; /* what the store holds is being published again */
     bool begun;     /* COMPARING, or restoring: the scrub does it */
     char known[TARN_DIRECTORY_ID_TEXT];
@@ -43,7 +46,9 @@ struct tarn_presence {
     uint64_t beat_ms;          /* the last beat in any state, by Redis's time */
     uint64_t away_ms;          /* WAITING: last_ms in the directory that was lost */
     bool listed;               /* COMPARING: the record has been made */
-    uint64_t listed_ms;        /* and it was no later than that, by Redis's time; 0: nobody knows yet */
+    uint64_t listed_ms;        /* COMPARING, RECHECKING: when it was found there, by Redis's time; 0: not yet */
+    uint64_t rounds;           /* RECHECKING: so many readings of the recheck set will be enough */
+    bool missed;               /* the last beat found the record gone before its time */
     uint64_t make_until_ms;    /* the next beat may make the record until then */
     uint64_t given_up, freed;  /* for INFO: how often, how many objects went for it */
     bool evicts;               /* has been warned of */
@@ -55,11 +60,13 @@ void tarn_presence_fill(struct tarn_node *n, struct tarn_beat *b);
 void tarn_presence_begin(struct tarn_node *n, const struct tarn_beat *b);
 /* A beat was answered, and nobody else has the id. True: beat again at once. */
 bool tarn_presence_beaten(struct tarn_node *n, const struct tarn_beat *b, uint64_t sent_ns);
+/* The recheck set was read to its end. */
+void tarn_presence_rechecked(struct tarn_node *n);
 /* May it commit? */
 bool tarn_presence_here(const struct tarn_node *n);
 /* May objects be compared with the directory now? Not before it has been told of them again. */
 bool tarn_presence_scrubs(const struct tarn_node *n);
-/* "here", "restoring", "comparing", "waiting". */
+/* "here", "restoring", "comparing", "rechecking", "waiting". */
 const char *tarn_presence_name(const struct tarn_node *n);
 
 #endif

@@ -11,7 +11,7 @@
 struct tarn_recheck {
     struct tarn_request request;
     struct tarn_node *node;
-    bool busy;
+    bool busy, again;
     uint64_t rounds;
     struct tarn_location found[MEMBERS], freed[MEMBERS];
 };
@@ -46,10 +46,14 @@ static void read_some(struct tarn_request *request)
         if (tarn_recheck_free_copy(r->node, &r->found[i]))
             r->freed[nfreed++] = r->found[i];
     }
-    if (nfreed)
-        submit(r, nfreed);
-    else
+    if (!nfreed)
         r->rounds++;
+    if (nfreed || r->again) {
+        r->again = r->again && nfreed;
+        submit(r, nfreed);
+    } else {
+        tarn_presence_rechecked(r->node);
+    }
 }
 
 int tarn_recheck_new(struct tarn_node *n, struct tarn_recheck **r_p)
@@ -73,6 +77,14 @@ void tarn_recheck_tick(struct tarn_recheck *r)
 {
     if (!r->busy)
         submit(r, 0);
+}
+
+uint64_t tarn_recheck_anew(struct tarn_recheck *r)
+{
+    uint64_t then = r->rounds + (r->busy ? 2 : 1);
+    r->again = r->busy;
+    tarn_recheck_tick(r);
+    return then;
 }
 
 uint64_t tarn_recheck_rounds(const struct tarn_recheck *r)

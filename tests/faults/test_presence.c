@@ -159,6 +159,31 @@ static void silence_of_everyone_gives_nobody_up(void **state)
     harness_passed(w->h);
 }
 
+/* Just before the silence somebody may have been told that a copy here is settled: it goes before anybody reads again. */
+static void after_a_silence_the_recheck_set_comes_first(void **state)
+{
+    struct node_world *w = *state;
+    static const char fill[] = "for i = 1, 60000 do redis.call('SADD', KEYS[1], 'none:' .. i .. "
+                               "string.format(':%016x', 2 * i)) end";
+    static const char look[] = "if redis.call('HGET', KEYS[1], 'state') ~= 'ready' then return -1 end "
+                               "return redis.call('SCARD', KEYS[2])";
+    harness_signal(w->other->process, SIGSTOP);
+    freeReplyObject(harness_redis_call(w->redis, "EVAL", fill, "1", "tarn:default:recheck:node1", NULL));
+    harness_signal(w->redis->process, SIGSTOP);
+    uint64_t begun = harness_now_ms();
+    HARNESS_UNTIL(harness_now_ms() - begun > 2 * TTL_MS, SOON_MS);
+    harness_signal(w->other->process, SIGCONT);
+    harness_signal(w->redis->process, SIGCONT);
+    begun = harness_now_ms();
+    long long left;
+    while ((left = harness_redis_integer(w->redis, "EVAL", look, "2", "tarn:default:node:node1",
+                                         "tarn:default:recheck:node1", NULL)) == -1)
+        assert_true(harness_now_ms() - begun < SOON_MS);
+    assert_int_equal(left, 0);
+    assert_int_equal(node_figure(w->other->control, "given_up"), 0);
+    harness_passed(w->h);
+}
+
 /* A killed node's objects are out of the directory 3 heartbeats and a second later, though the scrub is slow. */
 static void a_killed_nodes_objects_go_when_its_record_does(void **state)
 {
@@ -197,6 +222,7 @@ int main(void)
         TEST(commits_wait_for_the_comparison),
         TEST(the_comparison_waits_for_late_sweeps),
         TEST(silence_of_everyone_gives_nobody_up),
+        TEST(after_a_silence_the_recheck_set_comes_first),
         TEST(a_killed_nodes_objects_go_when_its_record_does),
         TEST(nothing_is_swept_after_a_silence),
     };
