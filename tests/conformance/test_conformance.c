@@ -487,7 +487,10 @@ static void replaced_under_readers(struct place *p)
 {
     struct harness_process *q = peer(p, "replace");
     assert_non_null(harness_wait_line(q, "ready", HARNESS_TIMEOUT_MS));
-    expect(in_threads(p, 4, read_contested) > 0 && stale_reads(p) > 0, "the writer was not met");
+    uint64_t until = harness_now_ms() + HARNESS_TIMEOUT_MS;
+    do
+        expect(in_threads(p, 4, read_contested) > 0 && harness_now_ms() < until, "the writer was not met");
+    while (!stale_reads(p));
     harness_kill(q);
 }
 
