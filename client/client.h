@@ -387,9 +387,10 @@ void tarn_link_flush(struct tarn_remote *r, int t, bool write);
 /* A link broke that was new, as the last error says. Where another transport reaches the pool this side is
  * set aside for a while and the node doubted. False: there is none, so it is for the node to answer. */
 bool tarn_link_lost(struct tarn_remote *r, int t, bool write, uint32_t pool, uint32_t gpu);
-/* A link gave no sign of life of the work since then, as the last error says: the same, or as
- * tarn_remote_silent() says. */
-void tarn_link_silent(struct tarn_remote *r, int t, bool write, const struct tarn_work *w, uint64_t since_ns);
+/* A link gave no sign of life of the work since then, nor did any other of this side since quiet_ns, as the last error
+ * says: the same, or as tarn_remote_silent() says. */
+void tarn_link_silent(struct tarn_remote *r, int t, bool write, const struct tarn_work *w, uint64_t since_ns,
+                      uint64_t quiet_ns);
 /* Why no transport is tried, as a code and a sentence. gpu: tarn_pieces_gpu(). */
 int tarn_link_unreachable(struct tarn_remote *r, bool write, uint32_t gpu, char *text, size_t bytes);
 /* May t be tried now? */
@@ -435,6 +436,8 @@ struct tarn_transfer {
     enum tarn_end end;
     bool ended;    /* of tarn_flight_alone(): work.status is final */
     bool fresh;    /* its link was made for this flight */
+    const struct tarn_side *quiet_on; /* over which nothing came when it was waited for before; NULL: none. Set it */
+    uint64_t quiet_ns;                /* ... since when */
     char why[192]; /* the transport's sentence when it refused the work; "" otherwise */
 };
 
@@ -451,7 +454,8 @@ struct tarn_lane {
     struct tarn_linked *linked;      /* NULL: closed */
     struct tarn_transfer *transfers; /* posted ones first */
     struct tarn_transfer *unposted;  /* the first pending one */
-    uint64_t active_ns;              /* last sign of life, or when works began to be waited for */
+    uint64_t since_ns;               /* when works began to be waited for */
+    uint64_t active_ns;              /* last sign of life since; since_ns: there was none */
     uint64_t ended_ns;               /* the same of transfers that ended */
     uint64_t deadline_ns;            /* not later than the earliest of the transfers */
     uint64_t patience_ns;            /* not longer than the shortest of the transfers */

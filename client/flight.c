@@ -243,7 +243,7 @@ int tarn_flight_post(struct tarn_flight *f, struct tarn_remote *r, int t, bool w
         return post_shared(f, r, t, write, x);
 
     if (!lane->transfers) {
-        lane->active_ns = lane->ended_ns = tarn_now_ns();
+        lane->since_ns = lane->active_ns = lane->ended_ns = tarn_now_ns();
         lane->deadline_ns = UINT64_MAX;
         lane->patience_ns = UINT64_MAX;
     }
@@ -308,7 +308,7 @@ void tarn_flight_adopt(struct tarn_flight *f, struct tarn_remote *r, int t, bool
     struct tarn_lane *lane = lane_new(f, r, t, write); /* the first needs no memory */
 
     lane->linked = a->linked;
-    lane->active_ns = lane->ended_ns = a->since_ns;
+    lane->since_ns = lane->active_ns = lane->ended_ns = a->since_ns;
     lane->deadline_ns = x->deadline_ns;
     lane->patience_ns = x->patience_ns;
     lane->stop = x->stop;
@@ -361,9 +361,27 @@ static bool lane_expired(struct tarn_lane *lane, uint64_t now)
     return now >= lane->deadline_ns;
 }
 
-static void lane_silence(const struct tarn_lane *lane)
+/* A node's patience may be cut short so that there is time to ask for other copies. So it is also counted from one
+ * link to the next, as long as nothing comes over any. */
+static uint64_t quiet_since(struct tarn_lane *lane)
 {
-    tarn_link_silent(lane->remote, lane->transport, lane->write, &lane->transfers->work, lane->active_ns);
+    const struct tarn_side *side = &lane->remote->sides[lane->transport][lane->write];
+    uint64_t since = lane->active_ns;
+    struct tarn_transfer *x;
+
+    DL_FOREACH (lane->transfers, x) {
+        if (x->quiet_on != side || lane->active_ns != lane->since_ns)
+            x->quiet_ns = lane->active_ns;
+        x->quiet_on = side;
+        if (x->quiet_ns < since)
+            since = x->quiet_ns;
+    }
+    return since;
+}
+
+static void lane_silence(struct tarn_lane *lane, uint64_t quiet_ns)
+{
+    tarn_link_silent(lane->remote, lane->transport, lane->write, &lane->transfers->work, lane->active_ns, quiet_ns);
 }
 
 static void lane_check(struct tarn_lane *lane, uint64_t now)
@@ -371,13 +389,14 @@ static void lane_check(struct tarn_lane *lane, uint64_t now)
     if (lane_silent(lane, now)) {
         tarn_fail(TARN_E_NODE_DOWN, "node %s: no byte for %u ms: it is paused or cut off",
                   lane->remote->key.id, (unsigned)((now - lane->active_ns) / TARN_NS_PER_MS));
-        lane_silence(lane); /* patience may have been shorter than that */
+        lane_silence(lane, quiet_since(lane)); /* patience may have been shorter than that */
         lane_close(lane, TARN_END_SILENT);
     } else if (lane_expired(lane, now)) {
         /* Slow is not sick: only a node that has been silent for a while is set aside. */
-        if (now - lane->active_ns >= tarn_remote_patience(lane->remote)) {
+        uint64_t quiet = quiet_since(lane);
+        if (now - quiet >= tarn_remote_patience(lane->remote)) {
             tarn_fail(TARN_E_TIMEOUT, "node %s: silent until the deadline", lane->remote->key.id);
-            lane_silence(lane);
+            lane_silence(lane, quiet);
         }
         lane_close(lane, TARN_END_SHIFTED);
     }

@@ -163,6 +163,7 @@ static void start(struct tarn_get_batch *b, struct tarn_get_job *j, struct tarn_
     memset(j, 0, offsetof(struct tarn_get_job, loc));
     j->get = g;
     j->index = index;
+    j->x.quiet_on = NULL;
     if (g->found == index) { /* a moment ago */
         memcpy(&j->desc, &g->found_desc, tarn_desc_bytes(&g->found_desc));
         j->gpu = g->found_gpu;
@@ -302,6 +303,7 @@ static bool get_alone(struct tarn_client *c, struct tarn_get *g, struct tarn_get
     a->linked = NULL;
     j->get = g;
     j->index = g->found;
+    j->x.quiet_on = NULL;
     j->gpu = g->found_gpu;
     j->glanced = g->found_glanced;
     j->asked = false;

@@ -574,9 +574,10 @@ bool tarn_link_lost(struct tarn_remote *r, int t, bool write, uint32_t pool, uin
     return true;
 }
 
-void tarn_link_silent(struct tarn_remote *r, int t, bool write, const struct tarn_work *w, uint64_t since_ns)
+void tarn_link_silent(struct tarn_remote *r, int t, bool write, const struct tarn_work *w, uint64_t since_ns,
+                      uint64_t quiet_ns)
 {
-    bool long_since = tarn_now_ns() - since_ns >= tarn_remote_patience(r);
+    bool long_since = tarn_now_ns() - quiet_ns >= tarn_remote_patience(r);
 
     if (!long_since || !tarn_link_lost(r, t, write, w->pool, w->gpu))
         tarn_remote_silent(r, since_ns);

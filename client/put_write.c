@@ -101,6 +101,7 @@ bool tarn_target_post(struct tarn_put *p, struct tarn_target *t, uint64_t offset
     t->x.deadline_ns = p->deadline_ns;
     t->x.patience_ns = others ? tarn_remote_patience(t->remote) : UINT64_MAX;
     t->x.stop = p->stop.flag;
+    t->x.quiet_on = NULL;
     t->tried = 0;
     t->misfit = false;
     if (tarn_pieces_glance(pieces, npieces, &p->seen, &t->x.work.gpu))

@@ -345,7 +345,8 @@ static void a_cut_transport_is_set_aside_not_the_node(void **state)
     HARNESS_UNTIL((get("k", 'z'), moved() >= before + BYTES), 5000);
 }
 
-/* Nothing comes of what is posted, which shows when a deadline has passed. */
+/* Nothing comes of what is posted. The get has too little time to be patient with one link, but is so with one after
+ * another; then it goes by tcp, if there is time left. */
 static void a_silent_one_is_set_aside_not_the_node(void **state)
 {
     (void)state;
@@ -355,7 +356,8 @@ static void a_silent_one_is_set_aside_not_the_node(void **state)
     get("k", 'a');
     uint64_t before = moved();
     fake.held = true;
-    assert_int_equal(client_read(client, "k", BYTES, 400, &byte), TARN_E_TIMEOUT);
+    int status = client_read(client, "k", BYTES, 400, &byte);
+    assert_true(status == 0 ? byte == 'a' : status == TARN_E_TIMEOUT);
     assert_int_equal(atomic_load(&transports_aside), 1);
     get("k", 'a');
     assert_int_equal(put_within("k", 'b', 400), TARN_E_TIMEOUT);
