@@ -214,10 +214,8 @@ static int peer_main(const char *redis, const char *transport, int device, const
     } else if (strcmp(what, "half-put") == 0) {
         struct tarn_item item = {.key = key_of("half-put"), .tensor = tarn_bytes(MIB)};
         struct tarn_put_session *s;
-        if (tarn_put_begin(p.client, &item, 1, NULL, &s))
-            return 1;
         struct tarn_piece piece = {.addr = device_alloc(p.device, MIB / 2), .bytes = MIB / 2};
-        if (tarn_put_write(s, 0, 0, &piece, 1, 0))
+        if (tarn_put_begin(p.client, &item, 1, NULL, &s) || tarn_put_write(s, 0, 0, &piece, 1, 0))
             return 1;
         dprintf(STDOUT_FILENO, "ready\n");
         pause();
@@ -488,9 +486,8 @@ static void replaced_under_readers(struct place *p)
     struct harness_process *q = peer(p, "replace");
     assert_non_null(harness_wait_line(q, "ready", HARNESS_TIMEOUT_MS));
     uint64_t until = harness_now_ms() + HARNESS_TIMEOUT_MS;
-    do
-        expect(in_threads(p, 4, read_contested) > 0 && harness_now_ms() < until, "the writer was not met");
-    while (!stale_reads(p));
+    for (int met = 0; !met || !stale_reads(p); met += in_threads(p, 4, read_contested))
+        expect(harness_now_ms() < until, "the writer was not met");
     harness_kill(q);
 }
 
