@@ -17,6 +17,7 @@
 #include "base/net.h"
 
 #define ANSWER_NS TARN_NS_PER_S            /* and the patience; then Redis counts as away, another connection is tried */
+#define CONNECT_TRIPS 4                    /* connecting, and login */
 #define SPACING_NS (2 * TARN_NS_PER_MS)    /* between questions */
 #define INTEREST_NS (10 * TARN_NS_PER_S)   /* so long after the last get that needed one Redis is still asked */
 
@@ -194,6 +195,23 @@ static int ask_redis(struct tarn_client *c, struct question *q, struct tarn_puls
     return rc;
 }
 
+/* How long the answer is waited for. Leases in use are asked about a third of their time before they end; where that is
+ * enough time, Redis counts as away before they have, and no get waits. */
+static uint64_t answer_ns(struct tarn_client *c, const struct question *q)
+{
+    uint64_t trips = CONNECT_TRIPS * tarn_directory_rtt_ns(c->directory), most = ANSWER_NS;
+
+    pthread_mutex_lock(&c->leases.lock);
+    for (size_t i = 0; i < q->n; i++) {
+        uint64_t ttl_ns = q->remotes[i]->lease.ttl_ns;
+        if (ttl_ns && ttl_ns / 6 + trips < most)
+            most = ttl_ns / 6 + trips;
+    }
+    uint64_t ns = most + patience_ns(c);
+    pthread_mutex_unlock(&c->leases.lock);
+    return ns;
+}
+
 /* The lock is held, but not while Redis is waited for. */
 static void ask(struct tarn_client *c)
 {
@@ -202,12 +220,12 @@ static void ask(struct tarn_client *c)
     struct question q;
     bool over = false;
 
-    uint64_t sent = tarn_now_ns(), until = sent + ANSWER_NS + patience_ns(c);
+    uint64_t sent = tarn_now_ns();
     s->wanted = false;
     s->asking_ns = s->sent_ns = sent;
     pthread_mutex_unlock(&s->lock);
     bool any = question_make(c, &q);
-    int rc = any ? ask_redis(c, &q, &pulse, until) : 0;
+    int rc = any ? ask_redis(c, &q, &pulse, sent + answer_ns(c, &q)) : 0;
     pthread_mutex_lock(&s->lock);
     s->asking_ns = 0;
     if (any && rc == 0)
