@@ -387,6 +387,8 @@ void tarn_link_flush(struct tarn_remote *r, int t, bool write);
 /* A link broke that was new, as the last error says. Where another transport reaches the pool this side is
  * set aside for a while and the node doubted. False: there is none, so it is for the node to answer. */
 bool tarn_link_lost(struct tarn_remote *r, int t, bool write, uint32_t pool, uint32_t gpu);
+/* Does the node answer on another connection? NODE_DOWN, TIMEOUT: it does not. */
+int tarn_link_ask_node(struct tarn_remote *r, uint64_t deadline_ns, const struct tarn_stop *stop);
 /* A link gave no sign of life of the work since then, nor did any other of this side since quiet_ns, as the last error
  * says: the same, or as tarn_remote_silent() says. */
 void tarn_link_silent(struct tarn_remote *r, int t, bool write, const struct tarn_work *w, uint64_t since_ns,

@@ -103,6 +103,23 @@ static bool is_gone(struct tarn_get_job *j, struct tarn_remote *r)
     }
 }
 
+/* What a transport's failure has said of the copy's node: it may be gone, and its other connections have not ended yet. */
+static bool node_failed(struct tarn_get_batch *b, struct tarn_get_job *j, struct tarn_remote *r)
+{
+    const struct tarn_stop stop = {j->get->stop, b->stop_fd, tarn_get_any_stopped, b};
+    uint64_t others = b->open > 1 ? tarn_get_others_deadline(b, j) : UINT64_MAX, until = j->get->deadline_ns;
+
+    if (atomic_load(&r->health) != TARN_UP)
+        return true;
+    if (j->why != TARN_E_UNAVAILABLE || b->answers == r)
+        return false;
+    if (tarn_link_ask_node(r, others < until ? others : until, &stop) == TARN_E_NODE_DOWN)
+        tarn_remote_aside(r, TARN_GONE, tarn_last_error());
+    else
+        b->answers = r;
+    return atomic_load(&r->health) != TARN_UP;
+}
+
 /* No way is left: what does that mean? */
 static void give_up(struct tarn_get_batch *b, struct tarn_get_job *j)
 {
@@ -121,7 +138,8 @@ static void give_up(struct tarn_get_batch *b, struct tarn_get_job *j)
         return;
     }
     for (uint32_t i = 0; i < d->nlocs; i++)
-        if (!known_stale(j, &d->locs[i]) && !is_gone(j, d->locs[i].remote))
+        if (!(down && atomic_load(&down->health) == TARN_UP) && !known_stale(j, &d->locs[i]) &&
+            !is_gone(j, d->locs[i].remote))
             down = d->locs[i].remote;
     if (j->stage == TARN_GET_UNLEASED)
         return;
@@ -131,11 +149,12 @@ static void give_up(struct tarn_get_batch *b, struct tarn_get_job *j)
     }
     if (tarn_get_await(b, j, down))
         return;
-    if (j->why != 0) {
+    bool failed = node_failed(b, j, down), told = j->why == TARN_E_NODE_DOWN || j->why == TARN_E_TIMEOUT;
+    if (j->why != 0 && (told || !failed)) {
         tarn_get_job_fail(b, j, j->why, j->text);
         return;
     }
-    if (down && atomic_load(&down->health) == TARN_UP) {
+    if (!failed) {
         int code = tarn_link_unreachable(down, false, j->gpu, text, sizeof text);
         tarn_get_job_fail(b, j, code, text);
         return;

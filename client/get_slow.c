@@ -416,6 +416,7 @@ void tarn_get_slow(struct tarn_client *c, struct tarn_get *const *gets, size_t n
     b.stop_fd = stop_fd;
     b.opening = b.later = b.postponed = b.stopped = false;
     b.way.remote = NULL;
+    b.answers = NULL;
     b.open = count_left(gets, n);
     b.jobs = b.open > 1 ? malloc(b.open * sizeof *b.jobs) : &one;
     if (!b.jobs) {

@@ -163,8 +163,7 @@ int tarn_link_unreachable(struct tarn_remote *r, bool write, uint32_t gpu, char 
 
 /* --- attaching ---------------------------------------------------------------------------------- */
 
-/* Does the node answer on another connection? */
-static int ask_node(struct tarn_remote *r, uint64_t deadline_ns, const struct tarn_stop *stop)
+int tarn_link_ask_node(struct tarn_remote *r, uint64_t deadline_ns, const struct tarn_stop *stop)
 {
     struct tarn_steps steps = {.deadline_ns = deadline_ns, .patience_ns = tarn_remote_patience(r)};
     struct tarn_call *other = NULL;
@@ -213,7 +212,7 @@ static int wait_attached(struct tarn_call *call, int t, bool write, uint64_t dea
 
     if (rc != TARN_E_TIMEOUT || !call->owed || !has_other(r, t))
         return rc;
-    rc = ask_node(r, deadline_ns, stop);
+    rc = tarn_link_ask_node(r, deadline_ns, stop);
     if (rc != 0)
         return rc;
     rc = tarn_call_reply(call, tarn_now_ns(), stop, reply_p); /* if it was paused, both answers are there */
