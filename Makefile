@@ -155,6 +155,8 @@ $(B)/tests/$(basename $(notdir $(1))): $(call obj,$(1)) $(test_objs) $(B)/libtar
 	    $$(shell pkg-config --libs jansson cmocka)
 endef
 $(foreach t,$(tests_src),$(eval $(call test_rule,$(t))))
+# Some load network plugins, also when one is built alone.
+$(tests): | $(tcpx_plugins)
 
 # Its clients send what they connect to nodes through relays (tests/router.h).
 $(soak): $(call obj,$(wildcard tests/history/soak*.c)) $(test_objs) $(B)/libtarn.a
