@@ -239,7 +239,7 @@ enum tarn_listed { TARN_LISTED, TARN_LISTED_ANEW /* another epoch */, TARN_NOT_L
 struct tarn_copy_seen {
     struct tarn_key key;
     struct tarn_location copy;
-    bool named; /* as a location, or as displaced */
+    bool located, displaced; /* named as the one or the other */
     enum tarn_listed node;
 };
 int tarn_directory_look_again(struct tarn_directory *d, struct tarn_copy_seen *copies, size_t n,

@@ -165,7 +165,7 @@ static int append_look(void *arg, struct tarn_resp *r)
 static int take_names(const struct look *s, struct tarn_copy_seen *c, const redisReply *reply)
 {
     char value[TARN_LOCATION_VALUE];
-    c->named = false;
+    c->located = c->displaced = false;
     if (reply->type == REDIS_REPLY_ERROR && !strncmp(reply->str, "WRONGTYPE", 9)) /* no record of ours */
         return 0;
     int rc = tarn_redis_check_array(s->d, reply);
@@ -173,7 +173,8 @@ static int take_names(const struct look *s, struct tarn_copy_seen *c, const redi
         return rc ? rc : TARN_E_DIRECTORY;
     const redisReply *place = reply->element[0], *name = reply->element[1];
     tarn_location_value(&c->copy, value);
-    c->named = name->type == REDIS_REPLY_STRING || (place->type == REDIS_REPLY_STRING && !strcmp(place->str, value));
+    c->located = place->type == REDIS_REPLY_STRING && !strcmp(place->str, value);
+    c->displaced = name->type == REDIS_REPLY_STRING;
     return 0;
 }
 

@@ -197,10 +197,13 @@ static bool compared(struct tarn_node *n, const struct tarn_directory_state *s)
     return false;
 }
 
-/* True: what was displaced before the record was there again is freed. Nothing else can have been. */
+/* True: what was displaced before the record was there again is freed. Nothing else can have been. A commit under way
+ * would bring to life what the recheck set has to leave. */
 static bool rechecked(struct tarn_node *n, const struct tarn_directory_state *s)
 {
     struct tarn_presence *p = &n->presence;
+    if (!p->listed_ms && n->unsettled)
+        return false;
     if (!p->listed_ms) {
         p->listed_ms = s->now_ms;
         p->rounds = tarn_recheck_anew(n->recheck);

@@ -173,9 +173,10 @@ static bool is_settled(struct tarn_publisher *p, const struct tarn_copy_seen *c,
         return !is_held_here(p, &c->copy);
     if (c->node != TARN_NOT_LISTED)
         forget_missing(p, c->copy.node);
-    if (!c->named || c->node == TARN_LISTED_ANEW)
+    if ((!c->located && !c->displaced) || c->node == TARN_LISTED_ANEW)
         return true;
-    return c->node == TARN_NOT_LISTED && was_missing(p, c->copy.node) && calm;
+    /* A location is kept by its node when that comes back. */
+    return !c->located && c->node == TARN_NOT_LISTED && was_missing(p, c->copy.node) && calm;
 }
 
 /* Asked behind the records of nodes, where one is missing. */
@@ -200,7 +201,7 @@ int judge_displaced(struct tarn_publisher *p, struct tarn_copy_seen *copies, siz
     bool calm = !rc && is_calm(p, copies, n);
     for (size_t i = 0; !rc && i < n; i++) {
         settled[i] = is_settled(p, &copies[i], calm);
-        if (settled[i] && copies[i].named && copies[i].node == TARN_LISTED_ANEW)
+        if (settled[i] && (copies[i].located || copies[i].displaced) && copies[i].node == TARN_LISTED_ANEW)
             over[nover++] = (struct tarn_withdraw){.key = copies[i].key, .location = copies[i].copy};
     }
     if (nover)

@@ -392,7 +392,7 @@ static size_t judge_others(struct tarn_publisher *p, const struct page *page, st
     }
     if (asked && settled && !settled_before(p) && !judge_displaced(p, copies, asked, settled)) {
         for (size_t i = 0; i < asked; i++) {
-            if (settled[i] && copies[i].named)
+            if (settled[i] && (copies[i].located || copies[i].displaced))
                 out[n++] = (struct tarn_withdraw){
                     .key = copies[i].key, .location = copies[i].copy, .until_ms = UINT64_MAX};
         }

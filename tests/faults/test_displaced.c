@@ -431,6 +431,24 @@ static void settled_when_the_record_of_its_node_has_expired(void **state)
     harness_passed(w->h);
 }
 
+/* Published again after a loss, say: its node would keep it, when it comes back. */
+static void a_location_is_not_settled_by_expiry(void **state)
+{
+    struct node_world *w = *state;
+    assert_string_equal(node_put(&w->other_c, "absent", "k", 1000), "");
+    char text[160], value[120];
+    snprintf(value, sizeof(value), "%s", directory_field(w->redis, "k", "@node1/cpu0"));
+    snprintf(text, sizeof(text), "@node1/cpu0=%s", value);
+    struct copy live = parse(text);
+    harness_signal(w->other->process, SIGSTOP);
+    HARNESS_UNTIL(!listed(w, "node1") && !exists(w, "k"), SOON_MS); /* swept */
+    assert_string_equal(node_put(&w->c, "absent", "k", 1000), "");
+    harness_redis_integer(w->redis, "HSET", OBJECT "k", "@node1/cpu0", value, NULL);
+    for (uint64_t end = harness_now_ms() + 4 * HEARTBEAT_MS; harness_now_ms() < end; harness_pause())
+        assert_int_equal(settled(&w->c, "k", &live), 0);
+    harness_passed(w->h);
+}
+
 static void a_missing_node_is_looked_at_twice(void **state)
 {
     struct node_world *w = *state;
@@ -554,6 +572,7 @@ int main(void)
         TEST(settled_when_the_record_does_not_name_it),
         TEST(settled_when_another_run_has_the_id),
         TEST(settled_when_the_record_of_its_node_has_expired),
+        TEST(a_location_is_not_settled_by_expiry),
         TEST(a_missing_node_is_looked_at_twice),
         TEST(nothing_is_settled_by_expiry_after_a_silence_of_all),
         WITH_REDIS(an_unsettled_directory_displaces_nothing),
