@@ -92,6 +92,7 @@ static void not_there(struct tarn_lease *l, const struct tarn_pulse *p, uint64_t
         return;
     }
     l->unsure = true;
+    l->confirmed_ns = until;
     atomic_store(&l->gone, false);
     atomic_store_explicit(&l->until_ns, until, memory_order_release);
 }
@@ -119,12 +120,16 @@ bool tarn_lease_answered(struct tarn_lease *l, uint32_t epoch, const struct tarn
     return false;
 }
 
-enum tarn_lease_word tarn_lease_unanswered(struct tarn_lease *l, uint64_t now_ns)
+enum tarn_lease_word tarn_lease_unanswered(struct tarn_lease *l, uint64_t answered_ns, uint64_t now_ns)
 {
     if (atomic_load(&l->gone))
         return TARN_LEASE_GONE;
     if (l->refuses)
         return TARN_LEASE_REFUSED;
+    if (l->confirmed_ns <= answered_ns) {
+        tarn_lease_end(l);
+        return TARN_LEASE_GONE;
+    }
     l->unsure = true;
     atomic_store_explicit(&l->until_ns, now_ns + TARN_LEASE_UNSURE_NS, memory_order_release);
     return TARN_LEASE_RUNS;

@@ -8,6 +8,11 @@
  *   unsure     Redis does not answer: read on for a moment, and for the next, until it does.
  *   gone       Redis has answered that the node is not there, or compares what it holds: not read.
  *
+ * Each question is about all nodes that descriptors name. So who reads anything learns of every node that was given
+ * up, within a sixth of a ttl of the lease's end, and knows it when Redis goes away. Only a lease that had not ended
+ * when Redis last answered is read on. Who asked nothing between that end and Redis's going away, since it was idle or
+ * stopped, cannot know, and reads on, too: most often nothing has happened meanwhile but that Redis went away.
+ *
  * until_ns is compared with the coarse clock, which is late by a tick, and by some more in a virtual machine whose
  * time-keeping CPU was held up (Linux lets another one step in after 5 ticks): so a lease ends that much earlier.
  */
@@ -28,12 +33,13 @@
 
 struct tarn_lease {
     _Atomic uint64_t until_ns;
-    _Atomic bool used; /* a get has read under it since it was asked about last */
+    _Atomic bool used;  /* a get has read under it since it was asked about last */
+    _Atomic bool named; /* some descriptor named it, ever: it may be read later */
     _Atomic bool gone;
     /* the rest: tarn_leases.lock */
     bool unsure, refuses;
     uint64_t sent_ns;      /* when the question was sent whose answer this is */
-    uint64_t confirmed_ns; /* the end of the last lease that was no unsure one */
+    uint64_t confirmed_ns; /* the end that Redis's last answer gave it */
     uint64_t ttl_ns;       /* how long the node's records live: the most that was seen */
     uint64_t due_ns;       /* when to renew it, if it is in use */
 };
@@ -67,8 +73,11 @@ static inline bool tarn_lease_read(struct tarn_lease *l, uint64_t now_ns)
  */
 bool tarn_lease_answered(struct tarn_lease *l, uint32_t epoch, const struct tarn_lease_answer *a,
                          const struct tarn_pulse *p, uint64_t sent_ns, uint64_t now_ns);
-/* Redis does not answer, and the lease has ended: RUNS for a moment; REFUSED; GONE, as it said last. */
-enum tarn_lease_word tarn_lease_unanswered(struct tarn_lease *l, uint64_t now_ns);
+/*
+ * Redis does not answer, and the lease has ended. RUNS: for a moment. REFUSED. GONE: as Redis said last, or since it
+ * had ended at answered_ns, when the last question that was answered was sent.
+ */
+enum tarn_lease_word tarn_lease_unanswered(struct tarn_lease *l, uint64_t answered_ns, uint64_t now_ns);
 /* Another incarnation has its place. */
 void tarn_lease_end(struct tarn_lease *l);
 
@@ -88,6 +97,7 @@ struct tarn_leases {
     pthread_cond_t wake, answered;
     uint64_t asking_ns;  /* since when a question is outstanding; 0: none is */
     uint64_t sent_ns;    /* when the last one was sent */
+    uint64_t answered_ns; /* when the last one that was answered was sent */
     uint64_t failed_ns;  /* when the last one ended without an answer; 0: it was answered */
     uint64_t wanted_ns;  /* when a get last needed an answer */
     uint64_t questions;  /* that have ended */
@@ -107,7 +117,7 @@ void tarn_lease_wait(struct tarn_client *c, uint64_t deadline_ns, const struct t
 void tarn_lease_refusal(struct tarn_remote *r, char *text, size_t bytes);
 /* A refresh of the node table has seen this record; it began at sent_ns. */
 void tarn_lease_listed(struct tarn_remote *r, const struct tarn_node_record *n, uint64_t sent_ns);
-/* Is there a node that lives as far as this client knows, and that the directory did not list? */
-bool tarn_leases_unlisted(struct tarn_client *c);
+/* A descriptor names r: from now on it is asked about with the others. */
+void tarn_lease_named(struct tarn_remote *r);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Asking Redis about leases (lease.h): one question for all nodes that are read from, by a thread of its own. It
+ * Asking Redis about leases (lease.h): one question for all nodes, while any is read from, by a thread of its own. It
  * waits for nothing but Redis, since a lease in use must be renewed in time, whatever the keeper is waiting for.
  *
  * A get that finds no lease waits for the next answer, together with all others. Once Redis has not answered a
@@ -59,7 +59,7 @@ enum tarn_lease_word tarn_lease_word(struct tarn_remote *r)
         word = TARN_LEASE_RUNS;
     } else {
         if (is_away(s, now))
-            word = tarn_lease_unanswered(&r->lease, now);
+            word = tarn_lease_unanswered(&r->lease, s->answered_ns, now);
         want(s, now);
     }
     pthread_mutex_unlock(&s->lock);
@@ -108,17 +108,19 @@ void tarn_lease_listed(struct tarn_remote *r, const struct tarn_node_record *n, 
     pthread_mutex_unlock(&s->lock);
 }
 
-bool tarn_leases_unlisted(struct tarn_client *c)
+void tarn_lease_named(struct tarn_remote *r)
 {
-    struct tarn_remote *r, *next;
-    uint64_t now = tarn_now_ns();
-    bool any = false;
+    struct tarn_leases *s = &r->client->leases;
 
-    pthread_rwlock_rdlock(&c->nodes_lock);
-    HASH_ITER (hh, c->nodes, r, next)
-        any |= !atomic_load(&r->listed) && !atomic_load(&r->superseded) && tarn_lease_runs(&r->lease, now);
-    pthread_rwlock_unlock(&c->nodes_lock);
-    return any;
+    if (atomic_load(&r->lease.named))
+        return;
+    pthread_mutex_lock(&s->lock);
+    uint64_t now = tarn_now_ns();
+    atomic_store(&r->lease.named, true);
+    if (!tarn_lease_runs(&r->lease, now)) /* earlier questions were not about it */
+        want(s, now);
+    pthread_cond_signal(&s->wake); /* when to renew it */
+    pthread_mutex_unlock(&s->lock);
 }
 
 /* --- one question ------------------------------------------------------------------------------- */
@@ -129,7 +131,16 @@ struct question {
     size_t n;
 };
 
-/* About all that were read from since the last one. False: there are none, or no memory. */
+/* Is it asked about when something is? Who is known to be gone is not, but by who needs it. */
+static bool is_asked_about(const struct tarn_remote *r)
+{
+    const struct tarn_lease *l = &r->lease;
+
+    return !atomic_load(&r->superseded) &&
+           (atomic_load(&l->used) || (atomic_load(&l->named) && !atomic_load(&l->gone)));
+}
+
+/* False: there is none to ask about, or no memory. */
 static bool question_make(struct tarn_client *c, struct question *q)
 {
     struct tarn_remote *r, *next;
@@ -139,8 +150,9 @@ static bool question_make(struct tarn_client *c, struct question *q)
     *q = (struct question){calloc(room, sizeof(struct tarn_remote *)), calloc(room, sizeof *q->answers), 0};
     if (q->remotes && q->answers)
         HASH_ITER (hh, c->nodes, r, next) {
-            if (atomic_load(&r->superseded) || !atomic_exchange(&r->lease.used, false))
+            if (!is_asked_about(r))
                 continue;
+            atomic_store(&r->lease.used, false);
             memcpy(q->answers[q->n].id, r->key.id, sizeof r->key.id);
             q->remotes[q->n++] = r;
         }
@@ -157,6 +169,7 @@ static bool question_answered(struct tarn_leases *s, struct question *q, const s
 
     tarn_patience_learn(&s->patience, now - sent_ns);
     s->failed_ns = 0;
+    s->answered_ns = sent_ns;
     for (size_t i = 0; i < q->n; i++) {
         struct tarn_remote *r = q->remotes[i];
         if (tarn_lease_answered(&r->lease, r->key.epoch, &q->answers[i], p, sent_ns, now)) {
@@ -170,7 +183,11 @@ static bool question_answered(struct tarn_leases *s, struct question *q, const s
 /* They are asked about again. The lock is held. */
 static void question_failed(struct tarn_leases *s, struct question *q)
 {
-    s->failed_ns = tarn_now_ns();
+    uint64_t now = tarn_now_ns();
+
+    if (!s->failed_ns) /* the leases that it was to renew are needed soon */
+        s->wanted_ns = now;
+    s->failed_ns = now;
     for (size_t i = 0; i < q->n; i++)
         atomic_store(&q->remotes[i]->lease.used, true);
 }
@@ -245,24 +262,30 @@ static void ask(struct tarn_client *c)
 
 /* --- the thread --------------------------------------------------------------------------------- */
 
-/* When the first lease in use is to be renewed. One whose time came and that was not in use ends. */
+/*
+ * When the first lease is to be renewed, if any is in use. Until then, and as long as one runs, it is looked again
+ * whether one is: gets do not call.
+ */
 static uint64_t next_due(struct tarn_client *c, uint64_t now_ns)
 {
     struct tarn_remote *r, *next;
-    uint64_t due = UINT64_MAX;
+    uint64_t due = UINT64_MAX, look = UINT64_MAX;
+    bool in_use = false;
 
     pthread_rwlock_rdlock(&c->nodes_lock);
     pthread_mutex_lock(&c->leases.lock);
     HASH_ITER (hh, c->nodes, r, next) {
         const struct tarn_lease *l = &r->lease;
-        if (atomic_load(&r->superseded) || l->due_ns >= due)
+        if (!is_asked_about(r))
             continue;
-        if (atomic_load(&l->used) || (l->due_ns > now_ns && tarn_lease_runs(l, now_ns)))
-            due = l->due_ns;
+        in_use |= atomic_load(&l->used);
+        due = l->due_ns < due ? l->due_ns : due;
+        if (tarn_lease_runs(l, now_ns) && now_ns + l->ttl_ns / 6 < look)
+            look = now_ns + l->ttl_ns / 6;
     }
     pthread_mutex_unlock(&c->leases.lock);
     pthread_rwlock_unlock(&c->nodes_lock);
-    return due;
+    return in_use || due > now_ns ? due : look;
 }
 
 /* When to ask next; UINT64_MAX: when somebody wants it. The lock is held. */

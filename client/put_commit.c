@@ -198,8 +198,10 @@ static void stored(struct tarn_put *p, const struct tarn_put_job *job)
 
     for (uint32_t k = 0; k < p->replicas; k++) {
         const struct tarn_target *t = &job->targets[k];
-        if (t->state == TARN_TARGET_STORED)
-            d.locs[d.nlocs++] = (struct tarn_loc){t->remote, t->offset, t->gen + 1, t->pool, t->slot};
+        if (t->state != TARN_TARGET_STORED)
+            continue;
+        tarn_lease_named(t->remote);
+        d.locs[d.nlocs++] = (struct tarn_loc){t->remote, t->offset, t->gen + 1, t->pool, t->slot};
     }
     tarn_cache_set(p->client->cache, &item->key, tarn_key_hash(&item->key), &d);
     tarn_count(p->client, 0, TARN_COUNT_PUTS, 1);

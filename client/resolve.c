@@ -36,6 +36,7 @@ static bool add_location(struct tarn_client *c, const struct tarn_location *l, s
             atomic_store(&r->asked_ns, now);
         return ask;
     }
+    tarn_lease_named(r);
     d->locs[d->nlocs++] = (struct tarn_loc){r, l->offset, l->gen, (uint32_t)pool, l->slot};
     return false;
 }

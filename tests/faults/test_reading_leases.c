@@ -245,6 +245,96 @@ static void an_idle_client_asks_once(void **state)
     harness_passed(w->h);
 }
 
+/* It reads elsewhere while the node is given up, and would find out only when it reads there again: Redis is away
+ * then. */
+static void given_up_before_redis_went_away(void **state)
+{
+    struct world *w = *state;
+    struct tarn_client *reader = world_client(w, "shm");
+    char byte;
+    assert_int_equal(client_put(w->client, "k", 'o', BYTES, &on_node1), 0);
+    assert_int_equal(client_put(w->client, "other", 'x', BYTES, &on_node0), 0);
+    assert_int_equal(client_get(reader, "k", 'o', BYTES), 0);
+    harness_signal(w->nodes[1]->process, SIGSTOP);
+    for (uint64_t gone = 0; gone == 0 || harness_now_ms() < gone + BEAT_MS; harness_pause()) {
+        assert_int_equal(client_get(reader, "other", 'x', BYTES), 0);
+        if (gone == 0 && !world_lists(w, "node1"))
+            gone = harness_now_ms();
+    }
+    harness_signal(w->redis->process, SIGSTOP);
+    for (uint64_t until = harness_now_ms() + 2 * TTL_MS; harness_now_ms() < until; harness_pause()) {
+        assert_int_not_equal(client_read(reader, "k", BYTES, 100, &byte), 0);
+        assert_int_equal(client_get(reader, "other", 'x', BYTES), 0);
+    }
+    harness_signal(w->redis->process, SIGCONT);
+    harness_signal(w->nodes[1]->process, SIGCONT);
+    HARNESS_UNTIL(client_read(reader, "other", BYTES, 0, &byte) == 0, BACK_MS);
+    tarn_close(reader);
+    harness_passed(w->h);
+}
+
+static void reads_for(struct tarn_client *c, const char *key, char byte, uint64_t ms)
+{
+    for (uint64_t until = harness_now_ms() + ms; harness_now_ms() < until; harness_pause())
+        assert_int_equal(client_get(c, key, byte, BYTES), 0);
+}
+
+/* Nothing was read there for long, but it was asked about with the node that was read from: it is read on. */
+static void what_was_not_read_for_long_goes_on_too(void **state)
+{
+    struct world *w = *state;
+    struct tarn_client *c = world_client(w, "shm");
+    assert_int_equal(client_put(w->client, "k", 'v', BYTES, &on_node1), 0);
+    assert_int_equal(client_put(w->client, "other", 'x', BYTES, &on_node0), 0);
+    assert_int_equal(client_get(c, "k", 'v', BYTES), 0);
+    reads_for(c, "other", 'x', 3 * TTL_MS);
+    harness_signal(w->redis->process, SIGSTOP);
+    reads_for(c, "other", 'x', TTL_MS);
+    gets_go_on(c, TTL_MS);
+    harness_signal(w->redis->process, SIGCONT);
+    tarn_close(c);
+    harness_passed(w->h);
+}
+
+/* Earlier questions were not about its node. */
+static void what_was_just_looked_up_goes_on(void **state)
+{
+    struct world *w = *state;
+    struct tarn_client *c = world_client(w, "shm");
+    struct tarn_key key = key_of("k");
+    struct tarn_hits *hits;
+    assert_int_equal(client_put(w->client, "k", 'v', BYTES, &on_node1), 0);
+    assert_int_equal(client_put(w->client, "other", 'x', BYTES, &on_node0), 0);
+    reads_for(c, "other", 'x', 3 * TTL_MS);
+    for (uint64_t until = harness_now_ms() + 2 * TTL_MS; harness_now_ms() < until; harness_pause())
+        ;
+    assert_int_equal(tarn_lookup(c, &key, 1, NULL, &hits), 0);
+    tarn_hits_free(hits);
+    for (uint64_t until = harness_now_ms() + BEAT_MS; harness_now_ms() < until; harness_pause())
+        ;
+    harness_signal(w->redis->process, SIGSTOP);
+    gets_go_on(c, 2 * TTL_MS);
+    harness_signal(w->redis->process, SIGCONT);
+    tarn_close(c);
+    harness_passed(w->h);
+}
+
+/* Its leases ended long ago, while Redis answered, but nobody asked: it reads on, after it has asked once. */
+static void an_idle_client_reads_on(void **state)
+{
+    struct world *w = *state;
+    struct tarn_client *c = world_client(w, "shm");
+    assert_int_equal(client_put(w->client, "k", 'v', BYTES, &on_node1), 0);
+    assert_int_equal(client_get(c, "k", 'v', BYTES), 0);
+    for (uint64_t until = harness_now_ms() + 2 * TTL_MS; harness_now_ms() < until; harness_pause())
+        ;
+    harness_signal(w->redis->process, SIGSTOP);
+    gets_go_on(c, 3 * TTL_MS);
+    harness_signal(w->redis->process, SIGCONT);
+    tarn_close(c);
+    harness_passed(w->h);
+}
+
 #define CASE(fn_) cmocka_unit_test_setup_teardown(fn_, start, world_stop)
 #define CALM(fn_) cmocka_unit_test_setup_teardown(fn_, start_calm, world_stop)
 
@@ -257,6 +347,10 @@ int main(void)
         CALM(a_short_pause_is_waited_for),
         CASE(killed_nodes_copies_are_misses),
         CASE(redis_away_for_all),
+        CASE(given_up_before_redis_went_away),
+        CASE(what_was_not_read_for_long_goes_on_too),
+        CASE(what_was_just_looked_up_goes_on),
+        CASE(an_idle_client_reads_on),
         CASE(an_idle_client_asks_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

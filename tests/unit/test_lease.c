@@ -43,6 +43,12 @@ static void not_there(struct tarn_lease *l, uint64_t asked, struct tarn_pulse p)
     assert_false(tarn_lease_answered(l, EPOCH, &nobody, &p, at(asked), at(asked)));
 }
 
+/* The last question that was answered was the last about it. */
+static enum tarn_lease_word unanswered(struct tarn_lease *l, uint64_t now_ns)
+{
+    return tarn_lease_unanswered(l, l->sent_ns, now_ns);
+}
+
 static void nothing_is_read_before_an_answer(void **state)
 {
     (void)state;
@@ -102,7 +108,7 @@ static void a_silent_nodes_lease_ends(void **state)
     not_there(&l, TTL, pulse(TTL, TTL - 100, 0, 0));
     assert_true(l.gone);
     assert_false(tarn_lease_runs(&l, at(TTL)));
-    assert_int_equal(tarn_lease_unanswered(&l, at(TTL)), TARN_LEASE_GONE); /* that is known for good */
+    assert_int_equal(unanswered(&l, at(TTL)), TARN_LEASE_GONE); /* that is known for good */
 }
 
 /* Deleted by somebody: nobody takes it for expired before its time. */
@@ -163,13 +169,68 @@ static void serve_reads_on_until_redis_answers(void **state)
     struct tarn_lease l = {.gone = false};
     listed(&l, 0, 0);
     for (uint64_t now = TTL; now < 20000; now += 250) {
-        assert_int_equal(tarn_lease_unanswered(&l, at(now)), TARN_LEASE_RUNS);
+        assert_int_equal(unanswered(&l, at(now)), TARN_LEASE_RUNS);
         assert_true(tarn_lease_runs(&l, at(now + 249)));
         assert_false(tarn_lease_runs(&l, at(now + 251))); /* each time for a moment only */
     }
     not_there(&l, 20000, pulse(20000, 19500, 0, 0));
     assert_false(tarn_lease_runs(&l, at(20000)));
     assert_true(l.gone);
+}
+
+/* Redis answered after it had ended, and did not renew it: then it went away. */
+static void what_had_ended_while_redis_answered_is_gone(void **state)
+{
+    (void)state;
+    struct tarn_lease l = {.gone = false};
+    listed(&l, 0, 0);
+    assert_int_equal(tarn_lease_unanswered(&l, at(TTL), at(TTL + 100)), TARN_LEASE_GONE);
+    assert_true(l.gone);
+    assert_false(tarn_lease_runs(&l, at(TTL + 100)));
+    assert_int_equal(tarn_lease_unanswered(&l, at(TTL), at(TTL + 400)), TARN_LEASE_GONE);
+    listed(&l, 9000, 9000); /* until Redis says otherwise */
+    assert_false(l.gone);
+    assert_true(tarn_lease_runs(&l, at(9000)));
+}
+
+static void what_ran_when_redis_answered_last_is_read_on(void **state)
+{
+    (void)state;
+    struct tarn_lease l = {.gone = false};
+    listed(&l, 0, 0);
+    assert_int_equal(tarn_lease_unanswered(&l, at(TTL) - MARGIN - SOON, at(TTL)), TARN_LEASE_RUNS);
+    assert_int_equal(tarn_lease_unanswered(&l, at(TTL) - MARGIN - SOON, at(TTL + 9000)), TARN_LEASE_RUNS);
+}
+
+/* To read on does not count as an answer. */
+static void an_unsure_end_is_none_that_redis_gave(void **state)
+{
+    (void)state;
+    struct tarn_lease l = {.gone = false};
+    listed(&l, 0, 0);
+    assert_int_equal(tarn_lease_unanswered(&l, at(0), at(TTL)), TARN_LEASE_RUNS);
+    assert_int_equal(tarn_lease_unanswered(&l, at(TTL + 100), at(TTL + 300)), TARN_LEASE_GONE);
+}
+
+/* It asked nothing for minutes, or was stopped for so long, and finds Redis away: nothing tells that it is not so for
+ * everyone. */
+static void an_idle_client_reads_on(void **state)
+{
+    (void)state;
+    struct tarn_lease l = {.gone = false};
+    listed(&l, 0, 0);
+    for (uint64_t now = 600000; now < 602000; now += 250)
+        assert_int_equal(tarn_lease_unanswered(&l, at(0), at(now)), TARN_LEASE_RUNS);
+}
+
+/* Its record was as good as out when Redis answered last; or nothing was ever granted. */
+static void no_lease_at_all_is_not_read_on(void **state)
+{
+    (void)state;
+    struct tarn_lease l = {.gone = false}, other = {.gone = false};
+    listed(&l, TTL - 5, 0);
+    assert_int_equal(tarn_lease_unanswered(&l, at(TTL - 5), at(TTL)), TARN_LEASE_GONE);
+    assert_int_equal(tarn_lease_unanswered(&other, 0, at(0)), TARN_LEASE_GONE);
 }
 
 static void refuse_does_not(void **state)
@@ -180,7 +241,7 @@ static void refuse_does_not(void **state)
     const struct tarn_pulse p = pulse(0, 0, 0, 0);
     tarn_lease_answered(&l, EPOCH, &a, &p, at(0), at(0));
     assert_true(tarn_lease_runs(&l, at(1000)));
-    assert_int_equal(tarn_lease_unanswered(&l, at(TTL)), TARN_LEASE_REFUSED);
+    assert_int_equal(unanswered(&l, at(TTL)), TARN_LEASE_REFUSED);
     assert_false(tarn_lease_runs(&l, at(TTL)));
 }
 
@@ -189,7 +250,7 @@ static void after_a_silence_of_all_it_is_read_on_for_a_moment(void **state)
     (void)state;
     struct tarn_lease l = {.gone = false};
     listed(&l, 900, 900);
-    tarn_lease_unanswered(&l, at(4000));
+    unanswered(&l, at(4000));
     /* All were silent from 1000 on; the first beats again at 9000. */
     not_there(&l, 9100, pulse(9100, 9000, 1000, 9000));
     assert_false(l.gone);
@@ -199,13 +260,25 @@ static void after_a_silence_of_all_it_is_read_on_for_a_moment(void **state)
     assert_true(l.gone);
 }
 
+/* It was back for a moment, and no node has beaten yet. */
+static void redis_away_twice(void **state)
+{
+    (void)state;
+    struct tarn_lease l = {.gone = false};
+    listed(&l, 900, 900);
+    assert_int_equal(unanswered(&l, at(4000)), TARN_LEASE_RUNS);
+    not_there(&l, 9000, pulse(9000, 1000, 0, 0));
+    for (uint64_t now = 9100; now < 15000; now += 250)
+        assert_int_equal(tarn_lease_unanswered(&l, at(9000), at(now)), TARN_LEASE_RUNS);
+}
+
 /* Redis answers this client before any node has beaten. */
 static void a_silence_that_goes_on_counts(void **state)
 {
     (void)state;
     struct tarn_lease l = {.gone = false};
     listed(&l, 900, 900);
-    tarn_lease_unanswered(&l, at(4000));
+    unanswered(&l, at(4000));
     not_there(&l, 9000, pulse(9000, 1000, 0, 0));
     assert_false(l.gone);
     assert_true(tarn_lease_runs(&l, at(9000)));
@@ -229,7 +302,7 @@ static void a_silence_long_ago_does_not_count(void **state)
     (void)state;
     struct tarn_lease l = {.gone = false};
     listed(&l, 900, 900);
-    tarn_lease_unanswered(&l, at(4000));
+    unanswered(&l, at(4000));
     not_there(&l, 20000, pulse(20000, 19900, 1000, 9000));
     assert_true(l.gone);
 }
@@ -240,7 +313,7 @@ static void no_information_is_no_silence(void **state)
     struct tarn_lease l = {.gone = false};
     const struct tarn_pulse none = {.now_ms = R0 + 9000};
     listed(&l, 900, 900);
-    tarn_lease_unanswered(&l, at(4000));
+    unanswered(&l, at(4000));
     not_there(&l, 9000, none);
     assert_true(l.gone);
 }
@@ -271,8 +344,14 @@ int main(void)
         cmocka_unit_test(who_returns_is_not_read),
         cmocka_unit_test(late_answers_count_less_than_newer_ones),
         cmocka_unit_test(serve_reads_on_until_redis_answers),
+        cmocka_unit_test(what_had_ended_while_redis_answered_is_gone),
+        cmocka_unit_test(what_ran_when_redis_answered_last_is_read_on),
+        cmocka_unit_test(an_unsure_end_is_none_that_redis_gave),
+        cmocka_unit_test(an_idle_client_reads_on),
+        cmocka_unit_test(no_lease_at_all_is_not_read_on),
         cmocka_unit_test(refuse_does_not),
         cmocka_unit_test(after_a_silence_of_all_it_is_read_on_for_a_moment),
+        cmocka_unit_test(redis_away_twice),
         cmocka_unit_test(a_silence_that_goes_on_counts),
         cmocka_unit_test(a_silence_that_came_later_does_not_count),
         cmocka_unit_test(a_silence_long_ago_does_not_count),
