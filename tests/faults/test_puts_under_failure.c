@@ -42,7 +42,8 @@ static struct tarn_put_session *written(struct tarn_client *c, const char *key, 
     struct tarn_put_session *s;
     if (tarn_put_begin(c, &item, 1, o, &s))
         fail_msg("begin: %s", tarn_last_error());
-    assert_int_equal(tarn_put_write(s, 0, 0, &piece, 1, 0), 0);
+    if (tarn_put_write(s, 0, 0, &piece, 1, 0))
+        fail_msg("write: %s", tarn_last_error());
     return s;
 }
 
