@@ -232,7 +232,7 @@ static void a_node_that_says_busy_is_no_longer_aside(void **state)
     harness_passed(w->h);
 }
 
-/* A node that refuses the client's sessions hears of displaced copies from the directory, at its next beat: within 5 s. */
+/* A node that refuses the client's sessions hears of displaced copies from the directory, within a heartbeat. */
 static void a_displaced_copy_is_freed_though_the_node_takes_no_sessions(void **state)
 {
     struct world *w = *state;
