@@ -178,7 +178,7 @@ static void done(struct tarn_get_batch *b, struct tarn_get_job *j)
         tarn_get_job_finish(b, j, 0);
     } else if (status == TARN_E_STALE) {
         stale(b, j);
-    } else if (status == TARN_E_NODE_DOWN) {
+    } else if (status == TARN_E_NODE_DOWN || status == TARN_E_AUTH) { /* AUTH: the session was over before HELLO */
         failed(b, j, status, "the data connection broke");
     } else if (j->x.work.seen && (status == TARN_E_INVALID || status == TARN_E_SIZE)) {
         tarn_get_look(b, j);

@@ -190,6 +190,7 @@ static void done(struct tarn_put *p, struct tarn_target *t)
         else
             refused(t, status);
         break;
+    case TARN_E_AUTH: /* the session was over before the link's HELLO was read */
     case TARN_E_NODE_DOWN:
         broken(p, t);
         break;

@@ -156,6 +156,15 @@ static void *commit_thread(void *arg)
 }
 
 /* The same, with the other put between the first copy and the end of the failing put. */
+/* It may have been given up while it stood still: it compares first then. */
+static bool node1_is_ready(const struct world *w)
+{
+    redisReply *r = harness_redis_call(w->redis, "HGET", "tarn:default:node:node1", "state", NULL);
+    bool ready = r->type == REDIS_REPLY_STRING && !strcmp(r->str, "ready");
+    freeReplyObject(r);
+    return ready;
+}
+
 static void taking_a_copy_back_spares_what_has_replaced_it(void **state)
 {
     struct world *w = *state;
@@ -177,6 +186,7 @@ static void taking_a_copy_back_spares_what_has_replaced_it(void **state)
         assert_int_not_equal(k.status, -1);
         harness_signal(w->nodes[1]->process, SIGCONT);
         HARNESS_UNTIL(node_pool_figure(w->nodes[1]->control, "reserved") == 0, 8000);
+        HARNESS_UNTIL(node1_is_ready(w), 8000);
         assert_holds(other, key, 'f');
     }
     tarn_close(c);
