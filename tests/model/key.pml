@@ -16,7 +16,8 @@
  * begins now may return any of them that some client knows of, under a lease that has not ended: STALE says
  * whether one of those is too old, and Reader looks at that at every moment.
  *
- * Configurations: OPS, FIRST, OTHERS, TICKS, COPIES, EVICTIONS, KILLS, LOSSES, SILENCE, SERVE, LEAKS. Broken rules: all other names in #ifdef.
+ * Configurations: OPS, FIRST, OTHERS, TICKS, COPIES, EVICTIONS, KILLS, LOSSES, LOSS_AFTER, SILENCE, SERVE, LEAKS.
+ * Broken rules: all other names in #ifdef.
  */
 #ifndef OPS
 #define OPS 2
@@ -37,6 +38,9 @@
 #define LOSSES 0
 #endif
 
+#ifndef LOSS_AFTER
+#define LOSS_AFTER 0 /* ticks */
+#endif
 #ifndef SILENCE
 #define SILENCE 0
 #endif
@@ -110,6 +114,9 @@ byte unnamed[2];    /* copies that were freed and are still to be withdrawn */
 byte last_beat[2] = START;
 #endif
 byte evictions = EVICTIONS;
+#if SILENCE
+byte missing_since[2]; /* when its beats began to find the other node's record missing; 0: it is there */
+#endif
 #if KILLS
 bool second_run[2]; /* it was killed and started again */
 byte had[2];         /* set of versions that it ever had */
@@ -119,11 +126,17 @@ byte held_before[2]; /* those of the first run */
 byte known[2] = 1;   /* the directory's id as the node knows it */
 byte settled[2] = 1; /* the id that it knows to be settled; 0: none */
 #define IS_SETTLED(n) (settled[n] != 0)
+#ifdef ID_COMPARED_LATE /* with what the node knows when the answer comes, not when it sent the script */
 #define IS_STILL_SETTLED(n) (settled[n] == dir)
+#else
+#define IS_STILL_SETTLED(n) (under == dir)
+#endif
+#define NOTE_ID(n) under = settled[n]
 #define DIRECTORY_IS_THERE (dir != 0)
 #else
 #define IS_SETTLED(n) true
 #define IS_STILL_SETTLED(n) true
+#define NOTE_ID(n) skip
 #define DIRECTORY_IS_THERE true
 #endif
 
@@ -161,8 +174,8 @@ byte lease_end[2] = START + TTL;
  * while longer. */
 #if SERVE
 #define READ_ON(n)                                                                                           \
-    (listed[n] == GONE && ((now >= beat + 2 && last_beat[n] + 1 >= beat) ||                                  \
-                           (now < resumed + 2 && last_beat[n] + 1 >= fell_silent)))
+    (listed[n] == GONE && ((now >= beat + 2 && lease_end[n] + 1 >= beat + TTL) ||                                  \
+                           (now < resumed + 2 && lease_end[n] + 1 >= fell_silent + TTL)))
 #else
 #define READ_ON(n) false
 #endif
@@ -252,10 +265,12 @@ inline delete_record(n)
         displaced[A] = 0;
         displaced[B] = 0;
 #endif
+        if
+        :: version != 0 || mine == 0 -> changes++; mine = changes
+        :: else
+        fi;
         displace(n);
         version = 0;
-        changes++;
-        mine = changes;
 #ifndef RELEASE_BY_CLIENT_ONLY
         old = displaced[OTHER(n)]
 #endif
@@ -381,12 +396,29 @@ inline release(m)
 #define NO_SILENCE_LATELY (now >= resumed + TTL)
 #endif
 
+/* Found missing at a beat of its own, a heartbeat ago. m's own word about itself is not asked for. */
+#if SILENCE && !defined(EXPIRED_AT_ONCE)
+#define FOUND_MISSING(q) (missing_since[q] != 0 && now > missing_since[q])
+#else
+#define FOUND_MISSING(q) true
+#endif
 #ifdef NO_WAIT_FOR_EXPIRY
 #define LOOKS_GONE(m) true
 #elif defined(RETURNING_IS_GONE)
 #define LOOKS_GONE(m) (listed[m] != UP)
 #else
-#define LOOKS_GONE(m) (listed[m] == GONE)
+#define LOOKS_GONE(m) (listed[m] == GONE && FOUND_MISSING(OTHER(m)))
+#endif
+
+#ifdef SETTLED_IGNORES_LOCATIONS
+#define LOCATION_IS_OVER is_over
+#else
+#define LOCATION_IS_OVER false
+#endif
+#ifdef LOCATION_EXPIRES
+#define LOCATION_MAY_EXPIRE true
+#else
+#define LOCATION_MAY_EXPIRE false
 #endif
 
 /* Asks node q about one of the old copies at m, and strikes it out if nobody can read it any more. */
@@ -398,6 +430,7 @@ inline ask_settled(q, m)
         if
         :: !IS_SETTLED(q)
         :: IS_SETTLED(q) ->
+           NOTE_ID(q);
            is_over = !HAS(displaced[m], d);
 #ifdef SETTLED_IGNORES_NAMED
            is_over = true;
@@ -405,10 +438,16 @@ inline ask_settled(q, m)
 #ifdef SUPERSEDED_IS_SETTLED
            is_over = is_over || order[version] > mine;
 #endif
-           may_be_gone = !is_over
+           may_be_gone = !is_over;
+#if LOSSES
+           if /* Its node has published it again: nothing but to remove or replace it again helps. */
+           :: version == d && HAS(locations, m) -> is_over = LOCATION_IS_OVER; may_be_gone = LOCATION_MAY_EXPIRE
+           :: else
+           fi
+#endif
         fi
     };
-    /* The node's record. */
+    /* The node's record, and whether the directory is calm. */
     atomic {
         if
         :: may_be_gone ->
@@ -419,11 +458,14 @@ inline ask_settled(q, m)
            :: else
            fi;
 #endif
-           may_be_gone = LOOKS_GONE(m)
+           may_be_gone = LOOKS_GONE(m);
+#ifndef CALM_READ_LATER /* both in one step of Redis's: the node may be back when calm has returned */
+           may_be_gone = may_be_gone && NODES_BEAT && NO_SILENCE_LATELY
+#endif
         :: else
         fi
     };
-    /* The directory hash, behind both. */
+    /* The directory hash and its id, behind both. */
     atomic {
         if
         :: may_be_gone && NODES_BEAT && NO_SILENCE_LATELY -> is_over = true
@@ -500,7 +542,7 @@ inline commit(n, v)
 {
     begin_commit(n, v);
     do
-    :: atomic { committing[n] == v && IS_SETTLED(n) -> asking[n] = true };
+    :: atomic { committing[n] == v && IS_SETTLED(n) -> asking[n] = true; NOTE_ID(n) };
        publish_replace(n, v);
        add_to_recheck_sets(n);
        atomic {
@@ -544,7 +586,7 @@ inline remove(n)
 #endif
     free_live(n);
     do
-    :: IS_SETTLED(n) ->
+    :: atomic { IS_SETTLED(n) -> NOTE_ID(n) };
        delete_record(n);
        add_to_recheck_sets(n);
        if
@@ -568,6 +610,9 @@ proctype Operation(byte v)
     byte old;         /* displaced copies at the other node that are not known to be settled */
     byte d;
     bool is_over, may_be_gone;
+#if LOSSES
+    byte under; /* the directory's id when the script was sent */
+#endif
 #if COPIES == 2
     bool ok;
 #endif
@@ -688,6 +733,13 @@ inline list(n, state)
     note_silence();
     last_beat[n] = now;
 #endif
+#if SILENCE
+    if
+    :: listed[OTHER(n)] != GONE -> missing_since[n] = 0
+    :: listed[OTHER(n)] == GONE && missing_since[n] == 0 -> missing_since[n] = now
+    :: else
+    fi;
+#endif
     listed[n] = state;
     expires[n] = now + TTL;
     if
@@ -704,11 +756,15 @@ inline list_restoring(n, state)
     restoring = true
 }
 
-/* Publishes what it holds again. */
+/* Publishes what it holds again. Redis does nothing once the node's record has had time to expire. */
 inline restore(n)
 {
     d_step {
+#ifdef RESTORE_WITHOUT_LIMIT
         todo = live[n];
+#else
+        todo = (now < expires[n] -> live[n] : 0);
+#endif
         if
         :: todo == 0
 #ifndef RESTORE_OF_DISPLACED
@@ -740,7 +796,7 @@ proctype Keeper(byte n)
     byte v, todo;
     bool was_calm;
 #if LOSSES
-    bool restoring, in_time, late;
+    bool restoring, away, in_time, late;
     byte last;
 #endif
 #if KILLS
@@ -808,6 +864,7 @@ gone: /* it was given up */
     :: restoring -> free_all(n); atomic { restoring = false; restoring_listed[n] = false }
     :: else
     fi;
+    away = true;
 #endif
     atomic {
 #if SILENCE
@@ -815,31 +872,25 @@ gone: /* it was given up */
         was_calm = (fell_silent < last_beat[n] + TTL && now < resumed + 2);
 #endif
 #ifdef RETURNING_IS_UP
-        list(n, UP)
-#elif defined(CALM_IS_UP)
-        list(n, (was_calm -> UP : RETURNING))
+        list(n, UP);
 #else
-        list(n, RETURNING)
+        list(n, (was_calm -> UP : RETURNING));
 #endif
+        if /* nobody can have been given up yet: its recheck set is enough */
+        :: was_calm -> was_calm = false; goto serve
+        :: else
+        fi
     };
-    if
-    :: was_calm ->
-#ifndef CALM_LEAVES_COMMITS
-       atomic { end_commits(n) }
-#else
-       skip
-#endif
-    :: else -> compare(n)
-    fi;
+    compare(n);
     run_recheck(n);
 up:
     atomic {
-        was_calm = false;
         if
         :: listed[n] != GONE -> list(n, UP);
 #if LOSSES
            restoring_listed[n] = false;
-           restoring = false
+           restoring = false;
+           away = false
 #endif
         :: else -> goto gone
         fi
@@ -857,29 +908,33 @@ directory_lost: /* makes a new one, or marks the one that it finds */
         fi;
         known[n] = dir;
         settled[n] = 0;
-        in_time = (now < last + TTL)
-    };
-    atomic {
-#ifndef JUDGED_BEFORE_LISTING
         in_time = (now < last + TTL);
+#ifndef LATE_RESTORES
+        late = IS_OLD_ENOUGH
 #endif
-        late = (!in_time && MAY_BE_SETTLED);
-#ifdef LATE_RESTORES
-        in_time = in_time || late;
-        late = false;
+    };
+    if
+    :: restoring || away -> free_all(n)
+    :: else
+    fi;
+    /* A record that says `restoring` is made only while the directory is new, by Redis's clock. */
+    atomic {
+#if !defined(LISTED_LATE) && !defined(LATE_RESTORES)
+        late = IS_OLD_ENOUGH;
 #endif
         if
-        :: in_time -> list_restoring(n, UP)
         :: late
-        :: else -> list_restoring(n, RETURNING)
+        :: !late && in_time -> list_restoring(n, UP)
+        :: !late && !in_time -> list_restoring(n, RETURNING)
         fi
     };
     if
     :: late -> free_all(n); list(n, UP)
-    :: in_time -> restore(n)
-    :: else ->
+    :: !late && in_time -> restore(n)
+    :: !late && !in_time ->
        do
-       :: IS_OLD_ENOUGH -> break
+       /* The case that is left open is left out: the other node, where it beat later, has told by now. */
+       :: IS_OLD_ENOUGH && known[OTHER(n)] == dir -> break
        :: atomic {
               expires[n] < now + TTL && !IS_OLD_ENOUGH;
               if
@@ -958,6 +1013,7 @@ proctype Killer()
 proctype Loss()
 {
     d_step {
+        now >= START + LOSS_AFTER;
         version = 0;
         born = 0;
         locations = 0;

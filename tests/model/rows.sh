@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# shellcheck shell=sh
+# shellcheck shell=sh disable=SC2086
 # The rows of check.sh: quick or full, model, name, options. A broken rule is run in a configuration that
 # finds it.
 
@@ -42,8 +42,12 @@ correct full key "two replaces, at rest nothing is left" -DTICKS=4 -DLEAKS
 correct full key "replace, remove, at rest nothing is left" -DTICKS=4 -DOTHERS=REMOVE -DLEAKS
 correct full key "two replaces of two copies" -DTICKS=4 -DCOPIES=2
 correct quick key "a node starts again" -DTICKS=4 -DOPS=1 -DKILLS
-correct full key "everybody silent" -DTICKS=4 -DSILENCE=1
-correct full key "everybody silent, readers read on" -DTICKS=6 -DOPS=1 -DSILENCE=1 -DSERVE=1
+correct full key "everybody silent" -DTICKS=5 -DSILENCE=1
+correct quick key "everybody silent, readers read on" -DTICKS=8 -DOPS=1 -DSILENCE=1 -DSERVE=1
+correct full key "the same, a remove" -DTICKS=8 -DOPS=1 -DSILENCE=1 -DSERVE=1 -DFIRST=REMOVE
+correct full key "a replace, Redis comes back empty" -DTICKS=4 -DOPS=1 -DLOSSES=1
+correct full key "a remove, Redis comes back empty" -DTICKS=4 -DOPS=1 -DLOSSES=1 -DFIRST=REMOVE
+correct full key "the same, to a node that was away" -DTICKS=6 -DOPS=1 -DLOSSES=1 -DLOSS_AFTER=3 -DFIRST=REMOVE
 
 broken full key "publish drops displaced copies" -DTICKS=4 -DPUBLISH_DROPS_DISPLACED
 broken full key "publish drops its node's displaced copies" -DTICKS=4 -DPUBLISH_DROPS_OWN
@@ -63,8 +67,22 @@ broken quick key "lease without margin" -DTICKS=4 -DOPS=1 -DLEASE_WITHOUT_MARGIN
 broken full key "lease counted from the answer" -DTICKS=4 -DOPS=1 -DLEASE_FROM_ANSWER
 broken full key "lease never ends" -DTICKS=4 -DOPS=1 -DLEASE_NEVER_ENDS
 broken full key "recheck drops a publishing member" -DTICKS=4 -DLEAKS -DRECHECK_DROPS_PUBLISHING
-broken quick key "after a silence up at once" -DTICKS=4 -DOPS=1 -DSILENCE=1 -DCALM_IS_UP
-broken full key "after a silence commits are not waited for" -DTICKS=4 -DSILENCE=1 -DCALM_LEAVES_COMMITS
-broken quick key "missing is expired though nobody beats" -DTICKS=4 -DOPS=1 -DSILENCE=1 -DSERVE=1 -DBEAT_IGNORED
+broken quick key "missing is expired at once" -DTICKS=4 -DOPS=1 -DSILENCE=1 -DEXPIRED_AT_ONCE
+broken quick key "SETTLED looks for calm later" -DTICKS=6 -DOPS=1 -DSILENCE=1 -DCALM_READ_LATER
+broken full key "missing is expired though nobody beats" -DTICKS=8 -DOPS=1 -DSILENCE=1 -DSERVE=1 -DBEAT_IGNORED
 broken quick key "missing is expired though a silence just ended" \
-    -DTICKS=4 -DOPS=1 -DSILENCE=1 -DSERVE=1 -DRESUMED_IGNORED
+    -DTICKS=5 -DOPS=1 -DSILENCE=1 -DSERVE=1 -DRESUMED_IGNORED
+
+# Redis comes back empty.
+lossy="-DTICKS=4 -DOPS=1 -DLOSSES=1"
+broken full key "a new directory settled at once" $lossy -DNEW_IS_SETTLED
+broken full key "id not read again behind a commit" $lossy -DID_NOT_READ_AGAIN
+broken full key "id compared with what is known later" $lossy -DID_COMPARED_LATE
+broken full key "born not raised" $lossy -DBORN_NOT_RAISED
+broken full key "restore without a limit in time" $lossy -DRESTORE_WITHOUT_LIMIT
+broken full key "a late node restores" $lossy -DFIRST=REMOVE -DLATE_RESTORES
+broken full key "listed as restoring too late" $lossy -DFIRST=REMOVE -DLISTED_LATE
+broken full key "SETTLED: restored is not named" $lossy -DFIRST=REMOVE -DSETTLED_IGNORES_LOCATIONS
+broken full key "SETTLED: a location of an expired node" $lossy -DFIRST=REMOVE -DLOCATION_EXPIRES
+broken full key "who was cut off alone restores" \
+    -DTICKS=6 -DOPS=1 -DLOSSES=1 -DLOSS_AFTER=3 -DFIRST=REMOVE -DLIVED_IGNORED
