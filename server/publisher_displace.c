@@ -199,6 +199,8 @@ int judge_displaced(struct tarn_publisher *p, struct tarn_copy_seen *copies, siz
         return tarn_fail(TARN_E_NO_MEMORY, "settled: out of memory");
     int rc = account(p, tarn_directory_look_again(p->o.directory, copies, n, call_deadline(p)));
     bool calm = !rc && is_calm(p, copies, n);
+    if (calm) /* a node that came back while that was read is no longer missing */
+        rc = account(p, tarn_directory_look_again(p->o.directory, copies, n, call_deadline(p)));
     for (size_t i = 0; !rc && i < n; i++) {
         settled[i] = is_settled(p, &copies[i], calm);
         if (settled[i] && (copies[i].located || copies[i].displaced) && copies[i].node == TARN_LISTED_ANEW)

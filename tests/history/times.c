@@ -24,7 +24,8 @@ static int by_begin(const void *pa, const void *pb)
 static void merge(struct client_stalls *s)
 {
     size_t n = 0;
-    qsort(s->at, s->n, sizeof *s->at, by_begin);
+    if (s->n)
+        qsort(s->at, s->n, sizeof *s->at, by_begin);
     for (size_t i = 0; i < s->n; i++) {
         if (n && s->at[i].from_ns <= s->at[n - 1].to_ns) {
             if (s->at[i].to_ns > s->at[n - 1].to_ns)

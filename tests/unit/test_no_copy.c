@@ -90,13 +90,13 @@ static void payload_goes_straight(void **state)
 {
     (void)state;
     struct fake_node *n = fake_start("tcp", false, 0);
-    struct tarn_link *l = fake_link(n, true);
     char *buffer = malloc(WORKS * PAYLOAD);
     assert_non_null(buffer);
     fill(buffer, WORKS * PAYLOAD, 1);
     allowed[0] = (struct range){n->pool.base, (char *)n->pool.base + n->pool.bytes};
     allowed[1] = (struct range){buffer, buffer + WORKS * PAYLOAD};
     direct = aside = 0;
+    struct tarn_link *l = fake_link(n, true);
     struct tarn_work works[WORKS];
     struct tarn_piece pieces[WORKS];
     for (int put = 1; put >= 0; put--) {
