@@ -256,13 +256,13 @@ check: all tests check-tests check-style check-rdma
 # These run where check-rdma takes them.
 in_vms := $(addprefix $(B)/tests/test_,rdma rdma_sizes rdma_wire rdma_writers rdma_hosts)
 
-# The Python package's, too, where Python's headers are; tests/integration/test_python.sh skips where they are not.
 # These measure times, of which a sanitizer's build says nothing.
 not_sanitized := $(addprefix $(B)/tests/test_,deadlines distance)
 # Works in handlers of page faults, which ThreadSanitizer delivers too late.
 ifneq ($(findstring thread,$(SANITIZE)),)
 not_sanitized += $(B)/tests/test_store_rules
 endif
+# The Python package's, too, where Python's headers are; tests/integration/test_python.sh skips where they are not.
 check-tests: all tests $(py_if_possible)
 	@TARN_BUILD=$(B) PYTHON=$(PYTHON) sh tests/run.sh $(filter-out $(in_vms) $(if $(SANITIZE),$(not_sanitized)),$(filter $(B)/tests/test_%,$(tests))) $(scripts)
 
