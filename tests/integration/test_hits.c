@@ -20,7 +20,8 @@ enum { KEYS = 5, BYTES = 3000, FENCED_MAX = 16 };
 /* Of this thread, while it is in a look-up. */
 static _Thread_local bool fencing;
 static struct {
-    void *addr, *pages;
+    _Atomic(void *) addr; /* NULL: free. Every thread looks at it */
+    void *pages;
     size_t bytes;
 } fenced[FENCED_MAX];
 
@@ -46,7 +47,9 @@ void *__wrap_malloc(size_t bytes)
             return NULL;
         fenced[i].pages = pages;
         fenced[i].bytes = room + page;
-        return fenced[i].addr = pages + room - bytes / 16 * 16;
+        void *addr = pages + room - bytes / 16 * 16;
+        fenced[i].addr = addr;
+        return addr;
     }
     return __real_malloc(bytes);
 }
@@ -55,8 +58,8 @@ void __wrap_free(void *p)
 {
     for (int i = 0; p && i < FENCED_MAX; i++)
         if (fenced[i].addr == p) {
-            fenced[i].addr = NULL;
             munmap(fenced[i].pages, fenced[i].bytes);
+            fenced[i].addr = NULL;
             return;
         }
     __real_free(p);
