@@ -58,8 +58,10 @@ void __wrap_free(void *p)
 {
     for (int i = 0; p && i < FENCED_MAX; i++)
         if (fenced[i].addr == p) {
-            munmap(fenced[i].pages, fenced[i].bytes);
+            void *pages = fenced[i].pages;
+            size_t bytes = fenced[i].bytes;
             fenced[i].addr = NULL;
+            munmap(pages, bytes);
             return;
         }
     __real_free(p);
