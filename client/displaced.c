@@ -195,7 +195,7 @@ static void release_answer(struct batch *b, const struct tarn_stop *stop)
         tarn_call_give(b->call);
 }
 
-/* The first copy from `at` on that is neither settled nor in a batch, with all others of its node. */
+/* The first copy that is neither settled nor taken, with the others of its node. NULL: none is left. */
 static struct batch *next_batch(struct tarn_displaced_list *l, bool *taken)
 {
     struct batch *b = calloc(1, sizeof *b);
