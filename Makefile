@@ -348,6 +348,7 @@ bench-tcpx: tests
 	@TCPX_SPEED=$(or $(ROUNDS),20) TARN_BUILD=$(B) $(B)/tests/test_tcpx_speed
 
 # Random faults under clients that replace and remove, and a check of what they saw. SEED= repeats one.
+# TRANSPORT=cuda_ipc: over GPU pools; B=build-standin CUDA=standin where there is no GPU.
 .PHONY: soak
 soak: $(B)/tarnd $(soak)
 	@TARN_BUILD=$(B) $(soak) --seconds $(or $(SECONDS),60) $(if $(SEED),--seed $(SEED)) \
@@ -397,7 +398,7 @@ help:
 	@echo 'make plots       PNG files of GB/s against size from the JSON in PLOTS_FROM=$(B)/bench'
 	@echo 'make bench-tcpx  the tcpx transport against a bare loop over its plugin; ROUNDS=20'
 	@echo 'make soak-tcpx   MESSAGES=100000 random messages over the tcpx transport'
-	@echo 'make soak        SECONDS=60 SEED= TRANSPORT=shm|tcp|rdma COPIES=1|2: random faults under replaces and removes'
+	@echo 'make soak        SECONDS=60 SEED= TRANSPORT=shm|cuda_ipc|tcp|rdma COPIES=1|2: random faults under replaces and removes'
 	@echo 'make install     PREFIX=/usr/local DESTDIR='
 	@echo 'make python      the Python package for PYTHON=python3 in $(B)/python; make wheel: to install elsewhere'
 	@echo 'make docs        regenerate docs/options.md and docs/errors.md'

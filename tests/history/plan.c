@@ -48,10 +48,19 @@ static bool is_named(const char *list, const char *name)
     return false;
 }
 
-/* Clients reach a node of their host by its Unix socket, which no relay sees. */
+bool soak_is_gpu(const char *transport)
+{
+    return strcmp(transport, "cuda_ipc") == 0;
+}
+
+bool soak_is_local(const char *transport)
+{
+    return strcmp(transport, "shm") == 0 || soak_is_gpu(transport);
+}
+
 static uint32_t weight_of(const struct soak_options *o, int kind)
 {
-    if (kind >= SOAK_CLIENT_NODE_CUT && strcmp(o->transport, "shm") == 0)
+    if (kind >= SOAK_CLIENT_NODE_CUT && soak_is_local(o->transport))
         return 0;
     return o->only && !is_named(o->only, kinds[kind].text) ? 0 : kinds[kind].weight;
 }

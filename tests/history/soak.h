@@ -6,6 +6,7 @@
  *   plan.c         which fault when: from the seed, nothing else
  *   soak_world.c   processes and links, and how a fault begins and ends
  *   soak_client.c  what a client does, in a process of its own
+ *   soak_memory.c  where its values lie: in host memory or a GPU's
  *   soak_end.c     after the last fault: are all keys removed, is all memory free?
  *   soak_main.c    options, the run, the table
  */
@@ -26,13 +27,14 @@ enum {
     SOAK_DRIVER = 60, /* the driver's number as a client */
     SOAK_KEYS = 48,
     SOAK_VALUE_MAX = 300000,
+    SOAK_ROOMS = 8, /* for values, of a client */
     SOAK_FAULTS_MAX = 8192,
 };
 
 struct soak_options {
     uint64_t seed;
     uint32_t seconds;
-    const char *transport; /* shm, tcp or rdma */
+    const char *transport; /* shm, cuda_ipc, tcp or rdma */
     uint32_t copies;
     uint32_t heartbeat_ms; /* of the nodes; 500 does on a machine that is not much too slow */
     const char *only;      /* names of the faults to choose from, with commas between; NULL: all */
@@ -84,6 +86,10 @@ struct soak_fault {
 };
 
 const char *soak_fault_name(enum soak_fault_kind k);
+/* Do clients reach nodes by their Unix sockets, which no relay sees? Else as if they were on other hosts. */
+bool soak_is_local(const char *transport);
+/* Are the nodes' pools in GPU memory, and some values of clients? */
+bool soak_is_gpu(const char *transport);
 /* The faults of a run, by their begin; returns how many. */
 size_t soak_plan(const struct soak_options *o, struct soak_fault *faults);
 
@@ -127,6 +133,22 @@ size_t soak_log_room(uint32_t seconds);
 size_t soak_value_bytes(uint32_t key);
 /* "client LOG_DIR NUMBER REDIS TRANSPORT COPIES SECONDS [FROM=TO]...": the exit status. */
 int soak_client(int argc, char **argv);
+
+/* The GPUs that a soak uses of this machine's; 0: there is none, and tarn_last_error() says why. */
+int soak_gpus(void);
+/* The way to a GPU's memory, opened once; NULL, the host's: for -1. */
+struct device;
+struct device *soak_gpu(int ordinal);
+
+/* Room for one value, in host memory (device NULL) or a GPU's: tests/device.h. */
+struct soak_room {
+    struct device *device;
+    void *addr;
+};
+/* Once, before any is used. gpu: some are in this one's memory; -1: none. */
+void soak_rooms_open(int gpu);
+/* Number i (of SOAK_ROOMS), in either memory by chance. */
+struct soak_room soak_room(uint32_t i);
 
 struct tarn_client;
 /* Single operations, with their records. The status. */

@@ -11,12 +11,13 @@
 #include <tarn/tarn.h>
 
 #include "base/clock.h"
+#include "tests/device.h"
 #include "tests/history/soak.h"
 #include "tests/history/value.h"
 #include "tests/router.h"
 #include "tests/stall.h"
 
-enum { MANY = 8, HOT_KEYS = 6, RETRY_MS = 50, VIEW_MS = 30, OPEN_AGAIN = 1000 };
+enum { HOT_KEYS = 6, RETRY_MS = 50, VIEW_MS = 30, OPEN_AGAIN = 1000 };
 
 struct soak_control *soak_control_map(const char *log_dir)
 {
@@ -84,12 +85,13 @@ static int said(const char *what, int status)
     return status;
 }
 
-static void *buffer(uint32_t i)
+/* Where values are made and looked at, whatever memory they are put from and got into. */
+static uint8_t bench[SOAK_VALUE_MAX];
+
+static void fill(const struct soak_room *room, size_t bytes, uint32_t key, uint64_t version)
 {
-    static char *at;
-    if (!at)
-        at = malloc((size_t)MANY * SOAK_VALUE_MAX);
-    return at + (size_t)i * SOAK_VALUE_MAX;
+    value_fill(bench, bytes, key, version);
+    device_write(room->device, room->addr, bench, bytes);
 }
 
 int soak_put(struct history_log *l, struct tarn_client *c, uint32_t key, enum history_kind kind,
@@ -97,7 +99,8 @@ int soak_put(struct history_log *l, struct tarn_client *c, uint32_t key, enum hi
 {
     struct name n;
     size_t bytes = soak_value_bytes(key);
-    struct tarn_piece piece = {.addr = buffer(0), .bytes = bytes};
+    struct soak_room room = soak_room(0);
+    struct tarn_piece piece = {.addr = room.addr, .bytes = bytes};
     struct tarn_put_options o = {.size = sizeof o,
                                  .timeout_ms = deadline_ms,
                                  .flags = kind == HISTORY_REPLACE ? TARN_PUT_REPLACE : 0,
@@ -107,7 +110,8 @@ int soak_put(struct history_log *l, struct tarn_client *c, uint32_t key, enum hi
     struct history_op *op = history_begin(l, kind, key, deadline_ms);
     if (!op)
         return TARN_E_CANCELED;
-    value_fill(piece.addr, bytes, key, op->version);
+    fill(&room, bytes, key, op->version);
+    op->start_ns = tarn_now_ns();
     uint64_t waited = waited_ns();
     int status = said("put", tarn_put(c, &item, 1, &o));
     op->waited_ns = waited_ns() - waited;
@@ -130,10 +134,11 @@ int soak_remove(struct history_log *l, struct tarn_client *c, uint32_t key, uint
     return status;
 }
 
-static void look(struct history_op *op, const void *data, size_t bytes)
+static void look(struct history_op *op, const struct soak_room *room, size_t bytes)
 {
     size_t at;
-    op->wrong = (uint8_t)value_inspect(data, bytes, op->key, &op->version, &at);
+    device_read(room->device, bench, room->addr, bytes);
+    op->wrong = (uint8_t)value_inspect(bench, bytes, op->key, &op->version, &at);
     if (op->wrong)
         fprintf(stderr, "client %u key %u version %llx: wrong (%d) from byte %zu of %zu on\n", op->client,
                 op->key, (unsigned long long)op->version, op->wrong, at, bytes);
@@ -149,17 +154,19 @@ static void end_get(struct history_op *op, uint64_t ended_ns, uint64_t waited, i
 
 int soak_get(struct history_log *l, struct tarn_client *c, uint32_t key, uint32_t n, uint32_t deadline_ms)
 {
-    struct name names[MANY];
-    struct tarn_piece pieces[MANY];
-    struct tarn_item items[MANY];
-    struct history_op *ops[MANY];
+    struct name names[SOAK_ROOMS];
+    struct soak_room rooms[SOAK_ROOMS];
+    struct tarn_piece pieces[SOAK_ROOMS];
+    struct tarn_item items[SOAK_ROOMS];
+    struct history_op *ops[SOAK_ROOMS];
     struct tarn_get_options o = {.size = sizeof o, .timeout_ms = deadline_ms};
     for (uint32_t i = 0; i < n; i++) {
         size_t bytes = soak_value_bytes((key + i) % SOAK_KEYS);
         name_key(&names[i], (key + i) % SOAK_KEYS);
-        pieces[i] = (struct tarn_piece){.addr = buffer(i), .bytes = bytes};
+        rooms[i] = soak_room(i);
+        pieces[i] = (struct tarn_piece){.addr = rooms[i].addr, .bytes = bytes};
         items[i] = (struct tarn_item){.key = names[i].key, .pieces = &pieces[i], .npieces = 1};
-        memset(buffer(i), 0xa5, bytes);
+        device_set(rooms[i].device, rooms[i].addr, 0xa5, bytes);
         ops[i] = history_begin(l, n > 1 ? HISTORY_GET_MANY : HISTORY_GET, (key + i) % SOAK_KEYS, deadline_ms);
         if (!ops[i])
             return TARN_E_CANCELED;
@@ -172,7 +179,7 @@ int soak_get(struct history_log *l, struct tarn_client *c, uint32_t key, uint32_
     waited = waited_ns() - waited;
     for (uint32_t i = 0; i < n; i++) {
         if (items[i].status == 0)
-            look(ops[i], pieces[i].addr, pieces[i].bytes);
+            look(ops[i], &rooms[i], pieces[i].bytes);
         end_get(ops[i], ended, waited, items[i].status);
     }
     return status;
@@ -192,10 +199,11 @@ static void view(struct history_log *l, struct tarn_client *c, uint32_t key, uin
     uint64_t ended = tarn_now_ns();
     waited = waited_ns() - waited;
     if (status == 0) {
-        look(op, v.addr, v.tensor.bytes);
+        struct soak_room room = {soak_gpu(v.device), (void *)v.addr};
+        look(op, &room, v.tensor.bytes);
         poll(NULL, 0, rand() % VIEW_MS);
         if (!op->wrong)
-            look(op, v.addr, v.tensor.bytes);
+            look(op, &room, v.tensor.bytes);
         tarn_release(c, &v);
     }
     end_get(op, ended, waited, status);
@@ -227,7 +235,7 @@ static void read_something(struct life *l)
 {
     int at = rand() % 100;
     if (at < 15)
-        soak_get(l->log, l->client, choose_key(), 2 + (uint32_t)rand() % (MANY - 1), choose_deadline());
+        soak_get(l->log, l->client, choose_key(), 2 + (uint32_t)rand() % (SOAK_ROOMS - 1), choose_deadline());
     else if (at < 25 && l->views)
         view(l->log, l->client, choose_key(), choose_deadline());
     else
@@ -281,7 +289,7 @@ static void live(struct life *l)
 static void add_routes(char *const *routes, const char *transport)
 {
     char from[64];
-    router_no_unix(strcmp(transport, "shm") != 0);
+    router_no_unix(!soak_is_local(transport));
     for (; *routes; routes++) {
         const char *equals = strchr(*routes, '=');
         snprintf(from, sizeof from, "%.*s", (int)(equals - *routes), *routes);
@@ -301,13 +309,14 @@ int soak_client(int argc, char **argv)
     l.number = (uint32_t)strtoul(argv[2], NULL, 10);
     l.copies = (uint32_t)strtoul(argv[5], NULL, 10);
     l.writes = l.number < SOAK_WRITERS;
-    l.views = strcmp(l.transport, "shm") == 0;
+    l.views = soak_is_local(l.transport);
     soak_log_path(path, sizeof path, log_dir, l.number);
     l.log = history_open(path, (uint16_t)l.number, soak_log_room((uint32_t)strtoul(argv[6], NULL, 10)));
     l.control = soak_control_map(log_dir);
     if (!l.log || !l.control)
         return 3;
     add_routes(argv + 7, l.transport);
+    soak_rooms_open(soak_is_gpu(l.transport) ? (int)l.number % soak_gpus() : -1);
     srand((unsigned)tarn_now_ns());
     struct stalls *s = stalls_start(note_stall, &l);
     live(&l);

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * soak [--seconds N] [--seed N] [--transport shm|tcp|rdma] [--copies N] [--only FAULT,...]
+ * soak [--seconds N] [--seed N] [--transport shm|cuda_ipc|tcp|rdma] [--copies N] [--only FAULT,...]
  *      [--heartbeat-ms N] [--refuse] [--plan] [--keep]
  *
  * --refuse: nodes have --when-cut-off=refuse, and clients and nodes may be cut off from Redis together.
+ * cuda_ipc: pools are in GPU memory, values of clients there and in host memory.
  * Prints the seed; the same seed gives the same faults at the same times (--plan prints them). Ends with a
  * table; exit 1 when anything is in it that must not be.
  */
@@ -16,11 +17,14 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <tarn/tarn.h>
+
 #include "base/clock.h"
 #include "tests/harness.h"
 #include "tests/history/check.h"
 #include "tests/history/soak.h"
 #include "tests/stall.h"
+#include "tests/standin/cuda_standin.h"
 
 enum { TEND_MS = 100, HEAL_MS = 60000, LAST_LOOK_MS = 2000, END_MS = 20000 };
 
@@ -171,6 +175,7 @@ static void prepare(struct run *r)
     r->control = soak_control_map(r->log_dir);
     assert_non_null(r->log);
     assert_non_null(r->control);
+    soak_rooms_open(-1);
 }
 
 static void go(struct run *r)
@@ -296,18 +301,24 @@ int main(int argc, char **argv)
     r.o.seed = tarn_now_ns() % 1000000;
     if (!parse(argc, argv, &r.o, &only_plan)) {
         fprintf(stderr,
-                "usage: soak [--seconds N] [--seed N] [--transport shm|tcp|rdma] [--copies 1..%d]\n"
+                "usage: soak [--seconds N] [--seed N] [--transport shm|cuda_ipc|tcp|rdma] [--copies 1..%d]\n"
                 "            [--only FAULT,...] [--heartbeat-ms N] [--refuse] [--plan] [--keep]\n"
                 "       soak --check FOLDER\n",
                 SOAK_NODES);
         return 2;
     }
     r.nfaults = soak_plan(&r.o, r.faults);
-    printf("soak: seed %" PRIu64 ", %u s, %s, %u copies\n", r.o.seed, r.o.seconds, r.o.transport, r.o.copies);
+    printf("soak: seed %" PRIu64 ", %u s, %s, %u copies%s\n", r.o.seed, r.o.seconds, r.o.transport,
+           r.o.copies, soak_is_gpu(r.o.transport) && tarn_standin_fail ? ", over a STAND-IN for CUDA" : "");
     fflush(stdout);
     if (only_plan) {
         print_faults(&r, 0, stdout);
         return 0;
+    }
+    if (soak_is_gpu(r.o.transport) && soak_gpus() == 0) {
+        fprintf(stderr, "soak: --transport %s: no GPU: %s (CUDA=standin plays some)\n", r.o.transport,
+                tarn_last_error());
+        return 2;
     }
     return soak(&r);
 }

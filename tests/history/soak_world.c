@@ -54,7 +54,7 @@ struct soak_world {
 
 static void start_node(struct soak_world *w, struct soak_node *n)
 {
-    char url[64], data_port[8], heartbeat[16];
+    char url[64], data_port[8], heartbeat[16], pool[48] = "cpu0:bytes=4M";
     const char *argv[] = {"tarnd",
                           "--id",
                           n->id,
@@ -67,7 +67,7 @@ static void start_node(struct soak_world *w, struct soak_node *n)
                           "--redis",
                           url,
                           "--pool",
-                          "cpu0:bytes=4M",
+                          pool,
                           "--heartbeat-ms",
                           heartbeat,
                           "--when-cut-off",
@@ -79,6 +79,8 @@ static void start_node(struct soak_world *w, struct soak_node *n)
     snprintf(url, sizeof url, "redis://%s", relay_address(n->redis));
     snprintf(data_port, sizeof data_port, "%d", DATA_PORT);
     snprintf(heartbeat, sizeof heartbeat, "%u", w->o.heartbeat_ms);
+    if (soak_is_gpu(w->o.transport))
+        snprintf(pool, sizeof pool, "gpu0:device=%d,bytes=4M", (int)(n - w->nodes) % soak_gpus());
     n->r.process = harness_spawn(w->h, n->id, argv);
 }
 

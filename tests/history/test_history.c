@@ -592,6 +592,17 @@ static void plans_come_from_the_seed(void **state)
         assert_true(plan[i].kind == SOAK_REDIS_OLD || plan[i].kind == SOAK_NODE_KILL);
 }
 
+static void no_fault_is_between_clients_and_nodes_of_one_host(void **state)
+{
+    (void)state;
+    static const char *const transports[] = {"shm", "cuda_ipc"};
+    struct soak_options o = {.seconds = 60, .copies = 2, .heartbeat_ms = TTL_MS / 3};
+    for (int t = 0; t < 2; t++)
+        for (o.transport = transports[t], o.seed = 1; o.seed <= 20; o.seed++)
+            for (size_t i = 0, n = soak_plan(&o, plan); i < n; i++)
+                assert_true(plan[i].kind < SOAK_CLIENT_NODE_CUT);
+}
+
 #define CASE(fn_) cmocka_unit_test_setup(fn_, start)
 
 int main(void)
@@ -622,6 +633,7 @@ int main(void)
         CASE(values_show_what_is_wrong),
         CASE(logs_survive_the_writer),
         CASE(plans_come_from_the_seed),
+        CASE(no_fault_is_between_clients_and_nodes_of_one_host),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
