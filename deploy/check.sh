@@ -30,6 +30,8 @@ step "A network plugin by its path" env REQUIRE="${REQUIRE:+$REQUIRE,}tcpx-plugi
     make check-tcpx TARN_TCPX_PLUGIN=build/tests/tcpx/libtcpx-fixture-v6.so
 step "Models" make check-model QUICK=1
 step "GPU pools, over a stand-in" make -j"$jobs" check-standin
+step "Random faults, over the stand-in" make soak B=build-standin CUDA=standin SECONDS="${SOAK_SECONDS:-30}" \
+    TRANSPORT=cuda_ipc COPIES=2
 if [ -z "${QUICK:-}" ]; then
     step "Address, undefined" make -j"$jobs" check-asan
     step "Threads" make -j"$jobs" check-tsan
