@@ -151,7 +151,7 @@ void tarn_node_drain_check(struct tarn_node *n)
         reserved += stats.reserved;
     }
     bool time_is_up = tarn_now_ns() >= n->drain_deadline_ns;
-    if ((reserved || n->pending) && !time_is_up)
+    if (reserved && !time_is_up)
         return;
     if (reserved)
         tarn_log(&n->log, TARN_LOG_WARN, AT, "msg=\"puts in flight are given up\" reservations=%" PRIu64,

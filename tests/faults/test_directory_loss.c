@@ -325,6 +325,10 @@ static void node_whose_id_was_taken_ends(void **state)
     assert_int_equal(harness_wait(w->node->process, 5000), 1);
     assert_non_null(strstr(harness_log(w->node->process), "another node has the id node0"));
     assert_int_equal(directory_count(w->redis), 0);
+    redisReply *other = harness_redis_call(w->redis, "HGET", "tarn:default:node:node0", "epoch", NULL);
+    assert_int_equal(other->type, REDIS_REPLY_STRING);
+    assert_string_equal(other->str, "0123456789abcdef");
+    freeReplyObject(other);
     harness_passed(w->h);
 }
 

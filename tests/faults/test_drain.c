@@ -131,12 +131,82 @@ static void a_put_in_flight_is_waited_for(void **state)
     harness_passed(w->h);
 }
 
+/* --- commits while the node goes ------------------------------------------------------------------ */
+
+/* From here on commits go to Redis on a connection of their own. */
+static void commits_go_directly(struct through *t, struct node_client *c)
+{
+    char key[24];
+    for (int i = 0; node_figure(t->node->control, "published_direct") == 0; i++) {
+        snprintf(key, sizeof(key), "direct%d", i);
+        assert_string_equal(node_put(c, "absent", key, 100), "");
+    }
+}
+
+static void beats_again(const struct through *t)
+{
+    char before[64], now[64];
+    for (int i = 0; i < 2; i++) {
+        redisReply *r = harness_redis_call(t->redis, "HGET", "tarn:default:directory", "beat", NULL);
+        snprintf(i ? now : before, sizeof(now), "%s", r->str);
+        freeReplyObject(r);
+        if (i && !strcmp(before, now) && harness_running(t->node->process)) {
+            harness_pause();
+            i--;
+        }
+    }
+    assert_string_not_equal(before, now);
+}
+
+/* Nobody waits for that commit any more, but Redis may still do it. What it brings is taken out, then the node goes. */
+static void a_late_commit_leaves_nothing_behind(void **state)
+{
+    (void)state;
+    struct through t = start("o:late", "shm", "5000");
+    struct node_client c = node_connect(t.node->control);
+    commits_go_directly(&t, &c);
+    struct node_grant g = node_reserve(&c, "absent", "late", 100);
+    t.relay->armed = true;
+    assert_error(node_commit(&c, &g, "300"), "TIMEOUT");
+    assert_false(t.relay->armed);
+    harness_signal(t.node->process, SIGTERM);
+    HARNESS_UNTIL(directory_count(t.redis) == 0, PATIENCE_MS); /* all else is withdrawn */
+    beats_again(&t);
+    t.relay->deliver = true;
+    assert_int_equal(harness_wait(t.node->process, PATIENCE_MS), 0);
+    assert_true(t.relay->delivered);
+    assert_int_equal(directory_count(t.redis), 0);
+    node_close(&c);
+    stop(&t);
+}
+
+/* It could not be taken out again, when Redis does not answer the farewell. */
+static void no_commit_is_begun_when_the_node_leaves(void **state)
+{
+    (void)state;
+    struct through t = start("*5\r\n$7\r\nEVALSHA", "shm", "1500"); /* the farewell */
+    struct node_client c = node_connect(t.node->control);
+    commits_go_directly(&t, &c);
+    struct node_grant g = node_reserve(&c, "absent", "begun", 100);
+    t.relay->armed = true;
+    harness_signal(t.node->process, SIGTERM);
+    HARNESS_UNTIL(!t.relay->armed, PATIENCE_MS); /* the reservation is given up after 2 s */
+    assert_int_equal(directory_count(t.redis), 0);
+    assert_error(node_commit(&c, &g, "2000"), "BUSY");
+    assert_int_equal(harness_wait(t.node->process, PATIENCE_MS), 0);
+    assert_int_equal(directory_count(t.redis), 0);
+    node_close(&c);
+    stop(&t);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(no_copy_is_read_when_the_directory_forgets_it),
         cmocka_unit_test(no_copy_is_read_when_the_node_is_gone),
         WITH_NODE(a_put_in_flight_is_waited_for),
+        cmocka_unit_test(a_late_commit_leaves_nothing_behind),
+        cmocka_unit_test(no_commit_is_begun_when_the_node_leaves),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -3,6 +3,7 @@
  * The directory's hash and the records of nodes: what a beat makes, marks, notes and leaves alone, by a
  * real Redis. Heartbeats are long, so that time passes only where a test moves it.
  */
+#include "tests/redis_relay.h"
 #include "tests/unit/directory_fixture.h"
 
 #define HASH "tarn:" NS ":directory"
@@ -177,6 +178,46 @@ static void the_dead_are_told_once_in_a_calm_directory(void **state)
     assert_int_equal(command(f, "SCARD", "tarn:" NS ":nodes"), 1);
 }
 
+struct beating {
+    struct tarn_directory *d;
+    struct tarn_node_record node;
+    struct beaten before, b;
+};
+
+static void *beat_thread(void *arg)
+{
+    struct beating *t = arg;
+    t->b = beat_again(t->d, &t->node, &t->before.b);
+    return NULL;
+}
+
+/* It was looked at, and is back when it is to be taken out of the set: it stays, and nobody sweeps what it holds. */
+static void who_is_back_is_not_forgotten(void **state)
+{
+    struct fixture *f = *state;
+    struct redis_relay *relay = redis_relay_start(f->h, f->path, "$1\r\n2\r\n$15\r\ntarn:" NS ":nodes");
+    char uri[280];
+    snprintf(uri, sizeof uri, "unix://%s", relay->path);
+    struct beating t = {.d = open_directory(uri), .node = node("node0", 5)};
+    struct tarn_node_record back = node("back", 6);
+    pthread_t thread;
+    t.before = beat(t.d, &t.node);
+    assert_int_equal(beat(f->d, &back).rc, 0);
+    ago(f, "since", 100000);
+    command(f, "DEL", "tarn:" NS ":node:back");
+    relay->armed = true;
+    assert_int_equal(pthread_create(&thread, NULL, beat_thread, &t), 0);
+    HARNESS_UNTIL(!relay->armed, PATIENCE_MS);
+    assert_int_equal(beat(f->d, &back).rc, 0);
+    relay->deliver = true;
+    pthread_join(thread, NULL);
+    assert_int_equal(t.b.rc, 0);
+    assert_false(t.b.b.left);
+    assert_int_equal(command(f, "SISMEMBER", "tarn:" NS ":nodes", "back"), 1);
+    tarn_directory_close(t.d);
+    redis_relay_end(relay);
+}
+
 /* The node may be back by then, and have found its location in the record. */
 static void a_sweep_that_is_late_takes_nothing(void **state)
 {
@@ -256,6 +297,7 @@ int main(void)
         TEST(silence_of_everyone_is_noted),
         TEST(an_expired_record_is_not_made_again),
         TEST(the_dead_are_told_once_in_a_calm_directory),
+        TEST(who_is_back_is_not_forgotten),
         TEST(a_sweep_that_is_late_takes_nothing),
         TEST(a_record_about_to_expire_is_told),
         TEST(a_full_redis_still_takes_the_state),
