@@ -3,153 +3,12 @@
  * The publisher against a real Redis: what goes directly from the control thread, what is passed on to
  * the directory thread, and that both sides together keep one order.
  */
-#include "server/publisher.h"
-#include "tests/unit/directory_fixture.h"
+#include "tests/unit/publisher_rig.h"
 
 #include <signal.h>
 #include <time.h>
 
-#define TICK_MS 20
 #define ROUNDS 400
-
-struct rig {
-    struct fixture *f;
-    struct tarn_loop *loop;
-    struct tarn_timer *tick;
-    struct tarn_node_record record;
-    struct tarn_request beat;
-    struct tarn_publisher *publisher;
-    _Atomic uint64_t gen[64];
-    _Atomic uint32_t touch[64];
-    struct tarn_pool_memory pool;
-    int warmed;         /* keys of warm_up() */
-    unsigned waiting;   /* requests not given back */
-    unsigned more;      /* how many of one key are to follow from what is given back */
-    uint64_t version;   /* of the last of those */
-    uint64_t last_done; /* version of the last one given back with success */
-};
-
-struct asked {
-    struct tarn_request request;
-    struct tarn_publish publish;
-    struct rig *rig;
-    bool done;
-};
-
-static void tick(void *arg)
-{
-    tarn_publisher_tick(((struct rig *)arg)->publisher);
-}
-
-static void beaten(struct tarn_request *r)
-{
-    struct rig *g = (struct rig *)((char *)r - offsetof(struct rig, beat));
-    assert_int_equal(r->status, 0);
-    tarn_loop_stop(g->loop);
-}
-
-/* The first beat of a node with a Redis of its own: the directory is settled behind it. */
-static void rig_beat(struct rig *g)
-{
-    g->record = node("n1", 7);
-    g->beat = (struct tarn_request){.kind = TARN_REQUEST_BEAT,
-                                    .done = beaten,
-                                    .beat = {.node = &g->record,
-                                             .heartbeat_ms = 60000,
-                                             .ttl_ms = 180000,
-                                             .own_redis = true,
-                                             .make_until_ms = UINT64_MAX}};
-    tarn_publisher_submit(g->publisher, &g->beat);
-    tarn_loop_run(g->loop);
-}
-
-static void rig_start(struct rig *g, struct fixture *f, uint32_t timeout_ms)
-{
-    *g = (struct rig){.f = f};
-    g->pool = (struct tarn_pool_memory){.name = "cpu0", .gen = g->gen, .touch = g->touch, .nslots = 64};
-    struct tarn_publisher_options o = {.directory = f->d,
-                                       .node = "n1",
-                                       .epoch = 7,
-                                       .pools = &g->pool,
-                                       .npools = 1,
-                                       .timeout_ms = timeout_ms,
-                                       .heartbeat_ms = 60000,
-                                       .ttl_ms = 180000};
-    assert_int_equal(tarn_loop_new(&g->loop), 0);
-    o.loop = g->loop;
-    assert_int_equal(tarn_publisher_start(&o, &g->publisher), 0);
-    assert_int_equal(tarn_timer_new(g->loop, TICK_MS, tick, g, &g->tick), 0);
-    rig_beat(g);
-}
-
-static void rig_stop(struct rig *g)
-{
-    tarn_timer_free(g->tick);
-    tarn_publisher_stop(g->publisher);
-    tarn_loop_free(g->loop);
-}
-
-static void done(struct tarn_request *r);
-
-static void submit(struct rig *g, struct asked *a, const char *key, enum tarn_publish_mode mode,
-                   uint64_t version)
-{
-    *a = (struct asked){.publish = copy_of(key, mode, version, "n1", 2 * version), .rig = g};
-    a->publish.record.locations[0].slot = version % 64;
-    a->request =
-        (struct tarn_request){.kind = TARN_REQUEST_PUBLISH, .done = done, .n = 1, .publishes = &a->publish};
-    g->waiting++;
-    tarn_publisher_submit(g->publisher, &a->request);
-}
-
-static void submit_next(struct rig *g, struct asked *a)
-{
-    submit(g, a, "k", rand() % 2 ? TARN_PUBLISH_REPLACE : TARN_PUBLISH_ABSENT, ++g->version);
-}
-
-static void done(struct tarn_request *r)
-{
-    struct asked *a = (struct asked *)r;
-    struct rig *g = a->rig;
-    a->done = true;
-    if (!r->status && !a->publish.status)
-        g->last_done = a->publish.record.version;
-    if (g->more) {
-        g->more--;
-        submit_next(g, a);
-    }
-    if (--g->waiting == 0)
-        tarn_loop_stop(g->loop);
-}
-
-/* One publish, waited for; its status. */
-static int publish_one(struct rig *g, const char *key, enum tarn_publish_mode mode, uint64_t version)
-{
-    struct asked a;
-    submit(g, &a, key, mode, version);
-    tarn_loop_run(g->loop);
-    assert_true(a.done);
-    return a.request.status ? a.request.status : a.publish.status;
-}
-
-static uint64_t direct(struct rig *g)
-{
-    struct tarn_publisher_stats s;
-    tarn_publisher_stats(g->publisher, &s);
-    return s.direct;
-}
-
-/* Publishes until one went directly. Replaces never do. */
-static void warm_up(struct rig *g)
-{
-    uint64_t before = direct(g), last_done = g->last_done;
-    for (uint64_t v = 1; direct(g) == before; v++) {
-        char key[24];
-        snprintf(key, sizeof(key), "warm%d", g->warmed++);
-        assert_int_equal(publish_one(g, key, TARN_PUBLISH_ABSENT, v), 0);
-    }
-    g->last_done = last_done;
-}
 
 static void test_after_the_first_publishes_go_directly(void **state)
 {
@@ -276,17 +135,33 @@ static void test_what_was_given_up_is_not_run_again(void **state)
     rig_stop(&g);
 }
 
+static int given_back;
+
+static void count_given_back(struct tarn_request *r)
+{
+    given_back += r->status != 0;
+}
+
 static void test_the_end_gives_all_back(void **state)
 {
     struct rig g;
     struct asked a, b;
-    rig_start(&g, *state, 5000);
+    struct tarn_withdraw w = {.key = key_of("k"), .location = location("n1", 4096, 2)};
+    struct tarn_request withdraws[2];
+    given_back = 0;
+    for (int i = 0; i < 2; i++)
+        withdraws[i] = (struct tarn_request){
+            .kind = TARN_REQUEST_WITHDRAW, .done = count_given_back, .n = 1, .withdraws = &w};
+    rig_start(&g, *state, 500);
     warm_up(&g);
     harness_signal(g.f->redis, SIGSTOP);
     submit(&g, &a, "a", TARN_PUBLISH_ABSENT, 1);
     submit(&g, &b, "b", TARN_PUBLISH_ABSENT, 2);
+    for (int i = 0; i < 2; i++) /* the directory thread is at the first */
+        tarn_publisher_submit(g.publisher, &withdraws[i]);
     rig_stop(&g);
     harness_signal(g.f->redis, SIGCONT);
+    assert_int_equal(given_back, 2);
     assert_true(a.done && b.done);
     assert_int_equal(a.request.status, TARN_E_CANCELED);
     assert_int_equal(b.publish.status, TARN_E_CANCELED);

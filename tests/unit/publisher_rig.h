@@ -1,0 +1,156 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the tests of the publisher share: one with a loop and a beat, at a real Redis; publishes of one item. */
+#ifndef TARN_TESTS_UNIT_PUBLISHER_RIG_H
+#define TARN_TESTS_UNIT_PUBLISHER_RIG_H
+
+#include "server/publisher.h"
+#include "tests/unit/directory_fixture.h"
+
+#define TICK_MS 20
+
+struct rig {
+    struct fixture *f;
+    struct tarn_loop *loop;
+    struct tarn_timer *tick;
+    struct tarn_node_record record;
+    struct tarn_request beat;
+    struct tarn_publisher *publisher;
+    _Atomic uint64_t gen[64];
+    _Atomic uint32_t touch[64];
+    struct tarn_pool_memory pool;
+    int warmed;         /* keys of warm_up() */
+    unsigned waiting;   /* requests not given back */
+    unsigned more;      /* how many of one key are to follow from what is given back */
+    uint64_t version;   /* of the last of those */
+    uint64_t last_done; /* version of the last one given back with success */
+};
+
+struct asked {
+    struct tarn_request request;
+    struct tarn_publish publish;
+    struct rig *rig;
+    bool done;
+};
+
+static inline void tick(void *arg)
+{
+    tarn_publisher_tick(((struct rig *)arg)->publisher);
+}
+
+static inline void beaten(struct tarn_request *r)
+{
+    struct rig *g = (struct rig *)((char *)r - offsetof(struct rig, beat));
+    assert_int_equal(r->status, 0);
+    tarn_loop_stop(g->loop);
+}
+
+/* The first beat of a node with a Redis of its own: the directory is settled behind it. */
+static inline void rig_beat(struct rig *g)
+{
+    g->record = node("n1", 7);
+    g->beat = (struct tarn_request){.kind = TARN_REQUEST_BEAT,
+                                    .done = beaten,
+                                    .beat = {.node = &g->record,
+                                             .heartbeat_ms = 60000,
+                                             .ttl_ms = 180000,
+                                             .own_redis = true,
+                                             .make_until_ms = UINT64_MAX}};
+    tarn_publisher_submit(g->publisher, &g->beat);
+    tarn_loop_run(g->loop);
+}
+
+/* ttl_ms: of node records, as the publisher takes it. */
+static inline void rig_start_ttl(struct rig *g, struct fixture *f, uint32_t timeout_ms, uint32_t ttl_ms)
+{
+    *g = (struct rig){.f = f};
+    g->pool = (struct tarn_pool_memory){.name = "cpu0", .gen = g->gen, .touch = g->touch, .nslots = 64};
+    struct tarn_publisher_options o = {.directory = f->d,
+                                       .node = "n1",
+                                       .epoch = 7,
+                                       .pools = &g->pool,
+                                       .npools = 1,
+                                       .timeout_ms = timeout_ms,
+                                       .heartbeat_ms = ttl_ms / 3,
+                                       .ttl_ms = ttl_ms};
+    assert_int_equal(tarn_loop_new(&g->loop), 0);
+    o.loop = g->loop;
+    assert_int_equal(tarn_publisher_start(&o, &g->publisher), 0);
+    assert_int_equal(tarn_timer_new(g->loop, TICK_MS, tick, g, &g->tick), 0);
+    rig_beat(g);
+}
+
+static inline void rig_start(struct rig *g, struct fixture *f, uint32_t timeout_ms)
+{
+    rig_start_ttl(g, f, timeout_ms, 180000);
+}
+
+static inline void rig_stop(struct rig *g)
+{
+    tarn_timer_free(g->tick);
+    tarn_publisher_stop(g->publisher);
+    tarn_loop_free(g->loop);
+}
+
+static inline void done(struct tarn_request *r);
+
+static inline void submit(struct rig *g, struct asked *a, const char *key, enum tarn_publish_mode mode,
+                   uint64_t version)
+{
+    *a = (struct asked){.publish = copy_of(key, mode, version, "n1", 2 * version), .rig = g};
+    a->publish.record.locations[0].slot = version % 64;
+    a->request =
+        (struct tarn_request){.kind = TARN_REQUEST_PUBLISH, .done = done, .n = 1, .publishes = &a->publish};
+    g->waiting++;
+    tarn_publisher_submit(g->publisher, &a->request);
+}
+
+static inline void submit_next(struct rig *g, struct asked *a)
+{
+    submit(g, a, "k", rand() % 2 ? TARN_PUBLISH_REPLACE : TARN_PUBLISH_ABSENT, ++g->version);
+}
+
+static inline void done(struct tarn_request *r)
+{
+    struct asked *a = (struct asked *)r;
+    struct rig *g = a->rig;
+    a->done = true;
+    if (!r->status && !a->publish.status)
+        g->last_done = a->publish.record.version;
+    if (g->more) {
+        g->more--;
+        submit_next(g, a);
+    }
+    if (--g->waiting == 0)
+        tarn_loop_stop(g->loop);
+}
+
+/* One publish, waited for; its status. */
+static inline int publish_one(struct rig *g, const char *key, enum tarn_publish_mode mode, uint64_t version)
+{
+    struct asked a;
+    submit(g, &a, key, mode, version);
+    tarn_loop_run(g->loop);
+    assert_true(a.done);
+    return a.request.status ? a.request.status : a.publish.status;
+}
+
+static inline uint64_t direct(struct rig *g)
+{
+    struct tarn_publisher_stats s;
+    tarn_publisher_stats(g->publisher, &s);
+    return s.direct;
+}
+
+/* Publishes until one went directly. Replaces never do. */
+static inline void warm_up(struct rig *g)
+{
+    uint64_t before = direct(g), last_done = g->last_done;
+    for (uint64_t v = 1; direct(g) == before; v++) {
+        char key[24];
+        snprintf(key, sizeof(key), "warm%d", g->warmed++);
+        assert_int_equal(publish_one(g, key, TARN_PUBLISH_ABSENT, v), 0);
+    }
+    g->last_done = last_done;
+}
+
+#endif
