@@ -3,9 +3,9 @@
  * RDMA, node half: pools registered with every rail, and the queue pairs of the clients' links.
  *
  * Joining a queue pair asks the network for the peer's address, which can take a second: a thread of its own
- * does it, one ATTACH after the other. A link whose session ends meanwhile is `gone` and destroyed when the
- * thread is through with it; its client was not answered, so it cannot have written. Of an ATTACH that nobody
- * waits for any more nothing further is joined: those behind it must not wait for what the network owes it.
+ * does it, one ATTACH after the other. Where nobody waits for the answer any more, who gets it detaches the link; its
+ * client was not answered, so it cannot have written. Of such an ATTACH nothing further is joined: those behind it
+ * must not wait for what the network owes it.
  *
  * Lock: server.lock guards the lists of links; it is not held while queue pairs are made and joined.
  */
@@ -45,7 +45,6 @@ struct joined {
     uint32_t rail[TARN_RAILS_MAX]; /* of the node's, that each is on */
     struct tarn_attach *attach;    /* not answered yet: the thread's */
     struct offer offer;
-    bool gone; /* while it is the thread's: its session ended */
 };
 
 struct tarn_server {
@@ -61,7 +60,6 @@ struct tarn_server {
     pthread_cond_t wake;
     bool started, stopping;
     struct joined *links, *waiting; /* answered; to be joined */
-    struct joined *current;         /* being joined */
     uint64_t next_id;
 };
 
@@ -297,7 +295,6 @@ static struct joined *next_link(struct tarn_server *s)
     struct joined *j = s->stopping ? NULL : s->waiting;
     if (j)
         DL_DELETE(s->waiting, j);
-    s->current = j;
     pthread_mutex_unlock(&s->lock);
     return j;
 }
@@ -309,9 +306,6 @@ static void *join_links(void *arg)
         struct tarn_attach *a = j->attach;
         int rc = join_link(s, j);
         pthread_mutex_lock(&s->lock);
-        s->current = NULL;
-        if (!rc && j->gone)
-            rc = tarn_fail(TARN_E_CANCELED, "ATTACH rdma: the session has ended");
         j->attach = NULL;
         a->link = j->id;
         if (!rc)
@@ -346,7 +340,7 @@ int tarn_rdma_attach(struct tarn_server *s, struct tarn_attach *a)
     return TARN_INPROGRESS;
 }
 
-/* Takes the session's links out (link 0: all of them), and marks those that are not answered yet. */
+/* Takes the session's links out; link 0: all that are joined. */
 static struct joined *take_links(struct tarn_server *s, uint64_t session, uint64_t link)
 {
     struct joined *taken = NULL, *j, *next;
@@ -356,10 +350,6 @@ static struct joined *take_links(struct tarn_server *s, uint64_t session, uint64
         DL_DELETE(s->links, j);
         DL_APPEND(taken, j);
     }
-    DL_FOREACH (s->waiting, j)
-        j->gone |= j->session == session && link == 0;
-    if (s->current)
-        s->current->gone |= s->current->session == session && link == 0;
     pthread_mutex_unlock(&s->lock);
     return taken;
 }

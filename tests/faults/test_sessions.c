@@ -152,6 +152,21 @@ static void attach_after_quit_takes_the_promise_back(void **state)
     harness_passed(w->h);
 }
 
+/* The same for a connection that comes later: its process lives, and may still read what it has mapped. */
+static void hello_after_quit_takes_the_promise_back(void **state)
+{
+    struct node_world *w = *state;
+    const char *address = w->node->local;
+    struct tarn_resp *r = node_join(address, "5"), *other = node_join(address, "5");
+    node_attach(r, "r");
+    freeReplyObject(harness_command(other, "QUIT", NULL));
+    tarn_resp_free(other);
+    tarn_resp_free(node_join(address, "5"));
+    tarn_resp_free(r);
+    HARNESS_UNTIL(node_figure(w->node->control, "sessions_lingering") == 1, 5000);
+    harness_passed(w->h);
+}
+
 /* --- children ----------------------------------------------------------------------------------- */
 
 /* In a child: attaches to write, leaves the connection to its own child, and ends. */
@@ -342,6 +357,7 @@ int main(void)
         WITH_NODE(closed_clients_leave_no_session_behind),
         WITH_NODE(a_process_has_so_many_sessions_and_no_more),
         WITH_NODE(attach_after_quit_takes_the_promise_back),
+        WITH_NODE(hello_after_quit_takes_the_promise_back),
         WITH_NODE(connections_end_with_the_process_that_attached),
         WITH_NODE(children_do_not_inherit_mapped_pools),
         WITH_REDIS(strangers_get_little_room_and_no_time),

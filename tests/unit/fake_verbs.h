@@ -109,6 +109,8 @@ static struct fake_verbs {
     /* A queue pair goes to RTR, by this device, to that address: an errno, or 0. Not called for nodes', which
      * are told by their send queues, of one request. */
     int (*resolve)(struct fake_device *d, const union ibv_gid *peer);
+    /* Called when a node's queue pair is joined, as the network is asked. Without the lock; NULL: not. */
+    void (*node_joins)(void);
     bool mute; /* nothing is flushed */
     enum ibv_fork_status fork_status;
     int forked; /* calls of ibv_fork_init */
@@ -501,6 +503,8 @@ int ibv_destroy_qp(struct ibv_qp *qp)
 int ibv_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *a, int mask)
 {
     struct fake_qp *q = (struct fake_qp *)qp;
+    if (mask & IBV_QP_DEST_QPN && q->room == 1 && fake.node_joins)
+        fake.node_joins();
     if (mask & IBV_QP_DEST_QPN && q->room > 1 && fake.resolve) {
         int error = fake.resolve(q->device, &a->ah_attr.grh.dgid);
         if (error)

@@ -35,6 +35,12 @@ static struct {
 
 static void end_putting(void);
 
+/* What a node is told of a client's address, and when. */
+static struct {
+    atomic_bool held;
+    atomic_int asking;
+} network;
+
 /* The device fails while the request is carried out. Called with fake_lock held. */
 static void break_writes(const struct ibv_send_wr *wr)
 {
@@ -67,6 +73,7 @@ static int start(void **state)
 static int stop(void **state)
 {
     (void)state;
+    atomic_store(&network.held, false);
     relay_hold(relay, NULL);
     end_putting();
     tarn_close(client);
@@ -248,6 +255,65 @@ static void with_another_node_the_put_takes_other_room(void **state)
     stop_here(&second);
 }
 
+/* --- clients that end before ATTACH is answered ------------------------------------------------------- */
+
+#define END "v1 1,2,0,1,00000000000000000000ffff7f000001,3,10,10"
+#define END_BYTES "51"
+
+/* The network says where the client is when it is let. */
+static void ask_network(void)
+{
+    atomic_fetch_add(&network.asking, 1);
+    while (atomic_load(&network.held))
+        harness_pause();
+    atomic_fetch_sub(&network.asking, 1);
+}
+
+/* Is there a connection whose last command is ATTACH? */
+static bool is_attaching(void)
+{
+    redisReply *list = harness_call(relay_node(relay), "CLIENT", "LIST", NULL);
+    bool attaching = strcasestr(list->str, "cmd=ATTACH") != NULL;
+    freeReplyObject(list);
+    return attaching;
+}
+
+/* In a child: asks for a link to write by, and waits for the answer. */
+static _Noreturn void attach_and_wait(const char *address)
+{
+    static const char text[] = "*3\r\n$5\r\nHELLO\r\n$1\r\n1\r\n$2\r\n51\r\n"
+                               "*4\r\n$6\r\nATTACH\r\n$4\r\nrdma\r\n$1\r\nw\r\n$" END_BYTES "\r\n" END "\r\n";
+    int fd = raw_connect(address);
+    raw_send(fd, text, sizeof text - 1);
+    for (;;)
+        pause();
+}
+
+/* The client is killed while the node asks the network for it. The next ATTACH is answered when that one is over. */
+static void a_client_killed_before_the_answer_leaves_no_queue_pair(void **state)
+{
+    const char *address = relay_node(relay);
+    (void)state;
+    fake.node_joins = ask_network;
+    atomic_store(&network.held, true);
+    pid_t pid = fork();
+    if (pid == 0)
+        attach_and_wait(address);
+    HARNESS_UNTIL(atomic_load(&network.asking) > 0, LONG_MS);
+    assert_true(is_attaching());
+    kill(pid, SIGKILL);
+    assert_int_equal(waitpid(pid, NULL, 0), pid);
+    HARNESS_UNTIL(!is_attaching(), LONG_MS);
+    struct tarn_resp *next = node_join(address, "52");
+    atomic_store(&network.held, false);
+    redisReply *r = harness_command(next, "ATTACH", "rdma", "w", END, NULL);
+    assert_int_equal(r->type, REDIS_REPLY_ARRAY);
+    freeReplyObject(r);
+    assert_int_equal(node_queue_pairs(), 1); /* that of the second */
+    tarn_resp_free(next);
+    HARNESS_UNTIL(node_queue_pairs() == 0, LONG_MS);
+}
+
 #define CASE(fn_) cmocka_unit_test_setup_teardown(fn_, start, stop)
 
 int main(int argc, char **argv)
@@ -258,6 +324,7 @@ int main(int argc, char **argv)
         CASE(room_is_given_back_behind_the_answer),
         CASE(a_canceled_put_gives_back_behind_the_answer),
         CASE(with_another_node_the_put_takes_other_room),
+        CASE(a_client_killed_before_the_answer_leaves_no_queue_pair),
     };
     if (argc == 2)
         cmocka_set_test_filter(argv[1]);
