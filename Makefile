@@ -146,6 +146,7 @@ test_objs := $(call obj,$(filter-out server/main.c,$(node_src)) $(loop_src) $(fi
 LDFLAGS_test_one_value := -Wl,--wrap=connect
 LDFLAGS_test_no_copy := -Wl,--wrap=sendmsg,--wrap=recvmsg,--wrap=send,--wrap=recv,--wrap=__recv_chk
 LDFLAGS_test_distance := -Wl,--wrap=connect
+LDFLAGS_test_session_over := -Wl,--wrap=connect
 LDFLAGS_test_deadlines := -Wl,--wrap=connect
 LDFLAGS_test_hits := -Wl,--wrap=malloc,--wrap=free
 define test_rule

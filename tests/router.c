@@ -548,15 +548,6 @@ static struct {
     } at[ROUTES_MAX];
 } routes = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-void router_route(const char *from, const char *to)
-{
-    pthread_mutex_lock(&routes.lock);
-    assert_true(routes.n < ROUTES_MAX);
-    parse(from, &routes.at[routes.n].from);
-    parse(to, &routes.at[routes.n++].to);
-    pthread_mutex_unlock(&routes.lock);
-}
-
 void router_no_unix(bool on)
 {
     pthread_mutex_lock(&routes.lock);
@@ -567,6 +558,21 @@ void router_no_unix(bool on)
 static bool same(const struct sockaddr_in *a, const struct sockaddr_in *b)
 {
     return a->sin_port == b->sin_port && a->sin_addr.s_addr == b->sin_addr.s_addr;
+}
+
+void router_route(const char *from, const char *to)
+{
+    struct sockaddr_in there;
+    size_t i = 0;
+    parse(from, &there);
+    pthread_mutex_lock(&routes.lock);
+    while (i < routes.n && !same(&routes.at[i].from, &there))
+        i++;
+    assert_true(i < ROUTES_MAX);
+    routes.at[i].from = there;
+    parse(to, &routes.at[i].to);
+    routes.n += i == routes.n;
+    pthread_mutex_unlock(&routes.lock);
 }
 
 int __wrap_connect(int fd, const struct sockaddr *to, socklen_t bytes)

@@ -6,6 +6,8 @@
 #include <signal.h>
 #include <string.h>
 
+#include "client/client.h"
+#include "tests/node_client.h"
 #include "tests/world.h"
 
 #define BEAT_MS 300
@@ -335,6 +337,63 @@ static void an_idle_client_reads_on(void **state)
     harness_passed(w->h);
 }
 
+/* --- leases are renewed while somebody reads, and gets do not say so -------------------------------- */
+
+static uint64_t questions(struct tarn_client *c)
+{
+    pthread_mutex_lock(&c->leases.lock);
+    uint64_t n = c->leases.questions;
+    pthread_mutex_unlock(&c->leases.lock);
+    return n;
+}
+
+/* Not in use since it was asked about last, and its renewal was due so long ago. */
+static bool is_passed_over(struct tarn_client *c, const struct tarn_lease *l, uint64_t ns)
+{
+    uint64_t now = tarn_now_ns();
+    pthread_mutex_lock(&c->leases.lock);
+    bool passed = !atomic_load(&l->used) && now > l->due_ns + ns && tarn_lease_runs(l, now);
+    pthread_mutex_unlock(&c->leases.lock);
+    return passed;
+}
+
+/* Nobody has to wait for that lease: it is renewed before it ends, though a get used it when its time was almost over. */
+static void a_lease_used_late_is_renewed(void **state)
+{
+    struct world *w = *state;
+    struct tarn_client *c = world_client(w, "shm");
+    assert_int_equal(client_put(w->client, "k", 'v', BYTES, &on_node1), 0);
+    assert_int_equal(client_get(c, "k", 'v', BYTES), 0);
+    const struct tarn_lease *l = &client_remote(c, "node1")->lease;
+    for (uint64_t until = harness_now_ms() + 3 * BACK_MS; !is_passed_over(c, l, 100 * TARN_NS_PER_MS); harness_pause()) {
+        assert_true(harness_now_ms() < until);
+        if (!tarn_lease_runs(l, tarn_now_ns())) /* this process stood still: once more */
+            assert_int_equal(client_get(c, "k", 'v', BYTES), 0);
+    }
+    uint64_t before = questions(c);
+    assert_int_equal(client_get(c, "k", 'v', BYTES), 0);
+    HARNESS_UNTIL(questions(c) > before, BACK_MS);
+    tarn_close(c);
+    harness_passed(w->h);
+}
+
+/* The lease came with the list of nodes, and nothing was asked yet. */
+static void the_lease_of_what_was_just_looked_up_is_renewed(void **state)
+{
+    struct world *w = *state;
+    struct tarn_client *c = world_client(w, "shm");
+    struct tarn_key key = key_of("k");
+    struct tarn_hits *hits;
+    assert_int_equal(client_put(w->client, "k", 'v', BYTES, &on_node1), 0);
+    assert_int_equal(tarn_lookup(c, &key, 1, NULL, &hits), 0);
+    tarn_hits_free(hits);
+    uint64_t before = questions(c);
+    assert_int_equal(client_get(c, "k", 'v', BYTES), 0);
+    HARNESS_UNTIL(questions(c) > before, BACK_MS);
+    tarn_close(c);
+    harness_passed(w->h);
+}
+
 #define CASE(fn_) cmocka_unit_test_setup_teardown(fn_, start, world_stop)
 #define CALM(fn_) cmocka_unit_test_setup_teardown(fn_, start_calm, world_stop)
 
@@ -352,6 +411,8 @@ int main(void)
         CASE(what_was_just_looked_up_goes_on),
         CASE(an_idle_client_reads_on),
         CASE(an_idle_client_asks_once),
+        CALM(a_lease_used_late_is_renewed),
+        CALM(the_lease_of_what_was_just_looked_up_is_renewed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
