@@ -260,13 +260,17 @@ struct tarn_directory_state {
     bool lost;         /* it follows one that was lost */
     uint64_t lived_ms; /* with `lost`: the latest beat that a node remembers of that one */
     uint64_t beat_ms;  /* the last beat of any node */
+    uint64_t heartbeat_ms; /* of all its nodes */
     uint64_t silent_ms, resumed_ms; /* the last time that no node had beaten for 2 heartbeats: from, to */
 };
 /* Reads it, changes nothing. */
 int tarn_directory_look(struct tarn_directory *d, uint64_t deadline_ns, struct tarn_directory_state *s);
 /* It has been for a ttl: all nodes that lived before it have said so by now, or are late. */
 bool tarn_directory_aged(const struct tarn_directory_state *s, uint32_t ttl_ms);
-/* A node record that was missing before this was read has expired: nodes beat, and all have had the time to. */
+/*
+ * A node record that was missing before this was read has expired: nodes beat, and all have had the time to. False
+ * for a node with another heartbeat than theirs.
+ */
 bool tarn_directory_calm(const struct tarn_directory_state *s, uint32_t heartbeat_ms, uint32_t ttl_ms);
 
 /*
@@ -284,6 +288,7 @@ struct tarn_beat {
     uint64_t make_until_ms;             /* by Redis's time; 0: never */
     /* out */
     struct tarn_directory_state state;
+    bool conflict;          /* CONFIG: other nodes beat with another heartbeat; nothing was written */
     bool other;             /* not the known directory: the records were left alone */
     bool gone;              /* the node's record was not there, and was not made */
     uint64_t taken_epoch;   /* of another living node with the same id: nothing was written; else 0 */

@@ -3,8 +3,9 @@
  * The directory's hash: whether Redis still has the data it had (docs/consistency.md, "Losing the
  * directory"). One script makes it, marks it as lost and notes that a node beats, all by Redis's clock:
  *
- *   none, or Redis has another run than the one noted --> made, with a new id. `lost` when the node knew a
- *        directory, or there was one
+ *   another heartbeat than the node's, and a beat that is younger than 3 of those --> nothing: the node is refused
+ *   none, or Redis has another run than the one noted, or another heartbeat and no such beat --> made, with a new
+ *        id. `lost` when the node knew a directory, or there was one
  *   not the one that the node knew, younger than a ttl --> marked as lost; the first mark begins its time again
  *   not the one that the node knew, older              --> left as it is: the node is late
  *
@@ -20,7 +21,8 @@
 
 /*
  * KEYS[1] the hash; ARGV: 1 heartbeat in ms, 2 ttl in ms, 3 id of a new one, 4 id that the node knows or '', 5 its
- * last beat there, 6 '1': a new one has aged at once. Answers Redis's time, then fields and values.
+ * last beat there, 6 '1': a new one has aged at once. Answers Redis's time, then fields and values; `heartbeat` is
+ * another one when the node is refused.
  * HDEL first: Redis lets a script that has written go on when its memory is full.
  */
 const char tarn_state_script[] =
@@ -33,8 +35,14 @@ const char tarn_state_script[] =
     "for i = 1, #all, 2 do h[all[i]] = all[i + 1] end\n"
     "local function ms(name) return tonumber(h[name]) or 0 end\n"
     "local function text(v) return string.format('%.0f', v) end\n"
+    "local theirs = ms('heartbeat')\n"
+    "local other = theirs ~= 0 and theirs ~= heartbeat\n"
+    "if h.id and h.run == run and other and now < ms('beat') + 3 * theirs then\n"
+    "    table.insert(all, 1, text(now))\n"
+    "    return all\n"
+    "end\n"
     "redis.call('HDEL', KEYS[1], '-')\n"
-    "if not h.id or h.run ~= run then\n"
+    "if not h.id or h.run ~= run or other then\n"
     "    local follows = known ~= '' or h.id ~= nil\n"
     "    local lived = math.max(last, ms('beat'))\n"
     "    redis.call('DEL', KEYS[1])\n"
@@ -50,6 +58,7 @@ const char tarn_state_script[] =
     "    h.resumed = text(now)\n"
     "end\n"
     "h.beat = text(now)\n"
+    "h.heartbeat = ARGV[1]\n"
     "local out = {text(now)}\n"
     "for name, value in pairs(h) do\n"
     "    redis.call('HSET', KEYS[1], name, value)\n"
@@ -90,7 +99,7 @@ static void take_field(struct tarn_directory_state *s, const char *name, const r
         const char *name;
         uint64_t *ms;
     } times[] = {{"since", &s->since_ms},   {"lived", &s->lived_ms},     {"beat", &s->beat_ms},
-                 {"silent", &s->silent_ms}, {"resumed", &s->resumed_ms}};
+                 {"silent", &s->silent_ms}, {"resumed", &s->resumed_ms}, {"heartbeat", &s->heartbeat_ms}};
     for (size_t i = 0; i < sizeof times / sizeof times[0]; i++) {
         if (!strcmp(name, times[i].name))
             tarn_u64_parse(value->str, (size_t)value->len, 10, INT64_MAX, times[i].ms);
@@ -198,8 +207,8 @@ bool tarn_directory_aged(const struct tarn_directory_state *s, uint32_t ttl_ms)
 
 bool tarn_directory_calm(const struct tarn_directory_state *s, uint32_t heartbeat_ms, uint32_t ttl_ms)
 {
-    return tarn_directory_aged(s, ttl_ms) && s->now_ms < s->beat_ms + 2ull * heartbeat_ms &&
-           s->now_ms >= s->resumed_ms + ttl_ms;
+    return tarn_directory_aged(s, ttl_ms) && s->heartbeat_ms == heartbeat_ms &&
+           s->now_ms < s->beat_ms + 2ull * heartbeat_ms && s->now_ms >= s->resumed_ms + ttl_ms;
 }
 
 /* --- settings of Redis -------------------------------------------------------------------------- */

@@ -320,6 +320,16 @@ static int write_records(struct beat *b, uint64_t deadline_ns)
     return rc ? rc : forget_the_dead(b, deadline_ns);
 }
 
+static int refuse_heartbeat(const struct tarn_directory *d, const struct tarn_beat *asked)
+{
+    int ns = (int)strlen(d->prefix) - 6; /* of "tarn:<ns>:" */
+    unsigned long long theirs = asked->state.heartbeat_ms;
+    return tarn_fail(TARN_E_CONFIG,
+                     "--heartbeat-ms %u: the other nodes of namespace '%.*s' (redis at %s) beat every %llu ms: start with "
+                     "--heartbeat-ms %llu, or stop them first",
+                     asked->heartbeat_ms, ns, d->prefix + 5, d->uri.address, theirs, theirs);
+}
+
 int tarn_directory_beat(struct tarn_directory *d, struct tarn_beat *asked, uint64_t deadline_ns)
 {
     struct beat b = {.d = d, .asked = asked, .node = asked->node};
@@ -327,13 +337,16 @@ int tarn_directory_beat(struct tarn_directory *d, struct tarn_beat *asked, uint6
     int rc = check_node(b.node);
     if (rc)
         return rc;
-    asked->other = asked->gone = asked->left = false;
+    asked->conflict = asked->other = asked->gone = asked->left = false;
     asked->expires_in_ms = 0;
     tarn_epoch_format(b.node->epoch, b.epoch);
     tarn_epoch_format(tarn_random64(), b.fresh);
     rc = tarn_script_run(d, deadline_ns, &first);
     if (rc)
         return rc;
+    asked->conflict = asked->state.heartbeat_ms != asked->heartbeat_ms;
+    if (asked->conflict)
+        return refuse_heartbeat(d, asked);
     asked->other = asked->known[0] && strcmp(asked->known, asked->state.id);
     if (!b.taken && !asked->other)
         rc = write_records(&b, deadline_ns);

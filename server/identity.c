@@ -17,6 +17,7 @@
 #include "base/text.h"
 #include "transport/cuda_text.h"
 
+#define AT "node"
 #define CLAIM_POLL_MS 50
 #define ANSWER_MS 500
 #define UNIX_PATH_MAX 107
@@ -210,18 +211,41 @@ static int look_at_holder(struct tarn_node *n, uint64_t deadline_ns)
 }
 
 /*
+ * Where the nodes before had another heartbeat, this waits until the last beat that it has found would have expired:
+ * perhaps they are gone. CONFIG: they are not.
+ */
+static int first_beat(struct tarn_node *n, struct tarn_beat *b)
+{
+    const struct tarn_directory_state *s = &b->state;
+    uint64_t until_ms = 0; /* by Redis's time */
+    for (;;) {
+        tarn_presence_fill(n, b);
+        b->make_until_ms = UINT64_MAX; /* it holds nothing yet */
+        int rc = tarn_directory_beat(n->directory, b, tarn_deadline((uint32_t)n->config->redis_timeout_ms));
+        if (!b->conflict || (until_ms && s->now_ms >= until_ms))
+            return rc;
+        if (!until_ms) {
+            until_ms = s->beat_ms + 3 * s->heartbeat_ms;
+            tarn_log(&n->log, TARN_LOG_INFO, AT,
+                     "msg=\"waiting whether the nodes with another heartbeat are gone\" heartbeat-ms=%" PRIu64
+                     " wait_ms=%" PRIu64,
+                     s->heartbeat_ms, until_ms - s->now_ms);
+        }
+        poll(NULL, 0, CLAIM_POLL_MS);
+    }
+}
+
+/*
  * One that does not answer may be paused, or not to be reached from here: only its record's expiry says that
  * it is dead. Its pid does not, since it may be one of another PID namespace.
  */
 int tarn_identity_claim(struct tarn_node *n)
 {
     uint32_t timeout_ms = (uint32_t)n->config->redis_timeout_ms;
-    uint64_t give_up = tarn_deadline(n->ttl_ms + timeout_ms);
+    uint64_t give_up = 0;
     for (;;) {
         struct tarn_beat b;
-        tarn_presence_fill(n, &b);
-        b.make_until_ms = UINT64_MAX; /* it holds nothing yet */
-        int rc = tarn_directory_beat(n->directory, &b, tarn_deadline(timeout_ms));
+        int rc = first_beat(n, &b);
         if (rc)
             return rc;
         if (!b.taken_epoch) {
@@ -231,6 +255,8 @@ int tarn_identity_claim(struct tarn_node *n)
         rc = look_at_holder(n, tarn_deadline(timeout_ms));
         if (rc)
             return rc;
+        if (!give_up)
+            give_up = tarn_deadline(n->ttl_ms + timeout_ms);
         if (!tarn_left_ms(give_up))
             return tarn_fail(TARN_E_BUSY,
                              "node id %s: a node that does not answer keeps it (epoch %016" PRIx64

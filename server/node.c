@@ -178,6 +178,8 @@ static void beat_done(struct tarn_request *r)
         again |= tarn_presence_beaten(n, &r->beat, n->beat_sent_ns);
         beat_follows(n, &r->beat);
     }
+    if (r->beat.conflict)
+        tarn_presence_conflict(n, r->error);
     if (again)
         beat(n);
 }

@@ -102,8 +102,8 @@ static const struct tarn_option options[] = {
     INT_OPTION("redis-timeout-ms", redis_timeout_ms, "1000", 10, 60000, "MS",
                "Longest wait for an answer of Redis."),
     INT_OPTION("heartbeat-ms", heartbeat_ms, "1000", 50, 60000, "MS",
-               "Time between refreshes of the node's record. It expires after three. The same for all nodes of a "
-               "namespace."),
+               "Time between refreshes of the node's record. It expires after three. A node starts only with the value "
+               "that the living nodes of its namespace have."),
     TEXT_OPTION("when-cut-off", when_cut_off, "serve", "WAY",
                 "What clients do that are cut off from Redis and still reach this node: serve, they go on reading "
                 "from it, also what was replaced or removed elsewhere meanwhile; refuse, they stop when its "

@@ -15,7 +15,7 @@
 
 bool tarn_presence_here(const struct tarn_node *n)
 {
-    return n->presence.state == TARN_HERE;
+    return n->presence.state == TARN_HERE && !n->presence.conflict;
 }
 
 bool tarn_presence_scrubs(const struct tarn_node *n)
@@ -27,6 +27,8 @@ bool tarn_presence_scrubs(const struct tarn_node *n)
 const char *tarn_presence_name(const struct tarn_node *n)
 {
     const struct tarn_presence *p = &n->presence;
+    if (p->conflict)
+        return "conflict";
     if (p->state == TARN_HERE)
         return p->restoring ? "restoring" : "here";
     if (p->state == TARN_RECHECKING)
@@ -291,9 +293,27 @@ static void warn_of_eviction(struct tarn_node *n, const struct tarn_beat *b)
     n->presence.evicts = b->evicts;
 }
 
+void tarn_presence_conflict(struct tarn_node *n, const char *cause)
+{
+    struct tarn_presence *p = &n->presence;
+    if (!p->conflict)
+        tarn_log(&n->log, TARN_LOG_WARN, AT, "msg=\"this node is cut off: its heartbeat is refused\" cause=\"%s\"", cause);
+    p->conflict = true;
+    p->begun = false;
+    tarn_scrub_stop(n->scrub);
+}
+
+static void conflict_is_over(struct tarn_node *n)
+{
+    if (n->presence.conflict)
+        tarn_log(&n->log, TARN_LOG_INFO, AT, "msg=\"no node has another heartbeat any more\"");
+    n->presence.conflict = false;
+}
+
 bool tarn_presence_beaten(struct tarn_node *n, const struct tarn_beat *b, uint64_t sent_ns)
 {
     warn_of_eviction(n, b);
+    conflict_is_over(n);
     if (n->state == TARN_NODE_WITHDRAWING)
         return false;
     if (b->other)

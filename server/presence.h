@@ -25,6 +25,10 @@
  * locations for so long; and when no commit is under way. RECHECKING: just before the silence somebody may have been
  * told that a displaced copy here cannot be read any more.
  *
+ * Conflict, in any state: other nodes beat with another heartbeat, so this one's beats are refused. It is cut off as
+ * from a Redis that is away: its record expires, it commits, restores and compares nothing. The first beat that is
+ * taken again finds another directory, and decides.
+ *
  * What a record says is decided from one beat's answer and written by the next, which is sent at once. Records
  * that are made come with a time limit by Redis's clock, so that a beat that is held up makes none when the
  * reason for it is gone.
@@ -51,6 +55,7 @@ struct tarn_presence {
     bool missed;               /* the last beat found the record gone before its time */
     uint64_t make_until_ms;    /* the next beat may make the record until then */
     uint64_t given_up, freed;  /* for INFO: how often, how many objects went for it */
+    bool conflict;             /* the last beat that was answered: other nodes have another heartbeat */
     bool evicts;               /* has been warned of */
 };
 
@@ -60,6 +65,8 @@ void tarn_presence_fill(struct tarn_node *n, struct tarn_beat *b);
 void tarn_presence_begin(struct tarn_node *n, const struct tarn_beat *b);
 /* A beat was answered, and nobody else has the id. True: beat again at once. */
 bool tarn_presence_beaten(struct tarn_node *n, const struct tarn_beat *b, uint64_t sent_ns);
+/* Other nodes have the directory, with another heartbeat; `cause` says so. */
+void tarn_presence_conflict(struct tarn_node *n, const char *cause);
 /* The recheck set was read to its end. */
 void tarn_presence_rechecked(struct tarn_node *n);
 /* May it commit? */

@@ -32,10 +32,16 @@ static bool nobody_restores(struct tarn_publisher *p, struct settledness *s)
     return rc == 0;
 }
 
-static void judge(struct tarn_publisher *p, const struct tarn_directory_state *d, struct settledness *s)
+static void judge(struct tarn_publisher *p, const struct tarn_beat *b, struct settledness *s)
 {
+    const struct tarn_directory_state *d = &b->state;
     memcpy(s->id, d->id, sizeof(s->id));
     memcpy(s->run, d->run, sizeof(s->run));
+    if (b->conflict) {
+        snprintf(s->why, sizeof(s->why), "this node has --heartbeat-ms %u, the others %llu, and it is cut off from them",
+                 p->o.heartbeat_ms, (unsigned long long)d->heartbeat_ms);
+        return;
+    }
     if (tarn_directory_aged(d, p->o.ttl_ms)) {
         s->settled = nobody_restores(p, s);
         return;
@@ -50,9 +56,9 @@ void settled_note(struct tarn_publisher *p, const struct tarn_beat *b)
 {
     const struct settledness *known = &p->directory; /* only this thread writes it */
     struct settledness s = {0};
-    if (b->taken_epoch || (known->settled && !strcmp(known->id, b->state.id)))
+    if (b->taken_epoch || (!b->conflict && known->settled && !strcmp(known->id, b->state.id)))
         return;
-    judge(p, &b->state, &s);
+    judge(p, b, &s);
     pthread_mutex_lock(&p->lock);
     p->directory = s;
     pthread_mutex_unlock(&p->lock);

@@ -184,10 +184,11 @@ static int publish(struct tarn_publisher *p, struct tarn_publish *items, size_t 
 
 void work_beat(struct tarn_publisher *p, struct tarn_request *r)
 {
-    int rc = account(p, tarn_directory_beat(p->o.directory, &r->beat, call_deadline(p)));
+    int rc = tarn_directory_beat(p->o.directory, &r->beat, call_deadline(p));
+    account(p, r->beat.conflict ? 0 : rc);
     if (rc)
         request_failed(r, rc);
-    else
+    if (!rc || r->beat.conflict)
         settled_note(p, &r->beat);
 }
 

@@ -416,7 +416,8 @@ static void each_copy_that_is_held_up_comes_in_or_goes(void **state)
     static const struct tarn_put_options thrice = {.size = sizeof thrice, .replicas = 3};
     struct world *w = *state;
     struct harness_node *nodes[3] = {
-        w->node[0], w->node[1], harness_node_start(w->h, "node2", w->redis, "--pool", "p0:bytes=64M", NULL)};
+        w->node[0], w->node[1],
+        harness_node_start(w->h, "node2", w->redis, "--pool", "p0:bytes=64M", "--heartbeat-ms", "5000", NULL)};
     struct tarn_client *c = client_of(w, "tcp");
     char key[16];
 

@@ -392,7 +392,7 @@ int main(void)
         TEST(node_ends_without_redis),
         TEST(flushed_redis_has_everything_again),
         TEST(evictions_while_redis_is_away_are_withdrawn_later),
-        TEST(forgotten_withdrawals_are_swept_out),
+        WITH_REDIS(forgotten_withdrawals_are_swept_out),
         TEST(paused_redis_leaves_control_alive_and_nothing_half_visible),
         TEST(given_up_replace_leaves_the_old_version_or_none),
         TEST(full_redis_is_named),

@@ -222,7 +222,7 @@ static void restarted_node_never_serves_the_old_run(void **state)
     assert_int_equal(harness_redis_integer(w->redis, "EXISTS", "tarn:default:o:forgotten", NULL), 1);
     harness_kill(w->nodes[0]->process);
     HARNESS_UNTIL(!world_lists(w, "node0"), 10000);
-    w->nodes[0] = harness_node_start(w->h, "node0", w->redis, "--pool", "cpu0:bytes=64M", NULL);
+    w->nodes[0] = world_node(w, "node0");
     int status = client_get(w->client, "old", 'o', 100000);
     assert_true(status == TARN_E_NOT_FOUND || status == TARN_E_NODE_DOWN);
     HARNESS_UNTIL(client_put(w->client, "old", 'n', 100000, &on_node0) == 0, 10000);

@@ -417,27 +417,34 @@ static void a_node_back_after_its_record_expired_takes_the_first_put(void **stat
     harness_passed(w->h);
 }
 
+/* It does not write its record again while a test runs. */
+static const struct world_plan slow_plan = {.nodes = 1,
+                                            .args = {"--pool", "cpu0:bytes=16M", "--heartbeat-ms", "60000"},
+                                            .client = {.timeout_ms = 3000}};
+
+static int start_slow(void **state)
+{
+    return world_start(state, &slow_plan);
+}
+
 /* By its record the node is on another host; here its path leads to a program that says nothing. */
 static void a_foreign_unix_path_does_not_hide_a_node(void **state)
 {
     struct world *w = *state;
-    struct harness_node *n = harness_node_start(w->h, "far", w->redis, "--pool", "cpu0:bytes=16M",
-                                                "--heartbeat-ms", "60000", NULL);
     struct sockaddr_un a = {.sun_family = AF_UNIX};
     snprintf(a.sun_path, sizeof a.sun_path, "%s", harness_path(w->h, "silent.sock"));
     int s = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
     assert_int_equal(bind(s, (const struct sockaddr *)&a, sizeof a), 0);
     assert_int_equal(listen(s, 16), 0);
-    freeReplyObject(harness_redis_call(w->redis, "HSET", "tarn:default:node:far", "hostid", "another", "unix",
+    freeReplyObject(harness_redis_call(w->redis, "HSET", "tarn:default:node:node0", "hostid", "another", "unix",
                                        a.sun_path, NULL));
     struct tarn_client *c = world_client(w, NULL);
-    struct tarn_put_options far = {.size = sizeof far, .place = "far", .timeout_ms = 2000};
-    if (client_put(c, "k", 'k', 100, &far))
+    if (client_put(c, "k", 'k', 100, &on_node[0]))
         fail_msg("put: %s", tarn_last_error());
     assert_holds(c, "k", 'k');
     tarn_close(c);
     close(s);
-    freeReplyObject(harness_call(n->control, "PING", NULL));
+    freeReplyObject(harness_call(w->nodes[0]->control, "PING", NULL));
     harness_passed(w->h);
 }
 
@@ -458,7 +465,7 @@ int main(int argc, char **argv)
         CASE(a_node_paused_during_a_put_has_nothing_reserved_when_it_goes_on),
         CASE(puts_that_wait_for_redis_disturb_no_cached_get),
         CASE(a_node_back_after_its_record_expired_takes_the_first_put),
-        CASE(a_foreign_unix_path_does_not_hide_a_node),
+        cmocka_unit_test_setup_teardown(a_foreign_unix_path_does_not_hide_a_node, start_slow, world_stop),
     };
     if (argc > 1)
         cmocka_set_test_filter(argv[1]);

@@ -239,7 +239,8 @@ static void strangers_get_little_room_and_no_time(void **state)
 {
     struct node_world *w = *state;
     struct harness_node *n =
-        harness_node_start(w->h, "locked", w->redis, "--pool", "p:bytes=1M", "--secret", "s3cret", NULL);
+        harness_node_start(w->h, "locked", w->redis, "--pool", "p:bytes=1M", "--heartbeat-ms", "100", "--secret",
+                           "s3cret", NULL);
     expect_refused(n->control, "*2\r\n$4\r\nPING\r\n$16000000\r\n");
     expect_refused(n->control, "*17\r\n");
     /* Who has only said something counts as silent: it is not among the connections that may stay. */
@@ -328,7 +329,7 @@ static void a_commit_under_way_at_the_end_leaves_no_record(void **state)
 {
     struct node_world *w = *state;
     struct harness_node *n = harness_node_start(w->h, "ending", w->redis, "--pool", "cpu0:bytes=1M",
-                                                "--drain-timeout-ms", "100", NULL);
+                                                "--heartbeat-ms", "100", "--drain-timeout-ms", "100", NULL);
     int status;
     struct node_client c = node_connect(n->control);
     assert_string_equal(node_put(&c, "absent", "warm", 100), "");

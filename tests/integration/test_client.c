@@ -367,7 +367,7 @@ static void late_reservation_is_given_back(void **state)
 static void node_that_comes_later_is_found(void **state)
 {
     struct world *w = *state;
-    struct harness_node *n3 = harness_node_start(w->h, "node3", w->redis, "--pool", "cpu0:bytes=16M", NULL);
+    struct harness_node *n3 = world_node(w, "node3");
     struct tarn_client *other = world_client(w, NULL);
     struct tarn_put_options there = {.size = sizeof there, .place = "node3"};
     assert_non_null(n3);

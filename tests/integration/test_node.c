@@ -83,7 +83,8 @@ static void one_commit_may_have_a_key_several_times(void **state)
 static void replace_returns_copies_on_other_nodes(void **state)
 {
     struct node_world *w = *state;
-    struct harness_node *other = harness_node_start(w->h, "node1", w->redis, "--pool", "p:bytes=1M", NULL);
+    struct harness_node *other = harness_node_start(w->h, "node1", w->redis, "--pool", "p:bytes=1M",
+                                                    "--heartbeat-ms", "100", NULL);
     struct node_client c0 = node_connect(w->node->control), c1 = node_connect(other->control);
     assert_string_equal(node_put(&c0, "absent", "k", 100), "");
     struct node_grant g = node_reserve(&c1, "replace", "k", 200);
@@ -205,7 +206,8 @@ static void secret_is_wanted(void **state)
 {
     struct node_world *w = *state;
     struct harness_node *n =
-        harness_node_start(w->h, "locked", w->redis, "--pool", "p:bytes=1M", "--secret", "s3cret", NULL);
+        harness_node_start(w->h, "locked", w->redis, "--pool", "p:bytes=1M", "--heartbeat-ms", "100", "--secret",
+                           "s3cret", NULL);
     assert_error(harness_call(n->control, "INFO", NULL), "AUTH");
     assert_error(harness_call(n->control, "HELLO", "1", "01", NULL), "AUTH");
     assert_error(harness_call(n->control, "HELLO", "1", "01", "s3cres", NULL), "AUTH");

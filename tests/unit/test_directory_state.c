@@ -112,6 +112,85 @@ static void another_run_makes_another_directory(void **state)
     assert_true(beat_again(f->d, &n, &before.b).b.other);
 }
 
+/* --- one heartbeat for all ---------------------------------------------------------------------- */
+
+/* A beat of a node with --heartbeat-ms 500, where the others have 20000. */
+static struct beaten beat_at_500(struct fixture *f, const struct tarn_node_record *n, const char *known)
+{
+    struct beaten b = {.b = {.node = n, .heartbeat_ms = 500, .ttl_ms = 1500, .make_until_ms = UINT64_MAX}};
+    snprintf(b.b.known, sizeof b.b.known, "%s", known);
+    b.rc = tarn_directory_beat(f->d, &b.b, soon());
+    return b;
+}
+
+static void another_heartbeat_is_refused_and_changes_nothing(void **state)
+{
+    struct fixture *f = *state;
+    struct tarn_node_record n = node("node0", 5), odd = node("odd", 6);
+    struct tarn_directory_state before, after;
+    assert_int_equal(beat(f->d, &n).rc, 0);
+    ago(f, "beat", 59000);
+    assert_int_equal(tarn_directory_look(f->d, soon(), &before), 0);
+    assert_true(before.heartbeat_ms == 20000);
+    static const char *const known[] = {"", "0123456789abcdef"};
+    for (size_t i = 0; i < 2; i++) {
+        struct beaten b = beat_at_500(f, &odd, known[i]);
+        assert_int_equal(b.rc, TARN_E_CONFIG);
+        assert_true(b.b.conflict && !b.b.other && !b.b.gone);
+        assert_said("--heartbeat-ms 500: the other nodes of namespace '" NS "' (redis at ");
+        assert_said(f->path);
+        assert_said(") beat every 20000 ms: start with --heartbeat-ms 20000, or stop them first");
+        assert_true(b.b.state.heartbeat_ms == 20000 && b.b.state.beat_ms == before.beat_ms);
+        assert_string_equal(b.b.state.id, before.id);
+    }
+    assert_int_equal(tarn_directory_look(f->d, soon(), &after), 0);
+    after.now_ms = before.now_ms;
+    assert_memory_equal(&after, &before, sizeof after);
+    assert_int_equal(command(f, "EXISTS", "tarn:" NS ":node:odd"), 0);
+    assert_int_equal(command(f, "SISMEMBER", "tarn:" NS ":nodes", "odd"), 0);
+}
+
+/* It may be one in which others have replaced things: who knew the one before finds another id. */
+static void a_directory_of_another_heartbeat_is_made_anew_when_its_nodes_are_gone(void **state)
+{
+    struct fixture *f = *state;
+    struct tarn_node_record n = node("node0", 5), odd = node("odd", 6);
+    struct beaten before = beat(f->d, &n);
+    ago(f, "since", 100000);
+    ago(f, "beat", 60001);
+    struct beaten b = beat_at_500(f, &odd, "");
+    assert_int_equal(b.rc, 0);
+    assert_true(b.b.state.heartbeat_ms == 500 && b.b.state.lost);
+    assert_string_not_equal(b.b.state.id, before.b.state.id);
+    assert_true(b.b.state.since_ms == b.b.state.now_ms && b.b.state.beat_ms == b.b.state.now_ms);
+    assert_true(b.b.state.lived_ms + 60001 <= b.b.state.now_ms);
+    assert_int_equal(beat_again(f->d, &n, &before.b).rc, TARN_E_CONFIG);
+}
+
+/* The old run's heartbeat says nothing about the nodes that live. */
+static void another_run_has_no_heartbeat(void **state)
+{
+    struct fixture *f = *state;
+    struct tarn_node_record n = node("node0", 5), odd = node("odd", 6);
+    assert_int_equal(beat(f->d, &n).rc, 0);
+    command(f, "HSET", HASH, "run", "0123456789012345678901234567890123456789");
+    assert_int_equal(beat_at_500(f, &odd, "").rc, 0);
+}
+
+static void a_node_with_another_heartbeat_never_finds_it_calm(void **state)
+{
+    struct fixture *f = *state;
+    struct tarn_node_record n = node("node0", 5);
+    struct tarn_directory_state s;
+    assert_int_equal(beat(f->d, &n).rc, 0);
+    ago(f, "since", 100000);
+    assert_int_equal(tarn_directory_look(f->d, soon(), &s), 0);
+    assert_true(tarn_directory_calm(&s, 20000, 60000));
+    assert_false(tarn_directory_calm(&s, 10000, 30000));
+}
+
+/* --- time --------------------------------------------------------------------------------------- */
+
 static void silence_of_everyone_is_noted(void **state)
 {
     struct fixture *f = *state;
@@ -294,6 +373,10 @@ int main(void)
         TEST(a_directory_made_by_a_new_node_is_marked_by_one_that_knew_another),
         TEST(one_that_is_a_ttl_old_is_not_marked),
         TEST(another_run_makes_another_directory),
+        TEST(another_heartbeat_is_refused_and_changes_nothing),
+        TEST(a_directory_of_another_heartbeat_is_made_anew_when_its_nodes_are_gone),
+        TEST(another_run_has_no_heartbeat),
+        TEST(a_node_with_another_heartbeat_never_finds_it_calm),
         TEST(silence_of_everyone_is_noted),
         TEST(an_expired_record_is_not_made_again),
         TEST(the_dead_are_told_once_in_a_calm_directory),

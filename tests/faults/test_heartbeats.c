@@ -1,0 +1,154 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * All nodes of a namespace have one heartbeat (docs/consistency.md, "One heartbeat"): a node with another one is
+ * refused while they live, takes their place when they are gone, and is as good as cut off when they have taken its.
+ */
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/node_client.h"
+#include "tests/world.h"
+
+#define TTL_MS 900 /* 3 heartbeats */
+#define SOON_MS 15000
+#define BYTES 1000
+#define HASH "tarn:default:directory"
+
+static const struct world_plan plan = {
+    .nodes = 1, .args = {"--pool", "cpu0:bytes=16M", "--heartbeat-ms", "300"}, .client = {.timeout_ms = 8000}};
+
+static int start(void **state)
+{
+    return world_start_client(state, &plan);
+}
+
+/* A field of the directory's hash; valid until the next call. */
+static const char *directory(const struct world *w, const char *field)
+{
+    static char text[64];
+    redisReply *r = harness_redis_call(w->redis, "HGET", HASH, field, NULL);
+    snprintf(text, sizeof text, "%s", r->type == REDIS_REPLY_STRING ? r->str : "");
+    freeReplyObject(r);
+    return text;
+}
+
+static struct harness_node *start_at_100(struct world *w, const char *id)
+{
+    return harness_node_start(w->h, id, w->redis, "--pool", "cpu0:bytes=16M", "--heartbeat-ms", "100", NULL);
+}
+
+static bool is(const struct harness_node *n, const char *presence)
+{
+    return !strcmp(node_info(n->control, "presence"), presence);
+}
+
+static int times_said(const struct harness_node *n, const char *sentence)
+{
+    int times = 0;
+    for (const char *at = harness_log(n->process); (at = strstr(at, sentence)); at++)
+        times++;
+    return times;
+}
+
+/* The directory that was there when it started would have expired 3 heartbeats after its last beat. */
+static void another_heartbeat_is_refused_at_start(void **state)
+{
+    struct world *w = *state;
+    char id[64], sentence[256];
+    HARNESS_UNTIL(!strcmp(directory(w, "heartbeat"), "300"), SOON_MS);
+    snprintf(id, sizeof id, "%s", directory(w, "id"));
+    uint64_t begun = harness_now_ms();
+    struct harness_process *p = harness_node_spawn(w->h, "odd", w->redis, "--pool", "p:bytes=1M", "--heartbeat-ms",
+                                                   "500", NULL);
+    assert_int_equal(harness_wait(p, SOON_MS), 1);
+    assert_true(harness_now_ms() - begun + 400 >= TTL_MS);
+    snprintf(sentence, sizeof sentence,
+             "tarnd: --heartbeat-ms 500: the other nodes of namespace 'default' (redis at redis://%s) beat every 300 ms: "
+             "start with --heartbeat-ms 300, or stop them first",
+             w->redis->address);
+    if (!strstr(harness_log(p), sentence))
+        fail_msg("no \"%s\" in: %s", sentence, harness_log(p));
+    assert_string_equal(directory(w, "id"), id);
+    assert_string_equal(directory(w, "heartbeat"), "300");
+    assert_true(is(w->nodes[0], "here"));
+    assert_false(world_lists(w, "odd"));
+    harness_passed(w->h);
+}
+
+/* Killed, so that its last beat and its record are still there. */
+static void a_node_restarted_alone_takes_the_directory_over(void **state)
+{
+    struct world *w = *state;
+    char id[64];
+    snprintf(id, sizeof id, "%s", directory(w, "id"));
+    harness_kill(w->nodes[0]->process);
+    struct harness_node *n = start_at_100(w, "node0");
+    assert_string_equal(node_info(n->control, "state"), "ready");
+    assert_string_equal(directory(w, "heartbeat"), "100");
+    assert_string_not_equal(directory(w, "id"), id);
+    struct tarn_client *c = world_client(w, NULL);
+    if (client_put(c, "k", 'k', BYTES, &replacing))
+        fail_msg("put: %s", tarn_last_error());
+    assert_int_equal(client_get(c, "k", 'k', BYTES), 0);
+    tarn_close(c);
+    harness_passed(w->h);
+}
+
+/* Others took its directory over while it was stopped. The old value that it holds is not read again. */
+static void a_running_node_whose_directory_was_taken_over_is_cut_off(void **state)
+{
+    struct world *w = *state;
+    struct harness_node *old = w->nodes[0];
+    const char *const fields[] = {"id", "heartbeat", "since", "lost", "lived"};
+    char before[5][64], byte = 0;
+    assert_int_equal(client_put(w->client, "k", 'o', BYTES, NULL), 0);
+    assert_int_equal(client_get(w->client, "k", 'o', BYTES), 0);
+    harness_signal(old->process, SIGSTOP);
+    struct harness_node *other = start_at_100(w, "node1");
+    struct tarn_client *writer = world_client(w, NULL);
+    if (client_put(writer, "k", 'n', BYTES, &replacing))
+        fail_msg("put: %s", tarn_last_error());
+    tarn_close(writer);
+    for (int i = 0; i < 5; i++)
+        snprintf(before[i], sizeof before[i], "%s", directory(w, fields[i]));
+    struct node_client c = {0};
+    harness_signal(old->process, SIGCONT);
+    HARNESS_UNTIL(is(old, "conflict"), SOON_MS);
+    for (uint64_t end = harness_now_ms() + 2 * TTL_MS; harness_now_ms() < end; harness_pause()) {
+        assert_int_equal(client_get(w->client, "k", 'n', BYTES), 0);
+        assert_false(world_lists(w, "node0"));
+        for (int i = 0; i < 5; i++)
+            assert_string_equal(directory(w, fields[i]), before[i]);
+    }
+    assert_int_equal(times_said(old, "start with --heartbeat-ms 100, or stop them first"), 1);
+    assert_string_equal(node_info(old->control, "directory_state"), "unsettled");
+    c = node_connect(old->control);
+    struct node_grant g = node_reserve(&c, "absent", "late", BYTES);
+    redisReply *r = node_commit(&c, &g, "2000");
+    assert_int_equal(r->type, REDIS_REPLY_ERROR);
+    assert_prefix(r->str, "AGAIN");
+    freeReplyObject(r);
+    node_close(&c);
+    assert_true(is(other, "here"));
+    /* It is back when they are gone, without what it held. */
+    harness_kill(other->process);
+    HARNESS_UNTIL(is(old, "here") && world_lists(w, "node0"), SOON_MS);
+    assert_string_equal(directory(w, "heartbeat"), "300");
+    assert_int_equal(node_pool_figure(old->control, "objects"), 0);
+    assert_int_not_equal(client_read(w->client, "k", BYTES, 2000, &byte), 0);
+    harness_passed(w->h);
+}
+
+#define TEST(test_) cmocka_unit_test_setup_teardown(test_, start, world_stop)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(another_heartbeat_is_refused_at_start),
+        TEST(a_node_restarted_alone_takes_the_directory_over),
+        TEST(a_running_node_whose_directory_was_taken_over_is_cut_off),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
