@@ -156,9 +156,11 @@ struct tarn_publish {
     struct tarn_key key;
     enum tarn_publish_mode mode;
     uint64_t replaces;         /* REPLACE, RESTORE: only when the record there has this version; 0: any */
+    uint64_t until_ms;         /* RESTORE: by Redis's time */
     struct tarn_record record; /* exactly one location: the new copy. Out: born_ms as the directory has it */
     /* out */
-    int status; /* 0; EXISTS: `found` has what is there (zeros: nothing, or nothing legible); DIRECTORY */
+    int status; /* 0; EXISTS: `found` has what is there (zeros: nothing, or nothing legible); AGAIN: until_ms is over;
+                   DIRECTORY */
     bool stored; /* with another status than 0: it was published all the same; set by the publisher */
     struct tarn_record found;
     /* The first `nnamed` are named in the record as displaced, of any node; the others were locations of the same
@@ -167,7 +169,10 @@ struct tarn_publish {
     struct tarn_location displaced[TARN_DISPLACED_MAX];
 };
 
-/* Publishes n copies in one pipelined round trip and announces each ("stored") to event readers. */
+/*
+ * Publishes n copies in one pipelined round trip and announces each ("stored") to event readers. Either all are
+ * restores, or none.
+ */
 int tarn_directory_publish(struct tarn_directory *d, struct tarn_publish *p, size_t n, uint64_t deadline_ns);
 
 /*

@@ -177,6 +177,8 @@ int tarn_publish_append(const struct tarn_directory *d, const struct tarn_publis
     }
     tarn_args_add(&a, field);
     tarn_args_add(&a, value);
+    if (p->mode == TARN_PUBLISH_RESTORE)
+        tarn_args_add_u64(&a, p->until_ms);
     return tarn_args_append(&a, r);
 }
 
@@ -216,7 +218,7 @@ static int take_displaced(struct tarn_publish *p, const struct tarn_text *texts,
     return 0;
 }
 
-/* {1, born, displaced ...}, {2}, or {0, record that stays ...}. That is none, or damaged: a `found` of zeros. */
+/* {1, born, displaced ...}, {2}, {3}, or {0, record that stays ...}. That is none, or damaged: a `found` of zeros. */
 static int read_answer(struct tarn_directory *d, const redisReply *reply, struct tarn_publish *p)
 {
     struct tarn_text texts[TARN_TEXTS_MAX];
@@ -232,6 +234,8 @@ static int read_answer(struct tarn_directory *d, const redisReply *reply, struct
     rc = tarn_reply_texts(&rest, texts, &n);
     if (reply->element[0]->integer == 2)
         return tarn_too_many_displaced();
+    if (reply->element[0]->integer == 3)
+        return tarn_fail(TARN_E_AGAIN, "published again too late: this node may have been given up");
     if (reply->element[0]->integer)
         return rc ? rc : take_displaced(p, texts, n);
     if (rc || tarn_record_parse(texts, n, &p->found))
@@ -248,7 +252,7 @@ int tarn_publish_read(struct tarn_directory *d, const redisReply *reply, struct 
 {
     p->nnamed = p->ndisplaced = 0;
     int rc = read_answer(d, reply, p);
-    p->status = rc && rc != TARN_E_EXISTS ? TARN_E_DIRECTORY : rc;
+    p->status = rc && rc != TARN_E_EXISTS && rc != TARN_E_AGAIN ? TARN_E_DIRECTORY : rc;
     return rc;
 }
 
@@ -256,7 +260,7 @@ static int take_published(void *arg, size_t i, const redisReply *reply)
 {
     struct publish *s = arg;
     int rc = tarn_publish_read(s->d, reply, &s->items[i]);
-    if (rc && rc != TARN_E_EXISTS) {
+    if (s->items[i].status == TARN_E_DIRECTORY) {
         s->refusal = rc;
         s->refused++;
     }
@@ -280,7 +284,8 @@ int tarn_directory_publish(struct tarn_directory *d, struct tarn_publish *items,
                            uint64_t deadline_ns)
 {
     struct publish s = {.d = d, .items = items, .n = n};
-    struct tarn_script_pipeline p = {TARN_SCRIPT_PUBLISH, n, append_publish, take_published, &s};
+    enum tarn_script script = n && items[0].mode == TARN_PUBLISH_RESTORE ? TARN_SCRIPT_RESTORE : TARN_SCRIPT_PUBLISH;
+    struct tarn_script_pipeline p = {script, n, append_publish, take_published, &s};
     for (size_t i = 0; i < n; i++) {
         items[i].status = TARN_E_DIRECTORY;
         items[i].nnamed = items[i].ndisplaced = 0;

@@ -30,6 +30,7 @@
 /* Lua scripts; each touches the one key it is given, FORGET two. */
 enum tarn_script {
     TARN_SCRIPT_PUBLISH,
+    TARN_SCRIPT_RESTORE, /* a publish with a time limit */
     TARN_SCRIPT_WITHDRAW,
     TARN_SCRIPT_REMOVE,
     TARN_SCRIPT_REFRESH, /* a record that belongs to an epoch */

@@ -116,6 +116,13 @@ static const char publish[] = DISPLACED_NAME
     "return done()\n";
 
 /*
+ * restore: as publish, with one more argument at the end: until when, by Redis's time in ms. Later it answers {3}: the
+ * node may have been given up, and something newer be there.
+ */
+static const char restore[] = "local t = redis.call('TIME')\n"
+                              "if t[1] * 1000 + t[2] / 1000 >= tonumber(table.remove(ARGV)) then return {3} end\n";
+
+/*
  * withdraw: KEYS[1] object; ARGV: 1 location field, 2 its value, 3 channel, 4 event or ''. Answers 1 or 0.
  * The copy goes whether it is named as a location or as displaced. Where only displaced copies are left, they stay,
  * for a while, and there is no object.
@@ -218,6 +225,7 @@ static const char forget[] = "if redis.call('EXISTS', KEYS[2]) == 1 then return 
 
 static const char *const scripts[TARN_SCRIPT_COUNT] = {
     [TARN_SCRIPT_PUBLISH] = publish,
+    [TARN_SCRIPT_RESTORE] = restore,
     [TARN_SCRIPT_WITHDRAW] = withdraw,
     [TARN_SCRIPT_REMOVE] = remove_all,
     [TARN_SCRIPT_REFRESH] = refresh,
@@ -261,11 +269,11 @@ static int take_sha(void *arg, size_t i, const redisReply *reply)
 static int load(struct tarn_directory *d, uint64_t deadline_ns, enum tarn_script script,
                 char sha[TARN_SHA_TEXT])
 {
-    char text[sizeof sweep + sizeof withdraw];
+    char text[sizeof restore + sizeof publish];
     struct load l = {d, scripts[script], sha};
     struct tarn_pipeline p = {.n = 1, .append = append_load, .reply = take_sha, .arg = &l};
-    if (script == TARN_SCRIPT_SWEEP) {
-        snprintf(text, sizeof text, "%s%s", sweep, withdraw);
+    if (script == TARN_SCRIPT_SWEEP || script == TARN_SCRIPT_RESTORE) {
+        snprintf(text, sizeof text, "%s%s", l.text, script == TARN_SCRIPT_SWEEP ? withdraw : publish);
         l.text = text;
     }
     int rc = tarn_redis_run(d, deadline_ns, &p);

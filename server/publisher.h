@@ -36,6 +36,9 @@
  * void ones of this node: a newer record of another node says that this copy was replaced, whether
  * that node still lives or not.
  *
+ * A restore takes effect only while the record of this node that the last beat has written lives, by Redis's clock:
+ * AGAIN for the page when it comes later.
+ *
  * Lock: publisher.lock guards the queues; it is never held across a call to Redis.
  */
 #ifndef TARN_SERVER_PUBLISHER_H

@@ -49,7 +49,8 @@ struct missing_node {
 struct tarn_publisher {
     struct tarn_publisher_options o;
     struct publish_lane lane;
-    struct tarn_living living; /* the thread's own, like the next two */
+    struct tarn_living living; /* the thread's own, like the next three */
+    uint64_t listed_until_ms; /* the node's record lives until then at least, by Redis's time */
     struct missing_node missing[MISSING_MAX];
     uint32_t nmissing;
     pthread_t thread;

@@ -190,6 +190,9 @@ void work_beat(struct tarn_publisher *p, struct tarn_request *r)
         request_failed(r, rc);
     if (!rc || r->beat.conflict)
         settled_note(p, &r->beat);
+    bool listed = !r->beat.other && !r->beat.gone && !r->beat.taken_epoch;
+    if (!rc)
+        p->listed_until_ms = listed ? r->beat.state.now_ms + p->o.ttl_ms : 0;
 }
 
 static int fail_items(struct tarn_request *first, const struct tarn_request *end)
@@ -277,13 +280,17 @@ static int restore(struct tarn_publisher *p, struct tarn_request *r)
     for (size_t i = 0; i < r->n; i++) {
         if (r->publishes[i].status == 0)
             continue;
+        r->publishes[i].until_ms = p->listed_until_ms;
         struct tarn_publish swap = r->publishes[missing];
         r->publishes[missing++] = r->publishes[i];
         r->publishes[i] = swap;
     }
     rc = missing ? publish(p, r->publishes, missing) : 0;
-    for (size_t i = 0; i < missing; i++)
+    for (size_t i = 0; i < missing; i++) {
         r->restored += r->publishes[i].status == 0;
+        if (!rc && r->publishes[i].status == TARN_E_AGAIN)
+            rc = TARN_E_AGAIN;
+    }
     return rc;
 }
 

@@ -288,6 +288,30 @@ static void publish_delivered_late_changes_nothing(void **state)
     harness_passed(w->h);
 }
 
+/* The node is given up before what it publishes again reaches Redis, and another has put the key by a clock behind. */
+static void restore_delivered_late_changes_nothing(void **state)
+{
+    struct node_world *w = *state;
+    struct redis_relay *relay = redis_relay_start(w->h, w->redis->unix_path, "restore\r\n");
+    w->node = start_behind(w, relay, "8000");
+    w->c = node_connect(w->node->control);
+    w->other = start_node(w, "node1", "600");
+    w->other_c = node_connect(w->other->control);
+    assert_string_equal(node_put(&w->c, "absent", "k", 1000), "");
+    relay->armed = true;
+    freeReplyObject(harness_redis_call(w->redis, "FLUSHALL", NULL));
+    HARNESS_UNTIL(!relay->armed, PATIENCE_MS);
+    HARNESS_UNTIL(harness_redis_integer(w->redis, "EXISTS", NODE0, NULL) == 0, PATIENCE_MS);
+    assert_string_equal(node_put(&w->other_c, "absent", "k", 2000), "");
+    freeReplyObject(harness_redis_call(w->redis, "HSET", OBJECT "k", "born", "1", NULL));
+    relay->deliver = true;
+    HARNESS_UNTIL(objects(w->node) == 0, PATIENCE_MS);
+    assert_true(located(w, "k", "node1"));
+    assert_string_equal(directory_field(w->redis, "k", "tensor"), "u8[2000]");
+    redis_relay_end(relay);
+    harness_passed(w->h);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -303,6 +327,7 @@ int main(void)
         WITH_REDIS(commit_of_nothing_says_nothing_about_redis),
         WITH_REDIS(a_nodes_record_is_written_after_its_pools),
         WITH_REDIS(publish_delivered_late_changes_nothing),
+        WITH_REDIS(restore_delivered_late_changes_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -124,7 +124,7 @@ static inline struct tarn_location location(const char *node, uint64_t offset, u
 static inline struct tarn_publish copy_of(const char *key, enum tarn_publish_mode mode, uint64_t version,
                                           const char *node, uint64_t gen)
 {
-    struct tarn_publish p = {.key = key_of(key), .mode = mode};
+    struct tarn_publish p = {.key = key_of(key), .mode = mode, .until_ms = UINT64_MAX};
     p.record = (struct tarn_record){
         .tensor = {.bytes = 2 * 2 * 16, .dtype = TARN_BF16, .ndim = 2, .shape = {2, 16}},
         .version = version,

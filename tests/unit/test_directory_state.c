@@ -315,6 +315,22 @@ static void a_sweep_that_is_late_takes_nothing(void **state)
     assert_int_equal(look(f->d, "k").status, TARN_E_NOT_FOUND);
 }
 
+/* The node may have been given up by then, and something newer be there that was put by a clock behind its own. */
+static void a_restore_that_is_late_changes_nothing(void **state)
+{
+    struct fixture *f = *state;
+    struct tarn_directory_state s;
+    struct tarn_publish p = copy_of("k", TARN_PUBLISH_RESTORE, 2, "node0", 2);
+    assert_int_equal(put(f->d, "k", TARN_PUBLISH_ABSENT, 1, "node1", 4), 0);
+    assert_int_equal(tarn_directory_look(f->d, soon(), &s), 0);
+    p.until_ms = s.now_ms;
+    assert_int_equal(publish(f->d, &p), TARN_E_AGAIN);
+    assert_int_equal(look(f->d, "k").record.version, 1);
+    p.until_ms = s.now_ms + 20000;
+    assert_int_equal(publish(f->d, &p), 0);
+    assert_int_equal(look(f->d, "k").record.version, 2);
+}
+
 /* When somebody's record will be gone before the next beat, that is told, so that one can be made in time. */
 static void a_record_about_to_expire_is_told(void **state)
 {
@@ -382,6 +398,7 @@ int main(void)
         TEST(the_dead_are_told_once_in_a_calm_directory),
         TEST(who_is_back_is_not_forgotten),
         TEST(a_sweep_that_is_late_takes_nothing),
+        TEST(a_restore_that_is_late_changes_nothing),
         TEST(a_record_about_to_expire_is_told),
         TEST(a_full_redis_still_takes_the_state),
         TEST(a_redis_that_evicts_is_refused),
