@@ -112,8 +112,7 @@ static void take_field(struct tarn_directory_state *s, const char *name, const r
         s->lost = !strcmp(value->str, "1");
 }
 
-/* Field, value, field, value ... from `first` on. */
-static void take_fields(const redisReply *reply, size_t first, struct tarn_directory_state *s)
+void tarn_state_fields(const redisReply *reply, size_t first, struct tarn_directory_state *s)
 {
     for (size_t i = first; i + 1 < reply->elements; i += 2) {
         const redisReply *name = reply->element[i], *value = reply->element[i + 1];
@@ -130,7 +129,7 @@ int tarn_state_read(const struct tarn_directory *d, const redisReply *reply, str
         return rc;
     if (reply->elements && reply->element[0]->type == REDIS_REPLY_STRING)
         tarn_u64_parse(reply->element[0]->str, (size_t)reply->element[0]->len, 10, INT64_MAX, &s->now_ms);
-    take_fields(reply, 1, s);
+    tarn_state_fields(reply, 1, s);
     return s->id[0] && s->now_ms ? 0 : tarn_fail(TARN_E_DIRECTORY, "redis at %s: the script about the directory "
                                                  "answered without its id", d->uri.address);
 }
@@ -160,14 +159,12 @@ static int append_look(void *arg, struct tarn_resp *r)
     return rc ? rc : tarn_resp_append(r, 1, now, NULL);
 }
 
-static uint64_t time_ms(const redisReply *reply)
+uint64_t tarn_time_ms(const redisReply *reply)
 {
-    uint64_t s = 0, us = 0;
-    if (reply->elements == 2) {
-        s = strtoull(reply->element[0]->str, NULL, 10);
-        us = strtoull(reply->element[1]->str, NULL, 10);
-    }
-    return s * 1000 + us / 1000;
+    if (reply->type != REDIS_REPLY_ARRAY || reply->elements != 2 ||
+        reply->element[0]->type != REDIS_REPLY_STRING || reply->element[1]->type != REDIS_REPLY_STRING)
+        return 0;
+    return strtoull(reply->element[0]->str, NULL, 10) * 1000 + strtoull(reply->element[1]->str, NULL, 10) / 1000;
 }
 
 static int take_look(void *arg, size_t i, const redisReply *reply)
@@ -178,9 +175,9 @@ static int take_look(void *arg, size_t i, const redisReply *reply)
     if (rc)
         return rc;
     if (i == 0)
-        take_fields(reply, 0, l->state);
+        tarn_state_fields(reply, 0, l->state);
     if (i == 2)
-        l->state->now_ms = time_ms(reply);
+        l->state->now_ms = tarn_time_ms(reply);
     if (i != 1)
         return 0;
     tarn_info_value(reply, "run_id:", run, sizeof run);

@@ -5,7 +5,6 @@
  * earlier and shorter one.
  */
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/error.h"
@@ -59,37 +58,13 @@ static void take_record(struct tarn_lease_answer *a, const redisReply *reply)
     a->refuses = node.refuses;
 }
 
-static uint64_t number(struct tarn_text t)
-{
-    char text[24];
-    snprintf(text, sizeof text, "%.*s", (int)(t.bytes < sizeof text ? t.bytes : sizeof text - 1), t.data);
-    return strtoull(text, NULL, 10);
-}
-
 static void take_pulse(struct tarn_pulse *p, const redisReply *reply)
 {
-    struct tarn_text texts[TARN_TEXTS_MAX];
-    const struct {
-        const char *name;
-        uint64_t *out;
-    } fields[] = {{"beat", &p->beat_ms}, {"silent", &p->silent_ms}, {"resumed", &p->resumed_ms}};
-    size_t n;
-    if (tarn_reply_texts(reply, texts, &n))
-        return;
-    for (size_t i = 0; i + 1 < n; i += 2)
-        for (size_t k = 0; k < sizeof fields / sizeof *fields; k++)
-            if (texts[i].bytes == strlen(fields[k].name) &&
-                memcmp(texts[i].data, fields[k].name, texts[i].bytes) == 0)
-                *fields[k].out = number(texts[i + 1]);
-}
-
-static void take_time(struct tarn_pulse *p, const redisReply *reply)
-{
-    if (reply->type != REDIS_REPLY_ARRAY || reply->elements != 2 ||
-        reply->element[0]->type != REDIS_REPLY_STRING || reply->element[1]->type != REDIS_REPLY_STRING)
-        return;
-    p->now_ms = strtoull(reply->element[0]->str, NULL, 10) * 1000 +
-                strtoull(reply->element[1]->str, NULL, 10) / 1000;
+    struct tarn_directory_state s = {.beat_ms = 0};
+    tarn_state_fields(reply, 0, &s);
+    p->beat_ms = s.beat_ms;
+    p->silent_ms = s.silent_ms;
+    p->resumed_ms = s.resumed_ms;
 }
 
 static int take(void *arg, size_t i, const redisReply *reply)
@@ -102,7 +77,7 @@ static int take(void *arg, size_t i, const redisReply *reply)
     if (i == EACH * a->n)
         take_pulse(&a->pulse, reply);
     else if (i > EACH * a->n)
-        take_time(&a->pulse, reply);
+        a->pulse.now_ms = tarn_time_ms(reply);
     else if (i % EACH == 0)
         a->answers[i / EACH].left_ms = tarn_left_of(reply);
     else

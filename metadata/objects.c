@@ -188,7 +188,8 @@ static int append_publish(void *arg, size_t i, const char *sha, struct tarn_resp
     return tarn_publish_append(s->d, &s->items[i], sha, r);
 }
 
-uint32_t tarn_displaced_read(const struct tarn_text *texts, size_t n, struct tarn_location *displaced)
+/* Fields and values of displaced copies: those that parse; how many. */
+static uint32_t read_displaced(const struct tarn_text *texts, size_t n, struct tarn_location *displaced)
 {
     uint32_t found = 0;
     for (size_t i = 0; i + 1 < n && found < TARN_DISPLACED_MAX; i += 2)
@@ -196,12 +197,26 @@ uint32_t tarn_displaced_read(const struct tarn_text *texts, size_t n, struct tar
     return found;
 }
 
-int tarn_too_many_displaced(void)
+/* {verdict, text ...}. FORMAT: the texts are no record's; the verdict is set. DIRECTORY with verdict 2: the record
+ * would name too many displaced copies. */
+static int read_script(struct tarn_directory *d, const redisReply *reply, long long *verdict,
+                       struct tarn_text texts[TARN_TEXTS_MAX], size_t *n_p)
 {
-    return tarn_fail(TARN_E_DIRECTORY,
-                     "the key's record names %d displaced copies already, which their nodes have not freed: start "
-                     "those nodes again, or wait for an hour",
-                     TARN_DISPLACED_MAX);
+    int rc = tarn_redis_check_array(d, reply);
+    if (rc)
+        return rc;
+    if (!reply->elements || reply->element[0]->type != REDIS_REPLY_INTEGER)
+        return tarn_fail(TARN_E_DIRECTORY, "redis at %s: not an answer of the script: is this a proxy?",
+                         d->uri.address);
+    *verdict = reply->element[0]->integer;
+    if (*verdict == 2)
+        return tarn_fail(TARN_E_DIRECTORY,
+                         "the key's record names %d displaced copies already, which their nodes have not freed: "
+                         "start those nodes again, or wait for an hour",
+                         TARN_DISPLACED_MAX);
+    redisReply rest = {
+        .type = REDIS_REPLY_ARRAY, .elements = reply->elements - 1, .element = reply->element + 1};
+    return tarn_reply_texts(&rest, texts, n_p);
 }
 
 /* born, displaced copies, locations of the same node that gave way. */
@@ -209,34 +224,27 @@ static int take_displaced(struct tarn_publish *p, const struct tarn_text *texts,
 {
     uint64_t born;
     if (!n || tarn_u64_parse(texts[0].data, texts[0].bytes, 10, INT64_MAX, &born) || !born)
-        return tarn_fail(TARN_E_DIRECTORY, "not an answer of the publish script");
+        return tarn_fail(TARN_E_DIRECTORY, "publish: the script has answered without a time of birth: is this a proxy?");
     p->record.born_ms = born;
-    p->nnamed = p->ndisplaced = tarn_displaced_read(texts + 1, n - 1, p->displaced);
+    p->nnamed = p->ndisplaced = read_displaced(texts + 1, n - 1, p->displaced);
     for (size_t i = 1; i + 1 < n && p->ndisplaced < TARN_DISPLACED_MAX; i += 2)
         if (texts[i].bytes && texts[i].data[0] == '@')
             p->ndisplaced += !tarn_location_parse(texts[i], texts[i + 1], &p->displaced[p->ndisplaced]);
     return 0;
 }
 
-/* {1, born, displaced ...}, {2}, {3}, or {0, record that stays ...}. That is none, or damaged: a `found` of zeros. */
+/* {1, born, displaced ...}, {2}, {3}, or {0, record that stays ...}. No record, or a damaged one: `found` is zeros. */
 static int read_answer(struct tarn_directory *d, const redisReply *reply, struct tarn_publish *p)
 {
     struct tarn_text texts[TARN_TEXTS_MAX];
+    long long published;
     size_t n;
-    int rc = tarn_redis_check_array(d, reply);
-    if (rc)
+    int rc = read_script(d, reply, &published, texts, &n);
+    if (rc && rc != TARN_E_FORMAT)
         return rc;
-    if (!reply->elements || reply->element[0]->type != REDIS_REPLY_INTEGER)
-        return tarn_fail(TARN_E_DIRECTORY, "redis at %s: not an answer of the publish script",
-                         d->uri.address);
-    redisReply rest = {
-        .type = REDIS_REPLY_ARRAY, .elements = reply->elements - 1, .element = reply->element + 1};
-    rc = tarn_reply_texts(&rest, texts, &n);
-    if (reply->element[0]->integer == 2)
-        return tarn_too_many_displaced();
-    if (reply->element[0]->integer == 3)
+    if (published == 3)
         return tarn_fail(TARN_E_AGAIN, "published again too late: this node may have been given up");
-    if (reply->element[0]->integer)
+    if (published)
         return rc ? rc : take_displaced(p, texts, n);
     if (rc || tarn_record_parse(texts, n, &p->found))
         memset(&p->found, 0, sizeof p->found);
@@ -412,21 +420,13 @@ static int append_remove(void *arg, size_t i, const char *sha, struct tarn_resp 
 static int read_removal(struct tarn_directory *d, const redisReply *reply, struct tarn_removal *item)
 {
     struct tarn_text texts[TARN_TEXTS_MAX];
+    long long removed;
     size_t n;
-    int rc = tarn_redis_check_array(d, reply);
+    int rc = read_script(d, reply, &removed, texts, &n);
     if (rc)
         return rc;
-    if (!reply->elements || reply->element[0]->type != REDIS_REPLY_INTEGER)
-        return tarn_fail(TARN_E_DIRECTORY, "redis at %s: not an answer of the remove script", d->uri.address);
-    if (reply->element[0]->integer == 2)
-        return tarn_too_many_displaced();
-    redisReply rest = {
-        .type = REDIS_REPLY_ARRAY, .elements = reply->elements - 1, .element = reply->element + 1};
-    rc = tarn_reply_texts(&rest, texts, &n);
-    if (rc)
-        return rc;
-    item->ndisplaced = tarn_displaced_read(texts, n, item->displaced);
-    return reply->element[0]->integer ? 0 : TARN_E_NOT_FOUND;
+    item->ndisplaced = read_displaced(texts, n, item->displaced);
+    return removed ? 0 : TARN_E_NOT_FOUND;
 }
 
 static int take_removed(void *arg, size_t i, const redisReply *reply)

@@ -101,7 +101,7 @@ static int append_recheck(void *arg, struct tarn_resp *r)
     return tarn_args_append(&a, r);
 }
 
-/* Members that nobody of us has written are passed by. */
+/* Members that cannot be read are passed over. */
 static int take_recheck(void *arg, size_t i, const redisReply *reply)
 {
     struct recheck *s = arg;
@@ -166,11 +166,14 @@ static int take_names(const struct look *s, struct tarn_copy_seen *c, const redi
 {
     char value[TARN_LOCATION_VALUE];
     c->located = c->displaced = false;
-    if (reply->type == REDIS_REPLY_ERROR && !strncmp(reply->str, "WRONGTYPE", 9)) /* no record of ours */
+    if (reply->type == REDIS_REPLY_ERROR && !strncmp(reply->str, "WRONGTYPE", 9)) /* no hash: it names nothing */
         return 0;
     int rc = tarn_redis_check_array(s->d, reply);
-    if (rc || reply->elements != 2)
-        return rc ? rc : TARN_E_DIRECTORY;
+    if (rc)
+        return rc;
+    if (reply->elements != 2)
+        return tarn_fail(TARN_E_DIRECTORY, "redis at %s: HMGET of two fields has answered with %zu: is this a proxy?",
+                         s->d->uri.address, reply->elements);
     const redisReply *place = reply->element[0], *name = reply->element[1];
     tarn_location_value(&c->copy, value);
     c->located = place->type == REDIS_REPLY_STRING && !strcmp(place->str, value);
@@ -178,7 +181,7 @@ static int take_names(const struct look *s, struct tarn_copy_seen *c, const redi
     return 0;
 }
 
-/* What is no epoch is somebody's record whom we do not know: listed. */
+/* A record whose epoch cannot be read counts as listed: it may be anybody's. */
 static int take_listed(const struct look *s, struct tarn_copy_seen *c, const redisReply *reply)
 {
     uint64_t epoch;

@@ -157,11 +157,6 @@ int tarn_publish_read(struct tarn_directory *d, const redisReply *reply, struct 
 /* "<why> <escaped key> <node> <pool> <bytes>"; out has TARN_EVENT_TEXT bytes. */
 #define TARN_EVENT_TEXT (16 + TARN_KEY_TEXT + TARN_NODE_ID_MAX + TARN_POOL_NAME_MAX + 24)
 
-/* Fields and values of displaced copies: those that parse, TARN_DISPLACED_MAX at most; how many. */
-uint32_t tarn_displaced_read(const struct tarn_text *texts, size_t n, struct tarn_location *displaced);
-/* DIRECTORY: the record would name more displaced copies than it may. */
-int tarn_too_many_displaced(void);
-
 /* --- directory_state.c --------------------------------------------------------------------------- */
 
 /* The script's text. */
@@ -170,6 +165,10 @@ extern const char tarn_state_script[];
 int tarn_state_append(const struct tarn_directory *d, const struct tarn_beat *b,
                       const char fresh[TARN_DIRECTORY_ID_TEXT], const char *sha, struct tarn_resp *r);
 int tarn_state_read(const struct tarn_directory *d, const redisReply *reply, struct tarn_directory_state *s);
+/* Fields and values of the hash, from element `first` on; what is no text is passed over. */
+void tarn_state_fields(const redisReply *reply, size_t first, struct tarn_directory_state *s);
+/* An answer to TIME in ms; 0: it is none. */
+uint64_t tarn_time_ms(const redisReply *reply);
 /* Sets `policy` and `evicts` from an answer to INFO memory. */
 void tarn_memory_read(const redisReply *reply, struct tarn_beat *b);
 /* The value of "name:" in an answer to INFO; false: it is not there. */

@@ -279,36 +279,47 @@ static void redis_is_read_only(void **state)
 struct impostor {
     int fd;
     char uri[160];
-    const char *answer;
+    const char *answers[2]; /* the second may be NULL */
     pthread_t thread;
 };
 
-/* Gives its answer to one connection, whatever is asked, and closes it. */
+/* Gives its answers to one connection, whatever is asked, and closes it. */
 static void *answer_one(void *arg)
 {
     const struct impostor *im = arg;
     char asked[256];
     int fd = accept(im->fd, NULL, NULL);
-    if (fd >= 0 && read(fd, asked, sizeof asked) > 0)
-        (void)!write(fd, im->answer, strlen(im->answer));
+    for (int i = 0; i < 2 && im->answers[i] && fd >= 0 && read(fd, asked, sizeof asked) > 0; i++)
+        (void)!write(fd, im->answers[i], strlen(im->answers[i]));
     close(fd);
     return NULL;
 }
 
-static int open_impostor(const struct fixture *f, const char *answer)
+static void impostor_begin(const struct fixture *f, struct impostor *im)
 {
     struct sockaddr_un at = {.sun_family = AF_UNIX};
-    struct impostor im = {.fd = socket(AF_UNIX, SOCK_STREAM, 0), .answer = answer};
-    assert_true(im.fd >= 0);
+    im->fd = socket(AF_UNIX, SOCK_STREAM, 0);
+    assert_true(im->fd >= 0);
     snprintf(at.sun_path, sizeof at.sun_path, "%s", harness_path(f->h, "impostor.sock"));
-    snprintf(im.uri, sizeof im.uri, "unix://%s", at.sun_path);
+    snprintf(im->uri, sizeof im->uri, "unix://%s", at.sun_path);
     unlink(at.sun_path);
-    assert_int_equal(bind(im.fd, (struct sockaddr *)&at, sizeof at), 0);
-    assert_int_equal(listen(im.fd, 1), 0);
-    assert_int_equal(pthread_create(&im.thread, NULL, answer_one, &im), 0);
+    assert_int_equal(bind(im->fd, (struct sockaddr *)&at, sizeof at), 0);
+    assert_int_equal(listen(im->fd, 1), 0);
+    assert_int_equal(pthread_create(&im->thread, NULL, answer_one, im), 0);
+}
+
+static void impostor_end(struct impostor *im)
+{
+    assert_int_equal(pthread_join(im->thread, NULL), 0);
+    close(im->fd);
+}
+
+static int open_impostor(const struct fixture *f, const char *answer)
+{
+    struct impostor im = {.answers = {answer}};
+    impostor_begin(f, &im);
     int rc = open_code(im.uri);
-    assert_int_equal(pthread_join(im.thread, NULL), 0);
-    close(im.fd);
+    impostor_end(&im);
     return rc;
 }
 
@@ -329,6 +340,20 @@ static void other_answers(void **state)
     assert_said("closed");
 }
 
+/* Redis says the time in texts. What says it otherwise has said no time: nothing is calm or aged by it. */
+static void a_time_that_is_none(void **state)
+{
+    struct impostor im = {.answers = {"+PONG\r\n", "*0\r\n$0\r\n\r\n*2\r\n:1764000000\r\n:0\r\n"}};
+    struct tarn_directory_state s;
+    impostor_begin(*state, &im);
+    struct tarn_directory *d = open_directory(im.uri);
+    assert_int_equal(tarn_directory_look(d, tarn_deadline(2000), &s), 0);
+    assert_true(s.now_ms == 0);
+    assert_false(tarn_directory_aged(&s, 0));
+    tarn_directory_close(d);
+    impostor_end(&im);
+}
+
 #define TEST(name_) cmocka_unit_test_setup(name_, empty)
 
 int main(void)
@@ -346,6 +371,7 @@ int main(void)
         TEST(redis_is_full),
         TEST(redis_is_read_only),
         TEST(other_answers),
+        TEST(a_time_that_is_none),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
