@@ -1,42 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "client/displaced.h"
 
-#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "metadata/records.h"
 
 #define PAUSE_FIRST_MS 5
 #define PAUSE_MOST_MS 100
 #define PAIRS_MAX 1024 /* of one SETTLED, and copies of one RELEASE */
 
 /* --- the list ----------------------------------------------------------------------------------- */
-
-static bool copy_part(char *out, size_t room, const char *from, const char *to)
-{
-    size_t n = (size_t)(to - from);
-
-    if (n == 0 || n >= room)
-        return false;
-    memcpy(out, from, n);
-    out[n] = '\0';
-    return true;
-}
-
-static bool parse(struct tarn_client *c, struct tarn_displaced *d)
-{
-    char node[TARN_NODE_ID_MAX + 1];
-    const char *s = d->text, *end = s + strlen(s), *slash = strchr(s, '/');
-    const char *equal = slash ? strchr(slash, '=') : NULL, *slot = equal ? strchr(equal, ':') : NULL;
-    const char *gen = slot ? strchr(slot + 1, ':') : NULL;
-
-    if (!gen || *s != '@' || !copy_part(node, sizeof node, s + 1, slash) ||
-        !copy_part(d->pool, sizeof d->pool, slash + 1, equal) ||
-        tarn_u64_parse(slot + 1, (size_t)(gen - slot - 1), 10, UINT32_MAX, &d->slot) != 0 ||
-        tarn_u64_parse(gen + 1, (size_t)(end - gen - 1), 16, UINT64_MAX, &d->gen) != 0)
-        return false;
-    d->remote = tarn_remote_of(c, node, (uint32_t)(d->gen >> 32));
-    return d->remote != NULL;
-}
 
 static int make_room(struct tarn_displaced_list *l)
 {
@@ -52,30 +26,48 @@ static int make_room(struct tarn_displaced_list *l)
     return 0;
 }
 
-int tarn_displaced_add(struct tarn_client *c, struct tarn_displaced_list *l, const struct tarn_key *key, size_t item,
-                       struct tarn_remote *by, const char *text, size_t bytes)
+static int add(struct tarn_displaced_list *l, const struct tarn_displaced *d)
 {
     int rc = make_room(l);
 
+    if (rc == 0)
+        l->all[l->n++] = *d;
+    return rc;
+}
+
+int tarn_displaced_add(struct tarn_displaced_list *l, const struct tarn_key *key, size_t item, const struct tarn_loc *at)
+{
+    struct tarn_displaced d = {
+        .key = key, .item = item, .remote = at->remote, .copy = {.offset = at->offset, .gen = at->gen, .slot = at->slot}};
+
+    memcpy(d.copy.node, at->remote->key.id, sizeof d.copy.node);
+    tarn_remote_pool_name(at->remote, at->pool, d.copy.pool);
+    return add(l, &d);
+}
+
+static int note_one(struct tarn_client *c, struct tarn_displaced_list *l, struct tarn_displaced *d, const redisReply *e)
+{
+    struct tarn_text text = {e->str, e->str ? e->len : 0};
+    int rc = tarn_copy_parse(text, &d->copy);
+
     if (rc != 0)
         return rc;
-    struct tarn_displaced *d = &l->all[l->n];
-    *d = (struct tarn_displaced){.key = key, .item = item, .by = by};
-    if (!copy_part(d->text, sizeof d->text, text, text + bytes) || !parse(c, d))
-        return tarn_fail(TARN_E_PROTOCOL, "displaced copy: '%.*s' is no @node/pool=offset:slot:gen", (int)bytes, text);
-    l->n++;
-    return 0;
+    d->remote = tarn_remote_of(c, d->copy.node, (uint32_t)(d->copy.gen >> 32));
+    return d->remote ? add(l, d) : tarn_fail(TARN_E_NO_MEMORY, "displaced copies: out of memory");
 }
 
 int tarn_displaced_note(struct tarn_client *c, struct tarn_displaced_list *l, const struct tarn_key *key, size_t item,
                         struct tarn_remote *by, const redisReply *texts)
 {
-    for (size_t i = 0; i < texts->elements; i++) {
-        const redisReply *e = texts->element[i];
-        int rc = tarn_displaced_add(c, l, key, item, by, e->str ? e->str : "", e->str ? e->len : 0);
-        if (rc != 0)
-            return rc;
-    }
+    struct tarn_displaced d = {.key = key, .item = item, .by = by};
+    char who[352], why[256];
+
+    for (size_t i = 0; i < texts->elements; i++)
+        if (note_one(c, l, &d, texts->element[i]) != 0) {
+            snprintf(why, sizeof why, "%s", tarn_last_error());
+            return tarn_fail(TARN_E_IN_DOUBT, "done, but not all old copies that %s has named are known here (%s): they "
+                             "may still be read: do it again", tarn_remote_text(by, who), why);
+        }
     return 0;
 }
 
@@ -93,8 +85,9 @@ int tarn_displaced_status(const struct tarn_displaced_list *l, size_t item)
         const struct tarn_displaced *d = &l->all[i];
         if (d->item == item)
             return tarn_fail(TARN_E_IN_DOUBT,
-                             "done, but %s has not given up the old copy: who knows of that may read it until the node "
-                             "answers, or its record expires (3 of its heartbeats after the last): try again then",
+                             "done, but %s has not given up its old copy: a client that looked the key up before may "
+                             "read the old value until the node answers, or until its record expires (3 heartbeats "
+                             "after its last): do it again to be sure",
                              tarn_remote_text(d->remote, who));
     }
     return 0;
@@ -148,9 +141,10 @@ static int release_words(const struct batch *b, struct tarn_words *a)
         return rc;
     tarn_words_str(a, "RELEASE");
     for (size_t i = 0; i < b->n; i++) {
-        tarn_words_text(a, b->copies[i]->pool);
-        tarn_words_u64(a, b->copies[i]->slot);
-        tarn_words_gen(a, b->copies[i]->gen);
+        const struct tarn_location *l = &b->copies[i]->copy;
+        tarn_words_text(a, l->pool);
+        tarn_words_u64(a, l->slot);
+        tarn_words_gen(a, l->gen);
     }
     return 0;
 }
@@ -237,37 +231,42 @@ void tarn_displaced_release(struct tarn_client *c, struct tarn_displaced_list *l
 
 /* --- SETTLED ------------------------------------------------------------------------------------ */
 
-static bool answers(const struct tarn_remote *r)
+struct tarn_remote *tarn_remotes_any(struct tarn_client *c, const struct tarn_remote *but)
 {
-    return r && atomic_load(&r->listed) && !atomic_load(&r->superseded) && atomic_load(&r->health) == TARN_UP;
-}
+    struct tarn_remote *r, *next, *found = NULL;
 
-/* Whom to ask: who displaced it, any other node, or the holder itself. */
-static struct tarn_remote *asked_of(struct tarn_client *c, const struct tarn_displaced *d)
-{
-    struct tarn_remote *r, *next, *found = answers(d->remote) ? d->remote : NULL;
-
-    if (answers(d->by))
-        return d->by;
     pthread_rwlock_rdlock(&c->nodes_lock);
     HASH_ITER (hh, c->nodes, r, next)
-        if (r != d->remote && answers(r))
+        if (!found && r != but && tarn_remote_answers(r))
             found = r;
     pthread_rwlock_unlock(&c->nodes_lock);
     return found;
 }
 
+/* Whom to ask: who displaced it, any other node, or the holder itself. */
+static struct tarn_remote *asked_of(struct tarn_client *c, const struct tarn_displaced *d)
+{
+    struct tarn_remote *any;
+
+    if (d->by && tarn_remote_answers(d->by))
+        return d->by;
+    any = tarn_remotes_any(c, d->remote);
+    return any || !tarn_remote_answers(d->remote) ? any : d->remote;
+}
+
 static void ask(struct batch *b, uint64_t deadline_ns, const struct tarn_stop *stop)
 {
+    char text[TARN_COPY_TEXT];
     struct tarn_words a;
     redisReply *reply;
 
-    if (tarn_words_init(&a, 1 + 2 * (int)b->n, 0) != 0)
+    if (tarn_words_init(&a, 1 + 2 * (int)b->n, b->n * sizeof text) != 0)
         return;
     tarn_words_str(&a, "SETTLED");
     for (size_t i = 0; i < b->n; i++) {
         tarn_words_add(&a, b->copies[i]->key->data, b->copies[i]->key->bytes);
-        tarn_words_str(&a, b->copies[i]->text);
+        tarn_copy_format(&b->copies[i]->copy, text);
+        tarn_words_text(&a, text);
     }
     if (tarn_words_call(&a, b->remote, within(b->remote, 4, deadline_ns), stop, &reply) == 0) {
         take_answers(b, reply);

@@ -12,18 +12,13 @@
 
 #include "client/client.h"
 
-/* "@<node>/<pool>=<offset>:<slot>:<gen>" */
-#define TARN_DISPLACED_TEXT (1 + TARN_NODE_ID_MAX + 1 + TARN_POOL_NAME_MAX + 1 + 20 + 1 + 10 + 1 + 16 + 1)
-
 struct tarn_displaced {
     const struct tarn_key *key; /* stays the caller's */
     size_t item;                /* the caller's number for what displaced it */
     struct tarn_remote *remote; /* holds it */
     struct tarn_remote *by;     /* told of it; NULL: nobody in particular */
     bool settled;               /* nobody can read it any more */
-    char pool[TARN_POOL_NAME_MAX + 1];
-    uint64_t slot, gen;
-    char text[TARN_DISPLACED_TEXT];
+    struct tarn_location copy;
 };
 
 struct tarn_displaced_list {
@@ -31,10 +26,9 @@ struct tarn_displaced_list {
     size_t n, room;
 };
 
-/* Adds a copy as a node's answer names it. PROTOCOL: it cannot be read; NO_MEMORY. */
-int tarn_displaced_add(struct tarn_client *c, struct tarn_displaced_list *l, const struct tarn_key *key, size_t item,
-                       struct tarn_remote *by, const char *text, size_t bytes);
-/* Adds all that a COMMIT's or DELETE's answer lists. */
+/* Adds a copy that this client knows. NO_MEMORY. */
+int tarn_displaced_add(struct tarn_displaced_list *l, const struct tarn_key *key, size_t item, const struct tarn_loc *at);
+/* Adds all that `by` has listed in its answer to COMMIT or DELETE. IN_DOUBT: not all could be added. */
 int tarn_displaced_note(struct tarn_client *c, struct tarn_displaced_list *l, const struct tarn_key *key, size_t item,
                         struct tarn_remote *by, const redisReply *texts);
 /* Tells the nodes, without waiting for those that keep silent. */
@@ -47,5 +41,14 @@ bool tarn_displaced_settle(struct tarn_client *c, struct tarn_displaced_list *l,
 /* After that: 0 when none of the item's copies is left; else IN_DOUBT, and the sentence names a node that has one. */
 int tarn_displaced_status(const struct tarn_displaced_list *l, size_t item);
 void tarn_displaced_end(struct tarn_displaced_list *l);
+
+/* Is it listed and up? */
+static inline bool tarn_remote_answers(const struct tarn_remote *r)
+{
+    return atomic_load(&r->listed) && !atomic_load(&r->superseded) && atomic_load(&r->health) == TARN_UP;
+}
+
+/* One of which that is true, but not this one (may be NULL). NULL: there is none. */
+struct tarn_remote *tarn_remotes_any(struct tarn_client *c, const struct tarn_remote *but);
 
 #endif

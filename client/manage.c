@@ -37,8 +37,6 @@ static int mark_result(const struct marks *m, struct tarn_remote *r, const redis
 
     if (e && e->type == REDIS_REPLY_INTEGER)
         return e->integer != 0;
-    if (e && e->type == REDIS_REPLY_ARRAY) /* DELETE: copies elsewhere that are to be released */
-        return 1;
     int rc = e ? tarn_resp_error(e, tarn_remote_text(r, who), TARN_E_PROTOCOL) : 0;
     if (rc == 0)
         rc = tarn_fail(TARN_E_PROTOCOL, "%s: %s: not an answer: is it of another version?",

@@ -53,6 +53,12 @@ struct tarn_target {
     struct tarn_transfer x;
 };
 
+/* Where it can be read once it is stored. */
+static inline struct tarn_loc tarn_target_loc(const struct tarn_target *t)
+{
+    return (struct tarn_loc){t->remote, t->offset, t->gen + 1, t->pool, t->slot};
+}
+
 struct tarn_put_job {
     size_t index; /* of the item */
     int status;   /* 0: under way or stored; else why it failed */

@@ -164,6 +164,8 @@ static void take_answer(struct tarn_put *p, struct tarn_target *t, const redisRe
         held_up(t, rc);
         return;
     }
+    if (rc == 0 && e->type != REDIS_REPLY_ARRAY)
+        rc = tarn_fail(TARN_E_PROTOCOL, "%s: COMMIT: not an answer: is it of another version?", who);
     t->job->held = 0;
     t->granted = false; /* published or freed */
     t->state = rc == 0 ? TARN_TARGET_STORED : TARN_TARGET_LOST;
@@ -201,7 +203,7 @@ static void stored(struct tarn_put *p, const struct tarn_put_job *job)
         if (t->state != TARN_TARGET_STORED)
             continue;
         tarn_lease_named(t->remote);
-        d.locs[d.nlocs++] = (struct tarn_loc){t->remote, t->offset, t->gen + 1, t->pool, t->slot};
+        d.locs[d.nlocs++] = tarn_target_loc(t);
     }
     tarn_cache_set(p->client->cache, &item->key, tarn_key_hash(&item->key), &d);
     tarn_count(p->client, 0, TARN_COUNT_PUTS, 1);
@@ -229,9 +231,10 @@ static void settle(struct tarn_put *p, struct tarn_put_job *job, const struct ta
         copies += job->targets[k].state == TARN_TARGET_STORED;
     if (job->status == TARN_E_EXISTS && copies > 0) /* stored, then replaced before the others had joined */
         job->status = 0;
-    if (job->status == 0) {
+    bool in_doubt = job->status == TARN_E_IN_DOUBT && copies == p->replicas;
+    if (job->status == 0 || in_doubt) {
         stored(p, job);
-        int rc = tarn_displaced_status(old, job->index);
+        int rc = in_doubt ? 0 : tarn_displaced_status(old, job->index);
         if (rc != 0)
             tarn_job_fail(job, rc);
     } else if (copies > 0 && (p->flags & TARN_PUT_REPLACE)) {
@@ -240,14 +243,6 @@ static void settle(struct tarn_put *p, struct tarn_put_job *job, const struct ta
         tarn_undo_note(p, undo, job);
         tarn_cache_drop(p->client->cache, key, tarn_key_hash(key), NULL);
     }
-}
-
-/* The node said AGAIN to all: it is not yet in a position to tell what the directory means. */
-static void all_held_up(struct tarn_put *p, struct tarn_chunk *c, struct tarn_put_node *node)
-{
-    for (uint32_t i = 0; i < c->n * p->replicas; i++)
-        if (c->targets[i].remote == node->remote && c->targets[i].state == TARN_TARGET_COMMITTING)
-            held_up(&c->targets[i], TARN_E_AGAIN);
 }
 
 static void answers(struct tarn_put *p, struct tarn_chunk *c, struct tarn_displaced_list *old)
@@ -259,10 +254,6 @@ static void answers(struct tarn_put *p, struct tarn_chunk *c, struct tarn_displa
             continue;
         node->committing = false;
         int rc = tarn_call_reply(node->commit, p->deadline_ns, &p->stop, &reply);
-        if (rc == TARN_E_AGAIN) {
-            all_held_up(p, c, node);
-            continue;
-        }
         if (rc != 0) {
             commit_failed(p, c, node, TARN_TARGET_COMMITTING, rc);
             continue;

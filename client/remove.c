@@ -26,7 +26,7 @@ struct target {
     uint32_t nholders;
     bool listed;  /* the directory has it */
     bool cached;  /* this client knows a copy */
-    bool in_vain; /* a node was asked and did not decide */
+    bool in_vain; /* a node was asked and did not decide, or there was none */
     bool held;    /* AGAIN was the last answer */
 };
 
@@ -41,7 +41,7 @@ struct removal {
     const struct tarn_stop *stop;
     struct tarn_displaced_list old;
     struct tarn_verdict verdict;
-    char why[TARN_SENTENCE]; /* some key is not decided yet; "" nothing has been said */
+    char why[2][TARN_SENTENCE]; /* some key is not decided yet: no answer, AGAIN */
 };
 
 /* With the thread's last error as its sentence. */
@@ -62,20 +62,15 @@ static void note_holders(struct target *t, const struct tarn_desc *d)
 }
 
 /* Copies that this client may have read are released wherever they are. */
-static void note_cached(struct removal *r, size_t i, const struct tarn_desc *d)
+static int note_cached(struct removal *r, size_t i, const struct tarn_desc *d)
 {
-    char pool[TARN_POOL_NAME_MAX + 1], text[TARN_DISPLACED_TEXT];
+    int rc = 0;
 
     r->targets[i].cached = true;
     note_holders(&r->targets[i], d);
-
-    for (uint32_t k = 0; k < d->nlocs; k++) {
-        const struct tarn_loc *l = &d->locs[k];
-        tarn_remote_pool_name(l->remote, l->pool, pool);
-        int n = snprintf(text, sizeof text, "@%s/%s=%llu:%u:%016llx", l->remote->key.id, pool,
-                         (unsigned long long)l->offset, l->slot, (unsigned long long)l->gen);
-        tarn_displaced_add(r->client, &r->old, &r->keys[i], i, NULL, text, (size_t)n);
-    }
+    for (uint32_t k = 0; rc == 0 && k < d->nlocs; k++)
+        rc = tarn_displaced_add(&r->old, &r->keys[i], i, &d->locs[k]);
+    return rc;
 }
 
 /* What the cache has is looked at first: a look-up puts what the directory has in its place. */
@@ -91,7 +86,7 @@ static int find_copies(struct removal *r)
         if (r->statuses[i] != TARN_INPROGRESS)
             continue;
         if (tarn_cache_find(r->client->cache, &r->keys[i], tarn_key_hash(&r->keys[i]), &d))
-            note_cached(r, i, &d);
+            rc = note_cached(r, i, &d);
         keys[n] = r->keys[i];
         which[n++] = i;
     }
@@ -110,34 +105,17 @@ static int find_copies(struct removal *r)
     return rc;
 }
 
-static bool answers(const struct tarn_remote *r)
-{
-    return atomic_load(&r->listed) && !atomic_load(&r->superseded) && atomic_load(&r->health) == TARN_UP;
-}
-
-static struct tarn_remote *any_node(struct tarn_client *c)
-{
-    struct tarn_remote *r, *next, *found = NULL;
-
-    pthread_rwlock_rdlock(&c->nodes_lock);
-    HASH_ITER (hh, c->nodes, r, next)
-        if (!found && answers(r))
-            found = r;
-    pthread_rwlock_unlock(&c->nodes_lock);
-    return found;
-}
-
 /* A holder that answers, or any node that does. Nodes that were set aside a moment ago are waited for. */
 static struct tarn_remote *node_for(struct removal *r, const struct target *t)
 {
     struct tarn_remote *any;
 
     for (uint32_t k = 0; k < t->nholders; k++)
-        if (answers(t->holders[k]))
+        if (tarn_remote_answers(t->holders[k]))
             return t->holders[k];
-    if ((any = any_node(r->client)) != NULL)
+    if ((any = tarn_remotes_any(r->client, NULL)) != NULL)
         return any;
-    if (tarn_remotes_refresh(r->client, r->deadline_ns) == 0 && (any = any_node(r->client)) != NULL)
+    if (tarn_remotes_refresh(r->client, r->deadline_ns) == 0 && (any = tarn_remotes_any(r->client, NULL)) != NULL)
         return any;
     for (uint32_t k = 0; k < t->nholders; k++)
         if (tarn_remote_settled(t->holders[k], r->deadline_ns, r->stop))
@@ -156,12 +134,13 @@ static void take_answer(struct removal *r, size_t i, struct tarn_remote *by, con
     t->held = rc == TARN_E_AGAIN;
     if (t->held) {
         t->in_vain = true;
-        snprintf(r->why, sizeof r->why, "%s", tarn_last_error());
+        snprintf(r->why[1], sizeof r->why[1], "%s", tarn_last_error());
     } else if (rc != 0) {
         decide(r, i, rc);
     } else if (e->type == REDIS_REPLY_ARRAY) {
-        rc = tarn_displaced_note(r->client, &r->old, &r->keys[i], i, by, e);
-        decide(r, i, rc ? TARN_E_IN_DOUBT : 0);
+        decide(r, i, tarn_displaced_note(r->client, &r->old, &r->keys[i], i, by, e));
+    } else if (e->type != REDIS_REPLY_INTEGER) {
+        decide(r, i, tarn_fail(TARN_E_PROTOCOL, "%s: DELETE: not an answer: is it of another version?", who));
     } else if (e->integer || t->listed || (t->cached && t->in_vain)) {
         decide(r, i, 0);
     } else {
@@ -172,12 +151,12 @@ static void take_answer(struct removal *r, size_t i, struct tarn_remote *by, con
 /* It did not answer: another is asked. What else went wrong is final. */
 static void no_answer(struct removal *r, const size_t *batch, size_t n, int rc)
 {
-    bool next = rc == TARN_E_NODE_DOWN || rc == TARN_E_TIMEOUT || rc == TARN_E_AGAIN;
+    bool next = rc == TARN_E_NODE_DOWN || rc == TARN_E_TIMEOUT;
 
     if (next)
-        snprintf(r->why, sizeof r->why, "%s", tarn_last_error());
+        snprintf(r->why[0], sizeof r->why[0], "%s", tarn_last_error());
     for (size_t k = 0; k < n; k++) {
-        r->targets[batch[k]].held = rc == TARN_E_AGAIN;
+        r->targets[batch[k]].held = false;
         r->targets[batch[k]].in_vain = true;
         if (!next)
             decide(r, batch[k], rc);
@@ -250,9 +229,9 @@ static int out_of_time(const struct removal *r, size_t i)
 {
     if (tarn_stopped(r->stop))
         return tarn_fail(TARN_E_CANCELED, "canceled by the caller");
-    if (!r->why[0])
+    if (!r->targets[i].in_vain)
         return tarn_fail(TARN_E_TIMEOUT, "the deadline has passed: raise timeout_ms");
-    tarn_last_error_set(r->why);
+    tarn_last_error_set(r->why[r->targets[i].held]);
     return r->targets[i].held ? TARN_E_DIRECTORY : TARN_E_NODE_DOWN;
 }
 

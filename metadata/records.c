@@ -192,6 +192,14 @@ int tarn_displaced_parse(struct tarn_text field, struct tarn_text value, struct 
     return 0;
 }
 
+void tarn_copy_format(const struct tarn_location *l, char out[TARN_COPY_TEXT])
+{
+    char field[TARN_LOCATION_FIELD], value[TARN_LOCATION_VALUE];
+    tarn_location_field(l, field);
+    tarn_location_value(l, value);
+    snprintf(out, TARN_COPY_TEXT, "%s=%s", field, value);
+}
+
 int tarn_copy_parse(struct tarn_text text, struct tarn_location *l)
 {
     struct tarn_text value = text, field = cut(&value, '=');

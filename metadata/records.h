@@ -21,7 +21,9 @@ void tarn_location_value(const struct tarn_location *l, char out[TARN_LOCATION_V
 
 /* "@node/pool" and "offset:slot:gen". FORMAT. */
 int tarn_location_parse(struct tarn_text field, struct tarn_text value, struct tarn_location *l);
-/* Also in one text, with '=' between: as copies are named in commands. */
+/* Both in one text, with '=' between: as copies are named in commands. */
+#define TARN_COPY_TEXT (TARN_LOCATION_FIELD + TARN_LOCATION_VALUE)
+void tarn_copy_format(const struct tarn_location *l, char out[TARN_COPY_TEXT]);
 int tarn_copy_parse(struct tarn_text text, struct tarn_location *l);
 
 /* A displaced copy: "-node/pool:slot:gen" and "offset". */

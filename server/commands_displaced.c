@@ -32,13 +32,11 @@ bool tarn_free_displaced(struct tarn_node *n, const struct tarn_key *key, const 
 
 void tarn_reply_copies(struct tarn_buf *out, const struct tarn_location *const *copies, size_t n)
 {
-    char field[TARN_LOCATION_FIELD], value[TARN_LOCATION_VALUE], text[sizeof(field) + sizeof(value)];
+    char text[TARN_COPY_TEXT];
     tarn_resp_add_array(out, n);
     for (size_t i = 0; i < n; i++) {
-        tarn_location_field(copies[i], field);
-        tarn_location_value(copies[i], value);
-        int bytes = snprintf(text, sizeof(text), "%s=%s", field, value);
-        tarn_resp_add_string(out, text, (size_t)bytes);
+        tarn_copy_format(copies[i], text);
+        tarn_resp_add_string(out, text, strlen(text));
     }
 }
 

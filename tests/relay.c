@@ -29,6 +29,7 @@ struct relay {
     struct pair pairs[PAIRS];
     int npairs;
     char hold[NAME];
+    const char *answered, *answer; /* the name of those that end here, and with what; NULL: none do */
     char log[LOG][NAME];
     unsigned nlog;
     bool stop;
@@ -84,9 +85,11 @@ static void pass_on(struct relay *r, struct pair *p, unsigned held)
     while ((n = command(p->pending, p->bytes, 0, name, sizeof name)) > 0) {
         if (strcmp(name, r->hold) == 0 && held-- == 0)
             return;
-        if (r->nlog < LOG)
+        bool here = r->answered && strcmp(name, r->answered) == 0;
+        if (!here && r->nlog < LOG)
             memcpy(r->log[r->nlog++], name, sizeof name);
-        if (p->node < 0 || !send_all(p->node, p->pending, n))
+        int to = here ? p->client : p->node;
+        if (to < 0 || !send_all(to, here ? r->answer : p->pending, here ? strlen(r->answer) : n))
             return;
         p->bytes -= n;
         memmove(p->pending, p->pending + n, p->bytes);
@@ -238,6 +241,14 @@ void relay_hold(struct relay *r, const char *name)
     snprintf(r->hold, sizeof r->hold, "%s", name ? name : "");
     pthread_mutex_unlock(&r->lock);
     wake(r);
+}
+
+void relay_answer(struct relay *r, const char *name, const char *bytes)
+{
+    pthread_mutex_lock(&r->lock);
+    r->answered = name;
+    r->answer = bytes;
+    pthread_mutex_unlock(&r->lock);
 }
 
 void relay_pass(struct relay *r)

@@ -23,6 +23,8 @@ const char *relay_node(const struct relay *r);
 void relay_hold(struct relay *r, const char *name);
 /* Passes on those of the held name that are here now; later ones stay. */
 void relay_pass(struct relay *r);
+/* From now on commands of this name end here, answered with these bytes; NULL: none do. Both stay the test's. */
+void relay_answer(struct relay *r, const char *name, const char *bytes);
 /* How many commands of this name are here. */
 unsigned relay_held(struct relay *r, const char *name);
 /* How many have gone on to the node; "" counts all. */

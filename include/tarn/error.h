@@ -40,7 +40,7 @@ enum tarn_error_class {
     X(TIMEOUT, -10, RETRY, "the deadline has passed") \
     X(CANCELED, -11, RETRY, "canceled by the caller") \
     X(BUSY, -12, RETRY, "in use") \
-    X(AGAIN, -13, RETRY, "the queue is full") \
+    X(AGAIN, -13, RETRY, "not possible at this moment: try again") \
     X(NODE_DOWN, -14, RECONNECT, "the storage node does not answer") \
     X(DIRECTORY, -15, RECONNECT, "the directory (Redis) does not answer or refuses") \
     X(PROTOCOL, -16, RECONNECT, "the peer does not speak this protocol") \

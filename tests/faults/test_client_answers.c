@@ -18,6 +18,7 @@
 #include "client/client.h"
 #include "tests/harness.h"
 #include "tests/node_client.h"
+#include "tests/relay.h"
 #include "transport/tcp_frame.h"
 #include <tarn/tarn.h>
 
@@ -546,6 +547,46 @@ static void impatient_calls_set_no_healthy_node_aside(void **state)
     harness_passed(w->h);
 }
 
+/* --- answers that cannot be read ---------------------------------------------------------------- */
+
+static void what_is_no_answer_is_no_success(void **state)
+{
+    struct world *w = *state;
+    struct relay *relay = relay_start(w->node[0]->unix_path);
+    struct tarn_client *c = client_of(w, "tcp");
+    struct tarn_put_options replace = {.size = sizeof replace, .place = "node0", .flags = TARN_PUT_REPLACE};
+    const struct tarn_key key = {"k", 1};
+    assert_int_equal(put(c, "k", 64, &on_node0), 0);
+    relay_answer(relay, "DELETE", "*1\r\n$1\r\n1\r\n");
+    assert_int_equal(tarn_remove(c, &key, 1, NULL, 2000), TARN_E_PROTOCOL);
+    assert_non_null(strstr(tarn_last_error(), "DELETE: not an answer"));
+    relay_answer(relay, "COMMIT", "*1\r\n:1\r\n");
+    assert_int_equal(put(c, "k", 64, &replace), TARN_E_PROTOCOL);
+    assert_non_null(strstr(tarn_last_error(), "COMMIT: not an answer"));
+    tarn_close(c);
+    relay_stop(relay);
+    harness_passed(w->h);
+}
+
+static void old_copies_that_cannot_be_read_are_in_doubt(void **state)
+{
+    struct world *w = *state;
+    struct relay *relay = relay_start(w->node[0]->unix_path);
+    struct tarn_client *c = client_of(w, "tcp");
+    struct tarn_put_options replace = {.size = sizeof replace, .place = "node0", .flags = TARN_PUT_REPLACE};
+    const struct tarn_key key = {"k", 1};
+    assert_int_equal(put(c, "k", 64, &on_node0), 0);
+    relay_answer(relay, "COMMIT", "*1\r\n*1\r\n$3\r\nold\r\n");
+    assert_int_equal(put(c, "k", 64, &replace), TARN_E_IN_DOUBT);
+    assert_non_null(strstr(tarn_last_error(), "key 'k': done, but not all old copies"));
+    relay_answer(relay, "DELETE", "*1\r\n*1\r\n:3\r\n");
+    assert_int_equal(tarn_remove(c, &key, 1, NULL, 2000), TARN_E_IN_DOUBT);
+    assert_non_null(strstr(tarn_last_error(), "key 'k': done, but not all old copies"));
+    tarn_close(c);
+    relay_stop(relay);
+    harness_passed(w->h);
+}
+
 #define CASE(fn_) cmocka_unit_test_setup_teardown(fn_, start, stop)
 
 int main(int argc, char **argv)
@@ -563,6 +604,8 @@ int main(int argc, char **argv)
         CASE(short_puts_to_a_paused_node_soon_fail_at_once),
         CASE(short_gets_soon_begin_with_the_other_replica),
         CASE(impatient_calls_set_no_healthy_node_aside),
+        CASE(what_is_no_answer_is_no_success),
+        CASE(old_copies_that_cannot_be_read_are_in_doubt),
     };
     if (argc > 1)
         cmocka_set_test_filter(argv[1]);

@@ -112,7 +112,7 @@ class Busy(Error):
 
 
 class Again(Error):
-    """A queue is full; the same call may succeed later."""
+    """Not possible at this moment (a queue is full, say); the same call may succeed later."""
 
 
 class NodeDown(Error, ConnectionError):
