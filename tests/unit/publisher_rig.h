@@ -14,6 +14,7 @@ struct rig {
     struct tarn_timer *tick;
     struct tarn_node_record record;
     struct tarn_request beat;
+    uint32_t ttl_ms; /* of node records */
     struct tarn_publisher *publisher;
     _Atomic uint64_t gen[64];
     _Atomic uint32_t touch[64];
@@ -51,8 +52,8 @@ static inline void rig_beat(struct rig *g)
     g->beat = (struct tarn_request){.kind = TARN_REQUEST_BEAT,
                                     .done = beaten,
                                     .beat = {.node = &g->record,
-                                             .heartbeat_ms = 60000,
-                                             .ttl_ms = 180000,
+                                             .heartbeat_ms = g->ttl_ms / 3,
+                                             .ttl_ms = g->ttl_ms,
                                              .own_redis = true,
                                              .make_until_ms = UINT64_MAX}};
     tarn_publisher_submit(g->publisher, &g->beat);
@@ -62,7 +63,7 @@ static inline void rig_beat(struct rig *g)
 /* ttl_ms: of node records, as the publisher takes it. */
 static inline void rig_start_ttl(struct rig *g, struct fixture *f, uint32_t timeout_ms, uint32_t ttl_ms)
 {
-    *g = (struct rig){.f = f};
+    *g = (struct rig){.f = f, .ttl_ms = ttl_ms};
     g->pool = (struct tarn_pool_memory){.name = "cpu0", .gen = g->gen, .touch = g->touch, .nslots = 64};
     struct tarn_publisher_options o = {.directory = f->d,
                                        .node = "n1",
