@@ -41,8 +41,6 @@ static void transfer_end(struct tarn_transfer *x, enum tarn_end end)
 {
     struct tarn_lane *lane = x->lane;
 
-    if (lane->unposted == x)
-        lane->unposted = x->next;
     DL_DELETE(lane->transfers, x);
     x->fresh = lane->fresh;
     lane->flight->inflight--;
