@@ -80,6 +80,43 @@ static void a_node_cuts_off_before_it_destroys(void **state)
     end(&f);
 }
 
+static uint32_t running_at_end; /* queue pairs of clients that may still move bytes */
+
+static void count_running(struct tarn_work *w)
+{
+    pthread_mutex_lock(&fake_lock);
+    for (uint32_t i = 0; i < fake.nqps; i++)
+        running_at_end += fake.qp[i] && fake.qp[i]->room > 1 && fake.qp[i]->state == IBV_QPS_RTS;
+    pthread_mutex_unlock(&fake_lock);
+    work_done(w);
+}
+
+/* A work that is cut short ends when nothing touches its memory any more: the caller may free it then. */
+static void memory_is_the_callers_when_nothing_moves_it(void **state)
+{
+    (void)state;
+    for (int put = 0; put < 2; put++) {
+        fake_reset();
+        fake_add("a", 1);
+        fake_add("b", 2);
+        struct fixture f = begin();
+        fake.held = true;
+        struct tarn_piece p = {f.memory, MEMORY, 0, 0};
+        struct tarn_work w = fake_work(f.n, 0, &p, 1);
+        w.gen += !put;
+        w.done = count_running;
+        running_at_end = 0;
+        submit(f.ops, f.l, &w, put);
+        assert_int_equal(f.ops->progress(f.l), 0);
+        f.ops->close(f.l);
+        assert_int_equal(w.status, TARN_E_CANCELED);
+        assert_int_equal(running_at_end, 0);
+        fake.held = false;
+        f.l = fake_link(f.n, true);
+        end(&f);
+    }
+}
+
 /* What does not say that it has stopped is destroyed before the work ends, whatever time it takes. */
 static void a_device_that_does_not_flush_is_not_believed(void **state)
 {
@@ -130,6 +167,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(no_work_waits_for_queue_pairs_to_go),
         cmocka_unit_test(a_node_cuts_off_before_it_destroys),
+        cmocka_unit_test(memory_is_the_callers_when_nothing_moves_it),
         cmocka_unit_test(a_device_that_does_not_flush_is_not_believed),
         cmocka_unit_test(closing_does_not_wait_for_ever),
     };
