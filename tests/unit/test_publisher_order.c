@@ -7,7 +7,7 @@
 
 #include "tests/redis_relay.h"
 
-#define TTL_MS 300 /* of node records: a third of it is how long one has to be missing */
+#define TTL_MS 300 /* of node records, three heartbeats: for one of those a node has to be missing */
 
 /* --- one order of both sides, held at one of them ------------------------------------------------- */
 
@@ -194,7 +194,8 @@ static void who_is_back_meanwhile_is_not_missing(void **state)
     struct settling s;
     through_start(&t, f, "*2\r\n$7\r\nHGETALL\r\n$19\r\ntarn:" NS ":directory", 5000);
     uint64_t missing_ns = TTL_MS * TARN_NS_PER_MS / 3, since = tarn_now_ns();
-    command(f, "HSET", "tarn:" NS ":directory", "beat", "9000000000000"); /* somebody beats: it is calm */
+    /* Somebody beats, as often as this node: it is calm. */
+    command(f, "HSET", "tarn:" NS ":directory", "beat", "9000000000000", "heartbeat", "100");
     command(f, "HSET", "tarn:" NS ":o:k", "-away/cpu0:1:0000000000000002", "4096");
     settling_submit(&t.g, &s);
     tarn_loop_run(t.g.loop);
