@@ -122,7 +122,7 @@ void tarn_command_abort(struct tarn_conn *c, size_t n, redisReply **args)
     tarn_node_drain_check(c->node);
 }
 
-/* --- PIN, UNPIN, TOUCH, EVICT ---------------------------------------------------------- */
+/* --- PIN, UNPIN, TOUCH, EVICT ------------------------------------------------------------------- */
 
 /* One 1 or 0 a key. */
 static void each_key(struct tarn_conn *c, size_t n, redisReply **args,

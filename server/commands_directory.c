@@ -104,18 +104,17 @@ static void end_commit(struct tarn_node *n, const struct commit_item *item, cons
         withdraw_later(n, p);
 }
 
-/* To be committed again. What was published stays so; without a connection nobody would come back for the rest. */
+/* To be committed again, if the session is still there. What was published stays so, at an earlier COMMIT, too. */
 static void answer_again(struct commit *k, const struct commit_item *item, const struct tarn_publish *p,
                          const char *sentence, struct tarn_buf *out)
 {
     struct tarn_node *n = k->pending.node;
     const struct tarn_session *session = k->pending.conn ? k->pending.conn->session : NULL;
-    if (p->stored || !session)
-        end_commit(n, item, p, p->stored);
-    if (p->stored)
+    if (p->stored) {
+        end_commit(n, item, p, true);
         reply_displaced(n, p, NULL);
-    if (session)
-        tarn_store_commit_again(n->store, session->id, item->pool, item->slot, item->gen);
+    }
+    tarn_store_commit_again(n->store, session ? session->id : 0, item->pool, item->slot, item->gen);
     if (out)
         tarn_resp_add_error(out, TARN_E_AGAIN, sentence[0] ? sentence : "the directory is not settled: commit again");
 }
@@ -245,7 +244,7 @@ static int commit_args(struct tarn_node *n, redisReply **args, uint64_t *timeout
 static void refuse_commit(struct tarn_conn *c, size_t items)
 {
     tarn_fail(TARN_E_AGAIN,
-              "node %s was cut off and compares what it holds with the directory: commit again, or put elsewhere",
+              "node %s was cut off, and finds out first what became of its copies: commit again, or put elsewhere",
               c->node->id);
     tarn_resp_add_array(&c->out, items);
     for (size_t i = 0; i < items; i++)

@@ -120,11 +120,20 @@ static size_t free_here(struct tarn_node *n, const struct tarn_removal *removal,
     return nleft;
 }
 
+/* The directory has perhaps not been told: in the background then; twice does no harm. */
+static void withdraw_freed(struct tarn_node *n, const struct delete_item *item, const struct tarn_removal *removal)
+{
+    if (item->was_here)
+        tarn_publisher_withdraw(n->publisher, &removal->key, &removal->freed, item->bytes, "removed");
+}
+
 static void answer_removal(struct tarn_node *n, const struct delete_item *item, const struct tarn_removal *removal,
                            struct tarn_buf *out)
 {
     const struct tarn_location *left[TARN_DISPLACED_MAX];
     size_t nleft = removal->status ? 0 : free_here(n, removal, left);
+    if (removal->status == TARN_E_DIRECTORY)
+        withdraw_freed(n, item, removal);
     if (!out)
         return;
     if (removal->status == TARN_E_DIRECTORY)
@@ -133,19 +142,6 @@ static void answer_removal(struct tarn_node *n, const struct delete_item *item, 
         tarn_reply_copies(out, left, nleft);
     else
         tarn_resp_add_integer(out, removal->status == 0 || item->was_here);
-}
-
-/* What the directory has not been told goes in the background; twice does no harm. */
-static void withdraw_freed(struct deletes *d)
-{
-    const struct tarn_request *r = &d->pending.request;
-    for (size_t i = 0; i < d->nitems; i++) {
-        const struct delete_item *item = &d->items[i];
-        const struct tarn_removal *removal = &r->removals[item->remove];
-        if (item->was_here)
-            tarn_publisher_withdraw(d->pending.node->publisher, &removal->key, &removal->freed, item->bytes,
-                                    "removed");
-    }
 }
 
 /* code: why none was removed, or is known to be. */
@@ -180,8 +176,8 @@ static void delete_late(struct tarn_pending *pending)
 static void delete_answer(struct tarn_pending *pending, int code, const char *sentence)
 {
     struct deletes *d = (struct deletes *)pending;
-    if (code)
-        withdraw_freed(d);
+    for (size_t i = 0; code && i < d->nitems; i++)
+        withdraw_freed(pending->node, &d->items[i], &pending->request.removals[d->items[i].remove]);
     if (code && !pending->abandoned)
         delete_late(pending);
     delete_reply(d, code, sentence, pending->conn ? &pending->conn->out : NULL);

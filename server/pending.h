@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A command whose answer needs the directory: COMMIT and DELETE.
+ * A command whose answer needs the directory: COMMIT, DELETE and SETTLED.
  *
  *   begun --the directory answered--> answered, freed
  *   begun --time is up, not yet tried--> answered, freed
@@ -31,4 +31,5 @@ struct tarn_pending {
 
 /* Hands p->request over; the connection waits. */
 void tarn_pending_start(struct tarn_pending *p, struct tarn_conn *c, uint64_t timeout_ms);
+
 #endif

@@ -89,11 +89,22 @@ void publish_behind(struct tarn_publisher *p, struct tarn_publish *items, size_t
 
 /* --- recheck, remove ---------------------------------------------------------------------------- */
 
+/* It is missing now. True: for a heartbeat of this node already, and at each look in between, one a beat at least. */
+static bool still_missing(const struct tarn_publisher *p, struct missing_node *m, uint64_t now)
+{
+    uint64_t heartbeat_ns = p->o.heartbeat_ms * TARN_NS_PER_MS;
+    if (now - m->seen_ns > heartbeat_ns / 2 * 3)
+        m->since_ns = now;
+    m->seen_ns = now;
+    return now - m->since_ns >= heartbeat_ns;
+}
+
 /* Nodes that are back are no longer missing; when Redis does not tell, nothing is known of any. */
 static void look_for_missing(struct tarn_publisher *p)
 {
     const char *ids[MISSING_MAX];
     bool listed[MISSING_MAX];
+    uint64_t now = tarn_now_ns();
     for (uint32_t i = 0; i < p->nmissing; i++)
         ids[i] = p->missing[i].id;
     if (tarn_directory_listed(p->o.directory, ids, p->nmissing, listed, call_deadline(p)))
@@ -101,6 +112,8 @@ static void look_for_missing(struct tarn_publisher *p)
     for (uint32_t i = p->nmissing; i-- > 0;) {
         if (listed[i])
             p->missing[i] = p->missing[--p->nmissing];
+        else
+            still_missing(p, &p->missing[i], now);
     }
 }
 
@@ -139,20 +152,28 @@ static void forget_missing(struct tarn_publisher *p, const char *id)
     }
 }
 
-/* For a heartbeat of this node, at least. */
+/* Its entry; a new one takes the place of the one that was asked about longest ago. */
+static struct missing_node *missing_entry(struct tarn_publisher *p, const char *id, uint64_t now)
+{
+    struct missing_node *oldest = &p->missing[0];
+    for (uint32_t i = 0; i < p->nmissing; i++) {
+        if (!strcmp(p->missing[i].id, id))
+            return &p->missing[i];
+        if (p->missing[i].asked_ns < oldest->asked_ns)
+            oldest = &p->missing[i];
+    }
+    struct missing_node *m = p->nmissing < MISSING_MAX ? &p->missing[p->nmissing++] : oldest;
+    *m = (struct missing_node){.since_ns = now, .seen_ns = now};
+    snprintf(m->id, sizeof(m->id), "%s", id);
+    return m;
+}
+
 static bool was_missing(struct tarn_publisher *p, const char *id)
 {
     uint64_t now = tarn_now_ns();
-    for (uint32_t i = 0; i < p->nmissing; i++) {
-        if (!strcmp(p->missing[i].id, id))
-            return now - p->missing[i].since_ns >= p->o.ttl_ms * TARN_NS_PER_MS / 3;
-    }
-    if (p->nmissing < MISSING_MAX) {
-        struct missing_node *m = &p->missing[p->nmissing++];
-        snprintf(m->id, sizeof(m->id), "%s", id);
-        m->since_ns = now;
-    }
-    return false;
+    struct missing_node *m = missing_entry(p, id, now);
+    m->asked_ns = now;
+    return still_missing(p, m, now);
 }
 
 /* The node's own slots tell. */

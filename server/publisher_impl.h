@@ -39,11 +39,13 @@ struct settledness {
     uint64_t until_ns;                        /* it cannot be before; 0: nobody knows */
 };
 
-/* A node whose record was not there when it was asked for, nor at any heartbeat since. */
+/* A node whose record was not there when SETTLED asked for it, nor at any heartbeat since. */
 #define MISSING_MAX 256
 struct missing_node {
     char id[TARN_NODE_ID_MAX + 1];
     uint64_t since_ns;
+    uint64_t seen_ns;  /* when it was found missing last */
+    uint64_t asked_ns; /* when SETTLED asked last */
 };
 
 struct tarn_publisher {

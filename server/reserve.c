@@ -401,7 +401,7 @@ void tarn_store_commit_again(struct tarn_store *s, uint64_t session, uint32_t po
         o->committer = session;
     if (!o || o->state != OBJECT_PUBLISHING)
         return;
-    if (o->displaced || session_join(s, session, o)) {
+    if (o->displaced || !session || session_join(s, session, o)) {
         no_longer_reserved(s, o);
         store_reclaim(s, o);
         return;

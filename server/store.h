@@ -102,7 +102,7 @@ int tarn_store_commit_begin(struct tarn_store *s, uint64_t session, uint32_t poo
  * when it was released meanwhile. */
 bool tarn_store_commit_end(struct tarn_store *s, uint32_t pool, uint32_t slot, uint64_t gen, uint64_t born_ms);
 /* Lets the session begin the commit once more: PUBLISHING, of which nothing was published, is a reservation again;
- * what is LIVE stays so. */
+ * what is LIVE stays so. session 0: it is gone, nobody will; PUBLISHING is reclaimed. */
 void tarn_store_commit_again(struct tarn_store *s, uint64_t session, uint32_t pool, uint32_t slot, uint64_t gen);
 
 /* Gives a reservation back. False when there is no such one of this session. */

@@ -238,6 +238,17 @@ static void what_replaces_is_younger_after_a_loss(void **state)
     harness_passed(w->h);
 }
 
+/* Named in the record, of a node that is not there. */
+static struct copy displaced_of(struct node_world *w, const char *key, int node)
+{
+    char text[160], object[64];
+    snprintf(text, sizeof(text), "-gone%d/cpu0:1:0000000100000002", node);
+    snprintf(object, sizeof(object), OBJECT "%s", key);
+    harness_redis_integer(w->redis, "HSET", object, text, "0", NULL);
+    snprintf(text, sizeof(text), "@gone%d/cpu0=0:1:0000000100000002", node);
+    return parse(text);
+}
+
 /* --- DELETE ------------------------------------------------------------------------------------- */
 
 static void delete_removes_the_copies_of_other_nodes(void **state)
@@ -269,6 +280,25 @@ static void delete_of_the_only_copy_is_done_at_once(void **state)
     assert_int_equal(delete(&w->c, "k"), 1);
     assert_int_equal(objects(w->node), 0);
     assert_false(directory_has(w->redis, "k"));
+    harness_passed(w->h);
+}
+
+/* One key's record can name no more displaced copies: the node's copy is gone from there all the same. */
+static void a_refused_delete_leaves_no_void_location(void **state)
+{
+    struct node_world *w = *state;
+    assert_string_equal(node_put(&w->c, "absent", "k", 1000), "");
+    assert_string_equal(node_put(&w->c, "absent", "other", 1000), "");
+    for (int i = 0; i < 8; i++)
+        displaced_of(w, "k", i);
+    harness_redis_integer(w->redis, "HSET", OBJECT "k", "@node1/cpu0", "0:1:0000000100000002", NULL);
+    redisReply *r = harness_command(w->c.resp, "DELETE", "k", "other", NULL);
+    assert_int_equal(r->elements, 2);
+    assert_int_equal(r->element[0]->type, REDIS_REPLY_ERROR);
+    assert_prefix(r->element[0]->str, "DIRECTORY");
+    assert_int_equal(r->element[1]->integer, 1);
+    freeReplyObject(r);
+    HARNESS_UNTIL(!directory_field(w->redis, "k", "@node0/cpu0")[0], SOON_MS);
     harness_passed(w->h);
 }
 
@@ -461,6 +491,40 @@ static void a_missing_node_is_looked_at_twice(void **state)
     harness_passed(w->h);
 }
 
+/* Whoever asks has not looked for a while: what it knew before counts no more. */
+static void a_missing_node_is_looked_at_at_every_beat(void **state)
+{
+    struct node_world *w = *state;
+    start_node(w, "node2", w->redis, "600"); /* beats on, so that nobody takes it for a silence of all */
+    struct copy copy = replaced_while_stopped(w);
+    HARNESS_UNTIL(!listed(w, "node1"), SOON_MS);
+    assert_int_equal(settled(&w->c, "k", &copy), 0);
+    harness_signal(w->node->process, SIGSTOP);
+    for (uint64_t end = harness_now_ms() + 2 * HEARTBEAT_MS; harness_now_ms() < end;)
+        harness_pause();
+    uint64_t on = harness_now_ms();
+    harness_signal(w->node->process, SIGCONT);
+    HARNESS_UNTIL(settled(&w->c, "k", &copy) == 1, SOON_MS);
+    assert_true(harness_now_ms() - on >= HEARTBEAT_MS);
+    harness_passed(w->h);
+}
+
+/* Ids that never come back, as of containers. */
+static void any_number_of_nodes_may_have_gone(void **state)
+{
+    struct node_world *w = *state;
+    char key[16];
+    for (int i = 0; i < 300; i++) {
+        snprintf(key, sizeof(key), "k%d", i);
+        struct copy copy = displaced_of(w, key, i);
+        if (i == 0 || i == 299) /* the first one waits for the directory to be settled, too */
+            HARNESS_UNTIL(settled(&w->c, key, &copy) == 1, SOON_MS);
+        else
+            settled(&w->c, key, &copy);
+    }
+    harness_passed(w->h);
+}
+
 /* All were silent just now: who is missing may only not have reported yet. */
 static void nothing_is_settled_by_expiry_after_a_silence_of_all(void **state)
 {
@@ -566,6 +630,7 @@ int main(void)
         TEST(what_replaces_is_younger_after_a_loss),
         TEST(delete_removes_the_copies_of_other_nodes),
         TEST(delete_of_the_only_copy_is_done_at_once),
+        TEST(a_refused_delete_leaves_no_void_location),
         WITH_REDIS(release_of_what_is_being_published_is_busy),
         WITH_REDIS(recheck_keeps_what_is_being_published),
         TEST(settled_when_the_holder_has_freed_it),
@@ -574,6 +639,8 @@ int main(void)
         TEST(settled_when_the_record_of_its_node_has_expired),
         TEST(a_location_is_not_settled_by_expiry),
         TEST(a_missing_node_is_looked_at_twice),
+        TEST(a_missing_node_is_looked_at_at_every_beat),
+        TEST(any_number_of_nodes_may_have_gone),
         TEST(nothing_is_settled_by_expiry_after_a_silence_of_all),
         WITH_REDIS(an_unsettled_directory_displaces_nothing),
         TEST(a_commit_that_was_published_is_committed_again),

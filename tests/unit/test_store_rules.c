@@ -526,6 +526,30 @@ static void test_only_its_session_commits_once_more(void **state)
     tarn_store_free(s);
 }
 
+/* Its session is gone: what was published stays, and a reservation goes. */
+static void test_nobody_commits_again(void **state)
+{
+    (void)state;
+    for (int live = 0; live < 2; live++) {
+        struct gone gone;
+        struct tarn_store *s = one_pool(&gone, MIB, 0);
+        struct tarn_reserve r = want("a", 1000);
+        struct tarn_publish p;
+        struct tarn_grant g;
+        struct tarn_pool_stats stats;
+        assert_int_equal(tarn_store_reserve(s, &r, &g), 0);
+        assert_int_equal(tarn_store_commit_begin(s, SESSION, 0, g.slot, g.gen, &p), 0);
+        if (live)
+            assert_true(tarn_store_commit_end(s, 0, g.slot, g.gen, 5));
+        tarn_store_commit_again(s, 0, 0, g.slot, g.gen);
+        assert_int_equal(has(s, "a"), live);
+        assert_int_equal(tarn_store_commit_begin(s, SESSION, 0, g.slot, g.gen, &p), TARN_E_STALE);
+        tarn_store_stats(s, 0, &stats);
+        assert_int_equal(stats.reserved, 0);
+        tarn_store_free(s);
+    }
+}
+
 /* The same counter of another run of the node is another generation. */
 static void test_another_run_is_another_generation(void **state)
 {
@@ -566,6 +590,7 @@ int main(void)
         cmocka_unit_test(test_all_retired),
         cmocka_unit_test(test_an_earlier_generation_names_nothing),
         cmocka_unit_test(test_only_its_session_commits_once_more),
+        cmocka_unit_test(test_nobody_commits_again),
         cmocka_unit_test(test_another_run_is_another_generation),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
