@@ -9,7 +9,7 @@
 #define SLICE_NS (100 * TARN_NS_PER_MS)       /* then the node's lease is looked at again */
 #define SHORT_SLICE_NS (10 * TARN_NS_PER_MS)  /* while other jobs are open: their transfers go on between */
 
-/* On the same host it is the GPU that is waited for, or nobody. */
+/* On the same host the node is not waited for, only its GPU is. */
 bool tarn_get_may_ask(const struct tarn_get_job *j)
 {
     return !j->asked && !(j->get->client->transports[j->transport]->caps & TARN_CAP_SAME_HOST);

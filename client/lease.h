@@ -8,10 +8,10 @@
  *   unsure     Redis does not answer: read on for a moment, and for the next, until it does.
  *   gone       Redis has answered that the node is not there, or compares what it holds: not read.
  *
- * Each question is about all nodes that descriptors name. So who reads anything learns of every node that was given
- * up, within a sixth of a ttl of the lease's end, and knows it when Redis goes away. Only a lease that had not ended
- * when Redis last answered is read on. Who asked nothing between that end and Redis's going away, since it was idle or
- * stopped, cannot know, and reads on, too: most often nothing has happened meanwhile but that Redis went away.
+ * Each question is about all nodes that descriptors name. So a client that reads anything learns within a sixth of a
+ * ttl that a lease has ended, and still knows it when Redis goes away: only a lease that had not ended at the last
+ * question that was answered is read on. A client that was idle or stopped since the lease's end cannot know of it, and
+ * reads on.
  *
  * until_ns is compared with the coarse clock, which is late by a tick, and by some more in a virtual machine whose
  * time-keeping CPU was held up (Linux lets another one step in after 5 ticks): so a lease ends that much earlier.

@@ -4,8 +4,8 @@
  * waits for nothing but Redis, since a lease in use must be renewed in time, whatever the keeper is waiting for.
  *
  * A get that finds no lease waits for the next answer, together with all others. Once Redis has not answered a
- * question in time no get waits any more, until it does. That is for the thread to say, which has looked for the answer
- * last of all: the clock alone would say it of a process that was stopped, too, though the answer is there.
+ * question in time no get waits any more, until it does. Only the thread says so, after a last look for the answer: by
+ * the clock alone a process that was stopped would count Redis as away though its answer has come.
  */
 #include "client/client.h"
 
@@ -98,7 +98,7 @@ void tarn_lease_listed(struct tarn_remote *r, const struct tarn_node_record *n, 
     struct tarn_lease_answer a = {.epoch = n->epoch, .refuses = n->refuses, .left_ms = n->left_ms};
     const struct tarn_pulse none = {.now_ms = 0};
 
-    if (strcmp(n->state, "returning") == 0) /* who reads asks */
+    if (strcmp(n->state, "returning") == 0) /* a reader will ask */
         return;
 
     pthread_mutex_lock(&s->lock);
@@ -131,7 +131,7 @@ struct question {
     size_t n;
 };
 
-/* Is it asked about when something is? Who is known to be gone is not, but by who needs it. */
+/* Is it part of the next question? One that is known to be gone is not, unless a get has needed it. */
 static bool is_asked_about(const struct tarn_remote *r)
 {
     const struct tarn_lease *l = &r->lease;
@@ -263,8 +263,8 @@ static void ask(struct tarn_client *c)
 /* --- the thread --------------------------------------------------------------------------------- */
 
 /*
- * When the first lease is to be renewed, if any is in use. Until then, and as long as one runs, it is looked again
- * whether one is: gets do not call.
+ * When the first lease is to be renewed, if any is in use. Gets do not say that they use one: while any runs, it is
+ * looked at again every sixth of a ttl.
  */
 static uint64_t next_due(struct tarn_client *c, uint64_t now_ns)
 {

@@ -9,7 +9,8 @@
  *   patience = srtt + max(G, 4 rttvar)
  *
  * G is no clock's granularity here but TARN_PATIENCE_NS: how long a healthy node's host may hold it up. Before the
- * first round trip patience is 1 s, as there; less where all that the client has measured so far is near, and the least on the same host.
+ * first round trip patience is 1 s, as there; less where all that the client has measured so far is near, and the
+ * least on the same host.
  *
  * A call goes through several steps (connect, HELLO, a command ...). Each has the patience for itself: what was
  * answered starts it anew. The deadline of the call is above all of them.

@@ -227,19 +227,14 @@ struct tarn_removal {
 };
 int tarn_directory_remove(struct tarn_directory *d, struct tarn_removal *items, size_t n, uint64_t deadline_ns);
 
-/*
- * The recheck set of a node: copies that it is to free if it still holds them. Members last for an hour.
- * `node` of the locations that are read is `node`, their offset 0. *n_p: in the room for them, out how many.
- */
+/* The recheck set of a node: copies that it frees if it still holds them. Members last for an hour. */
 int tarn_directory_recheck_add(struct tarn_directory *d, const struct tarn_location *l, size_t n,
                                uint64_t deadline_ns);
-/* Takes the first `ndone` out, then reads some of what is left. */
+/* Takes `done` out, then reads some of what is left; their offsets are 0. *n_p: in the room for them, out how many. */
 int tarn_directory_recheck(struct tarn_directory *d, const char *node, const struct tarn_location *done,
                            size_t ndone, struct tarn_location *found, size_t *n_p, uint64_t deadline_ns);
 
-/*
- * Whether copies are still named, and their nodes listed, as read in this order.
- */
+/* Whether copies are still named, then whether their nodes are listed. */
 enum tarn_listed { TARN_LISTED, TARN_LISTED_ANEW /* another epoch */, TARN_NOT_LISTED };
 struct tarn_copy_seen {
     struct tarn_key key;

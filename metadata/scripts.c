@@ -37,7 +37,7 @@
  * Copies of one object agree in version and tensor; in modes absent and join a place that is taken stays
  * so. A join makes no record: of the version that it is a copy of, one must be there.
  * A record without ver, born, tensor or any location is damaged and counts as none.
- * What is itself named as displaced is not restored; run once more, it was published and has given way.
+ * A copy that the record names as displaced is not restored. In other modes it was published before, and has given way.
  * `born` grows, so that what gives way would be the older one in a later restore, too.
  * PUBLISH is a pcall: a user without the right to the channel may store nevertheless.
  */

@@ -51,8 +51,8 @@ struct tarn_key_copies {
 void tarn_copy_key(struct tarn_key_copies *k, struct tarn_key *key);
 
 /*
- * A displaced copy that the directory answered with. True: it is none of the client's business: freed here, and out
- * of the record where that names it. False: another node's, or one here whose own commit has not ended.
+ * For a displaced copy in the directory's answer. True: the client need not release it, since it is freed here, and
+ * taken out of the record where that names it. False: another node's, or one here whose own commit has not ended.
  */
 bool tarn_free_displaced(struct tarn_node *n, const struct tarn_key *key, const struct tarn_location *l, bool named);
 /* An array of "@<node>/<pool>=<offset>:<slot>:<gen>". */

@@ -25,7 +25,7 @@ bool tarn_free_displaced(struct tarn_node *n, const struct tarn_key *key, const 
 {
     if (strcmp(l->node, n->id) || !tarn_recheck_free_copy(n, l))
         return false;
-    if (named) /* what was freed before has perhaps been withdrawn in vain */
+    if (named) /* it may have been freed, and withdrawn, before it was named */
         tarn_publisher_withdraw(n->publisher, key, l, 0, NULL);
     return true;
 }

@@ -43,7 +43,7 @@ static void leave_when_settled(struct tarn_node *n)
     tarn_publisher_submit(n->publisher, &n->leave);
 }
 
-/* Who finds the node's record gone takes its copies for gone, too, whether or not all could be withdrawn. */
+/* Without its record the node's copies count as gone, withdrawn or not: so nobody may read them. */
 static void leave(struct tarn_node *n)
 {
     tarn_store_retire_all(n->store);

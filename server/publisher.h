@@ -28,9 +28,9 @@
  * for the first call that is answered again. One that answers but refuses (out of memory) is still
  * asked to withdraw, now and then: that is what frees memory there. LEAVE does not wait for those.
  *
- * A replace, a remove and SETTLED are believed in a settled directory only: AGAIN for their items before and
- * after it, the latter with `stored` set for what was published. So are items of which a displaced copy could not
- * be written into its node's recheck set.
+ * A replace, a remove and SETTLED are believed in a settled directory only, which is looked at before and after. An
+ * item is AGAIN when it was not settled, and when a displaced copy could not be written into its node's recheck set;
+ * `stored` is set when it was published all the same.
  *
  * A restore takes the place of an older record, and of a newer one only when all its locations are
  * void ones of this node: a newer record of another node says that this copy was replaced, whether

@@ -33,10 +33,10 @@ struct publish_lane {
 
 /* What the last beat has read. */
 struct settledness {
-    char id[TARN_DIRECTORY_ID_TEXT], run[64]; /* "": no beat has been answered */
-    bool settled;                             /* that directory, for good */
-    char why[200];                            /* it is not; without the time that is left */
-    uint64_t until_ns;                        /* it cannot be before; 0: nobody knows */
+    char id[TARN_DIRECTORY_ID_TEXT]; /* "": no beat has been answered */
+    bool settled;                    /* that directory, for good */
+    char why[200];                   /* it is not; without the time that is left */
+    uint64_t until_ns;               /* it cannot be before; 0: nobody knows */
 };
 
 /* A node whose record was not there when SETTLED asked for it, nor at any heartbeat since. */
@@ -95,6 +95,7 @@ void lane_adopt(struct tarn_publisher *p, struct tarn_stream *s);
 /* The directory thread has finished a publish. */
 void lane_thread_done(struct tarn_publisher *p);
 
+bool any_replace(const struct tarn_publish *items, size_t n);
 /* All commits of the queue in one call; the others do one request. */
 void work_publish(struct tarn_publisher *p, struct request_queue *q);
 void work_beat(struct tarn_publisher *p, struct tarn_request *r);
@@ -105,8 +106,8 @@ void work_leave(struct tarn_publisher *p, struct tarn_request *r);
 
 /*
  * publisher_settled.c. A replace, a remove or SETTLED may only be believed in a settled directory: 0, or AGAIN with a
- * sentence. settled_before() goes by what the last beat has read; settled_behind() reads Redis once more, after what
- * it is asked for was answered.
+ * sentence. settled_before() goes by what the last beat has read; settled_behind() reads Redis once more, after the
+ * answer that is to be believed.
  */
 int settled_before(struct tarn_publisher *p);
 int settled_behind(struct tarn_publisher *p);

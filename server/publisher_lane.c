@@ -156,20 +156,12 @@ static bool is_away(struct tarn_publisher *p)
     return away;
 }
 
-/* A replace asks whether the directory is settled, and waits for other answers than its own. */
-static bool is_simple(const struct tarn_request *r)
-{
-    for (size_t i = 0; i < r->n; i++) {
-        if (r->publishes[i].mode == TARN_PUBLISH_REPLACE)
-            return false;
-    }
-    return true;
-}
-
 void lane_submit(struct tarn_publisher *p, struct tarn_request *r)
 {
     struct publish_lane *l = &p->lane;
-    bool here = l->stream && !l->held.first && !l->with_thread && !is_away(p) && is_simple(r);
+    /* A replace asks whether the directory is settled, and waits for other answers than its own. */
+    bool replaces = any_replace(r->publishes, r->n);
+    bool here = l->stream && !l->held.first && !l->with_thread && !is_away(p) && !replaces;
     int rc = here ? tarn_stream_publish(l->stream, r->publishes, r->n) : TARN_E_BUSY;
     if (rc == TARN_E_BUSY) {
         queue_add(&l->held, r);

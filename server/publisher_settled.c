@@ -36,7 +36,6 @@ static void judge(struct tarn_publisher *p, const struct tarn_beat *b, struct se
 {
     const struct tarn_directory_state *d = &b->state;
     memcpy(s->id, d->id, sizeof(s->id));
-    memcpy(s->run, d->run, sizeof(s->run));
     if (b->conflict) {
         snprintf(s->why, sizeof(s->why), "this node has --heartbeat-ms %u, the others %llu, and it is cut off from them",
                  p->o.heartbeat_ms, (unsigned long long)d->heartbeat_ms);

@@ -142,12 +142,13 @@ static int finish_asked(struct tarn_publisher *p, struct tarn_request *r)
     return rc;
 }
 
-static size_t count_replaces(const struct tarn_publish *items, size_t n)
+bool any_replace(const struct tarn_publish *items, size_t n)
 {
-    size_t replaces = 0;
-    for (size_t i = 0; i < n; i++)
-        replaces += items[i].mode == TARN_PUBLISH_REPLACE;
-    return replaces;
+    for (size_t i = 0; i < n; i++) {
+        if (items[i].mode == TARN_PUBLISH_REPLACE)
+            return true;
+    }
+    return false;
 }
 
 /* All but the replaces, which get the code. */
@@ -176,7 +177,7 @@ static int publish_rest(struct tarn_publisher *p, struct tarn_publish *items, si
 
 static int publish(struct tarn_publisher *p, struct tarn_publish *items, size_t n)
 {
-    int unsettled = count_replaces(items, n) ? settled_before(p) : 0;
+    int unsettled = any_replace(items, n) ? settled_before(p) : 0;
     return unsettled ? publish_rest(p, items, n, unsettled) : publish_all(p, items, n);
 }
 

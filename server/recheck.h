@@ -13,8 +13,8 @@ struct tarn_recheck;
 int tarn_recheck_new(struct tarn_node *n, struct tarn_recheck **r_p);
 void tarn_recheck_free(struct tarn_recheck *r);
 void tarn_recheck_tick(struct tarn_recheck *r);
-/* Begins to read it now, or once more. What tarn_recheck_rounds() says, or more, when all that is in the set now has been
- * freed. */
+/* Begins to read the set, or to read it once more. Returns what tarn_recheck_rounds() has reached once all that is in
+ * the set now has been freed. */
 uint64_t tarn_recheck_anew(struct tarn_recheck *r);
 /* How many times the set was read to its end. */
 uint64_t tarn_recheck_rounds(const struct tarn_recheck *r);
