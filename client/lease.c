@@ -20,28 +20,16 @@ static uint64_t end_after(uint64_t sent_ns, uint64_t left_ns)
     return sent_ns + shorter_by(less_margin(left_ns), ROUND_NS + LATE_TICKS * tarn_coarse_tick_ns());
 }
 
-/*
- * A record lives for 3 heartbeats from its node's beat on, and no node has beaten after `beat`. So what is left of
- * it and the time since `beat` are together at most its whole life; for the node that beat last, just that.
- */
-static void learn_ttl(struct tarn_lease *l, uint64_t left_ms, const struct tarn_pulse *p)
-{
-    uint64_t age_ms = p->beat_ms ? shorter_by(p->now_ms, p->beat_ms) : 0;
-    uint64_t ttl_ns = (left_ms + (age_ms < left_ms ? age_ms : 0)) * TARN_NS_PER_MS;
-
-    if (ttl_ns > l->ttl_ns)
-        l->ttl_ns = ttl_ns;
-}
-
 static void granted(struct tarn_lease *l, uint64_t left_ms, uint64_t sent_ns)
 {
     uint64_t until = end_after(sent_ns, left_ms * TARN_NS_PER_MS);
+    uint64_t life = l->ttl_ns ? l->ttl_ns : left_ms * TARN_NS_PER_MS;
 
     l->unsure = false;
     l->confirmed_ns = until;
-    l->due_ns = shorter_by(until, l->ttl_ns / 3);
-    if (l->due_ns < sent_ns + l->ttl_ns / 6)
-        l->due_ns = sent_ns + l->ttl_ns / 6;
+    l->due_ns = shorter_by(until, life / 3);
+    if (l->due_ns < sent_ns + life / 6)
+        l->due_ns = sent_ns + life / 6;
     atomic_store(&l->gone, false);
     atomic_store_explicit(&l->until_ns, until, memory_order_release);
 }
@@ -107,10 +95,11 @@ bool tarn_lease_answered(struct tarn_lease *l, uint32_t epoch, const struct tarn
         tarn_lease_end(l);
         return true;
     }
+    if (p->heartbeat_ms)
+        l->ttl_ns = 3 * p->heartbeat_ms * TARN_NS_PER_MS;
     if (a->epoch)
         l->refuses = a->refuses;
     if (a->epoch && !a->returning) {
-        learn_ttl(l, a->left_ms, p);
         granted(l, a->left_ms, sent_ns);
     } else if (a->epoch || l->unsure || !tarn_lease_runs(l, now_ns)) {
         not_there(l, p, sent_ns, now_ns);

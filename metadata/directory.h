@@ -131,7 +131,7 @@ struct tarn_lease_answer {
 
 /* Of all nodes (the directory hash), by Redis's clock in ms. A field is 0 where nothing is known. */
 struct tarn_pulse {
-    uint64_t now_ms, beat_ms, silent_ms, resumed_ms;
+    uint64_t now_ms, beat_ms, silent_ms, resumed_ms, heartbeat_ms;
 };
 
 /* Asks about n nodes in one round trip, not counted among the others. A damaged record counts as none. */

@@ -65,6 +65,7 @@ static void take_pulse(struct tarn_pulse *p, const redisReply *reply)
     p->beat_ms = s.beat_ms;
     p->silent_ms = s.silent_ms;
     p->resumed_ms = s.resumed_ms;
+    p->heartbeat_ms = s.heartbeat_ms;
 }
 
 static int take(void *arg, size_t i, const redisReply *reply)

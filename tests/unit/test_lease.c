@@ -27,7 +27,7 @@ static uint64_t at(uint64_t ms)
 static void listed(struct tarn_lease *l, uint64_t asked, uint64_t beat)
 {
     const struct tarn_lease_answer a = {.epoch = 0xabcd00000000ull | EPOCH, .left_ms = beat + TTL - asked};
-    const struct tarn_pulse p = {.now_ms = R0 + asked, .beat_ms = R0 + beat};
+    const struct tarn_pulse p = {.now_ms = R0 + asked, .beat_ms = R0 + beat, .heartbeat_ms = BEAT};
     assert_false(tarn_lease_answered(l, EPOCH, &a, &p, at(asked), at(asked)));
 }
 
@@ -35,7 +35,7 @@ static const struct tarn_lease_answer nobody;
 
 static struct tarn_pulse pulse(uint64_t now, uint64_t beat, uint64_t silent, uint64_t resumed)
 {
-    return (struct tarn_pulse){R0 + now, R0 + beat, silent ? R0 + silent : 0, resumed ? R0 + resumed : 0};
+    return (struct tarn_pulse){R0 + now, R0 + beat, silent ? R0 + silent : 0, resumed ? R0 + resumed : 0, BEAT};
 }
 
 static void not_there(struct tarn_lease *l, uint64_t asked, struct tarn_pulse p)
@@ -318,17 +318,19 @@ static void no_information_is_no_silence(void **state)
     assert_true(l.gone);
 }
 
-/* The heartbeat is not known: from what is left of a record and the time since the last beat its life shows. */
-static void the_life_of_records_is_learnt(void **state)
+/* A client that begins just before a record expires: the time between two heartbeats of others is no silence. */
+static void a_record_that_is_seen_first_at_its_end_is_not_read_on(void **state)
 {
     (void)state;
-    struct tarn_lease l = {.gone = false};
-    listed(&l, 700, 100);
-    assert_int_equal(l.ttl_ns, TTL * MS);
-    const struct tarn_lease_answer a = {.epoch = EPOCH, .left_ms = 500};
-    const struct tarn_pulse p = pulse(2500, 2400, 0, 0); /* another node's beat */
-    tarn_lease_answered(&l, EPOCH, &a, &p, at(2500), at(2500));
-    assert_int_equal(l.ttl_ns, TTL * MS);
+    struct tarn_lease l = {.gone = false}, unknown = {.gone = false};
+    const struct tarn_lease_answer a = {.epoch = EPOCH, .left_ms = 100};
+    const struct tarn_pulse others = pulse(TTL - 100, TTL - 300, 0, 0), none = {.now_ms = 0};
+    tarn_lease_answered(&l, EPOCH, &a, &others, at(TTL - 100), at(TTL - 100));
+    tarn_lease_answered(&unknown, EPOCH, &a, &none, at(TTL - 100), at(TTL - 100)); /* of a list of nodes */
+    assert_true(tarn_lease_runs(&l, at(TTL - 100)) && tarn_lease_runs(&unknown, at(TTL - 100)));
+    not_there(&l, TTL, pulse(TTL, TTL - 300, 0, 0));
+    not_there(&unknown, TTL, pulse(TTL, TTL - 300, 0, 0));
+    assert_true(l.gone && unknown.gone);
 }
 
 int main(void)
@@ -356,7 +358,7 @@ int main(void)
         cmocka_unit_test(a_silence_that_came_later_does_not_count),
         cmocka_unit_test(a_silence_long_ago_does_not_count),
         cmocka_unit_test(no_information_is_no_silence),
-        cmocka_unit_test(the_life_of_records_is_learnt),
+        cmocka_unit_test(a_record_that_is_seen_first_at_its_end_is_not_read_on),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
