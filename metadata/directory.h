@@ -259,6 +259,8 @@ struct tarn_directory_state {
     uint64_t now_ms, since_ms;
     bool lost;         /* it follows one that was lost */
     uint64_t lived_ms; /* with `lost`: the latest beat that a node remembers of that one */
+    uint32_t told;     /* ... how many nodes have said so, each its own */
+    uint64_t nodes;    /* of a beat: how many nodes were listed before it; some may be gone */
     uint64_t beat_ms;  /* the last beat of any node */
     uint64_t heartbeat_ms; /* of all its nodes */
     uint64_t silent_ms, resumed_ms; /* the last time that no node had beaten for 2 heartbeats: from, to */

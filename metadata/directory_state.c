@@ -20,9 +20,10 @@
 #include "metadata/redis.h"
 
 /*
- * KEYS[1] the hash; ARGV: 1 heartbeat in ms, 2 ttl in ms, 3 id of a new one, 4 id that the node knows or '', 5 its
- * last beat there, 6 '1': a new one has aged at once. Answers Redis's time, then fields and values; `heartbeat` is
- * another one when the node is refused.
+ * KEYS[1] the hash, KEYS[2] the set of nodes; ARGV: 1 heartbeat in ms, 2 ttl in ms, 3 id of a new one, 4 id that the
+ * node knows or '', 5 its last beat there, 6 '1': a new one has aged at once, 7 the node's id. Answers Redis's time,
+ * then fields and values, one more than the hash has: `nodes`, how many the set names. `heartbeat` is another one when
+ * the node is refused.
  * HDEL first: Redis lets a script that has written go on when its memory is full.
  */
 const char tarn_state_script[] =
@@ -35,6 +36,10 @@ const char tarn_state_script[] =
     "for i = 1, #all, 2 do h[all[i]] = all[i + 1] end\n"
     "local function ms(name) return tonumber(h[name]) or 0 end\n"
     "local function text(v) return string.format('%.0f', v) end\n"
+    "local function tell()\n"
+    "    local told, me = h.told or ' ', ARGV[7] .. ' '\n"
+    "    h.told = told:find(' ' .. me, 1, true) and told or told .. me\n"
+    "end\n"
     "local theirs = ms('heartbeat')\n"
     "local other = theirs ~= 0 and theirs ~= heartbeat\n"
     "if h.id and h.run == run and other and now < ms('beat') + 3 * theirs then\n"
@@ -48,10 +53,12 @@ const char tarn_state_script[] =
     "    redis.call('DEL', KEYS[1])\n"
     "    h = {id = fresh, run = run, lost = follows and '1' or '0', lived = text(lived)}\n"
     "    h.since = text((ARGV[6] == '1' and not follows) and now - ttl or now)\n"
+    "    if known ~= '' then tell() end\n"
     "elseif known ~= '' and known ~= h.id and fresh ~= h.id and now < ms('since') + ttl then\n"
     "    if h.lost ~= '1' then h.since = text(now) end\n"
     "    h.lost = '1'\n"
     "    h.lived = text(math.max(ms('lived'), last))\n"
+    "    tell()\n"
     "end\n"
     "if h.beat and now - ms('beat') >= 2 * heartbeat then\n"
     "    h.silent = h.beat\n"
@@ -59,7 +66,7 @@ const char tarn_state_script[] =
     "end\n"
     "h.beat = text(now)\n"
     "h.heartbeat = ARGV[1]\n"
-    "local out = {text(now)}\n"
+    "local out = {text(now), 'nodes', text(redis.call('SCARD', KEYS[2]))}\n"
     "for name, value in pairs(h) do\n"
     "    redis.call('HSET', KEYS[1], name, value)\n"
     "    out[#out + 1] = name\n"
@@ -75,34 +82,47 @@ static void state_key(const struct tarn_directory *d, char out[TARN_REDIS_PREFIX
 int tarn_state_append(const struct tarn_directory *d, const struct tarn_beat *b,
                       const char fresh[TARN_DIRECTORY_ID_TEXT], const char *sha, struct tarn_resp *r)
 {
-    char key[TARN_REDIS_PREFIX + 16];
+    char key[TARN_REDIS_PREFIX + 16], nodes[TARN_REDIS_PREFIX + 16];
     struct tarn_args a = {0};
     state_key(d, key);
+    snprintf(nodes, sizeof nodes, "%snodes", d->prefix);
     tarn_args_add(&a, "EVALSHA");
     tarn_args_add(&a, sha);
-    tarn_args_add(&a, "1");
+    tarn_args_add(&a, "2");
     tarn_args_add(&a, key);
+    tarn_args_add(&a, nodes);
     tarn_args_add_u64(&a, b->heartbeat_ms);
     tarn_args_add_u64(&a, b->ttl_ms);
     tarn_args_add(&a, fresh);
     tarn_args_add(&a, b->known);
     tarn_args_add_u64(&a, b->last_ms);
     tarn_args_add(&a, b->own_redis ? "1" : "0");
+    tarn_args_add(&a, b->node->id);
     return tarn_args_append(&a, r);
 }
 
 /* --- reading ------------------------------------------------------------------------------------ */
 
+/* In a text that has a space before and behind each. */
+static uint32_t words(const char *text)
+{
+    uint32_t spaces = 0;
+    for (; *text; text++)
+        spaces += *text == ' ';
+    return spaces ? spaces - 1 : 0;
+}
+
 static void take_field(struct tarn_directory_state *s, const char *name, const redisReply *value)
 {
     const struct {
         const char *name;
-        uint64_t *ms;
-    } times[] = {{"since", &s->since_ms},   {"lived", &s->lived_ms},     {"beat", &s->beat_ms},
-                 {"silent", &s->silent_ms}, {"resumed", &s->resumed_ms}, {"heartbeat", &s->heartbeat_ms}};
-    for (size_t i = 0; i < sizeof times / sizeof times[0]; i++) {
-        if (!strcmp(name, times[i].name))
-            tarn_u64_parse(value->str, (size_t)value->len, 10, INT64_MAX, times[i].ms);
+        uint64_t *value;
+    } numbers[] = {{"since", &s->since_ms},   {"lived", &s->lived_ms},     {"beat", &s->beat_ms},
+                 {"silent", &s->silent_ms}, {"resumed", &s->resumed_ms}, {"heartbeat", &s->heartbeat_ms},
+                 {"nodes", &s->nodes}};
+    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {
+        if (!strcmp(name, numbers[i].name))
+            tarn_u64_parse(value->str, (size_t)value->len, 10, INT64_MAX, numbers[i].value);
     }
     if (!strcmp(name, "id"))
         snprintf(s->id, sizeof s->id, "%s", value->str);
@@ -110,6 +130,8 @@ static void take_field(struct tarn_directory_state *s, const char *name, const r
         snprintf(s->run, sizeof s->run, "%s", value->str);
     if (!strcmp(name, "lost"))
         s->lost = !strcmp(value->str, "1");
+    if (!strcmp(name, "told"))
+        s->told = words(value->str);
 }
 
 void tarn_state_fields(const redisReply *reply, size_t first, struct tarn_directory_state *s)

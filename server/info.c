@@ -178,8 +178,8 @@ static void directory_section(const struct tarn_node *n, struct tarn_buf *out)
                     p.calls, p.failed_calls, p.published, p.direct, p.waiting_withdrawals);
     tarn_buf_printf(out, "restored:%" U "\r\nscrub_freed:%" U "\r\nscrub_withdrawn:%" U "\r\n",
                     n->stats.restored, n->stats.scrub_freed, n->stats.scrub_withdrawn);
-    tarn_buf_printf(out, "presence:%s\r\ngiven_up:%" U "\r\nfreed_as_late:%" U "\r\n", tarn_presence_name(n),
-                    n->presence.given_up, n->presence.freed);
+    tarn_buf_printf(out, "nodes:%" U "\r\npresence:%s\r\ngiven_up:%" U "\r\nfreed_as_late:%" U "\r\n",
+                    n->presence.nodes, tarn_presence_name(n), n->presence.given_up, n->presence.freed);
     tarn_buf_printf(out, "directory:%s\r\ndirectory_state:%s\r\n", p.directory,
                     p.unsettled[0] ? "unsettled" : "settled");
     if (p.unsettled[0])

@@ -222,6 +222,9 @@ static bool waited(struct tarn_node *n, const struct tarn_directory_state *s)
         return false;
     if (2 * s->lived_ms >= 2 * p->away_ms + 3ull * heartbeat_ms(n))
         late(n, s->now_ms, "this node was cut off from redis before it lost its data, others were not");
+    else if (s->told < p->nodes)
+        late(n, s->now_ms, "redis lost its data while this node was cut off, and not every node is left to say that "
+                           "it was cut off, too");
     else
         p->state = TARN_HERE;
     return true;
@@ -240,6 +243,8 @@ static bool record_there(struct tarn_node *n, const struct tarn_directory_state 
         return waited(n, s);
     p->last_ms = s->now_ms;
     p->last_ns = sent_ns;
+    if (tarn_directory_aged(s, n->ttl_ms) || s->nodes > p->nodes) /* after a loss not all are listed yet */
+        p->nodes = s->nodes;
     return restored(n);
 }
 
@@ -274,6 +279,7 @@ void tarn_presence_begin(struct tarn_node *n, const struct tarn_beat *b)
     p->claimed = b->state;
     p->make_until_ms = 0;
     p->last_ms = p->beat_ms = b->state.now_ms;
+    p->nodes = b->state.nodes + 1;
     p->last_ns = tarn_now_ns();
 }
 

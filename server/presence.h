@@ -15,7 +15,7 @@
  *              |                                                                                      |
  *              +-----another directory, later, that is younger than a ttl--> WAITING --it was away ---|
  *              |                                                              |  alone, or given up:  |
- *              |         HERE, restoring <--Redis was away for all, by `lived`+  all freed            |
+ *              |         HERE, restoring <--all nodes say: Redis was away-----+  all freed            |
  *              +-----another directory, older than a ttl: all freed-----------------------------------+
  *
  * HERE, the record gone for everybody's silence --> RECHECKING --the recheck set is freed--> HERE
@@ -47,6 +47,7 @@ struct tarn_presence {
     char known[TARN_DIRECTORY_ID_TEXT];
     struct tarn_directory_state claimed; /* as the first beat has read it */
     uint64_t last_ms, last_ns; /* the last beat that found the record there as HERE: Redis's time, ours when sent */
+    uint64_t nodes;            /* how many nodes were listed then, this one included */
     uint64_t beat_ms;          /* the last beat in any state, by Redis's time */
     uint64_t away_ms;          /* WAITING: last_ms in the directory that was lost */
     bool listed;               /* COMPARING: the record has been made */

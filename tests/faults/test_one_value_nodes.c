@@ -113,6 +113,38 @@ static void a_node_that_was_cut_off_alone_frees_all(void **state)
     harness_passed(w->h);
 }
 
+/* Who could have said that it was cut off alone is dead. */
+static void a_node_that_was_cut_off_with_nobody_left_to_tell_frees_all(void **state)
+{
+    struct node_world *w = *state;
+    HARNESS_UNTIL(node_figure(w->node->control, "nodes") == 2 && settled(w->node), SOON_MS);
+    harness_signal(w->node->process, SIGSTOP);
+    HARNESS_UNTIL(directory_count(w->redis) == N, SOON_MS); /* given up: its objects are swept */
+    harness_kill(w->other->process);
+    flush(w);
+    harness_signal(w->node->process, SIGCONT);
+    HARNESS_UNTIL(is(w->node, "waiting"), SOON_MS);
+    HARNESS_UNTIL(objects(w->node) == 0 && is(w->node, "here"), SOON_MS);
+    assert_int_equal(node_figure(w->node->control, "freed_as_late"), N);
+    assert_int_equal(directory_count(w->redis), 0);
+    harness_passed(w->h);
+}
+
+/* A node that has left in order knows nothing that the others do not. */
+static void a_node_that_has_left_is_not_asked(void **state)
+{
+    struct node_world *w = *state;
+    harness_signal(w->other->process, SIGTERM);
+    HARNESS_UNTIL(directory_count(w->redis) == N, SOON_MS);
+    HARNESS_UNTIL(node_figure(w->node->control, "nodes") == 1, SOON_MS);
+    harness_kill(w->redis->process);
+    wait_ms(2 * TTL_MS);
+    harness_redis_restart(w->redis);
+    HARNESS_UNTIL(directory_count(w->redis) == N, SOON_MS);
+    assert_int_equal(objects(w->node), N);
+    harness_passed(w->h);
+}
+
 /* Redis is away for all for long, and comes back empty: everything is there again. */
 static void redis_away_for_all_and_back_empty_has_everything_again(void **state)
 {
@@ -295,6 +327,8 @@ int main(void)
         TEST(living_nodes_publish_again_and_then_it_is_settled),
         TEST(a_late_node_frees_all),
         TEST(a_node_that_was_cut_off_alone_frees_all),
+        TEST(a_node_that_was_cut_off_with_nobody_left_to_tell_frees_all),
+        TEST(a_node_that_has_left_is_not_asked),
         TEST(redis_away_for_all_and_back_empty_has_everything_again),
         TEST(redis_back_with_old_data),
         TEST(a_restoring_node_is_waited_for),

@@ -80,6 +80,34 @@ static void a_directory_made_by_a_new_node_is_marked_by_one_that_knew_another(vo
     assert_true(b.b.state.lived_ms == before.b.state.now_ms);
 }
 
+static void who_has_told_is_counted_once(void **state)
+{
+    struct fixture *f = *state;
+    struct tarn_node_record n = node("node", 5), other = node("node0", 6), fresh = node("fresh", 7);
+    struct beaten before = beat(f->d, &n), others = beat(f->d, &other);
+    assert_int_equal(beat_again(f->d, &n, &before.b).b.state.nodes, 2);
+    command(f, "FLUSHALL");
+    assert_int_equal(beat(f->d, &fresh).b.state.told, 0); /* it knows nothing of before */
+    assert_int_equal(beat_again(f->d, &other, &others.b).b.state.told, 1);
+    assert_int_equal(beat_again(f->d, &other, &others.b).b.state.told, 1);
+    struct beaten b = beat_again(f->d, &n, &before.b);
+    assert_int_equal(b.b.state.told, 2);
+    assert_int_equal(b.b.state.nodes, 1); /* only the new one has been listed since */
+    command(f, "FLUSHALL");
+    assert_int_equal(beat_again(f->d, &n, &before.b).b.state.told, 1); /* who makes it tells, too */
+}
+
+static void who_is_late_has_not_told(void **state)
+{
+    struct fixture *f = *state;
+    struct tarn_node_record n = node("node0", 5), fresh = node("fresh", 6);
+    struct beaten before = beat(f->d, &n);
+    command(f, "FLUSHALL");
+    assert_int_equal(beat(f->d, &fresh).rc, 0);
+    ago(f, "since", 60001);
+    assert_int_equal(beat_again(f->d, &n, &before.b).b.state.told, 0);
+}
+
 static void one_that_is_a_ttl_old_is_not_marked(void **state)
 {
     struct fixture *f = *state;
@@ -387,6 +415,8 @@ int main(void)
         TEST(the_first_beat_makes_a_young_directory),
         TEST(a_private_redis_has_an_old_one_at_once),
         TEST(a_directory_made_by_a_new_node_is_marked_by_one_that_knew_another),
+        TEST(who_has_told_is_counted_once),
+        TEST(who_is_late_has_not_told),
         TEST(one_that_is_a_ttl_old_is_not_marked),
         TEST(another_run_makes_another_directory),
         TEST(another_heartbeat_is_refused_and_changes_nothing),
