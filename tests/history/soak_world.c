@@ -134,7 +134,8 @@ static bool is_missing(struct soak_world *w, struct resident *r, const char *wha
 /* Stopped or killed until now: what it had begun could not end. */
 static void note_gap(struct soak_world *w, struct resident *r, uint32_t client)
 {
-    history_note(w->log, HISTORY_STALL, (uint16_t)client, r->stopped_at_ns, tarn_now_ns());
+    if (r->stopped_at_ns)
+        history_note(w->log, HISTORY_STALL, (uint16_t)client, r->stopped_at_ns, tarn_now_ns());
     r->stopped_at_ns = 0;
 }
 
@@ -148,8 +149,7 @@ void soak_world_tend(struct soak_world *w)
         snprintf(name, sizeof name, "client%u", i);
         if (!is_missing(w, &w->clients[i].r, name))
             continue;
-        if (w->clients[i].r.stopped_at_ns)
-            note_gap(w, &w->clients[i].r, i);
+        note_gap(w, &w->clients[i].r, i);
         start_client(w, i);
     }
 }
@@ -204,9 +204,16 @@ void soak_world_start_clients(struct soak_world *w)
 
 /* --- faults of processes ------------------------------------------------------------------------ */
 
+/* It may not have been started again since it was killed before. */
+static void note_stop(struct resident *r)
+{
+    if (!r->stopped_at_ns)
+        r->stopped_at_ns = tarn_now_ns();
+}
+
 static void stop(struct resident *r)
 {
-    r->stopped_at_ns = tarn_now_ns();
+    note_stop(r);
     if (r->process)
         harness_signal(r->process, SIGSTOP);
 }
@@ -223,7 +230,7 @@ static void end(struct resident *r, int signum)
 {
     r->is_gone = true;
     r->was_killed = true;
-    r->stopped_at_ns = tarn_now_ns();
+    note_stop(r);
     if (r->process)
         harness_signal(r->process, signum);
 }
