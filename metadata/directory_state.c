@@ -66,7 +66,7 @@ const char tarn_state_script[] =
     "end\n"
     "h.beat = text(now)\n"
     "h.heartbeat = ARGV[1]\n"
-    "local out = {text(now), 'nodes', text(redis.call('SCARD', KEYS[2]))}\n"
+    "local out = {text(now), 'nodes', text(#redis.call('SMEMBERS', KEYS[2]))}\n"
     "for name, value in pairs(h) do\n"
     "    redis.call('HSET', KEYS[1], name, value)\n"
     "    out[#out + 1] = name\n"
