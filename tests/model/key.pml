@@ -91,6 +91,7 @@ byte beat = START, fell_silent, resumed;
 /* And whether this is the directory that it was. Ids count up; 0: none. */
 byte dir = 1, since, lived;
 bool lost;
+bool told[2]; /* has said when it beat last in the directory before, in time */
 bool restoring_listed[2];
 #define IS_OLD_ENOUGH (now >= since + TTL)
 #ifdef NEW_IS_SETTLED
@@ -906,6 +907,7 @@ directory_lost: /* makes a new one, or marks the one that it finds */
         :: dir != 0 && !lost -> lost = true; since = now; lived = last
         :: else -> lived = LARGER(lived, last)
         fi;
+        told[n] = !IS_OLD_ENOUGH;
         known[n] = dir;
         settled[n] = 0;
         in_time = (now < last + TTL);
@@ -933,8 +935,7 @@ directory_lost: /* makes a new one, or marks the one that it finds */
     :: !late && in_time -> restore(n)
     :: !late && !in_time ->
        do
-       /* The case that is left open is left out: the other node, where it beat later, has told by now. */
-       :: IS_OLD_ENOUGH && known[OTHER(n)] == dir -> break
+       :: IS_OLD_ENOUGH -> break
        :: atomic {
               expires[n] < now + TTL && !IS_OLD_ENOUGH;
               if
@@ -948,6 +949,9 @@ directory_lost: /* makes a new one, or marks the one that it finds */
 #else
        if
        :: lived >= last + 2 -> free_all(n)
+#ifndef TOLD_IGNORED
+       :: lived < last + 2 && !told[OTHER(n)] -> free_all(n)
+#endif
        :: else -> restore(n)
        fi
 #endif
@@ -1026,6 +1030,8 @@ proctype Loss()
         restoring_listed[A] = false;
         restoring_listed[B] = false;
         dir = 0;
+        told[A] = false;
+        told[B] = false;
         lost = false;
         since = 0;
         lived = 0;

@@ -86,3 +86,5 @@ broken full key "SETTLED: restored is not named" $lossy -DFIRST=REMOVE -DSETTLED
 broken full key "SETTLED: a location of an expired node" $lossy -DFIRST=REMOVE -DLOCATION_EXPIRES
 broken full key "who was cut off alone restores" \
     -DTICKS=6 -DOPS=1 -DLOSSES=1 -DLOSS_AFTER=3 -DFIRST=REMOVE -DLIVED_IGNORED
+broken full key "who was cut off restores when nobody says more" \
+    -DTICKS=6 -DOPS=1 -DLOSSES=1 -DLOSS_AFTER=3 -DFIRST=REMOVE -DTOLD_IGNORED
