@@ -20,16 +20,28 @@ static uint64_t end_after(uint64_t sent_ns, uint64_t left_ns)
     return sent_ns + shorter_by(less_margin(left_ns), ROUND_NS + LATE_TICKS * tarn_coarse_tick_ns());
 }
 
+/* What is left of a record is no measure of a silence: it may have been seen first at its end. */
+static void learn_ttl(struct tarn_lease *l, uint64_t left_ms, const struct tarn_pulse *p)
+{
+    uint64_t left_ns = left_ms * TARN_NS_PER_MS;
+
+    if (p->heartbeat_ms) {
+        l->ttl_ns = 3 * p->heartbeat_ms * TARN_NS_PER_MS;
+        l->ttl_known = true;
+    } else if (!l->ttl_known && left_ns > l->ttl_ns) {
+        l->ttl_ns = left_ns;
+    }
+}
+
 static void granted(struct tarn_lease *l, uint64_t left_ms, uint64_t sent_ns)
 {
     uint64_t until = end_after(sent_ns, left_ms * TARN_NS_PER_MS);
-    uint64_t life = l->ttl_ns ? l->ttl_ns : left_ms * TARN_NS_PER_MS;
 
     l->unsure = false;
     l->confirmed_ns = until;
-    l->due_ns = shorter_by(until, life / 3);
-    if (l->due_ns < sent_ns + life / 6)
-        l->due_ns = sent_ns + life / 6;
+    l->due_ns = shorter_by(until, l->ttl_ns / 3);
+    if (l->due_ns < sent_ns + l->ttl_ns / 6)
+        l->due_ns = sent_ns + l->ttl_ns / 6;
     atomic_store(&l->gone, false);
     atomic_store_explicit(&l->until_ns, until, memory_order_release);
 }
@@ -50,7 +62,7 @@ static uint64_t silence_of_all(const struct tarn_lease *l, const struct tarn_pul
 {
     uint64_t beats2 = l->ttl_ns / 3 * 2, silent_ms = p->silent_ms, resumed_ms = p->resumed_ms;
 
-    if (l->ttl_ns == 0 || p->beat_ms == 0)
+    if (!l->ttl_known || p->beat_ms == 0)
         return 0;
     if (shorter_by(p->now_ms, p->beat_ms) * TARN_NS_PER_MS > l->ttl_ns / 4 * 3) { /* it goes on */
         silent_ms = p->beat_ms;
@@ -95,8 +107,7 @@ bool tarn_lease_answered(struct tarn_lease *l, uint32_t epoch, const struct tarn
         tarn_lease_end(l);
         return true;
     }
-    if (p->heartbeat_ms)
-        l->ttl_ns = 3 * p->heartbeat_ms * TARN_NS_PER_MS;
+    learn_ttl(l, a->left_ms, p);
     if (a->epoch)
         l->refuses = a->refuses;
     if (a->epoch && !a->returning) {

@@ -40,7 +40,8 @@ struct tarn_lease {
     bool unsure, refuses;
     uint64_t sent_ns;      /* when the question was sent whose answer this is */
     uint64_t confirmed_ns; /* the end that Redis's last answer gave it */
-    uint64_t ttl_ns;       /* how long the node's records live; 0: not known yet */
+    uint64_t ttl_ns;       /* how long the node's records live; at least, until it is known */
+    bool ttl_known;
     uint64_t due_ns;       /* when to renew it, if it is in use */
 };
 
