@@ -503,8 +503,11 @@ int ibv_destroy_qp(struct ibv_qp *qp)
 int ibv_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *a, int mask)
 {
     struct fake_qp *q = (struct fake_qp *)qp;
-    if (mask & IBV_QP_DEST_QPN && q->room == 1 && fake.node_joins)
-        fake.node_joins();
+    pthread_mutex_lock(&fake_lock);
+    void (*joins)(void) = fake.node_joins;
+    pthread_mutex_unlock(&fake_lock);
+    if (mask & IBV_QP_DEST_QPN && q->room == 1 && joins)
+        joins();
     if (mask & IBV_QP_DEST_QPN && q->room > 1 && fake.resolve) {
         int error = fake.resolve(q->device, &a->ah_attr.grh.dgid);
         if (error)

@@ -294,7 +294,9 @@ static void a_client_killed_before_the_answer_leaves_no_queue_pair(void **state)
 {
     const char *address = relay_node(relay);
     (void)state;
+    pthread_mutex_lock(&fake_lock);
     fake.node_joins = ask_network;
+    pthread_mutex_unlock(&fake_lock);
     atomic_store(&network.held, true);
     pid_t pid = fork();
     if (pid == 0)
