@@ -112,7 +112,9 @@ static uint64_t away_ms(const struct tarn_presence *p, uint64_t now_ms, uint64_t
 static void directory_lost(struct tarn_node *n, const struct tarn_directory_state *s, uint64_t sent_ns)
 {
     struct tarn_presence *p = &n->presence;
+    bool same_run = !strcmp(p->run, s->run);
     memcpy(p->known, s->id, sizeof(p->known));
+    memcpy(p->run, s->run, sizeof(p->run));
     if (p->state != TARN_HERE)
         late(n, s->now_ms, "redis lost its data before this node had compared what it holds");
     else if (p->restoring)
@@ -121,6 +123,8 @@ static void directory_lost(struct tarn_node *n, const struct tarn_directory_stat
         late(n, s->now_ms, "redis lost its data while this node was cut off, and others believe what is missing");
     else if (away_ms(p, s->now_ms, sent_ns) < n->ttl_ms)
         restore(n, s);
+    else if (same_run)
+        late(n, s->now_ms, "redis ran on while this node was cut off from it, and lost its data then");
     else
         wait_for_the_others(n, s);
 }
@@ -276,6 +280,7 @@ void tarn_presence_begin(struct tarn_node *n, const struct tarn_beat *b)
 {
     struct tarn_presence *p = &n->presence;
     memcpy(p->known, b->state.id, sizeof(p->known));
+    memcpy(p->run, b->state.run, sizeof(p->run));
     p->claimed = b->state;
     p->make_until_ms = 0;
     p->last_ms = p->beat_ms = b->state.now_ms;

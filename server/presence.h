@@ -44,7 +44,7 @@ struct tarn_presence {
     enum { TARN_HERE, TARN_COMPARING, TARN_RECHECKING, TARN_WAITING } state;
     bool restoring; /* what the store holds is being published again */
     bool begun;     /* COMPARING, or restoring: the scrub does it */
-    char known[TARN_DIRECTORY_ID_TEXT];
+    char known[TARN_DIRECTORY_ID_TEXT], run[64]; /* the directory, and Redis's run then */
     struct tarn_directory_state claimed; /* as the first beat has read it */
     uint64_t last_ms, last_ns; /* the last beat that found the record there as HERE: Redis's time, ours when sent */
     uint64_t nodes;            /* how many nodes were listed then, this one included */

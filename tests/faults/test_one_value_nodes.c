@@ -106,10 +106,28 @@ static void a_node_that_was_cut_off_alone_frees_all(void **state)
     struct node_world *w = *state;
     harness_signal(w->node->process, SIGSTOP);
     wait_ms(TTL_MS + HEARTBEAT_MS);
-    flush(w);
+    harness_kill(w->redis->process);
+    harness_redis_restart(w->redis);
     harness_signal(w->node->process, SIGCONT);
     HARNESS_UNTIL(is(w->node, "waiting"), SOON_MS);
     freed_all(w);
+    harness_passed(w->h);
+}
+
+/* Redis ran on, so others may have reached it, whoever is left to say so. */
+static void a_node_that_was_cut_off_from_a_redis_that_ran_on_frees_all(void **state)
+{
+    struct node_world *w = *state;
+    HARNESS_UNTIL(settled(w->node) && settled(w->other), SOON_MS);
+    harness_signal(w->node->process, SIGSTOP);
+    harness_signal(w->other->process, SIGSTOP);
+    wait_ms(TTL_MS + HEARTBEAT_MS);
+    flush(w);
+    harness_signal(w->node->process, SIGCONT);
+    harness_signal(w->other->process, SIGCONT);
+    HARNESS_UNTIL(is(w->node, "here") && node_figure(w->node->control, "freed_as_late") == N, SOON_MS);
+    HARNESS_UNTIL(is(w->other, "here") && node_figure(w->other->control, "freed_as_late") == N, SOON_MS);
+    assert_int_equal(directory_count(w->redis), 0);
     harness_passed(w->h);
 }
 
@@ -121,7 +139,8 @@ static void a_node_that_was_cut_off_with_nobody_left_to_tell_frees_all(void **st
     harness_signal(w->node->process, SIGSTOP);
     HARNESS_UNTIL(directory_count(w->redis) == N, SOON_MS); /* given up: its objects are swept */
     harness_kill(w->other->process);
-    flush(w);
+    harness_kill(w->redis->process);
+    harness_redis_restart(w->redis);
     harness_signal(w->node->process, SIGCONT);
     HARNESS_UNTIL(is(w->node, "waiting"), SOON_MS);
     HARNESS_UNTIL(objects(w->node) == 0 && is(w->node, "here"), SOON_MS);
@@ -327,6 +346,7 @@ int main(void)
         TEST(living_nodes_publish_again_and_then_it_is_settled),
         TEST(a_late_node_frees_all),
         TEST(a_node_that_was_cut_off_alone_frees_all),
+        TEST(a_node_that_was_cut_off_from_a_redis_that_ran_on_frees_all),
         TEST(a_node_that_was_cut_off_with_nobody_left_to_tell_frees_all),
         TEST(a_node_that_has_left_is_not_asked),
         TEST(redis_away_for_all_and_back_empty_has_everything_again),
