@@ -148,6 +148,8 @@ static void who_returns_is_not_read(void **state)
     listed(&l, 6000, 6000); /* it has compared what it holds */
     assert_false(l.gone);
     assert_true(tarn_lease_runs(&l, at(6000)));
+    tarn_lease_answered(&l, EPOCH, &returning, &p, at(6500), at(6500)); /* given up again, and Redis goes away */
+    assert_int_equal(unanswered(&l, at(7000)), TARN_LEASE_GONE);
 }
 
 static void late_answers_count_less_than_newer_ones(void **state)
