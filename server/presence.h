@@ -16,7 +16,7 @@
  *              +-----another directory, later, that is younger than a ttl--> WAITING --it was away ---|
  *              |                                                              |  alone, or given up:  |
  *              |         HERE, restoring <--all nodes say: Redis was away-----+  all freed            |
- *              +-----another directory, older than a ttl: all freed-----------------------------------+
+ *              +-----another directory, older than a ttl, or later in the same run of Redis: all freed--+
  *
  * HERE, the record gone for everybody's silence --> RECHECKING --the recheck set is freed--> HERE
  *
