@@ -28,17 +28,17 @@ LDFLAGS += -fsanitize=$(SANITIZE)
 CUDA    ?= none
 endif
 
-# What stands behind transport/cuda.h. The CUDA runtime is linked statically and looks for the driver when
+# What stands behind transport/cuda/cuda.h. The CUDA runtime is linked statically and looks for the driver when
 # it is first used, so that what is built here also starts where there is none.
 CUDA      ?= auto
 CUDA_ARCH ?= 80 90
 NVCC      := $(or $(NVCC),$(shell command -v nvcc),$(wildcard /usr/local/cuda/bin/nvcc))
 cuda      := $(if $(filter auto,$(CUDA)),$(if $(NVCC),runtime,none),$(CUDA))
-cuda_src_none    := transport/cuda_none.c
-cuda_src_runtime := transport/cuda_runtime.c transport/cuda_queue.c transport/kernels.cu
+cuda_src_none    := transport/cuda/cuda_none.c
+cuda_src_runtime := transport/cuda/cuda_runtime.c transport/cuda/cuda_queue.c transport/cuda/kernels.cu
 cuda_src_standin := $(wildcard tests/standin/*.c)
-bare_src_runtime := client/bench_bare.cu
-bare_src_other   := client/bench_bare_played.c
+bare_src_runtime := client/bench/bare/bench_bare.cu
+bare_src_other   := client/bench/bare/bench_bare_played.c
 cuda_src         := $(or $(cuda_src_$(cuda)),$(error CUDA=$(CUDA): there are auto, none and standin))
 ifeq ($(cuda),runtime)
 toolkit   := $(abspath $(shell $(NVCC) --dryrun -c -x cu /dev/null 2>&1 | sed -n 's/^.. TOP=//p'))
@@ -50,7 +50,7 @@ NVCC_FLAGS := -O3 -Xcompiler -fPIC,-fvisibility=hidden,-fno-exceptions,-fno-rtti
     $(if $(WERROR),-Werror all-warnings) $(foreach a,$(CUDA_ARCH),-gencode arch=compute_$a,code=sm_$a) \
     -gencode arch=compute_$(lastword $(CUDA_ARCH)),code=compute_$(lastword $(CUDA_ARCH))
 cuda_test_src := tests/gpu/stream.c
-$(B)/transport/cuda_runtime.o $(B)/transport/cuda_queue.o $(B)/tests/gpu/stream.o: CPPFLAGS += -isystem $(toolkit)/include
+$(B)/transport/cuda/cuda_runtime.o $(B)/transport/cuda/cuda_queue.o $(B)/tests/gpu/stream.o: CPPFLAGS += -isystem $(toolkit)/include
 endif
 
 # A plugin for tests finds the stand-in's GPUs by the driver's names.
@@ -63,18 +63,13 @@ LIBS_NODE := $(shell pkg-config --libs $(PKGS_NODE)) $(LIBS_CUDA) -lm
 LIBS_CLI  := $(shell pkg-config --libs $(PKGS_CLI))
 MEMCACHED := $(shell pkg-config --exists libmemcached && echo yes)
 
-# What belongs to whom. client/cli.c and cli_*.c are the tarn command, client/bench*.c is tarn-bench,
-# client/file*.c the tensor file formats used by both; the rest of client/ is the library.
-loop_src   := base/loop.c
-base_src   := $(filter-out $(loop_src),$(wildcard base/*.c))
-cli_src    := $(wildcard client/cli.c client/cli_*.c)
-file_src   := $(wildcard client/file*.c)
-bench_all  := $(wildcard client/bench*.c)
-bench_src  := $(filter-out $(bare_src_other),$(bench_all)) $(or $(bare_src_$(cuda)),$(bare_src_other))
-lib_src    := $(base_src) $(wildcard metadata/*.c) $(cuda_src) \
-              $(filter-out $(cuda_src_none) $(cuda_src_runtime),$(wildcard transport/*.c)) \
-              $(filter-out $(cli_src) $(file_src) $(bench_all),$(wildcard client/*.c))
-node_src   := $(wildcard server/*.c)
+# What belongs to whom, by folder. client/cli/file*.c are the tensor file formats.
+cli_src    := $(wildcard client/cli/cli*.c)
+file_src   := $(wildcard client/cli/file*.c)
+bench_src  := $(wildcard client/bench/*.c) $(or $(bare_src_$(cuda)),$(bare_src_other))
+lib_src    := $(wildcard base/*.c base/*/*.c metadata/*.c client/*.c) $(cuda_src) \
+              $(filter-out $(cuda_src_none) $(cuda_src_runtime),$(wildcard transport/*.c transport/*/*.c transport/*/*/*.c))
+node_src   := $(wildcard server/*.c server/*/*.c)
 tests_src  := $(wildcard tests/unit/test_*.c tests/conformance/test_*.c tests/integration/test_*.c tests/faults/test_*.c tests/history/test_*.c)
 scripts    := $(wildcard tests/integration/test_*.sh tests/faults/test_*.sh)
 fuzz_src   := $(wildcard tests/fuzz/fuzz_*.c)
@@ -124,14 +119,14 @@ $(library): $(call obj,$(lib_src)) client/libtarn.map $(cuda_chosen)
 	    -Wl,--version-script=client/libtarn.map $(ALL_LDFLAGS) -o $@ $(call obj,$(lib_src)) $(LIBS_LIB)
 	@ln -sf $(@F) $(B)/libtarn.so
 
-$(B)/tarnd: $(call obj,$(node_src) $(loop_src)) $(B)/libtarn.a
+$(B)/tarnd: $(call obj,$(node_src)) $(B)/libtarn.a
 	$(if $(V),,@echo "  LD    $@";) $(CC) $(ALL_LDFLAGS) -o $@ $^ $(LIBS_NODE)
 
 $(B)/tarn: $(call obj,$(cli_src) $(file_src)) $(B)/libtarn.a
 	$(if $(V),,@echo "  LD    $@";) $(CC) $(ALL_LDFLAGS) -o $@ $^ $(LIBS_LIB) $(LIBS_CLI)
 
 # The benchmark measures the allocator by itself, too.
-$(B)/tarn-bench: $(call obj,$(bench_src) server/alloc.c) $(B)/libtarn.a
+$(B)/tarn-bench: $(call obj,$(bench_src) server/store/alloc.c) $(B)/libtarn.a
 	$(if $(V),,@echo "  LD    $@";) $(CC) $(ALL_LDFLAGS) -o $@ $^ $(LIBS_LIB) $(shell pkg-config --libs jansson) \
 	    $(if $(MEMCACHED),$(shell pkg-config --libs libmemcached))
 ifeq ($(MEMCACHED),yes)
@@ -141,8 +136,8 @@ endif
 # Test programs may use every module; the harness starts real nodes and a real Redis for them.
 vpath test_%.c tests/unit tests/conformance tests/integration tests/faults tests/history
 # The checker of histories; the soak's own files have a program of their own.
-history_src := $(filter-out tests/history/test_%.c tests/history/soak%.c,$(wildcard tests/history/*.c))
-test_objs := $(call obj,$(filter-out server/main.c,$(node_src)) $(loop_src) $(file_src) $(wildcard tests/*.c) $(history_src) $(cuda_test_src) $(tcpx_test_src) client/bench_stats.c)
+history_src := $(filter-out tests/history/test_%.c,$(wildcard tests/history/*.c))
+test_objs := $(call obj,$(filter-out server/main.c,$(node_src)) $(file_src) $(wildcard tests/*.c) $(history_src) $(cuda_test_src) $(tcpx_test_src) client/bench/bench_stats.c)
 LDFLAGS_test_one_value := -Wl,--wrap=connect
 LDFLAGS_test_no_copy := -Wl,--wrap=sendmsg,--wrap=recvmsg,--wrap=send,--wrap=recv,--wrap=__recv_chk
 LDFLAGS_test_distance := -Wl,--wrap=connect
@@ -160,7 +155,7 @@ $(foreach t,$(tests_src),$(eval $(call test_rule,$(t))))
 $(tests): | $(tcpx_plugins)
 
 # Its clients send what they connect to nodes through relays (tests/router.h).
-$(soak): $(call obj,$(wildcard tests/history/soak*.c)) $(test_objs) $(B)/libtarn.a
+$(soak): $(call obj,$(wildcard tests/history/soak/*.c)) $(test_objs) $(B)/libtarn.a
 	@mkdir -p $(@D)
 	$(if $(V),,@echo "  LD    $@";) $(CC) $(ALL_LDFLAGS) -Wl,--wrap=connect -o $@ $^ $(LIBS_NODE) \
 	    $(shell pkg-config --libs jansson cmocka)

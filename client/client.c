@@ -10,7 +10,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "transport/tcpx_settings.h"
+#include "transport/tcpx/plugin/tcpx_settings.h"
 
 int tarn_options_copy(void *mine, size_t mine_bytes, const void *theirs)
 {

@@ -23,7 +23,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/hash.h"
-#include "base/resp.h"
+#include "base/resp/resp.h"
 #include "base/text.h"
 #include "client/lease.h"
 #include "client/patience.h"

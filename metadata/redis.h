@@ -19,7 +19,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-#include "base/resp_arena.h"
+#include "base/resp/resp_arena.h"
 #include "metadata/directory.h"
 
 #define TARN_REDIS_IDLE_MAX 16

@@ -7,7 +7,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "server/session.h"
+#include "server/control/session.h"
 
 #define AT "drain"
 #define PAGE 512

@@ -13,9 +13,9 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "base/resp.h"
+#include "base/resp/resp.h"
 #include "base/text.h"
-#include "transport/cuda_text.h"
+#include "transport/cuda/cuda_text.h"
 
 #define AT "node"
 #define CLAIM_POLL_MS 50

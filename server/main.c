@@ -15,10 +15,10 @@
 
 #include "base/buf.h"
 #include "base/error.h"
-#include "server/admin.h"
+#include "server/control/admin.h"
 #include "server/node.h"
-#include "transport/tcpx_plugin.h"
-#include "transport/tcpx_settings.h"
+#include "transport/tcpx/plugin/tcpx_plugin.h"
+#include "transport/tcpx/plugin/tcpx_settings.h"
 
 static void log_line(void *arg, enum tarn_log_level level, const char *line)
 {

@@ -10,12 +10,12 @@
 #ifndef TARN_SERVER_NODE_H
 #define TARN_SERVER_NODE_H
 
-#include "base/loop.h"
+#include "server/loop.h"
 #include "server/options.h"
-#include "server/presence.h"
-#include "server/private_redis.h"
-#include "server/publisher.h"
-#include "server/store.h"
+#include "server/directory/presence.h"
+#include "server/directory/private_redis.h"
+#include "server/directory/publisher.h"
+#include "server/store/store.h"
 
 #define TARN_TRANSPORTS_MAX 8
 #define TARN_LATENCY_BUCKETS 32

@@ -9,7 +9,7 @@
 #include "base/net.h"
 #include "base/text.h"
 #include "metadata/directory.h"
-#include "transport/tcpx_unpack.h"
+#include "transport/tcpx/tcpx_unpack.h"
 
 #define AT(member_) offsetof(struct tarn_node_config, member_)
 #define INT_OPTION(name_, member_, initial_, min_, max_, unit_, help_) \

@@ -5,8 +5,8 @@
 
 #include <stdbool.h>
 
-#include "base/option.h"
-#include "server/store.h"
+#include "base/option/option.h"
+#include "server/store/store.h"
 
 struct tarn_node_config {
     char *config, *id, *listen, *unix_path, *redis, *ns, *secret, *transports, *http, *log_level, *rdma_devices;

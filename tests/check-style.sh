@@ -29,7 +29,7 @@ while read -r line; do say "$line"; done <"$build/style.txt"
 layer()
 {
     # $1 folder, $2 pattern of includes it must not have
-    hits=$(grep -nE "^#include [\"<]($2)" "$1"/*.[ch] 2>/dev/null)
+    hits=$(find "$1" -name '*.[ch]' -exec grep -nE "^#include [\"<]($2)" {} +)
     [ -z "$hits" ] || say "$1 includes what it must not: $hits"
 }
 layer base 'transport/|metadata/|server/|client/'
@@ -37,30 +37,30 @@ layer transport 'metadata/|server/|client/'
 layer metadata 'transport/|server/|client/'
 layer server 'client/'
 layer include/tarn 'base/|transport/|metadata/|server/|client/'
-hits=$(grep -lE '^#include "server/' client/*.[ch] 2>/dev/null | grep -v '^client/bench')
+hits=$(grep -lE '^#include "server/' client/*.[ch] client/*/*.[ch] 2>/dev/null | grep -v '^client/bench/')
 [ -z "$hits" ] || say "client includes server: $hits"
 only()
 {
     # $1 pattern of a header, $2 the files that may include it (regular expression)
-    hits=$(grep -lE "^#include <$1" $code | grep -vE "$2")
+    hits=$(grep -lE "^#include <($1)" $code | grep -vE "$2")
     [ -z "$hits" ] || say "<$1> is included outside its place: $hits"
 }
-only 'event2?/|event2?\.h' '^(base/loop\.c|server/admin\.c)$'
-only 'infiniband/|rdma/' '^transport/(rdma|sym_verbs)'
-only 'cuda' '^transport/(.*cuda|kernels)|^tests/'
-only 'hiredis/' '^base/resp|^tests/'
-only 'jansson' '^client/(cli|file|bench)|^tests/'
-only 'curses' '^client/cli'
+only 'event2?/|event2?\.h' '^(server/loop\.c|server/control/admin\.c)$'
+only 'infiniband/|rdma/' '^transport/rdma/'
+only 'cuda' '^transport/cuda/|^tests/'
+only 'hiredis/' '^base/resp/|^tests/'
+only 'jansson' '^client/(cli|bench)/|^tests/'
+only 'curses' '^client/cli/'
 
 # Functions that have a safe form.
 hits=$(printf "%s\n" $code | grep -v "^tests/" | xargs grep -nE "\b(strcpy|strcat|sprintf|vsprintf|gets|strtok|alloca|atoi|atol)\(")
 [ -z "$hits" ] || say "banned function: $hits"
 # The library never prints, aborts or exits.
-lib=$(ls base/*.c metadata/*.c transport/*.c client/*.c | grep -vE '^client/(cli|bench)')
+lib=$(find base metadata transport client -name '*.c' | grep -vE '^client/(cli/cli|bench/|python/)' | sort)
 hits=$(grep -nE '(^|[^a-z_.>])(printf|fprintf|puts|putchar|perror|abort|exit|_exit|assert)\(' $lib)
 [ -z "$hits" ] || say "the library prints or exits: $hits"
 # What waits for all that a device does, the application's kernels among it.
-hits=$(grep -nE '\b(cudaDeviceSynchronize|cudaThreadSynchronize|cuCtxSynchronize|cudaMemcpy|cudaMemset|cudaMemcpyPeer)\(' $lib transport/*.cu server/*.c)
+hits=$(grep -nE '\b(cudaDeviceSynchronize|cudaThreadSynchronize|cuCtxSynchronize|cudaMemcpy|cudaMemset|cudaMemcpyPeer)\(' $lib transport/cuda/*.cu server/*.c server/*/*.c)
 [ -z "$hits" ] || say "a device is synchronised: $hits"
 # Tests synchronise on events.
 hits=$(grep -nE '\b(u|nano)?sleep\(' $(find tests -name '*.[ch]') | grep -v 'not synchronisation')
@@ -87,7 +87,7 @@ for h in $(find include base metadata transport server client tests -name '*.h' 
         ${python:+-isystem "$python"} -x c "$h" ||
         say "$h does not compile alone"
 done
-for f in $code transport/*.cu client/*.cu; do
+for f in $code transport/cuda/*.cu client/bench/bare/*.cu; do
     head -n 1 "$f" | grep -q 'SPDX-License-Identifier: Apache-2.0' || say "$f has no licence line"
 done
 

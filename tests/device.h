@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Memory of a device for tests, over whichever implementation of transport/cuda.h is linked. Host code never
+ * Memory of a device for tests, over whichever implementation of transport/cuda/cuda.h is linked. Host code never
  * touches device memory: bytes go there and come back through a queue, by way of pinned memory.
  *
  * Whatever fails here fails the running cmocka test.
@@ -14,7 +14,7 @@
 
 #include <tarn/tarn.h>
 
-#include "transport/cuda.h"
+#include "transport/cuda/cuda.h"
 
 #define DEVICE_TIMEOUT_MS 20000
 

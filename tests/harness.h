@@ -29,7 +29,7 @@
 
 #include <cmocka.h>
 
-#include "base/resp.h"
+#include "base/resp/resp.h"
 
 #define HARNESS_TIMEOUT_MS 20000
 

@@ -13,7 +13,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "transport/cuda.h"
+#include "transport/cuda/cuda.h"
 
 struct stream;
 /* It does not wait for the default stream. */

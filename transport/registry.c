@@ -7,11 +7,11 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "transport/cuda_ipc.h"
-#include "transport/rdma.h"
-#include "transport/shm.h"
-#include "transport/tcp.h"
-#include "transport/tcpx.h"
+#include "transport/cuda_ipc/cuda_ipc.h"
+#include "transport/rdma/rdma.h"
+#include "transport/shm/shm.h"
+#include "transport/tcp/tcp.h"
+#include "transport/tcpx/tcpx.h"
 
 const struct tarn_transport_ops *const tarn_transport_list[] = {
     &tarn_shm_ops, &tarn_cuda_ipc_ops, &tarn_rdma_ops, &tarn_tcpx_ops, &tarn_tcp_ops, NULL};

@@ -36,7 +36,7 @@
 #include <stdint.h>
 
 #include "base/log.h"
-#include "transport/cuda.h"
+#include "transport/cuda/cuda.h"
 
 #define TARN_INPROGRESS 1
 #define TARN_WAIT_SLICE_MS 50

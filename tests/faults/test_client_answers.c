@@ -19,7 +19,7 @@
 #include "tests/harness.h"
 #include "tests/node_client.h"
 #include "tests/relay.h"
-#include "transport/tcp_frame.h"
+#include "transport/tcp/tcp_frame.h"
 #include <tarn/tarn.h>
 
 #define MIB (1u << 20)

@@ -16,7 +16,7 @@
 #include "base/net.h"
 #include "tests/router.h"
 #include "tests/world.h"
-#include "transport/tcp_frame.h"
+#include "transport/tcp/tcp_frame.h"
 
 enum { BYTES = 1000, LONG_MS = 15000 };
 

@@ -7,7 +7,7 @@
 #include "tests/unit/fake_verbs.h"
 
 #include "base/error.h"
-#include "transport/rdma_link.h"
+#include "transport/rdma/rdma_link.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 

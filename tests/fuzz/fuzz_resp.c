@@ -9,7 +9,7 @@
 
 #include <tarn/error.h>
 
-#include "base/resp.h"
+#include "base/resp/resp.h"
 
 #define MAX_BYTES 4096
 #define MAX_ARGS 64

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "client/file.h"
+#include "client/cli/file.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 

@@ -8,7 +8,7 @@
  */
 #include <string.h>
 
-#include "tests/history/soak.h"
+#include "tests/history/soak/soak.h"
 
 enum {
     CALM_MS = 1500, /* at first, and at the end */

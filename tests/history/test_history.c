@@ -16,7 +16,7 @@
 #include "base/clock.h"
 #include "tests/harness.h"
 #include "tests/history/check.h"
-#include "tests/history/soak.h"
+#include "tests/history/soak/soak.h"
 #include "tests/history/value.h"
 
 enum { KILLED = -1000, DEADLINE_MS = 5000, OPS_MAX = 64 };

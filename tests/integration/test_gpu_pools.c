@@ -12,7 +12,7 @@
 #include "tests/device.h"
 #include "tests/standin/cuda_standin.h"
 #include "tests/world.h"
-#include "transport/cuda_text.h"
+#include "transport/cuda/cuda_text.h"
 
 static const struct world_plan one_gpu = {
     .nodes = 1, .args = {"--pool", "cpu0:bytes=64M", "--pool", "gpu0:device=0,bytes=64M"}};

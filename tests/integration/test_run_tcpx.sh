@@ -103,7 +103,7 @@ says client.out 'Connection established' '✓ Test PASSED'
 # --- what fails, told apart ---------------------------------------------------------------------------
 
 export TCPX_TEST_TIMEOUT_MS=20000
-# An accept or a connect that has not ended is left to the plugin (transport/tcpx_plugin.h).
+# An accept or a connect that has not ended is left to the plugin (transport/tcpx/plugin/tcpx_plugin.h).
 export ASAN_OPTIONS="${ASAN_OPTIONS:-}:detect_leaks=0"
 # broken SERVER'S_FAULTS CLIENT'S_FAULTS SERVER_SAYS CLIENT_SAYS
 broken()

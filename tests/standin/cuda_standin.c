@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A STAND-IN for GPUs: transport/cuda.h played in shared memory, for tests on machines without one. Nothing
+ * A STAND-IN for GPUs: transport/cuda/cuda.h played in shared memory, for tests on machines without one. Nothing
  * that passes over it says anything about a GPU, its driver or its speed.
  *
  * It is stricter than a GPU where a GPU lets mistakes pass:
@@ -45,7 +45,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "transport/cuda.h"
+#include "transport/cuda/cuda.h"
 
 enum { DEVICES_MAX = 8, PIECES = 512, MARKS = 16, STEPS = PIECES + MARKS };
 

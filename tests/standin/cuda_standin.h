@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What tests ask of the stand-in beyond transport/cuda.h. The symbols are weak: over another implementation
+ * What tests ask of the stand-in beyond transport/cuda/cuda.h. The symbols are weak: over another implementation
  * they are NULL, so one test program runs over all and skips what only the stand-in can do.
  */
 #ifndef TARN_TESTS_STANDIN_CUDA_STANDIN_H

@@ -8,7 +8,7 @@
 #include <sys/mman.h>
 
 #include "tests/standin/cuda_standin.h"
-#include "transport/cuda.h"
+#include "transport/cuda/cuda.h"
 
 #define EXPORT __attribute__((visibility("default")))
 

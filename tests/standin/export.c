@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "base/error.h"
-#include "transport/cuda.h"
+#include "transport/cuda/cuda.h"
 
 /* A played GPU is behind no switch. */
 int tarn_cuda_pci(int device, char pci[TARN_CUDA_PCI])

@@ -12,7 +12,7 @@
 
 #include "base/error.h"
 #include "tests/standin/cuda_standin.h"
-#include "transport/cuda.h"
+#include "transport/cuda/cuda.h"
 
 enum { STEPS = 64 };
 

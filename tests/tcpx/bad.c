@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Plugins that are none, one for each value of BAD. */
-#include "transport/tcpx_abi.h"
+#include "transport/tcpx/plugin/tcpx_abi.h"
 
 #define EXPORT __attribute__((visibility("default")))
 

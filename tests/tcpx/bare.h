@@ -7,7 +7,7 @@
 #ifndef TARN_TESTS_TCPX_BARE_H
 #define TARN_TESTS_TCPX_BARE_H
 
-#include "transport/tcpx_plugin.h"
+#include "transport/tcpx/plugin/tcpx_plugin.h"
 
 struct bare {
     struct tarn_tcpx_plugin *plugin;

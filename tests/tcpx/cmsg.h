@@ -22,7 +22,7 @@
 
 #include <sys/socket.h>
 
-#include "transport/tcpx_fragments.h"
+#include "transport/tcpx/tcpx_fragments.h"
 
 enum received_dialect { RECEIVED_DEVMEM, RECEIVED_DMABUF };
 

@@ -24,7 +24,7 @@
 #include <stdbool.h>
 
 #include "tests/tcpx/counters.h"
-#include "transport/tcpx_abi.h"
+#include "transport/tcpx/plugin/tcpx_abi.h"
 
 enum {
     FIXTURE_REQUESTS = 16,

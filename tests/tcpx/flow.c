@@ -361,7 +361,7 @@ int flow_unpack(struct flow *f, uint32_t bytes)
 
 /* --- the program -------------------------------------------------------------------------------- */
 
-/* A listening end whose accept has not ended is never closed (transport/tcpx_plugin.h). */
+/* A listening end whose accept has not ended is never closed (transport/tcpx/plugin/tcpx_plugin.h). */
 static void close_all(struct flow *f)
 {
     if (f->mr)

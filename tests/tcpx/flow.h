@@ -22,8 +22,8 @@
 
 #include <stdbool.h>
 
-#include "transport/tcpx_plugin.h"
-#include "transport/tcpx_settings.h"
+#include "transport/tcpx/plugin/tcpx_plugin.h"
+#include "transport/tcpx/plugin/tcpx_settings.h"
 
 #define FLOW_PORT "12345"
 #define FLOW_TAG 42

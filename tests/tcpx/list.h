@@ -11,7 +11,7 @@
 #include <cmocka.h>
 
 #include "base/error.h"
-#include "transport/tcpx_fragments.h"
+#include "transport/tcpx/tcpx_fragments.h"
 
 #define LIST(...) ((struct tarn_tcpx_fragment[]){__VA_ARGS__})
 #define COUNT(...) (sizeof(LIST(__VA_ARGS__)) / sizeof(struct tarn_tcpx_fragment))

@@ -24,8 +24,8 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#include "transport/rdma_rail.h"
-#include "transport/rdma_verbs.h"
+#include "transport/rdma/rdma_rail.h"
+#include "transport/rdma/rdma_verbs.h"
 
 #define FAKE_DEVICES 8
 #define FAKE_PORTS 2

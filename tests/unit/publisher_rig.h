@@ -3,7 +3,7 @@
 #ifndef TARN_TESTS_UNIT_PUBLISHER_RIG_H
 #define TARN_TESTS_UNIT_PUBLISHER_RIG_H
 
-#include "server/publisher.h"
+#include "server/directory/publisher.h"
 #include "tests/unit/directory_fixture.h"
 
 #define TICK_MS 20

@@ -14,7 +14,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "server/store.h"
+#include "server/store/store.h"
 
 #define EPOCH 0x1122334455667788ull
 #define KIB 1024ull

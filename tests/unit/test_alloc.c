@@ -19,7 +19,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "server/alloc.h"
+#include "server/store/alloc.h"
 
 #define KIB 1024ull
 #define MIB (1024 * KIB)

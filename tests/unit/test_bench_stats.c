@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "client/bench.h"
+#include "client/bench/bench.h"
 
 /* 60 KiB each: not on the stack of every test. */
 static int setup(void **state)

@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "transport/cuda_text.h"
+#include "transport/cuda/cuda_text.h"
 
 static const char text[] = "GPU-00010203-0405-0607-0809-0a0b0c0d0eff";
 

@@ -19,7 +19,7 @@
 
 #include <cmocka.h>
 
-#include "client/file.h"
+#include "client/cli/file.h"
 
 /* --- helpers ------------------------------------------------------------------------------------ */
 

@@ -14,7 +14,7 @@
 #include "tests/standin/cuda_standin.h"
 #include "tests/unit/node_here.h"
 #include "tests/world.h"
-#include "transport/rdma_link.h"
+#include "transport/rdma/rdma_link.h"
 
 enum { SMALL = 1000, LARGE = 300000, MEMORY = 4 << 20 };
 

@@ -15,7 +15,7 @@
 #include "tests/device.h"
 #include "tests/harness.h"
 #include "tests/standin/cuda_standin.h"
-#include "transport/tcp_frame.h"
+#include "transport/tcp/tcp_frame.h"
 
 enum { LATE_US = 300 * 1000 };
 

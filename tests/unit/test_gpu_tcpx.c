@@ -21,7 +21,7 @@
 #include "tests/tcpx/bare.h"
 #include "tests/tcpx/child.h"
 #include "tests/tcpx/counters.h"
-#include "transport/tcpx_unpack.h"
+#include "transport/tcpx/tcpx_unpack.h"
 
 enum { WAYS = 3, PAGE = 4096, GUARD = 64, MESSAGES = 150, CHUNK = TARN_TCPX_CHUNK, SOURCE = 2 * CHUNK };
 /* Of a destination: the message anywhere in it, and guards around. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * From pieces to lists (transport/cuda_ipc_write.h): every byte once and in its place, however small the
+ * From pieces to lists (transport/cuda_ipc/cuda_ipc_write.h): every byte once and in its place, however small the
  * lists are; touching pieces together, none longer than a list takes, large ones apart. Of works that nobody
  * has looked at (transport/seen.h): that each piece lies where the work says, and that they have as many
  * bytes. No memory is touched.
@@ -10,7 +10,7 @@
 
 #include "base/text.h"
 #include "tests/harness.h"
-#include "transport/cuda_ipc_write.h"
+#include "transport/cuda_ipc/cuda_ipc_write.h"
 #include "transport/seen.h"
 
 #define LARGE (16ull << 20)

@@ -6,7 +6,7 @@
 #include <signal.h>
 #include <stdatomic.h>
 
-#include "server/liveness.h"
+#include "server/directory/liveness.h"
 #include "tests/unit/directory_fixture.h"
 
 #define HEARTBEAT_MS 20000

@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 #include "base/error.h"
-#include "base/loop.h"
+#include "server/loop.h"
 
 #define THREADS 4
 #define POSTS 2000

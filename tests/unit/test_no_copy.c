@@ -8,7 +8,7 @@
 
 #include <sys/uio.h>
 
-#include "transport/tcp_frame.h"
+#include "transport/tcp/tcp_frame.h"
 
 enum { WORKS = 64 };
 #define PAYLOAD (EXTENT - 17)

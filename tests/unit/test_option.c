@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 #include "base/error.h"
-#include "base/option.h"
+#include "base/option/option.h"
 
 #define COUNT(a_) (sizeof(a_) / sizeof *(a_))
 #define AT(member_) offsetof(struct config, member_)

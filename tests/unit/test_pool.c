@@ -7,8 +7,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "server/pool.h"
-#include "server/populate.h"
+#include "server/store/pool.h"
+#include "server/store/populate.h"
 #include "tests/unit/store_fixture.h"
 
 #if defined(__SANITIZE_THREAD__)

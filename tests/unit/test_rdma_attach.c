@@ -7,7 +7,7 @@
 #include "tests/unit/fake_verbs.h"
 
 #include "base/text.h"
-#include "transport/rdma_link.h"
+#include "transport/rdma/rdma_link.h"
 
 #define END "1,2,0,1,00000000000000000000ffff7f000001,3,10,10"
 #define HEAD "v1 7 2 " END " " END

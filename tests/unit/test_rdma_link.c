@@ -7,7 +7,7 @@
 #include "tests/unit/fake_node.h"
 #include "tests/unit/fake_verbs.h"
 
-#include "transport/rdma_link.h"
+#include "transport/rdma/rdma_link.h"
 
 struct fixture {
     struct fake_node *n;

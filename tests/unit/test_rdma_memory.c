@@ -8,7 +8,7 @@
 #include "tests/unit/fake_verbs.h"
 
 #include "base/text.h"
-#include "transport/rdma_link.h"
+#include "transport/rdma/rdma_link.h"
 
 #define LARGE 100000u /* above what goes through the link's own buffers */
 

@@ -20,7 +20,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "base/resp.h"
+#include "base/resp/resp.h"
 
 #define COUNT(a_) (sizeof(a_) / sizeof *(a_))
 #define LATE_MS 30000 /* generous: only a hang is to fail */

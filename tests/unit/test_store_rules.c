@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "server/store_impl.h"
+#include "server/store/store_impl.h"
 #include "tests/unit/store_fixture.h"
 
 /* --- at the moment when something is written ---------------------------------------------------- */

@@ -8,7 +8,7 @@
 #include <sys/syscall.h>
 #include <time.h>
 
-#include "transport/tcp_frame.h"
+#include "transport/tcp/tcp_frame.h"
 
 /* The clock can be moved on, so that a limit of half a minute is no half a minute of test. */
 static _Atomic int64_t clock_ahead_s;

@@ -9,7 +9,7 @@
 #include <sys/socket.h>
 
 #include "tests/unit/fake_node.h"
-#include "transport/tcp_frame.h"
+#include "transport/tcp/tcp_frame.h"
 
 enum { BYTES = 1000, PAST = 200, FRAME = sizeof(struct tarn_tcp_frame) };
 

@@ -14,7 +14,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "tests/tcpx/list.h"
-#include "transport/kernels_run.h"
+#include "transport/cuda/kernels_run.h"
 
 #define POOL (1ull << 30)
 

@@ -22,7 +22,7 @@
 #include "base/text.h"
 #include "tests/harness.h"
 #include "tests/tcpx/scene.h"
-#include "transport/cuda.h"
+#include "transport/cuda/cuda.h"
 
 #define COUNT(a_) (sizeof(a_) / sizeof *(a_))
 

@@ -6,7 +6,7 @@
 
 #include <cmocka.h>
 
-#include "transport/tcpx_nic.h"
+#include "transport/tcpx/plugin/tcpx_nic.h"
 
 #define ROOT "/sys/devices/pci0000:"
 

@@ -17,7 +17,7 @@
 #include "base/clock.h"
 #include "tests/tcpx/child.h"
 #include "tests/tcpx/counters.h"
-#include "transport/tcpx_plugin.h"
+#include "transport/tcpx/plugin/tcpx_plugin.h"
 #include "transport/transport.h"
 
 #define COUNT(a_) (sizeof(a_) / sizeof *(a_))

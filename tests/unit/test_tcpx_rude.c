@@ -7,7 +7,7 @@
 
 #include "base/net.h"
 #include "tests/tcpx/child.h"
-#include "transport/tcpx.h"
+#include "transport/tcpx/tcpx.h"
 
 /* One connection, spoken by hand. */
 struct rude {

@@ -19,7 +19,7 @@
 #include "tests/harness.h"
 #include "tests/standin/cuda_standin.h"
 #include "tests/stream.h"
-#include "transport/tcpx_settings.h"
+#include "transport/tcpx/plugin/tcpx_settings.h"
 
 enum { WAYS = 3, CHUNK = 256 << 10, DEPTH = 6, PIECES = 40 };
 

@@ -11,7 +11,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 
-#include "transport/cuda.h"
+#include "transport/cuda/cuda.h"
 
 #define EXPORT __attribute__((visibility("default")))
 

@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the option parser, the file reader and the printers share. */
+#ifndef TARN_BASE_OPTION_VALUE_H
+#define TARN_BASE_OPTION_VALUE_H
+
+#include <stdbool.h>
+
+#include "base/option/option.h"
+
+#define TARN_OPTION_ENV_PREFIX "TARN_"
+#define TARN_OPTION_NAME_MAX 64
+
+static inline void *tarn_option_at(const struct tarn_option *o, const void *config)
+{
+    return (char *)(uintptr_t)config + o->offset;
+}
+
+/* True when the configuration file and the environment may set it. */
+static inline bool tarn_option_settable(const struct tarn_option *o)
+{
+    return !(o->flags & TARN_OPT_FLAG_ONLY);
+}
+
+static inline bool tarn_option_bounded(const struct tarn_option *o)
+{
+    return o->min != 0 || o->max != 0;
+}
+
+/* Sets the value; a LIST grows by one. `where` names what was given: "--name", "TARN_NAME", "file:3: name".
+ */
+int tarn_option_assign(const struct tarn_option *o, void *config, const char *where, const char *value);
+/* A LIST out of one text: parted by blanks, as in the environment and in `initial`. */
+int tarn_option_assign_words(const struct tarn_option *o, void *config, const char *where, const char *value);
+/* Frees what the value owns and zeroes it. */
+void tarn_option_clear(const struct tarn_option *o, void *config);
+
+/* "TARN_HEARTBEAT_MS" of "heartbeat-ms". */
+void tarn_option_env_name(const struct tarn_option *o, char out[TARN_OPTION_NAME_MAX]);
+/* "10 to 60000", "4K to 1T"; "" when there are no bounds. */
+void tarn_option_bounds(const struct tarn_option *o, char out[72]);
+
+/* Called with each setting of a configuration file; `where` is "file:3: name". Not 0 ends the reading. */
+typedef int (*tarn_option_line_fn)(void *arg, const char *where, const char *name, const char *value);
+
+/* Reads NAME = VALUE lines. A missing file is an error when it is `required`. */
+int tarn_option_read_file(const char *path, bool required, tarn_option_line_fn fn, void *arg);
+/* Writes a value so that the file reader reads it back: in quotes if need be. */
+void tarn_option_quote(const char *value, struct tarn_buf *out);
+
+#endif

@@ -1,0 +1,293 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The server side of RESP: requests out of received bytes, replies into a buffer.
+ *
+ * A request is an array of bulk strings, nothing else. redisReader accepts far more than that, and
+ * would allocate an array of any announced length at once, so its constructors are wrapped: what no
+ * request may have is refused there, before memory is spent. What a request has taken so far is
+ * counted, so that one that never ends is refused as well.
+ */
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/resp/resp.h"
+
+#define HEADER_MAX 32 /* "$<number>\r\n" is shorter */
+
+/* The count of an array, as this hiredis has it in createArray. */
+#if HIREDIS_MAJOR >= 1
+#define ELEMENTS size_t
+#else
+#define ELEMENTS int
+#endif
+
+struct tarn_resp_parser {
+    redisReader *reader;
+    redisReplyObjectFunctions plain; /* those that make redisReply objects */
+    redisReplyObjectFunctions strict;
+    size_t max_bytes, max_args;
+    size_t request_bytes; /* received of the request that is being read, and behind it */
+    bool inside;          /* its first byte has been looked at */
+    char why[128];        /* why the bytes are no request */
+};
+
+static void *refuse(const redisReadTask *task)
+{
+    struct tarn_resp_parser *p = task->privdata;
+    snprintf(p->why, sizeof p->why, "a request must be one array of bulk strings");
+    return NULL;
+}
+
+static void *create_string(const redisReadTask *task, char *text, size_t bytes)
+{
+    const struct tarn_resp_parser *p = task->privdata;
+    if (!task->parent || task->type != REDIS_REPLY_STRING)
+        return refuse(task);
+    return p->plain.createString(task, text, bytes);
+}
+
+static void *create_array(const redisReadTask *task, ELEMENTS elements)
+{
+    struct tarn_resp_parser *p = task->privdata;
+    if (task->parent || task->type != REDIS_REPLY_ARRAY)
+        return refuse(task);
+    if ((size_t)elements > p->max_args) {
+        snprintf(p->why, sizeof p->why, "a request of %zu arguments: at most %zu are allowed",
+                 (size_t)elements, p->max_args);
+        return NULL;
+    }
+    return p->plain.createArray(task, elements);
+}
+
+static void *refuse_integer(const redisReadTask *task, long long value)
+{
+    (void)value;
+    return refuse(task);
+}
+
+static void *refuse_nil(const redisReadTask *task)
+{
+    return refuse(task);
+}
+
+#if HIREDIS_MAJOR >= 1
+static void *refuse_double(const redisReadTask *task, double value, char *text, size_t bytes)
+{
+    (void)value, (void)text, (void)bytes;
+    return refuse(task);
+}
+
+static void *refuse_bool(const redisReadTask *task, int value)
+{
+    (void)value;
+    return refuse(task);
+}
+#endif
+
+struct tarn_resp_parser *tarn_resp_parser_new(size_t max_bytes, size_t max_args)
+{
+    struct tarn_resp_parser *p = calloc(1, sizeof *p);
+    redisReader *reader = redisReaderCreate();
+
+    if (!p || !reader)
+        goto no_memory;
+    p->plain = *reader->fn;
+    p->strict = *reader->fn;
+    p->strict.createString = create_string;
+    p->strict.createArray = create_array;
+    p->strict.createInteger = refuse_integer;
+    p->strict.createNil = refuse_nil;
+#if HIREDIS_MAJOR >= 1
+    p->strict.createDouble = refuse_double;
+    p->strict.createBool = refuse_bool;
+#endif
+    reader->fn = &p->strict;
+    reader->privdata = p;
+    p->reader = reader;
+    p->max_bytes = max_bytes;
+    p->max_args = max_args;
+    return p;
+
+no_memory:
+    if (reader)
+        redisReaderFree(reader);
+    free(p);
+    return NULL;
+}
+
+void tarn_resp_parser_limit(struct tarn_resp_parser *p, size_t max_bytes, size_t max_args)
+{
+    p->max_bytes = max_bytes;
+    p->max_args = max_args;
+}
+
+size_t tarn_resp_parser_holds(const struct tarn_resp_parser *p)
+{
+    return p->request_bytes;
+}
+
+void tarn_resp_parser_free(struct tarn_resp_parser *p)
+{
+    if (!p)
+        return;
+    redisReaderFree(p->reader);
+    free(p);
+}
+
+int tarn_resp_parser_feed(struct tarn_resp_parser *p, const void *data, size_t bytes)
+{
+    if (p->why[0] || p->reader->err == REDIS_ERR_PROTOCOL)
+        return 0; /* tarn_resp_parser_next() has the sentence */
+    if (redisReaderFeed(p->reader, data, bytes) != REDIS_OK)
+        return tarn_fail(TARN_E_NO_MEMORY, "out of memory for a request of %zu bytes", bytes);
+    p->request_bytes += bytes;
+    return 0;
+}
+
+static size_t unread(const struct tarn_resp_parser *p)
+{
+    return p->reader->len - p->reader->pos;
+}
+
+/* Inline commands and anything else that is no array would be made into replies: stop them here. */
+static void check_first_byte(struct tarn_resp_parser *p)
+{
+    if (p->inside || unread(p) == 0)
+        return;
+    unsigned char first = (unsigned char)p->reader->buf[p->reader->pos];
+    p->inside = true;
+    if (first != '*')
+        snprintf(p->why, sizeof p->why,
+                 "a request must begin with '*', not with byte 0x%02x: inline commands are not spoken, use "
+                 "redis-cli",
+                 first);
+}
+
+/*
+ * What is unread of an incomplete request begins with a header, "*N" or "$N", or its number when the
+ * reader has taken the type. An endless header, or one that announces too much, need not be waited for.
+ */
+static void check_incomplete(struct tarn_resp_parser *p)
+{
+    const char *header = p->reader->buf ? p->reader->buf + p->reader->pos : "";
+    size_t bytes = unread(p);
+    const char *end = memchr(header, '\n', bytes < HEADER_MAX ? bytes : HEADER_MAX);
+
+    if (p->request_bytes > p->max_bytes) {
+        snprintf(p->why, sizeof p->why, "a request of more than %zu bytes", p->max_bytes);
+    } else if (!end && bytes >= HEADER_MAX) {
+        snprintf(p->why, sizeof p->why, "a length of more than %d digits", HEADER_MAX);
+    } else if (end) {
+        const char *number = header + (*header == '$' || *header == '*');
+        unsigned long long announced = strtoull(number, NULL, 10);
+        if (*number >= '0' && *number <= '9' && announced > p->max_bytes)
+            snprintf(p->why, sizeof p->why, "an argument of %llu bytes: a request may take %zu", announced,
+                     p->max_bytes);
+    }
+}
+
+/* A request, or NULL when it is incomplete or wrong; p->why and reader->err tell which. */
+static redisReply *take_request(struct tarn_resp_parser *p)
+{
+    void *reply = NULL;
+
+    check_first_byte(p);
+    if (p->why[0] || redisReaderGetReply(p->reader, &reply) != REDIS_OK)
+        return NULL;
+    if (!reply) {
+        check_incomplete(p);
+        return NULL;
+    }
+    size_t bytes = p->request_bytes - unread(p);
+    p->request_bytes = unread(p);
+    p->inside = false;
+    if (bytes > p->max_bytes) {
+        snprintf(p->why, sizeof p->why, "a request of %zu bytes: at most %zu are allowed", bytes,
+                 p->max_bytes);
+        freeReplyObject(reply);
+        return NULL;
+    }
+    return reply;
+}
+
+int tarn_resp_parser_next(struct tarn_resp_parser *p, redisReply **request_p)
+{
+    redisReply *request;
+
+    *request_p = NULL;
+    /* Empty arrays ask for nothing and get no reply, as with Redis. */
+    while ((request = take_request(p)) && request->elements == 0)
+        freeReplyObject(request);
+    if (p->why[0])
+        return tarn_fail(TARN_E_PROTOCOL, "%s", p->why);
+    if (p->reader->err == REDIS_ERR_OOM)
+        return tarn_fail(TARN_E_NO_MEMORY, "out of memory for a request");
+    if (p->reader->err)
+        return tarn_fail(TARN_E_PROTOCOL, "%s", p->reader->errstr);
+    *request_p = request;
+    return 0;
+}
+
+/* --- replies ------------------------------------------------------------------------------------ */
+
+/* "<type><number>\r\n", without the cost of printf: a long pipeline has thousands. */
+static void add_header(struct tarn_buf *b, char type, int64_t number)
+{
+    char text[24];
+    char *at = text + sizeof text;
+    uint64_t rest = number < 0 ? 0 - (uint64_t)number : (uint64_t)number;
+
+    *--at = '\n';
+    *--at = '\r';
+    do
+        *--at = (char)('0' + rest % 10);
+    while (rest /= 10);
+    if (number < 0)
+        *--at = '-';
+    *--at = type;
+    tarn_buf_add(b, at, (size_t)(text + sizeof text - at));
+}
+
+/* Text up to the line's end; a CR or LF in it would end it early and be read as the next reply. */
+static void add_line(struct tarn_buf *b, const char *text)
+{
+    size_t from = b->bytes;
+
+    tarn_buf_add(b, text, strlen(text));
+    for (size_t i = from; i < b->bytes; i++)
+        if (b->data[i] == '\r' || b->data[i] == '\n')
+            b->data[i] = ' ';
+    tarn_buf_add(b, "\r\n", 2);
+}
+
+void tarn_resp_add_simple(struct tarn_buf *b, const char *text)
+{
+    tarn_buf_add(b, "+", 1);
+    add_line(b, text);
+}
+
+void tarn_resp_add_error(struct tarn_buf *b, int code, const char *text)
+{
+    tarn_buf_printf(b, "-%s ", tarn_error_name(code));
+    add_line(b, text);
+}
+
+void tarn_resp_add_string(struct tarn_buf *b, const void *data, size_t bytes)
+{
+    add_header(b, '$', (int64_t)bytes);
+    tarn_buf_add(b, data, bytes);
+    tarn_buf_add(b, "\r\n", 2);
+}
+
+void tarn_resp_add_integer(struct tarn_buf *b, int64_t v)
+{
+    add_header(b, ':', v);
+}
+
+void tarn_resp_add_array(struct tarn_buf *b, size_t n)
+{
+    add_header(b, '*', (int64_t)n);
+}

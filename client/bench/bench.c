@@ -1,0 +1,141 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* tarn-bench: options and groups. See bench.h for how it measures. */
+#include "client/bench/bench.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/option/option.h"
+
+struct config {
+    bool help, quick;
+    int64_t seconds;
+    char *json_dir, *devices, *node_devices;
+};
+
+static const struct tarn_option options[] = {
+    {"quick", 0, TARN_OPT_BOOL, offsetof(struct config, quick), "0", 0, 0, NULL, TARN_OPT_FLAG_ONLY,
+     "Fewer rounds: for a first look, not for figures to keep."},
+    {"seconds", 0, TARN_OPT_INT, offsetof(struct config, seconds), "6", 1, 3600, "S", TARN_OPT_FLAG_ONLY,
+     "Longest time for a row whose ratio does not settle."},
+    {"json-dir", 0, TARN_OPT_STRING, offsetof(struct config, json_dir), "build/bench", 0, 0, "DIR",
+     TARN_OPT_FLAG_ONLY, "Where each group's rows go, as GROUP.json."},
+    {"devices", 0, TARN_OPT_STRING, offsetof(struct config, devices), NULL, 0, 0, "LIST", TARN_OPT_FLAG_ONLY,
+     "RDMA devices of the clients, parted by commas: NAME[:PORT][@GID INDEX]. Without it all that have an "
+     "active port. The rows of `rdma` use the fastest of them."},
+    {"node-devices", 0, TARN_OPT_STRING, offsetof(struct config, node_devices), NULL, 0, 0, "LIST",
+     TARN_OPT_FLAG_ONLY, "RDMA devices of the node. Without it those of the clients."},
+    {"help", 'h', TARN_OPT_BOOL, offsetof(struct config, help), "0", 0, 0, NULL, TARN_OPT_FLAG_ONLY,
+     "Print this and exit."},
+};
+
+static const struct tarn_program program = {
+    .name = "tarn-bench",
+    .arguments = "[all | shm | tcp | lookup | alloc | idle | rdma | rails | gpu]",
+    .brief = "benchmark of tarn",
+    .description =
+        "Starts a directory, a storage node and the peers, and measures ours, the physical limit "
+        "and the peers "
+        "in turn, slice by slice, in one process. The bytes of every operation are verified. "
+        "Prints a table and "
+        "writes JSON. Ratios are medians of the rounds' own ratios.\n\n"
+        "rdma and rails need RDMA devices and are not part of all: rdma compares with perftest over the "
+        "same ports, rails compares all devices with one. Nor is gpu, which compares with bare CUDA calls "
+        "on the first GPU, and between it and the second; its rows take less than half of --seconds.\n\n"
+        "`tarn-bench replay --help` is about replaying a trace of prefix-block requests.\n\n"
+        "The programs are taken from $TARN_BUILD, or from the folder that tarn-bench is in. Exit "
+        "status 0: all "
+        "was measured, whether or not targets were met; 1: something could not be.",
+    .examples = "tarn-bench shm\ntarn-bench all --quick --json-dir /tmp/results",
+    .options = options,
+    .noptions = sizeof options / sizeof options[0],
+};
+
+static const struct {
+    const char *name;
+    int (*run)(struct bench_env *, struct bench_report *);
+    bool special; /* needs devices: not of `all` */
+} groups[] = {
+    {"shm", bench_group_shm, false},       {"tcp", bench_group_tcp, false},
+    {"lookup", bench_group_lookup, false}, {"alloc", bench_group_alloc, false},
+    {"idle", bench_group_idle, false},     {"rdma", bench_group_rdma, true},
+    {"rails", bench_group_rails, true},    {"gpu", bench_group_gpu, true},
+};
+
+/* Each group has an environment of its own. */
+static int run_group(const struct config *c, size_t group, int *failed, int *missed)
+{
+    struct bench_env e = {.quick = c->quick,
+                          .seconds = (double)c->seconds,
+                          .json_dir = c->json_dir,
+                          .devices = c->devices,
+                          .node_devices = c->node_devices ? c->node_devices : c->devices};
+    struct bench_report *rep;
+    int rc = bench_report_new(&e, groups[group].name, &rep);
+
+    if (rc != 0)
+        return rc;
+    if (c->quick && e.seconds > 2)
+        e.seconds = 2;
+    rc = bench_env_open(&e);
+    if (rc == 0)
+        rc = groups[group].run(&e, rep);
+    if (rc != 0)
+        fprintf(stderr, "tarn-bench: %s: %s\n", groups[group].name, tarn_last_error());
+    bench_env_close(&e);
+    int written = bench_report_close(rep, failed, missed);
+    return rc ? rc : written;
+}
+
+static int run(const struct config *c, const char *name)
+{
+    int failed = 0, missed = 0, rc = 0;
+    bool known = false;
+
+    for (size_t i = 0; rc != TARN_E_CANCELED && i < sizeof groups / sizeof groups[0]; i++) {
+        bool all = strcmp(name, "all") == 0 && !groups[i].special;
+        if (!all && strcmp(name, groups[i].name) != 0)
+            continue;
+        known = true;
+        int code = run_group(c, i, &failed, &missed);
+        rc = code ? code : rc;
+    }
+    if (!known) {
+        fprintf(stderr,
+                "tarn-bench: no group \"%s\": give all, shm, tcp, lookup, alloc, idle, rdma, rails or gpu\n",
+                name);
+        return 2;
+    }
+    printf("\n%s: results in %s/", rc || failed ? "not everything could be measured" : "done", c->json_dir);
+    printf(missed ? ", %d rows miss their target\n" : ", no row misses its target\n", missed);
+    return rc || failed ? 1 : 0;
+}
+
+int main(int argc, char **argv)
+{
+    struct tarn_options_parsed parsed = {0};
+    struct tarn_buf help = {0};
+    struct config c = {0};
+    int status = 2;
+
+    bench_catch_signals();
+    if (argc > 1 && strcmp(argv[1], "replay") == 0)
+        return bench_replay_main(argc - 1, argv + 1);
+    if (tarn_options_parse(&program, argc, argv, &c, &parsed) != 0) {
+        fprintf(stderr, "tarn-bench: %s\n", tarn_last_error());
+    } else if (c.help) {
+        tarn_options_help(&program, &help);
+        status = help.failed || fputs(help.data, stdout) < 0;
+    } else if (parsed.nargs > 1) {
+        fprintf(
+            stderr,
+            "tarn-bench: one group at a time: give all, shm, tcp, lookup, alloc, idle, rdma, rails or gpu\n");
+    } else {
+        status = run(&c, parsed.nargs ? parsed.args[0] : "all");
+    }
+    tarn_buf_free(&help);
+    tarn_options_free(&program, &c, &parsed);
+    return status;
+}

@@ -1,0 +1,598 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * tarn get: looks all keys up, lays the output out (header and a place for each tensor), and lets the
+ * transports write straight into it: the mapping of the output file, or memory that then goes to
+ * standard output. What was looked up may be replaced before it is read; when that changes its type
+ * or size, the header would be wrong and all is done again.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "client/cli/cli.h"
+#include "client/cli/file.h"
+
+#define BATCH_BYTES (64ull << 20)
+#define BATCH_ITEMS 256
+#define TRIES 5
+
+struct get_config {
+    struct cli_common common;
+    char *output, *format, *range, *prefix;
+};
+
+#define AT(member_) offsetof(struct get_config, member_)
+
+static const struct tarn_option options[] = {
+    CLI_COMMON_OPTIONS,
+    CLI_TEXT("output", 'o', AT(output), "FILE",
+             "Where to; without it or with - standard output. A directory gets one file a key, .npy unless "
+             "--format says raw. A file is replaced, a device or pipe is written to."),
+    CLI_TEXT("format", 'f', AT(format), "FORMAT",
+             "npy, safetensors or raw. Without it the output's ending decides, and any other ending is raw. "
+             "Several keys fit into one safetensors file, or one behind another into a raw one."),
+    CLI_TEXT("prefix", 'p', AT(prefix), "TEXT",
+             "What comes before each KEY, and is left away from names in files. Without any KEY it means all "
+             "keys that begin so."),
+    CLI_TEXT("range", 0, AT(range), "OFFSET:BYTES",
+             "Only these bytes of the tensor, such as 4K:64K; raw, one key. Without BYTES to the end."),
+};
+
+struct wanted {
+    char *key, *text; /* as bytes and as text */
+    size_t key_bytes;
+    struct tarn_tensor tensor;
+};
+
+struct get {
+    struct cli *c;
+    const struct get_config *config;
+    enum tarn_file_format format;
+    bool to_stdout, to_directory;
+    int stream; /* standard output, or a device or pipe that --output names; else -1 */
+    char prefix[TARN_KEY_MAX + 1];
+    size_t prefix_bytes;
+    struct wanted *wanted;
+    size_t n, room;
+    struct tarn_hits *hits;
+    uint64_t range_offset, range_bytes; /* range_bytes UINT64_MAX: to the end */
+    uint64_t bytes;
+    struct cli_progress progress;
+};
+
+/* --- which keys --------------------------------------------------------------------------------- */
+
+static int want(struct get *g, const void *data, size_t bytes)
+{
+    if (bytes == 0 || bytes > TARN_KEY_MAX)
+        return tarn_fail(TARN_E_INVALID, "a key of %zu bytes: 1 to %d are possible", bytes, TARN_KEY_MAX);
+    if (g->n == g->room) {
+        size_t room = g->room ? 2 * g->room : 64;
+        struct wanted *more = reallocarray(g->wanted, room, sizeof *more);
+        if (!more)
+            return tarn_fail(TARN_E_NO_MEMORY, "no memory for the keys");
+        g->wanted = more;
+        g->room = room;
+    }
+    struct wanted *w = &g->wanted[g->n];
+    *w = (struct wanted){.key = malloc(bytes + 1), .key_bytes = bytes};
+    if (w->key) {
+        memcpy(w->key, data, bytes);
+        w->key[bytes] = '\0';
+        w->text = cli_key_text(&(struct tarn_key){data, bytes});
+    }
+    g->n++;
+    return w->text ? 0 : tarn_fail(TARN_E_NO_MEMORY, "no memory for the keys");
+}
+
+static int want_args(struct get *g)
+{
+    char key[2 * TARN_KEY_MAX + 1];
+
+    memcpy(key, g->prefix, g->prefix_bytes);
+    for (int i = 0; i < g->c->nargs; i++) {
+        struct tarn_key rest = {0};
+        char bytes[TARN_KEY_MAX + 1];
+        int rc = cli_key_parse(g->c->args[i], bytes, &rest);
+        if (rc != 0)
+            return rc;
+        memcpy(key + g->prefix_bytes, rest.data, rest.bytes);
+        rc = want(g, key, g->prefix_bytes + rest.bytes);
+        if (rc != 0)
+            return rc;
+    }
+    return 0;
+}
+
+static int want_listed(void *arg, const struct tarn_object *o)
+{
+    struct get *g = arg;
+
+    /* The prefix's own key has no name below it. */
+    return o->key.bytes == g->prefix_bytes ? 0 : want(g, o->key.data, o->key.bytes);
+}
+
+static int by_text(const void *a, const void *b)
+{
+    return strcmp(((const struct wanted *)a)->text, ((const struct wanted *)b)->text);
+}
+
+/* A key that comes or goes while they are listed may be seen twice. */
+static void sort_wanted(struct get *g)
+{
+    size_t n = 0;
+
+    if (g->n)
+        qsort(g->wanted, g->n, sizeof *g->wanted, by_text);
+    for (size_t i = 0; i < g->n; i++) {
+        if (n && strcmp(g->wanted[i].text, g->wanted[n - 1].text) == 0) {
+            free(g->wanted[i].key);
+            free(g->wanted[i].text);
+        } else {
+            g->wanted[n++] = g->wanted[i];
+        }
+    }
+    g->n = n;
+}
+
+static int want_prefix(struct get *g)
+{
+    struct tarn_buf glob = {0};
+
+    for (const char *s = g->config->prefix; *s; s++)
+        tarn_buf_printf(&glob, "%s%c", strchr("*?[]\\", *s) ? "\\" : "", *s);
+    tarn_buf_printf(&glob, "*");
+    if (glob.failed) {
+        tarn_buf_free(&glob);
+        return tarn_fail(TARN_E_NO_MEMORY, "no memory");
+    }
+    int rc = tarn_list(g->c->client, glob.data, cli_timeout(g->c, 0), want_listed, g);
+    tarn_buf_free(&glob);
+    if (rc == 0 && g->n == 0)
+        return tarn_fail(TARN_E_NOT_FOUND, "no key begins with %s", g->config->prefix);
+    if (rc == 0)
+        sort_wanted(g);
+    return rc;
+}
+
+/* --- what they are ------------------------------------------------------------------------------ */
+
+static int miss(struct get *g, const struct wanted *w, enum tarn_state state)
+{
+    if (state == TARN_STATE_NODE_DOWN)
+        return cli_error(g->c, TARN_E_NODE_DOWN, "%s: no node that holds it answers: see `tarn info`",
+                         w->text);
+    return cli_error(g->c, TARN_E_NOT_FOUND, "%s: no such key", w->text);
+}
+
+static int look_up(struct get *g)
+{
+    struct tarn_lookup_options o = {.size = sizeof o, .timeout_ms = cli_timeout(g->c, 0)};
+    struct tarn_key *keys = calloc(g->n, sizeof *keys);
+    int rc = keys ? 0 : tarn_fail(TARN_E_NO_MEMORY, "no memory");
+
+    for (size_t i = 0; keys && i < g->n; i++)
+        keys[i] = (struct tarn_key){g->wanted[i].key, g->wanted[i].key_bytes};
+    tarn_hits_free(g->hits);
+    g->hits = NULL;
+    if (rc == 0)
+        rc = tarn_lookup(g->c->client, keys, g->n, &o, &g->hits);
+    free(keys);
+    if (rc != 0)
+        return rc;
+    g->bytes = 0;
+    for (size_t i = 0; i < g->n; i++) {
+        struct wanted *w = &g->wanted[i];
+        enum tarn_state state = tarn_hits_state(g->hits, i);
+        int missed = state == TARN_STATE_HIT ? tarn_hits_tensor(g->hits, i, &w->tensor) : miss(g, w, state);
+        rc = rc ? rc : missed;
+        g->bytes += w->tensor.bytes;
+    }
+    return rc;
+}
+
+/* --- the output --------------------------------------------------------------------------------- */
+
+/* The layout of one output: keys [first, first + n) at the entries' offsets, behind the header. */
+struct image {
+    size_t first, n;
+    struct tarn_file_entry *entries;
+    struct tarn_buf header;
+    uint64_t bytes;
+    unsigned char *data;
+};
+
+/* The name in a safetensors file: the key behind the prefix. */
+static int name_entry(const struct get *g, const struct wanted *w, struct tarn_file_entry *e)
+{
+    if (memchr(w->key, 0, w->key_bytes))
+        return tarn_fail(TARN_E_INVALID, "safetensors: names have no zero bytes, %s has: write raw files",
+                         w->text);
+    e->name = strdup(w->key + g->prefix_bytes);
+    return e->name ? 0 : tarn_fail(TARN_E_NO_MEMORY, "no memory");
+}
+
+static int lay_out_raw(const struct get *g, struct image *im)
+{
+    uint64_t at = 0;
+
+    for (size_t i = 0; i < im->n; i++) {
+        struct tarn_tensor *t = &im->entries[i].tensor;
+        im->entries[i].offset = at;
+        if (g->config->range) {
+            if (g->range_offset > t->bytes ||
+                (g->range_bytes != UINT64_MAX && g->range_bytes > t->bytes - g->range_offset))
+                return tarn_fail(TARN_E_SIZE, "--range %s: reaches behind the end, %s has %llu bytes",
+                                 g->config->range, g->wanted[im->first + i].text,
+                                 (unsigned long long)t->bytes);
+            *t = tarn_bytes(g->range_bytes == UINT64_MAX ? t->bytes - g->range_offset : g->range_bytes);
+        }
+        at += t->bytes;
+    }
+    return 0;
+}
+
+static int lay_out(const struct get *g, struct image *im)
+{
+    int rc = 0;
+
+    im->entries = calloc(im->n, sizeof *im->entries);
+    if (!im->entries)
+        return tarn_fail(TARN_E_NO_MEMORY, "no memory");
+    for (size_t i = 0; i < im->n && rc == 0; i++) {
+        im->entries[i].tensor = g->wanted[im->first + i].tensor;
+        if (g->format == TARN_FILE_SAFETENSORS)
+            rc = name_entry(g, &g->wanted[im->first + i], &im->entries[i]);
+    }
+    if (rc != 0)
+        return rc;
+    if (g->format == TARN_FILE_SAFETENSORS) {
+        rc = tarn_safetensors_header(im->entries, im->n, &im->header);
+    } else if (g->format == TARN_FILE_NPY) {
+        rc = tarn_npy_header(&im->entries->tensor, &im->header);
+        im->entries->offset = im->header.bytes;
+    } else {
+        rc = lay_out_raw(g, im);
+    }
+    im->bytes = im->header.bytes;
+    for (size_t i = 0; i < im->n; i++)
+        im->bytes += im->entries[i].tensor.bytes;
+    return rc;
+}
+
+static bool same_tensor(const struct tarn_tensor *a, const struct tarn_tensor *b)
+{
+    return a->bytes == b->bytes && a->dtype == b->dtype && a->ndim == b->ndim &&
+           memcmp(a->shape, b->shape, a->ndim * sizeof a->shape[0]) == 0;
+}
+
+/* What was got must be what the header says. */
+static int check_tensors(const struct get *g, const struct image *im, size_t at,
+                         const struct tarn_item *items, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        const struct wanted *w = &g->wanted[im->first + at + i];
+        if (items[i].status == TARN_E_SIZE ||
+            (items[i].status == 0 && !same_tensor(&items[i].tensor, &w->tensor)))
+            return tarn_fail(TARN_E_SIZE, "%s: was replaced again and again while it was read", w->text);
+    }
+    return 0;
+}
+
+static int report_items(struct get *g, const struct image *im, size_t at, const struct tarn_item *items,
+                        size_t n, int batch_rc)
+{
+    struct cli_failure batch = cli_failure(batch_rc);
+
+    for (size_t i = 0; i < n; i++) {
+        if (items[i].status != 0)
+            cli_item_error(g->c, items[i].status, g->wanted[im->first + at + i].text, &batch, "");
+    }
+    return batch_rc;
+}
+
+static int get_batch(struct get *g, const struct image *im, size_t at, size_t end, uint64_t bytes)
+{
+    struct tarn_get_options o = {
+        .size = sizeof o,
+        .timeout_ms = cli_timeout(g->c, bytes),
+        .flags = g->config->range ? TARN_GET_RANGE : 0,
+        .hits = g->hits,
+        .hits_first = im->first + at,
+    };
+    struct tarn_item items[BATCH_ITEMS];
+    struct tarn_piece pieces[BATCH_ITEMS];
+
+    for (size_t i = 0; i < end - at; i++) {
+        const struct wanted *w = &g->wanted[im->first + at + i];
+        const struct tarn_file_entry *e = &im->entries[at + i];
+        pieces[i] = (struct tarn_piece){.addr = im->data + e->offset, .bytes = e->tensor.bytes};
+        tarn_file_prefault(im->data + e->offset, e->tensor.bytes);
+        items[i] = (struct tarn_item){
+            .key = {w->key, w->key_bytes},
+            .pieces = &pieces[i],
+            .npieces = 1,
+            .offset = g->range_offset,
+        };
+    }
+    int rc = tarn_get(g->c->client, items, end - at, &o);
+    if (rc != 0 && rc != TARN_E_SIZE)
+        return report_items(g, im, at, items, end - at, rc);
+    return check_tensors(g, im, at, items, end - at);
+}
+
+static int fill(struct get *g, const struct image *im)
+{
+    if (im->header.bytes)
+        memcpy(im->data, im->header.data, im->header.bytes);
+    for (size_t at = 0, end = 0; at < im->n; at = end) {
+        uint64_t bytes = im->entries[end++].tensor.bytes;
+        while (end < im->n && end - at < BATCH_ITEMS && bytes + im->entries[end].tensor.bytes <= BATCH_BYTES)
+            bytes += im->entries[end++].tensor.bytes;
+        int rc = get_batch(g, im, at, end, bytes);
+        if (rc != 0)
+            return rc;
+        cli_progress_add(&g->progress, bytes);
+    }
+    return 0;
+}
+
+static int write_stream(const struct get *g, const unsigned char *data, uint64_t bytes)
+{
+    while (bytes) {
+        ssize_t n = write(g->stream, data, bytes);
+        if (n < 0 && errno != EINTR)
+            return tarn_fail(TARN_E_SYSTEM, "%s: %m", g->to_stdout ? "standard output" : g->config->output);
+        data += n > 0 ? n : 0;
+        bytes -= n > 0 ? (uint64_t)n : 0;
+    }
+    return 0;
+}
+
+static int output_stream(struct get *g, struct image *im)
+{
+    im->data = malloc(im->bytes + 1);
+    if (!im->data)
+        return tarn_fail(TARN_E_NO_MEMORY, "no memory for %llu bytes: give an --output file",
+                         (unsigned long long)im->bytes);
+    int rc = fill(g, im);
+    if (rc == 0)
+        rc = write_stream(g, im->data, im->bytes);
+    free(im->data);
+    return rc;
+}
+
+static int output_file(struct get *g, struct image *im, const char *path)
+{
+    struct tarn_file_out out;
+    unsigned char nothing[1];
+    int rc = tarn_file_create(path, im->bytes, &out);
+
+    if (rc != 0)
+        return rc;
+    im->data = out.map ? out.map : nothing;
+    rc = fill(g, im);
+    if (rc == 0)
+        return tarn_file_commit(&out);
+    tarn_file_discard(&out);
+    return rc;
+}
+
+static int output(struct get *g, size_t first, size_t n, const char *path)
+{
+    struct image im = {.first = first, .n = n};
+    int rc = lay_out(g, &im);
+
+    if (rc == 0)
+        rc = path ? output_file(g, &im, path) : output_stream(g, &im);
+    tarn_file_entries_free(im.entries, im.entries ? im.n : 0);
+    tarn_buf_free(&im.header);
+    return rc;
+}
+
+/* DIRECTORY/KEY.npy; the key as text, and / as %2F, which no key's text has. */
+static int output_in_directory(struct get *g, size_t i)
+{
+    struct tarn_buf path = {0};
+    int rc;
+
+    tarn_buf_printf(&path, "%s/", g->config->output);
+    for (const char *s = g->wanted[i].text; *s; s++)
+        tarn_buf_printf(&path, *s == '/' ? "%%2F" : "%c", *s);
+    tarn_buf_printf(&path, "%s", g->format == TARN_FILE_NPY ? ".npy" : "");
+    rc = path.failed ? tarn_fail(TARN_E_NO_MEMORY, "no memory") : output(g, i, 1, path.data);
+    tarn_buf_free(&path);
+    return rc;
+}
+
+static int output_all(struct get *g)
+{
+    int rc = look_up(g);
+
+    if (rc != 0)
+        return rc;
+    cli_progress_start(&g->progress, g->c, "get", g->bytes);
+    if (!g->to_directory)
+        return output(g, 0, g->n, g->stream >= 0 ? NULL : g->config->output);
+    for (size_t i = 0; i < g->n && rc == 0; i++)
+        rc = output_in_directory(g, i);
+    return rc;
+}
+
+/* --- options ------------------------------------------------------------------------------------ */
+
+static int parse_range(struct get *g)
+{
+    char text[64];
+    const char *range = g->config->range;
+    const char *colon = range ? strchr(range, ':') : NULL;
+
+    g->range_bytes = UINT64_MAX;
+    if (!range)
+        return 0;
+    if (!colon || (size_t)(colon - range) >= sizeof text)
+        return tarn_fail(TARN_E_INVALID, "--range %s: write OFFSET:BYTES, such as 4K:64K", range);
+    snprintf(text, sizeof text, "%.*s", (int)(colon - range), range);
+    int rc = tarn_size_parse(text, &g->range_offset);
+    if (rc == 0 && colon[1])
+        rc = tarn_size_parse(colon + 1, &g->range_bytes);
+    if (rc == 0 && g->c->nargs != 1)
+        return tarn_fail(TARN_E_INVALID, "--range needs exactly one KEY");
+    return rc;
+}
+
+/*
+ * Where the output goes: to standard output under any name (/dev/stdout), to a directory, or to a device
+ * or pipe, which is written to; all others are files, which are replaced.
+ */
+static int choose_place(struct get *g, const char *path)
+{
+    struct stat st, standard;
+
+    g->to_stdout = !path || strcmp(path, "-") == 0;
+    if (!g->to_stdout && stat(path, &st) == 0) {
+        g->to_stdout = fstat(STDOUT_FILENO, &standard) == 0 && st.st_dev == standard.st_dev &&
+                       st.st_ino == standard.st_ino;
+        g->to_directory = S_ISDIR(st.st_mode);
+        if (!g->to_stdout && !g->to_directory && !S_ISREG(st.st_mode)) {
+            g->stream = open(path, O_WRONLY | O_CLOEXEC);
+            if (g->stream < 0)
+                return tarn_fail(TARN_E_INVALID, "%s: cannot open: %m", path);
+        }
+    }
+    if (g->to_stdout)
+        g->stream = STDOUT_FILENO;
+    return 0;
+}
+
+static int choose_output(struct get *g)
+{
+    const struct get_config *o = g->config;
+    int format, rc = choose_place(g, o->output);
+
+    if (rc != 0)
+        return rc;
+    if (o->format)
+        format = tarn_file_format_parse(o->format);
+    else if (g->to_directory)
+        format = TARN_FILE_NPY;
+    else
+        format = g->to_stdout ? TARN_FILE_RAW : (int)tarn_file_format_of(o->output);
+    if (format < 0)
+        return format;
+    g->format = (enum tarn_file_format)format;
+    if (g->to_directory && format == TARN_FILE_SAFETENSORS)
+        return tarn_fail(TARN_E_INVALID, "%s: is a directory: a safetensors file takes all keys, name it",
+                         o->output);
+    if (o->range && format != TARN_FILE_RAW)
+        return tarn_fail(TARN_E_INVALID, "--range gives raw bytes: use --format raw");
+    if (g->to_stdout && g->c->common->json)
+        return tarn_fail(TARN_E_INVALID,
+                         "--json and the tensor cannot both go to standard output: give an --output");
+    if (g->to_stdout && isatty(STDOUT_FILENO))
+        return tarn_fail(TARN_E_INVALID, "standard output is a terminal: give an --output, or a pipe");
+    return 0;
+}
+
+static int check_arguments(struct get *g)
+{
+    struct tarn_key prefix = {0};
+    bool has_prefix = g->config->prefix && *g->config->prefix;
+    int rc = has_prefix ? cli_key_parse(g->config->prefix, g->prefix, &prefix)
+                        : cli_want_args(g->c, 1, INT32_MAX, "KEY");
+
+    g->prefix_bytes = prefix.bytes;
+    if (rc == 0)
+        rc = choose_output(g);
+    if (rc == 0)
+        rc = parse_range(g);
+    return rc;
+}
+
+/* --- the command -------------------------------------------------------------------------------- */
+
+static int print_result(const struct get *g, double seconds)
+{
+    struct tarn_buf out = {0};
+    char size[16];
+
+    if (g->to_stdout || g->c->common->quiet)
+        return 0;
+    if (g->c->common->json) {
+        json_t *tensors = json_array();
+        for (size_t i = 0; i < g->n; i++) {
+            json_t *o = json_object();
+            json_object_set_new(o, "key", json_string(g->wanted[i].text));
+            cli_json_tensor(o, &g->wanted[i].tensor);
+            json_array_append_new(tensors, o);
+        }
+        return cli_print_json(json_pack("{s:o, s:s, s:I, s:f}", "tensors", tensors, "output",
+                                        g->config->output, "bytes", (json_int_t)g->progress.done, "seconds",
+                                        seconds),
+                              false);
+    }
+    tarn_size_format(g->progress.done, size);
+    tarn_buf_printf(&out, "%zu got, %s in %.3f s (%.2f GB/s)\n", g->n, size, seconds,
+                    (double)g->progress.done / seconds / 1e9);
+    return cli_print(&out);
+}
+
+static void free_get(struct get *g)
+{
+    tarn_hits_free(g->hits);
+    if (g->stream >= 0 && !g->to_stdout)
+        close(g->stream);
+    for (size_t i = 0; i < g->n; i++) {
+        free(g->wanted[i].key);
+        free(g->wanted[i].text);
+    }
+    free(g->wanted);
+}
+
+static int run(struct cli *c, const void *config)
+{
+    struct get g = {.c = c, .config = config, .stream = -1};
+    int rc = check_arguments(&g);
+
+    if (rc == 0)
+        rc = cli_connect(c);
+    if (rc == 0)
+        rc = c->nargs ? want_args(&g) : want_prefix(&g);
+    if (rc == 0 && g.n > 1 && g.format == TARN_FILE_NPY && !g.to_directory)
+        rc = tarn_fail(TARN_E_INVALID,
+                       "an .npy has one array, here are %zu keys: write .safetensors or to a directory", g.n);
+    if (rc == 0) {
+        for (int i = 0; i < TRIES; i++) {
+            rc = output_all(&g);
+            double seconds = g.progress.started_ns ? cli_progress_end(&g.progress) : 0;
+            if (rc == 0)
+                rc = print_result(&g, seconds);
+            if (rc != TARN_E_SIZE || g.config->range)
+                break;
+        }
+    }
+    free_get(&g);
+    return rc;
+}
+
+static const struct tarn_program program = {
+    .name = "tarn get",
+    .arguments = "KEY...",
+    .brief = "read tensors into files",
+    .description =
+        "Reads tensors into .npy, .safetensors or raw files, or to standard output. A file appears under its "
+        "name in one step, when it is complete. bf16 and the 8-bit floats, which NumPy does not have, become "
+        "void elements (|V2, |V1) in .npy files.",
+    .examples = "tarn get model/layer0.weight -o layer0.npy\n"
+                "tarn get --prefix model/ -o weights.safetensors\n"
+                "tarn get kv/1 --range 0:4K | xxd | head\n",
+    .options = options,
+    .noptions = CLI_COUNT(options),
+};
+
+const struct cli_command cli_get = {&program, sizeof(struct get_config), run};

@@ -1,0 +1,401 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* tarn ls, stat and rm: what the directory says of objects, and removing them. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "client/cli/cli.h"
+
+/* --- objects as JSON and text ------------------------------------------------------------------- */
+
+static json_t *copy_json(const struct tarn_copy *c)
+{
+    json_t *o = json_object();
+
+    json_object_set_new(o, "node", json_string(c->node));
+    json_object_set_new(o, "pool", json_string(c->pool));
+    json_object_set_new(o, "offset", json_integer((json_int_t)c->offset));
+    json_object_set_new(o, "slot", json_integer(c->slot));
+    json_object_set_new(o, "gen", cli_json_hex(c->gen));
+    json_object_set_new(o, "transport", c->transport ? json_string(c->transport) : json_null());
+    return o;
+}
+
+static json_t *object_json(const char *text, const struct tarn_object *object)
+{
+    json_t *o = json_object(), *copies = json_array();
+
+    json_object_set_new(o, "key", json_string(text));
+    cli_json_tensor(o, &object->tensor);
+    json_object_set_new(o, "version", json_integer((json_int_t)object->version));
+    json_object_set_new(o, "born_ms", json_integer((json_int_t)object->born_ms));
+    json_object_set_new(o, "ttl_ms", json_integer(object->ttl_ms));
+    for (uint32_t i = 0; i < object->ncopies; i++)
+        json_array_append_new(copies, copy_json(&object->copies[i]));
+    json_object_set_new(o, "copies", copies);
+    return o;
+}
+
+static void format_age(uint64_t born_ms, char out[16])
+{
+    uint64_t now = tarn_unix_ms();
+
+    cli_age_format(now > born_ms ? now - born_ms : 0, out);
+}
+
+/* --- ls ----------------------------------------------------------------------------------------- */
+
+struct ls_config {
+    struct cli_common common;
+    bool details;
+};
+
+static const struct tarn_option ls_options[] = {
+    CLI_COMMON_OPTIONS,
+    CLI_FLAG("long", 'l', offsetof(struct ls_config, details), "Show size, type, age and place as well."),
+};
+
+struct row {
+    char *key, *copies;
+    struct tarn_tensor tensor;
+    uint64_t born_ms;
+    json_t *json; /* with --json */
+};
+
+struct listing {
+    bool details, json;
+    struct row *rows;
+    size_t n, room;
+};
+
+static char *copies_text(const struct tarn_object *o)
+{
+    struct tarn_buf b = {0};
+
+    for (uint32_t i = 0; i < o->ncopies; i++)
+        tarn_buf_printf(&b, "%s%s/%s", i ? "," : "", o->copies[i].node, o->copies[i].pool);
+    if (o->ncopies == 0)
+        tarn_buf_printf(&b, "-");
+    if (b.failed)
+        tarn_buf_free(&b);
+    return b.data;
+}
+
+static int add_row(void *arg, const struct tarn_object *o)
+{
+    struct listing *l = arg;
+
+    if (l->n == l->room) {
+        size_t room = l->room ? 2 * l->room : 256;
+        struct row *rows = reallocarray(l->rows, room, sizeof *rows);
+        if (!rows)
+            return tarn_fail(TARN_E_NO_MEMORY, "no memory for %zu keys", room);
+        l->rows = rows;
+        l->room = room;
+    }
+    struct row *r = &l->rows[l->n++];
+    *r = (struct row){.key = cli_key_text(&o->key), .tensor = o->tensor, .born_ms = o->born_ms};
+    if (r->key && l->json)
+        r->json = object_json(r->key, o);
+    if (l->details)
+        r->copies = copies_text(o);
+    if (!r->key || (l->json && !r->json) || (l->details && !r->copies))
+        return tarn_fail(TARN_E_NO_MEMORY, "no memory for the keys");
+    return 0;
+}
+
+static void free_row(struct row *r)
+{
+    free(r->key);
+    free(r->copies);
+    json_decref(r->json);
+}
+
+static int by_key(const void *a, const void *b)
+{
+    return strcmp(((const struct row *)a)->key, ((const struct row *)b)->key);
+}
+
+/* A key that comes or goes meanwhile may have been seen twice. */
+static void sort_rows(struct listing *l)
+{
+    size_t n = 0;
+
+    if (l->n)
+        qsort(l->rows, l->n, sizeof *l->rows, by_key);
+    for (size_t i = 0; i < l->n; i++) {
+        if (n && strcmp(l->rows[i].key, l->rows[n - 1].key) == 0)
+            free_row(&l->rows[i]);
+        else
+            l->rows[n++] = l->rows[i];
+    }
+    l->n = n;
+}
+
+static int print_details(const struct listing *l)
+{
+    struct cli_table t = {.align = "lrlrl"};
+    struct tarn_buf out = {0};
+    uint64_t bytes = 0;
+    char size[16], age[16], tensor[TARN_SHAPE_TEXT + 16];
+
+    for (const char *const *h = (const char *const[]){"KEY", "SIZE", "TENSOR", "AGE", "COPIES", NULL}; *h;
+         h++)
+        cli_cell(&t, "%s", *h);
+    for (size_t i = 0; i < l->n; i++) {
+        const struct row *r = &l->rows[i];
+        tarn_size_format(r->tensor.bytes, size);
+        cli_tensor_format(&r->tensor, tensor);
+        format_age(r->born_ms, age);
+        cli_cell(&t, "%s", r->key);
+        cli_cell(&t, "%s", size);
+        cli_cell(&t, "%s", tensor);
+        cli_cell(&t, "%s", age);
+        cli_cell(&t, "%s", r->copies);
+        bytes += r->tensor.bytes;
+    }
+    cli_table_print(&t, cli_coloured(), &out);
+    tarn_size_format(bytes, size);
+    tarn_buf_printf(&out, "%zu object%s, %s\n", l->n, CLI_S(l->n), size);
+    return cli_print(&out);
+}
+
+static int print_listing(struct listing *l)
+{
+    struct tarn_buf out = {0};
+
+    if (l->json) {
+        json_t *objects = json_array();
+        for (size_t i = 0; i < l->n; i++)
+            json_array_append(objects, l->rows[i].json);
+        return cli_print_json(json_pack("{s:o}", "objects", objects), false);
+    }
+    if (l->details)
+        return print_details(l);
+    for (size_t i = 0; i < l->n; i++)
+        tarn_buf_printf(&out, "%s\n", l->rows[i].key);
+    return cli_print(&out);
+}
+
+static int run_ls(struct cli *c, const void *config)
+{
+    const struct ls_config *o = config;
+    struct listing l = {.details = o->details, .json = c->common->json};
+    int rc = cli_want_args(c, 0, 1, "GLOB");
+
+    if (rc == 0)
+        rc = cli_connect(c);
+    if (rc == 0)
+        rc = tarn_list(c->client, c->nargs ? c->args[0] : NULL, cli_timeout(c, 0), add_row, &l);
+    if (rc == 0) {
+        sort_rows(&l);
+        rc = print_listing(&l);
+    }
+    for (size_t i = 0; i < l.n; i++)
+        free_row(&l.rows[i]);
+    free(l.rows);
+    return rc;
+}
+
+static const struct tarn_program ls_program = {
+    .name = "tarn ls",
+    .arguments = "[GLOB]",
+    .brief = "list the keys of stored tensors",
+    .description =
+        "Lists all keys, or those whose text matches the glob (* ? [a-z], \\ before one of them means the "
+        "character itself).",
+    .examples = "tarn ls\n"
+                "tarn ls 'model/*.weight' -l\n",
+    .options = ls_options,
+    .noptions = CLI_COUNT(ls_options),
+};
+
+const struct cli_command cli_ls = {&ls_program, sizeof(struct ls_config), run_ls};
+
+/* --- stat --------------------------------------------------------------------------------------- */
+
+static const struct tarn_option common_options[] = {CLI_COMMON_OPTIONS};
+
+struct stat_sink {
+    json_t *json;
+    struct tarn_buf *out;
+};
+
+static void print_object(const char *text, const struct tarn_object *o, struct tarn_buf *out)
+{
+    struct cli_table t = {.align = "llrrll"};
+    char size[16], age[16], shape[TARN_SHAPE_TEXT], when[40] = "?";
+    const char *dtype = tarn_dtype_name(o->tensor.dtype);
+    time_t born = (time_t)(o->born_ms / 1000);
+    struct tm tm;
+
+    tarn_size_format(o->tensor.bytes, size);
+    tarn_shape_format(&o->tensor, shape);
+    format_age(o->born_ms, age);
+    if (localtime_r(&born, &tm))
+        strftime(when, sizeof when, "%Y-%m-%d %H:%M:%S", &tm);
+    tarn_buf_printf(out, "key      %s\nbytes    %llu (%s)\ndtype    %s\nshape    %s\nversion  %llu\n", text,
+                    (unsigned long long)o->tensor.bytes, size, dtype ? dtype : "?",
+                    o->tensor.ndim ? shape : "scalar", (unsigned long long)o->version);
+    tarn_buf_printf(out, "stored   %s (%s ago)\n", when, age);
+    if (o->ttl_ms)
+        tarn_buf_printf(out, "ttl      %u ms\n", o->ttl_ms);
+    for (const char *const *h = (const char *const[]){"NODE", "POOL", "OFFSET", "SLOT", "GEN", "VIA", NULL};
+         *h; h++)
+        cli_cell(&t, "%s", *h);
+    for (uint32_t i = 0; i < o->ncopies; i++) {
+        const struct tarn_copy *copy = &o->copies[i];
+        cli_cell(&t, "%s", copy->node);
+        cli_cell(&t, "%s", copy->pool);
+        cli_cell(&t, "%llu", (unsigned long long)copy->offset);
+        cli_cell(&t, "%u", copy->slot);
+        cli_cell(&t, "%016llx", (unsigned long long)copy->gen);
+        cli_cell_in(&t, copy->transport ? CLI_GREEN : CLI_RED, "%s",
+                    copy->transport ? copy->transport : "not reachable");
+    }
+    cli_table_print(&t, cli_coloured(), out);
+}
+
+static int add_object(void *arg, const struct tarn_object *o)
+{
+    struct stat_sink *s = arg;
+    char *text = cli_key_text(&o->key);
+
+    if (!text)
+        return tarn_fail(TARN_E_NO_MEMORY, "no memory");
+    if (!s->json && s->out->bytes)
+        tarn_buf_printf(s->out, "\n");
+    if (s->json)
+        json_array_append_new(s->json, object_json(text, o));
+    else
+        print_object(text, o, s->out);
+    free(text);
+    return 0;
+}
+
+/* The library's sentence has the key, unless it is about something else. */
+static void stat_error(struct cli *c, int code, const char *text)
+{
+    struct cli_failure failure = cli_failure(code);
+
+    cli_item_error(c, code, text, &failure, "");
+}
+
+static int run_stat(struct cli *c, const void *config)
+{
+    (void)config;
+    struct tarn_buf out = {0};
+    struct stat_sink sink = {.json = c->common->json ? json_array() : NULL, .out = &out};
+    struct tarn_key key;
+    char bytes[TARN_KEY_MAX + 1];
+    int rc = cli_want_args(c, 1, INT32_MAX, "KEY");
+
+    if (rc == 0)
+        rc = cli_connect(c);
+    for (int i = 0; rc == 0 && i < c->nargs; i++) {
+        int one = cli_key_parse(c->args[i], bytes, &key);
+        if (one != 0)
+            cli_error(c, one, "%s", tarn_last_error());
+        else if ((one = tarn_stat(c->client, &key, cli_timeout(c, 0), add_object, &sink)) != 0)
+            stat_error(c, one, c->args[i]);
+        if (one != 0 && one != TARN_E_NOT_FOUND)
+            rc = one;
+    }
+    int printed =
+        sink.json ? cli_print_json(json_pack("{s:o}", "objects", sink.json), false) : cli_print(&out);
+    return rc ? rc : printed;
+}
+
+static const struct tarn_program stat_program = {
+    .name = "tarn stat",
+    .arguments = "KEY...",
+    .brief = "show what a tensor is and where its copies are",
+    .description = "VIA is the transport that a get from here would use.",
+    .options = common_options,
+    .noptions = CLI_COUNT(common_options),
+};
+
+const struct cli_command cli_stat = {&stat_program, sizeof(struct cli_common), run_stat};
+
+/* --- rm ----------------------------------------------------------------------------------------- */
+
+/* Keys from the command line; `room` has TARN_KEY_MAX + 1 bytes for each. */
+static int parse_keys(const struct cli *c, char *room, struct tarn_key *keys)
+{
+    for (int i = 0; i < c->nargs; i++) {
+        int rc = cli_key_parse(c->args[i], room + (size_t)i * (TARN_KEY_MAX + 1), &keys[i]);
+        if (rc != 0)
+            return rc;
+    }
+    return 0;
+}
+
+static int report_removed(struct cli *c, const int32_t *statuses, const struct cli_failure *batch)
+{
+    json_t *keys = json_array();
+    int removed = 0;
+
+    for (int i = 0; i < c->nargs; i++) {
+        removed += statuses[i] == 0;
+        json_array_append_new(
+            keys, json_pack("{s:s, s:s}", "key", c->args[i], "status", tarn_error_name(statuses[i])));
+        if (statuses[i] == 0)
+            continue;
+        cli_item_error(c, statuses[i], c->args[i], batch, "");
+    }
+    if (c->common->json)
+        return cli_print_json(json_pack("{s:o, s:i}", "keys", keys, "removed", removed), false);
+    json_decref(keys);
+    if (!c->common->quiet)
+        printf("%d of %d removed\n", removed, c->nargs);
+    return 0;
+}
+
+static int run_rm(struct cli *c, const void *config)
+{
+    (void)config;
+    struct tarn_key *keys = NULL;
+    int32_t *statuses = NULL;
+    char *room = NULL;
+    size_t n = (size_t)c->nargs;
+    int rc = cli_want_args(c, 1, INT32_MAX, "KEY");
+
+    if (rc != 0)
+        return rc;
+    keys = calloc(n, sizeof *keys);
+    statuses = calloc(n, sizeof *statuses);
+    room = calloc(n, TARN_KEY_MAX + 1);
+    if (!keys || !statuses || !room)
+        rc = tarn_fail(TARN_E_NO_MEMORY, "no memory for %zu keys", n);
+    if (rc == 0)
+        rc = parse_keys(c, room, keys);
+    if (rc == 0)
+        rc = cli_connect(c);
+    if (rc == 0) {
+        for (size_t i = 0; i < n; i++)
+            statuses[i] = TARN_E_CANCELED;
+        rc = tarn_remove(c->client, keys, n, statuses, cli_timeout(c, 0));
+        struct cli_failure batch = cli_failure(rc);
+        int printed = report_removed(c, statuses, &batch);
+        rc = rc ? rc : printed;
+    }
+    free(keys);
+    free(statuses);
+    free(room);
+    return rc;
+}
+
+static const struct tarn_program rm_program = {
+    .name = "tarn rm",
+    .arguments = "KEY...",
+    .brief = "remove tensors, all their copies",
+    .description = "Readers that hold a view of a tensor keep it until they release it.",
+    .examples = "tarn ls 'kv/*' | xargs -d '\\n' tarn rm\n",
+    .options = common_options,
+    .noptions = CLI_COUNT(common_options),
+};
+
+const struct cli_command cli_rm = {&rm_program, sizeof(struct cli_common), run_rm};

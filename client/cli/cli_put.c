@@ -1,0 +1,417 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * tarn put: all files are opened and checked before the first byte is stored; then their tensors go
+ * out in batches, each read by the transport straight from the mapped file.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "client/cli/cli.h"
+#include "client/cli/file.h"
+
+/* A batch ends at either; so the progress line moves and deadlines stay small. */
+#define BATCH_BYTES (64ull << 20)
+#define BATCH_ITEMS 256
+
+struct put_config {
+    struct cli_common common;
+    char *key, *prefix, *format, *dtype, *shape, *place;
+    bool replace, pin;
+    int64_t ttl_ms, replicas;
+};
+
+#define AT(member_) offsetof(struct put_config, member_)
+
+#define DTYPES "u8 i8 bool f8_e4m3 f8_e5m2 u16 i16 f16 bf16 u32 i32 f32 u64 i64 f64 c64 c128"
+
+static const struct tarn_option options[] = {
+    CLI_COMMON_OPTIONS,
+    CLI_TEXT("key", 'k', AT(key), "KEY",
+             "Key of the tensor, when there is just one. Without it the key is the prefix and the tensor's "
+             "name (.safetensors) or the file's name (without .npy)."),
+    CLI_TEXT("prefix", 'p', AT(prefix), "TEXT", "What keys begin with."),
+    CLI_TEXT("format", 'f', AT(format), "FORMAT",
+             "npy, safetensors or raw. Without it the file's ending decides, and any other ending is raw."),
+    CLI_TEXT("dtype", 0, AT(dtype), "DTYPE",
+             "Element type of raw files (u8 without it), or of an .npy with void elements: " DTYPES "."),
+    CLI_TEXT("shape", 0, AT(shape), "N,N,...", "Shape of raw files; one dimension without it."),
+    CLI_FLAG("replace", 0, AT(replace),
+             "Take the place of what is stored under the key; without it that is an error."),
+    CLI_FLAG("pin", 0, AT(pin), "Never evict it."),
+    CLI_INT("ttl-ms", 0, AT(ttl_ms), "0", 0, UINT32_MAX, "MS", "Let it vanish after this time; 0: never."),
+    CLI_INT("replicas", 0, AT(replicas), "1", 1, TARN_REPLICAS_MAX, "N", "Copies, each on its own node."),
+    CLI_TEXT("place", 0, AT(place), "PLACE",
+             "Where: local (nodes on this host), NODE or NODE/POOL. Without it the key decides."),
+};
+
+/* One tensor to store. */
+struct job {
+    const char *path;
+    const struct tarn_file_entry *entry;
+    const unsigned char *data;
+    char *key;
+    size_t key_bytes;
+    char *text; /* the key as text */
+    int32_t status;
+};
+
+struct put {
+    struct cli *c;
+    const struct put_config *config;
+    struct tarn_file *files;
+    size_t nfiles;
+    struct job *jobs;
+    size_t njobs;
+    char prefix[TARN_KEY_MAX + 1];
+    size_t prefix_bytes;
+    uint64_t bytes, stored_bytes;
+    size_t stored;
+    double seconds;
+};
+
+/* --- files and keys ----------------------------------------------------------------------------- */
+
+static int open_files(struct put *p)
+{
+    const struct put_config *o = p->config;
+    struct tarn_file_hint hint = {.dtype = -1, .shape = o->shape};
+    int format = o->format ? tarn_file_format_parse(o->format) : 0;
+
+    if (format < 0)
+        return format;
+    if (o->dtype && (hint.dtype = tarn_dtype_parse(o->dtype)) < 0)
+        return tarn_fail(hint.dtype, "--dtype %.40s: no such element type: use one of " DTYPES, o->dtype);
+    p->files = calloc((size_t)p->c->nargs, sizeof *p->files);
+    if (!p->files)
+        return tarn_fail(TARN_E_NO_MEMORY, "no memory");
+    for (int i = 0; i < p->c->nargs; i++) {
+        const char *path = p->c->args[i];
+        enum tarn_file_format f = o->format ? (enum tarn_file_format)format : tarn_file_format_of(path);
+        if (o->shape && f != TARN_FILE_RAW)
+            return tarn_fail(TARN_E_INVALID, "%s: --shape is for raw files only: this one says it itself",
+                             path);
+        if (o->dtype && f == TARN_FILE_SAFETENSORS)
+            return tarn_fail(TARN_E_INVALID, "%s: --dtype is not for .safetensors: it says it itself", path);
+        int rc = tarn_file_open(path, f, &hint, &p->files[i]);
+        if (rc != 0)
+            return rc;
+        p->nfiles++;
+        p->njobs += p->files[i].n;
+    }
+    return 0;
+}
+
+/* The part of the key that the file gives. */
+static int own_name(const struct job *job, struct tarn_key *name)
+{
+    const char *slash = strrchr(job->path, '/');
+    const char *base = slash ? slash + 1 : job->path;
+
+    if (job->entry->name) {
+        *name = (struct tarn_key){job->entry->name, strlen(job->entry->name)};
+        return 0;
+    }
+    if (strcmp(job->path, "-") == 0)
+        return tarn_fail(TARN_E_INVALID, "standard input has no name: give it a --key");
+    *name = (struct tarn_key){base, strlen(base)};
+    if (tarn_file_format_of(base) == TARN_FILE_NPY)
+        name->bytes -= strlen(".npy");
+    return 0;
+}
+
+static int make_key(const struct put *p, struct job *job)
+{
+    struct tarn_key name = {0};
+    char given[TARN_KEY_MAX + 1];
+    size_t prefix_bytes = p->prefix_bytes;
+    int rc;
+
+    if (p->config->key) {
+        rc = cli_key_parse(p->config->key, given, &name);
+        prefix_bytes = 0;
+    } else {
+        rc = own_name(job, &name);
+    }
+    if (rc != 0)
+        return rc;
+    job->key_bytes = prefix_bytes + name.bytes;
+    job->key = malloc(job->key_bytes + 1);
+    if (!job->key)
+        return tarn_fail(TARN_E_NO_MEMORY, "no memory");
+    memcpy(job->key, p->prefix, prefix_bytes);
+    memcpy(job->key + prefix_bytes, name.data, name.bytes);
+    if (job->key_bytes == 0 || job->key_bytes > TARN_KEY_MAX)
+        return tarn_fail(TARN_E_INVALID,
+                         "%s: a key of %zu bytes, 1 to %d are possible: give another --prefix or --key",
+                         job->path, job->key_bytes, TARN_KEY_MAX);
+    job->text = cli_key_text(&(struct tarn_key){job->key, job->key_bytes});
+    return job->text ? 0 : tarn_fail(TARN_E_NO_MEMORY, "no memory");
+}
+
+static int make_jobs(struct put *p)
+{
+    size_t n = 0;
+
+    if (p->config->key && p->njobs != 1)
+        return tarn_fail(TARN_E_INVALID, "--key names one tensor, here are %zu: use --prefix", p->njobs);
+    p->jobs = calloc(p->njobs + 1, sizeof *p->jobs);
+    if (!p->jobs)
+        return tarn_fail(TARN_E_NO_MEMORY, "no memory");
+    for (size_t f = 0; f < p->nfiles; f++) {
+        for (size_t i = 0; i < p->files[f].n; i++) {
+            struct job *job = &p->jobs[n++];
+            job->path = p->c->args[f];
+            job->entry = &p->files[f].entries[i];
+            /* An empty file has no mapping. */
+            job->data = p->files[f].data ? p->files[f].data + job->entry->offset : (const unsigned char *)"";
+            job->status = TARN_E_CANCELED;
+            p->bytes += job->entry->tensor.bytes;
+            int rc = make_key(p, job);
+            if (rc != 0)
+                return rc;
+        }
+    }
+    return 0;
+}
+
+static int by_key(const void *a, const void *b)
+{
+    return strcmp((*(struct job *const *)a)->text, (*(struct job *const *)b)->text);
+}
+
+/* Two tensors under one key: with --replace the second would silently take the place of the first. */
+static int check_keys(const struct put *p)
+{
+    struct job **sorted = calloc(p->njobs + 1, sizeof(struct job *));
+    int rc = 0;
+
+    if (!sorted)
+        return tarn_fail(TARN_E_NO_MEMORY, "no memory for %zu keys", p->njobs);
+    for (size_t i = 0; i < p->njobs; i++)
+        sorted[i] = &p->jobs[i];
+    qsort(sorted, p->njobs, sizeof(struct job *), by_key);
+    for (size_t i = 1; i < p->njobs && rc == 0; i++) {
+        if (by_key(&sorted[i - 1], &sorted[i]) == 0)
+            rc = tarn_fail(TARN_E_INVALID, "%s: key %s is given twice, by %s too: store them one by one",
+                           sorted[i]->path, sorted[i]->text, sorted[i - 1]->path);
+    }
+    free(sorted);
+    return rc;
+}
+
+static int make_prefix(struct put *p)
+{
+    struct tarn_key key = {0};
+
+    if (!p->config->prefix || !*p->config->prefix)
+        return 0;
+    if (p->config->key)
+        return tarn_fail(TARN_E_INVALID, "--key and --prefix do not go together");
+    int rc = cli_key_parse(p->config->prefix, p->prefix, &key);
+    p->prefix_bytes = key.bytes;
+    return rc;
+}
+
+/* --- storing ------------------------------------------------------------------------------------ */
+
+static size_t batch_end(const struct put *p, size_t first, uint64_t *bytes_p)
+{
+    size_t end = first;
+    uint64_t bytes = 0;
+
+    while (end < p->njobs && end - first < BATCH_ITEMS) {
+        uint64_t more = p->jobs[end].entry->tensor.bytes;
+        if (end > first && bytes + more > BATCH_BYTES)
+            break;
+        bytes += more;
+        end++;
+    }
+    *bytes_p = bytes;
+    return end;
+}
+
+static const char *remedy(int32_t status)
+{
+    return status == TARN_E_EXISTS      ? ": use --replace to put another"
+           : status == TARN_E_TOO_LARGE ? ": start a node with a larger --pool"
+                                        : "";
+}
+
+static void take_statuses(struct put *p, size_t first, const struct tarn_item *items, size_t n, int batch_rc)
+{
+    struct cli_failure batch = cli_failure(batch_rc);
+
+    for (size_t i = 0; i < n; i++) {
+        struct job *job = &p->jobs[first + i];
+        job->status = items[i].status;
+        if (job->status == 0) {
+            p->stored++;
+            p->stored_bytes += job->entry->tensor.bytes;
+            continue;
+        }
+        cli_item_error(p->c, job->status, job->text, &batch, remedy(job->status));
+    }
+}
+
+static int put_batch(struct put *p, size_t first, size_t end, uint64_t bytes)
+{
+    const struct put_config *o = p->config;
+    struct tarn_put_options options_ = {
+        .size = sizeof options_,
+        .timeout_ms = cli_timeout(p->c, bytes * (uint64_t)o->replicas),
+        .flags = (o->replace ? TARN_PUT_REPLACE : 0u) | (o->pin ? TARN_PUT_PIN : 0u),
+        .ttl_ms = (uint32_t)o->ttl_ms,
+        .replicas = (uint32_t)o->replicas,
+        .place = o->place,
+    };
+    struct tarn_item items[BATCH_ITEMS];
+    struct tarn_piece pieces[BATCH_ITEMS];
+
+    for (size_t i = 0; i < end - first; i++) {
+        const struct job *job = &p->jobs[first + i];
+        pieces[i] = (struct tarn_piece){.addr = (void *)job->data, .bytes = job->entry->tensor.bytes};
+        items[i] = (struct tarn_item){
+            .key = {job->key, job->key_bytes},
+            .pieces = &pieces[i],
+            .npieces = 1,
+            .status = TARN_E_CANCELED,
+            .tensor = job->entry->tensor,
+        };
+    }
+    int rc = tarn_put(p->c->client, items, end - first, &options_);
+    take_statuses(p, first, items, end - first, rc);
+    return rc;
+}
+
+/* Goes on after errors of single tensors, but not when a node or Redis is gone or nothing helps. */
+static int put_all(struct put *p)
+{
+    struct cli_progress progress;
+    uint64_t bytes = 0;
+    int rc = 0;
+
+    cli_progress_start(&progress, p->c, "put", p->bytes);
+    for (size_t first = 0, end; first < p->njobs; first = end) {
+        end = batch_end(p, first, &bytes);
+        int batch_rc = put_batch(p, first, end, bytes);
+        rc = rc ? rc : batch_rc;
+        enum tarn_error_class class = tarn_error_class(batch_rc);
+        if (class == TARN_CLASS_RECONNECT || class == TARN_CLASS_FATAL)
+            break;
+        cli_progress_add(&progress, bytes);
+    }
+    p->seconds = cli_progress_end(&progress);
+    return rc;
+}
+
+/* --- output ------------------------------------------------------------------------------------- */
+
+static const char *status_name(int32_t status)
+{
+    return status == TARN_E_CANCELED ? "NOT_TRIED" : tarn_error_name(status);
+}
+
+static int print_json(const struct put *p)
+{
+    json_t *tensors = json_array();
+
+    for (size_t i = 0; i < p->njobs; i++) {
+        const struct job *job = &p->jobs[i];
+        json_t *o = json_object();
+        json_object_set_new(o, "key", json_string(job->text));
+        json_object_set_new(o, "file", json_string(job->path));
+        json_object_set_new(o, "status", json_string(status_name(job->status)));
+        cli_json_tensor(o, &job->entry->tensor);
+        json_array_append_new(tensors, o);
+    }
+    return cli_print_json(json_pack("{s:o, s:I, s:I, s:f}", "tensors", tensors, "stored",
+                                    (json_int_t)p->stored, "stored_bytes", (json_int_t)p->stored_bytes,
+                                    "seconds", p->seconds),
+                          false);
+}
+
+static int print_table(const struct put *p)
+{
+    struct cli_table t = {.align = "lrl"};
+    struct tarn_buf out = {0};
+    char size[16], tensor[TARN_SHAPE_TEXT + 16];
+
+    cli_cell(&t, "KEY");
+    cli_cell(&t, "SIZE");
+    cli_cell(&t, "TENSOR");
+    for (size_t i = 0; i < p->njobs; i++) {
+        if (p->jobs[i].status != 0)
+            continue;
+        tarn_size_format(p->jobs[i].entry->tensor.bytes, size);
+        cli_tensor_format(&p->jobs[i].entry->tensor, tensor);
+        cli_cell(&t, "%s", p->jobs[i].text);
+        cli_cell(&t, "%s", size);
+        cli_cell(&t, "%s", tensor);
+    }
+    cli_table_print(&t, cli_coloured(), &out);
+    tarn_size_format(p->stored_bytes, size);
+    tarn_buf_printf(&out, "%zu of %zu stored", p->stored, p->njobs);
+    if (p->stored)
+        tarn_buf_printf(&out, ", %s in %.3f s (%.2f GB/s)", size, p->seconds,
+                        (double)p->stored_bytes / p->seconds / 1e9);
+    tarn_buf_printf(&out, "\n");
+    return cli_print(&out);
+}
+
+static void free_put(struct put *p)
+{
+    for (size_t i = 0; p->jobs && i < p->njobs; i++) {
+        free(p->jobs[i].key);
+        free(p->jobs[i].text);
+    }
+    free(p->jobs);
+    for (size_t i = 0; i < p->nfiles; i++)
+        tarn_file_close(&p->files[i]);
+    free(p->files);
+}
+
+static int run(struct cli *c, const void *config)
+{
+    struct put p = {.c = c, .config = config};
+    int rc = cli_want_args(c, 1, INT32_MAX, "FILE");
+
+    if (rc == 0)
+        rc = make_prefix(&p);
+    if (rc == 0)
+        rc = open_files(&p);
+    if (rc == 0)
+        rc = make_jobs(&p);
+    if (rc == 0)
+        rc = check_keys(&p);
+    if (rc == 0)
+        rc = cli_connect(c);
+    if (rc == 0) {
+        rc = put_all(&p);
+        int printed = c->common->json ? print_json(&p) : c->common->quiet ? 0 : print_table(&p);
+        rc = rc ? rc : printed;
+    }
+    /* Views and connections may still point into the files: close the client first. */
+    tarn_close(c->client);
+    c->client = NULL;
+    free_put(&p);
+    return rc;
+}
+
+static const struct tarn_program program = {
+    .name = "tarn put",
+    .arguments = "FILE...",
+    .brief = "store tensors from files",
+    .description =
+        "Stores the tensors of .npy, .safetensors and raw files; - is standard input. Each tensor of a "
+        ".safetensors is stored under its own key. All files are checked before the first byte is stored; "
+        "a tensor becomes readable in one step, when it is complete.",
+    .examples = "tarn put weights.safetensors --prefix model/\n"
+                "tarn put block.bin --key kv/1 --dtype f16 --shape 2,16,8,128\n"
+                "produce | tarn put - --key stream --ttl-ms 60000\n",
+    .options = options,
+    .noptions = CLI_COUNT(options),
+};
+
+const struct cli_command cli_put = {&program, sizeof(struct put_config), run};

@@ -1,0 +1,395 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * `tarn doctor tcpx`: what the tcpx transport needs of this machine, each by itself: a failure of the plugin
+ * has the same few numbers for many causes (3 for memory that is not aligned, for a RxDM that does not run
+ * and for a driver that exports no DMA buffers), and rows tell them apart.
+ */
+#include "client/cli/cli_tcpx.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <net/if.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "client/cli/cli_doctor.h"
+#include "transport/tcpx/plugin/tcpx_settings.h"
+
+#define DRIVER 525  /* the first of CUDA 12 */
+#define DONTNEED 97 /* SO_DEVMEM_DONTNEED there */
+#define RUNBOOK "docs/tcpx.md, \"On A3 machines\""
+
+/* --- how a step ended --------------------------------------------------------------------------- */
+
+static const char *const doing[] = {"finding it", "checking its environment", "starting it (init, devices)",
+                                    "connecting a device with itself", "registering memory"};
+
+/* What came of the step that failed. */
+static void failure(const struct cli_tcpx_try *t, struct tarn_buf *out)
+{
+    const char *step = doing[t->step];
+
+    switch (t->end) {
+    case CLI_TCPX_RETURNED:
+        tarn_buf_printf(out, "%s", t->error);
+        break;
+    case CLI_TCPX_EXITED:
+        tarn_buf_printf(out, "the plugin ended the process with status %d while %s", t->status, step);
+        break;
+    case CLI_TCPX_KILLED:
+        tarn_buf_printf(out, "the plugin crashed (%s) while %s", strsignal(t->status), step);
+        break;
+    case CLI_TCPX_LATE:
+        tarn_buf_printf(out, "the plugin did not return from %s in time", step);
+        break;
+    }
+    if (t->said[0])
+        tarn_buf_printf(out, "; it said: %s", t->said);
+    else if (t->wrote[0])
+        tarn_buf_printf(out, "; it wrote: %s", t->wrote);
+}
+
+/* One row for a step: that it was gone through, where it failed, or that it was not come to. */
+static void check_step(struct doctor *d, const struct cli_tcpx_try *t, enum cli_tcpx_step step,
+                       const char *name, const char *needed, const char *remedy, const char *good)
+{
+    struct tarn_buf text = {0};
+
+    if (t->step > (int)step) {
+        doctor_check(d, name, GOOD, needed, "", "%s", good);
+    } else if (t->step == (int)step) {
+        failure(t, &text);
+        doctor_check(d, name, MISSING, needed, remedy, "%s", text.failed ? "?" : text.data);
+    } else {
+        doctor_check(d, name, MISSING, needed, "see the row before it that is missing", "not come to");
+    }
+    tarn_buf_free(&text);
+}
+
+/* --- the plugin --------------------------------------------------------------------------------- */
+
+static const char *find_remedy(const struct cli_tcpx_try *t, const char *path)
+{
+    if (t->end != CLI_TCPX_RETURNED)
+        return "loading it must not end a process: install another build of it";
+    if (t->rc == TARN_E_VERSION)
+        return "install a version of it that has ABI 6, 7 or 8, or name another by TARN_TCPX_PLUGIN";
+    if (strstr(t->error, "CUDA driver"))
+        return "install the NVIDIA driver; in a container: mount the host's /var/lib/nvidia/lib64, and name "
+               "it "
+               "in LD_LIBRARY_PATH";
+    return path ? "name a library that is there: TARN_TCPX_PLUGIN=/path/lib.so, or tarnd --tcpx-plugin"
+                : "install the plugin (" RUNBOOK "), or name it: TARN_TCPX_PLUGIN=/path/lib.so";
+}
+
+static const char *start_remedy(const struct cli_tcpx_try *t)
+{
+    switch (t->end) {
+    case CLI_TCPX_EXITED:
+        return "it does so when CUDA does not start: see nvidia-smi; else what it wrote says why";
+    case CLI_TCPX_KILLED:
+        return "its libraries may not fit the driver or each other: compare versions with " RUNBOOK;
+    case CLI_TCPX_LATE:
+        return "give it more with --timeout-ms; else see what RxDM logs";
+    case CLI_TCPX_RETURNED:
+        break;
+    }
+    return strstr(t->error, "no device")
+               ? "name interfaces that are there and up: NCCL_GPUDIRECTTCPX_SOCKET_IFNAME=eth1,eth2,eth3,eth4"
+           : strstr(t->error, "cuInit") ? "see nvidia-smi: the driver must run before the plugin does"
+                                        : "do what the sentence says";
+}
+
+static void check_plugin(struct doctor *d, const struct cli_tcpx_try *t, const char *path)
+{
+    const struct tarn_tcpx_plugin *p = &t->plugin;
+    char abi[160], devices[40];
+
+    check_step(d, t, CLI_TCPX_FIND, "plugin", "NCCL's ABI 6, 7 or 8", find_remedy(t, path), p->path);
+    if (t->step == CLI_TCPX_FIND)
+        return;
+    snprintf(abi, sizeof abi, "version %d, %s", p->version, p->name);
+    doctor_check(d, "plugin's ABI", GOOD, "all calls in its table", "", "%s", abi);
+    if (t->step == CLI_TCPX_ENVIRONMENT) /* its row is the variable's */
+        return;
+    snprintf(devices, sizeof devices, "%d device%s", p->ndevices, CLI_S(p->ndevices));
+    check_step(d, t, CLI_TCPX_START, "plugin starts", "init, devices", start_remedy(t), devices);
+}
+
+static void check_device(struct doctor *d, const struct tarn_tcpx_device *dev)
+{
+    char title[64];
+
+    snprintf(title, sizeof title, "device %s", dev->name);
+    doctor_check(d, title, dev->gpu ? GOOD : OPTIONAL, "for GPU memory",
+                 dev->pci[0]
+                     ? "this plugin takes memory of the host only: for GPU memory install the one for TCPX"
+                     : "it is no PCI device: name NICs in NCCL_GPUDIRECTTCPX_SOCKET_IFNAME",
+                 "%d Mbit/s, %s, takes memory of %s, receives are %s", dev->speed_mbit,
+                 dev->pci[0] ? dev->pci : "no PCI path",
+                 dev->gpu && dev->host ? "host and GPU"
+                 : dev->gpu            ? "the GPU"
+                                       : "the host",
+                 dev->mode == TARN_TCPX_UNPACK ? "unpacked by tarn" : "placed by the plugin");
+}
+
+static void check_connection(struct doctor *d, const struct cli_tcpx_try *t)
+{
+    char memory[120];
+
+    if (t->step <= CLI_TCPX_START)
+        return;
+    check_step(
+        d, t, CLI_TCPX_CONNECT, "connection", "listen, connect, accept",
+        t->end == CLI_TCPX_LATE
+            ? "the control and data interfaces must reach themselves: see CTRL_DEV and SOCKET_IFNAME above; "
+              "a flow steering wait above --timeout-ms is late, too"
+            : "start RxDM (" RUNBOOK ") with its sockets in the folder below",
+        t->plugin.devices[t->device].name);
+    snprintf(memory, sizeof memory, "4096 bytes of %s at %p, aligned", t->gpu ? "GPU 0" : "the host",
+             t->page);
+    check_step(
+        d, t, CLI_TCPX_REGISTER, "registration", "aligned to 4 KiB, DMA buffers",
+        "the address is aligned, so this is no matter of alignment: the DMA buffer is missing. RxDM must run "
+        "with get_gpu_fd_* of this GPU (below), and the driver must export DMA buffers",
+        memory);
+}
+
+/* --- the machine -------------------------------------------------------------------------------- */
+
+/* "535.104.05" in "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat ..."; "" without a driver.
+ */
+static void read_driver(char version[32])
+{
+    char line[256] = "";
+    FILE *f = fopen("/proc/driver/nvidia/version", "re");
+
+    version[0] = '\0';
+    if (f && !fgets(line, sizeof line, f))
+        line[0] = '\0';
+    if (f)
+        fclose(f);
+    for (char *rest = line, *word; !version[0] && (word = strsep(&rest, " \t\n"));)
+        if (word[0] >= '1' && word[0] <= '9' && strchr(word, '.'))
+            snprintf(version, 32, "%s", word);
+}
+
+static void check_driver(struct doctor *d)
+{
+    char version[32];
+
+    read_driver(version);
+    doctor_check(d, "NVIDIA driver", strtol(version, NULL, 10) >= DRIVER ? GOOD : OPTIONAL,
+                 "525, for CUDA 12",
+                 version[0] ? "use a newer one: the plugin for TCPX is built for CUDA 12"
+                            : "install it; in a container: docker run --gpus all",
+                 "%s", version[0] ? version : "none");
+}
+
+/*
+ * The plugin for TCPX needs the socket options that Google's kernels had before Linux got others for the
+ * same. Nothing is given back here.
+ */
+static void check_kernel(struct doctor *d)
+{
+    const uint32_t none[2] = {0, 0};
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    int rc = fd < 0 ? -1 : setsockopt(fd, SOL_SOCKET, DONTNEED, none, sizeof none);
+    bool known = fd >= 0 && (rc == 0 || errno != ENOPROTOOPT);
+
+    doctor_check(d, "kernel's device memory TCP", known ? GOOD : OPTIONAL, "by the plugin for TCPX",
+                 "use a Google image for A3 High machines (" RUNBOOK
+                 "): Linux has the same under other numbers, since "
+                 "6.12, and the plugin does not know them",
+                 "%s", known ? "there" : "socket option 97 is not known to this kernel");
+    if (fd >= 0)
+        close(fd);
+}
+
+/* --- environment -------------------------------------------------------------------------------- */
+
+/* The first name of the list that no interface begins with; "" when all are there and up. */
+static void find_wrong_interface(const char *list, char wrong[IF_NAMESIZE + 16])
+{
+    struct if_nameindex *all = if_nameindex();
+
+    wrong[0] = '\0';
+    if (!all)
+        return;
+    for (const char *at = list; *at && !wrong[0];) {
+        size_t n = strcspn(at, ",");
+        bool there = n == 0;
+        for (const struct if_nameindex *i = all; i->if_index && !there; i++)
+            there = strncmp(i->if_name, at, n) == 0;
+        if (!there)
+            snprintf(wrong, IF_NAMESIZE + 16, "%.*s", (int)(n < IF_NAMESIZE ? n : IF_NAMESIZE), at);
+        at += n + (at[n] == ',');
+    }
+    if_freenameindex(all);
+}
+
+static bool names_interfaces(const struct tarn_tcpx_variable *v)
+{
+    bool named = strcmp(v->name, TARN_TCPX_INTERFACES_VARIABLE) == 0 ||
+                 strcmp(v->name, TARN_TCPX_CONTROL_VARIABLE) == 0;
+
+    return named && v->value && v->value[0] != '^' && v->value[0] != '=';
+}
+
+static void check_variable(struct doctor *d, int rc, const struct tarn_tcpx_variable *v)
+{
+    char title[80], wrong[IF_NAMESIZE + 16] = "";
+
+    snprintf(title, sizeof title, "$%s", v->name);
+    if (names_interfaces(v))
+        find_wrong_interface(v->value, wrong);
+    if (rc != 0)
+        doctor_check(d, title, MISSING, v->what,
+                     "the plugin would hang or fail: set it to what the sentence says", "%s",
+                     tarn_last_error());
+    else if (wrong[0])
+        doctor_check(d, title, OPTIONAL, v->what, "name interfaces that are there: see `ip -br link`",
+                     "%s: there is no interface \"%s\"", v->value, wrong);
+    else if (v->value)
+        doctor_check(d, title, GOOD, v->what, "", "%s", v->value);
+    else if (v->fill)
+        doctor_check(d, title, GOOD, v->what, "", "not set: tarn sets it to %s", v->fill);
+    else
+        doctor_check(d, title, GOOD, v->what, "", "not set: the plugin chooses");
+}
+
+static void check_environment(struct doctor *d, bool gpudirect)
+{
+    struct tarn_tcpx_variable v;
+    int rc;
+
+    for (size_t i = 0; (rc = tarn_tcpx_env_at(i, gpudirect, &v)) != TARN_E_NOT_FOUND; i++)
+        check_variable(d, rc, &v);
+}
+
+static void check_settings(struct doctor *d, int rc, const struct tarn_tcpx_settings *s)
+{
+    if (rc != 0 && strstr(tarn_last_error(), TARN_TCPX_STALL_VARIABLE))
+        doctor_check(d, "$" TARN_TCPX_STALL_VARIABLE, MISSING, "when a connection is given up", "unset it",
+                     "%s", tarn_last_error());
+    else if (rc != 0)
+        doctor_check(d, "unpacking", MISSING, "kernel, d2d or host",
+                     "set TARN_TCPX_UNPACK_IMPL to one of them", "%s", tarn_last_error());
+    else
+        doctor_check(d, "unpacking", GOOD, "kernel, d2d or host", "", "%s", tarn_tcpx_way_name(s->way));
+}
+
+/* --- RxDM --------------------------------------------------------------------------------------- */
+
+struct sockets {
+    int there, answer;
+    int error; /* of the last that does not answer */
+};
+
+/* Connected to and left: nothing is asked. */
+static void try_socket(const char *folder, const char *name, struct sockets *s)
+{
+    struct sockaddr_un a = {.sun_family = AF_UNIX};
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    int n = snprintf(a.sun_path, sizeof a.sun_path, "%s/%s", folder, name);
+
+    s->there++;
+    bool fits = n < (int)sizeof a.sun_path;
+
+    if (fd >= 0 && fits && connect(fd, (struct sockaddr *)&a, sizeof a) == 0)
+        s->answer++;
+    else
+        s->error = fits ? errno : ENAMETOOLONG;
+    if (fd >= 0)
+        close(fd);
+}
+
+static struct sockets try_sockets(const char *folder, const char *prefix)
+{
+    struct sockets s = {0};
+    DIR *dir = opendir(folder);
+
+    for (struct dirent *e; dir && (e = readdir(dir));)
+        if (strncmp(e->d_name, prefix, strlen(prefix)) == 0)
+            try_socket(folder, e->d_name, &s);
+    if (dir)
+        closedir(dir);
+    return s;
+}
+
+static void check_sockets(struct doctor *d, enum doctor_state missing, const char *folder, const char *prefix,
+                          const char *what)
+{
+    struct sockets s = try_sockets(folder, prefix);
+    char title[200];
+
+    snprintf(title, sizeof title, "%.100s/%s", folder, prefix);
+    if (s.there == 0)
+        doctor_check(
+            d, title, missing, what,
+            "RxDM makes it: start its container with --uds_path of that folder, and mount the folder here",
+            "none");
+    else if (s.answer < s.there)
+        doctor_check(d, title, missing, what,
+                     s.error == ECONNREFUSED ? "left over from a RxDM that has ended: start it again"
+                     : s.error == EACCES     ? "closed to this user: see its mode, or run as root"
+                                             : "see RxDM's log",
+                     "%d, of which %d answer: %s", s.there, s.answer, strerror(s.error));
+    else
+        doctor_check(d, title, GOOD, what, "", "%d, all answer", s.there);
+}
+
+/* A connection that came about shows that the plugin needs none of it. */
+static void check_rxdm(struct doctor *d, const struct cli_tcpx_try *t)
+{
+    static const char *const rows[][2] = {{"get_gpu_fd_", "bounce memory of each GPU"},
+                                          {"get_gpu_metadata_", "its size"},
+                                          {"rx_rule_manager", "flow steering"}};
+    const char *folder = getenv(TARN_TCPX_PREFIX_VARIABLE);
+    enum doctor_state missing = t->step == CLI_TCPX_DONE ? OPTIONAL : MISSING;
+
+    if (t->step > CLI_TCPX_FIND && !t->plugin.gpudirect) {
+        doctor_check(d, "RxDM", GOOD, "for the plugin of TCPX", "", "not asked for by this plugin");
+        return;
+    }
+    folder = folder ? folder : "/run/tcpx";
+    if (access(folder, X_OK) != 0) {
+        doctor_check(d, folder, missing, "RxDM's sockets",
+                     errno == EACCES ? "closed to this user: see its mode, or run as root"
+                                     : "start RxDM (" RUNBOOK "), and mount that folder into this container",
+                     "%s", strerror(errno));
+        return;
+    }
+    for (size_t i = 0; i < CLI_COUNT(rows); i++)
+        check_sockets(d, missing, folder, rows[i][0], rows[i][1]);
+}
+
+/* --- all ---------------------------------------------------------------------------------------- */
+
+void doctor_tcpx(struct doctor *d)
+{
+    struct tarn_tcpx_settings s;
+    struct cli_tcpx_try t = {0};
+    int settings = tarn_tcpx_settings(&s);
+
+    check_settings(d, settings, &s);
+    if (cli_tcpx_try(s.plugin, (uint32_t)d->c->common->timeout_ms, &t) != 0) {
+        doctor_check(d, "plugin", MISSING, "tried in a process of its own", "see the sentence", "%s",
+                     tarn_last_error());
+        return;
+    }
+    check_plugin(d, &t, s.plugin);
+    check_environment(d, t.step == CLI_TCPX_FIND || t.plugin.gpudirect);
+    check_kernel(d);
+    check_driver(d);
+    doctor_gpus(d);
+    for (int i = 0; i < t.plugin.ndevices; i++)
+        check_device(d, &t.plugin.devices[i]);
+    check_connection(d, &t);
+    check_rxdm(d, &t);
+}

@@ -1,0 +1,184 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Commands that move, keep and free objects without asking the directory. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "server/control/commands.h"
+
+/* --- RESERVE, ABORT ----------------------------------------------------------------------------- */
+
+static int parse_mode(const redisReply *arg, bool *absent)
+{
+    *absent = !strcasecmp(arg->str, "absent");
+    if (*absent || !strcasecmp(arg->str, "replace"))
+        return 0;
+    return tarn_fail(TARN_E_INVALID, "RESERVE: \"%.20s\" is no mode: absent or replace", arg->str);
+}
+
+static int parse_pool(const struct tarn_conn *c, const redisReply *arg, int *pool)
+{
+    *pool = -1;
+    if (arg->len == 1 && arg->str[0] == '*')
+        return 0;
+    *pool = tarn_store_pool_find(c->node->store, arg->str, arg->len);
+    if (*pool >= 0)
+        return 0;
+    return tarn_fail(TARN_E_INVALID, "pool: node %s has no pool \"%.*s\": see INFO pools", c->node->id,
+                     (int)(arg->len < 40 ? arg->len : 40), arg->str);
+}
+
+/* What all items of a RESERVE have in common: the arguments before them. */
+static int parse_reserve(const struct tarn_conn *c, redisReply **args, struct tarn_reserve *r)
+{
+    uint64_t ttl = 0, pin = 0;
+    *r = (struct tarn_reserve){.session = c->session->id};
+    int rc = parse_pool(c, args[1], &r->pool);
+    if (!rc)
+        rc = parse_mode(args[2], &r->absent);
+    if (!rc)
+        rc = tarn_arg_u64(args[3], "version", 10, INT64_MAX, &r->version);
+    if (!rc && !r->version)
+        rc = tarn_fail(TARN_E_INVALID, "version: 0 is none: choose a random number");
+    if (!rc)
+        rc = tarn_arg_u64(args[4], "ttl_ms", 10, UINT32_MAX, &ttl);
+    if (!rc)
+        rc = tarn_arg_u64(args[5], "pin", 10, 1, &pin);
+    r->ttl_ms = (uint32_t)ttl;
+    r->pin = pin;
+    return rc;
+}
+
+static int parse_item(redisReply **args, struct tarn_reserve *r)
+{
+    r->tensor = (struct tarn_tensor){0};
+    int rc = tarn_arg_key(args[0], &r->key);
+    if (!rc)
+        rc = tarn_arg_u64(args[1], "bytes", 10, INT64_MAX, &r->tensor.bytes);
+    if (rc)
+        return rc;
+    int dtype = tarn_dtype_parse_n(args[2]->str, args[2]->len);
+    if (dtype < 0)
+        return dtype;
+    r->tensor.dtype = (uint32_t)dtype;
+    rc = tarn_shape_parse(args[3]->str, args[3]->len, &r->tensor);
+    return rc ? rc : tarn_tensor_check(&r->tensor);
+}
+
+static void reserve_item(struct tarn_conn *c, redisReply **args, struct tarn_reserve *r)
+{
+    struct tarn_grant g;
+    char gen[20];
+    int rc = parse_item(args, r);
+    if (!rc)
+        rc = tarn_store_reserve(c->node->store, r, &g);
+    if (rc) {
+        tarn_reply_failure(c, rc);
+        return;
+    }
+    c->node->stats.reserved++;
+    snprintf(gen, sizeof(gen), "%016" PRIx64, g.gen);
+    tarn_resp_add_array(&c->out, 4);
+    tarn_resp_add_integer(&c->out, g.pool);
+    tarn_resp_add_integer(&c->out, (int64_t)g.offset);
+    tarn_resp_add_integer(&c->out, g.slot);
+    tarn_resp_add_string(&c->out, gen, strlen(gen));
+}
+
+void tarn_command_reserve(struct tarn_conn *c, size_t n, redisReply **args)
+{
+    struct tarn_reserve r;
+    uint64_t refused = 0;
+    int rc = parse_reserve(c, args, &r);
+    if (!rc && c->node->state != TARN_NODE_READY)
+        rc = tarn_fail(TARN_E_BUSY, "node %s is draining: put elsewhere", c->node->id);
+    if (rc) {
+        tarn_reply_failure(c, rc);
+        return;
+    }
+    r.refused = &refused;
+    tarn_resp_add_array(&c->out, (n - 6) / 4);
+    for (size_t i = 6; i < n; i += 4)
+        reserve_item(c, args + i, &r);
+    tarn_session_reservations_changed(c->session);
+}
+
+void tarn_command_abort(struct tarn_conn *c, size_t n, redisReply **args)
+{
+    tarn_resp_add_array(&c->out, (n - 1) / 3);
+    for (size_t i = 1; i < n; i += 3) {
+        uint32_t pool, slot;
+        uint64_t gen;
+        int rc = tarn_arg_slot(args + i, &pool, &slot, &gen);
+        if (rc)
+            tarn_reply_failure(c, rc);
+        else
+            tarn_resp_add_integer(&c->out, tarn_store_abort(c->node->store, c->session->id, pool, slot, gen));
+    }
+    tarn_session_reservations_changed(c->session);
+    tarn_node_drain_check(c->node);
+}
+
+/* --- PIN, UNPIN, TOUCH, EVICT ------------------------------------------------------------------- */
+
+/* One 1 or 0 a key. */
+static void each_key(struct tarn_conn *c, size_t n, redisReply **args,
+                     bool (*fn)(struct tarn_store *s, const struct tarn_key *key))
+{
+    tarn_resp_add_array(&c->out, n);
+    for (size_t i = 0; i < n; i++) {
+        struct tarn_key key;
+        int rc = tarn_arg_key(args[i], &key);
+        if (rc)
+            tarn_reply_failure(c, rc);
+        else
+            tarn_resp_add_integer(&c->out, fn(c->node->store, &key));
+    }
+}
+
+void tarn_command_pin(struct tarn_conn *c, size_t n, redisReply **args)
+{
+    uint64_t ttl;
+    int rc = tarn_arg_u64(args[1], "ttl_ms", 10, UINT32_MAX, &ttl);
+    if (rc) {
+        tarn_reply_failure(c, rc);
+        return;
+    }
+    tarn_resp_add_array(&c->out, n - 2);
+    for (size_t i = 2; i < n; i++) {
+        struct tarn_key key;
+        rc = tarn_arg_key(args[i], &key);
+        if (rc)
+            tarn_reply_failure(c, rc);
+        else
+            tarn_resp_add_integer(&c->out, tarn_store_pin(c->node->store, &key, (uint32_t)ttl));
+    }
+}
+
+void tarn_command_unpin(struct tarn_conn *c, size_t n, redisReply **args)
+{
+    each_key(c, n - 1, args + 1, tarn_store_unpin);
+}
+
+void tarn_command_touch(struct tarn_conn *c, size_t n, redisReply **args)
+{
+    each_key(c, n - 1, args + 1, tarn_store_touch);
+}
+
+void tarn_command_evict(struct tarn_conn *c, size_t n, redisReply **args)
+{
+    uint64_t bytes;
+    int pool, rc = parse_pool(c, args[1], &pool);
+    (void)n;
+    if (!rc && pool < 0)
+        rc = tarn_fail(TARN_E_INVALID, "EVICT: names one pool, not *");
+    if (!rc)
+        rc = tarn_arg_u64(args[2], "bytes", 10, INT64_MAX, &bytes);
+    if (rc)
+        tarn_reply_failure(c, rc);
+    else
+        tarn_resp_add_integer(&c->out, (int64_t)tarn_store_evict(c->node->store, (uint32_t)pool, bytes));
+}

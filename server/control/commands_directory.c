@@ -1,0 +1,291 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* COMMIT: the directory thread does its work with Redis, see pending.h. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "server/control/commands.h"
+#include "server/control/info.h"
+#include "server/control/pending.h"
+
+#define COMMIT_ITEMS_MAX 4096
+
+/* --- COMMIT ------------------------------------------------------------------------------------- */
+
+struct commit_item {
+    uint64_t gen;
+    uint32_t pool, slot;
+    int code;         /* why it was not begun */
+    uint32_t publish; /* index, when code is 0 */
+};
+
+struct commit {
+    struct tarn_pending pending;
+    struct commit_item *items;
+    size_t nitems;
+    struct tarn_key_copies keys;
+};
+
+static void commit_free(struct tarn_pending *p)
+{
+    struct commit *k = (struct commit *)p;
+    free(k->items);
+    free(k->pending.request.publishes);
+    free(k->keys.data);
+    free(k);
+}
+
+static struct commit *commit_new(size_t n)
+{
+    struct commit *k = calloc(1, sizeof(*k));
+    if (!k)
+        return NULL;
+    k->items = calloc(n, sizeof(*k->items));
+    k->pending.request.publishes = calloc(n, sizeof(*k->pending.request.publishes));
+    k->keys.data = malloc(n * TARN_KEY_MAX);
+    if (k->items && k->pending.request.publishes && k->keys.data)
+        return k;
+    commit_free(&k->pending);
+    return NULL;
+}
+
+static void withdraw_later(struct tarn_node *n, const struct tarn_publish *p)
+{
+    tarn_publisher_withdraw(n->publisher, &p->key, &p->record.locations[0], p->record.tensor.bytes, NULL);
+}
+
+/* Copies of other versions: those here are freed, the others are the client's to release. */
+static void reply_displaced(struct tarn_node *n, const struct tarn_publish *p, struct tarn_buf *out)
+{
+    const struct tarn_location *left[TARN_DISPLACED_MAX];
+    size_t nleft = 0;
+    for (uint32_t i = 0; i < p->ndisplaced; i++) {
+        if (!tarn_free_displaced(n, &p->key, &p->displaced[i], i < p->nnamed))
+            left[nleft++] = &p->displaced[i];
+    }
+    if (out)
+        tarn_reply_copies(out, left, nleft);
+}
+
+static void reply_refused(const struct tarn_publish *p, const char *sentence, struct tarn_buf *out)
+{
+    if (p->status != TARN_E_EXISTS)
+        tarn_fail(p->status, "%s", sentence[0] ? sentence : tarn_strerror(p->status));
+    else if (p->mode == TARN_PUBLISH_JOIN)
+        tarn_fail(TARN_E_EXISTS, "version %" PRIu64 " is gone: removed or replaced since its first copy came",
+                  p->record.version);
+    else
+        tarn_fail(TARN_E_EXISTS,
+                  "the key exists already%s%s, version %" PRIu64 ": put with replace to take its place",
+                  p->found.nlocations ? " on node " : "",
+                  p->found.nlocations ? p->found.locations[0].node : "", p->found.version);
+    tarn_resp_add_error(out, p->status, tarn_last_error());
+}
+
+/* Why an item was not even tried. */
+static const char *untried(int code)
+{
+    return code == TARN_E_BUSY ? "a put of its bytes has not ended: commit again when it has, or abort"
+                               : "no such reservation of this session: reserve again";
+}
+
+/* A join takes no place, so the store says what has to be withdrawn. */
+static void end_commit(struct tarn_node *n, const struct commit_item *item, const struct tarn_publish *p,
+                       bool published)
+{
+    n->committing = p->mode == TARN_PUBLISH_JOIN ? NULL : &p->record.locations[0];
+    bool live = tarn_store_commit_end(n->store, item->pool, item->slot, item->gen,
+                                      published ? p->record.born_ms : 0);
+    n->committing = NULL;
+    if (published && !live) /* released while it was published */
+        withdraw_later(n, p);
+}
+
+/* To be committed again, if the session is still there. What was published stays so, at an earlier COMMIT, too. */
+static void answer_again(struct commit *k, const struct commit_item *item, const struct tarn_publish *p,
+                         const char *sentence, struct tarn_buf *out)
+{
+    struct tarn_node *n = k->pending.node;
+    const struct tarn_session *session = k->pending.conn ? k->pending.conn->session : NULL;
+    if (p->stored) {
+        end_commit(n, item, p, true);
+        reply_displaced(n, p, NULL);
+    }
+    tarn_store_commit_again(n->store, session ? session->id : 0, item->pool, item->slot, item->gen);
+    if (out)
+        tarn_resp_add_error(out, TARN_E_AGAIN, sentence[0] ? sentence : "the directory is not settled: commit again");
+}
+
+static void answer_item(struct commit *k, const struct commit_item *item, const char *sentence,
+                        struct tarn_buf *out)
+{
+    struct tarn_node *n = k->pending.node;
+    if (item->code) {
+        if (out)
+            tarn_resp_add_error(out, item->code, untried(item->code));
+        return;
+    }
+    const struct tarn_publish *p = &k->pending.request.publishes[item->publish];
+    if (p->status == TARN_E_AGAIN) {
+        answer_again(k, item, p, sentence, out);
+        return;
+    }
+    end_commit(n, item, p, p->status == 0);
+    if (p->status == 0) {
+        n->stats.committed++;
+        reply_displaced(n, p, out);
+        return;
+    }
+    n->stats.commit_failed++;
+    /* It may have got through all the same. An abandoned one is looked at when its result is there. */
+    if (p->status != TARN_E_EXISTS && !k->pending.abandoned)
+        withdraw_later(n, p);
+    if (out)
+        reply_refused(p, sentence, out);
+}
+
+/* The node has begun to take its objects out of the directory: what was just published there must go, too. */
+static void commit_too_late(struct commit *k)
+{
+    struct tarn_request *r = &k->pending.request;
+    for (size_t i = 0; i < r->n; i++) {
+        if (!r->publishes[i].status || r->publishes[i].stored)
+            r->publishes[i].status = TARN_E_BUSY;
+    }
+}
+
+/* The request's own statuses are not to be touched while the directory thread has it: `code` is for all then.
+ */
+static void commit_answer(struct tarn_pending *pending, int code, const char *sentence)
+{
+    struct commit *k = (struct commit *)pending;
+    struct tarn_buf *out = pending->conn ? &pending->conn->out : NULL;
+    if (!code && pending->node->state == TARN_NODE_WITHDRAWING) {
+        commit_too_late(k);
+        sentence = "the node is ending: put elsewhere";
+    }
+    if (out)
+        tarn_resp_add_array(out, k->nitems);
+    for (size_t i = 0; i < k->nitems; i++) {
+        const struct commit_item *item = &k->items[i];
+        if (!pending->abandoned) {
+            answer_item(k, item, sentence, out);
+            continue;
+        }
+        if (!item->code)
+            tarn_store_commit_end(pending->node->store, item->pool, item->slot, item->gen, 0);
+        if (out)
+            tarn_resp_add_error(out, item->code ? item->code : code,
+                                item->code ? untried(item->code) : sentence);
+    }
+    if (pending->conn && pending->conn->session)
+        tarn_session_reservations_changed(pending->conn->session);
+    tarn_commit_latency_add(&pending->node->stats, tarn_now_ns() - pending->begun_ns);
+    tarn_node_drain_check(pending->node);
+}
+
+/*
+ * The client was told that nothing was stored: takes out what was. What that displaced is not put back,
+ * since another put may have come and gone meanwhile: it is freed here now, elsewhere when its node finds it in its
+ * recheck set.
+ */
+static void commit_late(struct tarn_pending *pending)
+{
+    const struct tarn_request *r = &pending->request;
+    for (size_t i = 0; i < r->n; i++) {
+        if (r->publishes[i].status != TARN_E_EXISTS)
+            withdraw_later(pending->node, &r->publishes[i]);
+        if (!r->publishes[i].status || r->publishes[i].stored)
+            reply_displaced(pending->node, &r->publishes[i], NULL);
+    }
+}
+
+/* join: the copy is to be one of a version that the key has already; it replaces and creates nothing. */
+static void commit_begin(struct commit *k, struct tarn_conn *c, bool join, redisReply **args)
+{
+    struct tarn_request *r = &k->pending.request;
+    struct commit_item *item = &k->items[k->nitems++];
+    item->code = tarn_arg_slot(args, &item->pool, &item->slot, &item->gen);
+    if (!item->code)
+        item->code = tarn_store_commit_begin(c->node->store, c->session->id, item->pool, item->slot,
+                                             item->gen, &r->publishes[r->n]);
+    if (item->code)
+        return;
+    if (join)
+        r->publishes[r->n].mode = TARN_PUBLISH_JOIN;
+    tarn_copy_key(&k->keys, &r->publishes[r->n].key);
+    item->publish = (uint32_t)r->n++;
+}
+
+/* An absolute deadline, so that one who was told that the put had failed does not see it take place after
+ * all, because the node was held up before it read this. */
+static int commit_args(struct tarn_node *n, redisReply **args, uint64_t *timeout_ms, bool *join)
+{
+    uint64_t deadline_ns, now_ns = tarn_now_ns() - tarn_store_tick_base_ns(n->store);
+    int rc = tarn_arg_u64(args[1], "deadline_ns", 10, UINT64_MAX, &deadline_ns);
+    if (rc)
+        return rc;
+    *join = strcmp(args[2]->str, "join") == 0;
+    if (!*join && strcmp(args[2]->str, "put"))
+        return tarn_fail(TARN_E_INVALID, "COMMIT: '%s': put or join", args[2]->str);
+    if (deadline_ns <= now_ns)
+        return tarn_fail(TARN_E_TIMEOUT, "COMMIT: came %llu ms after its deadline",
+                         (now_ns - deadline_ns) / TARN_NS_PER_MS);
+    *timeout_ms = (deadline_ns - now_ns) / TARN_NS_PER_MS;
+    if (*timeout_ms > UINT32_MAX)
+        *timeout_ms = UINT32_MAX;
+    return 0;
+}
+
+/* The reservations stay: the client asks again. */
+static void refuse_commit(struct tarn_conn *c, size_t items)
+{
+    tarn_fail(TARN_E_AGAIN,
+              "node %s was cut off, and finds out first what became of its copies: commit again, or put elsewhere",
+              c->node->id);
+    tarn_resp_add_array(&c->out, items);
+    for (size_t i = 0; i < items; i++)
+        tarn_resp_add_error(&c->out, TARN_E_AGAIN, tarn_last_error());
+}
+
+void tarn_command_commit(struct tarn_conn *c, size_t n, redisReply **args)
+{
+    uint64_t timeout_ms = 0;
+    size_t items = (n - 3) / 3;
+    struct commit *k = NULL;
+    bool join = false;
+    int rc = commit_args(c->node, args, &timeout_ms, &join);
+    if (!rc && items > COMMIT_ITEMS_MAX)
+        rc = tarn_fail(TARN_E_INVALID, "COMMIT: %zu items: at most %d in one call", items, COMMIT_ITEMS_MAX);
+    if (!rc && c->node->state == TARN_NODE_WITHDRAWING)
+        rc = tarn_fail(TARN_E_BUSY, "node %s is ending: put elsewhere", c->node->id);
+    if (!rc && !(k = commit_new(items)))
+        rc = tarn_fail(TARN_E_NO_MEMORY, "COMMIT: out of memory");
+    if (rc) {
+        tarn_reply_failure(c, rc);
+        return;
+    }
+    if (!tarn_presence_here(c->node)) {
+        refuse_commit(c, items);
+        commit_free(&k->pending);
+        return;
+    }
+    k->pending.request.kind = TARN_REQUEST_PUBLISH;
+    k->pending.answer = commit_answer;
+    k->pending.late = commit_late;
+    k->pending.free = commit_free;
+    for (size_t i = 3; i < n; i += 3)
+        commit_begin(k, c, join, args + i);
+    if (k->pending.request.n) {
+        tarn_pending_start(&k->pending, c, timeout_ms);
+        return;
+    }
+    k->pending.node = c->node;
+    tarn_resp_add_array(&c->out, k->nitems);
+    for (size_t i = 0; i < k->nitems; i++)
+        answer_item(k, &k->items[i], "", &c->out);
+    commit_free(&k->pending);
+}

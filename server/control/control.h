@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Control connections: RESP over TCP and the Unix socket, all on the control thread.
+ *
+ * States of a connection
+ *   READING   requests are parsed and run one after the other; nothing is read while much output waits
+ *   WAITING   the running command's answer needs the directory or a transport; nothing is parsed until it came, so
+ *             answers keep the order of the requests
+ *   CLOSING   what is in the output is still sent, then the connection goes
+ * Descriptors of an ATTACH go out with the first byte of its answer; until then nothing more is run.
+ */
+#ifndef TARN_SERVER_CONTROL_H
+#define TARN_SERVER_CONTROL_H
+
+#include "base/resp/resp.h"
+#include "server/control/session.h"
+
+/* What a connection waits for. */
+struct tarn_waiter {
+    void (*gone)(struct tarn_waiter *w); /* the connection is; the work goes on without an answer */
+};
+
+enum tarn_conn_state { TARN_CONN_READING, TARN_CONN_WAITING, TARN_CONN_CLOSING };
+
+struct tarn_conn {
+    struct tarn_conn *prev, *next;
+    struct tarn_control *control;
+    struct tarn_node *node;
+    struct tarn_watch *watch;
+    struct tarn_resp_parser *parser;
+    int fd, events;
+    bool local;    /* came over the Unix socket */
+    bool admitted; /* has sent something, and the secret where there is one */
+    bool authenticated;
+    enum tarn_conn_state state;
+    char peer[64];
+    uint64_t id, since_ns, commands;
+    const char *last_command;
+    struct tarn_session *session; /* NULL before HELLO */
+    struct tarn_waiter *waiter;   /* WAITING */
+
+    size_t holds; /* bytes of unfinished requests, as counted in the control's sum */
+    struct tarn_buf out;
+    size_t sent; /* of out */
+    int fds[sizeof(((struct tarn_attach *)0)->fds) / sizeof(int)];
+    bool close_fds[sizeof(((struct tarn_attach *)0)->fds) / sizeof(int)];
+    uint32_t nfds;
+    size_t fds_at; /* the byte of out that they travel with */
+};
+
+/* Listens on both sockets; *listen gets the port taken. BUSY: another program has the port or socket. */
+int tarn_control_start(struct tarn_node *n, struct tarn_addr *listen, const struct tarn_addr *unix_addr,
+                       struct tarn_control **c_p);
+/* Closes everything. NULL is allowed. */
+void tarn_control_stop(struct tarn_control *c);
+/* At each heartbeat: drops connections that were not admitted in time, listens again after a shortage. */
+void tarn_control_tick(struct tarn_control *c);
+/* Closes all connections of a session. */
+void tarn_control_drop(struct tarn_control *c, const struct tarn_session *s);
+
+/* Its session has begun: takes large requests from now on. */
+void tarn_conn_trust(struct tarn_conn *c);
+
+/* The current command's answer comes later. */
+void tarn_conn_wait(struct tarn_conn *c, struct tarn_waiter *w);
+/* That answer has been added to the output. The connection may be gone afterwards. */
+void tarn_conn_resume(struct tarn_conn *c);
+/* Descriptors to send with what is added to the output next. */
+void tarn_conn_send_fds(struct tarn_conn *c, const struct tarn_attach *a);
+
+/* All admitted connections, for CLIENT LIST. */
+const struct tarn_conn *tarn_control_first(const struct tarn_control *c);
+
+#endif

@@ -1,0 +1,245 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the directory thread does about displaced copies; docs/consistency.md has the rules. */
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "server/directory/publisher_impl.h"
+
+/* --- recheck sets of other nodes ---------------------------------------------------------------- */
+
+struct copies {
+    struct tarn_location *all;
+    size_t n, room;
+};
+
+static int add_elsewhere(const struct tarn_publisher *p, struct copies *c, const struct tarn_location *displaced,
+                         uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        if (!strcmp(displaced[i].node, p->o.node))
+            continue;
+        if (c->n == c->room) {
+            size_t room = c->room ? 2 * c->room : 16;
+            struct tarn_location *all = realloc(c->all, room * sizeof(*all));
+            if (!all)
+                return tarn_fail(TARN_E_NO_MEMORY, "displaced copies: out of memory");
+            c->all = all;
+            c->room = room;
+        }
+        c->all[c->n++] = displaced[i];
+    }
+    return 0;
+}
+
+static int tell_nodes(struct tarn_publisher *p, struct copies *c, int rc)
+{
+    if (!rc && c->n)
+        rc = account(p, tarn_directory_recheck_add(p->o.directory, c->all, c->n, call_deadline(p)));
+    free(c->all);
+    return rc;
+}
+
+bool displaces_elsewhere(const struct tarn_publisher *p, const struct tarn_publish *item)
+{
+    for (uint32_t i = 0; i < item->nnamed; i++) {
+        if (strcmp(item->displaced[i].node, p->o.node))
+            return true;
+    }
+    return false;
+}
+
+/* --- publish ------------------------------------------------------------------------------------ */
+
+/* Published, but not to be believed yet. */
+static void unsure(struct tarn_publish *item)
+{
+    if (item->status || item->mode == TARN_PUBLISH_RESTORE)
+        return;
+    item->status = TARN_E_AGAIN;
+    item->stored = true;
+}
+
+void publish_behind(struct tarn_publisher *p, struct tarn_publish *items, size_t n)
+{
+    struct copies c = {0};
+    bool replaced = false;
+    int rc = 0;
+    for (size_t i = 0; i < n && !rc; i++) {
+        if (items[i].status)
+            continue;
+        rc = add_elsewhere(p, &c, items[i].displaced, items[i].nnamed);
+        replaced |= items[i].mode == TARN_PUBLISH_REPLACE;
+    }
+    rc = tell_nodes(p, &c, rc);
+    for (size_t i = 0; rc && i < n; i++) {
+        if (displaces_elsewhere(p, &items[i]))
+            unsure(&items[i]);
+    }
+    if (!replaced || !settled_behind(p))
+        return;
+    for (size_t i = 0; i < n; i++) {
+        if (items[i].mode == TARN_PUBLISH_REPLACE)
+            unsure(&items[i]);
+    }
+}
+
+/* --- recheck, remove ---------------------------------------------------------------------------- */
+
+/* It is missing now. True: for a heartbeat of this node already, and at each look in between, one a beat at least. */
+static bool still_missing(const struct tarn_publisher *p, struct missing_node *m, uint64_t now)
+{
+    uint64_t heartbeat_ns = p->o.heartbeat_ms * TARN_NS_PER_MS;
+    if (now - m->seen_ns > heartbeat_ns / 2 * 3)
+        m->since_ns = now;
+    m->seen_ns = now;
+    return now - m->since_ns >= heartbeat_ns;
+}
+
+/* Nodes that are back are no longer missing; when Redis does not tell, nothing is known of any. */
+static void look_for_missing(struct tarn_publisher *p)
+{
+    const char *ids[MISSING_MAX];
+    bool listed[MISSING_MAX];
+    uint64_t now = tarn_now_ns();
+    for (uint32_t i = 0; i < p->nmissing; i++)
+        ids[i] = p->missing[i].id;
+    if (tarn_directory_listed(p->o.directory, ids, p->nmissing, listed, call_deadline(p)))
+        p->nmissing = 0;
+    for (uint32_t i = p->nmissing; i-- > 0;) {
+        if (listed[i])
+            p->missing[i] = p->missing[--p->nmissing];
+        else
+            still_missing(p, &p->missing[i], now);
+    }
+}
+
+void work_recheck(struct tarn_publisher *p, struct tarn_request *r)
+{
+    int rc = account(p, tarn_directory_recheck(p->o.directory, p->o.node, r->freed, r->nfreed, r->found, &r->n,
+                                               call_deadline(p)));
+    if (rc)
+        request_failed(r, rc);
+    look_for_missing(p);
+}
+
+void work_remove(struct tarn_publisher *p, struct tarn_request *r)
+{
+    struct copies c = {0};
+    int rc = settled_before(p);
+    if (!rc)
+        rc = account(p, tarn_directory_remove(p->o.directory, r->removals, r->n, call_deadline(p)));
+    int added = 0;
+    for (size_t i = 0; !rc && !added && i < r->n; i++)
+        added = add_elsewhere(p, &c, r->removals[i].displaced, r->removals[i].ndisplaced);
+    rc = tell_nodes(p, &c, rc ? rc : added);
+    if (!rc)
+        rc = settled_behind(p);
+    if (rc)
+        request_failed(r, rc);
+}
+
+/* --- settled ------------------------------------------------------------------------------------ */
+
+static void forget_missing(struct tarn_publisher *p, const char *id)
+{
+    for (uint32_t i = 0; i < p->nmissing; i++) {
+        if (!strcmp(p->missing[i].id, id))
+            p->missing[i--] = p->missing[--p->nmissing];
+    }
+}
+
+/* Its entry; a new one takes the place of the one that was asked about longest ago. */
+static struct missing_node *missing_entry(struct tarn_publisher *p, const char *id, uint64_t now)
+{
+    struct missing_node *oldest = &p->missing[0];
+    for (uint32_t i = 0; i < p->nmissing; i++) {
+        if (!strcmp(p->missing[i].id, id))
+            return &p->missing[i];
+        if (p->missing[i].asked_ns < oldest->asked_ns)
+            oldest = &p->missing[i];
+    }
+    struct missing_node *m = p->nmissing < MISSING_MAX ? &p->missing[p->nmissing++] : oldest;
+    *m = (struct missing_node){.since_ns = now, .seen_ns = now};
+    snprintf(m->id, sizeof(m->id), "%s", id);
+    return m;
+}
+
+static bool was_missing(struct tarn_publisher *p, const char *id)
+{
+    uint64_t now = tarn_now_ns();
+    struct missing_node *m = missing_entry(p, id, now);
+    m->asked_ns = now;
+    return still_missing(p, m, now);
+}
+
+/* The node's own slots tell. */
+static bool is_held_here(const struct tarn_publisher *p, const struct tarn_location *l)
+{
+    for (uint32_t i = 0; i < p->o.npools; i++) {
+        const struct tarn_pool_memory *pool = &p->o.pools[i];
+        if (!strcmp(pool->name, l->pool) && l->slot < pool->nslots)
+            return atomic_load(&pool->gen[l->slot]) == l->gen;
+    }
+    return false;
+}
+
+/* calm: a record that is missing has expired. */
+static bool is_settled(struct tarn_publisher *p, const struct tarn_copy_seen *c, bool calm)
+{
+    if (!strcmp(c->copy.node, p->o.node))
+        return !is_held_here(p, &c->copy);
+    if (c->node != TARN_NOT_LISTED)
+        forget_missing(p, c->copy.node);
+    if ((!c->located && !c->displaced) || c->node == TARN_LISTED_ANEW)
+        return true;
+    /* A location is kept by its node when that comes back. */
+    return !c->located && c->node == TARN_NOT_LISTED && was_missing(p, c->copy.node) && calm;
+}
+
+/* Asked behind the records of nodes, where one is missing. */
+static bool is_calm(struct tarn_publisher *p, const struct tarn_copy_seen *copies, size_t n)
+{
+    struct tarn_directory_state state;
+    for (size_t i = 0; i < n; i++) {
+        if (copies[i].node == TARN_NOT_LISTED)
+            return !tarn_directory_look(p->o.directory, call_deadline(p), &state) &&
+                   tarn_directory_calm(&state, p->o.ttl_ms / 3, p->o.ttl_ms);
+    }
+    return false;
+}
+
+int judge_displaced(struct tarn_publisher *p, struct tarn_copy_seen *copies, size_t n, bool *settled)
+{
+    struct tarn_withdraw *over = calloc(n, sizeof(*over));
+    size_t nover = 0;
+    if (!over)
+        return tarn_fail(TARN_E_NO_MEMORY, "settled: out of memory");
+    int rc = account(p, tarn_directory_look_again(p->o.directory, copies, n, call_deadline(p)));
+    bool calm = !rc && is_calm(p, copies, n);
+    if (calm) /* a node that came back while that was read is no longer missing */
+        rc = account(p, tarn_directory_look_again(p->o.directory, copies, n, call_deadline(p)));
+    for (size_t i = 0; !rc && i < n; i++) {
+        settled[i] = is_settled(p, &copies[i], calm);
+        if (settled[i] && (copies[i].located || copies[i].displaced) && copies[i].node == TARN_LISTED_ANEW)
+            over[nover++] = (struct tarn_withdraw){.key = copies[i].key, .location = copies[i].copy};
+    }
+    if (nover)
+        rc = work_withdraw_items(p, over, nover);
+    free(over);
+    return rc;
+}
+
+void work_settled(struct tarn_publisher *p, struct tarn_request *r)
+{
+    if (settled_before(p))
+        return;
+    int rc = judge_displaced(p, r->copies, r->n, r->settled);
+    if (rc)
+        request_failed(r, rc);
+    else if (settled_behind(p))
+        memset(r->settled, 0, r->n * sizeof(*r->settled));
+}

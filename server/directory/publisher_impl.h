@@ -1,0 +1,137 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Inside of the directory thread, for its own files only:
+ *   publisher.c        queues, rounds, what the control thread calls
+ *   publisher_work.c   what is done with Redis for each kind of request; the directory thread only
+ *   publisher_displace.c  the same, of displaced copies
+ *   publisher_settled.c   whether what is missing in the directory means something
+ *   publisher_lane.c   publishing from the control thread; that thread only
+ */
+#ifndef TARN_SERVER_PUBLISHER_IMPL_H
+#define TARN_SERVER_PUBLISHER_IMPL_H
+
+#include <pthread.h>
+
+#include "server/directory/liveness.h"
+#include "server/directory/publisher.h"
+
+struct request_queue {
+    struct tarn_request *first, **last;
+};
+
+/* The control thread's own. */
+struct publish_lane {
+    struct tarn_stream *stream; /* NULL: all goes to the directory thread */
+    struct tarn_watch *watch;
+    int events;
+    struct request_queue sent; /* in this order */
+    size_t answered;           /* items of the first of them */
+    uint64_t since_ns;         /* the first waits for an answer, or the one before it got one */
+    struct request_queue held; /* for the directory thread, once nothing is under way here */
+    size_t with_thread;        /* publishes that the directory thread has */
+};
+
+/* What the last beat has read. */
+struct settledness {
+    char id[TARN_DIRECTORY_ID_TEXT]; /* "": no beat has been answered */
+    bool settled;                    /* that directory, for good */
+    char why[200];                   /* it is not; without the time that is left */
+    uint64_t until_ns;               /* it cannot be before; 0: nobody knows */
+};
+
+/* A node whose record was not there when SETTLED asked for it, nor at any heartbeat since. */
+#define MISSING_MAX 256
+struct missing_node {
+    char id[TARN_NODE_ID_MAX + 1];
+    uint64_t since_ns;
+    uint64_t seen_ns;  /* when it was found missing last */
+    uint64_t asked_ns; /* when SETTLED asked last */
+};
+
+struct tarn_publisher {
+    struct tarn_publisher_options o;
+    struct publish_lane lane;
+    struct tarn_living living; /* the thread's own, like the next three */
+    uint64_t listed_until_ms; /* the node's record lives until then at least, by Redis's time */
+    struct missing_node missing[MISSING_MAX];
+    uint32_t nmissing;
+    pthread_t thread;
+
+    pthread_mutex_t lock; /* of all that follows */
+    pthread_cond_t wake;
+    struct request_queue queues[TARN_REQUEST_KINDS];
+    struct request_queue finished;
+    struct withdrawal *withdrawals, **withdrawals_last;
+    bool posted;  /* give_back() is on its way */
+    bool streams; /* the lane has a stream, or finds one in new_stream */
+    struct tarn_stream *new_stream;
+    uint64_t stream_ns; /* none is opened before */
+    uint64_t resume_ns; /* Redis refused a background withdrawal: none is tried before; 0: it did not */
+    bool stopping, doubts;
+    struct settledness directory;
+    struct tarn_publisher_stats stats; /* written by the thread only, except waiting_withdrawals */
+};
+
+void queue_init(struct request_queue *q);
+void queue_add(struct request_queue *q, struct tarn_request *r);
+struct tarn_request *queue_take(struct request_queue *q);
+bool queue_remove(struct request_queue *q, const struct tarn_request *r);
+
+/* Gives a request back because the publisher ends. */
+void cancel_request(struct tarn_request *r);
+/* Keeps account of what a publish has achieved. */
+void count_published(struct tarn_publisher *p, const struct tarn_publish *items, size_t n);
+/* Hands a request to the directory thread. */
+void thread_submit(struct tarn_publisher *p, struct tarn_request *r);
+
+void lane_init(struct publish_lane *l);
+/* Gives back what is under way as CANCELED. */
+void lane_stop(struct tarn_publisher *p);
+void lane_submit(struct tarn_publisher *p, struct tarn_request *r);
+bool lane_cancel(struct tarn_publisher *p, struct tarn_request *r);
+void lane_tick(struct tarn_publisher *p);
+/* The directory thread has made a stream. */
+void lane_adopt(struct tarn_publisher *p, struct tarn_stream *s);
+/* The directory thread has finished a publish. */
+void lane_thread_done(struct tarn_publisher *p);
+
+bool any_replace(const struct tarn_publish *items, size_t n);
+/* All commits of the queue in one call; the others do one request. */
+void work_publish(struct tarn_publisher *p, struct request_queue *q);
+void work_beat(struct tarn_publisher *p, struct tarn_request *r);
+void work_restore(struct tarn_publisher *p, struct tarn_request *r);
+void work_withdraw(struct tarn_publisher *p, struct tarn_request *r);
+void work_scan(struct tarn_publisher *p, struct tarn_request *r);
+void work_leave(struct tarn_publisher *p, struct tarn_request *r);
+
+/*
+ * publisher_settled.c. A replace, a remove or SETTLED may only be believed in a settled directory: 0, or AGAIN with a
+ * sentence. settled_before() goes by what the last beat has read; settled_behind() reads Redis once more, after the
+ * answer that is to be believed.
+ */
+int settled_before(struct tarn_publisher *p);
+int settled_behind(struct tarn_publisher *p);
+/* After a beat that was answered; the directory thread only. */
+void settled_note(struct tarn_publisher *p, const struct tarn_beat *b);
+/* Does Redis have the directory of this id? 0, AGAIN. The same thread. */
+int settled_same(struct tarn_publisher *p, const char *id);
+/* The sentence, without the lock; "" when the directory is settled. */
+void settled_why(struct tarn_publisher *p, char out[256]);
+int work_withdraw_items(struct tarn_publisher *p, struct tarn_withdraw *w, size_t n);
+uint64_t call_deadline(const struct tarn_publisher *p);
+/* Keeps account of a call that ended with rc, and says once that Redis went or came back. */
+int account(struct tarn_publisher *p, int rc);
+void request_failed(struct tarn_request *r, int rc);
+
+/* publisher_displace.c */
+void work_recheck(struct tarn_publisher *p, struct tarn_request *r);
+void work_remove(struct tarn_publisher *p, struct tarn_request *r);
+void work_settled(struct tarn_publisher *p, struct tarn_request *r);
+/* Which copies nobody can read any more. Those of another run of their node are taken out of the record. */
+int judge_displaced(struct tarn_publisher *p, struct tarn_copy_seen *copies, size_t n, bool *settled);
+/* After items were published: tells the nodes of displaced copies, looks whether the directory still is settled. */
+void publish_behind(struct tarn_publisher *p, struct tarn_publish *items, size_t n);
+/* An item of the lane that the directory thread is to finish. */
+bool displaces_elsewhere(const struct tarn_publisher *p, const struct tarn_publish *item);
+
+#endif

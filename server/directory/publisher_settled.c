@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Whether what is missing in the directory means something (docs/consistency.md, "Losing the directory"). A
+ * directory is settled for good once it is a ttl old and no node publishes its objects again: whoever
+ * begins to do that says so by then, or comes too late to do it.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "server/directory/publisher_impl.h"
+
+static int find_restoring(void *arg, const struct tarn_node_record *r)
+{
+    char *name = arg;
+    if (r->restoring)
+        memcpy(name, r->id, sizeof(r->id));
+    return r->restoring;
+}
+
+/* A ttl has passed: is anybody still publishing? */
+static bool nobody_restores(struct tarn_publisher *p, struct settledness *s)
+{
+    char name[TARN_NODE_ID_MAX + 1] = "";
+    int rc = tarn_directory_nodes(p->o.directory, tarn_deadline(p->o.timeout_ms), find_restoring, name);
+    if (rc < 0)
+        snprintf(s->why, sizeof(s->why), "the list of nodes could not be read: %.150s", tarn_last_error());
+    else if (rc)
+        snprintf(s->why, sizeof(s->why), "node %s still publishes its objects again after a loss of Redis's data",
+                 name);
+    return rc == 0;
+}
+
+static void judge(struct tarn_publisher *p, const struct tarn_beat *b, struct settledness *s)
+{
+    const struct tarn_directory_state *d = &b->state;
+    memcpy(s->id, d->id, sizeof(s->id));
+    if (b->conflict) {
+        snprintf(s->why, sizeof(s->why), "this node has --heartbeat-ms %u, the others %llu, and it is cut off from them",
+                 p->o.heartbeat_ms, (unsigned long long)d->heartbeat_ms);
+        return;
+    }
+    if (tarn_directory_aged(d, p->o.ttl_ms)) {
+        s->settled = nobody_restores(p, s);
+        return;
+    }
+    uint64_t left_ms = d->since_ms + p->o.ttl_ms - d->now_ms;
+    snprintf(s->why, sizeof(s->why), "Redis %s, and nodes may live that have not reported yet",
+             d->lost ? "has lost its data" : "had no directory here before");
+    s->until_ns = tarn_deadline(left_ms < UINT32_MAX ? (uint32_t)left_ms : UINT32_MAX);
+}
+
+void settled_note(struct tarn_publisher *p, const struct tarn_beat *b)
+{
+    const struct settledness *known = &p->directory; /* only this thread writes it */
+    struct settledness s = {0};
+    if (b->taken_epoch || (!b->conflict && known->settled && !strcmp(known->id, b->state.id)))
+        return;
+    judge(p, b, &s);
+    pthread_mutex_lock(&p->lock);
+    p->directory = s;
+    pthread_mutex_unlock(&p->lock);
+}
+
+void settled_why(struct tarn_publisher *p, char out[256])
+{
+    pthread_mutex_lock(&p->lock);
+    struct settledness s = p->directory;
+    pthread_mutex_unlock(&p->lock);
+    if (s.settled)
+        out[0] = 0;
+    else if (!s.id[0])
+        snprintf(out, 256, "this node has not reached Redis yet");
+    else if (s.until_ns)
+        snprintf(out, 256, "%s: for at most %d ms more", s.why, tarn_left_ms(s.until_ns));
+    else
+        snprintf(out, 256, "%s", s.why);
+}
+
+int settled_before(struct tarn_publisher *p)
+{
+    char why[256];
+    settled_why(p, why);
+    return why[0] ? tarn_fail(TARN_E_AGAIN, "the directory is not settled: %s", why) : 0;
+}
+
+int settled_same(struct tarn_publisher *p, const char *id)
+{
+    struct tarn_directory_state now;
+    int rc = tarn_directory_look(p->o.directory, tarn_deadline(p->o.timeout_ms), &now);
+    if (rc) {
+        char why[200];
+        snprintf(why, sizeof(why), "%s", tarn_last_error());
+        return tarn_fail(TARN_E_AGAIN, "whether Redis still has its data is not known: %s", why);
+    }
+    if (now.id[0] && !strcmp(now.id, id))
+        return 0;
+    return tarn_fail(TARN_E_AGAIN, "Redis has just lost its data: for at most %u ms nodes have to report again",
+                     p->o.ttl_ms);
+}
+
+int settled_behind(struct tarn_publisher *p)
+{
+    int rc = settled_before(p);
+    return rc ? rc : settled_same(p, p->directory.id);
+}

@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * An event loop (the only file with libevent besides server/control/admin.c). One thread runs it; every call
+ * is made on that thread, except tarn_loop_post and tarn_loop_stop. Level-triggered.
+ */
+#ifndef TARN_BASE_LOOP_H
+#define TARN_BASE_LOOP_H
+
+#include <stdint.h>
+
+struct tarn_loop;
+struct tarn_watch;
+struct tarn_timer;
+
+enum { TARN_READABLE = 1, TARN_WRITABLE = 2 };
+
+typedef void (*tarn_watch_fn)(void *arg, int events);
+typedef void (*tarn_timer_fn)(void *arg);
+
+int tarn_loop_new(struct tarn_loop **l_p);
+void tarn_loop_free(struct tarn_loop *l);
+/* Runs until tarn_loop_stop(). Posted calls are run before it returns. */
+void tarn_loop_run(struct tarn_loop *l);
+void tarn_loop_stop(struct tarn_loop *l);
+/* Runs fn(arg) on the loop's thread, in the order posted. Any thread. NO_MEMORY. */
+int tarn_loop_post(struct tarn_loop *l, tarn_timer_fn fn, void *arg);
+/* The libevent base, for libevent's HTTP server. */
+void *tarn_loop_base(struct tarn_loop *l);
+
+/* Watches fd for `events`; tarn_watch_set changes them (0 pauses). A watch may be freed in its own callback.
+ */
+int tarn_watch_new(struct tarn_loop *l, int fd, int events, tarn_watch_fn fn, void *arg,
+                   struct tarn_watch **w_p);
+int tarn_watch_set(struct tarn_watch *w, int events);
+void tarn_watch_free(struct tarn_watch *w);
+
+/* Fires every period_ms until freed. May be freed in its own callback. */
+int tarn_timer_new(struct tarn_loop *l, uint32_t period_ms, tarn_timer_fn fn, void *arg,
+                   struct tarn_timer **t_p);
+void tarn_timer_free(struct tarn_timer *t);
+
+/* Calls fn on `signum` (sigaction style, delivered on the loop's thread). Returned as a watch. */
+int tarn_signal_new(struct tarn_loop *l, int signum, tarn_timer_fn fn, void *arg, struct tarn_watch **w_p);
+
+#endif

@@ -1,0 +1,122 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "server/store/populate.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <linux/mman.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+
+#include "base/error.h"
+#include "base/map.h"
+#include "base/text.h"
+
+#define AT "pool"
+#define LEAST_PRIORITY 19
+#define FAILURES_MAX 16 /* each costs an interrupt on every CPU */
+
+struct tarn_populate {
+    const struct tarn_pool_memory *pools;
+    uint32_t npools;
+    const struct tarn_logger *log;
+    pthread_t thread;
+    atomic_bool stopping;
+    _Atomic uint64_t bytes[TARN_POOLS_MAX];
+};
+
+/* A pool under way. */
+struct progress {
+    uint64_t done, huge;
+    int failures; /* of asking for a huge page, in a row */
+};
+
+/*
+ * One huge page: a first small one, since there is nothing to collapse without, then all as one; where
+ * that cannot be had, small ones. The kernel refuses to collapse what is pinned, as RDMA does.
+ */
+static int populate_step(uint8_t *at, uint64_t bytes, struct progress *g)
+{
+    if (madvise(at, 1, MADV_POPULATE_WRITE))
+        return errno;
+    if (bytes == TARN_HUGE_PAGE && g->failures < FAILURES_MAX && !madvise(at, bytes, MADV_COLLAPSE)) {
+        g->huge += bytes;
+        g->failures = 0;
+        return 0;
+    }
+    g->failures++;
+    return madvise(at, bytes, MADV_POPULATE_WRITE) ? errno : 0;
+}
+
+/* False when it was stopped. */
+static bool populate_pool(struct tarn_populate *p, uint32_t i)
+{
+    const struct tarn_pool_memory *m = &p->pools[i];
+    struct progress g = {0};
+    int err = 0;
+    if (m->kind == TARN_POOL_GPU) { /* is there */
+        atomic_store(&p->bytes[i], m->bytes);
+        return true;
+    }
+    while (!err && g.done < m->bytes) {
+        uint64_t left = m->bytes - g.done, n = left < TARN_HUGE_PAGE ? left : TARN_HUGE_PAGE;
+        if (atomic_load(&p->stopping))
+            return false;
+        err = populate_step((uint8_t *)m->base + g.done, n, &g);
+        g.done += err ? 0 : n;
+        atomic_store(&p->bytes[i], g.done);
+    }
+    if (err)
+        tarn_log(p->log, TARN_LOG_WARN, AT,
+                 "msg=\"memory comes with the first access only\" pool=%s bytes=%" PRIu64 " cause=\"%s\"",
+                 m->name, m->bytes - g.done, strerror(err));
+    else
+        tarn_log(p->log, TARN_LOG_INFO, AT, "msg=\"memory is there\" pool=%s bytes=%" PRIu64 " huge=%" PRIu64,
+                 m->name, g.done, g.huge);
+    return true;
+}
+
+static void *populate_thread(void *arg)
+{
+    struct tarn_populate *p = arg;
+    setpriority(PRIO_PROCESS, 0, LEAST_PRIORITY); /* of this thread: Linux */
+    for (uint32_t i = 0; i < p->npools && populate_pool(p, i); i++)
+        ;
+    return NULL;
+}
+
+int tarn_populate_start(const struct tarn_pool_memory *pools, uint32_t npools, const struct tarn_logger *log,
+                        struct tarn_populate **p_p)
+{
+    struct tarn_populate *p = calloc(1, sizeof(*p));
+    if (!p)
+        return tarn_fail(TARN_E_NO_MEMORY, "pools: out of memory");
+    p->pools = pools;
+    p->npools = npools;
+    p->log = log;
+    int err = pthread_create(&p->thread, NULL, populate_thread, p);
+    if (err) {
+        free(p);
+        return tarn_fail(TARN_E_SYSTEM, "pools: no thread to bring their memory in: %s: allow more threads",
+                         strerror(err));
+    }
+    *p_p = p;
+    return 0;
+}
+
+void tarn_populate_stop(struct tarn_populate *p)
+{
+    if (!p)
+        return;
+    atomic_store(&p->stopping, true);
+    pthread_join(p->thread, NULL);
+    free(p);
+}
+
+uint64_t tarn_populate_bytes(const struct tarn_populate *p, uint32_t pool)
+{
+    return atomic_load(&p->bytes[pool]);
+}

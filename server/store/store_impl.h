@@ -1,0 +1,189 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Inside of the store, for its own files only:
+ *   store.c   pools, objects
+ *   reserve.c putting: sessions' reservations, until they are objects
+ *   index.c   objects by key
+ *   reclaim.c how slots and extents come free: limbo, hazards, expiry
+ *   room.c    eviction
+ *   guard.c   what transports call from their threads
+ *
+ * Threads. struct slot's atomic members and the shared gen and touch arrays are what guard functions
+ * read and write; all else is the control thread's. There is no lock.
+ */
+#ifndef TARN_SERVER_STORE_IMPL_H
+#define TARN_SERVER_STORE_IMPL_H
+
+#include <stdatomic.h>
+
+#define HASH_NONFATAL_OOM 1
+#include <uthash.h>
+#include <utlist.h>
+
+#include "server/store/alloc.h"
+#include "server/store/evict.h"
+#include "server/store/store.h"
+
+#define NO_SLOT UINT32_MAX
+#define FOREVER UINT64_MAX
+
+enum object_state { OBJECT_RESERVED, OBJECT_PUBLISHING, OBJECT_LIVE, OBJECT_LIMBO };
+
+struct link {
+    struct object *prev, *next;
+};
+
+struct session {
+    uint64_t id;
+    uint64_t reserved;   /* bytes reserved and not committed */
+    struct object *list; /* those reservations; never empty */
+    UT_hash_handle hh;
+};
+
+/* What a slot that is not free holds. */
+struct object {
+    struct object *chain;    /* LIVE: in the key index */
+    struct link listed;      /* RESERVED: of its session; LIMBO: in its pool's limbo */
+    struct link timed;       /* with is_timed: in a list of the wheel */
+    union {
+        struct session *session; /* RESERVED */
+        uint64_t committer;      /* LIVE: the session that may begin its commit once more; 0: none */
+    };
+    struct tarn_tensor tensor;
+    uint64_t version, born_ms;
+    uint64_t expires_ns;      /* 0: never */
+    uint64_t pinned_until_ns; /* 0: not pinned */
+    uint32_t ttl_ms;
+    uint32_t pool, slot, handle;
+    uint32_t hash;     /* LIVE: of the key */
+    uint16_t timed_in; /* with is_timed: which list */
+    uint16_t key_bytes;
+    uint8_t state; /* enum object_state */
+    bool absent, displaced, is_timed;
+    char key[];
+};
+
+/*
+ * Private half of a slot. A slot that was used is free when object is NULL. offset and bytes are written
+ * only while no pin can hold (see guard.c); session is 0 while nobody may write.
+ */
+struct slot {
+    struct object *object;
+    _Atomic uint64_t offset, bytes, session;
+    _Atomic uint32_t readers, writers; /* pins */
+    uint32_t next_free;                /* plus 1 */
+    uint32_t hazard;                   /* number of the last reading of hazards that found it named */
+};
+
+struct pool {
+    struct tarn_store *store;
+    char name[TARN_POOL_NAME_MAX + 1];
+    uint32_t index;
+    struct tarn_pool_memory *memory;
+    struct tarn_alloc *alloc;
+    struct slot *slots;  /* lazily backed: only slots that were used take memory */
+    uint32_t used_slots; /* slots ever used are those below */
+    uint32_t free_slots; /* the slot freed last, plus 1 */
+    struct tarn_evict *evict;
+    struct object *limbo;
+    bool lowering; /* the high watermark was passed and the low one is not reached yet */
+    uint64_t used; /* bytes of extents */
+    uint64_t live, reserved, reserved_bytes, limbos;
+    uint64_t evicted, evicted_bytes, expired, refused;
+};
+
+/* LIVE objects by key; index.c says how it grows. */
+struct key_index {
+    struct object **buckets;
+    uint64_t room; /* buckets there may be: one a slot */
+    uint64_t nbuckets, mask, n;
+    uint64_t seed;
+};
+
+/*
+ * LIVE objects with an expiry or a pin that ends, in the list of the nearer of the two times. Lists are
+ * WHEEL_NS apart and a turn has WHEEL of them; those due in a later turn are passed by. No memory is ever
+ * needed, and nobody is looked at much before his time.
+ */
+#define WHEEL 4096
+#define WHEEL_NS 100000000ull
+struct wheel {
+    struct object *lists[WHEEL];
+    uint32_t n[WHEEL]; /* members of each list */
+    uint64_t at;       /* time / WHEEL_NS of the list that is being looked at */
+    uint32_t left;     /* of its members, how many are still to be looked at */
+};
+
+struct tarn_store {
+    struct tarn_store_options o;
+    char node[TARN_NODE_ID_MAX + 1];
+    uint64_t tick_base_ns;
+    struct pool pools[TARN_POOLS_MAX];
+    struct tarn_pool_memory memory[TARN_POOLS_MAX];
+    uint32_t npools, cpu_pools;
+    uint64_t promised_bytes; /* of pools whose pages come when touched */
+    struct key_index index;
+    struct session *sessions; /* those with reservations */
+    const struct tarn_hazard_page **pages;
+    uint32_t npages, pages_room;
+    uint32_t hazard_reading; /* number of the last reading of all pages; not 0 */
+    struct wheel wheel;
+};
+
+static inline _Atomic uint64_t *store_gen(const struct tarn_store *s, uint32_t pool, uint32_t slot)
+{
+    return &s->memory[pool].gen[slot];
+}
+
+/* --- store.c ------------------------------------------------------------------------------------ */
+
+/* What is at a slot under a generation; NULL: nothing. */
+struct object *store_object_at(const struct tarn_store *s, uint32_t pool, uint32_t slot, uint64_t gen);
+void store_locate(const struct tarn_store *s, const struct object *o, struct tarn_location *l);
+void store_record(const struct tarn_store *s, const struct object *o, struct tarn_record *r);
+/* It was used now. */
+void store_touch(struct tarn_store *s, const struct object *o);
+
+/* --- index.c ------------------------------------------------------------------------------------ */
+
+/* Room for so many objects. The index must be empty. NO_MEMORY. */
+int index_make_room(struct key_index *x, uint64_t objects);
+void index_free(struct key_index *x);
+struct object *index_find(const struct key_index *x, const void *key, size_t bytes);
+/* The key must not be there. */
+void index_add(struct key_index *x, struct object *o);
+void index_remove(struct key_index *x, struct object *o);
+
+/* --- reclaim.c ---------------------------------------------------------------------------------- */
+
+/* Changes the slot's gen and frees the object, from limbo later if somebody is at its extent. */
+void store_reclaim(struct tarn_store *s, struct object *o);
+/* Takes a LIVE object out of everything, tells `gone`, reclaims it. */
+void store_remove_live(struct tarn_store *s, struct object *o, const char *why);
+/* The same for eviction, but leaves it in limbo: for many at once, to be swept together. */
+void store_retire_evicted(struct tarn_store *s, struct object *o);
+void store_sweep_limbo(struct tarn_store *s, struct pool *p);
+
+/* Reads all hazard pages, for store_is_idle(). */
+void store_read_hazards(struct tarn_store *s);
+/* Nobody is known to read or write the slot; for struct tarn_evict_view, arg is the pool. */
+bool store_is_idle(void *arg, uint32_t slot);
+
+/* A LIVE object gets under the eviction policy or, pinned, out of it. until_ns 0: unpinned. */
+void store_set_pin(struct tarn_store *s, struct object *o, uint64_t until_ns);
+/* To be called when expires_ns or pinned_until_ns has changed. */
+void store_schedule(struct tarn_store *s, struct object *o);
+/* Looks at up to max objects that wait for a time, about the order of time; whether any time had come. */
+bool store_run_timed(struct tarn_store *s, uint64_t max);
+bool store_is_expired(const struct object *o);
+void store_expire(struct tarn_store *s, struct object *o);
+
+/* --- room.c ------------------------------------------------------------------------------------- */
+
+/* Evicts so that a hole of `bytes`, or a slot, comes free. False when nothing that could go makes one. */
+bool store_make_hole(struct tarn_store *s, struct pool *p, uint64_t bytes);
+bool store_make_slot(struct tarn_store *s, struct pool *p);
+/* A slot can be had without evicting. */
+bool store_has_slot(const struct pool *p);
+
+#endif

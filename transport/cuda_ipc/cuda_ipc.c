@@ -1,0 +1,505 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * CUDA IPC: the client opens the GPU pools of nodes on its own host and has a GPU copy. It also moves GPU
+ * memory of the client to and from CPU pools, which it maps as shm does and makes reachable by its GPUs; host
+ * memory of the client goes to and from CPU pools by shm, which comes before it.
+ *
+ * get   gen[slot] == gen? copy; when the copy's mark has passed: gen[slot] == gen still? Then nobody had been
+ * given the extent while it was copied. put   the same with the reservation's odd gen; the COMMIT follows on
+ * a socket when the mark has passed.
+ *
+ * Which GPU copies: the one whose memory the pieces are; for host memory the pool's. A pool of another GPU is
+ * opened for the one that copies, so the bytes pass between the two (NVLink, PCIe); where they have no access
+ * to each other, the pool's copies to and from pinned host memory and the other from and to there. GPUs are
+ * known by their uuids; where the pool's is not to be seen by this process, works end with NOT_REACHABLE and
+ * the next transport has its turn.
+ *
+ * get() and put() queue; works of a call are carried out together (cuda_ipc_lane.h). What is costly, handles
+ * and mappings, is the client's and not a link's (cuda_ipc_pool.h). The first use of a GPU or a pool takes
+ * its time inside get() or put(): contexts, handles, registering of an arena.
+ *
+ * Nothing is asked of CUDA before the first link is made, since asking costs a quarter of a second and leaves
+ * a process whose children by fork() cannot use CUDA. Clients that keep to host memory and CPU pools never
+ * make one.
+ *
+ * A process whose CUDA has failed for good gets no more links of this transport. Copies of the process end
+ * with it.
+ */
+#include "transport/cuda_ipc/cuda_ipc.h"
+
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "transport/cuda_ipc/cuda_ipc_lane.h"
+#include "transport/cuda_ipc/cuda_ipc_pool.h"
+#include "transport/cuda/cuda_text.h"
+#include "transport/seen.h"
+
+#define POOLS_MAX 64
+#define SPIN_NS (3 * TARN_NS_PER_MS)
+#define POLITE_NS (100 * 1000)
+#define NAP_NS (20 * 1000)
+
+struct tarn_link {
+    char node[64];
+    const struct tarn_logger *log;
+    struct tarn_local *local;
+    bool writable;
+    int broken; /* why no more works are taken */
+    uint64_t tick_base_ns;
+    struct tarn_ipc_pool *pools[POOLS_MAX]; /* NULL: not served */
+    struct tarn_ipc_lane *lanes[TARN_IPC_DEVICES];
+    struct tarn_share_hazards hazards;
+    struct { /* of the last work straight to or from a GPU's memory; most are like the one before */
+        const struct tarn_ipc_pool *pool; /* NULL: none so far */
+        uint32_t gpu;
+        int device;
+        uint8_t *base;
+    } last;
+};
+
+static int cuda_probe(char *why, size_t why_bytes)
+{
+    int n, rc = tarn_cuda_count(&n);
+    if (rc)
+        snprintf(why, why_bytes, "%s", tarn_last_error());
+    return rc;
+}
+
+/* --- connecting --------------------------------------------------------------------------------- */
+
+static int malformed(const struct tarn_link *l, const char *text)
+{
+    return tarn_fail(TARN_E_PROTOCOL, "node %s: cuda_ipc: malformed ATTACH answer \"%.100s\"", l->node, text);
+}
+
+static bool parse_pool(const char **at, struct tarn_ipc_offer *of)
+{
+    uint64_t index, nslots;
+    const char *word;
+    size_t n;
+    if (!tarn_share_number(at, 10, POOLS_MAX - 1, &index) ||
+        !tarn_share_number(at, 10, SIZE_MAX / 2, &of->bytes) ||
+        !tarn_share_number(at, 10, UINT32_MAX, &nslots) || nslots == 0 || !tarn_share_word(at, &word, &n) ||
+        n != 3)
+        return false;
+    of->index = (uint32_t)index;
+    of->nslots = (uint32_t)nslots;
+    of->kind = memcmp(word, "gpu", 3) ? TARN_POOL_CPU : TARN_POOL_GPU;
+    if (of->kind == TARN_POOL_CPU)
+        return memcmp(word, "cpu", 3) == 0;
+    return tarn_share_word(at, &word, &n) && tarn_cuda_uuid_parse(word, n, of->uuid) &&
+           tarn_share_word(at, &word, &n) && tarn_cuda_handle_parse(word, n, of->handle);
+}
+
+static int take_pool(struct tarn_link *l, const struct tarn_peer *peer, const char **at, uint64_t epoch,
+                     uint32_t *nfds)
+{
+    struct tarn_ipc_offer of = {.epoch = epoch, .writable = peer->write};
+    if (!parse_pool(at, &of) || l->pools[of.index])
+        return malformed(l, peer->text);
+    of.writable |= of.kind == TARN_POOL_GPU; /* a handle knows no other way */
+    uint32_t fds = of.kind == TARN_POOL_CPU ? TARN_CUDA_IPC_FDS : TARN_CUDA_IPC_FDS - 1;
+    if (peer->nfds - *nfds < fds)
+        return malformed(l, peer->text);
+    *nfds += fds;
+    return tarn_ipc_pool_take(l->local, l->node, &of, peer->fds + *nfds - fds, &l->pools[of.index]);
+}
+
+static int take_pools(struct tarn_link *l, const struct tarn_peer *peer)
+{
+    const char *at = peer->text;
+    uint64_t epoch, npools;
+    uint32_t nfds = 0;
+    int rc = 0;
+    if (strncmp(at, "v1", 2) != 0 || (at[2] != ' ' && at[2] != '\0'))
+        return tarn_fail(TARN_E_VERSION,
+                         "node %s: cuda_ipc: ATTACH answer \"%.20s\" where v1 was expected: "
+                         "run the same version of tarn on both sides",
+                         l->node, at);
+    at += 2;
+    if (!tarn_share_number(&at, 16, UINT64_MAX, &epoch) || !tarn_share_number(&at, 10, POOLS_MAX, &npools))
+        return malformed(l, peer->text);
+    for (uint64_t i = 0; !rc && i < npools; i++)
+        rc = take_pool(l, peer, &at, epoch, &nfds);
+    if (rc || nfds == peer->nfds)
+        return rc;
+    return tarn_share_hazards_map(&(struct tarn_share_name){"cuda_ipc", l->node, "the hazard page"},
+                                  peer->fds[nfds], &l->hazards);
+}
+
+static void link_free(struct tarn_link *l)
+{
+    tarn_share_hazards_unmap(&l->hazards);
+    for (int i = 0; i < POOLS_MAX; i++)
+        if (l->pools[i])
+            tarn_ipc_pool_give(l->local, l->pools[i]);
+    free(l);
+}
+
+static int cuda_connect(const struct tarn_peer *peer, struct tarn_link **l_p)
+{
+    int n;
+    if (atomic_load(&peer->local->lost))
+        return tarn_fail(TARN_E_UNAVAILABLE, "node %s: cuda_ipc: %s", peer->node, peer->local->why);
+    if (tarn_cuda_count(&n))
+        return TARN_E_UNAVAILABLE;
+    struct tarn_link *l = calloc(1, sizeof(*l));
+    if (!l)
+        return tarn_fail(TARN_E_NO_MEMORY, "node %s: cuda_ipc: out of memory", peer->node);
+    snprintf(l->node, sizeof(l->node), "%s", peer->node);
+    l->log = peer->log;
+    l->local = peer->local;
+    l->writable = peer->write;
+    l->tick_base_ns = peer->tick_base_ns;
+    int rc = take_pools(l, peer);
+    if (rc) {
+        link_free(l);
+        return rc;
+    }
+    *l_p = l;
+    return 0;
+}
+
+static bool cuda_writable(const struct tarn_link *l)
+{
+    return l->writable;
+}
+
+/* --- works -------------------------------------------------------------------------------------- */
+
+static int out_of_date(const struct tarn_link *l, uint32_t pool, uint32_t slot)
+{
+    return tarn_fail(TARN_E_STALE, "node %s: pool %u slot %u: the object has moved or was replaced", l->node,
+                     pool, slot);
+}
+
+/* The pool, when slot and range lie in it; else NULL: the descriptor was never this node's, or is garbage. */
+static struct tarn_ipc_pool *pool_at(const struct tarn_link *l, uint32_t pool, uint32_t slot, uint64_t offset,
+                                     uint64_t bytes)
+{
+    struct tarn_ipc_pool *p = pool < POOLS_MAX ? l->pools[pool] : NULL;
+    bool inside = p && slot < p->of.nslots && offset <= p->of.bytes && bytes <= p->of.bytes - offset;
+    return inside ? p : NULL;
+}
+
+static bool has_gen(const struct tarn_ipc_pool *p, const struct tarn_work *w)
+{
+    return atomic_load_explicit(&p->gen[w->slot], memory_order_acquire) == w->gen;
+}
+
+/* A work's bytes have moved, or will not: what that makes of it. */
+static void ended(void *arg, struct tarn_work *w, int status)
+{
+    struct tarn_link *l = arg;
+    const struct tarn_ipc_pool *p = l->pools[w->pool];
+    atomic_thread_fence(memory_order_acquire);
+    w->status = status || has_gen(p, w) ? status : TARN_E_STALE;
+    bool checked = w->seen && (status == TARN_E_INVALID || status == TARN_E_SIZE);
+    w->why = status && status != TARN_E_CANCELED && !checked ? tarn_last_error() : NULL;
+    if (!w->status && w->touch)
+        tarn_share_touch(&p->touch[w->slot], l->tick_base_ns);
+    w->done(w);
+}
+
+/* Is any of the pieces in memory that GPUs cannot reach? INVALID: one is in GPU memory, where the CPU's was
+ * said. */
+static int is_pageable(const struct tarn_work *w, bool *pageable_p)
+{
+    struct tarn_cuda_memory m = {.begin = 1, .end = 0};
+    *pageable_p = false;
+    for (const struct tarn_piece *p = w->pieces; p < w->pieces + w->npieces; p++) {
+        uint64_t stride = p->stride ? p->stride : p->bytes;
+        uintptr_t at = (uintptr_t)p->addr, end = at + p->bytes + (p->count ? p->count - 1 : 0) * stride;
+        if (p->bytes == 0)
+            continue;
+        if (at < m.begin || end > m.end)
+            tarn_cuda_memory_of(p->addr, &m);
+        if (m.kind == TARN_CUDA_DEVICE)
+            return tarn_fail(
+                TARN_E_INVALID,
+                "piece at %p: is memory of GPU %d, where other pieces of the item are the host's: make "
+                "it an item for each",
+                p->addr, m.device);
+        *pageable_p |= m.kind == TARN_CUDA_HOST || end > m.end;
+    }
+    return 0;
+}
+
+/* Which of this process's GPUs carries the work out, and how it reaches the work's memory. */
+static int way_for(struct tarn_link *l, struct tarn_ipc_pool *p, struct tarn_work *w, int *device_p,
+                   enum tarn_ipc_way *way_p)
+{
+    const struct tarn_ipc_node node = {l->log, l->node};
+    bool pageable = false;
+    int rc = w->gpu ? 0 : is_pageable(w, &pageable);
+    bool far = w->gpu && tarn_ipc_pool_is_far(l->local, &node, p, (int)w->gpu - 1);
+    if (far && w->seen && (rc = tarn_work_look(w)) != 0)
+        return rc;
+    *way_p = far ? TARN_IPC_FAR : pageable ? TARN_IPC_STAGED : TARN_IPC_DIRECT;
+    *device_p = w->gpu && !far ? (int)w->gpu - 1 : p->device < 0 ? 0 : p->device;
+    return rc;
+}
+
+/* For whoever looks for what an operation took. */
+static void tell(const struct tarn_link *l, const struct tarn_ipc_pool *p, const struct tarn_work *w,
+                 bool put, int device, enum tarn_ipc_way way)
+{
+    const char *copy = way == TARN_IPC_FAR          ? "through the host, without peer access"
+                       : way == TARN_IPC_STAGED     ? "DMA by way of pinned memory"
+                       : !w->gpu || p->device == -1 ? "DMA"
+                       : p->device == device        ? "within the GPU"
+                                                    : "peer access";
+    tarn_log(l->log, TARN_LOG_DEBUG, "cuda_ipc",
+             "msg=\"%s\" copy=\"%s\" node=%s pool=%u slot=%u bytes=%llu pieces=%u device=%d memory=%s%d",
+             put ? "put" : "get", copy, l->node, w->pool, w->slot, (unsigned long long)w->bytes, w->npieces,
+             device, w->gpu ? "gpu" : "host", w->gpu ? (int)w->gpu - 1 : 0);
+}
+
+static int lane_for(struct tarn_link *l, int device)
+{
+    if (device >= TARN_IPC_DEVICES)
+        return tarn_fail(TARN_E_NOT_REACHABLE, "node %s: cuda_ipc: device %d: only the first %d are used",
+                         l->node, device, TARN_IPC_DEVICES);
+    int rc = 0;
+    if (!l->lanes[device]) {
+        rc = tarn_ipc_lane_open(device, ended, l, &l->lanes[device]);
+        tarn_log(l->log, TARN_LOG_DEBUG, "cuda_ipc", "msg=\"copies by a GPU\" node=%s device=%d status=%d",
+                 l->node, device, rc);
+    }
+    return rc;
+}
+
+/* CUDA has failed in a way that it repeats for ever: said once a client. */
+static void lose(struct tarn_link *l)
+{
+    if (tarn_ipc_lose(l->local))
+        tarn_log(l->log, TARN_LOG_WARN, "cuda_ipc", "msg=\"set aside for good\" cause=\"%s\"", l->local->why);
+}
+
+/* What a link has been given of a pool stays as it is. */
+static bool is_like_last(const struct tarn_link *l, const struct tarn_ipc_pool *p, const struct tarn_work *w)
+{
+    return l->last.pool == p && w->gpu > 0 && l->last.gpu == w->gpu && l->lanes[l->last.device];
+}
+
+static int find_way(struct tarn_link *l, struct tarn_ipc_pool *p, struct tarn_work *w, int *device_p,
+                    enum tarn_ipc_way *way_p, uint8_t **base_p)
+{
+    const struct tarn_ipc_node node = {l->log, l->node};
+    int rc = way_for(l, p, w, device_p, way_p);
+    if (!rc)
+        rc = lane_for(l, *device_p);
+    if (!rc)
+        rc = tarn_ipc_pool_reach(l->local, &node, p, *device_p, base_p);
+    if (rc == TARN_E_UNAVAILABLE)
+        lose(l);
+    if (!rc && w->gpu && *way_p == TARN_IPC_DIRECT) {
+        l->last.pool = p;
+        l->last.gpu = w->gpu;
+        l->last.device = *device_p;
+        l->last.base = *base_p;
+    }
+    return rc;
+}
+
+static int queue_work(struct tarn_link *l, struct tarn_ipc_pool *p, struct tarn_work *w, bool put)
+{
+    enum tarn_ipc_way way = TARN_IPC_DIRECT;
+    uint8_t *base = l->last.base;
+    int device = l->last.device, rc = is_like_last(l, p, w) ? 0 : find_way(l, p, w, &device, &way, &base);
+    if (rc)
+        return rc;
+    if (tarn_log_wants(l->log, TARN_LOG_DEBUG))
+        tell(l, p, w, put, device, way);
+    tarn_ipc_lane_post(l->lanes[device], w, put, way, base + w->offset);
+    return TARN_INPROGRESS;
+}
+
+static int post(struct tarn_link *l, struct tarn_work *w, bool put)
+{
+    struct tarn_ipc_pool *p = pool_at(l, w->pool, w->slot, w->offset, w->bytes);
+    if (l->broken)
+        return tarn_fail(l->broken, "node %s: cuda_ipc: the link is broken", l->node);
+    if (!p || tarn_gen_readable(w->gen) == put || !has_gen(p, w)) {
+        w->status = out_of_date(l, w->pool, w->slot);
+        return 0;
+    }
+    if (w->bytes > 0)
+        return queue_work(l, p, w, put);
+    w->status = 0;
+    if (w->touch)
+        tarn_share_touch(&p->touch[w->slot], l->tick_base_ns);
+    return 0;
+}
+
+static int cuda_get(struct tarn_link *l, struct tarn_work *w)
+{
+    return post(l, w, false);
+}
+
+static int cuda_put(struct tarn_link *l, struct tarn_work *w)
+{
+    if (!l->writable)
+        return tarn_fail(TARN_E_NOT_REACHABLE, "node %s: cuda_ipc: attached for reading: attach with write",
+                         l->node);
+    return post(l, w, true);
+}
+
+static void cuda_touch(struct tarn_link *l, uint32_t pool, uint32_t slot)
+{
+    const struct tarn_ipc_pool *p = pool_at(l, pool, slot, 0, 0);
+    if (p)
+        tarn_share_touch(&p->touch[slot], l->tick_base_ns);
+}
+
+/* --- views -------------------------------------------------------------------------------------- */
+
+static void cuda_unview(struct tarn_link *l, uint32_t hazard)
+{
+    tarn_share_hazard_drop(&l->hazards, hazard);
+}
+
+/* A pool's memory as its own device has it, or for the CPU. Unlike the rest, views are for any thread. */
+static int cuda_view(struct tarn_link *l, uint32_t pool, uint32_t slot, uint64_t gen, uint64_t offset,
+                     uint64_t bytes, const void **addr_p, uint32_t *hazard_p)
+{
+    const struct tarn_share_name name = {"cuda_ipc", l->node, "the hazard page"};
+    const struct tarn_ipc_node node = {l->log, l->node};
+    struct tarn_ipc_pool *p = pool_at(l, pool, slot, offset, bytes);
+    if (!p || !tarn_gen_readable(gen))
+        return out_of_date(l, pool, slot);
+    uint8_t *base = p->arena_map.addr;
+    int rc = base ? 0 : tarn_ipc_pool_reach(l->local, &node, p, p->device, &base);
+    if (!rc)
+        rc = tarn_share_hazard_claim(&name, &l->hazards, pool, slot, hazard_p);
+    if (rc)
+        return rc;
+    if (atomic_load(&p->gen[slot]) != gen) {
+        cuda_unview(l, *hazard_p);
+        return out_of_date(l, pool, slot);
+    }
+    *addr_p = base + offset;
+    return 0;
+}
+
+/* --- progress ----------------------------------------------------------------------------------- */
+
+/* Ends all works with `status`; nothing touches their memory any more. */
+static void end_lanes(struct tarn_link *l, int status)
+{
+    l->broken = status;
+    for (int i = 0; i < TARN_IPC_DEVICES; i++) {
+        struct tarn_ipc_lane *lane = l->lanes[i];
+        l->lanes[i] = NULL;
+        if (lane)
+            tarn_ipc_lane_close(lane, status);
+    }
+}
+
+/* 1: something moved. */
+static int advance(struct tarn_link *l)
+{
+    int moved = 0;
+    for (int i = 0; i < TARN_IPC_DEVICES; i++) {
+        int rc = l->lanes[i] && tarn_ipc_lane_busy(l->lanes[i]) ? tarn_ipc_lane_progress(l->lanes[i]) : 0;
+        if (rc < 0) {
+            if (rc == TARN_E_UNAVAILABLE)
+                lose(l);
+            else
+                tarn_log(l->log, TARN_LOG_WARN, "cuda_ipc",
+                         "msg=\"copies failed\" node=%s device=%d cause=\"%s\"", l->node, i,
+                         tarn_last_error());
+            end_lanes(l, rc);
+            return rc;
+        }
+        moved |= rc;
+    }
+    return moved;
+}
+
+static bool is_busy(const struct tarn_link *l)
+{
+    for (int i = 0; i < TARN_IPC_DEVICES; i++)
+        if (l->lanes[i] && tarn_ipc_lane_busy(l->lanes[i]))
+            return true;
+    return false;
+}
+
+/* What has been given to a GPU moves, however long it takes. */
+static int cuda_progress(struct tarn_link *l)
+{
+    int rc = l->broken ? l->broken : advance(l);
+    return rc ? rc : is_busy(l);
+}
+
+/*
+ * Copies end without a descriptor to wait for: first by looking, later by looking now and then. A nap takes
+ * some 80 us, whatever is asked for, so it comes only where that is little beside what has been waited for.
+ */
+static int cuda_wait(struct tarn_link *l, uint64_t deadline_ns)
+{
+    uint64_t begun = tarn_now_ns(), now = begun, until = begun + TARN_WAIT_SLICE_MS * TARN_NS_PER_MS;
+    const struct timespec nap = {0, NAP_NS};
+    if (l->broken)
+        return l->broken;
+    if (until > deadline_ns)
+        until = deadline_ns;
+    while (is_busy(l)) {
+        int rc = advance(l);
+        if (rc)
+            return rc;
+        now = tarn_now_ns();
+        if (now >= until)
+            return 1;
+        if (now - begun > SPIN_NS)
+            nanosleep(&nap, NULL);
+        else if (now - begun > POLITE_NS)
+            sched_yield();
+    }
+    return 0;
+}
+
+static void cuda_close(struct tarn_link *l)
+{
+    end_lanes(l, TARN_E_CANCELED);
+    link_free(l);
+}
+
+const struct tarn_transport_ops tarn_cuda_ipc_ops = {
+    .name = "cuda_ipc",
+    .caps = TARN_CAP_SAME_HOST | TARN_CAP_VIEW | TARN_CAP_ONE_SIDED | TARN_CAP_GPU | TARN_CAP_LATE |
+            TARN_CAP_CHECKS,
+    .probe = cuda_probe,
+    .serve = tarn_cuda_ipc_serve,
+    .serves = tarn_cuda_ipc_serves,
+    .describe = tarn_cuda_ipc_describe,
+    .attach = tarn_cuda_ipc_attach,
+    .detach_link = tarn_no_detach_link,
+    .detach = tarn_cuda_ipc_detach,
+    .stop = tarn_cuda_ipc_stop,
+    .local_open = tarn_ipc_local_open,
+    .local_close = tarn_ipc_local_close,
+    .map = tarn_no_map,
+    .unmap = tarn_no_map,
+    .offer = tarn_no_offer,
+    .link_id = tarn_no_link_id,
+    .connect = cuda_connect,
+    .writable = cuda_writable,
+    .get = cuda_get,
+    .put = cuda_put,
+    .progress = cuda_progress,
+    .wait_fd = tarn_no_wait_fd,
+    .wait = cuda_wait,
+    .touch = cuda_touch,
+    .view = cuda_view,
+    .unview = cuda_unview,
+    .close = cuda_close,
+};

@@ -1,0 +1,502 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "transport/cuda_ipc/cuda_ipc_lane.h"
+
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "base/error.h"
+#include "transport/cuda_ipc/cuda_ipc_pool.h"
+#include "transport/cuda_ipc/cuda_ipc_write.h"
+
+#define PARTS 4096
+#define FIRST 1024 /* runs of the first list, while the GPU has nothing else to do; */
+#define LIST 8192  /* the next has twice as many, and so on up to this: a launch has a start and an end */
+#define RING_BYTES (8ull << 20)
+#define STRETCH (1ull << 20)  /* of pageable memory at a time */
+#define FAR_PIECES 256        /* at a time */
+#define LINE 256              /* stretches begin at multiples of it */
+#define AT_ONCE (64ull << 10) /* a stretch of this size is given without waiting for more */
+
+struct part {
+    struct tarn_work *work;
+    uint64_t runs; /* started when so many of the lane's have been */
+    uint64_t mark; /* 0: not marked */
+    bool last;     /* the work ends with it, */
+    int status;    /* so */
+    /* of a work in pageable memory: */
+    struct tarn_cursor cursor; /* where it begins among the work's pieces */
+    uint8_t *stretch;          /* NULL: another work's part */
+    uint64_t bytes, ring_end;
+};
+
+struct tarn_ipc_lane {
+    int device;
+    struct tarn_cuda_queue *queue;
+    void (*ended)(void *arg, struct tarn_work *w, int status);
+    void *arg;
+    struct tarn_work *waiting, **waiting_end;
+    /* Of the first that waits: */
+    struct tarn_ipc_place place;
+    struct tarn_cuda_piece large;  /* for the copy engines, before anything else; bytes 0: none */
+    struct tarn_cuda_piece *list;  /* of the queue; the lane's while something is in it */
+    size_t nlist, room;            /* of runs: in the list, and how many it takes */
+    uint64_t list_bytes, burst;    /* burst: how many the next list may have */
+    uint64_t added, started;       /* runs, ever; `large` counts as one */
+    uint64_t pending;              /* runs of works that wait, about */
+    uint32_t first, count, marked; /* parts; the first `marked` of them are */
+    uint8_t *ring;                 /* NULL: not needed so far */
+    uint64_t ring_head, ring_tail; /* bytes, ever */
+    struct tarn_cuda_queue *far[TARN_IPC_DEVICES]; /* NULL: not needed so far */
+    int failed;                                    /* what one of these has said, or an early start */
+    struct part parts[PARTS];
+};
+
+/* What a lane keeps in a work: scratch[0] the range in the pool, [1] flags, [2] how many runs it has, about.
+ */
+enum { PUT = 1, STAGED = 2, FAR = 4 };
+
+static struct part *part_at(struct tarn_ipc_lane *l, uint32_t i)
+{
+    return &l->parts[(l->first + i) % PARTS];
+}
+
+int tarn_ipc_lane_open(int device, void (*ended)(void *arg, struct tarn_work *w, int status), void *arg,
+                       struct tarn_ipc_lane **lane_p)
+{
+    struct tarn_ipc_lane *l = calloc(1, sizeof(*l));
+    if (!l)
+        return tarn_fail(TARN_E_NO_MEMORY, "cuda_ipc: out of memory");
+    int rc = tarn_cuda_queue_open(device, &l->queue);
+    if (rc) {
+        free(l);
+        return rc;
+    }
+    l->device = device;
+    l->ended = ended;
+    l->arg = arg;
+    l->waiting_end = &l->waiting;
+    *lane_p = l;
+    return 0;
+}
+
+bool tarn_ipc_lane_busy(const struct tarn_ipc_lane *l)
+{
+    return l->waiting || l->count > 0;
+}
+
+/* --- the ring ----------------------------------------------------------------------------------- */
+
+static int ring_open(struct tarn_ipc_lane *l)
+{
+    void *ring = mmap(NULL, RING_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (ring == MAP_FAILED)
+        return tarn_fail(TARN_E_NO_MEMORY, "cuda_ipc: out of memory");
+    int rc = tarn_cuda_pin(ring, RING_BYTES, true);
+    if (rc) {
+        munmap(ring, RING_BYTES);
+        return rc;
+    }
+    l->ring = ring;
+    return 0;
+}
+
+static void ring_close(struct tarn_ipc_lane *l)
+{
+    if (!l->ring)
+        return;
+    tarn_cuda_unpin(l->ring);
+    munmap(l->ring, RING_BYTES);
+}
+
+/* Room for a stretch, which must not be cut by the ring's end; NULL: none now. */
+static uint8_t *ring_take(struct tarn_ipc_lane *l, uint64_t bytes)
+{
+    uint64_t at = l->ring_head % RING_BYTES, room = (bytes + LINE - 1) / LINE * LINE;
+    uint64_t skip = at + room > RING_BYTES ? RING_BYTES - at : 0;
+    if (l->ring_head + skip + room - l->ring_tail > RING_BYTES)
+        return NULL;
+    l->ring_head += skip + room;
+    return l->ring + (skip ? 0 : at);
+}
+
+/* Moves a stretch's bytes between the ring and a work's pieces. */
+static void stretch_copy(const struct tarn_work *w, struct tarn_cursor *c, uint8_t *stretch, uint64_t bytes,
+                         bool to_stretch)
+{
+    void *addr;
+    for (uint64_t n; bytes > 0 && (n = tarn_cursor_next(c, w->pieces, w->npieces, bytes, &addr)) > 0;
+         bytes -= n) {
+        if (to_stretch)
+            memcpy(stretch, addr, n);
+        else
+            memcpy(addr, stretch, n);
+        stretch += n;
+    }
+}
+
+/* Copies by another GPU's queue, and waits for them. */
+static int far_copy(struct tarn_cuda_queue *q, const struct tarn_cuda_piece *pieces, size_t n)
+{
+    uint64_t mark;
+    size_t taken;
+    int rc = 0;
+    for (size_t at = 0; !rc && at < n; at += taken)
+        rc = tarn_cuda_copy(q, pieces + at, n - at, &taken);
+    if (!rc)
+        rc = tarn_cuda_mark(q, &mark);
+    while (!rc && (rc = tarn_cuda_poll(q, mark)) == TARN_E_AGAIN) {
+        sched_yield();
+        rc = 0;
+    }
+    return rc;
+}
+
+/* stretch_copy() for pieces in memory of a GPU that this one does not reach. */
+static void far_stretch(struct tarn_ipc_lane *l, const struct tarn_work *w, struct tarn_cursor *c,
+                        uint8_t *stretch, uint64_t bytes, bool to_stretch)
+{
+    int device = (int)w->gpu - 1;
+    struct tarn_cuda_piece pieces[FAR_PIECES];
+    void *addr;
+    if (!l->failed && !l->far[device])
+        l->failed = tarn_cuda_queue_open(device, &l->far[device]);
+    while (!l->failed && bytes > 0) {
+        size_t n = 0;
+        for (uint64_t got; n < FAR_PIECES && bytes > 0; bytes -= got, stretch += got) {
+            got = tarn_cursor_next(c, w->pieces, w->npieces, bytes, &addr);
+            pieces[n++] = to_stretch ? (struct tarn_cuda_piece){addr, stretch, got}
+                                     : (struct tarn_cuda_piece){stretch, addr, got};
+        }
+        l->failed = far_copy(l->far[device], pieces, n);
+    }
+}
+
+static void stage(struct tarn_ipc_lane *l, const struct tarn_work *w, struct tarn_cursor *c, uint8_t *stretch,
+                  uint64_t bytes, bool to_stretch)
+{
+    if (w->scratch[1] & FAR)
+        far_stretch(l, w, c, stretch, bytes, to_stretch);
+    else
+        stretch_copy(w, c, stretch, bytes, to_stretch);
+}
+
+static void cursor_skip(struct tarn_cursor *c, const struct tarn_work *w, uint64_t bytes)
+{
+    void *addr;
+    for (uint64_t n; bytes > 0 && (n = tarn_cursor_next(c, w->pieces, w->npieces, bytes, &addr)) > 0;
+         bytes -= n)
+        ;
+}
+
+/* --- making lists ------------------------------------------------------------------------------- */
+
+_Static_assert(AT_ONCE <= TARN_CUDA_PIECE_MAX, "smaller stretches are one piece of a list");
+
+static bool is_full(const struct tarn_ipc_lane *l)
+{
+    return l->nlist == l->room || l->large.bytes > 0;
+}
+
+static struct tarn_ipc_writer writer_of(struct tarn_ipc_lane *l, const struct tarn_work *w)
+{
+    return (struct tarn_ipc_writer){.at = l->list + l->nlist,
+                                    .end = l->list + (l->large.bytes ? l->nlist : l->room),
+                                    .put = w->scratch[1] & PUT};
+}
+
+static void writer_end(struct tarn_ipc_lane *l, const struct tarn_ipc_writer *o)
+{
+    size_t n = (size_t)(o->at - l->list);
+    l->added += n - l->nlist + (o->large.bytes > 0);
+    l->nlist = n;
+    l->list_bytes += o->bytes;
+    if (o->large.bytes > 0)
+        l->large = o->large;
+}
+
+static struct part *add_part(struct tarn_ipc_lane *l, struct tarn_work *w)
+{
+    struct part *p = part_at(l, l->count++);
+    *p = (struct part){.work = w, .runs = l->added, .last = l->place.done == w->bytes};
+    if (p->last) {
+        l->pending -= w->scratch[2];
+        l->waiting = w->next;
+        if (!l->waiting)
+            l->waiting_end = &l->waiting;
+        l->place = (struct tarn_ipc_place){0};
+    }
+    return p;
+}
+
+/* Of a work that the GPU reaches. False: no more room now. */
+static bool fill_direct(struct tarn_ipc_lane *l, struct tarn_work *w)
+{
+    struct tarn_ipc_writer o = writer_of(l, w);
+    int rc = tarn_ipc_write_work(&o, w, (uint8_t *)(uintptr_t)w->scratch[0], &l->place);
+    writer_end(l, &o);
+    if (rc == TARN_E_AGAIN)
+        return false;
+    if (rc) /* of what it is made of nothing more is copied */
+        l->place.done = w->bytes;
+    add_part(l, w)->status = rc;
+    return true;
+}
+
+/* One stretch of a work in pageable memory. False: no more room. */
+static bool fill_stretch(struct tarn_ipc_lane *l, struct tarn_work *w)
+{
+    uint64_t left = w->bytes - l->place.done, n = left < STRETCH ? left : STRETCH;
+    uint8_t *stretch = is_full(l) ? NULL : ring_take(l, n);
+    struct tarn_cursor begin = l->place.cursor;
+    bool put = w->scratch[1] & PUT;
+    if (!stretch)
+        return false;
+    if (put)
+        stage(l, w, &l->place.cursor, stretch, n, true);
+    else
+        cursor_skip(&l->place.cursor, w, n);
+    struct tarn_ipc_run run = {(uint8_t *)(uintptr_t)w->scratch[0] + l->place.done, stretch, n};
+    struct tarn_ipc_writer o = writer_of(l, w);
+    if (n >= AT_ONCE)
+        tarn_ipc_write_large(&o, &run);
+    tarn_ipc_write_run(&o, &run);
+    writer_end(l, &o);
+    l->place.done += n;
+    struct part *p = add_part(l, w);
+    p->cursor = begin;
+    p->stretch = stretch;
+    p->bytes = n;
+    p->ring_end = l->ring_head;
+    return true;
+}
+
+/* Nothing but one run: the copy engines are as fast as a launch, and leave the multiprocessors alone. */
+static bool is_one_run(const struct tarn_ipc_lane *l, const struct tarn_work *w, struct tarn_ipc_run *r)
+{
+    struct tarn_cursor c = {0};
+    void *memory;
+    if (l->nlist > 0 || l->place.done > 0 || w->next)
+        return false;
+    uint64_t n = tarn_cursor_next(&c, w->pieces, w->npieces, w->bytes, &memory);
+    *r = (struct tarn_ipc_run){(uint8_t *)(uintptr_t)w->scratch[0], memory, n};
+    return n == w->bytes;
+}
+
+/* False: no more room now. */
+static bool fill_some(struct tarn_ipc_lane *l, struct tarn_work *w)
+{
+    struct tarn_ipc_run one;
+    if (w->scratch[1] & STAGED)
+        return fill_stretch(l, w);
+    if (!is_one_run(l, w, &one))
+        return fill_direct(l, w);
+    struct tarn_ipc_writer o = writer_of(l, w);
+    tarn_ipc_write_large(&o, &one);
+    writer_end(l, &o);
+    l->place.done = w->bytes;
+    add_part(l, w);
+    return true;
+}
+
+static int fill(struct tarn_ipc_lane *l)
+{
+    size_t room = 0;
+    bool more = true;
+    if (l->nlist == 0) { /* asking anew takes back what has not been started */
+        l->list = tarn_cuda_list(l->queue, &room);
+        l->room = !l->list ? 0 : room < l->burst ? room : l->burst;
+    }
+    while (more && l->waiting && l->count < PARTS && !is_full(l)) {
+        int rc = (l->waiting->scratch[1] & STAGED) && !l->ring ? ring_open(l) : 0;
+        if (rc)
+            return rc;
+        more = fill_some(l, l->waiting);
+        if (l->failed)
+            return l->failed;
+    }
+    return 0;
+}
+
+/* --- giving ------------------------------------------------------------------------------------- */
+
+/* Bytes that go through the ring are not there behind the copy. */
+static void tell_given(const struct tarn_ipc_lane *l, const struct part *p)
+{
+    struct tarn_work *w = p->work;
+    if (!w->given || !p->last || p->stretch || p->status)
+        return;
+    w->event = tarn_cuda_mark_event(l->queue);
+    if (!w->event)
+        return;
+    w->queue = l->queue;
+    w->given(w);
+}
+
+/* A mark behind all parts that have been started whole. */
+static int mark_started(struct tarn_ipc_lane *l)
+{
+    uint64_t mark;
+    if (l->marked == l->count || part_at(l, l->marked)->runs > l->started)
+        return 0;
+    int rc = tarn_cuda_mark(l->queue, &mark);
+    if (rc)
+        return rc == TARN_E_AGAIN ? 0 : rc;
+    for (; l->marked < l->count && part_at(l, l->marked)->runs <= l->started; l->marked++) {
+        part_at(l, l->marked)->mark = mark;
+        tell_given(l, part_at(l, l->marked));
+    }
+    return 0;
+}
+
+static int start_list(struct tarn_ipc_lane *l)
+{
+    int rc = tarn_cuda_start(l->queue, l->nlist, l->list_bytes);
+    if (rc)
+        return rc;
+    l->started += l->nlist;
+    l->nlist = 0;
+    l->list_bytes = 0;
+    l->burst = l->burst * 2 < LIST ? l->burst * 2 : LIST;
+    return 0;
+}
+
+/* Gives what was made to the queue; *moved: something was. */
+static int give(struct tarn_ipc_lane *l, bool *moved)
+{
+    size_t taken = 0;
+    *moved = l->nlist > 0;
+    int rc = l->nlist > 0 ? start_list(l) : 0;
+    if (!rc && l->large.bytes > 0)
+        rc = tarn_cuda_copy(l->queue, &l->large, 1, &taken);
+    if (taken) {
+        l->started++;
+        l->large.bytes = 0;
+        *moved = true;
+    }
+    return rc ? rc : mark_started(l);
+}
+
+/* Lists that are full are started while a call's other works are still being posted. */
+static void start_early(struct tarn_ipc_lane *l)
+{
+    bool moved = true;
+    int rc = l->failed ? l->failed : fill(l);
+    while (!rc && moved && is_full(l)) {
+        rc = give(l, &moved);
+        if (!rc)
+            rc = fill(l);
+    }
+    l->failed = rc;
+}
+
+/* As many as there would be if all pieces were like the first. */
+static uint64_t about_runs(const struct tarn_work *w)
+{
+    const struct tarn_piece *p = w->pieces;
+    bool apart = w->npieces > 0 && p->count > 1 && p->stride != 0 && p->stride != p->bytes;
+    return !apart ? w->npieces : w->npieces * (p->count < LIST ? p->count : LIST);
+}
+
+void tarn_ipc_lane_post(struct tarn_ipc_lane *l, struct tarn_work *w, bool put, enum tarn_ipc_way way,
+                        uint8_t *at)
+{
+    if (!tarn_ipc_lane_busy(l))
+        l->burst = FIRST;
+    w->scratch[0] = (uintptr_t)at;
+    w->scratch[1] = (put ? PUT : 0) | (way == TARN_IPC_DIRECT ? 0 : STAGED) | (way == TARN_IPC_FAR ? FAR : 0);
+    w->next = NULL;
+    *l->waiting_end = w;
+    l->waiting_end = &w->next;
+    w->scratch[2] = about_runs(w);
+    l->pending += w->scratch[2];
+    if (l->pending + l->nlist >= l->burst)
+        start_early(l);
+}
+
+/* --- ending ------------------------------------------------------------------------------------- */
+
+static int end_part(struct tarn_ipc_lane *l)
+{
+    struct part p = *part_at(l, 0);
+    if (p.stretch && !(p.work->scratch[1] & PUT))
+        stage(l, p.work, &p.cursor, p.stretch, p.bytes, false);
+    if (l->failed)
+        return l->failed;
+    l->first = (l->first + 1) % PARTS;
+    l->count--;
+    l->marked--;
+    if (p.stretch)
+        l->ring_tail = p.ring_end;
+    if (p.last)
+        l->ended(l->arg, p.work, p.status);
+    return 0;
+}
+
+/* Ends the parts whose copies are done. 1: there were any. */
+static int end_parts(struct tarn_ipc_lane *l)
+{
+    int moved = 0;
+    while (l->marked > 0) {
+        int rc = tarn_cuda_poll(l->queue, part_at(l, 0)->mark);
+        if (rc == TARN_E_AGAIN)
+            break;
+        if (!rc)
+            rc = end_part(l);
+        if (rc)
+            return rc;
+        moved = 1;
+    }
+    return moved;
+}
+
+int tarn_ipc_lane_progress(struct tarn_ipc_lane *l)
+{
+    bool more = true;
+    int moved = l->failed ? l->failed : end_parts(l), rc = moved < 0 ? moved : 0;
+    while (!rc && more && (l->waiting || l->large.bytes || l->marked < l->count)) {
+        rc = fill(l);
+        if (!rc)
+            rc = give(l, &more);
+        moved |= more;
+    }
+    return rc ? rc : moved;
+}
+
+static void take_back(struct tarn_work *w)
+{
+    if (!w->event)
+        return;
+    w->event = NULL;
+    w->given(w);
+}
+
+static int wait_for_marked(struct tarn_ipc_lane *l)
+{
+    int rc = 0;
+    while (l->marked > 0 && (rc = tarn_cuda_poll(l->queue, part_at(l, l->marked - 1)->mark)) == TARN_E_AGAIN)
+        sched_yield();
+    return rc;
+}
+
+/* What has been given ends anyway: works that streams may wait for by now, and that then could not be carried
+ * out again, have had their copies. */
+void tarn_ipc_lane_close(struct tarn_ipc_lane *l, int status)
+{
+    for (uint32_t i = 0; i < l->marked; i++)
+        take_back(part_at(l, i)->work);
+    bool ended = wait_for_marked(l) == 0;
+    tarn_cuda_queue_close(l->queue);
+    for (int i = 0; i < TARN_IPC_DEVICES; i++)
+        tarn_cuda_queue_close(l->far[i]);
+    for (uint32_t i = 0; i < l->count; i++)
+        if (part_at(l, i)->last)
+            l->ended(l->arg, part_at(l, i)->work, ended && part_at(l, i)->work->queue ? 0 : status);
+    for (struct tarn_work *w = l->waiting, *next; w; w = next) {
+        next = w->next;
+        l->ended(l->arg, w, status);
+    }
+    ring_close(l);
+    free(l);
+}

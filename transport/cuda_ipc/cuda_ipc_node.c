@@ -1,0 +1,122 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * CUDA IPC, node half: hands out the files of the pools, and handles of those in GPU memory. No thread, no
+ * byte is touched here, and nothing is asked of CUDA.
+ *
+ * ATTACH answers "v1 <epoch> <npools>", then for each pool "<index> <bytes> <nslots>" and "cpu", or "gpu
+ * <uuid> <handle>"; with descriptors: of a CPU pool arena, gen, touch; of a GPU pool gen, touch; then that of
+ * the session's hazard page. Arena and
+ * gen can only be read, the arena of one who asked to write excepted. A handle lets whoever has it write:
+ * CUDA has no other.
+ */
+#include "transport/cuda_ipc/cuda_ipc.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "transport/cuda/cuda_text.h"
+#include "transport/share.h"
+
+struct tarn_server {
+    const struct tarn_pool_memory *pools;
+    uint32_t npools;
+    uint64_t epoch;
+    struct tarn_share_files files[];
+};
+
+void tarn_cuda_ipc_stop(struct tarn_server *s)
+{
+    tarn_share_close(s->files, s->npools);
+    free(s);
+}
+
+static bool is_served(const struct tarn_pool_memory *p)
+{
+    return p->kind == TARN_POOL_GPU || p->memfd >= 0;
+}
+
+bool tarn_cuda_ipc_serves(const struct tarn_server *s, uint32_t pool)
+{
+    return is_served(&s->pools[pool]);
+}
+
+int tarn_cuda_ipc_serve(const struct tarn_serve *serve, struct tarn_server **s_p)
+{
+    struct tarn_server *s = malloc(sizeof(*s) + serve->npools * sizeof(s->files[0]));
+    if (!s)
+        return tarn_fail(TARN_E_NO_MEMORY, "cuda_ipc: out of memory for %u pools", serve->npools);
+    s->pools = serve->pools;
+    s->npools = serve->npools;
+    s->epoch = serve->epoch;
+    int rc = tarn_share_open("cuda_ipc", s->pools, s->npools, is_served, s->files);
+    if (rc) {
+        free(s);
+        return rc;
+    }
+    *s_p = s;
+    return 0;
+}
+
+void tarn_cuda_ipc_describe(const struct tarn_server *s, uint32_t pool, char *text, size_t text_bytes)
+{
+    const struct tarn_pool_memory *p = &s->pools[pool];
+    char uuid[TARN_CUDA_UUID_TEXT], handle[TARN_CUDA_HANDLE_TEXT];
+    text[0] = '\0';
+    if (p->kind != TARN_POOL_GPU)
+        return;
+    tarn_cuda_uuid_format(p->uuid, uuid);
+    tarn_cuda_handle_format(p->handle, handle);
+    snprintf(text, text_bytes, "%s %" PRIu64 " %s", uuid, p->bytes, handle);
+}
+
+static void add_pool(const struct tarn_server *s, uint32_t i, struct tarn_attach *a, size_t *length)
+{
+    const struct tarn_pool_memory *p = &s->pools[i];
+    char uuid[TARN_CUDA_UUID_TEXT], handle[TARN_CUDA_HANDLE_TEXT], *to = a->text + *length;
+    size_t room = sizeof(a->text) - *length;
+    if (p->kind == TARN_POOL_GPU) {
+        tarn_cuda_uuid_format(p->uuid, uuid);
+        tarn_cuda_handle_format(p->handle, handle);
+        *length +=
+            (size_t)snprintf(to, room, " %u %" PRIu64 " %u gpu %s %s", i, p->bytes, p->nslots, uuid, handle);
+    } else {
+        *length += (size_t)snprintf(to, room, " %u %" PRIu64 " %u cpu", i, p->bytes, p->nslots);
+        a->fds[a->nfds++] = a->write ? p->memfd : s->files[i].arena;
+    }
+    a->fds[a->nfds++] = s->files[i].gen;
+    a->fds[a->nfds++] = p->touch_fd;
+}
+
+int tarn_cuda_ipc_attach(struct tarn_server *s, struct tarn_attach *a)
+{
+    enum { POOLS_MAX = (sizeof(a->fds) / sizeof(a->fds[0]) - 1) / TARN_CUDA_IPC_FDS };
+    _Static_assert(POOLS_MAX * 256 + 64 < TARN_ATTACH_TEXT, "so many pools fit the answer");
+    if (!a->local)
+        return tarn_fail(TARN_E_NOT_REACHABLE,
+                         "cuda_ipc: descriptors cannot pass over TCP: attach over the node's Unix socket");
+    uint32_t npools = 0;
+    for (uint32_t i = 0; i < s->npools; i++)
+        npools += tarn_cuda_ipc_serves(s, i);
+    if (npools > POOLS_MAX)
+        return tarn_fail(TARN_E_UNSUPPORTED, "cuda_ipc: %u pools do not fit one ATTACH: use at most %u",
+                         npools, POOLS_MAX);
+    size_t length = (size_t)snprintf(a->text, sizeof(a->text), "v1 %016" PRIx64 " %u", s->epoch, npools);
+    a->nfds = 0;
+    memset(a->close_fds, 0, sizeof(a->close_fds));
+    for (uint32_t i = 0; i < s->npools; i++)
+        if (tarn_cuda_ipc_serves(s, i))
+            add_pool(s, i, a, &length);
+    if (a->hazard_fd >= 0)
+        a->fds[a->nfds++] = a->hazard_fd;
+    return 0;
+}
+
+/* Nothing to take back: a mapping and an open handle last as long as their process, which the server waits
+ * for. The driver ends what a process has under way on a GPU before its exit can be seen. */
+void tarn_cuda_ipc_detach(struct tarn_server *s, uint64_t session)
+{
+    (void)s, (void)session;
+}

@@ -1,0 +1,466 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * RDMA, node half: pools registered with every rail, and the queue pairs of the clients' links.
+ *
+ * Joining a queue pair asks the network for the peer's address, which can take a second: a thread of its own
+ * does it, one ATTACH after the other. Where nobody waits for the answer any more, who gets it detaches the link; its
+ * client was not answered, so it cannot have written. Of such an ATTACH nothing further is joined: those behind it
+ * must not wait for what the network owes it.
+ *
+ * Lock: server.lock guards the lists of links; it is not held while queue pairs are made and joined.
+ */
+#include "transport/rdma/rdma.h"
+
+#include <inttypes.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <utlist.h>
+
+#include "base/buf.h"
+#include "base/error.h"
+#include "transport/rdma/rdma_memory.h"
+
+#define REGION_BYTES (3584ull << 20) /* below the 4 GiB that some devices end at */
+
+struct served_pool {
+    bool refused; /* GPU memory that the devices do not take */
+    uint32_t nslices;
+    struct tarn_region **read, **write; /* of the arena, slice by slice */
+    struct tarn_region *gen, *touch;
+};
+
+struct offer {
+    uint32_t n;
+    struct tarn_endpoint ends[TARN_RAILS_MAX];
+};
+
+/* One link of a client. */
+struct joined {
+    struct joined *prev, *next;
+    uint64_t session, id;
+    struct ibv_qp *qp[TARN_RAILS_MAX];
+    uint32_t rail[TARN_RAILS_MAX]; /* of the node's, that each is on */
+    struct tarn_attach *attach;    /* not answered yet: the thread's */
+    struct offer offer;
+};
+
+struct tarn_server {
+    const struct tarn_logger *log;
+    const struct tarn_pool_memory *pools;
+    uint32_t npools;
+    struct tarn_rails rails;
+    struct ibv_cq *cq[TARN_RAILS_MAX]; /* only what cut_off() waits for completes there */
+    struct served_pool *served;
+    uint64_t slice_bytes; /* of the arenas, whole pages */
+    pthread_t thread;
+    pthread_mutex_t lock; /* of what follows */
+    pthread_cond_t wake;
+    bool started, stopping;
+    struct joined *links, *waiting; /* answered; to be joined */
+    uint64_t next_id;
+};
+
+/* --- registration ------------------------------------------------------------------------------- */
+
+static int register_slices(struct tarn_server *s, uint32_t pool, int access, struct tarn_region **slices)
+{
+    const struct tarn_pool_memory *p = &s->pools[pool];
+    int rc = 0;
+    for (uint32_t i = 0; !rc && i < s->served[pool].nslices; i++) {
+        uint64_t from = i * s->slice_bytes, left = p->bytes - from;
+        uint64_t bytes = left < s->slice_bytes ? left : s->slice_bytes;
+        char *at = (char *)p->base + from;
+        rc = p->kind == TARN_POOL_GPU ? tarn_region_gpu(&s->rails, at, bytes, access, &slices[i])
+                                      : tarn_region_new(&s->rails, at, bytes, access, &slices[i]);
+    }
+    return rc;
+}
+
+static int register_pool(struct tarn_server *s, uint32_t i)
+{
+    const struct tarn_pool_memory *p = &s->pools[i];
+    struct served_pool *served = &s->served[i];
+    served->nslices = (uint32_t)((p->bytes + s->slice_bytes - 1) / s->slice_bytes);
+    served->read = calloc(served->nslices, sizeof(struct tarn_region *));
+    served->write = calloc(served->nslices, sizeof(struct tarn_region *));
+    if (!served->read || !served->write)
+        return tarn_fail(TARN_E_NO_MEMORY, "rdma: out of memory");
+    int rc = register_slices(s, i, IBV_ACCESS_REMOTE_READ, served->read);
+    if (!rc)
+        rc = register_slices(s, i, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE,
+                             served->write);
+    if (!rc)
+        rc = tarn_region_new(&s->rails, (void *)(uintptr_t)p->gen, p->nslots * sizeof *p->gen,
+                             IBV_ACCESS_REMOTE_READ, &served->gen);
+    return rc ? rc
+              : tarn_region_new(&s->rails, (void *)(uintptr_t)p->touch, p->nslots * sizeof *p->touch,
+                                IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE, &served->touch);
+}
+
+static void unregister_pool(struct served_pool *served)
+{
+    for (uint32_t i = 0; i < served->nslices; i++) {
+        tarn_region_free(served->read ? served->read[i] : NULL);
+        tarn_region_free(served->write ? served->write[i] : NULL);
+    }
+    tarn_region_free(served->gen);
+    tarn_region_free(served->touch);
+    free(served->read);
+    free(served->write);
+}
+
+/* A GPU pool that the devices do not take is left to the other transports. */
+static int serve_pool(struct tarn_server *s, uint32_t i)
+{
+    int rc = register_pool(s, i);
+    if (rc != TARN_E_UNSUPPORTED)
+        return rc;
+    tarn_log(s->log, TARN_LOG_WARN, "rdma", "msg=\"a pool is not offered by rdma\" pool=%s cause=\"%s\"",
+             s->pools[i].name, tarn_last_error());
+    unregister_pool(&s->served[i]);
+    s->served[i] = (struct served_pool){.refused = true};
+    return 0;
+}
+
+/* --- ATTACH ------------------------------------------------------------------------------------- */
+
+static int malformed(const char *text)
+{
+    return tarn_fail(TARN_E_PROTOCOL, "ATTACH rdma: malformed offer \"%.60s\"", text);
+}
+
+static int parse_offer(const char *text, struct offer *o)
+{
+    const char *at = text;
+    *o = (struct offer){0};
+    if (strncmp(at, "v1", 2) || (at[2] && at[2] != ' '))
+        return tarn_fail(TARN_E_VERSION,
+                         "ATTACH rdma: offer \"%.20s\" where v1 was expected: run the same "
+                         "version of tarn on both sides",
+                         at);
+    for (at += 2; *at;) {
+        at += strspn(at, " ");
+        size_t bytes = strcspn(at, " ");
+        if (bytes == 0 || o->n == TARN_RAILS_MAX)
+            return malformed(text);
+        int rc = tarn_endpoint_parse(at, bytes, &o->ends[o->n++]);
+        if (rc)
+            return rc;
+        at += bytes;
+    }
+    return o->n ? 0 : malformed(text);
+}
+
+/* A queue pair for one end of the client's; *rail_p is which rail it is on. */
+static int join(struct tarn_server *s, const struct tarn_endpoint *end, uint32_t prefer, struct ibv_qp **qp_p,
+                struct tarn_endpoint *own, uint32_t *rail_p)
+{
+    const struct tarn_rail *rail = tarn_rail_reaching(&s->rails, end, prefer);
+    if (!rail)
+        return tarn_fail(TARN_E_NOT_REACHABLE,
+                         "ATTACH rdma: none of the node's %u rails reaches the client's", s->rails.n);
+    *rail_p = (uint32_t)(rail - s->rails.rail);
+    if (!tarn_rail_active(rail)) /* the network would be waited for in vain */
+        return tarn_fail(TARN_E_NOT_REACHABLE,
+                         "ATTACH rdma: the node's rail %s is down: see ibv_devinfo there", rail->name);
+    struct tarn_qp_options o = {.cq = s->cq[*rail_p], .max_wr = 1, .max_sge = 1};
+    int rc = tarn_qp_new(rail, &o, qp_p, own);
+    if (rc)
+        return rc;
+    rc = tarn_qp_join(rail, *qp_p, own, end);
+    if (rc) {
+        ibv_destroy_qp(*qp_p);
+        *qp_p = NULL;
+    }
+    return rc;
+}
+
+static uint32_t count_served(const struct tarn_server *s)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < s->npools; i++)
+        n += tarn_rdma_serves(s, i);
+    return n;
+}
+
+static void add_pool(const struct tarn_server *s, uint32_t i, bool write, const int *rails, uint32_t n,
+                     struct tarn_buf *out)
+{
+    const struct tarn_pool_memory *p = &s->pools[i];
+    const struct served_pool *served = &s->served[i];
+    struct tarn_region **slices = write ? served->write : served->read;
+    tarn_buf_printf(out, " %u %" PRIu64 " %u %" PRIu64 " %" PRIxPTR " %" PRIxPTR " %" PRIxPTR, i, p->bytes,
+                    p->nslots, s->slice_bytes, (uintptr_t)p->base, (uintptr_t)p->gen, (uintptr_t)p->touch);
+    for (uint32_t k = 0; k < n; k++) {
+        if (rails[k] < 0)
+            continue;
+        tarn_buf_printf(out, " %x %x", served->gen->mr[rails[k]]->rkey, served->touch->mr[rails[k]]->rkey);
+        for (uint32_t j = 0; j < served->nslices; j++)
+            tarn_buf_printf(out, " %x", slices[j]->mr[rails[k]]->rkey);
+    }
+}
+
+/* rails[k]: the node's rail of the client's k-th end, -1: none. */
+static int answer(const struct tarn_server *s, const struct joined *j, const struct tarn_endpoint *own,
+                  const int *rails, uint32_t n, struct tarn_attach *a)
+{
+    struct tarn_buf out = {0};
+    tarn_buf_printf(&out, "v1 %" PRIx64 " %u", j->id, n);
+    for (uint32_t k = 0; k < n; k++) {
+        char end[TARN_ENDPOINT_TEXT] = "-";
+        if (rails[k] >= 0)
+            tarn_endpoint_format(&own[k], end);
+        tarn_buf_printf(&out, " %s", end);
+    }
+    tarn_buf_printf(&out, " %u", count_served(s));
+    for (uint32_t i = 0; i < s->npools; i++)
+        if (tarn_rdma_serves(s, i))
+            add_pool(s, i, a->write, rails, n, &out);
+    bool fits = !out.failed && out.bytes < sizeof a->text;
+    if (fits)
+        memcpy(a->text, out.data, out.bytes + 1);
+    tarn_buf_free(&out);
+    return fits ? 0
+                : tarn_fail(TARN_E_UNSUPPORTED,
+                            "ATTACH rdma: the keys of %u pools on %u rails do not fit an "
+                            "answer of %zu bytes: use fewer rails, smaller pools, or a larger "
+                            "--rdma-region-bytes",
+                            s->npools, n, sizeof a->text);
+}
+
+/* The queue pairs are destroyed in their time. */
+static void unjoin(struct tarn_server *s, struct joined *j)
+{
+    for (int i = 0; i < TARN_RAILS_MAX; i++)
+        if (j->qp[i])
+            tarn_rails_retire(&s->rails, &(struct tarn_qp_parts){.qp = j->qp[i]});
+    free(j);
+}
+
+/* Nothing is written by the link's client from here on. Control thread: it alone takes completions. */
+static void cut_off(struct tarn_server *s, struct joined *j)
+{
+    for (int i = 0; i < TARN_RAILS_MAX; i++)
+        if (j->qp[i] && !tarn_qp_cut_off(j->qp[i], s->cq[j->rail[i]])) {
+            ibv_destroy_qp(j->qp[i]); /* that makes sure, however long it takes */
+            j->qp[i] = NULL;
+        }
+}
+
+static void cut_off_all(struct tarn_server *s, struct joined *list)
+{
+    while (list) {
+        struct joined *j = list;
+        DL_DELETE(list, j);
+        cut_off(s, j);
+        unjoin(s, j);
+    }
+}
+
+/* Queue pairs for all ends of the offer, and the answer. */
+static int join_link(struct tarn_server *s, struct joined *j)
+{
+    struct tarn_endpoint own[TARN_RAILS_MAX];
+    int rails[TARN_RAILS_MAX], rc = 0;
+    uint32_t joined = 0;
+    for (uint32_t k = 0; k < j->offer.n; k++) {
+        if (atomic_load(&j->attach->gone))
+            return tarn_fail(TARN_E_CANCELED, "ATTACH rdma: the connection has ended");
+        rails[k] = -1;
+        rc = join(s, &j->offer.ends[k], k, &j->qp[k], &own[k], &j->rail[k]);
+        if (rc)
+            continue;
+        rails[k] = (int)j->rail[k];
+        joined++;
+    }
+    return joined ? answer(s, j, own, rails, j->offer.n, j->attach) : rc;
+}
+
+static void answer_failure(struct tarn_attach *a, int rc)
+{
+    a->status = rc;
+    snprintf(a->error, sizeof a->error, "%s", tarn_last_error());
+    a->done(a);
+}
+
+/* The next to be joined; NULL at the end. */
+static struct joined *next_link(struct tarn_server *s)
+{
+    pthread_mutex_lock(&s->lock);
+    while (!s->stopping && !s->waiting)
+        pthread_cond_wait(&s->wake, &s->lock);
+    struct joined *j = s->stopping ? NULL : s->waiting;
+    if (j)
+        DL_DELETE(s->waiting, j);
+    pthread_mutex_unlock(&s->lock);
+    return j;
+}
+
+static void *join_links(void *arg)
+{
+    struct tarn_server *s = arg;
+    for (struct joined *j; (j = next_link(s)) != NULL;) {
+        struct tarn_attach *a = j->attach;
+        int rc = join_link(s, j);
+        pthread_mutex_lock(&s->lock);
+        j->attach = NULL;
+        a->link = j->id;
+        if (!rc)
+            DL_APPEND(s->links, j);
+        pthread_mutex_unlock(&s->lock);
+        if (rc) {
+            unjoin(s, j);
+            answer_failure(a, rc);
+        } else {
+            a->status = 0;
+            a->done(a);
+        }
+    }
+    return NULL;
+}
+
+int tarn_rdma_attach(struct tarn_server *s, struct tarn_attach *a)
+{
+    struct joined *j = calloc(1, sizeof *j);
+    int rc = j ? parse_offer(a->offer, &j->offer) : tarn_fail(TARN_E_NO_MEMORY, "ATTACH rdma: out of memory");
+    if (rc) {
+        free(j);
+        return rc;
+    }
+    j->session = a->session;
+    j->attach = a;
+    pthread_mutex_lock(&s->lock);
+    j->id = s->next_id++;
+    DL_APPEND(s->waiting, j);
+    pthread_cond_signal(&s->wake);
+    pthread_mutex_unlock(&s->lock);
+    return TARN_INPROGRESS;
+}
+
+/* Takes the session's links out; link 0: all that are joined. */
+static struct joined *take_links(struct tarn_server *s, uint64_t session, uint64_t link)
+{
+    struct joined *taken = NULL, *j, *next;
+    pthread_mutex_lock(&s->lock);
+    DL_FOREACH_SAFE(s->links, j, next)
+    if (j->session == session && (link == 0 || j->id == link)) {
+        DL_DELETE(s->links, j);
+        DL_APPEND(taken, j);
+    }
+    pthread_mutex_unlock(&s->lock);
+    return taken;
+}
+
+void tarn_rdma_detach_link(struct tarn_server *s, uint64_t session, uint64_t link)
+{
+    if (link)
+        cut_off_all(s, take_links(s, session, link));
+}
+
+void tarn_rdma_detach(struct tarn_server *s, uint64_t session)
+{
+    cut_off_all(s, take_links(s, session, 0));
+}
+
+/* --- serve, stop -------------------------------------------------------------------------------- */
+
+/* As configured, but no more than the devices take. */
+static uint64_t slice_bytes(const struct tarn_rails *rails, uint64_t wanted)
+{
+    uint64_t most = wanted ? wanted : REGION_BYTES;
+    for (uint32_t i = 0; i < rails->n; i++)
+        if (rails->rail[i].max_region && rails->rail[i].max_region < most)
+            most = rails->rail[i].max_region;
+    return most > 4096 ? most & ~4095ull : 4096;
+}
+
+static int serve_all(struct tarn_server *s)
+{
+    int rc = 0;
+    for (uint32_t i = 0; i < s->rails.n; i++) {
+        s->cq[i] = ibv_create_cq(s->rails.rail[i].context, 1, NULL, NULL, 0);
+        if (!s->cq[i])
+            return tarn_fail(TARN_E_UNAVAILABLE, "rdma %s: no completion queue: %m", s->rails.rail[i].name);
+    }
+    for (uint32_t i = 0; !rc && i < s->npools; i++)
+        rc = serve_pool(s, i);
+    if (rc)
+        return rc;
+    int error = pthread_create(&s->thread, NULL, join_links, s);
+    s->started = error == 0;
+    return error ? tarn_fail(TARN_E_SYSTEM, "rdma: no thread: %s: allow more threads", strerror(error)) : 0;
+}
+
+int tarn_rdma_serve(const struct tarn_serve *serve, struct tarn_server **s_p)
+{
+    struct tarn_server *s = calloc(1, sizeof *s);
+    if (!s || !(s->served = calloc(serve->npools, sizeof *s->served))) {
+        free(s);
+        return tarn_fail(TARN_E_NO_MEMORY, "rdma: out of memory");
+    }
+    s->log = serve->log;
+    s->pools = serve->pools;
+    s->npools = serve->npools;
+    s->next_id = 1;
+    pthread_mutex_init(&s->lock, NULL);
+    pthread_cond_init(&s->wake, NULL);
+    int rc = tarn_rails_open(serve->rdma_devices, &s->rails);
+    if (!rc) {
+        s->slice_bytes = slice_bytes(&s->rails, serve->rdma_region_bytes);
+        rc = serve_all(s);
+    }
+    if (rc) {
+        tarn_rdma_stop(s);
+        return rc;
+    }
+    *s_p = s;
+    return 0;
+}
+
+static void end_thread(struct tarn_server *s)
+{
+    if (!s->started)
+        return;
+    pthread_mutex_lock(&s->lock);
+    s->stopping = true;
+    pthread_cond_signal(&s->wake);
+    pthread_mutex_unlock(&s->lock);
+    pthread_join(s->thread, NULL);
+}
+
+void tarn_rdma_stop(struct tarn_server *s)
+{
+    struct joined *j;
+    end_thread(s);
+    DL_FOREACH (s->waiting, j)
+        answer_failure(j->attach, tarn_fail(TARN_E_CANCELED, "ATTACH rdma: the node ends"));
+    cut_off_all(s, s->waiting);
+    cut_off_all(s, s->links);
+    for (uint32_t i = 0; i < s->npools; i++)
+        unregister_pool(&s->served[i]);
+    for (uint32_t i = 0; i < s->rails.n; i++)
+        if (s->cq[i])
+            tarn_rails_retire(&s->rails, &(struct tarn_qp_parts){.cq = s->cq[i]});
+    tarn_rails_close(&s->rails);
+    pthread_cond_destroy(&s->wake);
+    pthread_mutex_destroy(&s->lock);
+    free(s->served);
+    free(s);
+}
+
+bool tarn_rdma_serves(const struct tarn_server *s, uint32_t pool)
+{
+    return !s->served[pool].refused;
+}
+
+/* The rails a reader may look for: "v1 mlx5_0:1 mlx5_1:1". */
+void tarn_rdma_describe(const struct tarn_server *s, uint32_t pool, char *text, size_t text_bytes)
+{
+    size_t n = (size_t)snprintf(text, text_bytes, "v1");
+    (void)pool;
+    for (uint32_t i = 0; i < s->rails.n && n < text_bytes; i++)
+        n += (size_t)snprintf(text + n, text_bytes - n, " %s", s->rails.rail[i].name);
+}

@@ -1,0 +1,321 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * How queue pairs end. To destroy one may take long: soft-RoCE (Linux 6.1) sleeps in ibv_destroy_qp, 20 s and
+ * more, while packets of it lie in an interface that is down. No operation waits for that:
+ *
+ *   in use --tarn_qp_stop--> nothing moves --tarn_rails_retire--> retired --the rails' thread--> destroyed
+ *
+ * The thread is started with the first that is retired, or the first hold. It destroys one after the other,
+ * each before its completion queue, and at last closes the rails, which must outlive them. Whoever closes the
+ * rails waits CLOSE_NS for that; after that the thread goes on alone and frees what is left.
+ *
+ * Other threads that use the rails beside their user (rdma_join.c) *hold* them. The rails are closed when all
+ * holds have ended, so nobody has to wait for such a thread; the rails' thread joins it.
+ *
+ * Lock: reaper.lock guards all of the reaper; it is not held while anything is destroyed. A leaf.
+ */
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+
+#include "base/clock.h"
+#include "transport/rdma/rdma_rail.h"
+
+#define STOP_NS (2 * TARN_NS_PER_S) /* devices flush a queue pair within milliseconds, if they run */
+#define LOOK_NS 50000               /* between looks for what was flushed */
+#define CLOSE_NS (3 * TARN_NS_PER_S)
+#define MARK UINT64_MAX /* wr_id of the request behind all others */
+
+/* What the thread is to destroy; or a hold, which becomes that when its thread ends. */
+struct tarn_hold {
+    struct tarn_qp_parts parts;
+    struct tarn_reaper *reaper;
+    pthread_t thread;
+    bool ended; /* a hold whose thread is to be joined */
+    struct tarn_hold *next;
+};
+
+struct tarn_reaper {
+    pthread_mutex_t lock;
+    pthread_cond_t wake, closed;
+    pthread_t thread;
+    bool started;
+    bool closing; /* the rails are given up */
+    bool over;    /* and closed */
+    bool alone;   /* nobody waits for that: the thread frees the reaper */
+    uint32_t holds;
+    struct tarn_hold *first, **end;
+    struct tarn_rail rail[TARN_RAILS_MAX]; /* once closing */
+    uint32_t nrails;
+};
+
+/* --- stopping ----------------------------------------------------------------------------------- */
+
+/* Takes completions, which *taken_p counts; true when one says that MARK is done. */
+static bool marked(const struct ibv_qp *qp, struct ibv_cq *cq, int *taken_p)
+{
+    struct ibv_wc wc[16];
+    bool found = false;
+    int got;
+    while (!found && (got = ibv_poll_cq(cq, 16, wc)) > 0) {
+        *taken_p += got;
+        for (int i = 0; i < got; i++)
+            found |= wc[i].wr_id == MARK && wc[i].qp_num == qp->qp_num && wc[i].status != IBV_WC_SUCCESS;
+    }
+    return found;
+}
+
+static bool to_error(struct ibv_qp *qp)
+{
+    struct ibv_qp_attr a = {.qp_state = IBV_QPS_ERR};
+    return ibv_modify_qp(qp, &a, IBV_QP_STATE) == 0;
+}
+
+static bool wait_a_moment(uint64_t until)
+{
+    static const struct timespec pause = {.tv_nsec = LOOK_NS};
+    nanosleep(&pause, NULL);
+    return tarn_now_ns() < until;
+}
+
+/* The send queue is given back in order, its last request as the last. */
+bool tarn_qp_stop(struct ibv_qp *qp, struct ibv_cq *cq, bool full)
+{
+    struct ibv_send_wr mark = {.wr_id = MARK, .opcode = IBV_WR_RDMA_WRITE, .send_flags = IBV_SEND_SIGNALED};
+    struct ibv_send_wr *bad;
+    uint64_t until = tarn_now_ns() + STOP_NS;
+    bool posted = false;
+    int taken = 0;
+    if (!to_error(qp))
+        return false;
+    while (!marked(qp, cq, &taken)) {
+        if (!posted && (!full || taken > 0))
+            posted = ibv_post_send(qp, &mark, &bad) == 0;
+        if (!wait_a_moment(until))
+            return false;
+    }
+    return true;
+}
+
+/* The receive queue is given back by the half that answers, behind all that it has written. */
+bool tarn_qp_cut_off(struct ibv_qp *qp, struct ibv_cq *cq)
+{
+    struct ibv_recv_wr *bad, mark = {.wr_id = MARK};
+    uint64_t until = tarn_now_ns() + STOP_NS;
+    int taken = 0;
+    marked(qp, cq, &taken); /* what came too late for another */
+    if (ibv_post_recv(qp, &mark, &bad) || !to_error(qp))
+        return false;
+    while (!marked(qp, cq, &taken))
+        if (!wait_a_moment(until))
+            return false;
+    return true;
+}
+
+/* --- destroying --------------------------------------------------------------------------------- */
+
+static void destroy(const struct tarn_qp_parts *p)
+{
+    if (p->qp)
+        ibv_destroy_qp(p->qp);
+    if (p->cq)
+        ibv_destroy_cq(p->cq);
+    if (p->channel)
+        ibv_destroy_comp_channel(p->channel);
+}
+
+static void close_rails(const struct tarn_rail *rail, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        ibv_dealloc_pd(rail[i].pd);
+        ibv_close_device(rail[i].context);
+    }
+}
+
+static void reaper_free(struct tarn_reaper *k)
+{
+    pthread_cond_destroy(&k->closed);
+    pthread_cond_destroy(&k->wake);
+    pthread_mutex_destroy(&k->lock);
+    free(k);
+}
+
+/* The next to be destroyed; NULL at the end. */
+static struct tarn_hold *next_retired(struct tarn_reaper *k)
+{
+    pthread_mutex_lock(&k->lock);
+    while (!k->first && (!k->closing || k->holds > 0))
+        pthread_cond_wait(&k->wake, &k->lock);
+    struct tarn_hold *r = k->first;
+    if (r) {
+        k->first = r->next;
+        k->end = k->first ? k->end : &k->first;
+    }
+    pthread_mutex_unlock(&k->lock);
+    return r;
+}
+
+static void *reap(void *arg)
+{
+    struct tarn_reaper *k = arg;
+    for (struct tarn_hold *r; (r = next_retired(k)) != NULL;) {
+        if (r->ended)
+            pthread_join(r->thread, NULL);
+        destroy(&r->parts);
+        free(r);
+    }
+    close_rails(k->rail, k->nrails);
+    pthread_mutex_lock(&k->lock);
+    k->over = true;
+    bool alone = k->alone;
+    pthread_cond_signal(&k->closed);
+    pthread_mutex_unlock(&k->lock);
+    if (alone)
+        reaper_free(k);
+    return NULL;
+}
+
+/* The application's signals are not for this thread. The lock is held. */
+static bool start(struct tarn_reaper *k)
+{
+    sigset_t all, before;
+    if (k->started)
+        return true;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    k->started = pthread_create(&k->thread, NULL, reap, k) == 0;
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return k->started;
+}
+
+/* The lock is held. */
+static void append(struct tarn_reaper *k, struct tarn_hold *r)
+{
+    *k->end = r;
+    k->end = &r->next;
+    pthread_cond_signal(&k->wake);
+}
+
+static void retire(struct tarn_reaper *k, const struct tarn_qp_parts *parts)
+{
+    struct tarn_hold *r = k ? malloc(sizeof *r) : NULL;
+    bool taken = false;
+    if (r) {
+        *r = (struct tarn_hold){.parts = *parts};
+        pthread_mutex_lock(&k->lock);
+        taken = start(k);
+        if (taken)
+            append(k, r);
+        pthread_mutex_unlock(&k->lock);
+    }
+    if (!taken) { /* no memory, or no thread: then here */
+        destroy(parts);
+        free(r);
+    }
+}
+
+void tarn_rails_retire(struct tarn_rails *rails, const struct tarn_qp_parts *parts)
+{
+    retire(rails->reaper, parts);
+}
+
+/* --- holds -------------------------------------------------------------------------------------- */
+
+struct tarn_hold *tarn_rails_hold(struct tarn_rails *rails)
+{
+    struct tarn_reaper *k = rails->reaper;
+    struct tarn_hold *h = k ? malloc(sizeof *h) : NULL;
+    if (!h)
+        return NULL;
+    *h = (struct tarn_hold){.reaper = k};
+    pthread_mutex_lock(&k->lock);
+    bool started = start(k);
+    k->holds += started;
+    pthread_mutex_unlock(&k->lock);
+    if (started)
+        return h;
+    free(h);
+    return NULL;
+}
+
+void tarn_hold_retire(struct tarn_hold *h, const struct tarn_qp_parts *parts)
+{
+    retire(h->reaper, parts);
+}
+
+void tarn_hold_end(struct tarn_hold *h)
+{
+    struct tarn_reaper *k = h->reaper;
+    h->thread = pthread_self();
+    h->ended = true;
+    pthread_mutex_lock(&k->lock);
+    k->holds--;
+    append(k, h);
+    pthread_mutex_unlock(&k->lock);
+}
+
+void tarn_hold_drop(struct tarn_hold *h)
+{
+    struct tarn_reaper *k = h->reaper;
+    pthread_mutex_lock(&k->lock);
+    k->holds--;
+    pthread_mutex_unlock(&k->lock);
+    free(h);
+}
+
+/* --- with the rails ----------------------------------------------------------------------------- */
+
+struct tarn_reaper *tarn_reaper_new(void)
+{
+    pthread_condattr_t monotonic;
+    struct tarn_reaper *k = calloc(1, sizeof *k);
+    if (!k)
+        return NULL;
+    k->end = &k->first;
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_mutex_init(&k->lock, NULL);
+    pthread_cond_init(&k->wake, NULL);
+    pthread_cond_init(&k->closed, &monotonic);
+    pthread_condattr_destroy(&monotonic);
+    return k;
+}
+
+/* Waits until the thread is over; false: it takes too long, and is on its own from here. */
+static bool wait_closed(struct tarn_reaper *k)
+{
+    uint64_t until = tarn_now_ns() + CLOSE_NS;
+    struct timespec t = {(time_t)(until / TARN_NS_PER_S), (long)(until % TARN_NS_PER_S)};
+    int rc = 0;
+    while (!k->over && rc == 0)
+        rc = pthread_cond_timedwait(&k->closed, &k->lock, &t);
+    k->alone = !k->over;
+    return k->over;
+}
+
+void tarn_rails_close(struct tarn_rails *r)
+{
+    struct tarn_reaper *k = r->reaper;
+    bool over = true;
+    if (r->joiner)
+        tarn_joiner_leave(r->joiner);
+    if (k && k->started) {
+        pthread_t thread = k->thread;
+        pthread_mutex_lock(&k->lock);
+        for (k->nrails = 0; k->nrails < r->n; k->nrails++)
+            k->rail[k->nrails] = r->rail[k->nrails];
+        k->closing = true;
+        pthread_cond_signal(&k->wake);
+        over = wait_closed(k);
+        pthread_mutex_unlock(&k->lock);
+        if (over)
+            pthread_join(thread, NULL);
+        else
+            pthread_detach(thread);
+    } else {
+        close_rails(r->rail, r->n);
+    }
+    if (k && over)
+        reaper_free(k);
+    *r = (struct tarn_rails){0};
+}

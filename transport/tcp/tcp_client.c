@@ -1,0 +1,408 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * TCP, client half: a link is up to two connections, one that gets and one that puts.
+ *
+ * connect() opens one connection and says HELLO. Its answer is not waited for, which would cost a round trip: it
+ * comes ahead of the first work's, and a wrong token or version ends the works with AUTH or VERSION. The first work
+ * claims that connection for its direction; the other direction's is opened, without waiting, when its first work
+ * comes, and its HELLO goes ahead of that work.
+ *
+ * get() and put() only queue; progress() and wait() send and receive (tcp_lane.c). The first work in memory
+ * of a GPU takes its time: a queue of copies and pinned memory are made for it. Copies end without a
+ * descriptor, so while some are under way there is none to wait for, and wait() looks at them now and then.
+ */
+#include "transport/tcp/tcp.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/net.h"
+#include "transport/tcp/tcp_lane.h"
+
+#define SPIN_NS (200 * 1000)
+#define NAP_NS (20 * 1000)
+
+enum { GETS, PUTS, LANES };
+
+struct tarn_link {
+    char node[64];
+    const struct tarn_logger *log;
+    struct tarn_tcp_hello hello;
+    struct sockaddr_storage peer;
+    socklen_t peer_bytes;
+    bool same_host;
+    int spare_fd; /* connect()'s connection until the first work claims it */
+    int epoll_fd; /* -1 until both lanes are open */
+    bool broken;
+    struct tarn_tcp_lane lanes[LANES];
+    struct tarn_copiers copiers;
+};
+
+static int down(const struct tarn_link *l, const char *what)
+{
+    return tarn_fail(TARN_E_NODE_DOWN, "node %s: tcp: %s: %m: is the node running and reachable?", l->node,
+                     what);
+}
+
+/* --- lanes -------------------------------------------------------------------------------------- */
+
+/*
+ * The epoll set holds the lanes only while both have works in flight: a socket with a second waiter
+ * costs each wakeup about a microsecond.
+ */
+static void update_watches(struct tarn_link *l)
+{
+    bool both = l->lanes[GETS].first && l->lanes[PUTS].first;
+    for (int i = 0; l->epoll_fd >= 0 && i < LANES; i++) {
+        struct tarn_tcp_lane *n = &l->lanes[i];
+        uint32_t events = both ? EPOLLIN | (tarn_tcp_lane_wants_to_send(n) ? EPOLLOUT : 0) : 0;
+        if (events == n->watched)
+            continue;
+        struct epoll_event e = {.events = events};
+        epoll_ctl(l->epoll_fd,
+                  !events      ? EPOLL_CTL_DEL
+                  : n->watched ? EPOLL_CTL_MOD
+                               : EPOLL_CTL_ADD,
+                  n->fd, &e);
+        n->watched = events;
+    }
+}
+
+/* Begins to open the second lane; the connection completes while its HELLO waits to be sent. */
+static int open_second(struct tarn_link *l, int i)
+{
+    struct tarn_tcp_lane *n = &l->lanes[i];
+    int fd = socket(l->peer.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    if (fd < 0)
+        return tarn_fail(TARN_E_SYSTEM, "node %s: tcp: socket: %m: raise the limit of open files", l->node);
+    tarn_tcp_tune(fd, l->same_host);
+    if (connect(fd, (struct sockaddr *)&l->peer, l->peer_bytes) < 0 && errno != EINPROGRESS &&
+        errno != EINTR) {
+        int r = down(l, "connect");
+        close(fd);
+        return r;
+    }
+    l->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+    if (l->epoll_fd < 0) {
+        close(fd);
+        return tarn_fail(TARN_E_SYSTEM, "node %s: tcp: epoll: %m: raise the limit of open files", l->node);
+    }
+    tarn_tcp_sleep(fd, TARN_WAIT_SLICE_MS);
+    n->fd = fd;
+    n->hello_unsent = sizeof(l->hello);
+    n->hello_waits = true;
+    return 0;
+}
+
+static int open_lane(struct tarn_link *l, int i)
+{
+    if (l->spare_fd < 0)
+        return open_second(l, i);
+    l->lanes[i].fd = l->spare_fd;
+    l->lanes[i].hello_waits = true;
+    l->spare_fd = -1;
+    return 0;
+}
+
+static int prepare_gpu(struct tarn_link *l, struct tarn_tcp_lane *n, int device)
+{
+    bool first = !n->stage;
+    int r = tarn_tcp_lane_prepare(n, device);
+    if (first || r)
+        tarn_log(l->log, TARN_LOG_DEBUG, "tcp",
+                 "msg=\"GPU memory by way of pinned memory\" node=%s device=%d status=%d", l->node, device,
+                 r);
+    return r;
+}
+
+static int queue(struct tarn_link *l, int i, struct tarn_work *w)
+{
+    struct tarn_tcp_lane *n = &l->lanes[i];
+    if (l->broken)
+        return tarn_fail(TARN_E_NODE_DOWN, "node %s: tcp: the link is broken: connect again", l->node);
+    if (w->pool > UINT16_MAX)
+        return tarn_fail(TARN_E_STALE, "node %s: tcp: there is no pool %u", l->node, w->pool);
+    if (n->fd < 0) {
+        int r = open_lane(l, i);
+        if (r)
+            return r;
+    }
+    int rc = w->gpu && w->bytes ? prepare_gpu(l, n, (int)w->gpu - 1) : 0;
+    if (rc)
+        return rc;
+    tarn_tcp_lane_queue(n, w);
+    update_watches(l);
+    return TARN_INPROGRESS;
+}
+
+static int tcp_get(struct tarn_link *l, struct tarn_work *w)
+{
+    return queue(l, GETS, w);
+}
+
+static int tcp_put(struct tarn_link *l, struct tarn_work *w)
+{
+    return queue(l, PUTS, w);
+}
+
+/* Sends, and receives unless all that is in flight was sent just now: then nothing can have come yet. 1:
+ * something moved. */
+static int progress_lane(struct tarn_tcp_lane *n)
+{
+    bool asked_before = tarn_tcp_lane_awaits_answer(n), passed = tarn_tcp_lane_copy(n);
+    int r = tarn_tcp_lane_send(n, false), sent = r;
+    if (r >= 0 && asked_before)
+        r = tarn_tcp_lane_receive(n, false);
+    return r < 0 ? r : r | sent | passed;
+}
+
+static bool is_copying(const struct tarn_link *l)
+{
+    return tarn_tcp_lane_copying(&l->lanes[GETS]) || tarn_tcp_lane_copying(&l->lanes[PUTS]);
+}
+
+static void break_link(struct tarn_link *l, int status)
+{
+    l->broken = true;
+    tarn_copiers_close(&l->copiers);
+    for (int i = 0; i < LANES; i++) {
+        if (l->lanes[i].fd >= 0)
+            close(l->lanes[i].fd);
+        l->lanes[i].fd = -1;
+        tarn_tcp_lane_fail(&l->lanes[i], status);
+    }
+}
+
+/* What HELLO was refused for is no fault of the node's. */
+static int fail_link(struct tarn_link *l, int r)
+{
+    break_link(l, r == TARN_E_AUTH || r == TARN_E_VERSION ? r : TARN_E_NODE_DOWN);
+    return r;
+}
+
+/* 1: something moved. */
+static int advance(struct tarn_link *l)
+{
+    int moved = 0;
+    for (int i = 0; i < LANES; i++) {
+        int r = l->lanes[i].first ? progress_lane(&l->lanes[i]) : 0;
+        if (r < 0)
+            return fail_link(l, r);
+        moved |= r;
+    }
+    update_watches(l);
+    return moved;
+}
+
+static int tcp_progress(struct tarn_link *l)
+{
+    int r = l->broken ? TARN_E_NODE_DOWN : advance(l);
+    return r < 0 ? r : is_copying(l);
+}
+
+static int tcp_wait_fd(const struct tarn_link *l, short *events)
+{
+    const struct tarn_tcp_lane *busy = NULL;
+    *events = POLLIN;
+    if (is_copying(l)) {
+        *events = 0;
+        return -1;
+    }
+    for (int i = 0; i < LANES; i++) {
+        if (l->lanes[i].first && busy)
+            return l->epoll_fd;
+        if (l->lanes[i].first)
+            busy = &l->lanes[i];
+    }
+    if (!busy) {
+        *events = 0;
+        return -1;
+    }
+    if (tarn_tcp_lane_wants_to_send(busy))
+        *events |= POLLOUT;
+    return busy->fd;
+}
+
+/* The lane that alone has works in flight, or NULL. */
+static struct tarn_tcp_lane *only_busy(struct tarn_link *l)
+{
+    struct tarn_tcp_lane *gets = &l->lanes[GETS], *puts = &l->lanes[PUTS];
+    if (!gets->first == !puts->first)
+        return NULL;
+    return gets->first ? gets : puts;
+}
+
+/* First by looking, for what is short, then by looking now and then. */
+static int wait_for_copies(struct tarn_link *l, uint64_t deadline_ns)
+{
+    uint64_t begun = tarn_now_ns(), now = begun, until = begun + TARN_WAIT_SLICE_MS * TARN_NS_PER_MS;
+    const struct timespec nap = {0, NAP_NS};
+    if (until > deadline_ns)
+        until = deadline_ns;
+    for (;;) {
+        int r = advance(l);
+        now = tarn_now_ns();
+        if (r || now >= until)
+            return r ? r : 1;
+        if (now - begun > SPIN_NS)
+            nanosleep(&nap, NULL);
+    }
+}
+
+/* One lane that only waits for answers waits in recvmsg() itself: a system call and a wakeup less. */
+static int tcp_wait(struct tarn_link *l, uint64_t deadline_ns)
+{
+    struct tarn_tcp_lane *n = only_busy(l);
+    int passed = 0;
+    for (int i = 0; i < LANES; i++)
+        passed += tarn_tcp_lane_copy(&l->lanes[i]);
+    if (passed)
+        return 1;
+    if (is_copying(l))
+        return wait_for_copies(l, deadline_ns);
+    if (l->broken || !n || tarn_left_ms(deadline_ns) <= TARN_WAIT_SLICE_MS)
+        return tarn_wait_by_poll(&tarn_tcp_ops, l, deadline_ns);
+    /* Payload is sent waiting: the kernel wakes a sleeping sender sooner than poll() would. */
+    int r = tarn_tcp_lane_send(n, n == &l->lanes[PUTS]);
+    if (r >= 0 && !tarn_tcp_lane_wants_to_send(n))
+        r = tarn_tcp_lane_receive(n, true);
+    else if (r == 0)
+        return tarn_wait_by_poll(&tarn_tcp_ops, l, deadline_ns);
+    return r < 0 ? fail_link(l, r) : r;
+}
+
+/* --- connecting --------------------------------------------------------------------------------- */
+
+/* "v1 <host>:<port> <token>" */
+static int parse_peer(struct tarn_link *l, const struct tarn_peer *p, struct tarn_addr *a)
+{
+    char version[8], address[300], token[TARN_TCP_TOKEN + 2];
+    int n = sscanf(p->text, "%7s %299s %33s", version, address, token);
+    if (n >= 1 && strcmp(version, "v1") != 0)
+        return tarn_fail(TARN_E_VERSION,
+                         "node %s: tcp: ATTACH answer \"%.20s\" where v1 was expected: update one "
+                         "of the two sides",
+                         l->node, p->text);
+    if (n != 3 || strlen(token) != TARN_TCP_TOKEN || tarn_addr_parse(address, "address", a) || a->is_unix)
+        return tarn_fail(TARN_E_PROTOCOL, "node %s: tcp: malformed ATTACH answer \"%.100s\"", l->node,
+                         p->text);
+    l->hello.frame = (struct tarn_tcp_frame){
+        .magic = TARN_TCP_MAGIC,
+        .version = TARN_TCP_VERSION,
+        .op = TARN_TCP_HELLO,
+        .gen = p->session,
+        .bytes = TARN_TCP_TOKEN,
+    };
+    memcpy(l->hello.token, token, TARN_TCP_TOKEN);
+    return 0;
+}
+
+static int say_hello(const struct tarn_link *l)
+{
+    ssize_t n = send(l->spare_fd, &l->hello, sizeof(l->hello), MSG_NOSIGNAL);
+    return n == (ssize_t)sizeof(l->hello) ? 0 : down(l, "HELLO");
+}
+
+/* Completes what is in flight, closes and frees; never fails. */
+static void tcp_close(struct tarn_link *l)
+{
+    break_link(l, TARN_E_CANCELED);
+    for (int i = 0; i < LANES; i++)
+        tarn_stage_free(l->lanes[i].stage);
+    if (l->spare_fd >= 0)
+        close(l->spare_fd);
+    if (l->epoll_fd >= 0)
+        close(l->epoll_fd);
+    free(l);
+}
+
+static int tcp_connect(const struct tarn_peer *p, struct tarn_link **l_p)
+{
+    struct tarn_link *l = calloc(1, sizeof(*l));
+    if (!l)
+        return tarn_fail(TARN_E_NO_MEMORY, "node %s: tcp: out of memory", p->node);
+    snprintf(l->node, sizeof(l->node), "%s", p->node);
+    l->log = p->log;
+    l->spare_fd = l->epoll_fd = -1;
+    l->lanes[GETS] = (struct tarn_tcp_lane){
+        .node = l->node, .hello = &l->hello, .copiers = &l->copiers, .fd = -1, .op = TARN_TCP_GET};
+    l->lanes[PUTS] = (struct tarn_tcp_lane){
+        .node = l->node, .hello = &l->hello, .copiers = &l->copiers, .fd = -1, .op = TARN_TCP_PUT};
+
+    struct tarn_addr a;
+    int r = parse_peer(l, p, &a);
+    if (!r)
+        r = tarn_net_connect(&a, tarn_peer_until(p), &l->spare_fd);
+    if (!r)
+        r = say_hello(l);
+    l->peer_bytes = sizeof(l->peer);
+    if (!r && getpeername(l->spare_fd, (struct sockaddr *)&l->peer, &l->peer_bytes) < 0)
+        r = down(l, "getpeername");
+    if (r) {
+        tcp_close(l);
+        return r;
+    }
+    tarn_tcp_sleep(l->spare_fd, TARN_WAIT_SLICE_MS);
+    l->same_host = tarn_tcp_same_host(l->spare_fd);
+    tarn_tcp_tune(l->spare_fd, l->same_host);
+    *l_p = l;
+    return 0;
+}
+
+static bool tcp_writable(const struct tarn_link *l)
+{
+    (void)l;
+    return true;
+}
+
+static int tcp_probe(char *why, size_t why_bytes)
+{
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (fd < 0) {
+        snprintf(why, why_bytes, "no TCP sockets: %s", strerror(errno));
+        return TARN_E_UNAVAILABLE;
+    }
+    close(fd);
+    return 0;
+}
+
+const struct tarn_transport_ops tarn_tcp_ops = {
+    .name = "tcp",
+    .caps = TARN_CAP_GPU,
+    .probe = tcp_probe,
+    .serve = tarn_tcp_serve,
+    .serves = tarn_tcp_serves,
+    .describe = tarn_tcp_describe,
+    .attach = tarn_tcp_attach,
+    .detach_link = tarn_no_detach_link,
+    .detach = tarn_tcp_detach,
+    .stop = tarn_tcp_stop,
+    .local_open = tarn_no_local_open,
+    .local_close = tarn_no_local_close,
+    .map = tarn_no_map,
+    .unmap = tarn_no_map,
+    .offer = tarn_no_offer,
+    .link_id = tarn_no_link_id,
+    .connect = tcp_connect,
+    .writable = tcp_writable,
+    .get = tcp_get,
+    .put = tcp_put,
+    .progress = tcp_progress,
+    .wait_fd = tcp_wait_fd,
+    .wait = tcp_wait,
+    .touch = tarn_no_touch,
+    .view = tarn_no_view,
+    .unview = tarn_no_unview,
+    .close = tcp_close,
+};

@@ -1,0 +1,514 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * TCP, node half: what happens on one connection.
+ *
+ *   EXPECT_HELLO --token valid--> EXPECT_FIRST --GET--> GETS
+ *                                              --PUT--> PUTS
+ *   Anything out of order, any malformed frame, end of stream: closed, with all pins given back.
+ *
+ * GETS: requests are read ahead, up to TARN_TCP_ANSWERS, into frames that become their answers; as many
+ * answers as fit go out in one sendmsg(), payload straight from the pool. An object is pinned when its
+ * answer is first handed to the kernel, so a slow reader pins no more than one such batch.
+ * PUTS: header, payload straight into the pool, answer. The header of the next put is asked for together
+ * with the payload. The slot is pinned from the header to the last byte, and so is written only while
+ * the reservation holds, whatever becomes of the session meanwhile.
+ *
+ * Bytes of GPU pools pass through a stage (tcp_node_gpu.c): an answer to a GET begins when its first part has
+ * come from the GPU, so that the header can still say that it did not; a PUT is answered, and the slot
+ * unpinned, when its last part is in the pool.
+ *
+ * Nothing waits: what would block leaves a note in the epoll set. A client that does not take its answers
+ * holds at most TARN_TCP_ANSWERS frames. It is closed when it takes nothing of them, or sends nothing of a
+ * payload, for STALLED_MS: a pin would stay for as long.
+ */
+#include "transport/tcp/tcp_node.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+
+#define FRAME sizeof(struct tarn_tcp_frame)
+
+enum {
+    STALLED_MS = 30000,
+    TURN_BYTES = 4 << 20,  /* a connection that streams lets others have their turn after this many */
+    WAIT_BYTES = 64 << 10, /* from so many on, sending within one host may sleep */
+    DROP_BYTES = 16384,
+};
+
+void tarn_tcp_conn_time(struct tarn_tcp_conn *c, uint64_t deadline_ns)
+{
+    c->thread->timed += (deadline_ns != 0) - (c->deadline_ns != 0);
+    c->deadline_ns = deadline_ns;
+}
+
+static bool refuse(struct tarn_tcp_conn *c, const char *why)
+{
+    tarn_tcp_complain(c, "closed a data connection", why);
+    return false;
+}
+
+static bool would_block(int error)
+{
+    return error == EAGAIN || error == EWOULDBLOCK || error == EINTR;
+}
+
+/* --- answers ------------------------------------------------------------------------------------ */
+
+struct tarn_tcp_reply *tarn_tcp_reply_at(struct tarn_tcp_conn *c, uint32_t i)
+{
+    return &c->replies[(c->first + i) % TARN_TCP_ANSWERS];
+}
+
+static uint32_t room(const struct tarn_tcp_conn *c)
+{
+    return TARN_TCP_ANSWERS - c->count;
+}
+
+static struct tarn_tcp_reply *push(struct tarn_tcp_conn *c, const struct tarn_tcp_frame *f)
+{
+    struct tarn_tcp_reply *r = tarn_tcp_reply_at(c, c->count++);
+    *r = (struct tarn_tcp_reply){.frame = *f};
+    return r;
+}
+
+static void unpin(struct tarn_tcp_conn *c, const struct tarn_tcp_frame *f)
+{
+    const struct tarn_guard *g = &c->server->serve.guard;
+    g->unpin(g->arg, f->pool, f->slot, f->gen);
+}
+
+void tarn_tcp_unpin(struct tarn_tcp_conn *c, struct tarn_tcp_reply *r)
+{
+    if (r->pinned)
+        unpin(c, &r->frame);
+    r->pinned = false;
+}
+
+static void pop(struct tarn_tcp_conn *c)
+{
+    tarn_tcp_unpin(c, tarn_tcp_reply_at(c, 0));
+    c->staged -= c->staged > 0;
+    c->first = (c->first + 1) % TARN_TCP_ANSWERS;
+    c->count--;
+    c->sent = 0;
+}
+
+static bool names_a_slot(const struct tarn_tcp_conn *c, const struct tarn_tcp_frame *f)
+{
+    const struct tarn_serve *s = &c->server->serve;
+    return f->pool < s->npools && f->slot < s->pools[f->pool].nslots;
+}
+
+void tarn_tcp_ready_get(struct tarn_tcp_conn *c, struct tarn_tcp_reply *r)
+{
+    const struct tarn_guard *g = &c->server->serve.guard;
+    struct tarn_tcp_frame *f = &r->frame;
+    f->status = TARN_E_STALE;
+    if (names_a_slot(c, f))
+        f->status = g->pin_read(g->arg, f->pool, f->slot, f->gen, f->offset, f->bytes, &r->payload);
+    r->pinned = f->status == 0;
+    if (f->status)
+        f->bytes = 0;
+    else if (!(f->op & TARN_TCP_NO_TOUCH))
+        g->touch(g->arg, f->pool, f->slot);
+    f->op = TARN_TCP_GET | TARN_TCP_ANSWER;
+    r->ready = true;
+}
+
+static uint64_t reply_bytes(const struct tarn_tcp_conn *c, const struct tarn_tcp_reply *r)
+{
+    return FRAME + (c->state == TARN_TCP_GETS ? r->frame.bytes : 0);
+}
+
+/* Can the first byte of an answer be sent? part: where in the stage its payload begins. */
+static bool may_send(struct tarn_tcp_conn *c, struct tarn_tcp_reply *r, uint32_t part)
+{
+    if (c->state == TARN_TCP_PUTS)
+        return r->ready;
+    if (!tarn_tcp_is_gpu(c, &r->frame))
+        return true;
+    const struct tarn_stage_part *p = c->stage ? tarn_stage_passed(c->stage, part) : NULL;
+    return r->ready && (r->frame.bytes == 0 || (p && p->status == 0));
+}
+
+/* Gathers a turn's worth of answers from the first unsent byte on. Returns how many iovecs. */
+static size_t gather(struct tarn_tcp_conn *c, struct iovec *iov, uint64_t *bytes_p)
+{
+    uint64_t total = 0, sent = c->sent;
+    uint32_t part = 0;
+    size_t n = 0;
+    for (uint32_t i = 0; i < c->count && total < TURN_BYTES; i++, sent = 0) {
+        struct tarn_tcp_reply *r = tarn_tcp_reply_at(c, i);
+        if (!may_send(c, r, part))
+            break;
+        if (!r->ready)
+            tarn_tcp_ready_get(c, r);
+        uint64_t head = sent < FRAME ? FRAME - sent : 0;
+        uint64_t left = reply_bytes(c, r) - sent - head, payload = left;
+        if (head)
+            iov[n++] = (struct iovec){(char *)&r->frame + sent, head};
+        if (payload > TURN_BYTES - total)
+            payload = TURN_BYTES - total;
+        if (payload && tarn_tcp_is_gpu(c, &r->frame))
+            payload = tarn_tcp_gpu_gather(c, &part, payload, iov, &n);
+        else if (payload)
+            iov[n++] = (struct iovec){(char *)r->payload + (r->frame.bytes - left), payload};
+        total += head + payload;
+        if (payload < left)
+            break;
+    }
+    *bytes_p = total;
+    return n;
+}
+
+static void note_sent(struct tarn_tcp_conn *c, uint64_t bytes)
+{
+    while (bytes > 0) {
+        struct tarn_tcp_reply *r = tarn_tcp_reply_at(c, 0);
+        uint64_t left = reply_bytes(c, r) - c->sent, head = c->sent < FRAME ? FRAME - c->sent : 0;
+        uint64_t take = bytes < left ? bytes : left;
+        if (c->state == TARN_TCP_GETS && take > head && tarn_tcp_is_gpu(c, &r->frame))
+            tarn_stage_sent(c->stage, take - head);
+        c->sent += take;
+        bytes -= take;
+        if (take == left)
+            pop(c);
+    }
+}
+
+/*
+ * One sendmsg(); what is left waits for the socket's turn. To a reader on this host that keeps up a large
+ * answer is sent sleeping, as the kernel wakes the sender sooner than epoll would; the socket's time limit
+ * bounds what a reader that stops can cost the thread, and it can do so only once.
+ */
+static bool send_replies(struct tarn_tcp_conn *c)
+{
+    struct iovec iov[2 * TARN_TCP_ANSWERS + TARN_STAGE_PARTS];
+    uint64_t bytes;
+    if (c->count == 0)
+        return true;
+    struct msghdr h = {.msg_iov = iov, .msg_iovlen = gather(c, iov, &bytes)};
+    if (bytes == 0) { /* a GPU is waited for, and the client owes nothing */
+        tarn_tcp_conn_time(c, tarn_deadline(STALLED_MS));
+        return true;
+    }
+    bool wait = c->keeps_up && bytes >= WAIT_BYTES;
+    ssize_t sent = sendmsg(c->fd, &h, MSG_NOSIGNAL | (wait ? 0 : MSG_DONTWAIT));
+    if (sent < 0 && !would_block(errno))
+        return false;
+    if (wait)
+        c->keeps_up = sent >= 0 && (uint64_t)sent >= bytes;
+    if (sent > 0)
+        note_sent(c, (uint64_t)sent);
+    if (c->count == 0)
+        c->keeps_up = c->same_host;
+    if (c->count == 0 && !c->receiving)
+        tarn_tcp_conn_time(c, 0);
+    else if (sent > 0 || c->deadline_ns == 0)
+        tarn_tcp_conn_time(c, tarn_deadline(STALLED_MS));
+    return true;
+}
+
+/* --- requests ----------------------------------------------------------------------------------- */
+
+static bool check_request(struct tarn_tcp_conn *c, const struct tarn_tcp_frame *f, uint8_t op)
+{
+    if (f->magic != TARN_TCP_MAGIC || f->version != TARN_TCP_VERSION)
+        return refuse(c, "malformed frame");
+    if (f->op != op && !(op == TARN_TCP_GET && f->op == (TARN_TCP_GET | TARN_TCP_NO_TOUCH)))
+        return refuse(c, "a request that this connection is not for");
+    return true;
+}
+
+/*
+ * Receives into the message buffer until it has `want` bytes. Returns 1 when it has, 0 when more must
+ * come, -1 at the end of the stream.
+ */
+static int fill(struct tarn_tcp_conn *c, uint32_t want)
+{
+    ssize_t n = recv(c->fd, (char *)&c->in + c->in_bytes, want - c->in_bytes, MSG_DONTWAIT);
+    if (n <= 0)
+        return n < 0 && would_block(errno) ? 0 : -1;
+    c->in_bytes += (uint32_t)n;
+    return c->in_bytes == want;
+}
+
+/* Best effort: the connection is closed after it. */
+static void answer_hello(struct tarn_tcp_conn *c, int32_t status)
+{
+    struct tarn_tcp_frame f = {
+        .magic = TARN_TCP_MAGIC,
+        .version = TARN_TCP_VERSION,
+        .op = TARN_TCP_HELLO | TARN_TCP_ANSWER,
+        .status = status,
+        .gen = c->in.frame.gen,
+        .tag = c->in.frame.tag,
+    };
+    ssize_t n = send(c->fd, &f, sizeof(f), MSG_NOSIGNAL | MSG_DONTWAIT);
+    (void)n;
+}
+
+static bool receive_hello(struct tarn_tcp_conn *c)
+{
+    int r = fill(c, c->in_bytes < FRAME ? FRAME : sizeof(c->in));
+    if (r <= 0)
+        return r == 0;
+    const struct tarn_tcp_frame *f = &c->in.frame;
+    if (f->magic != TARN_TCP_MAGIC)
+        return refuse(c, "not a client of tarn");
+    if (f->version != TARN_TCP_VERSION) {
+        answer_hello(c, TARN_E_VERSION);
+        return refuse(c, "a client of another version");
+    }
+    if (f->op != TARN_TCP_HELLO || f->bytes != TARN_TCP_TOKEN)
+        return refuse(c, "no HELLO");
+    if (c->in_bytes < sizeof(c->in))
+        return receive_hello(c);
+    if (!tarn_tcp_admit(c, f->gen, c->in.token)) {
+        answer_hello(c, TARN_E_AUTH);
+        return refuse(c, "the token is not that of a living session");
+    }
+    answer_hello(c, 0);
+    c->in_bytes = 0;
+    c->state = TARN_TCP_EXPECT_FIRST;
+    tarn_tcp_conn_time(c, 0);
+    return true;
+}
+
+static bool receive_gets(struct tarn_tcp_conn *c)
+{
+    struct tarn_tcp_frame frames[TARN_TCP_ANSWERS];
+    if (room(c) == 0)
+        return true;
+    memcpy(frames, &c->in.frame, c->in_bytes);
+    ssize_t n = recv(c->fd, (char *)frames + c->in_bytes, room(c) * FRAME - c->in_bytes, MSG_DONTWAIT);
+    if (n <= 0)
+        return n < 0 && would_block(errno);
+    size_t bytes = c->in_bytes + (size_t)n;
+    for (size_t i = 0; i < bytes / FRAME; i++) {
+        if (!check_request(c, &frames[i], TARN_TCP_GET))
+            return false;
+        push(c, &frames[i]);
+    }
+    c->in_bytes = (uint32_t)(bytes % FRAME);
+    memcpy(&c->in.frame, &frames[bytes / FRAME], c->in_bytes);
+    return true;
+}
+
+/* --- puts --------------------------------------------------------------------------------------- */
+
+/* A PUT's header is complete: where does its payload go? */
+static bool begin_put(struct tarn_tcp_conn *c)
+{
+    const struct tarn_tcp_frame *f = &c->in.frame;
+    const struct tarn_guard *g = &c->server->serve.guard;
+    if (!check_request(c, f, TARN_TCP_PUT))
+        return false;
+    void *addr = NULL;
+    c->put_status = TARN_E_STALE;
+    if (names_a_slot(c, f))
+        c->put_status =
+            g->pin_write(g->arg, c->session, f->pool, f->slot, f->gen, f->offset, f->bytes, &addr);
+    if (c->put_status == 0 && tarn_tcp_is_gpu(c, f) && (c->put_status = tarn_tcp_gpu_begin_put(c)))
+        unpin(c, f);
+    c->to = c->put_status ? NULL : addr;
+    c->left = f->bytes;
+    c->receiving = true;
+    tarn_tcp_conn_time(c, tarn_deadline(STALLED_MS));
+    return true;
+}
+
+static void end_put(struct tarn_tcp_conn *c)
+{
+    bool lands = c->put_status == 0 && c->in.frame.bytes > 0 && tarn_tcp_is_gpu(c, &c->in.frame);
+    c->receiving = false;
+    if (c->put_status == 0 && !lands)
+        unpin(c, &c->in.frame);
+    struct tarn_tcp_reply *r = push(c, &c->in.frame);
+    r->frame.op |= TARN_TCP_ANSWER;
+    r->frame.status = c->put_status;
+    r->frame.bytes = 0;
+    r->ready = !lands;
+    r->pinned = lands;
+    if (lands)
+        tarn_tcp_gpu_end_put(c, r);
+    c->in_bytes = 0;
+}
+
+/* Where the next payload bytes of a put go. False: nowhere yet. */
+static bool payload_room(struct tarn_tcp_conn *c, char drop[DROP_BYTES], struct iovec *to)
+{
+    uint8_t *memory;
+    int64_t room = (int64_t)(c->left < INT64_MAX ? c->left : INT64_MAX);
+    if (c->to && tarn_tcp_is_gpu(c, &c->in.frame))
+        room = tarn_tcp_gpu_room(c, &memory);
+    else
+        memory = c->to;
+    if (room < 0) { /* and nothing of it is under way */
+        unpin(c, &c->in.frame);
+        c->put_status = (int32_t)room;
+        c->to = NULL;
+    }
+    if (!c->to) {
+        memory = (uint8_t *)drop;
+        room = DROP_BYTES;
+    }
+    *to = (struct iovec){memory, (uint64_t)room < c->left ? (uint64_t)room : c->left};
+    return room > 0;
+}
+
+static void note_payload(struct tarn_tcp_conn *c, uint64_t bytes)
+{
+    if (c->to && tarn_tcp_is_gpu(c, &c->in.frame))
+        tarn_tcp_gpu_received(c, bytes);
+    c->left -= bytes;
+    if (c->to)
+        c->to += bytes;
+    tarn_tcp_conn_time(c, tarn_deadline(STALLED_MS));
+}
+
+/*
+ * Receives payload, and behind it, in the same call, the next put's header. Returns the bytes received,
+ * 0 when none were there or there was no room, -1 at the end of the stream; *full_p when the socket may have
+ * more.
+ */
+static ssize_t receive_payload(struct tarn_tcp_conn *c, bool *full_p)
+{
+    struct tarn_tcp_frame next;
+    char drop[DROP_BYTES];
+    struct iovec iov[2] = {{0}, {&next, 0}};
+    if (!payload_room(c, drop, &iov[0]))
+        return 0;
+    uint64_t payload = iov[0].iov_len;
+    iov[1].iov_len = payload == c->left ? FRAME : 0;
+    struct msghdr h = {.msg_iov = iov, .msg_iovlen = 2};
+    ssize_t n = recvmsg(c->fd, &h, MSG_DONTWAIT);
+    if (n <= 0)
+        return n < 0 && would_block(errno) ? 0 : -1;
+    uint64_t got = (uint64_t)n < payload ? (uint64_t)n : payload;
+    *full_p = (uint64_t)n == payload + iov[1].iov_len;
+    note_payload(c, got);
+    if (c->left == 0) {
+        end_put(c);
+        c->in_bytes = (uint32_t)((uint64_t)n - got);
+        memcpy(&c->in.frame, &next, c->in_bytes);
+    }
+    return n;
+}
+
+static bool receive_puts(struct tarn_tcp_conn *c)
+{
+    bool more = true;
+    for (uint64_t turn = 0; more && turn < TURN_BYTES && (c->receiving || room(c) > 0);) {
+        if (!c->receiving) {
+            int r = c->in_bytes == FRAME ? 1 : fill(c, FRAME);
+            if (r <= 0)
+                return r == 0;
+            if (!begin_put(c))
+                return false;
+        }
+        if (c->left == 0) {
+            end_put(c);
+            continue;
+        }
+        ssize_t n = receive_payload(c, &more);
+        if (n <= 0)
+            return n == 0;
+        turn += (uint64_t)n;
+    }
+    return true;
+}
+
+/* Exactly one frame is read, as payload may follow it. */
+static bool receive_first(struct tarn_tcp_conn *c)
+{
+    int r = fill(c, FRAME);
+    if (r <= 0)
+        return r == 0;
+    c->replies = calloc(TARN_TCP_ANSWERS, sizeof(*c->replies));
+    if (!c->replies)
+        return refuse(c, "out of memory");
+    if (c->in.frame.op == TARN_TCP_PUT) {
+        c->state = TARN_TCP_PUTS;
+        return receive_puts(c);
+    }
+    c->state = TARN_TCP_GETS;
+    if (!check_request(c, &c->in.frame, TARN_TCP_GET))
+        return false;
+    push(c, &c->in.frame);
+    c->in_bytes = 0;
+    return true;
+}
+
+/* --- events ------------------------------------------------------------------------------------- */
+
+static bool receive(struct tarn_tcp_conn *c)
+{
+    switch (c->state) {
+    case TARN_TCP_EXPECT_HELLO:
+        return receive_hello(c);
+    case TARN_TCP_EXPECT_FIRST:
+        return receive_first(c);
+    case TARN_TCP_GETS:
+        return receive_gets(c);
+    case TARN_TCP_PUTS:
+        return receive_puts(c);
+    }
+    return false;
+}
+
+/* A put's header that came with the payload before it; the socket does not tell of it again. */
+static bool has_header(const struct tarn_tcp_conn *c)
+{
+    return c->state == TARN_TCP_PUTS && !c->receiving && c->in_bytes == FRAME;
+}
+
+/* Is there something that only the socket keeps from being sent? */
+static bool can_send(struct tarn_tcp_conn *c)
+{
+    return c->count > 0 && may_send(c, tarn_tcp_reply_at(c, 0), 0);
+}
+
+static bool wait_for_events(struct tarn_tcp_conn *c)
+{
+    bool reading = !c->replies || (c->receiving ? !c->starved : room(c) > 0);
+    uint32_t events =
+        (reading ? EPOLLIN : 0) | (can_send(c) || (has_header(c) && room(c) > 0) ? EPOLLOUT : 0);
+    if (events == c->events)
+        return true;
+    struct epoll_event e = {.events = events, .data.ptr = c};
+    c->events = events;
+    return epoll_ctl(c->thread->epoll_fd, EPOLL_CTL_MOD, c->fd, &e) == 0;
+}
+
+bool tarn_tcp_conn_handle(struct tarn_tcp_conn *c, uint32_t events)
+{
+    if (atomic_load_explicit(&c->doomed, memory_order_relaxed) || events & (EPOLLERR | EPOLLHUP))
+        return false;
+    tarn_tcp_gpu_land(c);
+    if ((events & EPOLLIN || has_header(c)) && !receive(c))
+        return false;
+    if (!tarn_tcp_gpu_stage(c) || !send_replies(c) || !tarn_tcp_gpu_stage(c))
+        return false;
+    tarn_tcp_gpu_settle(c);
+    return wait_for_events(c);
+}
+
+void tarn_tcp_conn_free(struct tarn_tcp_conn *c)
+{
+    if (c->receiving && c->put_status == 0)
+        unpin(c, &c->in.frame);
+    while (c->count)
+        pop(c);
+    tarn_tcp_gpu_leave(c);
+    free(c->replies);
+    free(c);
+}

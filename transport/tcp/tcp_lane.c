@@ -1,0 +1,401 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * TCP, client half: the works of one direction.
+ *
+ * Works are only queued; sending takes everything queued in as few sendmsg() as possible. A message is
+ * rebuilt from its work whenever it is to be sent, so a half-sent one costs nothing but a count.
+ * Payload goes straight between the socket and the caller's pieces: a get's next payload and the header
+ * after it are asked for in one recvmsg(), and when one answer is outstanding, its header and payload are.
+ * That of works in GPU memory goes by way of the lane's stage (tcp_lane_gpu.c).
+ */
+#include "transport/tcp/tcp_lane.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+#include "base/error.h"
+
+/* From so many bytes of payload on, a receiver that may wait sleeps until all of them are there. */
+enum { WAIT_ALL_BYTES = 64 << 10 };
+enum { IOV_MAX_USED = 256, FRAMES_MAX = 64 };
+
+#define FRAME sizeof(struct tarn_tcp_frame)
+
+/* What a lane keeps in a work's scratch: status negated, 0 so far; has it nothing to wait for any more? */
+enum { TAG, STATUS, ENDED };
+
+static int down(const struct tarn_tcp_lane *n, const char *what)
+{
+    return tarn_fail(TARN_E_NODE_DOWN, "node %s: tcp: %s: %m: is the node running and reachable?", n->node,
+                     what);
+}
+
+static int garbled(const char *node, const char *what)
+{
+    return tarn_fail(TARN_E_PROTOCOL, "node %s: tcp: %s: close the link", node, what);
+}
+
+/* --- messages, iovecs --------------------------------------------------------------------------- */
+
+struct message {
+    struct iovec iov[IOV_MAX_USED];
+    uint32_t n;
+    uint64_t bytes;
+};
+
+static void add(struct message *m, void *data, uint64_t bytes)
+{
+    if (bytes == 0)
+        return;
+    m->iov[m->n++] = (struct iovec){data, bytes};
+    m->bytes += bytes;
+}
+
+/* Adds what is left of a work's pieces as far as there is room; true when all of it was added. */
+static bool add_payload(struct message *m, const struct tarn_work *w, struct tarn_cursor at, uint64_t left)
+{
+    while (left > 0 && m->n < IOV_MAX_USED) {
+        void *addr;
+        uint64_t bytes = tarn_cursor_next(&at, w->pieces, w->npieces, left, &addr);
+        add(m, addr, bytes);
+        left -= bytes;
+    }
+    return left == 0;
+}
+
+void tarn_tcp_skip(struct tarn_cursor *at, const struct tarn_work *w, uint64_t bytes)
+{
+    while (bytes > 0) {
+        void *addr;
+        bytes -= tarn_cursor_next(at, w->pieces, w->npieces, bytes, &addr);
+    }
+}
+
+void tarn_tcp_lane_queue(struct tarn_tcp_lane *n, struct tarn_work *w)
+{
+    w->next = NULL;
+    w->scratch[TAG] = n->next_tag++;
+    w->scratch[STATUS] = w->scratch[ENDED] = 0;
+    if (n->last)
+        n->last->next = w;
+    else
+        n->first = w;
+    n->last = w;
+    if (!n->unsent)
+        n->unsent = w;
+    if (!n->unanswered)
+        n->unanswered = w;
+    if (!n->unstaged && n->stage && n->op == TARN_TCP_PUT)
+        n->unstaged = w;
+}
+
+/* --- sending ------------------------------------------------------------------------------------ */
+
+static struct tarn_tcp_frame request(const struct tarn_tcp_lane *n, const struct tarn_work *w)
+{
+    return (struct tarn_tcp_frame){
+        .magic = TARN_TCP_MAGIC,
+        .version = TARN_TCP_VERSION,
+        .op = n->op | (n->op == TARN_TCP_GET && !w->touch ? TARN_TCP_NO_TOUCH : 0),
+        .pool = (uint16_t)w->pool,
+        .slot = w->slot,
+        .gen = w->gen,
+        .offset = w->offset,
+        .bytes = w->bytes,
+        .tag = w->scratch[TAG],
+    };
+}
+
+static uint64_t payload_of(const struct tarn_tcp_lane *n, const struct tarn_work *w)
+{
+    return n->op == TARN_TCP_PUT ? w->bytes : 0;
+}
+
+static bool is_staged(const struct tarn_work *w)
+{
+    return w->gpu && w->bytes > 0;
+}
+
+/* Can its next byte be sent? part: where in the stage its payload goes on. */
+static bool may_send(const struct tarn_tcp_lane *n, const struct tarn_work *w, uint32_t part)
+{
+    return n->op == TARN_TCP_GET || !is_staged(w) || tarn_stage_passed(n->stage, part);
+}
+
+/* Adds what is left of a put's payload as far as it is there and there is room; true when all of it was
+ * added. */
+static bool add_put(const struct tarn_tcp_lane *n, struct message *m, const struct tarn_work *w,
+                    struct tarn_cursor at, uint64_t left, uint32_t *part)
+{
+    if (!is_staged(w))
+        return add_payload(m, w, at, left);
+    uint32_t before = *part;
+    uint64_t bytes = tarn_tcp_lane_passed(n, part, left, m->iov + m->n, IOV_MAX_USED - m->n);
+    m->n += *part - before;
+    m->bytes += bytes;
+    return bytes == left;
+}
+
+/* Gathers what is queued, from the byte after the last one sent. */
+static void gather(const struct tarn_tcp_lane *n, struct tarn_tcp_frame *frames, struct message *m)
+{
+    m->n = 0;
+    m->bytes = 0;
+    add(m, (char *)(uintptr_t)n->hello + sizeof(*n->hello) - n->hello_unsent, n->hello_unsent);
+    uint64_t sent = n->sent;
+    struct tarn_cursor at = n->sent_at;
+    uint32_t part = 0;
+    int nframes = 0;
+    for (const struct tarn_work *w = n->unsent;
+         w && nframes < FRAMES_MAX && m->n < IOV_MAX_USED && may_send(n, w, part); w = w->next) {
+        uint64_t payload = payload_of(n, w);
+        if (sent < FRAME) {
+            frames[nframes] = request(n, w);
+            add(m, (char *)&frames[nframes++] + sent, FRAME - sent);
+        } else {
+            payload -= sent - FRAME;
+        }
+        if (payload && !add_put(n, m, w, at, payload, &part))
+            break;
+        sent = 0;
+        at = (struct tarn_cursor){0};
+    }
+}
+
+/* Moves the send position on by what the kernel took. */
+static void note_sent(struct tarn_tcp_lane *n, uint64_t bytes)
+{
+    uint32_t hello = bytes < n->hello_unsent ? (uint32_t)bytes : n->hello_unsent;
+    n->hello_unsent -= hello;
+    bytes -= hello;
+    while (n->unsent && bytes > 0) {
+        struct tarn_work *w = n->unsent;
+        uint64_t head = n->sent < FRAME ? FRAME - n->sent : 0;
+        uint64_t left = FRAME + payload_of(n, w) - n->sent;
+        uint64_t take = bytes < left ? bytes : left;
+        n->sent += take;
+        bytes -= take;
+        if (take > head && is_staged(w))
+            tarn_tcp_lane_passed_on(n, w, take - head);
+        if (take < left) {
+            tarn_tcp_skip(&n->sent_at, w, take > head ? take - head : 0);
+            return;
+        }
+        n->unsent = w->next;
+        n->sent = 0;
+        n->sent_at = (struct tarn_cursor){0};
+    }
+}
+
+bool tarn_tcp_lane_wants_to_send(const struct tarn_tcp_lane *n)
+{
+    return n->hello_unsent || (n->unsent && may_send(n, n->unsent, 0));
+}
+
+static bool would_block(int error)
+{
+    return error == EAGAIN || error == EWOULDBLOCK || error == EINTR;
+}
+
+int tarn_tcp_lane_send(struct tarn_tcp_lane *n, bool wait)
+{
+    int moved = 0, flags = MSG_NOSIGNAL | (wait ? 0 : MSG_DONTWAIT);
+    while (tarn_tcp_lane_wants_to_send(n)) {
+        struct tarn_tcp_frame frames[FRAMES_MAX];
+        struct message m;
+        gather(n, frames, &m);
+        struct msghdr h = {.msg_iov = m.iov, .msg_iovlen = m.n};
+        ssize_t sent = sendmsg(n->fd, &h, flags);
+        if (sent < 0)
+            return would_block(errno) ? moved : down(n, "send");
+        moved = 1;
+        note_sent(n, (uint64_t)sent);
+        tarn_tcp_lane_copy(n);
+        if ((uint64_t)sent < m.bytes)
+            return moved;
+    }
+    return moved;
+}
+
+/* --- receiving ---------------------------------------------------------------------------------- */
+
+static void pop(struct tarn_tcp_lane *n, int status)
+{
+    struct tarn_work *w = n->first;
+    n->first = w->next;
+    if (!n->first)
+        n->last = NULL;
+    w->status = status;
+    w->done(w);
+}
+
+void tarn_tcp_lane_reap(struct tarn_tcp_lane *n)
+{
+    while (n->first && n->first != n->unanswered && n->first->scratch[ENDED])
+        pop(n, -(int)n->first->scratch[STATUS]);
+}
+
+/* The answer has come in full; what was copied to a GPU ends with the copy. */
+static void answered(struct tarn_tcp_lane *n, int status)
+{
+    struct tarn_work *w = n->unanswered;
+    n->unanswered = w->next;
+    if (!w->scratch[STATUS])
+        w->scratch[STATUS] = (uint64_t)-status;
+    if (status || n->op == TARN_TCP_PUT || !is_staged(w))
+        w->scratch[ENDED] = 1;
+    tarn_tcp_lane_reap(n);
+}
+
+void tarn_tcp_lane_fail(struct tarn_tcp_lane *n, int status)
+{
+    n->unsent = n->unanswered = n->unstaged = NULL;
+    if (n->stage)
+        tarn_stage_clear(n->stage);
+    while (n->first) {
+        if (status == TARN_E_AUTH || status == TARN_E_VERSION)
+            n->first->why = n->why;
+        pop(n, status);
+    }
+}
+
+int tarn_tcp_check_hello(const char *node, const struct tarn_tcp_frame *f)
+{
+    if (f->magic != TARN_TCP_MAGIC || f->op != (TARN_TCP_HELLO | TARN_TCP_ANSWER))
+        return garbled(node, "the answer to HELLO is no frame of tarn");
+    if (f->status == TARN_E_AUTH)
+        return tarn_fail(TARN_E_AUTH, "node %s: tcp: the token is not that of a living session: attach again",
+                         node);
+    if (f->status == TARN_E_VERSION || f->version != TARN_TCP_VERSION)
+        return tarn_fail(TARN_E_VERSION,
+                         "node %s: tcp: it speaks version %u, this library %u: update one of them", node,
+                         f->version, TARN_TCP_VERSION);
+    return f->status == 0 ? 0 : garbled(node, "HELLO was refused with an unknown status");
+}
+
+/* The answer's header is complete: what follows it? Ends works that have no payload to wait for. */
+static int take_answer(struct tarn_tcp_lane *n)
+{
+    const struct tarn_tcp_frame *f = &n->answer;
+    struct tarn_work *w = n->unanswered;
+    n->answer_got = 0;
+    if (n->hello_waits) {
+        n->hello_waits = false;
+        int r = tarn_tcp_check_hello(n->node, f);
+        snprintf(n->why, sizeof(n->why), "%s", r ? tarn_last_error() : "");
+        return r;
+    }
+    if (f->magic != TARN_TCP_MAGIC || f->version != TARN_TCP_VERSION || f->op != (n->op | TARN_TCP_ANSWER))
+        return garbled(n->node, "received something that is no answer");
+    if (!w || w == n->unsent || f->tag != w->scratch[TAG])
+        return garbled(n->node, "received the answer to something not asked");
+    if (f->status > 0 || (n->op == TARN_TCP_GET && f->bytes != (f->status ? 0 : w->bytes)))
+        return garbled(n->node, "received an answer of the wrong size");
+    n->received_at = (struct tarn_cursor){0};
+    n->payload_left = n->op == TARN_TCP_GET ? f->bytes : 0;
+    if (f->status)
+        tarn_fail(f->status, "node %s: tcp: pool %u slot %u: %s", n->node, w->pool, w->slot,
+                  tarn_strerror(f->status));
+    if (f->status || n->payload_left == 0)
+        answered(n, f->status);
+    return 0;
+}
+
+/* Adds where what is left of a get's payload goes, as far as there is room; true when all of it was added. */
+static bool add_get(const struct tarn_tcp_lane *n, struct message *m, const struct tarn_work *w,
+                    struct tarn_cursor at, uint64_t left)
+{
+    uint8_t *memory;
+    if (!is_staged(w))
+        return add_payload(m, w, at, left);
+    uint64_t room = tarn_stage_room(n->stage, &memory);
+    add(m, memory, room < left ? room : left);
+    return room >= left;
+}
+
+/* Payload has come to where expect() wanted it. */
+static void take_payload(struct tarn_tcp_lane *n, uint64_t bytes)
+{
+    struct tarn_work *w = n->unanswered;
+    if (is_staged(w))
+        tarn_tcp_lane_arrived(n, w, bytes);
+    n->payload_left -= bytes;
+    if (n->payload_left)
+        tarn_tcp_skip(&n->received_at, w, bytes);
+    else
+        answered(n, 0);
+}
+
+/*
+ * The iovecs for what comes next. Payload is only asked for ahead of its header when nothing else can
+ * come: if that answer turns out to be a failure, no byte follows it. payload_only: no header behind it.
+ */
+static void expect(struct tarn_tcp_lane *n, struct message *m, bool payload_only)
+{
+    m->n = 0;
+    m->bytes = 0;
+    const struct tarn_work *w = n->unanswered;
+    if (n->payload_left) {
+        if (add_get(n, m, w, n->received_at, n->payload_left) && !payload_only && w->next &&
+            m->n < IOV_MAX_USED)
+            add(m, &n->answer, FRAME);
+        return;
+    }
+    add(m, (char *)&n->answer + n->answer_got, FRAME - n->answer_got);
+    if (n->op == TARN_TCP_GET && !n->hello_waits && w && !w->next)
+        add_get(n, m, w, (struct tarn_cursor){0}, w->bytes);
+}
+
+/* Accounts for received bytes that lie where expect() wanted them. */
+static int take_received(struct tarn_tcp_lane *n, uint64_t bytes)
+{
+    while (bytes > 0) {
+        if (n->payload_left) {
+            uint64_t take = bytes < n->payload_left ? bytes : n->payload_left;
+            bytes -= take;
+            take_payload(n, take);
+            continue;
+        }
+        uint64_t take = bytes < FRAME - n->answer_got ? bytes : FRAME - n->answer_got;
+        bytes -= take;
+        n->answer_got += (uint32_t)take;
+        if (n->answer_got < FRAME)
+            return 0;
+        int r = take_answer(n);
+        if (r)
+            return r;
+        if (bytes > 0 && !n->payload_left)
+            return garbled(n->node, "received more than was asked for");
+    }
+    return 0;
+}
+
+bool tarn_tcp_lane_awaits_answer(const struct tarn_tcp_lane *n)
+{
+    return n->unanswered != n->unsent || (n->hello_waits && !n->hello_unsent);
+}
+
+int tarn_tcp_lane_receive(struct tarn_tcp_lane *n, bool wait)
+{
+    int moved = 0;
+    for (; tarn_tcp_lane_awaits_answer(n); wait = false) {
+        struct message m;
+        bool rest = wait && n->payload_left >= WAIT_ALL_BYTES;
+        expect(n, &m, rest);
+        if (m.bytes == 0) /* the stage is full */
+            return moved;
+        struct msghdr h = {.msg_iov = m.iov, .msg_iovlen = m.n};
+        ssize_t got = recvmsg(n->fd, &h, rest ? MSG_WAITALL : wait ? 0 : MSG_DONTWAIT);
+        if (got < 0)
+            return would_block(errno) ? moved : down(n, "receive");
+        if (got == 0)
+            return tarn_fail(TARN_E_NODE_DOWN, "node %s: tcp: it closed the connection", n->node);
+        moved = 1;
+        int r = take_received(n, (uint64_t)got);
+        if (r || (uint64_t)got < m.bytes)
+            return r ? r : moved;
+    }
+    return moved;
+}

@@ -1,0 +1,128 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * TCP, client half: works whose pieces are GPU memory. A lane has a stage (tcp_stage.h), made with the first
+ * of them.
+ *
+ * get   received into the stage, copied to the pieces; it ends when its last part has passed. Works end in
+ * the order of their answers, so those behind it wait for that. put   copied into the stage as far ahead as
+ * there is room, and sent from there; its request goes out with the first part that has passed.
+ *
+ * When a GPU fails, what was to be moved is received, or sent, all the same, so that the connection stays in
+ * step; the work ends with the GPU's failure.
+ */
+#include <stdio.h>
+
+#include "base/error.h"
+#include "transport/tcp/tcp_lane.h"
+
+/* What a lane keeps in a work's scratch. */
+enum { STATUS = 1, ENDED = 2 };
+
+int tarn_tcp_lane_prepare(struct tarn_tcp_lane *n, int device)
+{
+    int rc = tarn_copiers_open(n->copiers, device);
+    if (rc || n->stage)
+        return rc;
+    rc = tarn_stage_new(&n->stage);
+    if (!rc)
+        n->stage->to_gpu = n->op == TARN_TCP_GET;
+    return rc;
+}
+
+static void fail_work(struct tarn_tcp_lane *n, struct tarn_work *w, int status)
+{
+    if (!status || w->scratch[STATUS])
+        return;
+    w->scratch[STATUS] = (uint64_t)-status;
+    snprintf(n->why, sizeof(n->why), "%s", tarn_last_error());
+    w->why = n->why;
+}
+
+static void land(struct tarn_tcp_lane *n)
+{
+    for (struct tarn_stage_part *p; (p = tarn_stage_passed(n->stage, 0)); tarn_stage_drop(n->stage)) {
+        struct tarn_work *w = p->owner;
+        fail_work(n, w, p->status);
+        if (p->last)
+            w->scratch[ENDED] = 1;
+    }
+    tarn_tcp_lane_reap(n);
+}
+
+/* Puts what waits to be sent into the stage, as far as there is room. */
+static void fill(struct tarn_tcp_lane *n)
+{
+    for (struct tarn_work *w; (w = n->unstaged); n->unstaged = w->next, n->staged = 0) {
+        if (n->staged == 0)
+            n->staged_at = (struct tarn_cursor){0};
+        while (w->gpu && n->staged < w->bytes) {
+            uint8_t *memory;
+            uint64_t room = tarn_stage_room(n->stage, &memory), left = w->bytes - n->staged;
+            uint64_t bytes = room < left ? room : left;
+            if (bytes == 0)
+                return;
+            struct tarn_stage_part *p = tarn_stage_add(n->stage, n->copiers, (int)w->gpu - 1, bytes);
+            p->owner = w;
+            p->pieces = w->pieces;
+            p->npieces = w->npieces;
+            p->at = n->staged_at;
+            tarn_tcp_skip(&n->staged_at, w, bytes);
+            n->staged += bytes;
+            if (n->staged == w->bytes)
+                tarn_stage_align(n->stage);
+        }
+    }
+}
+
+bool tarn_tcp_lane_copy(struct tarn_tcp_lane *n)
+{
+    if (!n->stage)
+        return false;
+    if (n->op == TARN_TCP_PUT)
+        fill(n);
+    bool moved = tarn_stage_move(n->stage, n->copiers);
+    if (n->op == TARN_TCP_GET)
+        land(n);
+    return moved;
+}
+
+bool tarn_tcp_lane_copying(const struct tarn_tcp_lane *n)
+{
+    return n->stage && tarn_stage_moving(n->stage);
+}
+
+void tarn_tcp_lane_arrived(struct tarn_tcp_lane *n, struct tarn_work *w, uint64_t bytes)
+{
+    struct tarn_stage_part *p = tarn_stage_grow(n->stage, bytes);
+    if (!p) {
+        p = tarn_stage_add(n->stage, n->copiers, (int)w->gpu - 1, bytes);
+        p->owner = w;
+        p->pieces = w->pieces;
+        p->npieces = w->npieces;
+        p->at = n->received_at;
+    }
+    p->last = bytes == n->payload_left;
+    if (p->last)
+        tarn_stage_align(n->stage);
+    if (p->last || p->bytes >= TARN_STAGE_PART / 2)
+        tarn_stage_give(n->stage, n->copiers);
+}
+
+uint64_t tarn_tcp_lane_passed(const struct tarn_tcp_lane *n, uint32_t *part, uint64_t left,
+                              struct iovec iov[], uint32_t room)
+{
+    const struct tarn_stage_part *p;
+    uint64_t total = 0;
+    for (uint32_t i = 0; i < room && total < left && (p = tarn_stage_passed(n->stage, *part)); i++) {
+        uint64_t sent = *part == 0 ? n->stage->sent : 0;
+        iov[i] = (struct iovec){p->memory + sent, p->bytes - sent};
+        total += p->bytes - sent;
+        *part += 1;
+    }
+    return total;
+}
+
+void tarn_tcp_lane_passed_on(struct tarn_tcp_lane *n, struct tarn_work *w, uint64_t bytes)
+{
+    fail_work(n, w, tarn_stage_sent(n->stage, bytes));
+}

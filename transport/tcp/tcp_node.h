@@ -1,0 +1,160 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The files of TCP's node half: tcp_server.c (threads, accepting, sessions), tcp_conn.c (one connection's
+ * frames and bytes) and tcp_node_gpu.c (those of GPU pools).
+ *
+ * Threads. Thread 0 accepts and reads HELLO; a connection that said it is handed to the thread with
+ * the fewest. From then on only that thread touches it, except that any thread may doom it: set `doomed`
+ * and shut the socket down, both under the server's lock; its own thread then closes it.
+ * The lock guards the lists of connections and sessions and is held for nothing else: a connection is
+ * unlinked under it before its descriptor is closed. Guard calls are made without it.
+ */
+#ifndef TARN_TRANSPORT_TCP_NODE_H
+#define TARN_TRANSPORT_TCP_NODE_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <sys/uio.h>
+
+#include "transport/tcp/tcp_frame.h"
+#include "transport/tcp/tcp_stage.h"
+#include "transport/tokens.h"
+
+#define TARN_TCP_ANSWERS 64 /* of a connection, not yet sent; reading pauses there */
+
+struct tarn_tcp_thread;
+
+/* An answer in the making: a request first (not ready), then its header and payload. */
+struct tarn_tcp_reply {
+    struct tarn_tcp_frame frame;
+    void *payload;
+    bool ready;
+    bool pinned;
+};
+
+enum tarn_tcp_state {
+    TARN_TCP_EXPECT_HELLO,
+    TARN_TCP_EXPECT_FIRST, /* the first request makes it a connection for gets or for puts */
+    TARN_TCP_GETS,
+    TARN_TCP_PUTS,
+};
+
+struct tarn_tcp_conn {
+    struct tarn_tcp_conn *next, *prev;
+    struct tarn_server *server;
+    struct tarn_tcp_thread *thread;
+    int fd;
+    enum tarn_tcp_state state;
+    atomic_bool doomed;
+    bool same_host, keeps_up; /* its reader takes what is sent without delay */
+    uint32_t events;          /* what epoll waits for */
+    bool admitted;            /* has said HELLO for `session`; written under the lock */
+    uint64_t session;
+    uint64_t deadline_ns;     /* HELLO, or the next byte the client takes, must come before; 0: none */
+    struct tarn_tcp_hello in; /* the message being received */
+    uint32_t in_bytes;
+    /* Answers in order, a ring; the first one's `sent` bytes are gone. Allocated with the first request. */
+    struct tarn_tcp_reply *replies;
+    uint32_t first, count;
+    uint64_t sent;
+    /* The payload of in.frame, a PUT that is being received: into the pool, or dropped when to is NULL. */
+    bool receiving;
+    uint8_t *to;
+    uint64_t left;
+    int32_t put_status;
+    /* GPU pools: */
+    struct tarn_tcp_conn *gpu_next, *gpu_prev; /* in its thread's list, */
+    bool listed;                               /* when it is there */
+    bool starved;                              /* it waits for a stage, or for room in its own */
+    bool closed;                               /* only its last copies are waited for */
+    struct tarn_stage *stage;                  /* on loan; NULL: none */
+    uint32_t staged; /* GETS: of so many answers, from the first on, all is in the stage that has to be */
+    uint64_t staged_bytes; /* and so much of the next one's payload */
+    uint64_t lent_ns;      /* when it was lent */
+    int32_t landed_status; /* PUTS: of the put whose parts pass, so far */
+};
+
+struct tarn_tcp_thread {
+    struct tarn_server *server;
+    pthread_t id;
+    bool started;
+    int epoll_fd;
+    _Atomic uint32_t conns;
+    uint32_t timed; /* connections of this thread with a deadline */
+    /* GPU pools: */
+    struct tarn_copiers copiers;
+    struct tarn_tcp_conn
+        *gpu_conns;            /* those with a stage, or in want of one, in the order in which they came */
+    struct tarn_stage *stages; /* unused ones */
+    uint32_t nstages;          /* all there are */
+    bool no_more;              /* another one could not be had */
+    bool hungry;               /* somebody waits for one, and none is left */
+    uint64_t moved_ns;         /* when a copy last passed */
+};
+
+struct tarn_server {
+    struct tarn_serve serve;
+    char address[300]; /* "host:port" */
+    int listen_fd, wake_fd;
+    _Atomic uint64_t refused_log_ns; /* when a refusal was last logged */
+    pthread_mutex_t lock;
+    struct tarn_tcp_conn *conns;
+    struct tarn_token *tokens;
+    bool listening; /* thread 0: false while descriptors have run out */
+    uint32_t nthreads;
+    struct tarn_tcp_thread threads[];
+};
+
+/* tcp_conn.c: does what `events` allow. False: the connection is to be closed. */
+bool tarn_tcp_conn_handle(struct tarn_tcp_conn *c, uint32_t events);
+/* Gives back pins and memory of a connection whose descriptor is closed. No copy may be under way. */
+void tarn_tcp_conn_free(struct tarn_tcp_conn *c);
+struct tarn_tcp_reply *tarn_tcp_reply_at(struct tarn_tcp_conn *c, uint32_t i);
+/* Turns a GET request into its answer: pins the object, or says why not. */
+void tarn_tcp_ready_get(struct tarn_tcp_conn *c, struct tarn_tcp_reply *r);
+void tarn_tcp_unpin(struct tarn_tcp_conn *c, struct tarn_tcp_reply *r);
+/* Sets (0: clears) the connection's deadline. Its own thread only. */
+void tarn_tcp_conn_time(struct tarn_tcp_conn *c, uint64_t deadline_ns);
+
+/* tcp_server.c: makes the connection one of the session's if the token is that of the session. */
+bool tarn_tcp_admit(struct tarn_tcp_conn *c, uint64_t session, const char token[TARN_TCP_TOKEN]);
+/* Closes its descriptor; frees it, now or when its last copies have passed. */
+void tarn_tcp_close(struct tarn_tcp_conn *c);
+/* Logs what was done to a connection, and why, at most once a second. */
+void tarn_tcp_complain(struct tarn_tcp_conn *c, const char *what, const char *why);
+
+/* tcp_node_gpu.c */
+static inline bool tarn_tcp_is_gpu(const struct tarn_tcp_conn *c, const struct tarn_tcp_frame *f)
+{
+    const struct tarn_serve *s = &c->server->serve;
+    return f->pool < s->npools && s->pools[f->pool].kind == TARN_POOL_GPU;
+}
+
+/* Looks at the copies under way; ends the puts that have landed. */
+void tarn_tcp_gpu_land(struct tarn_tcp_conn *c);
+/* Puts answers into the stage as far as there is room, and gives the copies. False: an answer that has begun
+ * cannot be ended. */
+bool tarn_tcp_gpu_stage(struct tarn_tcp_conn *c);
+/* The iovecs for `payload` bytes of an answer, from its *part-th part on, which is moved on; the bytes. */
+uint64_t tarn_tcp_gpu_gather(struct tarn_tcp_conn *c, uint32_t *part, uint64_t payload, struct iovec *iov,
+                             size_t *n_p);
+/* A put's payload begins: can it be copied? */
+int tarn_tcp_gpu_begin_put(struct tarn_tcp_conn *c);
+/* Where the next bytes of a put go; 0: nowhere yet. Negative: it fails. */
+int64_t tarn_tcp_gpu_room(struct tarn_tcp_conn *c, uint8_t **memory_p);
+/* They were received. */
+void tarn_tcp_gpu_received(struct tarn_tcp_conn *c, uint64_t bytes);
+/* The put's last byte was: `r` is its answer once it has landed. */
+void tarn_tcp_gpu_end_put(struct tarn_tcp_conn *c, struct tarn_tcp_reply *r);
+/* Ends a connection's turn: gives copies, lends and takes back stages. */
+void tarn_tcp_gpu_settle(struct tarn_tcp_conn *c);
+void tarn_tcp_gpu_leave(struct tarn_tcp_conn *c);
+
+/* For how long the thread may sleep; `otherwise`: were there no copies. */
+int tarn_tcp_gpu_timeout(const struct tarn_tcp_thread *t, int otherwise);
+/* Serves the connections whose copies have passed, or that wait for a stage. */
+void tarn_tcp_gpu_sweep(struct tarn_tcp_thread *t);
+/* The thread has ended, and all its connections are closed. */
+void tarn_tcp_gpu_stop(struct tarn_tcp_thread *t);
+
+#endif

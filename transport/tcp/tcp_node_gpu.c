@@ -1,0 +1,362 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * TCP, node half: GPU pools.
+ *
+ * A connection that moves bytes of one borrows a stage (tcp_stage.h) of its thread for as long as something
+ * lies in it. A thread has STAGES at most, each made when it is first wanted; who finds none waits and reads
+ * no further. While somebody waits, who has had one for SLICE_NS puts nothing more in and goes to the end of
+ * the line; from a client that does not take its answers it is taken back, and what lay in it is fetched
+ * again once the client reads on. So the memory is bounded and no client can hold up the others.
+ *
+ * Copies end without a descriptor to wait for. The thread does not wait for them either: while some are under
+ * way it looks at its sockets without sleeping, and at the copies after that, for SPIN_NS after the last one
+ * passed; a part takes some ten microseconds. What takes longer is looked at every millisecond. It stands
+ * still only to open a GPU's queue, once, to pin a stage, and to close the queue of a GPU that failed.
+ *
+ * A slot stays pinned while the GPU may touch its extent. A connection that is closed meanwhile is kept,
+ * without its descriptor, until its last copy has passed.
+ */
+#include <string.h>
+#include <sys/epoll.h>
+#include <utlist.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "transport/tcp/tcp_node.h"
+
+#define SPIN_NS (200 * 1000ull)
+#define SLICE_NS (20 * TARN_NS_PER_MS)
+enum { STAGES = 16, NAP_MS = 1, WAIT_MS = 5 };
+
+static int device_of(const struct tarn_tcp_conn *c, const struct tarn_tcp_frame *f)
+{
+    return c->server->serve.pools[f->pool].device;
+}
+
+/* --- loans -------------------------------------------------------------------------------------- */
+
+static bool has_stage(const struct tarn_tcp_thread *t)
+{
+    return t->stages || (!t->no_more && t->nstages < STAGES);
+}
+
+/* AGAIN: none is free. Another failure when there is none at all, since waiting would not help. */
+static int borrow(struct tarn_tcp_conn *c)
+{
+    struct tarn_tcp_thread *t = c->thread;
+    if (c->stage)
+        return 0;
+    if (!t->stages && has_stage(t)) {
+        int rc = tarn_stage_new(&t->stages);
+        if (rc && t->nstages == 0)
+            return rc;
+        t->no_more = rc != 0;
+        t->nstages += rc == 0;
+    }
+    if (!t->stages)
+        return TARN_E_AGAIN;
+    c->stage = t->stages;
+    LL_DELETE(t->stages, c->stage);
+    c->stage->to_gpu = c->state == TARN_TCP_PUTS;
+    c->lent_ns = tarn_now_ns();
+    return 0;
+}
+
+/* It has had its turn, and others wait. */
+static bool must_yield(const struct tarn_tcp_conn *c)
+{
+    return c->stage && c->thread->hungry && tarn_now_ns() - c->lent_ns > SLICE_NS;
+}
+
+static void give_back(struct tarn_tcp_conn *c)
+{
+    tarn_stage_clear(c->stage);
+    LL_PREPEND(c->thread->stages, c->stage);
+    c->stage = NULL;
+}
+
+/* What lies in the stage is put there again later. Nothing is under way. */
+static void take_back(struct tarn_tcp_conn *c)
+{
+    give_back(c);
+    c->staged = 0;
+    c->staged_bytes = c->sent > sizeof(struct tarn_tcp_frame) ? c->sent - sizeof(struct tarn_tcp_frame) : 0;
+}
+
+static void list(struct tarn_tcp_conn *c, bool on)
+{
+    if (on && !c->listed)
+        DL_APPEND2(c->thread->gpu_conns, c, gpu_prev, gpu_next);
+    else if (!on && c->listed)
+        DL_DELETE2(c->thread->gpu_conns, c, gpu_prev, gpu_next);
+    c->listed = on;
+}
+
+void tarn_tcp_gpu_settle(struct tarn_tcp_conn *c)
+{
+    if (c->stage && c->stage->count == 0) {
+        give_back(c);
+        list(c, false);
+    }
+    if (c->stage)
+        tarn_stage_give(c->stage, &c->thread->copiers);
+    if (c->stage && tarn_stage_moving(c->stage))
+        c->thread->moved_ns = tarn_now_ns();
+    list(c, c->stage || c->starved);
+}
+
+void tarn_tcp_gpu_leave(struct tarn_tcp_conn *c)
+{
+    if (c->stage)
+        give_back(c);
+    list(c, false);
+}
+
+/* --- gets --------------------------------------------------------------------------------------- */
+
+static void fail_get(struct tarn_tcp_conn *c, struct tarn_tcp_reply *r, int status)
+{
+    tarn_tcp_complain(c, "a get of a GPU pool failed", tarn_last_error());
+    tarn_tcp_unpin(c, r);
+    r->frame.status = status;
+    r->frame.bytes = 0;
+}
+
+/* Pins the object; what cannot be had is said in the answer. */
+static void begin_get(struct tarn_tcp_conn *c, struct tarn_tcp_reply *r)
+{
+    tarn_tcp_ready_get(c, r);
+    int rc = r->frame.bytes ? tarn_copiers_open(&c->thread->copiers, device_of(c, &r->frame)) : 0;
+    if (rc)
+        fail_get(c, r, rc);
+}
+
+/* Puts what is left of an answer into the stage. False: no room for all of it. */
+static bool stage_reply(struct tarn_tcp_conn *c, struct tarn_tcp_reply *r)
+{
+    int rc = must_yield(c) ? TARN_E_AGAIN : borrow(c);
+    c->starved = rc == TARN_E_AGAIN;
+    if (c->starved)
+        return false;
+    if (!r->ready)
+        begin_get(c, r);
+    if (rc && r->frame.bytes)
+        fail_get(c, r, rc);
+    while (c->staged_bytes < r->frame.bytes) {
+        uint8_t *memory;
+        uint64_t room = tarn_stage_room(c->stage, &memory), left = r->frame.bytes - c->staged_bytes;
+        uint64_t bytes = room < left ? room : left;
+        if (bytes == 0)
+            return false;
+        struct tarn_stage_part *p =
+            tarn_stage_add(c->stage, &c->thread->copiers, device_of(c, &r->frame), bytes);
+        p->owner = r;
+        p->own = (struct tarn_piece){.addr = (char *)r->payload + c->staged_bytes, .bytes = bytes};
+        p->pieces = &p->own;
+        p->npieces = 1;
+        c->staged_bytes += bytes;
+    }
+    if (c->stage)
+        tarn_stage_align(c->stage);
+    return true;
+}
+
+static bool all_passed(struct tarn_tcp_conn *c, const void *owner)
+{
+    const struct tarn_stage_part *p;
+    uint32_t i = 0;
+    while ((p = tarn_stage_passed(c->stage, i)) && p->owner == owner)
+        i++;
+    return p || i == c->stage->count;
+}
+
+/* Answers with the failure that comes next in the stage. False: its header is gone already. */
+static bool fail_next(struct tarn_tcp_conn *c)
+{
+    const struct tarn_stage_part *p;
+    while ((p = c->stage ? tarn_stage_passed(c->stage, 0) : NULL) && p->status) {
+        struct tarn_tcp_reply *r = p->owner;
+        int status = p->status;
+        if (r == tarn_tcp_reply_at(c, 0) && c->sent > 0)
+            return false;
+        if (!all_passed(c, r))
+            return true;
+        fail_get(c, r, status);
+        while ((p = tarn_stage_passed(c->stage, 0)) && p->owner == r)
+            tarn_stage_drop(c->stage);
+        if (r == tarn_tcp_reply_at(c, c->staged))
+            c->staged_bytes = 0;
+    }
+    return true;
+}
+
+bool tarn_tcp_gpu_stage(struct tarn_tcp_conn *c)
+{
+    if (c->state != TARN_TCP_GETS)
+        return true;
+    for (; c->staged < c->count; c->staged++, c->staged_bytes = 0) {
+        struct tarn_tcp_reply *r = tarn_tcp_reply_at(c, c->staged);
+        if (tarn_tcp_is_gpu(c, &r->frame) && !(r->ready && r->frame.bytes == 0) && !stage_reply(c, r))
+            break;
+    }
+    if (!c->stage)
+        return true;
+    tarn_stage_move(c->stage, &c->thread->copiers);
+    return fail_next(c);
+}
+
+uint64_t tarn_tcp_gpu_gather(struct tarn_tcp_conn *c, uint32_t *part, uint64_t payload, struct iovec *iov,
+                             size_t *n_p)
+{
+    uint64_t total = 0;
+    const struct tarn_stage_part *p;
+    while (total < payload && (p = tarn_stage_passed(c->stage, *part)) && p->status == 0) {
+        uint64_t sent = *part == 0 ? c->stage->sent : 0, left = p->bytes - sent;
+        uint64_t take = left < payload - total ? left : payload - total;
+        iov[(*n_p)++] = (struct iovec){p->memory + sent, take};
+        total += take;
+        *part += 1;
+    }
+    return total;
+}
+
+/* --- puts --------------------------------------------------------------------------------------- */
+
+int tarn_tcp_gpu_begin_put(struct tarn_tcp_conn *c)
+{
+    int rc = tarn_copiers_open(&c->thread->copiers, device_of(c, &c->in.frame));
+    if (rc)
+        tarn_tcp_complain(c, "a put to a GPU pool failed", tarn_last_error());
+    return rc;
+}
+
+int64_t tarn_tcp_gpu_room(struct tarn_tcp_conn *c, uint8_t **memory_p)
+{
+    int rc = must_yield(c) ? TARN_E_AGAIN : borrow(c);
+    c->starved = rc == TARN_E_AGAIN;
+    if (c->starved)
+        return 0;
+    if (rc) {
+        tarn_tcp_complain(c, "a put to a GPU pool failed", tarn_last_error());
+        c->landed_status = 0;
+        return rc;
+    }
+    uint64_t room = tarn_stage_room(c->stage, memory_p);
+    c->starved = room == 0;
+    return (int64_t)room;
+}
+
+void tarn_tcp_gpu_received(struct tarn_tcp_conn *c, uint64_t bytes)
+{
+    struct tarn_stage_part *p = tarn_stage_grow(c->stage, bytes);
+    if (p) {
+        p->own.bytes += bytes;
+    } else {
+        p = tarn_stage_add(c->stage, &c->thread->copiers, device_of(c, &c->in.frame), bytes);
+        p->own = (struct tarn_piece){.addr = c->to, .bytes = bytes};
+        p->pieces = &p->own;
+        p->npieces = 1;
+    }
+    if (p->bytes >= TARN_STAGE_PART / 2)
+        tarn_stage_give(c->stage, &c->thread->copiers);
+}
+
+void tarn_tcp_gpu_end_put(struct tarn_tcp_conn *c, struct tarn_tcp_reply *r)
+{
+    struct tarn_stage_part *p = tarn_stage_last(c->stage);
+    p->owner = r;
+    p->last = true;
+    tarn_stage_align(c->stage);
+}
+
+void tarn_tcp_gpu_land(struct tarn_tcp_conn *c)
+{
+    if (!c->stage)
+        return;
+    tarn_stage_move(c->stage, &c->thread->copiers);
+    if (c->state != TARN_TCP_PUTS)
+        return;
+    for (struct tarn_stage_part *p; (p = tarn_stage_passed(c->stage, 0)); tarn_stage_drop(c->stage)) {
+        struct tarn_tcp_reply *r = p->owner;
+        if (p->status && !c->landed_status) {
+            tarn_tcp_complain(c, "a put to a GPU pool failed", tarn_last_error());
+            c->landed_status = p->status;
+        }
+        if (!p->last)
+            continue;
+        tarn_tcp_unpin(c, r);
+        r->frame.status = c->landed_status;
+        r->ready = true;
+        c->landed_status = 0;
+    }
+}
+
+/* --- the thread --------------------------------------------------------------------------------- */
+
+int tarn_tcp_gpu_timeout(const struct tarn_tcp_thread *t, int otherwise)
+{
+    const struct tarn_tcp_conn *c;
+    bool waits = false;
+    for (c = t->gpu_conns; c; c = c->gpu_next) {
+        if (c->stage && tarn_stage_moving(c->stage))
+            return tarn_now_ns() - t->moved_ns < SPIN_NS ? 0 : NAP_MS;
+        if (!c->stage && has_stage(t))
+            return 0;
+        waits |= !c->stage;
+    }
+    return waits ? WAIT_MS : otherwise;
+}
+
+/* Of a client that takes nothing, for one that waits. */
+static void take_one_back(struct tarn_tcp_thread *t)
+{
+    struct tarn_tcp_conn *c;
+    uint64_t now = tarn_now_ns();
+    for (c = t->gpu_conns; c; c = c->gpu_next) {
+        if (!c->stage || c->closed || c->state != TARN_TCP_GETS || tarn_stage_moving(c->stage) ||
+            now - c->lent_ns < SLICE_NS)
+            continue;
+        take_back(c);
+        list(c, false);
+        return;
+    }
+}
+
+static void serve(struct tarn_tcp_conn *c)
+{
+    bool waited = c->starved;
+    c->starved = false;
+    if (!tarn_tcp_conn_handle(c, waited ? EPOLLIN : 0))
+        tarn_tcp_close(c);
+}
+
+void tarn_tcp_gpu_sweep(struct tarn_tcp_thread *t)
+{
+    struct tarn_tcp_conn *c, *next;
+    bool waits = false;
+    for (c = t->gpu_conns; c; c = next) {
+        next = c->gpu_next;
+        bool passed = c->stage && tarn_stage_moving(c->stage) && tarn_stage_move(c->stage, &t->copiers);
+        if (c->closed && !tarn_stage_moving(c->stage))
+            tarn_tcp_conn_free(c);
+        else if (!c->closed && (passed || (!c->stage && has_stage(t))))
+            serve(c);
+        else
+            waits |= !c->stage;
+    }
+    t->hungry = waits && !has_stage(t);
+    if (t->hungry)
+        take_one_back(t);
+}
+
+void tarn_tcp_gpu_stop(struct tarn_tcp_thread *t)
+{
+    tarn_copiers_close(&t->copiers);
+    while (t->gpu_conns)
+        tarn_tcp_conn_free(t->gpu_conns);
+    while (t->stages) {
+        struct tarn_stage *s = t->stages;
+        LL_DELETE(t->stages, s);
+        tarn_stage_free(s);
+    }
+}

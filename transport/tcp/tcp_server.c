@@ -1,0 +1,361 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * TCP, node half: threads, accepting, sessions. tcp_node.h has the rules of threads and lock.
+ *
+ * Plain epoll, not server/loop.h: libtarn has this file in it and does not link libevent.
+ * An idle node's threads sleep without a timeout; only while some connection has a deadline, or
+ * accepting is paused because descriptors have run out, do they wake on their own.
+ */
+#include "transport/tcp/tcp_node.h"
+
+#include <errno.h>
+#include <netinet/in.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+#include <utlist.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/net.h"
+#include "transport/tcp/tcp.h"
+
+enum { HELLO_MS = 5000, SEND_MS = 4, SCAN_MS = 250, ACCEPTS = 64, EVENTS = 64 };
+
+/* --- sessions ----------------------------------------------------------------------------------- */
+
+bool tarn_tcp_admit(struct tarn_tcp_conn *c, uint64_t session, const char token[TARN_TCP_TOKEN])
+{
+    struct tarn_server *s = c->server;
+    pthread_mutex_lock(&s->lock);
+    c->admitted = tarn_token_is(s->tokens, session, token);
+    c->session = session;
+    pthread_mutex_unlock(&s->lock);
+    return c->admitted;
+}
+
+int tarn_tcp_attach(struct tarn_server *s, struct tarn_attach *a)
+{
+    pthread_mutex_lock(&s->lock);
+    const char *token = tarn_token_of(&s->tokens, a->session);
+    if (token)
+        snprintf(a->text, sizeof(a->text), "v1 %s %s", s->address, token);
+    pthread_mutex_unlock(&s->lock);
+    if (!token)
+        return tarn_fail(TARN_E_NO_MEMORY, "tcp: out of memory for a session");
+    a->nfds = 0;
+    return 0;
+}
+
+/* Makes the connection's own thread close it. With the lock held. */
+static void doom(struct tarn_tcp_conn *c)
+{
+    atomic_store_explicit(&c->doomed, true, memory_order_relaxed);
+    shutdown(c->fd, SHUT_RDWR);
+}
+
+/*
+ * A thread may be receiving into a pool for this session right now; its pin holds the slot until that
+ * stops. Whatever the connections still hold is refused once the store has taken the reservations back.
+ */
+void tarn_tcp_detach(struct tarn_server *s, uint64_t session)
+{
+    pthread_mutex_lock(&s->lock);
+    struct tarn_tcp_conn *c;
+    tarn_token_drop(&s->tokens, session);
+    DL_FOREACH (s->conns, c)
+        if (c->admitted && c->session == session)
+            doom(c);
+    pthread_mutex_unlock(&s->lock);
+}
+
+/* --- connections -------------------------------------------------------------------------------- */
+
+void tarn_tcp_complain(struct tarn_tcp_conn *c, const char *what, const char *why)
+{
+    struct tarn_server *s = c->server;
+    uint64_t now = tarn_now_ns(), last = atomic_load(&s->refused_log_ns);
+    if (now - last < TARN_NS_PER_S || !atomic_compare_exchange_strong(&s->refused_log_ns, &last, now))
+        return;
+    tarn_log(s->serve.log, TARN_LOG_WARN, "tcp", "msg=\"%s\" cause=\"%s\" session=%016llx", what, why,
+             (unsigned long long)c->session);
+}
+
+void tarn_tcp_close(struct tarn_tcp_conn *c)
+{
+    struct tarn_server *s = c->server;
+    tarn_tcp_conn_time(c, 0);
+    pthread_mutex_lock(&s->lock);
+    DL_DELETE(s->conns, c);
+    pthread_mutex_unlock(&s->lock);
+    atomic_fetch_sub(&c->thread->conns, 1);
+    close(c->fd);
+    c->closed = c->stage && tarn_stage_moving(c->stage);
+    if (!c->closed)
+        tarn_tcp_conn_free(c);
+}
+
+static bool watch(struct tarn_tcp_thread *t, struct tarn_tcp_conn *c)
+{
+    struct epoll_event e = {.events = EPOLLIN, .data.ptr = c};
+    c->events = EPOLLIN;
+    return epoll_ctl(t->epoll_fd, EPOLL_CTL_ADD, c->fd, &e) == 0;
+}
+
+static void add_conn(struct tarn_tcp_thread *t, int fd)
+{
+    struct tarn_tcp_conn *c = calloc(1, sizeof(*c));
+    if (!c) {
+        close(fd);
+        return;
+    }
+    c->same_host = tarn_tcp_same_host(fd);
+    c->keeps_up = c->same_host;
+    tarn_tcp_tune(fd, c->same_host);
+    tarn_tcp_sleep(fd, SEND_MS);
+    c->server = t->server;
+    c->thread = t;
+    c->fd = fd;
+    atomic_fetch_add(&t->conns, 1);
+    tarn_tcp_conn_time(c, tarn_deadline(HELLO_MS));
+    pthread_mutex_lock(&t->server->lock);
+    DL_APPEND(t->server->conns, c);
+    pthread_mutex_unlock(&t->server->lock);
+    if (!watch(t, c))
+        tarn_tcp_close(c);
+}
+
+static struct tarn_tcp_thread *least_loaded(struct tarn_server *s)
+{
+    struct tarn_tcp_thread *best = &s->threads[0];
+    for (uint32_t i = 1; i < s->nthreads; i++)
+        if (atomic_load(&s->threads[i].conns) < atomic_load(&best->conns))
+            best = &s->threads[i];
+    return best;
+}
+
+/* Passes a connection that has said HELLO to the thread that serves it from now on. */
+static void hand_over(struct tarn_tcp_conn *c)
+{
+    struct tarn_server *s = c->server;
+    struct tarn_tcp_thread *from = c->thread;
+    atomic_fetch_sub(&from->conns, 1);
+    struct tarn_tcp_thread *to = least_loaded(s);
+    atomic_fetch_add(&to->conns, 1);
+    if (to == from)
+        return;
+    epoll_ctl(from->epoll_fd, EPOLL_CTL_DEL, c->fd, NULL);
+    pthread_mutex_lock(&s->lock);
+    c->thread = to;
+    pthread_mutex_unlock(&s->lock);
+    if (!watch(to, c))
+        tarn_tcp_close(c);
+}
+
+/* --- accepting ---------------------------------------------------------------------------------- */
+
+static void set_listening(struct tarn_server *s, bool on)
+{
+    struct epoll_event e = {.events = on ? EPOLLIN : 0, .data.ptr = &s->listen_fd};
+    s->listening = on;
+    epoll_ctl(s->threads[0].epoll_fd, EPOLL_CTL_MOD, s->listen_fd, &e);
+}
+
+static void accept_some(struct tarn_tcp_thread *t)
+{
+    struct tarn_server *s = t->server;
+    for (int i = 0; i < ACCEPTS; i++) {
+        int fd = accept4(s->listen_fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+        if (fd >= 0) {
+            add_conn(t, fd);
+            continue;
+        }
+        if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
+            /* They wait in the backlog until connections close; a ready listener would spin meanwhile. */
+            tarn_log(s->serve.log, TARN_LOG_WARN, "tcp",
+                     "msg=\"not accepting for %d ms\" cause=\"%s\" connections=%u remedy=\"raise ulimit -n\"",
+                     SCAN_MS, strerror(errno), atomic_load(&t->conns));
+            set_listening(s, false);
+        }
+        return;
+    }
+}
+
+/* --- threads ------------------------------------------------------------------------------------ */
+
+/* Dooms this thread's connections whose deadline has passed. */
+static void scan(struct tarn_tcp_thread *t)
+{
+    struct tarn_tcp_conn *c;
+    uint64_t now = tarn_now_ns();
+    pthread_mutex_lock(&t->server->lock);
+    DL_FOREACH (t->server->conns, c)
+        if (c->thread == t && c->deadline_ns && c->deadline_ns <= now)
+            doom(c);
+    pthread_mutex_unlock(&t->server->lock);
+}
+
+static void handle(struct tarn_tcp_conn *c, uint32_t events)
+{
+    bool new = c->state == TARN_TCP_EXPECT_HELLO;
+    if (!tarn_tcp_conn_handle(c, events))
+        tarn_tcp_close(c);
+    else if (new && c->state != TARN_TCP_EXPECT_HELLO)
+        hand_over(c);
+}
+
+static bool dispatch(struct tarn_tcp_thread *t, const struct epoll_event *e)
+{
+    struct tarn_server *s = t->server;
+    if (e->data.ptr == &s->wake_fd)
+        return false;
+    if (e->data.ptr == &s->listen_fd)
+        accept_some(t);
+    else
+        handle(e->data.ptr, e->events);
+    return true;
+}
+
+static void *run(void *arg)
+{
+    struct tarn_tcp_thread *t = arg;
+    bool accepts = t == &t->server->threads[0];
+    uint64_t next_scan_ns = 0;
+    for (;;) {
+        struct epoll_event events[EVENTS];
+        bool paused = accepts && !t->server->listening;
+        int limit_ms = tarn_tcp_gpu_timeout(t, t->timed || paused ? SCAN_MS : -1);
+        int n = epoll_wait(t->epoll_fd, events, EVENTS, limit_ms);
+        for (int i = 0; i < n; i++)
+            if (!dispatch(t, &events[i]))
+                return NULL;
+        tarn_tcp_gpu_sweep(t);
+        if ((t->timed || paused) && tarn_now_ns() >= next_scan_ns) {
+            next_scan_ns = tarn_deadline(SCAN_MS);
+            scan(t);
+            if (paused)
+                set_listening(t->server, true);
+        }
+    }
+}
+
+static int start_thread(struct tarn_server *s, uint32_t i)
+{
+    struct tarn_tcp_thread *t = &s->threads[i];
+    struct epoll_event wake = {.events = EPOLLIN, .data.ptr = &s->wake_fd};
+    struct epoll_event listen = {.events = EPOLLIN, .data.ptr = &s->listen_fd};
+    t->server = s;
+    t->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+    if (t->epoll_fd < 0 || epoll_ctl(t->epoll_fd, EPOLL_CTL_ADD, s->wake_fd, &wake) < 0 ||
+        (i == 0 && epoll_ctl(t->epoll_fd, EPOLL_CTL_ADD, s->listen_fd, &listen) < 0)) {
+        int r =
+            tarn_fail(TARN_E_SYSTEM, "tcp: epoll for I/O thread %u: %m: raise the limit of open files", i);
+        if (t->epoll_fd >= 0)
+            close(t->epoll_fd);
+        return r;
+    }
+    /* Signals are for the threads of the program. */
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int error = pthread_create(&t->id, NULL, run, t);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (error) {
+        close(t->epoll_fd);
+        errno = error;
+        return tarn_fail(TARN_E_SYSTEM, "tcp: I/O thread %u of %u: %m: lower io-threads", i,
+                         s->serve.io_threads);
+    }
+    t->started = true;
+    char name[16];
+    snprintf(name, sizeof(name), "tarn-tcp-%u", i % 1000);
+    pthread_setname_np(t->id, name);
+    return 0;
+}
+
+/* --- start and stop ----------------------------------------------------------------------------- */
+
+bool tarn_tcp_serves(const struct tarn_server *s, uint32_t pool)
+{
+    (void)s, (void)pool;
+    return true;
+}
+
+void tarn_tcp_describe(const struct tarn_server *s, uint32_t pool, char *text, size_t text_bytes)
+{
+    (void)pool;
+    snprintf(text, text_bytes, "%s", s->address);
+}
+
+void tarn_tcp_stop(struct tarn_server *s)
+{
+    eventfd_write(s->wake_fd, 1);
+    for (uint32_t i = 0; i < s->nthreads; i++) {
+        if (!s->threads[i].started)
+            continue;
+        pthread_join(s->threads[i].id, NULL);
+        close(s->threads[i].epoll_fd);
+    }
+    while (s->conns)
+        tarn_tcp_close(s->conns);
+    for (uint32_t i = 0; i < s->nthreads; i++)
+        tarn_tcp_gpu_stop(&s->threads[i]);
+    tarn_tokens_free(&s->tokens);
+    close(s->listen_fd);
+    close(s->wake_fd);
+    pthread_mutex_destroy(&s->lock);
+    free(s);
+}
+
+static int listen_on(struct tarn_server *s)
+{
+    struct tarn_addr a = {.port = s->serve.port};
+    snprintf(a.host, sizeof(a.host), "%s", s->serve.host);
+    int r = tarn_net_listen(&a, &s->listen_fd);
+    if (!r)
+        tarn_addr_format(&a, s->address, sizeof(s->address));
+    return r;
+}
+
+int tarn_tcp_serve(const struct tarn_serve *serve, struct tarn_server **s_p)
+{
+    uint32_t nthreads = serve->io_threads ? serve->io_threads : 1;
+    struct tarn_server *s = calloc(1, sizeof(*s) + nthreads * sizeof(s->threads[0]));
+    if (!s)
+        return tarn_fail(TARN_E_NO_MEMORY, "tcp: out of memory for %u I/O threads", nthreads);
+    s->serve = *serve;
+    s->nthreads = nthreads;
+    s->listening = true;
+    pthread_mutex_init(&s->lock, NULL);
+    int r = listen_on(s);
+    if (r)
+        goto free_server;
+    s->wake_fd = eventfd(0, EFD_CLOEXEC);
+    if (s->wake_fd < 0) {
+        r = tarn_fail(TARN_E_SYSTEM, "tcp: eventfd: %m: raise the limit of open files");
+        goto close_listener;
+    }
+    /* Thread 0, which accepts and looks at all of them, starts last. */
+    for (uint32_t i = nthreads; i-- > 0;) {
+        r = start_thread(s, i);
+        if (r)
+            goto stop_threads;
+    }
+    *s_p = s;
+    return 0;
+
+stop_threads:
+    tarn_tcp_stop(s);
+    return r;
+close_listener:
+    close(s->listen_fd);
+free_server:
+    pthread_mutex_destroy(&s->lock);
+    free(s);
+    return r;
+}

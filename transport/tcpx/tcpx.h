@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * TCPX: tensors between hosts by a network plugin (tcpx_plugin.h), whose connections carry bytes and nothing
+ * else. All that is said about them goes over a TCP connection of tarn's own, the link; docs/protocol.md:
+ *
+ *   client                                            node
+ *   HELLO session token chunk           -->
+ *                                       <--           HELLO status chunk
+ *   gets: OPEN lane pool handle         -->           connects to the handle, sends on that
+ *   puts: OPEN lane pool                -->
+ *                                       <--           HANDLE lane handle: the client connects to that
+ *   GET lane tag slot gen offset bytes  -->           pins the object
+ *                                       <--           ANSWER lane tag status
+ *   receives                            <==           sends, then unpins
+ *   PUT lane tag slot gen offset bytes  -->           pins the reservation
+ *                                       <--           ANSWER lane tag status
+ *   sends                               ==>           receives, unpacks, unpins
+ *                                       <--           DONE lane tag status
+ *                                       <--           FAIL lane status sentence; the link is of no use any
+ * more
+ *
+ * A lane is a comm of the plugin, one way, for one pool of the node and one memory of the client (the host's,
+ * a GPU's). Works of a lane are answered, moved and ended in the order in which they were asked for, so
+ * nothing on the plugin's connection needs a name. A work's bytes are cut to messages of `chunk` bytes, the
+ * last being the rest: both sides know the length of each before it comes. A work without bytes has none.
+ *
+ * A comm is closed by a sender only when the receiver has said that it is done, or is gone: the client has
+ * had DONE of its puts; the node closes with the link, which the client does when its gets are where they
+ * belong.
+ */
+#ifndef TARN_TRANSPORT_TCPX_H
+#define TARN_TRANSPORT_TCPX_H
+
+#include "base/buf.h"
+#include "transport/tcpx/plugin/tcpx_abi.h"
+#include "transport/tokens.h"
+#include "transport/transport.h"
+
+extern const struct tarn_transport_ops tarn_tcpx_ops;
+
+/* tcpx_node.c */
+int tarn_tcpx_serve(const struct tarn_serve *serve, struct tarn_server **s_p);
+bool tarn_tcpx_serves(const struct tarn_server *s, uint32_t pool);
+void tarn_tcpx_describe(const struct tarn_server *s, uint32_t pool, char *text, size_t text_bytes);
+int tarn_tcpx_attach(struct tarn_server *s, struct tarn_attach *a);
+void tarn_tcpx_detach(struct tarn_server *s, uint64_t session);
+void tarn_tcpx_stop(struct tarn_server *s);
+
+/* --- frames ------------------------------------------------------------------------------------- */
+
+#define TARN_TCPX_MAGIC 0x58545254u /* "TRTX" */
+#define TARN_TCPX_WIRE 1
+#define TARN_TCPX_OPS 64   /* works of a lane that are not over for the node, at most; */
+#define TARN_TCPX_ASKED 48 /* for the client: the node learns that its sends are over a window later */
+#define TARN_TCPX_LANES 64
+#define TARN_TCPX_BODY 128
+
+enum tarn_tcpx_op {
+    TARN_TCPX_HELLO = 1, /* body: token */
+    TARN_TCPX_OPEN,      /* body: handle */
+    TARN_TCPX_HANDLE_IS, /* body: handle */
+    TARN_TCPX_GET,
+    TARN_TCPX_PUT,
+    TARN_TCPX_ANSWER,
+    TARN_TCPX_DONE,
+    TARN_TCPX_FAIL, /* body: sentence */
+};
+
+enum { TARN_TCPX_PUTS = 1 << 0 /* OPEN */, TARN_TCPX_NO_TOUCH = 1 << 1 /* GET */ };
+
+struct tarn_tcpx_frame {
+    uint32_t magic;
+    uint8_t version, op;
+    uint16_t flags;
+    uint32_t lane, pool, slot;
+    int32_t status;
+    uint64_t tag, gen, offset, bytes;
+};
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "frames are little-endian and used in place");
+_Static_assert(sizeof(struct tarn_tcpx_frame) == 56, "wire format");
+_Static_assert(offsetof(struct tarn_tcpx_frame, lane) == 8, "wire format");
+_Static_assert(offsetof(struct tarn_tcpx_frame, tag) == 24, "wire format");
+
+struct tarn_tcpx_message {
+    struct tarn_tcpx_frame frame;
+    uint8_t body[TARN_TCPX_BODY]; /* of the ops that have one */
+};
+
+/* One end of a link: tcpx_wire.c. */
+struct tarn_tcpx_wire {
+    int fd; /* -1: closed */
+    struct tarn_buf out;
+    uint32_t have, at; /* bytes in `in`, and where the next message begins */
+    uint8_t in[4096];
+};
+
+void tarn_tcpx_wire_say(struct tarn_tcpx_wire *w, struct tarn_tcpx_frame f, const void *body);
+/* Sends what the socket takes: 1, 0 when it took nothing, NODE_DOWN. */
+int tarn_tcpx_wire_flush(struct tarn_tcpx_wire *w);
+/* 1: the next message; 0: there is none yet; NODE_DOWN: the end; PROTOCOL, VERSION. */
+int tarn_tcpx_wire_next(struct tarn_tcpx_wire *w, struct tarn_tcpx_message *m);
+void tarn_tcpx_wire_close(struct tarn_tcpx_wire *w);
+
+#endif

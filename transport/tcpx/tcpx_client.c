@@ -1,0 +1,483 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * TCPX, client half: a link is a connection that says what is to be moved, and lanes that move it, each
+ * opened when its first work comes.
+ *
+ * connect() says HELLO and waits for the answer; it starts the plugin if this is the process's first. Lanes
+ * are set up by progress(), while their works wait: a second or less, which is spent once, since links are
+ * kept. The plugin tells of nothing, so while it has something to do there is no descriptor to wait for, and
+ * wait() asks again and again, with naps in between when nothing has moved for a while.
+ *
+ * When a lane fails the link is broken, and all its works end: UNAVAILABLE where the plugin, or what is
+ * between the hosts, is at fault, so that another transport is tried; NODE_DOWN when the node has closed the
+ * connection.
+ */
+#include <errno.h>
+#include <poll.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/net.h"
+#include "transport/tcpx/tcpx_lane.h"
+#include "transport/tcpx/tcpx_rest.h"
+#include "transport/tcpx/plugin/tcpx_settings.h"
+#include "transport/tcpx/plugin/tcpx_text.h"
+
+enum { STALL_MS = 3000, ROUNDS = 64, UNHEARD = 2 };
+/* Longer than a message takes: its bytes move while the plugin is asked. */
+#define SPIN_NS (5 * TARN_NS_PER_MS)
+#define NAP_NS (20 * 1000)
+
+struct tarn_link {
+    char node[64];
+    const struct tarn_logger *log;
+    struct tarn_local *local;
+    struct tarn_tcpx_gear gear;
+    struct tarn_tcpx_wire wire;
+    struct tarn_tcpx_lane *lanes;
+    uint32_t nlanes, npools; /* of the node's */
+    uint32_t unheard;        /* rounds */
+    uint64_t moved_ns;       /* when something last did, or a work came */
+    int broken;              /* 0, or with which code */
+    char why[256];
+};
+
+/* --- breaking ----------------------------------------------------------------------------------- */
+
+/* The last error, with the node's name before it. */
+static void keep_why(struct tarn_link *l)
+{
+    char text[sizeof(l->why)];
+    snprintf(text, sizeof(text), "%s", tarn_last_error());
+    snprintf(l->why, sizeof(l->why), "node %s: %.180s", l->node, text);
+}
+
+/* The plugin's failure, or a set-up that is given up since it takes too long, tells about the next link. */
+static void note_end(struct tarn_link *l)
+{
+    bool moved = false, late = false;
+    for (const struct tarn_tcpx_lane *n = l->lanes; n; n = n->next) {
+        moved |= n->moved;
+        late |= n->first && n->state != TARN_TCPX_LANE_OPEN && !tarn_tcpx_lane_opens(n);
+    }
+    bool failed = l->broken == TARN_E_UNAVAILABLE || l->broken == TARN_E_PROTOCOL;
+    char why[sizeof(l->why)];
+    snprintf(why, sizeof(why), "%s", l->why);
+    if (!failed && late)
+        snprintf(why, sizeof(why), "node %s: tcpx: no connection of the plugin's within the operation's time",
+                 l->node);
+    tarn_tcpx_rest_note(l->local, l->node, moved, failed || late ? why : NULL);
+}
+
+static void break_link(struct tarn_link *l, int code)
+{
+    struct tarn_tcpx_lane *n = NULL;
+    if (l->broken)
+        return;
+    l->broken = code;
+    keep_why(l);
+    note_end(l);
+    for (n = l->lanes; n; n = n->next)
+        tarn_tcpx_lane_cut(n);
+    tarn_tcpx_gear_close(&l->gear);
+    tarn_tcpx_wire_close(&l->wire);
+    for (n = l->lanes; n; n = n->next)
+        tarn_tcpx_lane_fail(n, code, l->why);
+    tarn_last_error_set(l->why);
+}
+
+/* --- moving ------------------------------------------------------------------------------------- */
+
+static int node_failed(const struct tarn_tcpx_message *m)
+{
+    return tarn_fail(m->frame.status == TARN_E_NO_MEMORY ? m->frame.status : TARN_E_UNAVAILABLE,
+                     "at the node: %.*s", TARN_TCPX_BODY, (const char *)m->body);
+}
+
+static int hear_one(struct tarn_link *l, const struct tarn_tcpx_message *m)
+{
+    if (m->frame.op == TARN_TCPX_FAIL)
+        return node_failed(m);
+    for (struct tarn_tcpx_lane *n = l->lanes; n; n = n->next)
+        if (n->id == m->frame.lane)
+            return tarn_tcpx_lane_hear(n, m);
+    return tarn_fail(TARN_E_PROTOCOL, "tcpx: received a message for no lane");
+}
+
+/* 1: something was said. */
+static int hear(struct tarn_link *l)
+{
+    struct tarn_tcpx_message m;
+    int moved = 0, r;
+    while ((r = tarn_tcpx_wire_next(&l->wire, &m)) > 0) {
+        moved = 1;
+        r = hear_one(l, &m);
+        if (r)
+            return r;
+    }
+    return r ? r : moved;
+}
+
+/* A lane has failed. Perhaps because the node has: then it said so, or its connection is closed. */
+static int blame(struct tarn_link *l, int code)
+{
+    char text[256];
+    snprintf(text, sizeof(text), "%s", tarn_last_error());
+    int r = hear(l);
+    if (r < 0)
+        return r;
+    tarn_last_error_set(text);
+    return code == TARN_E_NODE_DOWN ? TARN_E_UNAVAILABLE : code;
+}
+
+/* 1: something moved. While bytes do, the node is only listened to now and then: it is not what is waited
+ * for. */
+static int advance(struct tarn_link *l)
+{
+    int moved = 0;
+    for (struct tarn_tcpx_lane *n = l->lanes; n && moved >= 0; n = n->next) {
+        int r = n->first || tarn_tcpx_lane_polls(n) ? tarn_tcpx_lane_advance(n) : 0;
+        moved = r < 0 ? blame(l, r) : moved | r;
+    }
+    int heard = 0, sent = 0;
+    if (moved == 0 || (moved > 0 && ++l->unheard == UNHEARD)) {
+        l->unheard = 0;
+        heard = hear(l);
+    }
+    if (moved >= 0 && heard >= 0)
+        sent = tarn_tcpx_wire_flush(&l->wire);
+    int broken = moved < 0 ? moved : heard < 0 ? heard : sent < 0 ? sent : 0;
+    if (broken) {
+        break_link(l, broken);
+        return broken;
+    }
+    return moved | heard | sent;
+}
+
+/* A set-up moves nothing that shows, but is no silence either. */
+static bool opens(const struct tarn_link *l)
+{
+    for (const struct tarn_tcpx_lane *n = l->lanes; n; n = n->next)
+        if (tarn_tcpx_lane_opens(n))
+            return true;
+    return false;
+}
+
+static int tcpx_progress(struct tarn_link *l)
+{
+    int moved = 0, r = l->broken;
+    for (int i = 0; !l->broken && i < ROUNDS; i++) {
+        r = advance(l);
+        if (r <= 0)
+            break;
+        moved = 1;
+    }
+    return r < 0 ? r : moved || opens(l);
+}
+
+static bool has_works(const struct tarn_link *l)
+{
+    for (const struct tarn_tcpx_lane *n = l->lanes; n; n = n->next)
+        if (n->first)
+            return true;
+    return false;
+}
+
+static bool polls(const struct tarn_link *l)
+{
+    for (const struct tarn_tcpx_lane *n = l->lanes; n; n = n->next)
+        if (tarn_tcpx_lane_polls(n))
+            return true;
+    return false;
+}
+
+static int tcpx_wait_fd(const struct tarn_link *l, short *events)
+{
+    *events = 0;
+    if (l->broken || polls(l) || !has_works(l))
+        return -1;
+    *events = POLLIN | (l->wire.out.bytes ? POLLOUT : 0);
+    return l->wire.fd;
+}
+
+static int tcpx_wait(struct tarn_link *l, uint64_t deadline_ns)
+{
+    uint64_t until = tarn_now_ns() + TARN_WAIT_SLICE_MS * TARN_NS_PER_MS;
+    if (until > deadline_ns)
+        until = deadline_ns;
+    while (!l->broken && has_works(l)) {
+        int r = advance(l);
+        uint64_t now = tarn_now_ns();
+        if (r > 0)
+            l->moved_ns = now;
+        if (r || now >= until)
+            return r ? r : opens(l);
+        if (!polls(l))
+            return tarn_wait_by_poll(&tarn_tcpx_ops, l, until);
+        if (now - l->moved_ns < SPIN_NS)
+            sched_yield();
+        else
+            nanosleep(&(struct timespec){.tv_nsec = NAP_NS}, NULL);
+    }
+    return l->broken;
+}
+
+/* --- works -------------------------------------------------------------------------------------- */
+
+static int lane_of(struct tarn_link *l, const struct tarn_work *w, bool puts, struct tarn_tcpx_lane **n_p)
+{
+    int gpu = (int)w->gpu - 1;
+    struct tarn_tcpx_lane **end = &l->lanes;
+    for (; *end; end = &(*end)->next)
+        if ((*end)->pool == w->pool && (*end)->gpu == gpu && (*end)->puts == puts) {
+            *n_p = *end;
+            return 0;
+        }
+    if (l->nlanes == TARN_TCPX_LANES)
+        return tarn_fail(TARN_E_NOT_REACHABLE,
+                         "node %s: tcpx: %u lanes of this link are open: use fewer GPUs by one "
+                         "thread",
+                         l->node, l->nlanes);
+    int rc = tarn_tcpx_lane_new(&l->gear, &l->wire, l->nlanes, w->pool, gpu, puts, end);
+    if (rc)
+        return rc;
+    l->nlanes++;
+    *n_p = *end;
+    tarn_log(l->log, TARN_LOG_DEBUG, "tcpx", "msg=\"opens a lane\" node=%s for=%s pool=%u gpu=%d", l->node,
+             puts ? "puts" : "gets", w->pool, gpu);
+    return 0;
+}
+
+static int queue(struct tarn_link *l, struct tarn_work *w, bool puts)
+{
+    struct tarn_tcpx_lane *n = NULL;
+    if (l->broken)
+        return tarn_fail(l->broken, "%s", l->why);
+    if (w->pool >= l->npools)
+        return tarn_fail(TARN_E_STALE, "node %s: tcpx: there is no pool %u", l->node, w->pool);
+    int rc = lane_of(l, w, puts, &n);
+    if (rc)
+        return rc;
+    tarn_tcpx_lane_queue(n, w);
+    l->moved_ns = tarn_now_ns();
+    return TARN_INPROGRESS;
+}
+
+static int tcpx_get(struct tarn_link *l, struct tarn_work *w)
+{
+    return queue(l, w, false);
+}
+
+static int tcpx_put(struct tarn_link *l, struct tarn_work *w)
+{
+    return queue(l, w, true);
+}
+
+/* --- connecting --------------------------------------------------------------------------------- */
+
+struct answer {
+    struct tarn_addr address;
+    char token[TARN_TOKEN + 2], plugin[TARN_TCPX_NAME];
+    uint32_t npools;
+};
+
+/* "v1 <host>:<port> <token> <name of the plugin> <pools>" */
+static int parse_answer(const struct tarn_link *l, const char *text, struct answer *a)
+{
+    char version[8], address[300];
+    int n = sscanf(text, "%7s %299s %33s %63s %u", version, address, a->token, a->plugin, &a->npools);
+    if (n >= 1 && strcmp(version, "v1") != 0)
+        return tarn_fail(
+            TARN_E_VERSION,
+            "node %s: tcpx: ATTACH answer \"%.20s\" where v1 was expected: update one of the two "
+            "sides",
+            l->node, text);
+    if (n != 5 || strlen(a->token) != TARN_TOKEN || tarn_addr_parse(address, "address", &a->address) ||
+        a->address.is_unix)
+        return tarn_fail(TARN_E_PROTOCOL, "node %s: tcpx: malformed ATTACH answer \"%.100s\"", l->node, text);
+    return 0;
+}
+
+static int open_gear(struct tarn_link *l, const struct answer *a)
+{
+    char name[TARN_TCPX_NAME];
+    struct tarn_tcpx_settings settings;
+    struct tarn_tcpx_plugin *p;
+    int rc = tarn_tcpx_settings(&settings);
+    if (!rc)
+        rc = tarn_tcpx_plugin_open(settings.plugin, l->log, &p);
+    if (rc)
+        return rc;
+    l->gear.way = settings.way;
+    l->npools = a->npools;
+    l->gear.plugin = p;
+    l->gear.chunk_bytes = p->chunk_bytes;
+    l->gear.stall_ms = settings.stall_ms ? settings.stall_ms : STALL_MS;
+    l->gear.setup_ms = l->gear.stall_ms + p->wait_ms;
+    tarn_tcpx_name(p, name);
+    return strcmp(name, a->plugin) == 0 ? 0
+                                        : tarn_fail(TARN_E_NOT_REACHABLE,
+                                                    "node %s: tcpx: it uses the plugin %s, and this process "
+                                                    "%s, which do not understand each "
+                                                    "other: name the same with TARN_TCPX_PLUGIN",
+                                                    l->node, a->plugin, name);
+}
+
+static int next_message(struct tarn_link *l, uint64_t deadline_ns, struct tarn_tcpx_message *m)
+{
+    for (;;) {
+        int r = tarn_tcpx_wire_next(&l->wire, m);
+        if (r)
+            return r < 0 ? r : 0;
+        r = tarn_net_wait(l->wire.fd, POLLIN, deadline_ns);
+        if (r == TARN_E_TIMEOUT)
+            return tarn_fail(r, "node %s: tcpx: no answer to HELLO before the deadline", l->node);
+        if (r)
+            return r;
+    }
+}
+
+static int say_hello(struct tarn_link *l, uint64_t session, const char *token, uint64_t deadline_ns)
+{
+    struct tarn_tcpx_message m;
+    uint8_t body[TARN_TCPX_BODY] = {0};
+    memcpy(body, token, TARN_TOKEN);
+    tarn_tcpx_wire_say(
+        &l->wire,
+        (struct tarn_tcpx_frame){.op = TARN_TCPX_HELLO, .gen = session, .bytes = l->gear.chunk_bytes}, body);
+    int r = tarn_tcpx_wire_flush(&l->wire);
+    if (r >= 0)
+        r = next_message(l, deadline_ns, &m);
+    if (r < 0)
+        return r;
+    if (m.frame.op != TARN_TCPX_HELLO)
+        return m.frame.op == TARN_TCPX_FAIL
+                   ? node_failed(&m)
+                   : tarn_fail(TARN_E_PROTOCOL, "node %s: tcpx: the answer to HELLO is none", l->node);
+    if (m.frame.status == TARN_E_AUTH)
+        return tarn_fail(TARN_E_AUTH,
+                         "node %s: tcpx: the token is not that of a living session: attach again", l->node);
+    if (m.frame.status || m.frame.bytes == 0 || m.frame.bytes > l->gear.chunk_bytes)
+        return tarn_fail(TARN_E_PROTOCOL, "node %s: tcpx: HELLO was refused with an unknown status", l->node);
+    l->gear.chunk_bytes = (uint32_t)m.frame.bytes;
+    return 0;
+}
+
+static void tcpx_close(struct tarn_link *l)
+{
+    if (!l->broken)
+        break_link(l, tarn_fail(TARN_E_CANCELED, "tcpx: the link was closed"));
+    while (l->lanes) {
+        struct tarn_tcpx_lane *n = l->lanes;
+        l->lanes = n->next;
+        tarn_tcpx_lane_free(n);
+    }
+    if (l->gear.plugin)
+        tarn_tcpx_plugin_close(l->log);
+    free(l);
+}
+
+static int tcpx_connect(const struct tarn_peer *p, struct tarn_link **l_p)
+{
+    struct answer a;
+    struct tarn_link *l = calloc(1, sizeof(*l));
+    if (!l)
+        return tarn_fail(TARN_E_NO_MEMORY, "node %s: tcpx: out of memory", p->node);
+    snprintf(l->node, sizeof(l->node), "%s", p->node);
+    l->log = p->log;
+    l->wire.fd = -1;
+    int rc = parse_answer(l, p->text, &a);
+    if (!rc)
+        rc = tarn_tcpx_rest_check(p->local, l->node);
+    if (!rc)
+        rc = open_gear(l, &a);
+    if (!rc)
+        rc = tarn_net_connect(&a.address, tarn_peer_until(p), &l->wire.fd);
+    if (!rc)
+        rc = say_hello(l, p->session, a.token, tarn_peer_until(p));
+    if (rc) {
+        char why[384];
+        snprintf(why, sizeof(why), "%s", tarn_last_error());
+        tcpx_close(l);
+        return tarn_fail(rc, "%s", why);
+    }
+    l->local = p->local; /* from now on its end counts */
+    l->gear.mappings = tarn_tcpx_local_mappings(p->local);
+    *l_p = l;
+    return 0;
+}
+
+static bool tcpx_writable(const struct tarn_link *l)
+{
+    (void)l;
+    return true;
+}
+
+/* Is there a file of that name? Nothing is loaded. */
+static int tcpx_probe(char *why, size_t why_bytes)
+{
+    char usual[TARN_TCPX_PATH];
+    struct tarn_tcpx_settings settings;
+    int rc = tarn_tcpx_settings(&settings);
+    const char *path = settings.plugin;
+    if (!rc && !path)
+        rc = tarn_tcpx_plugin_usual(usual);
+    if (rc) {
+        snprintf(why, why_bytes, "%s", tarn_last_error());
+        return TARN_E_UNAVAILABLE;
+    }
+    /* What has no slash the loader looks for when it is needed. */
+    if (!path || !strchr(path, '/') || access(path, R_OK) == 0)
+        return 0;
+    snprintf(why, why_bytes, TARN_TCPX_PLUGIN_VARIABLE "=%s: %s: name an existing one", path,
+             strerror(errno));
+    return TARN_E_UNAVAILABLE;
+}
+
+/* When a client opens, before tcpx has threads, and often before its program has any. */
+static int tcpx_local_open(const char *devices, struct tarn_local **local_p)
+{
+    struct tarn_tcpx_settings settings;
+    int rc = tarn_tcpx_settings(&settings);
+    if (rc)
+        return rc;
+    tarn_tcpx_plugin_prepare(settings.plugin);
+    return tarn_tcpx_local_open(devices, local_p);
+}
+
+const struct tarn_transport_ops tarn_tcpx_ops = {
+    .name = "tcpx",
+    .caps = TARN_CAP_GPU,
+    .probe = tcpx_probe,
+    .serve = tarn_tcpx_serve,
+    .serves = tarn_tcpx_serves,
+    .describe = tarn_tcpx_describe,
+    .attach = tarn_tcpx_attach,
+    .detach_link = tarn_no_detach_link,
+    .detach = tarn_tcpx_detach,
+    .stop = tarn_tcpx_stop,
+    .local_open = tcpx_local_open,
+    .local_close = tarn_tcpx_local_close,
+    .map = tarn_tcpx_local_map,
+    .unmap = tarn_tcpx_local_unmap,
+    .offer = tarn_no_offer,
+    .link_id = tarn_no_link_id,
+    .connect = tcpx_connect,
+    .writable = tcpx_writable,
+    .get = tcpx_get,
+    .put = tcpx_put,
+    .progress = tcpx_progress,
+    .wait_fd = tcpx_wait_fd,
+    .wait = tcpx_wait,
+    .touch = tarn_no_touch,
+    .view = tarn_no_view,
+    .unview = tarn_no_unview,
+    .close = tcpx_close,
+};

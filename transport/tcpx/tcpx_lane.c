@@ -1,0 +1,383 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * TCPX, client half: the works of a lane.
+ *
+ *   queued --GET, PUT--> asked --ANSWER--> answered --messages posted, and arrived--> ended   (gets)
+ *                                          answered --messages gathered, sent; DONE--> ended  (puts)
+ *
+ * Receives are posted, and messages sent, when the node has answered: one that it refuses has no bytes on the
+ * plugin's connection, which could not be told from the next one's. The node answers and sends at once, so a
+ * get waits no longer for that.
+ */
+#include "transport/tcpx/tcpx_lane.h"
+
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+
+#define USUAL_NS TARN_NS_PER_S
+
+/* What a lane keeps in a work's scratch. */
+enum { TAG, POSTED, MOVED, STATE };
+/* STATE: status negated in the high half, and */
+enum { ANSWERED = 1, HEARD = 2 /* DONE of a put */, ENDED = 4 };
+
+static bool is(const struct tarn_work *w, unsigned state)
+{
+    return w->scratch[STATE] & state;
+}
+
+static void end(struct tarn_work *w, int status)
+{
+    w->scratch[STATE] |= ENDED | (uint64_t)(unsigned)-status << 32;
+}
+
+/* --- works -------------------------------------------------------------------------------------- */
+
+void tarn_tcpx_lane_queue(struct tarn_tcpx_lane *n, struct tarn_work *w)
+{
+    w->next = NULL;
+    memset(w->scratch, 0, sizeof(w->scratch));
+    w->scratch[TAG] = n->next_tag++;
+    if (n->last)
+        n->last->next = w;
+    else
+        n->first = w;
+    n->last = w;
+    if (!n->unasked)
+        n->unasked = w;
+    if (!n->unanswered)
+        n->unanswered = w;
+    if (!n->unposted)
+        n->unposted = w;
+}
+
+static void pop(struct tarn_tcpx_lane *n, int status, const char *why)
+{
+    struct tarn_work *w = n->first;
+    n->first = w->next;
+    if (!n->first)
+        n->last = NULL;
+    w->status = status;
+    w->why = status ? why : NULL;
+    n->moved |= status == 0;
+    w->done(w);
+}
+
+/* Works end in their order; a callback may queue others. */
+static int reap(struct tarn_tcpx_lane *n)
+{
+    int moved = 0;
+    while (n->first && is(n->first, ENDED) && n->first != n->unposted) {
+        n->asked--;
+        moved = 1;
+        pop(n, -(int)(n->first->scratch[STATE] >> 32), NULL);
+    }
+    return moved;
+}
+
+static void ask(struct tarn_tcpx_lane *n)
+{
+    for (; n->unasked && n->asked < TARN_TCPX_ASKED; n->unasked = n->unasked->next, n->asked++) {
+        const struct tarn_work *w = n->unasked;
+        const struct tarn_tcpx_frame f = {.op = n->puts ? TARN_TCPX_PUT : TARN_TCPX_GET,
+                                          .flags = !n->puts && !w->touch ? TARN_TCPX_NO_TOUCH : 0,
+                                          .lane = n->id,
+                                          .slot = w->slot,
+                                          .tag = w->scratch[TAG],
+                                          .gen = w->gen,
+                                          .offset = w->offset,
+                                          .bytes = w->bytes};
+        tarn_tcpx_wire_say(n->wire, f, NULL);
+    }
+}
+
+/* The node has all of it, and the plugin does not read it any more. */
+static void end_if_sent(struct tarn_work *w)
+{
+    if (is(w, HEARD) && w->scratch[MOVED] == w->bytes)
+        end(w, 0);
+}
+
+/* The comm's: a slot of the stage is free again. */
+static void sent(void *owner, uint32_t bytes)
+{
+    struct tarn_tcpx_stage *s = owner;
+    struct tarn_work *w = s->slots[s->done++ % s->depth].work;
+    w->scratch[MOVED] += bytes;
+    end_if_sent(w);
+}
+
+/* --- what the node says ------------------------------------------------------------------------- */
+
+static int garbled(const char *what)
+{
+    return tarn_fail(TARN_E_PROTOCOL, "tcpx: received %s", what);
+}
+
+static int answered(struct tarn_tcpx_lane *n, const struct tarn_tcpx_frame *f)
+{
+    struct tarn_work *w = n->unanswered;
+    if (!w || w == n->unasked || f->tag != w->scratch[TAG] || f->status > 0)
+        return garbled("the answer to something not asked");
+    n->unanswered = w->next;
+    w->scratch[STATE] |= ANSWERED;
+    if (f->status || (w->bytes == 0 && !n->puts))
+        end(w, f->status);
+    return 0;
+}
+
+/* Has the plugin been given all of it? */
+static bool is_handed_over(const struct tarn_tcpx_lane *n, const struct tarn_work *w)
+{
+    const struct tarn_tcpx_stage *s = &n->stage;
+    for (uint64_t k = s->sent; k < s->begun; k++)
+        if (s->slots[k % s->depth].work == w)
+            return false;
+    return w->scratch[POSTED] == w->bytes;
+}
+
+static int done(struct tarn_tcpx_lane *n, const struct tarn_tcpx_frame *f)
+{
+    struct tarn_work *w = n->first;
+    while (w && w != n->unanswered && w->scratch[TAG] != f->tag)
+        w = w->next;
+    if (!n->puts || !w || w == n->unanswered || is(w, HEARD | ENDED) || !is_handed_over(n, w) || f->status)
+        return garbled("the end of a put that is not at its end");
+    w->scratch[STATE] |= HEARD;
+    end_if_sent(w);
+    return 0;
+}
+
+int tarn_tcpx_lane_hear(struct tarn_tcpx_lane *n, const struct tarn_tcpx_message *m)
+{
+    switch (m->frame.op) {
+    case TARN_TCPX_ANSWER:
+        return answered(n, &m->frame);
+    case TARN_TCPX_DONE:
+        return done(n, &m->frame);
+    case TARN_TCPX_HANDLE_IS:
+        break;
+    default:
+        return garbled("a message of no use");
+    }
+    if (n->state != TARN_TCPX_LANE_ASKING)
+        return garbled("a handle that was not asked for");
+    int rc = tarn_tcpx_comm_connect(n->gear, n->gpu, sent, m->body, &n->comm);
+    if (!rc)
+        n->state = TARN_TCPX_LANE_OPENING;
+    return rc;
+}
+
+/* --- gets --------------------------------------------------------------------------------------- */
+
+/* The comm's: a message is where it belongs. */
+static void arrived(void *owner, uint32_t bytes)
+{
+    struct tarn_work *w = owner;
+    w->scratch[MOVED] += bytes;
+    if (w->scratch[MOVED] == w->bytes)
+        end(w, 0);
+}
+
+static uint32_t next_bytes(const struct tarn_tcpx_lane *n, const struct tarn_work *w)
+{
+    uint64_t left = w->bytes - w->scratch[POSTED];
+    return left < n->gear->chunk_bytes ? (uint32_t)left : n->gear->chunk_bytes;
+}
+
+/* The work whose next message is due, if it has been answered. */
+static struct tarn_work *due(struct tarn_tcpx_lane *n)
+{
+    while (n->unposted && is(n->unposted, ANSWERED)) {
+        struct tarn_work *w = n->unposted;
+        bool refused = is(w, ENDED) && w->scratch[STATE] >> 32;
+        if (!refused && w->scratch[POSTED] < w->bytes)
+            return w;
+        n->unposted = w->next;
+        n->gathered_at = (struct tarn_cursor){0};
+    }
+    return NULL;
+}
+
+static int post_receives(struct tarn_tcpx_lane *n)
+{
+    struct tarn_work *w;
+    int moved = 0;
+    while ((w = due(n)) && tarn_tcpx_comm_room(n->comm)) {
+        uint32_t bytes = next_bytes(n, w);
+        const struct tarn_tcpx_into into = {.kind = n->gpu < 0 ? TARN_CUDA_HOST : TARN_CUDA_DEVICE,
+                                            .device = n->gpu,
+                                            .pieces = w->pieces,
+                                            .npieces = w->npieces,
+                                            .bytes = w->bytes,
+                                            .offset = w->scratch[POSTED]};
+        int rc = tarn_tcpx_comm_recv(n->comm, bytes, &into, w);
+        if (rc)
+            return rc == TARN_E_AGAIN ? moved : rc;
+        w->scratch[POSTED] += bytes;
+        moved = 1;
+    }
+    return moved;
+}
+
+/* --- puts --------------------------------------------------------------------------------------- */
+
+/* Can the next message be sent from where it is? Then it is full. */
+static bool lend(struct tarn_tcpx_lane *n, struct tarn_work *w)
+{
+    struct tarn_cursor at = n->gathered_at;
+    uint32_t bytes = next_bytes(n, w);
+    struct tarn_tcpx_place p;
+    void *from;
+    if (n->gpu >= 0 || tarn_cursor_next(&at, w->pieces, w->npieces, bytes, &from) < bytes ||
+        !tarn_tcpx_ranges_find(n->comm, from, bytes, &p))
+        return false;
+    tarn_tcpx_stage_lend(&n->stage, w, bytes, from, &p);
+    n->gathered_at = at;
+    w->scratch[POSTED] += bytes;
+    return true;
+}
+
+static bool may_begin(const struct tarn_tcpx_stage *s)
+{
+    return s->full == s->begun && s->begun - s->done < s->depth;
+}
+
+/* Messages that need no copy, and one that does at most: what is under way is not to wait for copies of what
+ * is not. */
+static int gather(struct tarn_tcpx_lane *n)
+{
+    struct tarn_tcpx_stage *s = &n->stage;
+    struct tarn_work *w;
+    int moved = 0;
+    for (; may_begin(s) && (w = due(n)) && lend(n, w); moved = 1)
+        ;
+    w = due(n);
+    if (may_begin(s) && w)
+        tarn_tcpx_stage_begin(s, w, next_bytes(n, w));
+    if (s->full == s->begun)
+        return moved;
+    int rc = tarn_tcpx_stage_fill(s, &n->gathered_at);
+    if (rc)
+        return rc == TARN_E_AGAIN ? moved : rc;
+    w->scratch[POSTED] += next_bytes(n, w);
+    return 1;
+}
+
+static int send_full(struct tarn_tcpx_lane *n)
+{
+    struct tarn_tcpx_stage *s = &n->stage;
+    struct tarn_tcpx_slot *slot;
+    uint8_t *memory;
+    int moved = 0;
+    while (tarn_tcpx_comm_room(n->comm)) {
+        int rc = tarn_tcpx_stage_next(s, &slot, &memory);
+        if (rc || !slot)
+            return rc ? rc : moved;
+        rc = tarn_tcpx_comm_send(n->comm, memory, slot->bytes, slot->lent ? &slot->place : NULL, s);
+        if (rc)
+            return rc == TARN_E_AGAIN ? moved : rc;
+        s->sent++;
+        moved = 1;
+    }
+    return moved;
+}
+
+/* What was gathered is sent before more is gathered, so that the peer has something to do meanwhile. */
+static int post_sends(struct tarn_tcpx_lane *n)
+{
+    int before = send_full(n), full = before < 0 ? before : gather(n), after = full < 0 ? full : send_full(n);
+    return after < 0 ? after : before | full | after;
+}
+
+/* --- the lane ----------------------------------------------------------------------------------- */
+
+int tarn_tcpx_lane_new(struct tarn_tcpx_gear *g, struct tarn_tcpx_wire *wire, uint32_t id, uint32_t pool,
+                       int gpu, bool puts, struct tarn_tcpx_lane **n_p)
+{
+    uint8_t handle[TARN_TCPX_HANDLE] = {0};
+    struct tarn_tcpx_lane *n = calloc(1, sizeof(*n));
+    if (!n)
+        return tarn_fail(TARN_E_NO_MEMORY, "tcpx: out of memory for a lane");
+    *n = (struct tarn_tcpx_lane){.wire = wire, .gear = g, .id = id, .pool = pool, .gpu = gpu, .puts = puts};
+    bool direct = g->plugin->devices[tarn_tcpx_nic(g->plugin, gpu)].gpu;
+    int rc = puts ? tarn_tcpx_stage_open(&n->stage, gpu, direct, g->chunk_bytes,
+                                         g->plugin->window + TARN_TCPX_AHEAD)
+                  : tarn_tcpx_comm_listen(g, gpu, arrived, handle, &n->comm);
+    if (rc) {
+        free(n);
+        return rc;
+    }
+    n->state = puts ? TARN_TCPX_LANE_ASKING : TARN_TCPX_LANE_OPENING;
+    tarn_tcpx_wire_say(
+        wire,
+        (struct tarn_tcpx_frame){
+            .op = TARN_TCPX_OPEN, .flags = puts ? TARN_TCPX_PUTS : 0, .lane = id, .pool = pool},
+        handle);
+    n->begun_ns = tarn_now_ns();
+    *n_p = n;
+    return 0;
+}
+
+static int open_comm(struct tarn_tcpx_lane *n)
+{
+    int rc = tarn_tcpx_comm_poll(n->comm);
+    if (rc)
+        return rc == TARN_E_AGAIN ? 0 : rc;
+    n->state = TARN_TCPX_LANE_OPEN;
+    if (n->puts)
+        rc = tarn_tcpx_ranges_own(n->comm, n->stage.ring, (uint64_t)n->stage.depth * n->stage.chunk_bytes,
+                                  n->stage.on_gpu);
+    return rc ? rc : 1;
+}
+
+int tarn_tcpx_lane_advance(struct tarn_tcpx_lane *n)
+{
+    int moved = 0;
+    ask(n);
+    if (n->state == TARN_TCPX_LANE_OPENING)
+        moved = open_comm(n);
+    if (moved < 0 || n->state != TARN_TCPX_LANE_OPEN)
+        return moved;
+    int posted = n->puts ? post_sends(n) : post_receives(n);
+    int ended = posted < 0 ? posted : tarn_tcpx_comm_progress(n->comm);
+    due(n);
+    int reaped = reap(n);
+    ask(n);
+    return ended < 0 ? ended : moved | posted | ended | reaped;
+}
+
+bool tarn_tcpx_lane_opens(const struct tarn_tcpx_lane *n)
+{
+    return n->state != TARN_TCPX_LANE_OPEN && n->first && tarn_now_ns() - n->begun_ns < USUAL_NS;
+}
+
+bool tarn_tcpx_lane_polls(const struct tarn_tcpx_lane *n)
+{
+    return n->state == TARN_TCPX_LANE_OPENING || (n->comm && tarn_tcpx_comm_busy(n->comm)) ||
+           n->stage.sent < n->stage.begun;
+}
+
+void tarn_tcpx_lane_cut(struct tarn_tcpx_lane *n)
+{
+    while (tarn_tcpx_comm_close(n->comm) == TARN_E_AGAIN)
+        sched_yield(); /* for a copy of a GPU's, which is soon over or fails */
+    n->comm = NULL;
+    tarn_tcpx_stage_close(&n->stage);
+}
+
+void tarn_tcpx_lane_fail(struct tarn_tcpx_lane *n, int status, const char *why)
+{
+    n->unasked = n->unanswered = n->unposted = NULL;
+    while (n->first)
+        pop(n, status, why);
+}
+
+void tarn_tcpx_lane_free(struct tarn_tcpx_lane *n)
+{
+    free(n);
+}

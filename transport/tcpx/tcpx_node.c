@@ -1,0 +1,357 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* TCPX, node half: the thread, accepting, sessions. tcpx_node.h has the rules of threads and lock. */
+#include "transport/tcpx/tcpx_node.h"
+
+#include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+#include <utlist.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/net.h"
+#include "transport/tcpx/plugin/tcpx_settings.h"
+#include "transport/tcpx/plugin/tcpx_text.h"
+
+enum {
+    HELLO_MS = 5000,
+    STALL_MS = 5000,
+    SETUP_MS = 20000,
+    SCAN_MS = 250,
+    ACCEPTS = 64,
+    EVENTS = 64,
+    ROUNDS = 2
+};
+/* Longer than a message takes: its bytes move while the plugin is asked. */
+#define SPIN_NS (5 * TARN_NS_PER_MS)
+#define NAP_NS (30 * 1000)
+
+void tarn_tcpx_complain(struct tarn_tcpx_node_link *l, const char *why)
+{
+    struct tarn_server *s = l->server;
+    uint64_t now = tarn_now_ns();
+    if (now - s->complained_ns < TARN_NS_PER_S)
+        return;
+    s->complained_ns = now;
+    tarn_log(s->serve.log, TARN_LOG_WARN, "tcpx", "msg=\"closed a link\" cause=\"%s\" session=%016llx", why,
+             (unsigned long long)l->session);
+}
+
+/* --- sessions ----------------------------------------------------------------------------------- */
+
+int tarn_tcpx_attach(struct tarn_server *s, struct tarn_attach *a)
+{
+    char name[TARN_TCPX_NAME];
+    tarn_tcpx_name(s->gear.plugin, name);
+    pthread_mutex_lock(&s->lock);
+    const char *token = tarn_token_of(&s->tokens, a->session);
+    if (token)
+        snprintf(a->text, sizeof(a->text), "v1 %s %s %s %u", s->address, token, name, s->serve.npools);
+    pthread_mutex_unlock(&s->lock);
+    if (!token)
+        return tarn_fail(TARN_E_NO_MEMORY, "tcpx: out of memory for a session");
+    a->nfds = 0;
+    return 0;
+}
+
+/* What is received under a pin of the session's is refused by the store from then on. */
+void tarn_tcpx_detach(struct tarn_server *s, uint64_t session)
+{
+    struct tarn_tcpx_node_link *l;
+    pthread_mutex_lock(&s->lock);
+    tarn_token_drop(&s->tokens, session);
+    DL_FOREACH (s->links, l)
+        if (l->admitted && l->session == session && !l->closing) {
+            atomic_store(&l->doomed, true);
+            shutdown(l->wire.fd, SHUT_RDWR);
+        }
+    pthread_mutex_unlock(&s->lock);
+}
+
+/* --- links -------------------------------------------------------------------------------------- */
+
+static void free_link(struct tarn_tcpx_node_link *l)
+{
+    struct tarn_server *s = l->server;
+    pthread_mutex_lock(&s->lock);
+    DL_DELETE(s->links, l);
+    pthread_mutex_unlock(&s->lock);
+    free(l);
+}
+
+/* Its pins are given back as soon as nothing is written under them any more. */
+static void close_link(struct tarn_tcpx_node_link *l)
+{
+    pthread_mutex_lock(&l->server->lock);
+    l->closing = true;
+    tarn_tcpx_wire_close(&l->wire);
+    pthread_mutex_unlock(&l->server->lock);
+    l->busy = true;
+    if (tarn_tcpx_node_let_go(l) == 0)
+        free_link(l);
+}
+
+static bool watch(struct tarn_tcpx_node_link *l, int op)
+{
+    struct epoll_event e = {.events = EPOLLIN | (l->wants_out ? EPOLLOUT : 0), .data.ptr = l};
+    return epoll_ctl(l->server->epoll_fd, op, l->wire.fd, &e) == 0;
+}
+
+static void add_link(struct tarn_server *s, int fd)
+{
+    struct tarn_tcpx_node_link *l = calloc(1, sizeof(*l));
+    const int on = 1;
+    if (!l) {
+        close(fd);
+        return;
+    }
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+    l->server = s;
+    l->wire.fd = fd;
+    l->hello_until_ns = tarn_deadline(HELLO_MS);
+    pthread_mutex_lock(&s->lock);
+    DL_APPEND(s->links, l);
+    pthread_mutex_unlock(&s->lock);
+    if (!watch(l, EPOLL_CTL_ADD))
+        close_link(l);
+}
+
+/* When descriptors have run out they wait in the backlog; level-triggered, they are tried again at each turn.
+ */
+static void accept_some(struct tarn_server *s)
+{
+    for (int i = 0; i < ACCEPTS; i++) {
+        int fd = accept4(s->listen_fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+        if (fd < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)) {
+            nanosleep(&(struct timespec){.tv_nsec = TARN_NS_PER_MS}, NULL);
+            return;
+        }
+        if (fd < 0)
+            return;
+        add_link(s, fd);
+    }
+}
+
+static void hear(struct tarn_tcpx_node_link *l, uint32_t events)
+{
+    if (l->closing)
+        return;
+    l->busy = true;
+    if (atomic_load(&l->doomed) || events & (EPOLLERR | EPOLLHUP) || !tarn_tcpx_node_hear(l))
+        close_link(l);
+}
+
+/* --- the thread --------------------------------------------------------------------------------- */
+
+/* Moves a busy link. True: it is still one. */
+static bool move(struct tarn_tcpx_node_link *l, uint64_t now)
+{
+    struct tarn_server *s = l->server;
+    if (l->closing) {
+        if (tarn_tcpx_node_let_go(l) == 0)
+            free_link(l);
+        return true;
+    }
+    enum tarn_tcpx_moved moved = tarn_tcpx_node_move(l);
+    if (moved == TARN_TCPX_BROKEN) {
+        close_link(l);
+        return true;
+    }
+    if (moved == TARN_TCPX_MOVED) {
+        s->moved = true;
+        s->moved_ns = now;
+    }
+    l->busy = moved != TARN_TCPX_IDLE;
+    if (l->wants_out != (l->wire.out.bytes > 0)) {
+        l->wants_out = l->wire.out.bytes > 0;
+        watch(l, EPOLL_CTL_MOD);
+    }
+    return l->busy;
+}
+
+/* Only this thread changes the list. True: there is something to look at again soon. */
+static bool move_all(struct tarn_server *s, bool *timed)
+{
+    struct tarn_tcpx_node_link *l, *next;
+    uint64_t now = tarn_now_ns();
+    bool busy = false;
+    *timed = s->moved = false;
+    DL_FOREACH_SAFE(s->links, l, next)
+    {
+        if (l->hello_until_ns && !l->closing) {
+            *timed = true;
+            if (now > l->hello_until_ns) {
+                tarn_tcpx_complain(l, "no HELLO");
+                close_link(l);
+                continue;
+            }
+        }
+        if (l->busy)
+            busy |= move(l, now);
+    }
+    return busy;
+}
+
+/* For how long the sockets are waited for, having napped before if nothing has moved for a while. */
+static int limit_ms(struct tarn_server *s, bool busy, bool timed)
+{
+    if (!busy)
+        return timed ? SCAN_MS : -1;
+    if (s->moved)
+        return 0;
+    if (tarn_now_ns() - s->moved_ns < SPIN_NS)
+        sched_yield();
+    else
+        nanosleep(&(struct timespec){.tv_nsec = NAP_NS}, NULL);
+    return 0;
+}
+
+static void *run(void *arg)
+{
+    struct tarn_server *s = arg;
+    bool busy = false, timed = false;
+    for (uint32_t round = 0;; round++) {
+        struct epoll_event events[EVENTS];
+        bool look = !busy || !s->moved || round % ROUNDS == 0; /* else bytes are what is waited for */
+        int n = look ? epoll_wait(s->epoll_fd, events, EVENTS, limit_ms(s, busy, timed)) : 0;
+        for (int i = 0; i < n; i++) {
+            if (events[i].data.ptr == &s->wake_fd)
+                return NULL;
+            s->moved_ns = tarn_now_ns();
+            if (events[i].data.ptr == &s->listen_fd)
+                accept_some(s);
+            else
+                hear(events[i].data.ptr, events[i].events);
+        }
+        busy = move_all(s, &timed);
+    }
+}
+
+/* --- start and stop ----------------------------------------------------------------------------- */
+
+bool tarn_tcpx_serves(const struct tarn_server *s, uint32_t pool)
+{
+    if (pool >= s->serve.npools)
+        return false;
+    const struct tarn_pool_memory *p = &s->serve.pools[pool];
+    int nic = tarn_tcpx_nic(s->gear.plugin, p->kind == TARN_POOL_GPU ? p->device : -1);
+    return p->kind == TARN_POOL_CPU || s->gear.plugin->devices[nic].gpu;
+}
+
+void tarn_tcpx_describe(const struct tarn_server *s, uint32_t pool, char *text, size_t text_bytes)
+{
+    (void)pool;
+    snprintf(text, text_bytes, "%s", s->address);
+}
+
+void tarn_tcpx_stop(struct tarn_server *s)
+{
+    if (s->started) {
+        eventfd_write(s->wake_fd, 1);
+        pthread_join(s->thread, NULL);
+    }
+    while (s->links) {
+        struct tarn_tcpx_node_link *l = s->links;
+        if (!l->closing)
+            close_link(l);
+        else if (tarn_tcpx_node_let_go(l) == 0)
+            free_link(l);
+    }
+    tarn_tcpx_gear_close(&s->gear);
+    tarn_tokens_free(&s->tokens);
+    if (s->epoll_fd >= 0)
+        close(s->epoll_fd);
+    if (s->wake_fd >= 0)
+        close(s->wake_fd);
+    if (s->listen_fd >= 0)
+        close(s->listen_fd);
+    if (s->gear.plugin)
+        tarn_tcpx_plugin_close(s->serve.log);
+    pthread_mutex_destroy(&s->lock);
+    free(s);
+}
+
+static int listen_on(struct tarn_server *s)
+{
+    /* tcp has the port itself. */
+    struct tarn_addr a = {.port = s->serve.port ? (uint16_t)(s->serve.port + 1) : 0};
+    snprintf(a.host, sizeof(a.host), "%s", s->serve.host);
+    int r = tarn_net_listen(&a, &s->listen_fd);
+    if (!r)
+        tarn_addr_format(&a, s->address, sizeof(s->address));
+    return r;
+}
+
+static int open_gear(struct tarn_server *s)
+{
+    struct tarn_tcpx_settings settings;
+    int rc = tarn_tcpx_settings(&settings);
+    if (!rc)
+        rc = tarn_tcpx_plugin_open(settings.plugin, s->serve.log, &s->gear.plugin);
+    if (rc)
+        return rc;
+    s->gear.way = settings.way;
+    s->gear.chunk_bytes = s->gear.plugin->chunk_bytes;
+    s->gear.stall_ms = settings.stall_ms ? settings.stall_ms : STALL_MS;
+    s->gear.setup_ms = SETUP_MS;
+    return 0;
+}
+
+static int open_events(struct tarn_server *s)
+{
+    struct epoll_event wake = {.events = EPOLLIN, .data.ptr = &s->wake_fd};
+    struct epoll_event listen = {.events = EPOLLIN, .data.ptr = &s->listen_fd};
+    s->wake_fd = eventfd(0, EFD_CLOEXEC);
+    s->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+    if (s->wake_fd < 0 || s->epoll_fd < 0 || epoll_ctl(s->epoll_fd, EPOLL_CTL_ADD, s->wake_fd, &wake) < 0 ||
+        epoll_ctl(s->epoll_fd, EPOLL_CTL_ADD, s->listen_fd, &listen) < 0)
+        return tarn_fail(TARN_E_SYSTEM, "tcpx: epoll: %m: raise the limit of open files");
+    return 0;
+}
+
+static int start_thread(struct tarn_server *s)
+{
+    sigset_t all, before; /* signals are for the threads of the program */
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int error = pthread_create(&s->thread, NULL, run, s);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (error)
+        return tarn_fail(TARN_E_SYSTEM, "tcpx: a thread: %s", strerror(error));
+    s->started = true;
+    pthread_setname_np(s->thread, "tarn-tcpx");
+    return 0;
+}
+
+int tarn_tcpx_serve(const struct tarn_serve *serve, struct tarn_server **s_p)
+{
+    struct tarn_server *s = calloc(1, sizeof(*s));
+    if (!s)
+        return tarn_fail(TARN_E_NO_MEMORY, "tcpx: out of memory");
+    s->serve = *serve;
+    s->listen_fd = s->wake_fd = s->epoll_fd = -1;
+    pthread_mutex_init(&s->lock, NULL);
+    int rc = open_gear(s);
+    if (!rc)
+        rc = listen_on(s);
+    if (!rc)
+        rc = open_events(s);
+    if (!rc)
+        rc = start_thread(s);
+    if (rc) {
+        tarn_tcpx_stop(s);
+        return rc;
+    }
+    *s_p = s;
+    return 0;
+}

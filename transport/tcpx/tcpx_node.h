@@ -1,0 +1,94 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The files of TCPX's node half: tcpx_node.c (thread, accepting, sessions), tcpx_node_link.c (what a client
+ * asks for) and tcpx_node_lane.c (its works).
+ *
+ * One thread does it all but attach() and detach(): links, lanes, comms and the gear are its own. The lock
+ * guards the list of links and the tokens, and what is written of a link where others read it. Any thread may
+ * doom a link: set `doomed` and shut its socket down, under the lock; the thread then closes it.
+ *
+ * While something moves, the thread looks at all links that are busy again and again; when nothing has for a
+ * while it naps in between. Plugins tell of nothing: whoever waits has to ask.
+ */
+#ifndef TARN_TRANSPORT_TCPX_NODE_H
+#define TARN_TRANSPORT_TCPX_NODE_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "transport/tcpx/tcpx.h"
+#include "transport/tcpx/tcpx_comm.h"
+
+/* A get or a put, from its frame to its end. */
+struct tarn_tcpx_work {
+    struct tarn_tcpx_node_lane *lane;
+    struct tarn_tcpx_frame frame;
+    struct tarn_piece piece; /* where its bytes are in the pool */
+    bool pinned, over;
+    uint64_t posted, done; /* bytes */
+};
+
+struct tarn_tcpx_node_lane {
+    struct tarn_tcpx_node_lane *next, *prev;
+    struct tarn_tcpx_node_link *link;
+    uint32_t id, pool;
+    bool puts, ready;
+    struct tarn_tcpx_comm *comm;
+    struct tarn_tcpx_into into; /* of puts, but for the pieces */
+    /* A ring; counts, ever: came >= begun >= over, and begun >= posting, the first that is not posted in
+     * full. */
+    uint64_t came, begun, posting, over;
+    struct tarn_tcpx_work works[TARN_TCPX_OPS];
+};
+
+struct tarn_tcpx_node_link {
+    struct tarn_tcpx_node_link *next, *prev;
+    struct tarn_server *server;
+    struct tarn_tcpx_wire wire;
+    bool admitted, busy, closing; /* closing: only what is being unpacked is waited for */
+    atomic_bool doomed;
+    uint64_t session;
+    uint32_t chunk_bytes;    /* of its messages */
+    uint64_t hello_until_ns; /* 0: it has come */
+    bool wants_out;          /* what epoll waits for */
+    struct tarn_tcpx_node_lane *lanes;
+    uint32_t nlanes;
+};
+
+struct tarn_server {
+    struct tarn_serve serve;
+    char address[300];
+    int listen_fd, wake_fd, epoll_fd;
+    pthread_t thread;
+    bool started;
+    struct tarn_tcpx_gear gear;
+    uint64_t complained_ns;
+    bool moved;        /* something did, in the last round */
+    uint64_t moved_ns; /* when something last did */
+    pthread_mutex_t lock;
+    struct tarn_tcpx_node_link *links;
+    struct tarn_token *tokens;
+};
+
+/* tcpx_node_link.c: what the client says. False: the link is to be closed. */
+bool tarn_tcpx_node_hear(struct tarn_tcpx_node_link *l);
+/* Moves its works on. IDLE: there is nothing to look at until the client says something. */
+enum tarn_tcpx_moved { TARN_TCPX_IDLE, TARN_TCPX_WAITS, TARN_TCPX_MOVED, TARN_TCPX_BROKEN };
+enum tarn_tcpx_moved tarn_tcpx_node_move(struct tarn_tcpx_node_link *l);
+/* Closes its comms: AGAIN while bytes are still being unpacked into pools. */
+int tarn_tcpx_node_let_go(struct tarn_tcpx_node_link *l);
+/* Tells the client why the link ends; best effort. */
+void tarn_tcpx_node_fail(struct tarn_tcpx_node_link *l, uint32_t lane, int status);
+
+/* tcpx_node_lane.c. Errors end the link. */
+int tarn_tcpx_lane_open(struct tarn_tcpx_node_link *l, const struct tarn_tcpx_message *m);
+int tarn_tcpx_lane_ask(struct tarn_tcpx_node_lane *n, const struct tarn_tcpx_frame *f);
+/* 1: something moved; 0: not. */
+int tarn_tcpx_lane_move(struct tarn_tcpx_node_lane *n);
+bool tarn_tcpx_lane_busy(const struct tarn_tcpx_node_lane *n);
+int tarn_tcpx_lane_close(struct tarn_tcpx_node_lane *n);
+
+/* tcpx_node.c */
+void tarn_tcpx_complain(struct tarn_tcpx_node_link *l, const char *why);
+
+#endif

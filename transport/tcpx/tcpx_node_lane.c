@@ -1,0 +1,254 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * TCPX, node half: the works of a lane.
+ *
+ *   came --its turn: pinned, ANSWER--> begun --its messages posted, sent or unpacked--> over (unpinned, DONE)
+ *
+ * A work is pinned when there is room to post the first of its messages, so a client holds no more pins than
+ * the window has messages. Gets are sent straight from the pool. A put's bytes go from bounce memory to the
+ * slot, which stays pinned until the last of them is there: what is committed after DONE is all there.
+ */
+#include "transport/tcpx/tcpx_node.h"
+
+#include <stdlib.h>
+#include <utlist.h>
+
+#include "base/error.h"
+
+enum { AHEAD = 8 };
+
+static const struct tarn_pool_memory *pool_of(const struct tarn_tcpx_node_lane *n)
+{
+    return &n->link->server->serve.pools[n->pool];
+}
+
+static struct tarn_tcpx_work *work_at(struct tarn_tcpx_node_lane *n, uint64_t k)
+{
+    return &n->works[k % TARN_TCPX_OPS];
+}
+
+static void say(struct tarn_tcpx_work *w, enum tarn_tcpx_op op, int status)
+{
+    const struct tarn_tcpx_frame f = {
+        .op = (uint8_t)op, .lane = w->lane->id, .tag = w->frame.tag, .status = status};
+    tarn_tcpx_wire_say(&w->lane->link->wire, f, NULL);
+}
+
+/* --- one work ----------------------------------------------------------------------------------- */
+
+static int pin(struct tarn_tcpx_work *w)
+{
+    struct tarn_tcpx_node_lane *n = w->lane;
+    const struct tarn_guard *g = &n->link->server->serve.guard;
+    const struct tarn_tcpx_frame *f = &w->frame;
+    void *addr = NULL;
+    int rc = TARN_E_STALE;
+    if (f->slot < pool_of(n)->nslots)
+        rc = n->puts ? g->pin_write(g->arg, n->link->session, n->pool, f->slot, f->gen, f->offset, f->bytes,
+                                    &addr)
+                     : g->pin_read(g->arg, n->pool, f->slot, f->gen, f->offset, f->bytes, &addr);
+    w->pinned = rc == 0;
+    w->piece = (struct tarn_piece){.addr = addr, .bytes = f->bytes};
+    if (w->pinned && !n->puts && !(f->flags & TARN_TCPX_NO_TOUCH))
+        g->touch(g->arg, n->pool, f->slot);
+    return rc;
+}
+
+static void unpin(struct tarn_tcpx_work *w)
+{
+    const struct tarn_guard *g = &w->lane->link->server->serve.guard;
+    if (w->pinned)
+        g->unpin(g->arg, w->lane->pool, w->frame.slot, w->frame.gen);
+    w->pinned = false;
+}
+
+static void end(struct tarn_tcpx_work *w)
+{
+    unpin(w);
+    w->over = true;
+    if (w->lane->puts)
+        say(w, TARN_TCPX_DONE, 0);
+}
+
+static void begin(struct tarn_tcpx_work *w)
+{
+    int status = pin(w);
+    w->lane->begun++;
+    say(w, TARN_TCPX_ANSWER, status);
+    if (status)
+        w->over = true;
+    else if (w->frame.bytes == 0)
+        end(w);
+}
+
+/* The comm's: a message of it has been sent, or unpacked. */
+static void moved(void *owner, uint32_t bytes)
+{
+    struct tarn_tcpx_work *w = owner;
+    w->done += bytes;
+    if (w->done == w->frame.bytes)
+        end(w);
+}
+
+static int post(struct tarn_tcpx_work *w)
+{
+    struct tarn_tcpx_node_lane *n = w->lane;
+    uint32_t chunk = n->link->chunk_bytes;
+    uint64_t left = w->frame.bytes - w->posted;
+    uint32_t bytes = left < chunk ? (uint32_t)left : chunk;
+    int rc;
+    if (n->puts) {
+        struct tarn_tcpx_into into = n->into;
+        into.pieces = &w->piece;
+        into.npieces = 1;
+        into.bytes = w->frame.bytes;
+        into.offset = w->posted;
+        rc = tarn_tcpx_comm_recv(n->comm, bytes, &into, w);
+    } else {
+        rc = tarn_tcpx_comm_send(n->comm, (uint8_t *)w->piece.addr + w->posted, bytes, NULL, w);
+    }
+    w->posted += rc ? 0 : bytes;
+    return rc;
+}
+
+/* --- the lane ----------------------------------------------------------------------------------- */
+
+/* The work that is to be posted next: the first one begun that has bytes left, else the one behind them. */
+static struct tarn_tcpx_work *next_work(struct tarn_tcpx_node_lane *n)
+{
+    while (true) {
+        for (; n->posting < n->begun; n->posting++) {
+            struct tarn_tcpx_work *w = work_at(n, n->posting);
+            if (!w->over && w->posted < w->frame.bytes)
+                return w;
+        }
+        if (n->begun == n->came)
+            return NULL;
+        begin(work_at(n, n->begun));
+    }
+}
+
+/* Puts, so that their bytes are on their way when there is room for them. */
+static void begin_ahead(struct tarn_tcpx_node_lane *n)
+{
+    while (n->begun < n->came && n->begun - n->over < AHEAD)
+        begin(work_at(n, n->begun));
+}
+
+static int post_some(struct tarn_tcpx_node_lane *n)
+{
+    struct tarn_tcpx_work *w;
+    int moved = 0;
+    while (tarn_tcpx_comm_room(n->comm) && (w = next_work(n))) {
+        int rc = post(w);
+        if (rc)
+            return rc == TARN_E_AGAIN ? moved : rc;
+        moved = 1;
+    }
+    return moved;
+}
+
+static void reap(struct tarn_tcpx_node_lane *n)
+{
+    while (n->over < n->begun && work_at(n, n->over)->over)
+        n->over++;
+    if (n->posting < n->over)
+        n->posting = n->over;
+}
+
+bool tarn_tcpx_lane_busy(const struct tarn_tcpx_node_lane *n)
+{
+    return !n->ready || n->over < n->came;
+}
+
+int tarn_tcpx_lane_move(struct tarn_tcpx_node_lane *n)
+{
+    if (!n->ready) {
+        int rc = tarn_tcpx_comm_poll(n->comm);
+        if (rc)
+            return rc == TARN_E_AGAIN ? 0 : rc;
+        rc = tarn_tcpx_ranges_own(n->comm, pool_of(n)->base, pool_of(n)->bytes,
+                                  pool_of(n)->kind == TARN_POOL_GPU);
+        if (rc)
+            return rc;
+        n->ready = true;
+    }
+    if (n->puts)
+        begin_ahead(n);
+    int posted = post_some(n);
+    int moved = posted < 0 ? posted : tarn_tcpx_comm_progress(n->comm);
+    reap(n);
+    return moved < 0 ? moved : posted | moved;
+}
+
+int tarn_tcpx_lane_ask(struct tarn_tcpx_node_lane *n, const struct tarn_tcpx_frame *f)
+{
+    if (n->puts != (f->op == TARN_TCPX_PUT))
+        return tarn_fail(TARN_E_PROTOCOL, "a request that this lane is not for");
+    if (n->came - n->over == TARN_TCPX_OPS)
+        return tarn_fail(TARN_E_PROTOCOL, "more than %d requests of a lane at once", TARN_TCPX_OPS);
+    *work_at(n, n->came++) = (struct tarn_tcpx_work){.lane = n, .frame = *f};
+    return 0;
+}
+
+/* Memory that a GPU may write to is known by asking it, once. */
+static struct tarn_tcpx_into into_of(const struct tarn_pool_memory *p)
+{
+    struct tarn_cuda_memory m = {.kind = TARN_CUDA_DEVICE};
+    if (p->kind == TARN_POOL_CPU)
+        tarn_cuda_memory_of(p->base, &m);
+    return (struct tarn_tcpx_into){.kind = m.kind, .device = p->kind == TARN_POOL_GPU ? p->device : -1};
+}
+
+static int open_comm(struct tarn_tcpx_node_lane *n, const struct tarn_tcpx_message *m)
+{
+    struct tarn_tcpx_gear *g = &n->link->server->gear;
+    int gpu = pool_of(n)->kind == TARN_POOL_GPU ? pool_of(n)->device : -1;
+    uint8_t handle[TARN_TCPX_HANDLE] = {0};
+    if (!n->puts)
+        return tarn_tcpx_comm_connect(g, gpu, moved, m->body, &n->comm);
+    int rc = tarn_tcpx_comm_listen(g, gpu, moved, handle, &n->comm);
+    if (!rc)
+        tarn_tcpx_wire_say(&n->link->wire, (struct tarn_tcpx_frame){.op = TARN_TCPX_HANDLE_IS, .lane = n->id},
+                           handle);
+    return rc;
+}
+
+int tarn_tcpx_lane_open(struct tarn_tcpx_node_link *l, const struct tarn_tcpx_message *m)
+{
+    struct tarn_tcpx_node_lane *n;
+    DL_SEARCH_SCALAR(l->lanes, n, id, m->frame.lane);
+    if (n || !tarn_tcpx_serves(l->server, m->frame.pool))
+        return tarn_fail(TARN_E_PROTOCOL, "a lane that is open already, or to no pool");
+    if (l->nlanes == TARN_TCPX_LANES)
+        return tarn_fail(TARN_E_PROTOCOL, "more than %d lanes of a link", TARN_TCPX_LANES);
+    n = calloc(1, sizeof(*n));
+    if (!n)
+        return tarn_fail(TARN_E_NO_MEMORY, "tcpx: out of memory for a lane");
+    n->link = l;
+    n->id = m->frame.lane;
+    n->pool = m->frame.pool;
+    n->puts = m->frame.flags & TARN_TCPX_PUTS;
+    n->into = into_of(pool_of(n));
+    int rc = open_comm(n, m);
+    if (rc) {
+        free(n);
+        return rc;
+    }
+    DL_APPEND(l->lanes, n);
+    l->nlanes++;
+    return 0;
+}
+
+int tarn_tcpx_lane_close(struct tarn_tcpx_node_lane *n)
+{
+    int rc = tarn_tcpx_comm_close(n->comm);
+    if (rc)
+        return rc;
+    for (; n->over < n->begun; n->over++)
+        unpin(work_at(n, n->over));
+    DL_DELETE(n->link->lanes, n);
+    n->link->nlanes--;
+    free(n);
+    return 0;
+}

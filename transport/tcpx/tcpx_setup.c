@@ -1,0 +1,365 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ *   OPENING   listen and accept, or connect, until the plugin hands out its comm
+ *   LEARNING  where its bounce memory and metadata are, which it says in memory of the GPU
+ *   READY     with memory to post receives with
+ *
+ * A connect or accept that has begun cannot be taken back: the plugin's threads go on using what they were
+ * given. Such comms are left in a list of the plugin's, and the set-ups that come later try to end some.
+ */
+#include "transport/tcpx/tcpx_setup.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+
+enum { PAGE = 4096, RETRIED = 8 };
+
+/* --- GPUs --------------------------------------------------------------------------------------- */
+
+int tarn_tcpx_lend(const struct tarn_tcpx_comm *c, int *before_p)
+{
+    *before_p = -1;
+    return c->gpu < 0 ? 0 : tarn_cuda_lend(c->gpu, before_p);
+}
+
+void tarn_tcpx_take_back(const struct tarn_tcpx_comm *c, int before)
+{
+    if (c->gpu >= 0 && before >= 0)
+        tarn_cuda_take_back(before);
+}
+
+/* Bounce memory is a GPU's, whatever is unpacked from it. */
+static int gpu_for(const struct tarn_tcpx_device *d, int gpu)
+{
+    int n;
+    return gpu < 0 && d->mode == TARN_TCPX_UNPACK && tarn_cuda_count(&n) == 0 ? 0 : gpu;
+}
+
+/* --- what is left to the plugin ----------------------------------------------------------------- */
+
+static void free_comm(struct tarn_tcpx_comm *c)
+{
+    free(c);
+}
+
+static int accept_or_connect(struct tarn_tcpx_comm *c)
+{
+    int before, rc = tarn_tcpx_lend(c, &before);
+    c->begun_setup = true;
+    if (!rc)
+        rc = c->sends ? tarn_tcpx_connect(c->plugin, c->nic, c->handle, &c->comm)
+                      : tarn_tcpx_accept(c->plugin, c->listening, &c->device, &c->comm);
+    tarn_tcpx_take_back(c, before);
+    if (!rc && !c->comm)
+        return TARN_E_AGAIN;
+    c->begun_setup = false; /* an error ends it, too */
+    if (rc)
+        return rc;
+    if (c->listening)
+        tarn_tcpx_close_listen(c->plugin, c->listening);
+    c->listening = NULL;
+    return 0;
+}
+
+static void close_comm(struct tarn_tcpx_comm *c)
+{
+    if (c->comm && c->sends)
+        tarn_tcpx_close_send(c->plugin, c->comm);
+    else if (c->comm)
+        tarn_tcpx_close_recv(c->plugin, c->comm);
+    if (c->listening && !c->begun_setup)
+        tarn_tcpx_close_listen(c->plugin, c->listening);
+    free_comm(c);
+}
+
+static void leave_locked(struct tarn_tcpx_comm *c)
+{
+    struct tarn_tcpx_plugin *p = c->plugin;
+    c->next = NULL;
+    *(p->left ? p->left_last : &p->left) = c;
+    p->left_last = &c->next;
+}
+
+static void leave(struct tarn_tcpx_comm *c)
+{
+    c->gear = NULL;
+    pthread_mutex_lock(&c->plugin->lock);
+    leave_locked(c);
+    pthread_mutex_unlock(&c->plugin->lock);
+}
+
+/* The oldest of them: their peers may have come after all. */
+static void retry_left(struct tarn_tcpx_plugin *p)
+{
+    struct tarn_tcpx_comm *c;
+    pthread_mutex_lock(&p->lock);
+    for (int i = 0; i < RETRIED && (c = p->left); i++) {
+        p->left = c->next;
+        if (accept_or_connect(c) == TARN_E_AGAIN)
+            leave_locked(c);
+        else
+            close_comm(c);
+    }
+    pthread_mutex_unlock(&p->lock);
+}
+
+/* --- new ---------------------------------------------------------------------------------------- */
+
+static struct tarn_tcpx_comm *new_comm(struct tarn_tcpx_gear *g, int gpu, tarn_tcpx_done_fn done)
+{
+    struct tarn_tcpx_comm *c = gpu < TARN_TCPX_GPUS ? calloc(1, sizeof(*c)) : NULL;
+    if (!c) {
+        tarn_fail(TARN_E_NO_MEMORY, "tcpx: out of memory for a connection, or GPU %d is above %d", gpu,
+                  TARN_TCPX_GPUS - 1);
+        return NULL;
+    }
+    c->gear = g;
+    c->gear_chunk = g->chunk_bytes;
+    c->plugin = g->plugin;
+    c->done = done;
+    c->nic = tarn_tcpx_nic(g->plugin, gpu);
+    c->gpu = gpu_for(&g->plugin->devices[c->nic], gpu);
+    c->plain = g->plugin->devices[c->nic].mode == TARN_TCPX_PLAIN;
+    c->setup_until_ns = tarn_deadline(g->setup_ms);
+    retry_left(g->plugin);
+    return c;
+}
+
+int tarn_tcpx_comm_listen(struct tarn_tcpx_gear *g, int gpu, tarn_tcpx_done_fn done,
+                          uint8_t handle[TARN_TCPX_HANDLE], struct tarn_tcpx_comm **c_p)
+{
+    struct tarn_tcpx_comm *c = new_comm(g, gpu, done);
+    int before, rc;
+    if (!c)
+        return TARN_E_NO_MEMORY;
+    rc = tarn_tcpx_lend(c, &before);
+    if (!rc)
+        rc = tarn_tcpx_listen(c->plugin, c->nic, handle, &c->listening);
+    tarn_tcpx_take_back(c, before);
+    if (rc)
+        free_comm(c);
+    else
+        *c_p = c;
+    return rc;
+}
+
+int tarn_tcpx_comm_connect(struct tarn_tcpx_gear *g, int gpu, tarn_tcpx_done_fn done,
+                           const uint8_t handle[TARN_TCPX_HANDLE], struct tarn_tcpx_comm **c_p)
+{
+    struct tarn_tcpx_comm *c = new_comm(g, gpu, done);
+    if (!c)
+        return TARN_E_NO_MEMORY;
+    c->sends = true;
+    memcpy(c->handle, handle, TARN_TCPX_HANDLE);
+    *c_p = c;
+    return 0;
+}
+
+/* --- learning ----------------------------------------------------------------------------------- */
+
+/* Bytes that can be read from `at` on, which is not the allocator's business to tell: of a mapping. */
+static uint64_t mapped_bytes(const void *at)
+{
+    FILE *f = fopen("/proc/self/maps", "re");
+    uintptr_t from, to;
+    uint64_t bytes = 0;
+    char line[512];
+    while (f && !bytes && fgets(line, sizeof(line), f))
+        if (sscanf(line, "%" SCNxPTR "-%" SCNxPTR, &from, &to) == 2 && (uintptr_t)at >= from &&
+            (uintptr_t)at < to)
+            bytes = to - (uintptr_t)at;
+    if (f)
+        fclose(f);
+    return bytes;
+}
+
+/* Nothing outside of the bounce memory is read, whatever the plugin lists. */
+static int note_bounce(struct tarn_tcpx_comm *c)
+{
+    const uint8_t *pool = c->unpack.bounce;
+    struct tarn_cuda_memory m;
+    if (!c->unpack.meta || !pool)
+        return tarn_fail(
+            TARN_E_PROTOCOL,
+            "tcpx plugin %s: accept gave a device handle without bounce memory: it is broken, name "
+            "another with tcpx-plugin",
+            c->plugin->name);
+    tarn_cuda_memory_of(pool, &m);
+    c->bounce = (struct tarn_tcpx_bounce){.kind = m.kind, .device = m.device, .pool = pool};
+    c->bounce_bytes = m.kind == TARN_CUDA_DEVICE ? m.end - (uintptr_t)pool : mapped_bytes(pool);
+    return 0;
+}
+
+static int check_handle(const struct tarn_tcpx_comm *c)
+{
+    const struct tarn_tcpx_device_handle *d = &c->device;
+    if (d->device_type == TARN_TCPX_DEVICE_UNPACK && d->device_version == TARN_TCPX_UNPACK_VERSION &&
+        d->handle && d->size == sizeof(c->unpack))
+        return 0;
+    return tarn_fail(
+        TARN_E_VERSION,
+        "tcpx plugin %s: accept gave a device handle of type %d version %d with %zu bytes, and tarn "
+        "knows type 1 version %d with %zu: install a version of the plugin that has these",
+        c->plugin->name, d->device_type, d->device_version, d->size, TARN_TCPX_UNPACK_VERSION,
+        sizeof(c->unpack));
+}
+
+/* The handle's bytes come as a message of one fragment does. */
+static int begin_learning(struct tarn_tcpx_comm *c)
+{
+    struct tarn_tcpx_fragments *f = &c->gear->list;
+    struct tarn_cuda_memory m;
+    struct tarn_tcpx_bounce from = {.pool = c->device.handle};
+    struct tarn_tcpx_into to = {.kind = TARN_CUDA_HOST,
+                                .device = -1,
+                                .pieces = &c->unpack_piece,
+                                .npieces = 1,
+                                .bytes = sizeof(c->unpack)};
+    tarn_cuda_memory_of(c->device.handle, &m);
+    int rc = m.kind == TARN_CUDA_DEVICE ? tarn_cuda_settle(m.device) : 0; /* the plugin has copied it there */
+    if (rc)
+        return rc;
+    from.kind = m.kind;
+    from.device = m.device;
+    c->unpack_piece = (struct tarn_piece){.addr = &c->unpack, .bytes = sizeof(c->unpack)};
+    f->n = 0;
+    tarn_tcpx_fragments_add(f, (struct tarn_tcpx_fragment){.bytes = sizeof(c->unpack)});
+    rc = tarn_tcpx_fragments_check(f, sizeof(c->unpack), sizeof(c->unpack), 0);
+    return rc ? rc : tarn_tcpx_comm_unpack(c, f, &from, &to, &c->unpack_ticket);
+}
+
+/* --- memory of receives ------------------------------------------------------------------------- */
+
+/* A page that the plugin never touches, but asks the kind of; or, PLAIN, room for all requests at once. */
+static int memory_open(struct tarn_tcpx_comm *c)
+{
+    uint8_t unused[TARN_CUDA_HANDLE];
+    int before, rc = 0, type = c->plain ? TARN_TCPX_HOST : TARN_TCPX_CUDA;
+    c->memory_bytes = c->plain ? (uint64_t)TARN_TCPX_REQUESTS * c->gear_chunk : PAGE;
+    c->memory_gpu = !c->plain && c->gpu >= 0;
+    if (c->memory_gpu) { /* small allocations do not begin with a page */
+        rc = tarn_cuda_alloc(c->gpu, c->memory_bytes + PAGE, &c->memory_gpu_at, unused);
+        c->memory = (uint8_t *)(((uintptr_t)c->memory_gpu_at + PAGE - 1) & ~(uintptr_t)(PAGE - 1));
+    } else {
+        void *at = mmap(NULL, c->memory_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (at == MAP_FAILED)
+            return tarn_fail(TARN_E_NO_MEMORY, "tcpx: %llu bytes for receives: %m",
+                             (unsigned long long)c->memory_bytes);
+        c->memory = at;
+    }
+    if (!rc && c->plain && c->gpu >= 0 && !(rc = tarn_cuda_pin(c->memory, c->memory_bytes, true)))
+        c->memory_pinned = true;
+    if (rc)
+        return rc;
+    if (c->plain) {
+        c->bounce = (struct tarn_tcpx_bounce){
+            .kind = c->memory_pinned ? TARN_CUDA_PINNED : TARN_CUDA_HOST, .device = -1, .pool = c->memory};
+        c->bounce_bytes = c->memory_bytes;
+    }
+    rc = tarn_tcpx_lend(c, &before);
+    if (!rc)
+        rc = tarn_tcpx_reg(c->plugin, c->comm, c->memory, c->memory_bytes, type, &c->memory_mr);
+    tarn_tcpx_take_back(c, before);
+    return rc;
+}
+
+static void memory_close(struct tarn_tcpx_comm *c)
+{
+    if (!c->memory)
+        return;
+    if (c->memory_pinned)
+        tarn_cuda_unpin(c->memory);
+    if (c->memory_gpu)
+        tarn_cuda_free(c->gpu, c->memory_gpu_at);
+    else
+        munmap(c->memory, c->memory_bytes);
+}
+
+/* --- set-up ------------------------------------------------------------------------------------- */
+
+static int open_receiver(struct tarn_tcpx_comm *c)
+{
+    int rc = tarn_tcpx_comm_unpacker(c);
+    if (!rc && !c->plain)
+        rc = check_handle(c);
+    if (!rc && !c->plain)
+        rc = begin_learning(c);
+    return rc;
+}
+
+static int learn(struct tarn_tcpx_comm *c)
+{
+    int rc = c->plain ? 0 : tarn_tcpx_comm_unpacked(c, c->unpack_ticket);
+    if (!rc && !c->plain)
+        rc = note_bounce(c);
+    return rc ? rc : memory_open(c);
+}
+
+static int late(const struct tarn_tcpx_comm *c)
+{
+    return tarn_fail(
+        TARN_E_UNAVAILABLE,
+        "tcpx plugin %s: %s has not ended within %u ms: does the peer reach this host over the "
+        "interfaces of NCCL_GPUDIRECTTCPX_SOCKET_IFNAME? the plugin's lines in the log may say more",
+        c->plugin->name, c->sends ? "connect" : "accept", c->gear->setup_ms);
+}
+
+int tarn_tcpx_comm_poll(struct tarn_tcpx_comm *c)
+{
+    int rc = 0;
+    if (c->state == TARN_TCPX_READY)
+        return 0;
+    if (c->state == TARN_TCPX_FAILED)
+        return TARN_E_UNAVAILABLE;
+    if (c->state == TARN_TCPX_OPENING && !c->comm)
+        rc = accept_or_connect(c);
+    if (!rc && c->state == TARN_TCPX_OPENING) {
+        rc = c->sends ? 0 : open_receiver(c);
+        if (!rc)
+            c->state = c->sends ? TARN_TCPX_READY : TARN_TCPX_LEARNING;
+    }
+    if (!rc && c->state == TARN_TCPX_LEARNING && (rc = learn(c)) == 0)
+        c->state = TARN_TCPX_READY;
+    if (rc == TARN_E_AGAIN && tarn_now_ns() > c->setup_until_ns)
+        rc = late(c);
+    if (rc && rc != TARN_E_AGAIN)
+        c->state = TARN_TCPX_FAILED;
+    return rc;
+}
+
+/* What is under way at the GPU, even if it ends with an error, is over. */
+static bool is_unpacking(struct tarn_tcpx_comm *c)
+{
+    uint64_t ticket = c->unpack_ticket;
+    for (uint64_t k = c->ended; k < c->begun; k++)
+        if (c->ring[k % TARN_TCPX_REQUESTS].ticket > ticket)
+            ticket = c->ring[k % TARN_TCPX_REQUESTS].ticket;
+    return c->has_unpacker && ticket && tarn_tcpx_comm_unpacked(c, ticket) == TARN_E_AGAIN;
+}
+
+int tarn_tcpx_comm_close(struct tarn_tcpx_comm *c)
+{
+    if (!c)
+        return 0;
+    if (c->gear && is_unpacking(c))
+        return TARN_E_AGAIN;
+    tarn_tcpx_ranges_close(c);
+    if (c->memory_mr)
+        tarn_tcpx_dereg(c->plugin, c->comm, c->memory_mr);
+    if (c->begun_setup) {
+        leave(c);
+        return 0;
+    }
+    struct tarn_tcpx_comm closed = *c;
+    close_comm(c);
+    memory_close(&closed);
+    for (uint64_t k = closed.ended; k < closed.posted; k++)
+        tarn_tcpx_mapping_unuse(closed.ring[k % TARN_TCPX_REQUESTS].mapping);
+    return 0;
+}

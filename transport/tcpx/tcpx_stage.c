@@ -1,0 +1,146 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* TCPX, client half: what puts are sent from. */
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "base/error.h"
+#include "transport/tcpx/tcpx_lane.h"
+
+enum { BATCH = 256 };
+
+static uint64_t ring_bytes(const struct tarn_tcpx_stage *s)
+{
+    return (uint64_t)s->depth * s->chunk_bytes;
+}
+
+static int host_ring(struct tarn_tcpx_stage *s)
+{
+    void *at = mmap(NULL, ring_bytes(s), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (at == MAP_FAILED)
+        return tarn_fail(TARN_E_NO_MEMORY, "tcpx: %llu bytes to send from: %m",
+                         (unsigned long long)ring_bytes(s));
+    s->ring = at;
+    int rc = s->gpu < 0 ? 0 : tarn_cuda_pin(at, ring_bytes(s), true);
+    s->pinned = s->gpu >= 0 && rc == 0;
+    return rc;
+}
+
+int tarn_tcpx_stage_open(struct tarn_tcpx_stage *s, int gpu, bool direct, uint32_t chunk_bytes,
+                         uint32_t depth)
+{
+    uint8_t unused[TARN_CUDA_HANDLE];
+    *s = (struct tarn_tcpx_stage){
+        .gpu = gpu, .chunk_bytes = chunk_bytes, .depth = depth, .on_gpu = gpu >= 0 && direct};
+    int rc = gpu < 0 ? 0 : tarn_cuda_queue_open(gpu, &s->queue);
+    if (!rc)
+        rc = s->on_gpu ? tarn_cuda_alloc(gpu, ring_bytes(s), (void **)&s->ring, unused) : host_ring(s);
+    if (rc)
+        tarn_tcpx_stage_close(s);
+    return rc;
+}
+
+void tarn_tcpx_stage_close(struct tarn_tcpx_stage *s)
+{
+    for (; s->sent < s->full; s->sent++)
+        tarn_tcpx_mapping_unuse(s->slots[s->sent % s->depth].place.mapping);
+    tarn_cuda_queue_close(s->queue);
+    if (s->pinned)
+        tarn_cuda_unpin(s->ring);
+    if (s->ring && s->on_gpu)
+        tarn_cuda_free(s->gpu, s->ring);
+    else if (s->ring)
+        munmap(s->ring, ring_bytes(s));
+    s->queue = NULL;
+    s->ring = NULL;
+    s->pinned = false;
+}
+
+static struct tarn_tcpx_slot *slot_at(struct tarn_tcpx_stage *s, uint64_t k, uint8_t **memory_p)
+{
+    uint64_t i = k % s->depth;
+    *memory_p = s->ring + i * s->chunk_bytes;
+    return &s->slots[i];
+}
+
+void tarn_tcpx_stage_begin(struct tarn_tcpx_stage *s, struct tarn_work *w, uint32_t bytes)
+{
+    uint8_t *memory;
+    *slot_at(s, s->begun++, &memory) = (struct tarn_tcpx_slot){.work = w, .bytes = bytes};
+}
+
+void tarn_tcpx_stage_lend(struct tarn_tcpx_stage *s, struct tarn_work *w, uint32_t bytes, void *at,
+                          const struct tarn_tcpx_place *p)
+{
+    uint8_t *memory;
+    *slot_at(s, s->begun++, &memory) =
+        (struct tarn_tcpx_slot){.work = w, .bytes = bytes, .lent = at, .place = *p};
+    s->full++;
+}
+
+static void gather(struct tarn_tcpx_slot *slot, uint8_t *memory, struct tarn_cursor *at)
+{
+    const struct tarn_work *w = slot->work;
+    while (slot->filled < slot->bytes) {
+        void *from;
+        uint64_t n = tarn_cursor_next(at, w->pieces, w->npieces, slot->bytes - slot->filled, &from);
+        memcpy(memory + slot->filled, from, n);
+        slot->filled += (uint32_t)n;
+    }
+}
+
+/* One batch. AGAIN: the queue did not take all of it; the cursor is behind what it took. */
+static int gather_by_gpu(struct tarn_tcpx_stage *s, struct tarn_tcpx_slot *slot, uint8_t *memory,
+                         struct tarn_cursor *at)
+{
+    const struct tarn_work *w = slot->work;
+    struct tarn_cuda_piece batch[BATCH];
+    struct tarn_cursor ahead = *at;
+    uint32_t filled = slot->filled;
+    size_t n = 0, taken = 0;
+    void *from;
+    for (; n < BATCH && filled < slot->bytes; n++) {
+        uint64_t bytes = tarn_cursor_next(&ahead, w->pieces, w->npieces, slot->bytes - filled, &from);
+        batch[n] = (struct tarn_cuda_piece){from, memory + filled, bytes};
+        filled += (uint32_t)bytes;
+    }
+    int rc = tarn_cuda_copy(s->queue, batch, n, &taken);
+    for (size_t i = 0; i < taken; i++) {
+        tarn_cursor_next(at, w->pieces, w->npieces, batch[i].bytes, &from);
+        slot->filled += (uint32_t)batch[i].bytes;
+    }
+    return rc ? rc : taken < n ? TARN_E_AGAIN : 0;
+}
+
+int tarn_tcpx_stage_fill(struct tarn_tcpx_stage *s, struct tarn_cursor *at)
+{
+    uint8_t *memory;
+    struct tarn_tcpx_slot *slot = slot_at(s, s->full, &memory);
+    int rc = 0;
+    if (s->queue) {
+        while (!rc && slot->filled < slot->bytes)
+            rc = gather_by_gpu(s, slot, memory, at);
+        if (!rc)
+            rc = tarn_cuda_mark(s->queue, &slot->mark);
+    } else {
+        gather(slot, memory, at);
+    }
+    s->full += rc == 0;
+    return rc;
+}
+
+int tarn_tcpx_stage_next(struct tarn_tcpx_stage *s, struct tarn_tcpx_slot **slot_p, uint8_t **memory_p)
+{
+    *slot_p = NULL;
+    if (s->sent == s->full)
+        return 0;
+    struct tarn_tcpx_slot *slot = slot_at(s, s->sent, memory_p);
+    int rc = slot->mark ? tarn_cuda_poll(s->queue, slot->mark) : 0;
+    if (rc)
+        return rc == TARN_E_AGAIN ? 0 : rc;
+    slot->mark = 0;
+    if (slot->lent)
+        *memory_p = slot->lent;
+    *slot_p = slot;
+    return 0;
+}
