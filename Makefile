@@ -63,13 +63,13 @@ LIBS_NODE := $(shell pkg-config --libs $(PKGS_NODE)) $(LIBS_CUDA) -lm
 LIBS_CLI  := $(shell pkg-config --libs $(PKGS_CLI))
 MEMCACHED := $(shell pkg-config --exists libmemcached && echo yes)
 
-# What belongs to whom, by folder. client/cli/file*.c are the tensor file formats.
-cli_src    := $(wildcard client/cli/cli*.c)
+# What belongs to whom, by folder.
+lib_src    := $(wildcard base/*.c base/*/*.c metadata/*.c client/*.c) transport/cuda/cuda_text.c $(cuda_src) \
+              $(wildcard $(addprefix transport/,*.c shm/*.c tcp/*.c rdma/*.c cuda_ipc/*.c tcpx/*.c tcpx/plugin/*.c))
+node_src   := $(wildcard server/*.c server/*/*.c)
+cli_src    := $(wildcard client/cli/*.c)
 file_src   := $(wildcard client/cli/file*.c)
 bench_src  := $(wildcard client/bench/*.c) $(or $(bare_src_$(cuda)),$(bare_src_other))
-lib_src    := $(wildcard base/*.c base/*/*.c metadata/*.c client/*.c) $(cuda_src) \
-              $(filter-out $(cuda_src_none) $(cuda_src_runtime),$(wildcard transport/*.c transport/*/*.c transport/*/*/*.c))
-node_src   := $(wildcard server/*.c server/*/*.c)
 tests_src  := $(wildcard tests/unit/test_*.c tests/conformance/test_*.c tests/integration/test_*.c tests/faults/test_*.c tests/history/test_*.c)
 scripts    := $(wildcard tests/integration/test_*.sh tests/faults/test_*.sh)
 fuzz_src   := $(wildcard tests/fuzz/fuzz_*.c)
@@ -96,11 +96,21 @@ all: $(programs) $(library) $(B)/libtarn.a
 tests: $(tests) plugins $(soak)
 plugins: $(tcpx_plugins) $(tcpx_programs)
 
-$(B)/%.o: %.c Makefile
+# What objects are compiled with, in a file that changes only when this does. WERROR and the compiler's name are no part
+# of it: they change no object. (Another compiler wants another B.)
+flags := $(strip $(filter-out -Werror all-warnings,$(ALL_CFLAGS) $(cuda) $(NVCC_FLAGS) $(MEMCACHED)))
+write_flags = $(shell mkdir -p $(B))$(file >$(B)/flags,$(flags))
+ifneq ($(file <$(B)/flags),$(flags))
+$(write_flags)
+endif
+$(B)/flags:
+	$(write_flags)
+
+$(B)/%.o: %.c $(B)/flags
 	@mkdir -p $(@D)
 	$(if $(V),,@echo "  CC    $<";) $(CC) $(ALL_CFLAGS) -MMD -MP -c -o $@ $<
 
-$(B)/%.o: %.cu Makefile
+$(B)/%.o: %.cu $(B)/flags
 	@mkdir -p $(@D)
 	$(if $(V),,@echo "  NVCC  $<";) $(NVCC) $(NVCC_FLAGS) -I. -Iinclude -MMD -MP -c -o $@ $<
 
@@ -122,7 +132,7 @@ $(library): $(call obj,$(lib_src)) client/libtarn.map $(cuda_chosen)
 $(B)/tarnd: $(call obj,$(node_src)) $(B)/libtarn.a
 	$(if $(V),,@echo "  LD    $@";) $(CC) $(ALL_LDFLAGS) -o $@ $^ $(LIBS_NODE)
 
-$(B)/tarn: $(call obj,$(cli_src) $(file_src)) $(B)/libtarn.a
+$(B)/tarn: $(call obj,$(cli_src)) $(B)/libtarn.a
 	$(if $(V),,@echo "  LD    $@";) $(CC) $(ALL_LDFLAGS) -o $@ $^ $(LIBS_LIB) $(LIBS_CLI)
 
 # The benchmark measures the allocator by itself, too.
@@ -133,39 +143,45 @@ ifeq ($(MEMCACHED),yes)
 $(call obj,$(bench_src)): CPPFLAGS += -DTARN_HAVE_MEMCACHED
 endif
 
-# Test programs may use every module; the harness starts real nodes and a real Redis for them.
+# Test programs may use every module; the harness starts real nodes and a real Redis for them. Of the archives a program
+# gets what it refers to, of tarnd no main() as it has one; the objects are in each, as nothing refers to them.
 vpath test_%.c tests/unit tests/conformance tests/integration tests/faults tests/history
-# The checker of histories; the soak's own files have a program of their own.
-history_src := $(filter-out tests/history/test_%.c,$(wildcard tests/history/*.c))
-test_objs := $(call obj,$(filter-out server/main.c,$(node_src)) $(file_src) $(wildcard tests/*.c) $(history_src) $(cuda_test_src) $(tcpx_test_src) client/bench/bench_stats.c)
+test_lib_src := $(wildcard tests/*.c tests/history/*.c) $(tcpx_test_src) $(file_src) client/bench/bench_stats.c
+test_objs    := $(call obj,$(wildcard tests/linked/*.c) $(cuda_test_src))
+test_libs    := $(B)/tests/libtests.a $(B)/tests/libtarnd.a $(B)/libtarn.a
+$(B)/tests/libtests.a: $(call obj,$(test_lib_src))
+$(B)/tests/libtarnd.a: $(call obj,$(node_src))
+$(B)/tests/libtests.a $(B)/tests/libtarnd.a:
+	@rm -f $@
+	$(if $(V),,@echo "  AR    $@";) $(AR) rcsT $@ $^
+link_test = $(if $(V),,@echo "  LD    $@";) $(CC) $(ALL_LDFLAGS) $(LDFLAGS_$(@F)) -o $@ $(filter %.o,$^) \
+    -Wl,--start-group $(test_libs) -Wl,--end-group $(LIBS_NODE) $(shell pkg-config --libs jansson cmocka)
 LDFLAGS_test_one_value := -Wl,--wrap=connect
 LDFLAGS_test_no_copy := -Wl,--wrap=sendmsg,--wrap=recvmsg,--wrap=send,--wrap=recv,--wrap=__recv_chk
 LDFLAGS_test_distance := -Wl,--wrap=connect
 LDFLAGS_test_session_over := -Wl,--wrap=connect
 LDFLAGS_test_deadlines := -Wl,--wrap=connect
+LDFLAGS_test_tcpx_batch := -Wl,--wrap=send,--wrap=recv,--wrap=__recv_chk
 LDFLAGS_test_hits := -Wl,--wrap=malloc,--wrap=free
+LDFLAGS_soak := -Wl,--wrap=connect
 define test_rule
-$(B)/tests/$(basename $(notdir $(1))): $(call obj,$(1)) $(test_objs) $(B)/libtarn.a
-	@mkdir -p $$(@D)
-	$$(if $$(V),,@echo "  LD    $$@";) $$(CC) $$(ALL_LDFLAGS) $$(LDFLAGS_$$(@F)) -o $$@ $$^ $$(LIBS_NODE) \
-	    $$(shell pkg-config --libs jansson cmocka)
+$(B)/tests/$(basename $(notdir $(1))): $(call obj,$(1)) $(test_objs) $(test_libs)
+	$$(link_test)
 endef
 $(foreach t,$(tests_src),$(eval $(call test_rule,$(t))))
 # Some load network plugins, also when one is built alone.
 $(tests): | $(tcpx_plugins)
 
 # Its clients send what they connect to nodes through relays (tests/router.h).
-$(soak): $(call obj,$(wildcard tests/history/soak/*.c)) $(test_objs) $(B)/libtarn.a
-	@mkdir -p $(@D)
-	$(if $(V),,@echo "  LD    $@";) $(CC) $(ALL_LDFLAGS) -Wl,--wrap=connect -o $@ $^ $(LIBS_NODE) \
-	    $(shell pkg-config --libs jansson cmocka)
+$(soak): $(call obj,$(wildcard tests/history/soak/*.c)) $(test_objs) $(test_libs)
+	$(link_test)
 
 tcpx_objs := $(call obj,$(filter-out %/plugin.c %/bad.c %/fake_driver.c $(tcpx_test_src) $(tcpx_program_src),$(wildcard tests/tcpx/*.c)))
 tcpx_out  := $(B)/tests/tcpx
-$(addprefix $(tcpx_out)/plugin-v,6.o 7.o 8.o): $(tcpx_out)/plugin-v%.o: tests/tcpx/plugin.c Makefile
+$(addprefix $(tcpx_out)/plugin-v,6.o 7.o 8.o): $(tcpx_out)/plugin-v%.o: tests/tcpx/plugin.c $(B)/flags
 	@mkdir -p $(@D)
 	$(if $(V),,@echo "  CC    $@";) $(CC) $(ALL_CFLAGS) -DFIXTURE_ABI=$* -MMD -MP -c -o $@ $<
-$(addprefix $(tcpx_out)/bad-,1.o 2.o 3.o): $(tcpx_out)/bad-%.o: tests/tcpx/bad.c Makefile
+$(addprefix $(tcpx_out)/bad-,1.o 2.o 3.o): $(tcpx_out)/bad-%.o: tests/tcpx/bad.c $(B)/flags
 	@mkdir -p $(@D)
 	$(if $(V),,@echo "  CC    $@";) $(CC) $(ALL_CFLAGS) -DBAD=$* -MMD -MP -c -o $@ $<
 $(filter %6.so %7.so %8.so,$(tcpx_plugins)): $(tcpx_out)/libtcpx-fixture-v%.so: $(tcpx_out)/plugin-v%.o $(tcpx_objs)
@@ -204,7 +220,7 @@ py_if_possible := $(if $(wildcard $(py_include)/Python.h),python $(B)/python/ben
 .PHONY: python wheel
 python: $(py_ext) $(py_links)
 
-$(B)/python/ext$(py_suffix)/%.o: client/python/src/ext/%.c Makefile
+$(B)/python/ext$(py_suffix)/%.o: client/python/src/ext/%.c $(B)/flags
 	@mkdir -p $(@D)
 	$(if $(V),,@echo "  CC    $<";) $(CC) $(ALL_CFLAGS) -isystem $(py_include) -MMD -MP -c -o $@ $<
 
@@ -246,6 +262,9 @@ plots:
 
 # --- checks ---------------------------------------------------------------------------------------
 
+# Tests at a time.
+JOBS ?= 1
+
 # Everything, as CI runs it (installs packages): deploy/check.sh. These run parts of it.
 check: all tests check-tests check-style check-rdma
 
@@ -260,9 +279,9 @@ not_sanitized += $(B)/tests/test_store_rules
 endif
 # The Python package's, too, where Python's headers are; tests/integration/test_python.sh skips where they are not.
 check-tests: all tests $(py_if_possible)
-	@TARN_BUILD=$(B) PYTHON=$(PYTHON) sh tests/run.sh $(filter-out $(in_vms) $(if $(SANITIZE),$(not_sanitized)),$(filter $(B)/tests/test_%,$(tests))) $(scripts)
+	@TARN_BUILD=$(B) PYTHON=$(PYTHON) sh tests/run.sh -j $(JOBS) $(filter-out $(in_vms) $(if $(SANITIZE),$(not_sanitized)),$(filter $(B)/tests/test_%,$(tests))) $(scripts)
 
-# In VMs with soft-RoCE; skipped, with the reason, where they cannot be started. PARTS=one|faults|wire|hosts
+# In VMs with soft-RoCE; skipped, with the reason, where they cannot be started. PARTS=one|faults|wire|hosts|unit
 check-rdma: all tests
 	@TARN_BUILD=$(B) sh tests/rdma-vm/check.sh $(PARTS)
 
@@ -270,18 +289,27 @@ check-rdma: all tests
 # REQUIRE=gpu makes that a failure. check-standin: the same over GPUs played in shared memory.
 gpu_tests := $(filter %/test_cuda_queue %/test_tcpx_unpack $(B)/tests/test_gpu%,$(tests)) $(wildcard tests/gpu/test_*.sh)
 check-gpu: all tests $(py_if_possible)
-	@TARN_BUILD=$(B) PYTHON=$(PYTHON) sh tests/run.sh $(gpu_tests)
+	@TARN_BUILD=$(B) PYTHON=$(PYTHON) sh tests/run.sh -j $(JOBS) $(gpu_tests)
 
 check-standin:
 	@REQUIRE=gpu $(MAKE) B=$(B)-standin CUDA=standin check-gpu
 
 # Any network plugin with the ABI, below the transport and by itself: TARN_TCPX_PLUGIN=/path/lib.so. Skipped, with
-# the reason, without one; REQUIRE=tcpx-plugin makes that a failure.
+# the reason, without one; REQUIRE=tcpx-plugin makes that a failure. ONLY=plain|delay|error|stale|drop|refuse
 check-tcpx: all tests
-	@TARN_BUILD=$(B) sh tests/run.sh $(wildcard tests/tcpx/test_*.sh)
+	@TARN_BUILD=$(B) ONLY=$(ONLY) sh tests/run.sh $(wildcard tests/tcpx/test_*.sh)
+
+# One of them, built and run: make test T=test_store ONLY=put. ONLY: the tests of a program with that in their names.
+.PHONY: test
+one_test := $(filter %/$(T),$(tests) $(scripts) $(wildcard tests/gpu/test_*.sh tests/tcpx/test_*.sh))
+ifeq ($(filter test,$(MAKECMDGOALS))$(one_test),test)
+$(error T=$(T): there is no such test: name a program (T=test_store) or a script (T=test_cli.sh); all: make check-tests)
+endif
+test: $(if $(filter %.sh,$(one_test)),all tests $(py_if_possible),$(programs) $(one_test))
+	@TARN_BUILD=$(B) PYTHON=$(PYTHON) TEST_FILTER='$(ONLY)' sh tests/run.sh $(one_test)
 
 check-unit: tests
-	@TARN_BUILD=$(B) sh tests/run.sh $(filter $(addprefix $(B)/tests/,$(basename $(notdir $(wildcard tests/unit/*.c)))),$(tests))
+	@TARN_BUILD=$(B) sh tests/run.sh -j $(JOBS) $(filter $(addprefix $(B)/tests/,$(basename $(notdir $(wildcard tests/unit/*.c)))),$(tests))
 
 # Promela models, checked exhaustively by spin; tests/model/README.md. QUICK=1: a part; ONLY=text: rows with that name.
 .PHONY: check-model
@@ -297,9 +325,8 @@ check-tsan:
 check-style: all
 	@TARN_BUILD=$(B) PYTHON=$(PYTHON) sh tests/check-style.sh
 
-# Breaks each rule of tests/mutants/ in a copy of the tree: a test has to fail. MUTANTS= some of them, JOBS= at a time.
+# Breaks each rule of tests/mutants/ in a copy of the tree: a test has to fail. MUTANTS= some of them.
 MUTANTS ?= $(wildcard tests/mutants/*.patch)
-JOBS    ?= 1
 .PHONY: mutate
 mutate:
 	@sh tests/mutate.sh -j $(JOBS) $(MUTANTS)
@@ -338,7 +365,7 @@ bench-gpu: all
 	@mkdir -p $(B)/bench
 	@TARN_BUILD=$(B) $(B)/tarn-bench gpu $(BENCH_ARGS) --json-dir $(B)/bench
 
-# Over the fixture plugin, against a bare loop of its calls.
+# Against a bare loop of the plugin's calls: the fixture's, or those of TARN_TCPX_PLUGIN=/path/lib.so.
 .PHONY: bench-tcpx soak-tcpx
 bench-tcpx: tests
 	@TCPX_SPEED=$(or $(ROUNDS),20) TARN_BUILD=$(B) $(B)/tests/test_tcpx_speed
@@ -363,17 +390,24 @@ $(B)/man/%.1: $(B)/%
 docs: all
 	@TARN_BUILD=$(B) sh docs/generate.sh docs
 
+completions := $(addprefix $(DESTDIR)$(PREFIX)/share/,bash-completion/completions zsh/site-functions)
 install: all man
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/pkgconfig $(DESTDIR)$(PREFIX)/include/tarn \
-	    $(DESTDIR)$(PREFIX)/share/man/man1
+	    $(DESTDIR)$(PREFIX)/share/man/man1 $(completions)
 	install -s -m 755 $(programs) $(DESTDIR)$(PREFIX)/bin
 	install -m 755 $(library) $(DESTDIR)$(PREFIX)/lib
 	ln -sf $(notdir $(library)) $(DESTDIR)$(PREFIX)/lib/libtarn.so
 	install -m 644 $(B)/libtarn.a $(DESTDIR)$(PREFIX)/lib
 	install -m 644 include/tarn/*.h $(DESTDIR)$(PREFIX)/include/tarn
 	install -m 644 $(pages) $(DESTDIR)$(PREFIX)/share/man/man1
+	for p in tarn tarnd; do \
+	    $(B)/$$p --completion bash > $(word 1,$(completions))/$$p && \
+	    $(B)/$$p --completion zsh > $(word 2,$(completions))/_$$p || exit 1; \
+	done
 	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(VERSION)|' -e 's|@LIBS_CUDA@|$(LIBS_CUDA)|' client/tarn.pc.in \
 	    > $(DESTDIR)$(PREFIX)/lib/pkgconfig/tarn.pc
+	@# Programs that are linked with the library find it from now on; only root can say so.
+	[ -n "$(DESTDIR)" ] || [ "$$(id -u)" != 0 ] || ldconfig
 
 clean:
 	rm -rf $(B) $(B)-standin build-asan build-tsan build-fuzz build-clang
@@ -382,9 +416,10 @@ help:
 	@echo 'make             build tarnd, tarn, tarn-bench and libtarn into $(B)/'
 	@echo 'make demo        start two nodes, store and read tensors, replay a trace'
 	@echo 'make check       tests and style; deploy/check.sh also installs packages and runs sanitizers'
-	@echo '     check-tests check-unit check-rdma check-gpu check-standin check-tcpx check-asan check-tsan check-style check-model'
+	@echo '     check-tests check-unit check-rdma check-gpu check-standin check-tcpx check-asan check-tsan check-style check-model; JOBS=1 tests at a time'
 	@echo '     check-gpu uses the GPUs of this machine, check-standin plays them; REQUIRE=gpu: not to be skipped'
 	@echo '     check-tcpx tries a network plugin: TARN_TCPX_PLUGIN=/path/lib.so'
+	@echo 'make test        T=test_store ONLY=put: one program or script; ONLY: of a program the tests with that in their names'
 	@echo 'make fuzz        FUZZ_SECONDS=60 for each target'
 	@echo 'make mutate      break each rule of tests/mutants in turn: a test has to notice; MUTANTS= JOBS=1'
 	@echo 'make bench       BENCH=all|shm|tcp|lookup|alloc|idle, results in $(B)/bench/'
@@ -392,7 +427,7 @@ help:
 	@echo 'make bench-gpu   the same over GPUs, against bare CUDA calls; BENCH_ARGS=--quick'
 	@echo 'make bench-python what the Python package costs over C; BENCH_ARGS=--quick'
 	@echo 'make plots       PNG files of GB/s against size from the JSON in PLOTS_FROM=$(B)/bench'
-	@echo 'make bench-tcpx  the tcpx transport against a bare loop over its plugin; ROUNDS=20'
+	@echo 'make bench-tcpx  the tcpx transport against a bare loop over its plugin; ROUNDS=20 TARN_TCPX_PLUGIN=/path/lib.so'
 	@echo 'make soak-tcpx   MESSAGES=100000 random messages over the tcpx transport'
 	@echo 'make soak        SECONDS=60 SEED= TRANSPORT=shm|cuda_ipc|tcp|rdma COPIES=1|2: random faults under replaces and removes'
 	@echo 'make install     PREFIX=/usr/local DESTDIR='

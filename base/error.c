@@ -10,9 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#define LAST_ERROR_BYTES 512
-
-static _Thread_local char last_error[LAST_ERROR_BYTES];
+static _Thread_local char last_error[TARN_SENTENCE];
 
 const char *tarn_error_name(int code)
 {
@@ -74,10 +72,17 @@ int tarn_error_parse(const char *name, unsigned long n, int unknown)
     return unknown;
 }
 
+void tarn_one_line(char *text)
+{
+    for (; *text; text++)
+        if ((unsigned char)*text < 0x20 || *text == 0x7f)
+            *text = '?';
+}
+
 int tarn_fail(int code, const char *fmt, ...)
 {
     /* A copy first: the arguments may point into the last error itself. */
-    char text[LAST_ERROR_BYTES];
+    char text[TARN_SENTENCE];
     int saved_errno = errno;
     va_list ap;
 
@@ -85,7 +90,7 @@ int tarn_fail(int code, const char *fmt, ...)
     if (vsnprintf(text, sizeof text, fmt, ap) < 0)
         snprintf(text, sizeof text, "%s", tarn_strerror(code));
     va_end(ap);
-    memcpy(last_error, text, sizeof text);
+    tarn_last_error_set(text);
     errno = saved_errno;
     return code;
 }
@@ -96,6 +101,7 @@ void tarn_last_error_set(const char *text)
 
     memmove(last_error, text, n);
     last_error[n] = '\0';
+    tarn_one_line(last_error);
 }
 
 const char *tarn_last_error(void)

@@ -5,12 +5,18 @@
 
 #include <tarn/error.h>
 
+/* As long as a last error may be: what keeps one, or another's beside it, has so much room, so that none is cut. */
+#define TARN_SENTENCE 512
+
 /*
  * Stores the sentence (object, cause, remedy with the current value) as this thread's last error
  * and returns `code`. Does not touch errno, so "%m" in fmt prints the cause. Call it where the
  * failure is first named; callers above pass the code on.
  */
 int tarn_fail(int code, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+
+/* Makes it one line that does not change the terminal, whatever a peer or a user has put into it. */
+void tarn_one_line(char *text);
 
 /* Copies this thread's last error into another place's, e.g. from a worker into a completion. */
 void tarn_last_error_set(const char *text);

@@ -6,9 +6,11 @@
 #include <stdarg.h>
 #include <stdio.h>
 
+#include "base/error.h"
+
 #define LINE_BYTES 1024
 
-static const char *level_name(enum tarn_log_level level)
+const char *tarn_log_level_name(enum tarn_log_level level)
 {
     static const char *const names[] = {"error", "warn", "info", "debug"};
     return level <= TARN_LOG_DEBUG ? names[level] : "debug";
@@ -21,7 +23,7 @@ void tarn_log(const struct tarn_logger *l, enum tarn_log_level level, const char
 
     char line[LINE_BYTES];
     int saved_errno = errno;
-    int n = snprintf(line, sizeof line, "level=%s at=%s ", level_name(level), at);
+    int n = snprintf(line, sizeof line, "level=%s at=%s ", tarn_log_level_name(level), at);
     if (n < 0 || (size_t)n >= sizeof line)
         return;
 
@@ -33,9 +35,7 @@ void tarn_log(const struct tarn_logger *l, enum tarn_log_level level, const char
     if (rest < 0)
         return;
 
-    for (char *c = line; *c; c++)
-        if ((unsigned char)*c < 0x20 || *c == 0x7f)
-            *c = ' ';
+    tarn_one_line(line);
     l->fn(l->arg, level, line);
     errno = saved_errno;
 }

@@ -6,10 +6,12 @@
 #ifndef TARN_BASE_LOG_H
 #define TARN_BASE_LOG_H
 
+#include <stdatomic.h>
+
 #include <tarn/tarn.h>
 
 struct tarn_logger {
-    enum tarn_log_level level; /* lines above it are dropped */
+    _Atomic enum tarn_log_level level; /* lines above it are dropped; a node's may change while it runs */
     tarn_log_fn fn;            /* NULL: no logging */
     void *arg;
 };
@@ -17,6 +19,8 @@ struct tarn_logger {
 /* `at` names the component; fmt makes the rest of the line, e.g. "msg=\"...\" node=%s". l may be NULL. */
 void tarn_log(const struct tarn_logger *l, enum tarn_log_level level, const char *at, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
+
+const char *tarn_log_level_name(enum tarn_log_level level);
 
 static inline int tarn_log_wants(const struct tarn_logger *l, enum tarn_log_level level)
 {

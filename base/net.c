@@ -291,7 +291,8 @@ static int listen_failed(const struct tarn_addr *a, int error)
                          text);
     if (error == EADDRINUSE)
         return tarn_fail(TARN_E_BUSY, "%s: in use by another process: stop it or listen elsewhere", text);
-    return tarn_fail(TARN_E_SYSTEM, "%s: cannot listen: %s", text, strerror(error));
+    return tarn_fail(TARN_E_SYSTEM, "%s: cannot listen: %s: give another %s", text, strerror(error),
+                     a->is_unix ? "path" : error == EACCES ? "port, from 1024 on" : "address");
 }
 
 static uint16_t bound_port(int fd)
@@ -340,7 +341,7 @@ static int lock_directory(const char *path, int *fd_p)
     snprintf(directory, sizeof directory, "%.*s", slash ? (int)(slash - path + 1) : 1, slash ? path : ".");
     int fd = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0)
-        return tarn_fail(TARN_E_SYSTEM, "unix:%s: cannot open the directory: %m", path);
+        return tarn_fail(TARN_E_SYSTEM, "unix:%s: cannot open the directory: %m: give another path", path);
     while (flock(fd, LOCK_EX | LOCK_NB) != 0) {
         if (wait_a_moment(deadline_ns))
             continue;
@@ -384,6 +385,8 @@ static int listen_unix(const struct tarn_addr *a, int *fd_p)
         goto unlock;
     unix_sockaddr(a, &sun);
     int error = remove_stale(a, &sun);
+    if (error == 0 && fchmod(fd, 0600) != 0) /* the file that bind() makes has it from its first moment on */
+        error = errno;
     if (error == 0)
         error = bind_and_listen(fd, (struct sockaddr *)&sun, sizeof sun);
     if (error == 0) {

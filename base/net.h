@@ -24,7 +24,7 @@ int tarn_net_connect(const struct tarn_addr *a, uint64_t deadline_ns, int *fd_p)
 
 /*
  * Listens. Port 0 takes a free one; *a gets the one taken. A stale Unix socket file (nobody answers
- * on it) is replaced, a live one is TARN_E_BUSY, as is a taken port.
+ * on it) is replaced, a live one is TARN_E_BUSY, as is a taken port. A Unix socket has mode 0600.
  */
 int tarn_net_listen(struct tarn_addr *a, int *fd_p);
 

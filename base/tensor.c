@@ -40,7 +40,7 @@ int tarn_dtype_parse_n(const char *text, size_t bytes)
 
 int tarn_dtype_parse(const char *name)
 {
-    return tarn_dtype_parse_n(name, strlen(name));
+    return tarn_dtype_parse_n(name ? name : "", name ? strlen(name) : 0);
 }
 
 /* Element count times size; false when that is more than 64 bits. A zero anywhere makes it 0. */
@@ -63,6 +63,8 @@ int tarn_tensor_check(const struct tarn_tensor *t)
     uint64_t expected = 0;
     char shape[TARN_SHAPE_TEXT];
 
+    if (!t)
+        return tarn_fail(TARN_E_INVALID, "tensor: NULL: pass the address of one");
     if (!tarn_dtype_bytes(t->dtype))
         return tarn_fail(TARN_E_INVALID, "tensor: dtype %u is unknown: known are 0 to %d", t->dtype,
                          TARN_DTYPE_COUNT - 1);
@@ -71,7 +73,8 @@ int tarn_tensor_check(const struct tarn_tensor *t)
                          TARN_DIMS_MAX);
     tarn_shape_format(t, shape);
     if (!expected_bytes(t, &expected))
-        return tarn_fail(TARN_E_INVALID, "tensor: shape [%s] of %s is more than 2^64 bytes", shape,
+        return tarn_fail(TARN_E_INVALID,
+                         "tensor: shape [%s] of %s is more than 2^64 bytes: give a smaller one", shape,
                          tarn_dtype_name(t->dtype));
     if (expected != t->bytes)
         return tarn_fail(

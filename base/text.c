@@ -3,6 +3,7 @@
 #include "base/text.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
@@ -122,7 +123,7 @@ int tarn_size_parse(const char *text, uint64_t *out)
     if (tarn_u64_parse(text, digits, 10, UINT64_MAX, &whole) != 0 ||
         __builtin_mul_overflow(whole, factor, &whole) ||
         __builtin_add_overflow(whole, part * factor / scale, &whole))
-        return tarn_fail(TARN_E_INVALID, "size \"%.40s\" is more than 2^64 bytes", text);
+        return tarn_fail(TARN_E_INVALID, "size \"%.40s\" is more than 2^64 bytes: give a smaller one", text);
     *out = whole;
     return 0;
 }
@@ -158,6 +159,16 @@ uint64_t tarn_random64(void)
     return value ? value : 1;
 }
 
+int tarn_secret_make(char out[TARN_SECRET_TEXT])
+{
+    uint64_t half[2];
+
+    if (getrandom(half, sizeof half, 0) != (ssize_t)sizeof half)
+        return tarn_fail(TARN_E_SYSTEM, "a random secret: getrandom: %m");
+    snprintf(out, TARN_SECRET_TEXT, "%016" PRIx64 "%016" PRIx64, half[0], half[1]);
+    return 0;
+}
+
 /* --- keys --------------------------------------------------------------------------------------- */
 
 static bool stays_itself(unsigned char c)
@@ -168,9 +179,11 @@ static bool stays_itself(unsigned char c)
 int tarn_key_escape(const struct tarn_key *key, char *out, size_t out_bytes)
 {
     static const char hex[] = "0123456789ABCDEF";
-    const unsigned char *in = key->data;
+    const unsigned char *in = key ? key->data : NULL;
     size_t n = 0;
 
+    if (!in)
+        return tarn_fail(TARN_E_INVALID, "key: NULL: pass 1 to %d bytes", TARN_KEY_MAX);
     if (key->bytes == 0 || key->bytes > TARN_KEY_MAX)
         return tarn_fail(TARN_E_INVALID, "key: %zu bytes long: must be 1 to %d", key->bytes, TARN_KEY_MAX);
     for (size_t i = 0; i < key->bytes; i++) {
@@ -211,6 +224,8 @@ int tarn_key_unescape(const char *text, void *out, size_t out_bytes)
     unsigned char *bytes = out;
     size_t n = 0;
 
+    if (!text)
+        return tarn_fail(TARN_E_INVALID, "key: NULL: pass its text");
     for (const char *at = text; *at;) {
         unsigned char byte = 0;
         size_t taken = unescape_one(at, &byte);
@@ -221,7 +236,8 @@ int tarn_key_unescape(const char *text, void *out, size_t out_bytes)
                 "are written %%XX (upper case), all others as themselves",
                 text, (size_t)(at - text));
         if (n == TARN_KEY_MAX)
-            return tarn_fail(TARN_E_INVALID, "key \"%.40s...\" is longer than %d bytes", text, TARN_KEY_MAX);
+            return tarn_fail(TARN_E_INVALID, "key \"%.40s...\" is longer than %d bytes: give a shorter one", text,
+                             TARN_KEY_MAX);
         if (n + 1 >= out_bytes)
             return tarn_fail(TARN_E_INVALID, "key \"%.40s\" does not fit into %zu bytes: give %d", text,
                              out_bytes, TARN_KEY_MAX + 1);

@@ -35,6 +35,10 @@ int tarn_dtype_parse_n(const char *text, size_t bytes);
 /* 64 random bits from the kernel; never 0. */
 uint64_t tarn_random64(void);
 
+/* 128 random bits that nobody can guess, as 32 hex digits. SYSTEM when the kernel gives none. */
+#define TARN_SECRET_TEXT 33
+int tarn_secret_make(char out[TARN_SECRET_TEXT]);
+
 /* The entry of `names` nearest to `word` (edit distance at most 3), or NULL: for "did you mean". */
 const char *tarn_nearest(const char *word, const char *const *names, size_t n);
 

@@ -5,10 +5,14 @@
  * it was used since it was last looked at, in which case it starts again as the youngest (second
  * chance, close to LRU without touching the list on a hit).
  */
-#include "client/client.h"
+#include "client/cache.h"
 
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+
+#define HASH_NONFATAL_OOM 1
+#include <uthash.h>
 
 #define SHARDS 64
 

@@ -11,7 +11,7 @@
  * A wait that ends early leaves a reply outstanding. The connection is then left to the keeper, which
  * reads the reply when it comes; reservations granted in it are given back.
  */
-#include "client/client.h"
+#include "client/call.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -19,6 +19,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/text.h"
+#include "client/alert.h"
+#include "client/client.h"
+#include "client/health.h"
+#include "client/remote.h"
+#include "client/retire.h"
+
+#define TARN_PROTOCOL "1"
 #define IDLE_MAX 16
 #define CLOCK_FRESH_NS (10 * TARN_NS_PER_S)
 #define ELSEWHERE_NS (50 * TARN_NS_PER_MS)
@@ -103,14 +111,29 @@ static int wait_reply(struct tarn_call *call, uint64_t deadline_ns, const struct
 /* Its answer is to be read before any other; it is sent with the next command. */
 static int say_hello(struct tarn_call *call)
 {
-    struct tarn_client *c = call->remote->client;
-    char session[17];
-    const char *argv[] = {"HELLO", TARN_PROTOCOL, session, c->secret};
+    struct tarn_remote *r = call->remote;
+    const char *given = r->client->secret;
+    char session[17], published[sizeof r->secret];
+    const char *argv[] = {"HELLO", TARN_PROTOCOL, session, given ? given : published};
 
-    snprintf(session, sizeof session, "%016" PRIx64, c->session);
+    pthread_mutex_lock(&r->lock);
+    memcpy(published, r->secret, sizeof published);
+    pthread_mutex_unlock(&r->lock);
+    call->published = !given && published[0];
+    snprintf(session, sizeof session, "%016" PRIx64, r->client->session);
     call->hello_ns = tarn_now_ns();
     call->greets = true;
-    return tarn_resp_append(call->resp, c->secret ? 4 : 3, argv, NULL);
+    return tarn_resp_append(call->resp, given || call->published ? 4 : 3, argv, NULL);
+}
+
+/* Over the Unix socket another host's node may have the path; over TCP the node was restarted. */
+static int restarted(struct tarn_call *call)
+{
+    char who[352];
+
+    if (!call->local)
+        atomic_store(&call->remote->superseded, true);
+    return tarn_fail(TARN_E_NODE_DOWN, "%s: was restarted; what it held is gone", tarn_remote_text(call->remote, who));
 }
 
 static int take_greeting(struct tarn_call *call, const redisReply *reply)
@@ -120,19 +143,18 @@ static int take_greeting(struct tarn_call *call, const redisReply *reply)
     char who[352];
     int rc = tarn_resp_error(reply, tarn_remote_text(r, who), TARN_E_PROTOCOL);
 
+    if (rc == TARN_E_AUTH && call->published) /* it makes another one at each start */
+        return restarted(call);
+    if (rc == TARN_E_AUTH && r->client->secret_of_env && strstr(tarn_last_error(), "wrong secret"))
+        return tarn_fail(rc, "%s; TARN_SECRET is set in the environment", tarn_last_error());
     if (rc != 0)
         return rc;
     greeting_parse(reply, &g);
     if (g.epoch == 0)
         return tarn_fail(TARN_E_PROTOCOL, "%s: the answer to HELLO has no epoch: is that address a tarnd?",
                          tarn_remote_text(r, who));
-    if ((uint32_t)g.epoch != r->key.epoch) {
-        /* Over the Unix socket another host's node may have the path; over TCP the node was restarted. */
-        if (!call->local)
-            atomic_store(&r->superseded, true);
-        return tarn_fail(TARN_E_NODE_DOWN, "%s: was restarted; what it held is gone",
-                         tarn_remote_text(r, who));
-    }
+    if ((uint32_t)g.epoch != r->key.epoch)
+        return restarted(call);
     if (call->local)
         atomic_store(&r->local, true);
     clock_learn(r, call->hello_ns, g.now_ns);
@@ -226,8 +248,9 @@ static int connect_any(struct tarn_remote *r, struct tarn_steps *steps, const st
             quick.deadline_ns = soon;
         rc = connect_to(r, &local, &quick, stop, false, call_p);
         steps->since_ns = quick.since_ns;
-        /* On this host and silent or unwilling: its TCP port would say the same. */
-        if (rc == 0 || rc == TARN_E_CANCELED || (rc != TARN_E_NODE_DOWN && !elsewhere))
+        /* On this host and silent or unwilling: its TCP port would say the same. Not where this user may not connect. */
+        bool told = rc != TARN_E_NODE_DOWN && rc != TARN_E_SYSTEM && !elsewhere;
+        if (rc == 0 || rc == TARN_E_CANCELED || told)
             return rc;
         atomic_store(&r->near, false); /* or its process is gone */
     }
@@ -288,7 +311,8 @@ static int take(struct tarn_remote *r, bool local_only, struct tarn_steps *steps
     }
     if (local_only && !call->local) {
         tarn_call_give(call);
-        return tarn_fail(TARN_E_NOT_REACHABLE, "%s: not on this host, its Unix socket does not answer here",
+        return tarn_fail(TARN_E_NOT_REACHABLE, "%s: its Unix socket does not answer here: it is on another host, or this user may not open it "
+                         "(tarnd --unix-mode, --unix-group)",
                          tarn_remote_text(r, who));
     }
     *call_p = call;
@@ -313,13 +337,6 @@ int tarn_call_take_early(struct tarn_remote *r, struct tarn_steps *steps, const 
                          struct tarn_call **call_p)
 {
     return take(r, false, steps, stop, true, call_p);
-}
-
-void tarn_call_drop(struct tarn_call *call)
-{
-    if (call->resp)
-        tarn_resp_free(call->resp);
-    free(call);
 }
 
 static void to_pool(struct tarn_call *call)
@@ -415,70 +432,6 @@ int tarn_call_reply(struct tarn_call *call, uint64_t deadline_ns, const struct t
     }
     *reply_p = reply;
     return 0;
-}
-
-/* --- arguments ---------------------------------------------------------------------------------- */
-
-int tarn_words_init(struct tarn_words *a, int max, size_t text)
-{
-    memset(a, 0, sizeof *a);
-    a->argv = malloc((size_t)max * sizeof *a->argv);
-    a->lens = malloc((size_t)max * sizeof *a->lens);
-    a->text = malloc(text ? text : 1);
-    a->max = max;
-    a->text_room = text;
-    if (a->argv && a->lens && a->text)
-        return 0;
-    tarn_words_free(a);
-    return tarn_fail(TARN_E_NO_MEMORY, "command: out of memory");
-}
-
-void tarn_words_add(struct tarn_words *a, const void *data, size_t bytes)
-{
-    if (a->n == a->max)
-        return;
-    a->argv[a->n] = data;
-    a->lens[a->n++] = bytes;
-}
-
-void tarn_words_str(struct tarn_words *a, const char *s)
-{
-    tarn_words_add(a, s, strlen(s));
-}
-
-void tarn_words_text(struct tarn_words *a, const char *s)
-{
-    size_t n = strlen(s);
-
-    if (n > a->text_room - a->text_bytes)
-        return;
-    memcpy(a->text + a->text_bytes, s, n);
-    tarn_words_add(a, a->text + a->text_bytes, n);
-    a->text_bytes += n;
-}
-
-void tarn_words_u64(struct tarn_words *a, uint64_t v)
-{
-    char number[24];
-
-    snprintf(number, sizeof number, "%" PRIu64, v);
-    tarn_words_text(a, number);
-}
-
-void tarn_words_gen(struct tarn_words *a, uint64_t gen)
-{
-    char number[24];
-
-    snprintf(number, sizeof number, "%016" PRIx64, gen);
-    tarn_words_text(a, number);
-}
-
-void tarn_words_free(struct tarn_words *a)
-{
-    free(a->argv);
-    free(a->lens);
-    free(a->text);
-    memset(a, 0, sizeof *a);
 }
 
 int tarn_words_send(const struct tarn_words *a, struct tarn_call *call, uint64_t deadline_ns)

@@ -4,6 +4,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "client/call.h"
+#include "client/client.h"
+#include "client/health.h"
+#include "client/refresh.h"
+#include "client/remote.h"
+#include "client/retire.h"
+#include "client/words.h"
 #include "metadata/records.h"
 
 #define PAUSE_FIRST_MS 5
@@ -57,13 +64,13 @@ static int note_one(struct tarn_client *c, struct tarn_displaced_list *l, struct
 }
 
 int tarn_displaced_note(struct tarn_client *c, struct tarn_displaced_list *l, const struct tarn_key *key, size_t item,
-                        struct tarn_remote *by, const redisReply *texts)
+                        struct tarn_remote *by, redisReply *const *texts, size_t n)
 {
     struct tarn_displaced d = {.key = key, .item = item, .by = by};
-    char who[352], why[256];
+    char who[352], why[TARN_SENTENCE];
 
-    for (size_t i = 0; i < texts->elements; i++)
-        if (note_one(c, l, &d, texts->element[i]) != 0) {
+    for (size_t i = 0; i < n; i++)
+        if (note_one(c, l, &d, texts[i]) != 0) {
             snprintf(why, sizeof why, "%s", tarn_last_error());
             return tarn_fail(TARN_E_IN_DOUBT, "done, but not all old copies that %s has named are known here (%s): they "
                              "may still be read: do it again", tarn_remote_text(by, who), why);

@@ -10,7 +10,16 @@
 #ifndef TARN_CLIENT_DISPLACED_H
 #define TARN_CLIENT_DISPLACED_H
 
-#include "client/client.h"
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/resp/resp.h"
+#include "client/desc.h"
+#include "client/stop.h"
+#include "metadata/directory.h"
+
+struct tarn_client;
 
 struct tarn_displaced {
     const struct tarn_key *key; /* stays the caller's */
@@ -30,7 +39,7 @@ struct tarn_displaced_list {
 int tarn_displaced_add(struct tarn_displaced_list *l, const struct tarn_key *key, size_t item, const struct tarn_loc *at);
 /* Adds all that `by` has listed in its answer to COMMIT or DELETE. IN_DOUBT: not all could be added. */
 int tarn_displaced_note(struct tarn_client *c, struct tarn_displaced_list *l, const struct tarn_key *key, size_t item,
-                        struct tarn_remote *by, const redisReply *texts);
+                        struct tarn_remote *by, redisReply *const *texts, size_t n);
 /* Tells the nodes, without waiting for those that keep silent. */
 void tarn_displaced_release(struct tarn_client *c, struct tarn_displaced_list *l, uint64_t deadline_ns,
                             const struct tarn_stop *stop);
@@ -41,13 +50,6 @@ bool tarn_displaced_settle(struct tarn_client *c, struct tarn_displaced_list *l,
 /* After that: 0 when none of the item's copies is left; else IN_DOUBT, and the sentence names a node that has one. */
 int tarn_displaced_status(const struct tarn_displaced_list *l, size_t item);
 void tarn_displaced_end(struct tarn_displaced_list *l);
-
-/* Is it listed and up? */
-static inline bool tarn_remote_answers(const struct tarn_remote *r)
-{
-    return atomic_load(&r->listed) && !atomic_load(&r->superseded) && atomic_load(&r->health) == TARN_UP;
-}
-
 /* One of which that is true, but not this one (may be NULL). NULL: there is none. */
 struct tarn_remote *tarn_remotes_any(struct tarn_client *c, const struct tarn_remote *but);
 

@@ -6,10 +6,15 @@
  * came up, and nothing of theirs overtakes them: it must not free a reservation before it has cut off, at DETACH,
  * who could still write under it.
  */
-#include "client/client.h"
+#include "client/errand.h"
 
 #include <stdlib.h>
 #include <utlist.h>
+
+#include "client/alert.h"
+#include "client/call.h"
+#include "client/client.h"
+#include "client/health.h"
 
 #define STEPS 3 /* connect, HELLO, the errand itself */
 

@@ -10,11 +10,16 @@
  * Silence: a lane that has had works for as long as the shortest patience among them without its
  * descriptor becoming ready belongs to a node that does not answer.
  */
-#include "client/client.h"
+#include "client/flight.h"
 
 #include <poll.h>
 #include <stdlib.h>
 #include <utlist.h>
+
+#include "client/client.h"
+#include "client/health.h"
+#include "client/link.h"
+#include "client/stop.h"
 
 /* Links without a descriptor, where copies by a GPU are all there is to wait for, are looked at all the time
  * at first; then there are naps, of a quarter of what has been waited for, up to this. */
@@ -229,6 +234,7 @@ int tarn_flight_post(struct tarn_flight *f, struct tarn_remote *r, int t, bool w
     x->lane = NULL;
     x->fresh = true;
     x->why[0] = '\0';
+    x->work.why = NULL; /* another transport's, whose link may be gone */
     if (atomic_load(&r->sides[t][write].state) != TARN_SIDE_SHARED) {
         lane = lane_find(f, r, t, write);
         if (!lane && !(lane = lane_new(f, r, t, write)))
@@ -284,6 +290,7 @@ bool tarn_flight_alone(struct tarn_linked *l, struct tarn_remote *r, int t, bool
     x->lane = NULL;
     x->ended = x->fresh = false;
     x->why[0] = '\0';
+    x->work.why = NULL; /* another transport's, whose link may be gone */
     a->since_ns = now;
     int rc = write ? l->ops->put(l->link, &x->work) : l->ops->get(l->link, &x->work);
     if (rc == TARN_INPROGRESS) {

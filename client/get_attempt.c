@@ -9,9 +9,15 @@
  * A writer that replaces an object faster than it can be read would starve readers of one-sided
  * transports. After two stale reads the extent is held by a hazard (view) while it is copied.
  */
-#include "client/get_slow.h"
+#include "client/get_attempt.h"
 
 #include <string.h>
+
+#include "client/cache.h"
+#include "client/get_silent.h"
+#include "client/health.h"
+#include "client/link.h"
+#include "client/remote.h"
 
 #define PINNED_AFTER 2
 
@@ -68,7 +74,7 @@ static void given(struct tarn_work *w)
     struct tarn_transfer *x = w->owner;
     struct tarn_get_job *j = (struct tarn_get_job *)((char *)x - offsetof(struct tarn_get_job, x));
 
-    j->given |= tarn_op_given(j->get, w);
+    j->given |= j->get->calls->given(j->get, w);
 }
 
 void tarn_get_aim(struct tarn_get_job *j, const struct tarn_loc *l, bool more, uint64_t bytes, uint64_t now)
@@ -77,7 +83,7 @@ void tarn_get_aim(struct tarn_get_job *j, const struct tarn_loc *l, bool more, u
     struct tarn_transfer *x = &j->x;
 
     x->work = tarn_work_of(tarn_get_item(j), l, bytes, j->get->flags, j->gpu);
-    x->work.given = j->get->done ? given : NULL;
+    x->work.given = j->get->calls ? given : NULL;
     x->work.seen = j->glanced ? &j->get->seen : NULL;
     j->given = false;
     x->deadline_ns = j->get->deadline_ns;
@@ -237,8 +243,8 @@ static void not_again(struct tarn_get_batch *b, struct tarn_get_job *j)
 void tarn_get_landed(struct tarn_get_batch *b, struct tarn_get_job *j)
 {
     if (j->given)
-        tarn_op_landed(j->get, &j->x.work);
+        j->get->calls->landed(j->get, &j->x.work);
     landed(b, j);
-    if (j->given && j->stage != TARN_GET_FINAL && !tarn_op_again(j->get))
+    if (j->given && j->stage != TARN_GET_FINAL && !j->get->calls->again(j->get))
         not_again(b, j);
 }

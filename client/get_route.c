@@ -7,9 +7,17 @@
  * this call; neither is one that was found stale although the directory still shows it, since its node
  * is just taking it out: when no other copy is left, that is a miss.
  */
-#include "client/get_slow.h"
+#include "client/get_route.h"
 
 #include <string.h>
+
+#include "client/get_attempt.h"
+#include "client/get_silent.h"
+#include "client/health.h"
+#include "client/lease_ask.h"
+#include "client/link.h"
+#include "client/remote.h"
+#include "client/stop.h"
 
 #define REVIVALS_MAX 3
 
@@ -47,17 +55,6 @@ bool tarn_get_choose(const struct tarn_client *c, const struct tarn_get_job *j, 
             }
         }
     return found;
-}
-
-/* The earliest deadline of the other open jobs: how long this one may hold them up. */
-uint64_t tarn_get_others_deadline(const struct tarn_get_batch *b, const struct tarn_get_job *j)
-{
-    uint64_t until = UINT64_MAX;
-
-    for (size_t i = 0; i < b->n; i++)
-        if (&b->jobs[i] != j && b->jobs[i].stage != TARN_GET_FINAL && b->jobs[i].get->deadline_ns < until)
-            until = b->jobs[i].get->deadline_ns;
-    return until;
 }
 
 /* A copy's node was only set aside a moment ago, and answers: everything is tried again. So it is later,
@@ -170,17 +167,6 @@ static bool fits(const struct tarn_get_job *j, uint64_t *bytes_p)
 {
     *bytes_p = j->desc.tensor.bytes;
     return j->glanced || tarn_get_fits(j->get, j->index, &j->desc.tensor, bytes_p);
-}
-
-void tarn_get_look(struct tarn_get_batch *b, struct tarn_get_job *j)
-{
-    const struct tarn_item *item = tarn_get_item(j);
-    int rc = tarn_pieces_gpu(item->pieces, item->npieces, &j->get->seen, &j->gpu);
-
-    j->glanced = false;
-    j->stage = TARN_GET_RESOLVED;
-    if (rc != 0)
-        tarn_get_job_fail(b, j, rc, tarn_last_error());
 }
 
 /* The same for a job after another: most take the same way, which needs no search while nothing has changed.

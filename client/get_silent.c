@@ -4,7 +4,10 @@
  * version lies elsewhere. So after the node's patience the directory is asked. When it knows no other copy the get
  * waits for this one, as long as its deadline and the node's record allow: the keeper finds out when it answers again.
  */
-#include "client/get_slow.h"
+#include "client/get_silent.h"
+
+#include "base/thread.h"
+#include "client/stop.h"
 
 #define SLICE_NS (100 * TARN_NS_PER_MS)       /* then the node's lease is looked at again */
 #define SHORT_SLICE_NS (10 * TARN_NS_PER_MS)  /* while other jobs are open: their transfers go on between */

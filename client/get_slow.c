@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Gets, the whole way: from items to jobs, the look-up of all that need one in one round trip, and the rounds
- * of sending and waiting until every job is final. get_slow.h shows a job's life.
+ * of sending and waiting until every job is final. get_job.h shows a job's life.
  *
  * Several gets may share one batch (op_run.c): their transfers are mixed on the same links, and none waits
  * for another's look-up, link or deadline.
@@ -11,23 +11,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-void tarn_get_job_finish(struct tarn_get_batch *b, struct tarn_get_job *j, int status)
-{
-    j->stage = TARN_GET_FINAL;
-    b->open--;
-    if (status == 0) {
-        tarn_get_item(j)->tensor = j->desc.tensor;
-        j->get->got++;
-        j->get->got_bytes += j->x.work.bytes;
-    }
-    tarn_get_final(j->get, j->index, status);
-}
-
-void tarn_get_job_fail(struct tarn_get_batch *b, struct tarn_get_job *j, int status, const char *text)
-{
-    tarn_verdict_say(&j->get->verdict, j->index, status, "get", &tarn_get_item(j)->key, "%s", text);
-    tarn_get_job_finish(b, j, status);
-}
+#include "client/cache.h"
+#include "client/get_attempt.h"
+#include "client/get_job.h"
+#include "client/get_route.h"
+#include "client/lease_ask.h"
+#include "client/remote.h"
+#include "client/resolve.h"
+#include "client/stop.h"
 
 /* --- resolving ---------------------------------------------------------------------------------- */
 
@@ -64,17 +55,6 @@ static size_t collect_wanted(struct tarn_get_batch *b, struct tarn_key *keys, st
             *deadline_p = j->get->deadline_ns;
     }
     return n;
-}
-
-/* A get whose jobs are all final may be gone. */
-bool tarn_get_any_stopped(void *batch)
-{
-    const struct tarn_get_batch *b = batch;
-
-    for (size_t i = 0; i < b->n; i++)
-        if (b->jobs[i].stage != TARN_GET_FINAL && tarn_get_stopped(&b->jobs[i]))
-            return true;
-    return false;
 }
 
 /* For tarn_net_stop_by(). */

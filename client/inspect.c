@@ -1,8 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Looking: objects, nodes, transports and events, as the directory has them now. */
-#include "client/client.h"
-
 #include <string.h>
+
+#include "client/call.h"
+#include "client/check.h"
+#include "client/client.h"
+#include "client/link.h"
+#include "client/refresh.h"
+#include "client/remote.h"
 
 /* How long a node may take to show that it is on this host. */
 #define REACH_NS (200 * TARN_NS_PER_MS)
@@ -91,6 +96,8 @@ int tarn_stat(struct tarn_client *c, const struct tarn_key *key, uint32_t timeou
 
     if (rc == 0)
         rc = tarn_key_check(key);
+    if (rc == 0)
+        rc = tarn_out_check("stat", fn ? c : NULL);
     if (rc != 0)
         return rc;
     s.deadline_ns = tarn_client_deadline(c, timeout_ms);
@@ -114,6 +121,8 @@ int tarn_list(struct tarn_client *c, const char *match, uint32_t timeout_ms, tar
     struct showing s = {.client = c, .fn = fn, .arg = arg};
     int rc = tarn_client_enter(c);
 
+    if (rc == 0)
+        rc = tarn_out_check("list", fn ? c : NULL);
     if (rc != 0)
         return rc;
     s.deadline_ns = tarn_client_deadline(c, timeout_ms);
@@ -168,6 +177,8 @@ int tarn_nodes(struct tarn_client *c, uint32_t timeout_ms, tarn_node_fn fn, void
     struct naming s = {c, fn, arg, 0};
     int rc = tarn_client_enter(c);
 
+    if (rc == 0)
+        rc = tarn_out_check("nodes", fn ? c : NULL);
     if (rc != 0)
         return rc;
     s.deadline_ns = tarn_client_deadline(c, timeout_ms);
@@ -193,8 +204,10 @@ static int probe(const struct tarn_transport_ops *ops, char *why, size_t why_byt
 
 int tarn_transports(tarn_transport_fn fn, void *arg)
 {
+    if (!fn)
+        return tarn_out_check("transports", NULL);
     for (int t = 0; tarn_transport_list[t]; t++) {
-        char why[256] = "";
+        char why[TARN_SENTENCE] = "";
         int rc = probe(tarn_transport_list[t], why, sizeof why);
         rc = fn(arg, tarn_transport_list[t]->name, rc == 0 ? NULL : why);
         if (rc != 0)
@@ -207,5 +220,7 @@ int tarn_events(struct tarn_client *c, uint32_t timeout_ms, tarn_event_fn fn, vo
 {
     int rc = tarn_client_enter(c);
 
+    if (rc == 0)
+        rc = tarn_out_check("events", fn ? c : NULL);
     return rc ? rc : tarn_directory_events(c->directory, tarn_client_deadline(c, timeout_ms), fn, arg);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "client/client.h"
+#include "client/lease.h"
 
 #define ROUND_NS TARN_NS_PER_MS /* PTTL counts whole milliseconds */
 #define LATE_TICKS 6            /* of the coarse clock */

@@ -19,13 +19,11 @@
 #ifndef TARN_CLIENT_LEASE_H
 #define TARN_CLIENT_LEASE_H
 
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
 #include "base/clock.h"
-#include "client/patience.h"
 #include "metadata/directory.h"
 
 /* How long an unsure lease runs, and how often Redis is asked while it is away. */
@@ -81,44 +79,5 @@ bool tarn_lease_answered(struct tarn_lease *l, uint32_t epoch, const struct tarn
 enum tarn_lease_word tarn_lease_unanswered(struct tarn_lease *l, uint64_t answered_ns, uint64_t now_ns);
 /* Another incarnation has its place. */
 void tarn_lease_end(struct tarn_lease *l);
-
-/* --- asking (lease_ask.c) ----------------------------------------------------------------------- */
-
-struct tarn_client;
-struct tarn_remote;
-struct tarn_stop;
-
-/* A thread asks, and sleeps while no lease is in use. */
-struct tarn_leases {
-    pthread_t thread;
-    bool running, stop;
-    int stop_fd; /* ends a wait for Redis */
-    bool wanted; /* ask at once */
-    pthread_mutex_t lock;
-    pthread_cond_t wake, answered;
-    uint64_t asking_ns;  /* since when a question is outstanding; 0: none is */
-    uint64_t sent_ns;    /* when the last one was sent */
-    uint64_t answered_ns; /* when the last one that was answered was sent */
-    uint64_t failed_ns;  /* when the last one ended without an answer; 0: it was answered */
-    uint64_t wanted_ns;  /* when a get last needed an answer */
-    uint64_t questions;  /* that have ended */
-    struct tarn_patience patience; /* by how long answers take */
-};
-
-void tarn_leases_init(struct tarn_client *c);
-int tarn_leases_start(struct tarn_client *c);
-void tarn_leases_stop(struct tarn_client *c);
-void tarn_leases_free(struct tarn_client *c);
-
-/* May a get that begins now read from r? Does not wait; with ASK the question is on its way. */
-enum tarn_lease_word tarn_lease_word(struct tarn_remote *r);
-/* After ASK: waits until a question has been answered, or Redis counts as away. */
-void tarn_lease_wait(struct tarn_client *c, uint64_t deadline_ns, const struct tarn_stop *stop);
-/* The sentence for REFUSED. */
-void tarn_lease_refusal(struct tarn_remote *r, char *text, size_t bytes);
-/* A refresh of the node table has seen this record; it began at sent_ns. */
-void tarn_lease_listed(struct tarn_remote *r, const struct tarn_node_record *n, uint64_t sent_ns);
-/* A descriptor names r: from now on it is asked about with the others. */
-void tarn_lease_named(struct tarn_remote *r);
 
 #endif

@@ -7,14 +7,17 @@
  * question in time no get waits any more, until it does. Only the thread says so, after a last look for the answer: by
  * the clock alone a process that was stopped would count Redis as away though its answer has come.
  */
-#include "client/client.h"
+#include "client/lease_ask.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#include "base/net.h"
+#include "base/thread.h"
+#include "client/alert.h"
+#include "client/client.h"
+#include "client/remote.h"
 
 #define ANSWER_NS TARN_NS_PER_S            /* and the patience; then Redis counts as away, another connection is tried */
 #define CONNECT_TRIPS 4                    /* connecting, and login */

@@ -23,11 +23,21 @@
  * One-sided links put off what nobody waits for (times of last use). Gets that follow take it along; when
  * none does, the keeper has it sent.
  */
-#include "client/client.h"
+#include "client/link.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+#include "base/thread.h"
+#include "client/alert.h"
+#include "client/call.h"
+#include "client/client.h"
+#include "client/errand.h"
+#include "client/health.h"
+#include "client/remote.h"
+#include "client/retire.h"
+#include "client/words.h"
 
 #define IDLE_MAX 16
 #define RETRY_NS (2 * TARN_NS_PER_S)
@@ -40,12 +50,6 @@
  * within a few milliseconds what it knows. */
 #define NETWORK_PATIENCE_NS (50 * TARN_NS_PER_MS)
 #define NETWORK_TRIPS 2 /* connecting, and a first answer */
-
-void tarn_link_free(struct tarn_linked *l)
-{
-    l->ops->close(l->link);
-    free(l);
-}
 
 /* DETACH. True: the node has answered. One that does not until the deadline is told when it does, or ends the
  * session, which says the same. */
@@ -269,9 +273,13 @@ static void give_up(struct tarn_remote *r, struct tarn_linked *l)
 static int connect_link(struct tarn_remote *r, int t, struct tarn_peer *peer, const struct tarn_stop *stop,
                         struct tarn_linked *l)
 {
+    bool same_host = r->client->transports[t]->caps & TARN_CAP_SAME_HOST;
     uint64_t since = tarn_now_ns();
     uint64_t patience = NETWORK_PATIENCE_NS + NETWORK_TRIPS * tarn_patience_rtt(&r->patience);
     int rc;
+
+    if (same_host) /* no network, but a driver that takes up to seconds to start */
+        patience = UINT64_MAX;
 
     peer->deadline_ns = wait_until(r, t, since, patience, peer->deadline_ns);
     do
@@ -282,6 +290,9 @@ static int connect_link(struct tarn_remote *r, int t, struct tarn_peer *peer, co
     give_up(r, l);
     if (stop && tarn_stopped(stop))
         return tarn_fail(TARN_E_CANCELED, "canceled by the caller");
+    if (same_host)
+        return tarn_fail(TARN_E_BUSY, "node %s: %s: the GPU driver is still starting: raise timeout_ms of the first "
+                         "operation", r->key.id, r->client->transports[t]->name);
     return silent(r, t, peer->write, since, patience,
                   "the network does not say where the node is: is its address up, and reached from here?");
 }
@@ -301,6 +312,7 @@ static int open_on(struct tarn_call *call, int t, bool write, struct tarn_steps 
                              .local = r->client->locals[t],
                              .write = write,
                              .fds = fds,
+                             .alone = !has_other(r, t),
                              .deadline_ns = steps->deadline_ns,
                              .patience_ns = steps->patience_ns};
 

@@ -2,10 +2,17 @@
 /*
  * Marking objects: touch, pin. Each is a command to the nodes that hold the copies, as the directory names them.
  */
-#include "client/client.h"
-
 #include <stdlib.h>
 #include <string.h>
+
+#include "client/cache.h"
+#include "client/call.h"
+#include "client/check.h"
+#include "client/client.h"
+#include "client/remote.h"
+#include "client/resolve.h"
+#include "client/verdict.h"
+#include "client/words.h"
 
 #define COMMAND_KEYS_MAX 4096
 
@@ -15,7 +22,8 @@
 struct mark {
     struct tarn_remote *remote;
     size_t key;
-    int result; /* 1, 0, or the error */
+    int code;      /* of the node's refusal */
+    int64_t value; /* what it answered */
     bool done;
 };
 
@@ -30,13 +38,15 @@ struct marks {
     struct tarn_verdict verdict; /* of the keys' */
 };
 
-/* 1 or 0, or the node's refusal with its sentence. */
-static int mark_result(const struct marks *m, struct tarn_remote *r, const redisReply *e)
+/* The node's answer, or its refusal with its sentence. */
+static int mark_answer(const struct marks *m, struct tarn_remote *r, const redisReply *e, int64_t *value_p)
 {
     char who[352];
 
-    if (e && e->type == REDIS_REPLY_INTEGER)
-        return e->integer != 0;
+    if (e && e->type == REDIS_REPLY_INTEGER) {
+        *value_p = e->integer;
+        return 0;
+    }
     int rc = e ? tarn_resp_error(e, tarn_remote_text(r, who), TARN_E_PROTOCOL) : 0;
     if (rc == 0)
         rc = tarn_fail(TARN_E_PROTOCOL, "%s: %s: not an answer: is it of another version?",
@@ -72,9 +82,9 @@ static void marks_send(struct marks *m, struct tarn_remote *r)
     for (size_t k = 0; k < n; k++) {
         const redisReply *e = rc == 0 && k < reply->elements ? reply->element[k] : NULL;
         struct mark *one = &m->all[batch[k]];
-        one->result = rc != 0 ? rc : mark_result(m, r, e);
-        if (one->result < 0)
-            tarn_verdict_note(&m->verdict, one->key, one->result);
+        one->code = rc != 0 ? rc : mark_answer(m, r, e, &one->value);
+        if (one->code != 0)
+            tarn_verdict_note(&m->verdict, one->key, one->code);
     }
     if (reply)
         freeReplyObject(reply);
@@ -127,9 +137,12 @@ static bool touch_directly(struct tarn_client *c, const struct tarn_key *key)
     return false;
 }
 
-/* Looks the keys up and runs the command on every copy; *hits_p: how many said 1. */
+/* Called with each copy's answer: code 0 and the value, or the refusal; and with NOT_FOUND for keys without any. */
+typedef void (*answer_fn)(void *arg, size_t key, int code, int64_t value);
+
+/* Looks the keys up and runs the command on every copy. The first refusal's code, with its sentence. */
 static int mark_keys(struct tarn_client *c, const char *command, const char *argument,
-                     const struct tarn_key *keys, size_t n, uint64_t deadline_ns, size_t *hits_p)
+                     const struct tarn_key *keys, size_t n, uint64_t deadline_ns, answer_fn answer, void *arg)
 {
     static const struct tarn_stop never = {.fd = -1};
     struct marks m = {.client = c,
@@ -147,21 +160,25 @@ static int mark_keys(struct tarn_client *c, const char *command, const char *arg
         rc = marks_make(&m, found, NULL, n);
     if (rc == 0)
         marks_run(&m);
-    *hits_p = 0;
-    for (size_t i = 0; i < m.n; i++) {
-        if (m.all[i].result > 0)
-            ++*hits_p;
-        else if (m.all[i].result < 0 && rc == 0)
-            rc = m.all[i].result;
-    }
+    for (size_t i = 0; rc == 0 && i < n; i++)
+        if (found[i].status != 0)
+            answer(arg, i, found[i].status, 0);
+    for (size_t i = 0; rc == 0 && i < m.n; i++)
+        answer(arg, m.all[i].key, m.all[i].code, m.all[i].value);
     free(m.all);
     free(found);
-    return rc;
+    return rc ? rc : tarn_verdict_end(&m.verdict);
+}
+
+static void count_hit(void *arg, size_t key, int code, int64_t value)
+{
+    (void)key;
+    *(size_t *)arg += code == 0 && value != 0;
 }
 
 int tarn_touch(struct tarn_client *c, const struct tarn_key *keys, size_t n)
 {
-    size_t left = 0, hits;
+    size_t left = 0, hits = 0;
     int rc = tarn_client_enter(c);
 
     if (rc == 0 && n > 0 && !keys)
@@ -177,7 +194,7 @@ int tarn_touch(struct tarn_client *c, const struct tarn_key *keys, size_t n)
         if (!touch_directly(c, &keys[i]))
             rest[left++] = keys[i];
     if (left > 0)
-        rc = mark_keys(c, "TOUCH", NULL, rest, left, tarn_client_deadline(c, 0), &hits);
+        rc = mark_keys(c, "TOUCH", NULL, rest, left, tarn_client_deadline(c, 0), count_hit, &hits);
     free(rest);
     return rc;
 }
@@ -185,14 +202,15 @@ int tarn_touch(struct tarn_client *c, const struct tarn_key *keys, size_t n)
 static int mark_one(struct tarn_client *c, const char *command, const char *argument,
                     const struct tarn_key *key, uint32_t timeout_ms)
 {
-    size_t hits;
+    size_t hits = 0;
     char name[96];
     int rc = tarn_client_enter(c);
 
     if (rc == 0)
         rc = tarn_key_check(key);
     if (rc == 0)
-        rc = mark_keys(c, command, argument, key, 1, tarn_client_deadline(c, timeout_ms), &hits);
+        rc = mark_keys(c, command, argument, key, 1, tarn_client_deadline(c, timeout_ms), count_hit,
+                       &hits);
     if (rc == 0 && hits == 0)
         rc = tarn_fail(TARN_E_NOT_FOUND, "%s key '%s': no such key", command, tarn_key_text(key, name));
     return rc;
@@ -209,4 +227,34 @@ int tarn_pin(struct tarn_client *c, const struct tarn_key *key, uint32_t ttl_ms,
 int tarn_unpin(struct tarn_client *c, const struct tarn_key *key, uint32_t timeout_ms)
 {
     return mark_one(c, "UNPIN", NULL, key, timeout_ms);
+}
+
+/* Of several copies the one that stays longest counts, and any answer more than none. */
+static void keep_longest(void *arg, size_t key, int code, int64_t value)
+{
+    int64_t *ms = (int64_t *)arg + key;
+
+    if (code != 0)
+        *ms = *ms == INT64_MIN ? code : *ms;
+    else if (value < 0)
+        *ms = TARN_PINNED_FOREVER;
+    else if (*ms < value)
+        *ms = value;
+}
+
+int tarn_pinned(struct tarn_client *c, const struct tarn_key *keys, size_t n, int64_t *ms, uint32_t timeout_ms)
+{
+    int rc = tarn_client_enter(c);
+
+    if (rc == 0 && n > 0)
+        rc = tarn_out_check("pinned", keys ? ms : NULL);
+    for (size_t i = 0; ms && i < n; i++)
+        ms[i] = INT64_MIN;
+    for (size_t i = 0; rc == 0 && i < n; i++)
+        rc = tarn_key_check(&keys[i]);
+    if (rc == 0)
+        rc = mark_keys(c, "PINNED", NULL, keys, n, tarn_client_deadline(c, timeout_ms), keep_longest, ms);
+    for (size_t i = 0; rc != 0 && ms && i < n; i++)
+        ms[i] = ms[i] == INT64_MIN ? rc : ms[i];
+    return rc;
 }

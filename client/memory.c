@@ -4,10 +4,13 @@
  * registered memory that it can move (shared memory, CUDA IPC and TCP need no registration), and a range in
  * use cannot be deregistered.
  */
-#include "client/client.h"
+#include "client/memory.h"
 
-#include <stdio.h>
 #include <stdlib.h>
+#include <utlist.h>
+
+#include "client/check.h"
+#include "client/op.h"
 
 size_t tarn_items_on_gpus(const struct tarn_item *items, size_t n)
 {
@@ -24,21 +27,6 @@ size_t tarn_items_on_gpus(const struct tarn_item *items, size_t n)
     return count;
 }
 
-void tarn_tell_route(struct tarn_remote *r, const char *verb, const struct tarn_key *key, uint32_t pool,
-                     int t, uint32_t gpu)
-{
-    char name[96], pool_name[TARN_POOL_NAME_MAX + 1], memory[16] = "host";
-
-    if (!tarn_log_wants(&r->client->log, TARN_LOG_DEBUG))
-        return;
-    tarn_remote_pool_name(r, pool, pool_name);
-    if (gpu)
-        snprintf(memory, sizeof memory, "gpu%u", gpu - 1);
-    tarn_log(&r->client->log, TARN_LOG_DEBUG, "client",
-             "msg=\"route of a %s\" key=\"%s\" node=%s pool=%s transport=%s memory=%s", verb,
-             tarn_key_text(key, name), r->key.id, pool_name, r->client->transports[t]->name, memory);
-}
-
 /* --- registering -------------------------------------------------------------------------------- */
 
 struct tarn_mr {
@@ -46,6 +34,7 @@ struct tarn_mr {
     uint64_t bytes;
     uint32_t kind;
     uint32_t told; /* bit t: transport t has it */
+    struct tarn_mr *prev, *next; /* of the client; its memory_lock */
 };
 
 /* Tells a transport, unless it does not move GPU memory. One that takes none of this GPU's leaves it to the
@@ -91,31 +80,59 @@ static int untell(struct tarn_client *c, struct tarn_mr *mr)
     return 0;
 }
 
+static void keep(struct tarn_client *c, struct tarn_mr *mr)
+{
+    pthread_mutex_lock(&c->memory_lock);
+    DL_APPEND(c->memory, mr);
+    pthread_mutex_unlock(&c->memory_lock);
+}
+
 int tarn_register(struct tarn_client *c, void *addr, uint64_t bytes, uint32_t kind, struct tarn_mr **mr_p)
 {
     int rc = tarn_client_enter(c);
 
+    if (rc == 0)
+        rc = tarn_out_check("register", mr_p);
     if (rc != 0)
         return rc;
     if (!addr || bytes == 0 || (uintptr_t)addr + bytes < (uintptr_t)addr)
-        return tarn_fail(TARN_E_INVALID, "register: %llu bytes at %p are no range of memory",
-                         (unsigned long long)bytes, addr);
+        return tarn_fail(
+            TARN_E_INVALID,
+            "register: %llu bytes at %p are no range of memory: give an address and at least one byte",
+            (unsigned long long)bytes, addr);
     rc = check_kind(addr, kind);
     if (rc != 0)
         return rc;
     struct tarn_mr *mr = malloc(sizeof *mr);
     if (!mr)
         return tarn_fail(TARN_E_NO_MEMORY, "register: out of memory");
-    *mr = (struct tarn_mr){addr, bytes, kind, 0};
+    *mr = (struct tarn_mr){.addr = addr, .bytes = bytes, .kind = kind};
     for (int t = 0; t < c->ntransports && rc == 0; t++)
         rc = tell(c, t, mr);
     if (rc == 0) {
+        keep(c, mr);
         *mr_p = mr;
         return 0;
     }
     untell(c, mr);
     free(mr);
     return rc;
+}
+
+/* Takes it out of the client's list. False: it is not there. */
+static bool take(struct tarn_client *c, struct tarn_mr *mr)
+{
+    struct tarn_mr *found = NULL;
+
+    pthread_mutex_lock(&c->memory_lock);
+    DL_FOREACH(c->memory, found) {
+        if (found == mr)
+            break;
+    }
+    if (found)
+        DL_DELETE(c->memory, mr);
+    pthread_mutex_unlock(&c->memory_lock);
+    return found;
 }
 
 int tarn_deregister(struct tarn_client *c, struct tarn_mr *mr)
@@ -125,12 +142,26 @@ int tarn_deregister(struct tarn_client *c, struct tarn_mr *mr)
     if (rc != 0)
         return rc;
     if (!mr)
-        return tarn_fail(TARN_E_INVALID, "deregister: NULL");
+        return tarn_fail(TARN_E_INVALID, "deregister: NULL: pass what tarn_register() made");
+    if (!take(c, mr))
+        return tarn_fail(TARN_E_INVALID, "deregister: %p: this client has not registered it, or not any more: pass what "
+                         "tarn_register() made, once", (void *)mr);
     if (tarn_ops_use(c, mr->addr, mr->bytes))
-        return tarn_fail(TARN_E_BUSY,
-                         "deregister: an operation in flight uses the range: drain or cancel it first");
-    rc = untell(c, mr);
+        rc = tarn_fail(TARN_E_BUSY, "deregister: an operation in flight uses the range: drain or cancel it first");
+    else
+        rc = untell(c, mr);
     if (rc == 0)
         free(mr);
+    else
+        keep(c, mr);
     return rc;
+}
+
+void tarn_memory_free(struct tarn_client *c)
+{
+    struct tarn_mr *mr, *next;
+
+    DL_FOREACH_SAFE(c->memory, mr, next) {
+        free(mr);
+    }
 }

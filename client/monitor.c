@@ -13,14 +13,23 @@
  *            Suspects come first, since calls wait for its word on them; then the doubted, since calls
  *            still run into them.
  */
-#include "client/client.h"
+#include "client/monitor.h"
 
 #include <errno.h>
 #include <poll.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
+
+#include "base/thread.h"
+#include "client/call.h"
+#include "client/errand.h"
+#include "client/health.h"
+#include "client/link.h"
+#include "client/op.h"
+#include "client/owed.h"
+#include "client/refresh.h"
+#include "client/retire.h"
 
 #define BACKOFF_MIN_NS (25 * TARN_NS_PER_MS)
 #define BACKOFF_MAX_NS (2 * TARN_NS_PER_S)
@@ -28,13 +37,6 @@
 #define REFRESH_NS TARN_NS_PER_S
 #define REFRESH_TRIPS 5 /* connecting, login, and the node table's three */
 #define AWAY_TICK_NS (2 * TARN_NS_PER_S) /* while only nodes that left the directory are */
-
-static void poke(struct tarn_monitor *m)
-{
-    uint64_t one = 1;
-    while (write(m->wake_fd, &one, sizeof one) < 0 && errno == EINTR)
-        ;
-}
 
 /* --- watcher ------------------------------------------------------------------------------------ */
 
@@ -115,22 +117,6 @@ static void *watcher_main(void *arg)
     free(w.fds);
     free(w.remotes);
     return NULL;
-}
-
-bool tarn_monitor_watch(struct tarn_remote *r, struct tarn_call *call)
-{
-    struct tarn_monitor *m = &r->client->monitor;
-
-    pthread_mutex_lock(&m->lock);
-    bool take = m->watching && !m->stop && !r->watch;
-    if (take) {
-        r->watch = call;
-        m->watches++;
-    }
-    pthread_mutex_unlock(&m->lock);
-    if (take)
-        poke(m);
-    return take;
 }
 
 /* --- keeper: nodes ------------------------------------------------------------------------------ */
@@ -374,27 +360,6 @@ static void *keeper_main(void *arg)
     return NULL;
 }
 
-void tarn_monitor_ask(struct tarn_client *c)
-{
-    struct tarn_monitor *m = &c->monitor;
-
-    pthread_mutex_lock(&m->lock);
-    m->asked = true;
-    if (m->keeping)
-        pthread_cond_signal(&m->wake);
-    pthread_mutex_unlock(&m->lock);
-}
-
-void tarn_monitor_alarm(struct tarn_client *c)
-{
-    struct tarn_monitor *m = &c->monitor;
-
-    pthread_mutex_lock(&m->lock);
-    m->alarmed = true;
-    pthread_cond_signal(&m->wake);
-    pthread_mutex_unlock(&m->lock);
-}
-
 /* --- start, stop -------------------------------------------------------------------------------- */
 
 int tarn_monitor_start(struct tarn_client *c)
@@ -430,7 +395,7 @@ void tarn_monitor_stop(struct tarn_client *c)
     m->stop = true;
     pthread_cond_signal(&m->wake);
     pthread_mutex_unlock(&m->lock);
-    poke(m);
+    eventfd_write(m->wake_fd, 1);
     if (m->watching)
         pthread_join(m->watcher, NULL);
     if (m->keeping)

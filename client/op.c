@@ -12,38 +12,16 @@
 #include "client/op.h"
 
 #include <errno.h>
-#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 #include <utlist.h>
 
-void tarn_stop_drain(int fd)
-{
-    uint64_t n;
-
-    while (read(fd, &n, sizeof n) < 0 && errno == EINTR)
-        ;
-}
-
-bool tarn_stop_seen(void *arg)
-{
-    const struct tarn_stop *s = arg;
-
-    tarn_stop_drain(s->fd);
-    return tarn_stopped(s);
-}
-
-bool tarn_stop_pause(const struct tarn_stop *s, uint64_t deadline_ns, int ms)
-{
-    struct pollfd fd = {s ? s->fd : -1, POLLIN, 0};
-    int left = tarn_left_ms(deadline_ns);
-
-    if (poll(&fd, 1, left < ms ? left : ms) > 0) /* perhaps of an earlier cancel; the flag is what counts */
-        tarn_stop_drain(s->fd);
-    return !(s && tarn_stopped(s)) && tarn_now_ns() < deadline_ns;
-}
+#include "base/thread.h"
+#include "client/check.h"
+#include "client/event.h"
+#include "client/stop.h"
 
 static void signal_fd(int fd)
 {
@@ -115,6 +93,8 @@ int tarn_drain(struct tarn_client *c, struct tarn_completion *out, int max)
 {
     int rc = tarn_client_enter(c), n = 0;
 
+    if (rc == 0 && max > 0)
+        rc = tarn_out_check("drain", out);
     if (rc != 0)
         return rc;
     pthread_mutex_lock(&c->ops->lock);
@@ -128,6 +108,8 @@ int tarn_wait(struct tarn_client *c, tarn_op id, uint32_t timeout_ms, struct tar
 {
     int rc = tarn_client_enter(c);
 
+    if (rc == 0)
+        rc = tarn_out_check("wait", out);
     if (rc != 0)
         return rc;
     uint64_t deadline = tarn_client_deadline(c, timeout_ms);
@@ -139,7 +121,7 @@ int tarn_wait(struct tarn_client *c, tarn_op id, uint32_t timeout_ms, struct tar
         if (!tarn_cond_wait(&q->done, &q->lock, deadline))
             rc = TARN_E_TIMEOUT;
     if (!op)
-        rc = tarn_fail(TARN_E_NOT_FOUND, "wait: no such operation, or its completion was taken already");
+        rc = tarn_fail(TARN_E_NOT_FOUND, "wait: no such operation, or its completion was taken already: wait for each once");
     else if (op->state == TARN_OP_DONE)
         take(q, op, out), rc = 0;
     else

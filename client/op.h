@@ -16,7 +16,17 @@
 #ifndef TARN_CLIENT_OP_H
 #define TARN_CLIENT_OP_H
 
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/error.h"
 #include "client/client.h"
+#include "client/get_item.h"
+
+#define HASH_NONFATAL_OOM 1
+#include <uthash.h>
 
 #define TARN_GIVEN_MAX 8
 
@@ -62,7 +72,7 @@ struct tarn_operation {
 
     int status;
     struct tarn_hits *hits;
-    char error[192];
+    char error[TARN_SENTENCE];
 };
 
 struct tarn_ops_queue {
@@ -79,7 +89,7 @@ struct tarn_ops_queue {
     uint32_t nworkers;
 };
 
-/* op.c: a running operation is DONE, with the thread's last error as its sentence. */
+/* A running operation is DONE, with the thread's last error as its sentence. */
 void tarn_op_complete(struct tarn_client *c, struct tarn_operation *op, int status);
 
 /* A worker has looked at its event: rc is what tarn_cuda_passed() said. The lock is held. */
@@ -88,7 +98,13 @@ void tarn_op_looked_at(struct tarn_ops_queue *q, struct tarn_operation *op, int 
 /* The lock is held. */
 struct tarn_operation *tarn_op_find(struct tarn_ops_queue *q, tarn_op id);
 
-/* op_run.c: starts the workers on first use. The lock is held. One is enough to go on. */
-int tarn_ops_start_workers(struct tarn_client *c);
+int tarn_ops_new(struct tarn_client *c);
+/* Cancels everything and ends the workers. */
+void tarn_ops_stop(struct tarn_client *c);
+void tarn_ops_free(struct tarn_client *c);
+/* Ends queued operations whose deadline has passed. Returns when to come again. */
+uint64_t tarn_ops_expire(struct tarn_client *c);
+/* Does a submitted operation use [addr, addr + bytes)? */
+bool tarn_ops_use(struct tarn_client *c, const void *addr, uint64_t bytes);
 
 #endif

@@ -6,11 +6,23 @@
  * links, so many small gets in flight cost little more than one. Each still has its own deadline, its
  * own stop flag and its own completion, which comes as soon as its own items are final.
  */
-#include "client/op.h"
+#include "client/op_run.h"
 
 #include <sys/eventfd.h>
 #include <unistd.h>
 #include <utlist.h>
+
+#include "base/thread.h"
+#include "client/event.h"
+#include "client/get.h"
+#include "client/get_slow.h"
+#include "client/memory.h"
+#include "client/op.h"
+#include "client/put.h"
+#include "client/remove.h"
+#include "client/resolve.h"
+#include "client/stop.h"
+#include "client/stream.h"
 
 #define GETS_MAX 64
 #define LOOK_MAX 32
@@ -36,6 +48,14 @@ static void get_done(struct tarn_get *g)
     tarn_op_complete(g->client, op, tarn_verdict_end(&g->verdict));
 }
 
+static const struct tarn_get_calls calls = {
+    .done = get_done,
+    .shrunk = tarn_op_shrunk,
+    .given = tarn_op_given,
+    .landed = tarn_op_landed,
+    .again = tarn_op_again,
+};
+
 static void run_gets(struct tarn_worker *w, struct tarn_operation *const *ops, size_t n)
 {
     struct tarn_client *c = w->client;
@@ -49,7 +69,7 @@ static void run_gets(struct tarn_worker *w, struct tarn_operation *const *ops, s
         tarn_get_prepare(&op->get, c, op->items, op->n, &op->get_options);
         op->get.deadline_ns = op->deadline_ns;
         op->get.stop = &op->stop;
-        op->get.done = get_done;
+        op->get.calls = &calls;
         op->get.owner = op;
         tarn_get_fast(&op->get);
         if (op->get.left == 0)

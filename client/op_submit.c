@@ -3,11 +3,16 @@
  * Submitted operations: submitting. What the caller passes is checked and kept here; keys, items and buffers
  * stay the caller's own until the completion.
  */
-#include "client/op.h"
-
 #include <stdlib.h>
 #include <string.h>
 #include <utlist.h>
+
+#include "client/alert.h"
+#include "client/check.h"
+#include "client/client.h"
+#include "client/memory.h"
+#include "client/op.h"
+#include "client/op_run.h"
 
 static int op_new(struct tarn_client *c, enum tarn_op_kind kind, uint32_t timeout_ms, uint64_t cookie,
                   struct tarn_operation **op_p)
@@ -70,6 +75,8 @@ int tarn_submit_get(struct tarn_client *c, struct tarn_item *items, size_t n,
     struct tarn_operation *op;
 
     int rc = tarn_options_copy(&copy, sizeof copy, o);
+    if (rc == 0)
+        rc = tarn_flags_check("get", copy.flags, TARN_GET_FLAGS);
     if (rc == 0 && n > 0 && !items)
         rc = tarn_fail(TARN_E_INVALID, "get: items are NULL");
     if (rc == 0)
@@ -91,6 +98,8 @@ int tarn_submit_put(struct tarn_client *c, struct tarn_item *items, size_t n,
     struct tarn_operation *op;
 
     int rc = tarn_options_copy(&copy, sizeof copy, o);
+    if (rc == 0)
+        rc = tarn_flags_check("put", copy.flags, TARN_PUT_FLAGS);
     if (rc == 0 && n > 0 && !items)
         rc = tarn_fail(TARN_E_INVALID, "put: items are NULL");
     if (rc == 0)

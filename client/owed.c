@@ -3,10 +3,17 @@
  * Owed replies: of connections whose caller went away before the answer came (deadline, cancel). The keeper
  * reads the answer, gives back what is granted in it, and the connection is good again.
  */
-#include "client/client.h"
+#include "client/owed.h"
 
 #include <poll.h>
 #include <unistd.h>
+
+#include "base/clock.h"
+#include "base/resp/resp.h"
+#include "client/call.h"
+#include "client/client.h"
+#include "client/retire.h"
+#include "client/words.h"
 
 #define OWED_MAX_NS (60 * TARN_NS_PER_S)
 
@@ -81,23 +88,6 @@ bool tarn_monitor_owed(struct tarn_monitor *m)
         more = true;
     }
     return more;
-}
-
-void tarn_monitor_owe(struct tarn_client *c, struct tarn_call *call)
-{
-    struct tarn_monitor *m = &c->monitor;
-
-    pthread_mutex_lock(&m->lock);
-    bool take = m->keeping && !m->stop;
-    if (take) {
-        call->next = m->owing;
-        m->owing = call;
-        m->asked = true;
-        pthread_cond_signal(&m->wake);
-    }
-    pthread_mutex_unlock(&m->lock);
-    if (!take)
-        tarn_call_drop(call);
 }
 
 void tarn_monitor_owed_end(struct tarn_monitor *m)

@@ -4,9 +4,12 @@
  * score takes the key. A node that comes takes only the keys it wins, one that goes gives up only its
  * own; with score = -weight / ln(u), u uniform in (0, 1), nodes get keys in proportion to their weight.
  */
-#include "client/client.h"
+#include "client/place.h"
 
 #include <math.h>
+#include <stdbool.h>
+
+#include "base/hash.h"
 
 static double score(const struct tarn_key *key, const struct tarn_candidate *c)
 {

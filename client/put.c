@@ -1,9 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Puts: the order of things (put.h has the picture), tries, and final statuses. */
+/* Puts: the order of things (put_job.h has the picture), tries, and final statuses. */
 #include "client/put.h"
 
 #include <stdlib.h>
 #include <string.h>
+
+#include "client/call.h"
+#include "client/check.h"
+#include "client/event.h"
+#include "client/put_commit.h"
+#include "client/put_job.h"
+#include "client/put_plan.h"
+#include "client/put_reserve.h"
+#include "client/put_write.h"
 
 /* What is still to be put, in order; items that are to be tried again go to the end. */
 struct queue {
@@ -240,7 +249,8 @@ int tarn_put(struct tarn_client *c, struct tarn_item *items, size_t n, const str
 
     if (rc != 0)
         return rc;
-    if ((rc = tarn_options_copy(&o, sizeof o, given)) != 0)
+    if ((rc = tarn_options_copy(&o, sizeof o, given)) != 0 ||
+        (rc = tarn_flags_check("put", o.flags, TARN_PUT_FLAGS)) != 0)
         return rc;
     uint64_t deadline = tarn_client_deadline(c, o.timeout_ms);
     if (o.after)

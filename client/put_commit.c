@@ -18,9 +18,21 @@
  * still at what a broken link had sent (tcp). AGAIN: the directory was lost a moment ago, or the node has just come
  * back, and what is missing in the directory means nothing yet.
  */
-#include "client/put.h"
+#include "client/put_commit.h"
 
 #include <string.h>
+
+#include "client/cache.h"
+#include "client/call.h"
+#include "client/displaced.h"
+#include "client/health.h"
+#include "client/lease_ask.h"
+#include "client/put_plan.h"
+#include "client/put_reserve.h"
+#include "client/put_undo.h"
+#include "client/remote.h"
+#include "client/retire.h"
+#include "client/words.h"
 
 #define WAIT_MAX_MS 16 /* between COMMITs of what is held up */
 #define ANSWER_MS 10   /* a COMMIT is not sent again when less is left */
@@ -169,7 +181,8 @@ static void take_answer(struct tarn_put *p, struct tarn_target *t, const redisRe
     t->job->held = 0;
     t->granted = false; /* published or freed */
     t->state = rc == 0 ? TARN_TARGET_STORED : TARN_TARGET_LOST;
-    if (rc == 0 && tarn_displaced_note(p->client, old, &p->items[t->job->index].key, t->job->index, t->remote, e) != 0)
+    if (rc == 0 && tarn_displaced_note(p->client, old, &p->items[t->job->index].key, t->job->index, t->remote, e->element,
+                                       e->elements) != 0)
         tarn_job_fail(t->job, TARN_E_IN_DOUBT);
     if (rc == TARN_E_STALE) { /* the session broke off; nothing was published */
         rc = tarn_fail(TARN_E_NODE_DOWN, "%s: has dropped the reservation", who);

@@ -1,9 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Puts: checking items, choosing nodes, and the bookkeeping of chunks. */
-#include "client/put.h"
+#include "client/put_plan.h"
 
 #include <stdlib.h>
 #include <string.h>
+
+#include "base/hash.h"
+#include "base/text.h"
+#include "client/alert.h"
+#include "client/check.h"
+#include "client/health.h"
+#include "client/refresh.h"
 
 /* --- items -------------------------------------------------------------------------------------- */
 
@@ -12,13 +19,10 @@ int tarn_put_check(const struct tarn_item *item, size_t i, bool pieces)
     int rc = tarn_key_check(&item->key);
     if (rc == 0)
         rc = tarn_tensor_check(&item->tensor);
+    if (rc == 0 && pieces)
+        rc = tarn_pieces_check("put", i, item->pieces, item->npieces);
     if (rc != 0 || !pieces)
         return rc;
-    if (item->npieces > 0 && !item->pieces)
-        return tarn_fail(TARN_E_INVALID, "put: item %zu: pieces are NULL", i);
-    for (uint32_t k = 0; k < item->npieces; k++)
-        if (!item->pieces[k].addr && item->pieces[k].bytes)
-            return tarn_fail(TARN_E_INVALID, "put: item %zu: piece %u has no address", i, k);
     if (item->offset != 0)
         return tarn_fail(TARN_E_INVALID,
                          "put: item %zu: offset is %llu: a put begins at 0, or use tarn_put_begin()", i,
@@ -104,13 +108,13 @@ static int too_few(const struct tarn_put *p, const struct tarn_put_options *o)
     const char *place = o->place;
 
     if (p->ncandidates == 0 && place)
-        return tarn_fail(TARN_E_NODE_DOWN,
-                         "put: place '%s': no such node or pool in the directory: see `tarn info`", place);
+        return tarn_fail(
+            TARN_E_NODE_DOWN,
+            "put: place '%.80s': no such node or pool in the directory: give local, or a NODE or NODE/POOL "
+            "that `tarn info` lists",
+            place);
     if (p->ncandidates == 0)
-        return tarn_fail(TARN_E_NODE_DOWN,
-                         "put: no storage node in the client's namespace of directory %s: start tarnd with this "
-                         "--redis and --ns",
-                         tarn_directory_address(p->client->directory));
+        return tarn_remotes_none(p->client);
     if (p->ncandidates < p->replicas)
         return tarn_fail(TARN_E_NODE_DOWN,
                          "put: %u replicas asked for, nodes%s%s: %u: start more nodes or ask for fewer", p->replicas,
@@ -129,7 +133,8 @@ static int parse_place(struct tarn_put *p, const char *place, char node[TARN_NOD
     size_t n = strcspn(place, "/");
     if (n == 0 || n > TARN_NODE_ID_MAX || strlen(place + n) > TARN_POOL_NAME_MAX + 1 ||
         (place[n] && !place[n + 1]))
-        return tarn_fail(TARN_E_INVALID, "put: place '%s': is not local, NODE or NODE/POOL", place);
+        return tarn_fail(TARN_E_INVALID, "put: place '%.80s' names no node: give local, NODE or NODE/POOL",
+                         place);
     memcpy(node, place, n);
     node[n] = '\0';
     if (place[n])
@@ -147,7 +152,7 @@ int tarn_put_plan(struct tarn_put *p, const struct tarn_put_options *o)
     p->ttl_ms = o->ttl_ms;
     p->replicas = o->replicas ? o->replicas : 1;
     if (p->replicas > TARN_REPLICAS_MAX)
-        return tarn_fail(TARN_E_INVALID, "put: %u replicas: at most %d", p->replicas, TARN_REPLICAS_MAX);
+        return tarn_fail(TARN_E_INVALID, "put: %u replicas: give at most %d", p->replicas, TARN_REPLICAS_MAX);
     int rc = parse_place(p, o->place, node, &local);
     if (rc == 0)
         rc = collect(p, node, local);

@@ -7,10 +7,19 @@
  * sessions there. BUSY for an item means that this session has reserved as much as it may: what it holds
  * must be committed first, so the item comes again in a later chunk.
  */
-#include "client/put.h"
+#include "client/put_reserve.h"
 
 #include <stdlib.h>
 #include <string.h>
+
+#include "base/text.h"
+#include "client/call.h"
+#include "client/errand.h"
+#include "client/health.h"
+#include "client/put_plan.h"
+#include "client/remote.h"
+#include "client/retire.h"
+#include "client/words.h"
 
 #define ABORT_NS (100 * TARN_NS_PER_MS)
 
@@ -319,7 +328,7 @@ static void abort_on(struct tarn_put *p, struct tarn_chunk *c, struct tarn_remot
 
 void tarn_chunk_abort(struct tarn_put *p, struct tarn_chunk *c)
 {
-    char text[384];
+    char text[TARN_SENTENCE];
 
     snprintf(text, sizeof text, "%s", tarn_last_error());
     for (uint32_t i = 0; i < c->n * p->replicas; i++)

@@ -3,7 +3,7 @@
  * Puts: taking back the copies of a put that failed on another node. Exactly those copies: the key may be another
  * put's by now. A node that does not answer keeps its copy, so a failed put may have taken effect there.
  */
-#include "client/put.h"
+#include "client/put_undo.h"
 
 void tarn_undo_note(struct tarn_put *p, struct tarn_displaced_list *undo, struct tarn_put_job *job)
 {

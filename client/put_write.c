@@ -1,8 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Puts: moving the bytes into reserved extents, through the best transport that gives write access. */
-#include "client/put.h"
+#include "client/put_write.h"
 
 #include <string.h>
+
+#include "client/health.h"
+#include "client/link.h"
+#include "client/put_plan.h"
+#include "client/remote.h"
 
 static int choose_transport(const struct tarn_put *p, const struct tarn_target *t)
 {
@@ -54,7 +59,7 @@ static bool write_alone(struct tarn_put *p, struct tarn_target *t)
 
 static bool post(struct tarn_put *p, struct tarn_target *t)
 {
-    char who[352], text[TARN_SENTENCE];
+    char who[352], text[TARN_SENTENCE], busy[TARN_SENTENCE] = "";
     int rc, i;
 
     while ((i = choose_transport(p, t)) >= 0) {
@@ -73,9 +78,13 @@ static bool post(struct tarn_put *p, struct tarn_target *t)
             t->job->busy |= rc == TARN_E_TIMEOUT && tarn_side_awaited(t->remote, i, true);
             return false;
         }
+        if (rc == TARN_E_BUSY)
+            snprintf(busy, sizeof busy, "%s", tarn_last_error());
         t->tried |= 1u << i;
     }
-    if (atomic_load(&t->remote->health) == TARN_UP)
+    if (busy[0] && tarn_now_ns() >= p->deadline_ns)
+        lose(t, tarn_fail(TARN_E_TIMEOUT, "%s", busy), false);
+    else if (atomic_load(&t->remote->health) == TARN_UP)
         lose(t,
              tarn_fail(tarn_link_unreachable(t->remote, true, t->x.work.gpu, text, sizeof text), "%s", text),
              false);

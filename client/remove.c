@@ -11,10 +11,22 @@
  * A key is asked about at one node after the other. A DELETE that got no answer may have been carried out, so "no such
  * key" after it is what a remove that has taken place looks like.
  */
-#include "client/displaced.h"
+#include "client/remove.h"
 
 #include <stdlib.h>
 #include <string.h>
+
+#include "client/cache.h"
+#include "client/call.h"
+#include "client/check.h"
+#include "client/client.h"
+#include "client/displaced.h"
+#include "client/health.h"
+#include "client/refresh.h"
+#include "client/remote.h"
+#include "client/resolve.h"
+#include "client/verdict.h"
+#include "client/words.h"
 
 #define KEYS_MAX 1024 /* of one DELETE */
 #define PAUSE_FIRST_MS 5
@@ -128,6 +140,8 @@ static struct tarn_remote *node_for(struct removal *r, const struct target *t)
 static void take_answer(struct removal *r, size_t i, struct tarn_remote *by, const redisReply *e)
 {
     struct target *t = &r->targets[i];
+    bool copies = e->type == REDIS_REPLY_ARRAY && e->elements > 0;
+    const redisReply *removed = copies ? e->element[0] : e; /* was there an object? */
     char who[352];
     int rc = tarn_resp_error(e, tarn_remote_text(by, who), TARN_E_PROTOCOL);
 
@@ -137,14 +151,15 @@ static void take_answer(struct removal *r, size_t i, struct tarn_remote *by, con
         snprintf(r->why[1], sizeof r->why[1], "%s", tarn_last_error());
     } else if (rc != 0) {
         decide(r, i, rc);
-    } else if (e->type == REDIS_REPLY_ARRAY) {
-        decide(r, i, tarn_displaced_note(r->client, &r->old, &r->keys[i], i, by, e));
-    } else if (e->type != REDIS_REPLY_INTEGER) {
+    } else if (removed->type != REDIS_REPLY_INTEGER) {
         decide(r, i, tarn_fail(TARN_E_PROTOCOL, "%s: DELETE: not an answer: is it of another version?", who));
-    } else if (e->integer || t->listed || (t->cached && t->in_vain)) {
+    } else if (copies && (rc = tarn_displaced_note(r->client, &r->old, &r->keys[i], i, by, e->element + 1,
+                                                   e->elements - 1)) != 0) {
+        decide(r, i, rc);
+    } else if (removed->integer || t->listed || (t->cached && t->in_vain)) {
         decide(r, i, 0);
     } else {
-        decide(r, i, tarn_fail(TARN_E_NOT_FOUND, "no such key"));
+        r->statuses[i] = TARN_E_NOT_FOUND; /* final when its displaced copies are settled */
     }
 }
 
@@ -200,7 +215,7 @@ static void ask_round(struct removal *r)
         struct tarn_remote *remote = node_for(r, &r->targets[i]);
         size_t n = 0;
         if (!remote) {
-            tarn_fail(TARN_E_NODE_DOWN, "no node answers: look at them (tarn info)");
+            tarn_fail(TARN_E_NODE_DOWN, "no node answers: look at them (tarn info), or start one");
             no_answer(r, &i, 1, TARN_E_NODE_DOWN);
             continue;
         }
@@ -212,6 +227,21 @@ static void ask_round(struct removal *r)
             }
         send_batch(r, remote, batch, n);
     }
+}
+
+static bool knows_nodes(struct tarn_client *c)
+{
+    pthread_rwlock_rdlock(&c->nodes_lock);
+    bool any = HASH_COUNT(c->nodes) > 0;
+    pthread_rwlock_unlock(&c->nodes_lock);
+    return any;
+}
+
+/* Where there is none, there is none to wait for. */
+static int need_node(struct removal *r)
+{
+    int rc = knows_nodes(r->client) ? 0 : tarn_remotes_refresh(r->client, r->deadline_ns);
+    return rc || knows_nodes(r->client) ? rc : tarn_remotes_none(r->client);
 }
 
 static bool undecided(const struct removal *r)
@@ -240,8 +270,12 @@ static void finish(struct removal *r)
     for (size_t i = 0; i < r->n; i++) {
         if (r->statuses[i] == TARN_INPROGRESS)
             decide(r, i, out_of_time(r, i));
-        if (r->statuses[i] == 0)
-            decide(r, i, tarn_displaced_status(&r->old, i));
+        if (r->statuses[i] != 0 && r->statuses[i] != TARN_E_NOT_FOUND)
+            continue;
+        int rc = tarn_displaced_status(&r->old, i);
+        if (rc == 0 && r->statuses[i] == TARN_E_NOT_FOUND)
+            rc = tarn_fail(TARN_E_NOT_FOUND, "no such key");
+        decide(r, i, rc);
     }
 }
 
@@ -253,6 +287,8 @@ static void run(struct removal *r)
 
     tarn_net_stop_by(r->stop->fd < 0 ? NULL : &net_stop);
     int rc = find_copies(r);
+    if (rc == 0)
+        rc = need_node(r);
     tarn_net_stop_by(NULL);
     if (rc != 0 && tarn_stopped(r->stop))
         rc = tarn_fail(TARN_E_CANCELED, "canceled by the caller");

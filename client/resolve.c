@@ -6,10 +6,17 @@
  * table is read again, and those keys are looked up once more. A node that is still unknown after that
  * is down; the directory is not asked about it again for a while.
  */
-#include "client/client.h"
+#include "client/resolve.h"
 
 #include <stdlib.h>
 #include <string.h>
+
+#include "client/cache.h"
+#include "client/check.h"
+#include "client/client.h"
+#include "client/lease_ask.h"
+#include "client/refresh.h"
+#include "client/remote.h"
 
 #define ABSENT_NS (250 * TARN_NS_PER_MS)
 
@@ -163,9 +170,11 @@ int tarn_lookup(struct tarn_client *c, const struct tarn_key *keys, size_t n,
     struct tarn_lookup_options o;
     int rc = tarn_client_enter(c);
 
+    if (rc == 0)
+        rc = tarn_out_check("look-up", hits_p);
+    if (rc == 0)
+        rc = tarn_options_copy(&o, sizeof o, given);
     if (rc != 0)
-        return rc;
-    if ((rc = tarn_options_copy(&o, sizeof o, given)) != 0)
         return rc;
     return tarn_lookup_run(c, keys, n, tarn_client_deadline(c, o.timeout_ms), hits_p);
 }
@@ -178,6 +187,8 @@ int tarn_match_prefix(struct tarn_client *c, const struct tarn_key *keys, size_t
     size_t run = 0;
 
     int rc = tarn_options_copy(&o, sizeof o, given);
+    if (rc == 0)
+        rc = tarn_out_check("match prefix", hits_p && pages_p ? hits_p : NULL);
     if (rc == 0)
         rc = tarn_lookup(c, keys, n, given, &h);
     if (rc != 0)
@@ -208,6 +219,8 @@ int tarn_hits_tensor(const struct tarn_hits *h, size_t i, struct tarn_tensor *t)
 {
     if (tarn_hits_state(h, i) != TARN_STATE_HIT)
         return tarn_fail(TARN_E_NOT_FOUND, "hit %zu: is no hit", i);
+    if (!t)
+        return tarn_out_check("hit", t);
     *t = h->hits[i].desc.tensor;
     return 0;
 }

@@ -3,11 +3,19 @@
  * Layer-wise puts: the same reserve, write and commit as tarn_put, each in a call of its own. Between
  * calls a session holds reservations, but no connection and no link.
  */
-#include "client/put.h"
+#include "client/session.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include <utlist.h>
+
+#include "client/call.h"
+#include "client/check.h"
+#include "client/put_commit.h"
+#include "client/put_job.h"
+#include "client/put_plan.h"
+#include "client/put_reserve.h"
+#include "client/put_write.h"
 
 struct tarn_put_session {
     struct tarn_put put;
@@ -143,9 +151,13 @@ int tarn_put_begin(struct tarn_client *c, struct tarn_item *items, size_t n,
 
     if (rc == 0 && n > 0 && !items)
         rc = tarn_fail(TARN_E_INVALID, "put: items are NULL");
+    if (rc == 0)
+        rc = tarn_out_check("put session", s_p);
+    if (rc == 0)
+        rc = tarn_options_copy(&o, sizeof o, given);
+    if (rc == 0)
+        rc = tarn_flags_check("put session", o.flags, TARN_PUT_FLAGS);
     if (rc != 0)
-        return rc;
-    if ((rc = tarn_options_copy(&o, sizeof o, given)) != 0)
         return rc;
     if (o.after)
         return tarn_fail(TARN_E_INVALID,
@@ -173,7 +185,7 @@ int tarn_put_begin(struct tarn_client *c, struct tarn_item *items, size_t n,
         rc = tarn_verdict_end(&s->put.verdict);
     if (reserved == 0) {
         session_free(s);
-        return rc ? rc : tarn_fail(TARN_E_INVALID, "put session: no items");
+        return rc ? rc : tarn_fail(TARN_E_INVALID, "put session: no items: give at least one");
     }
     enlist(s);
     *s_p = s;
@@ -182,7 +194,7 @@ int tarn_put_begin(struct tarn_client *c, struct tarn_item *items, size_t n,
 
 static int too_long(uint64_t bytes, uint64_t offset, uint64_t size)
 {
-    return tarn_fail(TARN_E_SIZE, "put session: %llu bytes at %llu reach past the tensor's %llu",
+    return tarn_fail(TARN_E_SIZE, "put session: %llu bytes at %llu reach past the tensor's %llu: write less",
                      (unsigned long long)bytes, (unsigned long long)offset, (unsigned long long)size);
 }
 
@@ -203,18 +215,28 @@ static bool write_all(struct tarn_put *p, struct tarn_put_job *job, uint64_t off
     return !misfit;
 }
 
+static int no_session(void)
+{
+    return tarn_fail(TARN_E_INVALID, "put session: NULL: pass what tarn_put_begin() made");
+}
+
 int tarn_put_write(struct tarn_put_session *s, size_t i, uint64_t offset, const struct tarn_piece *pieces,
                    uint32_t npieces, uint32_t timeout_ms)
 {
-    if (!s || i >= s->put.n || !s->jobs[i] || (npieces > 0 && !pieces))
-        return tarn_fail(TARN_E_INVALID, "put session: item %zu was not reserved", i);
+    if (!s)
+        return no_session();
+    int rc = tarn_pieces_check("put session", i, pieces, tarn_first_pieces(npieces));
+    if (rc != 0)
+        return rc;
+    if (i >= s->put.n || !s->jobs[i])
+        return tarn_fail(TARN_E_INVALID, "put session: item %zu was not reserved: write those whose status is 0", i);
     struct tarn_put *p = &s->put;
     struct tarn_put_job *job = s->jobs[i];
     uint64_t size = s->items[i].tensor.bytes, room = offset < size ? size - offset : 0;
     uint32_t gpu;
     char name[96];
-    int rc = tarn_client_enter(p->client);
 
+    rc = tarn_client_enter(p->client);
     if (rc != 0)
         return rc;
     tarn_seen_clear(&p->seen);
@@ -244,7 +266,7 @@ static void mark_written(struct tarn_put_session *s)
 int tarn_put_commit(struct tarn_put_session *s, int32_t *statuses, uint32_t timeout_ms)
 {
     if (!s)
-        return tarn_fail(TARN_E_INVALID, "put session: NULL");
+        return no_session();
     struct tarn_put *p = &s->put;
     int rc = tarn_client_enter(p->client);
 

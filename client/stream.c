@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Events and streams of the application's GPUs: what an operation waits for, and what waits for an operation.
+ * Streams of the application's GPUs that wait for an operation.
  *
  * Streams share a few channels of their device, and a stream that is held up holds up those on its channel.
  * So nothing is held before the copies that it waits for have been given to a GPU, or tarn's own stream might
@@ -16,43 +16,10 @@
  * before `issued`, which is set and cleared under q->lock, as are the events while it is set. They are noted
  * only while the queue that they belong to has copies of the operation to end, so they exist.
  */
+#include "client/stream.h"
+
+#include "base/thread.h"
 #include "client/op.h"
-
-#include <sched.h>
-
-#define SPIN_NS (100 * 1000)
-#define NAP_MAX_NS (500 * 1000)
-
-/* --- events ------------------------------------------------------------------------------------- */
-
-int tarn_event_late(void)
-{
-    return tarn_fail(TARN_E_TIMEOUT, "the deadline passed before the event to wait for: raise timeout_ms or "
-                                     "look at what it was recorded behind");
-}
-
-uint64_t tarn_event_nap_ns(uint64_t waited_ns)
-{
-    uint64_t nap = waited_ns / 32;
-
-    return waited_ns < SPIN_NS ? 0 : nap < NAP_MAX_NS ? nap : NAP_MAX_NS;
-}
-
-int tarn_event_wait(void *event, uint64_t deadline_ns)
-{
-    uint64_t begun = tarn_now_ns(), now = begun;
-    int rc;
-
-    while ((rc = tarn_cuda_passed(event)) == TARN_E_AGAIN && now < deadline_ns) {
-        struct timespec nap = {0, (long)tarn_event_nap_ns(now - begun)};
-        if (nap.tv_nsec > 0)
-            nanosleep(&nap, NULL);
-        else
-            sched_yield();
-        now = tarn_now_ns();
-    }
-    return rc == TARN_E_AGAIN ? tarn_event_late() : rc;
-}
 
 /* --- copies of a get -------------------------------------------------------------------------------- */
 

@@ -7,9 +7,16 @@
  * The link is the side's shared one. Where links are a caller's own (pools of GPUs), one is lent to all
  * views, and moves nothing any more.
  */
-#include "client/client.h"
-
 #include <string.h>
+
+#include "client/cache.h"
+#include "client/check.h"
+#include "client/client.h"
+#include "client/desc.h"
+#include "client/lease_ask.h"
+#include "client/link.h"
+#include "client/remote.h"
+#include "client/resolve.h"
 
 static void tell_memory(struct tarn_view *v)
 {
@@ -20,7 +27,8 @@ static void tell_memory(struct tarn_view *v)
     v->device = m.kind == TARN_CUDA_DEVICE ? m.device : -1;
 }
 
-/* A view through this location's shared link; TARN_INPROGRESS when it has none that offers views. */
+/* A view through this location's shared link; TARN_INPROGRESS when it has none that offers views. BUSY: the transport
+ * is still opening the memory: call again. */
 static int view_at(struct tarn_client *c, const struct tarn_desc *d, const struct tarn_loc *l, int t,
                    struct tarn_view *v)
 {
@@ -47,16 +55,19 @@ static int view_at(struct tarn_client *c, const struct tarn_desc *d, const struc
     return rc;
 }
 
-/* Makes the transport's side usable; used once a node. */
-static void connect_side(const struct tarn_loc *l, int t, uint64_t deadline_ns)
+/* Makes the transport's side usable; used once a node. BUSY: not in time, but it may be later. */
+static int connect_side(const struct tarn_loc *l, int t, uint64_t deadline_ns)
 {
-    struct tarn_linked *link;
+    struct tarn_linked *link = NULL;
     bool fresh;
 
-    if (!atomic_load(&l->remote->sides[t][0].shared) && tarn_remote_moves(l->remote, t, l->pool, 0) &&
-        tarn_side_usable(l->remote, t, false) &&
-        tarn_link_take(l->remote, t, false, deadline_ns, UINT64_MAX, NULL, &link, &fresh) == 0 && link)
+    if (atomic_load(&l->remote->sides[t][0].shared) || !tarn_remote_moves(l->remote, t, l->pool, 0) ||
+        !tarn_side_usable(l->remote, t, false))
+        return 0;
+    int rc = tarn_link_take(l->remote, t, false, deadline_ns, UINT64_MAX, NULL, &link, &fresh);
+    if (link)
         tarn_link_lend(l->remote, t, link);
+    return rc;
 }
 
 /* Why a transport gives no views of a pool that it serves, where that is more than that it is elsewhere. */
@@ -109,15 +120,18 @@ static int view_any(struct tarn_client *c, const struct tarn_desc *d, uint64_t d
             /* a SLOW node's memory can be read without it */
             if (atomic_load(&l->remote->health) == TARN_GONE)
                 continue;
-            if (deadline_ns != 0)
-                connect_side(l, t, deadline_ns);
-            int rc = view_at(c, d, l, t, v);
+            int rc = deadline_ns != 0 ? connect_side(l, t, deadline_ns) : 0;
+            if (rc != TARN_E_BUSY)
+                rc = view_at(c, d, l, t, v);
+            while (rc == TARN_E_BUSY && tarn_now_ns() < deadline_ns)
+                rc = view_at(c, d, l, t, v);
             if (rc == 0)
                 return 0;
             if (rc == TARN_E_STALE || rc == TARN_E_AGAIN) {
                 worst = rc;
                 settled |= 1u << k;
             } else if (rc != TARN_INPROGRESS) {
+                worst = rc == TARN_E_BUSY ? TARN_E_TIMEOUT : worst;
                 snprintf(why, TARN_SENTENCE, "%s", tarn_last_error());
             } else if (deadline_ns != 0 && !why[0]) {
                 note_why(l, why);
@@ -185,6 +199,8 @@ int tarn_view(struct tarn_client *c, const struct tarn_key *key, uint32_t timeou
     char why[TARN_SENTENCE];
     int rc = tarn_client_enter(c);
 
+    if (rc == 0)
+        rc = tarn_out_check("view", v);
     if (rc == 0)
         rc = tarn_key_check(key);
     if (rc != 0)

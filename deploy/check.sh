@@ -1,8 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Installs what is missing, builds with both compilers, and runs every test.
+# Installs missing packages, builds with both compilers, and runs every test.
 #   REQUIRE=a,b   skips whose reason begins with one of these names count as failures
-#   QUICK=1       leaves out the sanitizer and fuzz runs
+#   QUICK=1       omits the sanitizer and fuzz runs
 set -eu
 cd "$(dirname "$0")/.."
 . deploy/ui.sh
@@ -11,7 +11,7 @@ cd "$(dirname "$0")/.."
 # named at the end.
 export RETRIES=${RETRIES:-2}
 
-# The one that deps.sh installs packages for; `python3` may be another.
+# deps.sh installs packages for this Python; `python3` may be another.
 export PYTHON="${PYTHON:-/usr/bin/python3}"
 
 jobs=$(nproc 2>/dev/null || echo 2)
@@ -37,7 +37,7 @@ if [ -z "${QUICK:-}" ]; then
     step "Threads" make -j"$jobs" check-tsan
     step "Fuzzing" make -j"$jobs" fuzz FUZZ_SECONDS="${FUZZ_SECONDS:-15}"
 fi
-# The suites' counts again, for whoever reads only the end.
+# The suites' counts again, for a reader of only the end.
 cat build/log/*.log | awk '/^[0-9]+ passed, [0-9]+ failed/ { p += $1; f += $3; s += $5 }
     END { printf "%d passed, %d failed, %d skipped\n", p, f, s }'
 grep -h '^needed a second run:' build/log/*.log || true

@@ -1,17 +1,17 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Installs what is missing, builds, and shows the main job: two storage nodes and a directory, real
-# tensors stored and read back by shared memory and by TCP with every byte compared, a look at the
-# directory with redis-cli, and a replay of prefix-cache requests.
-#   TRACE=FILE    requests to replay (default: ../shared/data/conversation_trace.jsonl when it is
-#                 there, else requests made up on the spot)
+# Installs missing packages, builds, and shows the main job: it starts two storage nodes and a directory, stores
+# real tensors, reads them back by shared memory and by TCP with every byte compared, shows the directory with
+# redis-cli, and replays prefix-cache requests.
+#   TRACE=FILE    requests to replay (default: ../shared/data/conversation_trace.jsonl if it exists,
+#                 else generated requests)
 #   MINUTES=N     how much of the trace (3)
 set -eu
 cd "$(dirname "$0")/.."
 . deploy/ui.sh
 
 packages run
-# One after the other, should two demos be started at once.
+# Two demos that start at once build one after the other.
 step "Build" flock build/log/lock make -j"$(nproc 2>/dev/null || echo 2)" all
 
 export TARN_BUILD=build
@@ -49,9 +49,9 @@ start_node()
 say
 say "${ui_bold}Two storage nodes and their directory${ui_off}"
 start_node node0 --pool cpu0:bytes=512M --heartbeat-ms 200
-start_node node1 --pool cpu0:bytes=512M --heartbeat-ms 200 --redis "$redis"
 TARN_REDIS=$redis
 export TARN_REDIS
+start_node node1 --pool cpu0:bytes=512M --heartbeat-ms 200
 
 # A .safetensors file: the header's length (8 bytes, little-endian), the header, the tensors' bytes.
 # $1 file, then name:dtype:shape:bytes ...
@@ -115,8 +115,7 @@ compare "$dir/kv.safetensors" tcp "$@"
 
 say
 say "${ui_bold}The directory is plain Redis${ui_off}"
-hostport=${redis#redis://}
-cli="redis-cli -h ${hostport%:*} -p ${hostport##*:}"
+cli="redis-cli --no-auth-warning -u \$TARN_REDIS"
 show()
 {
     say "  ${ui_dim}\$ $1${ui_off}"
@@ -146,7 +145,7 @@ else
     }' >"$trace"
     say "${ui_bold}Replay: 600 made-up requests of 60 conversations${ui_off}"
 fi
-build/tarn-bench replay --trace "$trace" --minutes "${MINUTES:-3}" --block-bytes 64K --redis "$redis" \
+build/tarn-bench replay --trace "$trace" --minutes "${MINUTES:-3}" --block-bytes 64K --redis "$TARN_REDIS" \
     --json "$dir/replay.json"
 
 say

@@ -1,9 +1,9 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Installs what tarn is built from and tested with, on Debian 12 and Ubuntu 24.04. Installs only what
-# is missing, so it is quick and needs no root the second time.
-#   sh deploy/deps.sh [run|check]    run: build and run (default); check: and what the tests need
-#   sh deploy/deps.sh [run|check] --list    only names what is missing
+# Installs the packages that tarn needs, on Debian 12 and Ubuntu 24.04. It installs only missing ones, so the second
+# run is quick and needs no root.
+#   sh deploy/deps.sh [run|check]    run: to build and run (default); check: also to test
+#   sh deploy/deps.sh [run|check] --list    only lists the missing packages
 set -eu
 
 run="build-essential pkg-config libhiredis-dev libevent-dev libibverbs-dev libcmocka-dev
@@ -11,7 +11,7 @@ run="build-essential pkg-config libhiredis-dev libevent-dev libibverbs-dev libcm
 # shellcheck source=tests/rdma-vm/packages.sh
 . "$(dirname "$0")/../tests/rdma-vm/packages.sh"
 check="$run clang universal-ctags mandoc memcached libmemcached-dev procps spin $rdma_vm_packages
-       python3-dev python3-numpy python3-venv python3-setuptools python3-wheel"
+       mypy python3-dev python3-numpy python3-venv python3-setuptools python3-wheel"
 
 case "${1:-run} ${2:-}" in
 "run " | "run --list") want=$run ;;

@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Builds and tests with the packages that deploy/offline-bundle.sh fetched, as a user, without installing:
-# what this machine lacks is unpacked into $B-offline and found there through the environment.
+# Builds and tests with the packages that deploy/offline-bundle.sh fetched, as a user, without installing them:
+# missing packages are unpacked into $B-offline, and the environment points there.
 #   sh deploy/offline-build.sh [DIR [TARGET...]]      (offline check-gpu)
 #   B=, CUDA=, REQUIRE=, BENCH_ARGS= and the like are passed to make
 set -eu
@@ -57,7 +57,7 @@ if ! command -v pkg-config >/dev/null; then
     ln -sf pkgconf "$root/usr/bin/pkg-config"
 fi
 command -v redis-server >/dev/null || unpack 'redis-*' 'libatomic1*' 'libjemalloc2*' 'liblzf1*' 'liblua*' 'lua-*'
-# The last resort, lest they take the place of what other programs here were linked with.
+# Only if redis-server lacks libraries: otherwise these would replace the ones that other programs here are linked with.
 if ldd "$(command -v redis-server)" | grep -q 'not found'; then
     unpack 'libssl*' 'libsystemd0*' 'libcap2*' 'libgcrypt20*' 'libgpg-error0*' 'liblzma5*' 'libzstd1*' 'liblz4*'
 fi

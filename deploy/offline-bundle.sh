@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Fetches, into a folder, the packages that building and testing tarn needs, for a machine that reaches no
-# package archive. Installs nothing. On the other machine: sh deploy/offline-build.sh [DIR].
+# Fetches the packages that building and testing tarn needs into a folder, for a machine that reaches no package
+# archive. It installs nothing. On the other machine: sh deploy/offline-build.sh [DIR].
 #   sh deploy/offline-bundle.sh [DIR]      (offline)
 # Runs on Debian 12 or Ubuntu 24.04; the other machine has the same or a later libc, and gcc and make.
 set -eu
@@ -11,10 +11,10 @@ cd "${1:-offline}"
 
 want="redis-server redis-tools libhiredis-dev libcmocka-dev libjansson-dev libxxhash-dev uthash-dev
       libncurses-dev libevent-dev libibverbs-dev pkgconf-bin"
-# What libibverbs and libsystemd (of redis) need. They are there, but for the barest of machines.
+# What libibverbs and libsystemd (of redis) need. Only minimal machines lack them.
 spare="libnl-3-200 libnl-route-3-200 libcap2 libgcrypt20 libgpg-error0 liblzma5 libzstd1 liblz4-1"
 
-# The libraries a package depends on; what a compiler brings is left out.
+# The libraries that a package depends on, except those that come with a compiler.
 libraries()
 {
     apt-cache depends --no-recommends --no-suggests --no-conflicts --no-breaks --no-replaces --no-enhances "$1" |

@@ -25,7 +25,7 @@ say()
     printf '%s\n' "$*"
 }
 
-# Ends the step that is running when the script is interrupted.
+# Ends the running step when the script is interrupted.
 ui_child=
 trap 'trap - INT TERM; [ -n "$ui_child" ] && kill "$ui_child" 2>/dev/null; printf "\n"; exit 130' INT TERM
 
@@ -79,7 +79,7 @@ packages()
     step "Packages" sh deploy/deps.sh "$1"
 }
 
-# The line of a log worth showing: what a test run counted, else nothing.
+# The line of a log that is shown: the counts of a test run, or nothing.
 ui_summary()
 {
     grep -E '^[0-9]+ passed, [0-9]+ failed' "$1" | tail -n 1

@@ -67,6 +67,7 @@ struct tarn_node_record {
     char state[16];  /* "ready", "draining"; "returning": it compares what it holds, nothing may be read there */
     bool restoring;  /* it publishes everything again after a loss of the directory */
     bool refuses;    /* when cut off from Redis its readers refuse instead of reading on */
+    char secret[40]; /* that the node has made for its control connections; "": none */
     uint32_t pid;
     uint64_t started_ms;
     uint64_t left_ms; /* how long it would still live when it was read */
@@ -83,6 +84,8 @@ int tarn_directory_open(const char *uri, const char *ns, const struct tarn_logge
 void tarn_directory_close(struct tarn_directory *d);
 /* The address without user and password, for messages. */
 const char *tarn_directory_address(const struct tarn_directory *d);
+/* Does Redis keep other users out: by a password, or by a Unix socket of this user's alone and no port besides? */
+bool tarn_directory_is_guarded(struct tarn_directory *d, uint64_t deadline_ns);
 /* False after a call that ended without Redis's answers: not reached, or cut off. What it refuses is an
  * answer. */
 bool tarn_directory_answers(const struct tarn_directory *d);
@@ -221,7 +224,7 @@ struct tarn_removal {
     struct tarn_key key;
     struct tarn_location freed; /* node "": none */
     /* out */
-    int status; /* 0; NOT_FOUND: no such key; DIRECTORY */
+    int status; /* 0; NOT_FOUND: no such key, but perhaps displaced copies of one; DIRECTORY */
     uint32_t ndisplaced;
     struct tarn_location displaced[TARN_DISPLACED_MAX]; /* named in the record */
 };

@@ -11,9 +11,12 @@
  *
  * A run that is sent twice finds the id of its first time and changes nothing more.
  */
+#include <libgen.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "base/error.h"
 #include "metadata/records.h"
@@ -268,4 +271,46 @@ int tarn_directory_check_redis(struct tarn_directory *d, uint64_t deadline_ns)
 {
     struct tarn_pipeline p = {.n = 1, .append = append_memory, .reply = take_memory, .arg = d};
     return tarn_redis_run(d, deadline_ns, &p);
+}
+
+/* --- who reaches Redis ---------------------------------------------------------------------------- */
+
+/* Of this user, or root, and nobody else may do what these bits of the mode say. */
+static bool is_own(const char *path, mode_t bits)
+{
+    struct stat s;
+    return stat(path, &s) == 0 && (s.st_uid == geteuid() || s.st_uid == 0) && !(s.st_mode & bits);
+}
+
+/* Connecting takes the right to write to the socket, and to walk through its folder. */
+static bool is_own_socket(const char *path)
+{
+    char folder[sizeof(((struct tarn_addr *)0)->host)];
+    snprintf(folder, sizeof folder, "%s", path);
+    return is_own(dirname(folder), S_IXGRP | S_IXOTH) || is_own(path, S_IWGRP | S_IWOTH);
+}
+
+static int append_server(void *arg, struct tarn_resp *r)
+{
+    const char *argv[] = {"INFO", "server"};
+    (void)arg;
+    return tarn_resp_append(r, 2, argv, NULL);
+}
+
+static int take_port(void *arg, size_t i, const redisReply *reply)
+{
+    char port[8] = "";
+    (void)i;
+    tarn_info_value(reply, "tcp_port:", port, sizeof port);
+    *(bool *)arg = strcmp(port, "0") == 0;
+    return 0;
+}
+
+bool tarn_directory_is_guarded(struct tarn_directory *d, uint64_t deadline_ns)
+{
+    bool alone = false;
+    struct tarn_pipeline p = {.n = 1, .append = append_server, .reply = take_port, .arg = &alone};
+    if (d->uri.password || !d->uri.addr.is_unix || !is_own_socket(d->uri.addr.host))
+        return d->uri.password;
+    return tarn_redis_run(d, deadline_ns, &p) == 0 && alone;
 }

@@ -128,6 +128,8 @@ static int append_node(const struct beat *b, const char *sha, struct tarn_resp *
     add_field(&a, "state", n->state);
     add_number(&a, "restoring", n->restoring);
     add_field(&a, "when_cut_off", n->refuses ? "refuse" : "serve");
+    if (n->secret[0])
+        add_field(&a, "secret", n->secret);
     add_field(&a, "pools", pools);
     return tarn_args_append(&a, r);
 }

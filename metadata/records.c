@@ -296,6 +296,7 @@ static int parse_node_field(struct tarn_text field, struct tarn_text value, stru
         {"unix", node->unix_path, sizeof node->unix_path},
         {"version", node->version, sizeof node->version},
         {"state", node->state, sizeof node->state},
+        {"secret", node->secret, sizeof node->secret},
         {"pools", pools, TARN_POOL_LIST},
     };
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)

@@ -18,7 +18,8 @@
 
 /* --- errors ------------------------------------------------------------------------------------- */
 
-/* The last error, less the peer's name that it begins with. Copied: tarn_fail() overwrites it. */
+/* The last error, less the peer's name that it begins with, and less the question that it ends with. Copied:
+ * tarn_fail() overwrites it. */
 static void copy_cause(const struct tarn_directory *d, char *out, size_t out_bytes)
 {
     char peer[sizeof d->uri.addr.host + 16];
@@ -28,11 +29,15 @@ static void copy_cause(const struct tarn_directory *d, char *out, size_t out_byt
     if (!strncmp(cause, peer, n) && !strncmp(cause + n, ": ", 2))
         cause += n + 2;
     snprintf(out, out_bytes, "%s", cause);
+    n = strlen(out);
+    char *last = strrchr(out, ':');
+    if (last && out[n - 1] == '?') /* a remedy in general: ours is better */
+        *last = '\0';
 }
 
 int tarn_redis_fail(const struct tarn_directory *d, int rc)
 {
-    char cause[200];
+    char cause[TARN_SENTENCE];
     copy_cause(d, cause, sizeof cause);
     switch (rc) {
     case TARN_E_NO_MEMORY:
@@ -48,7 +53,7 @@ int tarn_redis_fail(const struct tarn_directory *d, int rc)
                          "correct the address",
                          d->uri.address, cause);
     default:
-        return tarn_fail(TARN_E_DIRECTORY, "redis at %s: %s (start Redis there or correct the address)",
+        return tarn_fail(TARN_E_DIRECTORY, "redis at %s: %s: start Redis there or correct the address",
                          d->uri.address, cause);
     }
 }
@@ -73,9 +78,11 @@ static const struct {
     {"MISCONF", TARN_E_DIRECTORY,
      "its snapshots fail: see its log, or CONFIG SET stop-writes-on-bgsave-error no"},
     {"MASTERDOWN", TARN_E_DIRECTORY, "it is a replica without its primary: give the address of the primary"},
-    {"BUSY", TARN_E_DIRECTORY, "a script runs for too long there: SCRIPT KILL ends it"},
-    {"MOVED", TARN_E_DIRECTORY,
-     "it is a cluster node: give the address of a cluster proxy or of a single Redis"},
+    {"BUSY", TARN_E_DIRECTORY, "a script runs for too long there: end it by SCRIPT KILL"},
+    {"MOVED", TARN_E_DIRECTORY, "it is a cluster node: give the address of a single Redis"},
+    {"CLUSTERDOWN", TARN_E_DIRECTORY, "it is a cluster node: give the address of a single Redis"},
+    {"unknown command", TARN_E_DIRECTORY,
+     "tarn needs that command: a Sentinel has it not, nor a Redis with rename-command, nor an old one"},
     {"DB index", TARN_E_DIRECTORY, "correct the database number in the Redis URI"},
     {"max number of clients", TARN_E_DIRECTORY, "raise Redis's maxclients"},
 };
@@ -99,9 +106,9 @@ int tarn_redis_check_array(const struct tarn_directory *d, const redisReply *rep
     int rc = tarn_redis_check(d, reply);
     if (!rc && reply->type != REDIS_REPLY_ARRAY)
         rc = tarn_fail(TARN_E_DIRECTORY,
-                       "redis at %s: an answer of type %d where an array belongs: is this a "
-                       "proxy that rewrites answers?",
-                       d->uri.address, reply->type);
+                       "redis at %s: not the kind of answer that Redis gives: correct the address, and if a proxy is "
+                       "there, give that of Redis",
+                       d->uri.address);
     return rc;
 }
 
@@ -127,6 +134,19 @@ static int append_login(const struct tarn_redis_uri *u, struct tarn_resp *r, int
     return rc ? rc : tarn_resp_append(r, 1, ping, NULL);
 }
 
+/* A TLS port closes the connection at the first command. */
+static int login_failed(const struct tarn_directory *d, int rc)
+{
+    char cause[200];
+    if (rc != TARN_E_NODE_DOWN)
+        return tarn_redis_fail(d, rc);
+    copy_cause(d, cause, sizeof cause);
+    return tarn_fail(TARN_E_DIRECTORY,
+                     "redis at %s: answers nothing (%s): correct the address, or give a port without TLS, which tarn "
+                     "does not speak",
+                     d->uri.address, cause);
+}
+
 /* PING ends the login, so that a Redis that is loading, or wants a password, says so here. */
 static int login(struct tarn_directory *d, struct tarn_redis *c, uint64_t deadline_ns)
 {
@@ -135,7 +155,7 @@ static int login(struct tarn_directory *d, struct tarn_redis *c, uint64_t deadli
     for (int i = 0; i < n && !rc; i++) {
         redisReply *reply;
         rc = tarn_redis_read(c, deadline_ns, &reply);
-        rc = rc ? tarn_redis_fail(d, rc) : tarn_redis_check(d, reply);
+        rc = rc ? login_failed(d, rc) : tarn_redis_check(d, reply);
     }
     d->round_trips++;
     if (!rc)

@@ -83,7 +83,7 @@ static int take_names(struct step *s, const redisReply *reply)
 
 static int left_out(const struct step *s, const char *name)
 {
-    char cause[200], shown[TARN_KEY_TEXT];
+    char cause[TARN_SENTENCE], shown[TARN_KEY_TEXT];
     snprintf(cause, sizeof cause, "%s", tarn_last_error());
     if (tarn_key_escape(&(struct tarn_key){name, strlen(name)}, shown, sizeof shown) < 0)
         snprintf(shown, sizeof shown, "?");

@@ -154,8 +154,8 @@ static const char withdraw[] = DISPLACED_NAME
 
 /*
  * remove: KEYS[1] object; ARGV: 1 location field that its node has freed, or '', 2 its value, 3 channel, 4 event's
- * words before the node, 5.. element types and their sizes. Answers {0}: no such key; {1, field, value ...} with the
- * displaced copies that the record names from now on; {2} when they are too many. Each location is announced.
+ * words before the node, 5.. element types and their sizes. Answers {1 or 0, field, value ...}: was there an object,
+ * and the displaced copies that the record names from now on; {2} when they are too many. Each location is announced.
  */
 static const char remove_all[] = DISPLACED_NAME
     "local field, value, channel, event = unpack(ARGV, 1, 4)\n"
@@ -189,8 +189,7 @@ static const char remove_all[] = DISPLACED_NAME
     "    local at = name:sub(2):gsub('/', ' ', 1)\n"
     "    redis.pcall('PUBLISH', channel, event .. at .. ' ' .. string.format('%.0f', bytes))\n"
     "end\n"
-    "if #places == 0 and #named == 0 then return {0} end\n"
-    "table.insert(named, 1, 1)\n"
+    "table.insert(named, 1, #places > 0 and 1 or 0)\n"
     "return named\n";
 
 /*

@@ -94,7 +94,7 @@ static int parse_unix(const char *text, struct tarn_redis_uri *u)
         goto free_path;
     }
     if (*end && strncmp(end, "?db=", 4)) {
-        rc = tarn_fail(TARN_E_CONFIG, "redis uri: '%.40s' is not known: " FORMS, end);
+        rc = tarn_fail(TARN_E_CONFIG, "redis uri: a ? behind the path that is no ?db=N: " FORMS);
         goto free_path;
     }
     u->addr.is_unix = true;
@@ -106,17 +106,21 @@ free_path:
     return rc;
 }
 
-static int parse_tcp(const char *text, struct tarn_redis_uri *u)
+/* Without an @ the text may be user and password alone, and is not shown. */
+static int parse_tcp(const char *text, bool login, struct tarn_redis_uri *u)
 {
     char where[300];
     size_t n = strcspn(text, "/?");
     const char *bracket = memchr(text, ']', n);
     bool port = memchr(bracket ? bracket : text, ':', n - (size_t)(bracket ? bracket - text : 0)) != NULL;
-    if (n == 0 || n > sizeof u->addr.host || text[n] == '?')
+    if (n == 0 || n > sizeof u->addr.host)
         return tarn_fail(TARN_E_CONFIG, "redis uri: no host in it: " FORMS);
+    if (text[n] == '?')
+        return tarn_fail(TARN_E_CONFIG, "redis uri: a ? behind the host: " FORMS);
     snprintf(where, sizeof where, "%.*s%s", (int)n, text, port ? "" : ":6379");
     if (tarn_addr_parse(where, "redis uri", &u->addr))
-        return tarn_fail(TARN_E_CONFIG, "redis uri: '%s' is no host and port: " FORMS, where);
+        return login ? tarn_fail(TARN_E_CONFIG, "redis uri: '%s' is no host and port: " FORMS, where)
+                     : tarn_fail(TARN_E_CONFIG, "redis uri: no host and port behind ://: " FORMS);
     return text[n] ? parse_db(text + n + 1, strlen(text + n + 1), u) : 0;
 }
 
@@ -137,7 +141,7 @@ static int parse(const char *text, struct tarn_redis_uri *u)
             return rc;
         text = at + 1;
     }
-    return is_unix ? parse_unix(text, u) : parse_tcp(text, u);
+    return is_unix ? parse_unix(text, u) : parse_tcp(text, at != NULL, u);
 }
 
 int tarn_redis_uri_parse(const char *text, struct tarn_redis_uri *u)

@@ -3,7 +3,6 @@
 
 #include <inttypes.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/clock.h"
 #include "base/error.h"
@@ -55,11 +54,7 @@ static void leave(struct tarn_node *n)
 /* Nobody gets at the copy any more: that comes before the directory says that it is gone. */
 static void retire(struct tarn_node *n, const struct tarn_stored *o)
 {
-    const struct tarn_location *l = &o->record.locations[0];
-    int pool = tarn_store_pool_find(n->store, l->pool, strlen(l->pool));
-    n->deleting = true; /* the page withdraws it */
-    tarn_store_release(n->store, (uint32_t)pool, l->slot, l->gen);
-    n->deleting = false;
+    tarn_store_remove(n->store, &(struct tarn_key){o->key, o->key_bytes}, NULL); /* the page withdraws it */
 }
 
 static void next_page(struct page *page)
@@ -115,14 +110,14 @@ static void withdraw_all(struct tarn_node *n)
     next_page(page);
 }
 
-void tarn_node_drain(struct tarn_node *n)
+bool tarn_drain_begin(struct tarn_node *n)
 {
     if (n->state != TARN_NODE_READY)
-        return;
+        return false;
     n->state = TARN_NODE_DRAINING;
     n->drain_deadline_ns = tarn_deadline((uint32_t)n->config->drain_timeout_ms);
     tarn_log(&n->log, TARN_LOG_INFO, AT, "msg=\"draining\" timeout_ms=%d", (int)n->config->drain_timeout_ms);
-    tarn_node_beat_now(n);
+    return true;
 }
 
 /* Does a session hold reservations that it may still be writing to? */
@@ -137,7 +132,7 @@ static bool any_in_use(const struct tarn_node *n)
     return false;
 }
 
-void tarn_node_drain_check(struct tarn_node *n)
+void tarn_drain_check(struct tarn_node *n)
 {
     uint64_t reserved = 0;
     leave_when_settled(n);

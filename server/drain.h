@@ -11,8 +11,12 @@
 #ifndef TARN_SERVER_DRAIN_H
 #define TARN_SERVER_DRAIN_H
 
-#include "server/node.h"
+#include "server/parts.h"
 
+/* True: it begins now, so the record's state has changed. */
+bool tarn_drain_begin(struct tarn_node *n);
+/* Goes on if it can: reservations have ended, or time has gone by. */
+void tarn_drain_check(struct tarn_node *n);
 /* Another living node has this node's id. */
 void tarn_drain_taken(struct tarn_node *n, uint64_t other_epoch);
 

@@ -3,6 +3,7 @@
 
 #include <ctype.h>
 #include <errno.h>
+#include <grp.h>
 #include <inttypes.h>
 #include <poll.h>
 #include <stdio.h>
@@ -15,12 +16,18 @@
 #include "base/error.h"
 #include "base/resp/resp.h"
 #include "base/text.h"
+#include "server/directory/presence.h"
 #include "transport/cuda/cuda_text.h"
 
 #define AT "node"
 #define CLAIM_POLL_MS 50
 #define ANSWER_MS 500
 #define UNIX_PATH_MAX 107
+
+struct sharing {
+    mode_t mode;
+    gid_t group; /* -1: as it is */
+};
 
 static void host_name(char *out, size_t bytes)
 {
@@ -45,25 +52,70 @@ static void choose_id(struct tarn_node *n)
     snprintf(n->id, sizeof(n->id), "%s-%d", host, (int)getpid());
 }
 
-/* Nobody else may put a socket where clients look for ours. */
-static int check_owner(const char *dir)
+/* --- the Unix socket and its directory ---------------------------------------------------------- */
+
+/* Who may connect must be able to walk there. */
+static mode_t dir_mode(const struct sharing *sharing)
+{
+    return 0700 | (sharing->mode & 0060 ? 0010 : 0) | (sharing->mode & 0006 ? 0001 : 0);
+}
+
+static int find_access(const struct tarn_node_config *c, struct sharing *out)
+{
+    unsigned mode;
+    uint64_t number;
+    int rc = tarn_unix_mode_parse(c->unix_mode, &mode);
+    *out = (struct sharing){(mode_t)mode, (gid_t)-1};
+    if (rc || !c->unix_group)
+        return rc;
+    const struct group *g = getgrnam(c->unix_group);
+    if (g)
+        out->group = g->gr_gid;
+    else if (tarn_u64_parse(c->unix_group, strlen(c->unix_group), 10, UINT32_MAX - 1, &number) == 0)
+        out->group = (gid_t)number;
+    else
+        return tarn_fail(TARN_E_CONFIG, "--unix-group %s: no such group: see `getent group`", c->unix_group);
+    return 0;
+}
+
+/* The group before the mode, so that nobody gets in by the group it had. */
+static int give_access(const char *path, gid_t group, mode_t mode)
+{
+    if (group != (gid_t)-1 && lchown(path, (uid_t)-1, group))
+        return tarn_fail(TARN_E_CONFIG, "--unix-group: %s cannot be given to group %u: %m: name one that the node's user is in",
+                         path, (unsigned)group);
+    if (chmod(path, mode))
+        return tarn_fail(TARN_E_SYSTEM, "%s: its permissions cannot be set to %04o: %m", path, (unsigned)mode);
+    return 0;
+}
+
+/* Nobody else may put a socket where clients look for ours. Other nodes of this user may have opened it to others. */
+static int share_our_dir(const char *dir, const struct sharing *sharing)
 {
     struct stat st;
     if (lstat(dir, &st))
         return tarn_fail(TARN_E_SYSTEM, "%s: %m: give --unix a path in a directory that can be made", dir);
-    if (!S_ISDIR(st.st_mode) || st.st_uid != geteuid() || (st.st_mode & 077))
+    if (!S_ISDIR(st.st_mode) || st.st_uid != geteuid() || (st.st_mode & 022))
         return tarn_fail(TARN_E_CONFIG,
-                         "%s: is not a directory of this user alone (mode 0700): remove it, or give "
-                         "--unix another path",
+                         "%s: is not a directory that only this user may write to: remove it, or give --unix another path",
                          dir);
-    return 0;
+    return give_access(dir, sharing->group, (st.st_mode & 0777) | dir_mode(sharing));
 }
 
-static int make_dir(const char *dir, bool ours)
+/* A directory of the operator's stays as it is. */
+static int make_dir(const char *dir, bool ours, const struct sharing *sharing)
 {
-    if (mkdir(dir, 0700) && errno != EEXIST)
+    bool made = mkdir(dir, 0700) == 0;
+    if (!made && errno != EEXIST)
         return tarn_fail(TARN_E_SYSTEM, "%s: %m: give --unix a path in a directory that can be made", dir);
-    return ours ? check_owner(dir) : 0;
+    return made || ours ? share_our_dir(dir, sharing) : 0;
+}
+
+int tarn_identity_share(const struct tarn_node *n, const struct tarn_addr *unix_addr)
+{
+    struct sharing sharing;
+    int rc = find_access(n->config, &sharing);
+    return rc ? rc : give_access(unix_addr->host, sharing.group, sharing.mode);
 }
 
 static int choose_path(struct tarn_node *n, char *path, size_t bytes)
@@ -88,12 +140,15 @@ int tarn_identity_choose(struct tarn_node *n, struct tarn_addr *unix_addr)
 {
     *unix_addr = (struct tarn_addr){.is_unix = true};
     choose_id(n);
-    int rc = choose_path(n, unix_addr->host, sizeof(unix_addr->host));
+    struct sharing sharing;
+    int rc = find_access(n->config, &sharing);
+    if (!rc)
+        rc = choose_path(n, unix_addr->host, sizeof(unix_addr->host));
     if (rc)
         return rc;
     snprintf(n->unix_dir, sizeof(n->unix_dir), "%.*s", (int)(strrchr(unix_addr->host, '/') - unix_addr->host),
              unix_addr->host);
-    return n->unix_dir[0] ? make_dir(n->unix_dir, !n->config->unix_path) : 0;
+    return n->unix_dir[0] ? make_dir(n->unix_dir, !n->config->unix_path, &sharing) : 0;
 }
 
 /* --- the record --------------------------------------------------------------------------------- */
@@ -141,6 +196,30 @@ int tarn_identity_record(struct tarn_node *n, const struct tarn_addr *listen_add
     return 0;
 }
 
+/* --- the secret ------------------------------------------------------------------------------------ */
+
+static bool is_loopback(const struct tarn_addr *a)
+{
+    return !strncmp(a->host, "127.", 4) || !strcmp(a->host, "::1") || !strcmp(a->host, "localhost");
+}
+
+/*
+ * Made where it keeps somebody out: whom Redis keeps out cannot read it there, and who comes from another host
+ * may not reach Redis. Else every user of this host could, so there is none.
+ */
+int tarn_identity_secret(struct tarn_node *n, const struct tarn_addr *listen_addr)
+{
+    if (n->config->secret)
+        return 0;
+    bool guarded = tarn_directory_is_guarded(n->directory, tarn_deadline((uint32_t)n->config->redis_timeout_ms));
+    if (!guarded)
+        tarn_log(&n->log, TARN_LOG_WARN, AT,
+                 "msg=\"every user of this host, and whoever reaches Redis, may read and change what the node holds\" "
+                 "control=%s remedy=\"set --secret, or give Redis a password\"",
+                 n->record.control);
+    return guarded || !is_loopback(listen_addr) ? tarn_secret_make(n->record.secret) : 0;
+}
+
 /* --- claiming the id ---------------------------------------------------------------------------- */
 
 struct holder {
@@ -174,7 +253,7 @@ static const char *hello_value(const redisReply *hello, const char *name)
 
 /*
  * Does the node that wrote the record answer at its address? By its epoch: a dead node's port may be
- * another's by now, even this node's own. Only where a secret is wanted any answer must do.
+ * another's by now, even this node's own. Only where a secret is wanted that the record does not have any answer must do.
  */
 static bool answers(const struct tarn_node_record *r)
 {
@@ -182,17 +261,18 @@ static bool answers(const struct tarn_node_record *r)
     struct tarn_resp *resp;
     redisReply *reply;
     char session[20], epoch[20];
-    const char *hello[] = {"HELLO", "1", session};
+    const char *hello[] = {"HELLO", "1", session, r->secret};
+    bool knows = r->secret[0];
     uint64_t deadline = tarn_deadline(ANSWER_MS);
     snprintf(session, sizeof(session), "%016" PRIx64, tarn_random64());
     snprintf(epoch, sizeof(epoch), "%016" PRIx64, r->epoch);
     if (tarn_addr_parse(r->control, "control address", &a) || tarn_resp_connect(&a, deadline, &resp))
         return false;
-    int rc = tarn_resp_call(resp, deadline, 3, hello, NULL, &reply);
+    int rc = tarn_resp_call(resp, deadline, knows ? 4 : 3, hello, NULL, &reply);
     tarn_resp_free(resp);
     if (rc)
         return false;
-    bool same = reply->type == REDIS_REPLY_ERROR || !strcmp(hello_value(reply, "epoch"), epoch);
+    bool same = (reply->type == REDIS_REPLY_ERROR && !knows) || !strcmp(hello_value(reply, "epoch"), epoch);
     freeReplyObject(reply);
     return same;
 }

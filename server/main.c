@@ -10,29 +10,48 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "base/buf.h"
 #include "base/error.h"
+#include "base/option/option.h"
+#include "base/option/option_complete.h"
+#include "base/option/option_pages.h"
+#include "base/option/option_print.h"
+#include "base/option/option_value.h"
+#include "base/process.h"
+#include "base/text.h"
 #include "server/control/admin.h"
+#include "server/directory/private_redis.h"
 #include "server/node.h"
 #include "transport/tcpx/plugin/tcpx_plugin.h"
 #include "transport/tcpx/plugin/tcpx_settings.h"
 
+#define FILES_MIN 64 /* descriptors of a node with few clients */
+
 static void log_line(void *arg, enum tarn_log_level level, const char *line)
 {
+    struct timespec now;
+    struct tm tm;
+    char when[40];
     (void)arg, (void)level;
-    fprintf(stderr, "%s\n", line);
+    clock_gettime(CLOCK_REALTIME, &now);
+    strftime(when, sizeof(when), "%Y-%m-%dT%H:%M:%S", gmtime_r(&now.tv_sec, &tm));
+    fprintf(stderr, "time=%s.%03ldZ %s\n", when, now.tv_nsec / 1000000, line);
 }
 
 /* --- what only prints --------------------------------------------------------------------------- */
 
-/* True when the flags ask for a text and no node. */
-static bool print_only(const struct tarn_node_config *c, const struct tarn_options_parsed *parsed)
+/* 1 when the flags ask for a text and no node, 0 when for a node; INVALID, SYSTEM. */
+static int print_only(const struct tarn_node_config *c, const struct tarn_options_parsed *parsed)
 {
     const struct tarn_program *p = &tarn_node_program;
     struct tarn_buf text = {0};
+    int rc = c->completion ? tarn_options_completion(p, NULL, 0, c->completion, &text) : 0;
+    if (rc)
+        return rc;
     if (c->help)
         tarn_options_help(p, &text);
     else if (c->version)
@@ -43,11 +62,11 @@ static bool print_only(const struct tarn_node_config *c, const struct tarn_optio
         tarn_options_markdown(p, &text);
     else if (c->print_conf)
         tarn_options_print_conf(p, c, parsed, &text);
-    else
-        return false;
-    fputs(text.data ? text.data : "", stdout);
+    else if (!c->completion)
+        return 0;
+    bool written = fputs(text.data ? text.data : "", stdout) >= 0 && fflush(stdout) == 0;
     tarn_buf_free(&text);
-    return true;
+    return written ? 1 : tarn_fail(TARN_E_SYSTEM, "standard output: %m");
 }
 
 /* --- running ------------------------------------------------------------------------------------ */
@@ -78,7 +97,52 @@ static void print_ready(const struct tarn_node *n)
     if (n->admin)
         printf(" http=%s", tarn_admin_address(n->admin));
     printf("\n");
-    fflush(stdout);
+    if (fflush(stdout))
+        tarn_log(&n->log, TARN_LOG_WARN, "main",
+                 "msg=\"the line with the addresses cannot be written\" cause=\"standard output: %m\"");
+}
+
+/* Else it would end with whatever sentence belongs to the descriptor that it does not get. */
+static int check_files(void)
+{
+    struct rlimit files;
+    if (getrlimit(RLIMIT_NOFILE, &files) || files.rlim_cur >= FILES_MIN)
+        return 0;
+    return tarn_fail(TARN_E_CONFIG, "the limit of open files is %llu: raise it to %d or more (ulimit -n, LimitNOFILE=)",
+                     (unsigned long long)files.rlim_cur, FILES_MIN);
+}
+
+static void log_start(const struct tarn_node *n)
+{
+    const struct tarn_node_record *r = &n->record;
+    struct tarn_buf pools = {0};
+    uint32_t npools;
+    const struct tarn_pool_memory *p = tarn_store_pools(n->store, &npools);
+    char size[16];
+    for (uint32_t i = 0; i < npools; i++) {
+        tarn_size_format(p[i].bytes, size);
+        tarn_buf_printf(&pools, "%s%s %s", i ? ", " : "", p[i].name, size);
+    }
+    tarn_log(&n->log, TARN_LOG_INFO, "main",
+             "msg=\"node is ready\" version=%s id=%s ns=%s pid=%d control=%s unix=%s redis=%s pools=\"%s\"",
+             tarn_version(), n->id, n->config->ns, (int)getpid(), r->control, r->unix_path,
+             tarn_directory_address(n->directory), pools.data ? pools.data : "");
+    tarn_buf_free(&pools);
+}
+
+/* Nobody who looks into the file would think of these. */
+static void log_overridden(const struct tarn_logger *log, const struct tarn_options_parsed *parsed)
+{
+    char variable[TARN_OPTION_NAME_MAX];
+    for (size_t i = 0; i < tarn_node_program.noptions; i++) {
+        const struct tarn_option *o = &tarn_node_program.options[i];
+        if (!parsed->over_file[i])
+            continue;
+        tarn_option_env_name(o, variable);
+        tarn_log(log, TARN_LOG_WARN, "main",
+                 "msg=\"the environment has taken the place of a setting of the file\" setting=%s variable=%s", o->name,
+                 variable);
+    }
 }
 
 /* --- exit() by others --------------------------------------------------------------------------- */
@@ -151,6 +215,7 @@ static int run(const struct tarn_node_config *c, const struct tarn_logger *log)
         tarn_signal_new(process.node->loop, SIGINT, end_signal, &process, &interrupt)) {
         fprintf(stderr, "tarnd: %s\n", tarn_last_error());
     } else {
+        log_start(process.node);
         print_ready(process.node);
         status = run_node(process.node);
     }
@@ -168,20 +233,31 @@ int main(int argc, char **argv)
     struct tarn_options_parsed parsed = {0};
     struct tarn_logger log = {.fn = log_line};
     int status = 0;
+    tarn_process_begin();
     atexit(at_exit);
     signal(SIGPIPE, SIG_IGN);
     signal(SIGHUP, SIG_IGN);
     int rc = tarn_options_parse(&tarn_node_program, argc, argv, &config, &parsed);
     if (!rc && parsed.nargs)
         rc = tarn_fail(TARN_E_CONFIG, "\"%s\": tarnd takes options only: see --help", parsed.args[0]);
-    if (!rc && !print_only(&config, &parsed)) {
-        rc = tarn_node_config_check(&config);
+    int printed = rc ? 0 : print_only(&config, &parsed);
+    rc = printed < 0 ? printed : rc;
+    if (!rc && !printed) {
+        rc = check_files();
+        if (!rc)
+            rc = tarn_node_config_check(&config);
         if (!rc)
             rc = tarn_tcpx_settings_export(config.tcpx_plugin, config.tcpx_unpack_impl);
         if (!rc)
             tarn_tcpx_plugin_prepare(config.tcpx_plugin);
-        if (!rc && !(rc = tarn_log_level_parse(config.log_level, &log.level)))
+        enum tarn_log_level level = TARN_LOG_INFO;
+        if (!rc)
+            rc = tarn_log_level_parse("--log-level", config.log_level, &level);
+        log.level = level;
+        if (!rc) {
+            log_overridden(&log, &parsed);
             status = run(&config, &log);
+        }
     }
     if (rc) {
         fprintf(stderr, "tarnd: %s\n", tarn_last_error());

@@ -14,23 +14,19 @@
 #include "base/text.h"
 #include "server/control/admin.h"
 #include "server/control/attach.h"
+#include "server/control/commands.h"
 #include "server/control/control.h"
+#include "server/directory/presence.h"
+#include "server/directory/private_redis.h"
+#include "server/directory/recheck.h"
+#include "server/directory/scrub.h"
 #include "server/drain.h"
 #include "server/identity.h"
 #include "server/store/populate.h"
-#include "server/directory/recheck.h"
-#include "server/directory/scrub.h"
 
 #define AT "node"
 #define TICK_MS 100
 #define REDIS_START_MS 10000
-
-const char *tarn_node_state_name(const struct tarn_node *n)
-{
-    if (n->state != TARN_NODE_READY)
-        return "draining";
-    return tarn_presence_here(n) ? "ready" : "returning";
-}
 
 /* --- store and transports ----------------------------------------------------------------------- */
 
@@ -42,7 +38,7 @@ static void object_gone(void *arg, const struct tarn_key *key, const struct tarn
     bool replaced = !strcmp(why, "replaced");
     /* A record has one location a pool: a commit has overwritten the one before. What anybody released
      * the record may still name. */
-    if (n->deleting || (replaced && n->committing && !strcmp(n->committing->pool, l->pool)))
+    if (replaced && n->committing && !strcmp(n->committing->pool, l->pool))
         return;
     tarn_publisher_withdraw(n->publisher, key, l, bytes, replaced ? NULL : why);
 }
@@ -135,10 +131,23 @@ static void beat(struct tarn_node *n)
     tarn_publisher_submit(n->publisher, &n->beat);
 }
 
-void tarn_node_beat_now(struct tarn_node *n)
+/* Writes the record at once: its state has changed. */
+static void beat_now(struct tarn_node *n)
 {
     n->beat_again = n->beating;
     beat(n);
+}
+
+static void drain(struct tarn_node *n)
+{
+    if (tarn_drain_begin(n))
+        beat_now(n);
+}
+
+static void rechecked(struct tarn_node *n)
+{
+    if (tarn_presence_rechecked(n))
+        beat_now(n);
 }
 
 /* After what the beat has found: the scrub, and what is to be done soon. */
@@ -191,15 +200,27 @@ static void heartbeat(void *arg)
     tarn_control_tick(n->control);
 }
 
+/* Without a directory nobody finds what the node holds: it ends, and whoever has started it can tell. */
+static void redis_is_lost(struct tarn_node *n)
+{
+    tarn_log(&n->log, TARN_LOG_ERROR, AT, "msg=\"the node ends\" cause=\"%s\"", tarn_last_error());
+    n->exit_status = 1;
+    tarn_loop_stop(n->loop);
+}
+
 static void tick(void *arg)
 {
     struct tarn_node *n = arg;
+    if (n->redis && tarn_private_redis_tend(n->redis, &n->log)) {
+        redis_is_lost(n);
+        return;
+    }
     tarn_store_tick(n->store);
     tarn_publisher_tick(n->publisher);
     if (n->beat_at_ns && tarn_now_ns() >= n->beat_at_ns)
         beat(n);
     if (n->state != TARN_NODE_READY)
-        tarn_node_drain_check(n);
+        tarn_drain_check(n);
 }
 
 /* --- start -------------------------------------------------------------------------------------- */
@@ -247,29 +268,21 @@ static int start_publisher(struct tarn_node *n)
     return tarn_publisher_start(&o, &n->publisher);
 }
 
-static void warn_of_strangers(const struct tarn_node *n, const struct tarn_addr *a)
+static void drop_session(const struct tarn_session *s)
 {
-    bool loopback = !strncmp(a->host, "127.", 4) || !strcmp(a->host, "::1") || !strcmp(a->host, "localhost");
-    if (!loopback && !n->config->secret)
-        tarn_log(
-            &n->log, TARN_LOG_WARN, AT,
-            "msg=\"every host that reaches this address may read and change what the node holds\" control=%s "
-            "remedy=\"set --secret\"",
-            n->record.control);
+    tarn_control_drop(s->all->node->control, s);
 }
 
 /* Sockets and what can be told about them; the record is then complete. */
 static int start_control(struct tarn_node *n, struct tarn_addr *listen_addr,
                          const struct tarn_addr *unix_addr)
 {
-    int rc = tarn_sessions_new(n, &n->sessions);
+    int rc = tarn_sessions_new(n, drop_session, &n->sessions);
     if (!rc)
-        rc = tarn_control_start(n, listen_addr, unix_addr, &n->control);
+        rc = tarn_control_start(n, tarn_command_run, listen_addr, unix_addr, &n->control);
     if (!rc)
-        rc = tarn_identity_record(n, listen_addr, unix_addr);
-    if (!rc)
-        warn_of_strangers(n, listen_addr);
-    return rc;
+        rc = tarn_identity_share(n, unix_addr);
+    return rc ? rc : tarn_identity_record(n, listen_addr, unix_addr);
 }
 
 static int start_all(struct tarn_node *n)
@@ -292,13 +305,15 @@ static int start_all(struct tarn_node *n)
     if (!rc)
         rc = start_directory(n);
     if (!rc)
+        rc = tarn_identity_secret(n, &listen_addr);
+    if (!rc)
         rc = tarn_identity_claim(n);
     if (!rc)
         rc = start_publisher(n);
     if (!rc)
         rc = tarn_scrub_new(n, &n->scrub);
     if (!rc)
-        rc = tarn_recheck_new(n, &n->recheck);
+        rc = tarn_recheck_new(n, rechecked, &n->recheck);
     if (!rc && n->config->http)
         rc = tarn_admin_start(n, n->config->http, &n->admin);
     if (!rc)
@@ -319,12 +334,14 @@ int tarn_node_start(const struct tarn_node_config *c, const struct tarn_logger *
         return tarn_fail(TARN_E_NO_MEMORY, "node: out of memory");
     n->config = c;
     n->log = *log;
+    n->drain = drain;
+    n->drain_check = tarn_drain_check;
     n->epoch = tarn_random64();
     n->started_ns = tarn_now_ns();
     n->ttl_ms = 3 * (uint32_t)c->heartbeat_ms;
     int rc = start_all(n);
     if (rc) {
-        char why[512];
+        char why[TARN_SENTENCE];
         snprintf(why, sizeof(why), "%s", tarn_last_error());
         tarn_node_free(n);
         tarn_last_error_set(why);

@@ -9,7 +9,7 @@
 #include "base/net.h"
 #include "base/text.h"
 #include "metadata/directory.h"
-#include "transport/tcpx/tcpx_unpack.h"
+#include "transport/tcpx/plugin/tcpx_settings.h"
 
 #define AT(member_) offsetof(struct tarn_node_config, member_)
 #define INT_OPTION(name_, member_, initial_, min_, max_, unit_, help_) \
@@ -45,25 +45,42 @@ static const struct tarn_option options[] = {
          "pool. Puts go to a GPU pool when they name it, or when the node has no other."},
     TEXT_OPTION("listen", listen, "127.0.0.1:7700", "ADDRESS",
                 "Address of control connections, host:port; port 0 takes a free one. Clients of other hosts "
-                "need an address they can reach here, and then set --secret, too."),
+                "need an address they can reach here."),
     TEXT_OPTION(
         "unix", unix_path, NULL, "PATH",
-        "Unix socket of control connections, in a directory made with mode 0700 when missing. Without "
+        "Unix socket of control connections, in a directory made with mode 0700 (see --unix-mode) when missing. Without "
         "it: $XDG_RUNTIME_DIR/tarn/<id>.sock, or /tmp/tarn-<uid>/<id>.sock."),
+    TEXT_OPTION("unix-mode", unix_mode, "0600", "MODE",
+                "Permissions of the Unix socket, in octal. Who may write to it may connect, and then use shared memory, with "
+                "the secret. A directory that the node makes for it lets the same users through."),
+    TEXT_OPTION("unix-group", unix_group, NULL, "GROUP",
+                "Group of the Unix socket, and of a directory that the node makes for it; with --unix-mode 0660 its members "
+                "may connect. Without it that of the process."),
     INT_OPTION("data-port", data_port, "0", 0, 65535, "PORT",
                "Port of tcp data connections; tcpx takes the one behind it. 0 takes free ones."),
-    TEXT_OPTION(
-        "redis", redis, NULL, "URI",
-        "The directory: redis://[user[:password]@]host[:port][/db] or unix:///path[?db=N]. Without it "
-        "the node starts a private redis-server and prints its address."),
+    {.name = "redis",
+     .type = TARN_OPT_STRING,
+     .offset = AT(redis),
+     .unit = "URI",
+     .flags = TARN_OPT_LOGIN,
+     .help = "The directory: redis://[user[:password]@]host[:port][/db] or unix:///path[?db=N]. Without it "
+             "the node starts a private redis-server and prints its address."},
     TEXT_OPTION("ns", ns, "default", "NAME", "Namespace: nodes and clients see those of their own only."),
     {.name = "secret",
      .type = TARN_OPT_STRING,
      .offset = AT(secret),
      .unit = "TEXT",
      .flags = TARN_OPT_SECRET,
-     .help = "Shared secret that control connections must show. Prefer the environment or the file: flags "
-             "can be seen by every user of the machine."},
+     .help = "Shared secret that control connections must show. Without it the node makes one at each start and puts it "
+             "into its record in Redis, where clients find it; but not when Redis lets other users in and --listen is a "
+             "loopback address. Prefer the environment or the file: flags can be seen by every user of the machine."},
+    {.name = "admin-secret",
+     .type = TARN_OPT_STRING,
+     .offset = AT(admin_secret),
+     .unit = "TEXT",
+     .flags = TARN_OPT_SECRET,
+     .help = "Secret that gives the right to administer the node over TCP (DRAIN, EVICT, CONFIG, CLIENT), and all "
+             "that --secret gives. Without it only the node's user and root have that right, over the Unix socket."},
     TEXT_OPTION(
         "transports", transports, NULL, "LIST",
         "Transports to offer, parted by commas, best first. Without it all that work on this machine."),
@@ -115,7 +132,7 @@ static const struct tarn_option options[] = {
                "for 2 s, and 1 s more for each 100 MB, is not waited for."),
     TEXT_OPTION("http", http, NULL, "ADDRESS",
                 "Address of /metrics (Prometheus) and /health, host:port. Without it there is none."),
-    TEXT_OPTION("log-level", log_level, "info", "LEVEL", "error, warn, info or debug."),
+    TEXT_OPTION("log-level", log_level, "info", "LEVEL", "error, warn, info or debug. `tarn config` changes it while the node runs."),
     ACTION("print-conf", print_conf, "Print the settings in effect and where they come from, and exit."),
     {.name = "help",
      .letter = 'h',
@@ -127,6 +144,12 @@ static const struct tarn_option options[] = {
     ACTION("version", version, "Print the version and exit."),
     ACTION("man", man, "Print the manual page (mdoc) and exit."),
     ACTION("markdown", markdown, "Print this as Markdown and exit."),
+    {.name = "completion",
+     .type = TARN_OPT_STRING,
+     .offset = AT(completion),
+     .unit = "SHELL",
+     .flags = TARN_OPT_FLAG_ONLY,
+     .help = "Print a script that completes command lines, for bash or zsh, and exit."},
 };
 
 static const char *const other_variables[] = {"TARN_FAULTS", "TARN_BUILD", "TARN_TCPX_STALL_MS",
@@ -140,14 +163,14 @@ const struct tarn_program tarn_node_program = {
         "Lends memory pools to clients and publishes what they hold in Redis. Clients move tensors into and "
         "out of the pools by themselves; the node takes part in reservations and commits only.\n\n"
         "When it is ready, tarnd prints one line on standard output: tarnd ready id=... control=... "
-        "unix=... redis=... It logs to standard error.\n\n"
+        "unix=... redis=... It logs to standard error, one line an event: time=... level=... at=... msg=...\n\n"
         "SIGTERM and SIGINT drain the node: it takes no more puts, waits for those in flight, takes its "
         "objects out of the directory and exits with 0. A second one ends it at once. Exit status 2: "
         "wrong settings; 1: it could not start, or another node took its id.",
     .examples = "tarnd --pool cpu0:bytes=4G\n"
                 "tarnd --pool cpu0:bytes=64G --pool gpu0:device=0,bytes=16G\n"
                 "tarnd --id node1 --listen 10.0.0.5:7700 --redis redis://10.0.0.1:6379\n"
-                "redis-cli -p 7700 INFO",
+                "redis-cli -s /tmp/tarn-1000/node1.sock INFO",
     .options = options,
     .noptions = sizeof(options) / sizeof(options[0]),
     .env_check = "TARN_",
@@ -173,7 +196,7 @@ static int pool_setting(const char *text, const char *name, const char *value, s
     else
         return tarn_fail(
             TARN_E_CONFIG,
-            "--pool %s: %s=%s is not possible: use bytes=SIZE, device=INDEX or UUID of a GPU, huge=0 or "
+            "--pool %.80s: %.40s=%.40s is not possible: use bytes=SIZE, device=INDEX or UUID of a GPU, huge=0 or "
             "1, slots=1 to 2^28, align=a power of two from 64 to 1G",
             text, name, value);
     return 0;
@@ -187,8 +210,10 @@ static int pool_settings(const char *text, const char *settings, struct tarn_poo
         return tarn_fail(TARN_E_NO_MEMORY, "--pool: out of memory");
     while (!rc && (item = strsep(&rest, ","))) {
         char *value = strchr(item, '=');
-        if (!value)
-            rc = tarn_fail(TARN_E_CONFIG, "--pool %s: \"%s\" has no value: write %s=...", text, item, item);
+        if (!*item)
+            rc = tarn_fail(TARN_E_CONFIG, "--pool %.80s: a comma without a setting: leave it out", text);
+        else if (!value)
+            rc = tarn_fail(TARN_E_CONFIG, "--pool %.80s: \"%s\" has no value: write %s=...", text, item, item);
         else
             *value++ = 0, rc = pool_setting(text, item, value, o);
     }
@@ -198,38 +223,38 @@ static int pool_settings(const char *text, const char *settings, struct tarn_poo
 
 int tarn_pool_options_parse(const char *text, struct tarn_pool_options *o)
 {
-    size_t name = strcspn(text, ":");
+    size_t name = strcspn(text, ":"), shown = name < TARN_POOL_NAME_MAX ? name : TARN_POOL_NAME_MAX;
     *o = (struct tarn_pool_options){0};
-    if (!text[name])
-        return tarn_fail(TARN_E_CONFIG, "--pool %s: no size: write %s:bytes=1G", text, text);
+    if (!text[name] || !text[name + 1])
+        return tarn_fail(TARN_E_CONFIG, "--pool %.80s: no size: write %.*s:bytes=1G", text, shown ? (int)shown : 4,
+                         shown ? text : "cpu0");
     if (name < 1 || name > TARN_POOL_NAME_MAX || strspn(text, name_letters) < name)
         return tarn_fail(TARN_E_CONFIG,
-                         "--pool %s: a pool's name has 1 to %d letters, digits, '.', '_' or '-'", text,
+                         "--pool %.80s: a pool's name has 1 to %d letters, digits, '.', '_' or '-'", text,
                          TARN_POOL_NAME_MAX);
     memcpy(o->name, text, name);
     int rc = pool_settings(text, text + name + 1, o);
     if (!rc && !o->bytes)
-        rc = tarn_fail(TARN_E_CONFIG, "--pool %s: no size: add bytes=1G", text);
+        rc = tarn_fail(TARN_E_CONFIG, "--pool %.80s: no size: add bytes=1G", text);
     if (!rc && !strncmp(text, "gpu", 3) && !o->device[0])
         rc = tarn_fail(TARN_E_CONFIG,
-                       "--pool %s: whose memory? add device=0 for a GPU's, or give the pool another name",
+                       "--pool %.80s: whose memory? add device=0 for a GPU's, or give the pool another name",
                        text);
     if (!rc && o->huge && o->device[0])
-        rc = tarn_fail(TARN_E_CONFIG, "--pool %s: huge pages are the CPU's memory: leave huge or device out",
+        rc = tarn_fail(TARN_E_CONFIG, "--pool %.80s: huge pages are the CPU's memory: leave huge or device out",
                        text);
     return rc;
 }
 
-int tarn_log_level_parse(const char *text, enum tarn_log_level *level)
+int tarn_log_level_parse(const char *where, const char *text, enum tarn_log_level *level)
 {
-    static const char *const names[] = {"error", "warn", "info", "debug"};
-    for (int i = 0; i < 4; i++) {
-        if (!strcmp(text, names[i])) {
+    for (int i = TARN_LOG_ERROR; i <= TARN_LOG_DEBUG; i++) {
+        if (!strcmp(text, tarn_log_level_name((enum tarn_log_level)i))) {
             *level = (enum tarn_log_level)i;
             return 0;
         }
     }
-    return tarn_fail(TARN_E_CONFIG, "--log-level %s: no such level: use error, warn, info or debug", text);
+    return tarn_fail(TARN_E_CONFIG, "%s %.40s: no such level: use error, warn, info or debug", where, text);
 }
 
 static int check_name(const char *option, const char *text, size_t max)
@@ -263,21 +288,42 @@ static int check_listen(const struct tarn_node_config *c)
     return rc;
 }
 
+int tarn_unix_mode_parse(const char *text, unsigned *mode)
+{
+    size_t digits = strspn(text, "01234567");
+    unsigned long value = digits && digits <= 5 && !text[digits] ? strtoul(text, NULL, 8) : 0;
+    if (value > 0777 || (value & 0600) != 0600)
+        return tarn_fail(TARN_E_CONFIG, "--unix-mode %s: must be an octal number from 0600 to 0777 that lets the owner in",
+                         text);
+    *mode = (unsigned)value;
+    return 0;
+}
+
 int tarn_node_config_check(const struct tarn_node_config *c)
 {
     enum tarn_log_level level;
     enum tarn_tcpx_way way;
-    int rc = tarn_log_level_parse(c->log_level, &level);
+    struct tarn_addr http;
+    unsigned mode;
+    int rc = tarn_log_level_parse("--log-level", c->log_level, &level);
     if (!rc)
         rc = tarn_tcpx_way_parse(c->tcpx_unpack_impl, &way);
     if (!rc)
         rc = check_plugin(c->tcpx_plugin);
     if (!rc && strcmp(c->when_cut_off, "serve") && strcmp(c->when_cut_off, "refuse"))
         rc = tarn_fail(TARN_E_CONFIG, "--when-cut-off %s: no such way: use serve or refuse", c->when_cut_off);
+    if (!rc && c->redis && !*c->redis)
+        rc = tarn_fail(TARN_E_CONFIG, "--redis is empty: give an address, or leave it out for a private Redis");
+    if (!rc && c->unix_path && !*c->unix_path)
+        rc = tarn_fail(TARN_E_CONFIG, "--unix is empty: give a path, or leave it out");
+    if (!rc && c->http)
+        rc = tarn_addr_parse(c->http, "--http", &http);
     if (!rc && c->id)
         rc = check_name("--id", c->id, TARN_NODE_ID_MAX);
     if (!rc)
         rc = check_name("--ns", c->ns, TARN_NS_MAX);
+    if (!rc)
+        rc = tarn_unix_mode_parse(c->unix_mode, &mode);
     if (!rc && c->evict_low > c->evict_high)
         rc = tarn_fail(TARN_E_CONFIG, "--evict-low %d: above --evict-high %d: give a smaller one",
                        (int)c->evict_low, (int)c->evict_high);

@@ -5,17 +5,18 @@
 
 #include <stdbool.h>
 
-#include "base/option/option.h"
+#include "base/option/option_table.h"
 #include "server/store/store.h"
 
 struct tarn_node_config {
-    char *config, *id, *listen, *unix_path, *redis, *ns, *secret, *transports, *http, *log_level, *rdma_devices;
+    char *config, *id, *listen, *unix_path, *redis, *ns, *secret, *admin_secret, *unix_mode, *unix_group, *transports, *http, *log_level, *rdma_devices;
     char *tcpx_plugin, *tcpx_unpack_impl, *when_cut_off;
     struct tarn_option_list pools;
     int64_t data_port, io_threads, evict_high, evict_low;
     int64_t redis_timeout_ms, heartbeat_ms, scrub_s, drain_timeout_ms;
     uint64_t session_reserved_max, rdma_region_bytes;
     bool print_conf, help, version, man, markdown;
+    char *completion;
 };
 
 extern const struct tarn_program tarn_node_program;
@@ -26,7 +27,9 @@ extern const struct tarn_program tarn_node_program;
  */
 int tarn_pool_options_parse(const char *text, struct tarn_pool_options *o);
 /* CONFIG unless text is error, warn, info or debug. */
-int tarn_log_level_parse(const char *text, enum tarn_log_level *level);
+int tarn_log_level_parse(const char *where, const char *text, enum tarn_log_level *level);
+/* An octal number; CONFIG unless the owner may read and write. */
+int tarn_unix_mode_parse(const char *text, unsigned *mode);
 /* What the table's bounds cannot say: names, levels, watermarks in order, an address that can be published.
  */
 int tarn_node_config_check(const struct tarn_node_config *c);

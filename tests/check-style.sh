@@ -25,30 +25,21 @@ ctags --version 2>/dev/null | grep -q Universal &&
     awk '{ n = $4 - $3 + 1; if (n > 100) print $1 " in " $2 " has " n " lines, the limit is 100" }' >"$build/style.txt"
 while read -r line; do say "$line"; done <"$build/style.txt"
 
-# Layers: base <- transport, metadata <- client, server.
-layer()
-{
-    # $1 folder, $2 pattern of includes it must not have
-    hits=$(find "$1" -name '*.[ch]' -exec grep -nE "^#include [\"<]($2)" {} +)
-    [ -z "$hits" ] || say "$1 includes what it must not: $hits"
+# Layers between folders, and no circles between files: tests/check_includes.py.
+"${PYTHON:-python3}" tests/check_includes.py >"$build/style.txt" || {
+    [ -s "$build/style.txt" ] || say "tests/check_includes.py cannot be run"
+    while read -r line; do say "$line"; done <"$build/style.txt"
 }
-layer base 'transport/|metadata/|server/|client/'
-layer transport 'metadata/|server/|client/'
-layer metadata 'transport/|server/|client/'
-layer server 'client/'
-layer include/tarn 'base/|transport/|metadata/|server/|client/'
-hits=$(grep -lE '^#include "server/' client/*.[ch] client/*/*.[ch] 2>/dev/null | grep -v '^client/bench/')
-[ -z "$hits" ] || say "client includes server: $hits"
 only()
 {
     # $1 pattern of a header, $2 the files that may include it (regular expression)
     hits=$(grep -lE "^#include <($1)" $code | grep -vE "$2")
     [ -z "$hits" ] || say "<$1> is included outside its place: $hits"
 }
-only 'event2?/|event2?\.h' '^(server/loop\.c|server/control/admin\.c)$'
+only 'event2?/|event2?\.h' '^server/(loop|control/admin)\.c$'
 only 'infiniband/|rdma/' '^transport/rdma/'
 only 'cuda' '^transport/cuda/|^tests/'
-only 'hiredis/' '^base/resp/|^tests/'
+only 'hiredis/' '^base/resp|^tests/'
 only 'jansson' '^client/(cli|bench)/|^tests/'
 only 'curses' '^client/cli/'
 
@@ -56,12 +47,15 @@ only 'curses' '^client/cli/'
 hits=$(printf "%s\n" $code | grep -v "^tests/" | xargs grep -nE "\b(strcpy|strcat|sprintf|vsprintf|gets|strtok|alloca|atoi|atol)\(")
 [ -z "$hits" ] || say "banned function: $hits"
 # The library never prints, aborts or exits.
-lib=$(find base metadata transport client -name '*.c' | grep -vE '^client/(cli/cli|bench/|python/)' | sort)
+lib=$(find base metadata transport client -name '*.c' | grep -vE '^client/(cli|bench|python)/' | sort)
 hits=$(grep -nE '(^|[^a-z_.>])(printf|fprintf|puts|putchar|perror|abort|exit|_exit|assert)\(' $lib)
 [ -z "$hits" ] || say "the library prints or exits: $hits"
 # What waits for all that a device does, the application's kernels among it.
-hits=$(grep -nE '\b(cudaDeviceSynchronize|cudaThreadSynchronize|cuCtxSynchronize|cudaMemcpy|cudaMemset|cudaMemcpyPeer)\(' $lib transport/cuda/*.cu server/*.c server/*/*.c)
+hits=$(grep -nE '\b(cudaDeviceSynchronize|cudaThreadSynchronize|cuCtxSynchronize|cudaMemcpy|cudaMemset|cudaMemcpyPeer)\(' $lib transport/cuda/*.cu $(find server -name '*.c'))
 [ -z "$hits" ] || say "a device is synchronised: $hits"
+# Sentences are kept whole.
+hits=$(grep -nE 'char [^;()]*\<(why|error)\[[0-9]{3}\]|%\.[0-9]+s[^;]*tarn_last_error' $(echo "$code" | grep -vE '^(tests|include)/') | grep -v 'no request')
+[ -z "$hits" ] || say "a sentence is cut, for want of TARN_SENTENCE bytes: $hits"
 # Tests synchronise on events.
 hits=$(grep -nE '\b(u|nano)?sleep\(' $(find tests -name '*.[ch]') | grep -v 'not synchronisation')
 [ -z "$hits" ] || say "a sleep in a test: $hits"
@@ -89,6 +83,13 @@ for h in $(find include base metadata transport server client tests -name '*.h' 
 done
 for f in $code transport/cuda/*.cu client/bench/bare/*.cu; do
     head -n 1 "$f" | grep -q 'SPDX-License-Identifier: Apache-2.0' || say "$f has no licence line"
+done
+
+# Pages name files that are there. What a page of results or a generated one names may be gone.
+for f in README.md docs/*.md tests/*/README.md metadata/KEYS.md; do
+    for path in $(grep -oE '`[a-z][a-z_]*/[A-Za-z_/.-]+\.(c|h|py|sh|md|cu)`' "$f" | tr -d '`' | grep -v NAME); do
+        [ -e "$path" ] || [ -e "include/$path" ] || say "$f names $path, which is not there"
+    done
 done
 
 # Deliberate changes still apply.

@@ -59,7 +59,8 @@ def shown(path: Path, tree: ast.Module) -> Iterator[str]:
         for node in owner.body:
             if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)) or node.name[0] == "_":
                 continue
-            if not ast.get_docstring(node):
+            overload = any(isinstance(d, ast.Name) and d.id == "overload" for d in node.decorator_list)
+            if not ast.get_docstring(node) and not overload:
                 yield f"{node.name} in {path} has no docstring"
             if not isinstance(node, ast.ClassDef) and node.returns is None:
                 yield f"{node.name} in {path} has no type"

@@ -14,6 +14,8 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "client/client.h"
+#include "client/node.h"
+#include "client/node.h"
 
 static long long number(const redisReply *r)
 {

@@ -9,7 +9,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { WAYS_MAX = 64, WAY_TIMEOUT_MS = 3000 };
+enum { WAYS_MAX = 64, WAY_TIMEOUT_MS = 3000 }; /* and what connecting takes */
 
 struct way {
     const char *transport;

@@ -18,6 +18,28 @@ static struct runs runs_of(const struct tarn_piece *p)
     return r;
 }
 
+/* The last run lies behind the end of what a pointer can reach. */
+static bool wraps(const struct tarn_piece *p)
+{
+    uint64_t last;
+    return __builtin_mul_overflow(p->stride ? p->stride : p->bytes, p->count - 1, &last) ||
+           __builtin_add_overflow(last, p->bytes, &last) || __builtin_add_overflow(last, (uintptr_t)p->addr, &last);
+}
+
+int tarn_pieces_check(const char *what, size_t item, const struct tarn_piece *pieces, uint32_t n)
+{
+    if (n > 0 && !pieces)
+        return tarn_fail(TARN_E_INVALID, "%s: item %zu: pieces are NULL: give them, or set npieces to 0", what, item);
+    for (uint32_t k = 0; k < n; k++) {
+        if (!pieces[k].addr && pieces[k].bytes)
+            return tarn_fail(TARN_E_INVALID, "%s: item %zu: piece %u has no address: give that of its memory", what, item, k);
+        if (pieces[k].count > 1 && wraps(&pieces[k]))
+            return tarn_fail(TARN_E_INVALID, "%s: item %zu: piece %u reaches past all memory: correct its bytes, stride and count",
+                             what, item, k);
+    }
+    return 0;
+}
+
 uint64_t tarn_pieces_bytes(const struct tarn_piece *pieces, uint32_t n)
 {
     uint64_t total = 0;
@@ -79,4 +101,12 @@ uint64_t tarn_cursor_next(struct tarn_cursor *c, const struct tarn_piece *pieces
     }
     *addr_p = start;
     return got;
+}
+
+void tarn_cursor_skip(struct tarn_cursor *c, const struct tarn_piece *pieces, uint32_t n, uint64_t bytes)
+{
+    while (bytes > 0) {
+        void *addr;
+        bytes -= tarn_cursor_next(c, pieces, n, bytes, &addr);
+    }
 }

@@ -44,11 +44,11 @@ static int unknown(const char *name, size_t bytes)
     word[n] = '\0';
     const char *near = tarn_nearest(word, names, TRANSPORTS);
     if (near)
-        return tarn_fail(TARN_E_CONFIG, "transport \"%s\": there is none of this name; did you mean \"%s\"?",
+        return tarn_fail(TARN_E_CONFIG, "transport \"%s\": there is none of this name: did you mean \"%s\"?",
                          word, near);
-    return tarn_fail(TARN_E_CONFIG,
-                     "transport \"%s\": there is none of this name; name one of shm, cuda_ipc, rdma, tcpx, tcp",
-                     word);
+    return tarn_fail(
+        TARN_E_CONFIG,
+        "transport \"%s\": there is none of this name: name one of shm, cuda_ipc, rdma, tcpx, tcp", word);
 }
 
 int tarn_transport_named(const char *name, size_t bytes, const struct tarn_transport_ops **ops_p)
@@ -94,7 +94,7 @@ int tarn_transport_select(const char *names, const struct tarn_logger *log,
         return r;
     for (int i = 0; i < TRANSPORTS && n < max; i++) {
         const struct tarn_transport_ops *t = tarn_transport_list[i];
-        char why[256] = "";
+        char why[TARN_SENTENCE] = "";
         if (!(wanted & 1u << i))
             continue;
         if (is_usable(t, why, sizeof(why))) {

@@ -35,6 +35,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/error.h"
 #include "base/log.h"
 #include "transport/cuda/cuda.h"
 
@@ -156,7 +157,7 @@ struct tarn_attach {
     void (*done)(struct tarn_attach *a);
     /* out */
     int status;         /* in done: 0, or the failure with its sentence in `error` */
-    char error[256];
+    char error[TARN_SENTENCE];
     uint64_t link;      /* what detach_link() takes; 0: nothing does */
     char text[TARN_ATTACH_TEXT]; /* one line for the client half, e.g. "v1 127.0.0.1:7701 <token>" */
     int fds[56];        /* for SCM_RIGHTS; closed by the server after sending when close_fds[i] */
@@ -177,6 +178,7 @@ struct tarn_peer {
     int *fds;           /* received descriptors; the link takes those it sets to -1 */
     uint32_t nfds;
     uint64_t tick_base_ns; /* this host's CLOCK_MONOTONIC at the node's tick 0 */
+    bool alone;            /* the client has no transport to turn to when this one is of no use */
     uint64_t deadline_ns;  /* for connect() */
     uint64_t patience_ns;  /* ... and for each answer that it waits for; 0: as long as the deadline allows */
 };
@@ -332,6 +334,13 @@ int tarn_wait_by_poll(const struct tarn_transport_ops *ops, struct tarn_link *l,
 
 /* --- pieces (pieces.c) -------------------------------------------------------------------------- */
 
+/* INVALID when pieces of item number `item` cannot be memory; `what` begins the sentence. */
+int tarn_pieces_check(const char *what, size_t item, const struct tarn_piece *pieces, uint32_t n);
+/* So many are checked where a long list is walked once only, when its bytes are moved. */
+static inline uint32_t tarn_first_pieces(uint32_t n)
+{
+    return n < 8 ? n : 8;
+}
 /* Total bytes; UINT64_MAX when it overflows. */
 uint64_t tarn_pieces_bytes(const struct tarn_piece *pieces, uint32_t n);
 /* A position in a list of strided pieces. Zero it to start. */
@@ -345,6 +354,8 @@ struct tarn_cursor tarn_cursor_at(const struct tarn_piece *pieces, uint32_t n, u
  * Neighbouring runs that touch are merged. */
 uint64_t tarn_cursor_next(struct tarn_cursor *c, const struct tarn_piece *pieces, uint32_t n, uint64_t max,
                           void **addr_p);
+/* Moves the cursor on; the pieces have so many bytes more. */
+void tarn_cursor_skip(struct tarn_cursor *c, const struct tarn_piece *pieces, uint32_t n, uint64_t bytes);
 
 /* --- fault injection (faulty.c) ----------------------------------------------------------------- */
 

@@ -6,10 +6,13 @@
  */
 #include "base/option/option.h"
 
+#include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/error.h"
+#include "base/option/option_file.h"
 #include "base/option/option_value.h"
 #include "base/text.h"
 
@@ -94,6 +97,7 @@ static int apply(struct parse *s, const struct tarn_option *o, enum tarn_option_
 
     if (o->type == TARN_OPT_LIST && *source != from)
         tarn_option_clear(o, s->config);
+    s->out->over_file[o - s->p->options] = *source == TARN_FROM_FILE && from == TARN_FROM_ENV;
     *source = from;
     if (o->type == TARN_OPT_LIST && from == TARN_FROM_ENV)
         return tarn_option_assign_words(o, s->config, where, value);
@@ -114,6 +118,22 @@ static int apply_defaults(struct parse *s)
             rc = tarn_option_assign(o, s->config, o->name, o->initial);
     }
     return rc;
+}
+
+/* Other users can read the command line (ps). Of an address only user and password are hidden. */
+static void hide(const struct given *g)
+{
+    char *from = (char *)(uintptr_t)g->value, *to = from + strlen(from);
+
+    if (g->option->flags & TARN_OPT_LOGIN) {
+        char *scheme = strstr(from, "://");
+        to = strrchr(from, '@');
+        from = scheme ? scheme + 3 : from;
+    } else if (!(g->option->flags & TARN_OPT_SECRET)) {
+        return;
+    }
+    while (to && from < to)
+        *from++ = '*';
 }
 
 static int apply_flags(struct parse *s)
@@ -258,6 +278,8 @@ static int unknown_variable(const struct tarn_program *p, const char *name, size
         snprintf(as_option, sizeof as_option, "%s", shown + prefix);
     for (char *c = as_option; *c; c++)
         *c = *c == '_' ? '-' : *c >= 'A' && *c <= 'Z' ? (char)(*c - 'A' + 'a') : *c;
+    if (find_name(p, as_option, strlen(as_option)))
+        return tarn_fail(TARN_E_CONFIG, "%s: is for the command line alone: give --%s", shown, as_option);
     return unknown_name(p, shown, TARN_OPTION_ENV_PREFIX, as_option);
 }
 
@@ -329,8 +351,9 @@ int tarn_options_parse(const struct tarn_program *p, int argc, char **argv, void
     struct parse s = {.p = p, .config = config, .out = out};
     int rc = 0;
 
-    *out = (struct tarn_options_parsed){.sources = calloc(p->noptions + 1, sizeof *out->sources)};
-    if (!out->sources)
+    *out = (struct tarn_options_parsed){.sources = calloc(p->noptions + 1, sizeof *out->sources),
+                                        .over_file = calloc(p->noptions + 1, sizeof *out->over_file)};
+    if (!out->sources || !out->over_file)
         return tarn_fail(TARN_E_NO_MEMORY, "%s: out of memory for its options", p->name);
     rc = apply_defaults(&s);
     if (rc == 0)
@@ -342,6 +365,8 @@ int tarn_options_parse(const struct tarn_program *p, int argc, char **argv, void
     }
     if (rc == 0)
         rc = apply_flags(&s);
+    for (size_t i = 0; i < s.ngiven; i++)
+        hide(&s.given[i]);
     free(s.given);
     return rc;
 }
@@ -351,6 +376,7 @@ void tarn_options_free(const struct tarn_program *p, void *config, struct tarn_o
     for (size_t i = 0; i < p->noptions; i++)
         tarn_option_clear(&p->options[i], config);
     free(parsed->sources);
+    free(parsed->over_file);
     free(parsed->args);
     *parsed = (struct tarn_options_parsed){0};
 }

@@ -5,10 +5,11 @@
  * A '#' begins a comment at the line's start or after a blank. A value in double quotes may have blanks
  * at its ends and '#'; in quotes \" \\ and \n stand for a quote, a backslash and a newline.
  */
-#include "base/option/option_value.h"
+#include "base/option/option_file.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -87,8 +88,8 @@ static int read_line(const char *path, int number, char *line, tarn_option_line_
 
     if (*name == '\0' || *name == '#')
         return 0;
-    if (!equals)
-        return tarn_fail(TARN_E_CONFIG, "%.200s:%d: \"%.40s\" is not NAME = VALUE", path, number, name);
+    if (!equals) /* not shown: it may be a secret */
+        return tarn_fail(TARN_E_CONFIG, "%.200s:%d: has no \"=\": write NAME = VALUE", path, number);
     *equals = '\0';
     name = trim(name);
     snprintf(where, sizeof where, "%.200s:%d: %.80s", path, number, name);
@@ -106,8 +107,8 @@ static int load(int fd, const char *path, char **text_p)
     if (fstat(fd, &st) != 0)
         return tarn_fail(TARN_E_CONFIG, "--config: %.200s: %m", path);
     if (!S_ISREG(st.st_mode) || st.st_size > FILE_BYTES_MAX)
-        return tarn_fail(TARN_E_CONFIG, "--config: %.200s: no file of at most %d bytes", path,
-                         FILE_BYTES_MAX);
+        return tarn_fail(TARN_E_CONFIG, "--config: %.200s: is no file of at most %d bytes: name one with lines of NAME = VALUE",
+                         path, FILE_BYTES_MAX);
     char *text = calloc(1, (size_t)st.st_size + 1);
     if (!text)
         return tarn_fail(TARN_E_NO_MEMORY, "--config: %.200s: out of memory", path);
@@ -128,7 +129,7 @@ int tarn_option_read_file(const char *path, bool required, tarn_option_line_fn f
     if (fd < 0 && errno == ENOENT && !required)
         return 0;
     if (fd < 0)
-        return tarn_fail(TARN_E_CONFIG, "--config: %.200s: %m", path);
+        return tarn_fail(TARN_E_CONFIG, "--config: %.200s: %m: name a file that this user may read", path);
     int rc = load(fd, path, &text);
     close(fd);
 

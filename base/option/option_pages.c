@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Pages made from the option table: a Markdown section and an mdoc(7) manual page. */
-#include "base/option/option_print.h"
+#include "base/option/option_pages.h"
 
+#include <stdio.h>
 #include <string.h>
 
+#include "base/option/option_print.h"
 #include "base/option/option_value.h"
 
 #define PAGE_DATE "November 21, 2026" /* fixed, so that the page is the same wherever it is made */
@@ -58,6 +60,23 @@ static void markdown_option(const struct tarn_option *o, struct tarn_buf *out)
     tarn_buf_printf(out, "%s |\n", o->type == TARN_OPT_LIST ? " May be given several times." : "");
 }
 
+/* Options [first, end). */
+static void markdown_table(const struct tarn_program *p, size_t first, size_t end, struct tarn_buf *out)
+{
+    if (first < end)
+        tarn_buf_printf(out,
+                        "\n| option | variable | default | allowed | meaning |\n|---|---|---|---|---|\n");
+    for (size_t i = first; i < end; i++)
+        markdown_option(&p->options[i], out);
+}
+
+void tarn_options_markdown_common(const struct tarn_program *p, struct tarn_buf *out)
+{
+    tarn_buf_printf(out, "## Options of every command\n");
+    markdown_table(p, 0, p->ncommon, out);
+    tarn_buf_printf(out, "\n");
+}
+
 void tarn_options_markdown(const struct tarn_program *p, struct tarn_buf *out)
 {
     bool has_arguments = p->arguments && *p->arguments;
@@ -66,11 +85,7 @@ void tarn_options_markdown(const struct tarn_program *p, struct tarn_buf *out)
                     has_arguments ? " " : "", has_arguments ? p->arguments : "", p->brief);
     if (p->description)
         tarn_option_paragraphs(p->description, markdown_paragraph, out);
-    if (p->noptions)
-        tarn_buf_printf(out,
-                        "\n| option | variable | default | allowed | meaning |\n|---|---|---|---|---|\n");
-    for (size_t i = 0; i < p->noptions; i++)
-        markdown_option(&p->options[i], out);
+    markdown_table(p, p->ncommon, p->noptions, out);
     if (p->examples)
         tarn_buf_printf(out, "\n```\n%s%s```\n", p->examples,
                         p->examples[strlen(p->examples) - 1] == '\n' ? "" : "\n");
@@ -178,12 +193,13 @@ static void man_option(const struct tarn_option *o, struct tarn_buf *out)
     tarn_buf_free(&prose);
 }
 
-static void man_options(const struct tarn_program *p, struct tarn_buf *out)
+/* Options [first, end). */
+static void man_options(const struct tarn_program *p, size_t first, size_t end, struct tarn_buf *out)
 {
-    if (!p->noptions)
+    if (first == end)
         return;
     tarn_buf_printf(out, ".Bl -tag -width Ds\n");
-    for (size_t i = 0; i < p->noptions; i++)
+    for (size_t i = first; i < end; i++)
         man_option(&p->options[i], out);
     tarn_buf_printf(out, ".El\n");
 }
@@ -226,7 +242,7 @@ static void man_subcommand(const struct tarn_program *p, struct tarn_buf *out)
     man_prose(p->brief, strlen(p->brief), out);
     if (p->description)
         tarn_option_paragraphs(p->description, man_paragraph, &s);
-    man_options(p, out);
+    man_options(p, p->ncommon, p->noptions, out);
     if (p->examples) {
         tarn_buf_printf(out, ".Pp\nExamples:\n");
         man_examples(p->examples, out);
@@ -292,12 +308,16 @@ void tarn_options_man(const struct tarn_program *p, const struct tarn_program *c
         tarn_buf_printf(out, ".Pp\n");
     if (p->noptions)
         tarn_buf_printf(out, "The options are:\n");
-    man_options(p, out);
+    man_options(p, 0, p->noptions, out);
+    if (nsubs && subs[0]->ncommon)
+        tarn_buf_printf(out, ".Sh OPTIONS OF EVERY COMMAND\n");
+    if (nsubs)
+        man_options(subs[0], 0, subs[0]->ncommon, out);
     if (nsubs)
         tarn_buf_printf(out, ".Sh COMMANDS\n");
     for (size_t i = 0; i < nsubs; i++)
         man_subcommand(subs[i], out);
-    man_sources(p, out);
+    man_sources(nsubs ? subs[0] : p, out);
     man_file(p, out);
     if (p->examples) {
         tarn_buf_printf(out, ".Sh EXAMPLES\n");

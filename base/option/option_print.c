@@ -5,8 +5,10 @@
  */
 #include "base/option/option_print.h"
 
+#include <stdio.h>
 #include <string.h>
 
+#include "base/option/option_file.h"
 #include "base/option/option_value.h"
 
 #define WIDTH 80
@@ -183,9 +185,13 @@ void tarn_options_help(const struct tarn_program *p, struct tarn_buf *out)
     tarn_buf_printf(out, "%s: %s\n", p->name, p->brief);
     if (p->description)
         tarn_option_paragraphs(p->description, help_paragraph, out);
-    if (p->noptions)
+    if (p->noptions > p->ncommon)
         tarn_buf_printf(out, "\nOptions:\n");
-    for (size_t i = 0; i < p->noptions; i++)
+    for (size_t i = p->ncommon; i < p->noptions; i++)
+        help_option(&p->options[i], out);
+    if (p->ncommon)
+        tarn_buf_printf(out, "\nOptions of every command:\n");
+    for (size_t i = 0; i < p->ncommon; i++)
         help_option(&p->options[i], out);
     help_sources(p, out);
     if (p->examples)
@@ -224,7 +230,7 @@ static void quoted_line(const struct tarn_option *o, const char *comment, const 
     tarn_buf_free(&quoted);
 }
 
-/* A secret, an unset option and the file's own name are shown as comments: the file cannot set them. */
+/* What is hidden, an unset option and the file's own name are shown as comments: the file cannot set them. */
 static void conf_option(const struct tarn_option *o, const void *config, const char *from,
                         struct tarn_buf *out)
 {
@@ -241,8 +247,10 @@ static void conf_option(const struct tarn_option *o, const void *config, const c
             quoted_line(o, "", list->values[i], from, out);
         return;
     }
-    bool comment = o->flags & TARN_OPT_SECRET || strcmp(o->name, "config") == 0;
     tarn_option_format(o, config, 0, &value);
+    bool hidden = o->flags & TARN_OPT_LOGIN && value.data &&
+                  strcmp(value.data, *(char *const *)tarn_option_at(o, config)) != 0;
+    bool comment = hidden || o->flags & TARN_OPT_SECRET || strcmp(o->name, "config") == 0;
     quoted_line(o, comment ? "# " : "", value.data ? value.data : "", from, out);
     out->failed |= value.failed;
     tarn_buf_free(&value);
@@ -253,5 +261,6 @@ void tarn_options_print_conf(const struct tarn_program *p, const void *config,
 {
     for (size_t i = 0; i < p->noptions; i++)
         if (tarn_option_settable(&p->options[i]))
-            conf_option(&p->options[i], config, source_name(parsed->sources[i]), out);
+            conf_option(&p->options[i], config,
+                        parsed->over_file[i] ? "env, over the file" : source_name(parsed->sources[i]), out);
 }

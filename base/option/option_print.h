@@ -3,9 +3,8 @@
 #ifndef TARN_BASE_OPTION_PRINT_H
 #define TARN_BASE_OPTION_PRINT_H
 
-#include <stdbool.h>
-
-#include "base/option/option.h"
+#include "base/buf.h"
+#include "base/option/option_table.h"
 
 /* Calls fn for each paragraph of prose; they are parted by blank lines. */
 typedef void (*tarn_option_paragraph_fn)(void *arg, const char *text, size_t bytes);
@@ -17,5 +16,10 @@ void tarn_option_prose(const struct tarn_option *o, struct tarn_buf *out);
 const char *tarn_option_metavar(const struct tarn_option *o);
 bool tarn_option_has_no(const struct tarn_option *o);
 bool tarn_option_any_settable(const struct tarn_program *p);
+
+void tarn_options_help(const struct tarn_program *p, struct tarn_buf *out);
+/* "name = value   # from env" lines that --config accepts again. */
+void tarn_options_print_conf(const struct tarn_program *p, const void *config,
+                             const struct tarn_options_parsed *parsed, struct tarn_buf *out);
 
 #endif

@@ -3,6 +3,7 @@
 #include "base/option/option_value.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -82,14 +83,16 @@ static int out_of_range(const struct tarn_option *o, const char *where, const ch
 
 static int assign_int(const struct tarn_option *o, int64_t *out, const char *where, const char *value)
 {
-    char *end;
+    char *end, bounds[72];
     long long n;
 
     errno = 0;
     n = strtoll(value, &end, 10);
-    if (end == value || *end || strchr(" \t\n\v\f\r+", *value))
-        return tarn_fail(TARN_E_CONFIG, "%s: \"%.80s\" is no whole number%s%s", where, value,
-                         o->unit ? " of " : "", o->unit ? o->unit : "");
+    if (end == value || *end || strchr(" \t\n\v\f\r+", *value)) {
+        tarn_option_bounds(o, bounds);
+        return tarn_fail(TARN_E_CONFIG, "%s: \"%.80s\" is no whole number%s%s%s%s", where, value,
+                         o->unit ? " of " : "", o->unit ? o->unit : "", bounds[0] ? ": must be " : "", bounds);
+    }
     if (errno == ERANGE || (tarn_option_bounded(o) && (n < o->min || n > o->max)))
         return out_of_range(o, where, value);
     *out = n;
@@ -144,6 +147,8 @@ int tarn_option_assign(const struct tarn_option *o, void *config, const char *wh
 {
     void *at = tarn_option_at(o, config);
 
+    if ((o->flags & TARN_OPT_SECRET) && !*value)
+        return tarn_fail(TARN_E_CONFIG, "%s: is empty: give a secret, or leave it out", where);
     switch (o->type) {
     case TARN_OPT_BOOL:
         return assign_bool(at, where, value);
@@ -198,6 +203,18 @@ static bool is_set(const struct tarn_option *o, const void *at)
                                     : o->type != TARN_OPT_STRING || *(char *const *)at != NULL;
 }
 
+/* A text that is no URI may be a password. */
+static void format_without_login(const char *uri, struct tarn_buf *out)
+{
+    const char *scheme = strstr(uri, "://");
+    const char *rest = scheme ? scheme + 3 : NULL, *at = rest && *rest != '/' ? strrchr(rest, '@') : NULL;
+
+    if (scheme)
+        tarn_buf_printf(out, "%.*s%s", (int)(rest - uri), uri, at ? at + 1 : rest);
+    else
+        tarn_buf_printf(out, "(set)");
+}
+
 void tarn_option_format(const struct tarn_option *o, const void *config, int reveal, struct tarn_buf *out)
 {
     const void *at = tarn_option_at(o, config);
@@ -221,7 +238,10 @@ void tarn_option_format(const struct tarn_option *o, const void *config, int rev
         tarn_buf_printf(out, "%s", size);
         break;
     case TARN_OPT_STRING:
-        tarn_buf_printf(out, "%s", *(char *const *)at);
+        if (o->flags & TARN_OPT_LOGIN && !reveal)
+            format_without_login(*(char *const *)at, out);
+        else
+            tarn_buf_printf(out, "%s", *(char *const *)at);
         break;
     case TARN_OPT_LIST:
         format_list(at, out);

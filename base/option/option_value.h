@@ -3,9 +3,8 @@
 #ifndef TARN_BASE_OPTION_VALUE_H
 #define TARN_BASE_OPTION_VALUE_H
 
-#include <stdbool.h>
-
-#include "base/option/option.h"
+#include "base/buf.h"
+#include "base/option/option_table.h"
 
 #define TARN_OPTION_ENV_PREFIX "TARN_"
 #define TARN_OPTION_NAME_MAX 64
@@ -31,6 +30,11 @@ static inline bool tarn_option_bounded(const struct tarn_option *o)
 int tarn_option_assign(const struct tarn_option *o, void *config, const char *where, const char *value);
 /* A LIST out of one text: parted by blanks, as in the environment and in `initial`. */
 int tarn_option_assign_words(const struct tarn_option *o, void *config, const char *where, const char *value);
+/* Sets one option from text, as from a flag: used for tests and by the parser. */
+int tarn_option_set(const struct tarn_program *p, const struct tarn_option *o, void *config,
+                    const char *value);
+/* The value as text (secrets and logins hidden unless `reveal`). */
+void tarn_option_format(const struct tarn_option *o, const void *config, int reveal, struct tarn_buf *out);
 /* Frees what the value owns and zeroes it. */
 void tarn_option_clear(const struct tarn_option *o, void *config);
 
@@ -38,13 +42,5 @@ void tarn_option_clear(const struct tarn_option *o, void *config);
 void tarn_option_env_name(const struct tarn_option *o, char out[TARN_OPTION_NAME_MAX]);
 /* "10 to 60000", "4K to 1T"; "" when there are no bounds. */
 void tarn_option_bounds(const struct tarn_option *o, char out[72]);
-
-/* Called with each setting of a configuration file; `where` is "file:3: name". Not 0 ends the reading. */
-typedef int (*tarn_option_line_fn)(void *arg, const char *where, const char *name, const char *value);
-
-/* Reads NAME = VALUE lines. A missing file is an error when it is `required`. */
-int tarn_option_read_file(const char *path, bool required, tarn_option_line_fn fn, void *arg);
-/* Writes a value so that the file reader reads it back: in quotes if need be. */
-void tarn_option_quote(const char *value, struct tarn_buf *out);
 
 #endif

@@ -17,6 +17,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/error.h"
 
 #define IN_ROOM (64 * 1024)
@@ -145,13 +146,19 @@ static int closed(struct tarn_resp *r, int error)
     return tarn_fail(TARN_E_NODE_DOWN, "%s: %s", r->peer, error ? strerror(error) : "closed the connection");
 }
 
+static int timed_out(struct tarn_resp *r)
+{
+    r->broken = true;
+    return tarn_fail(TARN_E_TIMEOUT, "%s: no answer before the deadline", r->peer);
+}
+
 static int wait_for(struct tarn_resp *r, short events, uint64_t deadline_ns)
 {
     int rc = tarn_net_wait(r->fd, events, deadline_ns);
-    if (rc == 0)
-        return 0;
-    r->broken = true;
-    return rc == TARN_E_TIMEOUT ? tarn_fail(rc, "%s: no answer before the deadline", r->peer) : rc;
+    if (rc == TARN_E_TIMEOUT)
+        return timed_out(r);
+    r->broken |= rc != 0;
+    return rc;
 }
 
 /* Keeps the descriptors of one message; too many of them are the peer's fault. */
@@ -325,7 +332,7 @@ static int receive_some(struct tarn_resp *r, uint64_t deadline_ns)
 static int last_words(struct tarn_resp *r, int rc, redisReply **reply_p)
 {
     redisReply *reply = NULL;
-    char why[256];
+    char why[TARN_SENTENCE];
     size_t got = 0;
 
     strncpy(why, tarn_last_error(), sizeof why - 1);
@@ -345,10 +352,12 @@ int tarn_resp_read(struct tarn_resp *r, uint64_t deadline_ns, redisReply **reply
 
     if (rc == TARN_E_NODE_DOWN)
         rc = last_words(r, rc, &reply);
-    while (rc == 0 && !reply) {
+    for (bool late = false; rc == 0 && !reply;) {
         rc = parse(r, &reply);
-        if (rc == 0 && !reply)
-            rc = receive_some(r, deadline_ns);
+        if (rc != 0 || reply)
+            break;
+        rc = late ? timed_out(r) : receive_some(r, deadline_ns);
+        late = !tarn_left_ms(deadline_ns); /* a peer that never ends is given up, too */
     }
     if (rc != 0)
         return rc;

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/option/option.h"
+#include "base/option/option_print.h"
 
 struct config {
     bool help, quick;

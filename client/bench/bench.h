@@ -32,6 +32,7 @@
 #include <jansson.h>
 #include <tarn/tarn.h>
 
+#include "base/error.h"
 #include "client/bench/bench_bare.h"
 
 /* --- statistics (bench_stats.c) ----------------------------------------------------------------- */
@@ -245,7 +246,7 @@ struct bench_row {
     json_t *figures;  /* further fields of the row */
     char target[256]; /* "" when the row has none */
     bool met;
-    char error[256]; /* why the row, or a peer, could not be measured; "" otherwise */
+    char error[TARN_SENTENCE]; /* why the row, or a peer, could not be measured; "" otherwise */
 };
 
 struct bench_row *bench_row_new(const char *bench, const char *note, uint64_t bytes);

@@ -377,7 +377,7 @@ int bench_add_peers(const struct bench_env *e, struct bench_row *r, bool put, bo
 
 #ifdef TARN_HAVE_MEMCACHED
     if (rc == 0 && e->memcached_port && add_memcached(e, r, put, l) != 0)
-        snprintf(r->error, sizeof r->error, "%.200s", tarn_last_error());
+        snprintf(r->error, sizeof r->error, "%s", tarn_last_error());
 #endif
     return rc;
 }

@@ -245,7 +245,7 @@ int bench_report_new(const struct bench_env *e, const char *group, struct bench_
 int bench_report_row(struct bench_report *rep, struct bench_row *r, int code)
 {
     if (code != 0) {
-        snprintf(r->error, sizeof r->error, "%s: %.200s", tarn_error_name(code), tarn_last_error());
+        snprintf(r->error, sizeof r->error, "%s: %s", tarn_error_name(code), tarn_last_error());
         rep->failed++;
     } else if (!r->met) {
         rep->missed++;

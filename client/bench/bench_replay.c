@@ -19,6 +19,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/option/option.h"
+#include "base/option/option_print.h"
 #include "base/text.h"
 
 #define CALL_MS 30000
@@ -91,7 +92,7 @@ struct replay {
     /* sums */
     uint64_t requests, lookups, hits, lost, stored, present, errors, wrong;
     struct calls lookup, get, put;
-    char first_error[256];
+    char first_error[TARN_SENTENCE];
     uint64_t started_ns, shown_ns;
 };
 
@@ -179,7 +180,7 @@ static int next_request(struct replay *r, bool *more)
 static void count_error(struct replay *r, int code, const char *what)
 {
     if (r->errors++ == 0)
-        snprintf(r->first_error, sizeof r->first_error, "%s: %s: %.180s", what, tarn_error_name(code),
+        snprintf(r->first_error, sizeof r->first_error, "%s: %s: %s", what, tarn_error_name(code),
                  tarn_last_error());
 }
 

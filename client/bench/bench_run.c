@@ -33,7 +33,7 @@ struct worker {
     struct gate *gate; /* NULL: alone */
     uint32_t thread;
     int status;
-    char error[256];
+    char error[TARN_SENTENCE];
     uint64_t first_ns, last_ns, busy_ns;
     struct bench_hist latency;
 };
@@ -166,7 +166,7 @@ static int slice(struct bench_contestant *c, uint64_t round, struct bench_hist *
         rc = timed_slice(c, h, items_s);
     }
     /* Also after a failure, whose sentence stays: what the slice has put must go. */
-    char why[256];
+    char why[TARN_SENTENCE];
     snprintf(why, sizeof why, "%s", tarn_last_error());
     int end = c->ops->end ? c->ops->end(c->arg) : 0;
     return rc ? tarn_fail(rc, "%s", why) : end;
@@ -187,7 +187,7 @@ static int contest(const struct bench_env *e, struct bench_row *r, struct bench_
     }
     if (rc != 0 && c->role == BENCH_PEER) {
         c->dropped = true;
-        snprintf(r->error, sizeof r->error, "%s: %.180s", c->name, tarn_last_error());
+        snprintf(r->error, sizeof r->error, "%s: %s", c->name, tarn_last_error());
         return 0;
     }
     if (rc != 0)

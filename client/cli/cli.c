@@ -1,11 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * main of the `tarn` command: finds the command, reads its options, runs it, and turns what it returns
- * into one line on standard error and an exit status.
- */
 #include "client/cli/cli.h"
 
-#include <errno.h>
+#include <jansson.h>
 #include <limits.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -13,6 +9,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/option/option_value.h"
 
 #define BYTES_A_SECOND (64ull << 20) /* slower than this a request may time out */
 
@@ -37,15 +34,72 @@ int cli_exit_status(int code)
     return 6;
 }
 
+const char *cli_status_name(int32_t status)
+{
+    return status == TARN_E_CANCELED ? "NOT_TRIED" : tarn_error_name(status);
+}
+
+static enum tarn_option_source source_of(const struct cli *c, const char *option)
+{
+    for (size_t i = 0; i < c->program->noptions; i++)
+        if (strcmp(c->program->options[i].name, option) == 0)
+            return c->sources[i];
+    return TARN_FROM_DEFAULT;
+}
+
+/* A setting of the environment that may be the cause, for it is easily forgotten; "" when there is none. */
+static void environment(const struct cli *c, int code, const char *sentence, char out[192])
+{
+    static const struct {
+        int code;
+        const char *word; /* that the sentence must have */
+        const char *option;
+    } causes[] = {
+        {TARN_E_NOT_FOUND, "", "ns"},           {TARN_E_NODE_DOWN, "no node", "ns"},
+        {TARN_E_NOT_REACHABLE, "", "transports"}, {TARN_E_UNAVAILABLE, "transport", "transports"},
+        {TARN_E_CONFIG, "transport", "transports"}, {TARN_E_TIMEOUT, "", "timeout-ms"},
+    };
+    char name[TARN_OPTION_NAME_MAX];
+
+    out[0] = '\0';
+    for (size_t i = 0; c->sources && i < CLI_COUNT(causes); i++) {
+        if (causes[i].code != code || !strstr(sentence, causes[i].word) ||
+            source_of(c, causes[i].option) != TARN_FROM_ENV)
+            continue;
+        tarn_option_env_name(&(struct tarn_option){.name = causes[i].option}, name);
+        snprintf(out, 192, "; %s=%.90s is set in the environment", name, getenv(name));
+    }
+}
+
+/* One line; false when the sentence cannot be JSON: a path in it is not UTF-8. */
+static bool print_json_error(const struct cli *c, int code, const char *sentence, const char *cause)
+{
+    json_t *o = json_pack("{s:{s:s, s:s, s:s+}}", "error", "command", c->name, "code", tarn_error_name(code),
+                          "message", sentence, cause);
+    bool printed = o && json_dumpf(o, stderr, JSON_COMPACT) == 0;
+
+    json_decref(o);
+    if (printed)
+        fputc('\n', stderr);
+    return printed;
+}
+
 int cli_error(struct cli *c, int code, const char *fmt, ...)
 {
+    char cause[192], *sentence = NULL;
     va_list ap;
 
-    fprintf(stderr, "%s: ", c->name);
     va_start(ap, fmt);
-    vfprintf(stderr, fmt, ap);
+    if (vasprintf(&sentence, fmt, ap) < 0)
+        sentence = NULL;
     va_end(ap);
-    fputc('\n', stderr);
+    if (sentence)
+        tarn_one_line(sentence);
+    const char *said = sentence ? sentence : tarn_strerror(code);
+    environment(c, code, said, cause);
+    if (!c->json || !print_json_error(c, code, said, cause))
+        fprintf(stderr, "%s: %s%s\n", c->name, said, cause);
+    free(sentence);
     if (c->first_error == 0)
         c->first_error = code;
     return code;
@@ -84,12 +138,18 @@ void cli_item_error(struct cli *c, int code, const char *key, const struct cli_f
 
 int cli_connect(struct cli *c)
 {
+    return cli_connect_with(c, source_of(c, "secret") == TARN_FROM_FLAG ? c->common->secret : NULL);
+}
+
+int cli_connect_with(struct cli *c, const char *secret)
+{
+    /* What the environment says the library reads for itself, and then names the variable in its sentences. */
     struct tarn_options o = {
         .size = sizeof o,
-        .redis = c->common->redis,
+        .redis = source_of(c, "redis") == TARN_FROM_FLAG ? c->common->redis : NULL,
         .ns = c->common->ns,
         .transports = c->common->transports,
-        .secret = c->common->secret,
+        .secret = secret,
         .timeout_ms = (uint32_t)c->common->timeout_ms,
     };
 
@@ -111,135 +171,4 @@ uint32_t cli_timeout(const struct cli *c, uint64_t bytes)
     uint64_t ms = (uint64_t)c->common->timeout_ms + bytes / BYTES_A_SECOND * 1000;
 
     return ms < INT_MAX ? (uint32_t)ms : INT_MAX;
-}
-
-/* --- running one command ------------------------------------------------------------------------ */
-
-static int run_parsed(const struct cli_command *command, struct cli *c, const void *config)
-{
-    int rc;
-
-    if (c->common->help) {
-        struct tarn_buf help = {0};
-        tarn_options_help(command->program, &help);
-        return cli_print(&help);
-    }
-    rc = command->run(c, config);
-    tarn_close(c->client);
-    c->client = NULL;
-    return rc;
-}
-
-/* argv[0] is the command's name. */
-static int run_command(const struct cli_command *command, int argc, char **argv)
-{
-    const struct tarn_program *p = command->program;
-    struct tarn_options_parsed parsed = {0};
-    struct cli c = {.name = p->name};
-    void *config = calloc(1, command->config_bytes);
-    int status;
-
-    if (!config) {
-        cli_error(&c, TARN_E_NO_MEMORY, "no memory");
-        return cli_exit_status(TARN_E_NO_MEMORY);
-    }
-    int rc = tarn_options_parse(p, argc, argv, config, &parsed);
-    if (rc != 0) {
-        cli_error(&c, rc, "%s", tarn_last_error());
-        status = cli_exit_status(TARN_E_INVALID);
-        goto free_config;
-    }
-    c.common = config;
-    c.args = parsed.args;
-    c.nargs = parsed.nargs;
-    rc = run_parsed(command, &c, config);
-    if (fflush(stdout) != 0 && rc == 0)
-        rc = tarn_fail(TARN_E_SYSTEM, "standard output: %m");
-    if (rc < 0 && c.first_error == 0)
-        cli_error(&c, rc, "%s", tarn_last_error());
-    status = cli_exit_status(c.first_error);
-free_config:
-    tarn_options_free(p, config, &parsed);
-    free(config);
-    return status;
-}
-
-/* --- tarn itself -------------------------------------------------------------------------------- */
-
-static int unknown(const char *name)
-{
-    const char *near = cli_near(name);
-
-    if (*name == '-')
-        fprintf(stderr, "tarn: %s: options come after the command: tarn COMMAND %s ...\n", name, name);
-    else if (near)
-        fprintf(stderr, "tarn: no command \"%s\": did you mean `tarn %s`?\n", name, near);
-    else
-        fprintf(stderr, "tarn: no command \"%s\": see `tarn help`\n", name);
-    return cli_exit_status(TARN_E_INVALID);
-}
-
-/* Prints the text and returns the exit status. */
-static int finish(struct tarn_buf *text)
-{
-    struct cli c = {.name = "tarn"};
-    int rc = cli_print(text);
-
-    if (rc == 0 && fflush(stdout) != 0)
-        rc = tarn_fail(TARN_E_SYSTEM, "standard output: %m");
-    if (rc != 0)
-        cli_error(&c, rc, "%s", tarn_last_error());
-    return cli_exit_status(rc);
-}
-
-/* tarn help [COMMAND] */
-static int help(int argc, char **argv)
-{
-    struct tarn_buf text = {0};
-    const struct cli_command *command = argc > 1 ? cli_find(argv[1]) : NULL;
-
-    if (argc > 1 && !command)
-        return unknown(argv[1]);
-    if (command)
-        tarn_options_help(command->program, &text);
-    else
-        cli_overview(&text);
-    return finish(&text);
-}
-
-static void version(struct tarn_buf *text)
-{
-    tarn_buf_printf(text, "tarn %s\n", tarn_version());
-}
-
-static int document(void (*make)(struct tarn_buf *))
-{
-    struct tarn_buf text = {0};
-
-    make(&text);
-    return finish(&text);
-}
-
-int main(int argc, char **argv)
-{
-    const char *name = argc > 1 ? argv[1] : NULL;
-
-    if (!name) {
-        struct tarn_buf text = {0};
-        cli_overview(&text);
-        if (!text.failed)
-            fputs(text.data, stderr);
-        tarn_buf_free(&text);
-        return cli_exit_status(TARN_E_INVALID);
-    }
-    if (strcmp(name, "help") == 0 || strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0)
-        return help(argc - 1, argv + 1);
-    if (strcmp(name, "--version") == 0 || strcmp(name, "-V") == 0 || strcmp(name, "version") == 0)
-        return document(version);
-    if (strcmp(name, "--man") == 0)
-        return document(cli_man);
-    if (strcmp(name, "--markdown") == 0)
-        return document(cli_markdown);
-    const struct cli_command *command = cli_find(name);
-    return command ? run_command(command, argc - 1, argv + 1) : unknown(name);
 }

@@ -17,37 +17,13 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "client/cli/cli_doctor.h"
-#include "metadata/redis.h" /* to ask the server about itself */
+#include "client/cli/cli_checks.h"
+#include "client/cli/cli_commands.h"
+#include "client/cli/cli_doctor_nodes.h"
+#include "client/cli/cli_doctor_redis.h"
+#include "client/cli/cli_rdma.h"
+#include "client/cli/cli_tcpx.h"
 #include "transport/tcpx/plugin/tcpx_settings.h"
-
-#define NODE_TIMEOUT_MS 2000
-
-static const struct {
-    const char *name;
-    enum cli_colour colour;
-} states[] = {{"ok", CLI_GREEN}, {"optional", CLI_YELLOW}, {"missing", CLI_RED}};
-
-void doctor_check(struct doctor *d, const char *name, enum doctor_state state, const char *needed,
-                  const char *remedy, const char *fmt, ...)
-{
-    char found[600];
-    va_list ap;
-
-    va_start(ap, fmt);
-    vsnprintf(found, sizeof found, fmt, ap);
-    va_end(ap);
-    cli_cell(&d->table, "%s", name);
-    cli_cell_in(&d->table, states[state].colour, "%s", states[state].name);
-    cli_cell(&d->table, "%s", needed);
-    cli_cell(&d->table, "%s", found);
-    if (state != GOOD)
-        tarn_buf_printf(state == MISSING ? &d->needed : &d->optional, "  %s: %s\n", name, remedy);
-    json_array_append_new(d->checks, json_pack("{s:s, s:s, s:s, s:s, s:s?}", "name", name, "state",
-                                               states[state].name, "needed", needed, "found", found, "remedy",
-                                               state == GOOD ? NULL : remedy));
-    d->missing += state == MISSING;
-}
 
 /* --- the machine -------------------------------------------------------------------------------- */
 
@@ -144,61 +120,6 @@ static void check_limits(struct doctor *d)
                  (unsigned long long)files.rlim_cur);
 }
 
-/* --- devices ------------------------------------------------------------------------------------ */
-
-/* Calls fn for each entry of a directory; returns how many there were. */
-static int each_entry(const char *path, void (*fn)(struct tarn_buf *, const char *), struct tarn_buf *b)
-{
-    DIR *dir = opendir(path);
-    int n = 0;
-
-    for (struct dirent *e; dir && (e = readdir(dir));) {
-        if (e->d_name[0] == '.')
-            continue;
-        if (n++)
-            tarn_buf_printf(b, ", ");
-        fn(b, e->d_name);
-    }
-    if (dir)
-        closedir(dir);
-    return n;
-}
-
-static void add_gpu(struct tarn_buf *b, const char *name)
-{
-    char path[400], line[128] = "";
-
-    snprintf(path, sizeof path, "/proc/driver/nvidia/gpus/%s/information", name);
-    FILE *f = fopen(path, "re");
-    if (f && !fgets(line, sizeof line, f))
-        line[0] = '\0';
-    if (f)
-        fclose(f);
-    const char *model = strncmp(line, "Model:", 6) == 0 ? line + 6 + strspn(line + 6, " \t") : name;
-    tarn_buf_printf(b, "%.*s", (int)strcspn(model, "\n"), model);
-}
-
-void doctor_gpus(struct doctor *d)
-{
-    struct tarn_buf gpus = {0};
-    bool driver = access("/proc/driver/nvidia/version", R_OK) == 0;
-    int n = each_entry("/proc/driver/nvidia/gpus", add_gpu, &gpus);
-    bool nodes = access("/dev/nvidiactl", F_OK) == 0;
-
-    if (n && nodes)
-        doctor_check(d, "GPU", GOOD, "for GPU pools", "", "%s", gpus.failed ? "?" : gpus.data);
-    else
-        doctor_check(
-            d, "GPU", OPTIONAL, "for GPU pools",
-            driver ? "the driver is loaded, but this process does not see a device: docker run --gpus all"
-                   : "only GPU pools and buffers use it: install the NVIDIA driver",
-            "%s",
-            driver  ? "driver without a device node"
-            : nodes ? "device nodes without a driver"
-                    : "none");
-    tarn_buf_free(&gpus);
-}
-
 /* --- RDMA --------------------------------------------------------------------------------------- */
 
 struct rdma_check {
@@ -275,7 +196,7 @@ static void check_gpudirect(struct doctor *d)
 
 static void check_rdma(struct doctor *d)
 {
-    char why[CLI_RDMA_WHY];
+    char why[TARN_SENTENCE];
     struct rdma_check r = {.d = d, .why = why};
 
     if (cli_rdma_ports(why, check_port, &r) == 0) {
@@ -317,170 +238,6 @@ static void check_transports(struct doctor *d)
         doctor_check(d, "transports", MISSING, "one transport", "see the reasons of each", "none is usable");
 }
 
-/* --- Redis -------------------------------------------------------------------------------------- */
-
-static bool find_program(const char *name, char out[300])
-{
-    const char *path = getenv("PATH");
-    char *copy = strdup(path ? path : "/usr/bin:/bin"), *rest = copy;
-    bool found = false;
-
-    for (char *dir; copy && !found && (dir = strsep(&rest, ":"));) {
-        int n = snprintf(out, 300, "%s/%s", *dir ? dir : ".", name);
-        found = n < 300 && access(out, X_OK) == 0;
-    }
-    free(copy);
-    return found;
-}
-
-/* The value of a line "name:value" in INFO's text. */
-static bool info_value(const char *info, const char *name, char out[64])
-{
-    size_t n = strlen(name);
-
-    for (const char *line = info; line; line = strchr(line, '\n')) {
-        line += *line == '\n';
-        if (strncmp(line, name, n) == 0 && line[n] == ':') {
-            snprintf(out, 64, "%.*s", (int)strcspn(line + n + 1, "\r\n"), line + n + 1);
-            return true;
-        }
-    }
-    return false;
-}
-
-static void check_redis_info(struct doctor *d, const char *info)
-{
-    char version[64] = "?", policy[64] = "?", mode[64] = "?";
-
-    info_value(info, "redis_version", version);
-    info_value(info, "maxmemory_policy", policy);
-    info_value(info, "redis_mode", mode);
-    doctor_check(d, "Redis version", strtol(version, NULL, 10) >= 5 ? GOOD : MISSING, "5.0",
-                 "scripts and pipelines are tested with Redis 5 and later: use a newer one", "%s (%s)",
-                 version, mode);
-    bool keeps = strcmp(policy, "noeviction") == 0;
-    doctor_check(
-        d, "Redis eviction", keeps ? GOOD : OPTIONAL, "noeviction",
-        "Redis may drop records of tensors that are still stored; nodes put them back, gets miss until then: "
-        "CONFIG SET maxmemory-policy noeviction",
-        "%s", policy);
-}
-
-static int append_info(void *arg, struct tarn_resp *r)
-{
-    const char *argv[] = {"INFO"};
-
-    (void)arg;
-    return tarn_resp_append(r, 1, argv, NULL);
-}
-
-static int take_info(void *arg, size_t i, const redisReply *reply)
-{
-    struct doctor *d = arg;
-
-    (void)i;
-    if (reply->type == REDIS_REPLY_STRING)
-        check_redis_info(d, reply->str);
-    else
-        doctor_check(d, "Redis version", OPTIONAL, "5.0", "allow this user the command INFO",
-                     "INFO is refused");
-    return 0;
-}
-
-static void ask_redis(struct doctor *d, struct tarn_directory *dir)
-{
-    struct tarn_pipeline p = {.n = 1, .append = append_info, .reply = take_info, .arg = d};
-
-    if (tarn_redis_run(dir, d->deadline_ns, &p) != 0)
-        doctor_check(d, "Redis version", MISSING, "5.0", "see the sentence", "%s", tarn_last_error());
-}
-
-/* Redis is needed when it was named; else tarnd can start one of its own, given the program. */
-static bool check_redis(struct doctor *d)
-{
-    const struct cli_common *o = d->c->common;
-    struct tarn_directory *dir = NULL;
-    char program[300];
-    bool found = find_program("redis-server", program);
-
-    doctor_check(d, "redis-server", found ? GOOD : OPTIONAL, "to run without a Redis",
-                 "install it (apt-get install redis-server), or give tarnd --redis", "%s",
-                 found ? program : "not in PATH");
-    int rc = tarn_directory_open(o->redis, o->ns, NULL, d->deadline_ns, &dir);
-    if (rc != 0) {
-        bool absent = !o->redis && (rc == TARN_E_DIRECTORY || rc == TARN_E_TIMEOUT);
-        doctor_check(
-            d, "Redis", absent && found ? OPTIONAL : MISSING, "the directory",
-            rc == TARN_E_DIRECTORY
-                ? "start redis-server, or tarnd without --redis, which starts one and prints its address; "
-                  "then give --redis"
-                : "do what the sentence says",
-            "%s", tarn_last_error());
-        return false;
-    }
-    doctor_check(d, "Redis", GOOD, "the directory", "", "%s", tarn_directory_address(dir));
-    ask_redis(d, dir);
-    tarn_directory_close(dir);
-    return true;
-}
-
-/* --- nodes -------------------------------------------------------------------------------------- */
-
-static int ping(const struct tarn_node_info *n)
-{
-    const char *argv[] = {"PING"};
-    struct tarn_resp *r = NULL;
-    redisReply *reply = NULL;
-    struct tarn_addr a;
-    uint64_t deadline = tarn_deadline(NODE_TIMEOUT_MS);
-    int rc = tarn_addr_parse(n->control, "control address", &a);
-
-    if (rc == 0)
-        rc = tarn_resp_connect(&a, deadline, &r);
-    if (rc == 0)
-        rc = tarn_resp_call(r, deadline, 1, argv, NULL, &reply);
-    if (reply)
-        freeReplyObject(reply);
-    tarn_resp_free(r);
-    return rc;
-}
-
-static int check_node(void *arg, const struct tarn_node_info *n)
-{
-    struct doctor *d = arg;
-    char title[100];
-    uint32_t reached = 0;
-
-    snprintf(title, sizeof title, "node %s", n->id);
-    for (uint32_t i = 0; i < n->npools; i++)
-        reached += n->pools[i].transport != NULL;
-    if (ping(n) != 0)
-        doctor_check(d, title, MISSING, "answers", "see whether it runs, and whether a firewall is between",
-                     "%s", tarn_last_error());
-    else if (reached < n->npools)
-        doctor_check(d, title, MISSING, "all pools reached",
-                     "compare `tarn info` here and on the node's host",
-                     "answers at %s, %u of %u pools are reached", n->control, reached, n->npools);
-    else
-        doctor_check(d, title, GOOD, "answers", "", "answers at %s, %u pool%s", n->control, n->npools,
-                     CLI_S(n->npools));
-    return 0;
-}
-
-static void check_nodes(struct doctor *d)
-{
-    size_t before = json_array_size(d->checks);
-    int rc = cli_connect(d->c);
-
-    if (rc == 0)
-        rc = tarn_nodes(d->c->client, cli_timeout(d->c, 0), check_node, d);
-    if (rc != 0)
-        doctor_check(d, "nodes", MISSING, "listed by Redis", "see the sentence", "%s", tarn_last_error());
-    else if (json_array_size(d->checks) == before)
-        doctor_check(d, "nodes", OPTIONAL, "one to store anything",
-                     "start tarnd with the same --redis and --ns", "none");
-}
-
 /* --- the command -------------------------------------------------------------------------------- */
 
 static int report(struct doctor *d)
@@ -518,8 +275,8 @@ static void check_all(struct doctor *d)
     check_rdma(d);
     doctor_gpus(d);
     check_transports(d);
-    if (check_redis(d))
-        check_nodes(d);
+    if (doctor_redis(d))
+        doctor_nodes(d);
 }
 
 static int run(struct cli *c, const void *config)
@@ -571,13 +328,17 @@ static const struct tarn_program program = {
     .arguments = "[tcpx]",
     .brief = "check what this machine and its Redis offer, and say what to do",
     .description =
-        "Looks at the kernel, memory, limits, RDMA NICs, GPUs, transports, Redis and the nodes. The exit "
-        "status is 6 when something that is needed is missing, not when something optional is.\n\n"
+        "Looks at the kernel, memory, limits, RDMA NICs, GPUs, transports and Redis. Then it does what a client does: "
+        "says HELLO to each node, and puts, gets and removes an object of 64 KiB in each pool by each transport. Its "
+        "keys begin with tarn-doctor/; what cannot be removed is gone after a minute. Pools that are nearly full and "
+        "nodes that are draining are left out. The exit status is 6 when something that is needed is missing, not "
+        "when something optional is.\n\n"
         "With the word tcpx it looks at what the tcpx transport needs: the network plugin, its environment, "
-        "RxDM's sockets, the GPUs and the plugin's devices. It starts the plugin in a process of its own, "
-        "where "
-        "it connects a device with itself and registers memory; each step has --timeout-ms.",
+        "RxDM's sockets, the GPUs and the plugin's devices. It starts the plugin in two processes of its own, which "
+        "connect with each other by a device and register memory; each step has --timeout-ms, and the times are "
+        "shown.",
     .options = options,
+    .ncommon = CLI_NCOMMON,
     .noptions = CLI_COUNT(options),
 };
 

@@ -9,6 +9,8 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "client/cli/cli.h"
+#include "client/cli/cli_commands.h"
+#include "client/cli/cli_text.h"
 
 struct events_config {
     struct cli_common common;
@@ -87,6 +89,7 @@ static const struct tarn_program program = {
                    "interrupted. With --json each line is a JSON object: time_ms event key node pool bytes.",
     .examples = "tarn events --json | jq -r 'select(.event == \"evicted\") | .key'\n",
     .options = options,
+    .ncommon = CLI_NCOMMON,
     .noptions = CLI_COUNT(options),
 };
 

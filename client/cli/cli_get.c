@@ -15,6 +15,10 @@
 
 #include "base/error.h"
 #include "client/cli/cli.h"
+#include "client/cli/cli_commands.h"
+#include "client/cli/cli_keys.h"
+#include "client/cli/cli_parts.h"
+#include "client/cli/cli_text.h"
 #include "client/cli/file.h"
 
 #define BATCH_BYTES (64ull << 20)
@@ -34,19 +38,14 @@ static const struct tarn_option options[] = {
              "Where to; without it or with - standard output. A directory gets one file a key, .npy unless "
              "--format says raw. A file is replaced, a device or pipe is written to."),
     CLI_TEXT("format", 'f', AT(format), "FORMAT",
-             "npy, safetensors or raw. Without it the output's ending decides, and any other ending is raw. "
-             "Several keys fit into one safetensors file, or one behind another into a raw one."),
+             "npy, safetensors or raw. Without it the output's ending decides; a file without one, or with .raw, and a "
+             "pipe are raw. Several keys fit into one safetensors file; with --format raw, or to standard output, they "
+             "come one behind another."),
     CLI_TEXT("prefix", 'p', AT(prefix), "TEXT",
              "What comes before each KEY, and is left away from names in files. Without any KEY it means all "
              "keys that begin so."),
     CLI_TEXT("range", 0, AT(range), "OFFSET:BYTES",
              "Only these bytes of the tensor, such as 4K:64K; raw, one key. Without BYTES to the end."),
-};
-
-struct wanted {
-    char *key, *text; /* as bytes and as text */
-    size_t key_bytes;
-    struct tarn_tensor tensor;
 };
 
 struct get {
@@ -57,8 +56,7 @@ struct get {
     int stream; /* standard output, or a device or pipe that --output names; else -1 */
     char prefix[TARN_KEY_MAX + 1];
     size_t prefix_bytes;
-    struct wanted *wanted;
-    size_t n, room;
+    struct cli_keys keys;
     struct tarn_hits *hits;
     uint64_t range_offset, range_bytes; /* range_bytes UINT64_MAX: to the end */
     uint64_t bytes;
@@ -71,23 +69,7 @@ static int want(struct get *g, const void *data, size_t bytes)
 {
     if (bytes == 0 || bytes > TARN_KEY_MAX)
         return tarn_fail(TARN_E_INVALID, "a key of %zu bytes: 1 to %d are possible", bytes, TARN_KEY_MAX);
-    if (g->n == g->room) {
-        size_t room = g->room ? 2 * g->room : 64;
-        struct wanted *more = reallocarray(g->wanted, room, sizeof *more);
-        if (!more)
-            return tarn_fail(TARN_E_NO_MEMORY, "no memory for the keys");
-        g->wanted = more;
-        g->room = room;
-    }
-    struct wanted *w = &g->wanted[g->n];
-    *w = (struct wanted){.key = malloc(bytes + 1), .key_bytes = bytes};
-    if (w->key) {
-        memcpy(w->key, data, bytes);
-        w->key[bytes] = '\0';
-        w->text = cli_key_text(&(struct tarn_key){data, bytes});
-    }
-    g->n++;
-    return w->text ? 0 : tarn_fail(TARN_E_NO_MEMORY, "no memory for the keys");
+    return cli_keys_add(&g->keys, &(struct tarn_key){data, bytes});
 }
 
 static int want_args(struct get *g)
@@ -109,60 +91,27 @@ static int want_args(struct get *g)
     return 0;
 }
 
-static int want_listed(void *arg, const struct tarn_object *o)
-{
-    struct get *g = arg;
-
-    /* The prefix's own key has no name below it. */
-    return o->key.bytes == g->prefix_bytes ? 0 : want(g, o->key.data, o->key.bytes);
-}
-
-static int by_text(const void *a, const void *b)
-{
-    return strcmp(((const struct wanted *)a)->text, ((const struct wanted *)b)->text);
-}
-
-/* A key that comes or goes while they are listed may be seen twice. */
-static void sort_wanted(struct get *g)
-{
-    size_t n = 0;
-
-    if (g->n)
-        qsort(g->wanted, g->n, sizeof *g->wanted, by_text);
-    for (size_t i = 0; i < g->n; i++) {
-        if (n && strcmp(g->wanted[i].text, g->wanted[n - 1].text) == 0) {
-            free(g->wanted[i].key);
-            free(g->wanted[i].text);
-        } else {
-            g->wanted[n++] = g->wanted[i];
-        }
-    }
-    g->n = n;
-}
-
 static int want_prefix(struct get *g)
 {
     struct tarn_buf glob = {0};
 
     for (const char *s = g->config->prefix; *s; s++)
         tarn_buf_printf(&glob, "%s%c", strchr("*?[]\\", *s) ? "\\" : "", *s);
-    tarn_buf_printf(&glob, "*");
+    tarn_buf_printf(&glob, "?*"); /* the prefix's own key has no name below it */
     if (glob.failed) {
         tarn_buf_free(&glob);
         return tarn_fail(TARN_E_NO_MEMORY, "no memory");
     }
-    int rc = tarn_list(g->c->client, glob.data, cli_timeout(g->c, 0), want_listed, g);
+    int rc = cli_keys_list(g->c, glob.data, &g->keys);
     tarn_buf_free(&glob);
-    if (rc == 0 && g->n == 0)
+    if (rc == 0 && g->keys.n == 0)
         return tarn_fail(TARN_E_NOT_FOUND, "no key begins with %s", g->config->prefix);
-    if (rc == 0)
-        sort_wanted(g);
     return rc;
 }
 
 /* --- what they are ------------------------------------------------------------------------------ */
 
-static int miss(struct get *g, const struct wanted *w, enum tarn_state state)
+static int miss(struct get *g, const struct cli_key *w, enum tarn_state state)
 {
     if (state == TARN_STATE_NODE_DOWN)
         return cli_error(g->c, TARN_E_NODE_DOWN, "%s: no node that holds it answers: see `tarn info`",
@@ -173,21 +122,21 @@ static int miss(struct get *g, const struct wanted *w, enum tarn_state state)
 static int look_up(struct get *g)
 {
     struct tarn_lookup_options o = {.size = sizeof o, .timeout_ms = cli_timeout(g->c, 0)};
-    struct tarn_key *keys = calloc(g->n, sizeof *keys);
+    struct tarn_key *keys = calloc(g->keys.n, sizeof *keys);
     int rc = keys ? 0 : tarn_fail(TARN_E_NO_MEMORY, "no memory");
 
-    for (size_t i = 0; keys && i < g->n; i++)
-        keys[i] = (struct tarn_key){g->wanted[i].key, g->wanted[i].key_bytes};
+    for (size_t i = 0; keys && i < g->keys.n; i++)
+        keys[i] = g->keys.all[i].key;
     tarn_hits_free(g->hits);
     g->hits = NULL;
     if (rc == 0)
-        rc = tarn_lookup(g->c->client, keys, g->n, &o, &g->hits);
+        rc = tarn_lookup(g->c->client, keys, g->keys.n, &o, &g->hits);
     free(keys);
     if (rc != 0)
         return rc;
     g->bytes = 0;
-    for (size_t i = 0; i < g->n; i++) {
-        struct wanted *w = &g->wanted[i];
+    for (size_t i = 0; i < g->keys.n; i++) {
+        struct cli_key *w = &g->keys.all[i];
         enum tarn_state state = tarn_hits_state(g->hits, i);
         int missed = state == TARN_STATE_HIT ? tarn_hits_tensor(g->hits, i, &w->tensor) : miss(g, w, state);
         rc = rc ? rc : missed;
@@ -208,12 +157,12 @@ struct image {
 };
 
 /* The name in a safetensors file: the key behind the prefix. */
-static int name_entry(const struct get *g, const struct wanted *w, struct tarn_file_entry *e)
+static int name_entry(const struct get *g, const struct cli_key *w, struct tarn_file_entry *e)
 {
-    if (memchr(w->key, 0, w->key_bytes))
+    if (strlen(w->bytes) < w->key.bytes)
         return tarn_fail(TARN_E_INVALID, "safetensors: names have no zero bytes, %s has: write raw files",
                          w->text);
-    e->name = strdup(w->key + g->prefix_bytes);
+    e->name = strdup(w->bytes + g->prefix_bytes);
     return e->name ? 0 : tarn_fail(TARN_E_NO_MEMORY, "no memory");
 }
 
@@ -228,7 +177,7 @@ static int lay_out_raw(const struct get *g, struct image *im)
             if (g->range_offset > t->bytes ||
                 (g->range_bytes != UINT64_MAX && g->range_bytes > t->bytes - g->range_offset))
                 return tarn_fail(TARN_E_SIZE, "--range %s: reaches behind the end, %s has %llu bytes",
-                                 g->config->range, g->wanted[im->first + i].text,
+                                 g->config->range, g->keys.all[im->first + i].text,
                                  (unsigned long long)t->bytes);
             *t = tarn_bytes(g->range_bytes == UINT64_MAX ? t->bytes - g->range_offset : g->range_bytes);
         }
@@ -245,9 +194,9 @@ static int lay_out(const struct get *g, struct image *im)
     if (!im->entries)
         return tarn_fail(TARN_E_NO_MEMORY, "no memory");
     for (size_t i = 0; i < im->n && rc == 0; i++) {
-        im->entries[i].tensor = g->wanted[im->first + i].tensor;
+        im->entries[i].tensor = g->keys.all[im->first + i].tensor;
         if (g->format == TARN_FILE_SAFETENSORS)
-            rc = name_entry(g, &g->wanted[im->first + i], &im->entries[i]);
+            rc = name_entry(g, &g->keys.all[im->first + i], &im->entries[i]);
     }
     if (rc != 0)
         return rc;
@@ -259,9 +208,11 @@ static int lay_out(const struct get *g, struct image *im)
     } else {
         rc = lay_out_raw(g, im);
     }
+    /* Metadata lies within the header. */
     im->bytes = im->header.bytes;
     for (size_t i = 0; i < im->n; i++)
-        im->bytes += im->entries[i].tensor.bytes;
+        if (im->entries[i].offset >= im->header.bytes)
+            im->bytes += im->entries[i].tensor.bytes;
     return rc;
 }
 
@@ -276,7 +227,7 @@ static int check_tensors(const struct get *g, const struct image *im, size_t at,
                          const struct tarn_item *items, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
-        const struct wanted *w = &g->wanted[im->first + at + i];
+        const struct cli_key *w = &g->keys.all[im->first + at + i];
         if (items[i].status == TARN_E_SIZE ||
             (items[i].status == 0 && !same_tensor(&items[i].tensor, &w->tensor)))
             return tarn_fail(TARN_E_SIZE, "%s: was replaced again and again while it was read", w->text);
@@ -291,7 +242,7 @@ static int report_items(struct get *g, const struct image *im, size_t at, const 
 
     for (size_t i = 0; i < n; i++) {
         if (items[i].status != 0)
-            cli_item_error(g->c, items[i].status, g->wanted[im->first + at + i].text, &batch, "");
+            cli_item_error(g->c, items[i].status, g->keys.all[im->first + at + i].text, &batch, "");
     }
     return batch_rc;
 }
@@ -307,23 +258,42 @@ static int get_batch(struct get *g, const struct image *im, size_t at, size_t en
     };
     struct tarn_item items[BATCH_ITEMS];
     struct tarn_piece pieces[BATCH_ITEMS];
+    bool parts = cli_parts_wanted(&g->progress, bytes) && end - at == 1 && !g->config->range;
 
     for (size_t i = 0; i < end - at; i++) {
-        const struct wanted *w = &g->wanted[im->first + at + i];
+        const struct cli_key *w = &g->keys.all[im->first + at + i];
         const struct tarn_file_entry *e = &im->entries[at + i];
         pieces[i] = (struct tarn_piece){.addr = im->data + e->offset, .bytes = e->tensor.bytes};
-        tarn_file_prefault(im->data + e->offset, e->tensor.bytes);
+        if (!parts)
+            tarn_file_prefault(im->data + e->offset, e->tensor.bytes);
         items[i] = (struct tarn_item){
-            .key = {w->key, w->key_bytes},
+            .key = w->key,
             .pieces = &pieces[i],
             .npieces = 1,
             .offset = g->range_offset,
         };
     }
-    int rc = tarn_get(g->c->client, items, end - at, &o);
+    int rc = parts ? cli_get_parts(g->c, items, &g->progress) : tarn_get(g->c->client, items, end - at, &o);
+    if (rc == 0 && !parts)
+        cli_progress_add(&g->progress, bytes);
     if (rc != 0 && rc != TARN_E_SIZE)
         return report_items(g, im, at, items, end - at, rc);
     return check_tensors(g, im, at, items, end - at);
+}
+
+/* What came into the header as metadata is what somebody has put under that key. */
+static int check_header(const struct image *im)
+{
+    struct tarn_file_entry *entries;
+    size_t n;
+
+    if (tarn_safetensors_parse(im->data, im->bytes, &entries, &n) != 0)
+        return tarn_fail(
+            TARN_E_FORMAT,
+            "the key that ends with __metadata__ holds no metadata of a .safetensors: give other keys, "
+            "or get to a directory");
+    tarn_file_entries_free(entries, n);
+    return 0;
 }
 
 static int fill(struct get *g, const struct image *im)
@@ -337,9 +307,8 @@ static int fill(struct get *g, const struct image *im)
         int rc = get_batch(g, im, at, end, bytes);
         if (rc != 0)
             return rc;
-        cli_progress_add(&g->progress, bytes);
     }
-    return 0;
+    return g->format == TARN_FILE_SAFETENSORS ? check_header(im) : 0;
 }
 
 static int write_stream(const struct get *g, const unsigned char *data, uint64_t bytes)
@@ -402,7 +371,7 @@ static int output_in_directory(struct get *g, size_t i)
     int rc;
 
     tarn_buf_printf(&path, "%s/", g->config->output);
-    for (const char *s = g->wanted[i].text; *s; s++)
+    for (const char *s = g->keys.all[i].text; *s; s++)
         tarn_buf_printf(&path, *s == '/' ? "%%2F" : "%c", *s);
     tarn_buf_printf(&path, "%s", g->format == TARN_FILE_NPY ? ".npy" : "");
     rc = path.failed ? tarn_fail(TARN_E_NO_MEMORY, "no memory") : output(g, i, 1, path.data);
@@ -418,8 +387,8 @@ static int output_all(struct get *g)
         return rc;
     cli_progress_start(&g->progress, g->c, "get", g->bytes);
     if (!g->to_directory)
-        return output(g, 0, g->n, g->stream >= 0 ? NULL : g->config->output);
-    for (size_t i = 0; i < g->n && rc == 0; i++)
+        return output(g, 0, g->keys.n, g->stream >= 0 ? NULL : g->config->output);
+    for (size_t i = 0; i < g->keys.n && rc == 0; i++)
         rc = output_in_directory(g, i);
     return rc;
 }
@@ -441,7 +410,9 @@ static int parse_range(struct get *g)
     int rc = tarn_size_parse(text, &g->range_offset);
     if (rc == 0 && colon[1])
         rc = tarn_size_parse(colon + 1, &g->range_bytes);
-    if (rc == 0 && g->c->nargs != 1)
+    if (rc != 0)
+        return tarn_fail(rc, "--range %s: %s", range, tarn_last_error());
+    if (g->c->nargs != 1)
         return tarn_fail(TARN_E_INVALID, "--range needs exactly one KEY");
     return rc;
 }
@@ -454,6 +425,8 @@ static int choose_place(struct get *g, const char *path)
 {
     struct stat st, standard;
 
+    if (path && !*path)
+        return tarn_fail(TARN_E_INVALID, "--output is empty: name a file, or - for standard output");
     g->to_stdout = !path || strcmp(path, "-") == 0;
     if (!g->to_stdout && stat(path, &st) == 0) {
         g->to_stdout = fstat(STDOUT_FILENO, &standard) == 0 && st.st_dev == standard.st_dev &&
@@ -482,7 +455,7 @@ static int choose_output(struct get *g)
     else if (g->to_directory)
         format = TARN_FILE_NPY;
     else
-        format = g->to_stdout ? TARN_FILE_RAW : (int)tarn_file_format_of(o->output);
+        format = g->stream >= 0 ? TARN_FILE_RAW : tarn_file_format_of(o->output);
     if (format < 0)
         return format;
     g->format = (enum tarn_file_format)format;
@@ -525,10 +498,10 @@ static int print_result(const struct get *g, double seconds)
         return 0;
     if (g->c->common->json) {
         json_t *tensors = json_array();
-        for (size_t i = 0; i < g->n; i++) {
+        for (size_t i = 0; i < g->keys.n; i++) {
             json_t *o = json_object();
-            json_object_set_new(o, "key", json_string(g->wanted[i].text));
-            cli_json_tensor(o, &g->wanted[i].tensor);
+            json_object_set_new(o, "key", json_string(g->keys.all[i].text));
+            cli_json_tensor(o, &g->keys.all[i].tensor);
             json_array_append_new(tensors, o);
         }
         return cli_print_json(json_pack("{s:o, s:s, s:I, s:f}", "tensors", tensors, "output",
@@ -537,7 +510,7 @@ static int print_result(const struct get *g, double seconds)
                               false);
     }
     tarn_size_format(g->progress.done, size);
-    tarn_buf_printf(&out, "%zu got, %s in %.3f s (%.2f GB/s)\n", g->n, size, seconds,
+    tarn_buf_printf(&out, "%zu got, %s in %.3f s (%.2f GB/s)\n", g->keys.n, size, seconds,
                     (double)g->progress.done / seconds / 1e9);
     return cli_print(&out);
 }
@@ -547,11 +520,23 @@ static void free_get(struct get *g)
     tarn_hits_free(g->hits);
     if (g->stream >= 0 && !g->to_stdout)
         close(g->stream);
-    for (size_t i = 0; i < g->n; i++) {
-        free(g->wanted[i].key);
-        free(g->wanted[i].text);
-    }
-    free(g->wanted);
+    cli_keys_free(&g->keys);
+}
+
+/* Several keys in one file: only where it says what they are, or the caller that they may be joined. */
+static int check_count(const struct get *g)
+{
+    if (g->keys.n < 2 || g->to_directory || g->to_stdout || g->format == TARN_FILE_SAFETENSORS)
+        return 0;
+    if (g->format == TARN_FILE_NPY)
+        return tarn_fail(TARN_E_INVALID, "an .npy has one array, here are %zu keys: write .safetensors or to a directory",
+                         g->keys.n);
+    if (g->config->format)
+        return 0;
+    return tarn_fail(TARN_E_INVALID,
+                     "%s: is one file, here are %zu keys: write .safetensors or to a directory; --format raw puts them one "
+                     "behind another",
+                     g->config->output, g->keys.n);
 }
 
 static int run(struct cli *c, const void *config)
@@ -563,9 +548,8 @@ static int run(struct cli *c, const void *config)
         rc = cli_connect(c);
     if (rc == 0)
         rc = c->nargs ? want_args(&g) : want_prefix(&g);
-    if (rc == 0 && g.n > 1 && g.format == TARN_FILE_NPY && !g.to_directory)
-        rc = tarn_fail(TARN_E_INVALID,
-                       "an .npy has one array, here are %zu keys: write .safetensors or to a directory", g.n);
+    if (rc == 0)
+        rc = check_count(&g);
     if (rc == 0) {
         for (int i = 0; i < TRIES; i++) {
             rc = output_all(&g);
@@ -586,12 +570,14 @@ static const struct tarn_program program = {
     .brief = "read tensors into files",
     .description =
         "Reads tensors into .npy, .safetensors or raw files, or to standard output. A file appears under its "
-        "name in one step, when it is complete. bf16 and the 8-bit floats, which NumPy does not have, become "
-        "void elements (|V2, |V1) in .npy files.",
+        "name in one step, when it is complete. A key __metadata__ behind the prefix becomes a .safetensors' "
+        "metadata. bf16 and the 8-bit floats, which NumPy does not have, become void elements (|V2, |V1) in "
+        ".npy files.",
     .examples = "tarn get model/layer0.weight -o layer0.npy\n"
                 "tarn get --prefix model/ -o weights.safetensors\n"
                 "tarn get kv/1 --range 0:4K | xxd | head\n",
     .options = options,
+    .ncommon = CLI_NCOMMON,
     .noptions = CLI_COUNT(options),
 };
 

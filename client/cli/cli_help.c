@@ -1,17 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The table of commands, and `tarn` described as a whole: overview, man page, Markdown. */
+#include "client/cli/cli_help.h"
+
 #include <string.h>
 
+#include "base/option/option_complete.h"
+#include "base/option/option_pages.h"
 #include "client/cli/cli.h"
+#include "client/cli/cli_commands.h"
 
 const struct cli_command *const cli_commands[] = {
-    &cli_put, &cli_get, &cli_ls, &cli_stat, &cli_rm, &cli_info, &cli_doctor, &cli_top, &cli_events, NULL,
+    &cli_put, &cli_get, &cli_ls, &cli_stat, &cli_rm, &cli_pin, &cli_unpin, &cli_touch, &cli_ttl, &cli_info,
+    &cli_ping, &cli_drain, &cli_config, &cli_doctor, &cli_top, &cli_events, NULL,
 };
 #define COMMANDS (CLI_COUNT(cli_commands) - 1)
 
 /* What main looks at itself; here so that the documents have it. */
 struct tarn_config {
     bool help, version, man, markdown;
+    char *completion;
 };
 
 static const struct tarn_option options[] = {
@@ -20,6 +27,8 @@ static const struct tarn_option options[] = {
     CLI_FLAG("man", 0, offsetof(struct tarn_config, man), "Print the man page."),
     CLI_FLAG("markdown", 0, offsetof(struct tarn_config, markdown),
              "Print the reference of all commands in Markdown."),
+    CLI_TEXT("completion", 0, offsetof(struct tarn_config, completion), "SHELL",
+             "Print a script that completes command lines, for bash or zsh. `make install` puts both in place."),
 };
 
 #define EXIT_STATUS \
@@ -39,10 +48,7 @@ static const struct tarn_program tarn = {
         "Keys are any bytes. As text, here and in Redis, white space, control and non-ASCII bytes and % are "
         "written %XX.\n"
         "\n"
-        "Every command takes --redis, --ns, --secret, --transports and --timeout-ms, which may be given as "
-        "TARN_REDIS, TARN_NS, TARN_SECRET, TARN_TRANSPORTS and TARN_TIMEOUT_MS as well, and --json, --quiet "
-        "and --help.\n"
-        "\n" EXIT_STATUS,
+        EXIT_STATUS,
     .examples = "tarn put weights.safetensors --prefix model/\n"
                 "tarn ls 'model/*' -l\n"
                 "tarn get model/layer0.weight -o layer0.npy\n"
@@ -84,18 +90,32 @@ void cli_overview(struct tarn_buf *out)
     tarn_buf_printf(out, "\n`tarn help COMMAND` has the options of each.\n\n" EXIT_STATUS "\n");
 }
 
+static void list_programs(const struct tarn_program *subs[COMMANDS])
+{
+    for (size_t i = 0; i < COMMANDS; i++)
+        subs[i] = cli_commands[i]->program;
+}
+
 void cli_man(struct tarn_buf *out)
 {
     const struct tarn_program *subs[COMMANDS];
 
-    for (size_t i = 0; i < COMMANDS; i++)
-        subs[i] = cli_commands[i]->program;
+    list_programs(subs);
     tarn_options_man(&tarn, subs, COMMANDS, out);
+}
+
+int cli_completion(const char *shell, struct tarn_buf *out)
+{
+    const struct tarn_program *subs[COMMANDS];
+
+    list_programs(subs);
+    return tarn_options_completion(&tarn, subs, COMMANDS, shell, out);
 }
 
 void cli_markdown(struct tarn_buf *out)
 {
     tarn_options_markdown(&tarn, out);
+    tarn_options_markdown_common(cli_commands[0]->program, out);
     for (size_t i = 0; i < COMMANDS; i++)
         tarn_options_markdown(cli_commands[i]->program, out);
 }

@@ -7,6 +7,9 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "client/cli/cli.h"
+#include "client/cli/cli_commands.h"
+#include "client/cli/cli_rdma.h"
+#include "client/cli/cli_text.h"
 
 struct info {
     struct cli_table nodes, pools, transports, ports;
@@ -190,7 +193,7 @@ static int run(struct cli *c, const void *config)
         .json_transports = json_array(),
         .json_ports = json_array(),
     };
-    char why[CLI_RDMA_WHY];
+    char why[TARN_SENTENCE];
     int rc = cli_want_args(c, 0, 0, "");
 
     headings(&f.nodes, (const char *const[]){"NODE", "STATE", "HOST", "CONTROL", "VERSION", "UP", NULL});
@@ -222,6 +225,7 @@ static const struct tarn_program program = {
     .brief = "show nodes, pools and how full they are, and which transports are usable",
     .description = "VIA is the transport that a get from here would use for the pool.",
     .options = options,
+    .ncommon = CLI_NCOMMON,
     .noptions = CLI_COUNT(options),
 };
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tarn ls, stat and rm: what the directory says of objects, and removing them. */
+/* tarn ls and stat: what the directory says of objects, and their nodes of pins. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,6 +8,10 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "client/cli/cli.h"
+#include "client/cli/cli_commands.h"
+#include "client/cli/cli_text.h"
+
+#define BATCH 256 /* keys that nodes are asked about at a time */
 
 /* --- objects as JSON and text ------------------------------------------------------------------- */
 
@@ -17,11 +21,20 @@ static json_t *copy_json(const struct tarn_copy *c)
 
     json_object_set_new(o, "node", json_string(c->node));
     json_object_set_new(o, "pool", json_string(c->pool));
-    json_object_set_new(o, "offset", json_integer((json_int_t)c->offset));
+    json_object_set_new(o, "offset", cli_json_u64(c->offset));
     json_object_set_new(o, "slot", json_integer(c->slot));
     json_object_set_new(o, "gen", cli_json_hex(c->gen));
     json_object_set_new(o, "transport", c->transport ? json_string(c->transport) : json_null());
     return o;
+}
+
+/* Versions are random and nearly always over 2^53: all are text. */
+static json_t *version_json(uint64_t version)
+{
+    char text[24];
+
+    snprintf(text, sizeof text, "%llu", (unsigned long long)version);
+    return json_string(text);
 }
 
 static json_t *object_json(const char *text, const struct tarn_object *object)
@@ -30,13 +43,33 @@ static json_t *object_json(const char *text, const struct tarn_object *object)
 
     json_object_set_new(o, "key", json_string(text));
     cli_json_tensor(o, &object->tensor);
-    json_object_set_new(o, "version", json_integer((json_int_t)object->version));
-    json_object_set_new(o, "born_ms", json_integer((json_int_t)object->born_ms));
+    json_object_set_new(o, "version", version_json(object->version));
+    json_object_set_new(o, "born_ms", cli_json_u64(object->born_ms));
     json_object_set_new(o, "ttl_ms", json_integer(object->ttl_ms));
     for (uint32_t i = 0; i < object->ncopies; i++)
         json_array_append_new(copies, copy_json(&object->copies[i]));
     json_object_set_new(o, "copies", copies);
     return o;
+}
+
+/* --- pins, which only the nodes know ------------------------------------------------------------ */
+
+/* As tarn_pinned() says it: "-", "yes", the time that is left, or "?" when no node could be asked. */
+static void pin_format(int64_t ms, char out[16])
+{
+    if (ms > 0 && ms != TARN_PINNED_FOREVER)
+        cli_age_format((uint64_t)ms, out);
+    else
+        snprintf(out, 16, "%s", ms < 0 ? "?" : ms ? "yes" : "-");
+}
+
+/* pinned: null when no node could be asked; pin_left_ms: null when it has no end. */
+static void pin_json(json_t *object, int64_t ms)
+{
+    bool ends = ms >= 0 && ms != TARN_PINNED_FOREVER;
+
+    json_object_set_new(object, "pinned", ms < 0 ? json_null() : json_boolean(ms > 0));
+    json_object_set_new(object, "pin_left_ms", ends ? json_integer((json_int_t)ms) : json_null());
 }
 
 static void format_age(uint64_t born_ms, char out[16])
@@ -55,13 +88,14 @@ struct ls_config {
 
 static const struct tarn_option ls_options[] = {
     CLI_COMMON_OPTIONS,
-    CLI_FLAG("long", 'l', offsetof(struct ls_config, details), "Show size, type, age and place as well."),
+    CLI_FLAG("long", 'l', offsetof(struct ls_config, details), "Show size, type, age, pin and place as well."),
 };
 
 struct row {
     char *key, *copies;
     struct tarn_tensor tensor;
     uint64_t born_ms;
+    int64_t pinned_ms;
     json_t *json; /* with --json */
 };
 
@@ -135,15 +169,36 @@ static void sort_rows(struct listing *l)
     l->n = n;
 }
 
+/* A node that does not answer leaves its objects' unknown. */
+static int ask_pins(const struct cli *c, struct row *rows, size_t n)
+{
+    struct tarn_key keys[BATCH] = {0};
+    int64_t ms[BATCH] = {0};
+    char *room = malloc(n * (TARN_KEY_MAX + 1));
+    int rc = room ? 0 : tarn_fail(TARN_E_NO_MEMORY, "no memory for %zu keys", n);
+
+    for (size_t i = 0; i < n && rc == 0; i++)
+        rc = cli_key_parse(rows[i].key, room + i * (TARN_KEY_MAX + 1), &keys[i]);
+    if (rc == 0)
+        tarn_pinned(c->client, keys, n, ms, cli_timeout(c, 0));
+    for (size_t i = 0; i < n && rc == 0; i++) {
+        rows[i].pinned_ms = ms[i];
+        if (rows[i].json)
+            pin_json(rows[i].json, ms[i]);
+    }
+    free(room);
+    return rc;
+}
+
 static int print_details(const struct listing *l)
 {
-    struct cli_table t = {.align = "lrlrl"};
+    static const char *const headings[] = {"KEY", "SIZE", "TENSOR", "AGE", "PIN", "COPIES"};
+    struct cli_table t = {.align = "lrlrrl"};
     struct tarn_buf out = {0};
     uint64_t bytes = 0;
-    char size[16], age[16], tensor[TARN_SHAPE_TEXT + 16];
+    char size[16], age[16], pin[16], tensor[TARN_SHAPE_TEXT + 16];
 
-    for (const char *const *h = (const char *const[]){"KEY", "SIZE", "TENSOR", "AGE", "COPIES", NULL}; *h;
-         h++)
+    for (const char *const *h = headings; h < headings + CLI_COUNT(headings); h++)
         cli_cell(&t, "%s", *h);
     for (size_t i = 0; i < l->n; i++) {
         const struct row *r = &l->rows[i];
@@ -153,7 +208,9 @@ static int print_details(const struct listing *l)
         cli_cell(&t, "%s", r->key);
         cli_cell(&t, "%s", size);
         cli_cell(&t, "%s", tensor);
+        pin_format(r->pinned_ms, pin);
         cli_cell(&t, "%s", age);
+        cli_cell(&t, "%s", pin);
         cli_cell(&t, "%s", r->copies);
         bytes += r->tensor.bytes;
     }
@@ -190,10 +247,12 @@ static int run_ls(struct cli *c, const void *config)
         rc = cli_connect(c);
     if (rc == 0)
         rc = tarn_list(c->client, c->nargs ? c->args[0] : NULL, cli_timeout(c, 0), add_row, &l);
-    if (rc == 0) {
+    if (rc == 0)
         sort_rows(&l);
+    for (size_t i = 0; rc == 0 && (l.details || l.json) && i < l.n; i += BATCH)
+        rc = ask_pins(c, l.rows + i, l.n - i < BATCH ? l.n - i : BATCH);
+    if (rc == 0)
         rc = print_listing(&l);
-    }
     for (size_t i = 0; i < l.n; i++)
         free_row(&l.rows[i]);
     free(l.rows);
@@ -206,10 +265,12 @@ static const struct tarn_program ls_program = {
     .brief = "list the keys of stored tensors",
     .description =
         "Lists all keys, or those whose text matches the glob (* ? [a-z], \\ before one of them means the "
-        "character itself).",
+        "character itself). PIN: yes, the time after which it ends, - when there is none, ? when no node could be "
+        "asked.",
     .examples = "tarn ls\n"
                 "tarn ls 'model/*.weight' -l\n",
     .options = ls_options,
+    .ncommon = CLI_NCOMMON,
     .noptions = CLI_COUNT(ls_options),
 };
 
@@ -220,14 +281,15 @@ const struct cli_command cli_ls = {&ls_program, sizeof(struct ls_config), run_ls
 static const struct tarn_option common_options[] = {CLI_COMMON_OPTIONS};
 
 struct stat_sink {
+    const struct cli *c;
     json_t *json;
     struct tarn_buf *out;
 };
 
-static void print_object(const char *text, const struct tarn_object *o, struct tarn_buf *out)
+static void print_object(const char *text, const struct tarn_object *o, int64_t pinned_ms, struct tarn_buf *out)
 {
     struct cli_table t = {.align = "llrrll"};
-    char size[16], age[16], shape[TARN_SHAPE_TEXT], when[40] = "?";
+    char size[16], age[16], pin[16], shape[TARN_SHAPE_TEXT], when[40] = "?";
     const char *dtype = tarn_dtype_name(o->tensor.dtype);
     time_t born = (time_t)(o->born_ms / 1000);
     struct tm tm;
@@ -243,6 +305,8 @@ static void print_object(const char *text, const struct tarn_object *o, struct t
     tarn_buf_printf(out, "stored   %s (%s ago)\n", when, age);
     if (o->ttl_ms)
         tarn_buf_printf(out, "ttl      %u ms\n", o->ttl_ms);
+    pin_format(pinned_ms, pin);
+    tarn_buf_printf(out, "pin      %s\n", pin);
     for (const char *const *h = (const char *const[]){"NODE", "POOL", "OFFSET", "SLOT", "GEN", "VIA", NULL};
          *h; h++)
         cli_cell(&t, "%s", *h);
@@ -263,15 +327,20 @@ static int add_object(void *arg, const struct tarn_object *o)
 {
     struct stat_sink *s = arg;
     char *text = cli_key_text(&o->key);
+    int64_t pinned_ms = 0;
 
     if (!text)
         return tarn_fail(TARN_E_NO_MEMORY, "no memory");
-    if (!s->json && s->out->bytes)
-        tarn_buf_printf(s->out, "\n");
-    if (s->json)
-        json_array_append_new(s->json, object_json(text, o));
-    else
-        print_object(text, o, s->out);
+    tarn_pinned(s->c->client, &o->key, 1, &pinned_ms, cli_timeout(s->c, 0));
+    if (s->json) {
+        json_t *object = object_json(text, o);
+        pin_json(object, pinned_ms);
+        json_array_append_new(s->json, object);
+    } else {
+        if (s->out->bytes)
+            tarn_buf_printf(s->out, "\n");
+        print_object(text, o, pinned_ms, s->out);
+    }
     free(text);
     return 0;
 }
@@ -288,7 +357,7 @@ static int run_stat(struct cli *c, const void *config)
 {
     (void)config;
     struct tarn_buf out = {0};
-    struct stat_sink sink = {.json = c->common->json ? json_array() : NULL, .out = &out};
+    struct stat_sink sink = {.c = c, .json = c->common->json ? json_array() : NULL, .out = &out};
     struct tarn_key key;
     char bytes[TARN_KEY_MAX + 1];
     int rc = cli_want_args(c, 1, INT32_MAX, "KEY");
@@ -315,87 +384,8 @@ static const struct tarn_program stat_program = {
     .brief = "show what a tensor is and where its copies are",
     .description = "VIA is the transport that a get from here would use.",
     .options = common_options,
+    .ncommon = CLI_NCOMMON,
     .noptions = CLI_COUNT(common_options),
 };
 
 const struct cli_command cli_stat = {&stat_program, sizeof(struct cli_common), run_stat};
-
-/* --- rm ----------------------------------------------------------------------------------------- */
-
-/* Keys from the command line; `room` has TARN_KEY_MAX + 1 bytes for each. */
-static int parse_keys(const struct cli *c, char *room, struct tarn_key *keys)
-{
-    for (int i = 0; i < c->nargs; i++) {
-        int rc = cli_key_parse(c->args[i], room + (size_t)i * (TARN_KEY_MAX + 1), &keys[i]);
-        if (rc != 0)
-            return rc;
-    }
-    return 0;
-}
-
-static int report_removed(struct cli *c, const int32_t *statuses, const struct cli_failure *batch)
-{
-    json_t *keys = json_array();
-    int removed = 0;
-
-    for (int i = 0; i < c->nargs; i++) {
-        removed += statuses[i] == 0;
-        json_array_append_new(
-            keys, json_pack("{s:s, s:s}", "key", c->args[i], "status", tarn_error_name(statuses[i])));
-        if (statuses[i] == 0)
-            continue;
-        cli_item_error(c, statuses[i], c->args[i], batch, "");
-    }
-    if (c->common->json)
-        return cli_print_json(json_pack("{s:o, s:i}", "keys", keys, "removed", removed), false);
-    json_decref(keys);
-    if (!c->common->quiet)
-        printf("%d of %d removed\n", removed, c->nargs);
-    return 0;
-}
-
-static int run_rm(struct cli *c, const void *config)
-{
-    (void)config;
-    struct tarn_key *keys = NULL;
-    int32_t *statuses = NULL;
-    char *room = NULL;
-    size_t n = (size_t)c->nargs;
-    int rc = cli_want_args(c, 1, INT32_MAX, "KEY");
-
-    if (rc != 0)
-        return rc;
-    keys = calloc(n, sizeof *keys);
-    statuses = calloc(n, sizeof *statuses);
-    room = calloc(n, TARN_KEY_MAX + 1);
-    if (!keys || !statuses || !room)
-        rc = tarn_fail(TARN_E_NO_MEMORY, "no memory for %zu keys", n);
-    if (rc == 0)
-        rc = parse_keys(c, room, keys);
-    if (rc == 0)
-        rc = cli_connect(c);
-    if (rc == 0) {
-        for (size_t i = 0; i < n; i++)
-            statuses[i] = TARN_E_CANCELED;
-        rc = tarn_remove(c->client, keys, n, statuses, cli_timeout(c, 0));
-        struct cli_failure batch = cli_failure(rc);
-        int printed = report_removed(c, statuses, &batch);
-        rc = rc ? rc : printed;
-    }
-    free(keys);
-    free(statuses);
-    free(room);
-    return rc;
-}
-
-static const struct tarn_program rm_program = {
-    .name = "tarn rm",
-    .arguments = "KEY...",
-    .brief = "remove tensors, all their copies",
-    .description = "Readers that hold a view of a tensor keep it until they release it.",
-    .examples = "tarn ls 'kv/*' | xargs -d '\\n' tarn rm\n",
-    .options = common_options,
-    .noptions = CLI_COUNT(common_options),
-};
-
-const struct cli_command cli_rm = {&rm_program, sizeof(struct cli_common), run_rm};

@@ -9,6 +9,9 @@
 
 #include "base/error.h"
 #include "client/cli/cli.h"
+#include "client/cli/cli_commands.h"
+#include "client/cli/cli_parts.h"
+#include "client/cli/cli_text.h"
 #include "client/cli/file.h"
 
 /* A batch ends at either; so the progress line moves and deadlines stay small. */
@@ -33,7 +36,7 @@ static const struct tarn_option options[] = {
              "name (.safetensors) or the file's name (without .npy)."),
     CLI_TEXT("prefix", 'p', AT(prefix), "TEXT", "What keys begin with."),
     CLI_TEXT("format", 'f', AT(format), "FORMAT",
-             "npy, safetensors or raw. Without it the file's ending decides, and any other ending is raw."),
+             "npy, safetensors or raw. Without it the file's ending decides; a file without one, or with .raw, is raw."),
     CLI_TEXT("dtype", 0, AT(dtype), "DTYPE",
              "Element type of raw files (u8 without it), or of an .npy with void elements: " DTYPES "."),
     CLI_TEXT("shape", 0, AT(shape), "N,N,...", "Shape of raw files; one dimension without it."),
@@ -88,13 +91,15 @@ static int open_files(struct put *p)
         return tarn_fail(TARN_E_NO_MEMORY, "no memory");
     for (int i = 0; i < p->c->nargs; i++) {
         const char *path = p->c->args[i];
-        enum tarn_file_format f = o->format ? (enum tarn_file_format)format : tarn_file_format_of(path);
+        int f = o->format ? format : tarn_file_format_of(path);
+        if (f < 0)
+            return f;
         if (o->shape && f != TARN_FILE_RAW)
             return tarn_fail(TARN_E_INVALID, "%s: --shape is for raw files only: this one says it itself",
                              path);
         if (o->dtype && f == TARN_FILE_SAFETENSORS)
             return tarn_fail(TARN_E_INVALID, "%s: --dtype is not for .safetensors: it says it itself", path);
-        int rc = tarn_file_open(path, f, &hint, &p->files[i]);
+        int rc = tarn_file_open(path, (enum tarn_file_format)f, &hint, &p->files[i]);
         if (rc != 0)
             return rc;
         p->nfiles++;
@@ -148,6 +153,33 @@ static int make_key(const struct put *p, struct job *job)
                          job->path, job->key_bytes, TARN_KEY_MAX);
     job->text = cli_key_text(&(struct tarn_key){job->key, job->key_bytes});
     return job->text ? 0 : tarn_fail(TARN_E_NO_MEMORY, "no memory");
+}
+
+/* Files that share a prefix may say the same (the parts of a model do): it is stored once. */
+static bool said_before(const struct put *p, size_t file, const struct tarn_file_entry *e)
+{
+    for (size_t f = 0; f < file; f++) {
+        const struct tarn_file_entry *other = p->files[f].entries;
+        if (p->files[f].n > 0 && tarn_safetensors_is_metadata(other) &&
+            other->tensor.bytes == e->tensor.bytes &&
+            memcmp(p->files[f].data + other->offset, p->files[file].data + e->offset, e->tensor.bytes) == 0)
+            return true;
+    }
+    return false;
+}
+
+/* A --key names one tensor: there is none for the metadata. */
+static void leave_metadata(struct put *p)
+{
+    for (size_t f = 0; f < p->nfiles; f++) {
+        struct tarn_file *file = &p->files[f];
+        if (file->n == 0 || !tarn_safetensors_is_metadata(file->entries) ||
+            (!p->config->key && !said_before(p, f, file->entries)))
+            continue;
+        free(file->entries[0].name);
+        memmove(file->entries, file->entries + 1, --file->n * sizeof *file->entries);
+        p->njobs--;
+    }
 }
 
 static int make_jobs(struct put *p)
@@ -208,7 +240,7 @@ static int make_prefix(struct put *p)
     if (!p->config->prefix || !*p->config->prefix)
         return 0;
     if (p->config->key)
-        return tarn_fail(TARN_E_INVALID, "--key and --prefix do not go together");
+        return tarn_fail(TARN_E_INVALID, "--key and --prefix do not go together: leave one out");
     int rc = cli_key_parse(p->config->prefix, p->prefix, &key);
     p->prefix_bytes = key.bytes;
     return rc;
@@ -239,23 +271,43 @@ static const char *remedy(int32_t status)
                                         : "";
 }
 
-static void take_statuses(struct put *p, size_t first, const struct tarn_item *items, size_t n, int batch_rc)
+/* Metadata that an earlier file with the same prefix has brought. */
+static bool is_there_already(const struct put *p, const struct job *job)
+{
+    uint64_t bytes = job->entry->tensor.bytes;
+    char *stored =
+        job->status == TARN_E_EXISTS && tarn_safetensors_is_metadata(job->entry) ? malloc(bytes) : NULL;
+    struct tarn_piece piece = {.addr = stored, .bytes = bytes};
+    struct tarn_item item = {.key = {job->key, job->key_bytes}, .pieces = &piece, .npieces = 1};
+    struct tarn_get_options o = {.size = sizeof o, .timeout_ms = cli_timeout(p->c, bytes)};
+    bool same = stored && tarn_get(p->c->client, &item, 1, &o) == 0 && memcmp(stored, job->data, bytes) == 0;
+
+    free(stored);
+    return same;
+}
+
+/* The batch's code, or 0 when nothing is left of its failures. */
+static int take_statuses(struct put *p, size_t first, const struct tarn_item *items, size_t n, int batch_rc)
 {
     struct cli_failure batch = cli_failure(batch_rc);
+    size_t failed = 0;
 
     for (size_t i = 0; i < n; i++) {
         struct job *job = &p->jobs[first + i];
         job->status = items[i].status;
-        if (job->status == 0) {
+        if (job->status == 0 || is_there_already(p, job)) {
+            job->status = 0;
             p->stored++;
             p->stored_bytes += job->entry->tensor.bytes;
             continue;
         }
+        failed++;
         cli_item_error(p->c, job->status, job->text, &batch, remedy(job->status));
     }
+    return failed > 0 ? batch_rc : 0;
 }
 
-static int put_batch(struct put *p, size_t first, size_t end, uint64_t bytes)
+static int put_batch(struct put *p, size_t first, size_t end, uint64_t bytes, struct cli_progress *progress)
 {
     const struct put_config *o = p->config;
     struct tarn_put_options options_ = {
@@ -280,9 +332,12 @@ static int put_batch(struct put *p, size_t first, size_t end, uint64_t bytes)
             .tensor = job->entry->tensor,
         };
     }
-    int rc = tarn_put(p->c->client, items, end - first, &options_);
-    take_statuses(p, first, items, end - first, rc);
-    return rc;
+    bool parts = cli_parts_wanted(progress, bytes) && end - first == 1;
+    int rc = parts ? cli_put_parts(p->c, items, &options_, progress)
+                   : tarn_put(p->c->client, items, end - first, &options_);
+    if (!parts)
+        cli_progress_add(progress, bytes);
+    return take_statuses(p, first, items, end - first, rc);
 }
 
 /* Goes on after errors of single tensors, but not when a node or Redis is gone or nothing helps. */
@@ -295,23 +350,17 @@ static int put_all(struct put *p)
     cli_progress_start(&progress, p->c, "put", p->bytes);
     for (size_t first = 0, end; first < p->njobs; first = end) {
         end = batch_end(p, first, &bytes);
-        int batch_rc = put_batch(p, first, end, bytes);
+        int batch_rc = put_batch(p, first, end, bytes, &progress);
         rc = rc ? rc : batch_rc;
         enum tarn_error_class class = tarn_error_class(batch_rc);
         if (class == TARN_CLASS_RECONNECT || class == TARN_CLASS_FATAL)
             break;
-        cli_progress_add(&progress, bytes);
     }
     p->seconds = cli_progress_end(&progress);
     return rc;
 }
 
 /* --- output ------------------------------------------------------------------------------------- */
-
-static const char *status_name(int32_t status)
-{
-    return status == TARN_E_CANCELED ? "NOT_TRIED" : tarn_error_name(status);
-}
 
 static int print_json(const struct put *p)
 {
@@ -322,7 +371,7 @@ static int print_json(const struct put *p)
         json_t *o = json_object();
         json_object_set_new(o, "key", json_string(job->text));
         json_object_set_new(o, "file", json_string(job->path));
-        json_object_set_new(o, "status", json_string(status_name(job->status)));
+        json_object_set_new(o, "status", json_string(cli_status_name(job->status)));
         cli_json_tensor(o, &job->entry->tensor);
         json_array_append_new(tensors, o);
     }
@@ -382,6 +431,8 @@ static int run(struct cli *c, const void *config)
     if (rc == 0)
         rc = open_files(&p);
     if (rc == 0)
+        leave_metadata(&p);
+    if (rc == 0)
         rc = make_jobs(&p);
     if (rc == 0)
         rc = check_keys(&p);
@@ -405,12 +456,14 @@ static const struct tarn_program program = {
     .brief = "store tensors from files",
     .description =
         "Stores the tensors of .npy, .safetensors and raw files; - is standard input. Each tensor of a "
-        ".safetensors is stored under its own key. All files are checked before the first byte is stored; "
-        "a tensor becomes readable in one step, when it is complete.",
+        ".safetensors is stored under its own key, and its metadata, as text, under __metadata__. All files "
+        "are checked before the first byte is stored; a tensor becomes readable in one step, when it is "
+        "complete.",
     .examples = "tarn put weights.safetensors --prefix model/\n"
-                "tarn put block.bin --key kv/1 --dtype f16 --shape 2,16,8,128\n"
+                "tarn put block.raw --key kv/1 --dtype f16 --shape 2,16,8,128\n"
                 "produce | tarn put - --key stream --ttl-ms 60000\n",
     .options = options,
+    .ncommon = CLI_NCOMMON,
     .noptions = CLI_COUNT(options),
 };
 

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* RDMA ports of this machine, for doctor and info: as sysfs describes them, and how tarn would use them. */
+#include "client/cli/cli_rdma.h"
+
 #include <arpa/inet.h>
 #include <dirent.h>
 #include <stdio.h>
@@ -7,7 +9,6 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "client/cli/cli.h"
 #include "transport/rdma/rdma_rail.h"
 
 #define SYSFS "/sys/class/infiniband"
@@ -75,7 +76,7 @@ static int each_port(const char *device, const struct tarn_rails *rails, cli_rdm
     return n;
 }
 
-int cli_rdma_ports(char why[CLI_RDMA_WHY], cli_rdma_fn fn, void *arg)
+int cli_rdma_ports(char why[TARN_SENTENCE], cli_rdma_fn fn, void *arg)
 {
     DIR *dir = opendir(SYSFS);
     struct tarn_rails rails = {.n = 0};
@@ -83,7 +84,7 @@ int cli_rdma_ports(char why[CLI_RDMA_WHY], cli_rdma_fn fn, void *arg)
 
     why[0] = '\0';
     if (tarn_rails_open(getenv("TARN_RDMA_DEVICES"), &rails))
-        snprintf(why, CLI_RDMA_WHY, "%s", tarn_last_error());
+        snprintf(why, TARN_SENTENCE, "%s", tarn_last_error());
     for (struct dirent *e; dir && (e = readdir(dir));)
         if (e->d_name[0] != '.')
             n += each_port(e->d_name, &rails, fn, arg);

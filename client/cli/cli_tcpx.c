@@ -17,23 +17,51 @@
 #include <unistd.h>
 
 #include "base/error.h"
-#include "client/cli/cli_doctor.h"
+#include "client/cli/cli_tcpx_try.h"
 #include "transport/tcpx/plugin/tcpx_settings.h"
 
 #define DRIVER 525  /* the first of CUDA 12 */
 #define DONTNEED 97 /* SO_DEVMEM_DONTNEED there */
 #define RUNBOOK "docs/tcpx.md, \"On A3 machines\""
+#define SETUP_MS 3000 /* that a client waits for a connection, where TARN_TCPX_STALL_MS is not set */
 
 /* --- how a step ended --------------------------------------------------------------------------- */
 
-static const char *const doing[] = {"finding it", "checking its environment", "starting it (init, devices)",
-                                    "connecting a device with itself", "registering memory"};
+static const char *const doing[] = {"finding it",  "checking its environment",    "starting it (init, devices)",
+                                    "listening",   "connecting with another process", "registering memory",
+                                    "closing the connection"};
+
+static void calls_text(const struct cli_tcpx_calls *c, const char *name, struct tarn_buf *out)
+{
+    uint32_t begun = atomic_load(&c->begun), returned = atomic_load(&c->returned);
+
+    tarn_buf_printf(out, ", %s ", name);
+    if (begun == 0)
+        tarn_buf_printf(out, "not called");
+    else if (c->ms > 0)
+        tarn_buf_printf(out, "%.1f ms in %u call%s", c->ms, begun, CLI_S(begun));
+    else
+        tarn_buf_printf(out, "%u call%s %s", begun, CLI_S(begun),
+                        returned < begun ? "and no return from the last" : "without a connection");
+}
+
+/* What was seen of setting a connection up. */
+static void saw(const struct cli_tcpx_try *t, struct tarn_buf *out)
+{
+    tarn_buf_printf(out, "listen %.1f ms", t->listen_ms);
+    calls_text(&t->connect, "connect", out);
+    calls_text(&t->accept, "accept", out);
+    if (t->accept_waits && t->accept.ms > 0)
+        tarn_buf_printf(out, ", which does not return before the peer connects");
+}
 
 /* What came of the step that failed. */
 static void failure(const struct cli_tcpx_try *t, struct tarn_buf *out)
 {
-    const char *step = doing[t->step];
+    const char *step = doing[t->at];
 
+    if (t->connects)
+        tarn_buf_printf(out, "in the process that connects: ");
     switch (t->end) {
     case CLI_TCPX_RETURNED:
         tarn_buf_printf(out, "%s", t->error);
@@ -47,6 +75,10 @@ static void failure(const struct cli_tcpx_try *t, struct tarn_buf *out)
     case CLI_TCPX_LATE:
         tarn_buf_printf(out, "the plugin did not return from %s in time", step);
         break;
+    }
+    if (t->at == CLI_TCPX_CONNECT) {
+        tarn_buf_printf(out, "; seen: ");
+        saw(t, out);
     }
     if (t->said[0])
         tarn_buf_printf(out, "; it said: %s", t->said);
@@ -89,20 +121,25 @@ static const char *find_remedy(const struct cli_tcpx_try *t, const char *path)
 
 static const char *start_remedy(const struct cli_tcpx_try *t)
 {
+    bool gpudirect = t->plugin.gpudirect;
+
     switch (t->end) {
     case CLI_TCPX_EXITED:
         return "it does so when CUDA does not start: see nvidia-smi; else what it wrote says why";
     case CLI_TCPX_KILLED:
-        return "its libraries may not fit the driver or each other: compare versions with " RUNBOOK;
+        return gpudirect ? "its libraries may not fit the driver or each other: compare versions with " RUNBOOK
+                         : "its libraries may not fit each other: see `ldd` of it";
     case CLI_TCPX_LATE:
-        return "give it more with --timeout-ms; else see what RxDM logs";
+        return gpudirect ? "give it more with --timeout-ms; else see what RxDM logs" : "give it more with --timeout-ms";
     case CLI_TCPX_RETURNED:
         break;
     }
-    return strstr(t->error, "no device")
-               ? "name interfaces that are there and up: NCCL_GPUDIRECTTCPX_SOCKET_IFNAME=eth1,eth2,eth3,eth4"
-           : strstr(t->error, "cuInit") ? "see nvidia-smi: the driver must run before the plugin does"
-                                        : "do what the sentence says";
+    if (strstr(t->error, "no device"))
+        return gpudirect
+                   ? "name interfaces that are there and up: NCCL_GPUDIRECTTCPX_SOCKET_IFNAME=eth1,eth2,eth3,eth4"
+                   : "see `ip -br link`, and in its documentation which devices it takes and what names them";
+    return strstr(t->error, "cuInit") ? "see nvidia-smi: the driver must run before the plugin does"
+                                      : "do what the sentence says";
 }
 
 static void check_plugin(struct doctor *d, const struct cli_tcpx_try *t, const char *path)
@@ -121,15 +158,15 @@ static void check_plugin(struct doctor *d, const struct cli_tcpx_try *t, const c
     check_step(d, t, CLI_TCPX_START, "plugin starts", "init, devices", start_remedy(t), devices);
 }
 
-static void check_device(struct doctor *d, const struct tarn_tcpx_device *dev)
+static void check_device(struct doctor *d, const struct tarn_tcpx_plugin *p, const struct tarn_tcpx_device *dev)
 {
     char title[64];
 
     snprintf(title, sizeof title, "device %s", dev->name);
     doctor_check(d, title, dev->gpu ? GOOD : OPTIONAL, "for GPU memory",
-                 dev->pci[0]
-                     ? "this plugin takes memory of the host only: for GPU memory install the one for TCPX"
-                     : "it is no PCI device: name NICs in NCCL_GPUDIRECTTCPX_SOCKET_IFNAME",
+                 dev->pci[0]    ? "the plugin takes memory of the host only: GPU memory needs another one"
+                 : p->gpudirect ? "it is no PCI device: name NICs in NCCL_GPUDIRECTTCPX_SOCKET_IFNAME"
+                                : "it is no PCI device: have the plugin take NICs",
                  "%d Mbit/s, %s, takes memory of %s, receives are %s", dev->speed_mbit,
                  dev->pci[0] ? dev->pci : "no PCI path",
                  dev->gpu && dev->host ? "host and GPU"
@@ -138,26 +175,68 @@ static void check_device(struct doctor *d, const struct tarn_tcpx_device *dev)
                  dev->mode == TARN_TCPX_UNPACK ? "unpacked by tarn" : "placed by the plugin");
 }
 
-static void check_connection(struct doctor *d, const struct cli_tcpx_try *t)
+static const char *connect_remedy(const struct cli_tcpx_try *t)
+{
+    bool late = t->end == CLI_TCPX_LATE;
+
+    if (!t->plugin.gpudirect)
+        return late ? "its devices must reach themselves, and it must accept and connect in processes of one host: see "
+                      "its documentation, or give it more with --timeout-ms"
+                    : "what it said is the cause: see its documentation";
+    return late ? "the control and data interfaces must reach themselves: see CTRL_DEV and SOCKET_IFNAME above; "
+                  "a flow steering wait above --timeout-ms is late, too"
+                : "start RxDM (" RUNBOOK ") with its sockets in the folder below";
+}
+
+/* GPUs connect by the devices near them. */
+static void check_networks(struct doctor *d, const struct tarn_tcpx_plugin *p)
+{
+    if (p->gpudirect && p->ndevices > 1)
+        doctor_check(d, "networks of the devices", GOOD, "one at both ends", "",
+                     "%d devices: where their networks do not reach each other, GPUs behind different ones do not "
+                     "connect and go by tcp",
+                     p->ndevices);
+}
+
+/* There is a connection: does it come in the time that clients wait for one? */
+static void check_times(struct doctor *d, const struct cli_tcpx_try *t, uint32_t stall_ms)
+{
+    struct tarn_buf text = {0};
+    double took = t->connect.ms > t->accept.ms ? t->connect.ms : t->accept.ms;
+    uint32_t most = (stall_ms ? stall_ms : SETUP_MS) + t->plugin.wait_ms;
+    char remedy[200];
+
+    tarn_buf_printf(&text, "%s: ", t->plugin.devices[t->device].name);
+    saw(t, &text);
+    snprintf(remedy, sizeof remedy,
+             "clients give a connection up after %u ms: set " TARN_TCPX_STALL_VARIABLE " to %.0f or more for them", most,
+             2 * took);
+    doctor_check(d, "connection", took < most ? GOOD : MISSING, "listen, connect, accept", remedy, "%s",
+                 text.failed ? "?" : text.data);
+    tarn_buf_free(&text);
+}
+
+static void check_connection(struct doctor *d, const struct cli_tcpx_try *t, uint32_t stall_ms)
 {
     char memory[120];
 
     if (t->step <= CLI_TCPX_START)
         return;
-    check_step(
-        d, t, CLI_TCPX_CONNECT, "connection", "listen, connect, accept",
-        t->end == CLI_TCPX_LATE
-            ? "the control and data interfaces must reach themselves: see CTRL_DEV and SOCKET_IFNAME above; "
-              "a flow steering wait above --timeout-ms is late, too"
-            : "start RxDM (" RUNBOOK ") with its sockets in the folder below",
-        t->plugin.devices[t->device].name);
+    if (t->step > CLI_TCPX_CONNECT)
+        check_times(d, t, stall_ms);
+    else
+        check_step(d, t, t->step, "connection", "listen, connect, accept", connect_remedy(t), "");
     snprintf(memory, sizeof memory, "4096 bytes of %s at %p, aligned", t->gpu ? "GPU 0" : "the host",
              t->page);
     check_step(
         d, t, CLI_TCPX_REGISTER, "registration", "aligned to 4 KiB, DMA buffers",
-        "the address is aligned, so this is no matter of alignment: the DMA buffer is missing. RxDM must run "
-        "with get_gpu_fd_* of this GPU (below), and the driver must export DMA buffers",
+        t->plugin.gpudirect
+            ? "the address is aligned, so this is no matter of alignment: the DMA buffer is missing. RxDM must run "
+              "with get_gpu_fd_* of this GPU (below), and the driver must export DMA buffers"
+            : "what it said is the cause; the address is aligned",
         memory);
+    if (t->step == CLI_TCPX_CLOSE)
+        check_step(d, t, CLI_TCPX_CLOSE, "closing", "closeSend, closeRecv", "what it said is the cause", "");
 }
 
 /* --- the machine -------------------------------------------------------------------------------- */
@@ -263,13 +342,15 @@ static void check_variable(struct doctor *d, int rc, const struct tarn_tcpx_vari
         doctor_check(d, title, GOOD, v->what, "", "not set: the plugin chooses");
 }
 
+/* Other plugins read none of them: only what tarn itself would refuse is told. */
 static void check_environment(struct doctor *d, bool gpudirect)
 {
     struct tarn_tcpx_variable v;
     int rc;
 
     for (size_t i = 0; (rc = tarn_tcpx_env_at(i, gpudirect, &v)) != TARN_E_NOT_FOUND; i++)
-        check_variable(d, rc, &v);
+        if (gpudirect || rc != 0)
+            check_variable(d, rc, &v);
 }
 
 static void check_settings(struct doctor *d, int rc, const struct tarn_tcpx_settings *s)
@@ -353,10 +434,6 @@ static void check_rxdm(struct doctor *d, const struct cli_tcpx_try *t)
     const char *folder = getenv(TARN_TCPX_PREFIX_VARIABLE);
     enum doctor_state missing = t->step == CLI_TCPX_DONE ? OPTIONAL : MISSING;
 
-    if (t->step > CLI_TCPX_FIND && !t->plugin.gpudirect) {
-        doctor_check(d, "RxDM", GOOD, "for the plugin of TCPX", "", "not asked for by this plugin");
-        return;
-    }
     folder = folder ? folder : "/run/tcpx";
     if (access(folder, X_OK) != 0) {
         doctor_check(d, folder, missing, "RxDM's sockets",
@@ -383,13 +460,18 @@ void doctor_tcpx(struct doctor *d)
                      tarn_last_error());
         return;
     }
+    bool gpudirect = t.step == CLI_TCPX_FIND || t.plugin.gpudirect;
     check_plugin(d, &t, s.plugin);
-    check_environment(d, t.step == CLI_TCPX_FIND || t.plugin.gpudirect);
-    check_kernel(d);
-    check_driver(d);
+    check_environment(d, gpudirect);
+    if (gpudirect) {
+        check_kernel(d);
+        check_driver(d);
+    }
     doctor_gpus(d);
     for (int i = 0; i < t.plugin.ndevices; i++)
-        check_device(d, &t.plugin.devices[i]);
-    check_connection(d, &t);
-    check_rxdm(d, &t);
+        check_device(d, &t.plugin, &t.plugin.devices[i]);
+    check_networks(d, &t.plugin);
+    check_connection(d, &t, settings == 0 ? s.stall_ms : 0);
+    if (gpudirect)
+        check_rxdm(d, &t);
 }

@@ -1,74 +1,78 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+
 #include <poll.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/clock.h"
 #include "base/error.h"
 #include "client/cli/cli.h"
-#include "client/cli/cli_tcpx.h"
+#include "client/cli/cli_tcpx_try.h"
 #include "transport/cuda/cuda.h"
+#include "transport/tcpx/plugin/tcpx_nic.h"
 #include "transport/tcpx/tcpx_comm.h"
 
-#define LOOK_MS 20 /* how often the parent looks whether another step was begun */
+#define LOOK_MS 5 /* how often the parent looks how far they are */
+#define NAP_NS (200 * 1000)
 
-/* --- the child ---------------------------------------------------------------------------------- */
+enum { ACCEPTS, CONNECTS, SIDES };
 
+struct shared {
+    struct cli_tcpx_try of[SIDES];
+    uint8_t handle[TARN_TCPX_HANDLE];
+    _Atomic uint64_t connecting_ns; /* since then; 0: not yet */
+};
+
+/* --- a process that tries ----------------------------------------------------------------------- */
+
+struct side {
+    struct shared *shared;
+    struct cli_tcpx_try *t, *other;
+    bool accepts;
+    struct tarn_logger log; /* the plugin says lines to it until the process ends */
+    struct tarn_tcpx_plugin *plugin;
+    struct tarn_tcpx_device_handle device;
+    void *listening, *comm;
+};
+
+static void begin(struct cli_tcpx_try *t, enum cli_tcpx_step step)
+{
+    struct stat s;
+
+    fflush(NULL);
+    t->said[0] = '\0';
+    t->wrote_before = fstat(STDOUT_FILENO, &s) == 0 ? s.st_size : 0;
+    atomic_store(&t->step, step);
+}
+
+/* What comes first is the cause of the others. */
 static void keep_line(void *arg, enum tarn_log_level level, const char *line)
 {
     struct cli_tcpx_try *t = arg;
 
-    if (level <= TARN_LOG_WARN)
+    if (level <= TARN_LOG_WARN && !t->said[0])
         snprintf(t->said, sizeof t->said, "%s", line);
 }
 
-struct pair {
-    struct tarn_tcpx_plugin *plugin;
-    struct tarn_tcpx_device_handle device;
-    void *listening, *send, *recv;
-};
-
-/* Both ends make progress by being called. The parent watches the time. */
-static int connect_pair(struct pair *p, int device)
+static double ms_since(uint64_t ns)
 {
-    uint8_t handle[TARN_TCPX_HANDLE];
-    int rc = tarn_tcpx_listen(p->plugin, device, handle, &p->listening);
-
-    while (rc == 0 && (!p->send || !p->recv)) {
-        if (!p->send)
-            rc = tarn_tcpx_connect(p->plugin, device, handle, &p->send);
-        if (rc == 0 && !p->recv)
-            rc = tarn_tcpx_accept(p->plugin, p->listening, &p->device, &p->recv);
-        sched_yield();
-    }
-    return rc;
+    return ns ? (double)(tarn_now_ns() - ns) / 1e6 : 0;
 }
 
-static int register_with(struct pair *p, void *comm, const struct cli_tcpx_try *t)
+static void nap(void)
 {
-    void *mr;
-    int type = t->gpu ? TARN_TCPX_CUDA : TARN_TCPX_HOST;
-    int rc = tarn_tcpx_reg(p->plugin, comm, t->page, TARN_TCPX_PAGE, type, &mr);
-
-    return rc ? rc : tarn_tcpx_dereg(p->plugin, comm, mr);
+    nanosleep(&(struct timespec){.tv_nsec = NAP_NS}, NULL);
 }
 
-static void close_pair(struct pair *p)
-{
-    tarn_tcpx_close_send(p->plugin, p->send);
-    tarn_tcpx_close_recv(p->plugin, p->recv);
-    tarn_tcpx_close_listen(p->plugin, p->listening);
-}
-
-/* Of GPU 0 where there is one and its device takes it: then it is current from now on, as the plugin wants.
- */
+/* Of GPU 0 where there is one and its device takes it: then it is current from now on, as the plugin wants. */
 static int new_page(struct cli_tcpx_try *t)
 {
     uint8_t handle[TARN_CUDA_HANDLE];
@@ -84,46 +88,110 @@ static int new_page(struct cli_tcpx_try *t)
     return t->page ? 0 : tarn_fail(TARN_E_NO_MEMORY, "tcpx: no memory for a page");
 }
 
-static int steps(const char *path, struct cli_tcpx_try *t)
+static int open_plugin(struct side *s, const char *path)
 {
-    struct tarn_logger log = {.level = TARN_LOG_WARN, .fn = keep_line, .arg = t};
+    struct cli_tcpx_try *t = s->t;
     const struct tarn_tcpx_plugin *found;
-    struct pair pair = {.plugin = NULL};
     uint32_t chunk_bytes;
     int rc = tarn_tcpx_plugin_find(path, &found);
 
-    if (rc == 0) {
-        t->plugin = *found;
-        atomic_store(&t->step, CLI_TCPX_ENVIRONMENT);
-        rc = tarn_tcpx_env(found->gpudirect, &chunk_bytes);
-    }
-    if (rc == 0) {
-        atomic_store(&t->step, CLI_TCPX_START);
-        rc = tarn_tcpx_plugin_open(path, &log, &pair.plugin);
-    }
-    if (rc == 0) {
-        t->plugin = *pair.plugin;
-        atomic_store(&t->step, CLI_TCPX_CONNECT);
-        rc = new_page(t);
-    }
-    if (rc == 0)
-        rc = connect_pair(&pair, t->device);
-    if (rc == 0) {
-        atomic_store(&t->step, CLI_TCPX_REGISTER);
-        rc = register_with(&pair, pair.send, t);
-    }
-    if (rc == 0)
-        rc = register_with(&pair, pair.recv, t);
-    if (rc == 0) {
-        close_pair(&pair);
-        atomic_store(&t->step, CLI_TCPX_DONE);
-    }
+    if (rc != 0)
+        return rc;
+    t->plugin = *found;
+    begin(t, CLI_TCPX_ENVIRONMENT);
+    rc = tarn_tcpx_env(found->gpudirect, &chunk_bytes);
+    if (rc != 0)
+        return rc;
+    begin(t, CLI_TCPX_START);
+    rc = tarn_tcpx_plugin_open(path, &s->log, &s->plugin);
+    if (rc != 0)
+        return rc;
+    t->plugin = *s->plugin;
+    return new_page(t);
+}
+
+/* The parent starts the other when this one has listened. */
+static int listen_first(struct side *s)
+{
+    uint64_t since = tarn_now_ns();
+
+    begin(s->t, CLI_TCPX_LISTEN);
+    int rc = tarn_tcpx_listen(s->plugin, s->t->device, s->shared->handle, &s->listening);
+    s->t->listen_ms = ms_since(since);
     return rc;
 }
 
-static _Noreturn void be_child(const char *path, int out, struct cli_tcpx_try *t)
+/* A connect keeps its state in the handle. */
+static int join(struct side *s)
+{
+    struct cli_tcpx_calls *calls = s->accepts ? &s->t->accept : &s->t->connect;
+    int rc = 0;
+
+    begin(s->t, CLI_TCPX_CONNECT);
+    if (!s->accepts) {
+        s->t->accept_waits = atomic_load(&s->other->accept.returned) == 0;
+        atomic_store(&s->shared->connecting_ns, tarn_now_ns());
+    }
+    while (rc == 0 && !s->comm) {
+        atomic_fetch_add(&calls->begun, 1);
+        rc = s->accepts ? tarn_tcpx_accept(s->plugin, s->listening, &s->device, &s->comm)
+                        : tarn_tcpx_connect(s->plugin, s->t->device, s->shared->handle, &s->comm);
+        atomic_fetch_add(&calls->returned, 1);
+        if (rc == 0 && !s->comm)
+            nap();
+    }
+    calls->ms = ms_since(atomic_load(&s->shared->connecting_ns));
+    return rc;
+}
+
+static int register_page(struct side *s)
+{
+    void *mr;
+
+    begin(s->t, CLI_TCPX_REGISTER);
+    int rc = tarn_tcpx_reg(s->plugin, s->comm, s->t->page, TARN_TCPX_PAGE,
+                           s->t->gpu ? TARN_TCPX_CUDA : TARN_TCPX_HOST, &mr);
+    return rc ? rc : tarn_tcpx_dereg(s->plugin, s->comm, mr);
+}
+
+static void close_both(struct side *s)
+{
+    begin(s->t, CLI_TCPX_CLOSE);
+    while (atomic_load(&s->other->step) < CLI_TCPX_CLOSE)
+        nap();
+    if (s->accepts)
+        tarn_tcpx_close_recv(s->plugin, s->comm);
+    else
+        tarn_tcpx_close_send(s->plugin, s->comm);
+    if (s->listening)
+        tarn_tcpx_close_listen(s->plugin, s->listening);
+    begin(s->t, CLI_TCPX_DONE);
+}
+
+static int steps(struct side *s, const char *path)
+{
+    int rc = open_plugin(s, path);
+
+    if (rc == 0 && s->accepts)
+        rc = listen_first(s);
+    if (rc == 0)
+        rc = join(s);
+    if (rc == 0)
+        rc = register_page(s);
+    if (rc == 0)
+        close_both(s);
+    return rc;
+}
+
+static _Noreturn void be_child(struct shared *shared, int which, const char *path, int out)
 {
     static const int fatal[] = {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT};
+    struct cli_tcpx_try *t = &shared->of[which];
+    struct side s = {.shared = shared,
+                     .t = t,
+                     .other = &shared->of[!which],
+                     .accepts = which == ACCEPTS,
+                     .log = {.level = TARN_LOG_WARN, .fn = keep_line, .arg = t}};
 
     /* Whoever else looks at these in this program: a crash is to be seen as one. */
     for (size_t i = 0; i < CLI_COUNT(fatal); i++)
@@ -131,7 +199,7 @@ static _Noreturn void be_child(const char *path, int out, struct cli_tcpx_try *t
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     dup2(out, STDOUT_FILENO);
     dup2(out, STDERR_FILENO);
-    t->rc = steps(path, t);
+    t->rc = steps(&s, path);
     if (t->rc)
         snprintf(t->error, sizeof t->error, "%s", tarn_last_error());
     t->end = CLI_TCPX_RETURNED;
@@ -141,74 +209,158 @@ static _Noreturn void be_child(const char *path, int out, struct cli_tcpx_try *t
 
 /* --- the parent --------------------------------------------------------------------------------- */
 
-/* Until it ends, or a step takes too long: then it is killed. */
-static void watch(pid_t pid, uint32_t step_ms, struct cli_tcpx_try *t)
-{
-    int step = atomic_load(&t->step), status = 0;
-    uint64_t end = tarn_deadline(step_ms);
-    bool late = false;
+struct trial {
+    const char *path;
+    struct shared *shared;
+    pid_t pid[SIDES]; /* 0: not started, or ended */
+    int out[SIDES];
+};
 
-    while (waitpid(pid, &status, WNOHANG) == 0) {
-        int now = atomic_load(&t->step);
-        if (now != step)
-            end = tarn_deadline(step_ms);
-        step = now;
-        late = tarn_now_ns() > end;
-        if (late) {
-            kill(pid, SIGKILL);
-            waitpid(pid, &status, 0);
-            break;
-        }
-        poll(NULL, 0, LOOK_MS);
-    }
-    if (late)
-        t->end = CLI_TCPX_LATE;
-    else if (WIFSIGNALED(status))
+static int start(struct trial *r, int which)
+{
+    r->shared->of[which].end = CLI_TCPX_EXITED; /* unless it says otherwise */
+    fflush(NULL);
+    r->pid[which] = fork();
+    if (r->pid[which] == 0)
+        be_child(r->shared, which, r->path, r->out[which]);
+    if (r->pid[which] > 0)
+        return 0;
+    r->pid[which] = 0;
+    return tarn_fail(TARN_E_SYSTEM, "tcpx: fork, to try the plugin: %m");
+}
+
+static void note_end(struct trial *r, int which, int status)
+{
+    struct cli_tcpx_try *t = &r->shared->of[which];
+
+    r->pid[which] = 0;
+    if (WIFSIGNALED(status))
         t->end = CLI_TCPX_KILLED;
     t->status = WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status);
 }
 
-/* The last line that is not empty. */
-static void read_back(int out, char *line, size_t line_bytes)
+/* The one that has failed, rather one that ended otherwise than by returning; -1: none. */
+static int look_for_ends(struct trial *r)
 {
-    char text[4096];
-    off_t bytes = lseek(out, 0, SEEK_END);
-    off_t from = bytes > (off_t)sizeof text - 1 ? bytes - ((off_t)sizeof text - 1) : 0;
-    ssize_t n = bytes > 0 ? pread(out, text, sizeof text - 1, from) : 0;
+    int failed = -1, status;
+
+    for (int i = 0; i < SIDES; i++) {
+        struct cli_tcpx_try *t = &r->shared->of[i];
+        if (r->pid[i] == 0 || waitpid(r->pid[i], &status, WNOHANG) != r->pid[i])
+            continue;
+        note_end(r, i, status);
+        if (t->end != CLI_TCPX_RETURNED || (t->rc != 0 && failed < 0))
+            failed = i;
+    }
+    return failed;
+}
+
+static void end_all(struct trial *r)
+{
+    for (int i = 0; i < SIDES; i++) {
+        if (r->pid[i] == 0)
+            continue;
+        kill(r->pid[i], SIGKILL);
+        waitpid(r->pid[i], NULL, 0);
+        r->pid[i] = 0;
+    }
+}
+
+/* Until both have ended, one has failed, or neither comes further for too long. *failed: which; it stays -1 when none
+ * has. */
+static int watch(struct trial *r, uint32_t step_ms, int *failed)
+{
+    struct cli_tcpx_try *of = r->shared->of;
+    uint64_t end = tarn_deadline(step_ms);
+    bool started = false;
+    int before = 0, rc = start(r, ACCEPTS);
+
+    while (rc == 0 && *failed < 0 && (r->pid[ACCEPTS] || r->pid[CONNECTS])) {
+        int steps = atomic_load(&of[ACCEPTS].step) + atomic_load(&of[CONNECTS].step);
+        if (steps != before)
+            end = tarn_deadline(step_ms);
+        before = steps;
+        if (!started && atomic_load(&of[ACCEPTS].step) == CLI_TCPX_CONNECT) {
+            started = true;
+            rc = start(r, CONNECTS);
+        }
+        *failed = look_for_ends(r);
+        if (*failed < 0 && tarn_now_ns() > end) {
+            *failed = started && atomic_load(&of[CONNECTS].step) < atomic_load(&of[ACCEPTS].step) ? CONNECTS : ACCEPTS;
+            of[*failed].end = CLI_TCPX_LATE;
+            break;
+        }
+        poll(NULL, 0, LOOK_MS);
+    }
+    end_all(r);
+    return rc;
+}
+
+static bool tells_of_failure(const char *line)
+{
+    static const char *const words[] = {"error", "fail", "warn", "fatal", "cannot", "unable", "no such", "not found"};
+
+    for (size_t i = 0; i < CLI_COUNT(words); i++)
+        if (strcasestr(line, words[i]))
+            return true;
+    return false;
+}
+
+static void read_back(int out, off_t from, char *found, size_t found_bytes)
+{
+    char text[16384];
+    ssize_t n = pread(out, text, sizeof text - 1, from);
+    char *rest = text, *line;
 
     text[n > 0 ? n : 0] = '\0';
-    for (size_t end = strlen(text); end && text[end - 1] == '\n';)
-        text[--end] = '\0';
-    const char *last = strrchr(text, '\n');
-    snprintf(line, line_bytes, "%s", last ? last + 1 : text);
+    found[0] = '\0';
+    while ((line = strsep(&rest, "\n"))) {
+        if (*line)
+            snprintf(found, found_bytes, "%s", line);
+        if (tells_of_failure(line))
+            return;
+    }
+}
+
+/* What the process that failed came to, and what both saw. */
+static void sum_up(const struct trial *r, int failed, struct cli_tcpx_try *t)
+{
+    const struct cli_tcpx_try *of = r->shared->of;
+    bool connects = failed == CONNECTS;
+
+    memcpy(t, &of[connects], sizeof *t);
+    t->connects = connects;
+    t->at = atomic_load(&t->step);
+    read_back(r->out[connects], t->wrote_before, t->wrote, sizeof t->wrote);
+    if (connects) { /* the other had started */
+        t->plugin = of[ACCEPTS].plugin;
+        if (t->at < CLI_TCPX_CONNECT)
+            atomic_store(&t->step, CLI_TCPX_CONNECT);
+    }
+    t->listen_ms = of[ACCEPTS].listen_ms;
+    t->accept_waits = of[CONNECTS].accept_waits;
+    memcpy(&t->accept, &of[ACCEPTS].accept, sizeof t->accept);
+    memcpy(&t->connect, &of[CONNECTS].connect, sizeof t->connect);
 }
 
 int cli_tcpx_try(const char *path, uint32_t step_ms, struct cli_tcpx_try *t)
 {
-    int rc = 0, out = memfd_create("tarn-doctor", MFD_CLOEXEC);
-    struct cli_tcpx_try *shared =
-        mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    struct trial r = {.path = path};
+    int rc = 0, failed = -1;
 
-    if (out < 0 || shared == MAP_FAILED) {
+    r.shared = mmap(NULL, sizeof *r.shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    for (int i = 0; i < SIDES; i++)
+        r.out[i] = memfd_create("tarn-doctor", MFD_CLOEXEC);
+    if (r.out[ACCEPTS] < 0 || r.out[CONNECTS] < 0 || r.shared == MAP_FAILED)
         rc = tarn_fail(TARN_E_SYSTEM, "tcpx: memory to try the plugin with: %m");
-        goto close_out;
-    }
-    shared->end = CLI_TCPX_EXITED; /* unless it says otherwise */
-    fflush(NULL);
-    pid_t pid = fork();
-    if (pid == 0)
-        be_child(path, out, shared);
-    if (pid < 0) {
-        rc = tarn_fail(TARN_E_SYSTEM, "tcpx: fork, to try the plugin: %m");
-        goto unmap;
-    }
-    watch(pid, step_ms, shared);
-    memcpy(t, shared, sizeof *t);
-    read_back(out, t->wrote, sizeof t->wrote);
-unmap:
-    munmap(shared, sizeof *shared);
-close_out:
-    if (out >= 0)
-        close(out);
+    else
+        rc = watch(&r, step_ms, &failed);
+    if (rc == 0)
+        sum_up(&r, failed, t);
+    if (r.shared != MAP_FAILED)
+        munmap(r.shared, sizeof *r.shared);
+    for (int i = 0; i < SIDES; i++)
+        if (r.out[i] >= 0)
+            close(r.out[i]);
     return rc;
 }

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the commands print: tables, bars, ages, keys, JSON, progress. */
+#include "client/cli/cli_text.h"
+
 #include <ctype.h>
 #include <math.h>
 #include <stdio.h>
@@ -41,6 +43,7 @@ static void add_cell(struct cli_table *t, enum cli_colour colour, const char *fm
         t->failed = true;
         return;
     }
+    tarn_one_line(text); /* what nodes have published */
     t->cells[t->n++] = (struct cli_cell){text, colour};
 }
 
@@ -231,10 +234,20 @@ void cli_json_tensor(json_t *object, const struct tarn_tensor *t)
     json_t *shape = json_array();
 
     for (uint32_t i = 0; i < t->ndim; i++)
-        json_array_append_new(shape, json_integer((json_int_t)t->shape[i]));
-    json_object_set_new(object, "bytes", json_integer((json_int_t)t->bytes));
+        json_array_append_new(shape, cli_json_u64(t->shape[i]));
+    json_object_set_new(object, "bytes", cli_json_u64(t->bytes));
     json_object_set_new(object, "dtype", dtype ? json_string(dtype) : json_null());
     json_object_set_new(object, "shape", shape);
+}
+
+json_t *cli_json_u64(uint64_t v)
+{
+    char text[24];
+
+    if (v <= 1ull << 53)
+        return json_integer((json_int_t)v);
+    snprintf(text, sizeof text, "%llu", (unsigned long long)v);
+    return json_string(text);
 }
 
 json_t *cli_json_hex(uint64_t v)

@@ -18,6 +18,8 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "client/cli/cli.h"
+#include "client/cli/cli_commands.h"
+#include "client/cli/cli_text.h"
 
 #define POOLS_COUNTED 256
 #define LISTEN_MS 500 /* how long the end may have to wait for the thread */
@@ -323,6 +325,7 @@ static const struct tarn_program program = {
                    "Frames are printed one below the other when standard output is no terminal, as lines of "
                    "JSON with --json. Gets have no rate: they cost a node nothing, so it cannot count them.",
     .options = options,
+    .ncommon = CLI_NCOMMON,
     .noptions = CLI_COUNT(options),
 };
 

@@ -33,20 +33,26 @@ int tarn_file_format_parse(const char *name)
                      name, near ? " (did you mean " : "", near ? near : "", near ? "?)" : "");
 }
 
-enum tarn_file_format tarn_file_format_of(const char *path)
+int tarn_file_format_of(const char *path)
 {
-    const char *dot = strrchr(path, '.');
+    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+    const char *dot = strrchr(name, '.');
 
-    for (size_t i = TARN_FILE_NPY; dot && i < FORMATS; i++) {
+    if (!dot || dot == name || !dot[1])
+        return TARN_FILE_RAW;
+    for (size_t i = 0; i < FORMATS; i++) {
         if (strcasecmp(dot + 1, format_names[i]) == 0)
-            return (enum tarn_file_format)i;
+            return (int)i;
     }
-    return TARN_FILE_RAW;
+    return tarn_fail(TARN_E_INVALID,
+                     "%s: %.20s is an ending that tarn does not know: use .npy or .safetensors, or --format raw for the "
+                     "bytes as they are",
+                     path, dot);
 }
 
 /* --- reading ------------------------------------------------------------------------------------ */
 
-/* A pipe has no length: read it to its end. */
+/* What has no length is read to its end. */
 static int read_all(int fd, const char *path, struct tarn_file *f)
 {
     enum { STEP = 1 << 20 };
@@ -80,11 +86,12 @@ static int map_all(int fd, const char *path, struct tarn_file *f)
         return tarn_fail(TARN_E_SYSTEM, "%s: fstat: %m", path);
     if (S_ISDIR(st.st_mode))
         return tarn_fail(TARN_E_INVALID, "%s: is a directory: name the files in it", path);
-    if (!S_ISREG(st.st_mode))
+    if (fd != STDIN_FILENO && (S_ISCHR(st.st_mode) || S_ISBLK(st.st_mode)))
+        return tarn_fail(TARN_E_INVALID, "%s: is a device, which may have no end: pipe a part of it: head -c 1M %s | tarn put -",
+                         path, path);
+    if (!S_ISREG(st.st_mode) || st.st_size == 0) /* files of /proc say 0, and have some */
         return read_all(fd, path, f);
     f->bytes = (uint64_t)st.st_size;
-    if (st.st_size == 0)
-        return 0;
     void *map = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_SHARED, fd, 0);
     if (map == MAP_FAILED)
         return tarn_fail(TARN_E_SYSTEM, "%s: mmap: %m", path);
@@ -100,7 +107,7 @@ static int load(const char *path, struct tarn_file *f)
     int fd = is_stdin ? STDIN_FILENO : open(path, O_RDONLY | O_CLOEXEC);
 
     if (fd < 0)
-        return tarn_fail(TARN_E_INVALID, "%s: cannot open: %m", path);
+        return tarn_fail(TARN_E_INVALID, "%s: cannot open: %m", *path ? path : "FILE is empty");
     int rc = map_all(fd, path, f);
     if (!is_stdin)
         close(fd);
@@ -132,7 +139,7 @@ int tarn_file_open(const char *path, enum tarn_file_format format, const struct 
         return rc;
     rc = parse(format, hint, &g);
     if (rc != 0) {
-        char why[400];
+        char why[TARN_SENTENCE];
         snprintf(why, sizeof why, "%s", tarn_last_error());
         tarn_file_close(&g);
         return tarn_fail(rc, "%s: %s", path, why);
@@ -168,7 +175,7 @@ static int take_room(struct tarn_file_out *o)
                          (unsigned long long)o->bytes);
     if (fallocate(o->fd, 0, 0, (off_t)o->bytes) != 0 &&
         (errno != EOPNOTSUPP || ftruncate(o->fd, (off_t)o->bytes) != 0))
-        return tarn_fail(TARN_E_SYSTEM, "%s: no room for %llu bytes: %m", o->path,
+        return tarn_fail(TARN_E_SYSTEM, "%s: no room for %llu bytes: %m: write elsewhere, or make room", o->path,
                          (unsigned long long)o->bytes);
     void *map = mmap(NULL, o->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, o->fd, 0);
     if (map == MAP_FAILED)
@@ -190,7 +197,8 @@ static int open_temporary(struct tarn_file_out *o, const char *directory)
         o->named = o->fd >= 0;
     }
     if (o->fd < 0)
-        return tarn_fail(TARN_E_INVALID, "%s: cannot create: %m", o->path);
+        return tarn_fail(TARN_E_INVALID, "%s: cannot create: %m: write to a directory that is there and that you may write to",
+                         o->path);
     return take_room(o);
 }
 

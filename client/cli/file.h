@@ -26,8 +26,8 @@ enum tarn_file_format { TARN_FILE_RAW, TARN_FILE_NPY, TARN_FILE_SAFETENSORS };
 
 /* The format called `name`, or INVALID with the names there are. */
 int tarn_file_format_parse(const char *name);
-/* By the ending of the path; RAW when it is none that is known. */
-enum tarn_file_format tarn_file_format_of(const char *path);
+/* By the ending of the path; RAW when it has none. INVALID when nobody knows it (.pt, .npz, .bin). */
+int tarn_file_format_of(const char *path);
 
 /* One tensor of a file. */
 struct tarn_file_entry {
@@ -59,8 +59,13 @@ void tarn_file_close(struct tarn_file *f);
 
 /* An .npy of version 1, 2 or 3. One-byte void elements need `dtype`; two-byte ones are bf16 without. */
 int tarn_npy_parse(const void *data, size_t bytes, int dtype, struct tarn_file_entry *e);
-/* Entries come in the order of their offsets; free them with tarn_file_entries_free(). */
+/*
+ * Entries come in the order of their offsets, before them the text of the file's metadata, where it has some;
+ * free them with tarn_file_entries_free().
+ */
 int tarn_safetensors_parse(const void *data, size_t bytes, struct tarn_file_entry **entries_p, size_t *n_p);
+/* Is it that text? */
+bool tarn_safetensors_is_metadata(const struct tarn_file_entry *e);
 void tarn_file_entries_free(struct tarn_file_entry *entries, size_t n);
 /* Describes raw bytes: u8 in one dimension unless told otherwise. INVALID when the size does not fit. */
 int tarn_raw_describe(uint64_t bytes, const struct tarn_file_hint *hint, struct tarn_tensor *t);
@@ -71,7 +76,8 @@ int tarn_raw_describe(uint64_t bytes, const struct tarn_file_hint *hint, struct 
 int tarn_npy_header(const struct tarn_tensor *t, struct tarn_buf *out);
 /*
  * Appends the header of a .safetensors and sets the entries' offsets: larger elements first, so that
- * all are aligned, and the data begins at a multiple of 64. INVALID: a name twice or not UTF-8.
+ * all are aligned, and the data begins at a multiple of 64. The metadata's place is in the header, and is
+ * left blank. INVALID: a name twice or not UTF-8.
  */
 int tarn_safetensors_header(struct tarn_file_entry *entries, size_t n, struct tarn_buf *out);
 

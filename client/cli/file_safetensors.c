@@ -8,6 +8,9 @@
  *
  * As in the reference implementation, tensors must cover the data exactly: no gap, no overlap, nothing
  * behind the last. So a header that lies about one tensor is found out before any byte is stored.
+ *
+ * The metadata is one more entry, of name __metadata__: u8, the text of its object as it stands in the
+ * header. So it is stored under a key of its own, and comes back into the header of a file that is written.
  */
 #include <ctype.h>
 #include <jansson.h>
@@ -138,6 +141,67 @@ static int parse_tensor(const char *name, const json_t *value, uint64_t room, st
     return e->name ? 0 : tarn_fail(TARN_E_NO_MEMORY, "safetensors: no memory for a name");
 }
 
+/* The '"' that ends the string which begins at `at`, in JSON that has been parsed. */
+static size_t string_end(const char *text, size_t at)
+{
+    for (at++; text[at] != '"'; at++)
+        at += text[at] == '\\';
+    return at;
+}
+
+/*
+ * Where the metadata's object stands in a header that has been parsed: its name is the only string of the
+ * outermost object that is written so, the others there are the tensors' names.
+ */
+static bool find_metadata(const char *text, size_t bytes, size_t *at, size_t *length)
+{
+    static const char name[] = "\"" METADATA "\"";
+    bool found = false;
+    size_t depth = 0;
+
+    *at = 0;
+    for (size_t i = 0; i < bytes; i++) {
+        if (text[i] == '"') {
+            size_t end = string_end(text, i);
+            found =
+                found || (depth == 1 && end - i + 2 == sizeof name && memcmp(text + i, name, end - i) == 0);
+            i = end;
+        } else if (text[i] == '{' || text[i] == '[') {
+            if (found && *at == 0)
+                *at = i;
+            depth++;
+        } else if ((text[i] == '}' || text[i] == ']') && --depth == 1 && *at > 0) {
+            *length = i + 1 - *at;
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Puts it before the n entries; there is room. */
+static int add_metadata(const char *header, size_t bytes, struct tarn_file_entry *entries, size_t n)
+{
+    struct tarn_file_entry e = {.name = strdup(METADATA)};
+    size_t at, length;
+
+    if (!e.name)
+        return tarn_fail(TARN_E_NO_MEMORY, "safetensors: no memory for a name");
+    if (!find_metadata(header, bytes, &at, &length)) {
+        free(e.name);
+        return tarn_fail(TARN_E_FORMAT, "safetensors: the name " METADATA " is written with escapes" AGAIN);
+    }
+    e.tensor = tarn_bytes(length);
+    e.offset = LENGTH_BYTES + at;
+    memmove(entries + 1, entries, n * sizeof *entries);
+    entries[0] = e;
+    return 0;
+}
+
+bool tarn_safetensors_is_metadata(const struct tarn_file_entry *e)
+{
+    return e->name && strcmp(e->name, METADATA) == 0;
+}
+
 static int check_metadata(json_t *metadata)
 {
     const char *name;
@@ -249,18 +313,22 @@ int tarn_safetensors_parse(const void *data, size_t bytes, struct tarn_file_entr
     rc = check_metadata(json_object_get(root, METADATA));
     if (rc != 0)
         goto free_root;
-    entries = calloc(json_object_size(root) + 1, sizeof *entries);
+    entries = calloc(json_object_size(root) + 2, sizeof *entries);
     if (!entries) {
         rc = tarn_fail(TARN_E_NO_MEMORY, "safetensors: no memory for %zu tensors", json_object_size(root));
         goto free_root;
     }
     rc = parse_tensors(root, bytes - LENGTH_BYTES - length, entries, &n);
+    for (size_t i = 0; i < n; i++)
+        entries[i].offset += LENGTH_BYTES + length;
+    if (rc == 0 && json_object_get(root, METADATA)) {
+        rc = add_metadata((const char *)data + LENGTH_BYTES, length, entries, n);
+        n += rc == 0;
+    }
     if (rc != 0) {
         tarn_file_entries_free(entries, n);
         goto free_root;
     }
-    for (size_t i = 0; i < n; i++)
-        entries[i].offset += LENGTH_BYTES + length;
     *entries_p = entries;
     *n_p = n;
 free_root:
@@ -296,9 +364,9 @@ static int add_entry(json_t *root, const struct tarn_file_entry *e)
     if (e->tensor.dtype == TARN_C128 || !tarn_dtype_name(e->tensor.dtype))
         return tarn_fail(TARN_E_UNSUPPORTED, "safetensors: \"%s\": the format has no c128: write an .npy",
                          show(e->name).text);
-    if (strcmp(e->name, METADATA) == 0 || json_object_get(root, e->name))
-        return tarn_fail(TARN_E_INVALID, "safetensors: the name \"%s\" is %s: each must be there once",
-                         show(e->name).text, strcmp(e->name, METADATA) == 0 ? "reserved" : "given twice");
+    if (json_object_get(root, e->name))
+        return tarn_fail(TARN_E_INVALID, "safetensors: the name \"%s\" is given twice: give each once",
+                         show(e->name).text);
     for (uint32_t i = 0; i < e->tensor.ndim; i++) {
         if (e->tensor.shape[i] > INT64_MAX)
             return tarn_fail(TARN_E_UNSUPPORTED, "safetensors: \"%s\": a dimension above 2^63: write an .npy",
@@ -310,6 +378,25 @@ static int add_entry(json_t *root, const struct tarn_file_entry *e)
     return 0;
 }
 
+/* The metadata among the entries, or NULL; what has its name must be able to be it. */
+static int take_metadata(struct tarn_file_entry *entries, size_t n, struct tarn_file_entry **metadata_p)
+{
+    *metadata_p = NULL;
+    for (size_t i = 0; i < n; i++) {
+        struct tarn_file_entry *e = &entries[i];
+        if (!tarn_safetensors_is_metadata(e))
+            continue;
+        if (*metadata_p || e->tensor.dtype != TARN_U8 || e->tensor.ndim != 1 || e->tensor.bytes > HEADER_MAX)
+            return tarn_fail(TARN_E_INVALID,
+                             "safetensors: the name \"" METADATA
+                             "\" is there %s: it is reserved for the text of the "
+                             "metadata, leave it out",
+                             *metadata_p ? "twice" : "for something else");
+        *metadata_p = e;
+    }
+    return 0;
+}
+
 /* Gives the entries their places, largest elements first, and fills the JSON object in that order. */
 static int lay_out(json_t *root, struct tarn_file_entry *entries, size_t n)
 {
@@ -317,7 +404,8 @@ static int lay_out(json_t *root, struct tarn_file_entry *entries, size_t n)
 
     for (uint32_t element = 16; element; element /= 2) {
         for (size_t i = 0; i < n; i++) {
-            if (tarn_dtype_bytes(entries[i].tensor.dtype) != element)
+            if (tarn_dtype_bytes(entries[i].tensor.dtype) != element ||
+                tarn_safetensors_is_metadata(&entries[i]))
                 continue;
             entries[i].offset = at;
             at += entries[i].tensor.bytes;
@@ -329,31 +417,52 @@ static int lay_out(json_t *root, struct tarn_file_entry *entries, size_t n)
     return 0;
 }
 
-int tarn_safetensors_header(struct tarn_file_entry *entries, size_t n, struct tarn_buf *out)
+/* The header's text: the metadata's is left blank, for whoever has it. */
+static void add_header(json_t *root, const char *tensors, struct tarn_file_entry *metadata,
+                       struct tarn_buf *out)
 {
+    static const char before[] = "{\"" METADATA "\":";
+    struct tarn_buf first = {0};
     unsigned char length[LENGTH_BYTES];
-    char *text = NULL;
-    json_t *root = json_object();
-    int rc = root ? lay_out(root, entries, n) : tarn_fail(TARN_E_NO_MEMORY, "safetensors: no memory");
 
-    if (rc != 0)
-        goto free_root;
-    text = json_dumps(root, JSON_COMPACT);
-    if (!text) {
-        rc = tarn_fail(TARN_E_NO_MEMORY, "safetensors: no memory for the header");
-        goto free_root;
+    if (metadata) {
+        tarn_buf_printf(&first, "%s%*s%s", before, (int)metadata->tensor.bytes, "",
+                        json_object_size(root) > 0 ? "," : "");
+        metadata->offset = out->bytes + LENGTH_BYTES + strlen(before);
+        tensors++; /* its brace has been written */
     }
-    size_t filled = LENGTH_BYTES + strlen(text);
+    size_t filled = LENGTH_BYTES + first.bytes + strlen(tensors);
     size_t padding = (ALIGNMENT - filled % ALIGNMENT) % ALIGNMENT;
     uint64_t bytes = filled + padding - LENGTH_BYTES;
     for (int i = 0; i < LENGTH_BYTES; i++)
         length[i] = (unsigned char)(bytes >> (8 * i));
     tarn_buf_add(out, length, sizeof length);
-    tarn_buf_printf(out, "%s%*s", text, (int)padding, "");
-    if (out->failed)
+    tarn_buf_add(out, first.data, first.bytes);
+    tarn_buf_printf(out, "%s%*s", tensors, (int)padding, "");
+    out->failed = out->failed || first.failed;
+    tarn_buf_free(&first);
+}
+
+int tarn_safetensors_header(struct tarn_file_entry *entries, size_t n, struct tarn_buf *out)
+{
+    struct tarn_file_entry *metadata = NULL;
+    char *text = NULL;
+    json_t *root = json_object();
+    int rc =
+        root ? take_metadata(entries, n, &metadata) : tarn_fail(TARN_E_NO_MEMORY, "safetensors: no memory");
+
+    if (rc == 0)
+        rc = lay_out(root, entries, n);
+    if (rc != 0)
+        goto free_root;
+    text = json_dumps(root, JSON_COMPACT);
+    if (text)
+        add_header(root, text, metadata, out);
+    if (!text || out->failed)
         rc = tarn_fail(TARN_E_NO_MEMORY, "safetensors: no memory for the header");
     for (size_t i = 0; i < n; i++)
-        entries[i].offset += filled + padding;
+        if (&entries[i] != metadata)
+            entries[i].offset += out->bytes;
     free(text);
 free_root:
     json_decref(root);

@@ -103,7 +103,8 @@ struct tarn_options {
     const char *ns;         /* namespace; NULL: "default" */
     const char *transports; /* comma list in order of preference, e.g. "shm,tcp"; NULL: all */
     const char *faults;     /* fault injection, see docs/faults.md; NULL: $TARN_FAULTS, else none */
-    const char *secret;     /* shared secret of the nodes' control connections; NULL: $TARN_SECRET */
+    const char *secret;     /* shared secret of the nodes' control connections; NULL: $TARN_SECRET, else
+                               what a node that has made one itself says in the directory */
     uint32_t timeout_ms;    /* default deadline of a call; 0: 5000 */
     uint32_t workers;       /* threads for submitted operations; 0: 2. Started at the first submit */
     uint32_t cache_entries; /* descriptors kept; 0: 1048576 */
@@ -372,7 +373,7 @@ struct tarn_completion {
     int32_t status;  /* what the blocking call would have returned; CANCELED after tarn_cancel */
     uint32_t kind;   /* enum tarn_op_kind */
     struct tarn_hits *hits; /* look-ups: owned by the caller now */
-    char error[192];        /* sentence for a non-zero status */
+    char error[512];        /* sentence for a non-zero status */
     uint64_t reserved[2];
 };
 
@@ -446,7 +447,8 @@ void tarn_release(struct tarn_client *c, struct tarn_view *v);
  * Removes objects, all copies. statuses (n of them; may be NULL): 0, NOT_FOUND, IN_DOUBT, DIRECTORY, NODE_DOWN, ...
  * 0 means what it means for a replacing put: no get that begins later returns the object. IN_DOUBT: it is gone from
  * the directory, an old copy may still be read on the node that the sentence names. DIRECTORY: Redis does not answer,
- * or has just lost its data. NOT_FOUND is said only where the directory is known to have all its data. A remove that
+ * or has just lost its data. NOT_FOUND: there was no object, known from a directory that has all its data; what 0 says
+ * about later gets holds, too, as copies of an object that was replaced or removed before are waited for. A remove that
  * failed may have taken effect, or may take effect later, when a node was held up: it then removes what was put
  * meanwhile.
  */
@@ -459,6 +461,14 @@ int tarn_touch(struct tarn_client *c, const struct tarn_key *keys, size_t n);
 /* Keeps an object from eviction for ttl_ms (0: until unpinned). */
 int tarn_pin(struct tarn_client *c, const struct tarn_key *key, uint32_t ttl_ms, uint32_t timeout_ms);
 int tarn_unpin(struct tarn_client *c, const struct tarn_key *key, uint32_t timeout_ms);
+
+/*
+ * For how many more milliseconds each of n objects is pinned, as their nodes say: 0 when it is not,
+ * TARN_PINNED_FOREVER until it is unpinned; or a negative code: NOT_FOUND, NODE_DOWN, ... Of several copies the
+ * longest counts. Returns the first code of a node that did not answer, or why none could be asked.
+ */
+#define TARN_PINNED_FOREVER INT64_MAX
+int tarn_pinned(struct tarn_client *c, const struct tarn_key *keys, size_t n, int64_t *ms, uint32_t timeout_ms);
 
 struct tarn_copy {
     const char *node;      /* node id */

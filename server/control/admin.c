@@ -10,6 +10,8 @@
 
 #include "base/error.h"
 #include "base/net.h"
+#include "server/control/metrics.h"
+#include "server/directory/presence.h"
 
 #define TIMEOUT_S 10
 #define REQUEST_MAX 8192

@@ -3,7 +3,8 @@
 #ifndef TARN_SERVER_ADMIN_H
 #define TARN_SERVER_ADMIN_H
 
-#include "server/node.h"
+#include "base/buf.h"
+#include "server/parts.h"
 
 /* address: "host:port", port 0 takes a free one. BUSY when it is taken. */
 int tarn_admin_start(struct tarn_node *n, const char *address, struct tarn_admin **a_p);
@@ -11,7 +12,5 @@ int tarn_admin_start(struct tarn_node *n, const char *address, struct tarn_admin
 void tarn_admin_stop(struct tarn_admin *a);
 /* "127.0.0.1:9100", the address it listens on. */
 const char *tarn_admin_address(const struct tarn_admin *a);
-/* The text of /metrics. */
-void tarn_metrics_text(const struct tarn_node *n, struct tarn_buf *out);
 
 #endif

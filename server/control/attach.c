@@ -8,7 +8,7 @@
 #include <utlist.h>
 
 #include "base/error.h"
-#include "server/control/commands.h"
+#include "server/control/arguments.h"
 
 /* One ATTACH, from the command to its answer. */
 struct tarn_attaching {

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The command table, and the commands that move no objects. */
 #include "server/control/commands.h"
-#include "server/control/attach.h"
 
 #include <fnmatch.h>
 #include <inttypes.h>
@@ -11,8 +10,27 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/option/option_value.h"
 #include "base/text.h"
+#include "server/control/attach.h"
+#include "server/control/arguments.h"
+#include "server/control/attach.h"
+#include "server/control/commands_data.h"
+#include "server/control/commands_directory.h"
+#include "server/control/commands_displaced.h"
 #include "server/control/info.h"
+
+/* Who may. */
+enum right {
+    ANYBODY, /* without the secret, too */
+    TRUSTED, /* who has shown the secret, and administrators */
+    SESSION, /* after HELLO, which wants the secret */
+    ADMIN,
+};
+
+#define LOG_LEVEL "log-level" /* the option that CONFIG SET changes */
+
+typedef void (*tarn_command_fn)(struct tarn_conn *c, size_t n, redisReply **args);
 
 struct command {
     const char *name;
@@ -20,47 +38,9 @@ struct command {
     size_t min_args; /* with the name */
     size_t head;     /* arguments before the items, with the name; 0: no items */
     size_t item;     /* arguments of an item */
-    bool open;       /* allowed without the secret */
-    bool session;    /* allowed after HELLO only */
+    enum right right;
     const char *usage;
 };
-
-void tarn_reply_failure(struct tarn_conn *c, int code)
-{
-    c->node->stats.errors++;
-    tarn_resp_add_error(&c->out, code, tarn_last_error());
-}
-
-int tarn_arg_u64(const redisReply *arg, const char *what, int base, uint64_t max, uint64_t *out)
-{
-    if (tarn_u64_parse(arg->str, arg->len, base, max, out) == 0)
-        return 0;
-    return tarn_fail(TARN_E_INVALID, "%s: \"%.*s\" is not a number from 0 to %" PRIu64, what,
-                     (int)(arg->len < 40 ? arg->len : 40), arg->str, max);
-}
-
-int tarn_arg_slot(redisReply **args, uint32_t *pool, uint32_t *slot, uint64_t *gen)
-{
-    uint64_t p, s;
-    int rc = tarn_arg_u64(args[0], "pool index", 10, UINT32_MAX, &p);
-    if (!rc)
-        rc = tarn_arg_u64(args[1], "slot", 10, UINT32_MAX, &s);
-    if (!rc)
-        rc = tarn_arg_u64(args[2], "generation", 16, UINT64_MAX, gen);
-    if (rc)
-        return rc;
-    *pool = (uint32_t)p;
-    *slot = (uint32_t)s;
-    return 0;
-}
-
-int tarn_arg_key(const redisReply *arg, struct tarn_key *key)
-{
-    if (arg->len < 1 || arg->len > TARN_KEY_MAX)
-        return tarn_fail(TARN_E_INVALID, "key: %zu bytes: a key has 1 to %d", (size_t)arg->len, TARN_KEY_MAX);
-    *key = (struct tarn_key){arg->str, arg->len};
-    return 0;
-}
 
 /* --- HELLO, AUTH -------------------------------------------------------------------------------- */
 
@@ -77,14 +57,16 @@ static bool same_secret(const char *secret, const redisReply *given)
 
 static int authenticate(struct tarn_conn *c, const redisReply *given)
 {
-    const char *secret = c->node->config->secret;
-    if (!secret || same_secret(secret, given)) {
+    const char *secret = tarn_node_secret(c->node), *admin = c->node->config->admin_secret;
+    bool is_admin = admin && same_secret(admin, given);
+    if (is_admin || !secret || same_secret(secret, given)) {
         c->authenticated = true;
+        c->admin |= is_admin;
         return 0;
     }
-    tarn_log(&c->node->log, TARN_LOG_WARN, "control", "msg=\"wrong secret\" peer=%s", c->peer);
-    return tarn_fail(TARN_E_AUTH, "node %s: wrong secret: give the one the node was started with",
-                     c->node->id);
+    return tarn_fail(TARN_E_AUTH, "node %s: wrong secret: %s", c->node->id,
+                     c->node->config->secret ? "give the one the node was started with (TARN_SECRET or --secret)"
+                                             : "it has made one, which clients find in Redis: unset TARN_SECRET, give no --secret");
 }
 
 static void command_auth(struct tarn_conn *c, size_t n, redisReply **args)
@@ -166,7 +148,7 @@ static void command_hello(struct tarn_conn *c, size_t n, redisReply **args)
     if (!rc && n > 3)
         rc = authenticate(c, args[3]);
     if (!rc && !c->authenticated)
-        rc = tarn_fail(TARN_E_AUTH, "node %s wants a secret: HELLO <protocol> <session> <secret>",
+        rc = tarn_fail(TARN_E_AUTH, "node %s wants a secret and was shown none: set TARN_SECRET or give --secret",
                        c->node->id);
     if (!rc)
         rc = join_session(c, args[2]);
@@ -238,21 +220,19 @@ static void command_client(struct tarn_conn *c, size_t n, redisReply **args)
     tarn_buf_free(&text);
 }
 
-static void command_config(struct tarn_conn *c, size_t n, redisReply **args)
+static void config_get(struct tarn_conn *c, const char *glob)
 {
     const struct tarn_program *p = &tarn_node_program;
     struct tarn_buf list = {0};
     size_t found = 0;
-    if (n < 3 || strcasecmp(args[1]->str, "GET")) {
-        tarn_resp_add_error(&c->out, TARN_E_UNSUPPORTED,
-                            "CONFIG: only CONFIG GET <glob>: settings change with a restart");
-        return;
-    }
     for (size_t i = 0; i < p->noptions; i++) {
         struct tarn_buf value = {0};
-        if ((p->options[i].flags & TARN_OPT_FLAG_ONLY) || fnmatch(args[2]->str, p->options[i].name, 0))
+        if ((p->options[i].flags & TARN_OPT_FLAG_ONLY) || fnmatch(glob, p->options[i].name, 0))
             continue;
-        tarn_option_format(&p->options[i], c->node->config, 0, &value);
+        if (!strcmp(p->options[i].name, LOG_LEVEL))
+            tarn_buf_printf(&value, "%s", tarn_log_level_name(c->node->log.level));
+        else
+            tarn_option_format(&p->options[i], c->node->config, 0, &value);
         add_pair(&list, p->options[i].name, value.data ? value.data : "");
         tarn_buf_free(&value);
         found++;
@@ -260,6 +240,42 @@ static void command_config(struct tarn_conn *c, size_t n, redisReply **args)
     tarn_resp_add_array(&c->out, 2 * found);
     tarn_buf_add(&c->out, list.data, list.bytes);
     tarn_buf_free(&list);
+}
+
+static void config_set(struct tarn_conn *c, const char *name, const char *value)
+{
+    enum tarn_log_level level;
+    bool known = false;
+    int rc;
+    for (size_t i = 0; i < tarn_node_program.noptions; i++)
+        known |= strcmp(tarn_node_program.options[i].name, name) == 0;
+    if (strcmp(name, LOG_LEVEL) == 0)
+        rc = tarn_log_level_parse("CONFIG SET " LOG_LEVEL, value, &level);
+    else if (known)
+        rc = tarn_fail(TARN_E_UNSUPPORTED,
+                       "CONFIG SET: %.40s cannot be changed while the node runs, only " LOG_LEVEL " can: restart it with "
+                       "another --%.40s",
+                       name, name);
+    else
+        rc = tarn_fail(TARN_E_INVALID, "CONFIG SET: \"%.40s\" is no setting of a node: CONFIG GET * lists them", name);
+    if (rc) {
+        tarn_reply_failure(c, rc);
+        return;
+    }
+    c->node->log.level = level;
+    tarn_log(&c->node->log, TARN_LOG_INFO, "control", "msg=\"log level was set\" level=%s peer=%s", value, c->peer);
+    tarn_resp_add_simple(&c->out, "OK");
+}
+
+static void command_config(struct tarn_conn *c, size_t n, redisReply **args)
+{
+    if (n == 3 && !strcasecmp(args[1]->str, "GET"))
+        config_get(c, args[2]->str);
+    else if (n == 4 && !strcasecmp(args[1]->str, "SET"))
+        config_set(c, args[2]->str, args[3]->str);
+    else
+        tarn_resp_add_error(&c->out, TARN_E_UNSUPPORTED,
+                            "CONFIG: only CONFIG GET <glob> and CONFIG SET " LOG_LEVEL " <level>");
 }
 
 static void command_drain(struct tarn_conn *c, size_t n, redisReply **args)
@@ -275,34 +291,35 @@ static void command_help(struct tarn_conn *c, size_t n, redisReply **args);
 /* --- the table ---------------------------------------------------------------------------------- */
 
 static const struct command commands[] = {
-    {"HELLO", command_hello, 2, 0, 0, true, false,
+    {"HELLO", command_hello, 2, 0, 0, ANYBODY,
      "<protocol> <session> [<secret>]: begins a client's session"},
-    {"AUTH", command_auth, 2, 0, 0, true, false, "[default] <secret>"},
-    {"PING", command_ping, 1, 0, 0, true, false, "[text]"},
-    {"QUIT", command_quit, 1, 0, 0, true, false,
+    {"AUTH", command_auth, 2, 0, 0, ANYBODY, "[default] <secret>"},
+    {"PING", command_ping, 1, 0, 0, ANYBODY, "[text]"},
+    {"QUIT", command_quit, 1, 0, 0, ANYBODY,
      ": closes the connection; its session has nothing mapped any more"},
-    {"HELP", command_help, 1, 0, 0, true, false, ": this list"},
-    {"COMMAND", command_command, 1, 0, 0, true, false, ": nothing, for redis-cli"},
-    {"INFO", command_info, 1, 0, 0, false, false, "[section]: figures of this node"},
-    {"CLIENT", command_client, 2, 0, 0, false, false, "LIST: control connections"},
-    {"CONFIG", command_config, 2, 0, 0, false, false, "GET <glob>: settings"},
-    {"ATTACH", tarn_command_attach, 3, 0, 0, false, true, "<transport> <r|w> [<offer>]"},
-    {"DETACH", tarn_command_detach, 3, 0, 0, false, true, "<transport> <link>: one link of ATTACH is closed"},
-    {"RESERVE", tarn_command_reserve, 10, 6, 4, false, true,
+    {"HELP", command_help, 1, 0, 0, ANYBODY, ": this list"},
+    {"COMMAND", command_command, 1, 0, 0, ANYBODY, ": nothing, for redis-cli"},
+    {"INFO", command_info, 1, 0, 0, TRUSTED, "[section]: figures of this node"},
+    {"CLIENT", command_client, 2, 0, 0, ADMIN, "LIST: control connections"},
+    {"CONFIG", command_config, 2, 0, 0, ADMIN, "GET <glob> | SET log-level <level>: settings"},
+    {"ATTACH", tarn_command_attach, 3, 0, 0, SESSION, "<transport> <r|w> [<offer>]"},
+    {"DETACH", tarn_command_detach, 3, 0, 0, SESSION, "<transport> <link>: one link of ATTACH is closed"},
+    {"RESERVE", tarn_command_reserve, 10, 6, 4, SESSION,
      "<pool|*> <absent|replace> <version> <ttl_ms> <pin 0|1> {<key> <bytes> <dtype> <shape>}..."},
-    {"COMMIT", tarn_command_commit, 6, 3, 3, false, true,
+    {"COMMIT", tarn_command_commit, 6, 3, 3, SESSION,
      "<deadline_ns> <put|join> {<pool index> <slot> <gen>}..."},
-    {"ABORT", tarn_command_abort, 4, 1, 3, false, true, "{<pool index> <slot> <gen>}..."},
-    {"DELETE", tarn_command_delete, 2, 1, 1, false, true, "<key>...: removes objects from all nodes"},
-    {"RELEASE", tarn_command_release, 4, 1, 3, false, true,
+    {"ABORT", tarn_command_abort, 4, 1, 3, SESSION, "{<pool index> <slot> <gen>}..."},
+    {"DELETE", tarn_command_delete, 2, 1, 1, SESSION, "<key>...: removes objects from all nodes"},
+    {"RELEASE", tarn_command_release, 4, 1, 3, SESSION,
      "{<pool> <slot> <gen>}...: frees displaced copies"},
-    {"SETTLED", tarn_command_settled, 3, 1, 2, false, true,
+    {"SETTLED", tarn_command_settled, 3, 1, 2, SESSION,
      "{<key> <location>}...: can nobody read that displaced copy any more?"},
-    {"PIN", tarn_command_pin, 3, 2, 1, false, true, "<ttl_ms> <key>...: keeps objects from eviction"},
-    {"UNPIN", tarn_command_unpin, 2, 1, 1, false, true, "<key>..."},
-    {"TOUCH", tarn_command_touch, 2, 1, 1, false, true, "<key>...: counts as use"},
-    {"EVICT", tarn_command_evict, 3, 0, 0, false, true, "<pool> <bytes>: frees least recently used objects"},
-    {"DRAIN", command_drain, 1, 0, 0, false, true, ": ends the node in order"},
+    {"PIN", tarn_command_pin, 3, 2, 1, SESSION, "<ttl_ms> <key>...: keeps objects from eviction"},
+    {"UNPIN", tarn_command_unpin, 2, 1, 1, SESSION, "<key>..."},
+    {"PINNED", tarn_command_pinned, 2, 1, 1, TRUSTED, "<key>...: for how much longer, in ms; -1: until UNPIN"},
+    {"TOUCH", tarn_command_touch, 2, 1, 1, SESSION, "<key>...: counts as use"},
+    {"EVICT", tarn_command_evict, 3, 0, 0, ADMIN, "<pool> <bytes>: frees least recently used objects"},
+    {"DRAIN", command_drain, 1, 0, 0, ADMIN, ": ends the node in order"},
 };
 #define NCOMMANDS (sizeof(commands) / sizeof(commands[0]))
 
@@ -317,7 +334,8 @@ static void command_help(struct tarn_conn *c, size_t n, redisReply **args)
         tarn_resp_add_string(&c->out, line, (size_t)bytes);
     }
     tarn_resp_add_simple(&c->out,
-                         "Commands from ATTACH on need HELLO 1 <16 hex digits> on the same connection.");
+                         "Commands from ATTACH to TOUCH need HELLO 1 <16 hex digits> on the same connection; CLIENT, "
+                         "CONFIG, EVICT and DRAIN the Unix socket as the node's user or root, or the admin secret.");
 }
 
 static const struct command *find_command(const char *name)
@@ -347,10 +365,15 @@ static int unknown_command(const redisReply *name)
 
 static int check_command(const struct tarn_conn *c, const struct command *command, size_t n)
 {
-    if (!command->open && !c->authenticated)
+    if (command->right == ADMIN && !c->admin)
+        return tarn_fail(TARN_E_AUTH,
+                         "%s: administers node %s: connect to its Unix socket %s as its user or root, or say AUTH with "
+                         "the --admin-secret that it was started with",
+                         command->name, c->node->id, c->node->record.unix_path);
+    if (command->right != ANYBODY && !c->authenticated && !c->admin)
         return tarn_fail(TARN_E_AUTH, "%s: node %s wants its secret first: AUTH <secret>", command->name,
                          c->node->id);
-    if (command->session && !c->session)
+    if (command->right == SESSION && !c->session)
         return tarn_fail(TARN_E_AUTH, "%s: say HELLO %d <16 hex digits> first", command->name, TARN_PROTOCOL);
     if (n < command->min_args || (command->item && (n - command->head) % command->item))
         return tarn_fail(TARN_E_INVALID, "%s: wrong number of arguments: %s %s", command->name, command->name,

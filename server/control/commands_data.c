@@ -7,7 +7,8 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "server/control/commands.h"
+#include "server/control/arguments.h"
+#include "server/control/commands_data.h"
 
 /* --- RESERVE, ABORT ----------------------------------------------------------------------------- */
 
@@ -122,7 +123,7 @@ void tarn_command_abort(struct tarn_conn *c, size_t n, redisReply **args)
     tarn_node_drain_check(c->node);
 }
 
-/* --- PIN, UNPIN, TOUCH, EVICT ------------------------------------------------------------------- */
+/* --- PIN, UNPIN, PINNED, TOUCH, EVICT ------------------------------------------------------------------- */
 
 /* One 1 or 0 a key. */
 static void each_key(struct tarn_conn *c, size_t n, redisReply **args,
@@ -161,6 +162,19 @@ void tarn_command_pin(struct tarn_conn *c, size_t n, redisReply **args)
 void tarn_command_unpin(struct tarn_conn *c, size_t n, redisReply **args)
 {
     each_key(c, n - 1, args + 1, tarn_store_unpin);
+}
+
+void tarn_command_pinned(struct tarn_conn *c, size_t n, redisReply **args)
+{
+    tarn_resp_add_array(&c->out, n - 1);
+    for (size_t i = 1; i < n; i++) {
+        struct tarn_key key;
+        int rc = tarn_arg_key(args[i], &key);
+        if (rc)
+            tarn_reply_failure(c, rc);
+        else
+            tarn_resp_add_integer(&c->out, tarn_store_pinned(c->node->store, &key));
+    }
 }
 
 void tarn_command_touch(struct tarn_conn *c, size_t n, redisReply **args)

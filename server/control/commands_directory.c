@@ -7,9 +7,12 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "server/control/commands.h"
+#include "server/control/arguments.h"
+#include "server/control/commands_directory.h"
+#include "server/control/commands_displaced.h"
 #include "server/control/info.h"
 #include "server/control/pending.h"
+#include "server/directory/presence.h"
 
 #define COMMIT_ITEMS_MAX 4096
 

@@ -10,7 +10,8 @@
 
 #include "base/error.h"
 #include "metadata/records.h"
-#include "server/control/commands.h"
+#include "server/control/arguments.h"
+#include "server/control/commands_displaced.h"
 #include "server/control/pending.h"
 #include "server/directory/recheck.h"
 
@@ -30,14 +31,19 @@ bool tarn_free_displaced(struct tarn_node *n, const struct tarn_key *key, const 
     return true;
 }
 
-void tarn_reply_copies(struct tarn_buf *out, const struct tarn_location *const *copies, size_t n)
+static void add_copies(struct tarn_buf *out, const struct tarn_location *const *copies, size_t n)
 {
     char text[TARN_COPY_TEXT];
-    tarn_resp_add_array(out, n);
     for (size_t i = 0; i < n; i++) {
         tarn_copy_format(copies[i], text);
         tarn_resp_add_string(out, text, strlen(text));
     }
+}
+
+void tarn_reply_copies(struct tarn_buf *out, const struct tarn_location *const *copies, size_t n)
+{
+    tarn_resp_add_array(out, n);
+    add_copies(out, copies, n);
 }
 
 static size_t total_bytes(size_t n, redisReply **args, size_t step)
@@ -99,9 +105,7 @@ static void delete_begin(struct deletes *d, struct tarn_node *n, const redisRepl
         return;
     item->was_here = tarn_store_find(n->store, &removal->key, &record, &removal->freed);
     if (item->was_here) {
-        n->deleting = true;
-        tarn_store_remove(n->store, &removal->key, "removed");
-        n->deleting = false;
+        tarn_store_remove(n->store, &removal->key, NULL); /* the DELETE withdraws it */
         n->stats.deleted++;
         item->bytes = record.tensor.bytes;
     }
@@ -131,17 +135,19 @@ static void answer_removal(struct tarn_node *n, const struct delete_item *item, 
                            struct tarn_buf *out)
 {
     const struct tarn_location *left[TARN_DISPLACED_MAX];
-    size_t nleft = removal->status ? 0 : free_here(n, removal, left);
+    size_t nleft = free_here(n, removal, left);
     if (removal->status == TARN_E_DIRECTORY)
         withdraw_freed(n, item, removal);
     if (!out)
         return;
-    if (removal->status == TARN_E_DIRECTORY)
+    if (removal->status == TARN_E_DIRECTORY) {
         tarn_resp_add_error(out, TARN_E_DIRECTORY, "redis refused: other copies may be left: remove again");
-    else if (nleft)
-        tarn_reply_copies(out, left, nleft);
-    else
-        tarn_resp_add_integer(out, removal->status == 0 || item->was_here);
+        return;
+    }
+    if (nleft)
+        tarn_resp_add_array(out, 1 + nleft);
+    tarn_resp_add_integer(out, removal->status == 0 || item->was_here);
+    add_copies(out, left, nleft);
 }
 
 /* code: why none was removed, or is known to be. */
@@ -167,10 +173,8 @@ static void delete_late(struct tarn_pending *pending)
 {
     const struct tarn_location *left[TARN_DISPLACED_MAX];
     const struct tarn_request *r = &pending->request;
-    for (size_t i = 0; i < r->n; i++) {
-        if (!r->removals[i].status)
-            free_here(pending->node, &r->removals[i], left);
-    }
+    for (size_t i = 0; i < r->n; i++)
+        free_here(pending->node, &r->removals[i], left);
 }
 
 static void delete_answer(struct tarn_pending *pending, int code, const char *sentence)

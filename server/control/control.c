@@ -14,7 +14,6 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "server/control/commands.h"
 
 #define AT "control"
 #define REQUEST_MAX (16u << 20)
@@ -38,6 +37,7 @@ struct listener {
 
 struct tarn_control {
     struct tarn_node *node;
+    tarn_run_fn run;
     struct listener tcp, local;
     char unix_path[sizeof(((struct tarn_addr *)0)->host)];
     struct tarn_conn *conns;     /* the admitted ones */
@@ -145,7 +145,7 @@ static void conn_free(struct tarn_conn *c)
 
 static void admit(struct tarn_conn *c)
 {
-    if (c->admitted || !c->authenticated)
+    if (c->admitted || !(c->authenticated || c->admin))
         return;
     c->admitted = true;
     DL_DELETE(c->control->strangers, c);
@@ -184,7 +184,7 @@ static bool run_requests(struct tarn_conn *c)
         count_input(c);
         if (!request)
             return true;
-        tarn_command_run(c, request);
+        c->control->run(c, request);
         freeReplyObject(request);
         if (c->session)
             c->session->last_ns = tarn_now_ns();
@@ -273,6 +273,16 @@ static void keep_alive(int fd)
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
 }
 
+/* Of a Unix socket; uid and pid are -1 when nobody knows. */
+static struct ucred peer_process(int fd)
+{
+    struct ucred who;
+    socklen_t bytes = sizeof(who);
+    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &who, &bytes))
+        who = (struct ucred){-1, (uid_t)-1, (gid_t)-1};
+    return who;
+}
+
 static void name_peer(struct tarn_conn *c, const struct sockaddr_storage *a)
 {
     char host[INET6_ADDRSTRLEN] = "";
@@ -285,8 +295,16 @@ static void name_peer(struct tarn_conn *c, const struct sockaddr_storage *a)
         inet_ntop(AF_INET6, &in->sin6_addr, host, sizeof(host));
         snprintf(c->peer, sizeof(c->peer), "[%s]:%u", host, ntohs(in->sin6_port));
     } else {
-        snprintf(c->peer, sizeof(c->peer), "unix");
+        struct ucred who = peer_process(c->fd);
+        snprintf(c->peer, sizeof(c->peer), "unix:uid=%d,pid=%d", (int)who.uid, (int)who.pid);
     }
+}
+
+/* The node's user and root can do all that an administrator can anyway. */
+static bool is_ours(int fd)
+{
+    uid_t uid = peer_process(fd).uid;
+    return uid == geteuid() || uid == 0;
 }
 
 static void conn_new(struct listener *l, int fd, const struct sockaddr_storage *peer)
@@ -308,7 +326,8 @@ static void conn_new(struct listener *l, int fd, const struct sockaddr_storage *
     c->fd = fd;
     c->events = TARN_READABLE;
     c->local = l->local;
-    c->authenticated = !control->node->config->secret;
+    c->authenticated = !tarn_node_secret(control->node);
+    c->admin = l->local && is_ours(fd);
     c->id = ++control->next_id;
     c->since_ns = tarn_now_ns();
     c->last_command = "-";
@@ -357,14 +376,15 @@ static int listen_on(struct tarn_control *c, struct listener *l, struct tarn_add
     return tarn_watch_new(c->node->loop, l->fd, TARN_READABLE, accept_some, l, &l->watch);
 }
 
-int tarn_control_start(struct tarn_node *n, struct tarn_addr *listen_addr, const struct tarn_addr *unix_addr,
-                       struct tarn_control **c_p)
+int tarn_control_start(struct tarn_node *n, tarn_run_fn run, struct tarn_addr *listen_addr,
+                       const struct tarn_addr *unix_addr, struct tarn_control **c_p)
 {
     struct tarn_addr local = *unix_addr;
     struct tarn_control *c = calloc(1, sizeof(*c));
     if (!c)
         return tarn_fail(TARN_E_NO_MEMORY, "control: out of memory");
     c->node = n;
+    c->run = run;
     c->tcp.fd = c->local.fd = -1;
     int rc = listen_on(c, &c->tcp, listen_addr, false);
     if (!rc)

@@ -31,11 +31,13 @@ struct tarn_conn {
     int fd, events;
     bool local;    /* came over the Unix socket */
     bool admitted; /* has sent something, and the secret where there is one */
-    bool authenticated;
+    bool authenticated; /* has shown the secret, or there is none */
+    bool admin;         /* is the node's user or root, on the Unix socket, or has shown the admin secret */
     enum tarn_conn_state state;
     char peer[64];
     uint64_t id, since_ns, commands;
     const char *last_command;
+    bool refused; /* and logged so */
     struct tarn_session *session; /* NULL before HELLO */
     struct tarn_waiter *waiter;   /* WAITING */
 
@@ -48,9 +50,12 @@ struct tarn_conn {
     size_t fds_at; /* the byte of out that they travel with */
 };
 
+/* Runs a request: adds exactly one reply to c->out, or calls tarn_conn_wait() and has it added later. */
+typedef void (*tarn_run_fn)(struct tarn_conn *c, const redisReply *request);
+
 /* Listens on both sockets; *listen gets the port taken. BUSY: another program has the port or socket. */
-int tarn_control_start(struct tarn_node *n, struct tarn_addr *listen, const struct tarn_addr *unix_addr,
-                       struct tarn_control **c_p);
+int tarn_control_start(struct tarn_node *n, tarn_run_fn run, struct tarn_addr *listen,
+                       const struct tarn_addr *unix_addr, struct tarn_control **c_p);
 /* Closes everything. NULL is allowed. */
 void tarn_control_stop(struct tarn_control *c);
 /* At each heartbeat: drops connections that were not admitted in time, listens again after a shortage. */

@@ -4,7 +4,7 @@
 #define TARN_SERVER_INFO_H
 
 #include "base/buf.h"
-#include "server/node.h"
+#include "server/parts.h"
 
 /* All sections, or the one named (any case; "all" and "default": all). */
 void tarn_info_text(const struct tarn_node *n, const char *section, struct tarn_buf *out);

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The text of /metrics, in Prometheus's exposition format. */
+#include "server/control/metrics.h"
+
 #include <inttypes.h>
 
-#include "server/control/admin.h"
 #include "server/control/info.h"
+#include "server/directory/presence.h"
 
 static void family(struct tarn_buf *out, const char *name, const char *type, const char *help)
 {

@@ -16,7 +16,6 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "server/control/control.h"
 
 #define AT "session"
 #ifndef SO_PEERPIDFD
@@ -25,12 +24,13 @@
 #define PIDFS_MAGIC 0x50494446u
 #define SESSIONS_MAX 256 /* of one process: each may keep a hazard page, which every reuse looks at */
 
-int tarn_sessions_new(struct tarn_node *n, struct tarn_sessions **s_p)
+int tarn_sessions_new(struct tarn_node *n, void (*drop)(const struct tarn_session *s), struct tarn_sessions **s_p)
 {
     struct tarn_sessions *s = calloc(1, sizeof(*s));
     if (!s)
         return tarn_fail(TARN_E_NO_MEMORY, "sessions: out of memory");
     s->node = n;
+    s->drop = drop;
     *s_p = s;
     return 0;
 }
@@ -95,7 +95,7 @@ static void process_exited(void *arg, int events)
     tarn_watch_free(s->exit_watch);
     s->exit_watch = NULL;
     if (s->connections)
-        tarn_control_drop(s->all->node->control, s);
+        s->all->drop(s);
     else
         session_free(s);
 }

@@ -21,7 +21,7 @@
 #define HASH_NONFATAL_OOM 1
 #include <uthash.h>
 
-#include "server/node.h"
+#include "server/parts.h"
 
 struct tarn_session {
     UT_hash_handle hh;
@@ -45,9 +45,11 @@ struct tarn_session {
 struct tarn_sessions {
     struct tarn_node *node;
     struct tarn_session *table;
+    void (*drop)(const struct tarn_session *s);
 };
 
-int tarn_sessions_new(struct tarn_node *n, struct tarn_sessions **s_p);
+/* drop: closes all connections of a session. */
+int tarn_sessions_new(struct tarn_node *n, void (*drop)(const struct tarn_session *s), struct tarn_sessions **s_p);
 /* Ends all; their connections are gone already. */
 void tarn_sessions_free(struct tarn_sessions *s);
 

@@ -6,7 +6,6 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "server/node.h"
 #include "server/directory/recheck.h"
 #include "server/directory/scrub.h"
 
@@ -254,6 +253,13 @@ static bool record_there(struct tarn_node *n, const struct tarn_directory_state 
 
 /* --- outside ------------------------------------------------------------------------------------ */
 
+const char *tarn_node_state_name(const struct tarn_node *n)
+{
+    if (n->state != TARN_NODE_READY)
+        return "draining";
+    return tarn_presence_here(n) ? "ready" : "returning";
+}
+
 static const char *state_name(const struct tarn_node *n)
 {
     return tarn_presence_here(n) ? tarn_node_state_name(n) : "returning";
@@ -288,10 +294,9 @@ void tarn_presence_begin(struct tarn_node *n, const struct tarn_beat *b)
     p->last_ns = tarn_now_ns();
 }
 
-void tarn_presence_rechecked(struct tarn_node *n)
+bool tarn_presence_rechecked(const struct tarn_node *n)
 {
-    if (n->presence.state == TARN_RECHECKING)
-        tarn_node_beat_now(n);
+    return n->presence.state == TARN_RECHECKING;
 }
 
 static void warn_of_eviction(struct tarn_node *n, const struct tarn_beat *b)

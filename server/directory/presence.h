@@ -36,29 +36,7 @@
 #ifndef TARN_SERVER_PRESENCE_H
 #define TARN_SERVER_PRESENCE_H
 
-#include "metadata/directory.h"
-
-struct tarn_node;
-
-struct tarn_presence {
-    enum { TARN_HERE, TARN_COMPARING, TARN_RECHECKING, TARN_WAITING } state;
-    bool restoring; /* what the store holds is being published again */
-    bool begun;     /* COMPARING, or restoring: the scrub does it */
-    char known[TARN_DIRECTORY_ID_TEXT], run[64]; /* the directory, and Redis's run then */
-    struct tarn_directory_state claimed; /* as the first beat has read it */
-    uint64_t last_ms, last_ns; /* the last beat that found the record there as HERE: Redis's time, ours when sent */
-    uint64_t nodes;            /* how many nodes were listed then, this one included */
-    uint64_t beat_ms;          /* the last beat in any state, by Redis's time */
-    uint64_t away_ms;          /* WAITING: last_ms in the directory that was lost */
-    bool listed;               /* COMPARING: the record has been made */
-    uint64_t listed_ms;        /* COMPARING, RECHECKING: when it was found there, by Redis's time; 0: not yet */
-    uint64_t rounds;           /* RECHECKING: so many readings of the recheck set will be enough */
-    bool missed;               /* the last beat found the record gone before its time */
-    uint64_t make_until_ms;    /* the next beat may make the record until then */
-    uint64_t given_up, freed;  /* for INFO: how often, how many objects went for it */
-    bool conflict;             /* the last beat that was answered: other nodes have another heartbeat */
-    bool evicts;               /* has been warned of */
-};
+#include "server/parts.h"
 
 /* The record and the conditions of the next beat. */
 void tarn_presence_fill(struct tarn_node *n, struct tarn_beat *b);
@@ -68,12 +46,14 @@ void tarn_presence_begin(struct tarn_node *n, const struct tarn_beat *b);
 bool tarn_presence_beaten(struct tarn_node *n, const struct tarn_beat *b, uint64_t sent_ns);
 /* Other nodes have the directory, with another heartbeat; `cause` says so. */
 void tarn_presence_conflict(struct tarn_node *n, const char *cause);
-/* The recheck set was read to its end. */
-void tarn_presence_rechecked(struct tarn_node *n);
+/* The recheck set was read to its end. True: beat at once. */
+bool tarn_presence_rechecked(const struct tarn_node *n);
 /* May it commit? */
 bool tarn_presence_here(const struct tarn_node *n);
 /* May objects be compared with the directory now? Not before it has been told of them again. */
 bool tarn_presence_scrubs(const struct tarn_node *n);
+/* "ready", "returning", "draining". */
+const char *tarn_node_state_name(const struct tarn_node *n);
 /* "here", "restoring", "comparing", "rechecking", "waiting". */
 const char *tarn_presence_name(const struct tarn_node *n);
 

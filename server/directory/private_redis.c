@@ -1,61 +1,112 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Clients show the password to whoever listens on the port. So the node keeps the port also while there is no Redis:
+ * a socket is bound to it that never listens. With SO_REUSEADDR, for as long as it takes to start Redis, Linux lets
+ * Redis bind it as well; without, it lets nobody.
+ */
 #include "server/directory/private_redis.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <netinet/in.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/buf.h"
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/net.h"
+#include "base/text.h"
 
 #define POLL_MS 5
+#define ANSWER_MS 100
+#define START_MS 5000
 #define STOP_MS 3000
+#define AGAIN_NS TARN_NS_PER_S          /* between two starts of one that has died */
+#define STEADY_NS (10 * TARN_NS_PER_S)  /* it has lived so long: what happened before does not count */
+#define STARTS_MAX 5                    /* in a row */
 
 struct tarn_private_redis {
-    pid_t pid;
-    char uri[64], port[8], socket_path[108];
+    pid_t pid; /* 0: it has ended */
+    int port_fd; /* keeps the port; -1: none yet */
+    uint64_t started_ns;
+    uint32_t starts; /* again, since it lived for long */
+    char dir[108], socket_path[108], port[8], password[TARN_SECRET_TEXT], uri[80];
 };
 
-static int free_port(char out[8])
+/* Whether others may bind the port, too. */
+static void share_port(struct tarn_private_redis *r, bool shared)
 {
-    struct tarn_addr a = {.host = "127.0.0.1"};
-    int fd, rc = tarn_net_listen(&a, &fd);
-    if (rc)
-        return rc;
-    close(fd);
-    snprintf(out, 8, "%u", a.port);
-    return 0;
+    int on = shared;
+    setsockopt(r->port_fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+}
+
+/* Another than before. */
+static int take_port(struct tarn_private_redis *r)
+{
+    struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
+    socklen_t bytes = sizeof(a);
+    int before = r->port_fd;
+    r->port_fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    share_port(r, true);
+    int rc = r->port_fd >= 0 && bind(r->port_fd, (struct sockaddr *)&a, bytes) == 0 &&
+                     getsockname(r->port_fd, (struct sockaddr *)&a, &bytes) == 0
+                 ? 0
+                 : tarn_fail(TARN_E_SYSTEM, "redis-server: a port of 127.0.0.1: %m");
+    snprintf(r->port, sizeof(r->port), "%u", ntohs(a.sin_port));
+    if (before >= 0)
+        close(before);
+    return rc;
+}
+
+/* As redis-server reads it: any byte of a path may be written \xHH between quotes. */
+static void add_path(struct tarn_buf *out, const char *name, const char *path)
+{
+    tarn_buf_printf(out, "%s \"", name);
+    for (; *path; path++)
+        tarn_buf_printf(out, isalnum((unsigned char)*path) || strchr("/._-", *path) ? "%c" : "\\x%02x",
+                        (unsigned char)*path);
+    tarn_buf_printf(out, "\"\n");
+}
+
+/*
+ * A pipe that has the settings. Not by arguments: every user of the machine can read those, and one of them is the
+ * password.
+ */
+static int settings(const struct tarn_private_redis *r, int *fd_p)
+{
+    struct tarn_buf text = {0};
+    int fds[2], rc = 0;
+    tarn_buf_printf(&text,
+                    "port %s\nbind 127.0.0.1\nrequirepass %s\nunixsocketperm 600\nsave \"\"\nappendonly no\n"
+                    "logfile /dev/null\n",
+                    r->port, r->password);
+    add_path(&text, "dir", r->dir);
+    add_path(&text, "unixsocket", r->socket_path);
+    if (text.failed || pipe2(fds, O_CLOEXEC)) {
+        rc = tarn_fail(TARN_E_SYSTEM, "redis-server: its settings: %m");
+    } else {
+        if (write(fds[1], text.data, text.bytes) != (ssize_t)text.bytes) /* a pipe has room for 4096 bytes */
+            rc = tarn_fail(TARN_E_SYSTEM, "redis-server: its settings: %m");
+        close(fds[1]);
+        *fd_p = fds[0];
+    }
+    tarn_buf_free(&text);
+    return rc;
 }
 
 /* In the child. Its errno goes through err_fd when redis-server cannot be run. */
-static void run_redis(const struct tarn_private_redis *r, const char *dir, pid_t parent, int err_fd)
+static void run_redis(int settings_fd, pid_t parent, int err_fd)
 {
-    const char *argv[] = {"redis-server",
-                          "--port",
-                          r->port,
-                          "--bind",
-                          "127.0.0.1",
-                          "--unixsocket",
-                          r->socket_path,
-                          "--unixsocketperm",
-                          "700",
-                          "--save",
-                          "",
-                          "--appendonly",
-                          "no",
-                          "--dir",
-                          dir,
-                          "--logfile",
-                          "/dev/null",
-                          NULL};
+    const char *argv[] = {"redis-server", "-", NULL};
     sigset_t none;
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);
@@ -63,7 +114,7 @@ static void run_redis(const struct tarn_private_redis *r, const char *dir, pid_t
     setsid();
     prctl(PR_SET_PDEATHSIG, SIGTERM);
     int null_fd = open("/dev/null", O_RDWR);
-    if (getppid() == parent && null_fd >= 0 && dup2(null_fd, 0) >= 0 && dup2(null_fd, 1) >= 0 &&
+    if (getppid() == parent && null_fd >= 0 && dup2(settings_fd, 0) >= 0 && dup2(null_fd, 1) >= 0 &&
         dup2(null_fd, 2) >= 0)
         execvp(argv[0], (char *const *)argv);
     int err = errno;
@@ -72,30 +123,39 @@ static void run_redis(const struct tarn_private_redis *r, const char *dir, pid_t
     _exit(127);
 }
 
-static int spawn(struct tarn_private_redis *r, const char *dir)
+static int spawn(struct tarn_private_redis *r)
 {
-    int fds[2], err = 0;
+    int fds[2], settings_fd = -1, err = 0;
     pid_t self = getpid();
-    if (pipe2(fds, O_CLOEXEC))
-        return tarn_fail(TARN_E_SYSTEM, "redis-server: pipe: %m");
+    int rc = settings(r, &settings_fd);
+    if (rc || pipe2(fds, O_CLOEXEC)) {
+        if (!rc)
+            rc = tarn_fail(TARN_E_SYSTEM, "redis-server: pipe: %m");
+        goto close_settings;
+    }
+    r->started_ns = tarn_now_ns();
     r->pid = fork();
     if (r->pid == 0)
-        run_redis(r, dir, self, fds[1]);
+        run_redis(settings_fd, self, fds[1]);
     close(fds[1]);
     ssize_t n = r->pid > 0 ? read(fds[0], &err, sizeof(err)) : 0;
     close(fds[0]);
-    if (r->pid < 0)
-        return tarn_fail(TARN_E_SYSTEM, "redis-server: fork: %m");
-    if (n != sizeof(err))
-        return 0;
-    waitpid(r->pid, NULL, 0);
-    r->pid = 0;
-    errno = err;
-    if (err == ENOENT)
-        return tarn_fail(TARN_E_UNAVAILABLE,
-                         "redis-server is not installed: install the package redis-server, or "
-                         "name a running Redis with --redis redis://HOST:PORT");
-    return tarn_fail(TARN_E_SYSTEM, "redis-server cannot be started: %m");
+    if (r->pid < 0) {
+        rc = tarn_fail(TARN_E_SYSTEM, "redis-server: fork: %m");
+        r->pid = 0;
+    } else if (n == sizeof(err)) {
+        waitpid(r->pid, NULL, 0);
+        r->pid = 0;
+        errno = err;
+        rc = err == ENOENT ? tarn_fail(TARN_E_UNAVAILABLE,
+                                       "redis-server is not installed: install the package redis-server, or "
+                                       "name a running Redis with --redis redis://HOST:PORT")
+                           : tarn_fail(TARN_E_SYSTEM, "redis-server cannot be started: %m");
+    }
+close_settings:
+    if (settings_fd >= 0)
+        close(settings_fd);
+    return rc;
 }
 
 static bool ended(struct tarn_private_redis *r)
@@ -105,13 +165,23 @@ static bool ended(struct tarn_private_redis *r)
     return !r->pid;
 }
 
-/* AGAIN: it ended at once, most likely because somebody took the port meanwhile. */
-static int wait_ready(struct tarn_private_redis *r, uint64_t deadline_ns)
+/* It opens its socket when it listens on the port: then nobody else is to get that any more. */
+static bool answers(struct tarn_private_redis *r)
 {
     struct tarn_addr a = {.is_unix = true};
     int fd;
     snprintf(a.host, sizeof(a.host), "%s", r->socket_path);
-    while (tarn_net_connect(&a, deadline_ns, &fd)) {
+    if (tarn_net_connect(&a, tarn_deadline(ANSWER_MS), &fd))
+        return false;
+    close(fd);
+    share_port(r, false);
+    return true;
+}
+
+/* AGAIN: it ended at once, most likely because somebody took the port meanwhile. */
+static int wait_ready(struct tarn_private_redis *r, uint64_t deadline_ns)
+{
+    while (!answers(r)) {
         if (ended(r))
             return TARN_E_AGAIN;
         if (!tarn_left_ms(deadline_ns))
@@ -119,7 +189,6 @@ static int wait_ready(struct tarn_private_redis *r, uint64_t deadline_ns)
                              r->socket_path);
         poll(NULL, 0, POLL_MS);
     }
-    close(fd);
     return 0;
 }
 
@@ -135,6 +204,8 @@ static void end(struct tarn_private_redis *r)
         waitpid(r->pid, NULL, 0);
     }
     unlink(r->socket_path);
+    if (r->port_fd >= 0)
+        close(r->port_fd);
 }
 
 int tarn_private_redis_start(const char *dir, uint64_t deadline_ns, struct tarn_private_redis **r_p)
@@ -143,17 +214,21 @@ int tarn_private_redis_start(const char *dir, uint64_t deadline_ns, struct tarn_
     struct tarn_private_redis *r = calloc(1, sizeof(*r));
     if (!r)
         return tarn_fail(TARN_E_NO_MEMORY, "redis-server: out of memory");
+    r->port_fd = -1;
+    snprintf(r->dir, sizeof(r->dir), "%s", dir);
     int n = snprintf(r->socket_path, sizeof(r->socket_path), "%s/redis-%d.sock", dir, (int)getpid());
     if (n >= (int)sizeof(r->socket_path))
         rc = tarn_fail(TARN_E_CONFIG,
                        "redis-server: the directory %s is too long for a Unix socket: give a "
                        "shorter --unix",
                        dir);
+    else if (tarn_secret_make(r->password))
+        rc = TARN_E_SYSTEM;
     unlink(r->socket_path);
     for (int attempt = 0; rc == TARN_E_AGAIN && attempt < 5; attempt++) {
-        rc = free_port(r->port);
+        rc = take_port(r);
         if (!rc)
-            rc = spawn(r, dir);
+            rc = spawn(r);
         if (!rc)
             rc = wait_ready(r, deadline_ns);
     }
@@ -166,7 +241,7 @@ int tarn_private_redis_start(const char *dir, uint64_t deadline_ns, struct tarn_
                              "running Redis with --redis");
         return rc;
     }
-    snprintf(r->uri, sizeof(r->uri), "redis://127.0.0.1:%s", r->port);
+    snprintf(r->uri, sizeof(r->uri), "redis://default:%s@127.0.0.1:%s", r->password, r->port);
     *r_p = r;
     return 0;
 }
@@ -174,6 +249,36 @@ int tarn_private_redis_start(const char *dir, uint64_t deadline_ns, struct tarn_
 const char *tarn_private_redis_uri(const struct tarn_private_redis *r)
 {
     return r->uri;
+}
+
+int tarn_private_redis_tend(struct tarn_private_redis *r, const struct tarn_logger *log)
+{
+    uint64_t now = tarn_now_ns();
+    if (!ended(r)) {
+        if (now - r->started_ns >= STEADY_NS)
+            r->starts = 0;
+        return 0;
+    }
+    if (r->starts && now - r->started_ns < AGAIN_NS)
+        return 0;
+    if (r->starts == STARTS_MAX)
+        return tarn_fail(TARN_E_SYSTEM,
+                         "redis-server has ended, and %d more times soon after it was started again: see why, or name a "
+                         "running Redis with --redis",
+                         STARTS_MAX);
+    r->starts++;
+    tarn_log(log, TARN_LOG_WARN, "redis", "msg=\"redis-server has ended\" remedy=\"starting it again\" port=%s",
+             r->port);
+    share_port(r, true);
+    int rc = spawn(r);
+    if (!rc)
+        rc = wait_ready(r, now + START_MS * TARN_NS_PER_MS);
+    /* Somebody may have been quicker, and been shown the password: it is not used there again. */
+    return rc != TARN_E_AGAIN ? rc
+                              : tarn_fail(TARN_E_SYSTEM,
+                                          "redis-server has ended, and cannot be started again on port %s: see who uses "
+                                          "that port, or name a running Redis with --redis",
+                                          r->port);
 }
 
 void tarn_private_redis_stop(struct tarn_private_redis *r)

@@ -6,6 +6,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "server/directory/publisher.h"
 #include "server/directory/publisher_impl.h"
 
 #define BATCH_MAX 1024
@@ -29,40 +30,6 @@ struct round {
     struct withdrawal *withdrawals;
     size_t nwithdrawals;
 };
-
-void queue_init(struct request_queue *q)
-{
-    q->first = NULL;
-    q->last = &q->first;
-}
-
-void queue_add(struct request_queue *q, struct tarn_request *r)
-{
-    r->next = NULL;
-    *q->last = r;
-    q->last = &r->next;
-}
-
-struct tarn_request *queue_take(struct request_queue *q)
-{
-    struct tarn_request *r = q->first;
-    if (r && !(q->first = r->next))
-        q->last = &q->first;
-    return r;
-}
-
-bool queue_remove(struct request_queue *q, const struct tarn_request *r)
-{
-    for (struct tarn_request **at = &q->first; *at; at = &(*at)->next) {
-        if (*at != r)
-            continue;
-        *at = r->next;
-        if (!*at)
-            q->last = at;
-        return true;
-    }
-    return false;
-}
 
 /* --- giving back -------------------------------------------------------------------------------- */
 
@@ -329,15 +296,6 @@ int tarn_publisher_start(const struct tarn_publisher_options *o, struct tarn_pub
     return 0;
 }
 
-void cancel_request(struct tarn_request *r)
-{
-    for (size_t i = 0; r->publishes && i < r->n; i++)
-        r->publishes[i].status = TARN_E_CANCELED;
-    r->status = TARN_E_CANCELED;
-    snprintf(r->error, sizeof(r->error), "the node ends");
-    r->done(r);
-}
-
 void tarn_publisher_stop(struct tarn_publisher *p)
 {
     if (!p)
@@ -359,14 +317,6 @@ void tarn_publisher_stop(struct tarn_publisher *p)
     pthread_cond_destroy(&p->wake);
     pthread_mutex_destroy(&p->lock);
     free(p);
-}
-
-void thread_submit(struct tarn_publisher *p, struct tarn_request *r)
-{
-    pthread_mutex_lock(&p->lock);
-    queue_add(&p->queues[r->kind], r);
-    pthread_cond_signal(&p->wake);
-    pthread_mutex_unlock(&p->lock);
 }
 
 void tarn_publisher_submit(struct tarn_publisher *p, struct tarn_request *r)

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Inside of the directory thread, for its own files only:
- *   publisher.c        queues, rounds, what the control thread calls
+ *   publisher.c        rounds, what the control thread calls
+ *   publisher_queue.c  queues of requests
+ *   publisher_call.c   calls to Redis
  *   publisher_work.c   what is done with Redis for each kind of request; the directory thread only
  *   publisher_displace.c  the same, of displaced copies
  *   publisher_settled.c   whether what is missing in the directory means something
@@ -13,7 +15,7 @@
 #include <pthread.h>
 
 #include "server/directory/liveness.h"
-#include "server/directory/publisher.h"
+#include "server/directory/request.h"
 
 struct request_queue {
     struct tarn_request *first, **last;
@@ -35,7 +37,7 @@ struct publish_lane {
 struct settledness {
     char id[TARN_DIRECTORY_ID_TEXT]; /* "": no beat has been answered */
     bool settled;                    /* that directory, for good */
-    char why[200];                   /* it is not; without the time that is left */
+    char why[TARN_SENTENCE];                   /* it is not; without the time that is left */
     uint64_t until_ns;               /* it cannot be before; 0: nobody knows */
 };
 
@@ -72,6 +74,7 @@ struct tarn_publisher {
     struct tarn_publisher_stats stats; /* written by the thread only, except waiting_withdrawals */
 };
 
+/* publisher_queue.c */
 void queue_init(struct request_queue *q);
 void queue_add(struct request_queue *q, struct tarn_request *r);
 struct tarn_request *queue_take(struct request_queue *q);
@@ -79,11 +82,10 @@ bool queue_remove(struct request_queue *q, const struct tarn_request *r);
 
 /* Gives a request back because the publisher ends. */
 void cancel_request(struct tarn_request *r);
-/* Keeps account of what a publish has achieved. */
-void count_published(struct tarn_publisher *p, const struct tarn_publish *items, size_t n);
 /* Hands a request to the directory thread. */
 void thread_submit(struct tarn_publisher *p, struct tarn_request *r);
 
+/* publisher_lane.c */
 void lane_init(struct publish_lane *l);
 /* Gives back what is under way as CANCELED. */
 void lane_stop(struct tarn_publisher *p);
@@ -95,7 +97,10 @@ void lane_adopt(struct tarn_publisher *p, struct tarn_stream *s);
 /* The directory thread has finished a publish. */
 void lane_thread_done(struct tarn_publisher *p);
 
+/* publisher_work.c */
 bool any_replace(const struct tarn_publish *items, size_t n);
+/* Keeps account of what a publish has achieved. */
+void count_published(struct tarn_publisher *p, const struct tarn_publish *items, size_t n);
 /* All commits of the queue in one call; the others do one request. */
 void work_publish(struct tarn_publisher *p, struct request_queue *q);
 void work_beat(struct tarn_publisher *p, struct tarn_request *r);
@@ -116,12 +121,14 @@ void settled_note(struct tarn_publisher *p, const struct tarn_beat *b);
 /* Does Redis have the directory of this id? 0, AGAIN. The same thread. */
 int settled_same(struct tarn_publisher *p, const char *id);
 /* The sentence, without the lock; "" when the directory is settled. */
-void settled_why(struct tarn_publisher *p, char out[256]);
-int work_withdraw_items(struct tarn_publisher *p, struct tarn_withdraw *w, size_t n);
+void settled_why(struct tarn_publisher *p, char out[TARN_SENTENCE]);
+
+/* publisher_call.c */
 uint64_t call_deadline(const struct tarn_publisher *p);
 /* Keeps account of a call that ended with rc, and says once that Redis went or came back. */
 int account(struct tarn_publisher *p, int rc);
 void request_failed(struct tarn_request *r, int rc);
+int work_withdraw_items(struct tarn_publisher *p, struct tarn_withdraw *w, size_t n);
 
 /* publisher_displace.c */
 void work_recheck(struct tarn_publisher *p, struct tarn_request *r);

@@ -25,7 +25,7 @@ static bool nobody_restores(struct tarn_publisher *p, struct settledness *s)
     char name[TARN_NODE_ID_MAX + 1] = "";
     int rc = tarn_directory_nodes(p->o.directory, tarn_deadline(p->o.timeout_ms), find_restoring, name);
     if (rc < 0)
-        snprintf(s->why, sizeof(s->why), "the list of nodes could not be read: %.150s", tarn_last_error());
+        snprintf(s->why, sizeof(s->why), "the list of nodes could not be read: %s", tarn_last_error());
     else if (rc)
         snprintf(s->why, sizeof(s->why), "node %s still publishes its objects again after a loss of Redis's data",
                  name);
@@ -63,7 +63,7 @@ void settled_note(struct tarn_publisher *p, const struct tarn_beat *b)
     pthread_mutex_unlock(&p->lock);
 }
 
-void settled_why(struct tarn_publisher *p, char out[256])
+void settled_why(struct tarn_publisher *p, char out[TARN_SENTENCE])
 {
     pthread_mutex_lock(&p->lock);
     struct settledness s = p->directory;
@@ -71,16 +71,17 @@ void settled_why(struct tarn_publisher *p, char out[256])
     if (s.settled)
         out[0] = 0;
     else if (!s.id[0])
-        snprintf(out, 256, "this node has not reached Redis yet");
-    else if (s.until_ns)
-        snprintf(out, 256, "%s: for at most %d ms more", s.why, tarn_left_ms(s.until_ns));
-    else
-        snprintf(out, 256, "%s", s.why);
+        snprintf(out, TARN_SENTENCE, "this node has not reached Redis yet");
+    else {
+        size_t n = (size_t)snprintf(out, TARN_SENTENCE, "%s", s.why);
+        if (s.until_ns)
+            snprintf(out + n, TARN_SENTENCE - n, ": for at most %d ms more", tarn_left_ms(s.until_ns));
+    }
 }
 
 int settled_before(struct tarn_publisher *p)
 {
-    char why[256];
+    char why[TARN_SENTENCE];
     settled_why(p, why);
     return why[0] ? tarn_fail(TARN_E_AGAIN, "the directory is not settled: %s", why) : 0;
 }
@@ -90,7 +91,7 @@ int settled_same(struct tarn_publisher *p, const char *id)
     struct tarn_directory_state now;
     int rc = tarn_directory_look(p->o.directory, tarn_deadline(p->o.timeout_ms), &now);
     if (rc) {
-        char why[200];
+        char why[TARN_SENTENCE];
         snprintf(why, sizeof(why), "%s", tarn_last_error());
         return tarn_fail(TARN_E_AGAIN, "whether Redis still has its data is not known: %s", why);
     }

@@ -9,41 +9,6 @@
 #include "base/error.h"
 #include "server/directory/publisher_impl.h"
 
-#define AT "directory"
-
-/* --- calls to Redis ----------------------------------------------------------------------------- */
-
-uint64_t call_deadline(const struct tarn_publisher *p)
-{
-    return tarn_deadline(p->o.timeout_ms);
-}
-
-int account(struct tarn_publisher *p, int rc)
-{
-    pthread_mutex_lock(&p->lock);
-    bool was_away = p->stats.away;
-    p->stats.calls++;
-    p->stats.away = rc != 0;
-    p->stats.silent = rc && !tarn_directory_answers(p->o.directory);
-    if (rc) {
-        p->stats.failed_calls++;
-        snprintf(p->stats.error, sizeof(p->stats.error), "%s", tarn_last_error());
-    }
-    pthread_mutex_unlock(&p->lock);
-    if (rc && !was_away)
-        tarn_log(p->o.log, TARN_LOG_WARN, AT, "msg=\"redis does not do its part\" cause=\"%s\"",
-                 tarn_last_error());
-    if (!rc && was_away)
-        tarn_log(p->o.log, TARN_LOG_INFO, AT, "msg=\"redis is back\"");
-    return rc;
-}
-
-void request_failed(struct tarn_request *r, int rc)
-{
-    r->status = rc;
-    snprintf(r->error, sizeof(r->error), "%s", tarn_last_error());
-}
-
 static int call_publish(struct tarn_publisher *p, struct tarn_publish *items, size_t n)
 {
     int rc = account(p, tarn_directory_publish(p->o.directory, items, n, call_deadline(p)));
@@ -156,7 +121,7 @@ static int publish_rest(struct tarn_publisher *p, struct tarn_publish *items, si
 {
     struct tarn_publish *rest = calloc(n, sizeof(*rest));
     size_t nrest = 0, at = 0;
-    char why[256];
+    char why[TARN_SENTENCE];
     snprintf(why, sizeof(why), "%s", tarn_last_error());
     for (size_t i = 0; rest && i < n; i++) {
         if (items[i].mode != TARN_PUBLISH_REPLACE)
@@ -300,11 +265,6 @@ void work_restore(struct tarn_publisher *p, struct tarn_request *r)
     int rc = restore(p, r);
     if (rc)
         request_failed(r, rc);
-}
-
-int work_withdraw_items(struct tarn_publisher *p, struct tarn_withdraw *w, size_t n)
-{
-    return account(p, tarn_directory_withdraw(p->o.directory, w, n, call_deadline(p)));
 }
 
 void work_withdraw(struct tarn_publisher *p, struct tarn_request *r)

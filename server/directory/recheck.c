@@ -11,6 +11,7 @@
 struct tarn_recheck {
     struct tarn_request request;
     struct tarn_node *node;
+    void (*all_read)(struct tarn_node *n);
     bool busy, again;
     uint64_t rounds;
     struct tarn_location found[MEMBERS], freed[MEMBERS];
@@ -52,16 +53,17 @@ static void read_some(struct tarn_request *request)
         r->again = r->again && nfreed;
         submit(r, nfreed);
     } else {
-        tarn_presence_rechecked(r->node);
+        r->all_read(r->node);
     }
 }
 
-int tarn_recheck_new(struct tarn_node *n, struct tarn_recheck **r_p)
+int tarn_recheck_new(struct tarn_node *n, void (*all_read)(struct tarn_node *n), struct tarn_recheck **r_p)
 {
     struct tarn_recheck *r = calloc(1, sizeof(*r));
     if (!r)
         return tarn_fail(TARN_E_NO_MEMORY, "recheck: out of memory");
     r->node = n;
+    r->all_read = all_read;
     r->request = (struct tarn_request){
         .kind = TARN_REQUEST_RECHECK, .done = read_some, .freed = r->freed, .found = r->found};
     *r_p = r;

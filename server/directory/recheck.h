@@ -6,11 +6,12 @@
 #ifndef TARN_SERVER_RECHECK_H
 #define TARN_SERVER_RECHECK_H
 
-#include "server/node.h"
+#include "server/parts.h"
 
 struct tarn_recheck;
 
-int tarn_recheck_new(struct tarn_node *n, struct tarn_recheck **r_p);
+/* all_read: the set was read to its end. */
+int tarn_recheck_new(struct tarn_node *n, void (*all_read)(struct tarn_node *n), struct tarn_recheck **r_p);
 void tarn_recheck_free(struct tarn_recheck *r);
 void tarn_recheck_tick(struct tarn_recheck *r);
 /* Begins to read the set, or to read it once more. Returns what tarn_recheck_rounds() has reached once all that is in

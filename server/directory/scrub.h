@@ -13,7 +13,7 @@
 #ifndef TARN_SERVER_SCRUB_H
 #define TARN_SERVER_SCRUB_H
 
-#include "server/node.h"
+#include "server/parts.h"
 
 int tarn_scrub_new(struct tarn_node *n, struct tarn_scrub **s_p);
 /* No page is under way any more: the publisher has stopped. NULL is allowed. */

@@ -48,7 +48,7 @@ static int find_device(const char *pool, const char *text, int *device_p)
     uint64_t index;
     int n;
     if (tarn_cuda_count(&n)) {
-        char why[256];
+        char why[TARN_SENTENCE];
         snprintf(why, sizeof(why), "%s", tarn_last_error());
         return tarn_fail(TARN_E_UNAVAILABLE, "pool %s: no GPU can be used: %s", pool, why);
     }
@@ -70,7 +70,7 @@ static int take_memory(const char *name, struct tarn_pool_memory *m)
     if (!rc)
         rc = tarn_cuda_alloc(m->device, m->bytes, &m->base, m->handle);
     if (rc) {
-        char why[400];
+        char why[TARN_SENTENCE];
         snprintf(why, sizeof(why), "%s", tarn_last_error());
         m->base = NULL;
         return tarn_fail(rc, "pool %s: %s", name, why);

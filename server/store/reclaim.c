@@ -10,6 +10,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "server/store/store.h"
 #include "server/store/store_impl.h"
 
 /* --- hazards ------------------------------------------------------------------------------------ */
@@ -190,7 +191,7 @@ static void retire_live(struct tarn_store *s, struct object *o, const char *why)
     p->live--;
     store_locate(s, o, &l);
     retire(s, o);
-    if (s->o.gone)
+    if (s->o.gone && why)
         s->o.gone(s->o.arg, &(struct tarn_key){o->key, o->key_bytes}, &l, o->tensor.bytes, why);
 }
 

@@ -9,6 +9,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "server/store/store.h"
 #include "server/store/store_impl.h"
 
 /* --- sessions ----------------------------------------------------------------------------------- */

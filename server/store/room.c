@@ -8,6 +8,7 @@
  * tried, and at last every place of the pool in turn: a reservation is refused only if no run of holes
  * and evictable objects is long enough.
  */
+#include "server/store/store.h"
 #include "server/store/store_impl.h"
 
 #define VICTIMS_MAX 32        /* places to be tried before all are */
@@ -169,11 +170,6 @@ static uint64_t evict_some(struct tarn_store *s, struct pool *p, uint64_t bytes,
     }
     store_sweep_limbo(s, p);
     return before - p->used;
-}
-
-bool store_has_slot(const struct pool *p)
-{
-    return p->free_slots || p->used_slots < p->memory->nslots;
 }
 
 bool store_make_slot(struct tarn_store *s, struct pool *p)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The store: pools, and the objects in them. How objects get there is in reserve.c, the key index in
- * index.c, how slots come free again in reclaim.c, eviction in room.c, what transports ask from their
+ * index.c, what is at a slot in slot.c, how slots come free again in reclaim.c, eviction in room.c, what transports ask from their
  * threads in guard.c, and what holds between them in store.h.
  *
  * gen of a slot is 0 until its first use (the memfd is all zero, and is not touched ahead of use), then
@@ -15,6 +15,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "server/store/pool.h"
+#include "server/store/store.h"
 #include "server/store/store_impl.h"
 
 #define SLOTS_MIN 1024u
@@ -150,54 +151,6 @@ int tarn_store_pool_find(const struct tarn_store *s, const char *name, size_t by
     return -1;
 }
 
-uint32_t tarn_store_now(const struct tarn_store *s)
-{
-    return (uint32_t)((tarn_now_ns() - s->tick_base_ns) / TARN_TICK_NS);
-}
-
-uint64_t tarn_store_tick_base_ns(const struct tarn_store *s)
-{
-    return s->tick_base_ns;
-}
-
-/* --- what is at a slot -------------------------------------------------------------------------- */
-
-struct object *store_object_at(const struct tarn_store *s, uint32_t pool, uint32_t slot, uint64_t gen)
-{
-    if (pool >= s->npools || slot >= s->pools[pool].used_slots ||
-        atomic_load_explicit(store_gen(s, pool, slot), memory_order_relaxed) != gen)
-        return NULL;
-    return s->pools[pool].slots[slot].object;
-}
-
-void store_touch(struct tarn_store *s, const struct object *o)
-{
-    atomic_store_explicit(&s->memory[o->pool].touch[o->slot], tarn_store_now(s), memory_order_relaxed);
-}
-
-void store_locate(const struct tarn_store *s, const struct object *o, struct tarn_location *l)
-{
-    *l = (struct tarn_location){
-        .offset = atomic_load_explicit(&s->pools[o->pool].slots[o->slot].offset, memory_order_relaxed),
-        .gen = atomic_load_explicit(store_gen(s, o->pool, o->slot), memory_order_relaxed),
-        .slot = o->slot,
-    };
-    memcpy(l->node, s->node, sizeof(l->node));
-    memcpy(l->pool, s->pools[o->pool].name, sizeof(l->pool));
-}
-
-void store_record(const struct tarn_store *s, const struct object *o, struct tarn_record *r)
-{
-    *r = (struct tarn_record){
-        .tensor = o->tensor,
-        .version = o->version,
-        .born_ms = o->born_ms,
-        .ttl_ms = o->ttl_ms,
-        .nlocations = 1,
-    };
-    store_locate(s, o, &r->locations[0]);
-}
-
 /* --- objects ------------------------------------------------------------------------------------ */
 
 /* The LIVE object of a key that has not expired. */
@@ -261,6 +214,15 @@ bool tarn_store_unpin(struct tarn_store *s, const struct tarn_key *key)
     return o != NULL;
 }
 
+int64_t tarn_store_pinned(const struct tarn_store *s, const struct tarn_key *key)
+{
+    const struct object *o = find_live(s, key);
+    uint64_t now = tarn_now_ns(), until = o ? o->pinned_until_ns : 0;
+    if (until == FOREVER)
+        return -1;
+    return until > now ? (int64_t)((until - now + TARN_NS_PER_MS - 1) / TARN_NS_PER_MS) : 0;
+}
+
 bool tarn_store_touch(struct tarn_store *s, const struct tarn_key *key)
 {
     const struct object *o = find_live(s, key);
@@ -292,6 +254,14 @@ size_t tarn_store_list(const struct tarn_store *s, uint64_t *cursor, struct tarn
     return n;
 }
 
+static uint64_t room(const struct pool *p, uint64_t largest_hole)
+{
+    uint64_t high = p->memory->bytes * p->store->o.high_watermark / 100;
+    if (p->lowering || p->used >= high || !store_has_slot(p))
+        return 0;
+    return high - p->used < largest_hole ? high - p->used : largest_hole;
+}
+
 void tarn_store_stats(const struct tarn_store *s, uint32_t pool, struct tarn_pool_stats *out)
 {
     const struct pool *p = &s->pools[pool];
@@ -311,5 +281,6 @@ void tarn_store_stats(const struct tarn_store *s, uint32_t pool, struct tarn_poo
         .evicted_bytes = p->evicted_bytes,
         .expired = p->expired,
         .refused = p->refused,
+        .room = room(p, a.largest_hole),
     };
 }

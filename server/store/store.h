@@ -20,7 +20,7 @@
 #ifndef TARN_SERVER_STORE_H
 #define TARN_SERVER_STORE_H
 
-#include "metadata/directory.h"
+#include "server/store/store_options.h"
 #include "transport/transport.h"
 
 struct tarn_store;
@@ -32,18 +32,6 @@ struct tarn_pool_options {
     uint32_t slots;   /* objects at most; 0: bytes / 4096, at least 1024, at most 2^28 */
     bool huge;        /* MFD_HUGETLB */
     char device[48];  /* of a GPU pool: its index, or its uuid as nvidia-smi -L prints it; "": a CPU pool */
-};
-
-struct tarn_store_options {
-    uint64_t epoch;   /* its low half must not be 0: INVALID */
-    const char *node; /* id, for locations */
-    uint32_t high_watermark, low_watermark; /* percent of a pool; ticks evict from high down to low */
-    uint64_t session_reserved_max; /* bytes a session may have reserved and not committed, unless it is one
-                                      reservation; 0: no limit */
-    /* An object left: why is "evicted", "expired", "removed" or "replaced". */
-    void (*gone)(void *arg, const struct tarn_key *key, const struct tarn_location *l, uint64_t bytes,
-                 const char *why);
-    void *arg;
 };
 
 int tarn_store_new(const struct tarn_store_options *o, struct tarn_store **s_p);
@@ -115,7 +103,7 @@ uint32_t tarn_store_abort_session(struct tarn_store *s, uint64_t session);
 /* The LIVE object of a key: fills record and location (any may be NULL). False when there is none. */
 bool tarn_store_find(const struct tarn_store *s, const struct tarn_key *key, struct tarn_record *r,
                      struct tarn_location *l);
-/* Reclaims a key's object and tells `gone`. False when there is none. */
+/* Reclaims a key's object and tells `gone`, unless why is NULL. False when there is none. */
 bool tarn_store_remove(struct tarn_store *s, const struct tarn_key *key, const char *why);
 /* Reclaims the object at slot if it still has the (even) generation; tells `gone` with "replaced". One that
  * is PUBLISHING is reclaimed by its commit_end, without a word. */
@@ -125,6 +113,8 @@ bool tarn_store_is_publishing(const struct tarn_store *s, uint32_t pool, uint32_
  * ends them all. */
 bool tarn_store_pin(struct tarn_store *s, const struct tarn_key *key, uint32_t ttl_ms);
 bool tarn_store_unpin(struct tarn_store *s, const struct tarn_key *key);
+/* Milliseconds until the object is pinned no more; -1: until unpinned; 0: not pinned, or no such object. */
+int64_t tarn_store_pinned(const struct tarn_store *s, const struct tarn_key *key);
 bool tarn_store_touch(struct tarn_store *s, const struct tarn_key *key);
 /* Evicts least recently used objects until `bytes` more are free or nothing can go; how many were freed. */
 uint64_t tarn_store_evict(struct tarn_store *s, uint32_t pool, uint64_t bytes);
@@ -155,6 +145,7 @@ void tarn_store_tick(struct tarn_store *s);
 
 struct tarn_pool_stats {
     uint64_t bytes, used, free, largest_hole, objects, reserved, reserved_bytes, limbo, slots;
+    uint64_t room; /* so much can be stored in one piece, and nothing is evicted for it or for the watermark */
     uint64_t evicted, evicted_bytes, expired, refused;
 };
 void tarn_store_stats(const struct tarn_store *s, uint32_t pool, struct tarn_pool_stats *out);

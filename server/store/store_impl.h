@@ -2,6 +2,7 @@
 /*
  * Inside of the store, for its own files only:
  *   store.c   pools, objects
+ *   slot.c    what is at a slot
  *   reserve.c putting: sessions' reservations, until they are objects
  *   index.c   objects by key
  *   reclaim.c how slots and extents come free: limbo, hazards, expiry
@@ -22,7 +23,8 @@
 
 #include "server/store/alloc.h"
 #include "server/store/evict.h"
-#include "server/store/store.h"
+#include "server/store/store_options.h"
+#include "transport/transport.h"
 
 #define NO_SLOT UINT32_MAX
 #define FOREVER UINT64_MAX
@@ -135,7 +137,7 @@ static inline _Atomic uint64_t *store_gen(const struct tarn_store *s, uint32_t p
     return &s->memory[pool].gen[slot];
 }
 
-/* --- store.c ------------------------------------------------------------------------------------ */
+/* --- slot.c ------------------------------------------------------------------------------------- */
 
 /* What is at a slot under a generation; NULL: nothing. */
 struct object *store_object_at(const struct tarn_store *s, uint32_t pool, uint32_t slot, uint64_t gen);
@@ -143,6 +145,8 @@ void store_locate(const struct tarn_store *s, const struct object *o, struct tar
 void store_record(const struct tarn_store *s, const struct object *o, struct tarn_record *r);
 /* It was used now. */
 void store_touch(struct tarn_store *s, const struct object *o);
+/* A slot can be had without evicting. */
+bool store_has_slot(const struct pool *p);
 
 /* --- index.c ------------------------------------------------------------------------------------ */
 
@@ -183,7 +187,5 @@ void store_expire(struct tarn_store *s, struct object *o);
 /* Evicts so that a hole of `bytes`, or a slot, comes free. False when nothing that could go makes one. */
 bool store_make_hole(struct tarn_store *s, struct pool *p, uint64_t bytes);
 bool store_make_slot(struct tarn_store *s, struct pool *p);
-/* A slot can be had without evicting. */
-bool store_has_slot(const struct pool *p);
 
 #endif

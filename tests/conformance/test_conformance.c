@@ -45,8 +45,7 @@ static int ran, passed; /* cases; when they differ in the end, logs are printed 
 
 /* --- bytes -------------------------------------------------------------------------------------- */
 
-/* Content that depends on the key, the version and the position, so that foreign, stale or torn bytes show.
- */
+/* Content that depends on the key, the version and the position, so that foreign, stale or torn bytes show. */
 static void fill(uint8_t *p, size_t bytes, const char *key, uint64_t version)
 {
     uint64_t x = tarn_hash(key, strlen(key), version);
@@ -462,15 +461,17 @@ static uint64_t stale_reads(struct place *p)
 static void *read_contested(void *arg)
 {
     enum { GETS = 38, STALE_ENOUGH = 500 };
-    struct place *p = &((struct thread *)arg)->place;
-    int before = 0, *hits = &((struct thread *)arg)->hits;
+    struct thread *t = arg;
+    struct place *p = &t->place;
+    int before = 0;
+    uint64_t enough = stale_reads(p) + STALE_ENOUGH;
     uint8_t *want[2] = {made(2 * MIB, "contested", 0), made(2 * MIB, "contested", 1)}, *got = malloc(2 * MIB);
-    for (int i = 0; i < GETS && stale_reads(p) < STALE_ENOUGH; i++) {
+    for (int i = 0; i < GETS && stale_reads(p) < enough; i++) {
         memset(got, 0, 2 * MIB);
         int status = get_bytes(p, "contested", got, 2 * MIB);
         expect(status == 0, "get contested: %s: %s", tarn_error_name(status), tarn_last_error());
         int version = memcmp(got, want[1], 64) == 0;
-        *hits += i > 0 && version != before;
+        t->hits += i > 0 && version != before;
         before = version;
         expect(memcmp(got, want[version], 2 * MIB) == 0, "contested: bytes of no version");
     }
@@ -487,7 +488,7 @@ static void replaced_under_readers(struct place *p)
     assert_non_null(harness_wait_line(q, "ready", HARNESS_TIMEOUT_MS));
     uint64_t until = harness_now_ms() + HARNESS_TIMEOUT_MS;
     for (int met = 0; !met || !stale_reads(p); met += in_threads(p, 4, read_contested))
-        expect(harness_now_ms() < until, "the writer was not met");
+        expect(harness_now_ms() < until, "the writer was not met: %d versions, %lu stale", met, stale_reads(p));
     harness_kill(q);
 }
 
@@ -697,10 +698,7 @@ struct test_case {
     void (*fn)(struct place *p);
 };
 
-#define CASE(fn_) \
-    { \
-#fn_, fn_ \
-    }
+#define CASE(fn_) {#fn_, fn_}
 static const struct test_case cases[] = {
     CASE(sizes_from_none_to_megabytes),
     CASE(tensor_comes_back_with_shape),
@@ -744,6 +742,7 @@ static void missing_way(void **state)
 {
     harness_skip(((struct run *)*state)->way->transport, ((struct run *)*state)->way->missing);
 }
+
 static void run_case(void **state)
 {
     struct run *r = *state;

@@ -12,6 +12,8 @@
 #include <unistd.h>
 
 #include "client/client.h"
+#include "client/health.h"
+#include "client/node.h"
 #include "tests/node_client.h"
 #include "tests/world.h"
 

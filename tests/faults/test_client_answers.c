@@ -15,7 +15,10 @@
 #include <unistd.h>
 
 #include "base/net.h"
+#include "base/text.h"
 #include "client/client.h"
+#include "client/health.h"
+#include "client/node.h"
 #include "tests/harness.h"
 #include "tests/node_client.h"
 #include "tests/relay.h"
@@ -579,7 +582,7 @@ static void old_copies_that_cannot_be_read_are_in_doubt(void **state)
     relay_answer(relay, "COMMIT", "*1\r\n*1\r\n$3\r\nold\r\n");
     assert_int_equal(put(c, "k", 64, &replace), TARN_E_IN_DOUBT);
     assert_non_null(strstr(tarn_last_error(), "key 'k': done, but not all old copies"));
-    relay_answer(relay, "DELETE", "*1\r\n*1\r\n:3\r\n");
+    relay_answer(relay, "DELETE", "*1\r\n*2\r\n:1\r\n:3\r\n");
     assert_int_equal(tarn_remove(c, &key, 1, NULL, 2000), TARN_E_IN_DOUBT);
     assert_non_null(strstr(tarn_last_error(), "key 'k': done, but not all old copies"));
     tarn_close(c);

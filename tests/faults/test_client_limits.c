@@ -10,6 +10,8 @@
 #include <string.h>
 
 #include "client/client.h"
+#include "client/health.h"
+#include "client/node.h"
 #include "tests/node_client.h"
 #include "tests/world.h"
 

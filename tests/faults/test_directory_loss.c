@@ -125,7 +125,7 @@ static void evictions_while_redis_is_away_are_withdrawn_later(void **state)
     put_many(w, 50);
     /* Paused, it keeps what it had, unlike a restarted one. */
     harness_signal(w->redis->process, SIGSTOP);
-    freeReplyObject(harness_command(w->c.resp, "EVICT", "cpu0", "16777216", NULL));
+    freeReplyObject(harness_call(w->node->local, "EVICT", "cpu0", "16777216", NULL));
     assert_int_equal(node_pool_figure(w->node->control, "objects"), 0);
     assert_null(node_try_reserve(&w->c, "absent", "k0", 10, &g));
     harness_signal(w->redis->process, SIGCONT);
@@ -144,7 +144,7 @@ static void forgotten_withdrawals_are_swept_out(void **state)
     node_put_many(&c, "many", N, 8);
     assert_int_equal(directory_count(w->redis), N);
     harness_signal(w->redis->process, SIGSTOP);
-    freeReplyObject(harness_command(c.resp, "EVICT", "p", "16777216", NULL));
+    freeReplyObject(harness_call(n->local, "EVICT", "p", "16777216", NULL));
     assert_int_equal(node_pool_figure(n->control, "objects"), 0);
     harness_signal(w->redis->process, SIGCONT);
     HARNESS_UNTIL(harness_redis_integer(w->redis, "DBSIZE", NULL) < 100, 20000);

@@ -84,7 +84,7 @@ static void replaced_copy_stays_away_when_its_successor_is_evicted(void **state)
     struct node_world *w = *state;
     start_nodes(w, "1");
     replace_without_release(w, "k");
-    freeReplyObject(harness_command(w->c.resp, "EVICT", "cpu0", "16777216", NULL));
+    freeReplyObject(harness_call(w->node->local, "EVICT", "cpu0", "16777216", NULL));
     never_named_until_freed(w, "k");
     harness_passed(w->h);
 }
@@ -212,7 +212,7 @@ static void full_redis_takes_withdrawals(void **state)
     node_put_many(&w->c, "k", 500, 64);
     freeReplyObject(harness_redis_call(w->redis, "CONFIG", "SET", "maxmemory", "1", NULL));
     HARNESS_UNTIL(!strcmp(node_info(w->node->control, "redis_state"), "away"), PATIENCE_MS);
-    freeReplyObject(harness_command(w->c.resp, "EVICT", "cpu0", "16777216", NULL));
+    freeReplyObject(harness_call(w->node->local, "EVICT", "cpu0", "16777216", NULL));
     HARNESS_UNTIL(directory_count(w->redis) == 0, PATIENCE_MS);
     freeReplyObject(harness_redis_call(w->redis, "CONFIG", "SET", "maxmemory", "0", NULL));
     harness_passed(w->h);

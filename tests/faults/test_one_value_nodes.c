@@ -41,7 +41,7 @@ static bool is(const struct harness_node *n, const char *presence)
 
 static bool settled(const struct harness_node *n)
 {
-    return !strcmp(node_info(n->control, "directory_state"), "settled");
+    return !strcmp(node_info(n->local, "directory_state"), "settled");
 }
 
 static void wait_ms(uint64_t ms)
@@ -275,7 +275,8 @@ static void a_loss_since_the_last_beat_is_noticed(void **state)
     struct harness_node *n = harness_node_start(w->h, "slow", w->redis, "--pool", "p:bytes=1M", "--heartbeat-ms",
                                                 "20000", NULL);
     struct node_client c = node_connect(n->control);
-    HARNESS_UNTIL(settled(n), SOON_MS);
+    /* The first beat of a node that is ready has ended. */
+    HARNESS_UNTIL(settled(n) && strcmp(node_info(n->local, "calls"), "0") != 0, SOON_MS);
     flush(w);
     assert_prefix(delete(&c, "k0"), "AGAIN");
     assert_prefix(node_put(&c, "replace", "k1", 2000), "AGAIN");

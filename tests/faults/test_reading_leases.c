@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "client/client.h"
+#include "client/lease.h"
 #include "tests/node_client.h"
 #include "tests/world.h"
 

@@ -244,7 +244,7 @@ static void strangers_get_little_room_and_no_time(void **state)
     expect_refused(n->control, "*2\r\n$4\r\nPING\r\n$16000000\r\n");
     expect_refused(n->control, "*17\r\n");
     /* Who has only said something counts as silent: it is not among the connections that may stay. */
-    struct tarn_resp *stranger = harness_connect(n->control), *c = harness_connect(n->control);
+    struct tarn_resp *stranger = harness_connect(n->control), *c = harness_connect(n->local);
     freeReplyObject(harness_command(stranger, "PING", NULL));
     freeReplyObject(harness_command(c, "AUTH", "s3cret", NULL));
     redisReply *list = harness_command(c, "CLIENT", "LIST", NULL);
@@ -338,7 +338,7 @@ static void a_commit_under_way_at_the_end_leaves_no_record(void **state)
     pid_t pid = fork();
     if (pid == 0)
         _exit(node_commit(&c, &g, "5000")->type == REDIS_REPLY_ERROR ? 0 : 1);
-    HARNESS_UNTIL(was_heard(n->control, "COMMIT"), 5000);
+    HARNESS_UNTIL(was_heard(n->local, "COMMIT"), 5000);
     harness_signal(n->process, SIGTERM);
     HARNESS_UNTIL(strstr(harness_log(n->process), "given up"), 5000);
     harness_signal(w->redis->process, SIGCONT);

@@ -15,6 +15,10 @@
 #include <unistd.h>
 
 #include "client/client.h"
+#include "client/link.h"
+#include "client/node.h"
+#include "client/refresh.h"
+#include "client/remote.h"
 #include "tests/harness.h"
 #include <tarn/tarn.h>
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Fuzzes the .safetensors parser. What it accepts must cover the file without gap or overlap and
- * survive being written again. The first bytes of the input are the header's length, as in a file;
- * a fuzzer rarely guesses one that fits, so the input is tried with the length that does, too.
+ * survive being written again, with its metadata. The first bytes of the input are the header's length, as in
+ * a file; a fuzzer rarely guesses one that fits, so the input is tried with the length that does, too.
  */
 #include <stdint.h>
 #include <stdlib.h>
@@ -18,16 +18,18 @@ static void demand(bool holds)
         abort();
 }
 
-static void write_again(struct tarn_file_entry *entries, size_t n)
+static void write_again(struct tarn_file_entry *entries, size_t n, const uint8_t *file)
 {
     struct tarn_buf b = {0};
     struct tarn_file_entry *again = NULL;
-    size_t nagain = 0;
-    uint64_t data = 0;
+    size_t nagain = 0, nmetadata = n > 0 && tarn_safetensors_is_metadata(&entries[0]);
+    uint64_t data = 0, metadata_at = n > 0 ? entries[0].offset : 0;
 
-    for (size_t i = 0; i < n; i++)
+    for (size_t i = nmetadata; i < n; i++)
         data += entries[i].tensor.bytes;
     demand(tarn_safetensors_header(entries, n, &b) == 0 && b.bytes % 64 == 0);
+    if (nmetadata)
+        memcpy(b.data + entries[0].offset, file + metadata_at, entries[0].tensor.bytes);
     char *zeros = calloc(1, data + 1);
     demand(zeros != NULL);
     tarn_buf_add(&b, zeros, data);
@@ -47,14 +49,15 @@ static void try(const uint8_t *data, size_t bytes)
         demand(rc < 0 && !entries && *tarn_last_error());
         return;
     }
-    uint64_t at = n ? entries[0].offset : 0;
+    size_t first = n > 0 && tarn_safetensors_is_metadata(&entries[0]);
+    uint64_t at = n > first ? entries[first].offset : bytes;
     for (size_t i = 0; i < n; i++) {
         demand(tarn_tensor_check(&entries[i].tensor) == 0);
-        demand(entries[i].name && entries[i].offset == at);
-        at += entries[i].tensor.bytes;
+        demand(entries[i].name && (i < first || entries[i].offset == at));
+        at += i < first ? 0 : entries[i].tensor.bytes;
     }
-    demand(n == 0 || at == bytes);
-    write_again(entries, n);
+    demand(at == bytes);
+    write_again(entries, n, data);
     tarn_file_entries_free(entries, n);
 }
 

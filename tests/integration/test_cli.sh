@@ -2,76 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # The tarn command against live nodes: files of every format and element type in and out byte for byte,
 # what each command prints for people and as JSON, sentences and exit statuses for everything refused.
-set -u
-build=$(cd "${TARN_BUILD:-build}" && pwd)
-command -v redis-server >/dev/null || { echo "SKIP: redis: no redis-server in PATH"; exit 77; }
-unset TARN_REDIS TARN_NS TARN_SECRET TARN_TRANSPORTS TARN_TIMEOUT_MS NO_COLOR
-dir=$(mktemp -d)
-pids=
-cleanup()
-{
-    for p in $pids; do
-        kill "$p" 2>/dev/null && wait "$p"
-    done
-    rm -rf "$dir"
-}
-trap cleanup EXIT
-cd "$dir" || exit 1
-
-failed=0 checks=0
-fail()
-{
-    failed=$((failed + 1))
-    echo "FAILED: $*"
-    sed 's/^/    out: /' "$dir/out"
-    sed 's/^/    err: /' "$dir/err"
-}
-tarn() { "$build/tarn" "$@"; }
-# expect STATUS ARGUMENT...: runs tarn, keeps out and err.
-expect()
-{
-    want=$1 got=0
-    shift
-    checks=$((checks + 1))
-    tarn "$@" >"$dir/out" 2>"$dir/err" </dev/null || got=$?
-    [ "$got" = "$want" ] || fail "tarn $*: exit $got, want $want"
-}
-# says FILE TEXT: the last run wrote it there.
-says()
-{
-    checks=$((checks + 1))
-    grep -qF -- "$2" "$dir/$1" || fail "nothing says \"$2\""
-}
-silent()
-{
-    checks=$((checks + 1))
-    [ ! -s "$dir/$1" ] || fail "$1 is not empty"
-}
-silent_about()
-{
-    checks=$((checks + 1))
-    ! grep -qF -- "$2" "$dir/$1" || fail "something says \"$2\""
-}
-same()
-{
-    checks=$((checks + 1))
-    cmp "$1" "$2" || fail "$1 and $2 differ"
-}
-# start_node ID ARGUMENT...: sets node (pid) and ready.
-start_node()
-{
-    id=$1
-    shift
-    mkfifo "$dir/$id.ready"
-    "$build/tarnd" --id "$id" --listen 127.0.0.1:0 --unix "$dir/$id.sock" "$@" >"$dir/$id.ready" 2>"$dir/$id.log" &
-    node=$!
-    pids="$node $pids"
-    if ! read -r ready <"$dir/$id.ready"; then
-        cat "$dir/$id.log"
-        echo "FAILED: $id does not start"
-        exit 1
-    fi
-}
+. "${0%/*}/cli.sh"
 
 # --- without any node -------------------------------------------------------------------------------
 
@@ -79,7 +10,7 @@ expect 2
 says err "Commands:"
 expect 0 help
 says out "doctor"
-for c in put get ls stat rm info doctor top events; do
+for c in put get ls stat rm pin unpin touch ttl info ping drain config doctor top events; do
     expect 0 help $c
     says out "tarn $c"
     expect 0 $c --help
@@ -92,6 +23,14 @@ expect 0 --man
 says out ".Nm tarn"
 expect 0 --markdown
 says out "## tarn put"
+# What all commands take is documented once.
+[ "$(grep -c '`TARN_TRANSPORTS`' out)" = 1 ] || fail "--markdown repeats the options of every command"
+tarn --man >out
+[ "$(grep -c 'Transports to use' out)" = 1 ] || fail "--man repeats the options of every command"
+expect 0 put --help
+[ "$(sed -n '/^Options:/,/^$/p' out | grep -c -e --redis)" = 0 ] || fail "put --help: --redis is among its own"
+[ "$(sed -n '/^Options of every command:/,/^$/p' out | grep -cE -e '--(redis|ns|secret|transports|timeout-ms|json|quiet|help)\b')" -ge 8 ] ||
+    fail "put --help lacks options of every command"
 expect 2 pt
 says err "did you mean \`tarn put\`?"
 expect 2 xyzzy
@@ -132,6 +71,10 @@ else
     expect 4 info --redis redis://127.0.0.1:1
     silent_about out "RDMA PORT"
     says out "rdma: no device"
+fi
+if [ ! -e /proc/driver/nvidia/version ] && grep -q '^cuda_ipc  *no ' out; then
+    checks=$((checks + 1))
+    grep -qE '^cuda_ipc  *no .*(no NVIDIA driver here|built without CUDA)' out || fail "info without a driver"
 fi
 expect 4 info --json --redis redis://127.0.0.1:1
 says out '"rdma_ports"'
@@ -211,8 +154,8 @@ says out '"key": "st/i64"'
 # Larger than a batch, empty, from a pipe, ranges, several into one.
 head -c 9000000 /dev/urandom >big
 expect 0 put big --pin
-expect 0 get big -o big.back
-same big big.back
+expect 0 get big -o big-back
+same big big-back
 says out "1 got, 8.6 MiB"
 tarn get big --range 1M:4K >part || fail "get --range"
 tail -c +1048577 big | head -c 4096 >part.want
@@ -264,11 +207,11 @@ wait $reader 2>/dev/null
 
 : >empty
 expect 0 put empty
-expect 0 get empty -o empty.back
-same empty empty.back
+expect 0 get empty -o empty-back
+same empty empty-back
 printf 'from a pipe' | tarn put - --key 'a%20b' --ttl-ms 3600000 -q || fail "put from a pipe"
-expect 0 get 'a%20b' -o pipe.back
-[ "$(cat pipe.back)" = "from a pipe" ] || fail "put from a pipe"
+expect 0 get 'a%20b' -o pipe-back
+[ "$(cat pipe-back)" = "from a pipe" ] || fail "put from a pipe"
 printf 'x' | tarn put - >out 2>err && fail "put from a pipe without a key"
 says err "give it a --key"
 tarn get 'a%20b' empty 'a%20b' >both || fail "get of several keys"
@@ -334,8 +277,8 @@ says out "node0/cpu0"
 expect 0 top --once --interval-ms 50 --json
 says out '"puts_per_s"'
 expect 0 put raw/u8 --key u --transports tcp
-expect 0 get u -o u.back --transports tcp
-same raw/u8 u.back
+expect 0 get u -o u-back --transports tcp
+same raw/u8 u-back
 
 # An event reader sees what comes after it began to listen: store until it has seen two.
 "$build/tarn" events --count 2 --json >events 2>err &
@@ -368,6 +311,22 @@ says err "--replace"
 expect 0 put raw/u8 --prefix raw/ --replace
 expect 2 get npy/f32 npy/i32 -o two.npy
 says err "one array"
+expect 2 get npy/f32 npy/i32 -o two
+says err "two: is one file, here are 2 keys: write .safetensors or to a directory; --format raw puts"
+[ ! -e two ] || fail "a refused get left a file"
+expect 0 get npy/f32 npy/i32 -o two --format raw
+cat raw/f32 raw/i32 >two.want
+same two two.want
+for e in pt npz bin; do
+    cp raw/u8 "x.$e"
+    expect 2 put "x.$e"
+    says err "tarn put: x.$e: .$e is an ending that tarn does not know: use .npy or .safetensors, or --format raw"
+    expect 0 put "x.$e" --format raw
+    expect 2 get "x.$e" -o "y.$e"
+    says err "tarn get: y.$e: .$e is an ending"
+    expect 0 get "x.$e" -o "y.$e" -f raw
+    same raw/u8 "y.$e"
+done
 expect 2 put nofile
 says err "tarn put: nofile: cannot open"
 expect 2 put .
@@ -427,8 +386,8 @@ expect 6 ls --redis "$(echo "$TARN_REDIS" | sed 's,//,//:wrong@,')"
 start_node node1 --pool cpu0:bytes=16M --redis "$TARN_REDIS" --transports tcp
 expect 0 put raw/u8 --key far --place node1
 expect 5 get far -o x --transports shm
-expect 0 get far -o far.back
-same raw/u8 far.back
+expect 0 get far -o far-back
+same raw/u8 far-back
 
 # --- terminal ---------------------------------------------------------------------------------------
 
@@ -455,5 +414,4 @@ wait "$node0" || fail "node0 did not end well"
 pids=
 expect 4 ls --timeout-ms 1000
 
-echo "$checks checks"
-[ $failed = 0 ]
+finish

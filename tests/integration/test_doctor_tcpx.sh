@@ -63,19 +63,25 @@ for v in 6 7 8; do
     says "plugin's ABI ok all calls in its table version $v"
     says "plugin starts ok init, devices 1 device"
     says "200000 Mbit/s, /sys/devices/pci0000:00/0000:00:01.0, takes memory of"
-    says 'connection ok listen, connect, accept eth1'
+    says 'connection ok listen, connect, accept eth1: listen '
+    grep -qE 'connect [0-9.]+ ms in [0-9]+ calls?, accept [0-9.]+ ms in [0-9]+ calls?$' out || fail "no times"
     says 'registration ok aligned to 4 KiB, DMA buffers 4096 bytes of'
-    says 'NCCL_DYNAMIC_CHUNK_SIZE ok'
-    says "kernel's device memory TCP"
-    says 'NVIDIA driver'
-    says 'not set: tarn sets it to 524288'
     says 'unpacking ok kernel, d2d or host kernel'
     says 'all that is needed is there'
 done
-says 'RxDM ok for the plugin of TCPX not asked for by this plugin'
+# What TCPX needs is asked of its plugin (that of version 7), and of no other.
+for row in 'NCCL_DYNAMIC_CHUNK_SIZE ok' "kernel's device memory TCP" '525, for CUDA 12' /run/tcpx; do
+    doctor 0 fixture-v7
+    says "$row"
+    doctor 0 fixture-v8
+    silent_about "$row"
+done
+doctor 0 fixture-v7
+says 'not set: tarn sets it to 524288'
 doctor 0 fixture-v7 TCPX_FIXTURE=devices=4 NCCL_NSOCKS_PERTHREAD=2 TARN_TCPX_UNPACK_IMPL=host
 says '4 devices'
 says 'device eth4 ok'
+says 'GPUs behind different ones do not connect and go by tcp'
 says 'sockets of a thread 2'
 says 'unpacking ok kernel, d2d or host host'
 doctor 0 fixture-v7 --json
@@ -110,7 +116,7 @@ says 'plugin starts: name interfaces that are there and up: NCCL_GPUDIRECTTCPX_S
 doctor 6 fixture-v7 TCPX_FIXTURE=init=2
 says 'init gave 2'
 doctor 6 fixture-v7 TCPX_FIXTURE=init_exit=1
-says 'the plugin ended the process with status 1 while starting it (init, devices); it wrote: tcpx fixture: exit'
+says 'the plugin ended the process with status 1 while starting it (init, devices); it wrote: tcpx fixture: fatal: no driver'
 says 'plugin starts: it does so when CUDA does not start'
 silent_about 'registration'
 doctor 6 fixture-v7 TCPX_FIXTURE=init_hang=1 --timeout-ms 2000
@@ -128,11 +134,29 @@ says 'plugin starts ok'
 says 'connection missing'
 says 'accept gave 3'
 says '; it said: level=warn at=tcpx_plugin msg="accept: no bounce memory of the GPU"'
+silent_about 'the connection is given up'
 says 'connection: start RxDM'
 says 'registration missing aligned to 4 KiB, DMA buffers not come to'
 says '/run/tcpx'
 doctor 6 fixture-v7 TCPX_FIXTURE=setup_ms=600000 --timeout-ms 2000
-says 'the plugin did not return from connecting a device with itself in time'
+says 'the plugin did not return from connecting with another process in time; seen: listen '
+says 'calls without a connection, accept'
+doctor 6 fixture-v8 TCPX_FIXTURE=setup_ms=600000,accept_blocks=1 --timeout-ms 1000
+says 'accept 1 call and no return from the last'
+says 'connection: its devices must reach themselves, and it must accept and connect in processes of one host'
+silent_about RxDM
+silent_about GPUDIRECTTCPX
+for f in accept_error=3 devices=0; do
+    doctor 6 fixture-v8 TCPX_FIXTURE=$f
+    silent_about RxDM
+    silent_about GPUDIRECTTCPX
+done
+doctor 0 fixture-v8 TCPX_FIXTURE=accept_blocks=1,connect_blocks=1
+says 'in 1 call, accept '
+says 'in 1 call, which does not return before the peer connects'
+doctor 6 fixture-v7 TCPX_FIXTURE=setup_ms=400 TARN_TCPX_STALL_MS=300
+says 'connection: clients give a connection up after 350 ms: set TARN_TCPX_STALL_MS to 8'
+says 'registration ok'
 doctor 6 fixture-v7 TCPX_FIXTURE=reg_error=1
 says 'connection ok'
 says 'registration missing'
@@ -189,7 +213,7 @@ if command -v redis-server >/dev/null; then
     kill -KILL $redis
     wait $redis 2>/dev/null
     redis=
-    doctor 6 fixture-v7 "$prefix" TCPX_FIXTURE=reg_error=2
+    doctor 6 fixture-v7 "$prefix" TCPX_FIXTURE=reg_error=1
     says "$dir/run/get_gpu_fd_ missing bounce memory of each GPU 1, of which 0 answer: Connection refused"
     says 'left over from a RxDM that has ended: start it again'
 fi

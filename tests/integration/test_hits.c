@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "client/client.h"
+#include "client/resolve.h"
 #include "tests/node_client.h"
 #include "tests/world.h"
 

@@ -60,8 +60,8 @@ start_node()
 start_node node0
 node=$pid
 field() { echo "$ready" | tr ' ' '\n' | sed -n "s/^$1=//p"; }
-REDIS=$(as tarn-viewer:CHANGE-ME-VIEWER) CONTROL=$(field control | sed 's/.*://')
-export REDIS CONTROL
+REDIS=$(as tarn-viewer:CHANGE-ME-VIEWER) NODE=$(field unix)
+export REDIS NODE
 TARN_REDIS=$(as tarn-client:CHANGE-ME-CLIENT)
 export TARN_REDIS
 

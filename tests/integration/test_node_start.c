@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "tests/node_client.h"
 #include "tests/tcpx/child.h"
+#include "tests/world.h"
 #include "transport/transport.h"
 
 /* --- the end of a node -------------------------------------------------------------------------- */
@@ -49,7 +50,7 @@ static void drain_gives_up_stuck_reservations(void **state)
                                                 "--heartbeat-ms", "100", "--drain-timeout-ms", "200", NULL);
     struct node_client c = node_connect(n->control);
     node_reserve(&c, "absent", "never", 100);
-    freeReplyObject(harness_command(c.resp, "DRAIN", NULL));
+    freeReplyObject(harness_call(n->local, "DRAIN", NULL));
     assert_int_equal(harness_wait(n->process, 5000), 0);
     node_close(&c);
     harness_passed(w->h);
@@ -253,23 +254,21 @@ static void private_redis_comes_and_goes_with_the_node(void **state)
 {
     struct node_world *w = *state;
     struct harness_node *n = harness_node_start(w->h, "alone", NULL, "--pool", "p:bytes=1M", NULL);
-    const char *address = n->redis + strlen("redis://");
-    struct node_client c = node_connect(n->control);
-    assert_string_equal(node_put(&c, "absent", "k", 100), "");
-    redisReply *r = harness_call(address, "EXISTS", OBJECT "k", NULL);
-    assert_int_equal(r->integer, 1);
-    freeReplyObject(r);
+    const char *address = strchr(n->redis, '@') + 1;
+    struct tarn_client *c = client_open(n->redis, (struct tarn_options){0});
+    assert_int_equal(client_put(c, "k", 'x', 100, NULL), 0);
+    assert_int_equal(client_get(c, "k", 'x', 100), 0);
+    tarn_close(c);
     harness_signal(n->process, SIGTERM);
     assert_int_equal(harness_wait(n->process, 10000), 0);
     struct tarn_addr a;
     int fd;
     assert_int_equal(tarn_addr_parse(address, "redis", &a), 0);
     assert_int_not_equal(tarn_net_connect(&a, tarn_deadline(1000), &fd), 0);
-    node_close(&c);
 
     /* Killed, the node takes its Redis along, too. */
     n = harness_node_start(w->h, "killed", NULL, "--pool", "p:bytes=1M", NULL);
-    assert_int_equal(tarn_addr_parse(n->redis + strlen("redis://"), "redis", &a), 0);
+    assert_int_equal(tarn_addr_parse(strchr(n->redis, '@') + 1, "redis", &a), 0);
     harness_kill(n->process);
     HARNESS_UNTIL(tarn_net_connect(&a, tarn_deadline(1000), &fd) || close(fd), 5000);
     harness_passed(w->h);

@@ -1,10 +1,13 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# tests/run.sh itself: what is required and skipped fails, a race is never tried twice, nothing is counted away.
+# tests/run.sh itself, with tests one by one and side by side: what is required and skipped fails, a race is never tried
+# twice, nothing is counted away, what measures runs alone, reports stay whole.
 set -u
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 failed=0
+# Those of whoever runs this one.
+unset RETRIES TEST_FILTER REQUIRE
 
 # A test of that name: its output, its exit status.
 fake()
@@ -15,12 +18,21 @@ fake()
 # expect NAME WHAT REQUIRE RETRIES STATUS TEXT: how run.sh ends, and a text that is in its output.
 expect()
 {
-    out=$(REQUIRE=$3 RETRIES=$4 sh tests/run.sh "$dir/$1.sh" 2>&1)
-    rc=$?
-    if [ $rc != "$5" ] || ! echo "$out" | grep -qF -- "$6"; then
-        printf '%s\nFAILED: %s: exit %s, wanted %s and "%s"\n' "$out" "$2" $rc "$5" "$6"
-        failed=1
-    fi
+    for jobs in 1 2; do
+        rm -f "$dir/again"
+        out=$(REQUIRE=$3 RETRIES=$4 sh tests/run.sh -j $jobs "$dir/$1.sh" 2>&1)
+        rc=$?
+        if [ $rc != "$5" ] || ! echo "$out" | grep -qF -- "$6"; then
+            printf '%s\n' "$out"
+            wrong "$2 (-j $jobs): exit $rc, wanted $5 and \"$6\""
+        fi
+    done
+}
+
+wrong()
+{
+    echo "FAILED: $1"
+    failed=1
 }
 
 cmocka='[==========] Running 3 test(s).
@@ -52,13 +64,63 @@ touch DIR/again
 exit 1'
 for name in test_steady test_some_races; do
     echo "$flaky" | sed "s,DIR,$dir,g" >"$dir/$name.sh"
-    rm -f "$dir/again"
     case $name in
     *races) expect $name "a race is tried once" "" 3 1 "0 passed, 1 failed" ;;
     *) expect $name "others are tried again, and named" "" 3 0 "needed a second run: test_steady.sh" ;;
     esac
 done
-rm -f "$dir/again"
 expect test_steady "without RETRIES nothing is" "" 0 1 "0 passed, 1 failed"
+
+# The reason is shown where the test ran, and at the end again.
+fake test_bad "the reason" 1
+for jobs in 1 3; do
+    sh tests/run.sh -j $jobs "$dir/test_bad.sh" "$dir/test_some.sh" >"$dir/out" 2>&1
+    if [ "$(grep -c 'the reason' "$dir/out")" != 2 ] || ! tail -n 3 "$dir/out" | grep -q -e '--- test_bad.sh'; then
+        cat "$dir/out"
+        wrong "a failed test is not named at the end (-j $jobs)"
+    fi
+done
+
+# Each passes only when the other has begun, and speaks before and after. Both fail, so that all they say is shown.
+meets='echo ME begins
+touch DIR/ME.here
+i=0
+while [ ! -e DIR/OTHER.here ] && [ $i -lt 500 ]; do i=$((i + 1)); sleep 0.02; done
+echo ME ends
+[ -e DIR/OTHER.here ] && echo ME met OTHER
+[ ! -e DIR/alone.here ] || echo ME met alone
+exit 1'
+# What measures rates comes first in the list and last in the run, when the others have ended.
+alone='[ -e DIR/a.here ] && [ -e DIR/b.here ] && touch DIR/alone.here'
+echo "$meets" | sed "s,DIR,$dir,g; s,ME,a,g; s,OTHER,b,g" >"$dir/test_a.sh"
+echo "$meets" | sed "s,DIR,$dir,g; s,ME,b,g; s,OTHER,a,g" >"$dir/test_b.sh"
+echo "$alone" | sed "s,DIR,$dir,g" >"$dir/test_speed.sh"
+sh tests/run.sh -j 3 "$dir/test_speed.sh" "$dir/test_a.sh" "$dir/test_b.sh" >"$dir/out" 2>&1
+said()
+{
+    grep -qxF -- "$1" "$dir/out" || { cat "$dir/out" && wrong "no line \"$1\""; }
+}
+said "    a met b"
+said "    b met a"
+said "[3/3] test_speed.sh"
+said "1 passed, 2 failed, 0 skipped"
+! grep -q "met alone" "$dir/out" || wrong "what measures ran beside others"
+for me in a b; do
+    grep -A 2 "^\[[12]/3\] test_$me.sh" "$dir/out" | tail -n 2 >"$dir/report"
+    printf '    %s begins\n    %s ends\n' $me $me | cmp -s - "$dir/report" || wrong "the report of $me is not in one piece"
+done
+
+# A filter is for programs; one that fits nothing is no success.
+for jobs in 1 2; do
+    printf '#!/bin/sh\necho "[  PASSED  ] 0 test(s)."\n' >"$dir/test_none"
+    chmod +x "$dir/test_none"
+    TEST_FILTER=put sh tests/run.sh -j $jobs "$dir/test_none" >"$dir/out" 2>&1 && wrong "a filter that fits nothing"
+    said 'no test has "put" in its name'
+done
+
+# A runner that was killed has no result.
+printf 'kill -9 "$(ps -o ppid= -p $PPID | tr -d " ")"\n' >"$dir/test_lost.sh"
+sh tests/run.sh -j 2 "$dir/test_lost.sh" >"$dir/out" 2>&1 && wrong "a lost test is counted as passed"
+said "1 of 1 left no result"
 
 [ $failed = 0 ]

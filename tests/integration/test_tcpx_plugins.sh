@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # The conformance suite over the fixture plugin as it may be: each ABI, one socket and several, with and without
-# unpacking, late in all it does. TARN_TCPX_PLUGIN=/path/lib.so: over that plugin instead, as it is set up.
+# unpacking, late in all it does, with calls that block, and in each other way that the ABI allows. TARN_TCPX_PLUGIN=/path/lib.so: over that plugin instead, as it is set up.
 set -u
 build=${TARN_BUILD:-build}
 case $build in
@@ -39,6 +39,17 @@ else
     fixture v7 4 plain=1
     fixture v7 8 delay_ms=2
     fixture v7 4 setup_ms=100
+    fixture v7 4 accept_blocks=1,connect_blocks=1
+    fixture v7 4 map_unguarded=1
+    fixture v7 4 late_table=1
+    fixture v7 4 null_requests=3
+    fixture v7 4 listen_ms=700,setup_ms=300
+    all=accept_blocks=1,connect_blocks=1,map_unguarded=1,late_table=1,null_requests=3,tell_sizes=1,listen_ms=700
+    fixture v7 4 "$all"
+    fixture v7 4 "$all,plain=1"
+    fixture v8 1 "$all"
+    fixture v6 4 accept_blocks=1,connect_blocks=1
+    fixture v6 1 "$all"
     fixture v6 1 ''
     fixture v6 4 ''
     fixture v8 4 ''

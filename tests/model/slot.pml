@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The slot protocol: transport/shm/shm.c, transport/share.c, server/store/guard.c, server/store/reclaim.c, server/store/reserve.c.
+ * The slot protocol: transport/shm/shm_link.c, transport/share.c, server/store/guard.c, server/store/reclaim.c, server/store/reserve.c.
  *
  * One slot, one extent of two words. The node retires the object of generation 2, gives the extent to client
  * A (generation 3), later to client B (generation 5). The bytes put for the object of generation g are the

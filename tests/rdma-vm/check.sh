@@ -1,11 +1,12 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # make check-rdma: the tests that need RDMA, in VMs that have it; counts as tests/run.sh does.
-#   tests/rdma-vm/check.sh [PART...]    parts: one faults wire hosts (all of them); TARN_BUILD names the build folder
+#   tests/rdma-vm/check.sh [PART...]    parts: one faults wire hosts unit (all of them); TARN_BUILD names the build folder
 #     one    one VM, both sides on one device: the transport's unit tests, the conformance suite
 #     faults one VM: memory and sizes of all sorts, restarts, connects and closes, verified gets
 #     wire   one VM with two rails that can be pulled: faults with packets under way
 #     hosts  two VMs: a node in one, clients in the other
+#     unit   one VM: deploy/tarnd.service under systemd
 #   RDMA_CONNECTS=N, RDMA_SECONDS=N   see tests/faults/test_rdma.c: the runs are given more time
 #   REQUIRE=rdma   where VMs do not run here: a failure, not a skip
 # Ends with "N passed, N failed, N skipped" and exit 1 when anything failed.
@@ -71,12 +72,17 @@ hosts()
     vm 600 "two VMs" --vms 2 --rails 2 -- sh tests/rdma-vm/hosts.sh
 }
 
-[ $# -gt 0 ] || set -- one faults wire hosts
+unit()
+{
+    vm 900 "one VM, systemd" -- sh tests/run.sh tests/rdma-vm/unit.sh
+}
+
+[ $# -gt 0 ] || set -- one faults wire hosts unit
 for part in "$@"; do
     case $part in
-    one | faults | wire | hosts) $part ;;
+    one | faults | wire | hosts | unit) $part ;;
     *)
-        echo "usage: check.sh [one|faults|wire|hosts]..." >&2
+        echo "usage: check.sh [one|faults|wire|hosts|unit]..." >&2
         exit 2
         ;;
     esac

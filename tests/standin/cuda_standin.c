@@ -107,8 +107,6 @@ static struct {
     uint64_t bytes, delay_ns;
     struct trigger triggers[FAIL_N];
     struct memory *memories;
-    bool (*block)(void *arg);
-    void *block_arg;
 } standin = {.lock = PTHREAD_MUTEX_INITIALIZER, .once = PTHREAD_ONCE_INIT};
 
 /* --- settings ----------------------------------------------------------------------------------- */
@@ -221,11 +219,17 @@ int tarn_standin_check(int device, const char *what)
 
 /* --- devices ------------------------------------------------------------------------------------ */
 
-int tarn_cuda_count(int *n_p)
+static int count(int *n_p)
 {
     enter();
     *n_p = standin.ndevices;
     return leave(*n_p ? 0 : tarn_fail(TARN_E_UNAVAILABLE, "stand-in: no device is visible"));
+}
+
+int tarn_cuda_count(int *n_p)
+{
+    tarn_standin_wait();
+    return count(n_p);
 }
 
 int tarn_cuda_describe(int device, struct tarn_cuda_device *d)
@@ -248,7 +252,7 @@ int tarn_cuda_describe(int device, struct tarn_cuda_device *d)
 
 int tarn_cuda_find(const uint8_t uuid[TARN_CUDA_UUID], int *device_p)
 {
-    int n, rc = tarn_cuda_count(&n);
+    int n, rc = count(&n);
     for (int i = 0; !rc && i < n; i++) {
         struct tarn_cuda_device d;
         rc = tarn_cuda_describe(i, &d);
@@ -273,6 +277,7 @@ int tarn_cuda_free_bytes(int device, uint64_t *bytes_p)
 
 bool tarn_cuda_reaches(int device, int peer)
 {
+    tarn_standin_wait();
     enter();
     bool both = device >= 0 && device < standin.ndevices && peer >= 0 && peer < standin.ndevices;
     bool yes = both && (device == peer || standin.peers);
@@ -447,29 +452,11 @@ static int open_new(int device, const struct handle *h, void **addr_p)
     return 0;
 }
 
-void tarn_standin_block(bool (*until)(void *arg), void *arg)
-{
-    enter();
-    standin.block = until;
-    standin.block_arg = arg;
-    leave(0);
-}
-
-static void wait_blocked(void)
-{
-    enter();
-    bool (*until)(void *arg) = standin.block;
-    void *arg = standin.block_arg;
-    leave(0);
-    while (until && !until(arg))
-        nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL); /* CUDA's time, not synchronisation */
-}
-
 int tarn_cuda_open(int device, const uint8_t handle[TARN_CUDA_HANDLE], void **addr_p)
 {
     struct handle h;
     memcpy(&h, handle, sizeof(h));
-    wait_blocked();
+    tarn_standin_wait();
     enter();
     int rc = check(device, FAIL_OPEN);
     if (rc)
@@ -515,6 +502,7 @@ int tarn_cuda_pin(void *addr, uint64_t bytes, bool writable)
                        .real = addr,
                        .writable = writable,
                        .fd = -1};
+    tarn_standin_wait();
     enter();
     int rc = check(0, FAIL_PIN);
     if (!rc && (!addr || !bytes))
@@ -662,6 +650,7 @@ static void mark_drop(struct tarn_standin_mark *m)
 
 int tarn_cuda_queue_open(int device, struct tarn_cuda_queue **q_p)
 {
+    tarn_standin_wait();
     enter();
     int rc = check(device, FAIL_QUEUE);
     leave(0);

@@ -14,7 +14,8 @@ void tarn_standin_fail(const char *what) __attribute__((weak));
 /* Replaces STANDIN_DELAY_US. */
 void tarn_standin_delay(uint64_t us) __attribute__((weak));
 
-/* From now on opening a handle waits until it says true, as CUDA may wait for what its streams do. NULL: no more. */
+/* From now on calls that may take long wait until it says true: starting the driver, opening handles and queues,
+ * registering, enabling peer access. NULL: no more. */
 void tarn_standin_block(bool (*until)(void *arg), void *arg) __attribute__((weak));
 /* Where the host finds memory that the device reaches; NULL: it does not. */
 uint8_t *tarn_standin_reach(int device, const void *addr, uint64_t bytes) __attribute__((weak));
@@ -35,5 +36,7 @@ void tarn_standin_mark_drop(struct tarn_standin_mark *m) __attribute__((weak));
 
 /* Inside the stand-in: 0, or the failure of such a call (of STANDIN_FAIL's) on the device. */
 int tarn_standin_check(int device, const char *what);
+/* Inside the stand-in, where such a call begins. */
+void tarn_standin_wait(void);
 
 #endif

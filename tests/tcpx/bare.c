@@ -15,33 +15,21 @@ enum { PAGE = 4096, STUCK_MS = 60000 };
 
 int bare_open(struct tarn_tcpx_plugin *p, int dev, struct bare *b)
 {
-    uint8_t handle[TARN_TCPX_HANDLE];
-    void *listening;
-    uint64_t end = tarn_deadline(STUCK_MS);
     *b = (struct bare){.plugin = p};
-    int rc = tarn_tcpx_listen(p, dev, handle, &listening);
-    while (rc == 0 && (!b->send || !b->recv)) {
-        if (!b->send)
-            rc = tarn_tcpx_connect(p, dev, handle, &b->send);
-        if (rc == 0 && !b->recv)
-            rc = tarn_tcpx_accept(p, listening, &b->device, &b->recv);
-        if (rc == 0 && tarn_now_ns() > end)
-            return tarn_fail(TARN_E_TIMEOUT, "bare loop: no connection within %d ms", STUCK_MS);
-        sched_yield();
-    }
+    int rc = tarn_tcpx_pair_open(p, dev, -1, STUCK_MS, &b->pair);
     if (rc)
         return rc;
+    b->send = b->pair.send;
+    b->recv = b->pair.recv;
+    b->device = *tarn_tcpx_dial_device(b->pair.accepts);
     if (p->devices[dev].mode == TARN_TCPX_UNPACK)
         b->unpack = b->device.handle;
-    return tarn_tcpx_close_listen(p, listening);
+    return 0;
 }
 
 void bare_close(struct bare *b)
 {
-    if (b->send)
-        tarn_tcpx_close_send(b->plugin, b->send);
-    if (b->recv)
-        tarn_tcpx_close_recv(b->plugin, b->recv);
+    tarn_tcpx_pair_close(&b->pair);
     b->send = b->recv = NULL;
 }
 
@@ -85,6 +73,12 @@ struct request {
     void *request;
     uint64_t off; /* of its bytes in the source */
     uint32_t bytes;
+};
+
+struct progress {
+    uint64_t posted, done; /* requests */
+    bool taken;            /* the next one is in its place, and not posted */
+    bool more;             /* perhaps there is a next one */
 };
 
 struct end {
@@ -134,6 +128,7 @@ static uint8_t *place_of(const struct end *e, uint64_t n, const struct request *
     return e->memory + (e->load->places ? r->off : n % e->load->window * e->load->chunk);
 }
 
+/* NULL in r->request: there is no room now. */
 static int post(struct end *e, bool sends, uint64_t n, struct request *r)
 {
     struct bare *b = e->b;
@@ -161,29 +156,50 @@ static int take(struct end *e, uint64_t n, const struct request *r)
     return tarn_tcpx_consumed(b->plugin, b->recv, r->request);
 }
 
+/* As many as there is room for. */
+static int post_some(struct end *e, bool sends, struct walk *w, struct progress *at)
+{
+    while (at->posted - at->done < e->load->window) {
+        struct request *r = &e->ring[at->posted % e->load->window];
+        if (!at->taken && !(at->taken = next_request(w, r)))
+            break;
+        int rc = post(e, sends, at->posted, r);
+        if (rc || !r->request)
+            return rc;
+        at->posted++;
+        at->taken = false;
+    }
+    at->more = at->taken || at->posted - at->done == e->load->window;
+    return 0;
+}
+
+static int end_oldest(struct end *e, bool sends, struct progress *at)
+{
+    struct request *oldest = &e->ring[at->done % e->load->window];
+    int rc = bare_wait(e->b->plugin, oldest->request, STUCK_MS);
+    if (rc == 0 && !sends)
+        rc = take(e, at->done, oldest);
+    e->result.bytes += oldest->bytes;
+    at->done++;
+    return rc;
+}
+
 static int run_end(struct end *e, bool sends)
 {
     struct walk w = {.load = e->load, .random = e->load->seed};
-    uint64_t posted = 0, done = 0;
-    bool more = true;
+    struct progress at = {.more = true};
+    uint64_t late = tarn_deadline(STUCK_MS);
     int rc = 0;
-    while (rc == 0 && (more || done < posted)) {
-        while (rc == 0 && more && posted - done < e->load->window) {
-            struct request *r = &e->ring[posted % e->load->window];
-            more = next_request(&w, r);
-            if (more)
-                rc = post(e, sends, posted++, r);
+    while (rc == 0 && (at.more || at.done < at.posted)) {
+        rc = post_some(e, sends, &w, &at);
+        if (rc == 0 && at.done < at.posted) {
+            rc = end_oldest(e, sends, &at);
+            late = tarn_deadline(STUCK_MS);
+        } else if (rc == 0 && at.more && tarn_now_ns() > late) {
+            rc = tarn_fail(TARN_E_TIMEOUT, "bare loop: no room for a request within %d ms", STUCK_MS);
         }
-        if (rc || done == posted)
-            continue;
-        struct request *oldest = &e->ring[done % e->load->window];
-        rc = bare_wait(e->b->plugin, oldest->request, STUCK_MS);
-        if (rc == 0 && !sends)
-            rc = take(e, done, oldest);
-        e->result.bytes += oldest->bytes;
-        done++;
     }
-    e->result.requests = done;
+    e->result.requests = at.done;
     return rc;
 }
 

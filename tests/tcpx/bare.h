@@ -7,10 +7,11 @@
 #ifndef TARN_TESTS_TCPX_BARE_H
 #define TARN_TESTS_TCPX_BARE_H
 
-#include "transport/tcpx/plugin/tcpx_plugin.h"
+#include "transport/tcpx/tcpx_dial.h"
 
 struct bare {
     struct tarn_tcpx_plugin *plugin;
+    struct tarn_tcpx_pair pair;
     void *send, *recv;
     struct tarn_tcpx_device_handle device; /* of the receiving end, in mode UNPACK */
     const struct tarn_tcpx_unpack *unpack; /* NULL in mode PLAIN */

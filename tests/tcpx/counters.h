@@ -10,6 +10,7 @@ struct fixture_counters {
     /* now */
     _Atomic uint64_t listens, comms, regs, requests;
     /* ever */
+    _Atomic uint64_t setups; /* first calls of connect() and accept() */
     _Atomic uint64_t sends, receives, bytes_sent, bytes_received;
     _Atomic uint64_t tokens_taken, tokens_returned;
     _Atomic uint64_t tokens_dropped; /* by closing a comm before they were returned */

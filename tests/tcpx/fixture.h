@@ -16,7 +16,8 @@
  * In mode UNPACK a receiver reads into pages of its bounce memory, a fragment a page, of random length at a
  * random offset; a page is a token that irecvConsumed() gives back, poisoned.
  *
- * A thread at a time in a comm; comms in different threads share nothing but the counters.
+ * A thread at a time in a comm; comms in different threads share nothing but the counters, and how often the
+ * bounce memory was mapped.
  */
 #ifndef TARN_TESTS_TCPX_FIXTURE_H
 #define TARN_TESTS_TCPX_FIXTURE_H
@@ -45,9 +46,11 @@ struct fixture_options {
     uint64_t init, devices, plain, version, pci, gpu;
     uint64_t seed, cut_min, cut_max, pages, setup_ms, delay_ms;
     uint64_t send_error, send_hang, send_exit, send_close, drop_after, helper_error;
-    uint64_t recv_error, recv_hang, recv_exit, recv_close, close_ms, bad_dst, bad_src, bad_sum, bad_count,
+    uint64_t recv_error, recv_deaf, recv_hang, recv_exit, recv_close, close_ms, bad_dst, bad_src, bad_sum, bad_count,
         bad_bytes;
     uint64_t init_exit, init_hang, accept_error, reg_error;
+    uint64_t accept_blocks, connect_blocks, listen_ms, map_unguarded, late_table, null_requests, tell_sizes,
+        send_more;
     /* of the plugin's own environment */
     uint64_t chunk, sockets;
 };
@@ -80,10 +83,12 @@ struct fixture_request {
     uint64_t number; /* the how-manieth of its kind in the process, from 1 */
     struct fixture_mr *mr;
     uint8_t *data;
-    uint64_t size, moved; /* a receive's size is the sender's */
+    uint64_t size, moved; /* a receive's size is the sender's, */
+    uint64_t posted;      /* whatever was posted */
     uint64_t record_end;  /* sends: bytes of the control connection up to its record's end */
     uint64_t ready_ns;
-    bool done, lost; /* lost: says it was sent, and was not */
+    bool done, refused;
+    bool lost; /*: says it was sent, and was not */
     uint32_t npieces;
     struct fixture_piece pieces[FIXTURE_PIECES];
     uint8_t *staging; /* sends from the GPU: its bytes */
@@ -123,6 +128,7 @@ struct fixture_comm {
     struct tarn_tcpx_unpack *unpack;
     uint8_t *bounce, *shadow; /* the same but with a GPU, which has `bounce` */
     uint32_t *free_pages, nfree, npages;
+    uint64_t mapping; /* which one of the process it has */
     void *context;
 };
 
@@ -157,6 +163,8 @@ void fixture_receive_progress(struct fixture_comm *c);
 void fixture_publish(struct fixture_request *r);
 /* What is posted is the plugin's until its comm is closed. */
 void fixture_write_late(struct fixture_comm *c);
+/* Requests that are made later: NULL for this one? */
+bool fixture_has_no_room(void);
 /* Gives its pages back. */
 void fixture_return_pages(struct fixture_request *r);
 int fixture_bounce_new(struct fixture_comm *c, struct tarn_tcpx_device_handle *device);

@@ -16,6 +16,7 @@
 #include "base/error.h"
 #include "base/net.h"
 #include "base/text.h"
+#include "transport/tcpx/tcpx_unpack.h"
 
 enum { MAGIC = 0x58504354, VERSION = 1, TIMEOUT_MS = 60000 };
 
@@ -60,7 +61,7 @@ static int move(struct flow *f, void *p, size_t bytes, bool out)
             return flow_fail("bootstrap connection", NULL);
         ssize_t n = out ? send(f->control, (char *)p + at, bytes - at, MSG_NOSIGNAL)
                         : recv(f->control, (char *)p + at, bytes - at, 0);
-        if (n == 0 || (n < 0 && errno == ECONNRESET))
+        if (n == 0 || (n < 0 && (errno == ECONNRESET || errno == EPIPE)))
             return flow_fail("bootstrap connection", "the peer has closed it: its own output says why");
         if (n < 0 && errno != EAGAIN && errno != EINTR)
             return flow_fail("bootstrap connection", strerror(errno));

@@ -45,16 +45,18 @@ static const struct {
     OPTION(delay_ms),     /* every receive is done that much later */
     OPTION(send_error),   /* test() of that send gives 3 */
     OPTION(send_hang),    /* it arrives, but test() is never done */
+    OPTION(send_more),    /* it has 64 bytes more than it was given */
     OPTION(send_exit),    /* exit(1) in that isend() */
     OPTION(send_close),   /* the sender is gone at that isend() */
     OPTION(drop_after),   /* sends after so many are done and never arrive */
     OPTION(helper_error), /* a data socket breaks at that isend(): a line in the log, at both ends, and no
                              more */
     OPTION(recv_error),   /* test() of that receive gives 3 */
+    OPTION(recv_deaf),    /* 1: a receiver does not notice that the sender is gone */
     OPTION(recv_hang),    /* test() of that receive is never done */
     OPTION(recv_exit),    /* exit(1) in that irecv() */
     OPTION(recv_close),   /* the receiver is gone at that irecv() */
-    OPTION(close_ms),     /* closeRecv() takes so long, and then writes once more to all that is posted */
+    OPTION(close_ms),     /* closeRecv() takes so long where something was posted, and then writes once more to all that is posted */
     OPTION(bad_dst),      /* the receive's list leads outside of the message */
     OPTION(bad_src),      /* outside of the bounce memory */
     OPTION(bad_sum),      /* lacks a byte */
@@ -64,6 +66,14 @@ static const struct {
     OPTION(init_hang),    /* 1: init() does not return */
     OPTION(accept_error), /* what accept() returns, as without RxDM */
     OPTION(reg_error),    /* regMr() gives 3 that time, as without DMA buffers */
+    /* ways to be a plugin, all of which the ABI allows */
+    OPTION(accept_blocks),  /* 1: accept() returns when the peer has connected, and not before */
+    OPTION(connect_blocks), /* 1: connect() returns when the peer has accepted, and not before */
+    OPTION(listen_ms),      /* the first listen() of the process takes so long */
+    OPTION(map_unguarded),  /* 1: bounce memory is mapped at the first accept; of two at once the second counts */
+    OPTION(late_table),     /* 1: the table has no more than name and init before init() */
+    OPTION(tell_sizes),     /* 1: test() tells them, and 3 for more than was posted; 2: it tells them, and no more */
+    OPTION(null_requests),  /* every so many isend() and irecv() give no request: try again */
 };
 #undef OPTION
 
@@ -118,6 +128,12 @@ static uint64_t number_of(const char *name, uint64_t otherwise)
     return text && (end == text || *end) ? otherwise : v;
 }
 
+bool fixture_has_no_room(void)
+{
+    static _Atomic uint64_t asked;
+    return fixture_options.null_requests && ++asked % fixture_options.null_requests == 0;
+}
+
 static void map_counters(void)
 {
     const char *path = getenv("TCPX_FIXTURE_COUNTERS");
@@ -137,7 +153,7 @@ void fixture_read_options(void)
 {
     struct fixture_options *o = &fixture_options;
     const char *text = getenv("TCPX_FIXTURE");
-    char copy[512], *rest = copy, *word;
+    char copy[768], *rest = copy, *word;
     snprintf(copy, sizeof(copy), "%s", text ? text : "");
     while ((word = strsep(&rest, ",")))
         if (*word) {

@@ -2,6 +2,7 @@
 /* The table that the fixture exports, in the ABI of FIXTURE_ABI, and the calls that are not about bytes. */
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "tests/tcpx/fixture.h"
@@ -26,6 +27,8 @@ static int refuse(const char *why)
     return TARN_TCPX_INTERNAL_ERROR;
 }
 
+static void fill_table(void);
+
 static int init(tarn_tcpx_log_fn log)
 {
     if (!log)
@@ -36,12 +39,15 @@ static int init(tarn_tcpx_log_fn log)
     fixture_read_options();
     if (fixture_options.init)
         return (int)fixture_options.init;
-    if (fixture_options.init_exit)
+    if (fixture_options.init_exit) {
+        fprintf(stderr, "tcpx fixture: starting\ntcpx fixture: fatal: no driver\n");
         fixture_exit("as was asked for");
+    }
     while (fixture_options.init_hang)
         pause();
     if (fixture_options.gpu && !fixture_gpu_open())
         fixture_exit("the CUDA driver does not start");
+    fill_table();
     log(TARN_TCPX_LOG_VERSION, 0, __FILE__, __LINE__, "fixture of ABI v%d, %d sockets", FIXTURE_ABI,
         (int)fixture_options.sockets);
     return TARN_TCPX_SUCCESS;
@@ -147,13 +153,12 @@ static bool ends_of_itself(const struct fixture_comm *c)
     return c->sends || fixture_abi == 6;
 }
 
-/* It leaves *sizes alone. */
+/* It leaves *sizes alone, as a rule. */
 static int test(void *request, int *done, int *sizes)
 {
     const struct fixture_options *o = &fixture_options;
     struct fixture_request *r = request;
     struct fixture_comm *c = r->comm;
-    (void)sizes;
     *done = 0;
     if (c->tested == c->posted || r != fixture_request_at(c, c->tested))
         return refuse("test: invalid request");
@@ -166,10 +171,14 @@ static int test(void *request, int *done, int *sizes)
         return TARN_TCPX_SYSTEM_ERROR;
     if (r->number == (c->sends ? o->send_error : o->recv_error))
         return refuse("test: as was asked for");
+    if (r->refused)
+        return refuse("message truncated");
     if (!r->done || r->number == (c->sends ? o->send_hang : o->recv_hang))
         return TARN_TCPX_SUCCESS;
     if (!c->sends)
         fixture_publish(r);
+    if (o->tell_sizes)
+        *sizes = (int)r->size;
     c->tested++;
     if (ends_of_itself(c))
         release(r);
@@ -191,8 +200,9 @@ static int close_send(void *send_comm)
 
 static int close_recv(void *recv_comm)
 {
-    if (fixture_options.close_ms)
-        fixture_write_late(recv_comm);
+    struct fixture_comm *c = recv_comm;
+    if (fixture_options.close_ms && c->posted)
+        fixture_write_late(c);
     fixture_bounce_free(recv_comm);
     fixture_comm_free(recv_comm);
     return TARN_TCPX_SUCCESS;
@@ -245,13 +255,31 @@ static int irecv_consumed(void *recv_comm, int n, void *request)
     .irecv_consumed = irecv_consumed
 
 #if FIXTURE_ABI == 6
-EXPORT extern const struct tarn_tcpx_v6 ncclNetPlugin_v6;
-const struct tarn_tcpx_v6 ncclNetPlugin_v6 = {
+#define TABLE ncclNetPlugin_v6
+typedef struct tarn_tcpx_v6 table;
+static const table whole = {
     .name = "fixture_v6", SAME_IN_ALL, .connect = fixture_connect, .accept = fixture_accept};
 #elif FIXTURE_ABI == 7
-EXPORT extern const struct tarn_tcpx_v7 ncclNetPlugin_v7;
-const struct tarn_tcpx_v7 ncclNetPlugin_v7 = {.name = "GPUDirectTCPX_v7", SAME_IN_ALL, SAME_FROM_V7};
+#define TABLE ncclNetPlugin_v7
+typedef struct tarn_tcpx_v7 table;
+static const table whole = {.name = "GPUDirectTCPX_v7", SAME_IN_ALL, SAME_FROM_V7};
 #else
-EXPORT extern const struct tarn_tcpx_v8 ncclNetPlugin_v8;
-const struct tarn_tcpx_v8 ncclNetPlugin_v8 = {.name = "fixture_v8", SAME_IN_ALL, SAME_FROM_V7};
+#define TABLE ncclNetPlugin_v8
+typedef struct tarn_tcpx_v8 table;
+static const table whole = {.name = "fixture_v8", SAME_IN_ALL, SAME_FROM_V7};
 #endif
+EXPORT extern table TABLE;
+table TABLE;
+
+/* Options are read in init(), which is too late for this one. */
+__attribute__((constructor)) static void make_table(void)
+{
+    const char *options = getenv("TCPX_FIXTURE");
+    bool late = options && strstr(options, "late_table=1");
+    TABLE = late ? (table){.name = whole.name, .init = whole.init} : whole;
+}
+
+static void fill_table(void)
+{
+    TABLE = whole;
+}

@@ -6,7 +6,7 @@
 
 #include "tests/tcpx/fixture.h"
 
-enum { PIECE_MIN = 4096, PIECE_SPAN = 61440, WRITE_PIECES = 16 };
+enum { PIECE_MIN = 4096, PIECE_SPAN = 61440, WRITE_PIECES = 16, MORE = 64 };
 
 static void cut_into_pieces(struct fixture_comm *c, struct fixture_request *r)
 {
@@ -83,6 +83,9 @@ int fixture_isend(void *send_comm, void *data, int size, int tag, void *mhandle,
         fixture_count->refused++;
         return TARN_TCPX_INTERNAL_ERROR;
     }
+    *request = NULL;
+    if (fixture_has_no_room())
+        return TARN_TCPX_SUCCESS;
     struct fixture_request *r = fixture_request_new(c);
     if (!r) {
         FIXTURE_WARN("unable to allocate requests");
@@ -99,6 +102,7 @@ int fixture_isend(void *send_comm, void *data, int size, int tag, void *mhandle,
         errno = EINVAL;
         break_quietly(c, "send from outside of the registered memory");
     }
+    r->size += r->number == fixture_options.send_more ? MORE : 0;
     if (!c->stuck && !r->lost) {
         if (mr->on_gpu && r->size)
             stage(c, r);

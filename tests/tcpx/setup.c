@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -11,7 +12,7 @@
 
 #include "tests/tcpx/fixture.h"
 
-enum { BACKLOG = 64, HELLO_MS = 2000 };
+enum { BACKLOG = 64, HELLO_MS = 2000, BLOCKED_NAP_MS = 1 };
 
 /* What the caller carries to the other side; `state` is the connecting side's, and trusted as it comes. */
 struct handle {
@@ -24,6 +25,7 @@ _Static_assert(sizeof(struct handle) <= TARN_TCPX_HANDLE, "fits");
 struct hello {
     uint64_t cookie;
     uint32_t index, nsockets; /* 0: control */
+    uint32_t waits;           /* for a byte that says that it was accepted */
 };
 
 struct connecting {
@@ -36,6 +38,7 @@ struct listening {
     bool begun, accepted;
     struct fixture_comm *comm; /* whose connections have come in part */
     uint32_t there;
+    bool waits; /* its peer does, to be accepted */
 };
 
 static struct sockaddr_in loopback(uint16_t port)
@@ -53,10 +56,13 @@ static void no_delay(int fd)
 int fixture_listen(int dev, void *handle, void **listen_comm)
 {
     static _Atomic uint64_t cookies;
+    static _Atomic bool listened;
     struct sockaddr_in a = loopback(0);
     socklen_t bytes = sizeof(a);
     if (dev < 0 || (uint64_t)dev >= fixture_options.devices)
         return TARN_TCPX_INVALID_ARGUMENT;
+    if (!atomic_exchange(&listened, true))
+        poll(NULL, 0, (int)fixture_options.listen_ms);
     struct listening *l = calloc(1, sizeof(*l));
     if (!l)
         fixture_crash("no memory to listen");
@@ -81,7 +87,10 @@ int fixture_listen(int dev, void *handle, void **listen_comm)
 static int reach(const struct handle *h, uint32_t index, uint32_t nsockets)
 {
     struct sockaddr_in a = loopback(h->port);
-    const struct hello hello = {.cookie = h->cookie, .index = index, .nsockets = nsockets};
+    const struct hello hello = {.cookie = h->cookie,
+                                .index = index,
+                                .nsockets = nsockets,
+                                .waits = index == 0 && fixture_options.connect_blocks};
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (fd < 0)
         return -1;
@@ -95,7 +104,13 @@ static int reach(const struct handle *h, uint32_t index, uint32_t nsockets)
     return fd;
 }
 
-int fixture_connect(int dev, void *handle, void **send_comm)
+static bool is_accepted(const struct fixture_comm *c)
+{
+    char byte;
+    return !fixture_options.connect_blocks || recv(c->control, &byte, 1, 0) == 1;
+}
+
+static int connect_once(int dev, void *handle, void **send_comm)
 {
     struct handle h;
     *send_comm = NULL;
@@ -106,6 +121,7 @@ int fixture_connect(int dev, void *handle, void **send_comm)
         h.state = malloc(sizeof(*h.state));
         if (!h.state)
             fixture_crash("no memory to connect");
+        fixture_count->setups++;
         h.state->ready_ns = fixture_now_ns() + fixture_options.setup_ms * 1000000;
         memcpy(handle, &h, sizeof(h));
         return TARN_TCPX_SUCCESS;
@@ -118,6 +134,7 @@ int fixture_connect(int dev, void *handle, void **send_comm)
     bool ok = (c->control = reach(&h, 0, n)) >= 0;
     for (uint32_t s = 0; s < n && ok; s++)
         ok = (c->socket[s] = reach(&h, s + 1, n)) >= 0;
+    ok = ok && is_accepted(c);
     free(h.state);
     h.state = NULL;
     memcpy(handle, &h, sizeof(h));
@@ -128,6 +145,16 @@ int fixture_connect(int dev, void *handle, void **send_comm)
     c->context = fixture_options.gpu ? fixture_gpu_context() : NULL;
     *send_comm = c;
     return TARN_TCPX_SUCCESS;
+}
+
+int fixture_connect(int dev, void *handle, void **send_comm)
+{
+    int rc = connect_once(dev, handle, send_comm);
+    while (fixture_options.connect_blocks && rc == TARN_TCPX_SUCCESS && !*send_comm) {
+        poll(NULL, 0, BLOCKED_NAP_MS);
+        rc = connect_once(dev, handle, send_comm);
+    }
+    return rc;
 }
 
 /* Strangers and the sluggish are turned away. */
@@ -145,8 +172,14 @@ static void take_connections(struct listening *l)
     struct hello hello;
     while ((fd = accept4(l->fd, NULL, NULL, SOCK_CLOEXEC)) >= 0) {
         bool ok = greet(l, fd, &hello);
-        if (ok && !l->comm)
+        if (ok && hello.index == 0) { /* of two peers the later one */
+            if (l->comm)
+                fixture_comm_free(l->comm);
             l->comm = fixture_comm_new(false, hello.nsockets);
+            l->waits = hello.waits;
+            l->there = 0;
+        }
+        ok = ok && l->comm;
         int *place = !ok ? NULL : hello.index ? &l->comm->socket[hello.index - 1] : &l->comm->control;
         if (!place || *place >= 0) {
             close(fd);
@@ -158,27 +191,40 @@ static void take_connections(struct listening *l)
     }
 }
 
-int fixture_accept(void *listen_comm, void **recv_comm)
+static int accept_once(struct listening *l, void **recv_comm)
 {
-    struct listening *l = listen_comm;
     *recv_comm = NULL;
     if (fixture_options.accept_error) {
         FIXTURE_WARN("accept: no bounce memory of the GPU");
+        FIXTURE_WARN("accept: the connection is given up"); /* one failure brings others */
         return (int)fixture_options.accept_error;
     }
     if (l->accepted)
         return FIXTURE_ACCEPT_TWICE;
     if (!l->begun) {
         l->begun = true;
+        fixture_count->setups++;
         l->ready_ns = fixture_now_ns() + fixture_options.setup_ms * 1000000;
         return TARN_TCPX_SUCCESS;
     }
     take_connections(l);
     if (!l->comm || l->there <= l->comm->nsockets || fixture_now_ns() < l->ready_ns)
         return TARN_TCPX_SUCCESS;
+    if (l->waits && send(l->comm->control, "", 1, MSG_NOSIGNAL) != 1)
+        return TARN_TCPX_SYSTEM_ERROR;
     l->accepted = true;
     *recv_comm = l->comm;
     return TARN_TCPX_SUCCESS;
+}
+
+int fixture_accept(void *listen_comm, void **recv_comm)
+{
+    int rc = accept_once(listen_comm, recv_comm);
+    while (fixture_options.accept_blocks && rc == TARN_TCPX_SUCCESS && !*recv_comm) {
+        poll(NULL, 0, BLOCKED_NAP_MS);
+        rc = accept_once(listen_comm, recv_comm);
+    }
+    return rc;
 }
 
 int fixture_close_listen(void *listen_comm)

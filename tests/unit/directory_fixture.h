@@ -205,6 +205,7 @@ static inline struct tarn_node_record node(const char *id, uint64_t epoch)
                                  .unix_path = "/run/tarn.sock",
                                  .version = "0.1.0",
                                  .state = "up",
+                                 .secret = "0123456789abcdef0123456789abcdef",
                                  .pid = 77,
                                  .started_ms = 1764000000000,
                                  .npools = 2,

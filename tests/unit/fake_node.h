@@ -34,6 +34,9 @@
 #define SLOTS 128u
 #define EXTENT (1ull << 20)
 #endif
+#ifndef POOLS
+#define POOLS 1u
+#endif
 #define SESSION 0x1122334455667788u
 #define EPOCH 0xabcd0000u
 #define WAIT_MS 20000
@@ -45,7 +48,7 @@ struct fake_shared {
 
 struct fake_node {
     const struct tarn_transport_ops *ops;
-    struct tarn_pool_memory pool;
+    struct tarn_pool_memory pool, pools[POOLS]; /* all are that one */
     struct fake_shared *shared;
     struct tarn_hazard_page *hazards;
     int hazard_fd;
@@ -86,7 +89,7 @@ static inline int fake_pin(struct fake_node *n, uint32_t slot, uint64_t gen, uin
 static inline int fake_pin_read(void *arg, uint32_t pool, uint32_t slot, uint64_t gen, uint64_t offset,
                                 uint64_t bytes, void **addr_p)
 {
-    bool may = pool == 0 && tarn_gen_readable(gen);
+    bool may = pool < POOLS && tarn_gen_readable(gen);
     return may ? fake_pin(arg, slot, gen, offset, bytes, addr_p) : TARN_E_STALE;
 }
 
@@ -94,7 +97,7 @@ static inline int fake_pin_write(void *arg, uint64_t session, uint32_t pool, uin
                                  uint64_t offset, uint64_t bytes, void **addr_p)
 {
     struct fake_node *n = arg;
-    bool may = pool == 0 && !tarn_gen_readable(gen) && session == atomic_load(&n->shared->writer);
+    bool may = pool < POOLS && !tarn_gen_readable(gen) && session == atomic_load(&n->shared->writer);
     return may ? fake_pin(n, slot, gen, offset, bytes, addr_p) : TARN_E_STALE;
 }
 
@@ -135,12 +138,14 @@ static inline int fake_pins(struct fake_node *n)
 
 static inline void fake_serve(struct fake_node *n)
 {
+    for (uint32_t i = 0; i < POOLS; i++)
+        n->pools[i] = n->pool;
     struct tarn_serve serve = {
         .host = "127.0.0.1",
         .io_threads = 2,
         .epoch = EPOCH,
-        .pools = &n->pool,
-        .npools = 1,
+        .pools = n->pools,
+        .npools = POOLS,
         .guard = {n, fake_pin_read, fake_pin_write, fake_unpin, fake_touch},
     };
     if (n->ops->serve(&serve, &n->server))
@@ -427,7 +432,10 @@ static inline struct tarn_work fake_work(struct fake_node *n, uint32_t slot, con
 static inline void submit(const struct tarn_transport_ops *ops, struct tarn_link *l, struct tarn_work *w,
                           bool put)
 {
-    int r = put ? ops->put(l, w) : ops->get(l, w);
+    uint64_t deadline = tarn_deadline(WAIT_MS);
+    int r;
+    while ((r = put ? ops->put(l, w) : ops->get(l, w)) == TARN_E_AGAIN && tarn_now_ns() < deadline)
+        ops->progress(l);
     if (r == TARN_INPROGRESS)
         return;
     if (r < 0)

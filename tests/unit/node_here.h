@@ -9,6 +9,7 @@
 #include <pthread.h>
 
 #include "base/error.h"
+#include "base/option/option.h"
 #include "server/node.h"
 #include "tests/harness.h"
 

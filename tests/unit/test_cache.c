@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The descriptor cache: what was set is found, the unused goes first, threads do not tear entries. */
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -8,7 +9,7 @@
 
 #include <cmocka.h>
 
-#include "client/client.h"
+#include "client/cache.h"
 
 static struct tarn_key key_of(char text[32], uint32_t i)
 {

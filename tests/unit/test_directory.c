@@ -457,6 +457,7 @@ static void beats_make_a_node_known(void **state)
     assert_string_equal(back->unix_path, n.unix_path);
     assert_string_equal(back->version, n.version);
     assert_string_equal(back->state, n.state);
+    assert_string_equal(back->secret, n.secret);
     assert_int_equal(back->pid, 77);
     assert_true(back->started_ms == n.started_ms);
     assert_int_equal(back->npools, 2);

@@ -312,16 +312,17 @@ static void test_st_reads_others(void **state)
 
     (void)state;
     assert_int_equal(st_parse_copy(b.data, b.bytes, &e, &n), 0);
-    assert_int_equal(n, 4);
-    assert_string_equal(e[0].name, "a");
-    assert_string_equal(e[1].name, "empty");
-    assert_string_equal(e[2].name, "b");
-    assert_string_equal(e[3].name, "s/\xc3\xa9");
-    assert_int_equal(e[0].offset, 8 + strlen(header));
-    assert_int_equal(e[2].offset, 8 + strlen(header) + 8);
-    assert_int_equal(e[2].tensor.dtype, TARN_BF16);
-    assert_int_equal(e[3].tensor.ndim, 0);
-    assert_int_equal(e[3].tensor.dtype, TARN_F8_E5M2);
+    assert_int_equal(n, 5);
+    assert_string_equal(e[0].name, "__metadata__");
+    assert_string_equal(e[1].name, "a");
+    assert_string_equal(e[2].name, "empty");
+    assert_string_equal(e[3].name, "b");
+    assert_string_equal(e[4].name, "s/\xc3\xa9");
+    assert_int_equal(e[1].offset, 8 + strlen(header));
+    assert_int_equal(e[3].offset, 8 + strlen(header) + 8);
+    assert_int_equal(e[3].tensor.dtype, TARN_BF16);
+    assert_int_equal(e[4].tensor.ndim, 0);
+    assert_int_equal(e[4].tensor.dtype, TARN_F8_E5M2);
     tarn_file_entries_free(e, n);
     tarn_buf_free(&b);
 }
@@ -363,6 +364,50 @@ static void test_st_round_trip(void **state)
     tarn_buf_free(&b);
 }
 
+/* Its text comes back byte for byte, whatever stands around it, with tensors and without. */
+static void test_st_metadata(void **state)
+{
+    static const char *const texts[] = {"{}", "{\"format\":\"pt\"}",
+                                        "{ \"a\\\"}{\" :\n\"\\u00e9[\" , \"b\":\"\" }"};
+    static const char *const around[][2] = {
+        {"{\"__metadata__\":", "}"},
+        {"{\"__metadata__\" : ", ",\"a\":" F32_2 "}"},
+        {"{\"__metadata__x\":" F32_2 ",\"__metadata__\":", "}"},
+    };
+
+    (void)state;
+    for (size_t t = 0; t < 3; t++) {
+        for (size_t i = 0; i < 3; i++) {
+            struct tarn_file_entry *in = NULL, *out = NULL;
+            struct tarn_buf header = {0}, b = {0};
+            size_t n = 0, nout = 0, data = i ? 8 : 0;
+
+            tarn_buf_printf(&header, "%s%s%s", around[i][0], texts[t], around[i][1]);
+            struct tarn_buf file = st_file(header.data, header.bytes, data);
+            assert_int_equal(st_parse_copy(file.data, file.bytes, &in, &n), 0);
+            assert_int_equal(n, i ? 2 : 1);
+            assert_true(tarn_safetensors_is_metadata(&in[0]));
+            assert_int_equal(in[0].tensor.bytes, strlen(texts[t]));
+            assert_memory_equal(file.data + in[0].offset, texts[t], strlen(texts[t]));
+
+            assert_int_equal(tarn_safetensors_header(in, n, &b), 0);
+            assert_int_equal(b.bytes % 64, 0);
+            memcpy(b.data + in[0].offset, texts[t], strlen(texts[t]));
+            tarn_buf_add(&b, "12345678", data);
+            assert_int_equal(st_parse_copy(b.data, b.bytes, &out, &nout), 0);
+            assert_int_equal(nout, n);
+            assert_int_equal(out[0].offset, in[0].offset);
+            assert_memory_equal(b.data + out[0].offset, texts[t], strlen(texts[t]));
+            tarn_file_entries_free(in, n);
+            tarn_file_entries_free(out, nout);
+            tarn_buf_free(&header);
+            tarn_buf_free(&file);
+            tarn_buf_free(&b);
+        }
+    }
+    st_fails("{\"__\\u006detadata__\":{}}", 0, TARN_E_FORMAT, "escapes");
+}
+
 static void test_st_writer_refuses(void **state)
 {
     struct tarn_tensor t = tensor_of(TARN_F32, 0, NULL), c128 = tensor_of(TARN_C128, 0, NULL);
@@ -375,6 +420,7 @@ static void test_st_writer_refuses(void **state)
     (void)state;
     assert_int_equal(tarn_safetensors_header(twice, 2, &b), TARN_E_INVALID);
     assert_int_equal(tarn_safetensors_header(reserved, 1, &b), TARN_E_INVALID);
+    assert_non_null(strstr(tarn_last_error(), "reserved"));
     assert_int_equal(tarn_safetensors_header(binary, 1, &b), TARN_E_INVALID);
     assert_non_null(strstr(tarn_last_error(), "UTF-8"));
     assert_int_equal(tarn_safetensors_header(complex_, 1, &b), TARN_E_UNSUPPORTED);
@@ -532,6 +578,15 @@ static void test_file_formats(void **state)
     assert_int_equal(tarn_file_format_of("a.SafeTensors"), TARN_FILE_SAFETENSORS);
     assert_int_equal(tarn_file_format_of("a.npy/b"), TARN_FILE_RAW);
     assert_int_equal(tarn_file_format_of("npy"), TARN_FILE_RAW);
+    assert_int_equal(tarn_file_format_of("a.b/.hidden"), TARN_FILE_RAW);
+    assert_int_equal(tarn_file_format_of("a."), TARN_FILE_RAW);
+    assert_int_equal(tarn_file_format_of("a.npy.Raw"), TARN_FILE_RAW);
+    static const char *const unknown[] = {"m.pt", "m.npz", "d/m.bin", "layer.0"};
+    for (size_t i = 0; i < sizeof unknown / sizeof unknown[0]; i++) {
+        assert_int_equal(tarn_file_format_of(unknown[i]), TARN_E_INVALID);
+        assert_non_null(strstr(tarn_last_error(), unknown[i]));
+        assert_non_null(strstr(tarn_last_error(), "--format raw"));
+    }
     assert_int_equal(tarn_file_format_parse("raw"), TARN_FILE_RAW);
     assert_int_equal(tarn_file_format_parse("safetensor"), TARN_E_INVALID);
     assert_non_null(strstr(tarn_last_error(), "did you mean safetensors?"));
@@ -641,6 +696,7 @@ int main(void)
         cmocka_unit_test(test_npy_truncated_everywhere),
         cmocka_unit_test(test_st_reads_others),
         cmocka_unit_test(test_st_round_trip),
+        cmocka_unit_test(test_st_metadata),
         cmocka_unit_test(test_st_writer_refuses),
         cmocka_unit_test(test_st_lying_offsets),
         cmocka_unit_test(test_st_lying_shapes),

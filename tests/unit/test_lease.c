@@ -7,7 +7,7 @@
 
 #include <cmocka.h>
 
-#include "client/client.h"
+#include "client/lease.h"
 
 #define MS TARN_NS_PER_MS
 #define EPOCH 0x12345678u

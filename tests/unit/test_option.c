@@ -13,6 +13,9 @@
 
 #include "base/error.h"
 #include "base/option/option.h"
+#include "base/option/option_pages.h"
+#include "base/option/option_print.h"
+#include "base/option/option_value.h"
 
 #define COUNT(a_) (sizeof(a_) / sizeof *(a_))
 #define AT(member_) offsetof(struct config, member_)
@@ -35,7 +38,7 @@ static const struct tarn_option table[] = {
      "objects "
      "count as lost."},
     {"room", 'r', TARN_OPT_SIZE, AT(room), "64M", 4096, 1ll << 40, "BYTES", 0, "Room."},
-    {"redis", 0, TARN_OPT_STRING, AT(redis), NULL, 0, 0, "URL", 0, "Where Redis is. '.' is no macro."},
+    {"redis", 0, TARN_OPT_STRING, AT(redis), NULL, 0, 0, "URL", TARN_OPT_LOGIN, "Where Redis is. '.' is no macro."},
     {"secret", 0, TARN_OPT_STRING, AT(secret), NULL, 0, 0, NULL, TARN_OPT_SECRET, "Shared \\secret."},
     {"pool", 'p', TARN_OPT_LIST, AT(pools), "a=1G b=2G", 0, 0, "NAME=SIZE", 0, "A pool."},
 };
@@ -62,16 +65,20 @@ struct run {
     int rc;
 };
 
+/* The command line of the last run. */
+static char words[32][300] = {"tarnd"}, *argv[32];
+
 static struct run *run(struct run *r, ...)
 {
-    char *argv[32] = {(char *)(uintptr_t) "tarnd"};
     int argc = 1;
     va_list ap;
 
     va_start(ap, r);
-    while ((argv[argc] = va_arg(ap, char *)))
-        argc++;
+    for (const char *a; (a = va_arg(ap, const char *)); argc++)
+        snprintf(words[argc], sizeof words[argc], "%s", a);
     va_end(ap);
+    for (int i = 0; i < argc; i++)
+        argv[i] = words[i];
     memset(r, 0, sizeof *r);
     r->rc = tarn_options_parse(&program, argc, argv, &r->c, &r->parsed);
     return r;
@@ -82,13 +89,23 @@ static void done(struct run *r)
     tarn_options_free(&program, &r->c, &r->parsed);
 }
 
-static enum tarn_option_source source_of(const struct run *r, const char *name)
+static size_t index_of(const char *name)
 {
     for (size_t i = 0; i < COUNT(table); i++)
         if (strcmp(table[i].name, name) == 0)
-            return r->parsed.sources[i];
+            return i;
     fail();
-    return TARN_FROM_DEFAULT;
+    return 0;
+}
+
+static enum tarn_option_source source_of(const struct run *r, const char *name)
+{
+    return r->parsed.sources[index_of(name)];
+}
+
+static bool is_over_file(const struct run *r, const char *name)
+{
+    return r->parsed.over_file[index_of(name)];
 }
 
 /* A file that the tests write and name by --config. */
@@ -198,6 +215,7 @@ static void order_of_sources(void **state)
     assert_string_equal(r.c.pools.values[2], "e3");
     assert_int_equal(source_of(&r, "heartbeat-ms"), TARN_FROM_FILE);
     assert_int_equal(source_of(&r, "room"), TARN_FROM_ENV);
+    assert_true(is_over_file(&r, "room") && !is_over_file(&r, "heartbeat-ms") && !is_over_file(&r, "redis"));
     assert_int_equal(source_of(&r, "sync"), TARN_FROM_FLAG);
     assert_int_equal(source_of(&r, "redis"), TARN_FROM_DEFAULT);
     done(&r);
@@ -260,6 +278,7 @@ static void flags_refused(void **state)
     refused(run(&r, "--room", "2T", NULL), "2T", "4K to 1T");
     refused(run(&r, "--room", "-1", NULL), "-1", "4K to 1T");
     refused(run(&r, "--room", "many", NULL), "many", "64K");
+    refused(run(&r, "--secret", "", NULL), "--secret: is empty", "leave it out");
 }
 
 static void variables_refused(void **state)
@@ -286,7 +305,7 @@ static void lines_refused(void **state)
         const char *line, *first, *second;
     } rows[] = {
         {"romo = 8K", ":2: romo", "room?"},
-        {"room 8K", ":2:", "NAME = VALUE"},
+        {"secret swordfish", ":2: has no", "NAME = VALUE"},
         {"room = 8X", ":2: room", "8X"},
         {"room =", ":2: room", "\"\""},
         {"heartbeat-ms = 1", ":2: heartbeat-ms", "10 to 60000"},
@@ -319,7 +338,7 @@ static void conf_is_read_back(void **state)
     struct tarn_buf first = {0}, second = {0};
 
     (void)state;
-    run(&r, "--redis", " odd \"value\" # \\ \n", "--pool", "", "--pool", "p#q", "--no-sync", "--room", "4097",
+    run(&r, "--redis", " odd://\"value\" # \\ \n", "--pool", "", "--pool", "p#q", "--no-sync", "--room", "4097",
         "--secret", "s3cret", NULL);
     assert_int_equal(r.rc, 0);
     tarn_options_print_conf(&program, &r.c, &r.parsed, &first);
@@ -341,6 +360,25 @@ static void conf_is_read_back(void **state)
     tarn_buf_free(&second);
     done(&r);
     done(&again);
+}
+
+/* ps shows the command line to everybody. */
+static void secrets_leave_the_command_line(void **state)
+{
+    struct run r;
+
+    (void)state;
+    assert_int_equal(run(&r, "--secret=s3cret", "--redis", "redis://me:p@ss@host:1/2", "arg", NULL)->rc, 0);
+    assert_string_equal(words[1], "--secret=******");
+    assert_string_equal(words[3], "redis://*******@host:1/2");
+    assert_string_equal(r.c.secret, "s3cret");
+    assert_string_equal(r.c.redis, "redis://me:p@ss@host:1/2");
+    assert_string_equal(r.parsed.args[0], "arg");
+    done(&r);
+    assert_int_equal(run(&r, "--redis", "redis://host:1", "--secret", "s", "--heartbeat-ms", "x", NULL)->rc, TARN_E_CONFIG);
+    assert_string_equal(words[2], "redis://host:1");
+    assert_string_equal(words[4], "*");
+    done(&r);
 }
 
 static void help_text(void **state)
@@ -382,6 +420,35 @@ static void values_as_text(void **state)
     assert_string_equal(b.data, "s");
     tarn_buf_free(&b);
     done(&r);
+}
+
+/* A URI's user and password stay out of what is printed, and out of what is read back. */
+static void logins_are_hidden(void **state)
+{
+    static const struct {
+        const char *given, *shown;
+    } uris[] = {
+        {"redis://user:p@ss@host:1/2", "redis://host:1/2"}, {"redis://:p/ss@host", "redis://host"},
+        {"redis://pass@host", "redis://host"},              {"unix://user:pass@/a/b?db=1", "unix:///a/b?db=1"},
+        {"unix:///a@b", "unix:///a@b"},                     {"redis://host:1", "redis://host:1"},
+        {"pass", "(set)"},                                  {"user:pass@host", "(set)"},
+    };
+    (void)state;
+    for (size_t i = 0; i < COUNT(uris); i++) {
+        struct run r;
+        struct tarn_buf value = {0}, printed = {0};
+        bool hidden = strcmp(uris[i].given, uris[i].shown) != 0;
+        assert_int_equal(run(&r, "--redis", uris[i].given, NULL)->rc, 0);
+        tarn_option_format(&table[6], &r.c, 0, &value);
+        assert_string_equal(value.data, uris[i].shown);
+        tarn_options_print_conf(&program, &r.c, &r.parsed, &printed);
+        assert_null(strstr(printed.data, "pass"));
+        assert_null(strstr(printed.data, "p@ss"));
+        assert_int_equal(strstr(printed.data, "\n# redis = ") != NULL, hidden);
+        tarn_buf_free(&value);
+        tarn_buf_free(&printed);
+        done(&r);
+    }
 }
 
 static void set_one(void **state)
@@ -442,8 +509,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(defaults),      TEST(forms_of_flags),    TEST(order_of_sources), TEST(lines_of_a_file),
         TEST(flags_refused), TEST(variables_refused), TEST(lines_refused),    TEST(conf_is_read_back),
+        TEST(secrets_leave_the_command_line),
         TEST(help_text),     TEST(values_as_text),    TEST(set_one),          TEST(man_page),
-        TEST(markdown),
+        TEST(markdown),      TEST(logins_are_hidden),
     };
     return cmocka_run_group_tests(tests, make_conf, remove_conf);
 }

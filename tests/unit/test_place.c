@@ -9,7 +9,8 @@
 
 #include <cmocka.h>
 
-#include "client/client.h"
+#include "base/hash.h"
+#include "client/place.h"
 
 #define KEYS 40000
 #define NODES 7

@@ -8,6 +8,7 @@
 #include "tests/unit/fake_verbs.h"
 
 #include "client/client.h"
+#include "client/patience.h"
 #include "tests/node_client.h"
 #include "tests/relay.h"
 #include "tests/unit/node_here.h"

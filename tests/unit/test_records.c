@@ -85,68 +85,69 @@ static void zero_length_tensor(void **state)
 }
 
 /* Each is FORMAT, and the sentence names the field. */
+static const struct {
+    size_t at;
+    struct tarn_text text;
+} damaged[] = {
+    {TENSOR, TEXT("")},
+    {TENSOR, TEXT("]")},
+    {TENSOR, TEXT("bf16")},
+    {TENSOR, TEXT("bf16[")},
+    {TENSOR, TEXT("bf17[2]")},
+    {TENSOR, TEXT("BF16[2]")},
+    {TENSOR, TEXT("bf16[2,]")},
+    {TENSOR, TEXT("bf16[-1]")},
+    {TENSOR, TEXT("bf16[2]x")},
+    {TENSOR, TEXT("bf16[1,1,1,1,1,1,1,1,1]")},
+    {TENSOR, TEXT("u8[4294967296,4294967296]")},
+    {TENSOR, TEXT("bf16[9223372036854775808]")},
+    {VER, TEXT("")},
+    {VER, TEXT("0")},
+    {VER, TEXT("9223372036854775808")},
+    {VER, TEXT("-1")},
+    {VER, TEXT(" 1")},
+    {VER, TEXT("1\0")},
+    {BORN, TEXT("0")},
+    {BORN, TEXT("1e9")},
+    {TTL, TEXT("4294967296")},
+    {TTL, TEXT("x")},
+    {PLACE, TEXT("@")},
+    {PLACE, TEXT("@/")},
+    {PLACE, TEXT("@node0")},
+    {PLACE, TEXT("@node0/")},
+    {PLACE, TEXT("@/cpu0")},
+    {PLACE, TEXT("@no de/cpu0")},
+    {PLACE, TEXT("@node0/cpu0/x")},
+    {PLACE, TEXT("@node0\0/cpu0")},
+    {PLACE, TEXT("@0123456789012345678901234567890123456789012345678901234567890123/p")},
+    {PLACE, TEXT("@n/01234567890123456789012345678901")},
+    {VALUE, TEXT("")},
+    {VALUE, TEXT("::")},
+    {VALUE, TEXT("4096:17")},
+    {VALUE, TEXT("4096:17:2")},
+    {VALUE, TEXT("4096:17:00ab12cd00000003")},
+    {VALUE, TEXT("4096:17:00ab12cd000000020")},
+    {VALUE, TEXT("4096:17:00ab12cd0000000g")},
+    {VALUE, TEXT("4096:17:00ab12cd@0000002")},
+    {VALUE, TEXT("4096:17:00ab12cd`0000002")},
+    {VALUE, TEXT("4096:1/:00ab12cd00000002")},
+    {VALUE, TEXT("4096:1::00ab12cd00000002")},
+    {VER, TEXT("1a")},
+    {VALUE, TEXT("4096:4294967296:00ab12cd00000002")},
+    {VALUE, TEXT("18446744073709551616:17:00ab12cd00000002")},
+    {VALUE, TEXT("-1:17:00ab12cd00000002")},
+};
+
 static void damaged_values(void **state)
 {
-    static const struct {
-        size_t at;
-        struct tarn_text text;
-    } cases[] = {
-        {TENSOR, TEXT("")},
-        {TENSOR, TEXT("]")},
-        {TENSOR, TEXT("bf16")},
-        {TENSOR, TEXT("bf16[")},
-        {TENSOR, TEXT("bf17[2]")},
-        {TENSOR, TEXT("BF16[2]")},
-        {TENSOR, TEXT("bf16[2,]")},
-        {TENSOR, TEXT("bf16[-1]")},
-        {TENSOR, TEXT("bf16[2]x")},
-        {TENSOR, TEXT("bf16[1,1,1,1,1,1,1,1,1]")},
-        {TENSOR, TEXT("u8[4294967296,4294967296]")},
-        {TENSOR, TEXT("bf16[9223372036854775808]")},
-        {VER, TEXT("")},
-        {VER, TEXT("0")},
-        {VER, TEXT("9223372036854775808")},
-        {VER, TEXT("-1")},
-        {VER, TEXT(" 1")},
-        {VER, TEXT("1\0")},
-        {BORN, TEXT("0")},
-        {BORN, TEXT("1e9")},
-        {TTL, TEXT("4294967296")},
-        {TTL, TEXT("x")},
-        {PLACE, TEXT("@")},
-        {PLACE, TEXT("@/")},
-        {PLACE, TEXT("@node0")},
-        {PLACE, TEXT("@node0/")},
-        {PLACE, TEXT("@/cpu0")},
-        {PLACE, TEXT("@no de/cpu0")},
-        {PLACE, TEXT("@node0/cpu0/x")},
-        {PLACE, TEXT("@node0\0/cpu0")},
-        {PLACE, TEXT("@0123456789012345678901234567890123456789012345678901234567890123/p")},
-        {PLACE, TEXT("@n/01234567890123456789012345678901")},
-        {VALUE, TEXT("")},
-        {VALUE, TEXT("::")},
-        {VALUE, TEXT("4096:17")},
-        {VALUE, TEXT("4096:17:2")},
-        {VALUE, TEXT("4096:17:00ab12cd00000003")},
-        {VALUE, TEXT("4096:17:00ab12cd000000020")},
-        {VALUE, TEXT("4096:17:00ab12cd0000000g")},
-        {VALUE, TEXT("4096:17:00ab12cd@0000002")},
-        {VALUE, TEXT("4096:17:00ab12cd`0000002")},
-        {VALUE, TEXT("4096:1/:00ab12cd00000002")},
-        {VALUE, TEXT("4096:1::00ab12cd00000002")},
-        {VER, TEXT("1a")},
-        {VALUE, TEXT("4096:4294967296:00ab12cd00000002")},
-        {VALUE, TEXT("18446744073709551616:17:00ab12cd00000002")},
-        {VALUE, TEXT("-1:17:00ab12cd00000002")},
-    };
     (void)state;
-    for (size_t i = 0; i < COUNT(cases); i++) {
+    for (size_t i = 0; i < COUNT(damaged); i++) {
         struct tarn_record r;
-        size_t name = cases[i].at == PLACE ? PLACE : cases[i].at - 1;
-        int rc = parse_with(cases[i].at, cases[i].text, &r);
+        size_t name = damaged[i].at == PLACE ? PLACE : damaged[i].at - 1;
+        int rc = parse_with(damaged[i].at, damaged[i].text, &r);
         if (rc != TARN_E_FORMAT)
-            fail_msg("case %zu ('%s') gave %d", i, cases[i].text.data, rc);
-        if (cases[i].at != PLACE && !strstr(tarn_last_error(), good[name].data))
+            fail_msg("case %zu ('%s') gave %d", i, damaged[i].text.data, rc);
+        if (damaged[i].at != PLACE && !strstr(tarn_last_error(), good[name].data))
             fail_msg("case %zu: no field in '%s'", i, tarn_last_error());
     }
 }

@@ -15,6 +15,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -237,6 +238,46 @@ static void silence_ends_at_the_deadline(void **state)
     assert_true(tarn_resp_dead(r));
     tarn_resp_free(r);
     peer_join(&p);
+}
+
+/* Sends as much of a long reply as the sockets hold, and says so by a pipe. */
+static void fill_sockets(int fd, void *arg)
+{
+    static const char header[] = "$99999999999\r\n";
+    const int *told = arg;
+    char bytes[16384];
+
+    memset(bytes, 'x', sizeof bytes);
+    write_all(fd, header, sizeof header - 1);
+    while (send(fd, bytes, sizeof bytes, MSG_NOSIGNAL | MSG_DONTWAIT) > 0)
+        ;
+    assert_int_equal(write(told[1], "", 1), 1);
+    while (recv(fd, bytes, sizeof bytes, 0) > 0)
+        ;
+}
+
+/* More to read is no reason to go on: a peer could send for ever. */
+static void endless_reply_ends_at_the_deadline(void **state)
+{
+    const char *argv[] = {"PING"};
+    int told[2], left = 0;
+    struct peer p;
+    redisReply *reply = NULL;
+    char byte;
+
+    (void)state;
+    assert_int_equal(pipe(told), 0);
+    peer_start(&p, fill_sockets, told);
+    struct tarn_resp *r = client_of(&p);
+    assert_int_equal(read(told[0], &byte, 1), 1);
+    assert_int_equal(tarn_resp_call(r, tarn_now_ns(), 1, argv, NULL, &reply), TARN_E_TIMEOUT);
+    assert_int_equal(ioctl(tarn_resp_fd(r), FIONREAD, &left), 0);
+    assert_int_not_equal(left, 0);
+    assert_true(tarn_resp_dead(r));
+    tarn_resp_free(r);
+    peer_join(&p);
+    close(told[0]);
+    close(told[1]);
 }
 
 static void what_is_not_resp(void **state)
@@ -647,6 +688,7 @@ int main(void)
         cmocka_unit_test(long_pipeline_does_not_dead_lock),
         cmocka_unit_test(large_reply),
         cmocka_unit_test(silence_ends_at_the_deadline),
+        cmocka_unit_test(endless_reply_ends_at_the_deadline),
         cmocka_unit_test(what_is_not_resp),
         cmocka_unit_test(close_is_node_down),
         cmocka_unit_test(last_words_are_heard),

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "server/store/store.h"
 #include "server/store/store_impl.h"
 #include "tests/unit/store_fixture.h"
 

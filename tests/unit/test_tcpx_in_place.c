@@ -142,6 +142,7 @@ static int moves_in_place(struct tarn_tcpx_plugin *p)
     CHECK(it.count->regs == regs + 1 + plain); /* once a comm */
 
     CHECK(unmap(REGISTERED) == 0);
+    CHECK(it.count->regs == regs); /* at once: the link is idle */
     CHECK(!get_one(0, BYTES));
     put_one(0, BYTES);
     CHECK(!sent_from_place());
@@ -241,6 +242,29 @@ static int is_busy_meanwhile(struct tarn_tcpx_plugin *p)
     return 0;
 }
 
+/* The second get's message is larger than was announced. Where the plugin refuses that nothing is written behind the
+ * posted bytes; where it only tells, the get is none. */
+static int more_than_was_announced_is_refused(struct tarn_tcpx_plugin *p)
+{
+    begin(p);
+    bool refuses = strstr(getenv("TCPX_FIXTURE"), "tell_sizes=1");
+    struct tarn_piece piece = {.addr = it.memory, .bytes = BYTES};
+    struct tarn_work w = fake_work(it.node, 0, &piece, 1);
+    CHECK(!get_one(0, BYTES));
+    map(REGISTERED);
+    memset(it.memory, 'x', REGISTERED);
+    post(&w, false);
+    finish_works(it.ops, it.link, &w, 1);
+    CHECK(received_in_place());
+    CHECK(w.status == (refuses ? TARN_E_UNAVAILABLE : TARN_E_PROTOCOL));
+    CHECK(strstr(tarn_last_error(), refuses ? "test gave 3" : "brought 300064 bytes, and the sender announced 300000"));
+    for (uint64_t i = BYTES; refuses && i < REGISTERED; i++)
+        CHECK(it.memory[i] == 'x');
+    it.count->refused = 0;
+    end();
+    return 0;
+}
+
 static void take_back(struct tarn_work *w)
 {
     CHECK(unmap(REGISTERED) == 0);
@@ -327,6 +351,12 @@ static void what_was_lent_is_given_back_when_nothing_touches_it(void **state)
 {
     static const struct scene scenes[] = {
         {.plugin = "fixture-v6", .options = "delay_ms=50", .body = is_busy_meanwhile},
+        {.plugin = "fixture-v6",
+         .options = "send_more=2,tell_sizes=1",
+         .body = more_than_was_announced_is_refused},
+        {.plugin = "fixture-v6",
+         .options = "send_more=2,tell_sizes=2",
+         .body = more_than_was_announced_is_refused},
         {.plugin = "fixture-v6", .options = "recv_hang=2,close_ms=100", .body = is_the_callers_again},
         {.plugin = "fixture-v7", .options = "plain=1,recv_hang=2,close_ms=50", .body = is_the_callers_again},
         {.plugin = "fixture-v6", .options = "recv_error=2,close_ms=50", .body = is_the_callers_again},

@@ -196,6 +196,11 @@ static void random_messages_arrive_and_all_pages_go_back(void **state)
         {.plugin = "fixture-v7", .sockets = "4", .options = "gpu=1", .body = passes_random_messages},
         {.plugin = "fixture-v8", .sockets = "3", .body = passes_random_messages, .chunk = "100001"},
         {.plugin = "fixture-v6", .sockets = "4", .body = passes_random_messages},
+        {.plugin = "fixture-v7", .sockets = "4", .options = "null_requests=3", .body = passes_random_messages},
+        {.plugin = "fixture-v6",
+         .sockets = "4",
+         .options = "accept_blocks=1,connect_blocks=1,null_requests=2",
+         .body = passes_random_messages},
     };
     (void)state;
     int fd = mkstemp(path);

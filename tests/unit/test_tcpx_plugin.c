@@ -128,7 +128,7 @@ static void a_table_with_a_hole_is_told(void **state)
 {
     const struct attempt a = {.plugin = "bad-2", .expect = TARN_E_VERSION};
     (void)state;
-    attempt(&a, "libtcpx-bad-2.so", "isend is NULL", "version 7", NULL);
+    attempt(&a, "libtcpx-bad-2.so", "isend is NULL in its table of version 7, behind init()", NULL);
 }
 
 /* The plugin would end the process in init(). */
@@ -261,6 +261,17 @@ static int two_devices(const struct attempt *a, struct tarn_tcpx_plugin *p)
     CHECK(strstr(heard.text, "fixture of ABI v"));
     CHECK(p->chunk_bytes == TARN_TCPX_CHUNK);
     return 0;
+}
+
+/* Its name and init() are there from the beginning. */
+static void a_table_that_init_fills_is_read_again(void **state)
+{
+    static const char *const names[] = {"fixture-v6", "fixture-v7", "fixture-v8"};
+    (void)state;
+    for (size_t i = 0; i < COUNT(names); i++) {
+        const struct attempt a = {names[i], {"TCPX_FIXTURE", "devices=2,late_table=1"}, two_devices, 0};
+        attempt(&a, NULL);
+    }
 }
 
 static void all_versions_of_the_abi_open(void **state)
@@ -674,6 +685,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_table_with_a_hole_is_told),
         cmocka_unit_test(a_driver_that_does_not_start_is_told),
         cmocka_unit_test(the_probe_and_the_loader_look_in_the_same_places),
+        cmocka_unit_test(a_table_that_init_fills_is_read_again),
         cmocka_unit_test(all_versions_of_the_abi_open),
         cmocka_unit_test(without_a_pci_path_gpu_memory_is_not_offered),
         cmocka_unit_test(finding_does_not_start),

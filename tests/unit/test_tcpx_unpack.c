@@ -20,6 +20,7 @@
 #include "tests/standin/cuda_standin.h"
 #include "tests/stream.h"
 #include "transport/tcpx/plugin/tcpx_settings.h"
+#include "transport/tcpx/tcpx_unpack.h"
 
 enum { WAYS = 3, CHUNK = 256 << 10, DEPTH = 6, PIECES = 40 };
 

@@ -106,6 +106,20 @@ int tarn_cuda_settle(int device)
     return e ? tarn_cuda_failed(e, "cudaStreamSynchronize", device) : 0;
 }
 
+/* CUDA's own words for a machine without a driver are about versions. */
+static int no_device(cudaError_t e)
+{
+    int driver = 0;
+    if (e == cudaErrorInsufficientDriver && (cudaDriverGetVersion(&driver) || driver == 0))
+        return tarn_fail(TARN_E_UNAVAILABLE, "no NVIDIA driver here: install it where there is a GPU");
+    if (e == cudaErrorInsufficientDriver)
+        return tarn_fail(TARN_E_UNAVAILABLE, "the NVIDIA driver is for CUDA %d.%d, this build for %d.%d: install a newer driver",
+                         driver / 1000, driver % 1000 / 10, CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
+    if (!e || e == cudaErrorNoDevice)
+        return tarn_fail(TARN_E_UNAVAILABLE, "no GPU is visible to this process: see nvidia-smi -L and CUDA_VISIBLE_DEVICES");
+    return tarn_fail(TARN_E_UNAVAILABLE, "CUDA: %s", cudaGetErrorString(e));
+}
+
 int tarn_cuda_count(int *n_p)
 {
     cudaError_t e = cudaGetDeviceCount(n_p);
@@ -113,7 +127,7 @@ int tarn_cuda_count(int *n_p)
         return 0;
     *n_p = 0;
     cudaGetLastError();
-    return tarn_fail(TARN_E_UNAVAILABLE, "CUDA: %s", e ? cudaGetErrorString(e) : "no device is visible");
+    return no_device(e);
 }
 
 int tarn_cuda_describe(int device, struct tarn_cuda_device *d)

@@ -13,7 +13,6 @@
 #define PARTS 4096
 #define FIRST 1024 /* runs of the first list, while the GPU has nothing else to do; */
 #define LIST 8192  /* the next has twice as many, and so on up to this: a launch has a start and an end */
-#define RING_BYTES (8ull << 20)
 #define STRETCH (1ull << 20)  /* of pageable memory at a time */
 #define FAR_PIECES 256        /* at a time */
 #define LINE 256              /* stretches begin at multiples of it */
@@ -32,6 +31,7 @@ struct part {
 };
 
 struct tarn_ipc_lane {
+    struct tarn_local *local;
     int device;
     struct tarn_cuda_queue *queue;
     void (*ended)(void *arg, struct tarn_work *w, int status);
@@ -62,22 +62,33 @@ static struct part *part_at(struct tarn_ipc_lane *l, uint32_t i)
     return &l->parts[(l->first + i) % PARTS];
 }
 
-int tarn_ipc_lane_open(int device, void (*ended)(void *arg, struct tarn_work *w, int status), void *arg,
+int tarn_ipc_lane_open(struct tarn_local *local, int device, struct tarn_cuda_queue *queue,
+                       void (*ended)(void *arg, struct tarn_work *w, int status), void *arg,
                        struct tarn_ipc_lane **lane_p)
 {
     struct tarn_ipc_lane *l = calloc(1, sizeof(*l));
     if (!l)
         return tarn_fail(TARN_E_NO_MEMORY, "cuda_ipc: out of memory");
-    int rc = tarn_cuda_queue_open(device, &l->queue);
-    if (rc) {
-        free(l);
-        return rc;
-    }
+    l->local = local;
     l->device = device;
+    l->queue = queue;
     l->ended = ended;
     l->arg = arg;
     l->waiting_end = &l->waiting;
     *lane_p = l;
+    return 0;
+}
+
+int tarn_ipc_lane_ready(struct tarn_ipc_lane *l, enum tarn_ipc_way way, int gpu, struct tarn_ipc_want *want)
+{
+    if (way != TARN_IPC_DIRECT && !l->ring && !(l->ring = tarn_ipc_ring_take(l->local))) {
+        *want = (struct tarn_ipc_want){TARN_IPC_PINNED, NULL, -1};
+        return TARN_E_AGAIN;
+    }
+    if (way == TARN_IPC_FAR && !l->far[gpu] && !(l->far[gpu] = tarn_ipc_queue_take(l->local, gpu))) {
+        *want = (struct tarn_ipc_want){TARN_IPC_QUEUE, NULL, gpu};
+        return TARN_E_AGAIN;
+    }
     return 0;
 }
 
@@ -88,34 +99,12 @@ bool tarn_ipc_lane_busy(const struct tarn_ipc_lane *l)
 
 /* --- the ring ----------------------------------------------------------------------------------- */
 
-static int ring_open(struct tarn_ipc_lane *l)
-{
-    void *ring = mmap(NULL, RING_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (ring == MAP_FAILED)
-        return tarn_fail(TARN_E_NO_MEMORY, "cuda_ipc: out of memory");
-    int rc = tarn_cuda_pin(ring, RING_BYTES, true);
-    if (rc) {
-        munmap(ring, RING_BYTES);
-        return rc;
-    }
-    l->ring = ring;
-    return 0;
-}
-
-static void ring_close(struct tarn_ipc_lane *l)
-{
-    if (!l->ring)
-        return;
-    tarn_cuda_unpin(l->ring);
-    munmap(l->ring, RING_BYTES);
-}
-
 /* Room for a stretch, which must not be cut by the ring's end; NULL: none now. */
 static uint8_t *ring_take(struct tarn_ipc_lane *l, uint64_t bytes)
 {
-    uint64_t at = l->ring_head % RING_BYTES, room = (bytes + LINE - 1) / LINE * LINE;
-    uint64_t skip = at + room > RING_BYTES ? RING_BYTES - at : 0;
-    if (l->ring_head + skip + room - l->ring_tail > RING_BYTES)
+    uint64_t at = l->ring_head % (uint64_t)TARN_IPC_RING, room = (bytes + LINE - 1) / LINE * LINE;
+    uint64_t skip = at + room > (uint64_t)TARN_IPC_RING ? (uint64_t)TARN_IPC_RING - at : 0;
+    if (l->ring_head + skip + room - l->ring_tail > (uint64_t)TARN_IPC_RING)
         return NULL;
     l->ring_head += skip + room;
     return l->ring + (skip ? 0 : at);
@@ -160,8 +149,6 @@ static void far_stretch(struct tarn_ipc_lane *l, const struct tarn_work *w, stru
     int device = (int)w->gpu - 1;
     struct tarn_cuda_piece pieces[FAR_PIECES];
     void *addr;
-    if (!l->failed && !l->far[device])
-        l->failed = tarn_cuda_queue_open(device, &l->far[device]);
     while (!l->failed && bytes > 0) {
         size_t n = 0;
         for (uint64_t got; n < FAR_PIECES && bytes > 0; bytes -= got, stretch += got) {
@@ -309,9 +296,6 @@ static int fill(struct tarn_ipc_lane *l)
         l->room = !l->list ? 0 : room < l->burst ? room : l->burst;
     }
     while (more && l->waiting && l->count < PARTS && !is_full(l)) {
-        int rc = (l->waiting->scratch[1] & STAGED) && !l->ring ? ring_open(l) : 0;
-        if (rc)
-            return rc;
         more = fill_some(l, l->waiting);
         if (l->failed)
             return l->failed;
@@ -472,24 +456,41 @@ static void take_back(struct tarn_work *w)
     w->given(w);
 }
 
-static int wait_for_marked(struct tarn_ipc_lane *l)
+static int wait_for(struct tarn_ipc_lane *l, uint64_t mark)
 {
-    int rc = 0;
-    while (l->marked > 0 && (rc = tarn_cuda_poll(l->queue, part_at(l, l->marked - 1)->mark)) == TARN_E_AGAIN)
+    int rc;
+    while ((rc = tarn_cuda_poll(l->queue, mark)) == TARN_E_AGAIN)
         sched_yield();
     return rc;
+}
+
+/* Nothing is under way in the queues any more. */
+static void put_by(struct tarn_ipc_lane *l)
+{
+    tarn_ipc_queue_give(l->local, l->device, l->queue);
+    for (int i = 0; i < TARN_IPC_DEVICES; i++)
+        tarn_ipc_queue_give(l->local, i, l->far[i]);
+}
+
+static void close_queues(struct tarn_ipc_lane *l)
+{
+    tarn_cuda_queue_close(l->queue);
+    for (int i = 0; i < TARN_IPC_DEVICES; i++)
+        tarn_cuda_queue_close(l->far[i]);
 }
 
 /* What has been given ends anyway: works that streams may wait for by now, and that then could not be carried
  * out again, have had their copies. */
 void tarn_ipc_lane_close(struct tarn_ipc_lane *l, int status)
 {
+    uint64_t last;
     for (uint32_t i = 0; i < l->marked; i++)
         take_back(part_at(l, i)->work);
-    bool ended = wait_for_marked(l) == 0;
-    tarn_cuda_queue_close(l->queue);
-    for (int i = 0; i < TARN_IPC_DEVICES; i++)
-        tarn_cuda_queue_close(l->far[i]);
+    bool ended = l->marked == 0 || wait_for(l, part_at(l, l->marked - 1)->mark) == 0;
+    if (ended && !l->failed && tarn_cuda_mark(l->queue, &last) == 0 && wait_for(l, last) == 0)
+        put_by(l);
+    else
+        close_queues(l);
     for (uint32_t i = 0; i < l->count; i++)
         if (part_at(l, i)->last)
             l->ended(l->arg, part_at(l, i)->work, ended && part_at(l, i)->work->queue ? 0 : status);
@@ -497,6 +498,6 @@ void tarn_ipc_lane_close(struct tarn_ipc_lane *l, int status)
         next = w->next;
         l->ended(l->arg, w, status);
     }
-    ring_close(l);
+    tarn_ipc_ring_give(l->local, l->ring);
     free(l);
 }

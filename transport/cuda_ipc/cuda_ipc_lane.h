@@ -19,7 +19,7 @@
 #ifndef TARN_TRANSPORT_CUDA_IPC_LANE_H
 #define TARN_TRANSPORT_CUDA_IPC_LANE_H
 
-#include "transport/transport.h"
+#include "transport/cuda_ipc/cuda_ipc_pool.h"
 
 struct tarn_ipc_lane;
 
@@ -30,17 +30,21 @@ enum tarn_ipc_way {
     TARN_IPC_FAR,    /* by another GPU, that of the work, through the ring */
 };
 
-/* ended: all of a work's bytes have moved, or (status) will not. It may post further works. */
-int tarn_ipc_lane_open(int device, void (*ended)(void *arg, struct tarn_work *w, int status), void *arg,
+/* queue: of the device; the lane's from now on. ended: all of a work's bytes have moved, or (status) will not. It may
+ * post further works. */
+int tarn_ipc_lane_open(struct tarn_local *local, int device, struct tarn_cuda_queue *queue,
+                       void (*ended)(void *arg, struct tarn_work *w, int status), void *arg,
                        struct tarn_ipc_lane **lane_p);
-/* A work of 1 byte at least; `at`: where its range of the pool is, as the device reaches it. */
+/* Has the lane what such works take? AGAIN: *want has to be opened first. gpu: the work's memory is on, -1: on none. */
+int tarn_ipc_lane_ready(struct tarn_ipc_lane *lane, enum tarn_ipc_way way, int gpu, struct tarn_ipc_want *want);
+/* A work of 1 byte at least, for which the lane is ready; `at`: where its range of the pool is, as the device reaches it. */
 void tarn_ipc_lane_post(struct tarn_ipc_lane *lane, struct tarn_work *w, bool put, enum tarn_ipc_way way,
                         uint8_t *at);
 bool tarn_ipc_lane_busy(const struct tarn_ipc_lane *lane);
 /* Moves what can be moved. 1: something did; 0; negative: CUDA failed, end the lane. */
 int tarn_ipc_lane_progress(struct tarn_ipc_lane *lane);
 /* Waits for what is under way, then ends the works that are left: with `status`, but for those that have told of an
- * event and are through. */
+ * event and are through. What CUDA has of the lane is kept for the next one, unless it has failed. */
 void tarn_ipc_lane_close(struct tarn_ipc_lane *lane, int status);
 
 #endif

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <utlist.h>
 
 #include "base/error.h"
 #include "transport/cuda/cuda_text.h"
@@ -17,16 +18,9 @@ int tarn_ipc_local_open(const char *devices, struct tarn_local **local_p)
     if (!local)
         return tarn_fail(TARN_E_NO_MEMORY, "cuda_ipc: out of memory");
     pthread_mutex_init(&local->lock, NULL);
+    tarn_ipc_worker_init(&local->worker);
     *local_p = local;
     return 0;
-}
-
-void tarn_ipc_local_close(struct tarn_local *local)
-{
-    if (!local)
-        return;
-    pthread_mutex_destroy(&local->lock);
-    free(local);
 }
 
 bool tarn_ipc_lose(struct tarn_local *local)
@@ -79,14 +73,16 @@ static int map_files(struct tarn_ipc_pool *p, const char *node, const int *fds)
     return rc;
 }
 
-static int pool_new(const char *node, const struct tarn_ipc_offer *of, const int *fds,
+static int pool_new(const struct tarn_peer *peer, const struct tarn_ipc_offer *of, const int *fds,
                     struct tarn_ipc_pool **p_p)
 {
     struct tarn_ipc_pool *p = calloc(1, sizeof(*p));
     if (!p)
-        return tarn_fail(TARN_E_NO_MEMORY, "node %s: cuda_ipc: out of memory", node);
+        return tarn_fail(TARN_E_NO_MEMORY, "node %s: cuda_ipc: out of memory", peer->node);
     p->of = *of;
-    int rc = map_files(p, node, fds);
+    p->log = peer->log;
+    snprintf(p->node, sizeof(p->node), "%s", peer->node);
+    int rc = map_files(p, peer->node, fds);
     if (rc) {
         pool_free(p);
         return rc;
@@ -96,6 +92,45 @@ static int pool_new(const char *node, const struct tarn_ipc_offer *of, const int
         p->device = -1;
     *p_p = p;
     return 0;
+}
+
+struct ending {
+    struct tarn_ipc_task task; /* first */
+    struct tarn_ipc_pool *pool;
+};
+
+static int end_it(struct tarn_ipc_task *t)
+{
+    pool_free(((struct ending *)t)->pool);
+    return 0;
+}
+
+static void ended(struct tarn_ipc_task *t)
+{
+    free(t);
+}
+
+static bool is_in_cuda(const struct tarn_ipc_pool *p)
+{
+    bool is = p->pinned;
+    for (int d = 0; d < TARN_IPC_DEVICES; d++)
+        is |= p->opened[d] != NULL;
+    return is;
+}
+
+/* By the worker, where CUDA has to let go of it. */
+static void pool_end(struct tarn_local *local, struct tarn_ipc_pool *p)
+{
+    struct ending *e = is_in_cuda(p) ? calloc(1, sizeof(*e)) : NULL;
+    if (e) {
+        *e = (struct ending){.task = {.run = end_it, .drop = ended, .anyway = true}, .pool = p};
+        if (tarn_ipc_worker_give(&local->worker, &e->task) == 0) {
+            tarn_ipc_worker_leave(&local->worker, &e->task);
+            return;
+        }
+        free(e);
+    }
+    pool_free(p);
 }
 
 /* A writable mapping serves readers, too. */
@@ -108,17 +143,38 @@ static struct tarn_ipc_pool *find(struct tarn_local *local, const struct tarn_ip
     return NULL;
 }
 
-int tarn_ipc_pool_take(struct tarn_local *local, const char *node, const struct tarn_ipc_offer *of,
+/* Those that were kept, and whose node is not this one. The lock is held. */
+static struct tarn_ipc_pool *take_kept(struct tarn_local *local, uint64_t epoch)
+{
+    struct tarn_ipc_pool **at = &local->pools, *kept = NULL;
+    while (*at) {
+        struct tarn_ipc_pool *p = *at;
+        if (p->users > 0 || p->of.epoch == epoch) {
+            at = &p->next;
+            continue;
+        }
+        *at = p->next;
+        p->next = kept;
+        kept = p;
+    }
+    return kept;
+}
+
+int tarn_ipc_pool_take(struct tarn_local *local, const struct tarn_peer *peer, const struct tarn_ipc_offer *of,
                        const int *fds, struct tarn_ipc_pool **p_p)
 {
     pthread_mutex_lock(&local->lock);
-    struct tarn_ipc_pool *p = find(local, of);
-    int rc = p ? 0 : pool_new(node, of, fds, &p);
-    if (!rc && p->links++ == 0) {
+    struct tarn_ipc_pool *p = find(local, of), *kept = take_kept(local, of->epoch);
+    int rc = p ? 0 : pool_new(peer, of, fds, &p);
+    if (!rc && p->users++ == 0 && !p->fresh) {
         p->next = local->pools;
         local->pools = p;
     }
     pthread_mutex_unlock(&local->lock);
+    for (struct tarn_ipc_pool *next; kept; kept = next) {
+        next = kept->next;
+        pool_end(local, kept);
+    }
     *p_p = p;
     return rc;
 }
@@ -126,82 +182,272 @@ int tarn_ipc_pool_take(struct tarn_local *local, const char *node, const struct 
 void tarn_ipc_pool_give(struct tarn_local *local, struct tarn_ipc_pool *p)
 {
     pthread_mutex_lock(&local->lock);
-    if (--p->links == 0) {
-        struct tarn_ipc_pool **at = &local->pools;
-        while (*at != p)
-            at = &(*at)->next;
-        *at = p->next;
-        pool_free(p);
-    }
+    bool last = --p->users == 0 && !p->fresh;
+    if (last)
+        LL_DELETE(local->pools, p);
     pthread_mutex_unlock(&local->lock);
+    if (last)
+        pool_end(local, p);
 }
 
-/* --- reaching ----------------------------------------------------------------------------------- */
+/* --- what is there ------------------------------------------------------------------------------ */
 
-static int unreachable(const struct tarn_ipc_node *node, const struct tarn_ipc_pool *p, const char *why)
+int tarn_ipc_pool_is_far(struct tarn_local *local, struct tarn_ipc_pool *p, int device, bool *far_p)
+{
+    *far_p = false;
+    if (p->device < 0 || p->device == device)
+        return 0;
+    pthread_mutex_lock(&local->lock);
+    *far_p = p->far[device];
+    int rc = p->asked[device] ? 0 : TARN_E_AGAIN;
+    pthread_mutex_unlock(&local->lock);
+    return rc;
+}
+
+uint8_t *tarn_ipc_pool_base(struct tarn_local *local, struct tarn_ipc_pool *p, int device)
+{
+    pthread_mutex_lock(&local->lock);
+    uint8_t *base = p->of.kind == TARN_POOL_CPU ? p->pinned ? p->arena_map.addr : NULL : p->opened[device];
+    p->fresh &= !base;
+    pthread_mutex_unlock(&local->lock);
+    return base;
+}
+
+static void *spare_take(struct tarn_local *local, void **spare)
+{
+    void *taken = NULL;
+    pthread_mutex_lock(&local->lock);
+    for (int i = 0; !taken && i < TARN_IPC_SPARE; i++) {
+        taken = spare[i];
+        spare[i] = NULL;
+    }
+    pthread_mutex_unlock(&local->lock);
+    return taken;
+}
+
+/* False: there is no room. */
+static bool spare_keep(struct tarn_local *local, void **spare, void *given)
+{
+    int i = 0;
+    pthread_mutex_lock(&local->lock);
+    while (i < TARN_IPC_SPARE && spare[i])
+        i++;
+    if (i < TARN_IPC_SPARE)
+        spare[i] = given;
+    pthread_mutex_unlock(&local->lock);
+    return i < TARN_IPC_SPARE;
+}
+
+struct tarn_cuda_queue *tarn_ipc_queue_take(struct tarn_local *local, int device)
+{
+    return spare_take(local, local->queues[device]);
+}
+
+void tarn_ipc_queue_give(struct tarn_local *local, int device, struct tarn_cuda_queue *q)
+{
+    if (q && !spare_keep(local, local->queues[device], q))
+        tarn_cuda_queue_close(q);
+}
+
+uint8_t *tarn_ipc_ring_take(struct tarn_local *local)
+{
+    return spare_take(local, local->rings);
+}
+
+static void ring_close(uint8_t *ring)
+{
+    tarn_cuda_unpin(ring);
+    munmap(ring, TARN_IPC_RING);
+}
+
+void tarn_ipc_ring_give(struct tarn_local *local, uint8_t *ring)
+{
+    if (ring && !spare_keep(local, local->rings, ring))
+        ring_close(ring);
+}
+
+/* --- what the worker opens ---------------------------------------------------------------------- */
+
+struct tarn_ipc_opening {
+    struct tarn_ipc_task task; /* first */
+    struct tarn_local *local;
+    struct tarn_ipc_want want;
+};
+
+static int start_driver(struct tarn_local *local)
+{
+    int n, rc = tarn_cuda_count(&n);
+    if (!rc)
+        atomic_store(&local->driver, true);
+    return rc;
+}
+
+static int ask_peer(struct tarn_local *local, struct tarn_ipc_pool *p, int device)
+{
+    bool reaches = tarn_cuda_reaches(device, p->device);
+    pthread_mutex_lock(&local->lock);
+    p->asked[device] = true;
+    p->far[device] = !reaches;
+    pthread_mutex_unlock(&local->lock);
+    if (!reaches)
+        tarn_log(p->log, TARN_LOG_DEBUG, "cuda_ipc",
+                 "msg=\"no peer access: copies go through the host\" node=%s pool=%u device=%d of_device=%d", p->node,
+                 p->of.index, device, p->device);
+    return 0;
+}
+
+static int open_queue(struct tarn_local *local, int device)
+{
+    struct tarn_cuda_queue *q = NULL;
+    int rc = tarn_cuda_queue_open(device, &q);
+    tarn_ipc_queue_give(local, device, q);
+    return rc;
+}
+
+static int open_ring(struct tarn_local *local)
+{
+    void *ring = mmap(NULL, TARN_IPC_RING, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (ring == MAP_FAILED)
+        return tarn_fail(TARN_E_NO_MEMORY, "cuda_ipc: out of memory");
+    int rc = tarn_cuda_pin(ring, TARN_IPC_RING, true);
+    if (rc)
+        munmap(ring, TARN_IPC_RING);
+    else
+        tarn_ipc_ring_give(local, ring);
+    return rc;
+}
+
+static int unseen(const struct tarn_ipc_pool *p)
 {
     char uuid[TARN_CUDA_UUID_TEXT];
     tarn_cuda_uuid_format(p->of.uuid, uuid);
-    return tarn_fail(TARN_E_NOT_REACHABLE, "node %s: cuda_ipc: pool %u is on %s: %s", node->name, p->of.index,
-                     uuid, why);
+    return tarn_fail(TARN_E_NOT_REACHABLE,
+                     "node %s: cuda_ipc: pool %u is on %s: a GPU this process does not see: look at "
+                     "CUDA_VISIBLE_DEVICES",
+                     p->node, p->of.index, uuid);
 }
 
 /* A pinned mapping can be used by all devices; it is only ever pinned whole. */
-static int pin_arena(const struct tarn_ipc_node *node, struct tarn_ipc_pool *p)
+static int pin_arena(struct tarn_ipc_pool *p)
 {
-    if (p->pinned)
-        return 0;
     int rc = tarn_cuda_pin(p->arena_map.addr, p->arena_map.bytes, p->of.writable);
-    if (rc)
-        return rc;
-    p->pinned = true;
-    tarn_log(node->log, TARN_LOG_DEBUG, "cuda_ipc",
-             "msg=\"registered a pool with CUDA\" node=%s pool=%u bytes=%zu write=%d", node->name,
-             p->of.index, p->arena_map.bytes, p->of.writable);
-    return 0;
+    if (!rc)
+        tarn_log(p->log, TARN_LOG_DEBUG, "cuda_ipc",
+                 "msg=\"registered a pool with CUDA\" node=%s pool=%u bytes=%zu write=%d", p->node, p->of.index,
+                 p->arena_map.bytes, p->of.writable);
+    return rc;
 }
 
-static int open_arena(const struct tarn_ipc_node *node, struct tarn_ipc_pool *p, int device)
+static int open_handle(struct tarn_ipc_pool *p, int device, void **addr_p)
 {
-    if (p->device < 0)
-        return unreachable(node, p, "a GPU this process does not see: look at CUDA_VISIBLE_DEVICES");
-    if (p->opened[device])
+    int rc = tarn_cuda_open(device, p->of.handle, addr_p);
+    if (!rc)
+        tarn_log(p->log, TARN_LOG_DEBUG, "cuda_ipc",
+                 "msg=\"opened a pool\" node=%s pool=%u device=%d of_device=%d peer=%d", p->node, p->of.index, device,
+                 p->device, device != p->device);
+    return rc;
+}
+
+/* Only the worker changes what is looked at here without the lock. */
+static int open_arena(struct tarn_local *local, struct tarn_ipc_pool *p, int device)
+{
+    bool is_cpu = p->of.kind == TARN_POOL_CPU;
+    void *opened = NULL;
+    if (!is_cpu && p->device < 0)
+        return unseen(p);
+    if (is_cpu ? p->pinned : p->opened[device] != NULL)
         return 0;
-    int rc = tarn_cuda_open(device, p->of.handle, &p->opened[device]);
-    if (rc)
-        return rc;
-    tarn_log(node->log, TARN_LOG_DEBUG, "cuda_ipc",
-             "msg=\"opened a pool\" node=%s pool=%u device=%d of_device=%d peer=%d", node->name, p->of.index,
-             device, p->device, device != p->device);
-    return 0;
-}
-
-bool tarn_ipc_pool_is_far(struct tarn_local *local, const struct tarn_ipc_node *node, struct tarn_ipc_pool *p,
-                          int device)
-{
-    if (p->device < 0 || p->device == device)
-        return false;
+    int rc = is_cpu ? pin_arena(p) : open_handle(p, device, &opened);
     pthread_mutex_lock(&local->lock);
-    if (!p->asked[device]) {
-        p->asked[device] = true;
-        p->far[device] = !tarn_cuda_reaches(device, p->device);
-        if (p->far[device])
-            tarn_log(
-                node->log, TARN_LOG_DEBUG, "cuda_ipc",
-                "msg=\"no peer access: copies go through the host\" node=%s pool=%u device=%d of_device=%d",
-                node->name, p->of.index, device, p->device);
-    }
-    bool is_far = p->far[device];
-    pthread_mutex_unlock(&local->lock);
-    return is_far;
-}
-
-int tarn_ipc_pool_reach(struct tarn_local *local, const struct tarn_ipc_node *node, struct tarn_ipc_pool *p,
-                        int device, uint8_t **base_p)
-{
-    pthread_mutex_lock(&local->lock);
-    int rc = p->of.kind == TARN_POOL_CPU ? pin_arena(node, p) : open_arena(node, p, device);
-    *base_p = rc ? NULL : p->of.kind == TARN_POOL_CPU ? p->arena_map.addr : p->opened[device];
+    if (is_cpu)
+        p->pinned = rc == 0;
+    else
+        p->opened[device] = opened;
+    p->fresh |= rc == 0;
     pthread_mutex_unlock(&local->lock);
     return rc;
+}
+
+static int open_it(struct tarn_ipc_task *t)
+{
+    struct tarn_ipc_opening *o = (struct tarn_ipc_opening *)t;
+    const struct tarn_ipc_want *want = &o->want;
+    switch (want->what) {
+    case TARN_IPC_DRIVER:
+        return start_driver(o->local);
+    case TARN_IPC_PEER:
+        return ask_peer(o->local, want->pool, want->device);
+    case TARN_IPC_QUEUE:
+        return open_queue(o->local, want->device);
+    case TARN_IPC_PINNED:
+        return open_ring(o->local);
+    case TARN_IPC_ARENA:
+        return open_arena(o->local, want->pool, want->device);
+    }
+    return 0;
+}
+
+static void drop(struct tarn_ipc_task *t)
+{
+    struct tarn_ipc_opening *o = (struct tarn_ipc_opening *)t;
+    if (o->want.pool)
+        tarn_ipc_pool_give(o->local, o->want.pool);
+    free(o);
+}
+
+int tarn_ipc_ask(struct tarn_local *local, const struct tarn_ipc_want *want, struct tarn_ipc_opening **o_p)
+{
+    struct tarn_ipc_opening *o = calloc(1, sizeof(*o));
+    if (!o)
+        return tarn_fail(TARN_E_NO_MEMORY, "cuda_ipc: out of memory");
+    *o = (struct tarn_ipc_opening){
+        .task = {.run = open_it, .drop = drop, .anyway = want->what == TARN_IPC_ARENA}, .local = local, .want = *want};
+    if (want->pool) {
+        pthread_mutex_lock(&local->lock);
+        want->pool->users++;
+        pthread_mutex_unlock(&local->lock);
+    }
+    int rc = tarn_ipc_worker_give(&local->worker, &o->task);
+    if (rc)
+        drop(&o->task);
+    else
+        *o_p = o;
+    return rc;
+}
+
+bool tarn_ipc_asked_for(const struct tarn_ipc_opening *o, const struct tarn_ipc_want *want)
+{
+    return o->want.what == want->what && o->want.pool == want->pool && o->want.device == want->device;
+}
+
+int tarn_ipc_opened(struct tarn_local *local, struct tarn_ipc_opening *o, uint64_t until_ns)
+{
+    return tarn_ipc_worker_wait(&local->worker, &o->task, until_ns);
+}
+
+void tarn_ipc_leave(struct tarn_local *local, struct tarn_ipc_opening *o)
+{
+    if (o)
+        tarn_ipc_worker_leave(&local->worker, &o->task);
+}
+
+/* --- the end ------------------------------------------------------------------------------------ */
+
+void tarn_ipc_local_close(struct tarn_local *local)
+{
+    if (!local)
+        return;
+    tarn_ipc_worker_end(&local->worker);
+    for (struct tarn_ipc_pool *p = local->pools, *next; p; p = next) {
+        next = p->next;
+        pool_free(p);
+    }
+    for (int i = 0; i < TARN_IPC_SPARE; i++) {
+        for (int d = 0; d < TARN_IPC_DEVICES; d++)
+            tarn_cuda_queue_close(local->queues[d][i]);
+        if (local->rings[i])
+            ring_close(local->rings[i]);
+    }
+    pthread_mutex_destroy(&local->lock);
+    free(local);
 }

@@ -21,7 +21,6 @@
  * reaper.lock.
  */
 #include <pthread.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -29,6 +28,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/thread.h"
 #include "transport/rdma/rdma_rail.h"
 
 struct tarn_join {
@@ -40,7 +40,7 @@ struct tarn_join {
     bool over, abandoned;
     struct tarn_qp_parts parts; /* abandoned: to be retired */
     int rc;                     /* over: what was said */
-    char why[256];
+    char why[TARN_SENTENCE];
 };
 
 struct road {
@@ -63,16 +63,12 @@ struct tarn_joiner {
 
 struct tarn_joiner *tarn_joiner_new(void)
 {
-    pthread_condattr_t monotonic;
     struct tarn_joiner *k = calloc(1, sizeof *k);
     if (!k)
         return NULL;
     k->users = 1;
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
     pthread_mutex_init(&k->lock, NULL);
-    pthread_cond_init(&k->ended, &monotonic);
-    pthread_condattr_destroy(&monotonic);
+    tarn_cond_init(&k->ended);
     return k;
 }
 
@@ -148,16 +144,10 @@ static void *join_all(void *arg)
     return NULL;
 }
 
-/* The application's signals are not for this thread. */
 static bool start(struct road *r)
 {
     pthread_t thread;
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    bool started = pthread_create(&thread, NULL, join_all, r) == 0;
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return started;
+    return tarn_thread_start(&thread, join_all, r) == 0;
 }
 
 /* --- links' part -------------------------------------------------------------------------------- */
@@ -247,11 +237,9 @@ void tarn_join_abandon(struct tarn_rails *rails, struct tarn_join *j, const stru
 void tarn_joins_wait(struct tarn_rails *rails, uint64_t *seen_p, uint64_t deadline_ns)
 {
     struct tarn_joiner *k = rails->joiner;
-    struct timespec t = {(time_t)(deadline_ns / TARN_NS_PER_S), (long)(deadline_ns % TARN_NS_PER_S)};
-    int rc = 0;
     pthread_mutex_lock(&k->lock);
-    while (k->over == *seen_p && rc == 0)
-        rc = pthread_cond_timedwait(&k->ended, &k->lock, &t);
+    while (k->over == *seen_p && tarn_cond_wait(&k->ended, &k->lock, deadline_ns))
+        ;
     *seen_p = k->over;
     pthread_mutex_unlock(&k->lock);
 }

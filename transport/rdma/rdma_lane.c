@@ -440,7 +440,7 @@ static void end_strip(struct tarn_lane *n)
     if (n->checked < n->head) /* a put */
         n->checked = n->head;
     n->queued -= s->bytes;
-    tarn_job_part(n->link, job, status);
+    n->link->strip_ended(n->link, job, status);
 }
 
 /* What an error completion means. */

@@ -71,7 +71,7 @@ static void end_job(struct tarn_link *l, struct tarn_job *job, int status)
     w->done(w);
 }
 
-void tarn_job_part(struct tarn_link *l, struct tarn_job *job, int status)
+static void strip_ended(struct tarn_link *l, struct tarn_job *job, int status)
 {
     if (job->status == 0)
         job->status = status;
@@ -521,6 +521,7 @@ static int rdma_offer(const struct tarn_peer *p, char text[TARN_OFFER_TEXT], str
     l->local = p->local;
     l->tick_base_ns = p->tick_base_ns;
     l->usual_ns = SPIN_NS / 4;
+    l->strip_ended = strip_ended;
     l->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
     int rc = l->epoll_fd < 0
                  ? tarn_fail(TARN_E_SYSTEM, "node %s: rdma: %m: raise the limit of open files", l->node)

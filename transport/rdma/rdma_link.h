@@ -146,13 +146,15 @@ struct tarn_link {
     struct tarn_lane lanes[TARN_RAILS_MAX];
     struct tarn_remote_memory *pools;
     struct tarn_job *jobs, *free_jobs;
+    /* What lanes tell of a strip that has ended. */
+    void (*strip_ended)(struct tarn_link *l, struct tarn_job *job, int status);
     uint32_t busy; /* jobs in flight */
     struct tarn_region *bounce;
     uint64_t bounces; /* bit i: chunk i is free */
     struct tarn_touches touches;
     uint64_t usual_ns; /* how long a lone work takes, smoothed */
     uint32_t joining;  /* lanes that are being joined */
-    char why[192];     /* ... and the last one that could not be */
+    char why[TARN_SENTENCE];     /* ... and the last one that could not be */
 };
 
 /* rdma_lane.c */
@@ -173,9 +175,6 @@ int tarn_lane_arm(struct tarn_lane *n);
 void tarn_lane_disarm(struct tarn_lane *n);
 /* Posts touches; false: not now. */
 bool tarn_lane_touch(struct tarn_lane *n, const struct tarn_slots *slots, uint32_t count);
-
-/* rdma_link.c: a strip has ended. */
-void tarn_job_part(struct tarn_link *l, struct tarn_job *job, int status);
 
 /* rdma_touch.c */
 void tarn_touch_note(struct tarn_link *l, uint32_t pool, uint32_t slot);

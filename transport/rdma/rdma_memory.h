@@ -33,7 +33,7 @@ struct tarn_memory {
     /* CUDA: */
     int dmabuf; /* exports the memory; -1: it cannot be exported, and why */
     uint64_t dmabuf_offset;
-    char why[160];
+    char why[TARN_SENTENCE];
 };
 
 /* One range, registered with every rail. */
@@ -67,7 +67,7 @@ struct tarn_local {
     struct {
         uint32_t gpu; /* as in struct tarn_work; 0: none */
         uint64_t until_ns;
-        char why[320];
+        char why[TARN_SENTENCE];
     } refused;
 };
 

@@ -271,27 +271,19 @@ static int open_all(struct ibv_device **list, int n, struct tarn_rails *r)
                              n);
 }
 
-int tarn_rails_open(const char *devices, struct tarn_rails *r)
+int tarn_rails_find(const char *devices, struct tarn_rails *r)
 {
     int n = 0, rc;
-    *r = (struct tarn_rails){.reaper = tarn_reaper_new(), .joiner = tarn_joiner_new()};
-    if (!r->reaper || !r->joiner) {
-        tarn_rails_close(r);
-        return tarn_fail(TARN_E_NO_MEMORY, "rdma: out of memory");
-    }
     const char *missing = tarn_verbs_missing();
-    if (missing) {
-        tarn_rails_close(r);
+    if (missing)
         return tarn_fail(TARN_E_UNAVAILABLE,
                          "rdma: no verbs library: %s: install libibverbs1 and the device's provider "
                          "(ibverbs-providers)",
                          missing);
-    }
     struct ibv_device **list = ibv_get_device_list(&n);
     if (!list || n == 0) {
         if (list)
             ibv_free_device_list(list);
-        tarn_rails_close(r);
         return tarn_fail(TARN_E_UNAVAILABLE,
                          "rdma: no device: none is in /sys/class/infiniband, or its driver's "
                          "library (ibverbs-providers) is not installed");
@@ -301,12 +293,8 @@ int tarn_rails_open(const char *devices, struct tarn_rails *r)
     else
         rc = open_all(list, n, r);
     ibv_free_device_list(list);
-    if (rc) {
-        tarn_rails_close(r);
-        return rc;
-    }
     qsort(r->rail, r->n, sizeof r->rail[0], by_speed);
-    return 0;
+    return rc;
 }
 
 bool tarn_rail_active(const struct tarn_rail *r)

@@ -46,6 +46,8 @@ struct tarn_rails {
     struct tarn_rail rail[TARN_RAILS_MAX];
 };
 
+/* --- all of them (rdma_rails.c) ----------------------------------------------------------------- */
+
 /*
  * Opens the active ports of the devices named ("mlx5_0,mlx5_1:1"; NULL or "": all, the fastest kind first).
  * "NAME:PORT@GID" also fixes the index in the port's GID table. UNAVAILABLE with the reason when none is
@@ -55,6 +57,11 @@ int tarn_rails_open(const char *devices, struct tarn_rails *r);
 /* Destroys what was retired, when what is still being joined has been. Where that takes longer than 3 s, a
  * thread goes on with it. */
 void tarn_rails_close(struct tarn_rails *r);
+
+/* --- ports and queue pairs (rdma_rail.c) -------------------------------------------------------- */
+
+/* For tarn_rails_open(): adds them. */
+int tarn_rails_find(const char *devices, struct tarn_rails *r);
 /* Is its port still active? */
 bool tarn_rail_active(const struct tarn_rail *r);
 
@@ -107,6 +114,8 @@ struct tarn_qp_parts {
 void tarn_rails_retire(struct tarn_rails *r, const struct tarn_qp_parts *parts);
 /* For tarn_rails_open(). NULL: out of memory. */
 struct tarn_reaper *tarn_reaper_new(void);
+/* For tarn_rails_close(): closes the ports, too. */
+void tarn_reaper_close(struct tarn_rails *r);
 
 /* A thread that uses the rails beside their user: they are not closed before it has ended. NULL: no memory,
  * or no thread for closing them then. */

@@ -15,10 +15,10 @@
  * Lock: reaper.lock guards all of the reaper; it is not held while anything is destroyed. A leaf.
  */
 #include <pthread.h>
-#include <signal.h>
 #include <stdlib.h>
 
 #include "base/clock.h"
+#include "base/thread.h"
 #include "transport/rdma/rdma_rail.h"
 
 #define STOP_NS (2 * TARN_NS_PER_S) /* devices flush a queue pair within milliseconds, if they run */
@@ -175,16 +175,10 @@ static void *reap(void *arg)
     return NULL;
 }
 
-/* The application's signals are not for this thread. The lock is held. */
+/* The lock is held. */
 static bool start(struct tarn_reaper *k)
 {
-    sigset_t all, before;
-    if (k->started)
-        return true;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    k->started = pthread_create(&k->thread, NULL, reap, k) == 0;
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    k->started = k->started || tarn_thread_start(&k->thread, reap, k) == 0;
     return k->started;
 }
 
@@ -267,17 +261,13 @@ void tarn_hold_drop(struct tarn_hold *h)
 
 struct tarn_reaper *tarn_reaper_new(void)
 {
-    pthread_condattr_t monotonic;
     struct tarn_reaper *k = calloc(1, sizeof *k);
     if (!k)
         return NULL;
     k->end = &k->first;
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
     pthread_mutex_init(&k->lock, NULL);
     pthread_cond_init(&k->wake, NULL);
-    pthread_cond_init(&k->closed, &monotonic);
-    pthread_condattr_destroy(&monotonic);
+    tarn_cond_init(&k->closed);
     return k;
 }
 
@@ -285,20 +275,16 @@ struct tarn_reaper *tarn_reaper_new(void)
 static bool wait_closed(struct tarn_reaper *k)
 {
     uint64_t until = tarn_now_ns() + CLOSE_NS;
-    struct timespec t = {(time_t)(until / TARN_NS_PER_S), (long)(until % TARN_NS_PER_S)};
-    int rc = 0;
-    while (!k->over && rc == 0)
-        rc = pthread_cond_timedwait(&k->closed, &k->lock, &t);
+    while (!k->over && tarn_cond_wait(&k->closed, &k->lock, until))
+        ;
     k->alone = !k->over;
     return k->over;
 }
 
-void tarn_rails_close(struct tarn_rails *r)
+void tarn_reaper_close(struct tarn_rails *r)
 {
     struct tarn_reaper *k = r->reaper;
     bool over = true;
-    if (r->joiner)
-        tarn_joiner_leave(r->joiner);
     if (k && k->started) {
         pthread_t thread = k->thread;
         pthread_mutex_lock(&k->lock);
@@ -317,5 +303,4 @@ void tarn_rails_close(struct tarn_rails *r)
     }
     if (k && over)
         reaper_free(k);
-    *r = (struct tarn_rails){0};
 }

@@ -14,6 +14,8 @@
 #include <pthread.h>
 #include <stdio.h>
 
+#include "base/error.h"
+
 /* These are macros as well. */
 #undef ibv_query_port
 #undef ibv_reg_mr
@@ -66,7 +68,7 @@
 
 static struct {
     pthread_once_t once;
-    char missing[256]; /* "": all of them were found */
+    char missing[TARN_SENTENCE]; /* "": all of them were found */
 #define SLOT(type_, name_, parameters_, arguments_, without_) type_(*name_) parameters_;
     VERBS(SLOT)
 #undef SLOT
@@ -87,7 +89,7 @@ static void load(void)
     void *library = dlopen("libibverbs.so.1", RTLD_NOW | RTLD_LOCAL);
     if (!library) {
         const char *why = dlerror();
-        snprintf(verbs.missing, sizeof verbs.missing, "%.200s",
+        snprintf(verbs.missing, sizeof verbs.missing, "%s",
                  why ? why : "libibverbs.so.1 cannot be loaded");
         return;
     }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The TCP transport's table, for the registry, and its node half, which the table in tcp_client.c names. */
+/* The TCP transport's table, for the registry, and its node half, which the table in tcp_link.c names. */
 #ifndef TARN_TRANSPORT_TCP_H
 #define TARN_TRANSPORT_TCP_H
 

@@ -62,11 +62,6 @@ static bool would_block(int error)
 
 /* --- answers ------------------------------------------------------------------------------------ */
 
-struct tarn_tcp_reply *tarn_tcp_reply_at(struct tarn_tcp_conn *c, uint32_t i)
-{
-    return &c->replies[(c->first + i) % TARN_TCP_ANSWERS];
-}
-
 static uint32_t room(const struct tarn_tcp_conn *c)
 {
     return TARN_TCP_ANSWERS - c->count;
@@ -79,19 +74,6 @@ static struct tarn_tcp_reply *push(struct tarn_tcp_conn *c, const struct tarn_tc
     return r;
 }
 
-static void unpin(struct tarn_tcp_conn *c, const struct tarn_tcp_frame *f)
-{
-    const struct tarn_guard *g = &c->server->serve.guard;
-    g->unpin(g->arg, f->pool, f->slot, f->gen);
-}
-
-void tarn_tcp_unpin(struct tarn_tcp_conn *c, struct tarn_tcp_reply *r)
-{
-    if (r->pinned)
-        unpin(c, &r->frame);
-    r->pinned = false;
-}
-
 static void pop(struct tarn_tcp_conn *c)
 {
     tarn_tcp_unpin(c, tarn_tcp_reply_at(c, 0));
@@ -99,28 +81,6 @@ static void pop(struct tarn_tcp_conn *c)
     c->first = (c->first + 1) % TARN_TCP_ANSWERS;
     c->count--;
     c->sent = 0;
-}
-
-static bool names_a_slot(const struct tarn_tcp_conn *c, const struct tarn_tcp_frame *f)
-{
-    const struct tarn_serve *s = &c->server->serve;
-    return f->pool < s->npools && f->slot < s->pools[f->pool].nslots;
-}
-
-void tarn_tcp_ready_get(struct tarn_tcp_conn *c, struct tarn_tcp_reply *r)
-{
-    const struct tarn_guard *g = &c->server->serve.guard;
-    struct tarn_tcp_frame *f = &r->frame;
-    f->status = TARN_E_STALE;
-    if (names_a_slot(c, f))
-        f->status = g->pin_read(g->arg, f->pool, f->slot, f->gen, f->offset, f->bytes, &r->payload);
-    r->pinned = f->status == 0;
-    if (f->status)
-        f->bytes = 0;
-    else if (!(f->op & TARN_TCP_NO_TOUCH))
-        g->touch(g->arg, f->pool, f->slot);
-    f->op = TARN_TCP_GET | TARN_TCP_ANSWER;
-    r->ready = true;
 }
 
 static uint64_t reply_bytes(const struct tarn_tcp_conn *c, const struct tarn_tcp_reply *r)
@@ -256,6 +216,17 @@ static void answer_hello(struct tarn_tcp_conn *c, int32_t status)
     (void)n;
 }
 
+/* Makes the connection one of the session's if the token is that of the session. */
+static bool admit(struct tarn_tcp_conn *c, uint64_t session, const char token[TARN_TCP_TOKEN])
+{
+    struct tarn_server *s = c->server;
+    pthread_mutex_lock(&s->lock);
+    c->admitted = tarn_token_is(s->tokens, session, token);
+    c->session = session;
+    pthread_mutex_unlock(&s->lock);
+    return c->admitted;
+}
+
 static bool receive_hello(struct tarn_tcp_conn *c)
 {
     int r = fill(c, c->in_bytes < FRAME ? FRAME : sizeof(c->in));
@@ -272,7 +243,7 @@ static bool receive_hello(struct tarn_tcp_conn *c)
         return refuse(c, "no HELLO");
     if (c->in_bytes < sizeof(c->in))
         return receive_hello(c);
-    if (!tarn_tcp_admit(c, f->gen, c->in.token)) {
+    if (!admit(c, f->gen, c->in.token)) {
         answer_hello(c, TARN_E_AUTH);
         return refuse(c, "the token is not that of a living session");
     }
@@ -314,11 +285,11 @@ static bool begin_put(struct tarn_tcp_conn *c)
         return false;
     void *addr = NULL;
     c->put_status = TARN_E_STALE;
-    if (names_a_slot(c, f))
+    if (tarn_tcp_names_a_slot(c, f))
         c->put_status =
             g->pin_write(g->arg, c->session, f->pool, f->slot, f->gen, f->offset, f->bytes, &addr);
     if (c->put_status == 0 && tarn_tcp_is_gpu(c, f) && (c->put_status = tarn_tcp_gpu_begin_put(c)))
-        unpin(c, f);
+        tarn_tcp_unpin_slot(c, f);
     c->to = c->put_status ? NULL : addr;
     c->left = f->bytes;
     c->receiving = true;
@@ -331,7 +302,7 @@ static void end_put(struct tarn_tcp_conn *c)
     bool lands = c->put_status == 0 && c->in.frame.bytes > 0 && tarn_tcp_is_gpu(c, &c->in.frame);
     c->receiving = false;
     if (c->put_status == 0 && !lands)
-        unpin(c, &c->in.frame);
+        tarn_tcp_unpin_slot(c, &c->in.frame);
     struct tarn_tcp_reply *r = push(c, &c->in.frame);
     r->frame.op |= TARN_TCP_ANSWER;
     r->frame.status = c->put_status;
@@ -353,7 +324,7 @@ static bool payload_room(struct tarn_tcp_conn *c, char drop[DROP_BYTES], struct 
     else
         memory = c->to;
     if (room < 0) { /* and nothing of it is under way */
-        unpin(c, &c->in.frame);
+        tarn_tcp_unpin_slot(c, &c->in.frame);
         c->put_status = (int32_t)room;
         c->to = NULL;
     }
@@ -505,7 +476,7 @@ bool tarn_tcp_conn_handle(struct tarn_tcp_conn *c, uint32_t events)
 void tarn_tcp_conn_free(struct tarn_tcp_conn *c)
 {
     if (c->receiving && c->put_status == 0)
-        unpin(c, &c->in.frame);
+        tarn_tcp_unpin_slot(c, &c->in.frame);
     while (c->count)
         pop(c);
     tarn_tcp_gpu_leave(c);

@@ -65,14 +65,6 @@ static bool add_payload(struct message *m, const struct tarn_work *w, struct tar
     return left == 0;
 }
 
-void tarn_tcp_skip(struct tarn_cursor *at, const struct tarn_work *w, uint64_t bytes)
-{
-    while (bytes > 0) {
-        void *addr;
-        bytes -= tarn_cursor_next(at, w->pieces, w->npieces, bytes, &addr);
-    }
-}
-
 void tarn_tcp_lane_queue(struct tarn_tcp_lane *n, struct tarn_work *w)
 {
     w->next = NULL;
@@ -89,6 +81,33 @@ void tarn_tcp_lane_queue(struct tarn_tcp_lane *n, struct tarn_work *w)
         n->unanswered = w;
     if (!n->unstaged && n->stage && n->op == TARN_TCP_PUT)
         n->unstaged = w;
+}
+
+/* --- ending ------------------------------------------------------------------------------------- */
+
+static void pop(struct tarn_tcp_lane *n, int status)
+{
+    struct tarn_work *w = n->first;
+    n->first = w->next;
+    if (!n->first)
+        n->last = NULL;
+    w->status = status;
+    w->done(w);
+}
+
+/* Ends the works that have nothing to wait for any more, in their order. */
+static void reap(struct tarn_tcp_lane *n)
+{
+    while (n->first && n->first != n->unanswered && n->first->scratch[ENDED])
+        pop(n, -(int)n->first->scratch[STATUS]);
+}
+
+bool tarn_tcp_lane_copy(struct tarn_tcp_lane *n)
+{
+    bool moved = tarn_tcp_lane_stage(n);
+    if (n->op == TARN_TCP_GET)
+        reap(n);
+    return moved;
 }
 
 /* --- sending ------------------------------------------------------------------------------------ */
@@ -180,7 +199,7 @@ static void note_sent(struct tarn_tcp_lane *n, uint64_t bytes)
         if (take > head && is_staged(w))
             tarn_tcp_lane_passed_on(n, w, take - head);
         if (take < left) {
-            tarn_tcp_skip(&n->sent_at, w, take > head ? take - head : 0);
+            tarn_cursor_skip(&n->sent_at, w->pieces, w->npieces, take > head ? take - head : 0);
             return;
         }
         n->unsent = w->next;
@@ -221,22 +240,6 @@ int tarn_tcp_lane_send(struct tarn_tcp_lane *n, bool wait)
 
 /* --- receiving ---------------------------------------------------------------------------------- */
 
-static void pop(struct tarn_tcp_lane *n, int status)
-{
-    struct tarn_work *w = n->first;
-    n->first = w->next;
-    if (!n->first)
-        n->last = NULL;
-    w->status = status;
-    w->done(w);
-}
-
-void tarn_tcp_lane_reap(struct tarn_tcp_lane *n)
-{
-    while (n->first && n->first != n->unanswered && n->first->scratch[ENDED])
-        pop(n, -(int)n->first->scratch[STATUS]);
-}
-
 /* The answer has come in full; what was copied to a GPU ends with the copy. */
 static void answered(struct tarn_tcp_lane *n, int status)
 {
@@ -246,7 +249,7 @@ static void answered(struct tarn_tcp_lane *n, int status)
         w->scratch[STATUS] = (uint64_t)-status;
     if (status || n->op == TARN_TCP_PUT || !is_staged(w))
         w->scratch[ENDED] = 1;
-    tarn_tcp_lane_reap(n);
+    reap(n);
 }
 
 void tarn_tcp_lane_fail(struct tarn_tcp_lane *n, int status)
@@ -323,7 +326,7 @@ static void take_payload(struct tarn_tcp_lane *n, uint64_t bytes)
         tarn_tcp_lane_arrived(n, w, bytes);
     n->payload_left -= bytes;
     if (n->payload_left)
-        tarn_tcp_skip(&n->received_at, w, bytes);
+        tarn_cursor_skip(&n->received_at, w->pieces, w->npieces, bytes);
     else
         answered(n, 0);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * TCP, client half: tcp_client.c (links: connecting, waiting, closing), tcp_lane.c (the works of one
+ * TCP, client half: tcp_link.c (links: connecting, waiting, closing), tcp_lane.c (the works of one
  * direction and their bytes) and tcp_lane_gpu.c (bytes of GPU memory). A link and its lanes belong to one
  * thread at a time.
  */
@@ -39,7 +39,7 @@ struct tarn_tcp_lane {
     struct tarn_work *unstaged;
     uint64_t staged;
     struct tarn_cursor staged_at;
-    char why[256]; /* the last failure of a work */
+    char why[TARN_SENTENCE]; /* the last failure of a work */
 };
 
 void tarn_tcp_lane_queue(struct tarn_tcp_lane *n, struct tarn_work *w);
@@ -55,15 +55,18 @@ int tarn_tcp_lane_receive(struct tarn_tcp_lane *n, bool wait);
 bool tarn_tcp_lane_awaits_answer(const struct tarn_tcp_lane *n);
 /* Ends every work of the lane, those not sent included. No copy may be under way. */
 void tarn_tcp_lane_fail(struct tarn_tcp_lane *n, int status);
-/* Ends the works that have nothing to wait for any more, in their order. */
-void tarn_tcp_lane_reap(struct tarn_tcp_lane *n);
-/* Moves a cursor of the work's pieces on. */
-void tarn_tcp_skip(struct tarn_cursor *at, const struct tarn_work *w, uint64_t bytes);
+/* Moves bytes between the stage and the GPU, and ends the gets whose last byte has passed. True when any has
+ * passed. */
+bool tarn_tcp_lane_copy(struct tarn_tcp_lane *n);
+/* What an answer to HELLO says: 0, AUTH, VERSION, PROTOCOL. */
+int tarn_tcp_check_hello(const char *node, const struct tarn_tcp_frame *f);
+
+/* tcp_lane_gpu.c */
 
 /* What works in memory of that GPU need; takes its time when it comes first. */
 int tarn_tcp_lane_prepare(struct tarn_tcp_lane *n, int device);
-/* Gives copies and ends the gets whose last one has passed. True when any has passed. */
-bool tarn_tcp_lane_copy(struct tarn_tcp_lane *n);
+/* Gives copies, and notes the gets whose last one has passed. True when any has passed. */
+bool tarn_tcp_lane_stage(struct tarn_tcp_lane *n);
 /* Are copies under way? */
 bool tarn_tcp_lane_copying(const struct tarn_tcp_lane *n);
 /* So many bytes of a get's payload lie where the stage has its room. */
@@ -74,7 +77,5 @@ uint64_t tarn_tcp_lane_passed(const struct tarn_tcp_lane *n, uint32_t *part, uin
                               struct iovec iov[], uint32_t room);
 /* So many bytes of them were sent. */
 void tarn_tcp_lane_passed_on(struct tarn_tcp_lane *n, struct tarn_work *w, uint64_t bytes);
-/* What an answer to HELLO says: 0, AUTH, VERSION, PROTOCOL. */
-int tarn_tcp_check_hello(const char *node, const struct tarn_tcp_frame *f);
 
 #endif

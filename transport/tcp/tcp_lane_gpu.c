@@ -46,7 +46,6 @@ static void land(struct tarn_tcp_lane *n)
         if (p->last)
             w->scratch[ENDED] = 1;
     }
-    tarn_tcp_lane_reap(n);
 }
 
 /* Puts what waits to be sent into the stage, as far as there is room. */
@@ -66,7 +65,7 @@ static void fill(struct tarn_tcp_lane *n)
             p->pieces = w->pieces;
             p->npieces = w->npieces;
             p->at = n->staged_at;
-            tarn_tcp_skip(&n->staged_at, w, bytes);
+            tarn_cursor_skip(&n->staged_at, w->pieces, w->npieces, bytes);
             n->staged += bytes;
             if (n->staged == w->bytes)
                 tarn_stage_align(n->stage);
@@ -74,7 +73,7 @@ static void fill(struct tarn_tcp_lane *n)
     }
 }
 
-bool tarn_tcp_lane_copy(struct tarn_tcp_lane *n)
+bool tarn_tcp_lane_stage(struct tarn_tcp_lane *n)
 {
     if (!n->stage)
         return false;

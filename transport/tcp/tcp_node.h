@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The files of TCP's node half: tcp_server.c (threads, accepting, sessions), tcp_conn.c (one connection's
- * frames and bytes) and tcp_node_gpu.c (those of GPU pools).
+ * The files of TCP's node half: tcp_node.c (threads, accepting, sessions), tcp_conn.c (one connection's
+ * frames and bytes), tcp_node_gpu.c (those of GPU pools) and tcp_reply.c (answers).
  *
  * Threads. Thread 0 accepts and reads HELLO; a connection that said it is handed to the thread with
  * the fewest. From then on only that thread touches it, except that any thread may doom it: set `doomed`
@@ -109,17 +109,16 @@ struct tarn_server {
 bool tarn_tcp_conn_handle(struct tarn_tcp_conn *c, uint32_t events);
 /* Gives back pins and memory of a connection whose descriptor is closed. No copy may be under way. */
 void tarn_tcp_conn_free(struct tarn_tcp_conn *c);
-struct tarn_tcp_reply *tarn_tcp_reply_at(struct tarn_tcp_conn *c, uint32_t i);
-/* Turns a GET request into its answer: pins the object, or says why not. */
-void tarn_tcp_ready_get(struct tarn_tcp_conn *c, struct tarn_tcp_reply *r);
-void tarn_tcp_unpin(struct tarn_tcp_conn *c, struct tarn_tcp_reply *r);
 /* Sets (0: clears) the connection's deadline. Its own thread only. */
 void tarn_tcp_conn_time(struct tarn_tcp_conn *c, uint64_t deadline_ns);
 
-/* tcp_server.c: makes the connection one of the session's if the token is that of the session. */
-bool tarn_tcp_admit(struct tarn_tcp_conn *c, uint64_t session, const char token[TARN_TCP_TOKEN]);
-/* Closes its descriptor; frees it, now or when its last copies have passed. */
-void tarn_tcp_close(struct tarn_tcp_conn *c);
+/* tcp_reply.c: the i-th answer. */
+struct tarn_tcp_reply *tarn_tcp_reply_at(struct tarn_tcp_conn *c, uint32_t i);
+bool tarn_tcp_names_a_slot(const struct tarn_tcp_conn *c, const struct tarn_tcp_frame *f);
+/* Turns a GET request into its answer: pins the object, or says why not. */
+void tarn_tcp_ready_get(struct tarn_tcp_conn *c, struct tarn_tcp_reply *r);
+void tarn_tcp_unpin(struct tarn_tcp_conn *c, struct tarn_tcp_reply *r);
+void tarn_tcp_unpin_slot(struct tarn_tcp_conn *c, const struct tarn_tcp_frame *f);
 /* Logs what was done to a connection, and why, at most once a second. */
 void tarn_tcp_complain(struct tarn_tcp_conn *c, const char *what, const char *why);
 
@@ -152,9 +151,12 @@ void tarn_tcp_gpu_leave(struct tarn_tcp_conn *c);
 
 /* For how long the thread may sleep; `otherwise`: were there no copies. */
 int tarn_tcp_gpu_timeout(const struct tarn_tcp_thread *t, int otherwise);
-/* Serves the connections whose copies have passed, or that wait for a stage. */
-void tarn_tcp_gpu_sweep(struct tarn_tcp_thread *t);
-/* The thread has ended, and all its connections are closed. */
+/* Looks at the copies of a listed connection: have some passed (of a closed one: all), or is there a stage that
+ * it waits for? */
+bool tarn_tcp_gpu_due(struct tarn_tcp_conn *c);
+/* All listed connections were looked at. waits: one is left without a stage. */
+void tarn_tcp_gpu_waited(struct tarn_tcp_thread *t, bool waits);
+/* Frees the stages. The thread has ended, and all its connections are freed. */
 void tarn_tcp_gpu_stop(struct tarn_tcp_thread *t);
 
 #endif

@@ -17,7 +17,6 @@
  * without its descriptor, until its last copy has passed.
  */
 #include <string.h>
-#include <sys/epoll.h>
 #include <utlist.h>
 
 #include "base/clock.h"
@@ -307,6 +306,15 @@ int tarn_tcp_gpu_timeout(const struct tarn_tcp_thread *t, int otherwise)
     return waits ? WAIT_MS : otherwise;
 }
 
+bool tarn_tcp_gpu_due(struct tarn_tcp_conn *c)
+{
+    struct tarn_tcp_thread *t = c->thread;
+    bool passed = c->stage && tarn_stage_moving(c->stage) && tarn_stage_move(c->stage, &t->copiers);
+    if (c->closed)
+        return !tarn_stage_moving(c->stage);
+    return passed || (!c->stage && has_stage(t));
+}
+
 /* Of a client that takes nothing, for one that waits. */
 static void take_one_back(struct tarn_tcp_thread *t)
 {
@@ -322,28 +330,8 @@ static void take_one_back(struct tarn_tcp_thread *t)
     }
 }
 
-static void serve(struct tarn_tcp_conn *c)
+void tarn_tcp_gpu_waited(struct tarn_tcp_thread *t, bool waits)
 {
-    bool waited = c->starved;
-    c->starved = false;
-    if (!tarn_tcp_conn_handle(c, waited ? EPOLLIN : 0))
-        tarn_tcp_close(c);
-}
-
-void tarn_tcp_gpu_sweep(struct tarn_tcp_thread *t)
-{
-    struct tarn_tcp_conn *c, *next;
-    bool waits = false;
-    for (c = t->gpu_conns; c; c = next) {
-        next = c->gpu_next;
-        bool passed = c->stage && tarn_stage_moving(c->stage) && tarn_stage_move(c->stage, &t->copiers);
-        if (c->closed && !tarn_stage_moving(c->stage))
-            tarn_tcp_conn_free(c);
-        else if (!c->closed && (passed || (!c->stage && has_stage(t))))
-            serve(c);
-        else
-            waits |= !c->stage;
-    }
     t->hungry = waits && !has_stage(t);
     if (t->hungry)
         take_one_back(t);
@@ -351,9 +339,6 @@ void tarn_tcp_gpu_sweep(struct tarn_tcp_thread *t)
 
 void tarn_tcp_gpu_stop(struct tarn_tcp_thread *t)
 {
-    tarn_copiers_close(&t->copiers);
-    while (t->gpu_conns)
-        tarn_tcp_conn_free(t->gpu_conns);
     while (t->stages) {
         struct tarn_stage *s = t->stages;
         LL_DELETE(t->stages, s);

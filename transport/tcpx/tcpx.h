@@ -49,11 +49,11 @@ void tarn_tcpx_stop(struct tarn_server *s);
 /* --- frames ------------------------------------------------------------------------------------- */
 
 #define TARN_TCPX_MAGIC 0x58545254u /* "TRTX" */
-#define TARN_TCPX_WIRE 1
+#define TARN_TCPX_WIRE 2
 #define TARN_TCPX_OPS 64   /* works of a lane that are not over for the node, at most; */
 #define TARN_TCPX_ASKED 48 /* for the client: the node learns that its sends are over a window later */
 #define TARN_TCPX_LANES 64
-#define TARN_TCPX_BODY 128
+#define TARN_TCPX_BODY 128 /* but FAIL's, which has a sentence */
 
 enum tarn_tcpx_op {
     TARN_TCPX_HELLO = 1, /* body: token */
@@ -64,6 +64,7 @@ enum tarn_tcpx_op {
     TARN_TCPX_ANSWER,
     TARN_TCPX_DONE,
     TARN_TCPX_FAIL, /* body: sentence */
+    TARN_TCPX_UP,
 };
 
 enum { TARN_TCPX_PUTS = 1 << 0 /* OPEN */, TARN_TCPX_NO_TOUCH = 1 << 1 /* GET */ };
@@ -83,7 +84,7 @@ _Static_assert(offsetof(struct tarn_tcpx_frame, tag) == 24, "wire format");
 
 struct tarn_tcpx_message {
     struct tarn_tcpx_frame frame;
-    uint8_t body[TARN_TCPX_BODY]; /* of the ops that have one */
+    uint8_t body[TARN_SENTENCE]; /* of the ops that have one */
 };
 
 /* One end of a link: tcpx_wire.c. */
@@ -91,6 +92,7 @@ struct tarn_tcpx_wire {
     int fd; /* -1: closed */
     struct tarn_buf out;
     uint32_t have, at; /* bytes in `in`, and where the next message begins */
+    bool drained;      /* the last that was read had messages, and was all there was */
     uint8_t in[4096];
 };
 

@@ -13,7 +13,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "transport/tcpx/tcpx_setup.h"
+#include "transport/tcpx/tcpx_comm_state.h"
 
 #define ASKED_NS (50 * TARN_NS_PER_MS)
 
@@ -229,7 +229,8 @@ static int end_unpacking(struct tarn_tcpx_comm *c)
 
 static int test_oldest(struct tarn_tcpx_comm *c)
 {
-    int rc = tarn_tcpx_test(c->plugin, request_at(c, c->there)->request);
+    const struct tarn_tcpx_request *r = request_at(c, c->there);
+    int rc = c->sends ? tarn_tcpx_test(c->plugin, r->request) : tarn_tcpx_test_recv(c->plugin, r->request, r->bytes);
     if (rc)
         return rc;
     c->there++;

@@ -29,48 +29,16 @@
 #ifndef TARN_TRANSPORT_TCPX_COMM_H
 #define TARN_TRANSPORT_TCPX_COMM_H
 
+#include "transport/tcpx/tcpx_gear.h"
 #include "transport/tcpx/tcpx_memory.h"
-#include "transport/tcpx/plugin/tcpx_plugin.h"
-#include "transport/tcpx/tcpx_unpack.h"
-
-enum { TARN_TCPX_GPUS = 32 };
-
-/* What the comms of a thread share. Zeroed but for the plugin, the way, chunk and stall. */
-struct tarn_tcpx_gear {
-    struct tarn_tcpx_plugin *plugin;
-    enum tarn_tcpx_way way;
-    uint32_t chunk_bytes;        /* of the largest message */
-    uint32_t stall_ms, setup_ms; /* as long as a request, and a set-up, may take */
-    struct tarn_tcpx_unpacker *unpackers[1 + TARN_TCPX_GPUS]; /* of GPU i: 1 + i; 0: without one */
-    uint32_t turns[1 + TARN_TCPX_GPUS];                       /* how often they have failed */
-    struct tarn_tcpx_fragments list;                          /* the message being unpacked */
-    struct tarn_tcpx_mappings *mappings; /* what the plugin may reach besides; NULL: nothing */
-};
 
 /* Waits for what is being unpacked. Its comms are closed before, or never progress again. */
 void tarn_tcpx_gear_close(struct tarn_tcpx_gear *g);
 
 struct tarn_tcpx_comm;
 
-/* The plugin's device for memory of that GPU (-1: of the host): tcpx_nic.h. */
-int tarn_tcpx_nic(const struct tarn_tcpx_plugin *p, int gpu);
-
-/*
- * gpu: whose memory is at this end, -1 the host's. `handle` names the listening end.
- * done: a message has arrived where it belongs, or was sent. In the order of posting; it may post.
- */
+/* A message has arrived where it belongs, or was sent. In the order of posting; it may post. */
 typedef void (*tarn_tcpx_done_fn)(void *owner, uint32_t bytes);
-int tarn_tcpx_comm_listen(struct tarn_tcpx_gear *g, int gpu, tarn_tcpx_done_fn done,
-                          uint8_t handle[TARN_TCPX_HANDLE], struct tarn_tcpx_comm **c_p);
-int tarn_tcpx_comm_connect(struct tarn_tcpx_gear *g, int gpu, tarn_tcpx_done_fn done,
-                           const uint8_t handle[TARN_TCPX_HANDLE], struct tarn_tcpx_comm **c_p);
-/* Moves the set-up on. AGAIN: it takes longer; 0: ready. */
-int tarn_tcpx_comm_poll(struct tarn_tcpx_comm *c);
-/*
- * Closes and frees; NULL is allowed. AGAIN: a message is still being unpacked to where it belongs, nothing
- * was done. A set-up that the plugin has begun and not ended is left to it, and looked after by later ones.
- */
-int tarn_tcpx_comm_close(struct tarn_tcpx_comm *c);
 
 /* Is there room for one more? */
 bool tarn_tcpx_comm_room(const struct tarn_tcpx_comm *c);
@@ -84,5 +52,14 @@ int tarn_tcpx_comm_recv(struct tarn_tcpx_comm *c, uint32_t bytes, const struct t
                         void *owner);
 /* 1: something moved; 0: nothing did; else the comm has failed. */
 int tarn_tcpx_comm_progress(struct tarn_tcpx_comm *c);
+
+/* The gear's unpacker for the comm's GPU, which is opened if there is none. */
+int tarn_tcpx_comm_unpacker(struct tarn_tcpx_comm *c);
+/* As the calls of the unpacker. When the GPU fails nothing is under way any more: the gear's next one is
+ * another. */
+int tarn_tcpx_comm_unpack(struct tarn_tcpx_comm *c, const struct tarn_tcpx_fragments *f,
+                          const struct tarn_tcpx_bounce *from, const struct tarn_tcpx_into *to,
+                          uint64_t *ticket_p);
+int tarn_tcpx_comm_unpacked(struct tarn_tcpx_comm *c, uint64_t ticket);
 
 #endif

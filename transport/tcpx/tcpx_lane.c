@@ -9,6 +9,7 @@
  * plugin's connection, which could not be told from the next one's. The node answers and sends at once, so a
  * get waits no longer for that.
  */
+#include "transport/tcpx/plugin/tcpx_nic.h"
 #include "transport/tcpx/tcpx_lane.h"
 
 #include <sched.h>
@@ -17,8 +18,10 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "transport/tcpx/plugin/tcpx_settings.h"
 
 #define USUAL_NS TARN_NS_PER_S
+#define LISTEN_MS 1000u /* that listening may take besides */
 
 /* What a lane keeps in a work's scratch. */
 enum { TAG, POSTED, MOVED, STATE };
@@ -79,8 +82,20 @@ static int reap(struct tarn_tcpx_lane *n)
     return moved;
 }
 
+/* Have the gets that were asked for so many messages left that those behind them may wait, and go in one piece? The
+ * node still has a window of them when it hears of more. */
+static bool has_enough(const struct tarn_tcpx_lane *n)
+{
+    uint64_t messages = 0, enough = n->gear->plugin->window * 5 / 4, chunk = n->gear->chunk_bytes;
+    for (const struct tarn_work *w = n->first; w != n->unasked && messages < enough; w = w->next)
+        messages += is(w, ENDED) ? 0 : (w->bytes - w->scratch[MOVED] + chunk - 1) / chunk;
+    return messages >= enough;
+}
+
 static void ask(struct tarn_tcpx_lane *n)
 {
+    if (n->state == TARN_TCPX_LANE_LISTENING || (!n->puts && has_enough(n)))
+        return;
     for (; n->unasked && n->asked < TARN_TCPX_ASKED; n->unasked = n->unasked->next, n->asked++) {
         const struct tarn_work *w = n->unasked;
         const struct tarn_tcpx_frame f = {.op = n->puts ? TARN_TCPX_PUT : TARN_TCPX_GET,
@@ -159,6 +174,9 @@ int tarn_tcpx_lane_hear(struct tarn_tcpx_lane *n, const struct tarn_tcpx_message
         return answered(n, &m->frame);
     case TARN_TCPX_DONE:
         return done(n, &m->frame);
+    case TARN_TCPX_UP:
+        n->up = true;
+        return 0;
     case TARN_TCPX_HANDLE_IS:
         break;
     default:
@@ -296,10 +314,17 @@ static int post_sends(struct tarn_tcpx_lane *n)
 
 /* --- the lane ----------------------------------------------------------------------------------- */
 
+static void say_open(struct tarn_tcpx_lane *n, const uint8_t handle[TARN_TCPX_HANDLE])
+{
+    const struct tarn_tcpx_frame f = {
+        .op = TARN_TCPX_OPEN, .flags = n->puts ? TARN_TCPX_PUTS : 0, .lane = n->id, .pool = n->pool};
+    tarn_tcpx_wire_say(n->wire, f, handle);
+}
+
 int tarn_tcpx_lane_new(struct tarn_tcpx_gear *g, struct tarn_tcpx_wire *wire, uint32_t id, uint32_t pool,
                        int gpu, bool puts, struct tarn_tcpx_lane **n_p)
 {
-    uint8_t handle[TARN_TCPX_HANDLE] = {0};
+    const uint8_t none[TARN_TCPX_HANDLE] = {0};
     struct tarn_tcpx_lane *n = calloc(1, sizeof(*n));
     if (!n)
         return tarn_fail(TARN_E_NO_MEMORY, "tcpx: out of memory for a lane");
@@ -307,27 +332,49 @@ int tarn_tcpx_lane_new(struct tarn_tcpx_gear *g, struct tarn_tcpx_wire *wire, ui
     bool direct = g->plugin->devices[tarn_tcpx_nic(g->plugin, gpu)].gpu;
     int rc = puts ? tarn_tcpx_stage_open(&n->stage, gpu, direct, g->chunk_bytes,
                                          g->plugin->window + TARN_TCPX_AHEAD)
-                  : tarn_tcpx_comm_listen(g, gpu, arrived, handle, &n->comm);
+                  : tarn_tcpx_comm_listen(g, gpu, arrived, &n->comm);
     if (rc) {
         free(n);
         return rc;
     }
-    n->state = puts ? TARN_TCPX_LANE_ASKING : TARN_TCPX_LANE_OPENING;
-    tarn_tcpx_wire_say(
-        wire,
-        (struct tarn_tcpx_frame){
-            .op = TARN_TCPX_OPEN, .flags = puts ? TARN_TCPX_PUTS : 0, .lane = id, .pool = pool},
-        handle);
+    n->state = puts ? TARN_TCPX_LANE_ASKING : TARN_TCPX_LANE_LISTENING;
     n->begun_ns = tarn_now_ns();
+    if (puts)
+        say_open(n, none);
     *n_p = n;
     return 0;
 }
 
+/* The handle goes to the node, which connects to it. */
+static int tell_handle(struct tarn_tcpx_lane *n)
+{
+    uint8_t handle[TARN_TCPX_HANDLE];
+    int rc = tarn_tcpx_comm_handle(n->comm, handle);
+    if (rc)
+        return rc;
+    say_open(n, handle);
+    n->state = TARN_TCPX_LANE_OPENING;
+    return 0;
+}
+
+/* 0: its set-up takes no longer than it may so far. */
+static int check_late(const struct tarn_tcpx_lane *n)
+{
+    if (tarn_now_ns() <= n->begun_ns + (n->gear->setup_ms + LISTEN_MS) * TARN_NS_PER_MS)
+        return 0;
+    return tarn_fail(TARN_E_UNAVAILABLE,
+                     "tcpx plugin %s: no connection within %u ms: does the node's plugin reach this host, and the "
+                     "other way round? see the node's log; " TARN_TCPX_STALL_VARIABLE " gives it more time",
+                     n->gear->plugin->name, n->gear->setup_ms + LISTEN_MS);
+}
+
 static int open_comm(struct tarn_tcpx_lane *n)
 {
-    int rc = tarn_tcpx_comm_poll(n->comm);
+    int rc = n->state == TARN_TCPX_LANE_LISTENING ? tell_handle(n) : 0;
+    if (!rc)
+        rc = n->comm ? tarn_tcpx_comm_poll(n->comm) : TARN_E_AGAIN;
     if (rc)
-        return rc == TARN_E_AGAIN ? 0 : rc;
+        return rc == TARN_E_AGAIN ? check_late(n) : rc;
     n->state = TARN_TCPX_LANE_OPEN;
     if (n->puts)
         rc = tarn_tcpx_ranges_own(n->comm, n->stage.ring, (uint64_t)n->stage.depth * n->stage.chunk_bytes,
@@ -339,10 +386,13 @@ int tarn_tcpx_lane_advance(struct tarn_tcpx_lane *n)
 {
     int moved = 0;
     ask(n);
-    if (n->state == TARN_TCPX_LANE_OPENING)
+    if (n->state != TARN_TCPX_LANE_OPEN)
         moved = open_comm(n);
     if (moved < 0 || n->state != TARN_TCPX_LANE_OPEN)
         return moved;
+    int late = n->up ? 0 : check_late(n); /* the node's end */
+    if (late)
+        return late;
     int posted = n->puts ? post_sends(n) : post_receives(n);
     int ended = posted < 0 ? posted : tarn_tcpx_comm_progress(n->comm);
     due(n);
@@ -353,13 +403,19 @@ int tarn_tcpx_lane_advance(struct tarn_tcpx_lane *n)
 
 bool tarn_tcpx_lane_opens(const struct tarn_tcpx_lane *n)
 {
-    return n->state != TARN_TCPX_LANE_OPEN && n->first && tarn_now_ns() - n->begun_ns < USUAL_NS;
+    return !n->up && n->first && tarn_now_ns() - n->begun_ns < USUAL_NS;
 }
 
 bool tarn_tcpx_lane_polls(const struct tarn_tcpx_lane *n)
 {
-    return n->state == TARN_TCPX_LANE_OPENING || (n->comm && tarn_tcpx_comm_busy(n->comm)) ||
+    return n->state == TARN_TCPX_LANE_LISTENING || n->state == TARN_TCPX_LANE_OPENING || (n->comm && tarn_tcpx_comm_busy(n->comm)) ||
            n->stage.sent < n->stage.begun;
+}
+
+bool tarn_tcpx_lane_awaits(const struct tarn_tcpx_lane *n)
+{
+    return !n->up || n->state != TARN_TCPX_LANE_OPEN || n->puts || n->unanswered != n->unasked ||
+           !tarn_tcpx_comm_busy(n->comm);
 }
 
 void tarn_tcpx_lane_cut(struct tarn_tcpx_lane *n)

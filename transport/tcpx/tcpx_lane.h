@@ -7,7 +7,7 @@
 #define TARN_TRANSPORT_TCPX_LANE_H
 
 #include "transport/tcpx/tcpx.h"
-#include "transport/tcpx/tcpx_comm.h"
+#include "transport/tcpx/tcpx_setup.h"
 
 #define TARN_TCPX_AHEAD 2 /* messages that are gathered while the plugin has a window of them */
 
@@ -52,7 +52,8 @@ int tarn_tcpx_stage_next(struct tarn_tcpx_stage *s, struct tarn_tcpx_slot **slot
 
 /* Has a lane's comm, and how far that is. */
 enum tarn_tcpx_lane_state {
-    TARN_TCPX_LANE_ASKING /* for a handle */,
+    TARN_TCPX_LANE_LISTENING, /* gets: the node is told of no handle yet */
+    TARN_TCPX_LANE_ASKING,    /* puts: for the node's handle */
     TARN_TCPX_LANE_OPENING,
     TARN_TCPX_LANE_OPEN
 };
@@ -71,6 +72,7 @@ struct tarn_tcpx_lane {
     struct tarn_work *first, *last, *unposted, *unanswered, *unasked;
     uint32_t asked; /* and not ended */
     bool moved;     /* a work has ended well */
+    bool up;        /* the node's end is set up */
     uint64_t begun_ns;
     uint64_t next_tag;
     struct tarn_tcpx_stage stage;
@@ -88,6 +90,8 @@ int tarn_tcpx_lane_advance(struct tarn_tcpx_lane *n);
 bool tarn_tcpx_lane_opens(const struct tarn_tcpx_lane *n);
 /* Does it have to be looked at for something to move? */
 bool tarn_tcpx_lane_polls(const struct tarn_tcpx_lane *n);
+/* Has the node to say something before all that it was asked for has moved? */
+bool tarn_tcpx_lane_awaits(const struct tarn_tcpx_lane *n);
 /* Ends the plugin's part: nothing touches memory of works any more. */
 void tarn_tcpx_lane_cut(struct tarn_tcpx_lane *n);
 /* Ends all works. */

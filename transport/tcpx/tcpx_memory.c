@@ -4,7 +4,7 @@
 #include <stdlib.h>
 
 #include "base/error.h"
-#include "transport/tcpx/tcpx_setup.h"
+#include "transport/tcpx/tcpx_comm_state.h"
 
 #define WINDOW_BYTES (1ull << 30) /* sizes are int */
 
@@ -169,11 +169,11 @@ static int window_of(struct tarn_tcpx_comm *c, struct tarn_tcpx_range *r, const 
     uint64_t i = (uint64_t)((const uint8_t *)addr - r->base) / WINDOW_BYTES, from = i * WINDOW_BYTES;
     uint64_t left = r->bytes - from, most = WINDOW_BYTES + c->gear_chunk;
     if (!r->windows[i]) {
-        int before, rc = tarn_tcpx_lend(c, &before);
+        int before, rc = tarn_tcpx_lend(c->gpu, &before);
         if (!rc)
             rc = tarn_tcpx_reg(c->plugin, c->comm, r->base + from, left < most ? left : most, r->type,
                                &r->windows[i]);
-        tarn_tcpx_take_back(c, before);
+        tarn_tcpx_take_back(c->gpu, before);
         if (rc)
             return rc;
     }
@@ -192,10 +192,10 @@ int tarn_tcpx_ranges_find_own(struct tarn_tcpx_comm *c, const void *addr, void *
     return window_of(c, c->own, addr, mr_p);
 }
 
-/* Those of mappings that are no more. */
-static void drop_gone(struct tarn_tcpx_comm *c, struct tarn_tcpx_mappings *all)
+void tarn_tcpx_ranges_drop_gone(struct tarn_tcpx_comm *c)
 {
-    uint64_t gone = all->gone;
+    struct tarn_tcpx_mappings *all = c->gear->mappings;
+    uint64_t gone = all ? all->gone : 0;
     if (gone == c->gone)
         return;
     c->gone = gone;
@@ -237,7 +237,7 @@ bool tarn_tcpx_ranges_find(struct tarn_tcpx_comm *c, const void *addr, uint32_t 
         return find(c, c->own, addr, &p->mr);
     if (!all)
         return false;
-    drop_gone(c, all);
+    tarn_tcpx_ranges_drop_gone(c);
     p->mapping = tarn_tcpx_mapping_use(all, addr, bytes);
     if (!p->mapping)
         return false;

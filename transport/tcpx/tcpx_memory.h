@@ -8,8 +8,8 @@
  *
  * A *range* is a mapping, or memory of this end's own (a pool, a stage), as the plugin of one comm knows it:
  * registered with it in windows, when a message first needs them. What of a mapping is left with a comm when
- * it is unmapped has no users, and goes at the comm's next message or with the comm. Mappings have ids that
- * are used once: another one at the same address is another.
+ * it is unmapped has no users, and is taken back from the plugin by tarn_tcpx_ranges_drop_gone(). Mappings have ids
+ * that are used once: another one at the same address is another.
  */
 #ifndef TARN_TRANSPORT_TCPX_MEMORY_H
 #define TARN_TRANSPORT_TCPX_MEMORY_H
@@ -67,6 +67,8 @@ int tarn_tcpx_ranges_find_own(struct tarn_tcpx_comm *c, const void *addr, void *
  * take them; else they count as used until tarn_tcpx_mapping_unuse() of the mapping. */
 bool tarn_tcpx_ranges_find(struct tarn_tcpx_comm *c, const void *addr, uint32_t bytes,
                            struct tarn_tcpx_place *p);
+/* Takes those of mappings that are gone back from the plugin. */
+void tarn_tcpx_ranges_drop_gone(struct tarn_tcpx_comm *c);
 /* Takes all of them back from the plugin; the comm is not closed yet. */
 void tarn_tcpx_ranges_close(struct tarn_tcpx_comm *c);
 

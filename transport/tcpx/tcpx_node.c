@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* TCPX, node half: the thread, accepting, sessions. tcpx_node.h has the rules of threads and lock. */
+#include "transport/tcpx/plugin/tcpx_nic.h"
 #include "transport/tcpx/tcpx_node.h"
 
 #include <errno.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sched.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,6 +20,8 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/net.h"
+#include "base/thread.h"
+#include "transport/tcpx/tcpx_dial.h"
 #include "transport/tcpx/plugin/tcpx_settings.h"
 #include "transport/tcpx/plugin/tcpx_text.h"
 
@@ -27,6 +29,9 @@ enum {
     HELLO_MS = 5000,
     STALL_MS = 5000,
     SETUP_MS = 20000,
+    WARM_MS = 5000,
+    STOP_MS = 500,
+    OPENING_MS = 1, /* until connections that are being made are looked at again */
     SCAN_MS = 250,
     ACCEPTS = 64,
     EVENTS = 64,
@@ -35,17 +40,6 @@ enum {
 /* Longer than a message takes: its bytes move while the plugin is asked. */
 #define SPIN_NS (5 * TARN_NS_PER_MS)
 #define NAP_NS (30 * 1000)
-
-void tarn_tcpx_complain(struct tarn_tcpx_node_link *l, const char *why)
-{
-    struct tarn_server *s = l->server;
-    uint64_t now = tarn_now_ns();
-    if (now - s->complained_ns < TARN_NS_PER_S)
-        return;
-    s->complained_ns = now;
-    tarn_log(s->serve.log, TARN_LOG_WARN, "tcpx", "msg=\"closed a link\" cause=\"%s\" session=%016llx", why,
-             (unsigned long long)l->session);
-}
 
 /* --- sessions ----------------------------------------------------------------------------------- */
 
@@ -158,6 +152,7 @@ static bool move(struct tarn_tcpx_node_link *l, uint64_t now)
 {
     struct tarn_server *s = l->server;
     if (l->closing) {
+        s->waits = true;
         if (tarn_tcpx_node_let_go(l) == 0)
             free_link(l);
         return true;
@@ -172,6 +167,7 @@ static bool move(struct tarn_tcpx_node_link *l, uint64_t now)
         s->moved_ns = now;
     }
     l->busy = moved != TARN_TCPX_IDLE;
+    s->waits |= moved >= TARN_TCPX_WAITS;
     if (l->wants_out != (l->wire.out.bytes > 0)) {
         l->wants_out = l->wire.out.bytes > 0;
         watch(l, EPOLL_CTL_MOD);
@@ -185,7 +181,7 @@ static bool move_all(struct tarn_server *s, bool *timed)
     struct tarn_tcpx_node_link *l, *next;
     uint64_t now = tarn_now_ns();
     bool busy = false;
-    *timed = s->moved = false;
+    *timed = s->moved = s->waits = false;
     DL_FOREACH_SAFE(s->links, l, next)
     {
         if (l->hello_until_ns && !l->closing) {
@@ -209,6 +205,8 @@ static int limit_ms(struct tarn_server *s, bool busy, bool timed)
         return timed ? SCAN_MS : -1;
     if (s->moved)
         return 0;
+    if (!s->waits)
+        return OPENING_MS;
     if (tarn_now_ns() - s->moved_ns < SPIN_NS)
         sched_yield();
     else
@@ -239,26 +237,30 @@ static void *run(void *arg)
 
 /* --- start and stop ----------------------------------------------------------------------------- */
 
-bool tarn_tcpx_serves(const struct tarn_server *s, uint32_t pool)
-{
-    if (pool >= s->serve.npools)
-        return false;
-    const struct tarn_pool_memory *p = &s->serve.pools[pool];
-    int nic = tarn_tcpx_nic(s->gear.plugin, p->kind == TARN_POOL_GPU ? p->device : -1);
-    return p->kind == TARN_POOL_CPU || s->gear.plugin->devices[nic].gpu;
-}
-
 void tarn_tcpx_describe(const struct tarn_server *s, uint32_t pool, char *text, size_t text_bytes)
 {
     (void)pool;
     snprintf(text, text_bytes, "%s", s->address);
 }
 
+/* False: it is in a call of the plugin's that does not return. */
+static bool join_thread(struct tarn_server *s)
+{
+    struct timespec until;
+    eventfd_write(s->wake_fd, 1);
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += (until.tv_nsec + STOP_MS * (long)TARN_NS_PER_MS) / (long)TARN_NS_PER_S;
+    until.tv_nsec = (until.tv_nsec + STOP_MS * (long)TARN_NS_PER_MS) % (long)TARN_NS_PER_S;
+    return pthread_timedjoin_np(s->thread, NULL, &until) == 0;
+}
+
 void tarn_tcpx_stop(struct tarn_server *s)
 {
-    if (s->started) {
-        eventfd_write(s->wake_fd, 1);
-        pthread_join(s->thread, NULL);
+    if (s->started && !join_thread(s)) { /* all that it has stays */
+        tarn_log(s->serve.log, TARN_LOG_WARN, "tcpx",
+                 "msg=\"ends without its thread\" cause=\"a call of the plugin has not returned for %d ms\"",
+                 STOP_MS);
+        return;
     }
     while (s->links) {
         struct tarn_tcpx_node_link *l = s->links;
@@ -307,6 +309,37 @@ static int open_gear(struct tarn_server *s)
     return 0;
 }
 
+/* What a plugin does once in a process is not left to the first client. Without it the node works, too. */
+static void warm_up(struct tarn_server *s, int gpu, uint64_t until)
+{
+    struct tarn_tcpx_plugin *p = s->gear.plugin;
+    struct tarn_tcpx_pair self;
+    uint64_t begun = tarn_now_ns();
+    uint32_t most_ms = until > begun ? (uint32_t)((until - begun) / TARN_NS_PER_MS) : 0;
+    int rc = tarn_tcpx_pair_open(p, tarn_tcpx_nic(p, gpu), gpu, most_ms, &self);
+    unsigned ms = (unsigned)((tarn_now_ns() - begun) / TARN_NS_PER_MS);
+    if (rc) {
+        tarn_log(s->serve.log, TARN_LOG_WARN, "tcpx",
+                 "msg=\"the plugin does not connect with itself\" gpu=%d ms=%u cause=\"%s\"", gpu, ms,
+                 tarn_last_error());
+        return;
+    }
+    tarn_log(s->serve.log, TARN_LOG_INFO, "tcpx", "msg=\"the plugin connects\" gpu=%d ms=%u", gpu, ms);
+    tarn_tcpx_pair_close(&self);
+}
+
+static void warm_up_all(struct tarn_server *s)
+{
+    uint64_t until = tarn_deadline(WARM_MS), done = 0; /* a bit for each GPU, and one for the host */
+    for (uint32_t i = 0; i < s->serve.npools; i++) {
+        int gpu = tarn_tcpx_gpu_of(&s->serve.pools[i]);
+        if (!tarn_tcpx_serves(s, i) || done >> (1 + gpu) & 1)
+            continue;
+        done |= 1ull << (1 + gpu);
+        warm_up(s, gpu, until);
+    }
+}
+
 static int open_events(struct tarn_server *s)
 {
     struct epoll_event wake = {.events = EPOLLIN, .data.ptr = &s->wake_fd};
@@ -321,11 +354,7 @@ static int open_events(struct tarn_server *s)
 
 static int start_thread(struct tarn_server *s)
 {
-    sigset_t all, before; /* signals are for the threads of the program */
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int error = pthread_create(&s->thread, NULL, run, s);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    int error = tarn_thread_start(&s->thread, run, s);
     if (error)
         return tarn_fail(TARN_E_SYSTEM, "tcpx: a thread: %s", strerror(error));
     s->started = true;
@@ -342,8 +371,10 @@ int tarn_tcpx_serve(const struct tarn_serve *serve, struct tarn_server **s_p)
     s->listen_fd = s->wake_fd = s->epoll_fd = -1;
     pthread_mutex_init(&s->lock, NULL);
     int rc = open_gear(s);
-    if (!rc)
+    if (!rc) {
+        warm_up_all(s);
         rc = listen_on(s);
+    }
     if (!rc)
         rc = open_events(s);
     if (!rc)

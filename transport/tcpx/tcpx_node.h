@@ -17,7 +17,7 @@
 #include <stdatomic.h>
 
 #include "transport/tcpx/tcpx.h"
-#include "transport/tcpx/tcpx_comm.h"
+#include "transport/tcpx/tcpx_setup.h"
 
 /* A get or a put, from its frame to its end. */
 struct tarn_tcpx_work {
@@ -32,7 +32,7 @@ struct tarn_tcpx_node_lane {
     struct tarn_tcpx_node_lane *next, *prev;
     struct tarn_tcpx_node_link *link;
     uint32_t id, pool;
-    bool puts, ready;
+    bool puts, told /* puts: the client knows the handle */, ready;
     struct tarn_tcpx_comm *comm;
     struct tarn_tcpx_into into; /* of puts, but for the pieces */
     /* A ring; counts, ever: came >= begun >= over, and begun >= posting, the first that is not posted in
@@ -64,21 +64,31 @@ struct tarn_server {
     struct tarn_tcpx_gear gear;
     uint64_t complained_ns;
     bool moved;        /* something did, in the last round */
+    bool waits;        /* bytes are waited for, as of then */
     uint64_t moved_ns; /* when something last did */
     pthread_mutex_t lock;
     struct tarn_tcpx_node_link *links;
     struct tarn_token *tokens;
 };
 
+/* The pool's GPU; -1: the host's memory. */
+static inline int tarn_tcpx_gpu_of(const struct tarn_pool_memory *p)
+{
+    return p->kind == TARN_POOL_GPU ? p->device : -1;
+}
+
 /* tcpx_node_link.c: what the client says. False: the link is to be closed. */
 bool tarn_tcpx_node_hear(struct tarn_tcpx_node_link *l);
-/* Moves its works on. IDLE: there is nothing to look at until the client says something. */
-enum tarn_tcpx_moved { TARN_TCPX_IDLE, TARN_TCPX_WAITS, TARN_TCPX_MOVED, TARN_TCPX_BROKEN };
+/* Moves its works on. IDLE: there is nothing to look at until the client says something; OPENS: only connections of the
+ * plugin's are waited for. */
+enum tarn_tcpx_moved { TARN_TCPX_IDLE, TARN_TCPX_OPENS, TARN_TCPX_WAITS, TARN_TCPX_MOVED, TARN_TCPX_BROKEN };
 enum tarn_tcpx_moved tarn_tcpx_node_move(struct tarn_tcpx_node_link *l);
 /* Closes its comms: AGAIN while bytes are still being unpacked into pools. */
 int tarn_tcpx_node_let_go(struct tarn_tcpx_node_link *l);
 /* Tells the client why the link ends; best effort. */
 void tarn_tcpx_node_fail(struct tarn_tcpx_node_link *l, uint32_t lane, int status);
+/* Logs why the link was closed, at most once a second. */
+void tarn_tcpx_complain(struct tarn_tcpx_node_link *l, const char *why);
 
 /* tcpx_node_lane.c. Errors end the link. */
 int tarn_tcpx_lane_open(struct tarn_tcpx_node_link *l, const struct tarn_tcpx_message *m);
@@ -87,8 +97,5 @@ int tarn_tcpx_lane_ask(struct tarn_tcpx_node_lane *n, const struct tarn_tcpx_fra
 int tarn_tcpx_lane_move(struct tarn_tcpx_node_lane *n);
 bool tarn_tcpx_lane_busy(const struct tarn_tcpx_node_lane *n);
 int tarn_tcpx_lane_close(struct tarn_tcpx_node_lane *n);
-
-/* tcpx_node.c */
-void tarn_tcpx_complain(struct tarn_tcpx_node_link *l, const char *why);
 
 #endif

@@ -4,10 +4,11 @@
  *
  *   came --its turn: pinned, ANSWER--> begun --its messages posted, sent or unpacked--> over (unpinned, DONE)
  *
- * A work is pinned when there is room to post the first of its messages, so a client holds no more pins than
- * the window has messages. Gets are sent straight from the pool. A put's bytes go from bounce memory to the
+ * A work is pinned when there is room to post the first of its messages, or somewhat before: a client holds no more
+ * than AHEAD pins by a lane. Gets are sent straight from the pool. A put's bytes go from bounce memory to the
  * slot, which stays pinned until the last of them is there: what is committed after DONE is all there.
  */
+#include "transport/tcpx/plugin/tcpx_nic.h"
 #include "transport/tcpx/tcpx_node.h"
 
 #include <stdlib.h>
@@ -15,7 +16,16 @@
 
 #include "base/error.h"
 
-enum { AHEAD = 8 };
+enum { AHEAD = 32 };
+
+bool tarn_tcpx_serves(const struct tarn_server *s, uint32_t pool)
+{
+    if (pool >= s->serve.npools)
+        return false;
+    const struct tarn_pool_memory *p = &s->serve.pools[pool];
+    int nic = tarn_tcpx_nic(s->gear.plugin, tarn_tcpx_gpu_of(p));
+    return p->kind == TARN_POOL_CPU || s->gear.plugin->devices[nic].gpu;
+}
 
 static const struct tarn_pool_memory *pool_of(const struct tarn_tcpx_node_lane *n)
 {
@@ -128,9 +138,12 @@ static struct tarn_tcpx_work *next_work(struct tarn_tcpx_node_lane *n)
     }
 }
 
-/* Puts, so that their bytes are on their way when there is room for them. */
+/* Before there is room for them, so that the client is ready when there is; several at once, whose answers go in one
+ * piece. */
 static void begin_ahead(struct tarn_tcpx_node_lane *n)
 {
+    if (n->begun - n->over > AHEAD / 2)
+        return;
     while (n->begun < n->came && n->begun - n->over < AHEAD)
         begin(work_at(n, n->begun));
 }
@@ -161,20 +174,44 @@ bool tarn_tcpx_lane_busy(const struct tarn_tcpx_node_lane *n)
     return !n->ready || n->over < n->came;
 }
 
-int tarn_tcpx_lane_move(struct tarn_tcpx_node_lane *n)
+/* AGAIN: listen has not returned. */
+static int tell_handle(struct tarn_tcpx_node_lane *n)
 {
-    if (!n->ready) {
-        int rc = tarn_tcpx_comm_poll(n->comm);
-        if (rc)
-            return rc == TARN_E_AGAIN ? 0 : rc;
+    uint8_t handle[TARN_TCPX_HANDLE];
+    int rc = tarn_tcpx_comm_handle(n->comm, handle);
+    if (rc)
+        return rc;
+    tarn_tcpx_wire_say(&n->link->wire, (struct tarn_tcpx_frame){.op = TARN_TCPX_HANDLE_IS, .lane = n->id},
+                       handle);
+    n->told = true;
+    return 0;
+}
+
+/* AGAIN: it takes longer. */
+static int get_ready(struct tarn_tcpx_node_lane *n)
+{
+    int rc = tarn_tcpx_comm_poll(n->comm);
+    if (n->puts && !n->told && (!rc || rc == TARN_E_AGAIN)) {
+        int told = tell_handle(n);
+        rc = told ? told : rc;
+    }
+    if (!rc)
         rc = tarn_tcpx_ranges_own(n->comm, pool_of(n)->base, pool_of(n)->bytes,
                                   pool_of(n)->kind == TARN_POOL_GPU);
-        if (rc)
-            return rc;
-        n->ready = true;
-    }
-    if (n->puts)
-        begin_ahead(n);
+    n->ready = rc == 0;
+    if (n->ready)
+        tarn_tcpx_wire_say(&n->link->wire, (struct tarn_tcpx_frame){.op = TARN_TCPX_UP, .lane = n->id}, NULL);
+    return rc;
+}
+
+int tarn_tcpx_lane_move(struct tarn_tcpx_node_lane *n)
+{
+    int rc = n->ready ? 0 : get_ready(n);
+    if (rc)
+        return rc == TARN_E_AGAIN ? 0 : rc;
+    begin_ahead(n);
+    /* What is posted may be copied at once: the client hears of it before. A failure comes again. */
+    tarn_tcpx_wire_flush(&n->link->wire);
     int posted = post_some(n);
     int moved = posted < 0 ? posted : tarn_tcpx_comm_progress(n->comm);
     reap(n);
@@ -197,21 +234,15 @@ static struct tarn_tcpx_into into_of(const struct tarn_pool_memory *p)
     struct tarn_cuda_memory m = {.kind = TARN_CUDA_DEVICE};
     if (p->kind == TARN_POOL_CPU)
         tarn_cuda_memory_of(p->base, &m);
-    return (struct tarn_tcpx_into){.kind = m.kind, .device = p->kind == TARN_POOL_GPU ? p->device : -1};
+    return (struct tarn_tcpx_into){.kind = m.kind, .device = tarn_tcpx_gpu_of(p)};
 }
 
 static int open_comm(struct tarn_tcpx_node_lane *n, const struct tarn_tcpx_message *m)
 {
     struct tarn_tcpx_gear *g = &n->link->server->gear;
-    int gpu = pool_of(n)->kind == TARN_POOL_GPU ? pool_of(n)->device : -1;
-    uint8_t handle[TARN_TCPX_HANDLE] = {0};
-    if (!n->puts)
-        return tarn_tcpx_comm_connect(g, gpu, moved, m->body, &n->comm);
-    int rc = tarn_tcpx_comm_listen(g, gpu, moved, handle, &n->comm);
-    if (!rc)
-        tarn_tcpx_wire_say(&n->link->wire, (struct tarn_tcpx_frame){.op = TARN_TCPX_HANDLE_IS, .lane = n->id},
-                           handle);
-    return rc;
+    int gpu = tarn_tcpx_gpu_of(pool_of(n));
+    return n->puts ? tarn_tcpx_comm_listen(g, gpu, moved, &n->comm)
+                   : tarn_tcpx_comm_connect(g, gpu, moved, m->body, &n->comm);
 }
 
 int tarn_tcpx_lane_open(struct tarn_tcpx_node_link *l, const struct tarn_tcpx_message *m)

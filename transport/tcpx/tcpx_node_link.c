@@ -6,9 +6,21 @@
 #include <string.h>
 #include <utlist.h>
 
+#include "base/clock.h"
 #include "base/error.h"
 
 enum { UNREAD_BYTES = 1 << 20 }; /* a client that reads no answers */
+
+void tarn_tcpx_complain(struct tarn_tcpx_node_link *l, const char *why)
+{
+    struct tarn_server *s = l->server;
+    uint64_t now = tarn_now_ns();
+    if (now - s->complained_ns < TARN_NS_PER_S)
+        return;
+    s->complained_ns = now;
+    tarn_log(s->serve.log, TARN_LOG_WARN, "tcpx", "msg=\"closed a link\" cause=\"%s\" session=%016llx", why,
+             (unsigned long long)l->session);
+}
 
 static int hello(struct tarn_tcpx_node_link *l, const struct tarn_tcpx_message *m)
 {
@@ -52,7 +64,7 @@ static int request(struct tarn_tcpx_node_link *l, const struct tarn_tcpx_message
 
 void tarn_tcpx_node_fail(struct tarn_tcpx_node_link *l, uint32_t lane, int status)
 {
-    char why[TARN_TCPX_BODY] = "";
+    char why[TARN_SENTENCE] = "";
     snprintf(why, sizeof(why), "%s", tarn_last_error());
     tarn_tcpx_complain(l, why);
     tarn_tcpx_wire_say(&l->wire,
@@ -86,7 +98,8 @@ enum tarn_tcpx_moved tarn_tcpx_node_move(struct tarn_tcpx_node_link *l)
             tarn_tcpx_node_fail(l, n->id, r);
             return TARN_TCPX_BROKEN;
         }
-        moved = r ? TARN_TCPX_MOVED : moved == TARN_TCPX_IDLE ? TARN_TCPX_WAITS : moved;
+        enum tarn_tcpx_moved this = r ? TARN_TCPX_MOVED : n->ready ? TARN_TCPX_WAITS : TARN_TCPX_OPENS;
+        moved = this > moved ? this : moved;
     }
     if (tarn_tcpx_wire_flush(&l->wire) < 0)
         return TARN_TCPX_BROKEN;

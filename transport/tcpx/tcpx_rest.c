@@ -5,11 +5,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <utlist.h>
 
 #include "base/clock.h"
 #include "base/error.h"
 
-/* A first failure is forgiven. Rests grow from 2 s to a minute. */
+/* A first failure is forgiven, unless it has cost seconds. Rests grow from 2 s to a minute. */
 enum { NODES = 32, FORGIVEN = 1, LONGEST = 5 };
 #define FIRST_NS (2 * TARN_NS_PER_S)
 
@@ -17,11 +18,13 @@ struct resting {
     char node[64];
     unsigned failures; /* in a row */
     uint64_t until_ns;
-    char why[256];
+    char why[TARN_SENTENCE];
 };
 
 struct tarn_local {
     struct tarn_tcpx_mappings mappings;
+    pthread_rwlock_t holding; /* over the list; holders' own locks are taken behind it */
+    struct tarn_tcpx_holder *holders;
     pthread_mutex_t lock; /* over what follows */
     uint32_t next;        /* to be forgotten */
     struct resting nodes[NODES];
@@ -34,6 +37,7 @@ int tarn_tcpx_local_open(const char *devices, struct tarn_local **local_p)
     if (!l)
         return tarn_fail(TARN_E_NO_MEMORY, "tcpx: out of memory");
     tarn_tcpx_mappings_open(&l->mappings);
+    pthread_rwlock_init(&l->holding, NULL);
     pthread_mutex_init(&l->lock, NULL);
     *local_p = l;
     return 0;
@@ -44,6 +48,7 @@ void tarn_tcpx_local_close(struct tarn_local *local)
     if (!local)
         return;
     tarn_tcpx_mappings_close(&local->mappings);
+    pthread_rwlock_destroy(&local->holding);
     pthread_mutex_destroy(&local->lock);
     free(local);
 }
@@ -61,7 +66,45 @@ int tarn_tcpx_local_map(struct tarn_local *local, void *addr, uint64_t bytes)
 
 int tarn_tcpx_local_unmap(struct tarn_local *local, void *addr, uint64_t bytes)
 {
-    return tarn_tcpx_mappings_remove(&local->mappings, addr, bytes);
+    struct tarn_tcpx_holder *h;
+    int rc = tarn_tcpx_mappings_remove(&local->mappings, addr, bytes);
+    if (rc)
+        return rc;
+    pthread_rwlock_rdlock(&local->holding);
+    DL_FOREACH (local->holders, h) {
+        pthread_mutex_lock(&h->lock);
+        h->drop(h);
+        pthread_mutex_unlock(&h->lock);
+    }
+    pthread_rwlock_unlock(&local->holding);
+    return 0;
+}
+
+void tarn_tcpx_holder_add(struct tarn_local *local, struct tarn_tcpx_holder *h,
+                          void (*drop)(struct tarn_tcpx_holder *h))
+{
+    pthread_mutexattr_t attr;
+    pthread_mutexattr_init(&attr);
+    pthread_mutexattr_settype(&attr, PTHREAD_MUTEX_RECURSIVE);
+    pthread_mutex_init(&h->lock, &attr);
+    pthread_mutexattr_destroy(&attr);
+    h->drop = drop;
+    h->local = local;
+    if (!local)
+        return;
+    pthread_rwlock_wrlock(&local->holding);
+    DL_APPEND(local->holders, h);
+    pthread_rwlock_unlock(&local->holding);
+}
+
+void tarn_tcpx_holder_remove(struct tarn_tcpx_holder *h)
+{
+    if (h->local) {
+        pthread_rwlock_wrlock(&h->local->holding);
+        DL_DELETE(h->local->holders, h);
+        pthread_rwlock_unlock(&h->local->holding);
+    }
+    pthread_mutex_destroy(&h->lock);
 }
 
 static struct resting *find(struct tarn_local *local, const char *node)
@@ -87,7 +130,18 @@ int tarn_tcpx_rest_check(struct tarn_local *local, const char *node)
     return rc;
 }
 
-static void note_failure(struct tarn_local *local, const char *node, const char *why)
+bool tarn_tcpx_rest_doubts(struct tarn_local *local, const char *node)
+{
+    if (!local)
+        return false;
+    pthread_mutex_lock(&local->lock);
+    const struct resting *r = find(local, node);
+    bool doubts = r && r->until_ns;
+    pthread_mutex_unlock(&local->lock);
+    return doubts;
+}
+
+static void note_failure(struct tarn_local *local, const char *node, bool late, const char *why)
 {
     struct resting *r = find(local, node);
     if (!r) {
@@ -97,12 +151,13 @@ static void note_failure(struct tarn_local *local, const char *node, const char 
     }
     snprintf(r->why, sizeof(r->why), "%s", why);
     unsigned behind = r->failures++;
-    if (behind >= FORGIVEN)
-        r->until_ns =
-            tarn_now_ns() + (FIRST_NS << (behind - FORGIVEN < LONGEST ? behind - FORGIVEN : LONGEST));
+    if (!late && behind < FORGIVEN)
+        return;
+    unsigned doubled = behind > FORGIVEN ? behind - FORGIVEN : 0;
+    r->until_ns = tarn_now_ns() + (FIRST_NS << (doubled < LONGEST ? doubled : LONGEST));
 }
 
-void tarn_tcpx_rest_note(struct tarn_local *local, const char *node, bool moved, const char *why)
+void tarn_tcpx_rest_note(struct tarn_local *local, const char *node, bool moved, bool late, const char *why)
 {
     if (!local)
         return;
@@ -111,6 +166,6 @@ void tarn_tcpx_rest_note(struct tarn_local *local, const char *node, bool moved,
     if (r)
         *r = (struct resting){0};
     if (why)
-        note_failure(local, node, why);
+        note_failure(local, node, late, why);
     pthread_mutex_unlock(&local->lock);
 }

@@ -1,12 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- *   OPENING   listen and accept, or connect, until the plugin hands out its comm
+ *   OPENING   a dial is under way (tcpx_dial.h)
  *   LEARNING  where its bounce memory and metadata are, which it says in memory of the GPU
  *   READY     with memory to post receives with
- *
- * A connect or accept that has begun cannot be taken back: the plugin's threads go on using what they were
- * given. Such comms are left in a list of the plugin's, and the set-ups that come later try to end some.
  */
+#include "transport/tcpx/plugin/tcpx_nic.h"
 #include "transport/tcpx/tcpx_setup.h"
 
 #include <inttypes.h>
@@ -17,148 +15,46 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "transport/tcpx/tcpx_comm_state.h"
 
-enum { PAGE = 4096, RETRIED = 8 };
-
-/* --- GPUs --------------------------------------------------------------------------------------- */
-
-int tarn_tcpx_lend(const struct tarn_tcpx_comm *c, int *before_p)
-{
-    *before_p = -1;
-    return c->gpu < 0 ? 0 : tarn_cuda_lend(c->gpu, before_p);
-}
-
-void tarn_tcpx_take_back(const struct tarn_tcpx_comm *c, int before)
-{
-    if (c->gpu >= 0 && before >= 0)
-        tarn_cuda_take_back(before);
-}
-
-/* Bounce memory is a GPU's, whatever is unpacked from it. */
-static int gpu_for(const struct tarn_tcpx_device *d, int gpu)
-{
-    int n;
-    return gpu < 0 && d->mode == TARN_TCPX_UNPACK && tarn_cuda_count(&n) == 0 ? 0 : gpu;
-}
-
-/* --- what is left to the plugin ----------------------------------------------------------------- */
-
-static void free_comm(struct tarn_tcpx_comm *c)
-{
-    free(c);
-}
-
-static int accept_or_connect(struct tarn_tcpx_comm *c)
-{
-    int before, rc = tarn_tcpx_lend(c, &before);
-    c->begun_setup = true;
-    if (!rc)
-        rc = c->sends ? tarn_tcpx_connect(c->plugin, c->nic, c->handle, &c->comm)
-                      : tarn_tcpx_accept(c->plugin, c->listening, &c->device, &c->comm);
-    tarn_tcpx_take_back(c, before);
-    if (!rc && !c->comm)
-        return TARN_E_AGAIN;
-    c->begun_setup = false; /* an error ends it, too */
-    if (rc)
-        return rc;
-    if (c->listening)
-        tarn_tcpx_close_listen(c->plugin, c->listening);
-    c->listening = NULL;
-    return 0;
-}
-
-static void close_comm(struct tarn_tcpx_comm *c)
-{
-    if (c->comm && c->sends)
-        tarn_tcpx_close_send(c->plugin, c->comm);
-    else if (c->comm)
-        tarn_tcpx_close_recv(c->plugin, c->comm);
-    if (c->listening && !c->begun_setup)
-        tarn_tcpx_close_listen(c->plugin, c->listening);
-    free_comm(c);
-}
-
-static void leave_locked(struct tarn_tcpx_comm *c)
-{
-    struct tarn_tcpx_plugin *p = c->plugin;
-    c->next = NULL;
-    *(p->left ? p->left_last : &p->left) = c;
-    p->left_last = &c->next;
-}
-
-static void leave(struct tarn_tcpx_comm *c)
-{
-    c->gear = NULL;
-    pthread_mutex_lock(&c->plugin->lock);
-    leave_locked(c);
-    pthread_mutex_unlock(&c->plugin->lock);
-}
-
-/* The oldest of them: their peers may have come after all. */
-static void retry_left(struct tarn_tcpx_plugin *p)
-{
-    struct tarn_tcpx_comm *c;
-    pthread_mutex_lock(&p->lock);
-    for (int i = 0; i < RETRIED && (c = p->left); i++) {
-        p->left = c->next;
-        if (accept_or_connect(c) == TARN_E_AGAIN)
-            leave_locked(c);
-        else
-            close_comm(c);
-    }
-    pthread_mutex_unlock(&p->lock);
-}
+enum { PAGE = 4096 };
 
 /* --- new ---------------------------------------------------------------------------------------- */
 
-static struct tarn_tcpx_comm *new_comm(struct tarn_tcpx_gear *g, int gpu, tarn_tcpx_done_fn done)
+static int new_comm(struct tarn_tcpx_gear *g, int gpu, tarn_tcpx_done_fn done, const uint8_t *handle,
+                    struct tarn_tcpx_comm **c_p)
 {
     struct tarn_tcpx_comm *c = gpu < TARN_TCPX_GPUS ? calloc(1, sizeof(*c)) : NULL;
-    if (!c) {
-        tarn_fail(TARN_E_NO_MEMORY, "tcpx: out of memory for a connection, or GPU %d is above %d", gpu,
-                  TARN_TCPX_GPUS - 1);
-        return NULL;
-    }
+    if (!c)
+        return tarn_fail(TARN_E_NO_MEMORY, "tcpx: out of memory for a connection, or GPU %d is above %d", gpu,
+                         TARN_TCPX_GPUS - 1);
     c->gear = g;
     c->gear_chunk = g->chunk_bytes;
     c->plugin = g->plugin;
     c->done = done;
+    c->sends = handle != NULL;
     c->nic = tarn_tcpx_nic(g->plugin, gpu);
-    c->gpu = gpu_for(&g->plugin->devices[c->nic], gpu);
+    c->gpu = tarn_tcpx_dial_gpu(g->plugin, c->nic, gpu);
     c->plain = g->plugin->devices[c->nic].mode == TARN_TCPX_PLAIN;
-    c->setup_until_ns = tarn_deadline(g->setup_ms);
-    retry_left(g->plugin);
-    return c;
-}
-
-int tarn_tcpx_comm_listen(struct tarn_tcpx_gear *g, int gpu, tarn_tcpx_done_fn done,
-                          uint8_t handle[TARN_TCPX_HANDLE], struct tarn_tcpx_comm **c_p)
-{
-    struct tarn_tcpx_comm *c = new_comm(g, gpu, done);
-    int before, rc;
-    if (!c)
-        return TARN_E_NO_MEMORY;
-    rc = tarn_tcpx_lend(c, &before);
-    if (!rc)
-        rc = tarn_tcpx_listen(c->plugin, c->nic, handle, &c->listening);
-    tarn_tcpx_take_back(c, before);
+    int rc = tarn_tcpx_dial_new(c->plugin, handle ? TARN_TCPX_CONNECTS : TARN_TCPX_ACCEPTS, c->nic, c->gpu,
+                                handle, &c->dial);
     if (rc)
-        free_comm(c);
+        free(c);
     else
         *c_p = c;
     return rc;
 }
 
+int tarn_tcpx_comm_listen(struct tarn_tcpx_gear *g, int gpu, tarn_tcpx_done_fn done,
+                          struct tarn_tcpx_comm **c_p)
+{
+    return new_comm(g, gpu, done, NULL, c_p);
+}
+
 int tarn_tcpx_comm_connect(struct tarn_tcpx_gear *g, int gpu, tarn_tcpx_done_fn done,
                            const uint8_t handle[TARN_TCPX_HANDLE], struct tarn_tcpx_comm **c_p)
 {
-    struct tarn_tcpx_comm *c = new_comm(g, gpu, done);
-    if (!c)
-        return TARN_E_NO_MEMORY;
-    c->sends = true;
-    memcpy(c->handle, handle, TARN_TCPX_HANDLE);
-    *c_p = c;
-    return 0;
+    return new_comm(g, gpu, done, handle, c_p);
 }
 
 /* --- learning ----------------------------------------------------------------------------------- */
@@ -198,7 +94,7 @@ static int note_bounce(struct tarn_tcpx_comm *c)
 
 static int check_handle(const struct tarn_tcpx_comm *c)
 {
-    const struct tarn_tcpx_device_handle *d = &c->device;
+    const struct tarn_tcpx_device_handle *d = tarn_tcpx_dial_device(c->dial);
     if (d->device_type == TARN_TCPX_DEVICE_UNPACK && d->device_version == TARN_TCPX_UNPACK_VERSION &&
         d->handle && d->size == sizeof(c->unpack))
         return 0;
@@ -215,13 +111,14 @@ static int begin_learning(struct tarn_tcpx_comm *c)
 {
     struct tarn_tcpx_fragments *f = &c->gear->list;
     struct tarn_cuda_memory m;
-    struct tarn_tcpx_bounce from = {.pool = c->device.handle};
+    const void *handle = tarn_tcpx_dial_device(c->dial)->handle;
+    struct tarn_tcpx_bounce from = {.pool = handle};
     struct tarn_tcpx_into to = {.kind = TARN_CUDA_HOST,
                                 .device = -1,
                                 .pieces = &c->unpack_piece,
                                 .npieces = 1,
                                 .bytes = sizeof(c->unpack)};
-    tarn_cuda_memory_of(c->device.handle, &m);
+    tarn_cuda_memory_of(handle, &m);
     int rc = m.kind == TARN_CUDA_DEVICE ? tarn_cuda_settle(m.device) : 0; /* the plugin has copied it there */
     if (rc)
         return rc;
@@ -262,10 +159,10 @@ static int memory_open(struct tarn_tcpx_comm *c)
             .kind = c->memory_pinned ? TARN_CUDA_PINNED : TARN_CUDA_HOST, .device = -1, .pool = c->memory};
         c->bounce_bytes = c->memory_bytes;
     }
-    rc = tarn_tcpx_lend(c, &before);
+    rc = tarn_tcpx_lend(c->gpu, &before);
     if (!rc)
         rc = tarn_tcpx_reg(c->plugin, c->comm, c->memory, c->memory_bytes, type, &c->memory_mr);
-    tarn_tcpx_take_back(c, before);
+    tarn_tcpx_take_back(c->gpu, before);
     return rc;
 }
 
@@ -301,13 +198,30 @@ static int learn(struct tarn_tcpx_comm *c)
     return rc ? rc : memory_open(c);
 }
 
-static int late(const struct tarn_tcpx_comm *c)
+int tarn_tcpx_comm_handle(struct tarn_tcpx_comm *c, uint8_t handle[TARN_TCPX_HANDLE])
 {
+    return tarn_tcpx_dial_handle(c->dial, handle);
+}
+
+static int late(struct tarn_tcpx_comm *c)
+{
+    uint8_t unused[TARN_TCPX_HANDLE];
+    bool listens = !c->sends && tarn_tcpx_dial_handle(c->dial, unused) == TARN_E_AGAIN;
     return tarn_fail(
         TARN_E_UNAVAILABLE,
-        "tcpx plugin %s: %s has not ended within %u ms: does the peer reach this host over the "
-        "interfaces of NCCL_GPUDIRECTTCPX_SOCKET_IFNAME? the plugin's lines in the log may say more",
-        c->plugin->name, c->sends ? "connect" : "accept", c->gear->setup_ms);
+        "tcpx plugin %s: %s has not ended within %u ms: does the peer reach this host over the interfaces of "
+        "%s? the plugin's lines in the log may say more",
+        c->plugin->name, c->sends ? "connect" : listens ? "listen" : "accept", c->gear->setup_ms,
+        c->plugin->gpudirect ? TARN_TCPX_INTERFACES_VARIABLE : "the plugin");
+}
+
+/* The dial. AGAIN: not yet. */
+static int dialled(struct tarn_tcpx_comm *c)
+{
+    uint64_t since;
+    int rc = c->comm ? 0 : tarn_tcpx_dial_poll(c->dial, &c->comm, &since);
+    bool too_late = rc == TARN_E_AGAIN && tarn_now_ns() > since + c->gear->setup_ms * TARN_NS_PER_MS;
+    return too_late ? late(c) : rc;
 }
 
 int tarn_tcpx_comm_poll(struct tarn_tcpx_comm *c)
@@ -317,17 +231,15 @@ int tarn_tcpx_comm_poll(struct tarn_tcpx_comm *c)
         return 0;
     if (c->state == TARN_TCPX_FAILED)
         return TARN_E_UNAVAILABLE;
-    if (c->state == TARN_TCPX_OPENING && !c->comm)
-        rc = accept_or_connect(c);
-    if (!rc && c->state == TARN_TCPX_OPENING) {
-        rc = c->sends ? 0 : open_receiver(c);
+    if (c->state == TARN_TCPX_OPENING) {
+        rc = dialled(c);
+        if (!rc && !c->sends)
+            rc = open_receiver(c);
         if (!rc)
             c->state = c->sends ? TARN_TCPX_READY : TARN_TCPX_LEARNING;
     }
     if (!rc && c->state == TARN_TCPX_LEARNING && (rc = learn(c)) == 0)
         c->state = TARN_TCPX_READY;
-    if (rc == TARN_E_AGAIN && tarn_now_ns() > c->setup_until_ns)
-        rc = late(c);
     if (rc && rc != TARN_E_AGAIN)
         c->state = TARN_TCPX_FAILED;
     return rc;
@@ -347,19 +259,19 @@ int tarn_tcpx_comm_close(struct tarn_tcpx_comm *c)
 {
     if (!c)
         return 0;
-    if (c->gear && is_unpacking(c))
+    if (is_unpacking(c))
         return TARN_E_AGAIN;
     tarn_tcpx_ranges_close(c);
     if (c->memory_mr)
         tarn_tcpx_dereg(c->plugin, c->comm, c->memory_mr);
-    if (c->begun_setup) {
-        leave(c);
-        return 0;
-    }
-    struct tarn_tcpx_comm closed = *c;
-    close_comm(c);
-    memory_close(&closed);
-    for (uint64_t k = closed.ended; k < closed.posted; k++)
-        tarn_tcpx_mapping_unuse(closed.ring[k % TARN_TCPX_REQUESTS].mapping);
+    if (c->comm && c->sends)
+        tarn_tcpx_close_send(c->plugin, c->comm);
+    else if (c->comm)
+        tarn_tcpx_close_recv(c->plugin, c->comm);
+    tarn_tcpx_dial_leave(c->dial);
+    memory_close(c);
+    for (uint64_t k = c->ended; k < c->posted; k++)
+        tarn_tcpx_mapping_unuse(c->ring[k % TARN_TCPX_REQUESTS].mapping);
+    free(c);
     return 0;
 }

@@ -19,13 +19,8 @@
 #ifndef TARN_TRANSPORT_TCPX_UNPACK_H
 #define TARN_TRANSPORT_TCPX_UNPACK_H
 
+#include "transport/tcpx/plugin/tcpx_settings.h"
 #include "transport/tcpx/tcpx_fragments.h"
-
-enum tarn_tcpx_way { TARN_TCPX_WAY_D2D, TARN_TCPX_WAY_HOST, TARN_TCPX_WAY_KERNEL };
-
-/* The way of this name; NULL and "": kernel, the fastest. CONFIG, with the choices, for another. */
-int tarn_tcpx_way_parse(const char *text, enum tarn_tcpx_way *way_p);
-const char *tarn_tcpx_way_name(enum tarn_tcpx_way way);
 
 struct tarn_tcpx_unpacker;
 

@@ -13,9 +13,9 @@
 
 static size_t body_bytes(uint8_t op)
 {
-    return op == TARN_TCPX_HELLO || op == TARN_TCPX_OPEN || op == TARN_TCPX_HANDLE_IS || op == TARN_TCPX_FAIL
-               ? TARN_TCPX_BODY
-               : 0;
+    if (op == TARN_TCPX_FAIL)
+        return TARN_SENTENCE;
+    return op == TARN_TCPX_HELLO || op == TARN_TCPX_OPEN || op == TARN_TCPX_HANDLE_IS ? TARN_TCPX_BODY : 0;
 }
 
 static bool would_block(int error)
@@ -28,8 +28,7 @@ void tarn_tcpx_wire_say(struct tarn_tcpx_wire *w, struct tarn_tcpx_frame f, cons
     f.magic = TARN_TCPX_MAGIC;
     f.version = TARN_TCPX_WIRE;
     tarn_buf_add(&w->out, &f, FRAME);
-    if (body_bytes(f.op))
-        tarn_buf_add(&w->out, body, TARN_TCPX_BODY);
+    tarn_buf_add(&w->out, body, body_bytes(f.op));
 }
 
 int tarn_tcpx_wire_flush(struct tarn_tcpx_wire *w)
@@ -72,6 +71,10 @@ int tarn_tcpx_wire_next(struct tarn_tcpx_wire *w, struct tarn_tcpx_message *m)
     int r = look(w, m);
     if (r)
         return r;
+    if (w->drained) {
+        w->drained = false;
+        return 0;
+    }
     memmove(w->in, w->in + w->at, w->have - w->at);
     w->have -= w->at;
     w->at = 0;
@@ -81,7 +84,9 @@ int tarn_tcpx_wire_next(struct tarn_tcpx_wire *w, struct tarn_tcpx_message *m)
     if (n <= 0)
         return tarn_fail(TARN_E_NODE_DOWN, n ? "tcpx: receive: %m" : "tcpx: the peer closed the connection");
     w->have += (uint32_t)n;
-    return look(w, m);
+    r = look(w, m);
+    w->drained = r > 0 && w->have < sizeof(w->in);
+    return r;
 }
 
 void tarn_tcpx_wire_close(struct tarn_tcpx_wire *w)

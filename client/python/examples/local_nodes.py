@@ -57,10 +57,10 @@ def _start(
     command += [tarnd(), "--id", name, "--listen", "127.0.0.1:0", "--unix", str(folder / f"{name}.sock"), *flags]
     for pool in pools:
         command += ["--pool", pool]
-    if redis:
-        command += ["--redis", redis]
     # What the environment says of another store is not meant for this one.
     environment = {k: v for k, v in os.environ.items() if k != "TARN_REDIS"}
+    if redis:
+        environment["TARN_REDIS"] = redis  # it has a password, and arguments are seen by all users
     with open(log, "w") as errors:
         child = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, text=True,
@@ -72,4 +72,5 @@ def _start(
         child.wait()
         child.stdout.close()
         raise RuntimeError(f"{' '.join(command)} did not start: {log.read_text()[-800:]}")
-    return child, dict(word.split("=", 1) for word in line.split()[2:])["redis"]
+    # A node does not tell the password that it was given.
+    return child, redis or dict(word.split("=", 1) for word in line.split()[2:])["redis"]

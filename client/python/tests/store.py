@@ -40,7 +40,7 @@ class Store:
         self.pid = self.process.pid
         try:
             words = dict(w.split("=", 1) for w in self._wait_for("tarnd ready ").split())
-            self.uri = words["redis"]
+            self.uri = redis or words["redis"]  # a node does not tell the password that it was given
             self.control = words["control"]
         except BaseException:
             self.close()

@@ -83,7 +83,7 @@ class Sessions(StoreCase):
                 with self.assertRaises(tarn.SizeMismatch) as e:
                     s.write(0, value, offset)
                 self.assertEqual(e.exception.key, self.key())
-            with self.assertRaises(OverflowError):
+            with self.assertRaises(tarn.Invalid):
                 s.write(0, b"1", -1)
             s.write(0, b"1234")
         self.assertEqual(self.get(self.key()), b"1234")

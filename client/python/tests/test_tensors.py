@@ -208,6 +208,14 @@ class Pieces(StoreCase):
         self.client.get_into(self.key(), [tarn.Piece(addr + 1, 1, 1, 3), bytearray(3)])
         self.assertEqual(memory.raw, b"aabccd..ef..")
 
+    def test_of_the_host(self) -> None:
+        memory = ctypes.create_string_buffer(b"abcd", 4)
+        for device in (None, -1):
+            self.client.put(self.key(), tarn.Piece(ctypes.addressof(memory), 4, device=device), replace=True)
+            self.assertEqual(self.client.get(self.key(), out="bytes"), b"abcd")
+        with self.assertRaises(tarn.Invalid):
+            tarn.Piece(1, 1, device=-2)
+
     def test_declared(self) -> None:
         memory = ctypes.create_string_buffer(12)
         piece = tarn.Piece(ctypes.addressof(memory), 12)
@@ -221,7 +229,7 @@ class Pieces(StoreCase):
         with self.assertRaises(tarn.Invalid):
             self.client.put(self.key(), tarn.Piece(0, 8))
         for bad in (("a", 1), (-1, 1), (1 << 64, 1)):
-            with self.assertRaises((TypeError, OverflowError)):
+            with self.assertRaises((TypeError, tarn.Invalid)):
                 tarn.Piece(*bad)
 
 

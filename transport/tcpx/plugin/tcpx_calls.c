@@ -37,7 +37,7 @@ int tarn_tcpx_connect(struct tarn_tcpx_plugin *p, int dev, uint8_t handle[TARN_T
     struct tarn_tcpx_device_handle *at = &p->unused;
     *comm_p = NULL;
     int rc = p->v6 ? p->v6->connect(dev, handle, comm_p) : p->calls.connect(dev, handle, comm_p, &at);
-    return result(p, "connect", rc, rxdm);
+    return result(p, "connect", rc, p->gpudirect ? rxdm : own_lines);
 }
 
 int tarn_tcpx_accept(struct tarn_tcpx_plugin *p, void *listen_comm, struct tarn_tcpx_device_handle *device,
@@ -46,7 +46,7 @@ int tarn_tcpx_accept(struct tarn_tcpx_plugin *p, void *listen_comm, struct tarn_
     struct tarn_tcpx_device_handle *at = device;
     *comm_p = NULL;
     int rc = p->v6 ? p->v6->accept(listen_comm, comm_p) : p->calls.accept(listen_comm, comm_p, &at);
-    return result(p, "accept", rc, rxdm);
+    return result(p, "accept", rc, p->gpudirect ? rxdm : own_lines);
 }
 
 int tarn_tcpx_reg(struct tarn_tcpx_plugin *p, void *comm, void *data, uint64_t bytes, int type, void **mr_p)
@@ -67,7 +67,7 @@ int tarn_tcpx_reg(struct tarn_tcpx_plugin *p, void *comm, void *data, uint64_t b
     int rc = p->v8 ? p->v8->reg_mr(comm, data, bytes, type, mr_p)
                    : p->calls.reg_mr(comm, data, (int)bytes, type, mr_p);
     return result(p, "regMr", rc,
-                  type == TARN_TCPX_CUDA
+                  type == TARN_TCPX_CUDA && p->gpudirect
                       ? "the address is aligned, so no DMA buffer of it could be had: does RxDM run, with "
                         "get_gpu_fd_* under NCCL_GPUDIRECTTCPX_UNIX_CLIENT_PREFIX, and does the GPU's driver "
                         "export them? `tarn doctor tcpx`"
@@ -94,10 +94,10 @@ int tarn_tcpx_irecv(struct tarn_tcpx_plugin *p, void *comm, void *data, uint32_t
     return result(p, "irecv", p->calls.irecv(comm, 1, &data, &size, &tag, &mr, request_p), own_lines);
 }
 
-int tarn_tcpx_test(struct tarn_tcpx_plugin *p, void *request)
+static int test(struct tarn_tcpx_plugin *p, void *request, int *size)
 {
-    int done = 0, size = 0;
-    int rc = p->calls.test(request, &done, &size);
+    int done = 0;
+    int rc = p->calls.test(request, &done, size);
     if (rc == TARN_TCPX_SUCCESS)
         return done ? 0 : TARN_E_AGAIN;
     return result(
@@ -105,6 +105,25 @@ int tarn_tcpx_test(struct tarn_tcpx_plugin *p, void *request)
         rc == TARN_TCPX_SYSTEM_ERROR || rc == TARN_TCPX_REMOTE_ERROR
             ? "the peer has closed the connection or is gone, and before all had arrived: see its log"
             : own_lines);
+}
+
+int tarn_tcpx_test(struct tarn_tcpx_plugin *p, void *request)
+{
+    int unused = 0;
+    return test(p, request, &unused);
+}
+
+/* The plugin for TCPX tells no sizes, and 0 has no meaning for others. */
+int tarn_tcpx_test_recv(struct tarn_tcpx_plugin *p, void *request, uint32_t bytes)
+{
+    int size = 0;
+    int rc = test(p, request, &size);
+    if (rc || size <= 0 || (uint32_t)size == bytes)
+        return rc;
+    return tarn_fail(TARN_E_PROTOCOL,
+                     "tcpx plugin %s: a receive brought %d bytes, and the sender announced %u: is its plugin of the "
+                     "same version?",
+                     p->name, size, bytes);
 }
 
 int tarn_tcpx_consumed(struct tarn_tcpx_plugin *p, void *comm, void *request)

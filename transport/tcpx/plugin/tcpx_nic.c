@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "transport/tcpx/tcpx_comm.h"
+#include "transport/cuda/cuda.h"
 
 /* How many folders they share: the more, the nearer. */
 static int shared(const char *a, const char *b)

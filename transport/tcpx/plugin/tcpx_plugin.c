@@ -15,10 +15,10 @@
 struct library {
     struct library *next;
     void *handle;
-    bool looked; /* its table is all right */
+    bool looked; /* its table is there */
     bool begun;  /* init() was called: status and error are for ever */
     int status;
-    char error[512];
+    char error[TARN_SENTENCE];
     struct tarn_tcpx_plugin plugin;
 };
 
@@ -139,8 +139,6 @@ static const char *hole(const struct tarn_tcpx_plugin *p)
         const char *name;
         bool there;
     } needed[] = {
-        {"name", c->name},
-        {"init", c->init},
         {"devices", c->devices},
         {"getProperties", properties},
         {"listen", c->listen},
@@ -161,19 +159,13 @@ static const char *hole(const struct tarn_tcpx_plugin *p)
     return NULL;
 }
 
-static int take_symbols(struct library *l)
+/* The table as it is now: some plugins have its name and init() there, and fill in the rest in that. */
+static bool read_table(struct library *l)
 {
     struct tarn_tcpx_plugin *p = &l->plugin;
-    if (l->looked)
-        return 0;
     const struct tarn_tcpx_v7 *v7 = dlsym(l->handle, TARN_TCPX_SYMBOL_V7);
-    *p = (struct tarn_tcpx_plugin){.version = 7, .lock = PTHREAD_MUTEX_INITIALIZER};
-
-    struct link_map *map;
-    bool known = dlinfo(l->handle, RTLD_DI_LINKMAP, &map) == 0;
-    snprintf(p->path, sizeof(p->path), "%s", known ? map->l_name : "?");
-
     if (v7) {
+        p->version = 7;
         p->calls = *v7;
     } else if ((p->v8 = dlsym(l->handle, TARN_TCPX_SYMBOL_V8))) {
         p->version = 8;
@@ -182,19 +174,35 @@ static int take_symbols(struct library *l)
         p->version = 6;
         p->calls = from_v6(p->v6);
     } else {
+        return false;
+    }
+    return true;
+}
+
+static int broken(const struct tarn_tcpx_plugin *p, const char *name, const char *when)
+{
+    return tarn_fail(TARN_E_VERSION,
+                     "tcpx plugin %s: %s is NULL in its table of version %d%s: it is broken, name another with "
+                     "tcpx-plugin",
+                     p->path, name, p->version, when);
+}
+
+static int take_symbols(struct library *l)
+{
+    struct tarn_tcpx_plugin *p = &l->plugin;
+    struct link_map *map;
+    if (l->looked)
+        return 0;
+    *p = (struct tarn_tcpx_plugin){.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
+    bool known = dlinfo(l->handle, RTLD_DI_LINKMAP, &map) == 0;
+    snprintf(p->path, sizeof(p->path), "%s", known ? map->l_name : "?");
+    if (!read_table(l))
         return tarn_fail(TARN_E_VERSION,
                          "tcpx plugin %s: has none of ncclNetPlugin_v7, _v8 and _v6: install a version of it "
                          "that has, or name another with tcpx-plugin",
                          p->path);
-    }
-
-    const char *name = hole(p);
-    if (name)
-        return tarn_fail(
-            TARN_E_VERSION,
-            "tcpx plugin %s: %s is NULL in its table of version %d: it is broken, name another with "
-            "tcpx-plugin",
-            p->path, name, p->version);
+    if (!p->calls.name || !p->calls.init)
+        return broken(p, p->calls.name ? "init" : "name", "");
     snprintf(p->name, sizeof(p->name), "%s", p->calls.name);
     p->gpudirect = strncmp(p->name, "GPUDirectTCPX", 13) == 0;
     l->looked = true;
@@ -287,6 +295,11 @@ static int add_devices(struct tarn_tcpx_plugin *p)
 {
     const char *interfaces = getenv(TARN_TCPX_INTERFACES_VARIABLE);
     int n = 0, rc = p->calls.devices(&n);
+    if ((rc || n <= 0) && !p->gpudirect)
+        return tarn_fail(TARN_E_UNAVAILABLE,
+                         "tcpx plugin %s: no device (devices gave %d): its own lines in the log say why, and its "
+                         "documentation which devices it takes",
+                         p->path, rc);
     if (rc || n <= 0)
         return tarn_fail(
             TARN_E_UNAVAILABLE,
@@ -310,7 +323,9 @@ static int begin(struct library *l)
             "tcpx plugin %s: init gave %d: its own lines in the log say why; it can be started again "
             "only in a new process",
             p->path, rc);
-    return add_devices(p);
+    read_table(l);
+    const char *name = hole(p);
+    return name ? broken(p, name, ", behind init()") : add_devices(p);
 }
 
 static int start(struct library *l)
@@ -345,7 +360,7 @@ void tarn_tcpx_plugin_prepare(const char *path)
     pthread_mutex_unlock(&opening);
 }
 
-/* The library with a table that is all right. */
+/* The library with a table that can be started. */
 static int look(const char *path, struct library **l_p)
 {
     void *handle;

@@ -31,6 +31,7 @@
 
 #define TARN_TCPX_PATH 256
 #define TARN_TCPX_DEVICES 16
+#define TARN_TCPX_GPUS 32
 #define TARN_TCPX_REQUESTS 16
 #define TARN_TCPX_CHUNK 524288
 #define TARN_TCPX_PAGE 4096 /* GPU memory is registered at multiples of it */
@@ -47,6 +48,9 @@ struct tarn_tcpx_device {
     int speed_mbit;
 };
 
+/* Who may accept, where there is bounce memory: one until the first accept has ended well. */
+enum tarn_tcpx_turn { TARN_TCPX_UNTRIED, TARN_TCPX_TAKEN, TARN_TCPX_ANYBODYS };
+
 struct tarn_tcpx_plugin {
     char path[TARN_TCPX_PATH], name[64];
     int version;          /* of the ABI: 6, 7 or 8 */
@@ -60,9 +64,13 @@ struct tarn_tcpx_plugin {
     struct tarn_tcpx_v7 calls;
     const struct tarn_tcpx_v6 *v6;
     const struct tarn_tcpx_v8 *v8;
-    struct tarn_tcpx_device_handle unused;    /* for the sending end, which has no device's side */
-    pthread_mutex_t lock;                     /* over what follows */
-    struct tarn_tcpx_comm *left, **left_last; /* set-ups that were given up: tcpx_setup.c */
+    struct tarn_tcpx_device_handle unused; /* for the sending end, which has no device's side */
+    /* tcpx_dial.c; the lock is over what follows, and over all dials */
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    struct tarn_tcpx_dial *left, **left_last; /* given up, and not ended */
+    uint32_t dials;                           /* threads */
+    enum tarn_tcpx_turn turns[1 + TARN_TCPX_GPUS]; /* of GPU i: 1 + i; 0: without one */
 };
 
 /*
@@ -119,6 +127,8 @@ int tarn_tcpx_irecv(struct tarn_tcpx_plugin *p, void *comm, void *data, uint32_t
                     void **request_p);
 /* TARN_E_AGAIN, without a sentence: not done yet. */
 int tarn_tcpx_test(struct tarn_tcpx_plugin *p, void *request);
+/* A receive of so many bytes. PROTOCOL: the plugin tells another size. */
+int tarn_tcpx_test_recv(struct tarn_tcpx_plugin *p, void *request, uint32_t bytes);
 /* The bounce memory of a receive that is done is the plugin's again. Nothing to do in version 6. */
 int tarn_tcpx_consumed(struct tarn_tcpx_plugin *p, void *comm, void *request);
 int tarn_tcpx_close_send(struct tarn_tcpx_plugin *p, void *comm);

@@ -9,6 +9,31 @@
 
 enum { SHORTEST_MS = 100, LONGEST_MS = 60000 };
 
+static const char *const way_names[] = {"d2d", "host", "kernel"};
+enum { WAYS = sizeof(way_names) / sizeof(way_names[0]) };
+
+const char *tarn_tcpx_way_name(enum tarn_tcpx_way way)
+{
+    return way_names[way];
+}
+
+int tarn_tcpx_way_parse(const char *text, enum tarn_tcpx_way *way_p)
+{
+    *way_p = TARN_TCPX_WAY_KERNEL;
+    if (!text || !*text)
+        return 0;
+    for (int i = 0; i < WAYS; i++)
+        if (!strcmp(text, way_names[i])) {
+            *way_p = (enum tarn_tcpx_way)i;
+            return 0;
+        }
+    const char *near = tarn_nearest(text, way_names, WAYS);
+    return tarn_fail(
+        TARN_E_CONFIG,
+        "TARN_TCPX_UNPACK_IMPL=%s: there is no such way to unpack: name d2d, host or kernel%s%s%s", text,
+        near ? "; did you mean \"" : "", near ? near : "", near ? "\"?" : "");
+}
+
 static int parse_stall(const char *text, uint32_t *ms_p)
 {
     uint64_t ms = 0;

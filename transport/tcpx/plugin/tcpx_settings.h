@@ -7,11 +7,18 @@
 #ifndef TARN_TRANSPORT_TCPX_SETTINGS_H
 #define TARN_TRANSPORT_TCPX_SETTINGS_H
 
-#include "transport/tcpx/tcpx_unpack.h"
+#include <stdint.h>
 
 #define TARN_TCPX_PLUGIN_VARIABLE "TARN_TCPX_PLUGIN"
 #define TARN_TCPX_UNPACK_VARIABLE "TARN_TCPX_UNPACK_IMPL"
 #define TARN_TCPX_STALL_VARIABLE "TARN_TCPX_STALL_MS"
+
+/* How what is received gets to its place: tcpx_unpack.h. */
+enum tarn_tcpx_way { TARN_TCPX_WAY_D2D, TARN_TCPX_WAY_HOST, TARN_TCPX_WAY_KERNEL };
+
+/* The way of this name; NULL and "": kernel, the fastest. CONFIG, with the choices, for another. */
+int tarn_tcpx_way_parse(const char *text, enum tarn_tcpx_way *way_p);
+const char *tarn_tcpx_way_name(enum tarn_tcpx_way way);
 
 struct tarn_tcpx_settings {
     const char *plugin;     /* as tarn_tcpx_plugin_open() takes it; NULL: the usual one */

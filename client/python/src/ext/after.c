@@ -19,14 +19,15 @@ int after_of(PyObject *o, void **event)
     else
         handle = PyObject_GetAttrString(o, "cuda_event");
     if (!handle) {
-        PyErr_Format(PyExc_TypeError, "after: a torch.cuda.Event or a cudaEvent_t as int is needed, not %s",
-                     Py_TYPE(o)->tp_name);
-        return -1;
+        PyErr_Clear();
+        return raise_type("after", o, "a torch.cuda.Event, or a cudaEvent_t as int");
     }
-    *event = PyLong_AsVoidPtr(handle);
+    uint64_t address = 0;
+    int rc = args_u64(handle, "after", &address);
     Py_DECREF(handle);
-    if (*event || PyErr_Occurred())
-        return *event ? 0 : -1;
+    *event = (void *)(uintptr_t)address;
+    if (address || rc < 0)
+        return rc;
     return raise_why(TARN_E_INVALID, NULL, "after: the event was never recorded: record it first");
 }
 
@@ -71,9 +72,11 @@ int after_wait(struct batch *b, void *event, uint32_t timeout_ms)
             return -1;
     } while (passed == 0 && now_ms() < until);
     if (passed < 0)
-        return raise_why(TARN_E_INVALID, NULL, "after: CUDA says %d: no such event, or the GPU has failed",
+        return raise_why(TARN_E_INVALID, NULL,
+                         "after: CUDA says %d of the event: give one that is there, and see `tarn info`",
                          -passed);
     if (passed == 0)
-        return raise_why(TARN_E_TIMEOUT, NULL, "after: the event has not passed within the timeout");
+        return raise_why(TARN_E_TIMEOUT, NULL,
+                         "after: the event has not passed within the timeout: give a longer one");
     return 0;
 }

@@ -97,16 +97,15 @@ static int key_of(PyObject *o, struct tarn_key *k)
         k->data = PyBytes_AS_STRING(o);
         n = PyBytes_GET_SIZE(o);
     } else if (PyUnicode_Check(o)) {
-        k->data = PyUnicode_AsUTF8AndSize(o, &n);
+        k->data = text_utf8(o, "key", &n);
         if (!k->data)
             return -1;
     } else {
-        PyErr_Format(PyExc_TypeError, "key: bytes or str are needed, not %s", Py_TYPE(o)->tp_name);
-        return -1;
+        return raise_type("key", o, "bytes or a str");
     }
     k->bytes = (size_t)n;
     if (n < 1 || n > TARN_KEY_MAX)
-        return raise_why(TARN_E_INVALID, o, "key of %zd bytes: a key has 1 to %d bytes", n, TARN_KEY_MAX);
+        return raise_why(TARN_E_INVALID, o, "key: %zd bytes long: give it 1 to %d", n, TARN_KEY_MAX);
     return 0;
 }
 
@@ -121,12 +120,7 @@ int batch_set_key(struct batch *b, size_t i, PyObject *key, struct tarn_key *k)
 
 PyObject *keys_list(PyObject *keys)
 {
-    static const char needed[] = "keys: a list, tuple or other iterable of bytes or str is needed";
-
-    if (!PyBytes_Check(keys) && !PyUnicode_Check(keys))
-        return PySequence_Fast(keys, needed);
-    PyErr_Format(PyExc_TypeError, "%s, not one key", needed); /* its letters are not meant */
-    return NULL;
+    return args_list(keys, "keys", "a list of keys, each bytes or a str");
 }
 
 int batch_keys(struct batch *b, PyObject *keys, struct tarn_key **keys_p, size_t *n_p)
@@ -184,7 +178,7 @@ int batch_set_rows(struct batch *b, PyObject *values)
         return -1;
     if (l.ndim < 1 || (size_t)l.shape[0] != b->n)
         return raise_why(TARN_E_INVALID, NULL,
-                         "values: one array with %zd rows for %zu keys: row i is for key i, so give as many",
+                         "values: one array with %zd rows for %zu keys: give a row for each key",
                          l.ndim > 0 ? l.shape[0] : 0, b->n);
     for (size_t i = 0; i < b->n; i++) {
         if (layout_pieces(b, &l, 1, (Py_ssize_t)i * l.strides[0], &b->values[i]) < 0)

@@ -14,6 +14,8 @@
 #include <structmember.h>
 #include <time.h>
 
+#define WORKERS_MAX 1024
+
 static unsigned generation;
 static pthread_mutex_t left_lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t left = PTHREAD_COND_INITIALIZER;
@@ -41,11 +43,11 @@ int client_enter(struct client *c)
 {
     if (c->lib && c->generation != generation)
         return raise_code(EXT_E_FORKED, NULL,
-                          "client: opened before fork(): open one of its own in the child process");
+                          "client: it was opened before fork(): open another one in the child process");
     if (c->closed)
-        return raise_code(TARN_E_CLOSED, NULL, "client: closed: open another one");
+        return raise_code(TARN_E_CLOSED, NULL, "client: it was closed: open another one");
     if (!c->lib)
-        return raise_code(TARN_E_CLOSED, NULL, "client: not open: Client.__init__() has not been called");
+        return raise_code(TARN_E_CLOSED, NULL, "client: it is not open: call Client.__init__() first");
     c->calls++;
     return 0;
 }
@@ -106,6 +108,8 @@ static int log_to(struct client *c, PyObject *logger, struct tarn_options *o)
 {
     if (logger == Py_None)
         return 0;
+    if (!PyObject_HasAttrString(logger, "getEffectiveLevel"))
+        return raise_type("log", logger, "a logging.Logger");
     PyObject *level = PyObject_CallMethod(logger, "getEffectiveLevel", NULL);
     long n = level ? PyLong_AsLong(level) : -1;
     Py_XDECREF(level);
@@ -149,14 +153,20 @@ static int client_init(PyObject *self, PyObject *args, PyObject *kwargs)
     static char *names[] = {"uri", "ns", "transports", "secret", "timeout", "workers", "faults", "log", NULL};
     struct client *c = (struct client *)self;
     struct tarn_options o = {.size = sizeof o, .timeout_ms = 5000};
-    PyObject *timeout = NULL, *logger = Py_None;
+    PyObject *arg[8] = {NULL}, *logger;
 
     if (c->lib || c->closed || c->lines)
-        return raise_code(TARN_E_INVALID, NULL, "client: __init__() was called before: make a new Client");
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|z$zzzOIzO:Client", names, &o.redis, &o.ns, &o.transports,
-                                     &o.secret, &timeout, &o.workers, &o.faults, &logger))
+        return raise_code(TARN_E_INVALID, NULL, "client: it is open already: make a new Client");
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|O$OOOOOOO:Client", names, &arg[0], &arg[1], &arg[2],
+                                     &arg[3], &arg[4], &arg[5], &arg[6], &arg[7]))
         return -1;
-    if (args_seconds(timeout, "timeout", &o.timeout_ms) < 0 || log_to(c, logger, &o) < 0)
+    const char **texts[] = {&o.redis, &o.ns, &o.transports, &o.secret, NULL, NULL, &o.faults};
+    for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++)
+        if (texts[i] && args_text(arg[i], names[i], texts[i]) < 0)
+            return -1;
+    logger = arg[7] ? arg[7] : Py_None;
+    if (args_seconds(arg[4], "timeout", &o.timeout_ms) < 0 ||
+        args_number(arg[5], "workers", 0, WORKERS_MAX, &o.workers) < 0 || log_to(c, logger, &o) < 0)
         return -1;
     return open_lib(c, &o);
 }

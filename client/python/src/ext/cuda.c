@@ -276,6 +276,11 @@ bool cuda_is_quiet(const struct batch *b)
     return true;
 }
 
+bool cuda_is_used(void)
+{
+    return load(RTLD_NOLOAD);
+}
+
 bool cuda_is_there(void)
 {
     return load(0);

@@ -33,10 +33,8 @@ static int dtype_of_typestr(PyObject *typestr)
 
 static int cai_data(struct batch *b, PyObject *data, struct layout *l)
 {
-    if (!data || !PyTuple_Check(data) || PyTuple_GET_SIZE(data) != 2) {
-        PyErr_SetString(PyExc_TypeError, "__cuda_array_interface__: data: (address, read-only) is needed");
-        return -1;
-    }
+    if (!data || !PyTuple_Check(data) || PyTuple_GET_SIZE(data) != 2)
+        return raise_type("__cuda_array_interface__: data", data ? data : Py_None, "(address, read-only)");
     l->base = PyLong_AsVoidPtr(PyTuple_GET_ITEM(data, 0));
     int readonly = PyErr_Occurred() ? -1 : PyObject_IsTrue(PyTuple_GET_ITEM(data, 1));
     if (readonly > 0 && b->writable)
@@ -48,10 +46,8 @@ static int cai_data(struct batch *b, PyObject *data, struct layout *l)
 /* Here strides are bytes. */
 static int cai_dims(struct layout *l, PyObject *shape, PyObject *strides)
 {
-    if (!shape) {
-        PyErr_SetString(PyExc_TypeError, "__cuda_array_interface__: no shape");
-        return -1;
-    }
+    if (!shape)
+        return raise_type("__cuda_array_interface__: shape", Py_None, "a tuple");
     if (layout_dims(l, shape, strides) < 0)
         return -1;
     Py_ssize_t itemsize = tarn_dtype_bytes(l->dtype);
@@ -76,7 +72,7 @@ static int from_interface(struct batch *b, PyObject *cai, struct layout *l)
     if (dtype < 0)
         return -1;
     if (mask && mask != Py_None)
-        return raise_why(TARN_E_UNSUPPORTED, NULL, "__cuda_array_interface__: a mask: fill the array first");
+        return raise_why(TARN_E_UNSUPPORTED, NULL, "__cuda_array_interface__: a masked array: fill it first");
     l->dtype = (uint32_t)dtype;
     if (cai_data(b, PyDict_GetItemString(cai, "data"), l) < 0 ||
         cai_dims(l, PyDict_GetItemString(cai, "shape"), PyDict_GetItemString(cai, "strides")) < 0)
@@ -95,7 +91,7 @@ int layout_of_cuda_array(struct batch *b, PyObject *o, struct layout *l)
     if (PyDict_Check(cai))
         rc = from_interface(b, cai, l);
     else
-        PyErr_SetString(PyExc_TypeError, "__cuda_array_interface__: a dict is needed");
+        raise_type("__cuda_array_interface__", cai, "a dict");
     Py_DECREF(cai);
     return rc < 0 ? -1 : batch_keep(b, o);
 }

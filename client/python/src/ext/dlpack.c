@@ -39,25 +39,25 @@ static int dtype_of_dlpack(const struct dl_tensor *t)
     for (size_t i = 0; t->lanes == 1 && i < sizeof types / sizeof types[0]; i++)
         if (types[i].code == t->code && types[i].bits == t->bits)
             return types[i].dtype;
-    return raise_why(
-        TARN_E_UNSUPPORTED, NULL,
-        "DLPack: elements of type %u, %u bits, %u lanes: the store has no such type: give the bytes", t->code,
-        t->bits, t->lanes);
+    return raise_why(TARN_E_UNSUPPORTED, NULL,
+                     "DLPack: elements of type %u, %u bits, %u lanes: the store has no such type: give the "
+                     "bytes, as an array "
+                     "of uint8",
+                     t->code, t->bits, t->lanes);
 }
 
 static int dlpack_dims(const struct dl_tensor *t, struct layout *l)
 {
     if (t->ndim > TARN_DIMS_MAX)
-        return raise_why(TARN_E_UNSUPPORTED, NULL, "value: %d dimensions: at most %d: reshape it", t->ndim,
-                         TARN_DIMS_MAX);
+        return raise_why(TARN_E_UNSUPPORTED, NULL, "value: %d dimensions, %d are possible: reshape it",
+                         t->ndim, TARN_DIMS_MAX);
     l->ndim = t->ndim;
-    Py_ssize_t itemsize = tarn_dtype_bytes(l->dtype), step = itemsize;
-    for (int d = l->ndim - 1; d >= 0; d--) {
-        l->shape[d] = (Py_ssize_t)t->shape[d];
-        l->strides[d] = t->strides ? itemsize * (Py_ssize_t)t->strides[d] : step;
-        step *= l->shape[d];
-    }
-    return 0;
+    Py_ssize_t step = tarn_dtype_bytes(l->dtype);
+    int rc = 0;
+    for (int d = l->ndim - 1; d >= 0 && rc == 0; d--)
+        rc = layout_dim(l, d, (Py_ssize_t)t->shape[d], t->strides ? (Py_ssize_t)t->strides[d] : 0,
+                        !t->strides, &step);
+    return rc;
 }
 
 static int layout_from_dlpack(const struct dl_tensor *t, struct layout *l)
@@ -90,7 +90,7 @@ static int dlpack_device(PyObject *o, int *type, int *id)
         *id = (int)PyLong_AsLong(PyTuple_GET_ITEM(device, 1));
         rc = PyErr_Occurred() ? -1 : 0;
     } else {
-        PyErr_SetString(PyExc_TypeError, "__dlpack_device__(): (type, id) is needed");
+        raise_type("__dlpack_device__()", device, "(type, id)");
     }
     Py_DECREF(device);
     return rc;
@@ -120,7 +120,9 @@ int layout_of_dlpack(struct batch *b, PyObject *o, struct layout *l)
     PyObject *capsule = dlpack_capsule(o, on_gpu);
     if (!capsule)
         return -1;
-    int rc = batch_keep(b, capsule);
+    int rc = PyCapsule_IsValid(capsule, "dltensor")
+                 ? batch_keep(b, capsule)
+                 : raise_type("__dlpack__()", capsule, "a capsule of name dltensor");
     const struct dl_tensor *t = rc < 0 ? NULL : PyCapsule_GetPointer(capsule, "dltensor");
     Py_DECREF(capsule);
     if (!t || layout_from_dlpack(t, l) < 0 || batch_keep(b, o) < 0)

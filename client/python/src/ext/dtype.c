@@ -45,16 +45,29 @@ int dtype_of_framework(const char *name)
     return -1;
 }
 
-static int refuse(PyObject *what)
-{
-    PyObject *text = PyObject_Str(what);
+/* What helps with a value whose elements the store does not have, by the beginning of the dtype's name. The
+ * last one of a framework is for all its others. */
+static const struct {
+    const char *begins, *remedy;
+} remedies[] = {
+    {"torch.q", "give value.int_repr(), and keep its scale and zero point beside it"},
+    {"torch.complex32", "convert it, as value.to(torch.complex64)"},
+    {"torch.", "give its bytes, value.view(torch.uint8)"},
+    {"object", "its elements are Python objects: convert them to numbers, as value.astype('f4')"},
+    {"datetime64", "give value.view('i8')"},
+    {"timedelta64", "give value.view('i8')"},
+    {"float", "convert it, as value.astype('f8'), or give its bytes, value.view('u1')"},
+    {"complex", "convert it, as value.astype('c16')"},
+    {"void", "give each field a key of its own, or all its bytes, value.view('u1')"},
+    {"", "give its bytes, value.view('u1')"},
+};
 
-    if (text)
-        raise_why(TARN_E_UNSUPPORTED, NULL,
-                  "dtype %s: the store has no such element type: give the value's bytes, as value.view('u1')",
-                  PyUnicode_AsUTF8(text) ? PyUnicode_AsUTF8(text) : "?");
-    Py_XDECREF(text);
-    return -1;
+static int refuse_elements(const char *name)
+{
+    for (size_t i = 0;; i++)
+        if (strncmp(name, remedies[i].begins, strlen(remedies[i].begins)) == 0)
+            return raise_why(TARN_E_UNSUPPORTED, NULL, "dtype %.80s: the store has no such element type: %s",
+                             name, remedies[i].remedy);
 }
 
 /* Text of a dtype object: NumPy's has .name, torch's str() is "torch.bfloat16". */
@@ -69,6 +82,25 @@ static PyObject *dtype_text(PyObject *o)
         return name;
     PyErr_Clear();
     return PyObject_Str(o);
+}
+
+/* A dtype object of a framework, or what somebody took for a dtype. */
+static int refuse(PyObject *what)
+{
+    static const char needed[] = "one of tarn.dtypes, such as 'f32', or a dtype of NumPy or torch";
+    bool of_framework = PyObject_HasAttrString(what, "itemsize") && !PyObject_HasAttrString(what, "tolist");
+
+    if (!of_framework && !PyUnicode_Check(what) && !PyType_Check(what))
+        return raise_type("dtype", what, needed);
+    PyObject *text = dtype_text(what);
+    const char *name = text && PyUnicode_Check(text) ? PyUnicode_AsUTF8(text) : NULL;
+    if (of_framework && name)
+        refuse_elements(name);
+    else if (name)
+        raise_why(TARN_E_UNSUPPORTED, NULL, "dtype '%.80s': no element type of the store: give %s", name,
+                  needed);
+    Py_XDECREF(text);
+    return -1;
 }
 
 static int from_text(PyObject *name, PyObject *o)
@@ -95,9 +127,9 @@ static int check_order(PyObject *o)
     int yes = PyObject_IsTrue(native);
     Py_DECREF(native);
     if (yes == 0)
-        return raise_why(
-            TARN_E_UNSUPPORTED, NULL,
-            "dtype: not in this machine's byte order: convert it, a.astype(a.dtype.newbyteorder('='))");
+        return raise_why(TARN_E_UNSUPPORTED, NULL,
+                         "dtype: not in this machine's byte order: convert it, as "
+                         "value.astype(value.dtype.newbyteorder('='))");
     return yes < 0 ? -1 : 0;
 }
 
@@ -108,7 +140,8 @@ int dtype_of_object(PyObject *o)
             return known[i].dtype;
 
     if (PyUnicode_Check(o)) {
-        const char *text = PyUnicode_AsUTF8(o);
+        Py_ssize_t n;
+        const char *text = text_utf8(o, "dtype", &n);
         if (!text)
             return -1;
         int dtype = tarn_dtype_parse(text);

@@ -92,9 +92,19 @@ int args_parse(struct args_spec *spec, PyObject *const *args, Py_ssize_t nargs, 
                PyObject **out);
 /* The following leave *out alone where o is NULL or None. */
 int args_seconds(PyObject *o, const char *name, uint32_t *ms);
-int args_u32(PyObject *o, const char *name, uint32_t *out);
+int args_number(PyObject *o, const char *name, uint32_t least, uint32_t most, uint32_t *out);
+int args_u64(PyObject *o, const char *name, uint64_t *out);
 int args_text(PyObject *o, const char *name, const char **out);
-int args_flag(PyObject *o, uint32_t flag, uint32_t *flags);
+int args_flag(PyObject *o, const char *name, uint32_t flag, uint32_t *flags);
+/* A list or tuple of what is iterable, new reference; a str or bytes are not. */
+PyObject *args_list(PyObject *o, const char *name, const char *needed);
+bool is_mapping(PyObject *o);
+/* _seconds(name, value): checked as a timeout is; a float, or None. */
+PyObject *args_checked_seconds(PyObject *module, PyObject *args);
+/* TypeError: "NAME: of type TYPE: give NEEDED". Always returns -1. */
+int raise_type(const char *name, PyObject *o, const char *needed);
+/* The bytes of a str; NULL with an exception. */
+const char *text_utf8(PyObject *o, const char *name, Py_ssize_t *n);
 
 /* --- client.c ----------------------------------------------------------------------------------- */
 
@@ -187,6 +197,9 @@ int layout_of_dlpack_api(struct batch *b, PyObject *o, const struct dlpack_api *
 int torch_check_lazy(PyObject *o, uint32_t dtype);
 int torch_setup(void);
 int dlpack_setup(void);
+/* Dimension d, from the last one on: its length, and its stride in elements, unless it is dense. *step: bytes
+ * of what lies behind it. */
+int layout_dim(struct layout *l, int d, Py_ssize_t length, Py_ssize_t stride, bool dense, Py_ssize_t *step);
 /* The shape, and strides in elements (strides NULL or None: contiguous), from tuples. */
 int layout_dims(struct layout *l, PyObject *shape, PyObject *strides);
 
@@ -222,6 +235,8 @@ void cuda_leave(void);
 /* Has an event passed? 1, 0, or CUDA's error as a negative number. Needs no GIL, after cuda_is_there(). */
 int cuda_passed(void *event);
 bool cuda_is_there(void);
+/* Has this process the driver loaded, so that it can have memory on a GPU? */
+bool cuda_is_used(void);
 /* Of an address: the GPU, or HOST_MEMORY, also where no CUDA is. */
 int cuda_device_of(struct batch *b, const void *addr);
 

@@ -72,8 +72,7 @@ static int offset_of(PyObject *o, struct batch *b, struct tarn_get_options *opti
 {
     if (!o || o == Py_None)
         return 0;
-    b->items[0].offset = PyLong_AsUnsignedLongLong(o);
-    if (b->items[0].offset == (uint64_t)-1 && PyErr_Occurred())
+    if (args_u64(o, "offset", &b->items[0].offset) < 0)
         return -1;
     options->flags |= TARN_GET_RANGE;
     b->values[0].raw = true; /* a part has no shape of its own */
@@ -129,7 +128,8 @@ int get_fill(struct batch *b, PyObject *keys, PyObject *values)
         for (size_t i = 0; rc == 0 && i < n; i++) {
             /* Python code run for an item may have changed either list. */
             if ((size_t)PySequence_Fast_GET_SIZE(values) != n || (size_t)PySequence_Fast_GET_SIZE(fast) != n)
-                rc = raise_why(TARN_E_INVALID, NULL, "keys, values: changed meanwhile");
+                rc = raise_why(TARN_E_INVALID, NULL,
+                               "keys, values: changed meanwhile by another thread: give lists of your own");
             else
                 rc = batch_set(b, i, PySequence_Fast_GET_ITEM(fast, (Py_ssize_t)i),
                                PySequence_Fast_GET_ITEM(values, (Py_ssize_t)i));

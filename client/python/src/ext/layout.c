@@ -10,26 +10,41 @@
 
 #define PIECES_MAX (1u << 22)
 
+int layout_dim(struct layout *l, int d, Py_ssize_t length, Py_ssize_t stride, bool dense, Py_ssize_t *step)
+{
+    Py_ssize_t itemsize = tarn_dtype_bytes(l->dtype);
+
+    l->shape[d] = length;
+    l->strides[d] = *step;
+    if (length < 0 || (!dense && __builtin_mul_overflow(itemsize, stride, &l->strides[d])) ||
+        (length > 0 && __builtin_mul_overflow(*step, length, step)))
+        return raise_why(
+            TARN_E_INVALID, NULL,
+            "value: dimension %d has length %zd and stride %zd: give an array that memory can hold", d,
+            length, stride);
+    return 0;
+}
+
 int layout_dims(struct layout *l, PyObject *shape, PyObject *strides)
 {
     bool dense = !strides || strides == Py_None;
 
     if (!PyTuple_Check(shape) ||
-        (!dense && (!PyTuple_Check(strides) || PyTuple_GET_SIZE(strides) != PyTuple_GET_SIZE(shape)))) {
-        PyErr_SetString(PyExc_TypeError, "value: shape and strides: tuples of one length are needed");
-        return -1;
-    }
+        (!dense && (!PyTuple_Check(strides) || PyTuple_GET_SIZE(strides) != PyTuple_GET_SIZE(shape))))
+        return raise_type("value: its shape and strides", shape, "two tuples of one length");
     if (PyTuple_GET_SIZE(shape) > TARN_DIMS_MAX)
-        return raise_why(TARN_E_UNSUPPORTED, NULL, "value: %zd dimensions: at most %d: reshape it",
+        return raise_why(TARN_E_UNSUPPORTED, NULL, "value: %zd dimensions, %d are possible: reshape it",
                          PyTuple_GET_SIZE(shape), TARN_DIMS_MAX);
     l->ndim = (int)PyTuple_GET_SIZE(shape);
-    Py_ssize_t step = tarn_dtype_bytes(l->dtype), itemsize = step;
+    Py_ssize_t step = tarn_dtype_bytes(l->dtype);
     for (int d = l->ndim - 1; d >= 0; d--) {
-        l->shape[d] = PyLong_AsSsize_t(PyTuple_GET_ITEM(shape, d));
-        l->strides[d] = dense ? step : itemsize * PyLong_AsSsize_t(PyTuple_GET_ITEM(strides, d));
-        step *= l->shape[d];
+        /* Too large a number becomes the largest one, which is refused. */
+        Py_ssize_t length = PyNumber_AsSsize_t(PyTuple_GET_ITEM(shape, d), NULL);
+        Py_ssize_t stride = dense ? 0 : PyNumber_AsSsize_t(PyTuple_GET_ITEM(strides, d), NULL);
+        if (PyErr_Occurred() || layout_dim(l, d, length, stride, dense, &step) < 0)
+            return -1;
     }
-    return PyErr_Occurred() ? -1 : 0;
+    return 0;
 }
 
 /* What of a layout is still to be gathered. */
@@ -136,7 +151,7 @@ int layout_pieces(struct batch *b, const struct layout *l, int skip, Py_ssize_t 
     if (!l->base)
         return raise_why(
             TARN_E_INVALID, NULL,
-            "value: it has no memory any more: its storage was freed or resized: keep it until the call");
+            "value: it has no memory (freed, resized or fake): give one that has it until the call ends");
 
     struct walk w = {.ndim = l->ndim - skip, .shape = l->shape + skip, .strides = l->strides + skip};
     w.run = tarn_dtype_bytes(l->dtype);

@@ -20,15 +20,19 @@ static Py_ssize_t hits_len(PyObject *self)
     return (Py_ssize_t)tarn_hits_count(((struct hits *)self)->lib);
 }
 
+static bool is_index(PyObject *self, Py_ssize_t i)
+{
+    if (i >= 0 && i < hits_len(self))
+        return true;
+    PyErr_Format(PyExc_IndexError, "hits: %zd is no index of %zd hits: count from 0", i, hits_len(self));
+    return false;
+}
+
 static PyObject *hits_item(PyObject *self, Py_ssize_t i)
 {
     struct hits *h = (struct hits *)self;
 
-    if (i < 0 || i >= hits_len(self)) {
-        PyErr_SetString(PyExc_IndexError, "hits: no such index");
-        return NULL;
-    }
-    if (client_enter(h->client) < 0)
+    if (!is_index(self, i) || client_enter(h->client) < 0)
         return NULL;
     enum tarn_state state = tarn_hits_state(h->lib, (size_t)i);
     client_leave(h->client);
@@ -60,15 +64,12 @@ static PyObject *hits_tensor(PyObject *self, PyObject *index)
 {
     struct hits *h = (struct hits *)self;
     struct tarn_tensor t;
-    Py_ssize_t i = PyNumber_AsSsize_t(index, PyExc_IndexError);
-
-    if (i == -1 && PyErr_Occurred())
-        return NULL;
-    if (i < 0 || i >= hits_len(self)) {
-        PyErr_SetString(PyExc_IndexError, "hits: no such index");
+    if (!PyIndex_Check(index)) {
+        raise_type("index", index, "a whole number");
         return NULL;
     }
-    if (client_enter(h->client) < 0)
+    Py_ssize_t i = PyNumber_AsSsize_t(index, NULL); /* too large a number becomes the largest one */
+    if (!is_index(self, i) || client_enter(h->client) < 0)
         return NULL;
     int rc = tarn_hits_tensor(h->lib, (size_t)i, &t);
     client_leave(h->client);
@@ -108,10 +109,8 @@ int hits_of(PyObject *o, struct client *c, size_t n, const struct tarn_hits **hi
     *hits = NULL;
     if (!o || o == Py_None)
         return 0;
-    if (!PyObject_TypeCheck(o, &hits_type)) {
-        PyErr_Format(PyExc_TypeError, "hits: Hits are needed, not %s", Py_TYPE(o)->tp_name);
-        return -1;
-    }
+    if (!PyObject_TypeCheck(o, &hits_type))
+        return raise_type("hits", o, "the Hits of lookup() or match_prefix()");
     struct hits *h = (struct hits *)o;
     if (h->client != c)
         return raise_code(TARN_E_INVALID, NULL, "hits: of another client: look up with this one");
@@ -208,7 +207,8 @@ static PyObject *match_prefix(PyObject *self, PyObject *const *args, Py_ssize_t 
     PyObject *arg[3];
     uint32_t stride = 1;
 
-    if (args_parse(&match_args, args, nargs, kwnames, arg) < 0 || args_u32(arg[2], "stride", &stride) < 0)
+    if (args_parse(&match_args, args, nargs, kwnames, arg) < 0 ||
+        args_number(arg[2], "stride", 1, UINT32_MAX, &stride) < 0)
         return NULL;
     return look_up_all((struct client *)self, arg[0], arg[1], stride);
 }

@@ -362,12 +362,13 @@ PyMethodDef manage_methods[] = {
     {"_nodes", (PyCFunction)(void (*)(void))client_nodes, METH_FASTCALL | METH_KEYWORDS, NULL},
     {"_events", client_events, METH_VARARGS, NULL},
     {"touch", client_touch, METH_O,
-     "touch(keys, /)\n--\n\nMarks one object, or those of a list of keys, as used now. Unknown keys are "
+     "touch($self, keys, /)\n--\n\nMarks one object, or those of a list of keys, as used now. Unknown keys "
+     "are "
      "ignored."},
     {"pin", (PyCFunction)(void (*)(void))client_pin, METH_FASTCALL | METH_KEYWORDS,
-     "pin(key, ttl=None, *, timeout=None)\n--\n\n"
+     "pin($self, key, ttl=None, *, timeout=None)\n--\n\n"
      "Keeps an object from eviction for `ttl` seconds; None: until unpin(). Raises NotFound."},
     {"unpin", (PyCFunction)(void (*)(void))client_unpin, METH_FASTCALL | METH_KEYWORDS,
-     "unpin(key, *, timeout=None)\n--\n\nThe object may be evicted again. Raises NotFound."},
+     "unpin($self, key, *, timeout=None)\n--\n\nThe object may be evicted again. Raises NotFound."},
     {0},
 };

@@ -57,6 +57,7 @@ static PyMethodDef functions[] = {
     {"lib_version", lib_version, METH_NOARGS,
      "lib_version()\n--\n\nVersion of libtarn, \"MAJOR.MINOR.PATCH\"."},
     {"transports", transports, METH_NOARGS, "[(name, why it is not usable or None)] of each."},
+    {"_seconds", args_checked_seconds, METH_VARARGS, NULL},
     {"_set_error_maker", error_set_maker, METH_O, NULL},
     {0},
 };
@@ -64,6 +65,21 @@ static PyMethodDef functions[] = {
 static struct PyModuleDef definition = {
     PyModuleDef_HEAD_INIT, .m_name = "tarn._tarn", .m_doc = "The extension below the package tarn.",
     .m_size = -1,          .m_methods = functions,
+};
+
+static PyObject *no_pickle(PyObject *self, PyObject *unused)
+{
+    (void)unused;
+    PyErr_Format(PyExc_TypeError,
+                 "%s: it belongs to this process and cannot be pickled or copied: make one in each process",
+                 Py_TYPE(self)->tp_name);
+    return NULL;
+}
+
+/* A method of all our types: without it pickle's sentence has no remedy. */
+static PyMethodDef pickle_methods[] = {
+    {"__reduce__", no_pickle, METH_NOARGS, NULL},
+    {0},
 };
 
 /* The methods of a type that are not in its own file. */
@@ -88,6 +104,11 @@ static int make_types(void)
         PyType_Ready(&view_type) < 0 || PyType_Ready(&session_type) < 0 ||
         PyType_Ready(&operation_type) < 0 || PyType_Ready(&registration_type) < 0 || info_setup() < 0)
         return -1;
+    PyTypeObject *const types[] = {&client_type,  &hits_type,      &piece_type,       &view_type,
+                                   &session_type, &operation_type, &registration_type};
+    for (size_t i = 0; i < sizeof types / sizeof types[0]; i++)
+        if (add_methods(types[i], pickle_methods) < 0)
+            return -1;
     if (add_methods(&client_type, get_methods) < 0 || add_methods(&client_type, put_methods) < 0)
         return -1;
     if (add_methods(&client_type, view_methods) < 0 || add_methods(&client_type, session_methods) < 0 ||

@@ -279,12 +279,18 @@ static int stream_handle(PyObject *o, int device, void **stream)
         handle = o;
     } else {
         handle = PyObject_GetAttrString(o, "cuda_stream");
+        if (!handle) {
+            PyErr_Clear();
+            raise_type("stream", o, "a torch.cuda.Stream, or a cudaStream_t as int");
+        }
     }
     if (!handle)
         return -1;
-    *stream = PyLong_AsVoidPtr(handle);
+    uint64_t address = 0;
+    int rc = args_u64(handle, "stream", &address);
     Py_DECREF(handle);
-    return PyErr_Occurred() ? -1 : 0;
+    *stream = (void *)(uintptr_t)address;
+    return rc;
 }
 
 static int let_wait(struct operation *o, void *stream)
@@ -390,7 +396,7 @@ static PyObject *get_kind(PyObject *self, void *unused)
 
 static PyMethodDef methods[] = {
     {"wait", (PyCFunction)(void (*)(void))operation_wait, METH_FASTCALL | METH_KEYWORDS,
-     "wait(timeout=None)\n--\n\n"
+     "wait($self, timeout=None)\n--\n\n"
      "Waits until it is complete; returns what the blocking call returns, any number of times.\n\n"
      "Raises Timeout when it is not complete within `timeout` seconds (None: as long as it takes, which is "
      "at most\n"
@@ -398,12 +404,12 @@ static PyMethodDef methods[] = {
      "single\n"
      "objects are negative codes in the list."},
     {"cancel", operation_cancel, METH_NOARGS,
-     "cancel()\n--\n\n"
+     "cancel($self)\n--\n\n"
      "Ends it early. When this returns nothing touches the buffers any more. True when it was canceled, "
      "False when\n"
      "it had ended before."},
     {"stream_wait", (PyCFunction)(void (*)(void))operation_stream_wait, METH_FASTCALL | METH_KEYWORDS,
-     "stream_wait(stream=None)\n--\n\n"
+     "stream_wait($self, stream=None)\n--\n\n"
      "What is given to a CUDA stream from now on runs when the buffers have been filled; the host need not "
      "wait.\n\n"
      "`stream`: a torch.cuda.Stream or a cudaStream_t as int; None: torch's current one on the buffers' GPU. "

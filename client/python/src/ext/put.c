@@ -5,7 +5,7 @@
 enum { REPLACE, PIN, TTL, REPLICAS, PLACE, TIMEOUT };
 
 static struct args_spec put_args = {.function = "put",
-                                    .required = 2,
+                                    .required = 1,
                                     .positional = 2,
                                     .count = 10,
                                     .names = {"key", "value", "dtype", "shape", PUT_OPTIONS}};
@@ -15,9 +15,10 @@ static struct args_spec put_many_args = {
 int put_options(PyObject *const *arg, struct tarn_put_options *o)
 {
     *o = (struct tarn_put_options){.size = sizeof *o};
-    if (args_flag(arg[REPLACE], TARN_PUT_REPLACE, &o->flags) < 0 ||
-        args_flag(arg[PIN], TARN_PUT_PIN, &o->flags) < 0 || args_seconds(arg[TTL], "ttl", &o->ttl_ms) < 0 ||
-        args_u32(arg[REPLICAS], "replicas", &o->replicas) < 0 ||
+    if (args_flag(arg[REPLACE], "replace", TARN_PUT_REPLACE, &o->flags) < 0 ||
+        args_flag(arg[PIN], "pin", TARN_PUT_PIN, &o->flags) < 0 ||
+        args_seconds(arg[TTL], "ttl", &o->ttl_ms) < 0 ||
+        args_number(arg[REPLICAS], "replicas", 1, TARN_REPLICAS_MAX, &o->replicas) < 0 ||
         args_text(arg[PLACE], "place", &o->place) < 0 ||
         args_seconds(arg[TIMEOUT], "timeout", &o->timeout_ms) < 0)
         return -1;
@@ -26,8 +27,10 @@ int put_options(PyObject *const *arg, struct tarn_put_options *o)
 
 /* --- one ---------------------------------------------------------------------------------------- */
 
-static int put_one(struct client *c, struct batch *b, PyObject *key, const struct tarn_put_options *o)
+/* All of the batch; the exception is of the first that failed. */
+static int put_now(struct client *c, struct batch *b, const struct tarn_put_options *o)
 {
+    size_t i = 0;
     char why[WHY_BYTES];
 
     if (client_enter(c) < 0)
@@ -36,7 +39,36 @@ static int put_one(struct client *c, struct batch *b, PyObject *key, const struc
     client_leave(c);
     if (rc == 0 || rc == EXT_RAISED)
         return rc == 0 ? 0 : -1;
-    return raise_code(rc, key, why);
+    while (i + 1 < b->n && b->items[i].status == 0)
+        i++;
+    return raise_code(rc, b->n > 0 ? b->keys[i] : NULL, why);
+}
+
+static bool is_given(PyObject *o)
+{
+    return o && o != Py_None;
+}
+
+/* arg: key, value, dtype, shape. */
+static int fill_one(struct batch *b, PyObject *const *arg)
+{
+    if (batch_reserve(b, 1) < 0 || batch_set(b, 0, arg[0], arg[1]) < 0 ||
+        value_declare(&b->values[0], arg[2], arg[3]) < 0)
+        return -1;
+    b->items[0].tensor = b->values[0].tensor;
+    return 0;
+}
+
+/* The same of put({key: value, ...}). */
+static int fill_mapping(struct batch *b, PyObject *const *arg)
+{
+    if (!is_mapping(arg[0])) {
+        PyErr_SetString(PyExc_TypeError, "put(): a key without a value: give both, or {key: value, ...}");
+        return -1;
+    }
+    if (is_given(arg[2]) || is_given(arg[3]))
+        return raise_why(TARN_E_INVALID, NULL, "put: dtype and shape are of one value: put these one by one");
+    return put_fill(b, arg[0]);
 }
 
 static PyObject *put(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
@@ -45,16 +77,14 @@ static PyObject *put(PyObject *self, PyObject *const *args, Py_ssize_t nargs, Py
     struct tarn_put_options o;
     PyObject *arg[10];
     struct batch b;
-    int rc = -1;
+    int rc;
 
     if (args_parse(&put_args, args, nargs, kwnames, arg) < 0 || put_options(arg + 4, &o) < 0)
         return NULL;
     batch_init(&b, c, false);
-    if (batch_reserve(&b, 1) == 0 && batch_set(&b, 0, arg[0], arg[1]) == 0 &&
-        value_declare(&b.values[0], arg[2], arg[3]) == 0) {
-        b.items[0].tensor = b.values[0].tensor;
-        rc = put_one(c, &b, arg[0], &o);
-    }
+    rc = arg[1] ? fill_one(&b, arg) : fill_mapping(&b, arg);
+    if (rc == 0)
+        rc = put_now(c, &b, &o);
     batch_free(&b);
     if (rc < 0)
         return NULL;
@@ -66,24 +96,23 @@ static PyObject *put(PyObject *self, PyObject *const *args, Py_ssize_t nargs, Py
 /* A mapping's items, or the iterable itself, as a list or tuple; new reference. */
 static PyObject *pairs_of(PyObject *pairs)
 {
-    if (PyDict_Check(pairs) || (!PyList_Check(pairs) && !PyTuple_Check(pairs) && PyMapping_Check(pairs)))
-        return PyMapping_Items(pairs);
-    return PySequence_Fast(pairs, "pairs: a mapping or an iterable of (key, value) is needed");
+    return is_mapping(pairs) ? PyMapping_Items(pairs)
+                             : args_list(pairs, "pairs", "a mapping, or an iterable of (key, value)");
 }
 
 static int set_pair(struct batch *b, size_t i, PyObject *pair)
 {
     if (PyTuple_CheckExact(pair) && PyTuple_GET_SIZE(pair) == 2)
         return batch_set(b, i, PyTuple_GET_ITEM(pair, 0), PyTuple_GET_ITEM(pair, 1));
-    PyObject *two = PySequence_Tuple(pair);
+    PyObject *list = args_list(pair, "pairs: an element", "(key, value)");
+    PyObject *two = list ? PySequence_Tuple(list) : NULL; /* of our own: nobody changes it meanwhile */
+    Py_XDECREF(list);
     if (!two)
         return -1;
-    int rc = -1;
-    if (PyTuple_GET_SIZE(two) != 2)
-        PyErr_Format(PyExc_ValueError, "pairs: (key, value) is needed, not %zd elements",
-                     PyTuple_GET_SIZE(two));
-    else
-        rc = batch_set(b, i, PyTuple_GET_ITEM(two, 0), PyTuple_GET_ITEM(two, 1));
+    int rc = PyTuple_GET_SIZE(two) == 2
+                 ? batch_set(b, i, PyTuple_GET_ITEM(two, 0), PyTuple_GET_ITEM(two, 1))
+                 : raise_why(TARN_E_INVALID, NULL, "pairs: element %zu has %zd parts: give (key, value)", i,
+                             PyTuple_GET_SIZE(two));
     Py_DECREF(two);
     return rc;
 }
@@ -101,7 +130,8 @@ int put_fill(struct batch *b, PyObject *pairs)
     for (size_t i = 0; rc == 0 && i < n; i++)
         rc = (size_t)PySequence_Fast_GET_SIZE(all) == n
                  ? set_pair(b, i, PySequence_Fast_GET_ITEM(all, (Py_ssize_t)i))
-                 : raise_why(TARN_E_INVALID, NULL, "pairs: changed meanwhile");
+                 : raise_why(TARN_E_INVALID, NULL,
+                             "pairs: changed meanwhile by another thread: give a list of your own");
     Py_DECREF(all);
     return rc;
 }
@@ -159,7 +189,8 @@ PyMethodDef put_methods[] = {
      "put($self, key, value, *, dtype=None, shape=None, replace=False, pin=False, ttl=None, replicas=1, "
      "place=None,\n"
      "    timeout=None)\n--\n\n"
-     "Stores `value` under `key` (bytes or str, 1 to 1024 bytes). It can be read when this returns.\n\n"
+     "Stores `value` under `key` (bytes or str, 1 to 1024 bytes). It can be read when this returns.\n"
+     "put({key: value, ...}) stores all of a mapping, and raises for the first that failed.\n\n"
      "`dtype` and `shape` say what the bytes are, where the value does not. `ttl` and `timeout` in seconds.\n"
      "`replace`: an object that is there gives way; `pin`: it is never evicted; `replicas`: copies on so "
      "many "

@@ -153,7 +153,7 @@ static PyObject *get_nbytes(PyObject *self, void *unused)
 
 static PyMethodDef methods[] = {
     {"close", registration_close, METH_NOARGS,
-     "close()\n--\n\n"
+     "close($self)\n--\n\n"
      "Ends it. Raises Busy, and it stays, while a submitted operation uses the memory; let blocking calls of "
      "other\n"
      "threads return first."},

@@ -59,17 +59,16 @@ static int tensor_bytes(struct tarn_tensor *t)
     t->bytes = tarn_dtype_bytes(t->dtype);
     for (uint32_t d = 0; d < t->ndim; d++)
         if (__builtin_mul_overflow(t->bytes, t->shape[d], &t->bytes))
-            return raise_code(TARN_E_TOO_LARGE, NULL, "specs: a tensor of more than 2^64 bytes");
+            return raise_code(TARN_E_TOO_LARGE, NULL,
+                              "specs: a tensor of more than 2^64 bytes: give a smaller shape");
     return 0;
 }
 
 /* (dtype, shape), or a TensorInfo. */
 static int set_tensor(PyObject *spec, struct tarn_tensor *t)
 {
-    if (!PyTuple_Check(spec) || (PyTuple_GET_SIZE(spec) != 2 && !Py_IS_TYPE(spec, &info_type))) {
-        PyErr_SetString(PyExc_TypeError, "specs: (dtype, shape) or a TensorInfo is needed for each key");
-        return -1;
-    }
+    if (!PyTuple_Check(spec) || (PyTuple_GET_SIZE(spec) != 2 && !Py_IS_TYPE(spec, &info_type)))
+        return raise_type("specs: what a key is to be", spec, "(dtype, shape) or a TensorInfo");
     int dtype = dtype_of_object(PyTuple_GET_ITEM(spec, 0));
     if (dtype < 0)
         return -1;
@@ -81,10 +80,8 @@ static int set_entry(struct session *s, struct batch *b, size_t i, PyObject *pai
 {
     struct tarn_item *item = &b->items[i];
 
-    if (!PyTuple_Check(pair) || PyTuple_GET_SIZE(pair) != 2) {
-        PyErr_SetString(PyExc_TypeError, "specs: a mapping, or (key, (dtype, shape)) of each, is needed");
-        return -1;
-    }
+    if (!PyTuple_Check(pair) || PyTuple_GET_SIZE(pair) != 2)
+        return raise_type("specs: an element", pair, "(key, (dtype, shape))");
     PyObject *key = PyTuple_GET_ITEM(pair, 0);
     if (batch_set_key(b, i, key, &item->key) < 0 ||
         set_tensor(PyTuple_GET_ITEM(pair, 1), &item->tensor) < 0 || PyList_Append(s->keys, key) < 0)
@@ -100,9 +97,9 @@ static int set_entry(struct session *s, struct batch *b, size_t i, PyObject *pai
 
 static int fill(struct session *s, struct batch *b, PyObject *specs)
 {
-    PyObject *pairs = PyMapping_Check(specs) && !PyList_Check(specs) && !PyTuple_Check(specs)
+    PyObject *pairs = is_mapping(specs)
                           ? PyMapping_Items(specs)
-                          : PySequence_Fast(specs, "specs: a mapping or an iterable is needed");
+                          : args_list(specs, "specs", "a mapping, or an iterable of (key, (dtype, shape))");
     PyObject *all = pairs ? PySequence_Tuple(pairs) : NULL; /* of our own: nobody changes it meanwhile */
     int rc = -1;
 
@@ -184,7 +181,8 @@ static int find(struct session *s, struct batch *b, PyObject *which, size_t *i)
         if (*i < s->n)
             return 0;
         PyErr_Clear(); /* of a number that is no size_t */
-        PyErr_Format(PyExc_IndexError, "put session: index %S: it has %zu objects", which, s->n);
+        PyErr_Format(PyExc_IndexError, "put session: %S is no index of %zu objects: count from 0", which,
+                     s->n);
         return -1;
     }
     PyObject *name =
@@ -194,7 +192,7 @@ static int find(struct session *s, struct batch *b, PyObject *which, size_t *i)
     if (number)
         *i = PyLong_AsSize_t(number);
     else if (!PyErr_Occurred())
-        PyErr_Format(PyExc_KeyError, "put session: no object has key %R", which);
+        raise_why(TARN_E_NOT_FOUND, which, "put session: no object of it has this key: give one of specs");
     return number ? 0 : -1;
 }
 
@@ -237,25 +235,19 @@ static struct args_spec write_args = {.function = "write",
                                       .count = 5,
                                       .names = {"key", "value", "offset", "after", "timeout"}};
 
-static int offset_of(PyObject *o, uint64_t *offset)
-{
-    *offset = o && o != Py_None ? PyLong_AsUnsignedLongLong(o) : 0;
-    return PyErr_Occurred() ? -1 : 0;
-}
-
 static PyObject *session_write(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
 {
     struct session *s = (struct session *)self;
     PyObject *arg[5];
     struct value v;
     struct batch b;
-    uint64_t offset;
+    uint64_t offset = 0;
     uint32_t ms = 0;
     void *after = NULL;
     size_t i;
     int rc = -1;
 
-    if (args_parse(&write_args, args, nargs, kwnames, arg) < 0 || offset_of(arg[2], &offset) < 0 ||
+    if (args_parse(&write_args, args, nargs, kwnames, arg) < 0 || args_u64(arg[2], "offset", &offset) < 0 ||
         after_of(arg[3], &after) < 0 || args_seconds(arg[4], "timeout", &ms) < 0)
         return NULL;
     batch_init(&b, s->client, false);
@@ -443,7 +435,7 @@ static Py_ssize_t session_len(PyObject *self)
 
 static PyMethodDef methods[] = {
     {"write", (PyCFunction)(void (*)(void))session_write, METH_FASTCALL | METH_KEYWORDS,
-     "write(key, value, offset=0, *, after=None, timeout=None)\n--\n\n"
+     "write($self, key, value, offset=0, *, after=None, timeout=None)\n--\n\n"
      "Writes the value's bytes to `offset` (bytes) of the object with that key, or that index in specs.\n\n"
      "The value has the object's dtype, or is bytes; it may have any shape and strides. Values on a GPU are "
      "read\n"
@@ -455,12 +447,12 @@ static PyMethodDef methods[] = {
      "Raises IndexError, KeyError, the code with which the object could not be reserved, TensorMismatch,\n"
      "SizeMismatch (beyond the object's end), Closed, NodeDown, Timeout."},
     {"commit", (PyCFunction)(void (*)(void))session_commit, METH_FASTCALL | METH_KEYWORDS,
-     "commit(*, timeout=None)\n--\n\n"
+     "commit($self, *, timeout=None)\n--\n\n"
      "Makes each object readable and ends the session; returns codes. Invalid, and nothing is, when an "
      "object\n"
      "has not been written to all of its length. Raises the first failure of an object that was reserved."},
     {"abort", session_abort, METH_NOARGS,
-     "abort()\n--\n\nGives the room back and ends the session; nothing becomes readable."},
+     "abort($self)\n--\n\nGives the room back and ends the session; nothing becomes readable."},
     {"__enter__", session_enter, METH_NOARGS, NULL},
     {"__exit__", session_exit, METH_VARARGS, NULL},
     {0},
@@ -489,7 +481,8 @@ PyTypeObject session_type = {
 
 PyMethodDef session_methods[] = {
     {"put_session", (PyCFunction)(void (*)(void))put_session, METH_FASTCALL | METH_KEYWORDS,
-     "put_session(specs, *, replace=False, pin=False, ttl=None, replicas=1, place=None, timeout=None)\n--\n\n"
+     "put_session($self, specs, *, replace=False, pin=False, ttl=None, replicas=1, place=None, "
+     "timeout=None)\n--\n\n"
      "Reserves room for objects that are written part by part (layer by layer), and become readable "
      "together.\n\n"
      "`specs`: a mapping, or an iterable of pairs, from key to (dtype, shape) or a TensorInfo. Options as "

@@ -72,7 +72,7 @@ static int give_remove(struct operation *o, const void *options)
 }
 
 static struct args_spec get_args = {
-    .function = "_submit_get",
+    .function = "get",
     .required = 2,
     .positional = 7,
     .count = 7,
@@ -83,10 +83,9 @@ static int set_offset(struct operation *o, PyObject *offset, struct tarn_get_opt
 {
     if (!offset || offset == Py_None || o->batch.n == 0)
         return 0;
-    o->batch.items[0].offset = PyLong_AsUnsignedLongLong(offset);
     o->batch.values[0].raw = true;
     options->flags |= TARN_GET_RANGE;
-    return PyErr_Occurred() ? -1 : 0;
+    return args_u64(offset, "offset", &o->batch.items[0].offset);
 }
 
 /* The caller's event, else one behind the streams of the values. */
@@ -105,7 +104,8 @@ static PyObject *submit_get(PyObject *self, PyObject *const *args, Py_ssize_t na
     PyObject *arg[7];
 
     if (args_parse(&get_args, args, nargs, kwnames, arg) < 0 ||
-        args_seconds(arg[4], "timeout", &options.timeout_ms) < 0 || args_u32(arg[5], "what", &what) < 0)
+        args_seconds(arg[4], "timeout", &options.timeout_ms) < 0 ||
+        args_number(arg[5], "what", 0, SUBMIT_GET_INFO, &what) < 0)
         return NULL;
     struct operation *o = operation_new(c, (enum what)what, true);
     if (!o)
@@ -119,7 +119,7 @@ static PyObject *submit_get(PyObject *self, PyObject *const *args, Py_ssize_t na
     return submit(o, give_get, &options);
 }
 
-static struct args_spec put_args = {.function = "_submit_put",
+static struct args_spec put_args = {.function = "put",
                                     .required = 1,
                                     .positional = 1,
                                     .count = 10,
@@ -153,11 +153,8 @@ static PyObject *submit_put(PyObject *self, PyObject *const *args, Py_ssize_t na
     return submit(o, give_put, &options); /* libtarn copies `place` */
 }
 
-static struct args_spec lookup_args = {.function = "_submit_lookup",
-                                       .required = 1,
-                                       .positional = 3,
-                                       .count = 3,
-                                       .names = {"keys", "timeout", "stride"}};
+static struct args_spec lookup_args = {
+    .function = "lookup", .required = 1, .positional = 3, .count = 3, .names = {"keys", "timeout", "stride"}};
 
 static PyObject *submit_lookup(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
 {
@@ -170,7 +167,7 @@ static PyObject *submit_lookup(PyObject *self, PyObject *const *args, Py_ssize_t
     struct operation *o = operation_new((struct client *)self, SUBMIT_LOOKUP, false);
     if (!o)
         return NULL;
-    if (args_u32(arg[2], "stride", &o->stride) < 0 ||
+    if (args_number(arg[2], "stride", 1, UINT32_MAX, &o->stride) < 0 ||
         batch_keys(&o->batch, arg[0], &o->keys, &o->nkeys) < 0) {
         Py_DECREF(o);
         return NULL;
@@ -179,7 +176,7 @@ static PyObject *submit_lookup(PyObject *self, PyObject *const *args, Py_ssize_t
 }
 
 static struct args_spec remove_args = {
-    .function = "_submit_remove", .required = 1, .positional = 2, .count = 2, .names = {"keys", "timeout"}};
+    .function = "remove", .required = 1, .positional = 2, .count = 2, .names = {"keys", "timeout"}};
 
 static PyObject *submit_remove(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
 {

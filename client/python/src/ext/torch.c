@@ -57,13 +57,25 @@ static int refuse_kind(PyObject *o)
     return -1;
 }
 
-/* torch may keep a conjugation or a sign for later: then memory holds something else. */
+static int dtype_of_tensor(PyObject *o)
+{
+    PyObject *dtype = PyObject_GetAttr(o, str_dtype);
+    int code = dtype ? dtype_of_object(dtype) : -1;
+
+    Py_XDECREF(dtype);
+    return code;
+}
+
+/* torch may keep a conjugation or a sign for later: then memory holds something else. And DLPack takes its
+ * types of fewer bits for those of 8. */
 int torch_check_lazy(PyObject *o, uint32_t dtype)
 {
     static const uint32_t may =
         1u << TARN_F16 | 1u << TARN_F32 | 1u << TARN_F64 | 1u << TARN_C64 | 1u << TARN_C128;
     bool is_complex = dtype == TARN_C64 || dtype == TARN_C128;
 
+    if (dtype == TARN_I8 || dtype == TARN_U8)
+        return dtype_of_tensor(o) < 0 ? -1 : 0;
     if (!(may & 1u << dtype))
         return 0;
     int conj = is_complex ? truth(PyObject_CallMethodNoArgs(o, str_is_conj)) : 0;
@@ -144,15 +156,6 @@ out:
 }
 
 /* --- all ---------------------------------------------------------------------------------------- */
-
-static int dtype_of_tensor(PyObject *o)
-{
-    PyObject *dtype = PyObject_GetAttr(o, str_dtype);
-    int code = dtype ? dtype_of_object(dtype) : -1;
-
-    Py_XDECREF(dtype);
-    return code;
-}
 
 static int dims_of_tensor(PyObject *o, struct layout *l)
 {

@@ -15,6 +15,7 @@ enum kind {
     KIND_LIST,
     KIND_PIECE,
     KIND_NUMPY,
+    KIND_MASKED,
     KIND_TORCH,
     KIND_BUFFER,
     KIND_CUDA_ARRAY,
@@ -56,6 +57,8 @@ static enum kind find_kind(PyTypeObject *type)
         return KIND_PIECE;
     if (PyType_IsSubtype(type, &PyList_Type) || PyType_IsSubtype(type, &PyTuple_Type))
         return KIND_LIST;
+    if (is_of(type, "numpy.ma", "MaskedArray"))
+        return KIND_MASKED;
     if (is_of(type, "numpy", "ndarray"))
         return KIND_NUMPY;
     if (has(type, "data_ptr") && has(type, "is_contiguous"))
@@ -93,8 +96,8 @@ static int layout_from_view(const Py_buffer *view, int dtype, struct layout *l)
     if (dtype < 0)
         return -1;
     if (view->ndim > TARN_DIMS_MAX)
-        return raise_why(TARN_E_UNSUPPORTED, NULL, "value: %d dimensions: at most %d: reshape it", view->ndim,
-                         TARN_DIMS_MAX);
+        return raise_why(TARN_E_UNSUPPORTED, NULL, "value: %d dimensions, %d are possible: reshape it",
+                         view->ndim, TARN_DIMS_MAX);
     l->base = view->buf;
     l->device = HOST_MEMORY;
     l->dtype = (uint32_t)dtype;
@@ -170,6 +173,20 @@ static int layout_of_tensor(struct batch *b, PyObject *o, const struct dlpack_ap
     return layout_of_torch(b, o, l);
 }
 
+static int refuse_type(const struct batch *b, PyObject *o)
+{
+    if (b->writable)
+        return raise_type("value", o,
+                          "memory to write to, as a bytearray, an array, a tensor or a tarn.Piece");
+    if (PyUnicode_Check(o))
+        return raise_type("value", o, "its bytes, value.encode()");
+    if (PyNumber_Check(o) && !PyObject_HasAttrString(o, "__array__"))
+        return raise_type("value", o, "an array, as numpy.array(value)");
+    if (is_mapping(o))
+        return raise_type("value", o, "each of its values a key, by put_many(value)");
+    return raise_type("value", o, "a buffer, an array, a tensor, a tarn.Piece or a list of these");
+}
+
 static int layout_by(struct type_info info, struct batch *b, PyObject *o, struct layout *l)
 {
     switch (info.kind) {
@@ -183,11 +200,12 @@ static int layout_by(struct type_info info, struct batch *b, PyObject *o, struct
         return layout_of_cuda_array(b, o, l);
     case KIND_DLPACK:
         return info.api ? layout_of_dlpack_api(b, o, info.api, l) : layout_of_dlpack(b, o, l);
+    case KIND_MASKED:
+        return raise_why(TARN_E_UNSUPPORTED, NULL, "value: a masked array: the store keeps no mask: give %s",
+                         b->writable ? "value.data, and get the mask by a key of its own"
+                                     : "value.filled(), and put value.mask under a key of its own");
     default:
-        PyErr_Format(PyExc_TypeError,
-                     "value: %s: a buffer, an array, a tensor, a tarn.Piece or a list of these is needed",
-                     Py_TYPE(o)->tp_name);
-        return -1;
+        return refuse_type(b, o);
     }
 }
 
@@ -205,7 +223,7 @@ static int check_devices(const struct value *parts, size_t n)
         if (parts[i].device != parts[0].device)
             return raise_why(
                 TARN_E_INVALID, NULL,
-                "value: parts of a list lie on devices %d and %d (-1: the host): all must lie on one",
+                "value: parts of a list lie on devices %d and %d (-1: the host): give parts that lie on one",
                 parts[0].device, parts[i].device);
     return 0;
 }
@@ -287,21 +305,19 @@ bool tensor_equal(const struct tarn_tensor *a, const struct tarn_tensor *b)
 
 int tensor_set_shape(struct tarn_tensor *t, PyObject *shape)
 {
-    PyObject *dims = PySequence_Fast(shape, "shape: a sequence of int is needed");
+    static const char needed[] = "the length of each dimension, as (2, 3)";
+    PyObject *dims = args_list(shape, "shape", needed);
 
     if (!dims)
         return -1;
     Py_ssize_t n = PySequence_Fast_GET_SIZE(dims);
-    int rc = n <= TARN_DIMS_MAX
-                 ? 0
-                 : raise_why(TARN_E_INVALID, NULL, "shape: %zd dimensions: at most %d", n, TARN_DIMS_MAX);
+    int rc = n <= TARN_DIMS_MAX ? 0
+                                : raise_why(TARN_E_INVALID, NULL, "shape: %zd dimensions: give at most %d", n,
+                                            TARN_DIMS_MAX);
     for (Py_ssize_t d = 0; rc == 0 && d < n; d++) {
-        long long v = PyLong_AsLongLong(PySequence_Fast_GET_ITEM(dims, d));
-        if (v == -1 && PyErr_Occurred())
-            rc = -1;
-        else if (v < 0)
-            rc = raise_why(TARN_E_INVALID, NULL, "shape: %lld in dimension %zd: give each its length", v, d);
-        t->shape[d] = (uint64_t)v;
+        PyObject *length = PySequence_Fast_GET_ITEM(dims, d);
+        rc = PyIndex_Check(length) ? args_u64(length, "shape", &t->shape[d])
+                                   : raise_type("shape: a length", length, "a whole number");
     }
     t->ndim = (uint32_t)n;
     Py_DECREF(dims);

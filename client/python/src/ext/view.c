@@ -31,7 +31,7 @@ static int ask(void *arg, uint32_t ms)
 }
 
 static struct args_spec view_args = {
-    .function = "_view", .required = 1, .positional = 1, .count = 2, .names = {"key", "timeout"}};
+    .function = "view", .required = 1, .positional = 1, .count = 2, .names = {"key", "timeout"}};
 
 static int open_view(struct client *c, PyObject *key, uint32_t ms, struct tarn_view *view)
 {

@@ -7,17 +7,22 @@ wait for, too, and tells them: _deliver(). So any number of loops, in any number
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple, Union
+from typing import (TYPE_CHECKING, Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple, TypeVar, Union,
+                    overload)
 
 from . import _tarn
-from ._errors import Error, Key, error_of
+from ._errors import Error, Invalid, Key, error_of
 
 if TYPE_CHECKING:
     import asyncio
 
+    from ._tarn import Keys
+
 Pairs = Union[Mapping[Any, Any], Iterable[Tuple[Key, Any]]]
 
 GET, FETCH, GET_INFO = 0, 1, 2  # results of _submit_get()
+_NONE: Any = object()  # no value was given
+_A = TypeVar("_A", bound="Async")
 _FLYING_MAX = 64  # operations that nobody waits for, before they are drained
 
 
@@ -50,7 +55,7 @@ class Async(_tarn.Client):
 
     # --- submit ---
 
-    def submit_get_into(self, keys: Sequence[Key], values: Any, *, hits: Optional[_tarn.Hits] = None,
+    def submit_get_into(self, keys: Iterable[Key], values: Any, *, hits: Optional[_tarn.Hits] = None,
                         after: Any = None, timeout: Optional[float] = None) -> _tarn.Operation:
         """As get_into_many(), but returns at once; the Operation's wait() returns the list.
 
@@ -115,6 +120,15 @@ class Async(_tarn.Client):
 
     # --- asyncio ---
 
+    async def __aenter__(self: _A) -> _A:
+        return self.__enter__()
+
+    async def __aexit__(self, *_: Any) -> None:
+        """close() may wait for calls of other threads: the loop goes on meanwhile."""
+        import asyncio
+
+        await asyncio.get_running_loop().run_in_executor(None, self.close)
+
     async def _finish(self, op: _tarn.Operation) -> Any:
         """Its result. A task that is canceled meanwhile cancels it, so that nothing uses the buffers any more."""
         import asyncio  # not before it is used: its import is slower than ours
@@ -141,63 +155,90 @@ class Async(_tarn.Client):
             raise
         return op.wait()
 
+    @overload
     async def aput(self, key: Key, value: Any, *, dtype: Any = None, shape: Optional[Sequence[int]] = None,
+                   timeout: Optional[float] = None, **options: Any) -> None: ...
+    @overload
+    async def aput(self, key: Mapping[Any, Any], *, timeout: Optional[float] = None, **options: Any) -> None: ...
+    async def aput(self, key: Any, value: Any = _NONE, *, dtype: Any = None, shape: Optional[Sequence[int]] = None,
                    timeout: Optional[float] = None, **options: Any) -> None:
         """As put(), for asyncio."""
-        op = self._submit_put([(key, value)], dtype=dtype, shape=shape, timeout=timeout, **options)
-        [code] = await self._finish(op)
-        if code:
-            raise error_of(code, key, op._why or None)
+        pairs = _pairs_of(key, dtype, shape) if value is _NONE else [(key, value)]
+        op = self._submit_put(pairs, dtype=dtype, shape=shape, timeout=timeout, **options)
+        for code, (one, _) in zip(await self._finish(op), pairs):
+            if code:
+                raise error_of(code, one, op._why or None)
 
     async def aput_many(self, pairs: Pairs, **options: Any) -> List[int]:
         """As put_many(), for asyncio."""
-        return await self._finish(self._submit_put(pairs, **options))
+        codes: List[int] = await self._finish(self._submit_put(pairs, **options))
+        return codes
 
     async def aget_into(self, key: Key, value: Any, *, offset: Optional[int] = None,
                         timeout: Optional[float] = None) -> _tarn.TensorInfo:
         """As get_into(), for asyncio. The buffer is the operation's until this returns, or raises."""
         op = self._submit_get([key], [value], timeout=timeout, what=GET_INFO, offset=offset)
+        code: int
+        info: _tarn.TensorInfo
         [(code, info)] = await self._finish(op)
         if code:
             raise error_of(code, key, op._why or None)
         return info
 
-    async def aget_into_many(self, keys: Sequence[Key], values: Any, *, hits: Optional[_tarn.Hits] = None,
+    async def aget_into_many(self, keys: Iterable[Key], values: Any, *, hits: Optional[_tarn.Hits] = None,
                              timeout: Optional[float] = None) -> List[int]:
         """As get_into_many(), for asyncio."""
-        return await self._finish(self._submit_get(keys, values, hits=hits, timeout=timeout))
+        outcomes: List[int] = await self._finish(self._submit_get(keys, values, hits=hits, timeout=timeout))
+        return outcomes
 
-    async def alookup(self, keys: Sequence[Key], *, timeout: Optional[float] = None) -> _tarn.Hits:
+    async def alookup(self, keys: Iterable[Key], *, timeout: Optional[float] = None) -> _tarn.Hits:
         """As lookup(), for asyncio."""
-        return await self._finish(self._submit_lookup(keys, timeout))
+        hits: _tarn.Hits = await self._finish(self._submit_lookup(keys, timeout))
+        return hits
 
-    async def amatch_prefix(self, keys: Sequence[Key], *, stride: int = 1,
+    async def amatch_prefix(self, keys: Iterable[Key], *, stride: int = 1,
                             timeout: Optional[float] = None) -> _tarn.Hits:
         """As match_prefix(), for asyncio."""
-        return await self._finish(self._submit_lookup(keys, timeout, stride))
+        hits: _tarn.Hits = await self._finish(self._submit_lookup(keys, timeout, stride))
+        return hits
 
-    async def aexists(self, keys: Union[Key, Sequence[Key]], *,
-                      timeout: Optional[float] = None) -> Union[bool, List[bool]]:
+    @overload
+    async def aexists(self, keys: Key, *, timeout: Optional[float] = None) -> bool: ...
+    @overload
+    async def aexists(self, keys: Keys, *, timeout: Optional[float] = None) -> List[bool]: ...
+    async def aexists(self, keys: Union[Key, Keys], *, timeout: Optional[float] = None) -> Union[bool, List[bool]]:
         """As exists(), for asyncio."""
-        single = isinstance(keys, (bytes, str))
-        hits = await self.alookup([keys] if single else keys, timeout=timeout)
-        found = [state == _tarn.HIT for state in hits.states]
-        return found[0] if single else found
+        if isinstance(keys, (bytes, str)):
+            return (await self.alookup([keys], timeout=timeout))[0] == _tarn.HIT
+        return [state == _tarn.HIT for state in (await self.alookup(keys, timeout=timeout)).states]
 
-    async def aremove(self, keys: Union[Key, Sequence[Key]], *,
-                      timeout: Optional[float] = None) -> Union[bool, List[int]]:
+    @overload
+    async def aremove(self, keys: Key, *, timeout: Optional[float] = None) -> bool: ...
+    @overload
+    async def aremove(self, keys: Keys, *, timeout: Optional[float] = None) -> List[int]: ...
+    async def aremove(self, keys: Union[Key, Keys], *, timeout: Optional[float] = None) -> Union[bool, List[int]]:
         """As remove(), for asyncio."""
-        single = isinstance(keys, (bytes, str))
-        op = self._submit_remove([keys] if single else keys, timeout)
-        codes = await self._finish(op)
-        if not single:
+        if not isinstance(keys, (bytes, str)):
+            codes: List[int] = await self._finish(self._submit_remove(keys, timeout))
             return codes
-        if codes[0] not in (0, _NOT_FOUND):
-            raise error_of(codes[0], keys, op._why or None)
-        return codes[0] == 0
+        op = self._submit_remove([keys], timeout)
+        code: int
+        [code] = await self._finish(op)
+        if code not in (0, _NOT_FOUND):
+            raise error_of(code, keys, op._why or None)
+        return code == 0
 
 
 _NOT_FOUND = -1
+
+
+def _pairs_of(values: Any, dtype: Any, shape: Any) -> List[Tuple[Any, Any]]:
+    """Those of put({key: value, ...})."""
+    if not hasattr(values, "items"):
+        raise TypeError("put(): a key without a value: give both, or {key: value, ...}")
+    if dtype is not None or shape is not None:
+        raise Invalid("put: dtype and shape are of one value: put these one by one")
+    return list(values.items())
 
 
 def _wake(future: "asyncio.Future[None]") -> None:

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import mmap
-from typing import Any, Dict, Optional
+from typing import TYPE_CHECKING, Any, Dict, Optional
 
-from ._errors import Invalid, Unsupported
+from ._errors import Invalid, Unavailable, Unsupported
+
+if TYPE_CHECKING:
+    import numpy
+    from typing_extensions import TypeAlias
+
+    Array: TypeAlias = "numpy.ndarray[Any, numpy.dtype[Any]]"
 
 # The store's names as NumPy's and torch's; those of ml_dtypes are marked in _ML_DTYPES.
 _NAMES: Dict[str, str] = {
@@ -49,8 +55,11 @@ class _Numpy:
     guesses_max = _GUESSES_HOST
 
     def __init__(self) -> None:
-        import numpy
-
+        try:
+            import numpy
+        except ImportError:
+            raise Unsupported("get: out='numpy': NumPy is not installed: install numpy, or get with out='bytes'"
+                              ) from None
         self._np = numpy
         self._dtypes: Dict[str, Any] = {}
 
@@ -87,11 +96,19 @@ class _Numpy:
 
 class _Torch:
     def __init__(self, device: Any) -> None:
-        import torch
-
+        try:
+            import torch
+        except ImportError:
+            raise Unsupported("get: out='torch': torch is not installed: install torch, or get with out='numpy'"
+                              ) from None
         self._torch = torch
         self._device = device
-        self._on_host = torch.empty(0, device=device).is_cpu  # None: torch has a default
+        try:
+            self._on_host = torch.empty(0, device=device).is_cpu  # None: torch has a default
+        except Exception as e:  # it has several for this
+            why = str(e).split("\n")[0].rstrip(".")
+            raise Unavailable(f"get: device={device!r}: torch refuses it ({why}): give one that it has, such as 'cpu'"
+                              ) from e
         self.guesses_max = _GUESSES_HOST if self._on_host else _GUESSES_GPU
 
     def buffer(self, nbytes: int) -> Any:
@@ -119,6 +136,8 @@ def maker(out: str, device: Any) -> Any:
     global _numpy
     if device is not None:
         out = "torch"
+    elif not isinstance(out, str):
+        raise TypeError(f"out: of type {type(out).__name__}: give 'numpy', 'torch' or 'bytes'")
     if out == "numpy":
         _numpy = _numpy or _Numpy()
         return _numpy
@@ -126,4 +145,4 @@ def maker(out: str, device: Any) -> Any:
         return _Torch(device)
     if out == "bytes":
         return _Bytes()
-    raise Invalid(f"get: out={out!r}: there are 'numpy', 'torch' and 'bytes'")
+    raise Invalid(f"out={out!r}: nothing can be made so: give 'numpy', 'torch' or 'bytes'")

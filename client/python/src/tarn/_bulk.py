@@ -33,8 +33,14 @@ class Bulk(_manage.Managing):
 
 def _in_chunks(values: Mapping[Any, Any], call: Callable[[List[Tuple[Key, Any]]], List[int]], what: str,
                progress: bool, chunk: int) -> Dict[Any, int]:
+    if not hasattr(values, "items"):
+        raise TypeError(f"{what}: values: of type {type(values).__name__}: give a mapping from keys to them")
+    if not isinstance(progress, bool):
+        raise TypeError(f"{what}: progress: of type {type(progress).__name__}: give True or False")
+    if not isinstance(chunk, int):
+        raise TypeError(f"{what}: chunk: of type {type(chunk).__name__}: give a whole number")
     if chunk < 1:
-        raise Invalid(f"{what}: chunk={chunk}: give 1 or more")
+        raise Invalid(f"{what}: chunk={chunk} is no number of objects: give 1 or more")
     pairs = list(values.items())
     codes: Dict[Any, int] = {}
     with _bar(what, len(pairs), progress and bool(pairs)) as bar:

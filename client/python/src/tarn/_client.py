@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import atexit
+import os
+import re
 import time
 import weakref
-from typing import Any, Callable, Dict, List, Optional, Sequence, Union
+from typing import TYPE_CHECKING, Any, Callable, Dict, Iterable, List, Optional, Sequence, Union, overload
 
 from . import _aio, _arrays, _bulk, _tarn
 from ._errors import BatchError, Error, Key, error_of
+
+if TYPE_CHECKING:
+    from typing import Literal
+
+    from torch import Tensor
+
+    from ._arrays import Array
 
 _SIZE = -4
 _NOT_FOUND = -1
@@ -23,7 +32,7 @@ class Client(_bulk.Bulk):
     uri         redis://[user[:password]@]host[:port][/db] or unix:///path; None: $TARN_REDIS
     ns          namespace
     transports  comma list in order of preference: "shm,tcp"
-    secret      shared secret of the nodes; None: $TARN_SECRET
+    secret      shared secret of the nodes; None: $TARN_SECRET, else what nodes that make one say in Redis
     timeout     seconds: the deadline of calls that are given none
     workers     threads for submitted operations; 0: 2
     faults      fault injection, see docs/faults.md
@@ -34,14 +43,44 @@ class Client(_bulk.Bulk):
     The asynchronous calls raise what those without the "a" do.
     """
 
+    _guess = 0  # bytes of the object that was got last
+    _name: Optional[str] = None
+
     def __init__(self, uri: Optional[str] = None, *, ns: Optional[str] = None, transports: Optional[str] = None,
                  secret: Optional[str] = None, timeout: float = 5.0, workers: int = 0,
                  faults: Optional[str] = None, log: Any = None) -> None:
         super().__init__(uri, ns=ns, transports=transports, secret=secret, timeout=timeout, workers=workers,
                          faults=faults, log=log)
-        self._guess = 0
+        self._name = _name_of(uri, ns)
         _clients.add(self)
 
+    def __repr__(self) -> str:
+        state = "closed" if self.closed else "open" if self._name else "never opened"
+        return f"<tarn.Client {self._name} {state}>" if self._name else f"<tarn.Client {state}>"
+
+    def __getitem__(self, key: Key) -> Array:
+        """As get(key)."""
+        return self.get(key)
+
+    def __contains__(self, key: object) -> bool:
+        """As exists(key)."""
+        if not isinstance(key, (bytes, str)):
+            raise TypeError(f"key: of type {type(key).__name__}: give bytes or a str")
+        return self.exists(key)
+
+    __iter__ = None  # what __getitem__() takes are keys, no numbers
+
+    @overload
+    def get(self, key: Key, *, out: Literal["numpy"] = "numpy", device: None = None,
+            timeout: Optional[float] = None) -> Array: ...
+    @overload
+    def get(self, key: Key, *, out: Literal["bytes"], device: None = None,
+            timeout: Optional[float] = None) -> bytearray: ...
+    @overload
+    def get(self, key: Key, *, out: Literal["torch"], device: Any = None,
+            timeout: Optional[float] = None) -> Tensor: ...
+    @overload
+    def get(self, key: Key, *, out: str = "torch", device: Any, timeout: Optional[float] = None) -> Tensor: ...
     def get(self, key: Key, *, out: str = "numpy", device: Any = None, timeout: Optional[float] = None) -> Any:
         """The object as a new array of its dtype and shape.
 
@@ -53,7 +92,19 @@ class Client(_bulk.Bulk):
         [value] = self._get([key], out, device, None, timeout, self._raise_one)
         return value
 
-    def get_many(self, keys: Sequence[Key], *, out: str = "numpy", device: Any = None,
+    @overload
+    def get_many(self, keys: Iterable[Key], *, out: Literal["numpy"] = "numpy", device: None = None,
+                 hits: Optional[_tarn.Hits] = None, timeout: Optional[float] = None) -> List[Optional[Array]]: ...
+    @overload
+    def get_many(self, keys: Iterable[Key], *, out: Literal["bytes"], device: None = None,
+                 hits: Optional[_tarn.Hits] = None, timeout: Optional[float] = None) -> List[Optional[bytearray]]: ...
+    @overload
+    def get_many(self, keys: Iterable[Key], *, out: Literal["torch"], device: Any = None,
+                 hits: Optional[_tarn.Hits] = None, timeout: Optional[float] = None) -> List[Optional[Tensor]]: ...
+    @overload
+    def get_many(self, keys: Iterable[Key], *, out: str = "torch", device: Any,
+                 hits: Optional[_tarn.Hits] = None, timeout: Optional[float] = None) -> List[Optional[Tensor]]: ...
+    def get_many(self, keys: Iterable[Key], *, out: str = "numpy", device: Any = None,
                  hits: Optional[_tarn.Hits] = None, timeout: Optional[float] = None) -> List[Any]:
         """The objects as new arrays, None for each that is not there.
 
@@ -62,16 +113,49 @@ class Client(_bulk.Bulk):
         """
         return self._get(_list_of(keys), out, device, hits, timeout, _raise_many)
 
+    @overload
+    async def aget(self, key: Key, *, out: Literal["numpy"] = "numpy", device: None = None,
+                   timeout: Optional[float] = None) -> Array: ...
+    @overload
+    async def aget(self, key: Key, *, out: Literal["bytes"], device: None = None,
+                   timeout: Optional[float] = None) -> bytearray: ...
+    @overload
+    async def aget(self, key: Key, *, out: Literal["torch"], device: Any = None,
+                   timeout: Optional[float] = None) -> Tensor: ...
+    @overload
+    async def aget(self, key: Key, *, out: str = "torch", device: Any, timeout: Optional[float] = None) -> Tensor: ...
     async def aget(self, key: Key, *, out: str = "numpy", device: Any = None, timeout: Optional[float] = None) -> Any:
         """As get(), for asyncio."""
         [value] = await self._aget([key], out, device, None, timeout, self._raise_one)
         return value
 
-    async def aget_many(self, keys: Sequence[Key], *, out: str = "numpy", device: Any = None,
+    @overload
+    async def aget_many(self, keys: Iterable[Key], *, out: Literal["numpy"] = "numpy", device: None = None,
+                        hits: Optional[_tarn.Hits] = None,
+                        timeout: Optional[float] = None) -> List[Optional[Array]]: ...
+    @overload
+    async def aget_many(self, keys: Iterable[Key], *, out: Literal["bytes"], device: None = None,
+                        hits: Optional[_tarn.Hits] = None,
+                        timeout: Optional[float] = None) -> List[Optional[bytearray]]: ...
+    @overload
+    async def aget_many(self, keys: Iterable[Key], *, out: Literal["torch"], device: Any = None,
+                        hits: Optional[_tarn.Hits] = None,
+                        timeout: Optional[float] = None) -> List[Optional[Tensor]]: ...
+    @overload
+    async def aget_many(self, keys: Iterable[Key], *, out: str = "torch", device: Any,
+                        hits: Optional[_tarn.Hits] = None,
+                        timeout: Optional[float] = None) -> List[Optional[Tensor]]: ...
+    async def aget_many(self, keys: Iterable[Key], *, out: str = "numpy", device: Any = None,
                         hits: Optional[_tarn.Hits] = None, timeout: Optional[float] = None) -> List[Any]:
         """As get_many(), for asyncio."""
         return await self._aget(_list_of(keys), out, device, hits, timeout, _raise_many)
 
+    @overload
+    def view(self, key: Key, *, out: Literal["numpy"] = "numpy", timeout: Optional[float] = None) -> Array: ...
+    @overload
+    def view(self, key: Key, *, out: Literal["bytes"], timeout: Optional[float] = None) -> memoryview: ...
+    @overload
+    def view(self, key: Key, *, out: Literal["torch"], timeout: Optional[float] = None) -> Tensor: ...
     def view(self, key: Key, *, out: str = "numpy", timeout: Optional[float] = None) -> Any:
         """The object's bytes where they lie, in a pool on this host: an array of its dtype and shape; no copy.
 
@@ -97,7 +181,7 @@ class Client(_bulk.Bulk):
         """Sizes are not known before. So buffers as large as the last object are tried, which is right for blocks of a
         cache; a wrong one is told the size without a byte being moved."""
         make = _arrays.maker(out, device)
-        until = time.monotonic() + (self.timeout if timeout is None else timeout)
+        until = self._until(timeout)
         sizes = _sizes_of(hits, len(keys)) if hits is not None else [self._guess_for(make, len(keys))] * len(keys)
         buffers = [make.buffer(n) for n in sizes]
         results: List[Any] = [None] * len(keys)
@@ -120,7 +204,7 @@ class Client(_bulk.Bulk):
     async def _aget(self, keys: List[Key], out: str, device: Any, hits: Optional[_tarn.Hits], timeout: Optional[float],
                     fail: Callable[[List[Key], List[Any], List[int], Dict[int, str]], None]) -> List[Any]:
         make = _arrays.maker(out, device)
-        until = time.monotonic() + (self.timeout if timeout is None else timeout)
+        until = self._until(timeout)
         sizes = _sizes_of(hits, len(keys)) if hits is not None else [self._guess_for(make, len(keys))] * len(keys)
         buffers = [make.buffer(n) for n in sizes]
         results: List[Any] = [None] * len(keys)
@@ -140,6 +224,10 @@ class Client(_bulk.Bulk):
         if any(codes):
             fail(keys, results, codes, said)
         return results
+
+    def _until(self, timeout: Optional[float]) -> float:
+        seconds: float = self.timeout if timeout is None else _tarn._seconds("timeout", timeout)
+        return time.monotonic() + seconds
 
     def _take(self, make: Any, left: Sequence[int], fetched: Any, buffers: List[Any], results: List[Any],
               codes: List[int]) -> List[int]:
@@ -163,13 +251,23 @@ class Client(_bulk.Bulk):
         raise error_of(codes[0], keys[0], said.get(0))
 
 
-def _list_of(keys: Sequence[Key]) -> List[Key]:
+def _list_of(keys: Iterable[Key]) -> List[Key]:
     if isinstance(keys, (bytes, str)):
-        raise TypeError("keys: a list of keys is needed, not one: get() takes one")
+        raise TypeError(f"keys: of type {type(keys).__name__}: give a list of keys, or call get() for one")
+    if not hasattr(keys, "__iter__") and not hasattr(keys, "__getitem__"):
+        raise TypeError(f"keys: of type {type(keys).__name__}: give a list of keys, each bytes or a str")
     return list(keys)
 
 
+def _name_of(uri: Optional[str], ns: Optional[str]) -> str:
+    """For people: without a password."""
+    directory = uri or os.environ.get("TARN_REDIS") or "redis://127.0.0.1:6379"
+    return re.sub(r"://(?!/).*@", "://***@", directory) + f" ns={ns or 'default'}"
+
+
 def _sizes_of(hits: _tarn.Hits, n: int) -> List[int]:
+    if not isinstance(hits, _tarn.Hits):
+        raise TypeError(f"hits: of type {type(hits).__name__}: give the Hits of lookup() or match_prefix()")
     tensors = (hits.tensor(i) if i < len(hits) else None for i in range(n))
     return [t.nbytes if t is not None else 0 for t in tensors]
 

@@ -35,7 +35,7 @@ class Connector:
     def submit_batch_set(self, keys: Sequence[Key], buffers: Sequence[Any]) -> int:
         """Puts each; a key that is there already stays, and is a success. result: per key, is it there?"""
         if isinstance(keys, (bytes, str)):
-            raise TypeError("keys: a list of keys is needed, not one")
+            raise TypeError(f"keys: of type {type(keys).__name__}: give a list of keys, each bytes or a str")
         if len(keys) != len(buffers):
             raise Invalid(f"buffers: {len(buffers)} for {len(keys)} keys: give as many")
         return self._client._submit_put(list(zip(keys, buffers)))._id
@@ -60,6 +60,9 @@ class Connector:
     def close(self) -> None:
         """Cancels what is under way; nothing uses the buffers any more when this returns."""
         self._client.close()
+
+    def __repr__(self) -> str:
+        return f"<tarn.Connector over {self._client!r}>"
 
     def __enter__(self) -> "Connector":
         return self

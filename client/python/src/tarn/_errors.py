@@ -10,6 +10,18 @@ from . import _tarn
 Key = Union[bytes, str]
 
 
+# What remedies begin with in the sentences, libtarn's and ours; or they are questions.
+_ADVISES = re.compile(
+    r"(add|allow|ask|begin|call|cancel|close|convert|correct|count|do|drain|end|fill|get|give|grant|install|keep|look|"
+    r"make|move|name|open|pass|put|raise|read|record|release|remove|replace|reshape|run|see|set|size|start|stop|take|"
+    r"try|use|wait|wait\(\)|write) |.*\?$", re.DOTALL)
+
+
+def _remedy_in(sentence: str) -> Optional[str]:
+    last = sentence.rpartition(": ")[2]
+    return last if last != sentence and _ADVISES.match(last) else None
+
+
 class Error(Exception):
     """Whatever tarn reports. `str(e)` is one sentence: object, cause, remedy.
 
@@ -17,16 +29,20 @@ class Error(Exception):
     name    its name: "NOT_FOUND"
     key     the key that it was about, as it was given; None: none, or several
     peer    id of the node that it was about, where the sentence names one
-    remedy  what helps, where the sentence says it
+    remedy  what helps: the end of the sentence
     """
 
     code: int = 0
     name: str = "ERROR"
-    _remedy: Optional[str] = None  # of a class whose sentences end with the cause
+    _remedy: str = "see the nodes' logs and `tarn doctor`"  # where the sentence ends with the cause
 
     def __init__(self, message: str = "", *, key: Optional[Key] = None, code: Optional[int] = None) -> None:
-        super().__init__(message or _text(self.code if code is None else code))
-        self.message: str = str(self.args[0])
+        cause = message or _text(self.code if code is None else code)
+        cause = cause.replace("\n", "\\n")  # of a name that was given
+        said = self._remedy if cause.endswith(": " + self._remedy) else _remedy_in(cause)
+        self.remedy: str = said or self._remedy
+        self.message: str = cause if said else f"{cause}: {self.remedy}"
+        super().__init__(self.message)
         self.key = key
         if code is not None:
             self.code = code
@@ -43,11 +59,6 @@ class Error(Exception):
         m = re.search(r"\bnode ([^\s:]+)(?: \(([^)]+)\))?:", self.message)
         return m.group(1) if m else None
 
-    @property
-    def remedy(self) -> Optional[str]:
-        parts = self.message.split(": ")
-        return self._remedy or (parts[-1] if len(parts) >= 3 else None)
-
 
 def _again(cls: Type[Error], message: str, key: Optional[Key], code: int) -> Error:
     return cls(message, key=key, code=code)
@@ -56,7 +67,7 @@ def _again(cls: Type[Error], message: str, key: Optional[Key], code: int) -> Err
 class NotFound(Error, KeyError):
     """No such key."""
 
-    _remedy = "put it first, or use get_many(), where a miss is None"
+    _remedy = "put it first, or use get_many() or exists(), where a miss is no error"
 
 
 class Exists(Error):
@@ -68,13 +79,19 @@ class Exists(Error):
 class Invalid(Error, ValueError):
     """The call itself is wrong."""
 
+    _remedy = "correct the call, help(tarn.Client) has its arguments"
+
 
 class SizeMismatch(Error, ValueError):
     """The buffer and the object differ in size."""
 
+    _remedy = "give a buffer of the object's size, which stat() tells"
+
 
 class TensorMismatch(Error, ValueError):
     """The buffer's dtype or shape are not the object's."""
+
+    _remedy = "give a buffer of the object's dtype and shape, which stat() tells"
 
 
 class TooLarge(Error, ValueError):
@@ -86,92 +103,134 @@ class TooLarge(Error, ValueError):
 class FormatError(Error, ValueError):
     """A malformed file or record."""
 
+    _remedy = "write it again"
+
 
 class Unsupported(Error):
     """Not supported here."""
+
+    _remedy = "convert the value first, or give its bytes"
 
 
 class Closed(Error):
     """The client was closed."""
 
+    _remedy = "open another one"
+
 
 class Full(Error):
     """No room, and nothing can be evicted."""
+
+    _remedy = "remove or unpin something, or start a node with a larger pool"
 
 
 class Timeout(Error, TimeoutError):
     """The deadline has passed."""
 
+    _remedy = "give a longer timeout, or look at the node and at Redis"
+
 
 class Canceled(Error):
     """Canceled by the caller."""
+
+    _remedy = "do it again if it is wanted"
 
 
 class Busy(Error):
     """In use."""
 
+    _remedy = "wait for what uses it, then try again"
+
 
 class Again(Error):
     """Not possible at this moment (a queue is full, say); the same call may succeed later."""
+
+    _remedy = "try again in a moment"
 
 
 class NodeDown(Error, ConnectionError):
     """The storage node does not answer."""
 
+    _remedy = "look at the node, or start it again"
+
 
 class DirectoryError(Error, ConnectionError):
     """The directory (Redis) does not answer, or refuses."""
+
+    _remedy = "look at Redis and at its address"
 
 
 class Protocol(Error):
     """The peer does not speak this protocol."""
 
+    _remedy = "see whether that address is a tarnd's, and of which version"
+
 
 class Stale(Error):
     """The object has moved or was replaced."""
+
+    _remedy = "get it again"
 
 
 class NotReachable(Error):
     """No transport reaches the pool."""
 
+    _remedy = "see `tarn info` for the transports that both sides have"
+
 
 class AuthError(Error):
     """Authentication failed."""
+
+    _remedy = "give the nodes' secret, as secret= or in TARN_SECRET"
 
 
 class VersionError(Error):
     """The peer speaks another version."""
 
+    _remedy = "install the version of tarn that the nodes have"
+
 
 class Unavailable(Error):
     """Not available on this machine."""
+
+    _remedy = "see `tarn info` for what this machine has"
 
 
 class NoMemory(Error, MemoryError):
     """Out of memory."""
 
+    _remedy = "close what is not used, or make the call smaller"
+
 
 class SystemFailure(Error, OSError):
     """A system call failed."""
+
+    _remedy = "see the system's limits (ulimit -a) and its log"
 
 
 class ConfigError(Error):
     """Wrong configuration."""
 
+    _remedy = "correct the setting, `tarn --help` lists them"
+
 
 class InDoubt(Error):
     """Done, but an old copy may still be read for a while: the message says where and for how long."""
 
+    _remedy = "do it again to be sure"
+
 
 class Forked(Error):
     """The client was opened before fork(): open one of its own in the child process."""
+
+    _remedy = "open another client in the child process"
 
 
 class BatchError(Error):
     """Some of many failed otherwise than by a miss.
 
     results  as the call would have returned them, None for those that failed
-    errors   {index: Error}; the sentence of the first of them says most, and peer and remedy are its own
+    errors   {index: Error}; the sentence ends with that of the first of them, so peer and remedy are its own
     """
 
     def __init__(self, message: str, results: List[Any], errors: Dict[int, Error]) -> None:
@@ -179,14 +238,6 @@ class BatchError(Error):
         super().__init__(message, key=None, code=first.code)
         self.results = results
         self.errors = errors
-
-    @property
-    def peer(self) -> Optional[str]:
-        return self.errors[min(self.errors)].peer
-
-    @property
-    def remedy(self) -> Optional[str]:
-        return self.errors[min(self.errors)].remedy
 
     def __reduce__(self) -> Any:
         return (BatchError, (self.message, self.results, self.errors))
@@ -238,7 +289,7 @@ def error_of(code: int, key: Optional[Key] = None, message: Optional[str] = None
     cls = _BY_CODE.get(code, Error)
     if message is None:
         message = _text(code) if key is None else f"key {key!r}: {_text(code)}"
-    return cls(message, key=key, code=code)
+    return cls(message.replace(": raise timeout_ms", ": raise timeout"), key=key, code=code)  # as it is called here
 
 
 def _make(code: int, key: Optional[Key], why: Optional[str]) -> Error:

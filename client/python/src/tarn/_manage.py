@@ -91,7 +91,7 @@ def _object(key: bytes, tensor: _tarn.TensorInfo, version: int, born_ms: int, tt
 
 def _node(*fields: Any) -> NodeInfo:
     *texts, epoch, started_ms, same_host, pools = fields
-    return NodeInfo(*texts, epoch, started_ms / 1e3, same_host, tuple(PoolInfo(*p) for p in pools))
+    return NodeInfo._make((*texts, epoch, started_ms / 1e3, same_host, tuple(PoolInfo(*p) for p in pools)))
 
 
 class Managing(_aio.Async):
@@ -118,6 +118,8 @@ class Managing(_aio.Async):
         Listens from the first next() on. Events are hints: those of moments when nobody listens are lost, as between
         two of the subscriptions that this makes, one a second.
         """
+        timeout = _tarn._seconds("timeout", timeout)
+        self._event_fd()  # one that is closed says so
         got: "queue.SimpleQueue[Union[Event, Exception, None]]" = queue.SimpleQueue()
         stop = threading.Event()
         threading.Thread(target=_listen, args=(self, timeout, got.put, stop), name="tarn-events", daemon=True).start()

@@ -5,7 +5,7 @@
  *
  * connect() says HELLO and waits for the answer; it starts the plugin if this is the process's first. Lanes
  * are set up by progress(), while their works wait: a second or less, which is spent once, since links are
- * kept. The plugin tells of nothing, so while it has something to do there is no descriptor to wait for, and
+ * kept. Where that has failed before they are set up beside works that go by another transport. The plugin tells of nothing, so while it has something to do there is no descriptor to wait for, and
  * wait() asks again and again, with naps in between when nothing has moved for a while.
  *
  * When a lane fails the link is broken, and all its works end: UNAVAILABLE where the plugin, or what is
@@ -30,12 +30,15 @@
 #include "transport/tcpx/plugin/tcpx_settings.h"
 #include "transport/tcpx/plugin/tcpx_text.h"
 
-enum { STALL_MS = 3000, ROUNDS = 64, UNHEARD = 2 };
+enum { STALL_MS = 3000, SETUP_MOST_MS = 20000, ROUNDS = 64 };
+/* Rounds from one look at what the node says to the next: while bytes move, and while nothing is awaited of it. */
+enum { UNHEARD = 2, UNAWAITED = 32 };
 /* Longer than a message takes: its bytes move while the plugin is asked. */
 #define SPIN_NS (5 * TARN_NS_PER_MS)
 #define NAP_NS (20 * 1000)
 
 struct tarn_link {
+    struct tarn_tcpx_holder holder; /* its lock is over the lanes' comms */
     char node[64];
     const struct tarn_logger *log;
     struct tarn_local *local;
@@ -45,8 +48,11 @@ struct tarn_link {
     uint32_t nlanes, npools; /* of the node's */
     uint32_t unheard;        /* rounds */
     uint64_t moved_ns;       /* when something last did, or a work came */
+    bool moving;             /* in move() */
+    bool doubted;            /* works do not wait for its lanes to open */
+    int failing;             /* 0, or with which code it is to break when it is looked at */
     int broken;              /* 0, or with which code */
-    char why[256];
+    char why[TARN_SENTENCE];
 };
 
 /* --- breaking ----------------------------------------------------------------------------------- */
@@ -54,9 +60,8 @@ struct tarn_link {
 /* The last error, with the node's name before it. */
 static void keep_why(struct tarn_link *l)
 {
-    char text[sizeof(l->why)];
-    snprintf(text, sizeof(text), "%s", tarn_last_error());
-    snprintf(l->why, sizeof(l->why), "node %s: %.180s", l->node, text);
+    tarn_fail(l->broken, "node %s: %s", l->node, tarn_last_error());
+    snprintf(l->why, sizeof(l->why), "%s", tarn_last_error());
 }
 
 /* The plugin's failure, or a set-up that is given up since it takes too long, tells about the next link. */
@@ -65,7 +70,7 @@ static void note_end(struct tarn_link *l)
     bool moved = false, late = false;
     for (const struct tarn_tcpx_lane *n = l->lanes; n; n = n->next) {
         moved |= n->moved;
-        late |= n->first && n->state != TARN_TCPX_LANE_OPEN && !tarn_tcpx_lane_opens(n);
+        late |= n->first && !n->up && !tarn_tcpx_lane_opens(n);
     }
     bool failed = l->broken == TARN_E_UNAVAILABLE || l->broken == TARN_E_PROTOCOL;
     char why[sizeof(l->why)];
@@ -73,7 +78,7 @@ static void note_end(struct tarn_link *l)
     if (!failed && late)
         snprintf(why, sizeof(why), "node %s: tcpx: no connection of the plugin's within the operation's time",
                  l->node);
-    tarn_tcpx_rest_note(l->local, l->node, moved, failed || late ? why : NULL);
+    tarn_tcpx_rest_note(l->local, l->node, moved, late, failed || late ? why : NULL);
 }
 
 static void break_link(struct tarn_link *l, int code)
@@ -98,7 +103,7 @@ static void break_link(struct tarn_link *l, int code)
 static int node_failed(const struct tarn_tcpx_message *m)
 {
     return tarn_fail(m->frame.status == TARN_E_NO_MEMORY ? m->frame.status : TARN_E_UNAVAILABLE,
-                     "at the node: %.*s", TARN_TCPX_BODY, (const char *)m->body);
+                     "at the node: %.*s", TARN_SENTENCE, (const char *)m->body);
 }
 
 static int hear_one(struct tarn_link *l, const struct tarn_tcpx_message *m)
@@ -128,7 +133,7 @@ static int hear(struct tarn_link *l)
 /* A lane has failed. Perhaps because the node has: then it said so, or its connection is closed. */
 static int blame(struct tarn_link *l, int code)
 {
-    char text[256];
+    char text[TARN_SENTENCE];
     snprintf(text, sizeof(text), "%s", tarn_last_error());
     int r = hear(l);
     if (r < 0)
@@ -137,28 +142,56 @@ static int blame(struct tarn_link *l, int code)
     return code == TARN_E_NODE_DOWN ? TARN_E_UNAVAILABLE : code;
 }
 
-/* 1: something moved. While bytes do, the node is only listened to now and then: it is not what is waited
- * for. */
-static int advance(struct tarn_link *l)
+/* At both ends. */
+static bool is_open(const struct tarn_tcpx_lane *n)
+{
+    return n->up && n->state == TARN_TCPX_LANE_OPEN;
+}
+
+/* 1: something moved. Negative: the link is to break. While bytes do, or nothing is awaited of the node, that is only
+ * listened to now and then: its end is heard of so, too. */
+static int move(struct tarn_link *l)
 {
     int moved = 0;
+    bool awaits = false;
+    l->moving = true;
     for (struct tarn_tcpx_lane *n = l->lanes; n && moved >= 0; n = n->next) {
-        int r = n->first || tarn_tcpx_lane_polls(n) ? tarn_tcpx_lane_advance(n) : 0;
+        bool waits = n->first || !is_open(n) || tarn_tcpx_lane_polls(n);
+        int r = waits ? tarn_tcpx_lane_advance(n) : 0;
+        awaits |= waits && r >= 0 && tarn_tcpx_lane_awaits(n);
         moved = r < 0 ? blame(l, r) : moved | r;
     }
     int heard = 0, sent = 0;
-    if (moved == 0 || (moved > 0 && ++l->unheard == UNHEARD)) {
+    if (moved >= 0 && ++l->unheard >= (!awaits ? UNAWAITED : moved ? UNHEARD : 1)) {
         l->unheard = 0;
         heard = hear(l);
     }
     if (moved >= 0 && heard >= 0)
         sent = tarn_tcpx_wire_flush(&l->wire);
     int broken = moved < 0 ? moved : heard < 0 ? heard : sent < 0 ? sent : 0;
-    if (broken) {
-        break_link(l, broken);
-        return broken;
-    }
-    return moved | heard | sent;
+    l->moving = false;
+    return broken ? broken : moved | heard | sent;
+}
+
+static int advance(struct tarn_link *l)
+{
+    int r = l->failing;
+    pthread_mutex_lock(&l->holder.lock);
+    if (r)
+        tarn_last_error_set(l->why);
+    else
+        r = move(l);
+    if (r < 0)
+        break_link(l, r);
+    pthread_mutex_unlock(&l->holder.lock);
+    return r;
+}
+
+/* As the last error says: progress() will tell. */
+static void fail_soon(struct tarn_link *l, int code)
+{
+    l->failing = code;
+    snprintf(l->why, sizeof(l->why), "%s", tarn_last_error());
 }
 
 /* A set-up moves nothing that shows, but is no silence either. */
@@ -231,6 +264,19 @@ static int tcpx_wait(struct tarn_link *l, uint64_t deadline_ns)
 
 /* --- works -------------------------------------------------------------------------------------- */
 
+/* All its lanes are for others. A link without works ends, so that the next one begins with this work's. */
+static int too_many_lanes(struct tarn_link *l, struct tarn_tcpx_lane **n_p)
+{
+    int rc = tarn_fail(has_works(l) ? TARN_E_NOT_REACHABLE : TARN_E_NODE_DOWN,
+                       "node %s: tcpx: %u lanes of this link are open: use fewer GPUs and pools by one thread",
+                       l->node, l->nlanes);
+    if (has_works(l))
+        return rc;
+    fail_soon(l, rc);
+    *n_p = l->lanes;
+    return 0;
+}
+
 static int lane_of(struct tarn_link *l, const struct tarn_work *w, bool puts, struct tarn_tcpx_lane **n_p)
 {
     int gpu = (int)w->gpu - 1;
@@ -241,10 +287,7 @@ static int lane_of(struct tarn_link *l, const struct tarn_work *w, bool puts, st
             return 0;
         }
     if (l->nlanes == TARN_TCPX_LANES)
-        return tarn_fail(TARN_E_NOT_REACHABLE,
-                         "node %s: tcpx: %u lanes of this link are open: use fewer GPUs by one "
-                         "thread",
-                         l->node, l->nlanes);
+        return too_many_lanes(l, n_p);
     int rc = tarn_tcpx_lane_new(&l->gear, &l->wire, l->nlanes, w->pool, gpu, puts, end);
     if (rc)
         return rc;
@@ -253,6 +296,15 @@ static int lane_of(struct tarn_link *l, const struct tarn_work *w, bool puts, st
     tarn_log(l->log, TARN_LOG_DEBUG, "tcpx", "msg=\"opens a lane\" node=%s for=%s pool=%u gpu=%d", l->node,
              puts ? "puts" : "gets", w->pool, gpu);
     return 0;
+}
+
+/* Moves a set-up that no work waits for. False: it has ended, in whatever way. */
+static bool still_opens(struct tarn_link *l, const struct tarn_tcpx_lane *n)
+{
+    int r = l->failing || l->moving || is_open(n) ? 0 : move(l);
+    if (r < 0)
+        fail_soon(l, r);
+    return !l->failing && !is_open(n);
 }
 
 static int queue(struct tarn_link *l, struct tarn_work *w, bool puts)
@@ -265,19 +317,30 @@ static int queue(struct tarn_link *l, struct tarn_work *w, bool puts)
     int rc = lane_of(l, w, puts, &n);
     if (rc)
         return rc;
+    if (l->doubted && !l->failing && still_opens(l, n))
+        return tarn_fail(TARN_E_NOT_REACHABLE, "node %s: tcpx: has failed before, and is being connected with again",
+                         l->node);
     tarn_tcpx_lane_queue(n, w);
     l->moved_ns = tarn_now_ns();
     return TARN_INPROGRESS;
 }
 
+static int queue_locked(struct tarn_link *l, struct tarn_work *w, bool puts)
+{
+    pthread_mutex_lock(&l->holder.lock);
+    int rc = queue(l, w, puts);
+    pthread_mutex_unlock(&l->holder.lock);
+    return rc;
+}
+
 static int tcpx_get(struct tarn_link *l, struct tarn_work *w)
 {
-    return queue(l, w, false);
+    return queue_locked(l, w, false);
 }
 
 static int tcpx_put(struct tarn_link *l, struct tarn_work *w)
 {
-    return queue(l, w, true);
+    return queue_locked(l, w, true);
 }
 
 /* --- connecting --------------------------------------------------------------------------------- */
@@ -305,7 +368,17 @@ static int parse_answer(const struct tarn_link *l, const char *text, struct answ
     return 0;
 }
 
-static int open_gear(struct tarn_link *l, const struct answer *a)
+/* How long a set-up may take; at nodes it has SETUP_MOST_MS. Who has no other way waits for nearly all of the
+ * operation's time, unless told otherwise: the rest is for the sentence. */
+static uint32_t setup_ms(const struct tarn_peer *p, const struct tarn_tcpx_settings *s, uint32_t usual_ms)
+{
+    uint32_t left_ms = p->alone && !s->stall_ms ? (uint32_t)tarn_left_ms(p->deadline_ns) / 10 * 9 : 0;
+    if (left_ms > SETUP_MOST_MS)
+        left_ms = SETUP_MOST_MS;
+    return left_ms > usual_ms ? left_ms : usual_ms;
+}
+
+static int open_gear(struct tarn_link *l, const struct tarn_peer *peer, const struct answer *a)
 {
     char name[TARN_TCPX_NAME];
     struct tarn_tcpx_settings settings;
@@ -320,7 +393,7 @@ static int open_gear(struct tarn_link *l, const struct answer *a)
     l->gear.plugin = p;
     l->gear.chunk_bytes = p->chunk_bytes;
     l->gear.stall_ms = settings.stall_ms ? settings.stall_ms : STALL_MS;
-    l->gear.setup_ms = l->gear.stall_ms + p->wait_ms;
+    l->gear.setup_ms = setup_ms(peer, &settings, l->gear.stall_ms + p->wait_ms);
     tarn_tcpx_name(p, name);
     return strcmp(name, a->plugin) == 0 ? 0
                                         : tarn_fail(TARN_E_NOT_REACHABLE,
@@ -370,8 +443,18 @@ static int say_hello(struct tarn_link *l, uint64_t session, const char *token, u
     return 0;
 }
 
+/* The holder's: memory was unmapped. Also when nothing is under way, and no message comes soon. */
+static void drop_unmapped(struct tarn_tcpx_holder *h)
+{
+    struct tarn_link *l = (struct tarn_link *)((char *)h - offsetof(struct tarn_link, holder));
+    for (struct tarn_tcpx_lane *n = l->lanes; n; n = n->next)
+        if (n->comm)
+            tarn_tcpx_ranges_drop_gone(n->comm);
+}
+
 static void tcpx_close(struct tarn_link *l)
 {
+    tarn_tcpx_holder_remove(&l->holder);
     if (!l->broken)
         break_link(l, tarn_fail(TARN_E_CANCELED, "tcpx: the link was closed"));
     while (l->lanes) {
@@ -393,23 +476,27 @@ static int tcpx_connect(const struct tarn_peer *p, struct tarn_link **l_p)
     snprintf(l->node, sizeof(l->node), "%s", p->node);
     l->log = p->log;
     l->wire.fd = -1;
+    tarn_tcpx_holder_add(p->local, &l->holder, drop_unmapped);
     int rc = parse_answer(l, p->text, &a);
-    if (!rc)
+    if (!rc && !p->alone) /* nobody rests who has nothing to turn to */
         rc = tarn_tcpx_rest_check(p->local, l->node);
     if (!rc)
-        rc = open_gear(l, &a);
+        rc = open_gear(l, p, &a);
     if (!rc)
         rc = tarn_net_connect(&a.address, tarn_peer_until(p), &l->wire.fd);
     if (!rc)
         rc = say_hello(l, p->session, a.token, tarn_peer_until(p));
     if (rc) {
-        char why[384];
+        char why[TARN_SENTENCE];
         snprintf(why, sizeof(why), "%s", tarn_last_error());
         tcpx_close(l);
         return tarn_fail(rc, "%s", why);
     }
     l->local = p->local; /* from now on its end counts */
     l->gear.mappings = tarn_tcpx_local_mappings(p->local);
+    l->doubted = !p->alone && tarn_tcpx_rest_doubts(l->local, l->node);
+    if (l->doubted) /* nobody waits */
+        l->gear.setup_ms = SETUP_MOST_MS;
     *l_p = l;
     return 0;
 }

@@ -15,8 +15,9 @@
  * the next transport has its turn.
  *
  * get() and put() queue; works of a call are carried out together (cuda_ipc_lane.h). What is costly, handles
- * and mappings, is the client's and not a link's (cuda_ipc_pool.h). The first use of a GPU or a pool takes
- * its time inside get() or put(): contexts, handles, registering of an arena.
+ * and mappings, is the client's and not a link's (cuda_ipc_pool.h). The first use of a GPU or a pool takes long:
+ * contexts, handles, registering of an arena. The client's worker does that, and get() and put() have no room (AGAIN)
+ * for the work until it has.
  *
  * Nothing is asked of CUDA before the first link is made, since asking costs a quarter of a second and leaves
  * a process whose children by fork() cannot use CUDA. Clients that keep to host memory and CPU pools never
@@ -56,6 +57,7 @@ struct tarn_link {
     uint64_t tick_base_ns;
     struct tarn_ipc_pool *pools[POOLS_MAX]; /* NULL: not served */
     struct tarn_ipc_lane *lanes[TARN_IPC_DEVICES];
+    struct tarn_ipc_opening *opening; /* what the last work that was refused needs; NULL: nothing */
     struct tarn_share_hazards hazards;
     struct { /* of the last work straight to or from a GPU's memory; most are like the one before */
         const struct tarn_ipc_pool *pool; /* NULL: none so far */
@@ -110,7 +112,7 @@ static int take_pool(struct tarn_link *l, const struct tarn_peer *peer, const ch
     if (peer->nfds - *nfds < fds)
         return malformed(l, peer->text);
     *nfds += fds;
-    return tarn_ipc_pool_take(l->local, l->node, &of, peer->fds + *nfds - fds, &l->pools[of.index]);
+    return tarn_ipc_pool_take(l->local, peer, &of, peer->fds + *nfds - fds, &l->pools[of.index]);
 }
 
 static int take_pools(struct tarn_link *l, const struct tarn_peer *peer)
@@ -137,6 +139,7 @@ static int take_pools(struct tarn_link *l, const struct tarn_peer *peer)
 
 static void link_free(struct tarn_link *l)
 {
+    tarn_ipc_leave(l->local, l->opening);
     tarn_share_hazards_unmap(&l->hazards);
     for (int i = 0; i < POOLS_MAX; i++)
         if (l->pools[i])
@@ -144,28 +147,68 @@ static void link_free(struct tarn_link *l)
     free(l);
 }
 
-static int cuda_connect(const struct tarn_peer *peer, struct tarn_link **l_p)
+static struct tarn_link *link_new(const struct tarn_peer *peer)
 {
-    int n;
-    if (atomic_load(&peer->local->lost))
-        return tarn_fail(TARN_E_UNAVAILABLE, "node %s: cuda_ipc: %s", peer->node, peer->local->why);
-    if (tarn_cuda_count(&n))
-        return TARN_E_UNAVAILABLE;
     struct tarn_link *l = calloc(1, sizeof(*l));
-    if (!l)
-        return tarn_fail(TARN_E_NO_MEMORY, "node %s: cuda_ipc: out of memory", peer->node);
+    if (!l) {
+        tarn_fail(TARN_E_NO_MEMORY, "node %s: cuda_ipc: out of memory", peer->node);
+        return NULL;
+    }
     snprintf(l->node, sizeof(l->node), "%s", peer->node);
     l->log = peer->log;
     l->local = peer->local;
     l->writable = peer->write;
     l->tick_base_ns = peer->tick_base_ns;
-    int rc = take_pools(l, peer);
-    if (rc) {
-        link_free(l);
-        return rc;
+    return l;
+}
+
+/* Until it is there or has failed; AGAIN: the worker has not opened it by until_ns, 0 being now. */
+static int have_opened(struct tarn_link *l, const struct tarn_ipc_want *want, uint64_t until_ns)
+{
+    if (l->opening && !tarn_ipc_asked_for(l->opening, want)) {
+        tarn_ipc_leave(l->local, l->opening);
+        l->opening = NULL;
     }
-    *l_p = l;
-    return 0;
+    int rc = l->opening ? 0 : tarn_ipc_ask(l->local, want, &l->opening);
+    if (!rc)
+        rc = tarn_ipc_opened(l->local, l->opening, until_ns);
+    if (rc != TARN_E_AGAIN) {
+        tarn_ipc_leave(l->local, l->opening);
+        l->opening = NULL;
+    }
+    return rc;
+}
+
+/* Starting the driver takes up to seconds. */
+static int start_driver(struct tarn_link *l, uint64_t deadline_ns)
+{
+    const struct tarn_ipc_want driver = {TARN_IPC_DRIVER, NULL, -1};
+    uint64_t slice = tarn_deadline(TARN_WAIT_SLICE_MS);
+    if (atomic_load(&l->local->driver))
+        return 0;
+    int rc = have_opened(l, &driver, slice < deadline_ns ? slice : deadline_ns);
+    return rc == TARN_E_AGAIN ? TARN_INPROGRESS : rc;
+}
+
+static int cuda_connect(const struct tarn_peer *peer, struct tarn_link **l_p)
+{
+    struct tarn_link *l = *l_p;
+    *l_p = NULL;
+    if (atomic_load(&peer->local->lost)) {
+        if (l)
+            link_free(l);
+        return tarn_fail(TARN_E_UNAVAILABLE, "node %s: cuda_ipc: %s", peer->node, peer->local->why);
+    }
+    if (!l && !(l = link_new(peer)))
+        return TARN_E_NO_MEMORY;
+    int rc = start_driver(l, peer->deadline_ns);
+    if (!rc)
+        rc = take_pools(l, peer);
+    if (rc && rc != TARN_INPROGRESS)
+        link_free(l);
+    else
+        *l_p = l;
+    return rc;
 }
 
 static bool cuda_writable(const struct tarn_link *l)
@@ -233,18 +276,27 @@ static int is_pageable(const struct tarn_work *w, bool *pageable_p)
     return 0;
 }
 
-/* Which of this process's GPUs carries the work out, and how it reaches the work's memory. */
-static int way_for(struct tarn_link *l, struct tarn_ipc_pool *p, struct tarn_work *w, int *device_p,
-                   enum tarn_ipc_way *way_p)
+/* How a work is carried out. */
+struct way {
+    int device; /* by which of this process's GPUs */
+    enum tarn_ipc_way way;
+    uint8_t *base; /* of the pool, as that reaches it */
+};
+
+/* Which GPU, and how it reaches the work's memory. AGAIN: *want is to be opened before that is known. */
+static int choose(struct tarn_link *l, struct tarn_ipc_pool *p, struct tarn_work *w, struct way *way,
+                  struct tarn_ipc_want *want)
 {
-    const struct tarn_ipc_node node = {l->log, l->node};
-    bool pageable = false;
-    int rc = w->gpu ? 0 : is_pageable(w, &pageable);
-    bool far = w->gpu && tarn_ipc_pool_is_far(l->local, &node, p, (int)w->gpu - 1);
-    if (far && w->seen && (rc = tarn_work_look(w)) != 0)
-        return rc;
-    *way_p = far ? TARN_IPC_FAR : pageable ? TARN_IPC_STAGED : TARN_IPC_DIRECT;
-    *device_p = w->gpu && !far ? (int)w->gpu - 1 : p->device < 0 ? 0 : p->device;
+    bool pageable = false, far = false;
+    int gpu = (int)w->gpu - 1, rc = w->gpu ? 0 : is_pageable(w, &pageable);
+    if (!rc && w->gpu) {
+        *want = (struct tarn_ipc_want){TARN_IPC_PEER, p, gpu};
+        rc = tarn_ipc_pool_is_far(l->local, p, gpu, &far);
+    }
+    if (!rc && far && w->seen)
+        rc = tarn_work_look(w);
+    way->way = far ? TARN_IPC_FAR : pageable ? TARN_IPC_STAGED : TARN_IPC_DIRECT;
+    way->device = w->gpu && !far ? gpu : p->device < 0 ? 0 : p->device;
     return rc;
 }
 
@@ -263,17 +315,20 @@ static void tell(const struct tarn_link *l, const struct tarn_ipc_pool *p, const
              device, w->gpu ? "gpu" : "host", w->gpu ? (int)w->gpu - 1 : 0);
 }
 
-static int lane_for(struct tarn_link *l, int device)
+static int lane_for(struct tarn_link *l, int device, struct tarn_ipc_want *want)
 {
-    if (device >= TARN_IPC_DEVICES)
-        return tarn_fail(TARN_E_NOT_REACHABLE, "node %s: cuda_ipc: device %d: only the first %d are used",
-                         l->node, device, TARN_IPC_DEVICES);
-    int rc = 0;
-    if (!l->lanes[device]) {
-        rc = tarn_ipc_lane_open(device, ended, l, &l->lanes[device]);
-        tarn_log(l->log, TARN_LOG_DEBUG, "cuda_ipc", "msg=\"copies by a GPU\" node=%s device=%d status=%d",
-                 l->node, device, rc);
+    if (l->lanes[device])
+        return 0;
+    struct tarn_cuda_queue *q = tarn_ipc_queue_take(l->local, device);
+    if (!q) {
+        *want = (struct tarn_ipc_want){TARN_IPC_QUEUE, NULL, device};
+        return TARN_E_AGAIN;
     }
+    int rc = tarn_ipc_lane_open(l->local, device, q, ended, l, &l->lanes[device]);
+    if (rc)
+        tarn_ipc_queue_give(l->local, device, q);
+    tarn_log(l->log, TARN_LOG_DEBUG, "cuda_ipc", "msg=\"copies by a GPU\" node=%s device=%d status=%d", l->node,
+             device, rc);
     return rc;
 }
 
@@ -290,36 +345,53 @@ static bool is_like_last(const struct tarn_link *l, const struct tarn_ipc_pool *
     return l->last.pool == p && w->gpu > 0 && l->last.gpu == w->gpu && l->lanes[l->last.device];
 }
 
-static int find_way(struct tarn_link *l, struct tarn_ipc_pool *p, struct tarn_work *w, int *device_p,
-                    enum tarn_ipc_way *way_p, uint8_t **base_p)
+/* AGAIN: *want is to be opened first. */
+static int try_way(struct tarn_link *l, struct tarn_ipc_pool *p, struct tarn_work *w, struct way *way,
+                   struct tarn_ipc_want *want)
 {
-    const struct tarn_ipc_node node = {l->log, l->node};
-    int rc = way_for(l, p, w, device_p, way_p);
+    if (w->gpu > TARN_IPC_DEVICES)
+        return tarn_fail(TARN_E_NOT_REACHABLE, "node %s: cuda_ipc: device %d: only the first %d are used", l->node,
+                         (int)w->gpu - 1, TARN_IPC_DEVICES);
+    int rc = choose(l, p, w, way, want);
     if (!rc)
-        rc = lane_for(l, *device_p);
+        rc = lane_for(l, way->device, want);
     if (!rc)
-        rc = tarn_ipc_pool_reach(l->local, &node, p, *device_p, base_p);
+        rc = tarn_ipc_lane_ready(l->lanes[way->device], way->way, (int)w->gpu - 1, want);
+    if (rc)
+        return rc;
+    way->base = tarn_ipc_pool_base(l->local, p, way->device);
+    *want = (struct tarn_ipc_want){TARN_IPC_ARENA, p, way->device};
+    return way->base ? 0 : TARN_E_AGAIN;
+}
+
+/* AGAIN: the worker is at it. */
+static int find_way(struct tarn_link *l, struct tarn_ipc_pool *p, struct tarn_work *w, struct way *way)
+{
+    struct tarn_ipc_want want;
+    int rc;
+    while ((rc = try_way(l, p, w, way, &want)) == TARN_E_AGAIN)
+        if ((rc = have_opened(l, &want, 0)) != 0)
+            break;
     if (rc == TARN_E_UNAVAILABLE)
         lose(l);
-    if (!rc && w->gpu && *way_p == TARN_IPC_DIRECT) {
+    if (!rc && w->gpu && way->way == TARN_IPC_DIRECT) {
         l->last.pool = p;
         l->last.gpu = w->gpu;
-        l->last.device = *device_p;
-        l->last.base = *base_p;
+        l->last.device = way->device;
+        l->last.base = way->base;
     }
     return rc;
 }
 
 static int queue_work(struct tarn_link *l, struct tarn_ipc_pool *p, struct tarn_work *w, bool put)
 {
-    enum tarn_ipc_way way = TARN_IPC_DIRECT;
-    uint8_t *base = l->last.base;
-    int device = l->last.device, rc = is_like_last(l, p, w) ? 0 : find_way(l, p, w, &device, &way, &base);
+    struct way way = {l->last.device, TARN_IPC_DIRECT, l->last.base};
+    int rc = is_like_last(l, p, w) ? 0 : find_way(l, p, w, &way);
     if (rc)
         return rc;
     if (tarn_log_wants(l->log, TARN_LOG_DEBUG))
-        tell(l, p, w, put, device, way);
-    tarn_ipc_lane_post(l->lanes[device], w, put, way, base + w->offset);
+        tell(l, p, w, put, way.device, way.way);
+    tarn_ipc_lane_post(l->lanes[way.device], w, put, way.way, way.base + w->offset);
     return TARN_INPROGRESS;
 }
 
@@ -367,17 +439,35 @@ static void cuda_unview(struct tarn_link *l, uint32_t hazard)
     tarn_share_hazard_drop(&l->hazards, hazard);
 }
 
+/* Any thread, so it does not use the link's own opening. */
+static int view_base(const struct tarn_link *l, struct tarn_ipc_pool *p, uint8_t **base_p)
+{
+    const struct tarn_ipc_want arena = {TARN_IPC_ARENA, p, p->device};
+    struct tarn_ipc_opening *o = NULL;
+    *base_p = p->device < 0 ? NULL : tarn_ipc_pool_base(l->local, p, p->device);
+    if (*base_p)
+        return 0;
+    int rc = tarn_ipc_ask(l->local, &arena, &o);
+    if (!rc)
+        rc = tarn_ipc_opened(l->local, o, tarn_deadline(TARN_WAIT_SLICE_MS));
+    tarn_ipc_leave(l->local, o);
+    if (rc == TARN_E_AGAIN)
+        return tarn_fail(TARN_E_BUSY, "node %s: cuda_ipc: pool %u is still being opened: raise timeout_ms", l->node,
+                         p->of.index);
+    *base_p = rc ? NULL : tarn_ipc_pool_base(l->local, p, p->device);
+    return rc;
+}
+
 /* A pool's memory as its own device has it, or for the CPU. Unlike the rest, views are for any thread. */
 static int cuda_view(struct tarn_link *l, uint32_t pool, uint32_t slot, uint64_t gen, uint64_t offset,
                      uint64_t bytes, const void **addr_p, uint32_t *hazard_p)
 {
     const struct tarn_share_name name = {"cuda_ipc", l->node, "the hazard page"};
-    const struct tarn_ipc_node node = {l->log, l->node};
     struct tarn_ipc_pool *p = pool_at(l, pool, slot, offset, bytes);
     if (!p || !tarn_gen_readable(gen))
         return out_of_date(l, pool, slot);
     uint8_t *base = p->arena_map.addr;
-    int rc = base ? 0 : tarn_ipc_pool_reach(l->local, &node, p, p->device, &base);
+    int rc = base ? 0 : view_base(l, p, &base);
     if (!rc)
         rc = tarn_share_hazard_claim(&name, &l->hazards, pool, slot, hazard_p);
     if (rc)
@@ -433,11 +523,11 @@ static bool is_busy(const struct tarn_link *l)
     return false;
 }
 
-/* What has been given to a GPU moves, however long it takes. */
+/* What has been given to a GPU, or to the worker, moves, however long it takes. */
 static int cuda_progress(struct tarn_link *l)
 {
     int rc = l->broken ? l->broken : advance(l);
-    return rc ? rc : is_busy(l);
+    return rc ? rc : is_busy(l) || l->opening;
 }
 
 /*
@@ -464,7 +554,9 @@ static int cuda_wait(struct tarn_link *l, uint64_t deadline_ns)
         else if (now - begun > POLITE_NS)
             sched_yield();
     }
-    return 0;
+    if (l->opening)
+        tarn_ipc_opened(l->local, l->opening, until);
+    return l->opening != NULL;
 }
 
 static void cuda_close(struct tarn_link *l)

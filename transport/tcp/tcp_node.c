@@ -10,7 +10,6 @@
 
 #include <errno.h>
 #include <netinet/in.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,21 +22,12 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/net.h"
+#include "base/thread.h"
 #include "transport/tcp/tcp.h"
 
 enum { HELLO_MS = 5000, SEND_MS = 4, SCAN_MS = 250, ACCEPTS = 64, EVENTS = 64 };
 
 /* --- sessions ----------------------------------------------------------------------------------- */
-
-bool tarn_tcp_admit(struct tarn_tcp_conn *c, uint64_t session, const char token[TARN_TCP_TOKEN])
-{
-    struct tarn_server *s = c->server;
-    pthread_mutex_lock(&s->lock);
-    c->admitted = tarn_token_is(s->tokens, session, token);
-    c->session = session;
-    pthread_mutex_unlock(&s->lock);
-    return c->admitted;
-}
 
 int tarn_tcp_attach(struct tarn_server *s, struct tarn_attach *a)
 {
@@ -76,17 +66,8 @@ void tarn_tcp_detach(struct tarn_server *s, uint64_t session)
 
 /* --- connections -------------------------------------------------------------------------------- */
 
-void tarn_tcp_complain(struct tarn_tcp_conn *c, const char *what, const char *why)
-{
-    struct tarn_server *s = c->server;
-    uint64_t now = tarn_now_ns(), last = atomic_load(&s->refused_log_ns);
-    if (now - last < TARN_NS_PER_S || !atomic_compare_exchange_strong(&s->refused_log_ns, &last, now))
-        return;
-    tarn_log(s->serve.log, TARN_LOG_WARN, "tcp", "msg=\"%s\" cause=\"%s\" session=%016llx", what, why,
-             (unsigned long long)c->session);
-}
-
-void tarn_tcp_close(struct tarn_tcp_conn *c)
+/* Closes its descriptor; frees it, now or when its last copies have passed. */
+static void close_conn(struct tarn_tcp_conn *c)
 {
     struct tarn_server *s = c->server;
     tarn_tcp_conn_time(c, 0);
@@ -127,7 +108,7 @@ static void add_conn(struct tarn_tcp_thread *t, int fd)
     DL_APPEND(t->server->conns, c);
     pthread_mutex_unlock(&t->server->lock);
     if (!watch(t, c))
-        tarn_tcp_close(c);
+        close_conn(c);
 }
 
 static struct tarn_tcp_thread *least_loaded(struct tarn_server *s)
@@ -154,7 +135,7 @@ static void hand_over(struct tarn_tcp_conn *c)
     c->thread = to;
     pthread_mutex_unlock(&s->lock);
     if (!watch(to, c))
-        tarn_tcp_close(c);
+        close_conn(c);
 }
 
 /* --- accepting ---------------------------------------------------------------------------------- */
@@ -204,9 +185,29 @@ static void handle(struct tarn_tcp_conn *c, uint32_t events)
 {
     bool new = c->state == TARN_TCP_EXPECT_HELLO;
     if (!tarn_tcp_conn_handle(c, events))
-        tarn_tcp_close(c);
+        close_conn(c);
     else if (new && c->state != TARN_TCP_EXPECT_HELLO)
         hand_over(c);
+}
+
+/* Serves the connections whose copies have passed, or that waited for a stage that is there. */
+static void sweep(struct tarn_tcp_thread *t)
+{
+    struct tarn_tcp_conn *c, *next;
+    bool waits = false;
+    for (c = t->gpu_conns; c; c = next) {
+        next = c->gpu_next;
+        if (!tarn_tcp_gpu_due(c)) {
+            waits |= !c->stage;
+        } else if (c->closed) {
+            tarn_tcp_conn_free(c);
+        } else {
+            uint32_t events = c->starved ? EPOLLIN : 0;
+            c->starved = false;
+            handle(c, events);
+        }
+    }
+    tarn_tcp_gpu_waited(t, waits);
 }
 
 static bool dispatch(struct tarn_tcp_thread *t, const struct epoll_event *e)
@@ -234,7 +235,7 @@ static void *run(void *arg)
         for (int i = 0; i < n; i++)
             if (!dispatch(t, &events[i]))
                 return NULL;
-        tarn_tcp_gpu_sweep(t);
+        sweep(t);
         if ((t->timed || paused) && tarn_now_ns() >= next_scan_ns) {
             next_scan_ns = tarn_deadline(SCAN_MS);
             scan(t);
@@ -259,12 +260,7 @@ static int start_thread(struct tarn_server *s, uint32_t i)
             close(t->epoll_fd);
         return r;
     }
-    /* Signals are for the threads of the program. */
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int error = pthread_create(&t->id, NULL, run, t);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    int error = tarn_thread_start(&t->id, run, t);
     if (error) {
         close(t->epoll_fd);
         errno = error;
@@ -302,9 +298,14 @@ void tarn_tcp_stop(struct tarn_server *s)
         close(s->threads[i].epoll_fd);
     }
     while (s->conns)
-        tarn_tcp_close(s->conns);
-    for (uint32_t i = 0; i < s->nthreads; i++)
-        tarn_tcp_gpu_stop(&s->threads[i]);
+        close_conn(s->conns);
+    for (uint32_t i = 0; i < s->nthreads; i++) {
+        struct tarn_tcp_thread *t = &s->threads[i];
+        tarn_copiers_close(&t->copiers);
+        while (t->gpu_conns)
+            tarn_tcp_conn_free(t->gpu_conns);
+        tarn_tcp_gpu_stop(t);
+    }
     tarn_tokens_free(&s->tokens);
     close(s->listen_fd);
     close(s->wake_fd);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the parts of `tarn doctor` share: a table of checks, and what to do about those that fail. */
-#ifndef TARN_CLIENT_CLI_DOCTOR_H
-#define TARN_CLIENT_CLI_DOCTOR_H
+#ifndef TARN_CLIENT_CLI_CHECKS_H
+#define TARN_CLIENT_CLI_CHECKS_H
 
-#include "client/cli/cli.h"
+#include "client/cli/cli_text.h"
 
 /* OPTIONAL: missing, but only some uses need it; MISSING: what was asked about does not work so. */
 enum doctor_state { GOOD, OPTIONAL, MISSING };
@@ -21,9 +21,9 @@ struct doctor {
 void doctor_check(struct doctor *d, const char *name, enum doctor_state state, const char *needed,
                   const char *remedy, const char *fmt, ...) __attribute__((format(printf, 6, 7)));
 
-/* cli_doctor.c */
+/* The NVIDIA driver and its GPUs. */
 void doctor_gpus(struct doctor *d);
-/* cli_tcpx.c */
-void doctor_tcpx(struct doctor *d);
+/* A clock that showed told_ms between asked_ms, by this host's, and now. */
+void doctor_clock(struct doctor *d, const char *whose, uint64_t told_ms, uint64_t asked_ms);
 
 #endif

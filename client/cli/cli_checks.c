@@ -1,0 +1,113 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "client/cli/cli_checks.h"
+
+#include <dirent.h>
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+
+#define SKEW_MS 1000
+
+static const struct {
+    const char *name;
+    enum cli_colour colour;
+} states[] = {{"ok", CLI_GREEN}, {"optional", CLI_YELLOW}, {"missing", CLI_RED}};
+
+void doctor_check(struct doctor *d, const char *name, enum doctor_state state, const char *needed,
+                  const char *remedy, const char *fmt, ...)
+{
+    char found[600];
+    va_list ap;
+
+    va_start(ap, fmt);
+    vsnprintf(found, sizeof found, fmt, ap);
+    va_end(ap);
+    cli_cell(&d->table, "%s", name);
+    cli_cell_in(&d->table, states[state].colour, "%s", states[state].name);
+    cli_cell(&d->table, "%s", needed);
+    cli_cell(&d->table, "%s", found);
+    if (state != GOOD)
+        tarn_buf_printf(state == MISSING ? &d->needed : &d->optional, "  %s: %s\n", name, remedy);
+    json_array_append_new(d->checks, json_pack("{s:s, s:s, s:s, s:s, s:s?}", "name", name, "state",
+                                               states[state].name, "needed", needed, "found", found, "remedy",
+                                               state == GOOD ? NULL : remedy));
+    d->missing += state == MISSING;
+}
+
+/* --- clocks ------------------------------------------------------------------------------------- */
+
+void doctor_clock(struct doctor *d, const char *whose, uint64_t told_ms, uint64_t asked_ms)
+{
+    uint64_t now = tarn_unix_ms();
+    char title[100];
+
+    snprintf(title, sizeof title, "clock of %s", whose);
+    /* It was read between these two moments. */
+    uint64_t behind = told_ms < asked_ms ? asked_ms - told_ms : 0;
+    uint64_t ahead = told_ms > now ? told_ms - now : 0;
+    uint64_t off = behind + ahead;
+    doctor_check(d, title, off <= SKEW_MS ? GOOD : MISSING, "within 1 s of this host's",
+                 "have both hosts set by the same time servers (chronyc tracking, timedatectl): after a loss of Redis "
+                 "these clocks say which of two values is the younger one",
+                 off <= SKEW_MS ? "alike" : "%" PRIu64 ".%" PRIu64 " s %s", off / 1000, off / 100 % 10,
+                 behind ? "behind" : "ahead");
+}
+
+/* --- devices ------------------------------------------------------------------------------------ */
+
+/* Calls fn for each entry of a directory; returns how many there were. */
+static int each_entry(const char *path, void (*fn)(struct tarn_buf *, const char *), struct tarn_buf *b)
+{
+    DIR *dir = opendir(path);
+    int n = 0;
+
+    for (struct dirent *e; dir && (e = readdir(dir));) {
+        if (e->d_name[0] == '.')
+            continue;
+        if (n++)
+            tarn_buf_printf(b, ", ");
+        fn(b, e->d_name);
+    }
+    if (dir)
+        closedir(dir);
+    return n;
+}
+
+static void add_gpu(struct tarn_buf *b, const char *name)
+{
+    char path[400], line[128] = "";
+
+    snprintf(path, sizeof path, "/proc/driver/nvidia/gpus/%s/information", name);
+    FILE *f = fopen(path, "re");
+    if (f && !fgets(line, sizeof line, f))
+        line[0] = '\0';
+    if (f)
+        fclose(f);
+    const char *model = strncmp(line, "Model:", 6) == 0 ? line + 6 + strspn(line + 6, " \t") : name;
+    tarn_buf_printf(b, "%.*s", (int)strcspn(model, "\n"), model);
+}
+
+void doctor_gpus(struct doctor *d)
+{
+    struct tarn_buf gpus = {0};
+    bool driver = access("/proc/driver/nvidia/version", R_OK) == 0;
+    int n = each_entry("/proc/driver/nvidia/gpus", add_gpu, &gpus);
+    bool nodes = access("/dev/nvidiactl", F_OK) == 0;
+
+    if (n && nodes)
+        doctor_check(d, "GPU", GOOD, "for GPU pools", "", "%s", gpus.failed ? "?" : gpus.data);
+    else
+        doctor_check(
+            d, "GPU", OPTIONAL, "for GPU pools",
+            driver ? "the driver is loaded, but this process does not see a device: docker run --gpus all"
+                   : "only GPU pools and buffers use it: install the NVIDIA driver",
+            "%s",
+            driver  ? "driver without a device node"
+            : nodes ? "device nodes without a driver"
+                    : "none");
+    tarn_buf_free(&gpus);
+}

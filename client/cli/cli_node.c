@@ -1,0 +1,382 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* tarn ping, drain and config: what is said to a node itself, over a control connection of the client's. */
+#include <inttypes.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/text.h"
+#include "client/call.h"
+#include "client/cli/cli.h"
+#include "client/cli/cli_commands.h"
+#include "client/cli/cli_text.h"
+#include "client/remote.h"
+#include "client/words.h"
+#include "metadata/redis.h" /* INFO has the form of Redis's */
+
+struct node {
+    char id[64], address[280];
+    char local[128]; /* "unix:" and its socket; "" without one */
+    uint64_t epoch;
+};
+
+struct nodes {
+    struct node *all;
+    size_t n;
+};
+
+/* --- which nodes -------------------------------------------------------------------------------- */
+
+static int add_node(void *arg, const struct tarn_node_info *info)
+{
+    struct nodes *nodes = arg;
+    struct node *all = reallocarray(nodes->all, nodes->n + 1, sizeof *all);
+
+    if (!all)
+        return tarn_fail(TARN_E_NO_MEMORY, "no memory for the nodes");
+    nodes->all = all;
+    struct node *n = &all[nodes->n++];
+    snprintf(n->id, sizeof n->id, "%s", info->id);
+    snprintf(n->address, sizeof n->address, "%s",
+             info->same_host && info->unix_path ? info->unix_path : info->control ? info->control : "?");
+    snprintf(n->local, sizeof n->local, "%s%s", info->unix_path ? "unix:" : "", info->unix_path ? info->unix_path : "");
+    n->epoch = info->epoch;
+    return 0;
+}
+
+/* Connects, and fills `nodes`. */
+static int list_nodes(struct cli *c, int connected, struct nodes *nodes)
+{
+    return connected ? connected : tarn_nodes(c->client, cli_timeout(c, 0), add_node, nodes);
+}
+
+static const struct node *find_node(const struct nodes *nodes, const char *id)
+{
+    const char **names = calloc(nodes->n + 1, sizeof *names), *nearest;
+    const struct node *found = NULL;
+
+    for (size_t i = 0; i < nodes->n; i++) {
+        if (strcmp(nodes->all[i].id, id) == 0)
+            found = &nodes->all[i];
+        if (names)
+            names[i] = nodes->all[i].id;
+    }
+    nearest = names && !found ? tarn_nearest(id, names, nodes->n) : NULL;
+    if (!found)
+        tarn_fail(TARN_E_NOT_FOUND, "no living node %s: %s%s%s", id, nearest ? "did you mean " : "`tarn info` lists them",
+                  nearest ? nearest : "", nearest ? "?" : "");
+    free(names);
+    return found;
+}
+
+/* --- talking to one ----------------------------------------------------------------------------- */
+
+/* Says the command after HELLO, as every client does. The reply is the caller's. */
+static int ask_node(const struct cli *c, const struct node *n, int argc, const char *const *argv, redisReply **reply_p)
+{
+    struct tarn_remote *r = tarn_remote_of(c->client, n->id, (uint32_t)n->epoch);
+    struct tarn_words words;
+    redisReply *reply;
+    char who[352];
+    int rc = r ? tarn_words_init(&words, argc, 0) : tarn_fail(TARN_E_NO_MEMORY, "no memory");
+
+    if (rc != 0)
+        return rc;
+    for (int i = 0; i < argc; i++)
+        tarn_words_str(&words, argv[i]);
+    rc = tarn_words_call(&words, r, tarn_deadline(cli_timeout(c, 0)), NULL, &reply);
+    tarn_words_free(&words);
+    if (rc == 0 && (rc = tarn_resp_error(reply, tarn_remote_text(r, who), TARN_E_PROTOCOL)) != 0)
+        freeReplyObject(reply);
+    else if (rc == 0)
+        *reply_p = reply;
+    return rc;
+}
+
+/* --- ping --------------------------------------------------------------------------------------- */
+
+static void ping_node(struct cli *c, const struct node *n, struct cli_table *table, json_t *json)
+{
+    const char *ping[] = {"PING"};
+    uint64_t begun = tarn_now_ns();
+    redisReply *reply;
+    int rc = ask_node(c, n, 1, ping, &reply);
+    double ms = (double)(tarn_now_ns() - begun) / 1e6;
+
+    cli_cell(table, "%s", n->id);
+    cli_cell(table, "%s", n->address);
+    json_t *o = json_pack("{s:s, s:s, s:s}", "node", n->id, "address", n->address, "status", cli_status_name(rc));
+    if (rc == 0) {
+        freeReplyObject(reply);
+        cli_cell(table, "%.2f ms", ms);
+        json_object_set_new(o, "ms", json_real(ms));
+    } else {
+        cli_cell_in(table, CLI_RED, "%s", tarn_error_name(rc));
+        cli_error(c, rc, "%s", tarn_last_error());
+    }
+    json_array_append_new(json, o);
+}
+
+static int run_ping(struct cli *c, const void *config)
+{
+    struct nodes nodes = {0};
+    struct cli_table table = {.align = "llr"};
+    struct tarn_buf out = {0};
+    json_t *json = json_array();
+    int rc = list_nodes(c, cli_connect(c), &nodes);
+
+    (void)config;
+    cli_cell(&table, "NODE");
+    cli_cell(&table, "ADDRESS");
+    cli_cell(&table, "TIME");
+    if (rc == 0 && nodes.n == 0)
+        rc = tarn_fail(TARN_E_NODE_DOWN, "no nodes in namespace %s: start one with `tarnd`, or name another with --ns",
+                       c->common->ns);
+    for (size_t i = 0; rc == 0 && c->nargs == 0 && i < nodes.n; i++)
+        ping_node(c, &nodes.all[i], &table, json);
+    for (int i = 0; rc == 0 && i < c->nargs; i++) {
+        const struct node *n = find_node(&nodes, c->args[i]);
+        if (n)
+            ping_node(c, n, &table, json);
+        else
+            cli_error(c, TARN_E_NOT_FOUND, "%s", tarn_last_error());
+    }
+    cli_table_print(&table, cli_coloured(), &out);
+    if (rc == 0 && c->common->json) {
+        tarn_buf_free(&out);
+        rc = cli_print_json(json_pack("{s:O}", "nodes", json), false);
+    } else if (rc == 0) {
+        rc = cli_print(&out);
+    } else {
+        tarn_buf_free(&out);
+    }
+    json_decref(json);
+    free(nodes.all);
+    return rc;
+}
+
+static const struct tarn_option common_options[] = {CLI_COMMON_OPTIONS};
+
+static const struct tarn_program ping_program = {
+    .name = "tarn ping",
+    .arguments = "[NODE...]",
+    .brief = "see whether nodes answer, and how fast",
+    .description = "Asks these nodes, or all of the namespace: TIME is that of one question, with connecting and showing "
+                   "the secret when there is no connection yet.",
+    .examples = "tarn ping\n"
+                "tarn ping node0 --timeout-ms 500\n",
+    .options = common_options,
+    .ncommon = CLI_NCOMMON,
+    .noptions = CLI_COUNT(common_options),
+};
+
+const struct cli_command cli_ping = {&ping_program, sizeof(struct cli_common), run_ping};
+
+/* --- administration ----------------------------------------------------------------------------- */
+
+struct admin_config {
+    struct cli_common common;
+    char *secret;
+};
+
+static const struct tarn_option admin_options[] = {
+    CLI_COMMON_OPTIONS,
+    {.name = "admin-secret",
+     .type = TARN_OPT_STRING,
+     .offset = offsetof(struct admin_config, secret),
+     .unit = "TEXT",
+     .flags = TARN_OPT_SECRET,
+     .help = "The node's --admin-secret. The node's user and root need none on its host. Better given in the environment, "
+             "where other users of the machine do not see it."},
+};
+
+/* An administrator's secret is good for all that --secret is for. */
+static int list_as_admin(struct cli *c, const struct admin_config *o, struct nodes *nodes)
+{
+    return list_nodes(c, o->secret ? cli_connect_with(c, o->secret) : cli_connect(c), nodes);
+}
+
+/* Another node of this host may have a socket of the same path. */
+static bool is_it(struct tarn_resp *r, const struct node *n, uint64_t deadline)
+{
+    const char *info[] = {"INFO", "node"};
+    char told[32] = "", epoch[32];
+    redisReply *reply;
+
+    snprintf(epoch, sizeof epoch, "%016" PRIx64, n->epoch);
+    if (tarn_resp_call(r, deadline, 2, info, NULL, &reply) != 0)
+        return false;
+    tarn_info_value(reply, "\nepoch:", told, sizeof told);
+    freeReplyObject(reply);
+    return strcmp(told, epoch) == 0;
+}
+
+/*
+ * Over the Unix socket the node sees who asks: its user and root have the right without a secret. False: this is
+ * neither, or there is no way.
+ */
+static bool ask_by_right(const struct cli *c, const struct node *n, int argc, const char *const *argv,
+                         redisReply **reply_p)
+{
+    uint64_t deadline = tarn_deadline(cli_timeout(c, 0));
+    struct tarn_addr address;
+    struct tarn_resp *r;
+
+    if (!*n->local || tarn_addr_parse(n->local, "node", &address) != 0 || tarn_resp_connect(&address, deadline, &r) != 0)
+        return false;
+    bool answered = is_it(r, n, deadline) && tarn_resp_call(r, deadline, argc, argv, NULL, reply_p) == 0;
+    tarn_resp_free(r);
+    if (answered && tarn_resp_error(*reply_p, n->id, TARN_E_PROTOCOL) == TARN_E_AUTH) {
+        freeReplyObject(*reply_p);
+        return false;
+    }
+    return answered;
+}
+
+static int ask_as_admin(const struct cli *c, const struct node *n, int argc, const char *const *argv,
+                        redisReply **reply_p)
+{
+    if (!ask_by_right(c, n, argc, argv, reply_p))
+        return ask_node(c, n, argc, argv, reply_p);
+    int rc = tarn_resp_error(*reply_p, n->id, TARN_E_PROTOCOL);
+    if (rc != 0)
+        freeReplyObject(*reply_p);
+    return rc;
+}
+
+/* --- drain -------------------------------------------------------------------------------------- */
+
+static int drain_node(struct cli *c, const struct nodes *nodes, const char *id)
+{
+    const char *drain[] = {"DRAIN"};
+    const struct node *n = find_node(nodes, id);
+    redisReply *reply;
+    int rc = n ? ask_as_admin(c, n, 1, drain, &reply) : TARN_E_NOT_FOUND;
+
+    if (rc != 0)
+        return cli_error(c, rc, "%s", tarn_last_error());
+    freeReplyObject(reply);
+    return 0;
+}
+
+static int run_drain(struct cli *c, const void *config)
+{
+    struct nodes nodes = {0};
+    json_t *json = json_array();
+    int rc = cli_want_args(c, 1, INT_MAX, "NODE"), draining = 0;
+
+    if (rc == 0)
+        rc = list_as_admin(c, config, &nodes);
+    for (int i = 0; rc == 0 && i < c->nargs; i++) {
+        int one = drain_node(c, &nodes, c->args[i]);
+        draining += one == 0;
+        json_array_append_new(json, json_pack("{s:s, s:s}", "node", c->args[i], "status", cli_status_name(one)));
+    }
+    if (rc == 0 && c->common->json)
+        rc = cli_print_json(json_pack("{s:O, s:i}", "nodes", json, "draining", draining), false);
+    else if (rc == 0 && !c->common->quiet)
+        printf("%d of %d draining: `tarn info` lists those that are left\n", draining, c->nargs);
+    json_decref(json);
+    free(nodes.all);
+    return rc;
+}
+
+static const struct tarn_program drain_program = {
+    .name = "tarn drain",
+    .arguments = "NODE...",
+    .brief = "end nodes in order; what they hold is gone",
+    .description = "A node takes no more puts then, waits for those in flight (its --drain-timeout-ms), takes its "
+                   "objects out of the directory and exits with 0, as after SIGTERM.",
+    .examples = "tarn drain node0\n",
+    .options = admin_options,
+    .ncommon = CLI_NCOMMON,
+    .noptions = CLI_COUNT(admin_options),
+};
+
+const struct cli_command cli_drain = {&drain_program, sizeof(struct admin_config), run_drain};
+
+/* --- config ------------------------------------------------------------------------------------- */
+
+static int print_settings(const struct cli *c, const redisReply *reply, const char *glob)
+{
+    struct cli_table table = {.align = "ll"};
+    struct tarn_buf out = {0};
+    json_t *json = json_object();
+
+    if (reply->type != REDIS_REPLY_ARRAY || reply->elements == 0) {
+        json_decref(json);
+        return tarn_fail(TARN_E_INVALID, "%s: the node has no such setting: `tarn config NODE` lists them", glob);
+    }
+    cli_cell(&table, "SETTING");
+    cli_cell(&table, "VALUE");
+    for (size_t i = 0; i + 1 < reply->elements; i += 2) {
+        const char *name = reply->element[i]->str, *value = reply->element[i + 1]->str;
+        cli_cell(&table, "%s", name ? name : "?");
+        cli_cell(&table, "%s", value ? value : "");
+        json_object_set_new(json, name ? name : "?", json_string(value ? value : ""));
+    }
+    cli_table_print(&table, cli_coloured(), &out);
+    if (!c->common->json) {
+        json_decref(json);
+        return cli_print(&out);
+    }
+    tarn_buf_free(&out);
+    return cli_print_json(json_pack("{s:s, s:o}", "node", c->args[0], "settings", json), false);
+}
+
+static int config_node(struct cli *c, const struct node *n)
+{
+    const char *glob = c->nargs > 1 ? c->args[1] : "*", *value = strchr(glob, '=');
+    const char *get[] = {"CONFIG", "GET", glob};
+    char name[64];
+    const char *set[] = {"CONFIG", "SET", name, value ? value + 1 : ""};
+    redisReply *reply;
+
+    snprintf(name, sizeof name, "%.*s", (int)(value ? value - glob : 0), glob);
+    int rc = ask_as_admin(c, n, value ? 4 : 3, value ? set : get, &reply);
+    if (rc != 0)
+        return rc;
+    if (!value)
+        rc = print_settings(c, reply, glob);
+    else if (c->common->json)
+        rc = cli_print_json(json_pack("{s:s, s:{s:s}}", "node", n->id, "settings", name, value + 1), false);
+    else if (!c->common->quiet)
+        printf("%s: %s\n", n->id, glob);
+    freeReplyObject(reply);
+    return rc;
+}
+
+static int run_config(struct cli *c, const void *config)
+{
+    struct nodes nodes = {0};
+    const struct node *n = NULL;
+    int rc = cli_want_args(c, 1, 2, "NODE");
+
+    if (rc == 0)
+        rc = list_as_admin(c, config, &nodes);
+    if (rc == 0 && !(n = find_node(&nodes, c->args[0])))
+        rc = TARN_E_NOT_FOUND;
+    if (rc == 0)
+        rc = config_node(c, n);
+    free(nodes.all);
+    return rc;
+}
+
+static const struct tarn_program config_program = {
+    .name = "tarn config",
+    .arguments = "NODE [GLOB | NAME=VALUE]",
+    .brief = "show the settings of a running node, or change one",
+    .description = "Settings have the names of tarnd's options. What can be changed while the node runs is log-level; "
+                   "the change ends with the node.",
+    .examples = "tarn config node0\n"
+                "tarn config node0 'evict-*'\n"
+                "tarn config node0 log-level=debug\n",
+    .options = admin_options,
+    .ncommon = CLI_NCOMMON,
+    .noptions = CLI_COUNT(admin_options),
+};
+
+const struct cli_command cli_config = {&config_program, sizeof(struct admin_config), run_config};

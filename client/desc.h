@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Descriptors: where an object is, for this client. */
+#ifndef TARN_CLIENT_DESC_H
+#define TARN_CLIENT_DESC_H
+
+#include "transport/transport.h"
+
+struct tarn_remote;
+
+struct tarn_loc {
+    struct tarn_remote *remote;
+    uint64_t offset, gen;
+    uint32_t pool, slot;
+};
+
+/* The same object in the same place: pools of a node count slots and generations each on their own. */
+static inline bool tarn_loc_same(const struct tarn_loc *a, const struct tarn_loc *b)
+{
+    return a->remote == b->remote && a->pool == b->pool && a->slot == b->slot && a->gen == b->gen;
+}
+
+/* The work that gets `bytes` bytes of an item from there. flags: TARN_GET_*; gpu: as tarn_pieces_gpu() says.
+ */
+static inline struct tarn_work tarn_work_of(const struct tarn_item *item, const struct tarn_loc *l,
+                                            uint64_t bytes, uint32_t flags, uint32_t gpu)
+{
+    return (struct tarn_work){.pool = l->pool,
+                              .slot = l->slot,
+                              .gen = l->gen,
+                              .offset = l->offset + item->offset,
+                              .bytes = bytes,
+                              .pieces = item->pieces,
+                              .npieces = item->npieces,
+                              .touch = !(flags & TARN_GET_NO_TOUCH),
+                              .gpu = gpu};
+}
+
+/* Where an object is, for this client. Copied by value, up to the last location in use. */
+struct tarn_desc {
+    struct tarn_tensor tensor;
+    uint32_t nlocs;
+    uint32_t nlost; /* copies on nodes that the directory does not have */
+    struct tarn_loc locs[TARN_REPLICAS_MAX];
+};
+
+static inline size_t tarn_desc_bytes(const struct tarn_desc *d)
+{
+    return offsetof(struct tarn_desc, locs) + d->nlocs * sizeof d->locs[0];
+}
+
+#endif

@@ -1,0 +1,116 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Works in flight. */
+#ifndef TARN_CLIENT_FLIGHT_H
+#define TARN_CLIENT_FLIGHT_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/error.h"
+#include "client/node.h"
+#include "transport/transport.h"
+
+struct tarn_lane;
+
+enum tarn_end {
+    TARN_END_DONE,    /* work.status is the transport's word */
+    TARN_END_BROKEN,  /* the link broke */
+    TARN_END_SILENT,  /* the node kept silent for longer than the patience */
+    TARN_END_EXPIRED, /* the transfer's own deadline */
+    TARN_END_STOPPED, /* the transfer's own stop flag */
+    TARN_END_SHIFTED, /* its link was closed on another transfer's account; nothing speaks against trying
+                         again */
+};
+
+struct tarn_transfer {
+    struct tarn_work work;
+    struct tarn_transfer *prev, *next;
+    struct tarn_lane *lane;
+    uint64_t deadline_ns, patience_ns;
+    const _Atomic bool *stop;
+    enum tarn_end end;
+    bool ended;    /* of tarn_flight_alone(): work.status is final */
+    bool fresh;    /* its link was made for this flight */
+    const struct tarn_side *quiet_on; /* over which nothing came when it was waited for before; NULL: none. Set it */
+    uint64_t quiet_ns;                /* ... since when */
+    char why[TARN_SENTENCE]; /* the transport's sentence when it refused the work; "" otherwise */
+};
+
+/* The transfers of a flight over one link. */
+struct tarn_lane {
+    struct tarn_lane *next;
+    struct tarn_remote *remote;
+    int transport;
+    bool write, fresh;
+    bool kick;  /* works were posted since progress was made: it may send at once */
+    bool loose; /* a link was closed on which the node may still take what was put: tarn_link_close() */
+    const _Atomic bool *stop; /* of the last transfer: all puts of a flight have the same */
+    struct tarn_flight *flight;
+    struct tarn_linked *linked;      /* NULL: closed */
+    struct tarn_transfer *transfers; /* posted ones first */
+    struct tarn_transfer *unposted;  /* the first pending one */
+    uint64_t since_ns;               /* when works began to be waited for */
+    uint64_t active_ns;              /* last sign of life since; since_ns: there was none */
+    uint64_t ended_ns;               /* the same of transfers that ended */
+    uint64_t deadline_ns;            /* not later than the earliest of the transfers */
+    uint64_t patience_ns;            /* not longer than the shortest of the transfers */
+    enum tarn_end closing;           /* why, while it is being closed */
+    uint64_t closing_ns;
+};
+
+/* The works of one thread, and the links it has taken for them. It stays where it is. */
+struct tarn_flight {
+    struct tarn_client *client;
+    struct tarn_lane *lanes, first; /* most flights need one lane */
+    void *fds; /* struct pollfd, one a lane and one for stop_fd; none while there is nothing to poll */
+    uint32_t nlanes, room;
+    uint32_t inflight;
+    struct tarn_transfer *ended;
+    int stop_fd;
+    bool (*others)(void *of); /* as in struct tarn_stop, of all that the thread runs, in flight or not */
+    void *of;
+    bool look;         /* stop_fd may have been read for another wait: look at the flags */
+    uint64_t until_ns; /* opening a link may not take longer: others wait for it; 0: no such limit */
+};
+
+/* A transfer that tarn_flight_alone() has not brought to its end. */
+struct tarn_alone {
+    struct tarn_linked *linked; /* NULL: there is none */
+    bool broken;                /* the link */
+    uint64_t since_ns;
+};
+
+/* A link that nobody uses; NULL: there is none at hand. */
+struct tarn_linked *tarn_link_at_hand(struct tarn_remote *r, int t, bool write);
+/*
+ * Sends a transfer over such a link and waits for it: what most calls come to, without a flight's lists and look-ups.
+ * now: the clock. Nobody can stop it. True: it has succeeded. False: nothing was done, or, when a->linked is set, it
+ * goes on in a flight that adopts it.
+ */
+bool tarn_flight_alone(struct tarn_linked *l, struct tarn_remote *r, int t, bool write, struct tarn_transfer *x,
+                       uint64_t now, struct tarn_alone *a);
+/* Takes it over into a flight that has none yet and no stop_fd. */
+void tarn_flight_adopt(struct tarn_flight *f, struct tarn_remote *r, int t, bool write, struct tarn_transfer *x,
+                       const struct tarn_alone *a);
+void tarn_flight_init(struct tarn_flight *f, struct tarn_client *c, int stop_fd);
+/*
+ * Sends a transfer on its way: work filled but for done and owner's link, deadline, patience, stop set.
+ * Completed inline on a shared link or later, it comes out of tarn_flight_next exactly once. A failure
+ * (no link) leaves it with the caller.
+ */
+int tarn_flight_post(struct tarn_flight *f, struct tarn_remote *r, int t, bool write,
+                     struct tarn_transfer *x);
+/* Would a post have to make a link first? That may take a while, so post what needs none before. */
+bool tarn_flight_opens(const struct tarn_flight *f, struct tarn_remote *r, int t, bool write);
+/* Sends what was posted, without waiting. */
+void tarn_flight_push(struct tarn_flight *f);
+/* Transfers that are to stop have ended when this returns. */
+void tarn_flight_stop(struct tarn_flight *f);
+/* The next transfer that ended, waiting for it; NULL when none is in flight, or the flight's `others` says that
+ * something is to stop that is not. */
+struct tarn_transfer *tarn_flight_next(struct tarn_flight *f);
+/* Gives the links back. Nothing is in flight any more: either all came out, or they are ended here. */
+void tarn_flight_end(struct tarn_flight *f);
+
+#endif

@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Gets: checking items, whether their pieces fit the object, and their final statuses. */
+#include "client/get_item.h"
+
+#include "client/check.h"
+#include "client/client.h"
+
+void tarn_get_prepare(struct tarn_get *g, struct tarn_client *c, struct tarn_item *items, size_t n,
+                      const struct tarn_get_options *o)
+{
+    g->client = c;
+    g->items = items;
+    g->n = g->left = n;
+    g->flags = o->flags;
+    g->hits = o->hits;
+    g->hits_first = o->hits_first;
+    g->since_ns = g->deadline_ns = 0;
+    g->stop = NULL;
+    g->verdict.code = 0;
+    tarn_seen_clear(&g->seen);
+    g->calls = NULL;
+    g->owner = NULL;
+    g->got = g->got_bytes = 0;
+    g->looked = 0;
+    g->found = SIZE_MAX;
+}
+
+int tarn_get_check(const struct tarn_get *g, size_t i)
+{
+    const struct tarn_item *item = &g->items[i];
+    int rc = tarn_key_check(&item->key);
+
+    return rc ? rc : tarn_pieces_check("get", i, item->pieces, tarn_first_pieces(item->npieces));
+}
+
+bool tarn_get_glance(struct tarn_get *g, size_t i, uint32_t *gpu_p)
+{
+    const struct tarn_item *item = &g->items[i];
+
+    return !(g->flags & TARN_GET_RANGE) && item->offset == 0 &&
+           tarn_pieces_glance(item->pieces, item->npieces, &g->seen, gpu_p);
+}
+
+bool tarn_get_fits(const struct tarn_get *g, size_t i, const struct tarn_tensor *t, uint64_t *bytes_p)
+{
+    const struct tarn_item *item = &g->items[i];
+    uint64_t bytes = tarn_seen_bytes(&g->seen, item->pieces, item->npieces);
+
+    *bytes_p = bytes;
+    if (g->flags & TARN_GET_RANGE)
+        return item->offset <= t->bytes && bytes <= t->bytes - item->offset;
+    return bytes == t->bytes && item->offset == 0;
+}
+
+void tarn_get_misfit(struct tarn_get *g, size_t i, const struct tarn_tensor *t)
+{
+    struct tarn_item *item = &g->items[i];
+    uint64_t bytes = tarn_pieces_bytes(item->pieces, item->npieces);
+
+    item->tensor = *t;
+    if (g->flags & TARN_GET_RANGE)
+        tarn_verdict_say(&g->verdict, i, TARN_E_SIZE, "get", &item->key,
+                         "%llu bytes from offset %llu reach past the object's %llu: ask for less",
+                         (unsigned long long)bytes, (unsigned long long)item->offset,
+                         (unsigned long long)t->bytes);
+    else
+        tarn_verdict_say(
+            &g->verdict, i, TARN_E_SIZE, "get", &item->key,
+            "the object has %llu bytes, the pieces %llu from offset %llu: size them alike or ask for a range",
+            (unsigned long long)t->bytes, (unsigned long long)bytes, (unsigned long long)item->offset);
+    tarn_get_final(g, i, TARN_E_SIZE);
+}
+
+void tarn_get_final(struct tarn_get *g, size_t i, int status)
+{
+    struct tarn_item *item = &g->items[i];
+    uint32_t stripe = (uint32_t)i % TARN_STRIPES;
+
+    item->status = status;
+    if (status == TARN_E_NOT_FOUND)
+        tarn_count(g->client, stripe, TARN_COUNT_MISSES, 1);
+    else if (status != 0)
+        tarn_count(g->client, stripe, TARN_COUNT_ERRORS, 1);
+    g->left--;
+    if (g->left == 0 && g->got > 0) {
+        tarn_count(g->client, stripe, TARN_COUNT_GETS, g->got);
+        tarn_count(g->client, stripe, TARN_COUNT_GET_BYTES, g->got_bytes);
+    }
+    if (g->calls && g->left == 0)
+        g->calls->done(g);
+    else if (g->calls)
+        g->calls->shrunk(g);
+}

@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Gets, the whole way: what all its files do with a job. */
+#include "client/get_job.h"
+
+/* A get whose jobs are all final may be gone. */
+bool tarn_get_any_stopped(void *batch)
+{
+    const struct tarn_get_batch *b = batch;
+
+    for (size_t i = 0; i < b->n; i++)
+        if (b->jobs[i].stage != TARN_GET_FINAL && tarn_get_stopped(&b->jobs[i]))
+            return true;
+    return false;
+}
+
+void tarn_get_job_finish(struct tarn_get_batch *b, struct tarn_get_job *j, int status)
+{
+    j->stage = TARN_GET_FINAL;
+    b->open--;
+    if (status == 0) {
+        tarn_get_item(j)->tensor = j->desc.tensor;
+        j->get->got++;
+        j->get->got_bytes += j->x.work.bytes;
+    }
+    tarn_get_final(j->get, j->index, status);
+}
+
+void tarn_get_job_fail(struct tarn_get_batch *b, struct tarn_get_job *j, int status, const char *text)
+{
+    tarn_verdict_say(&j->get->verdict, j->index, status, "get", &tarn_get_item(j)->key, "%s", text);
+    tarn_get_job_finish(b, j, status);
+}
+
+/* The earliest deadline of the other open jobs: how long this one may hold them up. */
+uint64_t tarn_get_others_deadline(const struct tarn_get_batch *b, const struct tarn_get_job *j)
+{
+    uint64_t until = UINT64_MAX;
+
+    for (size_t i = 0; i < b->n; i++)
+        if (&b->jobs[i] != j && b->jobs[i].stage != TARN_GET_FINAL && b->jobs[i].get->deadline_ns < until)
+            until = b->jobs[i].get->deadline_ns;
+    return until;
+}
+
+void tarn_get_look(struct tarn_get_batch *b, struct tarn_get_job *j)
+{
+    const struct tarn_item *item = tarn_get_item(j);
+    int rc = tarn_pieces_gpu(item->pieces, item->npieces, &j->get->seen, &j->gpu);
+
+    j->glanced = false;
+    j->stage = TARN_GET_RESOLVED;
+    if (rc != 0)
+        tarn_get_job_fail(b, j, rc, tarn_last_error());
+}

@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Does a node answer? */
+#ifndef TARN_CLIENT_HEALTH_H
+#define TARN_CLIENT_HEALTH_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "client/node.h"
+#include "client/stop.h"
+
+/* Sets the node aside: no get or put waits for it again until the keeper has seen it answer. */
+void tarn_remote_aside(struct tarn_remote *r, enum tarn_health h, const char *why);
+/* How long it may keep silent before another copy or node is tried. */
+uint64_t tarn_remote_patience(const struct tarn_remote *r);
+/* It answered after so long. */
+void tarn_remote_answered(struct tarn_remote *r, uint64_t rtt_ns);
+/* It did not answer what it was asked at since_ns, as the last error says: aside after its patience, else
+ * doubted. */
+void tarn_remote_silent(struct tarn_remote *r, uint64_t since_ns);
+/* A call ran out of time, which may be the node's doing: the keeper finds out. */
+void tarn_remote_doubt(struct tarn_remote *r);
+/* Waits until the keeper has asked a suspect node (which takes a moment, or the patience for each suspect that
+ * keeps silent): is it up? Does not wait for nodes that are known to be down. stop may be NULL. */
+bool tarn_remote_settled(struct tarn_remote *r, uint64_t deadline_ns, const struct tarn_stop *stop);
+/* The keeper's word on a suspect. */
+void tarn_remote_judged(struct tarn_remote *r, bool up);
+
+#endif

@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Asking Redis about leases. */
+#ifndef TARN_CLIENT_LEASE_ASK_H
+#define TARN_CLIENT_LEASE_ASK_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "client/lease.h"
+#include "client/stop.h"
+#include "metadata/directory.h"
+
+struct tarn_client;
+struct tarn_remote;
+
+void tarn_leases_init(struct tarn_client *c);
+int tarn_leases_start(struct tarn_client *c);
+void tarn_leases_stop(struct tarn_client *c);
+void tarn_leases_free(struct tarn_client *c);
+/* May a get that begins now read from r? Does not wait; with ASK the question is on its way. */
+enum tarn_lease_word tarn_lease_word(struct tarn_remote *r);
+/* After ASK: waits until a question has been answered, or Redis counts as away. */
+void tarn_lease_wait(struct tarn_client *c, uint64_t deadline_ns, const struct tarn_stop *stop);
+/* The sentence for REFUSED. */
+void tarn_lease_refusal(struct tarn_remote *r, char *text, size_t bytes);
+/* A refresh of the node table has seen this record; it began at sent_ns. */
+void tarn_lease_listed(struct tarn_remote *r, const struct tarn_node_record *n, uint64_t sent_ns);
+/* A descriptor names r: from now on it is asked about with the others. */
+void tarn_lease_named(struct tarn_remote *r);
+
+#endif

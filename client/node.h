@@ -1,0 +1,154 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One incarnation of a node, as the client knows it, and what leads there: connections, links. */
+#ifndef TARN_CLIENT_NODE_H
+#define TARN_CLIENT_NODE_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/error.h"
+#include "base/resp/resp.h"
+#include "client/lease.h"
+#include "client/patience.h"
+#include "metadata/directory.h"
+#include "transport/transport.h"
+
+#define HASH_NONFATAL_OOM 1
+#include <uthash.h>
+
+struct tarn_client;
+
+#define TARN_TRANSPORTS_MAX 8
+#define TARN_STRIPES 8
+
+enum tarn_health {
+    TARN_UP,
+    TARN_SLOW, /* did not answer in time: only links that do not need it (shared memory) are used */
+    TARN_GONE, /* its connection broke, or another incarnation has its place: nothing is used */
+};
+
+/* A link and the table to call it by (the transport's, or the fault decorator's). */
+struct tarn_linked {
+    struct tarn_linked *next;
+    const struct tarn_transport_ops *ops;
+    bool write;
+    struct tarn_link *link;
+    _Atomic uint32_t views; /* of a shared link */
+};
+
+enum tarn_side_state {
+    TARN_SIDE_UNKNOWN,
+    TARN_SIDE_OPENING,
+    TARN_SIDE_SHARED,
+    TARN_SIDE_POOLED,
+    TARN_SIDE_UNREACHABLE
+};
+
+/*
+ * One transport to a node, for gets or for puts. A shared link is entered by counting oneself in,
+ * then reading the pointer; whoever retires it takes the pointer away, then waits for the counts.
+ */
+struct tarn_side {
+    _Atomic int state;
+    _Atomic(struct tarn_linked *) shared; /* POOLED: for views alone, once there has been one */
+    struct tarn_linked *idle, *retired; /* remote.lock */
+    uint32_t nidle;
+    uint64_t retry_ns;  /* UNREACHABLE: not tried again before */
+    uint64_t silent_ns; /* since then no ATTACH has been answered; 0: the last one was */
+    int code;           /* why the last attempt said that it is UNREACHABLE; 0: it did not */
+    char why[TARN_SENTENCE];
+    struct {
+        _Alignas(64) _Atomic uint32_t n;
+    } busy[TARN_STRIPES];
+};
+
+struct tarn_remote_pool {
+    char name[TARN_POOL_NAME_MAX + 1];
+    uint32_t index;
+    uint64_t bytes;
+};
+
+/* A control connection with at most one command outstanding. */
+struct tarn_call {
+    struct tarn_call *next;
+    struct tarn_resp *resp;
+    struct tarn_remote *remote;
+    bool local;  /* Unix socket */
+    bool owed;   /* a reply is outstanding */
+    bool grants; /* ... and it answers RESERVE */
+    bool greets; /* HELLO's answer comes before it */
+    bool refused; /* HELLO was, or another incarnation has answered */
+    bool published; /* HELLO has shown the secret of the node's record */
+    uint64_t since_ns, hello_ns;
+};
+
+/* One incarnation of a node. Lives until the client is closed. */
+struct tarn_remote {
+    UT_hash_handle hh;
+    struct tarn_client *client;
+    struct {
+        char id[TARN_NODE_ID_MAX + 1];
+        uint32_t epoch; /* low half of the node's epoch = high half of its generations */
+    } key;
+    _Atomic int health;
+    _Atomic bool suspect;    /* set aside a moment ago; the keeper has not asked it yet */
+    _Atomic bool doubted;    /* up, but a call had no answer in its time; the keeper is to ask it */
+    _Atomic bool listed;     /* in the directory when last asked */
+    _Atomic bool superseded; /* another incarnation is there now */
+    _Atomic bool local;      /* its Unix socket answered: same host */
+    _Atomic bool near;       /* the same host by its record, and its Unix socket has not said otherwise */
+    _Atomic bool draining;
+    struct tarn_lease lease; /* until when it may be read from */
+    _Atomic uint8_t
+        pool_transports[TARN_POOLS_MAX]; /* by index; bit t: the client's transport t serves the pool */
+    _Atomic uint64_t asked_ns; /* unlisted: when the directory was last asked about it */
+    struct tarn_patience patience; /* by how long it takes to answer HELLO */
+    uint64_t pass;             /* of the refresh that last saw it; nodes_lock */
+
+    /* written by a refresh under lock */
+    pthread_mutex_t lock;
+    pthread_cond_t changed; /* a side left OPENING, or the keeper has judged a suspect */
+    char control[280], unix_path[108], host_id[40], secret[40];
+    uint32_t npools;
+    struct tarn_remote_pool pools[TARN_POOLS_MAX];
+
+    /* this host's clock at the node's tick 0, how much too late that may be, when it was found */
+    uint64_t tick_base_ns, tick_error_ns, tick_learned_ns;
+    struct tarn_call *idle_calls;
+    uint32_t nidle_calls;
+    struct tarn_call *watch;       /* idle connection whose end shows the node's; monitor.lock */
+    _Atomic uint32_t errands;      /* not run yet */
+    uint64_t probe_ns, backoff_ns; /* keeper only */
+    struct tarn_side sides[TARN_TRANSPORTS_MAX][2]; /* [transport][write] */
+};
+
+/* Another incarnation has its place, or the directory has said that it is not there: its copies are none. */
+static inline bool tarn_remote_gone(const struct tarn_remote *r)
+{
+    return atomic_load(&r->superseded) || atomic_load(&r->lease.gone);
+}
+
+/* Is it listed and up? */
+static inline bool tarn_remote_answers(const struct tarn_remote *r)
+{
+    return atomic_load(&r->listed) && !atomic_load(&r->superseded) && atomic_load(&r->health) == TARN_UP;
+}
+
+static inline struct tarn_linked *tarn_shared_enter(struct tarn_remote *r, int t, bool write, uint32_t stripe)
+{
+    struct tarn_side *s = &r->sides[t][write];
+    atomic_fetch_add(&s->busy[stripe].n, 1);
+    struct tarn_linked *l = atomic_load(&s->shared);
+    if (!l)
+        atomic_fetch_sub(&s->busy[stripe].n, 1);
+    return l;
+}
+
+static inline void tarn_shared_leave(struct tarn_remote *r, int t, bool write, uint32_t stripe)
+{
+    atomic_fetch_sub_explicit(&r->sides[t][write].busy[stripe].n, 1, memory_order_release);
+}
+
+#endif

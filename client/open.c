@@ -1,0 +1,222 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Opening and closing a client, its options and figures. */
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "base/text.h"
+#include "base/thread.h"
+#include "client/cache.h"
+#include "client/check.h"
+#include "client/lease_ask.h"
+#include "client/memory.h"
+#include "client/monitor.h"
+#include "client/op.h"
+#include "client/refresh.h"
+#include "client/retire.h"
+#include "client/session.h"
+#include "transport/tcpx/plugin/tcpx_settings.h"
+
+static const char *setting(const char *given, const char *variable, const char *initial)
+{
+    if (given)
+        return given;
+    const char *env = variable ? secure_getenv(variable) : NULL;
+    return env && *env ? env : initial;
+}
+
+static int alive_page(struct tarn_client *c)
+{
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    void *p = mmap(NULL, page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+    if (p == MAP_FAILED)
+        return tarn_fail(TARN_E_NO_MEMORY, "client: mmap of a page: %m");
+    c->alive = p;
+    madvise(p, page, MADV_WIPEONFORK); /* before Linux 4.14 only the fork check is lost */
+    atomic_store(c->alive, 1);
+    return 0;
+}
+
+static int client_init(struct tarn_client *c, const struct tarn_options *o)
+{
+    c->log = (struct tarn_logger){(enum tarn_log_level)o->log_level, o->log, o->log_arg};
+    c->timeout_ms = o->timeout_ms ? o->timeout_ms : 5000;
+    c->workers = o->workers ? o->workers : 2;
+    c->session = tarn_random64();
+    pthread_rwlock_init(&c->nodes_lock, NULL);
+    pthread_mutex_init(&c->refresh_lock, NULL);
+    tarn_cond_init(&c->refresh_done);
+    pthread_mutex_init(&c->monitor.lock, NULL);
+    pthread_mutex_init(&c->sessions_lock, NULL);
+    pthread_mutex_init(&c->memory_lock, NULL);
+    c->monitor.wake_fd = -1;
+    tarn_leases_init(c);
+
+    int rc = alive_page(c);
+    if (rc == 0)
+        rc = tarn_host_id(c->host_id);
+    const char *secret = setting(o->secret, "TARN_SECRET", NULL);
+    if (rc == 0 && secret && !*secret)
+        rc = tarn_fail(TARN_E_CONFIG, "secret: is empty: give the nodes' secret, or NULL for that of TARN_SECRET");
+    c->secret_of_env = secret && !o->secret;
+    if (rc == 0 && secret && !(c->secret = strdup(secret)))
+        rc = tarn_fail(TARN_E_NO_MEMORY, "client: out of memory");
+    return rc;
+}
+
+static int transports_init(struct tarn_client *c, const struct tarn_options *o)
+{
+    const char *faults = setting(o->faults, "TARN_FAULTS", NULL);
+    struct tarn_tcpx_settings tcpx;
+    int rc = tarn_tcpx_settings(&tcpx); /* told at once, not when it is needed */
+
+    if (rc != 0)
+        return rc;
+    int n = tarn_transport_select(o->transports, &c->log, c->transports, TARN_TRANSPORTS_MAX);
+    if (n < 0)
+        return n;
+    for (int t = 0; t < n; t++) {
+        rc = c->transports[t]->local_open(setting(NULL, "TARN_RDMA_DEVICES", NULL), &c->locals[t]);
+        if (rc != 0)
+            return rc;
+        c->ntransports = t + 1;
+    }
+    return faults ? tarn_faulty_new(faults, &c->faulty) : 0;
+}
+
+/* When it fails: where the address came from, if the caller did not give it. */
+static int directory_init(struct tarn_client *c, const struct tarn_options *o, uint64_t deadline)
+{
+    const char *redis = setting(o->redis, "TARN_REDIS", NULL);
+    int rc = 0;
+
+    if (redis && !*redis)
+        rc = tarn_fail(TARN_E_CONFIG,
+                       "redis: the address is empty: give the one that tarnd has printed, or none for that of TARN_REDIS");
+    if (rc == 0)
+        rc = tarn_directory_open(redis ? redis : "redis://127.0.0.1:6379", o->ns ? o->ns : "default", &c->log,
+                                 deadline, &c->directory);
+    if (rc == 0)
+        rc = tarn_remotes_refresh(c, deadline);
+    if (rc == 0 || o->redis || strncmp(tarn_last_error(), "redis", strlen("redis")) != 0)
+        return rc;
+    return tarn_fail(rc, "%s; %s", tarn_last_error(),
+                     redis ? "this address is TARN_REDIS's"
+                           : "no address was given: set TARN_REDIS to the one that tarnd has printed");
+}
+
+int tarn_open(const struct tarn_options *given, struct tarn_client **c_p)
+{
+    struct tarn_options o;
+    int rc = tarn_out_check("open", c_p);
+    if (rc == 0)
+        rc = tarn_options_copy(&o, sizeof o, given);
+    if (rc != 0)
+        return rc;
+    struct tarn_client *c = aligned_alloc(64, sizeof *c);
+    if (!c)
+        return tarn_fail(TARN_E_NO_MEMORY, "client: out of memory");
+    memset(c, 0, sizeof *c);
+    rc = client_init(c, &o);
+    uint64_t deadline = tarn_client_deadline(c, 0);
+    if (rc == 0)
+        rc = transports_init(c, &o);
+    if (rc == 0)
+        rc = tarn_cache_new(o.cache_entries ? o.cache_entries : 1u << 20, &c->cache);
+    if (rc == 0)
+        rc = directory_init(c, &o, deadline);
+    if (rc == 0)
+        rc = tarn_ops_new(c);
+    if (rc == 0)
+        rc = tarn_monitor_start(c);
+    if (rc == 0)
+        rc = tarn_leases_start(c);
+    if (rc != 0) {
+        char why[TARN_SENTENCE];
+        snprintf(why, sizeof why, "%s", tarn_last_error());
+        tarn_close(c);
+        return tarn_fail(rc, "%s", why);
+    }
+    *c_p = c;
+    return 0;
+}
+
+static void nodes_free(struct tarn_client *c)
+{
+    struct tarn_remote *r, *next;
+
+    HASH_ITER (hh, c->nodes, r, next) {
+        HASH_DEL(c->nodes, r);
+        tarn_remote_free(r);
+    }
+}
+
+void tarn_close(struct tarn_client *c)
+{
+    /* In a forked child threads, sockets and mappings are the parent's: leave all of it alone. */
+    if (!c || (c->alive && atomic_load(c->alive) == 0))
+        return;
+    tarn_ops_stop(c);
+    tarn_sessions_close(c);
+    tarn_leases_stop(c);
+    tarn_monitor_stop(c);
+    tarn_ops_free(c);
+    nodes_free(c);
+    for (int t = 0; t < c->ntransports; t++)
+        c->transports[t]->local_close(c->locals[t]);
+    tarn_cache_free(c->cache);
+    if (c->directory)
+        tarn_directory_close(c->directory);
+    if (c->faulty)
+        tarn_faulty_free(c->faulty);
+    if (c->alive)
+        munmap(c->alive, (size_t)sysconf(_SC_PAGESIZE));
+    tarn_leases_free(c);
+    tarn_memory_free(c);
+    pthread_mutex_destroy(&c->memory_lock);
+    pthread_mutex_destroy(&c->sessions_lock);
+    pthread_mutex_destroy(&c->monitor.lock);
+    pthread_cond_destroy(&c->refresh_done);
+    pthread_mutex_destroy(&c->refresh_lock);
+    pthread_rwlock_destroy(&c->nodes_lock);
+    free(c->secret);
+    free(c);
+}
+
+/* --- figures ------------------------------------------------------------------------------------ */
+
+static uint64_t total(const struct tarn_client *c, enum tarn_counter what)
+{
+    uint64_t n = 0;
+
+    for (int i = 0; i < TARN_STRIPES; i++)
+        n += atomic_load_explicit(&c->counters[i].n[what], memory_order_relaxed);
+    return n;
+}
+
+int tarn_client_stats(struct tarn_client *c, struct tarn_stats *out)
+{
+    int rc = tarn_client_enter(c);
+    if (rc != 0)
+        return rc;
+    if (!out || out->size < sizeof out->size)
+        return tarn_fail(TARN_E_INVALID, "stats: size is not set: set it to sizeof (struct tarn_stats)");
+
+    struct tarn_stats s = {
+        .size = out->size,
+        .gets = total(c, TARN_COUNT_GETS),
+        .get_bytes = total(c, TARN_COUNT_GET_BYTES),
+        .misses = total(c, TARN_COUNT_MISSES),
+        .stale = total(c, TARN_COUNT_STALE),
+        .puts = total(c, TARN_COUNT_PUTS),
+        .put_bytes = total(c, TARN_COUNT_PUT_BYTES),
+        .errors = total(c, TARN_COUNT_ERRORS),
+        .directory_round_trips = tarn_directory_round_trips(c->directory),
+        .cached_descriptors = tarn_cache_count(c->cache),
+        .failovers = total(c, TARN_COUNT_FAILOVERS),
+    };
+    memcpy(out, &s, s.size < sizeof s ? s.size : sizeof s);
+    return 0;
+}

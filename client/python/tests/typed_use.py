@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What type checkers are to make of the package: tests/integration/test_python_types.sh runs them over this. A
+"type: ignore" marks what they must refuse; they say so where it is not needed."""
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, List, Optional
+
+import tarn
+
+if TYPE_CHECKING:
+    import numpy
+
+    Array = numpy.ndarray[Any, numpy.dtype[Any]]
+
+
+def gets(c: tarn.Client) -> None:
+    array: Array = c.get("k")
+    same: Array = c["k"]
+    raw: bytearray = c.get("k", out="bytes")
+    arrays: List[Optional[Array]] = c.get_many(["k"])
+    raws: List[Optional[bytearray]] = c.get_many(["k"], out="bytes", hits=c.lookup(["k"]))
+    lies: Array = c.view("k")
+    seen: memoryview = c.view("k", out="bytes")
+    there: bool = "k" in c
+    one: bool = c.exists("k")
+    several: List[bool] = c.exists([b"k", "l"])
+    print(array, same, raw, arrays, raws, lies, seen, there, one, several)
+
+
+def puts(c: tarn.Client) -> None:
+    c.put("k", b"1", dtype="u8", shape=(1,), ttl=5, place="local")
+    c.put({"k": b"1"}, replace=True)
+    codes: List[int] = c.put_many({"k": b"1"})
+    with c.put_session({"k": ("u8", (1,))}) as s:
+        s.write("k", b"1")
+    print(codes)
+
+
+async def awaited(uri: str) -> None:
+    async with tarn.Client(uri) as c:
+        await c.aput({"k": b"1"})
+        raw: bytearray = await c.aget("k", out="bytes")
+        array: Array = await c.aget("k")
+        found: bool = await c.aexists("k")
+        print(raw, array, found)
+
+
+def failures(c: tarn.Client) -> None:
+    try:
+        c.put("k", b"1")
+    except tarn.Error as e:
+        remedy: str = e.remedy
+        peer: Optional[str] = e.peer
+        print(remedy, peer)
+
+
+def refused(c: tarn.Client) -> None:
+    c.get(5)  # type: ignore[call-overload]
+    c.get("k", out="list")  # type: ignore[call-overload]
+    c.put("k", b"1", timeout="5")  # type: ignore[call-overload]
+    c.lookup(5)  # type: ignore[arg-type]
+    c.nodes(timeout="5")  # type: ignore[arg-type]
+    wrong: bytearray = c.get("k")  # type: ignore[assignment]
+    print(wrong)

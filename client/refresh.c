@@ -1,0 +1,142 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Reading the node table: what nodes' records say is noted, and which incarnations are over. */
+#include "client/refresh.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/thread.h"
+#include "client/alert.h"
+#include "client/client.h"
+#include "client/lease_ask.h"
+#include "client/remote.h"
+
+static uint32_t transport_bits(const struct tarn_client *c, const char *list)
+{
+    uint32_t bits = 0;
+
+    for (const char *p = list; *p;) {
+        size_t n = strcspn(p, ",");
+        for (int t = 0; t < c->ntransports; t++)
+            if (strlen(c->transports[t]->name) == n && memcmp(c->transports[t]->name, p, n) == 0)
+                bits |= 1u << t;
+        p += n + (p[n] == ',');
+    }
+    return bits;
+}
+
+int tarn_remote_update(struct tarn_client *c, const struct tarn_node_record *n, uint64_t pass, uint64_t sent_ns)
+{
+    struct tarn_remote *r = tarn_remote_of(c, n->id, (uint32_t)n->epoch);
+
+    if (!r)
+        return tarn_fail(TARN_E_NO_MEMORY, "node %s: out of memory", n->id);
+    pthread_mutex_lock(&r->lock);
+    snprintf(r->control, sizeof r->control, "%s", n->control);
+    snprintf(r->unix_path, sizeof r->unix_path, "%s", n->unix_path);
+    if (strcmp(r->host_id, n->host_id) != 0)
+        atomic_store(&r->near, strcmp(n->host_id, c->host_id) == 0);
+    snprintf(r->host_id, sizeof r->host_id, "%s", n->host_id);
+    snprintf(r->secret, sizeof r->secret, "%s", n->secret);
+    r->npools = n->npools < TARN_POOLS_MAX ? n->npools : TARN_POOLS_MAX;
+    for (uint32_t i = 0; i < r->npools; i++) {
+        const struct tarn_pool_record *p = &n->pools[i];
+        snprintf(r->pools[i].name, sizeof r->pools[i].name, "%s", p->name);
+        r->pools[i].index = p->index;
+        r->pools[i].bytes = p->bytes;
+        if (p->index < TARN_POOLS_MAX)
+            atomic_store(&r->pool_transports[p->index], (uint8_t)transport_bits(c, p->transports));
+    }
+    r->pass = pass;
+    pthread_mutex_unlock(&r->lock);
+    atomic_store(&r->draining, strcmp(n->state, "draining") == 0);
+    atomic_store(&r->superseded, false);
+    tarn_lease_listed(r, n, sent_ns);
+    bool back = !atomic_exchange(&r->listed, true);
+    if (atomic_load(&r->health) != TARN_UP) {
+        if (back) /* it beats again, so it may answer: callers wait for the keeper's word */
+            atomic_store(&r->suspect, true);
+        tarn_monitor_ask(c);
+    }
+    return 0;
+}
+
+struct refresh {
+    struct tarn_client *client;
+    uint64_t pass, began_ns;
+};
+
+static int update_one(void *arg, const struct tarn_node_record *n)
+{
+    struct refresh *f = arg;
+    return tarn_remote_update(f->client, n, f->pass, f->began_ns);
+}
+
+/* Nodes that this pass did not see are unlisted; incarnations whose id it saw under another epoch are over.
+ */
+static void settle(struct tarn_client *c, uint64_t pass)
+{
+    struct tarn_remote *r, *next, *other, *after;
+
+    pthread_rwlock_rdlock(&c->nodes_lock);
+    HASH_ITER (hh, c->nodes, r, next) {
+        if (r->pass == pass)
+            continue;
+        atomic_store(&r->listed, false);
+        HASH_ITER (hh, c->nodes, other, after)
+            if (other->pass == pass && strcmp(other->key.id, r->key.id) == 0) {
+                atomic_store(&r->superseded, true);
+                tarn_lease_end(&r->lease);
+            }
+    }
+    pthread_rwlock_unlock(&c->nodes_lock);
+}
+
+/*
+ * Becomes the one who refreshes: TARN_INPROGRESS; or waits for who does. 0: a refresh that began after we
+ * came is as good as ours.
+ */
+static int refresh_begin(struct tarn_client *c, uint64_t deadline_ns)
+{
+    uint64_t asked = tarn_now_ns();
+    int rc = 0;
+
+    pthread_mutex_lock(&c->refresh_lock);
+    while (rc == 0 && c->refreshing)
+        if (!tarn_cond_wait(&c->refresh_done, &c->refresh_lock, deadline_ns))
+            rc = tarn_fail(TARN_E_TIMEOUT, "directory %s: does not answer in time: look at Redis",
+                           tarn_directory_address(c->directory));
+    if (rc == 0 && atomic_load(&c->refreshed_ns) <= asked) {
+        c->refreshing = true;
+        rc = TARN_INPROGRESS;
+    }
+    pthread_mutex_unlock(&c->refresh_lock);
+    return rc;
+}
+
+int tarn_remotes_refresh(struct tarn_client *c, uint64_t deadline_ns)
+{
+    int rc = refresh_begin(c, deadline_ns);
+
+    if (rc != TARN_INPROGRESS)
+        return rc;
+    uint64_t began = tarn_now_ns();
+    struct refresh f = {c, ++c->pass, began};
+    rc = tarn_directory_nodes(c->directory, deadline_ns, update_one, &f);
+    if (rc == 0) {
+        settle(c, f.pass);
+        atomic_store(&c->refreshed_ns, began);
+    }
+    pthread_mutex_lock(&c->refresh_lock);
+    c->refreshing = false;
+    pthread_cond_broadcast(&c->refresh_done);
+    pthread_mutex_unlock(&c->refresh_lock);
+    return rc;
+}
+
+int tarn_remotes_none(struct tarn_client *c)
+{
+    return tarn_fail(TARN_E_NODE_DOWN,
+                     "no node in the client's namespace of directory %s: start tarnd with this --redis and --ns",
+                     tarn_directory_address(c->directory));
+}

@@ -1,0 +1,11 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Layer-wise puts. */
+#ifndef TARN_CLIENT_SESSION_H
+#define TARN_CLIENT_SESSION_H
+
+struct tarn_client;
+
+/* Aborts the put sessions that are still open; at close. */
+void tarn_sessions_close(struct tarn_client *c);
+
+#endif

@@ -1,0 +1,114 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the parts of a node share; node.c puts it together. The parts and who calls them:
+ *   control thread  (runs node->loop) store, sessions, control connections, scrub, admin, this struct
+ *   directory thread  publisher.c; gets requests and posts results back
+ *   transports' I/O threads  reach the store through its guard only
+ *   populate.c's thread  touches the pools' memory, once, and ends
+ * No part but the publisher has a lock.
+ */
+#ifndef TARN_SERVER_PARTS_H
+#define TARN_SERVER_PARTS_H
+
+#include "server/loop.h"
+#include "server/options.h"
+#include "server/directory/presence_state.h"
+#include "server/directory/publisher.h"
+#include "server/store/store.h"
+
+#define TARN_TRANSPORTS_MAX 8
+#define TARN_LATENCY_BUCKETS 32
+
+struct tarn_control;
+struct tarn_sessions;
+struct tarn_scrub;
+struct tarn_recheck;
+struct tarn_admin;
+struct tarn_pending;
+struct tarn_attaching;
+struct tarn_populate;
+struct tarn_private_redis;
+
+enum tarn_node_state {
+    TARN_NODE_READY,
+    TARN_NODE_DRAINING,    /* no more reservations; those in flight may still be committed */
+    TARN_NODE_WITHDRAWING, /* no more commits either */
+};
+
+struct tarn_node_transport {
+    const struct tarn_transport_ops *ops;
+    struct tarn_server *server;
+};
+
+struct tarn_node_stats {
+    uint64_t commands, errors, connections, reserved, committed, commit_failed, deleted;
+    uint64_t restored, scrub_withdrawn, scrub_freed;
+    uint64_t commit_us[TARN_LATENCY_BUCKETS]; /* bucket i: below 2^i microseconds */
+};
+
+struct tarn_node {
+    const struct tarn_node_config *config;
+    struct tarn_logger log;
+    char id[TARN_NODE_ID_MAX + 1];
+    char unix_dir[108];
+    uint64_t epoch, started_ns;
+    uint32_t ttl_ms; /* of the node's record */
+    enum tarn_node_state state;
+    int exit_status;
+
+    struct tarn_loop *loop;
+    struct tarn_private_redis *redis;
+    struct tarn_directory *directory;
+    struct tarn_store *store;
+    struct tarn_populate *populate;
+    struct tarn_node_transport transports[TARN_TRANSPORTS_MAX];
+    uint32_t ntransports;
+    struct tarn_sessions *sessions;
+    struct tarn_control *control;
+    struct tarn_publisher *publisher;
+    struct tarn_scrub *scrub;
+    struct tarn_recheck *recheck;
+    struct tarn_admin *admin;
+    struct tarn_timer *tick, *heartbeat;
+    struct tarn_pending *pending; /* commits and deletes that wait for the directory */
+    struct tarn_timer *expiry;    /* runs while there are any */
+    struct tarn_attaching *attaching; /* ATTACHes that a transport has not answered yet */
+
+    struct tarn_node_record record; /* not to be touched while a beat is under way */
+    struct tarn_pool_record pools[TARN_POOLS_MAX];
+    struct tarn_request beat, leave, withdraw;
+    bool beating, beat_again, withdrawn, leaving;
+    uint64_t beat_sent_ns, beat_at_ns; /* when the last one was sent; the next one is due early, 0: not */
+    struct tarn_presence presence;
+    uint32_t unsettled; /* commits and deletes the directory thread has, abandoned ones too */
+    uint64_t drain_cursor, drain_deadline_ns;
+    const struct tarn_location *committing; /* what goes live now, in place of what the key had here */
+    struct tarn_node_stats stats;
+    /* What parts tell the node, by the two functions below. */
+    void (*drain)(struct tarn_node *n), (*drain_check)(struct tarn_node *n);
+    struct tarn_refusals {
+        uint64_t second_ns;        /* when the running one began */
+        uint32_t logged, left_out; /* logged: in it; left_out: since the last line */
+    } refusals;
+};
+
+/* Of control connections: the operator's, or one that the node has made. NULL: none is wanted. */
+static inline const char *tarn_node_secret(const struct tarn_node *n)
+{
+    const char *made = n->record.secret[0] ? n->record.secret : NULL;
+    return n->config->secret ? n->config->secret : made;
+}
+
+/* Begins to end the node in order. */
+static inline void tarn_node_drain(struct tarn_node *n)
+{
+    n->drain(n);
+}
+
+/* A reservation ended: a drain may go on. */
+static inline void tarn_node_drain_check(struct tarn_node *n)
+{
+    n->drain_check(n);
+}
+
+#endif

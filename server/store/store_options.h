@@ -1,0 +1,20 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a store is made with. */
+#ifndef TARN_SERVER_STORE_OPTIONS_H
+#define TARN_SERVER_STORE_OPTIONS_H
+
+#include "metadata/directory.h"
+
+struct tarn_store_options {
+    uint64_t epoch;   /* its low half must not be 0: INVALID */
+    const char *node; /* id, for locations */
+    uint32_t high_watermark, low_watermark; /* percent of a pool; ticks evict from high down to low */
+    uint64_t session_reserved_max; /* bytes a session may have reserved and not committed, unless it is one
+                                      reservation; 0: no limit */
+    /* An object left: why is "evicted", "expired", "removed" or "replaced". */
+    void (*gone)(void *arg, const struct tarn_key *key, const struct tarn_location *l, uint64_t bytes,
+                 const char *why);
+    void *arg;
+};
+
+#endif

@@ -1,0 +1,115 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""What may include what: folders have layers, and files no circles. Prints every finding.
+
+A module is a .c file with the header of its name. It depends on the modules whose headers either of them includes.
+"""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+# Folder: the folders that its files may include, besides itself. The first entry that matches a file counts.
+LAYERS = {
+    "include/tarn": [],
+    "base/option": ["include/tarn", "base"],
+    "base/resp": ["include/tarn", "base"],
+    "base": ["include/tarn"],
+    "metadata": ["include/tarn", "base", "base/resp"],
+    "transport/cuda": ["include/tarn", "base"],
+    "transport/tcpx/plugin": ["include/tarn", "base", "transport", "transport/cuda"],
+    "transport/tcpx": ["include/tarn", "base", "transport", "transport/cuda", "transport/tcpx/plugin"],
+    "transport/shm": ["include/tarn", "base", "transport", "transport/cuda"],
+    "transport/tcp": ["include/tarn", "base", "transport", "transport/cuda"],
+    "transport/rdma": ["include/tarn", "base", "transport", "transport/cuda"],
+    "transport/cuda_ipc": ["include/tarn", "base", "transport", "transport/cuda"],
+    "transport": ["include/tarn", "base", "transport/cuda"],
+    "server/store": ["include/tarn", "base", "metadata", "transport", "transport/cuda"],
+    "server/directory": ["include/tarn", "base", "base/resp", "metadata", "transport", "server", "server/store"],
+    "server/control": [
+        "include/tarn", "base", "base/resp", "base/option", "metadata", "transport", "server", "server/store",
+        "server/directory",
+    ],
+    "server": [
+        "include/tarn", "base", "base/resp", "base/option", "metadata", "transport", "transport/cuda",
+        "transport/tcpx/plugin", "server/store", "server/directory", "server/control",
+    ],
+    "client": ["include/tarn", "base", "base/resp", "metadata", "transport", "transport/cuda"],
+    "client/cli": [
+        "include/tarn", "base", "base/option", "client", "metadata", "transport", "transport/cuda", "transport/rdma",
+        "transport/tcpx", "transport/tcpx/plugin",
+    ],
+}
+# One file may know more than its folder.
+BESIDES = {
+    "transport/registry.c": r"transport/[a-z_]+/[a-z_]+\.h",
+    "client/open.c": r"transport/tcpx/plugin/tcpx_settings\.h",
+}
+
+
+def layer_of(file):
+    return next((folder for folder in LAYERS if str(Path(file).parent) == folder), None)
+
+
+def includes(file):
+    return re.findall(r'^#include [<"]([a-z_]+/[a-z_/]+\.h)[>"]', Path(file).read_text(), re.M)
+
+
+def path_of(header):
+    return "include/" + header if header.startswith("tarn/") else header
+
+
+def layers(files):
+    for file in files:
+        layer = layer_of(file)
+        if layer is None:
+            continue
+        for header in map(path_of, includes(file)):
+            folder = str(Path(header).parent)
+            known = folder == layer or folder in LAYERS[layer] or folder not in LAYERS
+            if not known and not re.fullmatch(BESIDES.get(file, "$"), header):
+                yield f"{file} includes {header}: {layer} knows only {', '.join(LAYERS[layer]) or 'itself'}"
+
+
+def circles(files):
+    """Tarjan's algorithm: every set of modules that all reach each other."""
+    graph = {}
+    for file in files:
+        module = str(Path(file).with_suffix(""))
+        graph.setdefault(module, set()).update(str(Path(path_of(h)).with_suffix("")) for h in includes(file))
+    index, low, stack = {}, {}, []
+
+    def visit(v):
+        index[v] = low[v] = len(index)
+        stack.append(v)
+        for w in graph[v]:
+            if w not in graph:
+                continue
+            if w not in index:
+                yield from visit(w)
+                low[v] = min(low[v], low[w])
+            elif w in stack:
+                low[v] = min(low[v], index[w])
+        if low[v] == index[v]:
+            at = stack.index(v)
+            circle, stack[at:] = sorted(stack[at:]), []
+            if len(circle) > 1:
+                yield circle
+
+    for v in graph:
+        if v not in index:
+            yield from visit(v)
+
+
+def main():
+    listed = subprocess.run(["git", "ls-files", "include", "base", "metadata", "transport", "server", "client"],
+                            capture_output=True, text=True, check=True).stdout.split()
+    files = [f for f in listed if f.endswith((".c", ".h", ".cu")) and Path(f).exists()]
+    found = list(layers(files))
+    found += [f"a circle of {len(c)} files: {' '.join(c)}" for c in circles(files)]
+    print("\n".join(found), end="\n" if found else "")
+    return 1 if found else 0
+
+
+sys.exit(main())

@@ -1,0 +1,108 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# tarn doctor does what a client does: it fails, and names the remedy, where there is no Redis or one that cannot be
+# the directory, no node, or a node that wants another secret; and it puts and gets in each pool without leaving or
+# evicting anything.
+. "${0%/*}/cli.sh"
+
+# --- no Redis, and others than one alone --------------------------------------------------------------
+
+# Whether or not something listens at the usual port: nobody does at this one.
+expect 6 doctor --redis "unix://$dir/none.sock"
+says out "something needed is missing"
+says out "Redis: start redis-server, or tarnd without --redis"
+
+chmod 0755 "$dir"
+start_redis main --unixsocketperm 777
+start_redis cluster --cluster-enabled yes --cluster-config-file "$dir/nodes.conf" --port 0
+expect 6 doctor --redis "unix://$dir/cluster.sock"
+says out "Redis mode: tarn's scripts touch keys of several hash slots: give a Redis with cluster-enabled no"
+
+: >"$dir/sentinel.conf"
+redis-server "$dir/sentinel.conf" --sentinel --port 0 --unixsocket "$dir/sentinel.sock" >"$dir/sentinel.log" 2>&1 &
+pids="$! $pids"
+until redis-cli -s "$dir/sentinel.sock" PING >/dev/null 2>&1; do
+    kill -0 "$!" 2>/dev/null || { cat "$dir/sentinel.log"; echo "FAILED: no sentinel"; exit 1; }
+done
+expect 6 doctor --redis "unix://$dir/sentinel.sock"
+says out "Redis mode: it is a Sentinel, which has no data: give the address"
+
+start_redis replica --replicaof 127.0.0.1 1
+expect 6 doctor --redis "unix://$dir/replica.sock"
+says out "replica of 127.0.0.1:1"
+says out "Give the address of the primary: redis://127.0.0.1:1"
+
+# --- nodes ---------------------------------------------------------------------------------------------
+
+export TARN_REDIS="unix://$dir/main.sock"
+expect 6 doctor
+says out "clock of Redis"
+says out "nodes: start tarnd with the same --redis and --ns"
+
+start_node node0 --pool cpu0:bytes=16M --pool small:bytes=1M --heartbeat-ms 100
+expect 0 doctor
+for row in "node node0" "clock of node node0" "node0/cpu0 by shm" "node0/small by shm" "node0/cpu0 by tcp"; do
+    says out "$row"
+done
+says out "get 0."
+says out "all that is needed is there"
+expect 0 doctor --transports tcp
+silent_about out "by shm"
+expect 0 ls
+silent out
+expect 0 doctor --json
+says out '"node0/cpu0 by tcp"'
+
+# tcpx is tried only when it is named; the remedy is the transport's own, which other rows do not have.
+export TARN_TCPX_PLUGIN="$build/tests/tcpx/libtcpx-fixture-v7.so"
+expect 0 doctor
+says out "not tried, since a plugin may end the process: name it, --transports tcpx"
+start_node node2 --pool cpu0:bytes=16M --heartbeat-ms 100
+expect 0 doctor --transports tcpx,tcp
+says out "node2/cpu0 by tcpx"
+TCPX_FIXTURE=setup_ms=600000 TARN_TCPX_STALL_MS=100
+export TCPX_FIXTURE TARN_TCPX_STALL_MS
+expect 6 doctor --transports tcpx,tcp
+says out "node2/cpu0 by tcpx: run \`tarn doctor tcpx\` here and on the node's host"
+silent_about out "by tcp: "
+unset TARN_TCPX_PLUGIN TCPX_FIXTURE TARN_TCPX_STALL_MS
+
+# Nothing is evicted: the pool is nearly full of objects that could be, and all of them are there afterwards.
+head -c 65536 /dev/zero >"$dir/block"
+for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15; do
+    tarn put "$dir/block" --key "fill$i" --place node0/small -q || fail "put $i"
+done
+expect 0 doctor
+says out "node0/small by tcp: see \`tarn info\`"
+says out "not tried: nearly full"
+checks=$((checks + 1))
+[ "$(tarn ls 'fill*' | wc -l)" = 15 ] || fail "not 15 objects: $(tarn ls 'fill*')"
+
+# Nor where half the pool is free, but the watermark is near: the probe would be above it.
+start_node node3 --pool half:bytes=1M --evict-high 50 --evict-low 10 --heartbeat-ms 100
+for i in 1 2 3 4 5 6 7; do
+    tarn put "$dir/block" --key "half$i" --place node3/half -q || fail "put half$i"
+done
+expect 0 doctor --transports tcp
+says out "node3/half by tcp"
+silent_about out "node3/half by tcp: "
+tarn put "$dir/block" --key half8 --place node3/half -q || fail "put half8"
+expect 0 doctor --transports tcp
+says out "node3/half by tcp: see \`tarn info\`"
+checks=$((checks + 1))
+[ "$(redis-cli -s "$dir/node3.sock" INFO pools | grep -c 'objects=8,.*,evicted=0,')" = 1 ] ||
+    fail "not 8 objects, or some were evicted: $(redis-cli -s "$dir/node3.sock" INFO pools)"
+
+# --- secrets ---------------------------------------------------------------------------------------------
+
+start_node node1 --pool cpu0:bytes=16M --secret right --heartbeat-ms 100
+expect 6 doctor
+says out "node node1: show the secret that tarnd was started with: TARN_SECRET=..., or --secret; none where it has made one"
+says out "node0/cpu0 by tcp"
+silent_about out "node1/cpu0 by tcp"
+expect 6 doctor --secret wrong
+says out "node node1: show the secret"
+expect 0 doctor --secret right
+says out "node1/cpu0 by tcp"
+
+finish

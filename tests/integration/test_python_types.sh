@@ -1,0 +1,26 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# The Python package and a program that uses it, as type checkers see them: mypy --strict, and pyright where it is.
+set -eu
+. "$(dirname "$0")/../python.sh"
+cd "$root/client/python"
+if "$PYTHON" -m mypy --version >/dev/null 2>&1; then
+    set -- "$PYTHON" -m mypy
+elif command -v mypy >/dev/null; then
+    set -- mypy --python-executable "$PYTHON"
+else
+    skip "mypy: not installed: apt-get install mypy"
+fi
+"$PYTHON" -c 'import numpy' 2>/dev/null || skip "numpy: not installed for $PYTHON: the types of arrays are its"
+
+failed=0
+MYPYPATH=src "$@" --strict --cache-dir "$build/python/mypy" -p tarn || failed=$((failed + 1))
+MYPYPATH=src "$@" --strict --cache-dir "$build/python/mypy" tests/typed_use.py || failed=$((failed + 1))
+pyright=$(command -v pyright || command -v basedpyright || :)
+if [ -n "$pyright" ]; then
+    "$pyright" --level error --pythonpath "$(command -v "$PYTHON")" src/tarn tests/typed_use.py ||
+        failed=$((failed + 1))
+else
+    echo "skip: pyright: not installed"
+fi
+[ $failed = 0 ]

@@ -1,0 +1,324 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Connections of the network plugin as they come to be, over the fixture plugin in all the ways to be one: calls
+ * that do not return before the peer has come, peers that never come, first connections that take seconds, bounce
+ * memory that is mapped without a lock, tables that init() fills. Nobody but who waits for such a connection is the
+ * worse for it.
+ *
+ * A process starts a plugin once, with the environment of then: each case has a node and clients of its own.
+ */
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "tests/tcpx/child.h"
+#include "tests/tcpx/counters.h"
+#include "tests/world.h"
+
+enum {
+    DRAIN_MS = 1000,
+    DEADLINE_MS = 5000, /* a client's by itself */
+    BYTES = 3 * MIB + 77,
+    THREADS = 32,
+};
+#define BLOCKS "accept_blocks=1,connect_blocks=1"
+
+static const struct world_plan plan = {.nodes = 0,
+                                       .args = {"--pool", "cpu0:bytes=128M", "--transports", "tcpx,tcp",
+                                                "--heartbeat-ms", "200", "--drain-timeout-ms", "1000"}};
+static const char *self;
+
+static int start(void **state)
+{
+    child_configure("fixture-v7");
+    setenv("NCCL_SOCKET_NTHREADS", "1", 1);
+    setenv("NCCL_NSOCKS_PERTHREAD", "4", 1);
+    return world_start(state, &plan);
+}
+
+static void node_with(struct world *w, const char *options)
+{
+    setenv("TCPX_FIXTURE", options, 1);
+    w->nodes[0] = world_node(w, "node0");
+    unsetenv("TCPX_FIXTURE");
+    struct tarn_client *c = world_client(w, "tcp");
+    assert_int_equal(client_put(c, "key", 'a', BYTES, NULL), 0);
+    tarn_close(c);
+}
+
+/* --- clients ------------------------------------------------------------------------------------ */
+
+/* Asked by one of many threads, each of which has a connection of its own. */
+static void *get_first(void *arg)
+{
+    struct tarn_client *c = arg;
+    int status = client_get(c, "key", 'a', BYTES);
+    printf("%s %s\n", tarn_error_name(status), status ? tarn_last_error() : "");
+    return NULL;
+}
+
+static void get_by_threads(struct tarn_client *c)
+{
+    pthread_t threads[THREADS];
+    for (int i = 0; i < THREADS; i++)
+        pthread_create(&threads[i], NULL, get_first, c);
+    for (int i = 0; i < THREADS; i++)
+        pthread_join(threads[i], NULL);
+}
+
+/* One operation: "<status> <ms> <sentence>". */
+static void operate(struct tarn_client *c, bool put)
+{
+    char byte;
+    uint64_t begun = harness_now_ms();
+    int status = put ? client_put(c, "key", 'a', BYTES, &replacing) : client_read(c, "key", BYTES, 0, &byte);
+    printf("%s %u %s\n", status || put || byte == 'a' ? tarn_error_name(status) : "WRONG",
+           (unsigned)(harness_now_ms() - begun), status ? tarn_last_error() : "");
+}
+
+/* --client REDIS TRANSPORTS put|get|threads MS: operations for so long, or one; or one by each thread. */
+static int client_main(const char *redis, const char *transports, const char *what, const char *ms)
+{
+    struct tarn_client *c = client_open(redis, (struct tarn_options){.transports = transports});
+    uint64_t until = harness_now_ms() + strtoull(ms, NULL, 10);
+    if (strcmp(what, "threads") == 0)
+        get_by_threads(c);
+    else
+        do
+            operate(c, strcmp(what, "put") == 0);
+        while (harness_now_ms() < until);
+    tarn_close(c);
+    return 0;
+}
+
+static struct harness_process *client(struct world *w, const char *options, const char *transports,
+                                      const char *what, const char *ms)
+{
+    const char *argv[] = {self, "--client", w->redis->url, transports, what, ms, NULL};
+    setenv("TCPX_FIXTURE", options, 1);
+    struct harness_process *p = harness_spawn(w->h, "client", argv);
+    unsetenv("TCPX_FIXTURE");
+    return p;
+}
+
+/* All went well, the slowest but the first in so many ms. */
+static void check_lines(struct harness_process *p, unsigned first_ms, unsigned later_ms)
+{
+    assert_int_equal(harness_wait(p, 60000), 0);
+    unsigned most = first_ms;
+    for (const char *line = harness_stdout(p, NULL); *line; line = strchr(line, '\n') + 1, most = later_ms)
+        if (strncmp(line, "OK ", 3) != 0 || strtoul(line + 3, NULL, 10) > most)
+            fail_msg("more than %u ms, or no success: %.*s", most, (int)strcspn(line, "\n"), line);
+}
+
+/* What the plugins of clients count that are started from now on, until count_no_more(). */
+static struct fixture_counters *count(struct world *w)
+{
+    const char *path = harness_path(w->h, "counters");
+    int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    assert_int_equal(ftruncate(fd, sizeof(struct fixture_counters)), 0);
+    struct fixture_counters *c = mmap(NULL, sizeof(*c), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    assert_ptr_not_equal(c, MAP_FAILED);
+    close(fd);
+    setenv("TCPX_FIXTURE_COUNTERS", path, 1);
+    return c;
+}
+
+static void count_no_more(struct fixture_counters *c)
+{
+    unsetenv("TCPX_FIXTURE_COUNTERS");
+    munmap(c, sizeof(*c));
+}
+
+/* One that has begun to be connected with, for a minute. */
+static struct harness_process *client_that_sticks(struct world *w, const char *what)
+{
+    struct fixture_counters *c = count(w);
+    uint64_t before = c->setups;
+    struct harness_process *p = client(w, BLOCKS ",setup_ms=60000", "tcpx", what, "0");
+    HARNESS_UNTIL(c->setups > before, HARNESS_TIMEOUT_MS);
+    count_no_more(c);
+    return p;
+}
+
+static void end_node(struct world *w)
+{
+    struct harness_process *p = w->nodes[0]->process;
+    uint64_t begun = harness_now_ms();
+    harness_signal(p, SIGTERM);
+    int status = harness_wait(p, DRAIN_MS + 10000);
+    if (status || harness_now_ms() - begun > DRAIN_MS + 1000)
+        fail_msg("SIGTERM: status %d after %u ms: %s", status, (unsigned)(harness_now_ms() - begun),
+                 harness_log(p));
+}
+
+/* --- peers that do not come --------------------------------------------------------------------- */
+
+static void others_go_on_behind(struct world *w, const char *what, bool dies)
+{
+    node_with(w, BLOCKS);
+    struct harness_process *stuck = client_that_sticks(w, what);
+    if (dies)
+        harness_kill(stuck);
+    check_lines(client(w, BLOCKS, "tcpx", "put", "500"), 2500, 1000);
+    check_lines(client(w, BLOCKS, "tcpx", "get", "500"), 2500, 1000);
+    end_node(w);
+    harness_passed(w->h);
+}
+
+static void a_client_that_sticks_in_a_put_hurts_nobody(void **state)
+{
+    others_go_on_behind(*state, "put", false);
+}
+
+static void a_client_that_sticks_in_a_get_hurts_nobody(void **state)
+{
+    others_go_on_behind(*state, "get", false);
+}
+
+static void a_client_that_dies_in_a_put_hurts_nobody(void **state)
+{
+    others_go_on_behind(*state, "put", true);
+}
+
+static void a_client_that_dies_in_a_get_hurts_nobody(void **state)
+{
+    others_go_on_behind(*state, "get", true);
+}
+
+/* An accept that waits for it would do so for ever. */
+static void what_a_dead_client_began_is_ended(void **state)
+{
+    struct world *w = *state;
+    struct fixture_counters *c = count(w);
+    node_with(w, BLOCKS);
+    struct harness_process *stuck = client(w, BLOCKS ",setup_ms=60000", "tcpx", "put", "0");
+    HARNESS_UNTIL(c->listens == 1, HARNESS_TIMEOUT_MS);
+    harness_kill(stuck);
+    HARNESS_UNTIL(c->listens == 0, HARNESS_TIMEOUT_MS);
+    count_no_more(c);
+    harness_passed(w->h);
+}
+
+/* The node's thread is in there for a minute. */
+static void a_call_that_does_not_return_does_not_keep_the_node(void **state)
+{
+    struct world *w = *state;
+    node_with(w, "close_ms=60000");
+    check_lines(client(w, "", "tcpx", "put", "0"), 2500, 0);
+    end_node(w);
+    harness_passed(w->h);
+}
+
+static void go_by_tcp(struct world *w, const char *node, const char *of_client, const char *what)
+{
+    node_with(w, node);
+    check_lines(client(w, of_client, "tcpx,tcp", what, "12000"), DEADLINE_MS, 1000);
+    end_node(w);
+    harness_passed(w->h);
+}
+
+static void puts_that_cannot_connect_go_by_tcp(void **state)
+{
+    go_by_tcp(*state, BLOCKS, BLOCKS ",setup_ms=60000", "put");
+}
+
+static void gets_that_cannot_connect_go_by_tcp(void **state)
+{
+    go_by_tcp(*state, BLOCKS ",setup_ms=60000", BLOCKS, "get");
+}
+
+/* --- first connections -------------------------------------------------------------------------- */
+
+/* PROCESSES=1000: so many instead of five. Wrong bytes end a process with a failure. */
+static void threads_that_accept_at_once_get_their_bytes(void **state)
+{
+    struct world *w = *state;
+    const char *given = getenv("PROCESSES");
+    int processes = given ? atoi(given) : 5, good = 0;
+    node_with(w, "");
+    for (int i = 0; i < processes; i++) {
+        struct harness_process *p = client(w, "map_unguarded=1", "tcpx", "threads", "0");
+        assert_int_equal(harness_wait(p, 60000), 0);
+        for (const char *line = harness_stdout(p, NULL); *line; line = strchr(line, '\n') + 1)
+            if (strncmp(line, "OK ", 3) == 0)
+                good++;
+            else
+                print_message("process %d: %.*s\n", i, (int)strcspn(line, "\n"), line);
+    }
+    assert_int_equal(good, processes * THREADS);
+    harness_passed(w->h);
+}
+
+/* A second or two are no silence of the node, and nobody turns away from it. */
+static void slow_connections_are_waited_for(void **state)
+{
+    static const char slow[] = "setup_ms=2000,listen_ms=600";
+    struct world *w = *state;
+    node_with(w, slow);
+    check_lines(client(w, slow, "tcpx", "put", "500"), DEADLINE_MS, 1000);
+    check_lines(client(w, slow, "tcpx", "get", "500"), DEADLINE_MS, 1000);
+    harness_passed(w->h);
+}
+
+/* Who has no other transport to turn to waits for as long as the operation may take. */
+static void connections_of_tcpx_alone_have_the_operations_time(void **state)
+{
+    static const char slow[] = "setup_ms=3700";
+    struct world *w = *state;
+    node_with(w, slow);
+    check_lines(client(w, slow, "tcpx", "get", "500"), DEADLINE_MS, 1000);
+    check_lines(client(w, slow, "tcpx", "put", "500"), DEADLINE_MS, 1000);
+    harness_passed(w->h);
+}
+
+/* It connects, and the node's accept does not end. */
+static void puts_that_are_not_accepted_go_by_tcp(void **state)
+{
+    go_by_tcp(*state, "setup_ms=60000", "", "put");
+}
+
+/* The first operations go another way, and the later ones do not wait. */
+static void slower_connections_come_to_be_beside_tcp(void **state)
+{
+    struct world *w = *state;
+    node_with(w, "setup_ms=4500");
+    struct fixture_counters *c = count(w);
+    check_lines(client(w, "setup_ms=4500", "tcpx,tcp", "get", "14000"), DEADLINE_MS, 2500);
+    assert_true(c->bytes_received >= BYTES);
+    count_no_more(c);
+    harness_passed(w->h);
+}
+
+#define TEST(f_) cmocka_unit_test_setup_teardown(f_, start, world_stop)
+
+int main(int argc, char **argv)
+{
+    self = argv[0];
+    if (argc == 6 && strcmp(argv[1], "--client") == 0)
+        return client_main(argv[2], argv[3], argv[4], argv[5]);
+    const struct CMUnitTest tests[] = {
+        TEST(a_client_that_sticks_in_a_put_hurts_nobody),
+        TEST(a_client_that_sticks_in_a_get_hurts_nobody),
+        TEST(a_client_that_dies_in_a_put_hurts_nobody),
+        TEST(a_client_that_dies_in_a_get_hurts_nobody),
+        TEST(what_a_dead_client_began_is_ended),
+        TEST(a_call_that_does_not_return_does_not_keep_the_node),
+        TEST(puts_that_cannot_connect_go_by_tcp),
+        TEST(gets_that_cannot_connect_go_by_tcp),
+        TEST(puts_that_are_not_accepted_go_by_tcp),
+        TEST(connections_of_tcpx_alone_have_the_operations_time),
+        TEST(threads_that_accept_at_once_get_their_bytes),
+        TEST(slow_connections_are_waited_for),
+        TEST(slower_connections_come_to_be_beside_tcp),
+    };
+    if (argc == 2)
+        cmocka_set_test_filter(argv[1]);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The rails of a client or a node, with the threads that join queue pairs on them and destroy them. */
+#include "base/error.h"
+#include "transport/rdma/rdma_rail.h"
+
+int tarn_rails_open(const char *devices, struct tarn_rails *r)
+{
+    *r = (struct tarn_rails){.reaper = tarn_reaper_new(), .joiner = tarn_joiner_new()};
+    int rc = r->reaper && r->joiner ? tarn_rails_find(devices, r)
+                                    : tarn_fail(TARN_E_NO_MEMORY, "rdma: out of memory");
+    if (rc)
+        tarn_rails_close(r);
+    return rc;
+}
+
+void tarn_rails_close(struct tarn_rails *r)
+{
+    if (r->joiner)
+        tarn_joiner_leave(r->joiner);
+    tarn_reaper_close(r);
+    *r = (struct tarn_rails){0};
+}
