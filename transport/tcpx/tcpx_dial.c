@@ -34,7 +34,7 @@ struct tarn_tcpx_dial {
     bool calling;      /* it is in accept or connect */
     bool alone;        /* it has the turn of its GPU */
     /* its thread's */
-    uint8_t handle[TARN_TCPX_HANDLE]; /* the plugin keeps the state of a connect in it */
+    _Alignas(void *) uint8_t handle[TARN_TCPX_HANDLE]; /* the plugin keeps pointers in it while it connects */
     void *listening;
     bool begun; /* accept or connect was called, and has not ended */
     struct tarn_tcpx_device_handle device;
