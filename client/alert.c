@@ -28,14 +28,14 @@ void tarn_monitor_alarm(struct tarn_client *c)
     pthread_mutex_unlock(&m->lock);
 }
 
-bool tarn_monitor_watch(struct tarn_remote *r, struct tarn_call *call)
+bool tarn_monitor_watch(struct tarn_peer_node *node, struct tarn_control_conn *conn)
 {
-    struct tarn_monitor *m = &r->client->monitor;
+    struct tarn_monitor *m = &node->client->monitor;
 
     pthread_mutex_lock(&m->lock);
-    bool take = m->watching && !m->stop && !r->watch;
+    bool take = m->watching && !m->stop && !node->watch;
     if (take) {
-        r->watch = call;
+        node->watch = conn;
         m->watches++;
     }
     pthread_mutex_unlock(&m->lock);
@@ -44,19 +44,19 @@ bool tarn_monitor_watch(struct tarn_remote *r, struct tarn_call *call)
     return take;
 }
 
-void tarn_monitor_owe(struct tarn_client *c, struct tarn_call *call)
+void tarn_monitor_owe(struct tarn_client *c, struct tarn_control_conn *conn)
 {
     struct tarn_monitor *m = &c->monitor;
 
     pthread_mutex_lock(&m->lock);
     bool take = m->keeping && !m->stop;
     if (take) {
-        call->next = m->owing;
-        m->owing = call;
+        conn->next = m->owing;
+        m->owing = conn;
         m->asked = true;
         pthread_cond_signal(&m->wake);
     }
     pthread_mutex_unlock(&m->lock);
     if (!take)
-        tarn_call_drop(call);
+        tarn_control_conn_drop(conn);
 }

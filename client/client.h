@@ -26,13 +26,13 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "client/node.h"
+#include "client/peer_node.h"
 #include "client/patience.h"
 #include "metadata/directory.h"
 #include "transport/transport.h"
 
 struct tarn_cache;
-struct tarn_errand;
+struct tarn_owed_command;
 struct tarn_mr;
 struct tarn_ops_queue;
 struct tarn_put_session;
@@ -51,8 +51,8 @@ struct tarn_monitor {
     pthread_cond_t wake; /* the keeper's */
     bool stop, asked;
     bool alarmed; /* the operations' alarm was set to an earlier time */
-    struct tarn_call *owing; /* connections with an outstanding reply nobody waits for */
-    struct tarn_errand *errands;
+    struct tarn_control_conn *owing; /* connections with an outstanding reply nobody waits for */
+    struct tarn_owed_command *owed_commands;
     uint64_t watches;        /* changes whenever a watch connection comes or goes */
     _Atomic int links;       /* enum tarn_links, of those that put things off */
     uint64_t links_ns;       /* when to look after them; the keeper's */
@@ -104,7 +104,7 @@ struct tarn_client {
     _Atomic uint32_t *alive; /* a page that fork() wipes: 0 in the child */
 
     pthread_rwlock_t nodes_lock;
-    struct tarn_remote *nodes; /* by (id, epoch) */
+    struct tarn_peer_node *nodes; /* by (id, epoch) */
     uint64_t pass;
     _Atomic uint64_t refreshed_ns;
     pthread_mutex_t refresh_lock; /* one refresh at a time: the others wait for it */

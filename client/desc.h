@@ -5,10 +5,10 @@
 
 #include "transport/transport.h"
 
-struct tarn_remote;
+struct tarn_peer_node;
 
 struct tarn_loc {
-    struct tarn_remote *remote;
+    struct tarn_peer_node *node;
     uint64_t offset, gen;
     uint32_t pool, slot;
 };
@@ -16,7 +16,7 @@ struct tarn_loc {
 /* The same object in the same place: pools of a node count slots and generations each on their own. */
 static inline bool tarn_loc_same(const struct tarn_loc *a, const struct tarn_loc *b)
 {
-    return a->remote == b->remote && a->pool == b->pool && a->slot == b->slot && a->gen == b->gen;
+    return a->node == b->node && a->pool == b->pool && a->slot == b->slot && a->gen == b->gen;
 }
 
 /* The work that gets `bytes` bytes of an item from there. flags: TARN_GET_*; gpu: as tarn_pieces_gpu() says.

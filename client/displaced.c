@@ -4,13 +4,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "client/call.h"
+#include "client/control_conn.h"
 #include "client/client.h"
 #include "client/health.h"
 #include "client/refresh.h"
-#include "client/remote.h"
+#include "client/peer_nodes.h"
 #include "client/retire.h"
-#include "client/words.h"
+#include "client/command.h"
 #include "metadata/records.h"
 
 #define PAUSE_FIRST_MS 5
@@ -45,10 +45,10 @@ static int add(struct tarn_displaced_list *l, const struct tarn_displaced *d)
 int tarn_displaced_add(struct tarn_displaced_list *l, const struct tarn_key *key, size_t item, const struct tarn_loc *at)
 {
     struct tarn_displaced d = {
-        .key = key, .item = item, .remote = at->remote, .copy = {.offset = at->offset, .gen = at->gen, .slot = at->slot}};
+        .key = key, .item = item, .node = at->node, .copy = {.offset = at->offset, .gen = at->gen, .slot = at->slot}};
 
-    memcpy(d.copy.node, at->remote->key.id, sizeof d.copy.node);
-    tarn_remote_pool_name(at->remote, at->pool, d.copy.pool);
+    memcpy(d.copy.node, at->node->key.id, sizeof d.copy.node);
+    tarn_peer_node_pool_name(at->node, at->pool, d.copy.pool);
     return add(l, &d);
 }
 
@@ -59,12 +59,12 @@ static int note_one(struct tarn_client *c, struct tarn_displaced_list *l, struct
 
     if (rc != 0)
         return rc;
-    d->remote = tarn_remote_of(c, d->copy.node, (uint32_t)(d->copy.gen >> 32));
-    return d->remote ? add(l, d) : tarn_fail(TARN_E_NO_MEMORY, "displaced copies: out of memory");
+    d->node = tarn_peer_node_of(c, d->copy.node, (uint32_t)(d->copy.gen >> 32));
+    return d->node ? add(l, d) : tarn_fail(TARN_E_NO_MEMORY, "displaced copies: out of memory");
 }
 
 int tarn_displaced_note(struct tarn_client *c, struct tarn_displaced_list *l, const struct tarn_key *key, size_t item,
-                        struct tarn_remote *by, redisReply *const *texts, size_t n)
+                        struct tarn_peer_node *by, redisReply *const *texts, size_t n)
 {
     struct tarn_displaced d = {.key = key, .item = item, .by = by};
     char who[352], why[TARN_SENTENCE];
@@ -73,7 +73,7 @@ int tarn_displaced_note(struct tarn_client *c, struct tarn_displaced_list *l, co
         if (note_one(c, l, &d, texts[i]) != 0) {
             snprintf(why, sizeof why, "%s", tarn_last_error());
             return tarn_fail(TARN_E_IN_DOUBT, "done, but not all old copies that %s has named are known here (%s): they "
-                             "may still be read: do it again", tarn_remote_text(by, who), why);
+                             "may still be read: do it again", tarn_peer_node_text(by, who), why);
         }
     return 0;
 }
@@ -95,7 +95,7 @@ int tarn_displaced_status(const struct tarn_displaced_list *l, size_t item)
                              "done, but %s has not given up its old copy: a client that looked the key up before may "
                              "read the old value until the node answers, or until its record expires (3 heartbeats "
                              "after its last): do it again to be sure",
-                             tarn_remote_text(d->remote, who));
+                             tarn_peer_node_text(d->node, who));
     }
     return 0;
 }
@@ -118,15 +118,15 @@ static bool drop_settled(struct tarn_displaced_list *l)
 struct batch {
     struct tarn_displaced *copies[PAIRS_MAX];
     size_t n;
-    struct tarn_remote *remote;
-    struct tarn_call *call;
+    struct tarn_peer_node *node;
+    struct tarn_control_conn *conn;
     uint64_t until_ns; /* its answer is waited for */
 };
 
 /* So many patiences from now. */
-static uint64_t within(const struct tarn_remote *r, uint64_t times, uint64_t deadline_ns)
+static uint64_t within(const struct tarn_peer_node *node, uint64_t times, uint64_t deadline_ns)
 {
-    uint64_t until = tarn_now_ns() + times * tarn_remote_patience(r);
+    uint64_t until = tarn_now_ns() + times * tarn_peer_node_patience(node);
 
     return until < deadline_ns ? until : deadline_ns;
 }
@@ -140,18 +140,18 @@ static void take_answers(struct batch *b, const redisReply *reply)
 
 /* --- RELEASE ------------------------------------------------------------------------------------ */
 
-static int release_words(const struct batch *b, struct tarn_words *a)
+static int release_words(const struct batch *b, struct tarn_command *a)
 {
-    int rc = tarn_words_init(a, 1 + 3 * (int)b->n, b->n * (48 + TARN_POOL_NAME_MAX));
+    int rc = tarn_command_init(a, 1 + 3 * (int)b->n, b->n * (48 + TARN_POOL_NAME_MAX));
 
     if (rc != 0)
         return rc;
-    tarn_words_str(a, "RELEASE");
+    tarn_command_str(a, "RELEASE");
     for (size_t i = 0; i < b->n; i++) {
         const struct tarn_location *l = &b->copies[i]->copy;
-        tarn_words_text(a, l->pool);
-        tarn_words_u64(a, l->slot);
-        tarn_words_gen(a, l->gen);
+        tarn_command_text(a, l->pool);
+        tarn_command_u64(a, l->slot);
+        tarn_command_gen(a, l->gen);
     }
     return 0;
 }
@@ -159,41 +159,41 @@ static int release_words(const struct batch *b, struct tarn_words *a)
 /* Nodes that are set aside hear of it from the directory, when they beat again. */
 static void release_send(struct tarn_client *c, struct batch *b, uint64_t deadline_ns, const struct tarn_stop *stop)
 {
-    struct tarn_remote *r = b->remote;
-    struct tarn_words a;
+    struct tarn_peer_node *node = b->node;
+    struct tarn_command a;
 
-    b->until_ns = within(r, 1, deadline_ns);
-    if (!atomic_load(&r->listed) && !atomic_load(&r->superseded))
-        tarn_remotes_refresh(c, b->until_ns);
-    if (!atomic_load(&r->listed) || atomic_load(&r->health) != TARN_UP || release_words(b, &a) != 0)
+    b->until_ns = within(node, 1, deadline_ns);
+    if (!atomic_load(&node->listed) && !atomic_load(&node->superseded))
+        tarn_peer_nodes_refresh(c, b->until_ns);
+    if (!atomic_load(&node->listed) || atomic_load(&node->health) != TARN_UP || release_words(b, &a) != 0)
         return;
-    int rc = tarn_call_take(r, false, b->until_ns, stop, &b->call);
-    if (rc == 0 && tarn_words_send(&a, b->call, b->until_ns) != 0) {
-        tarn_call_drop(b->call);
-        b->call = NULL;
+    int rc = tarn_control_conn_take(node, false, b->until_ns, stop, &b->conn);
+    if (rc == 0 && tarn_command_send(&a, b->conn, b->until_ns) != 0) {
+        tarn_control_conn_drop(b->conn);
+        b->conn = NULL;
     }
-    tarn_words_free(&a);
+    tarn_command_free(&a);
 }
 
 static void release_answer(struct batch *b, const struct tarn_stop *stop)
 {
     redisReply *reply;
 
-    if (!b->call)
+    if (!b->conn)
         return;
-    int rc = tarn_call_reply(b->call, b->until_ns, stop, &reply);
+    int rc = tarn_control_conn_reply(b->conn, b->until_ns, stop, &reply);
     if (rc == 0) {
         take_answers(b, reply);
         freeReplyObject(reply);
     } else if (rc == TARN_E_TIMEOUT) {
-        tarn_remote_silent(b->remote, b->call->since_ns);
+        tarn_peer_node_silent(b->node, b->conn->since_ns);
     } else if (rc == TARN_E_NODE_DOWN) {
-        tarn_remote_aside(b->remote, TARN_GONE, tarn_last_error());
+        tarn_peer_node_aside(b->node, TARN_GONE, tarn_last_error());
     }
     if (rc == TARN_E_NODE_DOWN || rc == TARN_E_PROTOCOL)
-        tarn_call_drop(b->call);
+        tarn_control_conn_drop(b->conn);
     else
-        tarn_call_give(b->call);
+        tarn_control_conn_give(b->conn);
 }
 
 /* The first copy that is neither settled nor taken, with the others of its node. NULL: none is left. */
@@ -203,9 +203,9 @@ static struct batch *next_batch(struct tarn_displaced_list *l, bool *taken)
 
     for (size_t i = 0; b && i < l->n && b->n < PAIRS_MAX; i++) {
         struct tarn_displaced *d = &l->all[i];
-        if (taken[i] || d->settled || (b->remote && d->remote != b->remote))
+        if (taken[i] || d->settled || (b->node && d->node != b->node))
             continue;
-        b->remote = d->remote;
+        b->node = d->node;
         b->copies[b->n++] = d;
         taken[i] = true;
     }
@@ -238,48 +238,48 @@ void tarn_displaced_release(struct tarn_client *c, struct tarn_displaced_list *l
 
 /* --- SETTLED ------------------------------------------------------------------------------------ */
 
-struct tarn_remote *tarn_remotes_any(struct tarn_client *c, const struct tarn_remote *but)
+struct tarn_peer_node *tarn_peer_nodes_any(struct tarn_client *c, const struct tarn_peer_node *but)
 {
-    struct tarn_remote *r, *next, *found = NULL;
+    struct tarn_peer_node *node, *next, *found = NULL;
 
     pthread_rwlock_rdlock(&c->nodes_lock);
-    HASH_ITER (hh, c->nodes, r, next)
-        if (!found && r != but && tarn_remote_answers(r))
-            found = r;
+    HASH_ITER (hh, c->nodes, node, next)
+        if (!found && node != but && tarn_peer_node_answers(node))
+            found = node;
     pthread_rwlock_unlock(&c->nodes_lock);
     return found;
 }
 
 /* Whom to ask: who displaced it, any other node, or the holder itself. */
-static struct tarn_remote *asked_of(struct tarn_client *c, const struct tarn_displaced *d)
+static struct tarn_peer_node *asked_of(struct tarn_client *c, const struct tarn_displaced *d)
 {
-    struct tarn_remote *any;
+    struct tarn_peer_node *any;
 
-    if (d->by && tarn_remote_answers(d->by))
+    if (d->by && tarn_peer_node_answers(d->by))
         return d->by;
-    any = tarn_remotes_any(c, d->remote);
-    return any || !tarn_remote_answers(d->remote) ? any : d->remote;
+    any = tarn_peer_nodes_any(c, d->node);
+    return any || !tarn_peer_node_answers(d->node) ? any : d->node;
 }
 
 static void ask(struct batch *b, uint64_t deadline_ns, const struct tarn_stop *stop)
 {
     char text[TARN_COPY_TEXT];
-    struct tarn_words a;
+    struct tarn_command a;
     redisReply *reply;
 
-    if (tarn_words_init(&a, 1 + 2 * (int)b->n, b->n * sizeof text) != 0)
+    if (tarn_command_init(&a, 1 + 2 * (int)b->n, b->n * sizeof text) != 0)
         return;
-    tarn_words_str(&a, "SETTLED");
+    tarn_command_str(&a, "SETTLED");
     for (size_t i = 0; i < b->n; i++) {
-        tarn_words_add(&a, b->copies[i]->key->data, b->copies[i]->key->bytes);
+        tarn_command_add(&a, b->copies[i]->key->data, b->copies[i]->key->bytes);
         tarn_copy_format(&b->copies[i]->copy, text);
-        tarn_words_text(&a, text);
+        tarn_command_text(&a, text);
     }
-    if (tarn_words_call(&a, b->remote, within(b->remote, 4, deadline_ns), stop, &reply) == 0) {
+    if (tarn_command_call(&a, b->node, within(b->node, 4, deadline_ns), stop, &reply) == 0) {
         take_answers(b, reply);
         freeReplyObject(reply);
     }
-    tarn_words_free(&a);
+    tarn_command_free(&a);
 }
 
 /* Asks about each copy that is not settled, once. True: all are. */
@@ -291,19 +291,19 @@ static bool ask_all(struct tarn_client *c, struct tarn_displaced_list *l, struct
 
     while (at < l->n && !tarn_stopped(stop)) {
         b->n = 0;
-        b->remote = NULL;
+        b->node = NULL;
         for (; at < l->n && b->n < PAIRS_MAX; at++) {
-            struct tarn_remote *r = l->all[at].settled ? NULL : asked_of(c, &l->all[at]);
-            if (!l->all[at].settled && !r && !refreshed) {
+            struct tarn_peer_node *node = l->all[at].settled ? NULL : asked_of(c, &l->all[at]);
+            if (!l->all[at].settled && !node && !refreshed) {
                 refreshed = true;
-                tarn_remotes_refresh(c, deadline_ns);
-                r = asked_of(c, &l->all[at]);
+                tarn_peer_nodes_refresh(c, deadline_ns);
+                node = asked_of(c, &l->all[at]);
             }
-            if (r && b->remote && r != b->remote)
+            if (node && b->node && node != b->node)
                 break;
-            if (!r)
+            if (!node)
                 continue;
-            b->remote = r;
+            b->node = node;
             b->copies[b->n++] = &l->all[at];
         }
         if (b->n > 0)

@@ -24,8 +24,8 @@ struct tarn_client;
 struct tarn_displaced {
     const struct tarn_key *key; /* stays the caller's */
     size_t item;                /* the caller's number for what displaced it */
-    struct tarn_remote *remote; /* holds it */
-    struct tarn_remote *by;     /* told of it; NULL: nobody in particular */
+    struct tarn_peer_node *node; /* holds it */
+    struct tarn_peer_node *by;     /* told of it; NULL: nobody in particular */
     bool settled;               /* nobody can read it any more */
     struct tarn_location copy;
 };
@@ -39,7 +39,7 @@ struct tarn_displaced_list {
 int tarn_displaced_add(struct tarn_displaced_list *l, const struct tarn_key *key, size_t item, const struct tarn_loc *at);
 /* Adds all that `by` has listed in its answer to COMMIT or DELETE. IN_DOUBT: not all could be added. */
 int tarn_displaced_note(struct tarn_client *c, struct tarn_displaced_list *l, const struct tarn_key *key, size_t item,
-                        struct tarn_remote *by, redisReply *const *texts, size_t n);
+                        struct tarn_peer_node *by, redisReply *const *texts, size_t n);
 /* Tells the nodes, without waiting for those that keep silent. */
 void tarn_displaced_release(struct tarn_client *c, struct tarn_displaced_list *l, uint64_t deadline_ns,
                             const struct tarn_stop *stop);
@@ -51,6 +51,6 @@ bool tarn_displaced_settle(struct tarn_client *c, struct tarn_displaced_list *l,
 int tarn_displaced_status(const struct tarn_displaced_list *l, size_t item);
 void tarn_displaced_end(struct tarn_displaced_list *l);
 /* One of which that is true, but not this one (may be NULL). NULL: there is none. */
-struct tarn_remote *tarn_remotes_any(struct tarn_client *c, const struct tarn_remote *but);
+struct tarn_peer_node *tarn_peer_nodes_any(struct tarn_client *c, const struct tarn_peer_node *but);
 
 #endif

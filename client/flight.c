@@ -31,9 +31,9 @@
 void tarn_flight_init(struct tarn_flight *f, struct tarn_client *c, int stop_fd)
 {
     f->client = c;
-    f->lanes = NULL;
+    f->links = NULL;
     f->fds = NULL;
-    f->nlanes = f->room = f->inflight = 0;
+    f->nlinks = f->room = f->inflight = 0;
     f->ended = NULL;
     f->stop_fd = stop_fd;
     f->others = NULL;
@@ -44,23 +44,23 @@ void tarn_flight_init(struct tarn_flight *f, struct tarn_client *c, int stop_fd)
 
 static void transfer_end(struct tarn_transfer *x, enum tarn_end end)
 {
-    struct tarn_lane *lane = x->lane;
+    struct tarn_flight_link *fl = x->fl;
 
-    DL_DELETE(lane->transfers, x);
-    x->fresh = lane->fresh;
-    lane->flight->inflight--;
+    DL_DELETE(fl->transfers, x);
+    x->fresh = fl->fresh;
+    fl->flight->inflight--;
     x->end = end;
-    LL_PREPEND(lane->flight->ended, x);
+    LL_PREPEND(fl->flight->ended, x);
 }
 
 /* What the lane's closing means for one of its transfers. */
-static enum tarn_end own_end(const struct tarn_transfer *x, const struct tarn_lane *lane)
+static enum tarn_end own_end(const struct tarn_transfer *x, const struct tarn_flight_link *fl)
 {
     if (x->stop && atomic_load(x->stop))
         return TARN_END_STOPPED;
-    if (x->deadline_ns <= lane->closing_ns)
+    if (x->deadline_ns <= fl->closing_ns)
         return TARN_END_EXPIRED;
-    return lane->closing;
+    return fl->closing;
 }
 
 static void note_why(struct tarn_transfer *x, const struct tarn_work *w)
@@ -74,36 +74,36 @@ static void work_done(struct tarn_work *w)
     struct tarn_transfer *x = w->owner;
 
     note_why(x, w);
-    enum tarn_end own = x->lane->closing ? own_end(x, x->lane) : TARN_END_DONE;
+    enum tarn_end own = x->fl->closing ? own_end(x, x->fl) : TARN_END_DONE;
     bool cut = w->status == TARN_E_CANCELED || own == TARN_END_STOPPED || own == TARN_END_EXPIRED;
     transfer_end(x, cut ? own : TARN_END_DONE);
 }
 
 /* Nobody waits for the node on account of gets, nor of one that is silent. */
-static uint64_t detach_until(const struct tarn_lane *lane)
+static uint64_t detach_until(const struct tarn_flight_link *fl)
 {
-    uint64_t until = lane->closing_ns + lane->patience_ns;
+    uint64_t until = fl->closing_ns + fl->patience_ns;
 
-    if (!lane->write || lane->closing == TARN_END_SILENT)
+    if (!fl->write || fl->closing == TARN_END_SILENT)
         return 0;
-    return until < lane->closing_ns || until > lane->deadline_ns ? lane->deadline_ns : until;
+    return until < fl->closing_ns || until > fl->deadline_ns ? fl->deadline_ns : until;
 }
 
-static void lane_close(struct tarn_lane *lane, enum tarn_end why)
+static void flight_link_close(struct tarn_flight_link *fl, enum tarn_end why)
 {
-    struct tarn_flight *f = lane->flight;
-    struct tarn_stop stop = {lane->stop, f->stop_fd, f->others, f->of};
+    struct tarn_flight *f = fl->flight;
+    struct tarn_stop stop = {fl->stop, f->stop_fd, f->others, f->of};
 
-    lane->closing = why;
-    lane->closing_ns = tarn_now_ns();
-    f->look |= lane->write; /* a stop may have been noticed in there */
-    if (lane->linked && !tarn_link_close(lane->remote, lane->linked, detach_until(lane), &stop))
-        lane->loose |= lane->write;
-    lane->linked = NULL;
-    while (lane->transfers)
-        transfer_end(lane->transfers, own_end(lane->transfers, lane));
-    lane->unposted = NULL;
-    lane->closing = TARN_END_DONE;
+    fl->closing = why;
+    fl->closing_ns = tarn_now_ns();
+    f->look |= fl->write; /* a stop may have been noticed in there */
+    if (fl->open_link && !tarn_link_close(fl->node, fl->open_link, detach_until(fl), &stop))
+        fl->loose |= fl->write;
+    fl->open_link = NULL;
+    while (fl->transfers)
+        transfer_end(fl->transfers, own_end(fl->transfers, fl));
+    fl->unposted = NULL;
+    fl->closing = TARN_END_DONE;
 }
 
 static void refused(struct tarn_transfer *x, int status)
@@ -113,18 +113,18 @@ static void refused(struct tarn_transfer *x, int status)
 }
 
 /* Posts what the lane has room for. */
-static void lane_post(struct tarn_lane *lane)
+static void flight_link_post(struct tarn_flight_link *fl)
 {
-    while (lane->unposted) {
-        struct tarn_transfer *x = lane->unposted;
-        const struct tarn_transport_ops *ops = lane->linked->ops;
+    while (fl->unposted) {
+        struct tarn_transfer *x = fl->unposted;
+        const struct tarn_transport_ops *ops = fl->open_link->ops;
         int rc =
-            lane->write ? ops->put(lane->linked->link, &x->work) : ops->get(lane->linked->link, &x->work);
+            fl->write ? ops->put(fl->open_link->link, &x->work) : ops->get(fl->open_link->link, &x->work);
         if (rc == TARN_E_AGAIN)
             return;
-        lane->unposted = x->next;
+        fl->unposted = x->next;
         if (rc == TARN_INPROGRESS) {
-            lane->kick = true;
+            fl->kick = true;
             continue;
         }
         if (rc < 0)
@@ -133,19 +133,19 @@ static void lane_post(struct tarn_lane *lane)
     }
 }
 
-static struct tarn_lane *lane_find(const struct tarn_flight *f, struct tarn_remote *r, int t, bool write)
+static struct tarn_flight_link *flight_link_find(const struct tarn_flight *f, struct tarn_peer_node *node, int t, bool write)
 {
-    struct tarn_lane *lane = f->lanes;
+    struct tarn_flight_link *fl = f->links;
 
-    while (lane && (lane->remote != r || lane->transport != t || lane->write != write))
-        lane = lane->next;
-    return lane;
+    while (fl && (fl->node != node || fl->transport != t || fl->write != write))
+        fl = fl->next;
+    return fl;
 }
 
 /* Room to poll one more lane. A single one that nobody can stop waits in its own way, without a poll. */
 static bool grow(struct tarn_flight *f)
 {
-    if (f->nlanes < f->room || (f->nlanes == 0 && f->stop_fd < 0))
+    if (f->nlinks < f->room || (f->nlinks == 0 && f->stop_fd < 0))
         return true;
     uint32_t room = f->room ? f->room * 2 : 8;
     void *fds = realloc(f->fds, (room + 1) * sizeof(struct pollfd));
@@ -156,29 +156,29 @@ static bool grow(struct tarn_flight *f)
     return true;
 }
 
-static struct tarn_lane *lane_new(struct tarn_flight *f, struct tarn_remote *r, int t, bool write)
+static struct tarn_flight_link *flight_link_new(struct tarn_flight *f, struct tarn_peer_node *node, int t, bool write)
 {
-    struct tarn_lane *lane = &f->first;
+    struct tarn_flight_link *fl = &f->first;
 
-    if (!grow(f) || (f->nlanes > 0 && !(lane = malloc(sizeof *lane))))
+    if (!grow(f) || (f->nlinks > 0 && !(fl = malloc(sizeof *fl))))
         return NULL;
-    *lane = (struct tarn_lane){.remote = r, .transport = t, .write = write, .flight = f};
-    LL_PREPEND(f->lanes, lane);
-    f->nlanes++;
-    return lane;
+    *fl = (struct tarn_flight_link){.node = node, .transport = t, .write = write, .flight = f};
+    LL_PREPEND(f->links, fl);
+    f->nlinks++;
+    return fl;
 }
 
 /* One transfer on a shared link: done when this returns. NOT_REACHABLE: the link was just retired. */
-static int post_shared(struct tarn_flight *f, struct tarn_remote *r, int t, bool write,
+static int post_shared(struct tarn_flight *f, struct tarn_peer_node *node, int t, bool write,
                        struct tarn_transfer *x)
 {
     uint32_t stripe = (uint32_t)x->work.slot % TARN_STRIPES;
-    struct tarn_linked *l = tarn_shared_enter(r, t, write, stripe);
+    struct tarn_open_link *l = tarn_shared_enter(node, t, write, stripe);
 
     if (!l)
-        return tarn_fail(TARN_E_NODE_DOWN, "node %s: its connection broke", r->key.id);
+        return tarn_fail(TARN_E_NODE_DOWN, "node %s: its connection broke", node->key.id);
     int rc = write ? l->ops->put(l->link, &x->work) : l->ops->get(l->link, &x->work);
-    tarn_shared_leave(r, t, write, stripe);
+    tarn_shared_leave(node, t, write, stripe);
     if (rc < 0)
         refused(x, rc);
     x->end = TARN_END_DONE;
@@ -187,81 +187,81 @@ static int post_shared(struct tarn_flight *f, struct tarn_remote *r, int t, bool
 }
 
 /* Makes a link, which may take a while. */
-static int lane_make(struct tarn_lane *lane, struct tarn_transfer *x)
+static int flight_link_make(struct tarn_flight_link *fl, struct tarn_transfer *x)
 {
-    struct tarn_stop stop = {x->stop, lane->flight->stop_fd, lane->flight->others, lane->flight->of};
+    struct tarn_stop stop = {x->stop, fl->flight->stop_fd, fl->flight->others, fl->flight->of};
     const struct tarn_net_stop connecting = {stop.fd, tarn_stop_seen, &stop};
     uint64_t until = x->deadline_ns;
-    struct tarn_linked *l;
+    struct tarn_open_link *l;
 
-    if (lane->flight->until_ns && until > lane->flight->until_ns)
-        until = lane->flight->until_ns;
-    lane->flight->look = true;
+    if (fl->flight->until_ns && until > fl->flight->until_ns)
+        until = fl->flight->until_ns;
+    fl->flight->look = true;
     tarn_net_stop_by(stop.fd < 0 ? NULL : &connecting);
-    int rc = tarn_link_take(lane->remote, lane->transport, lane->write, until, x->patience_ns, &stop, &l, &lane->fresh);
+    int rc = tarn_link_take(fl->node, fl->transport, fl->write, until, x->patience_ns, &stop, &l, &fl->fresh);
     tarn_net_stop_by(NULL);
     if (rc == 0)
-        lane->linked = l;
+        fl->open_link = l;
     return rc;
 }
 
-static int lane_open(struct tarn_lane *lane, struct tarn_transfer *x)
+static int flight_link_open(struct tarn_flight_link *fl, struct tarn_transfer *x)
 {
-    lane->fresh = false;
-    lane->linked = tarn_link_take_idle(lane->remote, lane->transport, lane->write);
-    return lane->linked ? 0 : lane_make(lane, x);
+    fl->fresh = false;
+    fl->open_link = tarn_link_take_idle(fl->node, fl->transport, fl->write);
+    return fl->open_link ? 0 : flight_link_make(fl, x);
 }
 
-bool tarn_flight_opens(const struct tarn_flight *f, struct tarn_remote *r, int t, bool write)
+bool tarn_flight_opens(const struct tarn_flight *f, struct tarn_peer_node *node, int t, bool write)
 {
-    if (atomic_load(&r->sides[t][write].state) == TARN_SIDE_SHARED)
+    if (atomic_load(&node->sides[t][write].state) == TARN_SIDE_SHARED)
         return false;
-    const struct tarn_lane *lane = lane_find(f, r, t, write);
-    if (lane && lane->linked)
+    const struct tarn_flight_link *fl = flight_link_find(f, node, t, write);
+    if (fl && fl->open_link)
         return false;
-    pthread_mutex_lock(&r->lock);
-    bool idle = r->sides[t][write].idle != NULL;
-    pthread_mutex_unlock(&r->lock);
+    pthread_mutex_lock(&node->lock);
+    bool idle = node->sides[t][write].idle != NULL;
+    pthread_mutex_unlock(&node->lock);
     return !idle;
 }
 
-int tarn_flight_post(struct tarn_flight *f, struct tarn_remote *r, int t, bool write, struct tarn_transfer *x)
+int tarn_flight_post(struct tarn_flight *f, struct tarn_peer_node *node, int t, bool write, struct tarn_transfer *x)
 {
-    struct tarn_lane *lane = NULL;
+    struct tarn_flight_link *fl = NULL;
 
     x->work.done = work_done;
     x->work.owner = x;
-    x->lane = NULL;
+    x->fl = NULL;
     x->fresh = true;
     x->why[0] = '\0';
     x->work.why = NULL; /* another transport's, whose link may be gone */
-    if (atomic_load(&r->sides[t][write].state) != TARN_SIDE_SHARED) {
-        lane = lane_find(f, r, t, write);
-        if (!lane && !(lane = lane_new(f, r, t, write)))
+    if (atomic_load(&node->sides[t][write].state) != TARN_SIDE_SHARED) {
+        fl = flight_link_find(f, node, t, write);
+        if (!fl && !(fl = flight_link_new(f, node, t, write)))
             return tarn_fail(TARN_E_NO_MEMORY, "transfer: out of memory");
-        int rc = lane->linked ? 0 : lane_open(lane, x);
+        int rc = fl->open_link ? 0 : flight_link_open(fl, x);
         if (rc != 0)
             return rc;
     }
-    if (!lane || !lane->linked)
-        return post_shared(f, r, t, write, x);
+    if (!fl || !fl->open_link)
+        return post_shared(f, node, t, write, x);
 
-    if (!lane->transfers) {
-        lane->since_ns = lane->active_ns = lane->ended_ns = tarn_now_ns();
-        lane->deadline_ns = UINT64_MAX;
-        lane->patience_ns = UINT64_MAX;
+    if (!fl->transfers) {
+        fl->since_ns = fl->active_ns = fl->ended_ns = tarn_now_ns();
+        fl->deadline_ns = UINT64_MAX;
+        fl->patience_ns = UINT64_MAX;
     }
-    if (x->deadline_ns < lane->deadline_ns)
-        lane->deadline_ns = x->deadline_ns;
-    if (x->patience_ns < lane->patience_ns)
-        lane->patience_ns = x->patience_ns;
-    x->lane = lane;
-    lane->stop = x->stop;
+    if (x->deadline_ns < fl->deadline_ns)
+        fl->deadline_ns = x->deadline_ns;
+    if (x->patience_ns < fl->patience_ns)
+        fl->patience_ns = x->patience_ns;
+    x->fl = fl;
+    fl->stop = x->stop;
     f->inflight++;
-    DL_APPEND(lane->transfers, x);
-    if (!lane->unposted)
-        lane->unposted = x;
-    lane_post(lane);
+    DL_APPEND(fl->transfers, x);
+    if (!fl->unposted)
+        fl->unposted = x;
+    flight_link_post(fl);
     return 0;
 }
 
@@ -275,19 +275,19 @@ static void alone_done(struct tarn_work *w)
     x->ended = true;
 }
 
-struct tarn_linked *tarn_link_at_hand(struct tarn_remote *r, int t, bool write)
+struct tarn_open_link *tarn_link_at_hand(struct tarn_peer_node *node, int t, bool write)
 {
-    int state = atomic_load_explicit(&r->sides[t][write].state, memory_order_acquire);
-    return state == TARN_SIDE_POOLED ? tarn_link_take_idle(r, t, write) : NULL;
+    int state = atomic_load_explicit(&node->sides[t][write].state, memory_order_acquire);
+    return state == TARN_SIDE_POOLED ? tarn_link_take_idle(node, t, write) : NULL;
 }
 
-bool tarn_flight_alone(struct tarn_linked *l, struct tarn_remote *r, int t, bool write,
+bool tarn_flight_alone(struct tarn_open_link *l, struct tarn_peer_node *node, int t, bool write,
                        struct tarn_transfer *x, uint64_t now, struct tarn_alone *a)
 {
-    a->linked = NULL;
+    a->open_link = NULL;
     x->work.done = alone_done;
     x->work.owner = x;
-    x->lane = NULL;
+    x->fl = NULL;
     x->ended = x->fresh = false;
     x->why[0] = '\0';
     x->work.why = NULL; /* another transport's, whose link may be gone */
@@ -298,85 +298,85 @@ bool tarn_flight_alone(struct tarn_linked *l, struct tarn_remote *r, int t, bool
         bool earlier = quiet >= now && quiet < x->deadline_ns;
         a->broken = l->ops->wait(l->link, earlier ? quiet : x->deadline_ns) < 0;
         if (!x->ended || x->work.status != 0 || a->broken) {
-            a->linked = l;
+            a->open_link = l;
             return false;
         }
         rc = 0;
     }
-    tarn_link_give(r, t, write, l);
+    tarn_link_give(node, t, write, l);
     return rc == 0 && x->work.status == 0;
 }
 
-void tarn_flight_adopt(struct tarn_flight *f, struct tarn_remote *r, int t, bool write,
+void tarn_flight_adopt(struct tarn_flight *f, struct tarn_peer_node *node, int t, bool write,
                        struct tarn_transfer *x, const struct tarn_alone *a)
 {
-    struct tarn_lane *lane = lane_new(f, r, t, write); /* the first needs no memory */
+    struct tarn_flight_link *fl = flight_link_new(f, node, t, write); /* the first needs no memory */
 
-    lane->linked = a->linked;
-    lane->since_ns = lane->active_ns = lane->ended_ns = a->since_ns;
-    lane->deadline_ns = x->deadline_ns;
-    lane->patience_ns = x->patience_ns;
-    lane->stop = x->stop;
+    fl->open_link = a->open_link;
+    fl->since_ns = fl->active_ns = fl->ended_ns = a->since_ns;
+    fl->deadline_ns = x->deadline_ns;
+    fl->patience_ns = x->patience_ns;
+    fl->stop = x->stop;
     x->work.done = work_done;
-    x->lane = lane;
+    x->fl = fl;
     f->inflight++;
-    DL_APPEND(lane->transfers, x);
+    DL_APPEND(fl->transfers, x);
     if (x->ended)
         transfer_end(x, TARN_END_DONE);
     if (a->broken)
-        lane_close(lane, TARN_END_BROKEN);
+        flight_link_close(fl, TARN_END_BROKEN);
 }
 
 /* --- waiting ------------------------------------------------------------------------------------ */
 
-static uint64_t lane_alarm(const struct tarn_lane *lane)
+static uint64_t flight_link_alarm(const struct tarn_flight_link *fl)
 {
-    uint64_t quiet = lane->active_ns + lane->patience_ns;
-    if (quiet < lane->active_ns)
+    uint64_t quiet = fl->active_ns + fl->patience_ns;
+    if (quiet < fl->active_ns)
         quiet = UINT64_MAX;
-    return quiet < lane->deadline_ns ? quiet : lane->deadline_ns;
+    return quiet < fl->deadline_ns ? quiet : fl->deadline_ns;
 }
 
 /* The shortest patience again, now that the one noted is over: its transfer may have ended. */
-static bool lane_silent(struct tarn_lane *lane, uint64_t now)
+static bool flight_link_silent(struct tarn_flight_link *fl, uint64_t now)
 {
     struct tarn_transfer *x;
-    uint64_t silent = now - lane->active_ns;
+    uint64_t silent = now - fl->active_ns;
 
-    if (now <= lane->active_ns || silent < lane->patience_ns)
+    if (now <= fl->active_ns || silent < fl->patience_ns)
         return false;
-    lane->patience_ns = UINT64_MAX;
-    DL_FOREACH (lane->transfers, x)
-        if (x->patience_ns < lane->patience_ns)
-            lane->patience_ns = x->patience_ns;
-    return silent >= lane->patience_ns;
+    fl->patience_ns = UINT64_MAX;
+    DL_FOREACH (fl->transfers, x)
+        if (x->patience_ns < fl->patience_ns)
+            fl->patience_ns = x->patience_ns;
+    return silent >= fl->patience_ns;
 }
 
 /* The earliest deadline again, now that the one noted is over. True when a transfer's own has passed. */
-static bool lane_expired(struct tarn_lane *lane, uint64_t now)
+static bool flight_link_expired(struct tarn_flight_link *fl, uint64_t now)
 {
     struct tarn_transfer *x;
 
-    if (now < lane->deadline_ns)
+    if (now < fl->deadline_ns)
         return false;
-    lane->deadline_ns = UINT64_MAX;
-    DL_FOREACH (lane->transfers, x)
-        if (x->deadline_ns < lane->deadline_ns)
-            lane->deadline_ns = x->deadline_ns;
-    return now >= lane->deadline_ns;
+    fl->deadline_ns = UINT64_MAX;
+    DL_FOREACH (fl->transfers, x)
+        if (x->deadline_ns < fl->deadline_ns)
+            fl->deadline_ns = x->deadline_ns;
+    return now >= fl->deadline_ns;
 }
 
 /* A node's patience may be cut short so that there is time to ask for other copies. So it is also counted from one
  * link to the next, as long as nothing comes over any. */
-static uint64_t quiet_since(struct tarn_lane *lane)
+static uint64_t quiet_since(struct tarn_flight_link *fl)
 {
-    const struct tarn_side *side = &lane->remote->sides[lane->transport][lane->write];
-    uint64_t since = lane->active_ns;
+    const struct tarn_side *side = &fl->node->sides[fl->transport][fl->write];
+    uint64_t since = fl->active_ns;
     struct tarn_transfer *x;
 
-    DL_FOREACH (lane->transfers, x) {
-        if (x->quiet_on != side || lane->active_ns != lane->since_ns)
-            x->quiet_ns = lane->active_ns;
+    DL_FOREACH (fl->transfers, x) {
+        if (x->quiet_on != side || fl->active_ns != fl->since_ns)
+            x->quiet_ns = fl->active_ns;
         x->quiet_on = side;
         if (x->quiet_ns < since)
             since = x->quiet_ns;
@@ -384,57 +384,57 @@ static uint64_t quiet_since(struct tarn_lane *lane)
     return since;
 }
 
-static void lane_silence(struct tarn_lane *lane, uint64_t quiet_ns)
+static void flight_link_silence(struct tarn_flight_link *fl, uint64_t quiet_ns)
 {
-    tarn_link_silent(lane->remote, lane->transport, lane->write, &lane->transfers->work, lane->active_ns, quiet_ns);
+    tarn_link_silent(fl->node, fl->transport, fl->write, &fl->transfers->work, fl->active_ns, quiet_ns);
 }
 
-static void lane_check(struct tarn_lane *lane, uint64_t now)
+static void flight_link_check(struct tarn_flight_link *fl, uint64_t now)
 {
-    if (lane_silent(lane, now)) {
+    if (flight_link_silent(fl, now)) {
         tarn_fail(TARN_E_NODE_DOWN, "node %s: no byte for %u ms: it is paused or cut off",
-                  lane->remote->key.id, (unsigned)((now - lane->active_ns) / TARN_NS_PER_MS));
-        lane_silence(lane, quiet_since(lane)); /* patience may have been shorter than that */
-        lane_close(lane, TARN_END_SILENT);
-    } else if (lane_expired(lane, now)) {
+                  fl->node->key.id, (unsigned)((now - fl->active_ns) / TARN_NS_PER_MS));
+        flight_link_silence(fl, quiet_since(fl)); /* patience may have been shorter than that */
+        flight_link_close(fl, TARN_END_SILENT);
+    } else if (flight_link_expired(fl, now)) {
         /* Slow is not sick: only a node that has been silent for a while is set aside. */
-        uint64_t quiet = quiet_since(lane);
-        if (now - quiet >= tarn_remote_patience(lane->remote)) {
-            tarn_fail(TARN_E_TIMEOUT, "node %s: silent until the deadline", lane->remote->key.id);
-            lane_silence(lane, quiet);
+        uint64_t quiet = quiet_since(fl);
+        if (now - quiet >= tarn_peer_node_patience(fl->node)) {
+            tarn_fail(TARN_E_TIMEOUT, "node %s: silent until the deadline", fl->node->key.id);
+            flight_link_silence(fl, quiet);
         }
-        lane_close(lane, TARN_END_SHIFTED);
+        flight_link_close(fl, TARN_END_SHIFTED);
     }
 }
 
-static void lane_progress(struct tarn_lane *lane)
+static void flight_link_progress(struct tarn_flight_link *fl)
 {
-    lane->kick = false;
-    int moved = lane->linked->ops->progress(lane->linked->link);
+    fl->kick = false;
+    int moved = fl->open_link->ops->progress(fl->open_link->link);
     if (moved < 0) {
-        lane_close(lane, TARN_END_BROKEN);
+        flight_link_close(fl, TARN_END_BROKEN);
         return;
     }
     if (moved > 0)
-        lane->active_ns = tarn_now_ns();
-    lane_post(lane);
+        fl->active_ns = tarn_now_ns();
+    flight_link_post(fl);
 }
 
 void tarn_flight_stop(struct tarn_flight *f)
 {
-    for (struct tarn_lane *lane = f->lanes; lane; lane = lane->next) {
+    for (struct tarn_flight_link *fl = f->links; fl; fl = fl->next) {
         struct tarn_transfer *x;
-        DL_FOREACH (lane->transfers, x)
+        DL_FOREACH (fl->transfers, x)
             if (x->stop && atomic_load(x->stop)) {
-                lane_close(lane, TARN_END_SHIFTED);
+                flight_link_close(fl, TARN_END_SHIFTED);
                 break;
             }
     }
 }
 
-static uint64_t blind_nap(const struct tarn_lane *lane, uint64_t now)
+static uint64_t blind_nap(const struct tarn_flight_link *fl, uint64_t now)
 {
-    uint64_t waited = now - lane->ended_ns, nap = waited < SPIN_NS ? 0 : waited / 4;
+    uint64_t waited = now - fl->ended_ns, nap = waited < SPIN_NS ? 0 : waited / 4;
     return nap < BLIND_NS ? nap : BLIND_NS;
 }
 
@@ -444,12 +444,12 @@ static uint64_t watch_lanes(struct tarn_flight *f, struct pollfd *fds)
     uint64_t now = tarn_now_ns(), until = now + SLICE_NS;
     struct pollfd *p = fds;
 
-    for (struct tarn_lane *lane = f->lanes; lane; lane = lane->next, p++) {
+    for (struct tarn_flight_link *fl = f->links; fl; fl = fl->next, p++) {
         *p = (struct pollfd){.fd = -1};
-        if (!lane->transfers)
+        if (!fl->transfers)
             continue;
-        p->fd = lane->linked->ops->wait_fd(lane->linked->link, &p->events);
-        uint64_t alarm = p->fd < 0 ? now + blind_nap(lane, now) : lane_alarm(lane);
+        p->fd = fl->open_link->ops->wait_fd(fl->open_link->link, &p->events);
+        uint64_t alarm = p->fd < 0 ? now + blind_nap(fl, now) : flight_link_alarm(fl);
         if (alarm < until)
             until = alarm;
     }
@@ -459,9 +459,9 @@ static uint64_t watch_lanes(struct tarn_flight *f, struct pollfd *fds)
 
 void tarn_flight_push(struct tarn_flight *f)
 {
-    for (struct tarn_lane *lane = f->lanes; lane; lane = lane->next)
-        if (lane->transfers && lane->kick)
-            lane_progress(lane);
+    for (struct tarn_flight_link *fl = f->links; fl; fl = fl->next)
+        if (fl->transfers && fl->kick)
+            flight_link_progress(fl);
 }
 
 /* What need not wait for the poll: sending what was posted, and stop flags that may have been missed. False:
@@ -484,71 +484,71 @@ static void flight_wait(struct tarn_flight *f)
     uint64_t until = watch_lanes(f, fds), now = tarn_now_ns();
     uint64_t left = until > now ? until - now : 0;
     struct timespec timeout = {(time_t)(left / TARN_NS_PER_S), (long)(left % TARN_NS_PER_S)};
-    int ready = ppoll(fds, f->nlanes + 1, &timeout, NULL);
+    int ready = ppoll(fds, f->nlinks + 1, &timeout, NULL);
 
     now = tarn_now_ns();
-    if (ready > 0 && fds[f->nlanes].revents) {
+    if (ready > 0 && fds[f->nlinks].revents) {
         tarn_stop_drain(f->stop_fd);
         f->look = true;
     }
-    for (struct tarn_lane *lane = f->lanes; lane; lane = lane->next, fds++) {
-        if (!lane->transfers)
+    for (struct tarn_flight_link *fl = f->links; fl; fl = fl->next, fds++) {
+        if (!fl->transfers)
             continue;
         uint32_t before = f->inflight;
         bool sign = ready > 0 && fds->revents;
         if (sign)
-            lane->active_ns = now;
+            fl->active_ns = now;
         if (sign || fds->fd < 0 || ready == 0)
-            lane_progress(lane);
+            flight_link_progress(fl);
         if (f->inflight < before)
-            lane->active_ns = lane->ended_ns = now;
-        if (lane->transfers && lane_alarm(lane) <= now)
-            lane_check(lane, now);
+            fl->active_ns = fl->ended_ns = now;
+        if (fl->transfers && flight_link_alarm(fl) <= now)
+            flight_link_check(fl, now);
     }
 }
 
 /* The one lane with transfers, when nobody can stop them: then the link itself may wait. */
-static struct tarn_lane *lone_lane(const struct tarn_flight *f)
+static struct tarn_flight_link *lone_lane(const struct tarn_flight *f)
 {
-    struct tarn_lane *lone = NULL;
+    struct tarn_flight_link *lone = NULL;
 
     if (f->stop_fd >= 0)
         return NULL;
-    for (struct tarn_lane *lane = f->lanes; lane; lane = lane->next) {
-        if (!lane->transfers)
+    for (struct tarn_flight_link *fl = f->links; fl; fl = fl->next) {
+        if (!fl->transfers)
             continue;
         if (lone)
             return NULL;
-        lone = lane;
+        lone = fl;
     }
     return lone;
 }
 
 /* Sends, waits and receives in the link's own way, which takes fewer system calls than a poll. */
-static void lane_wait(struct tarn_lane *lane)
+static void flight_link_wait(struct tarn_flight_link *fl)
 {
-    lane->kick = false;
-    int moved = lane->linked->ops->wait(lane->linked->link, lane_alarm(lane));
+    fl->kick = false;
+    int moved = fl->open_link->ops->wait(fl->open_link->link, flight_link_alarm(fl));
     if (moved < 0) {
-        lane_close(lane, TARN_END_BROKEN);
+        flight_link_close(fl, TARN_END_BROKEN);
         return;
     }
-    lane_post(lane);
-    if (!lane->transfers)
+    flight_link_post(fl);
+    if (!fl->transfers)
         return;
     uint64_t now = tarn_now_ns();
     if (moved > 0)
-        lane->active_ns = now;
-    if (lane_alarm(lane) <= now)
-        lane_check(lane, now);
+        fl->active_ns = now;
+    if (flight_link_alarm(fl) <= now)
+        flight_link_check(fl, now);
 }
 
 struct tarn_transfer *tarn_flight_next(struct tarn_flight *f)
 {
     while (!f->ended && f->inflight > 0) {
-        struct tarn_lane *lone = lone_lane(f);
+        struct tarn_flight_link *lone = lone_lane(f);
         if (lone) {
-            lane_wait(lone);
+            flight_link_wait(lone);
             continue;
         }
         if (!before_wait(f))
@@ -564,14 +564,14 @@ struct tarn_transfer *tarn_flight_next(struct tarn_flight *f)
 
 void tarn_flight_end(struct tarn_flight *f)
 {
-    for (struct tarn_lane *lane = f->lanes, *next; lane; lane = next) {
-        next = lane->next;
-        if (lane->transfers)
-            lane_close(lane, TARN_END_SHIFTED);
-        if (lane->linked)
-            tarn_link_give(lane->remote, lane->transport, lane->write, lane->linked);
-        if (lane != &f->first)
-            free(lane);
+    for (struct tarn_flight_link *fl = f->links, *next; fl; fl = next) {
+        next = fl->next;
+        if (fl->transfers)
+            flight_link_close(fl, TARN_END_SHIFTED);
+        if (fl->open_link)
+            tarn_link_give(fl->node, fl->transport, fl->write, fl->open_link);
+        if (fl != &f->first)
+            free(fl);
     }
     free(f->fds);
     tarn_flight_init(f, f->client, -1);

@@ -8,10 +8,10 @@
 #include <stdint.h>
 
 #include "base/error.h"
-#include "client/node.h"
+#include "client/peer_node.h"
 #include "transport/transport.h"
 
-struct tarn_lane;
+struct tarn_flight_link;
 
 enum tarn_end {
     TARN_END_DONE,    /* work.status is the transport's word */
@@ -26,7 +26,7 @@ enum tarn_end {
 struct tarn_transfer {
     struct tarn_work work;
     struct tarn_transfer *prev, *next;
-    struct tarn_lane *lane;
+    struct tarn_flight_link *fl;
     uint64_t deadline_ns, patience_ns;
     const _Atomic bool *stop;
     enum tarn_end end;
@@ -38,16 +38,16 @@ struct tarn_transfer {
 };
 
 /* The transfers of a flight over one link. */
-struct tarn_lane {
-    struct tarn_lane *next;
-    struct tarn_remote *remote;
+struct tarn_flight_link {
+    struct tarn_flight_link *next;
+    struct tarn_peer_node *node;
     int transport;
     bool write, fresh;
     bool kick;  /* works were posted since progress was made: it may send at once */
     bool loose; /* a link was closed on which the node may still take what was put: tarn_link_close() */
     const _Atomic bool *stop; /* of the last transfer: all puts of a flight have the same */
     struct tarn_flight *flight;
-    struct tarn_linked *linked;      /* NULL: closed */
+    struct tarn_open_link *open_link;      /* NULL: closed */
     struct tarn_transfer *transfers; /* posted ones first */
     struct tarn_transfer *unposted;  /* the first pending one */
     uint64_t since_ns;               /* when works began to be waited for */
@@ -62,9 +62,9 @@ struct tarn_lane {
 /* The works of one thread, and the links it has taken for them. It stays where it is. */
 struct tarn_flight {
     struct tarn_client *client;
-    struct tarn_lane *lanes, first; /* most flights need one lane */
+    struct tarn_flight_link *links, first; /* most flights need one lane */
     void *fds; /* struct pollfd, one a lane and one for stop_fd; none while there is nothing to poll */
-    uint32_t nlanes, room;
+    uint32_t nlinks, room;
     uint32_t inflight;
     struct tarn_transfer *ended;
     int stop_fd;
@@ -76,22 +76,22 @@ struct tarn_flight {
 
 /* A transfer that tarn_flight_alone() has not brought to its end. */
 struct tarn_alone {
-    struct tarn_linked *linked; /* NULL: there is none */
+    struct tarn_open_link *open_link; /* NULL: there is none */
     bool broken;                /* the link */
     uint64_t since_ns;
 };
 
 /* A link that nobody uses; NULL: there is none at hand. */
-struct tarn_linked *tarn_link_at_hand(struct tarn_remote *r, int t, bool write);
+struct tarn_open_link *tarn_link_at_hand(struct tarn_peer_node *node, int t, bool write);
 /*
  * Sends a transfer over such a link and waits for it: what most calls come to, without a flight's lists and look-ups.
- * now: the clock. Nobody can stop it. True: it has succeeded. False: nothing was done, or, when a->linked is set, it
+ * now: the clock. Nobody can stop it. True: it has succeeded. False: nothing was done, or, when a->open_link is set, it
  * goes on in a flight that adopts it.
  */
-bool tarn_flight_alone(struct tarn_linked *l, struct tarn_remote *r, int t, bool write, struct tarn_transfer *x,
+bool tarn_flight_alone(struct tarn_open_link *l, struct tarn_peer_node *node, int t, bool write, struct tarn_transfer *x,
                        uint64_t now, struct tarn_alone *a);
 /* Takes it over into a flight that has none yet and no stop_fd. */
-void tarn_flight_adopt(struct tarn_flight *f, struct tarn_remote *r, int t, bool write, struct tarn_transfer *x,
+void tarn_flight_adopt(struct tarn_flight *f, struct tarn_peer_node *node, int t, bool write, struct tarn_transfer *x,
                        const struct tarn_alone *a);
 void tarn_flight_init(struct tarn_flight *f, struct tarn_client *c, int stop_fd);
 /*
@@ -99,10 +99,10 @@ void tarn_flight_init(struct tarn_flight *f, struct tarn_client *c, int stop_fd)
  * Completed inline on a shared link or later, it comes out of tarn_flight_next exactly once. A failure
  * (no link) leaves it with the caller.
  */
-int tarn_flight_post(struct tarn_flight *f, struct tarn_remote *r, int t, bool write,
+int tarn_flight_post(struct tarn_flight *f, struct tarn_peer_node *node, int t, bool write,
                      struct tarn_transfer *x);
 /* Would a post have to make a link first? That may take a while, so post what needs none before. */
-bool tarn_flight_opens(const struct tarn_flight *f, struct tarn_remote *r, int t, bool write);
+bool tarn_flight_opens(const struct tarn_flight *f, struct tarn_peer_node *node, int t, bool write);
 /* Sends what was posted, without waiting. */
 void tarn_flight_push(struct tarn_flight *f);
 /* Transfers that are to stop have ended when this returns. */

@@ -13,19 +13,19 @@
 #include "client/get_slow.h"
 #include "client/lease_ask.h"
 #include "client/link.h"
-#include "client/remote.h"
+#include "client/peer_nodes.h"
 #include "client/resolve.h"
 
 /* Set aside, but to be tried again by now? */
-static bool is_due(struct tarn_remote *r, int t)
+static bool is_due(struct tarn_peer_node *node, int t)
 {
-    bool elsewhere = (r->client->transports[t]->caps & TARN_CAP_SAME_HOST) && !atomic_load(&r->local);
-    return !elsewhere && tarn_side_usable(r, t, false);
+    bool elsewhere = (node->client->transports[t]->caps & TARN_CAP_SAME_HOST) && !atomic_load(&node->local);
+    return !elsewhere && tarn_side_usable(node, t, false);
 }
 
 /* The shared link that serves this descriptor best, entered; NULL when that takes the slow way: *way_p as in
  * struct tarn_get. begun_ns: when the get began. */
-static struct tarn_linked *enter_best(struct tarn_client *c, const struct tarn_desc *d, uint32_t gpu,
+static struct tarn_open_link *enter_best(struct tarn_client *c, const struct tarn_desc *d, uint32_t gpu,
                                       uint32_t stripe, uint64_t begun_ns, const struct tarn_loc **loc_p,
                                       int *t_p, int *way_p)
 {
@@ -34,17 +34,17 @@ static struct tarn_linked *enter_best(struct tarn_client *c, const struct tarn_d
     *way_p = -1;
     for (int t = 0; t < c->ntransports; t++)
         for (uint32_t k = 0; k < d->nlocs; k++) {
-            struct tarn_remote *r = d->locs[k].remote;
-            int state = atomic_load_explicit(&r->sides[t][0].state, memory_order_acquire);
-            if (!tarn_remote_moves(r, t, d->locs[k].pool, gpu) ||
-                atomic_load_explicit(&r->health, memory_order_acquire) == TARN_GONE)
+            struct tarn_peer_node *node = d->locs[k].node;
+            int state = atomic_load_explicit(&node->sides[t][0].state, memory_order_acquire);
+            if (!tarn_peer_node_moves(node, t, d->locs[k].pool, gpu) ||
+                atomic_load_explicit(&node->health, memory_order_acquire) == TARN_GONE)
                 continue;
             if (state == TARN_SIDE_UNREACHABLE) {
-                due |= is_due(r, t);
+                due |= is_due(node, t);
                 continue;
             }
-            if (!tarn_lease_read(&r->lease, begun_ns)) {
-                if (tarn_remote_gone(r))
+            if (!tarn_lease_read(&node->lease, begun_ns)) {
+                if (tarn_peer_node_gone(node))
                     continue;
                 return NULL;
             }
@@ -54,7 +54,7 @@ static struct tarn_linked *enter_best(struct tarn_client *c, const struct tarn_d
                 return NULL;
             *loc_p = &d->locs[k];
             *t_p = t;
-            return tarn_shared_enter(r, t, false, stripe);
+            return tarn_shared_enter(node, t, false, stripe);
         }
     return NULL;
 }
@@ -89,19 +89,19 @@ static int get_now(struct tarn_get *g, size_t i, uint64_t begun_ns)
     g->found_fits = g->found_glanced || tarn_get_fits(g, i, &d->tensor, &g->found_bytes);
     if (!g->found_fits) /* or the descriptor is out of date */
         return TARN_INPROGRESS;
-    struct tarn_linked *linked = enter_best(c, d, gpu, stripe, begun_ns, &l, &t, &g->found_way);
-    if (linked && g->found_glanced) { /* such links do not look at pieces */
-        tarn_shared_leave(l->remote, t, false, stripe);
+    struct tarn_open_link *open_link = enter_best(c, d, gpu, stripe, begun_ns, &l, &t, &g->found_way);
+    if (open_link && g->found_glanced) { /* such links do not look at pieces */
+        tarn_shared_leave(l->node, t, false, stripe);
         return TARN_INPROGRESS;
     }
-    if (!linked)
+    if (!open_link)
         return TARN_INPROGRESS;
     uint64_t bytes = g->found_bytes;
     struct tarn_work w = tarn_work_of(item, l, bytes, g->flags, gpu);
     if (tarn_log_wants(&c->log, TARN_LOG_DEBUG))
-        tarn_tell_route(l->remote, "get", &item->key, l->pool, t, gpu);
-    rc = linked->ops->get(linked->link, &w);
-    tarn_shared_leave(l->remote, t, false, stripe);
+        tarn_tell_route(l->node, "get", &item->key, l->pool, t, gpu);
+    rc = open_link->ops->get(open_link->link, &w);
+    tarn_shared_leave(l->node, t, false, stripe);
     if (rc != 0 || w.status != 0)
         return TARN_INPROGRESS;
     item->tensor = d->tensor;
@@ -137,7 +137,7 @@ static bool is_near(const struct tarn_get *g)
     if (g->found != g->looked - 1)
         return false;
     for (uint32_t k = 0; k < g->found_desc.nlocs; k++)
-        if (tarn_lease_word(g->found_desc.locs[k].remote) == TARN_LEASE_ASK)
+        if (tarn_lease_word(g->found_desc.locs[k].node) == TARN_LEASE_ASK)
             return false;
     return g->found_way >= 0 && (g->client->transports[g->found_way]->caps & TARN_CAP_SAME_HOST);
 }

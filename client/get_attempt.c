@@ -17,7 +17,7 @@
 #include "client/get_silent.h"
 #include "client/health.h"
 #include "client/link.h"
-#include "client/remote.h"
+#include "client/peer_nodes.h"
 
 #define PINNED_AFTER 2
 
@@ -30,7 +30,7 @@ static void remember(struct tarn_get_job *j, int why, const char *text)
 /* --- one attempt -------------------------------------------------------------------------------- */
 
 /* Copies under a hazard, so that no writer can make the read void once the check has passed. */
-static int get_pinned(struct tarn_linked *l, struct tarn_work *w)
+static int get_pinned(struct tarn_open_link *l, struct tarn_work *w)
 {
     struct tarn_cursor at = {0};
     const void *from;
@@ -53,14 +53,14 @@ static int get_pinned(struct tarn_linked *l, struct tarn_work *w)
 static bool try_pinned(struct tarn_get_job *j, const struct tarn_loc *l)
 {
     uint32_t stripe = (uint32_t)l->slot % TARN_STRIPES;
-    struct tarn_linked *linked = tarn_shared_enter(l->remote, j->transport, false, stripe);
+    struct tarn_open_link *open_link = tarn_shared_enter(l->node, j->transport, false, stripe);
     int rc = TARN_E_UNSUPPORTED;
 
-    if (!linked)
+    if (!open_link)
         return false;
-    if ((linked->ops->caps & TARN_CAP_VIEW) && (linked->ops->caps & TARN_CAP_SHARED))
-        rc = get_pinned(linked, &j->x.work);
-    tarn_shared_leave(l->remote, j->transport, false, stripe);
+    if ((open_link->ops->caps & TARN_CAP_VIEW) && (open_link->ops->caps & TARN_CAP_SHARED))
+        rc = get_pinned(open_link, &j->x.work);
+    tarn_shared_leave(l->node, j->transport, false, stripe);
     if (rc != 0 && rc != TARN_E_STALE)
         return false;
     j->x.work.status = rc;
@@ -87,7 +87,7 @@ void tarn_get_aim(struct tarn_get_job *j, const struct tarn_loc *l, bool more, u
     x->work.seen = j->glanced ? &j->get->seen : NULL;
     j->given = false;
     x->deadline_ns = j->get->deadline_ns;
-    uint64_t patience = more || tarn_get_may_ask(j) ? tarn_remote_patience(l->remote) : UINT64_MAX;
+    uint64_t patience = more || tarn_get_may_ask(j) ? tarn_peer_node_patience(l->node) : UINT64_MAX;
     x->patience_ns = patience < UINT64_MAX && left / 2 < patience ? left / 2 : patience;
     x->stop = j->get->stop;
 }
@@ -105,15 +105,15 @@ void tarn_get_launch(struct tarn_get_batch *b, struct tarn_get_job *j, bool more
         tarn_get_landed(b, j);
         return;
     }
-    bool opens = b->open > 1 && tarn_flight_opens(&b->flight, l->remote, j->transport, false);
+    bool opens = b->open > 1 && tarn_flight_opens(&b->flight, l->node, j->transport, false);
     b->flight.until_ns = opens ? tarn_get_others_deadline(b, j) : UINT64_MAX;
     if (now >= b->flight.until_ns) { /* that job first */
         j->stage = TARN_GET_RESOLVED;
         b->later = b->postponed = true;
         return;
     }
-    tarn_tell_route(l->remote, "get", &item->key, l->pool, j->transport, j->gpu);
-    int rc = tarn_flight_post(&b->flight, l->remote, j->transport, false, x);
+    tarn_tell_route(l->node, "get", &item->key, l->pool, j->transport, j->gpu);
+    int rc = tarn_flight_post(&b->flight, l->node, j->transport, false, x);
     if (rc == 0)
         return;
     bool stopped = rc == TARN_E_CANCELED && tarn_get_any_stopped(b);
@@ -155,23 +155,23 @@ static void failed(struct tarn_get_batch *b, struct tarn_get_job *j, int why, co
     const struct tarn_loc *l = &j->desc.locs[j->loc];
     char who[352], text[sizeof who + 64];
 
-    snprintf(text, sizeof text, "%s: %s", tarn_remote_text(l->remote, who), cause);
+    snprintf(text, sizeof text, "%s: %s", tarn_peer_node_text(l->node, who), cause);
     remember(j, why, text);
     j->stage = TARN_GET_RESOLVED;
     if (j->x.end != TARN_END_SILENT && !j->x.fresh) {
         /* A pooled link may have died of old age; that says nothing of the node yet. */
-        tarn_link_flush(l->remote, j->transport, false);
+        tarn_link_flush(l->node, j->transport, false);
         return;
     }
     tarn_count(b->client, 0, TARN_COUNT_FAILOVERS, 1);
     j->silent |= j->x.end == TARN_END_SILENT;
     if (j->x.end != TARN_END_SILENT) {
         tarn_fail(why, "%s", text);
-        if (tarn_link_lost(l->remote, j->transport, false, l->pool, j->gpu)) {
+        if (tarn_link_lost(l->node, j->transport, false, l->pool, j->gpu)) {
             j->tried |= (uint64_t)1 << (j->loc * TARN_TRANSPORTS_MAX + j->transport);
             return;
         }
-        tarn_remote_aside(l->remote, TARN_GONE, text);
+        tarn_peer_node_aside(l->node, TARN_GONE, text);
     }
     j->tried |= (uint64_t)0xff << (j->loc * TARN_TRANSPORTS_MAX);
 }
@@ -218,8 +218,8 @@ static void landed(struct tarn_get_batch *b, struct tarn_get_job *j)
     case TARN_END_EXPIRED:
         snprintf(text, sizeof text,
                  "%s: the deadline passed during the transfer: raise timeout_ms or look at it",
-                 tarn_remote_text(j->desc.locs[j->loc].remote, who));
-        tarn_remote_doubt(j->desc.locs[j->loc].remote);
+                 tarn_peer_node_text(j->desc.locs[j->loc].node, who));
+        tarn_peer_node_doubt(j->desc.locs[j->loc].node);
         tarn_get_job_fail(b, j, TARN_E_TIMEOUT, text);
         break;
     }

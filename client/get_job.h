@@ -60,9 +60,9 @@ struct tarn_get_batch {
     bool later;     /* the job being routed waits for another round */
     bool postponed; /* some job does */
     bool stopped;   /* a look-up was cut short for a job that was canceled */
-    const struct tarn_remote *answers; /* asked after a transport had failed; NULL: none was */
+    const struct tarn_peer_node *answers; /* asked after a transport had failed; NULL: none was */
     struct {        /* that the last job took whose object has one copy; remote NULL: none yet */
-        const struct tarn_remote *remote;
+        const struct tarn_peer_node *node;
         uint32_t pool, gpu;
         uint8_t transport;
     } way;

@@ -16,7 +16,7 @@
 #include "client/health.h"
 #include "client/lease_ask.h"
 #include "client/link.h"
-#include "client/remote.h"
+#include "client/peer_nodes.h"
 #include "client/stop.h"
 
 #define REVIVALS_MAX 3
@@ -41,8 +41,8 @@ bool tarn_get_choose(const struct tarn_client *c, const struct tarn_get_job *j, 
             uint32_t k = first + i < d->nlocs ? first + i : first + i - d->nlocs;
             const struct tarn_loc *l = &d->locs[k];
             if ((j->tried >> (k * TARN_TRANSPORTS_MAX + (uint32_t)t) & 1) || known_stale(j, l) ||
-                tarn_remote_gone(l->remote) ||
-                !tarn_side_usable(l->remote, t, false) || !tarn_remote_moves(l->remote, t, l->pool, j->gpu))
+                tarn_peer_node_gone(l->node) ||
+                !tarn_side_usable(l->node, t, false) || !tarn_peer_node_moves(l->node, t, l->pool, j->gpu))
                 continue;
             if (found && k != *loc_p) {
                 *more_p = true;
@@ -70,12 +70,12 @@ static bool revived(struct tarn_get_batch *b, struct tarn_get_job *j)
     if (b->open > 1)
         others = tarn_get_others_deadline(b, j);
     for (uint32_t i = 0; i < d->nlocs; i++) {
-        struct tarn_remote *r = d->locs[i].remote;
-        bool failed_here = (j->tried >> (i * TARN_TRANSPORTS_MAX) & 0xff) == 0xff || atomic_load(&r->suspect);
-        if (known_stale(j, &d->locs[i]) || tarn_remote_gone(r) || !failed_here)
+        struct tarn_peer_node *node = d->locs[i].node;
+        bool failed_here = (j->tried >> (i * TARN_TRANSPORTS_MAX) & 0xff) == 0xff || atomic_load(&node->suspect);
+        if (known_stale(j, &d->locs[i]) || tarn_peer_node_gone(node) || !failed_here)
             continue;
-        if (!tarn_remote_settled(r, others < j->get->deadline_ns ? others : j->get->deadline_ns, &stop)) {
-            if (atomic_load(&r->suspect) && (tarn_now_ns() >= others || tarn_stopped(&stop)))
+        if (!tarn_peer_node_settled(node, others < j->get->deadline_ns ? others : j->get->deadline_ns, &stop)) {
+            if (atomic_load(&node->suspect) && (tarn_now_ns() >= others || tarn_stopped(&stop)))
                 return b->later = b->postponed = true;
             continue;
         }
@@ -87,9 +87,9 @@ static bool revived(struct tarn_get_batch *b, struct tarn_get_job *j)
 }
 
 /* Does the directory count the node out by now? The job waits where it has to be asked. */
-static bool is_gone(struct tarn_get_job *j, struct tarn_remote *r)
+static bool is_gone(struct tarn_get_job *j, struct tarn_peer_node *node)
 {
-    switch (tarn_lease_word(r)) {
+    switch (tarn_lease_word(node)) {
     case TARN_LEASE_GONE:
         return true;
     case TARN_LEASE_ASK:
@@ -101,20 +101,20 @@ static bool is_gone(struct tarn_get_job *j, struct tarn_remote *r)
 }
 
 /* What a transport's failure has said of the copy's node: it may be gone, and its other connections have not ended yet. */
-static bool node_failed(struct tarn_get_batch *b, struct tarn_get_job *j, struct tarn_remote *r)
+static bool node_failed(struct tarn_get_batch *b, struct tarn_get_job *j, struct tarn_peer_node *node)
 {
     const struct tarn_stop stop = {j->get->stop, b->stop_fd, tarn_get_any_stopped, b};
     uint64_t others = b->open > 1 ? tarn_get_others_deadline(b, j) : UINT64_MAX, until = j->get->deadline_ns;
 
-    if (atomic_load(&r->health) != TARN_UP)
+    if (atomic_load(&node->health) != TARN_UP)
         return true;
-    if (j->why != TARN_E_UNAVAILABLE || b->answers == r)
+    if (j->why != TARN_E_UNAVAILABLE || b->answers == node)
         return false;
-    if (tarn_link_ask_node(r, others < until ? others : until, &stop) == TARN_E_NODE_DOWN)
-        tarn_remote_aside(r, TARN_GONE, tarn_last_error());
+    if (tarn_link_ask_node(node, others < until ? others : until, &stop) == TARN_E_NODE_DOWN)
+        tarn_peer_node_aside(node, TARN_GONE, tarn_last_error());
     else
-        b->answers = r;
-    return atomic_load(&r->health) != TARN_UP;
+        b->answers = node;
+    return atomic_load(&node->health) != TARN_UP;
 }
 
 /* No way is left: what does that mean? */
@@ -122,7 +122,7 @@ static void give_up(struct tarn_get_batch *b, struct tarn_get_job *j)
 {
     const struct tarn_desc *d = &j->desc;
     char who[352], text[sizeof j->text + sizeof who];
-    struct tarn_remote *down = NULL;
+    struct tarn_peer_node *down = NULL;
 
     if (j->refused) {
         tarn_get_job_fail(b, j, j->why, j->text);
@@ -136,8 +136,8 @@ static void give_up(struct tarn_get_batch *b, struct tarn_get_job *j)
     }
     for (uint32_t i = 0; i < d->nlocs; i++)
         if (!(down && atomic_load(&down->health) == TARN_UP) && !known_stale(j, &d->locs[i]) &&
-            !is_gone(j, d->locs[i].remote))
-            down = d->locs[i].remote;
+            !is_gone(j, d->locs[i].node))
+            down = d->locs[i].node;
     if (j->stage == TARN_GET_UNLEASED)
         return;
     if (!down) {
@@ -158,7 +158,7 @@ static void give_up(struct tarn_get_batch *b, struct tarn_get_job *j)
     }
     snprintf(text, sizeof text,
              "%s holds the only copy and does not answer: restart it, or put with replicas",
-             tarn_remote_text(down, who));
+             tarn_peer_node_text(down, who));
     tarn_get_job_fail(b, j, TARN_E_NODE_DOWN, text);
 }
 
@@ -176,9 +176,9 @@ static bool choose(struct tarn_get_batch *b, struct tarn_get_job *j, bool *more_
     const struct tarn_loc *l = &j->desc.locs[0];
     bool first = j->desc.nlocs == 1 && j->tried == 0 && j->stales == 0;
 
-    if (first && b->way.remote == l->remote && b->way.pool == l->pool && b->way.gpu == j->gpu &&
-        atomic_load(&l->remote->health) == TARN_UP && !tarn_remote_gone(l->remote) &&
-        atomic_load(&l->remote->sides[b->way.transport][0].state) == TARN_SIDE_POOLED) {
+    if (first && b->way.node == l->node && b->way.pool == l->pool && b->way.gpu == j->gpu &&
+        atomic_load(&l->node->health) == TARN_UP && !tarn_peer_node_gone(l->node) &&
+        atomic_load(&l->node->sides[b->way.transport][0].state) == TARN_SIDE_POOLED) {
         j->loc = 0;
         j->transport = b->way.transport;
         *more_p = false;
@@ -187,7 +187,7 @@ static bool choose(struct tarn_get_batch *b, struct tarn_get_job *j, bool *more_
     if (!tarn_get_choose(b->client, j, &j->desc, &j->loc, &j->transport, more_p))
         return false;
     if (first) {
-        b->way.remote = l->remote;
+        b->way.node = l->node;
         b->way.pool = l->pool;
         b->way.gpu = j->gpu;
         b->way.transport = j->transport;
@@ -198,11 +198,11 @@ static bool choose(struct tarn_get_batch *b, struct tarn_get_job *j, bool *more_
 /* May the copy that was chosen be read? Else the job waits, or another is to be chosen. */
 static bool is_leased(struct tarn_get_job *j, uint64_t now)
 {
-    struct tarn_remote *r = j->desc.locs[j->loc].remote;
+    struct tarn_peer_node *node = j->desc.locs[j->loc].node;
 
-    if (tarn_lease_read(&r->lease, now))
+    if (tarn_lease_read(&node->lease, now))
         return true;
-    switch (tarn_lease_word(r)) {
+    switch (tarn_lease_word(node)) {
     case TARN_LEASE_RUNS:
         return true;
     case TARN_LEASE_GONE: /* and not chosen again */
@@ -210,7 +210,7 @@ static bool is_leased(struct tarn_get_job *j, uint64_t now)
     case TARN_LEASE_REFUSED:
         j->refused = true;
         j->why = TARN_E_DIRECTORY;
-        tarn_lease_refusal(r, j->text, sizeof j->text);
+        tarn_lease_refusal(node, j->text, sizeof j->text);
         j->tried |= (uint64_t)0xff << (j->loc * TARN_TRANSPORTS_MAX);
         return false;
     case TARN_LEASE_ASK:
@@ -249,7 +249,7 @@ void tarn_get_route(struct tarn_get_batch *b, struct tarn_get_job *j)
                 continue;
             }
             if (!b->opening &&
-                tarn_flight_opens(&b->flight, j->desc.locs[j->loc].remote, j->transport, false))
+                tarn_flight_opens(&b->flight, j->desc.locs[j->loc].node, j->transport, false))
                 return;
             tarn_get_launch(b, j, more, bytes, now);
         } else {

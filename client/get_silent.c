@@ -19,26 +19,26 @@ bool tarn_get_may_ask(const struct tarn_get_job *j)
 }
 
 /* Until its health changes. */
-static void wait_slow(struct tarn_remote *r, uint64_t until_ns, const struct tarn_stop *stop)
+static void wait_slow(struct tarn_peer_node *node, uint64_t until_ns, const struct tarn_stop *stop)
 {
-    pthread_mutex_lock(&r->lock);
+    pthread_mutex_lock(&node->lock);
     for (uint64_t now = tarn_now_ns();
-         atomic_load(&r->health) == TARN_SLOW && now < until_ns && !tarn_stopped(stop); now = tarn_now_ns()) {
+         atomic_load(&node->health) == TARN_SLOW && now < until_ns && !tarn_stopped(stop); now = tarn_now_ns()) {
         uint64_t slice = now + TARN_WAIT_SLICE_MS * TARN_NS_PER_MS;
-        tarn_cond_wait(&r->changed, &r->lock, slice < until_ns ? slice : until_ns);
+        tarn_cond_wait(&node->changed, &node->lock, slice < until_ns ? slice : until_ns);
     }
-    pthread_mutex_unlock(&r->lock);
+    pthread_mutex_unlock(&node->lock);
 }
 
-bool tarn_get_await(struct tarn_get_batch *b, struct tarn_get_job *j, struct tarn_remote *r)
+bool tarn_get_await(struct tarn_get_batch *b, struct tarn_get_job *j, struct tarn_peer_node *node)
 {
     const struct tarn_stop stop = {j->get->stop, b->stop_fd, tarn_get_any_stopped, b};
     uint64_t now = tarn_now_ns(), until = now + (b->open > 1 ? SHORT_SLICE_NS : SLICE_NS);
 
-    if (!j->silent || atomic_load(&r->health) != TARN_SLOW || now >= j->get->deadline_ns)
+    if (!j->silent || atomic_load(&node->health) != TARN_SLOW || now >= j->get->deadline_ns)
         return false;
-    wait_slow(r, until < j->get->deadline_ns ? until : j->get->deadline_ns, &stop);
-    if (atomic_load(&r->health) == TARN_UP)
+    wait_slow(node, until < j->get->deadline_ns ? until : j->get->deadline_ns, &stop);
+    if (atomic_load(&node->health) == TARN_UP)
         j->tried = 0;
     if (b->open > 1)
         b->later = b->postponed = true;

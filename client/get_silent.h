@@ -9,6 +9,6 @@
 bool tarn_get_may_ask(const struct tarn_get_job *j);
 /* The directory knows of no other copy than on r, which fell silent in this call: waits until it answers again, inside
  * the deadline. False: it is not waited for. */
-bool tarn_get_await(struct tarn_get_batch *b, struct tarn_get_job *j, struct tarn_remote *r);
+bool tarn_get_await(struct tarn_get_batch *b, struct tarn_get_job *j, struct tarn_peer_node *node);
 
 #endif

@@ -16,7 +16,7 @@
 #include "client/get_job.h"
 #include "client/get_route.h"
 #include "client/lease_ask.h"
-#include "client/remote.h"
+#include "client/peer_nodes.h"
 #include "client/resolve.h"
 #include "client/stop.h"
 
@@ -257,7 +257,7 @@ static bool choose(struct tarn_client *c, struct tarn_get_job *j, bool *more_p)
 {
     const struct tarn_get *g = j->get;
     const struct tarn_desc *d = &g->found_desc;
-    struct tarn_remote *only = d->locs[0].remote;
+    struct tarn_peer_node *only = d->locs[0].node;
 
     if (g->found_way >= 0 && atomic_load(&only->health) == TARN_UP && !atomic_load(&only->superseded)) {
         j->loc = 0;
@@ -280,7 +280,7 @@ static bool get_alone(struct tarn_client *c, struct tarn_get *g, struct tarn_get
     uint64_t bytes = g->found_bytes, now = g->since_ns;
     bool more;
 
-    a->linked = NULL;
+    a->open_link = NULL;
     j->get = g;
     j->index = g->found;
     j->x.quiet_on = NULL;
@@ -290,14 +290,14 @@ static bool get_alone(struct tarn_client *c, struct tarn_get *g, struct tarn_get
     if (now >= g->deadline_ns || !g->found_fits || !choose(c, j, &more) || !tarn_get_may_take(c, j))
         return false;
     const struct tarn_loc *l = &d->locs[j->loc];
-    if (!tarn_lease_read(&l->remote->lease, now))
+    if (!tarn_lease_read(&l->node->lease, now))
         return false;
-    struct tarn_linked *linked = tarn_link_at_hand(l->remote, j->transport, false);
-    if (!linked)
+    struct tarn_open_link *open_link = tarn_link_at_hand(l->node, j->transport, false);
+    if (!open_link)
         return false;
     tarn_get_aim(j, l, more, bytes, now);
-    tarn_tell_route(l->remote, "get", &g->items[g->found].key, l->pool, j->transport, j->gpu);
-    if (!tarn_flight_alone(linked, l->remote, j->transport, false, &j->x, now, a))
+    tarn_tell_route(l->node, "get", &g->items[g->found].key, l->pool, j->transport, j->gpu);
+    if (!tarn_flight_alone(open_link, l->node, j->transport, false, &j->x, now, a))
         return false;
     g->items[g->found].tensor = d->tensor;
     tarn_count(c, 0, TARN_COUNT_GETS, 1);
@@ -381,7 +381,7 @@ static bool is_alone(struct tarn_get *const *gets, size_t n, int stop_fd)
 static void go_on(struct tarn_get_batch *b, struct tarn_get_job *j, const struct tarn_alone *a)
 {
     j->stage = TARN_GET_FLYING;
-    tarn_flight_adopt(&b->flight, j->desc.locs[j->loc].remote, j->transport, false, &j->x, a);
+    tarn_flight_adopt(&b->flight, j->desc.locs[j->loc].node, j->transport, false, &j->x, a);
 }
 
 void tarn_get_slow(struct tarn_client *c, struct tarn_get *const *gets, size_t n, int stop_fd)
@@ -395,7 +395,7 @@ void tarn_get_slow(struct tarn_client *c, struct tarn_get *const *gets, size_t n
     b.client = c;
     b.stop_fd = stop_fd;
     b.opening = b.later = b.postponed = b.stopped = false;
-    b.way.remote = NULL;
+    b.way.node = NULL;
     b.answers = NULL;
     b.open = count_left(gets, n);
     b.jobs = b.open > 1 ? malloc(b.open * sizeof *b.jobs) : &one;
@@ -407,7 +407,7 @@ void tarn_get_slow(struct tarn_client *c, struct tarn_get *const *gets, size_t n
     b.flight.others = stop_fd < 0 ? NULL : tarn_get_any_stopped;
     b.flight.of = &b;
     start_all(&b, gets, n);
-    if (alone.linked)
+    if (alone.open_link)
         go_on(&b, &one, &alone);
     run(&b);
     tarn_flight_end(&b.flight);

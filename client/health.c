@@ -16,81 +16,81 @@
 #include "client/client.h"
 #include "client/retire.h"
 
-void tarn_remote_aside(struct tarn_remote *r, enum tarn_health h, const char *why)
+void tarn_peer_node_aside(struct tarn_peer_node *node, enum tarn_health h, const char *why)
 {
-    int was = atomic_load(&r->health);
+    int was = atomic_load(&node->health);
 
     if (was == TARN_UP)
-        atomic_store(&r->suspect, true);
-    while (was < (int)h && !atomic_compare_exchange_weak(&r->health, &was, (int)h))
+        atomic_store(&node->suspect, true);
+    while (was < (int)h && !atomic_compare_exchange_weak(&node->health, &was, (int)h))
         ;
     if (was >= (int)h)
         return;
-    tarn_log(&r->client->log, TARN_LOG_WARN, "client",
-             "msg=\"node set aside\" node=%s health=%s cause=\"%s\"", r->key.id,
+    tarn_log(&node->client->log, TARN_LOG_WARN, "client",
+             "msg=\"node set aside\" node=%s health=%s cause=\"%s\"", node->key.id,
              h == TARN_GONE ? "gone" : "slow", why);
     if (h == TARN_GONE)
-        tarn_remote_retire(r);
-    tarn_monitor_ask(r->client);
+        tarn_peer_node_retire(node);
+    tarn_monitor_ask(node->client);
 }
 
 /* Redis is one of those that may be far. */
-uint64_t tarn_remote_patience(const struct tarn_remote *r)
+uint64_t tarn_peer_node_patience(const struct tarn_peer_node *node)
 {
-    uint64_t ns = tarn_patience_ns(&r->patience), redis_ns = tarn_directory_rtt_ns(r->client->directory);
-    uint64_t farthest = atomic_load(&r->client->farthest_ns);
+    uint64_t ns = tarn_patience_ns(&node->patience), redis_ns = tarn_directory_rtt_ns(node->client->directory);
+    uint64_t farthest = atomic_load(&node->client->farthest_ns);
 
-    if (ns || atomic_load(&r->near))
+    if (ns || atomic_load(&node->near))
         return ns ? ns : TARN_PATIENCE_NS;
     return tarn_patience_first(farthest > redis_ns ? farthest : redis_ns);
 }
 
-void tarn_remote_answered(struct tarn_remote *r, uint64_t rtt_ns)
+void tarn_peer_node_answered(struct tarn_peer_node *node, uint64_t rtt_ns)
 {
-    uint64_t farthest = atomic_load(&r->client->farthest_ns);
+    uint64_t farthest = atomic_load(&node->client->farthest_ns);
 
-    tarn_patience_learn(&r->patience, rtt_ns);
-    while (farthest < rtt_ns && !atomic_compare_exchange_weak(&r->client->farthest_ns, &farthest, rtt_ns))
+    tarn_patience_learn(&node->patience, rtt_ns);
+    while (farthest < rtt_ns && !atomic_compare_exchange_weak(&node->client->farthest_ns, &farthest, rtt_ns))
         ;
 }
 
-void tarn_remote_silent(struct tarn_remote *r, uint64_t since_ns)
+void tarn_peer_node_silent(struct tarn_peer_node *node, uint64_t since_ns)
 {
-    if (tarn_now_ns() - since_ns >= tarn_remote_patience(r))
-        tarn_remote_aside(r, TARN_SLOW, tarn_last_error());
+    if (tarn_now_ns() - since_ns >= tarn_peer_node_patience(node))
+        tarn_peer_node_aside(node, TARN_SLOW, tarn_last_error());
     else
-        tarn_remote_doubt(r);
+        tarn_peer_node_doubt(node);
 }
 
-void tarn_remote_doubt(struct tarn_remote *r)
+void tarn_peer_node_doubt(struct tarn_peer_node *node)
 {
-    if (atomic_load(&r->health) == TARN_UP && !atomic_exchange(&r->doubted, true))
-        tarn_monitor_ask(r->client);
+    if (atomic_load(&node->health) == TARN_UP && !atomic_exchange(&node->doubted, true))
+        tarn_monitor_ask(node->client);
 }
 
-void tarn_remote_judged(struct tarn_remote *r, bool up)
+void tarn_peer_node_judged(struct tarn_peer_node *node, bool up)
 {
-    pthread_mutex_lock(&r->lock);
+    pthread_mutex_lock(&node->lock);
     if (up)
-        atomic_store(&r->health, TARN_UP);
-    atomic_store(&r->suspect, false);
-    pthread_cond_broadcast(&r->changed);
-    pthread_mutex_unlock(&r->lock);
+        atomic_store(&node->health, TARN_UP);
+    atomic_store(&node->suspect, false);
+    pthread_cond_broadcast(&node->changed);
+    pthread_mutex_unlock(&node->lock);
 }
 
-bool tarn_remote_settled(struct tarn_remote *r, uint64_t deadline_ns, const struct tarn_stop *stop)
+bool tarn_peer_node_settled(struct tarn_peer_node *node, uint64_t deadline_ns, const struct tarn_stop *stop)
 {
-    uint64_t now = tarn_now_ns(), longest = now + 8 * tarn_remote_patience(r); /* other suspects may be before it */
+    uint64_t now = tarn_now_ns(), longest = now + 8 * tarn_peer_node_patience(node); /* other suspects may be before it */
     if (longest > deadline_ns)
         longest = deadline_ns;
 
-    pthread_mutex_lock(&r->lock);
-    while (atomic_load(&r->suspect) && now < longest && !(stop && tarn_stopped(stop))) {
+    pthread_mutex_lock(&node->lock);
+    while (atomic_load(&node->suspect) && now < longest && !(stop && tarn_stopped(stop))) {
         uint64_t slice = now + TARN_WAIT_SLICE_MS * TARN_NS_PER_MS;
-        tarn_cond_wait(&r->changed, &r->lock, slice < longest ? slice : longest);
+        tarn_cond_wait(&node->changed, &node->lock, slice < longest ? slice : longest);
         now = tarn_now_ns();
     }
-    bool up = atomic_load(&r->health) == TARN_UP && !atomic_load(&r->superseded);
-    pthread_mutex_unlock(&r->lock);
+    bool up = atomic_load(&node->health) == TARN_UP && !atomic_load(&node->superseded);
+    pthread_mutex_unlock(&node->lock);
     return up;
 }

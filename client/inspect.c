@@ -2,23 +2,23 @@
 /* Looking: objects, nodes, transports and events, as the directory has them now. */
 #include <string.h>
 
-#include "client/call.h"
+#include "client/control_conn.h"
 #include "client/check.h"
 #include "client/client.h"
 #include "client/link.h"
 #include "client/refresh.h"
-#include "client/remote.h"
+#include "client/peer_nodes.h"
 
 /* How long a node may take to show that it is on this host. */
 #define REACH_NS (200 * TARN_NS_PER_MS)
 
 /* The transport a get from here would use for the pool; NULL when none reaches it. */
-static const char *route_name(struct tarn_client *c, struct tarn_remote *r, uint32_t pool)
+static const char *route_name(struct tarn_client *c, struct tarn_peer_node *node, uint32_t pool)
 {
     for (int t = 0; t < c->ntransports; t++) {
-        if (!tarn_remote_moves(r, t, pool, 0) || !tarn_side_usable(r, t, false))
+        if (!tarn_peer_node_moves(node, t, pool, 0) || !tarn_side_usable(node, t, false))
             continue;
-        if ((c->transports[t]->caps & TARN_CAP_SAME_HOST) && !atomic_load(&r->local))
+        if ((c->transports[t]->caps & TARN_CAP_SAME_HOST) && !atomic_load(&node->local))
             continue;
         return c->transports[t]->name;
     }
@@ -26,15 +26,15 @@ static const char *route_name(struct tarn_client *c, struct tarn_remote *r, uint
 }
 
 /* Learns, once, whether the node is on this host. */
-static void reach(struct tarn_remote *r, uint64_t deadline_ns)
+static void reach(struct tarn_peer_node *node, uint64_t deadline_ns)
 {
-    struct tarn_call *call;
+    struct tarn_control_conn *conn;
     uint64_t until = tarn_now_ns() + REACH_NS;
 
-    if (atomic_load(&r->local) || atomic_load(&r->health) != TARN_UP || !atomic_load(&r->listed))
+    if (atomic_load(&node->local) || atomic_load(&node->health) != TARN_UP || !atomic_load(&node->listed))
         return;
-    if (tarn_call_take(r, false, until < deadline_ns ? until : deadline_ns, NULL, &call) == 0)
-        tarn_call_give(call);
+    if (tarn_control_conn_take(node, false, until < deadline_ns ? until : deadline_ns, NULL, &conn) == 0)
+        tarn_control_conn_give(conn);
 }
 
 /* --- objects ------------------------------------------------------------------------------------ */
@@ -55,17 +55,17 @@ static int show(struct showing *s, const struct tarn_key *key, const struct tarn
 
     for (uint32_t i = 0; i < r->nlocations; i++) {
         const struct tarn_location *l = &r->locations[i];
-        struct tarn_remote *remote = tarn_remote_of(s->client, l->node, (uint32_t)(l->gen >> 32));
-        int pool = remote ? tarn_remote_pool(remote, l->pool) : -1;
-        if (remote)
-            reach(remote, s->deadline_ns);
+        struct tarn_peer_node *node = tarn_peer_node_of(s->client, l->node, (uint32_t)(l->gen >> 32));
+        int pool = node ? tarn_peer_node_pool(node, l->pool) : -1;
+        if (node)
+            reach(node, s->deadline_ns);
         copies[i] =
             (struct tarn_copy){.node = l->node,
                                .pool = l->pool,
                                .offset = l->offset,
                                .gen = l->gen,
                                .slot = l->slot,
-                               .transport = pool < 0 ? NULL : route_name(s->client, remote, (uint32_t)pool)};
+                               .transport = pool < 0 ? NULL : route_name(s->client, node, (uint32_t)pool)};
     }
     struct tarn_object o = {.key = *key,
                             .tensor = r->tensor,
@@ -101,7 +101,7 @@ int tarn_stat(struct tarn_client *c, const struct tarn_key *key, uint32_t timeou
     if (rc != 0)
         return rc;
     s.deadline_ns = tarn_client_deadline(c, timeout_ms);
-    rc = tarn_remotes_refresh(c, s.deadline_ns);
+    rc = tarn_peer_nodes_refresh(c, s.deadline_ns);
     if (rc == 0)
         rc = tarn_directory_lookup(c->directory, key, 1, s.deadline_ns, keep_record, &s);
     if (rc != 0)
@@ -126,7 +126,7 @@ int tarn_list(struct tarn_client *c, const char *match, uint32_t timeout_ms, tar
     if (rc != 0)
         return rc;
     s.deadline_ns = tarn_client_deadline(c, timeout_ms);
-    rc = tarn_remotes_refresh(c, s.deadline_ns);
+    rc = tarn_peer_nodes_refresh(c, s.deadline_ns);
     return rc ? rc : tarn_directory_scan(c->directory, match, s.deadline_ns, show_one, &s);
 }
 
@@ -143,12 +143,12 @@ static int show_node(void *arg, const struct tarn_node_record *n)
 {
     struct naming *s = arg;
     struct tarn_pool_info pools[TARN_POOLS_MAX];
-    struct tarn_remote *r = tarn_remote_of(s->client, n->id, (uint32_t)n->epoch);
+    struct tarn_peer_node *node = tarn_peer_node_of(s->client, n->id, (uint32_t)n->epoch);
     uint32_t npools = n->npools < TARN_POOLS_MAX ? n->npools : TARN_POOLS_MAX;
 
-    if (!r)
+    if (!node)
         return tarn_fail(TARN_E_NO_MEMORY, "nodes: out of memory");
-    reach(r, s->deadline_ns);
+    reach(node, s->deadline_ns);
     for (uint32_t i = 0; i < npools; i++) {
         const struct tarn_pool_record *p = &n->pools[i];
         pools[i] = (struct tarn_pool_info){.name = p->name,
@@ -156,7 +156,7 @@ static int show_node(void *arg, const struct tarn_node_record *n)
                                            .bytes = p->bytes,
                                            .free_bytes = p->free_bytes,
                                            .objects = p->objects,
-                                           .transport = route_name(s->client, r, p->index)};
+                                           .transport = route_name(s->client, node, p->index)};
     }
     struct tarn_node_info info = {.id = n->id,
                                   .host = n->host,
@@ -166,7 +166,7 @@ static int show_node(void *arg, const struct tarn_node_record *n)
                                   .state = n->state,
                                   .epoch = n->epoch,
                                   .started_ms = n->started_ms,
-                                  .same_host = atomic_load(&r->local),
+                                  .same_host = atomic_load(&node->local),
                                   .npools = npools,
                                   .pools = pools};
     return s->fn(s->arg, &info);
@@ -182,7 +182,7 @@ int tarn_nodes(struct tarn_client *c, uint32_t timeout_ms, tarn_node_fn fn, void
     if (rc != 0)
         return rc;
     s.deadline_ns = tarn_client_deadline(c, timeout_ms);
-    rc = tarn_remotes_refresh(c, s.deadline_ns);
+    rc = tarn_peer_nodes_refresh(c, s.deadline_ns);
     return rc ? rc : tarn_directory_nodes(c->directory, s.deadline_ns, show_node, &s);
 }
 

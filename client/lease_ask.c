@@ -17,7 +17,7 @@
 #include "base/thread.h"
 #include "client/alert.h"
 #include "client/client.h"
-#include "client/remote.h"
+#include "client/peer_nodes.h"
 
 #define ANSWER_NS TARN_NS_PER_S            /* and the patience; then Redis counts as away, another connection is tried */
 #define CONNECT_TRIPS 4                    /* connecting, and login */
@@ -48,21 +48,21 @@ static void want(struct tarn_leases *s, uint64_t now_ns)
     pthread_cond_signal(&s->wake);
 }
 
-enum tarn_lease_word tarn_lease_word(struct tarn_remote *r)
+enum tarn_lease_word tarn_lease_word(struct tarn_peer_node *node)
 {
-    struct tarn_leases *s = &r->client->leases;
+    struct tarn_leases *s = &node->client->leases;
     enum tarn_lease_word word = TARN_LEASE_ASK;
 
-    if (atomic_load(&r->superseded) || atomic_load(&r->lease.gone))
+    if (atomic_load(&node->superseded) || atomic_load(&node->lease.gone))
         return TARN_LEASE_GONE;
     pthread_mutex_lock(&s->lock);
     uint64_t now = tarn_now_ns();
-    atomic_store(&r->lease.used, true);
-    if (tarn_lease_runs(&r->lease, now)) {
+    atomic_store(&node->lease.used, true);
+    if (tarn_lease_runs(&node->lease, now)) {
         word = TARN_LEASE_RUNS;
     } else {
         if (is_away(s, now))
-            word = tarn_lease_unanswered(&r->lease, s->answered_ns, now);
+            word = tarn_lease_unanswered(&node->lease, s->answered_ns, now);
         want(s, now);
     }
     pthread_mutex_unlock(&s->lock);
@@ -85,19 +85,19 @@ void tarn_lease_wait(struct tarn_client *c, uint64_t deadline_ns, const struct t
     pthread_mutex_unlock(&s->lock);
 }
 
-void tarn_lease_refusal(struct tarn_remote *r, char *text, size_t bytes)
+void tarn_lease_refusal(struct tarn_peer_node *node, char *text, size_t bytes)
 {
     char who[352];
 
     snprintf(text, bytes,
              "%s: Redis at %s does not answer, and the node's option when-cut-off says to refuse then: look at "
              "Redis, or start the node with --when-cut-off serve",
-             tarn_remote_text(r, who), tarn_directory_address(r->client->directory));
+             tarn_peer_node_text(node, who), tarn_directory_address(node->client->directory));
 }
 
-void tarn_lease_listed(struct tarn_remote *r, const struct tarn_node_record *n, uint64_t sent_ns)
+void tarn_lease_listed(struct tarn_peer_node *node, const struct tarn_node_record *n, uint64_t sent_ns)
 {
-    struct tarn_leases *s = &r->client->leases;
+    struct tarn_leases *s = &node->client->leases;
     struct tarn_lease_answer a = {.epoch = n->epoch, .refuses = n->refuses, .left_ms = n->left_ms};
     const struct tarn_pulse none = {.now_ms = 0};
 
@@ -105,22 +105,22 @@ void tarn_lease_listed(struct tarn_remote *r, const struct tarn_node_record *n, 
         return;
 
     pthread_mutex_lock(&s->lock);
-    tarn_lease_answered(&r->lease, r->key.epoch, &a, &none, sent_ns, tarn_now_ns());
+    tarn_lease_answered(&node->lease, node->key.epoch, &a, &none, sent_ns, tarn_now_ns());
     if (s->running) /* when to renew may be earlier than it knows */
         pthread_cond_signal(&s->wake);
     pthread_mutex_unlock(&s->lock);
 }
 
-void tarn_lease_named(struct tarn_remote *r)
+void tarn_lease_named(struct tarn_peer_node *node)
 {
-    struct tarn_leases *s = &r->client->leases;
+    struct tarn_leases *s = &node->client->leases;
 
-    if (atomic_load(&r->lease.named))
+    if (atomic_load(&node->lease.named))
         return;
     pthread_mutex_lock(&s->lock);
     uint64_t now = tarn_now_ns();
-    atomic_store(&r->lease.named, true);
-    if (!tarn_lease_runs(&r->lease, now)) /* earlier questions were not about it */
+    atomic_store(&node->lease.named, true);
+    if (!tarn_lease_runs(&node->lease, now)) /* earlier questions were not about it */
         want(s, now);
     pthread_cond_signal(&s->wake); /* when to renew it */
     pthread_mutex_unlock(&s->lock);
@@ -129,35 +129,35 @@ void tarn_lease_named(struct tarn_remote *r)
 /* --- one question ------------------------------------------------------------------------------- */
 
 struct question {
-    struct tarn_remote **remotes;
+    struct tarn_peer_node **nodes;
     struct tarn_lease_answer *answers;
     size_t n;
 };
 
 /* Is it part of the next question? One that is known to be gone is not, unless a get has needed it. */
-static bool is_asked_about(const struct tarn_remote *r)
+static bool is_asked_about(const struct tarn_peer_node *node)
 {
-    const struct tarn_lease *l = &r->lease;
+    const struct tarn_lease *l = &node->lease;
 
-    return !atomic_load(&r->superseded) &&
+    return !atomic_load(&node->superseded) &&
            (atomic_load(&l->used) || (atomic_load(&l->named) && !atomic_load(&l->gone)));
 }
 
 /* False: there is none to ask about, or no memory. */
 static bool question_make(struct tarn_client *c, struct question *q)
 {
-    struct tarn_remote *r, *next;
+    struct tarn_peer_node *node, *next;
 
     pthread_rwlock_rdlock(&c->nodes_lock);
     size_t room = HASH_COUNT(c->nodes) + 1;
-    *q = (struct question){calloc(room, sizeof(struct tarn_remote *)), calloc(room, sizeof *q->answers), 0};
-    if (q->remotes && q->answers)
-        HASH_ITER (hh, c->nodes, r, next) {
-            if (!is_asked_about(r))
+    *q = (struct question){calloc(room, sizeof(struct tarn_peer_node *)), calloc(room, sizeof *q->answers), 0};
+    if (q->nodes && q->answers)
+        HASH_ITER (hh, c->nodes, node, next) {
+            if (!is_asked_about(node))
                 continue;
-            atomic_store(&r->lease.used, false);
-            memcpy(q->answers[q->n].id, r->key.id, sizeof r->key.id);
-            q->remotes[q->n++] = r;
+            atomic_store(&node->lease.used, false);
+            memcpy(q->answers[q->n].id, node->key.id, sizeof node->key.id);
+            q->nodes[q->n++] = node;
         }
     pthread_rwlock_unlock(&c->nodes_lock);
     return q->n > 0;
@@ -174,9 +174,9 @@ static bool question_answered(struct tarn_leases *s, struct question *q, const s
     s->failed_ns = 0;
     s->answered_ns = sent_ns;
     for (size_t i = 0; i < q->n; i++) {
-        struct tarn_remote *r = q->remotes[i];
-        if (tarn_lease_answered(&r->lease, r->key.epoch, &q->answers[i], p, sent_ns, now)) {
-            atomic_store(&r->superseded, true);
+        struct tarn_peer_node *node = q->nodes[i];
+        if (tarn_lease_answered(&node->lease, node->key.epoch, &q->answers[i], p, sent_ns, now)) {
+            atomic_store(&node->superseded, true);
             over = true;
         }
     }
@@ -192,7 +192,7 @@ static void question_failed(struct tarn_leases *s, struct question *q)
         s->wanted_ns = now;
     s->failed_ns = now;
     for (size_t i = 0; i < q->n; i++)
-        atomic_store(&q->remotes[i]->lease.used, true);
+        atomic_store(&q->nodes[i]->lease.used, true);
 }
 
 static bool is_stopped(void *arg)
@@ -223,7 +223,7 @@ static uint64_t answer_ns(struct tarn_client *c, const struct question *q)
 
     pthread_mutex_lock(&c->leases.lock);
     for (size_t i = 0; i < q->n; i++) {
-        uint64_t ttl_ns = q->remotes[i]->lease.ttl_ns;
+        uint64_t ttl_ns = q->nodes[i]->lease.ttl_ns;
         if (ttl_ns && ttl_ns / 6 + trips < most)
             most = ttl_ns / 6 + trips;
     }
@@ -259,7 +259,7 @@ static void ask(struct tarn_client *c)
         tarn_monitor_ask(c);
         pthread_mutex_lock(&s->lock);
     }
-    free(q.remotes);
+    free(q.nodes);
     free(q.answers);
 }
 
@@ -271,15 +271,15 @@ static void ask(struct tarn_client *c)
  */
 static uint64_t next_due(struct tarn_client *c, uint64_t now_ns)
 {
-    struct tarn_remote *r, *next;
+    struct tarn_peer_node *node, *next;
     uint64_t due = UINT64_MAX, look = UINT64_MAX;
     bool in_use = false;
 
     pthread_rwlock_rdlock(&c->nodes_lock);
     pthread_mutex_lock(&c->leases.lock);
-    HASH_ITER (hh, c->nodes, r, next) {
-        const struct tarn_lease *l = &r->lease;
-        if (!is_asked_about(r))
+    HASH_ITER (hh, c->nodes, node, next) {
+        const struct tarn_lease *l = &node->lease;
+        if (!is_asked_about(node))
             continue;
         in_use |= atomic_load(&l->used);
         due = l->due_ns < due ? l->due_ns : due;

@@ -11,21 +11,21 @@
 #include "metadata/directory.h"
 
 struct tarn_client;
-struct tarn_remote;
+struct tarn_peer_node;
 
 void tarn_leases_init(struct tarn_client *c);
 int tarn_leases_start(struct tarn_client *c);
 void tarn_leases_stop(struct tarn_client *c);
 void tarn_leases_free(struct tarn_client *c);
 /* May a get that begins now read from r? Does not wait; with ASK the question is on its way. */
-enum tarn_lease_word tarn_lease_word(struct tarn_remote *r);
+enum tarn_lease_word tarn_lease_word(struct tarn_peer_node *node);
 /* After ASK: waits until a question has been answered, or Redis counts as away. */
 void tarn_lease_wait(struct tarn_client *c, uint64_t deadline_ns, const struct tarn_stop *stop);
 /* The sentence for REFUSED. */
-void tarn_lease_refusal(struct tarn_remote *r, char *text, size_t bytes);
+void tarn_lease_refusal(struct tarn_peer_node *node, char *text, size_t bytes);
 /* A refresh of the node table has seen this record; it began at sent_ns. */
-void tarn_lease_listed(struct tarn_remote *r, const struct tarn_node_record *n, uint64_t sent_ns);
+void tarn_lease_listed(struct tarn_peer_node *node, const struct tarn_node_record *n, uint64_t sent_ns);
 /* A descriptor names r: from now on it is asked about with the others. */
-void tarn_lease_named(struct tarn_remote *r);
+void tarn_lease_named(struct tarn_peer_node *node);
 
 #endif

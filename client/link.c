@@ -31,13 +31,13 @@
 
 #include "base/thread.h"
 #include "client/alert.h"
-#include "client/call.h"
+#include "client/control_conn.h"
 #include "client/client.h"
-#include "client/errand.h"
+#include "client/owed_command.h"
 #include "client/health.h"
-#include "client/remote.h"
+#include "client/peer_nodes.h"
 #include "client/retire.h"
-#include "client/words.h"
+#include "client/command.h"
 
 #define IDLE_MAX 16
 #define RETRY_NS (2 * TARN_NS_PER_S)
@@ -53,206 +53,206 @@
 
 /* DETACH. True: the node has answered. One that does not until the deadline is told when it does, or ends the
  * session, which says the same. */
-static bool detach(struct tarn_remote *r, const char *transport, uint64_t id, uint64_t deadline_ns,
+static bool detach(struct tarn_peer_node *node, const char *transport, uint64_t id, uint64_t deadline_ns,
                    const struct tarn_stop *stop)
 {
-    struct tarn_words a;
+    struct tarn_command a;
     redisReply *reply;
 
-    if (tarn_words_init(&a, 3, 32) != 0)
+    if (tarn_command_init(&a, 3, 32) != 0)
         return false;
-    tarn_words_str(&a, "DETACH");
-    tarn_words_str(&a, transport);
-    tarn_words_gen(&a, id);
-    if (tarn_now_ns() < deadline_ns && tarn_words_call(&a, r, deadline_ns, stop, &reply) == 0) {
+    tarn_command_str(&a, "DETACH");
+    tarn_command_str(&a, transport);
+    tarn_command_gen(&a, id);
+    if (tarn_now_ns() < deadline_ns && tarn_command_call(&a, node, deadline_ns, stop, &reply) == 0) {
         freeReplyObject(reply);
-        tarn_words_free(&a);
+        tarn_command_free(&a);
         return true;
     }
-    tarn_monitor_errand(r, &a);
+    tarn_owed_command_add(node, &a);
     return false;
 }
 
-bool tarn_link_close(struct tarn_remote *r, struct tarn_linked *l, uint64_t deadline_ns,
+bool tarn_link_close(struct tarn_peer_node *node, struct tarn_open_link *l, uint64_t deadline_ns,
                      const struct tarn_stop *stop)
 {
     uint64_t id = l->ops->link_id(l->link);
     const char *transport = l->ops->name;
 
     tarn_link_free(l);
-    return id == 0 || detach(r, transport, id, deadline_ns, stop);
+    return id == 0 || detach(node, transport, id, deadline_ns, stop);
 }
 
 /* Is there a transport to turn to when this one is of no use? */
-static bool has_other(const struct tarn_remote *r, int t)
+static bool has_other(const struct tarn_peer_node *node, int t)
 {
-    return t + 1 < r->client->ntransports;
+    return t + 1 < node->client->ntransports;
 }
 
 /* The last attempt said that the side is of no use, and the time for the next has not come, or somebody else
  * is at it. remote.lock is held. */
-static bool is_resting(const struct tarn_remote *r, int t, const struct tarn_side *s)
+static bool is_resting(const struct tarn_peer_node *node, int t, const struct tarn_side *s)
 {
     switch (atomic_load(&s->state)) {
     case TARN_SIDE_UNREACHABLE:
         return tarn_now_ns() < s->retry_ns;
     case TARN_SIDE_OPENING:
-        return s->code != 0 && has_other(r, t);
+        return s->code != 0 && has_other(node, t);
     default:
         return false;
     }
 }
 
 /* Is it to be waited for until it reaches the node again? remote.lock is held. */
-static bool is_awaited(const struct tarn_remote *r, int t, const struct tarn_side *s)
+static bool is_awaited(const struct tarn_peer_node *node, int t, const struct tarn_side *s)
 {
     return atomic_load(&s->state) == TARN_SIDE_UNREACHABLE && s->code == TARN_E_NOT_REACHABLE &&
-           !has_other(r, t) && (r->client->transports[t]->caps & TARN_CAP_RETURNS);
+           !has_other(node, t) && (node->client->transports[t]->caps & TARN_CAP_RETURNS);
 }
 
-bool tarn_side_awaited(struct tarn_remote *r, int t, bool write)
+bool tarn_side_awaited(struct tarn_peer_node *node, int t, bool write)
 {
-    pthread_mutex_lock(&r->lock);
-    bool awaited = is_awaited(r, t, &r->sides[t][write]);
-    pthread_mutex_unlock(&r->lock);
+    pthread_mutex_lock(&node->lock);
+    bool awaited = is_awaited(node, t, &node->sides[t][write]);
+    pthread_mutex_unlock(&node->lock);
     return awaited;
 }
 
-bool tarn_side_usable(struct tarn_remote *r, int t, bool write)
+bool tarn_side_usable(struct tarn_peer_node *node, int t, bool write)
 {
-    struct tarn_side *s = &r->sides[t][write];
+    struct tarn_side *s = &node->sides[t][write];
     int state = atomic_load(&s->state);
 
-    switch (atomic_load(&r->health)) {
+    switch (atomic_load(&node->health)) {
     case TARN_GONE:
         return false;
     case TARN_SLOW: /* memory that is mapped already can be read without the node */
-        return state == TARN_SIDE_SHARED && !write && !atomic_load(&r->superseded);
+        return state == TARN_SIDE_SHARED && !write && !atomic_load(&node->superseded);
     default:
         break;
     }
-    if (atomic_load(&r->superseded))
+    if (atomic_load(&node->superseded))
         return false;
     if (state != TARN_SIDE_UNREACHABLE && state != TARN_SIDE_OPENING)
         return true;
-    pthread_mutex_lock(&r->lock);
-    bool usable = s->idle || !is_resting(r, t, s) || is_awaited(r, t, s);
-    pthread_mutex_unlock(&r->lock);
+    pthread_mutex_lock(&node->lock);
+    bool usable = s->idle || !is_resting(node, t, s) || is_awaited(node, t, s);
+    pthread_mutex_unlock(&node->lock);
     return usable;
 }
 
 /* What a node said (BUSY, AUTH), or CUDA, counts more than that a transport does not reach. */
-int tarn_link_unreachable(struct tarn_remote *r, bool write, uint32_t gpu, char *text, size_t bytes)
+int tarn_link_unreachable(struct tarn_peer_node *node, bool write, uint32_t gpu, char *text, size_t bytes)
 {
     char who[352];
     int code = TARN_E_NOT_REACHABLE;
 
-    snprintf(text, bytes, "%s: no transport of this client %s: see `tarn info`", tarn_remote_text(r, who),
+    snprintf(text, bytes, "%s: no transport of this client %s: see `tarn info`", tarn_peer_node_text(node, who),
              gpu     ? "moves GPU memory to and from the pool"
              : write ? "writes to the pool"
                      : "reaches the pool");
-    pthread_mutex_lock(&r->lock);
-    for (int t = 0; t < r->client->ntransports; t++) {
-        const struct tarn_side *s = &r->sides[t][write];
+    pthread_mutex_lock(&node->lock);
+    for (int t = 0; t < node->client->ntransports; t++) {
+        const struct tarn_side *s = &node->sides[t][write];
         bool elsewhere =
-            s->code == TARN_E_NOT_REACHABLE && (r->client->transports[t]->caps & TARN_CAP_SAME_HOST);
+            s->code == TARN_E_NOT_REACHABLE && (node->client->transports[t]->caps & TARN_CAP_SAME_HOST);
         if (s->code == 0 || elsewhere || code != TARN_E_NOT_REACHABLE)
             continue;
         code = s->code;
         snprintf(text, bytes, "%s", s->why);
     }
-    pthread_mutex_unlock(&r->lock);
+    pthread_mutex_unlock(&node->lock);
     return code;
 }
 
 /* --- attaching ---------------------------------------------------------------------------------- */
 
-int tarn_link_ask_node(struct tarn_remote *r, uint64_t deadline_ns, const struct tarn_stop *stop)
+int tarn_link_ask_node(struct tarn_peer_node *node, uint64_t deadline_ns, const struct tarn_stop *stop)
 {
-    struct tarn_steps steps = {.deadline_ns = deadline_ns, .patience_ns = tarn_remote_patience(r)};
-    struct tarn_call *other = NULL;
-    int rc = tarn_call_connect(r, &steps, stop, &other);
+    struct tarn_steps steps = {.deadline_ns = deadline_ns, .patience_ns = tarn_peer_node_patience(node)};
+    struct tarn_control_conn *other = NULL;
+    int rc = tarn_control_conn_connect(node, &steps, stop, &other);
 
-    tarn_call_give(other);
+    tarn_control_conn_give(other);
     return rc == TARN_E_BUSY ? 0 : rc; /* that is an answer, too */
 }
 
 /* The node answers, but not to ATTACH; or the network does not. BUSY: that need not mean much yet. */
-static int silent(struct tarn_remote *r, int t, bool write, uint64_t since_ns, uint64_t patience_ns,
+static int silent(struct tarn_peer_node *node, int t, bool write, uint64_t since_ns, uint64_t patience_ns,
                   const char *what)
 {
-    struct tarn_side *s = &r->sides[t][write];
+    struct tarn_side *s = &node->sides[t][write];
     uint64_t now = tarn_now_ns();
     char who[352];
 
-    pthread_mutex_lock(&r->lock);
+    pthread_mutex_lock(&node->lock);
     if (s->silent_ns == 0)
         s->silent_ns = since_ns;
     bool long_since = now - s->silent_ns >= patience_ns;
-    pthread_mutex_unlock(&r->lock);
-    return tarn_fail(long_since || !has_other(r, t) ? TARN_E_NOT_REACHABLE : TARN_E_BUSY, "%s: %s: %s",
-                     tarn_remote_text(r, who), r->client->transports[t]->name, what);
+    pthread_mutex_unlock(&node->lock);
+    return tarn_fail(long_since || !has_other(node, t) ? TARN_E_NOT_REACHABLE : TARN_E_BUSY, "%s: %s: %s",
+                     tarn_peer_node_text(node, who), node->client->transports[t]->name, what);
 }
 
 /* Where there is another transport to turn to, time is left to do so. */
-static uint64_t wait_until(const struct tarn_remote *r, int t, uint64_t since_ns, uint64_t patience_ns,
+static uint64_t wait_until(const struct tarn_peer_node *node, int t, uint64_t since_ns, uint64_t patience_ns,
                            uint64_t deadline_ns)
 {
     uint64_t left = deadline_ns > since_ns ? deadline_ns - since_ns : 0;
 
-    if (!has_other(r, t))
+    if (!has_other(node, t))
         return deadline_ns;
     return since_ns + (left / 2 < patience_ns ? left / 2 : patience_ns);
 }
 
 /* The answer to ATTACH. */
-static int wait_attached(struct tarn_call *call, int t, bool write, uint64_t deadline_ns,
+static int wait_attached(struct tarn_control_conn *conn, int t, bool write, uint64_t deadline_ns,
                          const struct tarn_stop *stop, redisReply **reply_p)
 {
-    struct tarn_remote *r = call->remote;
-    uint64_t since = call->since_ns, patience = tarn_remote_patience(r);
-    uint64_t until = wait_until(r, t, since, patience, deadline_ns);
-    int rc = tarn_call_reply(call, until, stop, reply_p);
+    struct tarn_peer_node *node = conn->node;
+    uint64_t since = conn->since_ns, patience = tarn_peer_node_patience(node);
+    uint64_t until = wait_until(node, t, since, patience, deadline_ns);
+    int rc = tarn_control_conn_reply(conn, until, stop, reply_p);
 
-    if (rc != TARN_E_TIMEOUT || !call->owed || !has_other(r, t))
+    if (rc != TARN_E_TIMEOUT || !conn->reply_due || !has_other(node, t))
         return rc;
-    rc = tarn_link_ask_node(r, deadline_ns, stop);
+    rc = tarn_link_ask_node(node, deadline_ns, stop);
     if (rc != 0)
         return rc;
-    rc = tarn_call_reply(call, tarn_now_ns(), stop, reply_p); /* if it was paused, both answers are there */
-    if (rc != TARN_E_TIMEOUT || !call->owed)
+    rc = tarn_control_conn_reply(conn, tarn_now_ns(), stop, reply_p); /* if it was paused, both answers are there */
+    if (rc != TARN_E_TIMEOUT || !conn->reply_due)
         return rc;
-    return silent(r, t, write, since, patience,
+    return silent(node, t, write, since, patience,
                   "ATTACH is not answered, though the node answers: are its ports up?");
 }
 
 /* ATTACH; the text of *reply_p and fds are the answer. */
-static int attach(struct tarn_call *call, int t, bool write, const char *offer, uint64_t deadline_ns,
+static int attach(struct tarn_control_conn *conn, int t, bool write, const char *offer, uint64_t deadline_ns,
                   const struct tarn_stop *stop, redisReply **reply_p, int *fds, uint32_t *nfds)
 {
-    const char *transport = call->remote->client->transports[t]->name;
+    const char *transport = conn->node->client->transports[t]->name;
     const char *argv[] = {"ATTACH", transport, write ? "w" : "r", offer};
     redisReply *reply;
     char who[352];
-    int rc = tarn_call_send(call, *offer ? 4 : 3, argv, NULL, deadline_ns);
+    int rc = tarn_control_conn_send(conn, *offer ? 4 : 3, argv, NULL, deadline_ns);
 
     if (rc == 0)
-        rc = wait_attached(call, t, write, deadline_ns, stop, &reply);
+        rc = wait_attached(conn, t, write, deadline_ns, stop, &reply);
     if (rc != 0)
         return rc;
-    *nfds = (uint32_t)tarn_resp_take_fds(call->resp, fds, TARN_RESP_FDS_MAX);
+    *nfds = (uint32_t)tarn_resp_take_fds(conn->resp, fds, TARN_RESP_FDS_MAX);
     if (reply->type == REDIS_REPLY_ARRAY && reply->elements >= 1 && reply->element[0]->str) {
         *reply_p = reply;
         return 0;
     }
     freeReplyObject(reply);
     return tarn_fail(TARN_E_PROTOCOL, "%s: ATTACH %s: not an answer: is it of another version?",
-                     tarn_remote_text(call->remote, who), transport);
+                     tarn_peer_node_text(conn->node, who), transport);
 }
 
-static int connect_once(struct tarn_remote *r, int t, struct tarn_peer *peer, struct tarn_linked *l)
+static int connect_once(struct tarn_peer_node *node, int t, struct tarn_peer *peer, struct tarn_open_link *l)
 {
-    struct tarn_client *c = r->client;
+    struct tarn_client *c = node->client;
 
     l->ops = c->transports[t];
     if (c->faulty)
@@ -261,73 +261,73 @@ static int connect_once(struct tarn_remote *r, int t, struct tarn_peer *peer, st
 }
 
 /* The network is not waited for any longer. */
-static void give_up(struct tarn_remote *r, struct tarn_linked *l)
+static void give_up(struct tarn_peer_node *node, struct tarn_open_link *l)
 {
     uint64_t id = l->ops->link_id(l->link);
 
     l->ops->close(l->link);
     if (id != 0)
-        detach(r, l->ops->name, id, 0, NULL); /* nothing was written */
+        detach(node, l->ops->name, id, 0, NULL); /* nothing was written */
 }
 
-static int connect_link(struct tarn_remote *r, int t, struct tarn_peer *peer, const struct tarn_stop *stop,
-                        struct tarn_linked *l)
+static int connect_link(struct tarn_peer_node *node, int t, struct tarn_peer *peer, const struct tarn_stop *stop,
+                        struct tarn_open_link *l)
 {
-    bool same_host = r->client->transports[t]->caps & TARN_CAP_SAME_HOST;
+    bool same_host = node->client->transports[t]->caps & TARN_CAP_SAME_HOST;
     uint64_t since = tarn_now_ns();
-    uint64_t patience = NETWORK_PATIENCE_NS + NETWORK_TRIPS * tarn_patience_rtt(&r->patience);
+    uint64_t patience = NETWORK_PATIENCE_NS + NETWORK_TRIPS * tarn_patience_rtt(&node->patience);
     int rc;
 
     if (same_host) /* no network, but a driver that takes up to seconds to start */
         patience = UINT64_MAX;
 
-    peer->deadline_ns = wait_until(r, t, since, patience, peer->deadline_ns);
+    peer->deadline_ns = wait_until(node, t, since, patience, peer->deadline_ns);
     do
-        rc = connect_once(r, t, peer, l);
+        rc = connect_once(node, t, peer, l);
     while (rc == TARN_INPROGRESS && tarn_now_ns() < peer->deadline_ns && !(stop && tarn_stopped(stop)));
     if (rc != TARN_INPROGRESS)
         return rc;
-    give_up(r, l);
+    give_up(node, l);
     if (stop && tarn_stopped(stop))
         return tarn_fail(TARN_E_CANCELED, "canceled by the caller");
     if (same_host)
         return tarn_fail(TARN_E_BUSY, "node %s: %s: the GPU driver is still starting: raise timeout_ms of the first "
-                         "operation", r->key.id, r->client->transports[t]->name);
-    return silent(r, t, peer->write, since, patience,
+                         "operation", node->key.id, node->client->transports[t]->name);
+    return silent(node, t, peer->write, since, patience,
                   "the network does not say where the node is: is its address up, and reached from here?");
 }
 
 /* A new link over a control connection at hand. asked: for the node's answer; steps: for the network's. */
-static int open_on(struct tarn_call *call, int t, bool write, struct tarn_steps *asked, struct tarn_steps *steps,
-                   const struct tarn_stop *stop, struct tarn_linked *l)
+static int open_on(struct tarn_control_conn *conn, int t, bool write, struct tarn_steps *asked, struct tarn_steps *steps,
+                   const struct tarn_stop *stop, struct tarn_open_link *l)
 {
-    struct tarn_remote *r = call->remote;
-    const struct tarn_transport_ops *ops = r->client->transports[t];
+    struct tarn_peer_node *node = conn->node;
+    const struct tarn_transport_ops *ops = node->client->transports[t];
     int fds[TARN_RESP_FDS_MAX];
     char offer[TARN_OFFER_TEXT], who[352];
     redisReply *answer = NULL;
-    struct tarn_peer peer = {.log = &r->client->log,
-                             .node = r->key.id,
-                             .session = r->client->session,
-                             .local = r->client->locals[t],
+    struct tarn_peer peer = {.log = &node->client->log,
+                             .node = node->key.id,
+                             .session = node->client->session,
+                             .local = node->client->locals[t],
                              .write = write,
                              .fds = fds,
-                             .alone = !has_other(r, t),
+                             .alone = !has_other(node, t),
                              .deadline_ns = steps->deadline_ns,
                              .patience_ns = steps->patience_ns};
 
-    pthread_mutex_lock(&r->lock);
-    peer.tick_base_ns = r->tick_base_ns;
-    pthread_mutex_unlock(&r->lock);
+    pthread_mutex_lock(&node->lock);
+    peer.tick_base_ns = node->tick_base_ns;
+    pthread_mutex_unlock(&node->lock);
     l->link = NULL;
     l->write = write;
     int rc = ops->offer(&peer, offer, &l->link);
     if (rc == 0)
-        rc = attach(call, t, write, offer, tarn_step(asked), stop, &answer, fds, &peer.nfds);
+        rc = attach(conn, t, write, offer, tarn_step(asked), stop, &answer, fds, &peer.nfds);
     if (rc == 0) {
         tarn_step(asked);
         peer.text = answer->element[0]->str;
-        rc = connect_link(r, t, &peer, stop, l);
+        rc = connect_link(node, t, &peer, stop, l);
         freeReplyObject(answer);
     } else if (l->link) {
         ops->close(l->link);
@@ -337,42 +337,42 @@ static int open_on(struct tarn_call *call, int t, bool write, struct tarn_steps 
             close(fds[i]);
     if (rc == 0 && write && !l->ops->writable(l->link)) {
         l->ops->close(l->link);
-        rc = tarn_fail(TARN_E_NOT_REACHABLE, "%s: %s: gives no write access", tarn_remote_text(r, who),
+        rc = tarn_fail(TARN_E_NOT_REACHABLE, "%s: %s: gives no write access", tarn_peer_node_text(node, who),
                        ops->name);
     }
     return rc;
 }
 
-static int open_link(struct tarn_remote *r, int t, bool write, uint64_t deadline_ns, uint64_t patience_ns,
-                     const struct tarn_stop *stop, struct tarn_linked **l_p)
+static int open_link(struct tarn_peer_node *node, int t, bool write, uint64_t deadline_ns, uint64_t patience_ns,
+                     const struct tarn_stop *stop, struct tarn_open_link **l_p)
 {
-    bool local_only = (r->client->transports[t]->caps & TARN_CAP_SAME_HOST) != 0;
-    struct tarn_linked *l = calloc(1, sizeof *l);
-    struct tarn_call *call;
-    uint64_t most = tarn_remote_patience(r) > OPEN_NS ? tarn_remote_patience(r) : OPEN_NS;
+    bool local_only = (node->client->transports[t]->caps & TARN_CAP_SAME_HOST) != 0;
+    struct tarn_open_link *l = calloc(1, sizeof *l);
+    struct tarn_control_conn *conn;
+    uint64_t most = tarn_peer_node_patience(node) > OPEN_NS ? tarn_peer_node_patience(node) : OPEN_NS;
     struct tarn_steps steps = {.deadline_ns = deadline_ns, .patience_ns = patience_ns}, asked = steps;
 
     if (!l)
-        return tarn_fail(TARN_E_NO_MEMORY, "node %s: out of memory", r->key.id);
+        return tarn_fail(TARN_E_NO_MEMORY, "node %s: out of memory", node->key.id);
     if (asked.patience_ns > most)
         asked.patience_ns = most;
-    int rc = tarn_call_take_in(r, local_only, &asked, stop, &call);
+    int rc = tarn_control_conn_take_in(node, local_only, &asked, stop, &conn);
     if (rc != 0) {
         free(l);
         return rc;
     }
-    rc = open_on(call, t, write, &asked, &steps, stop, l);
+    rc = open_on(conn, t, write, &asked, &steps, stop, l);
     /* Its end also tells the node that nobody waits for the answer. */
-    if (rc == TARN_E_NODE_DOWN || rc == TARN_E_TIMEOUT || call->owed)
-        tarn_call_drop(call);
+    if (rc == TARN_E_NODE_DOWN || rc == TARN_E_TIMEOUT || conn->reply_due)
+        tarn_control_conn_drop(conn);
     else if (write) /* COMMIT follows */
-        tarn_call_rest(call);
+        tarn_control_conn_rest(conn);
     else
-        tarn_call_give(call);
+        tarn_control_conn_give(conn);
     if (rc == TARN_E_NODE_DOWN)
-        tarn_remote_aside(r, TARN_GONE, tarn_last_error());
+        tarn_peer_node_aside(node, TARN_GONE, tarn_last_error());
     if (rc == TARN_E_TIMEOUT)
-        tarn_remote_silent(r, asked.since_ns);
+        tarn_peer_node_silent(node, asked.since_ns);
     if (rc != 0) {
         free(l);
         return rc;
@@ -393,27 +393,27 @@ static void side_aside(struct tarn_side *s, int rc, uint64_t rest_ns)
 }
 
 /* A side that could not be opened. remote.lock is held. */
-static void not_opened(struct tarn_remote *r, int t, struct tarn_side *s, int rc)
+static void not_opened(struct tarn_peer_node *node, int t, struct tarn_side *s, int rc)
 {
-    bool local_only = (r->client->transports[t]->caps & TARN_CAP_SAME_HOST) != 0;
+    bool local_only = (node->client->transports[t]->caps & TARN_CAP_SAME_HOST) != 0;
 
     side_aside(s, rc, RETRY_NS);
     if (local_only && rc == TARN_E_NOT_REACHABLE && s->silent_ns == 0)
         s->retry_ns += ELSEWHERE_NS - RETRY_NS;
-    else if (is_awaited(r, t, s))
+    else if (is_awaited(node, t, s))
         s->retry_ns -= RETRY_NS - RETRY_ALONE_NS;
 }
 
 /* The side leaves OPENING; or (`first` false) one more link of a pooled side was tried. */
-static void opened(struct tarn_remote *r, int t, bool write, int rc, struct tarn_linked *l, bool first)
+static void opened(struct tarn_peer_node *node, int t, bool write, int rc, struct tarn_open_link *l, bool first)
 {
-    struct tarn_side *s = &r->sides[t][write];
+    struct tarn_side *s = &node->sides[t][write];
     bool nothing =
         rc == TARN_E_NODE_DOWN || rc == TARN_E_TIMEOUT || rc == TARN_E_CANCELED || rc == TARN_E_BUSY;
 
-    pthread_mutex_lock(&r->lock);
+    pthread_mutex_lock(&node->lock);
     if (rc != 0 && !nothing) {
-        not_opened(r, t, s, rc);
+        not_opened(node, t, s, rc);
     } else if (first) {
         bool shared = rc == 0 && (l->ops->caps & TARN_CAP_SHARED);
         if (shared)
@@ -423,14 +423,14 @@ static void opened(struct tarn_remote *r, int t, bool write, int rc, struct tarn
     }
     if (rc == 0)
         s->silent_ns = 0;
-    pthread_cond_broadcast(&r->changed);
-    pthread_mutex_unlock(&r->lock);
+    pthread_cond_broadcast(&node->changed);
+    pthread_mutex_unlock(&node->lock);
 }
 
 /* remote.lock is held. */
-static struct tarn_linked *pop_idle(struct tarn_side *s)
+static struct tarn_open_link *pop_idle(struct tarn_side *s)
 {
-    struct tarn_linked *l = s->idle;
+    struct tarn_open_link *l = s->idle;
 
     if (l) {
         s->idle = l->next;
@@ -439,49 +439,49 @@ static struct tarn_linked *pop_idle(struct tarn_side *s)
     return l;
 }
 
-struct tarn_linked *tarn_link_take_idle(struct tarn_remote *r, int t, bool write)
+struct tarn_open_link *tarn_link_take_idle(struct tarn_peer_node *node, int t, bool write)
 {
-    if (atomic_load(&r->health) != TARN_UP)
+    if (atomic_load(&node->health) != TARN_UP)
         return NULL;
-    pthread_mutex_lock(&r->lock);
-    struct tarn_linked *l = pop_idle(&r->sides[t][write]);
-    pthread_mutex_unlock(&r->lock);
+    pthread_mutex_lock(&node->lock);
+    struct tarn_open_link *l = pop_idle(&node->sides[t][write]);
+    pthread_mutex_unlock(&node->lock);
     return l;
 }
 
 /* What ends a wait for a side, before what it waits for. */
-static int still_waiting(struct tarn_remote *r, const struct tarn_side *s, uint64_t deadline_ns,
+static int still_waiting(struct tarn_peer_node *node, const struct tarn_side *s, uint64_t deadline_ns,
                          const struct tarn_stop *stop)
 {
     if (stop && tarn_stopped(stop))
         return tarn_fail(TARN_E_CANCELED, "canceled by the caller");
-    if (atomic_load(&r->health) != TARN_UP)
+    if (atomic_load(&node->health) != TARN_UP)
         return tarn_fail(TARN_E_NODE_DOWN, "node %s: set aside, it does not answer: look at the node",
-                         r->key.id);
+                         node->key.id);
     if (tarn_now_ns() < deadline_ns)
         return 0;
     if (s->code)
         return tarn_fail(TARN_E_TIMEOUT, "%s", s->why);
-    return tarn_fail(TARN_E_TIMEOUT, "node %s: still being connected to by another thread", r->key.id);
+    return tarn_fail(TARN_E_TIMEOUT, "node %s: still being connected to by another thread", node->key.id);
 }
 
 /* While another thread opens it, and while it is waited for until it may be tried again. remote.lock is held.
  */
-static int wait_opened(struct tarn_remote *r, int t, struct tarn_side *s, uint64_t deadline_ns,
+static int wait_opened(struct tarn_peer_node *node, int t, struct tarn_side *s, uint64_t deadline_ns,
                        const struct tarn_stop *stop)
 {
     int rc = 0;
 
     for (;;) {
-        bool resting = is_resting(r, t, s), awaited = resting && is_awaited(r, t, s);
+        bool resting = is_resting(node, t, s), awaited = resting && is_awaited(node, t, s);
         if (!awaited && (resting || atomic_load(&s->state) != TARN_SIDE_OPENING))
             return 0;
-        if ((rc = still_waiting(r, s, deadline_ns, stop)) != 0)
+        if ((rc = still_waiting(node, s, deadline_ns, stop)) != 0)
             return rc;
         uint64_t until = tarn_now_ns() + TARN_WAIT_SLICE_MS * TARN_NS_PER_MS;
         if (awaited && s->retry_ns < until)
             until = s->retry_ns;
-        tarn_cond_wait(&r->changed, &r->lock, until < deadline_ns ? until : deadline_ns);
+        tarn_cond_wait(&node->changed, &node->lock, until < deadline_ns ? until : deadline_ns);
     }
 }
 
@@ -489,18 +489,18 @@ static int wait_opened(struct tarn_remote *r, int t, struct tarn_side *s, uint64
  * What is to be done about the side, decided under the lock: 0 with *l_p (or NULL when shared), or
  * TARN_INPROGRESS when the caller is to open it (*first: and is the one to settle its state).
  */
-static int look(struct tarn_remote *r, int t, bool write, uint64_t deadline_ns, const struct tarn_stop *stop,
-                struct tarn_linked **l_p, bool *first)
+static int look(struct tarn_peer_node *node, int t, bool write, uint64_t deadline_ns, const struct tarn_stop *stop,
+                struct tarn_open_link **l_p, bool *first)
 {
-    struct tarn_side *s = &r->sides[t][write];
+    struct tarn_side *s = &node->sides[t][write];
 
     *first = false;
     if ((*l_p = pop_idle(s)) != NULL)
         return 0;
-    int rc = wait_opened(r, t, s, deadline_ns, stop);
+    int rc = wait_opened(node, t, s, deadline_ns, stop);
     if (rc != 0 || (*l_p = pop_idle(s)) != NULL)
         return rc;
-    if (is_resting(r, t, s))
+    if (is_resting(node, t, s))
         return tarn_fail(s->code, "%s", s->why);
     switch (atomic_load(&s->state)) {
     case TARN_SIDE_SHARED:
@@ -523,21 +523,21 @@ static uint64_t others_until(uint64_t deadline_ns, uint64_t patience_ns)
 }
 
 /* One try. */
-static int take(struct tarn_remote *r, int t, bool write, uint64_t deadline_ns, uint64_t patience_ns,
-                const struct tarn_stop *stop, struct tarn_linked **l_p, bool *fresh_p)
+static int take(struct tarn_peer_node *node, int t, bool write, uint64_t deadline_ns, uint64_t patience_ns,
+                const struct tarn_stop *stop, struct tarn_open_link **l_p, bool *fresh_p)
 {
-    struct tarn_linked *l;
+    struct tarn_open_link *l;
     bool first;
 
-    pthread_mutex_lock(&r->lock);
-    int rc = look(r, t, write, others_until(deadline_ns, patience_ns), stop, &l, &first);
-    pthread_mutex_unlock(&r->lock);
+    pthread_mutex_lock(&node->lock);
+    int rc = look(node, t, write, others_until(deadline_ns, patience_ns), stop, &l, &first);
+    pthread_mutex_unlock(&node->lock);
     *fresh_p = rc == TARN_INPROGRESS;
     if (rc == TARN_INPROGRESS) {
-        rc = open_link(r, t, write, deadline_ns, patience_ns, stop, &l);
+        rc = open_link(node, t, write, deadline_ns, patience_ns, stop, &l);
         /* Once published, a shared link is the side's, which may be reaped at any time. */
         bool shared = rc == 0 && first && (l->ops->caps & TARN_CAP_SHARED);
-        opened(r, t, write, rc, l, first);
+        opened(node, t, write, rc, l, first);
         if (shared)
             l = NULL;
     }
@@ -546,52 +546,52 @@ static int take(struct tarn_remote *r, int t, bool write, uint64_t deadline_ns, 
     return rc;
 }
 
-int tarn_link_take(struct tarn_remote *r, int t, bool write, uint64_t deadline_ns, uint64_t patience_ns,
-                   const struct tarn_stop *stop, struct tarn_linked **l_p, bool *fresh_p)
+int tarn_link_take(struct tarn_peer_node *node, int t, bool write, uint64_t deadline_ns, uint64_t patience_ns,
+                   const struct tarn_stop *stop, struct tarn_open_link **l_p, bool *fresh_p)
 {
-    struct tarn_side *s = &r->sides[t][write];
+    struct tarn_side *s = &node->sides[t][write];
     char who[352];
     int rc;
 
-    if (atomic_load(&r->health) != TARN_UP && atomic_load(&s->state) != TARN_SIDE_SHARED)
+    if (atomic_load(&node->health) != TARN_UP && atomic_load(&s->state) != TARN_SIDE_SHARED)
         return tarn_fail(TARN_E_NODE_DOWN, "%s: set aside, it does not answer: look at the node",
-                         tarn_remote_text(r, who));
+                         tarn_peer_node_text(node, who));
     for (bool again = true; again;) {
-        rc = take(r, t, write, deadline_ns, patience_ns, stop, l_p, fresh_p);
-        again = rc == TARN_E_NOT_REACHABLE && tarn_side_awaited(r, t, write);
+        rc = take(node, t, write, deadline_ns, patience_ns, stop, l_p, fresh_p);
+        again = rc == TARN_E_NOT_REACHABLE && tarn_side_awaited(node, t, write);
     }
     return rc;
 }
 
-bool tarn_link_lost(struct tarn_remote *r, int t, bool write, uint32_t pool, uint32_t gpu)
+bool tarn_link_lost(struct tarn_peer_node *node, int t, bool write, uint32_t pool, uint32_t gpu)
 {
-    struct tarn_side *s = &r->sides[t][write];
+    struct tarn_side *s = &node->sides[t][write];
     bool other = false;
 
-    for (int i = 0; i < r->client->ntransports && !other; i++)
-        other = i != t && tarn_remote_moves(r, i, pool, gpu) && tarn_side_usable(r, i, write) &&
-                !tarn_side_awaited(r, i, write);
+    for (int i = 0; i < node->client->ntransports && !other; i++)
+        other = i != t && tarn_peer_node_moves(node, i, pool, gpu) && tarn_side_usable(node, i, write) &&
+                !tarn_side_awaited(node, i, write);
     if (!other || atomic_load(&s->state) == TARN_SIDE_SHARED)
         return false;
-    tarn_log(&r->client->log, TARN_LOG_WARN, "client",
-             "msg=\"transport set aside\" node=%s transport=%s cause=\"%s\"", r->key.id,
-             r->client->transports[t]->name, tarn_last_error());
-    pthread_mutex_lock(&r->lock);
+    tarn_log(&node->client->log, TARN_LOG_WARN, "client",
+             "msg=\"transport set aside\" node=%s transport=%s cause=\"%s\"", node->key.id,
+             node->client->transports[t]->name, tarn_last_error());
+    pthread_mutex_lock(&node->lock);
     side_aside(s, TARN_E_NOT_REACHABLE, RETRY_NS);
-    pthread_cond_broadcast(&r->changed);
-    pthread_mutex_unlock(&r->lock);
-    tarn_link_flush(r, t, write);
-    tarn_remote_doubt(r);
+    pthread_cond_broadcast(&node->changed);
+    pthread_mutex_unlock(&node->lock);
+    tarn_link_flush(node, t, write);
+    tarn_peer_node_doubt(node);
     return true;
 }
 
-void tarn_link_silent(struct tarn_remote *r, int t, bool write, const struct tarn_work *w, uint64_t since_ns,
+void tarn_link_silent(struct tarn_peer_node *node, int t, bool write, const struct tarn_work *w, uint64_t since_ns,
                       uint64_t quiet_ns)
 {
-    bool long_since = tarn_now_ns() - quiet_ns >= tarn_remote_patience(r);
+    bool long_since = tarn_now_ns() - quiet_ns >= tarn_peer_node_patience(node);
 
-    if (!long_since || !tarn_link_lost(r, t, write, w->pool, w->gpu))
-        tarn_remote_silent(r, since_ns);
+    if (!long_since || !tarn_link_lost(node, t, write, w->pool, w->gpu))
+        tarn_peer_node_silent(node, since_ns);
 }
 
 /* The keeper need not be woken for each use. */
@@ -604,37 +604,37 @@ static void used(struct tarn_client *c)
         tarn_monitor_alarm(c);
 }
 
-void tarn_link_give(struct tarn_remote *r, int t, bool write, struct tarn_linked *l)
+void tarn_link_give(struct tarn_peer_node *node, int t, bool write, struct tarn_open_link *l)
 {
-    struct tarn_side *s = &r->sides[t][write];
+    struct tarn_side *s = &node->sides[t][write];
 
-    pthread_mutex_lock(&r->lock);
-    bool keep = s->nidle < IDLE_MAX && atomic_load(&r->health) == TARN_UP;
+    pthread_mutex_lock(&node->lock);
+    bool keep = s->nidle < IDLE_MAX && atomic_load(&node->health) == TARN_UP;
     if (keep) {
         l->next = s->idle;
         s->idle = l;
         s->nidle++;
     }
-    pthread_mutex_unlock(&r->lock);
+    pthread_mutex_unlock(&node->lock);
     if (!keep)
-        tarn_link_close(r, l, 0, NULL); /* all that was written has ended */
-    else if (!write && (r->client->transports[t]->caps & TARN_CAP_ONE_SIDED))
-        used(r->client);
+        tarn_link_close(node, l, 0, NULL); /* all that was written has ended */
+    else if (!write && (node->client->transports[t]->caps & TARN_CAP_ONE_SIDED))
+        used(node->client);
 }
 
-static void tend_idle(struct tarn_remote *r)
+static void tend_idle(struct tarn_peer_node *node)
 {
-    pthread_mutex_lock(&r->lock);
-    for (int t = 0; t < r->client->ntransports; t++)
-        for (struct tarn_linked *l = r->sides[t][0].idle; l; l = l->next)
+    pthread_mutex_lock(&node->lock);
+    for (int t = 0; t < node->client->ntransports; t++)
+        for (struct tarn_open_link *l = node->sides[t][0].idle; l; l = l->next)
             l->ops->progress(l->link); /* one that is broken is found out by its next user */
-    pthread_mutex_unlock(&r->lock);
+    pthread_mutex_unlock(&node->lock);
 }
 
 uint64_t tarn_links_tend(struct tarn_client *c)
 {
     struct tarn_monitor *m = &c->monitor;
-    struct tarn_remote *r, *next;
+    struct tarn_peer_node *node, *next;
     uint64_t now = tarn_now_ns();
 
     if (atomic_load(&m->links) == TARN_LINKS_TENDED)
@@ -646,8 +646,8 @@ uint64_t tarn_links_tend(struct tarn_client *c)
     /* Once more after the last use: what was put off just now is not due yet. */
     bool again = atomic_exchange(&m->links, TARN_LINKS_RESTING) == TARN_LINKS_USED;
     pthread_rwlock_rdlock(&c->nodes_lock);
-    HASH_ITER (hh, c->nodes, r, next)
-        tend_idle(r);
+    HASH_ITER (hh, c->nodes, node, next)
+        tend_idle(node);
     pthread_rwlock_unlock(&c->nodes_lock);
     int resting = TARN_LINKS_RESTING;
     bool over = !again && atomic_compare_exchange_strong(&m->links, &resting, TARN_LINKS_TENDED);
@@ -655,30 +655,30 @@ uint64_t tarn_links_tend(struct tarn_client *c)
     return over ? UINT64_MAX : m->links_ns;
 }
 
-void tarn_link_flush(struct tarn_remote *r, int t, bool write)
+void tarn_link_flush(struct tarn_peer_node *node, int t, bool write)
 {
-    struct tarn_side *s = &r->sides[t][write];
+    struct tarn_side *s = &node->sides[t][write];
 
-    pthread_mutex_lock(&r->lock);
-    struct tarn_linked *l = s->idle;
+    pthread_mutex_lock(&node->lock);
+    struct tarn_open_link *l = s->idle;
     s->idle = NULL;
     s->nidle = 0;
-    pthread_mutex_unlock(&r->lock);
+    pthread_mutex_unlock(&node->lock);
     while (l) {
-        struct tarn_linked *next = l->next;
-        tarn_link_close(r, l, 0, NULL);
+        struct tarn_open_link *next = l->next;
+        tarn_link_close(node, l, 0, NULL);
         l = next;
     }
 }
 
-void tarn_link_lend(struct tarn_remote *r, int t, struct tarn_linked *l)
+void tarn_link_lend(struct tarn_peer_node *node, int t, struct tarn_open_link *l)
 {
-    struct tarn_side *s = &r->sides[t][0];
-    struct tarn_linked *none = NULL;
+    struct tarn_side *s = &node->sides[t][0];
+    struct tarn_open_link *none = NULL;
 
-    pthread_mutex_lock(&r->lock);
-    bool lent = atomic_load(&r->health) == TARN_UP && atomic_compare_exchange_strong(&s->shared, &none, l);
-    pthread_mutex_unlock(&r->lock);
+    pthread_mutex_lock(&node->lock);
+    bool lent = atomic_load(&node->health) == TARN_UP && atomic_compare_exchange_strong(&s->shared, &none, l);
+    pthread_mutex_unlock(&node->lock);
     if (!lent)
-        tarn_link_give(r, t, false, l);
+        tarn_link_give(node, t, false, l);
 }

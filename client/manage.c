@@ -6,13 +6,13 @@
 #include <string.h>
 
 #include "client/cache.h"
-#include "client/call.h"
+#include "client/control_conn.h"
 #include "client/check.h"
 #include "client/client.h"
-#include "client/remote.h"
+#include "client/peer_nodes.h"
 #include "client/resolve.h"
 #include "client/verdict.h"
-#include "client/words.h"
+#include "client/command.h"
 
 #define COMMAND_KEYS_MAX 4096
 
@@ -20,7 +20,7 @@
 
 /* One copy of one key that a command is for. */
 struct mark {
-    struct tarn_remote *remote;
+    struct tarn_peer_node *node;
     size_t key;
     int code;      /* of the node's refusal */
     int64_t value; /* what it answered */
@@ -39,7 +39,7 @@ struct marks {
 };
 
 /* The node's answer, or its refusal with its sentence. */
-static int mark_answer(const struct marks *m, struct tarn_remote *r, const redisReply *e, int64_t *value_p)
+static int mark_answer(const struct marks *m, struct tarn_peer_node *node, const redisReply *e, int64_t *value_p)
 {
     char who[352];
 
@@ -47,42 +47,42 @@ static int mark_answer(const struct marks *m, struct tarn_remote *r, const redis
         *value_p = e->integer;
         return 0;
     }
-    int rc = e ? tarn_resp_error(e, tarn_remote_text(r, who), TARN_E_PROTOCOL) : 0;
+    int rc = e ? tarn_resp_error(e, tarn_peer_node_text(node, who), TARN_E_PROTOCOL) : 0;
     if (rc == 0)
         rc = tarn_fail(TARN_E_PROTOCOL, "%s: %s: not an answer: is it of another version?",
-                       tarn_remote_text(r, who), m->command);
+                       tarn_peer_node_text(node, who), m->command);
     return rc;
 }
 
 /* All marks of one node, in one command (or several, when there are many). */
-static void marks_send(struct marks *m, struct tarn_remote *r)
+static void marks_send(struct marks *m, struct tarn_peer_node *node)
 {
     size_t batch[COMMAND_KEYS_MAX], n = 0;
-    struct tarn_words a;
+    struct tarn_command a;
     redisReply *reply = NULL;
-    int rc = tarn_words_init(&a, 2 + COMMAND_KEYS_MAX, 0);
+    int rc = tarn_command_init(&a, 2 + COMMAND_KEYS_MAX, 0);
 
     if (rc == 0) {
-        tarn_words_str(&a, m->command);
+        tarn_command_str(&a, m->command);
         if (m->argument)
-            tarn_words_str(&a, m->argument);
+            tarn_command_str(&a, m->argument);
     }
     for (size_t i = 0; i < m->n && n < COMMAND_KEYS_MAX; i++) {
-        if (m->all[i].done || m->all[i].remote != r)
+        if (m->all[i].done || m->all[i].node != node)
             continue;
         m->all[i].done = true;
         batch[n++] = i;
         if (rc == 0)
-            tarn_words_add(&a, m->keys[m->all[i].key].data, m->keys[m->all[i].key].bytes);
+            tarn_command_add(&a, m->keys[m->all[i].key].data, m->keys[m->all[i].key].bytes);
     }
     if (rc == 0) {
-        rc = tarn_words_call(&a, r, m->deadline_ns, m->stop, &reply);
-        tarn_words_free(&a);
+        rc = tarn_command_call(&a, node, m->deadline_ns, m->stop, &reply);
+        tarn_command_free(&a);
     }
     for (size_t k = 0; k < n; k++) {
         const redisReply *e = rc == 0 && k < reply->elements ? reply->element[k] : NULL;
         struct mark *one = &m->all[batch[k]];
-        one->code = rc != 0 ? rc : mark_answer(m, r, e, &one->value);
+        one->code = rc != 0 ? rc : mark_answer(m, node, e, &one->value);
         if (one->code != 0)
             tarn_verdict_note(&m->verdict, one->key, one->code);
     }
@@ -94,7 +94,7 @@ static void marks_run(struct marks *m)
 {
     for (size_t i = 0; i < m->n; i++)
         if (!m->all[i].done)
-            marks_send(m, m->all[i].remote);
+            marks_send(m, m->all[i].node);
 }
 
 /* One mark for each copy of each resolved key. */
@@ -111,7 +111,7 @@ static int marks_make(struct marks *m, const struct tarn_resolved *found, const 
     for (size_t i = 0; i < n; i++)
         for (uint32_t k = 0; found[i].status == 0 && k < found[i].desc.nlocs; k++)
             m->all[m->n++] =
-                (struct mark){.remote = found[i].desc.locs[k].remote, .key = which ? which[i] : i};
+                (struct mark){.node = found[i].desc.locs[k].node, .key = which ? which[i] : i};
     return 0;
 }
 
@@ -127,11 +127,11 @@ static bool touch_directly(struct tarn_client *c, const struct tarn_key *key)
     for (uint32_t k = 0; k < d.nlocs; k++)
         for (int t = 0; t < c->ntransports; t++) {
             uint32_t stripe = d.locs[k].slot % TARN_STRIPES;
-            struct tarn_linked *l = tarn_shared_enter(d.locs[k].remote, t, false, stripe);
+            struct tarn_open_link *l = tarn_shared_enter(d.locs[k].node, t, false, stripe);
             if (!l)
                 continue;
             l->ops->touch(l->link, d.locs[k].pool, d.locs[k].slot);
-            tarn_shared_leave(d.locs[k].remote, t, false, stripe);
+            tarn_shared_leave(d.locs[k].node, t, false, stripe);
             return true;
         }
     return false;

@@ -7,8 +7,8 @@
  *            so that it sees the end within microseconds.
  *   keeper   asks nodes that were set aside whether they answer again (with back-off), and those that are
  *            doubted whether they still do; reads the node table while something is missing, closes retired
- *            links once nobody is inside, reads the replies that nobody waits for any more (owed.c), runs
- *            errands (errand.c), ends queued operations that are out of time, and has links that are not used
+ *            links once nobody is inside, reads the replies that nobody waits for any more (late_reply.c), runs
+ *            owed commands (owed_command.c), ends queued operations that are out of time, and has links that are not used
  *            any more send what they have put off.
  *            Suspects come first, since calls wait for its word on them; then the doubted, since calls
  *            still run into them.
@@ -22,12 +22,12 @@
 #include <unistd.h>
 
 #include "base/thread.h"
-#include "client/call.h"
-#include "client/errand.h"
+#include "client/control_conn.h"
+#include "client/owed_command.h"
 #include "client/health.h"
 #include "client/link.h"
 #include "client/op.h"
-#include "client/owed.h"
+#include "client/late_reply.h"
 #include "client/refresh.h"
 #include "client/retire.h"
 
@@ -42,7 +42,7 @@
 
 struct watched {
     struct pollfd *fds; /* [0] is the wake descriptor */
-    struct tarn_remote **remotes;
+    struct tarn_peer_node **nodes;
     nfds_t n;
     uint64_t watches; /* of the monitor when this was built */
 };
@@ -50,43 +50,43 @@ struct watched {
 /* Builds the poll set anew; on lack of memory the old one stays. */
 static void watched_build(struct tarn_client *c, struct watched *w)
 {
-    struct tarn_remote *r, *next;
+    struct tarn_peer_node *node, *next;
 
     pthread_rwlock_rdlock(&c->nodes_lock);
     size_t room = HASH_COUNT(c->nodes) + 1;
     struct pollfd *fds = calloc(room, sizeof *fds);
-    struct tarn_remote **remotes = calloc(room, sizeof *remotes);
-    if (fds && remotes) {
+    struct tarn_peer_node **nodes = calloc(room, sizeof *nodes);
+    if (fds && nodes) {
         free(w->fds);
-        free(w->remotes);
-        *w = (struct watched){.fds = fds, .remotes = remotes, .n = 1};
+        free(w->nodes);
+        *w = (struct watched){.fds = fds, .nodes = nodes, .n = 1};
         fds[0] = (struct pollfd){.fd = c->monitor.wake_fd, .events = POLLIN};
         pthread_mutex_lock(&c->monitor.lock);
         w->watches = c->monitor.watches;
-        HASH_ITER (hh, c->nodes, r, next) {
-            if (!r->watch)
+        HASH_ITER (hh, c->nodes, node, next) {
+            if (!node->watch)
                 continue;
-            remotes[w->n] = r;
-            fds[w->n++] = (struct pollfd){.fd = tarn_resp_fd(r->watch->resp), .events = POLLIN | POLLRDHUP};
+            nodes[w->n] = node;
+            fds[w->n++] = (struct pollfd){.fd = tarn_resp_fd(node->watch->resp), .events = POLLIN | POLLRDHUP};
         }
         pthread_mutex_unlock(&c->monitor.lock);
     } else {
         free(fds);
-        free(remotes);
+        free(nodes);
     }
     pthread_rwlock_unlock(&c->nodes_lock);
 }
 
-static void watch_ended(struct tarn_client *c, struct tarn_remote *r)
+static void watch_ended(struct tarn_client *c, struct tarn_peer_node *node)
 {
     pthread_mutex_lock(&c->monitor.lock);
-    struct tarn_call *call = r->watch;
-    r->watch = NULL;
+    struct tarn_control_conn *conn = node->watch;
+    node->watch = NULL;
     c->monitor.watches++;
     pthread_mutex_unlock(&c->monitor.lock);
-    tarn_remote_aside(r, TARN_GONE, "its control connection ended");
-    if (call)
-        tarn_call_drop(call);
+    tarn_peer_node_aside(node, TARN_GONE, "its control connection ended");
+    if (conn)
+        tarn_control_conn_drop(conn);
 }
 
 static void *watcher_main(void *arg)
@@ -112,10 +112,10 @@ static void *watcher_main(void *arg)
             break;
         for (nfds_t i = 1; i < w.n; i++)
             if (w.fds[i].revents)
-                watch_ended(c, w.remotes[i]);
+                watch_ended(c, w.nodes[i]);
     }
     free(w.fds);
-    free(w.remotes);
+    free(w.nodes);
     return NULL;
 }
 
@@ -125,104 +125,104 @@ static void *watcher_main(void *arg)
  * A node that kept silent for so long that its record expired. It may come back as it was, so it is asked,
  * though seldom; of one whose connection broke, another incarnation or a new record will tell.
  */
-static bool is_away(const struct tarn_remote *r)
+static bool is_away(const struct tarn_peer_node *node)
 {
-    return atomic_load(&r->health) == TARN_SLOW && !atomic_load(&r->listed) && !atomic_load(&r->superseded);
+    return atomic_load(&node->health) == TARN_SLOW && !atomic_load(&node->listed) && !atomic_load(&node->superseded);
 }
 
-static bool is_due(const struct tarn_remote *r)
+static bool is_due(const struct tarn_peer_node *node)
 {
-    if (atomic_load(&r->health) == TARN_UP || atomic_load(&r->superseded))
+    if (atomic_load(&node->health) == TARN_UP || atomic_load(&node->superseded))
         return false;
-    return atomic_load(&r->suspect) ||
-           ((atomic_load(&r->listed) || is_away(r)) && tarn_now_ns() >= r->probe_ns);
+    return atomic_load(&node->suspect) ||
+           ((atomic_load(&node->listed) || is_away(node)) && tarn_now_ns() >= node->probe_ns);
 }
 
 /* Impatient callers doubt all the time: a node that answers is not asked again at once. */
-static bool is_doubted(const struct tarn_remote *r)
+static bool is_doubted(const struct tarn_peer_node *node)
 {
-    return atomic_load(&r->doubted) && atomic_load(&r->health) == TARN_UP && tarn_now_ns() >= r->probe_ns;
+    return atomic_load(&node->doubted) && atomic_load(&node->health) == TARN_UP && tarn_now_ns() >= node->probe_ns;
 }
 
 /* was_suspect: when it was asked. A suspicion that has come up since is asked about anew. */
-static void probe_failed(struct tarn_remote *r, int rc, bool was_suspect)
+static void probe_failed(struct tarn_peer_node *node, int rc, bool was_suspect)
 {
-    bool again = atomic_load(&r->suspect) && !was_suspect;
+    bool again = atomic_load(&node->suspect) && !was_suspect;
 
-    if (atomic_load(&r->health) == TARN_UP && rc == TARN_E_NODE_DOWN)
-        tarn_remote_aside(r, TARN_GONE, tarn_last_error());
-    else if (atomic_load(&r->health) == TARN_UP && rc == TARN_E_TIMEOUT)
-        tarn_remote_aside(r, TARN_SLOW, tarn_last_error());
-    r->backoff_ns = r->backoff_ns ? r->backoff_ns * 2 : BACKOFF_MIN_NS;
-    if (r->backoff_ns > BACKOFF_MAX_NS)
-        r->backoff_ns = BACKOFF_MAX_NS;
-    r->probe_ns = tarn_now_ns() + r->backoff_ns;
+    if (atomic_load(&node->health) == TARN_UP && rc == TARN_E_NODE_DOWN)
+        tarn_peer_node_aside(node, TARN_GONE, tarn_last_error());
+    else if (atomic_load(&node->health) == TARN_UP && rc == TARN_E_TIMEOUT)
+        tarn_peer_node_aside(node, TARN_SLOW, tarn_last_error());
+    node->backoff_ns = node->backoff_ns ? node->backoff_ns * 2 : BACKOFF_MIN_NS;
+    if (node->backoff_ns > BACKOFF_MAX_NS)
+        node->backoff_ns = BACKOFF_MAX_NS;
+    node->probe_ns = tarn_now_ns() + node->backoff_ns;
     if (!again)
-        tarn_remote_judged(r, false);
+        tarn_peer_node_judged(node, false);
 }
 
 /* A node of another host that has not answered is given up to twice the time: it may be farther away than it was. */
-static struct tarn_steps probe_steps(const struct tarn_remote *r)
+static struct tarn_steps probe_steps(const struct tarn_peer_node *node)
 {
-    uint64_t patience = tarn_remote_patience(r);
-    uint64_t more = atomic_load(&r->near) ? 0 : r->backoff_ns < patience ? r->backoff_ns : patience;
+    uint64_t patience = tarn_peer_node_patience(node);
+    uint64_t more = atomic_load(&node->near) ? 0 : node->backoff_ns < patience ? node->backoff_ns : patience;
 
     return (struct tarn_steps){.deadline_ns = UINT64_MAX, .patience_ns = patience + more};
 }
 
 /* BUSY, too, is an answer: what it is about is for the calls to say. */
-static void probe(struct tarn_remote *r)
+static void probe(struct tarn_peer_node *node)
 {
-    int was = atomic_load(&r->health);
-    bool was_suspect = atomic_load(&r->suspect);
-    struct tarn_call *call = NULL;
-    struct tarn_steps steps = probe_steps(r);
-    int rc = tarn_call_connect(r, &steps, NULL, &call);
+    int was = atomic_load(&node->health);
+    bool was_suspect = atomic_load(&node->suspect);
+    struct tarn_control_conn *conn = NULL;
+    struct tarn_steps steps = probe_steps(node);
+    int rc = tarn_control_conn_connect(node, &steps, NULL, &conn);
 
-    atomic_store(&r->doubted, false);
+    atomic_store(&node->doubted, false);
     if (rc != 0 && rc != TARN_E_BUSY) {
-        probe_failed(r, rc, was_suspect);
+        probe_failed(node, rc, was_suspect);
         return;
     }
-    r->probe_ns = tarn_now_ns() + BACKOFF_MIN_NS;
-    r->backoff_ns = 0;
+    node->probe_ns = tarn_now_ns() + BACKOFF_MIN_NS;
+    node->backoff_ns = 0;
     if (was != TARN_UP) {
         /* The session may have ended with its last connection, and what was attached with it. */
-        if (atomic_load(&r->health) == TARN_GONE)
-            tarn_remote_retire(r);
-        tarn_remote_judged(r, true);
-        tarn_log(&r->client->log, TARN_LOG_INFO, "client", "msg=\"node answers again\" node=%s", r->key.id);
+        if (atomic_load(&node->health) == TARN_GONE)
+            tarn_peer_node_retire(node);
+        tarn_peer_node_judged(node, true);
+        tarn_log(&node->client->log, TARN_LOG_INFO, "client", "msg=\"node answers again\" node=%s", node->key.id);
     }
-    tarn_call_give(call);
+    tarn_control_conn_give(conn);
 }
 
 /* Copies the table's pointers, so that probing holds no lock. */
-static struct tarn_remote **snapshot(struct tarn_client *c, size_t *n)
+static struct tarn_peer_node **snapshot(struct tarn_client *c, size_t *n)
 {
-    struct tarn_remote *r, *next;
+    struct tarn_peer_node *node, *next;
 
     *n = 0;
     pthread_rwlock_rdlock(&c->nodes_lock);
-    struct tarn_remote **all = malloc((HASH_COUNT(c->nodes) + 1) * sizeof *all);
+    struct tarn_peer_node **all = malloc((HASH_COUNT(c->nodes) + 1) * sizeof *all);
     if (all)
-        HASH_ITER (hh, c->nodes, r, next)
-            all[(*n)++] = r;
+        HASH_ITER (hh, c->nodes, node, next)
+            all[(*n)++] = node;
     pthread_rwlock_unlock(&c->nodes_lock);
     return all;
 }
 
 /* True when something is still amiss with it. */
-static bool node_tend(struct tarn_remote *r)
+static bool node_tend(struct tarn_peer_node *node)
 {
-    if (is_due(r) || is_doubted(r))
-        probe(r);
-    if (atomic_load(&r->superseded))
-        tarn_remote_aside(r, TARN_GONE, "another incarnation has its place");
-    if (atomic_load(&r->superseded) && atomic_load(&r->suspect))
-        tarn_remote_judged(r, false);
-    bool up = atomic_load(&r->health) == TARN_UP;
-    bool amiss = up ? atomic_load(&r->doubted) : atomic_load(&r->listed) && !atomic_load(&r->superseded);
-    return !tarn_remote_reap(r) || amiss;
+    if (is_due(node) || is_doubted(node))
+        probe(node);
+    if (atomic_load(&node->superseded))
+        tarn_peer_node_aside(node, TARN_GONE, "another incarnation has its place");
+    if (atomic_load(&node->superseded) && atomic_load(&node->suspect))
+        tarn_peer_node_judged(node, false);
+    bool up = atomic_load(&node->health) == TARN_UP;
+    bool amiss = up ? atomic_load(&node->doubted) : atomic_load(&node->listed) && !atomic_load(&node->superseded);
+    return !tarn_peer_node_reap(node) || amiss;
 }
 
 static bool keeper_called(struct tarn_monitor *m)
@@ -241,27 +241,27 @@ static bool keeper_stopped(struct tarn_monitor *m)
     return stop;
 }
 
-static bool is_suspect(const struct tarn_remote *r)
+static bool is_suspect(const struct tarn_peer_node *node)
 {
-    return atomic_load(&r->suspect);
+    return atomic_load(&node->suspect);
 }
 
-static bool is_any(const struct tarn_remote *r)
+static bool is_any(const struct tarn_peer_node *node)
 {
-    (void)r;
+    (void)node;
     return true;
 }
 
 struct round {
     struct tarn_monitor *monitor;
-    struct tarn_remote **nodes;
+    struct tarn_peer_node **nodes;
     size_t n;
     bool amiss;
 };
 
 /* Looks after those that `which` is true of. False: not all, the keeper is wanted elsewhere. A probe takes
  * its time, so after one of a node that nobody waits for (`yield`) new suspects have their turn. */
-static bool round_of(struct round *o, bool (*which)(const struct tarn_remote *), bool yield)
+static bool round_of(struct round *o, bool (*which)(const struct tarn_peer_node *), bool yield)
 {
     bool probed = false;
 
@@ -290,12 +290,12 @@ static bool nodes_tend(struct tarn_client *c)
 
 static bool any_away(struct tarn_client *c)
 {
-    struct tarn_remote *r, *next;
+    struct tarn_peer_node *node, *next;
     bool any = false;
 
     pthread_rwlock_rdlock(&c->nodes_lock);
-    HASH_ITER (hh, c->nodes, r, next)
-        any |= is_away(r);
+    HASH_ITER (hh, c->nodes, node, next)
+        any |= is_away(node);
     pthread_rwlock_unlock(&c->nodes_lock);
     return any;
 }
@@ -313,9 +313,9 @@ static uint64_t keeper_tend(struct tarn_client *c)
     if (keeper_stopped(&c->monitor))
         return UINT64_MAX;
     if (tarn_now_ns() - atomic_load(&c->refreshed_ns) >= REFRESH_NS)
-        tarn_remotes_refresh(c, refresh_deadline(c));
-    amiss |= tarn_monitor_owed(&c->monitor);
-    amiss |= tarn_monitor_errands(&c->monitor);
+        tarn_peer_nodes_refresh(c, refresh_deadline(c));
+    amiss |= tarn_late_replies_read(&c->monitor);
+    amiss |= tarn_owed_commands_run(&c->monitor);
     if (amiss)
         return tarn_now_ns() + TICK_NS;
     return any_away(c) ? tarn_now_ns() + AWAY_TICK_NS : UINT64_MAX;
@@ -401,8 +401,8 @@ void tarn_monitor_stop(struct tarn_client *c)
     if (m->keeping)
         pthread_join(m->keeper, NULL);
     m->watching = m->keeping = false;
-    tarn_monitor_errands_end(m);
-    tarn_monitor_owed_end(m);
+    tarn_owed_commands_end(m);
+    tarn_late_replies_end(m);
     pthread_cond_destroy(&m->wake);
     close(m->wake_fd);
 }

@@ -99,7 +99,7 @@ static int directory_init(struct tarn_client *c, const struct tarn_options *o, u
         rc = tarn_directory_open(redis ? redis : "redis://127.0.0.1:6379", o->ns ? o->ns : "default", &c->log,
                                  deadline, &c->directory);
     if (rc == 0)
-        rc = tarn_remotes_refresh(c, deadline);
+        rc = tarn_peer_nodes_refresh(c, deadline);
     if (rc == 0 || o->redis || strncmp(tarn_last_error(), "redis", strlen("redis")) != 0)
         return rc;
     return tarn_fail(rc, "%s; %s", tarn_last_error(),
@@ -145,11 +145,11 @@ int tarn_open(const struct tarn_options *given, struct tarn_client **c_p)
 
 static void nodes_free(struct tarn_client *c)
 {
-    struct tarn_remote *r, *next;
+    struct tarn_peer_node *node, *next;
 
-    HASH_ITER (hh, c->nodes, r, next) {
-        HASH_DEL(c->nodes, r);
-        tarn_remote_free(r);
+    HASH_ITER (hh, c->nodes, node, next) {
+        HASH_DEL(c->nodes, node);
+        tarn_peer_node_free(node);
     }
 }
 

@@ -7,10 +7,10 @@
 
 #include <tarn/tarn.h>
 
-struct tarn_remote;
+struct tarn_peer_node;
 
 struct tarn_candidate {
-    struct tarn_remote *remote;
+    struct tarn_peer_node *node;
     double weight; /* bytes of its pools */
     uint64_t seed; /* hash of the node id */
     uint64_t host; /* hash of the host id */

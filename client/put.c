@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "client/call.h"
+#include "client/control_conn.h"
 #include "client/check.h"
 #include "client/event.h"
 #include "client/put_commit.h"
@@ -169,8 +169,8 @@ static void pipeline(struct tarn_put *p, struct queue *q, struct tarn_chunk *chu
 static void nodes_give(struct tarn_put *p)
 {
     for (uint32_t k = 0; k < p->nnodes; k++) {
-        tarn_call_give(p->nodes[k].reserve);
-        tarn_call_give(p->nodes[k].commit);
+        tarn_control_conn_give(p->nodes[k].reserve);
+        tarn_control_conn_give(p->nodes[k].commit);
     }
     free(p->nodes);
     p->nodes = NULL;

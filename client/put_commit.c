@@ -23,16 +23,16 @@
 #include <string.h>
 
 #include "client/cache.h"
-#include "client/call.h"
+#include "client/control_conn.h"
 #include "client/displaced.h"
 #include "client/health.h"
 #include "client/lease_ask.h"
 #include "client/put_plan.h"
 #include "client/put_reserve.h"
 #include "client/put_undo.h"
-#include "client/remote.h"
+#include "client/peer_nodes.h"
 #include "client/retire.h"
-#include "client/words.h"
+#include "client/command.h"
 
 #define WAIT_MAX_MS 16 /* between COMMITs of what is held up */
 #define ANSWER_MS 10   /* a COMMIT is not sent again when less is left */
@@ -52,37 +52,37 @@ static bool complete(const struct tarn_put *p, const struct tarn_put_job *job, b
     return true;
 }
 
-static bool to_commit(const struct tarn_put *p, const struct tarn_target *t, const struct tarn_remote *r,
+static bool to_commit(const struct tarn_put *p, const struct tarn_target *t, const struct tarn_peer_node *node,
                       bool join)
 {
-    return t->remote == r && t->state == TARN_TARGET_WRITTEN && (t != t->job->targets) == join &&
+    return t->node == node && t->state == TARN_TARGET_WRITTEN && (t != t->job->targets) == join &&
            complete(p, t->job, join);
 }
 
 static int send_commit(struct tarn_put *p, struct tarn_chunk *c, struct tarn_put_node *node, bool join)
 {
-    struct tarn_words a;
+    struct tarn_command a;
     uint32_t asked = 0;
-    int rc = node->commit ? 0 : tarn_call_take(node->remote, false, p->deadline_ns, &p->stop, &node->commit);
+    int rc = node->commit ? 0 : tarn_control_conn_take(node->node, false, p->deadline_ns, &p->stop, &node->commit);
 
     if (rc == 0)
-        rc = tarn_words_init(&a, 3 + 3 * TARN_CHUNK_ITEMS, 24 + TARN_CHUNK_ITEMS * 48);
+        rc = tarn_command_init(&a, 3 + 3 * TARN_CHUNK_ITEMS, 24 + TARN_CHUNK_ITEMS * 48);
     if (rc != 0)
         return rc;
-    tarn_words_str(&a, "COMMIT");
-    tarn_words_u64(&a, tarn_remote_clock(node->remote, p->deadline_ns));
-    tarn_words_str(&a, join ? "join" : "put");
+    tarn_command_str(&a, "COMMIT");
+    tarn_command_u64(&a, tarn_peer_node_clock(node->node, p->deadline_ns));
+    tarn_command_str(&a, join ? "join" : "put");
     for (uint32_t i = 0; i < c->n * p->replicas; i++) {
         struct tarn_target *t = &c->targets[i];
-        if (!to_commit(p, t, node->remote, join))
+        if (!to_commit(p, t, node->node, join))
             continue;
-        tarn_words_u64(&a, t->pool);
-        tarn_words_u64(&a, t->slot);
-        tarn_words_gen(&a, t->gen);
+        tarn_command_u64(&a, t->pool);
+        tarn_command_u64(&a, t->slot);
+        tarn_command_gen(&a, t->gen);
         asked++;
     }
-    rc = asked ? tarn_words_send(&a, node->commit, p->deadline_ns) : 0;
-    tarn_words_free(&a);
+    rc = asked ? tarn_command_send(&a, node->commit, p->deadline_ns) : 0;
+    tarn_command_free(&a);
     node->committing = rc == 0 && asked;
     return rc;
 }
@@ -101,17 +101,17 @@ static void commit_failed(struct tarn_put *p, struct tarn_chunk *c, struct tarn_
     snprintf(text, sizeof text, "%s", tarn_last_error());
     if (rc == TARN_E_NODE_DOWN) {
         if (node->commit)
-            tarn_call_drop(node->commit);
-        tarn_remote_aside(node->remote, TARN_GONE, text);
+            tarn_control_conn_drop(node->commit);
+        tarn_peer_node_aside(node->node, TARN_GONE, text);
     } else {
-        tarn_call_give(node->commit);
+        tarn_control_conn_give(node->commit);
         if (rc == TARN_E_TIMEOUT)
-            tarn_remote_doubt(node->remote);
+            tarn_peer_node_doubt(node->node);
     }
     node->commit = NULL;
     for (uint32_t i = 0; i < c->n * p->replicas; i++) {
         struct tarn_target *t = &c->targets[i];
-        if (t->remote != node->remote || t->state != state)
+        if (t->node != node->node || t->state != state)
             continue;
         t->state = TARN_TARGET_LOST;
         if (t->job->status == 0)
@@ -123,11 +123,11 @@ static void commit_failed(struct tarn_put *p, struct tarn_chunk *c, struct tarn_
     }
 }
 
-static bool any_to_commit(const struct tarn_put *p, const struct tarn_chunk *c, const struct tarn_remote *r,
+static bool any_to_commit(const struct tarn_put *p, const struct tarn_chunk *c, const struct tarn_peer_node *node,
                           bool join)
 {
     for (uint32_t i = 0; i < c->n * p->replicas; i++)
-        if (to_commit(p, &c->targets[i], r, join))
+        if (to_commit(p, &c->targets[i], node, join))
             return true;
     return false;
 }
@@ -136,7 +136,7 @@ static void ask_all(struct tarn_put *p, struct tarn_chunk *c, bool join)
 {
     for (uint32_t k = 0; k < p->nnodes; k++) {
         struct tarn_put_node *node = &p->nodes[k];
-        if (!any_to_commit(p, c, node->remote, join))
+        if (!any_to_commit(p, c, node->node, join))
             continue;
         int rc = send_commit(p, c, node, join);
         if (rc != 0) {
@@ -144,7 +144,7 @@ static void ask_all(struct tarn_put *p, struct tarn_chunk *c, bool join)
             continue;
         }
         for (uint32_t i = 0; i < c->n * p->replicas; i++)
-            if (to_commit(p, &c->targets[i], node->remote, join))
+            if (to_commit(p, &c->targets[i], node->node, join))
                 c->targets[i].state = TARN_TARGET_COMMITTING;
     }
 }
@@ -170,7 +170,7 @@ static void take_answer(struct tarn_put *p, struct tarn_target *t, const redisRe
                         struct tarn_displaced_list *old)
 {
     char who[352];
-    int rc = tarn_resp_error(e, tarn_remote_text(t->remote, who), TARN_E_PROTOCOL);
+    int rc = tarn_resp_error(e, tarn_peer_node_text(t->node, who), TARN_E_PROTOCOL);
 
     if (rc == TARN_E_BUSY || rc == TARN_E_AGAIN) {
         held_up(t, rc);
@@ -181,7 +181,7 @@ static void take_answer(struct tarn_put *p, struct tarn_target *t, const redisRe
     t->job->held = 0;
     t->granted = false; /* published or freed */
     t->state = rc == 0 ? TARN_TARGET_STORED : TARN_TARGET_LOST;
-    if (rc == 0 && tarn_displaced_note(p->client, old, &p->items[t->job->index].key, t->job->index, t->remote, e->element,
+    if (rc == 0 && tarn_displaced_note(p->client, old, &p->items[t->job->index].key, t->job->index, t->node, e->element,
                                        e->elements) != 0)
         tarn_job_fail(t->job, TARN_E_IN_DOUBT);
     if (rc == TARN_E_STALE) { /* the session broke off; nothing was published */
@@ -192,7 +192,7 @@ static void take_answer(struct tarn_put *p, struct tarn_target *t, const redisRe
         tarn_job_fail(t->job, rc);
 }
 
-static void take_answers(struct tarn_put *p, struct tarn_chunk *c, struct tarn_remote *remote,
+static void take_answers(struct tarn_put *p, struct tarn_chunk *c, struct tarn_peer_node *node,
                          const redisReply *reply, struct tarn_displaced_list *old)
 {
     static const redisReply short_answer = {.type = REDIS_REPLY_ERROR,
@@ -201,7 +201,7 @@ static void take_answers(struct tarn_put *p, struct tarn_chunk *c, struct tarn_r
 
     for (uint32_t i = 0; i < c->n * p->replicas; i++) {
         struct tarn_target *t = &c->targets[i];
-        if (t->remote == remote && t->state == TARN_TARGET_COMMITTING)
+        if (t->node == node && t->state == TARN_TARGET_COMMITTING)
             take_answer(p, t, at < reply->elements ? reply->element[at] : &short_answer, old), at++;
     }
 }
@@ -215,7 +215,7 @@ static void stored(struct tarn_put *p, const struct tarn_put_job *job)
         const struct tarn_target *t = &job->targets[k];
         if (t->state != TARN_TARGET_STORED)
             continue;
-        tarn_lease_named(t->remote);
+        tarn_lease_named(t->node);
         d.locs[d.nlocs++] = tarn_target_loc(t);
     }
     tarn_cache_set(p->client->cache, &item->key, tarn_key_hash(&item->key), &d);
@@ -266,12 +266,12 @@ static void answers(struct tarn_put *p, struct tarn_chunk *c, struct tarn_displa
         if (!node->committing)
             continue;
         node->committing = false;
-        int rc = tarn_call_reply(node->commit, p->deadline_ns, &p->stop, &reply);
+        int rc = tarn_control_conn_reply(node->commit, p->deadline_ns, &p->stop, &reply);
         if (rc != 0) {
             commit_failed(p, c, node, TARN_TARGET_COMMITTING, rc);
             continue;
         }
-        take_answers(p, c, node->remote, reply, old);
+        take_answers(p, c, node->node, reply, old);
         freeReplyObject(reply);
     }
 }
@@ -281,7 +281,7 @@ static void answers(struct tarn_put *p, struct tarn_chunk *c, struct tarn_displa
 static bool any_held_up(const struct tarn_put *p, const struct tarn_chunk *c, bool join)
 {
     for (uint32_t i = 0; i < c->n * p->replicas; i++)
-        if (to_commit(p, &c->targets[i], c->targets[i].remote, join))
+        if (to_commit(p, &c->targets[i], c->targets[i].node, join))
             return true;
     return false;
 }
@@ -299,7 +299,7 @@ static void give_up(struct tarn_put *p, struct tarn_chunk *c, bool join)
 {
     for (uint32_t i = 0; i < c->n * p->replicas; i++) {
         struct tarn_target *t = &c->targets[i];
-        if (!to_commit(p, t, t->remote, join))
+        if (!to_commit(p, t, t->node, join))
             continue;
         tarn_last_error_set(t->job->text);
         tarn_job_fail(t->job, tarn_stopped(&p->stop) ? tarn_fail(TARN_E_CANCELED, "canceled by the caller")

@@ -52,7 +52,7 @@ enum tarn_target_state {
 
 struct tarn_target {
     struct tarn_put_job *job;
-    struct tarn_remote *remote;
+    struct tarn_peer_node *node;
     enum tarn_target_state state;
     bool granted; /* the node holds room under (pool, slot, gen) until COMMIT or ABORT */
     uint32_t pool, slot;
@@ -66,7 +66,7 @@ struct tarn_target {
 /* Where it can be read once it is stored. */
 static inline struct tarn_loc tarn_target_loc(const struct tarn_target *t)
 {
-    return (struct tarn_loc){t->remote, t->offset, t->gen + 1, t->pool, t->slot};
+    return (struct tarn_loc){t->node, t->offset, t->gen + 1, t->pool, t->slot};
 }
 
 struct tarn_put_job {
@@ -77,7 +77,7 @@ struct tarn_put_job {
     int held;     /* why its COMMIT is to be sent again: BUSY or AGAIN; 0: it is not */
     char text[TARN_SENTENCE];
     struct tarn_target *targets; /* put.replicas of them */
-    struct tarn_remote *refused[TARN_REFUSALS_MAX];
+    struct tarn_peer_node *refused[TARN_REFUSALS_MAX];
     uint32_t nrefused;
 };
 
@@ -90,8 +90,8 @@ struct tarn_chunk {
 
 /* A node's part in a put. */
 struct tarn_put_node {
-    struct tarn_remote *remote;
-    struct tarn_call *reserve, *commit;
+    struct tarn_peer_node *node;
+    struct tarn_control_conn *reserve, *commit;
     bool reserving, committing; /* a reply is outstanding */
 };
 

@@ -37,17 +37,17 @@ int tarn_put_check(const struct tarn_item *item, size_t i, bool pieces)
 
 /* --- candidates --------------------------------------------------------------------------------- */
 
-static uint64_t capacity(const struct tarn_remote *r, const char *pool)
+static uint64_t capacity(const struct tarn_peer_node *node, const char *pool)
 {
     uint64_t bytes = 0;
 
-    for (uint32_t i = 0; i < r->npools; i++)
-        if (strcmp(pool, "*") == 0 || strcmp(r->pools[i].name, pool) == 0)
-            bytes += r->pools[i].bytes;
+    for (uint32_t i = 0; i < node->npools; i++)
+        if (strcmp(pool, "*") == 0 || strcmp(node->pools[i].name, pool) == 0)
+            bytes += node->pools[i].bytes;
     return bytes;
 }
 
-static bool eligible(const struct tarn_put *p, const struct tarn_remote *r, const char *node, bool local)
+static bool eligible(const struct tarn_put *p, const struct tarn_peer_node *r, const char *node, bool local)
 {
     if (!atomic_load(&r->listed) || atomic_load(&r->superseded))
         return false;
@@ -59,7 +59,7 @@ static bool eligible(const struct tarn_put *p, const struct tarn_remote *r, cons
 static int collect(struct tarn_put *p, const char *node, bool local)
 {
     struct tarn_client *c = p->client;
-    struct tarn_remote *r, *next;
+    struct tarn_peer_node *r, *next;
 
     tarn_put_unplan(p);
     pthread_rwlock_rdlock(&c->nodes_lock);
@@ -80,17 +80,17 @@ static int collect(struct tarn_put *p, const char *node, bool local)
     return p->candidates && p->scratch ? 0 : tarn_fail(TARN_E_NO_MEMORY, "put: out of memory");
 }
 
-static bool takes_puts(const struct tarn_remote *r)
+static bool takes_puts(const struct tarn_peer_node *node)
 {
-    return atomic_load(&r->health) == TARN_UP && !atomic_load(&r->draining) && !atomic_load(&r->superseded);
+    return atomic_load(&node->health) == TARN_UP && !atomic_load(&node->draining) && !atomic_load(&node->superseded);
 }
 
 /* Suspects may turn out to be well. CANCELED: that was not waited for. */
 static int settle_suspects(const struct tarn_put *p)
 {
     for (uint32_t i = 0; i < p->ncandidates; i++)
-        if (atomic_load(&p->candidates[i].remote->suspect))
-            tarn_remote_settled(p->candidates[i].remote, p->deadline_ns, &p->stop);
+        if (atomic_load(&p->candidates[i].node->suspect))
+            tarn_peer_node_settled(p->candidates[i].node, p->deadline_ns, &p->stop);
     return tarn_stopped(&p->stop) ? tarn_fail(TARN_E_CANCELED, "canceled by the caller") : 0;
 }
 
@@ -99,7 +99,7 @@ static uint32_t count_takers(const struct tarn_put *p)
     uint32_t n = 0;
 
     for (uint32_t i = 0; i < p->ncandidates; i++)
-        n += takes_puts(p->candidates[i].remote);
+        n += takes_puts(p->candidates[i].node);
     return n;
 }
 
@@ -114,7 +114,7 @@ static int too_few(const struct tarn_put *p, const struct tarn_put_options *o)
             "that `tarn info` lists",
             place);
     if (p->ncandidates == 0)
-        return tarn_remotes_none(p->client);
+        return tarn_peer_nodes_none(p->client);
     if (p->ncandidates < p->replicas)
         return tarn_fail(TARN_E_NODE_DOWN,
                          "put: %u replicas asked for, nodes%s%s: %u: start more nodes or ask for fewer", p->replicas,
@@ -159,7 +159,7 @@ int tarn_put_plan(struct tarn_put *p, const struct tarn_put_options *o)
     if (rc == 0 && count_takers(p) < p->replicas)
         rc = settle_suspects(p);
     if (rc == 0 && count_takers(p) < p->replicas) { /* a node may have come since */
-        rc = tarn_remotes_refresh(p->client, p->deadline_ns);
+        rc = tarn_peer_nodes_refresh(p->client, p->deadline_ns);
         if (rc == 0)
             rc = collect(p, node, local);
         if (rc == 0 && count_takers(p) < p->replicas)
@@ -188,10 +188,10 @@ static const struct tarn_candidate *candidates_for(struct tarn_put *p, const str
     memcpy(p->scratch, p->candidates, p->ncandidates * sizeof *p->scratch);
     for (uint32_t i = 0; i < p->ncandidates; i++) {
         struct tarn_candidate *c = &p->scratch[i];
-        if (!takes_puts(c->remote))
+        if (!takes_puts(c->node))
             c->weight = 0;
         for (uint32_t k = 0; k < job->nrefused; k++)
-            if (job->refused[k] == c->remote)
+            if (job->refused[k] == c->node)
                 c->weight = 0;
     }
     return p->scratch;
@@ -211,7 +211,7 @@ int tarn_put_assign(struct tarn_put *p, struct tarn_put_job *job)
         return tarn_fail(TARN_E_NODE_DOWN, "%u of %u nodes take puts, %u needed: see `tarn info`", n,
                          p->ncandidates, p->replicas);
     for (uint32_t k = 0; k < n; k++) {
-        job->targets[k].remote = cand[order[k]].remote;
+        job->targets[k].node = cand[order[k]].node;
         job->targets[k].state = TARN_TARGET_WANTED;
     }
     return 0;
@@ -223,24 +223,24 @@ bool tarn_put_reassign(struct tarn_put *p, struct tarn_target *t)
 
     if (p->fixed || job->nrefused == TARN_REFUSALS_MAX)
         return false;
-    job->refused[job->nrefused++] = t->remote;
+    job->refused[job->nrefused++] = t->node;
     candidates_for(p, job);
     for (uint32_t i = 0; i < p->ncandidates; i++)
         for (uint32_t k = 0; k < p->replicas; k++)
-            if (job->targets[k].remote == p->scratch[i].remote)
+            if (job->targets[k].node == p->scratch[i].node)
                 p->scratch[i].weight = 0;
     uint32_t next;
     if (tarn_place_pick(&p->items[job->index].key, p->scratch, p->ncandidates, 1, &next) == 0)
         return false;
-    t->remote = p->scratch[next].remote;
+    t->node = p->scratch[next].node;
     t->state = TARN_TARGET_WANTED;
     return true;
 }
 
-struct tarn_put_node *tarn_put_node_of(struct tarn_put *p, struct tarn_remote *r)
+struct tarn_put_node *tarn_put_node_of(struct tarn_put *p, struct tarn_peer_node *node)
 {
     for (uint32_t i = 0; i < p->nnodes; i++)
-        if (p->nodes[i].remote == r)
+        if (p->nodes[i].node == node)
             return &p->nodes[i];
     struct tarn_put_node *nodes = realloc(p->nodes, (p->nnodes + 1) * sizeof *nodes);
     if (!nodes) {
@@ -248,7 +248,7 @@ struct tarn_put_node *tarn_put_node_of(struct tarn_put *p, struct tarn_remote *r
         return NULL;
     }
     p->nodes = nodes;
-    nodes[p->nnodes] = (struct tarn_put_node){.remote = r};
+    nodes[p->nnodes] = (struct tarn_put_node){.node = node};
     return &nodes[p->nnodes++];
 }
 

@@ -9,7 +9,7 @@ int tarn_put_plan(struct tarn_put *p, const struct tarn_put_options *o);
 void tarn_put_unplan(struct tarn_put *p);
 int tarn_put_check(const struct tarn_item *item, size_t i, bool pieces);
 /* The node's part; made on first use. NULL: out of memory. */
-struct tarn_put_node *tarn_put_node_of(struct tarn_put *p, struct tarn_remote *r);
+struct tarn_put_node *tarn_put_node_of(struct tarn_put *p, struct tarn_peer_node *node);
 /* Chooses the targets' nodes. */
 int tarn_put_assign(struct tarn_put *p, struct tarn_put_job *job);
 /* Another node in place of the target's, which refused; false when there is none. */

@@ -13,13 +13,13 @@
 #include <string.h>
 
 #include "base/text.h"
-#include "client/call.h"
-#include "client/errand.h"
+#include "client/control_conn.h"
+#include "client/owed_command.h"
 #include "client/health.h"
 #include "client/put_plan.h"
-#include "client/remote.h"
+#include "client/peer_nodes.h"
 #include "client/retire.h"
-#include "client/words.h"
+#include "client/command.h"
 
 #define ABORT_NS (100 * TARN_NS_PER_MS)
 
@@ -51,7 +51,7 @@ static void refused(struct tarn_put *p, struct tarn_target *t, int code)
     tarn_job_fail(job, code);
 }
 
-static void refuse_all(struct tarn_put *p, struct tarn_chunk *c, struct tarn_remote *r,
+static void refuse_all(struct tarn_put *p, struct tarn_chunk *c, struct tarn_peer_node *node,
                        enum tarn_target_state state, int code)
 {
     char text[TARN_SENTENCE];
@@ -59,7 +59,7 @@ static void refuse_all(struct tarn_put *p, struct tarn_chunk *c, struct tarn_rem
     snprintf(text, sizeof text, "%s", tarn_last_error());
     for (uint32_t i = 0; i < c->n * p->replicas; i++) {
         struct tarn_target *t = &c->targets[i];
-        if (t->remote != r || t->state != state)
+        if (t->node != node || t->state != state)
             continue;
         tarn_last_error_set(text);
         refused(p, t, code);
@@ -69,78 +69,78 @@ static void refuse_all(struct tarn_put *p, struct tarn_chunk *c, struct tarn_rem
 /* --- RESERVE ------------------------------------------------------------------------------------ */
 
 /* With other nodes to go to, one that keeps silent gets only part of the time. */
-static struct tarn_steps steps_of(const struct tarn_put *p, const struct tarn_remote *r)
+static struct tarn_steps steps_of(const struct tarn_put *p, const struct tarn_peer_node *node)
 {
     uint64_t now = tarn_now_ns(), left = p->deadline_ns > now ? p->deadline_ns - now : 0;
     struct tarn_steps s = {.deadline_ns = p->deadline_ns, .patience_ns = UINT64_MAX};
 
     if (p->fixed || p->ncandidates <= p->replicas)
         return s;
-    s.patience_ns = tarn_remote_patience(r);
+    s.patience_ns = tarn_peer_node_patience(node);
     if (left / 2 < s.patience_ns)
         s.patience_ns = left / 2;
     return s;
 }
 
-static bool wanted_by(const struct tarn_target *t, const struct tarn_remote *r)
+static bool wanted_by(const struct tarn_target *t, const struct tarn_peer_node *node)
 {
-    return t->remote == r && t->state == TARN_TARGET_WANTED && t->job->status == 0;
+    return t->node == node && t->state == TARN_TARGET_WANTED && t->job->status == 0;
 }
 
-static int reserve_args(struct tarn_put *p, struct tarn_chunk *c, struct tarn_remote *r, struct tarn_words *a)
+static int reserve_args(struct tarn_put *p, struct tarn_chunk *c, struct tarn_peer_node *node, struct tarn_command *a)
 {
     char shape[TARN_SHAPE_TEXT];
-    int rc = tarn_words_init(a, 6 + 4 * TARN_CHUNK_ITEMS, 64 + TARN_CHUNK_ITEMS * (24 + TARN_SHAPE_TEXT));
+    int rc = tarn_command_init(a, 6 + 4 * TARN_CHUNK_ITEMS, 64 + TARN_CHUNK_ITEMS * (24 + TARN_SHAPE_TEXT));
 
     if (rc != 0)
         return rc;
-    tarn_words_str(a, "RESERVE");
-    tarn_words_str(a, p->pool);
-    tarn_words_str(a, p->flags & TARN_PUT_REPLACE ? "replace" : "absent");
-    tarn_words_u64(a, c->version);
-    tarn_words_u64(a, p->ttl_ms);
-    tarn_words_str(a, p->flags & TARN_PUT_PIN ? "1" : "0");
+    tarn_command_str(a, "RESERVE");
+    tarn_command_str(a, p->pool);
+    tarn_command_str(a, p->flags & TARN_PUT_REPLACE ? "replace" : "absent");
+    tarn_command_u64(a, c->version);
+    tarn_command_u64(a, p->ttl_ms);
+    tarn_command_str(a, p->flags & TARN_PUT_PIN ? "1" : "0");
     for (uint32_t i = 0; i < c->n * p->replicas; i++) {
         struct tarn_target *t = &c->targets[i];
-        if (!wanted_by(t, r))
+        if (!wanted_by(t, node))
             continue;
         const struct tarn_item *item = &p->items[t->job->index];
-        tarn_words_add(a, item->key.data, item->key.bytes);
-        tarn_words_u64(a, item->tensor.bytes);
-        tarn_words_str(a, tarn_dtype_name(item->tensor.dtype));
+        tarn_command_add(a, item->key.data, item->key.bytes);
+        tarn_command_u64(a, item->tensor.bytes);
+        tarn_command_str(a, tarn_dtype_name(item->tensor.dtype));
         tarn_shape_format(&item->tensor, shape);
-        tarn_words_text(a, shape);
+        tarn_command_text(a, shape);
     }
     return 0;
 }
 
 static int send_reserve(struct tarn_put *p, struct tarn_chunk *c, struct tarn_put_node *node)
 {
-    struct tarn_words a;
-    struct tarn_steps steps = steps_of(p, node->remote);
+    struct tarn_command a;
+    struct tarn_steps steps = steps_of(p, node->node);
     int rc =
-        node->reserve ? 0 : tarn_call_take_early(node->remote, &steps, &p->stop, &node->reserve);
+        node->reserve ? 0 : tarn_control_conn_take_early(node->node, &steps, &p->stop, &node->reserve);
 
     if (rc == 0)
-        rc = reserve_args(p, c, node->remote, &a);
+        rc = reserve_args(p, c, node->node, &a);
     if (rc != 0)
         return rc;
-    rc = tarn_words_send(&a, node->reserve, p->deadline_ns);
-    tarn_words_free(&a);
+    rc = tarn_command_send(&a, node->reserve, p->deadline_ns);
+    tarn_command_free(&a);
     node->reserving = rc == 0;
     return rc;
 }
 
-static void ask_node(struct tarn_put *p, struct tarn_chunk *c, struct tarn_remote *r)
+static void ask_node(struct tarn_put *p, struct tarn_chunk *c, struct tarn_peer_node *r)
 {
     struct tarn_put_node *node = tarn_put_node_of(p, r);
     int rc = node ? send_reserve(p, c, node) : TARN_E_NO_MEMORY;
 
     if (rc != 0) {
         if (node && node->reserve && rc == TARN_E_NODE_DOWN) {
-            tarn_call_drop(node->reserve);
+            tarn_control_conn_drop(node->reserve);
             node->reserve = NULL;
-            tarn_remote_aside(r, TARN_GONE, tarn_last_error());
+            tarn_peer_node_aside(r, TARN_GONE, tarn_last_error());
         }
         refuse_all(p, c, r, TARN_TARGET_WANTED, rc);
         return;
@@ -150,10 +150,10 @@ static void ask_node(struct tarn_put *p, struct tarn_chunk *c, struct tarn_remot
             c->targets[i].state = TARN_TARGET_ASKED;
 }
 
-static bool is_reserving(const struct tarn_put *p, const struct tarn_remote *r)
+static bool is_reserving(const struct tarn_put *p, const struct tarn_peer_node *node)
 {
     for (uint32_t k = 0; k < p->nnodes; k++)
-        if (p->nodes[k].remote == r)
+        if (p->nodes[k].node == node)
             return p->nodes[k].reserving;
     return false;
 }
@@ -164,8 +164,8 @@ void tarn_chunk_ask(struct tarn_put *p, struct tarn_chunk *c)
 {
     for (uint32_t i = 0; i < c->n * p->replicas; i++) {
         struct tarn_target *t = &c->targets[i];
-        while (wanted_by(t, t->remote) && !is_reserving(p, t->remote))
-            ask_node(p, c, t->remote);
+        while (wanted_by(t, t->node) && !is_reserving(p, t->node))
+            ask_node(p, c, t->node);
     }
 }
 
@@ -176,14 +176,14 @@ static void take_grant(struct tarn_put *p, struct tarn_target *t, const redisRep
     char who[352];
 
     if (e->type == REDIS_REPLY_ERROR) {
-        int rc = tarn_resp_error(e, tarn_remote_text(t->remote, who), TARN_E_PROTOCOL);
+        int rc = tarn_resp_error(e, tarn_peer_node_text(t->node, who), TARN_E_PROTOCOL);
         refused(p, t, rc);
         return;
     }
     if (e->type != REDIS_REPLY_ARRAY || e->elements != 4 || !e->element[3]->str ||
         tarn_u64_parse(e->element[3]->str, e->element[3]->len, 16, UINT64_MAX, &t->gen) != 0) {
         refused(p, t,
-                tarn_fail(TARN_E_PROTOCOL, "%s: RESERVE: not an answer", tarn_remote_text(t->remote, who)));
+                tarn_fail(TARN_E_PROTOCOL, "%s: RESERVE: not an answer", tarn_peer_node_text(t->node, who)));
         return;
     }
     t->pool = (uint32_t)e->element[0]->integer;
@@ -193,33 +193,33 @@ static void take_grant(struct tarn_put *p, struct tarn_target *t, const redisRep
     t->state = TARN_TARGET_RESERVED;
 }
 
-static void take_grants(struct tarn_put *p, struct tarn_chunk *c, struct tarn_remote *r,
+static void take_grants(struct tarn_put *p, struct tarn_chunk *c, struct tarn_peer_node *node,
                         const redisReply *reply)
 {
     size_t at = 0;
 
     for (uint32_t i = 0; i < c->n * p->replicas; i++) {
         struct tarn_target *t = &c->targets[i];
-        if (t->remote != r || t->state != TARN_TARGET_ASKED)
+        if (t->node != node || t->state != TARN_TARGET_ASKED)
             continue;
         if (at < reply->elements)
             take_grant(p, t, reply->element[at++]);
         else
-            refused(p, t, tarn_fail(TARN_E_PROTOCOL, "node %s: RESERVE: answer too short", r->key.id));
+            refused(p, t, tarn_fail(TARN_E_PROTOCOL, "node %s: RESERVE: answer too short", node->key.id));
     }
 }
 
 /* HELLO was refused, so nothing was asked for. */
-static void unask(struct tarn_put *p, struct tarn_chunk *c, const struct tarn_remote *r)
+static void unask(struct tarn_put *p, struct tarn_chunk *c, const struct tarn_peer_node *node)
 {
     for (uint32_t i = 0; i < c->n * p->replicas; i++)
-        if (c->targets[i].remote == r && c->targets[i].state == TARN_TARGET_ASKED)
+        if (c->targets[i].node == node && c->targets[i].state == TARN_TARGET_ASKED)
             c->targets[i].state = TARN_TARGET_WANTED;
 }
 
 static void reserve_failed(struct tarn_put *p, struct tarn_chunk *c, struct tarn_put_node *node, int rc)
 {
-    struct tarn_remote *r = node->remote;
+    struct tarn_peer_node *r = node->node;
     bool refused_hello = node->reserve->refused;
     char text[TARN_SENTENCE];
 
@@ -230,16 +230,16 @@ static void reserve_failed(struct tarn_put *p, struct tarn_chunk *c, struct tarn
         atomic_store(&r->draining, true);
         rc = TARN_E_NODE_DOWN;
     } else if (rc == TARN_E_NODE_DOWN) {
-        tarn_remote_aside(r, TARN_GONE, text);
+        tarn_peer_node_aside(r, TARN_GONE, text);
         if (refused_hello) /* another incarnation's grants are given back there */
-            tarn_call_give(node->reserve);
+            tarn_control_conn_give(node->reserve);
         else
-            tarn_call_drop(node->reserve);
+            tarn_control_conn_drop(node->reserve);
         node->reserve = NULL;
     } else {
-        if (rc == TARN_E_TIMEOUT && node->reserve->owed)
-            tarn_remote_silent(r, node->reserve->since_ns);
-        tarn_call_give(node->reserve); /* what is granted in an answer to come is given back there */
+        if (rc == TARN_E_TIMEOUT && node->reserve->reply_due)
+            tarn_peer_node_silent(r, node->reserve->since_ns);
+        tarn_control_conn_give(node->reserve); /* what is granted in an answer to come is given back there */
         node->reserve = NULL;
     }
     tarn_last_error_set(text);
@@ -251,7 +251,7 @@ static void rest_connections(struct tarn_put *p)
 {
     for (uint32_t k = 0; k < p->nnodes; k++)
         if (!p->nodes[k].reserving) {
-            tarn_call_rest(p->nodes[k].reserve);
+            tarn_control_conn_rest(p->nodes[k].reserve);
             p->nodes[k].reserve = NULL;
         }
 }
@@ -275,13 +275,13 @@ void tarn_chunk_granted(struct tarn_put *p, struct tarn_chunk *c)
             if (!node->reserving)
                 continue;
             node->reserving = false;
-            struct tarn_steps steps = steps_of(p, node->remote);
-            int rc = tarn_call_reply(node->reserve, tarn_step(&steps), &p->stop, &reply);
+            struct tarn_steps steps = steps_of(p, node->node);
+            int rc = tarn_control_conn_reply(node->reserve, tarn_step(&steps), &p->stop, &reply);
             if (rc != 0) {
                 reserve_failed(p, c, node, rc);
                 continue;
             }
-            take_grants(p, c, node->remote, reply);
+            take_grants(p, c, node->node, reply);
             freeReplyObject(reply);
         }
         tarn_chunk_ask(p, c);
@@ -291,39 +291,39 @@ void tarn_chunk_granted(struct tarn_put *p, struct tarn_chunk *c)
 
 /* --- ABORT -------------------------------------------------------------------------------------- */
 
-static bool to_abort(const struct tarn_target *t, const struct tarn_remote *r)
+static bool to_abort(const struct tarn_target *t, const struct tarn_peer_node *node)
 {
-    return t->granted && t->job->status != 0 && t->remote == r && t->state != TARN_TARGET_COMMITTING;
+    return t->granted && t->job->status != 0 && t->node == node && t->state != TARN_TARGET_COMMITTING;
 }
 
 /* A node that is not up, does not answer, or has errands before it, gets it from the keeper later. */
-static void abort_on(struct tarn_put *p, struct tarn_chunk *c, struct tarn_remote *r)
+static void abort_on(struct tarn_put *p, struct tarn_chunk *c, struct tarn_peer_node *node)
 {
-    struct tarn_words a;
+    struct tarn_command a;
     redisReply *reply;
     uint64_t now = tarn_now_ns(), deadline = now + ABORT_NS;
 
     if (deadline > tarn_put_grace(p))
         deadline = tarn_put_grace(p);
-    if (tarn_words_init(&a, 1 + 3 * TARN_CHUNK_ITEMS, TARN_CHUNK_ITEMS * 48) != 0)
+    if (tarn_command_init(&a, 1 + 3 * TARN_CHUNK_ITEMS, TARN_CHUNK_ITEMS * 48) != 0)
         return;
-    tarn_words_str(&a, "ABORT");
+    tarn_command_str(&a, "ABORT");
     for (uint32_t i = 0; i < c->n * p->replicas; i++) {
         struct tarn_target *t = &c->targets[i];
-        if (!to_abort(t, r))
+        if (!to_abort(t, node))
             continue;
         t->granted = false;
-        tarn_words_u64(&a, t->pool);
-        tarn_words_u64(&a, t->slot);
-        tarn_words_gen(&a, t->gen);
+        tarn_command_u64(&a, t->pool);
+        tarn_command_u64(&a, t->slot);
+        tarn_command_gen(&a, t->gen);
     }
-    if (now >= deadline || atomic_load(&r->errands) > 0 || atomic_load(&r->health) != TARN_UP ||
-        tarn_words_call(&a, r, deadline, NULL, &reply) != 0) {
-        tarn_monitor_errand(r, &a);
+    if (now >= deadline || atomic_load(&node->owed_commands) > 0 || atomic_load(&node->health) != TARN_UP ||
+        tarn_command_call(&a, node, deadline, NULL, &reply) != 0) {
+        tarn_owed_command_add(node, &a);
         return;
     }
     freeReplyObject(reply);
-    tarn_words_free(&a);
+    tarn_command_free(&a);
 }
 
 void tarn_chunk_abort(struct tarn_put *p, struct tarn_chunk *c)
@@ -332,7 +332,7 @@ void tarn_chunk_abort(struct tarn_put *p, struct tarn_chunk *c)
 
     snprintf(text, sizeof text, "%s", tarn_last_error());
     for (uint32_t i = 0; i < c->n * p->replicas; i++)
-        if (to_abort(&c->targets[i], c->targets[i].remote))
-            abort_on(p, c, c->targets[i].remote);
+        if (to_abort(&c->targets[i], c->targets[i].node))
+            abort_on(p, c, c->targets[i].node);
     tarn_last_error_set(text);
 }

@@ -7,13 +7,13 @@
 #include "client/health.h"
 #include "client/link.h"
 #include "client/put_plan.h"
-#include "client/remote.h"
+#include "client/peer_nodes.h"
 
 static int choose_transport(const struct tarn_put *p, const struct tarn_target *t)
 {
     for (int i = 0; i < p->client->ntransports; i++)
-        if (tarn_remote_moves(t->remote, i, t->pool, t->x.work.gpu) && !(t->tried >> i & 1) &&
-            tarn_side_usable(t->remote, i, true))
+        if (tarn_peer_node_moves(t->node, i, t->pool, t->x.work.gpu) && !(t->tried >> i & 1) &&
+            tarn_side_usable(t->node, i, true))
             return i;
     return -1;
 }
@@ -42,19 +42,19 @@ static bool look(struct tarn_target *t)
 /* True: it is written, or under way in the flight. */
 static bool write_alone(struct tarn_put *p, struct tarn_target *t)
 {
-    struct tarn_linked *l = tarn_link_at_hand(t->remote, t->transport, true);
+    struct tarn_open_link *l = tarn_link_at_hand(t->node, t->transport, true);
     struct tarn_alone a;
 
     p->alone = false;
     if (!l)
         return false;
-    if (tarn_flight_alone(l, t->remote, t->transport, true, &t->x, tarn_now_ns(), &a)) {
+    if (tarn_flight_alone(l, t->node, t->transport, true, &t->x, tarn_now_ns(), &a)) {
         t->state = TARN_TARGET_WRITTEN;
         return true;
     }
-    if (a.linked)
-        tarn_flight_adopt(&p->flight, t->remote, t->transport, true, &t->x, &a);
-    return a.linked != NULL;
+    if (a.open_link)
+        tarn_flight_adopt(&p->flight, t->node, t->transport, true, &t->x, &a);
+    return a.open_link != NULL;
 }
 
 static bool post(struct tarn_put *p, struct tarn_target *t)
@@ -67,15 +67,15 @@ static bool post(struct tarn_put *p, struct tarn_target *t)
             return false;
         t->x.work.scratch[0] = 0;
         t->transport = i;
-        tarn_tell_route(t->remote, "put", &p->items[t->job->index].key, t->pool, i, t->x.work.gpu);
+        tarn_tell_route(t->node, "put", &p->items[t->job->index].key, t->pool, i, t->x.work.gpu);
         if (p->alone && write_alone(p, t))
             return true;
-        rc = tarn_flight_post(&p->flight, t->remote, i, true, &t->x);
+        rc = tarn_flight_post(&p->flight, t->node, i, true, &t->x);
         if (rc == 0)
             return true;
         if (rc == TARN_E_NODE_DOWN || rc == TARN_E_TIMEOUT || rc == TARN_E_CANCELED) {
             lose(t, rc, rc != TARN_E_CANCELED);
-            t->job->busy |= rc == TARN_E_TIMEOUT && tarn_side_awaited(t->remote, i, true);
+            t->job->busy |= rc == TARN_E_TIMEOUT && tarn_side_awaited(t->node, i, true);
             return false;
         }
         if (rc == TARN_E_BUSY)
@@ -84,12 +84,12 @@ static bool post(struct tarn_put *p, struct tarn_target *t)
     }
     if (busy[0] && tarn_now_ns() >= p->deadline_ns)
         lose(t, tarn_fail(TARN_E_TIMEOUT, "%s", busy), false);
-    else if (atomic_load(&t->remote->health) == TARN_UP)
+    else if (atomic_load(&t->node->health) == TARN_UP)
         lose(t,
-             tarn_fail(tarn_link_unreachable(t->remote, true, t->x.work.gpu, text, sizeof text), "%s", text),
+             tarn_fail(tarn_link_unreachable(t->node, true, t->x.work.gpu, text, sizeof text), "%s", text),
              false);
     else
-        lose(t, tarn_fail(TARN_E_NODE_DOWN, "%s: does not answer", tarn_remote_text(t->remote, who)), true);
+        lose(t, tarn_fail(TARN_E_NODE_DOWN, "%s: does not answer", tarn_peer_node_text(t->node, who)), true);
     return false;
 }
 
@@ -108,7 +108,7 @@ bool tarn_target_post(struct tarn_put *p, struct tarn_target *t, uint64_t offset
                                    .pieces = pieces,
                                    .npieces = npieces};
     t->x.deadline_ns = p->deadline_ns;
-    t->x.patience_ns = others ? tarn_remote_patience(t->remote) : UINT64_MAX;
+    t->x.patience_ns = others ? tarn_peer_node_patience(t->node) : UINT64_MAX;
     t->x.stop = p->stop.flag;
     t->x.quiet_on = NULL;
     t->tried = 0;
@@ -137,7 +137,7 @@ static void write_again(struct tarn_put *p, struct tarn_target *t)
 {
     char who[352];
 
-    if (!t->x.lane || !t->x.lane->loose) {
+    if (!t->x.fl || !t->x.fl->loose) {
         post(p, t);
         return;
     }
@@ -146,7 +146,7 @@ static void write_again(struct tarn_put *p, struct tarn_target *t)
         return;
     }
     tarn_fail(TARN_E_NODE_DOWN, "%s: has not said that what a broken connection wrote has ended: look at the node",
-              tarn_remote_text(t->remote, who));
+              tarn_peer_node_text(t->node, who));
     lose(t, TARN_E_NODE_DOWN, true);
 }
 
@@ -157,18 +157,18 @@ static void broken(struct tarn_put *p, struct tarn_target *t)
 
     if (!t->x.fresh && i >= 0 &&
         tarn_now_ns() < p->deadline_ns) { /* an old pooled link: once more on a new one */
-        tarn_link_flush(t->remote, t->transport, true);
+        tarn_link_flush(t->node, t->transport, true);
         write_again(p, t);
         return;
     }
     tarn_fail(TARN_E_NODE_DOWN, "%s: the data connection broke during a put",
-              tarn_remote_text(t->remote, who));
-    if (tarn_link_lost(t->remote, t->transport, true, t->pool, t->x.work.gpu)) {
+              tarn_peer_node_text(t->node, who));
+    if (tarn_link_lost(t->node, t->transport, true, t->pool, t->x.work.gpu)) {
         t->tried |= 1u << t->transport;
         write_again(p, t);
         return;
     }
-    tarn_remote_aside(t->remote, TARN_GONE, tarn_last_error());
+    tarn_peer_node_aside(t->node, TARN_GONE, tarn_last_error());
     lose(t, TARN_E_NODE_DOWN, true);
 }
 
@@ -177,7 +177,7 @@ static void refused(struct tarn_target *t, int status)
     char who[352];
 
     lose(t,
-         tarn_fail(status, "%s: %s", tarn_remote_text(t->remote, who),
+         tarn_fail(status, "%s: %s", tarn_peer_node_text(t->node, who),
                    t->x.why[0] ? t->x.why : tarn_strerror(status)),
          false);
 }
@@ -206,7 +206,7 @@ static void done(struct tarn_put *p, struct tarn_target *t)
     case TARN_E_STALE: /* the node no longer knows the reservation: the session broke off meanwhile */
         t->granted = false;
         lose(t,
-             tarn_fail(TARN_E_NODE_DOWN, "%s: has dropped the reservation", tarn_remote_text(t->remote, who)),
+             tarn_fail(TARN_E_NODE_DOWN, "%s: has dropped the reservation", tarn_peer_node_text(t->node, who)),
              true);
         break;
     default:
@@ -230,13 +230,13 @@ static void landed(struct tarn_put *p, struct tarn_target *t)
     case TARN_END_SILENT:
         lose(t,
              tarn_fail(TARN_E_NODE_DOWN, "%s: does not answer: it is paused or cut off",
-                       tarn_remote_text(t->remote, who)),
+                       tarn_peer_node_text(t->node, who)),
              true);
         break;
     case TARN_END_EXPIRED:
         lose(t,
              tarn_fail(TARN_E_TIMEOUT, "%s: the deadline passed during the transfer: raise timeout_ms",
-                       tarn_remote_text(t->remote, who)),
+                       tarn_peer_node_text(t->node, who)),
              false);
         break;
     case TARN_END_STOPPED:

@@ -9,7 +9,7 @@
 #include "client/alert.h"
 #include "client/client.h"
 #include "client/lease_ask.h"
-#include "client/remote.h"
+#include "client/peer_nodes.h"
 
 static uint32_t transport_bits(const struct tarn_client *c, const char *list)
 {
@@ -25,37 +25,37 @@ static uint32_t transport_bits(const struct tarn_client *c, const char *list)
     return bits;
 }
 
-int tarn_remote_update(struct tarn_client *c, const struct tarn_node_record *n, uint64_t pass, uint64_t sent_ns)
+int tarn_peer_node_update(struct tarn_client *c, const struct tarn_node_record *n, uint64_t pass, uint64_t sent_ns)
 {
-    struct tarn_remote *r = tarn_remote_of(c, n->id, (uint32_t)n->epoch);
+    struct tarn_peer_node *node = tarn_peer_node_of(c, n->id, (uint32_t)n->epoch);
 
-    if (!r)
+    if (!node)
         return tarn_fail(TARN_E_NO_MEMORY, "node %s: out of memory", n->id);
-    pthread_mutex_lock(&r->lock);
-    snprintf(r->control, sizeof r->control, "%s", n->control);
-    snprintf(r->unix_path, sizeof r->unix_path, "%s", n->unix_path);
-    if (strcmp(r->host_id, n->host_id) != 0)
-        atomic_store(&r->near, strcmp(n->host_id, c->host_id) == 0);
-    snprintf(r->host_id, sizeof r->host_id, "%s", n->host_id);
-    snprintf(r->secret, sizeof r->secret, "%s", n->secret);
-    r->npools = n->npools < TARN_POOLS_MAX ? n->npools : TARN_POOLS_MAX;
-    for (uint32_t i = 0; i < r->npools; i++) {
+    pthread_mutex_lock(&node->lock);
+    snprintf(node->control, sizeof node->control, "%s", n->control);
+    snprintf(node->unix_path, sizeof node->unix_path, "%s", n->unix_path);
+    if (strcmp(node->host_id, n->host_id) != 0)
+        atomic_store(&node->near, strcmp(n->host_id, c->host_id) == 0);
+    snprintf(node->host_id, sizeof node->host_id, "%s", n->host_id);
+    snprintf(node->secret, sizeof node->secret, "%s", n->secret);
+    node->npools = n->npools < TARN_POOLS_MAX ? n->npools : TARN_POOLS_MAX;
+    for (uint32_t i = 0; i < node->npools; i++) {
         const struct tarn_pool_record *p = &n->pools[i];
-        snprintf(r->pools[i].name, sizeof r->pools[i].name, "%s", p->name);
-        r->pools[i].index = p->index;
-        r->pools[i].bytes = p->bytes;
+        snprintf(node->pools[i].name, sizeof node->pools[i].name, "%s", p->name);
+        node->pools[i].index = p->index;
+        node->pools[i].bytes = p->bytes;
         if (p->index < TARN_POOLS_MAX)
-            atomic_store(&r->pool_transports[p->index], (uint8_t)transport_bits(c, p->transports));
+            atomic_store(&node->pool_transports[p->index], (uint8_t)transport_bits(c, p->transports));
     }
-    r->pass = pass;
-    pthread_mutex_unlock(&r->lock);
-    atomic_store(&r->draining, strcmp(n->state, "draining") == 0);
-    atomic_store(&r->superseded, false);
-    tarn_lease_listed(r, n, sent_ns);
-    bool back = !atomic_exchange(&r->listed, true);
-    if (atomic_load(&r->health) != TARN_UP) {
+    node->pass = pass;
+    pthread_mutex_unlock(&node->lock);
+    atomic_store(&node->draining, strcmp(n->state, "draining") == 0);
+    atomic_store(&node->superseded, false);
+    tarn_lease_listed(node, n, sent_ns);
+    bool back = !atomic_exchange(&node->listed, true);
+    if (atomic_load(&node->health) != TARN_UP) {
         if (back) /* it beats again, so it may answer: callers wait for the keeper's word */
-            atomic_store(&r->suspect, true);
+            atomic_store(&node->suspect, true);
         tarn_monitor_ask(c);
     }
     return 0;
@@ -69,24 +69,24 @@ struct refresh {
 static int update_one(void *arg, const struct tarn_node_record *n)
 {
     struct refresh *f = arg;
-    return tarn_remote_update(f->client, n, f->pass, f->began_ns);
+    return tarn_peer_node_update(f->client, n, f->pass, f->began_ns);
 }
 
 /* Nodes that this pass did not see are unlisted; incarnations whose id it saw under another epoch are over.
  */
 static void settle(struct tarn_client *c, uint64_t pass)
 {
-    struct tarn_remote *r, *next, *other, *after;
+    struct tarn_peer_node *node, *next, *other, *after;
 
     pthread_rwlock_rdlock(&c->nodes_lock);
-    HASH_ITER (hh, c->nodes, r, next) {
-        if (r->pass == pass)
+    HASH_ITER (hh, c->nodes, node, next) {
+        if (node->pass == pass)
             continue;
-        atomic_store(&r->listed, false);
+        atomic_store(&node->listed, false);
         HASH_ITER (hh, c->nodes, other, after)
-            if (other->pass == pass && strcmp(other->key.id, r->key.id) == 0) {
-                atomic_store(&r->superseded, true);
-                tarn_lease_end(&r->lease);
+            if (other->pass == pass && strcmp(other->key.id, node->key.id) == 0) {
+                atomic_store(&node->superseded, true);
+                tarn_lease_end(&node->lease);
             }
     }
     pthread_rwlock_unlock(&c->nodes_lock);
@@ -114,7 +114,7 @@ static int refresh_begin(struct tarn_client *c, uint64_t deadline_ns)
     return rc;
 }
 
-int tarn_remotes_refresh(struct tarn_client *c, uint64_t deadline_ns)
+int tarn_peer_nodes_refresh(struct tarn_client *c, uint64_t deadline_ns)
 {
     int rc = refresh_begin(c, deadline_ns);
 
@@ -134,7 +134,7 @@ int tarn_remotes_refresh(struct tarn_client *c, uint64_t deadline_ns)
     return rc;
 }
 
-int tarn_remotes_none(struct tarn_client *c)
+int tarn_peer_nodes_none(struct tarn_client *c)
 {
     return tarn_fail(TARN_E_NODE_DOWN,
                      "no node in the client's namespace of directory %s: start tarnd with this --redis and --ns",

@@ -17,24 +17,24 @@
 #include <string.h>
 
 #include "client/cache.h"
-#include "client/call.h"
+#include "client/control_conn.h"
 #include "client/check.h"
 #include "client/client.h"
 #include "client/displaced.h"
 #include "client/health.h"
 #include "client/refresh.h"
-#include "client/remote.h"
+#include "client/peer_nodes.h"
 #include "client/resolve.h"
 #include "client/verdict.h"
-#include "client/words.h"
+#include "client/command.h"
 
 #define KEYS_MAX 1024 /* of one DELETE */
 #define PAUSE_FIRST_MS 5
 #define PAUSE_MOST_MS 100
 
 struct target {
-    struct tarn_remote *remote; /* asked in this round; NULL: not yet */
-    struct tarn_remote *holders[TARN_REPLICAS_MAX];
+    struct tarn_peer_node *node; /* asked in this round; NULL: not yet */
+    struct tarn_peer_node *holders[TARN_REPLICAS_MAX];
     uint32_t nholders;
     bool listed;  /* the directory has it */
     bool cached;  /* this client knows a copy */
@@ -70,7 +70,7 @@ static void note_holders(struct target *t, const struct tarn_desc *d)
 {
     t->nholders = d->nlocs;
     for (uint32_t k = 0; k < d->nlocs; k++)
-        t->holders[k] = d->locs[k].remote;
+        t->holders[k] = d->locs[k].node;
 }
 
 /* Copies that this client may have read are released wherever they are. */
@@ -118,32 +118,32 @@ static int find_copies(struct removal *r)
 }
 
 /* A holder that answers, or any node that does. Nodes that were set aside a moment ago are waited for. */
-static struct tarn_remote *node_for(struct removal *r, const struct target *t)
+static struct tarn_peer_node *node_for(struct removal *r, const struct target *t)
 {
-    struct tarn_remote *any;
+    struct tarn_peer_node *any;
 
     for (uint32_t k = 0; k < t->nholders; k++)
-        if (tarn_remote_answers(t->holders[k]))
+        if (tarn_peer_node_answers(t->holders[k]))
             return t->holders[k];
-    if ((any = tarn_remotes_any(r->client, NULL)) != NULL)
+    if ((any = tarn_peer_nodes_any(r->client, NULL)) != NULL)
         return any;
-    if (tarn_remotes_refresh(r->client, r->deadline_ns) == 0 && (any = tarn_remotes_any(r->client, NULL)) != NULL)
+    if (tarn_peer_nodes_refresh(r->client, r->deadline_ns) == 0 && (any = tarn_peer_nodes_any(r->client, NULL)) != NULL)
         return any;
     for (uint32_t k = 0; k < t->nholders; k++)
-        if (tarn_remote_settled(t->holders[k], r->deadline_ns, r->stop))
+        if (tarn_peer_node_settled(t->holders[k], r->deadline_ns, r->stop))
             return t->holders[k];
     return NULL;
 }
 
 /* --- one round ---------------------------------------------------------------------------------- */
 
-static void take_answer(struct removal *r, size_t i, struct tarn_remote *by, const redisReply *e)
+static void take_answer(struct removal *r, size_t i, struct tarn_peer_node *by, const redisReply *e)
 {
     struct target *t = &r->targets[i];
     bool copies = e->type == REDIS_REPLY_ARRAY && e->elements > 0;
     const redisReply *removed = copies ? e->element[0] : e; /* was there an object? */
     char who[352];
-    int rc = tarn_resp_error(e, tarn_remote_text(by, who), TARN_E_PROTOCOL);
+    int rc = tarn_resp_error(e, tarn_peer_node_text(by, who), TARN_E_PROTOCOL);
 
     t->held = rc == TARN_E_AGAIN;
     if (t->held) {
@@ -178,27 +178,27 @@ static void no_answer(struct removal *r, const size_t *batch, size_t n, int rc)
     }
 }
 
-static void send_batch(struct removal *r, struct tarn_remote *remote, const size_t *batch, size_t n)
+static void send_batch(struct removal *r, struct tarn_peer_node *node, const size_t *batch, size_t n)
 {
     static const redisReply none = {.type = REDIS_REPLY_ERROR, .str = (char *)"PROTOCOL answer too short"};
-    uint64_t until = tarn_now_ns() + r->times * tarn_remote_patience(remote);
-    struct tarn_words a;
+    uint64_t until = tarn_now_ns() + r->times * tarn_peer_node_patience(node);
+    struct tarn_command a;
     redisReply *reply;
-    int rc = tarn_words_init(&a, 1 + (int)n, 0);
+    int rc = tarn_command_init(&a, 1 + (int)n, 0);
 
     if (rc == 0) {
-        tarn_words_str(&a, "DELETE");
+        tarn_command_str(&a, "DELETE");
         for (size_t k = 0; k < n; k++)
-            tarn_words_add(&a, r->keys[batch[k]].data, r->keys[batch[k]].bytes);
-        rc = tarn_words_call(&a, remote, until < r->deadline_ns ? until : r->deadline_ns, r->stop, &reply);
-        tarn_words_free(&a);
+            tarn_command_add(&a, r->keys[batch[k]].data, r->keys[batch[k]].bytes);
+        rc = tarn_command_call(&a, node, until < r->deadline_ns ? until : r->deadline_ns, r->stop, &reply);
+        tarn_command_free(&a);
     }
     if (rc != 0) {
         no_answer(r, batch, n, rc);
         return;
     }
     for (size_t k = 0; k < n; k++)
-        take_answer(r, batch[k], remote, k < reply->elements ? reply->element[k] : &none);
+        take_answer(r, batch[k], node, k < reply->elements ? reply->element[k] : &none);
     freeReplyObject(reply);
 }
 
@@ -208,24 +208,24 @@ static void ask_round(struct removal *r)
     size_t batch[KEYS_MAX];
 
     for (size_t i = 0; i < r->n; i++)
-        r->targets[i].remote = NULL;
+        r->targets[i].node = NULL;
     for (size_t i = 0; i < r->n && !tarn_stopped(r->stop); i++) {
-        if (r->statuses[i] != TARN_INPROGRESS || r->targets[i].remote)
+        if (r->statuses[i] != TARN_INPROGRESS || r->targets[i].node)
             continue;
-        struct tarn_remote *remote = node_for(r, &r->targets[i]);
+        struct tarn_peer_node *node = node_for(r, &r->targets[i]);
         size_t n = 0;
-        if (!remote) {
+        if (!node) {
             tarn_fail(TARN_E_NODE_DOWN, "no node answers: look at them (tarn info), or start one");
             no_answer(r, &i, 1, TARN_E_NODE_DOWN);
             continue;
         }
         for (size_t k = i; k < r->n && n < KEYS_MAX; k++)
-            if (r->statuses[k] == TARN_INPROGRESS && !r->targets[k].remote &&
-                (k == i || node_for(r, &r->targets[k]) == remote)) {
-                r->targets[k].remote = remote;
+            if (r->statuses[k] == TARN_INPROGRESS && !r->targets[k].node &&
+                (k == i || node_for(r, &r->targets[k]) == node)) {
+                r->targets[k].node = node;
                 batch[n++] = k;
             }
-        send_batch(r, remote, batch, n);
+        send_batch(r, node, batch, n);
     }
 }
 
@@ -240,8 +240,8 @@ static bool knows_nodes(struct tarn_client *c)
 /* Where there is none, there is none to wait for. */
 static int need_node(struct removal *r)
 {
-    int rc = knows_nodes(r->client) ? 0 : tarn_remotes_refresh(r->client, r->deadline_ns);
-    return rc || knows_nodes(r->client) ? rc : tarn_remotes_none(r->client);
+    int rc = knows_nodes(r->client) ? 0 : tarn_peer_nodes_refresh(r->client, r->deadline_ns);
+    return rc || knows_nodes(r->client) ? rc : tarn_peer_nodes_none(r->client);
 }
 
 static bool undecided(const struct removal *r)

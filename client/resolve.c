@@ -16,7 +16,7 @@
 #include "client/client.h"
 #include "client/lease_ask.h"
 #include "client/refresh.h"
-#include "client/remote.h"
+#include "client/peer_nodes.h"
 
 #define ABSENT_NS (250 * TARN_NS_PER_MS)
 
@@ -28,23 +28,23 @@ struct tarn_hits {
 /* Adds one location; true when its node should be asked for. */
 static bool add_location(struct tarn_client *c, const struct tarn_location *l, struct tarn_desc *d)
 {
-    struct tarn_remote *r = tarn_remote_of(c, l->node, (uint32_t)(l->gen >> 32));
+    struct tarn_peer_node *node = tarn_peer_node_of(c, l->node, (uint32_t)(l->gen >> 32));
 
-    if (!r || atomic_load(&r->superseded)) /* of an incarnation that is no more: nothing is there */
+    if (!node || atomic_load(&node->superseded)) /* of an incarnation that is no more: nothing is there */
         return false;
-    bool there = (atomic_load(&r->listed) || tarn_lease_runs(&r->lease, tarn_now_ns())) &&
-                 !atomic_load(&r->lease.gone);
-    int pool = there ? tarn_remote_pool(r, l->pool) : -1;
+    bool there = (atomic_load(&node->listed) || tarn_lease_runs(&node->lease, tarn_now_ns())) &&
+                 !atomic_load(&node->lease.gone);
+    int pool = there ? tarn_peer_node_pool(node, l->pool) : -1;
     if (pool < 0) {
         d->nlost++;
-        uint64_t now = tarn_now_ns(), asked = atomic_load(&r->asked_ns);
+        uint64_t now = tarn_now_ns(), asked = atomic_load(&node->asked_ns);
         bool ask = asked == 0 || now - asked > ABSENT_NS;
         if (ask)
-            atomic_store(&r->asked_ns, now);
+            atomic_store(&node->asked_ns, now);
         return ask;
     }
-    tarn_lease_named(r);
-    d->locs[d->nlocs++] = (struct tarn_loc){r, l->offset, l->gen, (uint32_t)pool, l->slot};
+    tarn_lease_named(node);
+    d->locs[d->nlocs++] = (struct tarn_loc){node, l->offset, l->gen, (uint32_t)pool, l->slot};
     return false;
 }
 
@@ -62,8 +62,8 @@ bool tarn_desc_make(struct tarn_client *c, const struct tarn_record *r, struct t
 bool tarn_desc_alive(const struct tarn_desc *d)
 {
     for (uint32_t i = 0; i < d->nlocs; i++) {
-        struct tarn_remote *r = d->locs[i].remote;
-        if (atomic_load(&r->health) != TARN_GONE && !tarn_remote_gone(r))
+        struct tarn_peer_node *node = d->locs[i].node;
+        if (atomic_load(&node->health) != TARN_GONE && !tarn_peer_node_gone(node))
             return true;
     }
     return false;
@@ -72,7 +72,7 @@ bool tarn_desc_alive(const struct tarn_desc *d)
 bool tarn_desc_gone(const struct tarn_desc *d)
 {
     for (uint32_t i = 0; i < d->nlocs; i++)
-        if (!tarn_remote_gone(d->locs[i].remote))
+        if (!tarn_peer_node_gone(d->locs[i].node))
             return false;
     return true;
 }
@@ -110,7 +110,7 @@ static int resolve_lost(struct tarn_client *c, const struct tarn_key *keys, size
 {
     struct tarn_key *again = malloc(n * sizeof *again);
     size_t *map = malloc(n * sizeof *map), k = 0;
-    int rc = tarn_remotes_refresh(c, deadline_ns);
+    int rc = tarn_peer_nodes_refresh(c, deadline_ns);
 
     if (!again || !map)
         rc = tarn_fail(TARN_E_NO_MEMORY, "look-up of %zu keys: out of memory", n);

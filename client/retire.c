@@ -9,14 +9,14 @@
 
 #include "client/client.h"
 
-void tarn_call_drop(struct tarn_call *call)
+void tarn_control_conn_drop(struct tarn_control_conn *conn)
 {
-    if (call->resp)
-        tarn_resp_free(call->resp);
-    free(call);
+    if (conn->resp)
+        tarn_resp_free(conn->resp);
+    free(conn);
 }
 
-void tarn_link_free(struct tarn_linked *l)
+void tarn_link_free(struct tarn_open_link *l)
 {
     l->ops->close(l->link);
     free(l);
@@ -25,7 +25,7 @@ void tarn_link_free(struct tarn_linked *l)
 /* Takes one side's shared link and idle links out of use. remote.lock is held. */
 static void retire_side(struct tarn_side *s)
 {
-    struct tarn_linked *shared = atomic_exchange(&s->shared, NULL);
+    struct tarn_open_link *shared = atomic_exchange(&s->shared, NULL);
 
     if (atomic_load(&s->state) == TARN_SIDE_SHARED)
         atomic_store(&s->state, TARN_SIDE_UNKNOWN);
@@ -34,27 +34,27 @@ static void retire_side(struct tarn_side *s)
         s->retired = shared;
     }
     while (s->idle) {
-        struct tarn_linked *l = s->idle;
+        struct tarn_open_link *l = s->idle;
         s->idle = l->next;
         tarn_link_free(l);
     }
     s->nidle = 0;
 }
 
-void tarn_remote_retire(struct tarn_remote *r)
+void tarn_peer_node_retire(struct tarn_peer_node *node)
 {
-    pthread_mutex_lock(&r->lock);
-    for (int t = 0; t < r->client->ntransports; t++)
+    pthread_mutex_lock(&node->lock);
+    for (int t = 0; t < node->client->ntransports; t++)
         for (int w = 0; w < 2; w++)
-            retire_side(&r->sides[t][w]);
-    struct tarn_call *calls = r->idle_calls;
-    r->idle_calls = NULL;
-    r->nidle_calls = 0;
-    pthread_mutex_unlock(&r->lock);
+            retire_side(&node->sides[t][w]);
+    struct tarn_control_conn *calls = node->idle_conns;
+    node->idle_conns = NULL;
+    node->nidle_conns = 0;
+    pthread_mutex_unlock(&node->lock);
     while (calls) {
-        struct tarn_call *call = calls;
-        calls = call->next;
-        tarn_call_drop(call);
+        struct tarn_control_conn *conn = calls;
+        calls = conn->next;
+        tarn_control_conn_drop(conn);
     }
 }
 
@@ -69,12 +69,12 @@ static bool side_busy(struct tarn_side *s)
 /* remote.lock is held. */
 static bool reap_side(struct tarn_side *s)
 {
-    struct tarn_linked **at = &s->retired;
+    struct tarn_open_link **at = &s->retired;
 
     if (s->retired && side_busy(s))
         return false;
     while (*at) {
-        struct tarn_linked *l = *at;
+        struct tarn_open_link *l = *at;
         if (atomic_load(&l->views) != 0) {
             at = &l->next;
             continue;
@@ -85,41 +85,41 @@ static bool reap_side(struct tarn_side *s)
     return s->retired == NULL;
 }
 
-bool tarn_remote_reap(struct tarn_remote *r)
+bool tarn_peer_node_reap(struct tarn_peer_node *node)
 {
     bool clean = true;
 
-    pthread_mutex_lock(&r->lock);
-    for (int t = 0; t < r->client->ntransports; t++)
+    pthread_mutex_lock(&node->lock);
+    for (int t = 0; t < node->client->ntransports; t++)
         for (int w = 0; w < 2; w++)
-            clean &= reap_side(&r->sides[t][w]);
-    pthread_mutex_unlock(&r->lock);
+            clean &= reap_side(&node->sides[t][w]);
+    pthread_mutex_unlock(&node->lock);
     return clean;
 }
 
 /* The node would otherwise keep the session, for views, until this process exits. */
-static void say_goodbye(struct tarn_call *call)
+static void say_goodbye(struct tarn_control_conn *conn)
 {
     const char *argv[] = {"QUIT"};
 
-    if (tarn_resp_append(call->resp, 1, argv, NULL) == 0)
-        tarn_resp_flush(call->resp, tarn_now_ns());
+    if (tarn_resp_append(conn->resp, 1, argv, NULL) == 0)
+        tarn_resp_flush(conn->resp, tarn_now_ns());
 }
 
-void tarn_remote_free(struct tarn_remote *r)
+void tarn_peer_node_free(struct tarn_peer_node *node)
 {
-    tarn_remote_retire(r);
-    for (int t = 0; t < r->client->ntransports; t++)
+    tarn_peer_node_retire(node);
+    for (int t = 0; t < node->client->ntransports; t++)
         for (int w = 0; w < 2; w++)
-            for (struct tarn_linked *l = r->sides[t][w].retired, *next; l; l = next) {
+            for (struct tarn_open_link *l = node->sides[t][w].retired, *next; l; l = next) {
                 next = l->next;
                 tarn_link_free(l); /* views that were not released go with it */
             }
-    if (r->watch) {
-        say_goodbye(r->watch); /* nothing is mapped any more */
-        tarn_call_drop(r->watch);
+    if (node->watch) {
+        say_goodbye(node->watch); /* nothing is mapped any more */
+        tarn_control_conn_drop(node->watch);
     }
-    pthread_cond_destroy(&r->changed);
-    pthread_mutex_destroy(&r->lock);
-    free(r);
+    pthread_cond_destroy(&node->changed);
+    pthread_mutex_destroy(&node->lock);
+    free(node);
 }

@@ -9,7 +9,7 @@
 #include <string.h>
 #include <utlist.h>
 
-#include "client/call.h"
+#include "client/control_conn.h"
 #include "client/check.h"
 #include "client/put_commit.h"
 #include "client/put_job.h"
@@ -49,8 +49,8 @@ static void delist(struct tarn_put_session *s)
 static void release_connections(struct tarn_put *p)
 {
     for (uint32_t k = 0; k < p->nnodes; k++) {
-        tarn_call_give(p->nodes[k].reserve);
-        tarn_call_give(p->nodes[k].commit);
+        tarn_control_conn_give(p->nodes[k].reserve);
+        tarn_control_conn_give(p->nodes[k].commit);
         p->nodes[k].reserve = p->nodes[k].commit = NULL;
     }
 }

@@ -15,7 +15,7 @@
 #include "client/desc.h"
 #include "client/lease_ask.h"
 #include "client/link.h"
-#include "client/remote.h"
+#include "client/peer_nodes.h"
 #include "client/resolve.h"
 
 static void tell_memory(struct tarn_view *v)
@@ -33,61 +33,61 @@ static int view_at(struct tarn_client *c, const struct tarn_desc *d, const struc
                    struct tarn_view *v)
 {
     uint32_t stripe = l->slot % TARN_STRIPES, hazard;
-    struct tarn_linked *linked = tarn_shared_enter(l->remote, t, false, stripe);
+    struct tarn_open_link *open_link = tarn_shared_enter(l->node, t, false, stripe);
     int rc = TARN_INPROGRESS;
 
-    if (!linked)
+    if (!open_link)
         return rc;
-    if ((linked->ops->caps & TARN_CAP_VIEW) && tarn_remote_moves(l->remote, t, l->pool, 0))
-        rc = linked->ops->view(linked->link, l->pool, l->slot, l->gen, l->offset, d->tensor.bytes, &v->addr,
+    if ((open_link->ops->caps & TARN_CAP_VIEW) && tarn_peer_node_moves(l->node, t, l->pool, 0))
+        rc = open_link->ops->view(open_link->link, l->pool, l->slot, l->gen, l->offset, d->tensor.bytes, &v->addr,
                                &hazard);
     if (rc == 0) {
-        atomic_fetch_add(&linked->views, 1);
-        linked->ops->touch(linked->link, l->pool, l->slot);
+        atomic_fetch_add(&open_link->views, 1);
+        open_link->ops->touch(open_link->link, l->pool, l->slot);
         v->tensor = d->tensor;
         tell_memory(v);
         memset(v->opaque, 0, sizeof v->opaque);
-        v->opaque[0] = (uint64_t)(uintptr_t)linked;
+        v->opaque[0] = (uint64_t)(uintptr_t)open_link;
         v->opaque[1] = hazard;
         tarn_count(c, stripe, TARN_COUNT_GETS, 1);
     }
-    tarn_shared_leave(l->remote, t, false, stripe);
+    tarn_shared_leave(l->node, t, false, stripe);
     return rc;
 }
 
 /* Makes the transport's side usable; used once a node. BUSY: not in time, but it may be later. */
 static int connect_side(const struct tarn_loc *l, int t, uint64_t deadline_ns)
 {
-    struct tarn_linked *link = NULL;
+    struct tarn_open_link *link = NULL;
     bool fresh;
 
-    if (atomic_load(&l->remote->sides[t][0].shared) || !tarn_remote_moves(l->remote, t, l->pool, 0) ||
-        !tarn_side_usable(l->remote, t, false))
+    if (atomic_load(&l->node->sides[t][0].shared) || !tarn_peer_node_moves(l->node, t, l->pool, 0) ||
+        !tarn_side_usable(l->node, t, false))
         return 0;
-    int rc = tarn_link_take(l->remote, t, false, deadline_ns, UINT64_MAX, NULL, &link, &fresh);
+    int rc = tarn_link_take(l->node, t, false, deadline_ns, UINT64_MAX, NULL, &link, &fresh);
     if (link)
-        tarn_link_lend(l->remote, t, link);
+        tarn_link_lend(l->node, t, link);
     return rc;
 }
 
 /* Why a transport gives no views of a pool that it serves, where that is more than that it is elsewhere. */
 static void note_why(const struct tarn_loc *l, char why[TARN_SENTENCE])
 {
-    if (tarn_link_unreachable(l->remote, false, 0, why, TARN_SENTENCE) == TARN_E_NOT_REACHABLE)
+    if (tarn_link_unreachable(l->node, false, 0, why, TARN_SENTENCE) == TARN_E_NOT_REACHABLE)
         why[0] = '\0';
 }
 
 /* May the node be read from? deadline_ns 0: without asking. why: when it refuses. */
-static enum tarn_lease_word leased(struct tarn_remote *r, uint64_t deadline_ns, char why[TARN_SENTENCE])
+static enum tarn_lease_word leased(struct tarn_peer_node *node, uint64_t deadline_ns, char why[TARN_SENTENCE])
 {
     enum tarn_lease_word word = TARN_LEASE_RUNS;
 
-    if (tarn_lease_read(&r->lease, tarn_coarse_ns()))
+    if (tarn_lease_read(&node->lease, tarn_coarse_ns()))
         return word;
-    while ((word = tarn_lease_word(r)) == TARN_LEASE_ASK && tarn_now_ns() < deadline_ns)
-        tarn_lease_wait(r->client, deadline_ns, NULL);
+    while ((word = tarn_lease_word(node)) == TARN_LEASE_ASK && tarn_now_ns() < deadline_ns)
+        tarn_lease_wait(node->client, deadline_ns, NULL);
     if (word == TARN_LEASE_REFUSED)
-        tarn_lease_refusal(r, why, TARN_SENTENCE);
+        tarn_lease_refusal(node, why, TARN_SENTENCE);
     else if (word == TARN_LEASE_ASK && deadline_ns != 0)
         snprintf(why, TARN_SENTENCE, "the deadline has passed before Redis has answered: raise timeout_ms");
     return word;
@@ -109,7 +109,7 @@ static int view_any(struct tarn_client *c, const struct tarn_desc *d, uint64_t d
             const struct tarn_loc *l = &d->locs[k];
             if (settled >> k & 1)
                 continue;
-            enum tarn_lease_word word = leased(l->remote, deadline_ns, why);
+            enum tarn_lease_word word = leased(l->node, deadline_ns, why);
             if (word != TARN_LEASE_RUNS) {
                 worst = word == TARN_LEASE_REFUSED ? TARN_E_DIRECTORY
                         : word == TARN_LEASE_ASK   ? TARN_E_TIMEOUT
@@ -118,7 +118,7 @@ static int view_any(struct tarn_client *c, const struct tarn_desc *d, uint64_t d
                 continue;
             }
             /* a SLOW node's memory can be read without it */
-            if (atomic_load(&l->remote->health) == TARN_GONE)
+            if (atomic_load(&l->node->health) == TARN_GONE)
                 continue;
             int rc = deadline_ns != 0 ? connect_side(l, t, deadline_ns) : 0;
             if (rc != TARN_E_BUSY)
@@ -217,8 +217,8 @@ void tarn_release(struct tarn_client *c, struct tarn_view *v)
 {
     if (!v || !v->opaque[0] || tarn_client_enter(c) != 0)
         return;
-    struct tarn_linked *linked = (struct tarn_linked *)(uintptr_t)v->opaque[0];
-    linked->ops->unview(linked->link, (uint32_t)v->opaque[1]);
-    atomic_fetch_sub(&linked->views, 1); /* from here on a retired link may be closed */
+    struct tarn_open_link *open_link = (struct tarn_open_link *)(uintptr_t)v->opaque[0];
+    open_link->ops->unview(open_link->link, (uint32_t)v->opaque[1]);
+    atomic_fetch_sub(&open_link->views, 1); /* from here on a retired link may be closed */
     memset(v, 0, sizeof *v);
 }

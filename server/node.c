@@ -83,7 +83,7 @@ static int start_transports(struct tarn_node *n, const char *host)
     if (found < 0)
         return found;
     for (int i = 0; i < found; i++) {
-        struct tarn_server *server;
+        struct tarn_node_half *server;
         int rc = ops[i]->serve(&serve, &server);
         if (rc && !n->config->transports) { /* nobody has asked for just this one */
             tarn_log(&n->log, TARN_LOG_WARN, AT,

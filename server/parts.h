@@ -37,7 +37,7 @@ enum tarn_node_state {
 
 struct tarn_node_transport {
     const struct tarn_transport_ops *ops;
-    struct tarn_server *server;
+    struct tarn_node_half *server;
 };
 
 struct tarn_node_stats {

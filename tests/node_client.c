@@ -14,8 +14,8 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "client/client.h"
-#include "client/node.h"
-#include "client/node.h"
+#include "client/peer_node.h"
+#include "client/peer_node.h"
 
 static long long number(const redisReply *r)
 {
@@ -327,9 +327,9 @@ int node_world_end(void **state)
     return 0;
 }
 
-struct tarn_remote *client_remote(struct tarn_client *c, const char *id)
+struct tarn_peer_node *client_remote(struct tarn_client *c, const char *id)
 {
-    struct tarn_remote *r, *next, *found = NULL;
+    struct tarn_peer_node *r, *next, *found = NULL;
 
     pthread_rwlock_rdlock(&c->nodes_lock);
     HASH_ITER (hh, c->nodes, r, next)

@@ -9,7 +9,7 @@
 #include "tests/harness.h"
 
 struct tarn_client;
-struct tarn_remote;
+struct tarn_peer_node;
 
 struct node_client {
     struct tarn_resp *resp;
@@ -92,6 +92,6 @@ int node_world_end(void **state);
 #define WITH_REDIS(test_) cmocka_unit_test_setup_teardown(test_, node_world, node_world_end)
 
 /* What the client knows of the node of this id. */
-struct tarn_remote *client_remote(struct tarn_client *c, const char *id);
+struct tarn_peer_node *client_remote(struct tarn_client *c, const char *id);
 
 #endif

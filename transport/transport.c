@@ -48,7 +48,7 @@ uint64_t tarn_no_link_id(const struct tarn_link *l)
     return 0;
 }
 
-void tarn_no_detach_link(struct tarn_server *s, uint64_t session, uint64_t link)
+void tarn_no_detach_link(struct tarn_node_half *s, uint64_t session, uint64_t link)
 {
     (void)s, (void)session, (void)link;
 }

@@ -126,7 +126,7 @@ struct tarn_serve {
     struct tarn_guard guard;
 };
 
-struct tarn_server; /* a transport's node half */
+struct tarn_node_half; /* a transport's node half */
 
 /*
  * Hazards: pages a session shares with the node. Entry value 0: empty; else pool << 32 | slot, plus 1.
@@ -242,19 +242,19 @@ struct tarn_transport_ops {
 
     /* Node half, on the control thread. serves: can the pool be reached so? describe: the text in the pool's
      * record, "" for none. */
-    int (*serve)(const struct tarn_serve *s, struct tarn_server **s_p);
-    bool (*serves)(const struct tarn_server *s, uint32_t pool);
-    void (*describe)(const struct tarn_server *s, uint32_t pool, char *text, size_t text_bytes);
-    int (*attach)(struct tarn_server *s, struct tarn_attach *a);
+    int (*serve)(const struct tarn_serve *s, struct tarn_node_half **s_p);
+    bool (*serves)(const struct tarn_node_half *s, uint32_t pool);
+    void (*describe)(const struct tarn_node_half *s, uint32_t pool, char *text, size_t text_bytes);
+    int (*attach)(struct tarn_node_half *s, struct tarn_attach *a);
     /* One link of the session is closed, `link` being its link_id(): what it held is given back, and nothing
      * more is written through it. */
-    void (*detach_link)(struct tarn_server *s, uint64_t session, uint64_t link);
+    void (*detach_link)(struct tarn_node_half *s, uint64_t session, uint64_t link);
     /* The session is gone. What a two-sided transport still receives for it lies under a write pin and
      * is refused once the store has taken the reservations back, so an extent is not reused under it.
      * A one-sided transport on the same host cannot stop a living writer: the server waits until the process
      * is gone. One to other hosts cuts it off before this returns. */
-    void (*detach)(struct tarn_server *s, uint64_t session);
-    void (*stop)(struct tarn_server *s);
+    void (*detach)(struct tarn_node_half *s, uint64_t session);
+    void (*stop)(struct tarn_node_half *s);
 
     /* Client half. */
     int (*local_open)(const char *devices, struct tarn_local **local_p);
@@ -321,7 +321,7 @@ int tarn_no_map(struct tarn_local *local, void *addr, uint64_t bytes);
 uint64_t tarn_peer_until(const struct tarn_peer *p);
 int tarn_no_offer(const struct tarn_peer *p, char text[TARN_OFFER_TEXT], struct tarn_link **l_p);
 uint64_t tarn_no_link_id(const struct tarn_link *l);
-void tarn_no_detach_link(struct tarn_server *s, uint64_t session, uint64_t link);
+void tarn_no_detach_link(struct tarn_node_half *s, uint64_t session, uint64_t link);
 int tarn_no_view(struct tarn_link *l, uint32_t pool, uint32_t slot, uint64_t gen, uint64_t offset,
                  uint64_t bytes, const void **addr_p, uint32_t *hazard_p);
 void tarn_no_unview(struct tarn_link *l, uint32_t hazard);

@@ -13,8 +13,8 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "client/call.h"
-#include "client/remote.h"
+#include "client/control_conn.h"
+#include "client/peer_nodes.h"
 #include "client/retire.h"
 #include "metadata/redis.h" /* INFO has the form of Redis's */
 
@@ -41,19 +41,19 @@ static const char *remedy_of(int code)
 }
 
 /* INFO on a connection of its own, with HELLO before it. */
-static int ask_info(struct tarn_remote *r, redisReply **reply_p)
+static int ask_info(struct tarn_peer_node *r, redisReply **reply_p)
 {
     const char *info[] = {"INFO"};
     struct tarn_steps steps = {.deadline_ns = tarn_deadline(NODE_TIMEOUT_MS), .patience_ns = UINT64_MAX};
-    struct tarn_call *call;
-    int rc = tarn_call_connect(r, &steps, NULL, &call);
+    struct tarn_control_conn *call;
+    int rc = tarn_control_conn_connect(r, &steps, NULL, &call);
 
     if (rc != 0)
         return rc;
-    rc = tarn_call_send(call, 1, info, NULL, steps.deadline_ns);
+    rc = tarn_control_conn_send(call, 1, info, NULL, steps.deadline_ns);
     if (rc == 0)
-        rc = tarn_call_reply(call, steps.deadline_ns, NULL, reply_p);
-    tarn_call_drop(call);
+        rc = tarn_control_conn_reply(call, steps.deadline_ns, NULL, reply_p);
+    tarn_control_conn_drop(call);
     return rc;
 }
 
@@ -97,7 +97,7 @@ static int check_node(void *arg, const struct tarn_node_info *n)
 {
     struct nodes *nodes = arg;
     struct doctor *d = nodes->d;
-    struct tarn_remote *r = tarn_remote_of(d->c->client, n->id, (uint32_t)n->epoch);
+    struct tarn_peer_node *r = tarn_peer_node_of(d->c->client, n->id, (uint32_t)n->epoch);
     redisReply *info = NULL;
     uint64_t asked_ms = tarn_unix_ms();
     char title[100];
@@ -236,7 +236,7 @@ static bool has_room(const redisReply *info, const char *pool)
 /* What keeps the node from storing the probe, as it stands now; "" when nothing does. */
 static int ask_why_not(struct probe *p, const struct target *t, char why[32])
 {
-    struct tarn_remote *r = tarn_remote_of(p->c.client, t->node, t->epoch);
+    struct tarn_peer_node *r = tarn_peer_node_of(p->c.client, t->node, t->epoch);
     redisReply *info;
     int rc = r ? ask_info(r, &info) : tarn_fail(TARN_E_NO_MEMORY, "no memory");
 

@@ -9,12 +9,12 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/text.h"
-#include "client/call.h"
+#include "client/control_conn.h"
 #include "client/cli/cli.h"
 #include "client/cli/cli_commands.h"
 #include "client/cli/cli_text.h"
-#include "client/remote.h"
-#include "client/words.h"
+#include "client/peer_nodes.h"
+#include "client/command.h"
 #include "metadata/redis.h" /* INFO has the form of Redis's */
 
 struct node {
@@ -77,19 +77,19 @@ static const struct node *find_node(const struct nodes *nodes, const char *id)
 /* Says the command after HELLO, as every client does. The reply is the caller's. */
 static int ask_node(const struct cli *c, const struct node *n, int argc, const char *const *argv, redisReply **reply_p)
 {
-    struct tarn_remote *r = tarn_remote_of(c->client, n->id, (uint32_t)n->epoch);
-    struct tarn_words words;
+    struct tarn_peer_node *r = tarn_peer_node_of(c->client, n->id, (uint32_t)n->epoch);
+    struct tarn_command words;
     redisReply *reply;
     char who[352];
-    int rc = r ? tarn_words_init(&words, argc, 0) : tarn_fail(TARN_E_NO_MEMORY, "no memory");
+    int rc = r ? tarn_command_init(&words, argc, 0) : tarn_fail(TARN_E_NO_MEMORY, "no memory");
 
     if (rc != 0)
         return rc;
     for (int i = 0; i < argc; i++)
-        tarn_words_str(&words, argv[i]);
-    rc = tarn_words_call(&words, r, tarn_deadline(cli_timeout(c, 0)), NULL, &reply);
-    tarn_words_free(&words);
-    if (rc == 0 && (rc = tarn_resp_error(reply, tarn_remote_text(r, who), TARN_E_PROTOCOL)) != 0)
+        tarn_command_str(&words, argv[i]);
+    rc = tarn_command_call(&words, r, tarn_deadline(cli_timeout(c, 0)), NULL, &reply);
+    tarn_command_free(&words);
+    if (rc == 0 && (rc = tarn_resp_error(reply, tarn_peer_node_text(r, who), TARN_E_PROTOCOL)) != 0)
         freeReplyObject(reply);
     else if (rc == 0)
         *reply_p = reply;

@@ -3,7 +3,7 @@
  * The directory thread: does all of a node's work with Redis, so that the control thread never waits.
  *
  * But for the usual case of a commit: while all is well the control thread publishes on a connection of
- * its own that its loop watches (publisher_lane.c). That saves two wake-ups of threads in a put. What does
+ * its own that its loop watches (direct_publish.c). That saves two wake-ups of threads in a put. What does
  * not succeed there is the directory thread's to settle: a record in the way, a script that Redis has
  * forgotten, a connection that broke. Of publishes, one side at a time has some under way, so that they
  * are run and given back in one order.

@@ -7,7 +7,7 @@
  *   publisher_work.c   what is done with Redis for each kind of request; the directory thread only
  *   publisher_displace.c  the same, of displaced copies
  *   publisher_settled.c   whether what is missing in the directory means something
- *   publisher_lane.c   publishing from the control thread; that thread only
+ *   direct_publish.c   publishing from the control thread; that thread only
  */
 #ifndef TARN_SERVER_PUBLISHER_IMPL_H
 #define TARN_SERVER_PUBLISHER_IMPL_H
@@ -22,7 +22,7 @@ struct request_queue {
 };
 
 /* The control thread's own. */
-struct publish_lane {
+struct direct_publish {
     struct tarn_stream *stream; /* NULL: all goes to the directory thread */
     struct tarn_watch *watch;
     int events;
@@ -52,7 +52,7 @@ struct missing_node {
 
 struct tarn_publisher {
     struct tarn_publisher_options o;
-    struct publish_lane lane;
+    struct direct_publish lane;
     struct tarn_living living; /* the thread's own, like the next three */
     uint64_t listed_until_ms; /* the node's record lives until then at least, by Redis's time */
     struct missing_node missing[MISSING_MAX];
@@ -85,8 +85,8 @@ void cancel_request(struct tarn_request *r);
 /* Hands a request to the directory thread. */
 void thread_submit(struct tarn_publisher *p, struct tarn_request *r);
 
-/* publisher_lane.c */
-void lane_init(struct publish_lane *l);
+/* direct_publish.c */
+void lane_init(struct direct_publish *l);
 /* Gives back what is under way as CANCELED. */
 void lane_stop(struct tarn_publisher *p);
 void lane_submit(struct tarn_publisher *p, struct tarn_request *r);

@@ -14,9 +14,9 @@
 
 /* --- sessions ----------------------------------------------------------------------------------- */
 
-static struct session *session_find(const struct tarn_store *s, uint64_t id)
+static struct reserver *session_find(const struct tarn_store *s, uint64_t id)
 {
-    struct session *ses = NULL;
+    struct reserver *ses = NULL;
     HASH_FIND(hh, s->sessions, &id, sizeof(id), ses);
     return ses;
 }
@@ -24,7 +24,7 @@ static struct session *session_find(const struct tarn_store *s, uint64_t id)
 /* Makes the reservation the session's, which comes into being with its first. */
 static int session_join(struct tarn_store *s, uint64_t id, struct object *o)
 {
-    struct session *ses = session_find(s, id);
+    struct reserver *ses = session_find(s, id);
     if (!ses) {
         ses = calloc(1, sizeof(*ses));
         if (ses) {
@@ -44,7 +44,7 @@ static int session_join(struct tarn_store *s, uint64_t id, struct object *o)
 
 static void session_leave(struct tarn_store *s, struct object *o)
 {
-    struct session *ses = o->session;
+    struct reserver *ses = o->session;
     o->session = NULL;
     DL_DELETE2(ses->list, o, listed.prev, listed.next);
     ses->reserved -= o->tensor.bytes;
@@ -56,7 +56,7 @@ static void session_leave(struct tarn_store *s, struct object *o)
 
 uint64_t tarn_store_session_reserved(const struct tarn_store *s, uint64_t session)
 {
-    const struct session *ses = session_find(s, session);
+    const struct reserver *ses = session_find(s, session);
     return ses ? ses->reserved : 0;
 }
 
@@ -430,7 +430,7 @@ bool tarn_store_abort(struct tarn_store *s, uint64_t session, uint32_t pool, uin
 uint32_t tarn_store_abort_session(struct tarn_store *s, uint64_t session)
 {
     uint32_t n = 0;
-    struct session *ses = session_find(s, session);
+    struct reserver *ses = session_find(s, session);
     for (struct object *o = ses ? ses->list : NULL, *next; o; o = next, n++) {
         next = o->listed.next;
         abort_reservation(s, o);

@@ -62,7 +62,7 @@ void tarn_store_free(struct tarn_store *s)
 {
     if (!s)
         return;
-    struct session *ses, *next;
+    struct reserver *ses, *next;
     HASH_ITER (hh, s->sessions, ses, next) {
         HASH_DEL(s->sessions, ses);
         free(ses);

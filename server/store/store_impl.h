@@ -31,11 +31,11 @@
 
 enum object_state { OBJECT_RESERVED, OBJECT_PUBLISHING, OBJECT_LIVE, OBJECT_LIMBO };
 
-struct link {
+struct list_link {
     struct object *prev, *next;
 };
 
-struct session {
+struct reserver {
     uint64_t id;
     uint64_t reserved;   /* bytes reserved and not committed */
     struct object *list; /* those reservations; never empty */
@@ -45,10 +45,10 @@ struct session {
 /* What a slot that is not free holds. */
 struct object {
     struct object *chain;    /* LIVE: in the key index */
-    struct link listed;      /* RESERVED: of its session; LIMBO: in its pool's limbo */
-    struct link timed;       /* with is_timed: in a list of the wheel */
+    struct list_link listed;      /* RESERVED: of its session; LIMBO: in its pool's limbo */
+    struct list_link timed;       /* with is_timed: in a list of the wheel */
     union {
-        struct session *session; /* RESERVED */
+        struct reserver *session; /* RESERVED */
         uint64_t committer;      /* LIVE: the session that may begin its commit once more; 0: none */
     };
     struct tarn_tensor tensor;
@@ -125,7 +125,7 @@ struct tarn_store {
     uint32_t npools, cpu_pools;
     uint64_t promised_bytes; /* of pools whose pages come when touched */
     struct key_index index;
-    struct session *sessions; /* those with reservations */
+    struct reserver *sessions; /* those with reservations */
     const struct tarn_hazard_page **pages;
     uint32_t npages, pages_room;
     uint32_t hazard_reading; /* number of the last reading of all pages; not 0 */

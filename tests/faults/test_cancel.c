@@ -13,7 +13,7 @@
 
 #include "client/client.h"
 #include "client/health.h"
-#include "client/node.h"
+#include "client/peer_node.h"
 #include "tests/node_client.h"
 #include "tests/world.h"
 
@@ -188,7 +188,7 @@ static int full_listener(struct tarn_addr *a, int filling[FILLING])
 }
 
 /* The client takes this for the node's address. */
-static void redirect(struct tarn_remote *r, const struct tarn_addr *a)
+static void redirect(struct tarn_peer_node *r, const struct tarn_addr *a)
 {
     pthread_mutex_lock(&r->lock);
     r->unix_path[0] = '\0';
@@ -253,12 +253,12 @@ static void while_the_keeper_asks_a_suspect(void **state)
     for (int turn = 0; turn < 2; turn++) {
         for (int i = 0; i < SUSPECTS; i++) {
             snprintf(id, sizeof id, "x%d", i);
-            tarn_remote_judged(client_remote(c, id), true);
-            tarn_remote_aside(client_remote(c, id), TARN_SLOW, "paused by the test");
+            tarn_peer_node_judged(client_remote(c, id), true);
+            tarn_peer_node_aside(client_remote(c, id), TARN_SLOW, "paused by the test");
         }
         HARNESS_UNTIL(keeper_is_at_it(c), 5000);
-        tarn_remote_judged(client_remote(c, "node0"), true);
-        tarn_remote_aside(client_remote(c, "node0"), TARN_SLOW, "paused by the test");
+        tarn_peer_node_judged(client_remote(c, "node0"), true);
+        tarn_peer_node_aside(client_remote(c, "node0"), TARN_SLOW, "paused by the test");
         if (turn == 0) {
             submit(c, 0);
             submit(c, 1);

@@ -18,7 +18,7 @@
 #include "base/text.h"
 #include "client/client.h"
 #include "client/health.h"
-#include "client/node.h"
+#include "client/peer_node.h"
 #include "tests/harness.h"
 #include "tests/node_client.h"
 #include "tests/relay.h"
@@ -224,12 +224,12 @@ static void a_node_that_says_busy_is_no_longer_aside(void **state)
 {
     struct world *w = *state;
     struct tarn_client *c = client_of(w, NULL);
-    struct tarn_remote *r = client_remote(c, "node0");
+    struct tarn_peer_node *r = client_remote(c, "node0");
     struct crowd crowd;
 
     crowd_in(&crowd, w->node[0]);
-    tarn_remote_aside(r, TARN_GONE, "a hiccup made by the test");
-    assert_true(tarn_remote_settled(r, tarn_deadline(3000), NULL));
+    tarn_peer_node_aside(r, TARN_GONE, "a hiccup made by the test");
+    assert_true(tarn_peer_node_settled(r, tarn_deadline(3000), NULL));
     assert_too_many_sessions(put(c, "k", 100, &on_node0));
     crowd_out(&crowd);
     tarn_close(c);

@@ -11,7 +11,7 @@
 
 #include "client/client.h"
 #include "client/health.h"
-#include "client/node.h"
+#include "client/peer_node.h"
 #include "tests/node_client.h"
 #include "tests/world.h"
 
@@ -209,21 +209,21 @@ static void a_suspect_is_asked_before_nodes_that_stay_silent(void **state)
         paused[i] = world_node(w, id);
     }
     struct tarn_client *c = client_of(w, "tcp", 3000);
-    struct tarn_remote *healthy = client_remote(c, "node0");
+    struct tarn_peer_node *healthy = client_remote(c, "node0");
     for (int i = 0; i < PAUSED_MAX; i++) {
         snprintf(id, sizeof id, "x%d", i);
         harness_signal(paused[i]->process, SIGSTOP);
-        tarn_remote_aside(client_remote(c, id), TARN_SLOW, "paused by the test");
+        tarn_peer_node_aside(client_remote(c, id), TARN_SLOW, "paused by the test");
     }
     for (int i = 0; i < PAUSED_MAX; i++) {
         snprintf(id, sizeof id, "x%d", i);
-        struct tarn_remote *r = client_remote(c, id);
+        struct tarn_peer_node *r = client_remote(c, id);
         HARNESS_UNTIL(!atomic_load(&r->suspect), 5000);
     }
     for (int i = 0; i < 8; i++) {
-        tarn_remote_aside(healthy, TARN_GONE, "a hiccup made by the test");
+        tarn_peer_node_aside(healthy, TARN_GONE, "a hiccup made by the test");
         uint64_t begun = harness_now_ms();
-        assert_true(tarn_remote_settled(healthy, tarn_deadline(3000), NULL));
+        assert_true(tarn_peer_node_settled(healthy, tarn_deadline(3000), NULL));
         assert_in_range(harness_now_ms() - begun, 0, 250 + SLACK_MS); /* one probe may be under way */
     }
     uint64_t begun = harness_now_ms();
@@ -243,7 +243,7 @@ static void cached_gets_survive_a_hiccup_while_the_directory_is_paused(void **st
     assert_int_equal(get_of(c, "cached", 100, 0), 0);
     harness_signal(w->redis->process, SIGSTOP);
     for (int i = 0; i < 3; i++) {
-        tarn_remote_aside(client_remote(c, "node0"), TARN_SLOW, "a hiccup made by the test");
+        tarn_peer_node_aside(client_remote(c, "node0"), TARN_SLOW, "a hiccup made by the test");
         assert_int_equal(get_of(c, "cached", 100, 2000), 0);
     }
     harness_signal(w->redis->process, SIGCONT);
@@ -263,7 +263,7 @@ static void views_of_a_paused_node_need_no_directory(void **state)
     tarn_release(c, &v);
     harness_signal(w->nodes[0]->process, SIGSTOP);
     harness_signal(w->redis->process, SIGSTOP);
-    tarn_remote_aside(client_remote(c, "node0"), TARN_SLOW, "paused by the test");
+    tarn_peer_node_aside(client_remote(c, "node0"), TARN_SLOW, "paused by the test");
     assert_int_equal(tarn_view(c, &key, 300, &v), 0);
     tarn_release(c, &v);
     harness_signal(w->redis->process, SIGCONT);

@@ -9,7 +9,7 @@
 
 #include "base/clock.h"
 #include "client/client.h"
-#include "client/node.h"
+#include "client/peer_node.h"
 #include "tests/node_client.h"
 #include "tests/router.h"
 #include "tests/stall.h"

@@ -16,9 +16,9 @@
 
 #include "client/client.h"
 #include "client/link.h"
-#include "client/node.h"
+#include "client/peer_node.h"
 #include "client/refresh.h"
-#include "client/remote.h"
+#include "client/peer_nodes.h"
 #include "tests/harness.h"
 #include <tarn/tarn.h>
 
@@ -33,7 +33,7 @@ enum { CONNECTIONS = 64, EPOCH = 7, SHM = 0, TCP = 1 };
 struct world {
     struct harness *h;
     struct tarn_client *client;
-    struct tarn_remote *remote;
+    struct tarn_peer_node *remote;
     struct sockaddr_un address;
     int listener, stop[2];
     atomic_int hellos;   /* how many more are answered */
@@ -99,8 +99,8 @@ static void node_start(struct world *w)
     assert_int_equal(pthread_create(&w->thread, NULL, node_main, w), 0);
     snprintf(record.unix_path, sizeof(record.unix_path), "%s", w->address.sun_path);
     snprintf(record.host_id, sizeof(record.host_id), "%s", w->client->host_id);
-    assert_int_equal(tarn_remote_update(w->client, &record, 0, tarn_now_ns()), 0);
-    w->remote = tarn_remote_of(w->client, "mute", EPOCH);
+    assert_int_equal(tarn_peer_node_update(w->client, &record, 0, tarn_now_ns()), 0);
+    w->remote = tarn_peer_node_of(w->client, "mute", EPOCH);
 }
 
 static int start(void **state, const char *transports)
@@ -145,7 +145,7 @@ static int stop(void **state)
 /* The status, and how long it took. */
 static int take(struct world *w, unsigned timeout_ms, int *ms_p)
 {
-    struct tarn_linked *l;
+    struct tarn_open_link *l;
     bool fresh;
     uint64_t begun = harness_now_ms();
     int rc = tarn_link_take(w->remote, SHM, false, tarn_deadline(timeout_ms), UINT64_MAX, NULL, &l, &fresh);

@@ -34,7 +34,7 @@ static void check(const struct tarn_link *l)
     for (uint32_t k = 0; k < l->nlanes; k++) {
         named += l->lanes[k].named;
         for (uint32_t i = 0; l->lanes[k].named && i < l->npools; i++) {
-            const struct tarn_remote_memory *m = &l->pools[i];
+            const struct tarn_rdma_peer_memory *m = &l->pools[i];
             if (m->bytes)
                 demand(l->lanes[k].pools[i].slices[(m->bytes - 1) / m->slice_bytes] <= UINT32_MAX);
         }

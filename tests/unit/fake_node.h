@@ -53,7 +53,7 @@ struct fake_node {
     struct tarn_hazard_page *hazards;
     int hazard_fd;
     struct tarn_local *local;   /* the client's */
-    struct tarn_server *server; /* in this process */
+    struct tarn_node_half *server; /* in this process */
     pid_t pid;                  /* or in that one */
     int control;
     rlim_t nofile; /* of the forked process; 0: as here */

@@ -241,7 +241,7 @@ static void a_client_offers_the_rails_that_are_up(void **state)
 static unsigned long long slices_of(uint64_t configured)
 {
     struct tarn_serve serve = {.pools = &n->pool, .npools = 1, .rdma_region_bytes = configured};
-    struct tarn_server *own = n->server;
+    struct tarn_node_half *own = n->server;
     struct tarn_attach *a = calloc(1, sizeof *a);
     unsigned long long bytes = 0;
     int left = fake_left();

@@ -40,7 +40,7 @@ static struct fixture begin(void)
         fail_msg("serve: %s", tarn_last_error());
     assert_int_equal(f.ops->local_open(NULL, &f.n->local), 0);
     f.l = fake_link(f.n, true);
-    wait_until((tarn_lanes_look(f.l), f.l->joining == 0));
+    wait_until((tarn_rdma_lanes_look(f.l), f.l->joining == 0));
     return f;
 }
 

@@ -52,7 +52,7 @@ static struct fixture begin_empty(void)
     struct fixture f = {.n = fake_start("rdma", false, 0)};
     f.ops = f.n->ops;
     f.l = fake_link(f.n, true);
-    wait_until((tarn_lanes_look(f.l), f.l->joining == 0)); /* all lanes */
+    wait_until((tarn_rdma_lanes_look(f.l), f.l->joining == 0)); /* all lanes */
     f.memory = mmap(NULL, MEMORY, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     assert_true(f.memory != MAP_FAILED);
     assert_int_equal(f.ops->map(f.n->local, f.memory, MEMORY), 0);

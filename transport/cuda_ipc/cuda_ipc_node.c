@@ -20,14 +20,14 @@
 #include "transport/cuda/cuda_text.h"
 #include "transport/share.h"
 
-struct tarn_server {
+struct tarn_node_half {
     const struct tarn_pool_memory *pools;
     uint32_t npools;
     uint64_t epoch;
     struct tarn_share_files files[];
 };
 
-void tarn_cuda_ipc_stop(struct tarn_server *s)
+void tarn_cuda_ipc_stop(struct tarn_node_half *s)
 {
     tarn_share_close(s->files, s->npools);
     free(s);
@@ -38,14 +38,14 @@ static bool is_served(const struct tarn_pool_memory *p)
     return p->kind == TARN_POOL_GPU || p->memfd >= 0;
 }
 
-bool tarn_cuda_ipc_serves(const struct tarn_server *s, uint32_t pool)
+bool tarn_cuda_ipc_serves(const struct tarn_node_half *s, uint32_t pool)
 {
     return is_served(&s->pools[pool]);
 }
 
-int tarn_cuda_ipc_serve(const struct tarn_serve *serve, struct tarn_server **s_p)
+int tarn_cuda_ipc_serve(const struct tarn_serve *serve, struct tarn_node_half **s_p)
 {
-    struct tarn_server *s = malloc(sizeof(*s) + serve->npools * sizeof(s->files[0]));
+    struct tarn_node_half *s = malloc(sizeof(*s) + serve->npools * sizeof(s->files[0]));
     if (!s)
         return tarn_fail(TARN_E_NO_MEMORY, "cuda_ipc: out of memory for %u pools", serve->npools);
     s->pools = serve->pools;
@@ -60,7 +60,7 @@ int tarn_cuda_ipc_serve(const struct tarn_serve *serve, struct tarn_server **s_p
     return 0;
 }
 
-void tarn_cuda_ipc_describe(const struct tarn_server *s, uint32_t pool, char *text, size_t text_bytes)
+void tarn_cuda_ipc_describe(const struct tarn_node_half *s, uint32_t pool, char *text, size_t text_bytes)
 {
     const struct tarn_pool_memory *p = &s->pools[pool];
     char uuid[TARN_CUDA_UUID_TEXT], handle[TARN_CUDA_HANDLE_TEXT];
@@ -72,7 +72,7 @@ void tarn_cuda_ipc_describe(const struct tarn_server *s, uint32_t pool, char *te
     snprintf(text, text_bytes, "%s %" PRIu64 " %s", uuid, p->bytes, handle);
 }
 
-static void add_pool(const struct tarn_server *s, uint32_t i, struct tarn_attach *a, size_t *length)
+static void add_pool(const struct tarn_node_half *s, uint32_t i, struct tarn_attach *a, size_t *length)
 {
     const struct tarn_pool_memory *p = &s->pools[i];
     char uuid[TARN_CUDA_UUID_TEXT], handle[TARN_CUDA_HANDLE_TEXT], *to = a->text + *length;
@@ -90,7 +90,7 @@ static void add_pool(const struct tarn_server *s, uint32_t i, struct tarn_attach
     a->fds[a->nfds++] = p->touch_fd;
 }
 
-int tarn_cuda_ipc_attach(struct tarn_server *s, struct tarn_attach *a)
+int tarn_cuda_ipc_attach(struct tarn_node_half *s, struct tarn_attach *a)
 {
     enum { POOLS_MAX = (sizeof(a->fds) / sizeof(a->fds[0]) - 1) / TARN_CUDA_IPC_FDS };
     _Static_assert(POOLS_MAX * 256 + 64 < TARN_ATTACH_TEXT, "so many pools fit the answer");
@@ -116,7 +116,7 @@ int tarn_cuda_ipc_attach(struct tarn_server *s, struct tarn_attach *a)
 
 /* Nothing to take back: a mapping and an open handle last as long as their process, which the server waits
  * for. The driver ends what a process has under way on a GPU before its exit can be seen. */
-void tarn_cuda_ipc_detach(struct tarn_server *s, uint64_t session)
+void tarn_cuda_ipc_detach(struct tarn_node_half *s, uint64_t session)
 {
     (void)s, (void)session;
 }

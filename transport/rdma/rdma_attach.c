@@ -61,7 +61,7 @@ static int read_keys(const struct tarn_link *l, struct words *w, uint32_t nslice
 static int read_pool(struct tarn_link *l, struct words *w)
 {
     uint64_t index = number(w, 10, l->npools - 1);
-    struct tarn_remote_memory *m = &l->pools[index];
+    struct tarn_rdma_peer_memory *m = &l->pools[index];
     if (w->failed || m->slice_bytes) /* the pool has been named before */
         return malformed(l);
     m->bytes = number(w, 10, UINT64_MAX / 2);
@@ -102,7 +102,7 @@ static int read_pools(struct tarn_link *l, struct words *w)
 
 /* --- lanes -------------------------------------------------------------------------------------- */
 
-static int read_end(struct tarn_lane *n, const char *text, size_t bytes)
+static int read_end(struct tarn_rdma_lane *n, const char *text, size_t bytes)
 {
     if (bytes == 1 && *text == '-')
         return 0;
@@ -137,10 +137,10 @@ int tarn_rdma_read_answer(struct tarn_link *l, const char *text)
 
 /* --- lanes come up ------------------------------------------------------------------------------ */
 
-int tarn_lanes_begin(struct tarn_link *l)
+int tarn_rdma_lanes_begin(struct tarn_link *l)
 {
     for (uint32_t k = 0; k < l->nlanes; k++) {
-        struct tarn_lane *n = &l->lanes[k];
+        struct tarn_rdma_lane *n = &l->lanes[k];
         if (!n->named)
             continue;
         n->join = tarn_join_begin(&l->local->rails, n->rail, n->qp, &n->own, &n->peer);
@@ -151,7 +151,7 @@ int tarn_lanes_begin(struct tarn_link *l)
     return 0;
 }
 
-static void look_at_lane(struct tarn_link *l, struct tarn_lane *n)
+static void look_at_lane(struct tarn_link *l, struct tarn_rdma_lane *n)
 {
     struct epoll_event e = {.events = EPOLLIN};
     int rc;
@@ -187,7 +187,7 @@ static void set_lost_aside(struct tarn_link *l)
         }
 }
 
-void tarn_lanes_look(struct tarn_link *l)
+void tarn_rdma_lanes_look(struct tarn_link *l)
 {
     for (uint32_t k = 0; k < l->nlanes; k++)
         if (l->lanes[k].join)
@@ -200,14 +200,14 @@ void tarn_lanes_look(struct tarn_link *l)
         l->whole_ns = 0;
 }
 
-int tarn_lanes_await(struct tarn_link *l, uint64_t deadline_ns)
+int tarn_rdma_lanes_await(struct tarn_link *l, uint64_t deadline_ns)
 {
     uint64_t until = tarn_now_ns() + TARN_WAIT_SLICE_MS * TARN_NS_PER_MS, seen = 0, grace = 0;
     if (until > deadline_ns)
         until = deadline_ns;
     tarn_joins_wait(&l->local->rails, &seen, 0); /* how many there were */
     for (;;) {
-        tarn_lanes_look(l);
+        tarn_rdma_lanes_look(l);
         uint64_t now = tarn_now_ns();
         if (!l->joining || now >= until)
             break;

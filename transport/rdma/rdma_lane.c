@@ -47,7 +47,7 @@ struct chain {
 
 /* --- open, close -------------------------------------------------------------------------------- */
 
-static int no_events(const struct tarn_lane *n, const char *what)
+static int no_events(const struct tarn_rdma_lane *n, const char *what)
 {
     return tarn_fail(TARN_E_SYSTEM, "rdma %s: no %s: %m: allow more memory to be locked (ulimit -l)",
                      n->rail->name, what);
@@ -58,7 +58,7 @@ static uint32_t least(uint32_t a, uint32_t b)
     return a < b ? a : b;
 }
 
-static int open_landing(struct tarn_lane *n)
+static int open_landing(struct tarn_rdma_lane *n)
 {
     size_t bytes = 2 * n->ring_size * sizeof *n->landing;
     n->landing = aligned_alloc(64, (bytes + 63) / 64 * 64);
@@ -68,11 +68,11 @@ static int open_landing(struct tarn_lane *n)
     return n->landing_mr ? 0 : no_events(n, "registered memory");
 }
 
-int tarn_lane_open(struct tarn_link *l, uint32_t index, struct tarn_lane *n)
+int tarn_rdma_lane_open(struct tarn_link *l, uint32_t index, struct tarn_rdma_lane *n)
 {
     const struct tarn_rail *rail = &l->local->rails.rail[index];
     uint32_t wrs = least(QUEUE, least(rail->max_wr, rail->max_cqe)); /* each of them may complete */
-    *n = (struct tarn_lane){.link = l, .index = index, .rail = rail, .depth = wrs, .room = wrs};
+    *n = (struct tarn_rdma_lane){.link = l, .index = index, .rail = rail, .depth = wrs, .room = wrs};
     for (n->ring_size = TARN_JOBS; n->ring_size < TARN_JOBS * l->local->rails.n;)
         n->ring_size *= 2;
     n->ring = calloc(n->ring_size, sizeof *n->ring);
@@ -91,7 +91,7 @@ int tarn_lane_open(struct tarn_link *l, uint32_t index, struct tarn_lane *n)
     return tarn_qp_new(rail, &o, &n->qp, &n->own);
 }
 
-void tarn_lane_stop(struct tarn_lane *n)
+void tarn_rdma_lane_stop(struct tarn_rdma_lane *n)
 {
     struct tarn_qp_parts parts = {n->qp, n->cq, n->channel};
     n->joined = false;
@@ -101,7 +101,7 @@ void tarn_lane_stop(struct tarn_lane *n)
         ibv_destroy_qp(n->qp);
         parts.qp = NULL;
     }
-    tarn_lane_disarm(n);
+    tarn_rdma_lane_disarm(n);
     n->armed = false;
     epoll_ctl(n->link->epoll_fd, EPOLL_CTL_DEL, n->channel->fd, NULL);
     n->qp = NULL;
@@ -116,9 +116,9 @@ void tarn_lane_stop(struct tarn_lane *n)
     tarn_rails_retire(&n->link->local->rails, &parts);
 }
 
-void tarn_lane_close(struct tarn_lane *n)
+void tarn_rdma_lane_close(struct tarn_rdma_lane *n)
 {
-    tarn_lane_stop(n);
+    tarn_rdma_lane_stop(n);
     if (n->cq) /* it was opened half-way */
         ibv_destroy_cq(n->cq);
     if (n->channel)
@@ -130,17 +130,17 @@ void tarn_lane_close(struct tarn_lane *n)
         free(n->pools[i].slices);
     free(n->pools);
     free(n->ring);
-    *n = (struct tarn_lane){.link = n->link};
+    *n = (struct tarn_rdma_lane){.link = n->link};
 }
 
 /* --- building ----------------------------------------------------------------------------------- */
 
-static struct tarn_strip *strip_at(struct tarn_lane *n, uint64_t counter)
+static struct tarn_strip *strip_at(struct tarn_rdma_lane *n, uint64_t counter)
 {
     return &n->ring[counter & (n->ring_size - 1)];
 }
 
-void tarn_lane_queue(struct tarn_lane *n, struct tarn_job *job, uint64_t offset, uint64_t bytes)
+void tarn_rdma_lane_queue(struct tarn_rdma_lane *n, struct tarn_job *job, uint64_t offset, uint64_t bytes)
 {
     struct tarn_strip *s = strip_at(n, n->tail++);
     void *addr;
@@ -152,7 +152,7 @@ void tarn_lane_queue(struct tarn_lane *n, struct tarn_job *job, uint64_t offset,
     n->queued += bytes;
 }
 
-static struct ibv_send_wr *add_wr(struct tarn_lane *n, struct chain *c, uint64_t strip, enum what what)
+static struct ibv_send_wr *add_wr(struct tarn_rdma_lane *n, struct chain *c, uint64_t strip, enum what what)
 {
     struct ibv_send_wr *wr = &c->wr[c->n];
     *wr = (struct ibv_send_wr){.wr_id = strip << STRIP_BIT | (uint64_t)what << WHAT_BIT,
@@ -166,7 +166,7 @@ static struct ibv_send_wr *add_wr(struct tarn_lane *n, struct chain *c, uint64_t
 }
 
 /* Of the chain's last request. */
-static void ask_completion(struct tarn_lane *n, struct chain *c)
+static void ask_completion(struct tarn_rdma_lane *n, struct chain *c)
 {
     struct ibv_send_wr *wr = &c->wr[c->n - 1];
     wr->send_flags |= IBV_SEND_SIGNALED;
@@ -175,7 +175,7 @@ static void ask_completion(struct tarn_lane *n, struct chain *c)
 }
 
 /* How many bytes one work request may move from where the strip is: up to the end of the remote slice. */
-static uint64_t reach(const struct tarn_lane *n, const struct tarn_strip *s, uint64_t at)
+static uint64_t reach(const struct tarn_rdma_lane *n, const struct tarn_strip *s, uint64_t at)
 {
     const struct tarn_work *w = s->job->work;
     uint64_t left = s->bytes - s->posted, slice = n->link->pools[w->pool].slice_bytes,
@@ -189,7 +189,7 @@ static uint64_t reach(const struct tarn_lane *n, const struct tarn_strip *s, uin
 
 /* Gathers local runs into the request; how many bytes they are. 0: a piece is not registered, which is a bug.
  */
-static uint64_t fill_sges(const struct tarn_lane *n, struct tarn_strip *s, struct ibv_send_wr *wr,
+static uint64_t fill_sges(const struct tarn_rdma_lane *n, struct tarn_strip *s, struct ibv_send_wr *wr,
                           uint64_t most)
 {
     const struct tarn_job *job = s->job;
@@ -214,10 +214,10 @@ static uint64_t fill_sges(const struct tarn_lane *n, struct tarn_strip *s, struc
     return got;
 }
 
-static int add_part(struct tarn_lane *n, struct tarn_strip *s, struct chain *c)
+static int add_part(struct tarn_rdma_lane *n, struct tarn_strip *s, struct chain *c)
 {
     const struct tarn_work *w = s->job->work;
-    const struct tarn_remote_memory *m = &n->link->pools[w->pool];
+    const struct tarn_rdma_peer_memory *m = &n->link->pools[w->pool];
     uint64_t at = w->offset + s->offset + s->posted;
     struct ibv_send_wr *wr = add_wr(n, c, n->next, PART);
     wr->opcode = s->job->put ? IBV_WR_RDMA_WRITE : IBV_WR_RDMA_READ;
@@ -238,14 +238,14 @@ static int add_part(struct tarn_lane *n, struct tarn_strip *s, struct chain *c)
 }
 
 /* Strips of no bytes arrive with those before them. */
-static void skip_empty(struct tarn_lane *n)
+static void skip_empty(struct tarn_rdma_lane *n)
 {
     while (n->arrived < n->next && strip_at(n, n->arrived)->bytes == 0)
         n->arrived++;
 }
 
 /* Of the next strips, as much as fits. */
-static int add_strips(struct tarn_lane *n, struct chain *c)
+static int add_strips(struct tarn_rdma_lane *n, struct chain *c)
 {
     int rc = 0;
     while (!rc && n->next < n->tail && c->bytes < CHAIN_BYTES) {
@@ -262,7 +262,7 @@ static int add_strips(struct tarn_lane *n, struct chain *c)
 
 /* Where the generation of a strip's slot comes to lie: in one half of the memory neighbouring strips have
  * rising addresses, in the other falling ones. */
-static _Atomic uint64_t *landing_of(struct tarn_lane *n, uint64_t strip)
+static _Atomic uint64_t *landing_of(struct tarn_rdma_lane *n, uint64_t strip)
 {
     uint64_t i = strip & (n->ring_size - 1);
     return &n->landing[strip_at(n, strip)->falling ? 2 * n->ring_size - 1 - i : i];
@@ -270,7 +270,7 @@ static _Atomic uint64_t *landing_of(struct tarn_lane *n, uint64_t strip)
 
 /* Lets the chain's last request, the check of the strip before this one, show this one's generation, too: the
  * slots are neighbours, and so is what they land in. */
-static bool extend_check(struct tarn_lane *n, uint64_t strip, struct chain *c)
+static bool extend_check(struct tarn_rdma_lane *n, uint64_t strip, struct chain *c)
 {
     struct ibv_send_wr *wr = c->n ? &c->wr[c->n - 1] : NULL;
     if (!wr || wr->wr_id >> WHAT_BIT != ((strip - 1) << (STRIP_BIT - WHAT_BIT) | CHECK) ||
@@ -294,7 +294,7 @@ static bool extend_check(struct tarn_lane *n, uint64_t strip, struct chain *c)
 }
 
 /* The READ of gen[slot] that ends a get's strip. */
-static void add_check(struct tarn_lane *n, uint64_t strip, struct chain *c, unsigned flags)
+static void add_check(struct tarn_rdma_lane *n, uint64_t strip, struct chain *c, unsigned flags)
 {
     const struct tarn_work *w = strip_at(n, strip)->job->work;
     struct ibv_send_wr *wr = add_wr(n, c, strip, CHECK);
@@ -307,7 +307,7 @@ static void add_check(struct tarn_lane *n, uint64_t strip, struct chain *c, unsi
         .addr = (uintptr_t)landing_of(n, strip), .length = sizeof *n->landing, .lkey = n->landing_mr->lkey};
 }
 
-static void add_checks_before(struct tarn_lane *n, uint64_t end, struct chain *c, unsigned flags)
+static void add_checks_before(struct tarn_rdma_lane *n, uint64_t end, struct chain *c, unsigned flags)
 {
     uint32_t before = c->n;
     for (; n->checked < end; n->checked++) {
@@ -322,7 +322,7 @@ static void add_checks_before(struct tarn_lane *n, uint64_t end, struct chain *c
 }
 
 /* Checks of the strips before `end`; `flags` are for the first of them: a fence holds up all that follow. */
-static inline void add_checks(struct tarn_lane *n, uint64_t end, struct chain *c, unsigned flags)
+static inline void add_checks(struct tarn_rdma_lane *n, uint64_t end, struct chain *c, unsigned flags)
 {
     if (n->checked < end)
         add_checks_before(n, end, c, flags);
@@ -334,7 +334,7 @@ static inline void add_checks(struct tarn_lane *n, uint64_t end, struct chain *c
  * May the chain's strips be checked in the chain itself, behind a fence? Only when nothing else is under way:
  * whatever is posted behind a fence waits, too, and by then the checks can do without one.
  */
-static bool may_fence(struct tarn_lane *n, const struct chain *c)
+static bool may_fence(struct tarn_rdma_lane *n, const struct chain *c)
 {
     uint32_t gets = 0;
     for (uint64_t i = n->head; i < n->next; i++)
@@ -342,7 +342,7 @@ static bool may_fence(struct tarn_lane *n, const struct chain *c)
     return n->rail->fences && n->next == n->tail && gets <= CHAIN - c->n && gets <= n->room;
 }
 
-static int build(struct tarn_lane *n, struct chain *c)
+static int build(struct tarn_rdma_lane *n, struct chain *c)
 {
     bool alone = n->head == n->next;
     c->n = 0;
@@ -360,12 +360,12 @@ static int build(struct tarn_lane *n, struct chain *c)
 }
 
 /* Is there something that has not been posted? */
-static bool has_more(const struct tarn_lane *n)
+static bool has_more(const struct tarn_rdma_lane *n)
 {
     return n->next < n->tail || n->checked < n->arrived;
 }
 
-static int post_more(struct tarn_lane *n)
+static int post_more(struct tarn_rdma_lane *n)
 {
     struct chain c;
     int rc = 0;
@@ -379,12 +379,12 @@ static int post_more(struct tarn_lane *n)
     return rc;
 }
 
-int tarn_lane_post(struct tarn_lane *n)
+int tarn_rdma_lane_post(struct tarn_rdma_lane *n)
 {
     return has_more(n) ? post_more(n) : 0;
 }
 
-bool tarn_lane_touch(struct tarn_lane *n, const struct tarn_slots *slots, uint32_t count)
+bool tarn_rdma_lane_touch(struct tarn_rdma_lane *n, const struct tarn_slots *slots, uint32_t count)
 {
     struct tarn_link *l = n->link;
     struct ibv_send_wr wr[TARN_TOUCHES], *bad;
@@ -415,7 +415,7 @@ bool tarn_lane_touch(struct tarn_lane *n, const struct tarn_slots *slots, uint32
 /* --- completions -------------------------------------------------------------------------------- */
 
 /* Only long strips tell how fast the rail is. */
-static void measure(struct tarn_lane *n, const struct tarn_strip *s)
+static void measure(struct tarn_rdma_lane *n, const struct tarn_strip *s)
 {
     if (s->bytes < MEASURED_BYTES)
         return;
@@ -426,7 +426,7 @@ static void measure(struct tarn_lane *n, const struct tarn_strip *s)
     n->bytes_ns = n->bytes_ns > 0 ? n->bytes_ns + (one - n->bytes_ns) / 8 : one;
 }
 
-static void end_strip(struct tarn_lane *n)
+static void end_strip(struct tarn_rdma_lane *n)
 {
     struct tarn_strip *s = strip_at(n, n->head);
     struct tarn_job *job = s->job;
@@ -444,7 +444,7 @@ static void end_strip(struct tarn_lane *n)
 }
 
 /* What an error completion means. */
-static int failed(const struct tarn_lane *n, const struct ibv_wc *wc)
+static int failed(const struct tarn_rdma_lane *n, const struct ibv_wc *wc)
 {
     const char *node = n->link->node, *rail = n->rail->name, *what = ibv_wc_status_str(wc->status);
     switch (wc->status) {
@@ -468,7 +468,7 @@ static int failed(const struct tarn_lane *n, const struct ibv_wc *wc)
 }
 
 /* All requests up to this one are done. Puts end in their turn: when all gets before them have. */
-static void completed(struct tarn_lane *n, uint64_t wr_id)
+static void completed(struct tarn_rdma_lane *n, uint64_t wr_id)
 {
     uint64_t strip = wr_id >> STRIP_BIT;
     enum what what = wr_id >> WHAT_BIT & 3;
@@ -485,13 +485,13 @@ static void completed(struct tarn_lane *n, uint64_t wr_id)
 }
 
 /* Only the bytes of a work can be at fault here. */
-static void blame(struct tarn_lane *n, uint64_t wr_id)
+static void blame(struct tarn_rdma_lane *n, uint64_t wr_id)
 {
     if ((wr_id >> WHAT_BIT & 3) <= LAST_PART)
         strip_at(n, wr_id >> STRIP_BIT)->job->status = TARN_E_INVALID;
 }
 
-int tarn_lane_poll(struct tarn_lane *n)
+int tarn_rdma_lane_poll(struct tarn_rdma_lane *n)
 {
     struct ibv_wc wc[COMPLETIONS];
     int total = 0, got;
@@ -516,7 +516,7 @@ int tarn_lane_poll(struct tarn_lane *n)
     return total;
 }
 
-int tarn_lane_arm(struct tarn_lane *n)
+int tarn_rdma_lane_arm(struct tarn_rdma_lane *n)
 {
     if (n->armed)
         return 0;
@@ -528,7 +528,7 @@ int tarn_lane_arm(struct tarn_lane *n)
     return 0;
 }
 
-void tarn_lane_disarm(struct tarn_lane *n)
+void tarn_rdma_lane_disarm(struct tarn_rdma_lane *n)
 {
     struct ibv_cq *cq;
     void *context;

@@ -152,7 +152,7 @@ static int prepare(struct tarn_link *l, struct tarn_job *job)
 /* --- strips ------------------------------------------------------------------------------------- */
 
 /* As measured, once all lanes have been; until then as the ports say. */
-static double speed_of(const struct tarn_lane *n)
+static double speed_of(const struct tarn_rdma_lane *n)
 {
     const struct tarn_link *l = n->link;
     for (uint32_t k = 0; k < l->nlanes; k++)
@@ -162,11 +162,11 @@ static double speed_of(const struct tarn_lane *n)
 }
 
 /* The lane that would be done with one more small strip first. */
-static struct tarn_lane *least_loaded(struct tarn_link *l)
+static struct tarn_rdma_lane *least_loaded(struct tarn_link *l)
 {
-    struct tarn_lane *best = NULL;
+    struct tarn_rdma_lane *best = NULL;
     for (uint32_t k = 0; k < l->nlanes; k++) {
-        struct tarn_lane *n = &l->lanes[k];
+        struct tarn_rdma_lane *n = &l->lanes[k];
         if (n->joined && (!best || (double)n->queued / speed_of(n) < (double)best->queued / speed_of(best)))
             best = n;
     }
@@ -186,12 +186,12 @@ static void cut(struct tarn_link *l, struct tarn_job *job)
         }
     if (joined <= 1) {
         job->strips = 1;
-        tarn_lane_queue(least_loaded(l), job, 0, bytes);
+        tarn_rdma_lane_queue(least_loaded(l), job, 0, bytes);
         return;
     }
     job->strips = 1; /* held while strips are being made */
     for (uint32_t k = 0; k < l->nlanes && offset < bytes; k++) {
-        struct tarn_lane *n = &l->lanes[k];
+        struct tarn_rdma_lane *n = &l->lanes[k];
         if (!n->joined)
             continue;
         uint64_t part = (uint64_t)((double)bytes * speed_of(n) / total) & ~4095ull;
@@ -200,7 +200,7 @@ static void cut(struct tarn_link *l, struct tarn_job *job)
         if (--joined == 0 || part > bytes - offset)
             part = bytes - offset;
         job->strips++;
-        tarn_lane_queue(n, job, offset, part);
+        tarn_rdma_lane_queue(n, job, offset, part);
         offset += part;
     }
     job->strips--;
@@ -218,7 +218,7 @@ static bool inside(const struct tarn_link *l, const struct tarn_work *w)
 {
     if (w->pool >= l->npools)
         return false;
-    const struct tarn_remote_memory *m = &l->pools[w->pool];
+    const struct tarn_rdma_peer_memory *m = &l->pools[w->pool];
     return w->slot < m->nslots && w->offset <= m->bytes && w->bytes <= m->bytes - w->offset;
 }
 
@@ -227,7 +227,7 @@ static void break_link(struct tarn_link *l, int status)
 {
     l->broken = true;
     for (uint32_t k = 0; k < l->nlanes; k++)
-        tarn_lane_close(&l->lanes[k]);
+        tarn_rdma_lane_close(&l->lanes[k]);
     for (uint32_t i = 0; l->jobs && i < TARN_JOBS; i++)
         if (l->jobs[i].work)
             end_job(l, &l->jobs[i], l->jobs[i].status ? l->jobs[i].status : status);
@@ -237,7 +237,7 @@ static void break_link(struct tarn_link *l, int status)
 static void seek_rail(struct tarn_link *l)
 {
     if (l->joining)
-        tarn_lanes_look(l);
+        tarn_rdma_lanes_look(l);
     if (l->whole_ns && !l->busy && tarn_now_ns() >= l->whole_ns)
         break_link(l, TARN_E_NODE_DOWN);
 }
@@ -287,7 +287,7 @@ static int rdma_put(struct tarn_link *l, struct tarn_work *w)
     return submit(l, w, true);
 }
 
-static bool has_puts(struct tarn_lane *n)
+static bool has_puts(struct tarn_rdma_lane *n)
 {
     for (uint64_t i = n->head; i < n->tail; i++)
         if (n->ring[i % n->ring_size].job->put)
@@ -296,27 +296,27 @@ static bool has_puts(struct tarn_lane *n)
 }
 
 /* The lane failed: its gets go to the others. False when that cannot be. */
-static bool lose_lane(struct tarn_link *l, struct tarn_lane *n)
+static bool lose_lane(struct tarn_link *l, struct tarn_rdma_lane *n)
 {
     uint64_t until = tarn_now_ns() + TARN_RAIL_ASIDE_NS;
     bool puts = has_puts(n);
     atomic_store(&l->local->aside_ns[n->index], until);
-    tarn_lane_stop(n);
+    tarn_rdma_lane_stop(n);
     if (puts || !least_loaded(l))
         return false;
     for (uint64_t i = n->head; i < n->tail; i++) {
         const struct tarn_strip *s = &n->ring[i % n->ring_size];
-        tarn_lane_queue(least_loaded(l), s->job, s->offset, s->bytes);
+        tarn_rdma_lane_queue(least_loaded(l), s->job, s->offset, s->bytes);
     }
-    tarn_lane_close(n);
+    tarn_rdma_lane_close(n);
     l->whole_ns = until;
     return true;
 }
 
-static int lane_progress(struct tarn_lane *n)
+static int lane_progress(struct tarn_rdma_lane *n)
 {
-    int done = tarn_lane_poll(n);
-    int rc = done < 0 ? done : tarn_lane_post(n);
+    int done = tarn_rdma_lane_poll(n);
+    int rc = done < 0 ? done : tarn_rdma_lane_post(n);
     return rc ? rc : done;
 }
 
@@ -361,7 +361,7 @@ static int look_at_ports(struct tarn_link *l)
         return 0;
     l->quiet_ns = now;
     for (uint32_t k = 0; k < l->nlanes; k++) {
-        struct tarn_lane *n = &l->lanes[k];
+        struct tarn_rdma_lane *n = &l->lanes[k];
         if (!n->joined || n->head == n->tail || tarn_rail_active(n->rail) || lose_lane(l, n))
             continue;
         break_link(l, TARN_E_NODE_DOWN);
@@ -376,7 +376,7 @@ static int arm(struct tarn_link *l)
     int rc = 0;
     for (uint32_t k = 0; !rc && !l->broken && k < l->nlanes; k++)
         if (l->lanes[k].joined)
-            rc = tarn_lane_arm(&l->lanes[k]);
+            rc = tarn_rdma_lane_arm(&l->lanes[k]);
     if (rc)
         break_link(l, TARN_E_NODE_DOWN);
     return step(l);
@@ -386,7 +386,7 @@ static int rdma_progress(struct tarn_link *l)
 {
     for (uint32_t k = 0; k < l->nlanes; k++)
         if (l->lanes[k].joined)
-            tarn_lane_disarm(&l->lanes[k]);
+            tarn_rdma_lane_disarm(&l->lanes[k]);
     int done = step(l);
     if (done == 0 && l->busy)
         done = look_at_ports(l);
@@ -502,7 +502,7 @@ static int open_lanes(struct tarn_link *l)
         else if (!tarn_rail_active(&l->local->rails.rail[k]))
             l->whole_ns = now + TARN_RAIL_ASIDE_NS;
         else
-            rc = tarn_lane_open(l, k, &l->lanes[l->nlanes++]); /* counted also when it failed, for closing */
+            rc = tarn_rdma_lane_open(l, k, &l->lanes[l->nlanes++]); /* counted also when it failed, for closing */
     }
     if (!rc && l->nlanes == 0)
         rc = tarn_fail(TARN_E_NOT_REACHABLE,
@@ -548,7 +548,7 @@ static int begin(struct tarn_link *l, const struct tarn_peer *p)
 {
     l->writable = p->write;
     int rc = tarn_rdma_read_answer(l, p->text);
-    return rc ? rc : tarn_lanes_begin(l);
+    return rc ? rc : tarn_rdma_lanes_begin(l);
 }
 
 static int rdma_connect(const struct tarn_peer *p, struct tarn_link **l_p)
@@ -556,7 +556,7 @@ static int rdma_connect(const struct tarn_peer *p, struct tarn_link **l_p)
     struct tarn_link *l = *l_p;
     int rc = l->pools ? 0 : begin(l, p);
     if (!rc)
-        rc = tarn_lanes_await(l, p->deadline_ns);
+        rc = tarn_rdma_lanes_await(l, p->deadline_ns);
     if (rc < 0) {
         rdma_close(l);
         *l_p = NULL;

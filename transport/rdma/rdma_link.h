@@ -30,7 +30,7 @@
  * and returns when one is up, or says that none is yet; the others take part in works posted after they are
  * up:
  *
- *   named --tarn_lanes_begin--> joining --> joined, or lost: the rail is set aside, if another one is joined
+ *   named --tarn_rdma_lanes_begin--> joining --> joined, or lost: the rail is set aside, if another one is joined
  *                                  \------ the link ends first: whoever joins it retires it
  *
  *   rdma_link.c   jobs: memory, strips, how they end; the transport's table
@@ -101,7 +101,7 @@ struct tarn_pool_keys {
     uint32_t *slices;
 };
 
-struct tarn_lane {
+struct tarn_rdma_lane {
     struct tarn_link *link;
     uint32_t index; /* of the client's rail */
     const struct tarn_rail *rail;
@@ -127,7 +127,7 @@ struct tarn_lane {
     struct tarn_join *join; /* being joined */
 };
 
-struct tarn_remote_memory {
+struct tarn_rdma_peer_memory {
     uint64_t bytes, slice_bytes;
     uint64_t arena, gen, touch; /* addresses there */
     uint32_t nslots;            /* 0: no such pool */
@@ -143,8 +143,8 @@ struct tarn_link {
     uint64_t quiet_ns; /* nothing has completed since then, or ports were looked at then; 0: not noted yet */
     int epoll_fd;      /* the lanes' channels */
     uint32_t nlanes, npools;
-    struct tarn_lane lanes[TARN_RAILS_MAX];
-    struct tarn_remote_memory *pools;
+    struct tarn_rdma_lane lanes[TARN_RAILS_MAX];
+    struct tarn_rdma_peer_memory *pools;
     struct tarn_job *jobs, *free_jobs;
     /* What lanes tell of a strip that has ended. */
     void (*strip_ended)(struct tarn_link *l, struct tarn_job *job, int status);
@@ -158,23 +158,23 @@ struct tarn_link {
 };
 
 /* rdma_lane.c */
-int tarn_lane_open(struct tarn_link *l, uint32_t index, struct tarn_lane *n);
+int tarn_rdma_lane_open(struct tarn_link *l, uint32_t index, struct tarn_rdma_lane *n);
 /* From here on the device touches nobody's memory for the lane; its strips stay in the ring. The rails' thread
  * destroys the queue pair, unless that alone makes sure of it. */
-void tarn_lane_stop(struct tarn_lane *n);
-void tarn_lane_close(struct tarn_lane *n);
+void tarn_rdma_lane_stop(struct tarn_rdma_lane *n);
+void tarn_rdma_lane_close(struct tarn_rdma_lane *n);
 /* Adds a strip; the ring always has room. */
-void tarn_lane_queue(struct tarn_lane *n, struct tarn_job *job, uint64_t offset, uint64_t bytes);
+void tarn_rdma_lane_queue(struct tarn_rdma_lane *n, struct tarn_job *job, uint64_t offset, uint64_t bytes);
 /* Posts what fits. Negative: the rail failed. */
-int tarn_lane_post(struct tarn_lane *n);
+int tarn_rdma_lane_post(struct tarn_rdma_lane *n);
 /* Takes completions, ending strips. The number of them, or negative: the rail failed. */
-int tarn_lane_poll(struct tarn_lane *n);
+int tarn_rdma_lane_poll(struct tarn_rdma_lane *n);
 /* Asks for an event at the next completion. */
-int tarn_lane_arm(struct tarn_lane *n);
+int tarn_rdma_lane_arm(struct tarn_rdma_lane *n);
 /* Takes events that came. */
-void tarn_lane_disarm(struct tarn_lane *n);
+void tarn_rdma_lane_disarm(struct tarn_rdma_lane *n);
 /* Posts touches; false: not now. */
-bool tarn_lane_touch(struct tarn_lane *n, const struct tarn_slots *slots, uint32_t count);
+bool tarn_rdma_lane_touch(struct tarn_rdma_lane *n, const struct tarn_slots *slots, uint32_t count);
 
 /* rdma_touch.c */
 void tarn_touch_note(struct tarn_link *l, uint32_t pool, uint32_t slot);
@@ -186,11 +186,11 @@ void tarn_touch_finish(struct tarn_link *l);
 /* rdma_attach.c: reads the node's answer: which lanes it has named, and the pools. */
 int tarn_rdma_read_answer(struct tarn_link *l, const char *text);
 /* Begins to join the lanes that were named. */
-int tarn_lanes_begin(struct tarn_link *l);
+int tarn_rdma_lanes_begin(struct tarn_link *l);
 /* Takes those that are joined into use, and notes those that are lost. */
-void tarn_lanes_look(struct tarn_link *l);
+void tarn_rdma_lanes_look(struct tarn_link *l);
 /* 0: a lane is up, and the others are, too, or take longer. TARN_INPROGRESS: none is, after
  * TARN_WAIT_SLICE_MS or at the deadline. NOT_REACHABLE: none will be. */
-int tarn_lanes_await(struct tarn_link *l, uint64_t deadline_ns);
+int tarn_rdma_lanes_await(struct tarn_link *l, uint64_t deadline_ns);
 
 #endif

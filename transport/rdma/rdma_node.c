@@ -47,7 +47,7 @@ struct joined {
     struct offer offer;
 };
 
-struct tarn_server {
+struct tarn_node_half {
     const struct tarn_logger *log;
     const struct tarn_pool_memory *pools;
     uint32_t npools;
@@ -65,7 +65,7 @@ struct tarn_server {
 
 /* --- registration ------------------------------------------------------------------------------- */
 
-static int register_slices(struct tarn_server *s, uint32_t pool, int access, struct tarn_region **slices)
+static int register_slices(struct tarn_node_half *s, uint32_t pool, int access, struct tarn_region **slices)
 {
     const struct tarn_pool_memory *p = &s->pools[pool];
     int rc = 0;
@@ -79,7 +79,7 @@ static int register_slices(struct tarn_server *s, uint32_t pool, int access, str
     return rc;
 }
 
-static int register_pool(struct tarn_server *s, uint32_t i)
+static int register_pool(struct tarn_node_half *s, uint32_t i)
 {
     const struct tarn_pool_memory *p = &s->pools[i];
     struct served_pool *served = &s->served[i];
@@ -113,7 +113,7 @@ static void unregister_pool(struct served_pool *served)
 }
 
 /* A GPU pool that the devices do not take is left to the other transports. */
-static int serve_pool(struct tarn_server *s, uint32_t i)
+static int serve_pool(struct tarn_node_half *s, uint32_t i)
 {
     int rc = register_pool(s, i);
     if (rc != TARN_E_UNSUPPORTED)
@@ -155,7 +155,7 @@ static int parse_offer(const char *text, struct offer *o)
 }
 
 /* A queue pair for one end of the client's; *rail_p is which rail it is on. */
-static int join(struct tarn_server *s, const struct tarn_endpoint *end, uint32_t prefer, struct ibv_qp **qp_p,
+static int join(struct tarn_node_half *s, const struct tarn_endpoint *end, uint32_t prefer, struct ibv_qp **qp_p,
                 struct tarn_endpoint *own, uint32_t *rail_p)
 {
     const struct tarn_rail *rail = tarn_rail_reaching(&s->rails, end, prefer);
@@ -178,7 +178,7 @@ static int join(struct tarn_server *s, const struct tarn_endpoint *end, uint32_t
     return rc;
 }
 
-static uint32_t count_served(const struct tarn_server *s)
+static uint32_t count_served(const struct tarn_node_half *s)
 {
     uint32_t n = 0;
     for (uint32_t i = 0; i < s->npools; i++)
@@ -186,7 +186,7 @@ static uint32_t count_served(const struct tarn_server *s)
     return n;
 }
 
-static void add_pool(const struct tarn_server *s, uint32_t i, bool write, const int *rails, uint32_t n,
+static void add_pool(const struct tarn_node_half *s, uint32_t i, bool write, const int *rails, uint32_t n,
                      struct tarn_buf *out)
 {
     const struct tarn_pool_memory *p = &s->pools[i];
@@ -204,7 +204,7 @@ static void add_pool(const struct tarn_server *s, uint32_t i, bool write, const 
 }
 
 /* rails[k]: the node's rail of the client's k-th end, -1: none. */
-static int answer(const struct tarn_server *s, const struct joined *j, const struct tarn_endpoint *own,
+static int answer(const struct tarn_node_half *s, const struct joined *j, const struct tarn_endpoint *own,
                   const int *rails, uint32_t n, struct tarn_attach *a)
 {
     struct tarn_buf out = {0};
@@ -232,7 +232,7 @@ static int answer(const struct tarn_server *s, const struct joined *j, const str
 }
 
 /* The queue pairs are destroyed in their time. */
-static void unjoin(struct tarn_server *s, struct joined *j)
+static void unjoin(struct tarn_node_half *s, struct joined *j)
 {
     for (int i = 0; i < TARN_RAILS_MAX; i++)
         if (j->qp[i])
@@ -241,7 +241,7 @@ static void unjoin(struct tarn_server *s, struct joined *j)
 }
 
 /* Nothing is written by the link's client from here on. Control thread: it alone takes completions. */
-static void cut_off(struct tarn_server *s, struct joined *j)
+static void cut_off(struct tarn_node_half *s, struct joined *j)
 {
     for (int i = 0; i < TARN_RAILS_MAX; i++)
         if (j->qp[i] && !tarn_qp_cut_off(j->qp[i], s->cq[j->rail[i]])) {
@@ -250,7 +250,7 @@ static void cut_off(struct tarn_server *s, struct joined *j)
         }
 }
 
-static void cut_off_all(struct tarn_server *s, struct joined *list)
+static void cut_off_all(struct tarn_node_half *s, struct joined *list)
 {
     while (list) {
         struct joined *j = list;
@@ -261,7 +261,7 @@ static void cut_off_all(struct tarn_server *s, struct joined *list)
 }
 
 /* Queue pairs for all ends of the offer, and the answer. */
-static int join_link(struct tarn_server *s, struct joined *j)
+static int join_link(struct tarn_node_half *s, struct joined *j)
 {
     struct tarn_endpoint own[TARN_RAILS_MAX];
     int rails[TARN_RAILS_MAX], rc = 0;
@@ -287,7 +287,7 @@ static void answer_failure(struct tarn_attach *a, int rc)
 }
 
 /* The next to be joined; NULL at the end. */
-static struct joined *next_link(struct tarn_server *s)
+static struct joined *next_link(struct tarn_node_half *s)
 {
     pthread_mutex_lock(&s->lock);
     while (!s->stopping && !s->waiting)
@@ -301,7 +301,7 @@ static struct joined *next_link(struct tarn_server *s)
 
 static void *join_links(void *arg)
 {
-    struct tarn_server *s = arg;
+    struct tarn_node_half *s = arg;
     for (struct joined *j; (j = next_link(s)) != NULL;) {
         struct tarn_attach *a = j->attach;
         int rc = join_link(s, j);
@@ -322,7 +322,7 @@ static void *join_links(void *arg)
     return NULL;
 }
 
-int tarn_rdma_attach(struct tarn_server *s, struct tarn_attach *a)
+int tarn_rdma_attach(struct tarn_node_half *s, struct tarn_attach *a)
 {
     struct joined *j = calloc(1, sizeof *j);
     int rc = j ? parse_offer(a->offer, &j->offer) : tarn_fail(TARN_E_NO_MEMORY, "ATTACH rdma: out of memory");
@@ -341,7 +341,7 @@ int tarn_rdma_attach(struct tarn_server *s, struct tarn_attach *a)
 }
 
 /* Takes the session's links out; link 0: all that are joined. */
-static struct joined *take_links(struct tarn_server *s, uint64_t session, uint64_t link)
+static struct joined *take_links(struct tarn_node_half *s, uint64_t session, uint64_t link)
 {
     struct joined *taken = NULL, *j, *next;
     pthread_mutex_lock(&s->lock);
@@ -354,13 +354,13 @@ static struct joined *take_links(struct tarn_server *s, uint64_t session, uint64
     return taken;
 }
 
-void tarn_rdma_detach_link(struct tarn_server *s, uint64_t session, uint64_t link)
+void tarn_rdma_detach_link(struct tarn_node_half *s, uint64_t session, uint64_t link)
 {
     if (link)
         cut_off_all(s, take_links(s, session, link));
 }
 
-void tarn_rdma_detach(struct tarn_server *s, uint64_t session)
+void tarn_rdma_detach(struct tarn_node_half *s, uint64_t session)
 {
     cut_off_all(s, take_links(s, session, 0));
 }
@@ -377,7 +377,7 @@ static uint64_t slice_bytes(const struct tarn_rails *rails, uint64_t wanted)
     return most > 4096 ? most & ~4095ull : 4096;
 }
 
-static int serve_all(struct tarn_server *s)
+static int serve_all(struct tarn_node_half *s)
 {
     int rc = 0;
     for (uint32_t i = 0; i < s->rails.n; i++) {
@@ -394,9 +394,9 @@ static int serve_all(struct tarn_server *s)
     return error ? tarn_fail(TARN_E_SYSTEM, "rdma: no thread: %s: allow more threads", strerror(error)) : 0;
 }
 
-int tarn_rdma_serve(const struct tarn_serve *serve, struct tarn_server **s_p)
+int tarn_rdma_serve(const struct tarn_serve *serve, struct tarn_node_half **s_p)
 {
-    struct tarn_server *s = calloc(1, sizeof *s);
+    struct tarn_node_half *s = calloc(1, sizeof *s);
     if (!s || !(s->served = calloc(serve->npools, sizeof *s->served))) {
         free(s);
         return tarn_fail(TARN_E_NO_MEMORY, "rdma: out of memory");
@@ -420,7 +420,7 @@ int tarn_rdma_serve(const struct tarn_serve *serve, struct tarn_server **s_p)
     return 0;
 }
 
-static void end_thread(struct tarn_server *s)
+static void end_thread(struct tarn_node_half *s)
 {
     if (!s->started)
         return;
@@ -431,7 +431,7 @@ static void end_thread(struct tarn_server *s)
     pthread_join(s->thread, NULL);
 }
 
-void tarn_rdma_stop(struct tarn_server *s)
+void tarn_rdma_stop(struct tarn_node_half *s)
 {
     struct joined *j;
     end_thread(s);
@@ -451,13 +451,13 @@ void tarn_rdma_stop(struct tarn_server *s)
     free(s);
 }
 
-bool tarn_rdma_serves(const struct tarn_server *s, uint32_t pool)
+bool tarn_rdma_serves(const struct tarn_node_half *s, uint32_t pool)
 {
     return !s->served[pool].refused;
 }
 
 /* The rails a reader may look for: "v1 mlx5_0:1 mlx5_1:1". */
-void tarn_rdma_describe(const struct tarn_server *s, uint32_t pool, char *text, size_t text_bytes)
+void tarn_rdma_describe(const struct tarn_node_half *s, uint32_t pool, char *text, size_t text_bytes)
 {
     size_t n = (size_t)snprintf(text, text_bytes, "v1");
     (void)pool;

@@ -38,7 +38,7 @@ static void post(struct tarn_link *l)
 {
     for (uint32_t k = 0; l->touches.n > 0 && k < l->nlanes; k++)
         if (l->lanes[k].joined) {
-            if (tarn_lane_touch(&l->lanes[k], l->touches.noted, l->touches.n))
+            if (tarn_rdma_lane_touch(&l->lanes[k], l->touches.noted, l->touches.n))
                 l->touches.n = 0;
             return;
         }
@@ -74,8 +74,8 @@ void tarn_touch_finish(struct tarn_link *l)
     uint64_t until = tarn_now_ns() + FINISH_NS;
     post(l);
     for (uint32_t k = 0; k < l->nlanes; k++) {
-        struct tarn_lane *n = &l->lanes[k];
-        while (n->joined && n->room < n->depth && tarn_lane_poll(n) >= 0 && tarn_now_ns() < until)
+        struct tarn_rdma_lane *n = &l->lanes[k];
+        while (n->joined && n->room < n->depth && tarn_rdma_lane_poll(n) >= 0 && tarn_now_ns() < until)
             ;
     }
 }

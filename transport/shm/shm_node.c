@@ -9,13 +9,13 @@
 #include "base/error.h"
 #include "transport/share.h"
 
-struct tarn_server {
+struct tarn_node_half {
     const struct tarn_pool_memory *pools;
     uint32_t npools;
     struct tarn_share_files files[];
 };
 
-void tarn_shm_stop(struct tarn_server *s)
+void tarn_shm_stop(struct tarn_node_half *s)
 {
     tarn_share_close(s->files, s->npools);
     free(s);
@@ -26,9 +26,9 @@ static bool is_served(const struct tarn_pool_memory *p)
     return p->memfd >= 0;
 }
 
-int tarn_shm_serve(const struct tarn_serve *serve, struct tarn_server **s_p)
+int tarn_shm_serve(const struct tarn_serve *serve, struct tarn_node_half **s_p)
 {
-    struct tarn_server *s = malloc(sizeof(*s) + serve->npools * sizeof(s->files[0]));
+    struct tarn_node_half *s = malloc(sizeof(*s) + serve->npools * sizeof(s->files[0]));
     if (!s)
         return tarn_fail(TARN_E_NO_MEMORY, "shm: out of memory for %u pools", serve->npools);
     s->pools = serve->pools;
@@ -42,18 +42,18 @@ int tarn_shm_serve(const struct tarn_serve *serve, struct tarn_server **s_p)
     return 0;
 }
 
-bool tarn_shm_serves(const struct tarn_server *s, uint32_t pool)
+bool tarn_shm_serves(const struct tarn_node_half *s, uint32_t pool)
 {
     return is_served(&s->pools[pool]);
 }
 
-void tarn_shm_describe(const struct tarn_server *s, uint32_t pool, char *text, size_t text_bytes)
+void tarn_shm_describe(const struct tarn_node_half *s, uint32_t pool, char *text, size_t text_bytes)
 {
     (void)s, (void)pool;
     snprintf(text, text_bytes, "%s", "");
 }
 
-static bool attach_pool(const struct tarn_server *s, uint32_t i, struct tarn_attach *a, size_t *length)
+static bool attach_pool(const struct tarn_node_half *s, uint32_t i, struct tarn_attach *a, size_t *length)
 {
     const struct tarn_pool_memory *p = &s->pools[i];
     int n = snprintf(a->text + *length, sizeof(a->text) - *length, " %u %llu %u", i,
@@ -67,7 +67,7 @@ static bool attach_pool(const struct tarn_server *s, uint32_t i, struct tarn_att
     return true;
 }
 
-int tarn_shm_attach(struct tarn_server *s, struct tarn_attach *a)
+int tarn_shm_attach(struct tarn_node_half *s, struct tarn_attach *a)
 {
     if (!a->local)
         return tarn_fail(TARN_E_NOT_REACHABLE,
@@ -91,7 +91,7 @@ int tarn_shm_attach(struct tarn_server *s, struct tarn_attach *a)
 }
 
 /* Nothing to take back: a mapping lasts as long as its process, which the server waits for. */
-void tarn_shm_detach(struct tarn_server *s, uint64_t session)
+void tarn_shm_detach(struct tarn_node_half *s, uint64_t session)
 {
     (void)s, (void)session;
 }

@@ -219,7 +219,7 @@ static void answer_hello(struct tarn_tcp_conn *c, int32_t status)
 /* Makes the connection one of the session's if the token is that of the session. */
 static bool admit(struct tarn_tcp_conn *c, uint64_t session, const char token[TARN_TCP_TOKEN])
 {
-    struct tarn_server *s = c->server;
+    struct tarn_node_half *s = c->server;
     pthread_mutex_lock(&s->lock);
     c->admitted = tarn_token_is(s->tokens, session, token);
     c->session = session;

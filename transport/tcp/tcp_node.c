@@ -29,7 +29,7 @@ enum { HELLO_MS = 5000, SEND_MS = 4, SCAN_MS = 250, ACCEPTS = 64, EVENTS = 64 };
 
 /* --- sessions ----------------------------------------------------------------------------------- */
 
-int tarn_tcp_attach(struct tarn_server *s, struct tarn_attach *a)
+int tarn_tcp_attach(struct tarn_node_half *s, struct tarn_attach *a)
 {
     pthread_mutex_lock(&s->lock);
     const char *token = tarn_token_of(&s->tokens, a->session);
@@ -53,7 +53,7 @@ static void doom(struct tarn_tcp_conn *c)
  * A thread may be receiving into a pool for this session right now; its pin holds the slot until that
  * stops. Whatever the connections still hold is refused once the store has taken the reservations back.
  */
-void tarn_tcp_detach(struct tarn_server *s, uint64_t session)
+void tarn_tcp_detach(struct tarn_node_half *s, uint64_t session)
 {
     pthread_mutex_lock(&s->lock);
     struct tarn_tcp_conn *c;
@@ -69,7 +69,7 @@ void tarn_tcp_detach(struct tarn_server *s, uint64_t session)
 /* Closes its descriptor; frees it, now or when its last copies have passed. */
 static void close_conn(struct tarn_tcp_conn *c)
 {
-    struct tarn_server *s = c->server;
+    struct tarn_node_half *s = c->server;
     tarn_tcp_conn_time(c, 0);
     pthread_mutex_lock(&s->lock);
     DL_DELETE(s->conns, c);
@@ -111,7 +111,7 @@ static void add_conn(struct tarn_tcp_thread *t, int fd)
         close_conn(c);
 }
 
-static struct tarn_tcp_thread *least_loaded(struct tarn_server *s)
+static struct tarn_tcp_thread *least_loaded(struct tarn_node_half *s)
 {
     struct tarn_tcp_thread *best = &s->threads[0];
     for (uint32_t i = 1; i < s->nthreads; i++)
@@ -123,7 +123,7 @@ static struct tarn_tcp_thread *least_loaded(struct tarn_server *s)
 /* Passes a connection that has said HELLO to the thread that serves it from now on. */
 static void hand_over(struct tarn_tcp_conn *c)
 {
-    struct tarn_server *s = c->server;
+    struct tarn_node_half *s = c->server;
     struct tarn_tcp_thread *from = c->thread;
     atomic_fetch_sub(&from->conns, 1);
     struct tarn_tcp_thread *to = least_loaded(s);
@@ -140,7 +140,7 @@ static void hand_over(struct tarn_tcp_conn *c)
 
 /* --- accepting ---------------------------------------------------------------------------------- */
 
-static void set_listening(struct tarn_server *s, bool on)
+static void set_listening(struct tarn_node_half *s, bool on)
 {
     struct epoll_event e = {.events = on ? EPOLLIN : 0, .data.ptr = &s->listen_fd};
     s->listening = on;
@@ -149,7 +149,7 @@ static void set_listening(struct tarn_server *s, bool on)
 
 static void accept_some(struct tarn_tcp_thread *t)
 {
-    struct tarn_server *s = t->server;
+    struct tarn_node_half *s = t->server;
     for (int i = 0; i < ACCEPTS; i++) {
         int fd = accept4(s->listen_fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
         if (fd >= 0) {
@@ -212,7 +212,7 @@ static void sweep(struct tarn_tcp_thread *t)
 
 static bool dispatch(struct tarn_tcp_thread *t, const struct epoll_event *e)
 {
-    struct tarn_server *s = t->server;
+    struct tarn_node_half *s = t->server;
     if (e->data.ptr == &s->wake_fd)
         return false;
     if (e->data.ptr == &s->listen_fd)
@@ -245,7 +245,7 @@ static void *run(void *arg)
     }
 }
 
-static int start_thread(struct tarn_server *s, uint32_t i)
+static int start_thread(struct tarn_node_half *s, uint32_t i)
 {
     struct tarn_tcp_thread *t = &s->threads[i];
     struct epoll_event wake = {.events = EPOLLIN, .data.ptr = &s->wake_fd};
@@ -276,19 +276,19 @@ static int start_thread(struct tarn_server *s, uint32_t i)
 
 /* --- start and stop ----------------------------------------------------------------------------- */
 
-bool tarn_tcp_serves(const struct tarn_server *s, uint32_t pool)
+bool tarn_tcp_serves(const struct tarn_node_half *s, uint32_t pool)
 {
     (void)s, (void)pool;
     return true;
 }
 
-void tarn_tcp_describe(const struct tarn_server *s, uint32_t pool, char *text, size_t text_bytes)
+void tarn_tcp_describe(const struct tarn_node_half *s, uint32_t pool, char *text, size_t text_bytes)
 {
     (void)pool;
     snprintf(text, text_bytes, "%s", s->address);
 }
 
-void tarn_tcp_stop(struct tarn_server *s)
+void tarn_tcp_stop(struct tarn_node_half *s)
 {
     eventfd_write(s->wake_fd, 1);
     for (uint32_t i = 0; i < s->nthreads; i++) {
@@ -313,7 +313,7 @@ void tarn_tcp_stop(struct tarn_server *s)
     free(s);
 }
 
-static int listen_on(struct tarn_server *s)
+static int listen_on(struct tarn_node_half *s)
 {
     struct tarn_addr a = {.port = s->serve.port};
     snprintf(a.host, sizeof(a.host), "%s", s->serve.host);
@@ -323,10 +323,10 @@ static int listen_on(struct tarn_server *s)
     return r;
 }
 
-int tarn_tcp_serve(const struct tarn_serve *serve, struct tarn_server **s_p)
+int tarn_tcp_serve(const struct tarn_serve *serve, struct tarn_node_half **s_p)
 {
     uint32_t nthreads = serve->io_threads ? serve->io_threads : 1;
-    struct tarn_server *s = calloc(1, sizeof(*s) + nthreads * sizeof(s->threads[0]));
+    struct tarn_node_half *s = calloc(1, sizeof(*s) + nthreads * sizeof(s->threads[0]));
     if (!s)
         return tarn_fail(TARN_E_NO_MEMORY, "tcp: out of memory for %u I/O threads", nthreads);
     s->serve = *serve;

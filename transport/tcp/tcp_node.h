@@ -41,7 +41,7 @@ enum tarn_tcp_state {
 
 struct tarn_tcp_conn {
     struct tarn_tcp_conn *next, *prev;
-    struct tarn_server *server;
+    struct tarn_node_half *server;
     struct tarn_tcp_thread *thread;
     int fd;
     enum tarn_tcp_state state;
@@ -75,7 +75,7 @@ struct tarn_tcp_conn {
 };
 
 struct tarn_tcp_thread {
-    struct tarn_server *server;
+    struct tarn_node_half *server;
     pthread_t id;
     bool started;
     int epoll_fd;
@@ -92,7 +92,7 @@ struct tarn_tcp_thread {
     uint64_t moved_ns;         /* when a copy last passed */
 };
 
-struct tarn_server {
+struct tarn_node_half {
     struct tarn_serve serve;
     char address[300]; /* "host:port" */
     int listen_fd, wake_fd;

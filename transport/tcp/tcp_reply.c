@@ -6,7 +6,7 @@
 
 void tarn_tcp_complain(struct tarn_tcp_conn *c, const char *what, const char *why)
 {
-    struct tarn_server *s = c->server;
+    struct tarn_node_half *s = c->server;
     uint64_t now = tarn_now_ns(), last = atomic_load(&s->refused_log_ns);
     if (now - last < TARN_NS_PER_S || !atomic_compare_exchange_strong(&s->refused_log_ns, &last, now))
         return;

@@ -39,12 +39,12 @@
 extern const struct tarn_transport_ops tarn_tcpx_ops;
 
 /* tcpx_node.c */
-int tarn_tcpx_serve(const struct tarn_serve *serve, struct tarn_server **s_p);
-bool tarn_tcpx_serves(const struct tarn_server *s, uint32_t pool);
-void tarn_tcpx_describe(const struct tarn_server *s, uint32_t pool, char *text, size_t text_bytes);
-int tarn_tcpx_attach(struct tarn_server *s, struct tarn_attach *a);
-void tarn_tcpx_detach(struct tarn_server *s, uint64_t session);
-void tarn_tcpx_stop(struct tarn_server *s);
+int tarn_tcpx_serve(const struct tarn_serve *serve, struct tarn_node_half **s_p);
+bool tarn_tcpx_serves(const struct tarn_node_half *s, uint32_t pool);
+void tarn_tcpx_describe(const struct tarn_node_half *s, uint32_t pool, char *text, size_t text_bytes);
+int tarn_tcpx_attach(struct tarn_node_half *s, struct tarn_attach *a);
+void tarn_tcpx_detach(struct tarn_node_half *s, uint64_t session);
+void tarn_tcpx_stop(struct tarn_node_half *s);
 
 /* --- frames ------------------------------------------------------------------------------------- */
 

@@ -43,7 +43,7 @@ enum {
 
 /* --- sessions ----------------------------------------------------------------------------------- */
 
-int tarn_tcpx_attach(struct tarn_server *s, struct tarn_attach *a)
+int tarn_tcpx_attach(struct tarn_node_half *s, struct tarn_attach *a)
 {
     char name[TARN_TCPX_NAME];
     tarn_tcpx_name(s->gear.plugin, name);
@@ -59,7 +59,7 @@ int tarn_tcpx_attach(struct tarn_server *s, struct tarn_attach *a)
 }
 
 /* What is received under a pin of the session's is refused by the store from then on. */
-void tarn_tcpx_detach(struct tarn_server *s, uint64_t session)
+void tarn_tcpx_detach(struct tarn_node_half *s, uint64_t session)
 {
     struct tarn_tcpx_node_link *l;
     pthread_mutex_lock(&s->lock);
@@ -76,7 +76,7 @@ void tarn_tcpx_detach(struct tarn_server *s, uint64_t session)
 
 static void free_link(struct tarn_tcpx_node_link *l)
 {
-    struct tarn_server *s = l->server;
+    struct tarn_node_half *s = l->server;
     pthread_mutex_lock(&s->lock);
     DL_DELETE(s->links, l);
     pthread_mutex_unlock(&s->lock);
@@ -101,7 +101,7 @@ static bool watch(struct tarn_tcpx_node_link *l, int op)
     return epoll_ctl(l->server->epoll_fd, op, l->wire.fd, &e) == 0;
 }
 
-static void add_link(struct tarn_server *s, int fd)
+static void add_link(struct tarn_node_half *s, int fd)
 {
     struct tarn_tcpx_node_link *l = calloc(1, sizeof(*l));
     const int on = 1;
@@ -122,7 +122,7 @@ static void add_link(struct tarn_server *s, int fd)
 
 /* When descriptors have run out they wait in the backlog; level-triggered, they are tried again at each turn.
  */
-static void accept_some(struct tarn_server *s)
+static void accept_some(struct tarn_node_half *s)
 {
     for (int i = 0; i < ACCEPTS; i++) {
         int fd = accept4(s->listen_fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
@@ -150,7 +150,7 @@ static void hear(struct tarn_tcpx_node_link *l, uint32_t events)
 /* Moves a busy link. True: it is still one. */
 static bool move(struct tarn_tcpx_node_link *l, uint64_t now)
 {
-    struct tarn_server *s = l->server;
+    struct tarn_node_half *s = l->server;
     if (l->closing) {
         s->waits = true;
         if (tarn_tcpx_node_let_go(l) == 0)
@@ -176,7 +176,7 @@ static bool move(struct tarn_tcpx_node_link *l, uint64_t now)
 }
 
 /* Only this thread changes the list. True: there is something to look at again soon. */
-static bool move_all(struct tarn_server *s, bool *timed)
+static bool move_all(struct tarn_node_half *s, bool *timed)
 {
     struct tarn_tcpx_node_link *l, *next;
     uint64_t now = tarn_now_ns();
@@ -199,7 +199,7 @@ static bool move_all(struct tarn_server *s, bool *timed)
 }
 
 /* For how long the sockets are waited for, having napped before if nothing has moved for a while. */
-static int limit_ms(struct tarn_server *s, bool busy, bool timed)
+static int limit_ms(struct tarn_node_half *s, bool busy, bool timed)
 {
     if (!busy)
         return timed ? SCAN_MS : -1;
@@ -216,7 +216,7 @@ static int limit_ms(struct tarn_server *s, bool busy, bool timed)
 
 static void *run(void *arg)
 {
-    struct tarn_server *s = arg;
+    struct tarn_node_half *s = arg;
     bool busy = false, timed = false;
     for (uint32_t round = 0;; round++) {
         struct epoll_event events[EVENTS];
@@ -237,14 +237,14 @@ static void *run(void *arg)
 
 /* --- start and stop ----------------------------------------------------------------------------- */
 
-void tarn_tcpx_describe(const struct tarn_server *s, uint32_t pool, char *text, size_t text_bytes)
+void tarn_tcpx_describe(const struct tarn_node_half *s, uint32_t pool, char *text, size_t text_bytes)
 {
     (void)pool;
     snprintf(text, text_bytes, "%s", s->address);
 }
 
 /* False: it is in a call of the plugin's that does not return. */
-static bool join_thread(struct tarn_server *s)
+static bool join_thread(struct tarn_node_half *s)
 {
     struct timespec until;
     eventfd_write(s->wake_fd, 1);
@@ -254,7 +254,7 @@ static bool join_thread(struct tarn_server *s)
     return pthread_timedjoin_np(s->thread, NULL, &until) == 0;
 }
 
-void tarn_tcpx_stop(struct tarn_server *s)
+void tarn_tcpx_stop(struct tarn_node_half *s)
 {
     if (s->started && !join_thread(s)) { /* all that it has stays */
         tarn_log(s->serve.log, TARN_LOG_WARN, "tcpx",
@@ -283,7 +283,7 @@ void tarn_tcpx_stop(struct tarn_server *s)
     free(s);
 }
 
-static int listen_on(struct tarn_server *s)
+static int listen_on(struct tarn_node_half *s)
 {
     /* tcp has the port itself. */
     struct tarn_addr a = {.port = s->serve.port ? (uint16_t)(s->serve.port + 1) : 0};
@@ -294,7 +294,7 @@ static int listen_on(struct tarn_server *s)
     return r;
 }
 
-static int open_gear(struct tarn_server *s)
+static int open_gear(struct tarn_node_half *s)
 {
     struct tarn_tcpx_settings settings;
     int rc = tarn_tcpx_settings(&settings);
@@ -310,7 +310,7 @@ static int open_gear(struct tarn_server *s)
 }
 
 /* What a plugin does once in a process is not left to the first client. Without it the node works, too. */
-static void warm_up(struct tarn_server *s, int gpu, uint64_t until)
+static void warm_up(struct tarn_node_half *s, int gpu, uint64_t until)
 {
     struct tarn_tcpx_plugin *p = s->gear.plugin;
     struct tarn_tcpx_pair self;
@@ -328,7 +328,7 @@ static void warm_up(struct tarn_server *s, int gpu, uint64_t until)
     tarn_tcpx_pair_close(&self);
 }
 
-static void warm_up_all(struct tarn_server *s)
+static void warm_up_all(struct tarn_node_half *s)
 {
     uint64_t until = tarn_deadline(WARM_MS), done = 0; /* a bit for each GPU, and one for the host */
     for (uint32_t i = 0; i < s->serve.npools; i++) {
@@ -340,7 +340,7 @@ static void warm_up_all(struct tarn_server *s)
     }
 }
 
-static int open_events(struct tarn_server *s)
+static int open_events(struct tarn_node_half *s)
 {
     struct epoll_event wake = {.events = EPOLLIN, .data.ptr = &s->wake_fd};
     struct epoll_event listen = {.events = EPOLLIN, .data.ptr = &s->listen_fd};
@@ -352,7 +352,7 @@ static int open_events(struct tarn_server *s)
     return 0;
 }
 
-static int start_thread(struct tarn_server *s)
+static int start_thread(struct tarn_node_half *s)
 {
     int error = tarn_thread_start(&s->thread, run, s);
     if (error)
@@ -362,9 +362,9 @@ static int start_thread(struct tarn_server *s)
     return 0;
 }
 
-int tarn_tcpx_serve(const struct tarn_serve *serve, struct tarn_server **s_p)
+int tarn_tcpx_serve(const struct tarn_serve *serve, struct tarn_node_half **s_p)
 {
-    struct tarn_server *s = calloc(1, sizeof(*s));
+    struct tarn_node_half *s = calloc(1, sizeof(*s));
     if (!s)
         return tarn_fail(TARN_E_NO_MEMORY, "tcpx: out of memory");
     s->serve = *serve;

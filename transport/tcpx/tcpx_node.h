@@ -43,7 +43,7 @@ struct tarn_tcpx_node_lane {
 
 struct tarn_tcpx_node_link {
     struct tarn_tcpx_node_link *next, *prev;
-    struct tarn_server *server;
+    struct tarn_node_half *server;
     struct tarn_tcpx_wire wire;
     bool admitted, busy, closing; /* closing: only what is being unpacked is waited for */
     atomic_bool doomed;
@@ -55,7 +55,7 @@ struct tarn_tcpx_node_link {
     uint32_t nlanes;
 };
 
-struct tarn_server {
+struct tarn_node_half {
     struct tarn_serve serve;
     char address[300];
     int listen_fd, wake_fd, epoll_fd;

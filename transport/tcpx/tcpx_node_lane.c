@@ -18,7 +18,7 @@
 
 enum { AHEAD = 32 };
 
-bool tarn_tcpx_serves(const struct tarn_server *s, uint32_t pool)
+bool tarn_tcpx_serves(const struct tarn_node_half *s, uint32_t pool)
 {
     if (pool >= s->serve.npools)
         return false;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Putting together the arguments of a control command. */
-#include "client/words.h"
+#include "client/command.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -9,7 +9,7 @@
 
 #include "base/error.h"
 
-int tarn_words_init(struct tarn_words *a, int max, size_t text)
+int tarn_command_init(struct tarn_command *a, int max, size_t text)
 {
     memset(a, 0, sizeof *a);
     a->argv = malloc((size_t)max * sizeof *a->argv);
@@ -19,11 +19,11 @@ int tarn_words_init(struct tarn_words *a, int max, size_t text)
     a->text_room = text;
     if (a->argv && a->lens && a->text)
         return 0;
-    tarn_words_free(a);
+    tarn_command_free(a);
     return tarn_fail(TARN_E_NO_MEMORY, "command: out of memory");
 }
 
-void tarn_words_add(struct tarn_words *a, const void *data, size_t bytes)
+void tarn_command_add(struct tarn_command *a, const void *data, size_t bytes)
 {
     if (a->n == a->max)
         return;
@@ -31,39 +31,39 @@ void tarn_words_add(struct tarn_words *a, const void *data, size_t bytes)
     a->lens[a->n++] = bytes;
 }
 
-void tarn_words_str(struct tarn_words *a, const char *s)
+void tarn_command_str(struct tarn_command *a, const char *s)
 {
-    tarn_words_add(a, s, strlen(s));
+    tarn_command_add(a, s, strlen(s));
 }
 
-void tarn_words_text(struct tarn_words *a, const char *s)
+void tarn_command_text(struct tarn_command *a, const char *s)
 {
     size_t n = strlen(s);
 
     if (n > a->text_room - a->text_bytes)
         return;
     memcpy(a->text + a->text_bytes, s, n);
-    tarn_words_add(a, a->text + a->text_bytes, n);
+    tarn_command_add(a, a->text + a->text_bytes, n);
     a->text_bytes += n;
 }
 
-void tarn_words_u64(struct tarn_words *a, uint64_t v)
+void tarn_command_u64(struct tarn_command *a, uint64_t v)
 {
     char number[24];
 
     snprintf(number, sizeof number, "%" PRIu64, v);
-    tarn_words_text(a, number);
+    tarn_command_text(a, number);
 }
 
-void tarn_words_gen(struct tarn_words *a, uint64_t gen)
+void tarn_command_gen(struct tarn_command *a, uint64_t gen)
 {
     char number[24];
 
     snprintf(number, sizeof number, "%016" PRIx64, gen);
-    tarn_words_text(a, number);
+    tarn_command_text(a, number);
 }
 
-void tarn_words_free(struct tarn_words *a)
+void tarn_command_free(struct tarn_command *a)
 {
     free(a->argv);
     free(a->lens);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One incarnation of a node, as the client knows it, and what leads there: connections, links. */
-#ifndef TARN_CLIENT_NODE_H
-#define TARN_CLIENT_NODE_H
+#ifndef TARN_CLIENT_PEER_NODE_H
+#define TARN_CLIENT_PEER_NODE_H
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -30,8 +30,8 @@ enum tarn_health {
 };
 
 /* A link and the table to call it by (the transport's, or the fault decorator's). */
-struct tarn_linked {
-    struct tarn_linked *next;
+struct tarn_open_link {
+    struct tarn_open_link *next;
     const struct tarn_transport_ops *ops;
     bool write;
     struct tarn_link *link;
@@ -52,8 +52,8 @@ enum tarn_side_state {
  */
 struct tarn_side {
     _Atomic int state;
-    _Atomic(struct tarn_linked *) shared; /* POOLED: for views alone, once there has been one */
-    struct tarn_linked *idle, *retired; /* remote.lock */
+    _Atomic(struct tarn_open_link *) shared; /* POOLED: for views alone, once there has been one */
+    struct tarn_open_link *idle, *retired; /* remote.lock */
     uint32_t nidle;
     uint64_t retry_ns;  /* UNREACHABLE: not tried again before */
     uint64_t silent_ns; /* since then no ATTACH has been answered; 0: the last one was */
@@ -64,19 +64,19 @@ struct tarn_side {
     } busy[TARN_STRIPES];
 };
 
-struct tarn_remote_pool {
+struct tarn_peer_node_pool {
     char name[TARN_POOL_NAME_MAX + 1];
     uint32_t index;
     uint64_t bytes;
 };
 
 /* A control connection with at most one command outstanding. */
-struct tarn_call {
-    struct tarn_call *next;
+struct tarn_control_conn {
+    struct tarn_control_conn *next;
     struct tarn_resp *resp;
-    struct tarn_remote *remote;
+    struct tarn_peer_node *node;
     bool local;  /* Unix socket */
-    bool owed;   /* a reply is outstanding */
+    bool reply_due;   /* a reply is outstanding */
     bool grants; /* ... and it answers RESERVE */
     bool greets; /* HELLO's answer comes before it */
     bool refused; /* HELLO was, or another incarnation has answered */
@@ -85,7 +85,7 @@ struct tarn_call {
 };
 
 /* One incarnation of a node. Lives until the client is closed. */
-struct tarn_remote {
+struct tarn_peer_node {
     UT_hash_handle hh;
     struct tarn_client *client;
     struct {
@@ -112,43 +112,43 @@ struct tarn_remote {
     pthread_cond_t changed; /* a side left OPENING, or the keeper has judged a suspect */
     char control[280], unix_path[108], host_id[40], secret[40];
     uint32_t npools;
-    struct tarn_remote_pool pools[TARN_POOLS_MAX];
+    struct tarn_peer_node_pool pools[TARN_POOLS_MAX];
 
     /* this host's clock at the node's tick 0, how much too late that may be, when it was found */
     uint64_t tick_base_ns, tick_error_ns, tick_learned_ns;
-    struct tarn_call *idle_calls;
-    uint32_t nidle_calls;
-    struct tarn_call *watch;       /* idle connection whose end shows the node's; monitor.lock */
-    _Atomic uint32_t errands;      /* not run yet */
+    struct tarn_control_conn *idle_conns;
+    uint32_t nidle_conns;
+    struct tarn_control_conn *watch;       /* idle connection whose end shows the node's; monitor.lock */
+    _Atomic uint32_t owed_commands;      /* not run yet */
     uint64_t probe_ns, backoff_ns; /* keeper only */
     struct tarn_side sides[TARN_TRANSPORTS_MAX][2]; /* [transport][write] */
 };
 
 /* Another incarnation has its place, or the directory has said that it is not there: its copies are none. */
-static inline bool tarn_remote_gone(const struct tarn_remote *r)
+static inline bool tarn_peer_node_gone(const struct tarn_peer_node *node)
 {
-    return atomic_load(&r->superseded) || atomic_load(&r->lease.gone);
+    return atomic_load(&node->superseded) || atomic_load(&node->lease.gone);
 }
 
 /* Is it listed and up? */
-static inline bool tarn_remote_answers(const struct tarn_remote *r)
+static inline bool tarn_peer_node_answers(const struct tarn_peer_node *node)
 {
-    return atomic_load(&r->listed) && !atomic_load(&r->superseded) && atomic_load(&r->health) == TARN_UP;
+    return atomic_load(&node->listed) && !atomic_load(&node->superseded) && atomic_load(&node->health) == TARN_UP;
 }
 
-static inline struct tarn_linked *tarn_shared_enter(struct tarn_remote *r, int t, bool write, uint32_t stripe)
+static inline struct tarn_open_link *tarn_shared_enter(struct tarn_peer_node *node, int t, bool write, uint32_t stripe)
 {
-    struct tarn_side *s = &r->sides[t][write];
+    struct tarn_side *s = &node->sides[t][write];
     atomic_fetch_add(&s->busy[stripe].n, 1);
-    struct tarn_linked *l = atomic_load(&s->shared);
+    struct tarn_open_link *l = atomic_load(&s->shared);
     if (!l)
         atomic_fetch_sub(&s->busy[stripe].n, 1);
     return l;
 }
 
-static inline void tarn_shared_leave(struct tarn_remote *r, int t, bool write, uint32_t stripe)
+static inline void tarn_shared_leave(struct tarn_peer_node *node, int t, bool write, uint32_t stripe)
 {
-    atomic_fetch_sub_explicit(&r->sides[t][write].busy[stripe].n, 1, memory_order_release);
+    atomic_fetch_sub_explicit(&node->sides[t][write].busy[stripe].n, 1, memory_order_release);
 }
 
 #endif

@@ -1,0 +1,467 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Control connections. Each carries one command at a time, so "the socket is readable" means "the reply
+ * has begun to come" and a wait can be ended by a stop flag. HELLO tells the session (the same on all of
+ * a client's connections) and proves which incarnation answered; when it came over the node's Unix
+ * socket, that also proves that the node is on this host.
+ *
+ * A command may go along with HELLO (tarn_control_conn_take_early): then both are answered within one round trip, and
+ * tarn_control_conn_reply() reads HELLO's answer first. A connection whose HELLO was refused is not used again.
+ *
+ * A wait that ends early leaves a reply outstanding. The connection is then left to the keeper, which
+ * reads the reply when it comes; reservations granted in it are given back.
+ */
+#include "client/control_conn.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/text.h"
+#include "client/alert.h"
+#include "client/client.h"
+#include "client/health.h"
+#include "client/peer_nodes.h"
+#include "client/retire.h"
+
+#define TARN_PROTOCOL "1"
+#define IDLE_MAX 16
+#define CLOCK_FRESH_NS (10 * TARN_NS_PER_S)
+#define ELSEWHERE_NS (50 * TARN_NS_PER_MS)
+#define PROMPT_NS (5 * TARN_NS_PER_MS) /* whoever waits from so soon on sees the answer come */
+
+/* --- HELLO -------------------------------------------------------------------------------------- */
+
+struct greeting {
+    uint64_t epoch, now_ns;
+};
+
+static void greeting_parse(const redisReply *reply, struct greeting *g)
+{
+    memset(g, 0, sizeof *g);
+    for (size_t i = 0; i + 1 < reply->elements; i += 2) {
+        const redisReply *name = reply->element[i], *value = reply->element[i + 1];
+        if (!name->str)
+            continue;
+        if (strcmp(name->str, "epoch") == 0 && value->str)
+            tarn_u64_parse(value->str, value->len, 16, UINT64_MAX, &g->epoch);
+        if (strcmp(name->str, "now_ns") == 0) {
+            if (value->type == REDIS_REPLY_INTEGER)
+                g->now_ns = (uint64_t)value->integer;
+            else if (value->str)
+                tarn_u64_parse(value->str, value->len, 10, UINT64_MAX, &g->now_ns);
+        }
+    }
+}
+
+/*
+ * What the node's clock says. It is taken to have been read when the answer came: that makes deadlines
+ * told to the node end too early by the answer's way, never too late. So a quick answer is worth more
+ * than a slow one, for as long as the two clocks cannot have drifted apart.
+ */
+static void clock_learn(struct tarn_peer_node *node, uint64_t asked_ns, uint64_t node_ns)
+{
+    uint64_t now = tarn_now_ns();
+
+    pthread_mutex_lock(&node->lock);
+    if (node->tick_learned_ns == 0 || now - asked_ns <= node->tick_error_ns ||
+        now - node->tick_learned_ns > CLOCK_FRESH_NS) {
+        node->tick_base_ns = now - node_ns;
+        node->tick_error_ns = now - asked_ns;
+        node->tick_learned_ns = now;
+    }
+    pthread_mutex_unlock(&node->lock);
+}
+
+uint64_t tarn_peer_node_clock(struct tarn_peer_node *node, uint64_t when_ns)
+{
+    pthread_mutex_lock(&node->lock);
+    uint64_t base = node->tick_base_ns;
+    pthread_mutex_unlock(&node->lock);
+    return when_ns - base;
+}
+
+static int wait_reply(struct tarn_control_conn *conn, uint64_t deadline_ns, const struct tarn_stop *stop)
+{
+    struct pollfd fds[2] = {{tarn_resp_fd(conn->resp), POLLIN, 0}, {stop ? stop->fd : -1, POLLIN, 0}};
+    char who[352];
+
+    for (;;) {
+        if (stop && tarn_stopped(stop))
+            return tarn_fail(TARN_E_CANCELED, "canceled by the caller");
+        uint64_t now = tarn_now_ns(), ns = now < deadline_ns ? deadline_ns - now : 0;
+        struct timespec left = {(time_t)(ns / TARN_NS_PER_S), (long)(ns % TARN_NS_PER_S)};
+        int n = ppoll(fds, 2, &left, NULL);
+        if (n < 0 && errno != EINTR)
+            return tarn_fail(TARN_E_SYSTEM, "%s: poll: %m", tarn_peer_node_text(conn->node, who));
+        if (n > 0 && fds[0].revents) /* also after the deadline: what is there is not silence */
+            return 0;
+        if (ns == 0)
+            return tarn_fail(TARN_E_TIMEOUT,
+                             "%s: no answer in time: raise the call's timeout or look at the node",
+                             tarn_peer_node_text(conn->node, who));
+        /* An earlier operation's cancel may have written it; the flag, looked at next, is what counts. */
+        if (n > 0 && fds[1].revents)
+            tarn_stop_drain(stop->fd);
+    }
+}
+
+/* Its answer is to be read before any other; it is sent with the next command. */
+static int say_hello(struct tarn_control_conn *conn)
+{
+    struct tarn_peer_node *node = conn->node;
+    const char *given = node->client->secret;
+    char session[17], published[sizeof node->secret];
+    const char *argv[] = {"HELLO", TARN_PROTOCOL, session, given ? given : published};
+
+    pthread_mutex_lock(&node->lock);
+    memcpy(published, node->secret, sizeof published);
+    pthread_mutex_unlock(&node->lock);
+    conn->published = !given && published[0];
+    snprintf(session, sizeof session, "%016" PRIx64, node->client->session);
+    conn->hello_ns = tarn_now_ns();
+    conn->greets = true;
+    return tarn_resp_append(conn->resp, given || conn->published ? 4 : 3, argv, NULL);
+}
+
+/* Over the Unix socket another host's node may have the path; over TCP the node was restarted. */
+static int restarted(struct tarn_control_conn *conn)
+{
+    char who[352];
+
+    if (!conn->local)
+        atomic_store(&conn->node->superseded, true);
+    return tarn_fail(TARN_E_NODE_DOWN, "%s: was restarted; what it held is gone", tarn_peer_node_text(conn->node, who));
+}
+
+static int take_greeting(struct tarn_control_conn *conn, const redisReply *reply)
+{
+    struct tarn_peer_node *node = conn->node;
+    struct greeting g;
+    char who[352];
+    int rc = tarn_resp_error(reply, tarn_peer_node_text(node, who), TARN_E_PROTOCOL);
+
+    if (rc == TARN_E_AUTH && conn->published) /* it makes another one at each start */
+        return restarted(conn);
+    if (rc == TARN_E_AUTH && node->client->secret_of_env && strstr(tarn_last_error(), "wrong secret"))
+        return tarn_fail(rc, "%s; TARN_SECRET is set in the environment", tarn_last_error());
+    if (rc != 0)
+        return rc;
+    greeting_parse(reply, &g);
+    if (g.epoch == 0)
+        return tarn_fail(TARN_E_PROTOCOL, "%s: the answer to HELLO has no epoch: is that address a tarnd?",
+                         tarn_peer_node_text(node, who));
+    if ((uint32_t)g.epoch != node->key.epoch)
+        return restarted(conn);
+    if (conn->local)
+        atomic_store(&node->local, true);
+    clock_learn(node, conn->hello_ns, g.now_ns);
+    return 0;
+}
+
+/* Waits for the answer to HELLO. */
+static int greeted(struct tarn_control_conn *conn, uint64_t deadline_ns, const struct tarn_stop *stop)
+{
+    uint64_t began = tarn_now_ns();
+    redisReply *reply;
+    int rc = wait_reply(conn, deadline_ns, stop);
+
+    if (rc != 0)
+        return rc;
+    uint64_t now = tarn_now_ns();
+    rc = tarn_resp_read(conn->resp, deadline_ns, &reply);
+    conn->greets = false;
+    if (rc != 0) {
+        conn->reply_due = false;
+        return rc;
+    }
+    if (began - conn->hello_ns < PROMPT_NS) /* else it may have been there for long */
+        tarn_peer_node_answered(conn->node, now - conn->hello_ns);
+    rc = take_greeting(conn, reply);
+    conn->refused = rc != 0;
+    freeReplyObject(reply);
+    return rc;
+}
+
+/* --- connecting --------------------------------------------------------------------------------- */
+
+static int connect_to(struct tarn_peer_node *node, const struct tarn_addr *a, struct tarn_steps *steps,
+                      const struct tarn_stop *stop, bool eager, struct tarn_control_conn **conn_p)
+{
+    struct tarn_control_conn *conn = calloc(1, sizeof *conn);
+
+    if (!conn)
+        return tarn_fail(TARN_E_NO_MEMORY, "node %s: out of memory", node->key.id);
+    conn->node = node;
+    conn->local = a->is_unix;
+    int rc = tarn_resp_connect(a, tarn_step(steps), &conn->resp);
+    if (rc == 0)
+        rc = say_hello(conn);
+    if (rc == 0 && !(eager && !a->is_unix)) {
+        uint64_t until = tarn_step(steps);
+        rc = tarn_resp_flush(conn->resp, until);
+        rc = rc ? rc : greeted(conn, until, stop);
+    }
+    if (rc != 0) {
+        tarn_control_conn_drop(conn);
+        return rc;
+    }
+    *conn_p = conn;
+    return 0;
+}
+
+/* *elsewhere: by its record the node is on another host. */
+static int addresses(struct tarn_peer_node *node, struct tarn_addr *local, struct tarn_addr *tcp, bool *elsewhere)
+{
+    char control[sizeof node->control], path[sizeof node->unix_path];
+
+    pthread_mutex_lock(&node->lock);
+    memcpy(control, node->control, sizeof control);
+    memcpy(path, node->unix_path, sizeof path);
+    *elsewhere = strcmp(node->host_id, node->client->host_id) != 0;
+    pthread_mutex_unlock(&node->lock);
+    memset(local, 0, sizeof *local);
+    snprintf(local->host, sizeof local->host, "%s", path);
+    local->is_unix = true;
+    if (control[0] == '\0') {
+        tcp->host[0] = '\0';
+        return 0;
+    }
+    return tarn_addr_parse(control, "the node's record", tcp);
+}
+
+static int connect_any(struct tarn_peer_node *node, struct tarn_steps *steps, const struct tarn_stop *stop,
+                       bool eager, struct tarn_control_conn **conn_p)
+{
+    struct tarn_addr local, tcp;
+    bool elsewhere;
+    int rc = addresses(node, &local, &tcp, &elsewhere);
+
+    if (rc == 0 && local.host[0]) {
+        /* Containers of one host may share the path though their host ids differ, so it is tried in any
+         * case; but on another host the path may be anybody's, who must not use up the time for TCP. */
+        struct tarn_steps quick = *steps;
+        uint64_t soon = tarn_now_ns() + ELSEWHERE_NS;
+        if (elsewhere && soon < quick.deadline_ns)
+            quick.deadline_ns = soon;
+        rc = connect_to(node, &local, &quick, stop, false, conn_p);
+        steps->since_ns = quick.since_ns;
+        /* On this host and silent or unwilling: its TCP port would say the same. Not where this user may not connect. */
+        bool told = rc != TARN_E_NODE_DOWN && rc != TARN_E_SYSTEM && !elsewhere;
+        if (rc == 0 || rc == TARN_E_CANCELED || told)
+            return rc;
+        atomic_store(&node->near, false); /* or its process is gone */
+    }
+    if (rc == 0 || tcp.host[0])
+        rc = tcp.host[0] ? connect_to(node, &tcp, steps, stop, eager, conn_p)
+                         : tarn_fail(TARN_E_NODE_DOWN, "node %s: not in the directory", node->key.id);
+    return rc;
+}
+
+int tarn_control_conn_connect(struct tarn_peer_node *node, struct tarn_steps *steps, const struct tarn_stop *stop,
+                      struct tarn_control_conn **conn_p)
+{
+    return connect_any(node, steps, stop, false, conn_p);
+}
+
+static struct tarn_control_conn *idle_take(struct tarn_peer_node *node, bool local_only)
+{
+    struct tarn_control_conn *conn = NULL;
+
+    pthread_mutex_lock(&node->lock);
+    for (struct tarn_control_conn **at = &node->idle_conns; *at; at = &(*at)->next)
+        if (!local_only || (*at)->local) {
+            conn = *at;
+            *at = conn->next;
+            node->nidle_conns--;
+            break;
+        }
+    pthread_mutex_unlock(&node->lock);
+    return conn;
+}
+
+/* What the end of a step that began at since_ns says of the node. */
+static void judge(struct tarn_peer_node *node, int rc, uint64_t since_ns)
+{
+    if (rc == TARN_E_NODE_DOWN)
+        tarn_peer_node_aside(node, TARN_GONE, tarn_last_error());
+    else if (rc == TARN_E_TIMEOUT)
+        tarn_peer_node_silent(node, since_ns);
+}
+
+static int take(struct tarn_peer_node *node, bool local_only, struct tarn_steps *steps, const struct tarn_stop *stop,
+                bool eager, struct tarn_control_conn **conn_p)
+{
+    struct tarn_control_conn *conn;
+    char who[352];
+
+    while ((conn = idle_take(node, local_only)) != NULL) {
+        if (!tarn_resp_dead(conn->resp)) {
+            *conn_p = conn;
+            return 0;
+        }
+        tarn_control_conn_drop(conn);
+    }
+    int rc = connect_any(node, steps, stop, eager, &conn);
+    if (rc != 0) {
+        judge(node, rc, steps->since_ns);
+        return rc;
+    }
+    if (local_only && !conn->local) {
+        tarn_control_conn_give(conn);
+        return tarn_fail(TARN_E_NOT_REACHABLE, "%s: its Unix socket does not answer here: it is on another host, or this user may not open it "
+                         "(tarnd --unix-mode, --unix-group)",
+                         tarn_peer_node_text(node, who));
+    }
+    *conn_p = conn;
+    return 0;
+}
+
+int tarn_control_conn_take(struct tarn_peer_node *node, bool local_only, uint64_t deadline_ns, const struct tarn_stop *stop,
+                   struct tarn_control_conn **conn_p)
+{
+    struct tarn_steps steps = {.deadline_ns = deadline_ns, .patience_ns = UINT64_MAX};
+
+    return take(node, local_only, &steps, stop, false, conn_p);
+}
+
+int tarn_control_conn_take_in(struct tarn_peer_node *node, bool local_only, struct tarn_steps *steps,
+                      const struct tarn_stop *stop, struct tarn_control_conn **conn_p)
+{
+    return take(node, local_only, steps, stop, false, conn_p);
+}
+
+int tarn_control_conn_take_early(struct tarn_peer_node *node, struct tarn_steps *steps, const struct tarn_stop *stop,
+                         struct tarn_control_conn **conn_p)
+{
+    return take(node, false, steps, stop, true, conn_p);
+}
+
+static void to_pool(struct tarn_control_conn *conn)
+{
+    struct tarn_peer_node *node = conn->node;
+
+    pthread_mutex_lock(&node->lock);
+    bool keep = node->nidle_conns < IDLE_MAX;
+    if (keep) {
+        conn->next = node->idle_conns;
+        node->idle_conns = conn;
+        node->nidle_conns++;
+    }
+    pthread_mutex_unlock(&node->lock);
+    if (!keep)
+        tarn_control_conn_drop(conn);
+}
+
+/* Another has it, or it is gone. */
+static bool is_disposed(struct tarn_control_conn *conn)
+{
+    struct tarn_peer_node *node = conn->node;
+
+    if (conn->reply_due) {
+        tarn_monitor_owe(node->client, conn);
+        return true;
+    }
+    bool useless = conn->greets || conn->refused || atomic_load(&node->health) == TARN_GONE;
+    if (useless)
+        tarn_control_conn_drop(conn);
+    return useless;
+}
+
+void tarn_control_conn_give(struct tarn_control_conn *conn)
+{
+    if (conn && !is_disposed(conn) && !tarn_monitor_watch(conn->node, conn))
+        to_pool(conn);
+}
+
+void tarn_control_conn_rest(struct tarn_control_conn *conn)
+{
+    if (conn && !is_disposed(conn))
+        to_pool(conn);
+}
+
+/* --- one command -------------------------------------------------------------------------------- */
+
+int tarn_control_conn_send(struct tarn_control_conn *conn, int argc, const char *const *argv, const size_t *lens,
+                   uint64_t deadline_ns)
+{
+    int rc = tarn_resp_append(conn->resp, argc, argv, lens);
+
+    if (rc == 0)
+        rc = tarn_resp_flush(conn->resp, deadline_ns);
+    conn->reply_due = rc == 0;
+    conn->grants = strcmp(argv[0], "RESERVE") == 0;
+    conn->since_ns = tarn_now_ns();
+    return rc;
+}
+
+/* The reply to the command, behind HELLO's where that is outstanding. */
+static int read_reply(struct tarn_control_conn *conn, uint64_t deadline_ns, const struct tarn_stop *stop,
+                      redisReply **reply_p)
+{
+    bool together = conn->greets || conn->refused; /* both may have come at once */
+    int rc = conn->greets ? greeted(conn, deadline_ns, stop) : 0;
+
+    if (rc != 0)
+        return rc;
+    rc = together ? tarn_resp_try(conn->resp, reply_p) : TARN_E_AGAIN;
+    if (rc == TARN_E_AGAIN) {
+        if ((rc = wait_reply(conn, deadline_ns, stop)) != 0)
+            return rc;
+        rc = tarn_resp_read(conn->resp, deadline_ns, reply_p);
+    }
+    conn->reply_due = false;
+    return rc;
+}
+
+int tarn_control_conn_reply(struct tarn_control_conn *conn, uint64_t deadline_ns, const struct tarn_stop *stop,
+                    redisReply **reply_p)
+{
+    redisReply *reply;
+    char who[352];
+    int rc = read_reply(conn, deadline_ns, stop, &reply);
+
+    if (rc != 0)
+        return rc;
+    rc = tarn_resp_error(reply, tarn_peer_node_text(conn->node, who), TARN_E_PROTOCOL);
+    if (rc != 0) {
+        freeReplyObject(reply);
+        return rc;
+    }
+    *reply_p = reply;
+    return 0;
+}
+
+int tarn_command_send(const struct tarn_command *a, struct tarn_control_conn *conn, uint64_t deadline_ns)
+{
+    return tarn_control_conn_send(conn, a->n, a->argv, a->lens, deadline_ns);
+}
+
+int tarn_command_call(const struct tarn_command *a, struct tarn_peer_node *node, uint64_t deadline_ns,
+                    const struct tarn_stop *stop, redisReply **reply_p)
+{
+    struct tarn_control_conn *conn;
+    char who[352];
+
+    bool up = atomic_load(&node->health) == TARN_UP || tarn_peer_node_settled(node, deadline_ns, stop);
+    if (!up && stop && tarn_stopped(stop))
+        return tarn_fail(TARN_E_CANCELED, "canceled by the caller");
+    if (!up)
+        return tarn_fail(TARN_E_NODE_DOWN, "%s: set aside, it does not answer: look at the node",
+                         tarn_peer_node_text(node, who));
+    int rc = tarn_control_conn_take(node, false, deadline_ns, stop, &conn);
+    if (rc != 0)
+        return rc;
+    rc = tarn_command_send(a, conn, deadline_ns);
+    if (rc == 0)
+        rc = tarn_control_conn_reply(conn, deadline_ns, stop, reply_p);
+    if (rc != TARN_E_TIMEOUT || conn->reply_due) /* a node that answers TIMEOUT is not silent: Redis is */
+        judge(node, rc, conn->since_ns);
+    if (rc == TARN_E_NODE_DOWN || rc == TARN_E_PROTOCOL)
+        tarn_control_conn_drop(conn);
+    else
+        tarn_control_conn_give(conn);
+    return rc;
+}

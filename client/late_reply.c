@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Owed replies: of connections whose caller went away before the answer came (deadline, cancel). The keeper
+ * reads the answer, gives back what is granted in it, and the connection is good again.
+ */
+#include "client/late_reply.h"
+
+#include <poll.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/resp/resp.h"
+#include "client/control_conn.h"
+#include "client/client.h"
+#include "client/retire.h"
+#include "client/command.h"
+
+#define OWED_MAX_NS (60 * TARN_NS_PER_S)
+
+static void give_grants_back(struct tarn_control_conn *conn, const redisReply *reply)
+{
+    struct tarn_command a;
+
+    if (tarn_command_init(&a, 1 + 3 * (int)reply->elements, reply->elements * 48) != 0)
+        return;
+    tarn_command_str(&a, "ABORT");
+    for (size_t i = 0; i < reply->elements; i++) {
+        const redisReply *e = reply->element[i];
+        if (e->type != REDIS_REPLY_ARRAY || e->elements != 4 || !e->element[3]->str)
+            continue;
+        tarn_command_u64(&a, (uint64_t)e->element[0]->integer);
+        tarn_command_u64(&a, (uint64_t)e->element[2]->integer);
+        tarn_command_str(&a, e->element[3]->str);
+    }
+    if (a.n > 1)
+        tarn_command_send(&a, conn, tarn_deadline(100));
+    tarn_command_free(&a);
+}
+
+/* True when the connection is to be looked at again. */
+static bool owed_look(struct tarn_control_conn *conn)
+{
+    struct pollfd fd = {tarn_resp_fd(conn->resp), POLLIN, 0};
+    bool grants = conn->grants;
+    redisReply *reply = NULL;
+    int fds[TARN_RESP_FDS_MAX];
+
+    if (!conn->refused && poll(&fd, 1, 0) == 0) { /* a refused HELLO's answer may have come with the other */
+        if (tarn_now_ns() - conn->since_ns < OWED_MAX_NS)
+            return true;
+        tarn_control_conn_drop(conn);
+        return false;
+    }
+    int rc = tarn_control_conn_reply(conn, tarn_deadline(100), NULL, &reply);
+    /* A late ATTACH's: left there they would pass for the next one's. */
+    for (int n = tarn_resp_take_fds(conn->resp, fds, TARN_RESP_FDS_MAX); n > 0; n--)
+        close(fds[n - 1]);
+    if (rc == 0 && grants)
+        give_grants_back(conn, reply);
+    if (reply)
+        freeReplyObject(reply);
+    if (conn->reply_due)
+        return true;
+    if (rc == TARN_E_NODE_DOWN || rc == TARN_E_PROTOCOL || rc == TARN_E_TIMEOUT)
+        tarn_control_conn_drop(conn);
+    else
+        tarn_control_conn_give(conn);
+    return false;
+}
+
+bool tarn_late_replies_read(struct tarn_monitor *m)
+{
+    pthread_mutex_lock(&m->lock);
+    struct tarn_control_conn *calls = m->owing;
+    m->owing = NULL;
+    pthread_mutex_unlock(&m->lock);
+
+    bool more = false;
+    while (calls) {
+        struct tarn_control_conn *conn = calls;
+        calls = conn->next;
+        if (!owed_look(conn))
+            continue;
+        pthread_mutex_lock(&m->lock);
+        conn->next = m->owing;
+        m->owing = conn;
+        pthread_mutex_unlock(&m->lock);
+        more = true;
+    }
+    return more;
+}
+
+void tarn_late_replies_end(struct tarn_monitor *m)
+{
+    while (m->owing) {
+        struct tarn_control_conn *conn = m->owing;
+        m->owing = conn->next;
+        tarn_control_conn_drop(conn);
+    }
+}
