@@ -5,7 +5,8 @@
 
 #include <tarn/error.h>
 
-/* As long as a last error may be: what keeps one, or another's beside it, has so much room, so that none is cut. */
+/* As long as a last error may be: what keeps one, or another's beside it, has so much room, so that none is
+ * cut. */
 #define TARN_SENTENCE 512
 
 /*

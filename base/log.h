@@ -12,7 +12,7 @@
 
 struct tarn_logger {
     _Atomic enum tarn_log_level level; /* lines above it are dropped; a node's may change while it runs */
-    tarn_log_fn fn;            /* NULL: no logging */
+    tarn_log_fn fn;                    /* NULL: no logging */
     void *arg;
 };
 

@@ -287,12 +287,14 @@ static int listen_failed(const struct tarn_addr *a, int error)
         return tarn_fail(TARN_E_CONFIG, "%s: cannot listen: %s: give an address of this machine", text,
                          strerror(error));
     if (error == EEXIST)
-        return tarn_fail(TARN_E_CONFIG, "%s: a file is there that is no socket: remove it or give another path",
-                         text);
+        return tarn_fail(TARN_E_CONFIG,
+                         "%s: a file is there that is no socket: remove it or give another path", text);
     if (error == EADDRINUSE)
         return tarn_fail(TARN_E_BUSY, "%s: in use by another process: stop it or listen elsewhere", text);
     return tarn_fail(TARN_E_SYSTEM, "%s: cannot listen: %s: give another %s", text, strerror(error),
-                     a->is_unix ? "path" : error == EACCES ? "port, from 1024 on" : "address");
+                     a->is_unix        ? "path"
+                     : error == EACCES ? "port, from 1024 on"
+                                       : "address");
 }
 
 static uint16_t bound_port(int fd)

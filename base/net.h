@@ -18,8 +18,8 @@ struct tarn_addr {
 int tarn_addr_parse(const char *text, const char *what, struct tarn_addr *a);
 void tarn_addr_format(const struct tarn_addr *a, char *out, size_t out_bytes);
 
-/* Connects, waiting no longer than the deadline. *fd_p is set on success. NODE_DOWN, TIMEOUT, SYSTEM, CANCELED (see
- * below). */
+/* Connects, waiting no longer than the deadline. *fd_p is set on success. NODE_DOWN, TIMEOUT, SYSTEM,
+ * CANCELED (see below). */
 int tarn_net_connect(const struct tarn_addr *a, uint64_t deadline_ns, int *fd_p);
 
 /*

@@ -236,8 +236,8 @@ int tarn_key_unescape(const char *text, void *out, size_t out_bytes)
                 "are written %%XX (upper case), all others as themselves",
                 text, (size_t)(at - text));
         if (n == TARN_KEY_MAX)
-            return tarn_fail(TARN_E_INVALID, "key \"%.40s...\" is longer than %d bytes: give a shorter one", text,
-                             TARN_KEY_MAX);
+            return tarn_fail(TARN_E_INVALID, "key \"%.40s...\" is longer than %d bytes: give a shorter one",
+                             text, TARN_KEY_MAX);
         if (n + 1 >= out_bytes)
             return tarn_fail(TARN_E_INVALID, "key \"%.40s\" does not fit into %zu bytes: give %d", text,
                              out_bytes, TARN_KEY_MAX + 1);

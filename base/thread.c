@@ -17,7 +17,8 @@ void tarn_cond_init(pthread_cond_t *cond)
 
 bool tarn_cond_wait(pthread_cond_t *cond, pthread_mutex_t *lock, uint64_t deadline_ns)
 {
-    const struct timespec until = {(time_t)(deadline_ns / TARN_NS_PER_S), (long)(deadline_ns % TARN_NS_PER_S)};
+    const struct timespec until = {(time_t)(deadline_ns / TARN_NS_PER_S),
+                                   (long)(deadline_ns % TARN_NS_PER_S)};
     return pthread_cond_timedwait(cond, lock, &until) != ETIMEDOUT;
 }
 

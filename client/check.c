@@ -20,7 +20,9 @@ int tarn_options_copy(void *mine, size_t mine_bytes, const void *theirs)
 
 int tarn_out_check(const char *call, const void *out)
 {
-    return out ? 0 : tarn_fail(TARN_E_INVALID, "%s: nowhere to put the result: pass an address, or a function, not NULL", call);
+    return out ? 0
+               : tarn_fail(TARN_E_INVALID,
+                           "%s: nowhere to put the result: pass an address, or a function, not NULL", call);
 }
 
 int tarn_key_check(const struct tarn_key *k)

@@ -19,8 +19,9 @@ static inline int tarn_flags_check(const char *call, uint32_t flags, uint32_t kn
 {
     if (!(flags & ~known))
         return 0;
-    return tarn_fail(TARN_E_INVALID, "%s: flags 0x%x: 0x%x is none that this library knows: zero the options first",
-                     call, flags, flags & ~known);
+    return tarn_fail(TARN_E_INVALID,
+                     "%s: flags 0x%x: 0x%x is none that this library knows: zero the options first", call,
+                     flags, flags & ~known);
 }
 
 #define TARN_GET_FLAGS ((uint32_t)(TARN_GET_RANGE | TARN_GET_NO_TOUCH | TARN_GET_NOW))

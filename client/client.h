@@ -10,11 +10,11 @@
  * for submitted operations. Two threads of the client's own look after health (monitor.c), one after leases
  * (lease_ask.c).
  *
- * Here is the client's struct. What files share besides has a header of its own: node.h, desc.h, get_item.h, get_job.h,
- * put_job.h. Any other header is its .c file's.
+ * Here is the client's struct. What files share besides has a header of its own: node.h, desc.h, get_item.h,
+ * get_job.h, put_job.h. Any other header is its .c file's.
  *
- * Lock order: client.nodes_lock -> remote.lock -> client.monitor.lock; cache shards, leases, op queue, the list of
- * put sessions and verdicts are leaves. No lock is held across anything that waits for a peer.
+ * Lock order: client.nodes_lock -> remote.lock -> client.monitor.lock; cache shards, leases, op queue, the
+ * list of put sessions and verdicts are leaves. No lock is held across anything that waits for a peer.
  */
 #ifndef TARN_CLIENT_CLIENT_H
 #define TARN_CLIENT_CLIENT_H
@@ -26,8 +26,8 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "client/peer_node.h"
 #include "client/patience.h"
+#include "client/peer_node.h"
 #include "metadata/directory.h"
 #include "transport/transport.h"
 
@@ -50,12 +50,12 @@ struct tarn_monitor {
     pthread_mutex_t lock;
     pthread_cond_t wake; /* the keeper's */
     bool stop, asked;
-    bool alarmed; /* the operations' alarm was set to an earlier time */
+    bool alarmed;                    /* the operations' alarm was set to an earlier time */
     struct tarn_control_conn *owing; /* connections with an outstanding reply nobody waits for */
     struct tarn_owed_command *owed_commands;
-    uint64_t watches;        /* changes whenever a watch connection comes or goes */
-    _Atomic int links;       /* enum tarn_links, of those that put things off */
-    uint64_t links_ns;       /* when to look after them; the keeper's */
+    uint64_t watches;  /* changes whenever a watch connection comes or goes */
+    _Atomic int links; /* enum tarn_links, of those that put things off */
+    uint64_t links_ns; /* when to look after them; the keeper's */
 };
 
 /* A thread asks, and sleeps while no lease is in use. */
@@ -66,12 +66,12 @@ struct tarn_leases {
     bool wanted; /* ask at once */
     pthread_mutex_t lock;
     pthread_cond_t wake, answered;
-    uint64_t asking_ns;  /* since when a question is outstanding; 0: none is */
-    uint64_t sent_ns;    /* when the last one was sent */
-    uint64_t answered_ns; /* when the last one that was answered was sent */
-    uint64_t failed_ns;  /* when the last one ended without an answer; 0: it was answered */
-    uint64_t wanted_ns;  /* when a get last needed an answer */
-    uint64_t questions;  /* that have ended */
+    uint64_t asking_ns;            /* since when a question is outstanding; 0: none is */
+    uint64_t sent_ns;              /* when the last one was sent */
+    uint64_t answered_ns;          /* when the last one that was answered was sent */
+    uint64_t failed_ns;            /* when the last one ended without an answer; 0: it was answered */
+    uint64_t wanted_ns;            /* when a get last needed an answer */
+    uint64_t questions;            /* that have ended */
     struct tarn_patience patience; /* by how long answers take */
 };
 

@@ -5,8 +5,9 @@
  * a client's connections) and proves which incarnation answered; when it came over the node's Unix
  * socket, that also proves that the node is on this host.
  *
- * A command may go along with HELLO (tarn_control_conn_take_early): then both are answered within one round trip, and
- * tarn_control_conn_reply() reads HELLO's answer first. A connection whose HELLO was refused is not used again.
+ * A command may go along with HELLO (tarn_control_conn_take_early): then both are answered within one round
+ * trip, and tarn_control_conn_reply() reads HELLO's answer first. A connection whose HELLO was refused is not
+ * used again.
  *
  * A wait that ends early leaves a reply outstanding. The connection is then left to the keeper, which
  * reads the reply when it comes; reservations granted in it are given back.
@@ -133,7 +134,8 @@ static int restarted(struct tarn_control_conn *conn)
 
     if (!conn->local)
         atomic_store(&conn->node->superseded, true);
-    return tarn_fail(TARN_E_NODE_DOWN, "%s: was restarted; what it held is gone", tarn_peer_node_text(conn->node, who));
+    return tarn_fail(TARN_E_NODE_DOWN, "%s: was restarted; what it held is gone",
+                     tarn_peer_node_text(conn->node, who));
 }
 
 static int take_greeting(struct tarn_control_conn *conn, const redisReply *reply)
@@ -213,7 +215,8 @@ static int connect_to(struct tarn_peer_node *node, const struct tarn_addr *a, st
 }
 
 /* *elsewhere: by its record the node is on another host. */
-static int addresses(struct tarn_peer_node *node, struct tarn_addr *local, struct tarn_addr *tcp, bool *elsewhere)
+static int addresses(struct tarn_peer_node *node, struct tarn_addr *local, struct tarn_addr *tcp,
+                     bool *elsewhere)
 {
     char control[sizeof node->control], path[sizeof node->unix_path];
 
@@ -248,7 +251,8 @@ static int connect_any(struct tarn_peer_node *node, struct tarn_steps *steps, co
             quick.deadline_ns = soon;
         rc = connect_to(node, &local, &quick, stop, false, conn_p);
         steps->since_ns = quick.since_ns;
-        /* On this host and silent or unwilling: its TCP port would say the same. Not where this user may not connect. */
+        /* On this host and silent or unwilling: its TCP port would say the same. Not where this user may not
+         * connect. */
         bool told = rc != TARN_E_NODE_DOWN && rc != TARN_E_SYSTEM && !elsewhere;
         if (rc == 0 || rc == TARN_E_CANCELED || told)
             return rc;
@@ -260,8 +264,8 @@ static int connect_any(struct tarn_peer_node *node, struct tarn_steps *steps, co
     return rc;
 }
 
-int tarn_control_conn_connect(struct tarn_peer_node *node, struct tarn_steps *steps, const struct tarn_stop *stop,
-                      struct tarn_control_conn **conn_p)
+int tarn_control_conn_connect(struct tarn_peer_node *node, struct tarn_steps *steps,
+                              const struct tarn_stop *stop, struct tarn_control_conn **conn_p)
 {
     return connect_any(node, steps, stop, false, conn_p);
 }
@@ -291,8 +295,8 @@ static void judge(struct tarn_peer_node *node, int rc, uint64_t since_ns)
         tarn_peer_node_silent(node, since_ns);
 }
 
-static int take(struct tarn_peer_node *node, bool local_only, struct tarn_steps *steps, const struct tarn_stop *stop,
-                bool eager, struct tarn_control_conn **conn_p)
+static int take(struct tarn_peer_node *node, bool local_only, struct tarn_steps *steps,
+                const struct tarn_stop *stop, bool eager, struct tarn_control_conn **conn_p)
 {
     struct tarn_control_conn *conn;
     char who[352];
@@ -311,16 +315,18 @@ static int take(struct tarn_peer_node *node, bool local_only, struct tarn_steps 
     }
     if (local_only && !conn->local) {
         tarn_control_conn_give(conn);
-        return tarn_fail(TARN_E_NOT_REACHABLE, "%s: its Unix socket does not answer here: it is on another host, or this user may not open it "
-                         "(tarnd --unix-mode, --unix-group)",
-                         tarn_peer_node_text(node, who));
+        return tarn_fail(
+            TARN_E_NOT_REACHABLE,
+            "%s: its Unix socket does not answer here: it is on another host, or this user may not open it "
+            "(tarnd --unix-mode, --unix-group)",
+            tarn_peer_node_text(node, who));
     }
     *conn_p = conn;
     return 0;
 }
 
-int tarn_control_conn_take(struct tarn_peer_node *node, bool local_only, uint64_t deadline_ns, const struct tarn_stop *stop,
-                   struct tarn_control_conn **conn_p)
+int tarn_control_conn_take(struct tarn_peer_node *node, bool local_only, uint64_t deadline_ns,
+                           const struct tarn_stop *stop, struct tarn_control_conn **conn_p)
 {
     struct tarn_steps steps = {.deadline_ns = deadline_ns, .patience_ns = UINT64_MAX};
 
@@ -328,13 +334,13 @@ int tarn_control_conn_take(struct tarn_peer_node *node, bool local_only, uint64_
 }
 
 int tarn_control_conn_take_in(struct tarn_peer_node *node, bool local_only, struct tarn_steps *steps,
-                      const struct tarn_stop *stop, struct tarn_control_conn **conn_p)
+                              const struct tarn_stop *stop, struct tarn_control_conn **conn_p)
 {
     return take(node, local_only, steps, stop, false, conn_p);
 }
 
-int tarn_control_conn_take_early(struct tarn_peer_node *node, struct tarn_steps *steps, const struct tarn_stop *stop,
-                         struct tarn_control_conn **conn_p)
+int tarn_control_conn_take_early(struct tarn_peer_node *node, struct tarn_steps *steps,
+                                 const struct tarn_stop *stop, struct tarn_control_conn **conn_p)
 {
     return take(node, false, steps, stop, true, conn_p);
 }
@@ -384,8 +390,8 @@ void tarn_control_conn_rest(struct tarn_control_conn *conn)
 
 /* --- one command -------------------------------------------------------------------------------- */
 
-int tarn_control_conn_send(struct tarn_control_conn *conn, int argc, const char *const *argv, const size_t *lens,
-                   uint64_t deadline_ns)
+int tarn_control_conn_send(struct tarn_control_conn *conn, int argc, const char *const *argv,
+                           const size_t *lens, uint64_t deadline_ns)
 {
     int rc = tarn_resp_append(conn->resp, argc, argv, lens);
 
@@ -416,8 +422,8 @@ static int read_reply(struct tarn_control_conn *conn, uint64_t deadline_ns, cons
     return rc;
 }
 
-int tarn_control_conn_reply(struct tarn_control_conn *conn, uint64_t deadline_ns, const struct tarn_stop *stop,
-                    redisReply **reply_p)
+int tarn_control_conn_reply(struct tarn_control_conn *conn, uint64_t deadline_ns,
+                            const struct tarn_stop *stop, redisReply **reply_p)
 {
     redisReply *reply;
     char who[352];
@@ -440,7 +446,7 @@ int tarn_command_send(const struct tarn_command *a, struct tarn_control_conn *co
 }
 
 int tarn_command_call(const struct tarn_command *a, struct tarn_peer_node *node, uint64_t deadline_ns,
-                    const struct tarn_stop *stop, redisReply **reply_p)
+                      const struct tarn_stop *stop, redisReply **reply_p)
 {
     struct tarn_control_conn *conn;
     char who[352];

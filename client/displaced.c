@@ -4,13 +4,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "client/control_conn.h"
 #include "client/client.h"
-#include "client/health.h"
-#include "client/refresh.h"
-#include "client/peer_nodes.h"
-#include "client/retire.h"
 #include "client/command.h"
+#include "client/control_conn.h"
+#include "client/health.h"
+#include "client/peer_nodes.h"
+#include "client/refresh.h"
+#include "client/retire.h"
 #include "metadata/records.h"
 
 #define PAUSE_FIRST_MS 5
@@ -42,17 +42,21 @@ static int add(struct tarn_displaced_list *l, const struct tarn_displaced *d)
     return rc;
 }
 
-int tarn_displaced_add(struct tarn_displaced_list *l, const struct tarn_key *key, size_t item, const struct tarn_loc *at)
+int tarn_displaced_add(struct tarn_displaced_list *l, const struct tarn_key *key, size_t item,
+                       const struct tarn_loc *at)
 {
-    struct tarn_displaced d = {
-        .key = key, .item = item, .node = at->node, .copy = {.offset = at->offset, .gen = at->gen, .slot = at->slot}};
+    struct tarn_displaced d = {.key = key,
+                               .item = item,
+                               .node = at->node,
+                               .copy = {.offset = at->offset, .gen = at->gen, .slot = at->slot}};
 
     memcpy(d.copy.node, at->node->key.id, sizeof d.copy.node);
     tarn_peer_node_pool_name(at->node, at->pool, d.copy.pool);
     return add(l, &d);
 }
 
-static int note_one(struct tarn_client *c, struct tarn_displaced_list *l, struct tarn_displaced *d, const redisReply *e)
+static int note_one(struct tarn_client *c, struct tarn_displaced_list *l, struct tarn_displaced *d,
+                    const redisReply *e)
 {
     struct tarn_text text = {e->str, e->str ? e->len : 0};
     int rc = tarn_copy_parse(text, &d->copy);
@@ -63,8 +67,8 @@ static int note_one(struct tarn_client *c, struct tarn_displaced_list *l, struct
     return d->node ? add(l, d) : tarn_fail(TARN_E_NO_MEMORY, "displaced copies: out of memory");
 }
 
-int tarn_displaced_note(struct tarn_client *c, struct tarn_displaced_list *l, const struct tarn_key *key, size_t item,
-                        struct tarn_peer_node *by, redisReply *const *texts, size_t n)
+int tarn_displaced_note(struct tarn_client *c, struct tarn_displaced_list *l, const struct tarn_key *key,
+                        size_t item, struct tarn_peer_node *by, redisReply *const *texts, size_t n)
 {
     struct tarn_displaced d = {.key = key, .item = item, .by = by};
     char who[352], why[TARN_SENTENCE];
@@ -72,8 +76,10 @@ int tarn_displaced_note(struct tarn_client *c, struct tarn_displaced_list *l, co
     for (size_t i = 0; i < n; i++)
         if (note_one(c, l, &d, texts[i]) != 0) {
             snprintf(why, sizeof why, "%s", tarn_last_error());
-            return tarn_fail(TARN_E_IN_DOUBT, "done, but not all old copies that %s has named are known here (%s): they "
-                             "may still be read: do it again", tarn_peer_node_text(by, who), why);
+            return tarn_fail(TARN_E_IN_DOUBT,
+                             "done, but not all old copies that %s has named are known here (%s): they "
+                             "may still be read: do it again",
+                             tarn_peer_node_text(by, who), why);
         }
     return 0;
 }
@@ -91,11 +97,12 @@ int tarn_displaced_status(const struct tarn_displaced_list *l, size_t item)
     for (size_t i = 0; i < l->n; i++) {
         const struct tarn_displaced *d = &l->all[i];
         if (d->item == item)
-            return tarn_fail(TARN_E_IN_DOUBT,
-                             "done, but %s has not given up its old copy: a client that looked the key up before may "
-                             "read the old value until the node answers, or until its record expires (3 heartbeats "
-                             "after its last): do it again to be sure",
-                             tarn_peer_node_text(d->node, who));
+            return tarn_fail(
+                TARN_E_IN_DOUBT,
+                "done, but %s has not given up its old copy: a client that looked the key up before may "
+                "read the old value until the node answers, or until its record expires (3 heartbeats "
+                "after its last): do it again to be sure",
+                tarn_peer_node_text(d->node, who));
     }
     return 0;
 }
@@ -157,7 +164,8 @@ static int release_words(const struct batch *b, struct tarn_command *a)
 }
 
 /* Nodes that are set aside hear of it from the directory, when they beat again. */
-static void release_send(struct tarn_client *c, struct batch *b, uint64_t deadline_ns, const struct tarn_stop *stop)
+static void release_send(struct tarn_client *c, struct batch *b, uint64_t deadline_ns,
+                         const struct tarn_stop *stop)
 {
     struct tarn_peer_node *node = b->node;
     struct tarn_command a;
@@ -283,8 +291,8 @@ static void ask(struct batch *b, uint64_t deadline_ns, const struct tarn_stop *s
 }
 
 /* Asks about each copy that is not settled, once. True: all are. */
-static bool ask_all(struct tarn_client *c, struct tarn_displaced_list *l, struct batch *b, uint64_t deadline_ns,
-                    const struct tarn_stop *stop)
+static bool ask_all(struct tarn_client *c, struct tarn_displaced_list *l, struct batch *b,
+                    uint64_t deadline_ns, const struct tarn_stop *stop)
 {
     bool refreshed = false;
     size_t at = 0;

@@ -133,7 +133,8 @@ static void flight_link_post(struct tarn_flight_link *fl)
     }
 }
 
-static struct tarn_flight_link *flight_link_find(const struct tarn_flight *f, struct tarn_peer_node *node, int t, bool write)
+static struct tarn_flight_link *flight_link_find(const struct tarn_flight *f, struct tarn_peer_node *node,
+                                                 int t, bool write)
 {
     struct tarn_flight_link *fl = f->links;
 
@@ -156,7 +157,8 @@ static bool grow(struct tarn_flight *f)
     return true;
 }
 
-static struct tarn_flight_link *flight_link_new(struct tarn_flight *f, struct tarn_peer_node *node, int t, bool write)
+static struct tarn_flight_link *flight_link_new(struct tarn_flight *f, struct tarn_peer_node *node, int t,
+                                                bool write)
 {
     struct tarn_flight_link *fl = &f->first;
 
@@ -225,7 +227,8 @@ bool tarn_flight_opens(const struct tarn_flight *f, struct tarn_peer_node *node,
     return !idle;
 }
 
-int tarn_flight_post(struct tarn_flight *f, struct tarn_peer_node *node, int t, bool write, struct tarn_transfer *x)
+int tarn_flight_post(struct tarn_flight *f, struct tarn_peer_node *node, int t, bool write,
+                     struct tarn_transfer *x)
 {
     struct tarn_flight_link *fl = NULL;
 
@@ -366,8 +369,8 @@ static bool flight_link_expired(struct tarn_flight_link *fl, uint64_t now)
     return now >= fl->deadline_ns;
 }
 
-/* A node's patience may be cut short so that there is time to ask for other copies. So it is also counted from one
- * link to the next, as long as nothing comes over any. */
+/* A node's patience may be cut short so that there is time to ask for other copies. So it is also counted
+ * from one link to the next, as long as nothing comes over any. */
 static uint64_t quiet_since(struct tarn_flight_link *fl)
 {
     const struct tarn_side *side = &fl->node->sides[fl->transport][fl->write];
@@ -392,8 +395,8 @@ static void flight_link_silence(struct tarn_flight_link *fl, uint64_t quiet_ns)
 static void flight_link_check(struct tarn_flight_link *fl, uint64_t now)
 {
     if (flight_link_silent(fl, now)) {
-        tarn_fail(TARN_E_NODE_DOWN, "node %s: no byte for %u ms: it is paused or cut off",
-                  fl->node->key.id, (unsigned)((now - fl->active_ns) / TARN_NS_PER_MS));
+        tarn_fail(TARN_E_NODE_DOWN, "node %s: no byte for %u ms: it is paused or cut off", fl->node->key.id,
+                  (unsigned)((now - fl->active_ns) / TARN_NS_PER_MS));
         flight_link_silence(fl, quiet_since(fl)); /* patience may have been shorter than that */
         flight_link_close(fl, TARN_END_SILENT);
     } else if (flight_link_expired(fl, now)) {

@@ -30,10 +30,11 @@ struct tarn_transfer {
     uint64_t deadline_ns, patience_ns;
     const _Atomic bool *stop;
     enum tarn_end end;
-    bool ended;    /* of tarn_flight_alone(): work.status is final */
-    bool fresh;    /* its link was made for this flight */
-    const struct tarn_side *quiet_on; /* over which nothing came when it was waited for before; NULL: none. Set it */
-    uint64_t quiet_ns;                /* ... since when */
+    bool ended; /* of tarn_flight_alone(): work.status is final */
+    bool fresh; /* its link was made for this flight */
+    const struct tarn_side
+        *quiet_on;           /* over which nothing came when it was waited for before; NULL: none. Set it */
+    uint64_t quiet_ns;       /* ... since when */
     char why[TARN_SENTENCE]; /* the transport's sentence when it refused the work; "" otherwise */
 };
 
@@ -47,15 +48,15 @@ struct tarn_flight_link {
     bool loose; /* a link was closed on which the node may still take what was put: tarn_link_close() */
     const _Atomic bool *stop; /* of the last transfer: all puts of a flight have the same */
     struct tarn_flight *flight;
-    struct tarn_open_link *open_link;      /* NULL: closed */
-    struct tarn_transfer *transfers; /* posted ones first */
-    struct tarn_transfer *unposted;  /* the first pending one */
-    uint64_t since_ns;               /* when works began to be waited for */
-    uint64_t active_ns;              /* last sign of life since; since_ns: there was none */
-    uint64_t ended_ns;               /* the same of transfers that ended */
-    uint64_t deadline_ns;            /* not later than the earliest of the transfers */
-    uint64_t patience_ns;            /* not longer than the shortest of the transfers */
-    enum tarn_end closing;           /* why, while it is being closed */
+    struct tarn_open_link *open_link; /* NULL: closed */
+    struct tarn_transfer *transfers;  /* posted ones first */
+    struct tarn_transfer *unposted;   /* the first pending one */
+    uint64_t since_ns;                /* when works began to be waited for */
+    uint64_t active_ns;               /* last sign of life since; since_ns: there was none */
+    uint64_t ended_ns;                /* the same of transfers that ended */
+    uint64_t deadline_ns;             /* not later than the earliest of the transfers */
+    uint64_t patience_ns;             /* not longer than the shortest of the transfers */
+    enum tarn_end closing;            /* why, while it is being closed */
     uint64_t closing_ns;
 };
 
@@ -77,22 +78,22 @@ struct tarn_flight {
 /* A transfer that tarn_flight_alone() has not brought to its end. */
 struct tarn_alone {
     struct tarn_open_link *open_link; /* NULL: there is none */
-    bool broken;                /* the link */
+    bool broken;                      /* the link */
     uint64_t since_ns;
 };
 
 /* A link that nobody uses; NULL: there is none at hand. */
 struct tarn_open_link *tarn_link_at_hand(struct tarn_peer_node *node, int t, bool write);
 /*
- * Sends a transfer over such a link and waits for it: what most calls come to, without a flight's lists and look-ups.
- * now: the clock. Nobody can stop it. True: it has succeeded. False: nothing was done, or, when a->open_link is set, it
- * goes on in a flight that adopts it.
+ * Sends a transfer over such a link and waits for it: what most calls come to, without a flight's lists and
+ * look-ups. now: the clock. Nobody can stop it. True: it has succeeded. False: nothing was done, or, when
+ * a->open_link is set, it goes on in a flight that adopts it.
  */
-bool tarn_flight_alone(struct tarn_open_link *l, struct tarn_peer_node *node, int t, bool write, struct tarn_transfer *x,
-                       uint64_t now, struct tarn_alone *a);
+bool tarn_flight_alone(struct tarn_open_link *l, struct tarn_peer_node *node, int t, bool write,
+                       struct tarn_transfer *x, uint64_t now, struct tarn_alone *a);
 /* Takes it over into a flight that has none yet and no stop_fd. */
-void tarn_flight_adopt(struct tarn_flight *f, struct tarn_peer_node *node, int t, bool write, struct tarn_transfer *x,
-                       const struct tarn_alone *a);
+void tarn_flight_adopt(struct tarn_flight *f, struct tarn_peer_node *node, int t, bool write,
+                       struct tarn_transfer *x, const struct tarn_alone *a);
 void tarn_flight_init(struct tarn_flight *f, struct tarn_client *c, int stop_fd);
 /*
  * Sends a transfer on its way: work filled but for done and owner's link, deadline, patience, stop set.
@@ -107,8 +108,8 @@ bool tarn_flight_opens(const struct tarn_flight *f, struct tarn_peer_node *node,
 void tarn_flight_push(struct tarn_flight *f);
 /* Transfers that are to stop have ended when this returns. */
 void tarn_flight_stop(struct tarn_flight *f);
-/* The next transfer that ended, waiting for it; NULL when none is in flight, or the flight's `others` says that
- * something is to stop that is not. */
+/* The next transfer that ended, waiting for it; NULL when none is in flight, or the flight's `others` says
+ * that something is to stop that is not. */
 struct tarn_transfer *tarn_flight_next(struct tarn_flight *f);
 /* Gives the links back. Nothing is in flight any more: either all came out, or they are ended here. */
 void tarn_flight_end(struct tarn_flight *f);

@@ -26,8 +26,8 @@ static bool is_due(struct tarn_peer_node *node, int t)
 /* The shared link that serves this descriptor best, entered; NULL when that takes the slow way: *way_p as in
  * struct tarn_get. begun_ns: when the get began. */
 static struct tarn_open_link *enter_best(struct tarn_client *c, const struct tarn_desc *d, uint32_t gpu,
-                                      uint32_t stripe, uint64_t begun_ns, const struct tarn_loc **loc_p,
-                                      int *t_p, int *way_p)
+                                         uint32_t stripe, uint64_t begun_ns, const struct tarn_loc **loc_p,
+                                         int *t_p, int *way_p)
 {
     bool due = false;
 

@@ -3,8 +3,9 @@
  * Gets: one attempt at one copy by one transport, and what its outcome means for the job.
  *
  * While other copies are left, a node gets its patience (patience.h), and at most half of what is left of the
- * deadline, to show a sign of life. So does the last copy of a descriptor that the directory has not just given:
- * there may be another by now (get_silent.c). The last one that the directory knows may take the whole deadline.
+ * deadline, to show a sign of life. So does the last copy of a descriptor that the directory has not just
+ * given: there may be another by now (get_silent.c). The last one that the directory knows may take the whole
+ * deadline.
  *
  * A writer that replaces an object faster than it can be read would starve readers of one-sided
  * transports. After two stale reads the extent is held by a hazard (view) while it is copied.
@@ -184,7 +185,8 @@ static void done(struct tarn_get_batch *b, struct tarn_get_job *j)
         tarn_get_job_finish(b, j, 0);
     } else if (status == TARN_E_STALE) {
         stale(b, j);
-    } else if (status == TARN_E_NODE_DOWN || status == TARN_E_AUTH) { /* AUTH: the session was over before HELLO */
+    } else if (status == TARN_E_NODE_DOWN ||
+               status == TARN_E_AUTH) { /* AUTH: the session was over before HELLO */
         failed(b, j, status, "the data connection broke");
     } else if (j->x.work.seen && (status == TARN_E_INVALID || status == TARN_E_SIZE)) {
         tarn_get_look(b, j);

@@ -18,7 +18,8 @@ struct tarn_get;
 struct tarn_get_calls {
     void (*done)(struct tarn_get *g);   /* the last item is final */
     void (*shrunk)(struct tarn_get *g); /* an item is, not the last */
-    bool (*given)(struct tarn_get *g, struct tarn_work *w);  /* a work has called given(); false: it is not minded */
+    bool (*given)(struct tarn_get *g,
+                  struct tarn_work *w); /* a work has called given(); false: it is not minded */
     void (*landed)(struct tarn_get *g, struct tarn_work *w); /* it came back */
     /* Before a copy is made once more. False: a stream was let go behind the first one. */
     bool (*again)(struct tarn_get *g);
@@ -39,14 +40,14 @@ struct tarn_get {
     struct tarn_seen seen;
     const struct tarn_get_calls *calls; /* NULL: it is no operation's */
     void *owner;                        /* theirs */
-    uint64_t got, got_bytes; /* items that jobs have brought; counted with the last item */
-    size_t looked; /* tarn_get_fast() has left the items from here on as they were */
+    uint64_t got, got_bytes;            /* items that jobs have brought; counted with the last item */
+    size_t looked;                      /* tarn_get_fast() has left the items from here on as they were */
     /* What it found of the last item that it looked at and left. */
     size_t found; /* SIZE_MAX: nothing */
     uint32_t found_gpu;
     bool found_glanced; /* at its pieces, see transport/seen.h */
     bool found_fits;
-    int found_way; /* the transport whose pooled links reach its only copy; -1: not known */
+    int found_way;        /* the transport whose pooled links reach its only copy; -1: not known */
     uint64_t found_bytes; /* that are asked for */
     struct tarn_desc found_desc;
 };
@@ -57,7 +58,8 @@ void tarn_get_prepare(struct tarn_get *g, struct tarn_client *c, struct tarn_ite
 int tarn_get_check(const struct tarn_get *g, size_t i);
 /* An item is final. */
 void tarn_get_final(struct tarn_get *g, size_t i, int status);
-/* Is a glance at the item's pieces enough (transport/seen.h), since they are to have as many bytes as the object? */
+/* Is a glance at the item's pieces enough (transport/seen.h), since they are to have as many bytes as the
+ * object? */
 bool tarn_get_glance(struct tarn_get *g, size_t i, uint32_t *gpu_p);
 /* Do the item's pieces fit the object? Their total comes out in any case. */
 bool tarn_get_fits(const struct tarn_get *g, size_t i, const struct tarn_tensor *t, uint64_t *bytes_p);

@@ -9,9 +9,9 @@
  *      ^                                         ^   |  ^             |
  *      +---- descriptor stale, or misfit --------|---|--|-------------+
  *                            UNLEASED <----------|---+  |             |
- *         one question for all --+---------------+      +-------------+ copy failed: next copy, inside the same
- *                                                                       deadline
- * UNLEASED: the chosen copy's node may not be read from until the directory has been asked about it (lease.h).
+ *         one question for all --+---------------+      +-------------+ copy failed: next copy, inside the
+ * same deadline UNLEASED: the chosen copy's node may not be read from until the directory has been asked
+ * about it (lease.h).
  */
 #ifndef TARN_CLIENT_GET_JOB_H
 #define TARN_CLIENT_GET_JOB_H
@@ -25,7 +25,13 @@
 
 #define TARN_GET_STALE_MAX 4
 
-enum tarn_get_stage { TARN_GET_WANTED, TARN_GET_RESOLVED, TARN_GET_UNLEASED, TARN_GET_FLYING, TARN_GET_FINAL };
+enum tarn_get_stage {
+    TARN_GET_WANTED,
+    TARN_GET_RESOLVED,
+    TARN_GET_UNLEASED,
+    TARN_GET_FLYING,
+    TARN_GET_FINAL
+};
 
 struct tarn_get_job {
     struct tarn_get *get;
@@ -56,12 +62,12 @@ struct tarn_get_batch {
     size_t n, open; /* open: not TARN_GET_FINAL */
     struct tarn_flight flight;
     int stop_fd;
-    bool opening;   /* jobs that need a link made first have their turn, too */
-    bool later;     /* the job being routed waits for another round */
-    bool postponed; /* some job does */
-    bool stopped;   /* a look-up was cut short for a job that was canceled */
+    bool opening;                         /* jobs that need a link made first have their turn, too */
+    bool later;                           /* the job being routed waits for another round */
+    bool postponed;                       /* some job does */
+    bool stopped;                         /* a look-up was cut short for a job that was canceled */
     const struct tarn_peer_node *answers; /* asked after a transport had failed; NULL: none was */
-    struct {        /* that the last job took whose object has one copy; remote NULL: none yet */
+    struct { /* that the last job took whose object has one copy; remote NULL: none yet */
         const struct tarn_peer_node *node;
         uint32_t pool, gpu;
         uint8_t transport;

@@ -41,8 +41,8 @@ bool tarn_get_choose(const struct tarn_client *c, const struct tarn_get_job *j, 
             uint32_t k = first + i < d->nlocs ? first + i : first + i - d->nlocs;
             const struct tarn_loc *l = &d->locs[k];
             if ((j->tried >> (k * TARN_TRANSPORTS_MAX + (uint32_t)t) & 1) || known_stale(j, l) ||
-                tarn_peer_node_gone(l->node) ||
-                !tarn_side_usable(l->node, t, false) || !tarn_peer_node_moves(l->node, t, l->pool, j->gpu))
+                tarn_peer_node_gone(l->node) || !tarn_side_usable(l->node, t, false) ||
+                !tarn_peer_node_moves(l->node, t, l->pool, j->gpu))
                 continue;
             if (found && k != *loc_p) {
                 *more_p = true;
@@ -71,10 +71,12 @@ static bool revived(struct tarn_get_batch *b, struct tarn_get_job *j)
         others = tarn_get_others_deadline(b, j);
     for (uint32_t i = 0; i < d->nlocs; i++) {
         struct tarn_peer_node *node = d->locs[i].node;
-        bool failed_here = (j->tried >> (i * TARN_TRANSPORTS_MAX) & 0xff) == 0xff || atomic_load(&node->suspect);
+        bool failed_here =
+            (j->tried >> (i * TARN_TRANSPORTS_MAX) & 0xff) == 0xff || atomic_load(&node->suspect);
         if (known_stale(j, &d->locs[i]) || tarn_peer_node_gone(node) || !failed_here)
             continue;
-        if (!tarn_peer_node_settled(node, others < j->get->deadline_ns ? others : j->get->deadline_ns, &stop)) {
+        if (!tarn_peer_node_settled(node, others < j->get->deadline_ns ? others : j->get->deadline_ns,
+                                    &stop)) {
             if (atomic_load(&node->suspect) && (tarn_now_ns() >= others || tarn_stopped(&stop)))
                 return b->later = b->postponed = true;
             continue;
@@ -100,7 +102,8 @@ static bool is_gone(struct tarn_get_job *j, struct tarn_peer_node *node)
     }
 }
 
-/* What a transport's failure has said of the copy's node: it may be gone, and its other connections have not ended yet. */
+/* What a transport's failure has said of the copy's node: it may be gone, and its other connections have not
+ * ended yet. */
 static bool node_failed(struct tarn_get_batch *b, struct tarn_get_job *j, struct tarn_peer_node *node)
 {
     const struct tarn_stop stop = {j->get->stop, b->stop_fd, tarn_get_any_stopped, b};
@@ -248,8 +251,7 @@ void tarn_get_route(struct tarn_get_batch *b, struct tarn_get_job *j)
                 tarn_get_look(b, j);
                 continue;
             }
-            if (!b->opening &&
-                tarn_flight_opens(&b->flight, j->desc.locs[j->loc].node, j->transport, false))
+            if (!b->opening && tarn_flight_opens(&b->flight, j->desc.locs[j->loc].node, j->transport, false))
                 return;
             tarn_get_launch(b, j, more, bytes, now);
         } else {

@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Gets whose last copy's node is silent. The descriptor may be an old one: what it names was replaced, and the new
- * version lies elsewhere. So after the node's patience the directory is asked. When it knows no other copy the get
- * waits for this one, as long as its deadline and the node's record allow: the keeper finds out when it answers again.
+ * Gets whose last copy's node is silent. The descriptor may be an old one: what it names was replaced, and
+ * the new version lies elsewhere. So after the node's patience the directory is asked. When it knows no other
+ * copy the get waits for this one, as long as its deadline and the node's record allow: the keeper finds out
+ * when it answers again.
  */
 #include "client/get_silent.h"
 
 #include "base/thread.h"
 #include "client/stop.h"
 
-#define SLICE_NS (100 * TARN_NS_PER_MS)       /* then the node's lease is looked at again */
-#define SHORT_SLICE_NS (10 * TARN_NS_PER_MS)  /* while other jobs are open: their transfers go on between */
+#define SLICE_NS (100 * TARN_NS_PER_MS)      /* then the node's lease is looked at again */
+#define SHORT_SLICE_NS (10 * TARN_NS_PER_MS) /* while other jobs are open: their transfers go on between */
 
 /* On the same host the node is not waited for, only its GPU is. */
 bool tarn_get_may_ask(const struct tarn_get_job *j)
@@ -23,7 +24,8 @@ static void wait_slow(struct tarn_peer_node *node, uint64_t until_ns, const stru
 {
     pthread_mutex_lock(&node->lock);
     for (uint64_t now = tarn_now_ns();
-         atomic_load(&node->health) == TARN_SLOW && now < until_ns && !tarn_stopped(stop); now = tarn_now_ns()) {
+         atomic_load(&node->health) == TARN_SLOW && now < until_ns && !tarn_stopped(stop);
+         now = tarn_now_ns()) {
         uint64_t slice = now + TARN_WAIT_SLICE_MS * TARN_NS_PER_MS;
         tarn_cond_wait(&node->changed, &node->lock, slice < until_ns ? slice : until_ns);
     }

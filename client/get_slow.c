@@ -234,7 +234,8 @@ static void run(struct tarn_get_batch *b)
             continue;
         }
         unsigned stages = route_all(b, b->open == 1);
-        if (stages >> TARN_GET_RESOLVED & 1) { /* making links may take a while: what can fly does so before */
+        if (stages >> TARN_GET_RESOLVED &
+            1) { /* making links may take a while: what can fly does so before */
             tarn_flight_push(&b->flight);
             stages = route_all(b, true);
         }

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Health: UP -> SLOW (silent for longer than its patience) or GONE (connection broke) at the first failure, wherever
- * it is seen; the node is then *suspect* until the keeper (monitor.c) has asked it, which it does at once.
- * Only the keeper makes it UP again. Calls that have no other copy or node to turn to wait for that word;
- * all others go elsewhere. So a hiccup costs a round trip, a failure costs one bounded delay once, and no
- * get or put ever tries a node that is known to be in trouble.
+ * Health: UP -> SLOW (silent for longer than its patience) or GONE (connection broke) at the first failure,
+ * wherever it is seen; the node is then *suspect* until the keeper (monitor.c) has asked it, which it does at
+ * once. Only the keeper makes it UP again. Calls that have no other copy or node to turn to wait for that
+ * word; all others go elsewhere. So a hiccup costs a round trip, a failure costs one bounded delay once, and
+ * no get or put ever tries a node that is known to be in trouble.
  *
  * That a caller's deadline was shorter than the patience says nothing of the node, but nor is it nothing: the
  * node is *doubted*, and stays UP while the keeper asks it. Its silence then counts, not the caller's.
@@ -37,7 +37,8 @@ void tarn_peer_node_aside(struct tarn_peer_node *node, enum tarn_health h, const
 /* Redis is one of those that may be far. */
 uint64_t tarn_peer_node_patience(const struct tarn_peer_node *node)
 {
-    uint64_t ns = tarn_patience_ns(&node->patience), redis_ns = tarn_directory_rtt_ns(node->client->directory);
+    uint64_t ns = tarn_patience_ns(&node->patience),
+             redis_ns = tarn_directory_rtt_ns(node->client->directory);
     uint64_t farthest = atomic_load(&node->client->farthest_ns);
 
     if (ns || atomic_load(&node->near))
@@ -80,7 +81,8 @@ void tarn_peer_node_judged(struct tarn_peer_node *node, bool up)
 
 bool tarn_peer_node_settled(struct tarn_peer_node *node, uint64_t deadline_ns, const struct tarn_stop *stop)
 {
-    uint64_t now = tarn_now_ns(), longest = now + 8 * tarn_peer_node_patience(node); /* other suspects may be before it */
+    uint64_t now = tarn_now_ns(),
+             longest = now + 8 * tarn_peer_node_patience(node); /* other suspects may be before it */
     if (longest > deadline_ns)
         longest = deadline_ns;
 

@@ -20,8 +20,8 @@ void tarn_peer_node_answered(struct tarn_peer_node *node, uint64_t rtt_ns);
 void tarn_peer_node_silent(struct tarn_peer_node *node, uint64_t since_ns);
 /* A call ran out of time, which may be the node's doing: the keeper finds out. */
 void tarn_peer_node_doubt(struct tarn_peer_node *node);
-/* Waits until the keeper has asked a suspect node (which takes a moment, or the patience for each suspect that
- * keeps silent): is it up? Does not wait for nodes that are known to be down. stop may be NULL. */
+/* Waits until the keeper has asked a suspect node (which takes a moment, or the patience for each suspect
+ * that keeps silent): is it up? Does not wait for nodes that are known to be down. stop may be NULL. */
 bool tarn_peer_node_settled(struct tarn_peer_node *node, uint64_t deadline_ns, const struct tarn_stop *stop);
 /* The keeper's word on a suspect. */
 void tarn_peer_node_judged(struct tarn_peer_node *node, bool up);

@@ -2,12 +2,12 @@
 /* Looking: objects, nodes, transports and events, as the directory has them now. */
 #include <string.h>
 
-#include "client/control_conn.h"
 #include "client/check.h"
 #include "client/client.h"
+#include "client/control_conn.h"
 #include "client/link.h"
-#include "client/refresh.h"
 #include "client/peer_nodes.h"
+#include "client/refresh.h"
 
 /* How long a node may take to show that it is on this host. */
 #define REACH_NS (200 * TARN_NS_PER_MS)

@@ -10,10 +10,10 @@
 
 #include "base/clock.h"
 #include "base/resp/resp.h"
-#include "client/control_conn.h"
 #include "client/client.h"
-#include "client/retire.h"
 #include "client/command.h"
+#include "client/control_conn.h"
+#include "client/retire.h"
 
 #define OWED_MAX_NS (60 * TARN_NS_PER_S)
 

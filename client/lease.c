@@ -46,16 +46,17 @@ static void granted(struct tarn_lease *l, uint64_t left_ms, uint64_t sent_ns)
     atomic_store_explicit(&l->until_ns, until, memory_order_release);
 }
 
-/* By this client's clock, a moment of Redis's: not after it (seen from sent_ns), or not before (from when the answer
- * came). */
+/* By this client's clock, a moment of Redis's: not after it (seen from sent_ns), or not before (from when the
+ * answer came). */
 static uint64_t moment(uint64_t from_ns, const struct tarn_pulse *p, uint64_t ms)
 {
     return shorter_by(from_ns, shorter_by(p->now_ms, ms) * TARN_NS_PER_MS);
 }
 
 /*
- * All nodes were silent, and had no time to report since; or still are. Nobody has taken this one's record for expired
- * then, unless that was before the silence had lasted for 2 heartbeats. Until when it is read on; 0: it is not.
+ * All nodes were silent, and had no time to report since; or still are. Nobody has taken this one's record
+ * for expired then, unless that was before the silence had lasted for 2 heartbeats. Until when it is read on;
+ * 0: it is not.
  */
 static uint64_t silence_of_all(const struct tarn_lease *l, const struct tarn_pulse *p, uint64_t sent_ns,
                                uint64_t now_ns)
@@ -72,7 +73,8 @@ static uint64_t silence_of_all(const struct tarn_lease *l, const struct tarn_pul
         return 0;
     if (!l->unsure && l->confirmed_ns < moment(now_ns, p, silent_ms) + beats2)
         return 0;
-    uint64_t until = shorter_by(moment(sent_ns, p, resumed_ms) + less_margin(beats2), LATE_TICKS * tarn_coarse_tick_ns());
+    uint64_t until =
+        shorter_by(moment(sent_ns, p, resumed_ms) + less_margin(beats2), LATE_TICKS * tarn_coarse_tick_ns());
     return until > now_ns ? until : 0;
 }
 

@@ -8,13 +8,14 @@
  *   unsure     Redis does not answer: read on for a moment, and for the next, until it does.
  *   gone       Redis has answered that the node is not there, or compares what it holds: not read.
  *
- * Each question is about all nodes that descriptors name. So a client that reads anything learns within a sixth of a
- * ttl that a lease has ended, and still knows it when Redis goes away: only a lease that had not ended at the last
- * question that was answered is read on. A client that was idle or stopped since the lease's end cannot know of it, and
- * reads on.
+ * Each question is about all nodes that descriptors name. So a client that reads anything learns within a
+ * sixth of a ttl that a lease has ended, and still knows it when Redis goes away: only a lease that had not
+ * ended at the last question that was answered is read on. A client that was idle or stopped since the
+ * lease's end cannot know of it, and reads on.
  *
- * until_ns is compared with the coarse clock, which is late by a tick, and by some more in a virtual machine whose
- * time-keeping CPU was held up (Linux lets another one step in after 5 ticks): so a lease ends that much earlier.
+ * until_ns is compared with the coarse clock, which is late by a tick, and by some more in a virtual machine
+ * whose time-keeping CPU was held up (Linux lets another one step in after 5 ticks): so a lease ends that
+ * much earlier.
  */
 #ifndef TARN_CLIENT_LEASE_H
 #define TARN_CLIENT_LEASE_H
@@ -40,7 +41,7 @@ struct tarn_lease {
     uint64_t confirmed_ns; /* the end that Redis's last answer gave it */
     uint64_t ttl_ns;       /* how long the node's records live; at least, until it is known */
     bool ttl_known;
-    uint64_t due_ns;       /* when to renew it, if it is in use */
+    uint64_t due_ns; /* when to renew it, if it is in use */
 };
 
 enum tarn_lease_word {
@@ -67,14 +68,14 @@ static inline bool tarn_lease_read(struct tarn_lease *l, uint64_t now_ns)
 }
 
 /*
- * Redis has answered a question that was sent at sent_ns; now_ns: when the answer came. epoch: the low half of
- * this incarnation's. True: another incarnation has its place.
+ * Redis has answered a question that was sent at sent_ns; now_ns: when the answer came. epoch: the low half
+ * of this incarnation's. True: another incarnation has its place.
  */
 bool tarn_lease_answered(struct tarn_lease *l, uint32_t epoch, const struct tarn_lease_answer *a,
                          const struct tarn_pulse *p, uint64_t sent_ns, uint64_t now_ns);
 /*
- * Redis does not answer, and the lease has ended. RUNS: for a moment. REFUSED. GONE: as Redis said last, or since it
- * had ended at answered_ns, when the last question that was answered was sent.
+ * Redis does not answer, and the lease has ended. RUNS: for a moment. REFUSED. GONE: as Redis said last, or
+ * since it had ended at answered_ns, when the last question that was answered was sent.
  */
 enum tarn_lease_word tarn_lease_unanswered(struct tarn_lease *l, uint64_t answered_ns, uint64_t now_ns);
 /* Another incarnation has its place. */

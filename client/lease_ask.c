@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Asking Redis about leases (lease.h): one question for all nodes, while any is read from, by a thread of its own. It
- * waits for nothing but Redis, since a lease in use must be renewed in time, whatever the keeper is waiting for.
+ * Asking Redis about leases (lease.h): one question for all nodes, while any is read from, by a thread of its
+ * own. It waits for nothing but Redis, since a lease in use must be renewed in time, whatever the keeper is
+ * waiting for.
  *
- * A get that finds no lease waits for the next answer, together with all others. Once Redis has not answered a
- * question in time no get waits any more, until it does. Only the thread says so, after a last look for the answer: by
- * the clock alone a process that was stopped would count Redis as away though its answer has come.
+ * A get that finds no lease waits for the next answer, together with all others. Once Redis has not answered
+ * a question in time no get waits any more, until it does. Only the thread says so, after a last look for the
+ * answer: by the clock alone a process that was stopped would count Redis as away though its answer has come.
  */
 #include "client/lease_ask.h"
 
@@ -19,10 +20,14 @@
 #include "client/client.h"
 #include "client/peer_nodes.h"
 
-#define ANSWER_NS TARN_NS_PER_S            /* and the patience; then Redis counts as away, another connection is tried */
-#define CONNECT_TRIPS 4                    /* connecting, and login */
-#define SPACING_NS (2 * TARN_NS_PER_MS)    /* between questions */
-#define INTEREST_NS (10 * TARN_NS_PER_S)   /* so long after the last get that needed one Redis is still asked */
+#define ANSWER_NS \
+    TARN_NS_PER_S       /* and the patience; then Redis counts as away, another connection is tried \
+                         */
+#define CONNECT_TRIPS 4 /* connecting, and login */
+#define SPACING_NS (2 * TARN_NS_PER_MS) /* between questions */
+#define INTEREST_NS \
+    (10 * TARN_NS_PER_S) /* so long after the last get that needed one Redis is still asked \
+                          */
 
 /* --- what is known ------------------------------------------------------------------------------ */
 
@@ -89,10 +94,11 @@ void tarn_lease_refusal(struct tarn_peer_node *node, char *text, size_t bytes)
 {
     char who[352];
 
-    snprintf(text, bytes,
-             "%s: Redis at %s does not answer, and the node's option when-cut-off says to refuse then: look at "
-             "Redis, or start the node with --when-cut-off serve",
-             tarn_peer_node_text(node, who), tarn_directory_address(node->client->directory));
+    snprintf(
+        text, bytes,
+        "%s: Redis at %s does not answer, and the node's option when-cut-off says to refuse then: look at "
+        "Redis, or start the node with --when-cut-off serve",
+        tarn_peer_node_text(node, who), tarn_directory_address(node->client->directory));
 }
 
 void tarn_lease_listed(struct tarn_peer_node *node, const struct tarn_node_record *n, uint64_t sent_ns)
@@ -150,7 +156,8 @@ static bool question_make(struct tarn_client *c, struct question *q)
 
     pthread_rwlock_rdlock(&c->nodes_lock);
     size_t room = HASH_COUNT(c->nodes) + 1;
-    *q = (struct question){calloc(room, sizeof(struct tarn_peer_node *)), calloc(room, sizeof *q->answers), 0};
+    *q =
+        (struct question){calloc(room, sizeof(struct tarn_peer_node *)), calloc(room, sizeof *q->answers), 0};
     if (q->nodes && q->answers)
         HASH_ITER (hh, c->nodes, node, next) {
             if (!is_asked_about(node))
@@ -215,8 +222,8 @@ static int ask_redis(struct tarn_client *c, struct question *q, struct tarn_puls
     return rc;
 }
 
-/* How long the answer is waited for. Leases in use are asked about a third of their time before they end; where that is
- * enough time, Redis counts as away before they have, and no get waits. */
+/* How long the answer is waited for. Leases in use are asked about a third of their time before they end;
+ * where that is enough time, Redis counts as away before they have, and no get waits. */
 static uint64_t answer_ns(struct tarn_client *c, const struct question *q)
 {
     uint64_t trips = CONNECT_TRIPS * tarn_directory_rtt_ns(c->directory), most = ANSWER_NS;
@@ -266,8 +273,8 @@ static void ask(struct tarn_client *c)
 /* --- the thread --------------------------------------------------------------------------------- */
 
 /*
- * When the first lease is to be renewed, if any is in use. Gets do not say that they use one: while any runs, it is
- * looked at again every sixth of a ttl.
+ * When the first lease is to be renewed, if any is in use. Gets do not say that they use one: while any runs,
+ * it is looked at again every sixth of a ttl.
  */
 static uint64_t next_due(struct tarn_client *c, uint64_t now_ns)
 {
@@ -295,7 +302,8 @@ static uint64_t next_due(struct tarn_client *c, uint64_t now_ns)
 static uint64_t next_question(const struct tarn_leases *s, uint64_t due_ns, uint64_t ended_ns)
 {
     if (s->failed_ns) {
-        uint64_t again = s->sent_ns + TARN_LEASE_UNSURE_NS; /* at once, where it was silent: it may answer any moment */
+        uint64_t again =
+            s->sent_ns + TARN_LEASE_UNSURE_NS; /* at once, where it was silent: it may answer any moment */
         bool interested = s->failed_ns < s->wanted_ns + INTEREST_NS;
         return interested || s->wanted ? (again > ended_ns ? again : ended_ns) : UINT64_MAX;
     }

@@ -31,19 +31,19 @@
 
 #include "base/thread.h"
 #include "client/alert.h"
-#include "client/control_conn.h"
 #include "client/client.h"
-#include "client/owed_command.h"
+#include "client/command.h"
+#include "client/control_conn.h"
 #include "client/health.h"
+#include "client/owed_command.h"
 #include "client/peer_nodes.h"
 #include "client/retire.h"
-#include "client/command.h"
 
 #define IDLE_MAX 16
 #define RETRY_NS (2 * TARN_NS_PER_S)
-#define RETRY_ALONE_NS TARN_PATIENCE_NS   /* where nothing else is to be gone by: callers wait for it */
-#define OPEN_NS TARN_NS_PER_S             /* no step of opening a link takes longer where a node is healthy and near */
-#define OPEN_STEPS 4 /* connect, HELLO, ATTACH, the transport's own */
+#define RETRY_ALONE_NS TARN_PATIENCE_NS /* where nothing else is to be gone by: callers wait for it */
+#define OPEN_NS TARN_NS_PER_S /* no step of opening a link takes longer where a node is healthy and near */
+#define OPEN_STEPS 4          /* connect, HELLO, ATTACH, the transport's own */
 #define ELSEWHERE_NS (30 * TARN_NS_PER_S) /* not on this host: that seldom changes */
 #define TEND_NS (200 * TARN_NS_PER_MS)
 /* How long the network is waited for when there is another transport to turn to, besides round trips: it says
@@ -147,7 +147,8 @@ int tarn_link_unreachable(struct tarn_peer_node *node, bool write, uint32_t gpu,
     char who[352];
     int code = TARN_E_NOT_REACHABLE;
 
-    snprintf(text, bytes, "%s: no transport of this client %s: see `tarn info`", tarn_peer_node_text(node, who),
+    snprintf(text, bytes, "%s: no transport of this client %s: see `tarn info`",
+             tarn_peer_node_text(node, who),
              gpu     ? "moves GPU memory to and from the pool"
              : write ? "writes to the pool"
                      : "reaches the pool");
@@ -219,7 +220,8 @@ static int wait_attached(struct tarn_control_conn *conn, int t, bool write, uint
     rc = tarn_link_ask_node(node, deadline_ns, stop);
     if (rc != 0)
         return rc;
-    rc = tarn_control_conn_reply(conn, tarn_now_ns(), stop, reply_p); /* if it was paused, both answers are there */
+    rc = tarn_control_conn_reply(conn, tarn_now_ns(), stop,
+                                 reply_p); /* if it was paused, both answers are there */
     if (rc != TARN_E_TIMEOUT || !conn->reply_due)
         return rc;
     return silent(node, t, write, since, patience,
@@ -270,8 +272,8 @@ static void give_up(struct tarn_peer_node *node, struct tarn_open_link *l)
         detach(node, l->ops->name, id, 0, NULL); /* nothing was written */
 }
 
-static int connect_link(struct tarn_peer_node *node, int t, struct tarn_peer *peer, const struct tarn_stop *stop,
-                        struct tarn_open_link *l)
+static int connect_link(struct tarn_peer_node *node, int t, struct tarn_peer *peer,
+                        const struct tarn_stop *stop, struct tarn_open_link *l)
 {
     bool same_host = node->client->transports[t]->caps & TARN_CAP_SAME_HOST;
     uint64_t since = tarn_now_ns();
@@ -291,15 +293,17 @@ static int connect_link(struct tarn_peer_node *node, int t, struct tarn_peer *pe
     if (stop && tarn_stopped(stop))
         return tarn_fail(TARN_E_CANCELED, "canceled by the caller");
     if (same_host)
-        return tarn_fail(TARN_E_BUSY, "node %s: %s: the GPU driver is still starting: raise timeout_ms of the first "
-                         "operation", node->key.id, node->client->transports[t]->name);
+        return tarn_fail(TARN_E_BUSY,
+                         "node %s: %s: the GPU driver is still starting: raise timeout_ms of the first "
+                         "operation",
+                         node->key.id, node->client->transports[t]->name);
     return silent(node, t, peer->write, since, patience,
                   "the network does not say where the node is: is its address up, and reached from here?");
 }
 
 /* A new link over a control connection at hand. asked: for the node's answer; steps: for the network's. */
-static int open_on(struct tarn_control_conn *conn, int t, bool write, struct tarn_steps *asked, struct tarn_steps *steps,
-                   const struct tarn_stop *stop, struct tarn_open_link *l)
+static int open_on(struct tarn_control_conn *conn, int t, bool write, struct tarn_steps *asked,
+                   struct tarn_steps *steps, const struct tarn_stop *stop, struct tarn_open_link *l)
 {
     struct tarn_peer_node *node = conn->node;
     const struct tarn_transport_ops *ops = node->client->transports[t];
@@ -343,8 +347,8 @@ static int open_on(struct tarn_control_conn *conn, int t, bool write, struct tar
     return rc;
 }
 
-static int open_link(struct tarn_peer_node *node, int t, bool write, uint64_t deadline_ns, uint64_t patience_ns,
-                     const struct tarn_stop *stop, struct tarn_open_link **l_p)
+static int open_link(struct tarn_peer_node *node, int t, bool write, uint64_t deadline_ns,
+                     uint64_t patience_ns, const struct tarn_stop *stop, struct tarn_open_link **l_p)
 {
     bool local_only = (node->client->transports[t]->caps & TARN_CAP_SAME_HOST) != 0;
     struct tarn_open_link *l = calloc(1, sizeof *l);
@@ -405,7 +409,8 @@ static void not_opened(struct tarn_peer_node *node, int t, struct tarn_side *s, 
 }
 
 /* The side leaves OPENING; or (`first` false) one more link of a pooled side was tried. */
-static void opened(struct tarn_peer_node *node, int t, bool write, int rc, struct tarn_open_link *l, bool first)
+static void opened(struct tarn_peer_node *node, int t, bool write, int rc, struct tarn_open_link *l,
+                   bool first)
 {
     struct tarn_side *s = &node->sides[t][write];
     bool nothing =
@@ -489,8 +494,8 @@ static int wait_opened(struct tarn_peer_node *node, int t, struct tarn_side *s, 
  * What is to be done about the side, decided under the lock: 0 with *l_p (or NULL when shared), or
  * TARN_INPROGRESS when the caller is to open it (*first: and is the one to settle its state).
  */
-static int look(struct tarn_peer_node *node, int t, bool write, uint64_t deadline_ns, const struct tarn_stop *stop,
-                struct tarn_open_link **l_p, bool *first)
+static int look(struct tarn_peer_node *node, int t, bool write, uint64_t deadline_ns,
+                const struct tarn_stop *stop, struct tarn_open_link **l_p, bool *first)
 {
     struct tarn_side *s = &node->sides[t][write];
 
@@ -585,8 +590,8 @@ bool tarn_link_lost(struct tarn_peer_node *node, int t, bool write, uint32_t poo
     return true;
 }
 
-void tarn_link_silent(struct tarn_peer_node *node, int t, bool write, const struct tarn_work *w, uint64_t since_ns,
-                      uint64_t quiet_ns)
+void tarn_link_silent(struct tarn_peer_node *node, int t, bool write, const struct tarn_work *w,
+                      uint64_t since_ns, uint64_t quiet_ns)
 {
     bool long_since = tarn_now_ns() - quiet_ns >= tarn_peer_node_patience(node);
 

@@ -1,18 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Marking objects: touch, pin. Each is a command to the nodes that hold the copies, as the directory names them.
+ * Marking objects: touch, pin. Each is a command to the nodes that hold the copies, as the directory names
+ * them.
  */
 #include <stdlib.h>
 #include <string.h>
 
 #include "client/cache.h"
-#include "client/control_conn.h"
 #include "client/check.h"
 #include "client/client.h"
+#include "client/command.h"
+#include "client/control_conn.h"
 #include "client/peer_nodes.h"
 #include "client/resolve.h"
 #include "client/verdict.h"
-#include "client/command.h"
 
 #define COMMAND_KEYS_MAX 4096
 
@@ -39,7 +40,8 @@ struct marks {
 };
 
 /* The node's answer, or its refusal with its sentence. */
-static int mark_answer(const struct marks *m, struct tarn_peer_node *node, const redisReply *e, int64_t *value_p)
+static int mark_answer(const struct marks *m, struct tarn_peer_node *node, const redisReply *e,
+                       int64_t *value_p)
 {
     char who[352];
 
@@ -110,8 +112,7 @@ static int marks_make(struct marks *m, const struct tarn_resolved *found, const 
         return tarn_fail(TARN_E_NO_MEMORY, "%s: out of memory", m->command);
     for (size_t i = 0; i < n; i++)
         for (uint32_t k = 0; found[i].status == 0 && k < found[i].desc.nlocs; k++)
-            m->all[m->n++] =
-                (struct mark){.node = found[i].desc.locs[k].node, .key = which ? which[i] : i};
+            m->all[m->n++] = (struct mark){.node = found[i].desc.locs[k].node, .key = which ? which[i] : i};
     return 0;
 }
 
@@ -137,7 +138,8 @@ static bool touch_directly(struct tarn_client *c, const struct tarn_key *key)
     return false;
 }
 
-/* Called with each copy's answer: code 0 and the value, or the refusal; and with NOT_FOUND for keys without any. */
+/* Called with each copy's answer: code 0 and the value, or the refusal; and with NOT_FOUND for keys without
+ * any. */
 typedef void (*answer_fn)(void *arg, size_t key, int code, int64_t value);
 
 /* Looks the keys up and runs the command on every copy. The first refusal's code, with its sentence. */
@@ -209,8 +211,7 @@ static int mark_one(struct tarn_client *c, const char *command, const char *argu
     if (rc == 0)
         rc = tarn_key_check(key);
     if (rc == 0)
-        rc = mark_keys(c, command, argument, key, 1, tarn_client_deadline(c, timeout_ms), count_hit,
-                       &hits);
+        rc = mark_keys(c, command, argument, key, 1, tarn_client_deadline(c, timeout_ms), count_hit, &hits);
     if (rc == 0 && hits == 0)
         rc = tarn_fail(TARN_E_NOT_FOUND, "%s key '%s': no such key", command, tarn_key_text(key, name));
     return rc;
@@ -242,7 +243,8 @@ static void keep_longest(void *arg, size_t key, int code, int64_t value)
         *ms = value;
 }
 
-int tarn_pinned(struct tarn_client *c, const struct tarn_key *keys, size_t n, int64_t *ms, uint32_t timeout_ms)
+int tarn_pinned(struct tarn_client *c, const struct tarn_key *keys, size_t n, int64_t *ms,
+                uint32_t timeout_ms)
 {
     int rc = tarn_client_enter(c);
 

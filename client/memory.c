@@ -33,7 +33,7 @@ struct tarn_mr {
     void *addr;
     uint64_t bytes;
     uint32_t kind;
-    uint32_t told; /* bit t: transport t has it */
+    uint32_t told;               /* bit t: transport t has it */
     struct tarn_mr *prev, *next; /* of the client; its memory_lock */
 };
 
@@ -66,7 +66,8 @@ static int check_kind(const void *addr, uint32_t kind)
     if ((seen.kind == TARN_CUDA_DEVICE) == (kind == TARN_MEMORY_CUDA))
         return 0;
     return tarn_fail(TARN_E_INVALID, "register: the memory at %p is %s: use TARN_MEMORY_%s", addr,
-                     tarn_memory_gpu(&seen) ? "a GPU's" : "not a GPU's", tarn_memory_gpu(&seen) ? "CUDA" : "HOST");
+                     tarn_memory_gpu(&seen) ? "a GPU's" : "not a GPU's",
+                     tarn_memory_gpu(&seen) ? "CUDA" : "HOST");
 }
 
 static int untell(struct tarn_client *c, struct tarn_mr *mr)
@@ -125,7 +126,7 @@ static bool take(struct tarn_client *c, struct tarn_mr *mr)
     struct tarn_mr *found = NULL;
 
     pthread_mutex_lock(&c->memory_lock);
-    DL_FOREACH(c->memory, found) {
+    DL_FOREACH (c->memory, found) {
         if (found == mr)
             break;
     }
@@ -144,10 +145,13 @@ int tarn_deregister(struct tarn_client *c, struct tarn_mr *mr)
     if (!mr)
         return tarn_fail(TARN_E_INVALID, "deregister: NULL: pass what tarn_register() made");
     if (!take(c, mr))
-        return tarn_fail(TARN_E_INVALID, "deregister: %p: this client has not registered it, or not any more: pass what "
-                         "tarn_register() made, once", (void *)mr);
+        return tarn_fail(TARN_E_INVALID,
+                         "deregister: %p: this client has not registered it, or not any more: pass what "
+                         "tarn_register() made, once",
+                         (void *)mr);
     if (tarn_ops_use(c, mr->addr, mr->bytes))
-        rc = tarn_fail(TARN_E_BUSY, "deregister: an operation in flight uses the range: drain or cancel it first");
+        rc = tarn_fail(TARN_E_BUSY,
+                       "deregister: an operation in flight uses the range: drain or cancel it first");
     else
         rc = untell(c, mr);
     if (rc == 0)
@@ -161,7 +165,8 @@ void tarn_memory_free(struct tarn_client *c)
 {
     struct tarn_mr *mr, *next;
 
-    DL_FOREACH_SAFE(c->memory, mr, next) {
+    DL_FOREACH_SAFE(c->memory, mr, next)
+    {
         free(mr);
     }
 }

@@ -7,11 +7,10 @@
  *            so that it sees the end within microseconds.
  *   keeper   asks nodes that were set aside whether they answer again (with back-off), and those that are
  *            doubted whether they still do; reads the node table while something is missing, closes retired
- *            links once nobody is inside, reads the replies that nobody waits for any more (late_reply.c), runs
- *            owed commands (owed_command.c), ends queued operations that are out of time, and has links that are not used
- *            any more send what they have put off.
- *            Suspects come first, since calls wait for its word on them; then the doubted, since calls
- *            still run into them.
+ *            links once nobody is inside, reads the replies that nobody waits for any more (late_reply.c),
+ * runs owed commands (owed_command.c), ends queued operations that are out of time, and has links that are
+ * not used any more send what they have put off. Suspects come first, since calls wait for its word on them;
+ * then the doubted, since calls still run into them.
  */
 #include "client/monitor.h"
 
@@ -23,11 +22,11 @@
 
 #include "base/thread.h"
 #include "client/control_conn.h"
-#include "client/owed_command.h"
 #include "client/health.h"
+#include "client/late_reply.h"
 #include "client/link.h"
 #include "client/op.h"
-#include "client/late_reply.h"
+#include "client/owed_command.h"
 #include "client/refresh.h"
 #include "client/retire.h"
 
@@ -35,7 +34,7 @@
 #define BACKOFF_MAX_NS (2 * TARN_NS_PER_S)
 #define TICK_NS (25 * TARN_NS_PER_MS) /* while something is amiss */
 #define REFRESH_NS TARN_NS_PER_S
-#define REFRESH_TRIPS 5 /* connecting, login, and the node table's three */
+#define REFRESH_TRIPS 5                  /* connecting, login, and the node table's three */
 #define AWAY_TICK_NS (2 * TARN_NS_PER_S) /* while only nodes that left the directory are */
 
 /* --- watcher ------------------------------------------------------------------------------------ */
@@ -67,7 +66,8 @@ static void watched_build(struct tarn_client *c, struct watched *w)
             if (!node->watch)
                 continue;
             nodes[w->n] = node;
-            fds[w->n++] = (struct pollfd){.fd = tarn_resp_fd(node->watch->resp), .events = POLLIN | POLLRDHUP};
+            fds[w->n++] =
+                (struct pollfd){.fd = tarn_resp_fd(node->watch->resp), .events = POLLIN | POLLRDHUP};
         }
         pthread_mutex_unlock(&c->monitor.lock);
     } else {
@@ -127,7 +127,8 @@ static void *watcher_main(void *arg)
  */
 static bool is_away(const struct tarn_peer_node *node)
 {
-    return atomic_load(&node->health) == TARN_SLOW && !atomic_load(&node->listed) && !atomic_load(&node->superseded);
+    return atomic_load(&node->health) == TARN_SLOW && !atomic_load(&node->listed) &&
+           !atomic_load(&node->superseded);
 }
 
 static bool is_due(const struct tarn_peer_node *node)
@@ -141,7 +142,8 @@ static bool is_due(const struct tarn_peer_node *node)
 /* Impatient callers doubt all the time: a node that answers is not asked again at once. */
 static bool is_doubted(const struct tarn_peer_node *node)
 {
-    return atomic_load(&node->doubted) && atomic_load(&node->health) == TARN_UP && tarn_now_ns() >= node->probe_ns;
+    return atomic_load(&node->doubted) && atomic_load(&node->health) == TARN_UP &&
+           tarn_now_ns() >= node->probe_ns;
 }
 
 /* was_suspect: when it was asked. A suspicion that has come up since is asked about anew. */
@@ -161,7 +163,8 @@ static void probe_failed(struct tarn_peer_node *node, int rc, bool was_suspect)
         tarn_peer_node_judged(node, false);
 }
 
-/* A node of another host that has not answered is given up to twice the time: it may be farther away than it was. */
+/* A node of another host that has not answered is given up to twice the time: it may be farther away than it
+ * was. */
 static struct tarn_steps probe_steps(const struct tarn_peer_node *node)
 {
     uint64_t patience = tarn_peer_node_patience(node);
@@ -191,7 +194,8 @@ static void probe(struct tarn_peer_node *node)
         if (atomic_load(&node->health) == TARN_GONE)
             tarn_peer_node_retire(node);
         tarn_peer_node_judged(node, true);
-        tarn_log(&node->client->log, TARN_LOG_INFO, "client", "msg=\"node answers again\" node=%s", node->key.id);
+        tarn_log(&node->client->log, TARN_LOG_INFO, "client", "msg=\"node answers again\" node=%s",
+                 node->key.id);
     }
     tarn_control_conn_give(conn);
 }
@@ -221,7 +225,8 @@ static bool node_tend(struct tarn_peer_node *node)
     if (atomic_load(&node->superseded) && atomic_load(&node->suspect))
         tarn_peer_node_judged(node, false);
     bool up = atomic_load(&node->health) == TARN_UP;
-    bool amiss = up ? atomic_load(&node->doubted) : atomic_load(&node->listed) && !atomic_load(&node->superseded);
+    bool amiss =
+        up ? atomic_load(&node->doubted) : atomic_load(&node->listed) && !atomic_load(&node->superseded);
     return !tarn_peer_node_reap(node) || amiss;
 }
 

@@ -121,7 +121,8 @@ int tarn_wait(struct tarn_client *c, tarn_op id, uint32_t timeout_ms, struct tar
         if (!tarn_cond_wait(&q->done, &q->lock, deadline))
             rc = TARN_E_TIMEOUT;
     if (!op)
-        rc = tarn_fail(TARN_E_NOT_FOUND, "wait: no such operation, or its completion was taken already: wait for each once");
+        rc = tarn_fail(TARN_E_NOT_FOUND,
+                       "wait: no such operation, or its completion was taken already: wait for each once");
     else if (op->state == TARN_OP_DONE)
         take(q, op, out), rc = 0;
     else

@@ -59,7 +59,8 @@ static int client_init(struct tarn_client *c, const struct tarn_options *o)
         rc = tarn_host_id(c->host_id);
     const char *secret = setting(o->secret, "TARN_SECRET", NULL);
     if (rc == 0 && secret && !*secret)
-        rc = tarn_fail(TARN_E_CONFIG, "secret: is empty: give the nodes' secret, or NULL for that of TARN_SECRET");
+        rc = tarn_fail(TARN_E_CONFIG,
+                       "secret: is empty: give the nodes' secret, or NULL for that of TARN_SECRET");
     c->secret_of_env = secret && !o->secret;
     if (rc == 0 && secret && !(c->secret = strdup(secret)))
         rc = tarn_fail(TARN_E_NO_MEMORY, "client: out of memory");
@@ -93,8 +94,8 @@ static int directory_init(struct tarn_client *c, const struct tarn_options *o, u
     int rc = 0;
 
     if (redis && !*redis)
-        rc = tarn_fail(TARN_E_CONFIG,
-                       "redis: the address is empty: give the one that tarnd has printed, or none for that of TARN_REDIS");
+        rc = tarn_fail(TARN_E_CONFIG, "redis: the address is empty: give the one that tarnd has printed, or "
+                                      "none for that of TARN_REDIS");
     if (rc == 0)
         rc = tarn_directory_open(redis ? redis : "redis://127.0.0.1:6379", o->ns ? o->ns : "default", &c->log,
                                  deadline, &c->directory);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Errands: DETACHes and ABORTs that their node did not answer. What they give back would otherwise stay writable, or
- * reserved, for as long as this client lives, so the keeper goes on until the node has answered
- * or its incarnation is over. Saying any of them twice does no harm. A node hears them in the order in which they
- * came up, and nothing of theirs overtakes them: it must not free a reservation before it has cut off, at DETACH,
- * who could still write under it.
+ * Errands: DETACHes and ABORTs that their node did not answer. What they give back would otherwise stay
+ * writable, or reserved, for as long as this client lives, so the keeper goes on until the node has answered
+ * or its incarnation is over. Saying any of them twice does no harm. A node hears them in the order in which
+ * they came up, and nothing of theirs overtakes them: it must not free a reservation before it has cut off,
+ * at DETACH, who could still write under it.
  */
 #include "client/owed_command.h"
 
@@ -12,8 +12,8 @@
 #include <utlist.h>
 
 #include "client/alert.h"
-#include "client/control_conn.h"
 #include "client/client.h"
+#include "client/control_conn.h"
 #include "client/health.h"
 
 #define STEPS 3 /* connect, HELLO, the command itself */
@@ -54,11 +54,13 @@ static bool owed_command_run(struct tarn_owed_command *e)
     struct tarn_peer_node *node = e->node;
     redisReply *reply;
 
-    if (atomic_load(&node->superseded) || (atomic_load(&node->health) == TARN_GONE && !atomic_load(&node->listed)))
+    if (atomic_load(&node->superseded) ||
+        (atomic_load(&node->health) == TARN_GONE && !atomic_load(&node->listed)))
         return true;
     if (atomic_load(&node->health) != TARN_UP)
         return false;
-    int rc = tarn_command_call(&e->words, node, tarn_now_ns() + STEPS * tarn_peer_node_patience(node), NULL, &reply);
+    int rc = tarn_command_call(&e->words, node, tarn_now_ns() + STEPS * tarn_peer_node_patience(node), NULL,
+                               &reply);
     if (rc == 0)
         freeReplyObject(reply);
     /* An error, too, is the node's answer; but BUSY is HELLO's, the command itself was not even sent. */

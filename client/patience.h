@@ -8,12 +8,12 @@
  *   later    srtt = 7/8 srtt + 1/8 R           rttvar = 3/4 rttvar + 1/4 |srtt - R|   (rttvar first)
  *   patience = srtt + max(G, 4 rttvar)
  *
- * G is no clock's granularity here but TARN_PATIENCE_NS: how long a healthy node's host may hold it up. Before the
- * first round trip patience is 1 s, as there; less where all that the client has measured so far is near, and the
- * least on the same host.
+ * G is no clock's granularity here but TARN_PATIENCE_NS: how long a healthy node's host may hold it up.
+ * Before the first round trip patience is 1 s, as there; less where all that the client has measured so far
+ * is near, and the least on the same host.
  *
- * A call goes through several steps (connect, HELLO, a command ...). Each has the patience for itself: what was
- * answered starts it anew. The deadline of the call is above all of them.
+ * A call goes through several steps (connect, HELLO, a command ...). Each has the patience for itself: what
+ * was answered starts it anew. The deadline of the call is above all of them.
  */
 #ifndef TARN_CLIENT_PATIENCE_H
 #define TARN_CLIENT_PATIENCE_H
@@ -41,8 +41,8 @@ void tarn_patience_learn(struct tarn_patience *p, uint64_t rtt_ns);
 uint64_t tarn_patience_rtt(const struct tarn_patience *p);
 /* 0: nothing was measured. */
 uint64_t tarn_patience_ns(const struct tarn_patience *p);
-/* Of a peer that was never measured, where the farthest of all others is so far; 0: there are none. Enough for twice
- * that round trip. */
+/* Of a peer that was never measured, where the farthest of all others is so far; 0: there are none. Enough
+ * for twice that round trip. */
 uint64_t tarn_patience_first(uint64_t farthest_rtt_ns);
 
 /* The steps of one call. */

@@ -53,7 +53,7 @@ enum tarn_side_state {
 struct tarn_side {
     _Atomic int state;
     _Atomic(struct tarn_open_link *) shared; /* POOLED: for views alone, once there has been one */
-    struct tarn_open_link *idle, *retired; /* remote.lock */
+    struct tarn_open_link *idle, *retired;   /* remote.lock */
     uint32_t nidle;
     uint64_t retry_ns;  /* UNREACHABLE: not tried again before */
     uint64_t silent_ns; /* since then no ATTACH has been answered; 0: the last one was */
@@ -75,11 +75,11 @@ struct tarn_control_conn {
     struct tarn_control_conn *next;
     struct tarn_resp *resp;
     struct tarn_peer_node *node;
-    bool local;  /* Unix socket */
-    bool reply_due;   /* a reply is outstanding */
-    bool grants; /* ... and it answers RESERVE */
-    bool greets; /* HELLO's answer comes before it */
-    bool refused; /* HELLO was, or another incarnation has answered */
+    bool local;     /* Unix socket */
+    bool reply_due; /* a reply is outstanding */
+    bool grants;    /* ... and it answers RESERVE */
+    bool greets;    /* HELLO's answer comes before it */
+    bool refused;   /* HELLO was, or another incarnation has answered */
     bool published; /* HELLO has shown the secret of the node's record */
     uint64_t since_ns, hello_ns;
 };
@@ -103,9 +103,9 @@ struct tarn_peer_node {
     struct tarn_lease lease; /* until when it may be read from */
     _Atomic uint8_t
         pool_transports[TARN_POOLS_MAX]; /* by index; bit t: the client's transport t serves the pool */
-    _Atomic uint64_t asked_ns; /* unlisted: when the directory was last asked about it */
-    struct tarn_patience patience; /* by how long it takes to answer HELLO */
-    uint64_t pass;             /* of the refresh that last saw it; nodes_lock */
+    _Atomic uint64_t asked_ns;           /* unlisted: when the directory was last asked about it */
+    struct tarn_patience patience;       /* by how long it takes to answer HELLO */
+    uint64_t pass;                       /* of the refresh that last saw it; nodes_lock */
 
     /* written by a refresh under lock */
     pthread_mutex_t lock;
@@ -118,9 +118,9 @@ struct tarn_peer_node {
     uint64_t tick_base_ns, tick_error_ns, tick_learned_ns;
     struct tarn_control_conn *idle_conns;
     uint32_t nidle_conns;
-    struct tarn_control_conn *watch;       /* idle connection whose end shows the node's; monitor.lock */
-    _Atomic uint32_t owed_commands;      /* not run yet */
-    uint64_t probe_ns, backoff_ns; /* keeper only */
+    struct tarn_control_conn *watch; /* idle connection whose end shows the node's; monitor.lock */
+    _Atomic uint32_t owed_commands;  /* not run yet */
+    uint64_t probe_ns, backoff_ns;   /* keeper only */
     struct tarn_side sides[TARN_TRANSPORTS_MAX][2]; /* [transport][write] */
 };
 
@@ -133,10 +133,12 @@ static inline bool tarn_peer_node_gone(const struct tarn_peer_node *node)
 /* Is it listed and up? */
 static inline bool tarn_peer_node_answers(const struct tarn_peer_node *node)
 {
-    return atomic_load(&node->listed) && !atomic_load(&node->superseded) && atomic_load(&node->health) == TARN_UP;
+    return atomic_load(&node->listed) && !atomic_load(&node->superseded) &&
+           atomic_load(&node->health) == TARN_UP;
 }
 
-static inline struct tarn_open_link *tarn_shared_enter(struct tarn_peer_node *node, int t, bool write, uint32_t stripe)
+static inline struct tarn_open_link *tarn_shared_enter(struct tarn_peer_node *node, int t, bool write,
+                                                       uint32_t stripe)
 {
     struct tarn_side *s = &node->sides[t][write];
     atomic_fetch_add(&s->busy[stripe].n, 1);

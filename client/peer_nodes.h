@@ -24,7 +24,7 @@ bool tarn_peer_node_moves(const struct tarn_peer_node *node, int t, uint32_t poo
 /* "n1 (127.0.0.1:7700)" for sentences. */
 const char *tarn_peer_node_text(struct tarn_peer_node *node, char out[352]);
 /* Says at debug level which way an item's bytes are about to take. */
-void tarn_tell_route(struct tarn_peer_node *node, const char *verb, const struct tarn_key *key, uint32_t pool, int t,
-                     uint32_t gpu);
+void tarn_tell_route(struct tarn_peer_node *node, const char *verb, const struct tarn_key *key, uint32_t pool,
+                     int t, uint32_t gpu);
 
 #endif

@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "client/control_conn.h"
 #include "client/check.h"
+#include "client/control_conn.h"
 #include "client/event.h"
 #include "client/put_commit.h"
 #include "client/put_job.h"

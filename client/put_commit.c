@@ -2,11 +2,11 @@
 /*
  * Puts: COMMIT, and what follows from its answers.
  *
- * Redis decides which version of a key there is. With replicas, the first copy is committed alone, once all are
- * written; when it has won the key, the others join its version ("join"), and fail when another put has taken the
- * key since. So of two puts of one key one gets all its copies in, and the other one was replaced. When a copy fails
- * for another reason, the stored ones are taken back (put_undo.c), but for a replacing put's: those stay, since what
- * they displaced is gone.
+ * Redis decides which version of a key there is. With replicas, the first copy is committed alone, once all
+ * are written; when it has won the key, the others join its version ("join"), and fail when another put has
+ * taken the key since. So of two puts of one key one gets all its copies in, and the other one was replaced.
+ * When a copy fails for another reason, the stored ones are taken back (put_undo.c), but for a replacing
+ * put's: those stay, since what they displaced is gone.
  *
  * Copies that were displaced on other nodes are waited for last (displaced.h): until nobody can read them.
  *
@@ -14,25 +14,25 @@
  * goes on later publishes nothing of a put that failed. Its answer waits for Redis; that it does not come
  * says nothing of the node's health.
  *
- * Two answers for an item mean that it stays reserved and is to be committed again, a little later. BUSY: the node is
- * still at what a broken link had sent (tcp). AGAIN: the directory was lost a moment ago, or the node has just come
- * back, and what is missing in the directory means nothing yet.
+ * Two answers for an item mean that it stays reserved and is to be committed again, a little later. BUSY: the
+ * node is still at what a broken link had sent (tcp). AGAIN: the directory was lost a moment ago, or the node
+ * has just come back, and what is missing in the directory means nothing yet.
  */
 #include "client/put_commit.h"
 
 #include <string.h>
 
 #include "client/cache.h"
+#include "client/command.h"
 #include "client/control_conn.h"
 #include "client/displaced.h"
 #include "client/health.h"
 #include "client/lease_ask.h"
+#include "client/peer_nodes.h"
 #include "client/put_plan.h"
 #include "client/put_reserve.h"
 #include "client/put_undo.h"
-#include "client/peer_nodes.h"
 #include "client/retire.h"
-#include "client/command.h"
 
 #define WAIT_MAX_MS 16 /* between COMMITs of what is held up */
 #define ANSWER_MS 10   /* a COMMIT is not sent again when less is left */
@@ -52,8 +52,8 @@ static bool complete(const struct tarn_put *p, const struct tarn_put_job *job, b
     return true;
 }
 
-static bool to_commit(const struct tarn_put *p, const struct tarn_target *t, const struct tarn_peer_node *node,
-                      bool join)
+static bool to_commit(const struct tarn_put *p, const struct tarn_target *t,
+                      const struct tarn_peer_node *node, bool join)
 {
     return t->node == node && t->state == TARN_TARGET_WRITTEN && (t != t->job->targets) == join &&
            complete(p, t->job, join);
@@ -63,7 +63,8 @@ static int send_commit(struct tarn_put *p, struct tarn_chunk *c, struct tarn_put
 {
     struct tarn_command a;
     uint32_t asked = 0;
-    int rc = node->commit ? 0 : tarn_control_conn_take(node->node, false, p->deadline_ns, &p->stop, &node->commit);
+    int rc =
+        node->commit ? 0 : tarn_control_conn_take(node->node, false, p->deadline_ns, &p->stop, &node->commit);
 
     if (rc == 0)
         rc = tarn_command_init(&a, 3 + 3 * TARN_CHUNK_ITEMS, 24 + TARN_CHUNK_ITEMS * 48);
@@ -123,8 +124,8 @@ static void commit_failed(struct tarn_put *p, struct tarn_chunk *c, struct tarn_
     }
 }
 
-static bool any_to_commit(const struct tarn_put *p, const struct tarn_chunk *c, const struct tarn_peer_node *node,
-                          bool join)
+static bool any_to_commit(const struct tarn_put *p, const struct tarn_chunk *c,
+                          const struct tarn_peer_node *node, bool join)
 {
     for (uint32_t i = 0; i < c->n * p->replicas; i++)
         if (to_commit(p, &c->targets[i], node, join))
@@ -181,8 +182,8 @@ static void take_answer(struct tarn_put *p, struct tarn_target *t, const redisRe
     t->job->held = 0;
     t->granted = false; /* published or freed */
     t->state = rc == 0 ? TARN_TARGET_STORED : TARN_TARGET_LOST;
-    if (rc == 0 && tarn_displaced_note(p->client, old, &p->items[t->job->index].key, t->job->index, t->node, e->element,
-                                       e->elements) != 0)
+    if (rc == 0 && tarn_displaced_note(p->client, old, &p->items[t->job->index].key, t->job->index, t->node,
+                                       e->element, e->elements) != 0)
         tarn_job_fail(t->job, TARN_E_IN_DOUBT);
     if (rc == TARN_E_STALE) { /* the session broke off; nothing was published */
         rc = tarn_fail(TARN_E_NODE_DOWN, "%s: has dropped the reservation", who);
@@ -228,8 +229,8 @@ static void stored_in_part(struct tarn_put *p, struct tarn_put_job *job, uint32_
 {
     char text[sizeof job->text];
 
-    snprintf(text, sizeof text, "stored with %u of %u copies: %.*s", copies, p->replicas, (int)sizeof text - 64,
-             job->text);
+    snprintf(text, sizeof text, "stored with %u of %u copies: %.*s", copies, p->replicas,
+             (int)sizeof text - 64, job->text);
     memcpy(job->text, text, sizeof text);
     stored(p, job);
 }

@@ -34,7 +34,8 @@ struct tarn_put_job;
 
 #define TARN_CHUNK_ITEMS 64
 #define TARN_CHUNK_BYTES (8ull << 20) /* at first, and at least */
-#define TARN_CHUNK_NS 500000          /* what writing a chunk is to take: as long as others are reserved and committed */
+#define TARN_CHUNK_NS \
+    500000 /* what writing a chunk is to take: as long as others are reserved and committed */
 #define TARN_CHUNK_LAST (2ull << 20) /* a chunk is not made smaller than this for being one of the last */
 #define TARN_PUT_TRIES 3
 #define TARN_REFUSALS_MAX 16
@@ -73,8 +74,8 @@ struct tarn_put_job {
     size_t index; /* of the item */
     int status;   /* 0: under way or stored; else why it failed */
     bool again;   /* worth another try: in a later chunk */
-    bool busy;    /* ... however often: the session has reserved as much as it may, or a transport is awaited */
-    int held;     /* why its COMMIT is to be sent again: BUSY or AGAIN; 0: it is not */
+    bool busy; /* ... however often: the session has reserved as much as it may, or a transport is awaited */
+    int held;  /* why its COMMIT is to be sent again: BUSY or AGAIN; 0: it is not */
     char text[TARN_SENTENCE];
     struct tarn_target *targets; /* put.replicas of them */
     struct tarn_peer_node *refused[TARN_REFUSALS_MAX];
@@ -116,8 +117,8 @@ struct tarn_put {
     struct tarn_seen seen;
 };
 
-/* Giving back must not fail for want of time, nor keep the caller: all of it together has so long behind the put's
- * deadline. What is not answered by then is the keeper's. */
+/* Giving back must not fail for want of time, nor keep the caller: all of it together has so long behind the
+ * put's deadline. What is not answered by then is the keeper's. */
 static inline uint64_t tarn_put_grace(const struct tarn_put *p)
 {
     return p->deadline_ns + TARN_PUT_GRACE_NS;

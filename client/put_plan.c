@@ -82,7 +82,8 @@ static int collect(struct tarn_put *p, const char *node, bool local)
 
 static bool takes_puts(const struct tarn_peer_node *node)
 {
-    return atomic_load(&node->health) == TARN_UP && !atomic_load(&node->draining) && !atomic_load(&node->superseded);
+    return atomic_load(&node->health) == TARN_UP && !atomic_load(&node->draining) &&
+           !atomic_load(&node->superseded);
 }
 
 /* Suspects may turn out to be well. CANCELED: that was not waited for. */
@@ -117,8 +118,8 @@ static int too_few(const struct tarn_put *p, const struct tarn_put_options *o)
         return tarn_peer_nodes_none(p->client);
     if (p->ncandidates < p->replicas)
         return tarn_fail(TARN_E_NODE_DOWN,
-                         "put: %u replicas asked for, nodes%s%s: %u: start more nodes or ask for fewer", p->replicas,
-                         place ? " for place " : "", place ? place : "", p->ncandidates);
+                         "put: %u replicas asked for, nodes%s%s: %u: start more nodes or ask for fewer",
+                         p->replicas, place ? " for place " : "", place ? place : "", p->ncandidates);
     return tarn_fail(TARN_E_NODE_DOWN, "put: %u of %u nodes take puts, %u needed: see `tarn info`",
                      count_takers(p), p->ncandidates, p->replicas);
 }

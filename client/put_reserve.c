@@ -13,13 +13,13 @@
 #include <string.h>
 
 #include "base/text.h"
-#include "client/control_conn.h"
-#include "client/owed_command.h"
-#include "client/health.h"
-#include "client/put_plan.h"
-#include "client/peer_nodes.h"
-#include "client/retire.h"
 #include "client/command.h"
+#include "client/control_conn.h"
+#include "client/health.h"
+#include "client/owed_command.h"
+#include "client/peer_nodes.h"
+#include "client/put_plan.h"
+#include "client/retire.h"
 
 #define ABORT_NS (100 * TARN_NS_PER_MS)
 
@@ -87,7 +87,8 @@ static bool wanted_by(const struct tarn_target *t, const struct tarn_peer_node *
     return t->node == node && t->state == TARN_TARGET_WANTED && t->job->status == 0;
 }
 
-static int reserve_args(struct tarn_put *p, struct tarn_chunk *c, struct tarn_peer_node *node, struct tarn_command *a)
+static int reserve_args(struct tarn_put *p, struct tarn_chunk *c, struct tarn_peer_node *node,
+                        struct tarn_command *a)
 {
     char shape[TARN_SHAPE_TEXT];
     int rc = tarn_command_init(a, 6 + 4 * TARN_CHUNK_ITEMS, 64 + TARN_CHUNK_ITEMS * (24 + TARN_SHAPE_TEXT));
@@ -118,8 +119,7 @@ static int send_reserve(struct tarn_put *p, struct tarn_chunk *c, struct tarn_pu
 {
     struct tarn_command a;
     struct tarn_steps steps = steps_of(p, node->node);
-    int rc =
-        node->reserve ? 0 : tarn_control_conn_take_early(node->node, &steps, &p->stop, &node->reserve);
+    int rc = node->reserve ? 0 : tarn_control_conn_take_early(node->node, &steps, &p->stop, &node->reserve);
 
     if (rc == 0)
         rc = reserve_args(p, c, node->node, &a);

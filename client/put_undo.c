@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Puts: taking back the copies of a put that failed on another node. Exactly those copies: the key may be another
- * put's by now. A node that does not answer keeps its copy, so a failed put may have taken effect there.
+ * Puts: taking back the copies of a put that failed on another node. Exactly those copies: the key may be
+ * another put's by now. A node that does not answer keeps its copy, so a failed put may have taken effect
+ * there.
  */
 #include "client/put_undo.h"
 

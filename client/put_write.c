@@ -6,8 +6,8 @@
 
 #include "client/health.h"
 #include "client/link.h"
-#include "client/put_plan.h"
 #include "client/peer_nodes.h"
+#include "client/put_plan.h"
 
 static int choose_transport(const struct tarn_put *p, const struct tarn_target *t)
 {
@@ -85,8 +85,7 @@ static bool post(struct tarn_put *p, struct tarn_target *t)
     if (busy[0] && tarn_now_ns() >= p->deadline_ns)
         lose(t, tarn_fail(TARN_E_TIMEOUT, "%s", busy), false);
     else if (atomic_load(&t->node->health) == TARN_UP)
-        lose(t,
-             tarn_fail(tarn_link_unreachable(t->node, true, t->x.work.gpu, text, sizeof text), "%s", text),
+        lose(t, tarn_fail(tarn_link_unreachable(t->node, true, t->x.work.gpu, text, sizeof text), "%s", text),
              false);
     else
         lose(t, tarn_fail(TARN_E_NODE_DOWN, "%s: does not answer", tarn_peer_node_text(t->node, who)), true);
@@ -145,7 +144,8 @@ static void write_again(struct tarn_put *p, struct tarn_target *t)
         lose(t, tarn_fail(TARN_E_CANCELED, "canceled by the caller"), false);
         return;
     }
-    tarn_fail(TARN_E_NODE_DOWN, "%s: has not said that what a broken connection wrote has ended: look at the node",
+    tarn_fail(TARN_E_NODE_DOWN,
+              "%s: has not said that what a broken connection wrote has ended: look at the node",
               tarn_peer_node_text(t->node, who));
     lose(t, TARN_E_NODE_DOWN, true);
 }
@@ -205,9 +205,10 @@ static void done(struct tarn_put *p, struct tarn_target *t)
         break;
     case TARN_E_STALE: /* the node no longer knows the reservation: the session broke off meanwhile */
         t->granted = false;
-        lose(t,
-             tarn_fail(TARN_E_NODE_DOWN, "%s: has dropped the reservation", tarn_peer_node_text(t->node, who)),
-             true);
+        lose(
+            t,
+            tarn_fail(TARN_E_NODE_DOWN, "%s: has dropped the reservation", tarn_peer_node_text(t->node, who)),
+            true);
         break;
     default:
         if (!t->x.work.seen || look(t))

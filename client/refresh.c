@@ -25,7 +25,8 @@ static uint32_t transport_bits(const struct tarn_client *c, const char *list)
     return bits;
 }
 
-int tarn_peer_node_update(struct tarn_client *c, const struct tarn_node_record *n, uint64_t pass, uint64_t sent_ns)
+int tarn_peer_node_update(struct tarn_client *c, const struct tarn_node_record *n, uint64_t pass,
+                          uint64_t sent_ns)
 {
     struct tarn_peer_node *node = tarn_peer_node_of(c, n->id, (uint32_t)n->epoch);
 
@@ -136,7 +137,8 @@ int tarn_peer_nodes_refresh(struct tarn_client *c, uint64_t deadline_ns)
 
 int tarn_peer_nodes_none(struct tarn_client *c)
 {
-    return tarn_fail(TARN_E_NODE_DOWN,
-                     "no node in the client's namespace of directory %s: start tarnd with this --redis and --ns",
-                     tarn_directory_address(c->directory));
+    return tarn_fail(
+        TARN_E_NODE_DOWN,
+        "no node in the client's namespace of directory %s: start tarnd with this --redis and --ns",
+        tarn_directory_address(c->directory));
 }

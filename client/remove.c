@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Removing. Any node can do it for any key (DELETE): it takes the key out of the directory in one step, frees the copy
- * it has itself, and answers which copies on other nodes are displaced. These are waited for like a put's
- * (displaced.h). The nodes that hold copies are asked first, since what they hold they free at once.
+ * Removing. Any node can do it for any key (DELETE): it takes the key out of the directory in one step, frees
+ * the copy it has itself, and answers which copies on other nodes are displaced. These are waited for like a
+ * put's (displaced.h). The nodes that hold copies are asked first, since what they hold they free at once.
  *
- * Only a node says "no such key", since only a node knows whether the directory may have lost something: then it
- * answers AGAIN, and is asked again until the deadline. Copies that this client has read (its cache) are released
- * where they were, whatever the directory says.
+ * Only a node says "no such key", since only a node knows whether the directory may have lost something: then
+ * it answers AGAIN, and is asked again until the deadline. Copies that this client has read (its cache) are
+ * released where they were, whatever the directory says.
  *
- * A key is asked about at one node after the other. A DELETE that got no answer may have been carried out, so "no such
- * key" after it is what a remove that has taken place looks like.
+ * A key is asked about at one node after the other. A DELETE that got no answer may have been carried out, so
+ * "no such key" after it is what a remove that has taken place looks like.
  */
 #include "client/remove.h"
 
@@ -17,16 +17,16 @@
 #include <string.h>
 
 #include "client/cache.h"
-#include "client/control_conn.h"
 #include "client/check.h"
 #include "client/client.h"
+#include "client/command.h"
+#include "client/control_conn.h"
 #include "client/displaced.h"
 #include "client/health.h"
-#include "client/refresh.h"
 #include "client/peer_nodes.h"
+#include "client/refresh.h"
 #include "client/resolve.h"
 #include "client/verdict.h"
-#include "client/command.h"
 
 #define KEYS_MAX 1024 /* of one DELETE */
 #define PAUSE_FIRST_MS 5
@@ -127,7 +127,8 @@ static struct tarn_peer_node *node_for(struct removal *r, const struct target *t
             return t->holders[k];
     if ((any = tarn_peer_nodes_any(r->client, NULL)) != NULL)
         return any;
-    if (tarn_peer_nodes_refresh(r->client, r->deadline_ns) == 0 && (any = tarn_peer_nodes_any(r->client, NULL)) != NULL)
+    if (tarn_peer_nodes_refresh(r->client, r->deadline_ns) == 0 &&
+        (any = tarn_peer_nodes_any(r->client, NULL)) != NULL)
         return any;
     for (uint32_t k = 0; k < t->nholders; k++)
         if (tarn_peer_node_settled(t->holders[k], r->deadline_ns, r->stop))
@@ -308,12 +309,8 @@ static void run(struct removal *r)
 int tarn_remove_run(struct tarn_client *c, const struct tarn_key *keys, size_t n, int32_t *statuses,
                     uint64_t deadline_ns, const struct tarn_stop *stop)
 {
-    struct removal r = {.client = c,
-                        .keys = keys,
-                        .n = n,
-                        .deadline_ns = deadline_ns,
-                        .times = 1,
-                        .stop = stop};
+    struct removal r = {
+        .client = c, .keys = keys, .n = n, .deadline_ns = deadline_ns, .times = 1, .stop = stop};
 
     if (n > 0 && !keys)
         return tarn_fail(TARN_E_INVALID, "remove: keys are NULL");

@@ -15,8 +15,8 @@
 #include "client/check.h"
 #include "client/client.h"
 #include "client/lease_ask.h"
-#include "client/refresh.h"
 #include "client/peer_nodes.h"
+#include "client/refresh.h"
 
 #define ABSENT_NS (250 * TARN_NS_PER_MS)
 

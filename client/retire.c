@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The end of what leads to a node: its links and connections are taken out of use, and closed once nobody is inside.
- * The node is not told: its incarnation, this client's session or the connection itself is over.
+ * The end of what leads to a node: its links and connections are taken out of use, and closed once nobody is
+ * inside. The node is not told: its incarnation, this client's session or the connection itself is over.
  */
 #include "client/retire.h"
 

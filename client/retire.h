@@ -17,8 +17,8 @@ bool tarn_peer_node_reap(struct tarn_peer_node *node);
 void tarn_peer_node_free(struct tarn_peer_node *node);
 /* Closes a connection. */
 void tarn_control_conn_drop(struct tarn_control_conn *conn);
-/* Closes a link whose node needs no telling: its incarnation or this client's session is over. tarn_link_close()
- * tells it. */
+/* Closes a link whose node needs no telling: its incarnation or this client's session is over.
+ * tarn_link_close() tells it. */
 void tarn_link_free(struct tarn_open_link *l);
 
 #endif

@@ -9,8 +9,8 @@
 #include <string.h>
 #include <utlist.h>
 
-#include "client/control_conn.h"
 #include "client/check.h"
+#include "client/control_conn.h"
 #include "client/put_commit.h"
 #include "client/put_job.h"
 #include "client/put_plan.h"
@@ -229,7 +229,8 @@ int tarn_put_write(struct tarn_put_session *s, size_t i, uint64_t offset, const 
     if (rc != 0)
         return rc;
     if (i >= s->put.n || !s->jobs[i])
-        return tarn_fail(TARN_E_INVALID, "put session: item %zu was not reserved: write those whose status is 0", i);
+        return tarn_fail(TARN_E_INVALID,
+                         "put session: item %zu was not reserved: write those whose status is 0", i);
     struct tarn_put *p = &s->put;
     struct tarn_put_job *job = s->jobs[i];
     uint64_t size = s->items[i].tensor.bytes, room = offset < size ? size - offset : 0;

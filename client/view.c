@@ -27,8 +27,8 @@ static void tell_memory(struct tarn_view *v)
     v->device = m.kind == TARN_CUDA_DEVICE ? m.device : -1;
 }
 
-/* A view through this location's shared link; TARN_INPROGRESS when it has none that offers views. BUSY: the transport
- * is still opening the memory: call again. */
+/* A view through this location's shared link; TARN_INPROGRESS when it has none that offers views. BUSY: the
+ * transport is still opening the memory: call again. */
 static int view_at(struct tarn_client *c, const struct tarn_desc *d, const struct tarn_loc *l, int t,
                    struct tarn_view *v)
 {
@@ -39,8 +39,8 @@ static int view_at(struct tarn_client *c, const struct tarn_desc *d, const struc
     if (!open_link)
         return rc;
     if ((open_link->ops->caps & TARN_CAP_VIEW) && tarn_peer_node_moves(l->node, t, l->pool, 0))
-        rc = open_link->ops->view(open_link->link, l->pool, l->slot, l->gen, l->offset, d->tensor.bytes, &v->addr,
-                               &hazard);
+        rc = open_link->ops->view(open_link->link, l->pool, l->slot, l->gen, l->offset, d->tensor.bytes,
+                                  &v->addr, &hazard);
     if (rc == 0) {
         atomic_fetch_add(&open_link->views, 1);
         open_link->ops->touch(open_link->link, l->pool, l->slot);
@@ -93,8 +93,8 @@ static enum tarn_lease_word leased(struct tarn_peer_node *node, uint64_t deadlin
     return word;
 }
 
-/* deadline_ns 0: only through links that are there. why: of NOT_REACHABLE and DIRECTORY; "" when there is no more to
- * say. */
+/* deadline_ns 0: only through links that are there. why: of NOT_REACHABLE and DIRECTORY; "" when there is no
+ * more to say. */
 static int view_any(struct tarn_client *c, const struct tarn_desc *d, uint64_t deadline_ns,
                     struct tarn_view *v, char why[TARN_SENTENCE])
 {

@@ -10,7 +10,7 @@ run="build-essential pkg-config libhiredis-dev libevent-dev libibverbs-dev libcm
      libjansson-dev libxxhash-dev uthash-dev libncurses-dev redis-server redis-tools"
 # shellcheck source=tests/rdma-vm/packages.sh
 . "$(dirname "$0")/../tests/rdma-vm/packages.sh"
-check="$run clang universal-ctags mandoc memcached libmemcached-dev procps spin $rdma_vm_packages
+check="$run clang clang-format universal-ctags mandoc memcached libmemcached-dev procps spin $rdma_vm_packages
        mypy python3-dev python3-numpy python3-venv python3-setuptools python3-wheel"
 
 case "${1:-run} ${2:-}" in

@@ -24,9 +24,9 @@
 #define TARN_NODE_ID_MAX 63 /* [A-Za-z0-9._-] */
 #define TARN_POOL_NAME_MAX 31
 #define TARN_NS_MAX 63
-#define TARN_DISPLACED_MAX 8 /* displaced copies that a record names */
+#define TARN_DISPLACED_MAX 8             /* displaced copies that a record names */
 #define TARN_DISPLACED_EXPIRY_MS 3600000 /* of what names displaced copies, and nothing else */
-#define TARN_FIELD_MAX 256 /* longest transport descriptor of a pool */
+#define TARN_FIELD_MAX 256               /* longest transport descriptor of a pool */
 
 struct tarn_directory;
 
@@ -50,9 +50,9 @@ struct tarn_record {
 
 struct tarn_pool_record {
     char name[TARN_POOL_NAME_MAX + 1];
-    char kind[8];   /* "cpu", "gpu" */
+    char kind[8];    /* "cpu", "gpu" */
     char device[48]; /* gpu: the device's uuid; else "" */
-    uint32_t index; /* number of the pool within its node, as used on the wire */
+    uint32_t index;  /* number of the pool within its node, as used on the wire */
     uint64_t bytes, free_bytes, objects, slots;
     char transports[128];           /* comma list of transports the node serves the pool by */
     char fields[4][TARN_FIELD_MAX]; /* descriptor texts, in the order of `transports` */
@@ -64,7 +64,8 @@ struct tarn_node_record {
     char id[TARN_NODE_ID_MAX + 1];
     uint64_t epoch;
     char host[128], host_id[40], control[280], unix_path[108], version[32];
-    char state[16];  /* "ready", "draining"; "returning": it compares what it holds, nothing may be read there */
+    char state[16];  /* "ready", "draining"; "returning": it compares what it holds, nothing may be read there
+                      */
     bool restoring;  /* it publishes everything again after a loss of the directory */
     bool refuses;    /* when cut off from Redis its readers refuse instead of reading on */
     char secret[40]; /* that the node has made for its control connections; "": none */
@@ -84,7 +85,8 @@ int tarn_directory_open(const char *uri, const char *ns, const struct tarn_logge
 void tarn_directory_close(struct tarn_directory *d);
 /* The address without user and password, for messages. */
 const char *tarn_directory_address(const struct tarn_directory *d);
-/* Does Redis keep other users out: by a password, or by a Unix socket of this user's alone and no port besides? */
+/* Does Redis keep other users out: by a password, or by a Unix socket of this user's alone and no port
+ * besides? */
 bool tarn_directory_is_guarded(struct tarn_directory *d, uint64_t deadline_ns);
 /* False after a call that ended without Redis's answers: not reached, or cut off. What it refuses is an
  * answer. */
@@ -112,8 +114,8 @@ int tarn_directory_scan(struct tarn_directory *d, const char *match, uint64_t de
                         void *arg);
 
 /*
- * One page of a scan of all copies, for slow sweeps: *cursor is 0 at the start and again at the end. The first
- * `nlocations` copies of a key are locations, the others displaced; either may be none.
+ * One page of a scan of all copies, for slow sweeps: *cursor is 0 at the start and again at the end. The
+ * first `nlocations` copies of a key are locations, the others displaced; either may be none.
  */
 typedef int (*tarn_copies_fn)(void *arg, const struct tarn_key *key, const struct tarn_location *copies,
                               uint32_t nlocations, uint32_t n);
@@ -162,19 +164,19 @@ struct tarn_publish {
     uint64_t until_ms;         /* RESTORE: by Redis's time */
     struct tarn_record record; /* exactly one location: the new copy. Out: born_ms as the directory has it */
     /* out */
-    int status; /* 0; EXISTS: `found` has what is there (zeros: nothing, or nothing legible); AGAIN: until_ms is over;
-                   DIRECTORY */
+    int status;  /* 0; EXISTS: `found` has what is there (zeros: nothing, or nothing legible); AGAIN: until_ms
+                    is over;  DIRECTORY */
     bool stored; /* with another status than 0: it was published all the same; set by the publisher */
     struct tarn_record found;
-    /* The first `nnamed` are named in the record as displaced, of any node; the others were locations of the same
-     * node and are out of the directory. */
+    /* The first `nnamed` are named in the record as displaced, of any node; the others were locations of the
+     * same node and are out of the directory. */
     uint32_t nnamed, ndisplaced;
     struct tarn_location displaced[TARN_DISPLACED_MAX];
 };
 
 /*
- * Publishes n copies in one pipelined round trip and announces each ("stored") to event readers. Either all are
- * restores, or none.
+ * Publishes n copies in one pipelined round trip and announces each ("stored") to event readers. Either all
+ * are restores, or none.
  */
 int tarn_directory_publish(struct tarn_directory *d, struct tarn_publish *p, size_t n, uint64_t deadline_ns);
 
@@ -217,7 +219,8 @@ int tarn_directory_withdraw(struct tarn_directory *d, struct tarn_withdraw *w, s
 int tarn_directory_sweep(struct tarn_directory *d, struct tarn_withdraw *w, size_t n, uint64_t deadline_ns);
 
 /*
- * Removes objects: every location becomes a displaced copy, but the one that the calling node has freed, which goes.
+ * Removes objects: every location becomes a displaced copy, but the one that the calling node has freed,
+ * which goes.
  */
 struct tarn_removal {
     /* in */
@@ -228,12 +231,14 @@ struct tarn_removal {
     uint32_t ndisplaced;
     struct tarn_location displaced[TARN_DISPLACED_MAX]; /* named in the record */
 };
-int tarn_directory_remove(struct tarn_directory *d, struct tarn_removal *items, size_t n, uint64_t deadline_ns);
+int tarn_directory_remove(struct tarn_directory *d, struct tarn_removal *items, size_t n,
+                          uint64_t deadline_ns);
 
 /* The recheck set of a node: copies that it frees if it still holds them. Members last for an hour. */
 int tarn_directory_recheck_add(struct tarn_directory *d, const struct tarn_location *l, size_t n,
                                uint64_t deadline_ns);
-/* Takes `done` out, then reads some of what is left; their offsets are 0. *n_p: in the room for them, out how many. */
+/* Takes `done` out, then reads some of what is left; their offsets are 0. *n_p: in the room for them, out how
+ * many. */
 int tarn_directory_recheck(struct tarn_directory *d, const char *node, const struct tarn_location *done,
                            size_t ndone, struct tarn_location *found, size_t *n_p, uint64_t deadline_ns);
 
@@ -257,15 +262,16 @@ int tarn_directory_listed(struct tarn_directory *d, const char *const *ids, size
  */
 #define TARN_DIRECTORY_ID_TEXT 17
 struct tarn_directory_state {
-    char id[TARN_DIRECTORY_ID_TEXT]; /* ""; there is none, or Redis has another run than the one it was made in */
+    char id[TARN_DIRECTORY_ID_TEXT]; /* ""; there is none, or Redis has another run than the one it was made
+                                        in */
     char run[64];                    /* of Redis */
     uint64_t now_ms, since_ms;
-    bool lost;         /* it follows one that was lost */
-    uint64_t lived_ms; /* with `lost`: the latest beat that a node remembers of that one */
-    uint32_t told;     /* ... how many nodes have said so, each its own */
-    uint64_t nodes;    /* of a beat: how many nodes were listed before it; some may be gone */
-    uint64_t beat_ms;  /* the last beat of any node */
-    uint64_t heartbeat_ms; /* of all its nodes */
+    bool lost;                      /* it follows one that was lost */
+    uint64_t lived_ms;              /* with `lost`: the latest beat that a node remembers of that one */
+    uint32_t told;                  /* ... how many nodes have said so, each its own */
+    uint64_t nodes;                 /* of a beat: how many nodes were listed before it; some may be gone */
+    uint64_t beat_ms;               /* the last beat of any node */
+    uint64_t heartbeat_ms;          /* of all its nodes */
     uint64_t silent_ms, resumed_ms; /* the last time that no node had beaten for 2 heartbeats: from, to */
 };
 /* Reads it, changes nothing. */
@@ -273,8 +279,8 @@ int tarn_directory_look(struct tarn_directory *d, uint64_t deadline_ns, struct t
 /* It has been for a ttl: all nodes that lived before it have said so by now, or are late. */
 bool tarn_directory_aged(const struct tarn_directory_state *s, uint32_t ttl_ms);
 /*
- * A node record that was missing before this was read has expired: nodes beat, and all have had the time to. False
- * for a node with another heartbeat than theirs.
+ * A node record that was missing before this was read has expired: nodes beat, and all have had the time to.
+ * False for a node with another heartbeat than theirs.
  */
 bool tarn_directory_calm(const struct tarn_directory_state *s, uint32_t heartbeat_ms, uint32_t ttl_ms);
 
@@ -287,7 +293,7 @@ struct tarn_beat {
     /* in */
     const struct tarn_node_record *node;
     uint32_t heartbeat_ms, ttl_ms;
-    bool own_redis;                     /* nobody else can have known a directory there: it has aged when made */
+    bool own_redis; /* nobody else can have known a directory there: it has aged when made */
     char known[TARN_DIRECTORY_ID_TEXT]; /* the directory of the beats before; "": this is the first */
     uint64_t last_ms;                   /* and the last of them, by Redis's time */
     uint64_t make_until_ms;             /* by Redis's time; 0: never */

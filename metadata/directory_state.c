@@ -3,11 +3,11 @@
  * The directory's hash: whether Redis still has the data it had (docs/consistency.md, "Losing the
  * directory"). One script makes it, marks it as lost and notes that a node beats, all by Redis's clock:
  *
- *   another heartbeat than the node's, and a beat that is younger than 3 of those --> nothing: the node is refused
- *   none, or Redis has another run than the one noted, or another heartbeat and no such beat --> made, with a new
- *        id. `lost` when the node knew a directory, or there was one
- *   not the one that the node knew, younger than a ttl --> marked as lost; the first mark begins its time again
- *   not the one that the node knew, older              --> left as it is: the node is late
+ *   another heartbeat than the node's, and a beat that is younger than 3 of those --> nothing: the node is
+ * refused none, or Redis has another run than the one noted, or another heartbeat and no such beat --> made,
+ * with a new id. `lost` when the node knew a directory, or there was one not the one that the node knew,
+ * younger than a ttl --> marked as lost; the first mark begins its time again not the one that the node knew,
+ * older              --> left as it is: the node is late
  *
  * A run that is sent twice finds the id of its first time and changes nothing more.
  */
@@ -23,11 +23,11 @@
 #include "metadata/redis.h"
 
 /*
- * KEYS[1] the hash, KEYS[2] the set of nodes; ARGV: 1 heartbeat in ms, 2 ttl in ms, 3 id of a new one, 4 id that the
- * node knows or '', 5 its last beat there, 6 '1': a new one has aged at once, 7 the node's id. Answers Redis's time,
- * then fields and values, one more than the hash has: `nodes`, how many the set names. `heartbeat` is another one when
- * the node is refused.
- * HDEL first: Redis lets a script that has written go on when its memory is full.
+ * KEYS[1] the hash, KEYS[2] the set of nodes; ARGV: 1 heartbeat in ms, 2 ttl in ms, 3 id of a new one, 4 id
+ * that the node knows or '', 5 its last beat there, 6 '1': a new one has aged at once, 7 the node's id.
+ * Answers Redis's time, then fields and values, one more than the hash has: `nodes`, how many the set names.
+ * `heartbeat` is another one when the node is refused. HDEL first: Redis lets a script that has written go on
+ * when its memory is full.
  */
 const char tarn_state_script[] =
     "local heartbeat, ttl, last = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[5])\n"
@@ -121,8 +121,8 @@ static void take_field(struct tarn_directory_state *s, const char *name, const r
         const char *name;
         uint64_t *value;
     } numbers[] = {{"since", &s->since_ms},   {"lived", &s->lived_ms},     {"beat", &s->beat_ms},
-                 {"silent", &s->silent_ms}, {"resumed", &s->resumed_ms}, {"heartbeat", &s->heartbeat_ms},
-                 {"nodes", &s->nodes}};
+                   {"silent", &s->silent_ms}, {"resumed", &s->resumed_ms}, {"heartbeat", &s->heartbeat_ms},
+                   {"nodes", &s->nodes}};
     for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {
         if (!strcmp(name, numbers[i].name))
             tarn_u64_parse(value->str, (size_t)value->len, 10, INT64_MAX, numbers[i].value);
@@ -155,8 +155,11 @@ int tarn_state_read(const struct tarn_directory *d, const redisReply *reply, str
     if (reply->elements && reply->element[0]->type == REDIS_REPLY_STRING)
         tarn_u64_parse(reply->element[0]->str, (size_t)reply->element[0]->len, 10, INT64_MAX, &s->now_ms);
     tarn_state_fields(reply, 1, s);
-    return s->id[0] && s->now_ms ? 0 : tarn_fail(TARN_E_DIRECTORY, "redis at %s: the script about the directory "
-                                                 "answered without its id", d->uri.address);
+    return s->id[0] && s->now_ms ? 0
+                                 : tarn_fail(TARN_E_DIRECTORY,
+                                             "redis at %s: the script about the directory "
+                                             "answered without its id",
+                                             d->uri.address);
 }
 
 bool tarn_info_value(const redisReply *reply, const char *name, char *out, size_t bytes)
@@ -189,7 +192,8 @@ uint64_t tarn_time_ms(const redisReply *reply)
     if (reply->type != REDIS_REPLY_ARRAY || reply->elements != 2 ||
         reply->element[0]->type != REDIS_REPLY_STRING || reply->element[1]->type != REDIS_REPLY_STRING)
         return 0;
-    return strtoull(reply->element[0]->str, NULL, 10) * 1000 + strtoull(reply->element[1]->str, NULL, 10) / 1000;
+    return strtoull(reply->element[0]->str, NULL, 10) * 1000 +
+           strtoull(reply->element[1]->str, NULL, 10) / 1000;
 }
 
 static int take_look(void *arg, size_t i, const redisReply *reply)
@@ -253,10 +257,11 @@ static int take_memory(void *arg, size_t i, const redisReply *reply)
     tarn_memory_read(reply, &b);
     if (!b.evicts)
         return 0;
-    return tarn_fail(TARN_E_CONFIG,
-                     "redis at %s: maxmemory-policy %s: it would drop records of copies that readers still have: set "
-                     "maxmemory-policy noeviction, or maxmemory 0",
-                     d->uri.address, b.policy);
+    return tarn_fail(
+        TARN_E_CONFIG,
+        "redis at %s: maxmemory-policy %s: it would drop records of copies that readers still have: set "
+        "maxmemory-policy noeviction, or maxmemory 0",
+        d->uri.address, b.policy);
 }
 
 void tarn_memory_read(const redisReply *reply, struct tarn_beat *b)

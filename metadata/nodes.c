@@ -76,8 +76,8 @@ struct beat {
     struct tarn_beat *asked; /* NULL when leaving */
     const struct tarn_node_record *node;
     char epoch[TARN_EPOCH_TEXT], fresh[TARN_DIRECTORY_ID_TEXT];
-    uint64_t taken;      /* epoch of who has our id */
-    bool gone, dropped;  /* our record is not there; leaving took it away */
+    uint64_t taken;     /* epoch of who has our id */
+    bool gone, dropped; /* our record is not there; leaving took it away */
     struct other others[SAMPLE];
     size_t nothers, ngone;
 };
@@ -314,8 +314,8 @@ static int forget_the_dead(struct beat *b, uint64_t deadline_ns)
 
 static int write_records(struct beat *b, uint64_t deadline_ns)
 {
-    struct tarn_script_pipeline second = {TARN_SCRIPT_REFRESH, 2 + b->nothers + b->node->npools, append_second,
-                                          take_second, b};
+    struct tarn_script_pipeline second = {TARN_SCRIPT_REFRESH, 2 + b->nothers + b->node->npools,
+                                          append_second, take_second, b};
     int rc = tarn_script_run(b->d, deadline_ns, &second);
     if (!rc && b->taken) /* just now: our pools must not be in the way of its own */
         rc = tarn_directory_leave(b->d, b->node, deadline_ns);
@@ -326,10 +326,11 @@ static int refuse_heartbeat(const struct tarn_directory *d, const struct tarn_be
 {
     int ns = (int)strlen(d->prefix) - 6; /* of "tarn:<ns>:" */
     unsigned long long theirs = asked->state.heartbeat_ms;
-    return tarn_fail(TARN_E_CONFIG,
-                     "--heartbeat-ms %u: the other nodes of namespace '%.*s' (redis at %s) beat every %llu ms: start with "
-                     "--heartbeat-ms %llu, or stop them first",
-                     asked->heartbeat_ms, ns, d->prefix + 5, d->uri.address, theirs, theirs);
+    return tarn_fail(
+        TARN_E_CONFIG,
+        "--heartbeat-ms %u: the other nodes of namespace '%.*s' (redis at %s) beat every %llu ms: start with "
+        "--heartbeat-ms %llu, or stop them first",
+        asked->heartbeat_ms, ns, d->prefix + 5, d->uri.address, theirs, theirs);
 }
 
 int tarn_directory_beat(struct tarn_directory *d, struct tarn_beat *asked, uint64_t deadline_ns)

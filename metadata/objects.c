@@ -132,7 +132,8 @@ static const char *mode_name(enum tarn_publish_mode mode)
 static void format_event(const char *why, const char *escaped, const struct tarn_location *l, uint64_t bytes,
                          char out[TARN_EVENT_TEXT])
 {
-    snprintf(out, TARN_EVENT_TEXT, "%s %s %s %s %llu", why, escaped, l->node, l->pool, (unsigned long long)bytes);
+    snprintf(out, TARN_EVENT_TEXT, "%s %s %s %s %llu", why, escaped, l->node, l->pool,
+             (unsigned long long)bytes);
 }
 
 static uint64_t expiry_ms(const struct tarn_record *r)
@@ -197,8 +198,8 @@ static uint32_t read_displaced(const struct tarn_text *texts, size_t n, struct t
     return found;
 }
 
-/* {verdict, text ...}. FORMAT: the texts are no record's; the verdict is set. DIRECTORY with verdict 2: the record
- * would name too many displaced copies. */
+/* {verdict, text ...}. FORMAT: the texts are no record's; the verdict is set. DIRECTORY with verdict 2: the
+ * record would name too many displaced copies. */
 static int read_script(struct tarn_directory *d, const redisReply *reply, long long *verdict,
                        struct tarn_text texts[TARN_TEXTS_MAX], size_t *n_p)
 {
@@ -210,10 +211,11 @@ static int read_script(struct tarn_directory *d, const redisReply *reply, long l
                          d->uri.address);
     *verdict = reply->element[0]->integer;
     if (*verdict == 2)
-        return tarn_fail(TARN_E_DIRECTORY,
-                         "the key's record names %d displaced copies already, which their nodes have not freed: "
-                         "start those nodes again, or wait for an hour",
-                         TARN_DISPLACED_MAX);
+        return tarn_fail(
+            TARN_E_DIRECTORY,
+            "the key's record names %d displaced copies already, which their nodes have not freed: "
+            "start those nodes again, or wait for an hour",
+            TARN_DISPLACED_MAX);
     redisReply rest = {
         .type = REDIS_REPLY_ARRAY, .elements = reply->elements - 1, .element = reply->element + 1};
     return tarn_reply_texts(&rest, texts, n_p);
@@ -224,7 +226,8 @@ static int take_displaced(struct tarn_publish *p, const struct tarn_text *texts,
 {
     uint64_t born;
     if (!n || tarn_u64_parse(texts[0].data, texts[0].bytes, 10, INT64_MAX, &born) || !born)
-        return tarn_fail(TARN_E_DIRECTORY, "publish: the script has answered without a time of birth: is this a proxy?");
+        return tarn_fail(TARN_E_DIRECTORY,
+                         "publish: the script has answered without a time of birth: is this a proxy?");
     p->record.born_ms = born;
     p->nnamed = p->ndisplaced = read_displaced(texts + 1, n - 1, p->displaced);
     for (size_t i = 1; i + 1 < n && p->ndisplaced < TARN_DISPLACED_MAX; i += 2)
@@ -233,7 +236,8 @@ static int take_displaced(struct tarn_publish *p, const struct tarn_text *texts,
     return 0;
 }
 
-/* {1, born, displaced ...}, {2}, {3}, or {0, record that stays ...}. No record, or a damaged one: `found` is zeros. */
+/* {1, born, displaced ...}, {2}, {3}, or {0, record that stays ...}. No record, or a damaged one: `found` is
+ * zeros. */
 static int read_answer(struct tarn_directory *d, const redisReply *reply, struct tarn_publish *p)
 {
     struct tarn_text texts[TARN_TEXTS_MAX];
@@ -292,7 +296,8 @@ int tarn_directory_publish(struct tarn_directory *d, struct tarn_publish *items,
                            uint64_t deadline_ns)
 {
     struct publish s = {.d = d, .items = items, .n = n};
-    enum tarn_script script = n && items[0].mode == TARN_PUBLISH_RESTORE ? TARN_SCRIPT_RESTORE : TARN_SCRIPT_PUBLISH;
+    enum tarn_script script =
+        n && items[0].mode == TARN_PUBLISH_RESTORE ? TARN_SCRIPT_RESTORE : TARN_SCRIPT_PUBLISH;
     struct tarn_script_pipeline p = {script, n, append_publish, take_published, &s};
     for (size_t i = 0; i < n; i++) {
         items[i].status = TARN_E_DIRECTORY;
@@ -374,7 +379,8 @@ int tarn_directory_withdraw(struct tarn_directory *d, struct tarn_withdraw *item
     return withdraw_all(&s, TARN_SCRIPT_WITHDRAW, n, deadline_ns);
 }
 
-int tarn_directory_sweep(struct tarn_directory *d, struct tarn_withdraw *items, size_t n, uint64_t deadline_ns)
+int tarn_directory_sweep(struct tarn_directory *d, struct tarn_withdraw *items, size_t n,
+                         uint64_t deadline_ns)
 {
     struct withdraw s = {.d = d, .items = items, .sweep = true};
     return withdraw_all(&s, TARN_SCRIPT_SWEEP, n, deadline_ns);
@@ -441,7 +447,8 @@ static int take_removed(void *arg, size_t i, const redisReply *reply)
     return 0;
 }
 
-int tarn_directory_remove(struct tarn_directory *d, struct tarn_removal *items, size_t n, uint64_t deadline_ns)
+int tarn_directory_remove(struct tarn_directory *d, struct tarn_removal *items, size_t n,
+                          uint64_t deadline_ns)
 {
     struct remove_all s = {.d = d, .items = items, .n = n};
     struct tarn_script_pipeline p = {TARN_SCRIPT_REMOVE, n, append_remove, take_removed, &s};

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Copies that were displaced: recheck sets, where a node finds what it is to free, and what tells whether anybody
- * can still read them (docs/consistency.md, "Displacing copies").
+ * Copies that were displaced: recheck sets, where a node finds what it is to free, and what tells whether
+ * anybody can still read them (docs/consistency.md, "Displacing copies").
  */
 #include <stdio.h>
 #include <string.h>
@@ -166,13 +166,15 @@ static int take_names(const struct look *s, struct tarn_copy_seen *c, const redi
 {
     char value[TARN_LOCATION_VALUE];
     c->located = c->displaced = false;
-    if (reply->type == REDIS_REPLY_ERROR && !strncmp(reply->str, "WRONGTYPE", 9)) /* no hash: it names nothing */
+    if (reply->type == REDIS_REPLY_ERROR &&
+        !strncmp(reply->str, "WRONGTYPE", 9)) /* no hash: it names nothing */
         return 0;
     int rc = tarn_redis_check_array(s->d, reply);
     if (rc)
         return rc;
     if (reply->elements != 2)
-        return tarn_fail(TARN_E_DIRECTORY, "redis at %s: HMGET of two fields has answered with %zu: is this a proxy?",
+        return tarn_fail(TARN_E_DIRECTORY,
+                         "redis at %s: HMGET of two fields has answered with %zu: is this a proxy?",
                          s->d->uri.address, reply->elements);
     const redisReply *place = reply->element[0], *name = reply->element[1];
     tarn_location_value(&c->copy, value);
@@ -189,7 +191,8 @@ static int take_listed(const struct look *s, struct tarn_copy_seen *c, const red
     if (rc)
         return rc;
     c->node = reply->type == REDIS_REPLY_NIL ? TARN_NOT_LISTED : TARN_LISTED;
-    if (reply->type == REDIS_REPLY_STRING && !tarn_u64_parse(reply->str, reply->len, 16, UINT64_MAX, &epoch) &&
+    if (reply->type == REDIS_REPLY_STRING &&
+        !tarn_u64_parse(reply->str, reply->len, 16, UINT64_MAX, &epoch) &&
         (uint32_t)epoch != (uint32_t)(c->copy.gen >> 32))
         c->node = TARN_LISTED_ANEW;
     return 0;

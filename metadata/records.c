@@ -139,8 +139,8 @@ static bool parse_slot(struct tarn_text text, struct tarn_location *l)
 {
     struct tarn_text gen = text, slot = cut(&gen, ':');
     uint64_t slot_number;
-    if (!number(slot, 10, UINT32_MAX, &slot_number) || gen.bytes != 16 || !number(gen, 16, UINT64_MAX, &l->gen) ||
-        l->gen % 2)
+    if (!number(slot, 10, UINT32_MAX, &slot_number) || gen.bytes != 16 ||
+        !number(gen, 16, UINT64_MAX, &l->gen) || l->gen % 2)
         return false;
     l->slot = (uint32_t)slot_number;
     return true;
@@ -184,8 +184,9 @@ int tarn_displaced_parse(struct tarn_text field, struct tarn_text value, struct 
 {
     struct tarn_text member = {field.data + 1, field.bytes ? field.bytes - 1 : 0};
     struct tarn_text node = cut(&member, '/');
-    if (field.bytes == 0 || field.data[0] != '-' || !tarn_name_valid(node.data, node.bytes, TARN_NODE_ID_MAX) ||
-        tarn_member_parse(member, l) || !number(value, 10, UINT64_MAX, &l->offset))
+    if (field.bytes == 0 || field.data[0] != '-' ||
+        !tarn_name_valid(node.data, node.bytes, TARN_NODE_ID_MAX) || tarn_member_parse(member, l) ||
+        !number(value, 10, UINT64_MAX, &l->offset))
         return bad("object", field, value, "-<node>/<pool>:<slot>:<generation> and an offset");
     memcpy(l->node, node.data, node.bytes);
     l->node[node.bytes] = '\0';
@@ -290,14 +291,10 @@ static int parse_node_field(struct tarn_text field, struct tarn_text value, stru
         char *out;
         size_t bytes;
     } texts[] = {
-        {"host", node->host, sizeof node->host},
-        {"hostid", node->host_id, sizeof node->host_id},
-        {"control", node->control, sizeof node->control},
-        {"unix", node->unix_path, sizeof node->unix_path},
-        {"version", node->version, sizeof node->version},
-        {"state", node->state, sizeof node->state},
-        {"secret", node->secret, sizeof node->secret},
-        {"pools", pools, TARN_POOL_LIST},
+        {"host", node->host, sizeof node->host},          {"hostid", node->host_id, sizeof node->host_id},
+        {"control", node->control, sizeof node->control}, {"unix", node->unix_path, sizeof node->unix_path},
+        {"version", node->version, sizeof node->version}, {"state", node->state, sizeof node->state},
+        {"secret", node->secret, sizeof node->secret},    {"pools", pools, TARN_POOL_LIST},
     };
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
         if (is(field, texts[i].name))

@@ -105,10 +105,11 @@ int tarn_redis_check_array(const struct tarn_directory *d, const redisReply *rep
 {
     int rc = tarn_redis_check(d, reply);
     if (!rc && reply->type != REDIS_REPLY_ARRAY)
-        rc = tarn_fail(TARN_E_DIRECTORY,
-                       "redis at %s: not the kind of answer that Redis gives: correct the address, and if a proxy is "
-                       "there, give that of Redis",
-                       d->uri.address);
+        rc = tarn_fail(
+            TARN_E_DIRECTORY,
+            "redis at %s: not the kind of answer that Redis gives: correct the address, and if a proxy is "
+            "there, give that of Redis",
+            d->uri.address);
     return rc;
 }
 
@@ -141,10 +142,11 @@ static int login_failed(const struct tarn_directory *d, int rc)
     if (rc != TARN_E_NODE_DOWN)
         return tarn_redis_fail(d, rc);
     copy_cause(d, cause, sizeof cause);
-    return tarn_fail(TARN_E_DIRECTORY,
-                     "redis at %s: answers nothing (%s): correct the address, or give a port without TLS, which tarn "
-                     "does not speak",
-                     d->uri.address, cause);
+    return tarn_fail(
+        TARN_E_DIRECTORY,
+        "redis at %s: answers nothing (%s): correct the address, or give a port without TLS, which tarn "
+        "does not speak",
+        d->uri.address, cause);
 }
 
 /* PING ends the login, so that a Redis that is loading, or wants a password, says so here. */

@@ -69,7 +69,7 @@ struct tarn_directory {
     char prefix[TARN_REDIS_PREFIX + 1], channel[TARN_REDIS_PREFIX + 8]; /* of keys; of events */
     _Atomic uint64_t round_trips;
     _Atomic uint64_t rtt_ns; /* of the last login */
-    _Atomic bool answers; /* the last pipeline got its replies */
+    _Atomic bool answers;    /* the last pipeline got its replies */
 
     pthread_mutex_t lock;
     struct tarn_redis *idle[TARN_REDIS_IDLE_MAX];
@@ -205,7 +205,8 @@ int tarn_reply_texts(const redisReply *reply, struct tarn_text texts[TARN_TEXTS_
 /* An HGETALL answer for an object: 0, NOT_FOUND, FORMAT, or AUTH or DIRECTORY when Redis refuses. */
 int tarn_object_read(const struct tarn_directory *d, const redisReply *reply, struct tarn_record *r);
 
-/* How long a record lives that PTTL says this of. One that nobody lets expire is looked at again in a second. */
+/* How long a record lives that PTTL says this of. One that nobody lets expire is looked at again in a second.
+ */
 static inline uint64_t tarn_left_of(const redisReply *pttl)
 {
     if (pttl->type != REDIS_REPLY_INTEGER || pttl->integer < -1)

@@ -22,7 +22,8 @@
 #define MOST TEXT_OF(TARN_DISPLACED_MAX)
 #define EXPIRY TEXT_OF(TARN_DISPLACED_EXPIRY_MS)
 
-/* Text that begins a script, for the three below: a location's name and value as those of a displaced copy. */
+/* Text that begins a script, for the three below: a location's name and value as those of a displaced copy.
+ */
 #define DISPLACED_NAME \
     "local function as_displaced(name, place)\n" \
     "    local offset, rest = place:match('^(%d+):(%d+:%x+)$')\n" \
@@ -37,9 +38,9 @@
  * Copies of one object agree in version and tensor; in modes absent and join a place that is taken stays
  * so. A join makes no record: of the version that it is a copy of, one must be there.
  * A record without ver, born, tensor or any location is damaged and counts as none.
- * A copy that the record names as displaced is not restored. In other modes it was published before, and has given way.
- * `born` grows, so that what gives way would be the older one in a later restore, too.
- * PUBLISH is a pcall: a user without the right to the channel may store nevertheless.
+ * A copy that the record names as displaced is not restored. In other modes it was published before, and has
+ * given way. `born` grows, so that what gives way would be the older one in a later restore, too. PUBLISH is
+ * a pcall: a user without the right to the channel may store nevertheless.
  */
 static const char publish[] = DISPLACED_NAME
     "local mode, replaces, expiry, channel, event = unpack(ARGV, 1, 5)\n"
@@ -116,86 +117,88 @@ static const char publish[] = DISPLACED_NAME
     "return done()\n";
 
 /*
- * restore: as publish, with one more argument at the end: until when, by Redis's time in ms. Later it answers {3}: the
- * node may have been given up, and something newer be there.
+ * restore: as publish, with one more argument at the end: until when, by Redis's time in ms. Later it answers
+ * {3}: the node may have been given up, and something newer be there.
  */
-static const char restore[] = "local t = redis.call('TIME')\n"
-                              "if t[1] * 1000 + t[2] / 1000 >= tonumber(table.remove(ARGV)) then return {3} end\n";
+static const char restore[] =
+    "local t = redis.call('TIME')\n"
+    "if t[1] * 1000 + t[2] / 1000 >= tonumber(table.remove(ARGV)) then return {3} end\n";
 
 /*
  * withdraw: KEYS[1] object; ARGV: 1 location field, 2 its value, 3 channel, 4 event or ''. Answers 1 or 0.
- * The copy goes whether it is named as a location or as displaced. Where only displaced copies are left, they stay,
- * for a while, and there is no object.
+ * The copy goes whether it is named as a location or as displaced. Where only displaced copies are left, they
+ * stay, for a while, and there is no object.
  */
-static const char withdraw[] = DISPLACED_NAME
-    "local field, value, channel, event = unpack(ARGV)\n"
-    "local gone = field\n"
-    "if redis.call('HGET', KEYS[1], field) ~= value then\n"
-    "    gone, event = as_displaced(field, value), ''\n"
-    "    if not gone or not redis.call('HGET', KEYS[1], gone) then return 0 end\n"
-    "end\n"
-    "local places, named, rest = 0, 0, {}\n"
-    "for _, name in ipairs(redis.call('HKEYS', KEYS[1])) do\n"
-    "    local kind = name:sub(1, 1)\n"
-    "    if name == gone or kind ~= '-' then rest[#rest + 1] = name end\n"
-    "    if name ~= gone and kind == '@' then places = places + 1 end\n"
-    "    if name ~= gone and kind == '-' then named = named + 1 end\n"
-    "end\n"
-    "if places > 0 then\n"
-    "    redis.call('HDEL', KEYS[1], gone)\n"
-    "elseif named > 0 then\n"
-    "    redis.call('HDEL', KEYS[1], unpack(rest))\n"
-    "    redis.call('PEXPIRE', KEYS[1], " EXPIRY ")\n"
-    "else\n"
-    "    redis.call('DEL', KEYS[1])\n"
-    "end\n"
-    "if event ~= '' then redis.pcall('PUBLISH', channel, event) end\n"
-    "return 1\n";
+static const char withdraw[] =
+    DISPLACED_NAME "local field, value, channel, event = unpack(ARGV)\n"
+                   "local gone = field\n"
+                   "if redis.call('HGET', KEYS[1], field) ~= value then\n"
+                   "    gone, event = as_displaced(field, value), ''\n"
+                   "    if not gone or not redis.call('HGET', KEYS[1], gone) then return 0 end\n"
+                   "end\n"
+                   "local places, named, rest = 0, 0, {}\n"
+                   "for _, name in ipairs(redis.call('HKEYS', KEYS[1])) do\n"
+                   "    local kind = name:sub(1, 1)\n"
+                   "    if name == gone or kind ~= '-' then rest[#rest + 1] = name end\n"
+                   "    if name ~= gone and kind == '@' then places = places + 1 end\n"
+                   "    if name ~= gone and kind == '-' then named = named + 1 end\n"
+                   "end\n"
+                   "if places > 0 then\n"
+                   "    redis.call('HDEL', KEYS[1], gone)\n"
+                   "elseif named > 0 then\n"
+                   "    redis.call('HDEL', KEYS[1], unpack(rest))\n"
+                   "    redis.call('PEXPIRE', KEYS[1], " EXPIRY ")\n"
+                   "else\n"
+                   "    redis.call('DEL', KEYS[1])\n"
+                   "end\n"
+                   "if event ~= '' then redis.pcall('PUBLISH', channel, event) end\n"
+                   "return 1\n";
 
 /*
- * remove: KEYS[1] object; ARGV: 1 location field that its node has freed, or '', 2 its value, 3 channel, 4 event's
- * words before the node, 5.. element types and their sizes. Answers {1 or 0, field, value ...}: was there an object,
- * and the displaced copies that the record names from now on; {2} when they are too many. Each location is announced.
+ * remove: KEYS[1] object; ARGV: 1 location field that its node has freed, or '', 2 its value, 3 channel, 4
+ * event's words before the node, 5.. element types and their sizes. Answers {1 or 0, field, value ...}: was
+ * there an object, and the displaced copies that the record names from now on; {2} when they are too many.
+ * Each location is announced.
  */
-static const char remove_all[] = DISPLACED_NAME
-    "local field, value, channel, event = unpack(ARGV, 1, 4)\n"
-    "local freed = as_displaced(field, value)\n"
-    "local all, places, named, bytes = redis.call('HGETALL', KEYS[1]), {}, {}, 0\n"
-    "for i = 1, #all, 2 do\n"
-    "    local kind, name, offset = all[i]:sub(1, 1), all[i], all[i + 1]\n"
-    "    if kind == '@' then\n"
-    "        places[#places + 1] = name\n"
-    "        name, offset = as_displaced(name, offset)\n"
-    "    end\n"
-    "    if (kind == '@' or kind == '-') and name and name ~= freed then\n"
-    "        named[#named + 1] = name\n"
-    "        named[#named + 1] = offset\n"
-    "    end\n"
-    "    if name == 'tensor' then\n"
-    "        local dtype, shape = offset:match('^([^%[]*)%[(.*)%]$')\n"
-    "        for k = 5, #ARGV - 1, 2 do\n"
-    "            if ARGV[k] == dtype then bytes = tonumber(ARGV[k + 1]) end\n"
-    "        end\n"
-    "        for n in (shape or ''):gmatch('%d+') do bytes = bytes * tonumber(n) end\n"
-    "    end\n"
-    "end\n"
-    "if #places > 0 and #named > 2 * " MOST " then return {2} end\n"
-    "if #all > 0 then redis.call('DEL', KEYS[1]) end\n"
-    "if #named > 0 then\n"
-    "    redis.call('HSET', KEYS[1], unpack(named))\n"
-    "    redis.call('PEXPIRE', KEYS[1], " EXPIRY ")\n"
-    "end\n"
-    "for _, name in ipairs(places) do\n"
-    "    local at = name:sub(2):gsub('/', ' ', 1)\n"
-    "    redis.pcall('PUBLISH', channel, event .. at .. ' ' .. string.format('%.0f', bytes))\n"
-    "end\n"
-    "table.insert(named, 1, #places > 0 and 1 or 0)\n"
-    "return named\n";
+static const char remove_all[] =
+    DISPLACED_NAME "local field, value, channel, event = unpack(ARGV, 1, 4)\n"
+                   "local freed = as_displaced(field, value)\n"
+                   "local all, places, named, bytes = redis.call('HGETALL', KEYS[1]), {}, {}, 0\n"
+                   "for i = 1, #all, 2 do\n"
+                   "    local kind, name, offset = all[i]:sub(1, 1), all[i], all[i + 1]\n"
+                   "    if kind == '@' then\n"
+                   "        places[#places + 1] = name\n"
+                   "        name, offset = as_displaced(name, offset)\n"
+                   "    end\n"
+                   "    if (kind == '@' or kind == '-') and name and name ~= freed then\n"
+                   "        named[#named + 1] = name\n"
+                   "        named[#named + 1] = offset\n"
+                   "    end\n"
+                   "    if name == 'tensor' then\n"
+                   "        local dtype, shape = offset:match('^([^%[]*)%[(.*)%]$')\n"
+                   "        for k = 5, #ARGV - 1, 2 do\n"
+                   "            if ARGV[k] == dtype then bytes = tonumber(ARGV[k + 1]) end\n"
+                   "        end\n"
+                   "        for n in (shape or ''):gmatch('%d+') do bytes = bytes * tonumber(n) end\n"
+                   "    end\n"
+                   "end\n"
+                   "if #places > 0 and #named > 2 * " MOST " then return {2} end\n"
+                   "if #all > 0 then redis.call('DEL', KEYS[1]) end\n"
+                   "if #named > 0 then\n"
+                   "    redis.call('HSET', KEYS[1], unpack(named))\n"
+                   "    redis.call('PEXPIRE', KEYS[1], " EXPIRY ")\n"
+                   "end\n"
+                   "for _, name in ipairs(places) do\n"
+                   "    local at = name:sub(2):gsub('/', ' ', 1)\n"
+                   "    redis.pcall('PUBLISH', channel, event .. at .. ' ' .. string.format('%.0f', bytes))\n"
+                   "end\n"
+                   "table.insert(named, 1, #places > 0 and 1 or 0)\n"
+                   "return named\n";
 
 /*
- * refresh: KEYS[1] node or pool; ARGV: 1 epoch, 2 expiry in ms, 3 until when (Redis's time in ms) a record that
- * is not there is made, 4.. fields and values. Answers the epoch that was there, '' when it was made, 'gone' when
- * there is none. Writes only over its own epoch; fields of earlier beats go.
+ * refresh: KEYS[1] node or pool; ARGV: 1 epoch, 2 expiry in ms, 3 until when (Redis's time in ms) a record
+ * that is not there is made, 4.. fields and values. Answers the epoch that was there, '' when it was made,
+ * 'gone' when there is none. Writes only over its own epoch; fields of earlier beats go.
  */
 static const char refresh[] =
     "local epoch = redis.call('HGET', KEYS[1], 'epoch') or ''\n"
@@ -218,19 +221,16 @@ static const char drop[] = "if redis.call('HGET', KEYS[1], 'epoch') ~= ARGV[1] t
 static const char sweep[] = "local t = redis.call('TIME')\n"
                             "if t[1] * 1000 + t[2] / 1000 >= tonumber(ARGV[5]) then return 0 end\n";
 
-/* forget: KEYS[1] set of ids, [2] node; ARGV: 1 its id. Answers 1 when this took it out. One that is back stays. */
+/* forget: KEYS[1] set of ids, [2] node; ARGV: 1 its id. Answers 1 when this took it out. One that is back
+ * stays. */
 static const char forget[] = "if redis.call('EXISTS', KEYS[2]) == 1 then return 0 end\n"
                              "return redis.call('SREM', KEYS[1], ARGV[1])\n";
 
 static const char *const scripts[TARN_SCRIPT_COUNT] = {
-    [TARN_SCRIPT_PUBLISH] = publish,
-    [TARN_SCRIPT_RESTORE] = restore,
-    [TARN_SCRIPT_WITHDRAW] = withdraw,
-    [TARN_SCRIPT_REMOVE] = remove_all,
-    [TARN_SCRIPT_REFRESH] = refresh,
-    [TARN_SCRIPT_STATE] = tarn_state_script,
-    [TARN_SCRIPT_DROP] = drop,
-    [TARN_SCRIPT_SWEEP] = sweep,
+    [TARN_SCRIPT_PUBLISH] = publish,   [TARN_SCRIPT_RESTORE] = restore,
+    [TARN_SCRIPT_WITHDRAW] = withdraw, [TARN_SCRIPT_REMOVE] = remove_all,
+    [TARN_SCRIPT_REFRESH] = refresh,   [TARN_SCRIPT_STATE] = tarn_state_script,
+    [TARN_SCRIPT_DROP] = drop,         [TARN_SCRIPT_SWEEP] = sweep,
     [TARN_SCRIPT_FORGET] = forget,
 };
 

@@ -82,23 +82,28 @@ static int find_access(const struct tarn_node_config *c, struct sharing *out)
 static int give_access(const char *path, gid_t group, mode_t mode)
 {
     if (group != (gid_t)-1 && lchown(path, (uid_t)-1, group))
-        return tarn_fail(TARN_E_CONFIG, "--unix-group: %s cannot be given to group %u: %m: name one that the node's user is in",
-                         path, (unsigned)group);
+        return tarn_fail(
+            TARN_E_CONFIG,
+            "--unix-group: %s cannot be given to group %u: %m: name one that the node's user is in", path,
+            (unsigned)group);
     if (chmod(path, mode))
-        return tarn_fail(TARN_E_SYSTEM, "%s: its permissions cannot be set to %04o: %m", path, (unsigned)mode);
+        return tarn_fail(TARN_E_SYSTEM, "%s: its permissions cannot be set to %04o: %m", path,
+                         (unsigned)mode);
     return 0;
 }
 
-/* Nobody else may put a socket where clients look for ours. Other nodes of this user may have opened it to others. */
+/* Nobody else may put a socket where clients look for ours. Other nodes of this user may have opened it to
+ * others. */
 static int share_our_dir(const char *dir, const struct sharing *sharing)
 {
     struct stat st;
     if (lstat(dir, &st))
         return tarn_fail(TARN_E_SYSTEM, "%s: %m: give --unix a path in a directory that can be made", dir);
     if (!S_ISDIR(st.st_mode) || st.st_uid != geteuid() || (st.st_mode & 022))
-        return tarn_fail(TARN_E_CONFIG,
-                         "%s: is not a directory that only this user may write to: remove it, or give --unix another path",
-                         dir);
+        return tarn_fail(
+            TARN_E_CONFIG,
+            "%s: is not a directory that only this user may write to: remove it, or give --unix another path",
+            dir);
     return give_access(dir, sharing->group, (st.st_mode & 0777) | dir_mode(sharing));
 }
 
@@ -204,17 +209,19 @@ static bool is_loopback(const struct tarn_addr *a)
 }
 
 /*
- * Made where it keeps somebody out: whom Redis keeps out cannot read it there, and who comes from another host
- * may not reach Redis. Else every user of this host could, so there is none.
+ * Made where it keeps somebody out: whom Redis keeps out cannot read it there, and who comes from another
+ * host may not reach Redis. Else every user of this host could, so there is none.
  */
 int tarn_identity_secret(struct tarn_node *n, const struct tarn_addr *listen_addr)
 {
     if (n->config->secret)
         return 0;
-    bool guarded = tarn_directory_is_guarded(n->directory, tarn_deadline((uint32_t)n->config->redis_timeout_ms));
+    bool guarded =
+        tarn_directory_is_guarded(n->directory, tarn_deadline((uint32_t)n->config->redis_timeout_ms));
     if (!guarded)
         tarn_log(&n->log, TARN_LOG_WARN, AT,
-                 "msg=\"every user of this host, and whoever reaches Redis, may read and change what the node holds\" "
+                 "msg=\"every user of this host, and whoever reaches Redis, may read and change what the "
+                 "node holds\" "
                  "control=%s remedy=\"set --secret, or give Redis a password\"",
                  n->record.control);
     return guarded || !is_loopback(listen_addr) ? tarn_secret_make(n->record.secret) : 0;
@@ -253,7 +260,8 @@ static const char *hello_value(const redisReply *hello, const char *name)
 
 /*
  * Does the node that wrote the record answer at its address? By its epoch: a dead node's port may be
- * another's by now, even this node's own. Only where a secret is wanted that the record does not have any answer must do.
+ * another's by now, even this node's own. Only where a secret is wanted that the record does not have any
+ * answer must do.
  */
 static bool answers(const struct tarn_node_record *r)
 {
@@ -291,8 +299,8 @@ static int look_at_holder(struct tarn_node *n, uint64_t deadline_ns)
 }
 
 /*
- * Where the nodes before had another heartbeat, this waits until the last beat that it has found would have expired:
- * perhaps they are gone. CONFIG: they are not.
+ * Where the nodes before had another heartbeat, this waits until the last beat that it has found would have
+ * expired: perhaps they are gone. CONFIG: they are not.
  */
 static int first_beat(struct tarn_node *n, struct tarn_beat *b)
 {

@@ -13,7 +13,8 @@ int tarn_identity_share(const struct tarn_node *n, const struct tarn_addr *unix_
 /* Fills the node's record, once sockets, store and transports are there. */
 int tarn_identity_record(struct tarn_node *n, const struct tarn_addr *listen_addr,
                          const struct tarn_addr *unix_addr);
-/* With the directory open: makes a secret where the settings have none and one helps; it is in the record then. */
+/* With the directory open: makes a secret where the settings have none and one helps; it is in the record
+ * then. */
 int tarn_identity_secret(struct tarn_node *n, const struct tarn_addr *listen_addr);
 /*
  * Writes the record for the first time. A record of the same id that another node keeps alive is

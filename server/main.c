@@ -108,7 +108,8 @@ static int check_files(void)
     struct rlimit files;
     if (getrlimit(RLIMIT_NOFILE, &files) || files.rlim_cur >= FILES_MIN)
         return 0;
-    return tarn_fail(TARN_E_CONFIG, "the limit of open files is %llu: raise it to %d or more (ulimit -n, LimitNOFILE=)",
+    return tarn_fail(TARN_E_CONFIG,
+                     "the limit of open files is %llu: raise it to %d or more (ulimit -n, LimitNOFILE=)",
                      (unsigned long long)files.rlim_cur, FILES_MIN);
 }
 
@@ -139,9 +140,10 @@ static void log_overridden(const struct tarn_logger *log, const struct tarn_opti
         if (!parsed->over_file[i])
             continue;
         tarn_option_env_name(o, variable);
-        tarn_log(log, TARN_LOG_WARN, "main",
-                 "msg=\"the environment has taken the place of a setting of the file\" setting=%s variable=%s", o->name,
-                 variable);
+        tarn_log(
+            log, TARN_LOG_WARN, "main",
+            "msg=\"the environment has taken the place of a setting of the file\" setting=%s variable=%s",
+            o->name, variable);
     }
 }
 

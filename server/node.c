@@ -156,7 +156,8 @@ static void beat_follows(struct tarn_node *n, const struct tarn_beat *b)
     const struct tarn_directory_state *s = &b->state;
     if (b->expires_in_ms)
         n->beat_at_ns = tarn_deadline(b->expires_in_ms);
-    if (s->now_ms < s->since_ms + n->ttl_ms && s->since_ms + n->ttl_ms < s->now_ms + (uint64_t)n->config->heartbeat_ms)
+    if (s->now_ms < s->since_ms + n->ttl_ms &&
+        s->since_ms + n->ttl_ms < s->now_ms + (uint64_t)n->config->heartbeat_ms)
         n->beat_at_ns = tarn_deadline((uint32_t)(s->since_ms + n->ttl_ms - s->now_ms));
     if (n->state == TARN_NODE_WITHDRAWING)
         return;
@@ -245,8 +246,8 @@ static int start_directory(struct tarn_node *n)
             return rc;
         uri = tarn_private_redis_uri(n->redis);
     }
-    int rc = tarn_directory_open(uri, c->ns, &n->log, tarn_deadline((uint32_t)c->redis_timeout_ms),
-                                 &n->directory);
+    int rc =
+        tarn_directory_open(uri, c->ns, &n->log, tarn_deadline((uint32_t)c->redis_timeout_ms), &n->directory);
     return rc ? rc : tarn_directory_check_redis(n->directory, tarn_deadline((uint32_t)c->redis_timeout_ms));
 }
 

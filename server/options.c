@@ -46,15 +46,17 @@ static const struct tarn_option options[] = {
     TEXT_OPTION("listen", listen, "127.0.0.1:7700", "ADDRESS",
                 "Address of control connections, host:port; port 0 takes a free one. Clients of other hosts "
                 "need an address they can reach here."),
-    TEXT_OPTION(
-        "unix", unix_path, NULL, "PATH",
-        "Unix socket of control connections, in a directory made with mode 0700 (see --unix-mode) when missing. Without "
-        "it: $XDG_RUNTIME_DIR/tarn/<id>.sock, or /tmp/tarn-<uid>/<id>.sock."),
+    TEXT_OPTION("unix", unix_path, NULL, "PATH",
+                "Unix socket of control connections, in a directory made with mode 0700 (see --unix-mode) "
+                "when missing. Without "
+                "it: $XDG_RUNTIME_DIR/tarn/<id>.sock, or /tmp/tarn-<uid>/<id>.sock."),
     TEXT_OPTION("unix-mode", unix_mode, "0600", "MODE",
-                "Permissions of the Unix socket, in octal. Who may write to it may connect, and then use shared memory, with "
+                "Permissions of the Unix socket, in octal. Who may write to it may connect, and then use "
+                "shared memory, with "
                 "the secret. A directory that the node makes for it lets the same users through."),
     TEXT_OPTION("unix-group", unix_group, NULL, "GROUP",
-                "Group of the Unix socket, and of a directory that the node makes for it; with --unix-mode 0660 its members "
+                "Group of the Unix socket, and of a directory that the node makes for it; with --unix-mode "
+                "0660 its members "
                 "may connect. Without it that of the process."),
     INT_OPTION("data-port", data_port, "0", 0, 65535, "PORT",
                "Port of tcp data connections; tcpx takes the one behind it. 0 takes free ones."),
@@ -71,16 +73,21 @@ static const struct tarn_option options[] = {
      .offset = AT(secret),
      .unit = "TEXT",
      .flags = TARN_OPT_SECRET,
-     .help = "Shared secret that control connections must show. Without it the node makes one at each start and puts it "
-             "into its record in Redis, where clients find it; but not when Redis lets other users in and --listen is a "
-             "loopback address. Prefer the environment or the file: flags can be seen by every user of the machine."},
+     .help = "Shared secret that control connections must show. Without it the node makes one at each start "
+             "and puts it "
+             "into its record in Redis, where clients find it; but not when Redis lets other users in and "
+             "--listen is a "
+             "loopback address. Prefer the environment or the file: flags can be seen by every user of the "
+             "machine."},
     {.name = "admin-secret",
      .type = TARN_OPT_STRING,
      .offset = AT(admin_secret),
      .unit = "TEXT",
      .flags = TARN_OPT_SECRET,
-     .help = "Secret that gives the right to administer the node over TCP (DRAIN, EVICT, CONFIG, CLIENT), and all "
-             "that --secret gives. Without it only the node's user and root have that right, over the Unix socket."},
+     .help = "Secret that gives the right to administer the node over TCP (DRAIN, EVICT, CONFIG, CLIENT), "
+             "and all "
+             "that --secret gives. Without it only the node's user and root have that right, over the Unix "
+             "socket."},
     TEXT_OPTION(
         "transports", transports, NULL, "LIST",
         "Transports to offer, parted by commas, best first. Without it all that work on this machine."),
@@ -119,20 +126,24 @@ static const struct tarn_option options[] = {
     INT_OPTION("redis-timeout-ms", redis_timeout_ms, "1000", 10, 60000, "MS",
                "Longest wait for an answer of Redis."),
     INT_OPTION("heartbeat-ms", heartbeat_ms, "1000", 50, 60000, "MS",
-               "Time between refreshes of the node's record. It expires after three. A node starts only with the value "
+               "Time between refreshes of the node's record. It expires after three. A node starts only with "
+               "the value "
                "that the living nodes of its namespace have."),
-    TEXT_OPTION("when-cut-off", when_cut_off, "serve", "WAY",
-                "What clients do that are cut off from Redis and still reach this node: serve, they go on reading "
-                "from it, also what was replaced or removed elsewhere meanwhile; refuse, they stop when its "
-                "record may have expired (docs/consistency.md)."),
+    TEXT_OPTION(
+        "when-cut-off", when_cut_off, "serve", "WAY",
+        "What clients do that are cut off from Redis and still reach this node: serve, they go on reading "
+        "from it, also what was replaced or removed elsewhere meanwhile; refuse, they stop when its "
+        "record may have expired (docs/consistency.md)."),
     INT_OPTION("scrub-s", scrub_s, "600", 1, 86400, "SECONDS",
                "Time in which the node compares all it holds with the directory, both ways."),
     INT_OPTION("drain-timeout-ms", drain_timeout_ms, "10000", 0, 3600000, "MS",
-               "Longest wait for puts in flight when the node ends. A client that has reserved and then says nothing "
+               "Longest wait for puts in flight when the node ends. A client that has reserved and then says "
+               "nothing "
                "for 2 s, and 1 s more for each 100 MB, is not waited for."),
     TEXT_OPTION("http", http, NULL, "ADDRESS",
                 "Address of /metrics (Prometheus) and /health, host:port. Without it there is none."),
-    TEXT_OPTION("log-level", log_level, "info", "LEVEL", "error, warn, info or debug. `tarn config` changes it while the node runs."),
+    TEXT_OPTION("log-level", log_level, "info", "LEVEL",
+                "error, warn, info or debug. `tarn config` changes it while the node runs."),
     ACTION("print-conf", print_conf, "Print the settings in effect and where they come from, and exit."),
     {.name = "help",
      .letter = 'h',
@@ -163,7 +174,8 @@ const struct tarn_program tarn_node_program = {
         "Lends memory pools to clients and publishes what they hold in Redis. Clients move tensors into and "
         "out of the pools by themselves; the node takes part in reservations and commits only.\n\n"
         "When it is ready, tarnd prints one line on standard output: tarnd ready id=... control=... "
-        "unix=... redis=... It logs to standard error, one line an event: time=... level=... at=... msg=...\n\n"
+        "unix=... redis=... It logs to standard error, one line an event: time=... level=... at=... "
+        "msg=...\n\n"
         "SIGTERM and SIGINT drain the node: it takes no more puts, waits for those in flight, takes its "
         "objects out of the directory and exits with 0. A second one ends it at once. Exit status 2: "
         "wrong settings; 1: it could not start, or another node took its id.",
@@ -194,11 +206,11 @@ static int pool_setting(const char *text, const char *name, const char *value, s
     else if (number && !strcmp(name, "align") && v >= 64 && v <= 1u << 30 && (v & (v - 1)) == 0)
         o->align = v;
     else
-        return tarn_fail(
-            TARN_E_CONFIG,
-            "--pool %.80s: %.40s=%.40s is not possible: use bytes=SIZE, device=INDEX or UUID of a GPU, huge=0 or "
-            "1, slots=1 to 2^28, align=a power of two from 64 to 1G",
-            text, name, value);
+        return tarn_fail(TARN_E_CONFIG,
+                         "--pool %.80s: %.40s=%.40s is not possible: use bytes=SIZE, device=INDEX or UUID of "
+                         "a GPU, huge=0 or "
+                         "1, slots=1 to 2^28, align=a power of two from 64 to 1G",
+                         text, name, value);
     return 0;
 }
 
@@ -213,7 +225,8 @@ static int pool_settings(const char *text, const char *settings, struct tarn_poo
         if (!*item)
             rc = tarn_fail(TARN_E_CONFIG, "--pool %.80s: a comma without a setting: leave it out", text);
         else if (!value)
-            rc = tarn_fail(TARN_E_CONFIG, "--pool %.80s: \"%s\" has no value: write %s=...", text, item, item);
+            rc =
+                tarn_fail(TARN_E_CONFIG, "--pool %.80s: \"%s\" has no value: write %s=...", text, item, item);
         else
             *value++ = 0, rc = pool_setting(text, item, value, o);
     }
@@ -226,8 +239,8 @@ int tarn_pool_options_parse(const char *text, struct tarn_pool_options *o)
     size_t name = strcspn(text, ":"), shown = name < TARN_POOL_NAME_MAX ? name : TARN_POOL_NAME_MAX;
     *o = (struct tarn_pool_options){0};
     if (!text[name] || !text[name + 1])
-        return tarn_fail(TARN_E_CONFIG, "--pool %.80s: no size: write %.*s:bytes=1G", text, shown ? (int)shown : 4,
-                         shown ? text : "cpu0");
+        return tarn_fail(TARN_E_CONFIG, "--pool %.80s: no size: write %.*s:bytes=1G", text,
+                         shown ? (int)shown : 4, shown ? text : "cpu0");
     if (name < 1 || name > TARN_POOL_NAME_MAX || strspn(text, name_letters) < name)
         return tarn_fail(TARN_E_CONFIG,
                          "--pool %.80s: a pool's name has 1 to %d letters, digits, '.', '_' or '-'", text,
@@ -241,8 +254,8 @@ int tarn_pool_options_parse(const char *text, struct tarn_pool_options *o)
                        "--pool %.80s: whose memory? add device=0 for a GPU's, or give the pool another name",
                        text);
     if (!rc && o->huge && o->device[0])
-        rc = tarn_fail(TARN_E_CONFIG, "--pool %.80s: huge pages are the CPU's memory: leave huge or device out",
-                       text);
+        rc = tarn_fail(TARN_E_CONFIG,
+                       "--pool %.80s: huge pages are the CPU's memory: leave huge or device out", text);
     return rc;
 }
 
@@ -293,7 +306,8 @@ int tarn_unix_mode_parse(const char *text, unsigned *mode)
     size_t digits = strspn(text, "01234567");
     unsigned long value = digits && digits <= 5 && !text[digits] ? strtoul(text, NULL, 8) : 0;
     if (value > 0777 || (value & 0600) != 0600)
-        return tarn_fail(TARN_E_CONFIG, "--unix-mode %s: must be an octal number from 0600 to 0777 that lets the owner in",
+        return tarn_fail(TARN_E_CONFIG,
+                         "--unix-mode %s: must be an octal number from 0600 to 0777 that lets the owner in",
                          text);
     *mode = (unsigned)value;
     return 0;
@@ -313,7 +327,8 @@ int tarn_node_config_check(const struct tarn_node_config *c)
     if (!rc && strcmp(c->when_cut_off, "serve") && strcmp(c->when_cut_off, "refuse"))
         rc = tarn_fail(TARN_E_CONFIG, "--when-cut-off %s: no such way: use serve or refuse", c->when_cut_off);
     if (!rc && c->redis && !*c->redis)
-        rc = tarn_fail(TARN_E_CONFIG, "--redis is empty: give an address, or leave it out for a private Redis");
+        rc = tarn_fail(TARN_E_CONFIG,
+                       "--redis is empty: give an address, or leave it out for a private Redis");
     if (!rc && c->unix_path && !*c->unix_path)
         rc = tarn_fail(TARN_E_CONFIG, "--unix is empty: give a path, or leave it out");
     if (!rc && c->http)

@@ -9,7 +9,8 @@
 #include "server/store/store.h"
 
 struct tarn_node_config {
-    char *config, *id, *listen, *unix_path, *redis, *ns, *secret, *admin_secret, *unix_mode, *unix_group, *transports, *http, *log_level, *rdma_devices;
+    char *config, *id, *listen, *unix_path, *redis, *ns, *secret, *admin_secret, *unix_mode, *unix_group,
+        *transports, *http, *log_level, *rdma_devices;
     char *tcpx_plugin, *tcpx_unpack_impl, *when_cut_off;
     struct tarn_option_list pools;
     int64_t data_port, io_threads, evict_high, evict_low;

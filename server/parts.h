@@ -10,10 +10,10 @@
 #ifndef TARN_SERVER_PARTS_H
 #define TARN_SERVER_PARTS_H
 
-#include "server/loop.h"
-#include "server/options.h"
 #include "server/directory/presence_state.h"
 #include "server/directory/publisher.h"
+#include "server/loop.h"
+#include "server/options.h"
 #include "server/store/store.h"
 
 #define TARN_TRANSPORTS_MAX 8
@@ -70,8 +70,8 @@ struct tarn_node {
     struct tarn_recheck *recheck;
     struct tarn_admin *admin;
     struct tarn_timer *tick, *heartbeat;
-    struct tarn_pending *pending; /* commits and deletes that wait for the directory */
-    struct tarn_timer *expiry;    /* runs while there are any */
+    struct tarn_pending *pending;     /* commits and deletes that wait for the directory */
+    struct tarn_timer *expiry;        /* runs while there are any */
     struct tarn_attaching *attaching; /* ATTACHes that a transport has not answered yet */
 
     struct tarn_node_record record; /* not to be touched while a beat is under way */

@@ -14,15 +14,23 @@ say()
 
 code=$(find include base metadata transport server client tests -name '*.[ch]' | sort)
 
-# Lengths: a file 800 lines, a function 100.
+# Format: .clang-format as clang-format 14 reads it; other versions break lines elsewhere.
+if clang-format --version 2>/dev/null | grep -q 'version 14\.'; then
+    # shellcheck disable=SC2086
+    clang-format --dry-run $code 2>&1 | sed -n 's/^\([^ :]*\):\([0-9]*\):.*/\1/p' | uniq >"$build/style.txt"
+    while read -r f; do say "$f is not formatted: clang-format -i $f"; done <"$build/style.txt"
+fi
+
+# Lengths: a file 700 lines, one of tests 850, a function 60.
 for f in $code; do
-    n=$(wc -l <"$f")
-    [ "$n" -le 800 ] || say "$f has $n lines, the limit is 800"
+    n=$(wc -l <"$f") most=700
+    case $f in tests/*) most=850 ;; esac
+    [ "$n" -le $most ] || say "$f has $n lines, the limit is $most"
 done
 # shellcheck disable=SC2086
 ctags --version 2>/dev/null | grep -q Universal &&
     ctags --kinds-C=f --fields=+ne -x --_xformat='%N %F %n %e' $code |
-    awk '{ n = $4 - $3 + 1; if (n > 100) print $1 " in " $2 " has " n " lines, the limit is 100" }' >"$build/style.txt"
+    awk '{ n = $4 - $3 + 1; if (n > 60) print $1 " in " $2 " has " n " lines, the limit is 60" }' >"$build/style.txt"
 while read -r line; do say "$line"; done <"$build/style.txt"
 
 # Layers between folders, and no circles between files: tests/check_includes.py.

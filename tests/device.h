@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Memory of a device for tests, over whichever implementation of transport/cuda/cuda.h is linked. Host code never
- * touches device memory: bytes go there and come back through a queue, by way of pinned memory.
+ * Memory of a device for tests, over whichever implementation of transport/cuda/cuda.h is linked. Host code
+ * never touches device memory: bytes go there and come back through a queue, by way of pinned memory.
  *
  * Whatever fails here fails the running cmocka test.
  */

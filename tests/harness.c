@@ -544,8 +544,8 @@ static void settle(const struct harness_redis *r)
     char run[64];
     snprintf(run, sizeof(run), "%.*s", (int)strcspn(at + 7, "\r\n"), at + 7);
     freeReplyObject(info);
-    freeReplyObject(harness_redis_call(r, "HSET", "tarn:default:directory", "id", "0123456789abcdef", "run", run,
-                                       "since", "1", "lost", "0", NULL));
+    freeReplyObject(harness_redis_call(r, "HSET", "tarn:default:directory", "id", "0123456789abcdef", "run",
+                                       run, "since", "1", "lost", "0", NULL));
 }
 
 struct harness_redis *harness_redis_start(struct harness *h, const char *password)

@@ -15,7 +15,6 @@
 #include "base/text.h"
 #include "client/client.h"
 #include "client/peer_node.h"
-#include "client/peer_node.h"
 
 static long long number(const redisReply *r)
 {

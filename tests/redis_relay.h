@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A network that delivers late: stands between a node and Redis, on Unix sockets. Armed, it holds back what the
- * node sends next on the connection on which it sends the word, until it is told to deliver, whether or not the
- * node still waits. All else passes.
+ * A network that delivers late: stands between a node and Redis, on Unix sockets. Armed, it holds back what
+ * the node sends next on the connection on which it sends the word, until it is told to deliver, whether or
+ * not the node still waits. All else passes.
  *
  *   struct redis_relay *r = redis_relay_start(h, redis->unix_path, "o:key");
  *   ... start a node with --redis unix://<r->path> ...

@@ -63,7 +63,8 @@ uint64_t relay_bytes(struct relay *x);
 
 /* --- for programs linked with -Wl,--wrap=connect ------------------------------------------------ */
 
-/* What this process connects to `from` goes to `to`, both "host:port" in numbers; from now on, if it went elsewhere. */
+/* What this process connects to `from` goes to `to`, both "host:port" in numbers; from now on, if it went
+ * elsewhere. */
 void router_route(const char *from, const char *to);
 /* Unix sockets refuse this process's connections: nodes of this host look like those of another. */
 void router_no_unix(bool on);

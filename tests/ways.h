@@ -15,8 +15,8 @@ struct way {
     const char *transport;
     const char *faults; /* options of the fault injector, NULL: none */
     uint32_t timeout_ms;
-    bool gpu_pool; /* the node's memory */
-    int device;    /* of the client's memory; -1: the host's */
+    bool gpu_pool;       /* the node's memory */
+    int device;          /* of the client's memory; -1: the host's */
     const char *missing; /* why it cannot be run here, NULL: it can */
     char name[96];
 };

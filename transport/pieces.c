@@ -23,19 +23,24 @@ static bool wraps(const struct tarn_piece *p)
 {
     uint64_t last;
     return __builtin_mul_overflow(p->stride ? p->stride : p->bytes, p->count - 1, &last) ||
-           __builtin_add_overflow(last, p->bytes, &last) || __builtin_add_overflow(last, (uintptr_t)p->addr, &last);
+           __builtin_add_overflow(last, p->bytes, &last) ||
+           __builtin_add_overflow(last, (uintptr_t)p->addr, &last);
 }
 
 int tarn_pieces_check(const char *what, size_t item, const struct tarn_piece *pieces, uint32_t n)
 {
     if (n > 0 && !pieces)
-        return tarn_fail(TARN_E_INVALID, "%s: item %zu: pieces are NULL: give them, or set npieces to 0", what, item);
+        return tarn_fail(TARN_E_INVALID, "%s: item %zu: pieces are NULL: give them, or set npieces to 0",
+                         what, item);
     for (uint32_t k = 0; k < n; k++) {
         if (!pieces[k].addr && pieces[k].bytes)
-            return tarn_fail(TARN_E_INVALID, "%s: item %zu: piece %u has no address: give that of its memory", what, item, k);
-        if (pieces[k].count > 1 && wraps(&pieces[k]))
-            return tarn_fail(TARN_E_INVALID, "%s: item %zu: piece %u reaches past all memory: correct its bytes, stride and count",
+            return tarn_fail(TARN_E_INVALID, "%s: item %zu: piece %u has no address: give that of its memory",
                              what, item, k);
+        if (pieces[k].count > 1 && wraps(&pieces[k]))
+            return tarn_fail(
+                TARN_E_INVALID,
+                "%s: item %zu: piece %u reaches past all memory: correct its bytes, stride and count", what,
+                item, k);
     }
     return 0;
 }

@@ -53,7 +53,8 @@ enum {
     TARN_CAP_LATE = 1 << 6, /* selected unprobed: connect() finds out, when it is needed. The node half needs
                                nothing that probe() looks for, and that costs time or has consequences */
     TARN_CAP_CHECKS = 1 << 7, /* takes works whose pieces nobody has looked at (tarn_work.seen) */
-    TARN_CAP_RETURNS = 1 << 8, /* what connect() calls NOT_REACHABLE may pass: waited for where there is nothing else */
+    TARN_CAP_RETURNS =
+        1 << 8, /* what connect() calls NOT_REACHABLE may pass: waited for where there is nothing else */
 };
 
 /* --- slots -------------------------------------------------------------------------------------- */
@@ -115,10 +116,10 @@ struct tarn_guard {
 
 struct tarn_serve {
     const struct tarn_logger *log;
-    const char *host;       /* address to bind to and to publish: "127.0.0.1" */
-    uint16_t port;          /* of two-sided transports' data connections; 0: a free one */
-    uint32_t io_threads;    /* at least 1 */
-    const char *rdma_devices; /* "mlx5_0,mlx5_1"; NULL: all */
+    const char *host;           /* address to bind to and to publish: "127.0.0.1" */
+    uint16_t port;              /* of two-sided transports' data connections; 0: a free one */
+    uint32_t io_threads;        /* at least 1 */
+    const char *rdma_devices;   /* "mlx5_0,mlx5_1"; NULL: all */
     uint64_t rdma_region_bytes; /* pools are registered in parts of this size; 0: 3.5 GiB */
     uint64_t epoch;
     const struct tarn_pool_memory *pools;
@@ -143,24 +144,25 @@ struct tarn_hazard_page {
 #define TARN_OFFER_TEXT 2048
 
 /*
- * One ATTACH of a session to a transport, brought to the node half on the control thread. attach() answers it, or
- * returns TARN_INPROGRESS: then *a is the transport's until it calls done, once, from a thread of its own (from
- * stop() at the latest), with `status` and `error` set. detach() of the session may come before that.
+ * One ATTACH of a session to a transport, brought to the node half on the control thread. attach() answers
+ * it, or returns TARN_INPROGRESS: then *a is the transport's until it calls done, once, from a thread of its
+ * own (from stop() at the latest), with `status` and `error` set. detach() of the session may come before
+ * that.
  */
 struct tarn_attach {
     uint64_t session;
-    bool write;         /* the session wants write access, too */
-    bool local;         /* came over the Unix socket: descriptors can be passed */
-    int hazard_fd;      /* the session's hazard page; -1 when there is none */
-    const char *offer;  /* what the client half's offer() wrote; "" for none */
-    _Atomic bool gone;  /* nobody waits for the answer any more: it may as well be a failure */
+    bool write;        /* the session wants write access, too */
+    bool local;        /* came over the Unix socket: descriptors can be passed */
+    int hazard_fd;     /* the session's hazard page; -1 when there is none */
+    const char *offer; /* what the client half's offer() wrote; "" for none */
+    _Atomic bool gone; /* nobody waits for the answer any more: it may as well be a failure */
     void (*done)(struct tarn_attach *a);
     /* out */
-    int status;         /* in done: 0, or the failure with its sentence in `error` */
+    int status; /* in done: 0, or the failure with its sentence in `error` */
     char error[TARN_SENTENCE];
-    uint64_t link;      /* what detach_link() takes; 0: nothing does */
+    uint64_t link;               /* what detach_link() takes; 0: nothing does */
     char text[TARN_ATTACH_TEXT]; /* one line for the client half, e.g. "v1 127.0.0.1:7701 <token>" */
-    int fds[56];        /* for SCM_RIGHTS; closed by the server after sending when close_fds[i] */
+    int fds[56];                 /* for SCM_RIGHTS; closed by the server after sending when close_fds[i] */
     bool close_fds[56];
     uint32_t nfds;
 };
@@ -170,12 +172,12 @@ struct tarn_attach {
 /* The node as a client half sees it: what ATTACH answered. */
 struct tarn_peer {
     const struct tarn_logger *log;
-    const char *node;   /* for messages */
+    const char *node; /* for messages */
     uint64_t session;
     struct tarn_local *local; /* of the transport in this client; NULL where it has none */
-    bool write;         /* what was asked for at ATTACH */
-    const char *text;   /* the ATTACH answer */
-    int *fds;           /* received descriptors; the link takes those it sets to -1 */
+    bool write;               /* what was asked for at ATTACH */
+    const char *text;         /* the ATTACH answer */
+    int *fds;                 /* received descriptors; the link takes those it sets to -1 */
     uint32_t nfds;
     uint64_t tick_base_ns; /* this host's CLOCK_MONOTONIC at the node's tick 0 */
     bool alone;            /* the client has no transport to turn to when this one is of no use */
@@ -202,13 +204,14 @@ struct tarn_work {
     uint64_t bytes;  /* total of the pieces; 0 is legal and still checks the generation */
     const struct tarn_piece *pieces;
     uint32_t npieces;
-    bool touch; /* get: count as use */
+    bool touch;   /* get: count as use */
     uint32_t gpu; /* the pieces lie in memory of GPU gpu - 1, as this process counts them; 0: the CPU's */
     /*
-     * For transports with TARN_CAP_CHECKS; NULL: the pieces have been looked at. Else that has been done for the
-     * first of them only (seen.h): the transport finds out whether all lie in memory of `gpu`, and whether they
-     * have as many bytes as are said; if not the work ends with INVALID or SIZE, `why` being NULL, and some bytes
-     * may have moved. With `at_most` they may have fewer, and `bytes` says how many when the work is done.
+     * For transports with TARN_CAP_CHECKS; NULL: the pieces have been looked at. Else that has been done for
+     * the first of them only (seen.h): the transport finds out whether all lie in memory of `gpu`, and
+     * whether they have as many bytes as are said; if not the work ends with INVALID or SIZE, `why` being
+     * NULL, and some bytes may have moved. With `at_most` they may have fewer, and `bytes` says how many when
+     * the work is done.
      */
     struct tarn_seen *seen;
     bool at_most;
@@ -218,10 +221,10 @@ struct tarn_work {
     void (*done)(struct tarn_work *w); /* status is set */
     void *owner;
     /*
-     * For streams that wait for the work; NULL: none do. Called, by the thread that uses the link, when the last
-     * copy has been given to a GPU: then `event` (a cudaEvent_t) is behind it, and is so of all that `queue` was
-     * given before. Once more, with event NULL, before the event is destroyed if the work is not done by then.
-     * Not called where bytes take another way.
+     * For streams that wait for the work; NULL: none do. Called, by the thread that uses the link, when the
+     * last copy has been given to a GPU: then `event` (a cudaEvent_t) is behind it, and is so of all that
+     * `queue` was given before. Once more, with event NULL, before the event is destroyed if the work is not
+     * done by then. Not called where bytes take another way.
      */
     void (*given)(struct tarn_work *w);
     const void *queue;
@@ -259,13 +262,13 @@ struct tarn_transport_ops {
     /* Client half. */
     int (*local_open)(const char *devices, struct tarn_local **local_p);
     void (*local_close)(struct tarn_local *local);
-    /* Memory that works will use often; moving other memory works, too, but slower. BUSY from unregister: works
-     * in flight use it. */
+    /* Memory that works will use often; moving other memory works, too, but slower. BUSY from unregister:
+     * works in flight use it. */
     int (*map)(struct tarn_local *local, void *addr, uint64_t bytes);
     int (*unmap)(struct tarn_local *local, void *addr, uint64_t bytes);
     /* What the node needs to know before it can answer ATTACH; connect() takes *l_p on and, when it fails,
-     * frees it. TARN_INPROGRESS: the network is still being asked. Call connect() again, as before, or close():
-     * it says so after TARN_WAIT_SLICE_MS and at the deadline at the latest. */
+     * frees it. TARN_INPROGRESS: the network is still being asked. Call connect() again, as before, or
+     * close(): it says so after TARN_WAIT_SLICE_MS and at the deadline at the latest. */
     int (*offer)(const struct tarn_peer *p, char text[TARN_OFFER_TEXT], struct tarn_link **l_p);
     int (*connect)(const struct tarn_peer *p, struct tarn_link **l_p);
     /* What to name at DETACH once the link is closed; 0: the node notices by itself. */
@@ -304,11 +307,12 @@ extern const struct tarn_transport_ops *const tarn_transport_list[];
 const struct tarn_transport_ops *tarn_transport_find(const char *name);
 /*
  * Picks those named in the comma list (NULL or "": all) that probe as usable or have TARN_CAP_LATE, in the
- * list's order; at most max. Returns how many; CONFIG: an unknown name (with the nearest); UNAVAILABLE: not one is
- * usable, with the cause. Those that are named and left out for theirs are told to `log`, which may be NULL.
+ * list's order; at most max. Returns how many; CONFIG: an unknown name (with the nearest); UNAVAILABLE: not
+ * one is usable, with the cause. Those that are named and left out for theirs are told to `log`, which may be
+ * NULL.
  */
-int tarn_transport_select(const char *names, const struct tarn_logger *log, const struct tarn_transport_ops **out,
-                          int max);
+int tarn_transport_select(const char *names, const struct tarn_logger *log,
+                          const struct tarn_transport_ops **out, int max);
 
 /* The transport of this name (not ended by NUL), or CONFIG with the nearest. */
 int tarn_transport_named(const char *name, size_t bytes, const struct tarn_transport_ops **ops_p);
@@ -369,8 +373,9 @@ void tarn_cursor_skip(struct tarn_cursor *c, const struct tarn_piece *pieces, ui
  */
 struct tarn_faulty;
 int tarn_faulty_new(const char *text, struct tarn_faulty **f_p);
-int tarn_faulty_connect(struct tarn_faulty *f, const struct tarn_transport_ops *ops, const struct tarn_peer *p,
-                        struct tarn_link **l_p, const struct tarn_transport_ops **ops_p);
+int tarn_faulty_connect(struct tarn_faulty *f, const struct tarn_transport_ops *ops,
+                        const struct tarn_peer *p, struct tarn_link **l_p,
+                        const struct tarn_transport_ops **ops_p);
 void tarn_faulty_free(struct tarn_faulty *f);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Completion scripts for bash and zsh, made from the option table. They complete commands and options; arguments
- * and values are left to the shell, which takes them for files.
+ * Completion scripts for bash and zsh, made from the option table. They complete commands and options;
+ * arguments and values are left to the shell, which takes them for files.
  */
 #include "base/option/option_complete.h"
 
@@ -65,14 +65,15 @@ static void bash(const struct tarn_program *p, const struct tarn_program *const 
                              "        esac\n"
                              "    fi\n");
     }
-    tarn_buf_printf(out,
-                    "    COMPREPLY=()\n"
-                    "    case $cur:$COMP_CWORD:${COMP_WORDS[1]} in\n"
-                    "    -* | *:1:* | *:help) mapfile -t COMPREPLY < <(compgen -W \"$words\" -- \"$cur\") ;;\n"
-                    "    esac\n"
-                    "}\n"
-                    "complete -o default -F _%s %s\n",
-                    p->name, p->name);
+    tarn_buf_printf(
+        out,
+        "    COMPREPLY=()\n"
+        "    case $cur:$COMP_CWORD:${COMP_WORDS[1]} in\n"
+        "    -* | *:1:* | *:help) mapfile -t COMPREPLY < <(compgen -W \"$words\" -- \"$cur\") ;;\n"
+        "    esac\n"
+        "}\n"
+        "complete -o default -F _%s %s\n",
+        p->name, p->name);
 }
 
 /* --- zsh ---------------------------------------------------------------------------------------- */
@@ -167,14 +168,16 @@ static void zsh(const struct tarn_program *p, const struct tarn_program *const *
     tarn_buf_printf(out, "\n}\n_%s \"$@\"\n", p->name);
 }
 
-int tarn_options_completion(const struct tarn_program *p, const struct tarn_program *const *subs, size_t nsubs,
-                            const char *shell, struct tarn_buf *out)
+int tarn_options_completion(const struct tarn_program *p, const struct tarn_program *const *subs,
+                            size_t nsubs, const char *shell, struct tarn_buf *out)
 {
     if (strcmp(shell, "bash") == 0)
         bash(p, subs, nsubs, out);
     else if (strcmp(shell, "zsh") == 0)
         zsh(p, subs, nsubs, out);
     else
-        return tarn_fail(TARN_E_INVALID, "--completion \"%.40s\": there are completions for bash and zsh: name one of these", shell);
+        return tarn_fail(TARN_E_INVALID,
+                         "--completion \"%.40s\": there are completions for bash and zsh: name one of these",
+                         shell);
     return 0;
 }

@@ -107,8 +107,10 @@ static int load(int fd, const char *path, char **text_p)
     if (fstat(fd, &st) != 0)
         return tarn_fail(TARN_E_CONFIG, "--config: %.200s: %m", path);
     if (!S_ISREG(st.st_mode) || st.st_size > FILE_BYTES_MAX)
-        return tarn_fail(TARN_E_CONFIG, "--config: %.200s: is no file of at most %d bytes: name one with lines of NAME = VALUE",
-                         path, FILE_BYTES_MAX);
+        return tarn_fail(
+            TARN_E_CONFIG,
+            "--config: %.200s: is no file of at most %d bytes: name one with lines of NAME = VALUE", path,
+            FILE_BYTES_MAX);
     char *text = calloc(1, (size_t)st.st_size + 1);
     if (!text)
         return tarn_fail(TARN_E_NO_MEMORY, "--config: %.200s: out of memory", path);

@@ -56,8 +56,8 @@ enum tarn_option_source { TARN_FROM_DEFAULT, TARN_FROM_FILE, TARN_FROM_ENV, TARN
 
 struct tarn_options_parsed {
     enum tarn_option_source *sources; /* one an option */
-    bool *over_file;                  /* one an option: the environment has taken the place of the file's value */
-    char **args;                      /* what is left after the options; points into argv */
+    bool *over_file; /* one an option: the environment has taken the place of the file's value */
+    char **args;     /* what is left after the options; points into argv */
     int nargs;
 };
 

@@ -91,7 +91,8 @@ static int assign_int(const struct tarn_option *o, int64_t *out, const char *whe
     if (end == value || *end || strchr(" \t\n\v\f\r+", *value)) {
         tarn_option_bounds(o, bounds);
         return tarn_fail(TARN_E_CONFIG, "%s: \"%.80s\" is no whole number%s%s%s%s", where, value,
-                         o->unit ? " of " : "", o->unit ? o->unit : "", bounds[0] ? ": must be " : "", bounds);
+                         o->unit ? " of " : "", o->unit ? o->unit : "", bounds[0] ? ": must be " : "",
+                         bounds);
     }
     if (errno == ERANGE || (tarn_option_bounded(o) && (n < o->min || n > o->max)))
         return out_of_range(o, where, value);

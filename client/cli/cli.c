@@ -55,9 +55,12 @@ static void environment(const struct cli *c, int code, const char *sentence, cha
         const char *word; /* that the sentence must have */
         const char *option;
     } causes[] = {
-        {TARN_E_NOT_FOUND, "", "ns"},           {TARN_E_NODE_DOWN, "no node", "ns"},
-        {TARN_E_NOT_REACHABLE, "", "transports"}, {TARN_E_UNAVAILABLE, "transport", "transports"},
-        {TARN_E_CONFIG, "transport", "transports"}, {TARN_E_TIMEOUT, "", "timeout-ms"},
+        {TARN_E_NOT_FOUND, "", "ns"},
+        {TARN_E_NODE_DOWN, "no node", "ns"},
+        {TARN_E_NOT_REACHABLE, "", "transports"},
+        {TARN_E_UNAVAILABLE, "transport", "transports"},
+        {TARN_E_CONFIG, "transport", "transports"},
+        {TARN_E_TIMEOUT, "", "timeout-ms"},
     };
     char name[TARN_OPTION_NAME_MAX];
 
@@ -143,7 +146,8 @@ int cli_connect(struct cli *c)
 
 int cli_connect_with(struct cli *c, const char *secret)
 {
-    /* What the environment says the library reads for itself, and then names the variable in its sentences. */
+    /* What the environment says the library reads for itself, and then names the variable in its sentences.
+     */
     struct tarn_options o = {
         .size = sizeof o,
         .redis = source_of(c, "redis") == TARN_FROM_FLAG ? c->common->redis : NULL,

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What all commands of `tarn` have in common: their first options, errors, and the client. cli_main.c has main, and
- * each other cli_*.c one command or a few that belong together, with its own table of options. A command prints its
- * result on standard output, as text for people or, with --json, as one JSON document, and everything else on
- * standard error.
+ * What all commands of `tarn` have in common: their first options, errors, and the client. cli_main.c has
+ * main, and each other cli_*.c one command or a few that belong together, with its own table of options. A
+ * command prints its result on standard output, as text for people or, with --json, as one JSON document, and
+ * everything else on standard error.
  *
  * Exit status: 0, or by the class of the first error (tarn/error.h): 1 miss, 2 request or usage,
  * 3 retry, 4 reconnect, 5 relocate, 6 fatal.
@@ -68,7 +68,8 @@ struct cli_common {
          .offset = CLI_COMMON(secret), \
          .unit = "TEXT", \
          .flags = TARN_OPT_SECRET, \
-         .help = "Shared secret of the nodes' control connections. Without it that which a node has made itself and put into " \
+         .help = "Shared secret of the nodes' control connections. Without it that which a node has made " \
+                 "itself and put into " \
                  "Redis. Better given in the environment, where " \
                  "other users of the machine do not see it."}, \
         {.name = "transports", \
@@ -116,15 +117,14 @@ struct cli_command {
     cli_run_fn run;
 };
 
-
 /* The plural's ending. */
 #define CLI_S(n_) ((n_) == 1 ? "" : "s")
 
 int cli_connect(struct cli *c);
 /* With this secret in the place of --secret; NULL: that of TARN_SECRET. */
 int cli_connect_with(struct cli *c, const char *secret);
-/* Prints "tarn put: sentence", or {"error": {...}} with --json, on standard error, and remembers the first code.
- * Names the variable of the environment that may be the cause. Returns the code. */
+/* Prints "tarn put: sentence", or {"error": {...}} with --json, on standard error, and remembers the first
+ * code. Names the variable of the environment that may be the cause. Returns the code. */
 int cli_error(struct cli *c, int code, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 /*
  * How a batch ended. The library leaves one sentence for the batch: it is told for the item that it

@@ -50,11 +50,12 @@ void doctor_clock(struct doctor *d, const char *whose, uint64_t told_ms, uint64_
     uint64_t behind = told_ms < asked_ms ? asked_ms - told_ms : 0;
     uint64_t ahead = told_ms > now ? told_ms - now : 0;
     uint64_t off = behind + ahead;
-    doctor_check(d, title, off <= SKEW_MS ? GOOD : MISSING, "within 1 s of this host's",
-                 "have both hosts set by the same time servers (chronyc tracking, timedatectl): after a loss of Redis "
-                 "these clocks say which of two values is the younger one",
-                 off <= SKEW_MS ? "alike" : "%" PRIu64 ".%" PRIu64 " s %s", off / 1000, off / 100 % 10,
-                 behind ? "behind" : "ahead");
+    doctor_check(
+        d, title, off <= SKEW_MS ? GOOD : MISSING, "within 1 s of this host's",
+        "have both hosts set by the same time servers (chronyc tracking, timedatectl): after a loss of Redis "
+        "these clocks say which of two values is the younger one",
+        off <= SKEW_MS ? "alike" : "%" PRIu64 ".%" PRIu64 " s %s", off / 1000, off / 100 % 10,
+        behind ? "behind" : "ahead");
 }
 
 /* --- devices ------------------------------------------------------------------------------------ */

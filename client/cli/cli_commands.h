@@ -5,7 +5,7 @@
 
 #include "client/cli/cli.h"
 
-extern const struct cli_command cli_put, cli_get, cli_ls, cli_stat, cli_rm, cli_pin, cli_unpin, cli_touch, cli_ttl,
-    cli_info, cli_ping, cli_drain, cli_config, cli_doctor, cli_top, cli_events;
+extern const struct cli_command cli_put, cli_get, cli_ls, cli_stat, cli_rm, cli_pin, cli_unpin, cli_touch,
+    cli_ttl, cli_info, cli_ping, cli_drain, cli_config, cli_doctor, cli_top, cli_events;
 
 #endif

@@ -328,14 +328,20 @@ static const struct tarn_program program = {
     .arguments = "[tcpx]",
     .brief = "check what this machine and its Redis offer, and say what to do",
     .description =
-        "Looks at the kernel, memory, limits, RDMA NICs, GPUs, transports and Redis. Then it does what a client does: "
-        "says HELLO to each node, and puts, gets and removes an object of 64 KiB in each pool by each transport. Its "
-        "keys begin with tarn-doctor/; what cannot be removed is gone after a minute. Pools that are nearly full and "
-        "nodes that are draining are left out. The exit status is 6 when something that is needed is missing, not "
+        "Looks at the kernel, memory, limits, RDMA NICs, GPUs, transports and Redis. Then it does what a "
+        "client does: "
+        "says HELLO to each node, and puts, gets and removes an object of 64 KiB in each pool by each "
+        "transport. Its "
+        "keys begin with tarn-doctor/; what cannot be removed is gone after a minute. Pools that are nearly "
+        "full and "
+        "nodes that are draining are left out. The exit status is 6 when something that is needed is "
+        "missing, not "
         "when something optional is.\n\n"
         "With the word tcpx it looks at what the tcpx transport needs: the network plugin, its environment, "
-        "RxDM's sockets, the GPUs and the plugin's devices. It starts the plugin in two processes of its own, which "
-        "connect with each other by a device and register memory; each step has --timeout-ms, and the times are "
+        "RxDM's sockets, the GPUs and the plugin's devices. It starts the plugin in two processes of its "
+        "own, which "
+        "connect with each other by a device and register memory; each step has --timeout-ms, and the times "
+        "are "
         "shown.",
     .options = options,
     .ncommon = CLI_NCOMMON,

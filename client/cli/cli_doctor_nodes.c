@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The doctor's look at the nodes, as a client: HELLO to each, then an object is put, got and removed for each pool and
- * transport. The objects' keys begin with "tarn-doctor/"; one that cannot be removed is gone after a minute. Nothing
- * is evicted for them: the node is asked right before each whether it has room, and whether it takes puts.
+ * The doctor's look at the nodes, as a client: HELLO to each, then an object is put, got and removed for each
+ * pool and transport. The objects' keys begin with "tarn-doctor/"; one that cannot be removed is gone after a
+ * minute. Nothing is evicted for them: the node is asked right before each whether it has room, and whether
+ * it takes puts.
  */
 #include "client/cli/cli_doctor_nodes.h"
 
@@ -28,10 +29,12 @@ static const char *remedy_of(int code)
 {
     switch (code) {
     case TARN_E_AUTH:
-        return "show the secret that tarnd was started with: TARN_SECRET=..., or --secret; none where it has made one";
+        return "show the secret that tarnd was started with: TARN_SECRET=..., or --secret; none where it has "
+               "made one";
     case TARN_E_VERSION:
     case TARN_E_PROTOCOL:
-        return "install the same version of tarn on both hosts: `tarn --version` here, `tarnd --version` there";
+        return "install the same version of tarn on both hosts: `tarn --version` here, `tarnd --version` "
+               "there";
     case TARN_E_NODE_DOWN:
     case TARN_E_TIMEOUT:
         return "see whether it runs, and whether a firewall is between";
@@ -68,7 +71,8 @@ static void check_clock(struct doctor *d, const char *node, const redisReply *in
         doctor_clock(d, name, told_ms, asked_ms);
 }
 
-static void check_version(struct doctor *d, const char *title, const struct tarn_node_info *n, const redisReply *info)
+static void check_version(struct doctor *d, const char *title, const struct tarn_node_info *n,
+                          const redisReply *info)
 {
     uint32_t reached = 0;
     char version[32];
@@ -76,12 +80,16 @@ static void check_version(struct doctor *d, const char *title, const struct tarn
     for (uint32_t i = 0; i < n->npools; i++)
         reached += n->pools[i].transport != NULL;
     if (reached < n->npools)
-        doctor_check(d, title, MISSING, "all pools reached",
-                     "compare `tarn info` here and on the node's host: the transports of both must have one in common",
-                     "answers at %s, %u of %u pools are reached", n->control, reached, n->npools);
-    else if (tarn_info_value(info, "\nversion:", version, sizeof version) && strcmp(version, tarn_version()) != 0)
-        doctor_check(d, title, OPTIONAL, "answers", "update the older of the two", "answers at %s, has version %s, "
-                     "this is %s", n->control, version, tarn_version());
+        doctor_check(
+            d, title, MISSING, "all pools reached",
+            "compare `tarn info` here and on the node's host: the transports of both must have one in common",
+            "answers at %s, %u of %u pools are reached", n->control, reached, n->npools);
+    else if (tarn_info_value(info, "\nversion:", version, sizeof version) &&
+             strcmp(version, tarn_version()) != 0)
+        doctor_check(d, title, OPTIONAL, "answers", "update the older of the two",
+                     "answers at %s, has version %s, "
+                     "this is %s",
+                     n->control, version, tarn_version());
     else
         doctor_check(d, title, GOOD, "answers", "", "answers at %s, %u pool%s", n->control, n->npools,
                      CLI_S(n->npools));
@@ -166,9 +174,9 @@ static int add_targets(void *arg, const struct tarn_node_info *n)
 
 struct probe {
     struct doctor *d;
-    struct cli c; /* with a client that has this transport alone */
+    struct cli c;                  /* with a client that has this transport alone */
     const char *transport, *nodes; /* nodes: that answer, separated by commas */
-    uint8_t *bytes, *back; /* PROBE_BYTES each */
+    uint8_t *bytes, *back;         /* PROBE_BYTES each */
     double put_ms, get_ms;
 };
 
@@ -184,9 +192,13 @@ static int try_pool(struct probe *p, const char *place)
     snprintf(key, sizeof key, "tarn-doctor/%016" PRIx64, tarn_random64());
     uint32_t timeout_ms = cli_timeout(&p->c, 0);
     struct tarn_piece piece = {.addr = p->bytes, .bytes = PROBE_BYTES};
-    struct tarn_item item = {.key = {key, strlen(key)}, .pieces = &piece, .npieces = 1,
-                             .tensor = {.dtype = TARN_U8, .ndim = 1, .shape = {PROBE_BYTES}, .bytes = PROBE_BYTES}};
-    struct tarn_put_options put = {.size = sizeof put, .timeout_ms = timeout_ms, .ttl_ms = PROBE_TTL_MS, .place = place};
+    struct tarn_item item = {
+        .key = {key, strlen(key)},
+        .pieces = &piece,
+        .npieces = 1,
+        .tensor = {.dtype = TARN_U8, .ndim = 1, .shape = {PROBE_BYTES}, .bytes = PROBE_BYTES}};
+    struct tarn_put_options put = {
+        .size = sizeof put, .timeout_ms = timeout_ms, .ttl_ms = PROBE_TTL_MS, .place = place};
     struct tarn_get_options get = {.size = sizeof get, .timeout_ms = timeout_ms};
     uint64_t begun = tarn_now_ns();
     int rc = tarn_put(p->c.client, &item, 1, &put);
@@ -208,7 +220,8 @@ static int try_pool(struct probe *p, const char *place)
 static const char *transport_remedy(const struct probe *p, int rc)
 {
     static const char *const remedies[][2] = {
-        {"tcp", "open the node's data port in the firewalls between: tarnd --data-port PORT fixes which it is"},
+        {"tcp",
+         "open the node's data port in the firewalls between: tarnd --data-port PORT fixes which it is"},
         {"rdma", "see the rows for RDMA here and on the node's host, and docs/rdma.md"},
         {"tcpx", "run `tarn doctor tcpx` here and on the node's host"},
     };
@@ -310,7 +323,8 @@ static void check_pools(struct doctor *d, const char *nodes)
     if (p.bytes && p.back)
         tarn_transports(try_transport, &p);
     else
-        doctor_check(d, "pools", MISSING, "put and get", "free some memory", "no memory for %u bytes", PROBE_BYTES);
+        doctor_check(d, "pools", MISSING, "put and get", "free some memory", "no memory for %u bytes",
+                     PROBE_BYTES);
     free(p.bytes);
     free(p.back);
 }
@@ -325,11 +339,12 @@ void doctor_nodes(struct doctor *d)
     if (rc == 0)
         rc = tarn_nodes(d->c->client, cli_timeout(d->c, 0), check_node, &nodes);
     if (rc != 0)
-        doctor_check(d, "nodes", MISSING, "listed by Redis", "do what the sentence says", "%s", tarn_last_error());
+        doctor_check(d, "nodes", MISSING, "listed by Redis", "do what the sentence says", "%s",
+                     tarn_last_error());
     else if (nodes.n == 0)
         doctor_check(d, "nodes", MISSING, "one to store anything",
-                     "start tarnd with the same --redis and --ns, or correct these here", "none in namespace %s",
-                     d->c->common->ns);
+                     "start tarnd with the same --redis and --ns, or correct these here",
+                     "none in namespace %s", d->c->common->ns);
     else if (nodes.good.bytes && !nodes.good.failed)
         check_pools(d, nodes.good.data);
     tarn_buf_free(&nodes.good);

@@ -35,13 +35,14 @@ static void check_role(struct doctor *d, const redisReply *info)
     tarn_info_value(info, "\nrole:", role, sizeof role);
     tarn_info_value(info, "\nmaster_host:", host, sizeof host);
     tarn_info_value(info, "\nmaster_port:", port, sizeof port);
-    snprintf(remedy, sizeof remedy,
-             "it is a replica: what nodes write does not arrive there, or late. Give the address of the primary: "
-             "redis://%s:%s",
-             host, port);
+    snprintf(
+        remedy, sizeof remedy,
+        "it is a replica: what nodes write does not arrive there, or late. Give the address of the primary: "
+        "redis://%s:%s",
+        host, port);
     bool replica = strcmp(role, "slave") == 0;
-    doctor_check(d, "Redis role", replica ? MISSING : GOOD, "primary", remedy, replica ? "replica of %s:%s" : "primary",
-                 host, port);
+    doctor_check(d, "Redis role", replica ? MISSING : GOOD, "primary", remedy,
+                 replica ? "replica of %s:%s" : "primary", host, port);
 }
 
 static void check_mode(struct doctor *d, const redisReply *info)
@@ -50,11 +51,12 @@ static void check_mode(struct doctor *d, const redisReply *info)
 
     tarn_info_value(info, "\nredis_mode:", mode, sizeof mode);
     bool cluster = strcmp(mode, "cluster") == 0, sentinel = strcmp(mode, "sentinel") == 0;
-    doctor_check(d, "Redis mode", cluster || sentinel ? MISSING : GOOD, "standalone",
-                 sentinel ? "it is a Sentinel, which has no data: give the address that `redis-cli -p PORT SENTINEL "
-                            "get-master-addr-by-name NAME` prints there"
-                          : "tarn's scripts touch keys of several hash slots: give a Redis with cluster-enabled no",
-                 "%s", mode);
+    doctor_check(
+        d, "Redis mode", cluster || sentinel ? MISSING : GOOD, "standalone",
+        sentinel ? "it is a Sentinel, which has no data: give the address that `redis-cli -p PORT SENTINEL "
+                   "get-master-addr-by-name NAME` prints there"
+                 : "tarn's scripts touch keys of several hash slots: give a Redis with cluster-enabled no",
+        "%s", mode);
     if (!sentinel)
         check_role(d, info);
 }
@@ -101,7 +103,8 @@ static int take_answer(void *arg, size_t i, const redisReply *reply)
     if (i == 1 && reply->type == REDIS_REPLY_STRING)
         check_info(a->d, reply);
     else if (i == 1)
-        doctor_check(a->d, "Redis version", OPTIONAL, "5.0", "allow this user the command INFO", "INFO is refused");
+        doctor_check(a->d, "Redis version", OPTIONAL, "5.0", "allow this user the command INFO",
+                     "INFO is refused");
     return 0;
 }
 

@@ -38,8 +38,10 @@ static const struct tarn_option options[] = {
              "Where to; without it or with - standard output. A directory gets one file a key, .npy unless "
              "--format says raw. A file is replaced, a device or pipe is written to."),
     CLI_TEXT("format", 'f', AT(format), "FORMAT",
-             "npy, safetensors or raw. Without it the output's ending decides; a file without one, or with .raw, and a "
-             "pipe are raw. Several keys fit into one safetensors file; with --format raw, or to standard output, they "
+             "npy, safetensors or raw. Without it the output's ending decides; a file without one, or with "
+             ".raw, and a "
+             "pipe are raw. Several keys fit into one safetensors file; with --format raw, or to standard "
+             "output, they "
              "come one behind another."),
     CLI_TEXT("prefix", 'p', AT(prefix), "TEXT",
              "What comes before each KEY, and is left away from names in files. Without any KEY it means all "
@@ -529,12 +531,14 @@ static int check_count(const struct get *g)
     if (g->keys.n < 2 || g->to_directory || g->to_stdout || g->format == TARN_FILE_SAFETENSORS)
         return 0;
     if (g->format == TARN_FILE_NPY)
-        return tarn_fail(TARN_E_INVALID, "an .npy has one array, here are %zu keys: write .safetensors or to a directory",
+        return tarn_fail(TARN_E_INVALID,
+                         "an .npy has one array, here are %zu keys: write .safetensors or to a directory",
                          g->keys.n);
     if (g->config->format)
         return 0;
     return tarn_fail(TARN_E_INVALID,
-                     "%s: is one file, here are %zu keys: write .safetensors or to a directory; --format raw puts them one "
+                     "%s: is one file, here are %zu keys: write .safetensors or to a directory; --format raw "
+                     "puts them one "
                      "behind another",
                      g->config->output, g->keys.n);
 }

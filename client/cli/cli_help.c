@@ -10,8 +10,8 @@
 #include "client/cli/cli_commands.h"
 
 const struct cli_command *const cli_commands[] = {
-    &cli_put, &cli_get, &cli_ls, &cli_stat, &cli_rm, &cli_pin, &cli_unpin, &cli_touch, &cli_ttl, &cli_info,
-    &cli_ping, &cli_drain, &cli_config, &cli_doctor, &cli_top, &cli_events, NULL,
+    &cli_put,  &cli_get,  &cli_ls,    &cli_stat,   &cli_rm,     &cli_pin, &cli_unpin,  &cli_touch, &cli_ttl,
+    &cli_info, &cli_ping, &cli_drain, &cli_config, &cli_doctor, &cli_top, &cli_events, NULL,
 };
 #define COMMANDS (CLI_COUNT(cli_commands) - 1)
 
@@ -27,8 +27,9 @@ static const struct tarn_option options[] = {
     CLI_FLAG("man", 0, offsetof(struct tarn_config, man), "Print the man page."),
     CLI_FLAG("markdown", 0, offsetof(struct tarn_config, markdown),
              "Print the reference of all commands in Markdown."),
-    CLI_TEXT("completion", 0, offsetof(struct tarn_config, completion), "SHELL",
-             "Print a script that completes command lines, for bash or zsh. `make install` puts both in place."),
+    CLI_TEXT(
+        "completion", 0, offsetof(struct tarn_config, completion), "SHELL",
+        "Print a script that completes command lines, for bash or zsh. `make install` puts both in place."),
 };
 
 #define EXIT_STATUS \
@@ -47,8 +48,7 @@ static const struct tarn_program tarn = {
         "\n"
         "Keys are any bytes. As text, here and in Redis, white space, control and non-ASCII bytes and % are "
         "written %XX.\n"
-        "\n"
-        EXIT_STATUS,
+        "\n" EXIT_STATUS,
     .examples = "tarn put weights.safetensors --prefix model/\n"
                 "tarn ls 'model/*' -l\n"
                 "tarn get model/layer0.weight -o layer0.npy\n"

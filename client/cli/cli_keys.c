@@ -30,7 +30,8 @@ struct keys_config {
 static const struct tarn_option options[] = {KEYS_OPTIONS};
 static const struct tarn_option pin_options[] = {
     KEYS_OPTIONS,
-    CLI_INT("for-ms", 0, AT(for_ms), "0", 0, UINT32_MAX, "MS", "End the pin after this time; 0: at `tarn unpin`."),
+    CLI_INT("for-ms", 0, AT(for_ms), "0", 0, UINT32_MAX, "MS",
+            "End the pin after this time; 0: at `tarn unpin`."),
 };
 
 /* --- which keys --------------------------------------------------------------------------------- */
@@ -123,8 +124,8 @@ static int take_keys(struct cli *c, const struct keys_config *o, struct cli_keys
     int rc = 0;
 
     if (o->glob && c->nargs)
-        return tarn_fail(TARN_E_INVALID, "--glob %s and KEYs (\"%s\") do not go together: leave one out", o->glob,
-                         c->args[0]);
+        return tarn_fail(TARN_E_INVALID, "--glob %s and KEYs (\"%s\") do not go together: leave one out",
+                         o->glob, c->args[0]);
     if (o->glob && !*o->glob)
         return tarn_fail(TARN_E_INVALID, "--glob is empty, which matches no key: '*' matches all");
     if (!o->glob)
@@ -189,7 +190,8 @@ static int run(struct cli *c, const struct keys_config *o, keys_fn fn, size_t ba
 
     if (rc == 0) {
         enum tarn_error_class class = TARN_CLASS_NONE;
-        for (size_t i = 0; i < k.n && class != TARN_CLASS_RECONNECT && class != TARN_CLASS_FATAL; i += batch) {
+        for (size_t i = 0; i < k.n && class != TARN_CLASS_RECONNECT && class != TARN_CLASS_FATAL;
+             i += batch) {
             int one = run_batch(c, o, fn, k.all + i, k.n - i < batch ? k.n - i : batch);
             class = tarn_error_class(one);
             rc = rc ? rc : one;
@@ -247,8 +249,9 @@ static const struct tarn_program pin_program = {
     .name = "tarn pin",
     .arguments = "KEY...",
     .brief = "keep tensors from eviction",
-    .description = "What is pinned stays until it is unpinned, removed or replaced, or its ttl has passed. The "
-                   "longest of several pins counts.",
+    .description =
+        "What is pinned stays until it is unpinned, removed or replaced, or its ttl has passed. The "
+        "longest of several pins counts.",
     .examples = "tarn pin model/layer0.weight\n"
                 "tarn pin --glob 'model/*' --for-ms 3600000\n",
     .options = pin_options,
@@ -387,7 +390,8 @@ static const struct tarn_program ttl_program = {
     .name = "tarn ttl",
     .arguments = "KEY...",
     .brief = "show how much longer tensors live",
-    .description = "Shows it, and cannot change it: the time to live is set by `tarn put --ttl-ms`, and counts from the put "
+    .description = "Shows it, and cannot change it: the time to live is set by `tarn put --ttl-ms`, and "
+                   "counts from the put "
                    "on. To have another one, put the tensor again with --replace.",
     .examples = "tarn ttl stream\n",
     .options = options,

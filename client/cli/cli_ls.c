@@ -88,7 +88,8 @@ struct ls_config {
 
 static const struct tarn_option ls_options[] = {
     CLI_COMMON_OPTIONS,
-    CLI_FLAG("long", 'l', offsetof(struct ls_config, details), "Show size, type, age, pin and place as well."),
+    CLI_FLAG("long", 'l', offsetof(struct ls_config, details),
+             "Show size, type, age, pin and place as well."),
 };
 
 struct row {
@@ -265,7 +266,8 @@ static const struct tarn_program ls_program = {
     .brief = "list the keys of stored tensors",
     .description =
         "Lists all keys, or those whose text matches the glob (* ? [a-z], \\ before one of them means the "
-        "character itself). PIN: yes, the time after which it ends, - when there is none, ? when no node could be "
+        "character itself). PIN: yes, the time after which it ends, - when there is none, ? when no node "
+        "could be "
         "asked.",
     .examples = "tarn ls\n"
                 "tarn ls 'model/*.weight' -l\n",
@@ -286,7 +288,8 @@ struct stat_sink {
     struct tarn_buf *out;
 };
 
-static void print_object(const char *text, const struct tarn_object *o, int64_t pinned_ms, struct tarn_buf *out)
+static void print_object(const char *text, const struct tarn_object *o, int64_t pinned_ms,
+                         struct tarn_buf *out)
 {
     struct cli_table t = {.align = "llrrll"};
     char size[16], age[16], pin[16], shape[TARN_SHAPE_TEXT], when[40] = "?";

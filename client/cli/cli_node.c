@@ -9,12 +9,12 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/text.h"
-#include "client/control_conn.h"
 #include "client/cli/cli.h"
 #include "client/cli/cli_commands.h"
 #include "client/cli/cli_text.h"
-#include "client/peer_nodes.h"
 #include "client/command.h"
+#include "client/control_conn.h"
+#include "client/peer_nodes.h"
 #include "metadata/redis.h" /* INFO has the form of Redis's */
 
 struct node {
@@ -41,8 +41,11 @@ static int add_node(void *arg, const struct tarn_node_info *info)
     struct node *n = &all[nodes->n++];
     snprintf(n->id, sizeof n->id, "%s", info->id);
     snprintf(n->address, sizeof n->address, "%s",
-             info->same_host && info->unix_path ? info->unix_path : info->control ? info->control : "?");
-    snprintf(n->local, sizeof n->local, "%s%s", info->unix_path ? "unix:" : "", info->unix_path ? info->unix_path : "");
+             info->same_host && info->unix_path ? info->unix_path
+             : info->control                    ? info->control
+                                                : "?");
+    snprintf(n->local, sizeof n->local, "%s%s", info->unix_path ? "unix:" : "",
+             info->unix_path ? info->unix_path : "");
     n->epoch = info->epoch;
     return 0;
 }
@@ -66,8 +69,9 @@ static const struct node *find_node(const struct nodes *nodes, const char *id)
     }
     nearest = names && !found ? tarn_nearest(id, names, nodes->n) : NULL;
     if (!found)
-        tarn_fail(TARN_E_NOT_FOUND, "no living node %s: %s%s%s", id, nearest ? "did you mean " : "`tarn info` lists them",
-                  nearest ? nearest : "", nearest ? "?" : "");
+        tarn_fail(TARN_E_NOT_FOUND, "no living node %s: %s%s%s", id,
+                  nearest ? "did you mean " : "`tarn info` lists them", nearest ? nearest : "",
+                  nearest ? "?" : "");
     free(names);
     return found;
 }
@@ -75,7 +79,8 @@ static const struct node *find_node(const struct nodes *nodes, const char *id)
 /* --- talking to one ----------------------------------------------------------------------------- */
 
 /* Says the command after HELLO, as every client does. The reply is the caller's. */
-static int ask_node(const struct cli *c, const struct node *n, int argc, const char *const *argv, redisReply **reply_p)
+static int ask_node(const struct cli *c, const struct node *n, int argc, const char *const *argv,
+                    redisReply **reply_p)
 {
     struct tarn_peer_node *r = tarn_peer_node_of(c->client, n->id, (uint32_t)n->epoch);
     struct tarn_command words;
@@ -108,7 +113,8 @@ static void ping_node(struct cli *c, const struct node *n, struct cli_table *tab
 
     cli_cell(table, "%s", n->id);
     cli_cell(table, "%s", n->address);
-    json_t *o = json_pack("{s:s, s:s, s:s}", "node", n->id, "address", n->address, "status", cli_status_name(rc));
+    json_t *o =
+        json_pack("{s:s, s:s, s:s}", "node", n->id, "address", n->address, "status", cli_status_name(rc));
     if (rc == 0) {
         freeReplyObject(reply);
         cli_cell(table, "%.2f ms", ms);
@@ -133,7 +139,8 @@ static int run_ping(struct cli *c, const void *config)
     cli_cell(&table, "ADDRESS");
     cli_cell(&table, "TIME");
     if (rc == 0 && nodes.n == 0)
-        rc = tarn_fail(TARN_E_NODE_DOWN, "no nodes in namespace %s: start one with `tarnd`, or name another with --ns",
+        rc = tarn_fail(TARN_E_NODE_DOWN,
+                       "no nodes in namespace %s: start one with `tarnd`, or name another with --ns",
                        c->common->ns);
     for (size_t i = 0; rc == 0 && c->nargs == 0 && i < nodes.n; i++)
         ping_node(c, &nodes.all[i], &table, json);
@@ -164,7 +171,8 @@ static const struct tarn_program ping_program = {
     .name = "tarn ping",
     .arguments = "[NODE...]",
     .brief = "see whether nodes answer, and how fast",
-    .description = "Asks these nodes, or all of the namespace: TIME is that of one question, with connecting and showing "
+    .description = "Asks these nodes, or all of the namespace: TIME is that of one question, with connecting "
+                   "and showing "
                    "the secret when there is no connection yet.",
     .examples = "tarn ping\n"
                 "tarn ping node0 --timeout-ms 500\n",
@@ -189,7 +197,8 @@ static const struct tarn_option admin_options[] = {
      .offset = offsetof(struct admin_config, secret),
      .unit = "TEXT",
      .flags = TARN_OPT_SECRET,
-     .help = "The node's --admin-secret. The node's user and root need none on its host. Better given in the environment, "
+     .help = "The node's --admin-secret. The node's user and root need none on its host. Better given in the "
+             "environment, "
              "where other users of the machine do not see it."},
 };
 
@@ -215,8 +224,8 @@ static bool is_it(struct tarn_resp *r, const struct node *n, uint64_t deadline)
 }
 
 /*
- * Over the Unix socket the node sees who asks: its user and root have the right without a secret. False: this is
- * neither, or there is no way.
+ * Over the Unix socket the node sees who asks: its user and root have the right without a secret. False: this
+ * is neither, or there is no way.
  */
 static bool ask_by_right(const struct cli *c, const struct node *n, int argc, const char *const *argv,
                          redisReply **reply_p)
@@ -225,7 +234,8 @@ static bool ask_by_right(const struct cli *c, const struct node *n, int argc, co
     struct tarn_addr address;
     struct tarn_resp *r;
 
-    if (!*n->local || tarn_addr_parse(n->local, "node", &address) != 0 || tarn_resp_connect(&address, deadline, &r) != 0)
+    if (!*n->local || tarn_addr_parse(n->local, "node", &address) != 0 ||
+        tarn_resp_connect(&address, deadline, &r) != 0)
         return false;
     bool answered = is_it(r, n, deadline) && tarn_resp_call(r, deadline, argc, argv, NULL, reply_p) == 0;
     tarn_resp_free(r);
@@ -273,7 +283,8 @@ static int run_drain(struct cli *c, const void *config)
     for (int i = 0; rc == 0 && i < c->nargs; i++) {
         int one = drain_node(c, &nodes, c->args[i]);
         draining += one == 0;
-        json_array_append_new(json, json_pack("{s:s, s:s}", "node", c->args[i], "status", cli_status_name(one)));
+        json_array_append_new(json,
+                              json_pack("{s:s, s:s}", "node", c->args[i], "status", cli_status_name(one)));
     }
     if (rc == 0 && c->common->json)
         rc = cli_print_json(json_pack("{s:O, s:i}", "nodes", json, "draining", draining), false);
@@ -288,8 +299,9 @@ static const struct tarn_program drain_program = {
     .name = "tarn drain",
     .arguments = "NODE...",
     .brief = "end nodes in order; what they hold is gone",
-    .description = "A node takes no more puts then, waits for those in flight (its --drain-timeout-ms), takes its "
-                   "objects out of the directory and exits with 0, as after SIGTERM.",
+    .description =
+        "A node takes no more puts then, waits for those in flight (its --drain-timeout-ms), takes its "
+        "objects out of the directory and exits with 0, as after SIGTERM.",
     .examples = "tarn drain node0\n",
     .options = admin_options,
     .ncommon = CLI_NCOMMON,
@@ -308,7 +320,8 @@ static int print_settings(const struct cli *c, const redisReply *reply, const ch
 
     if (reply->type != REDIS_REPLY_ARRAY || reply->elements == 0) {
         json_decref(json);
-        return tarn_fail(TARN_E_INVALID, "%s: the node has no such setting: `tarn config NODE` lists them", glob);
+        return tarn_fail(TARN_E_INVALID, "%s: the node has no such setting: `tarn config NODE` lists them",
+                         glob);
     }
     cli_cell(&table, "SETTING");
     cli_cell(&table, "VALUE");
@@ -369,8 +382,9 @@ static const struct tarn_program config_program = {
     .name = "tarn config",
     .arguments = "NODE [GLOB | NAME=VALUE]",
     .brief = "show the settings of a running node, or change one",
-    .description = "Settings have the names of tarnd's options. What can be changed while the node runs is log-level; "
-                   "the change ends with the node.",
+    .description =
+        "Settings have the names of tarnd's options. What can be changed while the node runs is log-level; "
+        "the change ends with the node.",
     .examples = "tarn config node0\n"
                 "tarn config node0 'evict-*'\n"
                 "tarn config node0 log-level=debug\n",

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A large tensor put or got in parts, so that the progress line moves within it. It is one object all the same. A
- * put is a session, readable in one step. A get asks the directory for the version before its first part and after
- * the last: when both are the same, no other version could be found meanwhile, and all parts are of that one.
+ * A large tensor put or got in parts, so that the progress line moves within it. It is one object all the
+ * same. A put is a session, readable in one step. A get asks the directory for the version before its first
+ * part and after the last: when both are the same, no other version could be found meanwhile, and all parts
+ * are of that one.
  */
 #include "client/cli/cli_parts.h"
 
@@ -23,7 +24,8 @@ static uint64_t part_bytes(uint64_t total, uint64_t offset)
     return total - offset < PART_BYTES ? total - offset : PART_BYTES;
 }
 
-int cli_put_parts(struct cli *c, struct tarn_item *item, const struct tarn_put_options *o, struct cli_progress *p)
+int cli_put_parts(struct cli *c, struct tarn_item *item, const struct tarn_put_options *o,
+                  struct cli_progress *p)
 {
     struct tarn_put_session *s;
     uint64_t total = item->tensor.bytes, bytes;
@@ -52,7 +54,8 @@ static int keep_version(void *arg, const struct tarn_object *o)
     return 0;
 }
 
-static int get_part(struct cli *c, struct tarn_item *item, struct tarn_hits *hits, uint64_t at, uint64_t bytes)
+static int get_part(struct cli *c, struct tarn_item *item, struct tarn_hits *hits, uint64_t at,
+                    uint64_t bytes)
 {
     struct tarn_piece part = {.addr = (char *)item->pieces->addr + at, .bytes = bytes};
     struct tarn_item one = {.key = item->key, .pieces = &part, .npieces = 1, .offset = at};

@@ -36,7 +36,8 @@ static const struct tarn_option options[] = {
              "name (.safetensors) or the file's name (without .npy)."),
     CLI_TEXT("prefix", 'p', AT(prefix), "TEXT", "What keys begin with."),
     CLI_TEXT("format", 'f', AT(format), "FORMAT",
-             "npy, safetensors or raw. Without it the file's ending decides; a file without one, or with .raw, is raw."),
+             "npy, safetensors or raw. Without it the file's ending decides; a file without one, or with "
+             ".raw, is raw."),
     CLI_TEXT("dtype", 0, AT(dtype), "DTYPE",
              "Element type of raw files (u8 without it), or of an .npy with void elements: " DTYPES "."),
     CLI_TEXT("shape", 0, AT(shape), "N,N,...", "Shape of raw files; one dimension without it."),

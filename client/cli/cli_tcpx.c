@@ -27,8 +27,12 @@
 
 /* --- how a step ended --------------------------------------------------------------------------- */
 
-static const char *const doing[] = {"finding it",  "checking its environment",    "starting it (init, devices)",
-                                    "listening",   "connecting with another process", "registering memory",
+static const char *const doing[] = {"finding it",
+                                    "checking its environment",
+                                    "starting it (init, devices)",
+                                    "listening",
+                                    "connecting with another process",
+                                    "registering memory",
                                     "closing the connection"};
 
 static void calls_text(const struct cli_tcpx_calls *c, const char *name, struct tarn_buf *out)
@@ -127,16 +131,19 @@ static const char *start_remedy(const struct cli_tcpx_try *t)
     case CLI_TCPX_EXITED:
         return "it does so when CUDA does not start: see nvidia-smi; else what it wrote says why";
     case CLI_TCPX_KILLED:
-        return gpudirect ? "its libraries may not fit the driver or each other: compare versions with " RUNBOOK
-                         : "its libraries may not fit each other: see `ldd` of it";
+        return gpudirect
+                   ? "its libraries may not fit the driver or each other: compare versions with " RUNBOOK
+                   : "its libraries may not fit each other: see `ldd` of it";
     case CLI_TCPX_LATE:
-        return gpudirect ? "give it more with --timeout-ms; else see what RxDM logs" : "give it more with --timeout-ms";
+        return gpudirect ? "give it more with --timeout-ms; else see what RxDM logs"
+                         : "give it more with --timeout-ms";
     case CLI_TCPX_RETURNED:
         break;
     }
     if (strstr(t->error, "no device"))
         return gpudirect
-                   ? "name interfaces that are there and up: NCCL_GPUDIRECTTCPX_SOCKET_IFNAME=eth1,eth2,eth3,eth4"
+                   ? "name interfaces that are there and up: "
+                     "NCCL_GPUDIRECTTCPX_SOCKET_IFNAME=eth1,eth2,eth3,eth4"
                    : "see `ip -br link`, and in its documentation which devices it takes and what names them";
     return strstr(t->error, "cuInit") ? "see nvidia-smi: the driver must run before the plugin does"
                                       : "do what the sentence says";
@@ -158,7 +165,8 @@ static void check_plugin(struct doctor *d, const struct cli_tcpx_try *t, const c
     check_step(d, t, CLI_TCPX_START, "plugin starts", "init, devices", start_remedy(t), devices);
 }
 
-static void check_device(struct doctor *d, const struct tarn_tcpx_plugin *p, const struct tarn_tcpx_device *dev)
+static void check_device(struct doctor *d, const struct tarn_tcpx_plugin *p,
+                         const struct tarn_tcpx_device *dev)
 {
     char title[64];
 
@@ -180,10 +188,12 @@ static const char *connect_remedy(const struct cli_tcpx_try *t)
     bool late = t->end == CLI_TCPX_LATE;
 
     if (!t->plugin.gpudirect)
-        return late ? "its devices must reach themselves, and it must accept and connect in processes of one host: see "
+        return late ? "its devices must reach themselves, and it must accept and connect in processes of one "
+                      "host: see "
                       "its documentation, or give it more with --timeout-ms"
                     : "what it said is the cause: see its documentation";
-    return late ? "the control and data interfaces must reach themselves: see CTRL_DEV and SOCKET_IFNAME above; "
+    return late ? "the control and data interfaces must reach themselves: see CTRL_DEV and SOCKET_IFNAME "
+                  "above; "
                   "a flow steering wait above --timeout-ms is late, too"
                 : "start RxDM (" RUNBOOK ") with its sockets in the folder below";
 }
@@ -192,10 +202,11 @@ static const char *connect_remedy(const struct cli_tcpx_try *t)
 static void check_networks(struct doctor *d, const struct tarn_tcpx_plugin *p)
 {
     if (p->gpudirect && p->ndevices > 1)
-        doctor_check(d, "networks of the devices", GOOD, "one at both ends", "",
-                     "%d devices: where their networks do not reach each other, GPUs behind different ones do not "
-                     "connect and go by tcp",
-                     p->ndevices);
+        doctor_check(
+            d, "networks of the devices", GOOD, "one at both ends", "",
+            "%d devices: where their networks do not reach each other, GPUs behind different ones do not "
+            "connect and go by tcp",
+            p->ndevices);
 }
 
 /* There is a connection: does it come in the time that clients wait for one? */
@@ -209,8 +220,9 @@ static void check_times(struct doctor *d, const struct cli_tcpx_try *t, uint32_t
     tarn_buf_printf(&text, "%s: ", t->plugin.devices[t->device].name);
     saw(t, &text);
     snprintf(remedy, sizeof remedy,
-             "clients give a connection up after %u ms: set " TARN_TCPX_STALL_VARIABLE " to %.0f or more for them", most,
-             2 * took);
+             "clients give a connection up after %u ms: set " TARN_TCPX_STALL_VARIABLE
+             " to %.0f or more for them",
+             most, 2 * took);
     doctor_check(d, "connection", took < most ? GOOD : MISSING, "listen, connect, accept", remedy, "%s",
                  text.failed ? "?" : text.data);
     tarn_buf_free(&text);
@@ -228,13 +240,13 @@ static void check_connection(struct doctor *d, const struct cli_tcpx_try *t, uin
         check_step(d, t, t->step, "connection", "listen, connect, accept", connect_remedy(t), "");
     snprintf(memory, sizeof memory, "4096 bytes of %s at %p, aligned", t->gpu ? "GPU 0" : "the host",
              t->page);
-    check_step(
-        d, t, CLI_TCPX_REGISTER, "registration", "aligned to 4 KiB, DMA buffers",
-        t->plugin.gpudirect
-            ? "the address is aligned, so this is no matter of alignment: the DMA buffer is missing. RxDM must run "
-              "with get_gpu_fd_* of this GPU (below), and the driver must export DMA buffers"
-            : "what it said is the cause; the address is aligned",
-        memory);
+    check_step(d, t, CLI_TCPX_REGISTER, "registration", "aligned to 4 KiB, DMA buffers",
+               t->plugin.gpudirect
+                   ? "the address is aligned, so this is no matter of alignment: the DMA buffer is missing. "
+                     "RxDM must run "
+                     "with get_gpu_fd_* of this GPU (below), and the driver must export DMA buffers"
+                   : "what it said is the cause; the address is aligned",
+               memory);
     if (t->step == CLI_TCPX_CLOSE)
         check_step(d, t, CLI_TCPX_CLOSE, "closing", "closeSend, closeRecv", "what it said is the cause", "");
 }

@@ -72,7 +72,8 @@ static void nap(void)
     nanosleep(&(struct timespec){.tv_nsec = NAP_NS}, NULL);
 }
 
-/* Of GPU 0 where there is one and its device takes it: then it is current from now on, as the plugin wants. */
+/* Of GPU 0 where there is one and its device takes it: then it is current from now on, as the plugin wants.
+ */
 static int new_page(struct cli_tcpx_try *t)
 {
     uint8_t handle[TARN_CUDA_HANDLE];
@@ -266,8 +267,8 @@ static void end_all(struct trial *r)
     }
 }
 
-/* Until both have ended, one has failed, or neither comes further for too long. *failed: which; it stays -1 when none
- * has. */
+/* Until both have ended, one has failed, or neither comes further for too long. *failed: which; it stays -1
+ * when none has. */
 static int watch(struct trial *r, uint32_t step_ms, int *failed)
 {
     struct cli_tcpx_try *of = r->shared->of;
@@ -286,7 +287,8 @@ static int watch(struct trial *r, uint32_t step_ms, int *failed)
         }
         *failed = look_for_ends(r);
         if (*failed < 0 && tarn_now_ns() > end) {
-            *failed = started && atomic_load(&of[CONNECTS].step) < atomic_load(&of[ACCEPTS].step) ? CONNECTS : ACCEPTS;
+            *failed = started && atomic_load(&of[CONNECTS].step) < atomic_load(&of[ACCEPTS].step) ? CONNECTS
+                                                                                                  : ACCEPTS;
             of[*failed].end = CLI_TCPX_LATE;
             break;
         }
@@ -298,7 +300,8 @@ static int watch(struct trial *r, uint32_t step_ms, int *failed)
 
 static bool tells_of_failure(const char *line)
 {
-    static const char *const words[] = {"error", "fail", "warn", "fatal", "cannot", "unable", "no such", "not found"};
+    static const char *const words[] = {"error",  "fail",   "warn",    "fatal",
+                                        "cannot", "unable", "no such", "not found"};
 
     for (size_t i = 0; i < CLI_COUNT(words); i++)
         if (strcasestr(line, words[i]))

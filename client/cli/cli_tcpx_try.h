@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A network plugin tried out in two processes of their own, one that accepts and one that connects, since it may end
- * a process, crash or never return. They write how far they came to memory that all share, and are killed when neither
- * comes further for too long.
+ * A network plugin tried out in two processes of their own, one that accepts and one that connects, since it
+ * may end a process, crash or never return. They write how far they came to memory that all share, and are
+ * killed when neither comes further for too long.
  */
 #ifndef TARN_CLIENT_CLI_TCPX_TRY_H
 #define TARN_CLIENT_CLI_TCPX_TRY_H
@@ -40,7 +40,7 @@ struct cli_tcpx_try {
     bool connects;                  /* it is that one */
     int rc;                         /* RETURNED: of the step */
     int status;                     /* EXITED: exit status; KILLED: signal */
-    char error[TARN_SENTENCE];                /* RETURNED: its sentence */
+    char error[TARN_SENTENCE];      /* RETURNED: its sentence */
     off_t wrote_before;             /* bytes on stdout and stderr before the step */
     char wrote[200];                /* the first line of the step that tells of a failure, else its last */
     char said[512];                 /* the plugin's first warning in the step */

@@ -44,10 +44,11 @@ int tarn_file_format_of(const char *path)
         if (strcasecmp(dot + 1, format_names[i]) == 0)
             return (int)i;
     }
-    return tarn_fail(TARN_E_INVALID,
-                     "%s: %.20s is an ending that tarn does not know: use .npy or .safetensors, or --format raw for the "
-                     "bytes as they are",
-                     path, dot);
+    return tarn_fail(
+        TARN_E_INVALID,
+        "%s: %.20s is an ending that tarn does not know: use .npy or .safetensors, or --format raw for the "
+        "bytes as they are",
+        path, dot);
 }
 
 /* --- reading ------------------------------------------------------------------------------------ */
@@ -87,8 +88,10 @@ static int map_all(int fd, const char *path, struct tarn_file *f)
     if (S_ISDIR(st.st_mode))
         return tarn_fail(TARN_E_INVALID, "%s: is a directory: name the files in it", path);
     if (fd != STDIN_FILENO && (S_ISCHR(st.st_mode) || S_ISBLK(st.st_mode)))
-        return tarn_fail(TARN_E_INVALID, "%s: is a device, which may have no end: pipe a part of it: head -c 1M %s | tarn put -",
-                         path, path);
+        return tarn_fail(
+            TARN_E_INVALID,
+            "%s: is a device, which may have no end: pipe a part of it: head -c 1M %s | tarn put -", path,
+            path);
     if (!S_ISREG(st.st_mode) || st.st_size == 0) /* files of /proc say 0, and have some */
         return read_all(fd, path, f);
     f->bytes = (uint64_t)st.st_size;
@@ -175,8 +178,8 @@ static int take_room(struct tarn_file_out *o)
                          (unsigned long long)o->bytes);
     if (fallocate(o->fd, 0, 0, (off_t)o->bytes) != 0 &&
         (errno != EOPNOTSUPP || ftruncate(o->fd, (off_t)o->bytes) != 0))
-        return tarn_fail(TARN_E_SYSTEM, "%s: no room for %llu bytes: %m: write elsewhere, or make room", o->path,
-                         (unsigned long long)o->bytes);
+        return tarn_fail(TARN_E_SYSTEM, "%s: no room for %llu bytes: %m: write elsewhere, or make room",
+                         o->path, (unsigned long long)o->bytes);
     void *map = mmap(NULL, o->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, o->fd, 0);
     if (map == MAP_FAILED)
         return tarn_fail(TARN_E_SYSTEM, "%s: mmap: %m", o->path);
@@ -197,8 +200,9 @@ static int open_temporary(struct tarn_file_out *o, const char *directory)
         o->named = o->fd >= 0;
     }
     if (o->fd < 0)
-        return tarn_fail(TARN_E_INVALID, "%s: cannot create: %m: write to a directory that is there and that you may write to",
-                         o->path);
+        return tarn_fail(
+            TARN_E_INVALID,
+            "%s: cannot create: %m: write to a directory that is there and that you may write to", o->path);
     return take_room(o);
 }
 

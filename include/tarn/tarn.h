@@ -51,17 +51,19 @@ const char *tarn_version(void);
 /* --- tensors ------------------------------------------------------------------------------------ */
 
 /* X(name, text, bits): element types, with the names safetensors uses in lower case. */
+/* clang-format off */
 #define TARN_DTYPES(X) \
     X(U8, "u8", 8) X(I8, "i8", 8) X(BOOL, "bool", 8) X(F8_E4M3, "f8_e4m3", 8) X(F8_E5M2, "f8_e5m2", 8) \
     X(U16, "u16", 16) X(I16, "i16", 16) X(F16, "f16", 16) X(BF16, "bf16", 16) \
     X(U32, "u32", 32) X(I32, "i32", 32) X(F32, "f32", 32) \
     X(U64, "u64", 64) X(I64, "i64", 64) X(F64, "f64", 64) X(C64, "c64", 64) X(C128, "c128", 128)
+/* clang-format on */
 
 enum tarn_dtype {
 #define TARN_DTYPE_ENUM(name_, text_, bits_) TARN_##name_,
     TARN_DTYPES(TARN_DTYPE_ENUM)
 #undef TARN_DTYPE_ENUM
-    TARN_DTYPE_COUNT,
+        TARN_DTYPE_COUNT,
 };
 
 /*
@@ -132,9 +134,10 @@ enum tarn_memory_kind { TARN_MEMORY_HOST, TARN_MEMORY_CUDA };
 
 /*
  * Optional: announces memory that later calls will use, so that transports which need it (RDMA; TCPX for
- * memory of the host) register it once, not once a call, and do not copy it. `kind` is enum tarn_memory_kind: CUDA for memory of a GPU. Registering
- * inside an already registered range is allowed and cheap. The memory stays the caller's. A GPU's memory that
- * RDMA devices do not take is left to the other transports; the reason is logged.
+ * memory of the host) register it once, not once a call, and do not copy it. `kind` is enum tarn_memory_kind:
+ * CUDA for memory of a GPU. Registering inside an already registered range is allowed and cheap. The memory
+ * stays the caller's. A GPU's memory that RDMA devices do not take is left to the other transports; the
+ * reason is logged.
  *
  * The rule: the mapping must outlive the registration. Deregister before munmap(), free() of a large
  * block, mremap() or MAP_FIXED over any part of the range. Devices keep the pages that they were given:
@@ -187,7 +190,7 @@ struct tarn_item {
     struct tarn_key key;
     const struct tarn_piece *pieces;
     uint32_t npieces;
-    int32_t status;            /* out */
+    int32_t status; /* out */
     uint64_t offset;
     struct tarn_tensor tensor; /* put: in. get: out, also set when the status is SIZE */
     uint64_t reserved[2];
@@ -197,36 +200,36 @@ struct tarn_item {
 
 /*
  * Memory. Pieces may lie in memory of the host (pageable, pinned, managed) or of a GPU, at any address and
- * alignment, also within an allocation; tarn asks CUDA which it is. All pieces of an item are in memory of the
- * host, or all in that of one GPU: INVALID when a first piece of a GPU's is followed by others. Where the first
- * is the host's, the others are taken for that, too, and read or written by the CPU: a GPU's among them is a
- * wrong address. Items of a call may lie in different memories. Managed memory counts as the host's.
+ * alignment, also within an allocation; tarn asks CUDA which it is. All pieces of an item are in memory of
+ * the host, or all in that of one GPU: INVALID when a first piece of a GPU's is followed by others. Where the
+ * first is the host's, the others are taken for that, too, and read or written by the CPU: a GPU's among them
+ * is a wrong address. Items of a call may lie in different memories. Managed memory counts as the host's.
  *
  * Order. tarn copies on streams of its own, which wait for no stream of the application, not for the default
  * stream either, and it never synchronises a device. So, unless it is told of an event:
  *   put   the kernels and copies that write the pieces have ended before the call (or the submit);
  *   get   those that read or write the buffers have ended before the call (or the submit).
  * With `after` in the options, an event recorded behind them, they need not: nothing of the pieces is read or
- * written before it has passed. It is looked at by the host, so it may be of any GPU and stream, and must have
- * been recorded before the call (CUDA takes one that was not for passed). A submitted operation waits for it
- * without keeping others from running; its deadline and tarn_cancel() hold meanwhile. The event stays until
- * the call returns, or the completion.
+ * written before it has passed. It is looked at by the host, so it may be of any GPU and stream, and must
+ * have been recorded before the call (CUDA takes one that was not for passed). A submitted operation waits
+ * for it without keeping others from running; its deadline and tarn_cancel() hold meanwhile. The event stays
+ * until the call returns, or the completion.
  *
  * When a call has returned, or a completion was drained, with status 0, what is launched from then on, on any
  * stream, finds the bytes of a get, and may change the pieces of a put.
  *
- * tarn_stream_wait() lets a stream wait for a get's copies instead of the host. The stream goes on behind them, in
- * any case, also when there was no such key, the deadline passed or the operation was canceled: then the buffers
- * hold anything. Whether the bytes are the object's is known when the operation is complete: so look at the
- * completion before using what the kernels behind it have made of them. Until then these may read the buffers, not
- * write them. A copy that a stream waits for is not made again: where the object was replaced meanwhile the item
- * ends with STALE, where the copy failed with that (or BUSY), and can be got again. (Without a stream that waits
- * such a copy is made once more within the get.)
+ * tarn_stream_wait() lets a stream wait for a get's copies instead of the host. The stream goes on behind
+ * them, in any case, also when there was no such key, the deadline passed or the operation was canceled: then
+ * the buffers hold anything. Whether the bytes are the object's is known when the operation is complete: so
+ * look at the completion before using what the kernels behind it have made of them. Until then these may read
+ * the buffers, not write them. A copy that a stream waits for is not made again: where the object was
+ * replaced meanwhile the item ends with STALE, where the copy failed with that (or BUSY), and can be got
+ * again. (Without a stream that waits such a copy is made once more within the get.)
  *
  * Memory given back before the completion: what was a GPU's at submit and is not any more when the operation
  * begins ends it with INVALID. Later it is as with cudaMemcpyAsync: cudaFree() waits for what is under way,
- * other allocators may not, and a fault makes the GPU useless to the process. tarn_close() gives memory back to
- * CUDA, which may wait for all that the GPU does: call it when no stream waits for the thread that does.
+ * other allocators may not, and a fault makes the GPU useless to the process. tarn_close() gives memory back
+ * to CUDA, which may wait for all that the GPU does: call it when no stream waits for the thread that does.
  */
 
 /* --- look-up ------------------------------------------------------------------------------------ */
@@ -269,9 +272,9 @@ void tarn_hits_free(struct tarn_hits *h);
 enum {
     TARN_GET_RANGE = 1 << 0,    /* items may ask for a part of the object */
     TARN_GET_NO_TOUCH = 1 << 1, /* do not count as use for eviction */
-    TARN_GET_NOW = 1 << 2,      /* tarn_get() waits for nobody else: it gets what it knows to lie in shared memory
-                                   or within reach of this host's GPUs; when another item comes first the rest
-                                   ends with AGAIN, nothing having been tried */
+    TARN_GET_NOW = 1 << 2, /* tarn_get() waits for nobody else: it gets what it knows to lie in shared memory
+                              or within reach of this host's GPUs; when another item comes first the rest
+                              ends with AGAIN, nothing having been tried */
 };
 
 struct tarn_get_options {
@@ -289,16 +292,16 @@ struct tarn_get_options {
  * NOT_REACHABLE, BUSY, DIRECTORY, TIMEOUT, INVALID; STALE only where a stream waits (see GPUs above), AGAIN
  * only with TARN_GET_NOW. Never returns bytes of another object, nor of two versions.
  *
- * A key is a regular register. While a put with TARN_PUT_REPLACE or a remove of it runs, gets may find the old
- * version or the new one (or none), and a later get the old one after an earlier one has found the new. Once that
- * call has returned 0, no get that begins then finds the old version, whatever the client has cached
- * (docs/consistency.md has what is left open). A get may always miss: so it does where a copy's node has left the
- * directory, whether it is dead, paused or cut off.
+ * A key is a regular register. While a put with TARN_PUT_REPLACE or a remove of it runs, gets may find the
+ * old version or the new one (or none), and a later get the old one after an earlier one has found the new.
+ * Once that call has returned 0, no get that begins then finds the old version, whatever the client has
+ * cached (docs/consistency.md has what is left open). A get may always miss: so it does where a copy's node
+ * has left the directory, whether it is dead, paused or cut off.
  *
- * A client reads from a node only while it knows that the node's record in Redis lives. It asks about the nodes it
- * reads from about once in a heartbeat, in the background; the first get after a pause waits for that question. While
- * Redis does not answer, gets of what is cached go on, or end with DIRECTORY: as the node's option --when-cut-off
- * says (docs/consistency.md has what each means).
+ * A client reads from a node only while it knows that the node's record in Redis lives. It asks about the
+ * nodes it reads from about once in a heartbeat, in the background; the first get after a pause waits for
+ * that question. While Redis does not answer, gets of what is cached go on, or end with DIRECTORY: as the
+ * node's option --when-cut-off says (docs/consistency.md has what each means).
  */
 int tarn_get(struct tarn_client *c, struct tarn_item *items, size_t n, const struct tarn_get_options *o);
 
@@ -315,33 +318,35 @@ struct tarn_put_options {
     uint32_t replicas; /* copies on distinct nodes; 0: 1 */
     const char *place; /* NULL: rendezvous over all nodes; "local": nodes on this host;
                           "NODE" or "NODE/POOL": that one */
-    void *after; /* a cudaEvent_t: the pieces are not read before it (see GPUs above); NULL: none.
-                    INVALID for tarn_put_begin() */
+    void *after;       /* a cudaEvent_t: the pieces are not read before it (see GPUs above); NULL: none.
+                          INVALID for tarn_put_begin() */
 };
 
 /*
  * Puts n objects, each for itself. An object becomes readable in one step, after all its bytes are in place.
- * Item statuses: EXISTS (the stored object stays), IN_DOUBT, FULL, TOO_LARGE, INVALID, NODE_DOWN, BUSY, DIRECTORY,
- * TIMEOUT.
+ * Item statuses: EXISTS (the stored object stays), IN_DOUBT, FULL, TOO_LARGE, INVALID, NODE_DOWN, BUSY,
+ * DIRECTORY, TIMEOUT.
  *
- * With TARN_PUT_REPLACE, 0 means that no get that begins later, by any client on any host, returns an older value.
- * Old copies on nodes that answer are given up at once; for a node that does not, the put waits until its record has
- * expired (3 of its heartbeats, and one more to be sure). When the deadline comes first the status is IN_DOUBT: the
- * new value is in place, and the sentence names the node on which an old one may still be read, until it answers or
- * its record expires. While a replace runs, gets may return the old or the new value, also the old one after the new
- * one: a key is a regular register, not an atomic one.
+ * With TARN_PUT_REPLACE, 0 means that no get that begins later, by any client on any host, returns an older
+ * value. Old copies on nodes that answer are given up at once; for a node that does not, the put waits until
+ * its record has expired (3 of its heartbeats, and one more to be sure). When the deadline comes first the
+ * status is IN_DOUBT: the new value is in place, and the sentence names the node on which an old one may
+ * still be read, until it answers or its record expires. While a replace runs, gets may return the old or the
+ * new value, also the old one after the new one: a key is a regular register, not an atomic one.
  *
- * Just after Redis has lost its data, or when the first node has just begun to use it, a replacing put waits until
- * the living nodes have told what they hold (3 heartbeats, and longer while they publish it), or ends with DIRECTORY.
- * So it does at a node that was cut off and compares what it holds.
+ * Just after Redis has lost its data, or when the first node has just begun to use it, a replacing put waits
+ * until the living nodes have told what they hold (3 heartbeats, and longer while they publish it), or ends
+ * with DIRECTORY. So it does at a node that was cut off and compares what it holds.
  *
- * Without TARN_PUT_REPLACE, 0 means that the directory had no such key. Just after Redis has lost its data it may be
- * missing there only until its node publishes it again: then of both values the one that was born later stays, by the
- * clocks of their nodes. Where that matters, replace. IN_DOUBT speaks of a value that was replaced or removed before.
+ * Without TARN_PUT_REPLACE, 0 means that the directory had no such key. Just after Redis has lost its data it
+ * may be missing there only until its node publishes it again: then of both values the one that was born
+ * later stays, by the clocks of their nodes. Where that matters, replace. IN_DOUBT speaks of a value that was
+ * replaced or removed before.
  *
  * With replicas, 0 means that all copies were in place. A put that fails on the way takes its copies back; a
- * replacing one leaves those that are stored, since they are the key's only ones ("stored with 1 of 2 copies"). A put
- * that failed may have taken effect, or take effect while its nodes finish what they had read of it.
+ * replacing one leaves those that are stored, since they are the key's only ones ("stored with 1 of 2
+ * copies"). A put that failed may have taken effect, or take effect while its nodes finish what they had read
+ * of it.
  */
 int tarn_put(struct tarn_client *c, struct tarn_item *items, size_t n, const struct tarn_put_options *o);
 
@@ -353,11 +358,11 @@ int tarn_put(struct tarn_client *c, struct tarn_item *items, size_t n, const str
  * could not be reserved have their status set and are skipped by commit. The session is created when
  * at least one item was reserved.
  */
-int tarn_put_begin(struct tarn_client *c, struct tarn_item *items, size_t n,
-                   const struct tarn_put_options *o, struct tarn_put_session **s_p);
+int tarn_put_begin(struct tarn_client *c, struct tarn_item *items, size_t n, const struct tarn_put_options *o,
+                   struct tarn_put_session **s_p);
 /* Writes the pieces to [offset, offset + total) of item i. Blocking; ranges may be written twice. */
-int tarn_put_write(struct tarn_put_session *s, size_t i, uint64_t offset,
-                   const struct tarn_piece *pieces, uint32_t npieces, uint32_t timeout_ms);
+int tarn_put_write(struct tarn_put_session *s, size_t i, uint64_t offset, const struct tarn_piece *pieces,
+                   uint32_t npieces, uint32_t timeout_ms);
 /* Publishes all reserved items and frees the session. statuses (n of them) may be NULL. */
 int tarn_put_commit(struct tarn_put_session *s, int32_t *statuses, uint32_t timeout_ms);
 /* Gives the room back and frees the session; nothing becomes readable. */
@@ -369,9 +374,9 @@ typedef uint64_t tarn_op; /* 0 is never an operation */
 
 struct tarn_completion {
     tarn_op op;
-    uint64_t cookie; /* as given at submit */
-    int32_t status;  /* what the blocking call would have returned; CANCELED after tarn_cancel */
-    uint32_t kind;   /* enum tarn_op_kind */
+    uint64_t cookie;        /* as given at submit */
+    int32_t status;         /* what the blocking call would have returned; CANCELED after tarn_cancel */
+    uint32_t kind;          /* enum tarn_op_kind */
     struct tarn_hits *hits; /* look-ups: owned by the caller now */
     char error[512];        /* sentence for a non-zero status */
     uint64_t reserved[2];
@@ -405,16 +410,17 @@ int tarn_wait(struct tarn_client *c, tarn_op op, uint32_t timeout_ms, struct tar
 int tarn_cancel(struct tarn_client *c, tarn_op op);
 
 /*
- * Makes what is given to a CUDA stream (cudaStream_t) from now on wait for the copies of a get, so that kernels
- * which use its buffers can be launched before the bytes are there. Call it with the stream's device current, for
- * as many streams as need be. It returns when all copies have been given to GPUs: within microseconds of the
- * submit, but not before the event in `after` has passed, which the host waits for. Where GPUs of this process do
- * not copy straight to the buffers (TCP, pageable memory, all puts) it returns when the operation is complete, and
- * the stream has nothing to wait for. See GPUs above for what the stream finds.
+ * Makes what is given to a CUDA stream (cudaStream_t) from now on wait for the copies of a get, so that
+ * kernels which use its buffers can be launched before the bytes are there. Call it with the stream's device
+ * current, for as many streams as need be. It returns when all copies have been given to GPUs: within
+ * microseconds of the submit, but not before the event in `after` has passed, which the host waits for. Where
+ * GPUs of this process do not copy straight to the buffers (TCP, pageable memory, all puts) it returns when
+ * the operation is complete, and the stream has nothing to wait for. See GPUs above for what the stream
+ * finds.
  *
  * Errors: NOT_FOUND (unknown, or drained), TIMEOUT (the operation's deadline has passed; it ends by itself),
- * INVALID (no such stream). After these the stream does not wait: launch nothing that uses the buffers before the
- * completion.
+ * INVALID (no such stream). After these the stream does not wait: launch nothing that uses the buffers before
+ * the completion.
  */
 int tarn_stream_wait(struct tarn_client *c, tarn_op op, void *stream);
 
@@ -426,9 +432,9 @@ int tarn_stream_wait(struct tarn_client *c, tarn_op op, void *stream);
  * on this host, or only in memory of a GPU that this process does not see. AGAIN when this client holds too
  * many views of the node.
  *
- * Of an object in a GPU pool addr is for kernels and copies of that GPU (and of those with peer access to it),
- * not for the CPU. Release the view when those that read it have ended: tarn does not wait for them. CUDA
- * cannot keep such memory from being written: that would change the object for everyone.
+ * Of an object in a GPU pool addr is for kernels and copies of that GPU (and of those with peer access to
+ * it), not for the CPU. Release the view when those that read it have ended: tarn does not wait for them.
+ * CUDA cannot keep such memory from being written: that would change the object for everyone.
  */
 struct tarn_view {
     const void *addr;
@@ -444,13 +450,13 @@ void tarn_release(struct tarn_client *c, struct tarn_view *v);
 /* --- management --------------------------------------------------------------------------------- */
 
 /*
- * Removes objects, all copies. statuses (n of them; may be NULL): 0, NOT_FOUND, IN_DOUBT, DIRECTORY, NODE_DOWN, ...
- * 0 means what it means for a replacing put: no get that begins later returns the object. IN_DOUBT: it is gone from
- * the directory, an old copy may still be read on the node that the sentence names. DIRECTORY: Redis does not answer,
- * or has just lost its data. NOT_FOUND: there was no object, known from a directory that has all its data; what 0 says
- * about later gets holds, too, as copies of an object that was replaced or removed before are waited for. A remove that
- * failed may have taken effect, or may take effect later, when a node was held up: it then removes what was put
- * meanwhile.
+ * Removes objects, all copies. statuses (n of them; may be NULL): 0, NOT_FOUND, IN_DOUBT, DIRECTORY,
+ * NODE_DOWN, ... 0 means what it means for a replacing put: no get that begins later returns the object.
+ * IN_DOUBT: it is gone from the directory, an old copy may still be read on the node that the sentence names.
+ * DIRECTORY: Redis does not answer, or has just lost its data. NOT_FOUND: there was no object, known from a
+ * directory that has all its data; what 0 says about later gets holds, too, as copies of an object that was
+ * replaced or removed before are waited for. A remove that failed may have taken effect, or may take effect
+ * later, when a node was held up: it then removes what was put meanwhile.
  */
 int tarn_remove(struct tarn_client *c, const struct tarn_key *keys, size_t n, int32_t *statuses,
                 uint32_t timeout_ms);
@@ -464,11 +470,12 @@ int tarn_unpin(struct tarn_client *c, const struct tarn_key *key, uint32_t timeo
 
 /*
  * For how many more milliseconds each of n objects is pinned, as their nodes say: 0 when it is not,
- * TARN_PINNED_FOREVER until it is unpinned; or a negative code: NOT_FOUND, NODE_DOWN, ... Of several copies the
- * longest counts. Returns the first code of a node that did not answer, or why none could be asked.
+ * TARN_PINNED_FOREVER until it is unpinned; or a negative code: NOT_FOUND, NODE_DOWN, ... Of several copies
+ * the longest counts. Returns the first code of a node that did not answer, or why none could be asked.
  */
 #define TARN_PINNED_FOREVER INT64_MAX
-int tarn_pinned(struct tarn_client *c, const struct tarn_key *keys, size_t n, int64_t *ms, uint32_t timeout_ms);
+int tarn_pinned(struct tarn_client *c, const struct tarn_key *keys, size_t n, int64_t *ms,
+                uint32_t timeout_ms);
 
 struct tarn_copy {
     const char *node;      /* node id */
@@ -484,9 +491,9 @@ struct tarn_copy {
 struct tarn_object {
     struct tarn_key key;
     struct tarn_tensor tensor;
-    uint64_t version;    /* random, new with every put */
-    uint64_t born_ms;    /* Unix time of the commit */
-    uint32_t ttl_ms;     /* 0: none */
+    uint64_t version; /* random, new with every put */
+    uint64_t born_ms; /* Unix time of the commit */
+    uint32_t ttl_ms;  /* 0: none */
     uint32_t ncopies;
     const struct tarn_copy *copies;
 };
@@ -536,7 +543,8 @@ typedef int (*tarn_event_fn)(void *arg, const char *what, const struct tarn_key 
                              const char *pool, uint64_t bytes);
 int tarn_events(struct tarn_client *c, uint32_t timeout_ms, tarn_event_fn fn, void *arg);
 
-/* directory_round_trips: of calls; what is asked in the background about nodes that are read from is not counted. */
+/* directory_round_trips: of calls; what is asked in the background about nodes that are read from is not
+ * counted. */
 struct tarn_stats {
     size_t size;
     uint64_t gets, get_bytes, misses, stale, puts, put_bytes, errors;

@@ -21,8 +21,9 @@ static void log_refusal(const struct tarn_conn *c)
         r->left_out++;
         return;
     }
-    tarn_log(&c->node->log, TARN_LOG_WARN, "control", "msg=\"refused\" peer=%s command=%s left_out=%u cause=\"%s\"", c->peer,
-             c->last_command, r->left_out, tarn_last_error());
+    tarn_log(&c->node->log, TARN_LOG_WARN, "control",
+             "msg=\"refused\" peer=%s command=%s left_out=%u cause=\"%s\"", c->peer, c->last_command,
+             r->left_out, tarn_last_error());
     r->left_out = 0;
 }
 

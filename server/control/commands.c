@@ -12,7 +12,6 @@
 #include "base/error.h"
 #include "base/option/option_value.h"
 #include "base/text.h"
-#include "server/control/attach.h"
 #include "server/control/arguments.h"
 #include "server/control/attach.h"
 #include "server/control/commands_data.h"
@@ -64,9 +63,11 @@ static int authenticate(struct tarn_conn *c, const redisReply *given)
         c->admin |= is_admin;
         return 0;
     }
-    return tarn_fail(TARN_E_AUTH, "node %s: wrong secret: %s", c->node->id,
-                     c->node->config->secret ? "give the one the node was started with (TARN_SECRET or --secret)"
-                                             : "it has made one, which clients find in Redis: unset TARN_SECRET, give no --secret");
+    return tarn_fail(
+        TARN_E_AUTH, "node %s: wrong secret: %s", c->node->id,
+        c->node->config->secret
+            ? "give the one the node was started with (TARN_SECRET or --secret)"
+            : "it has made one, which clients find in Redis: unset TARN_SECRET, give no --secret");
 }
 
 static void command_auth(struct tarn_conn *c, size_t n, redisReply **args)
@@ -148,7 +149,8 @@ static void command_hello(struct tarn_conn *c, size_t n, redisReply **args)
     if (!rc && n > 3)
         rc = authenticate(c, args[3]);
     if (!rc && !c->authenticated)
-        rc = tarn_fail(TARN_E_AUTH, "node %s wants a secret and was shown none: set TARN_SECRET or give --secret",
+        rc = tarn_fail(TARN_E_AUTH,
+                       "node %s wants a secret and was shown none: set TARN_SECRET or give --secret",
                        c->node->id);
     if (!rc)
         rc = join_session(c, args[2]);
@@ -253,17 +255,20 @@ static void config_set(struct tarn_conn *c, const char *name, const char *value)
         rc = tarn_log_level_parse("CONFIG SET " LOG_LEVEL, value, &level);
     else if (known)
         rc = tarn_fail(TARN_E_UNSUPPORTED,
-                       "CONFIG SET: %.40s cannot be changed while the node runs, only " LOG_LEVEL " can: restart it with "
+                       "CONFIG SET: %.40s cannot be changed while the node runs, only " LOG_LEVEL
+                       " can: restart it with "
                        "another --%.40s",
                        name, name);
     else
-        rc = tarn_fail(TARN_E_INVALID, "CONFIG SET: \"%.40s\" is no setting of a node: CONFIG GET * lists them", name);
+        rc = tarn_fail(TARN_E_INVALID,
+                       "CONFIG SET: \"%.40s\" is no setting of a node: CONFIG GET * lists them", name);
     if (rc) {
         tarn_reply_failure(c, rc);
         return;
     }
     c->node->log.level = level;
-    tarn_log(&c->node->log, TARN_LOG_INFO, "control", "msg=\"log level was set\" level=%s peer=%s", value, c->peer);
+    tarn_log(&c->node->log, TARN_LOG_INFO, "control", "msg=\"log level was set\" level=%s peer=%s", value,
+             c->peer);
     tarn_resp_add_simple(&c->out, "OK");
 }
 
@@ -291,8 +296,7 @@ static void command_help(struct tarn_conn *c, size_t n, redisReply **args);
 /* --- the table ---------------------------------------------------------------------------------- */
 
 static const struct command commands[] = {
-    {"HELLO", command_hello, 2, 0, 0, ANYBODY,
-     "<protocol> <session> [<secret>]: begins a client's session"},
+    {"HELLO", command_hello, 2, 0, 0, ANYBODY, "<protocol> <session> [<secret>]: begins a client's session"},
     {"AUTH", command_auth, 2, 0, 0, ANYBODY, "[default] <secret>"},
     {"PING", command_ping, 1, 0, 0, ANYBODY, "[text]"},
     {"QUIT", command_quit, 1, 0, 0, ANYBODY,
@@ -310,13 +314,13 @@ static const struct command commands[] = {
      "<deadline_ns> <put|join> {<pool index> <slot> <gen>}..."},
     {"ABORT", tarn_command_abort, 4, 1, 3, SESSION, "{<pool index> <slot> <gen>}..."},
     {"DELETE", tarn_command_delete, 2, 1, 1, SESSION, "<key>...: removes objects from all nodes"},
-    {"RELEASE", tarn_command_release, 4, 1, 3, SESSION,
-     "{<pool> <slot> <gen>}...: frees displaced copies"},
+    {"RELEASE", tarn_command_release, 4, 1, 3, SESSION, "{<pool> <slot> <gen>}...: frees displaced copies"},
     {"SETTLED", tarn_command_settled, 3, 1, 2, SESSION,
      "{<key> <location>}...: can nobody read that displaced copy any more?"},
     {"PIN", tarn_command_pin, 3, 2, 1, SESSION, "<ttl_ms> <key>...: keeps objects from eviction"},
     {"UNPIN", tarn_command_unpin, 2, 1, 1, SESSION, "<key>..."},
-    {"PINNED", tarn_command_pinned, 2, 1, 1, TRUSTED, "<key>...: for how much longer, in ms; -1: until UNPIN"},
+    {"PINNED", tarn_command_pinned, 2, 1, 1, TRUSTED,
+     "<key>...: for how much longer, in ms; -1: until UNPIN"},
     {"TOUCH", tarn_command_touch, 2, 1, 1, SESSION, "<key>...: counts as use"},
     {"EVICT", tarn_command_evict, 3, 0, 0, ADMIN, "<pool> <bytes>: frees least recently used objects"},
     {"DRAIN", command_drain, 1, 0, 0, ADMIN, ": ends the node in order"},
@@ -333,9 +337,9 @@ static void command_help(struct tarn_conn *c, size_t n, redisReply **args)
                              commands[i].usage[0] == ':' ? "" : " ", commands[i].usage);
         tarn_resp_add_string(&c->out, line, (size_t)bytes);
     }
-    tarn_resp_add_simple(&c->out,
-                         "Commands from ATTACH to TOUCH need HELLO 1 <16 hex digits> on the same connection; CLIENT, "
-                         "CONFIG, EVICT and DRAIN the Unix socket as the node's user or root, or the admin secret.");
+    tarn_resp_add_simple(
+        &c->out, "Commands from ATTACH to TOUCH need HELLO 1 <16 hex digits> on the same connection; CLIENT, "
+                 "CONFIG, EVICT and DRAIN the Unix socket as the node's user or root, or the admin secret.");
 }
 
 static const struct command *find_command(const char *name)
@@ -366,10 +370,11 @@ static int unknown_command(const redisReply *name)
 static int check_command(const struct tarn_conn *c, const struct command *command, size_t n)
 {
     if (command->right == ADMIN && !c->admin)
-        return tarn_fail(TARN_E_AUTH,
-                         "%s: administers node %s: connect to its Unix socket %s as its user or root, or say AUTH with "
-                         "the --admin-secret that it was started with",
-                         command->name, c->node->id, c->node->record.unix_path);
+        return tarn_fail(
+            TARN_E_AUTH,
+            "%s: administers node %s: connect to its Unix socket %s as its user or root, or say AUTH with "
+            "the --admin-secret that it was started with",
+            command->name, c->node->id, c->node->record.unix_path);
     if (command->right != ANYBODY && !c->authenticated && !c->admin)
         return tarn_fail(TARN_E_AUTH, "%s: node %s wants its secret first: AUTH <secret>", command->name,
                          c->node->id);

@@ -100,14 +100,15 @@ static void end_commit(struct tarn_node *n, const struct commit_item *item, cons
                        bool published)
 {
     n->committing = p->mode == TARN_PUBLISH_JOIN ? NULL : &p->record.locations[0];
-    bool live = tarn_store_commit_end(n->store, item->pool, item->slot, item->gen,
-                                      published ? p->record.born_ms : 0);
+    bool live =
+        tarn_store_commit_end(n->store, item->pool, item->slot, item->gen, published ? p->record.born_ms : 0);
     n->committing = NULL;
     if (published && !live) /* released while it was published */
         withdraw_later(n, p);
 }
 
-/* To be committed again, if the session is still there. What was published stays so, at an earlier COMMIT, too. */
+/* To be committed again, if the session is still there. What was published stays so, at an earlier COMMIT,
+ * too. */
 static void answer_again(struct commit *k, const struct commit_item *item, const struct tarn_publish *p,
                          const char *sentence, struct tarn_buf *out)
 {
@@ -119,7 +120,8 @@ static void answer_again(struct commit *k, const struct commit_item *item, const
     }
     tarn_store_commit_again(n->store, session ? session->id : 0, item->pool, item->slot, item->gen);
     if (out)
-        tarn_resp_add_error(out, TARN_E_AGAIN, sentence[0] ? sentence : "the directory is not settled: commit again");
+        tarn_resp_add_error(out, TARN_E_AGAIN,
+                            sentence[0] ? sentence : "the directory is not settled: commit again");
 }
 
 static void answer_item(struct commit *k, const struct commit_item *item, const char *sentence,
@@ -192,8 +194,8 @@ static void commit_answer(struct tarn_pending *pending, int code, const char *se
 
 /*
  * The client was told that nothing was stored: takes out what was. What that displaced is not put back,
- * since another put may have come and gone meanwhile: it is freed here now, elsewhere when its node finds it in its
- * recheck set.
+ * since another put may have come and gone meanwhile: it is freed here now, elsewhere when its node finds it
+ * in its recheck set.
  */
 static void commit_late(struct tarn_pending *pending)
 {
@@ -246,9 +248,10 @@ static int commit_args(struct tarn_node *n, redisReply **args, uint64_t *timeout
 /* The reservations stay: the client asks again. */
 static void refuse_commit(struct tarn_conn *c, size_t items)
 {
-    tarn_fail(TARN_E_AGAIN,
-              "node %s was cut off, and finds out first what became of its copies: commit again, or put elsewhere",
-              c->node->id);
+    tarn_fail(
+        TARN_E_AGAIN,
+        "node %s was cut off, and finds out first what became of its copies: commit again, or put elsewhere",
+        c->node->id);
     tarn_resp_add_array(&c->out, items);
     for (size_t i = 0; i < items; i++)
         tarn_resp_add_error(&c->out, TARN_E_AGAIN, tarn_last_error());

@@ -22,7 +22,8 @@ void tarn_copy_key(struct tarn_key_copies *k, struct tarn_key *key)
     k->bytes += key->bytes;
 }
 
-bool tarn_free_displaced(struct tarn_node *n, const struct tarn_key *key, const struct tarn_location *l, bool named)
+bool tarn_free_displaced(struct tarn_node *n, const struct tarn_key *key, const struct tarn_location *l,
+                         bool named)
 {
     if (strcmp(l->node, n->id) || !tarn_recheck_free_copy(n, l))
         return false;
@@ -114,7 +115,8 @@ static void delete_begin(struct deletes *d, struct tarn_node *n, const redisRepl
 }
 
 /* Copies here that a commit has brought meanwhile go, too. Returns what is left for the client. */
-static size_t free_here(struct tarn_node *n, const struct tarn_removal *removal, const struct tarn_location **left)
+static size_t free_here(struct tarn_node *n, const struct tarn_removal *removal,
+                        const struct tarn_location **left)
 {
     size_t nleft = 0;
     for (uint32_t i = 0; i < removal->ndisplaced; i++) {
@@ -125,14 +127,15 @@ static size_t free_here(struct tarn_node *n, const struct tarn_removal *removal,
 }
 
 /* The directory has perhaps not been told: in the background then; twice does no harm. */
-static void withdraw_freed(struct tarn_node *n, const struct delete_item *item, const struct tarn_removal *removal)
+static void withdraw_freed(struct tarn_node *n, const struct delete_item *item,
+                           const struct tarn_removal *removal)
 {
     if (item->was_here)
         tarn_publisher_withdraw(n->publisher, &removal->key, &removal->freed, item->bytes, "removed");
 }
 
-static void answer_removal(struct tarn_node *n, const struct delete_item *item, const struct tarn_removal *removal,
-                           struct tarn_buf *out)
+static void answer_removal(struct tarn_node *n, const struct delete_item *item,
+                           const struct tarn_removal *removal, struct tarn_buf *out)
 {
     const struct tarn_location *left[TARN_DISPLACED_MAX];
     size_t nleft = free_here(n, removal, left);
@@ -283,8 +286,8 @@ static int settled_item(struct settled *s, redisReply **args)
     if (!rc)
         rc = tarn_copy_parse((struct tarn_text){args[1]->str, args[1]->len}, &c->copy);
     if (rc)
-        return tarn_fail(TARN_E_INVALID, "SETTLED: not a key and @<node>/<pool>=<offset>:<slot>:<gen>: %.200s",
-                         args[1]->str);
+        return tarn_fail(TARN_E_INVALID,
+                         "SETTLED: not a key and @<node>/<pool>=<offset>:<slot>:<gen>: %.200s", args[1]->str);
     tarn_copy_key(&s->keys, &c->key);
     r->n++;
     return 0;

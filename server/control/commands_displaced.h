@@ -17,10 +17,12 @@ struct tarn_key_copies {
 void tarn_copy_key(struct tarn_key_copies *k, struct tarn_key *key);
 
 /*
- * For a displaced copy in the directory's answer. True: the client need not release it, since it is freed here, and
- * taken out of the record where that names it. False: another node's, or one here whose own commit has not ended.
+ * For a displaced copy in the directory's answer. True: the client need not release it, since it is freed
+ * here, and taken out of the record where that names it. False: another node's, or one here whose own commit
+ * has not ended.
  */
-bool tarn_free_displaced(struct tarn_node *n, const struct tarn_key *key, const struct tarn_location *l, bool named);
+bool tarn_free_displaced(struct tarn_node *n, const struct tarn_key *key, const struct tarn_location *l,
+                         bool named);
 /* An array of "@<node>/<pool>=<offset>:<slot>:<gen>". */
 void tarn_reply_copies(struct tarn_buf *out, const struct tarn_location *const *copies, size_t n);
 

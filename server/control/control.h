@@ -4,10 +4,10 @@
  *
  * States of a connection
  *   READING   requests are parsed and run one after the other; nothing is read while much output waits
- *   WAITING   the running command's answer needs the directory or a transport; nothing is parsed until it came, so
- *             answers keep the order of the requests
- *   CLOSING   what is in the output is still sent, then the connection goes
- * Descriptors of an ATTACH go out with the first byte of its answer; until then nothing more is run.
+ *   WAITING   the running command's answer needs the directory or a transport; nothing is parsed until it
+ * came, so answers keep the order of the requests CLOSING   what is in the output is still sent, then the
+ * connection goes Descriptors of an ATTACH go out with the first byte of its answer; until then nothing more
+ * is run.
  */
 #ifndef TARN_SERVER_CONTROL_H
 #define TARN_SERVER_CONTROL_H
@@ -29,15 +29,15 @@ struct tarn_conn {
     struct tarn_watch *watch;
     struct tarn_resp_parser *parser;
     int fd, events;
-    bool local;    /* came over the Unix socket */
-    bool admitted; /* has sent something, and the secret where there is one */
+    bool local;         /* came over the Unix socket */
+    bool admitted;      /* has sent something, and the secret where there is one */
     bool authenticated; /* has shown the secret, or there is none */
     bool admin;         /* is the node's user or root, on the Unix socket, or has shown the admin secret */
     enum tarn_conn_state state;
     char peer[64];
     uint64_t id, since_ns, commands;
     const char *last_command;
-    bool refused; /* and logged so */
+    bool refused;                 /* and logged so */
     struct tarn_session *session; /* NULL before HELLO */
     struct tarn_waiter *waiter;   /* WAITING */
 

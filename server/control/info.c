@@ -93,12 +93,11 @@ static void node_section(const struct tarn_node *n, struct tarn_buf *out)
                     n->id, tarn_node_state_name(n), tarn_version(), n->epoch, n->config->ns);
     tarn_buf_printf(out, "host:%s\r\nhost_id:%s\r\npid:%u\r\ncontrol:%s\r\nunix:%s\r\n", n->record.host,
                     n->record.host_id, n->record.pid, n->record.control, n->record.unix_path);
-    tarn_buf_printf(
-        out,
-        "time_ms:%" U "\r\nuptime_seconds:%" U "\r\nrss_bytes:%" U "\r\nrss_private_bytes:%" U
-        "\r\ncpu_seconds:%.3f\r\n",
-        tarn_unix_ms(), (uint64_t)((tarn_now_ns() - n->started_ns) / TARN_NS_PER_S), p.resident_bytes,
-        p.private_bytes, p.cpu_s);
+    tarn_buf_printf(out,
+                    "time_ms:%" U "\r\nuptime_seconds:%" U "\r\nrss_bytes:%" U "\r\nrss_private_bytes:%" U
+                    "\r\ncpu_seconds:%.3f\r\n",
+                    tarn_unix_ms(), (uint64_t)((tarn_now_ns() - n->started_ns) / TARN_NS_PER_S),
+                    p.resident_bytes, p.private_bytes, p.cpu_s);
 }
 
 static void pools_section(const struct tarn_node *n, struct tarn_buf *out)
@@ -118,7 +117,8 @@ static void pools_section(const struct tarn_node *n, struct tarn_buf *out)
                         ",largest_hole=%" U ",objects=%" U ",slots=%" U ",reserved=%" U ",reserved_bytes=%" U
                         ",limbo=%" U,
                         s.largest_hole, s.objects, s.slots, s.reserved, s.reserved_bytes, s.limbo);
-        tarn_buf_printf(out, ",room=%" U ",evicted=%" U ",evicted_bytes=%" U ",expired=%" U ",refused=%" U "\r\n",
+        tarn_buf_printf(out,
+                        ",room=%" U ",evicted=%" U ",evicted_bytes=%" U ",expired=%" U ",refused=%" U "\r\n",
                         s.room, s.evicted, s.evicted_bytes, s.expired, s.refused);
     }
 }

@@ -24,7 +24,8 @@
 #define PIDFS_MAGIC 0x50494446u
 #define SESSIONS_MAX 256 /* of one process: each may keep a hazard page, which every reuse looks at */
 
-int tarn_sessions_new(struct tarn_node *n, void (*drop)(const struct tarn_session *s), struct tarn_sessions **s_p)
+int tarn_sessions_new(struct tarn_node *n, void (*drop)(const struct tarn_session *s),
+                      struct tarn_sessions **s_p)
 {
     struct tarn_sessions *s = calloc(1, sizeof(*s));
     if (!s)

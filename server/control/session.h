@@ -49,7 +49,8 @@ struct tarn_sessions {
 };
 
 /* drop: closes all connections of a session. */
-int tarn_sessions_new(struct tarn_node *n, void (*drop)(const struct tarn_session *s), struct tarn_sessions **s_p);
+int tarn_sessions_new(struct tarn_node *n, void (*drop)(const struct tarn_session *s),
+                      struct tarn_sessions **s_p);
 /* Ends all; their connections are gone already. */
 void tarn_sessions_free(struct tarn_sessions *s);
 

@@ -30,7 +30,7 @@ struct tarn_living {
     size_t n, room;
     uint64_t asked_ns;
     uint64_t listed_ms; /* Redis's time before that */
-    bool calm; /* the directory was, behind the list: a missing node is dead */
+    bool calm;          /* the directory was, behind the list: a missing node is dead */
 };
 
 /*

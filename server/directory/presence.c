@@ -100,7 +100,8 @@ static void wait_for_the_others(struct tarn_node *n, const struct tarn_directory
 
 /* --- what a beat has found ---------------------------------------------------------------------- */
 
-/* Since the last good beat, by whichever clock saw more of it: ours stands still while a machine is suspended. */
+/* Since the last good beat, by whichever clock saw more of it: ours stands still while a machine is
+ * suspended. */
 static uint64_t away_ms(const struct tarn_presence *p, uint64_t now_ms, uint64_t sent_ns)
 {
     uint64_t ours = (sent_ns - p->last_ns) / TARN_NS_PER_MS;
@@ -119,7 +120,8 @@ static void directory_lost(struct tarn_node *n, const struct tarn_directory_stat
     else if (p->restoring)
         late(n, s->now_ms, "redis lost its data again before this node had published what it holds");
     else if (tarn_directory_aged(s, n->ttl_ms))
-        late(n, s->now_ms, "redis lost its data while this node was cut off, and others believe what is missing");
+        late(n, s->now_ms,
+             "redis lost its data while this node was cut off, and others believe what is missing");
     else if (away_ms(p, s->now_ms, sent_ns) < n->ttl_ms)
         restore(n, s);
     else if (same_run)
@@ -131,10 +133,12 @@ static void directory_lost(struct tarn_node *n, const struct tarn_directory_stat
 /* Nobody can have been given up: no node beat from before this one's record expired until just now. */
 static bool everybody_was_silent(const struct tarn_node *n, const struct tarn_directory_state *s)
 {
-    return s->silent_ms < n->presence.last_ms + n->ttl_ms && s->now_ms < s->resumed_ms + 2ull * heartbeat_ms(n);
+    return s->silent_ms < n->presence.last_ms + n->ttl_ms &&
+           s->now_ms < s->resumed_ms + 2ull * heartbeat_ms(n);
 }
 
-/* It has not expired, so the directory was lost, perhaps between this beat's two round trips: the next one tells. */
+/* It has not expired, so the directory was lost, perhaps between this beat's two round trips: the next one
+ * tells. */
 static bool gone_early(struct tarn_node *n, const struct tarn_directory_state *s, uint64_t sent_ns)
 {
     struct tarn_presence *p = &n->presence;
@@ -202,8 +206,8 @@ static bool compared(struct tarn_node *n, const struct tarn_directory_state *s)
     return false;
 }
 
-/* True: what was displaced before the record was there again is freed. Nothing else can have been. A commit under way
- * would bring to life what the recheck set has to leave. */
+/* True: what was displaced before the record was there again is freed. Nothing else can have been. A commit
+ * under way would bring to life what the recheck set has to leave. */
 static bool rechecked(struct tarn_node *n, const struct tarn_directory_state *s)
 {
     struct tarn_presence *p = &n->presence;
@@ -226,8 +230,9 @@ static bool waited(struct tarn_node *n, const struct tarn_directory_state *s)
     if (2 * s->lived_ms >= 2 * p->away_ms + 3ull * heartbeat_ms(n))
         late(n, s->now_ms, "this node was cut off from redis before it lost its data, others were not");
     else if (s->told < p->nodes)
-        late(n, s->now_ms, "redis lost its data while this node was cut off, and not every node is left to say that "
-                           "it was cut off, too");
+        late(n, s->now_ms,
+             "redis lost its data while this node was cut off, and not every node is left to say that "
+             "it was cut off, too");
     else
         p->state = TARN_HERE;
     return true;
@@ -313,7 +318,8 @@ void tarn_presence_conflict(struct tarn_node *n, const char *cause)
 {
     struct tarn_presence *p = &n->presence;
     if (!p->conflict)
-        tarn_log(&n->log, TARN_LOG_WARN, AT, "msg=\"this node is cut off: its heartbeat is refused\" cause=\"%s\"", cause);
+        tarn_log(&n->log, TARN_LOG_WARN, AT,
+                 "msg=\"this node is cut off: its heartbeat is refused\" cause=\"%s\"", cause);
     p->conflict = true;
     p->begun = false;
     tarn_scrub_stop(n->scrub);

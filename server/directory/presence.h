@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Whether the others count on this node (docs/consistency.md, "Losing the directory" and "Nodes that were away").
- * A node whose record has expired was given up: its copies may have been replaced and removed since. Redis may
- * also have lost what would tell.
+ * Whether the others count on this node (docs/consistency.md, "Losing the directory" and "Nodes that were
+ * away"). A node whose record has expired was given up: its copies may have been replaced and removed since.
+ * Redis may also have lost what would tell.
  *
  *              +--------------------- all compared, and the record is still there --------------------+
  *              v                                                                                      |
@@ -20,18 +20,18 @@
  *
  * HERE, the record gone for everybody's silence --> RECHECKING --the recheck set is freed--> HERE
  *
- * HERE is listed as ready, the others as returning: nobody reads there, nobody calls the node expired. A comparison
- * begins a heartbeat after the node has listed itself, since who found its record missing before may withdraw its
- * locations for so long; and when no commit is under way. RECHECKING: just before the silence somebody may have been
- * told that a displaced copy here cannot be read any more.
+ * HERE is listed as ready, the others as returning: nobody reads there, nobody calls the node expired. A
+ * comparison begins a heartbeat after the node has listed itself, since who found its record missing before
+ * may withdraw its locations for so long; and when no commit is under way. RECHECKING: just before the
+ * silence somebody may have been told that a displaced copy here cannot be read any more.
  *
- * Conflict, in any state: other nodes beat with another heartbeat, so this one's beats are refused. It is cut off as
- * from a Redis that is away: its record expires, it commits, restores and compares nothing. The first beat that is
- * taken again finds another directory, and decides.
+ * Conflict, in any state: other nodes beat with another heartbeat, so this one's beats are refused. It is cut
+ * off as from a Redis that is away: its record expires, it commits, restores and compares nothing. The first
+ * beat that is taken again finds another directory, and decides.
  *
- * What a record says is decided from one beat's answer and written by the next, which is sent at once. Records
- * that are made come with a time limit by Redis's clock, so that a beat that is held up makes none when the
- * reason for it is gone.
+ * What a record says is decided from one beat's answer and written by the next, which is sent at once.
+ * Records that are made come with a time limit by Redis's clock, so that a beat that is held up makes none
+ * when the reason for it is gone.
  */
 #ifndef TARN_SERVER_PRESENCE_H
 #define TARN_SERVER_PRESENCE_H

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Clients show the password to whoever listens on the port. So the node keeps the port also while there is no Redis:
- * a socket is bound to it that never listens. With SO_REUSEADDR, for as long as it takes to start Redis, Linux lets
- * Redis bind it as well; without, it lets nobody.
+ * Clients show the password to whoever listens on the port. So the node keeps the port also while there is no
+ * Redis: a socket is bound to it that never listens. With SO_REUSEADDR, for as long as it takes to start
+ * Redis, Linux lets Redis bind it as well; without, it lets nobody.
  */
 #include "server/directory/private_redis.h"
 
@@ -30,12 +30,12 @@
 #define ANSWER_MS 100
 #define START_MS 5000
 #define STOP_MS 3000
-#define AGAIN_NS TARN_NS_PER_S          /* between two starts of one that has died */
-#define STEADY_NS (10 * TARN_NS_PER_S)  /* it has lived so long: what happened before does not count */
-#define STARTS_MAX 5                    /* in a row */
+#define AGAIN_NS TARN_NS_PER_S         /* between two starts of one that has died */
+#define STEADY_NS (10 * TARN_NS_PER_S) /* it has lived so long: what happened before does not count */
+#define STARTS_MAX 5                   /* in a row */
 
 struct tarn_private_redis {
-    pid_t pid; /* 0: it has ended */
+    pid_t pid;   /* 0: it has ended */
     int port_fd; /* keeps the port; -1: none yet */
     uint64_t started_ns;
     uint32_t starts; /* again, since it lived for long */
@@ -78,8 +78,8 @@ static void add_path(struct tarn_buf *out, const char *name, const char *path)
 }
 
 /*
- * A pipe that has the settings. Not by arguments: every user of the machine can read those, and one of them is the
- * password.
+ * A pipe that has the settings. Not by arguments: every user of the machine can read those, and one of them
+ * is the password.
  */
 static int settings(const struct tarn_private_redis *r, int *fd_p)
 {
@@ -262,23 +262,25 @@ int tarn_private_redis_tend(struct tarn_private_redis *r, const struct tarn_logg
     if (r->starts && now - r->started_ns < AGAIN_NS)
         return 0;
     if (r->starts == STARTS_MAX)
-        return tarn_fail(TARN_E_SYSTEM,
-                         "redis-server has ended, and %d more times soon after it was started again: see why, or name a "
-                         "running Redis with --redis",
-                         STARTS_MAX);
+        return tarn_fail(
+            TARN_E_SYSTEM,
+            "redis-server has ended, and %d more times soon after it was started again: see why, or name a "
+            "running Redis with --redis",
+            STARTS_MAX);
     r->starts++;
-    tarn_log(log, TARN_LOG_WARN, "redis", "msg=\"redis-server has ended\" remedy=\"starting it again\" port=%s",
-             r->port);
+    tarn_log(log, TARN_LOG_WARN, "redis",
+             "msg=\"redis-server has ended\" remedy=\"starting it again\" port=%s", r->port);
     share_port(r, true);
     int rc = spawn(r);
     if (!rc)
         rc = wait_ready(r, now + START_MS * TARN_NS_PER_MS);
     /* Somebody may have been quicker, and been shown the password: it is not used there again. */
-    return rc != TARN_E_AGAIN ? rc
-                              : tarn_fail(TARN_E_SYSTEM,
-                                          "redis-server has ended, and cannot be started again on port %s: see who uses "
-                                          "that port, or name a running Redis with --redis",
-                                          r->port);
+    return rc != TARN_E_AGAIN
+               ? rc
+               : tarn_fail(TARN_E_SYSTEM,
+                           "redis-server has ended, and cannot be started again on port %s: see who uses "
+                           "that port, or name a running Redis with --redis",
+                           r->port);
 }
 
 void tarn_private_redis_stop(struct tarn_private_redis *r)

@@ -8,16 +8,16 @@
 struct tarn_private_redis;
 
 /*
- * Starts redis-server without persistence on a free port of 127.0.0.1 and on a Unix socket of mode 0600 in `dir`,
- * with a random password, and waits until it answers. It dies with this process. UNAVAILABLE when it is not
- * installed, TIMEOUT, SYSTEM.
+ * Starts redis-server without persistence on a free port of 127.0.0.1 and on a Unix socket of mode 0600 in
+ * `dir`, with a random password, and waits until it answers. It dies with this process. UNAVAILABLE when it
+ * is not installed, TIMEOUT, SYSTEM.
  */
 int tarn_private_redis_start(const char *dir, uint64_t deadline_ns, struct tarn_private_redis **r_p);
 /* "redis://default:PASSWORD@127.0.0.1:PORT", for whoever is to use the store. */
 const char *tarn_private_redis_uri(const struct tarn_private_redis *r);
 /*
- * To be called all the time: starts it again, empty and at the same address, when it has died. SYSTEM when it does not
- * stay alive.
+ * To be called all the time: starts it again, empty and at the same address, when it has died. SYSTEM when it
+ * does not stay alive.
  */
 int tarn_private_redis_tend(struct tarn_private_redis *r, const struct tarn_logger *log);
 /* Ends it and waits for its end. NULL is allowed. */

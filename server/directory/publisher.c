@@ -230,11 +230,10 @@ static bool next_round(struct tarn_publisher *p, struct round *round)
 static void *publisher_thread(void *arg)
 {
     static void (*const work[TARN_REQUEST_KINDS])(struct tarn_publisher *, struct tarn_request *) = {
-        [TARN_REQUEST_BEAT] = work_beat,         [TARN_REQUEST_RECHECK] = work_recheck,
-        [TARN_REQUEST_REMOVE] = work_remove,     [TARN_REQUEST_SETTLED] = work_settled,
-        [TARN_REQUEST_RESTORE] = work_restore,
-        [TARN_REQUEST_WITHDRAW] = work_withdraw, [TARN_REQUEST_SCAN] = work_scan,
-        [TARN_REQUEST_LEAVE] = work_leave,
+        [TARN_REQUEST_BEAT] = work_beat,       [TARN_REQUEST_RECHECK] = work_recheck,
+        [TARN_REQUEST_REMOVE] = work_remove,   [TARN_REQUEST_SETTLED] = work_settled,
+        [TARN_REQUEST_RESTORE] = work_restore, [TARN_REQUEST_WITHDRAW] = work_withdraw,
+        [TARN_REQUEST_SCAN] = work_scan,       [TARN_REQUEST_LEAVE] = work_leave,
     };
     struct tarn_publisher *p = arg;
     struct round round;

@@ -28,16 +28,16 @@
  * for the first call that is answered again. One that answers but refuses (out of memory) is still
  * asked to withdraw, now and then: that is what frees memory there. LEAVE does not wait for those.
  *
- * A replace, a remove and SETTLED are believed in a settled directory only, which is looked at before and after. An
- * item is AGAIN when it was not settled, and when a displaced copy could not be written into its node's recheck set;
- * `stored` is set when it was published all the same.
+ * A replace, a remove and SETTLED are believed in a settled directory only, which is looked at before and
+ * after. An item is AGAIN when it was not settled, and when a displaced copy could not be written into its
+ * node's recheck set; `stored` is set when it was published all the same.
  *
  * A restore takes the place of an older record, and of a newer one only when all its locations are
  * void ones of this node: a newer record of another node says that this copy was replaced, whether
  * that node still lives or not.
  *
- * A restore takes effect only while the record of this node that the last beat has written lives, by Redis's clock:
- * AGAIN for the page when it comes later.
+ * A restore takes effect only while the record of this node that the last beat has written lives, by Redis's
+ * clock: AGAIN for the page when it comes later.
  *
  * Lock: publisher.lock guards the queues; it is never held across a call to Redis.
  */

@@ -16,8 +16,8 @@ struct copies {
     size_t n, room;
 };
 
-static int add_elsewhere(const struct tarn_publisher *p, struct copies *c, const struct tarn_location *displaced,
-                         uint32_t n)
+static int add_elsewhere(const struct tarn_publisher *p, struct copies *c,
+                         const struct tarn_location *displaced, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++) {
         if (!strcmp(displaced[i].node, p->o.node))
@@ -89,7 +89,8 @@ void publish_behind(struct tarn_publisher *p, struct tarn_publish *items, size_t
 
 /* --- recheck, remove ---------------------------------------------------------------------------- */
 
-/* It is missing now. True: for a heartbeat of this node already, and at each look in between, one a beat at least. */
+/* It is missing now. True: for a heartbeat of this node already, and at each look in between, one a beat at
+ * least. */
 static bool still_missing(const struct tarn_publisher *p, struct missing_node *m, uint64_t now)
 {
     uint64_t heartbeat_ns = p->o.heartbeat_ms * TARN_NS_PER_MS;
@@ -119,8 +120,8 @@ static void look_for_missing(struct tarn_publisher *p)
 
 void work_recheck(struct tarn_publisher *p, struct tarn_request *r)
 {
-    int rc = account(p, tarn_directory_recheck(p->o.directory, p->o.node, r->freed, r->nfreed, r->found, &r->n,
-                                               call_deadline(p)));
+    int rc = account(p, tarn_directory_recheck(p->o.directory, p->o.node, r->freed, r->nfreed, r->found,
+                                               &r->n, call_deadline(p)));
     if (rc)
         request_failed(r, rc);
     look_for_missing(p);

@@ -37,7 +37,7 @@ struct direct_publish {
 struct settledness {
     char id[TARN_DIRECTORY_ID_TEXT]; /* "": no beat has been answered */
     bool settled;                    /* that directory, for good */
-    char why[TARN_SENTENCE];                   /* it is not; without the time that is left */
+    char why[TARN_SENTENCE];         /* it is not; without the time that is left */
     uint64_t until_ns;               /* it cannot be before; 0: nobody knows */
 };
 
@@ -54,7 +54,7 @@ struct tarn_publisher {
     struct tarn_publisher_options o;
     struct direct_publish lane;
     struct tarn_living living; /* the thread's own, like the next three */
-    uint64_t listed_until_ms; /* the node's record lives until then at least, by Redis's time */
+    uint64_t listed_until_ms;  /* the node's record lives until then at least, by Redis's time */
     struct missing_node missing[MISSING_MAX];
     uint32_t nmissing;
     pthread_t thread;
@@ -110,9 +110,9 @@ void work_scan(struct tarn_publisher *p, struct tarn_request *r);
 void work_leave(struct tarn_publisher *p, struct tarn_request *r);
 
 /*
- * publisher_settled.c. A replace, a remove or SETTLED may only be believed in a settled directory: 0, or AGAIN with a
- * sentence. settled_before() goes by what the last beat has read; settled_behind() reads Redis once more, after the
- * answer that is to be believed.
+ * publisher_settled.c. A replace, a remove or SETTLED may only be believed in a settled directory: 0, or
+ * AGAIN with a sentence. settled_before() goes by what the last beat has read; settled_behind() reads Redis
+ * once more, after the answer that is to be believed.
  */
 int settled_before(struct tarn_publisher *p);
 int settled_behind(struct tarn_publisher *p);
@@ -136,7 +136,8 @@ void work_remove(struct tarn_publisher *p, struct tarn_request *r);
 void work_settled(struct tarn_publisher *p, struct tarn_request *r);
 /* Which copies nobody can read any more. Those of another run of their node are taken out of the record. */
 int judge_displaced(struct tarn_publisher *p, struct tarn_copy_seen *copies, size_t n, bool *settled);
-/* After items were published: tells the nodes of displaced copies, looks whether the directory still is settled. */
+/* After items were published: tells the nodes of displaced copies, looks whether the directory still is
+ * settled. */
 void publish_behind(struct tarn_publisher *p, struct tarn_publish *items, size_t n);
 /* An item of the lane that the directory thread is to finish. */
 bool displaces_elsewhere(const struct tarn_publisher *p, const struct tarn_publish *item);

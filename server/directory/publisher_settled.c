@@ -27,8 +27,8 @@ static bool nobody_restores(struct tarn_publisher *p, struct settledness *s)
     if (rc < 0)
         snprintf(s->why, sizeof(s->why), "the list of nodes could not be read: %s", tarn_last_error());
     else if (rc)
-        snprintf(s->why, sizeof(s->why), "node %s still publishes its objects again after a loss of Redis's data",
-                 name);
+        snprintf(s->why, sizeof(s->why),
+                 "node %s still publishes its objects again after a loss of Redis's data", name);
     return rc == 0;
 }
 
@@ -37,7 +37,8 @@ static void judge(struct tarn_publisher *p, const struct tarn_beat *b, struct se
     const struct tarn_directory_state *d = &b->state;
     memcpy(s->id, d->id, sizeof(s->id));
     if (b->conflict) {
-        snprintf(s->why, sizeof(s->why), "this node has --heartbeat-ms %u, the others %llu, and it is cut off from them",
+        snprintf(s->why, sizeof(s->why),
+                 "this node has --heartbeat-ms %u, the others %llu, and it is cut off from them",
                  p->o.heartbeat_ms, (unsigned long long)d->heartbeat_ms);
         return;
     }
@@ -97,7 +98,8 @@ int settled_same(struct tarn_publisher *p, const char *id)
     }
     if (now.id[0] && !strcmp(now.id, id))
         return 0;
-    return tarn_fail(TARN_E_AGAIN, "Redis has just lost its data: for at most %u ms nodes have to report again",
+    return tarn_fail(TARN_E_AGAIN,
+                     "Redis has just lost its data: for at most %u ms nodes have to report again",
                      p->o.ttl_ms);
 }
 

@@ -341,9 +341,10 @@ static size_t judge_locations(struct tarn_publisher *p, const struct page *page,
             continue;
         /* A node that is back compares no sooner than a heartbeat after it has listed itself. */
         bool own = !strcmp(c->location.node, p->o.node);
-        out[n++] = (struct tarn_withdraw){.key = page_key(page, c),
-                                          .location = c->location,
-                                          .until_ms = own ? UINT64_MAX : p->living.listed_ms + p->o.heartbeat_ms};
+        out[n++] =
+            (struct tarn_withdraw){.key = page_key(page, c),
+                                   .location = c->location,
+                                   .until_ms = own ? UINT64_MAX : p->living.listed_ms + p->o.heartbeat_ms};
     }
     return n;
 }

@@ -25,27 +25,28 @@ struct tarn_request {
     enum tarn_request_kind kind;
     void (*done)(struct tarn_request *r); /* on the control thread; owns the request again */
     struct tarn_request *next;
-    int status;      /* of the whole; CANCELED when the publisher stopped before it was tried */
+    int status;                /* of the whole; CANCELED when the publisher stopped before it was tried */
     char error[TARN_SENTENCE]; /* sentence for it */
 
     size_t n;
-    struct tarn_publish *publishes;        /* PUBLISH, RESTORE: each with its own status. RESTORE: 0 when the
-                                              directory has the copy (again), EXISTS when a record that wins has
-                                              its place, NOT_FOUND when it is not there and stays so */
-    struct tarn_withdraw *withdraws;       /* WITHDRAW */
-    struct tarn_removal *removals;         /* REMOVE. After AGAIN, too, their answers count */
-    struct tarn_copy_seen *copies;         /* SETTLED: n */
-    bool *settled;                         /* SETTLED: out, for each */
-    struct tarn_location *freed, *found;   /* RECHECK: nfreed; n, in the room and out how many */
+    struct tarn_publish *publishes;      /* PUBLISH, RESTORE: each with its own status. RESTORE: 0 when the
+                                            directory has the copy (again), EXISTS when a record that wins has
+                                            its place, NOT_FOUND when it is not there and stays so */
+    struct tarn_withdraw *withdraws;     /* WITHDRAW */
+    struct tarn_removal *removals;       /* REMOVE. After AGAIN, too, their answers count */
+    struct tarn_copy_seen *copies;       /* SETTLED: n */
+    bool *settled;                       /* SETTLED: out, for each */
+    struct tarn_location *freed, *found; /* RECHECK: nfreed; n, in the room and out how many */
     size_t nfreed;
     const struct tarn_node_record *record; /* LEAVE */
     struct tarn_beat beat;                 /* BEAT */
     uint64_t cursor;                       /* SCAN: in and out */
     uint64_t seen, withdrawn;              /* SCAN: records looked at, locations removed */
     bool publish_missing;                  /* RESTORE */
-    char directory[TARN_DIRECTORY_ID_TEXT]; /* RESTORE without it: the one that has been told of all objects */
-    bool unsure;                           /* RESTORE: it was not that one; what was not found may be there again */
-    uint64_t restored;                     /* RESTORE: how many were missing and are back */
+    char
+        directory[TARN_DIRECTORY_ID_TEXT]; /* RESTORE without it: the one that has been told of all objects */
+    bool unsure;       /* RESTORE: it was not that one; what was not found may be there again */
+    uint64_t restored; /* RESTORE: how many were missing and are back */
     /* the publisher's own */
     bool sent;     /* from the control thread: may have been run */
     bool asked;    /* ... and was: each succeeded or met a record in the way */
@@ -62,7 +63,7 @@ struct tarn_publisher_options {
     uint32_t npools;
     uint32_t timeout_ms; /* of one call to Redis */
     uint32_t heartbeat_ms;
-    uint32_t ttl_ms; /* of node records */
+    uint32_t ttl_ms;                     /* of node records */
     struct tarn_directory_state claimed; /* by the beat that made the node's record; id "": not told */
 };
 
@@ -70,7 +71,7 @@ struct tarn_publisher_stats {
     bool away;   /* the last call failed */
     bool silent; /* and was not answered at all */
     uint64_t calls, failed_calls, published, waiting_withdrawals;
-    uint64_t direct; /* of those published, by the control thread alone */
+    uint64_t direct;           /* of those published, by the control thread alone */
     char error[TARN_SENTENCE]; /* of the last failed call */
     /* As of the last beat: the directory, and why what is missing there means nothing yet; "" it does. */
     char directory[TARN_DIRECTORY_ID_TEXT], unsettled[TARN_SENTENCE];

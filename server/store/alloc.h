@@ -13,7 +13,8 @@ struct tarn_alloc;
 
 #define TARN_ALLOC_NONE UINT64_MAX
 
-/* Manages [0, bytes). Every extent begins at, and is rounded up to, a multiple of align (a power of two, >= 64). */
+/* Manages [0, bytes). Every extent begins at, and is rounded up to, a multiple of align (a power of two, >=
+ * 64). */
 int tarn_alloc_new(uint64_t bytes, uint64_t align, struct tarn_alloc **a_p);
 void tarn_alloc_free(struct tarn_alloc *a);
 
@@ -29,8 +30,9 @@ uint64_t tarn_extent_round(const struct tarn_alloc *a, uint64_t bytes);
 
 /*
  * Neighbours, for eviction that needs a hole: what lies at the next-lower (dir < 0) or next-higher
- * address of extent `handle`; with handle UINT32_MAX and dir > 0 the lowest extent. Returns the neighbour's handle or UINT32_MAX at the pool's edge;
- * *bytes_p its size, *owner_p its owner, or UINT32_MAX when it is a hole.
+ * address of extent `handle`; with handle UINT32_MAX and dir > 0 the lowest extent. Returns the neighbour's
+ * handle or UINT32_MAX at the pool's edge; *bytes_p its size, *owner_p its owner, or UINT32_MAX when it is a
+ * hole.
  */
 uint32_t tarn_extent_neighbour(const struct tarn_alloc *a, uint32_t handle, int dir, uint64_t *bytes_p,
                                uint32_t *owner_p);

@@ -178,8 +178,8 @@ static void wheel_remove(struct wheel *w, struct object *o)
     w->n[o->timed_in]--;
 }
 
-/* All of a removal but freeing: o is in limbo afterwards. `gone` may say at once that the copy is no more, so the
- * gen has changed before. */
+/* All of a removal but freeing: o is in limbo afterwards. `gone` may say at once that the copy is no more, so
+ * the gen has changed before. */
 static void retire_live(struct tarn_store *s, struct object *o, const char *why)
 {
     struct pool *p = &s->pools[o->pool];

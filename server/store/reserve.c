@@ -395,7 +395,8 @@ bool tarn_store_commit_end(struct tarn_store *s, uint32_t pool, uint32_t slot, u
     return true;
 }
 
-void tarn_store_commit_again(struct tarn_store *s, uint64_t session, uint32_t pool, uint32_t slot, uint64_t gen)
+void tarn_store_commit_again(struct tarn_store *s, uint64_t session, uint32_t pool, uint32_t slot,
+                             uint64_t gen)
 {
     struct object *o = store_object_at(s, pool, slot, gen + 1);
     if (o && o->state == OBJECT_LIVE)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The store: pools, and the objects in them. How objects get there is in reserve.c, the key index in
- * index.c, what is at a slot in slot.c, how slots come free again in reclaim.c, eviction in room.c, what transports ask from their
- * threads in guard.c, and what holds between them in store.h.
+ * index.c, what is at a slot in slot.c, how slots come free again in reclaim.c, eviction in room.c, what
+ * transports ask from their threads in guard.c, and what holds between them in store.h.
  *
  * gen of a slot is 0 until its first use (the memfd is all zero, and is not touched ahead of use), then
  * (low half of the epoch) << 32 | 1. No object ever has gen 0: the epoch's low half must not be 0.

@@ -28,10 +28,10 @@ struct tarn_store;
 struct tarn_pool_options {
     char name[TARN_POOL_NAME_MAX + 1];
     uint64_t bytes;
-    uint64_t align;   /* of extents; 0: 64 */
-    uint32_t slots;   /* objects at most; 0: bytes / 4096, at least 1024, at most 2^28 */
-    bool huge;        /* MFD_HUGETLB */
-    char device[48];  /* of a GPU pool: its index, or its uuid as nvidia-smi -L prints it; "": a CPU pool */
+    uint64_t align;  /* of extents; 0: 64 */
+    uint32_t slots;  /* objects at most; 0: bytes / 4096, at least 1024, at most 2^28 */
+    bool huge;       /* MFD_HUGETLB */
+    char device[48]; /* of a GPU pool: its index, or its uuid as nvidia-smi -L prints it; "": a CPU pool */
 };
 
 int tarn_store_new(const struct tarn_store_options *o, struct tarn_store **s_p);
@@ -59,8 +59,8 @@ uint64_t tarn_store_tick_base_ns(const struct tarn_store *s);
 struct tarn_reserve {
     struct tarn_key key;
     struct tarn_tensor tensor;
-    int pool;         /* index, -1: the store chooses: a GPU pool only where there is no other */
-    bool absent;      /* EXISTS when the key is here already */
+    int pool;    /* index, -1: the store chooses: a GPU pool only where there is no other */
+    bool absent; /* EXISTS when the key is here already */
     bool pin;
     uint64_t version;
     uint32_t ttl_ms;
@@ -75,7 +75,8 @@ struct tarn_grant {
     uint64_t offset, gen;
 };
 
-/* Reserves room, evicting inline. EXISTS, TOO_LARGE, FULL (why nothing can go), BUSY (the session's limit). */
+/* Reserves room, evicting inline. EXISTS, TOO_LARGE, FULL (why nothing can go), BUSY (the session's limit).
+ */
 int tarn_store_reserve(struct tarn_store *s, const struct tarn_reserve *r, struct tarn_grant *g);
 
 /*
@@ -83,15 +84,17 @@ int tarn_store_reserve(struct tarn_store *s, const struct tarn_reserve *r, struc
  * commit_end), mode (ABSENT or REPLACE, as reserved), record and location to publish.
  * STALE: no such reservation of this session. BUSY: it is being written; it stays reserved.
  */
-int tarn_store_commit_begin(struct tarn_store *s, uint64_t session, uint32_t pool, uint32_t slot, uint64_t gen,
-                            struct tarn_publish *p);
+int tarn_store_commit_begin(struct tarn_store *s, uint64_t session, uint32_t pool, uint32_t slot,
+                            uint64_t gen, struct tarn_publish *p);
 /* Ends it. born_ms: of the record that was published: LIVE, and another object of the same key held here is
- * reclaimed; 0: none was: reclaimed without a word to `gone`. gen is the reservation's. True: it is LIVE; false also
- * when it was released meanwhile. */
-bool tarn_store_commit_end(struct tarn_store *s, uint32_t pool, uint32_t slot, uint64_t gen, uint64_t born_ms);
-/* Lets the session begin the commit once more: PUBLISHING, of which nothing was published, is a reservation again;
- * what is LIVE stays so. session 0: it is gone, nobody will; PUBLISHING is reclaimed. */
-void tarn_store_commit_again(struct tarn_store *s, uint64_t session, uint32_t pool, uint32_t slot, uint64_t gen);
+ * reclaimed; 0: none was: reclaimed without a word to `gone`. gen is the reservation's. True: it is LIVE;
+ * false also when it was released meanwhile. */
+bool tarn_store_commit_end(struct tarn_store *s, uint32_t pool, uint32_t slot, uint64_t gen,
+                           uint64_t born_ms);
+/* Lets the session begin the commit once more: PUBLISHING, of which nothing was published, is a reservation
+ * again; what is LIVE stays so. session 0: it is gone, nobody will; PUBLISHING is reclaimed. */
+void tarn_store_commit_again(struct tarn_store *s, uint64_t session, uint32_t pool, uint32_t slot,
+                             uint64_t gen);
 
 /* Gives a reservation back. False when there is no such one of this session. */
 bool tarn_store_abort(struct tarn_store *s, uint64_t session, uint32_t pool, uint32_t slot, uint64_t gen);
@@ -145,7 +148,8 @@ void tarn_store_tick(struct tarn_store *s);
 
 struct tarn_pool_stats {
     uint64_t bytes, used, free, largest_hole, objects, reserved, reserved_bytes, limbo, slots;
-    uint64_t room; /* so much can be stored in one piece, and nothing is evicted for it or for the watermark */
+    uint64_t
+        room; /* so much can be stored in one piece, and nothing is evicted for it or for the watermark */
     uint64_t evicted, evicted_bytes, expired, refused;
 };
 void tarn_store_stats(const struct tarn_store *s, uint32_t pool, struct tarn_pool_stats *out);

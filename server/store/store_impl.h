@@ -45,11 +45,11 @@ struct reserver {
 /* What a slot that is not free holds. */
 struct object {
     struct object *chain;    /* LIVE: in the key index */
-    struct list_link listed;      /* RESERVED: of its session; LIMBO: in its pool's limbo */
-    struct list_link timed;       /* with is_timed: in a list of the wheel */
+    struct list_link listed; /* RESERVED: of its session; LIMBO: in its pool's limbo */
+    struct list_link timed;  /* with is_timed: in a list of the wheel */
     union {
         struct reserver *session; /* RESERVED */
-        uint64_t committer;      /* LIVE: the session that may begin its commit once more; 0: none */
+        uint64_t committer;       /* LIVE: the session that may begin its commit once more; 0: none */
     };
     struct tarn_tensor tensor;
     uint64_t version, born_ms;

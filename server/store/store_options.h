@@ -6,8 +6,8 @@
 #include "metadata/directory.h"
 
 struct tarn_store_options {
-    uint64_t epoch;   /* its low half must not be 0: INVALID */
-    const char *node; /* id, for locations */
+    uint64_t epoch;                         /* its low half must not be 0: INVALID */
+    const char *node;                       /* id, for locations */
     uint32_t high_watermark, low_watermark; /* percent of a pool; ticks evict from high down to low */
     uint64_t session_reserved_max; /* bytes a session may have reserved and not committed, unless it is one
                                       reservation; 0: no limit */

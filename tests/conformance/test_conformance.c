@@ -45,7 +45,8 @@ static int ran, passed; /* cases; when they differ in the end, logs are printed 
 
 /* --- bytes -------------------------------------------------------------------------------------- */
 
-/* Content that depends on the key, the version and the position, so that foreign, stale or torn bytes show. */
+/* Content that depends on the key, the version and the position, so that foreign, stale or torn bytes show.
+ */
 static void fill(uint8_t *p, size_t bytes, const char *key, uint64_t version)
 {
     uint64_t x = tarn_hash(key, strlen(key), version);
@@ -488,7 +489,8 @@ static void replaced_under_readers(struct place *p)
     assert_non_null(harness_wait_line(q, "ready", HARNESS_TIMEOUT_MS));
     uint64_t until = harness_now_ms() + HARNESS_TIMEOUT_MS;
     for (int met = 0; !met || !stale_reads(p); met += in_threads(p, 4, read_contested))
-        expect(harness_now_ms() < until, "the writer was not met: %d versions, %lu stale", met, stale_reads(p));
+        expect(harness_now_ms() < until, "the writer was not met: %d versions, %lu stale", met,
+               stale_reads(p));
     harness_kill(q);
 }
 
@@ -698,7 +700,10 @@ struct test_case {
     void (*fn)(struct place *p);
 };
 
-#define CASE(fn_) {#fn_, fn_}
+#define CASE(fn_) \
+    { \
+#fn_, fn_ \
+    }
 static const struct test_case cases[] = {
     CASE(sizes_from_none_to_megabytes),
     CASE(tensor_comes_back_with_shape),
@@ -788,7 +793,8 @@ int main(int argc, char **argv)
             if (argc == 2 && !strstr(names[n], argv[1]))
                 continue;
             runs[n] = (struct run){.test = &cases[i], .way = w};
-            tests[n] = (struct CMUnitTest){names[n], w->missing ? missing_way : run_case, NULL, NULL, &runs[n]};
+            tests[n] =
+                (struct CMUnitTest){names[n], w->missing ? missing_way : run_case, NULL, NULL, &runs[n]};
             n++;
         }
     if (n == 0) {

@@ -145,7 +145,8 @@ static void pieces_that_overflow(void **state)
     (void)state;
     char data[8];
     struct tarn_piece pieces[2] = {{.addr = data, .bytes = UINT64_MAX}, {.addr = data, .bytes = 9}};
-    struct tarn_item item = {.key = text("overflow"), .pieces = pieces, .npieces = 2, .tensor = tarn_bytes(8)};
+    struct tarn_item item = {
+        .key = text("overflow"), .pieces = pieces, .npieces = 2, .tensor = tarn_bytes(8)};
     assert_int_equal(tarn_put(client, &item, 1, NULL), TARN_E_INVALID);
     item.tensor = tarn_bytes(0);
     assert_true(tarn_get(client, &item, 1, NULL) < 0);

@@ -236,7 +236,8 @@ static void a_node_that_says_busy_is_no_longer_aside(void **state)
     harness_passed(w->h);
 }
 
-/* A node that refuses the client's sessions hears of displaced copies from the directory, within a heartbeat. */
+/* A node that refuses the client's sessions hears of displaced copies from the directory, within a heartbeat.
+ */
 static void a_displaced_copy_is_freed_though_the_node_takes_no_sessions(void **state)
 {
     struct world *w = *state;
@@ -419,9 +420,9 @@ static void each_copy_that_is_held_up_comes_in_or_goes(void **state)
 {
     static const struct tarn_put_options thrice = {.size = sizeof thrice, .replicas = 3};
     struct world *w = *state;
-    struct harness_node *nodes[3] = {
-        w->node[0], w->node[1],
-        harness_node_start(w->h, "node2", w->redis, "--pool", "p0:bytes=64M", "--heartbeat-ms", "5000", NULL)};
+    struct harness_node *nodes[3] = {w->node[0], w->node[1],
+                                     harness_node_start(w->h, "node2", w->redis, "--pool", "p0:bytes=64M",
+                                                        "--heartbeat-ms", "5000", NULL)};
     struct tarn_client *c = client_of(w, "tcp");
     char key[16];
 
@@ -528,10 +529,12 @@ static void short_gets_soon_begin_with_the_other_replica(void **state)
     harness_passed(w->h);
 }
 
-/* Puts that were given up hold their room while their bytes still arrive: it would be evicted for the next one. */
+/* Puts that were given up hold their room while their bytes still arrive: it would be evicted for the next
+ * one. */
 static void impatient_calls_set_no_healthy_node_aside(void **state)
 {
-    static const struct tarn_put_options pinned = {.size = sizeof pinned, .place = "node0", .flags = TARN_PUT_PIN};
+    static const struct tarn_put_options pinned = {
+        .size = sizeof pinned, .place = "node0", .flags = TARN_PUT_PIN};
     struct world *w = *state;
     struct tarn_client *c = client_of(w, "tcp");
     struct tarn_put_options quick = {

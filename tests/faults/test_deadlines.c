@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Every call ends at its deadline, 50 ms later at most, at whatever step of it the nodes or Redis stop: they are
- * 20 ms of round trip away, so a call's steps lie apart, and are stopped a little later each time. What the host
- * itself stood still is not counted.
+ * Every call ends at its deadline, 50 ms later at most, at whatever step of it the nodes or Redis stop: they
+ * are 20 ms of round trip away, so a call's steps lie apart, and are stopped a little later each time. What
+ * the host itself stood still is not counted.
  */
 #include <poll.h>
 #include <pthread.h>

@@ -47,7 +47,8 @@ static long long objects(const struct harness_node *n)
     return node_pool_figure(n->control, "objects");
 }
 
-/* v1 on node1, replaced by v2 on node0 by a client that never says RELEASE. node1 frees it at its next heartbeat. */
+/* v1 on node1, replaced by v2 on node0 by a client that never says RELEASE. node1 frees it at its next
+ * heartbeat. */
 static void replace_without_release(struct node_world *w, const char *key)
 {
     assert_string_equal(node_put(&w->other_c, "absent", key, 1000), "");
@@ -237,7 +238,8 @@ static void commit_of_nothing_says_nothing_about_redis(void **state)
 
 /* --- a network that delivers late --------------------------------------------------------------- */
 
-static struct harness_node *start_behind(struct node_world *w, const struct redis_relay *r, const char *timeout_ms)
+static struct harness_node *start_behind(struct node_world *w, const struct redis_relay *r,
+                                         const char *timeout_ms)
 {
     struct harness_redis through = *w->redis;
     snprintf(through.url, sizeof(through.url), "unix://%.150s", r->path);
@@ -288,7 +290,8 @@ static void publish_delivered_late_changes_nothing(void **state)
     harness_passed(w->h);
 }
 
-/* The node is given up before what it publishes again reaches Redis, and another has put the key by a clock behind. */
+/* The node is given up before what it publishes again reaches Redis, and another has put the key by a clock
+ * behind. */
 static void restore_delivered_late_changes_nothing(void **state)
 {
     struct node_world *w = *state;

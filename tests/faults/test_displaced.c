@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Copies that a replace or a remove has displaced: named in the record until their node has freed them, whoever
- * stops between two steps, and settled only when nobody can read them (docs/consistency.md, "Displacing copies").
+ * Copies that a replace or a remove has displaced: named in the record until their node has freed them,
+ * whoever stops between two steps, and settled only when nobody can read them (docs/consistency.md,
+ * "Displacing copies").
  */
 #include <pthread.h>
 #include <signal.h>
@@ -17,8 +18,8 @@
 #define TTL_MS (3 * HEARTBEAT_MS)
 #define SOON_MS 10000
 
-static struct harness_node *start_node(struct node_world *w, const char *id, const struct harness_redis *redis,
-                                       const char *scrub_s)
+static struct harness_node *start_node(struct node_world *w, const char *id,
+                                       const struct harness_redis *redis, const char *scrub_s)
 {
     return harness_node_start(w->h, id, redis, "--pool", "cpu0:bytes=16M", "--heartbeat-ms", "300",
                               "--redis-timeout-ms", "3000", "--scrub-s", scrub_s, NULL);
@@ -120,7 +121,7 @@ static long long settled(struct node_client *c, const char *key, const struct co
     return integer(first(harness_command(c->resp, "SETTLED", key, copy->text, NULL)));
 }
 
-static long long delete(struct node_client *c, const char *key)
+static long long delete (struct node_client *c, const char *key)
 {
     return integer(first(harness_command(c->resp, "DELETE", key, NULL)));
 }
@@ -203,13 +204,13 @@ static void a_second_copy_takes_the_older_version_of_its_node_along(void **state
     /* Nothing but the join may free it. */
     assert_int_equal(harness_redis_integer(w->redis, "DEL", "tarn:default:recheck:node1", NULL), 1);
     harness_signal(w->other->process, SIGCONT);
-    redisReply *r = harness_command(w->other_c.resp, "RESERVE", "*", "replace", version, "0", "0", "k", "2000", "u8",
-                                    "2000", NULL);
+    redisReply *r = harness_command(w->other_c.resp, "RESERVE", "*", "replace", version, "0", "0", "k",
+                                    "2000", "u8", "2000", NULL);
     assert_int_equal(r->element[0]->elements, 4);
     char slot[16];
     snprintf(slot, sizeof(slot), "%lld", r->element[0]->element[2]->integer);
-    redisReply *joined = harness_command(w->other_c.resp, "COMMIT", node_deadline(&w->other_c, 5000), "join", "0",
-                                         slot, r->element[0]->element[3]->str, NULL);
+    redisReply *joined = harness_command(w->other_c.resp, "COMMIT", node_deadline(&w->other_c, 5000), "join",
+                                         "0", slot, r->element[0]->element[3]->str, NULL);
     assert_int_equal(joined->element[0]->type, REDIS_REPLY_ARRAY);
     freeReplyObject(joined);
     freeReplyObject(r);
@@ -220,7 +221,8 @@ static void a_second_copy_takes_the_older_version_of_its_node_along(void **state
     harness_passed(w->h);
 }
 
-/* The second node's clock is behind the first one's: after a loss the replaced version is still the older one. */
+/* The second node's clock is behind the first one's: after a loss the replaced version is still the older
+ * one. */
 static void what_replaces_is_younger_after_a_loss(void **state)
 {
     struct node_world *w = *state;
@@ -254,7 +256,7 @@ static struct copy displaced_of(struct node_world *w, const char *key, int node)
 static void delete_removes_the_copies_of_other_nodes(void **state)
 {
     struct node_world *w = *state;
-    assert_int_equal(delete(&w->c, "none"), 0);
+    assert_int_equal(delete (&w->c, "none"), 0);
     assert_string_equal(node_put(&w->other_c, "absent", "k", 1000), "");
     harness_signal(w->other->process, SIGSTOP);
     for (int i = 0; i < 2; i++) { /* while it may still be read, it is not gone */
@@ -270,7 +272,7 @@ static void delete_removes_the_copies_of_other_nodes(void **state)
     }
     harness_signal(w->other->process, SIGCONT);
     HARNESS_UNTIL(!objects(w->other) && !directory_has(w->redis, "k"), SOON_MS);
-    assert_int_equal(delete(&w->c, "k"), 0);
+    assert_int_equal(delete (&w->c, "k"), 0);
     harness_passed(w->h);
 }
 
@@ -278,7 +280,7 @@ static void delete_of_the_only_copy_is_done_at_once(void **state)
 {
     struct node_world *w = *state;
     assert_string_equal(node_put(&w->c, "absent", "k", 1000), "");
-    assert_int_equal(delete(&w->c, "k"), 1);
+    assert_int_equal(delete (&w->c, "k"), 1);
     assert_int_equal(objects(w->node), 0);
     assert_false(directory_has(w->redis, "k"));
     harness_passed(w->h);
@@ -326,7 +328,7 @@ static void commit_held(struct node_world *w, struct redis_relay *relay, struct 
         char key[16];
         snprintf(key, sizeof(key), "warm%d", i);
         assert_string_equal(node_put(&w->other_c, "absent", key, 100), "");
-        assert_int_equal(delete(&w->other_c, key), 1);
+        assert_int_equal(delete (&w->other_c, key), 1);
     }
     k->c = &w->other_c;
     k->g = node_reserve(&w->other_c, "absent", "held", 1000);
@@ -395,7 +397,8 @@ static void recheck_keeps_what_is_being_published(void **state)
     char gen[20], member[64];
     commit_held(w, relay, &k, gen);
     snprintf(member, sizeof(member), "cpu0:%s:%s", k.g.slot, gen);
-    harness_redis_integer(w->redis, "SADD", "tarn:default:recheck:node1", member, "cpu0:9:0000000100000002", NULL);
+    harness_redis_integer(w->redis, "SADD", "tarn:default:recheck:node1", member, "cpu0:9:0000000100000002",
+                          NULL);
     HARNESS_UNTIL(to_recheck(w, "node1") == 1, SOON_MS); /* the other one was not held */
     beats(w, 6);
     assert_int_equal(to_recheck(w, "node1"), 1);

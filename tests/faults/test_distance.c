@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A client that is 100, 200 and 300 ms of round trip away from Redis and from the nodes: whatever it does is done
- * inside the default deadline, and a first put takes six round trips at most.
+ * A client that is 100, 200 and 300 ms of round trip away from Redis and from the nodes: whatever it does is
+ * done inside the default deadline, and a first put takes six round trips at most.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -40,8 +40,7 @@ static void start_node(struct far *f, int i)
     snprintf(id, sizeof id, "node%d", i);
     snprintf(port, sizeof port, "%u", harness_free_port());
     snprintf(data, sizeof data, "127.0.0.1:%s", port);
-    f->nodes[i] =
-        harness_node_start(f->h, id, f->redis, "--pool", "p0:bytes=64M", "--data-port", port, NULL);
+    f->nodes[i] = harness_node_start(f->h, id, f->redis, "--pool", "p0:bytes=64M", "--data-port", port, NULL);
     router_route(f->nodes[i]->control, relay_address(add(f, f->nodes[i]->control)));
     router_route(data, relay_address(add(f, data)));
 }
@@ -212,7 +211,8 @@ static void nodes_are_far_and_redis_is_near(void **state)
     harness_passed(f->h);
 }
 
-/* They were near while they were measured. What is in flight then may be taken for silence; what follows is not. */
+/* They were near while they were measured. What is in flight then may be taken for silence; what follows is
+ * not. */
 static void nodes_that_become_far_are_used_again(void **state)
 {
     struct far *f = *state;

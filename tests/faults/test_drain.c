@@ -30,8 +30,8 @@ static struct through start(const char *word, const char *transport, const char 
     t.relay = redis_relay_start(t.h, t.redis->unix_path, word);
     struct harness_redis behind = *t.redis;
     snprintf(behind.url, sizeof(behind.url), "unix://%.150s", t.relay->path);
-    t.node = harness_node_start(t.h, "node0", &behind, "--pool", "cpu0:bytes=16M", "--redis-timeout-ms", timeout_ms,
-                                NULL);
+    t.node = harness_node_start(t.h, "node0", &behind, "--pool", "cpu0:bytes=16M", "--redis-timeout-ms",
+                                timeout_ms, NULL);
     t.client = client_open(t.redis->url, (struct tarn_options){.transports = transport, .timeout_ms = 2000});
     return t;
 }
@@ -66,7 +66,8 @@ static void no_copy_is_read_when_the_directory_forgets_it(void **state)
     }
 }
 
-/* The generations of the first pool, as shm clients have them mapped: for good, whatever becomes of the node. */
+/* The generations of the first pool, as shm clients have them mapped: for good, whatever becomes of the node.
+ */
 static const _Atomic uint64_t *map_generations(const struct harness_node *n, size_t slots)
 {
     int fds[TARN_RESP_FDS_MAX];
@@ -158,7 +159,8 @@ static void beats_again(const struct through *t)
     assert_string_not_equal(before, now);
 }
 
-/* Nobody waits for that commit any more, but Redis may still do it. What it brings is taken out, then the node goes. */
+/* Nobody waits for that commit any more, but Redis may still do it. What it brings is taken out, then the
+ * node goes. */
 static void a_late_commit_leaves_nothing_behind(void **state)
 {
     (void)state;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * All nodes of a namespace have one heartbeat (docs/consistency.md, "One heartbeat"): a node with another one is
- * refused while they live, takes their place when they are gone, and is as good as cut off when they have taken its.
+ * All nodes of a namespace have one heartbeat (docs/consistency.md, "One heartbeat"): a node with another one
+ * is refused while they live, takes their place when they are gone, and is as good as cut off when they have
+ * taken its.
  */
 #include <signal.h>
 #include <stdio.h>
@@ -16,8 +17,9 @@
 #define BYTES 1000
 #define HASH "tarn:default:directory"
 
-static const struct world_plan plan = {
-    .nodes = 1, .args = {"--pool", "cpu0:bytes=16M", "--heartbeat-ms", "300"}, .client = {.timeout_ms = 8000}};
+static const struct world_plan plan = {.nodes = 1,
+                                       .args = {"--pool", "cpu0:bytes=16M", "--heartbeat-ms", "300"},
+                                       .client = {.timeout_ms = 8000}};
 
 static int start(void **state)
 {
@@ -60,12 +62,13 @@ static void another_heartbeat_is_refused_at_start(void **state)
     HARNESS_UNTIL(!strcmp(directory(w, "heartbeat"), "300"), SOON_MS);
     snprintf(id, sizeof id, "%s", directory(w, "id"));
     uint64_t begun = harness_now_ms();
-    struct harness_process *p = harness_node_spawn(w->h, "odd", w->redis, "--pool", "p:bytes=1M", "--heartbeat-ms",
-                                                   "500", NULL);
+    struct harness_process *p =
+        harness_node_spawn(w->h, "odd", w->redis, "--pool", "p:bytes=1M", "--heartbeat-ms", "500", NULL);
     assert_int_equal(harness_wait(p, SOON_MS), 1);
     assert_true(harness_now_ms() - begun + 400 >= TTL_MS);
     snprintf(sentence, sizeof sentence,
-             "tarnd: --heartbeat-ms 500: the other nodes of namespace 'default' (redis at redis://%s) beat every 300 ms: "
+             "tarnd: --heartbeat-ms 500: the other nodes of namespace 'default' (redis at redis://%s) beat "
+             "every 300 ms: "
              "start with --heartbeat-ms 300, or stop them first",
              w->redis->address);
     if (!strstr(harness_log(p), sentence))

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A key has one value: what a put has replaced or a remove has removed is not read again by anybody who begins later,
- * whatever stops, pauses, dies or is cut off. Every test runs over shm and over tcp; the nodes' records live 600 ms.
+ * A key has one value: what a put has replaced or a remove has removed is not read again by anybody who
+ * begins later, whatever stops, pauses, dies or is cut off. Every test runs over shm and over tcp; the nodes'
+ * records live 600 ms.
  */
 #include <poll.h>
 #include <pthread.h>
@@ -263,12 +264,13 @@ static void removed_from_an_empty_directory(void **state)
     harness_passed(w->h);
 }
 
-/* A client that has never heard of the key is told that there is none only when that is so for good: the node may have
- * come too late to publish it again. */
+/* A client that has never heard of the key is told that there is none only when that is so for good: the node
+ * may have come too late to publish it again. */
 static void removed_from_an_empty_directory_by_a_stranger(void **state)
 {
     struct world *w = *state;
-    struct tarn_client *writer = open_client(w), *reader = reader_of_node1(w, writer), *stranger = open_client(w);
+    struct tarn_client *writer = open_client(w), *reader = reader_of_node1(w, writer),
+                       *stranger = open_client(w);
     flush(w);
     int rc = remove_k(stranger, 0);
     assert_true(rc == 0 || rc == TARN_E_DIRECTORY || rc == TARN_E_NOT_FOUND);
@@ -364,7 +366,8 @@ static void replace_without(struct world *w, int victim, bool killed)
         go_on(w, victim);
 }
 
-/* A replacing put with two copies fails on one of its nodes: the key has its old or its new value, never none. */
+/* A replacing put with two copies fails on one of its nodes: the key has its old or its new value, never
+ * none. */
 static void failed_replace_keeps_the_key(void **state)
 {
     struct world *w = *state;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Who is cut off from Redis, and what may be read then: a client alone, a node alone, both (an island), and what holds
- * when they are back. docs/consistency.md, "Cut off from Redis".
+ * Who is cut off from Redis, and what may be read then: a client alone, a node alone, both (an island), and
+ * what holds when they are back. docs/consistency.md, "Cut off from Redis".
  *
  * node1 and the reader reach Redis by relays of their own; node0 and the writer are never cut off.
  */
@@ -39,8 +39,15 @@ static struct tarn_client *open_at(const char *redis)
 static void begin(void **state, const char *way)
 {
     struct scene *s = calloc(1, sizeof *s);
-    const char *args[] = {"--pool", "cpu0:bytes=32M", "--heartbeat-ms", "300", "--redis-timeout-ms", "500",
-                          "--when-cut-off", way, NULL};
+    const char *args[] = {"--pool",
+                          "cpu0:bytes=32M",
+                          "--heartbeat-ms",
+                          "300",
+                          "--redis-timeout-ms",
+                          "500",
+                          "--when-cut-off",
+                          way,
+                          NULL};
     char url[160];
     assert_non_null(s);
     *state = s;
@@ -210,7 +217,7 @@ static void both_refuse(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        SERVE(client_alone),          SERVE(node_alone),    SERVE(both_read_on),
+        SERVE(client_alone),          SERVE(node_alone),   SERVE(both_read_on),
         REFUSE(client_alone_refuses), REFUSE(both_refuse),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

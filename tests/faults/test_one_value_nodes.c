@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Redis loses its data while nodes live, are stopped, are late: who publishes again, who frees what it holds, and
- * when what is missing means something (docs/consistency.md, "Losing the directory").
+ * Redis loses its data while nodes live, are stopped, are late: who publishes again, who frees what it holds,
+ * and when what is missing means something (docs/consistency.md, "Losing the directory").
  */
 #include <signal.h>
 #include <stdio.h>
@@ -203,10 +203,10 @@ static void a_restoring_node_is_waited_for(void **state)
     freeReplyObject(harness_redis_call(w->redis, "SADD", "tarn:default:nodes", "slow", NULL));
     flush(w);
     /* A record like that of a node with a lot to publish. */
-    freeReplyObject(harness_redis_call(w->redis, "HSET", "tarn:default:node:slow", "epoch", "00000000000000aa", "host",
-                                       "h", "hostid", "h", "pid", "1", "control", "127.0.0.1:1", "unix", "/x",
-                                       "version", "0", "started", "1", "state", "ready", "restoring", "1", "pools", "",
-                                       NULL));
+    freeReplyObject(harness_redis_call(w->redis, "HSET", "tarn:default:node:slow", "epoch",
+                                       "00000000000000aa", "host", "h", "hostid", "h", "pid", "1", "control",
+                                       "127.0.0.1:1", "unix", "/x", "version", "0", "started", "1", "state",
+                                       "ready", "restoring", "1", "pools", "", NULL));
     freeReplyObject(harness_redis_call(w->redis, "SADD", "tarn:default:nodes", "slow", NULL));
     HARNESS_UNTIL(directory_count(w->redis) == 2 * N, SOON_MS);
     wait_ms(2 * TTL_MS);
@@ -233,7 +233,7 @@ static void lost_again_while_publishing_frees_all(void **state)
 /* --- removes and replaces ----------------------------------------------------------------------- */
 
 /* The answer to DELETE of one key: "AGAIN ...", or the number. */
-static const char *delete(struct node_client *c, const char *key)
+static const char *delete (struct node_client *c, const char *key)
 {
     static char text[400];
     redisReply *r = harness_command(c->resp, "DELETE", key, NULL);
@@ -254,12 +254,12 @@ static void no_remove_and_no_replace_is_believed_before_it_is_settled(void **sta
     harness_signal(w->node->process, SIGSTOP);
     flush(w);
     HARNESS_UNTIL(!settled(w->other), SOON_MS);
-    assert_prefix(delete(&w->other_c, "k0"), "AGAIN");
+    assert_prefix(delete (&w->other_c, "k0"), "AGAIN");
     assert_prefix(node_put(&w->other_c, "replace", "k1", 2000), "AGAIN");
     assert_int_equal(node_pool_figure(w->other->control, "reserved"), 1);
     assert_string_equal(node_put(&w->other_c, "absent", "k2", 2000), "");
     HARNESS_UNTIL(settled(w->other), SOON_MS);
-    assert_string_equal(delete(&w->other_c, "k0"), "0");
+    assert_string_equal(delete (&w->other_c, "k0"), "0");
     assert_string_equal(node_put(&w->other_c, "replace", "k3", 2000), "");
     harness_signal(w->node->process, SIGCONT);
     HARNESS_UNTIL(objects(w->node) == 0 && is(w->node, "here"), SOON_MS);
@@ -272,13 +272,13 @@ static void no_remove_and_no_replace_is_believed_before_it_is_settled(void **sta
 static void a_loss_since_the_last_beat_is_noticed(void **state)
 {
     struct node_world *w = *state;
-    struct harness_node *n = harness_node_start(w->h, "slow", w->redis, "--pool", "p:bytes=1M", "--heartbeat-ms",
-                                                "20000", NULL);
+    struct harness_node *n =
+        harness_node_start(w->h, "slow", w->redis, "--pool", "p:bytes=1M", "--heartbeat-ms", "20000", NULL);
     struct node_client c = node_connect(n->control);
     /* The first beat of a node that is ready has ended. */
     HARNESS_UNTIL(settled(n) && strcmp(node_info(n->local, "calls"), "0") != 0, SOON_MS);
     flush(w);
-    assert_prefix(delete(&c, "k0"), "AGAIN");
+    assert_prefix(delete (&c, "k0"), "AGAIN");
     assert_prefix(node_put(&c, "replace", "k1", 2000), "AGAIN");
     assert_true(settled(n)); /* it has not beaten since */
     node_close(&c);
@@ -291,8 +291,8 @@ static void a_new_directory_is_settled_after_a_ttl_a_private_one_at_once(void **
 {
     struct node_world *w = *state;
     struct harness_redis *empty = harness_redis_start_new(w->h, NULL);
-    struct harness_node *n = harness_node_start(w->h, "first", empty, "--pool", "p:bytes=1M", "--heartbeat-ms", "300",
-                                                NULL);
+    struct harness_node *n =
+        harness_node_start(w->h, "first", empty, "--pool", "p:bytes=1M", "--heartbeat-ms", "300", NULL);
     uint64_t begun = harness_now_ms();
     HARNESS_UNTIL(n->control[0] && !settled(n), SOON_MS);
     HARNESS_UNTIL(settled(n), SOON_MS);
@@ -300,8 +300,8 @@ static void a_new_directory_is_settled_after_a_ttl_a_private_one_at_once(void **
     struct node_client c = node_connect(n->control);
     assert_string_equal(node_put(&c, "replace", "k", 100), "");
     node_close(&c);
-    struct harness_node *alone = harness_node_start(w->h, "alone", NULL, "--pool", "p:bytes=1M", "--heartbeat-ms",
-                                                    "60000", NULL);
+    struct harness_node *alone =
+        harness_node_start(w->h, "alone", NULL, "--pool", "p:bytes=1M", "--heartbeat-ms", "60000", NULL);
     HARNESS_UNTIL(settled(alone), 2000);
     harness_passed(w->h);
 }
@@ -313,8 +313,7 @@ static void a_redis_that_evicts_is_refused_and_warned_of(void **state)
     freeReplyObject(harness_redis_call(w->redis, "CONFIG", "SET", "maxmemory-policy", "allkeys-lru", NULL));
     HARNESS_UNTIL(node_info(w->node->control, "redis_evicts")[0], SOON_MS);
     assert_non_null(strstr(harness_log(w->node->process), "noeviction"));
-    struct harness_process *p =
-        harness_node_spawn(w->h, "refused", w->redis, "--pool", "p:bytes=1M", NULL);
+    struct harness_process *p = harness_node_spawn(w->h, "refused", w->redis, "--pool", "p:bytes=1M", NULL);
     assert_int_equal(harness_wait(p, SOON_MS), 1);
     assert_non_null(strstr(harness_log(p), "maxmemory-policy allkeys-lru"));
     freeReplyObject(harness_redis_call(w->redis, "CONFIG", "SET", "maxmemory-policy", "noeviction", NULL));
@@ -325,8 +324,8 @@ static void a_redis_that_evicts_is_refused_and_warned_of(void **state)
 static void the_record_says_what_cut_off_readers_do(void **state)
 {
     struct node_world *w = *state;
-    harness_node_start(w->h, "strict", w->redis, "--pool", "p:bytes=1M", "--heartbeat-ms", "300", "--when-cut-off",
-                       "refuse", NULL);
+    harness_node_start(w->h, "strict", w->redis, "--pool", "p:bytes=1M", "--heartbeat-ms", "300",
+                       "--when-cut-off", "refuse", NULL);
     redisReply *r = harness_redis_call(w->redis, "HGET", "tarn:default:node:strict", "when_cut_off", NULL);
     assert_string_equal(r->str, "refuse");
     freeReplyObject(r);

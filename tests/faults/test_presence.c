@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Nodes that were away: given up while stopped, cut off together with all others, killed. What they held
- * must not come back when others have replaced, removed or swept it (docs/consistency.md, "Nodes that were away").
+ * must not come back when others have replaced, removed or swept it (docs/consistency.md, "Nodes that were
+ * away").
  */
 #include <signal.h>
 #include <stdio.h>
@@ -95,8 +96,8 @@ static void what_is_still_named_is_kept(void **state)
     snprintf(born, sizeof(born), "%s", directory_field(w->redis, "k3", "born"));
     stop_until_given_up(w);
     HARNESS_UNTIL(directory_count(w->redis) == 0, SOON_MS);
-    freeReplyObject(harness_redis_call(w->redis, "HSET", OBJECT "k3", "tensor", "u8[1000]", "ver", version, "born",
-                                       born, "@node0/cpu0", location, NULL));
+    freeReplyObject(harness_redis_call(w->redis, "HSET", OBJECT "k3", "tensor", "u8[1000]", "ver", version,
+                                       "born", born, "@node0/cpu0", location, NULL));
     harness_signal(w->node->process, SIGCONT);
     is_back(w);
     assert_int_equal(node_pool_figure(w->node->control, "objects"), 1);
@@ -149,7 +150,8 @@ static void silence_of_everyone_gives_nobody_up(void **state)
     uint64_t begun = harness_now_ms();
     HARNESS_UNTIL(harness_now_ms() - begun > 2 * TTL_MS, SOON_MS);
     harness_signal(w->redis->process, SIGCONT);
-    HARNESS_UNTIL(!strcmp(listed_as(w, "node0"), "ready") && !strcmp(listed_as(w, "node1"), "ready"), SOON_MS);
+    HARNESS_UNTIL(!strcmp(listed_as(w, "node0"), "ready") && !strcmp(listed_as(w, "node1"), "ready"),
+                  SOON_MS);
     begun = harness_now_ms();
     HARNESS_UNTIL(harness_now_ms() - begun > 2 * TTL_MS, SOON_MS);
     assert_int_equal(node_figure(w->node->control, "given_up"), 0);
@@ -159,7 +161,8 @@ static void silence_of_everyone_gives_nobody_up(void **state)
     harness_passed(w->h);
 }
 
-/* Just before the silence somebody may have been told that a copy here is settled: it goes before anybody reads again. */
+/* Just before the silence somebody may have been told that a copy here is settled: it goes before anybody
+ * reads again. */
 static void after_a_silence_the_recheck_set_comes_first(void **state)
 {
     struct node_world *w = *state;
@@ -184,7 +187,8 @@ static void after_a_silence_the_recheck_set_comes_first(void **state)
     harness_passed(w->h);
 }
 
-/* A killed node's objects are out of the directory 3 heartbeats and a second later, though the scrub is slow. */
+/* A killed node's objects are out of the directory 3 heartbeats and a second later, though the scrub is slow.
+ */
 static void a_killed_nodes_objects_go_when_its_record_does(void **state)
 {
     struct node_world *w = *state;

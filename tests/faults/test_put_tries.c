@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Puts whose reservation is gone when they are to be committed: as of a session that broke off. They are tried again,
- * three times in all.
+ * Puts whose reservation is gone when they are to be committed: as of a session that broke off. They are
+ * tried again, three times in all.
  */
 #include <inttypes.h>
 #include <pthread.h>

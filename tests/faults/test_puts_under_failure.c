@@ -440,8 +440,8 @@ static void a_foreign_unix_path_does_not_hide_a_node(void **state)
     int s = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
     assert_int_equal(bind(s, (const struct sockaddr *)&a, sizeof a), 0);
     assert_int_equal(listen(s, 16), 0);
-    freeReplyObject(harness_redis_call(w->redis, "HSET", "tarn:default:node:node0", "hostid", "another", "unix",
-                                       a.sun_path, NULL));
+    freeReplyObject(harness_redis_call(w->redis, "HSET", "tarn:default:node:node0", "hostid", "another",
+                                       "unix", a.sun_path, NULL));
     struct tarn_client *c = world_client(w, NULL);
     if (client_put(c, "k", 'k', 100, &on_node[0]))
         fail_msg("put: %s", tarn_last_error());

@@ -346,8 +346,8 @@ static void a_cut_transport_is_set_aside_not_the_node(void **state)
     HARNESS_UNTIL((get("k", 'z'), moved() >= before + BYTES), 5000);
 }
 
-/* Nothing comes of what is posted. The get has too little time to be patient with one link, but is so with one after
- * another; then it goes by tcp, if there is time left. */
+/* Nothing comes of what is posted. The get has too little time to be patient with one link, but is so with
+ * one after another; then it goes by tcp, if there is time left. */
 static void a_silent_one_is_set_aside_not_the_node(void **state)
 {
     (void)state;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Readers and nodes that stop: a client reads from a node only while the node's record lives, also when it has
- * everything cached and mapped. docs/consistency.md, "Who can read an old copy".
+ * Readers and nodes that stop: a client reads from a node only while the node's record lives, also when it
+ * has everything cached and mapped. docs/consistency.md, "Who can read an old copy".
  */
 #include <signal.h>
 #include <string.h>
@@ -16,12 +16,14 @@
 #define BYTES 4096
 #define BACK_MS 10000
 
-static const struct world_plan plan = {
-    .nodes = 2, .args = {"--pool", "cpu0:bytes=32M", "--heartbeat-ms", "300"}, .client = {.timeout_ms = 5000}};
+static const struct world_plan plan = {.nodes = 2,
+                                       .args = {"--pool", "cpu0:bytes=32M", "--heartbeat-ms", "300"},
+                                       .client = {.timeout_ms = 5000}};
 
 /* Records that live for long enough not to matter. */
-static const struct world_plan calm = {
-    .nodes = 2, .args = {"--pool", "cpu0:bytes=32M", "--heartbeat-ms", "2000"}, .client = {.timeout_ms = 5000}};
+static const struct world_plan calm = {.nodes = 2,
+                                       .args = {"--pool", "cpu0:bytes=32M", "--heartbeat-ms", "2000"},
+                                       .client = {.timeout_ms = 5000}};
 
 static const struct tarn_put_options on_node0 = {.size = sizeof on_node0, .place = "node0"};
 static const struct tarn_put_options on_node1 = {.size = sizeof on_node1, .place = "node1"};
@@ -82,7 +84,7 @@ static void paused_node_is_not_read_past_its_record(void **state)
         }
         assert_true(harness_now_ms() - stopped < TTL_MS + 2000);
     } while (listed);
-    assert_true(read_on); /* it did not stop before it had to */
+    assert_true(read_on);                          /* it did not stop before it had to */
     harness_signal(w->nodes[1]->process, SIGCONT); /* the others may have given its copies up by now */
     HARNESS_UNTIL(client_put(w->client, "new", 'n', BYTES, &on_node1) == 0, BACK_MS);
     HARNESS_UNTIL(client_read(reader, "new", BYTES, 0, &byte) == 0, BACK_MS);
@@ -112,8 +114,8 @@ static void replaced_while_its_node_is_paused(void **state)
     harness_passed(w->h);
 }
 
-/* A cached descriptor names a node that does not answer; what the directory has now lies elsewhere. The put goes on
- * meanwhile: it has its own reasons to wait for that node. */
+/* A cached descriptor names a node that does not answer; what the directory has now lies elsewhere. The put
+ * goes on meanwhile: it has its own reasons to wait for that node. */
 static void silent_copy_makes_the_client_ask_again(void **state)
 {
     struct world *w = *state;
@@ -248,8 +250,8 @@ static void an_idle_client_asks_once(void **state)
     harness_passed(w->h);
 }
 
-/* It reads elsewhere while the node is given up, and would find out only when it reads there again: Redis is away
- * then. */
+/* It reads elsewhere while the node is given up, and would find out only when it reads there again: Redis is
+ * away then. */
 static void given_up_before_redis_went_away(void **state)
 {
     struct world *w = *state;
@@ -358,7 +360,8 @@ static bool is_passed_over(struct tarn_client *c, const struct tarn_lease *l, ui
     return passed;
 }
 
-/* Nobody has to wait for that lease: it is renewed before it ends, though a get used it when its time was almost over. */
+/* Nobody has to wait for that lease: it is renewed before it ends, though a get used it when its time was
+ * almost over. */
 static void a_lease_used_late_is_renewed(void **state)
 {
     struct world *w = *state;
@@ -366,7 +369,8 @@ static void a_lease_used_late_is_renewed(void **state)
     assert_int_equal(client_put(w->client, "k", 'v', BYTES, &on_node1), 0);
     assert_int_equal(client_get(c, "k", 'v', BYTES), 0);
     const struct tarn_lease *l = &client_remote(c, "node1")->lease;
-    for (uint64_t until = harness_now_ms() + 3 * BACK_MS; !is_passed_over(c, l, 100 * TARN_NS_PER_MS); harness_pause()) {
+    for (uint64_t until = harness_now_ms() + 3 * BACK_MS; !is_passed_over(c, l, 100 * TARN_NS_PER_MS);
+         harness_pause()) {
         assert_true(harness_now_ms() < until);
         if (!tarn_lease_runs(l, tarn_now_ns())) /* this process stood still: once more */
             assert_int_equal(client_get(c, "k", 'v', BYTES), 0);

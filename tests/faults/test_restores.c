@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Nodes that publish their objects again after Redis has lost its data: what is not answered is done again, what
- * lost is freed, and who was given up meanwhile brings nothing back (docs/consistency.md, "Losing the directory").
+ * Nodes that publish their objects again after Redis has lost its data: what is not answered is done again,
+ * what lost is freed, and who was given up meanwhile brings nothing back (docs/consistency.md, "Losing the
+ * directory").
  */
 #include <signal.h>
 #include <stdio.h>
@@ -20,8 +21,8 @@ static struct harness_node *start_node(struct node_world *w, const char *id, con
     struct harness_redis redis = *w->redis;
     if (relay)
         snprintf(redis.url, sizeof(redis.url), "unix://%.150s", relay->path);
-    return harness_node_start(w->h, id, &redis, "--pool", "cpu0:bytes=1M", "--heartbeat-ms", "300", "--redis-timeout-ms",
-                              timeout_ms, "--scrub-s", "600", NULL);
+    return harness_node_start(w->h, id, &redis, "--pool", "cpu0:bytes=1M", "--heartbeat-ms", "300",
+                              "--redis-timeout-ms", timeout_ms, "--scrub-s", "600", NULL);
 }
 
 /* node0 behind a relay that can hold what is about key "k", node1 beside it. */
@@ -74,7 +75,8 @@ static void what_was_not_answered_is_published_again(void **state)
     harness_passed(w->h);
 }
 
-/* Of two versions the newer is in the directory first: the older is freed, for clients have its location cached. */
+/* Of two versions the newer is in the directory first: the older is freed, for clients have its location
+ * cached. */
 static void what_lost_to_a_newer_version_is_freed(void **state)
 {
     struct node_world *w = *state;
@@ -102,7 +104,8 @@ static bool is_removed(struct node_client *c, const char *key)
     return removed;
 }
 
-/* It has published a key that was removed when it was taken for gone. It frees all, and does not believe that. */
+/* It has published a key that was removed when it was taken for gone. It frees all, and does not believe
+ * that. */
 static void who_was_given_up_meanwhile_brings_nothing_back(void **state)
 {
     struct node_world *w = *state;

@@ -34,7 +34,8 @@ static void what_redis_has_lost_is_not_freed(void **state)
         HARNESS_UNTIL(!relay->armed, PATIENCE_MS);
         freeReplyObject(harness_redis_call(w->redis, "FLUSHALL", NULL));
         relay->deliver = true;
-        HARNESS_UNTIL(directory_has(w->redis, "kept") || !node_pool_figure(w->node->control, "objects"), PATIENCE_MS);
+        HARNESS_UNTIL(directory_has(w->redis, "kept") || !node_pool_figure(w->node->control, "objects"),
+                      PATIENCE_MS);
         assert_string_equal(directory_field(w->redis, "kept", "@node0/cpu0"), before);
         assert_int_equal(node_pool_figure(w->node->control, "objects"), 1);
         node_close(&c);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A session that is over before the node has read the HELLO of its data connection: the node refuses that with AUTH.
- * For the put or get it is a connection that broke: it goes on by another one. The refusal is played here.
+ * A session that is over before the node has read the HELLO of its data connection: the node refuses that
+ * with AUTH. For the put or get it is a connection that broke: it goes on by another one. The refusal is
+ * played here.
  */
 #include <poll.h>
 #include <pthread.h>
@@ -38,7 +39,8 @@ static void *refuse_main(void *arg)
                                 .version = TARN_TCP_VERSION,
                                 .op = TARN_TCP_HELLO | TARN_TCP_ANSWER,
                                 .status = TARN_E_AUTH};
-    int fd = tarn_net_wait(f->listener, POLLIN, tarn_deadline(LONG_MS)) ? -1 : accept(f->listener, NULL, NULL);
+    int fd =
+        tarn_net_wait(f->listener, POLLIN, tarn_deadline(LONG_MS)) ? -1 : accept(f->listener, NULL, NULL);
     if (fd < 0)
         return NULL;
     f->refused = recv(fd, &hello, sizeof hello, MSG_WAITALL) == sizeof hello;

@@ -238,9 +238,8 @@ static void expect_refused(const char *address, const char *request)
 static void strangers_get_little_room_and_no_time(void **state)
 {
     struct node_world *w = *state;
-    struct harness_node *n =
-        harness_node_start(w->h, "locked", w->redis, "--pool", "p:bytes=1M", "--heartbeat-ms", "100", "--secret",
-                           "s3cret", NULL);
+    struct harness_node *n = harness_node_start(w->h, "locked", w->redis, "--pool", "p:bytes=1M",
+                                                "--heartbeat-ms", "100", "--secret", "s3cret", NULL);
     expect_refused(n->control, "*2\r\n$4\r\nPING\r\n$16000000\r\n");
     expect_refused(n->control, "*17\r\n");
     /* Who has only said something counts as silent: it is not among the connections that may stay. */

@@ -17,8 +17,8 @@
 #include "client/client.h"
 #include "client/link.h"
 #include "client/peer_node.h"
-#include "client/refresh.h"
 #include "client/peer_nodes.h"
+#include "client/refresh.h"
 #include "tests/harness.h"
 #include <tarn/tarn.h>
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `tarn doctor` beside nodes and a Redis that answer otherwise than they should: a relay stands before each. */
+/* `tarn doctor` beside nodes and a Redis that answer otherwise than they should: a relay stands before each.
+ */
 #include <netinet/in.h>
 #include <signal.h>
 #include <stdio.h>
@@ -22,7 +23,8 @@ static int start(void **state)
     return world_start(state, &plan);
 }
 
-/* Runs it by tcp alone, since descriptors do not get through the relay, and looks for the text in what it prints. */
+/* Runs it by tcp alone, since descriptors do not get through the relay, and looks for the text in what it
+ * prints. */
 static void doctor_says(struct world *w, int status, const char *text)
 {
     struct harness_process *p;
@@ -62,8 +64,10 @@ static void another_version_that_speaks_the_same_protocol_is_told_with_the_remed
     struct relay *r = relay_start(w->nodes[0]->unix_path);
     char told[200], info[220];
 
-    snprintf(told, sizeof(told), "# Node\r\nstate:ready\r\nversion:9.9.9\r\ntime_ms:%llu\r\n# Pools\r\n"
-             "pool0:name=cpu0,kind=cpu,room=1000000,evicted=0\r\n", (unsigned long long)tarn_unix_ms());
+    snprintf(told, sizeof(told),
+             "# Node\r\nstate:ready\r\nversion:9.9.9\r\ntime_ms:%llu\r\n# Pools\r\n"
+             "pool0:name=cpu0,kind=cpu,room=1000000,evicted=0\r\n",
+             (unsigned long long)tarn_unix_ms());
     snprintf(info, sizeof(info), "$%zu\r\n%s\r\n", strlen(told), told);
     relay_answer(r, "INFO", info);
     doctor_says(w, 0, "node node0: update the older of the two");
@@ -73,7 +77,8 @@ static void another_version_that_speaks_the_same_protocol_is_told_with_the_remed
     harness_passed(w->h);
 }
 
-/* Its reservation keeps the node draining: a client that only begins is not refused for it, and nothing is missing. */
+/* Its reservation keeps the node draining: a client that only begins is not refused for it, and nothing is
+ * missing. */
 static void a_draining_node_is_told_and_not_tried(void **state)
 {
     struct world *w = *state;
@@ -87,7 +92,8 @@ static void a_draining_node_is_told_and_not_tried(void **state)
     harness_passed(w->h);
 }
 
-/* Connections get into the backlog, as behind a firewall that answers for the node, and nobody takes them out. */
+/* Connections get into the backlog, as behind a firewall that answers for the node, and nobody takes them
+ * out. */
 static void a_data_port_that_is_closed_is_named_with_the_remedy(void **state)
 {
     struct world *w = *state;
@@ -103,7 +109,8 @@ static void a_data_port_that_is_closed_is_named_with_the_remedy(void **state)
     snprintf(text, sizeof(text), "v1 127.0.0.1:%d %032d", ntohs(a.sin_port), 0);
     snprintf(answer, sizeof(answer), "*1\r\n$%zu\r\n%s\r\n", strlen(text), text);
     relay_answer(r, "ATTACH", answer);
-    doctor_says(w, ENDED_WITH_MISSING, "node0/cpu0 by tcp: open the node's data port in the firewalls between");
+    doctor_says(w, ENDED_WITH_MISSING,
+                "node0/cpu0 by tcp: open the node's data port in the firewalls between");
     relay_stop(r);
     close(fd);
     harness_passed(w->h);
@@ -128,11 +135,13 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(what_is_well_is_found_so_through_the_relays, start, world_stop),
-        cmocka_unit_test_setup_teardown(a_node_of_another_version_is_named_with_the_remedy, start, world_stop),
-        cmocka_unit_test_setup_teardown(another_version_that_speaks_the_same_protocol_is_told_with_the_remedy, start,
+        cmocka_unit_test_setup_teardown(a_node_of_another_version_is_named_with_the_remedy, start,
                                         world_stop),
+        cmocka_unit_test_setup_teardown(another_version_that_speaks_the_same_protocol_is_told_with_the_remedy,
+                                        start, world_stop),
         cmocka_unit_test_setup_teardown(a_draining_node_is_told_and_not_tried, start, world_stop),
-        cmocka_unit_test_setup_teardown(a_data_port_that_is_closed_is_named_with_the_remedy, start, world_stop),
+        cmocka_unit_test_setup_teardown(a_data_port_that_is_closed_is_named_with_the_remedy, start,
+                                        world_stop),
         cmocka_unit_test_setup_teardown(clocks_that_differ_are_told, start, world_stop),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

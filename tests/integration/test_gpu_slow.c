@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * CUDA's calls may take seconds: the driver starts, contexts are made, a large pool is registered. Over the
- * stand-in, whose calls take as long as they are told to: an operation ends at its deadline whichever of them it
- * needs, and works when they have ended.
+ * stand-in, whose calls take as long as they are told to: an operation ends at its deadline whichever of them
+ * it needs, and works when they have ended.
  */
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -104,8 +104,8 @@ static void put_there(struct world *w, const char *place)
     assert_int_equal(client_put(w->client, "k", 'v', BYTES, &o), 0);
 }
 
-/* A client that has not used a GPU so far, whose n-th slow call and all after it do not end. True: it needs no more
- * calls than n. */
+/* A client that has not used a GPU so far, whose n-th slow call and all after it do not end. True: it needs
+ * no more calls than n. */
 static bool is_enough(struct world *w, const struct operation *o, int n)
 {
     uint8_t *there;

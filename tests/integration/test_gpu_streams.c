@@ -507,7 +507,8 @@ static void a_wait_ends_at_the_deadline_whatever_cuda_waits_for(void **state)
     atomic_store(&opens, true);
     outcome(x, op);
     tarn_standin_block(NULL, NULL);
-    assert_true(rc == 0 || rc == TARN_E_TIMEOUT); /* 0: the operation, which has this deadline, too, was the first */
+    assert_true(rc == 0 ||
+                rc == TARN_E_TIMEOUT); /* 0: the operation, which has this deadline, too, was the first */
     assert_in_range(took, SOON_MS - 1, SOON_MS + 2000);
     tarn_close(x->w->client);
     x->w->client = own;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Hits of look-ups: none behind the last one, and what they say of nodes that are gone or have begun anew. Memory of
- * the size of a look-up's answer ends where no page follows, so that looking behind it ends the test.
+ * Hits of look-ups: none behind the last one, and what they say of nodes that are gone or have begun anew.
+ * Memory of the size of a look-up's answer ends where no page follows, so that looking behind it ends the
+ * test.
  */
 #include <signal.h>
 #include <stdlib.h>
@@ -87,8 +88,8 @@ static int start(void **state)
     return world_start_client(state, &plan);
 }
 
-static const struct tarn_put_options on_node0 = {.size = sizeof on_node0, .flags = TARN_PUT_REPLACE,
-                                                 .place = "node0"};
+static const struct tarn_put_options on_node0 = {
+    .size = sizeof on_node0, .flags = TARN_PUT_REPLACE, .place = "node0"};
 
 static struct tarn_hits *look_up(struct world *w, struct tarn_key keys[KEYS], char names[KEYS][8])
 {

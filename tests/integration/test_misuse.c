@@ -70,8 +70,10 @@ static void what_is_missing_is_named(void **state)
     refused(tarn_put(c, NULL, 1, NULL), "put: items are NULL");
     refused(tarn_put(c, &no_pieces, 1, NULL), "put: item 0: pieces are NULL");
     refused(tarn_put(c, &no_address, 1, NULL), "piece 0 has no address");
-    refused(tarn_put(c, &wraps, 1, NULL), "piece 0 reaches past all memory: correct its bytes, stride and count");
-    refused(tarn_get(c, &no_address, 1, NULL), "get: item 0: piece 0 has no address: give that of its memory");
+    refused(tarn_put(c, &wraps, 1, NULL),
+            "piece 0 reaches past all memory: correct its bytes, stride and count");
+    refused(tarn_get(c, &no_address, 1, NULL),
+            "get: item 0: piece 0 has no address: give that of its memory");
     refused(tarn_get(c, &wraps, 1, NULL), "get: item 0: piece 0 reaches past all memory");
     refused(tarn_put_begin(c, NULL, 1, NULL, &s), "put: items are NULL");
     refused(tarn_put_begin(c, NULL, 0, NULL, &s), "give at least one");
@@ -90,7 +92,8 @@ static void what_is_missing_is_named(void **state)
     assert_int_equal(tarn_register(c, text, sizeof text, TARN_MEMORY_HOST, &mr), 0);
     assert_int_equal(tarn_deregister(c, mr), 0);
     refused(tarn_deregister(c, mr), "or not any more");
-    assert_int_equal(tarn_register(c, text, sizeof text, TARN_MEMORY_HOST, &mr), 0); /* tarn_close() frees it */
+    assert_int_equal(tarn_register(c, text, sizeof text, TARN_MEMORY_HOST, &mr),
+                     0); /* tarn_close() frees it */
     refused(tarn_client_stats(c, NULL), "stats: size is not set");
     refused(tarn_key_escape(NULL, text, sizeof text), "key: NULL");
     refused(tarn_key_unescape(NULL, text, sizeof text), "key: NULL");
@@ -165,10 +168,8 @@ static void a_completion_has_the_whole_sentence(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        MISUSE_TEST(a_result_needs_an_address),
-        MISUSE_TEST(what_is_missing_is_named),
-        MISUSE_TEST(flags_that_nobody_knows_are_refused),
-        MISUSE_TEST(an_empty_secret_is_none),
+        MISUSE_TEST(a_result_needs_an_address),           MISUSE_TEST(what_is_missing_is_named),
+        MISUSE_TEST(flags_that_nobody_knows_are_refused), MISUSE_TEST(an_empty_secret_is_none),
         MISUSE_TEST(a_completion_has_the_whole_sentence),
     };
     return cmocka_run_group_tests_name("misuse", tests, NULL, NULL);

@@ -83,8 +83,8 @@ static void one_commit_may_have_a_key_several_times(void **state)
 static void replace_returns_copies_on_other_nodes(void **state)
 {
     struct node_world *w = *state;
-    struct harness_node *other = harness_node_start(w->h, "node1", w->redis, "--pool", "p:bytes=1M",
-                                                    "--heartbeat-ms", "100", NULL);
+    struct harness_node *other =
+        harness_node_start(w->h, "node1", w->redis, "--pool", "p:bytes=1M", "--heartbeat-ms", "100", NULL);
     struct node_client c0 = node_connect(w->node->control), c1 = node_connect(other->control);
     assert_string_equal(node_put(&c0, "absent", "k", 100), "");
     struct node_grant g = node_reserve(&c1, "replace", "k", 200);
@@ -205,9 +205,8 @@ static void hello_is_wanted_and_checked(void **state)
 static void secret_is_wanted(void **state)
 {
     struct node_world *w = *state;
-    struct harness_node *n =
-        harness_node_start(w->h, "locked", w->redis, "--pool", "p:bytes=1M", "--heartbeat-ms", "100", "--secret",
-                           "s3cret", NULL);
+    struct harness_node *n = harness_node_start(w->h, "locked", w->redis, "--pool", "p:bytes=1M",
+                                                "--heartbeat-ms", "100", "--secret", "s3cret", NULL);
     assert_error(harness_call(n->control, "INFO", NULL), "AUTH");
     assert_error(harness_call(n->control, "HELLO", "1", "01", NULL), "AUTH");
     assert_error(harness_call(n->control, "HELLO", "1", "01", "s3cres", NULL), "AUTH");
@@ -338,23 +337,60 @@ static void shortage_of_descriptors_passes(void **state)
     harness_passed(w->h);
 }
 
+static const char *const words[] = {"RESERVE",
+                                    "COMMIT",
+                                    "ABORT",
+                                    "DELETE",
+                                    "RELEASE",
+                                    "PIN",
+                                    "UNPIN",
+                                    "TOUCH",
+                                    "EVICT",
+                                    "ATTACH",
+                                    "HELLO",
+                                    "INFO",
+                                    "CLIENT",
+                                    "LIST",
+                                    "CONFIG",
+                                    "GET",
+                                    "*",
+                                    "cpu0",
+                                    "absent",
+                                    "replace",
+                                    "0",
+                                    "1",
+                                    "2",
+                                    "-1",
+                                    "4096",
+                                    "u8",
+                                    "f32",
+                                    "2,2",
+                                    "",
+                                    "k",
+                                    "key2",
+                                    "18446744073709551615",
+                                    "9223372036854775807",
+                                    "99999999999999999999",
+                                    "shm",
+                                    "tcp",
+                                    "r",
+                                    "w",
+                                    "0000000000000001",
+                                    "ffffffffffffffff",
+                                    "1000",
+                                    "%",
+                                    "\x01\xff"};
+
 /* Commands of plausible words in any order: each gets an answer, and the node stands. */
 static void random_commands_are_answered(void **state)
 {
-    static const char *const words[] = {
-        "RESERVE", "COMMIT", "ABORT", "DELETE", "RELEASE", "PIN", "UNPIN", "TOUCH", "EVICT", "ATTACH",
-        "HELLO", "INFO", "CLIENT", "LIST", "CONFIG", "GET", "*", "cpu0", "absent", "replace", "0", "1", "2",
-        "-1", "4096", "u8", "f32", "2,2", "", "k", "key2", "18446744073709551615", "9223372036854775807",
-        "99999999999999999999", "shm", "tcp", "r", "w", "0000000000000001", "ffffffffffffffff", "1000", "%",
-        "\x01\xff",
-    };
     enum { COMMANDS = 13, N = sizeof(words) / sizeof(words[0]) };
     struct node_world *w = *state;
     unsigned seed = (unsigned)tarn_random64();
     print_message("seed %u\n", seed);
     srandom(seed);
-    struct harness_node *n = harness_node_start(w->h, "fuzzed", w->redis, "--pool", "cpu0:bytes=1M", "--heartbeat-ms",
-                                                "100", "--admin-secret", "adm1n", NULL);
+    struct harness_node *n = harness_node_start(w->h, "fuzzed", w->redis, "--pool", "cpu0:bytes=1M",
+                                                "--heartbeat-ms", "100", "--admin-secret", "adm1n", NULL);
     struct node_client c = node_connect(n->control);
     freeReplyObject(harness_command(c.resp, "AUTH", "adm1n", NULL));
     for (int i = 0; i < 20000; i++) {

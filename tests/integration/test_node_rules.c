@@ -29,7 +29,8 @@ static redisReply *commit_times(struct node_client *c, const struct node_grant *
         argv[4 + 3 * i] = g->slot;
         argv[5 + 3 * i] = g->gen;
     }
-    assert_int_equal(tarn_resp_call(c->resp, tarn_deadline(HARNESS_TIMEOUT_MS), (int)argc, argv, NULL, &reply), 0);
+    assert_int_equal(
+        tarn_resp_call(c->resp, tarn_deadline(HARNESS_TIMEOUT_MS), (int)argc, argv, NULL, &reply), 0);
     free(argv);
     return reply;
 }
@@ -79,7 +80,8 @@ static struct tarn_hazard_page *attach(struct tarn_resp *r)
     freeReplyObject(reply);
     int n = tarn_resp_take_fds(r, fds, TARN_RESP_FDS_MAX);
     assert_true(n >= 4);
-    void *page = mmap(NULL, sizeof(struct tarn_hazard_page), PROT_READ | PROT_WRITE, MAP_SHARED, fds[n - 1], 0);
+    void *page =
+        mmap(NULL, sizeof(struct tarn_hazard_page), PROT_READ | PROT_WRITE, MAP_SHARED, fds[n - 1], 0);
     assert_ptr_not_equal(page, MAP_FAILED);
     assert_int_equal(ftruncate(fds[n - 1], 0), -1); /* sealed: nobody can take it away under the node */
     for (int i = 0; i < n; i++)

@@ -102,9 +102,9 @@ static void refuses(struct node_world *w, struct harness_process *p, int status,
 static void second_node_of_an_id_refuses(void **state)
 {
     struct node_world *w = *state;
-    struct harness_process *p = harness_node_spawn(
-        w->h, "node0", w->redis, "--unix", harness_path(w->h, "second.sock"), "--pool", "p:bytes=1M",
-        "--heartbeat-ms", "100", NULL);
+    struct harness_process *p =
+        harness_node_spawn(w->h, "node0", w->redis, "--unix", harness_path(w->h, "second.sock"), "--pool",
+                           "p:bytes=1M", "--heartbeat-ms", "100", NULL);
     refuses(w, p, 1, "node id node0: the node at 127.0.0.1:");
     freeReplyObject(harness_call(w->node->control, "PING", NULL));
     harness_passed(w->h);
@@ -114,16 +114,16 @@ static void second_node_of_an_id_refuses(void **state)
 static void silent_node_keeps_its_id_whatever_its_pid(void **state)
 {
     struct node_world *w = *state;
-    struct harness_node *n =
-        harness_node_start(w->h, "silent", w->redis, "--ns", "slow", "--pool", "p:bytes=1M", "--heartbeat-ms",
-                           "1000", NULL);
+    struct harness_node *n = harness_node_start(w->h, "silent", w->redis, "--ns", "slow", "--pool",
+                                                "p:bytes=1M", "--heartbeat-ms", "1000", NULL);
     harness_signal(n->process, SIGSTOP);
-    assert_int_equal(harness_redis_integer(w->redis, "HSET", "tarn:slow:node:silent", "pid", "4194304", NULL), 0);
+    assert_int_equal(harness_redis_integer(w->redis, "HSET", "tarn:slow:node:silent", "pid", "4194304", NULL),
+                     0);
     /* As if it still beat, and only did not answer. */
     assert_int_equal(harness_redis_integer(w->redis, "PERSIST", "tarn:slow:node:silent", NULL), 1);
-    struct harness_process *p =
-        harness_node_spawn(w->h, "silent", w->redis, "--ns", "slow", "--unix", harness_path(w->h, "second.sock"),
-                           "--pool", "p:bytes=1M", "--heartbeat-ms", "1000", "--redis-timeout-ms", "500", NULL);
+    struct harness_process *p = harness_node_spawn(
+        w->h, "silent", w->redis, "--ns", "slow", "--unix", harness_path(w->h, "second.sock"), "--pool",
+        "p:bytes=1M", "--heartbeat-ms", "1000", "--redis-timeout-ms", "500", NULL);
     refuses(w, p, 1, "a node that does not answer keeps it");
     harness_signal(n->process, SIGCONT);
     assert_string_equal(node_info(n->control, "state"), "ready");

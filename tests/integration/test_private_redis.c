@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A node that was given nothing but a pool: its own Redis, who may use both, and what becomes of them when Redis dies. */
+/* A node that was given nothing but a pool: its own Redis, who may use both, and what becomes of them when
+ * Redis dies. */
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <signal.h>
@@ -135,7 +136,8 @@ static const char *tries_at_redis(const char *address)
     return wrong;
 }
 
-static const char *tries(const struct harness_node *n, pid_t redis, const char *redis_socket, const char *password)
+static const char *tries(const struct harness_node *n, pid_t redis, const char *redis_socket,
+                         const char *password)
 {
     const char *wrong = tries_at_the_node(n);
     if (!wrong)
@@ -156,7 +158,8 @@ static void as_nobody(struct harness_node *n, pid_t redis, const char *redis_soc
     pid_t pid = fork();
     if (pid == 0) {
         prctl(PR_SET_PDEATHSIG, SIGKILL);
-        const char *wrong = setgid(NOBODY) || setuid(NOBODY) ? "setuid" : tries(n, redis, redis_socket, password);
+        const char *wrong =
+            setgid(NOBODY) || setuid(NOBODY) ? "setuid" : tries(n, redis, redis_socket, password);
         _exit(wrong && write(fds[1], wrong, strlen(wrong)) >= 0 ? 1 : wrong ? 2 : 0);
     }
     close(fds[1]);
@@ -178,7 +181,8 @@ static void other_users_are_refused_by_default(void **state)
     assert_int_equal(client_put(c, "k", 'x', 100, NULL), 0);
     password_of(n, password);
     assert_int_equal(strlen(password), 32);
-    snprintf(socket_path, sizeof(socket_path), "%s/redis-%d.sock", harness_dir(w->h), (int)harness_pid(n->process));
+    snprintf(socket_path, sizeof(socket_path), "%s/redis-%d.sock", harness_dir(w->h),
+             (int)harness_pid(n->process));
     assert_true(can_open(socket_path) && can_open(n->unix_path));
     /* It may walk to the sockets: what keeps it out is each socket's own mode. */
     assert_int_equal(chmod(harness_dir(w->h), 0755), 0);
@@ -207,8 +211,10 @@ static void redis_that_dies_is_started_again_and_told_all(void **state)
 {
     enum { N = 50 };
     struct node_world *w = *state;
-    struct harness_node *n = harness_node_start(w->h, "n", NULL, "--pool", "p:bytes=4M", "--heartbeat-ms", "300", NULL);
-    harness_node_start(w->h, "other", NULL, "--redis", n->redis, "--pool", "p:bytes=4M", "--heartbeat-ms", "300", NULL);
+    struct harness_node *n =
+        harness_node_start(w->h, "n", NULL, "--pool", "p:bytes=4M", "--heartbeat-ms", "300", NULL);
+    harness_node_start(w->h, "other", NULL, "--redis", n->redis, "--pool", "p:bytes=4M", "--heartbeat-ms",
+                       "300", NULL);
     struct tarn_client *c = client_open(n->redis, (struct tarn_options){.timeout_ms = 20000});
     client_put_each(c, "k", N, 'x', 100, NULL);
     for (int times = 0; times < 2; times++) {
@@ -238,11 +244,13 @@ static bool can_take_port(const struct harness_node *n, int shared)
     return taken;
 }
 
-/* Clients would show the password to whoever listens there while Redis is away; so nobody can, at any start of it. */
+/* Clients would show the password to whoever listens there while Redis is away; so nobody can, at any start
+ * of it. */
 static void nobody_gets_the_port_of_a_redis_that_died(void **state)
 {
     struct node_world *w = *state;
-    struct harness_node *n = harness_node_start(w->h, "n", NULL, "--pool", "p:bytes=1M", "--heartbeat-ms", "100", NULL);
+    struct harness_node *n =
+        harness_node_start(w->h, "n", NULL, "--pool", "p:bytes=1M", "--heartbeat-ms", "100", NULL);
     struct tarn_client *c = client_open(n->redis, (struct tarn_options){.timeout_ms = 20000});
     for (int times = 0; times < 2; times++) {
         pid_t pid = redis_pid(n);
@@ -263,7 +271,8 @@ static void nobody_gets_the_port_of_a_redis_that_died(void **state)
 static void node_whose_redis_stays_away_ends(void **state)
 {
     struct node_world *w = *state;
-    struct harness_node *n = harness_node_start(w->h, "n", NULL, "--pool", "p:bytes=1M", "--heartbeat-ms", "100", NULL);
+    struct harness_node *n =
+        harness_node_start(w->h, "n", NULL, "--pool", "p:bytes=1M", "--heartbeat-ms", "100", NULL);
     uint64_t until = harness_now_ms() + 30000;
     while (harness_running(n->process) && harness_now_ms() < until) {
         redisReply *r = ask_redis(n, "SHUTDOWN", "NOSAVE");

@@ -92,7 +92,8 @@ static void over_tcp_the_admin_secret_is_wanted(void **state)
     freeReplyObject(harness_command(r, "HELLO", "1", "01", "s3cret", NULL));
     may_not_administer(r);
     assert_string_equal(harness_running(n->process) ? "runs" : "has ended", "runs");
-    redisReply *reply = harness_command(r, "HELLO", "1", "01", "adm1n", NULL); /* gives all that the secret does */
+    redisReply *reply =
+        harness_command(r, "HELLO", "1", "01", "adm1n", NULL); /* gives all that the secret does */
     assert_int_equal(reply->type, REDIS_REPLY_ARRAY);
     freeReplyObject(reply);
     may_administer(r);
@@ -121,8 +122,8 @@ static void no_setting_shows_a_password(void **state)
 {
     struct node_world *w = *state;
     struct harness_redis *locked = harness_redis_start(w->h, "pa55word");
-    struct harness_node *n = harness_node_start(w->h, "n", locked, "--pool", "p:bytes=1M", "--heartbeat-ms", "100",
-                                                "--secret", "s3cret", "--admin-secret", "adm1n", NULL);
+    struct harness_node *n = harness_node_start(w->h, "n", locked, "--pool", "p:bytes=1M", "--heartbeat-ms",
+                                                "100", "--secret", "s3cret", "--admin-secret", "adm1n", NULL);
     redisReply *r = harness_call(n->local, "CONFIG", "GET", "*", NULL);
     assert_true(r->elements > 20);
     for (size_t i = 0; i < r->elements; i++) {
@@ -165,7 +166,8 @@ static bool warns(struct harness_node *n)
     return strstr(harness_log(n->process), "may read and change what the node holds") != NULL;
 }
 
-/* Where Redis wants a password a secret is made, for whoever has that password. The operator's is never published. */
+/* Where Redis wants a password a secret is made, for whoever has that password. The operator's is never
+ * published. */
 static void made_where_redis_keeps_it(void **state)
 {
     struct node_world *w = *state;
@@ -173,7 +175,8 @@ static void made_where_redis_keeps_it(void **state)
     const char *pool = "p:bytes=1M";
     struct harness_node *open = harness_node_start(w->h, "open", w->redis, "--pool", pool, NULL);
     struct harness_node *made = harness_node_start(w->h, "made", locked, "--pool", pool, NULL);
-    struct harness_node *set = harness_node_start(w->h, "set", locked, "--pool", pool, "--secret", "s3cret", NULL);
+    struct harness_node *set =
+        harness_node_start(w->h, "set", locked, "--pool", pool, "--secret", "s3cret", NULL);
     wants_a_secret(open, false);
     wants_a_secret(made, true);
     wants_a_secret(set, true);
@@ -202,10 +205,12 @@ static bool far_address(char *out, size_t bytes)
     bool found = false;
     assert_int_equal(getifaddrs(&all), 0);
     for (const struct ifaddrs *i = all; i && !found; i = i->ifa_next) {
-        if (!i->ifa_addr || i->ifa_addr->sa_family != AF_INET || (i->ifa_flags & IFF_LOOPBACK) || !(i->ifa_flags & IFF_UP))
+        if (!i->ifa_addr || i->ifa_addr->sa_family != AF_INET || (i->ifa_flags & IFF_LOOPBACK) ||
+            !(i->ifa_flags & IFF_UP))
             continue;
         char host[INET_ADDRSTRLEN];
-        inet_ntop(AF_INET, &((const struct sockaddr_in *)(const void *)i->ifa_addr)->sin_addr, host, sizeof(host));
+        inet_ntop(AF_INET, &((const struct sockaddr_in *)(const void *)i->ifa_addr)->sin_addr, host,
+                  sizeof(host));
         snprintf(out, bytes, "%s:0", host);
         found = true;
     }
@@ -220,7 +225,8 @@ static void made_where_other_hosts_come(void **state)
     char listen[64];
     if (!far_address(listen, sizeof(listen)))
         harness_skip("network", "this host has no address but loopback's");
-    struct harness_node *n = harness_node_start(w->h, "far", w->redis, "--pool", "p:bytes=1M", "--listen", listen, NULL);
+    struct harness_node *n =
+        harness_node_start(w->h, "far", w->redis, "--pool", "p:bytes=1M", "--listen", listen, NULL);
     wants_a_secret(n, true);
     assert_int_equal(strlen(made_secret(w->redis, "far")), 32);
     assert_true(warns(n));
@@ -239,7 +245,8 @@ static void clients_follow_a_node_that_starts_again(void **state)
     snprintf(listen, sizeof(listen), "127.0.0.1:%u", harness_free_port());
     const char *args[] = {"--listen", listen, "--pool", "p:bytes=1M", "--heartbeat-ms", "100", NULL};
     struct harness_node *n = harness_node_startv(w->h, "again", locked, args);
-    struct tarn_client *c = client_open(locked->url, (struct tarn_options){.timeout_ms = 20000, .transports = "tcp"});
+    struct tarn_client *c =
+        client_open(locked->url, (struct tarn_options){.timeout_ms = 20000, .transports = "tcp"});
     assert_int_equal(client_put(c, "k", 'x', 100, NULL), 0);
     snprintf(before, sizeof(before), "%s", made_secret(locked, "again"));
     harness_kill(n->process);

@@ -302,7 +302,8 @@ static const char *line_of(struct harness_process *p, int i)
 }
 
 #define WHAT_TO_LOOK_AT \
-    ": does the peer reach this host over the interfaces of NCCL_GPUDIRECTTCPX_SOCKET_IFNAME? the plugin's lines in " \
+    ": does the peer reach this host over the interfaces of NCCL_GPUDIRECTTCPX_SOCKET_IFNAME? the plugin's " \
+    "lines in " \
     "the log may say more\n"
 
 /* In time, with the whole sentence. */

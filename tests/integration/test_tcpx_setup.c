@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Connections of the network plugin as they come to be, over the fixture plugin in all the ways to be one: calls
- * that do not return before the peer has come, peers that never come, first connections that take seconds, bounce
- * memory that is mapped without a lock, tables that init() fills. Nobody but who waits for such a connection is the
- * worse for it.
+ * Connections of the network plugin as they come to be, over the fixture plugin in all the ways to be one:
+ * calls that do not return before the peer has come, peers that never come, first connections that take
+ * seconds, bounce memory that is mapped without a lock, tables that init() fills. Nobody but who waits for
+ * such a connection is the worse for it.
  *
  * A process starts a plugin once, with the environment of then: each case has a node and clients of its own.
  */

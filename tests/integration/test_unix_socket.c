@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Clients of other users than the node's: by TCP where they may not open its Unix socket, else by shared memory. */
+/* Clients of other users than the node's: by TCP where they may not open its Unix socket, else by shared
+ * memory. */
 #include <fcntl.h>
 #include <grp.h>
 #include <signal.h>
@@ -24,8 +25,9 @@ static struct harness_node *start(struct node_world *w, const char *mode, const 
     if (getuid() != 0)
         harness_skip("root", "only root can be another user");
     assert_int_equal(chmod(harness_dir(w->h), 0755), 0);
-    const char *args[] = {"--unix", path, "--pool", "p:bytes=1M", "--unix-mode", mode, group ? "--unix-group" : NULL, group,
-                          NULL};
+    const char *args[] = {
+        "--unix", path, "--pool", "p:bytes=1M", "--unix-mode", mode, group ? "--unix-group" : NULL,
+        group,    NULL};
     return harness_node_startv(w->h, "n", w->redis, args);
 }
 
@@ -52,7 +54,8 @@ static int use_as(gid_t group, const struct node_world *w, const char *transport
     pid_t pid = fork();
     if (pid == 0) {
         prctl(PR_SET_PDEATHSIG, SIGKILL);
-        int rc = setgroups(0, NULL) || setgid(group) || setuid(NOBODY) ? TARN_E_SYSTEM : use(w->redis->url, transports);
+        int rc = setgroups(0, NULL) || setgid(group) || setuid(NOBODY) ? TARN_E_SYSTEM
+                                                                       : use(w->redis->url, transports);
         dprintf(fds[1], "%s", rc ? tarn_last_error() : "");
         _exit(-rc);
     }
@@ -70,8 +73,8 @@ static void expect_use(gid_t group, const struct node_world *w, const char *tran
     char why[512];
     int rc = use_as(group, w, transports, why);
     if (rc != status)
-        fail_msg("%s as group %u: %s, not %s: %s", transports ? transports : "all", group, tarn_error_name(rc),
-                 tarn_error_name(status), why);
+        fail_msg("%s as group %u: %s, not %s: %s", transports ? transports : "all", group,
+                 tarn_error_name(rc), tarn_error_name(status), why);
 }
 
 static void who_may_not_open_the_socket_goes_by_tcp(void **state)
@@ -122,7 +125,8 @@ static void the_right_to_administer_is_the_users_alone(void **state)
         redisReply *reply;
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         bool asked = setgroups(0, NULL) == 0 && setgid(NOBODY) == 0 && setuid(NOBODY) == 0 &&
-                     tarn_addr_parse(n->local, "node", &a) == 0 && tarn_resp_connect(&a, UINT64_MAX, &r) == 0 &&
+                     tarn_addr_parse(n->local, "node", &a) == 0 &&
+                     tarn_resp_connect(&a, UINT64_MAX, &r) == 0 &&
                      tarn_resp_call(r, UINT64_MAX, 1, drain, NULL, &reply) == 0;
         _exit(!asked ? 2 : reply->type == REDIS_REPLY_ERROR && !strncmp(reply->str, "AUTH", 4) ? 0 : 1);
     }
@@ -142,8 +146,8 @@ static void wrong_settings_are_named(void **state)
     };
     struct node_world *w = *state;
     for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
-        struct harness_process *p =
-            harness_node_spawn(w->h, "wrong", w->redis, "--pool", "p:bytes=1M", wrong[i][0], wrong[i][1], NULL);
+        struct harness_process *p = harness_node_spawn(w->h, "wrong", w->redis, "--pool", "p:bytes=1M",
+                                                       wrong[i][0], wrong[i][1], NULL);
         assert_int_not_equal(harness_wait(p, 10000), 0);
         assert_non_null(strstr(harness_log(p), wrong[i][0]));
     }
@@ -153,8 +157,10 @@ static void wrong_settings_are_named(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        WITH_REDIS(who_may_not_open_the_socket_goes_by_tcp), WITH_REDIS(everybody_may_open_it),
-        WITH_REDIS(a_group_may_open_it),                     WITH_REDIS(the_right_to_administer_is_the_users_alone),
+        WITH_REDIS(who_may_not_open_the_socket_goes_by_tcp),
+        WITH_REDIS(everybody_may_open_it),
+        WITH_REDIS(a_group_may_open_it),
+        WITH_REDIS(the_right_to_administer_is_the_users_alone),
         WITH_REDIS(wrong_settings_are_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A STAND-IN for GPUs: transport/cuda/cuda.h played in shared memory, for tests on machines without one. Nothing
- * that passes over it says anything about a GPU, its driver or its speed.
+ * A STAND-IN for GPUs: transport/cuda/cuda.h played in shared memory, for tests on machines without one.
+ * Nothing that passes over it says anything about a GPU, its driver or its speed.
  *
  * It is stricter than a GPU where a GPU lets mistakes pass:
  *   - Device memory is a memfd that is mapped twice: at the address that is handed out without any access, so

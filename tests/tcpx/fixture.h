@@ -46,8 +46,8 @@ struct fixture_options {
     uint64_t init, devices, plain, version, pci, gpu;
     uint64_t seed, cut_min, cut_max, pages, setup_ms, delay_ms;
     uint64_t send_error, send_hang, send_exit, send_close, drop_after, helper_error;
-    uint64_t recv_error, recv_deaf, recv_hang, recv_exit, recv_close, close_ms, bad_dst, bad_src, bad_sum, bad_count,
-        bad_bytes;
+    uint64_t recv_error, recv_deaf, recv_hang, recv_exit, recv_close, close_ms, bad_dst, bad_src, bad_sum,
+        bad_count, bad_bytes;
     uint64_t init_exit, init_hang, accept_error, reg_error;
     uint64_t accept_blocks, connect_blocks, listen_ms, map_unguarded, late_table, null_requests, tell_sizes,
         send_more;

@@ -56,24 +56,27 @@ static const struct {
     OPTION(recv_hang),    /* test() of that receive is never done */
     OPTION(recv_exit),    /* exit(1) in that irecv() */
     OPTION(recv_close),   /* the receiver is gone at that irecv() */
-    OPTION(close_ms),     /* closeRecv() takes so long where something was posted, and then writes once more to all that is posted */
-    OPTION(bad_dst),      /* the receive's list leads outside of the message */
-    OPTION(bad_src),      /* outside of the bounce memory */
-    OPTION(bad_sum),      /* lacks a byte */
-    OPTION(bad_count),    /* has more fragments than there is room for */
-    OPTION(bad_bytes),    /* the receive brings zeros */
-    OPTION(init_exit),    /* 1: exit(1) in init() */
-    OPTION(init_hang),    /* 1: init() does not return */
+    OPTION(close_ms),  /* closeRecv() takes so long where something was posted, and then writes once more to
+                          all that is posted */
+    OPTION(bad_dst),   /* the receive's list leads outside of the message */
+    OPTION(bad_src),   /* outside of the bounce memory */
+    OPTION(bad_sum),   /* lacks a byte */
+    OPTION(bad_count), /* has more fragments than there is room for */
+    OPTION(bad_bytes), /* the receive brings zeros */
+    OPTION(init_exit), /* 1: exit(1) in init() */
+    OPTION(init_hang), /* 1: init() does not return */
     OPTION(accept_error), /* what accept() returns, as without RxDM */
     OPTION(reg_error),    /* regMr() gives 3 that time, as without DMA buffers */
     /* ways to be a plugin, all of which the ABI allows */
     OPTION(accept_blocks),  /* 1: accept() returns when the peer has connected, and not before */
     OPTION(connect_blocks), /* 1: connect() returns when the peer has accepted, and not before */
     OPTION(listen_ms),      /* the first listen() of the process takes so long */
-    OPTION(map_unguarded),  /* 1: bounce memory is mapped at the first accept; of two at once the second counts */
-    OPTION(late_table),     /* 1: the table has no more than name and init before init() */
-    OPTION(tell_sizes),     /* 1: test() tells them, and 3 for more than was posted; 2: it tells them, and no more */
-    OPTION(null_requests),  /* every so many isend() and irecv() give no request: try again */
+    OPTION(
+        map_unguarded), /* 1: bounce memory is mapped at the first accept; of two at once the second counts */
+    OPTION(late_table), /* 1: the table has no more than name and init before init() */
+    OPTION(
+        tell_sizes), /* 1: test() tells them, and 3 for more than was posted; 2: it tells them, and no more */
+    OPTION(null_requests), /* every so many isend() and irecv() give no request: try again */
 };
 #undef OPTION
 

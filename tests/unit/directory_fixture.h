@@ -219,7 +219,8 @@ struct beaten {
     struct tarn_beat b;
 };
 
-/* A beat of a node that knows the directory of that beat before, if any; it makes its record where there is none. */
+/* A beat of a node that knows the directory of that beat before, if any; it makes its record where there is
+ * none. */
 static inline struct beaten beat_again(struct tarn_directory *d, const struct tarn_node_record *n,
                                        const struct tarn_beat *before)
 {

@@ -52,9 +52,9 @@ struct fake_node {
     struct fake_shared *shared;
     struct tarn_hazard_page *hazards;
     int hazard_fd;
-    struct tarn_local *local;   /* the client's */
+    struct tarn_local *local;      /* the client's */
     struct tarn_node_half *server; /* in this process */
-    pid_t pid;                  /* or in that one */
+    pid_t pid;                     /* or in that one */
     int control;
     rlim_t nofile; /* of the forked process; 0: as here */
 };

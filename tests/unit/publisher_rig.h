@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the tests of the publisher share: one with a loop and a beat, at a real Redis; publishes of one item. */
+/* What the tests of the publisher share: one with a loop and a beat, at a real Redis; publishes of one item.
+ */
 #ifndef TARN_TESTS_UNIT_PUBLISHER_RIG_H
 #define TARN_TESTS_UNIT_PUBLISHER_RIG_H
 
@@ -95,7 +96,7 @@ static inline void rig_stop(struct rig *g)
 static inline void done(struct tarn_request *r);
 
 static inline void submit(struct rig *g, struct asked *a, const char *key, enum tarn_publish_mode mode,
-                   uint64_t version)
+                          uint64_t version)
 {
     *a = (struct asked){.publish = copy_of(key, mode, version, "n1", 2 * version), .rig = g};
     a->publish.record.locations[0].slot = version % 64;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * transport/cuda/cuda.h by whichever implementation is linked: what copies move, in which order marks pass, what
- * handles carry to another process. Where only the stand-in can tell (when a copy is carried out, what
+ * transport/cuda/cuda.h by whichever implementation is linked: what copies move, in which order marks pass,
+ * what handles carry to another process. Where only the stand-in can tell (when a copy is carried out, what
  * becomes of the process after a fault), the test is skipped over the others.
  */
 #include <signal.h>

@@ -101,10 +101,12 @@ static void over_tcp_with_password_and_database(void **state)
 }
 
 /* The users of metadata/KEYS.md, word for word. */
-#define CLIENT_RIGHTS "+auth", "+ping", "+select", "+hgetall", "+pttl", "+time", "+smembers", "+scan", "+subscribe"
+#define CLIENT_RIGHTS \
+    "+auth", "+ping", "+select", "+hgetall", "+pttl", "+time", "+smembers", "+scan", "+subscribe"
 #define NODE_RIGHTS \
     CLIENT_RIGHTS, "+evalsha", "+script|load", "+info", "+publish", "+hget", "+hset", "+hdel", "+hkeys", \
-        "+del", "+pexpire", "+sadd", "+srem", "+srandmember", "+exists", "+pttl", "+time", "+client|info", "+client|kill"
+        "+del", "+pexpire", "+sadd", "+srem", "+srandmember", "+exists", "+pttl", "+time", "+client|info", \
+        "+client|kill"
 
 static int no_object(void *arg, const struct tarn_key *key, const struct tarn_record *r)
 {

@@ -288,7 +288,8 @@ static void *beat_thread(void *arg)
     return NULL;
 }
 
-/* It was looked at, and is back when it is to be taken out of the set: it stays, and nobody sweeps what it holds. */
+/* It was looked at, and is back when it is to be taken out of the set: it stays, and nobody sweeps what it
+ * holds. */
 static void who_is_back_is_not_forgotten(void **state)
 {
     struct fixture *f = *state;
@@ -333,7 +334,8 @@ static void a_sweep_that_is_late_takes_nothing(void **state)
     assert_int_equal(look(f->d, "k").status, TARN_E_NOT_FOUND);
 }
 
-/* The node may have been given up by then, and something newer be there that was put by a clock behind its own. */
+/* The node may have been given up by then, and something newer be there that was put by a clock behind its
+ * own. */
 static void a_restore_that_is_late_changes_nothing(void **state)
 {
     struct fixture *f = *state;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Displaced copies in the directory: named until their node has freed them, whatever becomes of the object. */
+/* Displaced copies in the directory: named until their node has freed them, whatever becomes of the object.
+ */
 #include "tests/unit/directory_fixture.h"
 
 #define HOUR_MS 3600000
@@ -65,7 +66,8 @@ static void replace_names_the_copies_of_other_nodes(void **state)
     assert_int_equal(found.record.nlocations, 1);
 }
 
-/* The next writer finds what an earlier one left unfinished. Its own location goes: it is freed with the answer. */
+/* The next writer finds what an earlier one left unfinished. Its own location goes: it is freed with the
+ * answer. */
 static void displaced_copies_stay_through_the_next_replace(void **state)
 {
     struct fixture *f = *state;
@@ -279,7 +281,8 @@ static void remove_takes_out_what_was_freed(void **state)
 static void recheck_sets_keep_what_is_not_done(void **state)
 {
     struct fixture *f = *state;
-    struct tarn_location l[3] = {location("node0", 4096, 2), location("node0", 8192, 4), location("node1", 0, 6)};
+    struct tarn_location l[3] = {location("node0", 4096, 2), location("node0", 8192, 4),
+                                 location("node1", 0, 6)};
     struct tarn_location found[8];
     size_t n = 8;
     assert_int_equal(tarn_directory_recheck(f->d, "node0", NULL, 0, found, &n, soon()), 0);

@@ -350,8 +350,8 @@ struct watch {
     uint64_t n, limbo_max;
 };
 
-static void on_gone_watch(void *arg, const struct tarn_key *key, const struct tarn_location *l, uint64_t bytes,
-                          const char *why)
+static void on_gone_watch(void *arg, const struct tarn_key *key, const struct tarn_location *l,
+                          uint64_t bytes, const char *why)
 {
     struct watch *w = arg;
     (void)key, (void)l, (void)bytes, (void)why;

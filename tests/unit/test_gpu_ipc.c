@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cuda_ipc's own rules, over the stand-in, whose copies come as late as they are told to: a work is done when its
- * copy's mark has passed, a generation counts as it is then, puts go into what is reserved only, and views are of
- * the generation that was there when the hazard was.
+ * cuda_ipc's own rules, over the stand-in, whose copies come as late as they are told to: a work is done when
+ * its copy's mark has passed, a generation counts as it is then, puts go into what is reserved only, and
+ * views are of the generation that was there when the hazard was.
  */
 #include "tests/unit/fake_node.h"
 
@@ -132,7 +132,8 @@ static void a_generation_counts_as_it_is_behind_the_copy(void **state)
 static void a_put_goes_into_what_is_reserved(void **state)
 {
     (void)state;
-    static const int off[] = {-2, 2, 4, 1, -1}; /* generations that are not there; the last two are readable */
+    static const int off[] = {-2, 2, 4, 1,
+                              -1}; /* generations that are not there; the last two are readable */
     struct fixture f = begin();
     uint8_t *before = malloc(EXTENT);
     assert_non_null(before);
@@ -192,8 +193,10 @@ static void ranges_lie_in_the_pool(void **state)
     const struct {
         uint32_t pool, slot;
         uint64_t offset;
-    } wrong[] = {{1, 0, 0}, {63, 0, 0}, {64, 0, 0}, {UINT32_MAX, 0, 0}, {0, SLOTS, 0},
-                 {0, 0, all - SMALL + 1}, {0, 0, all + 1}, {0, 0, UINT64_MAX - 10}};
+    } wrong[] = {{1, 0, 0},       {63, 0, 0},
+                 {64, 0, 0},      {UINT32_MAX, 0, 0},
+                 {0, SLOTS, 0},   {0, 0, all - SMALL + 1},
+                 {0, 0, all + 1}, {0, 0, UINT64_MAX - 10}};
     for (int put = 0; put < 2; put++) {
         if (!put)
             commit(f.n, 0);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * From pieces to lists (transport/cuda_ipc/cuda_ipc_write.h): every byte once and in its place, however small the
- * lists are; touching pieces together, none longer than a list takes, large ones apart. Of works that nobody
- * has looked at (transport/seen.h): that each piece lies where the work says, and that they have as many
- * bytes. No memory is touched.
+ * From pieces to lists (transport/cuda_ipc/cuda_ipc_write.h): every byte once and in its place, however small
+ * the lists are; touching pieces together, none longer than a list takes, large ones apart. Of works that
+ * nobody has looked at (transport/seen.h): that each piece lies where the work says, and that they have as
+ * many bytes. No memory is touched.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -212,7 +212,7 @@ static void runs_of_other_memory_are_found(void **state)
         {0x310000000 - SPAN, STRIDE, 0},
         {0x310000000 - SPAN + 1, STRIDE, TARN_E_INVALID},
         {0x310000000 - SPAN / 2, STRIDE, TARN_E_INVALID},
-        {0x50000000 - SPAN / 2, STRIDE, 0}, /* goes on in the one that adjoins */
+        {0x50000000 - SPAN / 2, STRIDE, 0},                         /* goes on in the one that adjoins */
         {0x10000000, 0x2f0000000 / (RUNS - 1) + 1, TARN_E_INVALID}, /* both ends are right */
         {0x10000000, UINT64_MAX / 32, TARN_E_INVALID},
         {0x10000000 + STRIDE, (uint64_t)-STRIDE, TARN_E_INVALID},

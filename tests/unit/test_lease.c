@@ -13,8 +13,8 @@
 #define EPOCH 0x12345678u
 #define BEAT 1000u /* ms */
 #define TTL (3 * BEAT)
-#define T0 (1000 * TARN_NS_PER_S)     /* this client's clock */
-#define R0 (5000000ull)               /* Redis's, in ms, at T0 */
+#define T0 (1000 * TARN_NS_PER_S) /* this client's clock */
+#define R0 (5000000ull)           /* Redis's, in ms, at T0 */
 #define MARGIN (TTL / 100 * MS)
 #define SOON (70 * MS) /* more than some ticks and a rounding */
 
@@ -23,7 +23,8 @@ static uint64_t at(uint64_t ms)
     return T0 + ms * MS;
 }
 
-/* Asked `asked` ms after T0, answered at once. What a node listed since `beat` (ms after T0) looks like then. */
+/* Asked `asked` ms after T0, answered at once. What a node listed since `beat` (ms after T0) looks like then.
+ */
 static void listed(struct tarn_lease *l, uint64_t asked, uint64_t beat)
 {
     const struct tarn_lease_answer a = {.epoch = 0xabcd00000000ull | EPOCH, .left_ms = beat + TTL - asked};
@@ -35,7 +36,8 @@ static const struct tarn_lease_answer nobody;
 
 static struct tarn_pulse pulse(uint64_t now, uint64_t beat, uint64_t silent, uint64_t resumed)
 {
-    return (struct tarn_pulse){R0 + now, R0 + beat, silent ? R0 + silent : 0, resumed ? R0 + resumed : 0, BEAT};
+    return (struct tarn_pulse){R0 + now, R0 + beat, silent ? R0 + silent : 0, resumed ? R0 + resumed : 0,
+                               BEAT};
 }
 
 static void not_there(struct tarn_lease *l, uint64_t asked, struct tarn_pulse p)
@@ -71,7 +73,8 @@ static void a_lease_ends_before_the_record(void **state)
     assert_false(tarn_lease_runs(&l, UINT64_MAX));
 }
 
-/* The answer may take as long as it wants: the record lived for so long when it was asked about at the earliest. */
+/* The answer may take as long as it wants: the record lived for so long when it was asked about at the
+ * earliest. */
 static void it_counts_from_before_the_question(void **state)
 {
     (void)state;
@@ -148,7 +151,8 @@ static void who_returns_is_not_read(void **state)
     listed(&l, 6000, 6000); /* it has compared what it holds */
     assert_false(l.gone);
     assert_true(tarn_lease_runs(&l, at(6000)));
-    tarn_lease_answered(&l, EPOCH, &returning, &p, at(6500), at(6500)); /* given up again, and Redis goes away */
+    tarn_lease_answered(&l, EPOCH, &returning, &p, at(6500),
+                        at(6500)); /* given up again, and Redis goes away */
     assert_int_equal(unanswered(&l, at(7000)), TARN_LEASE_GONE);
 }
 
@@ -214,8 +218,8 @@ static void an_unsure_end_is_none_that_redis_gave(void **state)
     assert_int_equal(tarn_lease_unanswered(&l, at(TTL + 100), at(TTL + 300)), TARN_LEASE_GONE);
 }
 
-/* It asked nothing for minutes, or was stopped for so long, and finds Redis away: nothing tells that it is not so for
- * everyone. */
+/* It asked nothing for minutes, or was stopped for so long, and finds Redis away: nothing tells that it is
+ * not so for everyone. */
 static void an_idle_client_reads_on(void **state)
 {
     (void)state;
@@ -293,7 +297,7 @@ static void a_silence_that_came_later_does_not_count(void **state)
 {
     (void)state;
     struct tarn_lease l = {.gone = false};
-    listed(&l, 0, 0); /* its last beat; it ends at 3000 */
+    listed(&l, 0, 0);                                   /* its last beat; it ends at 3000 */
     not_there(&l, 9100, pulse(9100, 9000, 1500, 9000)); /* displaced copies settle until 3500 */
     assert_true(l.gone);
     assert_false(tarn_lease_runs(&l, at(9100)));
@@ -320,7 +324,8 @@ static void no_information_is_no_silence(void **state)
     assert_true(l.gone);
 }
 
-/* A client that begins just before a record expires: the time between two heartbeats of others is no silence. */
+/* A client that begins just before a record expires: the time between two heartbeats of others is no silence.
+ */
 static void a_record_that_is_seen_first_at_its_end_is_not_read_on(void **state)
 {
     (void)state;

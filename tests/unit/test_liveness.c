@@ -164,7 +164,8 @@ static void test_a_record_is_dead_when_all_its_copies_are(void **state)
     struct fixture *f = *state;
     struct tarn_living v = living(f, 10000);
     struct tarn_record r = {.nlocations = 2};
-    const struct tarn_location alive = location("other", 0, gen_of(EPOCH)), dead = location("other", 0, gen_of(1)),
+    const struct tarn_location alive = location("other", 0, gen_of(EPOCH)),
+                               dead = location("other", 0, gen_of(1)),
                                unknown = location("missing", 0, gen_of(5));
     const struct {
         const struct tarn_location *a, *b;

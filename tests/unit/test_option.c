@@ -38,7 +38,8 @@ static const struct tarn_option table[] = {
      "objects "
      "count as lost."},
     {"room", 'r', TARN_OPT_SIZE, AT(room), "64M", 4096, 1ll << 40, "BYTES", 0, "Room."},
-    {"redis", 0, TARN_OPT_STRING, AT(redis), NULL, 0, 0, "URL", TARN_OPT_LOGIN, "Where Redis is. '.' is no macro."},
+    {"redis", 0, TARN_OPT_STRING, AT(redis), NULL, 0, 0, "URL", TARN_OPT_LOGIN,
+     "Where Redis is. '.' is no macro."},
     {"secret", 0, TARN_OPT_STRING, AT(secret), NULL, 0, 0, NULL, TARN_OPT_SECRET, "Shared \\secret."},
     {"pool", 'p', TARN_OPT_LIST, AT(pools), "a=1G b=2G", 0, 0, "NAME=SIZE", 0, "A pool."},
 };
@@ -338,8 +339,8 @@ static void conf_is_read_back(void **state)
     struct tarn_buf first = {0}, second = {0};
 
     (void)state;
-    run(&r, "--redis", " odd://\"value\" # \\ \n", "--pool", "", "--pool", "p#q", "--no-sync", "--room", "4097",
-        "--secret", "s3cret", NULL);
+    run(&r, "--redis", " odd://\"value\" # \\ \n", "--pool", "", "--pool", "p#q", "--no-sync", "--room",
+        "4097", "--secret", "s3cret", NULL);
     assert_int_equal(r.rc, 0);
     tarn_options_print_conf(&program, &r.c, &r.parsed, &first);
     assert_null(strstr(first.data, "s3cret"));
@@ -375,7 +376,8 @@ static void secrets_leave_the_command_line(void **state)
     assert_string_equal(r.c.redis, "redis://me:p@ss@host:1/2");
     assert_string_equal(r.parsed.args[0], "arg");
     done(&r);
-    assert_int_equal(run(&r, "--redis", "redis://host:1", "--secret", "s", "--heartbeat-ms", "x", NULL)->rc, TARN_E_CONFIG);
+    assert_int_equal(run(&r, "--redis", "redis://host:1", "--secret", "s", "--heartbeat-ms", "x", NULL)->rc,
+                     TARN_E_CONFIG);
     assert_string_equal(words[2], "redis://host:1");
     assert_string_equal(words[4], "*");
     done(&r);
@@ -428,10 +430,14 @@ static void logins_are_hidden(void **state)
     static const struct {
         const char *given, *shown;
     } uris[] = {
-        {"redis://user:p@ss@host:1/2", "redis://host:1/2"}, {"redis://:p/ss@host", "redis://host"},
-        {"redis://pass@host", "redis://host"},              {"unix://user:pass@/a/b?db=1", "unix:///a/b?db=1"},
-        {"unix:///a@b", "unix:///a@b"},                     {"redis://host:1", "redis://host:1"},
-        {"pass", "(set)"},                                  {"user:pass@host", "(set)"},
+        {"redis://user:p@ss@host:1/2", "redis://host:1/2"},
+        {"redis://:p/ss@host", "redis://host"},
+        {"redis://pass@host", "redis://host"},
+        {"unix://user:pass@/a/b?db=1", "unix:///a/b?db=1"},
+        {"unix:///a@b", "unix:///a@b"},
+        {"redis://host:1", "redis://host:1"},
+        {"pass", "(set)"},
+        {"user:pass@host", "(set)"},
     };
     (void)state;
     for (size_t i = 0; i < COUNT(uris); i++) {
@@ -507,11 +513,11 @@ static void markdown(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(defaults),      TEST(forms_of_flags),    TEST(order_of_sources), TEST(lines_of_a_file),
-        TEST(flags_refused), TEST(variables_refused), TEST(lines_refused),    TEST(conf_is_read_back),
-        TEST(secrets_leave_the_command_line),
-        TEST(help_text),     TEST(values_as_text),    TEST(set_one),          TEST(man_page),
-        TEST(markdown),      TEST(logins_are_hidden),
+        TEST(defaults),        TEST(forms_of_flags),    TEST(order_of_sources),
+        TEST(lines_of_a_file), TEST(flags_refused),     TEST(variables_refused),
+        TEST(lines_refused),   TEST(conf_is_read_back), TEST(secrets_leave_the_command_line),
+        TEST(help_text),       TEST(values_as_text),    TEST(set_one),
+        TEST(man_page),        TEST(markdown),          TEST(logins_are_hidden),
     };
     return cmocka_run_group_tests(tests, make_conf, remove_conf);
 }

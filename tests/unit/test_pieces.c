@@ -85,7 +85,8 @@ static uint32_t random_pieces(struct tarn_piece *p, unsigned *seed)
         p[i] = (struct tarn_piece){memory + rand_r(seed) % 4096, (uint64_t)rand_r(seed) % 40, 0,
                                    (uint64_t)rand_r(seed) % 5};
         /* Also less than its bytes: runs that share some. */
-        p[i].stride = rand_r(seed) % 3 ? p[i].bytes + (uint64_t)rand_r(seed) % 3 : (uint64_t)rand_r(seed) % 40;
+        p[i].stride =
+            rand_r(seed) % 3 ? p[i].bytes + (uint64_t)rand_r(seed) % 3 : (uint64_t)rand_r(seed) % 40;
     }
     return n;
 }

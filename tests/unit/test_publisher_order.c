@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The publisher when Redis is late or silent: publishes of one key are run in the order in which they were handed
- * over, what was given up is not run, and what is left to do is done.
+ * The publisher when Redis is late or silent: publishes of one key are run in the order in which they were
+ * handed over, what was given up is not run, and what is left to do is done.
  */
 #include "tests/unit/publisher_rig.h"
 
@@ -181,8 +181,11 @@ static void settling_done(struct tarn_request *r)
 static void settling_submit(struct rig *g, struct settling *s)
 {
     *s = (struct settling){.copy = {.key = key_of("k"), .copy = location("away", 4096, 2)}, .loop = g->loop};
-    s->request = (struct tarn_request){
-        .kind = TARN_REQUEST_SETTLED, .done = settling_done, .n = 1, .copies = &s->copy, .settled = &s->settled};
+    s->request = (struct tarn_request){.kind = TARN_REQUEST_SETTLED,
+                                       .done = settling_done,
+                                       .n = 1,
+                                       .copies = &s->copy,
+                                       .settled = &s->settled};
     tarn_publisher_submit(g->publisher, &s->request);
 }
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What rdma checks of a work before it asks a device, and of a generation when it has come: all of its bits, of the
- * slot that the work names, in the pool that it names. And memory of the link's own: what one work was given, no
- * other has before it ended.
+ * What rdma checks of a work before it asks a device, and of a generation when it has come: all of its bits,
+ * of the slot that the work names, in the pool that it names. And memory of the link's own: what one work was
+ * given, no other has before it ended.
  */
 #include "tests/unit/fake_node.h"
 #include "tests/unit/fake_verbs.h"
@@ -121,8 +121,9 @@ static void works_outside_of_a_pool_are_not_posted(void **state)
     const struct {
         uint32_t pool, slot;
         uint64_t offset;
-    } wrong[] = {{2, 0, 0}, {UINT32_MAX, 0, 0}, {0, SLOTS, 0}, {0, UINT32_MAX, 0}, {0, 0, all - BYTES + 1},
-                 {0, 0, all}, {0, 0, all + 1}, {0, 0, UINT64_MAX - 10}};
+    } wrong[] = {{2, 0, 0},          {UINT32_MAX, 0, 0},      {0, SLOTS, 0},
+                 {0, UINT32_MAX, 0}, {0, 0, all - BYTES + 1}, {0, 0, all},
+                 {0, 0, all + 1},    {0, 0, UINT64_MAX - 10}};
     fake_forget();
     for (int put = 0; put < 2; put++)
         for (size_t k = 0; k < sizeof wrong / sizeof *wrong; k++) {

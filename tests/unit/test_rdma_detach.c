@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A put whose rdma link broke: what its queue pair at the node may still write must have ended before the bytes go
- * into the same room by another way, and before the room is given back. Node and verbs are in this process
- * (node_here.h, fake_verbs.h); control commands go through a relay that holds DETACH.
+ * A put whose rdma link broke: what its queue pair at the node may still write must have ended before the
+ * bytes go into the same room by another way, and before the room is given back. Node and verbs are in this
+ * process (node_here.h, fake_verbs.h); control commands go through a relay that holds DETACH.
  */
 #include "tests/unit/fake_node.h"
 #include "tests/unit/fake_verbs.h"
@@ -53,8 +53,8 @@ static void break_writes(const struct ibv_send_wr *wr)
 
 static void open_client(void)
 {
-    client = client_open(here.redis->url,
-                         (struct tarn_options){.transports = "rdma,tcp", .timeout_ms = LONG_MS});
+    client =
+        client_open(here.redis->url, (struct tarn_options){.transports = "rdma,tcp", .timeout_ms = LONG_MS});
 }
 
 static int start(void **state)
@@ -290,7 +290,8 @@ static _Noreturn void attach_and_wait(const char *address)
         pause();
 }
 
-/* The client is killed while the node asks the network for it. The next ATTACH is answered when that one is over. */
+/* The client is killed while the node asks the network for it. The next ATTACH is answered when that one is
+ * over. */
 static void a_client_killed_before_the_answer_leaves_no_queue_pair(void **state)
 {
     const char *address = relay_node(relay);

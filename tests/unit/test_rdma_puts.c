@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * When a put over rdma is done: all of its strips are in the pool, over whichever rails they went. Devices that
- * carry nothing out for a while stand for rails that are slow.
+ * When a put over rdma is done: all of its strips are in the pool, over whichever rails they went. Devices
+ * that carry nothing out for a while stand for rails that are slow.
  */
 #include "tests/unit/fake_node.h"
 #include "tests/unit/fake_verbs.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * shm's rules, each at its worst moment: a generation changes in the middle of a copy (whose memory cannot be touched
- * before the signal handler has changed it), slots behind the table, hazards of other links.
+ * shm's rules, each at its worst moment: a generation changes in the middle of a copy (whose memory cannot be
+ * touched before the signal handler has changed it), slots behind the table, hazards of other links.
  */
 #include <signal.h>
 

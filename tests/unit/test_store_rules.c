@@ -2,8 +2,8 @@
 /*
  * The store's rules about reuse, each at its worst moment. A reader is let in exactly when the store writes
  * a generation: the page of the generations is write-protected, and the handler of the fault announces the
- * reader. At that moment the old generation is still there, so the reader is rightly let in, and the store has
- * to see him afterwards, whichever way the object goes. The guard is treated alike.
+ * reader. At that moment the old generation is still there, so the reader is rightly let in, and the store
+ * has to see him afterwards, whichever way the object goes. The guard is treated alike.
  */
 #include <signal.h>
 #include <stdlib.h>
@@ -68,7 +68,8 @@ static void announce(void)
 }
 
 /* When the generation of the slot is written, a reader or a writer comes, by a pin or in the hazard page. */
-static void arm(struct tarn_store *s, struct tarn_hazard_page *hazards, const struct tarn_grant *g, uint64_t gen)
+static void arm(struct tarn_store *s, struct tarn_hazard_page *hazards, const struct tarn_grant *g,
+                uint64_t gen)
 {
     uint32_t n;
     const struct tarn_pool_memory *m = tarn_store_pools(s, &n);
@@ -412,8 +413,12 @@ static void test_generation_changes_before_anybody_is_told(void **state)
 {
     (void)state;
     struct told t = {0};
-    struct tarn_store_options o = {
-        .epoch = EPOCH, .node = "n1", .high_watermark = 100, .low_watermark = 100, .gone = on_gone_look, .arg = &t};
+    struct tarn_store_options o = {.epoch = EPOCH,
+                                   .node = "n1",
+                                   .high_watermark = 100,
+                                   .low_watermark = 100,
+                                   .gone = on_gone_look,
+                                   .arg = &t};
     assert_int_equal(tarn_store_new(&o, &t.s), 0);
     add_pool(t.s, "p", MIB, 0);
     struct tarn_key key = key_of("a");
@@ -444,7 +449,8 @@ static void test_all_retired(void **state)
     struct tarn_publish p;
     void *addr;
     assert_int_equal(tarn_store_reserve(s, &r, &publishing), 0);
-    assert_int_equal(tarn_store_commit_begin(s, SESSION, publishing.pool, publishing.slot, publishing.gen, &p), 0);
+    assert_int_equal(
+        tarn_store_commit_begin(s, SESSION, publishing.pool, publishing.slot, publishing.gen, &p), 0);
     r = want("elsewhere", 1000);
     r.pool = 1;
     assert_int_equal(put_as(s, &r, &elsewhere), 0);
@@ -502,7 +508,8 @@ static void test_an_earlier_generation_names_nothing(void **state)
     tarn_store_free(s);
 }
 
-/* A commit that is to be begun once more is its session's, whether the object is a reservation again or LIVE. */
+/* A commit that is to be begun once more is its session's, whether the object is a reservation again or LIVE.
+ */
 static void test_only_its_session_commits_once_more(void **state)
 {
     (void)state;
@@ -567,7 +574,8 @@ static void test_another_run_is_another_generation(void **state)
     for (int i = 0; i < 2; i++) {
         uint64_t even = i ? (g.gen + 1) & half : g.gen + 1 + run, odd = i ? w.gen & half : w.gen + run;
         assert_int_equal(guard.pin_read(guard.arg, 0, g.slot, even, g.offset, 1, &addr), TARN_E_STALE);
-        assert_int_equal(guard.pin_write(guard.arg, SESSION, 0, w.slot, odd, w.offset, 1, &addr), TARN_E_STALE);
+        assert_int_equal(guard.pin_write(guard.arg, SESSION, 0, w.slot, odd, w.offset, 1, &addr),
+                         TARN_E_STALE);
         assert_false(tarn_store_release(s, 0, g.slot, even));
         assert_false(tarn_store_abort(s, SESSION, 0, w.slot, odd));
         assert_int_equal(tarn_store_commit_begin(s, SESSION, 0, w.slot, odd, &p), TARN_E_STALE);

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tcp's client half before a node that answers wrongly: other sizes, other requests' answers, answers to what was not
- * asked, more than was asked for. The link breaks; no work ends well, and nothing is written behind its pieces.
+ * tcp's client half before a node that answers wrongly: other sizes, other requests' answers, answers to what
+ * was not asked, more than was asked for. The link breaks; no work ends well, and nothing is written behind
+ * its pieces.
  */
-#include <netinet/in.h>
 #include <arpa/inet.h>
+#include <netinet/in.h>
 #include <pthread.h>
 #include <sys/socket.h>
 
@@ -20,10 +21,10 @@ struct lie {
     uint32_t magic;
     uint8_t version, op;
     int32_t status;
-    uint64_t tag;       /* added */
-    int64_t bytes;      /* said, more than was asked for */
-    int64_t payload;    /* sent, more than was asked for */
-    bool unasked;       /* twice, with one request */
+    uint64_t tag;    /* added */
+    int64_t bytes;   /* said, more than was asked for */
+    int64_t payload; /* sent, more than was asked for */
+    bool unasked;    /* twice, with one request */
 };
 
 static const struct lie lies[] = {
@@ -154,8 +155,8 @@ static void lies_break_the_link(void **state)
         const struct lie *lie = &lies[i];
         static char data[BYTES + 2 * PAST];
         struct tarn_piece p = {.addr = data, .bytes = BYTES};
-        struct tarn_work w = {.gen = lie->put, .bytes = BYTES, .pieces = &p, .npieces = 1, .status = 1,
-                              .done = work_done};
+        struct tarn_work w = {
+            .gen = lie->put, .bytes = BYTES, .pieces = &p, .npieces = 1, .status = 1, .done = work_done};
         struct tarn_work next = w; /* asked when the answer to the first has come */
         memset(data, 'd', sizeof data);
         node_start(lie);
@@ -193,8 +194,8 @@ static void the_truth_does_not(void **state)
         const struct lie truth = {.put = put};
         static char data[BYTES];
         struct tarn_piece p = {.addr = data, .bytes = BYTES};
-        struct tarn_work w = {.gen = (uint64_t)put, .bytes = BYTES, .pieces = &p, .npieces = 1, .status = 1,
-                              .done = work_done};
+        struct tarn_work w = {
+            .gen = (uint64_t)put, .bytes = BYTES, .pieces = &p, .npieces = 1, .status = 1, .done = work_done};
         memset(data, 0, sizeof data);
         node_start(&truth);
         struct tarn_link *l = connect_link(ops);

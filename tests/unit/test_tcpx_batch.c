@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What tcpx says on its own connection costs few system calls: gets in flight share questions and answers, messages
- * that came together are read at once, and an answer does not wait for the bytes that it announces. What is held back
- * ends with its link.
+ * What tcpx says on its own connection costs few system calls: gets in flight share questions and answers,
+ * messages that came together are read at once, and an answer does not wait for the bytes that it announces.
+ * What is held back ends with its link.
  */
 #define SLOTS 8u
 #define EXTENT (2ull << 20)
@@ -188,7 +188,8 @@ static int link_ends(struct tarn_tcpx_plugin *p)
 
 static void the_node_is_heard_while_only_bytes_are_awaited(void **state)
 {
-    const struct scene s = {.plugin = "fixture-v6", .options = "recv_hang=1,recv_deaf=1", .sockets = "1", .body = link_ends};
+    const struct scene s = {
+        .plugin = "fixture-v6", .options = "recv_hang=1,recv_deaf=1", .sockets = "1", .body = link_ends};
     (void)state;
     scene_setenv("TARN_TCPX_STALL_MS", "60000");
     scene_play(&s);

@@ -242,8 +242,8 @@ static int is_busy_meanwhile(struct tarn_tcpx_plugin *p)
     return 0;
 }
 
-/* The second get's message is larger than was announced. Where the plugin refuses that nothing is written behind the
- * posted bytes; where it only tells, the get is none. */
+/* The second get's message is larger than was announced. Where the plugin refuses that nothing is written
+ * behind the posted bytes; where it only tells, the get is none. */
 static int more_than_was_announced_is_refused(struct tarn_tcpx_plugin *p)
 {
     begin(p);
@@ -257,7 +257,8 @@ static int more_than_was_announced_is_refused(struct tarn_tcpx_plugin *p)
     finish_works(it.ops, it.link, &w, 1);
     CHECK(received_in_place());
     CHECK(w.status == (refuses ? TARN_E_UNAVAILABLE : TARN_E_PROTOCOL));
-    CHECK(strstr(tarn_last_error(), refuses ? "test gave 3" : "brought 300064 bytes, and the sender announced 300000"));
+    CHECK(strstr(tarn_last_error(),
+                 refuses ? "test gave 3" : "brought 300064 bytes, and the sender announced 300000"));
     for (uint64_t i = BYTES; refuses && i < REGISTERED; i++)
         CHECK(it.memory[i] == 'x');
     it.count->refused = 0;

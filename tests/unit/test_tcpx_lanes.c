@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A link has a lane for each pool and memory that something was moved between, and no more than so many: one that
- * wants another ends, unless something is under way, and the next link begins anew.
+ * A link has a lane for each pool and memory that something was moved between, and no more than so many: one
+ * that wants another ends, unless something is under way, and the next link begins anew.
  */
 #define SLOTS 8u
 #define EXTENT (2ull << 20)

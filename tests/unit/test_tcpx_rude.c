@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A tcpx node and clients that do not keep to the protocol: they are told so and get nothing, and no request of
- * theirs is kept where there is no room for it.
+ * A tcpx node and clients that do not keep to the protocol: they are told so and get nothing, and no request
+ * of theirs is kept where there is no room for it.
  */
 #include "tests/unit/fake_node.h"
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Random messages over the tcpx transport and the fixture plugin: gets and puts of 0 bytes to 8 MiB, mixed,
- * at random offsets, between random pieces, of which half are registered. Every byte is right, those around them are untouched, every page
- * token goes back, and nothing grows.
+ * at random offsets, between random pieces, of which half are registered. Every byte is right, those around
+ * them are untouched, every page token goes back, and nothing grows.
  *
  * TCPX_SOAK=100000 makes it long (make soak-tcpx): so many over 4 sockets, a fiftieth in the other scenes.
  * TCPX_SOAK_SEED= repeats one.

@@ -106,7 +106,8 @@ static void a_get_of_another_generation_is_stale(void **state)
 static void a_put_without_reservation_changes_nothing(void **state)
 {
     struct fixture f = begin(state);
-    bool checked = !(f.ops->caps & TARN_CAP_UNCHECKED); /* else it ends with the links that could write under it */
+    bool checked =
+        !(f.ops->caps & TARN_CAP_UNCHECKED); /* else it ends with the links that could write under it */
     size_t bytes = 300000;
     char *in = new_buffer(bytes, 1), *nothing = calloc(1, bytes);
     commit(f.n, 0); /* readable now */
@@ -550,7 +551,8 @@ static void what_is_named_and_not_usable_is_told(void **state)
     (void)state;
     setenv("TARN_TCPX_PLUGIN", "/nowhere/lib.so", 1);
     int alone = tarn_transport_select("tcpx", NULL, out, 8);
-    bool told = strstr(tarn_last_error(), "transport tcpx is not usable here: TARN_TCPX_PLUGIN=/nowhere/lib.so: ");
+    bool told =
+        strstr(tarn_last_error(), "transport tcpx is not usable here: TARN_TCPX_PLUGIN=/nowhere/lib.so: ");
     int all = tarn_transport_select(NULL, &log, out, 8);
     bool silent = !*line;
     int others = tarn_transport_select("tcpx,tcp", &log, out, 8);
@@ -561,7 +563,8 @@ static void what_is_named_and_not_usable_is_told(void **state)
     assert_true(all >= 2 && silent);
     assert_int_equal(others, 1);
     assert_string_equal(out[0]->name, "tcp");
-    assert_non_null(strstr(line, "level=warn at=transport msg=\"not usable here\" transport=tcpx cause=\"TARN_TCPX"));
+    assert_non_null(
+        strstr(line, "level=warn at=transport msg=\"not usable here\" transport=tcpx cause=\"TARN_TCPX"));
 }
 
 static void every_slot_is_filled(void **state)
@@ -570,8 +573,10 @@ static void every_slot_is_filled(void **state)
     for (int i = 0; tarn_transport_list[i]; i++) {
         const struct tarn_transport_ops *t = tarn_transport_list[i];
         char why[256];
-        assert_true(t->name && t->probe && t->serve && t->serves && t->describe && t->attach && t->detach && t->stop);
-        assert_true(t->local_open && t->local_close && t->map && t->unmap && t->offer && t->link_id && t->detach_link);
+        assert_true(t->name && t->probe && t->serve && t->serves && t->describe && t->attach && t->detach &&
+                    t->stop);
+        assert_true(t->local_open && t->local_close && t->map && t->unmap && t->offer && t->link_id &&
+                    t->detach_link);
         assert_true(t->connect && t->writable && t->get && t->put && t->progress && t->wait_fd && t->touch);
         assert_true(t->view && t->unview && t->close);
         assert_true(t->probe(why, sizeof(why)) == 0 || *why);
@@ -585,9 +590,10 @@ static struct mode modes[] = {{"shm", false},  {"shm", true},  {"tcp", false},  
 
 #define CASE(_f) \
     {#_f " (shm)", _f, NULL, NULL, &modes[0]}, {#_f " (shm, two processes)", _f, NULL, NULL, &modes[1]}, \
-        {#_f " (tcp)", _f, NULL, NULL, &modes[2]}, \
-        {#_f " (tcp, two processes)", _f, NULL, NULL, &modes[3]}, {#_f " (rdma)", _f, NULL, NULL, &modes[4]}, \
-        {#_f " (rdma, two processes)", _f, NULL, NULL, &modes[5]}, {#_f " (tcpx)", _f, NULL, NULL, &modes[6]}, \
+        {#_f " (tcp)", _f, NULL, NULL, &modes[2]}, {#_f " (tcp, two processes)", _f, NULL, NULL, &modes[3]}, \
+        {#_f " (rdma)", _f, NULL, NULL, &modes[4]}, \
+        {#_f " (rdma, two processes)", _f, NULL, NULL, &modes[5]}, \
+        {#_f " (tcpx)", _f, NULL, NULL, &modes[6]}, \
     { \
 #_f " (tcpx, two processes)", _f, NULL, NULL, &modes[7] \
     }

@@ -113,10 +113,13 @@ static int no_device(cudaError_t e)
     if (e == cudaErrorInsufficientDriver && (cudaDriverGetVersion(&driver) || driver == 0))
         return tarn_fail(TARN_E_UNAVAILABLE, "no NVIDIA driver here: install it where there is a GPU");
     if (e == cudaErrorInsufficientDriver)
-        return tarn_fail(TARN_E_UNAVAILABLE, "the NVIDIA driver is for CUDA %d.%d, this build for %d.%d: install a newer driver",
-                         driver / 1000, driver % 1000 / 10, CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
+        return tarn_fail(TARN_E_UNAVAILABLE,
+                         "the NVIDIA driver is for CUDA %d.%d, this build for %d.%d: install a newer driver",
+                         driver / 1000, driver % 1000 / 10, CUDART_VERSION / 1000,
+                         CUDART_VERSION % 1000 / 10);
     if (!e || e == cudaErrorNoDevice)
-        return tarn_fail(TARN_E_UNAVAILABLE, "no GPU is visible to this process: see nvidia-smi -L and CUDA_VISIBLE_DEVICES");
+        return tarn_fail(TARN_E_UNAVAILABLE,
+                         "no GPU is visible to this process: see nvidia-smi -L and CUDA_VISIBLE_DEVICES");
     return tarn_fail(TARN_E_UNAVAILABLE, "CUDA: %s", cudaGetErrorString(e));
 }
 

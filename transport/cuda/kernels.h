@@ -27,9 +27,9 @@ struct tarn_kernel_mark {
 enum { TARN_KERNEL_COUNTERS = 1024 };
 
 /*
- * Copies n pieces, of `bytes` in all, on a stream of the current device, which is `d`; the list must be readable by
- * the device until they are done. Where launches overlap this one may copy while those right ahead of it on the
- * stream still do; it ends after them.
+ * Copies n pieces, of `bytes` in all, on a stream of the current device, which is `d`; the list must be
+ * readable by the device until they are done. Where launches overlap this one may copy while those right
+ * ahead of it on the stream still do; it ends after them.
  */
 cudaError_t tarn_kernel_copy(const struct tarn_cuda_piece *pieces, uint32_t n, uint64_t bytes,
                              const struct tarn_kernel_mark *mark, const struct tarn_kernel_device *d,

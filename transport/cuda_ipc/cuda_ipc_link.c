@@ -15,9 +15,9 @@
  * the next transport has its turn.
  *
  * get() and put() queue; works of a call are carried out together (cuda_ipc_lane.h). What is costly, handles
- * and mappings, is the client's and not a link's (cuda_ipc_pool.h). The first use of a GPU or a pool takes long:
- * contexts, handles, registering of an arena. The client's worker does that, and get() and put() have no room (AGAIN)
- * for the work until it has.
+ * and mappings, is the client's and not a link's (cuda_ipc_pool.h). The first use of a GPU or a pool takes
+ * long: contexts, handles, registering of an arena. The client's worker does that, and get() and put() have
+ * no room (AGAIN) for the work until it has.
  *
  * Nothing is asked of CUDA before the first link is made, since asking costs a quarter of a second and leaves
  * a process whose children by fork() cannot use CUDA. Clients that keep to host memory and CPU pools never
@@ -38,9 +38,9 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "transport/cuda/cuda_text.h"
 #include "transport/cuda_ipc/cuda_ipc_lane.h"
 #include "transport/cuda_ipc/cuda_ipc_pool.h"
-#include "transport/cuda/cuda_text.h"
 #include "transport/seen.h"
 
 #define POOLS_MAX 64
@@ -327,8 +327,8 @@ static int lane_for(struct tarn_link *l, int device, struct tarn_ipc_want *want)
     int rc = tarn_ipc_lane_open(l->local, device, q, ended, l, &l->lanes[device]);
     if (rc)
         tarn_ipc_queue_give(l->local, device, q);
-    tarn_log(l->log, TARN_LOG_DEBUG, "cuda_ipc", "msg=\"copies by a GPU\" node=%s device=%d status=%d", l->node,
-             device, rc);
+    tarn_log(l->log, TARN_LOG_DEBUG, "cuda_ipc", "msg=\"copies by a GPU\" node=%s device=%d status=%d",
+             l->node, device, rc);
     return rc;
 }
 
@@ -350,8 +350,8 @@ static int try_way(struct tarn_link *l, struct tarn_ipc_pool *p, struct tarn_wor
                    struct tarn_ipc_want *want)
 {
     if (w->gpu > TARN_IPC_DEVICES)
-        return tarn_fail(TARN_E_NOT_REACHABLE, "node %s: cuda_ipc: device %d: only the first %d are used", l->node,
-                         (int)w->gpu - 1, TARN_IPC_DEVICES);
+        return tarn_fail(TARN_E_NOT_REACHABLE, "node %s: cuda_ipc: device %d: only the first %d are used",
+                         l->node, (int)w->gpu - 1, TARN_IPC_DEVICES);
     int rc = choose(l, p, w, way, want);
     if (!rc)
         rc = lane_for(l, way->device, want);
@@ -452,8 +452,8 @@ static int view_base(const struct tarn_link *l, struct tarn_ipc_pool *p, uint8_t
         rc = tarn_ipc_opened(l->local, o, tarn_deadline(TARN_WAIT_SLICE_MS));
     tarn_ipc_leave(l->local, o);
     if (rc == TARN_E_AGAIN)
-        return tarn_fail(TARN_E_BUSY, "node %s: cuda_ipc: pool %u is still being opened: raise timeout_ms", l->node,
-                         p->of.index);
+        return tarn_fail(TARN_E_BUSY, "node %s: cuda_ipc: pool %u is still being opened: raise timeout_ms",
+                         l->node, p->of.index);
     *base_p = rc ? NULL : tarn_ipc_pool_base(l->local, p, p->device);
     return rc;
 }

@@ -160,8 +160,8 @@ static struct tarn_ipc_pool *take_kept(struct tarn_local *local, uint64_t epoch)
     return kept;
 }
 
-int tarn_ipc_pool_take(struct tarn_local *local, const struct tarn_peer *peer, const struct tarn_ipc_offer *of,
-                       const int *fds, struct tarn_ipc_pool **p_p)
+int tarn_ipc_pool_take(struct tarn_local *local, const struct tarn_peer *peer,
+                       const struct tarn_ipc_offer *of, const int *fds, struct tarn_ipc_pool **p_p)
 {
     pthread_mutex_lock(&local->lock);
     struct tarn_ipc_pool *p = find(local, of), *kept = take_kept(local, of->epoch);
@@ -291,8 +291,8 @@ static int ask_peer(struct tarn_local *local, struct tarn_ipc_pool *p, int devic
     pthread_mutex_unlock(&local->lock);
     if (!reaches)
         tarn_log(p->log, TARN_LOG_DEBUG, "cuda_ipc",
-                 "msg=\"no peer access: copies go through the host\" node=%s pool=%u device=%d of_device=%d", p->node,
-                 p->of.index, device, p->device);
+                 "msg=\"no peer access: copies go through the host\" node=%s pool=%u device=%d of_device=%d",
+                 p->node, p->of.index, device, p->device);
     return 0;
 }
 
@@ -333,8 +333,8 @@ static int pin_arena(struct tarn_ipc_pool *p)
     int rc = tarn_cuda_pin(p->arena_map.addr, p->arena_map.bytes, p->of.writable);
     if (!rc)
         tarn_log(p->log, TARN_LOG_DEBUG, "cuda_ipc",
-                 "msg=\"registered a pool with CUDA\" node=%s pool=%u bytes=%zu write=%d", p->node, p->of.index,
-                 p->arena_map.bytes, p->of.writable);
+                 "msg=\"registered a pool with CUDA\" node=%s pool=%u bytes=%zu write=%d", p->node,
+                 p->of.index, p->arena_map.bytes, p->of.writable);
     return rc;
 }
 
@@ -343,8 +343,8 @@ static int open_handle(struct tarn_ipc_pool *p, int device, void **addr_p)
     int rc = tarn_cuda_open(device, p->of.handle, addr_p);
     if (!rc)
         tarn_log(p->log, TARN_LOG_DEBUG, "cuda_ipc",
-                 "msg=\"opened a pool\" node=%s pool=%u device=%d of_device=%d peer=%d", p->node, p->of.index, device,
-                 p->device, device != p->device);
+                 "msg=\"opened a pool\" node=%s pool=%u device=%d of_device=%d peer=%d", p->node, p->of.index,
+                 device, p->device, device != p->device);
     return rc;
 }
 
@@ -401,7 +401,9 @@ int tarn_ipc_ask(struct tarn_local *local, const struct tarn_ipc_want *want, str
     if (!o)
         return tarn_fail(TARN_E_NO_MEMORY, "cuda_ipc: out of memory");
     *o = (struct tarn_ipc_opening){
-        .task = {.run = open_it, .drop = drop, .anyway = want->what == TARN_IPC_ARENA}, .local = local, .want = *want};
+        .task = {.run = open_it, .drop = drop, .anyway = want->what == TARN_IPC_ARENA},
+        .local = local,
+        .want = *want};
     if (want->pool) {
         pthread_mutex_lock(&local->lock);
         want->pool->users++;

@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a client has of CUDA and of the pools of nodes on its host, for the CUDA IPC transport: mappings of their
- * files, handles opened, arenas made reachable by its GPUs, queues and pinned rings. All of that is costly, so there
- * is one of it a client (struct tarn_local), whatever the number of links, which count themselves in and out of
- * pools. With the last link to a node its pools go; queues and rings are kept for the next link.
+ * What a client has of CUDA and of the pools of nodes on its host, for the CUDA IPC transport: mappings of
+ * their files, handles opened, arenas made reachable by its GPUs, queues and pinned rings. All of that is
+ * costly, so there is one of it a client (struct tarn_local), whatever the number of links, which count
+ * themselves in and out of pools. With the last link to a node its pools go; queues and rings are kept for
+ * the next link.
  *
- * Only the client's worker opens and closes any of it: tarn_ipc_ask(). The other calls here look at what is there,
- * and wait for nothing. Any thread. What a link has been given stays as it is until the link gives it back.
+ * Only the client's worker opens and closes any of it: tarn_ipc_ask(). The other calls here look at what is
+ * there, and wait for nothing. Any thread. What a link has been given stays as it is until the link gives it
+ * back.
  */
 #ifndef TARN_TRANSPORT_CUDA_IPC_POOL_H
 #define TARN_TRANSPORT_CUDA_IPC_POOL_H
@@ -38,7 +40,7 @@ struct tarn_ipc_pool {
     char node[64];
     struct tarn_ipc_offer of;
     uint32_t users; /* links, and tasks of the worker */
-    int device; /* GPU: which of this process's it is on; -1: none that is visible */
+    int device;     /* GPU: which of this process's it is on; -1: none that is visible */
     const _Atomic uint64_t *gen;
     _Atomic uint32_t *touch;
     struct tarn_mapping arena_map, gen_map, touch_map;
@@ -52,8 +54,8 @@ struct tarn_local {
     pthread_mutex_t lock;
     struct tarn_ipc_pool *pools;
     void *queues[TARN_IPC_DEVICES][TARN_IPC_SPARE], *rings[TARN_IPC_SPARE]; /* that nobody uses */
-    _Atomic bool driver; /* it has been started */
-    _Atomic bool lost; /* CUDA is of no more use to this process: */
+    _Atomic bool driver;                                                    /* it has been started */
+    _Atomic bool lost;       /* CUDA is of no more use to this process: */
     char why[TARN_SENTENCE]; /* set before `lost`, and once */
     struct tarn_ipc_worker worker;
 };
@@ -62,8 +64,8 @@ int tarn_ipc_local_open(const char *devices, struct tarn_local **local_p);
 void tarn_ipc_local_close(struct tarn_local *local);
 
 /* The pool of an offer, mapped. fds: as TARN_CUDA_IPC_FDS says; still the caller's. */
-int tarn_ipc_pool_take(struct tarn_local *local, const struct tarn_peer *peer, const struct tarn_ipc_offer *of,
-                       const int *fds, struct tarn_ipc_pool **p_p);
+int tarn_ipc_pool_take(struct tarn_local *local, const struct tarn_peer *peer,
+                       const struct tarn_ipc_offer *of, const int *fds, struct tarn_ipc_pool **p_p);
 /* Nothing under way uses it any more. */
 void tarn_ipc_pool_give(struct tarn_local *local, struct tarn_ipc_pool *p);
 

@@ -58,7 +58,8 @@ static int start(struct tarn_ipc_worker *w)
 {
     int error = w->started ? 0 : tarn_thread_start(&w->thread, work, w);
     w->started |= error == 0;
-    return error ? tarn_fail(TARN_E_SYSTEM, "cuda_ipc: a thread for CUDA: %s: raise the limit of threads", strerror(error))
+    return error ? tarn_fail(TARN_E_SYSTEM, "cuda_ipc: a thread for CUDA: %s: raise the limit of threads",
+                             strerror(error))
                  : 0;
 }
 

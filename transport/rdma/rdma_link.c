@@ -502,7 +502,8 @@ static int open_lanes(struct tarn_link *l)
         else if (!tarn_rail_active(&l->local->rails.rail[k]))
             l->whole_ns = now + TARN_RAIL_ASIDE_NS;
         else
-            rc = tarn_rdma_lane_open(l, k, &l->lanes[l->nlanes++]); /* counted also when it failed, for closing */
+            rc = tarn_rdma_lane_open(l, k,
+                                     &l->lanes[l->nlanes++]); /* counted also when it failed, for closing */
     }
     if (!rc && l->nlanes == 0)
         rc = tarn_fail(TARN_E_NOT_REACHABLE,

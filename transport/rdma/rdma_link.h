@@ -30,7 +30,8 @@
  * and returns when one is up, or says that none is yet; the others take part in works posted after they are
  * up:
  *
- *   named --tarn_rdma_lanes_begin--> joining --> joined, or lost: the rail is set aside, if another one is joined
+ *   named --tarn_rdma_lanes_begin--> joining --> joined, or lost: the rail is set aside, if another one is
+ * joined
  *                                  \------ the link ends first: whoever joins it retires it
  *
  *   rdma_link.c   jobs: memory, strips, how they end; the transport's table
@@ -152,15 +153,15 @@ struct tarn_link {
     struct tarn_region *bounce;
     uint64_t bounces; /* bit i: chunk i is free */
     struct tarn_touches touches;
-    uint64_t usual_ns; /* how long a lone work takes, smoothed */
-    uint32_t joining;  /* lanes that are being joined */
-    char why[TARN_SENTENCE];     /* ... and the last one that could not be */
+    uint64_t usual_ns;       /* how long a lone work takes, smoothed */
+    uint32_t joining;        /* lanes that are being joined */
+    char why[TARN_SENTENCE]; /* ... and the last one that could not be */
 };
 
 /* rdma_lane.c */
 int tarn_rdma_lane_open(struct tarn_link *l, uint32_t index, struct tarn_rdma_lane *n);
-/* From here on the device touches nobody's memory for the lane; its strips stay in the ring. The rails' thread
- * destroys the queue pair, unless that alone makes sure of it. */
+/* From here on the device touches nobody's memory for the lane; its strips stay in the ring. The rails'
+ * thread destroys the queue pair, unless that alone makes sure of it. */
 void tarn_rdma_lane_stop(struct tarn_rdma_lane *n);
 void tarn_rdma_lane_close(struct tarn_rdma_lane *n);
 /* Adds a strip; the ring always has room. */

@@ -3,9 +3,9 @@
  * RDMA, node half: pools registered with every rail, and the queue pairs of the clients' links.
  *
  * Joining a queue pair asks the network for the peer's address, which can take a second: a thread of its own
- * does it, one ATTACH after the other. Where nobody waits for the answer any more, who gets it detaches the link; its
- * client was not answered, so it cannot have written. Of such an ATTACH nothing further is joined: those behind it
- * must not wait for what the network owes it.
+ * does it, one ATTACH after the other. Where nobody waits for the answer any more, who gets it detaches the
+ * link; its client was not answered, so it cannot have written. Of such an ATTACH nothing further is joined:
+ * those behind it must not wait for what the network owes it.
  *
  * Lock: server.lock guards the lists of links; it is not held while queue pairs are made and joined.
  */
@@ -155,8 +155,8 @@ static int parse_offer(const char *text, struct offer *o)
 }
 
 /* A queue pair for one end of the client's; *rail_p is which rail it is on. */
-static int join(struct tarn_node_half *s, const struct tarn_endpoint *end, uint32_t prefer, struct ibv_qp **qp_p,
-                struct tarn_endpoint *own, uint32_t *rail_p)
+static int join(struct tarn_node_half *s, const struct tarn_endpoint *end, uint32_t prefer,
+                struct ibv_qp **qp_p, struct tarn_endpoint *own, uint32_t *rail_p)
 {
     const struct tarn_rail *rail = tarn_rail_reaching(&s->rails, end, prefer);
     if (!rail)

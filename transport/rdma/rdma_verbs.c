@@ -89,8 +89,7 @@ static void load(void)
     void *library = dlopen("libibverbs.so.1", RTLD_NOW | RTLD_LOCAL);
     if (!library) {
         const char *why = dlerror();
-        snprintf(verbs.missing, sizeof verbs.missing, "%s",
-                 why ? why : "libibverbs.so.1 cannot be loaded");
+        snprintf(verbs.missing, sizeof verbs.missing, "%s", why ? why : "libibverbs.so.1 cannot be loaded");
         return;
     }
 #define FIND(type_, name_, parameters_, arguments_, without_) verbs.name_ = find(library, #name_);

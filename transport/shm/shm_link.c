@@ -8,10 +8,10 @@
  *
  * get   gen[slot] == gen? copy; acquire fence; gen[slot] == gen still? Then nobody had been given the
  *       extent while it was copied, since an extent changes hands only after its gen has changed.
- * put   gen[slot] == gen (odd: our reservation)? release fence: who sees a byte of this put also sees that gen;
- *       copy; release fence; the COMMIT follows on a socket.
- * view  publish a hazard entry, then check gen; the node changes gen, then looks for entries. Both
- *       are sequentially consistent, so one of the two sees the other.
+ * put   gen[slot] == gen (odd: our reservation)? release fence: who sees a byte of this put also sees that
+ * gen; copy; release fence; the COMMIT follows on a socket. view  publish a hazard entry, then check gen; the
+ * node changes gen, then looks for entries. Both are sequentially consistent, so one of the two sees the
+ * other.
  *
  * Every call completes inline and may come from any thread.
  */

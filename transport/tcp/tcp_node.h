@@ -151,8 +151,8 @@ void tarn_tcp_gpu_leave(struct tarn_tcp_conn *c);
 
 /* For how long the thread may sleep; `otherwise`: were there no copies. */
 int tarn_tcp_gpu_timeout(const struct tarn_tcp_thread *t, int otherwise);
-/* Looks at the copies of a listed connection: have some passed (of a closed one: all), or is there a stage that
- * it waits for? */
+/* Looks at the copies of a listed connection: have some passed (of a closed one: all), or is there a stage
+ * that it waits for? */
 bool tarn_tcp_gpu_due(struct tarn_tcp_conn *c);
 /* All listed connections were looked at. waits: one is left without a stage. */
 void tarn_tcp_gpu_waited(struct tarn_tcp_thread *t, bool waits);

@@ -24,7 +24,8 @@ bool tarn_tcp_same_host(int fd)
         getpeername(fd, (struct sockaddr *)&there, &there_bytes) < 0 || here.ss_family != there.ss_family)
         return false;
     if (here.ss_family == AF_INET)
-        return ((struct sockaddr_in *)&here)->sin_addr.s_addr == ((struct sockaddr_in *)&there)->sin_addr.s_addr;
+        return ((struct sockaddr_in *)&here)->sin_addr.s_addr ==
+               ((struct sockaddr_in *)&there)->sin_addr.s_addr;
     return memcmp(&((struct sockaddr_in6 *)&here)->sin6_addr, &((struct sockaddr_in6 *)&there)->sin6_addr,
                   sizeof(struct in6_addr)) == 0;
 }

@@ -230,7 +230,8 @@ static int end_unpacking(struct tarn_tcpx_comm *c)
 static int test_oldest(struct tarn_tcpx_comm *c)
 {
     const struct tarn_tcpx_request *r = request_at(c, c->there);
-    int rc = c->sends ? tarn_tcpx_test(c->plugin, r->request) : tarn_tcpx_test_recv(c->plugin, r->request, r->bytes);
+    int rc = c->sends ? tarn_tcpx_test(c->plugin, r->request)
+                      : tarn_tcpx_test_recv(c->plugin, r->request, r->bytes);
     if (rc)
         return rc;
     c->there++;

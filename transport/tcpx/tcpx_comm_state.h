@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Inside comms: tcpx_setup.c makes and ends them, tcpx_comm.c moves their messages, tcpx_memory.c has their ranges. */
+/* Inside comms: tcpx_setup.c makes and ends them, tcpx_comm.c moves their messages, tcpx_memory.c has their
+ * ranges. */
 #ifndef TARN_TRANSPORT_TCPX_COMM_STATE_H
 #define TARN_TRANSPORT_TCPX_COMM_STATE_H
 

@@ -271,8 +271,8 @@ static int start(struct tarn_tcpx_dial *d)
     int error = pthread_create(&thread, &attr, run, d);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     pthread_attr_destroy(&attr);
-    return error ? tarn_fail(TARN_E_UNAVAILABLE, "tcpx: a thread to connect by: %s: raise the limit of threads",
-                             strerror(error))
+    return error ? tarn_fail(TARN_E_UNAVAILABLE,
+                             "tcpx: a thread to connect by: %s: raise the limit of threads", strerror(error))
                  : 0;
 }
 
@@ -284,11 +284,12 @@ static int count(struct tarn_tcpx_plugin *p)
     bool room = p->dials < DIALS;
     p->dials += room;
     pthread_mutex_unlock(&p->lock);
-    return room ? 0
-                : tarn_fail(TARN_E_UNAVAILABLE,
-                            "tcpx plugin %s: %d connections are being set up, and none of them ends: do their "
-                            "peers reach this host? restart this process if they are gone",
-                            p->name, DIALS);
+    return room
+               ? 0
+               : tarn_fail(TARN_E_UNAVAILABLE,
+                           "tcpx plugin %s: %d connections are being set up, and none of them ends: do their "
+                           "peers reach this host? restart this process if they are gone",
+                           p->name, DIALS);
 }
 
 int tarn_tcpx_dial_new(struct tarn_tcpx_plugin *p, enum tarn_tcpx_dials what, int nic, int gpu,

@@ -9,8 +9,8 @@
  * plugin's connection, which could not be told from the next one's. The node answers and sends at once, so a
  * get waits no longer for that.
  */
-#include "transport/tcpx/plugin/tcpx_nic.h"
 #include "transport/tcpx/tcpx_lane.h"
+#include "transport/tcpx/plugin/tcpx_nic.h"
 
 #include <sched.h>
 #include <stdlib.h>
@@ -82,8 +82,8 @@ static int reap(struct tarn_tcpx_lane *n)
     return moved;
 }
 
-/* Have the gets that were asked for so many messages left that those behind them may wait, and go in one piece? The
- * node still has a window of them when it hears of more. */
+/* Have the gets that were asked for so many messages left that those behind them may wait, and go in one
+ * piece? The node still has a window of them when it hears of more. */
 static bool has_enough(const struct tarn_tcpx_lane *n)
 {
     uint64_t messages = 0, enough = n->gear->plugin->window * 5 / 4, chunk = n->gear->chunk_bytes;
@@ -362,10 +362,11 @@ static int check_late(const struct tarn_tcpx_lane *n)
 {
     if (tarn_now_ns() <= n->begun_ns + (n->gear->setup_ms + LISTEN_MS) * TARN_NS_PER_MS)
         return 0;
-    return tarn_fail(TARN_E_UNAVAILABLE,
-                     "tcpx plugin %s: no connection within %u ms: does the node's plugin reach this host, and the "
-                     "other way round? see the node's log; " TARN_TCPX_STALL_VARIABLE " gives it more time",
-                     n->gear->plugin->name, n->gear->setup_ms + LISTEN_MS);
+    return tarn_fail(
+        TARN_E_UNAVAILABLE,
+        "tcpx plugin %s: no connection within %u ms: does the node's plugin reach this host, and the "
+        "other way round? see the node's log; " TARN_TCPX_STALL_VARIABLE " gives it more time",
+        n->gear->plugin->name, n->gear->setup_ms + LISTEN_MS);
 }
 
 static int open_comm(struct tarn_tcpx_lane *n)
@@ -408,8 +409,8 @@ bool tarn_tcpx_lane_opens(const struct tarn_tcpx_lane *n)
 
 bool tarn_tcpx_lane_polls(const struct tarn_tcpx_lane *n)
 {
-    return n->state == TARN_TCPX_LANE_LISTENING || n->state == TARN_TCPX_LANE_OPENING || (n->comm && tarn_tcpx_comm_busy(n->comm)) ||
-           n->stage.sent < n->stage.begun;
+    return n->state == TARN_TCPX_LANE_LISTENING || n->state == TARN_TCPX_LANE_OPENING ||
+           (n->comm && tarn_tcpx_comm_busy(n->comm)) || n->stage.sent < n->stage.begun;
 }
 
 bool tarn_tcpx_lane_awaits(const struct tarn_tcpx_lane *n)

@@ -5,8 +5,9 @@
  *
  * connect() says HELLO and waits for the answer; it starts the plugin if this is the process's first. Lanes
  * are set up by progress(), while their works wait: a second or less, which is spent once, since links are
- * kept. Where that has failed before they are set up beside works that go by another transport. The plugin tells of nothing, so while it has something to do there is no descriptor to wait for, and
- * wait() asks again and again, with naps in between when nothing has moved for a while.
+ * kept. Where that has failed before they are set up beside works that go by another transport. The plugin
+ * tells of nothing, so while it has something to do there is no descriptor to wait for, and wait() asks again
+ * and again, with naps in between when nothing has moved for a while.
  *
  * When a lane fails the link is broken, and all its works end: UNAVAILABLE where the plugin, or what is
  * between the hosts, is at fault, so that another transport is tried; NODE_DOWN when the node has closed the
@@ -25,13 +26,14 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/net.h"
-#include "transport/tcpx/tcpx_lane.h"
-#include "transport/tcpx/tcpx_rest.h"
 #include "transport/tcpx/plugin/tcpx_settings.h"
 #include "transport/tcpx/plugin/tcpx_text.h"
+#include "transport/tcpx/tcpx_lane.h"
+#include "transport/tcpx/tcpx_rest.h"
 
 enum { STALL_MS = 3000, SETUP_MOST_MS = 20000, ROUNDS = 64 };
-/* Rounds from one look at what the node says to the next: while bytes move, and while nothing is awaited of it. */
+/* Rounds from one look at what the node says to the next: while bytes move, and while nothing is awaited of
+ * it. */
 enum { UNHEARD = 2, UNAWAITED = 32 };
 /* Longer than a message takes: its bytes move while the plugin is asked. */
 #define SPIN_NS (5 * TARN_NS_PER_MS)
@@ -148,8 +150,8 @@ static bool is_open(const struct tarn_tcpx_lane *n)
     return n->up && n->state == TARN_TCPX_LANE_OPEN;
 }
 
-/* 1: something moved. Negative: the link is to break. While bytes do, or nothing is awaited of the node, that is only
- * listened to now and then: its end is heard of so, too. */
+/* 1: something moved. Negative: the link is to break. While bytes do, or nothing is awaited of the node, that
+ * is only listened to now and then: its end is heard of so, too. */
 static int move(struct tarn_link *l)
 {
     int moved = 0;
@@ -267,9 +269,10 @@ static int tcpx_wait(struct tarn_link *l, uint64_t deadline_ns)
 /* All its lanes are for others. A link without works ends, so that the next one begins with this work's. */
 static int too_many_lanes(struct tarn_link *l, struct tarn_tcpx_lane **n_p)
 {
-    int rc = tarn_fail(has_works(l) ? TARN_E_NOT_REACHABLE : TARN_E_NODE_DOWN,
-                       "node %s: tcpx: %u lanes of this link are open: use fewer GPUs and pools by one thread",
-                       l->node, l->nlanes);
+    int rc =
+        tarn_fail(has_works(l) ? TARN_E_NOT_REACHABLE : TARN_E_NODE_DOWN,
+                  "node %s: tcpx: %u lanes of this link are open: use fewer GPUs and pools by one thread",
+                  l->node, l->nlanes);
     if (has_works(l))
         return rc;
     fail_soon(l, rc);
@@ -318,8 +321,8 @@ static int queue(struct tarn_link *l, struct tarn_work *w, bool puts)
     if (rc)
         return rc;
     if (l->doubted && !l->failing && still_opens(l, n))
-        return tarn_fail(TARN_E_NOT_REACHABLE, "node %s: tcpx: has failed before, and is being connected with again",
-                         l->node);
+        return tarn_fail(TARN_E_NOT_REACHABLE,
+                         "node %s: tcpx: has failed before, and is being connected with again", l->node);
     tarn_tcpx_lane_queue(n, w);
     l->moved_ns = tarn_now_ns();
     return TARN_INPROGRESS;

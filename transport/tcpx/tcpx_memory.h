@@ -8,8 +8,8 @@
  *
  * A *range* is a mapping, or memory of this end's own (a pool, a stage), as the plugin of one comm knows it:
  * registered with it in windows, when a message first needs them. What of a mapping is left with a comm when
- * it is unmapped has no users, and is taken back from the plugin by tarn_tcpx_ranges_drop_gone(). Mappings have ids
- * that are used once: another one at the same address is another.
+ * it is unmapped has no users, and is taken back from the plugin by tarn_tcpx_ranges_drop_gone(). Mappings
+ * have ids that are used once: another one at the same address is another.
  */
 #ifndef TARN_TRANSPORT_TCPX_MEMORY_H
 #define TARN_TRANSPORT_TCPX_MEMORY_H

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* TCPX, node half: the thread, accepting, sessions. tcpx_node.h has the rules of threads and lock. */
-#include "transport/tcpx/plugin/tcpx_nic.h"
 #include "transport/tcpx/tcpx_node.h"
+#include "transport/tcpx/plugin/tcpx_nic.h"
 
 #include <errno.h>
 #include <netinet/in.h>
@@ -21,9 +21,9 @@
 #include "base/error.h"
 #include "base/net.h"
 #include "base/thread.h"
-#include "transport/tcpx/tcpx_dial.h"
 #include "transport/tcpx/plugin/tcpx_settings.h"
 #include "transport/tcpx/plugin/tcpx_text.h"
+#include "transport/tcpx/tcpx_dial.h"
 
 enum {
     HELLO_MS = 5000,

@@ -79,8 +79,8 @@ static inline int tarn_tcpx_gpu_of(const struct tarn_pool_memory *p)
 
 /* tcpx_node_link.c: what the client says. False: the link is to be closed. */
 bool tarn_tcpx_node_hear(struct tarn_tcpx_node_link *l);
-/* Moves its works on. IDLE: there is nothing to look at until the client says something; OPENS: only connections of the
- * plugin's are waited for. */
+/* Moves its works on. IDLE: there is nothing to look at until the client says something; OPENS: only
+ * connections of the plugin's are waited for. */
 enum tarn_tcpx_moved { TARN_TCPX_IDLE, TARN_TCPX_OPENS, TARN_TCPX_WAITS, TARN_TCPX_MOVED, TARN_TCPX_BROKEN };
 enum tarn_tcpx_moved tarn_tcpx_node_move(struct tarn_tcpx_node_link *l);
 /* Closes its comms: AGAIN while bytes are still being unpacked into pools. */

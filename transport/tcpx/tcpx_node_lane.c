@@ -4,9 +4,10 @@
  *
  *   came --its turn: pinned, ANSWER--> begun --its messages posted, sent or unpacked--> over (unpinned, DONE)
  *
- * A work is pinned when there is room to post the first of its messages, or somewhat before: a client holds no more
- * than AHEAD pins by a lane. Gets are sent straight from the pool. A put's bytes go from bounce memory to the
- * slot, which stays pinned until the last of them is there: what is committed after DONE is all there.
+ * A work is pinned when there is room to post the first of its messages, or somewhat before: a client holds
+ * no more than AHEAD pins by a lane. Gets are sent straight from the pool. A put's bytes go from bounce
+ * memory to the slot, which stays pinned until the last of them is there: what is committed after DONE is all
+ * there.
  */
 #include "transport/tcpx/plugin/tcpx_nic.h"
 #include "transport/tcpx/tcpx_node.h"
@@ -138,8 +139,8 @@ static struct tarn_tcpx_work *next_work(struct tarn_tcpx_node_lane *n)
     }
 }
 
-/* Before there is room for them, so that the client is ready when there is; several at once, whose answers go in one
- * piece. */
+/* Before there is room for them, so that the client is ready when there is; several at once, whose answers go
+ * in one piece. */
 static void begin_ahead(struct tarn_tcpx_node_lane *n)
 {
     if (n->begun - n->over > AHEAD / 2)

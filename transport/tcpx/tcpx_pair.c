@@ -46,7 +46,8 @@ static int poll_both(struct tarn_tcpx_pair *pair)
     return accepts ? accepts : connects;
 }
 
-int tarn_tcpx_pair_open(struct tarn_tcpx_plugin *p, int nic, int gpu, uint32_t most_ms, struct tarn_tcpx_pair *pair)
+int tarn_tcpx_pair_open(struct tarn_tcpx_plugin *p, int nic, int gpu, uint32_t most_ms,
+                        struct tarn_tcpx_pair *pair)
 {
     uint8_t handle[TARN_TCPX_HANDLE];
     uint64_t until = tarn_deadline(most_ms);
@@ -64,11 +65,12 @@ int tarn_tcpx_pair_open(struct tarn_tcpx_plugin *p, int nic, int gpu, uint32_t m
     }
     if (rc)
         tarn_tcpx_pair_close(pair);
-    return rc == TARN_E_AGAIN ? tarn_fail(TARN_E_TIMEOUT,
-                                          "tcpx plugin %s: device %d has not connected with itself within %u ms: see "
-                                          "its own lines in the log",
-                                          p->name, nic, most_ms)
-                              : rc;
+    return rc == TARN_E_AGAIN
+               ? tarn_fail(TARN_E_TIMEOUT,
+                           "tcpx plugin %s: device %d has not connected with itself within %u ms: see "
+                           "its own lines in the log",
+                           p->name, nic, most_ms)
+               : rc;
 }
 
 void tarn_tcpx_pair_close(struct tarn_tcpx_pair *pair)

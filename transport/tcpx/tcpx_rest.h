@@ -2,8 +2,8 @@
 /*
  * TCPX, client half: nodes that it has failed to reach again and again rest for a while, in which other
  * transports are used at once. Without that each operation would first wait for the plugin, which seldom says
- * that it fails. What comes after a rest does not wait for it either: the connection is made beside operations that
- * go another way, and taken when it is there.
+ * that it fails. What comes after a rest does not wait for it either: the connection is made beside
+ * operations that go another way, and taken when it is there.
  *
  * What a client remembers of that, and what its caller has registered, is its struct tarn_local. Any thread.
  */
@@ -22,8 +22,8 @@ int tarn_tcpx_local_map(struct tarn_local *local, void *addr, uint64_t bytes);
 int tarn_tcpx_local_unmap(struct tarn_local *local, void *addr, uint64_t bytes);
 
 /*
- * Those who may have registered mappings with a plugin, and are told when one was unmapped: then drop() is called with
- * the lock held, by the thread that unmaps. It may be locked twice by a thread.
+ * Those who may have registered mappings with a plugin, and are told when one was unmapped: then drop() is
+ * called with the lock held, by the thread that unmaps. It may be locked twice by a thread.
  */
 struct tarn_tcpx_holder {
     struct tarn_tcpx_holder *next, *prev;

@@ -4,8 +4,8 @@
  *   LEARNING  where its bounce memory and metadata are, which it says in memory of the GPU
  *   READY     with memory to post receives with
  */
-#include "transport/tcpx/plugin/tcpx_nic.h"
 #include "transport/tcpx/tcpx_setup.h"
+#include "transport/tcpx/plugin/tcpx_nic.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -211,8 +211,11 @@ static int late(struct tarn_tcpx_comm *c)
         TARN_E_UNAVAILABLE,
         "tcpx plugin %s: %s has not ended within %u ms: does the peer reach this host over the interfaces of "
         "%s? the plugin's lines in the log may say more",
-        c->plugin->name, c->sends ? "connect" : listens ? "listen" : "accept", c->gear->setup_ms,
-        c->plugin->gpudirect ? TARN_TCPX_INTERFACES_VARIABLE : "the plugin");
+        c->plugin->name,
+        c->sends  ? "connect"
+        : listens ? "listen"
+                  : "accept",
+        c->gear->setup_ms, c->plugin->gpudirect ? TARN_TCPX_INTERFACES_VARIABLE : "the plugin");
 }
 
 /* The dial. AGAIN: not yet. */

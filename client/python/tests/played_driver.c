@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A STAND-IN for the part of CUDA's driver that the Python package calls for streams, over that of
- * tests/standin: nothing that passes over it says anything about a GPU. A stream does nothing by itself; one that is
- * held has work that does not end until it is let go. Events are ints, as the stand-in wants them: 1 has passed.
+ * tests/standin: nothing that passes over it says anything about a GPU. A stream does nothing by itself; one
+ * that is held has work that does not end until it is let go. Events are ints, as the stand-in wants them: 1
+ * has passed.
  *
  * It is stricter than CUDA: a stream and an event are only taken with their own device's context current.
  */

@@ -120,10 +120,11 @@ int tarn_tcpx_test_recv(struct tarn_tcpx_plugin *p, void *request, uint32_t byte
     int rc = test(p, request, &size);
     if (rc || size <= 0 || (uint32_t)size == bytes)
         return rc;
-    return tarn_fail(TARN_E_PROTOCOL,
-                     "tcpx plugin %s: a receive brought %d bytes, and the sender announced %u: is its plugin of the "
-                     "same version?",
-                     p->name, size, bytes);
+    return tarn_fail(
+        TARN_E_PROTOCOL,
+        "tcpx plugin %s: a receive brought %d bytes, and the sender announced %u: is its plugin of the "
+        "same version?",
+        p->name, size, bytes);
 }
 
 int tarn_tcpx_consumed(struct tarn_tcpx_plugin *p, void *comm, void *request)

@@ -181,10 +181,11 @@ static bool read_table(struct library *l)
 
 static int broken(const struct tarn_tcpx_plugin *p, const char *name, const char *when)
 {
-    return tarn_fail(TARN_E_VERSION,
-                     "tcpx plugin %s: %s is NULL in its table of version %d%s: it is broken, name another with "
-                     "tcpx-plugin",
-                     p->path, name, p->version, when);
+    return tarn_fail(
+        TARN_E_VERSION,
+        "tcpx plugin %s: %s is NULL in its table of version %d%s: it is broken, name another with "
+        "tcpx-plugin",
+        p->path, name, p->version, when);
 }
 
 static int take_symbols(struct library *l)
@@ -296,10 +297,11 @@ static int add_devices(struct tarn_tcpx_plugin *p)
     const char *interfaces = getenv(TARN_TCPX_INTERFACES_VARIABLE);
     int n = 0, rc = p->calls.devices(&n);
     if ((rc || n <= 0) && !p->gpudirect)
-        return tarn_fail(TARN_E_UNAVAILABLE,
-                         "tcpx plugin %s: no device (devices gave %d): its own lines in the log say why, and its "
-                         "documentation which devices it takes",
-                         p->path, rc);
+        return tarn_fail(
+            TARN_E_UNAVAILABLE,
+            "tcpx plugin %s: no device (devices gave %d): its own lines in the log say why, and its "
+            "documentation which devices it takes",
+            p->path, rc);
     if (rc || n <= 0)
         return tarn_fail(
             TARN_E_UNAVAILABLE,

@@ -68,8 +68,8 @@ struct tarn_tcpx_plugin {
     /* tcpx_dial.c; the lock is over what follows, and over all dials */
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    struct tarn_tcpx_dial *left, **left_last; /* given up, and not ended */
-    uint32_t dials;                           /* threads */
+    struct tarn_tcpx_dial *left, **left_last;      /* given up, and not ended */
+    uint32_t dials;                                /* threads */
     enum tarn_tcpx_turn turns[1 + TARN_TCPX_GPUS]; /* of GPU i: 1 + i; 0: without one */
 };
 
