@@ -84,7 +84,7 @@ static uint64_t detach_until(const struct tarn_flight_link *fl)
 {
     uint64_t until = fl->closing_ns + fl->patience_ns;
 
-    if (!fl->write || fl->closing == TARN_END_SILENT)
+    if (!fl->side->write || fl->closing == TARN_END_SILENT)
         return 0;
     return until < fl->closing_ns || until > fl->deadline_ns ? fl->deadline_ns : until;
 }
@@ -96,9 +96,9 @@ static void flight_link_close(struct tarn_flight_link *fl, enum tarn_end why)
 
     fl->closing = why;
     fl->closing_ns = tarn_now_ns();
-    f->look |= fl->write; /* a stop may have been noticed in there */
-    if (fl->open_link && !tarn_link_close(fl->node, fl->open_link, detach_until(fl), &stop))
-        fl->loose |= fl->write;
+    f->look |= fl->side->write; /* a stop may have been noticed in there */
+    if (fl->open_link && !tarn_link_close(fl->open_link, detach_until(fl), &stop))
+        fl->loose |= fl->side->write;
     fl->open_link = NULL;
     while (fl->transfers)
         transfer_end(fl->transfers, own_end(fl->transfers, fl));
@@ -118,8 +118,8 @@ static void flight_link_post(struct tarn_flight_link *fl)
     while (fl->unposted) {
         struct tarn_transfer *x = fl->unposted;
         const struct tarn_transport_ops *ops = fl->open_link->ops;
-        int rc =
-            fl->write ? ops->put(fl->open_link->link, &x->work) : ops->get(fl->open_link->link, &x->work);
+        int rc = fl->side->write ? ops->put(fl->open_link->link, &x->work)
+                                 : ops->get(fl->open_link->link, &x->work);
         if (rc == TARN_E_AGAIN)
             return;
         fl->unposted = x->next;
@@ -133,12 +133,11 @@ static void flight_link_post(struct tarn_flight_link *fl)
     }
 }
 
-static struct tarn_flight_link *flight_link_find(const struct tarn_flight *f, struct tarn_peer_node *node,
-                                                 int t, bool write)
+static struct tarn_flight_link *flight_link_find(const struct tarn_flight *f, const struct tarn_side *s)
 {
     struct tarn_flight_link *fl = f->links;
 
-    while (fl && (fl->node != node || fl->transport != t || fl->write != write))
+    while (fl && fl->side != s)
         fl = fl->next;
     return fl;
 }
@@ -157,30 +156,28 @@ static bool grow(struct tarn_flight *f)
     return true;
 }
 
-static struct tarn_flight_link *flight_link_new(struct tarn_flight *f, struct tarn_peer_node *node, int t,
-                                                bool write)
+static struct tarn_flight_link *flight_link_new(struct tarn_flight *f, struct tarn_side *s)
 {
     struct tarn_flight_link *fl = &f->first;
 
     if (!grow(f) || (f->nlinks > 0 && !(fl = malloc(sizeof *fl))))
         return NULL;
-    *fl = (struct tarn_flight_link){.node = node, .transport = t, .write = write, .flight = f};
+    *fl = (struct tarn_flight_link){.side = s, .flight = f};
     LL_PREPEND(f->links, fl);
     f->nlinks++;
     return fl;
 }
 
 /* One transfer on a shared link: done when this returns. NOT_REACHABLE: the link was just retired. */
-static int post_shared(struct tarn_flight *f, struct tarn_peer_node *node, int t, bool write,
-                       struct tarn_transfer *x)
+static int post_shared(struct tarn_flight *f, struct tarn_side *s, struct tarn_transfer *x)
 {
     uint32_t stripe = (uint32_t)x->work.slot % TARN_STRIPES;
-    struct tarn_open_link *l = tarn_shared_enter(node, t, write, stripe);
+    struct tarn_open_link *l = tarn_shared_enter(s, stripe);
 
     if (!l)
-        return tarn_fail(TARN_E_NODE_DOWN, "node %s: its connection broke", node->key.id);
-    int rc = write ? l->ops->put(l->link, &x->work) : l->ops->get(l->link, &x->work);
-    tarn_shared_leave(node, t, write, stripe);
+        return tarn_fail(TARN_E_NODE_DOWN, "node %s: its connection broke", s->node->key.id);
+    int rc = s->write ? l->ops->put(l->link, &x->work) : l->ops->get(l->link, &x->work);
+    tarn_shared_leave(s, stripe);
     if (rc < 0)
         refused(x, rc);
     x->end = TARN_END_DONE;
@@ -200,7 +197,7 @@ static int flight_link_make(struct tarn_flight_link *fl, struct tarn_transfer *x
         until = fl->flight->until_ns;
     fl->flight->look = true;
     tarn_net_stop_by(stop.fd < 0 ? NULL : &connecting);
-    int rc = tarn_link_take(fl->node, fl->transport, fl->write, until, x->patience_ns, &stop, &l, &fl->fresh);
+    int rc = tarn_link_take(fl->side, until, x->patience_ns, &stop, &l, &fl->fresh);
     tarn_net_stop_by(NULL);
     if (rc == 0)
         fl->open_link = l;
@@ -210,25 +207,24 @@ static int flight_link_make(struct tarn_flight_link *fl, struct tarn_transfer *x
 static int flight_link_open(struct tarn_flight_link *fl, struct tarn_transfer *x)
 {
     fl->fresh = false;
-    fl->open_link = tarn_link_take_idle(fl->node, fl->transport, fl->write);
+    fl->open_link = tarn_link_take_idle(fl->side);
     return fl->open_link ? 0 : flight_link_make(fl, x);
 }
 
-bool tarn_flight_opens(const struct tarn_flight *f, struct tarn_peer_node *node, int t, bool write)
+bool tarn_flight_opens(const struct tarn_flight *f, struct tarn_side *s)
 {
-    if (atomic_load(&node->sides[t][write].state) == TARN_SIDE_SHARED)
+    if (atomic_load(&s->state) == TARN_SIDE_SHARED)
         return false;
-    const struct tarn_flight_link *fl = flight_link_find(f, node, t, write);
+    const struct tarn_flight_link *fl = flight_link_find(f, s);
     if (fl && fl->open_link)
         return false;
-    pthread_mutex_lock(&node->lock);
-    bool idle = node->sides[t][write].idle != NULL;
-    pthread_mutex_unlock(&node->lock);
+    pthread_mutex_lock(&s->node->lock);
+    bool idle = s->idle != NULL;
+    pthread_mutex_unlock(&s->node->lock);
     return !idle;
 }
 
-int tarn_flight_post(struct tarn_flight *f, struct tarn_peer_node *node, int t, bool write,
-                     struct tarn_transfer *x)
+int tarn_flight_post(struct tarn_flight *f, struct tarn_side *s, struct tarn_transfer *x)
 {
     struct tarn_flight_link *fl = NULL;
 
@@ -238,16 +234,16 @@ int tarn_flight_post(struct tarn_flight *f, struct tarn_peer_node *node, int t, 
     x->fresh = true;
     x->why[0] = '\0';
     x->work.why = NULL; /* another transport's, whose link may be gone */
-    if (atomic_load(&node->sides[t][write].state) != TARN_SIDE_SHARED) {
-        fl = flight_link_find(f, node, t, write);
-        if (!fl && !(fl = flight_link_new(f, node, t, write)))
+    if (atomic_load(&s->state) != TARN_SIDE_SHARED) {
+        fl = flight_link_find(f, s);
+        if (!fl && !(fl = flight_link_new(f, s)))
             return tarn_fail(TARN_E_NO_MEMORY, "transfer: out of memory");
         int rc = fl->open_link ? 0 : flight_link_open(fl, x);
         if (rc != 0)
             return rc;
     }
     if (!fl || !fl->open_link)
-        return post_shared(f, node, t, write, x);
+        return post_shared(f, s, x);
 
     if (!fl->transfers) {
         fl->since_ns = fl->active_ns = fl->ended_ns = tarn_now_ns();
@@ -278,14 +274,13 @@ static void alone_done(struct tarn_work *w)
     x->ended = true;
 }
 
-struct tarn_open_link *tarn_link_at_hand(struct tarn_peer_node *node, int t, bool write)
+struct tarn_open_link *tarn_link_at_hand(struct tarn_side *s)
 {
-    int state = atomic_load_explicit(&node->sides[t][write].state, memory_order_acquire);
-    return state == TARN_SIDE_POOLED ? tarn_link_take_idle(node, t, write) : NULL;
+    int state = atomic_load_explicit(&s->state, memory_order_acquire);
+    return state == TARN_SIDE_POOLED ? tarn_link_take_idle(s) : NULL;
 }
 
-bool tarn_flight_alone(struct tarn_open_link *l, struct tarn_peer_node *node, int t, bool write,
-                       struct tarn_transfer *x, uint64_t now, struct tarn_alone *a)
+bool tarn_flight_alone(struct tarn_open_link *l, struct tarn_transfer *x, uint64_t now, struct tarn_alone *a)
 {
     a->open_link = NULL;
     x->work.done = alone_done;
@@ -295,7 +290,7 @@ bool tarn_flight_alone(struct tarn_open_link *l, struct tarn_peer_node *node, in
     x->why[0] = '\0';
     x->work.why = NULL; /* another transport's, whose link may be gone */
     a->since_ns = now;
-    int rc = write ? l->ops->put(l->link, &x->work) : l->ops->get(l->link, &x->work);
+    int rc = l->side->write ? l->ops->put(l->link, &x->work) : l->ops->get(l->link, &x->work);
     if (rc == TARN_INPROGRESS) {
         uint64_t quiet = now + x->patience_ns;
         bool earlier = quiet >= now && quiet < x->deadline_ns;
@@ -306,14 +301,13 @@ bool tarn_flight_alone(struct tarn_open_link *l, struct tarn_peer_node *node, in
         }
         rc = 0;
     }
-    tarn_link_give(node, t, write, l);
+    tarn_link_give(l);
     return rc == 0 && x->work.status == 0;
 }
 
-void tarn_flight_adopt(struct tarn_flight *f, struct tarn_peer_node *node, int t, bool write,
-                       struct tarn_transfer *x, const struct tarn_alone *a)
+void tarn_flight_adopt(struct tarn_flight *f, struct tarn_transfer *x, const struct tarn_alone *a)
 {
-    struct tarn_flight_link *fl = flight_link_new(f, node, t, write); /* the first needs no memory */
+    struct tarn_flight_link *fl = flight_link_new(f, a->open_link->side); /* the first needs no memory */
 
     fl->open_link = a->open_link;
     fl->since_ns = fl->active_ns = fl->ended_ns = a->since_ns;
@@ -373,7 +367,7 @@ static bool flight_link_expired(struct tarn_flight_link *fl, uint64_t now)
  * from one link to the next, as long as nothing comes over any. */
 static uint64_t quiet_since(struct tarn_flight_link *fl)
 {
-    const struct tarn_side *side = &fl->node->sides[fl->transport][fl->write];
+    const struct tarn_side *side = fl->side;
     uint64_t since = fl->active_ns;
     struct tarn_transfer *x;
 
@@ -389,21 +383,21 @@ static uint64_t quiet_since(struct tarn_flight_link *fl)
 
 static void flight_link_silence(struct tarn_flight_link *fl, uint64_t quiet_ns)
 {
-    tarn_link_silent(fl->node, fl->transport, fl->write, &fl->transfers->work, fl->active_ns, quiet_ns);
+    tarn_link_silent(fl->side, &fl->transfers->work, fl->active_ns, quiet_ns);
 }
 
 static void flight_link_check(struct tarn_flight_link *fl, uint64_t now)
 {
     if (flight_link_silent(fl, now)) {
-        tarn_fail(TARN_E_NODE_DOWN, "node %s: no byte for %u ms: it is paused or cut off", fl->node->key.id,
-                  (unsigned)((now - fl->active_ns) / TARN_NS_PER_MS));
+        tarn_fail(TARN_E_NODE_DOWN, "node %s: no byte for %u ms: it is paused or cut off",
+                  fl->side->node->key.id, (unsigned)((now - fl->active_ns) / TARN_NS_PER_MS));
         flight_link_silence(fl, quiet_since(fl)); /* patience may have been shorter than that */
         flight_link_close(fl, TARN_END_SILENT);
     } else if (flight_link_expired(fl, now)) {
         /* Slow is not sick: only a node that has been silent for a while is set aside. */
         uint64_t quiet = quiet_since(fl);
-        if (now - quiet >= tarn_peer_node_patience(fl->node)) {
-            tarn_fail(TARN_E_TIMEOUT, "node %s: silent until the deadline", fl->node->key.id);
+        if (now - quiet >= tarn_peer_node_patience(fl->side->node)) {
+            tarn_fail(TARN_E_TIMEOUT, "node %s: silent until the deadline", fl->side->node->key.id);
             flight_link_silence(fl, quiet);
         }
         flight_link_close(fl, TARN_END_SHIFTED);
@@ -572,7 +566,7 @@ void tarn_flight_end(struct tarn_flight *f)
         if (fl->transfers)
             flight_link_close(fl, TARN_END_SHIFTED);
         if (fl->open_link)
-            tarn_link_give(fl->node, fl->transport, fl->write, fl->open_link);
+            tarn_link_give(fl->open_link);
         if (fl != &f->first)
             free(fl);
     }

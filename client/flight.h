@@ -41,9 +41,8 @@ struct tarn_transfer {
 /* The transfers of a flight over one link. */
 struct tarn_flight_link {
     struct tarn_flight_link *next;
-    struct tarn_peer_node *node;
-    int transport;
-    bool write, fresh;
+    struct tarn_side *side;
+    bool fresh;
     bool kick;  /* works were posted since progress was made: it may send at once */
     bool loose; /* a link was closed on which the node may still take what was put: tarn_link_close() */
     const _Atomic bool *stop; /* of the last transfer: all puts of a flight have the same */
@@ -83,27 +82,24 @@ struct tarn_alone {
 };
 
 /* A link that nobody uses; NULL: there is none at hand. */
-struct tarn_open_link *tarn_link_at_hand(struct tarn_peer_node *node, int t, bool write);
+struct tarn_open_link *tarn_link_at_hand(struct tarn_side *s);
 /*
  * Sends a transfer over such a link and waits for it: what most calls come to, without a flight's lists and
  * look-ups. now: the clock. Nobody can stop it. True: it has succeeded. False: nothing was done, or, when
  * a->open_link is set, it goes on in a flight that adopts it.
  */
-bool tarn_flight_alone(struct tarn_open_link *l, struct tarn_peer_node *node, int t, bool write,
-                       struct tarn_transfer *x, uint64_t now, struct tarn_alone *a);
+bool tarn_flight_alone(struct tarn_open_link *l, struct tarn_transfer *x, uint64_t now, struct tarn_alone *a);
 /* Takes it over into a flight that has none yet and no stop_fd. */
-void tarn_flight_adopt(struct tarn_flight *f, struct tarn_peer_node *node, int t, bool write,
-                       struct tarn_transfer *x, const struct tarn_alone *a);
+void tarn_flight_adopt(struct tarn_flight *f, struct tarn_transfer *x, const struct tarn_alone *a);
 void tarn_flight_init(struct tarn_flight *f, struct tarn_client *c, int stop_fd);
 /*
  * Sends a transfer on its way: work filled but for done and owner's link, deadline, patience, stop set.
  * Completed inline on a shared link or later, it comes out of tarn_flight_next exactly once. A failure
  * (no link) leaves it with the caller.
  */
-int tarn_flight_post(struct tarn_flight *f, struct tarn_peer_node *node, int t, bool write,
-                     struct tarn_transfer *x);
+int tarn_flight_post(struct tarn_flight *f, struct tarn_side *s, struct tarn_transfer *x);
 /* Would a post have to make a link first? That may take a while, so post what needs none before. */
-bool tarn_flight_opens(const struct tarn_flight *f, struct tarn_peer_node *node, int t, bool write);
+bool tarn_flight_opens(const struct tarn_flight *f, struct tarn_side *s);
 /* Sends what was posted, without waiting. */
 void tarn_flight_push(struct tarn_flight *f);
 /* Transfers that are to stop have ended when this returns. */

@@ -17,17 +17,18 @@
 #include "client/resolve.h"
 
 /* Set aside, but to be tried again by now? */
-static bool is_due(struct tarn_peer_node *node, int t)
+static bool is_due(struct tarn_side *s)
 {
-    bool elsewhere = (node->client->transports[t]->caps & TARN_CAP_SAME_HOST) && !atomic_load(&node->local);
-    return !elsewhere && tarn_side_usable(node, t, false);
+    uint32_t caps = s->node->client->transports[s->transport]->caps;
+    bool elsewhere = (caps & TARN_CAP_SAME_HOST) && !atomic_load(&s->node->local);
+    return !elsewhere && tarn_side_usable(s);
 }
 
 /* The shared link that serves this descriptor best, entered; NULL when that takes the slow way: *way_p as in
  * struct tarn_get. begun_ns: when the get began. */
 static struct tarn_open_link *enter_best(struct tarn_client *c, const struct tarn_desc *d, uint32_t gpu,
                                          uint32_t stripe, uint64_t begun_ns, const struct tarn_loc **loc_p,
-                                         int *t_p, int *way_p)
+                                         int *way_p)
 {
     bool due = false;
 
@@ -35,12 +36,13 @@ static struct tarn_open_link *enter_best(struct tarn_client *c, const struct tar
     for (int t = 0; t < c->ntransports; t++)
         for (uint32_t k = 0; k < d->nlocs; k++) {
             struct tarn_peer_node *node = d->locs[k].node;
-            int state = atomic_load_explicit(&node->sides[t][0].state, memory_order_acquire);
-            if (!tarn_peer_node_moves(node, t, d->locs[k].pool, gpu) ||
+            struct tarn_side *s = &node->sides[t][0];
+            int state = atomic_load_explicit(&s->state, memory_order_acquire);
+            if (!tarn_side_moves(s, d->locs[k].pool, gpu) ||
                 atomic_load_explicit(&node->health, memory_order_acquire) == TARN_GONE)
                 continue;
             if (state == TARN_SIDE_UNREACHABLE) {
-                due |= is_due(node, t);
+                due |= is_due(s);
                 continue;
             }
             if (!tarn_lease_read(&node->lease, begun_ns)) {
@@ -53,8 +55,7 @@ static struct tarn_open_link *enter_best(struct tarn_client *c, const struct tar
             if (state != TARN_SIDE_SHARED)
                 return NULL;
             *loc_p = &d->locs[k];
-            *t_p = t;
-            return tarn_shared_enter(node, t, false, stripe);
+            return tarn_shared_enter(s, stripe);
         }
     return NULL;
 }
@@ -67,7 +68,7 @@ static int get_now(struct tarn_get *g, size_t i, uint64_t begun_ns)
     struct tarn_desc *d = &g->found_desc;
     const struct tarn_loc *l;
     uint32_t gpu;
-    int t, rc = tarn_get_check(g, i);
+    int rc = tarn_get_check(g, i);
 
     g->found = SIZE_MAX;
     g->found_glanced = rc == 0 && tarn_get_glance(g, i, &gpu);
@@ -89,9 +90,9 @@ static int get_now(struct tarn_get *g, size_t i, uint64_t begun_ns)
     g->found_fits = g->found_glanced || tarn_get_fits(g, i, &d->tensor, &g->found_bytes);
     if (!g->found_fits) /* or the descriptor is out of date */
         return TARN_INPROGRESS;
-    struct tarn_open_link *open_link = enter_best(c, d, gpu, stripe, begun_ns, &l, &t, &g->found_way);
+    struct tarn_open_link *open_link = enter_best(c, d, gpu, stripe, begun_ns, &l, &g->found_way);
     if (open_link && g->found_glanced) { /* such links do not look at pieces */
-        tarn_shared_leave(l->node, t, false, stripe);
+        tarn_shared_leave(open_link->side, stripe);
         return TARN_INPROGRESS;
     }
     if (!open_link)
@@ -99,9 +100,9 @@ static int get_now(struct tarn_get *g, size_t i, uint64_t begun_ns)
     uint64_t bytes = g->found_bytes;
     struct tarn_work w = tarn_work_of(item, l, bytes, g->flags, gpu);
     if (tarn_log_wants(&c->log, TARN_LOG_DEBUG))
-        tarn_tell_route(l->node, "get", &item->key, l->pool, t, gpu);
+        tarn_tell_route(open_link->side, &item->key, l->pool, gpu);
     rc = open_link->ops->get(open_link->link, &w);
-    tarn_shared_leave(l->node, t, false, stripe);
+    tarn_shared_leave(open_link->side, stripe);
     if (rc != 0 || w.status != 0)
         return TARN_INPROGRESS;
     item->tensor = d->tensor;

@@ -54,14 +54,15 @@ static int get_pinned(struct tarn_open_link *l, struct tarn_work *w)
 static bool try_pinned(struct tarn_get_job *j, const struct tarn_loc *l)
 {
     uint32_t stripe = (uint32_t)l->slot % TARN_STRIPES;
-    struct tarn_open_link *open_link = tarn_shared_enter(l->node, j->transport, false, stripe);
+    struct tarn_side *s = tarn_get_side(j);
+    struct tarn_open_link *open_link = tarn_shared_enter(s, stripe);
     int rc = TARN_E_UNSUPPORTED;
 
     if (!open_link)
         return false;
     if ((open_link->ops->caps & TARN_CAP_VIEW) && (open_link->ops->caps & TARN_CAP_SHARED))
         rc = get_pinned(open_link, &j->x.work);
-    tarn_shared_leave(l->node, j->transport, false, stripe);
+    tarn_shared_leave(s, stripe);
     if (rc != 0 && rc != TARN_E_STALE)
         return false;
     j->x.work.status = rc;
@@ -99,6 +100,7 @@ void tarn_get_launch(struct tarn_get_batch *b, struct tarn_get_job *j, bool more
     const struct tarn_item *item = tarn_get_item(j);
     const struct tarn_loc *l = &j->desc.locs[j->loc];
     struct tarn_transfer *x = &j->x;
+    struct tarn_side *s = tarn_get_side(j);
 
     tarn_get_aim(j, l, more, bytes, now);
     j->stage = TARN_GET_FLYING;
@@ -106,15 +108,15 @@ void tarn_get_launch(struct tarn_get_batch *b, struct tarn_get_job *j, bool more
         tarn_get_landed(b, j);
         return;
     }
-    bool opens = b->open > 1 && tarn_flight_opens(&b->flight, l->node, j->transport, false);
+    bool opens = b->open > 1 && tarn_flight_opens(&b->flight, s);
     b->flight.until_ns = opens ? tarn_get_others_deadline(b, j) : UINT64_MAX;
     if (now >= b->flight.until_ns) { /* that job first */
         j->stage = TARN_GET_RESOLVED;
         b->later = b->postponed = true;
         return;
     }
-    tarn_tell_route(l->node, "get", &item->key, l->pool, j->transport, j->gpu);
-    int rc = tarn_flight_post(&b->flight, l->node, j->transport, false, x);
+    tarn_tell_route(s, &item->key, l->pool, j->gpu);
+    int rc = tarn_flight_post(&b->flight, s, x);
     if (rc == 0)
         return;
     bool stopped = rc == TARN_E_CANCELED && tarn_get_any_stopped(b);
@@ -161,14 +163,14 @@ static void failed(struct tarn_get_batch *b, struct tarn_get_job *j, int why, co
     j->stage = TARN_GET_RESOLVED;
     if (j->x.end != TARN_END_SILENT && !j->x.fresh) {
         /* A pooled link may have died of old age; that says nothing of the node yet. */
-        tarn_link_flush(l->node, j->transport, false);
+        tarn_link_flush(tarn_get_side(j));
         return;
     }
     tarn_count(b->client, 0, TARN_COUNT_FAILOVERS, 1);
     j->silent |= j->x.end == TARN_END_SILENT;
     if (j->x.end != TARN_END_SILENT) {
         tarn_fail(why, "%s", text);
-        if (tarn_link_lost(l->node, j->transport, false, l->pool, j->gpu)) {
+        if (tarn_link_lost(tarn_get_side(j), l->pool, j->gpu)) {
             j->tried |= (uint64_t)1 << (j->loc * TARN_TRANSPORTS_MAX + j->transport);
             return;
         }

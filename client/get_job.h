@@ -84,6 +84,12 @@ static inline bool tarn_get_stopped(const struct tarn_get_job *j)
     return j->get->stop && atomic_load(j->get->stop);
 }
 
+/* The way that was chosen. */
+static inline struct tarn_side *tarn_get_side(struct tarn_get_job *j)
+{
+    return &j->desc.locs[j->loc].node->sides[j->transport][0];
+}
+
 /* The directory is to be asked. */
 static inline void tarn_get_want_again(struct tarn_get_job *j)
 {

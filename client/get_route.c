@@ -40,9 +40,9 @@ bool tarn_get_choose(const struct tarn_client *c, const struct tarn_get_job *j, 
         for (uint32_t i = 0; i < d->nlocs; i++) {
             uint32_t k = first + i < d->nlocs ? first + i : first + i - d->nlocs;
             const struct tarn_loc *l = &d->locs[k];
+            struct tarn_side *s = &l->node->sides[t][0];
             if ((j->tried >> (k * TARN_TRANSPORTS_MAX + (uint32_t)t) & 1) || known_stale(j, l) ||
-                tarn_peer_node_gone(l->node) || !tarn_side_usable(l->node, t, false) ||
-                !tarn_peer_node_moves(l->node, t, l->pool, j->gpu))
+                tarn_peer_node_gone(l->node) || !tarn_side_usable(s) || !tarn_side_moves(s, l->pool, j->gpu))
                 continue;
             if (found && k != *loc_p) {
                 *more_p = true;
@@ -251,7 +251,7 @@ void tarn_get_route(struct tarn_get_batch *b, struct tarn_get_job *j)
                 tarn_get_look(b, j);
                 continue;
             }
-            if (!b->opening && tarn_flight_opens(&b->flight, j->desc.locs[j->loc].node, j->transport, false))
+            if (!b->opening && tarn_flight_opens(&b->flight, tarn_get_side(j)))
                 return;
             tarn_get_launch(b, j, more, bytes, now);
         } else {

@@ -293,12 +293,13 @@ static bool get_alone(struct tarn_client *c, struct tarn_get *g, struct tarn_get
     const struct tarn_loc *l = &d->locs[j->loc];
     if (!tarn_lease_read(&l->node->lease, now))
         return false;
-    struct tarn_open_link *open_link = tarn_link_at_hand(l->node, j->transport, false);
+    struct tarn_side *s = &l->node->sides[j->transport][0];
+    struct tarn_open_link *open_link = tarn_link_at_hand(s);
     if (!open_link)
         return false;
     tarn_get_aim(j, l, more, bytes, now);
-    tarn_tell_route(l->node, "get", &g->items[g->found].key, l->pool, j->transport, j->gpu);
-    if (!tarn_flight_alone(open_link, l->node, j->transport, false, &j->x, now, a))
+    tarn_tell_route(s, &g->items[g->found].key, l->pool, j->gpu);
+    if (!tarn_flight_alone(open_link, &j->x, now, a))
         return false;
     g->items[g->found].tensor = d->tensor;
     tarn_count(c, 0, TARN_COUNT_GETS, 1);
@@ -382,7 +383,7 @@ static bool is_alone(struct tarn_get *const *gets, size_t n, int stop_fd)
 static void go_on(struct tarn_get_batch *b, struct tarn_get_job *j, const struct tarn_alone *a)
 {
     j->stage = TARN_GET_FLYING;
-    tarn_flight_adopt(&b->flight, j->desc.locs[j->loc].node, j->transport, false, &j->x, a);
+    tarn_flight_adopt(&b->flight, &j->x, a);
 }
 
 void tarn_get_slow(struct tarn_client *c, struct tarn_get *const *gets, size_t n, int stop_fd)

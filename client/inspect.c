@@ -16,7 +16,8 @@
 static const char *route_name(struct tarn_client *c, struct tarn_peer_node *node, uint32_t pool)
 {
     for (int t = 0; t < c->ntransports; t++) {
-        if (!tarn_peer_node_moves(node, t, pool, 0) || !tarn_side_usable(node, t, false))
+        struct tarn_side *s = &node->sides[t][0];
+        if (!tarn_side_moves(s, pool, 0) || !tarn_side_usable(s))
             continue;
         if ((c->transports[t]->caps & TARN_CAP_SAME_HOST) && !atomic_load(&node->local))
             continue;

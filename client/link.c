@@ -73,9 +73,9 @@ static bool detach(struct tarn_peer_node *node, const char *transport, uint64_t 
     return false;
 }
 
-bool tarn_link_close(struct tarn_peer_node *node, struct tarn_open_link *l, uint64_t deadline_ns,
-                     const struct tarn_stop *stop)
+bool tarn_link_close(struct tarn_open_link *l, uint64_t deadline_ns, const struct tarn_stop *stop)
 {
+    struct tarn_peer_node *node = l->side->node;
     uint64_t id = l->ops->link_id(l->link);
     const char *transport = l->ops->name;
 
@@ -83,51 +83,56 @@ bool tarn_link_close(struct tarn_peer_node *node, struct tarn_open_link *l, uint
     return id == 0 || detach(node, transport, id, deadline_ns, stop);
 }
 
-/* Is there a transport to turn to when this one is of no use? */
-static bool has_other(const struct tarn_peer_node *node, int t)
+static const struct tarn_transport_ops *ops_of(const struct tarn_side *s)
 {
-    return t + 1 < node->client->ntransports;
+    return s->node->client->transports[s->transport];
+}
+
+/* Is there a transport to turn to when this one is of no use? */
+static bool has_other(const struct tarn_side *s)
+{
+    return s->transport + 1 < s->node->client->ntransports;
 }
 
 /* The last attempt said that the side is of no use, and the time for the next has not come, or somebody else
  * is at it. remote.lock is held. */
-static bool is_resting(const struct tarn_peer_node *node, int t, const struct tarn_side *s)
+static bool is_resting(const struct tarn_side *s)
 {
     switch (atomic_load(&s->state)) {
     case TARN_SIDE_UNREACHABLE:
         return tarn_now_ns() < s->retry_ns;
     case TARN_SIDE_OPENING:
-        return s->code != 0 && has_other(node, t);
+        return s->code != 0 && has_other(s);
     default:
         return false;
     }
 }
 
 /* Is it to be waited for until it reaches the node again? remote.lock is held. */
-static bool is_awaited(const struct tarn_peer_node *node, int t, const struct tarn_side *s)
+static bool is_awaited(const struct tarn_side *s)
 {
     return atomic_load(&s->state) == TARN_SIDE_UNREACHABLE && s->code == TARN_E_NOT_REACHABLE &&
-           !has_other(node, t) && (node->client->transports[t]->caps & TARN_CAP_RETURNS);
+           !has_other(s) && (ops_of(s)->caps & TARN_CAP_RETURNS);
 }
 
-bool tarn_side_awaited(struct tarn_peer_node *node, int t, bool write)
+bool tarn_side_awaited(struct tarn_side *s)
 {
-    pthread_mutex_lock(&node->lock);
-    bool awaited = is_awaited(node, t, &node->sides[t][write]);
-    pthread_mutex_unlock(&node->lock);
+    pthread_mutex_lock(&s->node->lock);
+    bool awaited = is_awaited(s);
+    pthread_mutex_unlock(&s->node->lock);
     return awaited;
 }
 
-bool tarn_side_usable(struct tarn_peer_node *node, int t, bool write)
+bool tarn_side_usable(struct tarn_side *s)
 {
-    struct tarn_side *s = &node->sides[t][write];
+    struct tarn_peer_node *node = s->node;
     int state = atomic_load(&s->state);
 
     switch (atomic_load(&node->health)) {
     case TARN_GONE:
         return false;
     case TARN_SLOW: /* memory that is mapped already can be read without the node */
-        return state == TARN_SIDE_SHARED && !write && !atomic_load(&node->superseded);
+        return state == TARN_SIDE_SHARED && !s->write && !atomic_load(&node->superseded);
     default:
         break;
     }
@@ -136,7 +141,7 @@ bool tarn_side_usable(struct tarn_peer_node *node, int t, bool write)
     if (state != TARN_SIDE_UNREACHABLE && state != TARN_SIDE_OPENING)
         return true;
     pthread_mutex_lock(&node->lock);
-    bool usable = s->idle || !is_resting(node, t, s) || is_awaited(node, t, s);
+    bool usable = s->idle || !is_resting(s) || is_awaited(s);
     pthread_mutex_unlock(&node->lock);
     return usable;
 }
@@ -155,8 +160,7 @@ int tarn_link_unreachable(struct tarn_peer_node *node, bool write, uint32_t gpu,
     pthread_mutex_lock(&node->lock);
     for (int t = 0; t < node->client->ntransports; t++) {
         const struct tarn_side *s = &node->sides[t][write];
-        bool elsewhere =
-            s->code == TARN_E_NOT_REACHABLE && (node->client->transports[t]->caps & TARN_CAP_SAME_HOST);
+        bool elsewhere = s->code == TARN_E_NOT_REACHABLE && (ops_of(s)->caps & TARN_CAP_SAME_HOST);
         if (s->code == 0 || elsewhere || code != TARN_E_NOT_REACHABLE)
             continue;
         code = s->code;
@@ -179,10 +183,9 @@ int tarn_link_ask_node(struct tarn_peer_node *node, uint64_t deadline_ns, const 
 }
 
 /* The node answers, but not to ATTACH; or the network does not. BUSY: that need not mean much yet. */
-static int silent(struct tarn_peer_node *node, int t, bool write, uint64_t since_ns, uint64_t patience_ns,
-                  const char *what)
+static int silent(struct tarn_side *s, uint64_t since_ns, uint64_t patience_ns, const char *what)
 {
-    struct tarn_side *s = &node->sides[t][write];
+    struct tarn_peer_node *node = s->node;
     uint64_t now = tarn_now_ns();
     char who[352];
 
@@ -191,31 +194,31 @@ static int silent(struct tarn_peer_node *node, int t, bool write, uint64_t since
         s->silent_ns = since_ns;
     bool long_since = now - s->silent_ns >= patience_ns;
     pthread_mutex_unlock(&node->lock);
-    return tarn_fail(long_since || !has_other(node, t) ? TARN_E_NOT_REACHABLE : TARN_E_BUSY, "%s: %s: %s",
-                     tarn_peer_node_text(node, who), node->client->transports[t]->name, what);
+    return tarn_fail(long_since || !has_other(s) ? TARN_E_NOT_REACHABLE : TARN_E_BUSY, "%s: %s: %s",
+                     tarn_peer_node_text(node, who), ops_of(s)->name, what);
 }
 
 /* Where there is another transport to turn to, time is left to do so. */
-static uint64_t wait_until(const struct tarn_peer_node *node, int t, uint64_t since_ns, uint64_t patience_ns,
+static uint64_t wait_until(const struct tarn_side *s, uint64_t since_ns, uint64_t patience_ns,
                            uint64_t deadline_ns)
 {
     uint64_t left = deadline_ns > since_ns ? deadline_ns - since_ns : 0;
 
-    if (!has_other(node, t))
+    if (!has_other(s))
         return deadline_ns;
     return since_ns + (left / 2 < patience_ns ? left / 2 : patience_ns);
 }
 
 /* The answer to ATTACH. */
-static int wait_attached(struct tarn_control_conn *conn, int t, bool write, uint64_t deadline_ns,
+static int wait_attached(struct tarn_control_conn *conn, struct tarn_side *s, uint64_t deadline_ns,
                          const struct tarn_stop *stop, redisReply **reply_p)
 {
-    struct tarn_peer_node *node = conn->node;
+    struct tarn_peer_node *node = s->node;
     uint64_t since = conn->since_ns, patience = tarn_peer_node_patience(node);
-    uint64_t until = wait_until(node, t, since, patience, deadline_ns);
+    uint64_t until = wait_until(s, since, patience, deadline_ns);
     int rc = tarn_control_conn_reply(conn, until, stop, reply_p);
 
-    if (rc != TARN_E_TIMEOUT || !conn->reply_due || !has_other(node, t))
+    if (rc != TARN_E_TIMEOUT || !conn->reply_due || !has_other(s))
         return rc;
     rc = tarn_link_ask_node(node, deadline_ns, stop);
     if (rc != 0)
@@ -224,22 +227,22 @@ static int wait_attached(struct tarn_control_conn *conn, int t, bool write, uint
                                  reply_p); /* if it was paused, both answers are there */
     if (rc != TARN_E_TIMEOUT || !conn->reply_due)
         return rc;
-    return silent(node, t, write, since, patience,
-                  "ATTACH is not answered, though the node answers: are its ports up?");
+    return silent(s, since, patience, "ATTACH is not answered, though the node answers: are its ports up?");
 }
 
 /* ATTACH; the text of *reply_p and fds are the answer. */
-static int attach(struct tarn_control_conn *conn, int t, bool write, const char *offer, uint64_t deadline_ns,
-                  const struct tarn_stop *stop, redisReply **reply_p, int *fds, uint32_t *nfds)
+static int attach(struct tarn_control_conn *conn, struct tarn_side *s, const char *offer,
+                  uint64_t deadline_ns, const struct tarn_stop *stop, redisReply **reply_p, int *fds,
+                  uint32_t *nfds)
 {
-    const char *transport = conn->node->client->transports[t]->name;
-    const char *argv[] = {"ATTACH", transport, write ? "w" : "r", offer};
+    const char *transport = ops_of(s)->name;
+    const char *argv[] = {"ATTACH", transport, s->write ? "w" : "r", offer};
     redisReply *reply;
     char who[352];
     int rc = tarn_control_conn_send(conn, *offer ? 4 : 3, argv, NULL, deadline_ns);
 
     if (rc == 0)
-        rc = wait_attached(conn, t, write, deadline_ns, stop, &reply);
+        rc = wait_attached(conn, s, deadline_ns, stop, &reply);
     if (rc != 0)
         return rc;
     *nfds = (uint32_t)tarn_resp_take_fds(conn->resp, fds, TARN_RESP_FDS_MAX);
@@ -252,30 +255,30 @@ static int attach(struct tarn_control_conn *conn, int t, bool write, const char 
                      tarn_peer_node_text(conn->node, who), transport);
 }
 
-static int connect_once(struct tarn_peer_node *node, int t, struct tarn_peer *peer, struct tarn_open_link *l)
+static int connect_once(struct tarn_open_link *l, struct tarn_peer *peer)
 {
-    struct tarn_client *c = node->client;
+    struct tarn_client *c = l->side->node->client;
 
-    l->ops = c->transports[t];
+    l->ops = ops_of(l->side);
     if (c->faulty)
-        return tarn_faulty_connect(c->faulty, c->transports[t], peer, &l->link, &l->ops);
+        return tarn_faulty_connect(c->faulty, ops_of(l->side), peer, &l->link, &l->ops);
     return l->ops->connect(peer, &l->link);
 }
 
 /* The network is not waited for any longer. */
-static void give_up(struct tarn_peer_node *node, struct tarn_open_link *l)
+static void give_up(struct tarn_open_link *l)
 {
     uint64_t id = l->ops->link_id(l->link);
 
     l->ops->close(l->link);
     if (id != 0)
-        detach(node, l->ops->name, id, 0, NULL); /* nothing was written */
+        detach(l->side->node, l->ops->name, id, 0, NULL); /* nothing was written */
 }
 
-static int connect_link(struct tarn_peer_node *node, int t, struct tarn_peer *peer,
-                        const struct tarn_stop *stop, struct tarn_open_link *l)
+static int connect_link(struct tarn_open_link *l, struct tarn_peer *peer, const struct tarn_stop *stop)
 {
-    bool same_host = node->client->transports[t]->caps & TARN_CAP_SAME_HOST;
+    struct tarn_peer_node *node = l->side->node;
+    bool same_host = ops_of(l->side)->caps & TARN_CAP_SAME_HOST;
     uint64_t since = tarn_now_ns();
     uint64_t patience = NETWORK_PATIENCE_NS + NETWORK_TRIPS * tarn_patience_rtt(&node->patience);
     int rc;
@@ -283,40 +286,41 @@ static int connect_link(struct tarn_peer_node *node, int t, struct tarn_peer *pe
     if (same_host) /* no network, but a driver that takes up to seconds to start */
         patience = UINT64_MAX;
 
-    peer->deadline_ns = wait_until(node, t, since, patience, peer->deadline_ns);
+    peer->deadline_ns = wait_until(l->side, since, patience, peer->deadline_ns);
     do
-        rc = connect_once(node, t, peer, l);
+        rc = connect_once(l, peer);
     while (rc == TARN_INPROGRESS && tarn_now_ns() < peer->deadline_ns && !(stop && tarn_stopped(stop)));
     if (rc != TARN_INPROGRESS)
         return rc;
-    give_up(node, l);
+    give_up(l);
     if (stop && tarn_stopped(stop))
         return tarn_fail(TARN_E_CANCELED, "canceled by the caller");
     if (same_host)
         return tarn_fail(TARN_E_BUSY,
                          "node %s: %s: the GPU driver is still starting: raise timeout_ms of the first "
                          "operation",
-                         node->key.id, node->client->transports[t]->name);
-    return silent(node, t, peer->write, since, patience,
+                         node->key.id, ops_of(l->side)->name);
+    return silent(l->side, since, patience,
                   "the network does not say where the node is: is its address up, and reached from here?");
 }
 
 /* A new link over a control connection at hand. asked: for the node's answer; steps: for the network's. */
-static int open_on(struct tarn_control_conn *conn, int t, bool write, struct tarn_steps *asked,
-                   struct tarn_steps *steps, const struct tarn_stop *stop, struct tarn_open_link *l)
+static int open_on(struct tarn_control_conn *conn, struct tarn_steps *asked, struct tarn_steps *steps,
+                   const struct tarn_stop *stop, struct tarn_open_link *l)
 {
-    struct tarn_peer_node *node = conn->node;
-    const struct tarn_transport_ops *ops = node->client->transports[t];
+    struct tarn_side *s = l->side;
+    struct tarn_peer_node *node = s->node;
+    const struct tarn_transport_ops *ops = ops_of(s);
     int fds[TARN_RESP_FDS_MAX];
     char offer[TARN_OFFER_TEXT], who[352];
     redisReply *answer = NULL;
     struct tarn_peer peer = {.log = &node->client->log,
                              .node = node->key.id,
                              .session = node->client->session,
-                             .local = node->client->locals[t],
-                             .write = write,
+                             .local = node->client->locals[s->transport],
+                             .write = s->write,
                              .fds = fds,
-                             .alone = !has_other(node, t),
+                             .alone = !has_other(s),
                              .deadline_ns = steps->deadline_ns,
                              .patience_ns = steps->patience_ns};
 
@@ -324,14 +328,13 @@ static int open_on(struct tarn_control_conn *conn, int t, bool write, struct tar
     peer.tick_base_ns = node->tick_base_ns;
     pthread_mutex_unlock(&node->lock);
     l->link = NULL;
-    l->write = write;
     int rc = ops->offer(&peer, offer, &l->link);
     if (rc == 0)
-        rc = attach(conn, t, write, offer, tarn_step(asked), stop, &answer, fds, &peer.nfds);
+        rc = attach(conn, s, offer, tarn_step(asked), stop, &answer, fds, &peer.nfds);
     if (rc == 0) {
         tarn_step(asked);
         peer.text = answer->element[0]->str;
-        rc = connect_link(node, t, &peer, stop, l);
+        rc = connect_link(l, &peer, stop);
         freeReplyObject(answer);
     } else if (l->link) {
         ops->close(l->link);
@@ -339,7 +342,7 @@ static int open_on(struct tarn_control_conn *conn, int t, bool write, struct tar
     for (uint32_t i = 0; i < peer.nfds; i++)
         if (fds[i] >= 0)
             close(fds[i]);
-    if (rc == 0 && write && !l->ops->writable(l->link)) {
+    if (rc == 0 && s->write && !l->ops->writable(l->link)) {
         l->ops->close(l->link);
         rc = tarn_fail(TARN_E_NOT_REACHABLE, "%s: %s: gives no write access", tarn_peer_node_text(node, who),
                        ops->name);
@@ -347,10 +350,11 @@ static int open_on(struct tarn_control_conn *conn, int t, bool write, struct tar
     return rc;
 }
 
-static int open_link(struct tarn_peer_node *node, int t, bool write, uint64_t deadline_ns,
-                     uint64_t patience_ns, const struct tarn_stop *stop, struct tarn_open_link **l_p)
+static int open_link(struct tarn_side *s, uint64_t deadline_ns, uint64_t patience_ns,
+                     const struct tarn_stop *stop, struct tarn_open_link **l_p)
 {
-    bool local_only = (node->client->transports[t]->caps & TARN_CAP_SAME_HOST) != 0;
+    struct tarn_peer_node *node = s->node;
+    bool local_only = (ops_of(s)->caps & TARN_CAP_SAME_HOST) != 0;
     struct tarn_open_link *l = calloc(1, sizeof *l);
     struct tarn_control_conn *conn;
     uint64_t most = tarn_peer_node_patience(node) > OPEN_NS ? tarn_peer_node_patience(node) : OPEN_NS;
@@ -365,11 +369,12 @@ static int open_link(struct tarn_peer_node *node, int t, bool write, uint64_t de
         free(l);
         return rc;
     }
-    rc = open_on(conn, t, write, &asked, &steps, stop, l);
+    l->side = s;
+    rc = open_on(conn, &asked, &steps, stop, l);
     /* Its end also tells the node that nobody waits for the answer. */
     if (rc == TARN_E_NODE_DOWN || rc == TARN_E_TIMEOUT || conn->reply_due)
         tarn_control_conn_drop(conn);
-    else if (write) /* COMMIT follows */
+    else if (s->write) /* COMMIT follows */
         tarn_control_conn_rest(conn);
     else
         tarn_control_conn_give(conn);
@@ -397,28 +402,27 @@ static void side_aside(struct tarn_side *s, int rc, uint64_t rest_ns)
 }
 
 /* A side that could not be opened. remote.lock is held. */
-static void not_opened(struct tarn_peer_node *node, int t, struct tarn_side *s, int rc)
+static void not_opened(struct tarn_side *s, int rc)
 {
-    bool local_only = (node->client->transports[t]->caps & TARN_CAP_SAME_HOST) != 0;
+    bool local_only = (ops_of(s)->caps & TARN_CAP_SAME_HOST) != 0;
 
     side_aside(s, rc, RETRY_NS);
     if (local_only && rc == TARN_E_NOT_REACHABLE && s->silent_ns == 0)
         s->retry_ns += ELSEWHERE_NS - RETRY_NS;
-    else if (is_awaited(node, t, s))
+    else if (is_awaited(s))
         s->retry_ns -= RETRY_NS - RETRY_ALONE_NS;
 }
 
 /* The side leaves OPENING; or (`first` false) one more link of a pooled side was tried. */
-static void opened(struct tarn_peer_node *node, int t, bool write, int rc, struct tarn_open_link *l,
-                   bool first)
+static void opened(struct tarn_side *s, int rc, struct tarn_open_link *l, bool first)
 {
-    struct tarn_side *s = &node->sides[t][write];
+    struct tarn_peer_node *node = s->node;
     bool nothing =
         rc == TARN_E_NODE_DOWN || rc == TARN_E_TIMEOUT || rc == TARN_E_CANCELED || rc == TARN_E_BUSY;
 
     pthread_mutex_lock(&node->lock);
     if (rc != 0 && !nothing) {
-        not_opened(node, t, s, rc);
+        not_opened(s, rc);
     } else if (first) {
         bool shared = rc == 0 && (l->ops->caps & TARN_CAP_SHARED);
         if (shared)
@@ -444,20 +448,21 @@ static struct tarn_open_link *pop_idle(struct tarn_side *s)
     return l;
 }
 
-struct tarn_open_link *tarn_link_take_idle(struct tarn_peer_node *node, int t, bool write)
+struct tarn_open_link *tarn_link_take_idle(struct tarn_side *s)
 {
-    if (atomic_load(&node->health) != TARN_UP)
+    if (atomic_load(&s->node->health) != TARN_UP)
         return NULL;
-    pthread_mutex_lock(&node->lock);
-    struct tarn_open_link *l = pop_idle(&node->sides[t][write]);
-    pthread_mutex_unlock(&node->lock);
+    pthread_mutex_lock(&s->node->lock);
+    struct tarn_open_link *l = pop_idle(s);
+    pthread_mutex_unlock(&s->node->lock);
     return l;
 }
 
 /* What ends a wait for a side, before what it waits for. */
-static int still_waiting(struct tarn_peer_node *node, const struct tarn_side *s, uint64_t deadline_ns,
-                         const struct tarn_stop *stop)
+static int still_waiting(const struct tarn_side *s, uint64_t deadline_ns, const struct tarn_stop *stop)
 {
+    const struct tarn_peer_node *node = s->node;
+
     if (stop && tarn_stopped(stop))
         return tarn_fail(TARN_E_CANCELED, "canceled by the caller");
     if (atomic_load(&node->health) != TARN_UP)
@@ -472,21 +477,20 @@ static int still_waiting(struct tarn_peer_node *node, const struct tarn_side *s,
 
 /* While another thread opens it, and while it is waited for until it may be tried again. remote.lock is held.
  */
-static int wait_opened(struct tarn_peer_node *node, int t, struct tarn_side *s, uint64_t deadline_ns,
-                       const struct tarn_stop *stop)
+static int wait_opened(struct tarn_side *s, uint64_t deadline_ns, const struct tarn_stop *stop)
 {
     int rc = 0;
 
     for (;;) {
-        bool resting = is_resting(node, t, s), awaited = resting && is_awaited(node, t, s);
+        bool resting = is_resting(s), awaited = resting && is_awaited(s);
         if (!awaited && (resting || atomic_load(&s->state) != TARN_SIDE_OPENING))
             return 0;
-        if ((rc = still_waiting(node, s, deadline_ns, stop)) != 0)
+        if ((rc = still_waiting(s, deadline_ns, stop)) != 0)
             return rc;
         uint64_t until = tarn_now_ns() + TARN_WAIT_SLICE_MS * TARN_NS_PER_MS;
         if (awaited && s->retry_ns < until)
             until = s->retry_ns;
-        tarn_cond_wait(&node->changed, &node->lock, until < deadline_ns ? until : deadline_ns);
+        tarn_cond_wait(&s->node->changed, &s->node->lock, until < deadline_ns ? until : deadline_ns);
     }
 }
 
@@ -494,18 +498,16 @@ static int wait_opened(struct tarn_peer_node *node, int t, struct tarn_side *s, 
  * What is to be done about the side, decided under the lock: 0 with *l_p (or NULL when shared), or
  * TARN_INPROGRESS when the caller is to open it (*first: and is the one to settle its state).
  */
-static int look(struct tarn_peer_node *node, int t, bool write, uint64_t deadline_ns,
-                const struct tarn_stop *stop, struct tarn_open_link **l_p, bool *first)
+static int look(struct tarn_side *s, uint64_t deadline_ns, const struct tarn_stop *stop,
+                struct tarn_open_link **l_p, bool *first)
 {
-    struct tarn_side *s = &node->sides[t][write];
-
     *first = false;
     if ((*l_p = pop_idle(s)) != NULL)
         return 0;
-    int rc = wait_opened(node, t, s, deadline_ns, stop);
+    int rc = wait_opened(s, deadline_ns, stop);
     if (rc != 0 || (*l_p = pop_idle(s)) != NULL)
         return rc;
-    if (is_resting(node, t, s))
+    if (is_resting(s))
         return tarn_fail(s->code, "%s", s->why);
     switch (atomic_load(&s->state)) {
     case TARN_SIDE_SHARED:
@@ -528,21 +530,21 @@ static uint64_t others_until(uint64_t deadline_ns, uint64_t patience_ns)
 }
 
 /* One try. */
-static int take(struct tarn_peer_node *node, int t, bool write, uint64_t deadline_ns, uint64_t patience_ns,
-                const struct tarn_stop *stop, struct tarn_open_link **l_p, bool *fresh_p)
+static int take(struct tarn_side *s, uint64_t deadline_ns, uint64_t patience_ns, const struct tarn_stop *stop,
+                struct tarn_open_link **l_p, bool *fresh_p)
 {
     struct tarn_open_link *l;
     bool first;
 
-    pthread_mutex_lock(&node->lock);
-    int rc = look(node, t, write, others_until(deadline_ns, patience_ns), stop, &l, &first);
-    pthread_mutex_unlock(&node->lock);
+    pthread_mutex_lock(&s->node->lock);
+    int rc = look(s, others_until(deadline_ns, patience_ns), stop, &l, &first);
+    pthread_mutex_unlock(&s->node->lock);
     *fresh_p = rc == TARN_INPROGRESS;
     if (rc == TARN_INPROGRESS) {
-        rc = open_link(node, t, write, deadline_ns, patience_ns, stop, &l);
+        rc = open_link(s, deadline_ns, patience_ns, stop, &l);
         /* Once published, a shared link is the side's, which may be reaped at any time. */
         bool shared = rc == 0 && first && (l->ops->caps & TARN_CAP_SHARED);
-        opened(node, t, write, rc, l, first);
+        opened(s, rc, l, first);
         if (shared)
             l = NULL;
     }
@@ -551,52 +553,51 @@ static int take(struct tarn_peer_node *node, int t, bool write, uint64_t deadlin
     return rc;
 }
 
-int tarn_link_take(struct tarn_peer_node *node, int t, bool write, uint64_t deadline_ns, uint64_t patience_ns,
+int tarn_link_take(struct tarn_side *s, uint64_t deadline_ns, uint64_t patience_ns,
                    const struct tarn_stop *stop, struct tarn_open_link **l_p, bool *fresh_p)
 {
-    struct tarn_side *s = &node->sides[t][write];
     char who[352];
     int rc;
 
-    if (atomic_load(&node->health) != TARN_UP && atomic_load(&s->state) != TARN_SIDE_SHARED)
+    if (atomic_load(&s->node->health) != TARN_UP && atomic_load(&s->state) != TARN_SIDE_SHARED)
         return tarn_fail(TARN_E_NODE_DOWN, "%s: set aside, it does not answer: look at the node",
-                         tarn_peer_node_text(node, who));
+                         tarn_peer_node_text(s->node, who));
     for (bool again = true; again;) {
-        rc = take(node, t, write, deadline_ns, patience_ns, stop, l_p, fresh_p);
-        again = rc == TARN_E_NOT_REACHABLE && tarn_side_awaited(node, t, write);
+        rc = take(s, deadline_ns, patience_ns, stop, l_p, fresh_p);
+        again = rc == TARN_E_NOT_REACHABLE && tarn_side_awaited(s);
     }
     return rc;
 }
 
-bool tarn_link_lost(struct tarn_peer_node *node, int t, bool write, uint32_t pool, uint32_t gpu)
+bool tarn_link_lost(struct tarn_side *s, uint32_t pool, uint32_t gpu)
 {
-    struct tarn_side *s = &node->sides[t][write];
+    struct tarn_peer_node *node = s->node;
     bool other = false;
 
-    for (int i = 0; i < node->client->ntransports && !other; i++)
-        other = i != t && tarn_peer_node_moves(node, i, pool, gpu) && tarn_side_usable(node, i, write) &&
-                !tarn_side_awaited(node, i, write);
+    for (int t = 0; t < node->client->ntransports && !other; t++) {
+        struct tarn_side *o = &node->sides[t][s->write];
+        other = o != s && tarn_side_moves(o, pool, gpu) && tarn_side_usable(o) && !tarn_side_awaited(o);
+    }
     if (!other || atomic_load(&s->state) == TARN_SIDE_SHARED)
         return false;
     tarn_log(&node->client->log, TARN_LOG_WARN, "client",
-             "msg=\"transport set aside\" node=%s transport=%s cause=\"%s\"", node->key.id,
-             node->client->transports[t]->name, tarn_last_error());
+             "msg=\"transport set aside\" node=%s transport=%s cause=\"%s\"", node->key.id, ops_of(s)->name,
+             tarn_last_error());
     pthread_mutex_lock(&node->lock);
     side_aside(s, TARN_E_NOT_REACHABLE, RETRY_NS);
     pthread_cond_broadcast(&node->changed);
     pthread_mutex_unlock(&node->lock);
-    tarn_link_flush(node, t, write);
+    tarn_link_flush(s);
     tarn_peer_node_doubt(node);
     return true;
 }
 
-void tarn_link_silent(struct tarn_peer_node *node, int t, bool write, const struct tarn_work *w,
-                      uint64_t since_ns, uint64_t quiet_ns)
+void tarn_link_silent(struct tarn_side *s, const struct tarn_work *w, uint64_t since_ns, uint64_t quiet_ns)
 {
-    bool long_since = tarn_now_ns() - quiet_ns >= tarn_peer_node_patience(node);
+    bool long_since = tarn_now_ns() - quiet_ns >= tarn_peer_node_patience(s->node);
 
-    if (!long_since || !tarn_link_lost(node, t, write, w->pool, w->gpu))
-        tarn_peer_node_silent(node, since_ns);
+    if (!long_since || !tarn_link_lost(s, w->pool, w->gpu))
+        tarn_peer_node_silent(s->node, since_ns);
 }
 
 /* The keeper need not be woken for each use. */
@@ -609,9 +610,10 @@ static void used(struct tarn_client *c)
         tarn_monitor_alarm(c);
 }
 
-void tarn_link_give(struct tarn_peer_node *node, int t, bool write, struct tarn_open_link *l)
+void tarn_link_give(struct tarn_open_link *l)
 {
-    struct tarn_side *s = &node->sides[t][write];
+    struct tarn_side *s = l->side;
+    struct tarn_peer_node *node = s->node;
 
     pthread_mutex_lock(&node->lock);
     bool keep = s->nidle < IDLE_MAX && atomic_load(&node->health) == TARN_UP;
@@ -622,8 +624,8 @@ void tarn_link_give(struct tarn_peer_node *node, int t, bool write, struct tarn_
     }
     pthread_mutex_unlock(&node->lock);
     if (!keep)
-        tarn_link_close(node, l, 0, NULL); /* all that was written has ended */
-    else if (!write && (node->client->transports[t]->caps & TARN_CAP_ONE_SIDED))
+        tarn_link_close(l, 0, NULL); /* all that was written has ended */
+    else if (!s->write && (ops_of(s)->caps & TARN_CAP_ONE_SIDED))
         used(node->client);
 }
 
@@ -660,30 +662,29 @@ uint64_t tarn_links_tend(struct tarn_client *c)
     return over ? UINT64_MAX : m->links_ns;
 }
 
-void tarn_link_flush(struct tarn_peer_node *node, int t, bool write)
+void tarn_link_flush(struct tarn_side *s)
 {
-    struct tarn_side *s = &node->sides[t][write];
-
-    pthread_mutex_lock(&node->lock);
+    pthread_mutex_lock(&s->node->lock);
     struct tarn_open_link *l = s->idle;
     s->idle = NULL;
     s->nidle = 0;
-    pthread_mutex_unlock(&node->lock);
+    pthread_mutex_unlock(&s->node->lock);
     while (l) {
         struct tarn_open_link *next = l->next;
-        tarn_link_close(node, l, 0, NULL);
+        tarn_link_close(l, 0, NULL);
         l = next;
     }
 }
 
-void tarn_link_lend(struct tarn_peer_node *node, int t, struct tarn_open_link *l)
+void tarn_link_lend(struct tarn_open_link *l)
 {
-    struct tarn_side *s = &node->sides[t][0];
+    struct tarn_peer_node *node = l->side->node;
     struct tarn_open_link *none = NULL;
 
     pthread_mutex_lock(&node->lock);
-    bool lent = atomic_load(&node->health) == TARN_UP && atomic_compare_exchange_strong(&s->shared, &none, l);
+    bool lent =
+        atomic_load(&node->health) == TARN_UP && atomic_compare_exchange_strong(&l->side->shared, &none, l);
     pthread_mutex_unlock(&node->lock);
     if (!lent)
-        tarn_link_give(node, t, false, l);
+        tarn_link_give(l);
 }

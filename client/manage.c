@@ -128,11 +128,12 @@ static bool touch_directly(struct tarn_client *c, const struct tarn_key *key)
     for (uint32_t k = 0; k < d.nlocs; k++)
         for (int t = 0; t < c->ntransports; t++) {
             uint32_t stripe = d.locs[k].slot % TARN_STRIPES;
-            struct tarn_open_link *l = tarn_shared_enter(d.locs[k].node, t, false, stripe);
+            struct tarn_side *s = &d.locs[k].node->sides[t][0];
+            struct tarn_open_link *l = tarn_shared_enter(s, stripe);
             if (!l)
                 continue;
             l->ops->touch(l->link, d.locs[k].pool, d.locs[k].slot);
-            tarn_shared_leave(d.locs[k].node, t, false, stripe);
+            tarn_shared_leave(s, stripe);
             return true;
         }
     return false;

@@ -29,11 +29,13 @@ enum tarn_health {
     TARN_GONE, /* its connection broke, or another incarnation has its place: nothing is used */
 };
 
-/* A link and the table to call it by (the transport's, or the fault decorator's). */
+struct tarn_side;
+
+/* A link of a side, and the table to call it by (the transport's, or the fault decorator's). */
 struct tarn_open_link {
     struct tarn_open_link *next;
+    struct tarn_side *side;
     const struct tarn_transport_ops *ops;
-    bool write;
     struct tarn_link *link;
     _Atomic uint32_t views; /* of a shared link */
 };
@@ -51,6 +53,9 @@ enum tarn_side_state {
  * then reading the pointer; whoever retires it takes the pointer away, then waits for the counts.
  */
 struct tarn_side {
+    struct tarn_peer_node *node;
+    int transport; /* its index in the client's */
+    bool write;
     _Atomic int state;
     _Atomic(struct tarn_open_link *) shared; /* POOLED: for views alone, once there has been one */
     struct tarn_open_link *idle, *retired;   /* remote.lock */
@@ -137,10 +142,8 @@ static inline bool tarn_peer_node_answers(const struct tarn_peer_node *node)
            atomic_load(&node->health) == TARN_UP;
 }
 
-static inline struct tarn_open_link *tarn_shared_enter(struct tarn_peer_node *node, int t, bool write,
-                                                       uint32_t stripe)
+static inline struct tarn_open_link *tarn_shared_enter(struct tarn_side *s, uint32_t stripe)
 {
-    struct tarn_side *s = &node->sides[t][write];
     atomic_fetch_add(&s->busy[stripe].n, 1);
     struct tarn_open_link *l = atomic_load(&s->shared);
     if (!l)
@@ -148,9 +151,9 @@ static inline struct tarn_open_link *tarn_shared_enter(struct tarn_peer_node *no
     return l;
 }
 
-static inline void tarn_shared_leave(struct tarn_peer_node *node, int t, bool write, uint32_t stripe)
+static inline void tarn_shared_leave(struct tarn_side *s, uint32_t stripe)
 {
-    atomic_fetch_sub_explicit(&node->sides[t][write].busy[stripe].n, 1, memory_order_release);
+    atomic_fetch_sub_explicit(&s->busy[stripe].n, 1, memory_order_release);
 }
 
 #endif

@@ -24,6 +24,12 @@ static struct tarn_peer_node *remote_new(struct tarn_client *c, const char *id, 
     r->client = c;
     snprintf(r->key.id, sizeof r->key.id, "%s", id);
     r->key.epoch = epoch;
+    for (int t = 0; t < TARN_TRANSPORTS_MAX; t++)
+        for (int w = 0; w < 2; w++) {
+            r->sides[t][w].node = r;
+            r->sides[t][w].transport = t;
+            r->sides[t][w].write = w;
+        }
     pthread_mutex_init(&r->lock, NULL);
     tarn_cond_init(&r->changed);
     return r;
@@ -97,17 +103,19 @@ void tarn_peer_node_pool_name(struct tarn_peer_node *node, uint32_t index, char 
     pthread_mutex_unlock(&node->lock);
 }
 
-bool tarn_peer_node_moves(const struct tarn_peer_node *node, int t, uint32_t pool, uint32_t gpu)
+bool tarn_side_moves(const struct tarn_side *s, uint32_t pool, uint32_t gpu)
 {
-    if (gpu && !(node->client->transports[t]->caps & TARN_CAP_GPU))
+    const struct tarn_peer_node *node = s->node;
+
+    if (gpu && !(node->client->transports[s->transport]->caps & TARN_CAP_GPU))
         return false;
     return pool < TARN_POOLS_MAX &&
-           atomic_load_explicit(&node->pool_transports[pool], memory_order_relaxed) >> t & 1;
+           atomic_load_explicit(&node->pool_transports[pool], memory_order_relaxed) >> s->transport & 1;
 }
 
-void tarn_tell_route(struct tarn_peer_node *node, const char *verb, const struct tarn_key *key, uint32_t pool,
-                     int t, uint32_t gpu)
+void tarn_tell_route(const struct tarn_side *s, const struct tarn_key *key, uint32_t pool, uint32_t gpu)
 {
+    struct tarn_peer_node *node = s->node;
     char name[96], pool_name[TARN_POOL_NAME_MAX + 1], memory[16] = "host";
 
     if (!tarn_log_wants(&node->client->log, TARN_LOG_DEBUG))
@@ -116,6 +124,7 @@ void tarn_tell_route(struct tarn_peer_node *node, const char *verb, const struct
     if (gpu)
         snprintf(memory, sizeof memory, "gpu%u", gpu - 1);
     tarn_log(&node->client->log, TARN_LOG_DEBUG, "client",
-             "msg=\"route of a %s\" key=\"%s\" node=%s pool=%s transport=%s memory=%s", verb,
-             tarn_key_text(key, name), node->key.id, pool_name, node->client->transports[t]->name, memory);
+             "msg=\"route of a %s\" key=\"%s\" node=%s pool=%s transport=%s memory=%s",
+             s->write ? "put" : "get", tarn_key_text(key, name), node->key.id, pool_name,
+             node->client->transports[s->transport]->name, memory);
 }

@@ -12,6 +12,7 @@
 
 struct tarn_client;
 struct tarn_peer_node;
+struct tarn_side;
 
 /* The incarnation (id, low half of epoch); made when it is new. NULL: out of memory. */
 struct tarn_peer_node *tarn_peer_node_of(struct tarn_client *c, const char *id, uint32_t epoch);
@@ -19,12 +20,11 @@ struct tarn_peer_node *tarn_peer_node_of(struct tarn_client *c, const char *id, 
 int tarn_peer_node_pool(struct tarn_peer_node *node, const char *name);
 /* Its name by index; "" when unknown. */
 void tarn_peer_node_pool_name(struct tarn_peer_node *node, uint32_t index, char out[TARN_POOL_NAME_MAX + 1]);
-/* May transport t move memory of that kind (tarn_pieces_gpu) to or from the pool? */
-bool tarn_peer_node_moves(const struct tarn_peer_node *node, int t, uint32_t pool, uint32_t gpu);
+/* May the side's transport move memory of that kind (tarn_pieces_gpu) to or from the pool? */
+bool tarn_side_moves(const struct tarn_side *s, uint32_t pool, uint32_t gpu);
 /* "n1 (127.0.0.1:7700)" for sentences. */
 const char *tarn_peer_node_text(struct tarn_peer_node *node, char out[352]);
 /* Says at debug level which way an item's bytes are about to take. */
-void tarn_tell_route(struct tarn_peer_node *node, const char *verb, const struct tarn_key *key, uint32_t pool,
-                     int t, uint32_t gpu);
+void tarn_tell_route(const struct tarn_side *s, const struct tarn_key *key, uint32_t pool, uint32_t gpu);
 
 #endif

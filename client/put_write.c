@@ -12,10 +12,16 @@
 static int choose_transport(const struct tarn_put *p, const struct tarn_target *t)
 {
     for (int i = 0; i < p->client->ntransports; i++)
-        if (tarn_peer_node_moves(t->node, i, t->pool, t->x.work.gpu) && !(t->tried >> i & 1) &&
-            tarn_side_usable(t->node, i, true))
+        if (tarn_side_moves(&t->node->sides[i][1], t->pool, t->x.work.gpu) && !(t->tried >> i & 1) &&
+            tarn_side_usable(&t->node->sides[i][1]))
             return i;
     return -1;
+}
+
+/* Of the transport that it was posted to last. */
+static struct tarn_side *side_of(const struct tarn_target *t)
+{
+    return &t->node->sides[t->transport][1];
 }
 
 /* The target is lost for good or for this try. */
@@ -42,18 +48,18 @@ static bool look(struct tarn_target *t)
 /* True: it is written, or under way in the flight. */
 static bool write_alone(struct tarn_put *p, struct tarn_target *t)
 {
-    struct tarn_open_link *l = tarn_link_at_hand(t->node, t->transport, true);
+    struct tarn_open_link *l = tarn_link_at_hand(side_of(t));
     struct tarn_alone a;
 
     p->alone = false;
     if (!l)
         return false;
-    if (tarn_flight_alone(l, t->node, t->transport, true, &t->x, tarn_now_ns(), &a)) {
+    if (tarn_flight_alone(l, &t->x, tarn_now_ns(), &a)) {
         t->state = TARN_TARGET_WRITTEN;
         return true;
     }
     if (a.open_link)
-        tarn_flight_adopt(&p->flight, t->node, t->transport, true, &t->x, &a);
+        tarn_flight_adopt(&p->flight, &t->x, &a);
     return a.open_link != NULL;
 }
 
@@ -67,15 +73,15 @@ static bool post(struct tarn_put *p, struct tarn_target *t)
             return false;
         t->x.work.scratch[0] = 0;
         t->transport = i;
-        tarn_tell_route(t->node, "put", &p->items[t->job->index].key, t->pool, i, t->x.work.gpu);
+        tarn_tell_route(side_of(t), &p->items[t->job->index].key, t->pool, t->x.work.gpu);
         if (p->alone && write_alone(p, t))
             return true;
-        rc = tarn_flight_post(&p->flight, t->node, i, true, &t->x);
+        rc = tarn_flight_post(&p->flight, side_of(t), &t->x);
         if (rc == 0)
             return true;
         if (rc == TARN_E_NODE_DOWN || rc == TARN_E_TIMEOUT || rc == TARN_E_CANCELED) {
             lose(t, rc, rc != TARN_E_CANCELED);
-            t->job->busy |= rc == TARN_E_TIMEOUT && tarn_side_awaited(t->node, i, true);
+            t->job->busy |= rc == TARN_E_TIMEOUT && tarn_side_awaited(side_of(t));
             return false;
         }
         if (rc == TARN_E_BUSY)
@@ -157,13 +163,13 @@ static void broken(struct tarn_put *p, struct tarn_target *t)
 
     if (!t->x.fresh && i >= 0 &&
         tarn_now_ns() < p->deadline_ns) { /* an old pooled link: once more on a new one */
-        tarn_link_flush(t->node, t->transport, true);
+        tarn_link_flush(side_of(t));
         write_again(p, t);
         return;
     }
     tarn_fail(TARN_E_NODE_DOWN, "%s: the data connection broke during a put",
               tarn_peer_node_text(t->node, who));
-    if (tarn_link_lost(t->node, t->transport, true, t->pool, t->x.work.gpu)) {
+    if (tarn_link_lost(side_of(t), t->pool, t->x.work.gpu)) {
         t->tried |= 1u << t->transport;
         write_again(p, t);
         return;

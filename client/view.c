@@ -33,12 +33,13 @@ static int view_at(struct tarn_client *c, const struct tarn_desc *d, const struc
                    struct tarn_view *v)
 {
     uint32_t stripe = l->slot % TARN_STRIPES, hazard;
-    struct tarn_open_link *open_link = tarn_shared_enter(l->node, t, false, stripe);
+    struct tarn_side *s = &l->node->sides[t][0];
+    struct tarn_open_link *open_link = tarn_shared_enter(s, stripe);
     int rc = TARN_INPROGRESS;
 
     if (!open_link)
         return rc;
-    if ((open_link->ops->caps & TARN_CAP_VIEW) && tarn_peer_node_moves(l->node, t, l->pool, 0))
+    if ((open_link->ops->caps & TARN_CAP_VIEW) && tarn_side_moves(s, l->pool, 0))
         rc = open_link->ops->view(open_link->link, l->pool, l->slot, l->gen, l->offset, d->tensor.bytes,
                                   &v->addr, &hazard);
     if (rc == 0) {
@@ -51,22 +52,22 @@ static int view_at(struct tarn_client *c, const struct tarn_desc *d, const struc
         v->opaque[1] = hazard;
         tarn_count(c, stripe, TARN_COUNT_GETS, 1);
     }
-    tarn_shared_leave(l->node, t, false, stripe);
+    tarn_shared_leave(s, stripe);
     return rc;
 }
 
 /* Makes the transport's side usable; used once a node. BUSY: not in time, but it may be later. */
 static int connect_side(const struct tarn_loc *l, int t, uint64_t deadline_ns)
 {
+    struct tarn_side *s = &l->node->sides[t][0];
     struct tarn_open_link *link = NULL;
     bool fresh;
 
-    if (atomic_load(&l->node->sides[t][0].shared) || !tarn_peer_node_moves(l->node, t, l->pool, 0) ||
-        !tarn_side_usable(l->node, t, false))
+    if (atomic_load(&s->shared) || !tarn_side_moves(s, l->pool, 0) || !tarn_side_usable(s))
         return 0;
-    int rc = tarn_link_take(l->node, t, false, deadline_ns, UINT64_MAX, NULL, &link, &fresh);
+    int rc = tarn_link_take(s, deadline_ns, UINT64_MAX, NULL, &link, &fresh);
     if (link)
-        tarn_link_lend(l->node, t, link);
+        tarn_link_lend(link);
     return rc;
 }
 

@@ -253,8 +253,8 @@ static void a_rail_that_is_down_is_waited_for(void **state)
         assert_in_range(harness_now_ms() - begun, 400, 600 + 250 + SLACK_MS);
         pthread_join(other, NULL);
         get("k", 'a');
-        tarn_link_flush(client_remote(client, "here"), 0, true);
-        tarn_link_flush(client_remote(client, "here"), 0, false);
+        tarn_link_flush(&client_remote(client, "here")->sides[0][1]);
+        tarn_link_flush(&client_remote(client, "here")->sides[0][0]);
     }
     assert_int_equal(atomic_load(&nodes_aside), 0);
 }

@@ -148,7 +148,8 @@ static int take(struct world *w, unsigned timeout_ms, int *ms_p)
     struct tarn_open_link *l;
     bool fresh;
     uint64_t begun = harness_now_ms();
-    int rc = tarn_link_take(w->remote, SHM, false, tarn_deadline(timeout_ms), UINT64_MAX, NULL, &l, &fresh);
+    int rc =
+        tarn_link_take(&w->remote->sides[SHM][0], tarn_deadline(timeout_ms), UINT64_MAX, NULL, &l, &fresh);
     assert_true(rc < 0);
     *ms_p = (int)(harness_now_ms() - begun);
     return rc;
@@ -173,12 +174,12 @@ static void the_transport_is_set_aside_not_the_node(void **state)
         assert_in_range(ms, 240, 250 + SLACK_MS);
         assert_non_null(strstr(tarn_last_error(), "shm: ATTACH is not answered, though the node answers"));
         assert_int_equal(health(w), TARN_UP);
-        assert_false(tarn_side_usable(w->remote, SHM, false));
-        assert_true(tarn_side_usable(w->remote, SHM, true));
-        assert_true(tarn_side_usable(w->remote, TCP, false));
+        assert_false(tarn_side_usable(&w->remote->sides[SHM][0]));
+        assert_true(tarn_side_usable(&w->remote->sides[SHM][1]));
+        assert_true(tarn_side_usable(&w->remote->sides[TCP][0]));
         assert_int_equal(take(w, 3000, &ms), TARN_E_NOT_REACHABLE);
         assert_int_equal(atomic_load(&w->attaches), round + 1);
-        HARNESS_UNTIL(tarn_side_usable(w->remote, SHM, false), 2000 + SLACK_MS);
+        HARNESS_UNTIL(tarn_side_usable(&w->remote->sides[SHM][0]), 2000 + SLACK_MS);
     }
     harness_passed(w->h);
 }
@@ -196,10 +197,10 @@ static void nobody_waits_for_who_tries_again(void **state)
     pthread_t other;
     int ms;
     assert_int_equal(take(w, 3000, &ms), TARN_E_NOT_REACHABLE);
-    HARNESS_UNTIL(tarn_side_usable(w->remote, SHM, false), 2000 + SLACK_MS);
+    HARNESS_UNTIL(tarn_side_usable(&w->remote->sides[SHM][0]), 2000 + SLACK_MS);
     assert_int_equal(pthread_create(&other, NULL, take_in_vain, w), 0);
     HARNESS_UNTIL(atomic_load(&w->attaches) == 2, 2000);
-    assert_false(tarn_side_usable(w->remote, SHM, false));
+    assert_false(tarn_side_usable(&w->remote->sides[SHM][0]));
     assert_int_equal(take(w, 3000, &ms), TARN_E_NOT_REACHABLE);
     assert_true(ms < 200); /* the other one takes 250 */
     pthread_join(other, NULL);
