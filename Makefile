@@ -64,12 +64,16 @@ LIBS_CLI  := $(shell pkg-config --libs $(PKGS_CLI))
 MEMCACHED := $(shell pkg-config --exists libmemcached && echo yes)
 
 # What belongs to whom, by folder.
-lib_src    := $(wildcard base/*.c base/*/*.c metadata/*.c client/*.c) transport/cuda/cuda_text.c $(cuda_src) \
-              $(wildcard $(addprefix transport/,*.c shm/*.c tcp/*.c rdma/*.c cuda_ipc/*.c tcpx/*.c tcpx/plugin/*.c))
-node_src   := $(wildcard server/*.c server/*/*.c)
-cli_src    := $(wildcard client/cli/*.c)
+option_src := $(wildcard base/option/*.c)
+# Transports' node halves; libtarn has none of them.
+half_src   := $(wildcard transport/node_*.c transport/*/*_node*.c)
+lib_src    := $(wildcard base/*.c base/resp/*.c metadata/*.c client/*.c) transport/cuda/cuda_text.c $(cuda_src) \
+              $(filter-out $(half_src),$(wildcard $(addprefix transport/,*.c shm/*.c tcp/*.c rdma/*.c cuda_ipc/*.c \
+              tcpx/*.c tcpx/plugin/*.c)))
+node_src   := $(wildcard server/*.c server/*/*.c) $(half_src) $(option_src)
+cli_src    := $(wildcard client/cli/*.c) $(option_src)
 file_src   := $(wildcard client/cli/file*.c)
-bench_src  := $(wildcard client/bench/*.c) $(or $(bare_src_$(cuda)),$(bare_src_other))
+bench_src  := $(wildcard client/bench/*.c) $(option_src) $(or $(bare_src_$(cuda)),$(bare_src_other))
 tests_src  := $(wildcard tests/unit/test_*.c tests/conformance/test_*.c tests/integration/test_*.c tests/faults/test_*.c tests/history/test_*.c)
 scripts    := $(wildcard tests/integration/test_*.sh tests/faults/test_*.sh)
 fuzz_src   := $(wildcard tests/fuzz/fuzz_*.c)

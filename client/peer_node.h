@@ -20,7 +20,6 @@
 
 struct tarn_client;
 
-#define TARN_TRANSPORTS_MAX 8
 #define TARN_STRIPES 8
 
 enum tarn_health {

@@ -170,7 +170,7 @@ static void record_pool(struct tarn_node *n, uint32_t i, const struct tarn_pool_
     r->bytes = r->free_bytes = pool->bytes;
     r->slots = pool->nslots;
     for (uint32_t t = 0; t < n->ntransports && nfields < sizeof(r->fields) / sizeof(r->fields[0]); t++) {
-        const struct tarn_transport_ops *ops = n->transports[t].ops;
+        const struct tarn_node_half_ops *ops = n->transports[t].ops;
         if (!ops->serves(n->transports[t].server, i))
             continue;
         ops->describe(n->transports[t].server, i, r->fields[nfields++], TARN_FIELD_MAX);

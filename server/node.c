@@ -67,7 +67,7 @@ static int start_store(struct tarn_node *n)
 
 static int start_transports(struct tarn_node *n, const char *host)
 {
-    const struct tarn_transport_ops *ops[TARN_TRANSPORTS_MAX];
+    const struct tarn_node_half_ops *ops[TARN_TRANSPORTS_MAX];
     struct tarn_serve serve = {
         .log = &n->log,
         .host = host,
@@ -79,7 +79,7 @@ static int start_transports(struct tarn_node *n, const char *host)
         .guard = tarn_store_guard(n->store),
     };
     serve.pools = tarn_store_pools(n->store, &serve.npools);
-    int found = tarn_transport_select(n->config->transports, &n->log, ops, TARN_TRANSPORTS_MAX);
+    int found = tarn_node_half_select(n->config->transports, &n->log, ops, TARN_TRANSPORTS_MAX);
     if (found < 0)
         return found;
     for (int i = 0; i < found; i++) {

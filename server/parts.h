@@ -16,7 +16,6 @@
 #include "server/options.h"
 #include "server/store/store.h"
 
-#define TARN_TRANSPORTS_MAX 8
 #define TARN_LATENCY_BUCKETS 32
 
 struct tarn_control;
@@ -36,7 +35,7 @@ enum tarn_node_state {
 };
 
 struct tarn_node_transport {
-    const struct tarn_transport_ops *ops;
+    const struct tarn_node_half_ops *ops;
     struct tarn_node_half *server;
 };
 

@@ -44,6 +44,7 @@ LAYERS = {
 # One file may know more than its folder.
 BESIDES = {
     "transport/registry.c": r"transport/[a-z_]+/[a-z_]+\.h",
+    "transport/node_registry.c": r"transport/[a-z_]+/[a-z_]+\.h",
     "client/open.c": r"transport/tcpx/plugin/tcpx_settings\.h",
 }
 

@@ -374,35 +374,18 @@ static int add_rule(struct tarn_faulty *f, const struct tarn_transport_ops *of, 
                          of->name);
     struct rule *rule = &f->rules[f->nrules++];
     rule->of = of;
-    rule->table = (struct tarn_transport_ops){
-        .name = of->name,
-        .caps = of->caps,
-        .probe = of->probe,
-        .serve = of->serve,
-        .serves = of->serves,
-        .describe = of->describe,
-        .attach = of->attach,
-        .detach_link = of->detach_link,
-        .detach = of->detach,
-        .stop = of->stop,
-        .local_open = of->local_open,
-        .local_close = of->local_close,
-        .map = of->map,
-        .unmap = of->unmap,
-        .offer = of->offer,
-        .connect = of->connect,
-        .link_id = faulty_link_id,
-        .writable = faulty_writable,
-        .get = faulty_get,
-        .put = faulty_put,
-        .progress = faulty_progress,
-        .wait_fd = faulty_wait_fd,
-        .wait = faulty_wait,
-        .touch = faulty_touch,
-        .view = faulty_view,
-        .unview = faulty_unview,
-        .close = faulty_close,
-    };
+    rule->table = *of;
+    rule->table.link_id = faulty_link_id;
+    rule->table.writable = faulty_writable;
+    rule->table.get = faulty_get;
+    rule->table.put = faulty_put;
+    rule->table.progress = faulty_progress;
+    rule->table.wait_fd = faulty_wait_fd;
+    rule->table.wait = faulty_wait;
+    rule->table.touch = faulty_touch;
+    rule->table.view = faulty_view;
+    rule->table.unview = faulty_unview;
+    rule->table.close = faulty_close;
     *rule_p = rule;
     return 0;
 }

@@ -12,16 +12,6 @@
 
 #include "transport/transport.h"
 
-/* Node: read-only descriptors of a pool's files, for clients; the writable ones are the server's own. */
-struct tarn_share_files {
-    int arena, gen; /* -1: none */
-};
-
-/* Of n pools; none for those that are not `served`. When it fails nothing is open. */
-int tarn_share_open(const char *transport, const struct tarn_pool_memory *pools, uint32_t n,
-                    bool (*served)(const struct tarn_pool_memory *p), struct tarn_share_files *files);
-void tarn_share_close(struct tarn_share_files *files, uint32_t n);
-
 struct tarn_mapping {
     void *addr;
     size_t bytes;
@@ -32,7 +22,7 @@ struct tarn_share_name {
     const char *transport, *node, *what;
 };
 
-/* Client: maps a received file whole after making sure that no access can fault. */
+/* Maps a received file whole after making sure that no access can fault. */
 int tarn_share_map(const struct tarn_share_name *name, int fd, uint64_t bytes, int prot,
                    struct tarn_mapping *m);
 /* Takes one that is not mapped, too. */

@@ -48,11 +48,6 @@ uint64_t tarn_no_link_id(const struct tarn_link *l)
     return 0;
 }
 
-void tarn_no_detach_link(struct tarn_node_half *s, uint64_t session, uint64_t link)
-{
-    (void)s, (void)session, (void)link;
-}
-
 int tarn_no_view(struct tarn_link *l, uint32_t pool, uint32_t slot, uint64_t gen, uint64_t offset,
                  uint64_t bytes, const void **addr_p, uint32_t *hazard_p)
 {

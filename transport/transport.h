@@ -10,14 +10,13 @@
  *   two-sided (tcp; tcpx): the node pins the slot while it sends, so the check comes first.
  * A put writes into an extent that is reserved for the session under an odd generation.
  *
- * Every transport is one constant table (struct tarn_transport_ops) in a file of its own, with a
- * node half (serve ... stop) and a client half (connect ... close). The registry in registry.c lists
- * them in order of preference. transport/ knows neither server/ nor client/: what it needs of them
- * comes in as struct tarn_guard and struct tarn_peer.
+ * Every transport has two constant tables of functions: the client half (struct tarn_transport_ops, here) and
+ * the node half (node_half.h). A registry for each, registry.c and node_registry.c, lists them in order of
+ * preference. transport/ knows neither server/ nor client/. What it needs of them comes in as struct
+ * tarn_guard and struct tarn_peer.
  *
- * Threads. A link is used by one thread at a time, except where caps has TARN_CAP_SHARED: such links
- * complete every work inside get() or put() and may be used by any number of threads at once. The
- * node half runs its own threads if it needs any; guard calls may come from any of them.
+ * Threads. One thread at a time uses a link. Links with TARN_CAP_SHARED are the exception: they complete
+ * every work inside get() or put(), and any number of threads may use them at once.
  *
  * Return contract of get() and put(), the only calls on the data path:
  *   0                done; work->status is final; the callback will not come
@@ -41,6 +40,7 @@
 
 #define TARN_INPROGRESS 1
 #define TARN_WAIT_SLICE_MS 50
+#define TARN_TRANSPORTS_MAX 8
 
 enum {
     TARN_CAP_SHARED = 1 << 0,    /* links complete inline and are thread-safe */
@@ -76,58 +76,7 @@ static inline bool tarn_gen_readable(uint64_t gen)
 /* The node's tick now; tick_base_ns: this host's CLOCK_MONOTONIC at tick 0. As fine as the coarse clock. */
 uint32_t tarn_tick_now(uint64_t tick_base_ns);
 
-/* --- node half ---------------------------------------------------------------------------------- */
-
 enum tarn_pool_kind { TARN_POOL_CPU, TARN_POOL_GPU };
-
-/* A pool as transports see it. All memory is the server's and lives until after stop(). */
-struct tarn_pool_memory {
-    const char *name;
-    enum tarn_pool_kind kind;
-    void *base; /* the arena: mapped; GPU: an address of the device, not for the CPU to touch */
-    uint64_t bytes;
-    int memfd;               /* the arena's file, -1 when it has none: GPU */
-    _Atomic uint64_t *gen;   /* nslots */
-    _Atomic uint32_t *touch; /* nslots */
-    int gen_fd, touch_fd;    /* their files */
-    uint32_t nslots;
-    /* GPU: */
-    int device; /* as this process counts them */
-    uint8_t uuid[TARN_CUDA_UUID];
-    uint8_t handle[TARN_CUDA_HANDLE]; /* by which other processes open the arena */
-};
-
-/*
- * What a node half asks of the server; any thread. A pin keeps the extent from being reused, not the
- * object from being removed; one for writing keeps it from being committed, too. pin_read: STALE unless
- * gen[slot] == gen (even) and [offset, +bytes) lies in the slot's extent. pin_write: STALE unless the slot
- * is reserved under gen (odd) by that session. unpin: with the gen that was pinned. touch counts as use;
- * only while pinned.
- */
-struct tarn_guard {
-    void *arg;
-    int (*pin_read)(void *arg, uint32_t pool, uint32_t slot, uint64_t gen, uint64_t offset, uint64_t bytes,
-                    void **addr_p);
-    int (*pin_write)(void *arg, uint64_t session, uint32_t pool, uint32_t slot, uint64_t gen, uint64_t offset,
-                     uint64_t bytes, void **addr_p);
-    void (*unpin)(void *arg, uint32_t pool, uint32_t slot, uint64_t gen);
-    void (*touch)(void *arg, uint32_t pool, uint32_t slot);
-};
-
-struct tarn_serve {
-    const struct tarn_logger *log;
-    const char *host;           /* address to bind to and to publish: "127.0.0.1" */
-    uint16_t port;              /* of two-sided transports' data connections; 0: a free one */
-    uint32_t io_threads;        /* at least 1 */
-    const char *rdma_devices;   /* "mlx5_0,mlx5_1"; NULL: all */
-    uint64_t rdma_region_bytes; /* pools are registered in parts of this size; 0: 3.5 GiB */
-    uint64_t epoch;
-    const struct tarn_pool_memory *pools;
-    uint32_t npools;
-    struct tarn_guard guard;
-};
-
-struct tarn_node_half; /* a transport's node half */
 
 /*
  * Hazards: pages a session shares with the node. Entry value 0: empty; else pool << 32 | slot, plus 1.
@@ -142,30 +91,6 @@ struct tarn_hazard_page {
 
 #define TARN_ATTACH_TEXT 32768 /* remote keys of a large pool take kilobytes */
 #define TARN_OFFER_TEXT 2048
-
-/*
- * One ATTACH of a session to a transport, brought to the node half on the control thread. attach() answers
- * it, or returns TARN_INPROGRESS: then *a is the transport's until it calls done, once, from a thread of its
- * own (from stop() at the latest), with `status` and `error` set. detach() of the session may come before
- * that.
- */
-struct tarn_attach {
-    uint64_t session;
-    bool write;        /* the session wants write access, too */
-    bool local;        /* came over the Unix socket: descriptors can be passed */
-    int hazard_fd;     /* the session's hazard page; -1 when there is none */
-    const char *offer; /* what the client half's offer() wrote; "" for none */
-    _Atomic bool gone; /* nobody waits for the answer any more: it may as well be a failure */
-    void (*done)(struct tarn_attach *a);
-    /* out */
-    int status; /* in done: 0, or the failure with its sentence in `error` */
-    char error[TARN_SENTENCE];
-    uint64_t link;               /* what detach_link() takes; 0: nothing does */
-    char text[TARN_ATTACH_TEXT]; /* one line for the client half, e.g. "v1 127.0.0.1:7701 <token>" */
-    int fds[56];                 /* for SCM_RIGHTS; closed by the server after sending when close_fds[i] */
-    bool close_fds[56];
-    uint32_t nfds;
-};
 
 /* --- client half -------------------------------------------------------------------------------- */
 
@@ -243,23 +168,6 @@ struct tarn_transport_ops {
     /* Usable on this machine? 0, or UNAVAILABLE with one sentence in `why`. No side effects. */
     int (*probe)(char *why, size_t why_bytes);
 
-    /* Node half, on the control thread. serves: can the pool be reached so? describe: the text in the pool's
-     * record, "" for none. */
-    int (*serve)(const struct tarn_serve *s, struct tarn_node_half **s_p);
-    bool (*serves)(const struct tarn_node_half *s, uint32_t pool);
-    void (*describe)(const struct tarn_node_half *s, uint32_t pool, char *text, size_t text_bytes);
-    int (*attach)(struct tarn_node_half *s, struct tarn_attach *a);
-    /* One link of the session is closed, `link` being its link_id(): what it held is given back, and nothing
-     * more is written through it. */
-    void (*detach_link)(struct tarn_node_half *s, uint64_t session, uint64_t link);
-    /* The session is gone. What a two-sided transport still receives for it lies under a write pin and
-     * is refused once the store has taken the reservations back, so an extent is not reused under it.
-     * A one-sided transport on the same host cannot stop a living writer: the server waits until the process
-     * is gone. One to other hosts cuts it off before this returns. */
-    void (*detach)(struct tarn_node_half *s, uint64_t session);
-    void (*stop)(struct tarn_node_half *s);
-
-    /* Client half. */
     int (*local_open)(const char *devices, struct tarn_local **local_p);
     void (*local_close)(struct tarn_local *local);
     /* Memory that works will use often; moving other memory works, too, but slower. BUSY from unregister:
@@ -304,7 +212,6 @@ struct tarn_transport_ops {
 
 /* All transports, best first; ends with NULL. */
 extern const struct tarn_transport_ops *const tarn_transport_list[];
-const struct tarn_transport_ops *tarn_transport_find(const char *name);
 /*
  * Picks those named in the comma list (NULL or "": all) that probe as usable or have TARN_CAP_LATE, in the
  * list's order; at most max. Returns how many; CONFIG: an unknown name (with the nearest); UNAVAILABLE: not
@@ -325,7 +232,6 @@ int tarn_no_map(struct tarn_local *local, void *addr, uint64_t bytes);
 uint64_t tarn_peer_until(const struct tarn_peer *p);
 int tarn_no_offer(const struct tarn_peer *p, char text[TARN_OFFER_TEXT], struct tarn_link **l_p);
 uint64_t tarn_no_link_id(const struct tarn_link *l);
-void tarn_no_detach_link(struct tarn_node_half *s, uint64_t session, uint64_t link);
 int tarn_no_view(struct tarn_link *l, uint32_t pool, uint32_t slot, uint64_t gen, uint64_t offset,
                  uint64_t bytes, const void **addr_p, uint32_t *hazard_p);
 void tarn_no_unview(struct tarn_link *l, uint32_t hazard);

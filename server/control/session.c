@@ -279,7 +279,7 @@ static int find_transport(const struct tarn_node *n, const char *name)
     return -1;
 }
 
-static int check_attach(const struct tarn_session *s, const struct tarn_transport_ops *ops, bool write,
+static int check_attach(const struct tarn_session *s, const struct tarn_node_half_ops *ops, bool write,
                         bool local)
 {
     bool mapped = ops->caps & TARN_CAP_SAME_HOST;
@@ -305,7 +305,7 @@ int tarn_session_attach(struct tarn_session *s, const char *transport, struct ta
     if (at < 0)
         return tarn_fail(TARN_E_NOT_REACHABLE, "ATTACH %s: node %s does not offer that transport", transport,
                          n->id);
-    const struct tarn_transport_ops *ops = n->transports[at].ops;
+    const struct tarn_node_half_ops *ops = n->transports[at].ops;
     *transport_p = &n->transports[at];
     int rc = check_attach(s, ops, a->write, a->local);
     if (!rc && (ops->caps & TARN_CAP_VIEW) && a->local && s->hazard_fd < 0 && (rc = make_page(s)))

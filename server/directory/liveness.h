@@ -7,7 +7,7 @@
 #define TARN_SERVER_LIVENESS_H
 
 #include "metadata/directory.h"
-#include "transport/transport.h"
+#include "transport/node_half.h"
 
 enum tarn_liveness { TARN_ALIVE, TARN_DEAD, TARN_UNCERTAIN };
 

@@ -5,7 +5,7 @@
 
 #include "metadata/directory.h"
 #include "server/loop.h"
-#include "transport/transport.h"
+#include "transport/node_half.h"
 
 enum tarn_request_kind {
     TARN_REQUEST_BEAT,

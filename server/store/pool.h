@@ -3,7 +3,7 @@
 #ifndef TARN_SERVER_POOL_H
 #define TARN_SERVER_POOL_H
 
-#include "transport/transport.h"
+#include "transport/node_half.h"
 
 /*
  * Creates and maps the memfds of a pool: arena, gen, touch. Shared, sealed against resizing, all zero,

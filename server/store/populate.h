@@ -14,7 +14,7 @@
 
 #include "base/log.h"
 #include "metadata/directory.h"
-#include "transport/transport.h"
+#include "transport/node_half.h"
 
 struct tarn_populate;
 

@@ -21,7 +21,7 @@
 #define TARN_SERVER_STORE_H
 
 #include "server/store/store_options.h"
-#include "transport/transport.h"
+#include "transport/node_half.h"
 
 struct tarn_store;
 

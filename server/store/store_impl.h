@@ -24,7 +24,7 @@
 #include "server/store/alloc.h"
 #include "server/store/evict.h"
 #include "server/store/store_options.h"
-#include "transport/transport.h"
+#include "transport/node_half.h"
 
 #define NO_SLOT UINT32_MAX
 #define FOREVER UINT64_MAX

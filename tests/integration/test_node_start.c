@@ -9,8 +9,8 @@
 #include "base/clock.h"
 #include "tests/node_client.h"
 #include "tests/tcpx/child.h"
+#include "tests/transports.h"
 #include "tests/world.h"
-#include "transport/transport.h"
 
 /* --- the end of a node -------------------------------------------------------------------------- */
 
@@ -231,7 +231,7 @@ static void a_transport_that_is_not_usable_is_told_at_the_start(void **state)
     for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
         char why[256], sentence[512];
         struct tarn_client *c;
-        if (tarn_transport_find(names[i])->probe(why, sizeof(why)) == 0)
+        if (find_transport(names[i])->probe(why, sizeof(why)) == 0)
             continue; /* this machine has what it needs */
         snprintf(sentence, sizeof(sentence), "transport %s is not usable here: %s", names[i], why);
         refuses(w, harness_node_spawn(w->h, names[i], w->redis, "--transports", names[i], NULL), 1, sentence);

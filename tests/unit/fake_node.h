@@ -28,7 +28,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "transport/transport.h"
+#include "tests/transports.h"
 
 #ifndef EXTENT
 #define SLOTS 128u
@@ -48,6 +48,7 @@ struct fake_shared {
 
 struct fake_node {
     const struct tarn_transport_ops *ops;
+    const struct tarn_node_half_ops *node_ops;
     struct tarn_pool_memory pool, pools[POOLS]; /* all are that one */
     struct fake_shared *shared;
     struct tarn_hazard_page *hazards;
@@ -148,7 +149,7 @@ static inline void fake_serve(struct fake_node *n)
         .npools = POOLS,
         .guard = {n, fake_pin_read, fake_pin_write, fake_unpin, fake_touch},
     };
-    if (n->ops->serve(&serve, &n->server))
+    if (n->node_ops->serve(&serve, &n->server))
         fail_msg("serve: %s", tarn_last_error());
 }
 
@@ -208,7 +209,7 @@ static inline int fake_attach_here(struct fake_node *n, struct tarn_attach *a)
     a->hazard_fd = n->hazard_fd;
     a->done = fake_attached;
     a->nfds = UINT32_MAX; /* until it is answered */
-    int r = n->ops->attach(n->server, a);
+    int r = n->node_ops->attach(n->server, a);
     if (r != TARN_INPROGRESS)
         return r;
     wait_until(__atomic_load_n(&a->nfds, __ATOMIC_ACQUIRE) != UINT32_MAX);
@@ -226,12 +227,12 @@ static inline void fake_child(struct fake_node *n, int control)
     while (recv(control, &c, sizeof(c), 0) == sizeof(c) && c.what != 'q') {
         struct tarn_attach a = {.session = c.session, .write = c.what == 'w', .offer = c.offer};
         if (c.what == 'd')
-            n->ops->detach(n->server, c.session);
+            n->node_ops->detach(n->server, c.session);
         else if (fake_attach_here(n, &a))
             a.text[0] = '\0';
         fake_send_fds(control, a.text, a.fds, a.nfds);
     }
-    n->ops->stop(n->server);
+    n->node_ops->stop(n->server);
     _exit(fake_pins(n) == 0 ? 0 : 1); /* whatever happened, stop() gave back every pin */
 }
 
@@ -255,8 +256,9 @@ static inline struct fake_node *fake_make(const char *transport)
 {
     struct fake_node *n = calloc(1, sizeof(*n));
     assert_non_null(n);
-    n->ops = tarn_transport_find(transport);
-    assert_non_null(n->ops);
+    n->ops = find_transport(transport);
+    n->node_ops = find_node_half(transport);
+    assert_true(n->ops && n->node_ops);
     n->pool = (struct tarn_pool_memory){.name = "cpu", .bytes = SLOTS * EXTENT, .nslots = SLOTS};
     n->pool.base = fake_memory("pool", SLOTS * EXTENT, &n->pool.memfd);
     n->pool.gen = fake_memory("gen", SLOTS * sizeof(uint64_t), &n->pool.gen_fd);
@@ -295,7 +297,7 @@ static inline void fake_stop(struct fake_node *n)
 {
     int status = 0;
     if (n->server) {
-        n->ops->stop(n->server);
+        n->node_ops->stop(n->server);
         assert_int_equal(fake_pins(n), 0);
     }
     if (n->pid) {
@@ -343,7 +345,7 @@ static inline uint32_t fake_attach(struct fake_node *n, uint64_t session, bool w
 static inline void fake_detach(struct fake_node *n, uint64_t session)
 {
     if (!n->pid) {
-        n->ops->detach(n->server, session);
+        n->node_ops->detach(n->server, session);
         return;
     }
     char text[512];

@@ -146,7 +146,7 @@ static void start_pools(struct gpu_node *g, enum way way)
     struct tarn_serve serve = {.log = &log, .epoch = EPOCH, .pools = g->pools, .npools = 2};
     int before = open_files();
     serve.rdma_region_bytes = 24 * EXTENT + 4096;
-    if (g->n->ops->serve(&serve, &g->n->server))
+    if (g->n->node_ops->serve(&serve, &g->n->server))
         fail_msg("serve: %s", tarn_last_error());
     assert_in_range(open_files(), before, before + 1); /* a wait for the rails' thread, no export */
     assert_int_equal(g->n->ops->local_open(NULL, &g->n->local), 0);
@@ -155,7 +155,7 @@ static void start_pools(struct gpu_node *g, enum way way)
 static void stop_pools(struct gpu_node *g)
 {
     tarn_standin_fail(NULL);
-    g->n->ops->stop(g->n->server);
+    g->n->node_ops->stop(g->n->server);
     g->n->server = NULL;
     device_drop(g->d, g->pools[0].base);
     device_close(g->d);
@@ -196,7 +196,7 @@ static void a_gpu_pool_is_registered_in_slices(void **state)
         struct gpu_node g;
         uint32_t dmabufs = 0;
         start_pools(&g, way);
-        assert_true(g.n->ops->serves(g.n->server, 0));
+        assert_true(g.n->node_ops->serves(g.n->server, 0));
         for (uint32_t i = 0; i < fake.nmrs; i++)
             dmabufs += fake.mr[i].dmabuf;
         assert_int_equal(dmabufs, way == DMABUF ? 6 * 2 * 2 : 0); /* slices, rails, to read and to write */
@@ -216,8 +216,8 @@ static void a_gpu_pool_that_is_refused_is_left_to_others(void **state)
     struct gpu_node g;
     char here[SMALL] = "here";
     start_pools(&g, REFUSED);
-    assert_false(g.n->ops->serves(g.n->server, 0));
-    assert_true(g.n->ops->serves(g.n->server, 1));
+    assert_false(g.n->node_ops->serves(g.n->server, 0));
+    assert_true(g.n->node_ops->serves(g.n->server, 1));
     assert_int_equal(g.lines, 1);
     assert_non_null(strstr(g.log, "pool=gpu"));
     assert_non_null(strstr(g.log, "dma-buf: Operation not supported; peermem: Bad address"));

@@ -45,7 +45,7 @@ static void stop(struct gpu_node *g)
         tarn_standin_delay(0);
         tarn_standin_fail(NULL);
     }
-    g->n->ops->stop(g->n->server);
+    g->n->node_ops->stop(g->n->server);
     assert_int_equal(fake_pins(g->n), 0);
     g->n->server = NULL;
     device_drop(g->d, g->n->pool.base);

@@ -246,11 +246,11 @@ static unsigned long long slices_of(uint64_t configured)
     unsigned long long bytes = 0;
     int left = fake_left();
     assert_non_null(a);
-    assert_int_equal(n->ops->serve(&serve, &n->server), 0);
+    assert_int_equal(n->node_ops->serve(&serve, &n->server), 0);
     a->offer = "v1 " END;
     assert_int_equal(fake_attach_here(n, a), 0);
     assert_int_equal(sscanf(a->text, "v1 %*x 1 %*s 1 0 %*u %*u %llu", &bytes), 1);
-    n->ops->stop(n->server);
+    n->node_ops->stop(n->server);
     n->server = own;
     free(a);
     assert_true(fake_goes_to(NULL, left));

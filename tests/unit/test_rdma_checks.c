@@ -36,7 +36,7 @@ static struct fixture begin(void)
     pools[1].gen = fake_memory("gens", SLOTS * sizeof(uint64_t), &fd);
     close(fd);
     struct tarn_serve serve = {.epoch = EPOCH, .pools = pools, .npools = 2};
-    if (f.ops->serve(&serve, &f.n->server))
+    if (f.n->node_ops->serve(&serve, &f.n->server))
         fail_msg("serve: %s", tarn_last_error());
     assert_int_equal(f.ops->local_open(NULL, &f.n->local), 0);
     f.l = fake_link(f.n, true);
@@ -47,7 +47,7 @@ static struct fixture begin(void)
 static void end(struct fixture *f)
 {
     f->ops->close(f->l);
-    f->ops->stop(f->n->server);
+    f->n->node_ops->stop(f->n->server);
     f->n->server = NULL;
     munmap(pools[1].base, SLOTS * EXTENT);
     munmap(pools[1].gen, SLOTS * sizeof(uint64_t));
@@ -217,16 +217,16 @@ static void a_link_is_detached_by_its_session(void **state)
     struct tarn_link *second = fake_link(f.n, true);
     uint64_t id = f.ops->link_id(second);
     assert_int_equal(queue_pairs(), 2);
-    f.ops->detach_link(f.n->server, SESSION + 1, id);
+    f.n->node_ops->detach_link(f.n->server, SESSION + 1, id);
     assert_int_equal(queue_pairs(), 2);
-    f.ops->detach_link(f.n->server, SESSION, id + 100);
-    f.ops->detach_link(f.n->server, SESSION, 0);
+    f.n->node_ops->detach_link(f.n->server, SESSION, id + 100);
+    f.n->node_ops->detach_link(f.n->server, SESSION, 0);
     assert_int_equal(queue_pairs(), 2);
-    f.ops->detach_link(f.n->server, SESSION, id);
+    f.n->node_ops->detach_link(f.n->server, SESSION, id);
     assert_int_equal(queue_pairs(), 1); /* when this returns */
-    f.ops->detach(f.n->server, SESSION + 1);
+    f.n->node_ops->detach(f.n->server, SESSION + 1);
     assert_int_equal(queue_pairs(), 1);
-    f.ops->detach(f.n->server, SESSION);
+    f.n->node_ops->detach(f.n->server, SESSION);
     assert_int_equal(queue_pairs(), 0);
     f.ops->close(second);
     end(&f);

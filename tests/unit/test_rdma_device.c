@@ -14,7 +14,7 @@ struct fixture {
 static struct fixture begin(void)
 {
     char why[256];
-    if (tarn_transport_find("rdma")->probe(why, sizeof why))
+    if (find_transport("rdma")->probe(why, sizeof why))
         harness_skip("rdma", why);
     struct fixture f = {.n = fake_start("rdma", true, 0)};
     f.l = fake_link(f.n, true);

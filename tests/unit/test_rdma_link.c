@@ -758,7 +758,7 @@ static void nothing_is_left_behind(void **state)
         uint64_t id = f.ops->link_id(l);
         f.ops->close(l);
         assert_int_equal(w.status, TARN_E_CANCELED);
-        f.ops->detach_link(f.n->server, SESSION, id);
+        f.n->node_ops->detach_link(f.n->server, SESSION, id);
         assert_true(fake_goes_to(NULL, left));
     }
     end(&f);

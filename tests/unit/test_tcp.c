@@ -195,8 +195,8 @@ static void a_node_of_another_version_is_named(void **state)
     snprintf(text, sizeof(text), "v1 127.0.0.1:%u 00000000000000000000000000000000", ntohs(a.sin_port));
     struct tarn_link *l = NULL;
     struct tarn_peer p = fake_peer(text, NULL, 0);
-    assert_int_equal(tarn_transport_find("tcp")->connect(&p, &l), 0);
-    first_work_is_refused(tarn_transport_find("tcp"), l, TARN_E_VERSION);
+    assert_int_equal(find_transport("tcp")->connect(&p, &l), 0);
+    first_work_is_refused(find_transport("tcp"), l, TARN_E_VERSION);
     close(listener);
     waitpid(pid, NULL, 0);
 }
@@ -215,11 +215,11 @@ static void a_node_that_is_silent_is_not_waited_for(void **state)
     struct tarn_link *l = NULL;
     struct tarn_peer p = fake_peer(text, NULL, 0);
     p.deadline_ns = tarn_deadline(50);
-    assert_int_equal(tarn_transport_find("tcp")->connect(&p, &l), 0);
-    tarn_transport_find("tcp")->close(l);
+    assert_int_equal(find_transport("tcp")->connect(&p, &l), 0);
+    find_transport("tcp")->close(l);
     close(listener);
     p.deadline_ns = tarn_deadline(5000);
-    assert_int_equal(tarn_transport_find("tcp")->connect(&p, &l), TARN_E_NODE_DOWN); /* and nobody at all */
+    assert_int_equal(find_transport("tcp")->connect(&p, &l), TARN_E_NODE_DOWN); /* and nobody at all */
 }
 
 /* --- malformed ---------------------------------------------------------------------------------- */

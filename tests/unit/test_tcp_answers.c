@@ -149,7 +149,7 @@ static int runs(const struct tarn_transport_ops *ops, struct tarn_link *l, struc
 static void lies_break_the_link(void **state)
 {
     (void)state;
-    const struct tarn_transport_ops *ops = tarn_transport_find("tcp");
+    const struct tarn_transport_ops *ops = find_transport("tcp");
     alarm(60); /* a client that looks for bytes that do not come ends the test */
     for (size_t i = 0; i < sizeof lies / sizeof *lies; i++) {
         const struct lie *lie = &lies[i];
@@ -189,7 +189,7 @@ static void lies_break_the_link(void **state)
 static void the_truth_does_not(void **state)
 {
     (void)state;
-    const struct tarn_transport_ops *ops = tarn_transport_find("tcp");
+    const struct tarn_transport_ops *ops = find_transport("tcp");
     for (int put = 0; put < 2; put++) {
         const struct lie truth = {.put = put};
         static char data[BYTES];

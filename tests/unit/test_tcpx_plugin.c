@@ -17,8 +17,8 @@
 #include "base/clock.h"
 #include "tests/tcpx/child.h"
 #include "tests/tcpx/counters.h"
+#include "tests/transports.h"
 #include "transport/tcpx/plugin/tcpx_plugin.h"
-#include "transport/transport.h"
 
 #define COUNT(a_) (sizeof(a_) / sizeof *(a_))
 
@@ -194,7 +194,7 @@ static int open_usual(void)
 {
     char why[256] = "";
     struct tarn_tcpx_plugin *p;
-    printf("probe %d %s\n", tarn_transport_find("tcpx")->probe(why, sizeof(why)), why);
+    printf("probe %d %s\n", find_transport("tcpx")->probe(why, sizeof(why)), why);
     int rc = tarn_tcpx_plugin_open(NULL, NULL, &p);
     printf("open %d %s\n", rc, rc ? tarn_last_error() : p->path);
     fflush(stdout);
@@ -547,7 +547,7 @@ static int prepares(void *arg)
 {
     static char before[65536], after[65536];
     const struct early *a = arg;
-    const struct tarn_transport_ops *tcpx = tarn_transport_find("tcpx");
+    const struct tarn_transport_ops *tcpx = find_transport("tcpx");
     struct tarn_local *local;
     struct tarn_tcpx_plugin *p;
     CHECK(setenv("TARN_TCPX_PLUGIN", child_plugin(a->plugin), 1) == 0);

@@ -7,7 +7,7 @@
 
 #include <cmocka.h>
 
-#include "transport/tokens.h"
+#include "transport/node_tokens.h"
 
 enum { A = 1, B = 2 };
 

@@ -25,7 +25,7 @@ static struct fixture begin(void **state)
 {
     const struct mode *m = *state;
     char why[256];
-    if (tarn_transport_find(m->transport)->probe(why, sizeof(why)))
+    if (find_transport(m->transport)->probe(why, sizeof(why)))
         harness_skip(m->transport, why);
     struct fixture f = {.n = fake_start(m->transport, m->forked, 0)};
     f.ops = f.n->ops;
@@ -399,7 +399,7 @@ static void shm_needs_the_unix_socket(void **state)
     (void)state;
     struct fake_node *n = fake_start("shm", false, 0);
     struct tarn_attach a = {.session = SESSION, .local = false, .hazard_fd = -1};
-    assert_int_equal(n->ops->attach(n->server, &a), TARN_E_NOT_REACHABLE);
+    assert_int_equal(n->node_ops->attach(n->server, &a), TARN_E_NOT_REACHABLE);
     fake_stop(n);
 }
 
@@ -514,13 +514,13 @@ static void the_registry_finds_and_selects(void **state)
     (void)state;
     const struct tarn_transport_ops *out[8];
     assert_string_equal(tarn_transport_list[0]->name, "shm");
-    assert_ptr_equal(tarn_transport_find("cuda_ipc"), tarn_transport_list[1]);
-    assert_ptr_equal(tarn_transport_find("rdma"), tarn_transport_list[2]);
-    assert_ptr_equal(tarn_transport_find("tcpx"), tarn_transport_list[3]);
-    assert_ptr_equal(tarn_transport_find("tcp"), tarn_transport_list[4]);
-    assert_null(tarn_transport_find("tc"));
+    assert_ptr_equal(find_transport("cuda_ipc"), tarn_transport_list[1]);
+    assert_ptr_equal(find_transport("rdma"), tarn_transport_list[2]);
+    assert_ptr_equal(find_transport("tcpx"), tarn_transport_list[3]);
+    assert_ptr_equal(find_transport("tcp"), tarn_transport_list[4]);
+    assert_null(find_transport("tc"));
     char why[256];
-    int rdma = tarn_transport_find("rdma")->probe(why, sizeof(why)) == 0;
+    int rdma = find_transport("rdma")->probe(why, sizeof(why)) == 0;
     int usable = 4 + rdma; /* cuda_ipc is not probed; a plugin is named */
     assert_int_equal(tarn_transport_select(NULL, NULL, out, 8), usable);
     assert_int_equal(tarn_transport_select("", NULL, out, 8), usable);
@@ -573,16 +573,20 @@ static void every_slot_is_filled(void **state)
     for (int i = 0; tarn_transport_list[i]; i++) {
         const struct tarn_transport_ops *t = tarn_transport_list[i];
         char why[256];
-        assert_true(t->name && t->probe && t->serve && t->serves && t->describe && t->attach && t->detach &&
-                    t->stop);
-        assert_true(t->local_open && t->local_close && t->map && t->unmap && t->offer && t->link_id &&
-                    t->detach_link);
+        const struct tarn_node_half_ops *n = tarn_node_half_list[i];
+        assert_true(n && n->serve && n->serves && n->describe && n->attach && n->detach_link && n->detach &&
+                    n->stop);
+        assert_true(n->caps == t->caps && n->probe == t->probe);
+        assert_string_equal(n->name, t->name);
+        assert_true(t->local_open && t->local_close && t->map && t->unmap && t->offer && t->link_id);
         assert_true(t->connect && t->writable && t->get && t->put && t->progress && t->wait_fd && t->touch);
         assert_true(t->view && t->unview && t->close);
         assert_true(t->probe(why, sizeof(why)) == 0 || *why);
         if (!(t->caps & TARN_CAP_VIEW))
             assert_int_equal(t->view(NULL, 0, 0, 0, 0, 0, NULL, NULL), TARN_E_NOT_REACHABLE);
     }
+    assert_ptr_equal(find_node_half("tcp"), tarn_node_half_list[4]);
+    assert_null(tarn_node_half_list[5]);
 }
 
 static struct mode modes[] = {{"shm", false},  {"shm", true},  {"tcp", false},  {"tcp", true},

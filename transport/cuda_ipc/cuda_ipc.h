@@ -9,13 +9,14 @@
 /* Of a pool in an ATTACH answer: arena (CPU pools only), gen, touch. */
 enum { TARN_CUDA_IPC_FDS = 3 };
 
-extern const struct tarn_transport_ops tarn_cuda_ipc_ops;
+enum {
+    TARN_CUDA_IPC_CAPS = TARN_CAP_SAME_HOST | TARN_CAP_VIEW | TARN_CAP_ONE_SIDED | TARN_CAP_GPU |
+                         TARN_CAP_LATE | TARN_CAP_CHECKS
+};
 
-int tarn_cuda_ipc_serve(const struct tarn_serve *serve, struct tarn_node_half **s_p);
-bool tarn_cuda_ipc_serves(const struct tarn_node_half *s, uint32_t pool);
-void tarn_cuda_ipc_describe(const struct tarn_node_half *s, uint32_t pool, char *text, size_t text_bytes);
-int tarn_cuda_ipc_attach(struct tarn_node_half *s, struct tarn_attach *a);
-void tarn_cuda_ipc_detach(struct tarn_node_half *s, uint64_t session);
-void tarn_cuda_ipc_stop(struct tarn_node_half *s);
+extern const struct tarn_transport_ops tarn_cuda_ipc_ops;
+extern const struct tarn_node_half_ops tarn_cuda_ipc_node_ops;
+
+int tarn_cuda_ipc_probe(char *why, size_t why_bytes);
 
 #endif

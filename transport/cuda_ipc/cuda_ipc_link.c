@@ -67,14 +67,6 @@ struct tarn_link {
     } last;
 };
 
-static int cuda_probe(char *why, size_t why_bytes)
-{
-    int n, rc = tarn_cuda_count(&n);
-    if (rc)
-        snprintf(why, why_bytes, "%s", tarn_last_error());
-    return rc;
-}
-
 /* --- connecting --------------------------------------------------------------------------------- */
 
 static int malformed(const struct tarn_link *l, const char *text)
@@ -567,16 +559,8 @@ static void cuda_close(struct tarn_link *l)
 
 const struct tarn_transport_ops tarn_cuda_ipc_ops = {
     .name = "cuda_ipc",
-    .caps = TARN_CAP_SAME_HOST | TARN_CAP_VIEW | TARN_CAP_ONE_SIDED | TARN_CAP_GPU | TARN_CAP_LATE |
-            TARN_CAP_CHECKS,
-    .probe = cuda_probe,
-    .serve = tarn_cuda_ipc_serve,
-    .serves = tarn_cuda_ipc_serves,
-    .describe = tarn_cuda_ipc_describe,
-    .attach = tarn_cuda_ipc_attach,
-    .detach_link = tarn_no_detach_link,
-    .detach = tarn_cuda_ipc_detach,
-    .stop = tarn_cuda_ipc_stop,
+    .caps = TARN_CUDA_IPC_CAPS,
+    .probe = tarn_cuda_ipc_probe,
     .local_open = tarn_ipc_local_open,
     .local_close = tarn_ipc_local_close,
     .map = tarn_no_map,

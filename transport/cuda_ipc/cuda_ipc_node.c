@@ -18,7 +18,8 @@
 
 #include "base/error.h"
 #include "transport/cuda/cuda_text.h"
-#include "transport/share.h"
+#include "transport/node_half.h"
+#include "transport/node_share.h"
 
 struct tarn_node_half {
     const struct tarn_pool_memory *pools;
@@ -27,7 +28,7 @@ struct tarn_node_half {
     struct tarn_share_files files[];
 };
 
-void tarn_cuda_ipc_stop(struct tarn_node_half *s)
+static void ipc_stop(struct tarn_node_half *s)
 {
     tarn_share_close(s->files, s->npools);
     free(s);
@@ -38,12 +39,12 @@ static bool is_served(const struct tarn_pool_memory *p)
     return p->kind == TARN_POOL_GPU || p->memfd >= 0;
 }
 
-bool tarn_cuda_ipc_serves(const struct tarn_node_half *s, uint32_t pool)
+static bool ipc_serves(const struct tarn_node_half *s, uint32_t pool)
 {
     return is_served(&s->pools[pool]);
 }
 
-int tarn_cuda_ipc_serve(const struct tarn_serve *serve, struct tarn_node_half **s_p)
+static int ipc_serve(const struct tarn_serve *serve, struct tarn_node_half **s_p)
 {
     struct tarn_node_half *s = malloc(sizeof(*s) + serve->npools * sizeof(s->files[0]));
     if (!s)
@@ -60,7 +61,7 @@ int tarn_cuda_ipc_serve(const struct tarn_serve *serve, struct tarn_node_half **
     return 0;
 }
 
-void tarn_cuda_ipc_describe(const struct tarn_node_half *s, uint32_t pool, char *text, size_t text_bytes)
+static void ipc_describe(const struct tarn_node_half *s, uint32_t pool, char *text, size_t text_bytes)
 {
     const struct tarn_pool_memory *p = &s->pools[pool];
     char uuid[TARN_CUDA_UUID_TEXT], handle[TARN_CUDA_HANDLE_TEXT];
@@ -90,7 +91,7 @@ static void add_pool(const struct tarn_node_half *s, uint32_t i, struct tarn_att
     a->fds[a->nfds++] = p->touch_fd;
 }
 
-int tarn_cuda_ipc_attach(struct tarn_node_half *s, struct tarn_attach *a)
+static int ipc_attach(struct tarn_node_half *s, struct tarn_attach *a)
 {
     enum { POOLS_MAX = (sizeof(a->fds) / sizeof(a->fds[0]) - 1) / TARN_CUDA_IPC_FDS };
     _Static_assert(POOLS_MAX * 256 + 64 < TARN_ATTACH_TEXT, "so many pools fit the answer");
@@ -99,7 +100,7 @@ int tarn_cuda_ipc_attach(struct tarn_node_half *s, struct tarn_attach *a)
                          "cuda_ipc: descriptors cannot pass over TCP: attach over the node's Unix socket");
     uint32_t npools = 0;
     for (uint32_t i = 0; i < s->npools; i++)
-        npools += tarn_cuda_ipc_serves(s, i);
+        npools += ipc_serves(s, i);
     if (npools > POOLS_MAX)
         return tarn_fail(TARN_E_UNSUPPORTED, "cuda_ipc: %u pools do not fit one ATTACH: use at most %u",
                          npools, POOLS_MAX);
@@ -107,7 +108,7 @@ int tarn_cuda_ipc_attach(struct tarn_node_half *s, struct tarn_attach *a)
     a->nfds = 0;
     memset(a->close_fds, 0, sizeof(a->close_fds));
     for (uint32_t i = 0; i < s->npools; i++)
-        if (tarn_cuda_ipc_serves(s, i))
+        if (ipc_serves(s, i))
             add_pool(s, i, a, &length);
     if (a->hazard_fd >= 0)
         a->fds[a->nfds++] = a->hazard_fd;
@@ -116,7 +117,20 @@ int tarn_cuda_ipc_attach(struct tarn_node_half *s, struct tarn_attach *a)
 
 /* Nothing to take back: a mapping and an open handle last as long as their process, which the server waits
  * for. The driver ends what a process has under way on a GPU before its exit can be seen. */
-void tarn_cuda_ipc_detach(struct tarn_node_half *s, uint64_t session)
+static void ipc_detach(struct tarn_node_half *s, uint64_t session)
 {
     (void)s, (void)session;
 }
+
+const struct tarn_node_half_ops tarn_cuda_ipc_node_ops = {
+    .name = "cuda_ipc",
+    .caps = TARN_CUDA_IPC_CAPS,
+    .probe = tarn_cuda_ipc_probe,
+    .serve = ipc_serve,
+    .serves = ipc_serves,
+    .describe = ipc_describe,
+    .attach = ipc_attach,
+    .detach_link = tarn_no_detach_link,
+    .detach = ipc_detach,
+    .stop = ipc_stop,
+};

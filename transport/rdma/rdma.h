@@ -18,15 +18,11 @@
 
 #include "transport/transport.h"
 
-extern const struct tarn_transport_ops tarn_rdma_ops;
+enum { TARN_RDMA_CAPS = TARN_CAP_ONE_SIDED | TARN_CAP_UNCHECKED | TARN_CAP_GPU | TARN_CAP_RETURNS };
 
-/* rdma_node.c */
-int tarn_rdma_serve(const struct tarn_serve *serve, struct tarn_node_half **s_p);
-bool tarn_rdma_serves(const struct tarn_node_half *s, uint32_t pool);
-void tarn_rdma_describe(const struct tarn_node_half *s, uint32_t pool, char *text, size_t text_bytes);
-int tarn_rdma_attach(struct tarn_node_half *s, struct tarn_attach *a);
-void tarn_rdma_detach_link(struct tarn_node_half *s, uint64_t session, uint64_t link);
-void tarn_rdma_detach(struct tarn_node_half *s, uint64_t session);
-void tarn_rdma_stop(struct tarn_node_half *s);
+extern const struct tarn_transport_ops tarn_rdma_ops;
+extern const struct tarn_node_half_ops tarn_rdma_node_ops;
+
+int tarn_rdma_probe(char *why, size_t why_bytes);
 
 #endif

@@ -584,29 +584,10 @@ static void rdma_touch(struct tarn_link *l, uint32_t pool, uint32_t slot)
     tarn_touch_tend(l);
 }
 
-static int rdma_probe(char *why, size_t why_bytes)
-{
-    struct tarn_rails rails;
-    int rc = tarn_rails_open(NULL, &rails);
-    if (rc == 0) {
-        tarn_rails_close(&rails);
-        return 0;
-    }
-    snprintf(why, why_bytes, "%s", tarn_last_error());
-    return TARN_E_UNAVAILABLE;
-}
-
 const struct tarn_transport_ops tarn_rdma_ops = {
     .name = "rdma",
-    .caps = TARN_CAP_ONE_SIDED | TARN_CAP_UNCHECKED | TARN_CAP_GPU | TARN_CAP_RETURNS,
-    .probe = rdma_probe,
-    .serve = tarn_rdma_serve,
-    .serves = tarn_rdma_serves,
-    .describe = tarn_rdma_describe,
-    .attach = tarn_rdma_attach,
-    .detach_link = tarn_rdma_detach_link,
-    .detach = tarn_rdma_detach,
-    .stop = tarn_rdma_stop,
+    .caps = TARN_RDMA_CAPS,
+    .probe = tarn_rdma_probe,
     .local_open = tarn_rdma_local_open,
     .local_close = tarn_rdma_local_close,
     .map = tarn_rdma_map,

@@ -21,6 +21,7 @@
 
 #include "base/buf.h"
 #include "base/error.h"
+#include "transport/node_half.h"
 #include "transport/rdma/rdma_memory.h"
 
 #define REGION_BYTES (3584ull << 20) /* below the 4 GiB that some devices end at */
@@ -178,11 +179,16 @@ static int join(struct tarn_node_half *s, const struct tarn_endpoint *end, uint3
     return rc;
 }
 
+static bool rdma_serves(const struct tarn_node_half *s, uint32_t pool)
+{
+    return !s->served[pool].refused;
+}
+
 static uint32_t count_served(const struct tarn_node_half *s)
 {
     uint32_t n = 0;
     for (uint32_t i = 0; i < s->npools; i++)
-        n += tarn_rdma_serves(s, i);
+        n += rdma_serves(s, i);
     return n;
 }
 
@@ -217,7 +223,7 @@ static int answer(const struct tarn_node_half *s, const struct joined *j, const 
     }
     tarn_buf_printf(&out, " %u", count_served(s));
     for (uint32_t i = 0; i < s->npools; i++)
-        if (tarn_rdma_serves(s, i))
+        if (rdma_serves(s, i))
             add_pool(s, i, a->write, rails, n, &out);
     bool fits = !out.failed && out.bytes < sizeof a->text;
     if (fits)
@@ -322,7 +328,7 @@ static void *join_links(void *arg)
     return NULL;
 }
 
-int tarn_rdma_attach(struct tarn_node_half *s, struct tarn_attach *a)
+static int rdma_attach(struct tarn_node_half *s, struct tarn_attach *a)
 {
     struct joined *j = calloc(1, sizeof *j);
     int rc = j ? parse_offer(a->offer, &j->offer) : tarn_fail(TARN_E_NO_MEMORY, "ATTACH rdma: out of memory");
@@ -354,13 +360,13 @@ static struct joined *take_links(struct tarn_node_half *s, uint64_t session, uin
     return taken;
 }
 
-void tarn_rdma_detach_link(struct tarn_node_half *s, uint64_t session, uint64_t link)
+static void rdma_detach_link(struct tarn_node_half *s, uint64_t session, uint64_t link)
 {
     if (link)
         cut_off_all(s, take_links(s, session, link));
 }
 
-void tarn_rdma_detach(struct tarn_node_half *s, uint64_t session)
+static void rdma_detach(struct tarn_node_half *s, uint64_t session)
 {
     cut_off_all(s, take_links(s, session, 0));
 }
@@ -394,32 +400,6 @@ static int serve_all(struct tarn_node_half *s)
     return error ? tarn_fail(TARN_E_SYSTEM, "rdma: no thread: %s: allow more threads", strerror(error)) : 0;
 }
 
-int tarn_rdma_serve(const struct tarn_serve *serve, struct tarn_node_half **s_p)
-{
-    struct tarn_node_half *s = calloc(1, sizeof *s);
-    if (!s || !(s->served = calloc(serve->npools, sizeof *s->served))) {
-        free(s);
-        return tarn_fail(TARN_E_NO_MEMORY, "rdma: out of memory");
-    }
-    s->log = serve->log;
-    s->pools = serve->pools;
-    s->npools = serve->npools;
-    s->next_id = 1;
-    pthread_mutex_init(&s->lock, NULL);
-    pthread_cond_init(&s->wake, NULL);
-    int rc = tarn_rails_open(serve->rdma_devices, &s->rails);
-    if (!rc) {
-        s->slice_bytes = slice_bytes(&s->rails, serve->rdma_region_bytes);
-        rc = serve_all(s);
-    }
-    if (rc) {
-        tarn_rdma_stop(s);
-        return rc;
-    }
-    *s_p = s;
-    return 0;
-}
-
 static void end_thread(struct tarn_node_half *s)
 {
     if (!s->started)
@@ -431,7 +411,7 @@ static void end_thread(struct tarn_node_half *s)
     pthread_join(s->thread, NULL);
 }
 
-void tarn_rdma_stop(struct tarn_node_half *s)
+static void rdma_stop(struct tarn_node_half *s)
 {
     struct joined *j;
     end_thread(s);
@@ -451,16 +431,50 @@ void tarn_rdma_stop(struct tarn_node_half *s)
     free(s);
 }
 
-bool tarn_rdma_serves(const struct tarn_node_half *s, uint32_t pool)
+static int rdma_serve(const struct tarn_serve *serve, struct tarn_node_half **s_p)
 {
-    return !s->served[pool].refused;
+    struct tarn_node_half *s = calloc(1, sizeof *s);
+    if (!s || !(s->served = calloc(serve->npools, sizeof *s->served))) {
+        free(s);
+        return tarn_fail(TARN_E_NO_MEMORY, "rdma: out of memory");
+    }
+    s->log = serve->log;
+    s->pools = serve->pools;
+    s->npools = serve->npools;
+    s->next_id = 1;
+    pthread_mutex_init(&s->lock, NULL);
+    pthread_cond_init(&s->wake, NULL);
+    int rc = tarn_rails_open(serve->rdma_devices, &s->rails);
+    if (!rc) {
+        s->slice_bytes = slice_bytes(&s->rails, serve->rdma_region_bytes);
+        rc = serve_all(s);
+    }
+    if (rc) {
+        rdma_stop(s);
+        return rc;
+    }
+    *s_p = s;
+    return 0;
 }
 
 /* The rails a reader may look for: "v1 mlx5_0:1 mlx5_1:1". */
-void tarn_rdma_describe(const struct tarn_node_half *s, uint32_t pool, char *text, size_t text_bytes)
+static void rdma_describe(const struct tarn_node_half *s, uint32_t pool, char *text, size_t text_bytes)
 {
     size_t n = (size_t)snprintf(text, text_bytes, "v1");
     (void)pool;
     for (uint32_t i = 0; i < s->rails.n && n < text_bytes; i++)
         n += (size_t)snprintf(text + n, text_bytes - n, " %s", s->rails.rail[i].name);
 }
+
+const struct tarn_node_half_ops tarn_rdma_node_ops = {
+    .name = "rdma",
+    .caps = TARN_RDMA_CAPS,
+    .probe = tarn_rdma_probe,
+    .serve = rdma_serve,
+    .serves = rdma_serves,
+    .describe = rdma_describe,
+    .attach = rdma_attach,
+    .detach_link = rdma_detach_link,
+    .detach = rdma_detach,
+    .stop = rdma_stop,
+};

@@ -1,6 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The rails of a client or a node, with the threads that join queue pairs on them and destroy them. */
+/* The rails of a client or a node, with the threads that join queue pairs on them and destroy them; the
+ * probe. */
+#include <stdio.h>
+
 #include "base/error.h"
+#include "transport/rdma/rdma.h"
 #include "transport/rdma/rdma_rail.h"
 
 int tarn_rails_open(const char *devices, struct tarn_rails *r)
@@ -19,4 +23,16 @@ void tarn_rails_close(struct tarn_rails *r)
         tarn_joiner_leave(r->joiner);
     tarn_reaper_close(r);
     *r = (struct tarn_rails){0};
+}
+
+int tarn_rdma_probe(char *why, size_t why_bytes)
+{
+    struct tarn_rails rails;
+    int rc = tarn_rails_open(NULL, &rails);
+    if (rc == 0) {
+        tarn_rails_close(&rails);
+        return 0;
+    }
+    snprintf(why, why_bytes, "%s", tarn_last_error());
+    return TARN_E_UNAVAILABLE;
 }

@@ -8,13 +8,11 @@
 
 enum { TARN_SHM_FDS = 3 }; /* of a pool in an ATTACH answer: arena, gen, touch */
 
-extern const struct tarn_transport_ops tarn_shm_ops;
+enum { TARN_SHM_CAPS = TARN_CAP_SHARED | TARN_CAP_SAME_HOST | TARN_CAP_VIEW | TARN_CAP_ONE_SIDED };
 
-int tarn_shm_serve(const struct tarn_serve *serve, struct tarn_node_half **s_p);
-bool tarn_shm_serves(const struct tarn_node_half *s, uint32_t pool);
-void tarn_shm_describe(const struct tarn_node_half *s, uint32_t pool, char *text, size_t text_bytes);
-int tarn_shm_attach(struct tarn_node_half *s, struct tarn_attach *a);
-void tarn_shm_detach(struct tarn_node_half *s, uint64_t session);
-void tarn_shm_stop(struct tarn_node_half *s);
+extern const struct tarn_transport_ops tarn_shm_ops;
+extern const struct tarn_node_half_ops tarn_shm_node_ops;
+
+int tarn_shm_probe(char *why, size_t why_bytes);
 
 #endif

@@ -31,17 +31,6 @@
 
 enum { POOLS_MAX = 64 };
 
-static int shm_probe(char *why, size_t why_bytes)
-{
-    int fd = memfd_create("tarn-probe", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-    if (fd < 0) {
-        snprintf(why, why_bytes, "the kernel gives no sealable memfd: %s", strerror(errno));
-        return TARN_E_UNAVAILABLE;
-    }
-    close(fd);
-    return 0;
-}
-
 /* --- client half: mapping ----------------------------------------------------------------------- */
 
 struct pool {
@@ -314,15 +303,8 @@ static int shm_view(struct tarn_link *l, uint32_t pool, uint32_t slot, uint64_t 
 
 const struct tarn_transport_ops tarn_shm_ops = {
     .name = "shm",
-    .caps = TARN_CAP_SHARED | TARN_CAP_SAME_HOST | TARN_CAP_VIEW | TARN_CAP_ONE_SIDED,
-    .probe = shm_probe,
-    .serve = tarn_shm_serve,
-    .serves = tarn_shm_serves,
-    .describe = tarn_shm_describe,
-    .attach = tarn_shm_attach,
-    .detach_link = tarn_no_detach_link,
-    .detach = tarn_shm_detach,
-    .stop = tarn_shm_stop,
+    .caps = TARN_SHM_CAPS,
+    .probe = tarn_shm_probe,
     .local_open = tarn_no_local_open,
     .local_close = tarn_no_local_close,
     .map = tarn_no_map,

@@ -7,7 +7,8 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "transport/share.h"
+#include "transport/node_half.h"
+#include "transport/node_share.h"
 
 struct tarn_node_half {
     const struct tarn_pool_memory *pools;
@@ -15,7 +16,7 @@ struct tarn_node_half {
     struct tarn_share_files files[];
 };
 
-void tarn_shm_stop(struct tarn_node_half *s)
+static void shm_stop(struct tarn_node_half *s)
 {
     tarn_share_close(s->files, s->npools);
     free(s);
@@ -26,7 +27,7 @@ static bool is_served(const struct tarn_pool_memory *p)
     return p->memfd >= 0;
 }
 
-int tarn_shm_serve(const struct tarn_serve *serve, struct tarn_node_half **s_p)
+static int shm_serve(const struct tarn_serve *serve, struct tarn_node_half **s_p)
 {
     struct tarn_node_half *s = malloc(sizeof(*s) + serve->npools * sizeof(s->files[0]));
     if (!s)
@@ -42,12 +43,12 @@ int tarn_shm_serve(const struct tarn_serve *serve, struct tarn_node_half **s_p)
     return 0;
 }
 
-bool tarn_shm_serves(const struct tarn_node_half *s, uint32_t pool)
+static bool shm_serves(const struct tarn_node_half *s, uint32_t pool)
 {
     return is_served(&s->pools[pool]);
 }
 
-void tarn_shm_describe(const struct tarn_node_half *s, uint32_t pool, char *text, size_t text_bytes)
+static void shm_describe(const struct tarn_node_half *s, uint32_t pool, char *text, size_t text_bytes)
 {
     (void)s, (void)pool;
     snprintf(text, text_bytes, "%s", "");
@@ -67,7 +68,7 @@ static bool attach_pool(const struct tarn_node_half *s, uint32_t i, struct tarn_
     return true;
 }
 
-int tarn_shm_attach(struct tarn_node_half *s, struct tarn_attach *a)
+static int shm_attach(struct tarn_node_half *s, struct tarn_attach *a)
 {
     if (!a->local)
         return tarn_fail(TARN_E_NOT_REACHABLE,
@@ -91,7 +92,20 @@ int tarn_shm_attach(struct tarn_node_half *s, struct tarn_attach *a)
 }
 
 /* Nothing to take back: a mapping lasts as long as its process, which the server waits for. */
-void tarn_shm_detach(struct tarn_node_half *s, uint64_t session)
+static void shm_detach(struct tarn_node_half *s, uint64_t session)
 {
     (void)s, (void)session;
 }
+
+const struct tarn_node_half_ops tarn_shm_node_ops = {
+    .name = "shm",
+    .caps = TARN_SHM_CAPS,
+    .probe = tarn_shm_probe,
+    .serve = shm_serve,
+    .serves = shm_serves,
+    .describe = shm_describe,
+    .attach = shm_attach,
+    .detach_link = tarn_no_detach_link,
+    .detach = shm_detach,
+    .stop = shm_stop,
+};

@@ -5,14 +5,12 @@
 
 #include "transport/transport.h"
 
-extern const struct tarn_transport_ops tarn_tcp_ops;
+enum { TARN_TCP_CAPS = TARN_CAP_GPU };
 
-int tarn_tcp_serve(const struct tarn_serve *serve, struct tarn_node_half **s_p);
-bool tarn_tcp_serves(const struct tarn_node_half *s, uint32_t pool);
-void tarn_tcp_describe(const struct tarn_node_half *s, uint32_t pool, char *text, size_t text_bytes);
-int tarn_tcp_attach(struct tarn_node_half *s, struct tarn_attach *a);
-void tarn_tcp_detach(struct tarn_node_half *s, uint64_t session);
-void tarn_tcp_stop(struct tarn_node_half *s);
+extern const struct tarn_transport_ops tarn_tcp_ops;
+extern const struct tarn_node_half_ops tarn_tcp_node_ops;
+
+int tarn_tcp_probe(char *why, size_t why_bytes);
 
 /* tcp_socket.c. Are both ends of this connection on one host? */
 bool tarn_tcp_same_host(int fd);

@@ -7,7 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "transport/tokens.h"
+#include "transport/node_tokens.h"
 
 #define TARN_TCP_MAGIC 0x4e524154u /* "TARN" */
 #define TARN_TCP_VERSION 1

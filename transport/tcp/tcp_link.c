@@ -366,28 +366,10 @@ static bool tcp_writable(const struct tarn_link *l)
     return true;
 }
 
-static int tcp_probe(char *why, size_t why_bytes)
-{
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (fd < 0) {
-        snprintf(why, why_bytes, "no TCP sockets: %s", strerror(errno));
-        return TARN_E_UNAVAILABLE;
-    }
-    close(fd);
-    return 0;
-}
-
 const struct tarn_transport_ops tarn_tcp_ops = {
     .name = "tcp",
-    .caps = TARN_CAP_GPU,
-    .probe = tcp_probe,
-    .serve = tarn_tcp_serve,
-    .serves = tarn_tcp_serves,
-    .describe = tarn_tcp_describe,
-    .attach = tarn_tcp_attach,
-    .detach_link = tarn_no_detach_link,
-    .detach = tarn_tcp_detach,
-    .stop = tarn_tcp_stop,
+    .caps = TARN_TCP_CAPS,
+    .probe = tarn_tcp_probe,
     .local_open = tarn_no_local_open,
     .local_close = tarn_no_local_close,
     .map = tarn_no_map,

@@ -29,7 +29,7 @@ enum { HELLO_MS = 5000, SEND_MS = 4, SCAN_MS = 250, ACCEPTS = 64, EVENTS = 64 };
 
 /* --- sessions ----------------------------------------------------------------------------------- */
 
-int tarn_tcp_attach(struct tarn_node_half *s, struct tarn_attach *a)
+static int tcp_attach(struct tarn_node_half *s, struct tarn_attach *a)
 {
     pthread_mutex_lock(&s->lock);
     const char *token = tarn_token_of(&s->tokens, a->session);
@@ -53,7 +53,7 @@ static void doom(struct tarn_tcp_conn *c)
  * A thread may be receiving into a pool for this session right now; its pin holds the slot until that
  * stops. Whatever the connections still hold is refused once the store has taken the reservations back.
  */
-void tarn_tcp_detach(struct tarn_node_half *s, uint64_t session)
+static void tcp_detach(struct tarn_node_half *s, uint64_t session)
 {
     pthread_mutex_lock(&s->lock);
     struct tarn_tcp_conn *c;
@@ -276,19 +276,19 @@ static int start_thread(struct tarn_node_half *s, uint32_t i)
 
 /* --- start and stop ----------------------------------------------------------------------------- */
 
-bool tarn_tcp_serves(const struct tarn_node_half *s, uint32_t pool)
+static bool tcp_serves(const struct tarn_node_half *s, uint32_t pool)
 {
     (void)s, (void)pool;
     return true;
 }
 
-void tarn_tcp_describe(const struct tarn_node_half *s, uint32_t pool, char *text, size_t text_bytes)
+static void tcp_describe(const struct tarn_node_half *s, uint32_t pool, char *text, size_t text_bytes)
 {
     (void)pool;
     snprintf(text, text_bytes, "%s", s->address);
 }
 
-void tarn_tcp_stop(struct tarn_node_half *s)
+static void tcp_stop(struct tarn_node_half *s)
 {
     eventfd_write(s->wake_fd, 1);
     for (uint32_t i = 0; i < s->nthreads; i++) {
@@ -323,7 +323,7 @@ static int listen_on(struct tarn_node_half *s)
     return r;
 }
 
-int tarn_tcp_serve(const struct tarn_serve *serve, struct tarn_node_half **s_p)
+static int tcp_serve(const struct tarn_serve *serve, struct tarn_node_half **s_p)
 {
     uint32_t nthreads = serve->io_threads ? serve->io_threads : 1;
     struct tarn_node_half *s = calloc(1, sizeof(*s) + nthreads * sizeof(s->threads[0]));
@@ -351,7 +351,7 @@ int tarn_tcp_serve(const struct tarn_serve *serve, struct tarn_node_half **s_p)
     return 0;
 
 stop_threads:
-    tarn_tcp_stop(s);
+    tcp_stop(s);
     return r;
 close_listener:
     close(s->listen_fd);
@@ -360,3 +360,16 @@ free_server:
     free(s);
     return r;
 }
+
+const struct tarn_node_half_ops tarn_tcp_node_ops = {
+    .name = "tcp",
+    .caps = TARN_TCP_CAPS,
+    .probe = tarn_tcp_probe,
+    .serve = tcp_serve,
+    .serves = tcp_serves,
+    .describe = tcp_describe,
+    .attach = tcp_attach,
+    .detach_link = tarn_no_detach_link,
+    .detach = tcp_detach,
+    .stop = tcp_stop,
+};

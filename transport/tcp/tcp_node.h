@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The files of TCP's node half: tcp_node.c (threads, accepting, sessions), tcp_conn.c (one connection's
- * frames and bytes), tcp_node_gpu.c (those of GPU pools) and tcp_reply.c (answers).
+ * The files of TCP's node half: tcp_node.c (threads, accepting, sessions), tcp_node_conn.c (one connection's
+ * frames and bytes), tcp_node_gpu.c (those of GPU pools) and tcp_node_reply.c (answers).
  *
  * Threads. Thread 0 accepts and reads HELLO; a connection that said it is handed to the thread with
  * the fewest. From then on only that thread touches it, except that any thread may doom it: set `doomed`
@@ -16,9 +16,10 @@
 #include <stdatomic.h>
 #include <sys/uio.h>
 
+#include "transport/node_half.h"
+#include "transport/node_tokens.h"
 #include "transport/tcp/tcp_frame.h"
 #include "transport/tcp/tcp_stage.h"
-#include "transport/tokens.h"
 
 #define TARN_TCP_ANSWERS 64 /* of a connection, not yet sent; reading pauses there */
 
@@ -105,14 +106,14 @@ struct tarn_node_half {
     struct tarn_tcp_thread threads[];
 };
 
-/* tcp_conn.c: does what `events` allow. False: the connection is to be closed. */
+/* tcp_node_conn.c: does what `events` allow. False: the connection is to be closed. */
 bool tarn_tcp_conn_handle(struct tarn_tcp_conn *c, uint32_t events);
 /* Gives back pins and memory of a connection whose descriptor is closed. No copy may be under way. */
 void tarn_tcp_conn_free(struct tarn_tcp_conn *c);
 /* Sets (0: clears) the connection's deadline. Its own thread only. */
 void tarn_tcp_conn_time(struct tarn_tcp_conn *c, uint64_t deadline_ns);
 
-/* tcp_reply.c: the i-th answer. */
+/* tcp_node_reply.c: the i-th answer. */
 struct tarn_tcp_reply *tarn_tcp_reply_at(struct tarn_tcp_conn *c, uint32_t i);
 bool tarn_tcp_names_a_slot(const struct tarn_tcp_conn *c, const struct tarn_tcp_frame *f);
 /* Turns a GET request into its answer: pins the object, or says why not. */

@@ -1,17 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Socket settings of both halves of TCP.
+ * What both halves of TCP share: the probe and socket settings.
  *
  * Within one host the bytes in flight should stay in the processor's cache: with the kernel's own buffer
  * sizes, which grow to megabytes, they go through memory once more on their way, and large transfers
  * take up to twice as long. Between hosts the kernel knows better and its sizes are left alone.
  */
+#include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
+#include "base/error.h"
 #include "transport/tcp/tcp.h"
 
 #define SAME_HOST_BUFFER (256 << 10)
@@ -46,4 +50,15 @@ void tarn_tcp_sleep(int fd, uint32_t limit_ms)
     setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
     setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit));
     fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) & ~O_NONBLOCK);
+}
+
+int tarn_tcp_probe(char *why, size_t why_bytes)
+{
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (fd < 0) {
+        snprintf(why, why_bytes, "no TCP sockets: %s", strerror(errno));
+        return TARN_E_UNAVAILABLE;
+    }
+    close(fd);
+    return 0;
 }

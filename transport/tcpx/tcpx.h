@@ -32,19 +32,16 @@
 #define TARN_TRANSPORT_TCPX_H
 
 #include "base/buf.h"
+#include "transport/node_tokens.h"
 #include "transport/tcpx/plugin/tcpx_abi.h"
-#include "transport/tokens.h"
 #include "transport/transport.h"
 
-extern const struct tarn_transport_ops tarn_tcpx_ops;
+enum { TARN_TCPX_CAPS = TARN_CAP_GPU };
 
-/* tcpx_node.c */
-int tarn_tcpx_serve(const struct tarn_serve *serve, struct tarn_node_half **s_p);
-bool tarn_tcpx_serves(const struct tarn_node_half *s, uint32_t pool);
-void tarn_tcpx_describe(const struct tarn_node_half *s, uint32_t pool, char *text, size_t text_bytes);
-int tarn_tcpx_attach(struct tarn_node_half *s, struct tarn_attach *a);
-void tarn_tcpx_detach(struct tarn_node_half *s, uint64_t session);
-void tarn_tcpx_stop(struct tarn_node_half *s);
+extern const struct tarn_transport_ops tarn_tcpx_ops;
+extern const struct tarn_node_half_ops tarn_tcpx_node_ops;
+
+int tarn_tcpx_probe(char *why, size_t why_bytes);
 
 /* --- frames ------------------------------------------------------------------------------------- */
 

@@ -510,27 +510,6 @@ static bool tcpx_writable(const struct tarn_link *l)
     return true;
 }
 
-/* Is there a file of that name? Nothing is loaded. */
-static int tcpx_probe(char *why, size_t why_bytes)
-{
-    char usual[TARN_TCPX_PATH];
-    struct tarn_tcpx_settings settings;
-    int rc = tarn_tcpx_settings(&settings);
-    const char *path = settings.plugin;
-    if (!rc && !path)
-        rc = tarn_tcpx_plugin_usual(usual);
-    if (rc) {
-        snprintf(why, why_bytes, "%s", tarn_last_error());
-        return TARN_E_UNAVAILABLE;
-    }
-    /* What has no slash the loader looks for when it is needed. */
-    if (!path || !strchr(path, '/') || access(path, R_OK) == 0)
-        return 0;
-    snprintf(why, why_bytes, TARN_TCPX_PLUGIN_VARIABLE "=%s: %s: name an existing one", path,
-             strerror(errno));
-    return TARN_E_UNAVAILABLE;
-}
-
 /* When a client opens, before tcpx has threads, and often before its program has any. */
 static int tcpx_local_open(const char *devices, struct tarn_local **local_p)
 {
@@ -544,15 +523,8 @@ static int tcpx_local_open(const char *devices, struct tarn_local **local_p)
 
 const struct tarn_transport_ops tarn_tcpx_ops = {
     .name = "tcpx",
-    .caps = TARN_CAP_GPU,
-    .probe = tcpx_probe,
-    .serve = tarn_tcpx_serve,
-    .serves = tarn_tcpx_serves,
-    .describe = tarn_tcpx_describe,
-    .attach = tarn_tcpx_attach,
-    .detach_link = tarn_no_detach_link,
-    .detach = tarn_tcpx_detach,
-    .stop = tarn_tcpx_stop,
+    .caps = TARN_TCPX_CAPS,
+    .probe = tarn_tcpx_probe,
     .local_open = tcpx_local_open,
     .local_close = tarn_tcpx_local_close,
     .map = tarn_tcpx_local_map,

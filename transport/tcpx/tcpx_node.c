@@ -43,7 +43,7 @@ enum {
 
 /* --- sessions ----------------------------------------------------------------------------------- */
 
-int tarn_tcpx_attach(struct tarn_node_half *s, struct tarn_attach *a)
+static int tcpx_attach(struct tarn_node_half *s, struct tarn_attach *a)
 {
     char name[TARN_TCPX_NAME];
     tarn_tcpx_name(s->gear.plugin, name);
@@ -59,7 +59,7 @@ int tarn_tcpx_attach(struct tarn_node_half *s, struct tarn_attach *a)
 }
 
 /* What is received under a pin of the session's is refused by the store from then on. */
-void tarn_tcpx_detach(struct tarn_node_half *s, uint64_t session)
+static void tcpx_detach(struct tarn_node_half *s, uint64_t session)
 {
     struct tarn_tcpx_node_link *l;
     pthread_mutex_lock(&s->lock);
@@ -237,7 +237,7 @@ static void *run(void *arg)
 
 /* --- start and stop ----------------------------------------------------------------------------- */
 
-void tarn_tcpx_describe(const struct tarn_node_half *s, uint32_t pool, char *text, size_t text_bytes)
+static void tcpx_describe(const struct tarn_node_half *s, uint32_t pool, char *text, size_t text_bytes)
 {
     (void)pool;
     snprintf(text, text_bytes, "%s", s->address);
@@ -254,7 +254,7 @@ static bool join_thread(struct tarn_node_half *s)
     return pthread_timedjoin_np(s->thread, NULL, &until) == 0;
 }
 
-void tarn_tcpx_stop(struct tarn_node_half *s)
+static void tcpx_stop(struct tarn_node_half *s)
 {
     if (s->started && !join_thread(s)) { /* all that it has stays */
         tarn_log(s->serve.log, TARN_LOG_WARN, "tcpx",
@@ -362,7 +362,7 @@ static int start_thread(struct tarn_node_half *s)
     return 0;
 }
 
-int tarn_tcpx_serve(const struct tarn_serve *serve, struct tarn_node_half **s_p)
+static int tcpx_serve(const struct tarn_serve *serve, struct tarn_node_half **s_p)
 {
     struct tarn_node_half *s = calloc(1, sizeof(*s));
     if (!s)
@@ -380,9 +380,22 @@ int tarn_tcpx_serve(const struct tarn_serve *serve, struct tarn_node_half **s_p)
     if (!rc)
         rc = start_thread(s);
     if (rc) {
-        tarn_tcpx_stop(s);
+        tcpx_stop(s);
         return rc;
     }
     *s_p = s;
     return 0;
 }
+
+const struct tarn_node_half_ops tarn_tcpx_node_ops = {
+    .name = "tcpx",
+    .caps = TARN_TCPX_CAPS,
+    .probe = tarn_tcpx_probe,
+    .serve = tcpx_serve,
+    .serves = tarn_tcpx_serves,
+    .describe = tcpx_describe,
+    .attach = tcpx_attach,
+    .detach_link = tarn_no_detach_link,
+    .detach = tcpx_detach,
+    .stop = tcpx_stop,
+};

@@ -16,6 +16,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "transport/node_half.h"
 #include "transport/tcpx/tcpx.h"
 #include "transport/tcpx/tcpx_setup.h"
 
@@ -90,7 +91,9 @@ void tarn_tcpx_node_fail(struct tarn_tcpx_node_link *l, uint32_t lane, int statu
 /* Logs why the link was closed, at most once a second. */
 void tarn_tcpx_complain(struct tarn_tcpx_node_link *l, const char *why);
 
-/* tcpx_node_lane.c. Errors end the link. */
+/* tcpx_node_lane.c */
+bool tarn_tcpx_serves(const struct tarn_node_half *h, uint32_t pool);
+/* Errors end the link. */
 int tarn_tcpx_lane_open(struct tarn_tcpx_node_link *l, const struct tarn_tcpx_message *m);
 int tarn_tcpx_lane_ask(struct tarn_tcpx_node_lane *n, const struct tarn_tcpx_frame *f);
 /* 1: something moved; 0: not. */

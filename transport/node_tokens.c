@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "transport/tokens.h"
+#include "transport/node_tokens.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,0 +1,124 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The node half of a transport: how a node offers its pools to clients.
+ *
+ * Every transport has one constant table of functions for it (struct tarn_node_half_ops) in NAME_node.c. Only
+ * nodes link these files; libtarn has the client halves (transport.h). node_registry.c lists the tables.
+ *
+ * All functions are called on the control thread. A node half may run threads of its own, which may call the
+ * guard.
+ */
+#ifndef TARN_TRANSPORT_NODE_HALF_H
+#define TARN_TRANSPORT_NODE_HALF_H
+
+#include "transport/transport.h"
+
+/* A pool as transports see it. The server owns all of its memory, and keeps it until after stop(). */
+struct tarn_pool_memory {
+    const char *name;
+    enum tarn_pool_kind kind;
+    void *base; /* the arena, mapped. GPU: an address of the device, which the CPU must not touch */
+    uint64_t bytes;
+    int memfd;               /* the arena's file. GPU: -1, there is none */
+    _Atomic uint64_t *gen;   /* nslots */
+    _Atomic uint32_t *touch; /* nslots */
+    int gen_fd, touch_fd;    /* files of gen and touch */
+    uint32_t nslots;
+    /* GPU pools only: */
+    int device; /* as this process counts them */
+    uint8_t uuid[TARN_CUDA_UUID];
+    uint8_t handle[TARN_CUDA_HANDLE]; /* other processes open the arena with it */
+};
+
+/*
+ * What a node half asks of the server, from any thread. A pin keeps the extent from being reused, but not the
+ * object from being removed. A write pin also keeps the reservation from being committed.
+ *
+ * pin_read   STALE unless gen[slot] == gen, gen is even, and [offset, offset + bytes) lies in the extent
+ * pin_write  STALE unless that session has reserved the slot under gen, which is odd
+ * unpin      takes the gen of the pin
+ * touch      counts as use; needs a pin
+ */
+struct tarn_guard {
+    void *arg;
+    int (*pin_read)(void *arg, uint32_t pool, uint32_t slot, uint64_t gen, uint64_t offset, uint64_t bytes,
+                    void **addr_p);
+    int (*pin_write)(void *arg, uint64_t session, uint32_t pool, uint32_t slot, uint64_t gen, uint64_t offset,
+                     uint64_t bytes, void **addr_p);
+    void (*unpin)(void *arg, uint32_t pool, uint32_t slot, uint64_t gen);
+    void (*touch)(void *arg, uint32_t pool, uint32_t slot);
+};
+
+struct tarn_serve {
+    const struct tarn_logger *log;
+    const char *host;           /* address to bind to and to publish: "127.0.0.1" */
+    uint16_t port;              /* of two-sided transports' data connections; 0: a free one */
+    uint32_t io_threads;        /* at least 1 */
+    const char *rdma_devices;   /* "mlx5_0,mlx5_1"; NULL: all */
+    uint64_t rdma_region_bytes; /* pools are registered in parts of this size; 0: 3.5 GiB */
+    uint64_t epoch;
+    const struct tarn_pool_memory *pools;
+    uint32_t npools;
+    struct tarn_guard guard;
+};
+
+/*
+ * One ATTACH of a session to a transport. attach() answers it, or returns TARN_INPROGRESS. Then the transport
+ * owns *a until it sets `status` and `error` and calls done(). It calls done() once, from a thread of its
+ * own, from stop() at the latest. The session's detach() may come before that.
+ */
+struct tarn_attach {
+    uint64_t session;
+    bool write;        /* the session wants write access, too */
+    bool local;        /* came over the Unix socket, which can pass descriptors */
+    int hazard_fd;     /* the session's hazard page; -1: there is none */
+    const char *offer; /* what the client half's offer() wrote; "" for none */
+    _Atomic bool gone; /* nobody waits for the answer any more, so attach() may fail */
+    void (*done)(struct tarn_attach *a);
+    /* out */
+    int status; /* in done: 0, or the failure with its sentence in `error` */
+    char error[TARN_SENTENCE];
+    uint64_t link;               /* what detach_link() takes; 0: nothing does */
+    char text[TARN_ATTACH_TEXT]; /* one line for the client half, e.g. "v1 127.0.0.1:7701 <token>" */
+    int fds[56];                 /* for SCM_RIGHTS; the server closes fds[i] after sending if close_fds[i] */
+    bool close_fds[56];
+    uint32_t nfds;
+};
+
+struct tarn_node_half; /* each transport casts it to a struct of its own: "Names" in transport.h */
+
+struct tarn_node_half_ops {
+    /* As in the client half's table. */
+    const char *name;
+    uint32_t caps;
+    int (*probe)(char *why, size_t why_bytes);
+
+    int (*serve)(const struct tarn_serve *s, struct tarn_node_half **h_p);
+    /* Can clients reach the pool? */
+    bool (*serves)(const struct tarn_node_half *h, uint32_t pool);
+    /* The transport's text in the pool's record; "" for none. */
+    void (*describe)(const struct tarn_node_half *h, uint32_t pool, char *text, size_t text_bytes);
+    int (*attach)(struct tarn_node_half *h, struct tarn_attach *a);
+    /* The session has closed one link; `link` is its link_id(). The transport gives back what the link held,
+     * and nothing is written through it any more. */
+    void (*detach_link)(struct tarn_node_half *h, uint64_t session, uint64_t link);
+    /* The session is gone. A two-sided transport receives under a write pin, which is refused once the store
+     * has taken the reservations back, so no extent is reused under a write. A one-sided transport on the
+     * same host cannot stop a living writer: the server waits until the process is gone. A one-sided
+     * transport to other hosts cuts the writer off before this returns. */
+    void (*detach)(struct tarn_node_half *h, uint64_t session);
+    void (*stop)(struct tarn_node_half *h);
+};
+
+/* For transports whose nodes notice by themselves that a link is closed. */
+void tarn_no_detach_link(struct tarn_node_half *h, uint64_t session, uint64_t link);
+
+/* --- registry (node_registry.c) ----------------------------------------------------------------- */
+
+/* All node halves, best first; ends with NULL. */
+extern const struct tarn_node_half_ops *const tarn_node_half_list[];
+/* As tarn_transport_select(). */
+int tarn_node_half_select(const char *names, const struct tarn_logger *log,
+                          const struct tarn_node_half_ops **out, int max);
+
+#endif
