@@ -54,7 +54,8 @@ static void leave(struct tarn_node *n)
 /* Nobody gets at the copy any more: that comes before the directory says that it is gone. */
 static void retire(struct tarn_node *n, const struct tarn_stored *o)
 {
-    tarn_store_remove(n->store, &(struct tarn_key){o->key, o->key_bytes}, NULL); /* the page withdraws it */
+    tarn_store_remove(n->store, &(struct tarn_key){o->key, o->key_bytes},
+                      TARN_LEFT_UNTOLD); /* the page withdraws it */
 }
 
 static void next_page(struct page *page)

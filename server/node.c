@@ -30,17 +30,16 @@
 
 /* --- store and transports ----------------------------------------------------------------------- */
 
-/* An object left the store; see publisher.h for who takes it out of the directory. */
+/* An object left the store. The record may still name it, a released copy's, too. */
 static void object_gone(void *arg, const struct tarn_key *key, const struct tarn_location *l, uint64_t bytes,
-                        const char *why)
+                        enum tarn_left why)
 {
+    static const char *const events[] = {[TARN_LEFT_EVICTED] = "evicted",
+                                         [TARN_LEFT_EXPIRED] = "expired",
+                                         [TARN_LEFT_REMOVED] = "removed",
+                                         [TARN_LEFT_RELEASED] = NULL};
     struct tarn_node *n = arg;
-    bool replaced = !strcmp(why, "replaced");
-    /* A record has one location a pool: a commit has overwritten the one before. What anybody released
-     * the record may still name. */
-    if (replaced && n->committing && !strcmp(n->committing->pool, l->pool))
-        return;
-    tarn_publisher_withdraw(n->publisher, key, l, bytes, replaced ? NULL : why);
+    tarn_publisher_withdraw(n->publisher, key, l, bytes, events[why]);
 }
 
 static int start_store(struct tarn_node *n)

@@ -81,7 +81,6 @@ struct tarn_node {
     struct tarn_presence presence;
     uint32_t unsettled; /* commits and deletes the directory thread has, abandoned ones too */
     uint64_t drain_cursor, drain_deadline_ns;
-    const struct tarn_location *committing; /* what goes live now, in place of what the key had here */
     struct tarn_node_stats stats;
     /* What parts tell the node, by the two functions below. */
     void (*drain)(struct tarn_node *n), (*drain_check)(struct tarn_node *n);

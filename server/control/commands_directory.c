@@ -95,16 +95,25 @@ static const char *untried(int code)
                                : "no such reservation of this session: reserve again";
 }
 
-/* A join takes no place, so the store says what has to be withdrawn. */
+/* A record has one location a pool, so a put has overwritten the old one of its pool. A join has not. */
 static void end_commit(struct tarn_node *n, const struct commit_item *item, const struct tarn_publish *p,
                        bool published)
 {
-    n->committing = p->mode == TARN_PUBLISH_JOIN ? NULL : &p->record.locations[0];
-    bool live =
+    struct tarn_committed c =
         tarn_store_commit_end(n->store, item->pool, item->slot, item->gen, published ? p->record.born_ms : 0);
-    n->committing = NULL;
-    if (published && !live) /* released while it was published */
+    if (c.replaced && (p->mode == TARN_PUBLISH_JOIN || strcmp(p->record.locations[0].pool, c.old.pool)))
+        tarn_publisher_withdraw(n->publisher, &p->key, &c.old, 0, NULL);
+    if (published && !c.live) /* released while it was published */
         withdraw_later(n, p);
+}
+
+/* The client was told that nothing was stored. The directory thread still has the request: only the key is
+ * read. */
+static void end_abandoned(struct tarn_node *n, const struct commit_item *item, const struct tarn_key *key)
+{
+    struct tarn_committed c = tarn_store_commit_end(n->store, item->pool, item->slot, item->gen, 0);
+    if (c.replaced)
+        tarn_publisher_withdraw(n->publisher, key, &c.old, 0, NULL);
 }
 
 /* To be committed again, if the session is still there. What was published stays so, at an earlier COMMIT,
@@ -181,7 +190,7 @@ static void commit_answer(struct tarn_pending *pending, int code, const char *se
             continue;
         }
         if (!item->code)
-            tarn_store_commit_end(pending->node->store, item->pool, item->slot, item->gen, 0);
+            end_abandoned(pending->node, item, &pending->request.publishes[item->publish].key);
         if (out)
             tarn_resp_add_error(out, item->code ? item->code : code,
                                 item->code ? untried(item->code) : sentence);

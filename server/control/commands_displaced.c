@@ -106,7 +106,7 @@ static void delete_begin(struct deletes *d, struct tarn_node *n, const redisRepl
         return;
     item->was_here = tarn_store_find(n->store, &removal->key, &record, &removal->freed);
     if (item->was_here) {
-        tarn_store_remove(n->store, &removal->key, NULL); /* the DELETE withdraws it */
+        tarn_store_remove(n->store, &removal->key, TARN_LEFT_UNTOLD); /* the DELETE withdraws it */
         n->stats.deleted++;
         item->bytes = record.tensor.bytes;
     }

@@ -50,7 +50,7 @@ static void free_all(struct tarn_node *n)
     for (size_t found; (found = tarn_store_list(n->store, &cursor, page, PAGE));) {
         for (size_t i = 0; i < found; i++) {
             struct tarn_key key = {page[i].key, page[i].key_bytes};
-            n->presence.freed += tarn_store_remove(n->store, &key, "evicted");
+            n->presence.freed += tarn_store_remove(n->store, &key, TARN_LEFT_EVICTED);
         }
     }
 }

@@ -180,7 +180,7 @@ static void wheel_remove(struct wheel *w, struct object *o)
 
 /* All of a removal but freeing: o is in limbo afterwards. `gone` may say at once that the copy is no more, so
  * the gen has changed before. */
-static void retire_live(struct tarn_store *s, struct object *o, const char *why)
+static void retire_live(struct tarn_store *s, struct object *o, enum tarn_left why)
 {
     struct pool *p = &s->pools[o->pool];
     struct tarn_location l;
@@ -191,11 +191,11 @@ static void retire_live(struct tarn_store *s, struct object *o, const char *why)
     p->live--;
     store_locate(s, o, &l);
     retire(s, o);
-    if (s->o.gone && why)
+    if (s->o.gone && why != TARN_LEFT_UNTOLD)
         s->o.gone(s->o.arg, &(struct tarn_key){o->key, o->key_bytes}, &l, o->tensor.bytes, why);
 }
 
-void store_remove_live(struct tarn_store *s, struct object *o, const char *why)
+void store_remove_live(struct tarn_store *s, struct object *o, enum tarn_left why)
 {
     retire_live(s, o, why);
     if (!is_pinned(&s->pools[o->pool], o->slot) && !is_hazard(s, o))
@@ -207,7 +207,7 @@ void store_retire_evicted(struct tarn_store *s, struct object *o)
     struct pool *p = &s->pools[o->pool];
     p->evicted++;
     p->evicted_bytes += o->tensor.bytes;
-    retire_live(s, o, "evicted");
+    retire_live(s, o, TARN_LEFT_EVICTED);
 }
 
 /* --- times -------------------------------------------------------------------------------------- */
@@ -220,7 +220,7 @@ bool store_is_expired(const struct object *o)
 void store_expire(struct tarn_store *s, struct object *o)
 {
     s->pools[o->pool].expired++;
-    store_remove_live(s, o, "expired");
+    store_remove_live(s, o, TARN_LEFT_EXPIRED);
 }
 
 /* When the object is to be looked at next; FOREVER: never. */

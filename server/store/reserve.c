@@ -353,12 +353,19 @@ int tarn_store_commit_begin(struct tarn_store *s, uint64_t session, uint32_t poo
     return 0;
 }
 
+static void replace(struct tarn_store *s, struct object *old, struct tarn_committed *c)
+{
+    c->replaced = true;
+    store_locate(s, old, &c->old);
+    store_remove_live(s, old, TARN_LEFT_UNTOLD);
+}
+
 /* LIVE from now on, in place of what the key had here. */
-static void go_live(struct tarn_store *s, struct object *o)
+static void go_live(struct tarn_store *s, struct object *o, struct tarn_committed *c)
 {
     struct object *old = index_find(&s->index, o->key, o->key_bytes);
     if (old)
-        store_remove_live(s, old, "replaced");
+        replace(s, old, c);
     index_add(&s->index, o);
     s->pools[o->pool].live++;
     o->state = OBJECT_LIVE;
@@ -368,31 +375,34 @@ static void go_live(struct tarn_store *s, struct object *o)
 }
 
 /* It was LIVE before it was published once more. */
-static bool end_again(struct tarn_store *s, struct object *o, uint64_t born_ms)
+static void end_again(struct tarn_store *s, struct object *o, uint64_t born_ms, struct tarn_committed *c)
 {
     o->committer = 0;
-    if (born_ms)
+    c->live = born_ms != 0;
+    if (c->live)
         o->born_ms = born_ms;
     else
-        store_remove_live(s, o, "replaced");
-    return born_ms != 0;
+        replace(s, o, c);
 }
 
-bool tarn_store_commit_end(struct tarn_store *s, uint32_t pool, uint32_t slot, uint64_t gen, uint64_t born_ms)
+struct tarn_committed tarn_store_commit_end(struct tarn_store *s, uint32_t pool, uint32_t slot, uint64_t gen,
+                                            uint64_t born_ms)
 {
     struct object *o = store_object_at(s, pool, slot, gen + 1);
+    struct tarn_committed c = {.live = false};
     if (o && o->state == OBJECT_LIVE)
-        return end_again(s, o, born_ms);
+        end_again(s, o, born_ms, &c);
     if (!o || o->state != OBJECT_PUBLISHING)
-        return false;
+        return c;
     no_longer_reserved(s, o);
     if (!born_ms || o->displaced) {
         store_reclaim(s, o);
-        return false;
+        return c;
     }
     o->born_ms = born_ms;
-    go_live(s, o);
-    return true;
+    go_live(s, o, &c);
+    c.live = true;
+    return c;
 }
 
 void tarn_store_commit_again(struct tarn_store *s, uint64_t session, uint32_t pool, uint32_t slot,

@@ -171,7 +171,7 @@ bool tarn_store_find(const struct tarn_store *s, const struct tarn_key *key, str
     return o != NULL;
 }
 
-bool tarn_store_remove(struct tarn_store *s, const struct tarn_key *key, const char *why)
+bool tarn_store_remove(struct tarn_store *s, const struct tarn_key *key, enum tarn_left why)
 {
     struct object *o = index_find(&s->index, key->data, key->bytes);
     if (o)
@@ -185,7 +185,7 @@ bool tarn_store_release(struct tarn_store *s, uint32_t pool, uint32_t slot, uint
     if (!o || (o->state != OBJECT_LIVE && o->state != OBJECT_PUBLISHING))
         return false;
     if (o->state == OBJECT_LIVE)
-        store_remove_live(s, o, "replaced");
+        store_remove_live(s, o, TARN_LEFT_RELEASED);
     else
         o->displaced = true; /* a later put won before the commit of this one has ended */
     return true;

@@ -86,11 +86,17 @@ int tarn_store_reserve(struct tarn_store *s, const struct tarn_reserve *r, struc
  */
 int tarn_store_commit_begin(struct tarn_store *s, uint64_t session, uint32_t pool, uint32_t slot,
                             uint64_t gen, struct tarn_publish *p);
-/* Ends it. born_ms: of the record that was published: LIVE, and another object of the same key held here is
- * reclaimed; 0: none was: reclaimed without a word to `gone`. gen is the reservation's. True: it is LIVE;
- * false also when it was released meanwhile. */
-bool tarn_store_commit_end(struct tarn_store *s, uint32_t pool, uint32_t slot, uint64_t gen,
-                           uint64_t born_ms);
+struct tarn_committed {
+    bool live;
+    bool replaced; /* another object of the key, or, refused, the object itself that was LIVE before, is gone
+                    */
+    struct tarn_location
+        old; /* with replaced: where that was; for the caller to withdraw, `gone` is not called */
+};
+/* Ends a commit; gen is the reservation's. born_ms: of the published record, the object becomes LIVE unless
+ * it was released meanwhile; 0: nothing was published, the object is reclaimed and `gone` is not called. */
+struct tarn_committed tarn_store_commit_end(struct tarn_store *s, uint32_t pool, uint32_t slot, uint64_t gen,
+                                            uint64_t born_ms);
 /* Lets the session begin the commit once more: PUBLISHING, of which nothing was published, is a reservation
  * again; what is LIVE stays so. session 0: it is gone, nobody will; PUBLISHING is reclaimed. */
 void tarn_store_commit_again(struct tarn_store *s, uint64_t session, uint32_t pool, uint32_t slot,
@@ -106,9 +112,9 @@ uint32_t tarn_store_abort_session(struct tarn_store *s, uint64_t session);
 /* The LIVE object of a key: fills record and location (any may be NULL). False when there is none. */
 bool tarn_store_find(const struct tarn_store *s, const struct tarn_key *key, struct tarn_record *r,
                      struct tarn_location *l);
-/* Reclaims a key's object and tells `gone`, unless why is NULL. False when there is none. */
-bool tarn_store_remove(struct tarn_store *s, const struct tarn_key *key, const char *why);
-/* Reclaims the object at slot if it still has the (even) generation; tells `gone` with "replaced". One that
+/* Reclaims a key's object. False when there is none. */
+bool tarn_store_remove(struct tarn_store *s, const struct tarn_key *key, enum tarn_left why);
+/* Reclaims the object at slot if it still has the (even) generation; calls `gone`. One that
  * is PUBLISHING is reclaimed by its commit_end, without a word. */
 bool tarn_store_release(struct tarn_store *s, uint32_t pool, uint32_t slot, uint64_t gen);
 bool tarn_store_is_publishing(const struct tarn_store *s, uint32_t pool, uint32_t slot, uint64_t gen);

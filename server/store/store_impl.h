@@ -163,7 +163,7 @@ void index_remove(struct key_index *x, struct object *o);
 /* Changes the slot's gen and frees the object, from limbo later if somebody is at its extent. */
 void store_reclaim(struct tarn_store *s, struct object *o);
 /* Takes a LIVE object out of everything, tells `gone`, reclaims it. */
-void store_remove_live(struct tarn_store *s, struct object *o, const char *why);
+void store_remove_live(struct tarn_store *s, struct object *o, enum tarn_left why);
 /* The same for eviction, but leaves it in limbo: for many at once, to be swept together. */
 void store_retire_evicted(struct tarn_store *s, struct object *o);
 void store_sweep_limbo(struct tarn_store *s, struct pool *p);

@@ -5,15 +5,24 @@
 
 #include "metadata/directory.h"
 
+/* Why an object left the store. */
+enum tarn_left {
+    TARN_LEFT_UNTOLD, /* the caller knows: `gone` is not called */
+    TARN_LEFT_EVICTED,
+    TARN_LEFT_EXPIRED,
+    TARN_LEFT_REMOVED,
+    TARN_LEFT_RELEASED,
+};
+
 struct tarn_store_options {
     uint64_t epoch;                         /* its low half must not be 0: INVALID */
     const char *node;                       /* id, for locations */
     uint32_t high_watermark, low_watermark; /* percent of a pool; ticks evict from high down to low */
     uint64_t session_reserved_max; /* bytes a session may have reserved and not committed, unless it is one
                                       reservation; 0: no limit */
-    /* An object left: why is "evicted", "expired", "removed" or "replaced". */
+    /* An object left. */
     void (*gone)(void *arg, const struct tarn_key *key, const struct tarn_location *l, uint64_t bytes,
-                 const char *why);
+                 enum tarn_left why);
     void *arg;
 };
 

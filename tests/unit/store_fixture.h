@@ -24,18 +24,19 @@
 /* What `gone` was told. */
 struct gone {
     uint32_t n;
-    char key[64], why[16];
+    char key[64];
+    enum tarn_left why;
     struct tarn_location location;
     uint64_t bytes;
 };
 
 static inline void on_gone(void *arg, const struct tarn_key *key, const struct tarn_location *l,
-                           uint64_t bytes, const char *why)
+                           uint64_t bytes, enum tarn_left why)
 {
     struct gone *g = arg;
     g->n++;
     snprintf(g->key, sizeof(g->key), "%.*s", (int)key->bytes, (const char *)key->data);
-    snprintf(g->why, sizeof(g->why), "%s", why);
+    g->why = why;
     g->location = *l;
     g->bytes = bytes;
 }
@@ -82,11 +83,11 @@ static inline struct tarn_reserve want(const char *key, uint64_t bytes)
         .key = key_of(key), .tensor = tarn_bytes(bytes), .pool = -1, .version = 5, .session = SESSION};
 }
 
-static inline void commit(struct tarn_store *s, const struct tarn_grant *g, bool published)
+static inline struct tarn_committed commit(struct tarn_store *s, const struct tarn_grant *g, bool published)
 {
     struct tarn_publish p;
     assert_int_equal(tarn_store_commit_begin(s, SESSION, g->pool, g->slot, g->gen, &p), 0);
-    tarn_store_commit_end(s, g->pool, g->slot, g->gen, published);
+    return tarn_store_commit_end(s, g->pool, g->slot, g->gen, published);
 }
 
 static inline int put_as(struct tarn_store *s, const struct tarn_reserve *r, struct tarn_grant *g)

@@ -351,7 +351,7 @@ struct watch {
 };
 
 static void on_gone_watch(void *arg, const struct tarn_key *key, const struct tarn_location *l,
-                          uint64_t bytes, const char *why)
+                          uint64_t bytes, enum tarn_left why)
 {
     struct watch *w = arg;
     (void)key, (void)l, (void)bytes, (void)why;

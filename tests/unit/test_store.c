@@ -41,7 +41,7 @@ static void test_put_find_remove(void **state)
     assert_int_equal(p.record.locations[0].offset, g.offset);
     assert_int_equal(tarn_store_session_reserved(s, SESSION), 0);
     assert_false(has(s, "a"));
-    assert_true(tarn_store_commit_end(s, g.pool, g.slot, g.gen, p.record.born_ms + 5));
+    assert_true(tarn_store_commit_end(s, g.pool, g.slot, g.gen, p.record.born_ms + 5).live);
 
     struct tarn_record found;
     struct tarn_location l;
@@ -51,14 +51,14 @@ static void test_put_find_remove(void **state)
     assert_int_equal(found.born_ms, p.record.born_ms + 5); /* as the directory has it */
     assert_int_equal(stats(s).objects, 1);
 
-    assert_true(tarn_store_remove(s, &key, "removed"));
+    assert_true(tarn_store_remove(s, &key, TARN_LEFT_REMOVED));
     assert_int_equal(gen_at(s, &g), g.gen + 2);
     assert_int_equal(gone.n, 1);
-    assert_string_equal(gone.why, "removed");
+    assert_int_equal(gone.why, TARN_LEFT_REMOVED);
     assert_string_equal(gone.key, "a");
     assert_int_equal(gone.location.gen, g.gen + 1);
     assert_int_equal(gone.bytes, 96);
-    assert_false(tarn_store_remove(s, &key, "removed"));
+    assert_false(tarn_store_remove(s, &key, TARN_LEFT_REMOVED));
     assert_int_equal(stats(s).used, 0);
 
     struct tarn_grant again = put(s, "b", 96); /* the slot is used again, under a later gen */
@@ -103,12 +103,13 @@ static void test_absent_and_replace(void **state)
     struct tarn_key key = key_of("a");
     assert_true(tarn_store_find(s, &key, NULL, &l)); /* the old one stays until the new one is there */
     assert_int_equal(l.gen, first.gen + 1);
-    commit(s, &second, true);
+    struct tarn_committed c = commit(s, &second, true);
     assert_true(tarn_store_find(s, &key, NULL, &l));
     assert_int_equal(l.slot, second.slot);
-    assert_int_equal(gone.n, 1);
-    assert_string_equal(gone.why, "replaced");
-    assert_int_equal(gone.location.gen, first.gen + 1);
+    assert_int_equal(gone.n, 0); /* the committer knows */
+    assert_true(c.live && c.replaced);
+    assert_string_equal(c.old.pool, "p");
+    assert_int_equal(c.old.gen, first.gen + 1);
     assert_int_equal(stats(s).objects, 1);
     tarn_store_free(s);
 }
@@ -137,7 +138,7 @@ static void test_release_while_publishing(void **state)
 
     assert_false(tarn_store_release(s, b.pool, b.slot, b.gen));
     assert_true(tarn_store_release(s, b.pool, b.slot, b.gen + 1));
-    assert_string_equal(gone.why, "replaced");
+    assert_int_equal(gone.why, TARN_LEFT_RELEASED);
     assert_false(has(s, "a"));
     assert_int_equal(stats(s).used, 0);
     tarn_store_free(s);
@@ -178,12 +179,12 @@ static void test_worn_out_slot_is_retired(void **state)
     struct tarn_store *s = one_pool(&gone, MIB, 0);
     struct tarn_grant g = put(s, "a", 100), next;
     struct tarn_key key = key_of("a");
-    assert_true(tarn_store_remove(s, &key, "removed"));
+    assert_true(tarn_store_remove(s, &key, TARN_LEFT_REMOVED));
     uint32_t n;
     atomic_store(&tarn_store_pools(s, &n)[0].gen[g.slot], EPOCH << 32 | 0xfffffffd);
     next = put(s, "a", 100);
     assert_int_equal(next.slot, g.slot); /* the last time */
-    assert_true(tarn_store_remove(s, &key, "removed"));
+    assert_true(tarn_store_remove(s, &key, TARN_LEFT_REMOVED));
     next = put(s, "a", 100);
     assert_int_not_equal(next.slot, g.slot);
     tarn_store_free(s);
@@ -327,7 +328,7 @@ static void test_pinned_extent_is_not_reused(void **state)
     assert_int_equal(tarn_store_reserve(s, &r, &g), TARN_E_FULL);
     assert_true(has(s, "a")); /* evicting it would have given nothing */
     struct tarn_key key = key_of("a");
-    assert_true(tarn_store_remove(s, &key, "removed"));
+    assert_true(tarn_store_remove(s, &key, TARN_LEFT_REMOVED));
     assert_false(has(s, "a"));
     assert_int_equal(stats(s).limbo, 1);
     assert_int_equal(tarn_store_reserve(s, &r, &g), TARN_E_FULL);
@@ -361,7 +362,7 @@ static void test_hazards(void **state)
     assert_true(has(s, "a"));
     assert_false(has(s, "b"));
     struct tarn_key key = key_of("a");
-    tarn_store_remove(s, &key, "removed");
+    tarn_store_remove(s, &key, TARN_LEFT_REMOVED);
     assert_int_equal(stats(s).limbo, 1);
     tarn_store_tick(s);
     assert_int_equal(stats(s).limbo, 1);
@@ -390,7 +391,7 @@ static void test_expiry(void **state)
     assert_true(tarn_now_ns() >= end);
     assert_false(has(s, "a"));
     assert_true(has(s, "b"));
-    assert_string_equal(gone.why, "expired");
+    assert_int_equal(gone.why, TARN_LEFT_EXPIRED);
     assert_int_equal(gone.n, 1);
 
     r.absent = true; /* what has expired is not there, looked at or not */
@@ -478,7 +479,7 @@ static void test_list_passes_gaps(void **state)
     for (int i = 0; i < 9999; i++) {
         snprintf(key, sizeof(key), "k%d", i);
         struct tarn_key k = key_of(key);
-        assert_true(tarn_store_remove(s, &k, "removed"));
+        assert_true(tarn_store_remove(s, &k, TARN_LEFT_REMOVED));
     }
     struct tarn_stored found;
     uint64_t cursor = 0;
@@ -509,7 +510,7 @@ static void test_every_key_is_found(void **state)
         if (!here[which] && rand_r(&seed) % 4)
             put(s, key, 1);
         else
-            assert_int_equal(tarn_store_remove(s, &k, "removed"), here[which]);
+            assert_int_equal(tarn_store_remove(s, &k, TARN_LEFT_REMOVED), here[which]);
         here[which] = has(s, key);
     }
     for (int i = 0; i < KEYS; i++) {
@@ -646,7 +647,7 @@ static void test_expiry_does_not_wait_for_others(void **state)
     tarn_store_tick(s);
     assert_int_equal(gone.n, 1);
     assert_string_equal(gone.key, "t30000");
-    assert_string_equal(gone.why, "expired");
+    assert_int_equal(gone.why, TARN_LEFT_EXPIRED);
     tarn_store_free(s);
 }
 
@@ -669,7 +670,7 @@ static void test_many_expiries_in_any_order(void **state)
         if (i % 5 == 0)
             tarn_store_pin(s, &k, 1 + (uint32_t)(seed >> 30) % 300);
         if (i % 7 == 0)
-            removed += tarn_store_remove(s, &k, "removed");
+            removed += tarn_store_remove(s, &k, TARN_LEFT_REMOVED);
         if (i % 100 == 0)
             tarn_store_tick(s);
     }
