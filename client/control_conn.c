@@ -115,7 +115,6 @@ static int say_hello(struct tarn_control_conn *conn)
     struct tarn_peer_node *node = conn->node;
     const char *given = node->client->secret;
     char session[17], published[sizeof node->secret];
-    const char *argv[] = {"HELLO", TARN_PROTOCOL, session, given ? given : published};
 
     pthread_mutex_lock(&node->lock);
     memcpy(published, node->secret, sizeof published);
@@ -124,7 +123,8 @@ static int say_hello(struct tarn_control_conn *conn)
     snprintf(session, sizeof session, "%016" PRIx64, node->client->session);
     conn->hello_ns = tarn_now_ns();
     conn->greets = true;
-    return tarn_resp_append(conn->resp, given || conn->published ? 4 : 3, argv, NULL);
+    const char *secret = given ? given : published[0] ? published : NULL;
+    return tarn_resp_append_strs(conn->resp, "HELLO", TARN_PROTOCOL, session, secret, NULL);
 }
 
 /* Over the Unix socket another host's node may have the path; over TCP the node was restarted. */
@@ -390,15 +390,14 @@ void tarn_control_conn_rest(struct tarn_control_conn *conn)
 
 /* --- one command -------------------------------------------------------------------------------- */
 
-int tarn_control_conn_send(struct tarn_control_conn *conn, int argc, const char *const *argv,
-                           const size_t *lens, uint64_t deadline_ns)
+int tarn_control_conn_send(struct tarn_control_conn *conn, const struct tarn_command *c, uint64_t deadline_ns)
 {
-    int rc = tarn_resp_append(conn->resp, argc, argv, lens);
+    int rc = tarn_resp_append_command(conn->resp, c);
 
     if (rc == 0)
         rc = tarn_resp_flush(conn->resp, deadline_ns);
     conn->reply_due = rc == 0;
-    conn->grants = strcmp(argv[0], "RESERVE") == 0;
+    conn->grants = false;
     conn->since_ns = tarn_now_ns();
     return rc;
 }
@@ -440,13 +439,8 @@ int tarn_control_conn_reply(struct tarn_control_conn *conn, uint64_t deadline_ns
     return 0;
 }
 
-int tarn_command_send(const struct tarn_command *a, struct tarn_control_conn *conn, uint64_t deadline_ns)
-{
-    return tarn_control_conn_send(conn, a->n, a->argv, a->lens, deadline_ns);
-}
-
-int tarn_command_call(const struct tarn_command *a, struct tarn_peer_node *node, uint64_t deadline_ns,
-                      const struct tarn_stop *stop, redisReply **reply_p)
+int tarn_control_conn_call(struct tarn_peer_node *node, const struct tarn_command *c, uint64_t deadline_ns,
+                           const struct tarn_stop *stop, redisReply **reply_p)
 {
     struct tarn_control_conn *conn;
     char who[352];
@@ -460,7 +454,7 @@ int tarn_command_call(const struct tarn_command *a, struct tarn_peer_node *node,
     int rc = tarn_control_conn_take(node, false, deadline_ns, stop, &conn);
     if (rc != 0)
         return rc;
-    rc = tarn_command_send(a, conn, deadline_ns);
+    rc = tarn_control_conn_send(conn, c, deadline_ns);
     if (rc == 0)
         rc = tarn_control_conn_reply(conn, deadline_ns, stop, reply_p);
     if (rc != TARN_E_TIMEOUT || conn->reply_due) /* a node that answers TIMEOUT is not silent: Redis is */

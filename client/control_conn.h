@@ -7,7 +7,6 @@
 #include <stdint.h>
 
 #include "base/resp/resp.h"
-#include "client/command.h"
 #include "client/patience.h"
 #include "client/peer_node.h"
 #include "client/stop.h"
@@ -30,15 +29,14 @@ int tarn_control_conn_connect(struct tarn_peer_node *node, struct tarn_steps *st
 void tarn_control_conn_give(struct tarn_control_conn *conn);
 /* The same for one that this thread needs again in a moment: it is not made the one that is watched. */
 void tarn_control_conn_rest(struct tarn_control_conn *conn);
-int tarn_control_conn_send(struct tarn_control_conn *conn, int argc, const char *const *argv,
-                           const size_t *lens, uint64_t deadline_ns);
+int tarn_control_conn_send(struct tarn_control_conn *conn, const struct tarn_command *c,
+                           uint64_t deadline_ns);
 /* Waits for the reply; an error reply to the whole command is a failure. stop may be NULL. */
 int tarn_control_conn_reply(struct tarn_control_conn *conn, uint64_t deadline_ns,
                             const struct tarn_stop *stop, redisReply **reply_p);
-int tarn_command_send(const struct tarn_command *a, struct tarn_control_conn *conn, uint64_t deadline_ns);
 /* Sends and waits. A node set aside a moment ago is waited for, one known to be down is NODE_DOWN. */
-int tarn_command_call(const struct tarn_command *a, struct tarn_peer_node *node, uint64_t deadline_ns,
-                      const struct tarn_stop *stop, redisReply **reply_p);
+int tarn_control_conn_call(struct tarn_peer_node *node, const struct tarn_command *c, uint64_t deadline_ns,
+                           const struct tarn_stop *stop, redisReply **reply_p);
 /* A moment of this host's clock as nanoseconds since the node's tick 0; HELLO was answered before. */
 uint64_t tarn_peer_node_clock(struct tarn_peer_node *node, uint64_t when_ns);
 

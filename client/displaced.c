@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "client/client.h"
-#include "client/command.h"
 #include "client/control_conn.h"
 #include "client/health.h"
 #include "client/peer_nodes.h"
@@ -147,20 +146,17 @@ static void take_answers(struct batch *b, const redisReply *reply)
 
 /* --- RELEASE ------------------------------------------------------------------------------------ */
 
-static int release_words(const struct batch *b, struct tarn_command *a)
+static const struct tarn_command *release_command(const struct batch *b)
 {
-    int rc = tarn_command_init(a, 1 + 3 * (int)b->n, b->n * (48 + TARN_POOL_NAME_MAX));
+    struct tarn_command *c = tarn_resp_command(b->conn->resp, "RELEASE", NULL);
 
-    if (rc != 0)
-        return rc;
-    tarn_command_str(a, "RELEASE");
     for (size_t i = 0; i < b->n; i++) {
         const struct tarn_location *l = &b->copies[i]->copy;
-        tarn_command_text(a, l->pool);
-        tarn_command_u64(a, l->slot);
-        tarn_command_gen(a, l->gen);
+        tarn_command_str(c, l->pool);
+        tarn_command_u64(c, l->slot);
+        tarn_command_gen(c, l->gen);
     }
-    return 0;
+    return c;
 }
 
 /* Nodes that are set aside hear of it from the directory, when they beat again. */
@@ -168,19 +164,17 @@ static void release_send(struct tarn_client *c, struct batch *b, uint64_t deadli
                          const struct tarn_stop *stop)
 {
     struct tarn_peer_node *node = b->node;
-    struct tarn_command a;
 
     b->until_ns = within(node, 1, deadline_ns);
     if (!atomic_load(&node->listed) && !atomic_load(&node->superseded))
         tarn_peer_nodes_refresh(c, b->until_ns);
-    if (!atomic_load(&node->listed) || atomic_load(&node->health) != TARN_UP || release_words(b, &a) != 0)
+    if (!atomic_load(&node->listed) || atomic_load(&node->health) != TARN_UP)
         return;
     int rc = tarn_control_conn_take(node, false, b->until_ns, stop, &b->conn);
-    if (rc == 0 && tarn_command_send(&a, b->conn, b->until_ns) != 0) {
+    if (rc == 0 && tarn_control_conn_send(b->conn, release_command(b), b->until_ns) != 0) {
         tarn_control_conn_drop(b->conn);
         b->conn = NULL;
     }
-    tarn_command_free(&a);
 }
 
 static void release_answer(struct batch *b, const struct tarn_stop *stop)
@@ -272,22 +266,20 @@ static struct tarn_peer_node *asked_of(struct tarn_client *c, const struct tarn_
 static void ask(struct batch *b, uint64_t deadline_ns, const struct tarn_stop *stop)
 {
     char text[TARN_COPY_TEXT];
-    struct tarn_command a;
+    struct tarn_command c = {.n = 0};
     redisReply *reply;
 
-    if (tarn_command_init(&a, 1 + 2 * (int)b->n, b->n * sizeof text) != 0)
-        return;
-    tarn_command_str(&a, "SETTLED");
+    tarn_command_str(&c, "SETTLED");
     for (size_t i = 0; i < b->n; i++) {
-        tarn_command_add(&a, b->copies[i]->key->data, b->copies[i]->key->bytes);
+        tarn_command_add(&c, b->copies[i]->key->data, b->copies[i]->key->bytes);
         tarn_copy_format(&b->copies[i]->copy, text);
-        tarn_command_text(&a, text);
+        tarn_command_str(&c, text);
     }
-    if (tarn_command_call(&a, b->node, within(b->node, 4, deadline_ns), stop, &reply) == 0) {
+    if (tarn_control_conn_call(b->node, &c, within(b->node, 4, deadline_ns), stop, &reply) == 0) {
         take_answers(b, reply);
         freeReplyObject(reply);
     }
-    tarn_command_free(&a);
+    tarn_command_free(&c);
 }
 
 /* Asks about each copy that is not settled, once. True: all are. */

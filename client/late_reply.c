@@ -11,7 +11,6 @@
 #include "base/clock.h"
 #include "base/resp/resp.h"
 #include "client/client.h"
-#include "client/command.h"
 #include "client/control_conn.h"
 #include "client/retire.h"
 
@@ -19,22 +18,18 @@
 
 static void give_grants_back(struct tarn_control_conn *conn, const redisReply *reply)
 {
-    struct tarn_command a;
+    struct tarn_command *c = tarn_resp_command(conn->resp, "ABORT", NULL);
 
-    if (tarn_command_init(&a, 1 + 3 * (int)reply->elements, reply->elements * 48) != 0)
-        return;
-    tarn_command_str(&a, "ABORT");
     for (size_t i = 0; i < reply->elements; i++) {
         const redisReply *e = reply->element[i];
         if (e->type != REDIS_REPLY_ARRAY || e->elements != 4 || !e->element[3]->str)
             continue;
-        tarn_command_u64(&a, (uint64_t)e->element[0]->integer);
-        tarn_command_u64(&a, (uint64_t)e->element[2]->integer);
-        tarn_command_str(&a, e->element[3]->str);
+        tarn_command_u64(c, (uint64_t)e->element[0]->integer);
+        tarn_command_u64(c, (uint64_t)e->element[2]->integer);
+        tarn_command_str(c, e->element[3]->str);
     }
-    if (a.n > 1)
-        tarn_command_send(&a, conn, tarn_deadline(100));
-    tarn_command_free(&a);
+    if (c->n > 1)
+        tarn_control_conn_send(conn, c, tarn_deadline(100));
 }
 
 /* True when the connection is to be looked at again. */

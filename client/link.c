@@ -32,7 +32,6 @@
 #include "base/thread.h"
 #include "client/alert.h"
 #include "client/client.h"
-#include "client/command.h"
 #include "client/control_conn.h"
 #include "client/health.h"
 #include "client/owed_command.h"
@@ -56,20 +55,17 @@
 static bool detach(struct tarn_peer_node *node, const char *transport, uint64_t id, uint64_t deadline_ns,
                    const struct tarn_stop *stop)
 {
-    struct tarn_command a;
+    struct tarn_command c = {.n = 0};
     redisReply *reply;
 
-    if (tarn_command_init(&a, 3, 32) != 0)
-        return false;
-    tarn_command_str(&a, "DETACH");
-    tarn_command_str(&a, transport);
-    tarn_command_gen(&a, id);
-    if (tarn_now_ns() < deadline_ns && tarn_command_call(&a, node, deadline_ns, stop, &reply) == 0) {
+    tarn_command_strs(&c, "DETACH", transport, NULL);
+    tarn_command_gen(&c, id);
+    if (tarn_now_ns() < deadline_ns && tarn_control_conn_call(node, &c, deadline_ns, stop, &reply) == 0) {
         freeReplyObject(reply);
-        tarn_command_free(&a);
+        tarn_command_free(&c);
         return true;
     }
-    tarn_owed_command_add(node, &a);
+    tarn_owed_command_add(node, &c);
     return false;
 }
 
@@ -236,10 +232,11 @@ static int attach(struct tarn_control_conn *conn, struct tarn_side *s, const cha
                   uint32_t *nfds)
 {
     const char *transport = ops_of(s)->name;
-    const char *argv[] = {"ATTACH", transport, s->write ? "w" : "r", offer};
+    const struct tarn_command *c =
+        tarn_resp_command(conn->resp, "ATTACH", transport, s->write ? "w" : "r", *offer ? offer : NULL, NULL);
     redisReply *reply;
     char who[352];
-    int rc = tarn_control_conn_send(conn, *offer ? 4 : 3, argv, NULL, deadline_ns);
+    int rc = tarn_control_conn_send(conn, c, deadline_ns);
 
     if (rc == 0)
         rc = wait_attached(conn, s, deadline_ns, stop, &reply);

@@ -9,7 +9,6 @@
 #include "client/cache.h"
 #include "client/check.h"
 #include "client/client.h"
-#include "client/command.h"
 #include "client/control_conn.h"
 #include "client/peer_nodes.h"
 #include "client/resolve.h"
@@ -60,27 +59,19 @@ static int mark_answer(const struct marks *m, struct tarn_peer_node *node, const
 static void marks_send(struct marks *m, struct tarn_peer_node *node)
 {
     size_t batch[COMMAND_KEYS_MAX], n = 0;
-    struct tarn_command a;
+    struct tarn_command c = {.n = 0};
     redisReply *reply = NULL;
-    int rc = tarn_command_init(&a, 2 + COMMAND_KEYS_MAX, 0);
 
-    if (rc == 0) {
-        tarn_command_str(&a, m->command);
-        if (m->argument)
-            tarn_command_str(&a, m->argument);
-    }
+    tarn_command_strs(&c, m->command, m->argument, NULL);
     for (size_t i = 0; i < m->n && n < COMMAND_KEYS_MAX; i++) {
         if (m->all[i].done || m->all[i].node != node)
             continue;
         m->all[i].done = true;
         batch[n++] = i;
-        if (rc == 0)
-            tarn_command_add(&a, m->keys[m->all[i].key].data, m->keys[m->all[i].key].bytes);
+        tarn_command_add(&c, m->keys[m->all[i].key].data, m->keys[m->all[i].key].bytes);
     }
-    if (rc == 0) {
-        rc = tarn_command_call(&a, node, m->deadline_ns, m->stop, &reply);
-        tarn_command_free(&a);
-    }
+    int rc = tarn_control_conn_call(node, &c, m->deadline_ns, m->stop, &reply);
+    tarn_command_free(&c);
     for (size_t k = 0; k < n; k++) {
         const redisReply *e = rc == 0 && k < reply->elements ? reply->element[k] : NULL;
         struct mark *one = &m->all[batch[k]];

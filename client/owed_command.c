@@ -21,25 +21,25 @@
 struct tarn_owed_command {
     struct tarn_owed_command *next;
     struct tarn_peer_node *node;
-    struct tarn_command words;
+    struct tarn_command command;
 };
 
 static void owed_command_free(struct tarn_owed_command *e)
 {
     atomic_fetch_sub(&e->node->owed_commands, 1);
-    tarn_command_free(&e->words);
+    tarn_command_free(&e->command);
     free(e);
 }
 
-void tarn_owed_command_add(struct tarn_peer_node *node, struct tarn_command *a)
+void tarn_owed_command_add(struct tarn_peer_node *node, struct tarn_command *c)
 {
     struct tarn_owed_command *e = malloc(sizeof *e);
 
     if (!e) { /* the node finds displaced copies by itself, and reservations when the session ends */
-        tarn_command_free(a);
+        tarn_command_free(c);
         return;
     }
-    *e = (struct tarn_owed_command){.node = node, .words = *a};
+    *e = (struct tarn_owed_command){.node = node, .command = *c};
     struct tarn_monitor *m = &node->client->monitor;
     atomic_fetch_add(&node->owed_commands, 1);
     pthread_mutex_lock(&m->lock);
@@ -59,8 +59,8 @@ static bool owed_command_run(struct tarn_owed_command *e)
         return true;
     if (atomic_load(&node->health) != TARN_UP)
         return false;
-    int rc = tarn_command_call(&e->words, node, tarn_now_ns() + STEPS * tarn_peer_node_patience(node), NULL,
-                               &reply);
+    int rc = tarn_control_conn_call(node, &e->command, tarn_now_ns() + STEPS * tarn_peer_node_patience(node),
+                                    NULL, &reply);
     if (rc == 0)
         freeReplyObject(reply);
     /* An error, too, is the node's answer; but BUSY is HELLO's, the command itself was not even sent. */

@@ -5,14 +5,14 @@
 
 #include <stdbool.h>
 
-#include "client/command.h"
+#include "base/resp/command.h"
 
 struct tarn_monitor;
 struct tarn_peer_node;
 
 /* The keeper sends the command (DETACH, ABORT: what may be said twice) until the node has answered it or
- * its incarnation is over. Takes *a over; its arguments must lie in a's own text or be constants. */
-void tarn_owed_command_add(struct tarn_peer_node *node, struct tarn_command *a);
+ * its incarnation is over. Takes *c over. */
+void tarn_owed_command_add(struct tarn_peer_node *node, struct tarn_command *c);
 /* One round of the keeper; true when it should come again soon. */
 bool tarn_owed_commands_run(struct tarn_monitor *m);
 void tarn_owed_commands_end(struct tarn_monitor *m);

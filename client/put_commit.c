@@ -23,7 +23,6 @@
 #include <string.h>
 
 #include "client/cache.h"
-#include "client/command.h"
 #include "client/control_conn.h"
 #include "client/displaced.h"
 #include "client/health.h"
@@ -61,29 +60,25 @@ static bool to_commit(const struct tarn_put *p, const struct tarn_target *t,
 
 static int send_commit(struct tarn_put *p, struct tarn_chunk *c, struct tarn_put_node *node, bool join)
 {
-    struct tarn_command a;
     uint32_t asked = 0;
     int rc =
         node->commit ? 0 : tarn_control_conn_take(node->node, false, p->deadline_ns, &p->stop, &node->commit);
 
-    if (rc == 0)
-        rc = tarn_command_init(&a, 3 + 3 * TARN_CHUNK_ITEMS, 24 + TARN_CHUNK_ITEMS * 48);
     if (rc != 0)
         return rc;
-    tarn_command_str(&a, "COMMIT");
-    tarn_command_u64(&a, tarn_peer_node_clock(node->node, p->deadline_ns));
-    tarn_command_str(&a, join ? "join" : "put");
+    struct tarn_command *command = tarn_resp_command(node->commit->resp, "COMMIT", NULL);
+    tarn_command_u64(command, tarn_peer_node_clock(node->node, p->deadline_ns));
+    tarn_command_str(command, join ? "join" : "put");
     for (uint32_t i = 0; i < c->n * p->replicas; i++) {
         struct tarn_target *t = &c->targets[i];
         if (!to_commit(p, t, node->node, join))
             continue;
-        tarn_command_u64(&a, t->pool);
-        tarn_command_u64(&a, t->slot);
-        tarn_command_gen(&a, t->gen);
+        tarn_command_u64(command, t->pool);
+        tarn_command_u64(command, t->slot);
+        tarn_command_gen(command, t->gen);
         asked++;
     }
-    rc = asked ? tarn_command_send(&a, node->commit, p->deadline_ns) : 0;
-    tarn_command_free(&a);
+    rc = asked ? tarn_control_conn_send(node->commit, command, p->deadline_ns) : 0;
     node->committing = rc == 0 && asked;
     return rc;
 }

@@ -13,7 +13,6 @@
 #include <string.h>
 
 #include "base/text.h"
-#include "client/command.h"
 #include "client/control_conn.h"
 #include "client/health.h"
 #include "client/owed_command.h"
@@ -87,47 +86,39 @@ static bool wanted_by(const struct tarn_target *t, const struct tarn_peer_node *
     return t->node == node && t->state == TARN_TARGET_WANTED && t->job->status == 0;
 }
 
-static int reserve_args(struct tarn_put *p, struct tarn_chunk *c, struct tarn_peer_node *node,
-                        struct tarn_command *a)
+static const struct tarn_command *reserve_command(struct tarn_put *p, struct tarn_chunk *c,
+                                                  const struct tarn_put_node *node)
 {
+    struct tarn_command *a = tarn_resp_command(node->reserve->resp, "RESERVE", p->pool,
+                                               p->flags & TARN_PUT_REPLACE ? "replace" : "absent", NULL);
     char shape[TARN_SHAPE_TEXT];
-    int rc = tarn_command_init(a, 6 + 4 * TARN_CHUNK_ITEMS, 64 + TARN_CHUNK_ITEMS * (24 + TARN_SHAPE_TEXT));
 
-    if (rc != 0)
-        return rc;
-    tarn_command_str(a, "RESERVE");
-    tarn_command_str(a, p->pool);
-    tarn_command_str(a, p->flags & TARN_PUT_REPLACE ? "replace" : "absent");
     tarn_command_u64(a, c->version);
     tarn_command_u64(a, p->ttl_ms);
     tarn_command_str(a, p->flags & TARN_PUT_PIN ? "1" : "0");
     for (uint32_t i = 0; i < c->n * p->replicas; i++) {
         struct tarn_target *t = &c->targets[i];
-        if (!wanted_by(t, node))
+        if (!wanted_by(t, node->node))
             continue;
         const struct tarn_item *item = &p->items[t->job->index];
         tarn_command_add(a, item->key.data, item->key.bytes);
         tarn_command_u64(a, item->tensor.bytes);
         tarn_command_str(a, tarn_dtype_name(item->tensor.dtype));
         tarn_shape_format(&item->tensor, shape);
-        tarn_command_text(a, shape);
+        tarn_command_str(a, shape);
     }
-    return 0;
+    return a;
 }
 
 static int send_reserve(struct tarn_put *p, struct tarn_chunk *c, struct tarn_put_node *node)
 {
-    struct tarn_command a;
     struct tarn_steps steps = steps_of(p, node->node);
     int rc = node->reserve ? 0 : tarn_control_conn_take_early(node->node, &steps, &p->stop, &node->reserve);
 
-    if (rc == 0)
-        rc = reserve_args(p, c, node->node, &a);
     if (rc != 0)
         return rc;
-    rc = tarn_command_send(&a, node->reserve, p->deadline_ns);
-    tarn_command_free(&a);
-    node->reserving = rc == 0;
+    rc = tarn_control_conn_send(node->reserve, reserve_command(p, c, node), p->deadline_ns);
+    node->reserving = node->reserve->grants = rc == 0;
     return rc;
 }
 
@@ -299,14 +290,12 @@ static bool to_abort(const struct tarn_target *t, const struct tarn_peer_node *n
 /* A node that is not up, does not answer, or has errands before it, gets it from the keeper later. */
 static void abort_on(struct tarn_put *p, struct tarn_chunk *c, struct tarn_peer_node *node)
 {
-    struct tarn_command a;
+    struct tarn_command a = {.n = 0};
     redisReply *reply;
     uint64_t now = tarn_now_ns(), deadline = now + ABORT_NS;
 
     if (deadline > tarn_put_grace(p))
         deadline = tarn_put_grace(p);
-    if (tarn_command_init(&a, 1 + 3 * TARN_CHUNK_ITEMS, TARN_CHUNK_ITEMS * 48) != 0)
-        return;
     tarn_command_str(&a, "ABORT");
     for (uint32_t i = 0; i < c->n * p->replicas; i++) {
         struct tarn_target *t = &c->targets[i];
@@ -318,7 +307,7 @@ static void abort_on(struct tarn_put *p, struct tarn_chunk *c, struct tarn_peer_
         tarn_command_gen(&a, t->gen);
     }
     if (now >= deadline || atomic_load(&node->owed_commands) > 0 || atomic_load(&node->health) != TARN_UP ||
-        tarn_command_call(&a, node, deadline, NULL, &reply) != 0) {
+        tarn_control_conn_call(node, &a, deadline, NULL, &reply) != 0) {
         tarn_owed_command_add(node, &a);
         return;
     }

@@ -19,7 +19,6 @@
 #include "client/cache.h"
 #include "client/check.h"
 #include "client/client.h"
-#include "client/command.h"
 #include "client/control_conn.h"
 #include "client/displaced.h"
 #include "client/health.h"
@@ -183,17 +182,15 @@ static void send_batch(struct removal *r, struct tarn_peer_node *node, const siz
 {
     static const redisReply none = {.type = REDIS_REPLY_ERROR, .str = (char *)"PROTOCOL answer too short"};
     uint64_t until = tarn_now_ns() + r->times * tarn_peer_node_patience(node);
-    struct tarn_command a;
+    struct tarn_command c = {.n = 0};
     redisReply *reply;
-    int rc = tarn_command_init(&a, 1 + (int)n, 0);
 
-    if (rc == 0) {
-        tarn_command_str(&a, "DELETE");
-        for (size_t k = 0; k < n; k++)
-            tarn_command_add(&a, r->keys[batch[k]].data, r->keys[batch[k]].bytes);
-        rc = tarn_command_call(&a, node, until < r->deadline_ns ? until : r->deadline_ns, r->stop, &reply);
-        tarn_command_free(&a);
-    }
+    tarn_command_str(&c, "DELETE");
+    for (size_t k = 0; k < n; k++)
+        tarn_command_add(&c, r->keys[batch[k]].data, r->keys[batch[k]].bytes);
+    int rc =
+        tarn_control_conn_call(node, &c, until < r->deadline_ns ? until : r->deadline_ns, r->stop, &reply);
+    tarn_command_free(&c);
     if (rc != 0) {
         no_answer(r, batch, n, rc);
         return;

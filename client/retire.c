@@ -100,9 +100,7 @@ bool tarn_peer_node_reap(struct tarn_peer_node *node)
 /* The node would otherwise keep the session, for views, until this process exits. */
 static void say_goodbye(struct tarn_control_conn *conn)
 {
-    const char *argv[] = {"QUIT"};
-
-    if (tarn_resp_append(conn->resp, 1, argv, NULL) == 0)
+    if (tarn_resp_append_strs(conn->resp, "QUIT", NULL) == 0)
         tarn_resp_flush(conn->resp, tarn_now_ns());
 }
 

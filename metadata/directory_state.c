@@ -86,22 +86,15 @@ int tarn_state_append(const struct tarn_directory *d, const struct tarn_beat *b,
                       const char fresh[TARN_DIRECTORY_ID_TEXT], const char *sha, struct tarn_resp *r)
 {
     char key[TARN_REDIS_PREFIX + 16], nodes[TARN_REDIS_PREFIX + 16];
-    struct tarn_args a = {0};
     state_key(d, key);
     snprintf(nodes, sizeof nodes, "%snodes", d->prefix);
-    tarn_args_add(&a, "EVALSHA");
-    tarn_args_add(&a, sha);
-    tarn_args_add(&a, "2");
-    tarn_args_add(&a, key);
-    tarn_args_add(&a, nodes);
-    tarn_args_add_u64(&a, b->heartbeat_ms);
-    tarn_args_add_u64(&a, b->ttl_ms);
-    tarn_args_add(&a, fresh);
-    tarn_args_add(&a, b->known);
-    tarn_args_add_u64(&a, b->last_ms);
-    tarn_args_add(&a, b->own_redis ? "1" : "0");
-    tarn_args_add(&a, b->node->id);
-    return tarn_args_append(&a, r);
+    struct tarn_command *c = tarn_resp_command(r, "EVALSHA", sha, "2", key, nodes, NULL);
+    tarn_command_u64(c, b->heartbeat_ms);
+    tarn_command_u64(c, b->ttl_ms);
+    tarn_command_strs(c, fresh, b->known, NULL);
+    tarn_command_u64(c, b->last_ms);
+    tarn_command_strs(c, b->own_redis ? "1" : "0", b->node->id, NULL);
+    return tarn_resp_append_command(r, c);
 }
 
 /* --- reading ------------------------------------------------------------------------------------ */
@@ -180,11 +173,10 @@ static int append_look(void *arg, struct tarn_resp *r)
     const struct look *l = arg;
     char key[TARN_REDIS_PREFIX + 16];
     state_key(l->d, key);
-    const char *hash[] = {"HGETALL", key}, *info[] = {"INFO", "server"}, *now[] = {"TIME"};
-    int rc = tarn_resp_append(r, 2, hash, NULL);
+    int rc = tarn_resp_append_strs(r, "HGETALL", key, NULL);
     if (!rc)
-        rc = tarn_resp_append(r, 2, info, NULL);
-    return rc ? rc : tarn_resp_append(r, 1, now, NULL);
+        rc = tarn_resp_append_strs(r, "INFO", "server", NULL);
+    return rc ? rc : tarn_resp_append_strs(r, "TIME", NULL);
 }
 
 uint64_t tarn_time_ms(const redisReply *reply)
@@ -241,9 +233,8 @@ bool tarn_directory_calm(const struct tarn_directory_state *s, uint32_t heartbea
 
 static int append_memory(void *arg, struct tarn_resp *r)
 {
-    const char *argv[] = {"INFO", "memory"};
     (void)arg;
-    return tarn_resp_append(r, 2, argv, NULL);
+    return tarn_resp_append_strs(r, "INFO", "memory", NULL);
 }
 
 static int take_memory(void *arg, size_t i, const redisReply *reply)
@@ -297,9 +288,8 @@ static bool is_own_socket(const char *path)
 
 static int append_server(void *arg, struct tarn_resp *r)
 {
-    const char *argv[] = {"INFO", "server"};
     (void)arg;
-    return tarn_resp_append(r, 2, argv, NULL);
+    return tarn_resp_append_strs(r, "INFO", "server", NULL);
 }
 
 static int take_port(void *arg, size_t i, const redisReply *reply)

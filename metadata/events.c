@@ -56,8 +56,7 @@ static int listen_on(struct tarn_directory *d, struct tarn_redis *c, uint64_t de
 {
     char channel[TARN_REDIS_PREFIX + 8];
     snprintf(channel, sizeof channel, "%sevents", d->prefix);
-    const char *argv[] = {"SUBSCRIBE", channel};
-    int rc = tarn_resp_append(c->resp, 2, argv, NULL);
+    int rc = tarn_resp_append_strs(c->resp, "SUBSCRIBE", channel, NULL);
     bool subscribed = false;
     d->round_trips++;
     while (!rc) {

@@ -25,14 +25,12 @@ static int append_key(struct tarn_resp *r, const char *command, const struct tar
 {
     char key[TARN_REDIS_PREFIX + 16 + TARN_NODE_ID_MAX];
     snprintf(key, sizeof key, "%s%s%s", d->prefix, what, id);
-    const char *argv[] = {command, key};
-    return tarn_resp_append(r, 2, argv, NULL);
+    return tarn_resp_append_strs(r, command, key, NULL);
 }
 
 static int append(void *arg, struct tarn_resp *r)
 {
     const struct asking *a = arg;
-    const char *time[] = {"TIME"};
     int rc = 0;
     for (size_t i = 0; i < a->n && !rc; i++) {
         rc = append_key(r, "PTTL", a->d, "node:", a->answers[i].id);
@@ -41,7 +39,7 @@ static int append(void *arg, struct tarn_resp *r)
     }
     if (!rc)
         rc = append_key(r, "HGETALL", a->d, "directory", "");
-    return rc ? rc : tarn_resp_append(r, 1, time, NULL);
+    return rc ? rc : tarn_resp_append_strs(r, "TIME", NULL);
 }
 
 static void take_record(struct tarn_lease_answer *a, const redisReply *reply)

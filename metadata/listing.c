@@ -31,8 +31,7 @@ static int append_key(struct tarn_resp *r, const char *command, const struct tar
 {
     char key[TARN_REDIS_PREFIX + 8 + TARN_NODE_ID_MAX + TARN_POOL_NAME_MAX + 2];
     snprintf(key, sizeof key, "%s%s", d->prefix, rest);
-    const char *argv[] = {command, key};
-    return tarn_resp_append(r, 2, argv, NULL);
+    return tarn_resp_append_strs(r, command, key, NULL);
 }
 
 static void left_out(const struct listing *l, const char *what, const char *id)

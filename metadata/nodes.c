@@ -50,18 +50,6 @@ static int check_node(const struct tarn_node_record *n)
     return rc;
 }
 
-static int append2(struct tarn_resp *r, const char *command, const char *key)
-{
-    const char *argv[] = {command, key};
-    return tarn_resp_append(r, 2, argv, NULL);
-}
-
-static int append_member(struct tarn_resp *r, const char *command, const char *key, const char *member)
-{
-    const char *argv[] = {command, key, member};
-    return tarn_resp_append(r, 3, argv, NULL);
-}
-
 /* --- beat --------------------------------------------------------------------------------------- */
 
 #define SAMPLE 16 /* of the set of ids, looked at in a beat */
@@ -83,86 +71,71 @@ struct beat {
 };
 
 /* make_until_ms: pools are always made, for nobody reads the pools of a node that is not listed. */
-static void add_refresh(const struct beat *b, const char *sha, const char *key, uint64_t make_until_ms,
-                        struct tarn_args *a)
+static struct tarn_command *begin_refresh(const struct beat *b, const char *sha, const char *key,
+                                          uint64_t make_until_ms, struct tarn_resp *r)
 {
-    a->n = 0;
-    tarn_args_add(a, "EVALSHA");
-    tarn_args_add(a, sha);
-    tarn_args_add(a, "1");
-    tarn_args_add(a, key);
-    tarn_args_add(a, b->epoch);
-    tarn_args_add_u64(a, b->asked->ttl_ms ? b->asked->ttl_ms : 1);
-    tarn_args_add_u64(a, make_until_ms);
+    struct tarn_command *c = tarn_resp_command(r, "EVALSHA", sha, "1", key, b->epoch, NULL);
+    tarn_command_u64(c, b->asked->ttl_ms ? b->asked->ttl_ms : 1);
+    tarn_command_u64(c, make_until_ms);
+    return c;
 }
 
-static void add_field(struct tarn_args *a, const char *name, const char *value)
+static void add_number(struct tarn_command *c, const char *name, uint64_t value)
 {
-    tarn_args_add(a, name);
-    tarn_args_add(a, value);
-}
-
-static void add_number(struct tarn_args *a, const char *name, uint64_t value)
-{
-    tarn_args_add(a, name);
-    tarn_args_add_u64(a, value);
+    tarn_command_str(c, name);
+    tarn_command_u64(c, value);
 }
 
 static int append_node(const struct beat *b, const char *sha, struct tarn_resp *r)
 {
     const struct tarn_node_record *n = b->node;
     char key[NODE_KEY_TEXT], pools[TARN_POOL_LIST] = "";
-    struct tarn_args a;
     size_t used = 0;
     for (uint32_t i = 0; i < n->npools; i++)
         used += (size_t)snprintf(pools + used, sizeof pools - used, "%s%s", i ? "," : "", n->pools[i].name);
     node_key(b->d, n->id, key);
-    add_refresh(b, sha, key, b->asked->make_until_ms, &a);
-    add_field(&a, "host", n->host);
-    add_field(&a, "hostid", n->host_id);
-    add_number(&a, "pid", n->pid);
-    add_field(&a, "control", n->control);
-    add_field(&a, "unix", n->unix_path);
-    add_field(&a, "version", n->version);
-    add_number(&a, "started", n->started_ms);
-    add_field(&a, "state", n->state);
-    add_number(&a, "restoring", n->restoring);
-    add_field(&a, "when_cut_off", n->refuses ? "refuse" : "serve");
+    struct tarn_command *c = begin_refresh(b, sha, key, b->asked->make_until_ms, r);
+    tarn_command_strs(c, "host", n->host, "hostid", n->host_id, NULL);
+    add_number(c, "pid", n->pid);
+    tarn_command_strs(c, "control", n->control, "unix", n->unix_path, "version", n->version, NULL);
+    add_number(c, "started", n->started_ms);
+    tarn_command_strs(c, "state", n->state, NULL);
+    add_number(c, "restoring", n->restoring);
+    tarn_command_strs(c, "when_cut_off", n->refuses ? "refuse" : "serve", NULL);
     if (n->secret[0])
-        add_field(&a, "secret", n->secret);
-    add_field(&a, "pools", pools);
-    return tarn_args_append(&a, r);
+        tarn_command_strs(c, "secret", n->secret, NULL);
+    tarn_command_strs(c, "pools", pools, NULL);
+    return tarn_resp_append_command(r, c);
 }
 
 /* One descriptor field a transport, in the order of the list. */
-static void add_transports(struct tarn_args *a, const struct tarn_pool_record *p,
+static void add_transports(struct tarn_command *c, const struct tarn_pool_record *p,
                            char names[sizeof p->transports])
 {
     char *save = NULL;
     size_t i = 0;
     snprintf(names, sizeof p->transports, "%s", p->transports);
     for (char *name = strtok_r(names, ",", &save); name && i < 4; name = strtok_r(NULL, ",", &save))
-        add_field(a, name, p->fields[i++]);
+        tarn_command_strs(c, name, p->fields[i++], NULL);
 }
 
 static int append_pool(const struct beat *b, const struct tarn_pool_record *p, const char *sha,
                        struct tarn_resp *r)
 {
     char key[POOL_KEY_TEXT], names[sizeof p->transports];
-    struct tarn_args a;
     pool_key(b->d, b->node->id, p->name, key);
-    add_refresh(b, sha, key, UINT64_MAX, &a);
-    add_field(&a, "kind", p->kind);
+    struct tarn_command *c = begin_refresh(b, sha, key, UINT64_MAX, r);
+    tarn_command_strs(c, "kind", p->kind, NULL);
     if (p->device[0])
-        add_field(&a, "device", p->device);
-    add_number(&a, "index", p->index);
-    add_number(&a, "bytes", p->bytes);
-    add_number(&a, "free", p->free_bytes);
-    add_number(&a, "objects", p->objects);
-    add_number(&a, "slots", p->slots);
-    add_field(&a, "transports", p->transports);
-    add_transports(&a, p, names);
-    return tarn_args_append(&a, r);
+        tarn_command_strs(c, "device", p->device, NULL);
+    add_number(c, "index", p->index);
+    add_number(c, "bytes", p->bytes);
+    add_number(c, "free", p->free_bytes);
+    add_number(c, "objects", p->objects);
+    add_number(c, "slots", p->slots);
+    tarn_command_strs(c, "transports", p->transports, NULL);
+    add_transports(c, p, names);
+    return tarn_resp_append_command(r, c);
 }
 
 /* First round trip: the directory's state, whose our record is, Redis's settings, some nodes of the set. */
@@ -175,14 +148,14 @@ static int append_first(void *arg, size_t i, const char *sha, struct tarn_resp *
     if (i == STATE)
         return tarn_state_append(b->d, b->asked, b->fresh, sha, r);
     if (i == MEMORY)
-        return append2(r, "INFO", "memory");
+        return tarn_resp_append_strs(r, "INFO", "memory", NULL);
     if (i == EPOCH) {
         node_key(b->d, b->node->id, key);
-        return append_member(r, "HGET", key, "epoch");
+        return tarn_resp_append_strs(r, "HGET", key, "epoch", NULL);
     }
     nodes_key(b->d, key);
     snprintf(count, sizeof count, "%d", SAMPLE);
-    return append_member(r, "SRANDMEMBER", key, count);
+    return tarn_resp_append_strs(r, "SRANDMEMBER", key, count, NULL);
 }
 
 static void take_epoch(struct beat *b, const redisReply *reply)
@@ -228,11 +201,11 @@ static int append_second(void *arg, size_t i, const char *sha, struct tarn_resp 
     char key[NODE_KEY_TEXT];
     if (i == 0) {
         nodes_key(b->d, key);
-        return append_member(r, "SADD", key, b->node->id);
+        return tarn_resp_append_strs(r, "SADD", key, b->node->id, NULL);
     }
     if (i <= b->nothers) {
         node_key(b->d, b->others[i - 1].id, key);
-        return append2(r, "PTTL", key);
+        return tarn_resp_append_strs(r, "PTTL", key, NULL);
     }
     i -= 1 + b->nothers;
     return i < b->node->npools ? append_pool(b, &b->node->pools[i], sha, r) : append_node(b, sha, r);
@@ -278,8 +251,7 @@ static int append_forget(void *arg, size_t i, const char *sha, struct tarn_resp 
         at++;
     nodes_key(b->d, set);
     node_key(b->d, b->others[at].id, record);
-    const char *argv[] = {"EVALSHA", sha, "2", set, record, b->others[at].id};
-    return tarn_resp_append(r, 6, argv, NULL);
+    return tarn_resp_append_strs(r, "EVALSHA", sha, "2", set, record, b->others[at].id, NULL);
 }
 
 /* Of several nodes that take an id out, one finds it there: that one sweeps. */
@@ -368,8 +340,7 @@ static int append_leave(void *arg, size_t i, const char *sha, struct tarn_resp *
         pool_key(b->d, b->node->id, b->node->pools[i].name, key);
     else
         node_key(b->d, b->node->id, key);
-    const char *argv[] = {"EVALSHA", sha, "1", key, b->epoch};
-    return tarn_resp_append(r, 5, argv, NULL);
+    return tarn_resp_append_strs(r, "EVALSHA", sha, "1", key, b->epoch, NULL);
 }
 
 static int take_left(void *arg, size_t i, const redisReply *reply)

@@ -15,13 +15,13 @@
  */
 #define EXPIRY_GRACE_MS 60000
 
-size_t tarn_object_key(const struct tarn_directory *d, const struct tarn_key *key, char *out)
+void tarn_object_key(const struct tarn_directory *d, const struct tarn_key *key, char *out)
 {
     size_t n = strlen(d->prefix);
     memcpy(out, d->prefix, n);
     memcpy(out + n, "o:", 2);
-    int escaped = tarn_key_escape(key, out + n + 2, TARN_KEY_TEXT);
-    return escaped < 0 ? 0 : n + 2 + (size_t)escaped;
+    if (tarn_key_escape(key, out + n + 2, TARN_KEY_TEXT) < 0)
+        *out = '\0';
 }
 
 static int check_key(const struct tarn_key *key, size_t i)
@@ -60,13 +60,6 @@ int tarn_object_read(const struct tarn_directory *d, const redisReply *reply, st
     return rc ? rc : tarn_record_parse(texts, n, r);
 }
 
-static int append_hgetall(struct tarn_resp *r, const char *key, size_t bytes)
-{
-    const char *argv[] = {"HGETALL", key};
-    const size_t lens[] = {7, bytes};
-    return tarn_resp_append(r, 2, argv, lens);
-}
-
 /* --- look-up ------------------------------------------------------------------------------------ */
 
 struct lookup {
@@ -83,7 +76,8 @@ static int append_lookups(void *arg, struct tarn_resp *r)
     const struct lookup *l = arg;
     char key[TARN_OBJECT_KEY_TEXT];
     for (size_t i = 0; i < l->n; i++) {
-        int rc = append_hgetall(r, key, tarn_object_key(l->d, &l->keys[i], key));
+        tarn_object_key(l->d, &l->keys[i], key);
+        int rc = tarn_resp_append_strs(r, "HGETALL", key, NULL);
         if (rc)
             return rc;
     }
@@ -148,12 +142,8 @@ int tarn_publish_append(const struct tarn_directory *d, const struct tarn_publis
     const struct tarn_record *record = &p->record;
     char key[TARN_OBJECT_KEY_TEXT], event[TARN_EVENT_TEXT] = "", tensor[TARN_TENSOR_TEXT];
     char field[TARN_LOCATION_FIELD], value[TARN_LOCATION_VALUE];
-    struct tarn_args a = {.n = 0};
 
-    tarn_args_add(&a, "EVALSHA");
-    tarn_args_add(&a, sha);
-    tarn_args_add(&a, "1");
-    tarn_args_add_n(&a, key, tarn_object_key(d, &p->key, key));
+    tarn_object_key(d, &p->key, key);
     if (p->mode != TARN_PUBLISH_RESTORE)
         format_event("stored", key + strlen(d->prefix) + 2, &record->locations[0], record->tensor.bytes,
                      event);
@@ -161,26 +151,21 @@ int tarn_publish_append(const struct tarn_directory *d, const struct tarn_publis
     tarn_location_field(&record->locations[0], field);
     tarn_location_value(&record->locations[0], value);
 
-    tarn_args_add(&a, mode_name(p->mode));
-    tarn_args_add_u64(&a, p->replaces);
-    tarn_args_add_u64(&a, expiry_ms(record));
-    tarn_args_add(&a, d->channel);
-    tarn_args_add(&a, event);
-    tarn_args_add(&a, "tensor");
-    tarn_args_add(&a, tensor);
-    tarn_args_add(&a, "ver");
-    tarn_args_add_u64(&a, record->version);
-    tarn_args_add(&a, "born");
-    tarn_args_add_u64(&a, record->born_ms);
+    struct tarn_command *c = tarn_resp_command(r, "EVALSHA", sha, "1", key, mode_name(p->mode), NULL);
+    tarn_command_u64(c, p->replaces);
+    tarn_command_u64(c, expiry_ms(record));
+    tarn_command_strs(c, d->channel, event, "tensor", tensor, "ver", NULL);
+    tarn_command_u64(c, record->version);
+    tarn_command_str(c, "born");
+    tarn_command_u64(c, record->born_ms);
     if (record->ttl_ms) {
-        tarn_args_add(&a, "ttl");
-        tarn_args_add_u64(&a, record->ttl_ms);
+        tarn_command_str(c, "ttl");
+        tarn_command_u64(c, record->ttl_ms);
     }
-    tarn_args_add(&a, field);
-    tarn_args_add(&a, value);
+    tarn_command_strs(c, field, value, NULL);
     if (p->mode == TARN_PUBLISH_RESTORE)
-        tarn_args_add_u64(&a, p->until_ms);
-    return tarn_args_append(&a, r);
+        tarn_command_u64(c, p->until_ms);
+    return tarn_resp_append_command(r, c);
 }
 
 static int append_publish(void *arg, size_t i, const char *sha, struct tarn_resp *r)
@@ -329,23 +314,17 @@ static int append_withdraw(void *arg, size_t i, const char *sha, struct tarn_res
     const struct tarn_withdraw *w = &s->items[i];
     char key[TARN_OBJECT_KEY_TEXT], event[TARN_EVENT_TEXT] = "";
     char field[TARN_LOCATION_FIELD], value[TARN_LOCATION_VALUE];
-    struct tarn_args a = {.n = 0};
 
-    tarn_args_add(&a, "EVALSHA");
-    tarn_args_add(&a, sha);
-    tarn_args_add(&a, "1");
-    tarn_args_add_n(&a, key, tarn_object_key(s->d, &w->key, key));
+    tarn_object_key(s->d, &w->key, key);
     if (w->why)
         format_event(w->why, key + strlen(s->d->prefix) + 2, &w->location, w->bytes, event);
     tarn_location_field(&w->location, field);
     tarn_location_value(&w->location, value);
-    tarn_args_add(&a, field);
-    tarn_args_add(&a, value);
-    tarn_args_add(&a, s->d->channel);
-    tarn_args_add(&a, event);
+    struct tarn_command *c =
+        tarn_resp_command(r, "EVALSHA", sha, "1", key, field, value, s->d->channel, event, NULL);
     if (s->sweep)
-        tarn_args_add_u64(&a, w->until_ms);
-    return tarn_args_append(&a, r);
+        tarn_command_u64(c, w->until_ms);
+    return tarn_resp_append_command(r, c);
 }
 
 static int take_withdrawn(void *arg, size_t i, const redisReply *reply)
@@ -401,26 +380,20 @@ static int append_remove(void *arg, size_t i, const char *sha, struct tarn_resp 
     const struct tarn_removal *item = &s->items[i];
     char key[TARN_OBJECT_KEY_TEXT], event[TARN_EVENT_TEXT];
     char field[TARN_LOCATION_FIELD] = "", value[TARN_LOCATION_VALUE] = "";
-    struct tarn_args a = {.n = 0};
 
-    tarn_args_add(&a, "EVALSHA");
-    tarn_args_add(&a, sha);
-    tarn_args_add(&a, "1");
-    tarn_args_add_n(&a, key, tarn_object_key(s->d, &item->key, key));
+    tarn_object_key(s->d, &item->key, key);
     if (item->freed.node[0]) {
         tarn_location_field(&item->freed, field);
         tarn_location_value(&item->freed, value);
     }
     snprintf(event, sizeof event, "removed %s ", key + strlen(s->d->prefix) + 2);
-    tarn_args_add(&a, field);
-    tarn_args_add(&a, value);
-    tarn_args_add(&a, s->d->channel);
-    tarn_args_add(&a, event);
+    struct tarn_command *c =
+        tarn_resp_command(r, "EVALSHA", sha, "1", key, field, value, s->d->channel, event, NULL);
     for (uint32_t dtype = 0; dtype < TARN_DTYPE_COUNT; dtype++) {
-        tarn_args_add(&a, tarn_dtype_name(dtype));
-        tarn_args_add_u64(&a, tarn_dtype_bytes(dtype));
+        tarn_command_str(c, tarn_dtype_name(dtype));
+        tarn_command_u64(c, tarn_dtype_bytes(dtype));
     }
-    return tarn_args_append(&a, r);
+    return tarn_resp_append_command(r, c);
 }
 
 static int read_removal(struct tarn_directory *d, const redisReply *reply, struct tarn_removal *item)

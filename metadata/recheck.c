@@ -38,17 +38,12 @@ static int append_additions(void *arg, struct tarn_resp *r)
     const struct additions *s = arg;
     char key[RECHECK_KEY_TEXT], text[MEMBER_TEXT];
     for (size_t i = 0; i < s->n; i++) {
-        struct tarn_args add = {.n = 0}, expire = {.n = 0};
         recheck_key(s->d, s->l[i].node, key);
-        tarn_args_add(&add, "SADD");
-        tarn_args_add(&add, key);
-        tarn_args_add(&add, member(&s->l[i], text));
-        tarn_args_add(&expire, "PEXPIRE");
-        tarn_args_add(&expire, key);
-        tarn_args_add_u64(&expire, TARN_DISPLACED_EXPIRY_MS);
-        int rc = tarn_args_append(&add, r);
+        int rc = tarn_resp_append_strs(r, "SADD", key, member(&s->l[i], text), NULL);
+        struct tarn_command *expire = tarn_resp_command(r, "PEXPIRE", key, NULL);
+        tarn_command_u64(expire, TARN_DISPLACED_EXPIRY_MS);
         if (!rc)
-            rc = tarn_args_append(&expire, r);
+            rc = tarn_resp_append_command(r, expire);
         if (rc)
             return rc;
     }
@@ -87,18 +82,15 @@ static int append_recheck(void *arg, struct tarn_resp *r)
 {
     struct recheck *s = arg;
     char key[RECHECK_KEY_TEXT], text[MEMBER_TEXT];
-    struct tarn_args a = {.n = 0};
     recheck_key(s->d, s->node, key);
     for (size_t i = 0; i < s->ndone; i++) {
-        const char *argv[] = {"SREM", key, member(&s->done[i], text)};
-        int rc = tarn_resp_append(r, 3, argv, NULL);
+        int rc = tarn_resp_append_strs(r, "SREM", key, member(&s->done[i], text), NULL);
         if (rc)
             return rc;
     }
-    tarn_args_add(&a, "SRANDMEMBER");
-    tarn_args_add(&a, key);
-    tarn_args_add_u64(&a, s->room);
-    return tarn_args_append(&a, r);
+    struct tarn_command *c = tarn_resp_command(r, "SRANDMEMBER", key, NULL);
+    tarn_command_u64(c, s->room);
+    return tarn_resp_append_command(r, c);
 }
 
 /* Members that cannot be read are passed over. */
@@ -146,11 +138,9 @@ static int append_copy(const struct look *s, const struct tarn_copy_seen *c, str
     tarn_location_field(&c->copy, place);
     tarn_displaced_field(&c->copy, name);
     snprintf(node, sizeof node, "%snode:%s", s->d->prefix, c->copy.node);
-    size_t bytes = tarn_object_key(s->d, &c->key, key);
-    const char *object[] = {"HMGET", key, place, name}, *listed[] = {"HGET", node, "epoch"};
-    const size_t lens[] = {5, bytes, strlen(place), strlen(name)};
-    int rc = tarn_resp_append(r, 4, object, lens);
-    return rc ? rc : tarn_resp_append(r, 3, listed, NULL);
+    tarn_object_key(s->d, &c->key, key);
+    int rc = tarn_resp_append_strs(r, "HMGET", key, place, name, NULL);
+    return rc ? rc : tarn_resp_append_strs(r, "HGET", node, "epoch", NULL);
 }
 
 static int append_look(void *arg, struct tarn_resp *r)
@@ -227,8 +217,7 @@ static int append_listed(void *arg, struct tarn_resp *r)
     char key[TARN_REDIS_PREFIX + 5 + TARN_NODE_ID_MAX + 1];
     for (size_t i = 0; i < s->n; i++) {
         snprintf(key, sizeof key, "%snode:%s", s->d->prefix, s->ids[i]);
-        const char *argv[] = {"HGET", key, "epoch"};
-        int rc = tarn_resp_append(r, 3, argv, NULL);
+        int rc = tarn_resp_append_strs(r, "HGET", key, "epoch", NULL);
         if (rc)
             return rc;
     }

@@ -117,22 +117,16 @@ int tarn_redis_check_array(const struct tarn_directory *d, const redisReply *rep
 
 static int append_login(const struct tarn_redis_uri *u, struct tarn_resp *r, int *ncommands)
 {
-    const char *auth[3] = {"AUTH", u->user ? u->user : u->password, u->password};
     char db[12];
-    snprintf(db, sizeof db, "%u", u->db);
-    const char *select[2] = {"SELECT", db}, *ping[1] = {"PING"};
     int rc = 0;
-    *ncommands = 0;
-    if (u->password) {
-        rc = tarn_resp_append(r, u->user ? 3 : 2, auth, NULL);
-        ++*ncommands;
-    }
-    if (!rc && u->db) {
-        rc = tarn_resp_append(r, 2, select, NULL);
-        ++*ncommands;
-    }
-    ++*ncommands;
-    return rc ? rc : tarn_resp_append(r, 1, ping, NULL);
+    snprintf(db, sizeof db, "%u", u->db);
+    *ncommands = 1 + (u->password != NULL) + (u->db != 0);
+    if (u->password)
+        rc = tarn_resp_append_strs(r, "AUTH", u->user ? u->user : u->password, u->user ? u->password : NULL,
+                                   NULL);
+    if (!rc && u->db)
+        rc = tarn_resp_append_strs(r, "SELECT", db, NULL);
+    return rc ? rc : tarn_resp_append_strs(r, "PING", NULL);
 }
 
 /* A TLS port closes the connection at the first command. */
@@ -279,12 +273,10 @@ static void take_client(struct tarn_redis *c, const redisReply *reply)
 /* Id and address: a Redis that was restarted gives the same ids to others. */
 static int append_preface(const struct tarn_redis *c, const struct tarn_redis_client *doubtful, unsigned n)
 {
-    const char *info[] = {"CLIENT", "INFO"};
-    int rc = c->asked ? 0 : tarn_resp_append(c->resp, 2, info, NULL);
-    for (unsigned i = 0; i < n && !rc; i++) {
-        const char *kill[] = {"CLIENT", "KILL", "ID", doubtful[i].id, "ADDR", doubtful[i].addr};
-        rc = tarn_resp_append(c->resp, 6, kill, NULL);
-    }
+    int rc = c->asked ? 0 : tarn_resp_append_strs(c->resp, "CLIENT", "INFO", NULL);
+    for (unsigned i = 0; i < n && !rc; i++)
+        rc = tarn_resp_append_strs(c->resp, "CLIENT", "KILL", "ID", doubtful[i].id, "ADDR", doubtful[i].addr,
+                                   NULL);
     return rc;
 }
 
@@ -452,29 +444,4 @@ uint64_t tarn_directory_rtt_ns(const struct tarn_directory *d)
 uint64_t tarn_directory_round_trips(const struct tarn_directory *d)
 {
     return d->round_trips;
-}
-
-/* --- arguments ---------------------------------------------------------------------------------- */
-
-void tarn_args_add_n(struct tarn_args *a, const char *text, size_t bytes)
-{
-    a->v[a->n] = text;
-    a->lens[a->n++] = bytes;
-}
-
-void tarn_args_add(struct tarn_args *a, const char *text)
-{
-    tarn_args_add_n(a, text, strlen(text));
-}
-
-void tarn_args_add_u64(struct tarn_args *a, uint64_t v)
-{
-    char *text = a->numbers[a->n];
-    int n = snprintf(text, sizeof a->numbers[0], "%llu", (unsigned long long)v);
-    tarn_args_add_n(a, text, (size_t)n);
-}
-
-int tarn_args_append(const struct tarn_args *a, struct tarn_resp *r)
-{
-    return tarn_resp_append(r, a->n, a->v, a->lens);
 }

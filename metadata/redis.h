@@ -174,26 +174,11 @@ void tarn_memory_read(const redisReply *reply, struct tarn_beat *b);
 /* The value of "name:" in an answer to INFO; false: it is not there. */
 bool tarn_info_value(const redisReply *reply, const char *name, char *out, size_t bytes);
 
-/* --- arguments ---------------------------------------------------------------------------------- */
+/* --- keys and answers --------------------------------------------------------------------------- */
 
-#define TARN_ARGS_MAX 64
-
-/* The argument vector of one command. Texts must stay until it has been appended. */
-struct tarn_args {
-    int n;
-    const char *v[TARN_ARGS_MAX];
-    size_t lens[TARN_ARGS_MAX];
-    char numbers[TARN_ARGS_MAX][24]; /* room for the numbers among them */
-};
-
-void tarn_args_add(struct tarn_args *a, const char *text);
-void tarn_args_add_n(struct tarn_args *a, const char *text, size_t bytes);
-void tarn_args_add_u64(struct tarn_args *a, uint64_t v);
-int tarn_args_append(const struct tarn_args *a, struct tarn_resp *r);
-
-/* "tarn:<ns>:o:<escaped key>"; returns its length. `out` must have TARN_OBJECT_KEY_TEXT bytes. */
+/* "tarn:<ns>:o:<escaped key>"; "" for a key that is too long. `out` must have TARN_OBJECT_KEY_TEXT bytes. */
 #define TARN_OBJECT_KEY_TEXT (TARN_REDIS_PREFIX + 2 + 3 * TARN_KEY_MAX + 1)
-size_t tarn_object_key(const struct tarn_directory *d, const struct tarn_key *key, char *out);
+void tarn_object_key(const struct tarn_directory *d, const struct tarn_key *key, char *out);
 
 /*
  * The texts of an HGETALL answer, pointing into the reply. FORMAT when it is no list of texts, or one

@@ -39,20 +39,16 @@ static int append_step(void *arg, struct tarn_resp *r)
     const struct step *s = arg;
     const char *name = s->page.data;
     if (s->names) {
-        struct tarn_args a = {.n = 0};
-        tarn_args_add(&a, "SCAN");
-        tarn_args_add_u64(&a, s->cursor);
-        tarn_args_add(&a, "MATCH");
-        tarn_args_add(&a, s->pattern);
-        tarn_args_add(&a, "COUNT");
-        tarn_args_add_u64(&a, s->count);
-        int rc = tarn_args_append(&a, r);
+        struct tarn_command *c = tarn_resp_command(r, "SCAN", NULL);
+        tarn_command_u64(c, s->cursor);
+        tarn_command_strs(c, "MATCH", s->pattern, "COUNT", NULL);
+        tarn_command_u64(c, s->count);
+        int rc = tarn_resp_append_command(r, c);
         if (rc)
             return rc;
     }
     for (size_t i = 0; i < s->npage; i++, name += strlen(name) + 1) {
-        const char *argv[] = {"HGETALL", name};
-        int rc = tarn_resp_append(r, 2, argv, NULL);
+        int rc = tarn_resp_append_strs(r, "HGETALL", name, NULL);
         if (rc)
             return rc;
     }

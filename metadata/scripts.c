@@ -245,8 +245,7 @@ struct load {
 static int append_load(void *arg, struct tarn_resp *r)
 {
     const struct load *l = arg;
-    const char *argv[] = {"SCRIPT", "LOAD", l->text};
-    return tarn_resp_append(r, 3, argv, NULL);
+    return tarn_resp_append_strs(r, "SCRIPT", "LOAD", l->text, NULL);
 }
 
 static int take_sha(void *arg, size_t i, const redisReply *reply)

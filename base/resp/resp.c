@@ -31,7 +31,8 @@ struct tarn_resp {
     bool eof;
     redisReader *reader;
     struct tarn_buf out;
-    size_t sent; /* of out */
+    size_t sent;                 /* of out */
+    struct tarn_command command; /* for tarn_resp_command() */
     char *in;
     size_t in_at, in_end, in_room; /* in[in_at..in_end) was received and not yet fed */
     uint64_t owed;                 /* replies to what was appended */
@@ -80,6 +81,7 @@ void tarn_resp_free(struct tarn_resp *r)
     if (r->reader)
         redisReaderFree(r->reader);
     tarn_buf_free(&r->out);
+    tarn_command_free(&r->command);
     free(r->in);
     free(r);
 }
@@ -123,13 +125,9 @@ static void send_early(struct tarn_resp *r)
         r->sent += (size_t)n;
 }
 
-int tarn_resp_append(struct tarn_resp *r, int argc, const char *const *argv, const size_t *lens)
+/* The command from out.data[before] on is complete. */
+static int appended(struct tarn_resp *r, size_t before)
 {
-    size_t before = r->out.bytes;
-
-    tarn_resp_add_array(&r->out, (size_t)argc);
-    for (int i = 0; i < argc; i++)
-        tarn_resp_add_string(&r->out, argv[i], lens ? lens[i] : strlen(argv[i]));
     if (r->out.failed) {
         r->out.failed = false;
         r->out.bytes = before;
@@ -138,6 +136,48 @@ int tarn_resp_append(struct tarn_resp *r, int argc, const char *const *argv, con
     r->owed++;
     send_early(r);
     return 0;
+}
+
+int tarn_resp_append(struct tarn_resp *r, int argc, const char *const *argv, const size_t *lens)
+{
+    size_t before = r->out.bytes;
+
+    tarn_resp_add_array(&r->out, (size_t)argc);
+    for (int i = 0; i < argc; i++)
+        tarn_resp_add_string(&r->out, argv[i], lens ? lens[i] : strlen(argv[i]));
+    return appended(r, before);
+}
+
+int tarn_resp_append_command(struct tarn_resp *r, const struct tarn_command *c)
+{
+    size_t before = r->out.bytes;
+
+    tarn_resp_add_array(&r->out, c->n);
+    tarn_buf_add(&r->out, c->strings.data, c->strings.bytes);
+    r->out.failed |= c->strings.failed;
+    return appended(r, before);
+}
+
+struct tarn_command *tarn_resp_command(struct tarn_resp *r, ...)
+{
+    va_list strings;
+
+    tarn_command_empty(&r->command);
+    va_start(strings, r);
+    tarn_command_vstrs(&r->command, strings);
+    va_end(strings);
+    return &r->command;
+}
+
+int tarn_resp_append_strs(struct tarn_resp *r, ...)
+{
+    va_list strings;
+
+    tarn_command_empty(&r->command);
+    va_start(strings, r);
+    tarn_command_vstrs(&r->command, strings);
+    va_end(strings);
+    return tarn_resp_append_command(r, &r->command);
 }
 
 static int closed(struct tarn_resp *r, int error)

@@ -19,6 +19,8 @@
 
 #include "base/buf.h"
 #include "base/net.h"
+#include "base/resp/command.h"
+#include "base/resp/resp_encode.h"
 
 #define TARN_RESP_FDS_MAX 64
 
@@ -36,8 +38,14 @@ redisReader *tarn_resp_reader(struct tarn_resp *r);
 /* True when the peer has closed or sent something unasked; a pooled connection is tested with it. */
 bool tarn_resp_dead(const struct tarn_resp *r);
 
-/* Queues a command. lens may be NULL for C strings. NO_MEMORY only. */
+/* Queues a command. lens may be NULL for C strings. NO_MEMORY only, as the next two. */
 int tarn_resp_append(struct tarn_resp *r, int argc, const char *const *argv, const size_t *lens);
+int tarn_resp_append_command(struct tarn_resp *r, const struct tarn_command *c);
+/* Queues a command of strings; the last argument is NULL. */
+int tarn_resp_append_strs(struct tarn_resp *r, ...) __attribute__((sentinel));
+/* The connection's own command, emptied, for the next tarn_resp_append_command(); begins with these strings,
+ * of which the last is NULL. */
+struct tarn_command *tarn_resp_command(struct tarn_resp *r, ...) __attribute__((sentinel));
 /* Sends what is queued (reading replies meanwhile so that long pipelines cannot dead-lock). */
 int tarn_resp_flush(struct tarn_resp *r, uint64_t deadline_ns);
 /*
@@ -78,12 +86,5 @@ int tarn_resp_parser_feed(struct tarn_resp_parser *p, const void *data, size_t b
 /* The next complete request, an array of strings, or NULL in *request_p when more bytes are needed.
  * PROTOCOL (with a sentence) when the bytes are no request; the connection must then be closed. */
 int tarn_resp_parser_next(struct tarn_resp_parser *p, redisReply **request_p);
-
-/* Replies into a buffer. Text of simple strings and errors must have no CR or LF (they are replaced). */
-void tarn_resp_add_simple(struct tarn_buf *b, const char *text);
-void tarn_resp_add_error(struct tarn_buf *b, int code, const char *text); /* "-EXISTS text" */
-void tarn_resp_add_string(struct tarn_buf *b, const void *data, size_t bytes);
-void tarn_resp_add_integer(struct tarn_buf *b, int64_t v);
-void tarn_resp_add_array(struct tarn_buf *b, size_t n);
 
 #endif

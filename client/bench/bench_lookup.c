@@ -99,9 +99,8 @@ static int bare_loop(void *arg, uint32_t thread, size_t i)
     (void)i;
     for (size_t k = 0; rc == 0 && k < KEYS; k++) {
         char name[64];
-        const char *argv[] = {"HGETALL", name};
         snprintf(name, sizeof name, RECORD_PREFIX "%s", b->names[k]);
-        rc = tarn_resp_append(b->redis, 2, argv, NULL);
+        rc = tarn_resp_append_strs(b->redis, "HGETALL", name, NULL);
     }
     for (size_t k = 0; rc == 0 && k < KEYS; k++) {
         redisReply *reply;

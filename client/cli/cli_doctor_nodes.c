@@ -46,14 +46,13 @@ static const char *remedy_of(int code)
 /* INFO on a connection of its own, with HELLO before it. */
 static int ask_info(struct tarn_peer_node *r, redisReply **reply_p)
 {
-    const char *info[] = {"INFO"};
     struct tarn_steps steps = {.deadline_ns = tarn_deadline(NODE_TIMEOUT_MS), .patience_ns = UINT64_MAX};
     struct tarn_control_conn *call;
     int rc = tarn_control_conn_connect(r, &steps, NULL, &call);
 
     if (rc != 0)
         return rc;
-    rc = tarn_control_conn_send(call, 1, info, NULL, steps.deadline_ns);
+    rc = tarn_control_conn_send(call, tarn_resp_command(call->resp, "INFO", NULL), steps.deadline_ns);
     if (rc == 0)
         rc = tarn_control_conn_reply(call, steps.deadline_ns, NULL, reply_p);
     tarn_control_conn_drop(call);

@@ -86,11 +86,10 @@ struct asking {
 static int append_questions(void *arg, struct tarn_resp *r)
 {
     struct asking *a = arg;
-    const char *time[] = {"TIME"}, *info[] = {"INFO"};
 
     a->asked_ms = tarn_unix_ms();
-    int rc = tarn_resp_append(r, 1, time, NULL);
-    return rc ? rc : tarn_resp_append(r, 1, info, NULL);
+    int rc = tarn_resp_append_strs(r, "TIME", NULL);
+    return rc ? rc : tarn_resp_append_strs(r, "INFO", NULL);
 }
 
 static int take_answer(void *arg, size_t i, const redisReply *reply)

@@ -12,7 +12,6 @@
 #include "client/cli/cli.h"
 #include "client/cli/cli_commands.h"
 #include "client/cli/cli_text.h"
-#include "client/command.h"
 #include "client/control_conn.h"
 #include "client/peer_nodes.h"
 #include "metadata/redis.h" /* INFO has the form of Redis's */
@@ -83,17 +82,16 @@ static int ask_node(const struct cli *c, const struct node *n, int argc, const c
                     redisReply **reply_p)
 {
     struct tarn_peer_node *r = tarn_peer_node_of(c->client, n->id, (uint32_t)n->epoch);
-    struct tarn_command words;
+    struct tarn_command command = {.n = 0};
     redisReply *reply;
     char who[352];
-    int rc = r ? tarn_command_init(&words, argc, 0) : tarn_fail(TARN_E_NO_MEMORY, "no memory");
 
-    if (rc != 0)
-        return rc;
+    if (!r)
+        return tarn_fail(TARN_E_NO_MEMORY, "no memory");
     for (int i = 0; i < argc; i++)
-        tarn_command_str(&words, argv[i]);
-    rc = tarn_command_call(&words, r, tarn_deadline(cli_timeout(c, 0)), NULL, &reply);
-    tarn_command_free(&words);
+        tarn_command_str(&command, argv[i]);
+    int rc = tarn_control_conn_call(r, &command, tarn_deadline(cli_timeout(c, 0)), NULL, &reply);
+    tarn_command_free(&command);
     if (rc == 0 && (rc = tarn_resp_error(reply, tarn_peer_node_text(r, who), TARN_E_PROTOCOL)) != 0)
         freeReplyObject(reply);
     else if (rc == 0)

@@ -154,6 +154,69 @@ static void arguments_are_binary_safe(void **state)
     peer_join(&p);
 }
 
+static void expect_echo(struct tarn_resp *r, size_t n, const char *const *texts, const size_t *lens)
+{
+    redisReply *reply = NULL;
+
+    assert_int_equal(tarn_resp_read(r, tarn_deadline(LATE_MS), &reply), 0);
+    assert_int_equal(reply->elements, n);
+    for (size_t i = 0; i < n; i++) {
+        assert_int_equal(reply->element[i]->len, lens[i]);
+        assert_memory_equal(reply->element[i]->str, texts[i], lens[i]);
+    }
+    freeReplyObject(reply);
+}
+
+static void commands_are_built(void **state)
+{
+    const char *texts[] = {"PUT", "r", "18446744073709551615", "00000000000000ff", "a\r\n\0b", ""};
+    const size_t lens[] = {3, 1, 20, 16, 5, 0};
+    struct tarn_command own = {.n = 0};
+    struct peer p;
+
+    (void)state;
+    peer_start(&p, echo, NULL);
+    struct tarn_resp *r = client_of(&p);
+    struct tarn_command *c = tarn_resp_command(r, "PUT", "r", NULL);
+    for (int i = 0; i < 2; i++) { /* the connection's, and one that is sent twice */
+        tarn_command_u64(c, UINT64_MAX);
+        tarn_command_gen(c, 255);
+        tarn_command_add(c, texts[4], lens[4]);
+        tarn_command_str(c, "");
+        for (int k = 0; k <= i; k++) {
+            assert_int_equal(tarn_resp_append_command(r, c), 0);
+            expect_echo(r, 6, texts, lens);
+        }
+        c = &own;
+        tarn_command_strs(c, "PUT", "r", NULL);
+    }
+    tarn_command_free(&own);
+    assert_int_equal(tarn_resp_append_strs(r, "PUT", NULL), 0); /* nothing is left of the one before */
+    expect_echo(r, 1, texts, lens);
+    tarn_resp_free(r);
+    peer_join(&p);
+}
+
+/* One that lacks an argument must not be sent. */
+static void command_without_memory(void **state)
+{
+    const char *texts[] = {"PING"};
+    const size_t lens[] = {4};
+    struct peer p;
+
+    (void)state;
+    peer_start(&p, echo, NULL);
+    struct tarn_resp *r = client_of(&p);
+    struct tarn_command *c = tarn_resp_command(r, "PUT", NULL);
+    c->strings.failed = true;
+    tarn_command_str(c, "value");
+    assert_int_equal(tarn_resp_append_command(r, c), TARN_E_NO_MEMORY);
+    assert_int_equal(tarn_resp_append_strs(r, "PING", NULL), 0);
+    expect_echo(r, 1, texts, lens);
+    tarn_resp_free(r);
+    peer_join(&p);
+}
+
 /* More than both sockets hold in both directions: writing has to go on while replies are read. */
 static void long_pipeline_does_not_dead_lock(void **state)
 {
@@ -685,6 +748,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(arguments_are_binary_safe),
+        cmocka_unit_test(commands_are_built),
+        cmocka_unit_test(command_without_memory),
         cmocka_unit_test(long_pipeline_does_not_dead_lock),
         cmocka_unit_test(large_reply),
         cmocka_unit_test(silence_ends_at_the_deadline),
