@@ -276,7 +276,7 @@ check: all tests check-tests check-style check-rdma
 in_vms := $(addprefix $(B)/tests/test_,rdma rdma_sizes rdma_wire rdma_writers rdma_hosts)
 
 # These measure times, of which a sanitizer's build says nothing.
-not_sanitized := $(addprefix $(B)/tests/test_,deadlines distance)
+not_sanitized := $(addprefix $(B)/tests/test_,deadlines distance tcpx_speed)
 # Works in handlers of page faults, which ThreadSanitizer delivers too late.
 ifneq ($(findstring thread,$(SANITIZE)),)
 not_sanitized += $(B)/tests/test_store_rules

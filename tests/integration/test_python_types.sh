@@ -3,6 +3,7 @@
 # The Python package and a program that uses it, as type checkers see them: mypy --strict, and pyright where it is.
 set -eu
 . "$(dirname "$0")/../python.sh"
+[ -z "$sanitizer" ] || skip "python-types: not with sanitizers: nothing of the library is run"
 cd "$root/client/python"
 if "$PYTHON" -m mypy --version >/dev/null 2>&1; then
     set -- "$PYTHON" -m mypy
