@@ -14,6 +14,7 @@
  * when their node cannot remove them; the node itself does so in time.
  */
 #define EXPIRY_GRACE_MS 60000
+#define TOO_MANY 2 /* the scripts: the record would name more than TARN_DISPLACED_MAX displaced copies */
 
 void tarn_object_key(const struct tarn_directory *d, const struct tarn_key *key, char *out)
 {
@@ -195,7 +196,7 @@ static int read_script(struct tarn_directory *d, const redisReply *reply, long l
         return tarn_fail(TARN_E_DIRECTORY, "redis at %s: not an answer of the script: is this a proxy?",
                          d->uri.address);
     *verdict = reply->element[0]->integer;
-    if (*verdict == 2)
+    if (*verdict == TOO_MANY)
         return tarn_fail(
             TARN_E_DIRECTORY,
             "the key's record names %d displaced copies already, which their nodes have not freed: "
@@ -226,9 +227,11 @@ static int take_displaced(struct tarn_publish *p, const struct tarn_text *texts,
 static int read_answer(struct tarn_directory *d, const redisReply *reply, struct tarn_publish *p)
 {
     struct tarn_text texts[TARN_TEXTS_MAX];
-    long long published;
+    long long published = 0;
     size_t n;
     int rc = read_script(d, reply, &published, texts, &n);
+    if (rc && published == TOO_MANY && p->mode != TARN_PUBLISH_RESTORE)
+        return TARN_E_AGAIN; /* nodes may be about to withdraw what they have freed */
     if (rc && rc != TARN_E_FORMAT)
         return rc;
     if (published == 3)

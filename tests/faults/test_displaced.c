@@ -603,6 +603,30 @@ static void a_commit_that_was_published_is_committed_again(void **state)
     harness_passed(w->h);
 }
 
+/* Nodes withdraw what they have freed a little later: a put waits for that, within its deadline. */
+static void a_put_waits_while_the_record_names_too_many(void **state)
+{
+    enum { MOST = 8 };
+    struct node_world *w = *state;
+    char names[MOST][64];
+    assert_string_equal(node_put(&w->other_c, "absent", "k", 1000), "");
+    for (int i = 0; i < MOST; i++) {
+        snprintf(names[i], sizeof(names[i]), "-node1/cpu0:%d:0000000000000002", 1000 + i);
+        harness_redis_integer(w->redis, "HSET", "tarn:default:o:k", names[i], "0", NULL);
+    }
+    struct node_grant g = node_reserve(&w->c, "replace", "k", 2000);
+    assert_error(node_commit(&w->c, &g, "5000"), "AGAIN");
+    assert_int_equal(objects(w->node), 0);
+    for (int i = 0; i < MOST; i++)
+        harness_redis_integer(w->redis, "HDEL", "tarn:default:o:k", names[i], NULL);
+    redisReply *r = node_commit(&w->c, &g, "5000");
+    assert_int_equal(r->type, REDIS_REPLY_ARRAY);
+    assert_int_equal(r->elements, 1);
+    freeReplyObject(r);
+    assert_int_equal(objects(w->node), 1);
+    harness_passed(w->h);
+}
+
 /* --- sweeps ------------------------------------------------------------------------------------- */
 
 static void sweeps_take_out_displaced_copies_of_runs_that_are_over(void **state)
@@ -648,6 +672,7 @@ int main(void)
         TEST(nothing_is_settled_by_expiry_after_a_silence_of_all),
         WITH_REDIS(an_unsettled_directory_displaces_nothing),
         TEST(a_commit_that_was_published_is_committed_again),
+        TEST(a_put_waits_while_the_record_names_too_many),
         WITH_REDIS(sweeps_take_out_displaced_copies_of_runs_that_are_over),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
