@@ -67,8 +67,10 @@ MEMCACHED := $(shell pkg-config --exists libmemcached && echo yes)
 option_src := $(wildcard base/option/*.c)
 # Transports' node halves; libtarn has none of them.
 half_src   := $(wildcard transport/node_*.c transport/*/*_node*.c)
+# The fault injector, which only programs of the tests are linked with.
+faulty_src := transport/faulty.c
 lib_src    := $(wildcard base/*.c base/resp/*.c metadata/*.c client/*.c) transport/cuda/cuda_text.c $(cuda_src) \
-              $(filter-out $(half_src),$(wildcard $(addprefix transport/,*.c shm/*.c tcp/*.c rdma/*.c cuda_ipc/*.c \
+              $(filter-out $(half_src) $(faulty_src),$(wildcard $(addprefix transport/,*.c shm/*.c tcp/*.c rdma/*.c cuda_ipc/*.c \
               tcpx/*.c tcpx/plugin/*.c)))
 node_src   := $(wildcard server/*.c server/*/*.c) $(half_src) $(option_src)
 cli_src    := $(wildcard client/cli/*.c) $(option_src)
@@ -97,7 +99,7 @@ tcpx_programs    := $(addprefix $(B)/tests/tcpx/,test_tcpx_transfer test_connect
 .PHONY: all tests plugins man docs demo check check-tests check-unit check-rdma check-gpu check-standin check-tcpx check-asan \
         check-tsan check-style fuzz bench install clean help
 all: $(programs) $(library) $(B)/libtarn.a
-tests: $(tests) plugins $(soak)
+tests: $(tests) plugins $(soak) $(B)/tests/tarn
 plugins: $(tcpx_plugins) $(tcpx_programs)
 
 # What objects are compiled with, in a file that changes only when this does. WERROR and the compiler's name are no part
@@ -136,7 +138,8 @@ $(library): $(call obj,$(lib_src)) client/libtarn.map $(cuda_chosen)
 $(B)/tarnd: $(call obj,$(node_src)) $(B)/libtarn.a
 	$(if $(V),,@echo "  LD    $@";) $(CC) $(ALL_LDFLAGS) -o $@ $^ $(LIBS_NODE)
 
-$(B)/tarn: $(call obj,$(cli_src)) $(B)/libtarn.a
+$(B)/tests/tarn: $(call obj,$(faulty_src))
+$(B)/tarn $(B)/tests/tarn: $(call obj,$(cli_src)) $(B)/libtarn.a
 	$(if $(V),,@echo "  LD    $@";) $(CC) $(ALL_LDFLAGS) -o $@ $^ $(LIBS_LIB) $(LIBS_CLI)
 
 # The benchmark measures the allocator by itself, too.
@@ -151,7 +154,7 @@ endif
 # gets what it refers to, of tarnd no main() as it has one; the objects are in each, as nothing refers to them.
 vpath test_%.c tests/unit tests/conformance tests/integration tests/faults tests/history
 test_lib_src := $(wildcard tests/*.c tests/history/*.c) $(tcpx_test_src) $(file_src) client/bench/bench_stats.c
-test_objs    := $(call obj,$(wildcard tests/linked/*.c) $(cuda_test_src))
+test_objs    := $(call obj,$(wildcard tests/linked/*.c) $(cuda_test_src) $(faulty_src))
 test_libs    := $(B)/tests/libtests.a $(B)/tests/libtarnd.a $(B)/libtarn.a
 $(B)/tests/libtests.a: $(call obj,$(test_lib_src))
 $(B)/tests/libtarnd.a: $(call obj,$(node_src))

@@ -37,6 +37,7 @@
 #include "client/owed_command.h"
 #include "client/peer_nodes.h"
 #include "client/retire.h"
+#include "transport/faulty.h"
 
 #define IDLE_MAX 16
 #define RETRY_NS (2 * TARN_NS_PER_S)

@@ -16,6 +16,7 @@
 #include "client/refresh.h"
 #include "client/retire.h"
 #include "client/session.h"
+#include "transport/faulty.h"
 #include "transport/tcpx/plugin/tcpx_settings.h"
 
 static const char *setting(const char *given, const char *variable, const char *initial)
@@ -69,7 +70,7 @@ static int client_init(struct tarn_client *c, const struct tarn_options *o)
 
 static int transports_init(struct tarn_client *c, const struct tarn_options *o)
 {
-    const char *faults = setting(o->faults, "TARN_FAULTS", NULL);
+    const char *faults = setting(NULL, "TARN_FAULTS", NULL);
     struct tarn_tcpx_settings tcpx;
     int rc = tarn_tcpx_settings(&tcpx); /* told at once, not when it is needed */
 
@@ -84,6 +85,10 @@ static int transports_init(struct tarn_client *c, const struct tarn_options *o)
             return rc;
         c->ntransports = t + 1;
     }
+    if (faults && !tarn_faulty_new)
+        return tarn_fail(TARN_E_CONFIG,
+                         "TARN_FAULTS is set, but this program injects no faults: unset it, or "
+                         "run one that `make tests` links with the injector");
     return faults ? tarn_faulty_new(faults, &c->faulty) : 0;
 }
 
@@ -114,6 +119,8 @@ int tarn_open(const struct tarn_options *given, struct tarn_client **c_p)
     int rc = tarn_out_check("open", c_p);
     if (rc == 0)
         rc = tarn_options_copy(&o, sizeof o, given);
+    if (rc == 0 && o.reserved)
+        rc = tarn_fail(TARN_E_INVALID, "open: tarn_options.reserved is set: zero the options first");
     if (rc != 0)
         return rc;
     struct tarn_client *c = aligned_alloc(64, sizeof *c);

@@ -63,6 +63,14 @@ struct tarn_client *client_open(const char *redis, struct tarn_options o)
     return c;
 }
 
+struct tarn_client *client_open_faulty(const char *redis, struct tarn_options o, const char *faults)
+{
+    setenv("TARN_FAULTS", faults ? faults : "", 1);
+    struct tarn_client *c = client_open(redis, o);
+    unsetenv("TARN_FAULTS");
+    return c;
+}
+
 struct tarn_client *world_client(const struct world *w, const char *transports)
 {
     struct tarn_options o = w->plan->client;

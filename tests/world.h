@@ -43,6 +43,8 @@ struct harness_node *world_node(struct world *w, const char *id);
 struct tarn_client *world_client(const struct world *w, const char *transports);
 
 struct tarn_client *client_open(const char *redis, struct tarn_options o);
+/* With these faults (docs/faults.md), whatever the environment says; NULL: none. */
+struct tarn_client *client_open_faulty(const char *redis, struct tarn_options o, const char *faults);
 struct tarn_key key_of(const char *text);
 /* Puts so many bytes of that kind. The status. */
 int client_put(struct tarn_client *c, const char *key, char byte, size_t bytes,

@@ -6,11 +6,10 @@
  * dropped, in which case it waits for close(); with a delay it waits in a FIFO, which progress() moves
  * on to the real link when its time has come. A work is in one list at a time, so its own `next` links it.
  *
- * The table for a wrapped transport has this file's client half and the other's name, capabilities and
- * the rest; it is kept in the faulty object. A delay or a drop defers completion, so such a link is not
- * SHARED.
+ * The table for a wrapped transport is the other's with the calls of a link replaced by those in this file.
+ * The faulty object keeps it. A delay or a drop defers completion, so such a link is not SHARED.
  */
-#include "transport/transport.h"
+#include "transport/faulty.h"
 
 #include <errno.h>
 #include <poll.h>

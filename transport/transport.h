@@ -267,21 +267,4 @@ uint64_t tarn_cursor_next(struct tarn_cursor *c, const struct tarn_piece *pieces
 /* Moves the cursor on; the pieces have so many bytes more. */
 void tarn_cursor_skip(struct tarn_cursor *c, const struct tarn_piece *pieces, uint32_t n, uint64_t bytes);
 
-/* --- fault injection (faulty.c) ----------------------------------------------------------------- */
-
-/*
- * Wraps the client half of links so that they misbehave: "tcp:delay=5,error=0.01;shm:stale=0.1;seed=7".
- *   delay=MS   every work completes that much later        error=P  a work fails with NODE_DOWN
- *   stale=P    a get completes with STALE                  drop=P   a work never completes
- *   refuse=P   connect fails
- * docs/faults.md. *ops_p becomes a table to use in place of *ops_p for that transport when the text
- * names it. CONFIG when the text is malformed. The faulty object outlives its links.
- */
-struct tarn_faulty;
-int tarn_faulty_new(const char *text, struct tarn_faulty **f_p);
-int tarn_faulty_connect(struct tarn_faulty *f, const struct tarn_transport_ops *ops,
-                        const struct tarn_peer *p, struct tarn_link **l_p,
-                        const struct tarn_transport_ops **ops_p);
-void tarn_faulty_free(struct tarn_faulty *f);
-
 #endif

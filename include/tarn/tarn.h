@@ -104,7 +104,7 @@ struct tarn_options {
                                NULL: $TARN_REDIS, else redis://127.0.0.1:6379 */
     const char *ns;         /* namespace; NULL: "default" */
     const char *transports; /* comma list in order of preference, e.g. "shm,tcp"; NULL: all */
-    const char *faults;     /* fault injection, see docs/faults.md; NULL: $TARN_FAULTS, else none */
+    const void *reserved;   /* NULL */
     const char *secret;     /* shared secret of the nodes' control connections; NULL: $TARN_SECRET, else
                                what a node that has made one itself says in the directory */
     uint32_t timeout_ms;    /* default deadline of a call; 0: 5000 */

@@ -177,9 +177,8 @@ static void expect_status(struct place *p, const char *key, size_t bytes, int wa
 
 static struct tarn_client *client_by(const struct way *w, const char *redis)
 {
-    return client_open(redis, (struct tarn_options){.transports = w->transport,
-                                                    .faults = w->faults ? w->faults : "",
-                                                    .timeout_ms = w->timeout_ms});
+    return client_open_faulty(
+        redis, (struct tarn_options){.transports = w->transport, .timeout_ms = w->timeout_ms}, w->faults);
 }
 
 static struct device *way_device(const struct way *w)

@@ -176,8 +176,14 @@ static void options_that_do_not_exist(void **state)
     says("http");
     o = (struct tarn_options){.size = sizeof o, .redis = redis->url, .ns = "with space"};
     assert_int_equal(tarn_open(&o, &c), TARN_E_CONFIG);
-    o = (struct tarn_options){.size = sizeof o, .redis = redis->url, .faults = "shm:nonsense=1"};
+    o = (struct tarn_options){.size = sizeof o, .redis = redis->url, .reserved = "x"};
+    assert_int_equal(tarn_open(&o, &c), TARN_E_INVALID);
+    says("reserved");
+    o.reserved = NULL;
+    setenv("TARN_FAULTS", "shm:nonsense=1", 1);
     assert_int_equal(tarn_open(&o, &c), TARN_E_CONFIG);
+    says("faults: \"nonsense=1\"");
+    unsetenv("TARN_FAULTS");
     assert_null(c);
     struct tarn_item item = {.key = text("placed"), .tensor = tarn_bytes(0)};
     struct tarn_put_options p = {.size = sizeof p, .place = "no-such-node"};

@@ -298,7 +298,7 @@ static void broken_data_links_leave_nothing_reserved(void **state)
 {
     struct world *w = *state;
     struct tarn_client *c =
-        client_open(w->redis->url, (struct tarn_options){.transports = "tcp", .faults = "tcp:error=1"});
+        client_open_faulty(w->redis->url, (struct tarn_options){.transports = "tcp"}, "tcp:error=1");
     for (int i = 0; i < 10; i++)
         assert_int_not_equal(client_put(c, "k", 'a', 4096, &on_node[0]), 0);
     HARNESS_UNTIL(node_pool_figure(w->nodes[0]->control, "reserved") == 0, 5000);
@@ -355,9 +355,8 @@ static void *slow_put(void *arg)
 static void a_node_paused_during_a_put_has_nothing_reserved_when_it_goes_on(void **state)
 {
     struct world *w = *state;
-    struct caller one = {
-        .client = client_open(w->redis->url,
-                              (struct tarn_options){.transports = "tcp", .faults = "tcp:delay=500"})};
+    struct caller one = {.client = client_open_faulty(
+                             w->redis->url, (struct tarn_options){.transports = "tcp"}, "tcp:delay=500")};
     pthread_create(&one.thread, NULL, slow_put, &one);
     HARNESS_UNTIL(node_pool_figure(w->nodes[1]->control, "reserved") > 0, 5000);
     harness_signal(w->nodes[1]->process, SIGSTOP);

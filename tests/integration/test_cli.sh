@@ -193,7 +193,7 @@ fi
 rm -rf place
 # Killed in the middle it leaves nothing behind.
 mkdir place
-TARN_FAULTS='shm:delay=600000;tcp:delay=600000' "$build/tarn" get big -o place/big --timeout-ms 600000 &
+TARN_FAULTS='shm:delay=600000;tcp:delay=600000' "$build/tests/tarn" get big -o place/big --timeout-ms 600000 &
 reader=$!
 n=0
 until ls -l /proc/$reader/fd 2>/dev/null | grep -q "$dir/place" || [ $n -gt 600 ]; do

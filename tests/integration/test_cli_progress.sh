@@ -19,24 +19,24 @@ on_terminal()
     tr '\r' '\n' <out >lines
 }
 
-on_terminal "$build/tarn put a --key k --transports shm"
+on_terminal "$build/tests/tarn put a --key k --transports shm"
 grep -qE '^put (64|128) MiB of 143.1 MiB \((45|89)%\)' lines || fail "put shows nothing within a tensor"
 says out "1 of 1 stored, 143.1 MiB"
-on_terminal "$build/tarn get k -o got --transports shm"
+on_terminal "$build/tests/tarn get k -o got --transports shm"
 grep -qE '^get (64|128) MiB of 143.1 MiB \((45|89)%\)' lines || fail "get shows nothing within a tensor"
 same a got
-on_terminal "$build/tarn get k -o got --transports shm --quiet"
+on_terminal "$build/tests/tarn get k -o got --transports shm --quiet"
 silent out
-on_terminal "$build/tarn put b --key k --replace --transports shm"
+on_terminal "$build/tests/tarn put b --key k --replace --transports shm"
 expect 0 get k -o got
 same b got
-TARN_FAULTS='shm:delay=400' TERM=xterm script -qefc "$build/tarn put a --key k --transports shm" /dev/null >out 2>err </dev/null &&
+TARN_FAULTS='shm:delay=400' TERM=xterm script -qefc "$build/tests/tarn put a --key k --transports shm" /dev/null >out 2>err </dev/null &&
     fail "put takes the place of another without --replace"
 says out "use --replace"
 
 # Replaced between two parts: what was got is one version.
 rm -f got out
-TARN_FAULTS='shm:delay=700' TERM=xterm script -qefc "$build/tarn get k -o got --transports shm" /dev/null >out 2>err </dev/null &
+TARN_FAULTS='shm:delay=700' TERM=xterm script -qefc "$build/tests/tarn get k -o got --transports shm" /dev/null >out 2>err </dev/null &
 reader=$!
 n=0
 until grep -q '64 MiB of' out 2>/dev/null || [ $n -gt 600 ]; do

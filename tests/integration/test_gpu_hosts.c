@@ -50,8 +50,8 @@ static struct tarn_put_options into(const char *place)
 
 static struct tarn_client *client_with(const struct world *w, const char *transports, const char *faults)
 {
-    return client_open(w->redis->url,
-                       (struct tarn_options){.transports = transports, .faults = faults, .timeout_ms = 5000});
+    return client_open_faulty(w->redis->url,
+                              (struct tarn_options){.transports = transports, .timeout_ms = 5000}, faults);
 }
 
 /* --- clients without a GPU ---------------------------------------------------------------------- */

@@ -282,7 +282,7 @@ static void gets_beside_views_go_their_way(void **state)
     struct tarn_key key = key_of("k");
     struct tarn_view v;
     pthread_t thread;
-    struct tarn_client *c = client_open(w->redis->url, (struct tarn_options){.faults = "cuda_ipc:stale=0.6"});
+    struct tarn_client *c = client_open_faulty(w->redis->url, (struct tarn_options){0}, "cuda_ipc:stale=0.6");
     device_set(d, writer.memory, 5, 4096);
     assert_int_equal(piece_put(w->client, "k", writer.memory, 4096, "node0/gpu0"), 0);
     while (tarn_view(c, &key, 0, &v))

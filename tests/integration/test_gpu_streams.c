@@ -544,10 +544,10 @@ static void without_copies_by_a_gpu_the_wait_is_for_the_completion(void **state)
 static void a_stream_finds_what_the_completion_speaks_of(void **state)
 {
     struct scene *x = scene_new(state);
-    struct tarn_options o = {.timeout_ms = 5000, .faults = "cuda_ipc:stale=0.5"};
+    struct tarn_options o = {.timeout_ms = 5000};
     struct tarn_client *own = x->w->client;
     struct stream *consumer = stream_open(0);
-    x->w->client = client_open(x->w->redis->url, o);
+    x->w->client = client_open_faulty(x->w->redis->url, o, "cuda_ipc:stale=0.5");
     for (int i = 0; i < 30; i++) {
         device_set(x->d, x->memory, OLD, BYTES);
         tarn_op op = submit_get(x, NULL, 0);

@@ -347,7 +347,7 @@ done <<'EOF'
 6 | TARN_TRANSPORTS=x is set in the environment | {export TARN_TRANSPORTS=x} tarn ls
 6 | this address is TARN_REDIS's | {export TARN_REDIS=swordfish} tarn ls
 6 | TARN_SECRET is set in the environment | {export TARN_SECRET=swordfish} tarn get there -o x
-6 | write TRANSPORT:SETTING=VALUE,... or seed=NUMBER | {export TARN_FAULTS=x} tarn ls
+6 | this program injects no faults: unset it | {export TARN_FAULTS=x} tarn ls
 2 | must be 0 to 65535 | tarnd --http 127.0.0.1:99999
 EOF
 echo "$rows wrong uses"

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Links that misbehave as they are told to, over both transports; and the text that tells them. */
 #include "tests/unit/fake_node.h"
+#include "transport/faulty.h"
 
 struct faulty_link {
     struct fake_node *n;

@@ -159,7 +159,7 @@ class Junk(StoreCase):
         self.check(self.client.lookup(["k"]), {"tensor": ([0], {})})
 
     def test_clients(self) -> None:
-        named = dict(ns="default", transports="tcp", secret="x", timeout=1.0, workers=1, faults="seed=1", log=None)
+        named = dict(ns="default", transports="tcp", secret="x", timeout=1.0, workers=1, log=None)
         for what, (some, options) in with_junk([self.store.uri], named):
             with self.subTest(what=what):
                 client = self.say(lambda: tarn.Client(*some, **options))

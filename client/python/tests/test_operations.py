@@ -193,14 +193,16 @@ class Paused(unittest.TestCase):
     def test_exit_with_all_kinds_of_things_open(self) -> None:
         self.store.resume()
         script = """
-import asyncio, sys, tarn
+import asyncio, os, signal, sys, tarn
 c = tarn.Client(sys.argv[1], transports="shm,tcp")
 view = c.view("a", out="bytes")
 part = view[3:5]
 session = c.put_session({"s": ("u8", (10,))})
 session.write(0, b"12345")
 registration = c.register(bytearray(1000))
-slow = tarn.Client(sys.argv[1], transports="tcp", faults="tcp:drop=1")
+slow = tarn.Client(sys.argv[1], transports="tcp")
+slow.get("a", out="bytes")
+os.kill(int(sys.argv[2]), signal.SIGSTOP)
 ops = [slow.submit_get_into(["a"], [bytearray(100)], timeout=60) for _ in range(3)]
 slow.submit_put({"b": bytes(100)}, timeout=60)
 events = c.events()
@@ -213,8 +215,10 @@ connector = tarn.Connector(sys.argv[1])
 connector.submit_batch_exists(["a"])
 print("end")
 """
-        done = subprocess.run([sys.executable, "-c", script, self.store.uri], capture_output=True, text=True,
-                              timeout=60, env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)})
+        self.addCleanup(self.store.resume)
+        done = subprocess.run([sys.executable, "-c", script, self.store.uri, str(self.store.pid)], capture_output=True,
+                              text=True, timeout=60,
+                              env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)})
         self.assertEqual((done.returncode, done.stdout), (0, "end\n"), done.stderr)
 
     def test_fork(self) -> None:

@@ -204,7 +204,6 @@ CLIENTS = [
     Row(opened(transports=["tcp"]), TypeError, "transports", "of type list", "give a str"),
     Row(opened(workers=-1), tarn.Invalid, "workers", "-1", "give 0 to 1024"),
     Row(opened(log="x"), TypeError, "log", "of type str", "give a logging.Logger"),
-    Row(opened(faults="x"), tarn.ConfigError, 'faults: "x"', ":", "write TRANSPORT:SETTING"),
     Row(at("redis://127.0.0.1:1"), tarn.DirectoryError, "redis://127.0.0.1:1", "Connection refused",
         "start Redis there"),
     Row(at("http://x"), tarn.ConfigError, "redis uri", "the scheme 'http'", "use redis://"),

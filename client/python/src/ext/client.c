@@ -150,21 +150,21 @@ static int open_lib(struct client *c, const struct tarn_options *o)
 
 static int client_init(PyObject *self, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"uri", "ns", "transports", "secret", "timeout", "workers", "faults", "log", NULL};
+    static char *names[] = {"uri", "ns", "transports", "secret", "timeout", "workers", "log", NULL};
     struct client *c = (struct client *)self;
     struct tarn_options o = {.size = sizeof o, .timeout_ms = 5000};
-    PyObject *arg[8] = {NULL}, *logger;
+    PyObject *arg[7] = {NULL}, *logger;
 
     if (c->lib || c->closed || c->lines)
         return raise_code(TARN_E_INVALID, NULL, "client: it is open already: make a new Client");
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|O$OOOOOOO:Client", names, &arg[0], &arg[1], &arg[2],
-                                     &arg[3], &arg[4], &arg[5], &arg[6], &arg[7]))
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|O$OOOOOO:Client", names, &arg[0], &arg[1], &arg[2],
+                                     &arg[3], &arg[4], &arg[5], &arg[6]))
         return -1;
-    const char **texts[] = {&o.redis, &o.ns, &o.transports, &o.secret, NULL, NULL, &o.faults};
+    const char **texts[] = {&o.redis, &o.ns, &o.transports, &o.secret};
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++)
         if (texts[i] && args_text(arg[i], names[i], texts[i]) < 0)
             return -1;
-    logger = arg[7] ? arg[7] : Py_None;
+    logger = arg[6] ? arg[6] : Py_None;
     if (args_seconds(arg[4], "timeout", &o.timeout_ms) < 0 ||
         args_number(arg[5], "workers", 0, WORKERS_MAX, &o.workers) < 0 || log_to(c, logger, &o) < 0)
         return -1;

@@ -35,7 +35,6 @@ class Client(_bulk.Bulk):
     secret      shared secret of the nodes; None: $TARN_SECRET, else what nodes that make one say in Redis
     timeout     seconds: the deadline of calls that are given none
     workers     threads for submitted operations; 0: 2
-    faults      fault injection, see docs/faults.md
     log         a logging.Logger, or None
 
     Raises DirectoryError, ConfigError, Unavailable. Every call raises DirectoryError when one is needed that does not
@@ -48,9 +47,9 @@ class Client(_bulk.Bulk):
 
     def __init__(self, uri: Optional[str] = None, *, ns: Optional[str] = None, transports: Optional[str] = None,
                  secret: Optional[str] = None, timeout: float = 5.0, workers: int = 0,
-                 faults: Optional[str] = None, log: Any = None) -> None:
+                 log: Any = None) -> None:
         super().__init__(uri, ns=ns, transports=transports, secret=secret, timeout=timeout, workers=workers,
-                         faults=faults, log=log)
+                         log=log)
         self._name = _name_of(uri, ns)
         _clients.add(self)
 
