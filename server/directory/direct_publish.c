@@ -14,7 +14,7 @@
 #include "base/error.h"
 #include "server/directory/publisher_impl.h"
 
-void lane_init(struct direct_publish *l)
+void direct_publish_init(struct direct_publish *l)
 {
     queue_init(&l->sent);
     queue_init(&l->held);
@@ -22,7 +22,7 @@ void lane_init(struct direct_publish *l)
 
 static void release_held(struct tarn_publisher *p)
 {
-    struct direct_publish *l = &p->lane;
+    struct direct_publish *l = &p->direct;
     struct tarn_request *r;
     while (!l->sent.first && (r = queue_take(&l->held))) {
         l->with_thread++;
@@ -34,7 +34,7 @@ static void release_held(struct tarn_publisher *p)
 
 static void close_stream(struct tarn_publisher *p)
 {
-    struct direct_publish *l = &p->lane;
+    struct direct_publish *l = &p->direct;
     if (l->watch)
         tarn_watch_free(l->watch);
     tarn_stream_close(l->stream);
@@ -61,7 +61,7 @@ static void finish_given_up(struct tarn_publisher *p, struct tarn_request *r)
 /* The directory thread runs all again, after having this connection ended. */
 static void give_up_stream(struct tarn_publisher *p)
 {
-    struct direct_publish *l = &p->lane;
+    struct direct_publish *l = &p->direct;
     struct request_queue sent = l->sent;
     struct tarn_request *r;
     close_stream(p);
@@ -88,7 +88,7 @@ static void settle(struct tarn_publisher *p, struct tarn_request *r)
     }
     r->asked = stored + met == r->n;
     if (stored < r->n || displacing) {
-        queue_add(&p->lane.held, r);
+        queue_add(&p->direct.held, r);
         return;
     }
     count_published(p, r->publishes, r->n);
@@ -101,7 +101,7 @@ static void settle(struct tarn_publisher *p, struct tarn_request *r)
 /* Waits for answers, and for room to send when there was none. */
 static void watch_stream(struct tarn_publisher *p)
 {
-    struct direct_publish *l = &p->lane;
+    struct direct_publish *l = &p->direct;
     int events = TARN_READABLE | (tarn_stream_unsent(l->stream) ? TARN_WRITABLE : 0);
     if (events != l->events && tarn_watch_set(l->watch, events))
         give_up_stream(p);
@@ -112,7 +112,7 @@ static void watch_stream(struct tarn_publisher *p)
 static void stream_event(void *arg, int events)
 {
     struct tarn_publisher *p = arg;
-    struct direct_publish *l = &p->lane;
+    struct direct_publish *l = &p->direct;
     int rc = l->sent.first ? 0 : TARN_E_NODE_DOWN; /* closed by Redis */
     (void)events;
     while (!rc && l->stream && l->sent.first) {
@@ -137,9 +137,9 @@ static void stream_event(void *arg, int events)
 
 /* --- for the others ----------------------------------------------------------------------------- */
 
-void lane_adopt(struct tarn_publisher *p, struct tarn_stream *s)
+void direct_publish_adopt(struct tarn_publisher *p, struct tarn_stream *s)
 {
-    struct direct_publish *l = &p->lane;
+    struct direct_publish *l = &p->direct;
     l->stream = s;
     l->events = TARN_READABLE;
     if (tarn_watch_new(p->o.loop, tarn_stream_fd(s), l->events, stream_event, p, &l->watch)) {
@@ -156,9 +156,9 @@ static bool is_away(struct tarn_publisher *p)
     return away;
 }
 
-void lane_submit(struct tarn_publisher *p, struct tarn_request *r)
+void direct_publish_submit(struct tarn_publisher *p, struct tarn_request *r)
 {
-    struct direct_publish *l = &p->lane;
+    struct direct_publish *l = &p->direct;
     /* A replace asks whether the directory is settled, and waits for other answers than its own. */
     bool replaces = any_replace(r->publishes, r->n);
     bool here = l->stream && !l->held.first && !l->with_thread && !is_away(p) && !replaces;
@@ -178,26 +178,26 @@ void lane_submit(struct tarn_publisher *p, struct tarn_request *r)
         watch_stream(p);
 }
 
-bool lane_cancel(struct tarn_publisher *p, struct tarn_request *r)
+bool direct_publish_cancel(struct tarn_publisher *p, struct tarn_request *r)
 {
-    return queue_remove(&p->lane.held, r);
+    return queue_remove(&p->direct.held, r);
 }
 
-void lane_thread_done(struct tarn_publisher *p)
+void direct_publish_thread_done(struct tarn_publisher *p)
 {
-    p->lane.with_thread--;
+    p->direct.with_thread--;
 }
 
-void lane_tick(struct tarn_publisher *p)
+void direct_publish_tick(struct tarn_publisher *p)
 {
-    struct direct_publish *l = &p->lane;
+    struct direct_publish *l = &p->direct;
     if (l->sent.first && tarn_now_ns() - l->since_ns > p->o.timeout_ms * TARN_NS_PER_MS)
         give_up_stream(p);
 }
 
-void lane_stop(struct tarn_publisher *p)
+void direct_publish_stop(struct tarn_publisher *p)
 {
-    struct direct_publish *l = &p->lane;
+    struct direct_publish *l = &p->direct;
     struct request_queue *queues[] = {&l->sent, &l->held};
     if (l->stream)
         close_stream(p);

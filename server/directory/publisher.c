@@ -11,7 +11,7 @@
 
 #define BATCH_MAX 1024
 #define WITHDRAWALS_MAX 65536
-#define STREAM_REST_MS 1000 /* between tries of opening the lane's connection */
+#define STREAM_REST_MS 1000 /* between tries of opening the connection of direct publishes */
 #define REST_MS 250         /* between tries of background withdrawals that Redis refuses */
 
 /* A location to withdraw in the background. */
@@ -46,12 +46,12 @@ static void give_back(void *arg)
     p->posted = false;
     pthread_mutex_unlock(&p->lock);
     if (stream)
-        lane_adopt(p, stream);
+        direct_publish_adopt(p, stream);
     while (done.first) {
         struct tarn_request *r = done.first;
         done.first = r->next;
         if (r->kind == TARN_REQUEST_PUBLISH)
-            lane_thread_done(p);
+            direct_publish_thread_done(p);
         r->done(r);
     }
 }
@@ -75,7 +75,7 @@ static void finish_all(struct tarn_publisher *p, struct request_queue *q)
     pthread_mutex_unlock(&p->lock);
 }
 
-/* --- the lane's connection ----------------------------------------------------------------------- */
+/* --- the connection of direct publishes -------------------------------------------------------------- */
 
 /* Only after a publish that went well: that has loaded the script, and Redis is there. */
 static void offer_stream(struct tarn_publisher *p)
@@ -275,7 +275,7 @@ int tarn_publisher_start(const struct tarn_publisher_options *o, struct tarn_pub
     for (int kind = 0; kind < TARN_REQUEST_KINDS; kind++)
         queue_init(&p->queues[kind]);
     queue_init(&p->finished);
-    lane_init(&p->lane);
+    direct_publish_init(&p->direct);
     p->withdrawals_last = &p->withdrawals;
     pthread_mutex_init(&p->lock, NULL);
     if (o->claimed.id[0])
@@ -305,7 +305,7 @@ void tarn_publisher_stop(struct tarn_publisher *p)
     pthread_mutex_unlock(&p->lock);
     pthread_join(p->thread, NULL);
     give_back(p);
-    lane_stop(p);
+    direct_publish_stop(p);
     for (int kind = 0; kind < TARN_REQUEST_KINDS; kind++) {
         struct tarn_request *r;
         while ((r = queue_take(&p->queues[kind])))
@@ -325,14 +325,14 @@ void tarn_publisher_submit(struct tarn_publisher *p, struct tarn_request *r)
     r->seen = r->withdrawn = r->restored = 0;
     r->sent = r->asked = r->given_up = r->unsure = false;
     if (r->kind == TARN_REQUEST_PUBLISH)
-        lane_submit(p, r);
+        direct_publish_submit(p, r);
     else
         thread_submit(p, r);
 }
 
 void tarn_publisher_tick(struct tarn_publisher *p)
 {
-    lane_tick(p);
+    direct_publish_tick(p);
 }
 
 bool tarn_publisher_cancel(struct tarn_publisher *p, struct tarn_request *r)
@@ -340,13 +340,13 @@ bool tarn_publisher_cancel(struct tarn_publisher *p, struct tarn_request *r)
     r->given_up = true;
     if (r->sent)
         return false;
-    if (r->kind == TARN_REQUEST_PUBLISH && lane_cancel(p, r))
+    if (r->kind == TARN_REQUEST_PUBLISH && direct_publish_cancel(p, r))
         return true;
     pthread_mutex_lock(&p->lock);
     bool found = queue_remove(&p->queues[r->kind], r);
     pthread_mutex_unlock(&p->lock);
     if (found && r->kind == TARN_REQUEST_PUBLISH)
-        lane_thread_done(p);
+        direct_publish_thread_done(p);
     return found;
 }
 

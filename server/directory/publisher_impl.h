@@ -52,7 +52,7 @@ struct missing_node {
 
 struct tarn_publisher {
     struct tarn_publisher_options o;
-    struct direct_publish lane;
+    struct direct_publish direct;
     struct tarn_living living; /* the thread's own, like the next three */
     uint64_t listed_until_ms;  /* the node's record lives until then at least, by Redis's time */
     struct missing_node missing[MISSING_MAX];
@@ -65,7 +65,7 @@ struct tarn_publisher {
     struct request_queue finished;
     struct withdrawal *withdrawals, **withdrawals_last;
     bool posted;  /* give_back() is on its way */
-    bool streams; /* the lane has a stream, or finds one in new_stream */
+    bool streams; /* direct publishes have a stream, or find one in new_stream */
     struct tarn_stream *new_stream;
     uint64_t stream_ns; /* none is opened before */
     uint64_t resume_ns; /* Redis refused a background withdrawal: none is tried before; 0: it did not */
@@ -86,16 +86,16 @@ void cancel_request(struct tarn_request *r);
 void thread_submit(struct tarn_publisher *p, struct tarn_request *r);
 
 /* direct_publish.c */
-void lane_init(struct direct_publish *l);
+void direct_publish_init(struct direct_publish *l);
 /* Gives back what is under way as CANCELED. */
-void lane_stop(struct tarn_publisher *p);
-void lane_submit(struct tarn_publisher *p, struct tarn_request *r);
-bool lane_cancel(struct tarn_publisher *p, struct tarn_request *r);
-void lane_tick(struct tarn_publisher *p);
+void direct_publish_stop(struct tarn_publisher *p);
+void direct_publish_submit(struct tarn_publisher *p, struct tarn_request *r);
+bool direct_publish_cancel(struct tarn_publisher *p, struct tarn_request *r);
+void direct_publish_tick(struct tarn_publisher *p);
 /* The directory thread has made a stream. */
-void lane_adopt(struct tarn_publisher *p, struct tarn_stream *s);
+void direct_publish_adopt(struct tarn_publisher *p, struct tarn_stream *s);
 /* The directory thread has finished a publish. */
-void lane_thread_done(struct tarn_publisher *p);
+void direct_publish_thread_done(struct tarn_publisher *p);
 
 /* publisher_work.c */
 bool any_replace(const struct tarn_publish *items, size_t n);
@@ -139,7 +139,7 @@ int judge_displaced(struct tarn_publisher *p, struct tarn_copy_seen *copies, siz
 /* After items were published: tells the nodes of displaced copies, looks whether the directory still is
  * settled. */
 void publish_behind(struct tarn_publisher *p, struct tarn_publish *items, size_t n);
-/* An item of the lane that the directory thread is to finish. */
+/* An item of a direct publish that the directory thread finishes. */
 bool displaces_elsewhere(const struct tarn_publisher *p, const struct tarn_publish *item);
 
 #endif

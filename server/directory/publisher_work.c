@@ -98,7 +98,7 @@ static int publish_all(struct tarn_publisher *p, struct tarn_publish *items, siz
     return rc;
 }
 
-/* What is left to do when the lane has published. */
+/* Finishes what a direct publish has left undone. */
 static int finish_asked(struct tarn_publisher *p, struct tarn_request *r)
 {
     int rc = judge_losers(p, r->publishes, r->n, tarn_now_ns());
