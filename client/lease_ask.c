@@ -112,8 +112,7 @@ void tarn_lease_listed(struct tarn_peer_node *node, const struct tarn_node_recor
 
     pthread_mutex_lock(&s->lock);
     tarn_lease_answered(&node->lease, node->key.epoch, &a, &none, sent_ns, tarn_now_ns());
-    if (s->running) /* when to renew may be earlier than it knows */
-        pthread_cond_signal(&s->wake);
+    pthread_cond_signal(&s->wake); /* when to renew may be earlier than the thread knows */
     pthread_mutex_unlock(&s->lock);
 }
 
@@ -371,7 +370,6 @@ void tarn_leases_stop(struct tarn_client *c)
         eventfd_write(s->stop_fd, 1);
         pthread_join(s->thread, NULL);
     }
-    s->running = false;
     if (s->stop_fd >= 0)
         close(s->stop_fd);
 }
