@@ -91,29 +91,18 @@ static void unix_sockaddr(const struct tarn_addr *a, struct sockaddr_un *sun)
 
 /* --- waiting ------------------------------------------------------------------------------------ */
 
-static _Thread_local const struct tarn_net_stop *stop_by;
-
-void tarn_net_stop_by(const struct tarn_net_stop *s)
-{
-    stop_by = s;
-}
-
-static bool is_stopped(void)
-{
-    return stop_by && stop_by->stopped(stop_by->arg);
-}
-
-int tarn_net_wait(int fd, short events, uint64_t deadline_ns)
+int tarn_net_wait(int fd, short events, uint64_t deadline_ns, struct tarn_cancel *cancel)
 {
     for (;;) {
-        struct pollfd p[2] = {{.fd = fd, .events = events},
-                              {.fd = stop_by ? stop_by->fd : -1, .events = POLLIN}};
-        int left_ms = tarn_left_ms(deadline_ns);
-        if (is_stopped())
-            return tarn_fail(TARN_E_CANCELED, "canceled by the caller");
+        struct pollfd p[2] = {{.fd = fd, .events = events}, {.fd = tarn_cancel_fd(cancel), .events = POLLIN}};
+        int left_ms = tarn_cancel_left_ms(cancel, deadline_ns);
+        if (tarn_canceled(cancel))
+            return tarn_cancel_fail();
         int n = poll(p, 2, left_ms);
 
-        if (n > 0 && !p[0].revents) /* the stop: looked at next */
+        if (n > 0 && p[1].revents)
+            tarn_cancel_drain(cancel);
+        if (n > 0 && !p[0].revents)
             continue;
         if (n > 0 && p[0].revents & POLLNVAL)
             return tarn_fail(TARN_E_SYSTEM, "poll: descriptor %d is not open", fd);
@@ -159,14 +148,15 @@ static bool in_progress(int error)
 
 /* Connects fd; the result is 0 or an errno value, ETIMEDOUT also when the deadline has passed, ECANCELED when
  * it is not to be waited for. */
-static int connect_errno(int fd, const struct sockaddr *to, socklen_t to_bytes, uint64_t deadline_ns)
+static int connect_errno(int fd, const struct sockaddr *to, socklen_t to_bytes, uint64_t deadline_ns,
+                         struct tarn_cancel *cancel)
 {
     /* A Unix socket whose backlog is full says EAGAIN, and no poll() tells when there is room. */
     while (connect(fd, to, to_bytes) != 0) {
         if (in_progress(errno)) {
             int error = 0;
             socklen_t error_bytes = sizeof error;
-            int rc = tarn_net_wait(fd, POLLOUT, deadline_ns);
+            int rc = tarn_net_wait(fd, POLLOUT, deadline_ns, cancel);
             if (rc != 0)
                 return rc == TARN_E_TIMEOUT ? ETIMEDOUT : rc == TARN_E_CANCELED ? ECANCELED : EBADF;
             if (getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &error_bytes) != 0)
@@ -175,7 +165,7 @@ static int connect_errno(int fd, const struct sockaddr *to, socklen_t to_bytes, 
         }
         if (errno != EAGAIN)
             return errno;
-        if (is_stopped())
+        if (tarn_canceled(cancel))
             return ECANCELED;
         if (!wait_a_moment(deadline_ns))
             return ETIMEDOUT;
@@ -190,7 +180,7 @@ static int connect_failed(const struct tarn_addr *a, int error)
 
     tarn_addr_format(a, text, sizeof text);
     if (error == ECANCELED)
-        return tarn_fail(TARN_E_CANCELED, "canceled by the caller");
+        return tarn_cancel_fail();
     if (error == ETIMEDOUT)
         return tarn_fail(TARN_E_TIMEOUT, "%s: no connection before the deadline", text);
     if (error == EACCES || error == EPERM)
@@ -214,7 +204,7 @@ static bool connected_to_itself(int fd)
 
 /* One address. On failure *error_p has the errno value when it was connect() that failed, else 0. */
 static int connect_one(int family, const struct sockaddr *to, socklen_t to_bytes, uint64_t deadline_ns,
-                       int *error_p, int *fd_p)
+                       struct tarn_cancel *cancel, int *error_p, int *fd_p)
 {
     int fd = -1;
     int rc = open_socket(family, &fd);
@@ -222,7 +212,7 @@ static int connect_one(int family, const struct sockaddr *to, socklen_t to_bytes
     *error_p = 0;
     if (rc != 0)
         return rc;
-    *error_p = connect_errno(fd, to, to_bytes, deadline_ns);
+    *error_p = connect_errno(fd, to, to_bytes, deadline_ns, cancel);
     if (*error_p == 0 && connected_to_itself(fd))
         *error_p = ECONNREFUSED;
     if (*error_p) {
@@ -233,21 +223,22 @@ static int connect_one(int family, const struct sockaddr *to, socklen_t to_bytes
     return 0;
 }
 
-static int connect_unix(const struct tarn_addr *a, uint64_t deadline_ns, int *fd_p)
+static int connect_unix(const struct tarn_addr *a, uint64_t deadline_ns, struct tarn_cancel *cancel,
+                        int *fd_p)
 {
     struct sockaddr_un sun;
     int error;
 
     unix_sockaddr(a, &sun);
-    int rc = connect_one(AF_UNIX, (struct sockaddr *)&sun, sizeof sun, deadline_ns, &error, fd_p);
+    int rc = connect_one(AF_UNIX, (struct sockaddr *)&sun, sizeof sun, deadline_ns, cancel, &error, fd_p);
     return error ? connect_failed(a, error) : rc;
 }
 
 /* Tries every address of the name; a silent one gets only its share of the time left. */
-static int connect_tcp(const struct tarn_addr *a, uint64_t deadline_ns, int *fd_p)
+static int connect_tcp(const struct tarn_addr *a, uint64_t deadline_ns, struct tarn_cancel *cancel, int *fd_p)
 {
     struct addrinfo *found = NULL;
-    int rc = tarn_resolve(a->host, a->port, deadline_ns, &found);
+    int rc = tarn_resolve(a->host, a->port, deadline_ns, cancel, &found);
     uint64_t addresses = 0;
     int error = 0;
 
@@ -258,17 +249,18 @@ static int connect_tcp(const struct tarn_addr *a, uint64_t deadline_ns, int *fd_
     for (const struct addrinfo *i = found; i; i = i->ai_next, addresses--) {
         uint64_t now = tarn_now_ns();
         uint64_t share = now < deadline_ns ? (deadline_ns - now) / addresses : 0;
-        rc = connect_one(i->ai_family, i->ai_addr, i->ai_addrlen, now + share, &error, fd_p);
-        if (rc == 0)
+        rc = connect_one(i->ai_family, i->ai_addr, i->ai_addrlen, now + share, cancel, &error, fd_p);
+        if (rc == 0 || error == ECANCELED)
             break;
     }
     freeaddrinfo(found);
     return rc != 0 && error ? connect_failed(a, error) : rc;
 }
 
-int tarn_net_connect(const struct tarn_addr *a, uint64_t deadline_ns, int *fd_p)
+int tarn_net_connect(const struct tarn_addr *a, uint64_t deadline_ns, struct tarn_cancel *cancel, int *fd_p)
 {
-    return a->is_unix ? connect_unix(a, deadline_ns, fd_p) : connect_tcp(a, deadline_ns, fd_p);
+    return a->is_unix ? connect_unix(a, deadline_ns, cancel, fd_p)
+                      : connect_tcp(a, deadline_ns, cancel, fd_p);
 }
 
 /* --- listening ---------------------------------------------------------------------------------- */
@@ -312,7 +304,7 @@ static int listen_tcp(struct tarn_addr *a, int *fd_p)
 {
     struct addrinfo *found = NULL;
     int fd = -1, one = 1;
-    int rc = tarn_resolve(a->host, a->port, tarn_deadline(LISTEN_MS), &found);
+    int rc = tarn_resolve(a->host, a->port, tarn_deadline(LISTEN_MS), NULL, &found);
 
     if (rc != 0)
         return rc;

@@ -7,6 +7,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/cancel.h"
+
 /* An address: "host:port" ("[::1]:7700" for IPv6) or "unix:/path". */
 struct tarn_addr {
     char host[256]; /* or the path */
@@ -19,8 +21,8 @@ int tarn_addr_parse(const char *text, const char *what, struct tarn_addr *a);
 void tarn_addr_format(const struct tarn_addr *a, char *out, size_t out_bytes);
 
 /* Connects, waiting no longer than the deadline. *fd_p is set on success. NODE_DOWN, TIMEOUT, SYSTEM,
- * CANCELED (see below). */
-int tarn_net_connect(const struct tarn_addr *a, uint64_t deadline_ns, int *fd_p);
+ * CANCELED. */
+int tarn_net_connect(const struct tarn_addr *a, uint64_t deadline_ns, struct tarn_cancel *cancel, int *fd_p);
 
 /*
  * Listens. Port 0 takes a free one; *a gets the one taken. A stale Unix socket file (nobody answers
@@ -28,20 +30,8 @@ int tarn_net_connect(const struct tarn_addr *a, uint64_t deadline_ns, int *fd_p)
  */
 int tarn_net_listen(struct tarn_addr *a, int *fd_p);
 
-/* Waits until fd has one of poll events, or the deadline: 0, TIMEOUT, SYSTEM, CANCELED (see below). */
-int tarn_net_wait(int fd, short events, uint64_t deadline_ns);
-
-/*
- * Ends the waits of one thread early: `fd` becomes readable when there may be a reason, `stopped` makes it
- * unreadable and says whether there is. Holds for the calling thread until it is called again; NULL: no
- * stop. It is for calls into modules that know nothing of cancelling, and to be taken back after them.
- */
-struct tarn_net_stop {
-    int fd;
-    bool (*stopped)(void *arg);
-    void *arg;
-};
-void tarn_net_stop_by(const struct tarn_net_stop *s);
+/* Waits until fd has one of poll events, or the deadline: 0, TIMEOUT, SYSTEM, CANCELED. */
+int tarn_net_wait(int fd, short events, uint64_t deadline_ns, struct tarn_cancel *cancel);
 
 /* The kernel's boot id and a hash of it and the user-visible host name: one value a running host. */
 int tarn_host_id(char out[40]);

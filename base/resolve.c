@@ -12,10 +12,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <time.h>
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/thread.h"
 
 struct request {
     pthread_mutex_t lock;
@@ -42,26 +42,12 @@ static struct request *request_new(const char *host, const char *port)
     if (!r)
         return NULL;
 
-    pthread_condattr_t monotonic;
-    if (pthread_condattr_init(&monotonic) != 0)
-        goto free_request;
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    int failed = pthread_cond_init(&r->answered, &monotonic);
-    pthread_condattr_destroy(&monotonic);
-    if (failed)
-        goto free_request;
-    if (pthread_mutex_init(&r->lock, NULL) != 0)
-        goto destroy_condition;
+    tarn_cond_init(&r->answered);
+    pthread_mutex_init(&r->lock, NULL);
     memcpy(r->host, host, host_bytes);
     snprintf(r->port, sizeof r->port, "%s", port);
     r->references = 1;
     return r;
-
-destroy_condition:
-    pthread_cond_destroy(&r->answered);
-free_request:
-    free(r);
-    return NULL;
 }
 
 static void request_drop(struct request *r)
@@ -114,16 +100,15 @@ static int start_resolver(struct request *r)
 }
 
 /* Waits for the answer, and takes it out of the request. */
-static int wait_for_answer(struct request *r, uint64_t deadline_ns, struct addrinfo **out_p)
+static int wait_for_answer(struct request *r, uint64_t deadline_ns, struct tarn_cancel *cancel,
+                           struct addrinfo **out_p)
 {
-    struct timespec until = {.tv_sec = (time_t)(deadline_ns / TARN_NS_PER_S),
-                             .tv_nsec = (long)(deadline_ns % TARN_NS_PER_S)};
-    int waited = 0, result = 0;
+    int result = 0;
     bool done;
 
     pthread_mutex_lock(&r->lock);
-    while (!r->done && waited == 0)
-        waited = pthread_cond_timedwait(&r->answered, &r->lock, &until);
+    while (!r->done && tarn_cancel_cond(cancel, &r->answered, &r->lock, deadline_ns))
+        ;
     done = r->done;
     if (done) {
         result = r->result;
@@ -132,6 +117,8 @@ static int wait_for_answer(struct request *r, uint64_t deadline_ns, struct addri
     }
     pthread_mutex_unlock(&r->lock);
 
+    if (!done && tarn_canceled(cancel))
+        return tarn_cancel_fail();
     if (!done)
         return tarn_fail(TARN_E_TIMEOUT, "%s: the name server did not answer in time", r->host);
     if (result != 0)
@@ -140,7 +127,8 @@ static int wait_for_answer(struct request *r, uint64_t deadline_ns, struct addri
     return 0;
 }
 
-int tarn_resolve(const char *host, uint16_t port, uint64_t deadline_ns, struct addrinfo **out_p)
+int tarn_resolve(const char *host, uint16_t port, uint64_t deadline_ns, struct tarn_cancel *cancel,
+                 struct addrinfo **out_p)
 {
     char port_text[6];
     int rc;
@@ -154,7 +142,7 @@ int tarn_resolve(const char *host, uint16_t port, uint64_t deadline_ns, struct a
         return tarn_fail(TARN_E_NO_MEMORY, "%s: out of memory looking up its address", host);
     rc = start_resolver(r);
     if (rc == 0)
-        rc = wait_for_answer(r, deadline_ns, out_p);
+        rc = wait_for_answer(r, deadline_ns, cancel, out_p);
     request_drop(r);
     return rc;
 }

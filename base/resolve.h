@@ -6,8 +6,11 @@
 #include <netdb.h>
 #include <stdint.h>
 
-/* The addresses of host and port; the caller frees them with freeaddrinfo(). NODE_DOWN, TIMEOUT, NO_MEMORY.
- */
-int tarn_resolve(const char *host, uint16_t port, uint64_t deadline_ns, struct addrinfo **out_p);
+#include "base/cancel.h"
+
+/* The addresses of host and port; the caller frees them with freeaddrinfo(). NODE_DOWN, TIMEOUT, NO_MEMORY,
+ * CANCELED. */
+int tarn_resolve(const char *host, uint16_t port, uint64_t deadline_ns, struct tarn_cancel *cancel,
+                 struct addrinfo **out_p);
 
 #endif

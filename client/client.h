@@ -24,6 +24,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/cancel.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "client/patience.h"
@@ -61,9 +62,9 @@ struct tarn_monitor {
 /* A thread asks, and sleeps while no lease is in use. */
 struct tarn_leases {
     pthread_t thread;
-    bool running, stop;
-    int stop_fd; /* ends a wait for Redis */
-    bool wanted; /* ask at once */
+    bool running;
+    struct tarn_cancel cancel; /* at the end: of its waits, and of those for an answer */
+    bool wanted;               /* ask at once */
     pthread_mutex_t lock;
     pthread_cond_t wake, answered;
     uint64_t asking_ns;            /* since when a question is outstanding; 0: none is */

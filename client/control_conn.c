@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Control connections. Each carries one command at a time, so "the socket is readable" means "the reply
- * has begun to come" and a wait can be ended by a stop flag. HELLO tells the session (the same on all of
+ * has begun to come" and a wait can be canceled. HELLO tells the session (the same on all of
  * a client's connections) and proves which incarnation answered; when it came over the node's Unix
  * socket, that also proves that the node is on this host.
  *
@@ -84,14 +84,14 @@ uint64_t tarn_peer_node_clock(struct tarn_peer_node *node, uint64_t when_ns)
     return when_ns - base;
 }
 
-static int wait_reply(struct tarn_control_conn *conn, uint64_t deadline_ns, const struct tarn_stop *stop)
+static int wait_reply(struct tarn_control_conn *conn, uint64_t deadline_ns, struct tarn_cancel *cancel)
 {
-    struct pollfd fds[2] = {{tarn_resp_fd(conn->resp), POLLIN, 0}, {stop ? stop->fd : -1, POLLIN, 0}};
+    struct pollfd fds[2] = {{tarn_resp_fd(conn->resp), POLLIN, 0}, {tarn_cancel_fd(cancel), POLLIN, 0}};
     char who[352];
 
     for (;;) {
-        if (stop && tarn_stopped(stop))
-            return tarn_fail(TARN_E_CANCELED, "canceled by the caller");
+        if (tarn_canceled(cancel))
+            return tarn_cancel_fail();
         uint64_t now = tarn_now_ns(), ns = now < deadline_ns ? deadline_ns - now : 0;
         struct timespec left = {(time_t)(ns / TARN_NS_PER_S), (long)(ns % TARN_NS_PER_S)};
         int n = ppoll(fds, 2, &left, NULL);
@@ -103,9 +103,8 @@ static int wait_reply(struct tarn_control_conn *conn, uint64_t deadline_ns, cons
             return tarn_fail(TARN_E_TIMEOUT,
                              "%s: no answer in time: raise the call's timeout or look at the node",
                              tarn_peer_node_text(conn->node, who));
-        /* An earlier operation's cancel may have written it; the flag, looked at next, is what counts. */
         if (n > 0 && fds[1].revents)
-            tarn_stop_drain(stop->fd);
+            tarn_cancel_drain(cancel);
     }
 }
 
@@ -164,16 +163,16 @@ static int take_greeting(struct tarn_control_conn *conn, const redisReply *reply
 }
 
 /* Waits for the answer to HELLO. */
-static int greeted(struct tarn_control_conn *conn, uint64_t deadline_ns, const struct tarn_stop *stop)
+static int greeted(struct tarn_control_conn *conn, uint64_t deadline_ns, struct tarn_cancel *cancel)
 {
     uint64_t began = tarn_now_ns();
     redisReply *reply;
-    int rc = wait_reply(conn, deadline_ns, stop);
+    int rc = wait_reply(conn, deadline_ns, cancel);
 
     if (rc != 0)
         return rc;
     uint64_t now = tarn_now_ns();
-    rc = tarn_resp_read(conn->resp, deadline_ns, &reply);
+    rc = tarn_resp_read(conn->resp, deadline_ns, cancel, &reply);
     conn->greets = false;
     if (rc != 0) {
         conn->reply_due = false;
@@ -190,7 +189,7 @@ static int greeted(struct tarn_control_conn *conn, uint64_t deadline_ns, const s
 /* --- connecting --------------------------------------------------------------------------------- */
 
 static int connect_to(struct tarn_peer_node *node, const struct tarn_addr *a, struct tarn_steps *steps,
-                      const struct tarn_stop *stop, bool eager, struct tarn_control_conn **conn_p)
+                      struct tarn_cancel *cancel, bool eager, struct tarn_control_conn **conn_p)
 {
     struct tarn_control_conn *conn = calloc(1, sizeof *conn);
 
@@ -198,13 +197,13 @@ static int connect_to(struct tarn_peer_node *node, const struct tarn_addr *a, st
         return tarn_fail(TARN_E_NO_MEMORY, "node %s: out of memory", node->key.id);
     conn->node = node;
     conn->local = a->is_unix;
-    int rc = tarn_resp_connect(a, tarn_step(steps), &conn->resp);
+    int rc = tarn_resp_connect(a, tarn_step(steps), cancel, &conn->resp);
     if (rc == 0)
         rc = say_hello(conn);
     if (rc == 0 && !(eager && !a->is_unix)) {
         uint64_t until = tarn_step(steps);
-        rc = tarn_resp_flush(conn->resp, until);
-        rc = rc ? rc : greeted(conn, until, stop);
+        rc = tarn_resp_flush(conn->resp, until, cancel);
+        rc = rc ? rc : greeted(conn, until, cancel);
     }
     if (rc != 0) {
         tarn_control_conn_drop(conn);
@@ -235,7 +234,7 @@ static int addresses(struct tarn_peer_node *node, struct tarn_addr *local, struc
     return tarn_addr_parse(control, "the node's record", tcp);
 }
 
-static int connect_any(struct tarn_peer_node *node, struct tarn_steps *steps, const struct tarn_stop *stop,
+static int connect_any(struct tarn_peer_node *node, struct tarn_steps *steps, struct tarn_cancel *cancel,
                        bool eager, struct tarn_control_conn **conn_p)
 {
     struct tarn_addr local, tcp;
@@ -249,7 +248,7 @@ static int connect_any(struct tarn_peer_node *node, struct tarn_steps *steps, co
         uint64_t soon = tarn_now_ns() + ELSEWHERE_NS;
         if (elsewhere && soon < quick.deadline_ns)
             quick.deadline_ns = soon;
-        rc = connect_to(node, &local, &quick, stop, false, conn_p);
+        rc = connect_to(node, &local, &quick, cancel, false, conn_p);
         steps->since_ns = quick.since_ns;
         /* On this host and silent or unwilling: its TCP port would say the same. Not where this user may not
          * connect. */
@@ -259,15 +258,15 @@ static int connect_any(struct tarn_peer_node *node, struct tarn_steps *steps, co
         atomic_store(&node->near, false); /* or its process is gone */
     }
     if (rc == 0 || tcp.host[0])
-        rc = tcp.host[0] ? connect_to(node, &tcp, steps, stop, eager, conn_p)
+        rc = tcp.host[0] ? connect_to(node, &tcp, steps, cancel, eager, conn_p)
                          : tarn_fail(TARN_E_NODE_DOWN, "node %s: not in the directory", node->key.id);
     return rc;
 }
 
 int tarn_control_conn_connect(struct tarn_peer_node *node, struct tarn_steps *steps,
-                              const struct tarn_stop *stop, struct tarn_control_conn **conn_p)
+                              struct tarn_cancel *cancel, struct tarn_control_conn **conn_p)
 {
-    return connect_any(node, steps, stop, false, conn_p);
+    return connect_any(node, steps, cancel, false, conn_p);
 }
 
 static struct tarn_control_conn *idle_take(struct tarn_peer_node *node, bool local_only)
@@ -296,7 +295,7 @@ static void judge(struct tarn_peer_node *node, int rc, uint64_t since_ns)
 }
 
 static int take(struct tarn_peer_node *node, bool local_only, struct tarn_steps *steps,
-                const struct tarn_stop *stop, bool eager, struct tarn_control_conn **conn_p)
+                struct tarn_cancel *cancel, bool eager, struct tarn_control_conn **conn_p)
 {
     struct tarn_control_conn *conn;
     char who[352];
@@ -308,7 +307,7 @@ static int take(struct tarn_peer_node *node, bool local_only, struct tarn_steps 
         }
         tarn_control_conn_drop(conn);
     }
-    int rc = connect_any(node, steps, stop, eager, &conn);
+    int rc = connect_any(node, steps, cancel, eager, &conn);
     if (rc != 0) {
         judge(node, rc, steps->since_ns);
         return rc;
@@ -326,23 +325,23 @@ static int take(struct tarn_peer_node *node, bool local_only, struct tarn_steps 
 }
 
 int tarn_control_conn_take(struct tarn_peer_node *node, bool local_only, uint64_t deadline_ns,
-                           const struct tarn_stop *stop, struct tarn_control_conn **conn_p)
+                           struct tarn_cancel *cancel, struct tarn_control_conn **conn_p)
 {
     struct tarn_steps steps = {.deadline_ns = deadline_ns, .patience_ns = UINT64_MAX};
 
-    return take(node, local_only, &steps, stop, false, conn_p);
+    return take(node, local_only, &steps, cancel, false, conn_p);
 }
 
 int tarn_control_conn_take_in(struct tarn_peer_node *node, bool local_only, struct tarn_steps *steps,
-                              const struct tarn_stop *stop, struct tarn_control_conn **conn_p)
+                              struct tarn_cancel *cancel, struct tarn_control_conn **conn_p)
 {
-    return take(node, local_only, steps, stop, false, conn_p);
+    return take(node, local_only, steps, cancel, false, conn_p);
 }
 
 int tarn_control_conn_take_early(struct tarn_peer_node *node, struct tarn_steps *steps,
-                                 const struct tarn_stop *stop, struct tarn_control_conn **conn_p)
+                                 struct tarn_cancel *cancel, struct tarn_control_conn **conn_p)
 {
-    return take(node, false, steps, stop, true, conn_p);
+    return take(node, false, steps, cancel, true, conn_p);
 }
 
 static void to_pool(struct tarn_control_conn *conn)
@@ -390,12 +389,13 @@ void tarn_control_conn_rest(struct tarn_control_conn *conn)
 
 /* --- one command -------------------------------------------------------------------------------- */
 
-int tarn_control_conn_send(struct tarn_control_conn *conn, const struct tarn_command *c, uint64_t deadline_ns)
+int tarn_control_conn_send(struct tarn_control_conn *conn, const struct tarn_command *c, uint64_t deadline_ns,
+                           struct tarn_cancel *cancel)
 {
     int rc = tarn_resp_append_command(conn->resp, c);
 
     if (rc == 0)
-        rc = tarn_resp_flush(conn->resp, deadline_ns);
+        rc = tarn_resp_flush(conn->resp, deadline_ns, cancel);
     conn->reply_due = rc == 0;
     conn->grants = false;
     conn->since_ns = tarn_now_ns();
@@ -403,30 +403,30 @@ int tarn_control_conn_send(struct tarn_control_conn *conn, const struct tarn_com
 }
 
 /* The reply to the command, behind HELLO's where that is outstanding. */
-static int read_reply(struct tarn_control_conn *conn, uint64_t deadline_ns, const struct tarn_stop *stop,
+static int read_reply(struct tarn_control_conn *conn, uint64_t deadline_ns, struct tarn_cancel *cancel,
                       redisReply **reply_p)
 {
     bool together = conn->greets || conn->refused; /* both may have come at once */
-    int rc = conn->greets ? greeted(conn, deadline_ns, stop) : 0;
+    int rc = conn->greets ? greeted(conn, deadline_ns, cancel) : 0;
 
     if (rc != 0)
         return rc;
     rc = together ? tarn_resp_try(conn->resp, reply_p) : TARN_E_AGAIN;
     if (rc == TARN_E_AGAIN) {
-        if ((rc = wait_reply(conn, deadline_ns, stop)) != 0)
+        if ((rc = wait_reply(conn, deadline_ns, cancel)) != 0)
             return rc;
-        rc = tarn_resp_read(conn->resp, deadline_ns, reply_p);
+        rc = tarn_resp_read(conn->resp, deadline_ns, cancel, reply_p);
     }
     conn->reply_due = false;
     return rc;
 }
 
-int tarn_control_conn_reply(struct tarn_control_conn *conn, uint64_t deadline_ns,
-                            const struct tarn_stop *stop, redisReply **reply_p)
+int tarn_control_conn_reply(struct tarn_control_conn *conn, uint64_t deadline_ns, struct tarn_cancel *cancel,
+                            redisReply **reply_p)
 {
     redisReply *reply;
     char who[352];
-    int rc = read_reply(conn, deadline_ns, stop, &reply);
+    int rc = read_reply(conn, deadline_ns, cancel, &reply);
 
     if (rc != 0)
         return rc;
@@ -440,23 +440,23 @@ int tarn_control_conn_reply(struct tarn_control_conn *conn, uint64_t deadline_ns
 }
 
 int tarn_control_conn_call(struct tarn_peer_node *node, const struct tarn_command *c, uint64_t deadline_ns,
-                           const struct tarn_stop *stop, redisReply **reply_p)
+                           struct tarn_cancel *cancel, redisReply **reply_p)
 {
     struct tarn_control_conn *conn;
     char who[352];
 
-    bool up = atomic_load(&node->health) == TARN_UP || tarn_peer_node_settled(node, deadline_ns, stop);
-    if (!up && stop && tarn_stopped(stop))
-        return tarn_fail(TARN_E_CANCELED, "canceled by the caller");
+    bool up = atomic_load(&node->health) == TARN_UP || tarn_peer_node_settled(node, deadline_ns, cancel);
+    if (!up && tarn_canceled(cancel))
+        return tarn_cancel_fail();
     if (!up)
         return tarn_fail(TARN_E_NODE_DOWN, "%s: set aside, it does not answer: look at the node",
                          tarn_peer_node_text(node, who));
-    int rc = tarn_control_conn_take(node, false, deadline_ns, stop, &conn);
+    int rc = tarn_control_conn_take(node, false, deadline_ns, cancel, &conn);
     if (rc != 0)
         return rc;
-    rc = tarn_control_conn_send(conn, c, deadline_ns);
+    rc = tarn_control_conn_send(conn, c, deadline_ns, cancel);
     if (rc == 0)
-        rc = tarn_control_conn_reply(conn, deadline_ns, stop, reply_p);
+        rc = tarn_control_conn_reply(conn, deadline_ns, cancel, reply_p);
     if (rc != TARN_E_TIMEOUT || conn->reply_due) /* a node that answers TIMEOUT is not silent: Redis is */
         judge(node, rc, conn->since_ns);
     if (rc == TARN_E_NODE_DOWN || rc == TARN_E_PROTOCOL)

@@ -161,29 +161,29 @@ static const struct tarn_command *release_command(const struct batch *b)
 
 /* Nodes that are set aside hear of it from the directory, when they beat again. */
 static void release_send(struct tarn_client *c, struct batch *b, uint64_t deadline_ns,
-                         const struct tarn_stop *stop)
+                         struct tarn_cancel *cancel)
 {
     struct tarn_peer_node *node = b->node;
 
     b->until_ns = within(node, 1, deadline_ns);
     if (!atomic_load(&node->listed) && !atomic_load(&node->superseded))
-        tarn_peer_nodes_refresh(c, b->until_ns);
+        tarn_peer_nodes_refresh(c, b->until_ns, cancel);
     if (!atomic_load(&node->listed) || atomic_load(&node->health) != TARN_UP)
         return;
-    int rc = tarn_control_conn_take(node, false, b->until_ns, stop, &b->conn);
-    if (rc == 0 && tarn_control_conn_send(b->conn, release_command(b), b->until_ns) != 0) {
+    int rc = tarn_control_conn_take(node, false, b->until_ns, cancel, &b->conn);
+    if (rc == 0 && tarn_control_conn_send(b->conn, release_command(b), b->until_ns, cancel) != 0) {
         tarn_control_conn_drop(b->conn);
         b->conn = NULL;
     }
 }
 
-static void release_answer(struct batch *b, const struct tarn_stop *stop)
+static void release_answer(struct batch *b, struct tarn_cancel *cancel)
 {
     redisReply *reply;
 
     if (!b->conn)
         return;
-    int rc = tarn_control_conn_reply(b->conn, b->until_ns, stop, &reply);
+    int rc = tarn_control_conn_reply(b->conn, b->until_ns, cancel, &reply);
     if (rc == 0) {
         take_answers(b, reply);
         freeReplyObject(reply);
@@ -221,7 +221,7 @@ static struct batch *next_batch(struct tarn_displaced_list *l, bool *taken)
 #define BATCHES_MAX 64 /* sent before answers are taken */
 
 void tarn_displaced_release(struct tarn_client *c, struct tarn_displaced_list *l, uint64_t deadline_ns,
-                            const struct tarn_stop *stop)
+                            struct tarn_cancel *cancel)
 {
     struct batch *batches[BATCHES_MAX];
     bool *taken = calloc(l->n ? l->n : 1, sizeof *taken);
@@ -229,9 +229,9 @@ void tarn_displaced_release(struct tarn_client *c, struct tarn_displaced_list *l
 
     do {
         for (n = 0; taken && n < BATCHES_MAX && (batches[n] = next_batch(l, taken)) != NULL; n++)
-            release_send(c, batches[n], deadline_ns, stop);
+            release_send(c, batches[n], deadline_ns, cancel);
         for (size_t i = 0; i < n; i++) {
-            release_answer(batches[i], stop);
+            release_answer(batches[i], cancel);
             free(batches[i]);
         }
     } while (n == BATCHES_MAX);
@@ -263,7 +263,7 @@ static struct tarn_peer_node *asked_of(struct tarn_client *c, const struct tarn_
     return any || !tarn_peer_node_answers(d->node) ? any : d->node;
 }
 
-static void ask(struct batch *b, uint64_t deadline_ns, const struct tarn_stop *stop)
+static void ask(struct batch *b, uint64_t deadline_ns, struct tarn_cancel *cancel)
 {
     char text[TARN_COPY_TEXT];
     struct tarn_command c = {.n = 0};
@@ -275,7 +275,7 @@ static void ask(struct batch *b, uint64_t deadline_ns, const struct tarn_stop *s
         tarn_copy_format(&b->copies[i]->copy, text);
         tarn_command_str(&c, text);
     }
-    if (tarn_control_conn_call(b->node, &c, within(b->node, 4, deadline_ns), stop, &reply) == 0) {
+    if (tarn_control_conn_call(b->node, &c, within(b->node, 4, deadline_ns), cancel, &reply) == 0) {
         take_answers(b, reply);
         freeReplyObject(reply);
     }
@@ -284,19 +284,19 @@ static void ask(struct batch *b, uint64_t deadline_ns, const struct tarn_stop *s
 
 /* Asks about each copy that is not settled, once. True: all are. */
 static bool ask_all(struct tarn_client *c, struct tarn_displaced_list *l, struct batch *b,
-                    uint64_t deadline_ns, const struct tarn_stop *stop)
+                    uint64_t deadline_ns, struct tarn_cancel *cancel)
 {
     bool refreshed = false;
     size_t at = 0;
 
-    while (at < l->n && !tarn_stopped(stop)) {
+    while (at < l->n && !tarn_canceled(cancel)) {
         b->n = 0;
         b->node = NULL;
         for (; at < l->n && b->n < PAIRS_MAX; at++) {
             struct tarn_peer_node *node = l->all[at].settled ? NULL : asked_of(c, &l->all[at]);
             if (!l->all[at].settled && !node && !refreshed) {
                 refreshed = true;
-                tarn_peer_nodes_refresh(c, deadline_ns);
+                tarn_peer_nodes_refresh(c, deadline_ns, cancel);
                 node = asked_of(c, &l->all[at]);
             }
             if (node && b->node && node != b->node)
@@ -307,24 +307,24 @@ static bool ask_all(struct tarn_client *c, struct tarn_displaced_list *l, struct
             b->copies[b->n++] = &l->all[at];
         }
         if (b->n > 0)
-            ask(b, deadline_ns, stop);
+            ask(b, deadline_ns, cancel);
     }
     return drop_settled(l);
 }
 
 bool tarn_displaced_settle(struct tarn_client *c, struct tarn_displaced_list *l, uint64_t deadline_ns,
-                           const struct tarn_stop *stop)
+                           struct tarn_cancel *cancel)
 {
     int pause_ms = PAUSE_FIRST_MS;
 
     if (l->n == 0)
         return true;
-    tarn_displaced_release(c, l, deadline_ns, stop);
+    tarn_displaced_release(c, l, deadline_ns, cancel);
     bool all = drop_settled(l);
     struct batch *b = all ? NULL : calloc(1, sizeof *b);
     if (!b)
         return all;
-    while (!(all = ask_all(c, l, b, deadline_ns, stop)) && tarn_stop_pause(stop, deadline_ns, pause_ms))
+    while (!(all = ask_all(c, l, b, deadline_ns, cancel)) && tarn_cancel_pause(cancel, deadline_ns, pause_ms))
         pause_ms = pause_ms * 2 < PAUSE_MOST_MS ? pause_ms * 2 : PAUSE_MOST_MS;
     free(b);
     return all;

@@ -14,9 +14,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/cancel.h"
 #include "base/resp/resp.h"
 #include "client/desc.h"
-#include "client/stop.h"
 #include "metadata/directory.h"
 
 struct tarn_client;
@@ -43,11 +43,11 @@ int tarn_displaced_note(struct tarn_client *c, struct tarn_displaced_list *l, co
                         size_t item, struct tarn_peer_node *by, redisReply *const *texts, size_t n);
 /* Tells the nodes, without waiting for those that keep silent. */
 void tarn_displaced_release(struct tarn_client *c, struct tarn_displaced_list *l, uint64_t deadline_ns,
-                            const struct tarn_stop *stop);
+                            struct tarn_cancel *cancel);
 /* Tells them and waits until all are settled: true. False: the deadline has passed, or the caller has
  * canceled; what is not settled is left in the list. */
 bool tarn_displaced_settle(struct tarn_client *c, struct tarn_displaced_list *l, uint64_t deadline_ns,
-                           const struct tarn_stop *stop);
+                           struct tarn_cancel *cancel);
 /* After that: 0 when none of the item's copies is left; else IN_DOUBT, and the sentence names a node that has
  * one. */
 int tarn_displaced_status(const struct tarn_displaced_list *l, size_t item);

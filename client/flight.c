@@ -4,7 +4,7 @@
  *
  * A transfer is pending (its lane had no room yet) or posted (the transport has it) until it ends; then
  * it waits in `ended` for tarn_flight_next. A transport can only be made to let go of a work by closing
- * its link, so a transfer that must end early (deadline, stop, silence) closes its lane; the others on
+ * its link, so a transfer that must end early (deadline, cancel, silence) closes its lane; the others on
  * it end as SHIFTED and may be sent again. Closed links never go back to the pool.
  *
  * Silence: a lane that has had works for as long as the shortest patience among them without its
@@ -19,7 +19,6 @@
 #include "client/client.h"
 #include "client/health.h"
 #include "client/link.h"
-#include "client/stop.h"
 
 /* Links without a descriptor, where copies by a GPU are all there is to wait for, are looked at all the time
  * at first; then there are naps, of a quarter of what has been waited for, up to this. */
@@ -28,17 +27,14 @@
 /* And for others: some notice only when they are asked that nothing will come. */
 #define SLICE_NS (TARN_WAIT_SLICE_MS * TARN_NS_PER_MS)
 
-void tarn_flight_init(struct tarn_flight *f, struct tarn_client *c, int stop_fd)
+void tarn_flight_init(struct tarn_flight *f, struct tarn_client *c, struct tarn_cancel *cancel)
 {
     f->client = c;
     f->links = NULL;
     f->fds = NULL;
     f->nlinks = f->room = f->inflight = 0;
     f->ended = NULL;
-    f->stop_fd = stop_fd;
-    f->others = NULL;
-    f->of = NULL;
-    f->look = false;
+    f->cancel = cancel;
     f->until_ns = 0;
 }
 
@@ -56,8 +52,8 @@ static void transfer_end(struct tarn_transfer *x, enum tarn_end end)
 /* What the lane's closing means for one of its transfers. */
 static enum tarn_end own_end(const struct tarn_transfer *x, const struct tarn_flight_link *fl)
 {
-    if (x->stop && atomic_load(x->stop))
-        return TARN_END_STOPPED;
+    if (tarn_canceled(x->cancel))
+        return TARN_END_CANCELED;
     if (x->deadline_ns <= fl->closing_ns)
         return TARN_END_EXPIRED;
     return fl->closing;
@@ -75,7 +71,7 @@ static void work_done(struct tarn_work *w)
 
     note_why(x, w);
     enum tarn_end own = x->fl->closing ? own_end(x, x->fl) : TARN_END_DONE;
-    bool cut = w->status == TARN_E_CANCELED || own == TARN_END_STOPPED || own == TARN_END_EXPIRED;
+    bool cut = w->status == TARN_E_CANCELED || own == TARN_END_CANCELED || own == TARN_END_EXPIRED;
     transfer_end(x, cut ? own : TARN_END_DONE);
 }
 
@@ -91,13 +87,9 @@ static uint64_t detach_until(const struct tarn_flight_link *fl)
 
 static void flight_link_close(struct tarn_flight_link *fl, enum tarn_end why)
 {
-    struct tarn_flight *f = fl->flight;
-    struct tarn_stop stop = {fl->stop, f->stop_fd, f->others, f->of};
-
     fl->closing = why;
     fl->closing_ns = tarn_now_ns();
-    f->look |= fl->side->write; /* a stop may have been noticed in there */
-    if (fl->open_link && !tarn_link_close(fl->open_link, detach_until(fl), &stop))
+    if (fl->open_link && !tarn_link_close(fl->open_link, detach_until(fl), fl->flight->cancel))
         fl->loose |= fl->side->write;
     fl->open_link = NULL;
     while (fl->transfers)
@@ -142,10 +134,11 @@ static struct tarn_flight_link *flight_link_find(const struct tarn_flight *f, co
     return fl;
 }
 
-/* Room to poll one more lane. A single one that nobody can stop waits in its own way, without a poll. */
+/* Room to poll one more lane. A single one that no descriptor cancels waits in its own way, without a poll.
+ */
 static bool grow(struct tarn_flight *f)
 {
-    if (f->nlinks < f->room || (f->nlinks == 0 && f->stop_fd < 0))
+    if (f->nlinks < f->room || (f->nlinks == 0 && tarn_cancel_fd(f->cancel) < 0))
         return true;
     uint32_t room = f->room ? f->room * 2 : 8;
     void *fds = realloc(f->fds, (room + 1) * sizeof(struct pollfd));
@@ -188,17 +181,12 @@ static int post_shared(struct tarn_flight *f, struct tarn_side *s, struct tarn_t
 /* Makes a link, which may take a while. */
 static int flight_link_make(struct tarn_flight_link *fl, struct tarn_transfer *x)
 {
-    struct tarn_stop stop = {x->stop, fl->flight->stop_fd, fl->flight->others, fl->flight->of};
-    const struct tarn_net_stop connecting = {stop.fd, tarn_stop_seen, &stop};
     uint64_t until = x->deadline_ns;
     struct tarn_open_link *l;
 
     if (fl->flight->until_ns && until > fl->flight->until_ns)
         until = fl->flight->until_ns;
-    fl->flight->look = true;
-    tarn_net_stop_by(stop.fd < 0 ? NULL : &connecting);
-    int rc = tarn_link_take(fl->side, until, x->patience_ns, &stop, &l, &fl->fresh);
-    tarn_net_stop_by(NULL);
+    int rc = tarn_link_take(fl->side, until, x->patience_ns, fl->flight->cancel, &l, &fl->fresh);
     if (rc == 0)
         fl->open_link = l;
     return rc;
@@ -255,7 +243,6 @@ int tarn_flight_post(struct tarn_flight *f, struct tarn_side *s, struct tarn_tra
     if (x->patience_ns < fl->patience_ns)
         fl->patience_ns = x->patience_ns;
     x->fl = fl;
-    fl->stop = x->stop;
     f->inflight++;
     DL_APPEND(fl->transfers, x);
     if (!fl->unposted)
@@ -313,7 +300,6 @@ void tarn_flight_adopt(struct tarn_flight *f, struct tarn_transfer *x, const str
     fl->since_ns = fl->active_ns = fl->ended_ns = a->since_ns;
     fl->deadline_ns = x->deadline_ns;
     fl->patience_ns = x->patience_ns;
-    fl->stop = x->stop;
     x->work.done = work_done;
     x->fl = fl;
     f->inflight++;
@@ -417,12 +403,12 @@ static void flight_link_progress(struct tarn_flight_link *fl)
     flight_link_post(fl);
 }
 
-void tarn_flight_stop(struct tarn_flight *f)
+void tarn_flight_cancel(struct tarn_flight *f)
 {
     for (struct tarn_flight_link *fl = f->links; fl; fl = fl->next) {
         struct tarn_transfer *x;
         DL_FOREACH (fl->transfers, x)
-            if (x->stop && atomic_load(x->stop)) {
+            if (tarn_canceled(x->cancel)) {
                 flight_link_close(fl, TARN_END_SHIFTED);
                 break;
             }
@@ -450,7 +436,7 @@ static uint64_t watch_lanes(struct tarn_flight *f, struct pollfd *fds)
         if (alarm < until)
             until = alarm;
     }
-    *p = (struct pollfd){.fd = f->stop_fd, .events = POLLIN};
+    *p = (struct pollfd){.fd = tarn_cancel_fd(f->cancel), .events = POLLIN};
     return until;
 }
 
@@ -461,18 +447,16 @@ void tarn_flight_push(struct tarn_flight *f)
             flight_link_progress(fl);
 }
 
-/* What need not wait for the poll: sending what was posted, and stop flags that may have been missed. False:
- * one is to be minded by the caller, since nothing is in flight for it. */
+/* What need not wait for the poll: sending what was posted, and cancels that may have been missed. False: the
+ * caller has to look after one, since nothing is in flight for it. */
 static bool before_wait(struct tarn_flight *f)
 {
     tarn_flight_push(f);
-    if (!f->look)
+    if (!f->cancel || !f->cancel->drained)
         return true;
-    f->look = false;
-    tarn_flight_stop(f);
-    if (f->others && f->others(f->of))
-        f->look = true; /* until the caller has minded it */
-    return f->ended || !f->look;
+    tarn_flight_cancel(f);
+    f->cancel->drained = tarn_canceled(f->cancel); /* until the caller has looked after it */
+    return f->ended || !f->cancel->drained;
 }
 
 static void flight_wait(struct tarn_flight *f)
@@ -485,8 +469,7 @@ static void flight_wait(struct tarn_flight *f)
 
     now = tarn_now_ns();
     if (ready > 0 && fds[f->nlinks].revents) {
-        tarn_stop_drain(f->stop_fd);
-        f->look = true;
+        tarn_cancel_drain(f->cancel);
     }
     for (struct tarn_flight_link *fl = f->links; fl; fl = fl->next, fds++) {
         if (!fl->transfers)
@@ -504,12 +487,12 @@ static void flight_wait(struct tarn_flight *f)
     }
 }
 
-/* The one lane with transfers, when nobody can stop them: then the link itself may wait. */
+/* The one lane with transfers, when no descriptor cancels them: then the link itself may wait. */
 static struct tarn_flight_link *lone_lane(const struct tarn_flight *f)
 {
     struct tarn_flight_link *lone = NULL;
 
-    if (f->stop_fd >= 0)
+    if (tarn_cancel_fd(f->cancel) >= 0)
         return NULL;
     for (struct tarn_flight_link *fl = f->links; fl; fl = fl->next) {
         if (!fl->transfers)
@@ -571,5 +554,5 @@ void tarn_flight_end(struct tarn_flight *f)
             free(fl);
     }
     free(f->fds);
-    tarn_flight_init(f, f->client, -1);
+    tarn_flight_init(f, f->client, NULL);
 }

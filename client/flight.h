@@ -7,6 +7,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/cancel.h"
 #include "base/error.h"
 #include "client/peer_node.h"
 #include "transport/transport.h"
@@ -14,13 +15,13 @@
 struct tarn_flight_link;
 
 enum tarn_end {
-    TARN_END_DONE,    /* work.status is the transport's word */
-    TARN_END_BROKEN,  /* the link broke */
-    TARN_END_SILENT,  /* the node kept silent for longer than the patience */
-    TARN_END_EXPIRED, /* the transfer's own deadline */
-    TARN_END_STOPPED, /* the transfer's own stop flag */
-    TARN_END_SHIFTED, /* its link was closed on another transfer's account; nothing speaks against trying
-                         again */
+    TARN_END_DONE,     /* work.status is the transport's word */
+    TARN_END_BROKEN,   /* the link broke */
+    TARN_END_SILENT,   /* the node kept silent for longer than the patience */
+    TARN_END_EXPIRED,  /* the transfer's own deadline */
+    TARN_END_CANCELED, /* the transfer's own cancel */
+    TARN_END_SHIFTED,  /* its link was closed on another transfer's account; nothing speaks against trying
+                          again */
 };
 
 struct tarn_transfer {
@@ -28,7 +29,7 @@ struct tarn_transfer {
     struct tarn_transfer *prev, *next;
     struct tarn_flight_link *fl;
     uint64_t deadline_ns, patience_ns;
-    const _Atomic bool *stop;
+    const struct tarn_cancel *cancel; /* its own; NULL: none */
     enum tarn_end end;
     bool ended; /* of tarn_flight_alone(): work.status is final */
     bool fresh; /* its link was made for this flight */
@@ -45,7 +46,6 @@ struct tarn_flight_link {
     bool fresh;
     bool kick;  /* works were posted since progress was made: it may send at once */
     bool loose; /* a link was closed on which the node may still take what was put: tarn_link_close() */
-    const _Atomic bool *stop; /* of the last transfer: all puts of a flight have the same */
     struct tarn_flight *flight;
     struct tarn_open_link *open_link; /* NULL: closed */
     struct tarn_transfer *transfers;  /* posted ones first */
@@ -63,15 +63,12 @@ struct tarn_flight_link {
 struct tarn_flight {
     struct tarn_client *client;
     struct tarn_flight_link *links, first; /* most flights need one lane */
-    void *fds; /* struct pollfd, one a lane and one for stop_fd; none while there is nothing to poll */
+    void *fds; /* struct pollfd, one a lane and one for the cancel; none while there is nothing to poll */
     uint32_t nlinks, room;
     uint32_t inflight;
     struct tarn_transfer *ended;
-    int stop_fd;
-    bool (*others)(void *of); /* as in struct tarn_stop, of all that the thread runs, in flight or not */
-    void *of;
-    bool look;         /* stop_fd may have been read for another wait: look at the flags */
-    uint64_t until_ns; /* opening a link may not take longer: others wait for it; 0: no such limit */
+    struct tarn_cancel *cancel; /* of all that the thread runs, in flight or not; NULL: none */
+    uint64_t until_ns;          /* opening a link may not take longer: others wait for it; 0: no such limit */
 };
 
 /* A transfer that tarn_flight_alone() has not brought to its end. */
@@ -85,15 +82,15 @@ struct tarn_alone {
 struct tarn_open_link *tarn_link_at_hand(struct tarn_side *s);
 /*
  * Sends a transfer over such a link and waits for it: what most calls come to, without a flight's lists and
- * look-ups. now: the clock. Nobody can stop it. True: it has succeeded. False: nothing was done, or, when
+ * look-ups. now: the clock. Nothing cancels it. True: it has succeeded. False: nothing was done, or, when
  * a->open_link is set, it goes on in a flight that adopts it.
  */
 bool tarn_flight_alone(struct tarn_open_link *l, struct tarn_transfer *x, uint64_t now, struct tarn_alone *a);
-/* Takes it over into a flight that has none yet and no stop_fd. */
+/* Takes it over into a flight that has none yet and no cancel. */
 void tarn_flight_adopt(struct tarn_flight *f, struct tarn_transfer *x, const struct tarn_alone *a);
-void tarn_flight_init(struct tarn_flight *f, struct tarn_client *c, int stop_fd);
+void tarn_flight_init(struct tarn_flight *f, struct tarn_client *c, struct tarn_cancel *cancel);
 /*
- * Sends a transfer on its way: work filled but for done and owner's link, deadline, patience, stop set.
+ * Sends a transfer on its way: work filled but for done and owner's link, deadline, patience, cancel set.
  * Completed inline on a shared link or later, it comes out of tarn_flight_next exactly once. A failure
  * (no link) leaves it with the caller.
  */
@@ -102,10 +99,10 @@ int tarn_flight_post(struct tarn_flight *f, struct tarn_side *s, struct tarn_tra
 bool tarn_flight_opens(const struct tarn_flight *f, struct tarn_side *s);
 /* Sends what was posted, without waiting. */
 void tarn_flight_push(struct tarn_flight *f);
-/* Transfers that are to stop have ended when this returns. */
-void tarn_flight_stop(struct tarn_flight *f);
-/* The next transfer that ended, waiting for it; NULL when none is in flight, or the flight's `others` says
- * that something is to stop that is not. */
+/* Canceled transfers have ended when this returns. */
+void tarn_flight_cancel(struct tarn_flight *f);
+/* The next transfer that ended, waiting for it; NULL when none is in flight, or something was canceled
+ * that is not. */
 struct tarn_transfer *tarn_flight_next(struct tarn_flight *f);
 /* Gives the links back. Nothing is in flight any more: either all came out, or they are ended here. */
 void tarn_flight_end(struct tarn_flight *f);

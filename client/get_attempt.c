@@ -91,7 +91,7 @@ void tarn_get_aim(struct tarn_get_job *j, const struct tarn_loc *l, bool more, u
     x->deadline_ns = j->get->deadline_ns;
     uint64_t patience = more || tarn_get_may_ask(j) ? tarn_peer_node_patience(l->node) : UINT64_MAX;
     x->patience_ns = patience < UINT64_MAX && left / 2 < patience ? left / 2 : patience;
-    x->stop = j->get->stop;
+    x->cancel = j->get->cancel;
 }
 
 void tarn_get_launch(struct tarn_get_batch *b, struct tarn_get_job *j, bool more, uint64_t bytes,
@@ -213,7 +213,7 @@ static void landed(struct tarn_get_batch *b, struct tarn_get_job *j)
     case TARN_END_SILENT:
         failed(b, j, TARN_E_NODE_DOWN, "does not answer: it is paused or cut off");
         break;
-    case TARN_END_STOPPED:
+    case TARN_END_CANCELED:
         tarn_get_job_fail(b, j, TARN_E_CANCELED, "canceled by the caller");
         break;
     case TARN_END_SHIFTED:

@@ -15,7 +15,7 @@ void tarn_get_prepare(struct tarn_get *g, struct tarn_client *c, struct tarn_ite
     g->hits = o->hits;
     g->hits_first = o->hits_first;
     g->since_ns = g->deadline_ns = 0;
-    g->stop = NULL;
+    g->cancel = NULL;
     g->verdict.code = 0;
     tarn_seen_clear(&g->seen);
     g->calls = NULL;

@@ -7,6 +7,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/cancel.h"
 #include "client/desc.h"
 #include "client/verdict.h"
 #include "transport/seen.h"
@@ -35,7 +36,7 @@ struct tarn_get {
     size_t hits_first;
     uint64_t since_ns; /* of tarn_get(): when it began to wait */
     uint64_t deadline_ns;
-    const _Atomic bool *stop;
+    struct tarn_cancel *cancel; /* NULL: none */
     struct tarn_verdict verdict;
     struct tarn_seen seen;
     const struct tarn_get_calls *calls; /* NULL: it is no operation's */

@@ -19,6 +19,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/cancel.h"
 #include "client/client.h"
 #include "client/flight.h"
 #include "client/get_item.h"
@@ -61,7 +62,8 @@ struct tarn_get_batch {
     struct tarn_get_job *jobs;
     size_t n, open; /* open: not TARN_GET_FINAL */
     struct tarn_flight flight;
-    int stop_fd;
+    struct tarn_cancel any;               /* of a batch of operations: ends when one of them is canceled */
+    struct tarn_cancel *cancel;           /* NULL: none */
     bool opening;                         /* jobs that need a link made first have their turn, too */
     bool later;                           /* the job being routed waits for another round */
     bool postponed;                       /* some job does */
@@ -81,7 +83,7 @@ static inline struct tarn_item *tarn_get_item(const struct tarn_get_job *j)
 
 static inline bool tarn_get_stopped(const struct tarn_get_job *j)
 {
-    return j->get->stop && atomic_load(j->get->stop);
+    return tarn_canceled(j->get->cancel);
 }
 
 /* The way that was chosen. */

@@ -17,7 +17,6 @@
 #include "client/lease_ask.h"
 #include "client/link.h"
 #include "client/peer_nodes.h"
-#include "client/stop.h"
 
 #define REVIVALS_MAX 3
 
@@ -62,7 +61,6 @@ bool tarn_get_choose(const struct tarn_client *c, const struct tarn_get_job *j, 
 static bool revived(struct tarn_get_batch *b, struct tarn_get_job *j)
 {
     const struct tarn_desc *d = &j->desc;
-    const struct tarn_stop stop = {j->get->stop, b->stop_fd, tarn_get_any_stopped, b};
     uint64_t others = UINT64_MAX;
 
     if (j->revivals == REVIVALS_MAX)
@@ -76,8 +74,8 @@ static bool revived(struct tarn_get_batch *b, struct tarn_get_job *j)
         if (known_stale(j, &d->locs[i]) || tarn_peer_node_gone(node) || !failed_here)
             continue;
         if (!tarn_peer_node_settled(node, others < j->get->deadline_ns ? others : j->get->deadline_ns,
-                                    &stop)) {
-            if (atomic_load(&node->suspect) && (tarn_now_ns() >= others || tarn_stopped(&stop)))
+                                    b->cancel)) {
+            if (atomic_load(&node->suspect) && (tarn_now_ns() >= others || tarn_canceled(b->cancel)))
                 return b->later = b->postponed = true;
             continue;
         }
@@ -106,14 +104,13 @@ static bool is_gone(struct tarn_get_job *j, struct tarn_peer_node *node)
  * ended yet. */
 static bool node_failed(struct tarn_get_batch *b, struct tarn_get_job *j, struct tarn_peer_node *node)
 {
-    const struct tarn_stop stop = {j->get->stop, b->stop_fd, tarn_get_any_stopped, b};
     uint64_t others = b->open > 1 ? tarn_get_others_deadline(b, j) : UINT64_MAX, until = j->get->deadline_ns;
 
     if (atomic_load(&node->health) != TARN_UP)
         return true;
     if (j->why != TARN_E_UNAVAILABLE || b->answers == node)
         return false;
-    if (tarn_link_ask_node(node, others < until ? others : until, &stop) == TARN_E_NODE_DOWN)
+    if (tarn_link_ask_node(node, others < until ? others : until, b->cancel) == TARN_E_NODE_DOWN)
         tarn_peer_node_aside(node, TARN_GONE, tarn_last_error());
     else
         b->answers = node;

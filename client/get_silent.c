@@ -7,9 +7,6 @@
  */
 #include "client/get_silent.h"
 
-#include "base/thread.h"
-#include "client/stop.h"
-
 #define SLICE_NS (100 * TARN_NS_PER_MS)      /* then the node's lease is looked at again */
 #define SHORT_SLICE_NS (10 * TARN_NS_PER_MS) /* while other jobs are open: their transfers go on between */
 
@@ -20,26 +17,22 @@ bool tarn_get_may_ask(const struct tarn_get_job *j)
 }
 
 /* Until its health changes. */
-static void wait_slow(struct tarn_peer_node *node, uint64_t until_ns, const struct tarn_stop *stop)
+static void wait_slow(struct tarn_peer_node *node, uint64_t until_ns, struct tarn_cancel *cancel)
 {
     pthread_mutex_lock(&node->lock);
-    for (uint64_t now = tarn_now_ns();
-         atomic_load(&node->health) == TARN_SLOW && now < until_ns && !tarn_stopped(stop);
-         now = tarn_now_ns()) {
-        uint64_t slice = now + TARN_WAIT_SLICE_MS * TARN_NS_PER_MS;
-        tarn_cond_wait(&node->changed, &node->lock, slice < until_ns ? slice : until_ns);
-    }
+    while (atomic_load(&node->health) == TARN_SLOW &&
+           tarn_cancel_cond(cancel, &node->changed, &node->lock, until_ns))
+        ;
     pthread_mutex_unlock(&node->lock);
 }
 
 bool tarn_get_await(struct tarn_get_batch *b, struct tarn_get_job *j, struct tarn_peer_node *node)
 {
-    const struct tarn_stop stop = {j->get->stop, b->stop_fd, tarn_get_any_stopped, b};
     uint64_t now = tarn_now_ns(), until = now + (b->open > 1 ? SHORT_SLICE_NS : SLICE_NS);
 
     if (!j->silent || atomic_load(&node->health) != TARN_SLOW || now >= j->get->deadline_ns)
         return false;
-    wait_slow(node, until < j->get->deadline_ns ? until : j->get->deadline_ns, &stop);
+    wait_slow(node, until < j->get->deadline_ns ? until : j->get->deadline_ns, b->cancel);
     if (atomic_load(&node->health) == TARN_UP)
         j->tried = 0;
     if (b->open > 1)

@@ -18,7 +18,6 @@
 #include "client/lease_ask.h"
 #include "client/peer_nodes.h"
 #include "client/resolve.h"
-#include "client/stop.h"
 
 /* --- resolving ---------------------------------------------------------------------------------- */
 
@@ -57,16 +56,6 @@ static size_t collect_wanted(struct tarn_get_batch *b, struct tarn_key *keys, st
     return n;
 }
 
-/* For tarn_net_stop_by(). */
-static bool any_stopped(void *batch)
-{
-    struct tarn_get_batch *b = batch;
-
-    tarn_stop_drain(b->stop_fd);
-    b->flight.look = true; /* it may have been about one in flight */
-    return tarn_get_any_stopped(b);
-}
-
 static void resolve_failed(struct tarn_get_batch *b, struct tarn_get_job *j, int rc, const char *text)
 {
     if (tarn_get_stopped(j)) {
@@ -93,13 +82,10 @@ static void resolve_wanted(struct tarn_get_batch *b)
 
     if (keys && jobs && out) {
         size_t n = collect_wanted(b, keys, jobs, &deadline);
-        const struct tarn_net_stop stop = {b->stop_fd, any_stopped, b};
-        tarn_net_stop_by(b->stop_fd < 0 ? NULL : &stop);
-        rc = n ? tarn_resolve_keys(b->client, keys, n, deadline, out) : 0;
-        tarn_net_stop_by(NULL);
+        rc = n ? tarn_resolve_keys(b->client, keys, n, deadline, b->cancel, out) : 0;
         if (rc != 0)
             snprintf(text, sizeof text, "%s", tarn_last_error());
-        b->stopped = rc != 0 && any_stopped(b);
+        b->stopped = rc == TARN_E_CANCELED;
         for (size_t i = 0; i < n; i++)
             if (rc == 0)
                 resolved(b, jobs[i], &out[i]);
@@ -120,13 +106,12 @@ static void resolve_wanted(struct tarn_get_batch *b)
 /* One question for all jobs that wait for it; they look again what it has brought. */
 static void lease_unleased(struct tarn_get_batch *b)
 {
-    const struct tarn_stop stop = {NULL, b->stop_fd, tarn_get_any_stopped, b};
     uint64_t deadline = UINT64_MAX;
 
     for (size_t i = 0; i < b->n; i++)
         if (b->jobs[i].stage != TARN_GET_FINAL && b->jobs[i].get->deadline_ns < deadline)
             deadline = b->jobs[i].get->deadline_ns;
-    tarn_lease_wait(b->client, deadline, &stop);
+    tarn_lease_wait(b->client, deadline, b->cancel);
     for (size_t i = 0; i < b->n; i++)
         if (b->jobs[i].stage == TARN_GET_UNLEASED)
             b->jobs[i].stage = TARN_GET_RESOLVED;
@@ -180,7 +165,7 @@ static struct tarn_get_job *job_of(struct tarn_transfer *x)
 /* Those in flight that have been canceled are final; the look-up, which that cut short, can go on. */
 static void land_stopped(struct tarn_get_batch *b)
 {
-    tarn_flight_stop(&b->flight);
+    tarn_flight_cancel(&b->flight);
     while (b->flight.ended)
         tarn_get_landed(b, job_of(tarn_flight_next(&b->flight)));
 }
@@ -371,11 +356,11 @@ static void start_all(struct tarn_get_batch *b, struct tarn_get *const *gets, si
 }
 
 /* Only the one that was found last may be left. */
-static bool is_alone(struct tarn_get *const *gets, size_t n, int stop_fd)
+static bool is_alone(struct tarn_get *const *gets, size_t n)
 {
     const struct tarn_get *g = gets[0];
 
-    return n == 1 && stop_fd < 0 && g->left == 1 && g->found != SIZE_MAX &&
+    return n == 1 && !g->cancel && g->left == 1 && g->found != SIZE_MAX &&
            g->items[g->found].status == TARN_INPROGRESS;
 }
 
@@ -386,16 +371,17 @@ static void go_on(struct tarn_get_batch *b, struct tarn_get_job *j, const struct
     tarn_flight_adopt(&b->flight, &j->x, a);
 }
 
-void tarn_get_slow(struct tarn_client *c, struct tarn_get *const *gets, size_t n, int stop_fd)
+void tarn_get_slow(struct tarn_client *c, struct tarn_get *const *gets, size_t n, int cancel_fd)
 {
     struct tarn_get_batch b;
     struct tarn_get_job one; /* most calls are about one item, which should wait for no allocator */
     struct tarn_alone alone = {0};
 
-    if (is_alone(gets, n, stop_fd) && get_alone(c, gets[0], &one, &alone))
+    if (is_alone(gets, n) && get_alone(c, gets[0], &one, &alone))
         return;
     b.client = c;
-    b.stop_fd = stop_fd;
+    b.any = (struct tarn_cancel){.fd = cancel_fd, .others = tarn_get_any_stopped, .others_arg = &b};
+    b.cancel = cancel_fd < 0 ? gets[0]->cancel : &b.any;
     b.opening = b.later = b.postponed = b.stopped = false;
     b.way.node = NULL;
     b.answers = NULL;
@@ -405,9 +391,7 @@ void tarn_get_slow(struct tarn_client *c, struct tarn_get *const *gets, size_t n
         no_memory(gets, n);
         return;
     }
-    tarn_flight_init(&b.flight, c, stop_fd);
-    b.flight.others = stop_fd < 0 ? NULL : tarn_get_any_stopped;
-    b.flight.of = &b;
+    tarn_flight_init(&b.flight, c, b.cancel);
     start_all(&b, gets, n);
     if (alone.open_link)
         go_on(&b, &one, &alone);

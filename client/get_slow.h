@@ -6,6 +6,6 @@
 #include "client/get_item.h"
 
 /* Finishes n gets together, their transfers mixed on the same links. */
-void tarn_get_slow(struct tarn_client *c, struct tarn_get *const *gets, size_t n, int stop_fd);
+void tarn_get_slow(struct tarn_client *c, struct tarn_get *const *gets, size_t n, int cancel_fd);
 
 #endif

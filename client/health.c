@@ -11,7 +11,6 @@
  */
 #include "client/health.h"
 
-#include "base/thread.h"
 #include "client/alert.h"
 #include "client/client.h"
 #include "client/retire.h"
@@ -79,19 +78,16 @@ void tarn_peer_node_judged(struct tarn_peer_node *node, bool up)
     pthread_mutex_unlock(&node->lock);
 }
 
-bool tarn_peer_node_settled(struct tarn_peer_node *node, uint64_t deadline_ns, const struct tarn_stop *stop)
+bool tarn_peer_node_settled(struct tarn_peer_node *node, uint64_t deadline_ns, struct tarn_cancel *cancel)
 {
-    uint64_t now = tarn_now_ns(),
-             longest = now + 8 * tarn_peer_node_patience(node); /* other suspects may be before it */
+    uint64_t longest =
+        tarn_now_ns() + 8 * tarn_peer_node_patience(node); /* other suspects may be before it */
     if (longest > deadline_ns)
         longest = deadline_ns;
 
     pthread_mutex_lock(&node->lock);
-    while (atomic_load(&node->suspect) && now < longest && !(stop && tarn_stopped(stop))) {
-        uint64_t slice = now + TARN_WAIT_SLICE_MS * TARN_NS_PER_MS;
-        tarn_cond_wait(&node->changed, &node->lock, slice < longest ? slice : longest);
-        now = tarn_now_ns();
-    }
+    while (atomic_load(&node->suspect) && tarn_cancel_cond(cancel, &node->changed, &node->lock, longest))
+        ;
     bool up = atomic_load(&node->health) == TARN_UP && !atomic_load(&node->superseded);
     pthread_mutex_unlock(&node->lock);
     return up;

@@ -102,9 +102,9 @@ int tarn_stat(struct tarn_client *c, const struct tarn_key *key, uint32_t timeou
     if (rc != 0)
         return rc;
     s.deadline_ns = tarn_client_deadline(c, timeout_ms);
-    rc = tarn_peer_nodes_refresh(c, s.deadline_ns);
+    rc = tarn_peer_nodes_refresh(c, s.deadline_ns, NULL);
     if (rc == 0)
-        rc = tarn_directory_lookup(c->directory, key, 1, s.deadline_ns, keep_record, &s);
+        rc = tarn_directory_lookup(c->directory, key, 1, s.deadline_ns, NULL, keep_record, &s);
     if (rc != 0)
         return rc;
     if (s.status == TARN_E_NOT_FOUND)
@@ -127,8 +127,8 @@ int tarn_list(struct tarn_client *c, const char *match, uint32_t timeout_ms, tar
     if (rc != 0)
         return rc;
     s.deadline_ns = tarn_client_deadline(c, timeout_ms);
-    rc = tarn_peer_nodes_refresh(c, s.deadline_ns);
-    return rc ? rc : tarn_directory_scan(c->directory, match, s.deadline_ns, show_one, &s);
+    rc = tarn_peer_nodes_refresh(c, s.deadline_ns, NULL);
+    return rc ? rc : tarn_directory_scan(c->directory, match, s.deadline_ns, NULL, show_one, &s);
 }
 
 /* --- nodes -------------------------------------------------------------------------------------- */
@@ -183,8 +183,8 @@ int tarn_nodes(struct tarn_client *c, uint32_t timeout_ms, tarn_node_fn fn, void
     if (rc != 0)
         return rc;
     s.deadline_ns = tarn_client_deadline(c, timeout_ms);
-    rc = tarn_peer_nodes_refresh(c, s.deadline_ns);
-    return rc ? rc : tarn_directory_nodes(c->directory, s.deadline_ns, show_node, &s);
+    rc = tarn_peer_nodes_refresh(c, s.deadline_ns, NULL);
+    return rc ? rc : tarn_directory_nodes(c->directory, s.deadline_ns, NULL, show_node, &s);
 }
 
 /* As a client of this process would find it: with the devices that the environment names. */
@@ -223,5 +223,5 @@ int tarn_events(struct tarn_client *c, uint32_t timeout_ms, tarn_event_fn fn, vo
 
     if (rc == 0)
         rc = tarn_out_check("events", fn ? c : NULL);
-    return rc ? rc : tarn_directory_events(c->directory, tarn_client_deadline(c, timeout_ms), fn, arg);
+    return rc ? rc : tarn_directory_events(c->directory, tarn_client_deadline(c, timeout_ms), NULL, fn, arg);
 }

@@ -29,7 +29,7 @@ static void give_grants_back(struct tarn_control_conn *conn, const redisReply *r
         tarn_command_str(c, e->element[3]->str);
     }
     if (c->n > 1)
-        tarn_control_conn_send(conn, c, tarn_deadline(100));
+        tarn_control_conn_send(conn, c, tarn_deadline(100), NULL);
 }
 
 /* True when the connection is to be looked at again. */

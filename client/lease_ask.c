@@ -74,19 +74,15 @@ enum tarn_lease_word tarn_lease_word(struct tarn_peer_node *node)
     return word;
 }
 
-void tarn_lease_wait(struct tarn_client *c, uint64_t deadline_ns, const struct tarn_stop *stop)
+void tarn_lease_wait(struct tarn_client *c, uint64_t deadline_ns, struct tarn_cancel *cancel)
 {
     struct tarn_leases *s = &c->leases;
-    uint64_t now = tarn_now_ns();
 
     pthread_mutex_lock(&s->lock);
     uint64_t before = s->questions;
-    while ((s->wanted || s->asking_ns) && s->questions == before && now < deadline_ns && !is_away(s, now) &&
-           !s->stop && !(stop && tarn_stopped(stop))) {
-        uint64_t slice = now + TARN_WAIT_SLICE_MS * TARN_NS_PER_MS;
-        tarn_cond_wait(&s->answered, &s->lock, slice < deadline_ns ? slice : deadline_ns);
-        now = tarn_now_ns();
-    }
+    while ((s->wanted || s->asking_ns) && s->questions == before && !is_away(s, tarn_now_ns()) &&
+           !tarn_canceled(&s->cancel) && tarn_cancel_cond(cancel, &s->answered, &s->lock, deadline_ns))
+        ;
     pthread_mutex_unlock(&s->lock);
 }
 
@@ -201,26 +197,6 @@ static void question_failed(struct tarn_leases *s, struct question *q)
         atomic_store(&q->nodes[i]->lease.used, true);
 }
 
-static bool is_stopped(void *arg)
-{
-    struct tarn_leases *s = arg;
-
-    pthread_mutex_lock(&s->lock);
-    bool stop = s->stop;
-    pthread_mutex_unlock(&s->lock);
-    return stop;
-}
-
-static int ask_redis(struct tarn_client *c, struct question *q, struct tarn_pulse *p, uint64_t until_ns)
-{
-    const struct tarn_net_stop stop = {c->leases.stop_fd, is_stopped, &c->leases};
-
-    tarn_net_stop_by(&stop);
-    int rc = tarn_directory_leases(c->directory, q->answers, q->n, p, until_ns);
-    tarn_net_stop_by(NULL);
-    return rc;
-}
-
 /* How long the answer is waited for. Leases in use are asked about a third of their time before they end;
  * where that is enough time, Redis counts as away before they have, and no get waits. */
 static uint64_t answer_ns(struct tarn_client *c, const struct question *q)
@@ -251,7 +227,9 @@ static void ask(struct tarn_client *c)
     s->asking_ns = s->sent_ns = sent;
     pthread_mutex_unlock(&s->lock);
     bool any = question_make(c, &q);
-    int rc = any ? ask_redis(c, &q, &pulse, sent + answer_ns(c, &q)) : 0;
+    int rc =
+        any ? tarn_directory_leases(c->directory, q.answers, q.n, &pulse, sent + answer_ns(c, &q), &s->cancel)
+            : 0;
     pthread_mutex_lock(&s->lock);
     s->asking_ns = 0;
     if (any && rc == 0)
@@ -317,12 +295,12 @@ static void *leases_main(void *arg)
     uint64_t ended = 0;
 
     pthread_mutex_lock(&s->lock);
-    while (!s->stop) {
+    while (!tarn_canceled(&s->cancel)) {
         pthread_mutex_unlock(&s->lock);
         uint64_t due = next_due(c, tarn_now_ns());
         pthread_mutex_lock(&s->lock);
         uint64_t next = next_question(s, due, ended);
-        if (s->stop)
+        if (tarn_canceled(&s->cancel))
             break;
         if (tarn_now_ns() >= next) {
             ask(c);
@@ -339,7 +317,7 @@ static void *leases_main(void *arg)
 
 void tarn_leases_init(struct tarn_client *c)
 {
-    c->leases.stop_fd = -1;
+    c->leases.cancel.fd = -1;
     pthread_mutex_init(&c->leases.lock, NULL);
     tarn_cond_init(&c->leases.wake);
     tarn_cond_init(&c->leases.answered);
@@ -347,8 +325,8 @@ void tarn_leases_init(struct tarn_client *c)
 
 int tarn_leases_start(struct tarn_client *c)
 {
-    c->leases.stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (c->leases.stop_fd < 0)
+    c->leases.cancel.fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (c->leases.cancel.fd < 0)
         return tarn_fail(TARN_E_SYSTEM, "client: eventfd: %m: raise the limit of open files (ulimit -n)");
     if (tarn_thread_start(&c->leases.thread, leases_main, c) != 0)
         return tarn_fail(TARN_E_SYSTEM,
@@ -362,16 +340,16 @@ void tarn_leases_stop(struct tarn_client *c)
     struct tarn_leases *s = &c->leases;
 
     pthread_mutex_lock(&s->lock);
-    s->stop = true;
+    atomic_store(&s->cancel.on, true);
     pthread_cond_signal(&s->wake);
     pthread_cond_broadcast(&s->answered);
     pthread_mutex_unlock(&s->lock);
     if (s->running) {
-        eventfd_write(s->stop_fd, 1);
+        eventfd_write(s->cancel.fd, 1);
         pthread_join(s->thread, NULL);
     }
-    if (s->stop_fd >= 0)
-        close(s->stop_fd);
+    if (s->cancel.fd >= 0)
+        close(s->cancel.fd);
 }
 
 void tarn_leases_free(struct tarn_client *c)

@@ -6,8 +6,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/cancel.h"
 #include "client/lease.h"
-#include "client/stop.h"
 #include "metadata/directory.h"
 
 struct tarn_client;
@@ -20,7 +20,7 @@ void tarn_leases_free(struct tarn_client *c);
 /* May a get that begins now read from r? Does not wait; with ASK the question is on its way. */
 enum tarn_lease_word tarn_lease_word(struct tarn_peer_node *node);
 /* After ASK: waits until a question has been answered, or Redis counts as away. */
-void tarn_lease_wait(struct tarn_client *c, uint64_t deadline_ns, const struct tarn_stop *stop);
+void tarn_lease_wait(struct tarn_client *c, uint64_t deadline_ns, struct tarn_cancel *cancel);
 /* The sentence for REFUSED. */
 void tarn_lease_refusal(struct tarn_peer_node *node, char *text, size_t bytes);
 /* A refresh of the node table has seen this record; it began at sent_ns. */

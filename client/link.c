@@ -54,14 +54,14 @@
 /* DETACH. True: the node has answered. One that does not until the deadline is told when it does, or ends the
  * session, which says the same. */
 static bool detach(struct tarn_peer_node *node, const char *transport, uint64_t id, uint64_t deadline_ns,
-                   const struct tarn_stop *stop)
+                   struct tarn_cancel *cancel)
 {
     struct tarn_command c = {.n = 0};
     redisReply *reply;
 
     tarn_command_strs(&c, "DETACH", transport, NULL);
     tarn_command_gen(&c, id);
-    if (tarn_now_ns() < deadline_ns && tarn_control_conn_call(node, &c, deadline_ns, stop, &reply) == 0) {
+    if (tarn_now_ns() < deadline_ns && tarn_control_conn_call(node, &c, deadline_ns, cancel, &reply) == 0) {
         freeReplyObject(reply);
         tarn_command_free(&c);
         return true;
@@ -70,14 +70,14 @@ static bool detach(struct tarn_peer_node *node, const char *transport, uint64_t 
     return false;
 }
 
-bool tarn_link_close(struct tarn_open_link *l, uint64_t deadline_ns, const struct tarn_stop *stop)
+bool tarn_link_close(struct tarn_open_link *l, uint64_t deadline_ns, struct tarn_cancel *cancel)
 {
     struct tarn_peer_node *node = l->side->node;
     uint64_t id = l->ops->link_id(l->link);
     const char *transport = l->ops->name;
 
     tarn_link_free(l);
-    return id == 0 || detach(node, transport, id, deadline_ns, stop);
+    return id == 0 || detach(node, transport, id, deadline_ns, cancel);
 }
 
 static const struct tarn_transport_ops *ops_of(const struct tarn_side *s)
@@ -169,11 +169,11 @@ int tarn_link_unreachable(struct tarn_peer_node *node, bool write, uint32_t gpu,
 
 /* --- attaching ---------------------------------------------------------------------------------- */
 
-int tarn_link_ask_node(struct tarn_peer_node *node, uint64_t deadline_ns, const struct tarn_stop *stop)
+int tarn_link_ask_node(struct tarn_peer_node *node, uint64_t deadline_ns, struct tarn_cancel *cancel)
 {
     struct tarn_steps steps = {.deadline_ns = deadline_ns, .patience_ns = tarn_peer_node_patience(node)};
     struct tarn_control_conn *other = NULL;
-    int rc = tarn_control_conn_connect(node, &steps, stop, &other);
+    int rc = tarn_control_conn_connect(node, &steps, cancel, &other);
 
     tarn_control_conn_give(other);
     return rc == TARN_E_BUSY ? 0 : rc; /* that is an answer, too */
@@ -208,19 +208,19 @@ static uint64_t wait_until(const struct tarn_side *s, uint64_t since_ns, uint64_
 
 /* The answer to ATTACH. */
 static int wait_attached(struct tarn_control_conn *conn, struct tarn_side *s, uint64_t deadline_ns,
-                         const struct tarn_stop *stop, redisReply **reply_p)
+                         struct tarn_cancel *cancel, redisReply **reply_p)
 {
     struct tarn_peer_node *node = s->node;
     uint64_t since = conn->since_ns, patience = tarn_peer_node_patience(node);
     uint64_t until = wait_until(s, since, patience, deadline_ns);
-    int rc = tarn_control_conn_reply(conn, until, stop, reply_p);
+    int rc = tarn_control_conn_reply(conn, until, cancel, reply_p);
 
     if (rc != TARN_E_TIMEOUT || !conn->reply_due || !has_other(s))
         return rc;
-    rc = tarn_link_ask_node(node, deadline_ns, stop);
+    rc = tarn_link_ask_node(node, deadline_ns, cancel);
     if (rc != 0)
         return rc;
-    rc = tarn_control_conn_reply(conn, tarn_now_ns(), stop,
+    rc = tarn_control_conn_reply(conn, tarn_now_ns(), cancel,
                                  reply_p); /* if it was paused, both answers are there */
     if (rc != TARN_E_TIMEOUT || !conn->reply_due)
         return rc;
@@ -229,7 +229,7 @@ static int wait_attached(struct tarn_control_conn *conn, struct tarn_side *s, ui
 
 /* ATTACH; the text of *reply_p and fds are the answer. */
 static int attach(struct tarn_control_conn *conn, struct tarn_side *s, const char *offer,
-                  uint64_t deadline_ns, const struct tarn_stop *stop, redisReply **reply_p, int *fds,
+                  uint64_t deadline_ns, struct tarn_cancel *cancel, redisReply **reply_p, int *fds,
                   uint32_t *nfds)
 {
     const char *transport = ops_of(s)->name;
@@ -237,10 +237,10 @@ static int attach(struct tarn_control_conn *conn, struct tarn_side *s, const cha
         tarn_resp_command(conn->resp, "ATTACH", transport, s->write ? "w" : "r", *offer ? offer : NULL, NULL);
     redisReply *reply;
     char who[352];
-    int rc = tarn_control_conn_send(conn, c, deadline_ns);
+    int rc = tarn_control_conn_send(conn, c, deadline_ns, cancel);
 
     if (rc == 0)
-        rc = wait_attached(conn, s, deadline_ns, stop, &reply);
+        rc = wait_attached(conn, s, deadline_ns, cancel, &reply);
     if (rc != 0)
         return rc;
     *nfds = (uint32_t)tarn_resp_take_fds(conn->resp, fds, TARN_RESP_FDS_MAX);
@@ -273,7 +273,7 @@ static void give_up(struct tarn_open_link *l)
         detach(l->side->node, l->ops->name, id, 0, NULL); /* nothing was written */
 }
 
-static int connect_link(struct tarn_open_link *l, struct tarn_peer *peer, const struct tarn_stop *stop)
+static int connect_link(struct tarn_open_link *l, struct tarn_peer *peer)
 {
     struct tarn_peer_node *node = l->side->node;
     bool same_host = ops_of(l->side)->caps & TARN_CAP_SAME_HOST;
@@ -287,12 +287,12 @@ static int connect_link(struct tarn_open_link *l, struct tarn_peer *peer, const 
     peer->deadline_ns = wait_until(l->side, since, patience, peer->deadline_ns);
     do
         rc = connect_once(l, peer);
-    while (rc == TARN_INPROGRESS && tarn_now_ns() < peer->deadline_ns && !(stop && tarn_stopped(stop)));
+    while (rc == TARN_INPROGRESS && tarn_now_ns() < peer->deadline_ns && !tarn_canceled(peer->cancel));
     if (rc != TARN_INPROGRESS)
         return rc;
     give_up(l);
-    if (stop && tarn_stopped(stop))
-        return tarn_fail(TARN_E_CANCELED, "canceled by the caller");
+    if (tarn_canceled(peer->cancel))
+        return tarn_cancel_fail();
     if (same_host)
         return tarn_fail(TARN_E_BUSY,
                          "node %s: %s: the GPU driver is still starting: raise timeout_ms of the first "
@@ -304,7 +304,7 @@ static int connect_link(struct tarn_open_link *l, struct tarn_peer *peer, const 
 
 /* A new link over a control connection at hand. asked: for the node's answer; steps: for the network's. */
 static int open_on(struct tarn_control_conn *conn, struct tarn_steps *asked, struct tarn_steps *steps,
-                   const struct tarn_stop *stop, struct tarn_open_link *l)
+                   struct tarn_cancel *cancel, struct tarn_open_link *l)
 {
     struct tarn_side *s = l->side;
     struct tarn_peer_node *node = s->node;
@@ -320,6 +320,7 @@ static int open_on(struct tarn_control_conn *conn, struct tarn_steps *asked, str
                              .fds = fds,
                              .alone = !has_other(s),
                              .deadline_ns = steps->deadline_ns,
+                             .cancel = cancel,
                              .patience_ns = steps->patience_ns};
 
     pthread_mutex_lock(&node->lock);
@@ -328,11 +329,11 @@ static int open_on(struct tarn_control_conn *conn, struct tarn_steps *asked, str
     l->link = NULL;
     int rc = ops->offer(&peer, offer, &l->link);
     if (rc == 0)
-        rc = attach(conn, s, offer, tarn_step(asked), stop, &answer, fds, &peer.nfds);
+        rc = attach(conn, s, offer, tarn_step(asked), cancel, &answer, fds, &peer.nfds);
     if (rc == 0) {
         tarn_step(asked);
         peer.text = answer->element[0]->str;
-        rc = connect_link(l, &peer, stop);
+        rc = connect_link(l, &peer);
         freeReplyObject(answer);
     } else if (l->link) {
         ops->close(l->link);
@@ -349,7 +350,7 @@ static int open_on(struct tarn_control_conn *conn, struct tarn_steps *asked, str
 }
 
 static int open_link(struct tarn_side *s, uint64_t deadline_ns, uint64_t patience_ns,
-                     const struct tarn_stop *stop, struct tarn_open_link **l_p)
+                     struct tarn_cancel *cancel, struct tarn_open_link **l_p)
 {
     struct tarn_peer_node *node = s->node;
     bool local_only = (ops_of(s)->caps & TARN_CAP_SAME_HOST) != 0;
@@ -362,13 +363,13 @@ static int open_link(struct tarn_side *s, uint64_t deadline_ns, uint64_t patienc
         return tarn_fail(TARN_E_NO_MEMORY, "node %s: out of memory", node->key.id);
     if (asked.patience_ns > most)
         asked.patience_ns = most;
-    int rc = tarn_control_conn_take_in(node, local_only, &asked, stop, &conn);
+    int rc = tarn_control_conn_take_in(node, local_only, &asked, cancel, &conn);
     if (rc != 0) {
         free(l);
         return rc;
     }
     l->side = s;
-    rc = open_on(conn, &asked, &steps, stop, l);
+    rc = open_on(conn, &asked, &steps, cancel, l);
     /* Its end also tells the node that nobody waits for the answer. */
     if (rc == TARN_E_NODE_DOWN || rc == TARN_E_TIMEOUT || conn->reply_due)
         tarn_control_conn_drop(conn);
@@ -457,12 +458,12 @@ struct tarn_open_link *tarn_link_take_idle(struct tarn_side *s)
 }
 
 /* What ends a wait for a side, before what it waits for. */
-static int still_waiting(const struct tarn_side *s, uint64_t deadline_ns, const struct tarn_stop *stop)
+static int still_waiting(const struct tarn_side *s, uint64_t deadline_ns, struct tarn_cancel *cancel)
 {
     const struct tarn_peer_node *node = s->node;
 
-    if (stop && tarn_stopped(stop))
-        return tarn_fail(TARN_E_CANCELED, "canceled by the caller");
+    if (tarn_canceled(cancel))
+        return tarn_cancel_fail();
     if (atomic_load(&node->health) != TARN_UP)
         return tarn_fail(TARN_E_NODE_DOWN, "node %s: set aside, it does not answer: look at the node",
                          node->key.id);
@@ -475,7 +476,7 @@ static int still_waiting(const struct tarn_side *s, uint64_t deadline_ns, const 
 
 /* While another thread opens it, and while it is waited for until it may be tried again. remote.lock is held.
  */
-static int wait_opened(struct tarn_side *s, uint64_t deadline_ns, const struct tarn_stop *stop)
+static int wait_opened(struct tarn_side *s, uint64_t deadline_ns, struct tarn_cancel *cancel)
 {
     int rc = 0;
 
@@ -483,12 +484,13 @@ static int wait_opened(struct tarn_side *s, uint64_t deadline_ns, const struct t
         bool resting = is_resting(s), awaited = resting && is_awaited(s);
         if (!awaited && (resting || atomic_load(&s->state) != TARN_SIDE_OPENING))
             return 0;
-        if ((rc = still_waiting(s, deadline_ns, stop)) != 0)
+        if ((rc = still_waiting(s, deadline_ns, cancel)) != 0)
             return rc;
         uint64_t until = tarn_now_ns() + TARN_WAIT_SLICE_MS * TARN_NS_PER_MS;
         if (awaited && s->retry_ns < until)
             until = s->retry_ns;
-        tarn_cond_wait(&s->node->changed, &s->node->lock, until < deadline_ns ? until : deadline_ns);
+        tarn_cancel_cond(cancel, &s->node->changed, &s->node->lock,
+                         until < deadline_ns ? until : deadline_ns);
     }
 }
 
@@ -496,13 +498,13 @@ static int wait_opened(struct tarn_side *s, uint64_t deadline_ns, const struct t
  * What is to be done about the side, decided under the lock: 0 with *l_p (or NULL when shared), or
  * TARN_INPROGRESS when the caller is to open it (*first: and is the one to settle its state).
  */
-static int look(struct tarn_side *s, uint64_t deadline_ns, const struct tarn_stop *stop,
+static int look(struct tarn_side *s, uint64_t deadline_ns, struct tarn_cancel *cancel,
                 struct tarn_open_link **l_p, bool *first)
 {
     *first = false;
     if ((*l_p = pop_idle(s)) != NULL)
         return 0;
-    int rc = wait_opened(s, deadline_ns, stop);
+    int rc = wait_opened(s, deadline_ns, cancel);
     if (rc != 0 || (*l_p = pop_idle(s)) != NULL)
         return rc;
     if (is_resting(s))
@@ -528,18 +530,18 @@ static uint64_t others_until(uint64_t deadline_ns, uint64_t patience_ns)
 }
 
 /* One try. */
-static int take(struct tarn_side *s, uint64_t deadline_ns, uint64_t patience_ns, const struct tarn_stop *stop,
+static int take(struct tarn_side *s, uint64_t deadline_ns, uint64_t patience_ns, struct tarn_cancel *cancel,
                 struct tarn_open_link **l_p, bool *fresh_p)
 {
     struct tarn_open_link *l;
     bool first;
 
     pthread_mutex_lock(&s->node->lock);
-    int rc = look(s, others_until(deadline_ns, patience_ns), stop, &l, &first);
+    int rc = look(s, others_until(deadline_ns, patience_ns), cancel, &l, &first);
     pthread_mutex_unlock(&s->node->lock);
     *fresh_p = rc == TARN_INPROGRESS;
     if (rc == TARN_INPROGRESS) {
-        rc = open_link(s, deadline_ns, patience_ns, stop, &l);
+        rc = open_link(s, deadline_ns, patience_ns, cancel, &l);
         /* Once published, a shared link is the side's, which may be reaped at any time. */
         bool shared = rc == 0 && first && (l->ops->caps & TARN_CAP_SHARED);
         opened(s, rc, l, first);
@@ -552,7 +554,7 @@ static int take(struct tarn_side *s, uint64_t deadline_ns, uint64_t patience_ns,
 }
 
 int tarn_link_take(struct tarn_side *s, uint64_t deadline_ns, uint64_t patience_ns,
-                   const struct tarn_stop *stop, struct tarn_open_link **l_p, bool *fresh_p)
+                   struct tarn_cancel *cancel, struct tarn_open_link **l_p, bool *fresh_p)
 {
     char who[352];
     int rc;
@@ -561,7 +563,7 @@ int tarn_link_take(struct tarn_side *s, uint64_t deadline_ns, uint64_t patience_
         return tarn_fail(TARN_E_NODE_DOWN, "%s: set aside, it does not answer: look at the node",
                          tarn_peer_node_text(s->node, who));
     for (bool again = true; again;) {
-        rc = take(s, deadline_ns, patience_ns, stop, l_p, fresh_p);
+        rc = take(s, deadline_ns, patience_ns, cancel, l_p, fresh_p);
         again = rc == TARN_E_NOT_REACHABLE && tarn_side_awaited(s);
     }
     return rc;

@@ -6,8 +6,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/cancel.h"
 #include "client/peer_node.h"
-#include "client/stop.h"
 #include "transport/transport.h"
 
 /*
@@ -15,10 +15,10 @@
  * the caller's own until tarn_link_give or tarn_link_close. A node that is down or silent is set aside;
  * other errors but BUSY mark the side unreachable for a while. Where no other transport comes after its own,
  * what does not reach the node is waited for until the deadline; TIMEOUT then says what it was. patience_ns:
- * of each step. stop may be NULL.
+ * of each step. cancel may be NULL.
  */
 int tarn_link_take(struct tarn_side *s, uint64_t deadline_ns, uint64_t patience_ns,
-                   const struct tarn_stop *stop, struct tarn_open_link **l_p, bool *fresh_p);
+                   struct tarn_cancel *cancel, struct tarn_open_link **l_p, bool *fresh_p);
 /* Only one that is at hand, of a node that is up; else NULL. */
 struct tarn_open_link *tarn_link_take_idle(struct tarn_side *s);
 void tarn_link_give(struct tarn_open_link *l);
@@ -27,11 +27,11 @@ void tarn_link_give(struct tarn_open_link *l);
 void tarn_link_lend(struct tarn_open_link *l);
 /*
  * Closes the link. Where the node does not notice by itself it is told, and its answer waited for until the
- * deadline (0: not at all) or the stop (NULL: none). False: it has not answered; the keeper tells it, and
+ * deadline (0: not at all) or a cancel (NULL: none). False: it has not answered; the keeper tells it, and
  * until then what was written may still arrive. So bytes must not take another way into the same reservation;
  * an ABORT goes by the keeper, too, behind it.
  */
-bool tarn_link_close(struct tarn_open_link *l, uint64_t deadline_ns, const struct tarn_stop *stop);
+bool tarn_link_close(struct tarn_open_link *l, uint64_t deadline_ns, struct tarn_cancel *cancel);
 /* The keeper's round of links that wait to be used, which send what they have put off. Returns when to come
  * again. */
 uint64_t tarn_links_tend(struct tarn_client *c);
@@ -41,7 +41,7 @@ void tarn_link_flush(struct tarn_side *s);
  * set aside for a while and the node doubted. False: there is none, so it is for the node to answer. */
 bool tarn_link_lost(struct tarn_side *s, uint32_t pool, uint32_t gpu);
 /* Does the node answer on another connection? NODE_DOWN, TIMEOUT: it does not. */
-int tarn_link_ask_node(struct tarn_peer_node *node, uint64_t deadline_ns, const struct tarn_stop *stop);
+int tarn_link_ask_node(struct tarn_peer_node *node, uint64_t deadline_ns, struct tarn_cancel *cancel);
 /* A link gave no sign of life of the work since then, nor did any other of this side since quiet_ns, as the
  * last error says: the same, or as tarn_peer_node_silent() says. */
 void tarn_link_silent(struct tarn_side *s, const struct tarn_work *w, uint64_t since_ns, uint64_t quiet_ns);

@@ -318,7 +318,7 @@ static uint64_t keeper_tend(struct tarn_client *c)
     if (keeper_stopped(&c->monitor))
         return UINT64_MAX;
     if (tarn_now_ns() - atomic_load(&c->refreshed_ns) >= REFRESH_NS)
-        tarn_peer_nodes_refresh(c, refresh_deadline(c));
+        tarn_peer_nodes_refresh(c, refresh_deadline(c), NULL);
     amiss |= tarn_late_replies_read(&c->monitor);
     amiss |= tarn_owed_commands_run(&c->monitor);
     if (amiss)

@@ -21,13 +21,10 @@
 #include "base/thread.h"
 #include "client/check.h"
 #include "client/event.h"
-#include "client/stop.h"
 
 static void signal_fd(int fd)
 {
-    uint64_t one = 1;
-
-    while (write(fd, &one, sizeof one) < 0 && errno == EINTR)
+    while (eventfd_write(fd, 1) < 0 && errno == EINTR)
         ;
 }
 
@@ -68,8 +65,9 @@ static void take(struct tarn_ops_queue *q, struct tarn_operation *op, struct tar
     memcpy(out->error, op->error, sizeof out->error);
     DL_DELETE(q->completed, op);
     op_free(q, op);
+    eventfd_t n;
     if (!q->completed)
-        tarn_stop_drain(q->event_fd);
+        eventfd_read(q->event_fd, &n);
 }
 
 struct tarn_operation *tarn_op_find(struct tarn_ops_queue *q, tarn_op id)
@@ -160,8 +158,8 @@ void tarn_op_looked_at(struct tarn_ops_queue *q, struct tarn_operation *op, int 
     op->state = TARN_OP_QUEUED;
     if (rc == TARN_E_AGAIN && tarn_now_ns() >= op->deadline_ns)
         rc = tarn_event_late();
-    if (atomic_load(&op->stop))
-        rc = tarn_fail(TARN_E_CANCELED, "canceled by the caller");
+    if (tarn_canceled(&op->cancel))
+        rc = tarn_cancel_fail();
     if (rc == TARN_E_AGAIN) {
         DL_APPEND(q->waiting, op);
         q->nwaiting++;
@@ -210,10 +208,10 @@ uint64_t tarn_ops_expire(struct tarn_client *c)
 static void cancel_locked(struct tarn_ops_queue *q, struct tarn_operation *op)
 {
     if (op->state == TARN_OP_QUEUED) {
-        end_queued(q, op, tarn_fail(TARN_E_CANCELED, "canceled by the caller"));
+        end_queued(q, op, tarn_cancel_fail());
     } else if (op->state == TARN_OP_RUNNING) {
-        atomic_store(&op->stop, true);
-        signal_fd(op->worker->stop_fd);
+        atomic_store(&op->cancel.on, true);
+        signal_fd(op->cancel.fd);
     }
 }
 
@@ -275,7 +273,7 @@ void tarn_ops_stop(struct tarn_client *c)
     pthread_mutex_unlock(&q->lock);
     for (uint32_t i = 0; i < q->nworkers; i++) {
         pthread_join(q->workers[i].thread, NULL);
-        close(q->workers[i].stop_fd);
+        close(q->workers[i].cancel_fd);
     }
 }
 

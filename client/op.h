@@ -35,7 +35,7 @@ enum tarn_op_state { TARN_OP_QUEUED, TARN_OP_RUNNING, TARN_OP_DONE };
 struct tarn_worker {
     struct tarn_client *client;
     pthread_t thread;
-    int stop_fd;
+    int cancel_fd; /* of all that it runs */
 };
 
 struct tarn_operation {
@@ -45,8 +45,7 @@ struct tarn_operation {
     uint64_t cookie, deadline_ns;
     enum tarn_op_kind kind;
     enum tarn_op_state state;
-    _Atomic bool stop;
-    struct tarn_worker *worker;
+    struct tarn_cancel cancel; /* with the descriptor of the worker that runs it */
 
     struct tarn_item *items;
     const struct tarn_key *keys;

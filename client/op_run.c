@@ -4,7 +4,7 @@
  *
  * A worker that takes a get takes other waiting gets along, up to GETS_MAX items: their transfers share
  * links, so many small gets in flight cost little more than one. Each still has its own deadline, its
- * own stop flag and its own completion, which comes as soon as its own items are final.
+ * own cancel and its own completion, which comes as soon as its own items are final.
  */
 #include "client/op_run.h"
 
@@ -21,7 +21,6 @@
 #include "client/put.h"
 #include "client/remove.h"
 #include "client/resolve.h"
-#include "client/stop.h"
 #include "client/stream.h"
 
 #define GETS_MAX 64
@@ -68,7 +67,7 @@ static void run_gets(struct tarn_worker *w, struct tarn_operation *const *ops, s
             continue;
         tarn_get_prepare(&op->get, c, op->items, op->n, &op->get_options);
         op->get.deadline_ns = op->deadline_ns;
-        op->get.stop = &op->stop;
+        op->get.cancel = &op->cancel;
         op->get.calls = &calls;
         op->get.owner = op;
         tarn_get_fast(&op->get);
@@ -78,31 +77,25 @@ static void run_gets(struct tarn_worker *w, struct tarn_operation *const *ops, s
             slow[nslow++] = &op->get;
     }
     if (nslow > 0)
-        tarn_get_slow(c, slow, nslow, w->stop_fd);
+        tarn_get_slow(c, slow, nslow, w->cancel_fd);
 }
 
 static void run_other(struct tarn_worker *w, struct tarn_operation *op)
 {
     struct tarn_client *c = w->client;
-    struct tarn_stop stop = {.flag = &op->stop, .fd = w->stop_fd};
-    const struct tarn_net_stop net_stop = {w->stop_fd, tarn_stop_seen, &stop};
     int rc = 0;
 
     if (ended_by_freed_memory(c, op))
         return;
     switch (op->kind) {
     case TARN_OP_PUT:
-        rc = tarn_put_run(c, op->items, op->n, &op->put_options, op->deadline_ns, &stop);
+        rc = tarn_put_run(c, op->items, op->n, &op->put_options, op->deadline_ns, &op->cancel);
         break;
     case TARN_OP_LOOKUP:
-        tarn_net_stop_by(&net_stop);
-        rc = tarn_lookup_run(c, op->keys, op->n, op->deadline_ns, &op->hits);
-        tarn_net_stop_by(NULL);
-        if (rc != 0 && tarn_stopped(&stop))
-            rc = tarn_fail(TARN_E_CANCELED, "canceled by the caller");
+        rc = tarn_lookup_run(c, op->keys, op->n, op->deadline_ns, &op->cancel, &op->hits);
         break;
     case TARN_OP_REMOVE:
-        rc = tarn_remove_run(c, op->keys, op->n, op->statuses, op->deadline_ns, &stop);
+        rc = tarn_remove_run(c, op->keys, op->n, op->statuses, op->deadline_ns, &op->cancel);
         break;
     case TARN_OP_GET:
         break;
@@ -122,7 +115,7 @@ static size_t take_work(struct tarn_ops_queue *q, struct tarn_worker *w, struct 
             continue;
         DL_DELETE(q->queued, op);
         op->state = TARN_OP_RUNNING;
-        op->worker = w;
+        op->cancel.fd = w->cancel_fd;
         ops[n++] = op;
         items += op->n;
         if (op->kind != TARN_OP_GET)
@@ -139,7 +132,7 @@ static void look_at_events(struct tarn_ops_queue *q, struct tarn_worker *w)
         DL_DELETE(q->waiting, op);
         q->nwaiting--;
         op->state = TARN_OP_RUNNING;
-        op->worker = w;
+        op->cancel.fd = w->cancel_fd;
         pthread_mutex_unlock(&q->lock);
         int rc = tarn_cuda_passed(op->after);
         pthread_mutex_lock(&q->lock);
@@ -173,6 +166,7 @@ static bool wait_for_work(struct tarn_ops_queue *q, struct tarn_worker *w)
 static void *worker_main(void *arg)
 {
     struct tarn_worker *w = arg;
+    eventfd_t left;
     struct tarn_ops_queue *q = w->client->ops;
     struct tarn_operation *ops[GETS_MAX];
 
@@ -182,7 +176,7 @@ static void *worker_main(void *arg)
             continue;
         size_t n = take_work(q, w, ops);
         bool gets = ops[0]->kind == TARN_OP_GET;
-        tarn_stop_drain(w->stop_fd); /* what earlier operations left; a flag set since is still seen */
+        eventfd_read(w->cancel_fd, &left); /* of earlier operations; what was canceled since is still seen */
         pthread_mutex_unlock(&q->lock);
         if (gets)
             run_gets(w, ops, n);
@@ -203,11 +197,11 @@ int tarn_ops_start_workers(struct tarn_client *c)
     for (uint32_t i = 0; i < c->workers; i++) {
         struct tarn_worker *w = &q->workers[q->nworkers];
         w->client = c;
-        w->stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-        if (w->stop_fd < 0)
+        w->cancel_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+        if (w->cancel_fd < 0)
             break;
         if (tarn_thread_start(&w->thread, worker_main, w) != 0) {
-            close(w->stop_fd);
+            close(w->cancel_fd);
             break;
         }
         q->nworkers++;

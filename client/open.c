@@ -103,9 +103,9 @@ static int directory_init(struct tarn_client *c, const struct tarn_options *o, u
                                       "none for that of TARN_REDIS");
     if (rc == 0)
         rc = tarn_directory_open(redis ? redis : "redis://127.0.0.1:6379", o->ns ? o->ns : "default", &c->log,
-                                 deadline, &c->directory);
+                                 deadline, NULL, &c->directory);
     if (rc == 0)
-        rc = tarn_peer_nodes_refresh(c, deadline);
+        rc = tarn_peer_nodes_refresh(c, deadline, NULL);
     if (rc == 0 || o->redis || strncmp(tarn_last_error(), "redis", strlen("redis")) != 0)
         return rc;
     return tarn_fail(rc, "%s; %s", tarn_last_error(),

@@ -47,11 +47,11 @@ static void queue_add(const struct tarn_put *p, struct queue *q, size_t i)
 /* Out of time, or canceled: what is still in the queue is final. */
 static void queue_end(struct tarn_put *p, struct queue *q)
 {
-    bool stopped = tarn_stopped(&p->stop);
+    bool stopped = tarn_canceled(p->cancel);
 
     if (q->head == q->tail || (!stopped && tarn_now_ns() < p->deadline_ns))
         return;
-    int rc = stopped ? tarn_fail(TARN_E_CANCELED, "canceled by the caller")
+    int rc = stopped ? tarn_cancel_fail()
                      : tarn_fail(TARN_E_TIMEOUT, "put: the deadline has passed: raise timeout_ms");
     for (; q->head < q->tail; q->head++) {
         size_t i = q->items[q->head % q->room];
@@ -97,7 +97,7 @@ static uint32_t chunk_settle(struct tarn_put *p, struct tarn_chunk *c, struct qu
     for (uint32_t i = 0; i < c->n; i++) {
         struct tarn_put_job *job = &c->jobs[i];
         struct tarn_item *item = &p->items[job->index];
-        bool time = tarn_now_ns() < p->deadline_ns && !tarn_stopped(&p->stop);
+        bool time = tarn_now_ns() < p->deadline_ns && !tarn_canceled(p->cancel);
         if (job->again && time && (job->busy || ++q->tries[job->index] < TARN_PUT_TRIES)) {
             busy += job->busy;
             queue_add(p, q, job->index);
@@ -133,7 +133,7 @@ static void chunk_write(struct tarn_put *p, struct tarn_chunk *c)
 static void wait_for_others(const struct tarn_put *p, uint32_t *wait_ms)
 {
     *wait_ms = *wait_ms < 16 ? *wait_ms * 2 + 1 : 16;
-    tarn_stop_pause(&p->stop, p->deadline_ns, (int)*wait_ms);
+    tarn_cancel_pause(p->cancel, p->deadline_ns, (int)*wait_ms);
 }
 
 static void pipeline(struct tarn_put *p, struct queue *q, struct tarn_chunk *chunks)
@@ -200,7 +200,7 @@ static int run(struct tarn_put *p, struct queue *q)
     for (int i = 0; rc == 0 && i < 3; i++)
         rc = tarn_chunk_init(&chunks[i], p->replicas);
     if (rc == 0) {
-        tarn_flight_init(&p->flight, p->client, p->stop.fd);
+        tarn_flight_init(&p->flight, p->client, p->cancel);
         pipeline(p, q, chunks);
         tarn_flight_end(&p->flight);
         nodes_give(p);
@@ -211,13 +211,13 @@ static int run(struct tarn_put *p, struct queue *q)
 }
 
 int tarn_put_run(struct tarn_client *c, struct tarn_item *items, size_t n, const struct tarn_put_options *o,
-                 uint64_t deadline_ns, const struct tarn_stop *stop)
+                 uint64_t deadline_ns, struct tarn_cancel *cancel)
 {
     struct tarn_put p = {.client = c,
                          .items = items,
                          .n = n,
                          .deadline_ns = deadline_ns,
-                         .stop = *stop,
+                         .cancel = cancel,
                          .chunk_bytes = TARN_CHUNK_BYTES};
     struct queue q;
 
@@ -243,7 +243,6 @@ int tarn_put_run(struct tarn_client *c, struct tarn_item *items, size_t n, const
 
 int tarn_put(struct tarn_client *c, struct tarn_item *items, size_t n, const struct tarn_put_options *given)
 {
-    static const struct tarn_stop never = {.fd = -1};
     struct tarn_put_options o;
     int rc = tarn_client_enter(c);
 
@@ -257,5 +256,5 @@ int tarn_put(struct tarn_client *c, struct tarn_item *items, size_t n, const str
         rc = tarn_event_wait(o.after, deadline);
     for (size_t i = 0; rc != 0 && items && i < n; i++)
         items[i].status = rc;
-    return rc ? rc : tarn_put_run(c, items, n, &o, deadline, &never);
+    return rc ? rc : tarn_put_run(c, items, n, &o, deadline, NULL);
 }

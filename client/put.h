@@ -8,9 +8,9 @@
 
 #include <tarn/tarn.h>
 
-#include "client/stop.h"
+#include "base/cancel.h"
 
 int tarn_put_run(struct tarn_client *c, struct tarn_item *items, size_t n, const struct tarn_put_options *o,
-                 uint64_t deadline_ns, const struct tarn_stop *stop);
+                 uint64_t deadline_ns, struct tarn_cancel *cancel);
 
 #endif

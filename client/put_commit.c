@@ -61,8 +61,9 @@ static bool to_commit(const struct tarn_put *p, const struct tarn_target *t,
 static int send_commit(struct tarn_put *p, struct tarn_chunk *c, struct tarn_put_node *node, bool join)
 {
     uint32_t asked = 0;
-    int rc =
-        node->commit ? 0 : tarn_control_conn_take(node->node, false, p->deadline_ns, &p->stop, &node->commit);
+    int rc = node->commit
+                 ? 0
+                 : tarn_control_conn_take(node->node, false, p->deadline_ns, p->cancel, &node->commit);
 
     if (rc != 0)
         return rc;
@@ -78,7 +79,7 @@ static int send_commit(struct tarn_put *p, struct tarn_chunk *c, struct tarn_put
         tarn_command_gen(command, t->gen);
         asked++;
     }
-    rc = asked ? tarn_control_conn_send(node->commit, command, p->deadline_ns) : 0;
+    rc = asked ? tarn_control_conn_send(node->commit, command, p->deadline_ns, p->cancel) : 0;
     node->committing = rc == 0 && asked;
     return rc;
 }
@@ -262,7 +263,7 @@ static void answers(struct tarn_put *p, struct tarn_chunk *c, struct tarn_displa
         if (!node->committing)
             continue;
         node->committing = false;
-        int rc = tarn_control_conn_reply(node->commit, p->deadline_ns, &p->stop, &reply);
+        int rc = tarn_control_conn_reply(node->commit, p->deadline_ns, p->cancel, &reply);
         if (rc != 0) {
             commit_failed(p, c, node, TARN_TARGET_COMMITTING, rc);
             continue;
@@ -287,7 +288,7 @@ static bool wait_a_moment(const struct tarn_put *p, int *wait_ms)
 {
     *wait_ms = *wait_ms * 2 + 1 < WAIT_MAX_MS ? *wait_ms * 2 + 1 : WAIT_MAX_MS;
     return tarn_left_ms(p->deadline_ns) >= *wait_ms + ANSWER_MS &&
-           tarn_stop_pause(&p->stop, p->deadline_ns, *wait_ms);
+           tarn_cancel_pause(p->cancel, p->deadline_ns, *wait_ms);
 }
 
 /* It stays so: the node's sentence is the put's, and what is reserved will be given back. */
@@ -298,8 +299,7 @@ static void give_up(struct tarn_put *p, struct tarn_chunk *c, bool join)
         if (!to_commit(p, t, t->node, join))
             continue;
         tarn_last_error_set(t->job->text);
-        tarn_job_fail(t->job, tarn_stopped(&p->stop) ? tarn_fail(TARN_E_CANCELED, "canceled by the caller")
-                                                     : code_of_held(t->job));
+        tarn_job_fail(t->job, tarn_canceled(p->cancel) ? tarn_cancel_fail() : code_of_held(t->job));
     }
 }
 
@@ -326,7 +326,7 @@ void tarn_chunk_stored(struct tarn_put *p, struct tarn_chunk *c)
         settled(p, c, &old, true);
     }
     tarn_chunk_abort(p, c);
-    tarn_displaced_settle(p->client, &old, p->deadline_ns, &p->stop);
+    tarn_displaced_settle(p->client, &old, p->deadline_ns, p->cancel);
     for (uint32_t i = 0; i < c->n; i++)
         settle(p, &c->jobs[i], &old, &undo);
     tarn_displaced_end(&old);

@@ -21,12 +21,12 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/cancel.h"
 #include "base/clock.h"
 #include "client/client.h"
 #include "client/desc.h"
 #include "client/flight.h"
 #include "client/place.h"
-#include "client/stop.h"
 #include "client/verdict.h"
 #include "transport/seen.h"
 
@@ -104,7 +104,7 @@ struct tarn_put {
     char pool[TARN_POOL_NAME_MAX + 1]; /* "*": the node chooses */
     bool fixed;                        /* one node was named: there is no other to go to */
     uint64_t deadline_ns;
-    struct tarn_stop stop;
+    struct tarn_cancel *cancel; /* NULL: none */
     struct tarn_verdict verdict;
     uint64_t chunk_bytes; /* the next chunk's */
 

@@ -91,8 +91,8 @@ static int settle_suspects(const struct tarn_put *p)
 {
     for (uint32_t i = 0; i < p->ncandidates; i++)
         if (atomic_load(&p->candidates[i].node->suspect))
-            tarn_peer_node_settled(p->candidates[i].node, p->deadline_ns, &p->stop);
-    return tarn_stopped(&p->stop) ? tarn_fail(TARN_E_CANCELED, "canceled by the caller") : 0;
+            tarn_peer_node_settled(p->candidates[i].node, p->deadline_ns, p->cancel);
+    return tarn_canceled(p->cancel) ? tarn_cancel_fail() : 0;
 }
 
 static uint32_t count_takers(const struct tarn_put *p)
@@ -160,7 +160,7 @@ int tarn_put_plan(struct tarn_put *p, const struct tarn_put_options *o)
     if (rc == 0 && count_takers(p) < p->replicas)
         rc = settle_suspects(p);
     if (rc == 0 && count_takers(p) < p->replicas) { /* a node may have come since */
-        rc = tarn_peer_nodes_refresh(p->client, p->deadline_ns);
+        rc = tarn_peer_nodes_refresh(p->client, p->deadline_ns, p->cancel);
         if (rc == 0)
             rc = collect(p, node, local);
         if (rc == 0 && count_takers(p) < p->replicas)

@@ -113,11 +113,11 @@ static const struct tarn_command *reserve_command(struct tarn_put *p, struct tar
 static int send_reserve(struct tarn_put *p, struct tarn_chunk *c, struct tarn_put_node *node)
 {
     struct tarn_steps steps = steps_of(p, node->node);
-    int rc = node->reserve ? 0 : tarn_control_conn_take_early(node->node, &steps, &p->stop, &node->reserve);
+    int rc = node->reserve ? 0 : tarn_control_conn_take_early(node->node, &steps, p->cancel, &node->reserve);
 
     if (rc != 0)
         return rc;
-    rc = tarn_control_conn_send(node->reserve, reserve_command(p, c, node), p->deadline_ns);
+    rc = tarn_control_conn_send(node->reserve, reserve_command(p, c, node), p->deadline_ns, p->cancel);
     node->reserving = node->reserve->grants = rc == 0;
     return rc;
 }
@@ -267,7 +267,7 @@ void tarn_chunk_granted(struct tarn_put *p, struct tarn_chunk *c)
                 continue;
             node->reserving = false;
             struct tarn_steps steps = steps_of(p, node->node);
-            int rc = tarn_control_conn_reply(node->reserve, tarn_step(&steps), &p->stop, &reply);
+            int rc = tarn_control_conn_reply(node->reserve, tarn_step(&steps), p->cancel, &reply);
             if (rc != 0) {
                 reserve_failed(p, c, node, rc);
                 continue;

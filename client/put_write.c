@@ -114,7 +114,7 @@ bool tarn_target_post(struct tarn_put *p, struct tarn_target *t, uint64_t offset
                                    .npieces = npieces};
     t->x.deadline_ns = p->deadline_ns;
     t->x.patience_ns = others ? tarn_peer_node_patience(t->node) : UINT64_MAX;
-    t->x.stop = p->stop.flag;
+    t->x.cancel = p->cancel;
     t->x.quiet_on = NULL;
     t->tried = 0;
     t->misfit = false;
@@ -125,10 +125,11 @@ bool tarn_target_post(struct tarn_put *p, struct tarn_target *t, uint64_t offset
         lose(t, rc, false);
         return false;
     }
-    if (tarn_stopped(&p->stop) || left == 0) {
+    if (tarn_canceled(p->cancel) || left == 0) {
         lose(t,
-             tarn_stopped(&p->stop) ? tarn_fail(TARN_E_CANCELED, "canceled by the caller")
-                                    : tarn_fail(TARN_E_TIMEOUT, "the deadline has passed: raise timeout_ms"),
+             tarn_canceled(p->cancel)
+                 ? tarn_cancel_fail()
+                 : tarn_fail(TARN_E_TIMEOUT, "the deadline has passed: raise timeout_ms"),
              false);
         return false;
     }
@@ -146,8 +147,8 @@ static void write_again(struct tarn_put *p, struct tarn_target *t)
         post(p, t);
         return;
     }
-    if (tarn_stopped(&p->stop)) {
-        lose(t, tarn_fail(TARN_E_CANCELED, "canceled by the caller"), false);
+    if (tarn_canceled(p->cancel)) {
+        lose(t, tarn_cancel_fail(), false);
         return;
     }
     tarn_fail(TARN_E_NODE_DOWN,
@@ -246,8 +247,8 @@ static void landed(struct tarn_put *p, struct tarn_target *t)
                        tarn_peer_node_text(t->node, who)),
              false);
         break;
-    case TARN_END_STOPPED:
-        lose(t, tarn_fail(TARN_E_CANCELED, "canceled by the caller"), false);
+    case TARN_END_CANCELED:
+        lose(t, tarn_cancel_fail(), false);
         break;
     case TARN_END_SHIFTED:
         write_again(p, t);

@@ -5,7 +5,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/thread.h"
 #include "client/alert.h"
 #include "client/client.h"
 #include "client/lease_ask.h"
@@ -97,16 +96,18 @@ static void settle(struct tarn_client *c, uint64_t pass)
  * Becomes the one who refreshes: TARN_INPROGRESS; or waits for who does. 0: a refresh that began after we
  * came is as good as ours.
  */
-static int refresh_begin(struct tarn_client *c, uint64_t deadline_ns)
+static int refresh_begin(struct tarn_client *c, uint64_t deadline_ns, struct tarn_cancel *cancel)
 {
     uint64_t asked = tarn_now_ns();
     int rc = 0;
 
     pthread_mutex_lock(&c->refresh_lock);
     while (rc == 0 && c->refreshing)
-        if (!tarn_cond_wait(&c->refresh_done, &c->refresh_lock, deadline_ns))
-            rc = tarn_fail(TARN_E_TIMEOUT, "directory %s: does not answer in time: look at Redis",
-                           tarn_directory_address(c->directory));
+        if (!tarn_cancel_cond(cancel, &c->refresh_done, &c->refresh_lock, deadline_ns))
+            rc = tarn_canceled(cancel)
+                     ? tarn_cancel_fail()
+                     : tarn_fail(TARN_E_TIMEOUT, "directory %s: does not answer in time: look at Redis",
+                                 tarn_directory_address(c->directory));
     if (rc == 0 && atomic_load(&c->refreshed_ns) <= asked) {
         c->refreshing = true;
         rc = TARN_INPROGRESS;
@@ -115,15 +116,15 @@ static int refresh_begin(struct tarn_client *c, uint64_t deadline_ns)
     return rc;
 }
 
-int tarn_peer_nodes_refresh(struct tarn_client *c, uint64_t deadline_ns)
+int tarn_peer_nodes_refresh(struct tarn_client *c, uint64_t deadline_ns, struct tarn_cancel *cancel)
 {
-    int rc = refresh_begin(c, deadline_ns);
+    int rc = refresh_begin(c, deadline_ns, cancel);
 
     if (rc != TARN_INPROGRESS)
         return rc;
     uint64_t began = tarn_now_ns();
     struct refresh f = {c, ++c->pass, began};
-    rc = tarn_directory_nodes(c->directory, deadline_ns, update_one, &f);
+    rc = tarn_directory_nodes(c->directory, deadline_ns, cancel, update_one, &f);
     if (rc == 0) {
         settle(c, f.pass);
         atomic_store(&c->refreshed_ns, began);

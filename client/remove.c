@@ -49,7 +49,7 @@ struct removal {
     size_t n;
     uint64_t deadline_ns;
     uint32_t times; /* a node may keep silent for so many patiences: more with each round */
-    const struct tarn_stop *stop;
+    struct tarn_cancel *cancel;
     struct tarn_displaced_list old;
     struct tarn_verdict verdict;
     char why[2][TARN_SENTENCE]; /* some key is not decided yet: no answer, AGAIN */
@@ -102,7 +102,7 @@ static int find_copies(struct removal *r)
         which[n++] = i;
     }
     if (rc == 0 && n > 0)
-        rc = tarn_resolve_keys(r->client, keys, n, r->deadline_ns, found);
+        rc = tarn_resolve_keys(r->client, keys, n, r->deadline_ns, r->cancel, found);
     for (size_t k = 0; rc == 0 && k < n; k++) {
         struct target *t = &r->targets[which[k]];
         t->listed = found[k].status == 0;
@@ -126,11 +126,11 @@ static struct tarn_peer_node *node_for(struct removal *r, const struct target *t
             return t->holders[k];
     if ((any = tarn_peer_nodes_any(r->client, NULL)) != NULL)
         return any;
-    if (tarn_peer_nodes_refresh(r->client, r->deadline_ns) == 0 &&
+    if (tarn_peer_nodes_refresh(r->client, r->deadline_ns, r->cancel) == 0 &&
         (any = tarn_peer_nodes_any(r->client, NULL)) != NULL)
         return any;
     for (uint32_t k = 0; k < t->nholders; k++)
-        if (tarn_peer_node_settled(t->holders[k], r->deadline_ns, r->stop))
+        if (tarn_peer_node_settled(t->holders[k], r->deadline_ns, r->cancel))
             return t->holders[k];
     return NULL;
 }
@@ -189,7 +189,7 @@ static void send_batch(struct removal *r, struct tarn_peer_node *node, const siz
     for (size_t k = 0; k < n; k++)
         tarn_command_add(&c, r->keys[batch[k]].data, r->keys[batch[k]].bytes);
     int rc =
-        tarn_control_conn_call(node, &c, until < r->deadline_ns ? until : r->deadline_ns, r->stop, &reply);
+        tarn_control_conn_call(node, &c, until < r->deadline_ns ? until : r->deadline_ns, r->cancel, &reply);
     tarn_command_free(&c);
     if (rc != 0) {
         no_answer(r, batch, n, rc);
@@ -207,7 +207,7 @@ static void ask_round(struct removal *r)
 
     for (size_t i = 0; i < r->n; i++)
         r->targets[i].node = NULL;
-    for (size_t i = 0; i < r->n && !tarn_stopped(r->stop); i++) {
+    for (size_t i = 0; i < r->n && !tarn_canceled(r->cancel); i++) {
         if (r->statuses[i] != TARN_INPROGRESS || r->targets[i].node)
             continue;
         struct tarn_peer_node *node = node_for(r, &r->targets[i]);
@@ -238,7 +238,7 @@ static bool knows_nodes(struct tarn_client *c)
 /* Where there is none, there is none to wait for. */
 static int need_node(struct removal *r)
 {
-    int rc = knows_nodes(r->client) ? 0 : tarn_peer_nodes_refresh(r->client, r->deadline_ns);
+    int rc = knows_nodes(r->client) ? 0 : tarn_peer_nodes_refresh(r->client, r->deadline_ns, r->cancel);
     return rc || knows_nodes(r->client) ? rc : tarn_peer_nodes_none(r->client);
 }
 
@@ -255,8 +255,8 @@ static bool undecided(const struct removal *r)
 /* No more time: DIRECTORY when that is what was waited for. */
 static int out_of_time(const struct removal *r, size_t i)
 {
-    if (tarn_stopped(r->stop))
-        return tarn_fail(TARN_E_CANCELED, "canceled by the caller");
+    if (tarn_canceled(r->cancel))
+        return tarn_cancel_fail();
     if (!r->targets[i].in_vain)
         return tarn_fail(TARN_E_TIMEOUT, "the deadline has passed: raise timeout_ms");
     tarn_last_error_set(r->why[r->targets[i].held]);
@@ -280,34 +280,28 @@ static void finish(struct removal *r)
 static void run(struct removal *r)
 {
     int pause_ms = PAUSE_FIRST_MS;
-    struct tarn_stop watched = *r->stop;
-    const struct tarn_net_stop net_stop = {r->stop->fd, tarn_stop_seen, &watched};
-
-    tarn_net_stop_by(r->stop->fd < 0 ? NULL : &net_stop);
     int rc = find_copies(r);
+
     if (rc == 0)
         rc = need_node(r);
-    tarn_net_stop_by(NULL);
-    if (rc != 0 && tarn_stopped(r->stop))
-        rc = tarn_fail(TARN_E_CANCELED, "canceled by the caller");
     for (size_t i = 0; rc != 0 && i < r->n; i++)
         if (r->statuses[i] == TARN_INPROGRESS)
             decide(r, i, rc);
     while (undecided(r)) {
         ask_round(r);
-        if (!undecided(r) || !tarn_stop_pause(r->stop, r->deadline_ns, pause_ms))
+        if (!undecided(r) || !tarn_cancel_pause(r->cancel, r->deadline_ns, pause_ms))
             break;
         pause_ms = pause_ms * 2 < PAUSE_MOST_MS ? pause_ms * 2 : PAUSE_MOST_MS;
         r->times += r->times < 8 ? r->times : 0; /* it may be the network that is slow, or Redis */
     }
-    tarn_displaced_settle(r->client, &r->old, r->deadline_ns, r->stop);
+    tarn_displaced_settle(r->client, &r->old, r->deadline_ns, r->cancel);
 }
 
 int tarn_remove_run(struct tarn_client *c, const struct tarn_key *keys, size_t n, int32_t *statuses,
-                    uint64_t deadline_ns, const struct tarn_stop *stop)
+                    uint64_t deadline_ns, struct tarn_cancel *cancel)
 {
     struct removal r = {
-        .client = c, .keys = keys, .n = n, .deadline_ns = deadline_ns, .times = 1, .stop = stop};
+        .client = c, .keys = keys, .n = n, .deadline_ns = deadline_ns, .times = 1, .cancel = cancel};
 
     if (n > 0 && !keys)
         return tarn_fail(TARN_E_INVALID, "remove: keys are NULL");
@@ -334,8 +328,7 @@ int tarn_remove_run(struct tarn_client *c, const struct tarn_key *keys, size_t n
 int tarn_remove(struct tarn_client *c, const struct tarn_key *keys, size_t n, int32_t *statuses,
                 uint32_t timeout_ms)
 {
-    static const struct tarn_stop never = {.fd = -1};
     int rc = tarn_client_enter(c);
 
-    return rc ? rc : tarn_remove_run(c, keys, n, statuses, tarn_client_deadline(c, timeout_ms), &never);
+    return rc ? rc : tarn_remove_run(c, keys, n, statuses, tarn_client_deadline(c, timeout_ms), NULL);
 }

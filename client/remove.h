@@ -8,9 +8,9 @@
 
 #include <tarn/tarn.h>
 
-#include "client/stop.h"
+#include "base/cancel.h"
 
 int tarn_remove_run(struct tarn_client *c, const struct tarn_key *keys, size_t n, int32_t *statuses,
-                    uint64_t deadline_ns, const struct tarn_stop *stop);
+                    uint64_t deadline_ns, struct tarn_cancel *cancel);
 
 #endif

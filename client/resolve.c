@@ -106,11 +106,11 @@ static void resolve_one(void *arg, size_t i, int status, const struct tarn_recor
 
 /* Looks up again what named unknown nodes, after the node table was read. */
 static int resolve_lost(struct tarn_client *c, const struct tarn_key *keys, size_t n, uint64_t deadline_ns,
-                        struct tarn_resolved *out)
+                        struct tarn_cancel *cancel, struct tarn_resolved *out)
 {
     struct tarn_key *again = malloc(n * sizeof *again);
     size_t *map = malloc(n * sizeof *map), k = 0;
-    int rc = tarn_peer_nodes_refresh(c, deadline_ns);
+    int rc = tarn_peer_nodes_refresh(c, deadline_ns, cancel);
 
     if (!again || !map)
         rc = tarn_fail(TARN_E_NO_MEMORY, "look-up of %zu keys: out of memory", n);
@@ -121,7 +121,7 @@ static int resolve_lost(struct tarn_client *c, const struct tarn_key *keys, size
         }
     if (rc == 0 && k > 0) {
         struct round round = {c, again, out, map, false};
-        rc = tarn_directory_lookup(c->directory, again, k, deadline_ns, resolve_one, &round);
+        rc = tarn_directory_lookup(c->directory, again, k, deadline_ns, cancel, resolve_one, &round);
     }
     free(again);
     free(map);
@@ -129,20 +129,20 @@ static int resolve_lost(struct tarn_client *c, const struct tarn_key *keys, size
 }
 
 int tarn_resolve_keys(struct tarn_client *c, const struct tarn_key *keys, size_t n, uint64_t deadline_ns,
-                      struct tarn_resolved *out)
+                      struct tarn_cancel *cancel, struct tarn_resolved *out)
 {
     struct round round = {c, keys, out, NULL, false};
-    int rc = tarn_directory_lookup(c->directory, keys, n, deadline_ns, resolve_one, &round);
+    int rc = tarn_directory_lookup(c->directory, keys, n, deadline_ns, cancel, resolve_one, &round);
 
     if (rc == 0 && round.ask)
-        rc = resolve_lost(c, keys, n, deadline_ns, out);
+        rc = resolve_lost(c, keys, n, deadline_ns, cancel, out);
     return rc;
 }
 
 /* --- look-up ------------------------------------------------------------------------------------ */
 
 int tarn_lookup_run(struct tarn_client *c, const struct tarn_key *keys, size_t n, uint64_t deadline_ns,
-                    struct tarn_hits **hits_p)
+                    struct tarn_cancel *cancel, struct tarn_hits **hits_p)
 {
     int rc;
 
@@ -155,7 +155,7 @@ int tarn_lookup_run(struct tarn_client *c, const struct tarn_key *keys, size_t n
     if (!h)
         return tarn_fail(TARN_E_NO_MEMORY, "look-up of %zu keys: out of memory", n);
     h->n = n;
-    rc = n ? tarn_resolve_keys(c, keys, n, deadline_ns, h->hits) : 0;
+    rc = n ? tarn_resolve_keys(c, keys, n, deadline_ns, cancel, h->hits) : 0;
     if (rc != 0) {
         free(h);
         return rc;
@@ -176,7 +176,7 @@ int tarn_lookup(struct tarn_client *c, const struct tarn_key *keys, size_t n,
         rc = tarn_options_copy(&o, sizeof o, given);
     if (rc != 0)
         return rc;
-    return tarn_lookup_run(c, keys, n, tarn_client_deadline(c, o.timeout_ms), hits_p);
+    return tarn_lookup_run(c, keys, n, tarn_client_deadline(c, o.timeout_ms), NULL, hits_p);
 }
 
 int tarn_match_prefix(struct tarn_client *c, const struct tarn_key *keys, size_t n,

@@ -101,7 +101,7 @@ bool tarn_peer_node_reap(struct tarn_peer_node *node)
 static void say_goodbye(struct tarn_control_conn *conn)
 {
     if (tarn_resp_append_strs(conn->resp, "QUIT", NULL) == 0)
-        tarn_resp_flush(conn->resp, tarn_now_ns());
+        tarn_resp_flush(conn->resp, tarn_now_ns(), NULL);
 }
 
 void tarn_peer_node_free(struct tarn_peer_node *node)

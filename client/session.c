@@ -168,7 +168,6 @@ int tarn_put_begin(struct tarn_client *c, struct tarn_item *items, size_t n,
         return tarn_fail(TARN_E_NO_MEMORY, "put session: out of memory");
     s->put.client = c;
     s->put.deadline_ns = tarn_client_deadline(c, o.timeout_ms);
-    s->put.stop.fd = -1;
     for (size_t i = 0; i < n; i++) {
         items[i].status = tarn_put_check(&items[i], i, false);
         if (items[i].status != 0)
@@ -204,7 +203,7 @@ static bool write_all(struct tarn_put *p, struct tarn_put_job *job, uint64_t off
 {
     bool misfit = false;
 
-    tarn_flight_init(&p->flight, p->client, -1);
+    tarn_flight_init(&p->flight, p->client, p->cancel);
     p->alone = p->replicas == 1;
     for (uint32_t k = 0; k < p->replicas && job->status == 0; k++)
         tarn_target_post(p, &job->targets[k], offset, bytes, at_most, pieces, npieces);

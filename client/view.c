@@ -171,7 +171,7 @@ static int view_slow(struct tarn_client *c, const struct tarn_key *key, uint64_t
     int rc;
 
     do {
-        rc = tarn_resolve_keys(c, key, 1, deadline_ns, &r);
+        rc = tarn_resolve_keys(c, key, 1, deadline_ns, NULL, &r);
         if (rc != 0)
             return rc;
         if (r.status != 0) {

@@ -11,14 +11,15 @@
  *
  * All calls block until the deadline at most and may be made from any thread; connections are pooled.
  * Errors of a call as a whole: DIRECTORY (absent, refused, read-only, out of memory, loading: Redis's
- * own words in the sentence), TIMEOUT, AUTH (wrong password), NO_MEMORY. After a failed call any part
- * of a batch may or may not have happened.
+ * own words in the sentence), TIMEOUT, AUTH (wrong password), NO_MEMORY; CANCELED of those that take a
+ * cancel. After a failed call any part of a batch may or may not have happened.
  */
 #ifndef TARN_METADATA_DIRECTORY_H
 #define TARN_METADATA_DIRECTORY_H
 
 #include <stdbool.h>
 
+#include "base/cancel.h"
 #include "base/log.h"
 
 #define TARN_NODE_ID_MAX 63 /* [A-Za-z0-9._-] */
@@ -81,7 +82,7 @@ struct tarn_node_record {
  * `log` must outlive the directory; may be NULL.
  */
 int tarn_directory_open(const char *uri, const char *ns, const struct tarn_logger *log, uint64_t deadline_ns,
-                        struct tarn_directory **d_p);
+                        struct tarn_cancel *cancel, struct tarn_directory **d_p);
 void tarn_directory_close(struct tarn_directory *d);
 /* The address without user and password, for messages. */
 const char *tarn_directory_address(const struct tarn_directory *d);
@@ -106,12 +107,12 @@ typedef void (*tarn_record_fn)(void *arg, size_t i, int status, const struct tar
 
 /* Looks up n keys in one pipelined round trip. */
 int tarn_directory_lookup(struct tarn_directory *d, const struct tarn_key *keys, size_t n,
-                          uint64_t deadline_ns, tarn_record_fn fn, void *arg);
+                          uint64_t deadline_ns, struct tarn_cancel *cancel, tarn_record_fn fn, void *arg);
 
 /* Objects whose escaped key matches the glob (NULL: all). A non-zero return of fn stops and is returned. */
 typedef int (*tarn_scan_fn)(void *arg, const struct tarn_key *key, const struct tarn_record *r);
-int tarn_directory_scan(struct tarn_directory *d, const char *match, uint64_t deadline_ns, tarn_scan_fn fn,
-                        void *arg);
+int tarn_directory_scan(struct tarn_directory *d, const char *match, uint64_t deadline_ns,
+                        struct tarn_cancel *cancel, tarn_scan_fn fn, void *arg);
 
 /*
  * One page of a scan of all copies, for slow sweeps: *cursor is 0 at the start and again at the end. The
@@ -124,7 +125,8 @@ int tarn_directory_scan_page(struct tarn_directory *d, uint32_t count, uint64_t 
 
 /* All nodes whose heartbeat has not expired. fn must copy what it keeps. */
 typedef int (*tarn_node_record_fn)(void *arg, const struct tarn_node_record *n);
-int tarn_directory_nodes(struct tarn_directory *d, uint64_t deadline_ns, tarn_node_record_fn fn, void *arg);
+int tarn_directory_nodes(struct tarn_directory *d, uint64_t deadline_ns, struct tarn_cancel *cancel,
+                         tarn_node_record_fn fn, void *arg);
 
 /* What a reader needs to know of a node: its record, and how long that would live. */
 struct tarn_lease_answer {
@@ -141,10 +143,11 @@ struct tarn_pulse {
 
 /* Asks about n nodes in one round trip, not counted among the others. A damaged record counts as none. */
 int tarn_directory_leases(struct tarn_directory *d, struct tarn_lease_answer *answers, size_t n,
-                          struct tarn_pulse *pulse, uint64_t deadline_ns);
+                          struct tarn_pulse *pulse, uint64_t deadline_ns, struct tarn_cancel *cancel);
 
 /* Waits for events until the deadline (0) or until fn returns non-zero (returned). Has its own connection. */
-int tarn_directory_events(struct tarn_directory *d, uint64_t deadline_ns, tarn_event_fn fn, void *arg);
+int tarn_directory_events(struct tarn_directory *d, uint64_t deadline_ns, struct tarn_cancel *cancel,
+                          tarn_event_fn fn, void *arg);
 
 /* --- nodes -------------------------------------------------------------------------------------- */
 

@@ -51,8 +51,8 @@ static int take_push(struct tarn_directory *d, const redisReply *push, tarn_even
     return deliver(push->element[2]->str, fn, arg);
 }
 
-static int listen_on(struct tarn_directory *d, struct tarn_redis *c, uint64_t deadline_ns, tarn_event_fn fn,
-                     void *arg)
+static int listen_on(struct tarn_directory *d, struct tarn_redis *c, uint64_t deadline_ns,
+                     struct tarn_cancel *cancel, tarn_event_fn fn, void *arg)
 {
     char channel[TARN_REDIS_PREFIX + 8];
     snprintf(channel, sizeof channel, "%sevents", d->prefix);
@@ -61,7 +61,7 @@ static int listen_on(struct tarn_directory *d, struct tarn_redis *c, uint64_t de
     d->round_trips++;
     while (!rc) {
         redisReply *push;
-        rc = tarn_redis_read(c, deadline_ns, &push);
+        rc = tarn_redis_read(c, deadline_ns, cancel, &push);
         if (rc)
             return rc == TARN_E_TIMEOUT && subscribed ? 0 : tarn_redis_fail(d, rc);
         rc = take_push(d, push, fn, arg);
@@ -70,13 +70,14 @@ static int listen_on(struct tarn_directory *d, struct tarn_redis *c, uint64_t de
     return rc;
 }
 
-int tarn_directory_events(struct tarn_directory *d, uint64_t deadline_ns, tarn_event_fn fn, void *arg)
+int tarn_directory_events(struct tarn_directory *d, uint64_t deadline_ns, struct tarn_cancel *cancel,
+                          tarn_event_fn fn, void *arg)
 {
     struct tarn_redis *c;
-    int rc = tarn_redis_connect(d, deadline_ns, &c);
+    int rc = tarn_redis_connect(d, deadline_ns, cancel, &c);
     if (rc)
         return rc;
-    rc = listen_on(d, c, deadline_ns, fn, arg);
+    rc = listen_on(d, c, deadline_ns, cancel, fn, arg);
     tarn_redis_free(c);
     return rc;
 }

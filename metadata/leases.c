@@ -85,10 +85,11 @@ static int take(void *arg, size_t i, const redisReply *reply)
 }
 
 int tarn_directory_leases(struct tarn_directory *d, struct tarn_lease_answer *answers, size_t n,
-                          struct tarn_pulse *pulse, uint64_t deadline_ns)
+                          struct tarn_pulse *pulse, uint64_t deadline_ns, struct tarn_cancel *cancel)
 {
     struct asking a = {.d = d, .answers = answers, .n = n};
-    struct tarn_pipeline p = {.n = EACH * n + 2, .append = append, .reply = take, .arg = &a, .aside = true};
+    struct tarn_pipeline p = {
+        .n = EACH * n + 2, .append = append, .reply = take, .arg = &a, .cancel = cancel, .aside = true};
     int rc = tarn_redis_run(d, deadline_ns, &p);
     if (rc == 0)
         *pulse = a.pulse;

@@ -184,13 +184,14 @@ static int take_pool(void *arg, size_t i, const redisReply *reply)
 
 /* --- all ---------------------------------------------------------------------------------------- */
 
-static int gather(struct listing *l, uint64_t deadline_ns)
+static int gather(struct listing *l, uint64_t deadline_ns, struct tarn_cancel *cancel)
 {
-    struct tarn_pipeline ids = {.n = 1, .append = append_ids, .reply = take_ids, .arg = l};
+    struct tarn_pipeline ids = {.n = 1, .append = append_ids, .reply = take_ids, .arg = l, .cancel = cancel};
     int rc = tarn_redis_run(l->d, deadline_ns, &ids);
     if (rc || !l->nnodes)
         return rc;
-    struct tarn_pipeline nodes = {.n = 2 * l->nnodes, .append = append_nodes, .reply = take_node, .arg = l};
+    struct tarn_pipeline nodes = {
+        .n = 2 * l->nnodes, .append = append_nodes, .reply = take_node, .arg = l, .cancel = cancel};
     rc = tarn_redis_run(l->d, deadline_ns, &nodes);
     l->nnodes = l->nliving;
     if (rc || !l->nnodes)
@@ -198,14 +199,16 @@ static int gather(struct listing *l, uint64_t deadline_ns)
     rc = name_all_pools(l);
     if (rc || !l->npools)
         return rc;
-    struct tarn_pipeline pools = {.n = l->npools, .append = append_pools, .reply = take_pool, .arg = l};
+    struct tarn_pipeline pools = {
+        .n = l->npools, .append = append_pools, .reply = take_pool, .arg = l, .cancel = cancel};
     return tarn_redis_run(l->d, deadline_ns, &pools);
 }
 
-int tarn_directory_nodes(struct tarn_directory *d, uint64_t deadline_ns, tarn_node_record_fn fn, void *arg)
+int tarn_directory_nodes(struct tarn_directory *d, uint64_t deadline_ns, struct tarn_cancel *cancel,
+                         tarn_node_record_fn fn, void *arg)
 {
     struct listing l = {.d = d};
-    int rc = gather(&l, deadline_ns);
+    int rc = gather(&l, deadline_ns, cancel);
     for (size_t i = 0; i < l.nnodes && !rc; i++)
         rc = fn(arg, &l.nodes[i]);
     free(l.owners);

@@ -96,10 +96,11 @@ static int take_lookup(void *arg, size_t i, const redisReply *reply)
 }
 
 int tarn_directory_lookup(struct tarn_directory *d, const struct tarn_key *keys, size_t n,
-                          uint64_t deadline_ns, tarn_record_fn fn, void *arg)
+                          uint64_t deadline_ns, struct tarn_cancel *cancel, tarn_record_fn fn, void *arg)
 {
     struct lookup l = {.d = d, .keys = keys, .n = n, .fn = fn, .arg = arg};
-    struct tarn_pipeline p = {.n = n, .append = append_lookups, .reply = take_lookup, .arg = &l};
+    struct tarn_pipeline p = {
+        .n = n, .append = append_lookups, .reply = take_lookup, .arg = &l, .cancel = cancel};
     for (size_t i = 0; i < n; i++)
         if (check_key(&keys[i], i))
             return TARN_E_INVALID;

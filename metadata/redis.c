@@ -41,6 +41,7 @@ int tarn_redis_fail(const struct tarn_directory *d, int rc)
     copy_cause(d, cause, sizeof cause);
     switch (rc) {
     case TARN_E_NO_MEMORY:
+    case TARN_E_CANCELED:
         return rc;
     case TARN_E_TIMEOUT:
         return tarn_fail(rc,
@@ -144,13 +145,14 @@ static int login_failed(const struct tarn_directory *d, int rc)
 }
 
 /* PING ends the login, so that a Redis that is loading, or wants a password, says so here. */
-static int login(struct tarn_directory *d, struct tarn_redis *c, uint64_t deadline_ns)
+static int login(struct tarn_directory *d, struct tarn_redis *c, uint64_t deadline_ns,
+                 struct tarn_cancel *cancel)
 {
     uint64_t asked = tarn_now_ns();
     int n, rc = append_login(&d->uri, c->resp, &n);
     for (int i = 0; i < n && !rc; i++) {
         redisReply *reply;
-        rc = tarn_redis_read(c, deadline_ns, &reply);
+        rc = tarn_redis_read(c, deadline_ns, cancel, &reply);
         rc = rc ? login_failed(d, rc) : tarn_redis_check(d, reply);
     }
     d->round_trips++;
@@ -159,18 +161,19 @@ static int login(struct tarn_directory *d, struct tarn_redis *c, uint64_t deadli
     return rc;
 }
 
-int tarn_redis_connect(struct tarn_directory *d, uint64_t deadline_ns, struct tarn_redis **c_p)
+int tarn_redis_connect(struct tarn_directory *d, uint64_t deadline_ns, struct tarn_cancel *cancel,
+                       struct tarn_redis **c_p)
 {
     struct tarn_redis *c = calloc(1, sizeof *c);
     if (!c)
         return tarn_fail(TARN_E_NO_MEMORY, "redis at %s: %zu bytes", d->uri.address, sizeof *c);
-    int rc = tarn_resp_connect(&d->uri.addr, deadline_ns, &c->resp);
+    int rc = tarn_resp_connect(&d->uri.addr, deadline_ns, cancel, &c->resp);
     if (rc) {
         rc = tarn_redis_fail(d, rc);
         goto free_connection;
     }
     tarn_arena_use(&c->replies, c->resp);
-    rc = login(d, c, deadline_ns);
+    rc = login(d, c, deadline_ns, cancel);
     if (rc)
         goto free_connection;
     *c_p = c;
@@ -188,10 +191,11 @@ void tarn_redis_free(struct tarn_redis *c)
     free(c);
 }
 
-int tarn_redis_read(struct tarn_redis *c, uint64_t deadline_ns, redisReply **reply_p)
+int tarn_redis_read(struct tarn_redis *c, uint64_t deadline_ns, struct tarn_cancel *cancel,
+                    redisReply **reply_p)
 {
     tarn_arena_empty(&c->replies);
-    return tarn_resp_read(c->resp, deadline_ns, reply_p);
+    return tarn_resp_read(c->resp, deadline_ns, cancel, reply_p);
 }
 
 int tarn_redis_try(struct tarn_redis *c, redisReply **reply_p)
@@ -284,11 +288,11 @@ static int append_preface(const struct tarn_redis *c, const struct tarn_redis_cl
 static int read_preface(struct tarn_redis *c, uint64_t deadline_ns, unsigned nkills)
 {
     redisReply *reply;
-    int rc = c->asked ? 0 : tarn_redis_read(c, deadline_ns, &reply);
+    int rc = c->asked ? 0 : tarn_redis_read(c, deadline_ns, NULL, &reply);
     if (!rc && !c->asked)
         take_client(c, reply);
     while (!rc && nkills--)
-        rc = tarn_redis_read(c, deadline_ns, &reply);
+        rc = tarn_redis_read(c, deadline_ns, NULL, &reply);
     return rc;
 }
 
@@ -331,7 +335,7 @@ static int exchange(struct tarn_directory *d, struct tarn_redis *c, uint64_t dea
         note_doubtful(d, doubtful, nkills);
     for (; !rc && *replies < p->n; ++*replies) {
         redisReply *reply;
-        rc = tarn_redis_read(c, deadline_ns, &reply);
+        rc = tarn_redis_read(c, deadline_ns, p->cancel, &reply);
         if (rc)
             break;
         if (!*result)
@@ -358,7 +362,7 @@ int tarn_redis_run(struct tarn_directory *d, uint64_t deadline_ns, const struct 
             return tarn_redis_fail(d, rc);
     }
     d->answers = false;
-    rc = tarn_redis_connect(d, deadline_ns, &c);
+    rc = tarn_redis_connect(d, deadline_ns, p->cancel, &c);
     if (rc)
         return rc;
     d->round_trips += !p->aside;
@@ -383,7 +387,7 @@ int tarn_name_check(const char *what, const char *text, size_t max)
 }
 
 int tarn_directory_open(const char *uri, const char *ns, const struct tarn_logger *log, uint64_t deadline_ns,
-                        struct tarn_directory **d_p)
+                        struct tarn_cancel *cancel, struct tarn_directory **d_p)
 {
     ns = ns ? ns : "default";
     int rc = tarn_name_check("namespace", ns, TARN_NS_MAX);
@@ -400,7 +404,7 @@ int tarn_directory_open(const char *uri, const char *ns, const struct tarn_logge
     snprintf(d->channel, sizeof d->channel, "%sevents", d->prefix);
     pthread_mutex_init(&d->lock, NULL);
     struct tarn_redis *c;
-    rc = tarn_redis_connect(d, deadline_ns, &c);
+    rc = tarn_redis_connect(d, deadline_ns, cancel, &c);
     if (rc)
         goto destroy_lock;
     give_back(d, c);

@@ -93,7 +93,8 @@ struct tarn_pipeline {
     int (*reply)(void *arg, size_t i, const redisReply *reply);
     void *arg;
     bool writes;
-    bool aside; /* nobody's operation waits for it: not counted as a round trip */
+    struct tarn_cancel *cancel; /* of a reader; NULL: none */
+    bool aside;                 /* nobody's operation waits for it: not counted as a round trip */
 };
 
 /*
@@ -112,10 +113,12 @@ void tarn_redis_doubt(struct tarn_directory *d, const struct tarn_redis *c);
 bool tarn_redis_doubtful(struct tarn_directory *d);
 
 /* A connection of the caller's own, logged in. */
-int tarn_redis_connect(struct tarn_directory *d, uint64_t deadline_ns, struct tarn_redis **c_p);
+int tarn_redis_connect(struct tarn_directory *d, uint64_t deadline_ns, struct tarn_cancel *cancel,
+                       struct tarn_redis **c_p);
 void tarn_redis_free(struct tarn_redis *c);
 /* tarn_resp_read(); the reply is the connection's and lasts until the next one is read. */
-int tarn_redis_read(struct tarn_redis *c, uint64_t deadline_ns, redisReply **reply_p);
+int tarn_redis_read(struct tarn_redis *c, uint64_t deadline_ns, struct tarn_cancel *cancel,
+                    redisReply **reply_p);
 
 /* The same with tarn_resp_try(). */
 int tarn_redis_try(struct tarn_redis *c, redisReply **reply_p);

@@ -25,6 +25,7 @@ struct step {
     uint64_t cursor;
     const char *pattern;
     uint32_t count;
+    struct tarn_cancel *cancel;
     struct tarn_buf next; /* the names that came */
     size_t nnext;
     const char *at; /* in page: the key whose record comes next */
@@ -138,7 +139,8 @@ static int take_step(void *arg, size_t i, const redisReply *reply)
 /* After it, the names that came are the page. */
 static int run_step(struct step *s, bool names, uint64_t deadline_ns)
 {
-    struct tarn_pipeline p = {.n = s->npage + names, .append = append_step, .reply = take_step, .arg = s};
+    struct tarn_pipeline p = {
+        .n = s->npage + names, .append = append_step, .reply = take_step, .arg = s, .cancel = s->cancel};
     s->names = names;
     s->next = (struct tarn_buf){0};
     s->nnext = 0;
@@ -169,10 +171,10 @@ static int scan(struct tarn_directory *d, const char *match, struct step *s, boo
     return rc;
 }
 
-int tarn_directory_scan(struct tarn_directory *d, const char *match, uint64_t deadline_ns, tarn_scan_fn fn,
-                        void *arg)
+int tarn_directory_scan(struct tarn_directory *d, const char *match, uint64_t deadline_ns,
+                        struct tarn_cancel *cancel, tarn_scan_fn fn, void *arg)
 {
-    struct step s = {.count = PAGE, .fn = fn, .arg = arg};
+    struct step s = {.count = PAGE, .cancel = cancel, .fn = fn, .arg = arg};
     return scan(d, match, &s, true, deadline_ns);
 }
 

@@ -18,7 +18,7 @@ int tarn_stream_open(struct tarn_directory *d, uint64_t deadline_ns, struct tarn
     if (!s)
         return tarn_fail(TARN_E_NO_MEMORY, "directory: %zu bytes", sizeof *s);
     s->directory = d;
-    int rc = tarn_redis_connect(d, deadline_ns, &s->redis);
+    int rc = tarn_redis_connect(d, deadline_ns, NULL, &s->redis);
     if (rc)
         goto free_stream;
     rc = tarn_redis_name(d, s->redis, deadline_ns);

@@ -274,7 +274,7 @@ static bool answers(const struct tarn_node_record *r)
     uint64_t deadline = tarn_deadline(ANSWER_MS);
     snprintf(session, sizeof(session), "%016" PRIx64, tarn_random64());
     snprintf(epoch, sizeof(epoch), "%016" PRIx64, r->epoch);
-    if (tarn_addr_parse(r->control, "control address", &a) || tarn_resp_connect(&a, deadline, &resp))
+    if (tarn_addr_parse(r->control, "control address", &a) || tarn_resp_connect(&a, deadline, NULL, &resp))
         return false;
     int rc = tarn_resp_call(resp, deadline, knows ? 4 : 3, hello, NULL, &reply);
     tarn_resp_free(resp);
@@ -289,7 +289,7 @@ static bool answers(const struct tarn_node_record *r)
 static int look_at_holder(struct tarn_node *n, uint64_t deadline_ns)
 {
     struct holder h = {.node = n};
-    int rc = tarn_directory_nodes(n->directory, deadline_ns, take_holder, &h);
+    int rc = tarn_directory_nodes(n->directory, deadline_ns, NULL, take_holder, &h);
     if (rc || !h.found || !answers(&h.record))
         return rc;
     return tarn_fail(TARN_E_BUSY,

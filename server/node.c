@@ -245,8 +245,8 @@ static int start_directory(struct tarn_node *n)
             return rc;
         uri = tarn_private_redis_uri(n->redis);
     }
-    int rc =
-        tarn_directory_open(uri, c->ns, &n->log, tarn_deadline((uint32_t)c->redis_timeout_ms), &n->directory);
+    int rc = tarn_directory_open(uri, c->ns, &n->log, tarn_deadline((uint32_t)c->redis_timeout_ms), NULL,
+                                 &n->directory);
     return rc ? rc : tarn_directory_check_redis(n->directory, tarn_deadline((uint32_t)c->redis_timeout_ms));
 }
 

@@ -64,6 +64,9 @@ hits=$(grep -nE '(^|[^a-z_.>])(printf|fprintf|puts|putchar|perror|abort|exit|_ex
 # What waits for all that a device does, the application's kernels among it.
 hits=$(grep -nE '\b(cudaDeviceSynchronize|cudaThreadSynchronize|cuCtxSynchronize|cudaMemcpy|cudaMemset|cudaMemcpyPeer)\(' $lib transport/cuda/*.cu $(find server -name '*.c'))
 [ -z "$hits" ] || say "a device is synchronised: $hits"
+# No state on the side: what a wait needs is passed to it. The last error is the one exception.
+hits=$(grep -nE "\b(_Thread_local|__thread|thread_local)\b" $lib $(find base metadata transport client -name "*.h") | grep -v "^base/error\.c:")
+[ -z "$hits" ] || say "a variable of a thread: $hits"
 # Sentences are kept whole.
 hits=$(grep -nE 'char [^;()]*\<(why|error)\[[0-9]{3}\]|%\.[0-9]+s[^;]*tarn_last_error' $(echo "$code" | grep -vE '^(tests|include)/') | grep -v 'no request')
 [ -z "$hits" ] || say "a sentence is cut, for want of TARN_SENTENCE bytes: $hits"

@@ -423,7 +423,7 @@ struct tarn_resp *harness_connect(const char *address)
     struct tarn_addr a;
     struct tarn_resp *r = NULL;
     if (tarn_addr_parse(address, "address", &a) ||
-        tarn_resp_connect(&a, tarn_deadline(HARNESS_TIMEOUT_MS), &r))
+        tarn_resp_connect(&a, tarn_deadline(HARNESS_TIMEOUT_MS), NULL, &r))
         fail_msg("%s: %s", address, tarn_last_error());
     return r;
 }
@@ -491,7 +491,7 @@ static bool answers(const char *address)
 {
     struct tarn_addr a;
     int fd;
-    if (tarn_addr_parse(address, "address", &a) || tarn_net_connect(&a, tarn_deadline(1000), &fd))
+    if (tarn_addr_parse(address, "address", &a) || tarn_net_connect(&a, tarn_deadline(1000), NULL, &fd))
         return false;
     close(fd);
     return true;

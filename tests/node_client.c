@@ -237,7 +237,7 @@ int raw_connect(const char *address)
     struct tarn_addr a;
     int fd;
     assert_int_equal(tarn_addr_parse(address, "address", &a), 0);
-    assert_int_equal(tarn_net_connect(&a, tarn_deadline(5000), &fd), 0);
+    assert_int_equal(tarn_net_connect(&a, tarn_deadline(5000), NULL, &fd), 0);
     return fd;
 }
 
@@ -246,7 +246,7 @@ bool raw_send(int fd, const char *data, size_t bytes)
     uint64_t deadline = tarn_deadline(HARNESS_TIMEOUT_MS);
     while (bytes) {
         ssize_t n = send(fd, data, bytes, MSG_NOSIGNAL);
-        if (n < 0 && (errno != EAGAIN || tarn_net_wait(fd, POLLOUT, deadline)))
+        if (n < 0 && (errno != EAGAIN || tarn_net_wait(fd, POLLOUT, deadline, NULL)))
             return false;
         data += n > 0 ? n : 0;
         bytes -= n > 0 ? (size_t)n : 0;
@@ -261,7 +261,7 @@ void raw_talk(const char *address, const char *bytes, size_t n, char *out, size_
     int fd = raw_connect(address);
     assert_true(raw_send(fd, bytes, n));
     while (k > 0 && got < out_bytes - 1) {
-        assert_int_equal(tarn_net_wait(fd, POLLIN, tarn_deadline(5000)), 0);
+        assert_int_equal(tarn_net_wait(fd, POLLIN, tarn_deadline(5000), NULL), 0);
         k = recv(fd, out + got, out_bytes - 1 - got, 0);
         got += k > 0 ? (size_t)k : 0;
     }

@@ -34,12 +34,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/cancel.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "transport/cuda/cuda.h"
 
 #define TARN_INPROGRESS 1
-#define TARN_WAIT_SLICE_MS 50
 #define TARN_TRANSPORTS_MAX 8
 
 enum {
@@ -104,10 +104,11 @@ struct tarn_peer {
     const char *text;         /* the ATTACH answer */
     int *fds;                 /* received descriptors; the link takes those it sets to -1 */
     uint32_t nfds;
-    uint64_t tick_base_ns; /* this host's CLOCK_MONOTONIC at the node's tick 0 */
-    bool alone;            /* the client has no transport to turn to when this one is of no use */
-    uint64_t deadline_ns;  /* for connect() */
-    uint64_t patience_ns;  /* ... and for each answer that it waits for; 0: as long as the deadline allows */
+    uint64_t tick_base_ns;      /* this host's CLOCK_MONOTONIC at the node's tick 0 */
+    bool alone;                 /* the client has no transport to turn to when this one is of no use */
+    uint64_t deadline_ns;       /* for connect() */
+    struct tarn_cancel *cancel; /* ... too */
+    uint64_t patience_ns; /* ... and for each answer that it waits for; 0: as long as the deadline allows */
 };
 
 struct tarn_link; /* a client half; connection, mapping or queue pairs to one node */

@@ -41,7 +41,8 @@ struct tarn_resp {
     char peer[300];
 };
 
-int tarn_resp_connect(const struct tarn_addr *a, uint64_t deadline_ns, struct tarn_resp **r_p)
+int tarn_resp_connect(const struct tarn_addr *a, uint64_t deadline_ns, struct tarn_cancel *cancel,
+                      struct tarn_resp **r_p)
 {
     struct tarn_resp *r = calloc(1, sizeof *r);
     int rc = TARN_E_NO_MEMORY;
@@ -57,7 +58,7 @@ int tarn_resp_connect(const struct tarn_addr *a, uint64_t deadline_ns, struct ta
         goto no_memory;
     r->reader->maxbuf = IN_ROOM;
     tarn_addr_format(a, r->peer, sizeof r->peer);
-    rc = tarn_net_connect(a, deadline_ns, &r->fd);
+    rc = tarn_net_connect(a, deadline_ns, cancel, &r->fd);
     if (rc != 0) {
         tarn_resp_free(r);
         return rc;
@@ -192,9 +193,9 @@ static int timed_out(struct tarn_resp *r)
     return tarn_fail(TARN_E_TIMEOUT, "%s: no answer before the deadline", r->peer);
 }
 
-static int wait_for(struct tarn_resp *r, short events, uint64_t deadline_ns)
+static int wait_for(struct tarn_resp *r, short events, uint64_t deadline_ns, struct tarn_cancel *cancel)
 {
-    int rc = tarn_net_wait(r->fd, events, deadline_ns);
+    int rc = tarn_net_wait(r->fd, events, deadline_ns, cancel);
     if (rc == TARN_E_TIMEOUT)
         return timed_out(r);
     r->broken |= rc != 0;
@@ -283,7 +284,7 @@ static int receive(struct tarn_resp *r, size_t *got_p)
     return 0;
 }
 
-int tarn_resp_flush(struct tarn_resp *r, uint64_t deadline_ns)
+int tarn_resp_flush(struct tarn_resp *r, uint64_t deadline_ns, struct tarn_cancel *cancel)
 {
     while (r->sent < r->out.bytes) {
         ssize_t n = send(r->fd, r->out.data + r->sent, r->out.bytes - r->sent, MSG_NOSIGNAL);
@@ -301,7 +302,7 @@ int tarn_resp_flush(struct tarn_resp *r, uint64_t deadline_ns)
         if (rc == 0 && r->eof)
             rc = closed(r, 0);
         if (rc == 0 && got == 0)
-            rc = wait_for(r, POLLIN | POLLOUT, deadline_ns);
+            rc = wait_for(r, POLLIN | POLLOUT, deadline_ns, cancel);
         if (rc != 0)
             return rc;
     }
@@ -341,7 +342,7 @@ static int parse(struct tarn_resp *r, redisReply **reply_p)
 }
 
 /* Receives, waiting when there is nothing. Bytes that fill the buffer make it larger for the next time. */
-static int receive_some(struct tarn_resp *r, uint64_t deadline_ns)
+static int receive_some(struct tarn_resp *r, uint64_t deadline_ns, struct tarn_cancel *cancel)
 {
     for (;;) {
         size_t got = 0;
@@ -359,7 +360,7 @@ static int receive_some(struct tarn_resp *r, uint64_t deadline_ns)
             }
             return 0;
         }
-        rc = wait_for(r, POLLIN, deadline_ns);
+        rc = wait_for(r, POLLIN, deadline_ns, cancel);
         if (rc != 0)
             return rc;
     }
@@ -385,10 +386,11 @@ static int last_words(struct tarn_resp *r, int rc, redisReply **reply_p)
     return rc;
 }
 
-int tarn_resp_read(struct tarn_resp *r, uint64_t deadline_ns, redisReply **reply_p)
+int tarn_resp_read(struct tarn_resp *r, uint64_t deadline_ns, struct tarn_cancel *cancel,
+                   redisReply **reply_p)
 {
     redisReply *reply = NULL;
-    int rc = tarn_resp_flush(r, deadline_ns);
+    int rc = tarn_resp_flush(r, deadline_ns, cancel);
 
     if (rc == TARN_E_NODE_DOWN)
         rc = last_words(r, rc, &reply);
@@ -396,7 +398,7 @@ int tarn_resp_read(struct tarn_resp *r, uint64_t deadline_ns, redisReply **reply
         rc = parse(r, &reply);
         if (rc != 0 || reply)
             break;
-        rc = late ? timed_out(r) : receive_some(r, deadline_ns);
+        rc = late ? timed_out(r) : receive_some(r, deadline_ns, cancel);
         late = !tarn_left_ms(deadline_ns); /* a peer that never ends is given up, too */
     }
     if (rc != 0)
@@ -445,7 +447,7 @@ int tarn_resp_call(struct tarn_resp *r, uint64_t deadline_ns, int argc, const ch
                    const size_t *lens, redisReply **reply_p)
 {
     int rc = tarn_resp_append(r, argc, argv, lens);
-    return rc ? rc : tarn_resp_read(r, deadline_ns, reply_p);
+    return rc ? rc : tarn_resp_read(r, deadline_ns, NULL, reply_p);
 }
 
 int tarn_resp_take_fds(struct tarn_resp *r, int *fds, int max)

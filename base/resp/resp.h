@@ -26,7 +26,8 @@
 
 struct tarn_resp;
 
-int tarn_resp_connect(const struct tarn_addr *a, uint64_t deadline_ns, struct tarn_resp **r_p);
+int tarn_resp_connect(const struct tarn_addr *a, uint64_t deadline_ns, struct tarn_cancel *cancel,
+                      struct tarn_resp **r_p);
 void tarn_resp_free(struct tarn_resp *r);
 /*
  * For poll(): readable with nothing asked means the peer closed. Only what was not received yet shows;
@@ -47,12 +48,13 @@ int tarn_resp_append_strs(struct tarn_resp *r, ...) __attribute__((sentinel));
  * of which the last is NULL. */
 struct tarn_command *tarn_resp_command(struct tarn_resp *r, ...) __attribute__((sentinel));
 /* Sends what is queued (reading replies meanwhile so that long pipelines cannot dead-lock). */
-int tarn_resp_flush(struct tarn_resp *r, uint64_t deadline_ns);
+int tarn_resp_flush(struct tarn_resp *r, uint64_t deadline_ns, struct tarn_cancel *cancel);
 /*
  * Flushes, then returns the next reply; the caller frees it with freeReplyObject(). RESP errors are
- * replies, not failures. NODE_DOWN: closed or reset. TIMEOUT. PROTOCOL: not RESP.
+ * replies, not failures. NODE_DOWN: closed or reset. TIMEOUT. CANCELED. PROTOCOL: not RESP.
  */
-int tarn_resp_read(struct tarn_resp *r, uint64_t deadline_ns, redisReply **reply_p);
+int tarn_resp_read(struct tarn_resp *r, uint64_t deadline_ns, struct tarn_cancel *cancel,
+                   redisReply **reply_p);
 /*
  * The same without waiting, for event loops. tarn_resp_try: AGAIN when no whole reply has come yet.
  * tarn_resp_push sends what goes; a failure shows itself again to tarn_resp_try.
@@ -60,7 +62,7 @@ int tarn_resp_read(struct tarn_resp *r, uint64_t deadline_ns, redisReply **reply
 int tarn_resp_try(struct tarn_resp *r, redisReply **reply_p);
 void tarn_resp_push(struct tarn_resp *r);
 bool tarn_resp_unsent(const struct tarn_resp *r);
-/* append + read of one command. */
+/* append + read of one command. Nothing cancels it. */
 int tarn_resp_call(struct tarn_resp *r, uint64_t deadline_ns, int argc, const char *const *argv,
                    const size_t *lens, redisReply **reply_p);
 

@@ -187,7 +187,7 @@ static int directory_row(struct bench_env *e, struct bench_report *rep)
     if (rc == 0)
         rc = tarn_addr_parse(e->directory_address, "the directory", &a);
     if (rc == 0)
-        rc = tarn_resp_connect(&a, tarn_deadline(CALL_MS), &redis);
+        rc = tarn_resp_connect(&a, tarn_deadline(CALL_MS), NULL, &redis);
     if (rc == 0)
         rc = measure_directory(e, c, redis, r);
     tarn_resp_free(redis);

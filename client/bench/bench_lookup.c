@@ -104,7 +104,7 @@ static int bare_loop(void *arg, uint32_t thread, size_t i)
     }
     for (size_t k = 0; rc == 0 && k < KEYS; k++) {
         redisReply *reply;
-        rc = tarn_resp_read(b->redis, deadline, &reply);
+        rc = tarn_resp_read(b->redis, deadline, NULL, &reply);
         if (rc == 0 && (reply->type != REDIS_REPLY_ARRAY || reply->elements == 0))
             rc = tarn_fail(TARN_E_INVALID, "key %zu has no record", k);
         if (reply)
@@ -214,7 +214,7 @@ int bench_group_lookup(struct bench_env *e, struct bench_report *rep)
     if (rc == 0)
         rc = tarn_addr_parse(e->directory_address, "the directory", &a);
     if (rc == 0)
-        rc = tarn_resp_connect(&a, tarn_deadline(CALL_MS), &b->redis);
+        rc = tarn_resp_connect(&a, tarn_deadline(CALL_MS), NULL, &b->redis);
     if (rc == 0)
         rc = lookup_row(b, rep);
     if (rc == 0)

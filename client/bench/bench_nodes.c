@@ -218,7 +218,7 @@ static int await_socket(const struct bench_env *e, struct bench_child *c, const 
     int fd, rc = tarn_addr_parse(address, c->name, &a);
 
     while (rc == 0 && tarn_now_ns() < deadline && !child_ended(c)) {
-        if (tarn_net_connect(&a, deadline, &fd) == 0) {
+        if (tarn_net_connect(&a, deadline, NULL, &fd) == 0) {
             close(fd);
             return 0;
         }
@@ -300,7 +300,7 @@ static int await_memory(const char *socket_path)
     snprintf(address, sizeof address, "unix:%s", socket_path);
     int rc = tarn_addr_parse(address, "node", &a);
     if (rc == 0)
-        rc = tarn_resp_connect(&a, deadline, &node);
+        rc = tarn_resp_connect(&a, deadline, NULL, &node);
     if (rc != 0)
         return rc;
     while ((rc = is_populated(node, deadline, &done)) == 0 && !done && tarn_now_ns() < deadline)

@@ -60,7 +60,7 @@ static int redis_open(const char *address, struct bench_load *l, struct redis_pe
     if (!p->connections || !p->replies)
         rc = tarn_fail(TARN_E_NO_MEMORY, "Redis: out of memory");
     for (uint32_t i = 0; rc == 0 && i < l->threads; i++)
-        rc = tarn_resp_connect(&a, tarn_deadline(CALL_MS), &p->connections[i]);
+        rc = tarn_resp_connect(&a, tarn_deadline(CALL_MS), NULL, &p->connections[i]);
     if (rc != 0) {
         redis_close(p);
         return rc;
@@ -86,7 +86,7 @@ static int redis_call(struct redis_peer *p, uint32_t thread, size_t i, bool set)
         rc = tarn_resp_append(r, set ? 3 : 2, argv, lens);
     }
     for (size_t k = first; rc == 0 && k < first + p->load->depth; k++)
-        rc = tarn_resp_read(r, deadline, &p->replies[k]);
+        rc = tarn_resp_read(r, deadline, NULL, &p->replies[k]);
     return rc;
 }
 

@@ -52,7 +52,7 @@ static int ask_info(struct tarn_peer_node *r, redisReply **reply_p)
 
     if (rc != 0)
         return rc;
-    rc = tarn_control_conn_send(call, tarn_resp_command(call->resp, "INFO", NULL), steps.deadline_ns);
+    rc = tarn_control_conn_send(call, tarn_resp_command(call->resp, "INFO", NULL), steps.deadline_ns, NULL);
     if (rc == 0)
         rc = tarn_control_conn_reply(call, steps.deadline_ns, NULL, reply_p);
     tarn_control_conn_drop(call);

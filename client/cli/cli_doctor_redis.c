@@ -120,7 +120,7 @@ bool doctor_redis(struct doctor *d)
     doctor_check(d, "redis-server", found ? GOOD : OPTIONAL, "to run without a Redis",
                  "install it (apt-get install redis-server), or give tarnd --redis", "%s",
                  found ? program : "not in PATH");
-    int rc = tarn_directory_open(o->redis, o->ns, NULL, d->deadline_ns, &dir);
+    int rc = tarn_directory_open(o->redis, o->ns, NULL, d->deadline_ns, NULL, &dir);
     if (rc != 0) {
         doctor_check(
             d, "Redis", MISSING, "the directory",

@@ -233,7 +233,7 @@ static bool ask_by_right(const struct cli *c, const struct node *n, int argc, co
     struct tarn_resp *r;
 
     if (!*n->local || tarn_addr_parse(n->local, "node", &address) != 0 ||
-        tarn_resp_connect(&address, deadline, &r) != 0)
+        tarn_resp_connect(&address, deadline, NULL, &r) != 0)
         return false;
     bool answered = is_it(r, n, deadline) && tarn_resp_call(r, deadline, argc, argv, NULL, reply_p) == 0;
     tarn_resp_free(r);

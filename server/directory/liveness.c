@@ -33,7 +33,7 @@ static bool ask(struct tarn_living *v, uint64_t deadline_ns)
     if (tarn_directory_look(v->directory, deadline_ns, &s))
         return false;
     v->listed_ms = s.now_ms;
-    if (tarn_directory_nodes(v->directory, deadline_ns, take_node, v) ||
+    if (tarn_directory_nodes(v->directory, deadline_ns, NULL, take_node, v) ||
         tarn_directory_look(v->directory, deadline_ns, &s))
         return false;
     v->calm = tarn_directory_calm(&s, v->heartbeat_ms, v->ttl_ms);

@@ -171,7 +171,7 @@ static bool answers(struct tarn_private_redis *r)
     struct tarn_addr a = {.is_unix = true};
     int fd;
     snprintf(a.host, sizeof(a.host), "%s", r->socket_path);
-    if (tarn_net_connect(&a, tarn_deadline(ANSWER_MS), &fd))
+    if (tarn_net_connect(&a, tarn_deadline(ANSWER_MS), NULL, &fd))
         return false;
     close(fd);
     share_port(r, false);

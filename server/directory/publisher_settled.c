@@ -23,7 +23,7 @@ static int find_restoring(void *arg, const struct tarn_node_record *r)
 static bool nobody_restores(struct tarn_publisher *p, struct settledness *s)
 {
     char name[TARN_NODE_ID_MAX + 1] = "";
-    int rc = tarn_directory_nodes(p->o.directory, tarn_deadline(p->o.timeout_ms), find_restoring, name);
+    int rc = tarn_directory_nodes(p->o.directory, tarn_deadline(p->o.timeout_ms), NULL, find_restoring, name);
     if (rc < 0)
         snprintf(s->why, sizeof(s->why), "the list of nodes could not be read: %s", tarn_last_error());
     else if (rc)

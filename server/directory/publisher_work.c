@@ -235,8 +235,8 @@ static int restore(struct tarn_publisher *p, struct tarn_request *r)
         return tarn_fail(TARN_E_NO_MEMORY, "restore: out of memory");
     for (size_t i = 0; i < r->n; i++)
         keys[i] = r->publishes[i].key;
-    int rc = account(
-        p, tarn_directory_lookup(p->o.directory, keys, r->n, call_deadline(p), mark_present, r->publishes));
+    int rc = account(p, tarn_directory_lookup(p->o.directory, keys, r->n, call_deadline(p), NULL,
+                                              mark_present, r->publishes));
     free(keys);
     if (!rc && !r->publish_missing)
         r->unsure = settled_same(p, r->directory) != 0;

@@ -288,7 +288,7 @@ static void data_connect(struct writer *p, const struct harness_node *n, const s
     assert_int_equal(sscanf(reply->element[0]->str, "v1 %127s %63s", address, token), 2);
     freeReplyObject(reply);
     assert_int_equal(tarn_addr_parse(address, "data port", &a), 0);
-    assert_int_equal(tarn_net_connect(&a, tarn_deadline(3000), &p->fd), 0);
+    assert_int_equal(tarn_net_connect(&a, tarn_deadline(3000), NULL, &p->fd), 0);
     fcntl(p->fd, F_SETFL, fcntl(p->fd, F_GETFL) & ~O_NONBLOCK);
     struct tarn_tcp_hello hello = {{.magic = TARN_TCP_MAGIC,
                                     .version = TARN_TCP_VERSION,

@@ -39,8 +39,9 @@ static void *refuse_main(void *arg)
                                 .version = TARN_TCP_VERSION,
                                 .op = TARN_TCP_HELLO | TARN_TCP_ANSWER,
                                 .status = TARN_E_AUTH};
-    int fd =
-        tarn_net_wait(f->listener, POLLIN, tarn_deadline(LONG_MS)) ? -1 : accept(f->listener, NULL, NULL);
+    int fd = tarn_net_wait(f->listener, POLLIN, tarn_deadline(LONG_MS), NULL)
+                 ? -1
+                 : accept(f->listener, NULL, NULL);
     if (fd < 0)
         return NULL;
     f->refused = recv(fd, &hello, sizeof hello, MSG_WAITALL) == sizeof hello;

@@ -259,7 +259,7 @@ static void strangers_get_little_room_and_no_time(void **state)
     assert_int_equal(tarn_resp_append(stranger, 2, ping, NULL), 0);
     for (int i = 0; i < 2; i++) {
         redisReply *reply;
-        assert_int_equal(tarn_resp_read(stranger, tarn_deadline(HARNESS_TIMEOUT_MS), &reply), 0);
+        assert_int_equal(tarn_resp_read(stranger, tarn_deadline(HARNESS_TIMEOUT_MS), NULL, &reply), 0);
         assert_int_equal(reply->type, i ? REDIS_REPLY_STRING : REDIS_REPLY_ARRAY);
         freeReplyObject(reply);
     }

@@ -265,11 +265,11 @@ static void pipelined_requests_are_answered_in_order(void **state)
     for (int i = 0; i < N; i++) {
         redisReply *r;
         if (i == N / 2) {
-            assert_int_equal(tarn_resp_read(c.resp, deadline, &r), 0);
+            assert_int_equal(tarn_resp_read(c.resp, deadline, NULL, &r), 0);
             assert_int_equal(r->type, REDIS_REPLY_ARRAY);
             freeReplyObject(r);
         }
-        assert_int_equal(tarn_resp_read(c.resp, deadline, &r), 0);
+        assert_int_equal(tarn_resp_read(c.resp, deadline, NULL, &r), 0);
         assert_int_equal(atoi(r->str), i);
         freeReplyObject(r);
     }

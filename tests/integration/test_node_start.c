@@ -264,13 +264,13 @@ static void private_redis_comes_and_goes_with_the_node(void **state)
     struct tarn_addr a;
     int fd;
     assert_int_equal(tarn_addr_parse(address, "redis", &a), 0);
-    assert_int_not_equal(tarn_net_connect(&a, tarn_deadline(1000), &fd), 0);
+    assert_int_not_equal(tarn_net_connect(&a, tarn_deadline(1000), NULL, &fd), 0);
 
     /* Killed, the node takes its Redis along, too. */
     n = harness_node_start(w->h, "killed", NULL, "--pool", "p:bytes=1M", NULL);
     assert_int_equal(tarn_addr_parse(strchr(n->redis, '@') + 1, "redis", &a), 0);
     harness_kill(n->process);
-    HARNESS_UNTIL(tarn_net_connect(&a, tarn_deadline(1000), &fd) || close(fd), 5000);
+    HARNESS_UNTIL(tarn_net_connect(&a, tarn_deadline(1000), NULL, &fd) || close(fd), 5000);
     harness_passed(w->h);
 }
 

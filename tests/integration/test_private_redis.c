@@ -35,7 +35,7 @@ static redisReply *ask_redis(const struct harness_node *n, const char *command, 
     uint64_t deadline = tarn_deadline(5000);
     password_of(n, password);
     assert_int_equal(tarn_addr_parse(strchr(n->redis, '@') + 1, "redis", &a), 0);
-    int rc = tarn_resp_connect(&a, deadline, &r);
+    int rc = tarn_resp_connect(&a, deadline, NULL, &r);
     if (!rc)
         rc = tarn_resp_call(r, deadline, 2, auth, NULL, &hello);
     if (!rc)
@@ -71,7 +71,7 @@ static const char *refused(const char *address, const char *const *argv, const c
     redisReply *reply;
     while (argv[argc])
         argc++;
-    if (tarn_addr_parse(address, "address", &a) || tarn_resp_connect(&a, tarn_deadline(5000), &r) ||
+    if (tarn_addr_parse(address, "address", &a) || tarn_resp_connect(&a, tarn_deadline(5000), NULL, &r) ||
         tarn_resp_call(r, tarn_deadline(5000), argc, (const char **)argv, NULL, &reply))
         snprintf(text, sizeof(text), "%s: %s", argv[0], tarn_last_error());
     else if (reply->type == REDIS_REPLY_ERROR && !strncmp(reply->str, error, strlen(error)))
@@ -86,7 +86,7 @@ static bool can_open(const char *socket_path)
     struct tarn_addr a = {.is_unix = true};
     int fd;
     snprintf(a.host, sizeof(a.host), "%s", socket_path);
-    return tarn_net_connect(&a, tarn_deadline(5000), &fd) == 0;
+    return tarn_net_connect(&a, tarn_deadline(5000), NULL, &fd) == 0;
 }
 
 static bool in_arguments(pid_t pid, const char *word)

@@ -126,7 +126,7 @@ static void the_right_to_administer_is_the_users_alone(void **state)
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         bool asked = setgroups(0, NULL) == 0 && setgid(NOBODY) == 0 && setuid(NOBODY) == 0 &&
                      tarn_addr_parse(n->local, "node", &a) == 0 &&
-                     tarn_resp_connect(&a, UINT64_MAX, &r) == 0 &&
+                     tarn_resp_connect(&a, UINT64_MAX, NULL, &r) == 0 &&
                      tarn_resp_call(r, UINT64_MAX, 1, drain, NULL, &reply) == 0;
         _exit(!asked ? 2 : reply->type == REDIS_REPLY_ERROR && !strncmp(reply->str, "AUTH", 4) ? 0 : 1);
     }

@@ -57,7 +57,7 @@ static const struct tarn_logger logger = {.level = TARN_LOG_WARN, .fn = hear_plu
 static int move(struct flow *f, void *p, size_t bytes, bool out)
 {
     for (size_t at = 0; at < bytes;) {
-        if (tarn_net_wait(f->control, out ? POLLOUT : POLLIN, f->deadline_ns))
+        if (tarn_net_wait(f->control, out ? POLLOUT : POLLIN, f->deadline_ns, NULL))
             return flow_fail("bootstrap connection", NULL);
         ssize_t n = out ? send(f->control, (char *)p + at, bytes - at, MSG_NOSIGNAL)
                         : recv(f->control, (char *)p + at, bytes - at, 0);
@@ -106,7 +106,7 @@ static int meet_as_server(struct flow *f, const char *port)
     if (tarn_net_listen(&any, &listening) && tarn_net_listen(&v4, &listening))
         return flow_fail("bootstrap connection", NULL);
     SAY("Waiting for the client at port %u", any.port ? any.port : v4.port);
-    int rc = tarn_net_wait(listening, POLLIN, f->deadline_ns);
+    int rc = tarn_net_wait(listening, POLLIN, f->deadline_ns, NULL);
     if (rc == 0)
         f->control = accept4(listening, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
     close(listening);
@@ -124,7 +124,7 @@ static int meet_as_client(struct flow *f, const char *host, const char *port)
     snprintf(a.host, sizeof(a.host), "%s", host);
     SAY("Connecting to server at %s", host);
     int rc;
-    while ((rc = tarn_net_connect(&a, f->deadline_ns, &f->control)) == TARN_E_NODE_DOWN &&
+    while ((rc = tarn_net_connect(&a, f->deadline_ns, NULL, &f->control)) == TARN_E_NODE_DOWN &&
            tarn_now_ns() < f->deadline_ns)
         poll(NULL, 0, 50);
     return told("bootstrap connection", rc);

@@ -31,7 +31,7 @@ static inline uint64_t soon(void)
 
 static inline bool opens(const char *uri, struct tarn_directory **d_p)
 {
-    return tarn_directory_open(uri, NS, NULL, soon(), d_p) == 0;
+    return tarn_directory_open(uri, NS, NULL, soon(), NULL, d_p) == 0;
 }
 
 static inline struct tarn_directory *open_directory(const char *uri)
@@ -168,7 +168,7 @@ static inline struct found look(struct tarn_directory *d, const char *text)
 {
     struct tarn_key key = key_of(text);
     struct found f = {.status = 1};
-    int rc = tarn_directory_lookup(d, &key, 1, soon(), take_one, &f);
+    int rc = tarn_directory_lookup(d, &key, 1, soon(), NULL, take_one, &f);
     if (rc)
         fail_msg("lookup: %s", tarn_last_error());
     assert_int_equal(f.calls, 1);

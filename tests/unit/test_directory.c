@@ -58,14 +58,15 @@ static void keys_of_any_bytes(void **state)
     }
     for (size_t i = 0; i < COUNT(keys); i++) {
         struct found found = {.status = 1};
-        assert_int_equal(tarn_directory_lookup(f->d, &keys[i], 1, soon(), take_one, &found), 0);
+        assert_int_equal(tarn_directory_lookup(f->d, &keys[i], 1, soon(), NULL, take_one, &found), 0);
         assert_int_equal(found.status, 0);
         assert_int_equal(found.record.version, i + 1);
     }
     const struct tarn_key bad[] = {{"", 0}, {longest, sizeof longest + 1}};
     for (size_t i = 0; i < COUNT(bad); i++) {
         struct found none = {.status = 1};
-        assert_int_equal(tarn_directory_lookup(f->d, &bad[i], 1, soon(), take_one, &none), TARN_E_INVALID);
+        assert_int_equal(tarn_directory_lookup(f->d, &bad[i], 1, soon(), NULL, take_one, &none),
+                         TARN_E_INVALID);
         assert_int_equal(none.calls, 0);
     }
 }
@@ -96,7 +97,7 @@ static void many_keys_in_one_round_trip(void **state)
     uint64_t before = tarn_directory_round_trips(f->d);
     assert_int_equal(tarn_directory_publish(f->d, p, N / 2, soon()), 0);
     assert_int_equal(tarn_directory_round_trips(f->d) - before, 1);
-    assert_int_equal(tarn_directory_lookup(f->d, keys, N, soon(), count_hits, &hits), 0);
+    assert_int_equal(tarn_directory_lookup(f->d, keys, N, soon(), NULL, count_hits, &hits), 0);
     assert_int_equal(tarn_directory_round_trips(f->d) - before, 2);
     assert_int_equal(hits, N / 2);
     for (size_t i = 0; i < N / 2; i++)
@@ -109,7 +110,7 @@ static void many_keys_in_one_round_trip(void **state)
 static void nothing_asked_is_fine(void **state)
 {
     struct fixture *f = *state;
-    assert_int_equal(tarn_directory_lookup(f->d, NULL, 0, soon(), take_one, NULL), 0);
+    assert_int_equal(tarn_directory_lookup(f->d, NULL, 0, soon(), NULL, take_one, NULL), 0);
     assert_int_equal(tarn_directory_publish(f->d, NULL, 0, soon()), 0);
     assert_int_equal(tarn_directory_withdraw(f->d, NULL, 0, soon()), 0);
 }
@@ -392,13 +393,13 @@ static void scan_walks_all_objects(void **state)
     command(f, "SET", "tarn:other:o:x", "x");
 
     uint64_t before = tarn_directory_round_trips(f->d);
-    assert_int_equal(tarn_directory_scan(f->d, NULL, soon(), count_objects, &n), 0);
+    assert_int_equal(tarn_directory_scan(f->d, NULL, soon(), NULL, count_objects, &n), 0);
     assert_int_equal(n, N);
     assert_true(tarn_directory_round_trips(f->d) - before <= N / 1000 + 3);
     n = 0;
-    assert_int_equal(tarn_directory_scan(f->d, "a%20b/*", soon(), count_objects, &n), 0);
+    assert_int_equal(tarn_directory_scan(f->d, "a%20b/*", soon(), NULL, count_objects, &n), 0);
     assert_int_equal(n, N / 3 * 2);
-    assert_int_equal(tarn_directory_scan(f->d, NULL, soon(), stop_at_once, NULL), 42);
+    assert_int_equal(tarn_directory_scan(f->d, NULL, soon(), NULL, stop_at_once, NULL), 42);
     n = 0;
     do {
         assert_int_equal(tarn_directory_scan_page(f->d, 100, &cursor, soon(), count_copies, &n), 0);
@@ -432,7 +433,7 @@ static int list(void *arg, const struct tarn_node_record *n)
 static size_t living(struct tarn_directory *d)
 {
     struct listed l = {0};
-    assert_int_equal(tarn_directory_nodes(d, soon(), list, &l), 0);
+    assert_int_equal(tarn_directory_nodes(d, soon(), NULL, list, &l), 0);
     return l.n;
 }
 
@@ -446,7 +447,7 @@ static void beats_make_a_node_known(void **state)
     assert_int_equal(b.rc, 0);
     assert_false(b.b.other); /* the first one */
     assert_int_equal(b.b.taken_epoch, 0);
-    assert_int_equal(tarn_directory_nodes(f->d, soon(), list, &l), 0);
+    assert_int_equal(tarn_directory_nodes(f->d, soon(), NULL, list, &l), 0);
     assert_int_equal(l.n, 1);
     struct tarn_node_record *back = &l.nodes[0];
     assert_string_equal(back->id, "node0");
@@ -502,7 +503,7 @@ static void another_node_with_the_same_id(void **state)
     assert_int_equal(b.rc, 0);
     assert_int_equal(b.b.taken_epoch, 5);
     assert_int_equal(tarn_directory_leave(d, &second, soon()), 0); /* takes nothing of the first away */
-    assert_int_equal(tarn_directory_nodes(f->d, soon(), list, &l), 0);
+    assert_int_equal(tarn_directory_nodes(f->d, soon(), NULL, list, &l), 0);
     assert_int_equal(l.n, 1);
     assert_string_equal(l.nodes[0].host, "somewhere");
     assert_int_equal(l.nodes[0].npools, 2);
@@ -553,7 +554,7 @@ static void damaged_nodes_hide_no_others(void **state)
     command(f, "DEL", "tarn:" NS ":pool:node0/cpu1");
     command(f, "SET", "tarn:" NS ":pool:node0/cpu1", "x");
     struct listed l = {0};
-    assert_int_equal(tarn_directory_nodes(f->d, soon(), list, &l), 0);
+    assert_int_equal(tarn_directory_nodes(f->d, soon(), NULL, list, &l), 0);
     assert_int_equal(l.n, 1);
     assert_string_equal(l.nodes[0].id, "node0");
     assert_int_equal(l.nodes[0].npools, 0);
@@ -571,7 +572,7 @@ static void names_are_checked(void **state)
     const char *const bad[] = {
         "", "a b", "a:b", "a*", "{a}", "0123456789012345678901234567890123456789012345678901234567890123"};
     for (size_t i = 0; i < COUNT(bad); i++)
-        assert_int_equal(tarn_directory_open(f->uri, bad[i], NULL, soon(), &d), TARN_E_CONFIG);
+        assert_int_equal(tarn_directory_open(f->uri, bad[i], NULL, soon(), NULL, &d), TARN_E_CONFIG);
     assert_null(d);
 }
 
@@ -596,7 +597,7 @@ static int hear(void *arg, const char *what, const struct tarn_key *key, const c
 static void *listen_until(void *arg)
 {
     struct listener *l = arg;
-    l->rc = tarn_directory_events(l->d, soon(), hear, l);
+    l->rc = tarn_directory_events(l->d, soon(), NULL, hear, l);
     return NULL;
 }
 
@@ -639,7 +640,7 @@ static void events_end_at_the_deadline(void **state)
 {
     struct fixture *f = *state;
     struct listener l = {.until = 1};
-    assert_int_equal(tarn_directory_events(f->d, tarn_deadline(50), hear, &l), 0);
+    assert_int_equal(tarn_directory_events(f->d, tarn_deadline(50), NULL, hear, &l), 0);
     assert_int_equal(l.n, 0);
 }
 
@@ -662,7 +663,7 @@ static void *work(void *arg)
         struct found found = {.status = 1};
         int rc = tarn_directory_publish(w->d, &p, 1, soon());
         w->failures += rc || p.status;
-        rc = tarn_directory_lookup(w->d, &p.key, 1, soon(), take_one, &found);
+        rc = tarn_directory_lookup(w->d, &p.key, 1, soon(), NULL, take_one, &found);
         w->failures += rc || found.status || found.record.version != p.record.version;
     }
     return NULL;

@@ -15,7 +15,7 @@
 static int open_code(const char *uri)
 {
     struct tarn_directory *d = NULL;
-    int rc = tarn_directory_open(uri, NS, NULL, tarn_deadline(2000), &d);
+    int rc = tarn_directory_open(uri, NS, NULL, tarn_deadline(2000), NULL, &d);
     tarn_directory_close(d);
     return rc;
 }
@@ -145,9 +145,9 @@ static void rights(void **state)
     assert_int_equal(put(as_node, "k", TARN_PUBLISH_ABSENT, 2, "node1", 6), 0);
     assert_true(withdraw(as_node, "k", location("node1", 8192, 6)));
     assert_int_equal(look(as_client, "k").record.version, 2);
-    assert_int_equal(tarn_directory_scan(as_client, NULL, soon(), no_object, NULL), 0);
-    assert_int_equal(tarn_directory_nodes(as_client, soon(), no_node, NULL), 0);
-    assert_int_equal(tarn_directory_events(as_client, tarn_deadline(50), no_event, NULL), 0);
+    assert_int_equal(tarn_directory_scan(as_client, NULL, soon(), NULL, no_object, NULL), 0);
+    assert_int_equal(tarn_directory_nodes(as_client, soon(), NULL, no_node, NULL), 0);
+    assert_int_equal(tarn_directory_events(as_client, tarn_deadline(50), NULL, no_event, NULL), 0);
     assert_true(withdraw(as_node, "k", location("node0", 8192, 4)));
     assert_int_equal(tarn_directory_leave(as_node, &n, soon()), 0);
 
@@ -180,7 +180,7 @@ static void restart_goes_unnoticed(void **state)
     harness_kill(f->redis);
     struct tarn_key key = key_of("k");
     struct found found = {.status = 1};
-    assert_int_equal(tarn_directory_lookup(f->d, &key, 1, soon(), take_one, &found), TARN_E_DIRECTORY);
+    assert_int_equal(tarn_directory_lookup(f->d, &key, 1, soon(), NULL, take_one, &found), TARN_E_DIRECTORY);
     assert_int_equal(found.calls, 0);
     assert_said("unix://");
     start_redis(f);
@@ -217,9 +217,9 @@ static void redis_is_paused(void **state)
     struct tarn_directory *d = NULL;
     harness_signal(f->redis, SIGSTOP);
     uint64_t start = harness_now_ms();
-    int looked = tarn_directory_lookup(f->d, &key, 1, tarn_deadline(SHORT_MS), take_one, &found);
+    int looked = tarn_directory_lookup(f->d, &key, 1, tarn_deadline(SHORT_MS), NULL, take_one, &found);
     int published = tarn_directory_publish(f->d, &p, 1, tarn_deadline(SHORT_MS));
-    int opened = tarn_directory_open(f->uri, NS, NULL, tarn_deadline(SHORT_MS), &d);
+    int opened = tarn_directory_open(f->uri, NS, NULL, tarn_deadline(SHORT_MS), NULL, &d);
     uint64_t took = harness_now_ms() - start;
     harness_signal(f->redis, SIGCONT);
     assert_int_equal(looked, TARN_E_TIMEOUT);

@@ -199,7 +199,7 @@ static void withdraw_keeps_displaced_copies(void **state)
     assert_true(withdraw(f->d, "k", location("node2", 8192, 6)));
     assert_true(names(f, NODE0) && names(f, NODE1) && !names(f, "ver") && !names(f, "tensor"));
     assert_int_equal(look(f->d, "k").status, TARN_E_NOT_FOUND);
-    assert_int_equal(tarn_directory_scan(f->d, NULL, soon(), count_all, &objects), 0);
+    assert_int_equal(tarn_directory_scan(f->d, NULL, soon(), NULL, count_all, &objects), 0);
     assert_int_equal(objects, 0);
     assert_int_equal(swept(f), 2 + 4);
     assert_in_range(command(f, "PTTL", RECORD), HOUR_MS - 60000, HOUR_MS);

@@ -105,14 +105,14 @@ static void connects_to(struct tarn_addr *a)
 
     assert_int_equal(tarn_net_listen(a, &listener), 0);
     check_flags(listener);
-    assert_int_equal(tarn_net_connect(a, tarn_deadline(LATE_MS), &fd), 0);
+    assert_int_equal(tarn_net_connect(a, tarn_deadline(LATE_MS), NULL, &fd), 0);
     check_flags(fd);
-    assert_int_equal(tarn_net_wait(listener, POLLIN, tarn_deadline(LATE_MS)), 0);
+    assert_int_equal(tarn_net_wait(listener, POLLIN, tarn_deadline(LATE_MS), NULL), 0);
     accepted = accept(listener, NULL, NULL);
     assert_true(accepted >= 0);
-    assert_int_equal(tarn_net_wait(fd, POLLIN, tarn_deadline(20)), TARN_E_TIMEOUT);
+    assert_int_equal(tarn_net_wait(fd, POLLIN, tarn_deadline(20), NULL), TARN_E_TIMEOUT);
     assert_int_equal(send(accepted, "x", 1, MSG_NOSIGNAL), 1);
-    assert_int_equal(tarn_net_wait(fd, POLLIN, tarn_deadline(LATE_MS)), 0);
+    assert_int_equal(tarn_net_wait(fd, POLLIN, tarn_deadline(LATE_MS), NULL), 0);
     if (!a->is_unix) {
         int on = 0;
         socklen_t bytes = sizeof on;
@@ -165,7 +165,7 @@ static void nobody_listens(void **state)
     socklen_t bytes = sizeof sin;
     int fd = -7;
 
-    assert_int_equal(tarn_net_connect(&p->addr, tarn_deadline(LATE_MS), &fd), TARN_E_NODE_DOWN);
+    assert_int_equal(tarn_net_connect(&p->addr, tarn_deadline(LATE_MS), NULL, &fd), TARN_E_NODE_DOWN);
     assert_non_null(strstr(tarn_last_error(), p->addr.host));
 
     /* Bound, so that nobody else takes the port, but not listening. */
@@ -174,7 +174,7 @@ static void nobody_listens(void **state)
     assert_int_equal(getsockname(bound, (struct sockaddr *)&sin, &bytes), 0);
     assert_int_equal(tarn_addr_parse("127.0.0.1:0", "test", &a), 0);
     a.port = ntohs(sin.sin_port);
-    assert_int_equal(tarn_net_connect(&a, tarn_deadline(LATE_MS), &fd), TARN_E_NODE_DOWN);
+    assert_int_equal(tarn_net_connect(&a, tarn_deadline(LATE_MS), NULL, &fd), TARN_E_NODE_DOWN);
     tarn_addr_format(&a, text, sizeof text);
     assert_non_null(strstr(tarn_last_error(), text));
     assert_int_equal(fd, -7);
@@ -191,7 +191,7 @@ static uint16_t connecting_port(void)
 
     assert_int_equal(tarn_addr_parse("127.0.0.1:0", "test", &a), 0);
     assert_int_equal(tarn_net_listen(&a, &listener), 0);
-    assert_int_equal(tarn_net_connect(&a, tarn_deadline(LATE_MS), &fd), 0);
+    assert_int_equal(tarn_net_connect(&a, tarn_deadline(LATE_MS), NULL, &fd), 0);
     assert_int_equal(getsockname(fd, (struct sockaddr *)&here, &bytes), 0);
     close(listener); /* before fd, so that no connection of the port lingers */
     close(fd);
@@ -208,7 +208,7 @@ static void never_connects_to_itself(void **state)
     assert_int_equal(tarn_addr_parse("127.0.0.1:0", "test", &a), 0);
     a.port = connecting_port();
     for (int i = 0; i < 20000; i++)
-        if (tarn_net_connect(&a, tarn_deadline(LATE_MS), &fd) == 0) {
+        if (tarn_net_connect(&a, tarn_deadline(LATE_MS), NULL, &fd) == 0) {
             struct sockaddr_in here, there;
             socklen_t bytes = sizeof here;
             assert_int_equal(getsockname(fd, (struct sockaddr *)&here, &bytes), 0);
@@ -226,7 +226,7 @@ static void names_that_do_not_exist(void **state)
 
     (void)state;
     assert_int_equal(tarn_addr_parse("nosuchhost.invalid:1", "test", &a), 0);
-    int rc = tarn_net_connect(&a, tarn_deadline(300), &fd);
+    int rc = tarn_net_connect(&a, tarn_deadline(300), NULL, &fd);
     assert_true(rc == TARN_E_NODE_DOWN || rc == TARN_E_TIMEOUT);
     assert_non_null(strstr(tarn_last_error(), "nosuchhost.invalid"));
     assert_true(tarn_now_ns() - begin < (300 + SLACK_MS) * TARN_NS_PER_MS);
@@ -238,7 +238,8 @@ static void fill_backlog(const struct tarn_addr *a)
     int fds[16], n = 0, rc = 0;
     uint64_t begin = 0;
 
-    while (n < 16 && (begin = tarn_now_ns(), rc = tarn_net_connect(a, tarn_deadline(300), &fds[n])) == 0)
+    while (n < 16 &&
+           (begin = tarn_now_ns(), rc = tarn_net_connect(a, tarn_deadline(300), NULL, &fds[n])) == 0)
         n++;
     uint64_t took = tarn_now_ns() - begin;
     assert_int_equal(rc, TARN_E_TIMEOUT);
@@ -305,12 +306,12 @@ static void stale_socket_is_replaced_and_a_live_one_is_not(void **state)
     assert_int_equal(tarn_net_listen(&p->addr, &first), 0);
     assert_int_equal(tarn_net_listen(&p->addr, &second), TARN_E_BUSY);
     assert_non_null(strstr(tarn_last_error(), p->addr.host));
-    assert_int_equal(tarn_net_connect(&p->addr, tarn_deadline(LATE_MS), &fd), 0); /* still reachable */
+    assert_int_equal(tarn_net_connect(&p->addr, tarn_deadline(LATE_MS), NULL, &fd), 0); /* still reachable */
     close(fd);
     close(first); /* leaves the file */
     assert_int_equal(access(p->addr.host, F_OK), 0);
     assert_int_equal(tarn_net_listen(&p->addr, &second), 0);
-    assert_int_equal(tarn_net_connect(&p->addr, tarn_deadline(LATE_MS), &fd), 0);
+    assert_int_equal(tarn_net_connect(&p->addr, tarn_deadline(LATE_MS), NULL, &fd), 0);
     close(fd);
     close(second);
 }
@@ -365,7 +366,7 @@ static void rivals_for_a_stale_socket(void **state)
             winners += rivals[i].rc == 0;
         }
         assert_int_equal(winners, 1);
-        assert_int_equal(tarn_net_connect(&p->addr, tarn_deadline(LATE_MS), &fd), 0);
+        assert_int_equal(tarn_net_connect(&p->addr, tarn_deadline(LATE_MS), NULL, &fd), 0);
         close(fd);
         for (size_t i = 0; i < COUNT(rivals); i++)
             if (rivals[i].fd >= 0)

@@ -43,7 +43,7 @@ static void *peer_main(void *arg)
 {
     struct peer *p = arg;
 
-    if (tarn_net_wait(p->listener, POLLIN, tarn_deadline(LATE_MS)) == 0) {
+    if (tarn_net_wait(p->listener, POLLIN, tarn_deadline(LATE_MS), NULL) == 0) {
         int fd = accept(p->listener, NULL, NULL); /* a blocking one, for simple scripts */
         p->script(fd, p->arg);
         close(fd);
@@ -81,7 +81,7 @@ static void peer_join(struct peer *p)
 static struct tarn_resp *client_of(struct peer *p)
 {
     struct tarn_resp *r = NULL;
-    assert_int_equal(tarn_resp_connect(&p->addr, tarn_deadline(LATE_MS), &r), 0);
+    assert_int_equal(tarn_resp_connect(&p->addr, tarn_deadline(LATE_MS), NULL, &r), 0);
     return r;
 }
 
@@ -158,7 +158,7 @@ static void expect_echo(struct tarn_resp *r, size_t n, const char *const *texts,
 {
     redisReply *reply = NULL;
 
-    assert_int_equal(tarn_resp_read(r, tarn_deadline(LATE_MS), &reply), 0);
+    assert_int_equal(tarn_resp_read(r, tarn_deadline(LATE_MS), NULL, &reply), 0);
     assert_int_equal(reply->elements, n);
     for (size_t i = 0; i < n; i++) {
         assert_int_equal(reply->element[i]->len, lens[i]);
@@ -236,7 +236,7 @@ static void long_pipeline_does_not_dead_lock(void **state)
     }
     for (int i = 0; i < commands; i++) {
         redisReply *reply = NULL;
-        assert_int_equal(tarn_resp_read(r, tarn_deadline(LATE_MS), &reply), 0);
+        assert_int_equal(tarn_resp_read(r, tarn_deadline(LATE_MS), NULL, &reply), 0);
         snprintf(number, sizeof number, "%d", i);
         assert_string_equal(reply->element[1]->str, number);
         assert_int_equal(reply->element[2]->len, sizeof value - 1);
@@ -411,7 +411,7 @@ static void unasked_bytes_make_it_dead(void **state)
     (void)state;
     peer_start(&p, say_and_wait, "+hello\r\n");
     struct tarn_resp *r = client_of(&p);
-    assert_int_equal(tarn_net_wait(tarn_resp_fd(r), POLLIN, tarn_deadline(LATE_MS)), 0);
+    assert_int_equal(tarn_net_wait(tarn_resp_fd(r), POLLIN, tarn_deadline(LATE_MS), NULL), 0);
     assert_true(tarn_resp_dead(r));
     tarn_resp_free(r);
     peer_join(&p);

@@ -27,7 +27,7 @@ static void dial(struct rude *r, uint64_t session)
     assert_int_equal(sscanf(a.text, "v1 %255s %32s", address, r->token), 2);
     assert_int_equal(tarn_addr_parse(address, "address", &at), 0);
     r->wire = (struct tarn_tcpx_wire){.fd = -1};
-    assert_int_equal(tarn_net_connect(&at, tarn_deadline(WAIT_MS), &r->wire.fd), 0);
+    assert_int_equal(tarn_net_connect(&at, tarn_deadline(WAIT_MS), NULL, &r->wire.fd), 0);
 }
 
 static int setup(void **state)
@@ -61,7 +61,7 @@ static struct tarn_tcpx_message next(struct rude *r)
     struct tarn_tcpx_message m;
     int rc;
     while ((rc = tarn_tcpx_wire_next(&r->wire, &m)) == 0)
-        assert_int_equal(tarn_net_wait(r->wire.fd, POLLIN, tarn_deadline(WAIT_MS)), 0);
+        assert_int_equal(tarn_net_wait(r->wire.fd, POLLIN, tarn_deadline(WAIT_MS), NULL), 0);
     if (rc < 0)
         fail_msg("the node: %s", tarn_last_error());
     return m;
@@ -75,7 +75,7 @@ static void is_refused(struct rude *r, int status)
     assert_int_equal(m.frame.status, status);
     int rc;
     while ((rc = tarn_tcpx_wire_next(&r->wire, &m)) == 0)
-        assert_int_equal(tarn_net_wait(r->wire.fd, POLLIN, tarn_deadline(WAIT_MS)), 0);
+        assert_int_equal(tarn_net_wait(r->wire.fd, POLLIN, tarn_deadline(WAIT_MS), NULL), 0);
     assert_int_equal(rc, TARN_E_NODE_DOWN);
     assert_int_equal(fake_pins(r->n), 0);
 }

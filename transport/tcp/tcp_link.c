@@ -343,7 +343,7 @@ static int tcp_connect(const struct tarn_peer *p, struct tarn_link **l_p)
     struct tarn_addr a;
     int r = parse_peer(l, p, &a);
     if (!r)
-        r = tarn_net_connect(&a, tarn_peer_until(p), &l->spare_fd);
+        r = tarn_net_connect(&a, tarn_peer_until(p), p->cancel, &l->spare_fd);
     if (!r)
         r = say_hello(l);
     l->peer_bytes = sizeof(l->peer);

@@ -406,13 +406,13 @@ static int open_gear(struct tarn_link *l, const struct tarn_peer *peer, const st
                                                     l->node, a->plugin, name);
 }
 
-static int next_message(struct tarn_link *l, uint64_t deadline_ns, struct tarn_tcpx_message *m)
+static int next_message(struct tarn_link *l, const struct tarn_peer *p, struct tarn_tcpx_message *m)
 {
     for (;;) {
         int r = tarn_tcpx_wire_next(&l->wire, m);
         if (r)
             return r < 0 ? r : 0;
-        r = tarn_net_wait(l->wire.fd, POLLIN, deadline_ns);
+        r = tarn_net_wait(l->wire.fd, POLLIN, tarn_peer_until(p), p->cancel);
         if (r == TARN_E_TIMEOUT)
             return tarn_fail(r, "node %s: tcpx: no answer to HELLO before the deadline", l->node);
         if (r)
@@ -420,17 +420,18 @@ static int next_message(struct tarn_link *l, uint64_t deadline_ns, struct tarn_t
     }
 }
 
-static int say_hello(struct tarn_link *l, uint64_t session, const char *token, uint64_t deadline_ns)
+static int say_hello(struct tarn_link *l, const struct tarn_peer *p, const char *token)
 {
     struct tarn_tcpx_message m;
     uint8_t body[TARN_TCPX_BODY] = {0};
     memcpy(body, token, TARN_TOKEN);
     tarn_tcpx_wire_say(
         &l->wire,
-        (struct tarn_tcpx_frame){.op = TARN_TCPX_HELLO, .gen = session, .bytes = l->gear.chunk_bytes}, body);
+        (struct tarn_tcpx_frame){.op = TARN_TCPX_HELLO, .gen = p->session, .bytes = l->gear.chunk_bytes},
+        body);
     int r = tarn_tcpx_wire_flush(&l->wire);
     if (r >= 0)
-        r = next_message(l, deadline_ns, &m);
+        r = next_message(l, p, &m);
     if (r < 0)
         return r;
     if (m.frame.op != TARN_TCPX_HELLO)
@@ -486,9 +487,9 @@ static int tcpx_connect(const struct tarn_peer *p, struct tarn_link **l_p)
     if (!rc)
         rc = open_gear(l, p, &a);
     if (!rc)
-        rc = tarn_net_connect(&a.address, tarn_peer_until(p), &l->wire.fd);
+        rc = tarn_net_connect(&a.address, tarn_peer_until(p), p->cancel, &l->wire.fd);
     if (!rc)
-        rc = say_hello(l, p->session, a.token, tarn_peer_until(p));
+        rc = say_hello(l, p, a.token);
     if (rc) {
         char why[TARN_SENTENCE];
         snprintf(why, sizeof(why), "%s", tarn_last_error());
