@@ -19,6 +19,7 @@
 #include "client/client.h"
 #include "client/health.h"
 #include "client/link.h"
+#include "client/side.h"
 
 /* Links without a descriptor, where copies by a GPU are all there is to wait for, are looked at all the time
  * at first; then there are naps, of a quarter of what has been waited for, up to this. */
@@ -59,17 +60,12 @@ static enum tarn_end own_end(const struct tarn_transfer *x, const struct tarn_fl
     return fl->closing;
 }
 
-static void note_why(struct tarn_transfer *x, const struct tarn_work *w)
-{
-    if (w->why)
-        snprintf(x->why, sizeof x->why, "%s", w->why);
-}
-
 static void work_done(struct tarn_work *w)
 {
     struct tarn_transfer *x = w->owner;
 
-    note_why(x, w);
+    if (w->why)
+        snprintf(x->why, sizeof x->why, "%s", w->why);
     enum tarn_end own = x->fl->closing ? own_end(x, x->fl) : TARN_END_DONE;
     bool cut = w->status == TARN_E_CANCELED || own == TARN_END_CANCELED || own == TARN_END_EXPIRED;
     transfer_end(x, cut ? own : TARN_END_DONE);
@@ -165,12 +161,12 @@ static struct tarn_flight_link *flight_link_new(struct tarn_flight *f, struct ta
 static int post_shared(struct tarn_flight *f, struct tarn_side *s, struct tarn_transfer *x)
 {
     uint32_t stripe = (uint32_t)x->work.slot % TARN_STRIPES;
-    struct tarn_open_link *l = tarn_shared_enter(s, stripe);
+    struct tarn_open_link *l = tarn_side_enter(s, stripe);
 
     if (!l)
         return tarn_fail(TARN_E_NODE_DOWN, "node %s: its connection broke", s->node->key.id);
     int rc = s->write ? l->ops->put(l->link, &x->work) : l->ops->get(l->link, &x->work);
-    tarn_shared_leave(s, stripe);
+    tarn_side_leave(s, stripe);
     if (rc < 0)
         refused(x, rc);
     x->end = TARN_END_DONE;
@@ -204,12 +200,7 @@ bool tarn_flight_opens(const struct tarn_flight *f, struct tarn_side *s)
     if (atomic_load(&s->state) == TARN_SIDE_SHARED)
         return false;
     const struct tarn_flight_link *fl = flight_link_find(f, s);
-    if (fl && fl->open_link)
-        return false;
-    pthread_mutex_lock(&s->node->lock);
-    bool idle = s->idle != NULL;
-    pthread_mutex_unlock(&s->node->lock);
-    return !idle;
+    return !(fl && fl->open_link) && atomic_load(&s->nidle) == 0;
 }
 
 int tarn_flight_post(struct tarn_flight *f, struct tarn_side *s, struct tarn_transfer *x)
@@ -249,65 +240,6 @@ int tarn_flight_post(struct tarn_flight *f, struct tarn_side *s, struct tarn_tra
         fl->unposted = x;
     flight_link_post(fl);
     return 0;
-}
-
-/* --- alone -------------------------------------------------------------------------------------- */
-
-static void alone_done(struct tarn_work *w)
-{
-    struct tarn_transfer *x = w->owner;
-
-    note_why(x, w);
-    x->ended = true;
-}
-
-struct tarn_open_link *tarn_link_at_hand(struct tarn_side *s)
-{
-    int state = atomic_load_explicit(&s->state, memory_order_acquire);
-    return state == TARN_SIDE_POOLED ? tarn_link_take_idle(s) : NULL;
-}
-
-bool tarn_flight_alone(struct tarn_open_link *l, struct tarn_transfer *x, uint64_t now, struct tarn_alone *a)
-{
-    a->open_link = NULL;
-    x->work.done = alone_done;
-    x->work.owner = x;
-    x->fl = NULL;
-    x->ended = x->fresh = false;
-    x->why[0] = '\0';
-    x->work.why = NULL; /* another transport's, whose link may be gone */
-    a->since_ns = now;
-    int rc = l->side->write ? l->ops->put(l->link, &x->work) : l->ops->get(l->link, &x->work);
-    if (rc == TARN_INPROGRESS) {
-        uint64_t quiet = now + x->patience_ns;
-        bool earlier = quiet >= now && quiet < x->deadline_ns;
-        a->broken = l->ops->wait(l->link, earlier ? quiet : x->deadline_ns) < 0;
-        if (!x->ended || x->work.status != 0 || a->broken) {
-            a->open_link = l;
-            return false;
-        }
-        rc = 0;
-    }
-    tarn_link_give(l);
-    return rc == 0 && x->work.status == 0;
-}
-
-void tarn_flight_adopt(struct tarn_flight *f, struct tarn_transfer *x, const struct tarn_alone *a)
-{
-    struct tarn_flight_link *fl = flight_link_new(f, a->open_link->side); /* the first needs no memory */
-
-    fl->open_link = a->open_link;
-    fl->since_ns = fl->active_ns = fl->ended_ns = a->since_ns;
-    fl->deadline_ns = x->deadline_ns;
-    fl->patience_ns = x->patience_ns;
-    x->work.done = work_done;
-    x->fl = fl;
-    f->inflight++;
-    DL_APPEND(fl->transfers, x);
-    if (x->ended)
-        transfer_end(x, TARN_END_DONE);
-    if (a->broken)
-        flight_link_close(fl, TARN_END_BROKEN);
 }
 
 /* --- waiting ------------------------------------------------------------------------------------ */

@@ -31,7 +31,6 @@ struct tarn_transfer {
     uint64_t deadline_ns, patience_ns;
     const struct tarn_cancel *cancel; /* its own; NULL: none */
     enum tarn_end end;
-    bool ended; /* of tarn_flight_alone(): work.status is final */
     bool fresh; /* its link was made for this flight */
     const struct tarn_side
         *quiet_on;           /* over which nothing came when it was waited for before; NULL: none. Set it */
@@ -71,23 +70,6 @@ struct tarn_flight {
     uint64_t until_ns;          /* opening a link may not take longer: others wait for it; 0: no such limit */
 };
 
-/* A transfer that tarn_flight_alone() has not brought to its end. */
-struct tarn_alone {
-    struct tarn_open_link *open_link; /* NULL: there is none */
-    bool broken;                      /* the link */
-    uint64_t since_ns;
-};
-
-/* A link that nobody uses; NULL: there is none at hand. */
-struct tarn_open_link *tarn_link_at_hand(struct tarn_side *s);
-/*
- * Sends a transfer over such a link and waits for it: what most calls come to, without a flight's lists and
- * look-ups. now: the clock. Nothing cancels it. True: it has succeeded. False: nothing was done, or, when
- * a->open_link is set, it goes on in a flight that adopts it.
- */
-bool tarn_flight_alone(struct tarn_open_link *l, struct tarn_transfer *x, uint64_t now, struct tarn_alone *a);
-/* Takes it over into a flight that has none yet and no cancel. */
-void tarn_flight_adopt(struct tarn_flight *f, struct tarn_transfer *x, const struct tarn_alone *a);
 void tarn_flight_init(struct tarn_flight *f, struct tarn_client *c, struct tarn_cancel *cancel);
 /*
  * Sends a transfer on its way: work filled but for done and owner's link, deadline, patience, cancel set.

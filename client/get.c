@@ -1,146 +1,76 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Gets, the fast way: descriptor from the hits or the cache, link shared (shared memory), bytes moved
- * here and now. No allocation, no system call, one shard lock. What cannot be served so is left, with
- * status TARN_INPROGRESS, to get_slow.c.
+ * Gets. tarn_get_finish() tells the life of those that get_now.c could not serve at once; get_job.h has the
+ * picture. Several gets may share one batch (op_run.c): their transfers are mixed on the same links, and none
+ * waits for another's look-up, link or deadline.
  */
 #include "client/get.h"
 
-#include "client/cache.h"
-#include "client/check.h"
-#include "client/client.h"
+#include <stdlib.h>
+
 #include "client/event.h"
-#include "client/get_slow.h"
-#include "client/lease_ask.h"
-#include "client/link.h"
-#include "client/peer_nodes.h"
-#include "client/resolve.h"
+#include "client/get_fly.h"
+#include "client/get_lookup.h"
+#include "client/get_now.h"
+#include "client/get_start.h"
 
-/* Set aside, but to be tried again by now? */
-static bool is_due(struct tarn_side *s)
+static bool any_in(unsigned stages, enum tarn_get_stage stage)
 {
-    uint32_t caps = s->node->client->transports[s->transport]->caps;
-    bool elsewhere = (caps & TARN_CAP_SAME_HOST) && !atomic_load(&s->node->local);
-    return !elsewhere && tarn_side_usable(s);
+    return stages >> stage & 1;
 }
 
-/* The shared link that serves this descriptor best, entered; NULL when that takes the slow way: *way_p as in
- * struct tarn_get. begun_ns: when the get began. */
-static struct tarn_open_link *enter_best(struct tarn_client *c, const struct tarn_desc *d, uint32_t gpu,
-                                         uint32_t stripe, uint64_t begun_ns, const struct tarn_loc **loc_p,
-                                         int *way_p)
+static void run(struct tarn_get_batch *b, struct tarn_get *const *gets, size_t n)
 {
-    bool due = false;
+    /* Each item that is left becomes a job. One whose descriptor is at hand is RESOLVED and does not wait for
+     * the others' look-up. Of one call's many the first fly before the last are looked at. */
+    tarn_get_start(b, gets, n);
 
-    *way_p = -1;
-    for (int t = 0; t < c->ntransports; t++)
-        for (uint32_t k = 0; k < d->nlocs; k++) {
-            struct tarn_peer_node *node = d->locs[k].node;
-            struct tarn_side *s = &node->sides[t][0];
-            int state = atomic_load_explicit(&s->state, memory_order_acquire);
-            if (!tarn_side_moves(s, d->locs[k].pool, gpu) ||
-                atomic_load_explicit(&node->health, memory_order_acquire) == TARN_GONE)
-                continue;
-            if (state == TARN_SIDE_UNREACHABLE) {
-                due |= is_due(s);
-                continue;
-            }
-            if (!tarn_lease_read(&node->lease, begun_ns)) {
-                if (tarn_peer_node_gone(node))
-                    continue;
-                return NULL;
-            }
-            if (state == TARN_SIDE_POOLED && d->nlocs == 1 && !due)
-                *way_p = t;
-            if (state != TARN_SIDE_SHARED)
-                return NULL;
-            *loc_p = &d->locs[k];
-            return tarn_shared_enter(s, stripe);
+    while (b->open > 0) {
+        /* All that are RESOLVED are sent: a copy and a transport are chosen, the transfer is posted on a
+         * link. Making a link may take a while, so what needs none goes first. */
+        unsigned stages = tarn_get_send(b, b->open == 1);
+        if (any_in(stages, TARN_GET_RESOLVED)) {
+            tarn_flight_push(&b->flight);
+            stages = tarn_get_send(b, true);
         }
-    return NULL;
+
+        /* Some may not read from their node before the directory was asked about it: one question for all. */
+        if (any_in(stages, TARN_GET_UNLEASED))
+            tarn_get_ask_leases(b);
+
+        /* Some have no descriptor, or one that is out of date: one look-up for all. A job that is canceled
+         * meanwhile cuts it short. */
+        if (any_in(stages, TARN_GET_WANTED)) {
+            tarn_get_look_up(b);
+            if (b->stopped)
+                tarn_get_land_stopped(b);
+        }
+
+        /* All others are in flight. Whatever comes back is FINAL, or sent again by another way, or WANTED. */
+        if (!any_in(stages, TARN_GET_UNLEASED) && !any_in(stages, TARN_GET_WANTED))
+            tarn_get_fly(b);
+    }
 }
 
-/* Serves item i now: its final status, or TARN_INPROGRESS. */
-static int get_now(struct tarn_get *g, size_t i, uint64_t begun_ns)
+void tarn_get_finish(struct tarn_client *c, struct tarn_get *const *gets, size_t n, int cancel_fd)
 {
-    struct tarn_client *c = g->client;
-    struct tarn_item *item = &g->items[i];
-    struct tarn_desc *d = &g->found_desc;
-    const struct tarn_loc *l;
-    uint32_t gpu;
-    int rc = tarn_get_check(g, i);
+    struct tarn_get_batch b = {.client = c,
+                               .any = {.fd = cancel_fd, .others = tarn_get_any_stopped, .others_arg = &b}};
+    struct tarn_get_job one; /* most calls are about one item, which should wait for no allocator */
 
-    g->found = SIZE_MAX;
-    g->found_glanced = rc == 0 && tarn_get_glance(g, i, &gpu);
-    if (rc == 0 && !g->found_glanced)
-        rc = tarn_pieces_gpu(item->pieces, item->npieces, &g->seen, &gpu);
-    if (rc != 0) {
-        tarn_verdict_note(&g->verdict, i, rc);
-        return rc;
+    for (size_t i = 0; i < n; i++)
+        b.open += gets[i]->left;
+    b.jobs = b.open > 1 ? malloc(b.open * sizeof *b.jobs) : &one;
+    if (!b.jobs) {
+        tarn_get_no_memory(gets, n);
+        return;
     }
-    uint64_t hash = tarn_key_hash(&item->key);
-    uint32_t stripe = (uint32_t)hash % TARN_STRIPES;
-    if (!(g->hits ? tarn_hits_desc(g->hits, g->hits_first + i, d)
-                  : tarn_cache_find(c->cache, &item->key, hash, d)))
-        return TARN_INPROGRESS;
-    g->found = i;
-    g->found_gpu = gpu;
-    g->found_way = -1;
-    g->found_bytes = d->tensor.bytes;
-    g->found_fits = g->found_glanced || tarn_get_fits(g, i, &d->tensor, &g->found_bytes);
-    if (!g->found_fits) /* or the descriptor is out of date */
-        return TARN_INPROGRESS;
-    struct tarn_open_link *open_link = enter_best(c, d, gpu, stripe, begun_ns, &l, &g->found_way);
-    if (open_link && g->found_glanced) { /* such links do not look at pieces */
-        tarn_shared_leave(open_link->side, stripe);
-        return TARN_INPROGRESS;
-    }
-    if (!open_link)
-        return TARN_INPROGRESS;
-    uint64_t bytes = g->found_bytes;
-    struct tarn_work w = tarn_work_of(item, l, bytes, g->flags, gpu);
-    if (tarn_log_wants(&c->log, TARN_LOG_DEBUG))
-        tarn_tell_route(open_link->side, &item->key, l->pool, gpu);
-    rc = open_link->ops->get(open_link->link, &w);
-    tarn_shared_leave(open_link->side, stripe);
-    if (rc != 0 || w.status != 0)
-        return TARN_INPROGRESS;
-    item->tensor = d->tensor;
-    tarn_count(c, stripe, TARN_COUNT_GETS, 1);
-    tarn_count(c, stripe, TARN_COUNT_GET_BYTES, bytes);
-    return 0;
-}
-
-/* One whose object is known, and that no shared link serves, is rarely the only one: the others are left,
- * too, and not even looked at, since the first need not wait for that. */
-void tarn_get_fast(struct tarn_get *g)
-{
-    uint64_t begun_ns = tarn_coarse_ns();
-    bool later = false;
-    size_t i;
-
-    for (i = 0; i < g->n && !later; i++) {
-        int rc = get_now(g, i, begun_ns);
-        g->items[i].status = rc;
-        later = rc == TARN_INPROGRESS && g->found == i;
-        if (rc == TARN_INPROGRESS)
-            continue;
-        if (rc != 0)
-            tarn_count(g->client, 0, TARN_COUNT_ERRORS, 1);
-        g->left--;
-    }
-    g->looked = i;
-}
-
-/* May TARN_GET_NOW go on? Then only this host's GPUs are waited for. Where no lease runs one is asked for. */
-static bool is_near(const struct tarn_get *g)
-{
-    if (g->found != g->looked - 1)
-        return false;
-    for (uint32_t k = 0; k < g->found_desc.nlocs; k++)
-        if (tarn_lease_word(g->found_desc.locs[k].node) == TARN_LEASE_ASK)
-            return false;
-    return g->found_way >= 0 && (g->client->transports[g->found_way]->caps & TARN_CAP_SAME_HOST);
+    b.cancel = cancel_fd < 0 ? gets[0]->cancel : &b.any;
+    tarn_flight_init(&b.flight, c, b.cancel);
+    run(&b, gets, n);
+    tarn_flight_end(&b.flight);
+    if (b.jobs != &one)
+        free(b.jobs);
 }
 
 /* TARN_GET_NOW: nothing has been begun for these. */
@@ -182,15 +112,13 @@ int tarn_get(struct tarn_client *c, struct tarn_item *items, size_t n, const str
     tarn_get_prepare(&g, c, items, n, &o);
     if (o.after && (rc = wait_before(&g, &o)) != 0)
         return rc;
-    tarn_get_fast(&g);
-    if (g.left > 0 && (o.flags & TARN_GET_NOW) && !is_near(&g)) {
+    tarn_get_now(&g);
+    if (g.left > 0 && (o.flags & TARN_GET_NOW) && !tarn_get_is_near(&g)) {
         leave_rest(&g);
     } else if (g.left > 0) {
-        /* The clock is only read when something may wait. */
-        g.since_ns = tarn_now_ns();
-        if (!o.after)
-            g.deadline_ns = g.since_ns + tarn_client_timeout_ns(c, o.timeout_ms);
-        tarn_get_slow(c, &gets, 1, -1);
+        if (!o.after) /* the clock is only read when something may wait */
+            g.deadline_ns = tarn_client_deadline(c, o.timeout_ms);
+        tarn_get_finish(c, &gets, 1, -1);
     }
     return tarn_verdict_end(&g.verdict);
 }

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Gets, the fast way. */
+/* Gets. */
 #ifndef TARN_CLIENT_GET_H
 #define TARN_CLIENT_GET_H
 
 #include "client/get_item.h"
 
-/* Serves what can be served at once from cached descriptors and shared links; g->left says what is left,
- * those items have status TARN_INPROGRESS or have not been looked at. */
-void tarn_get_fast(struct tarn_get *g);
+/* Finishes n gets together, their transfers mixed on the same links. */
+void tarn_get_finish(struct tarn_client *c, struct tarn_get *const *gets, size_t n, int cancel_fd);
 
 #endif

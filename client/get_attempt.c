@@ -19,6 +19,7 @@
 #include "client/health.h"
 #include "client/link.h"
 #include "client/peer_nodes.h"
+#include "client/side.h"
 
 #define PINNED_AFTER 2
 
@@ -51,18 +52,18 @@ static int get_pinned(struct tarn_open_link *l, struct tarn_work *w)
 }
 
 /* True when it was done; else the ordinary way is to be gone. */
-static bool try_pinned(struct tarn_get_job *j, const struct tarn_loc *l)
+static bool try_pinned(struct tarn_get_job *j)
 {
-    uint32_t stripe = (uint32_t)l->slot % TARN_STRIPES;
-    struct tarn_side *s = tarn_get_side(j);
-    struct tarn_open_link *open_link = tarn_shared_enter(s, stripe);
+    struct tarn_side *s = j->way.side;
+    uint32_t stripe = j->x.work.slot % TARN_STRIPES;
+    struct tarn_open_link *open_link = tarn_side_enter(s, stripe);
     int rc = TARN_E_UNSUPPORTED;
 
     if (!open_link)
         return false;
     if ((open_link->ops->caps & TARN_CAP_VIEW) && (open_link->ops->caps & TARN_CAP_SHARED))
         rc = get_pinned(open_link, &j->x.work);
-    tarn_shared_leave(s, stripe);
+    tarn_side_leave(s, stripe);
     if (rc != 0 && rc != TARN_E_STALE)
         return false;
     j->x.work.status = rc;
@@ -79,8 +80,9 @@ static void given(struct tarn_work *w)
     j->given |= j->get->calls->given(j->get, w);
 }
 
-void tarn_get_aim(struct tarn_get_job *j, const struct tarn_loc *l, bool more, uint64_t bytes, uint64_t now)
+static void aim(struct tarn_get_job *j, uint64_t bytes, uint64_t now)
 {
+    const struct tarn_loc *l = tarn_get_copy(j);
     uint64_t left = j->get->deadline_ns > now ? j->get->deadline_ns - now : 0;
     struct tarn_transfer *x = &j->x;
 
@@ -89,22 +91,19 @@ void tarn_get_aim(struct tarn_get_job *j, const struct tarn_loc *l, bool more, u
     x->work.seen = j->glanced ? &j->get->seen : NULL;
     j->given = false;
     x->deadline_ns = j->get->deadline_ns;
-    uint64_t patience = more || tarn_get_may_ask(j) ? tarn_peer_node_patience(l->node) : UINT64_MAX;
+    uint64_t patience = j->way.more || tarn_get_may_ask(j) ? tarn_peer_node_patience(l->node) : UINT64_MAX;
     x->patience_ns = patience < UINT64_MAX && left / 2 < patience ? left / 2 : patience;
     x->cancel = j->get->cancel;
 }
 
-void tarn_get_launch(struct tarn_get_batch *b, struct tarn_get_job *j, bool more, uint64_t bytes,
-                     uint64_t now)
+void tarn_get_launch(struct tarn_get_batch *b, struct tarn_get_job *j, uint64_t bytes, uint64_t now)
 {
-    const struct tarn_item *item = tarn_get_item(j);
-    const struct tarn_loc *l = &j->desc.locs[j->loc];
     struct tarn_transfer *x = &j->x;
-    struct tarn_side *s = tarn_get_side(j);
+    struct tarn_side *s = j->way.side;
 
-    tarn_get_aim(j, l, more, bytes, now);
+    aim(j, bytes, now);
     j->stage = TARN_GET_FLYING;
-    if (j->nstale >= PINNED_AFTER && try_pinned(j, l)) {
+    if (j->nstale >= PINNED_AFTER && try_pinned(j)) {
         tarn_get_landed(b, j);
         return;
     }
@@ -115,7 +114,7 @@ void tarn_get_launch(struct tarn_get_batch *b, struct tarn_get_job *j, bool more
         b->later = b->postponed = true;
         return;
     }
-    tarn_tell_route(s, &item->key, l->pool, j->gpu);
+    tarn_tell_route(s, &tarn_get_item(j)->key, x->work.pool, j->gpu);
     int rc = tarn_flight_post(&b->flight, s, x);
     if (rc == 0)
         return;
@@ -131,10 +130,9 @@ void tarn_get_launch(struct tarn_get_batch *b, struct tarn_get_job *j, bool more
     remember(j, early ? TARN_E_NODE_DOWN : rc, tarn_last_error());
     j->stage = TARN_GET_RESOLVED;
     j->silent |= rc == TARN_E_NODE_DOWN || rc == TARN_E_TIMEOUT;
-    j->tried |= rc == TARN_E_NODE_DOWN || rc == TARN_E_TIMEOUT
-                    ? (uint64_t)0xff << (j->loc * TARN_TRANSPORTS_MAX)
-                    : (uint64_t)1 << (j->loc * TARN_TRANSPORTS_MAX + j->transport);
-    if (more)
+    j->tried |=
+        rc == TARN_E_NODE_DOWN || rc == TARN_E_TIMEOUT ? tarn_way_bits_to(j->way.loc) : tarn_way_bit(&j->way);
+    if (j->way.more)
         tarn_count(b->client, 0, TARN_COUNT_FAILOVERS, 1);
 }
 
@@ -143,7 +141,7 @@ void tarn_get_launch(struct tarn_get_batch *b, struct tarn_get_job *j, bool more
 static void stale(struct tarn_get_batch *b, struct tarn_get_job *j)
 {
     const struct tarn_item *item = tarn_get_item(j);
-    const struct tarn_loc *l = &j->desc.locs[j->loc];
+    const struct tarn_loc *l = tarn_get_copy(j);
 
     tarn_count(b->client, 0, TARN_COUNT_STALE, 1);
     tarn_cache_drop(b->client->cache, &item->key, tarn_key_hash(&item->key), l);
@@ -155,7 +153,7 @@ static void stale(struct tarn_get_batch *b, struct tarn_get_job *j)
 /* The copy's node or link failed. */
 static void failed(struct tarn_get_batch *b, struct tarn_get_job *j, int why, const char *cause)
 {
-    const struct tarn_loc *l = &j->desc.locs[j->loc];
+    const struct tarn_loc *l = tarn_get_copy(j);
     char who[352], text[sizeof who + 64];
 
     snprintf(text, sizeof text, "%s: %s", tarn_peer_node_text(l->node, who), cause);
@@ -163,20 +161,20 @@ static void failed(struct tarn_get_batch *b, struct tarn_get_job *j, int why, co
     j->stage = TARN_GET_RESOLVED;
     if (j->x.end != TARN_END_SILENT && !j->x.fresh) {
         /* A pooled link may have died of old age; that says nothing of the node yet. */
-        tarn_link_flush(tarn_get_side(j));
+        tarn_link_flush(j->way.side);
         return;
     }
     tarn_count(b->client, 0, TARN_COUNT_FAILOVERS, 1);
     j->silent |= j->x.end == TARN_END_SILENT;
     if (j->x.end != TARN_END_SILENT) {
         tarn_fail(why, "%s", text);
-        if (tarn_link_lost(tarn_get_side(j), l->pool, j->gpu)) {
-            j->tried |= (uint64_t)1 << (j->loc * TARN_TRANSPORTS_MAX + j->transport);
+        if (tarn_link_lost(j->way.side, l->pool, j->gpu)) {
+            j->tried |= tarn_way_bit(&j->way);
             return;
         }
         tarn_peer_node_aside(l->node, TARN_GONE, text);
     }
-    j->tried |= (uint64_t)0xff << (j->loc * TARN_TRANSPORTS_MAX);
+    j->tried |= tarn_way_bits_to(j->way.loc);
 }
 
 static void done(struct tarn_get_batch *b, struct tarn_get_job *j)
@@ -194,7 +192,7 @@ static void done(struct tarn_get_batch *b, struct tarn_get_job *j)
         tarn_get_look(b, j);
     } else {
         remember(j, status, j->x.why[0] ? j->x.why : tarn_strerror(status));
-        j->tried |= (uint64_t)1 << (j->loc * TARN_TRANSPORTS_MAX + j->transport);
+        j->tried |= tarn_way_bit(&j->way);
         j->stage = TARN_GET_RESOLVED;
     }
 }
@@ -222,8 +220,8 @@ static void landed(struct tarn_get_batch *b, struct tarn_get_job *j)
     case TARN_END_EXPIRED:
         snprintf(text, sizeof text,
                  "%s: the deadline passed during the transfer: raise timeout_ms or look at it",
-                 tarn_peer_node_text(j->desc.locs[j->loc].node, who));
-        tarn_peer_node_doubt(j->desc.locs[j->loc].node);
+                 tarn_peer_node_text(tarn_get_copy(j)->node, who));
+        tarn_peer_node_doubt(tarn_get_copy(j)->node);
         tarn_get_job_fail(b, j, TARN_E_TIMEOUT, text);
         break;
     }

@@ -1,9 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Gets: checking items, whether their pieces fit the object, and their final statuses. */
+/* Gets: their items' final statuses. */
 #include "client/get_item.h"
-
-#include "client/check.h"
-#include "client/client.h"
 
 void tarn_get_prepare(struct tarn_get *g, struct tarn_client *c, struct tarn_item *items, size_t n,
                       const struct tarn_get_options *o)
@@ -14,7 +11,7 @@ void tarn_get_prepare(struct tarn_get *g, struct tarn_client *c, struct tarn_ite
     g->flags = o->flags;
     g->hits = o->hits;
     g->hits_first = o->hits_first;
-    g->since_ns = g->deadline_ns = 0;
+    g->deadline_ns = 0;
     g->cancel = NULL;
     g->verdict.code = 0;
     tarn_seen_clear(&g->seen);
@@ -23,33 +20,6 @@ void tarn_get_prepare(struct tarn_get *g, struct tarn_client *c, struct tarn_ite
     g->got = g->got_bytes = 0;
     g->looked = 0;
     g->found = SIZE_MAX;
-}
-
-int tarn_get_check(const struct tarn_get *g, size_t i)
-{
-    const struct tarn_item *item = &g->items[i];
-    int rc = tarn_key_check(&item->key);
-
-    return rc ? rc : tarn_pieces_check("get", i, item->pieces, tarn_first_pieces(item->npieces));
-}
-
-bool tarn_get_glance(struct tarn_get *g, size_t i, uint32_t *gpu_p)
-{
-    const struct tarn_item *item = &g->items[i];
-
-    return !(g->flags & TARN_GET_RANGE) && item->offset == 0 &&
-           tarn_pieces_glance(item->pieces, item->npieces, &g->seen, gpu_p);
-}
-
-bool tarn_get_fits(const struct tarn_get *g, size_t i, const struct tarn_tensor *t, uint64_t *bytes_p)
-{
-    const struct tarn_item *item = &g->items[i];
-    uint64_t bytes = tarn_seen_bytes(&g->seen, item->pieces, item->npieces);
-
-    *bytes_p = bytes;
-    if (g->flags & TARN_GET_RANGE)
-        return item->offset <= t->bytes && bytes <= t->bytes - item->offset;
-    return bytes == t->bytes && item->offset == 0;
 }
 
 void tarn_get_misfit(struct tarn_get *g, size_t i, const struct tarn_tensor *t)

@@ -8,11 +8,14 @@
 #include <stdint.h>
 
 #include "base/cancel.h"
+#include "client/cache.h"
+#include "client/check.h"
+#include "client/client.h"
 #include "client/desc.h"
+#include "client/resolve.h"
 #include "client/verdict.h"
 #include "transport/seen.h"
 
-struct tarn_client;
 struct tarn_get;
 
 /* What a get that was submitted tells its operation, by the worker. */
@@ -34,7 +37,6 @@ struct tarn_get {
     uint32_t flags;
     const struct tarn_hits *hits;
     size_t hits_first;
-    uint64_t since_ns; /* of tarn_get(): when it began to wait */
     uint64_t deadline_ns;
     struct tarn_cancel *cancel; /* NULL: none */
     struct tarn_verdict verdict;
@@ -42,29 +44,61 @@ struct tarn_get {
     const struct tarn_get_calls *calls; /* NULL: it is no operation's */
     void *owner;                        /* theirs */
     uint64_t got, got_bytes;            /* items that jobs have brought; counted with the last item */
-    size_t looked;                      /* tarn_get_fast() has left the items from here on as they were */
+    size_t looked;                      /* tarn_get_now() has left the items from here on as they were */
     /* What it found of the last item that it looked at and left. */
     size_t found; /* SIZE_MAX: nothing */
     uint32_t found_gpu;
     bool found_glanced; /* at its pieces, see transport/seen.h */
-    bool found_fits;
-    int found_way;        /* the transport whose pooled links reach its only copy; -1: not known */
-    uint64_t found_bytes; /* that are asked for */
     struct tarn_desc found_desc;
 };
 
 void tarn_get_prepare(struct tarn_get *g, struct tarn_client *c, struct tarn_item *items, size_t n,
                       const struct tarn_get_options *o);
-/* INVALID: the item's key or pieces are. */
-int tarn_get_check(const struct tarn_get *g, size_t i);
 /* An item is final. */
 void tarn_get_final(struct tarn_get *g, size_t i, int status);
-/* Is a glance at the item's pieces enough (transport/seen.h), since they are to have as many bytes as the
- * object? */
-bool tarn_get_glance(struct tarn_get *g, size_t i, uint32_t *gpu_p);
-/* Do the item's pieces fit the object? Their total comes out in any case. */
-bool tarn_get_fits(const struct tarn_get *g, size_t i, const struct tarn_tensor *t, uint64_t *bytes_p);
-/* They do not: the item is final with SIZE, its tensor set. */
+/* The item's pieces do not fit the object: it is final with SIZE, its tensor set. */
 void tarn_get_misfit(struct tarn_get *g, size_t i, const struct tarn_tensor *t);
+
+/* What follows is on the way of a get of 4 KiB from mapped memory, which takes some 400 ns: so it is here. */
+
+/* INVALID: the item's key or pieces are. */
+static inline int tarn_get_check(const struct tarn_get *g, size_t i)
+{
+    const struct tarn_item *item = &g->items[i];
+    int rc = tarn_key_check(&item->key);
+
+    return rc ? rc : tarn_pieces_check("get", i, item->pieces, tarn_first_pieces(item->npieces));
+}
+
+/* Which memory the item's pieces are in (tarn_pieces_gpu). Where they are to have as many bytes as the object
+ * a glance may be enough (transport/seen.h). */
+static inline int tarn_get_memory(struct tarn_get *g, size_t i, uint32_t *gpu_p, bool *glanced_p)
+{
+    const struct tarn_item *item = &g->items[i];
+
+    *glanced_p = !(g->flags & TARN_GET_RANGE) && item->offset == 0 &&
+                 tarn_pieces_glance(item->pieces, item->npieces, &g->seen, gpu_p);
+    return *glanced_p ? 0 : tarn_pieces_gpu(item->pieces, item->npieces, &g->seen, gpu_p);
+}
+
+/* The descriptor that the hits or the cache have. hash: the key's. */
+static inline bool tarn_get_find(const struct tarn_get *g, size_t i, uint64_t hash, struct tarn_desc *d)
+{
+    return g->hits ? tarn_hits_desc(g->hits, g->hits_first + i, d)
+                   : tarn_cache_find(g->client->cache, &g->items[i].key, hash, d);
+}
+
+/* Do the item's pieces fit the object? Their total comes out in any case. */
+static inline bool tarn_get_fits(const struct tarn_get *g, size_t i, const struct tarn_tensor *t,
+                                 uint64_t *bytes_p)
+{
+    const struct tarn_item *item = &g->items[i];
+    uint64_t bytes = tarn_seen_bytes(&g->seen, item->pieces, item->npieces);
+
+    *bytes_p = bytes;
+    if (g->flags & TARN_GET_RANGE)
+        return item->offset <= t->bytes && bytes <= t->bytes - item->offset;
+    return bytes == t->bytes && item->offset == 0;
+}
 
 #endif

@@ -1,6 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Gets, the whole way: what all its files do with a job. */
+/* Gets: what all files of a batch do with a job. */
 #include "client/get_job.h"
+
+bool tarn_get_known_stale(const struct tarn_get_job *j, const struct tarn_loc *l)
+{
+    for (uint32_t i = 0; i < j->stales && i < TARN_GET_STALE_MAX; i++)
+        if (tarn_loc_same(&j->stale[i], l))
+            return true;
+    return false;
+}
+
+void tarn_get_try_all(struct tarn_get_job *j)
+{
+    j->tried = 0;
+    for (uint32_t i = 0; i < j->desc.nlocs; i++)
+        if (tarn_get_known_stale(j, &j->desc.locs[i]))
+            j->tried |= tarn_way_bits_to(i);
+}
 
 /* A get whose jobs are all final may be gone. */
 bool tarn_get_any_stopped(void *batch)

@@ -1,17 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Inside gets, the whole way: what get_slow.c (the look-up, the rounds), get_route.c (which copy, by which
- * transport) and get_attempt.c (one try, and what becomes of it) share.
+ * Inside gets: what the files of get.c's batch share. Each item left by get_now.c is a job:
  *
- * Each item left over by the fast way is a job:
- *
- *   WANTED --look-up, one round trip for all--> RESOLVED --route--> FLYING --0--> final
+ *   WANTED --look-up, one round trip for all--> RESOLVED --route--> FLYING --0--> FINAL
  *      ^                                         ^   |  ^             |
  *      +---- descriptor stale, or misfit --------|---|--|-------------+
  *                            UNLEASED <----------|---+  |             |
  *         one question for all --+---------------+      +-------------+ copy failed: next copy, inside the
- * same deadline UNLEASED: the chosen copy's node may not be read from until the directory has been asked
- * about it (lease.h).
+ *                                                                       same deadline
+ *
+ * UNLEASED: the chosen copy's node may not be read from until the directory has been asked about it
+ * (lease.h).
  */
 #ifndef TARN_CLIENT_GET_JOB_H
 #define TARN_CLIENT_GET_JOB_H
@@ -23,6 +22,7 @@
 #include "client/client.h"
 #include "client/flight.h"
 #include "client/get_item.h"
+#include "client/way.h"
 
 #define TARN_GET_STALE_MAX 4
 
@@ -38,7 +38,6 @@ struct tarn_get_job {
     struct tarn_get *get;
     size_t index; /* of the item */
     enum tarn_get_stage stage;
-    bool known;   /* desc is filled */
     bool asked;   /* desc comes from the directory, in this call */
     bool silent;  /* a copy's node was, in this call */
     bool refused; /* a copy's node wants no readers while Redis is away; `why` says so */
@@ -46,11 +45,11 @@ struct tarn_get_job {
     uint32_t gpu; /* tarn_pieces_gpu() */
     bool glanced; /* at the pieces, no more so far (transport/seen.h) */
     uint32_t nstale, stales, revivals;
-    uint64_t tried;             /* bit location * TARN_TRANSPORTS_MAX + transport */
+    uint64_t tried;             /* as in struct tarn_choice */
     struct tarn_get_job *again; /* the next to be routed again */
     int why;                    /* the last copy's failure, and its sentence */
     /* From here on nothing is set until it is used. What most jobs use lies together. */
-    uint8_t loc, transport;
+    struct tarn_way way; /* that was chosen */
     struct tarn_desc desc;
     struct tarn_transfer x;
     char text[TARN_SENTENCE];
@@ -69,11 +68,6 @@ struct tarn_get_batch {
     bool postponed;                       /* some job does */
     bool stopped;                         /* a look-up was cut short for a job that was canceled */
     const struct tarn_peer_node *answers; /* asked after a transport had failed; NULL: none was */
-    struct { /* that the last job took whose object has one copy; remote NULL: none yet */
-        const struct tarn_peer_node *node;
-        uint32_t pool, gpu;
-        uint8_t transport;
-    } way;
 };
 
 static inline struct tarn_item *tarn_get_item(const struct tarn_get_job *j)
@@ -86,23 +80,20 @@ static inline bool tarn_get_stopped(const struct tarn_get_job *j)
     return tarn_canceled(j->get->cancel);
 }
 
-/* The way that was chosen. */
-static inline struct tarn_side *tarn_get_side(struct tarn_get_job *j)
+/* The copy that was chosen. */
+static inline const struct tarn_loc *tarn_get_copy(const struct tarn_get_job *j)
 {
-    return &j->desc.locs[j->loc].node->sides[j->transport][0];
+    return &j->desc.locs[j->way.loc];
 }
 
+/* Was the copy found stale in this call? The directory may still show it. */
+bool tarn_get_known_stale(const struct tarn_get_job *j, const struct tarn_loc *l);
+/* All ways may be tried, but to copies that were found stale: their nodes are just taking them out. */
+void tarn_get_try_all(struct tarn_get_job *j);
 /* The directory is to be asked. */
 static inline void tarn_get_want_again(struct tarn_get_job *j)
 {
     j->stage = TARN_GET_WANTED;
-    j->known = false;
-}
-
-/* May the transport that was chosen have pieces that were only glanced at? */
-static inline bool tarn_get_may_take(const struct tarn_client *c, const struct tarn_get_job *j)
-{
-    return !j->glanced || (c->transports[j->transport]->caps & TARN_CAP_CHECKS);
 }
 
 /* Has a job that is not final been canceled? Until it is final nothing is waited for. The argument is

@@ -1,11 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Gets: which copy is tried next, by which transport, and what it means when no way is left.
+ * Gets: a job is sent by the way that way.c gives, and what it means when no way is left.
  *
- * Order of trying: transports in order of preference, for each all copies (beginning at one that depends
- * on the client, so that clients spread over replicas). A copy whose node fails is not tried again in
- * this call; neither is one that was found stale although the directory still shows it, since its node
- * is just taking it out: when no other copy is left, that is a miss.
+ * A copy whose node fails is not tried again in this call; neither is one that was found stale although the
+ * directory still shows it, since its node is just taking it out: when no other copy is left, that is a miss.
  */
 #include "client/get_route.h"
 
@@ -20,42 +18,6 @@
 
 #define REVIVALS_MAX 3
 
-static bool known_stale(const struct tarn_get_job *j, const struct tarn_loc *l)
-{
-    for (uint32_t i = 0; i < j->stales && i < TARN_GET_STALE_MAX; i++)
-        if (tarn_loc_same(&j->stale[i], l))
-            return true;
-    return false;
-}
-
-bool tarn_get_choose(const struct tarn_client *c, const struct tarn_get_job *j, const struct tarn_desc *d,
-                     uint8_t *loc_p, uint8_t *t_p, bool *more_p)
-{
-    uint32_t first = d->nlocs > 1 ? (uint32_t)(c->session % d->nlocs) : 0;
-    bool found = false;
-
-    *more_p = false;
-    for (int t = 0; t < c->ntransports; t++)
-        for (uint32_t i = 0; i < d->nlocs; i++) {
-            uint32_t k = first + i < d->nlocs ? first + i : first + i - d->nlocs;
-            const struct tarn_loc *l = &d->locs[k];
-            struct tarn_side *s = &l->node->sides[t][0];
-            if ((j->tried >> (k * TARN_TRANSPORTS_MAX + (uint32_t)t) & 1) || known_stale(j, l) ||
-                tarn_peer_node_gone(l->node) || !tarn_side_usable(s) || !tarn_side_moves(s, l->pool, j->gpu))
-                continue;
-            if (found && k != *loc_p) {
-                *more_p = true;
-                return true;
-            }
-            if (!found) {
-                *loc_p = (uint8_t)k;
-                *t_p = (uint8_t)t;
-                found = true;
-            }
-        }
-    return found;
-}
-
 /* A copy's node was only set aside a moment ago, and answers: everything is tried again. So it is later,
  * when that is not known before another job's time is up, or it is canceled. */
 static bool revived(struct tarn_get_batch *b, struct tarn_get_job *j)
@@ -69,9 +31,8 @@ static bool revived(struct tarn_get_batch *b, struct tarn_get_job *j)
         others = tarn_get_others_deadline(b, j);
     for (uint32_t i = 0; i < d->nlocs; i++) {
         struct tarn_peer_node *node = d->locs[i].node;
-        bool failed_here =
-            (j->tried >> (i * TARN_TRANSPORTS_MAX) & 0xff) == 0xff || atomic_load(&node->suspect);
-        if (known_stale(j, &d->locs[i]) || tarn_peer_node_gone(node) || !failed_here)
+        bool failed_here = (~j->tried & tarn_way_bits_to(i)) == 0 || atomic_load(&node->suspect);
+        if (tarn_get_known_stale(j, &d->locs[i]) || tarn_peer_node_gone(node) || !failed_here)
             continue;
         if (!tarn_peer_node_settled(node, others < j->get->deadline_ns ? others : j->get->deadline_ns,
                                     b->cancel)) {
@@ -80,7 +41,7 @@ static bool revived(struct tarn_get_batch *b, struct tarn_get_job *j)
             continue;
         }
         j->revivals++;
-        j->tried = 0;
+        tarn_get_try_all(j);
         return true;
     }
     return false;
@@ -135,7 +96,7 @@ static void give_up(struct tarn_get_batch *b, struct tarn_get_job *j)
         return;
     }
     for (uint32_t i = 0; i < d->nlocs; i++)
-        if (!(down && atomic_load(&down->health) == TARN_UP) && !known_stale(j, &d->locs[i]) &&
+        if (!(down && atomic_load(&down->health) == TARN_UP) && !tarn_get_known_stale(j, &d->locs[i]) &&
             !is_gone(j, d->locs[i].node))
             down = d->locs[i].node;
     if (j->stage == TARN_GET_UNLEASED)
@@ -169,36 +130,18 @@ static bool fits(const struct tarn_get_job *j, uint64_t *bytes_p)
     return j->glanced || tarn_get_fits(j->get, j->index, &j->desc.tensor, bytes_p);
 }
 
-/* The same for a job after another: most take the same way, which needs no search while nothing has changed.
- */
-static bool choose(struct tarn_get_batch *b, struct tarn_get_job *j, bool *more_p)
+static bool choose(const struct tarn_client *c, struct tarn_get_job *j, uint64_t now)
 {
-    const struct tarn_loc *l = &j->desc.locs[0];
-    bool first = j->desc.nlocs == 1 && j->tried == 0 && j->stales == 0;
+    const struct tarn_choice q = {
+        .locs = j->desc.locs, .nlocs = j->desc.nlocs, .gpu = j->gpu, .tried = j->tried};
 
-    if (first && b->way.node == l->node && b->way.pool == l->pool && b->way.gpu == j->gpu &&
-        atomic_load(&l->node->health) == TARN_UP && !tarn_peer_node_gone(l->node) &&
-        atomic_load(&l->node->sides[b->way.transport][0].state) == TARN_SIDE_POOLED) {
-        j->loc = 0;
-        j->transport = b->way.transport;
-        *more_p = false;
-        return true;
-    }
-    if (!tarn_get_choose(b->client, j, &j->desc, &j->loc, &j->transport, more_p))
-        return false;
-    if (first) {
-        b->way.node = l->node;
-        b->way.pool = l->pool;
-        b->way.gpu = j->gpu;
-        b->way.transport = j->transport;
-    }
-    return true;
+    return tarn_way_choose(c, &q, now, &j->way);
 }
 
 /* May the copy that was chosen be read? Else the job waits, or another is to be chosen. */
 static bool is_leased(struct tarn_get_job *j, uint64_t now)
 {
-    struct tarn_peer_node *node = j->desc.locs[j->loc].node;
+    struct tarn_peer_node *node = tarn_get_copy(j)->node;
 
     if (tarn_lease_read(&node->lease, now))
         return true;
@@ -211,7 +154,7 @@ static bool is_leased(struct tarn_get_job *j, uint64_t now)
         j->refused = true;
         j->why = TARN_E_DIRECTORY;
         tarn_lease_refusal(node, j->text, sizeof j->text);
-        j->tried |= (uint64_t)0xff << (j->loc * TARN_TRANSPORTS_MAX);
+        j->tried |= tarn_way_bits_to(j->way.loc);
         return false;
     case TARN_LEASE_ASK:
         j->stage = TARN_GET_UNLEASED;
@@ -226,7 +169,6 @@ void tarn_get_route(struct tarn_get_batch *b, struct tarn_get_job *j)
     b->later = false;
     while (j->stage == TARN_GET_RESOLVED && !b->later) {
         uint64_t bytes, now = tarn_now_ns();
-        bool more;
 
         if (tarn_get_stopped(j)) {
             tarn_get_job_fail(b, j, TARN_E_CANCELED, "canceled by the caller");
@@ -241,16 +183,16 @@ void tarn_get_route(struct tarn_get_batch *b, struct tarn_get_job *j)
             j->stage = TARN_GET_FINAL;
             b->open--;
             tarn_get_misfit(j->get, j->index, &j->desc.tensor);
-        } else if (choose(b, j, &more)) {
+        } else if (choose(b->client, j, now)) {
             if (!is_leased(j, now))
                 continue;
-            if (!tarn_get_may_take(b->client, j)) {
+            if (j->glanced && !(j->way.side->ops->caps & TARN_CAP_CHECKS)) {
                 tarn_get_look(b, j);
                 continue;
             }
-            if (!b->opening && tarn_flight_opens(&b->flight, tarn_get_side(j)))
+            if (!b->opening && tarn_flight_opens(&b->flight, j->way.side))
                 return;
-            tarn_get_launch(b, j, more, bytes, now);
+            tarn_get_launch(b, j, bytes, now);
         } else {
             give_up(b, j);
         }

@@ -13,7 +13,7 @@
 /* On the same host the node is not waited for, only its GPU is. */
 bool tarn_get_may_ask(const struct tarn_get_job *j)
 {
-    return !j->asked && !(j->get->client->transports[j->transport]->caps & TARN_CAP_SAME_HOST);
+    return !j->asked && !(j->way.side->ops->caps & TARN_CAP_SAME_HOST);
 }
 
 /* Until its health changes. */
@@ -34,7 +34,7 @@ bool tarn_get_await(struct tarn_get_batch *b, struct tarn_get_job *j, struct tar
         return false;
     wait_slow(node, until < j->get->deadline_ns ? until : j->get->deadline_ns, b->cancel);
     if (atomic_load(&node->health) == TARN_UP)
-        j->tried = 0;
+        tarn_get_try_all(j);
     if (b->open > 1)
         b->later = b->postponed = true;
     return true;

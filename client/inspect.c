@@ -8,6 +8,7 @@
 #include "client/link.h"
 #include "client/peer_nodes.h"
 #include "client/refresh.h"
+#include "client/side.h"
 
 /* How long a node may take to show that it is on this host. */
 #define REACH_NS (200 * TARN_NS_PER_MS)
@@ -17,11 +18,11 @@ static const char *route_name(struct tarn_client *c, struct tarn_peer_node *node
 {
     for (int t = 0; t < c->ntransports; t++) {
         struct tarn_side *s = &node->sides[t][0];
-        if (!tarn_side_moves(s, pool, 0) || !tarn_side_usable(s))
+        if (!tarn_side_moves(s, pool, 0) || !tarn_side_usable(s, tarn_now_ns()))
             continue;
-        if ((c->transports[t]->caps & TARN_CAP_SAME_HOST) && !atomic_load(&node->local))
+        if ((s->ops->caps & TARN_CAP_SAME_HOST) && !atomic_load(&node->local))
             continue;
-        return c->transports[t]->name;
+        return s->ops->name;
     }
     return NULL;
 }

@@ -9,7 +9,7 @@
  *
  * Only the first user of a side opens it; others wait for it, since a second mapping of a pool would
  * be wasted work. Nobody waits for one that is tried again: they go by another transport meanwhile. Where
- * there is none (has_other) what does not reach just now is waited for and tried again until the caller's
+ * there is none (`last`) what does not reach just now is waited for and tried again until the caller's
  * deadline: there is nothing else to go by.
  *
  * An ATTACH without an answer may be the node's silence or the transport's alone: some ask the network before
@@ -37,6 +37,7 @@
 #include "client/owed_command.h"
 #include "client/peer_nodes.h"
 #include "client/retire.h"
+#include "client/side.h"
 #include "transport/faulty.h"
 
 #define IDLE_MAX 16
@@ -80,69 +81,6 @@ bool tarn_link_close(struct tarn_open_link *l, uint64_t deadline_ns, struct tarn
     return id == 0 || detach(node, transport, id, deadline_ns, cancel);
 }
 
-static const struct tarn_transport_ops *ops_of(const struct tarn_side *s)
-{
-    return s->node->client->transports[s->transport];
-}
-
-/* Is there a transport to turn to when this one is of no use? */
-static bool has_other(const struct tarn_side *s)
-{
-    return s->transport + 1 < s->node->client->ntransports;
-}
-
-/* The last attempt said that the side is of no use, and the time for the next has not come, or somebody else
- * is at it. remote.lock is held. */
-static bool is_resting(const struct tarn_side *s)
-{
-    switch (atomic_load(&s->state)) {
-    case TARN_SIDE_UNREACHABLE:
-        return tarn_now_ns() < s->retry_ns;
-    case TARN_SIDE_OPENING:
-        return s->code != 0 && has_other(s);
-    default:
-        return false;
-    }
-}
-
-/* Is it to be waited for until it reaches the node again? remote.lock is held. */
-static bool is_awaited(const struct tarn_side *s)
-{
-    return atomic_load(&s->state) == TARN_SIDE_UNREACHABLE && s->code == TARN_E_NOT_REACHABLE &&
-           !has_other(s) && (ops_of(s)->caps & TARN_CAP_RETURNS);
-}
-
-bool tarn_side_awaited(struct tarn_side *s)
-{
-    pthread_mutex_lock(&s->node->lock);
-    bool awaited = is_awaited(s);
-    pthread_mutex_unlock(&s->node->lock);
-    return awaited;
-}
-
-bool tarn_side_usable(struct tarn_side *s)
-{
-    struct tarn_peer_node *node = s->node;
-    int state = atomic_load(&s->state);
-
-    switch (atomic_load(&node->health)) {
-    case TARN_GONE:
-        return false;
-    case TARN_SLOW: /* memory that is mapped already can be read without the node */
-        return state == TARN_SIDE_SHARED && !s->write && !atomic_load(&node->superseded);
-    default:
-        break;
-    }
-    if (atomic_load(&node->superseded))
-        return false;
-    if (state != TARN_SIDE_UNREACHABLE && state != TARN_SIDE_OPENING)
-        return true;
-    pthread_mutex_lock(&node->lock);
-    bool usable = s->idle || !is_resting(s) || is_awaited(s);
-    pthread_mutex_unlock(&node->lock);
-    return usable;
-}
-
 /* What a node said (BUSY, AUTH), or CUDA, counts more than that a transport does not reach. */
 int tarn_link_unreachable(struct tarn_peer_node *node, bool write, uint32_t gpu, char *text, size_t bytes)
 {
@@ -157,7 +95,7 @@ int tarn_link_unreachable(struct tarn_peer_node *node, bool write, uint32_t gpu,
     pthread_mutex_lock(&node->lock);
     for (int t = 0; t < node->client->ntransports; t++) {
         const struct tarn_side *s = &node->sides[t][write];
-        bool elsewhere = s->code == TARN_E_NOT_REACHABLE && (ops_of(s)->caps & TARN_CAP_SAME_HOST);
+        bool elsewhere = s->code == TARN_E_NOT_REACHABLE && (s->ops->caps & TARN_CAP_SAME_HOST);
         if (s->code == 0 || elsewhere || code != TARN_E_NOT_REACHABLE)
             continue;
         code = s->code;
@@ -191,8 +129,8 @@ static int silent(struct tarn_side *s, uint64_t since_ns, uint64_t patience_ns, 
         s->silent_ns = since_ns;
     bool long_since = now - s->silent_ns >= patience_ns;
     pthread_mutex_unlock(&node->lock);
-    return tarn_fail(long_since || !has_other(s) ? TARN_E_NOT_REACHABLE : TARN_E_BUSY, "%s: %s: %s",
-                     tarn_peer_node_text(node, who), ops_of(s)->name, what);
+    return tarn_fail(long_since || s->last ? TARN_E_NOT_REACHABLE : TARN_E_BUSY, "%s: %s: %s",
+                     tarn_peer_node_text(node, who), s->ops->name, what);
 }
 
 /* Where there is another transport to turn to, time is left to do so. */
@@ -201,7 +139,7 @@ static uint64_t wait_until(const struct tarn_side *s, uint64_t since_ns, uint64_
 {
     uint64_t left = deadline_ns > since_ns ? deadline_ns - since_ns : 0;
 
-    if (!has_other(s))
+    if (s->last)
         return deadline_ns;
     return since_ns + (left / 2 < patience_ns ? left / 2 : patience_ns);
 }
@@ -215,7 +153,7 @@ static int wait_attached(struct tarn_control_conn *conn, struct tarn_side *s, ui
     uint64_t until = wait_until(s, since, patience, deadline_ns);
     int rc = tarn_control_conn_reply(conn, until, cancel, reply_p);
 
-    if (rc != TARN_E_TIMEOUT || !conn->reply_due || !has_other(s))
+    if (rc != TARN_E_TIMEOUT || !conn->reply_due || s->last)
         return rc;
     rc = tarn_link_ask_node(node, deadline_ns, cancel);
     if (rc != 0)
@@ -232,7 +170,7 @@ static int attach(struct tarn_control_conn *conn, struct tarn_side *s, const cha
                   uint64_t deadline_ns, struct tarn_cancel *cancel, redisReply **reply_p, int *fds,
                   uint32_t *nfds)
 {
-    const char *transport = ops_of(s)->name;
+    const char *transport = s->ops->name;
     const struct tarn_command *c =
         tarn_resp_command(conn->resp, "ATTACH", transport, s->write ? "w" : "r", *offer ? offer : NULL, NULL);
     redisReply *reply;
@@ -257,9 +195,9 @@ static int connect_once(struct tarn_open_link *l, struct tarn_peer *peer)
 {
     struct tarn_client *c = l->side->node->client;
 
-    l->ops = ops_of(l->side);
+    l->ops = l->side->ops;
     if (c->faulty)
-        return tarn_faulty_connect(c->faulty, ops_of(l->side), peer, &l->link, &l->ops);
+        return tarn_faulty_connect(c->faulty, l->side->ops, peer, &l->link, &l->ops);
     return l->ops->connect(peer, &l->link);
 }
 
@@ -276,7 +214,7 @@ static void give_up(struct tarn_open_link *l)
 static int connect_link(struct tarn_open_link *l, struct tarn_peer *peer)
 {
     struct tarn_peer_node *node = l->side->node;
-    bool same_host = ops_of(l->side)->caps & TARN_CAP_SAME_HOST;
+    bool same_host = l->side->ops->caps & TARN_CAP_SAME_HOST;
     uint64_t since = tarn_now_ns();
     uint64_t patience = NETWORK_PATIENCE_NS + NETWORK_TRIPS * tarn_patience_rtt(&node->patience);
     int rc;
@@ -297,7 +235,7 @@ static int connect_link(struct tarn_open_link *l, struct tarn_peer *peer)
         return tarn_fail(TARN_E_BUSY,
                          "node %s: %s: the GPU driver is still starting: raise timeout_ms of the first "
                          "operation",
-                         node->key.id, ops_of(l->side)->name);
+                         node->key.id, l->side->ops->name);
     return silent(l->side, since, patience,
                   "the network does not say where the node is: is its address up, and reached from here?");
 }
@@ -308,7 +246,7 @@ static int open_on(struct tarn_control_conn *conn, struct tarn_steps *asked, str
 {
     struct tarn_side *s = l->side;
     struct tarn_peer_node *node = s->node;
-    const struct tarn_transport_ops *ops = ops_of(s);
+    const struct tarn_transport_ops *ops = s->ops;
     int fds[TARN_RESP_FDS_MAX];
     char offer[TARN_OFFER_TEXT], who[352];
     redisReply *answer = NULL;
@@ -318,7 +256,7 @@ static int open_on(struct tarn_control_conn *conn, struct tarn_steps *asked, str
                              .local = node->client->locals[s->transport],
                              .write = s->write,
                              .fds = fds,
-                             .alone = !has_other(s),
+                             .alone = s->last,
                              .deadline_ns = steps->deadline_ns,
                              .cancel = cancel,
                              .patience_ns = steps->patience_ns};
@@ -353,7 +291,7 @@ static int open_link(struct tarn_side *s, uint64_t deadline_ns, uint64_t patienc
                      struct tarn_cancel *cancel, struct tarn_open_link **l_p)
 {
     struct tarn_peer_node *node = s->node;
-    bool local_only = (ops_of(s)->caps & TARN_CAP_SAME_HOST) != 0;
+    bool local_only = (s->ops->caps & TARN_CAP_SAME_HOST) != 0;
     struct tarn_open_link *l = calloc(1, sizeof *l);
     struct tarn_control_conn *conn;
     uint64_t most = tarn_peer_node_patience(node) > OPEN_NS ? tarn_peer_node_patience(node) : OPEN_NS;
@@ -403,12 +341,12 @@ static void side_aside(struct tarn_side *s, int rc, uint64_t rest_ns)
 /* A side that could not be opened. remote.lock is held. */
 static void not_opened(struct tarn_side *s, int rc)
 {
-    bool local_only = (ops_of(s)->caps & TARN_CAP_SAME_HOST) != 0;
+    bool local_only = (s->ops->caps & TARN_CAP_SAME_HOST) != 0;
 
     side_aside(s, rc, RETRY_NS);
     if (local_only && rc == TARN_E_NOT_REACHABLE && s->silent_ns == 0)
         s->retry_ns += ELSEWHERE_NS - RETRY_NS;
-    else if (is_awaited(s))
+    else if (tarn_side_awaited(s))
         s->retry_ns -= RETRY_NS - RETRY_ALONE_NS;
 }
 
@@ -481,7 +419,7 @@ static int wait_opened(struct tarn_side *s, uint64_t deadline_ns, struct tarn_ca
     int rc = 0;
 
     for (;;) {
-        bool resting = is_resting(s), awaited = resting && is_awaited(s);
+        bool resting = tarn_side_rests(s, tarn_now_ns()), awaited = resting && tarn_side_awaited(s);
         if (!awaited && (resting || atomic_load(&s->state) != TARN_SIDE_OPENING))
             return 0;
         if ((rc = still_waiting(s, deadline_ns, cancel)) != 0)
@@ -507,7 +445,7 @@ static int look(struct tarn_side *s, uint64_t deadline_ns, struct tarn_cancel *c
     int rc = wait_opened(s, deadline_ns, cancel);
     if (rc != 0 || (*l_p = pop_idle(s)) != NULL)
         return rc;
-    if (is_resting(s))
+    if (tarn_side_rests(s, tarn_now_ns()))
         return tarn_fail(s->code, "%s", s->why);
     switch (atomic_load(&s->state)) {
     case TARN_SIDE_SHARED:
@@ -572,16 +510,17 @@ int tarn_link_take(struct tarn_side *s, uint64_t deadline_ns, uint64_t patience_
 bool tarn_link_lost(struct tarn_side *s, uint32_t pool, uint32_t gpu)
 {
     struct tarn_peer_node *node = s->node;
+    uint64_t now = tarn_now_ns();
     bool other = false;
 
     for (int t = 0; t < node->client->ntransports && !other; t++) {
         struct tarn_side *o = &node->sides[t][s->write];
-        other = o != s && tarn_side_moves(o, pool, gpu) && tarn_side_usable(o) && !tarn_side_awaited(o);
+        other = o != s && tarn_side_moves(o, pool, gpu) && tarn_side_usable(o, now) && !tarn_side_awaited(o);
     }
     if (!other || atomic_load(&s->state) == TARN_SIDE_SHARED)
         return false;
     tarn_log(&node->client->log, TARN_LOG_WARN, "client",
-             "msg=\"transport set aside\" node=%s transport=%s cause=\"%s\"", node->key.id, ops_of(s)->name,
+             "msg=\"transport set aside\" node=%s transport=%s cause=\"%s\"", node->key.id, s->ops->name,
              tarn_last_error());
     pthread_mutex_lock(&node->lock);
     side_aside(s, TARN_E_NOT_REACHABLE, RETRY_NS);
@@ -625,7 +564,7 @@ void tarn_link_give(struct tarn_open_link *l)
     pthread_mutex_unlock(&node->lock);
     if (!keep)
         tarn_link_close(l, 0, NULL); /* all that was written has ended */
-    else if (!s->write && (ops_of(s)->caps & TARN_CAP_ONE_SIDED))
+    else if (!s->write && (s->ops->caps & TARN_CAP_ONE_SIDED))
         used(node->client);
 }
 

@@ -47,9 +47,4 @@ int tarn_link_ask_node(struct tarn_peer_node *node, uint64_t deadline_ns, struct
 void tarn_link_silent(struct tarn_side *s, const struct tarn_work *w, uint64_t since_ns, uint64_t quiet_ns);
 /* Why no transport is tried, as a code and a sentence. gpu: tarn_pieces_gpu(). */
 int tarn_link_unreachable(struct tarn_peer_node *node, bool write, uint32_t gpu, char *text, size_t bytes);
-/* May it be tried now? */
-bool tarn_side_usable(struct tarn_side *s);
-/* Does it not reach the node just now, which is waited for since no other transport comes after it? */
-bool tarn_side_awaited(struct tarn_side *s);
-
 #endif

@@ -12,6 +12,7 @@
 #include "client/control_conn.h"
 #include "client/peer_nodes.h"
 #include "client/resolve.h"
+#include "client/side.h"
 #include "client/verdict.h"
 
 #define COMMAND_KEYS_MAX 4096
@@ -119,11 +120,11 @@ static bool touch_directly(struct tarn_client *c, const struct tarn_key *key)
         for (int t = 0; t < c->ntransports; t++) {
             uint32_t stripe = d.locs[k].slot % TARN_STRIPES;
             struct tarn_side *s = &d.locs[k].node->sides[t][0];
-            struct tarn_open_link *l = tarn_shared_enter(s, stripe);
+            struct tarn_open_link *l = tarn_side_enter(s, stripe);
             if (!l)
                 continue;
             l->ops->touch(l->link, d.locs[k].pool, d.locs[k].slot);
-            tarn_shared_leave(s, stripe);
+            tarn_side_leave(s, stripe);
             return true;
         }
     return false;

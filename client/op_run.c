@@ -15,7 +15,7 @@
 #include "base/thread.h"
 #include "client/event.h"
 #include "client/get.h"
-#include "client/get_slow.h"
+#include "client/get_now.h"
 #include "client/memory.h"
 #include "client/op.h"
 #include "client/put.h"
@@ -70,14 +70,14 @@ static void run_gets(struct tarn_worker *w, struct tarn_operation *const *ops, s
         op->get.cancel = &op->cancel;
         op->get.calls = &calls;
         op->get.owner = op;
-        tarn_get_fast(&op->get);
+        tarn_get_now(&op->get);
         if (op->get.left == 0)
             get_done(&op->get);
         else
             slow[nslow++] = &op->get;
     }
     if (nslow > 0)
-        tarn_get_slow(c, slow, nslow, w->cancel_fd);
+        tarn_get_finish(c, slow, nslow, w->cancel_fd);
 }
 
 static void run_other(struct tarn_worker *w, struct tarn_operation *op)

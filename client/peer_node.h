@@ -53,15 +53,17 @@ enum tarn_side_state {
  */
 struct tarn_side {
     struct tarn_peer_node *node;
+    const struct tarn_transport_ops *ops;
     int transport; /* its index in the client's */
+    bool last;     /* no other transport comes after it */
     bool write;
     _Atomic int state;
     _Atomic(struct tarn_open_link *) shared; /* POOLED: for views alone, once there has been one */
     struct tarn_open_link *idle, *retired;   /* remote.lock */
-    uint32_t nidle;
-    uint64_t retry_ns;  /* UNREACHABLE: not tried again before */
-    uint64_t silent_ns; /* since then no ATTACH has been answered; 0: the last one was */
-    int code;           /* why the last attempt said that it is UNREACHABLE; 0: it did not */
+    _Atomic uint32_t nidle;
+    _Atomic uint64_t retry_ns; /* UNREACHABLE: not tried again before */
+    uint64_t silent_ns;        /* since then no ATTACH has been answered; 0: the last one was */
+    _Atomic int code;          /* why the last attempt said that it is UNREACHABLE; 0: it did not */
     char why[TARN_SENTENCE];
     struct {
         _Alignas(64) _Atomic uint32_t n;
@@ -125,7 +127,7 @@ struct tarn_peer_node {
     struct tarn_control_conn *watch; /* idle connection whose end shows the node's; monitor.lock */
     _Atomic uint32_t owed_commands;  /* not run yet */
     uint64_t probe_ns, backoff_ns;   /* keeper only */
-    struct tarn_side sides[TARN_TRANSPORTS_MAX][2]; /* [transport][write] */
+    struct tarn_side sides[TARN_TRANSPORTS_MAX][2]; /* [transport][write], as many as the client has */
 };
 
 /* Another incarnation has its place, or the directory has said that it is not there: its copies are none. */
@@ -139,20 +141,6 @@ static inline bool tarn_peer_node_answers(const struct tarn_peer_node *node)
 {
     return atomic_load(&node->listed) && !atomic_load(&node->superseded) &&
            atomic_load(&node->health) == TARN_UP;
-}
-
-static inline struct tarn_open_link *tarn_shared_enter(struct tarn_side *s, uint32_t stripe)
-{
-    atomic_fetch_add(&s->busy[stripe].n, 1);
-    struct tarn_open_link *l = atomic_load(&s->shared);
-    if (!l)
-        atomic_fetch_sub(&s->busy[stripe].n, 1);
-    return l;
-}
-
-static inline void tarn_shared_leave(struct tarn_side *s, uint32_t stripe)
-{
-    atomic_fetch_sub_explicit(&s->busy[stripe].n, 1, memory_order_release);
 }
 
 #endif

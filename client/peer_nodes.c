@@ -24,11 +24,14 @@ static struct tarn_peer_node *remote_new(struct tarn_client *c, const char *id, 
     r->client = c;
     snprintf(r->key.id, sizeof r->key.id, "%s", id);
     r->key.epoch = epoch;
-    for (int t = 0; t < TARN_TRANSPORTS_MAX; t++)
+    for (int t = 0; t < c->ntransports; t++)
         for (int w = 0; w < 2; w++) {
-            r->sides[t][w].node = r;
-            r->sides[t][w].transport = t;
-            r->sides[t][w].write = w;
+            struct tarn_side *s = &r->sides[t][w];
+            s->node = r;
+            s->ops = c->transports[t];
+            s->transport = t;
+            s->last = t + 1 == c->ntransports;
+            s->write = w;
         }
     pthread_mutex_init(&r->lock, NULL);
     tarn_cond_init(&r->changed);
@@ -103,16 +106,6 @@ void tarn_peer_node_pool_name(struct tarn_peer_node *node, uint32_t index, char 
     pthread_mutex_unlock(&node->lock);
 }
 
-bool tarn_side_moves(const struct tarn_side *s, uint32_t pool, uint32_t gpu)
-{
-    const struct tarn_peer_node *node = s->node;
-
-    if (gpu && !(node->client->transports[s->transport]->caps & TARN_CAP_GPU))
-        return false;
-    return pool < TARN_POOLS_MAX &&
-           atomic_load_explicit(&node->pool_transports[pool], memory_order_relaxed) >> s->transport & 1;
-}
-
 void tarn_tell_route(const struct tarn_side *s, const struct tarn_key *key, uint32_t pool, uint32_t gpu)
 {
     struct tarn_peer_node *node = s->node;
@@ -125,6 +118,6 @@ void tarn_tell_route(const struct tarn_side *s, const struct tarn_key *key, uint
         snprintf(memory, sizeof memory, "gpu%u", gpu - 1);
     tarn_log(&node->client->log, TARN_LOG_DEBUG, "client",
              "msg=\"route of a %s\" key=\"%s\" node=%s pool=%s transport=%s memory=%s",
-             s->write ? "put" : "get", tarn_key_text(key, name), node->key.id, pool_name,
-             node->client->transports[s->transport]->name, memory);
+             s->write ? "put" : "get", tarn_key_text(key, name), node->key.id, pool_name, s->ops->name,
+             memory);
 }

@@ -20,8 +20,6 @@ struct tarn_peer_node *tarn_peer_node_of(struct tarn_client *c, const char *id, 
 int tarn_peer_node_pool(struct tarn_peer_node *node, const char *name);
 /* Its name by index; "" when unknown. */
 void tarn_peer_node_pool_name(struct tarn_peer_node *node, uint32_t index, char out[TARN_POOL_NAME_MAX + 1]);
-/* May the side's transport move memory of that kind (tarn_pieces_gpu) to or from the pool? */
-bool tarn_side_moves(const struct tarn_side *s, uint32_t pool, uint32_t gpu);
 /* "n1 (127.0.0.1:7700)" for sentences. */
 const char *tarn_peer_node_text(struct tarn_peer_node *node, char out[352]);
 /* Says at debug level which way an item's bytes are about to take. */

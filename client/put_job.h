@@ -28,6 +28,7 @@
 #include "client/flight.h"
 #include "client/place.h"
 #include "client/verdict.h"
+#include "client/way.h"
 #include "transport/seen.h"
 
 struct tarn_put_job;
@@ -58,9 +59,9 @@ struct tarn_target {
     bool granted; /* the node holds room under (pool, slot, gen) until COMMIT or ABORT */
     uint32_t pool, slot;
     uint64_t offset, gen;
-    uint32_t tried; /* transports that failed to write it */
-    int transport;  /* the one it was posted to last */
-    bool misfit;    /* the pieces written last had more bytes than there is room for */
+    uint64_t tried;      /* as in struct tarn_choice */
+    struct tarn_way way; /* it was posted to last */
+    bool misfit;         /* the pieces written last had more bytes than there is room for */
     struct tarn_transfer x;
 };
 
@@ -113,7 +114,6 @@ struct tarn_put {
     struct tarn_put_node *nodes;
     uint32_t nnodes;
     struct tarn_flight flight;
-    bool alone; /* the next write is the flight's only one, and is waited for at once */
     struct tarn_seen seen;
 };
 

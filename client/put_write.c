@@ -8,20 +8,15 @@
 #include "client/link.h"
 #include "client/peer_nodes.h"
 #include "client/put_plan.h"
+#include "client/side.h"
 
-static int choose_transport(const struct tarn_put *p, const struct tarn_target *t)
+static bool choose(const struct tarn_put *p, const struct tarn_target *t, struct tarn_way *w)
 {
-    for (int i = 0; i < p->client->ntransports; i++)
-        if (tarn_side_moves(&t->node->sides[i][1], t->pool, t->x.work.gpu) && !(t->tried >> i & 1) &&
-            tarn_side_usable(&t->node->sides[i][1]))
-            return i;
-    return -1;
-}
+    const struct tarn_loc l = {.node = t->node, .pool = t->pool};
+    const struct tarn_choice q = {
+        .locs = &l, .nlocs = 1, .gpu = t->x.work.gpu, .write = true, .tried = t->tried};
 
-/* Of the transport that it was posted to last. */
-static struct tarn_side *side_of(const struct tarn_target *t)
-{
-    return &t->node->sides[t->transport][1];
+    return tarn_way_choose(p->client, &q, tarn_now_ns(), w);
 }
 
 /* The target is lost for good or for this try. */
@@ -45,48 +40,27 @@ static bool look(struct tarn_target *t)
     return rc == 0;
 }
 
-/* True: it is written, or under way in the flight. */
-static bool write_alone(struct tarn_put *p, struct tarn_target *t)
-{
-    struct tarn_open_link *l = tarn_link_at_hand(side_of(t));
-    struct tarn_alone a;
-
-    p->alone = false;
-    if (!l)
-        return false;
-    if (tarn_flight_alone(l, &t->x, tarn_now_ns(), &a)) {
-        t->state = TARN_TARGET_WRITTEN;
-        return true;
-    }
-    if (a.open_link)
-        tarn_flight_adopt(&p->flight, &t->x, &a);
-    return a.open_link != NULL;
-}
-
 static bool post(struct tarn_put *p, struct tarn_target *t)
 {
     char who[352], text[TARN_SENTENCE], busy[TARN_SENTENCE] = "";
-    int rc, i;
+    int rc;
 
-    while ((i = choose_transport(p, t)) >= 0) {
-        if (t->x.work.seen && !(p->client->transports[i]->caps & TARN_CAP_CHECKS) && !look(t))
+    while (choose(p, t, &t->way)) {
+        if (t->x.work.seen && !(t->way.side->ops->caps & TARN_CAP_CHECKS) && !look(t))
             return false;
         t->x.work.scratch[0] = 0;
-        t->transport = i;
-        tarn_tell_route(side_of(t), &p->items[t->job->index].key, t->pool, t->x.work.gpu);
-        if (p->alone && write_alone(p, t))
-            return true;
-        rc = tarn_flight_post(&p->flight, side_of(t), &t->x);
+        tarn_tell_route(t->way.side, &p->items[t->job->index].key, t->pool, t->x.work.gpu);
+        rc = tarn_flight_post(&p->flight, t->way.side, &t->x);
         if (rc == 0)
             return true;
         if (rc == TARN_E_NODE_DOWN || rc == TARN_E_TIMEOUT || rc == TARN_E_CANCELED) {
             lose(t, rc, rc != TARN_E_CANCELED);
-            t->job->busy |= rc == TARN_E_TIMEOUT && tarn_side_awaited(side_of(t));
+            t->job->busy |= rc == TARN_E_TIMEOUT && tarn_side_awaited(t->way.side);
             return false;
         }
         if (rc == TARN_E_BUSY)
             snprintf(busy, sizeof busy, "%s", tarn_last_error());
-        t->tried |= 1u << i;
+        t->tried |= tarn_way_bit(&t->way);
     }
     if (busy[0] && tarn_now_ns() >= p->deadline_ns)
         lose(t, tarn_fail(TARN_E_TIMEOUT, "%s", busy), false);
@@ -160,18 +134,18 @@ static void write_again(struct tarn_put *p, struct tarn_target *t)
 static void broken(struct tarn_put *p, struct tarn_target *t)
 {
     char who[352];
-    int i = choose_transport(p, t);
+    struct tarn_way again;
 
-    if (!t->x.fresh && i >= 0 &&
+    if (!t->x.fresh && choose(p, t, &again) &&
         tarn_now_ns() < p->deadline_ns) { /* an old pooled link: once more on a new one */
-        tarn_link_flush(side_of(t));
+        tarn_link_flush(t->way.side);
         write_again(p, t);
         return;
     }
     tarn_fail(TARN_E_NODE_DOWN, "%s: the data connection broke during a put",
               tarn_peer_node_text(t->node, who));
-    if (tarn_link_lost(side_of(t), t->pool, t->x.work.gpu)) {
-        t->tried |= 1u << t->transport;
+    if (tarn_link_lost(t->way.side, t->pool, t->x.work.gpu)) {
+        t->tried |= tarn_way_bit(&t->way);
         write_again(p, t);
         return;
     }
@@ -192,6 +166,7 @@ static void refused(struct tarn_target *t, int status)
 static void done(struct tarn_put *p, struct tarn_target *t)
 {
     char who[352];
+    struct tarn_way again;
     int status = t->x.work.status;
 
     switch (status) {
@@ -200,8 +175,8 @@ static void done(struct tarn_put *p, struct tarn_target *t)
         break;
     case TARN_E_NOT_REACHABLE: /* by this transport */
     case TARN_E_UNAVAILABLE:
-        t->tried |= 1u << t->transport;
-        if (choose_transport(p, t) >= 0)
+        t->tried |= tarn_way_bit(&t->way);
+        if (choose(p, t, &again))
             post(p, t);
         else
             refused(t, status);

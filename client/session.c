@@ -204,7 +204,6 @@ static bool write_all(struct tarn_put *p, struct tarn_put_job *job, uint64_t off
     bool misfit = false;
 
     tarn_flight_init(&p->flight, p->client, p->cancel);
-    p->alone = p->replicas == 1;
     for (uint32_t k = 0; k < p->replicas && job->status == 0; k++)
         tarn_target_post(p, &job->targets[k], offset, bytes, at_most, pieces, npieces);
     tarn_put_written(p);

@@ -15,8 +15,9 @@
 #include "client/desc.h"
 #include "client/lease_ask.h"
 #include "client/link.h"
-#include "client/peer_nodes.h"
 #include "client/resolve.h"
+#include "client/side.h"
+#include "client/way.h"
 
 static void tell_memory(struct tarn_view *v)
 {
@@ -27,19 +28,19 @@ static void tell_memory(struct tarn_view *v)
     v->device = m.kind == TARN_CUDA_DEVICE ? m.device : -1;
 }
 
-/* A view through this location's shared link; TARN_INPROGRESS when it has none that offers views. BUSY: the
+/* A view through the side's shared link; TARN_INPROGRESS when it has none that offers views. BUSY: the
  * transport is still opening the memory: call again. */
-static int view_at(struct tarn_client *c, const struct tarn_desc *d, const struct tarn_loc *l, int t,
+static int view_at(struct tarn_client *c, const struct tarn_desc *d, const struct tarn_way *w,
                    struct tarn_view *v)
 {
+    const struct tarn_loc *l = &d->locs[w->loc];
     uint32_t stripe = l->slot % TARN_STRIPES, hazard;
-    struct tarn_side *s = &l->node->sides[t][0];
-    struct tarn_open_link *open_link = tarn_shared_enter(s, stripe);
+    struct tarn_open_link *open_link = tarn_side_enter(w->side, stripe);
     int rc = TARN_INPROGRESS;
 
     if (!open_link)
         return rc;
-    if ((open_link->ops->caps & TARN_CAP_VIEW) && tarn_side_moves(s, l->pool, 0))
+    if (open_link->ops->caps & TARN_CAP_VIEW)
         rc = open_link->ops->view(open_link->link, l->pool, l->slot, l->gen, l->offset, d->tensor.bytes,
                                   &v->addr, &hazard);
     if (rc == 0) {
@@ -52,18 +53,17 @@ static int view_at(struct tarn_client *c, const struct tarn_desc *d, const struc
         v->opaque[1] = hazard;
         tarn_count(c, stripe, TARN_COUNT_GETS, 1);
     }
-    tarn_shared_leave(s, stripe);
+    tarn_side_leave(w->side, stripe);
     return rc;
 }
 
-/* Makes the transport's side usable; used once a node. BUSY: not in time, but it may be later. */
-static int connect_side(const struct tarn_loc *l, int t, uint64_t deadline_ns)
+/* Makes the side's link for views; used once a node. BUSY: not in time, but it may be later. */
+static int connect_side(struct tarn_side *s, uint64_t deadline_ns)
 {
-    struct tarn_side *s = &l->node->sides[t][0];
     struct tarn_open_link *link = NULL;
     bool fresh;
 
-    if (atomic_load(&s->shared) || !tarn_side_moves(s, l->pool, 0) || !tarn_side_usable(s))
+    if (atomic_load(&s->shared))
         return 0;
     int rc = tarn_link_take(s, deadline_ns, UINT64_MAX, NULL, &link, &fresh);
     if (link)
@@ -71,11 +71,15 @@ static int connect_side(const struct tarn_loc *l, int t, uint64_t deadline_ns)
     return rc;
 }
 
-/* Why a transport gives no views of a pool that it serves, where that is more than that it is elsewhere. */
-static void note_why(const struct tarn_loc *l, char why[TARN_SENTENCE])
+/* Why transports give no views of pools that they serve, where that is more than that they are elsewhere. */
+static void note_why(const struct tarn_desc *d, char why[TARN_SENTENCE])
 {
-    if (tarn_link_unreachable(l->node, false, 0, why, TARN_SENTENCE) == TARN_E_NOT_REACHABLE)
-        why[0] = '\0';
+    for (uint32_t k = 0; k < d->nlocs && !why[0]; k++) {
+        struct tarn_peer_node *node = d->locs[k].node;
+        if (atomic_load(&node->health) != TARN_GONE && tarn_lease_runs(&node->lease, tarn_coarse_ns()) &&
+            tarn_link_unreachable(node, false, 0, why, TARN_SENTENCE) == TARN_E_NOT_REACHABLE)
+            why[0] = '\0';
+    }
 }
 
 /* May the node be read from? deadline_ns 0: without asking. why: when it refuses. */
@@ -99,46 +103,38 @@ static enum tarn_lease_word leased(struct tarn_peer_node *node, uint64_t deadlin
 static int view_any(struct tarn_client *c, const struct tarn_desc *d, uint64_t deadline_ns,
                     struct tarn_view *v, char why[TARN_SENTENCE])
 {
+    struct tarn_choice q = {.locs = d->locs, .nlocs = d->nlocs, .view = true};
     int worst = TARN_E_NOT_REACHABLE;
-    uint32_t settled = 0; /* locations that no other transport can say more of */
+    struct tarn_way w;
 
     why[0] = '\0';
-    for (int t = 0; t < c->ntransports; t++) {
-        if (!(c->transports[t]->caps & TARN_CAP_VIEW))
+    while (tarn_way_choose(c, &q, tarn_now_ns(), &w)) {
+        enum tarn_lease_word word = leased(d->locs[w.loc].node, deadline_ns, why);
+        if (word != TARN_LEASE_RUNS) {
+            worst = word == TARN_LEASE_REFUSED ? TARN_E_DIRECTORY
+                    : word == TARN_LEASE_ASK   ? TARN_E_TIMEOUT
+                                               : worst;
+            q.tried |= tarn_way_bits_to(w.loc);
             continue;
-        for (uint32_t k = 0; k < d->nlocs; k++) {
-            const struct tarn_loc *l = &d->locs[k];
-            if (settled >> k & 1)
-                continue;
-            enum tarn_lease_word word = leased(l->node, deadline_ns, why);
-            if (word != TARN_LEASE_RUNS) {
-                worst = word == TARN_LEASE_REFUSED ? TARN_E_DIRECTORY
-                        : word == TARN_LEASE_ASK   ? TARN_E_TIMEOUT
-                                                   : worst;
-                settled |= 1u << k;
-                continue;
-            }
-            /* a SLOW node's memory can be read without it */
-            if (atomic_load(&l->node->health) == TARN_GONE)
-                continue;
-            int rc = deadline_ns != 0 ? connect_side(l, t, deadline_ns) : 0;
-            if (rc != TARN_E_BUSY)
-                rc = view_at(c, d, l, t, v);
-            while (rc == TARN_E_BUSY && tarn_now_ns() < deadline_ns)
-                rc = view_at(c, d, l, t, v);
-            if (rc == 0)
-                return 0;
-            if (rc == TARN_E_STALE || rc == TARN_E_AGAIN) {
-                worst = rc;
-                settled |= 1u << k;
-            } else if (rc != TARN_INPROGRESS) {
-                worst = rc == TARN_E_BUSY ? TARN_E_TIMEOUT : worst;
-                snprintf(why, TARN_SENTENCE, "%s", tarn_last_error());
-            } else if (deadline_ns != 0 && !why[0]) {
-                note_why(l, why);
-            }
+        }
+        q.tried |= tarn_way_bit(&w);
+        int rc = deadline_ns != 0 ? connect_side(w.side, deadline_ns) : 0;
+        if (rc != TARN_E_BUSY)
+            rc = view_at(c, d, &w, v);
+        while (rc == TARN_E_BUSY && tarn_now_ns() < deadline_ns)
+            rc = view_at(c, d, &w, v);
+        if (rc == 0)
+            return 0;
+        if (rc == TARN_E_STALE || rc == TARN_E_AGAIN) {
+            worst = rc;
+            q.tried |= tarn_way_bits_to(w.loc); /* no other transport can say more of it */
+        } else if (rc != TARN_INPROGRESS) {
+            worst = rc == TARN_E_BUSY ? TARN_E_TIMEOUT : worst;
+            snprintf(why, TARN_SENTENCE, "%s", tarn_last_error());
         }
     }
+    if (deadline_ns != 0)
+        note_why(d, why);
     return worst;
 }
 

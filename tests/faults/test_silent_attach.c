@@ -19,6 +19,7 @@
 #include "client/peer_node.h"
 #include "client/peer_nodes.h"
 #include "client/refresh.h"
+#include "client/side.h"
 #include "tests/harness.h"
 #include <tarn/tarn.h>
 
@@ -174,12 +175,12 @@ static void the_transport_is_set_aside_not_the_node(void **state)
         assert_in_range(ms, 240, 250 + SLACK_MS);
         assert_non_null(strstr(tarn_last_error(), "shm: ATTACH is not answered, though the node answers"));
         assert_int_equal(health(w), TARN_UP);
-        assert_false(tarn_side_usable(&w->remote->sides[SHM][0]));
-        assert_true(tarn_side_usable(&w->remote->sides[SHM][1]));
-        assert_true(tarn_side_usable(&w->remote->sides[TCP][0]));
+        assert_false(tarn_side_usable(&w->remote->sides[SHM][0], tarn_now_ns()));
+        assert_true(tarn_side_usable(&w->remote->sides[SHM][1], tarn_now_ns()));
+        assert_true(tarn_side_usable(&w->remote->sides[TCP][0], tarn_now_ns()));
         assert_int_equal(take(w, 3000, &ms), TARN_E_NOT_REACHABLE);
         assert_int_equal(atomic_load(&w->attaches), round + 1);
-        HARNESS_UNTIL(tarn_side_usable(&w->remote->sides[SHM][0]), 2000 + SLACK_MS);
+        HARNESS_UNTIL(tarn_side_usable(&w->remote->sides[SHM][0], tarn_now_ns()), 2000 + SLACK_MS);
     }
     harness_passed(w->h);
 }
@@ -197,10 +198,10 @@ static void nobody_waits_for_who_tries_again(void **state)
     pthread_t other;
     int ms;
     assert_int_equal(take(w, 3000, &ms), TARN_E_NOT_REACHABLE);
-    HARNESS_UNTIL(tarn_side_usable(&w->remote->sides[SHM][0]), 2000 + SLACK_MS);
+    HARNESS_UNTIL(tarn_side_usable(&w->remote->sides[SHM][0], tarn_now_ns()), 2000 + SLACK_MS);
     assert_int_equal(pthread_create(&other, NULL, take_in_vain, w), 0);
     HARNESS_UNTIL(atomic_load(&w->attaches) == 2, 2000);
-    assert_false(tarn_side_usable(&w->remote->sides[SHM][0]));
+    assert_false(tarn_side_usable(&w->remote->sides[SHM][0], tarn_now_ns()));
     assert_int_equal(take(w, 3000, &ms), TARN_E_NOT_REACHABLE);
     assert_true(ms < 200); /* the other one takes 250 */
     pthread_join(other, NULL);

@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Gets: what the directory is asked, once for all jobs that need it: look-ups, and until when nodes may be
+ * read from. */
+#include "client/get_lookup.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "client/lease_ask.h"
+#include "client/resolve.h"
+
+static void resolved(struct tarn_get_batch *b, struct tarn_get_job *j, const struct tarn_resolved *r)
+{
+    if (r->status != 0) {
+        tarn_get_job_fail(b, j, TARN_E_NOT_FOUND, "no such key");
+        return;
+    }
+    memcpy(&j->desc, &r->desc, tarn_desc_bytes(&r->desc));
+    j->asked = true;
+    tarn_get_try_all(j);
+    j->stage = TARN_GET_RESOLVED;
+}
+
+/* Picks the jobs that need it; the earliest of their deadlines. */
+static size_t collect_wanted(struct tarn_get_batch *b, struct tarn_key *keys, struct tarn_get_job **jobs,
+                             uint64_t *deadline_p)
+{
+    size_t n = 0;
+
+    *deadline_p = UINT64_MAX;
+    for (size_t i = 0; i < b->n; i++) {
+        struct tarn_get_job *j = &b->jobs[i];
+        if (j->stage != TARN_GET_WANTED)
+            continue;
+        if (tarn_get_stopped(j)) {
+            tarn_get_job_fail(b, j, TARN_E_CANCELED, "canceled by the caller");
+            continue;
+        }
+        keys[n] = tarn_get_item(j)->key;
+        jobs[n++] = j;
+        if (j->get->deadline_ns < *deadline_p)
+            *deadline_p = j->get->deadline_ns;
+    }
+    return n;
+}
+
+static void resolve_failed(struct tarn_get_batch *b, struct tarn_get_job *j, int rc, const char *text)
+{
+    if (tarn_get_stopped(j)) {
+        tarn_get_job_fail(b, j, TARN_E_CANCELED, "canceled by the caller");
+        return;
+    }
+    if ((rc == TARN_E_TIMEOUT || b->stopped) && tarn_now_ns() < j->get->deadline_ns)
+        return; /* that was another job's deadline or cancel: once more */
+    if (j->why != 0)
+        tarn_get_job_fail(b, j, j->why, j->text);
+    else
+        tarn_get_job_fail(b, j, rc, text);
+}
+
+void tarn_get_look_up(struct tarn_get_batch *b)
+{
+    struct tarn_key *keys = malloc(b->open * sizeof *keys);
+    struct tarn_get_job **jobs = malloc(b->open * sizeof *jobs);
+    struct tarn_resolved *out = malloc(b->open * sizeof *out);
+    char text[TARN_SENTENCE] = "out of memory";
+    uint64_t deadline;
+    int rc = TARN_E_NO_MEMORY;
+
+    if (keys && jobs && out) {
+        size_t n = collect_wanted(b, keys, jobs, &deadline);
+        rc = n ? tarn_resolve_keys(b->client, keys, n, deadline, b->cancel, out) : 0;
+        if (rc != 0)
+            snprintf(text, sizeof text, "%s", tarn_last_error());
+        b->stopped = rc == TARN_E_CANCELED;
+        for (size_t i = 0; i < n; i++)
+            if (rc == 0)
+                resolved(b, jobs[i], &out[i]);
+            else
+                resolve_failed(b, jobs[i], rc, text);
+    } else {
+        for (size_t i = 0; i < b->n; i++)
+            if (b->jobs[i].stage == TARN_GET_WANTED)
+                tarn_get_job_fail(b, &b->jobs[i], rc, text);
+    }
+    free(keys);
+    free(jobs);
+    free(out);
+}
+
+void tarn_get_ask_leases(struct tarn_get_batch *b)
+{
+    uint64_t deadline = UINT64_MAX;
+
+    for (size_t i = 0; i < b->n; i++)
+        if (b->jobs[i].stage != TARN_GET_FINAL && b->jobs[i].get->deadline_ns < deadline)
+            deadline = b->jobs[i].get->deadline_ns;
+    tarn_lease_wait(b->client, deadline, b->cancel);
+    for (size_t i = 0; i < b->n; i++)
+        if (b->jobs[i].stage == TARN_GET_UNLEASED)
+            b->jobs[i].stage = TARN_GET_RESOLVED;
+}

@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Gets: what can be served at once. Descriptor from the hits or the cache, link shared (shared memory), bytes
+ * moved here and now. No allocation, no system call, one shard lock. What cannot be served so is left, with
+ * status TARN_INPROGRESS.
+ */
+#include "client/get_now.h"
+
+#include "client/lease_ask.h"
+#include "client/peer_nodes.h"
+#include "client/side.h"
+#include "client/way.h"
+
+static bool choose(const struct tarn_get *g, uint64_t now_ns, struct tarn_way *w)
+{
+    const struct tarn_desc *d = &g->found_desc;
+    const struct tarn_choice q = {.locs = d->locs, .nlocs = d->nlocs, .gpu = g->found_gpu};
+
+    return tarn_way_choose(g->client, &q, now_ns, w) && tarn_lease_read(&d->locs[w->loc].node->lease, now_ns);
+}
+
+/* Through the side's shared link, if it has one. */
+static int copy(struct tarn_get *g, size_t i, const struct tarn_way *way, uint64_t bytes, uint32_t stripe)
+{
+    const struct tarn_item *item = &g->items[i];
+    const struct tarn_loc *l = &g->found_desc.locs[way->loc];
+    struct tarn_open_link *open_link = tarn_side_enter(way->side, stripe);
+
+    if (!open_link)
+        return TARN_INPROGRESS;
+    struct tarn_work w = tarn_work_of(item, l, bytes, g->flags, g->found_gpu);
+    if (tarn_log_wants(&g->client->log, TARN_LOG_DEBUG))
+        tarn_tell_route(way->side, &item->key, l->pool, w.gpu);
+    int rc = open_link->ops->get(open_link->link, &w);
+    tarn_side_leave(way->side, stripe);
+    return rc == 0 && w.status == 0 ? 0 : TARN_INPROGRESS;
+}
+
+/* Serves item i now: its final status, or TARN_INPROGRESS. */
+static int serve(struct tarn_get *g, size_t i, uint64_t now_ns)
+{
+    struct tarn_client *c = g->client;
+    struct tarn_item *item = &g->items[i];
+    struct tarn_way way;
+    uint64_t bytes;
+    int rc = tarn_get_check(g, i);
+
+    g->found = SIZE_MAX;
+    if (rc == 0)
+        rc = tarn_get_memory(g, i, &g->found_gpu, &g->found_glanced);
+    if (rc != 0) {
+        tarn_verdict_note(&g->verdict, i, rc);
+        return rc;
+    }
+    uint64_t hash = tarn_key_hash(&item->key);
+    uint32_t stripe = (uint32_t)hash % TARN_STRIPES;
+    if (!tarn_get_find(g, i, hash, &g->found_desc))
+        return TARN_INPROGRESS;
+    g->found = i;
+    if (g->found_glanced || /* shared links do not look at pieces */
+        !tarn_get_fits(g, i, &g->found_desc.tensor, &bytes) /* or the descriptor is out of date */ ||
+        !choose(g, now_ns, &way) || atomic_load(&way.side->state) != TARN_SIDE_SHARED)
+        return TARN_INPROGRESS;
+    if (copy(g, i, &way, bytes, stripe) != 0)
+        return TARN_INPROGRESS;
+    item->tensor = g->found_desc.tensor;
+    tarn_count(c, stripe, TARN_COUNT_GETS, 1);
+    tarn_count(c, stripe, TARN_COUNT_GET_BYTES, bytes);
+    return 0;
+}
+
+/* One whose object is known, and that no shared link serves, is rarely the only one: the others are left,
+ * too, and not even looked at, since the first need not wait for that. */
+void tarn_get_now(struct tarn_get *g)
+{
+    uint64_t now_ns = tarn_coarse_ns();
+    bool later = false;
+    size_t i;
+
+    for (i = 0; i < g->n && !later; i++) {
+        int rc = serve(g, i, now_ns);
+        g->items[i].status = rc;
+        later = rc == TARN_INPROGRESS && g->found == i;
+        if (rc == TARN_INPROGRESS)
+            continue;
+        if (rc != 0)
+            tarn_count(g->client, 0, TARN_COUNT_ERRORS, 1);
+        g->left--;
+    }
+    g->looked = i;
+}
+
+bool tarn_get_is_near(const struct tarn_get *g)
+{
+    const struct tarn_desc *d = &g->found_desc;
+    struct tarn_way way;
+    uint64_t bytes;
+
+    if (g->found != g->looked - 1)
+        return false;
+    for (uint32_t k = 0; k < d->nlocs; k++)
+        if (tarn_lease_word(d->locs[k].node) == TARN_LEASE_ASK)
+            return false;
+    return (g->found_glanced || tarn_get_fits(g, g->found, &d->tensor, &bytes)) && d->nlocs == 1 &&
+           choose(g, tarn_coarse_ns(), &way) && atomic_load(&way.side->state) == TARN_SIDE_POOLED &&
+           (way.side->ops->caps & TARN_CAP_SAME_HOST);
+}

@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Gets: from the items that are left to jobs. */
+#include "client/get_start.h"
+
+#include <string.h>
+
+#include "client/get_route.h"
+
+static bool is_left(const struct tarn_get *g, size_t i)
+{
+    return i >= g->looked || g->items[i].status == TARN_INPROGRESS;
+}
+
+void tarn_get_no_memory(struct tarn_get *const *gets, size_t n)
+{
+    for (size_t g = 0; g < n; g++)
+        for (size_t i = 0, left = gets[g]->left; left > 0 && i < gets[g]->n; i++)
+            if (is_left(gets[g], i)) {
+                left--;
+                tarn_verdict_say(&gets[g]->verdict, i, TARN_E_NO_MEMORY, "get", &gets[g]->items[i].key,
+                                 "out of memory");
+                tarn_get_final(gets[g], i, TARN_E_NO_MEMORY);
+            }
+}
+
+/* May the item be tried? It is final otherwise. */
+static bool check(struct tarn_get_batch *b, struct tarn_get *g, size_t i)
+{
+    int rc = i < g->looked ? 0 : tarn_get_check(g, i);
+
+    if (rc != 0) {
+        b->open--;
+        tarn_verdict_note(&g->verdict, i, rc);
+        tarn_get_final(g, i, rc);
+        return false;
+    }
+    g->items[i].status = TARN_INPROGRESS;
+    return true;
+}
+
+static void start(struct tarn_get_batch *b, struct tarn_get_job *j, struct tarn_get *g, size_t i)
+{
+    memset(j, 0, offsetof(struct tarn_get_job, way));
+    j->get = g;
+    j->index = i;
+    j->x.quiet_on = NULL;
+    if (g->found == i) { /* a moment ago */
+        memcpy(&j->desc, &g->found_desc, tarn_desc_bytes(&g->found_desc));
+        j->gpu = g->found_gpu;
+        j->glanced = g->found_glanced;
+        j->stage = TARN_GET_RESOLVED;
+        return;
+    }
+    int rc = tarn_get_memory(g, i, &j->gpu, &j->glanced);
+    if (rc != 0) {
+        tarn_get_job_fail(b, j, rc, tarn_last_error());
+        return;
+    }
+    bool known = tarn_get_find(g, i, tarn_key_hash(&g->items[i].key), &j->desc);
+    j->stage = known ? TARN_GET_RESOLVED : TARN_GET_WANTED;
+}
+
+void tarn_get_start(struct tarn_get_batch *b, struct tarn_get *const *gets, size_t n)
+{
+    bool at_once = n == 1 && b->open > 1;
+
+    b->n = 0;
+    for (size_t g = 0; g < n; g++)
+        for (size_t i = 0, left = gets[g]->left; left > 0; i++) {
+            if (!is_left(gets[g], i))
+                continue;
+            left--;
+            if (!check(b, gets[g], i))
+                continue;
+            struct tarn_get_job *j = &b->jobs[b->n++];
+            start(b, j, gets[g], i);
+            if (at_once && j->stage == TARN_GET_RESOLVED)
+                tarn_get_route(b, j);
+        }
+}
