@@ -11,7 +11,7 @@
 #include "base/error.h"
 #include "base/option/option_value.h"
 
-#define BYTES_A_SECOND (64ull << 20) /* slower than this a request may time out */
+#define BYTES_A_SECOND (64ull << 20) /* a slower request may time out */
 
 int cli_exit_status(int code)
 {
@@ -47,12 +47,12 @@ static enum tarn_option_source source_of(const struct cli *c, const char *option
     return TARN_FROM_DEFAULT;
 }
 
-/* A setting of the environment that may be the cause, for it is easily forgotten; "" when there is none. */
+/* Names an environment variable that may be the cause, since these are easily forgotten; "" if none. */
 static void environment(const struct cli *c, int code, const char *sentence, char out[192])
 {
     static const struct {
         int code;
-        const char *word; /* that the sentence must have */
+        const char *word; /* that must be in the sentence */
         const char *option;
     } causes[] = {
         {TARN_E_NOT_FOUND, "", "ns"},
@@ -74,7 +74,7 @@ static void environment(const struct cli *c, int code, const char *sentence, cha
     }
 }
 
-/* One line; false when the sentence cannot be JSON: a path in it is not UTF-8. */
+/* Prints one line. False if the sentence cannot be JSON because a path in it is not UTF-8. */
 static bool print_json_error(const struct cli *c, int code, const char *sentence, const char *cause)
 {
     json_t *o = json_pack("{s:{s:s, s:s, s:s+}}", "error", "command", c->name, "code", tarn_error_name(code),
@@ -116,7 +116,7 @@ struct cli_failure cli_failure(int code)
     return f;
 }
 
-/* The library names keys as 'key'. */
+/* The library writes keys as 'key'. */
 static bool names_key(const char *sentence, const char *key)
 {
     size_t n = strlen(key);
@@ -146,8 +146,7 @@ int cli_connect(struct cli *c)
 
 int cli_connect_with(struct cli *c, const char *secret)
 {
-    /* What the environment says the library reads for itself, and then names the variable in its sentences.
-     */
+    /* The library reads the environment itself and then names the variable in its sentences. */
     struct tarn_options o = {
         .size = sizeof o,
         .redis = source_of(c, "redis") == TARN_FROM_FLAG ? c->common->redis : NULL,

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What all commands of `tarn` have in common: their first options, errors, and the client. cli_main.c has
- * main, and each other cli_*.c one command or a few that belong together, with its own table of options. A
- * command prints its result on standard output, as text for people or, with --json, as one JSON document, and
- * everything else on standard error.
+ * What all commands of `tarn` share: the common options, errors, and the client. cli_main.c has main(). Each
+ * other cli_*.c has one command, or a few related ones, with its own table of options.
  *
- * Exit status: 0, or by the class of the first error (tarn/error.h): 1 miss, 2 request or usage,
+ * A command prints its result on standard output, as text or, with --json, as one JSON document. Everything
+ * else goes to standard error.
+ *
+ * The exit status is 0 or follows the class of the first error (tarn/error.h): 1 miss, 2 request or usage,
  * 3 retry, 4 reconnect, 5 relocate, 6 fatal.
  */
 #ifndef TARN_CLIENT_CLI_H
@@ -28,7 +29,7 @@ struct cli_common {
     bool json, quiet, help;
 };
 
-/* Rows of the commands' tables. What belongs to one command only is no matter of the environment. */
+/* Rows of the commands' option tables. Options of a single command have no environment variable. */
 #define CLI_TEXT(name_, letter_, offset_, unit_, help_) \
     { \
         .name = name_, .letter = letter_, .type = TARN_OPT_STRING, .offset = offset_, .unit = unit_, \
@@ -45,7 +46,7 @@ struct cli_common {
         .min = min_, .max = max_, .unit = unit_, .flags = TARN_OPT_FLAG_ONLY, .help = help_ \
     }
 
-/* The rows for struct cli_common, first in every command's table. */
+/* The rows for struct cli_common. They come first in every command's table. */
 #define CLI_COMMON(member_) offsetof(struct cli_common, member_)
 #define CLI_COMMON_OPTIONS \
     {.name = "redis", \
@@ -91,24 +92,24 @@ struct cli_common {
                  "Show no progress; put, get, rm and doctor print nothing when all went well."), \
         CLI_FLAG("help", 'h', CLI_COMMON(help), "Print this text.")
 
-#define CLI_NCOMMON 8 /* so many rows */
+#define CLI_NCOMMON 8 /* number of these rows */
 
 #define CLI_COUNT(array_) (sizeof(array_) / sizeof(array_)[0])
 
 /* One run of a command. */
 struct cli {
     const char *name; /* "tarn put" */
-    bool json;        /* errors are JSON objects, too */
+    bool json;        /* print errors as JSON objects, too */
     const struct cli_common *common;
     const struct tarn_program *program;
-    const enum tarn_option_source *sources; /* of the program's options */
+    const enum tarn_option_source *sources; /* sources of the command's options */
     char **args;
     int nargs;
-    struct tarn_client *client; /* after cli_connect() */
-    int first_error;            /* of cli_error() */
+    struct tarn_client *client; /* set by cli_connect() */
+    int first_error;            /* first code that cli_error() was given */
 };
 
-/* 0 or a TARN_E code with its sentence in the last error, unless cli_error() has told it already. */
+/* Returns 0 or a TARN_E code. The last error has its sentence, unless cli_error() has printed it already. */
 typedef int (*cli_run_fn)(struct cli *c, const void *config);
 
 struct cli_command {
@@ -121,14 +122,14 @@ struct cli_command {
 #define CLI_S(n_) ((n_) == 1 ? "" : "s")
 
 int cli_connect(struct cli *c);
-/* With this secret in the place of --secret; NULL: that of TARN_SECRET. */
+/* Connects with `secret` instead of --secret; NULL: with TARN_SECRET's. */
 int cli_connect_with(struct cli *c, const char *secret);
-/* Prints "tarn put: sentence", or {"error": {...}} with --json, on standard error, and remembers the first
- * code. Names the variable of the environment that may be the cause. Returns the code. */
+/* Prints "tarn put: sentence" on standard error, or {"error": {...}} with --json, and remembers the first
+ * code. Names the environment variable that may be the cause. Returns the code. */
 int cli_error(struct cli *c, int code, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 /*
- * How a batch ended. The library leaves one sentence for the batch: it is told for the item that it
- * names, or for all with its code when it names none. Others have the text of their code.
+ * The result of a batch. The library leaves one sentence for a batch. It belongs to the item that it
+ * names, or, if it names none, to all items with its code. Other items get their code's text.
  */
 struct cli_failure {
     int code;
@@ -137,13 +138,13 @@ struct cli_failure {
 struct cli_failure cli_failure(int code);
 void cli_item_error(struct cli *c, int code, const char *key, const struct cli_failure *batch,
                     const char *remedy);
-/* INVALID with a sentence when the number of arguments is not from `least` to `most`. */
+/* INVALID, with a sentence, unless there are `least` to `most` arguments. */
 int cli_want_args(const struct cli *c, int least, int most, const char *what);
-/* The timeout for a request that moves so many bytes. */
+/* The timeout for a request that moves `bytes`. */
 uint32_t cli_timeout(const struct cli *c, uint64_t bytes);
-/* Exit status for a code. */
+/* The exit status for a code. */
 int cli_exit_status(int code);
-/* "OK", "NOT_FOUND"; "NOT_TRIED" for what an earlier failure has kept from being tried. */
+/* "OK", "NOT_FOUND"; "NOT_TRIED" for items that were not tried because of an earlier failure. */
 const char *cli_status_name(int32_t status);
 
 #endif

@@ -46,7 +46,7 @@ void doctor_clock(struct doctor *d, const char *whose, uint64_t told_ms, uint64_
     char title[100];
 
     snprintf(title, sizeof title, "clock of %s", whose);
-    /* It was read between these two moments. */
+    /* The clock was read between these two moments. */
     uint64_t behind = told_ms < asked_ms ? asked_ms - told_ms : 0;
     uint64_t ahead = told_ms > now ? told_ms - now : 0;
     uint64_t off = behind + ahead;
@@ -60,7 +60,7 @@ void doctor_clock(struct doctor *d, const char *whose, uint64_t told_ms, uint64_
 
 /* --- devices ------------------------------------------------------------------------------------ */
 
-/* Calls fn for each entry of a directory; returns how many there were. */
+/* Calls fn for each entry of a directory and returns their number. */
 static int each_entry(const char *path, void (*fn)(struct tarn_buf *, const char *), struct tarn_buf *b)
 {
     DIR *dir = opendir(path);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The commands: each is defined in the cli_*.c that has it. */
+/* The commands. Each is defined in its cli_*.c. */
 #ifndef TARN_CLIENT_CLI_COMMANDS_H
 #define TARN_CLIENT_CLI_COMMANDS_H
 

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tarn doctor: what this machine and its Redis offer, what of it is needed, and what to do where
- * something is missing. Fails only when something that is needed is missing; hardware that only some
- * transports use is optional.
+ * tarn doctor: what this machine and its Redis offer, what tarn needs, and what to do if something is
+ * missing. Fails only if something necessary is missing. Hardware for only some transports is optional.
  */
 #include <dirent.h>
 #include <fcntl.h>
@@ -51,7 +50,8 @@ static void check_memfd(struct doctor *d)
         close(fd);
 }
 
-/* A line such as "MemAvailable:  123 kB" of /proc/meminfo, in bytes or as a count; 0 without it. */
+/* The value of a line of /proc/meminfo such as "MemAvailable:  123 kB", in bytes or as a count; 0 without
+ * the line. */
 static uint64_t meminfo(const char *name)
 {
     FILE *f = fopen("/proc/meminfo", "re");
@@ -124,7 +124,7 @@ static void check_limits(struct doctor *d)
 
 struct rdma_check {
     struct doctor *d;
-    const char *why; /* tarn can use none; "" when it can */
+    const char *why; /* why tarn can use none; "" if it can */
 };
 
 static void check_port(void *arg, const struct cli_rdma_port *p)
@@ -147,7 +147,7 @@ static void check_port(void *arg, const struct cli_rdma_port *p)
         "%s%s", found, p->active && !p->used ? ", not used" : "");
 }
 
-/* A container sees the devices in sysfs, whether or not it may use them. */
+/* A container sees devices in sysfs even if it must not use them. */
 static void check_device_nodes(struct doctor *d)
 {
     char path[300];
@@ -171,7 +171,7 @@ static void check_device_nodes(struct doctor *d)
         "%d device%s, %d may be opened", n, CLI_S(n), open);
 }
 
-/* How GPU memory would get to the device: by dma-buf or by nvidia-peermem. */
+/* How GPU memory is registered with the device: by dma-buf or nvidia-peermem. */
 static void check_gpudirect(struct doctor *d)
 {
     char version[256] = "";

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The doctor's look at the nodes, as a client: HELLO to each, then an object is put, got and removed for each
- * pool and transport. The objects' keys begin with "tarn-doctor/"; one that cannot be removed is gone after a
- * minute. Nothing is evicted for them: the node is asked right before each whether it has room, and whether
- * it takes puts.
+ * tarn doctor's checks of nodes, made as a client: HELLO to each node, then put, get and remove of an
+ * object for each pool and transport. The objects' keys begin with "tarn-doctor/". An object that cannot
+ * be removed expires after a minute. Nothing is evicted for them: just before each put, the doctor asks
+ * the node whether it has room and takes puts.
  */
 #include "client/cli/cli_doctor_nodes.h"
 
@@ -17,10 +17,10 @@
 #include "client/control_conn.h"
 #include "client/peer_nodes.h"
 #include "client/retire.h"
-#include "metadata/redis.h" /* INFO has the form of Redis's */
+#include "metadata/redis.h" /* INFO replies have the form of Redis's */
 
 #define NODE_TIMEOUT_MS 2000
-#define PROBE_BYTES (64u << 10) /* several packets of any network */
+#define PROBE_BYTES (64u << 10) /* several packets on any network */
 #define PROBE_TTL_MS 60000
 
 /* --- each node ---------------------------------------------------------------------------------- */
@@ -43,7 +43,7 @@ static const char *remedy_of(int code)
     }
 }
 
-/* INFO on a connection of its own, with HELLO before it. */
+/* Sends HELLO and INFO on a connection of its own. */
 static int ask_info(struct tarn_peer_node *r, redisReply **reply_p)
 {
     struct tarn_steps steps = {.deadline_ns = tarn_deadline(NODE_TIMEOUT_MS), .patience_ns = UINT64_MAX};
@@ -97,7 +97,7 @@ static void check_version(struct doctor *d, const char *title, const struct tarn
 struct nodes {
     struct doctor *d;
     size_t n;
-    struct tarn_buf good; /* ids of those that answer, each with a comma behind it */
+    struct tarn_buf good; /* ids of nodes that answer, each followed by a comma */
 };
 
 static int check_node(void *arg, const struct tarn_node_info *n)
@@ -125,7 +125,7 @@ static int check_node(void *arg, const struct tarn_node_info *n)
 
 /* --- an object for each pool and transport ------------------------------------------------------ */
 
-/* Is it one of a list that is separated by commas? NULL has all. */
+/* Is the name in this comma-separated list? NULL means all names. */
 static bool listed(const char *list, const char *name)
 {
     size_t n = strlen(name);
@@ -143,7 +143,7 @@ struct target {
 };
 
 struct targets {
-    const char *nodes; /* their ids, separated by commas */
+    const char *nodes; /* their ids, comma-separated */
     struct target *all;
     size_t n;
 };
@@ -173,8 +173,8 @@ static int add_targets(void *arg, const struct tarn_node_info *n)
 
 struct probe {
     struct doctor *d;
-    struct cli c;                  /* with a client that has this transport alone */
-    const char *transport, *nodes; /* nodes: that answer, separated by commas */
+    struct cli c;                  /* a client with this transport only */
+    const char *transport, *nodes; /* nodes: those that answer, comma-separated */
     uint8_t *bytes, *back;         /* PROBE_BYTES each */
     double put_ms, get_ms;
 };
@@ -184,10 +184,11 @@ static double ms_since(uint64_t ns)
     return (double)(tarn_now_ns() - ns) / 1e6;
 }
 
-/* Puts, gets and removes. The sentence of a failure is the last error. */
+/* Puts, gets and removes. On failure the last error has the sentence. */
 static int try_pool(struct probe *p, const char *place)
 {
-    char key[32]; /* a new one each time: one that could not be removed is in no other pool's way */
+    char key[32]; /* a new one each time, so that an object that could not be removed does not affect other
+                   * pools */
     snprintf(key, sizeof key, "tarn-doctor/%016" PRIx64, tarn_random64());
     uint32_t timeout_ms = cli_timeout(&p->c, 0);
     struct tarn_piece piece = {.addr = p->bytes, .bytes = PROBE_BYTES};
@@ -211,11 +212,11 @@ static int try_pool(struct probe *p, const char *place)
     p->get_ms = ms_since(begun);
     if (rc == 0 && memcmp(p->bytes, p->back, PROBE_BYTES) != 0)
         rc = tarn_fail(TARN_E_PROTOCOL, "other bytes came back than were put");
-    /* What has come back wrong stays for its minute: the sentence about it is the last error. */
+    /* On a mismatch the object stays until it expires: removing it could replace the last error. */
     return rc ? rc : tarn_remove(p->c.client, &item.key, 1, NULL, timeout_ms);
 }
 
-/* The network's part; a node that does not answer has its own row. */
+/* The remedy for network failures. Nodes that do not answer have their own row. */
 static const char *transport_remedy(const struct probe *p, int rc)
 {
     static const char *const remedies[][2] = {
@@ -233,7 +234,7 @@ static const char *transport_remedy(const struct probe *p, int rc)
     return "do what the sentence says, or leave the transport out with --transports";
 }
 
-/* A pool's line of INFO says how much can be stored without evicting anything. */
+/* INFO's line for a pool says how much fits without eviction. */
 static bool has_room(const redisReply *info, const char *pool)
 {
     char start[TARN_POOL_NAME_MAX + 8], line[512], *value;
@@ -245,7 +246,7 @@ static bool has_room(const redisReply *info, const char *pool)
     return room >= PROBE_BYTES;
 }
 
-/* What keeps the node from storing the probe, as it stands now; "" when nothing does. */
+/* What keeps the node from storing the probe now; "" if nothing. */
 static int ask_why_not(struct probe *p, const struct target *t, char why[32])
 {
     struct tarn_peer_node *r = tarn_peer_node_of(p->c.client, t->node, t->epoch);
@@ -272,7 +273,7 @@ static void check_pool(struct probe *p, const struct target *t)
     struct cli_failure failure = cli_failure(rc);
     if (rc == TARN_E_FULL)
         snprintf(why, sizeof why, "full");
-    else if (rc != 0) /* it may have begun to drain, or to compare what it holds with the directory */
+    else if (rc != 0) /* it may have begun to drain or to reconcile with the directory */
         ask_why_not(p, t, why);
     if (*why)
         doctor_check(p->d, title, OPTIONAL, "put and get", "see `tarn info`", "not tried: %s", why);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Do the nodes answer, and does each pool take and give what a client moves? */
+/* Checks that nodes answer and that clients can put to and get from each pool. */
 #ifndef TARN_CLIENT_CLI_DOCTOR_NODES_H
 #define TARN_CLIENT_CLI_DOCTOR_NODES_H
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The doctor's look at Redis: that it is one that can be the directory, and what its clock says. */
+/* tarn doctor's checks of Redis: whether it can be the directory, and its clock. */
 #include "client/cli/cli_doctor_redis.h"
 
 #include <inttypes.h>
@@ -10,7 +10,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "metadata/redis.h" /* to ask the server about itself */
+#include "metadata/redis.h" /* commands about the server itself */
 
 /* --- the server --------------------------------------------------------------------------------- */
 

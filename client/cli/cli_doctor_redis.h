@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Can this Redis be the directory? */
+/* Checks that this Redis can be the directory. */
 #ifndef TARN_CLIENT_CLI_DOCTOR_REDIS_H
 #define TARN_CLIENT_CLI_DOCTOR_REDIS_H
 

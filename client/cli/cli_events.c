@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tarn events: one line an object that comes or goes, as the nodes report it. */
+/* tarn events: prints one line for each object that appears or disappears, as nodes report it. */
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -27,7 +27,7 @@ static const struct tarn_option options[] = {
 
 struct sink {
     const struct cli *c;
-    int64_t left; /* events until the end; 0: no end */
+    int64_t left; /* events until the command ends; 0: no limit */
 };
 
 static int print_line(const char *what, const char *text, const char *node, const char *pool, uint64_t bytes)
@@ -43,7 +43,7 @@ static int print_line(const char *what, const char *text, const char *node, cons
     return fflush(stdout) == 0 ? 0 : tarn_fail(TARN_E_SYSTEM, "standard output: %m");
 }
 
-/* 1 ends the listening. */
+/* Returns 1 to stop listening. */
 static int print_event(void *arg, const char *what, const struct tarn_key *key, const char *node,
                        const char *pool, uint64_t bytes)
 {

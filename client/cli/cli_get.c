@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tarn get: looks all keys up, lays the output out (header and a place for each tensor), and lets the
- * transports write straight into it: the mapping of the output file, or memory that then goes to
- * standard output. What was looked up may be replaced before it is read; when that changes its type
- * or size, the header would be wrong and all is done again.
+ * tarn get: looks all keys up, lays out the output (header and a place for each tensor), and lets
+ * transports write straight into it. The output is the mapping of the output file, or memory that is then
+ * written to standard output. An object may be replaced between lookup and read. If its type or size
+ * changed, the header would be wrong, so everything is done again.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -55,7 +55,7 @@ struct get {
     const struct get_config *config;
     enum tarn_file_format format;
     bool to_stdout, to_directory;
-    int stream; /* standard output, or a device or pipe that --output names; else -1 */
+    int stream; /* standard output, or the device or pipe named by --output; else -1 */
     char prefix[TARN_KEY_MAX + 1];
     size_t prefix_bytes;
     struct cli_keys keys;
@@ -99,7 +99,7 @@ static int want_prefix(struct get *g)
 
     for (const char *s = g->config->prefix; *s; s++)
         tarn_buf_printf(&glob, "%s%c", strchr("*?[]\\", *s) ? "\\" : "", *s);
-    tarn_buf_printf(&glob, "?*"); /* the prefix's own key has no name below it */
+    tarn_buf_printf(&glob, "?*"); /* leave out the prefix's own key: it has no name below the prefix */
     if (glob.failed) {
         tarn_buf_free(&glob);
         return tarn_fail(TARN_E_NO_MEMORY, "no memory");
@@ -149,7 +149,7 @@ static int look_up(struct get *g)
 
 /* --- the output --------------------------------------------------------------------------------- */
 
-/* The layout of one output: keys [first, first + n) at the entries' offsets, behind the header. */
+/* The layout of one output: keys [first, first + n) at the entries' offsets, after the header. */
 struct image {
     size_t first, n;
     struct tarn_file_entry *entries;
@@ -158,7 +158,7 @@ struct image {
     unsigned char *data;
 };
 
-/* The name in a safetensors file: the key behind the prefix. */
+/* The name in a safetensors file: the key without the prefix. */
 static int name_entry(const struct get *g, const struct cli_key *w, struct tarn_file_entry *e)
 {
     if (strlen(w->bytes) < w->key.bytes)
@@ -210,7 +210,7 @@ static int lay_out(const struct get *g, struct image *im)
     } else {
         rc = lay_out_raw(g, im);
     }
-    /* Metadata lies within the header. */
+    /* metadata lies within the header */
     im->bytes = im->header.bytes;
     for (size_t i = 0; i < im->n; i++)
         if (im->entries[i].offset >= im->header.bytes)
@@ -224,7 +224,7 @@ static bool same_tensor(const struct tarn_tensor *a, const struct tarn_tensor *b
            memcmp(a->shape, b->shape, a->ndim * sizeof a->shape[0]) == 0;
 }
 
-/* What was got must be what the header says. */
+/* The objects got must match the header. */
 static int check_tensors(const struct get *g, const struct image *im, size_t at,
                          const struct tarn_item *items, size_t n)
 {
@@ -283,7 +283,7 @@ static int get_batch(struct get *g, const struct image *im, size_t at, size_t en
     return check_tensors(g, im, at, items, end - at);
 }
 
-/* What came into the header as metadata is what somebody has put under that key. */
+/* The metadata in the header is what somebody put under its key, so it may be wrong. */
 static int check_header(const struct image *im)
 {
     struct tarn_file_entry *entries;
@@ -366,7 +366,7 @@ static int output(struct get *g, size_t first, size_t n, const char *path)
     return rc;
 }
 
-/* DIRECTORY/KEY.npy; the key as text, and / as %2F, which no key's text has. */
+/* DIRECTORY/KEY.npy. The key is written as text with / as %2F, which no key's text contains. */
 static int output_in_directory(struct get *g, size_t i)
 {
     struct tarn_buf path = {0};
@@ -420,8 +420,8 @@ static int parse_range(struct get *g)
 }
 
 /*
- * Where the output goes: to standard output under any name (/dev/stdout), to a directory, or to a device
- * or pipe, which is written to; all others are files, which are replaced.
+ * Decides where the output goes: standard output under any of its names (/dev/stdout), a directory, or a
+ * device or pipe, which is written to. Any other path is a file, which is replaced.
  */
 static int choose_place(struct get *g, const char *path)
 {
@@ -525,7 +525,7 @@ static void free_get(struct get *g)
     cli_keys_free(&g->keys);
 }
 
-/* Several keys in one file: only where it says what they are, or the caller that they may be joined. */
+/* Several keys fit in one file only if its format names them or the caller says they may be joined. */
 static int check_count(const struct get *g)
 {
     if (g->keys.n < 2 || g->to_directory || g->to_stdout || g->format == TARN_FILE_SAFETENSORS)

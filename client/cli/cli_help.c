@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The table of commands, and `tarn` described as a whole: overview, man page, Markdown. */
+/* The table of commands, and the description of `tarn` as a whole: overview, man page, Markdown. */
 #include "client/cli/cli_help.h"
 
 #include <string.h>
@@ -15,7 +15,7 @@ const struct cli_command *const cli_commands[] = {
 };
 #define COMMANDS (CLI_COUNT(cli_commands) - 1)
 
-/* What main looks at itself; here so that the documents have it. */
+/* Options that main() handles itself, listed here for the documents. */
 struct tarn_config {
     bool help, version, man, markdown;
     char *completion;
@@ -57,7 +57,7 @@ static const struct tarn_program tarn = {
     .noptions = CLI_COUNT(options),
 };
 
-/* The name behind "tarn ". */
+/* The name without "tarn ". */
 static const char *short_name(const struct cli_command *command)
 {
     return command->program->name + strlen("tarn ");

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tarn info: nodes, pools and how full they are, and which transport would be used for each. */
+/* tarn info: nodes, their pools and how full these are, and the transport used for each. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -136,7 +136,7 @@ static void print_none(const struct cli *c, struct tarn_buf *out)
                         ns);
 }
 
-/* `listed`: Redis said which nodes there are. */
+/* `listed`: Redis has said which nodes there are. */
 static int print_text(struct info *f, const struct cli *c, bool listed)
 {
     struct tarn_buf out = {0};
@@ -207,7 +207,7 @@ static int run(struct cli *c, const void *config)
     int connected = rc ? rc : cli_connect(c);
     if (connected == 0)
         connected = tarn_nodes(c->client, cli_timeout(c, 0), add_node, &f);
-    /* What works on this machine is worth knowing when Redis is away, too. */
+    /* Show what works on this machine even if Redis is away. */
     if (connected != 0)
         cli_error(c, connected, "%s", tarn_last_error());
     int printed = c->common->json ? print_json(&f, c) : print_text(&f, c, connected == 0);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tarn rm, pin, unpin, touch and ttl: commands about keys, named one by one or by a glob. */
+/* tarn rm, pin, unpin, touch and ttl: commands on keys, given by name or by glob. */
 #include "client/cli/cli_keys.h"
 
 #include <limits.h>
@@ -75,7 +75,7 @@ static int by_text(const void *a, const void *b)
     return strcmp(((const struct cli_key *)a)->text, ((const struct cli_key *)b)->text);
 }
 
-/* A key that comes or goes while they are listed may be seen twice. */
+/* A listing may see a key twice if it comes or goes meanwhile. */
 static void sort_keys(struct cli_keys *k)
 {
     size_t n = 0;
@@ -118,7 +118,7 @@ static int parse_keys(const struct cli *c, struct cli_keys *k)
     return rc;
 }
 
-/* Connects, and fills k with the keys that the command line means. */
+/* Connects and fills k with the keys that the command line gives. */
 static int take_keys(struct cli *c, const struct keys_config *o, struct cli_keys *k)
 {
     int rc = 0;
@@ -141,7 +141,7 @@ static int take_keys(struct cli *c, const struct keys_config *o, struct cli_keys
 
 /* --- running ------------------------------------------------------------------------------------ */
 
-/* Does it to a batch of keys and sets their statuses. */
+/* Works on a batch of keys and sets their statuses. */
 typedef int (*keys_fn)(struct cli *c, const struct keys_config *o, const struct tarn_key *keys, size_t n,
                        int32_t *statuses);
 
@@ -182,7 +182,8 @@ static int report(const struct cli *c, const struct cli_keys *k, const char *don
     return 0;
 }
 
-/* `batch`: keys a call of fn. Ends early when Redis or a node does not answer or nothing helps. */
+/* `batch`: keys for each call of fn. Ends early if Redis or a node does not answer, or after a fatal
+ * error. */
 static int run(struct cli *c, const struct keys_config *o, keys_fn fn, size_t batch, const char *done)
 {
     struct cli_keys k = {0};
@@ -288,7 +289,7 @@ const struct cli_command cli_unpin = {&unpin_program, sizeof(struct keys_config)
 
 /* --- touch -------------------------------------------------------------------------------------- */
 
-/* The library ignores unknown keys; here they are told. */
+/* The library ignores unknown keys. The command reports them. */
 static int touch_keys(struct cli *c, const struct keys_config *o, const struct tarn_key *keys, size_t n,
                       int32_t *statuses)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tarn ls and stat: what the directory says of objects, and their nodes of pins. */
+/* tarn ls and stat: what the directory says about objects, and what nodes say about their pins. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,7 +11,7 @@
 #include "client/cli/cli_commands.h"
 #include "client/cli/cli_text.h"
 
-#define BATCH 256 /* keys that nodes are asked about at a time */
+#define BATCH 256 /* keys in one request to nodes */
 
 /* --- objects as JSON and text ------------------------------------------------------------------- */
 
@@ -28,7 +28,7 @@ static json_t *copy_json(const struct tarn_copy *c)
     return o;
 }
 
-/* Versions are random and nearly always over 2^53: all are text. */
+/* Versions are random and nearly always above 2^53, so all are written as text. */
 static json_t *version_json(uint64_t version)
 {
     char text[24];
@@ -54,7 +54,7 @@ static json_t *object_json(const char *text, const struct tarn_object *object)
 
 /* --- pins, which only the nodes know ------------------------------------------------------------ */
 
-/* As tarn_pinned() says it: "-", "yes", the time that is left, or "?" when no node could be asked. */
+/* For a result of tarn_pinned(): "-", "yes", the time left, or "?" if no node could be asked. */
 static void pin_format(int64_t ms, char out[16])
 {
     if (ms > 0 && ms != TARN_PINNED_FOREVER)
@@ -63,7 +63,7 @@ static void pin_format(int64_t ms, char out[16])
         snprintf(out, 16, "%s", ms < 0 ? "?" : ms ? "yes" : "-");
 }
 
-/* pinned: null when no node could be asked; pin_left_ms: null when it has no end. */
+/* pinned is null if no node could be asked; pin_left_ms is null if the pin has no end. */
 static void pin_json(json_t *object, int64_t ms)
 {
     bool ends = ms >= 0 && ms != TARN_PINNED_FOREVER;
@@ -154,7 +154,7 @@ static int by_key(const void *a, const void *b)
     return strcmp(((const struct row *)a)->key, ((const struct row *)b)->key);
 }
 
-/* A key that comes or goes meanwhile may have been seen twice. */
+/* A key that comes or goes during the listing may be seen twice. */
 static void sort_rows(struct listing *l)
 {
     size_t n = 0;
@@ -170,7 +170,7 @@ static void sort_rows(struct listing *l)
     l->n = n;
 }
 
-/* A node that does not answer leaves its objects' unknown. */
+/* If a node does not answer, the pins of its objects are unknown. */
 static int ask_pins(const struct cli *c, struct row *rows, size_t n)
 {
     struct tarn_key keys[BATCH] = {0};
@@ -348,7 +348,7 @@ static int add_object(void *arg, const struct tarn_object *o)
     return 0;
 }
 
-/* The library's sentence has the key, unless it is about something else. */
+/* The library's sentence names the key, unless it is about something else. */
 static void stat_error(struct cli *c, int code, const char *text)
 {
     struct cli_failure failure = cli_failure(code);

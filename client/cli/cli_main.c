@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * main of the `tarn` command: finds the command, reads its options, runs it, and turns what it returns
- * into one line on standard error and an exit status.
+ * main() of the `tarn` command: finds the command, reads its options, runs it, and turns its result into
+ * one line on standard error and an exit status.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -31,7 +31,7 @@ static int run_parsed(const struct cli_command *command, struct cli *c, const vo
     return rc;
 }
 
-/* Before, or without, reading the options. */
+/* Looks for --json before the options are read, or if they cannot be. */
 static bool asks_for_json(int argc, char **argv)
 {
     for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++)
@@ -79,7 +79,7 @@ free_config:
 
 /* --- tarn itself -------------------------------------------------------------------------------- */
 
-/* argv[0] is what should be a command. */
+/* argv[0] is the unknown word. */
 static int unknown(int argc, char **argv)
 {
     struct cli c = {.name = "tarn", .json = asks_for_json(argc, argv)};

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tarn ping, drain and config: what is said to a node itself, over a control connection of the client's. */
+/* tarn ping, drain and config: commands to a node itself, over a control connection. */
 #include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
@@ -14,11 +14,11 @@
 #include "client/cli/cli_text.h"
 #include "client/control_conn.h"
 #include "client/peer_nodes.h"
-#include "metadata/redis.h" /* INFO has the form of Redis's */
+#include "metadata/redis.h" /* INFO replies have the form of Redis's */
 
 struct node {
     char id[64], address[280];
-    char local[128]; /* "unix:" and its socket; "" without one */
+    char local[128]; /* "unix:" and the socket's path; "" without one */
     uint64_t epoch;
 };
 
@@ -77,7 +77,7 @@ static const struct node *find_node(const struct nodes *nodes, const char *id)
 
 /* --- talking to one ----------------------------------------------------------------------------- */
 
-/* Says the command after HELLO, as every client does. The reply is the caller's. */
+/* Sends the command after HELLO, as every client does. The caller frees the reply. */
 static int ask_node(const struct cli *c, const struct node *n, int argc, const char *const *argv,
                     redisReply **reply_p)
 {
@@ -200,13 +200,13 @@ static const struct tarn_option admin_options[] = {
              "where other users of the machine do not see it."},
 };
 
-/* An administrator's secret is good for all that --secret is for. */
+/* An administrator's secret is valid wherever --secret is. */
 static int list_as_admin(struct cli *c, const struct admin_config *o, struct nodes *nodes)
 {
     return list_nodes(c, o->secret ? cli_connect_with(c, o->secret) : cli_connect(c), nodes);
 }
 
-/* Another node of this host may have a socket of the same path. */
+/* Another node of this host may have a socket with the same path. */
 static bool is_it(struct tarn_resp *r, const struct node *n, uint64_t deadline)
 {
     const char *info[] = {"INFO", "node"};
@@ -222,8 +222,8 @@ static bool is_it(struct tarn_resp *r, const struct node *n, uint64_t deadline)
 }
 
 /*
- * Over the Unix socket the node sees who asks: its user and root have the right without a secret. False: this
- * is neither, or there is no way.
+ * Over the Unix socket the node sees the caller's user; the node's own user and root need no secret.
+ * False: the caller is neither, or the socket cannot be used.
  */
 static bool ask_by_right(const struct cli *c, const struct node *n, int argc, const char *const *argv,
                          redisReply **reply_p)

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A large tensor put or got in parts, so that the progress line moves within it. It is one object all the
- * same. A put is a session, readable in one step. A get asks the directory for the version before its first
- * part and after the last: when both are the same, no other version could be found meanwhile, and all parts
- * are of that one.
+ * Puts or gets a large tensor in parts, so that the progress line moves. It is still one object. A put is
+ * a session, so the object becomes readable in one step. A get asks the directory for the version before
+ * its first part and after its last. If both are the same, no other version was visible in between, so all
+ * parts are of that version.
  */
 #include "client/cli/cli_parts.h"
 
@@ -75,7 +75,7 @@ int cli_get_parts(struct cli *c, struct tarn_item *item, struct cli_progress *p)
     uint64_t total = item->pieces->bytes, bytes, before = 0, after = 0;
     int rc = tarn_stat(c->client, &item->key, cli_timeout(c, 0), keep_version, &before);
 
-    /* Asked behind the version: what the hits name is not older. */
+    /* Read after the version, so the hits are not older than it. */
     if (rc == 0)
         rc = tarn_lookup(c->client, &item->key, 1, &look, &hits);
     for (uint64_t at = 0; rc == 0 && at < total; at += bytes) {

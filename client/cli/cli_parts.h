@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Large tensors in parts, so that the progress shows. */
+/* Moves large tensors in parts, so that the progress line moves. */
 #ifndef TARN_CLIENT_CLI_PARTS_H
 #define TARN_CLIENT_CLI_PARTS_H
 
 #include "client/cli/cli_text.h"
 
-/* Is a tensor of so many bytes to be moved in parts? Only where somebody sees the progress. */
+/* Should a tensor of this size be moved in parts? Only if progress is shown. */
 bool cli_parts_wanted(const struct cli_progress *p, uint64_t bytes);
-/* As tarn_put() and tarn_get() with one item of one piece. Tell the progress. A get is SIZE when the object
- * was replaced meanwhile; its buffer has the object's size. */
+/* Like tarn_put() and tarn_get() with one item of one piece, and report progress. A get returns SIZE if
+ * the object was replaced meanwhile; its buffer fits the size that was looked up. */
 int cli_put_parts(struct cli *c, struct tarn_item *item, const struct tarn_put_options *o,
                   struct cli_progress *p);
 int cli_get_parts(struct cli *c, struct tarn_item *item, struct cli_progress *p);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tarn put: all files are opened and checked before the first byte is stored; then their tensors go
- * out in batches, each read by the transport straight from the mapped file.
+ * tarn put: opens and checks all files before it stores a byte. Then it puts their tensors in batches.
+ * Transports read straight from the mapped files.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,7 +14,7 @@
 #include "client/cli/cli_text.h"
 #include "client/cli/file.h"
 
-/* A batch ends at either; so the progress line moves and deadlines stay small. */
+/* Either limit ends a batch, so the progress line moves and timeouts stay small. */
 #define BATCH_BYTES (64ull << 20)
 #define BATCH_ITEMS 256
 
@@ -109,7 +109,7 @@ static int open_files(struct put *p)
     return 0;
 }
 
-/* The part of the key that the file gives. */
+/* The part of the key that comes from the file. */
 static int own_name(const struct job *job, struct tarn_key *name)
 {
     const char *slash = strrchr(job->path, '/');
@@ -156,7 +156,7 @@ static int make_key(const struct put *p, struct job *job)
     return job->text ? 0 : tarn_fail(TARN_E_NO_MEMORY, "no memory");
 }
 
-/* Files that share a prefix may say the same (the parts of a model do): it is stored once. */
+/* Files with the same prefix may have the same metadata (the parts of a model do). It is stored once. */
 static bool said_before(const struct put *p, size_t file, const struct tarn_file_entry *e)
 {
     for (size_t f = 0; f < file; f++) {
@@ -169,7 +169,7 @@ static bool said_before(const struct put *p, size_t file, const struct tarn_file
     return false;
 }
 
-/* A --key names one tensor: there is none for the metadata. */
+/* --key names one tensor, so metadata has no key. */
 static void leave_metadata(struct put *p)
 {
     for (size_t f = 0; f < p->nfiles; f++) {
@@ -197,7 +197,7 @@ static int make_jobs(struct put *p)
             struct job *job = &p->jobs[n++];
             job->path = p->c->args[f];
             job->entry = &p->files[f].entries[i];
-            /* An empty file has no mapping. */
+            /* an empty file has no mapping */
             job->data = p->files[f].data ? p->files[f].data + job->entry->offset : (const unsigned char *)"";
             job->status = TARN_E_CANCELED;
             p->bytes += job->entry->tensor.bytes;
@@ -214,7 +214,7 @@ static int by_key(const void *a, const void *b)
     return strcmp((*(struct job *const *)a)->text, (*(struct job *const *)b)->text);
 }
 
-/* Two tensors under one key: with --replace the second would silently take the place of the first. */
+/* No two tensors may have the same key: with --replace the second would silently replace the first. */
 static int check_keys(const struct put *p)
 {
     struct job **sorted = calloc(p->njobs + 1, sizeof(struct job *));
@@ -272,7 +272,7 @@ static const char *remedy(int32_t status)
                                         : "";
 }
 
-/* Metadata that an earlier file with the same prefix has brought. */
+/* Is this metadata that an earlier file with the same prefix has stored? */
 static bool is_there_already(const struct put *p, const struct job *job)
 {
     uint64_t bytes = job->entry->tensor.bytes;
@@ -287,7 +287,7 @@ static bool is_there_already(const struct put *p, const struct job *job)
     return same;
 }
 
-/* The batch's code, or 0 when nothing is left of its failures. */
+/* Reports a batch's failures. Returns the batch's code, or 0 if none of its failures is left to report. */
 static int take_statuses(struct put *p, size_t first, const struct tarn_item *items, size_t n, int batch_rc)
 {
     struct cli_failure batch = cli_failure(batch_rc);
@@ -341,7 +341,7 @@ static int put_batch(struct put *p, size_t first, size_t end, uint64_t bytes, st
     return take_statuses(p, first, items, end - first, rc);
 }
 
-/* Goes on after errors of single tensors, but not when a node or Redis is gone or nothing helps. */
+/* Goes on after errors of single tensors; stops if a node or Redis is gone or the error is fatal. */
 static int put_all(struct put *p)
 {
     struct cli_progress progress;
@@ -444,7 +444,7 @@ static int run(struct cli *c, const void *config)
         int printed = c->common->json ? print_json(&p) : c->common->quiet ? 0 : print_table(&p);
         rc = rc ? rc : printed;
     }
-    /* Views and connections may still point into the files: close the client first. */
+    /* Close the client first: its connections may still use the files' mappings. */
     tarn_close(c->client);
     c->client = NULL;
     free_put(&p);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* RDMA ports of this machine, for doctor and info: as sysfs describes them, and how tarn would use them. */
+/* RDMA ports of this machine for doctor and info: what sysfs says of them, and how tarn would use them. */
 #include "client/cli/cli_rdma.h"
 
 #include <arpa/inet.h>
@@ -13,7 +13,7 @@
 
 #define SYSFS "/sys/class/infiniband"
 
-/* The first line of the file, from behind the first ": " if it has one ("4: ACTIVE"). */
+/* The file's first line. If it has a ": " ("4: ACTIVE"), only the part after it. */
 static void read_line(const char *path, char *out, size_t bytes)
 {
     char line[128] = "";

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * `tarn doctor tcpx`: what the tcpx transport needs of this machine, each by itself: a failure of the plugin
- * has the same few numbers for many causes (3 for memory that is not aligned, for a RxDM that does not run
- * and for a driver that exports no DMA buffers), and rows tell them apart.
+ * `tarn doctor tcpx`: checks each thing the tcpx transport needs in a row of its own. The plugin's few
+ * result codes have many causes (3 stands for unaligned memory, for a missing RxDM and for a driver that
+ * exports no DMA buffers); the rows tell them apart.
  */
 #include "client/cli/cli_tcpx.h"
 
@@ -20,10 +20,10 @@
 #include "client/cli/cli_tcpx_try.h"
 #include "transport/tcpx/plugin/tcpx_settings.h"
 
-#define DRIVER 525  /* the first of CUDA 12 */
-#define DONTNEED 97 /* SO_DEVMEM_DONTNEED there */
+#define DRIVER 525  /* the first with CUDA 12 */
+#define DONTNEED 97 /* SO_DEVMEM_DONTNEED in those kernels */
 #define RUNBOOK "docs/tcpx.md, \"On A3 machines\""
-#define SETUP_MS 3000 /* that a client waits for a connection, where TARN_TCPX_STALL_MS is not set */
+#define SETUP_MS 3000 /* how long a client waits for a connection if TARN_TCPX_STALL_MS is not set */
 
 /* --- how a step ended --------------------------------------------------------------------------- */
 
@@ -49,7 +49,7 @@ static void calls_text(const struct cli_tcpx_calls *c, const char *name, struct 
                         returned < begun ? "and no return from the last" : "without a connection");
 }
 
-/* What was seen of setting a connection up. */
+/* What was seen while the connection was set up. */
 static void saw(const struct cli_tcpx_try *t, struct tarn_buf *out)
 {
     tarn_buf_printf(out, "listen %.1f ms", t->listen_ms);
@@ -59,7 +59,7 @@ static void saw(const struct cli_tcpx_try *t, struct tarn_buf *out)
         tarn_buf_printf(out, ", which does not return before the peer connects");
 }
 
-/* What came of the step that failed. */
+/* How the failed step failed. */
 static void failure(const struct cli_tcpx_try *t, struct tarn_buf *out)
 {
     const char *step = doing[t->at];
@@ -90,7 +90,7 @@ static void failure(const struct cli_tcpx_try *t, struct tarn_buf *out)
         tarn_buf_printf(out, "; it wrote: %s", t->wrote);
 }
 
-/* One row for a step: that it was gone through, where it failed, or that it was not come to. */
+/* One row for a step: passed, failed or not reached. */
 static void check_step(struct doctor *d, const struct cli_tcpx_try *t, enum cli_tcpx_step step,
                        const char *name, const char *needed, const char *remedy, const char *good)
 {
@@ -159,7 +159,7 @@ static void check_plugin(struct doctor *d, const struct cli_tcpx_try *t, const c
         return;
     snprintf(abi, sizeof abi, "version %d, %s", p->version, p->name);
     doctor_check(d, "plugin's ABI", GOOD, "all calls in its table", "", "%s", abi);
-    if (t->step == CLI_TCPX_ENVIRONMENT) /* its row is the variable's */
+    if (t->step == CLI_TCPX_ENVIRONMENT) /* the variable has its own row */
         return;
     snprintf(devices, sizeof devices, "%d device%s", p->ndevices, CLI_S(p->ndevices));
     check_step(d, t, CLI_TCPX_START, "plugin starts", "init, devices", start_remedy(t), devices);
@@ -198,7 +198,7 @@ static const char *connect_remedy(const struct cli_tcpx_try *t)
                 : "start RxDM (" RUNBOOK ") with its sockets in the folder below";
 }
 
-/* GPUs connect by the devices near them. */
+/* Which device each GPU connects by. */
 static void check_networks(struct doctor *d, const struct tarn_tcpx_plugin *p)
 {
     if (p->gpudirect && p->ndevices > 1)
@@ -209,7 +209,7 @@ static void check_networks(struct doctor *d, const struct tarn_tcpx_plugin *p)
             p->ndevices);
 }
 
-/* There is a connection: does it come in the time that clients wait for one? */
+/* The connection works: is it set up within the time clients wait for one? */
 static void check_times(struct doctor *d, const struct cli_tcpx_try *t, uint32_t stall_ms)
 {
     struct tarn_buf text = {0};
@@ -253,8 +253,8 @@ static void check_connection(struct doctor *d, const struct cli_tcpx_try *t, uin
 
 /* --- the machine -------------------------------------------------------------------------------- */
 
-/* "535.104.05" in "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat ..."; "" without a driver.
- */
+/* "535.104.05" from "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat ..."; "" without a
+ * driver. */
 static void read_driver(char version[32])
 {
     char line[256] = "";
@@ -283,8 +283,8 @@ static void check_driver(struct doctor *d)
 }
 
 /*
- * The plugin for TCPX needs the socket options that Google's kernels had before Linux got others for the
- * same. Nothing is given back here.
+ * The plugin for TCPX needs the socket options of Google's kernels; in mainline Linux other options do the
+ * same. This probe releases nothing.
  */
 static void check_kernel(struct doctor *d)
 {
@@ -304,7 +304,7 @@ static void check_kernel(struct doctor *d)
 
 /* --- environment -------------------------------------------------------------------------------- */
 
-/* The first name of the list that no interface begins with; "" when all are there and up. */
+/* The first name in the list that no interface begins with; "" if all exist and are up. */
 static void find_wrong_interface(const char *list, char wrong[IF_NAMESIZE + 16])
 {
     struct if_nameindex *all = if_nameindex();
@@ -354,7 +354,7 @@ static void check_variable(struct doctor *d, int rc, const struct tarn_tcpx_vari
         doctor_check(d, title, GOOD, v->what, "", "not set: the plugin chooses");
 }
 
-/* Other plugins read none of them: only what tarn itself would refuse is told. */
+/* Other plugins do not read these variables: report only what tarn itself would refuse. */
 static void check_environment(struct doctor *d, bool gpudirect)
 {
     struct tarn_tcpx_variable v;
@@ -381,10 +381,10 @@ static void check_settings(struct doctor *d, int rc, const struct tarn_tcpx_sett
 
 struct sockets {
     int there, answer;
-    int error; /* of the last that does not answer */
+    int error; /* of the last that did not answer */
 };
 
-/* Connected to and left: nothing is asked. */
+/* Connects and closes; sends nothing. */
 static void try_socket(const char *folder, const char *name, struct sockets *s)
 {
     struct sockaddr_un a = {.sun_family = AF_UNIX};
@@ -437,7 +437,7 @@ static void check_sockets(struct doctor *d, enum doctor_state missing, const cha
         doctor_check(d, title, GOOD, what, "", "%d, all answer", s.there);
 }
 
-/* A connection that came about shows that the plugin needs none of it. */
+/* If a connection came up, the plugin needs no RxDM. */
 static void check_rxdm(struct doctor *d, const struct cli_tcpx_try *t)
 {
     static const char *const rows[][2] = {{"get_gpu_fd_", "bounce memory of each GPU"},

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Is all there that the tcpx transport needs? */
+/* Checks everything the tcpx transport needs. */
 #ifndef TARN_CLIENT_CLI_TCPX_H
 #define TARN_CLIENT_CLI_TCPX_H
 

@@ -20,7 +20,7 @@
 #include "transport/tcpx/plugin/tcpx_nic.h"
 #include "transport/tcpx/tcpx_comm.h"
 
-#define LOOK_MS 5 /* how often the parent looks how far they are */
+#define LOOK_MS 5 /* how often the parent checks their progress */
 #define NAP_NS (200 * 1000)
 
 enum { ACCEPTS, CONNECTS, SIDES };
@@ -28,7 +28,7 @@ enum { ACCEPTS, CONNECTS, SIDES };
 struct shared {
     struct cli_tcpx_try of[SIDES];
     uint8_t handle[TARN_TCPX_HANDLE];
-    _Atomic uint64_t connecting_ns; /* since then; 0: not yet */
+    _Atomic uint64_t connecting_ns; /* when connecting began; 0: not yet */
 };
 
 /* --- a process that tries ----------------------------------------------------------------------- */
@@ -37,7 +37,7 @@ struct side {
     struct shared *shared;
     struct cli_tcpx_try *t, *other;
     bool accepts;
-    struct tarn_logger log; /* the plugin says lines to it until the process ends */
+    struct tarn_logger log; /* the plugin logs to it until the process ends */
     struct tarn_tcpx_plugin *plugin;
     struct tarn_tcpx_device_handle device;
     void *listening, *comm;
@@ -53,7 +53,7 @@ static void begin(struct cli_tcpx_try *t, enum cli_tcpx_step step)
     atomic_store(&t->step, step);
 }
 
-/* What comes first is the cause of the others. */
+/* Keeps only the first line: it is the cause of later ones. */
 static void keep_line(void *arg, enum tarn_log_level level, const char *line)
 {
     struct cli_tcpx_try *t = arg;
@@ -72,8 +72,8 @@ static void nap(void)
     nanosleep(&(struct timespec){.tv_nsec = NAP_NS}, NULL);
 }
 
-/* Of GPU 0 where there is one and its device takes it: then it is current from now on, as the plugin wants.
- */
+/* Allocates a page of GPU 0 if there is one and its device takes GPU memory. The GPU then stays current,
+ * as the plugin requires. */
 static int new_page(struct cli_tcpx_try *t)
 {
     uint8_t handle[TARN_CUDA_HANDLE];
@@ -111,7 +111,7 @@ static int open_plugin(struct side *s, const char *path)
     return new_page(t);
 }
 
-/* The parent starts the other when this one has listened. */
+/* The parent starts the other process when this one listens. */
 static int listen_first(struct side *s)
 {
     uint64_t since = tarn_now_ns();
@@ -122,7 +122,7 @@ static int listen_first(struct side *s)
     return rc;
 }
 
-/* A connect keeps its state in the handle. */
+/* connect keeps its state in the handle. */
 static int join(struct side *s)
 {
     struct cli_tcpx_calls *calls = s->accepts ? &s->t->accept : &s->t->connect;
@@ -194,7 +194,7 @@ static _Noreturn void be_child(struct shared *shared, int which, const char *pat
                      .accepts = which == ACCEPTS,
                      .log = {.level = TARN_LOG_WARN, .fn = keep_line, .arg = t}};
 
-    /* Whoever else looks at these in this program: a crash is to be seen as one. */
+    /* Remove signal handlers inherited from this program: the parent must see a crash as one. */
     for (size_t i = 0; i < CLI_COUNT(fatal); i++)
         signal(fatal[i], SIG_DFL);
     prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -219,7 +219,7 @@ struct trial {
 
 static int start(struct trial *r, int which)
 {
-    r->shared->of[which].end = CLI_TCPX_EXITED; /* unless it says otherwise */
+    r->shared->of[which].end = CLI_TCPX_EXITED; /* the default, until the process sets another */
     fflush(NULL);
     r->pid[which] = fork();
     if (r->pid[which] == 0)
@@ -240,7 +240,7 @@ static void note_end(struct trial *r, int which, int status)
     t->status = WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status);
 }
 
-/* The one that has failed, rather one that ended otherwise than by returning; -1: none. */
+/* The failed process. If both failed, prefer the one that did not end by returning. -1: none. */
 static int look_for_ends(struct trial *r)
 {
     int failed = -1, status;
@@ -267,8 +267,8 @@ static void end_all(struct trial *r)
     }
 }
 
-/* Until both have ended, one has failed, or neither comes further for too long. *failed: which; it stays -1
- * when none has. */
+/* Waits until both have ended, one has failed, or neither makes progress for too long. *failed: which one;
+ * -1 if none. */
 static int watch(struct trial *r, uint32_t step_ms, int *failed)
 {
     struct cli_tcpx_try *of = r->shared->of;
@@ -325,7 +325,7 @@ static void read_back(int out, off_t from, char *found, size_t found_bytes)
     }
 }
 
-/* What the process that failed came to, and what both saw. */
+/* What the failed process reports, and what both saw. */
 static void sum_up(const struct trial *r, int failed, struct cli_tcpx_try *t)
 {
     const struct cli_tcpx_try *of = r->shared->of;
@@ -335,7 +335,7 @@ static void sum_up(const struct trial *r, int failed, struct cli_tcpx_try *t)
     t->connects = connects;
     t->at = atomic_load(&t->step);
     read_back(r->out[connects], t->wrote_before, t->wrote, sizeof t->wrote);
-    if (connects) { /* the other had started */
+    if (connects) { /* the other process had started */
         t->plugin = of[ACCEPTS].plugin;
         if (t->at < CLI_TCPX_CONNECT)
             atomic_store(&t->step, CLI_TCPX_CONNECT);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the commands print: tables, bars, ages, keys, JSON, progress. */
+/* Output of commands: tables, bars, ages, keys, JSON, progress. */
 #include "client/cli/cli_text.h"
 
 #include <ctype.h>
@@ -43,7 +43,7 @@ static void add_cell(struct cli_table *t, enum cli_colour colour, const char *fm
         t->failed = true;
         return;
     }
-    tarn_one_line(text); /* what nodes have published */
+    tarn_one_line(text); /* it may be text that nodes published */
     t->cells[t->n++] = (struct cli_cell){text, colour};
 }
 
@@ -76,7 +76,7 @@ static size_t column_width(const struct cli_table *t, size_t column, size_t colu
     return width;
 }
 
-/* Spaces go outside of the colours, and none to the end of a line. */
+/* Padding stays outside the colours; no spaces at the end of a line. */
 static void print_cell(const struct cli_cell *cell, char align, size_t width, bool last, bool coloured,
                        struct tarn_buf *out)
 {
@@ -169,7 +169,7 @@ char *cli_key_text(const struct tarn_key *key)
     return text;
 }
 
-/* The bytes that a text stands for when it is not written as keys are; more than a key has: cut. */
+/* The bytes of a text that is not written as a key; cut at the maximum length of a key. */
 static size_t guess_key(const char *text, char bytes[TARN_KEY_MAX])
 {
     size_t n = 0;
@@ -260,7 +260,7 @@ json_t *cli_json_hex(uint64_t v)
 
 /* --- progress ----------------------------------------------------------------------------------- */
 
-#define QUICK_NS (300 * TARN_NS_PER_MS) /* shorter transfers show nothing */
+#define QUICK_NS (300 * TARN_NS_PER_MS) /* shorter transfers show no progress */
 #define REDRAW_NS (100 * TARN_NS_PER_MS)
 
 void cli_progress_start(struct cli_progress *p, const struct cli *c, const char *verb, uint64_t total)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What commands print: tables, numbers, keys, JSON and progress. */
+/* Output of commands: tables, numbers, keys, JSON and progress. */
 #ifndef TARN_CLIENT_CLI_TEXT_H
 #define TARN_CLIENT_CLI_TEXT_H
 
@@ -9,9 +9,9 @@
 
 enum cli_colour { CLI_PLAIN, CLI_BOLD, CLI_DIM, CLI_RED, CLI_GREEN, CLI_YELLOW };
 
-/* A table with aligned columns; the first row is its heading. Cells are kept until it is printed. */
+/* A table with aligned columns. The first row is the heading. Cells are kept until it is printed. */
 struct cli_table {
-    const char *align; /* one 'l' or 'r' a column */
+    const char *align; /* one 'l' or 'r' for each column */
     struct cli_cell *cells;
     size_t n, room;
     bool failed;
@@ -20,10 +20,10 @@ struct cli_table {
 void cli_cell(struct cli_table *t, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 void cli_cell_in(struct cli_table *t, enum cli_colour colour, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
-/* Appends the table to `out` and frees its cells. A table without rows below its heading prints nothing. */
+/* Appends the table to `out` and frees its cells. Prints nothing if there are no rows below the heading. */
 void cli_table_print(struct cli_table *t, bool coloured, struct tarn_buf *out);
 
-/* Whether standard output likes colours: a terminal, and NO_COLOR is not set. */
+/* Is standard output a terminal, with NO_COLOR unset? */
 bool cli_coloured(void);
 #define CLI_BAR_MAX 20
 /* "[#####-----]  50%", with a bar of this width */
@@ -32,22 +32,23 @@ void cli_fill_bar(uint64_t used, uint64_t total, size_t width, char out[40]);
 void cli_age_format(uint64_t ms, char out[16]);
 /* "f32[2,3]" */
 void cli_tensor_format(const struct tarn_tensor *t, char out[TARN_SHAPE_TEXT + 16]);
-/* The escaped key, in memory of its own; NULL without memory. */
+/* The escaped key, to be freed by the caller; NULL: out of memory. */
 char *cli_key_text(const struct tarn_key *key);
-/* A key from the command line into `bytes`. INVALID. */
+/* Parses a key from the command line into `bytes`. INVALID. */
 int cli_key_parse(const char *text, char bytes[TARN_KEY_MAX + 1], struct tarn_key *key);
 /* Writes the buffer to standard output and frees it. */
 int cli_print(struct tarn_buf *b);
-/* Prints the document, in one line when `line`, and drops it. NULL is NO_MEMORY. */
+/* Prints and frees the document, in one line if `line`. A NULL document is NO_MEMORY. */
 int cli_print_json(json_t *document, bool line);
-/* Members every described tensor has: bytes, dtype, shape. */
+/* Adds the members of every described tensor: bytes, dtype, shape. */
 void cli_json_tensor(json_t *object, const struct tarn_tensor *t);
-/* A number; text where it is over 2^53, which many readers of JSON round. */
+/* A number, or text above 2^53, where many JSON readers round. */
 json_t *cli_json_u64(uint64_t v);
-/* hex text of 16 digits */
+/* 16 hexadecimal digits, as text. */
 json_t *cli_json_hex(uint64_t v);
 
-/* A line on standard error that says how far a transfer is; silent when it is no terminal or quick. */
+/* A line on standard error that shows a transfer's progress. Silent if standard error is no terminal or
+ * the transfer is quick. */
 struct cli_progress {
     bool on, shown;
     const char *verb;
@@ -55,7 +56,7 @@ struct cli_progress {
 };
 void cli_progress_start(struct cli_progress *p, const struct cli *c, const char *verb, uint64_t total);
 void cli_progress_add(struct cli_progress *p, uint64_t bytes);
-/* Wipes the line; returns the seconds since the start. */
+/* Wipes the line. Returns the seconds since the start. */
 double cli_progress_end(struct cli_progress *p);
 
 #endif

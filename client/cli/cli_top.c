@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tarn top: nodes and pools, live. A frame is a text; it goes onto the screen with ncurses, or line by
- * line to standard output when that is no terminal.
+ * tarn top: live view of nodes and pools. Each frame is a text. It is shown with ncurses, or printed to
+ * standard output if that is no terminal.
  *
- * Threads: `listen` counts events on its own and holds the lock only to add; the main thread takes the
- * counts with each frame and sets them back to 0. Gets are not counted: no node sees them.
+ * Threads: `listen` counts events and takes the lock only to add. The main thread takes the counts for
+ * each frame and resets them. Gets are not counted, because nodes do not see them.
  */
 #include <ncurses.h>
 #include <pthread.h>
@@ -22,7 +22,7 @@
 #include "client/cli/cli_text.h"
 
 #define POOLS_COUNTED 256
-#define LISTEN_MS 500 /* how long the end may have to wait for the thread */
+#define LISTEN_MS 500 /* how long closing may wait for the thread */
 
 struct top_config {
     struct cli_common common;
@@ -48,11 +48,11 @@ struct top {
     struct cli *c;
     pthread_t thread;
     atomic_bool stop;
-    pthread_mutex_t lock; /* counted, ncounted */
+    pthread_mutex_t lock; /* protects counted, ncounted */
     struct counts counted[POOLS_COUNTED];
     size_t ncounted;
 
-    /* the frame being made */
+    /* counts for the frame being made */
     struct counts now[POOLS_COUNTED];
     size_t nnow;
     uint64_t taken_ns;
@@ -65,7 +65,7 @@ struct top {
 
 /* --- counting ----------------------------------------------------------------------------------- */
 
-/* The counts of a pool; NULL when there are too many pools. */
+/* The counts of a pool; NULL if there are too many pools. */
 static struct counts *find_counts(struct counts *all, size_t *n, const char *node, const char *pool, bool add)
 {
     char name[sizeof all->pool];
@@ -107,7 +107,7 @@ static void *listen_for_events(void *arg)
     struct top *t = arg;
 
     while (!atomic_load(&t->stop)) {
-        /* Redis is away: frames say so; here it is tried again. */
+        /* Redis is away, as frames say. Try again. */
         if (tarn_events(t->c->client, LISTEN_MS, count_event, t) < 0)
             usleep(LISTEN_MS * 1000);
     }
@@ -189,7 +189,7 @@ static void begin_frame(struct top *t)
     t->bytes = t->free_bytes = t->objects = 0;
 }
 
-/* The frame as text, or as a line of JSON with --json. A failure is shown in the text and returned. */
+/* The frame as text, or as a line of JSON with --json. A failure is both shown in the text and returned. */
 static int make_frame(struct top *t, bool coloured, struct tarn_buf *out)
 {
     char when[16] = "", used[16], size[16];
@@ -235,7 +235,7 @@ static void draw(const struct tarn_buf *frame)
         size_t n = strcspn(line, "\n");
         if (y == 0 || y == 2)
             attron(A_BOLD);
-        /* What is wider than the terminal is cut: it would go on in the next line. */
+        /* Cut at the terminal's width; otherwise the rest would wrap onto the next line. */
         mvaddnstr(y, 0, line, (int)n < COLS ? (int)n : COLS);
         attroff(A_BOLD);
         line += n + (line[n] == '\n');
@@ -243,11 +243,11 @@ static void draw(const struct tarn_buf *frame)
     refresh();
 }
 
-/* ncurses puts the terminal back by itself on SIGINT and SIGTERM. */
+/* ncurses itself restores the terminal on SIGINT and SIGTERM. */
 static int run_screen(struct top *t, int interval_ms)
 {
     const char *term = getenv("TERM");
-    SCREEN *screen = newterm(NULL, stdout, stdin); /* initscr() would exit by itself */
+    SCREEN *screen = newterm(NULL, stdout, stdin); /* unlike initscr(), it does not exit on failure */
     int key = 0;
 
     if (!screen)

@@ -53,7 +53,7 @@ int tarn_file_format_of(const char *path)
 
 /* --- reading ------------------------------------------------------------------------------------ */
 
-/* What has no length is read to its end. */
+/* Reads to the end of something without a known length. */
 static int read_all(int fd, const char *path, struct tarn_file *f)
 {
     enum { STEP = 1 << 20 };
@@ -92,7 +92,7 @@ static int map_all(int fd, const char *path, struct tarn_file *f)
             TARN_E_INVALID,
             "%s: is a device, which may have no end: pipe a part of it: head -c 1M %s | tarn put -", path,
             path);
-    if (!S_ISREG(st.st_mode) || st.st_size == 0) /* files of /proc say 0, and have some */
+    if (!S_ISREG(st.st_mode) || st.st_size == 0) /* files in /proc report 0 bytes but have some */
         return read_all(fd, path, f);
     f->bytes = (uint64_t)st.st_size;
     void *map = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_SHARED, fd, 0);
@@ -163,11 +163,11 @@ void tarn_file_close(struct tarn_file *f)
 
 /* --- writing ------------------------------------------------------------------------------------ */
 
-#define OPEN_FILES "/proc/self/fd" /* where a file without a name can be given one */
+#define OPEN_FILES "/proc/self/fd" /* where a file without a name can be linked from */
 
 /*
- * Room is taken now: a full disk must be an error here, not a SIGBUS in the middle of a get. File
- * systems that cannot do it get the length only.
+ * Reserves space now, so that a full disk is an error here, not a SIGBUS in the middle of a get. If the
+ * file system does not support this, only sets the length.
  */
 static int take_room(struct tarn_file_out *o)
 {
@@ -188,8 +188,8 @@ static int take_room(struct tarn_file_out *o)
 }
 
 /*
- * The file has no name until it is complete, so a get that is killed leaves nothing behind. Where the
- * file system cannot do that, it has the temporary name from the start.
+ * The file has no name until it is complete, so a killed get leaves nothing behind. If the file system
+ * does not support that, it has the temporary name from the start.
  */
 static int open_temporary(struct tarn_file_out *o, const char *directory)
 {
@@ -208,7 +208,7 @@ static int open_temporary(struct tarn_file_out *o, const char *directory)
 
 int tarn_file_create(const char *path, uint64_t bytes, struct tarn_file_out *o)
 {
-    /* A symbolic link stays: what it names is replaced, and keeps its permissions. */
+    /* Keep a symbolic link: replace its target, and keep the target's permissions. */
     char *real = realpath(path, NULL), *directory = NULL;
     struct tarn_file_out out = {.fd = -1, .bytes = bytes, .path = real ? real : strdup(path)};
     const char *slash = out.path ? strrchr(out.path, '/') : NULL;
@@ -235,14 +235,14 @@ int tarn_file_create(const char *path, uint64_t bytes, struct tarn_file_out *o)
     return 0;
 }
 
-#define PREFAULT_MIN (1 << 20) /* below it the call costs more than the faults */
+#define PREFAULT_MIN (1 << 20) /* below this the call costs more than the faults */
 
 void tarn_file_prefault(void *addr, uint64_t bytes)
 {
     uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
     uintptr_t start = (uintptr_t)addr & ~(page - 1);
 
-    /* Kernels before 5.14 do not know it, and then the faults come one by one. */
+    /* Kernels before 5.14 do not support it; then pages fault one by one. */
     if (bytes >= PREFAULT_MIN)
         madvise((void *)start, (uintptr_t)addr + bytes - start, MADV_POPULATE_WRITE);
 }

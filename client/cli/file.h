@@ -2,14 +2,13 @@
 /*
  * Tensors in files: NumPy's .npy, Hugging Face's .safetensors, and raw bytes.
  *
- * Reading: the file is mapped, its header says where in it which tensor lies, and puts read straight
- * from the mapping. The parsers take (data, bytes) and trust nothing: a file that lies about lengths,
- * offsets or shapes is TARN_E_FORMAT, one that is sound but holds what tarn cannot (big-endian, Fortran
- * order, structured types) is TARN_E_UNSUPPORTED, each with a sentence.
+ * Reading: the file is mapped. Its header says where each tensor lies. Puts read straight from the mapping.
+ * The parsers take (data, bytes) and trust nothing. A file with wrong lengths, offsets or shapes is
+ * TARN_E_FORMAT. A sound file with content that tarn does not support (big-endian, Fortran order, structured
+ * types) is TARN_E_UNSUPPORTED. Each error has a sentence.
  *
- * Writing: the sizes are known before the bytes are. The header is made first, the output file gets
- * its full length, and gets write straight into its mapping. The file appears under its name in one
- * step, when it is complete.
+ * Writing: sizes are known before the bytes. The header is made first, then the output file gets its full
+ * length, and gets write straight into its mapping. The complete file appears under its name in one step.
  */
 #ifndef TARN_CLIENT_FILE_H
 #define TARN_CLIENT_FILE_H
@@ -24,30 +23,30 @@
 
 enum tarn_file_format { TARN_FILE_RAW, TARN_FILE_NPY, TARN_FILE_SAFETENSORS };
 
-/* The format called `name`, or INVALID with the names there are. */
+/* The format with this name. INVALID lists the known ones. */
 int tarn_file_format_parse(const char *name);
-/* By the ending of the path; RAW when it has none. INVALID when nobody knows it (.pt, .npz, .bin). */
+/* The format for the path's ending; RAW without one. INVALID for unknown endings (.pt, .npz, .bin). */
 int tarn_file_format_of(const char *path);
 
 /* One tensor of a file. */
 struct tarn_file_entry {
     char *name; /* UTF-8, owned; NULL in formats without names */
     struct tarn_tensor tensor;
-    uint64_t offset; /* of its bytes, from the start of the file */
+    uint64_t offset; /* of its bytes, in the file */
 };
 
 struct tarn_file {
     const unsigned char *data;
     uint64_t bytes;
-    bool mapped; /* else `data` was read into memory: a pipe */
+    bool mapped; /* false: `data` was read into memory, from a pipe */
     struct tarn_file_entry *entries;
     size_t n;
 };
 
-/* What a reader is told about files that do not say it themselves. */
+/* What the user says about files that do not describe themselves. */
 struct tarn_file_hint {
-    int dtype;         /* raw files and void .npy elements; below 0: not told */
-    const char *shape; /* raw files, as text; NULL: one dimension */
+    int dtype;         /* for raw files and void .npy elements; below 0: not given */
+    const char *shape; /* for raw files, as text; NULL: one dimension */
 };
 
 /* Opens and parses; "-" is standard input. INVALID (no such file), FORMAT, UNSUPPORTED, SYSTEM. */
@@ -57,34 +56,35 @@ void tarn_file_close(struct tarn_file *f);
 
 /* --- parsers (fuzzed) --------------------------------------------------------------------------- */
 
-/* An .npy of version 1, 2 or 3. One-byte void elements need `dtype`; two-byte ones are bf16 without. */
+/* Parses .npy versions 1, 2 and 3. One-byte void elements need `dtype`; two-byte ones default to bf16. */
 int tarn_npy_parse(const void *data, size_t bytes, int dtype, struct tarn_file_entry *e);
 /*
- * Entries come in the order of their offsets, before them the text of the file's metadata, where it has some;
- * free them with tarn_file_entries_free().
+ * Entries come in the order of their offsets. If the file has metadata, its text is the first entry. Free
+ * them with tarn_file_entries_free().
  */
 int tarn_safetensors_parse(const void *data, size_t bytes, struct tarn_file_entry **entries_p, size_t *n_p);
-/* Is it that text? */
+/* Is this entry the metadata? */
 bool tarn_safetensors_is_metadata(const struct tarn_file_entry *e);
 void tarn_file_entries_free(struct tarn_file_entry *entries, size_t n);
-/* Describes raw bytes: u8 in one dimension unless told otherwise. INVALID when the size does not fit. */
+/* Describes raw bytes: one dimension of u8 unless the hint says otherwise. INVALID if the size does not
+ * fit. */
 int tarn_raw_describe(uint64_t bytes, const struct tarn_file_hint *hint, struct tarn_tensor *t);
 
 /* --- writers ------------------------------------------------------------------------------------ */
 
-/* Appends the header of an .npy, padded so that the data behind it begins at a multiple of 64. */
+/* Appends an .npy header, padded so that the data behind it begins at a multiple of 64. */
 int tarn_npy_header(const struct tarn_tensor *t, struct tarn_buf *out);
 /*
- * Appends the header of a .safetensors and sets the entries' offsets: larger elements first, so that
- * all are aligned, and the data begins at a multiple of 64. The metadata's place is in the header, and is
- * left blank. INVALID: a name twice or not UTF-8.
+ * Appends a .safetensors header and sets the entries' offsets. Larger elements come first, so all are
+ * aligned; the data begins at a multiple of 64. The metadata's place in the header is left blank. INVALID:
+ * a name occurs twice or is not UTF-8.
  */
 int tarn_safetensors_header(struct tarn_file_entry *entries, size_t n, struct tarn_buf *out);
 
 /* An output file being written. */
 struct tarn_file_out {
     int fd;
-    bool named; /* it lies under its temporary name */
+    bool named; /* the file has its temporary name */
     char *path, *temporary;
     unsigned char *map; /* NULL when bytes is 0 */
     uint64_t bytes;
@@ -92,11 +92,11 @@ struct tarn_file_out {
 
 int tarn_file_create(const char *path, uint64_t bytes, struct tarn_file_out *o);
 /*
- * Optional, before a part of the mapping is written: maps its pages in one go instead of by one fault
- * each, which on some file systems is several times as fast.
+ * Optional, before writing a part of the mapping: maps its pages at once instead of fault by fault.
+ * Several times as fast on some file systems.
  */
 void tarn_file_prefault(void *addr, uint64_t bytes);
-/* Gives the file its name; discard removes it instead. Both free what `o` holds. */
+/* Commit gives the file its name; discard removes the file. Both free what `o` holds. */
 int tarn_file_commit(struct tarn_file_out *o);
 void tarn_file_discard(struct tarn_file_out *o);
 

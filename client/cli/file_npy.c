@@ -198,7 +198,7 @@ static int parse_dictionary(const char *text, size_t bytes, struct header *h)
 
 /* --- element types ------------------------------------------------------------------------------ */
 
-/* Elements that do not say what they are: void, and the 'f1' that some extension types call themselves. */
+/* The type of elements that do not say it: void, and 'f1', which some extension types use. */
 static int opaque_dtype(unsigned bytes, int told)
 {
     if (told >= 0 && tarn_dtype_bytes((uint32_t)told) == bytes)

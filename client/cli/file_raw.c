@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Raw files: bytes without a header. What they are comes from the caller, or they are u8. */
+/* Raw files: bytes without a header. The caller gives their type and shape; the default is u8. */
 #include <string.h>
 
 #include "base/error.h"

@@ -28,10 +28,10 @@
 #define METADATA "__metadata__"
 #define DTYPE_TEXT 16
 
-/* The remedy for a file that a broken or unfinished writer left. */
+/* The remedy for files left by a broken or interrupted writer. */
 #define AGAIN ": write the file again, with the safetensors library"
 
-/* A tensor's name comes from the file, so it is shown escaped and cut short. */
+/* A tensor's name, escaped and cut short because it comes from the file. */
 struct shown_name {
     char text[128];
 };
@@ -53,7 +53,7 @@ static int bad_tensor(const char *name, const char *what)
 
 /* --- reading ------------------------------------------------------------------------------------ */
 
-/* safetensors names dtypes in upper case and has no c128. */
+/* safetensors writes dtypes in upper case and has no c128. */
 static int parse_dtype(const char *name, const json_t *value)
 {
     const char *text = json_string_value(value);
@@ -98,7 +98,7 @@ static int parse_shape(const char *name, const json_t *value, struct tarn_tensor
     return 0;
 }
 
-/* Offsets are left as in the file, from the end of the header. */
+/* Keeps offsets as in the file: from the end of the header. */
 static int parse_offsets(const char *name, const json_t *value, uint64_t room, struct tarn_file_entry *e)
 {
     uint64_t end = 0;
@@ -141,7 +141,7 @@ static int parse_tensor(const char *name, const json_t *value, uint64_t room, st
     return e->name ? 0 : tarn_fail(TARN_E_NO_MEMORY, "safetensors: no memory for a name");
 }
 
-/* The '"' that ends the string which begins at `at`, in JSON that has been parsed. */
+/* The '"' that ends the string beginning at `at`, in JSON that has been parsed. */
 static size_t string_end(const char *text, size_t at)
 {
     for (at++; text[at] != '"'; at++)
@@ -150,8 +150,8 @@ static size_t string_end(const char *text, size_t at)
 }
 
 /*
- * Where the metadata's object stands in a header that has been parsed: its name is the only string of the
- * outermost object that is written so, the others there are the tensors' names.
+ * Finds the metadata's object in a header that has been parsed. Its name is the only such string in the
+ * outermost object; the other strings there are the tensors' names.
  */
 static bool find_metadata(const char *text, size_t bytes, size_t *at, size_t *length)
 {
@@ -178,7 +178,7 @@ static bool find_metadata(const char *text, size_t bytes, size_t *at, size_t *le
     return false;
 }
 
-/* Puts it before the n entries; there is room. */
+/* Inserts it before the n entries; there is room for it. */
 static int add_metadata(const char *header, size_t bytes, struct tarn_file_entry *entries, size_t n)
 {
     struct tarn_file_entry e = {.name = strdup(METADATA)};
@@ -224,7 +224,7 @@ static int by_offset(const void *a, const void *b)
 
     if (x->offset != y->offset)
         return x->offset < y->offset ? -1 : 1;
-    /* Empty tensors come before the one that begins at the same place. */
+    /* An empty tensor comes before the one at the same offset. */
     return x->tensor.bytes < y->tensor.bytes ? -1 : x->tensor.bytes > y->tensor.bytes;
 }
 
@@ -264,7 +264,7 @@ static int parse_tensors(json_t *root, uint64_t room, struct tarn_file_entry *en
     return check_cover(entries, *n_p, room);
 }
 
-/* What the JSON parser says may quote the file. */
+/* The JSON parser's message may quote the file. */
 static const char *printable(char *text)
 {
     for (char *c = text; *c; c++)
@@ -378,7 +378,7 @@ static int add_entry(json_t *root, const struct tarn_file_entry *e)
     return 0;
 }
 
-/* The metadata among the entries, or NULL; what has its name must be able to be it. */
+/* Finds the metadata among the entries, or sets NULL. An entry of that name must be valid metadata. */
 static int take_metadata(struct tarn_file_entry *entries, size_t n, struct tarn_file_entry **metadata_p)
 {
     *metadata_p = NULL;
@@ -417,7 +417,7 @@ static int lay_out(json_t *root, struct tarn_file_entry *entries, size_t n)
     return 0;
 }
 
-/* The header's text: the metadata's is left blank, for whoever has it. */
+/* Writes the header. The metadata's place is left blank for the caller to fill. */
 static void add_header(json_t *root, const char *tensors, struct tarn_file_entry *metadata,
                        struct tarn_buf *out)
 {
@@ -429,7 +429,7 @@ static void add_header(json_t *root, const char *tensors, struct tarn_file_entry
         tarn_buf_printf(&first, "%s%*s%s", before, (int)metadata->tensor.bytes, "",
                         json_object_size(root) > 0 ? "," : "");
         metadata->offset = out->bytes + LENGTH_BYTES + strlen(before);
-        tensors++; /* its brace has been written */
+        tensors++; /* skip its brace: one has been written */
     }
     size_t filled = LENGTH_BYTES + first.bytes + strlen(tensors);
     size_t padding = (ALIGNMENT - filled % ALIGNMENT) % ALIGNMENT;
