@@ -71,7 +71,7 @@ static bool try_pinned(struct tarn_get_job *j)
     return true;
 }
 
-/* tarn_work.given */
+/* tarn_last_copy.given */
 static void given(struct tarn_work *w)
 {
     struct tarn_transfer *x = w->owner;
@@ -87,7 +87,10 @@ static void aim(struct tarn_get_job *j, uint64_t bytes, uint64_t now)
     struct tarn_transfer *x = &j->x;
 
     x->work = tarn_work_of(tarn_get_item(j), l, bytes, j->get->flags, j->gpu);
-    x->work.given = j->get->calls ? given : NULL;
+    if (j->get->calls) {
+        j->last_copy = (struct tarn_last_copy){.given = given};
+        x->work.last_copy = &j->last_copy;
+    }
     x->work.seen = j->glanced ? &j->get->seen : NULL;
     j->given = false;
     x->deadline_ns = j->get->deadline_ns;

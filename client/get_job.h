@@ -52,6 +52,7 @@ struct tarn_get_job {
     struct tarn_way way; /* that was chosen */
     struct tarn_desc desc;
     struct tarn_transfer x;
+    struct tarn_last_copy last_copy;
     char text[TARN_SENTENCE];
     struct tarn_loc stale[TARN_GET_STALE_MAX]; /* the last ones found stale */
 };

@@ -33,7 +33,7 @@ static bool look(struct tarn_target *t)
 {
     int rc = tarn_work_look(&t->x.work);
 
-    if (rc == TARN_E_SIZE && t->x.work.at_most)
+    if (rc == TARN_E_SIZE && t->x.work.seen->at_most)
         t->misfit = true;
     else if (rc != 0)
         lose(t, rc, false);
@@ -48,7 +48,6 @@ static bool post(struct tarn_put *p, struct tarn_target *t)
     while (choose(p, t, &t->way)) {
         if (t->x.work.seen && !(t->way.side->ops->caps & TARN_CAP_CHECKS) && !look(t))
             return false;
-        t->x.work.scratch[0] = 0;
         tarn_tell_route(t->way.side, &p->items[t->job->index].key, t->pool, t->x.work.gpu);
         rc = tarn_flight_post(&p->flight, t->way.side, &t->x);
         if (rc == 0)
@@ -73,7 +72,7 @@ static bool post(struct tarn_put *p, struct tarn_target *t)
 }
 
 bool tarn_target_post(struct tarn_put *p, struct tarn_target *t, uint64_t offset, uint64_t bytes,
-                      bool at_most, const struct tarn_piece *pieces, uint32_t npieces)
+                      const struct tarn_piece *pieces, uint32_t npieces)
 {
     uint64_t now = tarn_now_ns(), left = p->deadline_ns > now ? p->deadline_ns - now : 0;
     bool others = !p->fixed && p->ncandidates > p->replicas;
@@ -83,7 +82,6 @@ bool tarn_target_post(struct tarn_put *p, struct tarn_target *t, uint64_t offset
                                    .gen = t->gen,
                                    .offset = t->offset + offset,
                                    .bytes = bytes,
-                                   .at_most = at_most,
                                    .pieces = pieces,
                                    .npieces = npieces};
     t->x.deadline_ns = p->deadline_ns;
@@ -243,7 +241,7 @@ void tarn_chunk_write(struct tarn_put *p, struct tarn_chunk *c)
         struct tarn_put_job *job = &c->jobs[i];
         const struct tarn_item *item = &p->items[job->index];
         for (uint32_t k = 0; k < p->replicas && job->status == 0; k++)
-            tarn_target_post(p, &job->targets[k], 0, item->tensor.bytes, false, item->pieces, item->npieces);
+            tarn_target_post(p, &job->targets[k], 0, item->tensor.bytes, item->pieces, item->npieces);
     }
     tarn_put_written(p);
 }

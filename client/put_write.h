@@ -7,9 +7,9 @@
 
 void tarn_chunk_write(struct tarn_put *p, struct tarn_chunk *c);
 /* Starts writing pieces of `bytes` bytes at `offset` of the object to one target; false when it failed.
- * at_most: nobody has counted, it may be fewer; more make it a misfit. */
+ * With p->seen.at_most nobody has counted: there may be fewer bytes. More make it a misfit. */
 bool tarn_target_post(struct tarn_put *p, struct tarn_target *t, uint64_t offset, uint64_t bytes,
-                      bool at_most, const struct tarn_piece *pieces, uint32_t npieces);
+                      const struct tarn_piece *pieces, uint32_t npieces);
 /* Waits for all posted targets; their state becomes WRITTEN, or their job failed. */
 void tarn_put_written(struct tarn_put *p);
 

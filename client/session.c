@@ -197,15 +197,15 @@ static int too_long(uint64_t bytes, uint64_t offset, uint64_t size)
                      (unsigned long long)bytes, (unsigned long long)offset, (unsigned long long)size);
 }
 
-/* Writes to all copies; at_most: as tarn_target_post() has it. False: the pieces had more bytes. */
+/* Writes to all copies. False: the pieces had more bytes. */
 static bool write_all(struct tarn_put *p, struct tarn_put_job *job, uint64_t offset, uint64_t bytes,
-                      bool at_most, const struct tarn_piece *pieces, uint32_t npieces)
+                      const struct tarn_piece *pieces, uint32_t npieces)
 {
     bool misfit = false;
 
     tarn_flight_init(&p->flight, p->client, p->cancel);
     for (uint32_t k = 0; k < p->replicas && job->status == 0; k++)
-        tarn_target_post(p, &job->targets[k], offset, bytes, at_most, pieces, npieces);
+        tarn_target_post(p, &job->targets[k], offset, bytes, pieces, npieces);
     tarn_put_written(p);
     tarn_flight_end(&p->flight);
     for (uint32_t k = 0; k < p->replicas; k++)
@@ -240,12 +240,13 @@ int tarn_put_write(struct tarn_put_session *s, size_t i, uint64_t offset, const 
         return rc;
     tarn_seen_clear(&p->seen);
     bool glanced = room > 0 && tarn_pieces_glance(pieces, npieces, &p->seen, &gpu);
+    p->seen.at_most = glanced;
     uint64_t bytes = glanced ? room : tarn_pieces_bytes(pieces, npieces);
     if (offset > size || bytes > room)
         return too_long(bytes, offset, size);
     if (job->status == 0) {
         p->deadline_ns = tarn_client_deadline(p->client, timeout_ms);
-        if (!write_all(p, job, offset, bytes, glanced, pieces, npieces))
+        if (!write_all(p, job, offset, bytes, pieces, npieces))
             return too_long(tarn_pieces_bytes(pieces, npieces), offset, size);
     }
     if (job->status == 0)

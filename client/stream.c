@@ -49,16 +49,16 @@ static void forget_given(struct tarn_ops_queue *q, struct tarn_operation *op, co
 }
 
 /* The last event of each queue is behind those before. False: more queues than are minded. */
-static bool note_given(struct tarn_operation *op, const struct tarn_work *w)
+static bool note_given(struct tarn_operation *op, const struct tarn_last_copy *copy)
 {
     uint32_t i = 0;
 
-    while (i < op->ngiven && op->given[i].queue != w->queue)
+    while (i < op->ngiven && op->given[i].queue != copy->queue)
         i++;
     if (i == TARN_GIVEN_MAX)
         return false;
-    op->given[i].queue = w->queue;
-    op->given[i].event = w->event;
+    op->given[i].queue = copy->queue;
+    op->given[i].event = copy->event;
     op->ngiven += i == op->ngiven;
     return true;
 }
@@ -68,9 +68,9 @@ bool tarn_op_given(struct tarn_get *g, struct tarn_work *w)
     struct tarn_ops_queue *q = g->client->ops;
     struct tarn_operation *op = g->owner;
 
-    if (w->event) {
-        if (!note_given(op, w)) {
-            w->event = NULL;
+    if (w->last_copy->event) {
+        if (!note_given(op, w->last_copy)) {
+            w->last_copy->event = NULL;
             return false;
         }
         op->flying++;
@@ -80,7 +80,7 @@ bool tarn_op_given(struct tarn_get *g, struct tarn_work *w)
     pthread_mutex_lock(&q->lock);
     op->issued = false;
     pthread_mutex_unlock(&q->lock);
-    forget_given(q, op, NULL, w->queue);
+    forget_given(q, op, NULL, w->last_copy->queue);
     op->flying--;
     return true;
 }
@@ -89,9 +89,9 @@ void tarn_op_landed(struct tarn_get *g, struct tarn_work *w)
 {
     struct tarn_operation *op = g->owner;
 
-    if (!w->event)
+    if (!w->last_copy->event)
         return;
-    forget_given(g->client->ops, op, w->event, NULL);
+    forget_given(g->client->ops, op, w->last_copy->event, NULL);
     op->flying--;
 }
 

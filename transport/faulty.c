@@ -44,13 +44,25 @@ struct tarn_link {
     struct tarn_faulty *faulty;
     const struct rule *rule;
     struct tarn_link *real;
-    struct tarn_work *delayed, *delayed_last; /* scratch[0]: when it is due */
+    struct tarn_work *delayed, *delayed_last;
     struct tarn_work *dropped;
     int timer_fd; /* when the first delayed work is due */
     int epoll_fd; /* the timer and the real link's descriptor */
     int watched_fd;
     short watched_events;
 };
+
+/* What a link keeps in the context of a delayed work. */
+struct delay {
+    uint64_t due_ns;
+    bool put;
+};
+_Static_assert(sizeof(struct delay) <= TARN_WORK_CONTEXT, "fits a work");
+
+static struct delay *delay_of(struct tarn_work *w)
+{
+    return (struct delay *)w->context;
+}
 
 /* --- dice --------------------------------------------------------------------------------------- */
 
@@ -72,7 +84,7 @@ static bool happens(struct tarn_faulty *f, double probability)
 
 static void arm(struct tarn_link *l)
 {
-    uint64_t due = l->delayed ? l->delayed->scratch[0] : 0;
+    uint64_t due = l->delayed ? delay_of(l->delayed)->due_ns : 0;
     struct itimerspec t = {.it_value = {(time_t)(due / TARN_NS_PER_S), (long)(due % TARN_NS_PER_S)}};
     timerfd_settime(l->timer_fd, TFD_TIMER_ABSTIME, &t, NULL);
 }
@@ -80,8 +92,7 @@ static void arm(struct tarn_link *l)
 static void delay(struct tarn_link *l, struct tarn_work *w, bool put)
 {
     w->next = NULL;
-    w->scratch[0] = tarn_now_ns() + l->rule->delay_ns;
-    w->scratch[1] = put;
+    *delay_of(w) = (struct delay){tarn_now_ns() + l->rule->delay_ns, put};
     if (l->delayed)
         l->delayed_last->next = w;
     else
@@ -106,15 +117,13 @@ static void finish(struct tarn_work *w, int status)
 /* Passes on the works that are due. A queue that is full keeps the rest for the next call. */
 static void pass_on_due(struct tarn_link *l)
 {
-    while (l->delayed && l->delayed->scratch[0] <= tarn_now_ns()) {
+    while (l->delayed && delay_of(l->delayed)->due_ns <= tarn_now_ns()) {
         struct tarn_work *w = l->delayed, *next = w->next;
-        bool put = w->scratch[1];
-        uint64_t due = w->scratch[0];
-        int r = pass_on(l, w, put);
+        struct delay delay = *delay_of(w);
+        int r = pass_on(l, w, delay.put);
         if (r == TARN_E_AGAIN) {
             w->next = next;
-            w->scratch[0] = due;
-            w->scratch[1] = put;
+            *delay_of(w) = delay;
             break;
         }
         l->delayed = next;

@@ -147,7 +147,7 @@ int tarn_work_look(struct tarn_work *w)
     int rc = tarn_pieces_gpu(w->pieces, w->npieces, w->seen, &gpu);
     uint64_t bytes = tarn_seen_bytes(w->seen, w->pieces, w->npieces);
 
-    if (rc == 0 && (bytes > w->bytes || (bytes < w->bytes && !w->at_most)))
+    if (rc == 0 && (bytes > w->bytes || (bytes < w->bytes && !w->seen->at_most)))
         rc = TARN_E_SIZE;
     if (rc == 0) {
         w->bytes = bytes;

@@ -23,6 +23,7 @@ struct tarn_seen {
     const struct tarn_piece *pieces; /* of the last list */
     uint32_t npieces, gpu;
     uint64_t bytes;
+    bool at_most; /* works may have fewer bytes than they say; then `bytes` is corrected when they are done */
     uint32_t n, last; /* ranges; the one that was hit last */
     struct tarn_seen_range {
         uintptr_t begin, end;
@@ -35,6 +36,7 @@ static inline void tarn_seen_clear(struct tarn_seen *s)
 {
     s->pieces = NULL;
     s->n = s->last = 0;
+    s->at_most = false;
 }
 
 /* As struct tarn_work has it. */

@@ -41,6 +41,7 @@
 
 #define TARN_INPROGRESS 1
 #define TARN_TRANSPORTS_MAX 8
+#define TARN_WORK_CONTEXT 24 /* bytes */
 
 enum {
     TARN_CAP_SHARED = 1 << 0,    /* links complete inline and are thread-safe */
@@ -120,8 +121,21 @@ struct tarn_link; /* a client half; connection, mapping or queue pairs to one no
 struct tarn_local;
 
 struct tarn_seen;
+struct tarn_work;
 
-/* One guarded range to move. Owned by the caller and kept until it is done. */
+/*
+ * For streams that wait for a work: when has its last copy been given to a GPU? The thread that uses the link
+ * calls given() when it has. Then `event` (a cudaEvent_t) is behind that copy, and behind all that `queue`
+ * was given before. If the event is destroyed before the work is done, given() is called again with event
+ * NULL. It is not called when the bytes take another way.
+ */
+struct tarn_last_copy {
+    void (*given)(struct tarn_work *w);
+    const void *queue;
+    void *event;
+};
+
+/* One guarded range to move. The caller owns it and keeps it until it is done. */
 struct tarn_work {
     /* what */
     uint32_t pool, slot;
@@ -130,34 +144,21 @@ struct tarn_work {
     uint64_t bytes;  /* total of the pieces; 0 is legal and still checks the generation */
     const struct tarn_piece *pieces;
     uint32_t npieces;
-    bool touch;   /* get: count as use */
     uint32_t gpu; /* the pieces lie in memory of GPU gpu - 1, as this process counts them; 0: the CPU's */
-    /*
-     * For transports with TARN_CAP_CHECKS; NULL: the pieces have been looked at. Else that has been done for
-     * the first of them only (seen.h): the transport finds out whether all lie in memory of `gpu`, and
-     * whether they have as many bytes as are said; if not the work ends with INVALID or SIZE, `why` being
-     * NULL, and some bytes may have moved. With `at_most` they may have fewer, and `bytes` says how many when
-     * the work is done.
-     */
+    /* NULL: the pieces were checked. Otherwise only the first was, and a transport with TARN_CAP_CHECKS
+     * checks the rest: do all lie in memory of `gpu`, and have they `bytes` bytes in total? If not, the work
+     * ends with INVALID or SIZE, `why` is NULL, and some bytes may have moved. */
     struct tarn_seen *seen;
-    bool at_most;
+    struct tarn_last_copy *last_copy; /* NULL: no stream waits for it */
+    bool touch;                       /* get: count as use */
     /* outcome */
     int status;
-    const char *why; /* in done: the failure's sentence, where the transport has one; else NULL */
+    const char *why; /* in done: the failure's sentence if the transport has one; else NULL */
     void (*done)(struct tarn_work *w); /* status is set */
     void *owner;
-    /*
-     * For streams that wait for the work; NULL: none do. Called, by the thread that uses the link, when the
-     * last copy has been given to a GPU: then `event` (a cudaEvent_t) is behind it, and is so of all that
-     * `queue` was given before. Once more, with event NULL, before the event is destroyed if the work is not
-     * done by then. Not called where bytes take another way.
-     */
-    void (*given)(struct tarn_work *w);
-    const void *queue;
-    void *event;
-    /* the transport's own */
+    /* The transport's own. It keeps a struct of its own in `context`. */
     struct tarn_work *next;
-    uint64_t scratch[4];
+    _Alignas(uint64_t) char context[TARN_WORK_CONTEXT];
 };
 
 /* --- the table ---------------------------------------------------------------------------------- */

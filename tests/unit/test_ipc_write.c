@@ -162,12 +162,13 @@ static void nothing_is_written_behind_the_end(void **state)
 }
 
 /* What comes of a work nobody has looked at, with lists of up to `room` pieces. */
-static int write_unseen(struct tarn_work *w, size_t room)
+static int write_unseen(struct tarn_work *w, size_t room, bool at_most)
 {
     struct tarn_cuda_piece list[64];
     struct tarn_seen seen = two_gpus();
     struct tarn_ipc_place place = {0};
     int rc = TARN_E_AGAIN;
+    seen.at_most = at_most;
     w->seen = &seen;
     w->gpu = 1;
     while (rc == TARN_E_AGAIN) {
@@ -196,7 +197,7 @@ static void pieces_of_other_memory_are_found(void **state)
         for (uint32_t at = 1; at < UNSEEN; at += 1 + (uint32_t)rnd(40)) {
             struct tarn_work w = unseen(pieces);
             pieces[at].addr = (void *)wrong[k]; // NOLINT: none of it is touched
-            assert_int_equal(write_unseen(&w, 1 + rnd(64)), TARN_E_INVALID);
+            assert_int_equal(write_unseen(&w, 1 + rnd(64), false), TARN_E_INVALID);
         }
 }
 
@@ -223,7 +224,7 @@ static void runs_of_other_memory_are_found(void **state)
             // NOLINTNEXTLINE: none of it is touched
             struct tarn_piece p = {(void *)tried[k].addr, BYTES, tried[k].stride, RUNS};
             struct tarn_work w = {.pieces = &p, .npieces = 1, .bytes = RUNS * BYTES};
-            assert_int_equal(write_unseen(&w, 1 + rnd(64)), tried[k].rc);
+            assert_int_equal(write_unseen(&w, 1 + rnd(64), false), tried[k].rc);
         }
 }
 
@@ -240,7 +241,7 @@ static void pieces_of_several_allocations_are_taken(void **state)
         for (uint32_t i = 0; i < UNSEEN; i++)
             if ((uintptr_t)pieces[i].addr > 0x200000000 && (uintptr_t)pieces[i].addr < 0x300000000)
                 pieces[i].addr = (char *)0x50000000 - 2500; /* lies across the two that adjoin */
-        assert_int_equal(write_unseen(&w, 1 + rnd(64)), 0);
+        assert_int_equal(write_unseen(&w, 1 + rnd(64), false), 0);
     }
 }
 
@@ -257,8 +258,7 @@ static void bytes_are_counted(void **state)
             if (k % 8 == 7)
                 pieces[at] = (struct tarn_piece){pieces[at].addr, 1ull << 40, 1ull << 40, 1u << 31};
             bool more = pieces[at].bytes > before, fewer = pieces[at].bytes < before;
-            w.at_most = at_most;
-            int rc = write_unseen(&w, 1 + rnd(64));
+            int rc = write_unseen(&w, 1 + rnd(64), at_most);
             if (k % 8 == 7)
                 assert_true(rc == TARN_E_INVALID || rc == TARN_E_SIZE);
             else

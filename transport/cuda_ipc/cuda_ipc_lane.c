@@ -53,9 +53,18 @@ struct tarn_ipc_lane {
     struct part parts[PARTS];
 };
 
-/* What a lane keeps in a work: scratch[0] the range in the pool, [1] flags, [2] how many runs it has, about.
- */
-enum { PUT = 1, STAGED = 2, FAR = 4 };
+/* What a lane keeps in a work's context. */
+struct course {
+    uint8_t *at;   /* the range in the pool */
+    uint64_t runs; /* about how many it has */
+    bool put, staged, far;
+};
+_Static_assert(sizeof(struct course) <= TARN_WORK_CONTEXT, "fits a work");
+
+static struct course *course(const struct tarn_work *w)
+{
+    return (struct course *)w->context;
+}
 
 static struct part *part_at(struct tarn_ipc_lane *l, uint32_t i)
 {
@@ -163,7 +172,7 @@ static void far_stretch(struct tarn_ipc_lane *l, const struct tarn_work *w, stru
 static void stage(struct tarn_ipc_lane *l, const struct tarn_work *w, struct tarn_cursor *c, uint8_t *stretch,
                   uint64_t bytes, bool to_stretch)
 {
-    if (w->scratch[1] & FAR)
+    if (course(w)->far)
         far_stretch(l, w, c, stretch, bytes, to_stretch);
     else
         stretch_copy(w, c, stretch, bytes, to_stretch);
@@ -190,7 +199,7 @@ static struct tarn_ipc_writer writer_of(struct tarn_ipc_lane *l, const struct ta
 {
     return (struct tarn_ipc_writer){.at = l->list + l->nlist,
                                     .end = l->list + (l->large.bytes ? l->nlist : l->room),
-                                    .put = w->scratch[1] & PUT};
+                                    .put = course(w)->put};
 }
 
 static void writer_end(struct tarn_ipc_lane *l, const struct tarn_ipc_writer *o)
@@ -208,7 +217,7 @@ static struct part *add_part(struct tarn_ipc_lane *l, struct tarn_work *w)
     struct part *p = part_at(l, l->count++);
     *p = (struct part){.work = w, .runs = l->added, .last = l->place.done == w->bytes};
     if (p->last) {
-        l->pending -= w->scratch[2];
+        l->pending -= course(w)->runs;
         l->waiting = w->next;
         if (!l->waiting)
             l->waiting_end = &l->waiting;
@@ -221,7 +230,7 @@ static struct part *add_part(struct tarn_ipc_lane *l, struct tarn_work *w)
 static bool fill_direct(struct tarn_ipc_lane *l, struct tarn_work *w)
 {
     struct tarn_ipc_writer o = writer_of(l, w);
-    int rc = tarn_ipc_write_work(&o, w, (uint8_t *)(uintptr_t)w->scratch[0], &l->place);
+    int rc = tarn_ipc_write_work(&o, w, course(w)->at, &l->place);
     writer_end(l, &o);
     if (rc == TARN_E_AGAIN)
         return false;
@@ -237,14 +246,14 @@ static bool fill_stretch(struct tarn_ipc_lane *l, struct tarn_work *w)
     uint64_t left = w->bytes - l->place.done, n = left < STRETCH ? left : STRETCH;
     uint8_t *stretch = is_full(l) ? NULL : ring_take(l, n);
     struct tarn_cursor begin = l->place.cursor;
-    bool put = w->scratch[1] & PUT;
+    bool put = course(w)->put;
     if (!stretch)
         return false;
     if (put)
         stage(l, w, &l->place.cursor, stretch, n, true);
     else
         cursor_skip(&l->place.cursor, w, n);
-    struct tarn_ipc_run run = {(uint8_t *)(uintptr_t)w->scratch[0] + l->place.done, stretch, n};
+    struct tarn_ipc_run run = {course(w)->at + l->place.done, stretch, n};
     struct tarn_ipc_writer o = writer_of(l, w);
     if (n >= AT_ONCE)
         tarn_ipc_write_large(&o, &run);
@@ -267,7 +276,7 @@ static bool is_one_run(const struct tarn_ipc_lane *l, const struct tarn_work *w,
     if (l->nlist > 0 || l->place.done > 0 || w->next)
         return false;
     uint64_t n = tarn_cursor_next(&c, w->pieces, w->npieces, w->bytes, &memory);
-    *r = (struct tarn_ipc_run){(uint8_t *)(uintptr_t)w->scratch[0], memory, n};
+    *r = (struct tarn_ipc_run){course(w)->at, memory, n};
     return n == w->bytes;
 }
 
@@ -275,7 +284,7 @@ static bool is_one_run(const struct tarn_ipc_lane *l, const struct tarn_work *w,
 static bool fill_some(struct tarn_ipc_lane *l, struct tarn_work *w)
 {
     struct tarn_ipc_run one;
-    if (w->scratch[1] & STAGED)
+    if (course(w)->staged)
         return fill_stretch(l, w);
     if (!is_one_run(l, w, &one))
         return fill_direct(l, w);
@@ -308,14 +317,14 @@ static int fill(struct tarn_ipc_lane *l)
 /* Bytes that go through the ring are not there behind the copy. */
 static void tell_given(const struct tarn_ipc_lane *l, const struct part *p)
 {
-    struct tarn_work *w = p->work;
-    if (!w->given || !p->last || p->stretch || p->status)
+    struct tarn_last_copy *c = p->work->last_copy;
+    if (!c || !p->last || p->stretch || p->status)
         return;
-    w->event = tarn_cuda_mark_event(l->queue);
-    if (!w->event)
+    c->event = tarn_cuda_mark_event(l->queue);
+    if (!c->event)
         return;
-    w->queue = l->queue;
-    w->given(w);
+    c->queue = l->queue;
+    c->given(p->work);
 }
 
 /* A mark behind all parts that have been started whole. */
@@ -388,13 +397,15 @@ void tarn_ipc_lane_post(struct tarn_ipc_lane *l, struct tarn_work *w, bool put, 
 {
     if (!tarn_ipc_lane_busy(l))
         l->burst = FIRST;
-    w->scratch[0] = (uintptr_t)at;
-    w->scratch[1] = (put ? PUT : 0) | (way == TARN_IPC_DIRECT ? 0 : STAGED) | (way == TARN_IPC_FAR ? FAR : 0);
+    *course(w) = (struct course){.at = at,
+                                 .runs = about_runs(w),
+                                 .put = put,
+                                 .staged = way != TARN_IPC_DIRECT,
+                                 .far = way == TARN_IPC_FAR};
     w->next = NULL;
     *l->waiting_end = w;
     l->waiting_end = &w->next;
-    w->scratch[2] = about_runs(w);
-    l->pending += w->scratch[2];
+    l->pending += course(w)->runs;
     if (l->pending + l->nlist >= l->burst)
         start_early(l);
 }
@@ -404,7 +415,7 @@ void tarn_ipc_lane_post(struct tarn_ipc_lane *l, struct tarn_work *w, bool put, 
 static int end_part(struct tarn_ipc_lane *l)
 {
     struct part p = *part_at(l, 0);
-    if (p.stretch && !(p.work->scratch[1] & PUT))
+    if (p.stretch && !course(p.work)->put)
         stage(l, p.work, &p.cursor, p.stretch, p.bytes, false);
     if (l->failed)
         return l->failed;
@@ -450,10 +461,11 @@ int tarn_ipc_lane_progress(struct tarn_ipc_lane *l)
 
 static void take_back(struct tarn_work *w)
 {
-    if (!w->event)
+    struct tarn_last_copy *c = w->last_copy;
+    if (!c || !c->event)
         return;
-    w->event = NULL;
-    w->given(w);
+    c->event = NULL;
+    c->given(w);
 }
 
 static int wait_for(struct tarn_ipc_lane *l, uint64_t mark)
@@ -491,9 +503,11 @@ void tarn_ipc_lane_close(struct tarn_ipc_lane *l, int status)
         put_by(l);
     else
         close_queues(l);
-    for (uint32_t i = 0; i < l->count; i++)
+    for (uint32_t i = 0; i < l->count; i++) {
+        struct tarn_work *w = part_at(l, i)->work;
         if (part_at(l, i)->last)
-            l->ended(l->arg, part_at(l, i)->work, ended && part_at(l, i)->work->queue ? 0 : status);
+            l->ended(l->arg, w, ended && w->last_copy && w->last_copy->queue ? 0 : status);
+    }
     for (struct tarn_work *w = l->waiting, *next; w; w = next) {
         next = w->next;
         l->ended(l->arg, w, status);

@@ -157,7 +157,7 @@ static bool write_strided(struct tarn_ipc_writer *o, const struct tarn_work *w, 
 /* All pieces are written, or (more) all bytes that the work may have. */
 static int count_up(struct tarn_work *w, struct tarn_ipc_place *place, bool more)
 {
-    if (w->seen && (more || (place->done < w->bytes && !w->at_most)))
+    if (w->seen && (more || (place->done < w->bytes && !w->seen->at_most)))
         return TARN_E_SIZE;
     if (w->seen)
         w->bytes = place->done;

@@ -23,9 +23,6 @@ enum { IOV_MAX_USED = 256, FRAMES_MAX = 64 };
 
 #define FRAME sizeof(struct tarn_tcp_frame)
 
-/* What a lane keeps in a work's scratch: status negated, 0 so far; has it nothing to wait for any more? */
-enum { TAG, STATUS, ENDED };
-
 static int down(const struct tarn_tcp_lane *n, const char *what)
 {
     return tarn_fail(TARN_E_NODE_DOWN, "node %s: tcp: %s: %m: is the node running and reachable?", n->node,
@@ -68,8 +65,7 @@ static bool add_payload(struct message *m, const struct tarn_work *w, struct tar
 void tarn_tcp_lane_queue(struct tarn_tcp_lane *n, struct tarn_work *w)
 {
     w->next = NULL;
-    w->scratch[TAG] = n->next_tag++;
-    w->scratch[STATUS] = w->scratch[ENDED] = 0;
+    *tarn_tcp_course(w) = (struct tarn_tcp_course){.tag = n->next_tag++};
     if (n->last)
         n->last->next = w;
     else
@@ -98,8 +94,8 @@ static void pop(struct tarn_tcp_lane *n, int status)
 /* Ends the works that have nothing to wait for any more, in their order. */
 static void reap(struct tarn_tcp_lane *n)
 {
-    while (n->first && n->first != n->unanswered && n->first->scratch[ENDED])
-        pop(n, -(int)n->first->scratch[STATUS]);
+    while (n->first && n->first != n->unanswered && tarn_tcp_course(n->first)->ended)
+        pop(n, tarn_tcp_course(n->first)->status);
 }
 
 bool tarn_tcp_lane_copy(struct tarn_tcp_lane *n)
@@ -123,7 +119,7 @@ static struct tarn_tcp_frame request(const struct tarn_tcp_lane *n, const struct
         .gen = w->gen,
         .offset = w->offset,
         .bytes = w->bytes,
-        .tag = w->scratch[TAG],
+        .tag = tarn_tcp_course(w)->tag,
     };
 }
 
@@ -245,10 +241,10 @@ static void answered(struct tarn_tcp_lane *n, int status)
 {
     struct tarn_work *w = n->unanswered;
     n->unanswered = w->next;
-    if (!w->scratch[STATUS])
-        w->scratch[STATUS] = (uint64_t)-status;
+    if (!tarn_tcp_course(w)->status)
+        tarn_tcp_course(w)->status = status;
     if (status || n->op == TARN_TCP_PUT || !is_staged(w))
-        w->scratch[ENDED] = 1;
+        tarn_tcp_course(w)->ended = true;
     reap(n);
 }
 
@@ -292,7 +288,7 @@ static int take_answer(struct tarn_tcp_lane *n)
     }
     if (f->magic != TARN_TCP_MAGIC || f->version != TARN_TCP_VERSION || f->op != (n->op | TARN_TCP_ANSWER))
         return garbled(n->node, "received something that is no answer");
-    if (!w || w == n->unsent || f->tag != w->scratch[TAG])
+    if (!w || w == n->unsent || f->tag != tarn_tcp_course(w)->tag)
         return garbled(n->node, "received the answer to something not asked");
     if (f->status > 0 || (n->op == TARN_TCP_GET && f->bytes != (f->status ? 0 : w->bytes)))
         return garbled(n->node, "received an answer of the wrong size");

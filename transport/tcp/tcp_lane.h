@@ -42,6 +42,19 @@ struct tarn_tcp_lane {
     char why[TARN_SENTENCE]; /* the last failure of a work */
 };
 
+/* What a lane keeps in a work's context. */
+struct tarn_tcp_course {
+    uint64_t tag;
+    int status; /* 0 so far */
+    bool ended; /* it waits for nothing any more */
+};
+_Static_assert(sizeof(struct tarn_tcp_course) <= TARN_WORK_CONTEXT, "fits a work");
+
+static inline struct tarn_tcp_course *tarn_tcp_course(const struct tarn_work *w)
+{
+    return (struct tarn_tcp_course *)w->context;
+}
+
 void tarn_tcp_lane_queue(struct tarn_tcp_lane *n, struct tarn_work *w);
 /* Sends what is queued as far as the socket takes it: 1, or 0 when it took nothing. With `wait` a system
  * call may sleep for the socket's time limit. Negative: the connection is useless. */

@@ -15,9 +15,6 @@
 #include "base/error.h"
 #include "transport/tcp/tcp_lane.h"
 
-/* What a lane keeps in a work's scratch. */
-enum { STATUS = 1, ENDED = 2 };
-
 int tarn_tcp_lane_prepare(struct tarn_tcp_lane *n, int device)
 {
     int rc = tarn_copiers_open(n->copiers, device);
@@ -31,9 +28,9 @@ int tarn_tcp_lane_prepare(struct tarn_tcp_lane *n, int device)
 
 static void fail_work(struct tarn_tcp_lane *n, struct tarn_work *w, int status)
 {
-    if (!status || w->scratch[STATUS])
+    if (!status || tarn_tcp_course(w)->status)
         return;
-    w->scratch[STATUS] = (uint64_t)-status;
+    tarn_tcp_course(w)->status = status;
     snprintf(n->why, sizeof(n->why), "%s", tarn_last_error());
     w->why = n->why;
 }
@@ -44,7 +41,7 @@ static void land(struct tarn_tcp_lane *n)
         struct tarn_work *w = p->owner;
         fail_work(n, w, p->status);
         if (p->last)
-            w->scratch[ENDED] = 1;
+            tarn_tcp_course(w)->ended = true;
     }
 }
 

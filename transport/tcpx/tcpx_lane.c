@@ -23,19 +23,23 @@
 #define USUAL_NS TARN_NS_PER_S
 #define LISTEN_MS 1000u /* that listening may take besides */
 
-/* What a lane keeps in a work's scratch. */
-enum { TAG, POSTED, MOVED, STATE };
-/* STATE: status negated in the high half, and */
-enum { ANSWERED = 1, HEARD = 2 /* DONE of a put */, ENDED = 4 };
+/* What a lane keeps in a work's context. */
+struct course {
+    uint64_t posted, moved; /* bytes */
+    int status;
+    bool answered, heard /* DONE of a put */, ended;
+};
+_Static_assert(sizeof(struct course) <= TARN_WORK_CONTEXT, "fits a work");
 
-static bool is(const struct tarn_work *w, unsigned state)
+static struct course *course(const struct tarn_work *w)
 {
-    return w->scratch[STATE] & state;
+    return (struct course *)w->context;
 }
 
 static void end(struct tarn_work *w, int status)
 {
-    w->scratch[STATE] |= ENDED | (uint64_t)(unsigned)-status << 32;
+    course(w)->ended = true;
+    course(w)->status = status;
 }
 
 /* --- works -------------------------------------------------------------------------------------- */
@@ -43,8 +47,7 @@ static void end(struct tarn_work *w, int status)
 void tarn_tcpx_lane_queue(struct tarn_tcpx_lane *n, struct tarn_work *w)
 {
     w->next = NULL;
-    memset(w->scratch, 0, sizeof(w->scratch));
-    w->scratch[TAG] = n->next_tag++;
+    *course(w) = (struct course){0};
     if (n->last)
         n->last->next = w;
     else
@@ -62,6 +65,7 @@ static void pop(struct tarn_tcpx_lane *n, int status, const char *why)
 {
     struct tarn_work *w = n->first;
     n->first = w->next;
+    n->first_tag++;
     if (!n->first)
         n->last = NULL;
     w->status = status;
@@ -74,10 +78,10 @@ static void pop(struct tarn_tcpx_lane *n, int status, const char *why)
 static int reap(struct tarn_tcpx_lane *n)
 {
     int moved = 0;
-    while (n->first && is(n->first, ENDED) && n->first != n->unposted) {
+    while (n->first && course(n->first)->ended && n->first != n->unposted) {
         n->asked--;
         moved = 1;
-        pop(n, -(int)(n->first->scratch[STATE] >> 32), NULL);
+        pop(n, course(n->first)->status, NULL);
     }
     return moved;
 }
@@ -88,7 +92,7 @@ static bool has_enough(const struct tarn_tcpx_lane *n)
 {
     uint64_t messages = 0, enough = n->gear->plugin->window * 5 / 4, chunk = n->gear->chunk_bytes;
     for (const struct tarn_work *w = n->first; w != n->unasked && messages < enough; w = w->next)
-        messages += is(w, ENDED) ? 0 : (w->bytes - w->scratch[MOVED] + chunk - 1) / chunk;
+        messages += course(w)->ended ? 0 : (w->bytes - course(w)->moved + chunk - 1) / chunk;
     return messages >= enough;
 }
 
@@ -102,7 +106,7 @@ static void ask(struct tarn_tcpx_lane *n)
                                           .flags = !n->puts && !w->touch ? TARN_TCPX_NO_TOUCH : 0,
                                           .lane = n->id,
                                           .slot = w->slot,
-                                          .tag = w->scratch[TAG],
+                                          .tag = n->ask_tag++,
                                           .gen = w->gen,
                                           .offset = w->offset,
                                           .bytes = w->bytes};
@@ -113,7 +117,7 @@ static void ask(struct tarn_tcpx_lane *n)
 /* The node has all of it, and the plugin does not read it any more. */
 static void end_if_sent(struct tarn_work *w)
 {
-    if (is(w, HEARD) && w->scratch[MOVED] == w->bytes)
+    if (course(w)->heard && course(w)->moved == w->bytes)
         end(w, 0);
 }
 
@@ -122,7 +126,7 @@ static void sent(void *owner, uint32_t bytes)
 {
     struct tarn_tcpx_stage *s = owner;
     struct tarn_work *w = s->slots[s->done++ % s->depth].work;
-    w->scratch[MOVED] += bytes;
+    course(w)->moved += bytes;
     end_if_sent(w);
 }
 
@@ -136,10 +140,11 @@ static int garbled(const char *what)
 static int answered(struct tarn_tcpx_lane *n, const struct tarn_tcpx_frame *f)
 {
     struct tarn_work *w = n->unanswered;
-    if (!w || w == n->unasked || f->tag != w->scratch[TAG] || f->status > 0)
+    if (!w || w == n->unasked || f->tag != n->answer_tag || f->status > 0)
         return garbled("the answer to something not asked");
     n->unanswered = w->next;
-    w->scratch[STATE] |= ANSWERED;
+    n->answer_tag++;
+    course(w)->answered = true;
     if (f->status || (w->bytes == 0 && !n->puts))
         end(w, f->status);
     return 0;
@@ -152,17 +157,18 @@ static bool is_handed_over(const struct tarn_tcpx_lane *n, const struct tarn_wor
     for (uint64_t k = s->sent; k < s->begun; k++)
         if (s->slots[k % s->depth].work == w)
             return false;
-    return w->scratch[POSTED] == w->bytes;
+    return course(w)->posted == w->bytes;
 }
 
 static int done(struct tarn_tcpx_lane *n, const struct tarn_tcpx_frame *f)
 {
     struct tarn_work *w = n->first;
-    while (w && w != n->unanswered && w->scratch[TAG] != f->tag)
+    for (uint64_t tag = n->first_tag; w && w != n->unanswered && tag != f->tag; tag++)
         w = w->next;
-    if (!n->puts || !w || w == n->unanswered || is(w, HEARD | ENDED) || !is_handed_over(n, w) || f->status)
+    if (!n->puts || !w || w == n->unanswered || course(w)->heard || course(w)->ended ||
+        !is_handed_over(n, w) || f->status)
         return garbled("the end of a put that is not at its end");
-    w->scratch[STATE] |= HEARD;
+    course(w)->heard = true;
     end_if_sent(w);
     return 0;
 }
@@ -196,24 +202,24 @@ int tarn_tcpx_lane_hear(struct tarn_tcpx_lane *n, const struct tarn_tcpx_message
 static void arrived(void *owner, uint32_t bytes)
 {
     struct tarn_work *w = owner;
-    w->scratch[MOVED] += bytes;
-    if (w->scratch[MOVED] == w->bytes)
+    course(w)->moved += bytes;
+    if (course(w)->moved == w->bytes)
         end(w, 0);
 }
 
 static uint32_t next_bytes(const struct tarn_tcpx_lane *n, const struct tarn_work *w)
 {
-    uint64_t left = w->bytes - w->scratch[POSTED];
+    uint64_t left = w->bytes - course(w)->posted;
     return left < n->gear->chunk_bytes ? (uint32_t)left : n->gear->chunk_bytes;
 }
 
 /* The work whose next message is due, if it has been answered. */
 static struct tarn_work *due(struct tarn_tcpx_lane *n)
 {
-    while (n->unposted && is(n->unposted, ANSWERED)) {
+    while (n->unposted && course(n->unposted)->answered) {
         struct tarn_work *w = n->unposted;
-        bool refused = is(w, ENDED) && w->scratch[STATE] >> 32;
-        if (!refused && w->scratch[POSTED] < w->bytes)
+        bool refused = course(w)->ended && course(w)->status;
+        if (!refused && course(w)->posted < w->bytes)
             return w;
         n->unposted = w->next;
         n->gathered_at = (struct tarn_cursor){0};
@@ -232,11 +238,11 @@ static int post_receives(struct tarn_tcpx_lane *n)
                                             .pieces = w->pieces,
                                             .npieces = w->npieces,
                                             .bytes = w->bytes,
-                                            .offset = w->scratch[POSTED]};
+                                            .offset = course(w)->posted};
         int rc = tarn_tcpx_comm_recv(n->comm, bytes, &into, w);
         if (rc)
             return rc == TARN_E_AGAIN ? moved : rc;
-        w->scratch[POSTED] += bytes;
+        course(w)->posted += bytes;
         moved = 1;
     }
     return moved;
@@ -256,7 +262,7 @@ static bool lend(struct tarn_tcpx_lane *n, struct tarn_work *w)
         return false;
     tarn_tcpx_stage_lend(&n->stage, w, bytes, from, &p);
     n->gathered_at = at;
-    w->scratch[POSTED] += bytes;
+    course(w)->posted += bytes;
     return true;
 }
 
@@ -282,7 +288,7 @@ static int gather(struct tarn_tcpx_lane *n)
     int rc = tarn_tcpx_stage_fill(s, &n->gathered_at);
     if (rc)
         return rc == TARN_E_AGAIN ? moved : rc;
-    w->scratch[POSTED] += next_bytes(n, w);
+    course(w)->posted += next_bytes(n, w);
     return 1;
 }
 

@@ -74,7 +74,8 @@ struct tarn_tcpx_lane {
     bool moved;     /* a work has ended well */
     bool up;        /* the node's end is set up */
     uint64_t begun_ns;
-    uint64_t next_tag;
+    uint64_t first_tag, answer_tag,
+        ask_tag; /* of first, unanswered, unasked: a work's is one more than the one before */
     struct tarn_tcpx_stage stage;
     struct tarn_cursor gathered_at; /* in the pieces of `unposted` */
 };
