@@ -14,6 +14,7 @@
 
 #include <string.h>
 
+#include "base/container.h"
 #include "client/cache.h"
 #include "client/get_silent.h"
 #include "client/health.h"
@@ -75,7 +76,7 @@ static bool try_pinned(struct tarn_get_job *j)
 static void given(struct tarn_work *w)
 {
     struct tarn_transfer *x = w->owner;
-    struct tarn_get_job *j = (struct tarn_get_job *)((char *)x - offsetof(struct tarn_get_job, x));
+    struct tarn_get_job *j = TARN_CONTAINER_OF(x, struct tarn_get_job, x);
 
     j->given |= j->get->calls->given(j->get, w);
 }

@@ -5,12 +5,13 @@
  */
 #include "client/get_fly.h"
 
+#include "base/container.h"
 #include "client/get_attempt.h"
 #include "client/get_route.h"
 
 static struct tarn_get_job *job_of(struct tarn_transfer *x)
 {
-    return (struct tarn_get_job *)((char *)x - offsetof(struct tarn_get_job, x));
+    return TARN_CONTAINER_OF(x, struct tarn_get_job, x);
 }
 
 unsigned tarn_get_send(struct tarn_get_batch *b, bool opening)

@@ -4,6 +4,7 @@
 
 #include <string.h>
 
+#include "base/container.h"
 #include "client/health.h"
 #include "client/link.h"
 #include "client/peer_nodes.h"
@@ -232,7 +233,7 @@ static void landed(struct tarn_put *p, struct tarn_target *t)
 void tarn_put_written(struct tarn_put *p)
 {
     for (struct tarn_transfer *x; (x = tarn_flight_next(&p->flight)) != NULL;)
-        landed(p, (struct tarn_target *)((char *)x - offsetof(struct tarn_target, x)));
+        landed(p, TARN_CONTAINER_OF(x, struct tarn_target, x));
 }
 
 void tarn_chunk_write(struct tarn_put *p, struct tarn_chunk *c)

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "base/clock.h"
+#include "base/container.h"
 #include "base/error.h"
 #include "server/control/session.h"
 
@@ -24,7 +25,7 @@ struct page {
 
 static void left(struct tarn_request *r)
 {
-    struct tarn_node *n = (struct tarn_node *)((char *)r - offsetof(struct tarn_node, leave));
+    struct tarn_node *n = TARN_CONTAINER_OF(r, struct tarn_node, leave);
     if (r->status)
         tarn_log(&n->log, TARN_LOG_WARN, AT, "msg=\"the node's record stays until it expires\" cause=\"%s\"",
                  r->error);
@@ -81,7 +82,7 @@ static void next_page(struct page *page)
 
 static void page_done(struct tarn_request *r)
 {
-    struct page *page = (struct page *)r;
+    struct page *page = TARN_CONTAINER_OF(r, struct page, request);
     struct tarn_node *n = page->node;
     if (r->status == 0) {
         next_page(page);

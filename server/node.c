@@ -9,6 +9,7 @@
 #include <sys/resource.h>
 
 #include "base/clock.h"
+#include "base/container.h"
 #include "base/error.h"
 #include "base/net.h"
 #include "base/text.h"
@@ -174,7 +175,7 @@ static void beat_follows(struct tarn_node *n, const struct tarn_beat *b)
 
 static void beat_done(struct tarn_request *r)
 {
-    struct tarn_node *n = (struct tarn_node *)((char *)r - offsetof(struct tarn_node, beat));
+    struct tarn_node *n = TARN_CONTAINER_OF(r, struct tarn_node, beat);
     bool again = n->beat_again;
     n->beating = n->beat_again = false;
     if (r->status == TARN_E_CANCELED)

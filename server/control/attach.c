@@ -7,6 +7,7 @@
 #include <strings.h>
 #include <utlist.h>
 
+#include "base/container.h"
 #include "base/error.h"
 #include "server/control/arguments.h"
 
@@ -56,13 +57,13 @@ static void answered(void *arg)
 /* On the transport's thread. Without memory to post it the connection waits until its client gives up. */
 static void attached(struct tarn_attach *a)
 {
-    struct tarn_attaching *at = (struct tarn_attaching *)((char *)a - offsetof(struct tarn_attaching, a));
+    struct tarn_attaching *at = TARN_CONTAINER_OF(a, struct tarn_attaching, a);
     tarn_loop_post(at->node->loop, answered, at);
 }
 
 static void conn_gone(struct tarn_waiter *w)
 {
-    struct tarn_attaching *at = (struct tarn_attaching *)w;
+    struct tarn_attaching *at = TARN_CONTAINER_OF(w, struct tarn_attaching, waiter);
     at->conn = NULL;
     atomic_store(&at->a.gone, true);
 }

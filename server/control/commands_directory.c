@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/container.h"
 #include "base/error.h"
 #include "server/control/arguments.h"
 #include "server/control/commands_directory.h"
@@ -34,7 +35,7 @@ struct commit {
 
 static void commit_free(struct tarn_pending *p)
 {
-    struct commit *k = (struct commit *)p;
+    struct commit *k = TARN_CONTAINER_OF(p, struct commit, pending);
     free(k->items);
     free(k->pending.request.publishes);
     free(k->keys.data);
@@ -175,7 +176,7 @@ static void commit_too_late(struct commit *k)
  */
 static void commit_answer(struct tarn_pending *pending, int code, const char *sentence)
 {
-    struct commit *k = (struct commit *)pending;
+    struct commit *k = TARN_CONTAINER_OF(pending, struct commit, pending);
     struct tarn_buf *out = pending->conn ? &pending->conn->out : NULL;
     if (!code && pending->node->state == TARN_NODE_WITHDRAWING) {
         commit_too_late(k);

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/container.h"
 #include "base/error.h"
 #include "metadata/records.h"
 #include "server/control/arguments.h"
@@ -73,7 +74,7 @@ struct deletes {
 
 static void delete_free(struct tarn_pending *p)
 {
-    struct deletes *d = (struct deletes *)p;
+    struct deletes *d = TARN_CONTAINER_OF(p, struct deletes, pending);
     free(d->items);
     free(d->pending.request.removals);
     free(d->keys.data);
@@ -182,7 +183,7 @@ static void delete_late(struct tarn_pending *pending)
 
 static void delete_answer(struct tarn_pending *pending, int code, const char *sentence)
 {
-    struct deletes *d = (struct deletes *)pending;
+    struct deletes *d = TARN_CONTAINER_OF(pending, struct deletes, pending);
     for (size_t i = 0; code && i < d->nitems; i++)
         withdraw_freed(pending->node, &d->items[i], &pending->request.removals[d->items[i].remove]);
     if (code && !pending->abandoned)
@@ -257,7 +258,7 @@ struct settled {
 
 static void settled_free(struct tarn_pending *p)
 {
-    struct settled *s = (struct settled *)p;
+    struct settled *s = TARN_CONTAINER_OF(p, struct settled, pending);
     free(p->request.copies);
     free(p->request.settled);
     free(s->keys.data);

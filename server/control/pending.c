@@ -4,6 +4,7 @@
 #include <utlist.h>
 
 #include "base/clock.h"
+#include "base/container.h"
 #include "base/error.h"
 
 #define EXPIRY_MS 20
@@ -34,7 +35,7 @@ static void settled(struct tarn_pending *p)
 
 static void request_done(struct tarn_request *r)
 {
-    struct tarn_pending *p = (struct tarn_pending *)r;
+    struct tarn_pending *p = TARN_CONTAINER_OF(r, struct tarn_pending, request);
     if (p->abandoned) {
         p->late(p);
     } else {
@@ -79,7 +80,7 @@ static void expire(void *arg)
 
 static void conn_gone(struct tarn_waiter *w)
 {
-    ((struct tarn_pending *)((char *)w - offsetof(struct tarn_pending, waiter)))->conn = NULL;
+    TARN_CONTAINER_OF(w, struct tarn_pending, waiter)->conn = NULL;
 }
 
 void tarn_pending_start(struct tarn_pending *p, struct tarn_conn *c, uint64_t timeout_ms)

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/container.h"
 #include "base/error.h"
 
 #define MEMBERS 256 /* read at once */
@@ -38,7 +39,7 @@ static void submit(struct tarn_recheck *r, size_t nfreed)
 /* Members go out of the set after their copies were freed; what is being published stays for another time. */
 static void read_some(struct tarn_request *request)
 {
-    struct tarn_recheck *r = (struct tarn_recheck *)request;
+    struct tarn_recheck *r = TARN_CONTAINER_OF(request, struct tarn_recheck, request);
     size_t nfreed = 0;
     r->busy = false;
     if (request->status)

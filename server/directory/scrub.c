@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/container.h"
 #include "base/error.h"
 
 #define AT "scrub"
@@ -159,7 +160,7 @@ static bool misses_any(const struct tarn_request *r)
 /* A page that failed, or whose losses may be Redis's, is looked up again after the next beat. */
 static void own_done(struct tarn_request *r)
 {
-    struct pass *p = (struct pass *)r;
+    struct pass *p = TARN_CONTAINER_OF(r, struct pass, request);
     p->busy = false;
     if (r->status || (r->unsure && misses_any(r))) {
         p->cursor = r->cursor;
@@ -183,7 +184,7 @@ static void sweep_page(struct pass *p)
 
 static void sweep_done(struct tarn_request *r)
 {
-    struct pass *p = (struct pass *)r;
+    struct pass *p = TARN_CONTAINER_OF(r, struct pass, request);
     p->busy = false;
     if (r->status)
         return;

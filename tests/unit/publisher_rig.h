@@ -4,6 +4,7 @@
 #ifndef TARN_TESTS_UNIT_PUBLISHER_RIG_H
 #define TARN_TESTS_UNIT_PUBLISHER_RIG_H
 
+#include "base/container.h"
 #include "server/directory/publisher.h"
 #include "tests/unit/directory_fixture.h"
 
@@ -41,7 +42,7 @@ static inline void tick(void *arg)
 
 static inline void beaten(struct tarn_request *r)
 {
-    struct rig *g = (struct rig *)((char *)r - offsetof(struct rig, beat));
+    struct rig *g = TARN_CONTAINER_OF(r, struct rig, beat);
     assert_int_equal(r->status, 0);
     tarn_loop_stop(g->loop);
 }

@@ -8,6 +8,7 @@
 #include <sys/mman.h>
 #include <utlist.h>
 
+#include "base/container.h"
 #include "base/error.h"
 #include "transport/cuda/cuda_text.h"
 
@@ -95,13 +96,13 @@ static int pool_new(const struct tarn_peer *peer, const struct tarn_ipc_offer *o
 }
 
 struct ending {
-    struct tarn_ipc_task task; /* first */
+    struct tarn_ipc_task task;
     struct tarn_ipc_pool *pool;
 };
 
 static int end_it(struct tarn_ipc_task *t)
 {
-    pool_free(((struct ending *)t)->pool);
+    pool_free(TARN_CONTAINER_OF(t, struct ending, task)->pool);
     return 0;
 }
 
@@ -269,7 +270,7 @@ void tarn_ipc_ring_give(struct tarn_local *local, uint8_t *ring)
 /* --- what the worker opens ---------------------------------------------------------------------- */
 
 struct tarn_ipc_opening {
-    struct tarn_ipc_task task; /* first */
+    struct tarn_ipc_task task;
     struct tarn_local *local;
     struct tarn_ipc_want want;
 };
@@ -370,7 +371,7 @@ static int open_arena(struct tarn_local *local, struct tarn_ipc_pool *p, int dev
 
 static int open_it(struct tarn_ipc_task *t)
 {
-    struct tarn_ipc_opening *o = (struct tarn_ipc_opening *)t;
+    struct tarn_ipc_opening *o = TARN_CONTAINER_OF(t, struct tarn_ipc_opening, task);
     const struct tarn_ipc_want *want = &o->want;
     switch (want->what) {
     case TARN_IPC_DRIVER:
@@ -389,7 +390,7 @@ static int open_it(struct tarn_ipc_task *t)
 
 static void drop(struct tarn_ipc_task *t)
 {
-    struct tarn_ipc_opening *o = (struct tarn_ipc_opening *)t;
+    struct tarn_ipc_opening *o = TARN_CONTAINER_OF(t, struct tarn_ipc_opening, task);
     if (o->want.pool)
         tarn_ipc_pool_give(o->local, o->want.pool);
     free(o);

@@ -24,6 +24,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/container.h"
 #include "base/error.h"
 #include "base/net.h"
 #include "transport/tcpx/plugin/tcpx_settings.h"
@@ -450,7 +451,7 @@ static int say_hello(struct tarn_link *l, const struct tarn_peer *p, const char 
 /* The holder's: memory was unmapped. Also when nothing is under way, and no message comes soon. */
 static void drop_unmapped(struct tarn_tcpx_holder *h)
 {
-    struct tarn_link *l = (struct tarn_link *)((char *)h - offsetof(struct tarn_link, holder));
+    struct tarn_link *l = TARN_CONTAINER_OF(h, struct tarn_link, holder);
     for (struct tarn_tcpx_lane *n = l->lanes; n; n = n->next)
         if (n->comm)
             tarn_tcpx_ranges_drop_gone(n->comm);
