@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * RDMA over reliable connected queue pairs: the table, and what its halves say to each other at ATTACH.
+ * RDMA over reliable connected queue pairs: the transport's tables, and what its halves exchange at ATTACH.
  *
  *   client                                          node
  *   offer()    queue pairs in INIT, one a rail
- *              -- ATTACH rdma r|w "v1 N end..." -->  attach()  for each end the rail that reaches it and a
- *                                                    queue pair joined with it
+ *              -- ATTACH rdma r|w "v1 N end..." -->  attach()  for each end picks the rail that reaches
+ *                                                    it and joins a queue pair with it
  *   connect()  <-- "v1 ID N end|-... pools" ------
- *              joins those that were answered
+ *              joins the queue pairs that the answer names
  *
- * The answer names for each pool where arena, generations and use times lie and their remote keys, for each
- * joined rail its own. The node posts nothing on its queue pairs; it stops them at DETACH, and when the
- * session ends: from then on nothing more is written by that client. They are destroyed in their time.
+ * For each pool the answer has the addresses of arena, generations and use times, and their remote keys
+ * for each joined rail. The node posts nothing on its queue pairs. It stops them at DETACH and when the
+ * session ends; from then on the client can write nothing. They are destroyed later by a thread.
  */
 #ifndef TARN_TRANSPORT_RDMA_H
 #define TARN_TRANSPORT_RDMA_H

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* RDMA, client half: reads the node's answer to ATTACH, and brings up the lanes that it names. */
+/* RDMA, client half: parses the node's answer to ATTACH and brings up the lanes that it names. */
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,7 +13,7 @@
 
 #define POOLS_MAX 64
 #define SLICES_MAX 65536
-#define GRACE_NS (20 * TARN_NS_PER_MS) /* once a lane is up the others are waited for this long */
+#define GRACE_NS (20 * TARN_NS_PER_MS) /* how long to wait for further lanes once one is up */
 
 struct words {
     const char *at;
@@ -62,7 +62,7 @@ static int read_pool(struct tarn_link *l, struct words *w)
 {
     uint64_t index = number(w, 10, l->npools - 1);
     struct tarn_rdma_peer_memory *m = &l->pools[index];
-    if (w->failed || m->slice_bytes) /* the pool has been named before */
+    if (w->failed || m->slice_bytes) /* the pool was already named */
         return malformed(l);
     m->bytes = number(w, 10, UINT64_MAX / 2);
     m->nslots = (uint32_t)number(w, 10, UINT32_MAX);
@@ -86,7 +86,7 @@ static int read_pools(struct tarn_link *l, struct words *w)
     int rc = 0;
     if (w->failed || n == 0)
         return malformed(l);
-    l->pools = calloc(POOLS_MAX, sizeof *l->pools); /* by index: some may not be served */
+    l->pools = calloc(POOLS_MAX, sizeof *l->pools); /* by index; a pool may be missing */
     if (!l->pools)
         return tarn_fail(TARN_E_NO_MEMORY, "node %s: rdma: out of memory", l->node);
     for (uint32_t k = 0; k < l->nlanes; k++) {
@@ -175,7 +175,7 @@ static uint32_t count_joined(const struct tarn_link *l)
     return joined;
 }
 
-/* Where another rail reaches the node this one is at fault; else it may as well be the node. */
+/* If another rail reaches the node, this one is at fault. Otherwise the node may be. */
 static void set_lost_aside(struct tarn_link *l)
 {
     uint64_t until = tarn_now_ns() + TARN_RAIL_ASIDE_NS;
@@ -195,7 +195,7 @@ void tarn_rdma_lanes_look(struct tarn_link *l)
     if (count_joined(l))
         set_lost_aside(l);
     if (l->joining && !l->whole_ns)
-        l->whole_ns = UINT64_MAX; /* that is not known yet */
+        l->whole_ns = UINT64_MAX; /* the time is not known yet */
     else if (!l->joining && l->whole_ns == UINT64_MAX)
         l->whole_ns = 0;
 }
@@ -205,7 +205,7 @@ int tarn_rdma_lanes_await(struct tarn_link *l, uint64_t deadline_ns)
     uint64_t until = tarn_now_ns() + TARN_WAIT_SLICE_MS * TARN_NS_PER_MS, seen = 0, grace = 0;
     if (until > deadline_ns)
         until = deadline_ns;
-    tarn_joins_wait(&l->local->rails, &seen, 0); /* how many there were */
+    tarn_joins_wait(&l->local->rails, &seen, 0); /* only reads the current count */
     for (;;) {
         tarn_rdma_lanes_look(l);
         uint64_t now = tarn_now_ns();

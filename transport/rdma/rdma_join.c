@@ -1,23 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Queue pairs are joined by threads. On the way to RTR the kernel asks the network for the peer's address,
- * and does not come back before it knows: where nobody answers after 1.5 s and more. No operation is held up
- * by that:
+ * Queue pairs are joined by threads. On the way to RTR the kernel asks the network for the peer's address and
+ * returns only when it knows; if nobody answers that takes 1.5 s or more. Operations do not wait for it:
  *
  *   begin --> waits --its road's thread--> under way --> over --tarn_join_over--> freed
- *               \                             \--------- abandoned: its parts are retired by that thread
+ *               \                             \--------- abandoned: that thread retires its parts
  *                \------ abandoned
  *
- * A *road* is a rail and the address of a peer. It has a thread as long as queue pairs are to be joined by
- * it: the thread is started with the first, joins one after the other, and ends when none is left. So a peer
- * that does not answer holds up no other, and has one thread however many operations come and go. What one
- * hears of the network those behind it hear, too: asking once more would take as long.
+ * A *road* is a rail and a peer's address. It has a thread while it has queue pairs to join. The thread
+ * starts with the first one, joins them one by one, and ends when none is left. So a silent peer delays no
+ * other peer, and occupies one thread regardless of the number of operations. A failure also applies to the
+ * joins that wait behind it: trying again would take as long.
  *
- * Whose memory is used: a join has all that it needs by value, since the link, the client's rails and the
- * node's answer may be gone before it is over. Its thread holds the rails (rdma_reap.c), which keeps the
- * device open. The joiner itself is freed by whoever leaves it last, the rails or a thread.
+ * Ownership: a join holds all its data by value, since the link, the client's rails and the node's answer may
+ * be gone before it is done. Its thread holds the rails (rdma_reap.c), which keeps the device open. The last
+ * user of the joiner, the rails or a thread, frees it.
  *
- * Lock: joiner.lock guards all of this; it is not held while a queue pair is joined. Order: joiner.lock ->
+ * Lock: joiner.lock guards all of this. It is not held while a queue pair is joined. Order: joiner.lock ->
  * reaper.lock.
  */
 #include <pthread.h>
@@ -32,14 +31,14 @@
 #include "transport/rdma/rdma_rail.h"
 
 struct tarn_join {
-    struct tarn_join *next; /* of its road's */
+    struct tarn_join *next; /* next of its road */
     struct tarn_joiner *joiner;
     struct tarn_rail rail;
     struct ibv_qp *qp;
     struct tarn_endpoint own, peer;
     bool over, abandoned;
-    struct tarn_qp_parts parts; /* abandoned: to be retired */
-    int rc;                     /* over: what was said */
+    struct tarn_qp_parts parts; /* abandoned: to retire when done */
+    int rc;                     /* over: the result */
     char why[TARN_SENTENCE];
 };
 
@@ -47,7 +46,7 @@ struct road {
     struct road *next;
     struct tarn_joiner *joiner;
     struct tarn_hold *hold;
-    const struct ibv_context *context; /* each rail has its own */
+    const struct ibv_context *context; /* the context differs from rail to rail */
     union ibv_gid gid;
     uint16_t lid;
     struct tarn_join *waiting;
@@ -56,8 +55,8 @@ struct road {
 struct tarn_joiner {
     pthread_mutex_t lock;
     pthread_cond_t ended;
-    uint64_t over;  /* joins that are */
-    uint32_t users; /* the rails, and threads */
+    uint64_t over;  /* number of joins that are over */
+    uint32_t users; /* the rails and the threads */
     struct road *roads;
 };
 
@@ -86,7 +85,7 @@ void tarn_joiner_leave(struct tarn_joiner *k)
 
 /* --- a road's thread ---------------------------------------------------------------------------- */
 
-/* The last error is why. The lock is held. */
+/* The last error has the reason. The lock is held. */
 static void end_join(struct road *r, struct tarn_join *j, int rc)
 {
     if (j->abandoned) {
@@ -101,7 +100,7 @@ static void end_join(struct road *r, struct tarn_join *j, int rc)
     r->joiner->over++;
 }
 
-/* The next to be joined; NULL: none, and the road is no longer known. */
+/* The next join; NULL: none is left, and the road is removed. */
 static struct tarn_join *next_join(struct road *r)
 {
     struct tarn_joiner *k = r->joiner;
@@ -161,7 +160,7 @@ static struct road *find_road(const struct tarn_joiner *k, const struct tarn_joi
     return r;
 }
 
-/* Its thread waits for the lock. NULL: no memory, or no thread. The lock is held. */
+/* The new thread waits for the lock. NULL: no memory, or no thread. The lock is held. */
 static struct road *new_road(struct tarn_rails *rails, const struct tarn_join *j)
 {
     struct road *r = calloc(1, sizeof *r);
@@ -201,7 +200,7 @@ struct tarn_join *tarn_join_begin(struct tarn_rails *rails, const struct tarn_ra
     if (r)
         LL_APPEND(r->waiting, j);
     pthread_mutex_unlock(&k->lock);
-    if (!r) { /* then here */
+    if (!r) { /* then join here */
         j->rc = tarn_qp_join(rail, qp, own, peer);
         j->over = true;
         snprintf(j->why, sizeof j->why, "%s", j->rc ? tarn_last_error() : "");

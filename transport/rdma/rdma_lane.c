@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One rail of a link: strips become chains of work requests, completions end strips.
+ * One rail of a link: turns strips into chains of work requests, and completions into ends of strips.
  *
- * A chain is what one doorbell posts:
+ * A chain is posted with one doorbell:
  *
  *   checks of strips whose bytes have arrived | bytes of the next strips | FENCE, checks of those
  *
- * The last request of each part asks for a completion, which stands for all before it, since a queue pair
- * completes in order. Hence no chain can fill the queue for good.
+ * The last request of each part asks for a completion. It stands for all before it, because a queue pair
+ * completes in order. So no chain can fill the queue permanently.
  */
 #include "transport/rdma/rdma_link.h"
 
@@ -22,22 +22,23 @@
 #include "base/error.h"
 
 enum {
-    CHAIN = 32,          /* work requests a doorbell */
-    SGES = 32,           /* local pieces a work request */
-    QUEUE = 512,         /* work requests in flight a rail */
-    COMPLETIONS = 32,    /* taken at a time */
-    READ_BYTES = 1 << 20 /* of one work request: longer ones are answered more slowly by some devices */
+    CHAIN = 32,          /* work requests for one doorbell */
+    SGES = 32,           /* local pieces in one work request */
+    QUEUE = 512,         /* work requests in flight on a rail */
+    COMPLETIONS = 32,    /* polled at a time */
+    READ_BYTES = 1 << 20 /* of one work request: some devices answer larger ones more slowly */
 };
 
 #define MEASURED_BYTES (128u << 10)
-#define CHAIN_BYTES (4ull << 20) /* strips that arrive, and are checked, together */
+#define CHAIN_BYTES (4ull << 20) /* strips up to this size arrive and are checked together */
 
-/* wr_id: from the lowest bit, how many work requests a completion stands for, what it was, and its strip. */
+/* Bits of wr_id, lowest first: how many work requests the completion stands for, their kind, and the
+ * strip. */
 enum { WHAT_BIT = 16, STRIP_BIT = 18 };
-/* Of a strip's bytes; the READ of its generation; times of last use, which are no strip's. */
+/* Bytes of a strip; the READ of its generation; times of last use, which belong to no strip. */
 enum what { PART, LAST_PART, CHECK, TOUCH };
 
-/* A chain being built. */
+/* A chain under construction. */
 struct chain {
     uint32_t n;
     uint64_t bytes;
@@ -71,7 +72,8 @@ static int open_landing(struct tarn_rdma_lane *n)
 int tarn_rdma_lane_open(struct tarn_link *l, uint32_t index, struct tarn_rdma_lane *n)
 {
     const struct tarn_rail *rail = &l->local->rails.rail[index];
-    uint32_t wrs = least(QUEUE, least(rail->max_wr, rail->max_cqe)); /* each of them may complete */
+    uint32_t wrs = least(QUEUE, least(rail->max_wr, rail->max_cqe)); /* each of them may ask for a
+                                                                      * completion */
     *n = (struct tarn_rdma_lane){.link = l, .index = index, .rail = rail, .depth = wrs, .room = wrs};
     for (n->ring_size = TARN_JOBS; n->ring_size < TARN_JOBS * l->local->rails.n;)
         n->ring_size *= 2;
@@ -107,7 +109,7 @@ void tarn_rdma_lane_stop(struct tarn_rdma_lane *n)
     n->qp = NULL;
     n->cq = NULL;
     n->channel = NULL;
-    if (n->join) { /* nothing was posted */
+    if (n->join) { /* nothing has been posted */
         tarn_join_abandon(&n->link->local->rails, n->join, &parts);
         n->join = NULL;
         n->link->joining--;
@@ -119,7 +121,7 @@ void tarn_rdma_lane_stop(struct tarn_rdma_lane *n)
 void tarn_rdma_lane_close(struct tarn_rdma_lane *n)
 {
     tarn_rdma_lane_stop(n);
-    if (n->cq) /* it was opened half-way */
+    if (n->cq) /* it may have been opened in part */
         ibv_destroy_cq(n->cq);
     if (n->channel)
         ibv_destroy_comp_channel(n->channel);
@@ -165,7 +167,7 @@ static struct ibv_send_wr *add_wr(struct tarn_rdma_lane *n, struct chain *c, uin
     return wr;
 }
 
-/* Of the chain's last request. */
+/* Makes the chain's last request ask for a completion. */
 static void ask_completion(struct tarn_rdma_lane *n, struct chain *c)
 {
     struct ibv_send_wr *wr = &c->wr[c->n - 1];
@@ -174,7 +176,7 @@ static void ask_completion(struct tarn_rdma_lane *n, struct chain *c)
     n->silent = 0;
 }
 
-/* How many bytes one work request may move from where the strip is: up to the end of the remote slice. */
+/* Bytes that one work request may move from the strip's position: at most to the end of the remote slice. */
 static uint64_t reach(const struct tarn_rdma_lane *n, const struct tarn_strip *s, uint64_t at)
 {
     const struct tarn_work *w = s->job->work;
@@ -187,8 +189,8 @@ static uint64_t reach(const struct tarn_rdma_lane *n, const struct tarn_strip *s
     return most < longest ? most : longest;
 }
 
-/* Gathers local runs into the request; how many bytes they are. 0: a piece is not registered, which is a bug.
- */
+/* Gathers local runs into the request and returns their bytes. 0: a piece is not registered, which is a
+ * bug. */
 static uint64_t fill_sges(const struct tarn_rdma_lane *n, struct tarn_strip *s, struct ibv_send_wr *wr,
                           uint64_t most)
 {
@@ -203,7 +205,7 @@ static uint64_t fill_sges(const struct tarn_rdma_lane *n, struct tarn_strip *s, 
         uint64_t covered = bytes ? tarn_cover_key(&job->cover, addr, n->index, &lkey) : 0;
         if (!covered)
             break;
-        if (covered < bytes) { /* the run goes on in another registration */
+        if (covered < bytes) { /* the run continues in another region */
             s->cursor = before;
             bytes = tarn_cursor_next(&s->cursor, job->pieces, job->npieces, covered, &addr);
         }
@@ -237,14 +239,14 @@ static int add_part(struct tarn_rdma_lane *n, struct tarn_strip *s, struct chain
     return 0;
 }
 
-/* Strips of no bytes arrive with those before them. */
+/* Strips without bytes arrive with those before them. */
 static void skip_empty(struct tarn_rdma_lane *n)
 {
     while (n->arrived < n->next && strip_at(n, n->arrived)->bytes == 0)
         n->arrived++;
 }
 
-/* Of the next strips, as much as fits. */
+/* Adds bytes of the next strips, as many as fit. */
 static int add_strips(struct tarn_rdma_lane *n, struct chain *c)
 {
     int rc = 0;
@@ -260,16 +262,16 @@ static int add_strips(struct tarn_rdma_lane *n, struct chain *c)
     return rc;
 }
 
-/* Where the generation of a strip's slot comes to lie: in one half of the memory neighbouring strips have
- * rising addresses, in the other falling ones. */
+/* Where the strip's generation is read to. Neighbouring strips have rising addresses in one half of the
+ * memory and falling addresses in the other. */
 static _Atomic uint64_t *landing_of(struct tarn_rdma_lane *n, uint64_t strip)
 {
     uint64_t i = strip & (n->ring_size - 1);
     return &n->landing[strip_at(n, strip)->falling ? 2 * n->ring_size - 1 - i : i];
 }
 
-/* Lets the chain's last request, the check of the strip before this one, show this one's generation, too: the
- * slots are neighbours, and so is what they land in. */
+/* Extends the chain's last request, the check of the strip before, to read this strip's generation, too.
+ * Possible if the slots are neighbours and so are the places they are read to. */
 static bool extend_check(struct tarn_rdma_lane *n, uint64_t strip, struct chain *c)
 {
     struct ibv_send_wr *wr = c->n ? &c->wr[c->n - 1] : NULL;
@@ -293,7 +295,7 @@ static bool extend_check(struct tarn_rdma_lane *n, uint64_t strip, struct chain 
     return true;
 }
 
-/* The READ of gen[slot] that ends a get's strip. */
+/* The READ of gen[slot] that checks a get's strip. */
 static void add_check(struct tarn_rdma_lane *n, uint64_t strip, struct chain *c, unsigned flags)
 {
     const struct tarn_work *w = strip_at(n, strip)->job->work;
@@ -321,7 +323,7 @@ static void add_checks_before(struct tarn_rdma_lane *n, uint64_t end, struct cha
         ask_completion(n, c);
 }
 
-/* Checks of the strips before `end`; `flags` are for the first of them: a fence holds up all that follow. */
+/* Checks of the strips before `end`. `flags` go on the first; a fence there holds all that follow back. */
 static inline void add_checks(struct tarn_rdma_lane *n, uint64_t end, struct chain *c, unsigned flags)
 {
     if (n->checked < end)
@@ -331,8 +333,8 @@ static inline void add_checks(struct tarn_rdma_lane *n, uint64_t end, struct cha
 /* --- posting ------------------------------------------------------------------------------------ */
 
 /*
- * May the chain's strips be checked in the chain itself, behind a fence? Only when nothing else is under way:
- * whatever is posted behind a fence waits, too, and by then the checks can do without one.
+ * May the chain's own strips be checked in it, behind a fence? Only if nothing else is in flight.
+ * Otherwise all later requests would wait behind the fence, while later checks need none.
  */
 static bool may_fence(struct tarn_rdma_lane *n, const struct chain *c)
 {
@@ -355,11 +357,11 @@ static int build(struct tarn_rdma_lane *n, struct chain *c)
     else if (c->n > checks)
         ask_completion(n, c);
     else
-        add_checks(n, n->arrived, c, 0); /* strips of no bytes */
+        add_checks(n, n->arrived, c, 0); /* strips without bytes */
     return rc;
 }
 
-/* Is there something that has not been posted? */
+/* Is anything left to post? */
 static bool has_more(const struct tarn_rdma_lane *n)
 {
     return n->next < n->tail || n->checked < n->arrived;
@@ -389,7 +391,7 @@ bool tarn_rdma_lane_touch(struct tarn_rdma_lane *n, const struct tarn_slots *slo
     struct tarn_link *l = n->link;
     struct ibv_send_wr wr[TARN_TOUCHES], *bad;
     struct ibv_sge sge[TARN_TOUCHES];
-    /* Works come first. */
+    /* works come first */
     if (n->room < n->depth / 4 + count || n->next < n->tail)
         return false;
     for (uint32_t i = 0; i < count; i++) {
@@ -414,7 +416,7 @@ bool tarn_rdma_lane_touch(struct tarn_rdma_lane *n, const struct tarn_slots *slo
 
 /* --- completions -------------------------------------------------------------------------------- */
 
-/* Only long strips tell how fast the rail is. */
+/* Only long strips show the rail's speed. */
 static void measure(struct tarn_rdma_lane *n, const struct tarn_strip *s)
 {
     if (s->bytes < MEASURED_BYTES)
@@ -443,7 +445,7 @@ static void end_strip(struct tarn_rdma_lane *n)
     n->link->strip_ended(n->link, job, status);
 }
 
-/* What an error completion means. */
+/* What an error completion means for the rail. */
 static int failed(const struct tarn_rdma_lane *n, const struct ibv_wc *wc)
 {
     const char *node = n->link->node, *rail = n->rail->name, *what = ibv_wc_status_str(wc->status);
@@ -467,7 +469,7 @@ static int failed(const struct tarn_rdma_lane *n, const struct ibv_wc *wc)
     }
 }
 
-/* All requests up to this one are done. Puts end in their turn: when all gets before them have. */
+/* All requests up to this one are complete. Puts end in their turn, after all gets before them. */
 static void completed(struct tarn_rdma_lane *n, uint64_t wr_id)
 {
     uint64_t strip = wr_id >> STRIP_BIT;
@@ -484,7 +486,7 @@ static void completed(struct tarn_rdma_lane *n, uint64_t wr_id)
         end_strip(n);
 }
 
-/* Only the bytes of a work can be at fault here. */
+/* Only the bytes of a work can cause this error. */
 static void blame(struct tarn_rdma_lane *n, uint64_t wr_id)
 {
     if ((wr_id >> WHAT_BIT & 3) <= LAST_PART)

@@ -15,9 +15,9 @@
 #include "base/error.h"
 
 enum { BOUNCES = 64, BOUNCE_BYTES = 16384 };
-#define STRIPE_BYTES (256ull << 10)    /* smaller parts are not worth another rail */
-#define SPIN_NS (2 * TARN_NS_PER_MS)   /* a lone work is waited for awake this long at most */
-#define QUIET_NS (50 * TARN_NS_PER_MS) /* after so long without a completion ports are looked at */
+#define STRIPE_BYTES (256ull << 10)    /* smaller parts do not justify another rail */
+#define SPIN_NS (2 * TARN_NS_PER_MS)   /* a lone work is polled for at most this long */
+#define QUIET_NS (50 * TARN_NS_PER_MS) /* without completions for this long, check the ports */
 #define SPARSE \
     4 /* pieces are registered as one span when it is at most this \
          many times their bytes */
@@ -51,7 +51,7 @@ static void bounce_give(struct tarn_link *l, struct tarn_job *job)
     job->bounce.addr = NULL;
 }
 
-/* The job is over: its memory is free again, then the caller hears of it. */
+/* The job is over: releases its memory, then tells the caller. */
 static void end_job(struct tarn_link *l, struct tarn_job *job, int status)
 {
     struct tarn_work *w = job->work;
@@ -81,7 +81,7 @@ static void strip_ended(struct tarn_link *l, struct tarn_job *job, int status)
 
 /* --- memory of a work --------------------------------------------------------------------------- */
 
-/* The span of all pieces when they lie close together: one registration instead of many. */
+/* The span of all pieces if they lie close together: one registration instead of many. */
 static bool span_of(const struct tarn_work *w, char **from, uint64_t *bytes)
 {
     char *low = NULL, *high = NULL;
@@ -114,7 +114,7 @@ static int cover_pieces(struct tarn_link *l, struct tarn_job *job)
     return rc;
 }
 
-/* A GPU's is registered or refused, which leaves the work to the next transport. */
+/* GPU memory is registered or refused, never copied. A refusal leaves the work to the next transport. */
 static int cover_gpu(struct tarn_link *l, struct tarn_job *job)
 {
     uint32_t gpu = job->work->gpu;
@@ -151,7 +151,7 @@ static int prepare(struct tarn_link *l, struct tarn_job *job)
 
 /* --- strips ------------------------------------------------------------------------------------- */
 
-/* As measured, once all lanes have been; until then as the ports say. */
+/* The measured speed if it is known for all lanes, else the port's. */
 static double speed_of(const struct tarn_rdma_lane *n)
 {
     const struct tarn_link *l = n->link;
@@ -161,7 +161,7 @@ static double speed_of(const struct tarn_rdma_lane *n)
     return n->bytes_ns;
 }
 
-/* The lane that would be done with one more small strip first. */
+/* The lane that would first complete one more small strip. */
 static struct tarn_rdma_lane *least_loaded(struct tarn_link *l)
 {
     struct tarn_rdma_lane *best = NULL;
@@ -173,7 +173,7 @@ static struct tarn_rdma_lane *least_loaded(struct tarn_link *l)
     return best;
 }
 
-/* Small works go to one lane; large ones to all, each its part by speed, in whole pages. */
+/* Small works use one lane. Large ones use all, in whole pages, in proportion to their speeds. */
 static void cut(struct tarn_link *l, struct tarn_job *job)
 {
     uint64_t bytes = job->work->bytes, offset = 0;
@@ -189,7 +189,7 @@ static void cut(struct tarn_link *l, struct tarn_job *job)
         tarn_rdma_lane_queue(least_loaded(l), job, 0, bytes);
         return;
     }
-    job->strips = 1; /* held while strips are being made */
+    job->strips = 1; /* keeps the job alive while strips are made */
     for (uint32_t k = 0; k < l->nlanes && offset < bytes; k++) {
         struct tarn_rdma_lane *n = &l->lanes[k];
         if (!n->joined)
@@ -222,7 +222,7 @@ static bool inside(const struct tarn_link *l, const struct tarn_work *w)
     return w->slot < m->nslots && w->offset <= m->bytes && w->bytes <= m->bytes - w->offset;
 }
 
-/* Queue pairs go first: then nothing touches anybody's memory, and all works can end. */
+/* Queue pairs stop first. After that no memory is accessed, and all works can end. */
 static void break_link(struct tarn_link *l, int status)
 {
     l->broken = true;
@@ -233,7 +233,7 @@ static void break_link(struct tarn_link *l, int status)
             end_job(l, &l->jobs[i], l->jobs[i].status ? l->jobs[i].status : status);
 }
 
-/* A rail is missing: it may be up by now, or a link made now have it again. */
+/* A rail is missing. Checks whether it is up now, or whether a new link would have it again. */
 static void seek_rail(struct tarn_link *l)
 {
     if (l->joining)
@@ -248,7 +248,7 @@ static int submit(struct tarn_link *l, struct tarn_work *w, bool put)
     if (l->whole_ns)
         seek_rail(l);
     if (l->broken)
-        return TARN_E_AGAIN; /* progress() says that it is over: only then do callers let go of it */
+        return TARN_E_AGAIN; /* progress() must report the end: only then do callers let go of the link */
     if (!inside(l, w) || tarn_gen_readable(w->gen) == put)
         return out_of_date(l, w);
     if (put && w->bytes == 0) {
@@ -295,7 +295,7 @@ static bool has_puts(struct tarn_rdma_lane *n)
     return false;
 }
 
-/* The lane failed: its gets go to the others. False when that cannot be. */
+/* The lane failed: moves its gets to the others. False if that is impossible. */
 static bool lose_lane(struct tarn_link *l, struct tarn_rdma_lane *n)
 {
     uint64_t until = tarn_now_ns() + TARN_RAIL_ASIDE_NS;
@@ -320,7 +320,7 @@ static int lane_progress(struct tarn_rdma_lane *n)
     return rc ? rc : done;
 }
 
-/* Completions taken, or negative: the link is broken. */
+/* Returns the number of completions; negative: the link is broken. */
 static int step(struct tarn_link *l)
 {
     uint32_t busy = l->busy;
@@ -337,22 +337,22 @@ static int step(struct tarn_link *l)
         }
         total += done > 0 ? done : 0;
     }
-    if (l->touches.n > 0 && (l->busy < busy || l->busy == 0)) /* behind works that ended, or between them */
+    if (l->touches.n > 0 && (l->busy < busy || l->busy == 0)) /* after works ended, or when idle */
         tarn_touch_tend(l);
     if (total > 0)
         l->quiet_ns = 0;
     return total;
 }
 
-/* Looking at the clock for each completion would cost more than it tells. */
+/* Not called for each completion: reading the clock would cost too much. */
 static void note_quiet(struct tarn_link *l, uint64_t now)
 {
     if (l->quiet_ns == 0)
         l->quiet_ns = now;
 }
 
-/* Devices go on trying when their own port is down, some for ever: lanes with work on such a port have
- * failed. */
+/* Devices keep trying when their own port is down, some of them forever. Fail the lanes with work on such
+ * a port. */
 static int look_at_ports(struct tarn_link *l)
 {
     uint64_t now = tarn_now_ns();
@@ -370,7 +370,7 @@ static int look_at_ports(struct tarn_link *l)
     return 0;
 }
 
-/* Asks for events, then looks for what had come before that: no event will tell of it. */
+/* Asks for events, then polls: completions before that cause no event. */
 static int arm(struct tarn_link *l)
 {
     int rc = 0;
@@ -406,13 +406,13 @@ static int rdma_wait_fd(const struct tarn_link *l, short *events)
     return waits ? l->epoll_fd : -1;
 }
 
-/* One work alone is worth waiting for awake: a wake-up takes as long as it does. */
+/* Polls while a single work is in flight, because a wake-up takes as long as the work. */
 static int rdma_wait(struct tarn_link *l, uint64_t deadline_ns)
 {
     uint64_t begin = tarn_now_ns(), now;
     uint64_t until = begin + (2 * l->usual_ns < SPIN_NS ? 2 * l->usual_ns : SPIN_NS);
     uint32_t busy = l->busy;
-    bool moved = false, posted = false; /* the first step mostly posts, and nothing else */
+    bool moved = false, posted = false; /* the first step mostly just posts */
     if (until > deadline_ns)
         until = deadline_ns;
     if (!busy)
@@ -472,8 +472,8 @@ static int open_jobs(struct tarn_link *l)
     return 0;
 }
 
-/* Memory of the link's own that devices reach: bounces, then the ticks. Not inherited, since a child's copy
- * on write would take it away from the device. */
+/* Memory of the link for devices: bounce chunks, then the ticks. Not inherited by children: copy-on-write
+ * would take the pages from the device. */
 static int open_bounce(struct tarn_link *l)
 {
     size_t bytes = (size_t)BOUNCES * BOUNCE_BYTES + 4096;
@@ -503,7 +503,7 @@ static int open_lanes(struct tarn_link *l)
             l->whole_ns = now + TARN_RAIL_ASIDE_NS;
         else
             rc = tarn_rdma_lane_open(l, k,
-                                     &l->lanes[l->nlanes++]); /* counted also when it failed, for closing */
+                                     &l->lanes[l->nlanes++]); /* counted even if it failed, for closing */
     }
     if (!rc && l->nlanes == 0)
         rc = tarn_fail(TARN_E_NOT_REACHABLE,
@@ -528,7 +528,7 @@ static int rdma_offer(const struct tarn_peer *p, char text[TARN_OFFER_TEXT], str
                  ? tarn_fail(TARN_E_SYSTEM, "node %s: rdma: %m: raise the limit of open files", l->node)
                  : open_jobs(l);
     if (!rc)
-        rc = open_lanes(l); /* first: while no rail is up this is tried over and over */
+        rc = open_lanes(l); /* first, since this repeats while no rail is up */
     if (!rc)
         rc = open_bounce(l);
     if (rc) {

@@ -2,37 +2,36 @@
 /*
  * RDMA, client half: a link is one queue pair on each rail that reaches the node.
  *
- * A work becomes a *job*, cut into one *strip* for each rail that takes part: a contiguous part of the
- * object. A strip of a get is READs of its bytes, then its *check*: a READ of gen[slot] that starts when all
- * the READs before it have arrived. If it shows the generation asked for, nobody had been given the extent
- * while the strip was read; if all strips' checks do, nobody had while any of them was, since generations
- * only grow. A strip of a put is WRITEs.
+ * A work becomes a *job*. A job is cut into *strips*: one contiguous part of the object for each rail that
+ * takes part. A strip of a get is READs of its bytes, then its *check*: a READ of gen[slot] that starts when
+ * all READs before it have arrived. If the check shows the expected generation, the extent had no other owner
+ * while the strip was read. Generations only grow, so if all strips' checks show it, that holds for the whole
+ * job. A strip of a put is WRITEs.
  *
- * Each rail (*lane*) has its strips in a ring and posts them in order:
+ * Each rail (*lane*) keeps its strips in a ring and posts them in order:
  *
  *   done ... | head: posted, not yet completed | next: being posted | ... tail
  *
- * `arrived` and `checked` lie between head and next: whose bytes have come, whose check was posted. Gets that
- * are posted together are checked together, neighbouring slots by one READ:
+ * `arrived` and `checked` lie between head and next. Bytes of strips before `arrived` have come; checks of
+ * strips before `checked` are posted. Gets that are posted together are checked together, with one READ for
+ * neighbouring slots:
  *
- *   nothing else under way   bytes, then the checks in the same chain, the first with IBV_SEND_FENCE: the
- *                            device holds it, and all behind it, back until the bytes have come
- *   else                     checks when the bytes have come, ahead of the bytes of later gets; a fence would
- *                            make each get wait for all before it. So it is always where fences cannot be
- *                            relied on.
+ *   nothing else in flight   bytes, then the checks in the same chain, the first with IBV_SEND_FENCE: the
+ *                            device holds it and everything behind it back until the bytes have come
+ *   otherwise                checks when the bytes have come, ahead of the bytes of later gets; a fence would
+ *                            make each get wait for all before it. The same if fences are unreliable.
  *
- * A rail that fails is set aside for a while, and links made in that time do without it. Its gets go on over
- * the other rails. Its puts end with the link: whether they may be repeated is for the caller to say, once
- * the node has stopped the queue pairs they were posted on. A link that misses a rail ends when the rail
- * should be back and nothing is in flight, so that the next one has it again.
+ * A rail that fails is set aside for a while; new links do without it in that time. Its gets continue over
+ * the other rails. Its puts fail with the link, because only the caller can decide whether to repeat them,
+ * once the node has stopped the queue pairs they were posted on. A link that lacks a rail ends when the rail
+ * should be back and nothing is in flight, so that the next link uses the rail again.
  *
- * Rails come up in their own time. connect() begins to join the lanes that the node has named (rdma_join.c)
- * and returns when one is up, or says that none is yet; the others take part in works posted after they are
- * up:
+ * Rails come up independently. connect() begins to join the lanes that the node named (rdma_join.c). It
+ * returns when one is up, or reports that none is yet. The other lanes take part in works posted after they
+ * come up:
  *
- *   named --tarn_rdma_lanes_begin--> joining --> joined, or lost: the rail is set aside, if another one is
- * joined
- *                                  \------ the link ends first: whoever joins it retires it
+ *   named --tarn_rdma_lanes_begin--> joining --> joined, or lost: its rail is set aside if another joined
+ *                                       \------> the link ends first: the joining thread retires it
  *
  *   rdma_link.c   jobs: memory, strips, how they end; the transport's table
  *   rdma_attach.c the node's answer; lanes come up
@@ -47,7 +46,7 @@
 #include "transport/rdma/rdma_memory.h"
 
 #define TARN_JOBS 128                          /* works in flight on a link */
-#define TARN_RAIL_ASIDE_NS (2 * TARN_NS_PER_S) /* a rail that failed is not used for this long */
+#define TARN_RAIL_ASIDE_NS (2 * TARN_NS_PER_S) /* how long a failed rail is set aside */
 
 struct tarn_job {
     struct tarn_work *work; /* NULL: free */
@@ -56,29 +55,29 @@ struct tarn_job {
     int status;
     const struct tarn_piece *pieces;
     uint32_t npieces;
-    struct tarn_piece bounce; /* in place of the caller's pieces, when it has an address */
+    struct tarn_piece bounce; /* used instead of the caller's pieces if its address is set */
     struct tarn_cover cover;
-    struct tarn_job *next; /* of the free ones */
+    struct tarn_job *next; /* in the list of free jobs */
 };
 
 struct tarn_strip {
     struct tarn_job *job;
     uint64_t offset, bytes; /* within the object's range */
-    uint64_t posted;        /* bytes that work requests have been made for */
+    uint64_t posted;        /* bytes covered by work requests so far */
     uint64_t queued_ns;
-    bool falling; /* where its generation comes to lie */
+    bool falling; /* its generation arrives in the falling half of `landing` */
     struct tarn_cursor cursor;
 };
 
 /*
- * Times of last use: WRITEs to touch[slot] that nobody waits for; a slot is touched once a second at most.
- * They are noted when gets end, and posted together, neighbours by one WRITE: when no more can be noted, when
- * the first of them was noted a while ago, and when the link closes. A link that is not used is looked after
- * by progress().
+ * Times of last use: WRITEs to touch[slot] whose completion nobody waits for; at most one a second for
+ * each slot. They are noted when gets end and posted together, neighbours in one WRITE: when the list is
+ * full, when the first note is old enough, and when the link closes. progress() does this for links that
+ * are idle.
  */
 enum {
-    TARN_TOUCHES = 32, /* noted at a time */
-    TARN_TICKS = 128,  /* neighbours of one WRITE */
+    TARN_TOUCHES = 32, /* notes in the list */
+    TARN_TICKS = 128,  /* slots in one WRITE */
     TARN_TOUCHED = 8192
 };
 
@@ -89,11 +88,11 @@ struct tarn_slots {
 struct tarn_touches {
     struct tarn_slots noted[TARN_TOUCHES];
     uint32_t n;
-    uint32_t since;  /* the tick when the first of them was noted */
-    uint32_t *ticks; /* what they write, the same TARN_TICKS times; in the bounce region */
+    uint32_t since;  /* the tick of the first note */
+    uint32_t *ticks; /* source of the WRITEs, in the bounce region: TARN_TICKS equal values */
     struct tarn_touched {
-        uint32_t pool, slot, again; /* not before this tick */
-    } touched[TARN_TOUCHED];        /* the last ones, by their hash */
+        uint32_t pool, slot, again; /* do not touch before this tick */
+    } touched[TARN_TOUCHED];        /* recently touched slots, by hash */
 };
 
 /* A pool as one rail reaches it. */
@@ -104,7 +103,7 @@ struct tarn_pool_keys {
 
 struct tarn_rdma_lane {
     struct tarn_link *link;
-    uint32_t index; /* of the client's rail */
+    uint32_t index; /* the client's rail */
     const struct tarn_rail *rail;
     struct ibv_qp *qp;
     struct ibv_cq *cq;
@@ -112,25 +111,25 @@ struct tarn_rdma_lane {
     struct tarn_endpoint own;
     bool joined, armed;
     bool named;                   /* the node has a queue pair for it: `peer` */
-    bool lost;                    /* could not be joined, and the rail is not set aside yet */
-    struct tarn_pool_keys *pools; /* as many as the link's */
+    bool lost;                    /* joining failed, and the rail has not been set aside yet */
+    struct tarn_pool_keys *pools; /* for each pool of the link */
     struct tarn_strip *ring;
     uint32_t ring_size;        /* a power of two */
-    uint64_t head, next, tail; /* counters */
-    uint64_t checked, arrived; /* these, too */
-    uint32_t depth, room;      /* work requests the send queue takes, and takes now */
-    uint32_t silent;           /* posted since the last one that completes */
-    uint64_t queued;           /* bytes of strips not ended */
-    double bytes_ns;           /* measured speed, smoothed; 0: not known yet */
-    _Atomic uint64_t *landing; /* generations that checks have read; twice as many as strips */
+    uint64_t head, next, tail; /* counters of strips */
+    uint64_t checked, arrived; /* counters of strips, too */
+    uint32_t depth, room;      /* send queue: work requests in all, and free now */
+    uint32_t silent;           /* work requests posted since the last one that asks for a completion */
+    uint64_t queued;           /* bytes of strips that have not ended */
+    double bytes_ns;           /* measured speed, smoothed; 0: unknown */
+    _Atomic uint64_t *landing; /* generations read by checks; two places for each strip */
     struct ibv_mr *landing_mr;
     struct tarn_endpoint peer;
-    struct tarn_join *join; /* being joined */
+    struct tarn_join *join; /* joining in progress */
 };
 
 struct tarn_rdma_peer_memory {
     uint64_t bytes, slice_bytes;
-    uint64_t arena, gen, touch; /* addresses there */
+    uint64_t arena, gen, touch; /* addresses at the node */
     uint32_t nslots;            /* 0: no such pool */
 };
 
@@ -140,58 +139,59 @@ struct tarn_link {
     struct tarn_local *local;
     uint64_t tick_base_ns;
     bool writable, broken;
-    uint64_t whole_ns; /* when a rail that is missing should be back; 0: none is missing */
-    uint64_t quiet_ns; /* nothing has completed since then, or ports were looked at then; 0: not noted yet */
-    int epoll_fd;      /* the lanes' channels */
+    uint64_t whole_ns; /* when a missing rail should be back; 0: none is missing */
+    uint64_t quiet_ns; /* time of the last completion or look at the ports; 0: none noted */
+    int epoll_fd;      /* watches the lanes' channels */
     uint32_t nlanes, npools;
     struct tarn_rdma_lane lanes[TARN_RAILS_MAX];
     struct tarn_rdma_peer_memory *pools;
     struct tarn_job *jobs, *free_jobs;
-    /* What lanes tell of a strip that has ended. */
+    /* Lanes call this when a strip ends. */
     void (*strip_ended)(struct tarn_link *l, struct tarn_job *job, int status);
     uint32_t busy; /* jobs in flight */
     struct tarn_region *bounce;
     uint64_t bounces; /* bit i: chunk i is free */
     struct tarn_touches touches;
-    uint64_t usual_ns;       /* how long a lone work takes, smoothed */
-    uint32_t joining;        /* lanes that are being joined */
-    char why[TARN_SENTENCE]; /* ... and the last one that could not be */
+    uint64_t usual_ns;       /* smoothed duration of a work that is alone in flight */
+    uint32_t joining;        /* lanes being joined */
+    char why[TARN_SENTENCE]; /* why the last lane that failed to join did */
 };
 
 /* rdma_lane.c */
 int tarn_rdma_lane_open(struct tarn_link *l, uint32_t index, struct tarn_rdma_lane *n);
-/* From here on the device touches nobody's memory for the lane; its strips stay in the ring. The rails'
- * thread destroys the queue pair, unless that alone makes sure of it. */
+/* From here on the device touches no memory for the lane. Its strips stay in the ring. The rails' thread
+ * destroys the queue pair, unless only immediate destruction can stop the device. */
 void tarn_rdma_lane_stop(struct tarn_rdma_lane *n);
 void tarn_rdma_lane_close(struct tarn_rdma_lane *n);
-/* Adds a strip; the ring always has room. */
+/* Adds a strip. The ring always has room. */
 void tarn_rdma_lane_queue(struct tarn_rdma_lane *n, struct tarn_job *job, uint64_t offset, uint64_t bytes);
-/* Posts what fits. Negative: the rail failed. */
+/* Posts as many strips as fit. Negative: the rail failed. */
 int tarn_rdma_lane_post(struct tarn_rdma_lane *n);
-/* Takes completions, ending strips. The number of them, or negative: the rail failed. */
+/* Takes completions and ends strips. Returns the number of completions; negative: the rail failed. */
 int tarn_rdma_lane_poll(struct tarn_rdma_lane *n);
 /* Asks for an event at the next completion. */
 int tarn_rdma_lane_arm(struct tarn_rdma_lane *n);
-/* Takes events that came. */
+/* Takes pending events. */
 void tarn_rdma_lane_disarm(struct tarn_rdma_lane *n);
-/* Posts touches; false: not now. */
+/* Posts touches; false: no room now. */
 bool tarn_rdma_lane_touch(struct tarn_rdma_lane *n, const struct tarn_slots *slots, uint32_t count);
 
 /* rdma_touch.c */
 void tarn_touch_note(struct tarn_link *l, uint32_t pool, uint32_t slot);
-/* Posts what was noted if it is time to. */
+/* Posts the noted touches if they are due. */
 void tarn_touch_tend(struct tarn_link *l);
-/* Posts it and waits a moment for the devices to have written it. Nothing else is in flight. */
+/* Posts the noted touches and waits briefly until the devices have written them. Nothing else is in
+ * flight. */
 void tarn_touch_finish(struct tarn_link *l);
 
-/* rdma_attach.c: reads the node's answer: which lanes it has named, and the pools. */
+/* rdma_attach.c. Reads the lanes and pools that the node's answer names. */
 int tarn_rdma_read_answer(struct tarn_link *l, const char *text);
-/* Begins to join the lanes that were named. */
+/* Begins to join the named lanes. */
 int tarn_rdma_lanes_begin(struct tarn_link *l);
-/* Takes those that are joined into use, and notes those that are lost. */
+/* Takes joined lanes into use and notes lost ones. */
 void tarn_rdma_lanes_look(struct tarn_link *l);
-/* 0: a lane is up, and the others are, too, or take longer. TARN_INPROGRESS: none is, after
- * TARN_WAIT_SLICE_MS or at the deadline. NOT_REACHABLE: none will be. */
+/* 0: at least one lane is up. TARN_INPROGRESS: none is up yet, after TARN_WAIT_SLICE_MS or at the
+ * deadline. NOT_REACHABLE: none will come up. */
 int tarn_rdma_lanes_await(struct tarn_link *l, uint64_t deadline_ns);
 
 #endif

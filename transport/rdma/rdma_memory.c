@@ -13,7 +13,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 
-#define REFUSED_NS (2 * TARN_NS_PER_S) /* GPU memory that was refused is not asked for again so long */
+#define REFUSED_NS (2 * TARN_NS_PER_S) /* how long refused GPU memory is not tried again */
 
 /* --- registering with one rail ------------------------------------------------------------------ */
 
@@ -39,7 +39,8 @@ static int register_host(const struct tarn_rail *rail, const struct tarn_memory 
     return *mr_p ? 0 : refused(rail, m, access, errno);
 }
 
-/* By dma-buf; else as if it were the host's, which works where the nvidia-peermem module is loaded. */
+/* Registers by dma-buf. Without it, registers the address as if it were host memory, which works with
+ * nvidia-peermem. */
 static int register_cuda(const struct tarn_rail *rail, const struct tarn_memory *m, int access,
                          struct ibv_mr **mr_p)
 {
@@ -52,7 +53,7 @@ static int register_cuda(const struct tarn_rail *rail, const struct tarn_memory 
         why = strerror(errno);
     }
     char reason[sizeof m->why];
-    snprintf(reason, sizeof reason, "%s", why); /* strerror() may use its buffer again */
+    snprintf(reason, sizeof reason, "%s", why); /* strerror() may reuse its buffer */
     *mr_p = ibv_reg_mr(rail->pd, m->addr, m->bytes, access);
     if (*mr_p)
         return 0;
@@ -95,7 +96,7 @@ int tarn_region_new(const struct tarn_rails *rails, void *addr, uint64_t bytes, 
     return tarn_region_of(rails, &m, access, r_p);
 }
 
-/* The memory of a GPU, exported if that can be had. The regions made of it do not need it any more. */
+/* A GPU's memory, exported if possible. Regions made from the export do not need it afterwards. */
 static struct tarn_memory gpu_memory(void *addr, uint64_t bytes)
 {
     struct tarn_memory m = {.kind = TARN_MEMORY_CUDA, .addr = addr, .bytes = bytes};
@@ -140,7 +141,7 @@ static struct tarn_region *share(struct tarn_region *r)
     return r;
 }
 
-/* A copy of memory that devices cannot read, reached under the addresses of the original. */
+/* Copies memory that devices cannot read. The copy is accessed under the addresses of the original. */
 static int copied_region(const struct tarn_rails *rails, void *addr, uint64_t bytes, struct tarn_region **r_p)
 {
     size_t page = (size_t)sysconf(_SC_PAGESIZE), offset = (uintptr_t)addr % page;
@@ -171,7 +172,7 @@ static int copied_region(const struct tarn_rails *rails, void *addr, uint64_t by
     return 0;
 }
 
-/* The largest region that every rail takes. */
+/* The largest region size that every rail accepts. */
 static uint64_t region_max(const struct tarn_rails *rails)
 {
     uint64_t most = UINT64_MAX;
@@ -188,8 +189,8 @@ int tarn_rdma_local_open(const char *devices, struct tarn_local **local_p)
     struct tarn_local *l = calloc(1, sizeof *l);
     if (!l)
         return tarn_fail(TARN_E_NO_MEMORY, "rdma: out of memory");
-    /* Where the kernel copies at fork(), this would only take registered memory out of children. It fails
-     * where the application has used verbs before: then it is the application's to decide. */
+    /* On kernels that copy at fork(), this would only remove registered memory from children. It fails if
+     * the application has used verbs before; then the application decides. */
     if (ibv_is_fork_initialized() == IBV_FORK_DISABLED)
         ibv_fork_init();
     int rc = tarn_rails_open(devices, &l->rails);
@@ -239,8 +240,8 @@ static uint32_t above(const struct tarn_local *l, const char *addr)
     return low;
 }
 
-/* One that covers the range, for devices to write if `write`. Those that overlap make it look further down,
- * as far as any reaches. */
+/* A mapping that covers the range, writable by devices if `write`. Mappings may overlap, so the search
+ * goes down as long as any `reach` extends to the range. */
 static struct tarn_mapping *find(const struct tarn_local *l, const char *addr, uint64_t bytes, bool write)
 {
     for (uint32_t i = above(l, addr); i > 0; i--) {
@@ -281,7 +282,7 @@ static bool insert(struct tarn_local *l, struct tarn_mapping *m)
     return true;
 }
 
-/* The region of a registration that covers this one, or a new one: for reading only when the memory is. */
+/* The region of a mapping that covers this range, or a new one. A new one is read-only if the memory is. */
 static int region_for(struct tarn_local *l, const struct tarn_memory *m, struct tarn_region **r_p)
 {
     pthread_rwlock_rdlock(&l->lock);
@@ -329,7 +330,7 @@ int tarn_rdma_map(struct tarn_local *l, void *addr, uint64_t bytes)
     return rc;
 }
 
-/* Takes a registration of exactly this range out that no work uses. *busy: there are only others. */
+/* Removes a mapping of exactly this range that no work uses. *busy: all such mappings are in use. */
 static struct tarn_mapping *take(struct tarn_local *l, const char *addr, uint64_t bytes, bool *busy)
 {
     *busy = false;
@@ -389,7 +390,7 @@ static bool cover_grow(struct tarn_cover *c)
     return true;
 }
 
-/* What the caller has registered there, counted as used. */
+/* The caller's mapping for this address, counted as used. */
 static struct tarn_mapping *use(struct tarn_local *l, const char *addr, uint64_t bytes, bool put)
 {
     pthread_rwlock_rdlock(&l->lock);
@@ -446,14 +447,14 @@ int tarn_cover_range(struct tarn_local *l, struct tarn_cover *c, void *addr, uin
     return cover(l, c, addr, bytes, put, false);
 }
 
-/* One more of the caller's registrations, as a whole: what covers one piece mostly covers the next. */
+/* Covers with a whole mapping, since the next piece is mostly in the same one. */
 static bool cover_mapping(struct tarn_local *l, struct tarn_cover *c, char *addr, uint64_t bytes, bool put)
 {
     struct tarn_mapping *m = find(l, addr, bytes, !put);
     if (!m || !cover_grow(c))
         return false;
     __atomic_fetch_add(&m->users, 1, __ATOMIC_ACQ_REL);
-    /* The mapping stays while it has users, and so does its region. */
+    /* A mapping in use stays, and so does its region. */
     c->spans[c->n++] =
         (struct tarn_span){.addr = m->addr, .bytes = m->bytes, .region = m->region, .mapping = m};
     return true;
@@ -514,7 +515,7 @@ void tarn_cover_end(struct tarn_local *l, struct tarn_cover *c)
     (void)l;
     for (uint32_t i = 0; i < c->n; i++) {
         struct tarn_mapping *m = c->spans[i].mapping;
-        if (m) /* from here on it may be gone */
+        if (m) /* it may be freed from here on */
             __atomic_fetch_sub(&m->users, 1, __ATOMIC_ACQ_REL);
         else
             tarn_region_free(c->spans[i].region);

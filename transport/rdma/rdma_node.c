@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * RDMA, node half: pools registered with every rail, and the queue pairs of the clients' links.
+ * RDMA, node half: pools registered with every rail, and the queue pairs of clients' links.
  *
- * Joining a queue pair asks the network for the peer's address, which can take a second: a thread of its own
- * does it, one ATTACH after the other. Where nobody waits for the answer any more, who gets it detaches the
- * link; its client was not answered, so it cannot have written. Of such an ATTACH nothing further is joined:
- * those behind it must not wait for what the network owes it.
+ * Joining a queue pair asks the network for the peer's address, which can take a second. A dedicated thread
+ * does this, one ATTACH after the other. If nobody waits for the answer any more, whoever receives it
+ * detaches the link; the client got no answer, so it cannot have written. The thread then joins no more queue
+ * pairs for that ATTACH, so that the next ones do not wait.
  *
- * Lock: server.lock guards the lists of links; it is not held while queue pairs are made and joined.
+ * Lock: server.lock guards the lists of links. It is not held while queue pairs are made and joined.
  */
 #include "transport/rdma/rdma.h"
 
@@ -24,12 +24,12 @@
 #include "transport/node_half.h"
 #include "transport/rdma/rdma_memory.h"
 
-#define REGION_BYTES (3584ull << 20) /* below the 4 GiB that some devices end at */
+#define REGION_BYTES (3584ull << 20) /* below 4 GiB, the limit of some devices */
 
 struct served_pool {
-    bool refused; /* GPU memory that the devices do not take */
+    bool refused; /* GPU memory that the devices refuse */
     uint32_t nslices;
-    struct tarn_region **read, **write; /* of the arena, slice by slice */
+    struct tarn_region **read, **write; /* regions of the arena, by slice */
     struct tarn_region *gen, *touch;
 };
 
@@ -38,13 +38,13 @@ struct offer {
     struct tarn_endpoint ends[TARN_RAILS_MAX];
 };
 
-/* One link of a client. */
+/* One client's link. */
 struct joined {
     struct joined *prev, *next;
     uint64_t session, id;
     struct ibv_qp *qp[TARN_RAILS_MAX];
-    uint32_t rail[TARN_RAILS_MAX]; /* of the node's, that each is on */
-    struct tarn_attach *attach;    /* not answered yet: the thread's */
+    uint32_t rail[TARN_RAILS_MAX]; /* the node's rail for each */
+    struct tarn_attach *attach;    /* not answered yet; used by the thread */
     struct offer offer;
 };
 
@@ -53,11 +53,11 @@ struct tarn_node_half {
     const struct tarn_pool_memory *pools;
     uint32_t npools;
     struct tarn_rails rails;
-    struct ibv_cq *cq[TARN_RAILS_MAX]; /* only what cut_off() waits for completes there */
+    struct ibv_cq *cq[TARN_RAILS_MAX]; /* has only the completions that cut_off() waits for */
     struct served_pool *served;
-    uint64_t slice_bytes; /* of the arenas, whole pages */
+    uint64_t slice_bytes; /* slice size of the arenas: whole pages */
     pthread_t thread;
-    pthread_mutex_t lock; /* of what follows */
+    pthread_mutex_t lock; /* guards the fields below */
     pthread_cond_t wake;
     bool started, stopping;
     struct joined *links, *waiting; /* answered; to be joined */
@@ -113,7 +113,7 @@ static void unregister_pool(struct served_pool *served)
     free(served->write);
 }
 
-/* A GPU pool that the devices do not take is left to the other transports. */
+/* A GPU pool that the devices refuse is left to other transports. */
 static int serve_pool(struct tarn_node_half *s, uint32_t i)
 {
     int rc = register_pool(s, i);
@@ -155,7 +155,7 @@ static int parse_offer(const char *text, struct offer *o)
     return o->n ? 0 : malformed(text);
 }
 
-/* A queue pair for one end of the client's; *rail_p is which rail it is on. */
+/* Makes a queue pair for one of the client's ends. *rail_p: the rail it is on. */
 static int join(struct tarn_node_half *s, const struct tarn_endpoint *end, uint32_t prefer,
                 struct ibv_qp **qp_p, struct tarn_endpoint *own, uint32_t *rail_p)
 {
@@ -164,7 +164,7 @@ static int join(struct tarn_node_half *s, const struct tarn_endpoint *end, uint3
         return tarn_fail(TARN_E_NOT_REACHABLE,
                          "ATTACH rdma: none of the node's %u rails reaches the client's", s->rails.n);
     *rail_p = (uint32_t)(rail - s->rails.rail);
-    if (!tarn_rail_active(rail)) /* the network would be waited for in vain */
+    if (!tarn_rail_active(rail)) /* asking the network would be in vain */
         return tarn_fail(TARN_E_NOT_REACHABLE,
                          "ATTACH rdma: the node's rail %s is down: see ibv_devinfo there", rail->name);
     struct tarn_qp_options o = {.cq = s->cq[*rail_p], .max_wr = 1, .max_sge = 1};
@@ -209,7 +209,7 @@ static void add_pool(const struct tarn_node_half *s, uint32_t i, bool write, con
     }
 }
 
-/* rails[k]: the node's rail of the client's k-th end, -1: none. */
+/* rails[k]: the node's rail for the client's k-th end; -1: none. */
 static int answer(const struct tarn_node_half *s, const struct joined *j, const struct tarn_endpoint *own,
                   const int *rails, uint32_t n, struct tarn_attach *a)
 {
@@ -237,7 +237,7 @@ static int answer(const struct tarn_node_half *s, const struct joined *j, const 
                             s->npools, n, sizeof a->text);
 }
 
-/* The queue pairs are destroyed in their time. */
+/* Queue pairs are destroyed later, by a thread. */
 static void unjoin(struct tarn_node_half *s, struct joined *j)
 {
     for (int i = 0; i < TARN_RAILS_MAX; i++)
@@ -246,12 +246,13 @@ static void unjoin(struct tarn_node_half *s, struct joined *j)
     free(j);
 }
 
-/* Nothing is written by the link's client from here on. Control thread: it alone takes completions. */
+/* From here on the link's client can write nothing. Runs in the control thread, which alone takes
+ * completions. */
 static void cut_off(struct tarn_node_half *s, struct joined *j)
 {
     for (int i = 0; i < TARN_RAILS_MAX; i++)
         if (j->qp[i] && !tarn_qp_cut_off(j->qp[i], s->cq[j->rail[i]])) {
-            ibv_destroy_qp(j->qp[i]); /* that makes sure, however long it takes */
+            ibv_destroy_qp(j->qp[i]); /* this stops it for certain, however long it takes */
             j->qp[i] = NULL;
         }
 }
@@ -266,7 +267,7 @@ static void cut_off_all(struct tarn_node_half *s, struct joined *list)
     }
 }
 
-/* Queue pairs for all ends of the offer, and the answer. */
+/* Joins queue pairs for all ends of the offer, and writes the answer. */
 static int join_link(struct tarn_node_half *s, struct joined *j)
 {
     struct tarn_endpoint own[TARN_RAILS_MAX];
@@ -292,7 +293,7 @@ static void answer_failure(struct tarn_attach *a, int rc)
     a->done(a);
 }
 
-/* The next to be joined; NULL at the end. */
+/* The next link to join; NULL at the end. */
 static struct joined *next_link(struct tarn_node_half *s)
 {
     pthread_mutex_lock(&s->lock);
@@ -346,7 +347,7 @@ static int rdma_attach(struct tarn_node_half *s, struct tarn_attach *a)
     return TARN_INPROGRESS;
 }
 
-/* Takes the session's links out; link 0: all that are joined. */
+/* Removes the session's links from the list; link 0: all that are joined. */
 static struct joined *take_links(struct tarn_node_half *s, uint64_t session, uint64_t link)
 {
     struct joined *taken = NULL, *j, *next;
@@ -373,7 +374,7 @@ static void rdma_detach(struct tarn_node_half *s, uint64_t session)
 
 /* --- serve, stop -------------------------------------------------------------------------------- */
 
-/* As configured, but no more than the devices take. */
+/* As configured, but at most what the devices accept. */
 static uint64_t slice_bytes(const struct tarn_rails *rails, uint64_t wanted)
 {
     uint64_t most = wanted ? wanted : REGION_BYTES;
@@ -457,7 +458,7 @@ static int rdma_serve(const struct tarn_serve *serve, struct tarn_node_half **s_
     return 0;
 }
 
-/* The rails a reader may look for: "v1 mlx5_0:1 mlx5_1:1". */
+/* The rails for readers to choose by: "v1 mlx5_0:1 mlx5_1:1". */
 static void rdma_describe(const struct tarn_node_half *s, uint32_t pool, char *text, size_t text_bytes)
 {
     size_t n = (size_t)snprintf(text, text_bytes, "v1");

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Devices, ports, GIDs; queue pairs and their states. */
+/* Devices, ports, GIDs, queue pairs and their states. */
 #include "transport/rdma/rdma_rail.h"
 
 #include <arpa/inet.h>
@@ -16,26 +16,26 @@
 #include "transport/rdma/rdma_verbs.h"
 
 /*
- * Patience of the wire. A try lasts 4.096 us * 2^14 = 67 ms, devices may take up to four times that; with 6
- * more tries a peer that is gone is known after 0.5 s, 1.9 s at most. (7 tries would be for ever on some
- * devices.) An ACK waits behind all that is queued on its way: 67 ms are 8 MB, a switch's buffer, at 1
- * Gbit/s, and 7 tries are 8 MB at 140 Mbit/s. A port of one's own that goes down is noticed without this
- * (rdma_link.c). A peer that is not ready is asked for ever.
+ * Timeouts on the wire. A try lasts 4.096 us * 2^14 = 67 ms; devices may take up to four times that. With
+ * 6 retries a dead peer is detected after 0.5 s, at most 1.9 s. (Some devices take 7 retries as infinite.)
+ * An ACK waits behind everything queued on its way: 67 ms are 8 MB, a switch's buffer, at 1 Gbit/s, and 7
+ * tries are 8 MB at 140 Mbit/s. A local port that goes down is noticed earlier (rdma_link.c). A peer that
+ * is not ready is retried forever.
  */
 enum { ACK_TIMEOUT = 14, RETRIES = 6, RNR_RETRIES = 7, RNR_TIMER = 12, HOPS = 64 };
 
 /*
- * Vendor of soft-RoCE (Linux 6.1). There a READ with a fence that has to be sent again waits for all READs
- * before it to be over, itself among them: it never is, and the queue pair does not notice. And there RETRIES
- * are for a whole WRITE: what has arrived of it does not count until its end is acknowledged. So it must not
- * be of many packets: of 73, of which 5 % are lost, every tenth WRITE was given up.
+ * Vendor of soft-RoCE (Linux 6.1). It has two defects. A fenced READ that must be sent again waits for all
+ * READs before it, including itself, so it never ends, and the queue pair reports no error. And RETRIES
+ * apply to a whole WRITE: packets that arrive count only once its end is acknowledged. So WRITEs must have
+ * few packets: with 73 packets and 5 % loss, every tenth WRITE was given up.
  */
 #define SOFT_ROCE 0xffffff
 #define SOFT_WRITE_BYTES (64u << 10)
 
 /* --- choosing ----------------------------------------------------------------------------------- */
 
-/* What the user said of one device. */
+/* The user's choice for one device. */
 struct wish {
     char name[64];
     int port, gid; /* -1: any */
@@ -70,7 +70,7 @@ static int parse_wish(const char *text, size_t bytes, struct wish *w)
     return 0;
 }
 
-/* How good a GID is: RoCE v2 with an IPv4 address before one with IPv6 before link-local before RoCE v1. */
+/* Ranks GIDs: RoCE v2 with IPv4, then IPv6, then link-local, then RoCE v1. */
 static int gid_rank(const struct ibv_gid_entry *e)
 {
     static const uint8_t v4[12] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
@@ -80,7 +80,7 @@ static int gid_rank(const struct ibv_gid_entry *e)
     return e->gid_type == IBV_GID_TYPE_ROCE_V2 ? rank + 3 : rank;
 }
 
-/* Sets gid and gid_index; false when the port has none. */
+/* Sets gid and gid_index; false if the port has no GID. */
 static bool choose_gid(struct tarn_rail *r, int entries, int wanted)
 {
     int best = -1;
@@ -98,7 +98,7 @@ static bool choose_gid(struct tarn_rail *r, int entries, int wanted)
     return best >= 0;
 }
 
-/* Widths and speeds as the architecture numbers them, in Mbit/s a lane. */
+/* Widths and speeds as numbered by the InfiniBand specification, in Mbit/s for each lane. */
 static uint32_t port_speed(const struct ibv_port_attr *p)
 {
     static const struct {
@@ -136,7 +136,7 @@ static uint32_t least(uint32_t a, uint32_t b)
     return a < b ? a : b;
 }
 
-/* Fills the rail of one port; false: not usable. */
+/* Fills in the rail of one port; false: unusable. */
 static bool open_port(const char *device, struct ibv_context *context, const struct ibv_device_attr *a,
                       uint8_t port, int gid, struct tarn_rail *r)
 {
@@ -176,8 +176,8 @@ static bool is_open(const struct tarn_rails *r, const char *device, int port)
     return false;
 }
 
-/* Adds the device's active ports, each with a context of its own. 0, or why the device cannot be opened:
- * errno. */
+/* Adds the device's active ports, each with its own context. Returns 0, or errno if the device cannot be
+ * opened. */
 static int open_device(struct ibv_device *device, const struct wish *w, struct tarn_rails *r)
 {
     struct ibv_device_attr a = {0};
@@ -249,7 +249,7 @@ static int open_wished(struct ibv_device **list, const char *devices, struct tar
     return 0;
 }
 
-/* What can be used; one that cannot be opened is named only when nothing else is left. */
+/* Adds all usable ports. A device that cannot be opened is reported only if no port is usable. */
 static int open_all(struct ibv_device **list, int n, struct tarn_rails *r)
 {
     static const struct wish any = {.port = -1, .gid = -1};
@@ -356,7 +356,7 @@ int tarn_endpoint_parse(const char *text, size_t bytes, struct tarn_endpoint *e)
 
 /* --- queue pairs -------------------------------------------------------------------------------- */
 
-/* What the network says is over when the network is whole again. */
+/* Errors from the network end when the network is whole again. */
 static int qp_failed(const struct tarn_rail *r, const char *what, int error)
 {
     bool network = error == ENETUNREACH || error == EHOSTUNREACH || error == ETIMEDOUT || error == ENETDOWN;
@@ -468,7 +468,7 @@ static socklen_t sockaddr_of(const union ibv_gid *g, struct sockaddr_storage *a)
     return sizeof *in6;
 }
 
-/* The address that the kernel's routes would send from; false when it has no route. Sends nothing. */
+/* The source address of the kernel's route to the peer; false without a route. Sends nothing. */
 static bool source_for(const union ibv_gid *peer, union ibv_gid *source)
 {
     struct sockaddr_storage a;
@@ -495,7 +495,7 @@ static bool same_gid(const union ibv_gid *a, const union ibv_gid *b)
     return !memcmp(a->raw, b->raw, sizeof a->raw);
 }
 
-/* 0: not at all; more is better. */
+/* 0: does not reach it; larger is better. */
 static int reach(const struct tarn_rail *r, const struct tarn_endpoint *peer, const union ibv_gid *source)
 {
     if (r->roce != peer->roce || (r->roce && gid_is_v4(&r->gid) != gid_is_v4(&peer->gid)))

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The rails of a client or a node, with the threads that join queue pairs on them and destroy them; the
- * probe. */
+/* The rails of a client or node with their joining and destroying threads; the probe. */
 #include <stdio.h>
 
 #include "base/error.h"

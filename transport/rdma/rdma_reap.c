@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How queue pairs end. To destroy one may take long: soft-RoCE (Linux 6.1) sleeps in ibv_destroy_qp, 20 s and
- * more, while packets of it lie in an interface that is down. No operation waits for that:
+ * How queue pairs end. Destroying one can take long: soft-RoCE (Linux 6.1) sleeps in ibv_destroy_qp for 20 s
+ * and more while packets of it are queued in an interface that is down. Operations do not wait for it:
  *
  *   in use --tarn_qp_stop--> nothing moves --tarn_rails_retire--> retired --the rails' thread--> destroyed
  *
- * The thread is started with the first that is retired, or the first hold. It destroys one after the other,
- * each before its completion queue, and at last closes the rails, which must outlive them. Whoever closes the
- * rails waits CLOSE_NS for that; after that the thread goes on alone and frees what is left.
+ * The thread starts with the first retired queue pair or the first hold. It destroys queue pairs one by one,
+ * each before its completion queue, and finally closes the rails, which must outlive them. Whoever closes the
+ * rails waits CLOSE_NS for that; then the thread goes on alone and frees the rest.
  *
- * Other threads that use the rails beside their user (rdma_join.c) *hold* them. The rails are closed when all
- * holds have ended, so nobody has to wait for such a thread; the rails' thread joins it.
+ * Other threads that use the rails (rdma_join.c) *hold* them. The rails close when all holds have ended, so
+ * nobody has to wait for such a thread. The rails' thread joins it.
  *
- * Lock: reaper.lock guards all of the reaper; it is not held while anything is destroyed. A leaf.
+ * Lock: reaper.lock guards all of the reaper. It is a leaf, and is not held while anything is destroyed.
  */
 #include <pthread.h>
 #include <stdlib.h>
@@ -21,17 +21,17 @@
 #include "base/thread.h"
 #include "transport/rdma/rdma_rail.h"
 
-#define STOP_NS (2 * TARN_NS_PER_S) /* devices flush a queue pair within milliseconds, if they run */
-#define LOOK_NS 50000               /* between looks for what was flushed */
+#define STOP_NS (2 * TARN_NS_PER_S) /* a working device flushes a queue pair within milliseconds */
+#define LOOK_NS 50000               /* interval between polls for flushed requests */
 #define CLOSE_NS (3 * TARN_NS_PER_S)
-#define MARK UINT64_MAX /* wr_id of the request behind all others */
+#define MARK UINT64_MAX /* wr_id of the last request posted */
 
-/* What the thread is to destroy; or a hold, which becomes that when its thread ends. */
+/* Something the thread will destroy, or a hold, which becomes one when its thread ends. */
 struct tarn_hold {
     struct tarn_qp_parts parts;
     struct tarn_reaper *reaper;
     pthread_t thread;
-    bool ended; /* a hold whose thread is to be joined */
+    bool ended; /* a hold whose thread can be joined */
     struct tarn_hold *next;
 };
 
@@ -40,18 +40,18 @@ struct tarn_reaper {
     pthread_cond_t wake, closed;
     pthread_t thread;
     bool started;
-    bool closing; /* the rails are given up */
-    bool over;    /* and closed */
-    bool alone;   /* nobody waits for that: the thread frees the reaper */
+    bool closing; /* the rails' owner has given them up */
+    bool over;    /* the rails are closed */
+    bool alone;   /* nobody waits: the thread frees the reaper */
     uint32_t holds;
     struct tarn_hold *first, **end;
-    struct tarn_rail rail[TARN_RAILS_MAX]; /* once closing */
+    struct tarn_rail rail[TARN_RAILS_MAX]; /* set when closing */
     uint32_t nrails;
 };
 
 /* --- stopping ----------------------------------------------------------------------------------- */
 
-/* Takes completions, which *taken_p counts; true when one says that MARK is done. */
+/* Polls completions, counted in *taken_p. True when MARK's is among them. */
 static bool marked(const struct ibv_qp *qp, struct ibv_cq *cq, int *taken_p)
 {
     struct ibv_wc wc[16];
@@ -78,7 +78,7 @@ static bool wait_a_moment(uint64_t until)
     return tarn_now_ns() < until;
 }
 
-/* The send queue is given back in order, its last request as the last. */
+/* The send queue is flushed in order, so its last request comes last. */
 bool tarn_qp_stop(struct ibv_qp *qp, struct ibv_cq *cq, bool full)
 {
     struct ibv_send_wr mark = {.wr_id = MARK, .opcode = IBV_WR_RDMA_WRITE, .send_flags = IBV_SEND_SIGNALED};
@@ -97,13 +97,13 @@ bool tarn_qp_stop(struct ibv_qp *qp, struct ibv_cq *cq, bool full)
     return true;
 }
 
-/* The receive queue is given back by the half that answers, behind all that it has written. */
+/* The responder flushes the receive queue after everything it has written. */
 bool tarn_qp_cut_off(struct ibv_qp *qp, struct ibv_cq *cq)
 {
     struct ibv_recv_wr *bad, mark = {.wr_id = MARK};
     uint64_t until = tarn_now_ns() + STOP_NS;
     int taken = 0;
-    marked(qp, cq, &taken); /* what came too late for another */
+    marked(qp, cq, &taken); /* late completions of another queue pair */
     if (ibv_post_recv(qp, &mark, &bad) || !to_error(qp))
         return false;
     while (!marked(qp, cq, &taken))
@@ -140,7 +140,7 @@ static void reaper_free(struct tarn_reaper *k)
     free(k);
 }
 
-/* The next to be destroyed; NULL at the end. */
+/* The next one to destroy; NULL at the end. */
 static struct tarn_hold *next_retired(struct tarn_reaper *k)
 {
     pthread_mutex_lock(&k->lock);
@@ -202,7 +202,7 @@ static void retire(struct tarn_reaper *k, const struct tarn_qp_parts *parts)
             append(k, r);
         pthread_mutex_unlock(&k->lock);
     }
-    if (!taken) { /* no memory, or no thread: then here */
+    if (!taken) { /* no memory, or no thread: destroy it here */
         destroy(parts);
         free(r);
     }
@@ -271,7 +271,7 @@ struct tarn_reaper *tarn_reaper_new(void)
     return k;
 }
 
-/* Waits until the thread is over; false: it takes too long, and is on its own from here. */
+/* Waits until the thread is done. False: it takes too long and goes on alone. */
 static bool wait_closed(struct tarn_reaper *k)
 {
     uint64_t until = tarn_now_ns() + CLOSE_NS;

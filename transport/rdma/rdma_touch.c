@@ -5,14 +5,14 @@
 #include "base/clock.h"
 
 #define AGAIN_TICKS (TARN_NS_PER_S / TARN_TICK_NS)
-#define LATE_TICKS (AGAIN_TICKS / 10)  /* are not kept longer */
-#define FINISH_NS (2 * TARN_NS_PER_MS) /* what a node that does not answer may hold up closing */
+#define LATE_TICKS (AGAIN_TICKS / 10)  /* notes are not kept longer */
+#define FINISH_NS (2 * TARN_NS_PER_MS) /* limit on the delay of closing by a silent node */
 
-/* Also those that are under way take it on. */
+/* WRITEs in flight send the new value, too. */
 static void set_ticks(struct tarn_touches *t, uint32_t tick)
 {
     for (uint32_t i = 0; t->ticks[0] != tick && i < TARN_TICKS; i++)
-        t->ticks[TARN_TICKS - 1 - i] = tick; /* the first one last: it tells of all */
+        t->ticks[TARN_TICKS - 1 - i] = tick; /* index 0 last: its value vouches for all */
 }
 
 /* False: no room. */
@@ -33,7 +33,7 @@ static bool append(struct tarn_touches *t, uint32_t pool, uint32_t slot)
     return true;
 }
 
-/* Posts what was noted, or keeps it for the next time. */
+/* Posts the notes, or keeps them for the next time. */
 static void post(struct tarn_link *l)
 {
     for (uint32_t k = 0; l->touches.n > 0 && k < l->nlanes; k++)
@@ -55,7 +55,7 @@ void tarn_touch_note(struct tarn_link *l, uint32_t pool, uint32_t slot)
     if (!append(t, pool, slot)) {
         post(l);
         if (!append(t, pool, slot))
-            return; /* no room: use that soon comes again, or did not matter */
+            return; /* no room: a slot in frequent use is noted again, and others do not matter */
     }
     if (t->n == 1 && t->noted[0].n == 1)
         t->since = tick;

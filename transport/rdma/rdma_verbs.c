@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The functions of libibverbs that tarn calls, under their own names: each calls the one of libibverbs.so.1,
- * which is loaded by the first of them. So verbs.h and its inline functions are used as they are, and nothing
- * that tarn builds needs the library to start. libtarn.so does not show them to others.
+ * libibverbs' functions that tarn calls, defined under their own names. Each forwards to libibverbs.so.1,
+ * which the first call loads. So verbs.h and its inline functions work unchanged, and nothing that tarn
+ * builds needs the library in order to start. libtarn.so does not export them.
  *
- * Without the library every one of them fails. tarn asks tarn_verbs_missing() first, to say why.
+ * Without the library they all fail. tarn first asks tarn_verbs_missing(), for the reason.
  */
 #include "transport/rdma/rdma_verbs.h"
 
@@ -22,7 +22,7 @@
 #undef ibv_reg_mr_iova
 
 #define NOTHING ((void)0)
-/* X(type, name, parameters, arguments, what it returns without the library) */
+/* X(type, name, parameters, arguments, result without the library) */
 #define VERBS(X) \
     X(struct ibv_device **, ibv_get_device_list, (int *n), (n), NULL) \
     X(void, ibv_free_device_list, (struct ibv_device * *list), (list), NOTHING) \
@@ -68,13 +68,13 @@
 
 static struct {
     pthread_once_t once;
-    char missing[TARN_SENTENCE]; /* "": all of them were found */
+    char missing[TARN_SENTENCE]; /* "": all were found */
 #define SLOT(type_, name_, parameters_, arguments_, without_) type_(*name_) parameters_;
     VERBS(SLOT)
 #undef SLOT
 } verbs = {.once = PTHREAD_ONCE_INIT};
 
-/* NULL after one that was not found: the first is told. */
+/* NULL after a missing function: the first one is reported. */
 static void *find(void *library, const char *name)
 {
     void *f = verbs.missing[0] ? NULL : dlsym(library, name);
@@ -83,7 +83,7 @@ static void *find(void *library, const char *name)
     return f;
 }
 
-/* It is never unloaded: drivers leave threads and mappings behind. */
+/* Never unloaded: drivers leave threads and mappings behind. */
 static void load(void)
 {
     void *library = dlopen("libibverbs.so.1", RTLD_NOW | RTLD_LOCAL);

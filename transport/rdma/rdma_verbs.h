@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* libibverbs, found when it is first needed: what is built with it also runs where it is not installed. */
+/* libibverbs, loaded when first needed. Programs built with it also run without it. */
 #ifndef TARN_TRANSPORT_RDMA_VERBS_H
 #define TARN_TRANSPORT_RDMA_VERBS_H
 
-/* NULL: libibverbs is there. Else why not. Loads it; valid for ever. Any thread. */
+/* NULL if libibverbs is available; else the reason, valid forever. Loads the library. Any thread. */
 const char *tarn_verbs_missing(void);
 
 #endif
