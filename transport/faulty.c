@@ -3,8 +3,8 @@
  * Fault injection: links that misbehave as a text says (docs/faults.md has the grammar).
  *
  * A faulty link holds a real one. get() and put() roll the dice: a work may fail, come back stale, or be
- * dropped, in which case it waits for close(); with a delay it waits in a FIFO, which progress() moves
- * on to the real link when its time has come. A work is in one list at a time, so its own `next` links it.
+ * dropped. A dropped work waits for close(). A delayed work waits in a FIFO until progress() passes it to the
+ * real link. A work is in one list at a time, so its own `next` links it.
  *
  * The table for a wrapped transport is the other's with the calls of a link replaced by those in this file.
  * The faulty object keeps it. A delay or a drop defers completion, so such a link is not SHARED.

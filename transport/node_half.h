@@ -85,7 +85,7 @@ struct tarn_attach {
     uint32_t nfds;
 };
 
-struct tarn_node_half; /* each transport casts it to a struct of its own: "Names" in transport.h */
+struct tarn_node_half; /* each transport defines its own */
 
 struct tarn_node_half_ops {
     /* As in the client half's table. */

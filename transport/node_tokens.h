@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tokens: what a session shows on data connections of its own, which anybody could open. Each session of a
- * node half has one, made at its first ATTACH and good until the session is gone.
+ * Tokens. Anybody can open a data connection, so the client shows its session's token on it. A node half
+ * makes one at a session's first ATTACH; it is valid until the session is gone.
  *
- * No lock of its own: the owner's is held in all calls.
+ * The caller holds the owner's lock in all calls.
  */
 #ifndef TARN_TRANSPORT_TOKENS_H
 #define TARN_TRANSPORT_TOKENS_H
@@ -19,9 +19,9 @@ struct tarn_token {
     char text[TARN_TOKEN + 1];
 };
 
-/* The session's token, which is made if there is none; NULL: out of memory. */
+/* The session's token; makes it if there is none. NULL: out of memory. */
 const char *tarn_token_of(struct tarn_token **all, uint64_t session);
-/* Is this the token of that session? In constant time. */
+/* Is this the token of that session? Takes constant time. */
 bool tarn_token_is(struct tarn_token *all, uint64_t session, const char text[TARN_TOKEN]);
 void tarn_token_drop(struct tarn_token **all, uint64_t session);
 void tarn_tokens_free(struct tarn_token **all);

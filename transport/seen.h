@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a call has found out about the caller's memory: allocations, since asking CUDA takes longer than most
- * copies, and the list of pieces that it looked at last, which may be long. Used by one thread at a time.
+ * What a call knows about the caller's memory. It remembers allocations, because asking CUDA takes longer
+ * than most copies, and the last list of pieces, because lists may be long. One thread at a time uses it.
  *
- * A list of thousands of pieces that lies in a GPU's memory takes as long to read as a third of its copy
- * does, for the first time. So the client only glances at it, and a transport with TARN_CAP_CHECKS looks at
- * each piece when it writes it into its own list; others are given lists that have been looked at.
+ * Reading a list of thousands of pieces of GPU memory for the first time takes a third of the time of its
+ * copy. So the client checks only the first piece (a glance), and a transport with TARN_CAP_CHECKS checks
+ * each piece when it writes it into its own list. Other transports get lists that were checked whole.
  */
 #ifndef TARN_TRANSPORT_SEEN_H
 #define TARN_TRANSPORT_SEEN_H
@@ -18,12 +18,12 @@
 
 #include "transport/transport.h"
 
-#define TARN_SEEN_MAX 128 /* layers of a model have allocations of their own */
+#define TARN_SEEN_MAX 128 /* each layer of a model may have its own allocation */
 struct tarn_seen {
     const struct tarn_piece *pieces; /* of the last list */
     uint32_t npieces, gpu;
     uint64_t bytes;
-    bool at_most; /* works may have fewer bytes than they say; then `bytes` is corrected when they are done */
+    bool at_most;     /* works may have fewer bytes than they say; a done work says how many */
     uint32_t n, last; /* ranges; the one that was hit last */
     struct tarn_seen_range {
         uintptr_t begin, end;
@@ -31,7 +31,7 @@ struct tarn_seen {
     } ranges[TARN_SEEN_MAX];
 };
 
-/* At the start of a call: what was an allocation may be another's since. */
+/* Call it at the start of a call: allocations may have changed since the last one. */
 static inline void tarn_seen_clear(struct tarn_seen *s)
 {
     s->pieces = NULL;
@@ -39,23 +39,22 @@ static inline void tarn_seen_clear(struct tarn_seen *s)
     s->at_most = false;
 }
 
-/* As struct tarn_work has it. */
+/* As `gpu` of struct tarn_work. */
 uint32_t tarn_memory_gpu(const struct tarn_cuda_memory *m);
 /* The allocation that an address lies in. */
 struct tarn_seen_range tarn_seen_range(struct tarn_seen *seen, uintptr_t at);
 
 /*
- * Which memory the pieces are in, as struct tarn_work's gpu. INVALID: one of them has no address; or they are
- * in that of several GPUs, or of a GPU and of the host. Where the first is host memory, the others are taken
- * for that, too.
+ * Finds the memory that the pieces lie in, as `gpu` of struct tarn_work. INVALID: a piece has no address, or
+ * they lie in several GPUs, or in a GPU and the host. If the first is host memory, the others count as host
+ * memory.
  */
 int tarn_pieces_gpu(const struct tarn_piece *pieces, uint32_t n, struct tarn_seen *seen, uint32_t *gpu_p);
-/* Their total, as tarn_pieces_bytes() says; free of charge for the list that was looked at last. */
+/* Their total, as tarn_pieces_bytes() says. Costs nothing for the list that was checked last. */
 uint64_t tarn_seen_bytes(const struct tarn_seen *seen, const struct tarn_piece *pieces, uint32_t n);
-/* Is it a long list that begins in a GPU's memory, in which? The other pieces are not looked at. */
+/* Is it a long list that begins in a GPU's memory, and whose? Does not check the other pieces. */
 bool tarn_pieces_glance(const struct tarn_piece *pieces, uint32_t n, struct tarn_seen *seen, uint32_t *gpu_p);
-/* Looks at all pieces of a work that has only been glanced at, which then has not. INVALID; SIZE: without a
- * sentence. */
+/* Checks all pieces of a work that has `seen`, and clears it. INVALID; SIZE, without a sentence. */
 int tarn_work_look(struct tarn_work *w);
 
 #endif

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What transports within a host (shm, cuda_ipc) share: files of pools given to other processes, mapped there,
- * and the text that goes with them.
+ * What transports within a host (shm, cuda_ipc) share in the client: mapping the files of a node's pools,
+ * hazards, and parsing the text that comes with the files. node_share.h has the node's side.
  *
- * A file that its owner can shrink would kill the reader by SIGBUS: unsealed or short ones are refused.
- * Mappings are not inherited by fork(): the node takes the exit of the process that attached for the end of
- * all writing and viewing, and no child can prolong that.
+ * If the owner shrank a file, the reader would die by SIGBUS. So files that are short or not sealed against
+ * shrinking are refused. fork() does not inherit mappings: for the node all writing and viewing ends when the
+ * process that attached exits, and no child may prolong that.
  */
 #ifndef TARN_TRANSPORT_SHARE_H
 #define TARN_TRANSPORT_SHARE_H
@@ -25,15 +25,14 @@ struct tarn_share_name {
 /* Maps a received file whole after making sure that no access can fault. */
 int tarn_share_map(const struct tarn_share_name *name, int fd, uint64_t bytes, int prot,
                    struct tarn_mapping *m);
-/* Takes one that is not mapped, too. */
+/* *m may be unmapped. */
 void tarn_share_unmap(struct tarn_mapping *m);
 
-/* Counts as use: sets a slot's touch to the node's time. Written only when the tick has changed, so that hot
- * objects do not bounce a cache line at each get. */
+/* Counts as use: sets a slot's touch to the node's time. Writes only when the tick has changed, so that gets
+ * of a hot object do not bounce its cache line. */
 void tarn_share_touch(_Atomic uint32_t *touch, uint64_t tick_base_ns);
 
-/*
- * A link's part of the session's hazard page. page NULL: the node gave none. Any thread claims and drops.
+/* A link's part of the session's hazard page. page NULL: the node gave none. Any thread may claim and drop.
  */
 struct tarn_share_hazards {
     struct tarn_mapping map;
@@ -42,10 +41,10 @@ struct tarn_share_hazards {
 };
 
 int tarn_share_hazards_map(const struct tarn_share_name *name, int fd, struct tarn_share_hazards *h);
-/* Drops what is still claimed: the page is the session's and would keep those extents for good. */
+/* Drops what is still claimed. The page belongs to the session, so the entries would stay for good. */
 void tarn_share_hazards_unmap(struct tarn_share_hazards *h);
-/* Keeps what is in a slot from being reused, from now on; look at its generation afterwards. AGAIN: too many;
- * NOT_REACHABLE: there is no page. */
+/* Keeps a slot's extent from being reused from now on. Compare its generation afterwards. AGAIN: too many
+ * views. NOT_REACHABLE: there is no page. */
 int tarn_share_hazard_claim(const struct tarn_share_name *name, struct tarn_share_hazards *h, uint32_t pool,
                             uint32_t slot, uint32_t *hazard_p);
 void tarn_share_hazard_drop(struct tarn_share_hazards *h, uint32_t hazard);

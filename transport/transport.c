@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a transport's table holds in place of the slots it does not have, so that every slot is callable, and
- * what all share. */
+/* Functions for the slots of a table that a transport does not support, and what all transports share. */
 #include "transport/transport.h"
 
 #include <poll.h>

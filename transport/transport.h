@@ -2,13 +2,12 @@
 /*
  * Transports: how bytes move between a pool of a node and a client's memory.
  *
- * The unit of work is a *guarded range*: bytes [offset, offset + bytes) of an object's extent,
- * together with the slot and generation under which the client knows the object. A get completes
- * with 0 only if the slot still had that generation after the last byte had arrived; otherwise it
- * completes with STALE and the bytes mean nothing. How that is ensured is each transport's own way:
- *   one-sided (shm; rdma, cuda_ipc): move the bytes, fence, read gen[slot], compare.
- *   two-sided (tcp; tcpx): the node pins the slot while it sends, so the check comes first.
- * A put writes into an extent that is reserved for the session under an odd generation.
+ * The unit of work is a *guarded range*: bytes [offset, offset + bytes) of an object's extent, with the slot
+ * and generation under which the client knows the object. A get completes with 0 only if the slot still had
+ * that generation after the last byte had arrived. Otherwise it completes with STALE and the bytes mean
+ * nothing. Transports ensure this in two ways: one-sided (shm, rdma, cuda_ipc): move the bytes, fence, read
+ * gen[slot], compare. two-sided (tcp, tcpx): the node checks the generation and pins the slot, then sends. A
+ * put writes into an extent that the session has reserved under an odd generation.
  *
  * Every transport has two constant tables of functions: the client half (struct tarn_transport_ops, here) and
  * the node half (node_half.h). A registry for each, registry.c and node_registry.c, lists them in order of
@@ -23,9 +22,9 @@
  *   TARN_INPROGRESS  accepted; work->done comes exactly once, from progress() or close()
  *   TARN_E_AGAIN     no room now; nothing was done; call progress() and try again
  *   other negative   failed; nothing was done; the callback will not come
- * A callback may post further works on its link; it must not call progress(), wait() or close().
- * get() and put() may only queue: works move in progress() and wait(). Nothing here blocks but
- * connect(), wait() and attach handling, which have deadlines.
+ * A callback may post further works on its link. It must not call progress(), wait() or close().
+ * get() and put() may only queue the work; progress() and wait() move the bytes. Only connect(), wait() and
+ * the handling of ATTACH block, and they have deadlines.
  */
 #ifndef TARN_TRANSPORT_TRANSPORT_H
 #define TARN_TRANSPORT_TRANSPORT_H
@@ -47,22 +46,24 @@ enum {
     TARN_CAP_SHARED = 1 << 0,    /* links complete inline and are thread-safe */
     TARN_CAP_SAME_HOST = 1 << 1, /* reaches only nodes whose Unix socket this process reaches */
     TARN_CAP_VIEW = 1 << 2,      /* offers view() */
-    TARN_CAP_ONE_SIDED = 1 << 3, /* the node's CPU takes no part: a written extent may only be reused
-                                    when the writer is known to be gone */
-    TARN_CAP_UNCHECKED = 1 << 4, /* put() relies on the reservation; it does not look at gen first */
-    TARN_CAP_GPU = 1 << 5,       /* moves GPU memory of the client, too; others would touch it and fault */
-    TARN_CAP_LATE = 1 << 6, /* selected unprobed: connect() finds out, when it is needed. The node half needs
-                               nothing that probe() looks for, and that costs time or has consequences */
-    TARN_CAP_CHECKS = 1 << 7, /* takes works whose pieces nobody has looked at (tarn_work.seen) */
-    TARN_CAP_RETURNS =
-        1 << 8, /* what connect() calls NOT_REACHABLE may pass: waited for where there is nothing else */
+    /* The node's CPU takes no part. A written extent may be reused only when the writer is known to be gone.
+     */
+    TARN_CAP_ONE_SIDED = 1 << 3,
+    TARN_CAP_UNCHECKED = 1 << 4, /* put() relies on the reservation and does not compare gen first */
+    TARN_CAP_GPU = 1 << 5,       /* moves GPU memory of the client, too. Others would touch it and fault */
+    /* Selected without a probe, which takes time or has consequences. connect() finds out. The node half
+     * needs nothing that probe() looks for. */
+    TARN_CAP_LATE = 1 << 6,
+    TARN_CAP_CHECKS = 1 << 7, /* takes works whose pieces nobody has checked (tarn_work.seen) */
+    /* NOT_REACHABLE from connect() may be temporary: a client without another transport tries again. */
+    TARN_CAP_RETURNS = 1 << 8,
 };
 
 /* --- slots -------------------------------------------------------------------------------------- */
 
 /*
- * gen[slot], 64 bit: high half = low 32 bits of the node's epoch; low half a counter. Odd: not
- * readable (free, or reserved); even: an object is readable under this value. The counter only grows:
+ * gen[slot] has 64 bits. The high half is the low 32 bits of the node's epoch, the low half a counter. Odd:
+ * free or reserved, not readable. Even: an object is readable under this value. The counter only grows:
  *   free/reserved g (odd) --commit--> g+1 (even) --evict, remove--> g+2 (odd)
  *   reserved g --abort--> g+2
  * A slot whose counter would wrap is never used again.
@@ -72,7 +73,7 @@ static inline bool tarn_gen_readable(uint64_t gen)
     return (gen & 1) == 0;
 }
 
-/* touch[slot], 32 bit: time of last use in ticks of the node; readers write it, eviction reads it. */
+/* touch[slot] has 32 bits: the time of last use in ticks of the node. Readers write it, eviction reads it. */
 #define TARN_TICK_NS 10000000ull /* 10 ms of CLOCK_MONOTONIC since the node's start */
 /* The node's tick now; tick_base_ns: this host's CLOCK_MONOTONIC at tick 0. As fine as the coarse clock. */
 uint32_t tarn_tick_now(uint64_t tick_base_ns);
@@ -80,8 +81,8 @@ uint32_t tarn_tick_now(uint64_t tick_base_ns);
 enum tarn_pool_kind { TARN_POOL_CPU, TARN_POOL_GPU };
 
 /*
- * Hazards: pages a session shares with the node. Entry value 0: empty; else pool << 32 | slot, plus 1.
- * `used` is the number of leading entries that may be non-zero; it never shrinks.
+ * A page that a session shares with the node. An entry is 0 when empty, else (pool << 32 | slot) + 1. Only
+ * the first `used` entries may be non-zero; `used` never shrinks.
  */
 #define TARN_HAZARDS 2048
 struct tarn_hazard_page {
@@ -100,23 +101,23 @@ struct tarn_peer {
     const struct tarn_logger *log;
     const char *node; /* for messages */
     uint64_t session;
-    struct tarn_local *local; /* of the transport in this client; NULL where it has none */
+    struct tarn_local *local; /* the transport's in this client; NULL: it has none */
     bool write;               /* what was asked for at ATTACH */
     const char *text;         /* the ATTACH answer */
-    int *fds;                 /* received descriptors; the link takes those it sets to -1 */
+    int *fds;                 /* received descriptors; the link owns those that it sets to -1 */
     uint32_t nfds;
     uint64_t tick_base_ns;      /* this host's CLOCK_MONOTONIC at the node's tick 0 */
-    bool alone;                 /* the client has no transport to turn to when this one is of no use */
-    uint64_t deadline_ns;       /* for connect() */
-    struct tarn_cancel *cancel; /* ... too */
-    uint64_t patience_ns; /* ... and for each answer that it waits for; 0: as long as the deadline allows */
+    bool alone;                 /* the client has no other transport */
+    uint64_t deadline_ns;       /* of connect() */
+    struct tarn_cancel *cancel; /* of connect() */
+    uint64_t patience_ns;       /* for each answer in connect(); 0: until the deadline */
 };
 
-struct tarn_link; /* a client half; connection, mapping or queue pairs to one node */
+struct tarn_link; /* connection, mapping or queue pairs to one node; each transport defines its own */
 
 /*
- * What a client has of a transport beyond links: devices, and the memory it has registered with them.
- * Any thread; registering may block. It outlives its links.
+ * What all links of a transport in a client share: devices, and the memory registered with them. Any thread
+ * may use it. Registering may block. It outlives its links.
  */
 struct tarn_local;
 
@@ -172,41 +173,41 @@ struct tarn_transport_ops {
 
     int (*local_open)(const char *devices, struct tarn_local **local_p);
     void (*local_close)(struct tarn_local *local);
-    /* Memory that works will use often; moving other memory works, too, but slower. BUSY from unregister:
-     * works in flight use it. */
+    /* Registers memory that works will use often. Other memory can be moved, too, but slower. unmap: BUSY
+     * while works in flight use it. */
     int (*map)(struct tarn_local *local, void *addr, uint64_t bytes);
     int (*unmap)(struct tarn_local *local, void *addr, uint64_t bytes);
-    /* What the node needs to know before it can answer ATTACH; connect() takes *l_p on and, when it fails,
-     * frees it. TARN_INPROGRESS: the network is still being asked. Call connect() again, as before, or
-     * close(): it says so after TARN_WAIT_SLICE_MS and at the deadline at the latest. */
+    /* Writes what the node needs to know before it can answer ATTACH. connect() goes on with *l_p, and frees
+     * it when it fails. connect() returns TARN_INPROGRESS while the network is still being asked, after
+     * TARN_WAIT_SLICE_MS or at the deadline at the latest. Then call it again with the same arguments, or
+     * close(). */
     int (*offer)(const struct tarn_peer *p, char text[TARN_OFFER_TEXT], struct tarn_link **l_p);
     int (*connect)(const struct tarn_peer *p, struct tarn_link **l_p);
-    /* What to name at DETACH once the link is closed; 0: the node notices by itself. */
+    /* The argument of DETACH once the link is closed; 0: the node notices by itself. */
     uint64_t (*link_id)(const struct tarn_link *l);
-    /* May puts be posted? If not, put() fails with NOT_REACHABLE: ATTACH with write and connect a link from
-     * that answer; it does all that this one does, and puts. Views of this one need it to stay open. */
+    /* May puts be posted? If not, put() fails with NOT_REACHABLE. For puts, ATTACH with write and connect a
+     * new link with that answer: it serves gets, too. Views of this link need it to stay open. */
     bool (*writable)(const struct tarn_link *l);
     int (*get)(struct tarn_link *l, struct tarn_work *w);
     int (*put)(struct tarn_link *l, struct tarn_work *w);
-    /* Moves what can be moved without blocking; calls done callbacks. 1: something moves, as a link without a
-     * descriptor to wait for must say where it does; else 0. Negative: the link is broken, all
-     * its works have completed with NODE_DOWN (or, the node not being at fault, with this code) and it must
-     * be closed. */
+    /* Moves what can be moved without blocking, and calls done callbacks. 1: progress was made (links whose
+     * wait_fd() is -1 must report this). 0: nothing to report. Negative: the link is broken and must be
+     * closed. All its works have completed, with NODE_DOWN, or with this code if the node is not at fault. */
     int (*progress)(struct tarn_link *l);
     /* The descriptor and poll events that make progress() worth calling. -1: none. */
     int (*wait_fd)(const struct tarn_link *l, short *events);
-    /* progress() that waits until something moves or the deadline: what poll() on wait_fd and progress()
-     * do, with fewer system calls. 1: bytes moved or works completed; 0: nothing did, which it says after
-     * TARN_WAIT_SLICE_MS at the latest, so that a caller can see whether it was canceled, and at once
-     * when nothing is in flight. Negative: as progress(). */
+    /* Does what poll() on wait_fd and progress() do, with fewer system calls: waits for progress or the
+     * deadline. 1: bytes moved or works completed. 0: neither. It returns 0 after TARN_WAIT_SLICE_MS at the
+     * latest, so that the caller can look whether it was canceled, and at once when nothing is in flight.
+     * Negative: as progress(). */
     int (*wait)(struct tarn_link *l, uint64_t deadline_ns);
-    /* Marks use without moving bytes; never fails, may do nothing. */
+    /* Marks use without moving bytes. Never fails; may do nothing. */
     void (*touch)(struct tarn_link *l, uint32_t pool, uint32_t slot);
-    /* Zero-copy: publishes a hazard, checks the generation. STALE, AGAIN (too many), NOT_REACHABLE. */
+    /* Zero-copy: publishes a hazard, then checks the generation. STALE, AGAIN (too many), NOT_REACHABLE. */
     int (*view)(struct tarn_link *l, uint32_t pool, uint32_t slot, uint64_t gen, uint64_t offset,
                 uint64_t bytes, const void **addr_p, uint32_t *hazard_p);
     void (*unview)(struct tarn_link *l, uint32_t hazard);
-    /* Works still in flight complete with CANCELED first; then nothing touches their memory any more. */
+    /* Completes works in flight with CANCELED. Afterwards nothing touches their memory. */
     void (*close)(struct tarn_link *l);
 };
 
@@ -215,10 +216,10 @@ struct tarn_transport_ops {
 /* All transports, best first; ends with NULL. */
 extern const struct tarn_transport_ops *const tarn_transport_list[];
 /*
- * Picks those named in the comma list (NULL or "": all) that probe as usable or have TARN_CAP_LATE, in the
- * list's order; at most max. Returns how many; CONFIG: an unknown name (with the nearest); UNAVAILABLE: not
- * one is usable, with the cause. Those that are named and left out for theirs are told to `log`, which may be
- * NULL.
+ * Picks the transports that the comma list names (NULL or "": all) and that are usable or have TARN_CAP_LATE,
+ * in the order of tarn_transport_list; at most max. Returns how many. CONFIG: an unknown name, with the
+ * nearest. UNAVAILABLE: none is usable, with the cause. `log` gets a line for each named transport that is
+ * not usable; it may be NULL.
  */
 int tarn_transport_select(const char *names, const struct tarn_logger *log,
                           const struct tarn_transport_ops **out, int max);
@@ -226,11 +227,11 @@ int tarn_transport_select(const char *names, const struct tarn_logger *log,
 /* The transport of this name (not ended by NUL), or CONFIG with the nearest. */
 int tarn_transport_named(const char *name, size_t bytes, const struct tarn_transport_ops **ops_p);
 
-/* A slot that a transport does not have is filled with these by the tables themselves (transport.c). */
+/* Tables use these for functions that the transport does not have (transport.c). */
 int tarn_no_local_open(const char *devices, struct tarn_local **local_p);
 void tarn_no_local_close(struct tarn_local *local);
 int tarn_no_map(struct tarn_local *local, void *addr, uint64_t bytes);
-/* Until when connect() waits for an answer that it begins to wait for now. */
+/* The end of a wait in connect() that begins now. */
 uint64_t tarn_peer_until(const struct tarn_peer *p);
 int tarn_no_offer(const struct tarn_peer *p, char text[TARN_OFFER_TEXT], struct tarn_link **l_p);
 uint64_t tarn_no_link_id(const struct tarn_link *l);
@@ -248,7 +249,7 @@ int tarn_wait_by_poll(const struct tarn_transport_ops *ops, struct tarn_link *l,
 
 /* INVALID when pieces of item number `item` cannot be memory; `what` begins the sentence. */
 int tarn_pieces_check(const char *what, size_t item, const struct tarn_piece *pieces, uint32_t n);
-/* So many are checked where a long list is walked once only, when its bytes are moved. */
+/* How many pieces are checked at first. A long list is read only once, when its bytes are moved. */
 static inline uint32_t tarn_first_pieces(uint32_t n)
 {
     return n < 8 ? n : 8;
@@ -260,13 +261,13 @@ struct tarn_cursor {
     uint32_t piece;
     uint64_t run, done; /* run within the piece, bytes done of the run */
 };
-/* The position of byte `offset` of pieces whose total does not overflow; their end when they have fewer. */
+/* The position of byte `offset`; the end if the pieces have fewer bytes. Their total must not overflow. */
 struct tarn_cursor tarn_cursor_at(const struct tarn_piece *pieces, uint32_t n, uint64_t offset);
-/* The next contiguous run of at most `max` bytes, advancing the cursor; its size, 0 at the end.
- * Neighbouring runs that touch are merged. */
+/* Advances the cursor over the next contiguous run of at most `max` bytes. Returns its size; 0 at the end.
+ * Merges runs that touch. */
 uint64_t tarn_cursor_next(struct tarn_cursor *c, const struct tarn_piece *pieces, uint32_t n, uint64_t max,
                           void **addr_p);
-/* Moves the cursor on; the pieces have so many bytes more. */
+/* Moves the cursor on by `bytes`. The pieces must have as many left. */
 void tarn_cursor_skip(struct tarn_cursor *c, const struct tarn_piece *pieces, uint32_t n, uint64_t bytes);
 
 #endif

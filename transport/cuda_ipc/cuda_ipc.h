@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The CUDA IPC transport's table, for the registry, and its node half, which the table in cuda_ipc.c names.
- */
+/* The CUDA IPC transport: its two tables, and what both halves need. */
 #ifndef TARN_TRANSPORT_CUDA_IPC_H
 #define TARN_TRANSPORT_CUDA_IPC_H
 

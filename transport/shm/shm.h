@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The shared memory transport's table, for the registry, and its node half, which the table in shm.c names.
- */
+/* The shared memory transport: its two tables, and what both halves need. */
 #ifndef TARN_TRANSPORT_SHM_H
 #define TARN_TRANSPORT_SHM_H
 

@@ -2,16 +2,18 @@
 /*
  * Shared memory: the client maps the pools of a node on its own host and copies.
  *
- * ATTACH hands over, per pool, the files of arena, gen and touch, then the session's hazard page.
- * The arena comes read-only, or read-write when the session asked to write; a link made from the
- * latter is `writable` and does all that the other does. gen is always read-only.
+ * ATTACH hands over the files of each pool (arena, gen, touch), then the session's hazard page. The arena is
+ * read-only, or read-write if the session asked to write. A link with a read-write arena is `writable` and
+ * serves gets, too. gen is always read-only.
  *
- * get   gen[slot] == gen? copy; acquire fence; gen[slot] == gen still? Then nobody had been given the
- *       extent while it was copied, since an extent changes hands only after its gen has changed.
- * put   gen[slot] == gen (odd: our reservation)? release fence: who sees a byte of this put also sees that
- * gen; copy; release fence; the COMMIT follows on a socket. view  publish a hazard entry, then check gen; the
- * node changes gen, then looks for entries. Both are sequentially consistent, so one of the two sees the
- * other.
+ * get: compare gen[slot], copy, acquire fence, compare again. If gen is the same, nobody else was given the
+ * extent while it was copied, because an extent changes hands only after its gen has changed.
+ *
+ * put: compare gen[slot], which is odd (our reservation), release fence, copy, release fence. Then the COMMIT
+ * follows on a socket. Because of the first fence, whoever sees a byte of this put also sees that gen.
+ *
+ * view: publish a hazard entry, then compare gen. The node changes gen, then looks for entries. Both sides
+ * are sequentially consistent, so one of the two sees the other.
  *
  * Every call completes inline and may come from any thread.
  */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Shared memory, node half: hands out the files of the pools. No thread, no byte is touched here. */
+/* Shared memory, node half: hands out the files of the pools. It has no thread and touches no bytes. */
 #include "transport/shm/shm.h"
 
 #include <stdio.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The TCP transport's table, for the registry, and its node half, which the table in tcp_link.c names. */
+/* The TCP transport: its two tables, and what both halves need. */
 #ifndef TARN_TRANSPORT_TCP_H
 #define TARN_TRANSPORT_TCP_H
 
@@ -12,11 +12,13 @@ extern const struct tarn_node_half_ops tarn_tcp_node_ops;
 
 int tarn_tcp_probe(char *why, size_t why_bytes);
 
-/* tcp_socket.c. Are both ends of this connection on one host? */
+/* tcp_socket.c */
+
+/* Are both ends of this connection on one host? */
 bool tarn_tcp_same_host(int fd);
-/* No delay, and buffers that suit the distance. */
+/* Sets no delay, and buffers that suit the distance. */
 void tarn_tcp_tune(int fd, bool same_host);
-/* From now on calls without MSG_DONTWAIT may sleep, for limit_ms (below 1000) at most. */
+/* Lets calls without MSG_DONTWAIT sleep, for at most limit_ms (below 1000). */
 void tarn_tcp_sleep(int fd, uint32_t limit_ms);
 
 #endif

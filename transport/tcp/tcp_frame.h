@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Frames of a TCP data connection, as they are on the wire; docs/protocol.md says what they mean. */
+/* Frames of a TCP data connection as they are on the wire. docs/protocol.md has their meaning. */
 #ifndef TARN_TRANSPORT_TCP_FRAME_H
 #define TARN_TRANSPORT_TCP_FRAME_H
 

@@ -2,11 +2,12 @@
 /*
  * TCP, client half: the works of one direction.
  *
- * Works are only queued; sending takes everything queued in as few sendmsg() as possible. A message is
- * rebuilt from its work whenever it is to be sent, so a half-sent one costs nothing but a count.
- * Payload goes straight between the socket and the caller's pieces: a get's next payload and the header
- * after it are asked for in one recvmsg(), and when one answer is outstanding, its header and payload are.
- * That of works in GPU memory goes by way of the lane's stage (tcp_lane_gpu.c).
+ * Posting a work only queues it. Sending takes everything queued in as few sendmsg() as possible. Each call
+ * builds the message from its work again, so of a half-sent message the lane keeps only a count.
+ *
+ * Payload goes straight between the socket and the caller's pieces. One recvmsg() asks for a get's payload
+ * and the header behind it, or, if only one answer is outstanding, for its header and payload. Payload of GPU
+ * memory goes through the lane's stage (tcp_lane_gpu.c).
  */
 #include "transport/tcp/tcp_lane.h"
 
@@ -17,7 +18,7 @@
 
 #include "base/error.h"
 
-/* From so many bytes of payload on, a receiver that may wait sleeps until all of them are there. */
+/* A receiver that may wait sleeps for all of a payload that has at least so many bytes. */
 enum { WAIT_ALL_BYTES = 64 << 10 };
 enum { IOV_MAX_USED = 256, FRAMES_MAX = 64 };
 

@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * TCP, client half: works whose pieces are GPU memory. A lane has a stage (tcp_stage.h), made with the first
- * of them.
+ * TCP, client half: works whose pieces are GPU memory. The first of them makes the lane's stage
+ * (tcp_stage.h).
  *
- * get   received into the stage, copied to the pieces; it ends when its last part has passed. Works end in
- * the order of their answers, so those behind it wait for that. put   copied into the stage as far ahead as
- * there is room, and sent from there; its request goes out with the first part that has passed.
+ * A get is received into the stage and copied to the pieces. It ends when its last part is copied. Works end
+ * in the order of their answers, so later ones wait for it.
  *
- * When a GPU fails, what was to be moved is received, or sent, all the same, so that the connection stays in
- * step; the work ends with the GPU's failure.
+ * A put is copied into the stage, as far ahead as there is room, and sent from there. Its request goes out
+ * with the first part that is copied.
+ *
+ * When a GPU fails, the lane still receives or sends all bytes, so that the connection stays in step. The
+ * work ends with the GPU's failure.
  */
 #include <stdio.h>
 

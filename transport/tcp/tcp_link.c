@@ -2,14 +2,14 @@
 /*
  * TCP, client half: a link is up to two connections, one that gets and one that puts.
  *
- * connect() opens one connection and says HELLO. Its answer is not waited for, which would cost a round trip:
- * it comes ahead of the first work's, and a wrong token or version ends the works with AUTH or VERSION. The
- * first work claims that connection for its direction; the other direction's is opened, without waiting, when
- * its first work comes, and its HELLO goes ahead of that work.
+ * connect() opens one connection and says HELLO. It does not wait for the answer, which would cost a round
+ * trip. The answer comes ahead of the first work's, and a wrong token or version ends the works with AUTH or
+ * VERSION. The first work claims that connection for its direction. The first work of the other direction
+ * opens the second connection, without waiting, and sends HELLO ahead of itself.
  *
  * get() and put() only queue; progress() and wait() send and receive (tcp_lane.c). The first work in memory
- * of a GPU takes its time: a queue of copies and pinned memory are made for it. Copies end without a
- * descriptor, so while some are under way there is none to wait for, and wait() looks at them now and then.
+ * of a GPU is slow, because it makes a queue of copies and pinned memory. No descriptor tells the end of a
+ * copy. So while copies are under way there is none to wait for, and wait() polls them.
  */
 #include "transport/tcp/tcp.h"
 

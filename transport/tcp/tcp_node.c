@@ -2,9 +2,9 @@
 /*
  * TCP, node half: threads, accepting, sessions. tcp_node.h has the rules of threads and lock.
  *
- * Plain epoll, not server/loop.h: libtarn has this file in it and does not link libevent.
- * An idle node's threads sleep without a timeout; only while some connection has a deadline, or
- * accepting is paused because descriptors have run out, do they wake on their own.
+ * It uses plain epoll, because transport/ does not know server/loop.h. Threads of an idle node sleep without
+ * a timeout. They wake on their own only while a connection has a deadline, or while accepting is paused
+ * because descriptors have run out.
  */
 #include "transport/tcp/tcp_node.h"
 

@@ -3,11 +3,12 @@
  * The files of TCP's node half: tcp_node.c (threads, accepting, sessions), tcp_node_conn.c (one connection's
  * frames and bytes), tcp_node_gpu.c (those of GPU pools) and tcp_node_reply.c (answers).
  *
- * Threads. Thread 0 accepts and reads HELLO; a connection that said it is handed to the thread with
- * the fewest. From then on only that thread touches it, except that any thread may doom it: set `doomed`
- * and shut the socket down, both under the server's lock; its own thread then closes it.
- * The lock guards the lists of connections and sessions and is held for nothing else: a connection is
- * unlinked under it before its descriptor is closed. Guard calls are made without it.
+ * Threads. Thread 0 accepts connections and reads HELLO, then hands each connection to the thread with the
+ * fewest. From then on only that thread uses it. The one exception: any thread may doom it, by setting
+ * `doomed` and shutting the socket down, both under the server's lock. Its own thread then closes it.
+ *
+ * The lock guards only the lists of connections and sessions. A connection is unlinked under it before its
+ * descriptor is closed. Nobody holds it in calls of the guard.
  */
 #ifndef TARN_TRANSPORT_TCP_NODE_H
 #define TARN_TRANSPORT_TCP_NODE_H
@@ -21,11 +22,11 @@
 #include "transport/tcp/tcp_frame.h"
 #include "transport/tcp/tcp_stage.h"
 
-#define TARN_TCP_ANSWERS 64 /* of a connection, not yet sent; reading pauses there */
+#define TARN_TCP_ANSWERS 64 /* unsent ones of a connection; at so many, reading pauses */
 
 struct tarn_tcp_thread;
 
-/* An answer in the making: a request first (not ready), then its header and payload. */
+/* An answer. Until it is `ready` the frame is the request, then the answer's header. */
 struct tarn_tcp_reply {
     struct tarn_tcp_frame frame;
     void *payload;
@@ -35,7 +36,7 @@ struct tarn_tcp_reply {
 
 enum tarn_tcp_state {
     TARN_TCP_EXPECT_HELLO,
-    TARN_TCP_EXPECT_FIRST, /* the first request makes it a connection for gets or for puts */
+    TARN_TCP_EXPECT_FIRST, /* the first request decides: gets or puts */
     TARN_TCP_GETS,
     TARN_TCP_PUTS,
 };
@@ -47,32 +48,32 @@ struct tarn_tcp_conn {
     int fd;
     enum tarn_tcp_state state;
     atomic_bool doomed;
-    bool same_host, keeps_up; /* its reader takes what is sent without delay */
+    bool same_host, keeps_up; /* keeps_up: its reader takes what is sent without delay */
     uint32_t events;          /* what epoll waits for */
     bool admitted;            /* has said HELLO for `session`; written under the lock */
     uint64_t session;
-    uint64_t deadline_ns;     /* HELLO, or the next byte the client takes, must come before; 0: none */
+    uint64_t deadline_ns;     /* for HELLO, or for the client to take the next byte; 0: none */
     struct tarn_tcp_hello in; /* the message being received */
     uint32_t in_bytes;
     /* Answers in order, a ring; the first one's `sent` bytes are gone. Allocated with the first request. */
     struct tarn_tcp_reply *replies;
     uint32_t first, count;
     uint64_t sent;
-    /* The payload of in.frame, a PUT that is being received: into the pool, or dropped when to is NULL. */
+    /* The payload of in.frame, a PUT. It is received to `to` in the pool; NULL: it is dropped. */
     bool receiving;
     uint8_t *to;
     uint64_t left;
     int32_t put_status;
     /* GPU pools: */
-    struct tarn_tcp_conn *gpu_next, *gpu_prev; /* in its thread's list, */
-    bool listed;                               /* when it is there */
-    bool starved;                              /* it waits for a stage, or for room in its own */
-    bool closed;                               /* only its last copies are waited for */
+    struct tarn_tcp_conn *gpu_next, *gpu_prev; /* in its thread's list */
+    bool listed;                               /* it is in that list */
+    bool starved;                              /* it waits for a stage, or for room in its stage */
+    bool closed;                               /* it is freed after its last copies */
     struct tarn_stage *stage;                  /* on loan; NULL: none */
-    uint32_t staged; /* GETS: of so many answers, from the first on, all is in the stage that has to be */
-    uint64_t staged_bytes; /* and so much of the next one's payload */
+    uint32_t staged;       /* GETS: answers, from the first on, that are completely in the stage */
+    uint64_t staged_bytes; /* ... and payload bytes of the next one */
     uint64_t lent_ns;      /* when it was lent */
-    int32_t landed_status; /* PUTS: of the put whose parts pass, so far */
+    int32_t landed_status; /* PUTS: so far, of the put whose parts are passing */
 };
 
 struct tarn_tcp_thread {
@@ -84,13 +85,12 @@ struct tarn_tcp_thread {
     uint32_t timed; /* connections of this thread with a deadline */
     /* GPU pools: */
     struct tarn_copiers copiers;
-    struct tarn_tcp_conn
-        *gpu_conns;            /* those with a stage, or in want of one, in the order in which they came */
-    struct tarn_stage *stages; /* unused ones */
-    uint32_t nstages;          /* all there are */
-    bool no_more;              /* another one could not be had */
-    bool hungry;               /* somebody waits for one, and none is left */
-    uint64_t moved_ns;         /* when a copy last passed */
+    struct tarn_tcp_conn *gpu_conns; /* connections that have or want a stage, in the order of arrival */
+    struct tarn_stage *stages;       /* unused ones */
+    uint32_t nstages;                /* with those on loan */
+    bool no_more;                    /* there is no memory for another */
+    bool hungry;                     /* a connection waits for a stage, and none is left */
+    uint64_t moved_ns;               /* when a copy last passed */
 };
 
 struct tarn_node_half {
@@ -130,32 +130,33 @@ static inline bool tarn_tcp_is_gpu(const struct tarn_tcp_conn *c, const struct t
     return f->pool < s->npools && s->pools[f->pool].kind == TARN_POOL_GPU;
 }
 
-/* Looks at the copies under way; ends the puts that have landed. */
+/* Looks at the copies under way, and ends puts that have landed. */
 void tarn_tcp_gpu_land(struct tarn_tcp_conn *c);
-/* Puts answers into the stage as far as there is room, and gives the copies. False: an answer that has begun
- * cannot be ended. */
+/* Puts answers into the stage as far as there is room, and gives their copies to the GPU. False: an answer
+ * that has begun cannot be completed. */
 bool tarn_tcp_gpu_stage(struct tarn_tcp_conn *c);
-/* The iovecs for `payload` bytes of an answer, from its *part-th part on, which is moved on; the bytes. */
+/* Fills iovecs for `payload` bytes of an answer from part *part on, and moves *part on. Returns their bytes.
+ */
 uint64_t tarn_tcp_gpu_gather(struct tarn_tcp_conn *c, uint32_t *part, uint64_t payload, struct iovec *iov,
                              size_t *n_p);
-/* A put's payload begins: can it be copied? */
+/* A put's payload begins. 0, or why it cannot be copied. */
 int tarn_tcp_gpu_begin_put(struct tarn_tcp_conn *c);
-/* Where the next bytes of a put go; 0: nowhere yet. Negative: it fails. */
+/* Room for the next bytes of a put. 0: none yet. Negative: the put fails. */
 int64_t tarn_tcp_gpu_room(struct tarn_tcp_conn *c, uint8_t **memory_p);
-/* They were received. */
+/* So many bytes were received into that room. */
 void tarn_tcp_gpu_received(struct tarn_tcp_conn *c, uint64_t bytes);
-/* The put's last byte was: `r` is its answer once it has landed. */
+/* The put's last byte was received. `r` becomes its answer once it has landed. */
 void tarn_tcp_gpu_end_put(struct tarn_tcp_conn *c, struct tarn_tcp_reply *r);
-/* Ends a connection's turn: gives copies, lends and takes back stages. */
+/* Ends a connection's turn: gives copies to the GPU, lends and takes back stages. */
 void tarn_tcp_gpu_settle(struct tarn_tcp_conn *c);
 void tarn_tcp_gpu_leave(struct tarn_tcp_conn *c);
 
-/* For how long the thread may sleep; `otherwise`: were there no copies. */
+/* For how long the thread may sleep. `otherwise`: if there are no copies. */
 int tarn_tcp_gpu_timeout(const struct tarn_tcp_thread *t, int otherwise);
-/* Looks at the copies of a listed connection: have some passed (of a closed one: all), or is there a stage
- * that it waits for? */
+/* Looks at the copies of a listed connection. True: some have passed (if it is closed: all), or there is a
+ * stage that it waits for. */
 bool tarn_tcp_gpu_due(struct tarn_tcp_conn *c);
-/* All listed connections were looked at. waits: one is left without a stage. */
+/* All listed connections were looked at. waits: one still has no stage. */
 void tarn_tcp_gpu_waited(struct tarn_tcp_thread *t, bool waits);
 /* Frees the stages. The thread has ended, and all its connections are freed. */
 void tarn_tcp_gpu_stop(struct tarn_tcp_thread *t);

@@ -6,20 +6,21 @@
  *                                              --PUT--> PUTS
  *   Anything out of order, any malformed frame, end of stream: closed, with all pins given back.
  *
- * GETS: requests are read ahead, up to TARN_TCP_ANSWERS, into frames that become their answers; as many
- * answers as fit go out in one sendmsg(), payload straight from the pool. An object is pinned when its
- * answer is first handed to the kernel, so a slow reader pins no more than one such batch.
- * PUTS: header, payload straight into the pool, answer. The header of the next put is asked for together
- * with the payload. The slot is pinned from the header to the last byte, and so is written only while
- * the reservation holds, whatever becomes of the session meanwhile.
+ * GETS: up to TARN_TCP_ANSWERS requests are read ahead, into frames that become their answers. As many
+ * answers as fit go out in one sendmsg(), payload straight from the pool. An object is pinned when its answer
+ * is first handed to the kernel, so a slow reader pins no more than one such batch.
  *
- * Bytes of GPU pools pass through a stage (tcp_node_gpu.c): an answer to a GET begins when its first part has
- * come from the GPU, so that the header can still say that it did not; a PUT is answered, and the slot
+ * PUTS: header, payload straight into the pool, answer. One call asks for the payload and the header of the
+ * next put. The slot is pinned from the header to the last byte. So it is written only while the reservation
+ * holds, whatever happens to the session.
+ *
+ * Bytes of GPU pools pass through a stage (tcp_node_gpu.c). The answer to a GET begins when its first part
+ * has come from the GPU, so that its header can still tell of a failure. A PUT is answered, and its slot
  * unpinned, when its last part is in the pool.
  *
- * Nothing waits: what would block leaves a note in the epoll set. A client that does not take its answers
- * holds at most TARN_TCP_ANSWERS frames. It is closed when it takes nothing of them, or sends nothing of a
- * payload, for STALLED_MS: a pin would stay for as long.
+ * Nothing waits; epoll tells when a call that would block can go on. A client that does not take its answers
+ * holds at most TARN_TCP_ANSWERS frames. Its connection is closed when it takes nothing of them, or sends
+ * nothing of a payload, for STALLED_MS, because its pins would stay for as long.
  */
 #include "transport/tcp/tcp_node.h"
 

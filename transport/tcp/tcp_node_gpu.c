@@ -2,19 +2,20 @@
 /*
  * TCP, node half: GPU pools.
  *
- * A connection that moves bytes of one borrows a stage (tcp_stage.h) of its thread for as long as something
- * lies in it. A thread has STAGES at most, each made when it is first wanted; who finds none waits and reads
- * no further. While somebody waits, who has had one for SLICE_NS puts nothing more in and goes to the end of
- * the line; from a client that does not take its answers it is taken back, and what lay in it is fetched
- * again once the client reads on. So the memory is bounded and no client can hold up the others.
+ * A connection that moves bytes of a GPU pool borrows a stage (tcp_stage.h) of its thread for as long as the
+ * stage holds something. A thread makes at most STAGES stages, when they are wanted. A connection that finds
+ * none waits and reads no further. While one waits, a connection that has had its stage for SLICE_NS adds
+ * nothing to it and goes to the end of the line. A stage is taken back from a client that does not take its
+ * answers; its bytes are fetched again when the client reads on. So the memory is bounded and no client can
+ * hold up the others.
  *
- * Copies end without a descriptor to wait for. The thread does not wait for them either: while some are under
- * way it looks at its sockets without sleeping, and at the copies after that, for SPIN_NS after the last one
- * passed; a part takes some ten microseconds. What takes longer is looked at every millisecond. It stands
- * still only to open a GPU's queue, once, to pin a stage, and to close the queue of a GPU that failed.
+ * No descriptor tells the end of a copy, and the thread does not wait for copies. A part takes some ten
+ * microseconds. So, for SPIN_NS after the last part passed, the thread polls sockets and copies without
+ * sleeping. After that it looks at the copies every millisecond. It blocks only to open a GPU's queue, once,
+ * to pin a stage, and to close the queue of a GPU that failed.
  *
- * A slot stays pinned while the GPU may touch its extent. A connection that is closed meanwhile is kept,
- * without its descriptor, until its last copy has passed.
+ * A slot stays pinned while the GPU may touch its extent. A closed connection is kept, without its
+ * descriptor, until its last copy has passed.
  */
 #include <string.h>
 #include <utlist.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* TCP, node half: the answers of a connection, and the pins that they hold; what the log says of it. */
+/* TCP, node half: the answers of a connection, their pins, and its log lines. */
 #include "base/clock.h"
 #include "base/error.h"
 #include "transport/tcp/tcp_node.h"
