@@ -31,3 +31,12 @@ int tarn_thread_start(pthread_t *t, void *(*fn)(void *), void *arg)
     pthread_sigmask(SIG_SETMASK, &old, NULL);
     return rc;
 }
+
+int tarn_thread_detached(void *(*fn)(void *), void *arg)
+{
+    pthread_t thread;
+    int rc = tarn_thread_start(&thread, fn, arg);
+    if (rc == 0)
+        pthread_detach(thread);
+    return rc;
+}

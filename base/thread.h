@@ -13,5 +13,7 @@ void tarn_cond_init(pthread_cond_t *cond);
 bool tarn_cond_wait(pthread_cond_t *cond, pthread_mutex_t *lock, uint64_t deadline_ns);
 /* A thread that takes no signals: those are for the threads of the program. 0, or an errno. */
 int tarn_thread_start(pthread_t *t, void *(*fn)(void *), void *arg);
+/* The same, and nobody joins it. */
+int tarn_thread_detached(void *(*fn)(void *), void *arg);
 
 #endif

@@ -6,6 +6,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/thread.h"
 #include "server/directory/publisher.h"
 #include "server/directory/publisher_impl.h"
 
@@ -199,9 +200,8 @@ static bool work_waits(const struct tarn_publisher *p)
 /* Until somebody wakes it, or a refused withdrawal is to be tried again. */
 static void sleep_until_work(struct tarn_publisher *p)
 {
-    struct timespec until = {(time_t)(p->resume_ns / TARN_NS_PER_S), (long)(p->resume_ns % TARN_NS_PER_S)};
     if (p->withdrawals && p->resume_ns && !p->stats.silent)
-        pthread_cond_timedwait(&p->wake, &p->lock, &until);
+        tarn_cond_wait(&p->wake, &p->lock, p->resume_ns);
     else
         pthread_cond_wait(&p->wake, &p->lock);
 }
@@ -259,7 +259,6 @@ static void *publisher_thread(void *arg)
 
 int tarn_publisher_start(const struct tarn_publisher_options *o, struct tarn_publisher **p_p)
 {
-    pthread_condattr_t attr;
     struct tarn_publisher *p = calloc(1, sizeof(*p));
     if (!p)
         return tarn_fail(TARN_E_NO_MEMORY, "directory thread: out of memory");
@@ -280,11 +279,8 @@ int tarn_publisher_start(const struct tarn_publisher_options *o, struct tarn_pub
     pthread_mutex_init(&p->lock, NULL);
     if (o->claimed.id[0])
         settled_note(p, &(struct tarn_beat){.state = o->claimed});
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    pthread_cond_init(&p->wake, &attr);
-    pthread_condattr_destroy(&attr);
-    int err = pthread_create(&p->thread, NULL, publisher_thread, p);
+    tarn_cond_init(&p->wake);
+    int err = tarn_thread_start(&p->thread, publisher_thread, p);
     if (err) {
         pthread_cond_destroy(&p->wake);
         pthread_mutex_destroy(&p->lock);

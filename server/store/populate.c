@@ -14,6 +14,7 @@
 #include "base/error.h"
 #include "base/map.h"
 #include "base/text.h"
+#include "base/thread.h"
 
 #define AT "pool"
 #define LEAST_PRIORITY 19
@@ -97,7 +98,7 @@ int tarn_populate_start(const struct tarn_pool_memory *pools, uint32_t npools, c
     p->pools = pools;
     p->npools = npools;
     p->log = log;
-    int err = pthread_create(&p->thread, NULL, populate_thread, p);
+    int err = tarn_thread_start(&p->thread, populate_thread, p);
     if (err) {
         free(p);
         return tarn_fail(TARN_E_SYSTEM, "pools: no thread to bring their memory in: %s: allow more threads",

@@ -145,8 +145,7 @@ static void *join_all(void *arg)
 
 static bool start(struct road *r)
 {
-    pthread_t thread;
-    return tarn_thread_start(&thread, join_all, r) == 0;
+    return tarn_thread_detached(join_all, r) == 0;
 }
 
 /* --- links' part -------------------------------------------------------------------------------- */

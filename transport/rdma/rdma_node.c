@@ -21,6 +21,7 @@
 
 #include "base/buf.h"
 #include "base/error.h"
+#include "base/thread.h"
 #include "transport/node_half.h"
 #include "transport/rdma/rdma_memory.h"
 
@@ -396,7 +397,7 @@ static int serve_all(struct tarn_node_half *s)
         rc = serve_pool(s, i);
     if (rc)
         return rc;
-    int error = pthread_create(&s->thread, NULL, join_links, s);
+    int error = tarn_thread_start(&s->thread, join_links, s);
     s->started = error == 0;
     return error ? tarn_fail(TARN_E_SYSTEM, "rdma: no thread: %s: allow more threads", strerror(error)) : 0;
 }

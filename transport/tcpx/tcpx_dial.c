@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "transport/tcpx/tcpx_dial.h"
 
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,6 +8,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/thread.h"
 #include "transport/cuda/cuda.h"
 
 enum {
@@ -258,19 +258,9 @@ static void *run(void *arg)
     return NULL;
 }
 
-/* Detached; signals are for the threads of the program. */
 static int start(struct tarn_tcpx_dial *d)
 {
-    sigset_t all, before;
-    pthread_attr_t attr;
-    pthread_t thread;
-    sigfillset(&all);
-    pthread_attr_init(&attr);
-    pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int error = pthread_create(&thread, &attr, run, d);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    pthread_attr_destroy(&attr);
+    int error = tarn_thread_detached(run, d);
     return error ? tarn_fail(TARN_E_UNAVAILABLE,
                              "tcpx: a thread to connect by: %s: raise the limit of threads", strerror(error))
                  : 0;
