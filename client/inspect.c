@@ -8,6 +8,7 @@
 #include "client/link.h"
 #include "client/peer_nodes.h"
 #include "client/refresh.h"
+#include "client/setting.h"
 #include "client/side.h"
 
 /* How long a node may take to show that it is on this host. */
@@ -196,7 +197,7 @@ static int probe(const struct tarn_transport_ops *ops, char *why, size_t why_byt
 
     if (rc != 0)
         return rc;
-    rc = ops->local_open(getenv("TARN_RDMA_DEVICES"), &local);
+    rc = ops->local_open(tarn_setting(NULL, "TARN_RDMA_DEVICES"), &local);
     if (rc == 0)
         ops->local_close(local);
     else

@@ -16,16 +16,9 @@
 #include "client/refresh.h"
 #include "client/retire.h"
 #include "client/session.h"
+#include "client/setting.h"
 #include "transport/faulty.h"
 #include "transport/tcpx/plugin/tcpx_settings.h"
-
-static const char *setting(const char *given, const char *variable, const char *initial)
-{
-    if (given)
-        return given;
-    const char *env = variable ? secure_getenv(variable) : NULL;
-    return env && *env ? env : initial;
-}
 
 static int alive_page(struct tarn_client *c)
 {
@@ -58,7 +51,7 @@ static int client_init(struct tarn_client *c, const struct tarn_options *o)
     int rc = alive_page(c);
     if (rc == 0)
         rc = tarn_host_id(c->host_id);
-    const char *secret = setting(o->secret, "TARN_SECRET", NULL);
+    const char *secret = tarn_setting(o->secret, "TARN_SECRET");
     if (rc == 0 && secret && !*secret)
         rc = tarn_fail(TARN_E_CONFIG,
                        "secret: is empty: give the nodes' secret, or NULL for that of TARN_SECRET");
@@ -70,7 +63,7 @@ static int client_init(struct tarn_client *c, const struct tarn_options *o)
 
 static int transports_init(struct tarn_client *c, const struct tarn_options *o)
 {
-    const char *faults = setting(NULL, "TARN_FAULTS", NULL);
+    const char *faults = tarn_setting(NULL, "TARN_FAULTS");
     struct tarn_tcpx_settings tcpx;
     int rc = tarn_tcpx_settings(&tcpx); /* told at once, not when it is needed */
 
@@ -80,7 +73,7 @@ static int transports_init(struct tarn_client *c, const struct tarn_options *o)
     if (n < 0)
         return n;
     for (int t = 0; t < n; t++) {
-        rc = c->transports[t]->local_open(setting(NULL, "TARN_RDMA_DEVICES", NULL), &c->locals[t]);
+        rc = c->transports[t]->local_open(tarn_setting(NULL, "TARN_RDMA_DEVICES"), &c->locals[t]);
         if (rc != 0)
             return rc;
         c->ntransports = t + 1;
@@ -95,7 +88,7 @@ static int transports_init(struct tarn_client *c, const struct tarn_options *o)
 /* When it fails: where the address came from, if the caller did not give it. */
 static int directory_init(struct tarn_client *c, const struct tarn_options *o, uint64_t deadline)
 {
-    const char *redis = setting(o->redis, "TARN_REDIS", NULL);
+    const char *redis = tarn_setting(o->redis, "TARN_REDIS");
     int rc = 0;
 
     if (redis && !*redis)

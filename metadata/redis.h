@@ -79,7 +79,7 @@ struct tarn_directory {
     char sha[TARN_SCRIPT_COUNT][TARN_SHA_TEXT]; /* "": not loaded yet */
 };
 
-/* CONFIG when text is no Redis URI; the sentence never has the password. NULL: $TARN_REDIS or localhost. */
+/* CONFIG when text is no Redis URI; the sentence never has the password. NULL or "": localhost. */
 int tarn_redis_uri_parse(const char *text, struct tarn_redis_uri *u);
 void tarn_redis_uri_free(struct tarn_redis_uri *u);
 

@@ -147,8 +147,6 @@ static int parse(const char *text, struct tarn_redis_uri *u)
 int tarn_redis_uri_parse(const char *text, struct tarn_redis_uri *u)
 {
     memset(u, 0, sizeof *u);
-    if (!text)
-        text = getenv("TARN_REDIS");
     int rc = parse(text && *text ? text : DEFAULT_URI, u);
     if (rc) {
         tarn_redis_uri_free(u);

@@ -22,6 +22,7 @@
 #include "client/cli/cli_doctor_redis.h"
 #include "client/cli/cli_rdma.h"
 #include "client/cli/cli_tcpx.h"
+#include "client/setting.h"
 #include "transport/tcpx/plugin/tcpx_settings.h"
 
 /* --- the machine -------------------------------------------------------------------------------- */
@@ -140,7 +141,7 @@ static void check_port(void *arg, const struct cli_rdma_port *p)
             ? "bring the link up: `ip link set IF up` on Ethernet; InfiniBand also needs a subnet manager "
               "(opensm, or the switch's)"
         : *r->why ? r->why
-        : getenv("TARN_RDMA_DEVICES")
+        : tarn_setting(NULL, "TARN_RDMA_DEVICES")
             ? "TARN_RDMA_DEVICES leaves it out, or names a GID that it does not have"
             : "it has no GID (give its interface an address), or /dev/infiniband is "
               "closed to this process",

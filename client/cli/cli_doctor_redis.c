@@ -10,6 +10,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "client/setting.h"
 #include "metadata/redis.h" /* commands about the server itself */
 
 /* --- the server --------------------------------------------------------------------------------- */
@@ -120,7 +121,8 @@ bool doctor_redis(struct doctor *d)
     doctor_check(d, "redis-server", found ? GOOD : OPTIONAL, "to run without a Redis",
                  "install it (apt-get install redis-server), or give tarnd --redis", "%s",
                  found ? program : "not in PATH");
-    int rc = tarn_directory_open(o->redis, o->ns, NULL, d->deadline_ns, NULL, &dir);
+    int rc =
+        tarn_directory_open(tarn_setting(o->redis, "TARN_REDIS"), o->ns, NULL, d->deadline_ns, NULL, &dir);
     if (rc != 0) {
         doctor_check(
             d, "Redis", MISSING, "the directory",

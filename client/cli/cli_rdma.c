@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "client/setting.h"
 #include "transport/rdma/rdma_rail.h"
 
 #define SYSFS "/sys/class/infiniband"
@@ -83,7 +84,7 @@ int cli_rdma_ports(char why[TARN_SENTENCE], cli_rdma_fn fn, void *arg)
     int n = 0;
 
     why[0] = '\0';
-    if (tarn_rails_open(getenv("TARN_RDMA_DEVICES"), &rails))
+    if (tarn_rails_open(tarn_setting(NULL, "TARN_RDMA_DEVICES"), &rails))
         snprintf(why, TARN_SENTENCE, "%s", tarn_last_error());
     for (struct dirent *e; dir && (e = readdir(dir));)
         if (e->d_name[0] != '.')
