@@ -299,8 +299,7 @@ void tarn_ops_free(struct tarn_client *c)
 
 static bool overlaps(const struct tarn_piece *p, const void *addr, uint64_t bytes)
 {
-    uint64_t stride = p->stride ? p->stride : p->bytes, count = p->count ? p->count : 1;
-    uintptr_t from = (uintptr_t)p->addr, to = from + (count - 1) * stride + p->bytes;
+    uintptr_t from = (uintptr_t)p->addr, to = from + tarn_piece_span(p);
 
     return from < (uintptr_t)addr + bytes && (uintptr_t)addr < to;
 }

@@ -78,8 +78,8 @@ struct tarn_node_record {
 };
 
 /*
- * uri: as in struct tarn_options; NULL or "": localhost. Connects once, so that a wrong address or password is found now.
- * `log` must outlive the directory; may be NULL.
+ * uri: as in struct tarn_options; NULL or "": localhost. Connects once, so that a wrong address or password
+ * is found now. `log` must outlive the directory; may be NULL.
  */
 int tarn_directory_open(const char *uri, const char *ns, const struct tarn_logger *log, uint64_t deadline_ns,
                         struct tarn_cancel *cancel, struct tarn_directory **d_p);

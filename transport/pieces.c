@@ -1,6 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Lists of strided pieces as a sequence of contiguous runs. */
-#include "transport/transport.h"
+#include "transport/pieces.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/error.h"
 
 /* A piece with its defaults filled in, and as one run when its runs touch. */
 struct runs {
@@ -10,7 +15,7 @@ struct runs {
 
 static struct runs runs_of(const struct tarn_piece *p)
 {
-    struct runs r = {p->addr, p->bytes, p->stride ? p->stride : p->bytes, p->count ? p->count : 1};
+    struct runs r = {p->addr, p->bytes, tarn_piece_stride(p), tarn_piece_count(p)};
     if (r.stride == r.bytes) {
         r.bytes *= r.count;
         r.count = 1;
@@ -22,7 +27,7 @@ static struct runs runs_of(const struct tarn_piece *p)
 static bool wraps(const struct tarn_piece *p)
 {
     uint64_t last;
-    return __builtin_mul_overflow(p->stride ? p->stride : p->bytes, p->count - 1, &last) ||
+    return __builtin_mul_overflow(tarn_piece_stride(p), p->count - 1, &last) ||
            __builtin_add_overflow(last, p->bytes, &last) ||
            __builtin_add_overflow(last, (uintptr_t)p->addr, &last);
 }
@@ -50,7 +55,7 @@ uint64_t tarn_pieces_bytes(const struct tarn_piece *pieces, uint32_t n)
     uint64_t total = 0;
     for (uint32_t i = 0; i < n; i++) {
         uint64_t piece;
-        if (__builtin_mul_overflow(pieces[i].bytes, pieces[i].count ? pieces[i].count : 1, &piece) ||
+        if (__builtin_mul_overflow(pieces[i].bytes, tarn_piece_count(&pieces[i]), &piece) ||
             __builtin_add_overflow(total, piece, &total))
             return UINT64_MAX;
     }

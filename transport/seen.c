@@ -38,11 +38,6 @@ struct summary {
     uint64_t bytes;      /* UINT64_MAX: too many to count */
 };
 
-static uint64_t span_of(const struct tarn_piece *p)
-{
-    return p->count > 1 ? (p->count - 1) * (p->stride ? p->stride : p->bytes) + p->bytes : p->bytes;
-}
-
 static struct summary sum_up(const struct tarn_piece *pieces, uint32_t n)
 {
     struct summary s = {.low = UINTPTR_MAX};
@@ -52,7 +47,7 @@ static struct summary sum_up(const struct tarn_piece *pieces, uint32_t n)
         uint64_t bytes = p->bytes;
         uintptr_t at = (uintptr_t)p->addr, end = at + bytes;
         if (p->count > 1)
-            end = at + span_of(p);
+            end = at + tarn_piece_span(p);
         if (bytes == 0)
             continue;
         if (p->count > 1)
@@ -89,7 +84,7 @@ static int check_each(const struct tarn_piece *pieces, uint32_t n, struct tarn_s
 {
     for (uint32_t i = 0; i < n; i++) {
         const struct tarn_piece *p = &pieces[i];
-        uintptr_t at = (uintptr_t)p->addr, last = at + span_of(p) - 1;
+        uintptr_t at = (uintptr_t)p->addr, last = at + tarn_piece_span(p) - 1;
         if (p->bytes == 0)
             continue;
         struct tarn_seen_range r = tarn_seen_range(seen, at);

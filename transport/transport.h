@@ -37,6 +37,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "transport/cuda/cuda.h"
+#include "transport/pieces.h"
 
 #define TARN_INPROGRESS 1
 #define TARN_TRANSPORTS_MAX 8
@@ -244,30 +245,5 @@ int tarn_no_wait_fd(const struct tarn_link *l, short *events);
 int tarn_no_wait(struct tarn_link *l, uint64_t deadline_ns);
 /* wait() by poll() on the table's wait_fd. */
 int tarn_wait_by_poll(const struct tarn_transport_ops *ops, struct tarn_link *l, uint64_t deadline_ns);
-
-/* --- pieces (pieces.c) -------------------------------------------------------------------------- */
-
-/* INVALID when pieces of item number `item` cannot be memory; `what` begins the sentence. */
-int tarn_pieces_check(const char *what, size_t item, const struct tarn_piece *pieces, uint32_t n);
-/* How many pieces are checked at first. A long list is read only once, when its bytes are moved. */
-static inline uint32_t tarn_first_pieces(uint32_t n)
-{
-    return n < 8 ? n : 8;
-}
-/* Total bytes; UINT64_MAX when it overflows. */
-uint64_t tarn_pieces_bytes(const struct tarn_piece *pieces, uint32_t n);
-/* A position in a list of strided pieces. Zero it to start. */
-struct tarn_cursor {
-    uint32_t piece;
-    uint64_t run, done; /* run within the piece, bytes done of the run */
-};
-/* The position of byte `offset`; the end if the pieces have fewer bytes. Their total must not overflow. */
-struct tarn_cursor tarn_cursor_at(const struct tarn_piece *pieces, uint32_t n, uint64_t offset);
-/* Advances the cursor over the next contiguous run of at most `max` bytes. Returns its size; 0 at the end.
- * Merges runs that touch. */
-uint64_t tarn_cursor_next(struct tarn_cursor *c, const struct tarn_piece *pieces, uint32_t n, uint64_t max,
-                          void **addr_p);
-/* Moves the cursor on by `bytes`. The pieces must have as many left. */
-void tarn_cursor_skip(struct tarn_cursor *c, const struct tarn_piece *pieces, uint32_t n, uint64_t bytes);
 
 #endif

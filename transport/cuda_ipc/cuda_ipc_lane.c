@@ -388,7 +388,7 @@ static void start_early(struct tarn_ipc_lane *l)
 static uint64_t about_runs(const struct tarn_work *w)
 {
     const struct tarn_piece *p = w->pieces;
-    bool apart = w->npieces > 0 && p->count > 1 && p->stride != 0 && p->stride != p->bytes;
+    bool apart = w->npieces > 0 && p->count > 1 && tarn_piece_stride(p) != p->bytes;
     return !apart ? w->npieces : w->npieces * (p->count < LIST ? p->count : LIST);
 }
 

@@ -251,8 +251,7 @@ static int is_pageable(const struct tarn_work *w, bool *pageable_p)
     struct tarn_cuda_memory m = {.begin = 1, .end = 0};
     *pageable_p = false;
     for (const struct tarn_piece *p = w->pieces; p < w->pieces + w->npieces; p++) {
-        uint64_t stride = p->stride ? p->stride : p->bytes;
-        uintptr_t at = (uintptr_t)p->addr, end = at + p->bytes + (p->count ? p->count - 1 : 0) * stride;
+        uintptr_t at = (uintptr_t)p->addr, end = at + tarn_piece_span(p);
         if (p->bytes == 0)
             continue;
         if (at < m.begin || end > m.end)

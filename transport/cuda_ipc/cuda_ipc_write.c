@@ -46,7 +46,7 @@ static inline bool next_range(struct tarn_cursor *c, const struct tarn_work *w, 
 {
     while (c->piece < w->npieces) {
         const struct tarn_piece *p = &w->pieces[c->piece];
-        uint64_t count = p->count ? p->count : 1, apart = p->stride ? p->stride : p->bytes;
+        uint64_t count = tarn_piece_count(p), apart = tarn_piece_stride(p);
         *addr = (uint8_t *)p->addr + c->run * apart;
         *bytes = p->bytes;
         if (apart == p->bytes) {
@@ -132,9 +132,10 @@ static bool write_strided(struct tarn_ipc_writer *o, const struct tarn_work *w, 
 {
     const struct tarn_piece *p = &w->pieces[place->cursor.piece];
     struct tarn_cuda_piece *at = o->at;
-    uint64_t n = p->bytes, stride = p->stride, run = place->cursor.run, left = w->bytes - place->done, span;
+    uint64_t n = p->bytes, stride = tarn_piece_stride(p), run = place->cursor.run,
+             left = w->bytes - place->done, span;
     uintptr_t end;
-    if (p->count < 2 || stride == 0 || stride == n || n - 1 >= TARN_CUDA_PIECE_MAX)
+    if (p->count < 2 || stride == n || n - 1 >= TARN_CUDA_PIECE_MAX)
         return false;
     if (__builtin_mul_overflow(stride, p->count - 1, &span) || __builtin_add_overflow(span, n, &span) ||
         __builtin_add_overflow((uintptr_t)p->addr, span, &end) ||

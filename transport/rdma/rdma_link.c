@@ -87,10 +87,9 @@ static bool span_of(const struct tarn_work *w, char **from, uint64_t *bytes)
     char *low = NULL, *high = NULL;
     for (uint32_t i = 0; i < w->npieces; i++) {
         const struct tarn_piece *p = &w->pieces[i];
-        uint64_t count = p->count ? p->count : 1;
         if (p->bytes == 0)
             continue;
-        char *start = p->addr, *end = start + (count - 1) * (p->stride ? p->stride : p->bytes) + p->bytes;
+        char *start = p->addr, *end = start + tarn_piece_span(p);
         low = !low || start < low ? start : low;
         high = !high || end > high ? end : high;
     }

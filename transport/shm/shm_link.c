@@ -203,9 +203,9 @@ static inline void copy_run(char *piece, uint8_t *extent, uint64_t bytes, bool t
 static void copy_pieces(const struct tarn_piece *pieces, uint32_t n, uint8_t *extent, bool to_pool)
 {
     for (uint32_t i = 0; i < n; i++) {
-        uint64_t bytes = pieces[i].bytes, stride = pieces[i].stride,
-                 count = pieces[i].count ? pieces[i].count : 1;
-        if (stride == 0 || stride == bytes) {
+        uint64_t bytes = pieces[i].bytes, stride = tarn_piece_stride(&pieces[i]),
+                 count = tarn_piece_count(&pieces[i]);
+        if (stride == bytes) {
             bytes *= count;
             count = 1;
         }
