@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What both halves share: is the transport usable here? */
+/* Shared by both halves: is the transport usable here? */
 #include "transport/tcpx/tcpx.h"
 
 #include <errno.h>
@@ -11,7 +11,7 @@
 #include "transport/tcpx/plugin/tcpx_plugin.h"
 #include "transport/tcpx/plugin/tcpx_settings.h"
 
-/* Is there a file of that name? Nothing is loaded. */
+/* Checks that the plugin's file exists; loads nothing. */
 int tarn_tcpx_probe(char *why, size_t why_bytes)
 {
     char usual[TARN_TCPX_PATH];
@@ -24,7 +24,7 @@ int tarn_tcpx_probe(char *why, size_t why_bytes)
         snprintf(why, why_bytes, "%s", tarn_last_error());
         return TARN_E_UNAVAILABLE;
     }
-    /* What has no slash the loader looks for when it is needed. */
+    /* The loader finds names without a slash when they are needed. */
     if (!path || !strchr(path, '/') || access(path, R_OK) == 0)
         return 0;
     snprintf(why, why_bytes, TARN_TCPX_PLUGIN_VARIABLE "=%s: %s: name an existing one", path,

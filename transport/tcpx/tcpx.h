@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * TCPX: tensors between hosts by a network plugin (tcpx_plugin.h), whose connections carry bytes and nothing
- * else. All that is said about them goes over a TCP connection of tarn's own, the link; docs/protocol.md:
+ * TCPX: moves tensors between hosts with a network plugin (tcpx_plugin.h). The plugin's connections carry
+ * only bytes. Everything about them is said over a TCP connection of tarn's own, the link (docs/protocol.md):
  *
  *   client                                            node
  *   HELLO session token chunk           -->
@@ -16,17 +16,15 @@
  *                                       <--           ANSWER lane tag status
  *   sends                               ==>           receives, unpacks, unpins
  *                                       <--           DONE lane tag status
- *                                       <--           FAIL lane status sentence; the link is of no use any
- * more
+ *                                       <--           FAIL lane status sentence: the link is unusable
  *
- * A lane is a comm of the plugin, one way, for one pool of the node and one memory of the client (the host's,
- * a GPU's). Works of a lane are answered, moved and ended in the order in which they were asked for, so
- * nothing on the plugin's connection needs a name. A work's bytes are cut to messages of `chunk` bytes, the
- * last being the rest: both sides know the length of each before it comes. A work without bytes has none.
+ * A lane is a one-way comm of the plugin, for one pool of the node and one memory of the client (the host's
+ * or a GPU's). Works of a lane are answered, moved and ended in the order of their requests, so bytes on the
+ * plugin's connection need no names. A work's bytes are cut into messages of `chunk` bytes; the last has the
+ * rest. Both sides know each message's length in advance. A work without bytes has no message.
  *
- * A comm is closed by a sender only when the receiver has said that it is done, or is gone: the client has
- * had DONE of its puts; the node closes with the link, which the client does when its gets are where they
- * belong.
+ * A sender closes a comm only when the receiver is done or gone. A client closes after DONE for its puts.
+ * The node closes with the link, which the client closes when its gets' bytes have arrived.
  */
 #ifndef TARN_TRANSPORT_TCPX_H
 #define TARN_TRANSPORT_TCPX_H
@@ -47,10 +45,10 @@ int tarn_tcpx_probe(char *why, size_t why_bytes);
 
 #define TARN_TCPX_MAGIC 0x58545254u /* "TRTX" */
 #define TARN_TCPX_WIRE 2
-#define TARN_TCPX_OPS 64   /* works of a lane that are not over for the node, at most; */
-#define TARN_TCPX_ASKED 48 /* for the client: the node learns that its sends are over a window later */
+#define TARN_TCPX_OPS 64   /* unfinished works of a lane at the node, at most; */
+#define TARN_TCPX_ASKED 48 /* at the client: the node learns a window later that its sends are done */
 #define TARN_TCPX_LANES 64
-#define TARN_TCPX_BODY 128 /* but FAIL's, which has a sentence */
+#define TARN_TCPX_BODY 128 /* except FAIL's body, a sentence */
 
 enum tarn_tcpx_op {
     TARN_TCPX_HELLO = 1, /* body: token */
@@ -81,7 +79,7 @@ _Static_assert(offsetof(struct tarn_tcpx_frame, tag) == 24, "wire format");
 
 struct tarn_tcpx_message {
     struct tarn_tcpx_frame frame;
-    uint8_t body[TARN_SENTENCE]; /* of the ops that have one */
+    uint8_t body[TARN_SENTENCE]; /* for ops that have one */
 };
 
 /* One end of a link: tcpx_wire.c. */
@@ -89,14 +87,14 @@ struct tarn_tcpx_wire {
     int fd; /* -1: closed */
     struct tarn_buf out;
     uint32_t have, at; /* bytes in `in`, and where the next message begins */
-    bool drained;      /* the last that was read had messages, and was all there was */
+    bool drained;      /* the last read brought messages, and emptied the socket */
     uint8_t in[4096];
 };
 
 void tarn_tcpx_wire_say(struct tarn_tcpx_wire *w, struct tarn_tcpx_frame f, const void *body);
-/* Sends what the socket takes: 1, 0 when it took nothing, NODE_DOWN. */
+/* Sends what the socket takes. 1: something was sent; 0: nothing; NODE_DOWN. */
 int tarn_tcpx_wire_flush(struct tarn_tcpx_wire *w);
-/* 1: the next message; 0: there is none yet; NODE_DOWN: the end; PROTOCOL, VERSION. */
+/* 1: the next message; 0: none yet; NODE_DOWN: the connection has ended; PROTOCOL, VERSION. */
 int tarn_tcpx_wire_next(struct tarn_tcpx_wire *w, struct tarn_tcpx_message *m);
 void tarn_tcpx_wire_close(struct tarn_tcpx_wire *w);
 

@@ -39,7 +39,7 @@ int tarn_tcpx_comm_unpacker(struct tarn_tcpx_comm *c)
     return rc;
 }
 
-/* Closing it waits for what it still does: then it has let go of the memory of all comms. */
+/* Closing the unpacker waits for its work, so it then accesses no comm's memory. */
 static int unpacker_failed(struct tarn_tcpx_comm *c, int rc)
 {
     struct tarn_tcpx_gear *g = c->gear;
@@ -84,7 +84,7 @@ static int fail(struct tarn_tcpx_comm *c, int rc)
     return rc;
 }
 
-/* Only time in which the plugin was asked counts: a thread that did not run for a while knows of no stall. */
+/* Counts only time in which the plugin was tested, so a thread that was not scheduled causes no stall. */
 static int check_stalled(struct tarn_tcpx_comm *c)
 {
     uint64_t now = tarn_now_ns(), since = now - c->asked_ns;
@@ -123,7 +123,7 @@ static struct tarn_tcpx_request *request_at(struct tarn_tcpx_comm *c, uint64_t k
     return &c->ring[k % TARN_TCPX_REQUESTS];
 }
 
-/* The plugin touches its memory no more. */
+/* The plugin does not access its memory any more. */
 static void end(struct tarn_tcpx_comm *c, const struct tarn_tcpx_request *r)
 {
     tarn_tcpx_mapping_unuse(r->mapping);
@@ -156,8 +156,8 @@ int tarn_tcpx_comm_send(struct tarn_tcpx_comm *c, void *data, uint32_t bytes, co
 }
 
 /*
- * Where the plugin puts a message: where it belongs, if all of it lies side by side in memory that the plugin
- * may be told of; else memory of the comm's.
+ * Where the plugin writes a message: its destination, if it is contiguous in memory that the plugin may
+ * access; else the comm's memory.
  */
 static void *place_of(struct tarn_tcpx_comm *c, struct tarn_tcpx_request *r, struct tarn_tcpx_place *p)
 {
@@ -243,7 +243,7 @@ static int test_oldest(struct tarn_tcpx_comm *c)
     return 0;
 }
 
-/* One step of the first kind that there is something to do for; AGAIN: not now. */
+/* Does the first kind of step that is possible. AGAIN: none is now. */
 static int step(struct tarn_tcpx_comm *c)
 {
     int rc = c->ended < c->begun ? end_unpacking(c) : TARN_E_AGAIN;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Inside comms: tcpx_setup.c makes and ends them, tcpx_comm.c moves their messages, tcpx_memory.c has their
- * ranges. */
+/* Internals of comms: tcpx_setup.c makes and ends them, tcpx_comm.c moves their messages, tcpx_memory.c
+ * has their ranges. */
 #ifndef TARN_TRANSPORT_TCPX_COMM_STATE_H
 #define TARN_TRANSPORT_TCPX_COMM_STATE_H
 
@@ -12,9 +12,9 @@ enum tarn_tcpx_state { TARN_TCPX_OPENING, TARN_TCPX_LEARNING, TARN_TCPX_READY, T
 struct tarn_tcpx_request {
     void *request, *owner;
     uint32_t bytes;
-    struct tarn_tcpx_mapping *mapping; /* of the caller's memory that the plugin was told of; NULL: none */
+    struct tarn_tcpx_mapping *mapping; /* caller's memory that the plugin was told of; NULL: none */
     /* receives: */
-    bool in_place; /* the plugin puts it where it belongs */
+    bool in_place; /* the plugin writes it to its destination */
     uint64_t ticket;
     struct tarn_tcpx_into into;
 };
@@ -30,23 +30,23 @@ struct tarn_tcpx_comm {
     void *comm; /* the plugin's */
     uint32_t gear_chunk;
     struct tarn_tcpx_range *own, *lent;
-    uint64_t gone; /* mappings that had gone when it last looked */
+    uint64_t gone; /* value of the mappings' `gone` at its last look */
     /* receives */
     struct tarn_tcpx_unpack unpack;
     uint64_t unpack_ticket;
     struct tarn_piece unpack_piece;
     bool has_unpacker;
-    uint32_t turn; /* of the unpacker; another one is not this comm's any more */
+    uint32_t turn; /* the unpacker's; after a failure the gear's unpacker has another */
     struct tarn_tcpx_bounce bounce;
     uint64_t bounce_bytes;
-    uint8_t *memory; /* what receives are posted with; PLAIN: where they end up, unless in place */
+    uint8_t *memory; /* memory that receives are posted with; PLAIN: they end up there unless in place */
     uint64_t memory_bytes;
     bool memory_gpu, memory_pinned;
-    void *memory_gpu_at; /* what was allocated for it */
+    void *memory_gpu_at; /* the allocation behind it */
     void *memory_mr;
 
     uint64_t posted, there, begun, ended;
-    uint64_t asked_ns, waited_ns; /* for the oldest request: when last, and how long */
+    uint64_t asked_ns, waited_ns; /* the oldest request: when last tested, and for how long in total */
     struct tarn_tcpx_request ring[TARN_TCPX_REQUESTS];
 };
 

@@ -12,9 +12,9 @@
 #include "transport/cuda/cuda.h"
 
 enum {
-    DIALS = 512,     /* threads at once */
-    RETRIED = 8,     /* of those that were left, by a later dial */
-    GRACE_MS = 2000, /* for the peer of one that was given up to come after all */
+    DIALS = 512,     /* threads at a time */
+    RETRIED = 8,     /* given-up dials that a later dial retries */
+    GRACE_MS = 2000, /* how long a given-up dial waits for its peer */
 };
 #define NAP_NS (500 * 1000)
 #define LATE_NAP_NS (20 * TARN_NS_PER_MS)
@@ -26,17 +26,17 @@ struct tarn_tcpx_dial {
     int nic, gpu;
     unsigned users; /* its owner, and its thread or the list */
     bool listened, ended;
-    bool left; /* by its owner */
+    bool left; /* the owner has given it up */
     int status;
     char error[TARN_SENTENCE];
     void *comm;
-    uint64_t since_ns; /* when its present part began */
-    bool calling;      /* it is in accept or connect */
-    bool alone;        /* it has the turn of its GPU */
-    /* its thread's */
-    _Alignas(void *) uint8_t handle[TARN_TCPX_HANDLE]; /* the plugin keeps pointers in it while it connects */
+    uint64_t since_ns; /* when the current phase began */
+    bool calling;      /* in accept or connect now */
+    bool alone;        /* it has its GPU's turn */
+    /* Used by its thread only. */
+    _Alignas(void *) uint8_t handle[TARN_TCPX_HANDLE]; /* the plugin keeps pointers in it while connecting */
     void *listening;
-    bool begun; /* accept or connect was called, and has not ended */
+    bool begun; /* accept or connect was called and has not ended */
     struct tarn_tcpx_device_handle device;
 };
 
@@ -98,7 +98,7 @@ static void note_call(struct tarn_tcpx_dial *d, bool calling)
 
 /* --- turns -------------------------------------------------------------------------------------- */
 
-/* Waits for the first accept of its GPU. CANCELED: it was left meanwhile. */
+/* Waits for the first accept of its GPU. CANCELED: the owner gave the dial up. */
 static int take_turn(struct tarn_tcpx_dial *d)
 {
     struct tarn_tcpx_plugin *p = d->plugin;
@@ -145,7 +145,7 @@ static int open_listening(struct tarn_tcpx_dial *d)
     return rc;
 }
 
-/* AGAIN: not yet. An error ends it, too. */
+/* AGAIN: not yet. Any other result ends the dial. */
 static int join_once(struct tarn_tcpx_dial *d, void **comm_p)
 {
     int before, rc = tarn_tcpx_lend(d->gpu, &before);
@@ -164,7 +164,7 @@ static int join_once(struct tarn_tcpx_dial *d, void **comm_p)
     return rc;
 }
 
-/* Until it has ended, or was left for a while; the one that others wait for goes on. */
+/* Repeats until it has ended, or was given up long enough ago. A dial that others wait for continues. */
 static int join(struct tarn_tcpx_dial *d, void **comm_p)
 {
     uint64_t grace = 0;
@@ -225,7 +225,7 @@ static void end(struct tarn_tcpx_dial *d, int rc, void *comm)
         close_unwanted(d, comm);
 }
 
-/* The oldest of those that were left: their peers may have come after all. */
+/* Retries the oldest given-up dials, whose peers may have come by now. */
 static void retry_left(struct tarn_tcpx_plugin *p)
 {
     for (int i = 0; i < RETRIED; i++) {
@@ -346,7 +346,7 @@ const struct tarn_tcpx_device_handle *tarn_tcpx_dial_device(const struct tarn_tc
     return &d->device;
 }
 
-/* Makes an accept return that waits for a peer that may be gone: it is given another. */
+/* Makes an accept return whose peer may be gone, by connecting to it. */
 static void rouse(const struct tarn_tcpx_dial *d, const uint8_t handle[TARN_TCPX_HANDLE])
 {
     struct tarn_tcpx_dial *other;

@@ -1,21 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A dial: what the plugin does to set one connection up (listen and accept, or connect), by a thread of its
- * own. Plugins may take seconds for these calls, and some do not return from them before the peer has come.
+ * A dial: the plugin's calls for one connection (listen and accept, or connect), made by a thread of its own.
+ * Plugins may take seconds for these calls; some return only when the peer has come.
  *
  *   listening --handle--> joining --> ended: with a comm of the plugin's, or an error
  *
- * Nobody waits for such a thread: its owner looks at the dial and gives it up when that takes too long; the
- * end of the process ends it. A connect or accept that has begun cannot be taken back, since the plugin's
- * threads go on using what they were given. So a dial that was given up goes on for a while, and is then left
- * in a list of the plugin's, where the threads of later dials try to end it. An accept that does not return
- * has itself connected to, so that it does.
+ * Nobody joins such a thread. Its owner polls the dial and gives it up when it takes too long; the thread may
+ * last until the process ends. An accept or connect that has begun cannot be undone, because the plugin's
+ * threads keep using what they were given. So a dial that was given up continues for a while and then goes to
+ * a list of the plugin, where threads of later dials try to finish it. If an accept does not return, a
+ * connection from this process makes it return.
  *
- * The plugin for TCPX maps its bounce memory at the first accept for a GPU in a process, and not safely: of
- * two at once the second mapping replaces the first, whose connection then brings other bytes. So where there
- * is bounce memory the first accept for a GPU is alone until it has ended well, and the others wait for that.
+ * The plugin for TCPX maps its bounce memory at a process's first accept for a GPU, and not thread-safely: of
+ * two at once the second mapping replaces the first, whose connection then delivers wrong bytes. So with
+ * bounce memory, the first accept for a GPU runs alone until it has succeeded, and others wait for it.
  *
- * The plugin's lock is over all of a dial but what is said to be its thread's.
+ * The plugin's lock guards all of a dial except the fields marked as its thread's.
  */
 #ifndef TARN_TRANSPORT_TCPX_DIAL_H
 #define TARN_TRANSPORT_TCPX_DIAL_H
@@ -26,34 +26,34 @@ enum tarn_tcpx_dials { TARN_TCPX_ACCEPTS, TARN_TCPX_CONNECTS };
 
 struct tarn_tcpx_dial;
 
-/* Which one has the plugin's memory for connections of memory of that GPU, -1 being the host: bounce memory
- * is a GPU's, whatever is unpacked from it. -1: none. */
+/* The GPU whose memory the plugin uses for connections to memory of `gpu` (-1: the host's). Bounce memory
+ * is always a GPU's. -1: no GPU. */
 int tarn_tcpx_dial_gpu(const struct tarn_tcpx_plugin *p, int nic, int gpu);
-/* gpu: as that says. handle: to connect to; else NULL. */
+/* gpu: the result of that function. handle: to connect to; else NULL. */
 int tarn_tcpx_dial_new(struct tarn_tcpx_plugin *p, enum tarn_tcpx_dials what, int nic, int gpu,
                        const uint8_t *handle, struct tarn_tcpx_dial **d_p);
-/* What names the listening end. AGAIN: listen has not returned. */
+/* The listening end's handle. AGAIN: listen has not returned. */
 int tarn_tcpx_dial_handle(struct tarn_tcpx_dial *d, uint8_t handle[TARN_TCPX_HANDLE]);
-/* 0: the comm is the caller's, to be closed before the dial is left. AGAIN: it has not ended; *since_ns: when
- * the call that is awaited began. */
+/* 0: the comm belongs to the caller, who closes it before leaving the dial. AGAIN: not ended; *since_ns:
+ * when the current call began. */
 int tarn_tcpx_dial_poll(struct tarn_tcpx_dial *d, void **comm_p, uint64_t *since_ns);
-/* Of an accept that has ended well: it lives as long as the dial. */
+/* For an accept that succeeded; valid as long as the dial. */
 const struct tarn_tcpx_device_handle *tarn_tcpx_dial_device(const struct tarn_tcpx_dial *d);
-/* Its owner needs it no more. NULL is allowed. */
+/* The owner's last call. NULL is allowed. */
 void tarn_tcpx_dial_leave(struct tarn_tcpx_dial *d);
 
-/* A connection of a device with itself: tcpx_pair.c. */
+/* A connection of a device to itself: tcpx_pair.c. */
 struct tarn_tcpx_pair {
     struct tarn_tcpx_plugin *plugin;
     struct tarn_tcpx_dial *accepts, *connects;
     void *recv, *send;
 };
-/* gpu: as for works. TIMEOUT: it is left to itself. */
+/* gpu: as for works. TIMEOUT: the attempt is left to itself. */
 int tarn_tcpx_pair_open(struct tarn_tcpx_plugin *p, int nic, int gpu, uint32_t most_ms,
                         struct tarn_tcpx_pair *pair);
 void tarn_tcpx_pair_close(struct tarn_tcpx_pair *pair);
 
-/* Around calls of the plugin that take the thread's current GPU for theirs; gpu -1: nothing is done. */
+/* Wrap calls of the plugin that use the thread's current GPU. gpu -1: they do nothing. */
 int tarn_tcpx_lend(int gpu, int *before_p);
 void tarn_tcpx_take_back(int gpu, int before);
 

@@ -18,7 +18,7 @@ int tarn_tcpx_fragments_add(struct tarn_tcpx_fragments *f, struct tarn_tcpx_frag
     return 0;
 }
 
-/* Each entry is read once: what was checked is what is used, whatever the plugin still writes there. */
+/* Reads each entry once, so the checked values are the ones used, whatever the plugin writes meanwhile. */
 int tarn_tcpx_fragments_read(struct tarn_tcpx_fragments *f, const struct tarn_tcpx_meta *meta, uint64_t k,
                              uint64_t expected, uint64_t pool_bytes)
 {
@@ -40,7 +40,7 @@ int tarn_tcpx_fragments_read(struct tarn_tcpx_fragments *f, const struct tarn_tc
 
 /* --- checks ------------------------------------------------------------------------------------- */
 
-/* Does [offset, +bytes) leave [0, size)? Without a sum that could wrap. */
+/* Is [offset, +bytes) outside [0, size)? Avoids a sum that could wrap. */
 static bool is_beyond(uint64_t offset, uint64_t bytes, uint64_t size)
 {
     return offset > size || bytes > size - offset;
@@ -68,7 +68,7 @@ static int check_one(const struct tarn_tcpx_fragment *g, uint32_t i, uint64_t ex
 
 static int check_sum(struct tarn_tcpx_fragments *f, uint64_t expected)
 {
-    uint64_t sum = 0; /* 2048 times 32 bits do not wrap */
+    uint64_t sum = 0; /* 2048 times 32 bits cannot wrap */
     f->linear_bytes = 0;
     for (uint32_t i = 0; i < f->n; i++) {
         sum += f->at[i].bytes;
@@ -83,7 +83,7 @@ static int check_sum(struct tarn_tcpx_fragments *f, uint64_t expected)
     return 0;
 }
 
-/* In order, inside the message and as many bytes as it: there can be no gap without an overlap. */
+/* Sorted, inside the message, and equal to its size in total: a gap would imply an overlap. */
 static int check_overlaps(const struct tarn_tcpx_fragments *f)
 {
     for (uint32_t i = 1; i < f->n; i++) {
@@ -100,7 +100,7 @@ static int check_overlaps(const struct tarn_tcpx_fragments *f)
 
 /* --- order -------------------------------------------------------------------------------------- */
 
-/* Two neighbouring stretches [0, mid) and [mid, n), each in order, become one. */
+/* Merges the sorted neighbours [0, mid) and [mid, n). */
 static void merge_stretches(struct tarn_tcpx_fragment *at, struct tarn_tcpx_fragment *spare, uint32_t mid,
                             uint32_t n)
 {
@@ -114,8 +114,8 @@ static void merge_stretches(struct tarn_tcpx_fragment *at, struct tarn_tcpx_frag
 }
 
 /*
- * By offset in the message. One socket brings its fragments in order, and several bring stretches that are:
- * merging leaves alone what is in order, never takes more than n log n and, unlike qsort(), no memory.
+ * Sorts by offset in the message. One socket delivers fragments in order, several deliver sorted
+ * stretches. Merge sort leaves these alone, is O(n log n) and, unlike qsort(), allocates nothing.
  */
 static void sort(struct tarn_tcpx_fragments *f)
 {
@@ -126,7 +126,7 @@ static void sort(struct tarn_tcpx_fragments *f)
         }
 }
 
-/* Of a list in order that covers the message: neighbours in both memories become one. */
+/* For a sorted list that covers the message: joins fragments that are adjacent in both memories. */
 static void join(struct tarn_tcpx_fragments *f)
 {
     uint32_t out = 0;

@@ -21,7 +21,7 @@
 #include "transport/tcpx/plugin/tcpx_settings.h"
 
 #define USUAL_NS TARN_NS_PER_S
-#define LISTEN_MS 1000u /* that listening may take besides */
+#define LISTEN_MS 1000u /* extra time allowed for listening */
 
 /* What a lane keeps in a work's context. */
 struct course {
@@ -74,7 +74,7 @@ static void pop(struct tarn_tcpx_lane *n, int status, const char *why)
     w->done(w);
 }
 
-/* Works end in their order; a callback may queue others. */
+/* Ends works in order. A callback may queue new ones. */
 static int reap(struct tarn_tcpx_lane *n)
 {
     int moved = 0;
@@ -86,8 +86,8 @@ static int reap(struct tarn_tcpx_lane *n)
     return moved;
 }
 
-/* Have the gets that were asked for so many messages left that those behind them may wait, and go in one
- * piece? The node still has a window of them when it hears of more. */
+/* Do the requested gets have so many messages left that later requests can wait and be sent together? The
+ * node must still have a window of messages when it receives them. */
 static bool has_enough(const struct tarn_tcpx_lane *n)
 {
     uint64_t messages = 0, enough = n->gear->plugin->window * 5 / 4, chunk = n->gear->chunk_bytes;
@@ -114,14 +114,14 @@ static void ask(struct tarn_tcpx_lane *n)
     }
 }
 
-/* The node has all of it, and the plugin does not read it any more. */
+/* Ends the work if the node has all of it and the plugin does not read it any more. */
 static void end_if_sent(struct tarn_work *w)
 {
     if (course(w)->heard && course(w)->moved == w->bytes)
         end(w, 0);
 }
 
-/* The comm's: a slot of the stage is free again. */
+/* Callback of the comm: a slot of the stage is free again. */
 static void sent(void *owner, uint32_t bytes)
 {
     struct tarn_tcpx_stage *s = owner;
@@ -150,7 +150,7 @@ static int answered(struct tarn_tcpx_lane *n, const struct tarn_tcpx_frame *f)
     return 0;
 }
 
-/* Has the plugin been given all of it? */
+/* Does the plugin have all of it? */
 static bool is_handed_over(const struct tarn_tcpx_lane *n, const struct tarn_work *w)
 {
     const struct tarn_tcpx_stage *s = &n->stage;
@@ -198,7 +198,7 @@ int tarn_tcpx_lane_hear(struct tarn_tcpx_lane *n, const struct tarn_tcpx_message
 
 /* --- gets --------------------------------------------------------------------------------------- */
 
-/* The comm's: a message is where it belongs. */
+/* Callback of the comm: a message is at its destination. */
 static void arrived(void *owner, uint32_t bytes)
 {
     struct tarn_work *w = owner;
@@ -250,7 +250,7 @@ static int post_receives(struct tarn_tcpx_lane *n)
 
 /* --- puts --------------------------------------------------------------------------------------- */
 
-/* Can the next message be sent from where it is? Then it is full. */
+/* If the next message can be sent from where it is, adds it as a full one. */
 static bool lend(struct tarn_tcpx_lane *n, struct tarn_work *w)
 {
     struct tarn_cursor at = n->gathered_at;
@@ -271,8 +271,8 @@ static bool may_begin(const struct tarn_tcpx_stage *s)
     return s->full == s->begun && s->begun - s->done < s->depth;
 }
 
-/* Messages that need no copy, and one that does at most: what is under way is not to wait for copies of what
- * is not. */
+/* Adds messages that need no copy, and at most one that does: sends must not wait for copies of later
+ * messages. */
 static int gather(struct tarn_tcpx_lane *n)
 {
     struct tarn_tcpx_stage *s = &n->stage;
@@ -311,7 +311,7 @@ static int send_full(struct tarn_tcpx_lane *n)
     return moved;
 }
 
-/* What was gathered is sent before more is gathered, so that the peer has something to do meanwhile. */
+/* Sends gathered messages before gathering more, so that the peer is busy meanwhile. */
 static int post_sends(struct tarn_tcpx_lane *n)
 {
     int before = send_full(n), full = before < 0 ? before : gather(n), after = full < 0 ? full : send_full(n);
@@ -351,7 +351,7 @@ int tarn_tcpx_lane_new(struct tarn_tcpx_gear *g, struct tarn_tcpx_wire *wire, ui
     return 0;
 }
 
-/* The handle goes to the node, which connects to it. */
+/* Sends the handle to the node, which connects to it. */
 static int tell_handle(struct tarn_tcpx_lane *n)
 {
     uint8_t handle[TARN_TCPX_HANDLE];
@@ -363,7 +363,7 @@ static int tell_handle(struct tarn_tcpx_lane *n)
     return 0;
 }
 
-/* 0: its set-up takes no longer than it may so far. */
+/* 0: the set-up is within its time limit. */
 static int check_late(const struct tarn_tcpx_lane *n)
 {
     if (tarn_now_ns() <= n->begun_ns + (n->gear->setup_ms + LISTEN_MS) * TARN_NS_PER_MS)
@@ -397,7 +397,7 @@ int tarn_tcpx_lane_advance(struct tarn_tcpx_lane *n)
         moved = open_comm(n);
     if (moved < 0 || n->state != TARN_TCPX_LANE_OPEN)
         return moved;
-    int late = n->up ? 0 : check_late(n); /* the node's end */
+    int late = n->up ? 0 : check_late(n); /* the node's end is ready */
     if (late)
         return late;
     int posted = n->puts ? post_sends(n) : post_receives(n);
@@ -428,7 +428,7 @@ bool tarn_tcpx_lane_awaits(const struct tarn_tcpx_lane *n)
 void tarn_tcpx_lane_cut(struct tarn_tcpx_lane *n)
 {
     while (tarn_tcpx_comm_close(n->comm) == TARN_E_AGAIN)
-        sched_yield(); /* for a copy of a GPU's, which is soon over or fails */
+        sched_yield(); /* a GPU's copy, which ends soon or fails */
     n->comm = NULL;
     tarn_tcpx_stage_close(&n->stage);
 }

@@ -1,17 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * TCPX, client half: a link is a connection that says what is to be moved, and lanes that move it, each
- * opened when its first work comes.
+ * TCPX, client half: a link is a connection for requests and the lanes that move bytes. A lane opens with its
+ * first work.
  *
- * connect() says HELLO and waits for the answer; it starts the plugin if this is the process's first. Lanes
- * are set up by progress(), while their works wait: a second or less, which is spent once, since links are
- * kept. Where that has failed before they are set up beside works that go by another transport. The plugin
- * tells of nothing, so while it has something to do there is no descriptor to wait for, and wait() asks again
- * and again, with naps in between when nothing has moved for a while.
+ * connect() sends HELLO and waits for the answer; it starts the plugin if this is the process's first link.
+ * progress() sets lanes up while their works wait. This takes at most a second, once, since links are kept.
+ * If set-up failed before, lanes are set up while works use another transport. The plugin signals nothing, so
+ * there is no descriptor to wait for while it is busy: wait() polls, and naps between polls after a while
+ * without progress.
  *
- * When a lane fails the link is broken, and all its works end: UNAVAILABLE where the plugin, or what is
- * between the hosts, is at fault, so that another transport is tried; NODE_DOWN when the node has closed the
- * connection.
+ * When a lane fails, the link breaks and all its works end. UNAVAILABLE means that the plugin or the
+ * network is at fault, so another transport is tried. NODE_DOWN means that the node closed the connection.
  */
 #include <errno.h>
 #include <poll.h>
@@ -33,41 +32,41 @@
 #include "transport/tcpx/tcpx_rest.h"
 
 enum { STALL_MS = 3000, SETUP_MOST_MS = 20000, ROUNDS = 64 };
-/* Rounds from one look at what the node says to the next: while bytes move, and while nothing is awaited of
- * it. */
+/* Rounds between reads of the link's socket: while bytes move, and while no message of the node is
+ * awaited. */
 enum { UNHEARD = 2, UNAWAITED = 32 };
-/* Longer than a message takes: its bytes move while the plugin is asked. */
+/* Longer than a message takes, because its bytes move only while the plugin is polled. */
 #define SPIN_NS (5 * TARN_NS_PER_MS)
 #define NAP_NS (20 * 1000)
 
 struct tarn_link {
-    struct tarn_tcpx_holder holder; /* its lock is over the lanes' comms */
+    struct tarn_tcpx_holder holder; /* its lock also guards the lanes' comms */
     char node[64];
     const struct tarn_logger *log;
     struct tarn_local *local;
     struct tarn_tcpx_gear gear;
     struct tarn_tcpx_wire wire;
     struct tarn_tcpx_lane *lanes;
-    uint32_t nlanes, npools; /* of the node's */
-    uint32_t unheard;        /* rounds */
-    uint64_t moved_ns;       /* when something last did, or a work came */
-    bool moving;             /* in move() */
+    uint32_t nlanes, npools; /* npools: the node's */
+    uint32_t unheard;        /* rounds since the last read */
+    uint64_t moved_ns;       /* time of the last progress or new work */
+    bool moving;             /* inside move() */
     bool doubted;            /* works do not wait for its lanes to open */
-    int failing;             /* 0, or with which code it is to break when it is looked at */
-    int broken;              /* 0, or with which code */
+    int failing;             /* 0, or the code to break with at the next progress() */
+    int broken;              /* 0, or the code it broke with */
     char why[TARN_SENTENCE];
 };
 
 /* --- breaking ----------------------------------------------------------------------------------- */
 
-/* The last error, with the node's name before it. */
+/* Keeps the last error, with the node's name in front. */
 static void keep_why(struct tarn_link *l)
 {
     tarn_fail(l->broken, "node %s: %s", l->node, tarn_last_error());
     snprintf(l->why, sizeof(l->why), "%s", tarn_last_error());
 }
 
-/* The plugin's failure, or a set-up that is given up since it takes too long, tells about the next link. */
+/* Remembers a failure of the plugin, or a set-up given up for taking too long, for the next link. */
 static void note_end(struct tarn_link *l)
 {
     bool moved = false, late = false;
@@ -119,7 +118,7 @@ static int hear_one(struct tarn_link *l, const struct tarn_tcpx_message *m)
     return tarn_fail(TARN_E_PROTOCOL, "tcpx: received a message for no lane");
 }
 
-/* 1: something was said. */
+/* 1: a message came. */
 static int hear(struct tarn_link *l)
 {
     struct tarn_tcpx_message m;
@@ -133,7 +132,7 @@ static int hear(struct tarn_link *l)
     return r ? r : moved;
 }
 
-/* A lane has failed. Perhaps because the node has: then it said so, or its connection is closed. */
+/* A lane has failed. The node may have failed first: then it has said so or closed the connection. */
 static int blame(struct tarn_link *l, int code)
 {
     char text[TARN_SENTENCE];
@@ -145,14 +144,14 @@ static int blame(struct tarn_link *l, int code)
     return code == TARN_E_NODE_DOWN ? TARN_E_UNAVAILABLE : code;
 }
 
-/* At both ends. */
+/* Open at both ends. */
 static bool is_open(const struct tarn_tcpx_lane *n)
 {
     return n->up && n->state == TARN_TCPX_LANE_OPEN;
 }
 
-/* 1: something moved. Negative: the link is to break. While bytes do, or nothing is awaited of the node, that
- * is only listened to now and then: its end is heard of so, too. */
+/* 1: progress was made. Negative: the link must break. While bytes move, or nothing is awaited, the socket
+ * is read only now and then; that also notices its end. */
 static int move(struct tarn_link *l)
 {
     int moved = 0;
@@ -190,14 +189,14 @@ static int advance(struct tarn_link *l)
     return r;
 }
 
-/* As the last error says: progress() will tell. */
+/* progress() will report the last error. */
 static void fail_soon(struct tarn_link *l, int code)
 {
     l->failing = code;
     snprintf(l->why, sizeof(l->why), "%s", tarn_last_error());
 }
 
-/* A set-up moves nothing that shows, but is no silence either. */
+/* A set-up shows no progress, but counts as activity. */
 static bool opens(const struct tarn_link *l)
 {
     for (const struct tarn_tcpx_lane *n = l->lanes; n; n = n->next)
@@ -267,7 +266,8 @@ static int tcpx_wait(struct tarn_link *l, uint64_t deadline_ns)
 
 /* --- works -------------------------------------------------------------------------------------- */
 
-/* All its lanes are for others. A link without works ends, so that the next one begins with this work's. */
+/* All lanes are in use for other memory. A link without works ends, so the next link starts with a lane
+ * for this work. */
 static int too_many_lanes(struct tarn_link *l, struct tarn_tcpx_lane **n_p)
 {
     int rc =
@@ -302,7 +302,7 @@ static int lane_of(struct tarn_link *l, const struct tarn_work *w, bool puts, st
     return 0;
 }
 
-/* Moves a set-up that no work waits for. False: it has ended, in whatever way. */
+/* Continues a set-up that no work waits for. False: it has ended, successfully or not. */
 static bool still_opens(struct tarn_link *l, const struct tarn_tcpx_lane *n)
 {
     int r = l->failing || l->moving || is_open(n) ? 0 : move(l);
@@ -372,8 +372,8 @@ static int parse_answer(const struct tarn_link *l, const char *text, struct answ
     return 0;
 }
 
-/* How long a set-up may take; at nodes it has SETUP_MOST_MS. Who has no other way waits for nearly all of the
- * operation's time, unless told otherwise: the rest is for the sentence. */
+/* Time limit of a set-up; nodes allow SETUP_MOST_MS. A client without another transport uses nearly all of
+ * the operation's time, unless configured otherwise; the rest is left to report the error. */
 static uint32_t setup_ms(const struct tarn_peer *p, const struct tarn_tcpx_settings *s, uint32_t usual_ms)
 {
     uint32_t left_ms = p->alone && !s->stall_ms ? (uint32_t)tarn_left_ms(p->deadline_ns) / 10 * 9 : 0;
@@ -448,7 +448,7 @@ static int say_hello(struct tarn_link *l, const struct tarn_peer *p, const char 
     return 0;
 }
 
-/* The holder's: memory was unmapped. Also when nothing is under way, and no message comes soon. */
+/* The holder's callback: memory was unmapped. Also needed when idle, since no message may follow soon. */
 static void drop_unmapped(struct tarn_tcpx_holder *h)
 {
     struct tarn_link *l = TARN_CONTAINER_OF(h, struct tarn_link, holder);
@@ -483,7 +483,7 @@ static int tcpx_connect(const struct tarn_peer *p, struct tarn_link **l_p)
     l->wire.fd = -1;
     tarn_tcpx_holder_add(p->local, &l->holder, drop_unmapped);
     int rc = parse_answer(l, p->text, &a);
-    if (!rc && !p->alone) /* nobody rests who has nothing to turn to */
+    if (!rc && !p->alone) /* do not rest if there is no other transport */
         rc = tarn_tcpx_rest_check(p->local, l->node);
     if (!rc)
         rc = open_gear(l, p, &a);
@@ -497,7 +497,7 @@ static int tcpx_connect(const struct tarn_peer *p, struct tarn_link **l_p)
         tcpx_close(l);
         return tarn_fail(rc, "%s", why);
     }
-    l->local = p->local; /* from now on its end counts */
+    l->local = p->local; /* from here on its end is counted */
     l->gear.mappings = tarn_tcpx_local_mappings(p->local);
     l->doubted = !p->alone && tarn_tcpx_rest_doubts(l->local, l->node);
     if (l->doubted) /* nobody waits */
@@ -512,7 +512,7 @@ static bool tcpx_writable(const struct tarn_link *l)
     return true;
 }
 
-/* When a client opens, before tcpx has threads, and often before its program has any. */
+/* Called when a client opens, before tcpx has threads and often before the program has any. */
 static int tcpx_local_open(const char *devices, struct tarn_local **local_p)
 {
     struct tarn_tcpx_settings settings;

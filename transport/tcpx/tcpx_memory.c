@@ -61,7 +61,7 @@ int tarn_tcpx_mappings_add(struct tarn_tcpx_mappings *all, void *addr, uint64_t 
     return tarn_fail(TARN_E_NO_MEMORY, "tcpx: out of memory");
 }
 
-/* One of exactly this range that has no users. *busy: there are only others. */
+/* A mapping of exactly this range without users. *busy: there are such mappings, but all have users. */
 static struct tarn_tcpx_mapping *take(struct tarn_tcpx_mappings *all, const void *addr, uint64_t bytes,
                                       bool *busy)
 {
@@ -128,16 +128,14 @@ bool tarn_tcpx_mapping_is_there(struct tarn_tcpx_mappings *all, uint64_t id)
 
 /* --- ranges ------------------------------------------------------------------------------------- */
 
-/*
- * Windows begin at multiples of WINDOW_BYTES and are a chunk longer, so that no message lies across two.
- */
+/* Windows begin at multiples of WINDOW_BYTES and are one chunk longer, so no message spans two. */
 struct tarn_tcpx_range {
     struct tarn_tcpx_range *next;
-    uint64_t mapping; /* its id; 0: this end's own */
+    uint64_t mapping; /* its id; 0: this end's own memory */
     uint8_t *base;
     uint64_t bytes;
     int type;
-    bool refused; /* by the plugin: it is not asked again */
+    bool refused; /* the plugin refused it; not tried again */
     uint64_t nwindows;
     void *windows[];
 };

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* TCPX, node half: the thread, accepting, sessions. tcpx_node.h has the rules of threads and lock. */
+/* TCPX, node half: the thread, accepting, sessions. tcpx_node.h has the rules for threads and the lock. */
 #include "transport/tcpx/tcpx_node.h"
 #include "transport/tcpx/plugin/tcpx_nic.h"
 
@@ -31,13 +31,13 @@ enum {
     SETUP_MS = 20000,
     WARM_MS = 5000,
     STOP_MS = 500,
-    OPENING_MS = 1, /* until connections that are being made are looked at again */
+    OPENING_MS = 1, /* poll interval for connections being set up */
     SCAN_MS = 250,
     ACCEPTS = 64,
     EVENTS = 64,
     ROUNDS = 2
 };
-/* Longer than a message takes: its bytes move while the plugin is asked. */
+/* Longer than a message takes, because its bytes move only while the plugin is polled. */
 #define SPIN_NS (5 * TARN_NS_PER_MS)
 #define NAP_NS (30 * 1000)
 
@@ -58,7 +58,7 @@ static int tcpx_attach(struct tarn_node_half *s, struct tarn_attach *a)
     return 0;
 }
 
-/* What is received under a pin of the session's is refused by the store from then on. */
+/* From then on the store refuses what is received under pins of the session. */
 static void tcpx_detach(struct tarn_node_half *s, uint64_t session)
 {
     struct tarn_tcpx_node_link *l;
@@ -83,7 +83,7 @@ static void free_link(struct tarn_tcpx_node_link *l)
     free(l);
 }
 
-/* Its pins are given back as soon as nothing is written under them any more. */
+/* Releases its pins as soon as nothing is written under them. */
 static void close_link(struct tarn_tcpx_node_link *l)
 {
     pthread_mutex_lock(&l->server->lock);
@@ -120,8 +120,8 @@ static void add_link(struct tarn_node_half *s, int fd)
         close_link(l);
 }
 
-/* When descriptors have run out they wait in the backlog; level-triggered, they are tried again at each turn.
- */
+/* When descriptors run out, connections wait in the backlog. epoll is level-triggered, so each turn tries
+ * again. */
 static void accept_some(struct tarn_node_half *s)
 {
     for (int i = 0; i < ACCEPTS; i++) {
@@ -147,7 +147,7 @@ static void hear(struct tarn_tcpx_node_link *l, uint32_t events)
 
 /* --- the thread --------------------------------------------------------------------------------- */
 
-/* Moves a busy link. True: it is still one. */
+/* Moves a busy link. True: it stays busy. */
 static bool move(struct tarn_tcpx_node_link *l, uint64_t now)
 {
     struct tarn_node_half *s = l->server;
@@ -175,7 +175,7 @@ static bool move(struct tarn_tcpx_node_link *l, uint64_t now)
     return l->busy;
 }
 
-/* Only this thread changes the list. True: there is something to look at again soon. */
+/* Only this thread changes the list. True: poll again soon. */
 static bool move_all(struct tarn_node_half *s, bool *timed)
 {
     struct tarn_tcpx_node_link *l, *next;
@@ -198,7 +198,7 @@ static bool move_all(struct tarn_node_half *s, bool *timed)
     return busy;
 }
 
-/* For how long the sockets are waited for, having napped before if nothing has moved for a while. */
+/* How long to wait for the sockets. Naps first after a while without progress. */
 static int limit_ms(struct tarn_node_half *s, bool busy, bool timed)
 {
     if (!busy)
@@ -220,7 +220,7 @@ static void *run(void *arg)
     bool busy = false, timed = false;
     for (uint32_t round = 0;; round++) {
         struct epoll_event events[EVENTS];
-        bool look = !busy || !s->moved || round % ROUNDS == 0; /* else bytes are what is waited for */
+        bool look = !busy || !s->moved || round % ROUNDS == 0; /* else wait only for bytes */
         int n = look ? epoll_wait(s->epoll_fd, events, EVENTS, limit_ms(s, busy, timed)) : 0;
         for (int i = 0; i < n; i++) {
             if (events[i].data.ptr == &s->wake_fd)
@@ -243,7 +243,7 @@ static void tcpx_describe(const struct tarn_node_half *s, uint32_t pool, char *t
     snprintf(text, text_bytes, "%s", s->address);
 }
 
-/* False: it is in a call of the plugin's that does not return. */
+/* False: the thread is in a call of the plugin that does not return. */
 static bool join_thread(struct tarn_node_half *s)
 {
     struct timespec until;
@@ -256,7 +256,7 @@ static bool join_thread(struct tarn_node_half *s)
 
 static void tcpx_stop(struct tarn_node_half *s)
 {
-    if (s->started && !join_thread(s)) { /* all that it has stays */
+    if (s->started && !join_thread(s)) { /* its resources stay allocated */
         tarn_log(s->serve.log, TARN_LOG_WARN, "tcpx",
                  "msg=\"ends without its thread\" cause=\"a call of the plugin has not returned for %d ms\"",
                  STOP_MS);
@@ -285,7 +285,7 @@ static void tcpx_stop(struct tarn_node_half *s)
 
 static int listen_on(struct tarn_node_half *s)
 {
-    /* tcp has the port itself. */
+    /* tcp itself uses the configured port. */
     struct tarn_addr a = {.port = s->serve.port ? (uint16_t)(s->serve.port + 1) : 0};
     snprintf(a.host, sizeof(a.host), "%s", s->serve.host);
     int r = tarn_net_listen(&a, &s->listen_fd);
@@ -309,7 +309,7 @@ static int open_gear(struct tarn_node_half *s)
     return 0;
 }
 
-/* What a plugin does once in a process is not left to the first client. Without it the node works, too. */
+/* Does the plugin's one-time work at start instead of with the first client. A failure is harmless. */
 static void warm_up(struct tarn_node_half *s, int gpu, uint64_t until)
 {
     struct tarn_tcpx_plugin *p = s->gear.plugin;
@@ -330,7 +330,7 @@ static void warm_up(struct tarn_node_half *s, int gpu, uint64_t until)
 
 static void warm_up_all(struct tarn_node_half *s)
 {
-    uint64_t until = tarn_deadline(WARM_MS), done = 0; /* a bit for each GPU, and one for the host */
+    uint64_t until = tarn_deadline(WARM_MS), done = 0; /* one bit for each GPU, one for the host */
     for (uint32_t i = 0; i < s->serve.npools; i++) {
         int gpu = tarn_tcpx_gpu_of(&s->serve.pools[i]);
         if (!tarn_tcpx_serves(s, i) || done >> (1 + gpu) & 1)

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The files of TCPX's node half: tcpx_node.c (thread, accepting, sessions), tcpx_node_link.c (what a client
- * asks for) and tcpx_node_lane.c (its works).
+ * TCPX's node half: tcpx_node.c (thread, accepting, sessions), tcpx_node_link.c (a client's requests) and
+ * tcpx_node_lane.c (its works).
  *
- * One thread does it all but attach() and detach(): links, lanes, comms and the gear are its own. The lock
- * guards the list of links and the tokens, and what is written of a link where others read it. Any thread may
- * doom a link: set `doomed` and shut its socket down, under the lock; the thread then closes it.
+ * One thread does everything except attach() and detach(). It owns links, lanes, comms and the gear. The lock
+ * guards the list of links, the tokens, and the fields of a link that others read. Any thread may doom a
+ * link: under the lock it sets `doomed` and shuts the socket down; the thread then closes the link.
  *
- * While something moves, the thread looks at all links that are busy again and again; when nothing has for a
- * while it naps in between. Plugins tell of nothing: whoever waits has to ask.
+ * While progress is made, the thread polls all busy links continuously. After a while without progress it
+ * naps between rounds. Polling is necessary because plugins signal nothing.
  */
 #ifndef TARN_TRANSPORT_TCPX_NODE_H
 #define TARN_TRANSPORT_TCPX_NODE_H
@@ -20,13 +20,13 @@
 #include "transport/tcpx/tcpx.h"
 #include "transport/tcpx/tcpx_setup.h"
 
-/* A get or a put, from its frame to its end. */
+/* A get or put, from its request to its end. */
 struct tarn_tcpx_work {
     struct tarn_tcpx_node_lane *lane;
     struct tarn_tcpx_frame frame;
-    struct tarn_piece piece; /* where its bytes are in the pool */
+    struct tarn_piece piece; /* its bytes in the pool */
     bool pinned, over;
-    uint64_t posted, done; /* bytes */
+    uint64_t posted, done; /* in bytes */
 };
 
 struct tarn_tcpx_node_lane {
@@ -35,9 +35,9 @@ struct tarn_tcpx_node_lane {
     uint32_t id, pool;
     bool puts, told /* puts: the client knows the handle */, ready;
     struct tarn_tcpx_comm *comm;
-    struct tarn_tcpx_into into; /* of puts, but for the pieces */
-    /* A ring; counts, ever: came >= begun >= over, and begun >= posting, the first that is not posted in
-     * full. */
+    struct tarn_tcpx_into into; /* for puts; without the pieces */
+    /* A ring of works, and counts of them: came >= begun >= over, and begun >= posting, the first not
+     * fully posted. */
     uint64_t came, begun, posting, over;
     struct tarn_tcpx_work works[TARN_TCPX_OPS];
 };
@@ -46,12 +46,12 @@ struct tarn_tcpx_node_link {
     struct tarn_tcpx_node_link *next, *prev;
     struct tarn_node_half *server;
     struct tarn_tcpx_wire wire;
-    bool admitted, busy, closing; /* closing: only what is being unpacked is waited for */
+    bool admitted, busy, closing; /* closing: waits only for running unpacking */
     atomic_bool doomed;
     uint64_t session;
-    uint32_t chunk_bytes;    /* of its messages */
-    uint64_t hello_until_ns; /* 0: it has come */
-    bool wants_out;          /* what epoll waits for */
+    uint32_t chunk_bytes;    /* size of its messages */
+    uint64_t hello_until_ns; /* deadline for HELLO; 0: it has come */
+    bool wants_out;          /* epoll waits for EPOLLOUT */
     struct tarn_tcpx_node_lane *lanes;
     uint32_t nlanes;
 };
@@ -64,9 +64,9 @@ struct tarn_node_half {
     bool started;
     struct tarn_tcpx_gear gear;
     uint64_t complained_ns;
-    bool moved;        /* something did, in the last round */
-    bool waits;        /* bytes are waited for, as of then */
-    uint64_t moved_ns; /* when something last did */
+    bool moved;        /* the last round made progress */
+    bool waits;        /* at that moment, bytes were awaited */
+    uint64_t moved_ns; /* time of the last progress */
     pthread_mutex_t lock;
     struct tarn_tcpx_node_link *links;
     struct tarn_token *tokens;
@@ -78,25 +78,25 @@ static inline int tarn_tcpx_gpu_of(const struct tarn_pool_memory *p)
     return p->kind == TARN_POOL_GPU ? p->device : -1;
 }
 
-/* tcpx_node_link.c: what the client says. False: the link is to be closed. */
+/* tcpx_node_link.c: handles the client's messages. False: the link must be closed. */
 bool tarn_tcpx_node_hear(struct tarn_tcpx_node_link *l);
-/* Moves its works on. IDLE: there is nothing to look at until the client says something; OPENS: only
- * connections of the plugin's are waited for. */
+/* Moves its works on. IDLE: nothing to do until the client says something. OPENS: waits only for
+ * connections of the plugin. */
 enum tarn_tcpx_moved { TARN_TCPX_IDLE, TARN_TCPX_OPENS, TARN_TCPX_WAITS, TARN_TCPX_MOVED, TARN_TCPX_BROKEN };
 enum tarn_tcpx_moved tarn_tcpx_node_move(struct tarn_tcpx_node_link *l);
-/* Closes its comms: AGAIN while bytes are still being unpacked into pools. */
+/* Closes its comms. AGAIN: bytes are still being unpacked into pools. */
 int tarn_tcpx_node_let_go(struct tarn_tcpx_node_link *l);
-/* Tells the client why the link ends; best effort. */
+/* Tells the client why the link ends. Best effort. */
 void tarn_tcpx_node_fail(struct tarn_tcpx_node_link *l, uint32_t lane, int status);
 /* Logs why the link was closed, at most once a second. */
 void tarn_tcpx_complain(struct tarn_tcpx_node_link *l, const char *why);
 
 /* tcpx_node_lane.c */
 bool tarn_tcpx_serves(const struct tarn_node_half *h, uint32_t pool);
-/* Errors end the link. */
+/* An error ends the link. */
 int tarn_tcpx_lane_open(struct tarn_tcpx_node_link *l, const struct tarn_tcpx_message *m);
 int tarn_tcpx_lane_ask(struct tarn_tcpx_node_lane *n, const struct tarn_tcpx_frame *f);
-/* 1: something moved; 0: not. */
+/* 1: progress was made; 0: none. */
 int tarn_tcpx_lane_move(struct tarn_tcpx_node_lane *n);
 bool tarn_tcpx_lane_busy(const struct tarn_tcpx_node_lane *n);
 int tarn_tcpx_lane_close(struct tarn_tcpx_node_lane *n);

@@ -4,10 +4,10 @@
  *
  *   came --its turn: pinned, ANSWER--> begun --its messages posted, sent or unpacked--> over (unpinned, DONE)
  *
- * A work is pinned when there is room to post the first of its messages, or somewhat before: a client holds
- * no more than AHEAD pins by a lane. Gets are sent straight from the pool. A put's bytes go from bounce
- * memory to the slot, which stays pinned until the last of them is there: what is committed after DONE is all
- * there.
+ * A work is pinned when there is room to post its first message, or slightly earlier; a client holds at
+ * most AHEAD pins for each lane. Gets are sent straight from the pool. A put's bytes go from bounce memory
+ * to the slot, which stays pinned until all of them are there. So what is committed after DONE is
+ * complete.
  */
 #include "transport/tcpx/plugin/tcpx_nic.h"
 #include "transport/tcpx/tcpx_node.h"
@@ -92,7 +92,7 @@ static void begin(struct tarn_tcpx_work *w)
         end(w);
 }
 
-/* The comm's: a message of it has been sent, or unpacked. */
+/* Callback of the comm: a message of the work was sent or unpacked. */
 static void moved(void *owner, uint32_t bytes)
 {
     struct tarn_tcpx_work *w = owner;
@@ -124,7 +124,7 @@ static int post(struct tarn_tcpx_work *w)
 
 /* --- the lane ----------------------------------------------------------------------------------- */
 
-/* The work that is to be posted next: the first one begun that has bytes left, else the one behind them. */
+/* The work to post next: the first begun one with bytes left, else the one after them. */
 static struct tarn_tcpx_work *next_work(struct tarn_tcpx_node_lane *n)
 {
     while (true) {
@@ -139,8 +139,8 @@ static struct tarn_tcpx_work *next_work(struct tarn_tcpx_node_lane *n)
     }
 }
 
-/* Before there is room for them, so that the client is ready when there is; several at once, whose answers go
- * in one piece. */
+/* Begins works before there is room for them, so that the client is ready in time. Begins several at once,
+ * so that their answers are sent together. */
 static void begin_ahead(struct tarn_tcpx_node_lane *n)
 {
     if (n->begun - n->over > AHEAD / 2)
@@ -188,7 +188,7 @@ static int tell_handle(struct tarn_tcpx_node_lane *n)
     return 0;
 }
 
-/* AGAIN: it takes longer. */
+/* AGAIN: not ready yet. */
 static int get_ready(struct tarn_tcpx_node_lane *n)
 {
     int rc = tarn_tcpx_comm_poll(n->comm);
@@ -211,7 +211,7 @@ int tarn_tcpx_lane_move(struct tarn_tcpx_node_lane *n)
     if (rc)
         return rc == TARN_E_AGAIN ? 0 : rc;
     begin_ahead(n);
-    /* What is posted may be copied at once: the client hears of it before. A failure comes again. */
+    /* Tell the client before posting, which may copy at once. A failure will show again. */
     tarn_tcpx_wire_flush(&n->link->wire);
     int posted = post_some(n);
     int moved = posted < 0 ? posted : tarn_tcpx_comm_progress(n->comm);
@@ -229,7 +229,7 @@ int tarn_tcpx_lane_ask(struct tarn_tcpx_node_lane *n, const struct tarn_tcpx_fra
     return 0;
 }
 
-/* Memory that a GPU may write to is known by asking it, once. */
+/* Asks once whether a GPU can write to the memory. */
 static struct tarn_tcpx_into into_of(const struct tarn_pool_memory *p)
 {
     struct tarn_cuda_memory m = {.kind = TARN_CUDA_DEVICE};

@@ -9,7 +9,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 
-enum { UNREAD_BYTES = 1 << 20 }; /* a client that reads no answers */
+enum { UNREAD_BYTES = 1 << 20 }; /* limit for a client that reads no answers */
 
 void tarn_tcpx_complain(struct tarn_tcpx_node_link *l, const char *why)
 {
@@ -81,7 +81,7 @@ bool tarn_tcpx_node_hear(struct tarn_tcpx_node_link *l)
         if (r)
             break;
     }
-    if (r && r != TARN_E_NODE_DOWN) /* the client's end is no news */
+    if (r && r != TARN_E_NODE_DOWN) /* a client closing the connection is normal */
         tarn_tcpx_node_fail(l, m.frame.lane, r);
     return r == 0;
 }

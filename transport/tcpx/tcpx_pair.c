@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A connection of a plugin's device with itself. */
+/* A connection of a plugin's device to itself. */
 #include <time.h>
 
 #include "base/clock.h"
@@ -36,7 +36,7 @@ static bool failed(int rc)
     return rc && rc != TARN_E_AGAIN;
 }
 
-/* Where accepting has failed connecting does, too, but not for a reason of its own. */
+/* If accepting has failed, connecting fails as a consequence. */
 static int poll_both(struct tarn_tcpx_pair *pair)
 {
     int connects = poll_dial(pair->connects, &pair->send);

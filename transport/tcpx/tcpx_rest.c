@@ -10,23 +10,23 @@
 #include "base/clock.h"
 #include "base/error.h"
 
-/* A first failure is forgiven, unless it has cost seconds. Rests grow from 2 s to a minute. */
+/* A first failure causes no rest unless it took seconds. Rests grow from 2 s to a minute. */
 enum { NODES = 32, FORGIVEN = 1, LONGEST = 5 };
 #define FIRST_NS (2 * TARN_NS_PER_S)
 
 struct resting {
     char node[64];
-    unsigned failures; /* in a row */
+    unsigned failures; /* consecutive */
     uint64_t until_ns;
     char why[TARN_SENTENCE];
 };
 
 struct tarn_local {
     struct tarn_tcpx_mappings mappings;
-    pthread_rwlock_t holding; /* over the list; holders' own locks are taken behind it */
+    pthread_rwlock_t holding; /* guards the list; holders' own locks are taken after it */
     struct tarn_tcpx_holder *holders;
-    pthread_mutex_t lock; /* over what follows */
-    uint32_t next;        /* to be forgotten */
+    pthread_mutex_t lock; /* guards the fields below */
+    uint32_t next;        /* next entry to overwrite */
     struct resting nodes[NODES];
 };
 
@@ -58,7 +58,7 @@ struct tarn_tcpx_mappings *tarn_tcpx_local_mappings(struct tarn_local *local)
     return local ? &local->mappings : NULL;
 }
 
-/* A GPU's memory, too: no message of the host's lies in it. */
+/* Also registers GPU memory: no host message lies in it. */
 int tarn_tcpx_local_map(struct tarn_local *local, void *addr, uint64_t bytes)
 {
     return tarn_tcpx_mappings_add(&local->mappings, addr, bytes);

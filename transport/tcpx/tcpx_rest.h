@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * TCPX, client half: nodes that it has failed to reach again and again rest for a while, in which other
- * transports are used at once. Without that each operation would first wait for the plugin, which seldom says
- * that it fails. What comes after a rest does not wait for it either: the connection is made beside
- * operations that go another way, and taken when it is there.
+ * TCPX, client half: a node that was unreachable several times rests for a while. In that time, operations
+ * use other transports at once. Without rests each operation would first wait for the plugin, which seldom
+ * reports failure. After a rest nobody waits for it either: the connection is made while operations use other
+ * transports, and used once it is up.
  *
- * What a client remembers of that, and what its caller has registered, is its struct tarn_local. Any thread.
+ * What a client remembers of nodes, and what its caller registered, is its struct tarn_local. Any thread.
  */
 #ifndef TARN_TRANSPORT_TCPX_REST_H
 #define TARN_TRANSPORT_TCPX_REST_H
@@ -16,18 +16,18 @@
 int tarn_tcpx_local_open(const char *devices, struct tarn_local **local_p);
 void tarn_tcpx_local_close(struct tarn_local *local);
 
-/* NULL for NULL. */
+/* NULL if local is NULL. */
 struct tarn_tcpx_mappings *tarn_tcpx_local_mappings(struct tarn_local *local);
 int tarn_tcpx_local_map(struct tarn_local *local, void *addr, uint64_t bytes);
 int tarn_tcpx_local_unmap(struct tarn_local *local, void *addr, uint64_t bytes);
 
 /*
- * Those who may have registered mappings with a plugin, and are told when one was unmapped: then drop() is
- * called with the lock held, by the thread that unmaps. It may be locked twice by a thread.
+ * Objects that may have registered mappings with a plugin. When a mapping is unmapped, the unmapping
+ * thread calls drop() with the lock held. The lock may be taken twice by one thread.
  */
 struct tarn_tcpx_holder {
     struct tarn_tcpx_holder *next, *prev;
-    struct tarn_local *local; /* NULL: nothing is unmapped */
+    struct tarn_local *local; /* NULL: nothing is ever unmapped */
     pthread_mutex_t lock;
     void (*drop)(struct tarn_tcpx_holder *h);
 };
@@ -35,12 +35,12 @@ void tarn_tcpx_holder_add(struct tarn_local *local, struct tarn_tcpx_holder *h,
                           void (*drop)(struct tarn_tcpx_holder *h));
 void tarn_tcpx_holder_remove(struct tarn_tcpx_holder *h);
 
-/* UNAVAILABLE: the node rests, with the reason. local NULL: nothing is remembered. */
+/* UNAVAILABLE, with the reason: the node rests. local NULL: nothing is remembered. */
 int tarn_tcpx_rest_check(struct tarn_local *local, const char *node);
-/* Has the node rested, and nothing moved since? Then nobody is to wait for it. */
+/* Has the node rested without any transfer since? Then nobody should wait for it. */
 bool tarn_tcpx_rest_doubts(struct tarn_local *local, const char *node);
-/* A link has ended. moved: it has moved something; late: works have waited long for a connection; why: it
- * failed, NULL: it did not. */
+/* A link has ended. moved: it moved bytes; late: works waited long for a connection; why: its failure,
+ * NULL: none. */
 void tarn_tcpx_rest_note(struct tarn_local *local, const char *node, bool moved, bool late, const char *why);
 
 #endif

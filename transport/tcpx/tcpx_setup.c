@@ -59,7 +59,7 @@ int tarn_tcpx_comm_connect(struct tarn_tcpx_gear *g, int gpu, tarn_tcpx_done_fn 
 
 /* --- learning ----------------------------------------------------------------------------------- */
 
-/* Bytes that can be read from `at` on, which is not the allocator's business to tell: of a mapping. */
+/* Bytes readable from `at` on, for a mapping: the allocator does not say. */
 static uint64_t mapped_bytes(const void *at)
 {
     FILE *f = fopen("/proc/self/maps", "re");
@@ -75,7 +75,7 @@ static uint64_t mapped_bytes(const void *at)
     return bytes;
 }
 
-/* Nothing outside of the bounce memory is read, whatever the plugin lists. */
+/* Never reads outside the bounce memory, whatever the plugin lists. */
 static int note_bounce(struct tarn_tcpx_comm *c)
 {
     const uint8_t *pool = c->unpack.bounce;
@@ -106,7 +106,7 @@ static int check_handle(const struct tarn_tcpx_comm *c)
         sizeof(c->unpack));
 }
 
-/* The handle's bytes come as a message of one fragment does. */
+/* The handle's bytes arrive like a message of one fragment. */
 static int begin_learning(struct tarn_tcpx_comm *c)
 {
     struct tarn_tcpx_fragments *f = &c->gear->list;
@@ -119,7 +119,7 @@ static int begin_learning(struct tarn_tcpx_comm *c)
                                 .npieces = 1,
                                 .bytes = sizeof(c->unpack)};
     tarn_cuda_memory_of(handle, &m);
-    int rc = m.kind == TARN_CUDA_DEVICE ? tarn_cuda_settle(m.device) : 0; /* the plugin has copied it there */
+    int rc = m.kind == TARN_CUDA_DEVICE ? tarn_cuda_settle(m.device) : 0; /* the plugin copied it there */
     if (rc)
         return rc;
     from.kind = m.kind;
@@ -133,14 +133,14 @@ static int begin_learning(struct tarn_tcpx_comm *c)
 
 /* --- memory of receives ------------------------------------------------------------------------- */
 
-/* A page that the plugin never touches, but asks the kind of; or, PLAIN, room for all requests at once. */
+/* UNPACK: a page that the plugin only asks the kind of. PLAIN: room for all requests at once. */
 static int memory_open(struct tarn_tcpx_comm *c)
 {
     uint8_t unused[TARN_CUDA_HANDLE];
     int before, rc = 0, type = c->plain ? TARN_TCPX_HOST : TARN_TCPX_CUDA;
     c->memory_bytes = c->plain ? (uint64_t)TARN_TCPX_REQUESTS * c->gear_chunk : PAGE;
     c->memory_gpu = !c->plain && c->gpu >= 0;
-    if (c->memory_gpu) { /* small allocations do not begin with a page */
+    if (c->memory_gpu) { /* small allocations are not page-aligned */
         rc = tarn_cuda_alloc(c->gpu, c->memory_bytes + PAGE, &c->memory_gpu_at, unused);
         c->memory = (uint8_t *)(((uintptr_t)c->memory_gpu_at + PAGE - 1) & ~(uintptr_t)(PAGE - 1));
     } else {
@@ -218,7 +218,7 @@ static int late(struct tarn_tcpx_comm *c)
         c->gear->setup_ms, c->plugin->gpudirect ? TARN_TCPX_INTERFACES_VARIABLE : "the plugin");
 }
 
-/* The dial. AGAIN: not yet. */
+/* Polls the dial. AGAIN: not yet. */
 static int dialled(struct tarn_tcpx_comm *c)
 {
     uint64_t since;
@@ -248,7 +248,7 @@ int tarn_tcpx_comm_poll(struct tarn_tcpx_comm *c)
     return rc;
 }
 
-/* What is under way at the GPU, even if it ends with an error, is over. */
+/* Work of the GPU counts as over even if it failed. */
 static bool is_unpacking(struct tarn_tcpx_comm *c)
 {
     uint64_t ticket = c->unpack_ticket;

@@ -1,22 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How comms are made, and end. */
+/* Making and ending comms. */
 #ifndef TARN_TRANSPORT_TCPX_SETUP_H
 #define TARN_TRANSPORT_TCPX_SETUP_H
 
 #include "transport/tcpx/tcpx_comm.h"
 
-/* gpu: whose memory is at this end, -1 the host's. */
+/* gpu: owner of the memory at this end; -1: the host. */
 int tarn_tcpx_comm_listen(struct tarn_tcpx_gear *g, int gpu, tarn_tcpx_done_fn done,
                           struct tarn_tcpx_comm **c_p);
-/* What names the listening end, for the peer to connect to. AGAIN: it takes longer. */
+/* The listening end's handle for the peer. AGAIN: not ready yet. */
 int tarn_tcpx_comm_handle(struct tarn_tcpx_comm *c, uint8_t handle[TARN_TCPX_HANDLE]);
 int tarn_tcpx_comm_connect(struct tarn_tcpx_gear *g, int gpu, tarn_tcpx_done_fn done,
                            const uint8_t handle[TARN_TCPX_HANDLE], struct tarn_tcpx_comm **c_p);
-/* Moves the set-up on. AGAIN: it takes longer; 0: ready. */
+/* Continues the set-up. AGAIN: not ready yet; 0: ready. */
 int tarn_tcpx_comm_poll(struct tarn_tcpx_comm *c);
 /*
- * Closes and frees; NULL is allowed. AGAIN: a message is still being unpacked to where it belongs, nothing
- * was done. A set-up that has not ended is left to itself (tcpx_dial.h).
+ * Closes and frees; NULL is allowed. AGAIN: a message is still being unpacked; nothing was done. A set-up
+ * that has not ended is left to itself (tcpx_dial.h).
  */
 int tarn_tcpx_comm_close(struct tarn_tcpx_comm *c);
 

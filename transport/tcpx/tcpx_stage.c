@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* TCPX, client half: what puts are sent from. */
+/* TCPX, client half: the source of puts. */
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -89,7 +89,7 @@ static void gather(struct tarn_tcpx_slot *slot, uint8_t *memory, struct tarn_cur
     }
 }
 
-/* One batch. AGAIN: the queue did not take all of it; the cursor is behind what it took. */
+/* Gathers one batch. AGAIN: the queue did not take all of it; the cursor is after the part it took. */
 static int gather_by_gpu(struct tarn_tcpx_stage *s, struct tarn_tcpx_slot *slot, uint8_t *memory,
                          struct tarn_cursor *at)
 {

@@ -17,15 +17,15 @@
 #include "base/error.h"
 #include "base/text.h"
 
-#define BATCH 4096 /* copies given at once; a launch takes as many */
-#define DEVICES 64 /* that are remembered as reached */
+#define BATCH 4096 /* copies in one call; the capacity of a launch */
+#define DEVICES 64 /* devices remembered as reachable */
 
 enum phase { IDLE, DOWN, UP, MARK };
 
 struct job {
     uint64_t mark;                    /* 0: the queue has no part in it */
     bool scatter;                     /* poll copies from staging memory */
-    struct tarn_tcpx_fragment staged; /* all of the message, there */
+    struct tarn_tcpx_fragment staged; /* the whole message, in staging memory */
     struct tarn_tcpx_into into;
 };
 
@@ -33,19 +33,19 @@ struct tarn_tcpx_unpacker {
     enum tarn_tcpx_way way;
     int device;
     struct tarn_cuda_queue *queue;
-    uint64_t reached; /* bits of devices */
+    uint64_t reached; /* bit set of devices */
     uint32_t chunk_bytes, depth;
     uint8_t *staging; /* depth chunks; NULL: not needed so far */
     uint64_t started, ended;
     struct job jobs[TARN_TCPX_SLOTS]; /* of ticket t: jobs[t % depth] */
-    /* the youngest job's: */
+    /* of the youngest job: */
     enum phase phase;
-    bool each;                /* a call for each copy */
+    bool each;                /* one call for each copy */
     struct tarn_tcpx_cut cut; /* what is not in the batch yet */
     struct tarn_piece stage;  /* its staging memory */
     uint32_t batch_at, nbatch;
     struct tarn_cuda_piece batch[BATCH];
-    struct tarn_tcpx_fragment rest[TARN_TCPX_FRAGMENTS]; /* of a list that start() could not give all of */
+    struct tarn_tcpx_fragment rest[TARN_TCPX_FRAGMENTS]; /* the part of a list that start() could not give */
 };
 
 /* --- open, close -------------------------------------------------------------------------------- */
@@ -199,7 +199,7 @@ static void copy_by_cpu(struct tarn_tcpx_cut cut)
 
 /* --- giving ------------------------------------------------------------------------------------- */
 
-/* The batch, by one call or, a single copy being the copy engines', by as many as there are. */
+/* Gives the batch: in one call, or one call for each copy to use the copy engines. */
 static int give_batch(struct tarn_tcpx_unpacker *u)
 {
     while (u->batch_at < u->nbatch) {
@@ -227,7 +227,7 @@ static int give_cut(struct tarn_tcpx_unpacker *u)
     return rc;
 }
 
-/* The youngest job's next phase, once all of this one is given. */
+/* Enters the youngest job's next phase once all of this one is given. */
 static int step(struct tarn_tcpx_unpacker *u)
 {
     struct job *j = job_at(u, u->started);
@@ -243,7 +243,7 @@ static int step(struct tarn_tcpx_unpacker *u)
     return 0;
 }
 
-/* As far as the youngest job can go now. AGAIN: it could not go all the way. */
+/* Takes the youngest job as far as possible now. AGAIN: not all the way. */
 static int go_on(struct tarn_tcpx_unpacker *u)
 {
     int rc = 0;
@@ -261,7 +261,7 @@ static bool is_staged(const struct tarn_tcpx_unpacker *u, const struct tarn_tcpx
            (u->way == TARN_TCPX_WAY_HOST && !by_cpu(into->kind));
 }
 
-/* Each half by the host, if both ends of it are the host's. */
+/* The CPU copies each half whose both ends are host memory. */
 static void begin_staged(struct tarn_tcpx_unpacker *u, struct job *j, const struct tarn_tcpx_fragments *f,
                          const struct tarn_tcpx_bounce *bounce)
 {
@@ -277,7 +277,7 @@ static void begin_staged(struct tarn_tcpx_unpacker *u, struct job *j, const stru
     }
 }
 
-/* What start() could not give is kept: its caller's list is the caller's again. */
+/* Keeps the part that start() could not give, since the list belongs to the caller. */
 static int keep_rest(struct tarn_tcpx_unpacker *u)
 {
     memcpy(u->rest, u->cut.at, u->cut.n * sizeof(u->rest[0]));

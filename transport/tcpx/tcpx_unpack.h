@@ -1,20 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Unpacking: the bytes of a message that has come go from bounce memory to where they belong.
+ * Unpacking: copies the bytes of a received message from bounce memory to their destination.
  *
- *   start: fragments are cut to copies and given to a queue  -->  poll: they are done, in order of start
+ *   start: fragments are cut into copies and given to a queue  -->  poll: they are done, in order of start
  *
- * Three ways, which differ only in how long it takes:
- *   d2d     a copy of the copy engines for each fragment
- *   host    the same, but to staging memory of the host, and from there to the device by as few as can be
- *   kernel  all of them by one launch
- * To memory of the host host goes straight. Where both ends are the host's, all three are memcpy(), and done
- * when start returns. Pageable memory, which the GPU does not reach, goes through staging memory in all
- * three: start gathers it there, or poll scatters it from there.
+ * Three ways, which differ only in speed:
  *
- * An unpacker is used by one thread, and may serve several comms of a GPU: tickets end in the order in which
- * they were given out, as page tokens are to be returned. The memory at both ends stays until the ticket has
- * ended or the unpacker is closed.
+ *   d2d     one copy by the copy engines for each fragment
+ *   host    the same to staging memory of the host, from there to the device in as few copies as possible
+ *   kernel  all copies in one launch
+ *
+ * If the destination is host memory, "host" copies directly. If both ends are host memory, all three are
+ * memcpy(), done when start returns. Pageable memory, which the GPU does not reach, goes through staging
+ * memory in all three: start gathers it there, or poll scatters it from there.
+ *
+ * One thread at a time uses an unpacker. It may serve several comms of a GPU: tickets end in the order of
+ * start, which is also the order in which page tokens must be returned. The memory at both ends must stay
+ * until the ticket has ended or the unpacker is closed.
  */
 #ifndef TARN_TRANSPORT_TCPX_UNPACK_H
 #define TARN_TRANSPORT_TCPX_UNPACK_H
@@ -25,44 +27,44 @@
 struct tarn_tcpx_unpacker;
 
 /*
- * device: whose queue does the copies; -1: there are none, both ends are always the host's. chunk_bytes: of
- * the largest message, depth: how many may be under way, 1 to TARN_TCPX_SLOTS. Staging memory, where it is
- * needed, is pinned when it is first, as much as both make.
+ * device: its queue does the copies; -1: no queue, both ends are always host memory. chunk_bytes: size of
+ * the largest message. depth: messages in flight, 1 to TARN_TCPX_SLOTS. Staging memory for depth messages
+ * is pinned when first needed.
  */
 int tarn_tcpx_unpack_open(enum tarn_tcpx_way way, int device, uint32_t chunk_bytes, uint32_t depth,
                           struct tarn_tcpx_unpacker **u_p);
-/* Waits until copies under way are done. NULL is allowed. */
+/* Waits for running copies. NULL is allowed. */
 void tarn_tcpx_unpack_close(struct tarn_tcpx_unpacker *u);
 
-/* Bounce memory of a comm, of which tarn_cuda_memory_of() is asked once. */
+/* A comm's bounce memory, with the result of one tarn_cuda_memory_of(). */
 struct tarn_tcpx_bounce {
     enum tarn_cuda_kind kind;
-    int device; /* of DEVICE */
+    int device; /* owner, if DEVICE */
     const void *pool;
-    const void *linear; /* of fragments that are; NULL: none. Pinned, unless both ends are the host's */
+    const void *linear; /* base of linear fragments; NULL: none. Pinned, unless both ends are host memory */
 };
 
-/* Where a message goes: to bytes [offset, +its bytes) of pieces, which are all of one kind. */
+/* Destination of a message: bytes [offset, + size) of pieces, all of one kind. */
 struct tarn_tcpx_into {
     enum tarn_cuda_kind kind;
     int device;
     const struct tarn_piece *pieces;
     uint32_t npieces;
-    uint64_t bytes; /* total of the pieces */
+    uint64_t bytes; /* total size of the pieces */
     uint64_t offset;
 };
 
 /*
- * Begins to unpack a checked list. The list, *bounce and *into are used only during the call; the pieces stay
- * as the memory does. Never waits. AGAIN: no room now, poll and try again; INVALID: it does not fit;
- * NOT_REACHABLE: the queue's device does not reach the other one. Nothing was done then. Anything else: CUDA
- * failed, close the unpacker.
+ * Begins to unpack a checked list. The list, *bounce and *into are used only during the call; the pieces
+ * must stay as long as the memory. Never waits. AGAIN: no room now, poll and try again. INVALID: does not
+ * fit. NOT_REACHABLE: the queue's device does not reach the other one. After these errors nothing was
+ * done. Other errors: CUDA failed, close the unpacker.
  */
 int tarn_tcpx_unpack_start(struct tarn_tcpx_unpacker *u, const struct tarn_tcpx_fragments *f,
                            const struct tarn_tcpx_bounce *bounce, const struct tarn_tcpx_into *into,
                            uint64_t *ticket_p);
-/* 0: that ticket and all before it have ended, their bytes are where they belong. AGAIN: not yet. Else CUDA
- * failed: close the unpacker. */
+/* 0: this ticket and all before it have ended, and their bytes are in place. AGAIN: not yet. Other errors:
+ * CUDA failed, close the unpacker. */
 int tarn_tcpx_unpack_poll(struct tarn_tcpx_unpacker *u, uint64_t ticket);
 
 #endif

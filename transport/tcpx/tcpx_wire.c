@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* TCPX: messages of a link, as bytes of its connection. Nothing here waits. */
+/* TCPX: messages of a link as bytes on its connection. Nothing here waits. */
 #include "transport/tcpx/tcpx.h"
 
 #include <errno.h>
@@ -46,7 +46,7 @@ int tarn_tcpx_wire_flush(struct tarn_tcpx_wire *w)
     return 1;
 }
 
-/* Is a whole message there? */
+/* Is there a whole message? */
 static int look(struct tarn_tcpx_wire *w, struct tarn_tcpx_message *m)
 {
     uint32_t left = w->have - w->at;

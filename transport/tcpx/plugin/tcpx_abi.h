@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The ABI of NCCL's network plugins, versions 6, 7 and 8, as far as tarn drives such a plugin, and what a
- * plugin with device type UNPACK tells about a receive. Own declarations; names follow tarn, layouts follow
- * the ABI: a plugin is a shared library that exports one of the tables below under the symbol named beside
- * it.
+ * The ABI of NCCL's network plugins, versions 6, 7 and 8, as far as tarn uses it, and the metadata of
+ * receives of plugins with device type UNPACK. These are tarn's own declarations: names follow tarn, layouts
+ * follow the ABI. A plugin is a shared library that exports one of the tables below under the symbol named
+ * beside it.
  *
- * All calls return an enum tarn_tcpx_result. docs/tcpx.md says how the plugin for TCPX behaves behind them.
+ * All calls return an enum tarn_tcpx_result. docs/tcpx.md describes the behaviour of the plugin for TCPX.
  */
 #ifndef TARN_TRANSPORT_TCPX_ABI_H
 #define TARN_TRANSPORT_TCPX_ABI_H
@@ -17,9 +17,9 @@
 #define TARN_TCPX_SYMBOL_V7 "ncclNetPlugin_v7"
 #define TARN_TCPX_SYMBOL_V8 "ncclNetPlugin_v8"
 
-#define TARN_TCPX_HANDLE 128 /* bytes that name a listening end; connect() keeps a pointer in them, too */
+#define TARN_TCPX_HANDLE 128 /* bytes that name a listening end; connect() also keeps a pointer in them */
 
-/* Values that are not listed here have been seen. */
+/* Plugins also return values that are not listed here. */
 enum tarn_tcpx_result {
     TARN_TCPX_SUCCESS,
     TARN_TCPX_CUDA_ERROR,
@@ -42,7 +42,7 @@ enum tarn_tcpx_log_level {
     TARN_TCPX_LOG_TRACE,
 };
 
-/* Called from any of the plugin's threads. */
+/* Called by any of the plugin's threads. */
 typedef void (*tarn_tcpx_log_fn)(int level, unsigned long flags, const char *file, int line, const char *fmt,
                                  ...) __attribute__((format(printf, 5, 6)));
 
@@ -52,9 +52,9 @@ enum tarn_tcpx_device_type { TARN_TCPX_DEVICE_HOST, TARN_TCPX_DEVICE_UNPACK };
 
 struct tarn_tcpx_properties_v6 {
     char *name;
-    char *pci_path; /* NULL for what is no PCI device */
+    char *pci_path; /* NULL if it is no PCI device */
     uint64_t guid;
-    int memory; /* enum tarn_tcpx_memory, or-ed */
+    int memory; /* flags of enum tarn_tcpx_memory */
     int speed;  /* Mbit/s */
     int port;
     float latency;
@@ -78,7 +78,7 @@ struct tarn_tcpx_properties_v8 {
     char *pci_path;
     uint64_t guid;
     int memory;
-    int reg_is_global; /* in the middle: what follows lies elsewhere than in version 7 */
+    int reg_is_global; /* inserted here: later members have other offsets than in version 7 */
     int speed;
     int port;
     float latency;
@@ -89,10 +89,10 @@ struct tarn_tcpx_properties_v8 {
 /* --- unpacking ---------------------------------------------------------------------------------- */
 
 #define TARN_TCPX_UNPACK_VERSION 7
-#define TARN_TCPX_SLOTS 16       /* of a comm: the k-th receive uses slot k % 16 */
-#define TARN_TCPX_FRAGMENTS 2048 /* of a slot at most */
+#define TARN_TCPX_SLOTS 16       /* per comm: the k-th receive uses slot k % 16 */
+#define TARN_TCPX_FRAGMENTS 2048 /* in one slot, at most */
 
-/* One fragment of a receive: where it lies from the start of the bounce memory, and where it belongs. */
+/* One fragment of a receive: its offset in the bounce memory and its offset in the message. */
 union tarn_tcpx_load {
     _Alignas(16) uint64_t r64[2];
     struct {
@@ -101,20 +101,20 @@ union tarn_tcpx_load {
     };
 };
 
-/* In host memory that the GPU reaches, too. */
+/* In host memory that the GPU also reaches. */
 struct tarn_tcpx_meta {
     union tarn_tcpx_load mem[TARN_TCPX_SLOTS][TARN_TCPX_FRAGMENTS];
     uint64_t cnt[TARN_TCPX_SLOTS];
 };
 
-/* What the handle of an UNPACK device points to, in memory of the GPU. */
+/* In GPU memory: what the handle of an UNPACK device points to. */
 struct tarn_tcpx_unpack {
     struct tarn_tcpx_meta *meta;
-    void *bounce; /* memory of the GPU */
+    void *bounce; /* GPU memory */
     uint64_t head;
 };
 
-/* What accept() and connect() hand out for the device's side. */
+/* What accept() and connect() return for the device's side. */
 struct tarn_tcpx_device_handle {
     int device_type, device_version;
     void *handle; /* UNPACK: a struct tarn_tcpx_unpack of `size` bytes, on the GPU */
@@ -250,7 +250,7 @@ TARN_TCPX_AT(struct tarn_tcpx_device_handle, handle, 8);
 TARN_TCPX_AT(struct tarn_tcpx_device_handle, size, 16);
 TARN_TCPX_AT(struct tarn_tcpx_device_handle, needs_proxy_progress, 24);
 
-/* Every member of a table is one pointer, and version 6 is the beginning of the others. */
+/* Every member of a table is a pointer. Version 6 is a prefix of the others. */
 #define TARN_TCPX_TABLE(type_) \
     TARN_TCPX_AT(type_, init, 8); \
     TARN_TCPX_AT(type_, devices, 16); \

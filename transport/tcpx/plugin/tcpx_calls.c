@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Calls into a network plugin: its three ABIs are one from here on, and its results tarn's errors. */
+/* Calls into a network plugin. Hides the differences of its three ABIs and turns its results into tarn's
+ * errors. */
 #include <limits.h>
 
 #include "base/error.h"
@@ -113,7 +114,7 @@ int tarn_tcpx_test(struct tarn_tcpx_plugin *p, void *request)
     return test(p, request, &unused);
 }
 
-/* The plugin for TCPX tells no sizes, and 0 has no meaning for others. */
+/* The plugin for TCPX reports no sizes; for other plugins 0 would be an error. */
 int tarn_tcpx_test_recv(struct tarn_tcpx_plugin *p, void *request, uint32_t bytes)
 {
     int size = 0;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The environment of the plugin for TCPX, which it reads in init() or later and takes without a check: with
- * some values it hangs or is silently slow. What is set is checked; what is not gets the value that the
- * plugin should have had. Values of which ends or machines differ (interfaces, CPUs) are left alone.
+ * The environment of the plugin for TCPX. The plugin reads it in init() or later, without checks: some
+ * values make it hang or silently slow. Variables that are set are checked. Missing ones get good values,
+ * except those that depend on the end or machine (interfaces, CPUs).
  */
 #include <stdlib.h>
 #include <string.h>
@@ -13,27 +13,27 @@
 
 #define CHUNK_VARIABLE "NCCL_DYNAMIC_CHUNK_SIZE"
 #define STEERING_VARIABLE "NCCL_GPUDIRECTTCPX_PROGRAM_FLOW_STEERING_WAIT_MICROS"
-#define QUEUED 6        /* requests of a socket */
-#define PREFIX_BYTES 64 /* sun_path has 108, and names of sockets with a PCI address follow */
+#define QUEUED 6        /* requests that a socket queues */
+#define PREFIX_BYTES 64 /* sun_path has 108 bytes; socket names with a PCI address follow */
 
 enum kind { NUMBER, FOLDER, FREE };
 
 static const struct variable {
     const char *name;
     enum kind kind;
-    const char *fill;    /* for when it is not set; NULL: leave it so */
-    const char *suggest; /* where there is no value */
+    const char *fill;    /* value if it is not set; NULL: leave it unset */
+    const char *suggest; /* suggestion if there is no such value */
     uint64_t min, max;
-    bool shared; /* others in the process read it, too: left alone for plugins other than TCPX */
+    bool shared; /* others in the process read it, too; set only for TCPX's plugin */
     const char *what;
 } variables[] = {
-    /* The plugin's own 128 KiB are overwritten by 0, and chunks of no bytes never end. */
+    /* The plugin's own 128 KiB are overwritten with 0, and chunks of 0 bytes never end. */
     {CHUNK_VARIABLE, NUMBER, "524288", NULL, 4096, 1 << 30, false,
      "bytes of a chunk; other values make the plugin hang or crawl"},
     {TARN_TCPX_PREFIX_VARIABLE, FOLDER, "/run/tcpx", NULL, 0, 0, false, "folder of RxDM's sockets"},
     {"NCCL_SOCKET_NTHREADS", NUMBER, "1", NULL, 1, 16, true, "threads of a connection"},
     {"NCCL_NSOCKS_PERTHREAD", NUMBER, "4", NULL, 1, 8, true, "sockets of a thread"},
-    /* accept() takes that long; unset it is 5 s. */
+    /* accept() takes this long; the default is 5 s. */
     {STEERING_VARIABLE, NUMBER, "50000", NULL, 0, 5000000, false, "every connection waits that long"},
     {"NCCL_GPUDIRECTTCPX_FORCE_ACK", NUMBER, "0", NULL, 0, 1, false, "a switch"},
     {"NCCL_GPUDIRECTTCPX_RECV_SYNC", NUMBER, NULL, "0", 0, 1, false, "a switch, alike at both ends"},
@@ -93,7 +93,7 @@ int tarn_tcpx_env_at(size_t i, bool gpudirect, struct tarn_tcpx_variable *out)
     return v->kind == NUMBER ? check_number(v, text) : check_folder(v, text);
 }
 
-/* Checked, or not set and the plugin's own business. */
+/* The value was checked, or it is unset and the plugin decides. */
 static uint64_t number_of(const char *name, uint64_t otherwise)
 {
     const char *text = getenv(name);
@@ -113,14 +113,14 @@ int tarn_tcpx_env(bool gpudirect, uint32_t *chunk_bytes_p)
         if (!v.value && v.fill && setenv(v.name, v.fill, 0))
             return tarn_fail(TARN_E_NO_MEMORY, "environment: %s: %m", v.name);
 
-    /* A request above the dynamic chunk leaks bounce memory; one far below 2048 fragments cannot end the
+    /* A request above the dynamic chunk leaks bounce memory. One far below 2048 fragments cannot end the
      * process. */
     uint64_t chunk = number_of(CHUNK_VARIABLE, TARN_TCPX_CHUNK);
     *chunk_bytes_p = chunk < TARN_TCPX_CHUNK ? (uint32_t)chunk : TARN_TCPX_CHUNK;
     return 0;
 }
 
-/* What it cannot queue with a socket it floods the log about. */
+/* The plugin floods its log about requests that a socket cannot queue. */
 uint32_t tarn_tcpx_env_window(void)
 {
     uint64_t sockets = number_of("NCCL_SOCKET_NTHREADS", 1) * number_of("NCCL_NSOCKS_PERTHREAD", 1);

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a network plugin logs, as lines of tarn. The plugin logs from all of its threads and without measure
- * (a warning for each receive into host memory), and its logger has no argument: hence the state of the
- * process here, under one lock, which is also held while a line is handed on, so that a logger is not used
- * any more once it was removed. A logger must not call the plugin.
+ * A network plugin's log lines, passed on to tarn's loggers. The plugin logs from all its threads and without
+ * limit (a warning for each receive into host memory), and its logger has no argument. So the state is
+ * process-wide, under one lock. The lock is held while a line is passed on, so a removed logger is not used
+ * any more. A logger must not call the plugin.
  *
- * Lines are counted per place in the plugin's source: a flood from one hides no line of another. Places that
- * fall together in the table share one count.
+ * Lines are counted for each place in the plugin's source, so a flood from one place hides no lines of
+ * others. Places that collide in the table share a count.
  */
 #include <errno.h>
 #include <pthread.h>
@@ -65,7 +65,7 @@ int tarn_tcpx_log_add(const struct tarn_logger *log)
     return 0;
 }
 
-/* What no later line would tell. */
+/* Reports suppressed lines if no later line would. */
 static void tell_left_out(const struct tarn_logger *log)
 {
     uint64_t left_out = 0;

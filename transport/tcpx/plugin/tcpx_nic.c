@@ -8,7 +8,7 @@
 
 #include "transport/cuda/cuda.h"
 
-/* How many folders they share: the more, the nearer. */
+/* The number of leading folders that both paths share: more is nearer. */
 static int shared(const char *a, const char *b)
 {
     int folders = 0;
@@ -23,7 +23,7 @@ static int shared(const char *a, const char *b)
     return folders;
 }
 
-/* A bit for each of the nearest. */
+/* A bit for each nearest device. */
 static uint32_t nearest(const char *const *nics, int nnics, const char *gpu)
 {
     uint32_t set = 0;
@@ -54,7 +54,7 @@ int tarn_tcpx_nearest(const char *const *nics, int nnics, const char *const *gpu
     return __builtin_ctz(set);
 }
 
-/* "" where CUDA or sysfs do not say. */
+/* "" if CUDA or sysfs does not say. */
 static void find_gpu(int gpu, char path[PATH_MAX])
 {
     char id[TARN_CUDA_PCI], link[64];

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Where a network plugin is that nobody named. All who look for one ask here, so that what the transport
- * finds is what the doctor shows.
+ * Finds the network plugin if the user named none. All callers ask here, so the doctor shows what the
+ * transport uses.
  *
- * Nothing is loaded to find out: plugins start threads and load drivers. So the folders that the loader
- * searches are gone through here, without those that only its cache knows (/etc/ld.so.conf).
+ * Nothing is loaded to find out, because plugins start threads and load drivers. So this file searches the
+ * loader's folders itself, except those known only to the loader's cache (/etc/ld.so.conf).
  *
- * Names that are TCPX's own are taken wherever they are. One that NCCL uses for any fabric is taken only
- * where something says that it is TCPX's: containers come with plugins for InfiniBand under it.
+ * File names of TCPX's own are accepted anywhere. A name that NCCL uses for any fabric is accepted only if
+ * settings call for TCPX, since containers ship plugins for InfiniBand under it.
  */
 #include <dlfcn.h>
 #include <link.h>
@@ -33,7 +33,7 @@ static bool is_there(const char *folder, const char *name, char path[TARN_TCPX_P
     return n < TARN_TCPX_PATH && access(path, R_OK) == 0;
 }
 
-/* LD_LIBRARY_PATH as it was when the process started, and the system's. NULL: not known. */
+/* The system's folders and LD_LIBRARY_PATH as of the process's start. NULL: unknown. */
 static Dl_serinfo *loader_folders(void)
 {
     void *self = dlopen(NULL, RTLD_LAZY);
@@ -61,14 +61,14 @@ static bool search(const char *name, char path[TARN_TCPX_PATH])
     return found;
 }
 
-/* By variables that tarn never sets: what it fills in is handed down to other processes. */
+/* Looks only at variables that tarn never sets: those that it sets are inherited by other processes. */
 bool tarn_tcpx_is_meant(void)
 {
     return getenv(TARN_TCPX_INTERFACES_VARIABLE) || getenv(TARN_TCPX_CONTROL_VARIABLE) ||
            access(RXDM, F_OK) == 0;
 }
 
-/* As NCCL reads its variable: a library, or the end of its name; "none". */
+/* Reads the variable as NCCL does: a library, the end of its name, or "none". */
 static bool search_any_fabric(const char *named, char path[TARN_TCPX_PATH])
 {
     char name[TARN_TCPX_PATH];

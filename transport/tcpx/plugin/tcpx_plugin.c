@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Loads a network plugin, checks and starts it. The calls into it are in tcpx_calls.c. */
+/* Loads, checks and starts a network plugin. tcpx_calls.c has the calls into it. */
 #include "transport/tcpx/plugin/tcpx_plugin.h"
 
 #include <dlfcn.h>
@@ -11,12 +11,12 @@
 
 #include "base/error.h"
 
-/* A library that was found, and what came of it. Never freed. */
+/* A library that was found, and the outcome. Never freed. */
 struct library {
     struct library *next;
     void *handle;
     bool looked; /* its table is there */
-    bool begun;  /* init() was called: status and error are for ever */
+    bool begun;  /* init() was called; status and error are final */
     int status;
     char error[TARN_SENTENCE];
     struct tarn_tcpx_plugin plugin;
@@ -27,14 +27,14 @@ static struct library *libraries;
 
 /* --- finding ------------------------------------------------------------------------------------ */
 
-/* Is that itself missing, and not something that it needs? */
+/* Is the file itself missing, rather than something it needs? */
 static bool missing(const char *name, const char *error)
 {
     size_t n = strlen(name);
     return strncmp(error, name, n) == 0 && strstr(error + n, "No such file");
 }
 
-/* NULL in *handle_p: there is none. */
+/* *handle_p NULL: no such library. */
 static int load(const char *name, void **handle_p)
 {
     *handle_p = dlopen(name, RTLD_NOW | RTLD_LOCAL);
@@ -85,7 +85,7 @@ static struct library *library_of(void *handle)
 
 /* --- symbols ------------------------------------------------------------------------------------ */
 
-/* What version 7 has with the same arguments; the rest is called through v6 and v8. */
+/* The members with the same arguments as version 7's; others are called through v6 and v8. */
 static struct tarn_tcpx_v7 from_v6(const struct tarn_tcpx_v6 *t)
 {
     return (struct tarn_tcpx_v7){
@@ -128,7 +128,7 @@ static struct tarn_tcpx_v7 from_v8(const struct tarn_tcpx_v8 *t)
     };
 }
 
-/* The first member that is needed and NULL. TCPX has no regMrDmaBuf, and nobody calls iflush. */
+/* The first required member that is NULL. TCPX has no regMrDmaBuf; iflush is never called. */
 static const char *hole(const struct tarn_tcpx_plugin *p)
 {
     const struct tarn_tcpx_v7 *c = &p->calls;
@@ -159,7 +159,7 @@ static const char *hole(const struct tarn_tcpx_plugin *p)
     return NULL;
 }
 
-/* The table as it is now: some plugins have its name and init() there, and fill in the rest in that. */
+/* Reads the table as it is now: some plugins export only its name and init(), which fills in the rest. */
 static bool read_table(struct library *l)
 {
     struct tarn_tcpx_plugin *p = &l->plugin;
@@ -212,7 +212,7 @@ static int take_symbols(struct library *l)
 
 /* --- starting ----------------------------------------------------------------------------------- */
 
-/* The plugin for TCPX ends the process when the driver it was linked to does not start. */
+/* The plugin for TCPX ends the process if the driver it was linked to does not start. */
 static int check_driver(const struct tarn_tcpx_plugin *p)
 {
     void *driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
@@ -242,7 +242,7 @@ static void describe(struct tarn_tcpx_device *d, int dev, const struct tarn_tcpx
     d->speed_mbit = props->speed;
 }
 
-/* What all versions say, as version 7 says it. */
+/* Converts any version's properties to version 7's. */
 static int get_properties(const struct tarn_tcpx_plugin *p, int dev, struct tarn_tcpx_properties_v7 *props)
 {
     struct tarn_tcpx_properties_v6 v6 = {0};
@@ -362,7 +362,7 @@ void tarn_tcpx_plugin_prepare(const char *path)
     pthread_mutex_unlock(&opening);
 }
 
-/* The library with a table that can be started. */
+/* Finds a library with a table that can be started. */
 static int look(const char *path, struct library **l_p)
 {
     void *handle;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* TCPX: what both halves read and write as text. */
+/* TCPX: text that both halves read and write. */
 #ifndef TARN_TRANSPORT_TCPX_TEXT_H
 #define TARN_TRANSPORT_TCPX_TEXT_H
 
@@ -9,7 +9,7 @@
 
 #define TARN_TCPX_NAME 64
 
-/* A plugin's name as a word of an ATTACH answer: a handle means something to the same plugin only. */
+/* A plugin's name as one word in ATTACH answers: a handle is valid only for the same plugin. */
 static inline void tarn_tcpx_name(const struct tarn_tcpx_plugin *p, char name[TARN_TCPX_NAME])
 {
     size_t i = 0;
