@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * All that tarn asks of CUDA. One of these is linked:
- *   cuda_runtime.c, cuda_queue.c, kernels.cu   where the CUDA toolkit was found; needs no driver until it is
- * used cuda_none.c                   elsewhere: there are no devices, all memory is the host's
+ * Everything tarn needs of CUDA. The build links one of these:
  *
- * Nothing here makes a CUDA context but calls that name a device: a process that keeps to host memory
- * never has one. Calls change the calling thread's current device and put it back.
+ *   cuda_runtime.c, cuda_queue.c, kernels.cu   with the CUDA toolkit; needs no driver until it is used
+ *   cuda_none.c                                without: there are no devices, all memory is the host's
  *
- * Errors: 0 or a negative TARN_E_* with a sentence that names the CUDA call and its words. An error that
- * CUDA repeats for ever (a fault of a kernel, a lost device) is UNAVAILABLE: give the device up.
+ * Only calls that name a device make a CUDA context, so a process that uses only host memory never has one.
+ * Calls change the calling thread's current device and restore it.
+ *
+ * Errors: 0, or a negative TARN_E_* with a sentence that has the CUDA call and its message. A permanent
+ * error (a fault of a kernel, a lost device) is UNAVAILABLE: give the device up.
  */
 #ifndef TARN_TRANSPORT_CUDA_H
 #define TARN_TRANSPORT_CUDA_H
@@ -32,25 +33,24 @@ struct tarn_cuda_device {
     uint64_t total_bytes;
 };
 
-/* How many there are. UNAVAILABLE: none, with the reason (no driver, hidden, built without). */
+/* The number of devices. UNAVAILABLE: none, with the reason (no driver, hidden, built without CUDA). */
 int tarn_cuda_count(int *n_p);
 int tarn_cuda_describe(int device, struct tarn_cuda_device *d);
-/* Ordinals differ from process to process (CUDA_VISIBLE_DEVICES), uuids do not. NOT_REACHABLE: not visible.
- */
+/* Ordinals differ between processes (CUDA_VISIBLE_DEVICES); uuids do not. NOT_REACHABLE: not visible. */
 int tarn_cuda_find(const uint8_t uuid[TARN_CUDA_UUID], int *device_p);
-/* Where sysfs has it: "0000:0a:00.0". */
+/* The device's name in sysfs: "0000:0a:00.0". */
 #define TARN_CUDA_PCI 32
 int tarn_cuda_pci(int device, char pci[TARN_CUDA_PCI]);
-/* Free memory of a device now. */
+/* The device's free memory now. */
 int tarn_cuda_free_bytes(int device, uint64_t *bytes_p);
-/* Makes the device, and its context, the calling thread's, for code that takes the current one; and puts back
- * what was there. */
+/* Makes the device current in the calling thread, with its context, for code that uses the current one;
+ * then restores the previous one. */
 int tarn_cuda_lend(int device, int *before_p);
 void tarn_cuda_take_back(int before);
-/* Waits for what others have given to the device's default stream: of a copy from pageable memory, cuMemcpy()
- * returns before the bytes are there. */
+/* Waits for other users' work on the device's default stream. cuMemcpy() from pageable memory returns
+ * before the bytes have arrived. */
 int tarn_cuda_settle(int device);
-/* Whether kernels and copies on `device` reach memory of `peer`; enables it. */
+/* Can kernels and copies on `device` access memory of `peer`? Enables that access. */
 bool tarn_cuda_reaches(int device, int peer);
 
 /* --- memory ------------------------------------------------------------------------------------- */
@@ -59,30 +59,31 @@ enum tarn_cuda_kind { TARN_CUDA_HOST, TARN_CUDA_PINNED, TARN_CUDA_MANAGED, TARN_
 
 struct tarn_cuda_memory {
     enum tarn_cuda_kind kind;
-    int device;           /* DEVICE, and what MANAGED prefers; else -1 */
-    uintptr_t begin, end; /* addresses of the same allocation; HOST: just the one asked about, or all */
+    int device;           /* for DEVICE, and the preferred one for MANAGED; else -1 */
+    uintptr_t begin, end; /* address range of the same allocation; HOST: only the address itself, or
+                           * everything */
 };
 
-/* What an address is. While this process has not loaded the driver all are HOST: that is cheap to find out.
- * Any thread. */
+/* The kind of memory at an address. Until this process has loaded the driver, all is HOST, which is cheap
+ * to find out. Any thread. */
 void tarn_cuda_memory_of(const void *addr, struct tarn_cuda_memory *m);
 
-/* Device memory of a pool, and the handle other processes open it by. NO_MEMORY says what is free. */
+/* Allocates a pool's device memory, with the handle by which other processes open it. NO_MEMORY says how
+ * much is free. */
 int tarn_cuda_alloc(int device, uint64_t bytes, void **addr_p, uint8_t handle[TARN_CUDA_HANDLE]);
 void tarn_cuda_free(int device, void *addr);
-/* Maps another process's memory for use by `device`, which may be another one than it is on. */
+/* Maps another process's memory for `device`, which may differ from the device that the memory is on. */
 int tarn_cuda_open(int device, const uint8_t handle[TARN_CUDA_HANDLE], void **addr_p);
 void tarn_cuda_close(int device, void *addr);
-/* Makes host memory that is mapped here reachable by all devices, at its own address. Large ranges take long.
- */
+/* Makes mapped host memory accessible to all devices, at its own address. Slow for large ranges. */
 int tarn_cuda_pin(void *addr, uint64_t bytes, bool writable);
 void tarn_cuda_unpin(void *addr);
 
 /* --- copies ------------------------------------------------------------------------------------- */
 
 /*
- * A queue: copies carried out in the order given, on one device, without a thread waiting. One thread at
- * a time. Nothing of the caller's but the memory copied from and to is used after a call.
+ * A queue: asynchronous copies on one device, carried out in order. One thread at a time. After a call,
+ * only the memory copied from and to is still used.
  */
 struct tarn_cuda_queue;
 
@@ -92,53 +93,54 @@ struct tarn_cuda_piece {
     uint64_t bytes;
 };
 
-/* Warms all that copies need, so that the first one is as fast as the others. */
+/* Also warms up everything copies need, so that the first one is not slower. */
 int tarn_cuda_queue_open(int device, struct tarn_cuda_queue **q_p);
-/* Waits for what is under way. NULL is allowed. */
+/* Waits for running copies. NULL is allowed. */
 void tarn_cuda_queue_close(struct tarn_cuda_queue *q);
 /*
- * Copies pieces between any memory the device reaches (its own, a peer's, pinned host memory); pieces must
- * not overlap, and one may lie across allocations that adjoin. *taken: how many of them the queue had room
- * for; give the others again later. Many small pieces become one launch; large ones, and one that comes
- * alone, go to the copy engines.
+ * Copies pieces between memories that the device reaches (its own, a peer's, pinned host memory). Pieces
+ * must not overlap; one may span adjoining allocations. *taken: how many the queue had room for; give the
+ * others again later. Many small pieces become one launch. Large pieces and single ones go to the copy
+ * engines.
  */
 int tarn_cuda_copy(struct tarn_cuda_queue *q, const struct tarn_cuda_piece *pieces, size_t n, size_t *taken);
 /*
- * The same for many pieces that are made one by one: they are written to where the device reads them, and
- * nowhere else. list(): room for *room of them, each to be of 1 to TARN_CUDA_PIECE_MAX bytes; NULL: none now.
- * start(): one launch for the first n that were written there, of so many bytes in all. The next call of any
- * but mark() and poll() takes a list back that was not started.
+ * The same for many pieces made one by one, written directly to where the device reads them. list():
+ * returns room for *room pieces of 1 to TARN_CUDA_PIECE_MAX bytes each; NULL: none now. start(): launches
+ * the first n that were written there, `bytes` in total. A list that was not started is dropped by the
+ * next call, except by mark() and poll().
  */
 #define TARN_CUDA_PIECE_MAX (64u << 10)
 struct tarn_cuda_piece *tarn_cuda_list(struct tarn_cuda_queue *q, size_t *room);
 int tarn_cuda_start(struct tarn_cuda_queue *q, size_t n, uint64_t bytes);
-/* A mark behind all given so far; marks count up from 1. Costs nothing behind a launch. AGAIN: too many have
- * not been polled for. */
+/* Sets a mark after everything given so far. Marks count up from 1. Free of cost after a launch. AGAIN:
+ * too many marks have not been polled. */
 int tarn_cuda_mark(struct tarn_cuda_queue *q, uint64_t *mark_p);
-/* 0: all before the mark is done. AGAIN: not yet. */
+/* 0: everything before the mark is done. AGAIN: not yet. */
 int tarn_cuda_poll(struct tarn_cuda_queue *q, uint64_t mark);
-/* An event (a cudaEvent_t) behind the last mark, to be asked for before anything else is given; NULL: CUDA
- * failed, or too many are waited for. It is the queue's: gone with it, and recorded again behind a later mark
- * once this one has been polled for. */
+/* An event (cudaEvent_t) after the last mark. Ask for it before giving anything else. NULL: CUDA failed,
+ * or too many events are in use. The queue owns it, and records it again for a later mark after this one
+ * was polled. */
 void *tarn_cuda_mark_event(struct tarn_cuda_queue *q);
 
 /* --- events and streams of the application ------------------------------------------------------ */
 
-/* Has all passed that the event (a cudaEvent_t) was recorded behind? AGAIN: not yet. UNAVAILABLE: that has
- * failed. Never waits; any thread; makes no context. */
+/* Has everything recorded before the event (cudaEvent_t) ended? AGAIN: not yet. UNAVAILABLE: it failed.
+ * Never waits; any thread; makes no context. */
 int tarn_cuda_passed(void *event);
 
-/* What is given to the stream (a cudaStream_t, whose device is the thread's) from now on waits for what the
- * event has been recorded behind, of whatever device. The event is not needed after the call. */
+/* Makes later work of the stream (cudaStream_t, of the thread's device) wait for what the event was
+ * recorded after, on any device. The event is not needed after the call. */
 int tarn_cuda_stream_wait(void *stream, void *event);
 
 /* --- other devices that reach GPU memory -------------------------------------------------------- */
 
-/* Exports the whole pages (of the host's size) that a range of device memory lies in as a dma-buf, the first
- * of them at 0. Whoever imports it keeps it; the caller closes the descriptor. UNSUPPORTED: it cannot be had.
- */
+/* Exports the whole pages (of the host's page size) around a range of device memory as a dma-buf; the
+ * first page is at offset 0. An importer keeps it alive; the caller closes the descriptor. UNSUPPORTED:
+ * not possible. */
 int tarn_cuda_dmabuf(const void *addr, uint64_t bytes, int *fd_p);
-/* What other devices have written to the device's memory is seen by all that is started there from now on. */
+/* Makes other devices' earlier writes to the device's memory visible to all work started there from now
+ * on. */
 int tarn_cuda_flush(int device);
 
 #ifdef __cplusplus

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* CUDA where tarn was built without the toolkit: see cuda.h. */
+/* cuda.h for builds without the CUDA toolkit. */
 #include "transport/cuda/cuda.h"
 
 #include "base/error.h"

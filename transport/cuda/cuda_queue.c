@@ -2,16 +2,16 @@
 /*
  * Copies by the CUDA runtime.
  *
- * A queue is a stream and a ring of pinned memory for lists of pieces, which the kernel reads where they were
- * written. Behind every eighth of the ring there is a fence; when it passes, the ring is free up to there.
- * Large pieces are cudaMemcpyAsync, of small ones a launch takes a list, cut to what the kernel copes with,
- * in whatever order: pieces of one queue do not overlap.
+ * A queue is a stream and a ring of pinned memory for lists of pieces, which the kernel reads in place. After
+ * every eighth of the ring there is a fence; once it has passed, the ring is free up to there. Large pieces
+ * use cudaMemcpyAsync. Small ones are launched as lists, cut to what the kernel accepts. Their order is
+ * arbitrary, since pieces of one queue do not overlap.
  *
- * A mark is a number that the GPU writes to memory of the host behind what it was given: looking there costs
- * nothing, while an event takes 1 us more to be noticed, and 1.5 us to be asked for. Every launch writes one
- * itself, since whatever lies between two launches keeps them from overlapping; behind other copies it is
- * cuStreamWriteValue32. Errors do not show there, so the stream is asked now and then. Where the driver has
- * no such call, or no counter is left, marks and fences are events.
+ * A mark is a number that the GPU writes to host memory after the work before it. Reading it is free,
+ * while an event takes 1 us longer to notice and 1.5 us to query. Each launch writes its own mark, because
+ * anything between two launches would keep them from overlapping. After other copies, cuStreamWriteValue32
+ * writes it. Marks do not show errors, so the stream is queried now and then. If the driver lacks that
+ * call or no counter is left, marks and fences are events.
  */
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -26,18 +26,18 @@
 /* --- queues ------------------------------------------------------------------------------------- */
 
 #define RING 65536        /* pieces */
-#define LIST 8192         /* of one launch at most, */
-#define LIST_LEAST 1024   /* and room for so many is waited for */
-#define FENCE 8192        /* a fence is behind so many pieces at least, */
-#define FENCES 8          /* and there are so many */
+#define LIST 8192         /* of one launch, at most; */
+#define LIST_LEAST 1024   /* room for this many is waited for */
+#define FENCE 8192        /* pieces between fences, at least, */
+#define FENCES 8          /* and number of fences */
 #define MARKS 256         /* outstanding */
-#define ASK_NS 200000     /* how often the stream is asked */
-#define LARGE (16u << 20) /* pieces from this size on, and single ones, go to the copy engines */
+#define ASK_NS 200000     /* interval between queries of the stream */
+#define LARGE (16u << 20) /* pieces of at least this size, and single ones, go to the copy engines */
 _Static_assert(FENCES *FENCE >= RING, "a full ring has a fence to wait for, and no more than there are");
 
 struct fence {
-    uint64_t end, mark; /* of what it is behind; the mark behind that, */
-    cudaEvent_t passed; /* or where nothing is written an event */
+    uint64_t end, mark; /* end of the pieces before it; its mark, */
+    cudaEvent_t passed; /* or its event, if marks are not written */
 };
 
 struct tarn_cuda_queue {
@@ -45,18 +45,19 @@ struct tarn_cuda_queue {
     struct tarn_kernel_device kernels;
     cudaStream_t stream;
     struct tarn_cuda_piece *ring;
-    uint64_t head, tail, fenced; /* pieces, ever: launched, free again, behind which there is a fence */
+    uint64_t head, tail, fenced; /* counts of pieces: launched, free again, covered by a fence */
     struct fence fences[FENCES];
     uint32_t first_fence, nfences;
-    cudaEvent_t marks[MARKS]; /* where nothing is written, and for mark_event() */
-    CUresult (*write)(CUstream stream, CUdeviceptr to, cuuint32_t value, unsigned flags); /* NULL: events */
-    _Atomic uint32_t *written; /* the low half of the last mark that has passed */
-    int counter;               /* for launches to count their blocks in; -1: none */
+    cudaEvent_t marks[MARKS]; /* used if marks are not written, and by mark_event() */
+    CUresult (*write)(CUstream stream, CUdeviceptr to, cuuint32_t value,
+                      unsigned flags); /* NULL: marks are events */
+    _Atomic uint32_t *written;         /* low half of the last mark that has passed */
+    int counter;                       /* the counter in which launches count their blocks; -1: none */
     uint64_t marked, passed, asked_ns;
-    uint64_t marked_head;        /* head when the last mark was given */
-    bool is_marked;              /* the last mark is behind all that was given */
-    uint64_t event_marks[MARKS]; /* of mark_event(): what each event was recorded behind last */
-    cudaError_t broken;          /* lasting */
+    uint64_t marked_head;        /* head at the last mark */
+    bool is_marked;              /* the last mark is after everything given */
+    uint64_t event_marks[MARKS]; /* for mark_event(): the mark that each event was last recorded after */
+    cudaError_t broken;          /* the permanent error */
 };
 
 static int broken(struct tarn_cuda_queue *q, cudaError_t e, const char *call)
@@ -76,7 +77,8 @@ static cudaError_t make_events(struct tarn_cuda_queue *q)
     return e;
 }
 
-/* The kernels' counters that queues of this process have: they are part of its code on each device. */
+/* The kernels' counters in use by this process's queues. Counters are part of the kernels' code on each
+ * device. */
 static _Atomic uint64_t *counters_taken(void)
 {
     static _Atomic uint64_t taken[TARN_KERNEL_COUNTERS / 64];
@@ -98,7 +100,7 @@ static void give_counter(int i)
         atomic_fetch_and(&counters_taken()[i / 64], ~(1ull << (i % 64)));
 }
 
-/* Looks for what having marks written takes, and tries it. */
+/* Looks for the call that writes marks, and tries it. */
 static void find_write(struct tarn_cuda_queue *q)
 {
     enum cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
@@ -120,7 +122,7 @@ static void find_write(struct tarn_cuda_queue *q)
     cudaGetLastError();
 }
 
-/* Loads the kernels, one for each kind of mean size, and lets the driver set up what first uses set up. */
+/* Loads the kernels, one for each class of mean size, and triggers the driver's lazy initialization. */
 static cudaError_t warm_up(struct tarn_cuda_queue *q)
 {
     const struct tarn_kernel_mark none = {0};
@@ -196,7 +198,7 @@ void tarn_cuda_queue_close(struct tarn_cuda_queue *q)
 
 /* --- copies ------------------------------------------------------------------------------------- */
 
-/* Has the stream failed? It is asked seldom. */
+/* Queries the stream for errors, seldom. */
 static int ask(struct tarn_cuda_queue *q)
 {
     uint64_t now = tarn_now_ns();
@@ -207,7 +209,7 @@ static int ask(struct tarn_cuda_queue *q)
     return e && e != cudaErrorNotReady ? broken(q, e, "a copy") : TARN_E_AGAIN;
 }
 
-/* Learns which marks have been written. */
+/* Notes which marks have been written. */
 static void catch_up(struct tarn_cuda_queue *q)
 {
     q->passed += atomic_load_explicit(q->written, memory_order_acquire) - (uint32_t)q->passed;
@@ -222,7 +224,7 @@ static bool has_passed(struct tarn_cuda_queue *q, const struct fence *f)
     return q->passed >= f->mark || ask(q) != TARN_E_AGAIN;
 }
 
-/* What lies before a fence that has passed is free. An error is the next launch's to tell. */
+/* Frees the ring up to the last passed fence. Leaves errors to the next launch. */
 static void reclaim(struct tarn_cuda_queue *q)
 {
     while (q->nfences > 0 && has_passed(q, &q->fences[q->first_fence])) {
@@ -232,7 +234,7 @@ static void reclaim(struct tarn_cuda_queue *q)
     }
 }
 
-/* Nothing is under way: the ring's beginning is what the CPU has in its cache. */
+/* Nothing is in flight: start at the ring's beginning, which is in the CPU's cache. */
 static void begin_anew(struct tarn_cuda_queue *q)
 {
     q->head = q->tail = q->fenced = q->marked_head = (q->head + RING - 1) / RING * RING;
@@ -266,7 +268,7 @@ static int fence(struct tarn_cuda_queue *q)
     return 0;
 }
 
-/* With its mark, where it writes one. */
+/* Launches, with a mark if one is written. */
 static int launch(struct tarn_cuda_queue *q, size_t n, uint64_t bytes)
 {
     struct tarn_kernel_mark mark = {
@@ -307,7 +309,7 @@ static size_t min_size(size_t a, size_t b)
     return a < b ? a : b;
 }
 
-/* As many small pieces as there is room for in one list, from the first on; *n: what they are in the list. */
+/* Takes small pieces from the first on, as many as fit in one list. *n: their number in the list. */
 static size_t fill_list(struct tarn_cuda_piece *list, size_t room, const struct tarn_cuda_piece *pieces,
                         size_t count, size_t *n, uint64_t *bytes)
 {
@@ -334,7 +336,7 @@ static uint64_t left_of(const void *addr)
     return m.kind == TARN_CUDA_HOST ? 0 : m.end - (uintptr_t)addr;
 }
 
-/* The copy engines are given no range that lies across allocations: one copy for each pair of them. */
+/* The copy engines accept no range that spans allocations: one copy for each pair of allocations. */
 static cudaError_t copy_each(struct tarn_cuda_queue *q, const struct tarn_cuda_piece *p)
 {
     cudaError_t e = cudaSuccess;
@@ -358,8 +360,8 @@ static int copy_large(struct tarn_cuda_queue *q, const struct tarn_cuda_piece *p
     return e ? broken(q, e, "cudaMemcpyAsync") : 0;
 }
 
-/* Pieces of one launch. None are taken where there is no room; a piece that is too large for what is left of
- * the ring, before it begins anew, has the copy engines' time. */
+/* Copies pieces with one launch. Takes none if there is no room; a piece that exceeds the rest of the ring
+ * goes to the copy engines. */
 static int copy_list(struct tarn_cuda_queue *q, const struct tarn_cuda_piece *pieces, size_t count,
                      size_t *taken)
 {
@@ -401,7 +403,7 @@ static cudaError_t give_mark(struct tarn_cuda_queue *q)
     if (!q->write)
         return cudaEventRecord(q->marks[q->marked % MARKS], q->stream);
     CUresult r = q->write(q->stream, (CUdeviceptr)(uintptr_t)q->written, (uint32_t)(q->marked + 1), 0);
-    return (cudaError_t)r; /* the two count errors alike */
+    return (cudaError_t)r; /* both number their errors alike */
 }
 
 int tarn_cuda_mark(struct tarn_cuda_queue *q, uint64_t *mark_p)
@@ -451,7 +453,7 @@ void *tarn_cuda_mark_event(struct tarn_cuda_queue *q)
 {
     int before;
     size_t i = (q->marked - 1) % MARKS;
-    if (!q->write || q->event_marks[i] == q->marked) /* several works may end with one mark */
+    if (!q->write || q->event_marks[i] == q->marked) /* several works may end with the same mark */
         return q->marks[i];
     if (q->event_marks[i] > q->passed || tarn_cuda_enter(q->device, &before))
         return NULL;

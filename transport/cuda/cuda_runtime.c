@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cuda.h by the CUDA runtime (linked statically: it looks for the driver when it is first used): devices,
- * memory, and what belongs to the application. Copies are in cuda_queue.c.
+ * cuda.h by the CUDA runtime: devices, memory, and the application's objects. cuda_queue.c has the copies.
+ * The runtime is linked statically; it looks for the driver when first used.
  */
 #include "transport/cuda/cuda_runtime.h"
 
@@ -26,7 +26,7 @@
 
 /* --- errors ------------------------------------------------------------------------------------- */
 
-/* Errors after which nothing of this process's works on the device any more. */
+/* Permanent errors: nothing of this process works on the device any more. */
 bool tarn_cuda_is_lasting(cudaError_t e)
 {
     switch (e) {
@@ -49,7 +49,7 @@ bool tarn_cuda_is_lasting(cudaError_t e)
     }
 }
 
-/* Takes the error out of the thread's CUDA state, so that the application does not find it there. */
+/* Removes the error from the thread's CUDA state, so that the application does not see it. */
 int tarn_cuda_failed(cudaError_t e, const char *call, int device)
 {
     cudaGetLastError();
@@ -63,8 +63,7 @@ int tarn_cuda_failed(cudaError_t e, const char *call, int device)
 
 /* --- devices ------------------------------------------------------------------------------------ */
 
-/* Makes a device the thread's; what it was before goes to *before. Setting it makes a context, so that is
- * only done where it is another one. */
+/* Does nothing if the device is current already, because setting it would make a context. */
 int tarn_cuda_enter(int device, int *before)
 {
     cudaError_t e = cudaGetDevice(before);
@@ -79,8 +78,7 @@ void tarn_cuda_leave(int device, int before)
         cudaSetDevice(before);
 }
 
-/* Unlike above: setting it is what makes the context, and cudaFree() where that is not so (before CUDA 12).
- */
+/* Here setting the device is meant to make the context. Before CUDA 12 cudaFree() does that. */
 int tarn_cuda_lend(int device, int *before_p)
 {
     cudaError_t e = cudaGetDevice(before_p);
@@ -106,7 +104,7 @@ int tarn_cuda_settle(int device)
     return e ? tarn_cuda_failed(e, "cudaStreamSynchronize", device) : 0;
 }
 
-/* CUDA's own words for a machine without a driver are about versions. */
+/* Without a driver, CUDA's own message is about versions. */
 static int no_device(cudaError_t e)
 {
     int driver = 0;
@@ -202,7 +200,7 @@ bool tarn_cuda_reaches(int device, int peer)
 
 typedef CUresult attributes_fn(unsigned n, CUpointer_attribute *what, void **out, CUdeviceptr at);
 
-/* The count of libraries that the process has ever loaded. */
+/* The number of libraries that the process has ever loaded. */
 static int take_loads(struct dl_phdr_info *info, size_t bytes, void *arg)
 {
     (void)bytes;
@@ -210,11 +208,11 @@ static int take_loads(struct dl_phdr_info *info, size_t bytes, void *arg)
     return 1;
 }
 
-/* Looks for the driver. That goes through the file system when it is not loaded, so it is looked for only
- * when something has been loaded since. */
+/* Looks for the driver, only if a library was loaded since the last look: looking for a missing one goes
+ * through the file system. */
 static attributes_fn *find_attributes(void)
 {
-    static _Atomic uint64_t looked; /* the count at the last look, which was in vain */
+    static _Atomic uint64_t looked; /* that number at the last failed look */
     attributes_fn *fn = NULL;
     uint64_t loads = 0;
     dl_iterate_phdr(take_loads, &loads);
@@ -231,9 +229,9 @@ static attributes_fn *find_attributes(void)
 }
 
 /*
- * Of the driver, when this process has loaded it; whoever has device memory has. It is looked for every 10 ms
- * at most: nobody has device memory that soon after loading it. The driver stays loaded: who loaded it does
- * not give it up.
+ * The driver's function, if this process has loaded the driver; a process with device memory has. Looks
+ * every 10 ms at most: nobody has device memory that soon after loading the driver. The driver stays
+ * loaded.
  */
 static attributes_fn *driver_attributes(void)
 {
@@ -370,8 +368,8 @@ void tarn_cuda_unpin(void *addr)
 
 /* --- events and streams of the application ------------------------------------------------------ */
 
-/* Asked of the driver, since the runtime would make a context for the calling thread. Whoever has an event or
- * a stream has loaded it. NULL: it does not have this call. */
+/* Asks the driver, because the runtime would make a context for the calling thread. A process with an
+ * event or stream has loaded the driver. NULL: it lacks this call. */
 static void *driver_call(_Atomic(void *) *known, const char *name)
 {
     void *fn = atomic_load_explicit(known, memory_order_acquire);
@@ -419,7 +417,7 @@ int tarn_cuda_stream_wait(void *stream, void *event)
 typedef CUresult export_fn(void *handle, CUdeviceptr at, size_t bytes, CUmemRangeHandleType type,
                            unsigned long long flags);
 
-/* The driver's call needs a current context; setting the device makes that of the memory's device current. */
+/* The driver's call needs a current context. Setting the device makes that of the memory's device current. */
 static int export_pages(export_fn *get, int device, uintptr_t from, uint64_t bytes, int *fd_p)
 {
     int before, rc = tarn_cuda_enter(device, &before);
@@ -451,7 +449,7 @@ int tarn_cuda_dmabuf(const void *addr, uint64_t bytes, int *fd_p)
     return rc;
 }
 
-/* Nothing is needed where the platform keeps writes in order as far as the device they go to. */
+/* Nothing to do if the platform orders writes up to their target device. */
 int tarn_cuda_flush(int device)
 {
     int order = 0, before;

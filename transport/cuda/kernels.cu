@@ -2,35 +2,35 @@
 /*
  * The copy kernel for paged blocks: one launch for any number of scattered pieces.
  *
- * What limits such a copy is how much is under way. A thread has eight loads of 16 bytes in flight, a warp 4
- * KiB; a piece has as many warps as its size can use (its team), and the chip's multiprocessors have all the
- * warps they can hold. Where source and destination do not agree in their low bits, the widest access that
- * fits both is used in place of 16 bytes; a few single bytes lead to an aligned address.
+ * The speed of such a copy depends on how much is in flight. A thread has eight loads of 16 bytes in flight,
+ * so a warp has 4 KiB. A piece gets as many warps as its size can use (its team), and all multiprocessors are
+ * full of warps. If source and destination differ in their low bits, the widest access that suits both
+ * replaces 16 bytes. A few single bytes lead to an aligned address.
  *
- * The list lies in memory of the host, behind PCIe: a block reads a tile of it at a time, in one go and once.
+ * The list is in host memory, behind PCIe. Each block reads a tile of it at a time, at once, and only once.
  *
- * A launch begins while the multiprocessors that the one ahead has left would be idle (programmatic dependent
- * launch; CUDA Programming Guide). Their pieces do not overlap, so there is nothing to wait for before copying; but
- * whoever waits for the later launch takes the earlier one for done, too, so it ends behind that. Anything else on the
- * stream between two launches would keep them apart; so a launch writes its mark itself: its last block does, all
- * having said that what they wrote is to be seen by the whole machine.
+ * A launch may begin while the previous one still runs on some multiprocessors (programmatic dependent
+ * launch; CUDA Programming Guide). Their pieces do not overlap, so copying need not wait. But whoever waits
+ * for the later launch assumes that the earlier one is done, so the later launch ends after it. Anything else
+ * on the stream between two launches would prevent the overlap. So the last block of a launch writes the
+ * launch's mark, after all blocks have made their writes visible system-wide.
  *
- * The loads are ordinary ones of the second level, also of memory that a NIC has written to: that level is
- * coherent, so what was there when the launch was asked for is seen. Only a kernel that runs while the NIC writes
- * would need volatile loads.
+ * Loads are ordinary loads through the second-level cache, even from memory written by a NIC. That cache
+ * is coherent, so data that was there when the launch was requested is seen. Only a kernel that runs while
+ * the NIC writes would need volatile loads.
  */
 #include "transport/cuda/kernels.h"
 #include "transport/cuda/kernels_run.h"
 
 #define WARP 32
-#define WARPS 8 /* of a block */
+#define WARPS 8 /* in a block */
 #define BLOCKS_PER_SM 4
 #define BLOCK (WARP * WARPS)
 #define UNROLL 8
 #define WARP_BYTES (WARP * UNROLL * 16)
-#define TILE 32 /* pieces of a tile at most */
+#define TILE 32 /* pieces in a tile, at most */
 
-/* The team's size is known to the compiler, so that all loads of a thread have one address and fixed
+/* The team's size is a compile-time constant, so that all loads of a thread use one address and fixed
  * distances. */
 template <uint32_t TEAM>
 static __device__ void copy_wide(uint4 *to, const uint4 *from, uint32_t n, uint32_t rank)
@@ -49,7 +49,7 @@ static __device__ void copy_wide(uint4 *to, const uint4 *from, uint32_t n, uint3
     }
 }
 
-/* Apart, so that it takes no registers from what is the rule. */
+/* Separate, so that it takes no registers from the common case. */
 template <typename T, uint32_t TEAM>
 static __device__ __noinline__ void copy_narrow(T *to, const T *from, uint32_t n, uint32_t rank)
 {
@@ -106,7 +106,7 @@ static __device__ void let_next_begin(void)
 #endif
 }
 
-/* Until the launches ahead have ended, and what they wrote is seen. */
+/* Waits until the previous launches have ended and their writes are visible. */
 static __device__ void wait_for_those_ahead(void)
 {
 #if __CUDA_ARCH__ >= 900
@@ -114,10 +114,10 @@ static __device__ void wait_for_those_ahead(void)
 #endif
 }
 
-/* Blocks of a launch that have ended; 0 between launches. */
+/* Finished blocks of a launch; 0 between launches. */
 static __device__ uint32_t counters[TARN_KERNEL_COUNTERS];
 
-/* Of a block all of whose warps have done their part. */
+/* Called by a block when all its warps are done. */
 static __device__ void sign_off(const struct tarn_kernel_mark &mark)
 {
     wait_for_those_ahead();
@@ -152,7 +152,7 @@ static __global__ void __launch_bounds__(BLOCK, BLOCKS_PER_SM)
 
 typedef void kernel(const struct tarn_cuda_piece *pieces, uint32_t n, uint32_t tile, struct tarn_kernel_mark mark);
 
-/* With so many warps for a piece that each has something to do at least once; a block has no more. */
+/* The kernel with as many warps for each piece as have work at least once; at most a block's. */
 static kernel *kernel_for(uint64_t mean, uint32_t *team)
 {
     *team = mean <= WARP_BYTES ? 1 : mean <= 2 * WARP_BYTES ? 2 : mean <= 4 * WARP_BYTES ? 4 : 8;
@@ -162,7 +162,7 @@ static kernel *kernel_for(uint64_t mean, uint32_t *team)
                         : copy_pieces<8>;
 }
 
-/* Code that says nothing of launches to come must not be launched as if it did. */
+/* Kernels compiled without programmatic dependent launch must not be launched with it. */
 extern "C" cudaError_t tarn_kernel_look(int device, struct tarn_kernel_device *d)
 {
     struct cudaFuncAttributes code;
@@ -182,7 +182,7 @@ extern "C" cudaError_t tarn_kernel_copy(const struct tarn_cuda_piece *pieces, ui
 {
     uint32_t team, blocks = (uint32_t)d->sms * BLOCKS_PER_SM, tile = n / blocks;
     kernel *k = kernel_for(bytes / n, &team);
-    /* A tile a block, but something to do for all of its warps. */
+    /* One tile for each block, with work for all its warps. */
     tile = tile < WARPS / team ? WARPS / team : tile < TILE ? tile : TILE;
     uint32_t tiles = (n + tile - 1) / tile;
     cudaLaunchAttribute early = {};

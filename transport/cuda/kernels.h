@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Kernels of kernels.cu, as cuda_runtime.c launches them. */
+/* Kernels of kernels.cu, launched by cuda_runtime.c and cuda_queue.c. */
 #ifndef TARN_TRANSPORT_KERNELS_H
 #define TARN_TRANSPORT_KERNELS_H
 
@@ -11,25 +11,25 @@
 extern "C" {
 #endif
 
-/* The current device, as the kernels need it. */
+/* Properties of the current device that the kernels need. */
 struct tarn_kernel_device {
     int sms;       /* multiprocessors */
-    bool overlaps; /* a launch may begin before the one ahead of it has ended */
+    bool overlaps; /* a launch may begin before the previous one has ended */
 };
 cudaError_t tarn_kernel_look(int device, struct tarn_kernel_device *d);
 
-/* What a launch writes when all before it on its stream and itself have been done; `at` NULL: nothing. */
+/* What a launch writes when it and all earlier work on its stream are done; `at` NULL: nothing. */
 struct tarn_kernel_mark {
-    uint32_t *at; /* memory of the host */
+    uint32_t *at; /* host memory */
     uint32_t number;
-    uint32_t counter; /* one of these, for no other stream to use */
+    uint32_t counter; /* one counter, which no other stream may use */
 };
 enum { TARN_KERNEL_COUNTERS = 1024 };
 
 /*
- * Copies n pieces, of `bytes` in all, on a stream of the current device, which is `d`; the list must be
- * readable by the device until they are done. Where launches overlap this one may copy while those right
- * ahead of it on the stream still do; it ends after them.
+ * Copies n pieces, `bytes` in total, on a stream of the current device, which is `d`. The device must be
+ * able to read the list until they are done. If launches overlap, this one may copy while the previous
+ * ones on the stream still do; it ends after them.
  */
 cudaError_t tarn_kernel_copy(const struct tarn_cuda_piece *pieces, uint32_t n, uint64_t bytes,
                              const struct tarn_kernel_mark *mark, const struct tarn_kernel_device *d,

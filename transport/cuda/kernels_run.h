@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * How the copy kernel goes about a run, whatever the alignments of its two ends. For kernels.cu, and for the
- * CPU to test.
- */
+/* How the copy kernel copies a run with any alignments. Used by kernels.cu, and by tests on the CPU. */
 #ifndef TARN_TRANSPORT_KERNELS_RUN_H
 #define TARN_TRANSPORT_KERNELS_RUN_H
 
@@ -14,13 +11,12 @@
 #define TARN_ANYWHERE
 #endif
 
-/* `head` single bytes, then accesses of `width` bytes, then fewer than `width` single ones. */
+/* `head` single bytes, then accesses of `width` bytes, then fewer than `width` single bytes. */
 struct tarn_run_plan {
     uint32_t head, width;
 };
 
-/* Where both addresses agree in their low bits, 16 bytes go at a time; else the widest access that fits both.
- */
+/* If both addresses have the same low bits, the width is 16 bytes; else the widest access that suits both. */
 static inline TARN_ANYWHERE struct tarn_run_plan tarn_run_plan(uint64_t from, uint64_t to, uint64_t bytes)
 {
     struct tarn_run_plan p;

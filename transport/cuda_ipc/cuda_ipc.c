@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What both halves share: is the transport usable here? */
+/* Shared by both halves: is the transport usable here? */
 #include "transport/cuda_ipc/cuda_ipc.h"
 
 #include <stdio.h>

@@ -5,7 +5,7 @@
 
 #include "transport/transport.h"
 
-/* Of a pool in an ATTACH answer: arena (CPU pools only), gen, touch. */
+/* For each pool of an ATTACH answer: arena (CPU pools only), gen, touch. */
 enum { TARN_CUDA_IPC_FDS = 3 };
 
 enum {

@@ -11,22 +11,22 @@
 #include "transport/cuda_ipc/cuda_ipc_write.h"
 
 #define PARTS 4096
-#define FIRST 1024 /* runs of the first list, while the GPU has nothing else to do; */
-#define LIST 8192  /* the next has twice as many, and so on up to this: a launch has a start and an end */
-#define STRETCH (1ull << 20)  /* of pageable memory at a time */
-#define FAR_PIECES 256        /* at a time */
-#define LINE 256              /* stretches begin at multiples of it */
+#define FIRST 1024            /* runs of the first list, made while the GPU is idle; */
+#define LIST 8192             /* each next list doubles, up to this: every launch has overhead */
+#define STRETCH (1ull << 20)  /* of pageable memory */
+#define FAR_PIECES 256        /* copied at a time */
+#define LINE 256              /* alignment of stretches */
 #define AT_ONCE (64ull << 10) /* a stretch of this size is given without waiting for more */
 
 struct part {
     struct tarn_work *work;
-    uint64_t runs; /* started when so many of the lane's have been */
-    uint64_t mark; /* 0: not marked */
-    bool last;     /* the work ends with it, */
-    int status;    /* so */
+    uint64_t runs; /* the part is started when the lane has started this many runs */
+    uint64_t mark; /* 0: no mark yet */
+    bool last;     /* the work ends with this part, */
+    int status;    /* with this status */
     /* of a work in pageable memory: */
-    struct tarn_cursor cursor; /* where it begins among the work's pieces */
-    uint8_t *stretch;          /* NULL: another work's part */
+    struct tarn_cursor cursor; /* its start in the work's pieces */
+    uint8_t *stretch;          /* NULL: part of a work that needs no ring */
     uint64_t bytes, ring_end;
 };
 
@@ -37,19 +37,19 @@ struct tarn_ipc_lane {
     void (*ended)(void *arg, struct tarn_work *w, int status);
     void *arg;
     struct tarn_work *waiting, **waiting_end;
-    /* Of the first that waits: */
+    /* Of the first waiting work: */
     struct tarn_ipc_place place;
-    struct tarn_cuda_piece large;  /* for the copy engines, before anything else; bytes 0: none */
-    struct tarn_cuda_piece *list;  /* of the queue; the lane's while something is in it */
-    size_t nlist, room;            /* of runs: in the list, and how many it takes */
-    uint64_t list_bytes, burst;    /* burst: how many the next list may have */
-    uint64_t added, started;       /* runs, ever; `large` counts as one */
-    uint64_t pending;              /* runs of works that wait, about */
-    uint32_t first, count, marked; /* parts; the first `marked` of them are */
+    struct tarn_cuda_piece large;  /* for the copy engines, before everything else; bytes 0: none */
+    struct tarn_cuda_piece *list;  /* lent by the queue while something is in it */
+    size_t nlist, room;            /* runs in the list, and its capacity */
+    uint64_t list_bytes, burst;    /* burst: capacity of the next list */
+    uint64_t added, started;       /* counts of runs; `large` is one */
+    uint64_t pending;              /* approximate number of runs of waiting works */
+    uint32_t first, count, marked; /* parts; the first `marked` of them have marks */
     uint8_t *ring;                 /* NULL: not needed so far */
-    uint64_t ring_head, ring_tail; /* bytes, ever */
+    uint64_t ring_head, ring_tail; /* counts of bytes */
     struct tarn_cuda_queue *far[TARN_IPC_DEVICES]; /* NULL: not needed so far */
-    int failed;                                    /* what one of these has said, or an early start */
+    int failed;                                    /* failure of one of these, or of an early start */
     struct part parts[PARTS];
 };
 
@@ -108,7 +108,7 @@ bool tarn_ipc_lane_busy(const struct tarn_ipc_lane *l)
 
 /* --- the ring ----------------------------------------------------------------------------------- */
 
-/* Room for a stretch, which must not be cut by the ring's end; NULL: none now. */
+/* Room for a contiguous stretch; NULL: none now. */
 static uint8_t *ring_take(struct tarn_ipc_lane *l, uint64_t bytes)
 {
     uint64_t at = l->ring_head % (uint64_t)TARN_IPC_RING, room = (bytes + LINE - 1) / LINE * LINE;
@@ -134,7 +134,7 @@ static void stretch_copy(const struct tarn_work *w, struct tarn_cursor *c, uint8
     }
 }
 
-/* Copies by another GPU's queue, and waits for them. */
+/* Copies with another GPU's queue, and waits. */
 static int far_copy(struct tarn_cuda_queue *q, const struct tarn_cuda_piece *pieces, size_t n)
 {
     uint64_t mark;
@@ -226,7 +226,7 @@ static struct part *add_part(struct tarn_ipc_lane *l, struct tarn_work *w)
     return p;
 }
 
-/* Of a work that the GPU reaches. False: no more room now. */
+/* For a work that the GPU reaches. False: no more room now. */
 static bool fill_direct(struct tarn_ipc_lane *l, struct tarn_work *w)
 {
     struct tarn_ipc_writer o = writer_of(l, w);
@@ -234,13 +234,13 @@ static bool fill_direct(struct tarn_ipc_lane *l, struct tarn_work *w)
     writer_end(l, &o);
     if (rc == TARN_E_AGAIN)
         return false;
-    if (rc) /* of what it is made of nothing more is copied */
+    if (rc) /* of an invalid work nothing more is copied */
         l->place.done = w->bytes;
     add_part(l, w)->status = rc;
     return true;
 }
 
-/* One stretch of a work in pageable memory. False: no more room. */
+/* One stretch of a work in pageable memory. False: no more room now. */
 static bool fill_stretch(struct tarn_ipc_lane *l, struct tarn_work *w)
 {
     uint64_t left = w->bytes - l->place.done, n = left < STRETCH ? left : STRETCH;
@@ -268,7 +268,7 @@ static bool fill_stretch(struct tarn_ipc_lane *l, struct tarn_work *w)
     return true;
 }
 
-/* Nothing but one run: the copy engines are as fast as a launch, and leave the multiprocessors alone. */
+/* Is there just one run? The copy engines are as fast as a launch, and leave the multiprocessors free. */
 static bool is_one_run(const struct tarn_ipc_lane *l, const struct tarn_work *w, struct tarn_ipc_run *r)
 {
     struct tarn_cursor c = {0};
@@ -300,7 +300,7 @@ static int fill(struct tarn_ipc_lane *l)
 {
     size_t room = 0;
     bool more = true;
-    if (l->nlist == 0) { /* asking anew takes back what has not been started */
+    if (l->nlist == 0) { /* asking again would drop what has not been started */
         l->list = tarn_cuda_list(l->queue, &room);
         l->room = !l->list ? 0 : room < l->burst ? room : l->burst;
     }
@@ -314,7 +314,7 @@ static int fill(struct tarn_ipc_lane *l)
 
 /* --- giving ------------------------------------------------------------------------------------- */
 
-/* Bytes that go through the ring are not there behind the copy. */
+/* For works that go through the ring the bytes are not there when the copy is done, so they get no event. */
 static void tell_given(const struct tarn_ipc_lane *l, const struct part *p)
 {
     struct tarn_last_copy *c = p->work->last_copy;
@@ -327,7 +327,7 @@ static void tell_given(const struct tarn_ipc_lane *l, const struct part *p)
     c->given(p->work);
 }
 
-/* A mark behind all parts that have been started whole. */
+/* Sets a mark after all parts that are completely started. */
 static int mark_started(struct tarn_ipc_lane *l)
 {
     uint64_t mark;
@@ -355,7 +355,7 @@ static int start_list(struct tarn_ipc_lane *l)
     return 0;
 }
 
-/* Gives what was made to the queue; *moved: something was. */
+/* Gives what was made to the queue. *moved: there was something. */
 static int give(struct tarn_ipc_lane *l, bool *moved)
 {
     size_t taken = 0;
@@ -371,7 +371,7 @@ static int give(struct tarn_ipc_lane *l, bool *moved)
     return rc ? rc : mark_started(l);
 }
 
-/* Lists that are full are started while a call's other works are still being posted. */
+/* Starts full lists while the call's other works are still being posted. */
 static void start_early(struct tarn_ipc_lane *l)
 {
     bool moved = true;
@@ -384,7 +384,7 @@ static void start_early(struct tarn_ipc_lane *l)
     l->failed = rc;
 }
 
-/* As many as there would be if all pieces were like the first. */
+/* Estimates the number of runs by assuming that all pieces are like the first. */
 static uint64_t about_runs(const struct tarn_work *w)
 {
     const struct tarn_piece *p = w->pieces;
@@ -429,7 +429,7 @@ static int end_part(struct tarn_ipc_lane *l)
     return 0;
 }
 
-/* Ends the parts whose copies are done. 1: there were any. */
+/* Ends parts whose copies are done. 1: there were any. */
 static int end_parts(struct tarn_ipc_lane *l)
 {
     int moved = 0;
@@ -476,7 +476,7 @@ static int wait_for(struct tarn_ipc_lane *l, uint64_t mark)
     return rc;
 }
 
-/* Nothing is under way in the queues any more. */
+/* Keeps the queues, in which nothing is in flight any more. */
 static void put_by(struct tarn_ipc_lane *l)
 {
     tarn_ipc_queue_give(l->local, l->device, l->queue);
@@ -491,8 +491,8 @@ static void close_queues(struct tarn_ipc_lane *l)
         tarn_cuda_queue_close(l->far[i]);
 }
 
-/* What has been given ends anyway: works that streams may wait for by now, and that then could not be carried
- * out again, have had their copies. */
+/* Works whose copies were given to the GPU end normally: streams may already wait for them, so they could
+ * not be repeated. */
 void tarn_ipc_lane_close(struct tarn_ipc_lane *l, int status)
 {
     uint64_t last;

@@ -1,30 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * CUDA IPC: the client opens the GPU pools of nodes on its own host and has a GPU copy. It also moves GPU
- * memory of the client to and from CPU pools, which it maps as shm does and makes reachable by its GPUs; host
- * memory of the client goes to and from CPU pools by shm, which comes before it.
+ * CUDA IPC: the client opens GPU pools of nodes on its own host and lets a GPU copy. It also moves the
+ * client's GPU memory to and from CPU pools, which it maps like shm and makes accessible to its GPUs. Host
+ * memory goes to and from CPU pools by shm, which has precedence.
  *
- * get   gen[slot] == gen? copy; when the copy's mark has passed: gen[slot] == gen still? Then nobody had been
- * given the extent while it was copied. put   the same with the reservation's odd gen; the COMMIT follows on
- * a socket when the mark has passed.
+ *   get   gen[slot] == gen? copy; after the copy's mark: gen[slot] == gen still? Then the extent had no other
+ *         owner during the copy.
+ *   put   the same with the reservation's odd gen; COMMIT follows on a socket after the mark.
  *
- * Which GPU copies: the one whose memory the pieces are; for host memory the pool's. A pool of another GPU is
- * opened for the one that copies, so the bytes pass between the two (NVLink, PCIe); where they have no access
- * to each other, the pool's copies to and from pinned host memory and the other from and to there. GPUs are
- * known by their uuids; where the pool's is not to be seen by this process, works end with NOT_REACHABLE and
- * the next transport has its turn.
+ * Which GPU copies: the one that owns the pieces; for host memory, the pool's. The copying GPU opens a pool
+ * of another GPU, so the bytes pass directly between the two (NVLink, PCIe). If they cannot access each
+ * other, both copy through pinned host memory. GPUs are identified by uuid. If the pool's GPU is not visible
+ * to this process, works end with NOT_REACHABLE and the next transport is tried.
  *
- * get() and put() queue; works of a call are carried out together (cuda_ipc_lane.h). What is costly, handles
- * and mappings, is the client's and not a link's (cuda_ipc_pool.h). The first use of a GPU or a pool takes
- * long: contexts, handles, registering of an arena. The client's worker does that, and get() and put() have
- * no room (AGAIN) for the work until it has.
+ * get() and put() queue works; works of a call are carried out together (cuda_ipc_lane.h). Costly objects,
+ * handles and mappings, belong to the client, not to a link (cuda_ipc_pool.h). The first use of a GPU or pool
+ * takes long: contexts, handles, registering an arena. The client's worker does it; until then get() and
+ * put() return AGAIN.
  *
- * Nothing is asked of CUDA before the first link is made, since asking costs a quarter of a second and leaves
- * a process whose children by fork() cannot use CUDA. Clients that keep to host memory and CPU pools never
- * make one.
+ * CUDA is not used before the first link, because starting it takes a quarter of a second, and afterwards
+ * children by fork() cannot use CUDA. Clients with only host memory and CPU pools make no such link.
  *
- * A process whose CUDA has failed for good gets no more links of this transport. Copies of the process end
- * with it.
+ * If CUDA has failed permanently in a process, it gets no more links of this transport. The process's
+ * running copies end.
  */
 #include "transport/cuda_ipc/cuda_ipc.h"
 
@@ -53,13 +51,13 @@ struct tarn_link {
     const struct tarn_logger *log;
     struct tarn_local *local;
     bool writable;
-    int broken; /* why no more works are taken */
+    int broken; /* the error after which it takes no more works, or 0 */
     uint64_t tick_base_ns;
     struct tarn_ipc_pool *pools[POOLS_MAX]; /* NULL: not served */
     struct tarn_ipc_lane *lanes[TARN_IPC_DEVICES];
-    struct tarn_ipc_opening *opening; /* what the last work that was refused needs; NULL: nothing */
+    struct tarn_ipc_opening *opening; /* what the last refused work needs; NULL: nothing */
     struct tarn_share_hazards hazards;
-    struct { /* of the last work straight to or from a GPU's memory; most are like the one before */
+    struct { /* the last work straight to or from GPU memory; the next one is mostly similar */
         const struct tarn_ipc_pool *pool; /* NULL: none so far */
         uint32_t gpu;
         int device;
@@ -99,7 +97,7 @@ static int take_pool(struct tarn_link *l, const struct tarn_peer *peer, const ch
     struct tarn_ipc_offer of = {.epoch = epoch, .writable = peer->write};
     if (!parse_pool(at, &of) || l->pools[of.index])
         return malformed(l, peer->text);
-    of.writable |= of.kind == TARN_POOL_GPU; /* a handle knows no other way */
+    of.writable |= of.kind == TARN_POOL_GPU; /* a handle always permits writes */
     uint32_t fds = of.kind == TARN_POOL_CPU ? TARN_CUDA_IPC_FDS : TARN_CUDA_IPC_FDS - 1;
     if (peer->nfds - *nfds < fds)
         return malformed(l, peer->text);
@@ -154,7 +152,7 @@ static struct tarn_link *link_new(const struct tarn_peer *peer)
     return l;
 }
 
-/* Until it is there or has failed; AGAIN: the worker has not opened it by until_ns, 0 being now. */
+/* Waits until it is open or has failed. AGAIN: not open by until_ns (0: now). */
 static int have_opened(struct tarn_link *l, const struct tarn_ipc_want *want, uint64_t until_ns)
 {
     if (l->opening && !tarn_ipc_asked_for(l->opening, want)) {
@@ -171,7 +169,7 @@ static int have_opened(struct tarn_link *l, const struct tarn_ipc_want *want, ui
     return rc;
 }
 
-/* Starting the driver takes up to seconds. */
+/* Starting the driver can take seconds. */
 static int start_driver(struct tarn_link *l, uint64_t deadline_ns)
 {
     const struct tarn_ipc_want driver = {TARN_IPC_DRIVER, NULL, -1};
@@ -216,7 +214,7 @@ static int out_of_date(const struct tarn_link *l, uint32_t pool, uint32_t slot)
                      pool, slot);
 }
 
-/* The pool, when slot and range lie in it; else NULL: the descriptor was never this node's, or is garbage. */
+/* The pool, if slot and range lie in it. NULL: the descriptor is another node's, or garbage. */
 static struct tarn_ipc_pool *pool_at(const struct tarn_link *l, uint32_t pool, uint32_t slot, uint64_t offset,
                                      uint64_t bytes)
 {
@@ -230,7 +228,7 @@ static bool has_gen(const struct tarn_ipc_pool *p, const struct tarn_work *w)
     return atomic_load_explicit(&p->gen[w->slot], memory_order_acquire) == w->gen;
 }
 
-/* A work's bytes have moved, or will not: what that makes of it. */
+/* Ends a work whose bytes have moved or will not. */
 static void ended(void *arg, struct tarn_work *w, int status)
 {
     struct tarn_link *l = arg;
@@ -244,8 +242,8 @@ static void ended(void *arg, struct tarn_work *w, int status)
     w->done(w);
 }
 
-/* Is any of the pieces in memory that GPUs cannot reach? INVALID: one is in GPU memory, where the CPU's was
- * said. */
+/* Is one of the pieces in memory that GPUs cannot access? INVALID: a piece is in GPU memory although the
+ * caller said it is the CPU's. */
 static int is_pageable(const struct tarn_work *w, bool *pageable_p)
 {
     struct tarn_cuda_memory m = {.begin = 1, .end = 0};
@@ -269,12 +267,12 @@ static int is_pageable(const struct tarn_work *w, bool *pageable_p)
 
 /* How a work is carried out. */
 struct way {
-    int device; /* by which of this process's GPUs */
+    int device; /* this process's ordinal of the copying GPU */
     enum tarn_ipc_way way;
-    uint8_t *base; /* of the pool, as that reaches it */
+    uint8_t *base; /* the pool's address for that GPU */
 };
 
-/* Which GPU, and how it reaches the work's memory. AGAIN: *want is to be opened before that is known. */
+/* Chooses the GPU and how it accesses the work's memory. AGAIN: *want must be opened first. */
 static int choose(struct tarn_link *l, struct tarn_ipc_pool *p, struct tarn_work *w, struct way *way,
                   struct tarn_ipc_want *want)
 {
@@ -291,7 +289,7 @@ static int choose(struct tarn_link *l, struct tarn_ipc_pool *p, struct tarn_work
     return rc;
 }
 
-/* For whoever looks for what an operation took. */
+/* Logs the choice for debugging. */
 static void tell(const struct tarn_link *l, const struct tarn_ipc_pool *p, const struct tarn_work *w,
                  bool put, int device, enum tarn_ipc_way way)
 {
@@ -323,20 +321,20 @@ static int lane_for(struct tarn_link *l, int device, struct tarn_ipc_want *want)
     return rc;
 }
 
-/* CUDA has failed in a way that it repeats for ever: said once a client. */
+/* CUDA has failed permanently: logged once for each client. */
 static void lose(struct tarn_link *l)
 {
     if (tarn_ipc_lose(l->local))
         tarn_log(l->log, TARN_LOG_WARN, "cuda_ipc", "msg=\"set aside for good\" cause=\"%s\"", l->local->why);
 }
 
-/* What a link has been given of a pool stays as it is. */
+/* What a link uses of a pool does not change. */
 static bool is_like_last(const struct tarn_link *l, const struct tarn_ipc_pool *p, const struct tarn_work *w)
 {
     return l->last.pool == p && w->gpu > 0 && l->last.gpu == w->gpu && l->lanes[l->last.device];
 }
 
-/* AGAIN: *want is to be opened first. */
+/* AGAIN: *want must be opened first. */
 static int try_way(struct tarn_link *l, struct tarn_ipc_pool *p, struct tarn_work *w, struct way *way,
                    struct tarn_ipc_want *want)
 {
@@ -355,7 +353,7 @@ static int try_way(struct tarn_link *l, struct tarn_ipc_pool *p, struct tarn_wor
     return way->base ? 0 : TARN_E_AGAIN;
 }
 
-/* AGAIN: the worker is at it. */
+/* AGAIN: the worker is opening something. */
 static int find_way(struct tarn_link *l, struct tarn_ipc_pool *p, struct tarn_work *w, struct way *way)
 {
     struct tarn_ipc_want want;
@@ -430,7 +428,7 @@ static void cuda_unview(struct tarn_link *l, uint32_t hazard)
     tarn_share_hazard_drop(&l->hazards, hazard);
 }
 
-/* Any thread, so it does not use the link's own opening. */
+/* Any thread may call this, so it does not use the link's own opening. */
 static int view_base(const struct tarn_link *l, struct tarn_ipc_pool *p, uint8_t **base_p)
 {
     const struct tarn_ipc_want arena = {TARN_IPC_ARENA, p, p->device};
@@ -449,7 +447,7 @@ static int view_base(const struct tarn_link *l, struct tarn_ipc_pool *p, uint8_t
     return rc;
 }
 
-/* A pool's memory as its own device has it, or for the CPU. Unlike the rest, views are for any thread. */
+/* A pool's memory for its own device, or for the CPU. Unlike the rest, views may be used by any thread. */
 static int cuda_view(struct tarn_link *l, uint32_t pool, uint32_t slot, uint64_t gen, uint64_t offset,
                      uint64_t bytes, const void **addr_p, uint32_t *hazard_p)
 {
@@ -473,7 +471,7 @@ static int cuda_view(struct tarn_link *l, uint32_t pool, uint32_t slot, uint64_t
 
 /* --- progress ----------------------------------------------------------------------------------- */
 
-/* Ends all works with `status`; nothing touches their memory any more. */
+/* Ends all works with `status`. Nothing accesses their memory any more. */
 static void end_lanes(struct tarn_link *l, int status)
 {
     l->broken = status;
@@ -485,7 +483,7 @@ static void end_lanes(struct tarn_link *l, int status)
     }
 }
 
-/* 1: something moved. */
+/* 1: progress was made. */
 static int advance(struct tarn_link *l)
 {
     int moved = 0;
@@ -514,7 +512,7 @@ static bool is_busy(const struct tarn_link *l)
     return false;
 }
 
-/* What has been given to a GPU, or to the worker, moves, however long it takes. */
+/* What a GPU or the worker is doing counts as progress, however long it takes. */
 static int cuda_progress(struct tarn_link *l)
 {
     int rc = l->broken ? l->broken : advance(l);
@@ -522,8 +520,8 @@ static int cuda_progress(struct tarn_link *l)
 }
 
 /*
- * Copies end without a descriptor to wait for: first by looking, later by looking now and then. A nap takes
- * some 80 us, whatever is asked for, so it comes only where that is little beside what has been waited for.
+ * Copies have no descriptor to wait for. Polls continuously first, then now and then. A nap takes some 80
+ * us even if it should be shorter, so naps start only when the wait has been much longer.
  */
 static int cuda_wait(struct tarn_link *l, uint64_t deadline_ns)
 {

@@ -1,13 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * CUDA IPC, node half: hands out the files of the pools, and handles of those in GPU memory. No thread, no
- * byte is touched here, and nothing is asked of CUDA.
- *
- * ATTACH answers "v1 <epoch> <npools>", then for each pool "<index> <bytes> <nslots>" and "cpu", or "gpu
- * <uuid> <handle>"; with descriptors: of a CPU pool arena, gen, touch; of a GPU pool gen, touch; then that of
- * the session's hazard page. Arena and
- * gen can only be read, the arena of one who asked to write excepted. A handle lets whoever has it write:
- * CUDA has no other.
+ * CUDA IPC, node half: hands out the files of pools, and handles of pools in GPU memory. It has no thread,
+ * touches no data, and does not use CUDA. ATTACH answers "v1 <epoch> <npools>", then for each pool
+ * "<index> <bytes> <nslots>" and "cpu", or "gpu <uuid> <handle>". Its descriptors: for a CPU pool arena,
+ * gen, touch; for a GPU pool gen, touch; finally that of the session's hazard page. Arena and gen are
+ * read-only, except the arena for a client that asked to write. A handle always permits writes: CUDA has
+ * no other kind.
  */
 #include "transport/cuda_ipc/cuda_ipc.h"
 
@@ -115,8 +113,8 @@ static int ipc_attach(struct tarn_node_half *s, struct tarn_attach *a)
     return 0;
 }
 
-/* Nothing to take back: a mapping and an open handle last as long as their process, which the server waits
- * for. The driver ends what a process has under way on a GPU before its exit can be seen. */
+/* Nothing to revoke: mappings and open handles last as long as their process, whose end the server awaits.
+ * The driver stops a process's GPU work before its exit becomes visible. */
 static void ipc_detach(struct tarn_node_half *s, uint64_t session)
 {
     (void)s, (void)session;

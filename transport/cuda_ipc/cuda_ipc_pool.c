@@ -119,7 +119,7 @@ static bool is_in_cuda(const struct tarn_ipc_pool *p)
     return is;
 }
 
-/* By the worker, where CUDA has to let go of it. */
+/* Runs in the worker if CUDA must release something. */
 static void pool_end(struct tarn_local *local, struct tarn_ipc_pool *p)
 {
     struct ending *e = is_in_cuda(p) ? calloc(1, sizeof(*e)) : NULL;
@@ -134,7 +134,7 @@ static void pool_end(struct tarn_local *local, struct tarn_ipc_pool *p)
     pool_free(p);
 }
 
-/* A writable mapping serves readers, too. */
+/* A writable mapping also serves readers. */
 static struct tarn_ipc_pool *find(struct tarn_local *local, const struct tarn_ipc_offer *of)
 {
     for (struct tarn_ipc_pool *p = local->pools; p; p = p->next)
@@ -144,7 +144,7 @@ static struct tarn_ipc_pool *find(struct tarn_local *local, const struct tarn_ip
     return NULL;
 }
 
-/* Those that were kept, and whose node is not this one. The lock is held. */
+/* Takes kept pools of other nodes. The lock is held. */
 static struct tarn_ipc_pool *take_kept(struct tarn_local *local, uint64_t epoch)
 {
     struct tarn_ipc_pool **at = &local->pools, *kept = NULL;
@@ -226,7 +226,7 @@ static void *spare_take(struct tarn_local *local, void **spare)
     return taken;
 }
 
-/* False: there is no room. */
+/* False: no room. */
 static bool spare_keep(struct tarn_local *local, void **spare, void *given)
 {
     int i = 0;
@@ -328,7 +328,7 @@ static int unseen(const struct tarn_ipc_pool *p)
                      p->node, p->of.index, uuid);
 }
 
-/* A pinned mapping can be used by all devices; it is only ever pinned whole. */
+/* All devices can use a pinned mapping. It is always pinned as a whole. */
 static int pin_arena(struct tarn_ipc_pool *p)
 {
     int rc = tarn_cuda_pin(p->arena_map.addr, p->arena_map.bytes, p->of.writable);
@@ -349,7 +349,7 @@ static int open_handle(struct tarn_ipc_pool *p, int device, void **addr_p)
     return rc;
 }
 
-/* Only the worker changes what is looked at here without the lock. */
+/* Reads without the lock what only the worker changes. */
 static int open_arena(struct tarn_local *local, struct tarn_ipc_pool *p, int device)
 {
     bool is_cpu = p->of.kind == TARN_POOL_CPU;

@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a client has of CUDA and of the pools of nodes on its host, for the CUDA IPC transport: mappings of
- * their files, handles opened, arenas made reachable by its GPUs, queues and pinned rings. All of that is
- * costly, so there is one of it a client (struct tarn_local), whatever the number of links, which count
- * themselves in and out of pools. With the last link to a node its pools go; queues and rings are kept for
- * the next link.
+ * A client's CUDA objects and pools of nodes on its host, for the CUDA IPC transport: mappings of their
+ * files, opened handles, arenas accessible to its GPUs, queues and pinned rings. These are costly, so each
+ * client has one set (struct tarn_local) for all its links. Links count as users of pools. When the last link
+ * to a node ends, its pools are closed; queues and rings are kept for the next link.
  *
- * Only the client's worker opens and closes any of it: tarn_ipc_ask(). The other calls here look at what is
- * there, and wait for nothing. Any thread. What a link has been given stays as it is until the link gives it
+ * Only the client's worker opens and closes these objects: tarn_ipc_ask(). The other calls here look at
+ * what exists and never wait. Any thread. What a link has taken stays unchanged until the link gives it
  * back.
  */
 #ifndef TARN_TRANSPORT_CUDA_IPC_POOL_H
@@ -19,8 +18,8 @@
 #include "transport/share.h"
 
 enum {
-    TARN_IPC_DEVICES = 32, /* of a client at most */
-    TARN_IPC_SPARE = 16,   /* queues of a device, and rings, that are kept for the next link */
+    TARN_IPC_DEVICES = 32, /* of a client, at most */
+    TARN_IPC_SPARE = 16,   /* queues of each device, and rings, kept for the next link */
     TARN_IPC_RING = 8 << 20,
 };
 
@@ -29,7 +28,7 @@ struct tarn_ipc_offer {
     uint64_t epoch, bytes;
     uint32_t index, nslots;
     enum tarn_pool_kind kind;
-    bool writable; /* CPU: the arena is */
+    bool writable; /* CPU: the arena is writable */
     uint8_t uuid[TARN_CUDA_UUID];
     uint8_t handle[TARN_CUDA_HANDLE];
 };
@@ -39,46 +38,46 @@ struct tarn_ipc_pool {
     const struct tarn_logger *log;
     char node[64];
     struct tarn_ipc_offer of;
-    uint32_t users; /* links, and tasks of the worker */
-    int device;     /* GPU: which of this process's it is on; -1: none that is visible */
+    uint32_t users; /* links and tasks of the worker */
+    int device;     /* GPU: this process's ordinal of its device; -1: not visible */
     const _Atomic uint64_t *gen;
     _Atomic uint32_t *touch;
     struct tarn_mapping arena_map, gen_map, touch_map;
     bool pinned;
-    void *opened[TARN_IPC_DEVICES];                      /* GPU: the arena as each device reaches it */
-    bool asked[TARN_IPC_DEVICES], far[TARN_IPC_DEVICES]; /* far: the two devices do not reach each other */
-    bool fresh; /* opened or pinned, and no link has used that: kept for the next link to the node */
+    void *opened[TARN_IPC_DEVICES];                      /* GPU: the arena's address for each device */
+    bool asked[TARN_IPC_DEVICES], far[TARN_IPC_DEVICES]; /* far: the two devices cannot access each other */
+    bool fresh; /* opened or pinned, but not used by a link yet: kept for the next link to the node */
 };
 
 struct tarn_local {
     pthread_mutex_t lock;
     struct tarn_ipc_pool *pools;
-    void *queues[TARN_IPC_DEVICES][TARN_IPC_SPARE], *rings[TARN_IPC_SPARE]; /* that nobody uses */
-    _Atomic bool driver;                                                    /* it has been started */
-    _Atomic bool lost;       /* CUDA is of no more use to this process: */
-    char why[TARN_SENTENCE]; /* set before `lost`, and once */
+    void *queues[TARN_IPC_DEVICES][TARN_IPC_SPARE], *rings[TARN_IPC_SPARE]; /* unused ones */
+    _Atomic bool driver;                                                    /* the driver has been started */
+    _Atomic bool lost;       /* CUDA is unusable in this process: */
+    char why[TARN_SENTENCE]; /* set once, before `lost` */
     struct tarn_ipc_worker worker;
 };
 
 int tarn_ipc_local_open(const char *devices, struct tarn_local **local_p);
 void tarn_ipc_local_close(struct tarn_local *local);
 
-/* The pool of an offer, mapped. fds: as TARN_CUDA_IPC_FDS says; still the caller's. */
+/* Maps the pool of an offer. fds: see TARN_CUDA_IPC_FDS; they stay the caller's. */
 int tarn_ipc_pool_take(struct tarn_local *local, const struct tarn_peer *peer,
                        const struct tarn_ipc_offer *of, const int *fds, struct tarn_ipc_pool **p_p);
-/* Nothing under way uses it any more. */
+/* Gives a pool back; nothing in flight may use it. */
 void tarn_ipc_pool_give(struct tarn_local *local, struct tarn_ipc_pool *p);
 
 /* --- what is there ------------------------------------------------------------------------------ */
 
-/* Is it on a GPU of this process that `device` does not reach? AGAIN: ask for TARN_IPC_PEER. */
+/* Is the pool on a GPU of this process that `device` does not reach? AGAIN: ask for TARN_IPC_PEER. */
 int tarn_ipc_pool_is_far(struct tarn_local *local, struct tarn_ipc_pool *p, int device, bool *far_p);
-/* Its arena as `device` reaches it. NULL: ask for TARN_IPC_ARENA. */
+/* The arena's address for `device`. NULL: ask for TARN_IPC_ARENA. */
 uint8_t *tarn_ipc_pool_base(struct tarn_local *local, struct tarn_ipc_pool *p, int device);
-/* A queue that nobody uses, or a ring of pinned memory. NULL: ask for TARN_IPC_QUEUE, TARN_IPC_PINNED. */
+/* Take an unused queue, or ring of pinned memory. NULL: ask for TARN_IPC_QUEUE or TARN_IPC_PINNED. */
 struct tarn_cuda_queue *tarn_ipc_queue_take(struct tarn_local *local, int device);
 uint8_t *tarn_ipc_ring_take(struct tarn_local *local);
-/* Back again; nothing is under way in them. NULL is allowed. */
+/* Give it back; nothing may be in flight in it. NULL is allowed. */
 void tarn_ipc_queue_give(struct tarn_local *local, int device, struct tarn_cuda_queue *q);
 void tarn_ipc_ring_give(struct tarn_local *local, uint8_t *ring);
 
@@ -86,13 +85,13 @@ void tarn_ipc_ring_give(struct tarn_local *local, uint8_t *ring);
 
 enum tarn_ipc_what {
     TARN_IPC_DRIVER,
-    TARN_IPC_PEER,   /* whether device and pool reach each other */
-    TARN_IPC_QUEUE,  /* of a device */
+    TARN_IPC_PEER,   /* whether device and pool can access each other */
+    TARN_IPC_QUEUE,  /* for a device */
     TARN_IPC_PINNED, /* a ring of pinned memory */
     TARN_IPC_ARENA,  /* of a pool, for a device */
 };
 
-/* device, pool: -1 and NULL where `what` names none. */
+/* device, pool: -1 and NULL if `what` needs none. */
 struct tarn_ipc_want {
     enum tarn_ipc_what what;
     struct tarn_ipc_pool *pool;
@@ -103,12 +102,12 @@ struct tarn_ipc_opening;
 
 int tarn_ipc_ask(struct tarn_local *local, const struct tarn_ipc_want *want, struct tarn_ipc_opening **o_p);
 bool tarn_ipc_asked_for(const struct tarn_ipc_opening *o, const struct tarn_ipc_want *want);
-/* AGAIN: it is not open at until_ns (0: now). Else the outcome; what is there shows it. */
+/* AGAIN: not open by until_ns (0: now). Other results are final; what exists now shows the outcome. */
 int tarn_ipc_opened(struct tarn_local *local, struct tarn_ipc_opening *o, uint64_t until_ns);
-/* Its asker looks at it no more. NULL is allowed. */
+/* The asker does not need the result any more. NULL is allowed. */
 void tarn_ipc_leave(struct tarn_local *local, struct tarn_ipc_opening *o);
 
-/* Notes the last error as what ended CUDA for this process. True for the first to do so. */
+/* Records the last error as the end of CUDA in this process. True for the first caller. */
 bool tarn_ipc_lose(struct tarn_local *local);
 
 #endif

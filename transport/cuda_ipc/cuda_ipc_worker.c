@@ -15,7 +15,7 @@ void tarn_ipc_worker_init(struct tarn_ipc_worker *w)
 
 /* --- its thread --------------------------------------------------------------------------------- */
 
-/* The lock is held, but not while the task runs. */
+/* Called with the lock held; releases it while the task runs. */
 static void carry_out(struct tarn_ipc_worker *w, struct tarn_ipc_task *t)
 {
     int status = TARN_E_CANCELED;

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A thread that makes the calls of CUDA that take long: contexts, handles, registering, and undoing these. An
- * operation gives the worker a task and looks again later whether it has ended, so its deadline holds
- * whatever CUDA takes: seconds, where many processes begin to use a GPU at once.
+ * A thread for slow CUDA calls: contexts, handles, registering, and undoing these. An operation gives the
+ * worker a task and polls for its end. So the operation's deadline holds even if CUDA takes seconds, as it
+ * does when many processes start to use a GPU.
  *
- * One worker a client; its thread begins with the first task. Tasks run one after the other, as given.
+ * Each client has one worker. Its thread starts with the first task. Tasks run one after the other, in
+ * order.
  */
 #ifndef TARN_TRANSPORT_CUDA_IPC_WORKER_H
 #define TARN_TRANSPORT_CUDA_IPC_WORKER_H
@@ -16,13 +17,13 @@
 #include "base/error.h"
 
 struct tarn_ipc_task {
-    /* Set by whoever gives it, and not changed. run: by the worker's thread, without a lock; its result is
-     * the status. drop: nobody needs the task any more; frees it. anyway: it is run even if it was left
-     * before. */
+    /* Set by the giver and constant. run: called in the worker's thread without a lock; its result is the
+     * status. drop: frees the task when nobody needs it any more. anyway: run the task even if its giver
+     * has left it. */
     int (*run)(struct tarn_ipc_task *t);
     void (*drop)(struct tarn_ipc_task *t);
     bool anyway;
-    /* The worker's. */
+    /* Used by the worker. */
     struct tarn_ipc_task *prev, *next;
     bool ended, left;
     int status;
@@ -34,19 +35,20 @@ struct tarn_ipc_worker {
     pthread_cond_t changed;
     pthread_t thread;
     bool started, ends;
-    struct tarn_ipc_task *tasks; /* those that wait for their turn */
+    struct tarn_ipc_task *tasks; /* waiting tasks */
 };
 
 void tarn_ipc_worker_init(struct tarn_ipc_worker *w);
-/* All tasks have been left. Waits for the one that runs, and for those that run anyway; drops the others. */
+/* All tasks have been left. Waits for the running one and for those with `anyway`; drops the others. */
 void tarn_ipc_worker_end(struct tarn_ipc_worker *w);
 
-/* Any thread. The task is the worker's until it has ended or was left. SYSTEM: no thread could be started. */
+/* Any thread. The worker owns the task until it has ended or was left. SYSTEM: the thread could not be
+ * started. */
 int tarn_ipc_worker_give(struct tarn_ipc_worker *w, struct tarn_ipc_task *t);
-/* Waits for its end until then, 0: does not wait. AGAIN: it has not ended. Else its status, with its
+/* Waits for the task until until_ns; 0: does not wait. AGAIN: not ended. Else its status, with its
  * sentence. */
 int tarn_ipc_worker_wait(struct tarn_ipc_worker *w, struct tarn_ipc_task *t, uint64_t until_ns);
-/* Its giver does not wait for it any more; the task is dropped when it does not run (any more). */
+/* The giver stops waiting. The task is dropped when it is not running. */
 void tarn_ipc_worker_leave(struct tarn_ipc_worker *w, struct tarn_ipc_task *t);
 
 #endif

@@ -4,8 +4,8 @@
 #include "base/error.h"
 #include "transport/seen.h"
 
-#define LARGE (16ull << 20) /* runs from this size on go to the copy engines */
-#define AHEAD 128           /* pieces that are fetched into the cache while others are written */
+#define LARGE (16ull << 20) /* runs of at least this size go to the copy engines */
+#define AHEAD 128           /* how many pieces ahead to prefetch */
 
 static inline struct tarn_cuda_piece piece_of(const struct tarn_ipc_run *r, uint64_t bytes, bool put)
 {
@@ -64,8 +64,8 @@ static inline bool next_range(struct tarn_cursor *c, const struct tarn_work *w, 
     return false;
 }
 
-/* Does a piece lie in the memory that the work is said to be in? Looks up its allocation, unless it is the
- * one of before. */
+/* Is the piece in the memory that the caller named for the work? Looks its allocation up, unless it is the
+ * previous one. */
 static bool find_range(struct tarn_ipc_place *at, const struct tarn_work *w, const uint8_t *memory,
                        uint64_t n)
 {
@@ -84,9 +84,9 @@ static inline bool is_inside(const struct tarn_ipc_place *at, const uint8_t *mem
 }
 
 /*
- * What lists of thousands of pieces are made of: plain ones, each a run of its own, with nothing in them to
- * be cut or taken together. Stops at the first that is not so, at the end of the room or of the work's bytes,
- * and before the last piece. False: it has written none.
+ * Fast path for lists of thousands of pieces: plain ones, each a separate run, with nothing to cut or
+ * join. Stops at the first other piece, when the room or the work's bytes end, and before the last piece.
+ * False: nothing was written.
  */
 static bool write_plain(struct tarn_ipc_writer *o, const struct tarn_work *w, uint8_t *pool,
                         struct tarn_ipc_place *place)
@@ -96,7 +96,7 @@ static bool write_plain(struct tarn_ipc_writer *o, const struct tarn_work *w, ui
     size_t room = (size_t)(o->end - at), left = w->npieces - 1 - place->cursor.piece;
     const struct tarn_piece *end = begin + (left < room ? left : room);
     uint64_t most = TARN_CUDA_PIECE_MAX, offset = place->done;
-    uintptr_t low = 0, span = UINTPTR_MAX; /* where pieces may begin; any is shorter than `most` */
+    uintptr_t low = 0, span = UINTPTR_MAX; /* where pieces may begin; each is shorter than `most` */
     bool put = o->put;
     if (w->seen) {
         low = place->begin;
@@ -124,8 +124,8 @@ static bool write_plain(struct tarn_ipc_writer *o, const struct tarn_work *w, ui
 }
 
 /*
- * The same for one piece whose runs lie apart: where the first and the last of them are in order, those
- * between are. Stops before the last, which the next piece may touch.
+ * The same for a single piece whose runs are apart. If its first and last runs are valid, so are those
+ * between. Stops before the last run, which may be adjacent to the next piece.
  */
 static bool write_strided(struct tarn_ipc_writer *o, const struct tarn_work *w, uint8_t *pool,
                           struct tarn_ipc_place *place)
@@ -143,7 +143,7 @@ static bool write_strided(struct tarn_ipc_writer *o, const struct tarn_work *w, 
         return false;
     uint64_t runs = p->count - 1 - run, room = (uint64_t)(o->end - at);
     runs = runs < room ? runs : room;
-    runs = runs * n <= left ? runs : left / n; /* `room` keeps that product small */
+    runs = runs * n <= left ? runs : left / n; /* `room` keeps the product small */
     uint8_t *memory = (uint8_t *)p->addr + run * stride, *there = pool + place->done;
     for (uint64_t i = 0; i < runs; i++, at++, memory += stride, there += n)
         *at =
@@ -155,7 +155,7 @@ static bool write_strided(struct tarn_ipc_writer *o, const struct tarn_work *w, 
     return runs > 0;
 }
 
-/* All pieces are written, or (more) all bytes that the work may have. */
+/* All pieces are written, or (more) as many bytes as the work may have. */
 static int count_up(struct tarn_work *w, struct tarn_ipc_place *place, bool more)
 {
     if (w->seen && (more || (place->done < w->bytes && !w->seen->at_most)))
