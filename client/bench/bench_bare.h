@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Bare CUDA calls: what tarn is compared with, and patterns in memory that GPUs reach. One of these is
- * linked: bench_bare.cu         where the CUDA toolkit was found bench_bare_played.c   elsewhere, by queues
- * of transport/cuda/cuda.h: over a stand-in its figures mean nothing
+ * Bare CUDA calls to compare tarn with, and patterns in memory that GPUs reach. The build links one of these:
  *
- * Functions return 0 or a negative TARN_E_*, and what they have begun has ended by then.
+ *   bench_bare.cu          with the CUDA toolkit
+ *   bench_bare_played.c    without: uses queues of transport/cuda/cuda.h; figures over a stand-in mean
+ * nothing
+ *
+ * Functions return 0 or a negative TARN_E_* when their work has ended.
  */
 #ifndef TARN_CLIENT_BENCH_BARE_H
 #define TARN_CLIENT_BENCH_BARE_H
@@ -45,18 +47,18 @@ struct bench_bare;
 int bench_bare_open(int device, struct bench_bare **b_p);
 /* NULL is allowed. */
 void bench_bare_close(struct bench_bare *b);
-/* Whether it is played: no figure means anything. */
+/* Is this the played version, without meaningful figures? */
 bool bench_bare_played(void);
-/* The versions. */
+/* The versions of driver and runtime. */
 void bench_bare_describe(char *text, size_t text_bytes);
 
-/* A copy of something in memory of the device. */
+/* A copy in device memory. */
 int bench_bare_upload(struct bench_bare *b, const void *data, size_t bytes, void **at_p);
 void bench_bare_drop(struct bench_bare *b, void *at);
 
 /* --- copies ------------------------------------------------------------------------------------- */
 
-/* As cudaMemcpyBatchAsync takes them. */
+/* In the form that cudaMemcpyBatchAsync takes. */
 struct bench_copies {
     void **to;
     const void **from;
@@ -64,7 +66,7 @@ struct bench_copies {
     size_t n;
 };
 
-/* A cudaMemcpyAsync for each, then cudaStreamSynchronize. */
+/* One cudaMemcpyAsync for each, then cudaStreamSynchronize. */
 int bench_bare_each(struct bench_bare *b, const struct bench_copies *c);
 /* One cudaMemcpyBatchAsync, then cudaStreamSynchronize. UNSUPPORTED: CUDA before 12.8. */
 int bench_bare_batch(struct bench_bare *b, const struct bench_copies *c);
@@ -73,12 +75,12 @@ struct bench_run {
     uint64_t to, from, bytes; /* multiples of 16 */
 };
 
-/* One launch of a plain kernel for n runs of about the same size; `runs` was uploaded. */
+/* One launch of a plain kernel for n runs of similar size. `runs` was uploaded. */
 int bench_bare_gather(struct bench_bare *b, const struct bench_run *runs, size_t n, uint64_t bytes);
 
 /* --- patterns ----------------------------------------------------------------------------------- */
 
-/* Words [first, first + words) of the pattern of an object, and where they are. */
+/* Words [first, first + words) of an object's pattern, and their place. */
 struct bench_span {
     uint64_t at, words, object, first;
 };
@@ -86,7 +88,7 @@ struct bench_span {
 int bench_bare_poison(struct bench_bare *b, void *at, uint64_t bytes);
 /* The spans were uploaded. */
 int bench_bare_fill(struct bench_bare *b, const struct bench_span *spans, size_t n, uint64_t seed);
-/* *object_p and *offset_p: of the first word that is wrong; else UINT64_MAX both. */
+/* *object_p and *offset_p: the first wrong word; both UINT64_MAX if all are right. */
 int bench_bare_check(struct bench_bare *b, const struct bench_span *spans, size_t n, uint64_t seed,
                      uint64_t *object_p, uint64_t *offset_p);
 
