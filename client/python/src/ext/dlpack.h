@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* DLPack's structs, those of them that are used here: see dlpack.c. */
+/* The structs of DLPack that are used here; see dlpack.c. */
 #ifndef TARN_PYTHON_DLPACK_H
 #define TARN_PYTHON_DLPACK_H
 
@@ -15,7 +15,7 @@ struct dl_tensor {
     uint64_t byte_offset;
 };
 
-/* What a capsule "dltensor" points to. Whoever takes it calls the deleter when done, on any thread. */
+/* What a capsule "dltensor" points to. Its taker calls the deleter when done, on any thread. */
 struct dl_managed {
     struct dl_tensor tensor;
     void *context;

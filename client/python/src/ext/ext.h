@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tarn._tarn, the extension below the Python package: what its files share.
+ * tarn._tarn, the C extension under the Python package: declarations shared by its files.
  *
  *   module.c   the module, dtypes and error names        args.c    keywords of calls that must be quick
  *   client.c   Client: open, enter, leave, close, fork   call.c    blocking calls: GIL released, Ctrl-C
@@ -9,23 +9,24 @@
  *   dtype.c    element types                             get.c put.c lookup.c   the methods
  *   error.c    codes as exceptions                       info.c    TensorInfo
  *   torch.c dlpack.c cuda_array.c piece.c   values of other libraries; raw memory
- *   cuda.c     streams of the caller's                   log.c     the library's lines
- *   view.c     objects where they lie                    session.c puts part by part
- *   operation.c submit.c  what was submitted              register.c memory announced
- *   manage.c   what moves no bytes
- *   sliced.c   calls without a submitted twin          after.c   events of the caller's
+ *   cuda.c     the caller's streams                      log.c     the library's lines
+ *   view.c     views of objects in place                 session.c puts in parts
+ *   operation.c submit.c  submitted operations           register.c registered memory
+ *   manage.c   calls that move no bytes
+ *   sliced.c   calls without a submitted twin            after.c   the caller's events
  *
- * Rules
- *   GIL     Everything here is guarded by the GIL, but what says otherwise. It is never held while libtarn is
- *           called for something that may wait, and nothing of Python is touched while it is not held.
- *   Enter   Every use of client->lib is between client_enter() and client_leave(), on one thread, with a
- *           reference to the Client held meanwhile (a method's `self` is one). Enter fails with Closed or
+ * Rules:
+ *
+ *   GIL     The GIL guards everything here, except where a comment says otherwise. It is released while
+ *           libtarn is called for something that may wait. Nothing of Python is touched without it.
+ *   Enter   Every use of client->lib is between client_enter() and client_leave(), on one thread, which
+ *           holds a reference to the Client meanwhile (a method's `self` is one). Enter fails with Closed or
  *           Forked.
- *   Hold    What outlives a call and needs the open client (a view) takes client_hold(), and gives it back
- *           with client_unhold(): the C client is closed when the last one is gone.
- *   Memory  A batch keeps references to all keys and buffers; it is freed when nothing uses them any more.
- *   Errors  Functions returning int return 0, or -1 with a Python exception set, but for those that return
- *           libtarn's codes and say so.
+ *   Hold    An object that outlives a call and needs the open client (a view) takes client_hold() and
+ *           releases it with client_unhold(). The C client is closed after the last release.
+ *   Memory  A batch holds references to all keys and buffers, and is freed when nothing uses them.
+ *   Errors  Functions that return int return 0, or -1 with a Python exception set. Those that return
+ *           libtarn's codes say so.
  */
 #ifndef TARN_PYTHON_EXT_H
 #define TARN_PYTHON_EXT_H
@@ -40,7 +41,7 @@
 
 #include <tarn/tarn.h>
 
-/* Codes of the package's own, beside libtarn's. */
+/* Codes of the package itself, besides libtarn's. */
 enum {
     EXT_E_TENSOR_MISMATCH = -100, /* dtype or shape */
     EXT_E_FORKED = -101,
@@ -54,14 +55,14 @@ enum {
 /* Raises the exception of the code; key (str or bytes) and why may be NULL. Always returns -1. */
 int raise_code(int code, PyObject *key, const char *why);
 int raise_why(int code, PyObject *key, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
-/* What makes exceptions: a callable (code, key, why) -> exception, tarn._errors.make. */
+/* Registers what makes exceptions: a callable (code, key, why) -> exception, tarn._errors.make. */
 PyObject *error_set_maker(PyObject *module, PyObject *maker);
 
 int raise_mismatch(PyObject *key, const struct tarn_tensor *stored, const struct tarn_tensor *given);
 
 /* --- arena.c ------------------------------------------------------------------------------------ */
 
-/* Memory that is freed at once. The first bytes come from the arena itself, which therefore must not move. */
+/* Memory that is freed all at once. The arena contains its first bytes itself, so it must not move. */
 struct arena {
     char *at, *end;
     struct arena_chunk *chunks;
@@ -78,32 +79,32 @@ void arena_free(struct arena *a);
 
 #define ARGS_MAX 16
 
-/* The arguments of a METH_FASTCALL | METH_KEYWORDS method, in order: `required` of them must be given, and
- * the first `positional` may be given without a name. */
+/* The arguments of a METH_FASTCALL | METH_KEYWORDS method, in order. `required` of them must be given. The
+ * first `positional` may be given without a name. */
 struct args_spec {
     const char *function;
     unsigned required, positional, count;
     const char *names[ARGS_MAX];
-    PyObject *interned[ARGS_MAX]; /* filled at first use */
+    PyObject *interned[ARGS_MAX]; /* filled at the first use */
 };
 
-/* out[i]: a borrowed reference, or NULL where it was not given. None stays Py_None. */
+/* out[i]: a borrowed reference, or NULL if it was not given. None stays Py_None. */
 int args_parse(struct args_spec *spec, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames,
                PyObject **out);
-/* The following leave *out alone where o is NULL or None. */
+/* The following leave *out unchanged if o is NULL or None. */
 int args_seconds(PyObject *o, const char *name, uint32_t *ms);
 int args_number(PyObject *o, const char *name, uint32_t least, uint32_t most, uint32_t *out);
 int args_u64(PyObject *o, const char *name, uint64_t *out);
 int args_text(PyObject *o, const char *name, const char **out);
 int args_flag(PyObject *o, const char *name, uint32_t flag, uint32_t *flags);
-/* A list or tuple of what is iterable, new reference; a str or bytes are not. */
+/* A new list or tuple of an iterable's items; str and bytes are refused. */
 PyObject *args_list(PyObject *o, const char *name, const char *needed);
 bool is_mapping(PyObject *o);
-/* _seconds(name, value): checked as a timeout is; a float, or None. */
+/* _seconds(name, value): a float or None, checked like a timeout. */
 PyObject *args_checked_seconds(PyObject *module, PyObject *args);
 /* TypeError: "NAME: of type TYPE: give NEEDED". Always returns -1. */
 int raise_type(const char *name, PyObject *o, const char *needed);
-/* The bytes of a str; NULL with an exception. */
+/* The UTF-8 bytes of a str; NULL with an exception. */
 const char *text_utf8(PyObject *o, const char *name, Py_ssize_t *n);
 
 /* --- client.c ----------------------------------------------------------------------------------- */
@@ -112,12 +113,12 @@ struct lines; /* log.c */
 
 struct client {
     PyObject_HEAD struct tarn_client *lib; /* NULL: not open yet, or closed */
-    uint32_t timeout_ms;                   /* the default of its calls */
-    unsigned generation;                   /* of forks when it was opened */
+    uint32_t timeout_ms;                   /* the default for its calls */
+    unsigned generation;                   /* value of fork_generation() when it was opened */
     unsigned calls, holds;
     bool closed, closing;
     pthread_mutex_t drain_lock;   /* see struct op */
-    struct operation *operations; /* flying: operation.c */
+    struct operation *operations; /* in flight: operation.c */
     size_t noperations;
     struct lines *lines; /* NULL: no logger */
     PyObject *logger;
@@ -130,7 +131,7 @@ int client_enter(struct client *c);
 void client_leave(struct client *c);
 void client_hold(struct client *c);
 void client_unhold(struct client *c);
-/* Forks that this process came out of since the module was loaded. */
+/* How many forks led to this process since the module was loaded. */
 unsigned fork_generation(void);
 
 /* --- value.c ------------------------------------------------------------------------------------ */
@@ -139,22 +140,22 @@ struct batch;
 
 #define HOST_MEMORY (-1)
 
-/* What a Python object is to tarn. */
+/* A Python object as tarn sees it. */
 struct value {
     struct tarn_tensor tensor;
     const struct tarn_piece *pieces; /* `one`, or of the batch's arena */
     uint32_t npieces;
-    bool raw;   /* bytes: gives and takes what any object holds */
-    int device; /* GPU that it lies on, as CUDA counts; HOST_MEMORY */
+    bool raw;   /* bytes: suits any object */
+    int device; /* CUDA's ordinal of its GPU, or HOST_MEMORY */
     struct tarn_piece one;
 };
 
-/* Fills *v and keeps what it points to in the batch. b->writable says whether bytes are to come. v must stay
- * where it is until the batch is freed. */
+/* Fills *v. The batch keeps what it points to. b->writable: the value will be written. v must not move
+ * until the batch is freed. */
 int value_of(struct batch *b, PyObject *o, struct value *v);
 int value_setup(void);
 
-/* An array as it lies in memory; strides in bytes. */
+/* An array in memory; strides in bytes. */
 struct layout {
     char *base;
     uint32_t dtype;
@@ -163,44 +164,43 @@ struct layout {
     Py_ssize_t shape[TARN_DIMS_MAX], strides[TARN_DIMS_MAX];
 };
 
-/* Of one object that is an array of some kind. The batch keeps it. */
+/* For an object that is an array of some kind. The batch keeps it. */
 int layout_of(struct batch *b, PyObject *o, struct layout *l);
-/* The pieces that make up, in C order, what is left without the first `skip` dimensions, `offset` bytes from
- * the base; with v's tensor. No bytes are copied. */
+/* Makes v's tensor and pieces from the layout: the pieces, in C order, of the part without the first
+ * `skip` dimensions, `offset` bytes from the base. Copies no bytes. */
 int layout_pieces(struct batch *b, const struct layout *l, int skip, Py_ssize_t offset, struct value *v);
 /* The dtype of "float32" (NumPy's and torch's names), or -1 without an exception. */
 int dtype_of_framework(const char *name);
-/* Of a format of the buffer protocol; -1 with an exception. */
+/* For a format of the buffer protocol; -1 with an exception. */
 int dtype_of_format(const char *format, Py_ssize_t itemsize);
-/* Of dtype given by name or as an object of NumPy's or torch's; -1 with an exception. */
+/* For a dtype given by name or as an object of NumPy's or torch's; -1 with an exception. */
 int dtype_of_object(PyObject *o);
-/* Sets dtype and shape where they are given, not NULL or None: v's bytes must suit. */
+/* Sets dtype and shape if given (not NULL or None). v's bytes must fit. */
 int value_declare(struct value *v, PyObject *dtype, PyObject *shape);
-/* Only the shape; the bytes are left as they are. */
+/* Sets only the shape, not the bytes. */
 int tensor_set_shape(struct tarn_tensor *t, PyObject *shape);
 bool tensor_equal(const struct tarn_tensor *a, const struct tarn_tensor *b);
 
-/* Kinds of arrays, each in a file of its own. The batch keeps o. */
-int layout_of_torch(struct batch *b, PyObject *o,
-                    struct layout *l); /* torch.c, by what a Tensor can be asked */
+/* Kinds of arrays. The batch keeps o. */
+int layout_of_torch(struct batch *b, PyObject *o, struct layout *l); /* torch.c, from a Tensor's attributes */
 int layout_of_cuda_array(struct batch *b, PyObject *o,
-                         struct layout *l); /* foreign.c, __cuda_array_interface__ */
-int layout_of_dlpack(struct batch *b, PyObject *o, struct layout *l); /* foreign.c, __dlpack__ */
-/* torch's current stream of a GPU, an int; new reference. */
+                         struct layout *l); /* cuda_array.c, __cuda_array_interface__ */
+int layout_of_dlpack(struct batch *b, PyObject *o, struct layout *l); /* dlpack.c, __dlpack__ */
+/* torch's current stream for a GPU, as an int; new reference. */
 PyObject *torch_current_stream(int device);
-/* dlpack.c: the table of functions that newer frameworks (torch from 2.10 on) have on their types for the
- * same without Python objects; NULL where a type has none. */
+/* dlpack.c: the table of functions on types of newer frameworks (torch from 2.10 on), which do the same
+ * without Python objects; NULL if a type has none. */
 struct dlpack_api;
 const struct dlpack_api *dlpack_api_of(PyTypeObject *type);
 int layout_of_dlpack_api(struct batch *b, PyObject *o, const struct dlpack_api *api, struct layout *l);
-/* UNSUPPORTED where memory holds something else than the tensor's values. */
+/* UNSUPPORTED if the memory does not hold the tensor's values. */
 int torch_check_lazy(PyObject *o, uint32_t dtype);
 int torch_setup(void);
 int dlpack_setup(void);
-/* Dimension d, from the last one on: its length, and its stride in elements, unless it is dense. *step: bytes
- * of what lies behind it. */
+/* Dimension d, starting with the last: its length, and its stride in elements unless it is dense. *step:
+ * bytes of the dimensions after it. */
 int layout_dim(struct layout *l, int d, Py_ssize_t length, Py_ssize_t stride, bool dense, Py_ssize_t *step);
-/* The shape, and strides in elements (strides NULL or None: contiguous), from tuples. */
+/* Sets the shape, and strides in elements, from tuples. strides NULL or None: contiguous. */
 int layout_dims(struct layout *l, PyObject *shape, PyObject *strides);
 
 /* piece.c: raw memory. */
@@ -211,42 +211,42 @@ int value_of_piece(struct batch *b, PyObject *o, struct value *v);
 
 #define STREAMS_MAX 8
 
-/* A stream whose work so far must have been done before the values are touched. */
+/* A stream whose earlier work must be done before the values are accessed. */
 struct stream {
     int device;
     void *handle; /* cudaStream_t */
 };
 
-struct event; /* recorded behind them */
+struct event; /* recorded after the streams' work */
 
-/* The batch's values are used on this stream; more than STREAMS_MAX are refused. */
+/* The batch's values are used on this stream. At most STREAMS_MAX. */
 int cuda_use(struct batch *b, int device, void *stream);
-/* Has the framework's current stream of the device been asked for in this batch? From now on it has. */
+/* Was the framework's current stream of the device asked for in this batch? Marks it as asked for. */
 bool cuda_asked(struct batch *b, int device);
-/* Records an event behind all of the batch's streams: *after for the options, NULL when there are none. It is
- * the batch's, until batch_free(). */
+/* Records an event after all of the batch's streams. *after: for the options; NULL if there are no
+ * streams. The batch owns it until batch_free(). */
 int cuda_after(struct batch *b, void **after);
-/* Has the batch's event passed, or does it within a moment? Also true when there is none. */
+/* Has the batch's event passed, or does it within a moment? True if there is none. */
 bool cuda_is_quiet(const struct batch *b);
 void cuda_forget(struct batch *b);
-/* Its primary context is made current; cuda_leave() undoes it. */
+/* Makes the device's primary context current; cuda_leave() undoes it. */
 int cuda_enter(int device);
 void cuda_leave(void);
-/* Has an event passed? 1, 0, or CUDA's error as a negative number. Needs no GIL, after cuda_is_there(). */
+/* Has the event passed? 1, 0, or CUDA's error as a negative number. Needs no GIL, after cuda_is_there(). */
 int cuda_passed(void *event);
 bool cuda_is_there(void);
-/* Has this process the driver loaded, so that it can have memory on a GPU? */
+/* Has this process loaded the driver, so that it may have GPU memory? */
 bool cuda_is_used(void);
-/* Of an address: the GPU, or HOST_MEMORY, also where no CUDA is. */
+/* The GPU of an address, or HOST_MEMORY, also without CUDA. */
 int cuda_device_of(struct batch *b, const void *addr);
 
 /* --- batch.c ------------------------------------------------------------------------------------ */
 
-/* Keys and values of one call. Does not move between batch_init() and batch_free(). */
+/* Keys and values of one call. Must not move between batch_init() and batch_free(). */
 struct batch {
     struct arena arena;
     struct client *client;
-    bool writable; /* values are to be written to: a get */
+    bool writable; /* a get: values are written to */
     size_t n;
     struct tarn_item *items;
     struct value *values;
@@ -256,59 +256,60 @@ struct batch {
     uint64_t bytes;       /* of all values */
     struct stream streams[STREAMS_MAX];
     unsigned nstreams;
-    uint64_t asked;      /* bits of devices, see cuda_asked() */
+    uint64_t asked;      /* bit set of devices, see cuda_asked() */
     struct event *event; /* NULL: none */
-    /* The allocation that cuda_device_of() found last; no_gpus: the process has no driver. */
+    /* The allocation that cuda_device_of() last found. no_gpus: the process has no driver. */
     uintptr_t seen_begin, seen_end;
     int seen_device;
     bool no_gpus;
 };
 
 void batch_init(struct batch *b, struct client *c, bool writable);
-/* Room for n items, all zero. */
+/* Makes room for n zeroed items. */
 int batch_reserve(struct batch *b, size_t n);
-/* Item i. The batch keeps both objects. */
+/* Sets item i. The batch keeps both objects. */
 int batch_set(struct batch *b, size_t i, PyObject *key, PyObject *value);
 int batch_set_key(struct batch *b, size_t i, PyObject *key, struct tarn_key *k);
-/* One array whose row i is for key i. */
+/* Takes one array whose row i belongs to key i. */
 int batch_set_rows(struct batch *b, PyObject *values);
 int batch_keep(struct batch *b, PyObject *o);
-/* As PyObject_GetBuffer(); released with the batch. NULL with an exception. */
+/* Like PyObject_GetBuffer(), but released with the batch. NULL with an exception. */
 Py_buffer *batch_buffer(struct batch *b, PyObject *o, int flags);
 /* Needs the GIL. */
 void batch_free(struct batch *b);
-/* For PySequence_Fast_GET_ITEM(), new reference; one key is refused. */
+/* For PySequence_Fast_GET_ITEM(); new reference. A single key is refused. */
 PyObject *keys_list(PyObject *keys);
-/* Keys of a list, tuple or other sequence: an array in the arena. */
+/* Keys of a list, tuple or other sequence, as an array in the arena. */
 int batch_keys(struct batch *b, PyObject *keys, struct tarn_key **keys_p, size_t *n_p);
 
 /* --- call.c ------------------------------------------------------------------------------------- */
 
 /*
- * A submitted operation; its address is the cookie of its submit. Completions may be drained by any thread,
- * also by one that waits for another operation: so all draining is by ops_take(), and all waiting by
+ * A submitted operation. Its address is the cookie given to submit. Any thread may drain completions, even
+ * one that waits for another operation. So all draining goes through ops_take() and all waiting through
  * op_wait().
  */
 struct op {
     tarn_op id;
     struct tarn_completion done;
-    bool complete; /* `done` is there; guarded by the client's drain_lock */
+    bool complete; /* `done` is set; guarded by the client's drain_lock */
 };
 
-/* Takes what is complete and hands it to its struct op: how many, or libtarn's code. Without the GIL; never
- * waits. */
+/* Takes completions and hands them to their struct op. Returns their number, or libtarn's code. Runs
+ * without the GIL and never waits. */
 int ops_take(struct client *c);
-#define OPS_TAKE_MAX 16 /* when it says so there may be more */
+#define OPS_TAKE_MAX 16 /* if it returns this many, there may be more */
 bool op_complete(struct client *c, struct op *op);
-/* 0: op->done is there. TARN_E_TIMEOUT: not within ms. Without the GIL. */
+/* 0: op->done is set. TARN_E_TIMEOUT: not within ms. Runs without the GIL. */
 int op_wait(struct client *c, struct op *op, uint32_t ms);
-/* The same until it ends, with the GIL and looking at signals: EXT_RAISED, and it was canceled, when a
- * handler raised. Else libtarn's code of the operation, with its sentence in why. */
+/* Waits for the end with the GIL, and checks for signals. EXT_RAISED: a signal handler raised, and the
+ * operation was canceled. Else libtarn's code of the operation, with its sentence in why. */
 int op_finish(struct client *c, struct op *op, char why[WHY_BYTES]);
 
 /*
- * The blocking calls with the GIL released, and interruptible where Python looks at signals (the main
- * thread). Return libtarn's code, with its sentence in why, or EXT_RAISED when a signal's handler raised.
+ * Blocking calls with the GIL released. They can be interrupted in the thread where Python checks for
+ * signals (the main thread). They return libtarn's code, with its sentence in why, or EXT_RAISED if a
+ * signal handler raised.
  */
 int call_get(struct batch *b, const struct tarn_get_options *o, char why[WHY_BYTES]);
 int call_put(struct batch *b, const struct tarn_put_options *o, char why[WHY_BYTES]);
@@ -317,23 +318,23 @@ int call_lookup(struct client *c, const struct tarn_key *keys, size_t n, uint32_
 int call_remove(struct client *c, const struct tarn_key *keys, size_t n, int32_t *statuses,
                 uint32_t timeout_ms, char why[WHY_BYTES]);
 
-/* Does Python look at signals in this thread? */
+/* Does Python check for signals in this thread? */
 bool in_main_thread(void);
 
 /* --- sliced.c ----------------------------------------------------------------------------------- */
 
-/* Called without the GIL, perhaps several times; ms is its deadline. */
+/* Called without the GIL, possibly several times; ms is its timeout. */
 typedef int (*sliced_fn)(void *arg, uint32_t ms);
-/* fn's code, with libtarn's sentence in why. timeout_ms 0: the client's. */
+/* Returns fn's code, with libtarn's sentence in why. timeout_ms 0: the client's. */
 int call_whole(sliced_fn fn, void *arg, uint32_t timeout_ms, char why[WHY_BYTES]);
-/* The same, or EXT_RAISED. fn asks the directory only. */
+/* The same, or EXT_RAISED. fn only asks the directory. */
 int call_sliced(struct client *c, sliced_fn fn, void *arg, uint32_t timeout_ms, char why[WHY_BYTES]);
 
 /* --- after.c ------------------------------------------------------------------------------------ */
 
-/* The event of an argument `after`: a torch.cuda.Event or an int. *event stays where it is NULL or None. */
+/* The event of an argument `after`: a torch.cuda.Event or an int. *event is unchanged for NULL or None. */
 int after_of(PyObject *o, void **event);
-/* Waits until the event has passed; event NULL: until what the batch's streams were given so far is done. */
+/* Waits until the event has passed. event NULL: until the earlier work of the batch's streams is done. */
 int after_wait(struct batch *b, void *event, uint32_t timeout_ms);
 
 /* --- info.c ------------------------------------------------------------------------------------- */
@@ -361,33 +362,33 @@ PyObject *transports(PyObject *module, PyObject *unused);
 #define PUT_OPTIONS "replace", "pin", "ttl", "replicas", "place", "timeout"
 /* The last six arguments of every put: replace, pin, ttl, replicas, place, timeout. */
 int put_options(PyObject *const *arg, struct tarn_put_options *o);
-/* keys and values: two sequences alike, or values one array of rows. */
+/* keys and values: two sequences of equal length, or values is one array of rows. */
 int get_fill(struct batch *b, PyObject *keys, PyObject *values);
-/* Items of a batch after the call: what came is what the values say they are, or bytes were asked for. */
+/* Checks items after the call: the objects must match the values, unless bytes were asked for. */
 void get_check(struct batch *b);
-/* Did the call as a whole fail, and items have nothing to say? A failed item is no failure of the call. */
+/* Did the call as a whole fail, so that items have no outcome? A failed item is no failure of the call. */
 bool get_failed_whole(const struct batch *b, int rc);
-/* Bytes or code of each; (status, TensorInfo or None) of each. */
+/* For each item bytes or its code; for each item (status, TensorInfo or None). */
 PyObject *get_outcomes(const struct batch *b);
 PyObject *get_fetched(const struct batch *b);
-/* Of a mapping, or an iterable of (key, value). */
+/* From a mapping, or an iterable of (key, value). */
 int put_fill(struct batch *b, PyObject *pairs);
 PyObject *put_codes(const struct batch *b);
 PyObject *codes_of(const int32_t *statuses, size_t n);
-/* Takes lib, also when it fails. */
+/* Takes ownership of lib, even on failure. */
 PyObject *hits_new(struct client *c, struct tarn_hits *lib, uint32_t stride);
-/* Cancels all that is flying; close() does so first. */
+/* Cancels all operations in flight, as close() does first. */
 void operations_cancel(struct client *c);
-/* NULL and None: none. They must be this client's and at least n. */
+/* NULL and None: no hits. They must be this client's, and at least n. */
 int hits_of(PyObject *o, struct client *c, size_t n, const struct tarn_hits **hits);
 
 /* --- log.c -------------------------------------------------------------------------------------- */
 
-/* Lines from any thread of libtarn's, kept until a thread with the GIL gives them to the logger. */
+/* Log lines from any of libtarn's threads, kept until a thread with the GIL passes them to the logger. */
 struct lines *lines_new(void);
 void lines_free(struct lines *l);
 void lines_add(void *lines, enum tarn_log_level level, const char *line); /* a tarn_log_fn */
-/* Gives what there is to the logger. Keeps a pending exception; errors of the logger are not raised. */
+/* Passes pending lines to the logger. Keeps a pending exception; ignores the logger's errors. */
 void lines_give(struct lines *l, PyObject *logger);
 
 #endif

@@ -1,32 +1,32 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What submit.c and operation.c share: see operation.c. */
+/* Shared by submit.c and operation.c; see operation.c. */
 #ifndef TARN_PYTHON_OPERATION_H
 #define TARN_PYTHON_OPERATION_H
 
 #include "ext.h"
 
-/* GET's result is a list of bytes or code, that of the next two (code, TensorInfo or None) of each; FETCH
- * does not compare dtypes and shapes. */
+/* Kinds of operations. The result of GET is a list of bytes or codes; of the next two, a list of (code,
+ * TensorInfo or None). FETCH does not compare dtypes and shapes. */
 enum what { SUBMIT_GET, SUBMIT_FETCH, SUBMIT_GET_INFO, SUBMIT_PUT, SUBMIT_LOOKUP, SUBMIT_REMOVE };
 
 struct operation {
     PyObject_HEAD struct client *client;
-    struct op op; /* its address is the cookie: op_take() writes to it */
+    struct op op; /* its address is the cookie; ops_take() writes to it */
     enum what what;
     struct batch batch;
-    struct tarn_key *keys; /* of look-ups and removes, in the batch */
+    struct tarn_key *keys; /* for look-ups and removes; in the batch */
     size_t nkeys;
     int32_t *statuses;
     uint32_t stride;
-    int device; /* GPU that values lie on; HOST_MEMORY */
+    int device; /* GPU of the values, or HOST_MEMORY */
     bool settled;
-    PyObject *result; /* NULL: failed as a whole, with status and why */
+    PyObject *result; /* NULL: the whole operation failed, with status and why */
     int status;
     char why[WHY_BYTES];
     struct operation *prev, *next;
 };
 
-/* The client's list has a reference to it. */
+/* Adds it to the client's list, which holds a reference. */
 void operation_enlist(struct operation *o);
 void operation_delist(struct operation *o);
 
