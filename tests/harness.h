@@ -37,18 +37,18 @@ struct harness;
 struct harness_process;
 
 struct harness *harness_new(void);
-/* Ends what still runs (SIGTERM, then SIGKILL), removes the directory. NULL is allowed. */
+/* Ends running processes (SIGTERM, then SIGKILL) and removes the directory. NULL is allowed. */
 void harness_free(struct harness *h);
-/* The test got through: logs are not printed. */
+/* The test has passed: logs are not printed. */
 void harness_passed(struct harness *h);
 const char *harness_dir(const struct harness *h);
-/* Names a file in the directory; valid until harness_free(). */
+/* The path of a file in the directory, valid until harness_free(). */
 const char *harness_path(struct harness *h, const char *name);
 
-/* Skips the running test with a reason, or fails it when REQUIRE names `what`. */
+/* Skips the running test with a reason, or fails it if REQUIRE names `what`. */
 void harness_skip(const char *what, const char *reason);
 
-/* A TCP port of 127.0.0.1 nobody uses just now. */
+/* A TCP port of 127.0.0.1 that is free at the moment. */
 uint16_t harness_free_port(void);
 
 /* Waits, polling every few milliseconds, until the expression holds; fails the test after ms. */
@@ -67,33 +67,34 @@ void harness_pause(void);
 /* --- processes ---------------------------------------------------------------------------------- */
 
 /*
- * Starts a program. argv[0] without a slash is looked for in TARN_BUILD, then in PATH. Its stdout is
- * read by the functions below, its stderr goes to <dir>/<name>.log.
+ * Starts a program. argv[0] without a slash is looked up in TARN_BUILD, then in PATH. The functions below
+ * read its stdout. Its stderr goes to <dir>/<name>.log.
  */
 struct harness_process *harness_spawn(struct harness *h, const char *name, const char *const *argv);
 pid_t harness_pid(const struct harness_process *p);
 bool harness_running(struct harness_process *p);
-/* After SIGSTOP it is stopped when this returns: nothing answers any more. */
+/* After SIGSTOP, returns only when the process has stopped. */
 void harness_signal(struct harness_process *p, int signum);
-/* Waits for its end: the exit status, or 128 + signal. Fails the test when it does not end in time. */
+/* Waits for the end. Returns the exit status, or 128 + signal. Fails the test on timeout. */
 int harness_wait(struct harness_process *p, int timeout_ms);
 /* SIGKILL and wait. */
 void harness_kill(struct harness_process *p);
-/* Waits for a line of stdout that begins with `prefix`: the line, owned by p; NULL: the process ended first.
- */
+/* Waits for a line of stdout with this prefix. Returns the line, owned by p; NULL: the process ended
+ * first. */
 const char *harness_wait_line(struct harness_process *p, const char *prefix, int timeout_ms);
-/* What it has written so far; owned by p, valid until the next call. NUL-terminated, bytes_p may be NULL. */
+/* Its stdout so far, NUL-terminated; owned by p and valid until the next call. bytes_p may be NULL. */
 const char *harness_stdout(struct harness_process *p, size_t *bytes_p);
 const char *harness_log(struct harness_process *p);
 
-/* Runs a program to its end; the status as of harness_wait(). Output as above, through *p_p (may be NULL). */
+/* Runs a program to its end. Returns the status as harness_wait() does; output as above, through *p_p (may
+ * be NULL). */
 int harness_run(struct harness *h, struct harness_process **p_p, const char *program, ...)
     __attribute__((sentinel));
 
 /* --- redis -------------------------------------------------------------------------------------- */
 
 struct harness_redis {
-    char url[160];      /* redis://127.0.0.1:<port>, with the password when there is one */
+    char url[160];      /* redis://127.0.0.1:<port>, with the password if there is one */
     char unix_url[160]; /* unix://<path> */
     char unix_path[128];
     char address[32]; /* for harness_call() */
@@ -103,46 +104,47 @@ struct harness_redis {
     struct harness *harness;
 };
 
-/* Starts redis-server without persistence. `password` may be NULL. Skips ("redis") when not installed. */
+/* Starts redis-server without persistence. `password` may be NULL. Skips ("redis") if it is not installed. */
 struct harness_redis *harness_redis_start(struct harness *h, const char *password);
-/* The same, without the directory that the other puts there, in which replaces need not wait for nodes. */
+/* The same without the directory's marker that the other function writes, so that replaces need not wait
+ * for nodes. */
 struct harness_redis *harness_redis_start_new(struct harness *h, const char *password);
-/* Starts it again, empty, at the same addresses, after harness_kill(r->process). */
+/* Restarts it, empty, at the same addresses, after harness_kill(r->process). */
 void harness_redis_restart(struct harness_redis *r);
 
 /* --- nodes -------------------------------------------------------------------------------------- */
 
 struct harness_node {
     char id[64], control[64], unix_path[128], redis[160], http[64];
-    char local[136]; /* "unix:" and its path, for harness_connect() */
+    char local[136]; /* "unix:" and the path, for harness_connect() */
     struct harness_process *process;
 };
 
 /*
- * Starts tarnd --id ID --listen 127.0.0.1:0 --unix <dir>/<id>.sock --data-port 0 and the arguments that
- * follow (NULL-ended), and waits until it is ready. r NULL: the node gets a private Redis.
+ * Starts tarnd --id ID --listen 127.0.0.1:0 --unix <dir>/<id>.sock --data-port 0 with further arguments
+ * (NULL-ended), and waits until it is ready. r NULL: the node gets its own Redis.
  */
 struct harness_node *harness_node_start(struct harness *h, const char *id, const struct harness_redis *r, ...)
     __attribute__((sentinel));
 /* The same with an array of arguments. */
 struct harness_node *harness_node_startv(struct harness *h, const char *id, const struct harness_redis *r,
                                          const char *const *args);
-/* The same without waiting, for nodes that are expected to refuse. */
+/* The same without waiting, for nodes that should refuse to start. */
 struct harness_process *harness_node_spawn(struct harness *h, const char *id, const struct harness_redis *r,
                                            ...) __attribute__((sentinel));
 
 /* --- RESP --------------------------------------------------------------------------------------- */
 
 /*
- * One command (NULL-ended C strings) on a connection of its own to "host:port" or "unix:/path". Never
- * NULL; the caller frees it with freeReplyObject(). harness_redis_call() authenticates first.
+ * Sends one command (NULL-ended C strings) on a new connection to "host:port" or "unix:/path". Never
+ * returns NULL; free the reply with freeReplyObject(). harness_redis_call() authenticates first.
  */
 redisReply *harness_call(const char *address, ...) __attribute__((sentinel));
 redisReply *harness_redis_call(const struct harness_redis *r, ...) __attribute__((sentinel));
-/* A connection to keep, and one command on it as above. Free it with tarn_resp_free(). */
+/* A lasting connection, and one command on it as above. Free it with tarn_resp_free(). */
 struct tarn_resp *harness_connect(const char *address);
 redisReply *harness_command(struct tarn_resp *r, ...) __attribute__((sentinel));
-/* The integer (or the number of elements) such a call answers; -1 for anything else. */
+/* The integer (or number of elements) that the call returns; -1 for other replies. */
 long long harness_redis_integer(const struct harness_redis *r, ...) __attribute__((sentinel));
 
 #endif

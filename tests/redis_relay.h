@@ -34,7 +34,7 @@ struct redis_relay {
     struct {
         int node, redis; /* -1: closed */
     } pairs[RELAY_PAIRS_MAX];
-    int npairs, holding; /* index of the pair, -1 none */
+    int npairs, holding; /* index of the pair that is held; -1: none */
     char held[RELAY_HELD_MAX];
     size_t nheld;
 };

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Stands between clients and a node's Unix socket: it passes commands on, holds back those that a test names,
- * and remembers in which order they went. The node's socket is renamed, and the relay listens under its name.
- * Answers go back unread; descriptors that come with them are lost, so shm and cuda_ipc do not work through
- * it.
+ * A relay between clients and a node's Unix socket. It forwards commands, holds those that a test names,
+ * and records their order. The node's socket is renamed, and the relay listens under its name. Replies are
+ * forwarded unread. Descriptors in them are lost, so shm and cuda_ipc do not work through it.
  */
 #ifndef TARN_TESTS_RELAY_H
 #define TARN_TESTS_RELAY_H
@@ -13,28 +12,27 @@
 
 struct relay;
 
-/* Takes the place of the socket at this path. Fails the test when it cannot. */
+/* Replaces the socket at this path. Fails the test on errors. */
 struct relay *relay_start(const char *path);
 void relay_stop(struct relay *r);
-/* The node past the relay, for harness_call(). */
+/* The node's own address, for harness_call(). */
 const char *relay_node(const struct relay *r);
 
-/* From now on commands of this name stay here, on all connections, with all that follows on theirs; NULL:
- * none do, and those that are here go on. */
+/* From now on holds commands of this name on all connections, and everything after them on the same
+ * connection. NULL: holds none, and forwards those that are held. */
 void relay_hold(struct relay *r, const char *name);
-/* Passes on those of the held name that are here now; later ones stay. */
+/* Forwards the held commands; still holds later ones. */
 void relay_pass(struct relay *r);
-/* From now on commands of this name end here, answered with these bytes; NULL: none do. Both stay the test's.
- */
+/* From now on answers commands of this name with these bytes itself; NULL: none. The test keeps both. */
 void relay_answer(struct relay *r, const char *name, const char *bytes);
-/* How many commands of this name are here. */
+/* How many commands of this name are held. */
 unsigned relay_held(struct relay *r, const char *name);
-/* How many have gone on to the node; "" counts all. */
+/* How many were forwarded to the node; "" counts all. */
 unsigned relay_passed(struct relay *r, const char *name);
-/* When the n-th of this name went on, as a number that grows with each command; 0: it has not. n begins
- * with 1. */
+/* When the n-th (from 1) command of this name was forwarded, as a number that grows with each command; 0:
+ * not yet. */
 unsigned relay_when(struct relay *r, const char *name, unsigned n);
-/* Argument i of the command of this name that is held, "" when there is none; 0 is the name. */
+/* Argument i of the held command of this name; 0 is the name; "" if there is none. */
 void relay_argument(struct relay *r, const char *name, unsigned i, char *text, size_t bytes);
 
 #endif

@@ -26,17 +26,18 @@
 struct router;
 struct relay;
 
-enum { RELAY_UP = 1, RELAY_DOWN = 2, RELAY_BOTH = 3 }; /* up: from the client to the server */
+enum { RELAY_UP = 1, RELAY_DOWN = 2, RELAY_BOTH = 3 }; /* up: from client to server */
 
 /*
  * The state of a link.
- *   cut       These directions pass nothing, not even the end of a connection. connect() waits, as where a
- *             firewall drops the packets. What was under way passes later.
- *   reset     Connections are closed with RST, also those that come later.
- *   delay_ms  Each way. The first bytes of a new connection take a round trip more, for its handshake;
- *             connect() itself returns at once.
- *   loss      Percent of the segments that are lost: what is lost comes 200 ms later (or 400, 800 ...), and
- *             all behind it, too.
+ *
+ * cut       These directions pass nothing, not even the end of a connection. connect() waits, as with a
+ *           firewall that drops packets. Held bytes pass later.
+ * reset     Connections are closed with RST, including new ones.
+ * delay_ms  In each direction. A new connection's first bytes take one more round trip, for the handshake;
+ *           connect() itself returns at once.
+ * loss      Percent of segments lost. A lost segment arrives 200 ms later (or 400, 800 ...), and so does
+ *           everything after it.
  */
 struct relay_state {
     unsigned cut;
@@ -45,28 +46,28 @@ struct relay_state {
     uint32_t loss;
 };
 
-/* The seed is of the dice for losses. */
+/* The seed is for random losses. */
 struct router *router_start(uint64_t seed);
 /* Closes all connections. NULL is allowed. */
 void router_stop(struct router *r);
 
-/* Listens at an address ("127.0.0.1:0": any port) and connects to the other; both are "host:port" in numbers.
- */
+/* Listens at one address ("127.0.0.1:0": any port) and connects to the other; both are numeric
+ * "host:port". */
 struct relay *router_add(struct router *r, const char *listen_at, const char *to);
 /* "host:port", valid until router_stop(). */
 const char *relay_address(const struct relay *x);
-/* NULL: passes everything at once. */
+/* NULL: forwards everything at once. */
 void relay_set(struct relay *x, const struct relay_state *state);
-/* How many connections it has, and the bytes that it has passed on. */
+/* The number of its connections, and the bytes it has forwarded. */
 uint32_t relay_connections(struct relay *x);
 uint64_t relay_bytes(struct relay *x);
 
 /* --- for programs linked with -Wl,--wrap=connect ------------------------------------------------ */
 
-/* What this process connects to `from` goes to `to`, both "host:port" in numbers; from now on, if it went
- * elsewhere. */
+/* From now on, this process's connections to `from` go to `to`, replacing an earlier route; both are
+ * numeric "host:port". */
 void router_route(const char *from, const char *to);
-/* Unix sockets refuse this process's connections: nodes of this host look like those of another. */
+/* Refuses this process's connections to Unix sockets, so that nodes of this host look remote. */
 void router_no_unix(bool on);
 int __wrap_connect(int fd, const struct sockaddr *to, socklen_t bytes);
 

@@ -16,10 +16,10 @@
 
 struct stalls;
 
-/* Told of each stall by any thread of the meter; may be NULL. */
+/* Called for each stall by any of the meter's threads; may be NULL. */
 typedef void (*stall_fn)(void *arg, uint64_t from_ns, uint64_t to_ns);
 
-/* Fails the running cmocka test when it cannot start. */
+/* Fails the running cmocka test if it cannot start. */
 struct stalls *stalls_start(stall_fn fn, void *arg);
 /* NULL is allowed. */
 void stalls_stop(struct stalls *s);

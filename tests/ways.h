@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The ways in which the conformance suite runs its cases: by each transport that is usable here, between each
- * kind of memory that it moves, without faults and with them.
+ * The combinations in which the conformance suite runs its cases: each usable transport, each pair of
+ * memory kinds that it moves, without and with faults.
  */
 #ifndef TARN_TESTS_WAYS_H
 #define TARN_TESTS_WAYS_H
@@ -9,19 +9,19 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { WAYS_MAX = 64, WAY_TIMEOUT_MS = 3000 }; /* and what connecting takes */
+enum { WAYS_MAX = 64, WAY_TIMEOUT_MS = 3000 }; /* WAY_TIMEOUT_MS includes connecting */
 
 struct way {
     const char *transport;
-    const char *faults; /* options of the fault injector, NULL: none */
+    const char *faults; /* options of the fault injector; NULL: none */
     uint32_t timeout_ms;
-    bool gpu_pool;       /* the node's memory */
-    int device;          /* of the client's memory; -1: the host's */
-    const char *missing; /* why it cannot be run here, NULL: it can */
+    bool gpu_pool;       /* the node's memory is a GPU's */
+    int device;          /* the client's memory; -1: the host's */
+    const char *missing; /* why this way cannot run here; NULL: it can */
     char name[96];
 };
 
-/* The list ends with a way without a transport. */
+/* A way without a transport ends the list. */
 void ways_find(struct way ways[WAYS_MAX]);
 
 #endif

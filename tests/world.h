@@ -22,7 +22,7 @@ enum { WORLD_NODES_MAX = 3, WORLD_ARGS_MAX = 16 };
 struct world_plan {
     int nodes;
     const char *args[WORLD_ARGS_MAX]; /* of each node, NULL-ended */
-    struct tarn_options client;       /* of clients; redis and size are filled in */
+    struct tarn_options client;       /* of clients; world_start() fills in redis and size */
 };
 
 struct world {
@@ -30,31 +30,31 @@ struct world {
     struct harness *h;
     struct harness_redis *redis;
     struct harness_node *nodes[WORLD_NODES_MAX];
-    struct tarn_client *client; /* NULL until the test opens one here; closed with the world */
+    struct tarn_client *client; /* NULL until a test opens one here; closed with the world */
 };
 
 int world_start(void **state, const struct world_plan *plan);
 /* The same, and opens the client. */
 int world_start_client(void **state, const struct world_plan *plan);
 int world_stop(void **state);
-/* A node like the others, under any id: one that comes later, or comes back. */
+/* Starts another node under any id: a new one, or one that comes back. */
 struct harness_node *world_node(struct world *w, const char *id);
-/* A client of its own, by these transports (NULL: all). */
+/* A new client with these transports (NULL: all). */
 struct tarn_client *world_client(const struct world *w, const char *transports);
 
 struct tarn_client *client_open(const char *redis, struct tarn_options o);
-/* With these faults (docs/faults.md), whatever the environment says; NULL: none. */
+/* With these faults (docs/faults.md), regardless of the environment; NULL: none. */
 struct tarn_client *client_open_faulty(const char *redis, struct tarn_options o, const char *faults);
 struct tarn_key key_of(const char *text);
-/* Puts so many bytes of that kind. The status. */
+/* Puts `bytes` bytes of that kind. Returns the status. */
 int client_put(struct tarn_client *c, const char *key, char byte, size_t bytes,
                const struct tarn_put_options *o);
-/* Gets so many bytes. The status; with 0 all of them are alike, and *byte_p is which. timeout_ms 0: the
- * client's. */
+/* Gets `bytes` bytes. Returns the status. On success all bytes are equal, and *byte_p is their value.
+ * timeout_ms 0: the client's. */
 int client_read(struct tarn_client *c, const char *key, size_t bytes, uint32_t timeout_ms, char *byte_p);
-/* The status; with 0 they are of that kind. */
+/* Returns the status. On success the bytes are of that kind. */
 int client_get(struct tarn_client *c, const char *key, char byte, size_t bytes);
-/* Puts <prefix>0 to <prefix>n-1; gets them. All must succeed. The longest get, in milliseconds. */
+/* Puts <prefix>0 to <prefix>n-1; gets them. All must succeed. Returns the longest get in milliseconds. */
 void client_put_each(struct tarn_client *c, const char *prefix, int n, char byte, size_t bytes,
                      const struct tarn_put_options *o);
 uint64_t client_get_each(struct tarn_client *c, const char *prefix, int n, char byte, size_t bytes);
@@ -62,7 +62,7 @@ uint64_t client_get_each(struct tarn_client *c, const char *prefix, int n, char 
 /* Is there a record of this node? */
 bool world_lists(const struct world *w, const char *node);
 
-/* Options of puts: takes the place of what is there; stores two copies. */
+/* Options for puts: replace what is there; store two copies. */
 extern const struct tarn_put_options replacing, twice;
 
 #endif

@@ -20,23 +20,23 @@
 
 enum history_kind {
     HISTORY_NONE, /* the process was killed before it wrote this record */
-    HISTORY_PUT,  /* only where there is none */
+    HISTORY_PUT,  /* put only if absent */
     HISTORY_REPLACE,
     HISTORY_REMOVE,
     HISTORY_GET,
     HISTORY_GET_MANY, /* one item of many */
     HISTORY_STALL,    /* the client did not run from start to end; HISTORY_ALL_CLIENTS: the host */
-    HISTORY_RUN,      /* another process begins to write this log: the one before is gone */
+    HISTORY_RUN,      /* another process begins to write this log: the previous one is gone */
     HISTORY_KINDS,
 };
 
-/* What a value's bytes can be; see value.h. */
+/* Possible faults of a value's bytes; see value.h. */
 enum history_wrong {
     HISTORY_RIGHT,
-    HISTORY_TORN,      /* of several versions */
+    HISTORY_TORN,      /* bytes of several versions */
     HISTORY_FOREIGN,   /* of another key */
-    HISTORY_MISPLACED, /* of this version, from elsewhere in it */
-    HISTORY_GARBLED,   /* of no value that anybody put */
+    HISTORY_MISPLACED, /* bytes of this version, from another place in it */
+    HISTORY_GARBLED,   /* bytes that nobody put */
     HISTORY_WRONGS,
 };
 
@@ -45,29 +45,29 @@ enum { HISTORY_ALL_CLIENTS = 0xffff };
 struct history_op {
     uint64_t start_ns;
     _Atomic uint64_t end_ns; /* 0: it has not ended */
-    uint64_t version;        /* that was put, or that was got (status 0) */
-    uint64_t waited_ns;      /* the thread waited for a processor */
+    uint64_t version;        /* put, or got with status 0 */
+    uint64_t waited_ns;      /* time the thread waited for a processor */
     uint32_t key;
     int32_t status;
     uint32_t deadline_ms;
     uint16_t client;
     uint8_t kind, wrong;
-    uint64_t gone_ns; /* set by history_load(): by then nobody works at it any more */
+    uint64_t gone_ns; /* set by history_load(): when it ended, or its process was gone */
 };
 
 struct history_log;
 
-/* Creates the file, or goes on behind what is in it; room for so many operations. NULL: errno says why. */
+/* Creates the file, or appends to it, with room for `room` operations. NULL: errno has the reason. */
 struct history_log *history_open(const char *path, uint16_t client, size_t room);
 void history_close(struct history_log *l);
-/* Begins an operation, now, of a thread of its own or not. NULL: no room. */
+/* Begins an operation now. NULL: no room. */
 struct history_op *history_begin(struct history_log *l, enum history_kind kind, uint32_t key,
                                  uint32_t deadline_ms);
 void history_end(struct history_op *op, int status);
-/* What is known afterwards: HISTORY_STALL. */
+/* Records something known only afterwards: HISTORY_STALL. */
 void history_note(struct history_log *l, enum history_kind kind, uint16_t client, uint64_t start_ns,
                   uint64_t end_ns);
-/* A version that nobody else puts: it names client and operation. */
+/* A unique version: it names client and operation. */
 uint64_t history_version(const struct history_log *l, const struct history_op *op);
 
 struct history {
@@ -76,8 +76,8 @@ struct history {
 };
 
 /*
- * Reads the logs of a folder; it does not matter whether their writers live. An operation is over (gone_ns)
- * when it ended, or when its log's next run began, else UINT64_MAX. False: errno says why.
+ * Reads the logs of a folder; their writers may still run. gone_ns is when the operation ended or its
+ * log's next run began, else UINT64_MAX. False: errno has the reason.
  */
 bool history_load(const char *folder, struct history *h);
 void history_free(struct history *h);

@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Between the checker's files: the operations of one key. */
+/* Shared by the checker's files: the operations of one key. */
 #ifndef TARN_TESTS_HISTORY_KEY_H
 #define TARN_TESTS_HISTORY_KEY_H
 
 #include "tests/history/check.h"
 
-/* A put, or what displaces. */
+/* A put, or an operation that displaces. */
 struct history_write {
     const struct history_op *op;
     bool displaces;
-    bool is_in_order;              /* it took effect, as far as is known */
-    uint64_t over_ns;              /* by then it has taken effect, or never will */
-    const struct history_op *seen; /* the get that returned it and ended first */
-    const struct history_op *last; /* of the gets that began when it was over the last that returned it */
+    bool is_in_order;              /* it took effect, as far as known */
+    uint64_t over_ns;              /* after this it has taken effect, or never will */
+    const struct history_op *seen; /* of the gets that returned it, the one that ended first */
+    const struct history_op *last; /* of the gets that began after it was over and returned it, the last */
     struct history_write *latest;
     bool is_placed; /* order.c */
 };
