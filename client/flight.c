@@ -183,6 +183,7 @@ static int flight_link_make(struct tarn_flight_link *fl, struct tarn_transfer *x
     if (fl->flight->until_ns && until > fl->flight->until_ns)
         until = fl->flight->until_ns;
     int rc = tarn_link_take(fl->side, until, x->patience_ns, fl->flight->cancel, &l, &fl->fresh);
+    fl->since_ns = tarn_now_ns();
     if (rc == 0)
         fl->open_link = l;
     return rc;
@@ -203,7 +204,7 @@ bool tarn_flight_opens(const struct tarn_flight *f, struct tarn_side *s)
     return !(fl && fl->open_link) && atomic_load(&s->nidle) == 0;
 }
 
-int tarn_flight_post(struct tarn_flight *f, struct tarn_side *s, struct tarn_transfer *x)
+int tarn_flight_post(struct tarn_flight *f, struct tarn_side *s, struct tarn_transfer *x, uint64_t now_ns)
 {
     struct tarn_flight_link *fl = NULL;
 
@@ -225,7 +226,9 @@ int tarn_flight_post(struct tarn_flight *f, struct tarn_side *s, struct tarn_tra
         return post_shared(f, s, x);
 
     if (!fl->transfers) {
-        fl->since_ns = fl->active_ns = fl->ended_ns = tarn_now_ns();
+        if (fl->since_ns < now_ns) /* the link was at hand */
+            fl->since_ns = now_ns;
+        fl->active_ns = fl->ended_ns = fl->since_ns;
         fl->deadline_ns = UINT64_MAX;
         fl->patience_ns = UINT64_MAX;
     }

@@ -76,7 +76,7 @@ void tarn_flight_init(struct tarn_flight *f, struct tarn_client *c, struct tarn_
  * Completed inline on a shared link or later, it comes out of tarn_flight_next exactly once. A failure
  * (no link) leaves it with the caller.
  */
-int tarn_flight_post(struct tarn_flight *f, struct tarn_side *s, struct tarn_transfer *x);
+int tarn_flight_post(struct tarn_flight *f, struct tarn_side *s, struct tarn_transfer *x, uint64_t now_ns);
 /* Would a post have to make a link first? That may take a while, so post what needs none before. */
 bool tarn_flight_opens(const struct tarn_flight *f, struct tarn_side *s);
 /* Sends what was posted, without waiting. */

@@ -119,7 +119,7 @@ void tarn_get_launch(struct tarn_get_batch *b, struct tarn_get_job *j, uint64_t 
         return;
     }
     tarn_tell_route(s, &tarn_get_item(j)->key, x->work.pool, j->gpu);
-    int rc = tarn_flight_post(&b->flight, s, x);
+    int rc = tarn_flight_post(&b->flight, s, x, now);
     if (rc == 0)
         return;
     bool stopped = rc == TARN_E_CANCELED && tarn_get_any_stopped(b);

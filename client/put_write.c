@@ -11,13 +11,13 @@
 #include "client/put_plan.h"
 #include "client/side.h"
 
-static bool choose(const struct tarn_put *p, const struct tarn_target *t, struct tarn_way *w)
+static bool choose(const struct tarn_put *p, const struct tarn_target *t, uint64_t now_ns, struct tarn_way *w)
 {
     const struct tarn_loc l = {.node = t->node, .pool = t->pool};
     const struct tarn_choice q = {
         .locs = &l, .nlocs = 1, .gpu = t->x.work.gpu, .write = true, .tried = t->tried};
 
-    return tarn_way_choose(p->client, &q, tarn_now_ns(), w);
+    return tarn_way_choose(p->client, &q, now_ns, w);
 }
 
 /* The target is lost for good or for this try. */
@@ -46,11 +46,11 @@ static bool post(struct tarn_put *p, struct tarn_target *t)
     char who[352], text[TARN_SENTENCE], busy[TARN_SENTENCE] = "";
     int rc;
 
-    while (choose(p, t, &t->way)) {
+    for (uint64_t now = tarn_now_ns(); choose(p, t, now, &t->way); now = tarn_now_ns()) {
         if (t->x.work.seen && !(t->way.side->ops->caps & TARN_CAP_CHECKS) && !look(t))
             return false;
         tarn_tell_route(t->way.side, &p->items[t->job->index].key, t->pool, t->x.work.gpu);
-        rc = tarn_flight_post(&p->flight, t->way.side, &t->x);
+        rc = tarn_flight_post(&p->flight, t->way.side, &t->x, now);
         if (rc == 0)
             return true;
         if (rc == TARN_E_NODE_DOWN || rc == TARN_E_TIMEOUT || rc == TARN_E_CANCELED) {
@@ -135,7 +135,7 @@ static void broken(struct tarn_put *p, struct tarn_target *t)
     char who[352];
     struct tarn_way again;
 
-    if (!t->x.fresh && choose(p, t, &again) &&
+    if (!t->x.fresh && choose(p, t, tarn_now_ns(), &again) &&
         tarn_now_ns() < p->deadline_ns) { /* an old pooled link: once more on a new one */
         tarn_link_flush(t->way.side);
         write_again(p, t);
@@ -175,7 +175,7 @@ static void done(struct tarn_put *p, struct tarn_target *t)
     case TARN_E_NOT_REACHABLE: /* by this transport */
     case TARN_E_UNAVAILABLE:
         t->tried |= tarn_way_bit(&t->way);
-        if (choose(p, t, &again))
+        if (choose(p, t, tarn_now_ns(), &again))
             post(p, t);
         else
             refused(t, status);
