@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `after`: events of the caller's, and waiting for one where libtarn does not (writes of put sessions). */
+/* `after`: the caller's events, and waiting for one where libtarn does not (writes of put sessions). */
 #include "ext.h"
 
 #include <stdio.h>
 #include <time.h>
 
 #define LOOK_NS 20000
-#define SIGNALS_EVERY 2500 /* looks: 50 ms */
+#define SIGNALS_EVERY 2500 /* polls between checks for signals: 50 ms */
 
 int after_of(PyObject *o, void **event)
 {
@@ -39,7 +39,7 @@ static uint64_t now_ms(void)
     return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
 }
 
-/* Some looks, without the GIL: 1 when it has passed, 0 when not, or CUDA's error below 0. */
+/* Polls for a while without the GIL: 1 if it has passed, 0 if not, or CUDA's error below 0. */
 static int look(void *event, uint64_t until_ms)
 {
     static const struct timespec pause = {0, LOOK_NS};

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Memory of one call: items, pieces, references. A few bytes come from the caller's stack, more from malloc.
- */
+/* Memory of one call: items, pieces, references. The first bytes are on the caller's stack, further ones
+ * from malloc. */
 #include "ext.h"
 
 #include <string.h>

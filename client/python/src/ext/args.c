@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Arguments of methods that must be quick: keyword names are interned, so most are found by their address. */
+/* Arguments of methods that must be quick. Keyword names are interned, so most are found by address. */
 #include "ext.h"
 
 #include <math.h>
@@ -96,7 +96,8 @@ int raise_type(const char *name, PyObject *o, const char *needed)
     return -1;
 }
 
-/* A number's conversion has raised: TypeError says what is needed, OverflowError becomes `range`. */
+/* A number's conversion has raised. A TypeError gets a sentence with what is needed; an OverflowError
+ * becomes `range`. */
 static int refuse_number(PyObject *o, const char *name, const char *needed, const char *range)
 {
     if (PyErr_ExceptionMatches(PyExc_TypeError)) {
@@ -171,7 +172,7 @@ int args_u64(PyObject *o, const char *name, uint64_t *out)
 
 PyObject *args_list(PyObject *o, const char *name, const char *needed)
 {
-    bool text = PyUnicode_Check(o) || PyBytes_Check(o); /* its letters are never meant */
+    bool text = PyUnicode_Check(o) || PyBytes_Check(o); /* text is never meant as a truth value */
 
     if (!text && (Py_TYPE(o)->tp_iter || PySequence_Check(o)))
         return PySequence_Fast(o, name);
@@ -217,7 +218,7 @@ int args_flag(PyObject *o, const char *name, uint32_t flag, uint32_t *flags)
 {
     if (absent(o))
         return 0;
-    /* "no" is true, too. */
+    /* "no" would be true. */
     if (!PyLong_Check(o) && strncmp(Py_TYPE(o)->tp_name, "numpy.bool", strlen("numpy.bool")) != 0)
         return raise_type(name, o, "True or False");
     int yes = PyObject_IsTrue(o);

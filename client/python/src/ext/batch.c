@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Keys and values of one call as libtarn's items, and the references that keep them alive meanwhile. */
+/* Keys and values of one call as libtarn's items, with the references that keep them alive. */
 #include "ext.h"
 
 #define REFS 32
 
-/* References, some at a time. */
+/* A chunk of references. */
 struct ref {
     struct ref *next;
     unsigned count;

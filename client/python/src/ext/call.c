@@ -19,7 +19,7 @@
 
 #define SLICE_MS 200
 #define SIGNALS_MS 50
-#define QUICK_BYTES (256ull << 20)    /* copied in a moment, */
+#define QUICK_BYTES (256ull << 20)    /* copied within a moment, */
 #define QUICK_GPU_BYTES (16ull << 30) /* by a GPU */
 
 bool in_main_thread(void)
@@ -60,7 +60,7 @@ int ops_take(struct client *c)
     return n;
 }
 
-/* Another thread may have drained it: then it is complete once that one has let go of the lock. */
+/* If another thread has drained it, it is complete once that thread has released the lock. */
 bool op_complete(struct client *c, struct op *op)
 {
     pthread_mutex_lock(&c->drain_lock);
@@ -115,7 +115,7 @@ int op_finish(struct client *c, struct op *op, char why[WHY_BYTES])
     return rc;
 }
 
-/* Goes on with a submit that said rc. */
+/* Continues after a submit that returned rc. */
 static int finish_submit(struct client *c, struct op *op, int rc, char why[WHY_BYTES])
 {
     if (rc != 0) {
@@ -147,7 +147,7 @@ static int get_submitted(struct client *c, struct tarn_item *items, size_t n,
     return finish_submit(c, &op, rc, why);
 }
 
-/* Where in the items those begin and end that have been left for later; false: there are none. */
+/* Finds the range of items that were left for later; false: none. */
 static bool left_over(const struct batch *b, size_t *begin, size_t *end)
 {
     *begin = *end = 0;

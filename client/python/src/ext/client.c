@@ -75,7 +75,7 @@ void client_hold(struct client *c)
     Py_INCREF(c);
 }
 
-/* Ends the C client unless somebody still uses it. The object stays meanwhile. */
+/* Ends the C client unless it is still used. The object stays. */
 static void end_if_unused(struct client *c)
 {
     struct tarn_client *lib = c->lib;
@@ -173,7 +173,7 @@ static int client_init(PyObject *self, PyObject *args, PyObject *kwargs)
 
 /* --- close -------------------------------------------------------------------------------------- */
 
-/* A moment; the loop around it looks again. Without the GIL. */
+/* Sleeps for a moment, without the GIL; callers check again in a loop. */
 static void wait_a_moment(void)
 {
     struct timespec until;
@@ -228,7 +228,7 @@ static void client_dealloc(PyObject *self)
     if (c->weakrefs)
         PyObject_ClearWeakRefs(self);
     c->closed = true;
-    end_if_unused(c); /* nobody is inside, and nobody holds it: both have references */
+    end_if_unused(c); /* nobody is inside or holds it, since both have references */
     if (c->generation == generation || !c->logger)
         lines_free(c->lines);
     Py_CLEAR(c->logger);

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The caller's streams. An event is recorded behind what they have been given so far; libtarn waits for it
- * before it touches the values, and no device is synchronised. With more than one stream, a stream of ours
- * waits for an event of each, and the last event is recorded there.
+ * The caller's streams. An event is recorded after their work so far. libtarn waits for it before it accesses
+ * the values; no device is synchronised. With several streams, our own stream waits for an event of each, and
+ * the last event is recorded there.
  *
- * By the driver's API, since libcuda is what all of a process's CUDA libraries share; it is looked for when
- * the first GPU value comes. Everything here is under the GIL; none of these calls waits. Events are kept and
- * used again.
+ * Uses the driver's API, since all CUDA libraries of a process share libcuda. It is looked for when the
+ * first GPU value comes. The GIL guards everything here, and none of these calls waits. Events are reused.
  */
 #include "ext.h"
 
@@ -52,8 +51,8 @@ static struct {
     void *joiner; /* our stream */
     struct event *idle;
 } devices[DEVICES_MAX];
-static bool used;           /* contexts are held; a child of fork() has none of them */
-static unsigned generation; /* of forks, then */
+static bool used;           /* contexts are held; they are invalid in a child of fork() */
+static unsigned generation; /* value of fork_generation() then */
 
 /* --- the driver --------------------------------------------------------------------------------- */
 
@@ -65,7 +64,7 @@ static bool find(const char *name, void *fn_p)
     return fn != NULL;
 }
 
-/* flags: RTLD_NOLOAD asks only whether the process has it. */
+/* flags: with RTLD_NOLOAD only asks whether the process has it. */
 static bool load(int flags)
 {
     if (driver.lib)
@@ -84,7 +83,7 @@ static bool load(int flags)
     return false;
 }
 
-/* Keeps the range of the allocation, where the driver tells it. */
+/* Notes the allocation's range, if the driver reports it. */
 static void note_seen(struct batch *b, const void *addr, int device)
 {
     uintptr_t begin = 0;
@@ -122,7 +121,7 @@ static int failed(const char *call, int rc)
                      call, rc);
 }
 
-/* Its primary context, the one that all runtimes use, is made current; ctx_pop() undoes it. */
+/* Makes its primary context current, which all runtimes use; ctx_pop() undoes it. */
 int cuda_enter(int device)
 {
     int rc;
@@ -150,7 +149,7 @@ void cuda_leave(void)
 
 /* --- events ------------------------------------------------------------------------------------- */
 
-/* The device is entered. */
+/* The device must be entered. */
 static struct event *take_event(int device)
 {
     struct event *e = devices[device].idle;
@@ -180,7 +179,7 @@ static void put_back(struct event *e)
     devices[e->device].idle = e;
 }
 
-/* An event behind all that the stream was given; NULL with an exception. */
+/* An event after all of the stream's work so far; NULL with an exception. */
 static struct event *record(int device, void *stream)
 {
     if (cuda_enter(device) < 0)
@@ -195,7 +194,7 @@ static struct event *record(int device, void *stream)
     return NULL;
 }
 
-/* Our stream on a device waits for the event, too. */
+/* Makes our stream on a device wait for the event, too. */
 static int join_event(int device, struct event *e)
 {
     int rc = 0;
@@ -248,7 +247,7 @@ int cuda_after(struct batch *b, void **after)
             if (!e)
                 return -1;
             int rc = join_event(home, e);
-            put_back(e); /* whoever waits for it keeps what was recorded */
+            put_back(e); /* waiters keep what was recorded */
             if (rc < 0)
                 return -1;
         }

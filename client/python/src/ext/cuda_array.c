@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Arrays of other libraries (Numba, CuPy) by __cuda_array_interface__, which also names the stream that they
- * are used on, or says that there is nothing to wait for.
+ * Arrays of other libraries (Numba, CuPy) by __cuda_array_interface__, which also names the stream in use, or
+ * says that no wait is needed.
  *
- *   https://numba.readthedocs.io/en/stable/cuda/cuda_array_interface.html
+ * https://numba.readthedocs.io/en/stable/cuda/cuda_array_interface.html
  */
 #include "ext.h"
 
@@ -43,7 +43,7 @@ static int cai_data(struct batch *b, PyObject *data, struct layout *l)
     return readonly < 0 ? -1 : 0;
 }
 
-/* Here strides are bytes. */
+/* Its strides are in bytes. */
 static int cai_dims(struct layout *l, PyObject *shape, PyObject *strides)
 {
     if (!shape)

@@ -109,7 +109,7 @@ static PyObject *dlpack_capsule(PyObject *o, bool on_gpu)
     return capsule;
 }
 
-/* The capsule is looked into and kept, not consumed: it gives its tensor back when it goes with the batch. */
+/* The capsule is inspected and kept, not consumed. It releases its tensor when the batch is freed. */
 int layout_of_dlpack(struct batch *b, PyObject *o, struct layout *l)
 {
     int type = DL_CPU, id = 0;
@@ -152,13 +152,13 @@ const struct dlpack_api *dlpack_api_of(PyTypeObject *type)
     if (capsule && PyCapsule_IsValid(capsule, "dlpack_exchange_api"))
         api = PyCapsule_GetPointer(capsule, "dlpack_exchange_api");
     PyErr_Clear();
-    Py_XDECREF(capsule); /* the table stays as long as the process */
+    Py_XDECREF(capsule); /* the table lives as long as the process */
     while (api && api->major > API_MAJOR)
         api = api->older;
     return api && api->major == API_MAJOR && api->tensor_of_object && api->current_stream ? api : NULL;
 }
 
-/* A batch is nearly always of one device, whose stream is asked for once. */
+/* A batch is nearly always of one device, so its stream is asked for once. */
 static int use_current_stream(struct batch *b, const struct dlpack_api *api, int device)
 {
     void *stream;

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Element types: those of NumPy, ml_dtypes, torch and the buffer protocol as the store's. */
+/* Maps element types of NumPy, ml_dtypes, torch and the buffer protocol to the store's. */
 #include "ext.h"
 
 #include <string.h>
 
 #define KNOWN_MAX 32
 
-/* NumPy, ml_dtypes and torch name them alike. */
+/* NumPy, ml_dtypes and torch use the same names. */
 static const struct {
     const char *name;
     enum tarn_dtype dtype;
@@ -30,7 +30,7 @@ static const struct {
     {"complex128", TARN_C128},
 };
 
-/* dtype objects seen before: they live as long as their framework. */
+/* dtype objects seen before; they live as long as their framework. */
 static struct {
     PyObject *object;
     int dtype;
@@ -45,8 +45,8 @@ int dtype_of_framework(const char *name)
     return -1;
 }
 
-/* What helps with a value whose elements the store does not have, by the beginning of the dtype's name. The
- * last one of a framework is for all its others. */
+/* Remedies for element types that the store does not have, by the beginning of the dtype's name. A
+ * framework's last entry is for all its other types. */
 static const struct {
     const char *begins, *remedy;
 } remedies[] = {
@@ -84,7 +84,7 @@ static PyObject *dtype_text(PyObject *o)
     return PyObject_Str(o);
 }
 
-/* A dtype object of a framework, or what somebody took for a dtype. */
+/* Refuses an unknown dtype object of a framework, or something else taken for a dtype. */
 static int refuse(PyObject *what)
 {
     static const char needed[] = "one of tarn.dtypes, such as 'f32', or a dtype of NumPy or torch";
@@ -115,7 +115,7 @@ static int from_text(PyObject *name, PyObject *o)
     return dtype >= 0 ? dtype : refuse(o);
 }
 
-/* Bytes of another machine's order are none of the store's types. */
+/* The store has no types in another byte order. */
 static int check_order(PyObject *o)
 {
     PyObject *native = PyObject_GetAttrString(o, "isnative");
@@ -160,7 +160,7 @@ int dtype_of_object(PyObject *o)
     return dtype;
 }
 
-/* Of the struct module's letters: an integer's size is told by itemsize. */
+/* For the struct module's letters; itemsize tells an integer's size. */
 static int of_letter(char letter, Py_ssize_t itemsize)
 {
     static const enum tarn_dtype unsigneds[] = {TARN_U8, TARN_U16, TARN_U32, TARN_U64};
@@ -201,7 +201,7 @@ int dtype_of_format(const char *format, Py_ssize_t itemsize)
     const char *f = format ? format : "B";
     int dtype = -1;
 
-    if (*f == '@' || *f == '=' || *f == '<') /* little-endian: the machines that tarn runs on */
+    if (*f == '@' || *f == '=' || *f == '<') /* little-endian, like all machines that tarn runs on */
         f++;
     if (f[0] && !f[1])
         dtype = of_letter(f[0], itemsize);

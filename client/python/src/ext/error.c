@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* libtarn's codes as Python exceptions. The classes are Python (tarn/_errors.py), which gives us its maker.
- */
+/* libtarn's codes as Python exceptions. The classes are in Python (tarn/_errors.py), which registers its
+ * maker here. */
 #include "ext.h"
 
 #include <stdarg.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Gets into memory of the caller's. */
+/* Gets into the caller's memory. */
 #include "ext.h"
 
-/* Items of a batch after the call: what came is what the values say they are, or bytes were asked for. */
+/* Checks items after the call: the objects must match the values, unless bytes were asked for. */
 void get_check(struct batch *b)
 {
     for (size_t i = 0; i < b->n; i++) {
@@ -109,7 +109,7 @@ static struct args_spec fetch_many_args = {.function = "_fetch_many",
                                            .count = 4,
                                            .names = {"keys", "values", "hits", "timeout"}};
 
-/* keys and values: two sequences alike, or values one array of rows. */
+/* keys and values: two sequences of equal length, or values is one array of rows. */
 int get_fill(struct batch *b, PyObject *keys, PyObject *values)
 {
     PyObject *fast = keys_list(keys);
@@ -126,7 +126,7 @@ int get_fill(struct batch *b, PyObject *keys, PyObject *values)
                  : raise_why(TARN_E_INVALID, NULL, "values: %zd for %zu keys: give as many",
                              PySequence_Fast_GET_SIZE(values), n);
         for (size_t i = 0; rc == 0 && i < n; i++) {
-            /* Python code run for an item may have changed either list. */
+            /* Python code that ran for an item may have changed either list. */
             if ((size_t)PySequence_Fast_GET_SIZE(values) != n || (size_t)PySequence_Fast_GET_SIZE(fast) != n)
                 rc = raise_why(TARN_E_INVALID, NULL,
                                "keys, values: changed meanwhile by another thread: give lists of your own");
@@ -146,7 +146,7 @@ drop:
     return rc;
 }
 
-/* Bytes or code of each. */
+/* Bytes or code of each item. */
 PyObject *get_outcomes(const struct batch *b)
 {
     PyObject *list = PyList_New((Py_ssize_t)b->n);
@@ -163,7 +163,7 @@ PyObject *get_outcomes(const struct batch *b)
     return list;
 }
 
-/* Did the call as a whole fail, and items have nothing to say? A failed item is no failure of the call. */
+/* Did the call as a whole fail, so that items have no outcome? A failed item is no failure of the call. */
 bool get_failed_whole(const struct batch *b, int rc)
 {
     if (rc == 0)
@@ -174,8 +174,8 @@ bool get_failed_whole(const struct batch *b, int rc)
     return true;
 }
 
-/* The call; 0, or -1 with an exception when it failed as a whole. why: the first failed item's sentence, else
- * "". */
+/* Makes the call. 0, or -1 with an exception if it failed as a whole. why: the first failed item's
+ * sentence, else "". */
 static int run_many(struct client *c, struct batch *b, PyObject *hits, struct tarn_get_options *o,
                     char why[WHY_BYTES])
 {
@@ -211,7 +211,7 @@ static PyObject *get_into_many(PyObject *self, PyObject *const *args, Py_ssize_t
 
 /* --- bytes first, then what they are ------------------------------------------------------------ */
 
-/* (status, TensorInfo or None) of each item: the latter also of one that did not fit. */
+/* (status, TensorInfo or None) of each item; also the info of objects that did not fit. */
 PyObject *get_fetched(const struct batch *b)
 {
     PyObject *list = PyList_New((Py_ssize_t)b->n);
@@ -234,8 +234,7 @@ PyObject *get_fetched(const struct batch *b)
     return list;
 }
 
-/* For get(): the caller's buffers are a guess, and are told what there is. ([(status, TensorInfo)],
- * sentence). */
+/* For get(), whose buffers have a guessed size: returns what there is. ([(status, TensorInfo)], sentence). */
 static PyObject *fetch_many(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
 {
     struct client *c = (struct client *)self;

@@ -2,9 +2,10 @@
 /*
  * Arrays of any strides as pieces, in C order, without a copy.
  *
- * Trailing dimensions that lie without gaps are one run of bytes. The dimensions before these which step
- * evenly become one strided piece, what is left gives more pieces: a KV cache of [blocks, 2, tokens, heads,
- * width] with a block picked from every layer is a handful of pieces, whatever the number of elements.
+ * Trailing dimensions without gaps form one run of bytes. Dimensions before them with an even step form
+ * one strided piece. Each index of the remaining dimensions gives another piece. So a KV cache of [blocks,
+ * 2, tokens, heads, width] with a block picked from every layer is a handful of pieces, whatever the
+ * number of elements.
  */
 #include "ext.h"
 
@@ -47,7 +48,7 @@ int layout_dims(struct layout *l, PyObject *shape, PyObject *strides)
     return 0;
 }
 
-/* What of a layout is still to be gathered. */
+/* The part of a layout that is not gathered yet. */
 struct walk {
     int ndim; /* dimensions left */
     const Py_ssize_t *shape, *strides;
@@ -66,7 +67,7 @@ static void take_run(struct walk *w)
     }
 }
 
-/* Takes the dimensions before it that step evenly, forwards and without overlap. */
+/* Takes dimensions before it with an even step, forwards and without overlap. */
 static void take_steps(struct walk *w)
 {
     w->count = 1;
@@ -112,7 +113,7 @@ static void list_pieces(const struct walk *w, char *base, struct tarn_piece *pie
     }
 }
 
-/* Bytes are to come: two elements at one place would be whichever came last. */
+/* Two elements must not share a place if bytes are written: the last writer would win. */
 static int check_overlap(const struct layout *l, int skip)
 {
     for (int d = skip; d < l->ndim; d++)

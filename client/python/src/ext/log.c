@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The library's log lines. They come from any of its threads, which must not wait for the GIL (and never get
- * it while the interpreter ends): so they are kept, up to LINES_MAX, and given to the logger by the next
- * thread that leaves a call. When there are more, the newest are counted instead.
+ * The library's log lines. They come from any of its threads. These must not wait for the GIL, which they
+ * never get while the interpreter ends. So up to LINES_MAX lines are kept; the next thread that leaves a
+ * call passes them to the logger. Newer lines beyond the limit are only counted.
  */
 #include "ext.h"
 
@@ -21,7 +21,7 @@ struct line {
 struct lines {
     pthread_mutex_t lock;
     struct line *first, **last;
-    _Atomic unsigned count; /* looked at without the lock, too */
+    _Atomic unsigned count; /* also read without the lock */
     unsigned dropped;
 };
 

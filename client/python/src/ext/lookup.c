@@ -8,7 +8,7 @@ static void hits_dealloc(PyObject *self)
 {
     struct hits *h = (struct hits *)self;
 
-    /* In a forked child they refer to what is the parent's. */
+    /* In a forked child they belong to the parent. */
     if (h->lib && h->client->generation == fork_generation())
         tarn_hits_free(h->lib);
     Py_CLEAR(h->client);
@@ -121,7 +121,7 @@ int hits_of(PyObject *o, struct client *c, size_t n, const struct tarn_hits **hi
     return 0;
 }
 
-/* Leading pages of which all keys hit. */
+/* The number of leading pages all of whose keys hit. */
 static size_t leading_pages(const struct tarn_hits *h, size_t stride)
 {
     size_t n = tarn_hits_count(h), i = 0;
@@ -160,7 +160,7 @@ static struct args_spec exists_args = {
 static struct args_spec remove_args = {
     .function = "remove", .required = 1, .positional = 1, .count = 2, .names = {"keys", "timeout"}};
 
-/* keys[0..n): look them up, an exception when that fails. The hits are to be used before client_leave(). */
+/* Looks keys[0..n) up; an exception on failure. Use the hits before client_leave(). */
 static int look_up(struct client *c, const struct tarn_key *keys, size_t n, PyObject *timeout,
                    struct tarn_hits **hits)
 {

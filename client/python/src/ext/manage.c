@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What moves no tensor bytes: stat, list, nodes, events, transports, touch, pin. The figures come as plain
- * tuples, and get names in tarn/_manage.py.
+ * Calls that move no tensor bytes: stat, list, nodes, events, transports, touch, pin. Results are plain
+ * tuples; tarn/_manage.py gives their fields names.
  *
- * libtarn calls back on the thread that called it, without the GIL: the callbacks take it.
+ * libtarn calls back in the calling thread, without the GIL. The callbacks take it.
  */
 #include "ext.h"
 
@@ -18,7 +18,7 @@ struct gather {
     PyObject *fn;
 };
 
-/* Appends what was made, which may be NULL with an exception. Looks at signals: a list may be long. */
+/* Appends an object, or handles NULL with an exception. Checks for signals, since a list may be long. */
 static int append(struct gather *g, PyObject *made)
 {
     int rc = made ? PyList_Append(g->list, made) : -1;
@@ -27,7 +27,7 @@ static int append(struct gather *g, PyObject *made)
     return rc < 0 || PyErr_CheckSignals() < 0 ? EXT_RAISED : 0;
 }
 
-/* From the beginning, when it is repeated. */
+/* Starts over when the call is repeated. */
 static void start(struct gather *g)
 {
     PyGILState_STATE gil = PyGILState_Ensure();
@@ -233,7 +233,7 @@ static int on_event(void *arg, const char *what, const struct tarn_key *key, con
     return yes < 0 ? EXT_RAISED : !yes;
 }
 
-/* Tells fn of what happens in so many seconds; fewer when it returns something false. */
+/* Calls fn for each event, for this many seconds or until fn returns something false. */
 static PyObject *client_events(PyObject *self, PyObject *args)
 {
     struct gather g = {.client = (struct client *)self};

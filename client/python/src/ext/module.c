@@ -76,13 +76,13 @@ static PyObject *no_pickle(PyObject *self, PyObject *unused)
     return NULL;
 }
 
-/* A method of all our types: without it pickle's sentence has no remedy. */
+/* A method of all our types: without it, pickle's error has no remedy. */
 static PyMethodDef pickle_methods[] = {
     {"__reduce__", no_pickle, METH_NOARGS, NULL},
     {0},
 };
 
-/* The methods of a type that are not in its own file. */
+/* Adds a type's methods that are defined in other files. */
 static int add_methods(PyTypeObject *type, PyMethodDef *methods)
 {
     for (PyMethodDef *m = methods; m->ml_name; m++) {

@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Operation: a get, put, look-up or remove that was submitted.
+ * Operation: a submitted get, put, look-up or remove.
  *
- *   flying --its completion was drained, by whomever--> complete --with the GIL: settle()--> settled
+ *   in flight --any thread drains its completion--> complete --with the GIL: settle()--> settled
  *
- * Flying ones are in the client's list, which has a reference to each; so keys and buffers stay, also when
- * the caller drops his. Settling makes the result, lets go of keys and buffers, and takes it out of the list.
- * The list, and settling, are guarded by the GIL.
+ * The client's list holds a reference to each operation in flight. So keys and buffers stay even if the
+ * caller drops the operation. Settling makes the result, releases keys and buffers, and removes it from the
+ * list. The GIL guards the list and settling.
  *
- * Draining takes completions of all kinds. So whoever drains settles what is complete, and has to tell those
- * who wait on the event fd (tarn/_aio.py): only Client._drain() drains. wait() takes its own completion only.
+ * Draining takes completions of all operations. So whoever drains must settle all complete ones and notify
+ * those who wait on the event fd (tarn/_aio.py). Therefore only Client._drain() drains; wait() takes only its
+ * own completion.
  *
- * close() cancels what is flying, first.
+ * close() first cancels all operations in flight.
  */
 #include "operation.h"
 
@@ -82,7 +83,7 @@ static PyObject *make_result(struct operation *o)
     }
 }
 
-/* It is complete. May end the last reference to it. */
+/* The operation is complete. This may release its last reference. */
 static void settle(struct operation *o)
 {
     o->settled = true;
@@ -122,7 +123,7 @@ static PyObject *drain(PyObject *self, PyObject *unused)
         return NULL;
     }
     do
-        n = ops_take(c); /* with the GIL: it never waits, and to get that again may take longer */
+        n = ops_take(c); /* keeps the GIL: the call never waits, and retaking the GIL may take longer */
     while (n == OPS_TAKE_MAX);
     struct operation *o = c->operations, *next;
     for (; list && o; o = next) {
@@ -166,7 +167,7 @@ static uint64_t now_ms(void)
     return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
 }
 
-/* Until it is complete or settled: 0; TARN_E_TIMEOUT; EXT_RAISED. Inside the client. */
+/* Waits until it is complete or settled: 0; TARN_E_TIMEOUT; EXT_RAISED. Called between enter and leave. */
 static int wait_until(struct operation *o, uint64_t until)
 {
     for (;;) {
@@ -180,7 +181,7 @@ static int wait_until(struct operation *o, uint64_t until)
             return 0;
         if (PyErr_CheckSignals() < 0)
             return EXT_RAISED;
-        /* NOT_FOUND: another thread waits for it, too, and has taken it just now. */
+        /* NOT_FOUND: another thread that waits for it, too, has just taken it. */
         if (rc != TARN_E_TIMEOUT && rc != TARN_E_NOT_FOUND)
             return rc;
         if (now_ms() >= until)
@@ -218,7 +219,7 @@ static PyObject *operation_wait(PyObject *self, PyObject *const *args, Py_ssize_
     return result_of(o);
 }
 
-/* Ends it. Inside the client, with a reference to it. */
+/* Cancels it. Called between enter and leave, with a reference to it. */
 static void end_early(struct operation *o)
 {
     struct client *c = o->client;
@@ -244,7 +245,7 @@ static PyObject *operation_cancel(PyObject *self, PyObject *unused)
     if (!o->settled && c->generation != fork_generation() && client_enter(c) < 0)
         return NULL;
     if (!o->settled) {
-        c->calls++; /* also after close() has begun: it is still open as long as something flies */
+        c->calls++; /* also after close() has begun: the client stays open while an operation is in flight */
         end_early(o);
         client_leave(c);
     }
@@ -255,7 +256,7 @@ void operations_cancel(struct client *c)
 {
     if (!c->lib || c->generation != fork_generation())
         return;
-    c->calls++; /* as client_enter(), which refuses by now */
+    c->calls++; /* like client_enter(), which already refuses */
     while (c->operations) {
         struct operation *o = c->operations;
         Py_INCREF(o);
@@ -267,7 +268,7 @@ void operations_cancel(struct client *c)
 
 /* --- streams ------------------------------------------------------------------------------------ */
 
-/* An int, or an object of torch's; NULL or None: torch's current stream of the device. */
+/* An int or an object of torch's. NULL or None: torch's current stream of the device. */
 static int stream_handle(PyObject *o, int device, void **stream)
 {
     PyObject *handle;
@@ -345,13 +346,13 @@ static void operation_dealloc(PyObject *self)
 {
     struct operation *o = (struct operation *)self;
 
-    batch_free(&o->batch); /* it is not flying: the list would refer to it */
+    batch_free(&o->batch); /* it is not in flight: otherwise the list would hold a reference */
     Py_XDECREF(o->result);
     Py_DECREF(o->client);
     Py_TYPE(self)->tp_free(self);
 }
 
-/* Whoever drains tells the others: Client._deliver() does. */
+/* The drainer notifies the others, as Client._deliver() does. */
 static PyObject *get_done(PyObject *self, void *unused)
 {
     struct operation *o = (struct operation *)self;

@@ -27,7 +27,7 @@ int put_options(PyObject *const *arg, struct tarn_put_options *o)
 
 /* --- one ---------------------------------------------------------------------------------------- */
 
-/* All of the batch; the exception is of the first that failed. */
+/* Puts the whole batch. The exception is of the first item that failed. */
 static int put_now(struct client *c, struct batch *b, const struct tarn_put_options *o)
 {
     size_t i = 0;
@@ -59,7 +59,7 @@ static int fill_one(struct batch *b, PyObject *const *arg)
     return 0;
 }
 
-/* The same of put({key: value, ...}). */
+/* The same for put({key: value, ...}). */
 static int fill_mapping(struct batch *b, PyObject *const *arg)
 {
     if (!is_mapping(arg[0])) {
@@ -105,7 +105,7 @@ static int set_pair(struct batch *b, size_t i, PyObject *pair)
     if (PyTuple_CheckExact(pair) && PyTuple_GET_SIZE(pair) == 2)
         return batch_set(b, i, PyTuple_GET_ITEM(pair, 0), PyTuple_GET_ITEM(pair, 1));
     PyObject *list = args_list(pair, "pairs: an element", "(key, value)");
-    PyObject *two = list ? PySequence_Tuple(list) : NULL; /* of our own: nobody changes it meanwhile */
+    PyObject *two = list ? PySequence_Tuple(list) : NULL; /* our own, so nobody else changes it */
     Py_XDECREF(list);
     if (!two)
         return -1;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Registration: memory announced to transports that need it. It keeps the memory's owner, since that must
+ * Registration: memory made known to transports that need it. It references the memory's owner, which must
  * outlive it.
  */
 #include "ext.h"
@@ -14,7 +14,7 @@ struct registration {
     uint64_t addr, nbytes;
 };
 
-/* From the first byte of a value to its last one. */
+/* From a value's first byte to its last. */
 static void span(const struct value *v, uint64_t *addr, uint64_t *nbytes)
 {
     uint64_t first = UINT64_MAX, end = 0;
@@ -72,7 +72,7 @@ static PyObject *client_register(PyObject *self, PyObject *const *args, Py_ssize
     return NULL;
 }
 
-/* libtarn's code; TARN_E_BUSY leaves it as it is. What ended with its client is left alone. */
+/* Returns libtarn's code. TARN_E_BUSY changes nothing. Does nothing if it ended with its client. */
 static int withdraw(struct registration *r, char why[WHY_BYTES])
 {
     struct client *c = r->client;
@@ -131,7 +131,7 @@ static void registration_dealloc(PyObject *self)
     char why[WHY_BYTES];
 
     PyErr_Fetch(&type, &value, &trace);
-    /* Devices may use the memory as long as it is registered: then it is never given back. */
+    /* Devices may use memory as long as it is registered, so in that case it is never released. */
     if (withdraw(r, why) != TARN_E_BUSY)
         batch_free(&r->batch);
     PyErr_Restore(type, value, trace);

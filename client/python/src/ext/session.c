@@ -100,7 +100,7 @@ static int fill(struct session *s, struct batch *b, PyObject *specs)
     PyObject *pairs = is_mapping(specs)
                           ? PyMapping_Items(specs)
                           : args_list(specs, "specs", "a mapping, or an iterable of (key, (dtype, shape))");
-    PyObject *all = pairs ? PySequence_Tuple(pairs) : NULL; /* of our own: nobody changes it meanwhile */
+    PyObject *all = pairs ? PySequence_Tuple(pairs) : NULL; /* our own, so nobody else changes it */
     int rc = -1;
 
     Py_XDECREF(pairs);
@@ -141,8 +141,8 @@ static int begin(struct session *s, struct batch *b, const struct tarn_put_optio
     client_leave(s->client);
     for (size_t i = 0; i < s->n; i++)
         s->entries[i].status = b->items[i].status;
-    return s->lib ? 0
-                  : raise_code(rc, first_failed_key(s), why); /* rc may be that of some: codes says which */
+    return s->lib ? 0 : raise_code(rc, first_failed_key(s), why); /* rc may apply to some items only: codes
+                                                                   * says which */
 }
 
 static struct args_spec session_args = {
@@ -171,7 +171,7 @@ static PyObject *put_session(PyObject *self, PyObject *const *args, Py_ssize_t n
 
 /* --- write -------------------------------------------------------------------------------------- */
 
-/* Number of a key, or of an index. */
+/* The index of a key, or an index itself. */
 static int find(struct session *s, struct batch *b, PyObject *which, size_t *i)
 {
     struct tarn_key k;
@@ -180,7 +180,7 @@ static int find(struct session *s, struct batch *b, PyObject *which, size_t *i)
         *i = PyLong_AsSize_t(which);
         if (*i < s->n)
             return 0;
-        PyErr_Clear(); /* of a number that is no size_t */
+        PyErr_Clear(); /* from a number that is no size_t */
         PyErr_Format(PyExc_IndexError, "put session: %S is no index of %zu objects: count from 0", which,
                      s->n);
         return -1;
@@ -276,7 +276,7 @@ static PyObject *codes(const struct session *s)
     return list;
 }
 
-/* Inside. */
+/* Called between enter and leave. */
 static void abort_it(struct session *s)
 {
     struct tarn_put_session *lib = s->lib;
@@ -290,7 +290,7 @@ static void abort_it(struct session *s)
             s->entries[i].status = TARN_E_CANCELED;
 }
 
-/* Fewer bytes than the object has: what the pool held there before would be published. */
+/* The first object with too few bytes written: old bytes of the pool would be published. */
 static const struct entry *unwritten(const struct session *s)
 {
     for (size_t i = 0; i < s->n; i++)
@@ -359,7 +359,7 @@ static PyObject *session_commit(PyObject *self, PyObject *const *args, Py_ssize_
     return codes(s);
 }
 
-/* What has ended, or ended with its client, is left alone. */
+/* Does nothing if it has ended, also with its client. */
 static PyObject *session_abort(PyObject *self, PyObject *unused)
 {
     struct session *s = (struct session *)self;
@@ -393,7 +393,7 @@ static PyObject *session_exit(PyObject *self, PyObject *args)
     if (raised) {
         PyObject *none = session_abort(self, NULL);
         if (!none)
-            PyErr_Clear(); /* the block's exception is the one that matters */
+            PyErr_Clear(); /* the block's own exception has precedence */
         Py_XDECREF(none);
     }
     Py_RETURN_FALSE;
@@ -405,7 +405,7 @@ static void session_dealloc(PyObject *self)
     struct client *c = s->client;
     PyObject *type, *value, *trace;
 
-    /* Also after close(), while views keep the client: the room is to be given back. */
+    /* Also after close(), while views keep the client open, to release the room. */
     if (s->lib && c->lib && c->generation == fork_generation()) {
         PyErr_Fetch(&type, &value, &trace);
         client_hold(c);

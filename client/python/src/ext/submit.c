@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Submitting gets, puts, look-ups and removes: arguments as the blocking calls take them. */
+/* Submitting gets, puts, look-ups and removes, with the arguments of the blocking calls. */
 #include "operation.h"
 
 static struct operation *operation_new(struct client *c, enum what what, bool writable)
@@ -16,8 +16,8 @@ static struct operation *operation_new(struct client *c, enum what what, bool wr
     return o;
 }
 
-/* Takes the reference to o. The GIL is kept: libtarn only queues, and a completion finds the operation
- * listed. */
+/* Takes the reference to o. Keeps the GIL: libtarn only queues, and the completion must find the operation
+ * in the list. */
 static PyObject *submit(struct operation *o, int (*give)(struct operation *o, const void *options),
                         const void *options)
 {
@@ -88,7 +88,7 @@ static int set_offset(struct operation *o, PyObject *offset, struct tarn_get_opt
     return args_u64(offset, "offset", &o->batch.items[0].offset);
 }
 
-/* The caller's event, else one behind the streams of the values. */
+/* Sets the caller's event, else one after the streams of the values. */
 static int set_after(struct operation *o, PyObject *after, void **event)
 {
     if (after_of(after, event) < 0)
@@ -125,7 +125,7 @@ static struct args_spec put_args = {.function = "put",
                                     .count = 10,
                                     .names = {"pairs", PUT_OPTIONS, "after", "dtype", "shape"}};
 
-/* dtype and shape of the only item. */
+/* Sets dtype and shape of the only item. */
 static int declare(struct batch *b, PyObject *dtype, PyObject *shape)
 {
     if (b->n != 1)

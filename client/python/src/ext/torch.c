@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * torch's tensors, asked by their methods: torch is neither needed to build this nor imported. Tensors on a
- * GPU are used in the order of the stream that is torch's current one there.
+ * torch's tensors, by their methods: torch is neither needed for building nor imported. Tensors on a GPU are
+ * used in the order of torch's current stream there.
  *
- * requires_grad does not matter: bytes are moved, autograd is told nothing (as with .data).
+ * requires_grad is ignored: bytes are moved without telling autograd (like .data).
  */
 #include "ext.h"
 
@@ -28,7 +28,7 @@ int torch_setup(void)
     return 0;
 }
 
-/* A method without arguments, or an attribute, as truth: -1 with an exception. Takes the reference. */
+/* The truth of a method's result or an attribute; -1 with an exception. Takes the reference. */
 static int truth(PyObject *o)
 {
     int yes = o ? PyObject_IsTrue(o) : -1;
@@ -37,7 +37,7 @@ static int truth(PyObject *o)
     return yes;
 }
 
-/* What torch raises where a tensor has no memory of its own (sparse, fake, meta). */
+/* torch raises this if a tensor has no memory of its own (sparse, fake, meta). */
 static int refuse_kind(PyObject *o)
 {
     PyObject *type, *value, *trace;
@@ -66,8 +66,8 @@ static int dtype_of_tensor(PyObject *o)
     return code;
 }
 
-/* torch may keep a conjugation or a sign for later: then memory holds something else. And DLPack takes its
- * types of fewer bits for those of 8. */
+/* torch may defer a conjugation or sign; then memory holds other values. And DLPack represents its types
+ * below 8 bits as 8-bit ones. */
 int torch_check_lazy(PyObject *o, uint32_t dtype)
 {
     static const uint32_t may =
@@ -92,7 +92,7 @@ int torch_check_lazy(PyObject *o, uint32_t dtype)
 
 /* --- on a GPU ----------------------------------------------------------------------------------- */
 
-/* torch's current stream of a device: a function of its C part, else the public way. */
+/* torch's current stream of a device: by a function of its C part, else the public way. */
 PyObject *torch_current_stream(int device)
 {
     PyObject *modules = PyImport_GetModuleDict();
@@ -128,7 +128,7 @@ static int use_current_stream(struct batch *b, int device)
     return PyErr_Occurred() ? -1 : cuda_use(b, device, stream);
 }
 
-/* Not the host's: CUDA's, or refused. */
+/* For memory off the host: CUDA's, else refused. */
 static int device_of(struct batch *b, PyObject *o, struct layout *l)
 {
     PyObject *device = PyObject_GetAttr(o, str_device);

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A Python object as tensor and pieces. What kind of object it is depends on its type only and is remembered;
- * an array of whatever kind is a layout first (layout.c), a list is what its elements are, one after the
- * other.
+ * A Python object as tensor and pieces. The kind of object depends only on its type and is remembered. An
+ * array of any kind first becomes a layout (layout.c). A list is its elements, one after the other.
  */
 #include "ext.h"
 
@@ -33,7 +32,7 @@ static PyObject *dtype_attr;
 
 /* --- kinds -------------------------------------------------------------------------------------- */
 
-/* Is it of a class of a module that is loaded? We import none. */
+/* Is it a class of a loaded module? None is imported. */
 static bool is_of(PyTypeObject *type, const char *module, const char *class)
 {
     PyObject *modules = PyImport_GetModuleDict();
@@ -111,7 +110,7 @@ static int layout_from_view(const Py_buffer *view, int dtype, struct layout *l)
     return 0;
 }
 
-/* The exporter's words, as the exception of a wrong request. */
+/* Turns the exporter's message into the exception for a wrong request. */
 static int refuse_buffer(const struct batch *b)
 {
     PyObject *type, *value, *trace;
@@ -122,7 +121,7 @@ static int refuse_buffer(const struct batch *b)
     PyObject *text = value ? PyObject_Str(value) : NULL;
     const char *why = text ? PyUnicode_AsUTF8(text) : NULL;
     size_t length = why ? strlen(why) : 0;
-    if (length > 0 && why[length - 1] == '.') /* the sentence goes on */
+    if (length > 0 && why[length - 1] == '.') /* the sentence continues */
         length--;
     raise_why(TARN_E_INVALID, NULL, "value: %.*s: give one %s", (int)length, why ? why : "",
               b->writable ? "that can be written to and is made of plain elements" : "of plain elements");
@@ -133,8 +132,8 @@ static int refuse_buffer(const struct batch *b)
     return -1;
 }
 
-/* NumPy does not give ml_dtypes' types as buffer formats, so they are asked from the array. Its memory stays
- * as long as it is referred to, so the buffer can be released at once. */
+/* NumPy exports ml_dtypes' types without a buffer format, so the array is asked. Its memory stays while it
+ * is referenced, so the buffer can be released at once. */
 static int layout_of_numpy(struct batch *b, PyObject *o, struct layout *l)
 {
     Py_buffer view;
@@ -163,7 +162,7 @@ static int layout_of_buffer(struct batch *b, PyObject *o, struct layout *l)
     return layout_from_view(view, dtype_of_format(view->format, view->itemsize), l);
 }
 
-/* What the quick way refuses, the other one may explain, or even take. */
+/* If the fast path refuses an object, the other path may explain why, or accept it. */
 static int layout_of_tensor(struct batch *b, PyObject *o, const struct dlpack_api *api, struct layout *l)
 {
     if (api && layout_of_dlpack_api(b, o, api, l) == 0)
@@ -216,7 +215,7 @@ int layout_of(struct batch *b, PyObject *o, struct layout *l)
 
 /* --- lists -------------------------------------------------------------------------------------- */
 
-/* libtarn takes all pieces for what the first one is. */
+/* libtarn assumes that all pieces are like the first. */
 static int check_devices(const struct value *parts, size_t n)
 {
     for (size_t i = 1; i < n; i++)
@@ -228,7 +227,7 @@ static int check_devices(const struct value *parts, size_t n)
     return 0;
 }
 
-/* All pieces of the parts, one part after the other; as bytes, since together they have no shape. */
+/* All pieces of the parts, in order, as bytes: together they have no shape. */
 static int join(struct batch *b, const struct value *parts, size_t n, struct value *v)
 {
     uint64_t bytes = 0;
@@ -259,7 +258,7 @@ static int join(struct batch *b, const struct value *parts, size_t n, struct val
 
 static int value_of_list(struct batch *b, PyObject *o, struct value *v)
 {
-    PyObject *list = PySequence_Tuple(o); /* of our own: another thread may change a list */
+    PyObject *list = PySequence_Tuple(o); /* our own, since another thread may change a list */
 
     if (!list)
         return -1;

@@ -62,7 +62,7 @@ static PyObject *view_new(PyObject *self, PyObject *const *args, Py_ssize_t narg
     struct view *v = (struct view *)view_type.tp_alloc(&view_type, 0);
     if (!v)
         return NULL;
-    client_hold(c); /* before it is there: the client must not end in between */
+    client_hold(c); /* before it exists, so that the client cannot end in between */
     v->client = c;
     if (open_view(c, arg[0], ms, &v->lib) == 0)
         return (PyObject *)v;
@@ -118,7 +118,7 @@ static bool interpreter_is_there(void)
 #endif
 }
 
-/* Of any thread, which may hold the GIL or not. At the process's end the pin goes with the process. */
+/* Any thread may call this, with or without the GIL. At the process's end the pin ends, too. */
 static void give_back(struct dl_managed *m)
 {
     if (interpreter_is_there()) {
@@ -129,7 +129,7 @@ static void give_back(struct dl_managed *m)
     free(m);
 }
 
-/* Nobody took it. */
+/* The capsule was not consumed. */
 static void capsule_gone(PyObject *capsule)
 {
     if (PyCapsule_IsValid(capsule, "dltensor"))
