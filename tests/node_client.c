@@ -74,7 +74,7 @@ void node_attach(struct tarn_resp *r, const char *access)
     freeReplyObject(reply);
 }
 
-/* Keeps one text for the caller. */
+/* Keeps one text until the next call. */
 static const char *keep(const char *text)
 {
     static char kept[512];

@@ -7,7 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#define SLACK_MS 2500 /* of an emulated machine, beside the deadline */
+#define SLACK_MS 2500 /* tolerance for an emulated machine, beyond the deadline */
 
 /* --- devices ------------------------------------------------------------------------------------ */
 

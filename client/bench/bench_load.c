@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The caller's memory of a row and what is in it. Every object has a pattern of its own, made from a
- * seed and its number, different in every 8-byte word: bytes of another object, of another slice, or
- * from another place are all found.
+ * A row's memory and its content. Every object has its own pattern, made from a seed and its number, that
+ * differs in every 8-byte word. So bytes of another object, another slice or another place are detected.
  */
 #include "client/bench/bench.h"
 

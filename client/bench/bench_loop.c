@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The limit of TCP: a bare socket loop. Another process sends and receives the same sizes on request,
- * over warm connections with TCP_NODELAY. Socket buffers are the kernel's default, which grows them to
- * megabytes; or of 256 KiB, so that over loopback the bytes in flight stay in the cache; or of 4 MiB.
+ * The limit of TCP: a bare socket loop. Another process sends and receives the same sizes on request, over
+ * warm connections with TCP_NODELAY. Socket buffers are the kernel's default, which grows to megabytes; or
+ * 256 KiB, so that over loopback the bytes in flight stay in the cache; or 4 MiB.
  *
  *   get   48-byte request -> payload          put   48-byte header, payload -> 48-byte answer
  */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The processes that a benchmark runs on: a Redis for the directory, a storage node, and the peers (a
- * Redis of their own and memcached). All listen on 127.0.0.1 and on Unix sockets in a temporary folder,
- * are ended by their process ids, and end by themselves when the benchmark dies (PR_SET_PDEATHSIG).
+ * The processes of a benchmark: a Redis for the directory, a storage node, and the peers (a second Redis
+ * and memcached). All listen on 127.0.0.1 and on Unix sockets in a temporary folder. They are ended by
+ * process id, and end by themselves if the benchmark dies (PR_SET_PDEATHSIG).
  */
 #include "client/bench/bench.h"
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a user would take instead: values in Redis and in memcached. Depth means pipelined commands
- * (Redis) and a multi-get (memcached; it has no multi-set). Replies are verified where the client
- * library has put them; copying them to where they are wanted is not asked of a peer.
+ * What a user would otherwise use: values in Redis and in memcached. Depth means pipelined commands
+ * (Redis) and a multi-get (memcached; it has no multi-set). Replies are verified in the client library's
+ * buffers; peers need not copy them to their destination.
  */
 #include "client/bench/bench.h"
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * RDMA against perftest over the same two ports (`rdma`), and several rails against one (`rails`). The
- * clients' memory is registered. The node is on this machine; whether the bytes leave it is for --devices and
- * --node-devices to say.
+ * clients' memory is registered. The node is on this machine; --devices and --node-devices decide whether
+ * the bytes leave it.
  */
 #include "client/bench/bench.h"
 

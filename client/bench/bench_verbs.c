@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The RDMA devices that a benchmark runs on, and what a client asks of their library: its calls are counted
- * by putting counting functions into the tables of the client's open devices.
+ * The RDMA devices of a benchmark, and counts of a client's calls of their library. Counting functions
+ * replace those in the tables of the client's open devices.
  */
 #include "client/bench/bench.h"
 

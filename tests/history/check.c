@@ -2,9 +2,9 @@
 /*
  * Does a history obey the rule? See check.h.
  *
- * Two passes over each key. The first takes each get by itself: was the put of what it returned over before
- * an operation began that displaces, and that was over before the get began? The second looks for an order of
- * all writes that fits all gets that are left (order.c).
+ * Each key takes two passes. The first checks each get alone: was the put of its value over before a
+ * displacing operation began that ended before the get began? The second looks for an order of all writes
+ * that fits the remaining gets (order.c).
  */
 #include "tests/history/check.h"
 

@@ -2,9 +2,9 @@
 /*
  * Is there one order of a key's writes that fits all gets?
  *
- * w comes before v when w was over before v began; and when w displaces, w was over before a get began, v was
- * over as well, and the get returned v. There is an order when writes can be placed one after the other so
- * that none is placed before one that comes before it. The writes that could be next are few: they overlap.
+ * w precedes v if w was over before v began. It also does if w displaces, both were over before a get
+ * began, and the get returned v. An order exists if the writes can be placed one by one, each after all
+ * that precede it. Few writes are candidates for the next place, because candidates overlap.
  */
 #include <stdlib.h>
 #include <string.h>

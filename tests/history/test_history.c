@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The checker of histories, by histories made by hand: each kind of violation is found, each legal case is
- * not one. Times are in milliseconds. And by random ones, against a checker that tries all orders of the
- * writes.
+ * Tests the checker with histories made by hand: each kind of violation is found, and each legal case
+ * passes. Times are in milliseconds. Random histories are compared with a checker that tries all orders of
+ * the writes.
  */
 #include <signal.h>
 #include <stdio.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which operations ended later than their deadlines allow, and not because nothing ran. */
+/* Which operations ended after their deadlines although their process was running. */
 #include <stdlib.h>
 
 #include "base/clock.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Values that name what they are; see value.h. */
+/* Values that name themselves; see value.h. */
 #include "tests/history/value.h"
 
 #include <string.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Calls of CUDA that take as long as a test wants. */
+/* CUDA calls that take as long as a test wants. */
 #include <pthread.h>
 #include <time.h>
 

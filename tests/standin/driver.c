@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * As much of a CUDA driver as the fixture plugin of tcpx calls, over the stand-in: so a plugin and the
- * program that loads it have the same GPUs. Exported from programs (Makefile); the plugin looks there first.
+ * The part of the CUDA driver that tcpx's fixture plugin calls, over the stand-in. So a plugin and the
+ * program that loads it have the same GPUs. Programs export it (Makefile); the plugin looks there first.
  */
 #include <stdint.h>
 #include <string.h>

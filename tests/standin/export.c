@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The stand-in's way for other devices to its memory: what a dma-buf would export, a file says; whoever plays
- * the other device reads there which range it is, and finds it by tarn_standin_reach().
+ * The stand-in's access to its memory for other devices. A file takes the place of a dma-buf and names the
+ * exported range. Code that plays the other device reads it and finds the memory by tarn_standin_reach().
  */
 #include "tests/standin/cuda_standin.h"
 

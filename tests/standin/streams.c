@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A STAND-IN for streams of an application: tests/stream.h and tarn_cuda_stream_wait() played by a thread a
- * stream, which does what it was given one after the other, sometime. It shows logic, nothing about GPUs.
+ * A STAND-IN for an application's streams: tests/stream.h and tarn_cuda_stream_wait(). A thread for each
+ * stream carries out its work in order, at some time. It tests logic and shows nothing about GPUs.
  */
 #include "tests/stream.h"
 
