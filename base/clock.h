@@ -16,7 +16,7 @@ static inline uint64_t tarn_now_ns(void)
     return (uint64_t)t.tv_sec * TARN_NS_PER_S + (uint64_t)t.tv_nsec;
 }
 
-/* The same clock as of its last tick: late by up to tarn_coarse_tick_ns(), but some nanoseconds to read. */
+/* The time of the clock's last tick: up to tarn_coarse_tick_ns() old, but read in some nanoseconds. */
 static inline uint64_t tarn_coarse_ns(void)
 {
     struct timespec t;

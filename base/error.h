@@ -5,8 +5,7 @@
 
 #include <tarn/error.h>
 
-/* As long as a last error may be: what keeps one, or another's beside it, has so much room, so that none is
- * cut. */
+/* The size of a last error. Buffers for one have this size, so that none is cut. */
 #define TARN_SENTENCE 512
 
 /*
@@ -16,10 +15,11 @@
  */
 int tarn_fail(int code, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
-/* Makes it one line that does not change the terminal, whatever a peer or a user has put into it. */
+/* Replaces control characters, so that text of a peer or user stays one line and cannot change the terminal.
+ */
 void tarn_one_line(char *text);
 
-/* Copies this thread's last error into another place's, e.g. from a worker into a completion. */
+/* Sets this thread's last error, e.g. to the sentence of a completion that another thread has made. */
 void tarn_last_error_set(const char *text);
 
 /* The code whose name is the first `n` bytes of `name` ("EXISTS"), or `unknown` when there is none. */

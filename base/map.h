@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Mapping files so that huge pages of theirs fit. */
+/* Mapping of files at addresses that suit huge pages. */
 #ifndef TARN_BASE_MAP_H
 #define TARN_BASE_MAP_H
 

@@ -8,17 +8,17 @@
 
 /* Chooses id and Unix socket path and makes the socket's directory. */
 int tarn_identity_choose(struct tarn_node *n, struct tarn_addr *unix_addr);
-/* Lets those connect to the socket, once it is there, whom the settings name. */
+/* Gives the users named in the settings access to the socket. The socket must exist. */
 int tarn_identity_share(const struct tarn_node *n, const struct tarn_addr *unix_addr);
-/* Fills the node's record, once sockets, store and transports are there. */
+/* Fills the node's record. Sockets, store and transports must exist. */
 int tarn_identity_record(struct tarn_node *n, const struct tarn_addr *listen_addr,
                          const struct tarn_addr *unix_addr);
-/* With the directory open: makes a secret where the settings have none and one helps; it is in the record
- * then. */
+/* Makes a secret where the settings have none and one helps, and puts it into the record. The directory must
+ * be open. */
 int tarn_identity_secret(struct tarn_node *n, const struct tarn_addr *listen_addr);
 /*
- * Writes the record for the first time. A record of the same id that another node keeps alive is
- * BUSY. One that a dead node left behind is taken over when it expires, which is waited for.
+ * Writes the record for the first time. BUSY: another node keeps a record of the same id alive. If a dead
+ * node has left one, waits until it expires.
  */
 int tarn_identity_claim(struct tarn_node *n);
 

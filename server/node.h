@@ -5,11 +5,11 @@
 
 #include "server/parts.h"
 
-/* Starts everything; the node is in the directory and answers once its loop runs. */
+/* Starts everything and writes the node's record. The node answers once its loop runs. */
 int tarn_node_start(const struct tarn_node_config *c, const struct tarn_logger *log, struct tarn_node **n_p);
-/* Runs until the node was drained, stopped or lost its id; the process's exit status. */
+/* Runs until the node has drained, is stopped or has lost its id. Returns the exit status of the process. */
 int tarn_node_run(struct tarn_node *n);
-/* Ends everything at once; drained or not. NULL is allowed. */
+/* Ends everything at once, drained or not. NULL is allowed. */
 void tarn_node_free(struct tarn_node *n);
 
 #endif

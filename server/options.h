@@ -31,8 +31,8 @@ int tarn_pool_options_parse(const char *text, struct tarn_pool_options *o);
 int tarn_log_level_parse(const char *where, const char *text, enum tarn_log_level *level);
 /* An octal number; CONFIG unless the owner may read and write. */
 int tarn_unix_mode_parse(const char *text, unsigned *mode);
-/* What the table's bounds cannot say: names, levels, watermarks in order, an address that can be published.
- */
+/* Checks what the table's bounds do not: names, levels, the order of the watermarks, an address that can be
+ * published. */
 int tarn_node_config_check(const struct tarn_node_config *c);
 
 #endif

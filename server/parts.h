@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the parts of a node share; node.c puts it together. The parts and who calls them:
- *   control thread  (runs node->loop) store, sessions, control connections, scrub, admin, this struct
- *   directory thread  publisher.c; gets requests and posts results back
+ * What the parts of a node share. node.c puts it together. Threads and what each runs:
+ *   control thread           node->loop: store, sessions, control connections, scrub, admin, this struct
+ *   directory thread         publisher.c: takes requests and posts results back
  *   transports' I/O threads  reach the store through its guard only
- *   populate.c's thread  touches the pools' memory, once, and ends
- * No part but the publisher has a lock.
+ *   populate thread          touches the pools' memory once and ends
+ * Only the publisher has a lock.
  */
 #ifndef TARN_SERVER_PARTS_H
 #define TARN_SERVER_PARTS_H
@@ -30,8 +30,8 @@ struct tarn_private_redis;
 
 enum tarn_node_state {
     TARN_NODE_READY,
-    TARN_NODE_DRAINING,    /* no more reservations; those in flight may still be committed */
-    TARN_NODE_WITHDRAWING, /* no more commits either */
+    TARN_NODE_DRAINING,    /* no new reservations; existing ones may still be committed */
+    TARN_NODE_WITHDRAWING, /* no commits either */
 };
 
 struct tarn_node_transport {
@@ -69,41 +69,41 @@ struct tarn_node {
     struct tarn_recheck *recheck;
     struct tarn_admin *admin;
     struct tarn_timer *tick, *heartbeat;
-    struct tarn_pending *pending;     /* commits and deletes that wait for the directory */
-    struct tarn_timer *expiry;        /* runs while there are any */
-    struct tarn_attaching *attaching; /* ATTACHes that a transport has not answered yet */
+    struct tarn_pending *pending;     /* COMMIT, DELETE and SETTLED that wait for the directory */
+    struct tarn_timer *expiry;        /* of their deadlines; runs while `pending` has any */
+    struct tarn_attaching *attaching; /* ATTACHes that wait for their transport */
 
-    struct tarn_node_record record; /* not to be touched while a beat is under way */
+    struct tarn_node_record record; /* the directory thread reads it during a beat: do not write it then */
     struct tarn_pool_record pools[TARN_POOLS_MAX];
     struct tarn_request beat, leave, withdraw;
     bool beating, beat_again, withdrawn, leaving;
-    uint64_t beat_sent_ns, beat_at_ns; /* when the last one was sent; the next one is due early, 0: not */
+    uint64_t beat_sent_ns, beat_at_ns; /* last beat sent; next beat due, 0: at the heartbeat */
     struct tarn_presence presence;
-    uint32_t unsettled; /* commits and deletes the directory thread has, abandoned ones too */
+    uint32_t unsettled; /* pending commands that the directory thread has, abandoned ones too */
     uint64_t drain_cursor, drain_deadline_ns;
     struct tarn_node_stats stats;
-    /* What parts tell the node, by the two functions below. */
+    /* Called by tarn_node_drain() and tarn_node_drain_check(). */
     void (*drain)(struct tarn_node *n), (*drain_check)(struct tarn_node *n);
     struct tarn_refusals {
-        uint64_t second_ns;        /* when the running one began */
-        uint32_t logged, left_out; /* logged: in it; left_out: since the last line */
+        uint64_t second_ns;        /* start of the current second */
+        uint32_t logged, left_out; /* lines in this second; lines left out since the last one */
     } refusals;
 };
 
-/* Of control connections: the operator's, or one that the node has made. NULL: none is wanted. */
+/* The secret that control connections must show: the operator's, or the one the node has made. NULL: none. */
 static inline const char *tarn_node_secret(const struct tarn_node *n)
 {
     const char *made = n->record.secret[0] ? n->record.secret : NULL;
     return n->config->secret ? n->config->secret : made;
 }
 
-/* Begins to end the node in order. */
+/* Starts the drain. */
 static inline void tarn_node_drain(struct tarn_node *n)
 {
     n->drain(n);
 }
 
-/* A reservation ended: a drain may go on. */
+/* To be called when a reservation has ended: a drain may continue. */
 static inline void tarn_node_drain_check(struct tarn_node *n)
 {
     n->drain_check(n);

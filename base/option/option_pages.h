@@ -8,7 +8,7 @@
 
 /* A Markdown section and an mdoc(7) page for the program; subs are its subcommands (may be NULL). */
 void tarn_options_markdown(const struct tarn_program *p, struct tarn_buf *out);
-/* A section with what p has in common with other commands. */
+/* A section with the options that p shares with other commands. */
 void tarn_options_markdown_common(const struct tarn_program *p, struct tarn_buf *out);
 void tarn_options_man(const struct tarn_program *p, const struct tarn_program *const *subs, size_t nsubs,
                       struct tarn_buf *out);

@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What --help and the pages made from the option table have in common. */
+/* For --help and for the pages made from the option table. */
 #ifndef TARN_BASE_OPTION_PRINT_H
 #define TARN_BASE_OPTION_PRINT_H
 
 #include "base/buf.h"
 #include "base/option/option_table.h"
 
-/* Calls fn for each paragraph of prose; they are parted by blank lines. */
+/* Calls fn for each paragraph of prose; paragraphs are separated by blank lines. */
 typedef void (*tarn_option_paragraph_fn)(void *arg, const char *text, size_t bytes);
 void tarn_option_paragraphs(const char *text, tarn_option_paragraph_fn fn, void *arg);
 
 /* The option's help with its default and bounds. */
 void tarn_option_prose(const struct tarn_option *o, struct tarn_buf *out);
-/* What --help shows in the place of the value; NULL for a BOOL. */
+/* The name of the value in --help ("MS"); NULL for a BOOL. */
 const char *tarn_option_metavar(const struct tarn_option *o);
 bool tarn_option_has_no(const struct tarn_option *o);
 bool tarn_option_any_settable(const struct tarn_program *p);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The rows of a table of options, and where each value came from: option.h says what is made of it. */
+/* The table of options, and the source of each value; option.h says how they are used. */
 #ifndef TARN_BASE_OPTION_TABLE_H
 #define TARN_BASE_OPTION_TABLE_H
 
@@ -42,22 +42,22 @@ struct tarn_program {
     const char *name;        /* "tarnd", "tarn put" */
     const char *arguments;   /* "FILE KEY", "" */
     const char *brief;       /* "storage node of tarn" */
-    const char *description; /* prose for --help and the man page; paragraphs parted by a blank line */
+    const char *description; /* prose for --help and the man page; paragraphs separated by blank lines */
     const char *examples;    /* verbatim lines or NULL */
     const struct tarn_option *options;
     size_t noptions;
-    size_t ncommon;              /* so many of them, the first, are every command's: pages list them once */
-    const char *env_check;       /* prefix that every variable must be known under ("TARN_"), or NULL */
-    const char *const *env_also; /* NULL-ended: variables of other programs that are fine */
+    size_t ncommon;        /* the first ncommon options are common to all commands: pages list them once */
+    const char *env_check; /* variables with this prefix ("TARN_") must be options; NULL: no check */
+    const char *const *env_also; /* NULL-terminated: further variables that are allowed */
 };
 
 /* Where each value came from, for --print-conf and CONFIG GET. */
 enum tarn_option_source { TARN_FROM_DEFAULT, TARN_FROM_FILE, TARN_FROM_ENV, TARN_FROM_FLAG };
 
 struct tarn_options_parsed {
-    enum tarn_option_source *sources; /* one an option */
-    bool *over_file; /* one an option: the environment has taken the place of the file's value */
-    char **args;     /* what is left after the options; points into argv */
+    enum tarn_option_source *sources; /* for each option */
+    bool *over_file;                  /* for each option: the environment has overridden the file */
+    char **args;                      /* what is left after the options; points into argv */
     int nargs;
 };
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the option parser, the file reader and the printers share. */
+/* Values of options, for the parser, the file reader and the printers. */
 #ifndef TARN_BASE_OPTION_VALUE_H
 #define TARN_BASE_OPTION_VALUE_H
 
@@ -28,7 +28,7 @@ static inline bool tarn_option_bounded(const struct tarn_option *o)
 /* Sets the value; a LIST grows by one. `where` names what was given: "--name", "TARN_NAME", "file:3: name".
  */
 int tarn_option_assign(const struct tarn_option *o, void *config, const char *where, const char *value);
-/* A LIST out of one text: parted by blanks, as in the environment and in `initial`. */
+/* Sets a LIST from one text, separated by blanks, as in the environment and in `initial`. */
 int tarn_option_assign_words(const struct tarn_option *o, void *config, const char *where, const char *value);
 /* Sets one option from text, as from a flag: used for tests and by the parser. */
 int tarn_option_set(const struct tarn_program *p, const struct tarn_option *o, void *config,

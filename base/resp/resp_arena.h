@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Replies without an allocation each: a connection whose reader uses an arena gives replies that live
- * in the arena, until it is emptied. hiredis's own take two allocations an element, which is as much
- * time as all the rest of a look-up.
+ * Replies without allocations: a connection that uses an arena returns replies that live in the arena until
+ * it is emptied. hiredis makes two allocations for each element, which takes as long as the rest of a
+ * look-up.
  */
 #ifndef TARN_BASE_RESP_ARENA_H
 #define TARN_BASE_RESP_ARENA_H
@@ -15,9 +15,9 @@ struct tarn_arena {
     struct tarn_arena_chunk *first; /* the one in use; NULL: none yet */
 };
 
-/* From now on replies of `r` live in `a`, must not be freed, and r must be freed before a. */
+/* Replies of `r` live in `a` from now on and must not be freed. r must be freed before a. */
 void tarn_arena_use(struct tarn_arena *a, struct tarn_resp *r);
-/* Ends the life of all replies in it. Between replies only. */
+/* Frees all replies. Not while a reply is incomplete. */
 void tarn_arena_empty(struct tarn_arena *a);
 void tarn_arena_free(struct tarn_arena *a);
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What all commands have in common: their arguments, and failures as replies. */
+/* Arguments of commands, and failures as replies. */
 #ifndef TARN_SERVER_ARGUMENTS_H
 #define TARN_SERVER_ARGUMENTS_H
 
@@ -9,7 +9,7 @@
 void tarn_reply_failure(struct tarn_conn *c, int code);
 /* A number of an argument; INVALID names it. */
 int tarn_arg_u64(const redisReply *arg, const char *what, int base, uint64_t max, uint64_t *out);
-/* pool index, slot and generation of the three arguments from args[0]. */
+/* Pool index, slot and generation from args[0], args[1] and args[2]. */
 int tarn_arg_slot(redisReply **args, uint32_t *pool, uint32_t *slot, uint64_t *gen);
 /* A key; INVALID when empty or too long. */
 int tarn_arg_key(const redisReply *arg, struct tarn_key *key);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Commands that move, keep and free objects without asking the directory. */
+/* Commands that need the store only, not the directory. */
 #ifndef TARN_SERVER_COMMANDS_DATA_H
 #define TARN_SERVER_COMMANDS_DATA_H
 

@@ -3,11 +3,12 @@
  * Control connections: RESP over TCP and the Unix socket, all on the control thread.
  *
  * States of a connection
- *   READING   requests are parsed and run one after the other; nothing is read while much output waits
- *   WAITING   the running command's answer needs the directory or a transport; nothing is parsed until it
- * came, so answers keep the order of the requests CLOSING   what is in the output is still sent, then the
- * connection goes Descriptors of an ATTACH go out with the first byte of its answer; until then nothing more
- * is run.
+ *   READING   requests are parsed and run one after the other; reading stops while much output waits
+ *   WAITING   the command's answer needs the directory or a transport; nothing is parsed until then, so
+ *             answers keep the order of the requests
+ *   CLOSING   the output is sent, then the connection is closed
+ *
+ * The descriptors of an ATTACH go out with the first byte of its answer. No request runs before that.
  */
 #ifndef TARN_SERVER_CONTROL_H
 #define TARN_SERVER_CONTROL_H
@@ -17,7 +18,7 @@
 
 /* What a connection waits for. */
 struct tarn_waiter {
-    void (*gone)(struct tarn_waiter *w); /* the connection is; the work goes on without an answer */
+    void (*gone)(struct tarn_waiter *w); /* the connection is gone; the work goes on without an answer */
 };
 
 enum tarn_conn_state { TARN_CONN_READING, TARN_CONN_WAITING, TARN_CONN_CLOSING };
@@ -30,14 +31,14 @@ struct tarn_conn {
     struct tarn_resp_parser *parser;
     int fd, events;
     bool local;         /* came over the Unix socket */
-    bool admitted;      /* has sent something, and the secret where there is one */
+    bool admitted;      /* has sent a request, and has shown the secret if there is one */
     bool authenticated; /* has shown the secret, or there is none */
-    bool admin;         /* is the node's user or root, on the Unix socket, or has shown the admin secret */
+    bool admin; /* the peer is the node's user or root on the Unix socket, or has shown the admin secret */
     enum tarn_conn_state state;
     char peer[64];
     uint64_t id, since_ns, commands;
     const char *last_command;
-    bool refused;                 /* and logged so */
+    bool refused;                 /* a refusal has been logged */
     struct tarn_session *session; /* NULL before HELLO */
     struct tarn_waiter *waiter;   /* WAITING */
 
@@ -47,7 +48,7 @@ struct tarn_conn {
     int fds[sizeof(((struct tarn_attach *)0)->fds) / sizeof(int)];
     bool close_fds[sizeof(((struct tarn_attach *)0)->fds) / sizeof(int)];
     uint32_t nfds;
-    size_t fds_at; /* the byte of out that they travel with */
+    size_t fds_at; /* offset in out of the byte they are sent with */
 };
 
 /* Runs a request: adds exactly one reply to c->out, or calls tarn_conn_wait() and has it added later. */
@@ -63,12 +64,12 @@ void tarn_control_tick(struct tarn_control *c);
 /* Closes all connections of a session. */
 void tarn_control_drop(struct tarn_control *c, const struct tarn_session *s);
 
-/* Its session has begun: takes large requests from now on. */
+/* The connection's session has begun: accepts large requests from now on. */
 void tarn_conn_trust(struct tarn_conn *c);
 
 /* The current command's answer comes later. */
 void tarn_conn_wait(struct tarn_conn *c, struct tarn_waiter *w);
-/* That answer has been added to the output. The connection may be gone afterwards. */
+/* The awaited answer is in the output. The connection may be freed by this call. */
 void tarn_conn_resume(struct tarn_conn *c);
 /* Descriptors to send with what is added to the output next. */
 void tarn_conn_send_fds(struct tarn_conn *c, const struct tarn_attach *a);

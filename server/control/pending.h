@@ -6,8 +6,8 @@
  *   begun --time is up, not yet tried--> answered, freed
  *   begun --time is up, being tried--> answered, ABANDONED --the directory answered--> cleaned up, freed
  *
- * The store is put right when the command is answered, in either way; what the directory did after
- * that is undone by `late`.
+ * `answer` puts the store right, whether the command succeeded or not. `late` undoes what the directory did
+ * after that.
  */
 #ifndef TARN_SERVER_PENDING_H
 #define TARN_SERVER_PENDING_H
@@ -22,8 +22,7 @@ struct tarn_pending {
     struct tarn_pending *prev, *next;
     uint64_t begun_ns, deadline_ns;
     bool abandoned;
-    /* Puts the store right and, when there is a connection, adds the reply. code: 0, or why the whole failed.
-     */
+    /* Puts the store right. Adds the reply if there is a connection. code: 0, or why the command failed. */
     void (*answer)(struct tarn_pending *p, int code, const char *sentence);
     void (*late)(struct tarn_pending *p);
     void (*free)(struct tarn_pending *p);

@@ -7,11 +7,11 @@
  *       |  \--the same, but QUIT was said, or nothing can be mapped-------> gone
  *       \-----the process exits: its connections are closed---------------> gone
  *
- * LINGERING keeps the hazard page (the process may hold views) and, when the session was given write
- * access to a mapping, its reservations (a late write may come). A process that connects again under
- * the same number is CONNECTED again. QUIT promises that nothing is mapped any more; HELLO and ATTACH
- * take it back. A connection that a child inherited ends with the process that made it: what that
- * process had mapped is no reason to wait any longer.
+ * LINGERING keeps the hazard page, since the process may hold views. If the session has a writable mapping,
+ * it keeps its reservations, too, since a late write may come. A process that connects again under the same
+ * number is CONNECTED again. QUIT promises that nothing is mapped any more; HELLO and ATTACH revoke that
+ * promise. When the process exits, connections that a child has inherited are closed as well: its mappings
+ * are gone.
  */
 #ifndef TARN_SERVER_SESSION_H
 #define TARN_SERVER_SESSION_H
@@ -28,12 +28,12 @@ struct tarn_session {
     struct tarn_sessions *all;
     uint64_t id;
     uint32_t connections;
-    bool identified;  /* one of its connections came over the Unix socket; the next three are known */
+    bool identified;  /* a connection came over the Unix socket; sets pid, process and pidfd */
     pid_t pid;        /* 0: the process is in a PID namespace that is hidden from here */
-    uint64_t process; /* the pidfd's inode, which no other process has; 0: the kernel does not tell */
+    uint64_t process; /* inode of the pidfd, unique to the process; 0: the kernel does not give one */
     int pidfd;        /* -1: the process cannot be watched from here */
     struct tarn_watch *exit_watch;
-    bool quit;         /* has said that nothing is mapped any more */
+    bool quit;         /* QUIT was sent: nothing is mapped */
     bool writer;       /* has a writable mapping */
     uint32_t attached; /* bits of node->transports */
     int hazard_fd;
@@ -51,13 +51,13 @@ struct tarn_sessions {
 /* drop: closes all connections of a session. */
 int tarn_sessions_new(struct tarn_node *n, void (*drop)(const struct tarn_session *s),
                       struct tarn_sessions **s_p);
-/* Ends all; their connections are gone already. */
+/* Ends all sessions. Their connections must be closed. */
 void tarn_sessions_free(struct tarn_sessions *s);
 
 /*
- * Adds a connection to the session of that id, which begins with it. unix_fd: the connection when it
- * came over the Unix socket, else -1. AUTH when the id belongs to another process; BUSY when its process
- * has too many.
+ * Adds a connection to the session of that id; the first connection starts the session. unix_fd: the
+ * connection's descriptor if it is of the Unix socket, else -1. AUTH: the id belongs to another process.
+ * BUSY: the process has too many sessions.
  */
 int tarn_session_join(struct tarn_sessions *s, uint64_t id, int unix_fd, struct tarn_session **session_p);
 void tarn_session_leave(struct tarn_session *s);
@@ -65,14 +65,14 @@ void tarn_session_leave(struct tarn_session *s);
 void tarn_session_quit(struct tarn_session *s);
 
 /*
- * ATTACH: `write`, `local` and `offer` of *a are given; fills its text and descriptors, or returns
- * TARN_INPROGRESS: then a->done comes. *transport_p: which it is.
+ * ATTACH. The caller sets `write`, `local` and `offer` of *a. Fills its text and descriptors, or returns
+ * TARN_INPROGRESS and calls a->done later. *transport_p: the transport of that name.
  */
 int tarn_session_attach(struct tarn_session *s, const char *transport, struct tarn_attach *a,
                         const struct tarn_node_transport **transport_p);
 /* DETACH. */
 int tarn_session_detach_link(struct tarn_session *s, const char *transport, uint64_t link);
-/* To be called after reservations came or went: keeps reserving_since_ns. */
+/* Updates reserving_since_ns. To be called after reservations were added or ended. */
 void tarn_session_reservations_changed(struct tarn_session *s);
 
 #endif

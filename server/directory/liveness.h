@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Whether a location in the directory can still be read: see publisher.h for the rules. Used by the
- * directory thread only.
+ * Whether a location in the directory can still be read; publisher.h has the rules. For the directory thread
+ * only.
  */
 #ifndef TARN_SERVER_LIVENESS_H
 #define TARN_SERVER_LIVENESS_H
@@ -16,30 +16,31 @@ struct tarn_living_node {
     uint32_t epoch; /* low half, as in generations */
 };
 
-/* The living nodes as last asked. Zero it, fill the first part. */
+/* The nodes that lived when Redis was last asked. Zero it and fill the first part. */
 struct tarn_living {
     struct tarn_directory *directory;
     const char *self;
     uint64_t epoch;
     const struct tarn_pool_memory *pools;
     uint32_t npools;
-    uint64_t fresh_ns; /* for so long the list may show a node alive without asking again */
+    uint64_t fresh_ns; /* how long the list may be used to show that a node lives */
     uint32_t heartbeat_ms, ttl_ms;
 
     struct tarn_living_node *nodes;
     size_t n, room;
     uint64_t asked_ns;
-    uint64_t listed_ms; /* Redis's time before that */
-    bool calm;          /* the directory was, behind the list: a missing node is dead */
+    uint64_t listed_ms; /* Redis's time before the list was read */
+    bool calm;          /* the directory was calm after the list was read: a missing node is dead */
 };
 
 /*
- * Is the location, seen in the directory at seen_ns, dead? Asks for the list of nodes when the one at
- * hand does not show the node alive and is older than that. UNCERTAIN also when it cannot be had.
+ * Is the location dead that was seen in the directory at seen_ns? Reads the list of nodes again if the
+ * present one is older than seen_ns and does not show the node alive. UNCERTAIN also if Redis does not
+ * answer.
  */
 enum tarn_liveness tarn_living_check(struct tarn_living *v, const struct tarn_location *l, uint64_t seen_ns,
                                      uint64_t deadline_ns);
-/* Of a whole record: alive when one location is, dead when all are. */
+/* The same for a record: ALIVE if one location is, DEAD if all are. */
 enum tarn_liveness tarn_living_record(struct tarn_living *v, const struct tarn_record *r, uint64_t seen_ns,
                                       uint64_t deadline_ns);
 void tarn_living_free(struct tarn_living *v);

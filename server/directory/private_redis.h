@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A redis-server of the node's own, for when none was named: one machine then needs no set-up. */
+/* A redis-server of the node's own, if the settings name none: one machine needs no set-up then. */
 #ifndef TARN_SERVER_PRIVATE_REDIS_H
 #define TARN_SERVER_PRIVATE_REDIS_H
 
@@ -13,11 +13,11 @@ struct tarn_private_redis;
  * is not installed, TIMEOUT, SYSTEM.
  */
 int tarn_private_redis_start(const char *dir, uint64_t deadline_ns, struct tarn_private_redis **r_p);
-/* "redis://default:PASSWORD@127.0.0.1:PORT", for whoever is to use the store. */
+/* "redis://default:PASSWORD@127.0.0.1:PORT", for clients of the node. */
 const char *tarn_private_redis_uri(const struct tarn_private_redis *r);
 /*
- * To be called all the time: starts it again, empty and at the same address, when it has died. SYSTEM when it
- * does not stay alive.
+ * To be called regularly. If redis-server has died, starts it again, empty and at the same address. SYSTEM:
+ * it keeps dying.
  */
 int tarn_private_redis_tend(struct tarn_private_redis *r, const struct tarn_logger *log);
 /* Ends it and waits for its end. NULL is allowed. */

@@ -4,10 +4,10 @@
  *   publisher.c        rounds, what the control thread calls
  *   publisher_queue.c  queues of requests
  *   publisher_call.c   calls to Redis
- *   publisher_work.c   what is done with Redis for each kind of request; the directory thread only
- *   publisher_displace.c  the same, of displaced copies
- *   publisher_settled.c   whether what is missing in the directory means something
- *   direct_publish.c   publishing from the control thread; that thread only
+ *   publisher_work.c   each kind of request; on the directory thread only
+ *   publisher_displace.c  the same for displaced copies
+ *   publisher_settled.c   whether the directory is settled
+ *   direct_publish.c   publishing from the control thread; on that thread only
  */
 #ifndef TARN_SERVER_PUBLISHER_IMPL_H
 #define TARN_SERVER_PUBLISHER_IMPL_H
@@ -26,49 +26,49 @@ struct direct_publish {
     struct tarn_stream *stream; /* NULL: all goes to the directory thread */
     struct tarn_watch *watch;
     int events;
-    struct request_queue sent; /* in this order */
+    struct request_queue sent; /* in the order sent */
     size_t answered;           /* items of the first of them */
-    uint64_t since_ns;         /* the first waits for an answer, or the one before it got one */
-    struct request_queue held; /* for the directory thread, once nothing is under way here */
+    uint64_t since_ns;         /* since when the first waits, or when the one before it was answered */
+    struct request_queue held; /* go to the directory thread once `sent` is empty */
     size_t with_thread;        /* publishes that the directory thread has */
 };
 
-/* What the last beat has read. */
+/* Is the directory settled? As the last beat has read it. */
 struct settledness {
     char id[TARN_DIRECTORY_ID_TEXT]; /* "": no beat has been answered */
-    bool settled;                    /* that directory, for good */
-    char why[TARN_SENTENCE];         /* it is not; without the time that is left */
-    uint64_t until_ns;               /* it cannot be before; 0: nobody knows */
+    bool settled;                    /* stays true for this directory */
+    char why[TARN_SENTENCE];         /* why it is not settled; without the remaining time */
+    uint64_t until_ns;               /* not settled before; 0: unknown */
 };
 
-/* A node whose record was not there when SETTLED asked for it, nor at any heartbeat since. */
+/* A node without a record: when SETTLED asked for it, and at every heartbeat since. */
 #define MISSING_MAX 256
 struct missing_node {
     char id[TARN_NODE_ID_MAX + 1];
     uint64_t since_ns;
-    uint64_t seen_ns;  /* when it was found missing last */
-    uint64_t asked_ns; /* when SETTLED asked last */
+    uint64_t seen_ns;  /* last found missing */
+    uint64_t asked_ns; /* last asked about by SETTLED */
 };
 
 struct tarn_publisher {
     struct tarn_publisher_options o;
     struct direct_publish direct;
-    struct tarn_living living; /* the thread's own, like the next three */
-    uint64_t listed_until_ms;  /* the node's record lives until then at least, by Redis's time */
+    struct tarn_living living; /* this and the next three: the directory thread only */
+    uint64_t listed_until_ms;  /* the node's record does not expire before, by Redis's time */
     struct missing_node missing[MISSING_MAX];
     uint32_t nmissing;
     pthread_t thread;
 
-    pthread_mutex_t lock; /* of all that follows */
+    pthread_mutex_t lock; /* guards what follows */
     pthread_cond_t wake;
     struct request_queue queues[TARN_REQUEST_KINDS];
     struct request_queue finished;
     struct withdrawal *withdrawals, **withdrawals_last;
-    bool posted;  /* give_back() is on its way */
-    bool streams; /* direct publishes have a stream, or find one in new_stream */
+    bool posted;  /* give_back() is posted and has not run */
+    bool streams; /* direct publishes have a stream, or one waits in new_stream */
     struct tarn_stream *new_stream;
-    uint64_t stream_ns; /* none is opened before */
-    uint64_t resume_ns; /* Redis refused a background withdrawal: none is tried before; 0: it did not */
+    uint64_t stream_ns; /* no stream is opened before */
+    uint64_t resume_ns; /* Redis has refused a background withdrawal: retry then; 0: it has not */
     bool stopping, doubts;
     struct settledness directory;
     struct tarn_publisher_stats stats; /* written by the thread only, except waiting_withdrawals */
@@ -99,9 +99,9 @@ void direct_publish_thread_done(struct tarn_publisher *p);
 
 /* publisher_work.c */
 bool any_replace(const struct tarn_publish *items, size_t n);
-/* Keeps account of what a publish has achieved. */
+/* Counts the items that were published. */
 void count_published(struct tarn_publisher *p, const struct tarn_publish *items, size_t n);
-/* All commits of the queue in one call; the others do one request. */
+/* Does all commits of the queue in one call. The functions below do one request. */
 void work_publish(struct tarn_publisher *p, struct request_queue *q);
 void work_beat(struct tarn_publisher *p, struct tarn_request *r);
 void work_restore(struct tarn_publisher *p, struct tarn_request *r);
@@ -110,22 +110,22 @@ void work_scan(struct tarn_publisher *p, struct tarn_request *r);
 void work_leave(struct tarn_publisher *p, struct tarn_request *r);
 
 /*
- * publisher_settled.c. A replace, a remove or SETTLED may only be believed in a settled directory: 0, or
- * AGAIN with a sentence. settled_before() goes by what the last beat has read; settled_behind() reads Redis
- * once more, after the answer that is to be believed.
+ * publisher_settled.c. The answer to a replace, a remove or SETTLED counts in a settled directory only: 0, or
+ * AGAIN with a sentence. settled_before() uses what the last beat has read. settled_behind() reads Redis
+ * again, after the answer.
  */
 int settled_before(struct tarn_publisher *p);
 int settled_behind(struct tarn_publisher *p);
-/* After a beat that was answered; the directory thread only. */
+/* Notes what an answered beat has read. On the directory thread only. */
 void settled_note(struct tarn_publisher *p, const struct tarn_beat *b);
-/* Does Redis have the directory of this id? 0, AGAIN. The same thread. */
+/* Does Redis have the directory of this id? 0, AGAIN. On the directory thread only. */
 int settled_same(struct tarn_publisher *p, const char *id);
 /* The sentence, without the lock; "" when the directory is settled. */
 void settled_why(struct tarn_publisher *p, char out[TARN_SENTENCE]);
 
 /* publisher_call.c */
 uint64_t call_deadline(const struct tarn_publisher *p);
-/* Keeps account of a call that ended with rc, and says once that Redis went or came back. */
+/* Counts a call that returned rc. Logs once when Redis fails, and once when it is back. */
 int account(struct tarn_publisher *p, int rc);
 void request_failed(struct tarn_request *r, int rc);
 int work_withdraw_items(struct tarn_publisher *p, struct tarn_withdraw *w, size_t n);
@@ -134,12 +134,12 @@ int work_withdraw_items(struct tarn_publisher *p, struct tarn_withdraw *w, size_
 void work_recheck(struct tarn_publisher *p, struct tarn_request *r);
 void work_remove(struct tarn_publisher *p, struct tarn_request *r);
 void work_settled(struct tarn_publisher *p, struct tarn_request *r);
-/* Which copies nobody can read any more. Those of another run of their node are taken out of the record. */
+/* Finds the copies that nobody can read any more. Withdraws those of another run of their node. */
 int judge_displaced(struct tarn_publisher *p, struct tarn_copy_seen *copies, size_t n, bool *settled);
-/* After items were published: tells the nodes of displaced copies, looks whether the directory still is
- * settled. */
+/* After a publish: writes displaced copies into their nodes' recheck sets, and checks that the directory is
+ * still settled. */
 void publish_behind(struct tarn_publisher *p, struct tarn_publish *items, size_t n);
-/* An item of a direct publish that the directory thread finishes. */
+/* Has the item displaced a copy on another node? Then the directory thread finishes the direct publish. */
 bool displaces_elsewhere(const struct tarn_publisher *p, const struct tarn_publish *item);
 
 #endif

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The node's recheck set: displaced copies that it is to free if it still holds them. Read at every
- * heartbeat, and again at once while it has any that can go. All on the control thread.
+ * The node's recheck set in Redis: displaced copies that this node must free if it still holds them. It is
+ * read at every heartbeat, and again at once while it has copies that can be freed. On the control thread
+ * only.
  */
 #ifndef TARN_SERVER_RECHECK_H
 #define TARN_SERVER_RECHECK_H
@@ -10,19 +11,19 @@
 
 struct tarn_recheck;
 
-/* all_read: the set was read to its end. */
+/* all_read is called when the set has been read to its end. */
 int tarn_recheck_new(struct tarn_node *n, void (*all_read)(struct tarn_node *n), struct tarn_recheck **r_p);
 void tarn_recheck_free(struct tarn_recheck *r);
 void tarn_recheck_tick(struct tarn_recheck *r);
-/* Begins to read the set, or to read it once more. Returns what tarn_recheck_rounds() has reached once all
- * that is in the set now has been freed. */
+/* Starts reading the set, again if it is being read. When tarn_recheck_rounds() reaches the returned number,
+ * all that is in the set now has been freed. */
 uint64_t tarn_recheck_anew(struct tarn_recheck *r);
 /* How many times the set was read to its end. */
 uint64_t tarn_recheck_rounds(const struct tarn_recheck *r);
 
 /*
- * Frees a copy of this node that is displaced. False: its own commit has not ended, which will free it; until
- * then it can be read.
+ * Frees a displaced copy of this node. False: its own commit has not ended. The copy can be read until the
+ * commit ends, which frees it.
  */
 bool tarn_recheck_free_copy(struct tarn_node *n, const struct tarn_location *l);
 

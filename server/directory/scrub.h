@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Scrub: keeps node and directory agreed, both ways and without haste.
- *   own pass      every object of the store is looked up. What the directory does not name is freed: it was
- *                 replaced, and perhaps what replaced it is gone, so its bytes must not come back. But a
- *                 page's losses count only when Redis, asked behind it, has not lost its data: else it waits
- *                 for the next beat, which finds that out
- *   sweep         every record of the directory is looked at; locations of this node that the store
- *                 does not hold, and those of dead nodes or earlier runs, are withdrawn
- * Each goes page by page, so many pages a heartbeat that a pass takes --scrub-s. A pass that is wanted
- * at once (Redis lost everything; a publish got no answer; this node's first pass) takes page after page.
+ *   own pass  looks up every object of the store. It frees an object that the directory does not name:
+ *             that was replaced, and the copy that replaced it may be gone, too, so its bytes must not
+ *             come back. A page counts only if Redis, asked after it, has not lost its data. Otherwise
+ *             the pass waits for the next beat, which will find the loss.
+ *   sweep     reads every record of the directory. It withdraws locations of this node that the store
+ *             does not hold, and locations of dead nodes and earlier runs.
+ * Both go page by page, at a rate that makes a pass take --scrub-s. An urgent pass does not wait between
+ * pages: after Redis has lost its data, after a publish without an answer, the first pass of a node.
  */
 #ifndef TARN_SERVER_SCRUB_H
 #define TARN_SERVER_SCRUB_H
@@ -16,19 +16,19 @@
 #include "server/parts.h"
 
 int tarn_scrub_new(struct tarn_node *n, struct tarn_scrub **s_p);
-/* No page is under way any more: the publisher has stopped. NULL is allowed. */
+/* The publisher must have stopped, so that no page is under way. NULL is allowed. */
 void tarn_scrub_free(struct tarn_scrub *s);
-/* After every successful beat, and after what it gave reason to begin. */
+/* To be called after every successful beat, behind the calls below that it causes. */
 void tarn_scrub_tick(struct tarn_scrub *s);
-/* From now on, at full speed: an own pass from the start that publishes what the directory has lost. */
+/* Starts an urgent own pass that publishes what the directory has lost. */
 void tarn_scrub_restore_all(struct tarn_scrub *s);
-/* The same, but frees what the directory does not name. */
+/* Starts an urgent own pass that frees what the directory does not name. */
 void tarn_scrub_check_all(struct tarn_scrub *s);
-/* The same for a sweep. */
+/* Starts an urgent sweep. */
 void tarn_scrub_sweep_all(struct tarn_scrub *s);
-/* Ends the own pass, done or not; nothing is published again any more. */
+/* Ends the own pass, finished or not. Nothing more is published again. */
 void tarn_scrub_stop(struct tarn_scrub *s);
-/* Has restore_all, check_all not come to its end yet? */
+/* Is a pass of restore_all, of check_all unfinished? */
 bool tarn_scrub_restores(const struct tarn_scrub *s);
 bool tarn_scrub_compares(const struct tarn_scrub *s);
 

@@ -7,7 +7,7 @@
 
 /*
  * Creates and maps the memfds of a pool: arena, gen, touch. Shared, sealed against resizing, all zero,
- * no page touched yet. Fills *m but for its name. Nothing is checked but what the kernel says.
+ * no page touched yet. Fills *m except its name. Checks nothing beforehand; the kernel may refuse.
  * CONFIG (huge pages do not fit), NO_MEMORY, SYSTEM.
  */
 int tarn_pool_create(const char *name, uint64_t bytes, uint32_t nslots, bool huge,

@@ -2,20 +2,20 @@
 /*
  * What a node holds: pools, slots, the key index, reservations, and when an extent may be reused.
  *
- * One thread (control) calls everything here, except the guard, which transports call from theirs.
- * The store talks to nobody: objects that go away are reported to `gone`, so that the caller takes
- * them out of the directory.
+ * The control thread calls everything here, except the guard: transports call that from their threads.
+ * The store knows nothing of the directory. It reports objects that are gone to `gone`, and the caller
+ * withdraws them.
  *
  * Life of a slot
  *   FREE --reserve--> RESERVED --commit--> PUBLISHING --published--> LIVE
  *   RESERVED --abort, owner gone--> (reclaim)     PUBLISHING --refused--> (reclaim)
  *   LIVE --evict, remove, replaced, expired--> (reclaim)
- *   reclaim: gen becomes odd and new, then, once no pin and no hazard names the slot, FREE; until then
- *   LIMBO. LIMBO slots are looked at again whenever room is needed, and by tarn_store_tick().
+ *   reclaim: gen becomes odd and new. The slot is FREE once no pin and no hazard names it;
+ *   until then it is LIMBO. LIMBO slots are checked when room is needed, and by tarn_store_tick().
  *
- * Why reuse is safe: a reader announces itself first (pin, or hazard entry), then checks gen; the store
- * changes gen first, then looks for announcements; both with sequentially consistent accesses, so one
- * of the two always sees the other. One-sided readers announce nothing and check gen afterwards.
+ * Why reuse is safe: a reader announces itself first (by a pin or a hazard entry) and then checks gen. The
+ * store changes gen first and then looks for announcements. Both use sequentially consistent accesses, so one
+ * of the two always sees the other. One-sided readers announce nothing and check gen after they have read.
  */
 #ifndef TARN_SERVER_STORE_H
 #define TARN_SERVER_STORE_H
@@ -65,8 +65,8 @@ struct tarn_reserve {
     uint64_t version;
     uint32_t ttl_ms;
     uint64_t session;
-    /* Of items reserved in a row, the smallest that found no room, 0 at first: as large ones are refused
-     * without another search. NULL: always search. */
+    /* The smallest of several items that found no room; 0 at first. Items of that size or more are refused
+     * without a search. NULL: always search. */
     uint64_t *refused;
 };
 
@@ -88,23 +88,22 @@ int tarn_store_commit_begin(struct tarn_store *s, uint64_t session, uint32_t poo
                             uint64_t gen, struct tarn_publish *p);
 struct tarn_committed {
     bool live;
-    bool replaced; /* another object of the key, or, refused, the object itself that was LIVE before, is gone
-                    */
-    struct tarn_location
-        old; /* with replaced: where that was; for the caller to withdraw, `gone` is not called */
+    bool replaced; /* a LIVE object of the key is gone: another one, or the refused object itself */
+    struct tarn_location old; /* replaced: where it was. The caller withdraws it; `gone` is not called */
 };
-/* Ends a commit; gen is the reservation's. born_ms: of the published record, the object becomes LIVE unless
- * it was released meanwhile; 0: nothing was published, the object is reclaimed and `gone` is not called. */
+/* Ends a commit. gen is the reservation's. born_ms is the published record's: the object becomes LIVE, unless
+ * it was released meanwhile. 0: nothing was published; the object is reclaimed, and `gone` is not called. */
 struct tarn_committed tarn_store_commit_end(struct tarn_store *s, uint32_t pool, uint32_t slot, uint64_t gen,
                                             uint64_t born_ms);
-/* Lets the session begin the commit once more: PUBLISHING, of which nothing was published, is a reservation
- * again; what is LIVE stays so. session 0: it is gone, nobody will; PUBLISHING is reclaimed. */
+/* Lets the session begin the commit again. A PUBLISHING object, of which nothing was published, becomes a
+ * reservation again; a LIVE one stays LIVE. session 0: the session is gone; a PUBLISHING object is reclaimed.
+ */
 void tarn_store_commit_again(struct tarn_store *s, uint64_t session, uint32_t pool, uint32_t slot,
                              uint64_t gen);
 
-/* Gives a reservation back. False when there is no such one of this session. */
+/* Gives a reservation back. False: the session has no such reservation. */
 bool tarn_store_abort(struct tarn_store *s, uint64_t session, uint32_t pool, uint32_t slot, uint64_t gen);
-/* All reservations of a session that is gone and can no longer write. Returns how many. */
+/* Gives back all reservations of a session that can no longer write. Returns how many. */
 uint32_t tarn_store_abort_session(struct tarn_store *s, uint64_t session);
 
 /* --- objects ------------------------------------------------------------------------------------ */
@@ -114,18 +113,19 @@ bool tarn_store_find(const struct tarn_store *s, const struct tarn_key *key, str
                      struct tarn_location *l);
 /* Reclaims a key's object. False when there is none. */
 bool tarn_store_remove(struct tarn_store *s, const struct tarn_key *key, enum tarn_left why);
-/* Reclaims the object at slot if it still has the (even) generation; calls `gone`. One that
- * is PUBLISHING is reclaimed by its commit_end, without a word. */
+/* Reclaims the object at slot if it still has the (even) generation, and calls `gone`. The commit_end of a
+ * PUBLISHING object reclaims it later and does not call `gone`. */
 bool tarn_store_release(struct tarn_store *s, uint32_t pool, uint32_t slot, uint64_t gen);
 bool tarn_store_is_publishing(const struct tarn_store *s, uint32_t pool, uint32_t slot, uint64_t gen);
-/* Keeps an object from eviction. ttl_ms 0: until unpinned. The longest of several pins counts, and one unpin
- * ends them all. */
+/* Keeps an object from eviction. ttl_ms 0: until unpinned. Of several pins the longest counts. One unpin ends
+ * all. */
 bool tarn_store_pin(struct tarn_store *s, const struct tarn_key *key, uint32_t ttl_ms);
 bool tarn_store_unpin(struct tarn_store *s, const struct tarn_key *key);
-/* Milliseconds until the object is pinned no more; -1: until unpinned; 0: not pinned, or no such object. */
+/* Milliseconds until the pin ends; -1: only an unpin ends it; 0: not pinned, or no such object. */
 int64_t tarn_store_pinned(const struct tarn_store *s, const struct tarn_key *key);
 bool tarn_store_touch(struct tarn_store *s, const struct tarn_key *key);
-/* Evicts least recently used objects until `bytes` more are free or nothing can go; how many were freed. */
+/* Evicts least recently used objects until `bytes` more are free or none can be evicted. Returns bytes freed.
+ */
 uint64_t tarn_store_evict(struct tarn_store *s, uint32_t pool, uint64_t bytes);
 
 /* A LIVE object as the directory should have it. */
@@ -140,12 +140,13 @@ struct tarn_stored {
  */
 size_t tarn_store_list(const struct tarn_store *s, uint64_t *cursor, struct tarn_stored *out, size_t max);
 
-/* For the end of a node: every copy's generation changes, so that nobody gets at any more. Tells nobody. */
+/* For the end of a node: changes every copy's generation, so that no copy can be read. Does not call `gone`.
+ */
 void tarn_store_retire_all(struct tarn_store *s);
 
 /* --- hazards, housekeeping, figures ------------------------------------------------------------- */
 
-/* Hazard pages of sessions; a page stays mapped until it was removed. */
+/* Hazard pages of sessions. A page must stay mapped until it is removed. */
 int tarn_store_hazard_add(struct tarn_store *s, const struct tarn_hazard_page *page);
 void tarn_store_hazard_remove(struct tarn_store *s, const struct tarn_hazard_page *page);
 
@@ -154,8 +155,7 @@ void tarn_store_tick(struct tarn_store *s);
 
 struct tarn_pool_stats {
     uint64_t bytes, used, free, largest_hole, objects, reserved, reserved_bytes, limbo, slots;
-    uint64_t
-        room; /* so much can be stored in one piece, and nothing is evicted for it or for the watermark */
+    uint64_t room; /* the largest object that fits without an eviction, now or for the watermark */
     uint64_t evicted, evicted_bytes, expired, refused;
 };
 void tarn_store_stats(const struct tarn_store *s, uint32_t pool, struct tarn_pool_stats *out);

@@ -9,8 +9,8 @@
  *   room.c    eviction
  *   guard.c   what transports call from their threads
  *
- * Threads. struct slot's atomic members and the shared gen and touch arrays are what guard functions
- * read and write; all else is the control thread's. There is no lock.
+ * Threads: guard functions use the atomic members of struct slot and the shared gen and touch arrays.
+ * Everything else belongs to the control thread. There is no lock.
  */
 #ifndef TARN_SERVER_STORE_IMPL_H
 #define TARN_SERVER_STORE_IMPL_H
@@ -38,7 +38,7 @@ struct list_link {
 struct reserver {
     uint64_t id;
     uint64_t reserved;   /* bytes reserved and not committed */
-    struct object *list; /* those reservations; never empty */
+    struct object *list; /* its reservations; never empty */
     UT_hash_handle hh;
 };
 
@@ -66,15 +66,15 @@ struct object {
 };
 
 /*
- * Private half of a slot. A slot that was used is free when object is NULL. offset and bytes are written
- * only while no pin can hold (see guard.c); session is 0 while nobody may write.
+ * The node's half of a slot. object is NULL while the slot is free. offset and bytes are written only while
+ * no pin can be taken (guard.c). session is 0 while nobody may write.
  */
 struct slot {
     struct object *object;
     _Atomic uint64_t offset, bytes, session;
     _Atomic uint32_t readers, writers; /* pins */
     uint32_t next_free;                /* plus 1 */
-    uint32_t hazard;                   /* number of the last reading of hazards that found it named */
+    uint32_t hazard;                   /* the last hazard_reading in which a page named the slot */
 };
 
 struct pool {
@@ -83,12 +83,12 @@ struct pool {
     uint32_t index;
     struct tarn_pool_memory *memory;
     struct tarn_alloc *alloc;
-    struct slot *slots;  /* lazily backed: only slots that were used take memory */
-    uint32_t used_slots; /* slots ever used are those below */
+    struct slot *slots;  /* only slots that were used take memory */
+    uint32_t used_slots; /* slots below were used at some time */
     uint32_t free_slots; /* the slot freed last, plus 1 */
     struct tarn_evict *evict;
     struct object *limbo;
-    bool lowering; /* the high watermark was passed and the low one is not reached yet */
+    bool lowering; /* above the low watermark, and the high one has been passed */
     uint64_t used; /* bytes of extents */
     uint64_t live, reserved, reserved_bytes, limbos;
     uint64_t evicted, evicted_bytes, expired, refused;
@@ -103,17 +103,16 @@ struct key_index {
 };
 
 /*
- * LIVE objects with an expiry or a pin that ends, in the list of the nearer of the two times. Lists are
- * WHEEL_NS apart and a turn has WHEEL of them; those due in a later turn are passed by. No memory is ever
- * needed, and nobody is looked at much before his time.
+ * LIVE objects with an expiry or a pin that ends, each in the list of the earlier time. Lists are WHEEL_NS
+ * apart. A turn has WHEEL lists; objects of a later turn are skipped. The wheel never allocates.
  */
 #define WHEEL 4096
 #define WHEEL_NS 100000000ull
 struct wheel {
     struct object *lists[WHEEL];
     uint32_t n[WHEEL]; /* members of each list */
-    uint64_t at;       /* time / WHEEL_NS of the list that is being looked at */
-    uint32_t left;     /* of its members, how many are still to be looked at */
+    uint64_t at;       /* the current list: time / WHEEL_NS */
+    uint32_t left;     /* members of the current list not looked at yet */
 };
 
 struct tarn_store {
@@ -123,12 +122,12 @@ struct tarn_store {
     struct pool pools[TARN_POOLS_MAX];
     struct tarn_pool_memory memory[TARN_POOLS_MAX];
     uint32_t npools, cpu_pools;
-    uint64_t promised_bytes; /* of pools whose pages come when touched */
+    uint64_t promised_bytes; /* of pools whose pages are allocated when touched */
     struct key_index index;
     struct reserver *sessions; /* those with reservations */
     const struct tarn_hazard_page **pages;
     uint32_t npages, pages_room;
-    uint32_t hazard_reading; /* number of the last reading of all pages; not 0 */
+    uint32_t hazard_reading; /* number of the last reading of all pages; never 0 */
     struct wheel wheel;
 };
 
@@ -143,9 +142,9 @@ static inline _Atomic uint64_t *store_gen(const struct tarn_store *s, uint32_t p
 struct object *store_object_at(const struct tarn_store *s, uint32_t pool, uint32_t slot, uint64_t gen);
 void store_locate(const struct tarn_store *s, const struct object *o, struct tarn_location *l);
 void store_record(const struct tarn_store *s, const struct object *o, struct tarn_record *r);
-/* It was used now. */
+/* Sets the time of last use to now. */
 void store_touch(struct tarn_store *s, const struct object *o);
-/* A slot can be had without evicting. */
+/* A slot is free without eviction. */
 bool store_has_slot(const struct pool *p);
 
 /* --- index.c ------------------------------------------------------------------------------------ */
@@ -160,11 +159,11 @@ void index_remove(struct key_index *x, struct object *o);
 
 /* --- reclaim.c ---------------------------------------------------------------------------------- */
 
-/* Changes the slot's gen and frees the object, from limbo later if somebody is at its extent. */
+/* Changes the slot's gen and frees the object; from limbo later if its extent is being read or written. */
 void store_reclaim(struct tarn_store *s, struct object *o);
-/* Takes a LIVE object out of everything, tells `gone`, reclaims it. */
+/* Takes a LIVE object out of index, wheel and eviction, calls `gone`, and reclaims it. */
 void store_remove_live(struct tarn_store *s, struct object *o, enum tarn_left why);
-/* The same for eviction, but leaves it in limbo: for many at once, to be swept together. */
+/* The same for an eviction, but leaves the object in limbo: many are swept together. */
 void store_retire_evicted(struct tarn_store *s, struct object *o);
 void store_sweep_limbo(struct tarn_store *s, struct pool *p);
 
@@ -173,18 +172,18 @@ void store_read_hazards(struct tarn_store *s);
 /* Nobody is known to read or write the slot; for struct tarn_evict_view, arg is the pool. */
 bool store_is_idle(void *arg, uint32_t slot);
 
-/* A LIVE object gets under the eviction policy or, pinned, out of it. until_ns 0: unpinned. */
+/* Pins a LIVE object: the eviction policy does not know pinned ones. until_ns 0: unpins it. */
 void store_set_pin(struct tarn_store *s, struct object *o, uint64_t until_ns);
 /* To be called when expires_ns or pinned_until_ns has changed. */
 void store_schedule(struct tarn_store *s, struct object *o);
-/* Looks at up to max objects that wait for a time, about the order of time; whether any time had come. */
+/* Handles up to max objects that wait for a time, in about the order of time. True: a time had come. */
 bool store_run_timed(struct tarn_store *s, uint64_t max);
 bool store_is_expired(const struct object *o);
 void store_expire(struct tarn_store *s, struct object *o);
 
 /* --- room.c ------------------------------------------------------------------------------------- */
 
-/* Evicts so that a hole of `bytes`, or a slot, comes free. False when nothing that could go makes one. */
+/* Evicts until a hole of `bytes`, or a slot, is free. False: no eviction makes one. */
 bool store_make_hole(struct tarn_store *s, struct pool *p, uint64_t bytes);
 bool store_make_slot(struct tarn_store *s, struct pool *p);
 

@@ -18,9 +18,8 @@ struct tarn_store_options {
     uint64_t epoch;                         /* its low half must not be 0: INVALID */
     const char *node;                       /* id, for locations */
     uint32_t high_watermark, low_watermark; /* percent of a pool; ticks evict from high down to low */
-    uint64_t session_reserved_max; /* bytes a session may have reserved and not committed, unless it is one
-                                      reservation; 0: no limit */
-    /* An object left. */
+    uint64_t session_reserved_max; /* bytes that a session with several reservations may hold; 0: no limit */
+    /* An object left the store. */
     void (*gone)(void *arg, const struct tarn_key *key, const struct tarn_location *l, uint64_t bytes,
                  enum tarn_left why);
     void *arg;
