@@ -10,6 +10,19 @@
 #include "base/error.h"
 #include "base/thread.h"
 
+bool tarn_cancel_ask(struct tarn_cancel *c)
+{
+    uint64_t now = c && c->interrupt ? tarn_now_ns() : 0;
+
+    if (now > 0 && now >= c->ask_ns && !atomic_load(&c->on)) {
+        bool first = c->ask_ns == 0; /* most calls have waited for a moment only */
+        c->ask_ns = now + TARN_WAIT_SLICE_MS * TARN_NS_PER_MS;
+        if (!first && c->interrupt(c->interrupt_arg) != 0)
+            atomic_store(&c->on, true);
+    }
+    return tarn_canceled(c);
+}
+
 int tarn_cancel_fail(void)
 {
     return tarn_fail(TARN_E_CANCELED, "canceled by the caller");
@@ -38,7 +51,7 @@ bool tarn_cancel_pause(struct tarn_cancel *c, uint64_t deadline_ns, int ms)
 
     if (poll(&fd, 1, left < ms ? left : ms) > 0) /* perhaps of an earlier cancel; the flag is what counts */
         tarn_cancel_drain(c);
-    return !tarn_canceled(c) && tarn_now_ns() < deadline_ns;
+    return !tarn_cancel_ask(c) && tarn_now_ns() < deadline_ns;
 }
 
 bool tarn_cancel_cond(struct tarn_cancel *c, pthread_cond_t *cond, pthread_mutex_t *lock,
@@ -49,5 +62,10 @@ bool tarn_cancel_cond(struct tarn_cancel *c, pthread_cond_t *cond, pthread_mutex
     if (now >= deadline_ns || tarn_canceled(c))
         return false;
     tarn_cond_wait(cond, lock, slice < deadline_ns ? slice : deadline_ns);
+    if (c && c->interrupt) {
+        pthread_mutex_unlock(lock);
+        tarn_cancel_ask(c);
+        pthread_mutex_lock(lock);
+    }
     return true;
 }

@@ -112,6 +112,7 @@ int tarn_net_wait(int fd, short events, uint64_t deadline_ns, struct tarn_cancel
             return tarn_fail(TARN_E_TIMEOUT, "no answer before the deadline");
         if (n < 0 && errno != EINTR)
             return tarn_fail(TARN_E_SYSTEM, "poll: %m");
+        tarn_cancel_ask(cancel);
     }
 }
 
@@ -165,7 +166,7 @@ static int connect_errno(int fd, const struct sockaddr *to, socklen_t to_bytes, 
         }
         if (errno != EAGAIN)
             return errno;
-        if (tarn_canceled(cancel))
+        if (tarn_cancel_ask(cancel))
             return ECANCELED;
         if (!wait_a_moment(deadline_ns))
             return ETIMEDOUT;

@@ -11,6 +11,14 @@ int tarn_client_enter(struct tarn_client *c)
     return 0;
 }
 
+struct tarn_cancel *tarn_client_cancel(const struct tarn_client *c, struct tarn_cancel *own)
+{
+    if (!c->interrupt)
+        return NULL;
+    *own = (struct tarn_cancel){.fd = -1, .interrupt = c->interrupt, .interrupt_arg = c->interrupt_arg};
+    return own;
+}
+
 uint64_t tarn_client_deadline(const struct tarn_client *c, uint32_t timeout_ms)
 {
     return tarn_now_ns() + tarn_client_timeout_ns(c, timeout_ms);

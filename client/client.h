@@ -101,6 +101,8 @@ struct tarn_client {
     uint64_t session;
     uint32_t timeout_ms, workers;
     _Atomic uint64_t farthest_ns; /* the longest round trip to a node so far */
+    tarn_interrupt_fn interrupt;  /* NULL: none */
+    void *interrupt_arg;
     char host_id[40];
     _Atomic uint32_t *alive; /* a page that fork() wipes: 0 in the child */
 
@@ -132,6 +134,8 @@ static inline void tarn_count(struct tarn_client *c, uint32_t stripe, enum tarn_
 
 /* 0, or CLOSED in a forked child, INVALID for NULL. Begins every public call. */
 int tarn_client_enter(struct tarn_client *c);
+/* The cancel of a call of the application's, made in *own. NULL: there is nobody to ask. */
+struct tarn_cancel *tarn_client_cancel(const struct tarn_client *c, struct tarn_cancel *own);
 uint64_t tarn_client_deadline(const struct tarn_client *c, uint32_t timeout_ms);
 
 /* timeout_ms, or the client's own when that is 0. */

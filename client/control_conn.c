@@ -92,8 +92,10 @@ static int wait_reply(struct tarn_control_conn *conn, uint64_t deadline_ns, stru
     for (;;) {
         if (tarn_canceled(cancel))
             return tarn_cancel_fail();
-        uint64_t now = tarn_now_ns(), ns = now < deadline_ns ? deadline_ns - now : 0;
-        struct timespec left = {(time_t)(ns / TARN_NS_PER_S), (long)(ns % TARN_NS_PER_S)};
+        uint64_t now = tarn_now_ns(), ns = now < deadline_ns ? deadline_ns - now : 0, slice = ns;
+        if (cancel && cancel->fd < 0 && slice > TARN_WAIT_SLICE_MS * TARN_NS_PER_MS)
+            slice = TARN_WAIT_SLICE_MS * TARN_NS_PER_MS;
+        struct timespec left = {(time_t)(slice / TARN_NS_PER_S), (long)(slice % TARN_NS_PER_S)};
         int n = ppoll(fds, 2, &left, NULL);
         if (n < 0 && errno != EINTR)
             return tarn_fail(TARN_E_SYSTEM, "%s: poll: %m", tarn_peer_node_text(conn->node, who));
@@ -105,6 +107,7 @@ static int wait_reply(struct tarn_control_conn *conn, uint64_t deadline_ns, stru
                              tarn_peer_node_text(conn->node, who));
         if (n > 0 && fds[1].revents)
             tarn_cancel_drain(cancel);
+        tarn_cancel_ask(cancel);
     }
 }
 

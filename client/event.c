@@ -24,12 +24,14 @@ uint64_t tarn_event_nap_ns(uint64_t waited_ns)
     return waited_ns < SPIN_NS ? 0 : nap < NAP_MAX_NS ? nap : NAP_MAX_NS;
 }
 
-int tarn_event_wait(void *event, uint64_t deadline_ns)
+int tarn_event_wait(void *event, uint64_t deadline_ns, struct tarn_cancel *cancel)
 {
     uint64_t begun = tarn_now_ns(), now = begun;
     int rc;
 
     while ((rc = tarn_cuda_passed(event)) == TARN_E_AGAIN && now < deadline_ns) {
+        if (now - begun >= NAP_MAX_NS && tarn_cancel_ask(cancel))
+            return tarn_cancel_fail();
         struct timespec nap = {0, (long)tarn_event_nap_ns(now - begun)};
         if (nap.tv_nsec > 0)
             nanosleep(&nap, NULL);

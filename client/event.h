@@ -5,8 +5,10 @@
 
 #include <stdint.h>
 
-/* Waits until the event (cudaEvent_t) has passed; TIMEOUT, or why it never will. */
-int tarn_event_wait(void *event, uint64_t deadline_ns);
+#include "base/cancel.h"
+
+/* Waits until the event (cudaEvent_t) has passed; TIMEOUT, CANCELED, or why it never will. */
+int tarn_event_wait(void *event, uint64_t deadline_ns, struct tarn_cancel *cancel);
 /* TIMEOUT, in words. */
 int tarn_event_late(void);
 /* How long to leave events alone between two looks, having waited so long: 0 at first. */

@@ -382,12 +382,10 @@ void tarn_flight_push(struct tarn_flight *f)
             flight_link_progress(fl);
 }
 
-/* What need not wait for the poll: sending what was posted, and cancels that may have been missed. False: the
- * caller has to look after one, since nothing is in flight for it. */
-static bool before_wait(struct tarn_flight *f)
+/* Ends what was canceled. False: the caller has to look after one, since nothing is in flight for it. */
+static bool mind_cancels(struct tarn_flight *f)
 {
-    tarn_flight_push(f);
-    if (!f->cancel || !f->cancel->drained)
+    if (!f->cancel || (f->cancel->interrupt ? !tarn_cancel_ask(f->cancel) : !f->cancel->drained))
         return true;
     tarn_flight_cancel(f);
     f->cancel->drained = tarn_canceled(f->cancel); /* until the caller has looked after it */
@@ -403,9 +401,8 @@ static void flight_wait(struct tarn_flight *f)
     int ready = ppoll(fds, f->nlinks + 1, &timeout, NULL);
 
     now = tarn_now_ns();
-    if (ready > 0 && fds[f->nlinks].revents) {
+    if (ready > 0 && fds[f->nlinks].revents)
         tarn_cancel_drain(f->cancel);
-    }
     for (struct tarn_flight_link *fl = f->links; fl; fl = fl->next, fds++) {
         if (!fl->transfers)
             continue;
@@ -442,8 +439,11 @@ static struct tarn_flight_link *lone_lane(const struct tarn_flight *f)
 /* Sends, waits and receives in the link's own way, which takes fewer system calls than a poll. */
 static void flight_link_wait(struct tarn_flight_link *fl)
 {
+    uint64_t until = flight_link_alarm(fl),
+             slice = fl->flight->cancel ? tarn_now_ns() + SLICE_NS : UINT64_MAX;
+
     fl->kick = false;
-    int moved = fl->open_link->ops->wait(fl->open_link->link, flight_link_alarm(fl));
+    int moved = fl->open_link->ops->wait(fl->open_link->link, until < slice ? until : slice);
     if (moved < 0) {
         flight_link_close(fl, TARN_END_BROKEN);
         return;
@@ -461,13 +461,16 @@ static void flight_link_wait(struct tarn_flight_link *fl)
 struct tarn_transfer *tarn_flight_next(struct tarn_flight *f)
 {
     while (!f->ended && f->inflight > 0) {
+        if (!mind_cancels(f))
+            return NULL;
+        if (f->ended)
+            break;
         struct tarn_flight_link *lone = lone_lane(f);
         if (lone) {
             flight_link_wait(lone);
             continue;
         }
-        if (!before_wait(f))
-            return NULL;
+        tarn_flight_push(f);
         if (!f->ended && f->inflight > 0)
             flight_wait(f);
     }

@@ -89,7 +89,7 @@ static void leave_rest(struct tarn_get *g)
 static int wait_before(struct tarn_get *g, const struct tarn_get_options *o)
 {
     g->deadline_ns = tarn_client_deadline(g->client, o->timeout_ms);
-    int rc = tarn_event_wait(o->after, g->deadline_ns);
+    int rc = tarn_event_wait(o->after, g->deadline_ns, g->cancel);
 
     for (size_t i = 0; rc != 0 && i < g->n; i++)
         g->items[i].status = rc;
@@ -100,6 +100,7 @@ int tarn_get(struct tarn_client *c, struct tarn_item *items, size_t n, const str
 {
     struct tarn_get_options o;
     struct tarn_get g, *gets = &g;
+    struct tarn_cancel own;
     int rc = tarn_client_enter(c);
 
     if (rc != 0)
@@ -110,6 +111,7 @@ int tarn_get(struct tarn_client *c, struct tarn_item *items, size_t n, const str
         (rc = tarn_flags_check("get", o.flags, TARN_GET_FLAGS)) != 0)
         return rc;
     tarn_get_prepare(&g, c, items, n, &o);
+    g.cancel = tarn_client_cancel(c, &own);
     if (o.after && (rc = wait_before(&g, &o)) != 0)
         return rc;
     tarn_get_now(&g);

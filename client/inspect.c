@@ -29,14 +29,14 @@ static const char *route_name(struct tarn_client *c, struct tarn_peer_node *node
 }
 
 /* Learns, once, whether the node is on this host. */
-static void reach(struct tarn_peer_node *node, uint64_t deadline_ns)
+static void reach(struct tarn_peer_node *node, uint64_t deadline_ns, struct tarn_cancel *cancel)
 {
     struct tarn_control_conn *conn;
     uint64_t until = tarn_now_ns() + REACH_NS;
 
     if (atomic_load(&node->local) || atomic_load(&node->health) != TARN_UP || !atomic_load(&node->listed))
         return;
-    if (tarn_control_conn_take(node, false, until < deadline_ns ? until : deadline_ns, NULL, &conn) == 0)
+    if (tarn_control_conn_take(node, false, until < deadline_ns ? until : deadline_ns, cancel, &conn) == 0)
         tarn_control_conn_give(conn);
 }
 
@@ -47,6 +47,7 @@ struct showing {
     tarn_object_fn fn;
     void *arg;
     uint64_t deadline_ns;
+    struct tarn_cancel *cancel;
     /* stat: the record, copied out of the look-up */
     struct tarn_record record;
     int status;
@@ -61,7 +62,7 @@ static int show(struct showing *s, const struct tarn_key *key, const struct tarn
         struct tarn_peer_node *node = tarn_peer_node_of(s->client, l->node, (uint32_t)(l->gen >> 32));
         int pool = node ? tarn_peer_node_pool(node, l->pool) : -1;
         if (node)
-            reach(node, s->deadline_ns);
+            reach(node, s->deadline_ns, s->cancel);
         copies[i] =
             (struct tarn_copy){.node = l->node,
                                .pool = l->pool,
@@ -94,6 +95,7 @@ int tarn_stat(struct tarn_client *c, const struct tarn_key *key, uint32_t timeou
               void *arg)
 {
     struct showing s = {.client = c, .fn = fn, .arg = arg};
+    struct tarn_cancel own;
     char name[96];
     int rc = tarn_client_enter(c);
 
@@ -104,9 +106,10 @@ int tarn_stat(struct tarn_client *c, const struct tarn_key *key, uint32_t timeou
     if (rc != 0)
         return rc;
     s.deadline_ns = tarn_client_deadline(c, timeout_ms);
-    rc = tarn_peer_nodes_refresh(c, s.deadline_ns, NULL);
+    s.cancel = tarn_client_cancel(c, &own);
+    rc = tarn_peer_nodes_refresh(c, s.deadline_ns, s.cancel);
     if (rc == 0)
-        rc = tarn_directory_lookup(c->directory, key, 1, s.deadline_ns, NULL, keep_record, &s);
+        rc = tarn_directory_lookup(c->directory, key, 1, s.deadline_ns, s.cancel, keep_record, &s);
     if (rc != 0)
         return rc;
     if (s.status == TARN_E_NOT_FOUND)
@@ -122,6 +125,7 @@ static int show_one(void *arg, const struct tarn_key *key, const struct tarn_rec
 int tarn_list(struct tarn_client *c, const char *match, uint32_t timeout_ms, tarn_object_fn fn, void *arg)
 {
     struct showing s = {.client = c, .fn = fn, .arg = arg};
+    struct tarn_cancel own;
     int rc = tarn_client_enter(c);
 
     if (rc == 0)
@@ -129,8 +133,9 @@ int tarn_list(struct tarn_client *c, const char *match, uint32_t timeout_ms, tar
     if (rc != 0)
         return rc;
     s.deadline_ns = tarn_client_deadline(c, timeout_ms);
-    rc = tarn_peer_nodes_refresh(c, s.deadline_ns, NULL);
-    return rc ? rc : tarn_directory_scan(c->directory, match, s.deadline_ns, NULL, show_one, &s);
+    s.cancel = tarn_client_cancel(c, &own);
+    rc = tarn_peer_nodes_refresh(c, s.deadline_ns, s.cancel);
+    return rc ? rc : tarn_directory_scan(c->directory, match, s.deadline_ns, s.cancel, show_one, &s);
 }
 
 /* --- nodes -------------------------------------------------------------------------------------- */
@@ -140,6 +145,7 @@ struct naming {
     tarn_node_fn fn;
     void *arg;
     uint64_t deadline_ns;
+    struct tarn_cancel *cancel;
 };
 
 static int show_node(void *arg, const struct tarn_node_record *n)
@@ -151,7 +157,7 @@ static int show_node(void *arg, const struct tarn_node_record *n)
 
     if (!node)
         return tarn_fail(TARN_E_NO_MEMORY, "nodes: out of memory");
-    reach(node, s->deadline_ns);
+    reach(node, s->deadline_ns, s->cancel);
     for (uint32_t i = 0; i < npools; i++) {
         const struct tarn_pool_record *p = &n->pools[i];
         pools[i] = (struct tarn_pool_info){.name = p->name,
@@ -177,7 +183,8 @@ static int show_node(void *arg, const struct tarn_node_record *n)
 
 int tarn_nodes(struct tarn_client *c, uint32_t timeout_ms, tarn_node_fn fn, void *arg)
 {
-    struct naming s = {c, fn, arg, 0};
+    struct naming s = {.client = c, .fn = fn, .arg = arg};
+    struct tarn_cancel own;
     int rc = tarn_client_enter(c);
 
     if (rc == 0)
@@ -185,8 +192,9 @@ int tarn_nodes(struct tarn_client *c, uint32_t timeout_ms, tarn_node_fn fn, void
     if (rc != 0)
         return rc;
     s.deadline_ns = tarn_client_deadline(c, timeout_ms);
-    rc = tarn_peer_nodes_refresh(c, s.deadline_ns, NULL);
-    return rc ? rc : tarn_directory_nodes(c->directory, s.deadline_ns, NULL, show_node, &s);
+    s.cancel = tarn_client_cancel(c, &own);
+    rc = tarn_peer_nodes_refresh(c, s.deadline_ns, s.cancel);
+    return rc ? rc : tarn_directory_nodes(c->directory, s.deadline_ns, s.cancel, show_node, &s);
 }
 
 /* As a client of this process would find it: with the devices that the environment names. */
@@ -221,9 +229,12 @@ int tarn_transports(tarn_transport_fn fn, void *arg)
 
 int tarn_events(struct tarn_client *c, uint32_t timeout_ms, tarn_event_fn fn, void *arg)
 {
+    struct tarn_cancel own;
     int rc = tarn_client_enter(c);
 
     if (rc == 0)
         rc = tarn_out_check("events", fn ? c : NULL);
-    return rc ? rc : tarn_directory_events(c->directory, tarn_client_deadline(c, timeout_ms), NULL, fn, arg);
+    return rc ? rc
+              : tarn_directory_events(c->directory, tarn_client_deadline(c, timeout_ms),
+                                      tarn_client_cancel(c, &own), fn, arg);
 }

@@ -225,7 +225,7 @@ static int connect_link(struct tarn_open_link *l, struct tarn_peer *peer)
     peer->deadline_ns = wait_until(l->side, since, patience, peer->deadline_ns);
     do
         rc = connect_once(l, peer);
-    while (rc == TARN_INPROGRESS && tarn_now_ns() < peer->deadline_ns && !tarn_canceled(peer->cancel));
+    while (rc == TARN_INPROGRESS && tarn_now_ns() < peer->deadline_ns && !tarn_cancel_ask(peer->cancel));
     if (rc != TARN_INPROGRESS)
         return rc;
     give_up(l);

@@ -35,6 +35,7 @@ struct marks {
     struct mark *all;
     size_t n;
     uint64_t deadline_ns;
+    struct tarn_cancel *cancel;
     struct tarn_verdict verdict; /* of the keys' */
 };
 
@@ -70,7 +71,7 @@ static void marks_send(struct marks *m, struct tarn_peer_node *node)
         batch[n++] = i;
         tarn_command_add(&c, m->keys[m->all[i].key].data, m->keys[m->all[i].key].bytes);
     }
-    int rc = tarn_control_conn_call(node, &c, m->deadline_ns, NULL, &reply);
+    int rc = tarn_control_conn_call(node, &c, m->deadline_ns, m->cancel, &reply);
     tarn_command_free(&c);
     for (size_t k = 0; k < n; k++) {
         const redisReply *e = rc == 0 && k < reply->elements ? reply->element[k] : NULL;
@@ -138,13 +139,18 @@ typedef void (*answer_fn)(void *arg, size_t key, int code, int64_t value);
 static int mark_keys(struct tarn_client *c, const char *command, const char *argument,
                      const struct tarn_key *keys, size_t n, uint64_t deadline_ns, answer_fn answer, void *arg)
 {
-    struct marks m = {
-        .client = c, .command = command, .argument = argument, .keys = keys, .deadline_ns = deadline_ns};
+    struct tarn_cancel own;
+    struct marks m = {.client = c,
+                      .command = command,
+                      .argument = argument,
+                      .keys = keys,
+                      .deadline_ns = deadline_ns,
+                      .cancel = tarn_client_cancel(c, &own)};
     struct tarn_resolved *found = malloc((n ? n : 1) * sizeof *found);
     int rc = found ? 0 : tarn_fail(TARN_E_NO_MEMORY, "%s: out of memory", command);
 
     if (rc == 0)
-        rc = tarn_resolve_keys(c, keys, n, deadline_ns, NULL, found);
+        rc = tarn_resolve_keys(c, keys, n, deadline_ns, m.cancel, found);
     if (rc == 0)
         rc = marks_make(&m, found, NULL, n);
     if (rc == 0)

@@ -39,6 +39,8 @@ static int client_init(struct tarn_client *c, const struct tarn_options *o)
     c->timeout_ms = o->timeout_ms ? o->timeout_ms : 5000;
     c->workers = o->workers ? o->workers : 2;
     c->session = tarn_random64();
+    c->interrupt = o->interrupt;
+    c->interrupt_arg = o->interrupt_arg;
     pthread_rwlock_init(&c->nodes_lock, NULL);
     pthread_mutex_init(&c->refresh_lock, NULL);
     tarn_cond_init(&c->refresh_done);
@@ -88,6 +90,7 @@ static int transports_init(struct tarn_client *c, const struct tarn_options *o)
 /* When it fails: where the address came from, if the caller did not give it. */
 static int directory_init(struct tarn_client *c, const struct tarn_options *o, uint64_t deadline)
 {
+    struct tarn_cancel own, *cancel = tarn_client_cancel(c, &own);
     const char *redis = tarn_setting(o->redis, "TARN_REDIS");
     int rc = 0;
 
@@ -96,9 +99,9 @@ static int directory_init(struct tarn_client *c, const struct tarn_options *o, u
                                       "none for that of TARN_REDIS");
     if (rc == 0)
         rc = tarn_directory_open(redis ? redis : "redis://127.0.0.1:6379", o->ns ? o->ns : "default", &c->log,
-                                 deadline, NULL, &c->directory);
+                                 deadline, cancel, &c->directory);
     if (rc == 0)
-        rc = tarn_peer_nodes_refresh(c, deadline, NULL);
+        rc = tarn_peer_nodes_refresh(c, deadline, cancel);
     if (rc == 0 || o->redis || strncmp(tarn_last_error(), "redis", strlen("redis")) != 0)
         return rc;
     return tarn_fail(rc, "%s; %s", tarn_last_error(),

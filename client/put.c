@@ -251,10 +251,11 @@ int tarn_put(struct tarn_client *c, struct tarn_item *items, size_t n, const str
     if ((rc = tarn_options_copy(&o, sizeof o, given)) != 0 ||
         (rc = tarn_flags_check("put", o.flags, TARN_PUT_FLAGS)) != 0)
         return rc;
+    struct tarn_cancel own, *cancel = tarn_client_cancel(c, &own);
     uint64_t deadline = tarn_client_deadline(c, o.timeout_ms);
     if (o.after)
-        rc = tarn_event_wait(o.after, deadline);
+        rc = tarn_event_wait(o.after, deadline, cancel);
     for (size_t i = 0; rc != 0 && items && i < n; i++)
         items[i].status = rc;
-    return rc ? rc : tarn_put_run(c, items, n, &o, deadline, NULL);
+    return rc ? rc : tarn_put_run(c, items, n, &o, deadline, cancel);
 }

@@ -330,5 +330,9 @@ int tarn_remove(struct tarn_client *c, const struct tarn_key *keys, size_t n, in
 {
     int rc = tarn_client_enter(c);
 
-    return rc ? rc : tarn_remove_run(c, keys, n, statuses, tarn_client_deadline(c, timeout_ms), NULL);
+    if (rc != 0)
+        return rc;
+    struct tarn_cancel own;
+    return tarn_remove_run(c, keys, n, statuses, tarn_client_deadline(c, timeout_ms),
+                           tarn_client_cancel(c, &own));
 }

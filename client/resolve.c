@@ -168,6 +168,7 @@ int tarn_lookup(struct tarn_client *c, const struct tarn_key *keys, size_t n,
                 const struct tarn_lookup_options *given, struct tarn_hits **hits_p)
 {
     struct tarn_lookup_options o;
+    struct tarn_cancel own;
     int rc = tarn_client_enter(c);
 
     if (rc == 0)
@@ -176,7 +177,8 @@ int tarn_lookup(struct tarn_client *c, const struct tarn_key *keys, size_t n,
         rc = tarn_options_copy(&o, sizeof o, given);
     if (rc != 0)
         return rc;
-    return tarn_lookup_run(c, keys, n, tarn_client_deadline(c, o.timeout_ms), NULL, hits_p);
+    return tarn_lookup_run(c, keys, n, tarn_client_deadline(c, o.timeout_ms), tarn_client_cancel(c, &own),
+                           hits_p);
 }
 
 int tarn_match_prefix(struct tarn_client *c, const struct tarn_key *keys, size_t n,

@@ -19,13 +19,20 @@
 
 struct tarn_put_session {
     struct tarn_put put;
-    struct tarn_item *items; /* a copy: keys are copied, too */
+    struct tarn_cancel cancel; /* of the call that is under way */
+    struct tarn_item *items;   /* a copy: keys are copied, too */
     void *keys;
     struct tarn_chunk *chunks;
     size_t nchunks;
     struct tarn_put_job **jobs;           /* by item; NULL: not reserved */
     struct tarn_put_session *prev, *next; /* in client.sessions */
 };
+
+static void begin_call(struct tarn_put_session *s, uint32_t timeout_ms)
+{
+    s->put.deadline_ns = tarn_client_deadline(s->put.client, timeout_ms);
+    s->put.cancel = tarn_client_cancel(s->put.client, &s->cancel);
+}
 
 static void enlist(struct tarn_put_session *s)
 {
@@ -167,7 +174,7 @@ int tarn_put_begin(struct tarn_client *c, struct tarn_item *items, size_t n,
     if (!s)
         return tarn_fail(TARN_E_NO_MEMORY, "put session: out of memory");
     s->put.client = c;
-    s->put.deadline_ns = tarn_client_deadline(c, o.timeout_ms);
+    begin_call(s, o.timeout_ms);
     for (size_t i = 0; i < n; i++) {
         items[i].status = tarn_put_check(&items[i], i, false);
         if (items[i].status != 0)
@@ -245,7 +252,7 @@ int tarn_put_write(struct tarn_put_session *s, size_t i, uint64_t offset, const 
     if (offset > size || bytes > room)
         return too_long(bytes, offset, size);
     if (job->status == 0) {
-        p->deadline_ns = tarn_client_deadline(p->client, timeout_ms);
+        begin_call(s, timeout_ms);
         if (!write_all(p, job, offset, bytes, pieces, npieces))
             return too_long(tarn_pieces_bytes(pieces, npieces), offset, size);
     }
@@ -272,7 +279,7 @@ int tarn_put_commit(struct tarn_put_session *s, int32_t *statuses, uint32_t time
 
     if (rc != 0)
         return rc;
-    p->deadline_ns = tarn_client_deadline(p->client, timeout_ms);
+    begin_call(s, timeout_ms);
     delist(s);
     mark_written(s);
     for (size_t k = 0; k < s->nchunks; k++) {
@@ -295,7 +302,8 @@ void tarn_put_abort(struct tarn_put_session *s)
 {
     if (!s || tarn_client_enter(s->put.client) != 0)
         return;
-    s->put.deadline_ns = tarn_client_deadline(s->put.client, 0);
+    begin_call(s, 0);
+    s->put.cancel = NULL; /* what it gives back is waited for only briefly */
     delist(s);
     for (size_t k = 0; k < s->nchunks; k++) {
         for (uint32_t i = 0; i < s->chunks[k].n; i++) {

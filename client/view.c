@@ -58,14 +58,14 @@ static int view_at(struct tarn_client *c, const struct tarn_desc *d, const struc
 }
 
 /* Makes the side's link for views; used once a node. BUSY: not in time, but it may be later. */
-static int connect_side(struct tarn_side *s, uint64_t deadline_ns)
+static int connect_side(struct tarn_side *s, uint64_t deadline_ns, struct tarn_cancel *cancel)
 {
     struct tarn_open_link *link = NULL;
     bool fresh;
 
     if (atomic_load(&s->shared))
         return 0;
-    int rc = tarn_link_take(s, deadline_ns, UINT64_MAX, NULL, &link, &fresh);
+    int rc = tarn_link_take(s, deadline_ns, UINT64_MAX, cancel, &link, &fresh);
     if (link)
         tarn_link_lend(link);
     return rc;
@@ -83,14 +83,16 @@ static void note_why(const struct tarn_desc *d, char why[TARN_SENTENCE])
 }
 
 /* May the node be read from? deadline_ns 0: without asking. why: when it refuses. */
-static enum tarn_lease_word leased(struct tarn_peer_node *node, uint64_t deadline_ns, char why[TARN_SENTENCE])
+static enum tarn_lease_word leased(struct tarn_peer_node *node, uint64_t deadline_ns,
+                                   struct tarn_cancel *cancel, char why[TARN_SENTENCE])
 {
     enum tarn_lease_word word = TARN_LEASE_RUNS;
 
     if (tarn_lease_read(&node->lease, tarn_coarse_ns()))
         return word;
-    while ((word = tarn_lease_word(node)) == TARN_LEASE_ASK && tarn_now_ns() < deadline_ns)
-        tarn_lease_wait(node->client, deadline_ns, NULL);
+    while ((word = tarn_lease_word(node)) == TARN_LEASE_ASK && tarn_now_ns() < deadline_ns &&
+           !tarn_canceled(cancel))
+        tarn_lease_wait(node->client, deadline_ns, cancel);
     if (word == TARN_LEASE_REFUSED)
         tarn_lease_refusal(node, why, TARN_SENTENCE);
     else if (word == TARN_LEASE_ASK && deadline_ns != 0)
@@ -101,7 +103,7 @@ static enum tarn_lease_word leased(struct tarn_peer_node *node, uint64_t deadlin
 /* deadline_ns 0: only through links that are there. why: of NOT_REACHABLE and DIRECTORY; "" when there is no
  * more to say. */
 static int view_any(struct tarn_client *c, const struct tarn_desc *d, uint64_t deadline_ns,
-                    struct tarn_view *v, char why[TARN_SENTENCE])
+                    struct tarn_cancel *cancel, struct tarn_view *v, char why[TARN_SENTENCE])
 {
     struct tarn_choice q = {.locs = d->locs, .nlocs = d->nlocs, .view = true};
     int worst = TARN_E_NOT_REACHABLE;
@@ -109,7 +111,7 @@ static int view_any(struct tarn_client *c, const struct tarn_desc *d, uint64_t d
 
     why[0] = '\0';
     while (tarn_way_choose(c, &q, tarn_now_ns(), &w)) {
-        enum tarn_lease_word word = leased(d->locs[w.loc].node, deadline_ns, why);
+        enum tarn_lease_word word = leased(d->locs[w.loc].node, deadline_ns, cancel, why);
         if (word != TARN_LEASE_RUNS) {
             worst = word == TARN_LEASE_REFUSED ? TARN_E_DIRECTORY
                     : word == TARN_LEASE_ASK   ? TARN_E_TIMEOUT
@@ -118,10 +120,10 @@ static int view_any(struct tarn_client *c, const struct tarn_desc *d, uint64_t d
             continue;
         }
         q.tried |= tarn_way_bit(&w);
-        int rc = deadline_ns != 0 ? connect_side(w.side, deadline_ns) : 0;
+        int rc = deadline_ns != 0 ? connect_side(w.side, deadline_ns, cancel) : 0;
         if (rc != TARN_E_BUSY)
             rc = view_at(c, d, &w, v);
-        while (rc == TARN_E_BUSY && tarn_now_ns() < deadline_ns)
+        while (rc == TARN_E_BUSY && tarn_now_ns() < deadline_ns && !tarn_cancel_ask(cancel))
             rc = view_at(c, d, &w, v);
         if (rc == 0)
             return 0;
@@ -161,22 +163,25 @@ static int explain(const struct tarn_key *key, const struct tarn_desc *d, int rc
 static int view_slow(struct tarn_client *c, const struct tarn_key *key, uint64_t deadline_ns,
                      struct tarn_view *v)
 {
+    struct tarn_cancel own, *cancel = tarn_client_cancel(c, &own);
     struct tarn_resolved r;
     struct tarn_desc last = {.nlocs = 0};
     char why[TARN_SENTENCE];
     int rc;
 
     do {
-        rc = tarn_resolve_keys(c, key, 1, deadline_ns, NULL, &r);
+        rc = tarn_resolve_keys(c, key, 1, deadline_ns, cancel, &r);
         if (rc != 0)
             return rc;
         if (r.status != 0) {
             r.desc.nlocs = r.desc.nlost = 0;
             return explain(key, &r.desc, TARN_E_NOT_FOUND, "");
         }
-        rc = view_any(c, &r.desc, deadline_ns, v, why);
+        rc = view_any(c, &r.desc, deadline_ns, cancel, v, why);
         if (rc == 0)
             return 0;
+        if (tarn_canceled(cancel))
+            return tarn_cancel_fail();
         if (rc != TARN_E_STALE)
             return explain(key, &r.desc, rc, why);
         /* The directory shows what is stale already: the node is just taking it out. */
@@ -203,7 +208,7 @@ int tarn_view(struct tarn_client *c, const struct tarn_key *key, uint32_t timeou
     if (rc != 0)
         return rc;
     if (tarn_cache_find(c->cache, key, tarn_key_hash(key), &d)) {
-        rc = view_any(c, &d, 0, v, why);
+        rc = view_any(c, &d, 0, NULL, v, why);
         if (rc == 0 || rc == TARN_E_DIRECTORY) /* that is away: nobody can be asked */
             return rc == 0 ? 0 : explain(key, &d, rc, why);
     }

@@ -98,6 +98,9 @@ enum tarn_log_level { TARN_LOG_ERROR, TARN_LOG_WARN, TARN_LOG_INFO, TARN_LOG_DEB
 /* `line` is one logfmt line without newline, valid during the call. Called from any thread. */
 typedef void (*tarn_log_fn)(void *arg, enum tarn_log_level level, const char *line);
 
+/* Called by a call that waits, on its own thread. It must not call tarn. */
+typedef int (*tarn_interrupt_fn)(void *arg);
+
 struct tarn_options {
     size_t size;
     const char *redis;      /* redis://[user[:password]@]host[:port][/db] or unix:///path[?db=N];
@@ -113,6 +116,10 @@ struct tarn_options {
     uint32_t log_level;     /* enum tarn_log_level */
     tarn_log_fn log;        /* NULL: no logging */
     void *log_arg;
+    tarn_interrupt_fn interrupt; /* asked by a call that waits, every 50 ms or so; not 0: the call ends, with
+                                    CANCELED. Not by tarn_wait, tarn_cancel, tarn_put_abort, tarn_close, nor
+                                    for what is submitted. NULL: nobody is asked */
+    void *interrupt_arg;
 };
 
 /*

@@ -308,6 +308,234 @@ static void while_another_is_looked_up(void **state)
     harness_passed(w->h);
 }
 
+/* --- calls that the application interrupts ------------------------------------------------------- */
+
+static uint64_t call_begun_ms;
+
+static int interrupt_soon(void *arg)
+{
+    (void)arg;
+    return harness_now_ms() - call_begun_ms >= MOMENT_MS;
+}
+
+static int ignore_object(void *arg, const struct tarn_object *o)
+{
+    (void)arg, (void)o;
+    return 0;
+}
+
+static int ignore_node(void *arg, const struct tarn_node_info *n)
+{
+    (void)arg, (void)n;
+    return 0;
+}
+
+static int ignore_event(void *arg, const char *what, const struct tarn_key *key, const char *node,
+                        const char *pool, uint64_t bytes)
+{
+    (void)arg, (void)what, (void)key, (void)node, (void)pool, (void)bytes;
+    return 0;
+}
+
+static int call_get(struct tarn_client *c)
+{
+    return tarn_get(c, &gets.items[0], 1, NULL);
+}
+
+static int call_put(struct tarn_client *c)
+{
+    struct tarn_put_options o = {.size = sizeof o, .place = "node0", .flags = TARN_PUT_REPLACE};
+    return tarn_put(c, &gets.items[0], 1, &o);
+}
+
+static int call_remove(struct tarn_client *c)
+{
+    return tarn_remove(c, &gets.items[0].key, 1, NULL, 0);
+}
+
+static int call_view(struct tarn_client *c)
+{
+    struct tarn_view v;
+    return tarn_view(c, &gets.items[0].key, 0, &v);
+}
+
+static int call_pin(struct tarn_client *c)
+{
+    return tarn_pin(c, &gets.items[0].key, 0, 0);
+}
+
+static int call_unpin(struct tarn_client *c)
+{
+    return tarn_unpin(c, &gets.items[0].key, 0);
+}
+
+static struct tarn_put_session *session;
+
+static int call_begin(struct tarn_client *c)
+{
+    struct tarn_put_options o = {.size = sizeof o, .place = "node0", .flags = TARN_PUT_REPLACE};
+    return tarn_put_begin(c, gets.items, 1, &o, &session);
+}
+
+static int call_write(struct tarn_client *c)
+{
+    (void)c;
+    int rc = tarn_put_write(session, 0, 0, gets.pieces, 1, 0);
+    tarn_put_abort(session);
+    return rc;
+}
+
+static int call_commit(struct tarn_client *c)
+{
+    (void)c;
+    return tarn_put_commit(session, NULL, 0);
+}
+
+static int call_open(struct tarn_client *c)
+{
+    struct tarn_options o = {.size = sizeof o,
+                             .redis = tarn_directory_address(c->directory),
+                             .timeout_ms = 8000,
+                             .interrupt = interrupt_soon};
+    struct tarn_client *another;
+    return tarn_open(&o, &another);
+}
+
+static int call_lookup(struct tarn_client *c)
+{
+    struct tarn_hits *hits;
+    return tarn_lookup(c, &gets.items[0].key, 1, NULL, &hits);
+}
+
+static int call_stat(struct tarn_client *c)
+{
+    return tarn_stat(c, &gets.items[0].key, 0, ignore_object, NULL);
+}
+
+static int call_list(struct tarn_client *c)
+{
+    return tarn_list(c, NULL, 0, ignore_object, NULL);
+}
+
+static int call_nodes(struct tarn_client *c)
+{
+    return tarn_nodes(c, 0, ignore_node, NULL);
+}
+
+static int call_events(struct tarn_client *c)
+{
+    return tarn_events(c, 0, ignore_event, NULL);
+}
+
+struct interrupted_call {
+    const char *name;
+    int (*call)(struct tarn_client *c);
+    int (*before)(struct tarn_client *c);
+};
+
+/* The client knows the object, and what `before` has done, when the process stops. */
+static void is_interrupted(struct world *w, const struct interrupted_call *i, struct harness_process *stopped)
+{
+    struct tarn_client *c =
+        client_open(w->redis->url, (struct tarn_options){.timeout_ms = 8000, .interrupt = interrupt_soon});
+
+    print_message("%s\n", i->name);
+    call_begun_ms = harness_now_ms();
+    assert_int_equal(call_lookup(c), 0);
+    if (i->before)
+        assert_int_equal(i->before(c), 0);
+    harness_signal(stopped, SIGSTOP);
+    call_begun_ms = harness_now_ms();
+    int rc = i->call(c);
+    uint64_t took = harness_now_ms() - call_begun_ms;
+    harness_signal(stopped, SIGCONT);
+    if (rc != TARN_E_CANCELED)
+        fail_msg("%s: %s", i->name, tarn_last_error());
+    assert_in_range(took, MOMENT_MS, SLACK_MS);
+    tarn_close(c);
+}
+
+static void calls_of_a_node_that_stands_still(void **state)
+{
+    static const struct interrupted_call calls[] = {
+        {"get", call_get, NULL},     {"put", call_put, NULL},     {"remove", call_remove, NULL},
+        {"view", call_view, NULL},   {"pin", call_pin, NULL},     {"pin, connected", call_pin, call_pin},
+        {"unpin", call_unpin, NULL}, {"begin", call_begin, NULL}, {"write", call_write, call_begin},
+    };
+    struct world *w = *state;
+    struct tarn_client *seed = client_of(w, 1);
+
+    gets_make(seed, "node0", "k");
+    for (size_t i = 0; i < sizeof calls / sizeof *calls; i++)
+        is_interrupted(w, &calls[i], w->nodes[0]->process);
+    tarn_close(seed);
+    harness_passed(w->h);
+}
+
+/* Whether it took effect is not known then. */
+static void a_commit_to_a_node_that_stands_still(void **state)
+{
+    struct world *w = *state;
+    struct tarn_client *seed = client_of(w, 1);
+    struct tarn_client *c =
+        client_open(w->redis->url, (struct tarn_options){.timeout_ms = 8000, .interrupt = interrupt_soon});
+
+    gets_make(seed, "node0", "k");
+    call_begun_ms = harness_now_ms();
+    assert_int_equal(call_begin(c), 0);
+    assert_int_equal(tarn_put_write(session, 0, 0, gets.pieces, 1, 0), 0);
+    harness_signal(w->nodes[0]->process, SIGSTOP);
+    call_begun_ms = harness_now_ms();
+    assert_int_not_equal(call_commit(c), 0);
+    assert_in_range(harness_now_ms() - call_begun_ms, MOMENT_MS, SLACK_MS);
+    harness_signal(w->nodes[0]->process, SIGCONT);
+    tarn_close(c);
+    tarn_close(seed);
+    harness_passed(w->h);
+}
+
+static void calls_of_a_redis_that_stands_still(void **state)
+{
+    static const struct interrupted_call calls[] = {
+        {"open", call_open, NULL}, {"lookup", call_lookup, NULL}, {"stat", call_stat, NULL},
+        {"list", call_list, NULL}, {"nodes", call_nodes, NULL},   {"events", call_events, NULL},
+        {"pin", call_pin, NULL},   {"remove", call_remove, NULL}, {"view", call_view, NULL},
+    };
+    struct world *w = *state;
+    struct tarn_client *seed = client_of(w, 1);
+
+    gets_make(seed, "node0", "k");
+    for (size_t i = 0; i < sizeof calls / sizeof *calls; i++)
+        is_interrupted(w, &calls[i], w->redis->process);
+    tarn_close(seed);
+    harness_passed(w->h);
+}
+
+static void a_control_connection_that_is_being_made(void **state)
+{
+    struct world *w = *state;
+    struct tarn_client *seed = client_of(w, 1);
+    struct tarn_client *c =
+        client_open(w->redis->url, (struct tarn_options){.timeout_ms = 8000, .interrupt = interrupt_soon});
+    int filling[FILLING];
+    struct tarn_addr nowhere;
+    int listener = full_listener(&nowhere, filling);
+
+    gets_make(seed, "node0", "k");
+    call_begun_ms = harness_now_ms();
+    assert_int_equal(call_lookup(c), 0);
+    redirect(client_remote(c, "node0"), &nowhere);
+    call_begun_ms = harness_now_ms();
+    assert_int_equal(call_pin(c), TARN_E_CANCELED);
+    assert_in_range(harness_now_ms() - call_begun_ms, MOMENT_MS, SLACK_MS);
+    for (int i = 0; i < FILLING; i++)
+        close(filling[i]);
+    close(listener);
+    tarn_close(seed);
+    tarn_close(c);
+    harness_passed(w->h);
+}
+
 #define CANCEL_TEST(f_) cmocka_unit_test_setup_teardown(f_, start, world_stop)
 
 int main(void)
@@ -318,6 +546,10 @@ int main(void)
         CANCEL_TEST(while_a_host_is_connected_to),
         CANCEL_TEST(while_the_keeper_asks_a_suspect),
         CANCEL_TEST(while_another_is_looked_up),
+        CANCEL_TEST(calls_of_a_node_that_stands_still),
+        CANCEL_TEST(a_commit_to_a_node_that_stands_still),
+        CANCEL_TEST(calls_of_a_redis_that_stands_still),
+        CANCEL_TEST(a_control_connection_that_is_being_made),
     };
     return cmocka_run_group_tests_name("cancel", tests, NULL, NULL);
 }

@@ -2,14 +2,15 @@
 /*
  * Blocking calls without the GIL, and Ctrl-C.
  *
- * Python runs the handlers of signals in the main thread, between its own instructions: so the main thread
- * must not stay in libtarn for long. There
+ * Python runs the handlers of signals in the main thread, between its own instructions. So what the main
+ * thread has called ends when a handler raises:
  *
- *   gets of few bytes  are tried with TARN_GET_NOW: objects in shared memory, or that a GPU of this host
- *                      copies, are there at once; what takes waiting goes the way of
- *   all others         are submitted, and waited for in slices. A handler that raises cancels them.
+ *   gets, puts, removes  are submitted, waited for in slices, and canceled. Gets of few bytes are tried with
+ *                        TARN_GET_NOW before: objects in shared memory, or that a GPU of this host copies,
+ *                        are there at once
+ *   all others           are asked by libtarn whether they are interrupted, while they wait
  *
- * Other threads call the blocking function; their callers wait for their deadline.
+ * Other threads' calls wait for their deadline.
  */
 #include "ext.h"
 
@@ -17,30 +18,50 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#define SLICE_MS 200
 #define SIGNALS_MS 50
 #define QUICK_BYTES (256ull << 20)    /* copied within a moment, */
 #define QUICK_GPU_BYTES (16ull << 30) /* by a GPU */
 
 bool in_main_thread(void)
 {
-    static _Thread_local struct {
-        bool known, is;
-        unsigned generation;
-    } me;
+    static pthread_t main_thread;
+    static _Atomic unsigned known_in; /* 1 more than the fork_generation() that it is known in */
 
-    if (!me.known || me.generation != fork_generation()) {
-        me.is = syscall(SYS_gettid) == getpid();
-        me.generation = fork_generation();
-        me.known = true;
-    }
-    return me.is;
+    if (known_in == fork_generation() + 1)
+        return pthread_equal(main_thread, pthread_self());
+    if (syscall(SYS_gettid) != getpid())
+        return false;
+    main_thread = pthread_self();
+    known_in = fork_generation() + 1;
+    return true;
+}
+
+int interrupted(void *unused)
+{
+    (void)unused;
+    if (!in_main_thread())
+        return 0;
+    PyGILState_STATE gil = PyGILState_Ensure();
+    int rc = PyErr_Occurred() ? -1 : PyErr_CheckSignals();
+    PyGILState_Release(gil);
+    return rc;
 }
 
 static void keep_why(int rc, char why[WHY_BYTES])
 {
     if (rc != 0)
         snprintf(why, WHY_BYTES, "%s", tarn_last_error());
+}
+
+int call_plain(plain_fn fn, void *arg, uint32_t timeout_ms, char why[WHY_BYTES])
+{
+    int rc;
+
+    Py_BEGIN_ALLOW_THREADS
+    rc = fn(arg, timeout_ms);
+    keep_why(rc, why);
+    Py_END_ALLOW_THREADS
+    return PyErr_Occurred() ? EXT_RAISED : rc;
 }
 
 /* --- submitted ---------------------------------------------------------------------------------- */
@@ -135,7 +156,7 @@ static int get_blocking(struct batch *b, const struct tarn_get_options *o, char 
     rc = tarn_get(b->client->lib, b->items, b->n, o);
     keep_why(rc, why);
     Py_END_ALLOW_THREADS
-    return rc;
+    return PyErr_Occurred() ? EXT_RAISED : rc;
 }
 
 static int get_submitted(struct client *c, struct tarn_item *items, size_t n,
@@ -175,7 +196,7 @@ int call_get(struct batch *b, const struct tarn_get_options *given, char why[WHY
         o.after = NULL;
         o.flags |= TARN_GET_NOW;
         int rc = get_blocking(b, &o, why);
-        if (rc == 0 || !left_over(b, &begin, &end))
+        if (rc == 0 || rc == EXT_RAISED || !left_over(b, &begin, &end))
             return rc;
         o.flags &= ~(uint32_t)TARN_GET_NOW;
         o.hits_first = begin;
@@ -209,27 +230,17 @@ int call_lookup(struct client *c, const struct tarn_key *keys, size_t n, uint32_
                 struct tarn_hits **hits, char why[WHY_BYTES])
 {
     struct tarn_lookup_options o = {.size = sizeof o, .timeout_ms = timeout_ms};
-    uint32_t all = timeout_ms ? timeout_ms : c->timeout_ms;
-    bool quick = in_main_thread() && all > SLICE_MS;
-    struct op op = {0};
     int rc;
 
-    if (quick)
-        o.timeout_ms = SLICE_MS;
     Py_BEGIN_ALLOW_THREADS
     rc = tarn_lookup(c->lib, keys, n, &o, hits);
     keep_why(rc, why);
     Py_END_ALLOW_THREADS
-    if (!quick || rc != TARN_E_TIMEOUT)
+    if (!PyErr_Occurred())
         return rc;
-    if (PyErr_CheckSignals() < 0)
-        return EXT_RAISED;
-    o.timeout_ms = all - SLICE_MS;
-    rc = tarn_submit_lookup(c->lib, keys, n, &o, (uint64_t)(uintptr_t)&op, &op.id);
-    rc = finish_submit(c, &op, rc, why);
     if (rc == 0)
-        *hits = op.done.hits;
-    return rc;
+        tarn_hits_free(*hits);
+    return EXT_RAISED;
 }
 
 int call_remove(struct client *c, const struct tarn_key *keys, size_t n, int32_t *statuses,

@@ -140,7 +140,7 @@ static int open_lib(struct client *c, const struct tarn_options *o)
     Py_END_ALLOW_THREADS
     lines_give(c->lines, c->logger);
     if (rc != 0)
-        return raise_code(rc, NULL, why);
+        return PyErr_Occurred() ? -1 : raise_code(rc, NULL, why);
     pthread_mutex_init(&c->drain_lock, NULL);
     c->lib = lib;
     c->generation = generation;
@@ -152,7 +152,7 @@ static int client_init(PyObject *self, PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {"uri", "ns", "transports", "secret", "timeout", "workers", "log", NULL};
     struct client *c = (struct client *)self;
-    struct tarn_options o = {.size = sizeof o, .timeout_ms = 5000};
+    struct tarn_options o = {.size = sizeof o, .timeout_ms = 5000, .interrupt = interrupted};
     PyObject *arg[7] = {NULL}, *logger;
 
     if (c->lib || c->closed || c->lines)

@@ -12,8 +12,7 @@
  *   cuda.c     the caller's streams                      log.c     the library's lines
  *   view.c     views of objects in place                 session.c puts in parts
  *   operation.c submit.c  submitted operations           register.c registered memory
- *   manage.c   calls that move no bytes
- *   sliced.c   calls without a submitted twin            after.c   the caller's events
+ *   manage.c   calls that move no bytes                  after.c   the caller's events
  *
  * Rules:
  *
@@ -321,14 +320,12 @@ int call_remove(struct client *c, const struct tarn_key *keys, size_t n, int32_t
 /* Does Python check for signals in this thread? */
 bool in_main_thread(void);
 
-/* --- sliced.c ----------------------------------------------------------------------------------- */
-
-/* Called without the GIL, possibly several times; ms is its timeout. */
-typedef int (*sliced_fn)(void *arg, uint32_t ms);
-/* Returns fn's code, with libtarn's sentence in why. timeout_ms 0: the client's. */
-int call_whole(sliced_fn fn, void *arg, uint32_t timeout_ms, char why[WHY_BYTES]);
-/* The same, or EXT_RAISED. fn only asks the directory. */
-int call_sliced(struct client *c, sliced_fn fn, void *arg, uint32_t timeout_ms, char why[WHY_BYTES]);
+/* A tarn_interrupt_fn: has a signal's handler raised? */
+int interrupted(void *unused);
+/* Called without the GIL. */
+typedef int (*plain_fn)(void *arg, uint32_t timeout_ms);
+/* For calls without a submitted twin. Returns fn's code, with libtarn's sentence in why, or EXT_RAISED. */
+int call_plain(plain_fn fn, void *arg, uint32_t timeout_ms, char why[WHY_BYTES]);
 
 /* --- after.c ------------------------------------------------------------------------------------ */
 

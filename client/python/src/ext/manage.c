@@ -27,15 +27,6 @@ static int append(struct gather *g, PyObject *made)
     return rc < 0 || PyErr_CheckSignals() < 0 ? EXT_RAISED : 0;
 }
 
-/* Starts over when the call is repeated. */
-static void start(struct gather *g)
-{
-    PyGILState_STATE gil = PyGILState_Ensure();
-
-    PyList_SetSlice(g->list, 0, PyList_GET_SIZE(g->list), NULL);
-    PyGILState_Release(gil);
-}
-
 /* --- objects ------------------------------------------------------------------------------------ */
 
 static PyObject *copies_of(const struct tarn_object *o)
@@ -71,7 +62,6 @@ static int ask_stat(void *arg, uint32_t ms)
 {
     struct gather *g = arg;
 
-    start(g);
     return tarn_stat(g->client->lib, &g->key, ms, on_object, g);
 }
 
@@ -79,7 +69,6 @@ static int ask_list(void *arg, uint32_t ms)
 {
     struct gather *g = arg;
 
-    start(g);
     return tarn_list(g->client->lib, g->match, ms, on_object, g);
 }
 
@@ -118,14 +107,13 @@ static int ask_nodes(void *arg, uint32_t ms)
 {
     struct gather *g = arg;
 
-    start(g);
     return tarn_nodes(g->client->lib, ms, on_node, g);
 }
 
 /* --- calling ------------------------------------------------------------------------------------ */
 
 /* fn(g); the list, or NULL with an exception about key. */
-static PyObject *gather(struct gather *g, sliced_fn fn, PyObject *timeout, PyObject *key)
+static PyObject *gather(struct gather *g, plain_fn fn, PyObject *timeout, PyObject *key)
 {
     char why[WHY_BYTES];
     uint32_t ms = 0;
@@ -134,7 +122,7 @@ static PyObject *gather(struct gather *g, sliced_fn fn, PyObject *timeout, PyObj
     if (args_seconds(timeout, "timeout", &ms) < 0 || !(g->list = PyList_New(0)))
         return NULL;
     if (client_enter(g->client) == 0) {
-        rc = call_sliced(g->client, fn, g, ms, why);
+        rc = call_plain(fn, g, ms, why);
         client_leave(g->client);
     }
     if (rc == 0)
@@ -251,7 +239,7 @@ static PyObject *client_events(PyObject *self, PyObject *args)
         snprintf(why, sizeof why, "%s", tarn_last_error());
     Py_END_ALLOW_THREADS;
     client_leave(g.client);
-    if (rc == EXT_RAISED)
+    if (rc == EXT_RAISED || PyErr_Occurred())
         return NULL;
     if (rc >= 0)
         Py_RETURN_NONE;
@@ -281,7 +269,7 @@ static int ask_unpin(void *arg, uint32_t ms)
     return tarn_unpin(m->client->lib, &m->key, ms);
 }
 
-static PyObject *mark_one(struct mark *m, sliced_fn fn, PyObject *key, PyObject *timeout)
+static PyObject *mark_one(struct mark *m, plain_fn fn, PyObject *key, PyObject *timeout)
 {
     char why[WHY_BYTES];
     struct batch b;
@@ -291,7 +279,7 @@ static PyObject *mark_one(struct mark *m, sliced_fn fn, PyObject *key, PyObject 
     batch_init(&b, m->client, false);
     if (args_seconds(timeout, "timeout", &ms) == 0 && batch_set_key(&b, 0, key, &m->key) == 0 &&
         client_enter(m->client) == 0) {
-        rc = call_whole(fn, m, ms, why);
+        rc = call_plain(fn, m, ms, why);
         client_leave(m->client);
     }
     batch_free(&b);
@@ -346,6 +334,7 @@ static PyObject *client_touch(PyObject *self, PyObject *keys)
         if (rc != 0)
             snprintf(why, sizeof why, "%s", tarn_last_error());
         Py_END_ALLOW_THREADS;
+        rc = PyErr_Occurred() ? EXT_RAISED : rc;
         client_leave(c);
     }
     batch_free(&b);

@@ -139,6 +139,8 @@ static int begin(struct session *s, struct batch *b, const struct tarn_put_optio
         snprintf(why, sizeof why, "%s", tarn_last_error());
     Py_END_ALLOW_THREADS;
     client_leave(s->client);
+    if (PyErr_Occurred()) /* a signal's handler has raised */
+        return -1;
     for (size_t i = 0; i < s->n; i++)
         s->entries[i].status = b->items[i].status;
     return s->lib ? 0 : raise_code(rc, first_failed_key(s), why); /* rc may apply to some items only: codes
@@ -223,6 +225,8 @@ static int write_value(struct session *s, size_t i, uint64_t offset, const struc
         snprintf(why, sizeof why, "%s", tarn_last_error());
     Py_END_ALLOW_THREADS;
     leave(s);
+    if (PyErr_Occurred())
+        return -1;
     if (rc != 0)
         return raise_code(rc, PyList_GET_ITEM(s->keys, (Py_ssize_t)i), why);
     s->entries[i].written += v->tensor.bytes;
@@ -339,6 +343,8 @@ static int commit(struct session *s, uint32_t ms)
     }
     leave(s);
     PyMem_Free(statuses);
+    if (PyErr_Occurred())
+        return -1;
     if (e)
         return refuse_unwritten(s, e);
     return rc == 0 ? 0 : raise_code(rc, first_failed_key(s), why);

@@ -42,7 +42,7 @@ static int open_view(struct client *c, PyObject *key, uint32_t ms, struct tarn_v
 
     batch_init(&b, c, false);
     if (batch_set_key(&b, 0, key, &r.key) == 0 && client_enter(c) == 0) {
-        rc = call_whole(ask, &r, ms, why);
+        rc = call_plain(ask, &r, ms, why);
         client_leave(c);
     }
     batch_free(&b);
