@@ -15,6 +15,9 @@ export RETRIES=${RETRIES:-2}
 export PYTHON="${PYTHON:-/usr/bin/python3}"
 
 jobs=$(nproc 2>/dev/null || echo 2)
+# Tests side by side: most of them wait most of their time. More would compare times with a busy host's.
+JOBS=$((jobs < 4 ? jobs : 4))
+export JOBS
 say "${ui_bold}tarn: build and test${ui_off}"
 packages check
 step "Build (gcc)" make -j"$jobs" WERROR=1 CC=gcc all tests python

@@ -162,7 +162,7 @@ static inline union ibv_gid fake_v4(uint8_t a, uint8_t b, uint8_t c, uint8_t d)
     return (union ibv_gid){.raw = {[10] = 0xff, [11] = 0xff, [12] = a, [13] = b, [14] = c, [15] = d}};
 }
 
-/* Waits until so many are left: some go in their own time. */
+/* Waits until so many are left: threads that join queue pairs give theirs back when they end. */
 static inline bool fake_goes_to(const atomic_int *count, int left)
 {
     for (int i = 0; i < 5000 && (count ? atomic_load(count) : fake_left()) != left; i++)

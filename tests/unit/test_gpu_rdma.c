@@ -160,7 +160,7 @@ static void stop_pools(struct gpu_node *g)
     device_drop(g->d, g->pools[0].base);
     device_close(g->d);
     fake_stop(g->n);
-    assert_int_equal(fake_left(), 0);
+    assert_true(fake_goes_to(NULL, 0));
 }
 
 static int move(struct gpu_node *g, struct tarn_link *l, uint32_t pool, void *at, size_t bytes, bool put)
@@ -262,7 +262,7 @@ static void stop_client(struct fixture *f)
     fake_stop(f->n);
     device_drop(f->d, f->there - 256);
     device_close(f->d);
-    assert_int_equal(fake_left(), 0);
+    assert_true(fake_goes_to(NULL, 0));
 }
 
 static int work_of(struct fixture *f, uint32_t slot, char *at, size_t bytes, bool put)

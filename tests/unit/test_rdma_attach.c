@@ -30,7 +30,7 @@ static int stop(void **state)
 {
     (void)state;
     fake_stop(n);
-    assert_int_equal(fake_left(), 0);
+    assert_true(fake_goes_to(NULL, 0));
     return 0;
 }
 

@@ -52,7 +52,7 @@ static void end(struct fixture *f)
     munmap(pools[1].base, SLOTS * EXTENT);
     munmap(pools[1].gen, SLOTS * sizeof(uint64_t));
     fake_stop(f->n);
-    assert_int_equal(fake_left(), 0);
+    assert_true(fake_goes_to(NULL, 0));
 }
 
 static void set_gen(uint32_t pool, uint32_t slot, uint64_t gen)

@@ -74,7 +74,7 @@ static void end(struct fixture *f)
 {
     fake_stop(f->n);
     free(f->memory);
-    assert_int_equal(fake_left(), 0);
+    assert_true(fake_goes_to(NULL, 0));
 }
 
 static int put_all(struct fixture *f, struct tarn_link *l)
@@ -231,7 +231,7 @@ static void close_roads(struct roads *r)
 {
     tarn_rails_retire(&r->rails, &(struct tarn_qp_parts){.cq = r->cq});
     tarn_rails_close(&r->rails);
-    assert_int_equal(fake_left(), 0);
+    assert_true(fake_goes_to(NULL, 0));
 }
 
 static struct tarn_join *join_to(struct roads *r, uint8_t address, struct ibv_qp **qp_p)

@@ -72,7 +72,7 @@ static void end(struct fixture *f)
     assert_int_equal(f->ops->unmap(f->n->local, f->memory, MEMORY), 0);
     fake_stop(f->n);
     munmap(f->memory, MEMORY);
-    assert_int_equal(fake_left(), 0);
+    assert_true(fake_goes_to(NULL, 0));
 }
 
 static int put_all(struct fixture *f, uint64_t bytes)

@@ -46,7 +46,7 @@ static void end(struct fixture *f)
     f->n->ops->close(f->l);
     fake_stop(f->n);
     munmap(f->memory, MEMORY);
-    assert_int_equal(fake_left(), 0);
+    assert_true(fake_goes_to(NULL, 0));
 }
 
 /* Puts from there into the slot, and the pool has it. */

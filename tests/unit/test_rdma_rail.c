@@ -162,7 +162,7 @@ static void opens(const char *devices, const char *names)
         snprintf(got + strlen(got), sizeof got - strlen(got), "%s%s", i ? " " : "", r.rail[i].name);
     assert_string_equal(got, names);
     tarn_rails_close(&r);
-    assert_int_equal(fake_left(), 0);
+    assert_true(fake_goes_to(NULL, 0));
 }
 
 static void refuses(const char *devices, int code, const char *says)
@@ -171,7 +171,7 @@ static void refuses(const char *devices, int code, const char *says)
     assert_int_equal(tarn_rails_open(devices, &r), code);
     if (!strstr(tarn_last_error(), says))
         fail_msg("\"%s\" does not say \"%s\"", tarn_last_error(), says);
-    assert_int_equal(fake_left(), 0);
+    assert_true(fake_goes_to(NULL, 0));
 }
 
 static void all_active_ports_are_rails_the_fastest_first(void **state)
@@ -285,7 +285,7 @@ static void more_ports_than_rails_are_left_out(void **state)
     assert_int_equal(tarn_rails_open(NULL, &r), 0);
     assert_int_equal(r.n, TARN_RAILS_MAX);
     tarn_rails_close(&r);
-    assert_int_equal(fake_left(), 0);
+    assert_true(fake_goes_to(NULL, 0));
 }
 
 static void limits_and_speed_are_the_ports(void **state)

@@ -32,7 +32,7 @@ static void end(struct fixture *f)
     f->ops->close(f->l);
     fake_stop(f->n);
     free(f->memory);
-    assert_int_equal(fake_left(), 0);
+    assert_true(fake_goes_to(NULL, 0));
 }
 
 static int put_all(struct fixture *f, uint64_t bytes)
