@@ -143,9 +143,11 @@ static void *join_all(void *arg)
     return NULL;
 }
 
+/* The reaper joins the thread once its hold has ended. */
 static bool start(struct road *r)
 {
-    return tarn_thread_detached(join_all, r) == 0;
+    pthread_t thread;
+    return tarn_thread_start(&thread, join_all, r) == 0;
 }
 
 /* --- links' part -------------------------------------------------------------------------------- */
