@@ -390,9 +390,13 @@ struct tarn_committed tarn_store_commit_end(struct tarn_store *s, uint32_t pool,
 {
     struct object *o = store_object_at(s, pool, slot, gen + 1);
     struct tarn_committed c = {.live = false};
-    if (o && o->state == OBJECT_LIVE)
-        end_again(s, o, born_ms, &c);
-    if (!o || o->state != OBJECT_PUBLISHING)
+    if (!o)
+        return c;
+    if (o->state == OBJECT_LIVE) {
+        end_again(s, o, born_ms, &c); /* o may be freed by that */
+        return c;
+    }
+    if (o->state != OBJECT_PUBLISHING)
         return c;
     no_longer_reserved(s, o);
     if (!born_ms || o->displaced) {

@@ -403,8 +403,10 @@ static int call_open(struct tarn_client *c)
 
 static int call_lookup(struct tarn_client *c)
 {
-    struct tarn_hits *hits;
-    return tarn_lookup(c, &gets.items[0].key, 1, NULL, &hits);
+    struct tarn_hits *hits = NULL;
+    int rc = tarn_lookup(c, &gets.items[0].key, 1, NULL, &hits);
+    tarn_hits_free(hits);
+    return rc;
 }
 
 static int call_stat(struct tarn_client *c)
