@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Waits that a cancel ends. */
 #include "base/cancel.h"
 
 #include <errno.h>
@@ -15,7 +14,7 @@ bool tarn_cancel_ask(struct tarn_cancel *c)
     uint64_t now = c && c->interrupt ? tarn_now_ns() : 0;
 
     if (now > 0 && now >= c->ask_ns && !atomic_load(&c->on)) {
-        bool first = c->ask_ns == 0; /* most calls have waited for a moment only */
+        bool first = c->ask_ns == 0; /* most calls wait for a moment only */
         c->ask_ns = now + TARN_WAIT_SLICE_MS * TARN_NS_PER_MS;
         if (!first && c->interrupt(c->interrupt_arg) != 0)
             atomic_store(&c->on, true);
@@ -49,7 +48,7 @@ bool tarn_cancel_pause(struct tarn_cancel *c, uint64_t deadline_ns, int ms)
     struct pollfd fd = {tarn_cancel_fd(c), POLLIN, 0};
     int left = tarn_cancel_left_ms(c, deadline_ns);
 
-    if (poll(&fd, 1, left < ms ? left : ms) > 0) /* perhaps of an earlier cancel; the flag is what counts */
+    if (poll(&fd, 1, left < ms ? left : ms) > 0) /* may stem from an earlier cancel; the flag decides */
         tarn_cancel_drain(c);
     return !tarn_cancel_ask(c) && tarn_now_ns() < deadline_ns;
 }

@@ -9,19 +9,22 @@
 #define TARN_NS_PER_MS 1000000ull
 #define TARN_NS_PER_S 1000000000ull
 
-static inline uint64_t tarn_now_ns(void)
+static inline uint64_t tarn_clock_ns(clockid_t clock)
 {
     struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
+    clock_gettime(clock, &t);
     return (uint64_t)t.tv_sec * TARN_NS_PER_S + (uint64_t)t.tv_nsec;
+}
+
+static inline uint64_t tarn_now_ns(void)
+{
+    return tarn_clock_ns(CLOCK_MONOTONIC);
 }
 
 /* The time of the clock's last tick: up to tarn_coarse_tick_ns() old, but read in some nanoseconds. */
 static inline uint64_t tarn_coarse_ns(void)
 {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC_COARSE, &t);
-    return (uint64_t)t.tv_sec * TARN_NS_PER_S + (uint64_t)t.tv_nsec;
+    return tarn_clock_ns(CLOCK_MONOTONIC_COARSE);
 }
 
 static inline uint64_t tarn_coarse_tick_ns(void)
@@ -33,9 +36,7 @@ static inline uint64_t tarn_coarse_tick_ns(void)
 
 static inline uint64_t tarn_unix_ms(void)
 {
-    struct timespec t;
-    clock_gettime(CLOCK_REALTIME, &t);
-    return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / TARN_NS_PER_MS;
+    return tarn_clock_ns(CLOCK_REALTIME) / TARN_NS_PER_MS;
 }
 
 static inline uint64_t tarn_deadline(uint32_t timeout_ms)

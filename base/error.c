@@ -12,63 +12,51 @@
 
 static _Thread_local char last_error[TARN_SENTENCE];
 
+static const struct row {
+    int code;
+    const char *name, *text;
+    enum tarn_error_class class;
+} rows[] = {
+#define ROW(name_, value_, class_, text_) {value_, #name_, text_, TARN_CLASS_##class_},
+    TARN_ERRORS(ROW)
+#undef ROW
+};
+
+/* NULL: no such code. */
+static const struct row *find(int code)
+{
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
+        if (rows[i].code == code)
+            return &rows[i];
+    return NULL;
+}
+
 const char *tarn_error_name(int code)
 {
-    switch (code) {
-    case TARN_OK:
-        return "OK";
-#define NAME_CASE(name_, value_, class_, text_) \
-    case TARN_E_##name_: \
-        return #name_;
-        TARN_ERRORS(NAME_CASE)
-#undef NAME_CASE
-    default:
-        return "UNKNOWN";
-    }
+    const struct row *row = find(code);
+
+    return row ? row->name : code == TARN_OK ? "OK" : "UNKNOWN";
 }
 
 const char *tarn_strerror(int code)
 {
-    switch (code) {
-    case TARN_OK:
-        return "success";
-#define TEXT_CASE(name_, value_, class_, text_) \
-    case TARN_E_##name_: \
-        return text_;
-        TARN_ERRORS(TEXT_CASE)
-#undef TEXT_CASE
-    default:
-        return "unknown error code";
-    }
+    const struct row *row = find(code);
+
+    return row ? row->text : code == TARN_OK ? "success" : "unknown error code";
 }
 
 enum tarn_error_class tarn_error_class(int code)
 {
-    switch (code) {
-#define CLASS_CASE(name_, value_, class_, text_) \
-    case TARN_E_##name_: \
-        return TARN_CLASS_##class_;
-        TARN_ERRORS(CLASS_CASE)
-#undef CLASS_CASE
-    default:
-        return code < 0 ? TARN_CLASS_FATAL : TARN_CLASS_NONE;
-    }
+    const struct row *row = find(code);
+
+    return row ? row->class : code < 0 ? TARN_CLASS_FATAL : TARN_CLASS_NONE;
 }
 
 int tarn_error_parse(const char *name, unsigned long n, int unknown)
 {
-    static const struct {
-        const char *name;
-        int code;
-    } codes[] = {
-#define CODE_ROW(name_, value_, class_, text_) {#name_, value_},
-        TARN_ERRORS(CODE_ROW)
-#undef CODE_ROW
-    };
-
-    for (size_t i = 0; i < sizeof codes / sizeof codes[0]; i++)
-        if (strlen(codes[i].name) == n && memcmp(codes[i].name, name, n) == 0)
-            return codes[i].code;
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
+        if (strlen(rows[i].name) == n && memcmp(rows[i].name, name, n) == 0)
+            return rows[i].code;
     return unknown;
 }
 
@@ -102,6 +90,20 @@ void tarn_last_error_set(const char *text)
     memmove(last_error, text, n);
     last_error[n] = '\0';
     tarn_one_line(last_error);
+}
+
+int tarn_reason_keep(struct tarn_reason *reason, int code)
+{
+    reason->code = code;
+    snprintf(reason->text, sizeof reason->text, "%s", code ? last_error : "");
+    return code;
+}
+
+int tarn_reason_fail(const struct tarn_reason *reason)
+{
+    if (reason->code)
+        tarn_last_error_set(reason->text);
+    return reason->code;
 }
 
 const char *tarn_last_error(void)

@@ -22,6 +22,19 @@ void tarn_one_line(char *text);
 /* Sets this thread's last error, e.g. to the sentence of a completion that another thread has made. */
 void tarn_last_error_set(const char *text);
 
+/* A failure as a value: to judge it, to carry it to another thread, or to report it later. Code 0: no
+ * failure, no text. */
+struct tarn_reason {
+    int code;
+    char text[TARN_SENTENCE];
+};
+
+/* Keeps what the last call returned, `code`, together with this thread's last error. Returns `code`. */
+int tarn_reason_keep(struct tarn_reason *reason, int code);
+
+/* Makes the reason this thread's last error, unless its code is 0. Returns its code. */
+int tarn_reason_fail(const struct tarn_reason *reason);
+
 /* The code whose name is the first `n` bytes of `name` ("EXISTS"), or `unknown` when there is none. */
 int tarn_error_parse(const char *name, unsigned long n, int unknown);
 

@@ -8,9 +8,9 @@
 #define TARN_HUGE_PAGE (2ul << 20)
 
 /*
- * mmap() of the whole file, shared, at a multiple of `align` (a power of two, at least the page size):
- * address and file offset then agree in their low bits, so that a huge page of the file is one TLB
- * entry, and runs of small ones may be (measured: up to a third faster copies). MAP_FAILED with errno.
+ * Maps the whole file, shared, at a multiple of `align` (a power of two, at least the page size). Address and
+ * file offset then agree in their low bits, so a huge page of the file takes one TLB entry, and copies are up
+ * to a third faster. Returns MAP_FAILED with errno.
  */
 void *tarn_map_aligned(int fd, size_t bytes, size_t align, int prot);
 

@@ -2,9 +2,9 @@
 /*
  * Sockets with deadlines.
  *
- * A Unix socket file outlives its process, so listening has to tell a stale file from a live one:
- * whoever gets no "connection refused" from it lives. Probe, unlink, bind and listen happen under
- * flock() of the directory, else two starting nodes could unlink each other's fresh socket.
+ * A Unix socket file outlives its process, so listening must tell a stale file from a live one: a stale one
+ * refuses connections. Probe, unlink, bind and listen happen under flock() of the directory, or two starting
+ * nodes could unlink each other's fresh sockets.
  */
 #include "base/net.h"
 
@@ -30,7 +30,7 @@
 
 #define BACKLOG 4096   /* the kernel lowers it to net.core.somaxconn */
 #define LISTEN_MS 5000 /* how long a listener waits for its address and for the directory lock */
-#define RETRY_NS (2 * TARN_NS_PER_MS) /* between tries of what cannot be polled for */
+#define RETRY_NS (2 * TARN_NS_PER_MS) /* between tries when poll() cannot tell */
 #define ADDR_TEXT 300
 
 /* --- addresses ---------------------------------------------------------------------------------- */
@@ -59,7 +59,7 @@ int tarn_addr_parse(const char *text, const char *what, struct tarn_addr *a)
         host = text + 1;
         host_end = colon > host && colon[-1] == ']' ? colon - 1 : NULL;
     } else if (colon && memchr(text, ':', (size_t)(colon - text))) {
-        host_end = NULL; /* IPv6 without brackets: which colon parts the port cannot be told */
+        host_end = NULL; /* IPv6 without brackets: the port's colon is ambiguous */
     }
     if (!host_end || host_end <= host || (size_t)(host_end - host) >= sizeof parsed.host)
         return tarn_fail(TARN_E_INVALID,
@@ -116,7 +116,7 @@ int tarn_net_wait(int fd, short events, uint64_t deadline_ns, struct tarn_cancel
     }
 }
 
-/* For what no descriptor tells: false when the deadline has passed. */
+/* For waits without a descriptor. False: the deadline has passed. */
 static bool wait_a_moment(uint64_t deadline_ns)
 {
     struct timespec moment = {.tv_nsec = (long)RETRY_NS};
@@ -147,8 +147,8 @@ static bool in_progress(int error)
     return error == EINPROGRESS || error == EINTR;
 }
 
-/* Connects fd; the result is 0 or an errno value, ETIMEDOUT also when the deadline has passed, ECANCELED when
- * it is not to be waited for. */
+/* Connects fd. Returns 0 or an errno value: ETIMEDOUT also when the deadline has passed, ECANCELED when the
+ * wait was canceled. */
 static int connect_errno(int fd, const struct sockaddr *to, socklen_t to_bytes, uint64_t deadline_ns,
                          struct tarn_cancel *cancel)
 {
@@ -203,7 +203,7 @@ static bool connected_to_itself(int fd)
            memcmp(&here, &there, here_bytes) == 0;
 }
 
-/* One address. On failure *error_p has the errno value when it was connect() that failed, else 0. */
+/* Tries one address. On failure *error_p is connect()'s errno value, or 0 if something else failed. */
 static int connect_one(int family, const struct sockaddr *to, socklen_t to_bytes, uint64_t deadline_ns,
                        struct tarn_cancel *cancel, int *error_p, int *fd_p)
 {
@@ -225,23 +225,21 @@ static int connect_one(int family, const struct sockaddr *to, socklen_t to_bytes
 }
 
 static int connect_unix(const struct tarn_addr *a, uint64_t deadline_ns, struct tarn_cancel *cancel,
-                        int *fd_p)
+                        int *error_p, int *fd_p)
 {
     struct sockaddr_un sun;
-    int error;
 
     unix_sockaddr(a, &sun);
-    int rc = connect_one(AF_UNIX, (struct sockaddr *)&sun, sizeof sun, deadline_ns, cancel, &error, fd_p);
-    return error ? connect_failed(a, error) : rc;
+    return connect_one(AF_UNIX, (struct sockaddr *)&sun, sizeof sun, deadline_ns, cancel, error_p, fd_p);
 }
 
 /* Tries every address of the name; a silent one gets only its share of the time left. */
-static int connect_tcp(const struct tarn_addr *a, uint64_t deadline_ns, struct tarn_cancel *cancel, int *fd_p)
+static int connect_tcp(const struct tarn_addr *a, uint64_t deadline_ns, struct tarn_cancel *cancel,
+                       int *error_p, int *fd_p)
 {
     struct addrinfo *found = NULL;
     int rc = tarn_resolve(a->host, a->port, deadline_ns, cancel, &found);
     uint64_t addresses = 0;
-    int error = 0;
 
     if (rc != 0)
         return rc;
@@ -250,18 +248,23 @@ static int connect_tcp(const struct tarn_addr *a, uint64_t deadline_ns, struct t
     for (const struct addrinfo *i = found; i; i = i->ai_next, addresses--) {
         uint64_t now = tarn_now_ns();
         uint64_t share = now < deadline_ns ? (deadline_ns - now) / addresses : 0;
-        rc = connect_one(i->ai_family, i->ai_addr, i->ai_addrlen, now + share, cancel, &error, fd_p);
-        if (rc == 0 || error == ECANCELED)
+        rc = connect_one(i->ai_family, i->ai_addr, i->ai_addrlen, now + share, cancel, error_p, fd_p);
+        if (rc == 0 || *error_p == ECANCELED)
             break;
     }
     freeaddrinfo(found);
-    return rc != 0 && error ? connect_failed(a, error) : rc;
+    return rc;
 }
 
 int tarn_net_connect(const struct tarn_addr *a, uint64_t deadline_ns, struct tarn_cancel *cancel, int *fd_p)
 {
-    return a->is_unix ? connect_unix(a, deadline_ns, cancel, fd_p)
-                      : connect_tcp(a, deadline_ns, cancel, fd_p);
+    int error = 0;
+    int rc = a->is_unix ? connect_unix(a, deadline_ns, cancel, &error, fd_p)
+                        : connect_tcp(a, deadline_ns, cancel, &error, fd_p);
+    if (error)
+        rc = connect_failed(a, error);
+    errno = error;
+    return rc;
 }
 
 /* --- listening ---------------------------------------------------------------------------------- */
@@ -380,7 +383,7 @@ static int listen_unix(const struct tarn_addr *a, int *fd_p)
         goto unlock;
     unix_sockaddr(a, &sun);
     int error = remove_stale(a, &sun);
-    if (error == 0 && fchmod(fd, 0600) != 0) /* the file that bind() makes has it from its first moment on */
+    if (error == 0 && fchmod(fd, 0600) != 0) /* so bind() creates the file with that mode */
         error = errno;
     if (error == 0)
         error = bind_and_listen(fd, (struct sockaddr *)&sun, sizeof sun);

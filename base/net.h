@@ -3,6 +3,7 @@
 #ifndef TARN_BASE_NET_H
 #define TARN_BASE_NET_H
 
+#include <errno.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -21,19 +22,25 @@ int tarn_addr_parse(const char *text, const char *what, struct tarn_addr *a);
 void tarn_addr_format(const struct tarn_addr *a, char *out, size_t out_bytes);
 
 /* Connects, waiting no longer than the deadline. *fd_p is set on success. NODE_DOWN, TIMEOUT, SYSTEM,
- * CANCELED. */
+ * CANCELED; errno is then what connect() failed with, 0 when it was not connect(). */
 int tarn_net_connect(const struct tarn_addr *a, uint64_t deadline_ns, struct tarn_cancel *cancel, int *fd_p);
 
 /*
- * Listens. Port 0 takes a free one; *a gets the one taken. A stale Unix socket file (nobody answers
- * on it) is replaced, a live one is TARN_E_BUSY, as is a taken port. A Unix socket has mode 0600.
+ * Listens. Port 0: a free port, stored in *a. Replaces a stale Unix socket file, on which nobody answers.
+ * BUSY: the port is taken, or the Unix socket is live. A Unix socket has mode 0600.
  */
 int tarn_net_listen(struct tarn_addr *a, int *fd_p);
+
+/* Is this errno no failure of a socket that does not block? */
+static inline bool tarn_net_would_block(int error)
+{
+    return error == EAGAIN || error == EWOULDBLOCK || error == EINTR;
+}
 
 /* Waits until fd has one of poll events, or the deadline: 0, TIMEOUT, SYSTEM, CANCELED. */
 int tarn_net_wait(int fd, short events, uint64_t deadline_ns, struct tarn_cancel *cancel);
 
-/* The kernel's boot id and a hash of it and the user-visible host name: one value a running host. */
+/* A hash of the kernel's boot id and the host name: the same in all processes of a running host. */
 int tarn_host_id(char out[40]);
 
 #endif

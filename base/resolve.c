@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Numeric addresses are converted in place. A name is looked up by a detached thread; asker and
- * thread share one reference-counted request, and whoever drops it last frees it. So an asker whose
- * deadline passes leaves at once, while the thread waits for the name server as long as that takes.
+ * Numeric addresses are converted in place. A detached thread looks up a name; caller and thread share one
+ * reference-counted request, and the last to drop it frees it. A caller whose deadline passes returns at
+ * once; the thread goes on waiting for the name server.
  */
 #include "base/resolve.h"
 
@@ -82,15 +82,8 @@ static void *resolver_main(void *arg)
 
 static int start_resolver(struct request *r)
 {
-    pthread_attr_t detached;
-    pthread_t thread;
-
-    if (pthread_attr_init(&detached) != 0)
-        return tarn_fail(TARN_E_NO_MEMORY, "%s: out of memory looking up its address", r->host);
-    pthread_attr_setdetachstate(&detached, PTHREAD_CREATE_DETACHED);
     r->references++;
-    int failed = pthread_create(&thread, &detached, resolver_main, r);
-    pthread_attr_destroy(&detached);
+    int failed = tarn_thread_detached(resolver_main, r);
     if (failed) {
         r->references--;
         return tarn_fail(TARN_E_SYSTEM, "%s: cannot start a thread to look up its address: %s", r->host,
@@ -99,7 +92,7 @@ static int start_resolver(struct request *r)
     return 0;
 }
 
-/* Waits for the answer, and takes it out of the request. */
+/* Waits for the answer and takes it from the request. */
 static int wait_for_answer(struct request *r, uint64_t deadline_ns, struct tarn_cancel *cancel,
                            struct addrinfo **out_p)
 {

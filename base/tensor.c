@@ -1,12 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Element types, made from TARN_DTYPES, and the check that dtype, shape and size agree. */
-#include <stdbool.h>
+#include "base/text.h"
+
 #include <string.h>
 
-#include <tarn/tarn.h>
-
 #include "base/error.h"
-#include "base/text.h"
 
 struct dtype_row {
     const char *name;
@@ -32,7 +30,7 @@ const char *tarn_dtype_name(uint32_t dtype)
 int tarn_dtype_parse_n(const char *text, size_t bytes)
 {
     for (int i = 0; i < TARN_DTYPE_COUNT; i++)
-        if (strlen(dtypes[i].name) == bytes && memcmp(dtypes[i].name, text, bytes) == 0)
+        if (tarn_text_is(text, bytes, dtypes[i].name))
             return i;
     return tarn_fail(TARN_E_INVALID, "dtype \"%.*s\" is unknown: use one like u8, bf16, f16, f32, f8_e4m3",
                      (int)(bytes < 32 ? bytes : 32), text);
@@ -43,8 +41,7 @@ int tarn_dtype_parse(const char *name)
     return tarn_dtype_parse_n(name ? name : "", name ? strlen(name) : 0);
 }
 
-/* Element count times size; false when that is more than 64 bits. A zero anywhere makes it 0. */
-static bool expected_bytes(const struct tarn_tensor *t, uint64_t *out)
+bool tarn_tensor_bytes(const struct tarn_tensor *t, uint64_t *out)
 {
     uint64_t product = tarn_dtype_bytes(t->dtype);
 
@@ -72,7 +69,7 @@ int tarn_tensor_check(const struct tarn_tensor *t)
         return tarn_fail(TARN_E_INVALID, "tensor: %u dimensions: at most %d are allowed", t->ndim,
                          TARN_DIMS_MAX);
     tarn_shape_format(t, shape);
-    if (!expected_bytes(t, &expected))
+    if (!tarn_tensor_bytes(t, &expected))
         return tarn_fail(TARN_E_INVALID,
                          "tensor: shape [%s] of %s is more than 2^64 bytes: give a smaller one", shape,
                          tarn_dtype_name(t->dtype));

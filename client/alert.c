@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What others leave to the monitor's threads: it is noted, and they are woken. */
 #include "client/alert.h"
 
 #include <sys/eventfd.h>
@@ -7,25 +6,23 @@
 #include "client/client.h"
 #include "client/retire.h"
 
-void tarn_monitor_ask(struct tarn_client *c)
+static void wake_keeper(struct tarn_monitor *m, bool *why)
 {
-    struct tarn_monitor *m = &c->monitor;
-
     pthread_mutex_lock(&m->lock);
-    m->asked = true;
+    *why = true;
     if (m->keeping)
         pthread_cond_signal(&m->wake);
     pthread_mutex_unlock(&m->lock);
 }
 
+void tarn_monitor_ask(struct tarn_client *c)
+{
+    wake_keeper(&c->monitor, &c->monitor.asked);
+}
+
 void tarn_monitor_alarm(struct tarn_client *c)
 {
-    struct tarn_monitor *m = &c->monitor;
-
-    pthread_mutex_lock(&m->lock);
-    m->alarmed = true;
-    pthread_cond_signal(&m->wake);
-    pthread_mutex_unlock(&m->lock);
+    wake_keeper(&c->monitor, &c->monitor.alarmed);
 }
 
 bool tarn_monitor_watch(struct tarn_peer_node *node, struct tarn_control_conn *conn)

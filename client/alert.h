@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What others leave to the monitor's threads (monitor.h). */
+/* Work for the monitor's threads (monitor.h), handed over by any thread. */
 #ifndef TARN_CLIENT_ALERT_H
 #define TARN_CLIENT_ALERT_H
 
@@ -9,13 +9,13 @@ struct tarn_control_conn;
 struct tarn_client;
 struct tarn_peer_node;
 
-/* Something needs the keeper: a node was set aside, a reply is owed, the table is old. */
+/* Wakes the keeper for a round: a node was set aside, a command is owed, the node table is old. */
 void tarn_monitor_ask(struct tarn_client *c);
-/* tarn_ops_expire() or tarn_links_tend() is to be called earlier than it said. */
+/* Wakes the keeper because tarn_ops_expire() or tarn_links_tend() is due earlier than it said. */
 void tarn_monitor_alarm(struct tarn_client *c);
-/* Watches the connection for its end, if the node has no watched one yet; else false. */
+/* The watcher watches the connection for its end. False: the node has a watched connection already. */
 bool tarn_monitor_watch(struct tarn_peer_node *node, struct tarn_control_conn *conn);
-/* The keeper reads the reply that the connection owes (late_reply.c). */
+/* The keeper takes the connection over and reads the reply that is outstanding (late_reply.h). */
 void tarn_monitor_owe(struct tarn_client *c, struct tarn_control_conn *conn);
 
 #endif

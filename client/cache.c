@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The descriptor cache: key -> where the object is. Sharded, so that threads seldom meet on a lock.
- * Each shard keeps its entries in uthash's list, oldest first; when it is full, the oldest goes unless
- * it was used since it was last looked at, in which case it starts again as the youngest (second
- * chance, close to LRU without touching the list on a hit).
+ * The cache is sharded, so that threads seldom contend for a lock. uthash keeps a shard's entries in
+ * insertion order. A full shard evicts its oldest entry; one that was used since the last look is moved to
+ * the end instead (second chance: close to LRU, and a hit does not touch the list).
  */
 #include "client/cache.h"
 

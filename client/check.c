@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The small checks that every public call begins with. */
 #include "client/check.h"
 
 #include <string.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What every public call checks first: option structs, flags, where the result goes, keys. */
+/* Checks of a public call's arguments. Failures are INVALID with a sentence. */
 #ifndef TARN_CLIENT_CHECK_H
 #define TARN_CLIENT_CHECK_H
 
@@ -10,11 +10,10 @@
 
 #include "base/error.h"
 
-/* Copies what the caller has of an option struct that may be shorter than ours; NULL: all defaults. INVALID
- * when its size is not set. */
+/* Copies the caller's option struct, which may be shorter or longer than ours. NULL: all defaults. */
 int tarn_options_copy(void *mine, size_t mine_bytes, const void *theirs);
 
-/* INVALID for bits that this library does not know; `call` begins the sentence. */
+/* Refuses unknown bits; `call` begins the sentence. */
 static inline int tarn_flags_check(const char *call, uint32_t flags, uint32_t known)
 {
     if (!(flags & ~known))
@@ -27,11 +26,10 @@ static inline int tarn_flags_check(const char *call, uint32_t flags, uint32_t kn
 #define TARN_GET_FLAGS ((uint32_t)(TARN_GET_RANGE | TARN_GET_NO_TOUCH | TARN_GET_NOW))
 #define TARN_PUT_FLAGS ((uint32_t)(TARN_PUT_REPLACE | TARN_PUT_PIN))
 
-/* INVALID when there is no place for a call's result, or no callback. */
+/* Refuses NULL as the place for a result, or as a callback. */
 int tarn_out_check(const char *call, const void *out);
-/* INVALID with a sentence. */
 int tarn_key_check(const struct tarn_key *k);
-/* The key as text, cut to fit. */
+/* The key, escaped and cut to fit. */
 const char *tarn_key_text(const struct tarn_key *k, char out[96]);
 
 #endif

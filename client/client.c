@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How every public call begins: is the client usable, and until when may the call take? */
 #include "client/client.h"
+
+#include <sys/eventfd.h>
+
+#include "base/thread.h"
 
 int tarn_client_enter(struct tarn_client *c)
 {
@@ -21,5 +24,21 @@ struct tarn_cancel *tarn_client_cancel(const struct tarn_client *c, struct tarn_
 
 uint64_t tarn_client_deadline(const struct tarn_client *c, uint32_t timeout_ms)
 {
-    return tarn_now_ns() + tarn_client_timeout_ns(c, timeout_ms);
+    return tarn_now_ns() + (timeout_ms ? timeout_ms : c->timeout_ms) * TARN_NS_PER_MS;
+}
+
+int tarn_client_eventfd(int *fd_p)
+{
+    *fd_p = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (*fd_p >= 0)
+        return 0;
+    return tarn_fail(TARN_E_SYSTEM, "client: eventfd: %m: raise the limit of open files (ulimit -n)");
+}
+
+int tarn_client_thread(pthread_t *thread, void *(*fn)(void *), void *arg)
+{
+    if (tarn_thread_start(thread, fn, arg) == 0)
+        return 0;
+    return tarn_fail(TARN_E_SYSTEM,
+                     "client: cannot start a thread: raise the limit of processes (ulimit -u)");
 }

@@ -1,20 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Inside libtarn. Data flows one way:
+ * The client's struct. Calls go downwards only:
  *
- *   tarn_get/put/...  ->  resolve, place (which copy, which node)  ->  flight (works on links)
- *                                                                  ->  call   (control commands)
- *   and below these: remote (what the client knows of a node), cache (descriptors).
+ *   get, put, view, remove, manage   what a public call does
+ *   resolve, way, place              which copy, which transport, which node
+ *   flight, link, control_conn       bytes on links, commands on control connections
+ *   peer_node, cache                 what the client knows of nodes and objects
  *
- * Blocking calls run on the caller's thread from beginning to end; op_run.c's workers run the same code
- * for submitted operations. Two threads of the client's own look after health (monitor.c), one after leases
- * (lease_ask.c).
+ * Blocking calls run on the caller's thread. Workers (op_run.c) run the same code for submitted operations.
+ * Three threads belong to the client: watcher and keeper (monitor.c), leases (lease_ask.c).
  *
- * Here is the client's struct. What files share besides has a header of its own: node.h, desc.h, get_item.h,
- * get_job.h, put_job.h. Any other header is its .c file's.
- *
- * Lock order: client.nodes_lock -> remote.lock -> client.monitor.lock; cache shards, leases, op queue, the
- * list of put sessions and verdicts are leaves. No lock is held across anything that waits for a peer.
+ * Lock order: nodes_lock -> a node's lock -> monitor.lock. The locks of cache shards, leases, the queue of
+ * operations, put sessions and registered memory are held alone. No lock is held while waiting for a peer.
  */
 #ifndef TARN_CLIENT_CLIENT_H
 #define TARN_CLIENT_CLIENT_H
@@ -38,42 +35,43 @@ struct tarn_mr;
 struct tarn_ops_queue;
 struct tarn_put_session;
 
+/* Do idle links have work put off that the keeper must send? */
 enum tarn_links {
-    TARN_LINKS_TENDED,  /* nothing is put off */
-    TARN_LINKS_RESTING, /* none was used since they were looked after last */
-    TARN_LINKS_USED,
+    TARN_LINKS_TENDED,  /* no */
+    TARN_LINKS_RESTING, /* perhaps; none was used since the keeper's last look */
+    TARN_LINKS_USED,    /* perhaps; some were used */
 };
 
 struct tarn_monitor {
     pthread_t watcher, keeper;
     bool watching, keeping; /* the threads run */
-    int wake_fd;            /* the watcher's */
+    int wake_fd;            /* wakes the watcher */
     pthread_mutex_t lock;
-    pthread_cond_t wake; /* the keeper's */
-    bool stop, asked;
-    bool alarmed;                    /* the operations' alarm was set to an earlier time */
-    struct tarn_control_conn *owing; /* connections with an outstanding reply nobody waits for */
+    pthread_cond_t wake;             /* wakes the keeper */
+    bool stop, asked;                /* asked: a round is wanted */
+    bool alarmed;                    /* something is due earlier than the keeper knows */
+    struct tarn_control_conn *owing; /* connections with a late reply */
     struct tarn_owed_command *owed_commands;
-    uint64_t watches;  /* changes whenever a watch connection comes or goes */
-    _Atomic int links; /* enum tarn_links, of those that put things off */
-    uint64_t links_ns; /* when to look after them; the keeper's */
+    uint64_t watches;  /* changes whenever a watched connection comes or goes */
+    _Atomic int links; /* enum tarn_links */
+    uint64_t links_ns; /* when to look at them next; the keeper's */
 };
 
-/* A thread asks, and sleeps while no lease is in use. */
+/* One thread asks about leases; it sleeps while none is in use. */
 struct tarn_leases {
     pthread_t thread;
     bool running;
-    struct tarn_cancel cancel; /* at the end: of its waits, and of those for an answer */
+    struct tarn_cancel cancel; /* at close: ends the thread's waits and the waits for an answer */
     bool wanted;               /* ask at once */
     pthread_mutex_t lock;
     pthread_cond_t wake, answered;
-    uint64_t asking_ns;            /* since when a question is outstanding; 0: none is */
-    uint64_t sent_ns;              /* when the last one was sent */
-    uint64_t answered_ns;          /* when the last one that was answered was sent */
-    uint64_t failed_ns;            /* when the last one ended without an answer; 0: it was answered */
+    uint64_t asking_ns;            /* when the outstanding question was sent; 0: none is outstanding */
+    uint64_t sent_ns;              /* when the last question was sent */
+    uint64_t answered_ns;          /* when the last answered question was sent */
+    uint64_t failed_ns;            /* when the last question failed; 0: it was answered */
     uint64_t wanted_ns;            /* when a get last needed an answer */
-    uint64_t questions;            /* that have ended */
-    struct tarn_patience patience; /* by how long answers take */
+    uint64_t questions;            /* how many have ended */
+    struct tarn_patience patience; /* with Redis's answers */
 };
 
 enum tarn_counter {
@@ -95,22 +93,22 @@ struct tarn_client {
     const struct tarn_transport_ops *transports[TARN_TRANSPORTS_MAX];
     struct tarn_local *locals[TARN_TRANSPORTS_MAX];
     int ntransports;
-    struct tarn_faulty *faulty; /* NULL: none */
-    char *secret;               /* NULL: that of each node's record */
-    bool secret_of_env;         /* it is TARN_SECRET's */
+    struct tarn_faulty *faulty; /* NULL: no fault is injected */
+    char *secret;               /* NULL: the secret in each node's record */
+    bool secret_of_env;         /* it comes from TARN_SECRET */
     uint64_t session;
     uint32_t timeout_ms, workers;
     _Atomic uint64_t farthest_ns; /* the longest round trip to a node so far */
     tarn_interrupt_fn interrupt;  /* NULL: none */
     void *interrupt_arg;
     char host_id[40];
-    _Atomic uint32_t *alive; /* a page that fork() wipes: 0 in the child */
+    _Atomic uint32_t *alive; /* on a page that fork() wipes: 0 in the child */
 
     pthread_rwlock_t nodes_lock;
     struct tarn_peer_node *nodes; /* by (id, epoch) */
-    uint64_t pass;
+    uint64_t pass;                /* counts refreshes of the node table */
     _Atomic uint64_t refreshed_ns;
-    pthread_mutex_t refresh_lock; /* one refresh at a time: the others wait for it */
+    pthread_mutex_t refresh_lock; /* one refresh at a time; others wait for it */
     pthread_cond_t refresh_done;
     bool refreshing;
 
@@ -118,9 +116,9 @@ struct tarn_client {
     struct tarn_leases leases;
     struct tarn_ops_queue *ops;
     pthread_mutex_t sessions_lock;
-    struct tarn_put_session *sessions; /* open ones, for tarn_close() */
+    struct tarn_put_session *sessions; /* the open ones */
     pthread_mutex_t memory_lock;
-    struct tarn_mr *memory; /* what is registered */
+    struct tarn_mr *memory; /* registered ranges */
 
     struct {
         _Alignas(64) _Atomic uint64_t n[TARN_COUNTERS];
@@ -132,16 +130,15 @@ static inline void tarn_count(struct tarn_client *c, uint32_t stripe, enum tarn_
     atomic_fetch_add_explicit(&c->counters[stripe].n[what], n, memory_order_relaxed);
 }
 
-/* 0, or CLOSED in a forked child, INVALID for NULL. Begins every public call. */
+/* Begins every public call. CLOSED in a forked child; INVALID for NULL. */
 int tarn_client_enter(struct tarn_client *c);
-/* The cancel of a call of the application's, made in *own. NULL: there is nobody to ask. */
+/* Makes *own the cancel of a blocking call, which asks the application's interrupt. NULL: there is none. */
 struct tarn_cancel *tarn_client_cancel(const struct tarn_client *c, struct tarn_cancel *own);
+/* timeout_ms from now. 0: the client's own timeout. */
 uint64_t tarn_client_deadline(const struct tarn_client *c, uint32_t timeout_ms);
-
-/* timeout_ms, or the client's own when that is 0. */
-static inline uint64_t tarn_client_timeout_ns(const struct tarn_client *c, uint32_t timeout_ms)
-{
-    return (timeout_ms ? timeout_ms : c->timeout_ms) * TARN_NS_PER_MS;
-}
+/* An eventfd, or SYSTEM. */
+int tarn_client_eventfd(int *fd_p);
+/* tarn_thread_start(), or SYSTEM. */
+int tarn_client_thread(pthread_t *thread, void *(*fn)(void *), void *arg);
 
 #endif

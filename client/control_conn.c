@@ -1,16 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Control connections. Each carries one command at a time, so "the socket is readable" means "the reply
- * has begun to come" and a wait can be canceled. HELLO tells the session (the same on all of
- * a client's connections) and proves which incarnation answered; when it came over the node's Unix
- * socket, that also proves that the node is on this host.
+ * A connection carries one command at a time. So a readable socket means that the reply has begun to arrive,
+ * and the wait for it can be canceled. HELLO names the session, which all of a client's connections share.
+ * Its answer shows which incarnation is there; over the Unix socket also that the node is on this host.
  *
- * A command may go along with HELLO (tarn_control_conn_take_early): then both are answered within one round
- * trip, and tarn_control_conn_reply() reads HELLO's answer first. A connection whose HELLO was refused is not
- * used again.
- *
- * A wait that ends early leaves a reply outstanding. The connection is then left to the keeper, which
- * reads the reply when it comes; reservations granted in it are given back.
+ * A wait that ends early leaves its reply outstanding. The keeper then takes the connection over
+ * (late_reply.h).
  */
 #include "client/control_conn.h"
 
@@ -31,36 +26,33 @@
 #define IDLE_MAX 16
 #define CLOCK_FRESH_NS (10 * TARN_NS_PER_S)
 #define ELSEWHERE_NS (50 * TARN_NS_PER_MS)
-#define PROMPT_NS (5 * TARN_NS_PER_MS) /* whoever waits from so soon on sees the answer come */
+/* A wait that begins this soon after HELLO measures the round trip. */
+#define PROMPT_NS (5 * TARN_NS_PER_MS)
 
 /* --- HELLO -------------------------------------------------------------------------------------- */
 
-struct greeting {
-    uint64_t epoch, now_ns;
-};
-
-static void greeting_parse(const redisReply *reply, struct greeting *g)
+static void greeting_parse(const redisReply *reply, uint64_t *epoch_p, uint64_t *now_ns_p)
 {
-    memset(g, 0, sizeof *g);
+    *epoch_p = *now_ns_p = 0;
     for (size_t i = 0; i + 1 < reply->elements; i += 2) {
         const redisReply *name = reply->element[i], *value = reply->element[i + 1];
         if (!name->str)
             continue;
         if (strcmp(name->str, "epoch") == 0 && value->str)
-            tarn_u64_parse(value->str, value->len, 16, UINT64_MAX, &g->epoch);
+            tarn_u64_parse(value->str, value->len, 16, UINT64_MAX, epoch_p);
         if (strcmp(name->str, "now_ns") == 0) {
             if (value->type == REDIS_REPLY_INTEGER)
-                g->now_ns = (uint64_t)value->integer;
+                *now_ns_p = (uint64_t)value->integer;
             else if (value->str)
-                tarn_u64_parse(value->str, value->len, 10, UINT64_MAX, &g->now_ns);
+                tarn_u64_parse(value->str, value->len, 10, UINT64_MAX, now_ns_p);
         }
     }
 }
 
 /*
- * What the node's clock says. It is taken to have been read when the answer came: that makes deadlines
- * told to the node end too early by the answer's way, never too late. So a quick answer is worth more
- * than a slow one, for as long as the two clocks cannot have drifted apart.
+ * Learns the node's clock, as if it was read when the answer came. So deadlines told to the node are early by
+ * the answer's way, never late. A quicker answer is a better measure, until the clocks may have drifted
+ * apart.
  */
 static void clock_learn(struct tarn_peer_node *node, uint64_t asked_ns, uint64_t node_ns)
 {
@@ -87,7 +79,6 @@ uint64_t tarn_peer_node_clock(struct tarn_peer_node *node, uint64_t when_ns)
 static int wait_reply(struct tarn_control_conn *conn, uint64_t deadline_ns, struct tarn_cancel *cancel)
 {
     struct pollfd fds[2] = {{tarn_resp_fd(conn->resp), POLLIN, 0}, {tarn_cancel_fd(cancel), POLLIN, 0}};
-    char who[352];
 
     for (;;) {
         if (tarn_canceled(cancel))
@@ -98,20 +89,19 @@ static int wait_reply(struct tarn_control_conn *conn, uint64_t deadline_ns, stru
         struct timespec left = {(time_t)(slice / TARN_NS_PER_S), (long)(slice % TARN_NS_PER_S)};
         int n = ppoll(fds, 2, &left, NULL);
         if (n < 0 && errno != EINTR)
-            return tarn_fail(TARN_E_SYSTEM, "%s: poll: %m", tarn_peer_node_text(conn->node, who));
-        if (n > 0 && fds[0].revents) /* also after the deadline: what is there is not silence */
+            return tarn_peer_node_fail(conn->node, TARN_E_SYSTEM, "poll: %m");
+        if (n > 0 && fds[0].revents) /* also after the deadline: an answer is not silence */
             return 0;
         if (ns == 0)
-            return tarn_fail(TARN_E_TIMEOUT,
-                             "%s: no answer in time: raise the call's timeout or look at the node",
-                             tarn_peer_node_text(conn->node, who));
+            return tarn_peer_node_fail(conn->node, TARN_E_TIMEOUT,
+                                       "no answer in time: raise the call's timeout or look at the node");
         if (n > 0 && fds[1].revents)
             tarn_cancel_drain(cancel);
         tarn_cancel_ask(cancel);
     }
 }
 
-/* Its answer is to be read before any other; it is sent with the next command. */
+/* Appends HELLO. The next flush sends it, and its answer comes before any other. */
 static int say_hello(struct tarn_control_conn *conn)
 {
     struct tarn_peer_node *node = conn->node;
@@ -129,39 +119,37 @@ static int say_hello(struct tarn_control_conn *conn)
     return tarn_resp_append_strs(conn->resp, "HELLO", TARN_PROTOCOL, session, secret, NULL);
 }
 
-/* Over the Unix socket another host's node may have the path; over TCP the node was restarted. */
+/* Another incarnation answers. Over the Unix socket that may be another host's node with the same path. */
 static int restarted(struct tarn_control_conn *conn)
 {
-    char who[352];
-
     if (!conn->local)
         atomic_store(&conn->node->superseded, true);
-    return tarn_fail(TARN_E_NODE_DOWN, "%s: was restarted; what it held is gone",
-                     tarn_peer_node_text(conn->node, who));
+    return tarn_peer_node_fail(conn->node, TARN_E_NODE_DOWN, "was restarted; what it held is gone");
 }
 
 static int take_greeting(struct tarn_control_conn *conn, const redisReply *reply)
 {
     struct tarn_peer_node *node = conn->node;
-    struct greeting g;
-    char who[352];
-    int rc = tarn_resp_error(reply, tarn_peer_node_text(node, who), TARN_E_PROTOCOL);
+    uint64_t epoch, now_ns;
+    char who[TARN_NODE_TEXT];
+    struct tarn_reason why;
+    int rc = tarn_reason_keep(&why, tarn_resp_error(reply, tarn_peer_node_text(node, who), TARN_E_PROTOCOL));
 
-    if (rc == TARN_E_AUTH && conn->published) /* it makes another one at each start */
+    if (rc == TARN_E_AUTH && conn->published) /* the node makes a new secret at each start */
         return restarted(conn);
-    if (rc == TARN_E_AUTH && node->client->secret_of_env && strstr(tarn_last_error(), "wrong secret"))
-        return tarn_fail(rc, "%s; TARN_SECRET is set in the environment", tarn_last_error());
+    if (rc == TARN_E_AUTH && node->client->secret_of_env)
+        return tarn_fail(rc, "%s; TARN_SECRET is set in the environment", why.text);
     if (rc != 0)
         return rc;
-    greeting_parse(reply, &g);
-    if (g.epoch == 0)
-        return tarn_fail(TARN_E_PROTOCOL, "%s: the answer to HELLO has no epoch: is that address a tarnd?",
-                         tarn_peer_node_text(node, who));
-    if ((uint32_t)g.epoch != node->key.epoch)
+    greeting_parse(reply, &epoch, &now_ns);
+    if (epoch == 0)
+        return tarn_peer_node_fail(node, TARN_E_PROTOCOL,
+                                   "the answer to HELLO has no epoch: is that address a tarnd?");
+    if ((uint32_t)epoch != node->key.epoch)
         return restarted(conn);
     if (conn->local)
         atomic_store(&node->local, true);
-    clock_learn(node, conn->hello_ns, g.now_ns);
+    clock_learn(node, conn->hello_ns, now_ns);
     return 0;
 }
 
@@ -181,7 +169,7 @@ static int greeted(struct tarn_control_conn *conn, uint64_t deadline_ns, struct 
         conn->reply_due = false;
         return rc;
     }
-    if (began - conn->hello_ns < PROMPT_NS) /* else it may have been there for long */
+    if (began - conn->hello_ns < PROMPT_NS) /* else the answer may have been there long before */
         tarn_peer_node_answered(conn->node, now - conn->hello_ns);
     rc = take_greeting(conn, reply);
     conn->refused = rc != 0;
@@ -216,7 +204,7 @@ static int connect_to(struct tarn_peer_node *node, const struct tarn_addr *a, st
     return 0;
 }
 
-/* *elsewhere: by its record the node is on another host. */
+/* *elsewhere: the node's record names another host. */
 static int addresses(struct tarn_peer_node *node, struct tarn_addr *local, struct tarn_addr *tcp,
                      bool *elsewhere)
 {
@@ -245,20 +233,20 @@ static int connect_any(struct tarn_peer_node *node, struct tarn_steps *steps, st
     int rc = addresses(node, &local, &tcp, &elsewhere);
 
     if (rc == 0 && local.host[0]) {
-        /* Containers of one host may share the path though their host ids differ, so it is tried in any
-         * case; but on another host the path may be anybody's, who must not use up the time for TCP. */
+        /* Containers of one host may share the path although their host ids differ, so it is always tried.
+         * But anything may listen at that path on another host; it must not use up the time for TCP. */
         struct tarn_steps quick = *steps;
         uint64_t soon = tarn_now_ns() + ELSEWHERE_NS;
         if (elsewhere && soon < quick.deadline_ns)
             quick.deadline_ns = soon;
         rc = connect_to(node, &local, &quick, cancel, false, conn_p);
         steps->since_ns = quick.since_ns;
-        /* On this host and silent or unwilling: its TCP port would say the same. Not where this user may not
-         * connect. */
+        /* A node on this host that is silent or refuses says the same over TCP. Where this user may not open
+         * the socket (SYSTEM), TCP is tried. */
         bool told = rc != TARN_E_NODE_DOWN && rc != TARN_E_SYSTEM && !elsewhere;
         if (rc == 0 || rc == TARN_E_CANCELED || told)
             return rc;
-        atomic_store(&node->near, false); /* or its process is gone */
+        atomic_store(&node->near, false);
     }
     if (rc == 0 || tcp.host[0])
         rc = tcp.host[0] ? connect_to(node, &tcp, steps, cancel, eager, conn_p)
@@ -288,20 +276,12 @@ static struct tarn_control_conn *idle_take(struct tarn_peer_node *node, bool loc
     return conn;
 }
 
-/* What the end of a step that began at since_ns says of the node. */
-static void judge(struct tarn_peer_node *node, int rc, uint64_t since_ns)
+int tarn_control_conn_take_in(struct tarn_peer_node *node, enum tarn_control_conn_kind kind,
+                              struct tarn_steps *steps, struct tarn_cancel *cancel,
+                              struct tarn_control_conn **conn_p)
 {
-    if (rc == TARN_E_NODE_DOWN)
-        tarn_peer_node_aside(node, TARN_GONE, tarn_last_error());
-    else if (rc == TARN_E_TIMEOUT)
-        tarn_peer_node_silent(node, since_ns);
-}
-
-static int take(struct tarn_peer_node *node, bool local_only, struct tarn_steps *steps,
-                struct tarn_cancel *cancel, bool eager, struct tarn_control_conn **conn_p)
-{
+    bool local_only = kind == TARN_CONTROL_CONN_LOCAL;
     struct tarn_control_conn *conn;
-    char who[352];
 
     while ((conn = idle_take(node, local_only)) != NULL) {
         if (!tarn_resp_dead(conn->resp)) {
@@ -310,41 +290,27 @@ static int take(struct tarn_peer_node *node, bool local_only, struct tarn_steps 
         }
         tarn_control_conn_drop(conn);
     }
-    int rc = connect_any(node, steps, cancel, eager, &conn);
+    int rc = connect_any(node, steps, cancel, kind == TARN_CONTROL_CONN_EARLY, &conn);
     if (rc != 0) {
-        judge(node, rc, steps->since_ns);
+        tarn_peer_node_failed(node, rc, steps->since_ns);
         return rc;
     }
     if (local_only && !conn->local) {
         tarn_control_conn_give(conn);
-        return tarn_fail(
-            TARN_E_NOT_REACHABLE,
-            "%s: its Unix socket does not answer here: it is on another host, or this user may not open it "
-            "(tarnd --unix-mode, --unix-group)",
-            tarn_peer_node_text(node, who));
+        return tarn_peer_node_fail(node, TARN_E_NOT_REACHABLE,
+                                   "its Unix socket does not answer here: it is on another host, or this "
+                                   "user may not open it (tarnd --unix-mode, --unix-group)");
     }
     *conn_p = conn;
     return 0;
 }
 
-int tarn_control_conn_take(struct tarn_peer_node *node, bool local_only, uint64_t deadline_ns,
-                           struct tarn_cancel *cancel, struct tarn_control_conn **conn_p)
+int tarn_control_conn_take(struct tarn_peer_node *node, uint64_t deadline_ns, struct tarn_cancel *cancel,
+                           struct tarn_control_conn **conn_p)
 {
     struct tarn_steps steps = {.deadline_ns = deadline_ns, .patience_ns = UINT64_MAX};
 
-    return take(node, local_only, &steps, cancel, false, conn_p);
-}
-
-int tarn_control_conn_take_in(struct tarn_peer_node *node, bool local_only, struct tarn_steps *steps,
-                              struct tarn_cancel *cancel, struct tarn_control_conn **conn_p)
-{
-    return take(node, local_only, steps, cancel, false, conn_p);
-}
-
-int tarn_control_conn_take_early(struct tarn_peer_node *node, struct tarn_steps *steps,
-                                 struct tarn_cancel *cancel, struct tarn_control_conn **conn_p)
-{
-    return take(node, false, steps, cancel, true, conn_p);
+    return tarn_control_conn_take_in(node, TARN_CONTROL_CONN_ANY, &steps, cancel, conn_p);
 }
 
 static void to_pool(struct tarn_control_conn *conn)
@@ -363,7 +329,7 @@ static void to_pool(struct tarn_control_conn *conn)
         tarn_control_conn_drop(conn);
 }
 
-/* Another has it, or it is gone. */
+/* A connection that cannot become idle goes to the keeper or is dropped: true. */
 static bool is_disposed(struct tarn_control_conn *conn)
 {
     struct tarn_peer_node *node = conn->node;
@@ -372,7 +338,7 @@ static bool is_disposed(struct tarn_control_conn *conn)
         tarn_monitor_owe(node->client, conn);
         return true;
     }
-    bool useless = conn->greets || conn->refused || atomic_load(&node->health) == TARN_GONE;
+    bool useless = conn->greets || conn->refused || conn->cut || atomic_load(&node->health) == TARN_GONE;
     if (useless)
         tarn_control_conn_drop(conn);
     return useless;
@@ -400,12 +366,13 @@ int tarn_control_conn_send(struct tarn_control_conn *conn, const struct tarn_com
     if (rc == 0)
         rc = tarn_resp_flush(conn->resp, deadline_ns, cancel);
     conn->reply_due = rc == 0;
+    conn->cut |= rc != 0;
     conn->grants = false;
     conn->since_ns = tarn_now_ns();
     return rc;
 }
 
-/* The reply to the command, behind HELLO's where that is outstanding. */
+/* Reads the reply to the command, and HELLO's before it where that is outstanding. */
 static int read_reply(struct tarn_control_conn *conn, uint64_t deadline_ns, struct tarn_cancel *cancel,
                       redisReply **reply_p)
 {
@@ -428,7 +395,7 @@ int tarn_control_conn_reply(struct tarn_control_conn *conn, uint64_t deadline_ns
                             redisReply **reply_p)
 {
     redisReply *reply;
-    char who[352];
+    char who[TARN_NODE_TEXT];
     int rc = read_reply(conn, deadline_ns, cancel, &reply);
 
     if (rc != 0)
@@ -442,29 +409,38 @@ int tarn_control_conn_reply(struct tarn_control_conn *conn, uint64_t deadline_ns
     return 0;
 }
 
+int tarn_control_conn_finish(struct tarn_control_conn *conn, uint64_t deadline_ns, struct tarn_cancel *cancel,
+                             redisReply **reply_p)
+{
+    int rc = tarn_control_conn_reply(conn, deadline_ns, cancel, reply_p);
+
+    if (rc != TARN_E_TIMEOUT || conn->reply_due) /* a node that answers TIMEOUT is not silent: Redis is */
+        tarn_peer_node_failed(conn->node, rc, conn->since_ns);
+    if (rc == TARN_E_NODE_DOWN || rc == TARN_E_PROTOCOL)
+        tarn_control_conn_drop(conn);
+    else
+        tarn_control_conn_give(conn);
+    return rc;
+}
+
 int tarn_control_conn_call(struct tarn_peer_node *node, const struct tarn_command *c, uint64_t deadline_ns,
                            struct tarn_cancel *cancel, redisReply **reply_p)
 {
     struct tarn_control_conn *conn;
-    char who[352];
 
     bool up = atomic_load(&node->health) == TARN_UP || tarn_peer_node_settled(node, deadline_ns, cancel);
     if (!up && tarn_canceled(cancel))
         return tarn_cancel_fail();
     if (!up)
-        return tarn_fail(TARN_E_NODE_DOWN, "%s: set aside, it does not answer: look at the node",
-                         tarn_peer_node_text(node, who));
-    int rc = tarn_control_conn_take(node, false, deadline_ns, cancel, &conn);
+        return tarn_peer_node_fail(node, TARN_E_NODE_DOWN, "set aside, it does not answer: look at the node");
+    int rc = tarn_control_conn_take(node, deadline_ns, cancel, &conn);
     if (rc != 0)
         return rc;
     rc = tarn_control_conn_send(conn, c, deadline_ns, cancel);
     if (rc == 0)
-        rc = tarn_control_conn_reply(conn, deadline_ns, cancel, reply_p);
-    if (rc != TARN_E_TIMEOUT || conn->reply_due) /* a node that answers TIMEOUT is not silent: Redis is */
-        judge(node, rc, conn->since_ns);
-    if (rc == TARN_E_NODE_DOWN || rc == TARN_E_PROTOCOL)
-        tarn_control_conn_drop(conn);
-    else
-        tarn_control_conn_give(conn);
+        return tarn_control_conn_finish(conn, deadline_ns, cancel, reply_p);
+    if (rc == TARN_E_NODE_DOWN)
+        tarn_peer_node_failed(node, rc, conn->since_ns);
+    tarn_control_conn_give(conn);
     return rc;
 }

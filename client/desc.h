@@ -13,14 +13,13 @@ struct tarn_loc {
     uint32_t pool, slot;
 };
 
-/* The same object in the same place: pools of a node count slots and generations each on their own. */
+/* The same copy? Each pool of a node counts its own slots and generations. */
 static inline bool tarn_loc_same(const struct tarn_loc *a, const struct tarn_loc *b)
 {
     return a->node == b->node && a->pool == b->pool && a->slot == b->slot && a->gen == b->gen;
 }
 
-/* The work that gets `bytes` bytes of an item from there. flags: TARN_GET_*; gpu: as tarn_pieces_gpu() says.
- */
+/* The work that gets `bytes` bytes of an item from the copy. flags: TARN_GET_*; gpu: tarn_pieces_gpu(). */
 static inline struct tarn_work tarn_work_of(const struct tarn_item *item, const struct tarn_loc *l,
                                             uint64_t bytes, uint32_t flags, uint32_t gpu)
 {
@@ -35,11 +34,11 @@ static inline struct tarn_work tarn_work_of(const struct tarn_item *item, const 
                               .gpu = gpu};
 }
 
-/* Where an object is, for this client. Copied by value, up to the last location in use. */
+/* Copied up to the last location in use: tarn_desc_bytes(). */
 struct tarn_desc {
     struct tarn_tensor tensor;
     uint32_t nlocs;
-    uint32_t nlost; /* copies on nodes that the directory does not have */
+    uint32_t nlost; /* copies on nodes that the directory does not list */
     struct tarn_loc locs[TARN_REPLICAS_MAX];
 };
 

@@ -9,7 +9,6 @@
 #include "client/health.h"
 #include "client/peer_nodes.h"
 #include "client/refresh.h"
-#include "client/retire.h"
 #include "metadata/records.h"
 
 #define PAUSE_FIRST_MS 5
@@ -18,27 +17,18 @@
 
 /* --- the list ----------------------------------------------------------------------------------- */
 
-static int make_room(struct tarn_displaced_list *l)
-{
-    size_t room = l->room ? l->room * 2 : 16;
-
-    if (l->n < l->room)
-        return 0;
-    struct tarn_displaced *all = realloc(l->all, room * sizeof *all);
-    if (!all)
-        return tarn_fail(TARN_E_NO_MEMORY, "displaced copies: out of memory");
-    l->all = all;
-    l->room = room;
-    return 0;
-}
-
 static int add(struct tarn_displaced_list *l, const struct tarn_displaced *d)
 {
-    int rc = make_room(l);
-
-    if (rc == 0)
-        l->all[l->n++] = *d;
-    return rc;
+    if (l->n == l->room) {
+        size_t room = l->room ? l->room * 2 : 16;
+        struct tarn_displaced *all = realloc(l->all, room * sizeof *all);
+        if (!all)
+            return tarn_fail(TARN_E_NO_MEMORY, "displaced copies: out of memory");
+        l->all = all;
+        l->room = room;
+    }
+    l->all[l->n++] = *d;
+    return 0;
 }
 
 int tarn_displaced_add(struct tarn_displaced_list *l, const struct tarn_key *key, size_t item,
@@ -70,16 +60,15 @@ int tarn_displaced_note(struct tarn_client *c, struct tarn_displaced_list *l, co
                         size_t item, struct tarn_peer_node *by, redisReply *const *texts, size_t n)
 {
     struct tarn_displaced d = {.key = key, .item = item, .by = by};
-    char who[352], why[TARN_SENTENCE];
+    char who[TARN_NODE_TEXT];
+    struct tarn_reason why;
 
     for (size_t i = 0; i < n; i++)
-        if (note_one(c, l, &d, texts[i]) != 0) {
-            snprintf(why, sizeof why, "%s", tarn_last_error());
+        if (tarn_reason_keep(&why, note_one(c, l, &d, texts[i])) != 0)
             return tarn_fail(TARN_E_IN_DOUBT,
                              "done, but not all old copies that %s has named are known here (%s): they "
                              "may still be read: do it again",
-                             tarn_peer_node_text(by, who), why);
-        }
+                             tarn_peer_node_text(by, who), why.text);
     return 0;
 }
 
@@ -91,7 +80,7 @@ void tarn_displaced_end(struct tarn_displaced_list *l)
 
 int tarn_displaced_status(const struct tarn_displaced_list *l, size_t item)
 {
-    char who[352];
+    char who[TARN_NODE_TEXT];
 
     for (size_t i = 0; i < l->n; i++) {
         const struct tarn_displaced *d = &l->all[i];
@@ -106,7 +95,7 @@ int tarn_displaced_status(const struct tarn_displaced_list *l, size_t item)
     return 0;
 }
 
-/* Drops what nobody can read any more from the list; true when nothing is left. */
+/* Takes settled copies out of the list. True: none is left. */
 static bool drop_settled(struct tarn_displaced_list *l)
 {
     size_t n = 0;
@@ -126,10 +115,10 @@ struct batch {
     size_t n;
     struct tarn_peer_node *node;
     struct tarn_control_conn *conn;
-    uint64_t until_ns; /* its answer is waited for */
+    uint64_t until_ns; /* how long to wait for the answer */
 };
 
-/* So many patiences from now. */
+/* That many patiences from now. */
 static uint64_t within(const struct tarn_peer_node *node, uint64_t times, uint64_t deadline_ns)
 {
     uint64_t until = tarn_now_ns() + times * tarn_peer_node_patience(node);
@@ -159,7 +148,7 @@ static const struct tarn_command *release_command(const struct batch *b)
     return c;
 }
 
-/* Nodes that are set aside hear of it from the directory, when they beat again. */
+/* Nodes that are set aside learn of it from the directory with their next heartbeat. */
 static void release_send(struct tarn_client *c, struct batch *b, uint64_t deadline_ns,
                          struct tarn_cancel *cancel)
 {
@@ -170,9 +159,9 @@ static void release_send(struct tarn_client *c, struct batch *b, uint64_t deadli
         tarn_peer_nodes_refresh(c, b->until_ns, cancel);
     if (!atomic_load(&node->listed) || atomic_load(&node->health) != TARN_UP)
         return;
-    int rc = tarn_control_conn_take(node, false, b->until_ns, cancel, &b->conn);
+    int rc = tarn_control_conn_take(node, b->until_ns, cancel, &b->conn);
     if (rc == 0 && tarn_control_conn_send(b->conn, release_command(b), b->until_ns, cancel) != 0) {
-        tarn_control_conn_drop(b->conn);
+        tarn_control_conn_give(b->conn);
         b->conn = NULL;
     }
 }
@@ -181,41 +170,29 @@ static void release_answer(struct batch *b, struct tarn_cancel *cancel)
 {
     redisReply *reply;
 
-    if (!b->conn)
-        return;
-    int rc = tarn_control_conn_reply(b->conn, b->until_ns, cancel, &reply);
-    if (rc == 0) {
+    if (b->conn && tarn_control_conn_finish(b->conn, b->until_ns, cancel, &reply) == 0) {
         take_answers(b, reply);
         freeReplyObject(reply);
-    } else if (rc == TARN_E_TIMEOUT) {
-        tarn_peer_node_silent(b->node, b->conn->since_ns);
-    } else if (rc == TARN_E_NODE_DOWN) {
-        tarn_peer_node_aside(b->node, TARN_GONE, tarn_last_error());
     }
-    if (rc == TARN_E_NODE_DOWN || rc == TARN_E_PROTOCOL)
-        tarn_control_conn_drop(b->conn);
-    else
-        tarn_control_conn_give(b->conn);
 }
 
-/* The first copy that is neither settled nor taken, with the others of its node. NULL: none is left. */
-static struct batch *next_batch(struct tarn_displaced_list *l, bool *taken)
+/* The first copy that is not told yet, with the others on its node. NULL: none is left, or no memory. */
+static struct batch *next_batch(struct tarn_displaced_list *l)
 {
     struct batch *b = calloc(1, sizeof *b);
 
     for (size_t i = 0; b && i < l->n && b->n < PAIRS_MAX; i++) {
         struct tarn_displaced *d = &l->all[i];
-        if (taken[i] || d->settled || (b->node && d->node != b->node))
+        if (d->told || (b->node && d->node != b->node))
             continue;
         b->node = d->node;
         b->copies[b->n++] = d;
-        taken[i] = true;
+        d->told = true;
     }
-    if (b && b->n == 0) {
-        free(b);
-        b = NULL;
-    }
-    return b;
+    if (b && b->n > 0)
+        return b;
+    free(b);
+    return NULL;
 }
 
 #define BATCHES_MAX 64 /* sent before answers are taken */
@@ -224,18 +201,16 @@ void tarn_displaced_release(struct tarn_client *c, struct tarn_displaced_list *l
                             struct tarn_cancel *cancel)
 {
     struct batch *batches[BATCHES_MAX];
-    bool *taken = calloc(l->n ? l->n : 1, sizeof *taken);
     size_t n;
 
     do {
-        for (n = 0; taken && n < BATCHES_MAX && (batches[n] = next_batch(l, taken)) != NULL; n++)
+        for (n = 0; n < BATCHES_MAX && (batches[n] = next_batch(l)) != NULL; n++)
             release_send(c, batches[n], deadline_ns, cancel);
         for (size_t i = 0; i < n; i++) {
             release_answer(batches[i], cancel);
             free(batches[i]);
         }
     } while (n == BATCHES_MAX);
-    free(taken);
 }
 
 /* --- SETTLED ------------------------------------------------------------------------------------ */
@@ -252,7 +227,7 @@ struct tarn_peer_node *tarn_peer_nodes_any(struct tarn_client *c, const struct t
     return found;
 }
 
-/* Whom to ask: who displaced it, any other node, or the holder itself. */
+/* Whom to ask about the copy: who named it, any other node, or its own. */
 static struct tarn_peer_node *asked_of(struct tarn_client *c, const struct tarn_displaced *d)
 {
     struct tarn_peer_node *any;
@@ -282,7 +257,7 @@ static void ask(struct batch *b, uint64_t deadline_ns, struct tarn_cancel *cance
     tarn_command_free(&c);
 }
 
-/* Asks about each copy that is not settled, once. True: all are. */
+/* Asks once about each copy that is not settled. True: all are settled. */
 static bool ask_all(struct tarn_client *c, struct tarn_displaced_list *l, struct batch *b,
                     uint64_t deadline_ns, struct tarn_cancel *cancel)
 {
@@ -312,20 +287,16 @@ static bool ask_all(struct tarn_client *c, struct tarn_displaced_list *l, struct
     return drop_settled(l);
 }
 
-bool tarn_displaced_settle(struct tarn_client *c, struct tarn_displaced_list *l, uint64_t deadline_ns,
+void tarn_displaced_settle(struct tarn_client *c, struct tarn_displaced_list *l, uint64_t deadline_ns,
                            struct tarn_cancel *cancel)
 {
     int pause_ms = PAUSE_FIRST_MS;
 
     if (l->n == 0)
-        return true;
+        return;
     tarn_displaced_release(c, l, deadline_ns, cancel);
-    bool all = drop_settled(l);
-    struct batch *b = all ? NULL : calloc(1, sizeof *b);
-    if (!b)
-        return all;
-    while (!(all = ask_all(c, l, b, deadline_ns, cancel)) && tarn_cancel_pause(cancel, deadline_ns, pause_ms))
+    struct batch *b = drop_settled(l) ? NULL : calloc(1, sizeof *b);
+    while (b && !ask_all(c, l, b, deadline_ns, cancel) && tarn_cancel_pause(cancel, deadline_ns, pause_ms))
         pause_ms = pause_ms * 2 < PAUSE_MOST_MS ? pause_ms * 2 : PAUSE_MOST_MS;
     free(b);
-    return all;
 }

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Events of the application's GPUs: waiting until one has passed. */
 #include "client/event.h"
 
 #include <sched.h>

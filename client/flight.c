@@ -1,15 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Works in flight: one thread's transfers over the links it has taken, each link a *lane*.
- *
- * A transfer is pending (its lane had no room yet) or posted (the transport has it) until it ends; then
- * it waits in `ended` for tarn_flight_next. A transport can only be made to let go of a work by closing
- * its link, so a transfer that must end early (deadline, cancel, silence) closes its lane; the others on
- * it end as SHIFTED and may be sent again. Closed links never go back to the pool.
- *
- * Silence: a lane that has had works for as long as the shortest patience among them without its
- * descriptor becoming ready belongs to a node that does not answer.
- */
 #include "client/flight.h"
 
 #include <poll.h>
@@ -21,11 +10,11 @@
 #include "client/link.h"
 #include "client/side.h"
 
-/* Links without a descriptor, where copies by a GPU are all there is to wait for, are looked at all the time
- * at first; then there are naps, of a quarter of what has been waited for, up to this. */
+/* Links without a descriptor (copies by a GPU) are polled: without a pause for SPIN_NS, then with naps of a
+ * quarter of the time waited so far, up to BLIND_NS. */
 #define BLIND_NS (TARN_NS_PER_MS / 2)
 #define SPIN_NS 50000
-/* And for others: some notice only when they are asked that nothing will come. */
+/* Other links are polled at least this often: some notice only in progress() that nothing will come. */
 #define SLICE_NS (TARN_WAIT_SLICE_MS * TARN_NS_PER_MS)
 
 void tarn_flight_init(struct tarn_flight *f, struct tarn_client *c, struct tarn_cancel *cancel)
@@ -50,7 +39,7 @@ static void transfer_end(struct tarn_transfer *x, enum tarn_end end)
     LL_PREPEND(fl->flight->ended, x);
 }
 
-/* What the lane's closing means for one of its transfers. */
+/* What the closing of its flight link means for a transfer. */
 static enum tarn_end own_end(const struct tarn_transfer *x, const struct tarn_flight_link *fl)
 {
     if (tarn_canceled(x->cancel))
@@ -64,14 +53,16 @@ static void work_done(struct tarn_work *w)
 {
     struct tarn_transfer *x = w->owner;
 
-    if (w->why)
-        snprintf(x->why, sizeof x->why, "%s", w->why);
+    if (w->why) {
+        x->why.code = w->status;
+        snprintf(x->why.text, sizeof x->why.text, "%s", w->why);
+    }
     enum tarn_end own = x->fl->closing ? own_end(x, x->fl) : TARN_END_DONE;
     bool cut = w->status == TARN_E_CANCELED || own == TARN_END_CANCELED || own == TARN_END_EXPIRED;
     transfer_end(x, cut ? own : TARN_END_DONE);
 }
 
-/* Nobody waits for the node on account of gets, nor of one that is silent. */
+/* How long to wait for the answer to DETACH: not at all for gets, nor for a silent node. */
 static uint64_t detach_until(const struct tarn_flight_link *fl)
 {
     uint64_t until = fl->closing_ns + fl->patience_ns;
@@ -96,11 +87,10 @@ static void flight_link_close(struct tarn_flight_link *fl, enum tarn_end why)
 
 static void refused(struct tarn_transfer *x, int status)
 {
-    x->work.status = status;
-    snprintf(x->why, sizeof x->why, "%s", tarn_last_error());
+    x->work.status = tarn_reason_keep(&x->why, status);
 }
 
-/* Posts what the lane has room for. */
+/* Posts what the link has room for. */
 static void flight_link_post(struct tarn_flight_link *fl)
 {
     while (fl->unposted) {
@@ -130,8 +120,7 @@ static struct tarn_flight_link *flight_link_find(const struct tarn_flight *f, co
     return fl;
 }
 
-/* Room to poll one more lane. A single one that no descriptor cancels waits in its own way, without a poll.
- */
+/* Makes room to poll one more flight link. A single one without a cancel's descriptor needs no poll. */
 static bool grow(struct tarn_flight *f)
 {
     if (f->nlinks < f->room || (f->nlinks == 0 && tarn_cancel_fd(f->cancel) < 0))
@@ -157,7 +146,7 @@ static struct tarn_flight_link *flight_link_new(struct tarn_flight *f, struct ta
     return fl;
 }
 
-/* One transfer on a shared link: done when this returns. NOT_REACHABLE: the link was just retired. */
+/* Transfers inline on the side's shared link. NODE_DOWN: the link was just retired. */
 static int post_shared(struct tarn_flight *f, struct tarn_side *s, struct tarn_transfer *x)
 {
     uint32_t stripe = (uint32_t)x->work.slot % TARN_STRIPES;
@@ -174,12 +163,16 @@ static int post_shared(struct tarn_flight *f, struct tarn_side *s, struct tarn_t
     return 0;
 }
 
-/* Makes a link, which may take a while. */
-static int flight_link_make(struct tarn_flight_link *fl, struct tarn_transfer *x)
+/* Takes an idle link, or makes one, which may take a while. */
+static int flight_link_open(struct tarn_flight_link *fl, struct tarn_transfer *x)
 {
     uint64_t until = x->deadline_ns;
     struct tarn_open_link *l;
 
+    fl->fresh = false;
+    fl->open_link = tarn_link_take_idle(fl->side);
+    if (fl->open_link)
+        return 0;
     if (fl->flight->until_ns && until > fl->flight->until_ns)
         until = fl->flight->until_ns;
     int rc = tarn_link_take(fl->side, until, x->patience_ns, fl->flight->cancel, &l, &fl->fresh);
@@ -187,13 +180,6 @@ static int flight_link_make(struct tarn_flight_link *fl, struct tarn_transfer *x
     if (rc == 0)
         fl->open_link = l;
     return rc;
-}
-
-static int flight_link_open(struct tarn_flight_link *fl, struct tarn_transfer *x)
-{
-    fl->fresh = false;
-    fl->open_link = tarn_link_take_idle(fl->side);
-    return fl->open_link ? 0 : flight_link_make(fl, x);
 }
 
 bool tarn_flight_opens(const struct tarn_flight *f, struct tarn_side *s)
@@ -212,8 +198,8 @@ int tarn_flight_post(struct tarn_flight *f, struct tarn_side *s, struct tarn_tra
     x->work.owner = x;
     x->fl = NULL;
     x->fresh = true;
-    x->why[0] = '\0';
-    x->work.why = NULL; /* another transport's, whose link may be gone */
+    x->why.code = 0;
+    x->work.why = NULL; /* it may point into an earlier link */
     if (atomic_load(&s->state) != TARN_SIDE_SHARED) {
         fl = flight_link_find(f, s);
         if (!fl && !(fl = flight_link_new(f, s)))
@@ -226,7 +212,7 @@ int tarn_flight_post(struct tarn_flight *f, struct tarn_side *s, struct tarn_tra
         return post_shared(f, s, x);
 
     if (!fl->transfers) {
-        if (fl->since_ns < now_ns) /* the link was at hand */
+        if (fl->since_ns < now_ns) /* the link was open before */
             fl->since_ns = now_ns;
         fl->active_ns = fl->ended_ns = fl->since_ns;
         fl->deadline_ns = UINT64_MAX;
@@ -255,37 +241,22 @@ static uint64_t flight_link_alarm(const struct tarn_flight_link *fl)
     return quiet < fl->deadline_ns ? quiet : fl->deadline_ns;
 }
 
-/* The shortest patience again, now that the one noted is over: its transfer may have ended. */
-static bool flight_link_silent(struct tarn_flight_link *fl, uint64_t now)
-{
-    struct tarn_transfer *x;
-    uint64_t silent = now - fl->active_ns;
-
-    if (now <= fl->active_ns || silent < fl->patience_ns)
-        return false;
-    fl->patience_ns = UINT64_MAX;
-    DL_FOREACH (fl->transfers, x)
-        if (x->patience_ns < fl->patience_ns)
-            fl->patience_ns = x->patience_ns;
-    return silent >= fl->patience_ns;
-}
-
-/* The earliest deadline again, now that the one noted is over. True when a transfer's own has passed. */
-static bool flight_link_expired(struct tarn_flight_link *fl, uint64_t now)
+/* Computes the earliest deadline and the shortest patience again: their transfer may have ended. */
+static void flight_link_limits(struct tarn_flight_link *fl)
 {
     struct tarn_transfer *x;
 
-    if (now < fl->deadline_ns)
-        return false;
-    fl->deadline_ns = UINT64_MAX;
-    DL_FOREACH (fl->transfers, x)
+    fl->deadline_ns = fl->patience_ns = UINT64_MAX;
+    DL_FOREACH (fl->transfers, x) {
         if (x->deadline_ns < fl->deadline_ns)
             fl->deadline_ns = x->deadline_ns;
-    return now >= fl->deadline_ns;
+        if (x->patience_ns < fl->patience_ns)
+            fl->patience_ns = x->patience_ns;
+    }
 }
 
-/* A node's patience may be cut short so that there is time to ask for other copies. So it is also counted
- * from one link to the next, as long as nothing comes over any. */
+/* Since when nothing came over the side. A transfer's patience may be cut short to leave time for other
+ * copies; so silence is also counted from one link to the next. */
 static uint64_t quiet_since(struct tarn_flight_link *fl)
 {
     const struct tarn_side *side = fl->side;
@@ -302,24 +273,23 @@ static uint64_t quiet_since(struct tarn_flight_link *fl)
     return since;
 }
 
-static void flight_link_silence(struct tarn_flight_link *fl, uint64_t quiet_ns)
-{
-    tarn_link_silent(fl->side, &fl->transfers->work, fl->active_ns, quiet_ns);
-}
-
+/* Its alarm has passed: closes it if a transfer's patience or deadline is really over. */
 static void flight_link_check(struct tarn_flight_link *fl, uint64_t now)
 {
-    if (flight_link_silent(fl, now)) {
-        tarn_fail(TARN_E_NODE_DOWN, "node %s: no byte for %u ms: it is paused or cut off",
-                  fl->side->node->key.id, (unsigned)((now - fl->active_ns) / TARN_NS_PER_MS));
-        flight_link_silence(fl, quiet_since(fl)); /* patience may have been shorter than that */
+    struct tarn_side *s = fl->side;
+
+    flight_link_limits(fl);
+    if (now > fl->active_ns && now - fl->active_ns >= fl->patience_ns) {
+        tarn_fail(TARN_E_NODE_DOWN, "node %s: no byte for %u ms: it is paused or cut off", s->node->key.id,
+                  (unsigned)((now - fl->active_ns) / TARN_NS_PER_MS));
+        tarn_link_silent(s, &fl->transfers->work, fl->active_ns, quiet_since(fl));
         flight_link_close(fl, TARN_END_SILENT);
-    } else if (flight_link_expired(fl, now)) {
-        /* Slow is not sick: only a node that has been silent for a while is set aside. */
+    } else if (now >= fl->deadline_ns) {
+        /* A slow node is healthy. Only one that was silent for its patience is set aside. */
         uint64_t quiet = quiet_since(fl);
-        if (now - quiet >= tarn_peer_node_patience(fl->side->node)) {
-            tarn_fail(TARN_E_TIMEOUT, "node %s: silent until the deadline", fl->side->node->key.id);
-            flight_link_silence(fl, quiet);
+        if (now - quiet >= tarn_peer_node_patience(s->node)) {
+            tarn_fail(TARN_E_TIMEOUT, "node %s: silent until the deadline", s->node->key.id);
+            tarn_link_silent(s, &fl->transfers->work, fl->active_ns, quiet);
         }
         flight_link_close(fl, TARN_END_SHIFTED);
     }
@@ -356,8 +326,8 @@ static uint64_t blind_nap(const struct tarn_flight_link *fl, uint64_t now)
     return nap < BLIND_NS ? nap : BLIND_NS;
 }
 
-/* Fills the poll set; when to wake up at the latest. */
-static uint64_t watch_lanes(struct tarn_flight *f, struct pollfd *fds)
+/* Fills the poll set. Returns when to wake up at the latest. */
+static uint64_t fill_poll(struct tarn_flight *f, struct pollfd *fds)
 {
     uint64_t now = tarn_now_ns(), until = now + SLICE_NS;
     struct pollfd *p = fds;
@@ -382,20 +352,20 @@ void tarn_flight_push(struct tarn_flight *f)
             flight_link_progress(fl);
 }
 
-/* Ends what was canceled. False: the caller has to look after one, since nothing is in flight for it. */
-static bool mind_cancels(struct tarn_flight *f)
+/* Ends canceled transfers. False: something canceled is not in flight, so the caller must end it. */
+static bool end_canceled(struct tarn_flight *f)
 {
     if (!f->cancel || (f->cancel->interrupt ? !tarn_cancel_ask(f->cancel) : !f->cancel->drained))
         return true;
     tarn_flight_cancel(f);
-    f->cancel->drained = tarn_canceled(f->cancel); /* until the caller has looked after it */
+    f->cancel->drained = tarn_canceled(f->cancel); /* until the caller has ended it */
     return f->ended || !f->cancel->drained;
 }
 
 static void flight_wait(struct tarn_flight *f)
 {
     struct pollfd *fds = f->fds;
-    uint64_t until = watch_lanes(f, fds), now = tarn_now_ns();
+    uint64_t until = fill_poll(f, fds), now = tarn_now_ns();
     uint64_t left = until > now ? until - now : 0;
     struct timespec timeout = {(time_t)(left / TARN_NS_PER_S), (long)(left % TARN_NS_PER_S)};
     int ready = ppoll(fds, f->nlinks + 1, &timeout, NULL);
@@ -419,8 +389,8 @@ static void flight_wait(struct tarn_flight *f)
     }
 }
 
-/* The one lane with transfers, when no descriptor cancels them: then the link itself may wait. */
-static struct tarn_flight_link *lone_lane(const struct tarn_flight *f)
+/* The only flight link with transfers, if no descriptor cancels them: then the link itself can wait. */
+static struct tarn_flight_link *lone_link(const struct tarn_flight *f)
 {
     struct tarn_flight_link *lone = NULL;
 
@@ -436,7 +406,7 @@ static struct tarn_flight_link *lone_lane(const struct tarn_flight *f)
     return lone;
 }
 
-/* Sends, waits and receives in the link's own way, which takes fewer system calls than a poll. */
+/* Sends, waits and receives by the link's own wait(), which takes fewer system calls than a poll. */
 static void flight_link_wait(struct tarn_flight_link *fl)
 {
     uint64_t until = flight_link_alarm(fl),
@@ -461,11 +431,11 @@ static void flight_link_wait(struct tarn_flight_link *fl)
 struct tarn_transfer *tarn_flight_next(struct tarn_flight *f)
 {
     while (!f->ended && f->inflight > 0) {
-        if (!mind_cancels(f))
+        if (!end_canceled(f))
             return NULL;
         if (f->ended)
             break;
-        struct tarn_flight_link *lone = lone_lane(f);
+        struct tarn_flight_link *lone = lone_link(f);
         if (lone) {
             flight_link_wait(lone);
             continue;

@@ -1,5 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Works in flight. */
+/*
+ * Works in flight: one thread's transfers over the links that it has taken (flight links).
+ *
+ * A transfer is pending (its flight link has no room yet) or posted (the transport has it) until it ends;
+ * then tarn_flight_next() returns it. The only way to take a posted work back is to close the link. So a
+ * transfer that must end early (deadline, cancel, silence) closes its flight link. The others on it end as
+ * SHIFTED and may be sent again. Closed links are not pooled.
+ *
+ * A flight link whose works show no sign of life for the shortest patience among them belongs to a silent
+ * node.
+ */
 #ifndef TARN_CLIENT_FLIGHT_H
 #define TARN_CLIENT_FLIGHT_H
 
@@ -15,13 +25,12 @@
 struct tarn_flight_link;
 
 enum tarn_end {
-    TARN_END_DONE,     /* work.status is the transport's word */
+    TARN_END_DONE,     /* the transport has ended it: work.status */
     TARN_END_BROKEN,   /* the link broke */
-    TARN_END_SILENT,   /* the node kept silent for longer than the patience */
-    TARN_END_EXPIRED,  /* the transfer's own deadline */
-    TARN_END_CANCELED, /* the transfer's own cancel */
-    TARN_END_SHIFTED,  /* its link was closed on another transfer's account; nothing speaks against trying
-                          again */
+    TARN_END_SILENT,   /* the node was silent for longer than the patience */
+    TARN_END_EXPIRED,  /* its own deadline passed */
+    TARN_END_CANCELED, /* its own cancel */
+    TARN_END_SHIFTED,  /* another transfer closed the link: send it again */
 };
 
 struct tarn_transfer {
@@ -31,11 +40,10 @@ struct tarn_transfer {
     uint64_t deadline_ns, patience_ns;
     const struct tarn_cancel *cancel; /* its own; NULL: none */
     enum tarn_end end;
-    bool fresh; /* its link was made for this flight */
-    const struct tarn_side
-        *quiet_on;           /* over which nothing came when it was waited for before; NULL: none. Set it */
-    uint64_t quiet_ns;       /* ... since when */
-    char why[TARN_SENTENCE]; /* the transport's sentence when it refused the work; "" otherwise */
+    bool fresh;                       /* its link was made for this flight */
+    const struct tarn_side *quiet_on; /* the side over which nothing came so far; the owner sets NULL first */
+    uint64_t quiet_ns;                /* ... since when */
+    struct tarn_reason why;           /* why the transport refused the work; code 0: it did not */
 };
 
 /* The transfers of a flight over one link. */
@@ -43,50 +51,49 @@ struct tarn_flight_link {
     struct tarn_flight_link *next;
     struct tarn_side *side;
     bool fresh;
-    bool kick;  /* works were posted since progress was made: it may send at once */
-    bool loose; /* a link was closed on which the node may still take what was put: tarn_link_close() */
+    bool kick;  /* works were posted since the last progress() */
+    bool loose; /* a closed link may still write: tarn_link_close() got no answer */
     struct tarn_flight *flight;
     struct tarn_open_link *open_link; /* NULL: closed */
     struct tarn_transfer *transfers;  /* posted ones first */
     struct tarn_transfer *unposted;   /* the first pending one */
-    uint64_t since_ns;                /* when works began to be waited for */
+    uint64_t since_ns;                /* when the wait for works began */
     uint64_t active_ns;               /* last sign of life since; since_ns: there was none */
-    uint64_t ended_ns;                /* the same of transfers that ended */
-    uint64_t deadline_ns;             /* not later than the earliest of the transfers */
-    uint64_t patience_ns;             /* not longer than the shortest of the transfers */
+    uint64_t ended_ns;                /* when a transfer last ended */
+    uint64_t deadline_ns;             /* at most the transfers' earliest */
+    uint64_t patience_ns;             /* at most the transfers' shortest */
     enum tarn_end closing;            /* why, while it is being closed */
     uint64_t closing_ns;
 };
 
-/* The works of one thread, and the links it has taken for them. It stays where it is. */
+/* Must not move in memory while in use. */
 struct tarn_flight {
     struct tarn_client *client;
-    struct tarn_flight_link *links, first; /* most flights need one lane */
-    void *fds; /* struct pollfd, one a lane and one for the cancel; none while there is nothing to poll */
+    struct tarn_flight_link *links, first; /* most flights need one */
+    void *fds; /* struct pollfd: one a flight link, then the cancel's; NULL while nothing is polled */
     uint32_t nlinks, room;
     uint32_t inflight;
     struct tarn_transfer *ended;
     struct tarn_cancel *cancel; /* of all that the thread runs, in flight or not; NULL: none */
-    uint64_t until_ns;          /* opening a link may not take longer: others wait for it; 0: no such limit */
+    uint64_t until_ns;          /* opening a link must end by then, since others wait; 0: no such limit */
 };
 
 void tarn_flight_init(struct tarn_flight *f, struct tarn_client *c, struct tarn_cancel *cancel);
 /*
- * Sends a transfer on its way: work filled but for done and owner's link, deadline, patience, cancel set.
- * Completed inline on a shared link or later, it comes out of tarn_flight_next exactly once. A failure
- * (no link) leaves it with the caller.
+ * Posts a transfer. The caller has filled its work (but for done, owner, why), deadline, patience and cancel.
+ * tarn_flight_next() returns it exactly once. On failure (no link) it stays the caller's.
  */
 int tarn_flight_post(struct tarn_flight *f, struct tarn_side *s, struct tarn_transfer *x, uint64_t now_ns);
-/* Would a post have to make a link first? That may take a while, so post what needs none before. */
+/* Would a post have to open a link? That may take a while, so post first what needs none. */
 bool tarn_flight_opens(const struct tarn_flight *f, struct tarn_side *s);
 /* Sends what was posted, without waiting. */
 void tarn_flight_push(struct tarn_flight *f);
-/* Canceled transfers have ended when this returns. */
+/* Ends the canceled transfers. */
 void tarn_flight_cancel(struct tarn_flight *f);
-/* The next transfer that ended, waiting for it; NULL when none is in flight, or something was canceled
- * that is not. */
+/* Waits for the next transfer to end. NULL: none is in flight, or something that is not in flight was
+ * canceled. */
 struct tarn_transfer *tarn_flight_next(struct tarn_flight *f);
-/* Gives the links back. Nothing is in flight any more: either all came out, or they are ended here. */
+/* Ends what is still in flight and gives the links back. */
 void tarn_flight_end(struct tarn_flight *f);
 
 #endif

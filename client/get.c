@@ -1,18 +1,80 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Gets. tarn_get_finish() tells the life of those that get_now.c could not serve at once; get_job.h has the
- * picture. Several gets may share one batch (op_run.c): their transfers are mixed on the same links, and none
- * waits for another's look-up, link or deadline.
+ * Gets. run() tells the life of those that get_now.c could not serve; get_job.h has the picture. Several gets
+ * may share one batch (op_run.c): their transfers share links, and none waits for another's look-up, link or
+ * deadline.
  */
 #include "client/get.h"
 
 #include <stdlib.h>
 
+#include "base/container.h"
 #include "client/event.h"
-#include "client/get_fly.h"
+#include "client/get_attempt.h"
 #include "client/get_lookup.h"
 #include "client/get_now.h"
+#include "client/get_route.h"
 #include "client/get_start.h"
+
+static struct tarn_get_job *job_of(struct tarn_transfer *x)
+{
+    return TARN_CONTAINER_OF(x, struct tarn_get_job, x);
+}
+
+/* Routes all jobs that are resolved; `opening`: also those that need a link made first. Returns the stages
+ * that jobs are in then, as bits. */
+static unsigned send_resolved(struct tarn_get_batch *b, bool opening)
+{
+    unsigned stages = 0;
+
+    b->opening = opening;
+    for (size_t i = 0; i < b->n; i++)
+        if (b->jobs[i].stage == TARN_GET_RESOLVED)
+            tarn_get_route(b, &b->jobs[i]);
+    for (size_t i = 0; i < b->n; i++)
+        stages |= 1u << b->jobs[i].stage;
+    return stages;
+}
+
+static void route_postponed(struct tarn_get_batch *b)
+{
+    b->postponed = false;
+    for (size_t i = 0; i < b->n && !b->flight.ended; i++)
+        if (b->jobs[i].stage == TARN_GET_RESOLVED)
+            tarn_get_route(b, &b->jobs[i]);
+    b->postponed |= b->flight.ended != NULL;
+}
+
+/* Until nothing is in flight, or another job is canceled. All that has come back is settled before anything
+ * is sent again: sending may take a while (opening a link), and others wait for their completions. */
+static void fly(struct tarn_get_batch *b)
+{
+    struct tarn_get_job *again = NULL;
+
+    b->opening = true;
+    for (struct tarn_transfer *x; (x = tarn_flight_next(&b->flight)) != NULL;) {
+        struct tarn_get_job *j = job_of(x);
+        tarn_get_landed(b, j);
+        if (j->stage == TARN_GET_RESOLVED) {
+            j->again = again;
+            again = j;
+        }
+        for (; again && !b->flight.ended; again = again->again)
+            tarn_get_route(b, again);
+        if (b->postponed && !again)
+            route_postponed(b);
+    }
+}
+
+/* Canceled jobs in flight become final, so that the look-up that they cut short can go on. */
+static void land_canceled(struct tarn_get_batch *b)
+{
+    tarn_flight_cancel(&b->flight);
+    while (b->flight.ended)
+        tarn_get_landed(b, job_of(tarn_flight_next(&b->flight)));
+}
+
+/* --- their life --------------------------------------------------------------------------------- */
 
 static bool any_in(unsigned stages, enum tarn_get_stage stage)
 {
@@ -21,42 +83,41 @@ static bool any_in(unsigned stages, enum tarn_get_stage stage)
 
 static void run(struct tarn_get_batch *b, struct tarn_get *const *gets, size_t n)
 {
-    /* Each item that is left becomes a job. One whose descriptor is at hand is RESOLVED and does not wait for
-     * the others' look-up. Of one call's many the first fly before the last are looked at. */
+    /* Each item that is left becomes a job. One with a cached descriptor is RESOLVED and does not wait for
+     * the others' look-up. The first of a call's many jobs fly before the last are started. */
     tarn_get_start(b, gets, n);
 
     while (b->open > 0) {
-        /* All that are RESOLVED are sent: a copy and a transport are chosen, the transfer is posted on a
-         * link. Making a link may take a while, so what needs none goes first. */
-        unsigned stages = tarn_get_send(b, b->open == 1);
+        /* RESOLVED: a copy and a transport are chosen, and the transfer is posted on a link. Opening a link
+         * may take a while, so jobs that need none go first. */
+        unsigned stages = send_resolved(b, b->open == 1);
         if (any_in(stages, TARN_GET_RESOLVED)) {
             tarn_flight_push(&b->flight);
-            stages = tarn_get_send(b, true);
+            stages = send_resolved(b, true);
         }
 
-        /* Some may not read from their node before the directory was asked about it: one question for all. */
+        /* UNLEASED: the directory must be asked about the node; one question for all. */
         if (any_in(stages, TARN_GET_UNLEASED))
             tarn_get_ask_leases(b);
 
-        /* Some have no descriptor, or one that is out of date: one look-up for all. A job that is canceled
-         * meanwhile cuts it short. */
+        /* WANTED: no descriptor, or an old one; one look-up for all. A canceled job cuts it short. */
         if (any_in(stages, TARN_GET_WANTED)) {
             tarn_get_look_up(b);
-            if (b->stopped)
-                tarn_get_land_stopped(b);
+            if (b->canceled)
+                land_canceled(b);
         }
 
-        /* All others are in flight. Whatever comes back is FINAL, or sent again by another way, or WANTED. */
+        /* FLYING: what comes back is FINAL, or sent again by another way, or WANTED. */
         if (!any_in(stages, TARN_GET_UNLEASED) && !any_in(stages, TARN_GET_WANTED))
-            tarn_get_fly(b);
+            fly(b);
     }
 }
 
 void tarn_get_finish(struct tarn_client *c, struct tarn_get *const *gets, size_t n, int cancel_fd)
 {
     struct tarn_get_batch b = {.client = c,
-                               .any = {.fd = cancel_fd, .others = tarn_get_any_stopped, .others_arg = &b}};
-    struct tarn_get_job one; /* most calls are about one item, which should wait for no allocator */
+                               .any = {.fd = cancel_fd, .others = tarn_get_any_canceled, .others_arg = &b}};
+    struct tarn_get_job one; /* most calls are about one item and need no allocation */
 
     for (size_t i = 0; i < n; i++)
         b.open += gets[i]->left;
@@ -73,7 +134,7 @@ void tarn_get_finish(struct tarn_client *c, struct tarn_get *const *gets, size_t
         free(b.jobs);
 }
 
-/* TARN_GET_NOW: nothing has been begun for these. */
+/* TARN_GET_NOW: ends the items that were not served. */
 static void leave_rest(struct tarn_get *g)
 {
     for (size_t i = 0; i < g->n; i++) {
@@ -85,7 +146,7 @@ static void leave_rest(struct tarn_get *g)
     }
 }
 
-/* Until the event has passed the buffers are not touched. */
+/* The buffers are not touched before the event has passed. */
 static int wait_before(struct tarn_get *g, const struct tarn_get_options *o)
 {
     g->deadline_ns = tarn_client_deadline(g->client, o->timeout_ms);
@@ -118,7 +179,7 @@ int tarn_get(struct tarn_client *c, struct tarn_item *items, size_t n, const str
     if (g.left > 0 && (o.flags & TARN_GET_NOW) && !tarn_get_is_near(&g)) {
         leave_rest(&g);
     } else if (g.left > 0) {
-        if (!o.after) /* the clock is only read when something may wait */
+        if (!o.after) /* reads the clock only when something may wait */
             g.deadline_ns = tarn_client_deadline(c, o.timeout_ms);
         tarn_get_finish(c, &gets, 1, -1);
     }

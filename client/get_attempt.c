@@ -2,13 +2,12 @@
 /*
  * Gets: one attempt at one copy by one transport, and what its outcome means for the job.
  *
- * While other copies are left, a node gets its patience (patience.h), and at most half of what is left of the
- * deadline, to show a sign of life. So does the last copy of a descriptor that the directory has not just
- * given: there may be another by now (get_silent.c). The last one that the directory knows may take the whole
- * deadline.
+ * While other copies are left, a node has its patience (patience.h), and at most half of the time left, to
+ * show a sign of life. The same holds for the last copy in a descriptor that is not fresh from the directory,
+ * since there may be another copy by now. The last copy that the directory knows has the whole deadline.
  *
- * A writer that replaces an object faster than it can be read would starve readers of one-sided
- * transports. After two stale reads the extent is held by a hazard (view) while it is copied.
+ * A writer that replaces an object faster than it can be read would starve readers of one-sided transports.
+ * So after two stale reads a hazard (view) holds the extent while it is copied.
  */
 #include "client/get_attempt.h"
 
@@ -16,7 +15,6 @@
 
 #include "base/container.h"
 #include "client/cache.h"
-#include "client/get_silent.h"
 #include "client/health.h"
 #include "client/link.h"
 #include "client/peer_nodes.h"
@@ -24,15 +22,9 @@
 
 #define PINNED_AFTER 2
 
-static void remember(struct tarn_get_job *j, int why, const char *text)
-{
-    j->why = why;
-    snprintf(j->text, sizeof j->text, "%.*s", (int)sizeof j->text - 1, text);
-}
-
 /* --- one attempt -------------------------------------------------------------------------------- */
 
-/* Copies under a hazard, so that no writer can make the read void once the check has passed. */
+/* Copies under a hazard: once the generation is checked, no writer can make the read stale. */
 static int get_pinned(struct tarn_open_link *l, struct tarn_work *w)
 {
     struct tarn_cursor at = {0};
@@ -52,7 +44,7 @@ static int get_pinned(struct tarn_open_link *l, struct tarn_work *w)
     return 0;
 }
 
-/* True when it was done; else the ordinary way is to be gone. */
+/* False: the job must take the ordinary way. */
 static bool try_pinned(struct tarn_get_job *j)
 {
     struct tarn_side *s = j->way.side;
@@ -81,6 +73,13 @@ static void given(struct tarn_work *w)
     j->given |= j->get->calls->given(j->get, w);
 }
 
+/* May the directory still be asked when the node is silent? On the same host a get waits for the GPU, not for
+ * the node. */
+static bool may_ask(const struct tarn_get_job *j)
+{
+    return !j->asked && !(j->way.side->ops->caps & TARN_CAP_SAME_HOST);
+}
+
 static void aim(struct tarn_get_job *j, uint64_t bytes, uint64_t now)
 {
     const struct tarn_loc *l = tarn_get_copy(j);
@@ -95,7 +94,7 @@ static void aim(struct tarn_get_job *j, uint64_t bytes, uint64_t now)
     x->work.seen = j->glanced ? &j->get->seen : NULL;
     j->given = false;
     x->deadline_ns = j->get->deadline_ns;
-    uint64_t patience = j->way.more || tarn_get_may_ask(j) ? tarn_peer_node_patience(l->node) : UINT64_MAX;
+    uint64_t patience = j->way.more || may_ask(j) ? tarn_peer_node_patience(l->node) : UINT64_MAX;
     x->patience_ns = patience < UINT64_MAX && left / 2 < patience ? left / 2 : patience;
     x->cancel = j->get->cancel;
 }
@@ -113,7 +112,7 @@ void tarn_get_launch(struct tarn_get_batch *b, struct tarn_get_job *j, uint64_t 
     }
     bool opens = b->open > 1 && tarn_flight_opens(&b->flight, s);
     b->flight.until_ns = opens ? tarn_get_others_deadline(b, j) : UINT64_MAX;
-    if (now >= b->flight.until_ns) { /* that job first */
+    if (now >= b->flight.until_ns) { /* the other job goes first */
         j->stage = TARN_GET_RESOLVED;
         b->later = b->postponed = true;
         return;
@@ -122,16 +121,17 @@ void tarn_get_launch(struct tarn_get_batch *b, struct tarn_get_job *j, uint64_t 
     int rc = tarn_flight_post(&b->flight, s, x, now);
     if (rc == 0)
         return;
-    bool stopped = rc == TARN_E_CANCELED && tarn_get_any_stopped(b);
-    if (stopped ||
+    bool canceled = rc == TARN_E_CANCELED && tarn_get_any_canceled(b);
+    if (canceled ||
         (rc == TARN_E_TIMEOUT && tarn_now_ns() >= b->flight.until_ns && tarn_now_ns() < x->deadline_ns)) {
-        j->stage = TARN_GET_RESOLVED; /* cut short for another job's sake */
+        j->stage = TARN_GET_RESOLVED; /* cut short for another job */
         b->later = b->postponed = true;
         return;
     }
-    /* Opening a link may take only so long; that is the node's failure while there is time left. */
-    bool early = rc == TARN_E_TIMEOUT && tarn_now_ns() < x->deadline_ns;
-    remember(j, early ? TARN_E_NODE_DOWN : rc, tarn_last_error());
+    tarn_reason_keep(&j->why, rc);
+    /* A step of opening a link took too long: the node's failure, while there is time left. */
+    if (rc == TARN_E_TIMEOUT && tarn_now_ns() < x->deadline_ns)
+        j->why.code = TARN_E_NODE_DOWN;
     j->stage = TARN_GET_RESOLVED;
     j->silent |= rc == TARN_E_NODE_DOWN || rc == TARN_E_TIMEOUT;
     j->tried |=
@@ -158,25 +158,22 @@ static void stale(struct tarn_get_batch *b, struct tarn_get_job *j)
 static void failed(struct tarn_get_batch *b, struct tarn_get_job *j, int why, const char *cause)
 {
     const struct tarn_loc *l = tarn_get_copy(j);
-    char who[352], text[sizeof who + 64];
 
-    snprintf(text, sizeof text, "%s: %s", tarn_peer_node_text(l->node, who), cause);
-    remember(j, why, text);
+    tarn_reason_keep(&j->why, tarn_peer_node_fail(l->node, why, "%s", cause));
     j->stage = TARN_GET_RESOLVED;
     if (j->x.end != TARN_END_SILENT && !j->x.fresh) {
-        /* A pooled link may have died of old age; that says nothing of the node yet. */
+        /* A pooled link may have died of old age, which says nothing about the node. */
         tarn_link_flush(j->way.side);
         return;
     }
     tarn_count(b->client, 0, TARN_COUNT_FAILOVERS, 1);
     j->silent |= j->x.end == TARN_END_SILENT;
     if (j->x.end != TARN_END_SILENT) {
-        tarn_fail(why, "%s", text);
         if (tarn_link_lost(j->way.side, l->pool, j->gpu)) {
             j->tried |= tarn_way_bit(&j->way);
             return;
         }
-        tarn_peer_node_aside(l->node, TARN_GONE, text);
+        tarn_peer_node_aside(l->node, TARN_GONE, j->why.text);
     }
     j->tried |= tarn_way_bits_to(j->way.loc);
 }
@@ -195,7 +192,9 @@ static void done(struct tarn_get_batch *b, struct tarn_get_job *j)
     } else if (j->x.work.seen && (status == TARN_E_INVALID || status == TARN_E_SIZE)) {
         tarn_get_look(b, j);
     } else {
-        remember(j, status, j->x.why[0] ? j->x.why : tarn_strerror(status));
+        if (j->x.why.code == 0)
+            tarn_reason_keep(&j->x.why, tarn_fail(status, "%s", tarn_strerror(status)));
+        j->why = j->x.why;
         j->tried |= tarn_way_bit(&j->way);
         j->stage = TARN_GET_RESOLVED;
     }
@@ -203,8 +202,6 @@ static void done(struct tarn_get_batch *b, struct tarn_get_job *j)
 
 static void landed(struct tarn_get_batch *b, struct tarn_get_job *j)
 {
-    char who[352], text[sizeof who + 80];
-
     switch (j->x.end) {
     case TARN_END_DONE:
         done(b, j);
@@ -216,36 +213,37 @@ static void landed(struct tarn_get_batch *b, struct tarn_get_job *j)
         failed(b, j, TARN_E_NODE_DOWN, "does not answer: it is paused or cut off");
         break;
     case TARN_END_CANCELED:
-        tarn_get_job_fail(b, j, TARN_E_CANCELED, "canceled by the caller");
+        tarn_get_job_fail(b, j, tarn_cancel_fail());
         break;
     case TARN_END_SHIFTED:
         j->stage = TARN_GET_RESOLVED;
         break;
     case TARN_END_EXPIRED:
-        snprintf(text, sizeof text,
-                 "%s: the deadline passed during the transfer: raise timeout_ms or look at it",
-                 tarn_peer_node_text(tarn_get_copy(j)->node, who));
         tarn_peer_node_doubt(tarn_get_copy(j)->node);
-        tarn_get_job_fail(b, j, TARN_E_TIMEOUT, text);
+        tarn_get_job_fail(
+            b, j,
+            tarn_peer_node_fail(tarn_get_copy(j)->node, TARN_E_TIMEOUT,
+                                "the deadline passed during the transfer: raise timeout_ms or look at it"));
         break;
     }
 }
 
-/* A stream may have read what this attempt brought: another must not bring something else. */
+/* A stream may have read this attempt's bytes, so another attempt must not bring others. */
 static void not_again(struct tarn_get_batch *b, struct tarn_get_job *j)
 {
+    int rc;
+
     if (j->x.end == TARN_END_SHIFTED)
-        tarn_get_job_fail(
-            b, j, TARN_E_BUSY,
-            "a stream waits for its copy, and that was given up for another operation: get it again");
+        rc = tarn_fail(TARN_E_BUSY,
+                       "a stream waits for its copy, and that was given up for another operation: get it "
+                       "again");
     else if (j->x.end == TARN_END_DONE && j->x.work.status == TARN_E_STALE)
-        tarn_get_job_fail(b, j, TARN_E_STALE,
-                          "was replaced while it was read for a stream that waits: get it again");
+        rc = tarn_fail(TARN_E_STALE, "was replaced while it was read for a stream that waits: get it again");
     else
-        tarn_get_job_fail(b, j, j->why, j->text);
+        rc = tarn_reason_fail(&j->why);
+    tarn_get_job_fail(b, j, rc);
 }
 
-/* A transfer came back. */
 void tarn_get_landed(struct tarn_get_batch *b, struct tarn_get_job *j)
 {
     if (j->given)

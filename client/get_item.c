@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Gets: their items' final statuses. */
 #include "client/get_item.h"
 
 void tarn_get_prepare(struct tarn_get *g, struct tarn_client *c, struct tarn_item *items, size_t n,
@@ -13,7 +12,7 @@ void tarn_get_prepare(struct tarn_get *g, struct tarn_client *c, struct tarn_ite
     g->hits_first = o->hits_first;
     g->deadline_ns = 0;
     g->cancel = NULL;
-    g->verdict.code = 0;
+    g->verdict.why.code = 0;
     tarn_seen_clear(&g->seen);
     g->calls = NULL;
     g->owner = NULL;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One get: its items, what is known of them, and how each becomes final. */
+/* One get and its items, until each is final. */
 #ifndef TARN_CLIENT_GET_ITEM_H
 #define TARN_CLIENT_GET_ITEM_H
 
@@ -18,14 +18,13 @@
 
 struct tarn_get;
 
-/* What a get that was submitted tells its operation, by the worker. */
+/* What a submitted get tells its operation, on the worker's thread. */
 struct tarn_get_calls {
-    void (*done)(struct tarn_get *g);   /* the last item is final */
-    void (*shrunk)(struct tarn_get *g); /* an item is, not the last */
-    bool (*given)(struct tarn_get *g,
-                  struct tarn_work *w); /* a work has called given(); false: it is not minded */
-    void (*landed)(struct tarn_get *g, struct tarn_work *w); /* it came back */
-    /* Before a copy is made once more. False: a stream was let go behind the first one. */
+    void (*done)(struct tarn_get *g);                        /* the last item is final */
+    void (*shrunk)(struct tarn_get *g);                      /* another item is final */
+    bool (*given)(struct tarn_get *g, struct tarn_work *w);  /* given() was called; false: not noted */
+    void (*landed)(struct tarn_get *g, struct tarn_work *w); /* the work came back */
+    /* Asked before a copy is made again. False: a stream was let go behind the first copy. */
     bool (*again)(struct tarn_get *g);
 };
 
@@ -44,9 +43,9 @@ struct tarn_get {
     const struct tarn_get_calls *calls; /* NULL: it is no operation's */
     void *owner;                        /* theirs */
     uint64_t got, got_bytes;            /* items that jobs have brought; counted with the last item */
-    size_t looked;                      /* tarn_get_now() has left the items from here on as they were */
-    /* What it found of the last item that it looked at and left. */
-    size_t found; /* SIZE_MAX: nothing */
+    size_t looked;                      /* tarn_get_now() has not looked at the items from here on */
+    /* What it found about the last item that it looked at and left. */
+    size_t found; /* that item; SIZE_MAX: nothing */
     uint32_t found_gpu;
     bool found_glanced; /* at its pieces, see transport/seen.h */
     struct tarn_desc found_desc;
@@ -56,12 +55,12 @@ void tarn_get_prepare(struct tarn_get *g, struct tarn_client *c, struct tarn_ite
                       const struct tarn_get_options *o);
 /* An item is final. */
 void tarn_get_final(struct tarn_get *g, size_t i, int status);
-/* The item's pieces do not fit the object: it is final with SIZE, its tensor set. */
+/* The item's pieces do not fit the object: it is final with SIZE, and its tensor is set. */
 void tarn_get_misfit(struct tarn_get *g, size_t i, const struct tarn_tensor *t);
 
-/* What follows is on the way of a get of 4 KiB from mapped memory, which takes some 400 ns: so it is here. */
+/* Inline, since a get of 4 KiB from mapped memory takes some 400 ns and runs through all of this. */
 
-/* INVALID: the item's key or pieces are. */
+/* INVALID: the item's key or pieces are wrong. */
 static inline int tarn_get_check(const struct tarn_get *g, size_t i)
 {
     const struct tarn_item *item = &g->items[i];
@@ -70,8 +69,8 @@ static inline int tarn_get_check(const struct tarn_get *g, size_t i)
     return rc ? rc : tarn_pieces_check("get", i, item->pieces, tarn_first_pieces(item->npieces));
 }
 
-/* Which memory the item's pieces are in (tarn_pieces_gpu). Where they are to have as many bytes as the object
- * a glance may be enough (transport/seen.h). */
+/* Which memory the item's pieces are in (tarn_pieces_gpu()). A glance may do when they take the whole object
+ * (transport/seen.h). */
 static inline int tarn_get_memory(struct tarn_get *g, size_t i, uint32_t *gpu_p, bool *glanced_p)
 {
     const struct tarn_item *item = &g->items[i];
@@ -81,14 +80,14 @@ static inline int tarn_get_memory(struct tarn_get *g, size_t i, uint32_t *gpu_p,
     return *glanced_p ? 0 : tarn_pieces_gpu(item->pieces, item->npieces, &g->seen, gpu_p);
 }
 
-/* The descriptor that the hits or the cache have. hash: the key's. */
+/* Finds the descriptor in the hits or the cache. hash: the key's. */
 static inline bool tarn_get_find(const struct tarn_get *g, size_t i, uint64_t hash, struct tarn_desc *d)
 {
     return g->hits ? tarn_hits_desc(g->hits, g->hits_first + i, d)
                    : tarn_cache_find(g->client->cache, &g->items[i].key, hash, d);
 }
 
-/* Do the item's pieces fit the object? Their total comes out in any case. */
+/* Do the item's pieces fit the object? *bytes_p is their total in any case. */
 static inline bool tarn_get_fits(const struct tarn_get *g, size_t i, const struct tarn_tensor *t,
                                  uint64_t *bytes_p)
 {

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Gets: what all files of a batch do with a job. */
 #include "client/get_job.h"
 
 bool tarn_get_known_stale(const struct tarn_get_job *j, const struct tarn_loc *l)
@@ -18,13 +17,13 @@ void tarn_get_try_all(struct tarn_get_job *j)
             j->tried |= tarn_way_bits_to(i);
 }
 
-/* A get whose jobs are all final may be gone. */
-bool tarn_get_any_stopped(void *batch)
+/* A get whose jobs are all final may be gone, so those are skipped. */
+bool tarn_get_any_canceled(void *batch)
 {
     const struct tarn_get_batch *b = batch;
 
     for (size_t i = 0; i < b->n; i++)
-        if (b->jobs[i].stage != TARN_GET_FINAL && tarn_get_stopped(&b->jobs[i]))
+        if (b->jobs[i].stage != TARN_GET_FINAL && tarn_get_canceled(&b->jobs[i]))
             return true;
     return false;
 }
@@ -41,13 +40,19 @@ void tarn_get_job_finish(struct tarn_get_batch *b, struct tarn_get_job *j, int s
     tarn_get_final(j->get, j->index, status);
 }
 
-void tarn_get_job_fail(struct tarn_get_batch *b, struct tarn_get_job *j, int status, const char *text)
+void tarn_get_job_fail(struct tarn_get_batch *b, struct tarn_get_job *j, int status)
 {
-    tarn_verdict_say(&j->get->verdict, j->index, status, "get", &tarn_get_item(j)->key, "%s", text);
+    tarn_verdict_of(&j->get->verdict, j->index, status, "get", &tarn_get_item(j)->key);
     tarn_get_job_finish(b, j, status);
 }
 
-/* The earliest deadline of the other open jobs: how long this one may hold them up. */
+void tarn_get_job_miss(struct tarn_get_batch *b, struct tarn_get_job *j)
+{
+    tarn_verdict_say(&j->get->verdict, j->index, TARN_E_NOT_FOUND, "get", &tarn_get_item(j)->key,
+                     "no such key");
+    tarn_get_job_finish(b, j, TARN_E_NOT_FOUND);
+}
+
 uint64_t tarn_get_others_deadline(const struct tarn_get_batch *b, const struct tarn_get_job *j)
 {
     uint64_t until = UINT64_MAX;
@@ -66,5 +71,5 @@ void tarn_get_look(struct tarn_get_batch *b, struct tarn_get_job *j)
     j->glanced = false;
     j->stage = TARN_GET_RESOLVED;
     if (rc != 0)
-        tarn_get_job_fail(b, j, rc, tarn_last_error());
+        tarn_get_job_fail(b, j, rc);
 }

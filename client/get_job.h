@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Inside gets: what the files of get.c's batch share. Each item left by get_now.c is a job:
+ * Jobs: a batch of gets has one for each item that get_now.c has left.
  *
  *   WANTED --look-up, one round trip for all--> RESOLVED --route--> FLYING --0--> FINAL
  *      ^                                         ^   |  ^             |
@@ -9,8 +9,7 @@
  *         one question for all --+---------------+      +-------------+ copy failed: next copy, inside the
  *                                                                       same deadline
  *
- * UNLEASED: the chosen copy's node may not be read from until the directory has been asked about it
- * (lease.h).
+ * UNLEASED: the directory must be asked before the chosen copy's node may be read from (lease.h).
  */
 #ifndef TARN_CLIENT_GET_JOB_H
 #define TARN_CLIENT_GET_JOB_H
@@ -39,22 +38,21 @@ struct tarn_get_job {
     size_t index; /* of the item */
     enum tarn_get_stage stage;
     bool asked;   /* desc comes from the directory, in this call */
-    bool silent;  /* a copy's node was, in this call */
+    bool silent;  /* a copy's node was silent in this call */
     bool refused; /* a copy's node wants no readers while Redis is away; `why` says so */
-    bool given;   /* GPUs have been given the copies of this attempt, and streams may wait for them */
+    bool given;   /* GPUs have this attempt's copies, and streams may wait for them */
     uint32_t gpu; /* tarn_pieces_gpu() */
-    bool glanced; /* at the pieces, no more so far (transport/seen.h) */
+    bool glanced; /* the pieces were only glanced at (transport/seen.h) */
     uint32_t nstale, stales, revivals;
     uint64_t tried;             /* as in struct tarn_choice */
-    struct tarn_get_job *again; /* the next to be routed again */
-    int why;                    /* the last copy's failure, and its sentence */
-    /* From here on nothing is set until it is used. What most jobs use lies together. */
-    struct tarn_way way; /* that was chosen */
+    struct tarn_get_job *again; /* next in the list of jobs to be routed again */
+    /* From here on only why.code is initialized. What most jobs use lies together. */
+    struct tarn_way way; /* the chosen one */
     struct tarn_desc desc;
     struct tarn_transfer x;
     struct tarn_last_copy last_copy;
-    char text[TARN_SENTENCE];
-    struct tarn_loc stale[TARN_GET_STALE_MAX]; /* the last ones found stale */
+    struct tarn_reason why;                    /* the last copy's failure; code 0: there was none */
+    struct tarn_loc stale[TARN_GET_STALE_MAX]; /* the last copies found stale */
 };
 
 struct tarn_get_batch {
@@ -62,13 +60,13 @@ struct tarn_get_batch {
     struct tarn_get_job *jobs;
     size_t n, open; /* open: not TARN_GET_FINAL */
     struct tarn_flight flight;
-    struct tarn_cancel any;               /* of a batch of operations: ends when one of them is canceled */
+    struct tarn_cancel any;               /* of several operations: canceled when one of them is */
     struct tarn_cancel *cancel;           /* NULL: none */
-    bool opening;                         /* jobs that need a link made first have their turn, too */
+    bool opening;                         /* jobs that must open a link have their turn, too */
     bool later;                           /* the job being routed waits for another round */
     bool postponed;                       /* some job does */
-    bool stopped;                         /* a look-up was cut short for a job that was canceled */
-    const struct tarn_peer_node *answers; /* asked after a transport had failed; NULL: none was */
+    bool canceled;                        /* a canceled job has cut a look-up short */
+    const struct tarn_peer_node *answers; /* a node that answered after a transport had failed; or NULL */
 };
 
 static inline struct tarn_item *tarn_get_item(const struct tarn_get_job *j)
@@ -76,12 +74,12 @@ static inline struct tarn_item *tarn_get_item(const struct tarn_get_job *j)
     return &j->get->items[j->index];
 }
 
-static inline bool tarn_get_stopped(const struct tarn_get_job *j)
+static inline bool tarn_get_canceled(const struct tarn_get_job *j)
 {
     return tarn_canceled(j->get->cancel);
 }
 
-/* The copy that was chosen. */
+/* The chosen copy. */
 static inline const struct tarn_loc *tarn_get_copy(const struct tarn_get_job *j)
 {
     return &j->desc.locs[j->way.loc];
@@ -89,23 +87,26 @@ static inline const struct tarn_loc *tarn_get_copy(const struct tarn_get_job *j)
 
 /* Was the copy found stale in this call? The directory may still show it. */
 bool tarn_get_known_stale(const struct tarn_get_job *j, const struct tarn_loc *l);
-/* All ways may be tried, but to copies that were found stale: their nodes are just taking them out. */
+/* Allows all ways again, except to copies that were found stale: their nodes are just taking them out. */
 void tarn_get_try_all(struct tarn_get_job *j);
-/* The directory is to be asked. */
+/* The directory must be asked. */
 static inline void tarn_get_want_again(struct tarn_get_job *j)
 {
     j->stage = TARN_GET_WANTED;
 }
 
-/* Has a job that is not final been canceled? Until it is final nothing is waited for. The argument is
- * a struct tarn_get_batch. */
-bool tarn_get_any_stopped(void *batch);
-/* The earliest deadline of the other open jobs: how long this one may hold them up. */
+/* Has a job that is not final been canceled? Then all waits end, until that job is final. The argument is a
+ * struct tarn_get_batch. */
+bool tarn_get_any_canceled(void *batch);
+/* The earliest deadline of the other open jobs: this job may hold them up until then. */
 uint64_t tarn_get_others_deadline(const struct tarn_get_batch *b, const struct tarn_get_job *j);
-/* The job is final; with a sentence when it failed. */
+/* The job is final. */
 void tarn_get_job_finish(struct tarn_get_batch *b, struct tarn_get_job *j, int status);
-void tarn_get_job_fail(struct tarn_get_batch *b, struct tarn_get_job *j, int status, const char *text);
-/* Looks at all pieces of a job that was glanced at: it is resolved, or has failed. */
+/* The same, with this thread's last error as its sentence. */
+void tarn_get_job_fail(struct tarn_get_batch *b, struct tarn_get_job *j, int status);
+/* NOT_FOUND. */
+void tarn_get_job_miss(struct tarn_get_batch *b, struct tarn_get_job *j);
+/* Looks at all pieces of a job that were only glanced at. The job is RESOLVED then, or has failed. */
 void tarn_get_look(struct tarn_get_batch *b, struct tarn_get_job *j);
 
 #endif

@@ -1,6 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Gets: what the directory is asked, once for all jobs that need it: look-ups, and until when nodes may be
- * read from. */
 #include "client/get_lookup.h"
 
 #include <stdlib.h>
@@ -12,7 +10,7 @@
 static void resolved(struct tarn_get_batch *b, struct tarn_get_job *j, const struct tarn_resolved *r)
 {
     if (r->status != 0) {
-        tarn_get_job_fail(b, j, TARN_E_NOT_FOUND, "no such key");
+        tarn_get_job_miss(b, j);
         return;
     }
     memcpy(&j->desc, &r->desc, tarn_desc_bytes(&r->desc));
@@ -21,7 +19,7 @@ static void resolved(struct tarn_get_batch *b, struct tarn_get_job *j, const str
     j->stage = TARN_GET_RESOLVED;
 }
 
-/* Picks the jobs that need it; the earliest of their deadlines. */
+/* Collects the WANTED jobs and the earliest of their deadlines. */
 static size_t collect_wanted(struct tarn_get_batch *b, struct tarn_key *keys, struct tarn_get_job **jobs,
                              uint64_t *deadline_p)
 {
@@ -32,8 +30,8 @@ static size_t collect_wanted(struct tarn_get_batch *b, struct tarn_key *keys, st
         struct tarn_get_job *j = &b->jobs[i];
         if (j->stage != TARN_GET_WANTED)
             continue;
-        if (tarn_get_stopped(j)) {
-            tarn_get_job_fail(b, j, TARN_E_CANCELED, "canceled by the caller");
+        if (tarn_get_canceled(j)) {
+            tarn_get_job_fail(b, j, tarn_cancel_fail());
             continue;
         }
         keys[n] = tarn_get_item(j)->key;
@@ -44,18 +42,14 @@ static size_t collect_wanted(struct tarn_get_batch *b, struct tarn_key *keys, st
     return n;
 }
 
-static void resolve_failed(struct tarn_get_batch *b, struct tarn_get_job *j, int rc, const char *text)
+static void resolve_failed(struct tarn_get_batch *b, struct tarn_get_job *j, const struct tarn_reason *why)
 {
-    if (tarn_get_stopped(j)) {
-        tarn_get_job_fail(b, j, TARN_E_CANCELED, "canceled by the caller");
-        return;
-    }
-    if ((rc == TARN_E_TIMEOUT || b->stopped) && tarn_now_ns() < j->get->deadline_ns)
-        return; /* that was another job's deadline or cancel: once more */
-    if (j->why != 0)
-        tarn_get_job_fail(b, j, j->why, j->text);
+    if (tarn_get_canceled(j))
+        tarn_get_job_fail(b, j, tarn_cancel_fail());
+    else if ((why->code == TARN_E_TIMEOUT || b->canceled) && tarn_now_ns() < j->get->deadline_ns)
+        return; /* another job's deadline or cancel: look up once more */
     else
-        tarn_get_job_fail(b, j, rc, text);
+        tarn_get_job_fail(b, j, tarn_reason_fail(j->why.code ? &j->why : why));
 }
 
 void tarn_get_look_up(struct tarn_get_batch *b)
@@ -63,25 +57,22 @@ void tarn_get_look_up(struct tarn_get_batch *b)
     struct tarn_key *keys = malloc(b->open * sizeof *keys);
     struct tarn_get_job **jobs = malloc(b->open * sizeof *jobs);
     struct tarn_resolved *out = malloc(b->open * sizeof *out);
-    char text[TARN_SENTENCE] = "out of memory";
+    struct tarn_reason why;
     uint64_t deadline;
-    int rc = TARN_E_NO_MEMORY;
 
     if (keys && jobs && out) {
         size_t n = collect_wanted(b, keys, jobs, &deadline);
-        rc = n ? tarn_resolve_keys(b->client, keys, n, deadline, b->cancel, out) : 0;
-        if (rc != 0)
-            snprintf(text, sizeof text, "%s", tarn_last_error());
-        b->stopped = rc == TARN_E_CANCELED;
+        tarn_reason_keep(&why, n ? tarn_resolve_keys(b->client, keys, n, deadline, b->cancel, out) : 0);
+        b->canceled = why.code == TARN_E_CANCELED;
         for (size_t i = 0; i < n; i++)
-            if (rc == 0)
+            if (why.code == 0)
                 resolved(b, jobs[i], &out[i]);
             else
-                resolve_failed(b, jobs[i], rc, text);
+                resolve_failed(b, jobs[i], &why);
     } else {
         for (size_t i = 0; i < b->n; i++)
             if (b->jobs[i].stage == TARN_GET_WANTED)
-                tarn_get_job_fail(b, &b->jobs[i], rc, text);
+                tarn_get_job_fail(b, &b->jobs[i], tarn_fail(TARN_E_NO_MEMORY, "out of memory"));
     }
     free(keys);
     free(jobs);

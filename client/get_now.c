@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Gets: what can be served at once. Descriptor from the hits or the cache, link shared (shared memory), bytes
- * moved here and now. No allocation, no system call, one shard lock. What cannot be served so is left, with
- * status TARN_INPROGRESS.
+ * The descriptor comes from the hits or the cache, the link is shared (shared memory), the copy is made here.
+ * No allocation, no system call, one shard lock. All other items are left.
  */
 #include "client/get_now.h"
 
@@ -36,7 +35,7 @@ static int copy(struct tarn_get *g, size_t i, const struct tarn_way *way, uint64
     return rc == 0 && w.status == 0 ? 0 : TARN_INPROGRESS;
 }
 
-/* Serves item i now: its final status, or TARN_INPROGRESS. */
+/* Returns the item's final status, or TARN_INPROGRESS. */
 static int serve(struct tarn_get *g, size_t i, uint64_t now_ns)
 {
     struct tarn_client *c = g->client;
@@ -69,8 +68,8 @@ static int serve(struct tarn_get *g, size_t i, uint64_t now_ns)
     return 0;
 }
 
-/* One whose object is known, and that no shared link serves, is rarely the only one: the others are left,
- * too, and not even looked at, since the first need not wait for that. */
+/* When no shared link serves a known object, the following items are probably like it. They are left unseen,
+ * so that the first does not wait for a look at them. */
 void tarn_get_now(struct tarn_get *g)
 {
     uint64_t now_ns = tarn_coarse_ns();

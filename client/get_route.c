@@ -1,25 +1,30 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Gets: a job is sent by the way that way.c gives, and what it means when no way is left.
+ * Gets: sends a job by the way that way.c chooses, and decides what it means when no way is left.
  *
- * A copy whose node fails is not tried again in this call; neither is one that was found stale although the
- * directory still shows it, since its node is just taking it out: when no other copy is left, that is a miss.
+ * A copy whose node has failed is not tried again in this call. Neither is one that was found stale although
+ * the directory still shows it: its node is just taking it out. When no other copy is left, that is a miss.
+ *
+ * When the last copy's node is silent, the descriptor may be an old one, and the object lies elsewhere by
+ * now. So after the node's patience the directory is asked. If it knows no other copy, the get waits for this
+ * one.
  */
 #include "client/get_route.h"
 
 #include <string.h>
 
 #include "client/get_attempt.h"
-#include "client/get_silent.h"
 #include "client/health.h"
 #include "client/lease_ask.h"
 #include "client/link.h"
 #include "client/peer_nodes.h"
 
 #define REVIVALS_MAX 3
+#define SLICE_NS (100 * TARN_NS_PER_MS)      /* then the node's lease is looked at again */
+#define SHORT_SLICE_NS (10 * TARN_NS_PER_MS) /* while other jobs are open: their transfers go on between */
 
-/* A copy's node was only set aside a moment ago, and answers: everything is tried again. So it is later,
- * when that is not known before another job's time is up, or it is canceled. */
+/* A copy's node was set aside a moment ago, but answers: all ways may be tried again. The job is postponed
+ * when that is not known before another job's deadline or cancel. */
 static bool revived(struct tarn_get_batch *b, struct tarn_get_job *j)
 {
     const struct tarn_desc *d = &j->desc;
@@ -47,7 +52,7 @@ static bool revived(struct tarn_get_batch *b, struct tarn_get_job *j)
     return false;
 }
 
-/* Does the directory count the node out by now? The job waits where it has to be asked. */
+/* Has the directory given up the node? UNLEASED: it must be asked first. */
 static bool is_gone(struct tarn_get_job *j, struct tarn_peer_node *node)
 {
     switch (tarn_lease_word(node)) {
@@ -61,37 +66,79 @@ static bool is_gone(struct tarn_get_job *j, struct tarn_peer_node *node)
     }
 }
 
-/* What a transport's failure has said of the copy's node: it may be gone, and its other connections have not
- * ended yet. */
+/* Has the copy's node failed? After a transport's failure it may be gone although its connections have not
+ * ended yet, so it is asked. */
 static bool node_failed(struct tarn_get_batch *b, struct tarn_get_job *j, struct tarn_peer_node *node)
 {
     uint64_t others = b->open > 1 ? tarn_get_others_deadline(b, j) : UINT64_MAX, until = j->get->deadline_ns;
 
     if (atomic_load(&node->health) != TARN_UP)
         return true;
-    if (j->why != TARN_E_UNAVAILABLE || b->answers == node)
+    if (j->why.code != TARN_E_UNAVAILABLE || b->answers == node)
         return false;
-    if (tarn_link_ask_node(node, others < until ? others : until, b->cancel) == TARN_E_NODE_DOWN)
-        tarn_peer_node_aside(node, TARN_GONE, tarn_last_error());
+    int rc = tarn_link_ask_node(node, others < until ? others : until, b->cancel);
+    if (rc == TARN_E_NODE_DOWN)
+        tarn_peer_node_failed(node, rc, 0);
     else
         b->answers = node;
     return atomic_load(&node->health) != TARN_UP;
 }
 
-/* No way is left: what does that mean? */
+/* Waits until the node's health changes. */
+static void wait_slow(struct tarn_peer_node *node, uint64_t until_ns, struct tarn_cancel *cancel)
+{
+    pthread_mutex_lock(&node->lock);
+    while (atomic_load(&node->health) == TARN_SLOW &&
+           tarn_cancel_cond(cancel, &node->changed, &node->lock, until_ns))
+        ;
+    pthread_mutex_unlock(&node->lock);
+}
+
+/* The directory knows no other copy, and the node fell silent in this call: waits until it answers again, as
+ * long as the deadline and its record allow. False: it is not waited for. */
+static bool await_answer(struct tarn_get_batch *b, struct tarn_get_job *j, struct tarn_peer_node *node)
+{
+    uint64_t now = tarn_now_ns(), until = now + (b->open > 1 ? SHORT_SLICE_NS : SLICE_NS);
+
+    if (!j->silent || atomic_load(&node->health) != TARN_SLOW || now >= j->get->deadline_ns)
+        return false;
+    wait_slow(node, until < j->get->deadline_ns ? until : j->get->deadline_ns, b->cancel);
+    if (atomic_load(&node->health) == TARN_UP)
+        tarn_get_try_all(j);
+    if (b->open > 1)
+        b->later = b->postponed = true;
+    return true;
+}
+
+/* Why the copy on that node cannot be read. */
+static int no_way(struct tarn_get_batch *b, struct tarn_get_job *j, struct tarn_peer_node *down)
+{
+    bool failed = node_failed(b, j, down);
+    bool told = j->why.code == TARN_E_NODE_DOWN || j->why.code == TARN_E_TIMEOUT;
+    char who[TARN_NODE_TEXT];
+
+    if (j->why.code != 0 && (told || !failed))
+        return tarn_reason_fail(&j->why);
+    if (!failed)
+        return tarn_link_unreachable(down, false, j->gpu);
+    return tarn_fail(TARN_E_NODE_DOWN,
+                     "%s holds the only copy and does not answer: restart it, or put with replicas",
+                     tarn_peer_node_text(down, who));
+}
+
+/* No way is left. */
 static void give_up(struct tarn_get_batch *b, struct tarn_get_job *j)
 {
     const struct tarn_desc *d = &j->desc;
-    char who[352], text[sizeof j->text + sizeof who];
     struct tarn_peer_node *down = NULL;
 
     if (j->refused) {
-        tarn_get_job_fail(b, j, j->why, j->text);
+        tarn_get_job_fail(b, j, tarn_reason_fail(&j->why));
         return;
     }
-    if (revived(b, j)) /* first: it needs no directory, which may be away */
+    if (revived(b, j)) /* first: it needs no directory */
         return;
-    if (!j->asked) { /* the descriptor was an old one; there may be new copies */
+    if (!j->asked) { /* the descriptor may be an old one */
         tarn_get_want_again(j);
         return;
     }
@@ -102,25 +149,12 @@ static void give_up(struct tarn_get_batch *b, struct tarn_get_job *j)
     if (j->stage == TARN_GET_UNLEASED)
         return;
     if (!down) {
-        tarn_get_job_fail(b, j, TARN_E_NOT_FOUND, "no such key");
+        tarn_get_job_miss(b, j);
         return;
     }
-    if (tarn_get_await(b, j, down))
+    if (await_answer(b, j, down))
         return;
-    bool failed = node_failed(b, j, down), told = j->why == TARN_E_NODE_DOWN || j->why == TARN_E_TIMEOUT;
-    if (j->why != 0 && (told || !failed)) {
-        tarn_get_job_fail(b, j, j->why, j->text);
-        return;
-    }
-    if (!failed) {
-        int code = tarn_link_unreachable(down, false, j->gpu, text, sizeof text);
-        tarn_get_job_fail(b, j, code, text);
-        return;
-    }
-    snprintf(text, sizeof text,
-             "%s holds the only copy and does not answer: restart it, or put with replicas",
-             tarn_peer_node_text(down, who));
-    tarn_get_job_fail(b, j, TARN_E_NODE_DOWN, text);
+    tarn_get_job_fail(b, j, no_way(b, j, down));
 }
 
 /* Do the pieces fit, as far as is known? */
@@ -138,7 +172,7 @@ static bool choose(const struct tarn_client *c, struct tarn_get_job *j, uint64_t
     return tarn_way_choose(c, &q, now, &j->way);
 }
 
-/* May the copy that was chosen be read? Else the job waits, or another is to be chosen. */
+/* May the chosen copy be read? Else the job is UNLEASED, or another way must be chosen. */
 static bool is_leased(struct tarn_get_job *j, uint64_t now)
 {
     struct tarn_peer_node *node = tarn_get_copy(j)->node;
@@ -148,12 +182,11 @@ static bool is_leased(struct tarn_get_job *j, uint64_t now)
     switch (tarn_lease_word(node)) {
     case TARN_LEASE_RUNS:
         return true;
-    case TARN_LEASE_GONE: /* and not chosen again */
+    case TARN_LEASE_GONE: /* it will not be chosen again */
         return false;
     case TARN_LEASE_REFUSED:
         j->refused = true;
-        j->why = TARN_E_DIRECTORY;
-        tarn_lease_refusal(node, j->text, sizeof j->text);
+        tarn_reason_keep(&j->why, tarn_lease_refusal(node));
         j->tried |= tarn_way_bits_to(j->way.loc);
         return false;
     case TARN_LEASE_ASK:
@@ -163,18 +196,19 @@ static bool is_leased(struct tarn_get_job *j, uint64_t now)
     return false;
 }
 
-/* Sends a resolved job on its way, or ends it. */
 void tarn_get_route(struct tarn_get_batch *b, struct tarn_get_job *j)
 {
     b->later = false;
     while (j->stage == TARN_GET_RESOLVED && !b->later) {
         uint64_t bytes, now = tarn_now_ns();
 
-        if (tarn_get_stopped(j)) {
-            tarn_get_job_fail(b, j, TARN_E_CANCELED, "canceled by the caller");
+        if (tarn_get_canceled(j)) {
+            tarn_get_job_fail(b, j, tarn_cancel_fail());
         } else if (now >= j->get->deadline_ns) {
-            tarn_get_job_fail(b, j, TARN_E_TIMEOUT,
-                              j->why ? j->text : "the deadline has passed: raise timeout_ms");
+            tarn_get_job_fail(
+                b, j,
+                tarn_fail(TARN_E_TIMEOUT, "%s",
+                          j->why.code ? j->why.text : "the deadline has passed: raise timeout_ms"));
         } else if (!fits(j, &bytes)) {
             if (!j->asked) {
                 tarn_get_want_again(j);

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Gets: which copy, by which transport. */
+/* Gets: choosing a way for a job. */
 #ifndef TARN_CLIENT_GET_ROUTE_H
 #define TARN_CLIENT_GET_ROUTE_H
 
 #include "client/get_job.h"
 
-/* Sends a resolved job on its way, or ends it. */
+/* Sends a RESOLVED job on its way, or ends it. */
 void tarn_get_route(struct tarn_get_batch *b, struct tarn_get_job *j);
 
 #endif

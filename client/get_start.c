@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Gets: from the items that are left to jobs. */
 #include "client/get_start.h"
 
 #include <string.h>
@@ -23,7 +22,7 @@ void tarn_get_no_memory(struct tarn_get *const *gets, size_t n)
             }
 }
 
-/* May the item be tried? It is final otherwise. */
+/* False: the item was wrong and is final. */
 static bool check(struct tarn_get_batch *b, struct tarn_get *g, size_t i)
 {
     int rc = i < g->looked ? 0 : tarn_get_check(g, i);
@@ -44,7 +43,8 @@ static void start(struct tarn_get_batch *b, struct tarn_get_job *j, struct tarn_
     j->get = g;
     j->index = i;
     j->x.quiet_on = NULL;
-    if (g->found == i) { /* a moment ago */
+    j->why.code = 0;
+    if (g->found == i) { /* tarn_get_now() has found it */
         memcpy(&j->desc, &g->found_desc, tarn_desc_bytes(&g->found_desc));
         j->gpu = g->found_gpu;
         j->glanced = g->found_glanced;
@@ -53,7 +53,7 @@ static void start(struct tarn_get_batch *b, struct tarn_get_job *j, struct tarn_
     }
     int rc = tarn_get_memory(g, i, &j->gpu, &j->glanced);
     if (rc != 0) {
-        tarn_get_job_fail(b, j, rc, tarn_last_error());
+        tarn_get_job_fail(b, j, rc);
         return;
     }
     bool known = tarn_get_find(g, i, tarn_key_hash(&g->items[i].key), &j->desc);

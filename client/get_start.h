@@ -5,10 +5,10 @@
 
 #include "client/get_job.h"
 
-/* Makes the jobs of those items that are not final. Of one call's many items the first fly before the last
- * are looked at. Once all of a get's are, it may be gone. */
+/* Makes jobs of the items that are not final. The first of one call's many fly before the last are started. A
+ * get whose items are all final may be gone when this returns. */
 void tarn_get_start(struct tarn_get_batch *b, struct tarn_get *const *gets, size_t n);
-/* There is no memory for the jobs: all items that are left are final. */
+/* Without memory for the jobs: ends all items that are left. */
 void tarn_get_no_memory(struct tarn_get *const *gets, size_t n);
 
 #endif

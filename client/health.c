@@ -1,21 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Health: UP -> SLOW (silent for longer than its patience) or GONE (connection broke) at the first failure,
- * wherever it is seen; the node is then *suspect* until the keeper (monitor.c) has asked it, which it does at
- * once. Only the keeper makes it UP again. Calls that have no other copy or node to turn to wait for that
- * word; all others go elsewhere. So a hiccup costs a round trip, a failure costs one bounded delay once, and
- * no get or put ever tries a node that is known to be in trouble.
- *
- * That a caller's deadline was shorter than the patience says nothing of the node, but nor is it nothing: the
- * node is *doubted*, and stays UP while the keeper asks it. Its silence then counts, not the caller's.
- */
 #include "client/health.h"
 
 #include "client/alert.h"
 #include "client/client.h"
 #include "client/retire.h"
 
-void tarn_peer_node_aside(struct tarn_peer_node *node, enum tarn_health h, const char *why)
+void tarn_peer_node_aside(struct tarn_peer_node *node, enum tarn_health h, const char *cause)
 {
     int was = atomic_load(&node->health);
 
@@ -27,13 +17,13 @@ void tarn_peer_node_aside(struct tarn_peer_node *node, enum tarn_health h, const
         return;
     tarn_log(&node->client->log, TARN_LOG_WARN, "client",
              "msg=\"node set aside\" node=%s health=%s cause=\"%s\"", node->key.id,
-             h == TARN_GONE ? "gone" : "slow", why);
+             h == TARN_GONE ? "gone" : "slow", cause);
     if (h == TARN_GONE)
         tarn_peer_node_retire(node);
     tarn_monitor_ask(node->client);
 }
 
-/* Redis is one of those that may be far. */
+/* Of a node not measured yet: Redis may be the farthest peer known. */
 uint64_t tarn_peer_node_patience(const struct tarn_peer_node *node)
 {
     uint64_t ns = tarn_patience_ns(&node->patience),
@@ -54,11 +44,13 @@ void tarn_peer_node_answered(struct tarn_peer_node *node, uint64_t rtt_ns)
         ;
 }
 
-void tarn_peer_node_silent(struct tarn_peer_node *node, uint64_t since_ns)
+void tarn_peer_node_failed(struct tarn_peer_node *node, int rc, uint64_t since_ns)
 {
-    if (tarn_now_ns() - since_ns >= tarn_peer_node_patience(node))
+    if (rc == TARN_E_NODE_DOWN)
+        tarn_peer_node_aside(node, TARN_GONE, tarn_last_error());
+    else if (rc == TARN_E_TIMEOUT && tarn_now_ns() - since_ns >= tarn_peer_node_patience(node))
         tarn_peer_node_aside(node, TARN_SLOW, tarn_last_error());
-    else
+    else if (rc == TARN_E_TIMEOUT)
         tarn_peer_node_doubt(node);
 }
 
@@ -80,8 +72,8 @@ void tarn_peer_node_judged(struct tarn_peer_node *node, bool up)
 
 bool tarn_peer_node_settled(struct tarn_peer_node *node, uint64_t deadline_ns, struct tarn_cancel *cancel)
 {
-    uint64_t longest =
-        tarn_now_ns() + 8 * tarn_peer_node_patience(node); /* other suspects may be before it */
+    /* The keeper may ask other suspects first. */
+    uint64_t longest = tarn_now_ns() + 8 * tarn_peer_node_patience(node);
     if (longest > deadline_ns)
         longest = deadline_ns;
 

@@ -1,5 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Does a node answer? */
+/*
+ * Does a node answer? The first failure seen anywhere makes it SLOW (silent for longer than its patience) or
+ * GONE (its connection broke), and suspect until the keeper (monitor.c) has asked it, which happens at once.
+ * Only the keeper makes it UP again. Calls with no other copy or node wait for the keeper's word; all others
+ * go elsewhere. So a hiccup costs a round trip, a failure costs one bounded delay, and no get or put tries a
+ * node that is known to be in trouble.
+ *
+ * A caller's deadline may be shorter than the patience. The node then stays UP, but is doubted: the keeper
+ * asks it, and only its silence towards the keeper counts.
+ */
 #ifndef TARN_CLIENT_HEALTH_H
 #define TARN_CLIENT_HEALTH_H
 
@@ -9,19 +18,19 @@
 #include "base/cancel.h"
 #include "client/peer_node.h"
 
-/* Sets the node aside: no get or put waits for it again until the keeper has seen it answer. */
-void tarn_peer_node_aside(struct tarn_peer_node *node, enum tarn_health h, const char *why);
-/* How long it may keep silent before another copy or node is tried. */
+/* Sets the node aside until the keeper has seen it answer. cause: for the log. */
+void tarn_peer_node_aside(struct tarn_peer_node *node, enum tarn_health h, const char *cause);
+/* How long it may be silent before another copy or node is tried. */
 uint64_t tarn_peer_node_patience(const struct tarn_peer_node *node);
-/* It answered after so long. */
+/* Takes a measured round trip. */
 void tarn_peer_node_answered(struct tarn_peer_node *node, uint64_t rtt_ns);
-/* It did not answer what it was asked at since_ns, as the last error says: aside after its patience, else
- * doubted. */
-void tarn_peer_node_silent(struct tarn_peer_node *node, uint64_t since_ns);
-/* A call ran out of time, which may be the node's doing: the keeper finds out. */
+/* Something asked at since_ns has failed with rc; the last error says why. NODE_DOWN: the node is gone.
+ * TIMEOUT: it was silent; aside after its patience, else doubted. Other codes say nothing of its health. */
+void tarn_peer_node_failed(struct tarn_peer_node *node, int rc, uint64_t since_ns);
+/* Has the keeper ask the node. */
 void tarn_peer_node_doubt(struct tarn_peer_node *node);
-/* Waits until the keeper has asked a suspect node (which takes a moment, or the patience for each suspect
- * that keeps silent): is it up? Does not wait for nodes that are known to be down. cancel may be NULL. */
+/* Is it up? Waits for the keeper's word on a suspect: a moment, or the patience of each silent suspect. Does
+ * not wait for nodes known to be down. */
 bool tarn_peer_node_settled(struct tarn_peer_node *node, uint64_t deadline_ns, struct tarn_cancel *cancel);
 /* The keeper's word on a suspect. */
 void tarn_peer_node_judged(struct tarn_peer_node *node, bool up);

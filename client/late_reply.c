@@ -1,12 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Owed replies: of connections whose caller went away before the answer came (deadline, cancel). The keeper
- * reads the answer, gives back what is granted in it, and the connection is good again.
- */
 #include "client/late_reply.h"
 
 #include <poll.h>
 #include <unistd.h>
+#include <utlist.h>
 
 #include "base/clock.h"
 #include "base/resp/resp.h"
@@ -14,7 +11,7 @@
 #include "client/control_conn.h"
 #include "client/retire.h"
 
-#define OWED_MAX_NS (60 * TARN_NS_PER_S)
+#define LATE_MAX_NS (60 * TARN_NS_PER_S)
 
 static void give_grants_back(struct tarn_control_conn *conn, const redisReply *reply)
 {
@@ -32,22 +29,22 @@ static void give_grants_back(struct tarn_control_conn *conn, const redisReply *r
         tarn_control_conn_send(conn, c, tarn_deadline(100), NULL);
 }
 
-/* True when the connection is to be looked at again. */
-static bool owed_look(struct tarn_control_conn *conn)
+/* True: the connection must be looked at again. */
+static bool is_late(struct tarn_control_conn *conn)
 {
     struct pollfd fd = {tarn_resp_fd(conn->resp), POLLIN, 0};
     bool grants = conn->grants;
     redisReply *reply = NULL;
     int fds[TARN_RESP_FDS_MAX];
 
-    if (!conn->refused && poll(&fd, 1, 0) == 0) { /* a refused HELLO's answer may have come with the other */
-        if (tarn_now_ns() - conn->since_ns < OWED_MAX_NS)
+    if (!conn->refused && poll(&fd, 1, 0) == 0) { /* refused: this reply may have been read with HELLO's */
+        if (tarn_now_ns() - conn->since_ns < LATE_MAX_NS)
             return true;
         tarn_control_conn_drop(conn);
         return false;
     }
     int rc = tarn_control_conn_reply(conn, tarn_deadline(100), NULL, &reply);
-    /* A late ATTACH's: left there they would pass for the next one's. */
+    /* Descriptors of a late ATTACH would pass for the next one's. */
     for (int n = tarn_resp_take_fds(conn->resp, fds, TARN_RESP_FDS_MAX); n > 0; n--)
         close(fds[n - 1]);
     if (rc == 0 && grants)
@@ -65,31 +62,25 @@ static bool owed_look(struct tarn_control_conn *conn)
 
 bool tarn_late_replies_read(struct tarn_monitor *m)
 {
+    struct tarn_control_conn *conn, *next, *late = NULL;
+
     pthread_mutex_lock(&m->lock);
-    struct tarn_control_conn *calls = m->owing;
+    struct tarn_control_conn *owing = m->owing;
     m->owing = NULL;
     pthread_mutex_unlock(&m->lock);
-
-    bool more = false;
-    while (calls) {
-        struct tarn_control_conn *conn = calls;
-        calls = conn->next;
-        if (!owed_look(conn))
-            continue;
-        pthread_mutex_lock(&m->lock);
-        conn->next = m->owing;
-        m->owing = conn;
-        pthread_mutex_unlock(&m->lock);
-        more = true;
-    }
-    return more;
+    LL_FOREACH_SAFE(owing, conn, next)
+    if (is_late(conn))
+        LL_PREPEND(late, conn);
+    pthread_mutex_lock(&m->lock);
+    LL_CONCAT(m->owing, late);
+    pthread_mutex_unlock(&m->lock);
+    return late != NULL;
 }
 
 void tarn_late_replies_end(struct tarn_monitor *m)
 {
-    while (m->owing) {
-        struct tarn_control_conn *conn = m->owing;
-        m->owing = conn->next;
-        tarn_control_conn_drop(conn);
-    }
+    struct tarn_control_conn *conn, *next;
+
+    LL_FOREACH_SAFE(m->owing, conn, next)
+    tarn_control_conn_drop(conn);
 }

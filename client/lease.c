@@ -21,7 +21,7 @@ static uint64_t end_after(uint64_t sent_ns, uint64_t left_ns)
 }
 
 /* What is left of a record is no measure of a silence: it may have been seen first at its end. */
-static void learn_ttl(struct tarn_lease *l, uint64_t left_ms, const struct tarn_pulse *p)
+static void learn_ttl(struct tarn_lease *l, uint64_t left_ms, const struct tarn_directory_state *p)
 {
     uint64_t left_ns = left_ms * TARN_NS_PER_MS;
 
@@ -48,7 +48,7 @@ static void granted(struct tarn_lease *l, uint64_t left_ms, uint64_t sent_ns)
 
 /* By this client's clock, a moment of Redis's: not after it (seen from sent_ns), or not before (from when the
  * answer came). */
-static uint64_t moment(uint64_t from_ns, const struct tarn_pulse *p, uint64_t ms)
+static uint64_t moment(uint64_t from_ns, const struct tarn_directory_state *p, uint64_t ms)
 {
     return shorter_by(from_ns, shorter_by(p->now_ms, ms) * TARN_NS_PER_MS);
 }
@@ -58,8 +58,8 @@ static uint64_t moment(uint64_t from_ns, const struct tarn_pulse *p, uint64_t ms
  * for expired then, unless that was before the silence had lasted for 2 heartbeats. Until when it is read on;
  * 0: it is not.
  */
-static uint64_t silence_of_all(const struct tarn_lease *l, const struct tarn_pulse *p, uint64_t sent_ns,
-                               uint64_t now_ns)
+static uint64_t silence_of_all(const struct tarn_lease *l, const struct tarn_directory_state *p,
+                               uint64_t sent_ns, uint64_t now_ns)
 {
     uint64_t beats2 = l->ttl_ns / 3 * 2, silent_ms = p->silent_ms, resumed_ms = p->resumed_ms;
 
@@ -84,7 +84,8 @@ void tarn_lease_end(struct tarn_lease *l)
     atomic_store_explicit(&l->until_ns, 0, memory_order_release);
 }
 
-static void not_there(struct tarn_lease *l, const struct tarn_pulse *p, uint64_t sent_ns, uint64_t now_ns)
+static void not_there(struct tarn_lease *l, const struct tarn_directory_state *p, uint64_t sent_ns,
+                      uint64_t now_ns)
 {
     l->due_ns = now_ns + l->ttl_ns / 6;
     uint64_t until = silence_of_all(l, p, sent_ns, now_ns);
@@ -100,7 +101,7 @@ static void not_there(struct tarn_lease *l, const struct tarn_pulse *p, uint64_t
 }
 
 bool tarn_lease_answered(struct tarn_lease *l, uint32_t epoch, const struct tarn_lease_answer *a,
-                         const struct tarn_pulse *p, uint64_t sent_ns, uint64_t now_ns)
+                         const struct tarn_directory_state *p, uint64_t sent_ns, uint64_t now_ns)
 {
     if (sent_ns < l->sent_ns) /* overtaken by a later one's */
         return false;

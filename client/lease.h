@@ -1,21 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Leases: until when a client may read from a node (docs/consistency.md has why). A get that begins before
- * until_ns may; one that begins later asks. What the directory answers, and that it does not, is turned into
- * until_ns here, by rules that know no clock and no thread. lease_ask.c asks.
+ * Leases: until when a client may read from a node (docs/consistency.md says why). A get that begins before
+ * until_ns may read; a later one asks first. The rules here turn Redis's answers, or their absence, into
+ * until_ns. They use no clock and no thread. lease_ask.c asks.
  *
- *   confirmed  by the life that the node's record had, counted from before it was asked about.
- *   unsure     Redis does not answer: read on for a moment, and for the next, until it does.
- *   gone       Redis has answered that the node is not there, or compares what it holds: not read.
+ *   confirmed  Redis has shown the node's record. The lease runs for what was left of the record's life,
+ *              counted from before the question.
+ *   unsure     Redis does not answer. The lease runs for a moment at a time, until Redis answers.
+ *   gone       Redis has answered that the node is not there, or still compares what it holds. No reading.
  *
- * Each question is about all nodes that descriptors name. So a client that reads anything learns within a
- * sixth of a ttl that a lease has ended, and still knows it when Redis goes away: only a lease that had not
- * ended at the last question that was answered is read on. A client that was idle or stopped since the
- * lease's end cannot know of it, and reads on.
+ * Each question includes all nodes that descriptors name. So a client that reads anything learns of a lease's
+ * end within a sixth of a ttl, and remembers it when Redis goes away: only a lease that ran at the last
+ * answered question is prolonged. A client that was idle or stopped meanwhile cannot know, and reads on.
  *
- * until_ns is compared with the coarse clock, which is late by a tick, and by some more in a virtual machine
- * whose time-keeping CPU was held up (Linux lets another one step in after 5 ticks): so a lease ends that
- * much earlier.
+ * Gets compare until_ns with the coarse clock. It is a tick late, and more in a virtual machine whose
+ * time-keeping CPU is held up (Linux lets another CPU take over after 5 ticks). Leases end that much earlier.
  */
 #ifndef TARN_CLIENT_LEASE_H
 #define TARN_CLIENT_LEASE_H
@@ -27,28 +26,28 @@
 #include "base/clock.h"
 #include "metadata/directory.h"
 
-/* How long an unsure lease runs, and how often Redis is asked while it is away. */
+/* How long an unsure lease runs, and the time between questions while Redis is away. */
 #define TARN_LEASE_UNSURE_NS (250 * TARN_NS_PER_MS)
 
 struct tarn_lease {
     _Atomic uint64_t until_ns;
-    _Atomic bool used;  /* a get has read under it since it was asked about last */
-    _Atomic bool named; /* some descriptor named it, ever: it may be read later */
+    _Atomic bool used;  /* a get has read under it since the last question */
+    _Atomic bool named; /* a descriptor has named the node: it may be read later */
     _Atomic bool gone;
     /* the rest: tarn_leases.lock */
-    bool unsure, refuses;
-    uint64_t sent_ns;      /* when the question was sent whose answer this is */
+    bool unsure, refuses;  /* refuses: without Redis the node wants no readers */
+    uint64_t sent_ns;      /* when the last answered question was sent */
     uint64_t confirmed_ns; /* the end that Redis's last answer gave it */
-    uint64_t ttl_ns;       /* how long the node's records live; at least, until it is known */
+    uint64_t ttl_ns;       /* the life of the node's records; a lower bound until it is known */
     bool ttl_known;
     uint64_t due_ns; /* when to renew it, if it is in use */
 };
 
 enum tarn_lease_word {
-    TARN_LEASE_RUNS,
-    TARN_LEASE_GONE,    /* nothing is to be read there */
-    TARN_LEASE_REFUSED, /* Redis does not answer, and the node wants its readers to refuse then */
-    TARN_LEASE_ASK,     /* Redis is to be asked */
+    TARN_LEASE_RUNS,    /* read */
+    TARN_LEASE_GONE,    /* do not read */
+    TARN_LEASE_REFUSED, /* do not read: Redis does not answer, and the node wants no readers then */
+    TARN_LEASE_ASK,     /* ask Redis first */
 };
 
 /* May a get that began at now_ns read there? */
@@ -57,7 +56,7 @@ static inline bool tarn_lease_runs(const struct tarn_lease *l, uint64_t now_ns)
     return now_ns < atomic_load_explicit(&l->until_ns, memory_order_acquire);
 }
 
-/* The same for who is about to read: a lease in use is renewed. */
+/* The same before a read. It marks the lease as used, so that it is renewed. */
 static inline bool tarn_lease_read(struct tarn_lease *l, uint64_t now_ns)
 {
     if (!tarn_lease_runs(l, now_ns))
@@ -68,17 +67,17 @@ static inline bool tarn_lease_read(struct tarn_lease *l, uint64_t now_ns)
 }
 
 /*
- * Redis has answered a question that was sent at sent_ns; now_ns: when the answer came. epoch: the low half
- * of this incarnation's. True: another incarnation has its place.
+ * Takes Redis's answer to a question sent at sent_ns; it came at now_ns. epoch: the low half of this
+ * incarnation's. True: another incarnation has its place.
  */
 bool tarn_lease_answered(struct tarn_lease *l, uint32_t epoch, const struct tarn_lease_answer *a,
-                         const struct tarn_pulse *p, uint64_t sent_ns, uint64_t now_ns);
+                         const struct tarn_directory_state *p, uint64_t sent_ns, uint64_t now_ns);
 /*
- * Redis does not answer, and the lease has ended. RUNS: for a moment. REFUSED. GONE: as Redis said last, or
- * since it had ended at answered_ns, when the last question that was answered was sent.
+ * The lease has ended and Redis does not answer. RUNS: for a moment more. REFUSED. GONE: Redis said so, or
+ * the lease had ended before answered_ns, when the last answered question was sent.
  */
 enum tarn_lease_word tarn_lease_unanswered(struct tarn_lease *l, uint64_t answered_ns, uint64_t now_ns);
-/* Another incarnation has its place. */
+/* Ends it for good: another incarnation has the node's place. */
 void tarn_lease_end(struct tarn_lease *l);
 
 #endif

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Asking Redis about leases (lease.h): one question for all nodes, while any is read from, by a thread of its
- * own. It waits for nothing but Redis, since a lease in use must be renewed in time, whatever the keeper is
- * waiting for.
+ * One thread asks, with one question about all nodes that are read from. It waits for nothing but Redis: a
+ * lease in use must be renewed in time, whatever the keeper is waiting for.
  *
- * A get that finds no lease waits for the next answer, together with all others. Once Redis has not answered
- * a question in time no get waits any more, until it does. Only the thread says so, after a last look for the
- * answer: by the clock alone a process that was stopped would count Redis as away though its answer has come.
+ * Gets without a lease wait together for the next answer. When Redis leaves a question unanswered, gets stop
+ * waiting until Redis answers again. Only the thread decides that Redis is away, after a last look for the
+ * answer: a process that was stopped would find the time over although the answer has arrived.
  */
 #include "client/lease_ask.h"
 
@@ -20,14 +19,12 @@
 #include "client/client.h"
 #include "client/peer_nodes.h"
 
-#define ANSWER_NS \
-    TARN_NS_PER_S       /* and the patience; then Redis counts as away, another connection is tried \
-                         */
-#define CONNECT_TRIPS 4 /* connecting, and login */
+/* An answer may take this long and the patience. Then Redis counts as away. */
+#define ANSWER_NS TARN_NS_PER_S
+#define CONNECT_TRIPS 4                 /* round trips of connecting and login */
 #define SPACING_NS (2 * TARN_NS_PER_MS) /* between questions */
-#define INTEREST_NS \
-    (10 * TARN_NS_PER_S) /* so long after the last get that needed one Redis is still asked \
-                          */
+/* While Redis is away, the thread goes on asking for this long after the last get that needed an answer. */
+#define INTEREST_NS (10 * TARN_NS_PER_S)
 
 /* --- what is known ------------------------------------------------------------------------------ */
 
@@ -38,14 +35,15 @@ static uint64_t patience_ns(const struct tarn_client *c)
     return ns ? ns : tarn_patience_first(tarn_directory_rtt_ns(c->directory));
 }
 
-/* Is Redis away? The lock is held, as for all that follow here. */
+/* Is Redis away? The lock is held. */
 static bool is_away(const struct tarn_leases *s, uint64_t now_ns)
 {
-    uint64_t last = s->asking_ns ? s->asking_ns : now_ns; /* what was asked since it failed to answer */
+    uint64_t last = s->asking_ns ? s->asking_ns : now_ns; /* a question since the failure may be under way */
 
     return s->failed_ns && last - s->failed_ns < 2 * TARN_LEASE_UNSURE_NS;
 }
 
+/* Has the thread ask at once. The lock is held. */
 static void want(struct tarn_leases *s, uint64_t now_ns)
 {
     s->wanted = true;
@@ -86,29 +84,27 @@ void tarn_lease_wait(struct tarn_client *c, uint64_t deadline_ns, struct tarn_ca
     pthread_mutex_unlock(&s->lock);
 }
 
-void tarn_lease_refusal(struct tarn_peer_node *node, char *text, size_t bytes)
+int tarn_lease_refusal(struct tarn_peer_node *node)
 {
-    char who[352];
-
-    snprintf(
-        text, bytes,
-        "%s: Redis at %s does not answer, and the node's option when-cut-off says to refuse then: look at "
+    return tarn_peer_node_fail(
+        node, TARN_E_DIRECTORY,
+        "Redis at %s does not answer, and the node's option when-cut-off says to refuse then: look at "
         "Redis, or start the node with --when-cut-off serve",
-        tarn_peer_node_text(node, who), tarn_directory_address(node->client->directory));
+        tarn_directory_address(node->client->directory));
 }
 
 void tarn_lease_listed(struct tarn_peer_node *node, const struct tarn_node_record *n, uint64_t sent_ns)
 {
     struct tarn_leases *s = &node->client->leases;
     struct tarn_lease_answer a = {.epoch = n->epoch, .refuses = n->refuses, .left_ms = n->left_ms};
-    const struct tarn_pulse none = {.now_ms = 0};
+    const struct tarn_directory_state none = {.now_ms = 0};
 
-    if (strcmp(n->state, "returning") == 0) /* a reader will ask */
+    if (strcmp(n->state, "returning") == 0) /* its first reader asks */
         return;
 
     pthread_mutex_lock(&s->lock);
     tarn_lease_answered(&node->lease, node->key.epoch, &a, &none, sent_ns, tarn_now_ns());
-    pthread_cond_signal(&s->wake); /* when to renew may be earlier than the thread knows */
+    pthread_cond_signal(&s->wake); /* renewal may be due earlier than the thread knows */
     pthread_mutex_unlock(&s->lock);
 }
 
@@ -121,9 +117,9 @@ void tarn_lease_named(struct tarn_peer_node *node)
     pthread_mutex_lock(&s->lock);
     uint64_t now = tarn_now_ns();
     atomic_store(&node->lease.named, true);
-    if (!tarn_lease_runs(&node->lease, now)) /* earlier questions were not about it */
+    if (!tarn_lease_runs(&node->lease, now)) /* earlier questions did not include it */
         want(s, now);
-    pthread_cond_signal(&s->wake); /* when to renew it */
+    pthread_cond_signal(&s->wake); /* renewal may be due earlier than the thread knows */
     pthread_mutex_unlock(&s->lock);
 }
 
@@ -135,7 +131,7 @@ struct question {
     size_t n;
 };
 
-/* Is it part of the next question? One that is known to be gone is not, unless a get has needed it. */
+/* Is the node part of the next question? A node known to be gone is not, unless a get needed it. */
 static bool is_asked_about(const struct tarn_peer_node *node)
 {
     const struct tarn_lease *l = &node->lease;
@@ -144,7 +140,7 @@ static bool is_asked_about(const struct tarn_peer_node *node)
            (atomic_load(&l->used) || (atomic_load(&l->named) && !atomic_load(&l->gone)));
 }
 
-/* False: there is none to ask about, or no memory. */
+/* False: there is no node to ask about, or no memory. */
 static bool question_make(struct tarn_client *c, struct question *q)
 {
     struct tarn_peer_node *node, *next;
@@ -165,8 +161,8 @@ static bool question_make(struct tarn_client *c, struct question *q)
     return q->n > 0;
 }
 
-/* The lock is held. True: an incarnation is over. */
-static bool question_answered(struct tarn_leases *s, struct question *q, const struct tarn_pulse *p,
+/* The lock is held. True: some incarnation is over. */
+static bool question_answered(struct tarn_leases *s, struct question *q, const struct tarn_directory_state *p,
                               uint64_t sent_ns)
 {
     uint64_t now = tarn_now_ns();
@@ -185,20 +181,20 @@ static bool question_answered(struct tarn_leases *s, struct question *q, const s
     return over;
 }
 
-/* They are asked about again. The lock is held. */
+/* The lock is held. The next question is about the same nodes. */
 static void question_failed(struct tarn_leases *s, struct question *q)
 {
     uint64_t now = tarn_now_ns();
 
-    if (!s->failed_ns) /* the leases that it was to renew are needed soon */
+    if (!s->failed_ns) /* the leases to be renewed are needed soon */
         s->wanted_ns = now;
     s->failed_ns = now;
     for (size_t i = 0; i < q->n; i++)
         atomic_store(&q->nodes[i]->lease.used, true);
 }
 
-/* How long the answer is waited for. Leases in use are asked about a third of their time before they end;
- * where that is enough time, Redis counts as away before they have, and no get waits. */
+/* How long to wait for the answer. Leases in use are renewed when a third of their time is left. Where that
+ * is long enough, Redis counts as away before they end, so that no get has to wait. */
 static uint64_t answer_ns(struct tarn_client *c, const struct question *q)
 {
     uint64_t trips = CONNECT_TRIPS * tarn_directory_rtt_ns(c->directory), most = ANSWER_NS;
@@ -218,7 +214,7 @@ static uint64_t answer_ns(struct tarn_client *c, const struct question *q)
 static void ask(struct tarn_client *c)
 {
     struct tarn_leases *s = &c->leases;
-    struct tarn_pulse pulse = {.now_ms = 0};
+    struct tarn_directory_state pulse = {.now_ms = 0};
     struct question q;
     bool over = false;
 
@@ -238,7 +234,7 @@ static void ask(struct tarn_client *c)
         question_failed(s, &q);
     s->questions++;
     pthread_cond_broadcast(&s->answered);
-    if (over) { /* the keeper takes its links out of use */
+    if (over) { /* the keeper retires its links */
         pthread_mutex_unlock(&s->lock);
         tarn_monitor_ask(c);
         pthread_mutex_lock(&s->lock);
@@ -250,8 +246,8 @@ static void ask(struct tarn_client *c)
 /* --- the thread --------------------------------------------------------------------------------- */
 
 /*
- * When the first lease is to be renewed, if any is in use. Gets do not say that they use one: while any runs,
- * it is looked at again every sixth of a ttl.
+ * When the first lease in use is due for renewal. Gets do not wake the thread: while a lease runs, the thread
+ * looks every sixth of a ttl whether it is in use.
  */
 static uint64_t next_due(struct tarn_client *c, uint64_t now_ns)
 {
@@ -275,12 +271,11 @@ static uint64_t next_due(struct tarn_client *c, uint64_t now_ns)
     return in_use || due > now_ns ? due : look;
 }
 
-/* When to ask next; UINT64_MAX: when somebody wants it. The lock is held. */
+/* When to ask next. UINT64_MAX: only when asked to. The lock is held. */
 static uint64_t next_question(const struct tarn_leases *s, uint64_t due_ns, uint64_t ended_ns)
 {
     if (s->failed_ns) {
-        uint64_t again =
-            s->sent_ns + TARN_LEASE_UNSURE_NS; /* at once, where it was silent: it may answer any moment */
+        uint64_t again = s->sent_ns + TARN_LEASE_UNSURE_NS; /* has passed where Redis was silent */
         bool interested = s->failed_ns < s->wanted_ns + INTEREST_NS;
         return interested || s->wanted ? (again > ended_ns ? again : ended_ns) : UINT64_MAX;
     }
@@ -325,14 +320,12 @@ void tarn_leases_init(struct tarn_client *c)
 
 int tarn_leases_start(struct tarn_client *c)
 {
-    c->leases.cancel.fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (c->leases.cancel.fd < 0)
-        return tarn_fail(TARN_E_SYSTEM, "client: eventfd: %m: raise the limit of open files (ulimit -n)");
-    if (tarn_thread_start(&c->leases.thread, leases_main, c) != 0)
-        return tarn_fail(TARN_E_SYSTEM,
-                         "client: cannot start a thread: raise the limit of processes (ulimit -u)");
-    c->leases.running = true;
-    return 0;
+    int rc = tarn_client_eventfd(&c->leases.cancel.fd);
+
+    if (rc == 0)
+        rc = tarn_client_thread(&c->leases.thread, leases_main, c);
+    c->leases.running = rc == 0;
+    return rc;
 }
 
 void tarn_leases_stop(struct tarn_client *c)

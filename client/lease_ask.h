@@ -17,15 +17,15 @@ void tarn_leases_init(struct tarn_client *c);
 int tarn_leases_start(struct tarn_client *c);
 void tarn_leases_stop(struct tarn_client *c);
 void tarn_leases_free(struct tarn_client *c);
-/* May a get that begins now read from r? Does not wait; with ASK the question is on its way. */
+/* May a get that begins now read from the node? Does not wait. After ASK a question is on its way. */
 enum tarn_lease_word tarn_lease_word(struct tarn_peer_node *node);
-/* After ASK: waits until a question has been answered, or Redis counts as away. */
+/* After ASK: waits until a question is answered or Redis counts as away. */
 void tarn_lease_wait(struct tarn_client *c, uint64_t deadline_ns, struct tarn_cancel *cancel);
-/* The sentence for REFUSED. */
-void tarn_lease_refusal(struct tarn_peer_node *node, char *text, size_t bytes);
-/* A refresh of the node table has seen this record; it began at sent_ns. */
+/* DIRECTORY, with the sentence for REFUSED. */
+int tarn_lease_refusal(struct tarn_peer_node *node);
+/* Takes the lease from a node's record, which a refresh has read; the refresh began at sent_ns. */
 void tarn_lease_listed(struct tarn_peer_node *node, const struct tarn_node_record *n, uint64_t sent_ns);
-/* A descriptor names r: from now on it is asked about with the others. */
+/* A descriptor names the node: all later questions include it. */
 void tarn_lease_named(struct tarn_peer_node *node);
 
 #endif

@@ -1,33 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Links: a transport's client half to one node, for gets or for puts ("side"). The first use ATTACHes
- * over a control connection and lets the transport connect; what comes out decides whether the side is
- * shared (one link, entered by any thread) or pooled (a link a caller, kept for the next).
- *
- *   UNKNOWN --> OPENING --> SHARED | POOLED          SHARED --retired--> UNKNOWN
- *                       \-> UNREACHABLE --later--> tried again       (node failure) --> UNKNOWN
- *
- * Only the first user of a side opens it; others wait for it, since a second mapping of a pool would
- * be wasted work. Nobody waits for one that is tried again: they go by another transport meanwhile. Where
- * there is none (`last`) what does not reach just now is waited for and tried again until the caller's
- * deadline: there is nothing else to go by.
- *
- * An ATTACH without an answer may be the node's silence or the transport's alone: some ask the network before
- * they answer. So the node is asked on another connection. If it answers there, this side is UNREACHABLE for
- * a while and the node is as good as ever; if not, it is the node that is silent. The same with a transport
- * that asks the network before it is connected, though there the node has just answered.
- *
- * A link that breaks as soon as it was made is the node's failure, or its transport's alone: a network of its
- * own may be cut. Where another transport reaches the pool the side is set aside, and the node only doubted.
- *
- * One-sided links put off what nobody waits for (times of last use). Gets that follow take it along; when
- * none does, the keeper has it sent.
- */
 #include "client/link.h"
 
 #include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
+#include <utlist.h>
 
 #include "base/thread.h"
 #include "client/alert.h"
@@ -42,18 +18,17 @@
 
 #define IDLE_MAX 16
 #define RETRY_NS (2 * TARN_NS_PER_S)
-#define RETRY_ALONE_NS TARN_PATIENCE_NS /* where nothing else is to be gone by: callers wait for it */
-#define OPEN_NS TARN_NS_PER_S /* no step of opening a link takes longer where a node is healthy and near */
-#define OPEN_STEPS 4          /* connect, HELLO, ATTACH, the transport's own */
-#define ELSEWHERE_NS (30 * TARN_NS_PER_S) /* not on this host: that seldom changes */
+#define RETRY_ALONE_NS TARN_PATIENCE_NS   /* of the last transport: callers wait for it */
+#define OPEN_NS TARN_NS_PER_S             /* a healthy, near node answers each step of opening by then */
+#define OPEN_STEPS 4                      /* connect, HELLO, ATTACH, the transport's own */
+#define ELSEWHERE_NS (30 * TARN_NS_PER_S) /* before a node of another host is tried as a local one again */
 #define TEND_NS (200 * TARN_NS_PER_MS)
-/* How long the network is waited for when there is another transport to turn to, besides round trips: it says
- * within a few milliseconds what it knows. */
+/* With another transport to turn to, the network may take this long besides round trips. It usually answers
+ * within a few milliseconds. */
 #define NETWORK_PATIENCE_NS (50 * TARN_NS_PER_MS)
 #define NETWORK_TRIPS 2 /* connecting, and a first answer */
 
-/* DETACH. True: the node has answered. One that does not until the deadline is told when it does, or ends the
- * session, which says the same. */
+/* True: the node has answered. Else the keeper repeats the command. */
 static bool detach(struct tarn_peer_node *node, const char *transport, uint64_t id, uint64_t deadline_ns,
                    struct tarn_cancel *cancel)
 {
@@ -74,35 +49,31 @@ static bool detach(struct tarn_peer_node *node, const char *transport, uint64_t 
 bool tarn_link_close(struct tarn_open_link *l, uint64_t deadline_ns, struct tarn_cancel *cancel)
 {
     struct tarn_peer_node *node = l->side->node;
-    uint64_t id = l->ops->link_id(l->link);
+    uint64_t id = l->link->id;
     const char *transport = l->ops->name;
 
     tarn_link_free(l);
     return id == 0 || detach(node, transport, id, deadline_ns, cancel);
 }
 
-/* What a node said (BUSY, AUTH), or CUDA, counts more than that a transport does not reach. */
-int tarn_link_unreachable(struct tarn_peer_node *node, bool write, uint32_t gpu, char *text, size_t bytes)
+/* What a node or CUDA said (BUSY, AUTH) explains more than that a transport does not reach. */
+int tarn_link_unreachable(struct tarn_peer_node *node, bool write, uint32_t gpu)
 {
-    char who[352];
-    int code = TARN_E_NOT_REACHABLE;
+    int rc =
+        tarn_peer_node_fail(node, TARN_E_NOT_REACHABLE, "no transport of this client %s: see `tarn info`",
+                            gpu     ? "moves GPU memory to and from the pool"
+                            : write ? "writes to the pool"
+                                    : "reaches the pool");
 
-    snprintf(text, bytes, "%s: no transport of this client %s: see `tarn info`",
-             tarn_peer_node_text(node, who),
-             gpu     ? "moves GPU memory to and from the pool"
-             : write ? "writes to the pool"
-                     : "reaches the pool");
     pthread_mutex_lock(&node->lock);
-    for (int t = 0; t < node->client->ntransports; t++) {
+    for (int t = 0; t < node->client->ntransports && rc == TARN_E_NOT_REACHABLE; t++) {
         const struct tarn_side *s = &node->sides[t][write];
         bool elsewhere = s->code == TARN_E_NOT_REACHABLE && (s->ops->caps & TARN_CAP_SAME_HOST);
-        if (s->code == 0 || elsewhere || code != TARN_E_NOT_REACHABLE)
-            continue;
-        code = s->code;
-        snprintf(text, bytes, "%s", s->why);
+        if (s->code != 0 && !elsewhere)
+            rc = tarn_reason_fail(&s->why);
     }
     pthread_mutex_unlock(&node->lock);
-    return code;
+    return rc;
 }
 
 /* --- attaching ---------------------------------------------------------------------------------- */
@@ -114,26 +85,25 @@ int tarn_link_ask_node(struct tarn_peer_node *node, uint64_t deadline_ns, struct
     int rc = tarn_control_conn_connect(node, &steps, cancel, &other);
 
     tarn_control_conn_give(other);
-    return rc == TARN_E_BUSY ? 0 : rc; /* that is an answer, too */
+    return rc == TARN_E_BUSY ? 0 : rc; /* BUSY is an answer, too */
 }
 
-/* The node answers, but not to ATTACH; or the network does not. BUSY: that need not mean much yet. */
+/* The node answers, but not to ATTACH; or the network does not answer. BUSY: not for long yet. */
 static int silent(struct tarn_side *s, uint64_t since_ns, uint64_t patience_ns, const char *what)
 {
     struct tarn_peer_node *node = s->node;
     uint64_t now = tarn_now_ns();
-    char who[352];
 
     pthread_mutex_lock(&node->lock);
     if (s->silent_ns == 0)
         s->silent_ns = since_ns;
     bool long_since = now - s->silent_ns >= patience_ns;
     pthread_mutex_unlock(&node->lock);
-    return tarn_fail(long_since || s->last ? TARN_E_NOT_REACHABLE : TARN_E_BUSY, "%s: %s: %s",
-                     tarn_peer_node_text(node, who), s->ops->name, what);
+    return tarn_peer_node_fail(node, long_since || s->last ? TARN_E_NOT_REACHABLE : TARN_E_BUSY, "%s: %s",
+                               s->ops->name, what);
 }
 
-/* Where there is another transport to turn to, time is left to do so. */
+/* Leaves time for another transport, if there is one. */
 static uint64_t wait_until(const struct tarn_side *s, uint64_t since_ns, uint64_t patience_ns,
                            uint64_t deadline_ns)
 {
@@ -144,7 +114,6 @@ static uint64_t wait_until(const struct tarn_side *s, uint64_t since_ns, uint64_
     return since_ns + (left / 2 < patience_ns ? left / 2 : patience_ns);
 }
 
-/* The answer to ATTACH. */
 static int wait_attached(struct tarn_control_conn *conn, struct tarn_side *s, uint64_t deadline_ns,
                          struct tarn_cancel *cancel, redisReply **reply_p)
 {
@@ -158,14 +127,14 @@ static int wait_attached(struct tarn_control_conn *conn, struct tarn_side *s, ui
     rc = tarn_link_ask_node(node, deadline_ns, cancel);
     if (rc != 0)
         return rc;
-    rc = tarn_control_conn_reply(conn, tarn_now_ns(), cancel,
-                                 reply_p); /* if it was paused, both answers are there */
+    /* If the node was only paused, both answers have come. */
+    rc = tarn_control_conn_reply(conn, tarn_now_ns(), cancel, reply_p);
     if (rc != TARN_E_TIMEOUT || !conn->reply_due)
         return rc;
     return silent(s, since, patience, "ATTACH is not answered, though the node answers: are its ports up?");
 }
 
-/* ATTACH; the text of *reply_p and fds are the answer. */
+/* The answer is the text in *reply_p and descriptors in fds. */
 static int attach(struct tarn_control_conn *conn, struct tarn_side *s, const char *offer,
                   uint64_t deadline_ns, struct tarn_cancel *cancel, redisReply **reply_p, int *fds,
                   uint32_t *nfds)
@@ -174,7 +143,6 @@ static int attach(struct tarn_control_conn *conn, struct tarn_side *s, const cha
     const struct tarn_command *c =
         tarn_resp_command(conn->resp, "ATTACH", transport, s->write ? "w" : "r", *offer ? offer : NULL, NULL);
     redisReply *reply;
-    char who[352];
     int rc = tarn_control_conn_send(conn, c, deadline_ns, cancel);
 
     if (rc == 0)
@@ -187,8 +155,8 @@ static int attach(struct tarn_control_conn *conn, struct tarn_side *s, const cha
         return 0;
     }
     freeReplyObject(reply);
-    return tarn_fail(TARN_E_PROTOCOL, "%s: ATTACH %s: not an answer: is it of another version?",
-                     tarn_peer_node_text(conn->node, who), transport);
+    return tarn_peer_node_fail(conn->node, TARN_E_PROTOCOL,
+                               "ATTACH %s: not an answer: is it of another version?", transport);
 }
 
 static int connect_once(struct tarn_open_link *l, struct tarn_peer *peer)
@@ -201,10 +169,10 @@ static int connect_once(struct tarn_open_link *l, struct tarn_peer *peer)
     return l->ops->connect(peer, &l->link);
 }
 
-/* The network is not waited for any longer. */
+/* Ends a connect that is still in progress. */
 static void give_up(struct tarn_open_link *l)
 {
-    uint64_t id = l->ops->link_id(l->link);
+    uint64_t id = l->link->id;
 
     l->ops->close(l->link);
     if (id != 0)
@@ -219,7 +187,7 @@ static int connect_link(struct tarn_open_link *l, struct tarn_peer *peer)
     uint64_t patience = NETWORK_PATIENCE_NS + NETWORK_TRIPS * tarn_patience_rtt(&node->patience);
     int rc;
 
-    if (same_host) /* no network, but a driver that takes up to seconds to start */
+    if (same_host) /* no network; but the GPU driver may take seconds to start */
         patience = UINT64_MAX;
 
     peer->deadline_ns = wait_until(l->side, since, patience, peer->deadline_ns);
@@ -240,7 +208,7 @@ static int connect_link(struct tarn_open_link *l, struct tarn_peer *peer)
                   "the network does not say where the node is: is its address up, and reached from here?");
 }
 
-/* A new link over a control connection at hand. asked: for the node's answer; steps: for the network's. */
+/* asked: the steps that the node answers; steps: those of the network. */
 static int open_on(struct tarn_control_conn *conn, struct tarn_steps *asked, struct tarn_steps *steps,
                    struct tarn_cancel *cancel, struct tarn_open_link *l)
 {
@@ -248,7 +216,7 @@ static int open_on(struct tarn_control_conn *conn, struct tarn_steps *asked, str
     struct tarn_peer_node *node = s->node;
     const struct tarn_transport_ops *ops = s->ops;
     int fds[TARN_RESP_FDS_MAX];
-    char offer[TARN_OFFER_TEXT], who[352];
+    char offer[TARN_OFFER_TEXT];
     redisReply *answer = NULL;
     struct tarn_peer peer = {.log = &node->client->log,
                              .node = node->key.id,
@@ -279,10 +247,9 @@ static int open_on(struct tarn_control_conn *conn, struct tarn_steps *asked, str
     for (uint32_t i = 0; i < peer.nfds; i++)
         if (fds[i] >= 0)
             close(fds[i]);
-    if (rc == 0 && s->write && !l->ops->writable(l->link)) {
+    if (rc == 0 && s->write && !l->link->writable) {
         l->ops->close(l->link);
-        rc = tarn_fail(TARN_E_NOT_REACHABLE, "%s: %s: gives no write access", tarn_peer_node_text(node, who),
-                       ops->name);
+        rc = tarn_peer_node_fail(node, TARN_E_NOT_REACHABLE, "%s: gives no write access", ops->name);
     }
     return rc;
 }
@@ -308,17 +275,14 @@ static int open_link(struct tarn_side *s, uint64_t deadline_ns, uint64_t patienc
     }
     l->side = s;
     rc = open_on(conn, &asked, &steps, cancel, l);
-    /* Its end also tells the node that nobody waits for the answer. */
+    /* Closing it also tells the node that nobody waits for the answer. */
     if (rc == TARN_E_NODE_DOWN || rc == TARN_E_TIMEOUT || conn->reply_due)
         tarn_control_conn_drop(conn);
-    else if (s->write) /* COMMIT follows */
+    else if (s->write) /* this thread soon takes it again for COMMIT */
         tarn_control_conn_rest(conn);
     else
         tarn_control_conn_give(conn);
-    if (rc == TARN_E_NODE_DOWN)
-        tarn_peer_node_aside(node, TARN_GONE, tarn_last_error());
-    if (rc == TARN_E_TIMEOUT)
-        tarn_peer_node_silent(node, asked.since_ns);
+    tarn_peer_node_failed(node, rc, asked.since_ns);
     if (rc != 0) {
         free(l);
         return rc;
@@ -329,16 +293,15 @@ static int open_link(struct tarn_side *s, uint64_t deadline_ns, uint64_t patienc
 
 /* --- sides -------------------------------------------------------------------------------------- */
 
-/* It is of no use for so long, as the last error says. remote.lock is held. */
+/* Sets the side aside for so long; the last error says why. The node's lock is held. */
 static void side_aside(struct tarn_side *s, int rc, uint64_t rest_ns)
 {
-    snprintf(s->why, sizeof s->why, "%s", tarn_last_error());
-    s->code = rc;
+    s->code = tarn_reason_keep(&s->why, rc);
     s->retry_ns = tarn_now_ns() + rest_ns;
     atomic_store(&s->state, TARN_SIDE_UNREACHABLE);
 }
 
-/* A side that could not be opened. remote.lock is held. */
+/* The node's lock is held. */
 static void not_opened(struct tarn_side *s, int rc)
 {
     bool local_only = (s->ops->caps & TARN_CAP_SAME_HOST) != 0;
@@ -350,7 +313,7 @@ static void not_opened(struct tarn_side *s, int rc)
         s->retry_ns -= RETRY_NS - RETRY_ALONE_NS;
 }
 
-/* The side leaves OPENING; or (`first` false) one more link of a pooled side was tried. */
+/* first: this thread's link takes the side out of OPENING. Else it is one more link of a pooled side. */
 static void opened(struct tarn_side *s, int rc, struct tarn_open_link *l, bool first)
 {
     struct tarn_peer_node *node = s->node;
@@ -373,7 +336,7 @@ static void opened(struct tarn_side *s, int rc, struct tarn_open_link *l, bool f
     pthread_mutex_unlock(&node->lock);
 }
 
-/* remote.lock is held. */
+/* The node's lock is held. */
 static struct tarn_open_link *pop_idle(struct tarn_side *s)
 {
     struct tarn_open_link *l = s->idle;
@@ -395,7 +358,7 @@ struct tarn_open_link *tarn_link_take_idle(struct tarn_side *s)
     return l;
 }
 
-/* What ends a wait for a side, before what it waits for. */
+/* Fails when the wait for a side must end. */
 static int still_waiting(const struct tarn_side *s, uint64_t deadline_ns, struct tarn_cancel *cancel)
 {
     const struct tarn_peer_node *node = s->node;
@@ -408,12 +371,12 @@ static int still_waiting(const struct tarn_side *s, uint64_t deadline_ns, struct
     if (tarn_now_ns() < deadline_ns)
         return 0;
     if (s->code)
-        return tarn_fail(TARN_E_TIMEOUT, "%s", s->why);
+        return tarn_fail(TARN_E_TIMEOUT, "%s", s->why.text);
     return tarn_fail(TARN_E_TIMEOUT, "node %s: still being connected to by another thread", node->key.id);
 }
 
-/* While another thread opens it, and while it is waited for until it may be tried again. remote.lock is held.
- */
+/* Waits while another thread opens the side, or until the last transport's side may be tried again. The
+ * node's lock is held. */
 static int wait_opened(struct tarn_side *s, uint64_t deadline_ns, struct tarn_cancel *cancel)
 {
     int rc = 0;
@@ -432,10 +395,8 @@ static int wait_opened(struct tarn_side *s, uint64_t deadline_ns, struct tarn_ca
     }
 }
 
-/*
- * What is to be done about the side, decided under the lock: 0 with *l_p (or NULL when shared), or
- * TARN_INPROGRESS when the caller is to open it (*first: and is the one to settle its state).
- */
+/* 0 with *l_p (NULL when shared). TARN_INPROGRESS: the caller must open a link; *first: it also takes the
+ * side out of OPENING. The node's lock is held. */
 static int look(struct tarn_side *s, uint64_t deadline_ns, struct tarn_cancel *cancel,
                 struct tarn_open_link **l_p, bool *first)
 {
@@ -446,7 +407,7 @@ static int look(struct tarn_side *s, uint64_t deadline_ns, struct tarn_cancel *c
     if (rc != 0 || (*l_p = pop_idle(s)) != NULL)
         return rc;
     if (tarn_side_rests(s, tarn_now_ns()))
-        return tarn_fail(s->code, "%s", s->why);
+        return tarn_reason_fail(&s->why);
     switch (atomic_load(&s->state)) {
     case TARN_SIDE_SHARED:
         return 0;
@@ -459,7 +420,7 @@ static int look(struct tarn_side *s, uint64_t deadline_ns, struct tarn_cancel *c
     }
 }
 
-/* Another thread that opens it has so many steps to go. */
+/* Another thread that opens the side has all steps before it. */
 static uint64_t others_until(uint64_t deadline_ns, uint64_t patience_ns)
 {
     uint64_t now = tarn_now_ns(), left = deadline_ns > now ? deadline_ns - now : 0;
@@ -480,7 +441,7 @@ static int take(struct tarn_side *s, uint64_t deadline_ns, uint64_t patience_ns,
     *fresh_p = rc == TARN_INPROGRESS;
     if (rc == TARN_INPROGRESS) {
         rc = open_link(s, deadline_ns, patience_ns, cancel, &l);
-        /* Once published, a shared link is the side's, which may be reaped at any time. */
+        /* opened() publishes a shared link; from then on it may be reaped at any time. */
         bool shared = rc == 0 && first && (l->ops->caps & TARN_CAP_SHARED);
         opened(s, rc, l, first);
         if (shared)
@@ -494,12 +455,11 @@ static int take(struct tarn_side *s, uint64_t deadline_ns, uint64_t patience_ns,
 int tarn_link_take(struct tarn_side *s, uint64_t deadline_ns, uint64_t patience_ns,
                    struct tarn_cancel *cancel, struct tarn_open_link **l_p, bool *fresh_p)
 {
-    char who[352];
     int rc;
 
     if (atomic_load(&s->node->health) != TARN_UP && atomic_load(&s->state) != TARN_SIDE_SHARED)
-        return tarn_fail(TARN_E_NODE_DOWN, "%s: set aside, it does not answer: look at the node",
-                         tarn_peer_node_text(s->node, who));
+        return tarn_peer_node_fail(s->node, TARN_E_NODE_DOWN,
+                                   "set aside, it does not answer: look at the node");
     for (bool again = true; again;) {
         rc = take(s, deadline_ns, patience_ns, cancel, l_p, fresh_p);
         again = rc == TARN_E_NOT_REACHABLE && tarn_side_awaited(s);
@@ -536,10 +496,10 @@ void tarn_link_silent(struct tarn_side *s, const struct tarn_work *w, uint64_t s
     bool long_since = tarn_now_ns() - quiet_ns >= tarn_peer_node_patience(s->node);
 
     if (!long_since || !tarn_link_lost(s, w->pool, w->gpu))
-        tarn_peer_node_silent(s->node, since_ns);
+        tarn_peer_node_failed(s->node, TARN_E_TIMEOUT, since_ns);
 }
 
-/* The keeper need not be woken for each use. */
+/* Notes that a link was used; wakes the keeper only when no note is pending. */
 static void used(struct tarn_client *c)
 {
     _Atomic int *links = &c->monitor.links;
@@ -563,7 +523,7 @@ void tarn_link_give(struct tarn_open_link *l)
     }
     pthread_mutex_unlock(&node->lock);
     if (!keep)
-        tarn_link_close(l, 0, NULL); /* all that was written has ended */
+        tarn_link_close(l, 0, NULL); /* nothing is being written */
     else if (!s->write && (s->ops->caps & TARN_CAP_ONE_SIDED))
         used(node->client);
 }
@@ -573,7 +533,7 @@ static void tend_idle(struct tarn_peer_node *node)
     pthread_mutex_lock(&node->lock);
     for (int t = 0; t < node->client->ntransports; t++)
         for (struct tarn_open_link *l = node->sides[t][0].idle; l; l = l->next)
-            l->ops->progress(l->link); /* one that is broken is found out by its next user */
+            l->ops->progress(l->link); /* the next user finds out that a link is broken */
     pthread_mutex_unlock(&node->lock);
 }
 
@@ -589,7 +549,7 @@ uint64_t tarn_links_tend(struct tarn_client *c)
         m->links_ns = now + TEND_NS;
     if (now < m->links_ns)
         return m->links_ns;
-    /* Once more after the last use: what was put off just now is not due yet. */
+    /* One more round after the last use: work put off just before this one is not due yet. */
     bool again = atomic_exchange(&m->links, TARN_LINKS_RESTING) == TARN_LINKS_USED;
     pthread_rwlock_rdlock(&c->nodes_lock);
     HASH_ITER (hh, c->nodes, node, next)
@@ -603,16 +563,15 @@ uint64_t tarn_links_tend(struct tarn_client *c)
 
 void tarn_link_flush(struct tarn_side *s)
 {
+    struct tarn_open_link *l, *next;
+
     pthread_mutex_lock(&s->node->lock);
-    struct tarn_open_link *l = s->idle;
+    struct tarn_open_link *idle = s->idle;
     s->idle = NULL;
     s->nidle = 0;
     pthread_mutex_unlock(&s->node->lock);
-    while (l) {
-        struct tarn_open_link *next = l->next;
-        tarn_link_close(l, 0, NULL);
-        l = next;
-    }
+    LL_FOREACH_SAFE(idle, l, next)
+    tarn_link_close(l, 0, NULL);
 }
 
 void tarn_link_lend(struct tarn_open_link *l)

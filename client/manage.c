@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Marking objects: touch, pin. Each is a command to the nodes that hold the copies, as the directory names
- * them.
+ * Touch and pin: commands about keys to the nodes that hold copies, as the directory names them.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -19,7 +18,7 @@
 
 /* --- commands about keys, grouped by node ------------------------------------------------------- */
 
-/* One copy of one key that a command is for. */
+/* The command about one copy of one key. */
 struct mark {
     struct tarn_peer_node *node;
     size_t key;
@@ -30,20 +29,20 @@ struct mark {
 
 struct marks {
     struct tarn_client *client;
-    const char *command, *argument; /* argument before the keys, or NULL */
+    const char *command, *argument; /* argument: before the keys, or NULL */
     const struct tarn_key *keys;
     struct mark *all;
     size_t n;
     uint64_t deadline_ns;
     struct tarn_cancel *cancel;
-    struct tarn_verdict verdict; /* of the keys' */
+    struct tarn_verdict verdict; /* by key */
 };
 
-/* The node's answer, or its refusal with its sentence. */
+/* The node's answer about one copy, or its refusal. */
 static int mark_answer(const struct marks *m, struct tarn_peer_node *node, const redisReply *e,
                        int64_t *value_p)
 {
-    char who[352];
+    char who[TARN_NODE_TEXT];
 
     if (e && e->type == REDIS_REPLY_INTEGER) {
         *value_p = e->integer;
@@ -51,12 +50,12 @@ static int mark_answer(const struct marks *m, struct tarn_peer_node *node, const
     }
     int rc = e ? tarn_resp_error(e, tarn_peer_node_text(node, who), TARN_E_PROTOCOL) : 0;
     if (rc == 0)
-        rc = tarn_fail(TARN_E_PROTOCOL, "%s: %s: not an answer: is it of another version?",
-                       tarn_peer_node_text(node, who), m->command);
+        rc = tarn_peer_node_fail(node, TARN_E_PROTOCOL, "%s: not an answer: is it of another version?",
+                                 m->command);
     return rc;
 }
 
-/* All marks of one node, in one command (or several, when there are many). */
+/* Sends one command about up to COMMAND_KEYS_MAX marks of the node. */
 static void marks_send(struct marks *m, struct tarn_peer_node *node)
 {
     size_t batch[COMMAND_KEYS_MAX], n = 0;
@@ -92,7 +91,7 @@ static void marks_run(struct marks *m)
 }
 
 /* One mark for each copy of each resolved key. */
-static int marks_make(struct marks *m, const struct tarn_resolved *found, const size_t *which, size_t n)
+static int marks_make(struct marks *m, const struct tarn_resolved *found, size_t n)
 {
     size_t total = 0;
 
@@ -104,13 +103,13 @@ static int marks_make(struct marks *m, const struct tarn_resolved *found, const 
         return tarn_fail(TARN_E_NO_MEMORY, "%s: out of memory", m->command);
     for (size_t i = 0; i < n; i++)
         for (uint32_t k = 0; found[i].status == 0 && k < found[i].desc.nlocs; k++)
-            m->all[m->n++] = (struct mark){.node = found[i].desc.locs[k].node, .key = which ? which[i] : i};
+            m->all[m->n++] = (struct mark){.node = found[i].desc.locs[k].node, .key = i};
     return 0;
 }
 
 /* --- touch, pin --------------------------------------------------------------------------------- */
 
-/* Through shared memory when a descriptor and a link are at hand. */
+/* Touches in shared memory, if a cached descriptor and a shared link are there. */
 static bool touch_directly(struct tarn_client *c, const struct tarn_key *key)
 {
     struct tarn_desc d;
@@ -131,11 +130,11 @@ static bool touch_directly(struct tarn_client *c, const struct tarn_key *key)
     return false;
 }
 
-/* Called with each copy's answer: code 0 and the value, or the refusal; and with NOT_FOUND for keys without
- * any. */
+/* Called for each copy, with code 0 and its value or with the refusal; and with NOT_FOUND for a key without
+ * copies. */
 typedef void (*answer_fn)(void *arg, size_t key, int code, int64_t value);
 
-/* Looks the keys up and runs the command on every copy. The first refusal's code, with its sentence. */
+/* Looks the keys up and runs the command on every copy. Returns the first refusal. */
 static int mark_keys(struct tarn_client *c, const char *command, const char *argument,
                      const struct tarn_key *keys, size_t n, uint64_t deadline_ns, answer_fn answer, void *arg)
 {
@@ -152,7 +151,7 @@ static int mark_keys(struct tarn_client *c, const char *command, const char *arg
     if (rc == 0)
         rc = tarn_resolve_keys(c, keys, n, deadline_ns, m.cancel, found);
     if (rc == 0)
-        rc = marks_make(&m, found, NULL, n);
+        rc = marks_make(&m, found, n);
     if (rc == 0)
         marks_run(&m);
     for (size_t i = 0; rc == 0 && i < n; i++)
@@ -223,7 +222,7 @@ int tarn_unpin(struct tarn_client *c, const struct tarn_key *key, uint32_t timeo
     return mark_one(c, "UNPIN", NULL, key, timeout_ms);
 }
 
-/* Of several copies the one that stays longest counts, and any answer more than none. */
+/* The longest pin of the copies counts; an answer counts more than a refusal. */
 static void keep_longest(void *arg, size_t key, int code, int64_t value)
 {
     int64_t *ms = (int64_t *)arg + key;

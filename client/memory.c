@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The caller's memory: which kind it is, and registering it. Every transport of the client is told of
- * registered memory that it can move (shared memory, CUDA IPC and TCP need no registration), and a range in
- * use cannot be deregistered.
+ * Registered memory is mapped by every transport that can move it (shared memory, CUDA IPC and TCP map
+ * nothing). A range in use cannot be deregistered.
  */
 #include "client/memory.h"
 
@@ -33,12 +32,12 @@ struct tarn_mr {
     void *addr;
     uint64_t bytes;
     uint32_t kind;
-    uint32_t told;               /* bit t: transport t has it */
+    uint32_t told;               /* bit t: transport t has mapped it */
     struct tarn_mr *prev, *next; /* of the client; its memory_lock */
 };
 
-/* Tells a transport, unless it does not move GPU memory. One that takes none of this GPU's leaves it to the
- * others. */
+/* Maps it by a transport that moves such memory. A transport that refuses this GPU's leaves it to the others.
+ */
 static int tell(struct tarn_client *c, int t, struct tarn_mr *mr)
 {
     bool gpu = mr->kind == TARN_MEMORY_CUDA;
@@ -120,7 +119,7 @@ int tarn_register(struct tarn_client *c, void *addr, uint64_t bytes, uint32_t ki
     return rc;
 }
 
-/* Takes it out of the client's list. False: it is not there. */
+/* Takes it out of the client's list. False: it is not in it. */
 static bool take(struct tarn_client *c, struct tarn_mr *mr)
 {
     struct tarn_mr *found = NULL;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The caller's memory. */
+/* The caller's memory: registered ranges, and which items are in GPU memory. */
 #ifndef TARN_CLIENT_MEMORY_H
 #define TARN_CLIENT_MEMORY_H
 
@@ -7,10 +7,9 @@
 
 #include <tarn/tarn.h>
 
-/* How many of the items lie in memory of GPUs; 0 when the first does not, the others are not looked at then.
- */
+/* How many items are in GPU memory. 0 when the first is not; then the others are not looked at. */
 size_t tarn_items_on_gpus(const struct tarn_item *items, size_t n);
-/* For tarn_close(): what is registered still. Transports forget it by themselves. */
+/* At close: frees what is still registered. Transports forget it by themselves. */
 void tarn_memory_free(struct tarn_client *c);
 
 #endif

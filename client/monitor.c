@@ -1,17 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Health. Two threads, both asleep while all is well:
- *
- *   watcher  polls one idle control connection of each node. When it ends, the node's process is gone
- *            (or has thrown us out): its descriptors are void from that moment on. It does nothing else,
- *            so that it sees the end within microseconds.
- *   keeper   asks nodes that were set aside whether they answer again (with back-off), and those that are
- *            doubted whether they still do; reads the node table while something is missing, closes retired
- *            links once nobody is inside, reads the replies that nobody waits for any more (late_reply.c),
- * runs owed commands (owed_command.c), ends queued operations that are out of time, and has links that are
- * not used any more send what they have put off. Suspects come first, since calls wait for its word on them;
- * then the doubted, since calls still run into them.
- */
 #include "client/monitor.h"
 
 #include <errno.h>
@@ -32,10 +19,10 @@
 
 #define BACKOFF_MIN_NS (25 * TARN_NS_PER_MS)
 #define BACKOFF_MAX_NS (2 * TARN_NS_PER_S)
-#define TICK_NS (25 * TARN_NS_PER_MS) /* while something is amiss */
+#define TICK_NS (25 * TARN_NS_PER_MS) /* between rounds while something is amiss */
 #define REFRESH_NS TARN_NS_PER_S
 #define REFRESH_TRIPS 5                  /* connecting, login, and the node table's three */
-#define AWAY_TICK_NS (2 * TARN_NS_PER_S) /* while only nodes that left the directory are */
+#define AWAY_TICK_NS (2 * TARN_NS_PER_S) /* between rounds while nodes are only away */
 
 /* --- watcher ------------------------------------------------------------------------------------ */
 
@@ -46,7 +33,7 @@ struct watched {
     uint64_t watches; /* of the monitor when this was built */
 };
 
-/* Builds the poll set anew; on lack of memory the old one stays. */
+/* Builds the poll set anew. Without memory the old one stays. */
 static void watched_build(struct tarn_client *c, struct watched *w)
 {
     struct tarn_peer_node *node, *next;
@@ -121,10 +108,8 @@ static void *watcher_main(void *arg)
 
 /* --- keeper: nodes ------------------------------------------------------------------------------ */
 
-/*
- * A node that kept silent for so long that its record expired. It may come back as it was, so it is asked,
- * though seldom; of one whose connection broke, another incarnation or a new record will tell.
- */
+/* Silent for so long that its record expired. It may come back as it was, so it is asked, but seldom. A node
+ * whose connection broke is not away: another incarnation or a new record tells what became of it. */
 static bool is_away(const struct tarn_peer_node *node)
 {
     return atomic_load(&node->health) == TARN_SLOW && !atomic_load(&node->listed) &&
@@ -139,22 +124,20 @@ static bool is_due(const struct tarn_peer_node *node)
            ((atomic_load(&node->listed) || is_away(node)) && tarn_now_ns() >= node->probe_ns);
 }
 
-/* Impatient callers doubt all the time: a node that answers is not asked again at once. */
+/* Impatient callers may doubt all the time, so a node that answered is not asked again at once. */
 static bool is_doubted(const struct tarn_peer_node *node)
 {
     return atomic_load(&node->doubted) && atomic_load(&node->health) == TARN_UP &&
            tarn_now_ns() >= node->probe_ns;
 }
 
-/* was_suspect: when it was asked. A suspicion that has come up since is asked about anew. */
+/* was_suspect: before it was asked. A newer suspicion is asked about again. */
 static void probe_failed(struct tarn_peer_node *node, int rc, bool was_suspect)
 {
     bool again = atomic_load(&node->suspect) && !was_suspect;
 
-    if (atomic_load(&node->health) == TARN_UP && rc == TARN_E_NODE_DOWN)
-        tarn_peer_node_aside(node, TARN_GONE, tarn_last_error());
-    else if (atomic_load(&node->health) == TARN_UP && rc == TARN_E_TIMEOUT)
-        tarn_peer_node_aside(node, TARN_SLOW, tarn_last_error());
+    if (atomic_load(&node->health) == TARN_UP)
+        tarn_peer_node_failed(node, rc, 0); /* 0: it had its patience */
     node->backoff_ns = node->backoff_ns ? node->backoff_ns * 2 : BACKOFF_MIN_NS;
     if (node->backoff_ns > BACKOFF_MAX_NS)
         node->backoff_ns = BACKOFF_MAX_NS;
@@ -163,8 +146,8 @@ static void probe_failed(struct tarn_peer_node *node, int rc, bool was_suspect)
         tarn_peer_node_judged(node, false);
 }
 
-/* A node of another host that has not answered is given up to twice the time: it may be farther away than it
- * was. */
+/* A node of another host that did not answer gets up to twice the time: it may be farther away than before.
+ */
 static struct tarn_steps probe_steps(const struct tarn_peer_node *node)
 {
     uint64_t patience = tarn_peer_node_patience(node);
@@ -173,7 +156,7 @@ static struct tarn_steps probe_steps(const struct tarn_peer_node *node)
     return (struct tarn_steps){.deadline_ns = UINT64_MAX, .patience_ns = patience + more};
 }
 
-/* BUSY, too, is an answer: what it is about is for the calls to say. */
+/* BUSY counts as an answer. */
 static void probe(struct tarn_peer_node *node)
 {
     int was = atomic_load(&node->health);
@@ -190,7 +173,7 @@ static void probe(struct tarn_peer_node *node)
     node->probe_ns = tarn_now_ns() + BACKOFF_MIN_NS;
     node->backoff_ns = 0;
     if (was != TARN_UP) {
-        /* The session may have ended with its last connection, and what was attached with it. */
+        /* The session may have ended with its last connection, and its links with it. */
         if (atomic_load(&node->health) == TARN_GONE)
             tarn_peer_node_retire(node);
         tarn_peer_node_judged(node, true);
@@ -200,7 +183,7 @@ static void probe(struct tarn_peer_node *node)
     tarn_control_conn_give(conn);
 }
 
-/* Copies the table's pointers, so that probing holds no lock. */
+/* Copies the pointers to all nodes, so that probing holds no lock. */
 static struct tarn_peer_node **snapshot(struct tarn_client *c, size_t *n)
 {
     struct tarn_peer_node *node, *next;
@@ -215,7 +198,7 @@ static struct tarn_peer_node **snapshot(struct tarn_client *c, size_t *n)
     return all;
 }
 
-/* True when something is still amiss with it. */
+/* True: something is still amiss with it. */
 static bool node_tend(struct tarn_peer_node *node)
 {
     if (is_due(node) || is_doubted(node))
@@ -230,20 +213,13 @@ static bool node_tend(struct tarn_peer_node *node)
     return !tarn_peer_node_reap(node) || amiss;
 }
 
-static bool keeper_called(struct tarn_monitor *m)
+/* Must the keeper end its round? yield: also when another round is wanted. */
+static bool keeper_wanted(struct tarn_monitor *m, bool yield)
 {
     pthread_mutex_lock(&m->lock);
-    bool called = m->stop || m->asked;
+    bool wanted = m->stop || (yield && m->asked);
     pthread_mutex_unlock(&m->lock);
-    return called;
-}
-
-static bool keeper_stopped(struct tarn_monitor *m)
-{
-    pthread_mutex_lock(&m->lock);
-    bool stop = m->stop;
-    pthread_mutex_unlock(&m->lock);
-    return stop;
+    return wanted;
 }
 
 static bool is_suspect(const struct tarn_peer_node *node)
@@ -264,8 +240,8 @@ struct round {
     bool amiss;
 };
 
-/* Looks after those that `which` is true of. False: not all, the keeper is wanted elsewhere. A probe takes
- * its time, so after one of a node that nobody waits for (`yield`) new suspects have their turn. */
+/* Tends the nodes that `which` is true of. False: not all, since the keeper is wanted elsewhere. A probe
+ * takes time, so with `yield` new suspects have their turn after one. */
 static bool round_of(struct round *o, bool (*which)(const struct tarn_peer_node *), bool yield)
 {
     bool probed = false;
@@ -275,13 +251,13 @@ static bool round_of(struct round *o, bool (*which)(const struct tarn_peer_node 
             continue;
         probed |= is_due(o->nodes[i]) || is_doubted(o->nodes[i]);
         o->amiss |= node_tend(o->nodes[i]);
-        if (yield ? probed && keeper_called(o->monitor) : keeper_stopped(o->monitor))
+        if (keeper_wanted(o->monitor, yield && probed))
             return false;
     }
     return true;
 }
 
-/* Looks after all nodes; true when something is still amiss. */
+/* True: something is still amiss. */
 static bool nodes_tend(struct tarn_client *c)
 {
     struct round o = {.monitor = &c->monitor};
@@ -310,12 +286,12 @@ static uint64_t refresh_deadline(const struct tarn_client *c)
     return tarn_deadline(500) + REFRESH_TRIPS * tarn_directory_rtt_ns(c->directory);
 }
 
-/* One round; when the next is to follow. */
+/* One round. Returns when the next is due. */
 static uint64_t keeper_tend(struct tarn_client *c)
 {
     bool amiss = nodes_tend(c); /* first: calls may be waiting for it */
 
-    if (keeper_stopped(&c->monitor))
+    if (keeper_wanted(&c->monitor, false))
         return UINT64_MAX;
     if (tarn_now_ns() - atomic_load(&c->refreshed_ns) >= REFRESH_NS)
         tarn_peer_nodes_refresh(c, refresh_deadline(c), NULL);
@@ -326,7 +302,7 @@ static uint64_t keeper_tend(struct tarn_client *c)
     return any_away(c) ? tarn_now_ns() + AWAY_TICK_NS : UINT64_MAX;
 }
 
-/* Until somebody calls or the time has come. The lock is held. */
+/* Until it is woken, or until_ns. The lock is held. */
 static void keeper_sleep(struct tarn_monitor *m, uint64_t until_ns)
 {
     if (m->asked || m->alarmed)
@@ -367,27 +343,26 @@ static void *keeper_main(void *arg)
 
 /* --- start, stop -------------------------------------------------------------------------------- */
 
+static int start(struct tarn_client *c, pthread_t *thread, void *(*fn)(void *), bool *runs)
+{
+    int rc = tarn_client_thread(thread, fn, c);
+
+    pthread_mutex_lock(&c->monitor.lock);
+    *runs = rc == 0;
+    pthread_mutex_unlock(&c->monitor.lock);
+    return rc;
+}
+
 int tarn_monitor_start(struct tarn_client *c)
 {
     struct tarn_monitor *m = &c->monitor;
+    int rc = tarn_client_eventfd(&m->wake_fd);
 
-    m->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (m->wake_fd < 0)
-        return tarn_fail(TARN_E_SYSTEM, "client: eventfd: %m: raise the limit of open files (ulimit -n)");
+    if (rc != 0)
+        return rc;
     tarn_cond_init(&m->wake);
-    if (tarn_thread_start(&m->watcher, watcher_main, c) != 0)
-        return tarn_fail(TARN_E_SYSTEM,
-                         "client: cannot start a thread: raise the limit of processes (ulimit -u)");
-    pthread_mutex_lock(&m->lock);
-    m->watching = true;
-    pthread_mutex_unlock(&m->lock);
-    if (tarn_thread_start(&m->keeper, keeper_main, c) != 0)
-        return tarn_fail(TARN_E_SYSTEM,
-                         "client: cannot start a thread: raise the limit of processes (ulimit -u)");
-    pthread_mutex_lock(&m->lock);
-    m->keeping = true;
-    pthread_mutex_unlock(&m->lock);
-    return 0;
+    rc = start(c, &m->watcher, watcher_main, &m->watching);
+    return rc ? rc : start(c, &m->keeper, keeper_main, &m->keeping);
 }
 
 void tarn_monitor_stop(struct tarn_client *c)

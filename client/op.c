@@ -1,13 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Submitted operations: their queue between those who submit (op_submit.c) and the workers (op_run.c), and
- * the list of completions behind one eventfd. op.h shows an operation's life.
- *
- * A running operation minds its deadline itself. The keeper (monitor.c) ends queued ones. It comes by when
- * `alarm_ns` has passed, and is woken for an earlier deadline only, so that many operations with the same
+ * Running operations end at their deadlines by themselves; the keeper (monitor.c) ends queued ones. It comes
+ * when `alarm_ns` has passed and is woken only for an earlier deadline, so many operations with the same
  * timeout wake it once a timeout.
  *
- * Cancel: the flag first, then the worker's eventfd; whoever waits looks at the flags after reading it.
+ * To cancel, a thread sets the flag, then writes the worker's eventfd. The worker reads the eventfd, then
+ * looks at the flags.
  */
 #include "client/op.h"
 
@@ -33,10 +31,8 @@ static void signal_fd(int fd)
 /* The lock is held. */
 static void complete_locked(struct tarn_ops_queue *q, struct tarn_operation *op, int status)
 {
-    op->status = status;
+    tarn_reason_keep(&op->why, status);
     op->state = TARN_OP_DONE;
-    if (status != 0)
-        snprintf(op->error, sizeof op->error, "%s", tarn_last_error());
     if (!q->completed)
         signal_fd(q->event_fd);
     DL_APPEND(q->completed, op);
@@ -57,12 +53,12 @@ static void op_free(struct tarn_ops_queue *q, struct tarn_operation *op)
     free(op);
 }
 
-/* Takes a completion out of the list. The lock is held. */
+/* Moves a completion to *out and frees the operation. The lock is held. */
 static void take(struct tarn_ops_queue *q, struct tarn_operation *op, struct tarn_completion *out)
 {
     *out = (struct tarn_completion){
-        .op = op->id, .cookie = op->cookie, .status = op->status, .kind = op->kind, .hits = op->hits};
-    memcpy(out->error, op->error, sizeof out->error);
+        .op = op->id, .cookie = op->cookie, .status = op->why.code, .kind = op->kind, .hits = op->hits};
+    memcpy(out->error, op->why.text, sizeof out->error);
     DL_DELETE(q->completed, op);
     op_free(q, op);
     eventfd_t n;
@@ -129,7 +125,7 @@ int tarn_wait(struct tarn_client *c, tarn_op id, uint32_t timeout_ms, struct tar
     return rc;
 }
 
-/* An operation that never ran: its items say so. The lock is held. */
+/* Ends an operation that never ran, and its items. The lock is held. */
 static void end_unrun(struct tarn_ops_queue *q, struct tarn_operation *op, int status)
 {
     for (size_t i = 0; i < op->n; i++) {
@@ -141,7 +137,7 @@ static void end_unrun(struct tarn_ops_queue *q, struct tarn_operation *op, int s
     complete_locked(q, op, status);
 }
 
-/* It leaves the list that it is in. The lock is held. */
+/* Takes it out of its list first. The lock is held. */
 static void end_queued(struct tarn_ops_queue *q, struct tarn_operation *op, int status)
 {
     if (op->after) {
@@ -153,6 +149,16 @@ static void end_queued(struct tarn_ops_queue *q, struct tarn_operation *op, int 
     end_unrun(q, op, status);
 }
 
+void tarn_op_queue(struct tarn_ops_queue *q, struct tarn_operation *op)
+{
+    if (op->after) {
+        DL_APPEND(q->waiting, op);
+        q->nwaiting++;
+    } else {
+        DL_APPEND(q->queued, op);
+    }
+}
+
 void tarn_op_looked_at(struct tarn_ops_queue *q, struct tarn_operation *op, int rc)
 {
     op->state = TARN_OP_QUEUED;
@@ -160,15 +166,12 @@ void tarn_op_looked_at(struct tarn_ops_queue *q, struct tarn_operation *op, int 
         rc = tarn_event_late();
     if (tarn_canceled(&op->cancel))
         rc = tarn_cancel_fail();
-    if (rc == TARN_E_AGAIN) {
-        DL_APPEND(q->waiting, op);
-        q->nwaiting++;
-    } else if (rc == 0) {
+    if (rc == 0)
         op->after = NULL;
-        DL_APPEND(q->queued, op);
-    } else {
+    if (rc == 0 || rc == TARN_E_AGAIN)
+        tarn_op_queue(q, op);
+    else
         end_unrun(q, op, rc);
-    }
 }
 
 static void expire(struct tarn_ops_queue *q, struct tarn_operation *op)
@@ -244,11 +247,11 @@ int tarn_ops_new(struct tarn_client *c)
         free(q);
         return tarn_fail(TARN_E_NO_MEMORY, "client: out of memory");
     }
-    q->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (q->event_fd < 0) {
+    int rc = tarn_client_eventfd(&q->event_fd);
+    if (rc != 0) {
         free(q->workers);
         free(q);
-        return tarn_fail(TARN_E_SYSTEM, "client: eventfd: %m: raise the limit of open files (ulimit -n)");
+        return rc;
     }
     pthread_mutex_init(&q->lock, NULL);
     tarn_cond_init(&q->work);

@@ -1,17 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Inside submitted operations: the queue that op.c keeps, op_submit.c fills and the workers of op_run.c
- * empty.
+ * Submitted operations. op.c keeps them, op_submit.c queues them, the workers of op_run.c run them.
  *
  *   QUEUED --taken by a worker--> RUNNING --> DONE (in `completed`) --drained--> freed
  *      \--- canceled, or out of time ----------^
  *
- * One that waits for an event is QUEUED in `waiting` first. It is RUNNING for a moment each time an idle
- * worker looks at its event, outside the lock; when that has passed, it goes to `queued`. So no worker is
- * held up by an event that is late, and nothing is touched before it.
+ * An operation with an event is QUEUED in `waiting` first. It is RUNNING for a moment each time an idle
+ * worker looks at the event, without the lock; when the event has passed, it moves to `queued`. So a late
+ * event holds up no worker, and no buffer is touched before it.
  *
- * One lock guards everything here. An operation's struct is freed when its completion is taken, so
- * nothing may look at it after tarn_op_complete() let go of the lock.
+ * One lock guards everything here. Taking a completion frees the operation, so nothing may touch it after
+ * tarn_op_complete().
  */
 #ifndef TARN_CLIENT_OP_H
 #define TARN_CLIENT_OP_H
@@ -45,7 +44,7 @@ struct tarn_operation {
     uint64_t cookie, deadline_ns;
     enum tarn_op_kind kind;
     enum tarn_op_state state;
-    struct tarn_cancel cancel; /* with the descriptor of the worker that runs it */
+    struct tarn_cancel cancel; /* fd: that of the worker that runs it */
 
     struct tarn_item *items;
     const struct tarn_key *keys;
@@ -56,22 +55,21 @@ struct tarn_operation {
     char *place; /* copy of put_options.place */
     struct tarn_get get;
     void *after;    /* the event to wait for; NULL: none, or it has passed */
-    size_t on_gpus; /* items in memory of GPUs at submit */
+    size_t on_gpus; /* how many items were in GPU memory at submit */
 
     /* Streams (stream.c). */
     struct {
         const void *queue;
         void *event;
-    } given[TARN_GIVEN_MAX]; /* the last event of each queue that copies for it */
+    } given[TARN_GIVEN_MAX]; /* the last event of each queue with copies for it */
     uint32_t ngiven;
     uint32_t waiters; /* tarn_stream_wait() calls */
-    size_t flying;    /* items whose copies have been given, and not come back */
-    bool issued;      /* these are all that is not final */
-    bool let_go;      /* behind them: none may be made again */
+    size_t flying;    /* items whose copies were given to a GPU and have not come back */
+    bool issued;      /* all items are final or flying */
+    bool let_go;      /* a stream was let go behind them, so none may be copied again */
 
-    int status;
+    struct tarn_reason why; /* DONE: how it ended */
     struct tarn_hits *hits;
-    char error[TARN_SENTENCE];
 };
 
 struct tarn_ops_queue {
@@ -79,19 +77,22 @@ struct tarn_ops_queue {
     pthread_cond_t work, done;
     struct tarn_operation *all, *queued, *waiting, *completed;
     size_t nwaiting;
-    bool looking; /* a worker minds the events of `waiting` */
+    bool looking; /* a worker looks at the events of `waiting` */
     uint64_t last_id;
-    uint64_t alarm_ns; /* not later than the earliest deadline of those queued or waiting */
+    uint64_t alarm_ns; /* at most the earliest deadline of those queued or waiting */
     int event_fd;
     bool stop;
     struct tarn_worker *workers;
     uint32_t nworkers;
 };
 
-/* A running operation is DONE, with the thread's last error as its sentence. */
+/* Ends a running operation; when it failed, the last error is its sentence. */
 void tarn_op_complete(struct tarn_client *c, struct tarn_operation *op, int status);
 
-/* A worker has looked at its event: rc is what tarn_cuda_passed() said. The lock is held. */
+/* Puts it into `waiting` or `queued`. The lock is held. */
+void tarn_op_queue(struct tarn_ops_queue *q, struct tarn_operation *op);
+
+/* A worker has looked at its event; rc: tarn_cuda_passed()'s. The lock is held. */
 void tarn_op_looked_at(struct tarn_ops_queue *q, struct tarn_operation *op, int rc);
 
 /* The lock is held. */

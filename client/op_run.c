@@ -1,10 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Submitted operations: the workers, which run the blocking code.
- *
- * A worker that takes a get takes other waiting gets along, up to GETS_MAX items: their transfers share
- * links, so many small gets in flight cost little more than one. Each still has its own deadline, its
- * own cancel and its own completion, which comes as soon as its own items are final.
+ * A worker that takes a get takes other queued gets with it, up to GETS_MAX items. Their transfers share
+ * links, so many small gets cost little more than one. Each keeps its own deadline and cancel, and completes
+ * as soon as its own items are final.
  */
 #include "client/op_run.h"
 
@@ -26,7 +24,8 @@
 #define GETS_MAX 64
 #define LOOK_MAX 32
 
-/* Memory of a GPU that was given back since submit must not be taken for the host's: true, and it is over. */
+/* Memory that was a GPU's at submit and was freed since must not pass for host memory. True: the operation
+ * ends. */
 static bool ended_by_freed_memory(struct tarn_client *c, struct tarn_operation *op)
 {
     if (op->on_gpus == 0 || tarn_items_on_gpus(op->items, op->n) == op->on_gpus)
@@ -103,7 +102,7 @@ static void run_other(struct tarn_worker *w, struct tarn_operation *op)
     tarn_op_complete(c, op, rc);
 }
 
-/* Takes the next operation, and with a get other gets. The lock is held. */
+/* Takes the next operation, and other gets with a get. The lock is held. */
 static size_t take_work(struct tarn_ops_queue *q, struct tarn_worker *w, struct tarn_operation **ops)
 {
     struct tarn_operation *op = q->queued, *next;
@@ -124,7 +123,7 @@ static size_t take_work(struct tarn_ops_queue *q, struct tarn_worker *w, struct 
     return n;
 }
 
-/* Asks about the next few events that are waited for. The lock is held, but not while CUDA is asked. */
+/* Looks at the next few events. The lock is held, except while CUDA is asked. */
 static void look_at_events(struct tarn_ops_queue *q, struct tarn_worker *w)
 {
     for (size_t n = q->nwaiting < LOOK_MAX ? q->nwaiting : LOOK_MAX; n > 0 && q->waiting; n--) {
@@ -140,8 +139,7 @@ static void look_at_events(struct tarn_ops_queue *q, struct tarn_worker *w)
     }
 }
 
-/* Waits until something can be taken, minding the events if no other worker does; false: the end. The lock is
- * held. */
+/* Waits for work; looks at events if no other worker does. False: the end. The lock is held. */
 static bool wait_for_work(struct tarn_ops_queue *q, struct tarn_worker *w)
 {
     uint64_t begun = q->waiting ? tarn_now_ns() : 0, now;
@@ -157,7 +155,7 @@ static bool wait_for_work(struct tarn_ops_queue *q, struct tarn_worker *w)
             break;
     }
     if (q->queued && (q->queued->next || q->waiting))
-        pthread_cond_signal(&q->work); /* for another worker: this one will be at work */
+        pthread_cond_signal(&q->work); /* wakes another worker for the rest */
     while (!q->queued && !q->stop && (!q->waiting || q->looking))
         pthread_cond_wait(&q->work, &q->lock);
     return q->queued || q->waiting || !q->stop;
@@ -176,7 +174,7 @@ static void *worker_main(void *arg)
             continue;
         size_t n = take_work(q, w, ops);
         bool gets = ops[0]->kind == TARN_OP_GET;
-        eventfd_read(w->cancel_fd, &left); /* of earlier operations; what was canceled since is still seen */
+        eventfd_read(w->cancel_fd, &left); /* clears earlier cancels; these operations' flags still count */
         pthread_mutex_unlock(&q->lock);
         if (gets)
             run_gets(w, ops, n);

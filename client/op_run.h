@@ -5,7 +5,7 @@
 
 #include "client/client.h"
 
-/* Starts the workers on first use. The queue's lock is held. One is enough to go on. */
+/* Starts the workers on first use; at least one must start. The queue's lock is held. */
 int tarn_ops_start_workers(struct tarn_client *c);
 
 #endif

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Submitted operations: submitting. What the caller passes is checked and kept here; keys, items and buffers
- * stay the caller's own until the completion.
+/* Submitting operations. Options are copied; keys, items and buffers stay the caller's until the completion.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -50,12 +48,7 @@ static int submit(struct tarn_client *c, struct tarn_operation *op, tarn_op *op_
             *op_p = op->id;
         if (earlier)
             q->alarm_ns = op->deadline_ns;
-        if (op->after) {
-            DL_APPEND(q->waiting, op);
-            q->nwaiting++;
-        } else {
-            DL_APPEND(q->queued, op);
-        }
+        tarn_op_queue(q, op);
         pthread_cond_signal(&q->work);
     }
     pthread_mutex_unlock(&q->lock);
@@ -68,6 +61,25 @@ static int submit(struct tarn_client *c, struct tarn_operation *op, tarn_op *op_
     return rc;
 }
 
+/* A get or a put. */
+static int submit_items(struct tarn_client *c, struct tarn_operation *op, struct tarn_item *items, size_t n,
+                        void *after, tarn_op *op_p)
+{
+    op->items = items;
+    op->n = n;
+    op->after = after;
+    op->on_gpus = tarn_items_on_gpus(items, n);
+    return submit(c, op, op_p);
+}
+
+static int check_items(const char *call, const struct tarn_item *items, size_t n, uint32_t flags,
+                       uint32_t known)
+{
+    int rc = tarn_flags_check(call, flags, known);
+
+    return rc || n == 0 || items ? rc : tarn_fail(TARN_E_INVALID, "%s: items are NULL", call);
+}
+
 int tarn_submit_get(struct tarn_client *c, struct tarn_item *items, size_t n,
                     const struct tarn_get_options *o, uint64_t cookie, tarn_op *op_p)
 {
@@ -76,19 +88,13 @@ int tarn_submit_get(struct tarn_client *c, struct tarn_item *items, size_t n,
 
     int rc = tarn_options_copy(&copy, sizeof copy, o);
     if (rc == 0)
-        rc = tarn_flags_check("get", copy.flags, TARN_GET_FLAGS);
-    if (rc == 0 && n > 0 && !items)
-        rc = tarn_fail(TARN_E_INVALID, "get: items are NULL");
+        rc = check_items("get", items, n, copy.flags, TARN_GET_FLAGS);
     if (rc == 0)
         rc = op_new(c, TARN_OP_GET, copy.timeout_ms, cookie, &op);
     if (rc != 0)
         return rc;
-    op->items = items;
-    op->n = n;
     op->get_options = copy;
-    op->after = copy.after;
-    op->on_gpus = tarn_items_on_gpus(items, n);
-    return submit(c, op, op_p);
+    return submit_items(c, op, items, n, copy.after, op_p);
 }
 
 int tarn_submit_put(struct tarn_client *c, struct tarn_item *items, size_t n,
@@ -99,23 +105,17 @@ int tarn_submit_put(struct tarn_client *c, struct tarn_item *items, size_t n,
 
     int rc = tarn_options_copy(&copy, sizeof copy, o);
     if (rc == 0)
-        rc = tarn_flags_check("put", copy.flags, TARN_PUT_FLAGS);
-    if (rc == 0 && n > 0 && !items)
-        rc = tarn_fail(TARN_E_INVALID, "put: items are NULL");
+        rc = check_items("put", items, n, copy.flags, TARN_PUT_FLAGS);
     if (rc == 0)
         rc = op_new(c, TARN_OP_PUT, copy.timeout_ms, cookie, &op);
     if (rc != 0)
         return rc;
-    op->items = items;
-    op->n = n;
     op->put_options = copy;
-    op->after = copy.after;
-    op->on_gpus = tarn_items_on_gpus(items, n);
     if (copy.place && !(op->put_options.place = op->place = strdup(copy.place))) {
         free(op);
         return tarn_fail(TARN_E_NO_MEMORY, "submit: out of memory");
     }
-    return submit(c, op, op_p);
+    return submit_items(c, op, items, n, copy.after, op_p);
 }
 
 int tarn_submit_lookup(struct tarn_client *c, const struct tarn_key *keys, size_t n,

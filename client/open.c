@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Opening and closing a client, its options and figures. */
+/* Opening and closing a client; its figures. */
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -17,6 +17,7 @@
 #include "client/retire.h"
 #include "client/session.h"
 #include "client/setting.h"
+#include "metadata/records.h"
 #include "transport/faulty.h"
 #include "transport/tcpx/plugin/tcpx_settings.h"
 
@@ -67,7 +68,7 @@ static int transports_init(struct tarn_client *c, const struct tarn_options *o)
 {
     const char *faults = tarn_setting(NULL, "TARN_FAULTS");
     struct tarn_tcpx_settings tcpx;
-    int rc = tarn_tcpx_settings(&tcpx); /* told at once, not when it is needed */
+    int rc = tarn_tcpx_settings(&tcpx); /* wrong settings fail here, not at the first use */
 
     if (rc != 0)
         return rc;
@@ -87,24 +88,27 @@ static int transports_init(struct tarn_client *c, const struct tarn_options *o)
     return faults ? tarn_faulty_new(faults, &c->faulty) : 0;
 }
 
-/* When it fails: where the address came from, if the caller did not give it. */
+/* A failure to reach Redis also says where the address came from, unless the caller gave it. */
 static int directory_init(struct tarn_client *c, const struct tarn_options *o, uint64_t deadline)
 {
     struct tarn_cancel own, *cancel = tarn_client_cancel(c, &own);
-    const char *redis = tarn_setting(o->redis, "TARN_REDIS");
+    const char *redis = tarn_setting(o->redis, "TARN_REDIS"), *ns = o->ns ? o->ns : "default";
+    struct tarn_reason why;
+    bool ns_valid = tarn_name_valid(ns, strlen(ns), TARN_NS_MAX);
     int rc = 0;
 
     if (redis && !*redis)
         rc = tarn_fail(TARN_E_CONFIG, "redis: the address is empty: give the one that tarnd has printed, or "
                                       "none for that of TARN_REDIS");
     if (rc == 0)
-        rc = tarn_directory_open(redis ? redis : "redis://127.0.0.1:6379", o->ns ? o->ns : "default", &c->log,
-                                 deadline, cancel, &c->directory);
+        rc = tarn_directory_open(redis ? redis : "redis://127.0.0.1:6379", ns, &c->log, deadline, cancel,
+                                 &c->directory);
     if (rc == 0)
         rc = tarn_peer_nodes_refresh(c, deadline, cancel);
-    if (rc == 0 || o->redis || strncmp(tarn_last_error(), "redis", strlen("redis")) != 0)
+    if (rc == 0 || o->redis || !ns_valid || rc == TARN_E_NO_MEMORY || rc == TARN_E_CANCELED)
         return rc;
-    return tarn_fail(rc, "%s; %s", tarn_last_error(),
+    tarn_reason_keep(&why, rc);
+    return tarn_fail(rc, "%s; %s", why.text,
                      redis ? "this address is TARN_REDIS's"
                            : "no address was given: set TARN_REDIS to the one that tarnd has printed");
 }
@@ -137,14 +141,14 @@ int tarn_open(const struct tarn_options *given, struct tarn_client **c_p)
         rc = tarn_monitor_start(c);
     if (rc == 0)
         rc = tarn_leases_start(c);
-    if (rc != 0) {
-        char why[TARN_SENTENCE];
-        snprintf(why, sizeof why, "%s", tarn_last_error());
-        tarn_close(c);
-        return tarn_fail(rc, "%s", why);
+    if (rc == 0) {
+        *c_p = c;
+        return 0;
     }
-    *c_p = c;
-    return 0;
+    struct tarn_reason why;
+    tarn_reason_keep(&why, rc);
+    tarn_close(c);
+    return tarn_reason_fail(&why);
 }
 
 static void nodes_free(struct tarn_client *c)
@@ -159,7 +163,7 @@ static void nodes_free(struct tarn_client *c)
 
 void tarn_close(struct tarn_client *c)
 {
-    /* In a forked child threads, sockets and mappings are the parent's: leave all of it alone. */
+    /* In a forked child, threads, sockets and mappings are the parent's. */
     if (!c || (c->alive && atomic_load(c->alive) == 0))
         return;
     tarn_ops_stop(c);

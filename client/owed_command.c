@@ -1,11 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Errands: DETACHes and ABORTs that their node did not answer. What they give back would otherwise stay
- * writable, or reserved, for as long as this client lives, so the keeper goes on until the node has answered
- * or its incarnation is over. Saying any of them twice does no harm. A node hears them in the order in which
- * they came up, and nothing of theirs overtakes them: it must not free a reservation before it has cut off,
- * at DETACH, who could still write under it.
- */
 #include "client/owed_command.h"
 
 #include <stdlib.h>
@@ -35,7 +28,7 @@ void tarn_owed_command_add(struct tarn_peer_node *node, struct tarn_command *c)
 {
     struct tarn_owed_command *e = malloc(sizeof *e);
 
-    if (!e) { /* the node finds displaced copies by itself, and reservations when the session ends */
+    if (!e) { /* the node releases it when the session ends */
         tarn_command_free(c);
         return;
     }
@@ -48,7 +41,8 @@ void tarn_owed_command_add(struct tarn_peer_node *node, struct tarn_command *c)
     tarn_monitor_ask(node->client);
 }
 
-/* True when it is done with. Only asks nodes that are up: the keeper must not wait for its own word. */
+/* True: it is settled. Sends only to nodes that are up: the keeper must not wait for its own word on a node.
+ */
 static bool owed_command_run(struct tarn_owed_command *e)
 {
     struct tarn_peer_node *node = e->node;
@@ -63,11 +57,11 @@ static bool owed_command_run(struct tarn_owed_command *e)
                                     NULL, &reply);
     if (rc == 0)
         freeReplyObject(reply);
-    /* An error, too, is the node's answer; but BUSY is HELLO's, the command itself was not even sent. */
+    /* Any error is the node's answer. But BUSY is HELLO's, and the command was not sent. */
     return rc != TARN_E_NODE_DOWN && rc != TARN_E_TIMEOUT && rc != TARN_E_BUSY;
 }
 
-/* One of this node has failed before in this round. */
+/* Has another command of this node failed in this round? */
 static bool held_up(const struct tarn_owed_command *failed, const struct tarn_peer_node *node)
 {
     for (; failed; failed = failed->next)
@@ -78,17 +72,15 @@ static bool held_up(const struct tarn_owed_command *failed, const struct tarn_pe
 
 bool tarn_owed_commands_run(struct tarn_monitor *m)
 {
-    struct tarn_owed_command *failed = NULL;
+    struct tarn_owed_command *e, *next, *failed = NULL;
     bool more = false;
 
     pthread_mutex_lock(&m->lock);
     struct tarn_owed_command *all = m->owed_commands;
     m->owed_commands = NULL;
     pthread_mutex_unlock(&m->lock);
-    while (all) {
-        struct tarn_owed_command *e = all;
-        all = e->next;
-        e->next = NULL;
+    LL_FOREACH_SAFE(all, e, next)
+    {
         if (!held_up(failed, e->node) && owed_command_run(e)) {
             owed_command_free(e);
             continue;
@@ -105,9 +97,8 @@ bool tarn_owed_commands_run(struct tarn_monitor *m)
 
 void tarn_owed_commands_end(struct tarn_monitor *m)
 {
-    while (m->owed_commands) {
-        struct tarn_owed_command *e = m->owed_commands;
-        m->owed_commands = e->next;
-        owed_command_free(e);
-    }
+    struct tarn_owed_command *e, *next;
+
+    LL_FOREACH_SAFE(m->owed_commands, e, next)
+    owed_command_free(e);
 }

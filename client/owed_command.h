@@ -1,5 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Owed commands: the keeper repeats them until the node has answered. */
+/*
+ * Owed commands: DETACHes and ABORTs that their node did not answer. What they release would stay writable or
+ * reserved for as long as this client lives, so the keeper repeats them until the node answers or its
+ * incarnation is over. Repeating them does no harm. A node gets them in order, and nothing overtakes them: it
+ * must not free a reservation before DETACH has cut off whoever could still write to it.
+ */
 #ifndef TARN_CLIENT_OWED_COMMAND_H
 #define TARN_CLIENT_OWED_COMMAND_H
 
@@ -10,11 +15,11 @@
 struct tarn_monitor;
 struct tarn_peer_node;
 
-/* The keeper sends the command (DETACH, ABORT: what may be said twice) until the node has answered it or
- * its incarnation is over. Takes *c over. */
+/* Takes *c over. */
 void tarn_owed_command_add(struct tarn_peer_node *node, struct tarn_command *c);
-/* One round of the keeper; true when it should come again soon. */
+/* One round of the keeper. True: it should come again soon. */
 bool tarn_owed_commands_run(struct tarn_monitor *m);
+/* At close. */
 void tarn_owed_commands_end(struct tarn_monitor *m);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How long a peer may keep silent before it counts as silent: a round trip, and some more.
+ * Patience: how long a peer may be silent before it counts as silent.
  *
  * Round trips are smoothed as RFC 6298 (section 2) has it for TCP's retransmission timer:
  *
@@ -8,12 +8,11 @@
  *   later    srtt = 7/8 srtt + 1/8 R           rttvar = 3/4 rttvar + 1/4 |srtt - R|   (rttvar first)
  *   patience = srtt + max(G, 4 rttvar)
  *
- * G is no clock's granularity here but TARN_PATIENCE_NS: how long a healthy node's host may hold it up.
- * Before the first round trip patience is 1 s, as there; less where all that the client has measured so far
- * is near, and the least on the same host.
+ * G is TARN_PATIENCE_NS here: how long its host may hold up a healthy node. Before the first round trip the
+ * patience is 1 s as in the RFC, less where all measured peers are near, and the least on the same host.
  *
- * A call goes through several steps (connect, HELLO, a command ...). Each has the patience for itself: what
- * was answered starts it anew. The deadline of the call is above all of them.
+ * A call takes several steps (connect, HELLO, a command). Each step has the whole patience; the call's
+ * deadline limits them all.
  */
 #ifndef TARN_CLIENT_PATIENCE_H
 #define TARN_CLIENT_PATIENCE_H
@@ -23,36 +22,34 @@
 
 #include "base/clock.h"
 
-/* The least patience there is. */
-#define TARN_PATIENCE_NS (250 * TARN_NS_PER_MS)
-/* Before anything was measured. */
-#define TARN_PATIENCE_FIRST_NS TARN_NS_PER_S
-/* The most: a host that stood still while a round trip was measured must not make callers wait for ever. */
+#define TARN_PATIENCE_NS (250 * TARN_NS_PER_MS) /* the least */
+#define TARN_PATIENCE_FIRST_NS TARN_NS_PER_S    /* before anything was measured */
+/* The most. A host that stood still while a round trip was measured must not make callers wait for ever. */
 #define TARN_PATIENCE_MOST_NS (3 * TARN_NS_PER_S)
 
-/* Any thread. Zeros: nothing was measured. */
+/* Any thread may use it. All zeros: nothing was measured. */
 struct tarn_patience {
     _Atomic uint64_t measured; /* microseconds: rttvar in the high half, srtt in the low one */
 };
 
-/* A round trip took so long. */
+/* Takes a measured round trip. */
 void tarn_patience_learn(struct tarn_patience *p, uint64_t rtt_ns);
-/* The smoothed round trip; 0: nothing was measured. */
+/* The smoothed round trip. 0: nothing was measured. */
 uint64_t tarn_patience_rtt(const struct tarn_patience *p);
 /* 0: nothing was measured. */
 uint64_t tarn_patience_ns(const struct tarn_patience *p);
-/* Of a peer that was never measured, where the farthest of all others is so far; 0: there are none. Enough
- * for twice that round trip. */
+/* The patience with a peer that was never measured: enough for twice the longest round trip to any other
+ * peer. 0: there is none. */
 uint64_t tarn_patience_first(uint64_t farthest_rtt_ns);
 
 /* The steps of one call. */
 struct tarn_steps {
     uint64_t deadline_ns; /* of the call */
-    uint64_t patience_ns; /* of a step; UINT64_MAX: as long as the deadline allows */
+    uint64_t patience_ns; /* of a step; UINT64_MAX: only the deadline counts */
     uint64_t since_ns;    /* when the present step began */
 };
 
-/* A step begins: until when it is waited for. */
+/* Begins a step. Returns its deadline. */
 static inline uint64_t tarn_step(struct tarn_steps *s)
 {
     s->since_ns = tarn_now_ns();

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One incarnation of a node, as the client knows it, and what leads there: connections, links. */
+/* One incarnation of a node as the client knows it, with its sides, links and control connections. */
 #ifndef TARN_CLIENT_PEER_NODE_H
 #define TARN_CLIENT_PEER_NODE_H
 
@@ -24,8 +24,8 @@ struct tarn_client;
 
 enum tarn_health {
     TARN_UP,
-    TARN_SLOW, /* did not answer in time: only links that do not need it (shared memory) are used */
-    TARN_GONE, /* its connection broke, or another incarnation has its place: nothing is used */
+    TARN_SLOW, /* was silent: only links that work without it (shared memory) are used */
+    TARN_GONE, /* its connection broke, or another incarnation has its place: no link is used */
 };
 
 struct tarn_side;
@@ -48,23 +48,23 @@ enum tarn_side_state {
 };
 
 /*
- * One transport to a node, for gets or for puts. A shared link is entered by counting oneself in,
- * then reading the pointer; whoever retires it takes the pointer away, then waits for the counts.
+ * One transport to a node, for gets or for puts. To enter the shared link a thread counts itself in, then
+ * reads the pointer. To retire it a thread clears the pointer, then waits for the counts to become 0.
  */
 struct tarn_side {
     struct tarn_peer_node *node;
     const struct tarn_transport_ops *ops;
-    int transport; /* its index in the client's */
-    bool last;     /* no other transport comes after it */
+    int transport; /* its index in the client's list */
+    bool last;     /* the list's last */
     bool write;
-    _Atomic int state;
-    _Atomic(struct tarn_open_link *) shared; /* POOLED: for views alone, once there has been one */
-    struct tarn_open_link *idle, *retired;   /* remote.lock */
+    _Atomic int state;                       /* enum tarn_side_state */
+    _Atomic(struct tarn_open_link *) shared; /* of a POOLED side: for views alone */
+    struct tarn_open_link *idle, *retired;   /* the node's lock */
     _Atomic uint32_t nidle;
-    _Atomic uint64_t retry_ns; /* UNREACHABLE: not tried again before */
-    uint64_t silent_ns;        /* since then no ATTACH has been answered; 0: the last one was */
-    _Atomic int code;          /* why the last attempt said that it is UNREACHABLE; 0: it did not */
-    char why[TARN_SENTENCE];
+    _Atomic uint64_t retry_ns; /* UNREACHABLE: when it may be tried again */
+    uint64_t silent_ns;        /* when ATTACH began to be unanswered; 0: the last one was answered */
+    _Atomic int code;          /* why the last attempt made it UNREACHABLE; 0: it did not */
+    struct tarn_reason why;    /* the same with its sentence; the node's lock */
     struct {
         _Alignas(64) _Atomic uint32_t n;
     } busy[TARN_STRIPES];
@@ -81,12 +81,13 @@ struct tarn_control_conn {
     struct tarn_control_conn *next;
     struct tarn_resp *resp;
     struct tarn_peer_node *node;
-    bool local;     /* Unix socket */
+    bool local;     /* over the Unix socket */
     bool reply_due; /* a reply is outstanding */
-    bool grants;    /* ... and it answers RESERVE */
-    bool greets;    /* HELLO's answer comes before it */
-    bool refused;   /* HELLO was, or another incarnation has answered */
-    bool published; /* HELLO has shown the secret of the node's record */
+    bool grants;    /* ... and it is RESERVE's */
+    bool greets;    /* ... and HELLO's comes before it */
+    bool refused;   /* HELLO was refused, or another incarnation has answered: not to be used again */
+    bool cut;       /* a command was not sent whole: not to be used again */
+    bool published; /* HELLO has shown the secret from the node's record */
     uint64_t since_ns, hello_ns;
 };
 
@@ -99,38 +100,37 @@ struct tarn_peer_node {
         uint32_t epoch; /* low half of the node's epoch = high half of its generations */
     } key;
     _Atomic int health;
-    _Atomic bool suspect;    /* set aside a moment ago; the keeper has not asked it yet */
-    _Atomic bool doubted;    /* up, but a call had no answer in its time; the keeper is to ask it */
-    _Atomic bool listed;     /* in the directory when last asked */
-    _Atomic bool superseded; /* another incarnation is there now */
-    _Atomic bool local;      /* its Unix socket answered: same host */
-    _Atomic bool near;       /* the same host by its record, and its Unix socket has not said otherwise */
+    _Atomic bool suspect;    /* just set aside; the keeper has not asked it yet */
+    _Atomic bool doubted;    /* UP, but left a call unanswered; the keeper asks it */
+    _Atomic bool listed;     /* the directory listed it when last asked */
+    _Atomic bool superseded; /* another incarnation has its place */
+    _Atomic bool local;      /* its Unix socket answered: it is on this host */
+    _Atomic bool near;       /* its record names this host, and its Unix socket has not shown otherwise */
     _Atomic bool draining;
-    struct tarn_lease lease; /* until when it may be read from */
-    _Atomic uint8_t
-        pool_transports[TARN_POOLS_MAX]; /* by index; bit t: the client's transport t serves the pool */
-    _Atomic uint64_t asked_ns;           /* unlisted: when the directory was last asked about it */
-    struct tarn_patience patience;       /* by how long it takes to answer HELLO */
-    uint64_t pass;                       /* of the refresh that last saw it; nodes_lock */
+    struct tarn_lease lease;
+    _Atomic uint8_t pool_transports[TARN_POOLS_MAX]; /* by pool; bit t: the client's transport t serves it */
+    _Atomic uint64_t asked_ns;     /* not listed: when the directory was last asked about it */
+    struct tarn_patience patience; /* measured by HELLO */
+    uint64_t pass;                 /* the last refresh that saw it; nodes_lock */
 
-    /* written by a refresh under lock */
+    /* From here on all is guarded by lock, unless it says otherwise. */
     pthread_mutex_t lock;
-    pthread_cond_t changed; /* a side left OPENING, or the keeper has judged a suspect */
+    pthread_cond_t changed; /* a side left OPENING, or the keeper judged a suspect */
     char control[280], unix_path[108], host_id[40], secret[40];
     uint32_t npools;
     struct tarn_peer_node_pool pools[TARN_POOLS_MAX];
 
-    /* this host's clock at the node's tick 0, how much too late that may be, when it was found */
+    /* This host's clock at the node's tick 0, by how much that may be late, when it was measured. */
     uint64_t tick_base_ns, tick_error_ns, tick_learned_ns;
     struct tarn_control_conn *idle_conns;
     uint32_t nidle_conns;
-    struct tarn_control_conn *watch; /* idle connection whose end shows the node's; monitor.lock */
-    _Atomic uint32_t owed_commands;  /* not run yet */
-    uint64_t probe_ns, backoff_ns;   /* keeper only */
-    struct tarn_side sides[TARN_TRANSPORTS_MAX][2]; /* [transport][write], as many as the client has */
+    struct tarn_control_conn *watch; /* idle; its end shows that the node has ended; monitor.lock */
+    _Atomic uint32_t owed_commands;  /* how many are not settled */
+    uint64_t probe_ns, backoff_ns;   /* the keeper's */
+    struct tarn_side sides[TARN_TRANSPORTS_MAX][2]; /* [transport][write], for the client's transports */
 };
 
-/* Another incarnation has its place, or the directory has said that it is not there: its copies are none. */
+/* Its copies are lost: another incarnation has its place, or the directory says that it is not there. */
 static inline bool tarn_peer_node_gone(const struct tarn_peer_node *node)
 {
     return atomic_load(&node->superseded) || atomic_load(&node->lease.gone);

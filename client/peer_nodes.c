@@ -1,11 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * What the client knows of nodes. There is one struct for each incarnation (id, low half of the epoch):
- * generations carry the same 32 bits, so a descriptor can never name another incarnation than the one
- * that wrote it. They are never freed before the client is, so descriptors may point to them.
- */
 #include "client/peer_nodes.h"
 
+#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,52 +10,52 @@
 #include "client/client.h"
 #include "client/retire.h"
 
-static struct tarn_peer_node *remote_new(struct tarn_client *c, const char *id, uint32_t epoch)
+static struct tarn_peer_node *node_new(struct tarn_client *c, const char *id, uint32_t epoch)
 {
-    struct tarn_peer_node *r = aligned_alloc(64, sizeof *r);
+    struct tarn_peer_node *node = aligned_alloc(64, sizeof *node);
 
-    if (!r)
+    if (!node)
         return NULL;
-    memset(r, 0, sizeof *r);
-    r->client = c;
-    snprintf(r->key.id, sizeof r->key.id, "%s", id);
-    r->key.epoch = epoch;
+    memset(node, 0, sizeof *node);
+    node->client = c;
+    snprintf(node->key.id, sizeof node->key.id, "%s", id);
+    node->key.epoch = epoch;
     for (int t = 0; t < c->ntransports; t++)
         for (int w = 0; w < 2; w++) {
-            struct tarn_side *s = &r->sides[t][w];
-            s->node = r;
+            struct tarn_side *s = &node->sides[t][w];
+            s->node = node;
             s->ops = c->transports[t];
             s->transport = t;
             s->last = t + 1 == c->ntransports;
             s->write = w;
         }
-    pthread_mutex_init(&r->lock, NULL);
-    tarn_cond_init(&r->changed);
-    return r;
+    pthread_mutex_init(&node->lock, NULL);
+    tarn_cond_init(&node->changed);
+    return node;
 }
 
-static struct tarn_peer_node *remote_find(struct tarn_client *c, const char *id, uint32_t epoch)
+static struct tarn_peer_node *node_find(struct tarn_client *c, const char *id, uint32_t epoch)
 {
-    struct tarn_peer_node probe, *r = NULL;
+    struct tarn_peer_node probe, *node = NULL;
 
     memset(&probe.key, 0, sizeof probe.key);
     snprintf(probe.key.id, sizeof probe.key.id, "%s", id);
     probe.key.epoch = epoch;
-    HASH_FIND(hh, c->nodes, &probe.key, sizeof probe.key, r);
-    return r;
+    HASH_FIND(hh, c->nodes, &probe.key, sizeof probe.key, node);
+    return node;
 }
 
 struct tarn_peer_node *tarn_peer_node_of(struct tarn_client *c, const char *id, uint32_t epoch)
 {
     pthread_rwlock_rdlock(&c->nodes_lock);
-    struct tarn_peer_node *node = remote_find(c, id, epoch);
+    struct tarn_peer_node *node = node_find(c, id, epoch);
     pthread_rwlock_unlock(&c->nodes_lock);
     if (node)
         return node;
 
     pthread_rwlock_wrlock(&c->nodes_lock);
-    node = remote_find(c, id, epoch);
-    if (!node && (node = remote_new(c, id, epoch)) != NULL) {
+    node = node_find(c, id, epoch);
+    if (!node && (node = node_new(c, id, epoch)) != NULL) {
         unsigned before = HASH_COUNT(c->nodes);
         HASH_ADD(hh, c->nodes, key, sizeof node->key, node);
         if (HASH_COUNT(c->nodes) == before) {
@@ -71,15 +67,26 @@ struct tarn_peer_node *tarn_peer_node_of(struct tarn_client *c, const char *id, 
     return node;
 }
 
-const char *tarn_peer_node_text(struct tarn_peer_node *node, char out[352])
+const char *tarn_peer_node_text(struct tarn_peer_node *node, char out[TARN_NODE_TEXT])
 {
     pthread_mutex_lock(&node->lock);
     if (node->control[0])
-        snprintf(out, 352, "node %s (%s)", node->key.id, node->control);
+        snprintf(out, TARN_NODE_TEXT, "node %s (%s)", node->key.id, node->control);
     else
-        snprintf(out, 352, "node %s", node->key.id);
+        snprintf(out, TARN_NODE_TEXT, "node %s", node->key.id);
     pthread_mutex_unlock(&node->lock);
     return out;
+}
+
+int tarn_peer_node_fail(struct tarn_peer_node *node, int code, const char *fmt, ...)
+{
+    char who[TARN_NODE_TEXT], text[TARN_SENTENCE];
+    va_list ap;
+
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    return tarn_fail(code, "%s: %s", tarn_peer_node_text(node, who), text);
 }
 
 /* --- pools -------------------------------------------------------------------------------------- */

@@ -1,9 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Placement by weighted rendezvous hashing: every (key, node) pair has a score of its own, the best
- * score takes the key. A node that comes takes only the keys it wins, one that goes gives up only its
- * own; with score = -weight / ln(u), u uniform in (0, 1), nodes get keys in proportion to their weight.
- */
 #include "client/place.h"
 
 #include <math.h>
@@ -35,7 +30,7 @@ static bool host_taken(const struct tarn_candidate *cand, const uint32_t *out, u
     return false;
 }
 
-/* The best candidate not picked yet, on a host not taken yet when `spread`. -1: none. */
+/* The best candidate not picked yet; with `spread` only on a host not taken yet. -1: none. */
 static int64_t best(const struct tarn_key *key, const struct tarn_candidate *cand, uint32_t n,
                     const uint32_t *out, uint32_t nout, bool spread)
 {

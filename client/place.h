@@ -1,5 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which nodes a key is put to. */
+/*
+ * Placement by weighted rendezvous hashing: each (key, node) pair has a score, and the best score takes the
+ * key. A new node takes only the keys it wins; a lost one gives up only its own. With score = -weight /
+ * ln(u), u uniform in (0, 1), nodes get keys in proportion to their weight.
+ */
 #ifndef TARN_CLIENT_PLACE_H
 #define TARN_CLIENT_PLACE_H
 
@@ -17,8 +21,8 @@ struct tarn_candidate {
 };
 
 /*
- * Picks the k best candidates of a key, best first, each on a host of its own as long as there are
- * such; those of weight 0 are left out. Returns how many there were.
+ * Picks the key's k best candidates, best first, on different hosts as far as possible. Candidates of weight
+ * 0 are left out. Returns how many were picked.
  */
 uint32_t tarn_place_pick(const struct tarn_key *key, const struct tarn_candidate *cand, uint32_t n,
                          uint32_t k, uint32_t *out);

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Puts: the order of things (put_job.h has the picture), tries, and final statuses. */
+/* Puts from beginning to end; put_job.h has the picture. */
 #include "client/put.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #include "client/check.h"
-#include "client/control_conn.h"
 #include "client/event.h"
 #include "client/put_commit.h"
 #include "client/put_job.h"
@@ -14,12 +13,12 @@
 #include "client/put_reserve.h"
 #include "client/put_write.h"
 
-/* What is still to be put, in order; items that are to be tried again go to the end. */
+/* Items still to be put, in order. Those to be tried again go to the end. */
 struct queue {
     size_t *items;
     uint8_t *tries; /* by item */
     size_t head, tail, room;
-    uint64_t bytes; /* of what is in it */
+    uint64_t bytes; /* of the items in it */
 };
 
 static int queue_init(struct queue *q, size_t n)
@@ -44,15 +43,15 @@ static void queue_add(const struct tarn_put *p, struct queue *q, size_t i)
 
 /* --- chunks of items ---------------------------------------------------------------------------- */
 
-/* Out of time, or canceled: what is still in the queue is final. */
+/* Out of time or canceled: the items in the queue fail. */
 static void queue_end(struct tarn_put *p, struct queue *q)
 {
-    bool stopped = tarn_canceled(p->cancel);
+    bool canceled = tarn_canceled(p->cancel);
 
-    if (q->head == q->tail || (!stopped && tarn_now_ns() < p->deadline_ns))
+    if (q->head == q->tail || (!canceled && tarn_now_ns() < p->deadline_ns))
         return;
-    int rc = stopped ? tarn_cancel_fail()
-                     : tarn_fail(TARN_E_TIMEOUT, "put: the deadline has passed: raise timeout_ms");
+    int rc = canceled ? tarn_cancel_fail()
+                      : tarn_fail(TARN_E_TIMEOUT, "put: the deadline has passed: raise timeout_ms");
     for (; q->head < q->tail; q->head++) {
         size_t i = q->items[q->head % q->room];
         p->items[i].status = rc;
@@ -61,7 +60,7 @@ static void queue_end(struct tarn_put *p, struct queue *q)
     }
 }
 
-/* The last chunks are smaller: nothing is left to hide their COMMITs behind. */
+/* The last chunks are smaller, since no writing overlaps with their COMMITs. */
 static uint64_t chunk_bytes(const struct tarn_put *p, const struct queue *q)
 {
     uint64_t half = q->bytes / 2;
@@ -88,8 +87,7 @@ static void chunk_fill(struct tarn_put *p, struct tarn_chunk *c, struct queue *q
     }
 }
 
-/* A chunk's items are final, or back in the queue. Returns how many were only held up by the session's limit.
- */
+/* The chunk's items become final or go back to the queue. Returns how many were `busy`. */
 static uint32_t chunk_settle(struct tarn_put *p, struct tarn_chunk *c, struct queue *q)
 {
     uint32_t busy = 0;
@@ -103,18 +101,18 @@ static uint32_t chunk_settle(struct tarn_put *p, struct tarn_chunk *c, struct qu
             queue_add(p, q, job->index);
             continue;
         }
-        item->status = job->status;
-        if (job->status == 0)
+        item->status = tarn_reason_fail(&job->failure);
+        if (item->status == 0)
             continue;
-        tarn_verdict_say(&p->verdict, job->index, job->status, "put", &item->key, "%s", job->text);
+        tarn_verdict_of(&p->verdict, job->index, item->status, "put", &item->key);
         tarn_count(p->client, 0, TARN_COUNT_ERRORS, 1);
     }
     c->n = 0;
     return busy;
 }
 
-/* Writes the chunk; the next are larger where that takes no time (a GPU moves 8 MiB in 8 us), and smaller
- * again. */
+/* Writes the chunk. Chunks grow while writing is fast (a GPU moves 8 MiB in 8 us), and shrink when it is
+ * slow. */
 static void chunk_write(struct tarn_put *p, struct tarn_chunk *c)
 {
     uint64_t start = tarn_now_ns();
@@ -129,7 +127,7 @@ static void chunk_write(struct tarn_put *p, struct tarn_chunk *c)
 
 /* --- the pipeline ------------------------------------------------------------------------------- */
 
-/* Another thread of this session holds all it may reserve: wait a little for its commits. */
+/* Other threads have reserved all that the session may: waits a little for their COMMITs. */
 static void wait_for_others(const struct tarn_put *p, uint32_t *wait_ms)
 {
     *wait_ms = *wait_ms < 16 ? *wait_ms * 2 + 1 : 16;
@@ -166,18 +164,7 @@ static void pipeline(struct tarn_put *p, struct queue *q, struct tarn_chunk *chu
     }
 }
 
-static void nodes_give(struct tarn_put *p)
-{
-    for (uint32_t k = 0; k < p->nnodes; k++) {
-        tarn_control_conn_give(p->nodes[k].reserve);
-        tarn_control_conn_give(p->nodes[k].commit);
-    }
-    free(p->nodes);
-    p->nodes = NULL;
-    p->nnodes = 0;
-}
-
-/* Checks all items, queues the good ones. */
+/* Checks all items and queues the valid ones. */
 static void admit(struct tarn_put *p, struct queue *q)
 {
     for (size_t i = 0; i < p->n; i++) {
@@ -203,7 +190,8 @@ static int run(struct tarn_put *p, struct queue *q)
         tarn_flight_init(&p->flight, p->client, p->cancel);
         pipeline(p, q, chunks);
         tarn_flight_end(&p->flight);
-        nodes_give(p);
+        tarn_put_give_conns(p);
+        free(p->nodes);
     }
     for (int i = 0; i < 3; i++)
         tarn_chunk_free(&chunks[i]);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A put from beginning to end. */
+/* Puts from beginning to end. */
 #ifndef TARN_CLIENT_PUT_H
 #define TARN_CLIENT_PUT_H
 

@@ -2,21 +2,19 @@
 /*
  * Puts: COMMIT, and what follows from its answers.
  *
- * Redis decides which version of a key there is. With replicas, the first copy is committed alone, once all
- * are written; when it has won the key, the others join its version ("join"), and fail when another put has
- * taken the key since. So of two puts of one key one gets all its copies in, and the other one was replaced.
- * When a copy fails for another reason, the stored ones are taken back (put_undo.c), but for a replacing
- * put's: those stay, since what they displaced is gone.
+ * Redis decides which version of a key there is. With replicas, the first copy is committed alone once all
+ * are written. When it has won the key, the others join its version ("join"); they fail if another put has
+ * taken the key since. So of two puts of one key, one has all its copies stored, and the other was replaced.
+ * When a copy fails for another reason, the stored ones are taken back. Those of a replacing put stay, since
+ * what they have displaced is gone.
  *
- * Copies that were displaced on other nodes are waited for last (displaced.h): until nobody can read them.
+ * COMMIT carries the deadline on the node's clock, and unanswered items are ABORTed. So a node that goes on
+ * later publishes nothing of a failed put. The node answers after Redis; a late answer says nothing about its
+ * health.
  *
- * COMMIT carries the deadline on the node's clock, and what it leaves unanswered is ABORTed, so a node that
- * goes on later publishes nothing of a put that failed. Its answer waits for Redis; that it does not come
- * says nothing of the node's health.
- *
- * Two answers for an item mean that it stays reserved and is to be committed again, a little later. BUSY: the
- * node is still at what a broken link had sent (tcp). AGAIN: the directory was lost a moment ago, or the node
- * has just come back, and what is missing in the directory means nothing yet.
+ * Two answers mean that an item stays reserved and is committed again a little later. BUSY: the node is still
+ * receiving what a broken link had sent (tcp). AGAIN: the directory was lost a moment ago, or the node has
+ * just come back, so a missing record means nothing yet.
  */
 #include "client/put_commit.h"
 
@@ -30,20 +28,19 @@
 #include "client/peer_nodes.h"
 #include "client/put_plan.h"
 #include "client/put_reserve.h"
-#include "client/put_undo.h"
 #include "client/retire.h"
 
-#define WAIT_MAX_MS 16 /* between COMMITs of what is held up */
-#define ANSWER_MS 10   /* a COMMIT is not sent again when less is left */
+#define WAIT_MAX_MS 16 /* between COMMITs of held items */
+#define ANSWER_MS 10   /* with less time left, COMMIT is not sent again */
 
 /* --- COMMIT ------------------------------------------------------------------------------------- */
 
-/* The first copy once all are written, the others once it is stored. */
+/* The first copy is committed when all are written, the others when it is stored. */
 static bool complete(const struct tarn_put *p, const struct tarn_put_job *job, bool join)
 {
     enum tarn_target_state first = join ? TARN_TARGET_STORED : TARN_TARGET_WRITTEN;
 
-    if (job->status != 0 || job->targets[0].state != first)
+    if (job->failure.code != 0 || job->targets[0].state != first)
         return false;
     for (uint32_t k = 1; k < p->replicas; k++)
         if (job->targets[k].state < TARN_TARGET_WRITTEN || job->targets[k].state > TARN_TARGET_STORED)
@@ -60,10 +57,7 @@ static bool to_commit(const struct tarn_put *p, const struct tarn_target *t,
 
 static int send_commit(struct tarn_put *p, struct tarn_chunk *c, struct tarn_put_node *node, bool join)
 {
-    uint32_t asked = 0;
-    int rc = node->commit
-                 ? 0
-                 : tarn_control_conn_take(node->node, false, p->deadline_ns, p->cancel, &node->commit);
+    int rc = node->commit ? 0 : tarn_control_conn_take(node->node, p->deadline_ns, p->cancel, &node->commit);
 
     if (rc != 0)
         return rc;
@@ -77,29 +71,27 @@ static int send_commit(struct tarn_put *p, struct tarn_chunk *c, struct tarn_put
         tarn_command_u64(command, t->pool);
         tarn_command_u64(command, t->slot);
         tarn_command_gen(command, t->gen);
-        asked++;
     }
-    rc = asked ? tarn_control_conn_send(node->commit, command, p->deadline_ns, p->cancel) : 0;
-    node->committing = rc == 0 && asked;
+    rc = tarn_control_conn_send(node->commit, command, p->deadline_ns, p->cancel);
+    node->committing = rc == 0;
     return rc;
 }
 
-/* AGAIN is the directory's doing, for the caller. */
-static int code_of_held(const struct tarn_put_job *job)
+/* Fails with what the node said. To the caller AGAIN is the directory's failure. */
+static int fail_held(const struct tarn_put_job *job)
 {
-    return job->held == TARN_E_AGAIN ? TARN_E_DIRECTORY : TARN_E_BUSY;
+    return tarn_reason_fail(&job->held) == TARN_E_AGAIN ? TARN_E_DIRECTORY : TARN_E_BUSY;
 }
 
 static void commit_failed(struct tarn_put *p, struct tarn_chunk *c, struct tarn_put_node *node,
                           enum tarn_target_state state, int rc)
 {
-    char text[TARN_SENTENCE];
+    struct tarn_reason why;
 
-    snprintf(text, sizeof text, "%s", tarn_last_error());
-    if (rc == TARN_E_NODE_DOWN) {
+    if (tarn_reason_keep(&why, rc) == TARN_E_NODE_DOWN) {
         if (node->commit)
             tarn_control_conn_drop(node->commit);
-        tarn_peer_node_aside(node->node, TARN_GONE, text);
+        tarn_peer_node_failed(node->node, rc, 0);
     } else {
         tarn_control_conn_give(node->commit);
         if (rc == TARN_E_TIMEOUT)
@@ -111,20 +103,20 @@ static void commit_failed(struct tarn_put *p, struct tarn_chunk *c, struct tarn_
         if (t->node != node->node || t->state != state)
             continue;
         t->state = TARN_TARGET_LOST;
-        if (t->job->status == 0)
+        if (t->job->failure.code == 0)
             t->job->again = rc == TARN_E_NODE_DOWN;
-        /* No answer this time: what the node said before (held_up) explains more. */
-        bool held = rc == TARN_E_TIMEOUT && t->job->status == 0 && t->job->held;
-        tarn_last_error_set(held ? t->job->text : text);
-        tarn_job_fail(t->job, held ? code_of_held(t->job) : rc);
+        /* No answer this time: what the node said before explains more. */
+        bool held = rc == TARN_E_TIMEOUT && t->job->held.code;
+        tarn_job_fail(t->job, held ? fail_held(t->job) : tarn_reason_fail(&why));
     }
 }
 
+/* node: NULL for any. */
 static bool any_to_commit(const struct tarn_put *p, const struct tarn_chunk *c,
                           const struct tarn_peer_node *node, bool join)
 {
     for (uint32_t i = 0; i < c->n * p->replicas; i++)
-        if (to_commit(p, &c->targets[i], node, join))
+        if (to_commit(p, &c->targets[i], node ? node : c->targets[i].node, join))
             return true;
     return false;
 }
@@ -154,36 +146,28 @@ void tarn_chunk_commit(struct tarn_put *p, struct tarn_chunk *c)
 
 /* --- answers ------------------------------------------------------------------------------------ */
 
-/* To be committed again. Until then the job's text is why. */
-static void held_up(struct tarn_target *t, int why)
-{
-    t->state = TARN_TARGET_WRITTEN;
-    t->job->held = why;
-    if (t->job->status == 0)
-        snprintf(t->job->text, sizeof t->job->text, "%s", tarn_last_error());
-}
-
 static void take_answer(struct tarn_put *p, struct tarn_target *t, const redisReply *e,
                         struct tarn_displaced_list *old)
 {
-    char who[352];
+    char who[TARN_NODE_TEXT];
     int rc = tarn_resp_error(e, tarn_peer_node_text(t->node, who), TARN_E_PROTOCOL);
 
     if (rc == TARN_E_BUSY || rc == TARN_E_AGAIN) {
-        held_up(t, rc);
+        t->state = TARN_TARGET_WRITTEN;
+        tarn_reason_keep(&t->job->held, rc);
         return;
     }
     if (rc == 0 && e->type != REDIS_REPLY_ARRAY)
         rc = tarn_fail(TARN_E_PROTOCOL, "%s: COMMIT: not an answer: is it of another version?", who);
-    t->job->held = 0;
+    t->job->held.code = 0;
     t->granted = false; /* published or freed */
     t->state = rc == 0 ? TARN_TARGET_STORED : TARN_TARGET_LOST;
     if (rc == 0 && tarn_displaced_note(p->client, old, &p->items[t->job->index].key, t->job->index, t->node,
                                        e->element, e->elements) != 0)
         tarn_job_fail(t->job, TARN_E_IN_DOUBT);
-    if (rc == TARN_E_STALE) { /* the session broke off; nothing was published */
+    if (rc == TARN_E_STALE) { /* the session has ended; nothing was published */
         rc = tarn_fail(TARN_E_NODE_DOWN, "%s: has dropped the reservation", who);
-        t->job->again = t->job->status == 0;
+        t->job->again = t->job->failure.code == 0;
     }
     if (rc != 0)
         tarn_job_fail(t->job, rc);
@@ -220,15 +204,35 @@ static void stored(struct tarn_put *p, const struct tarn_put_job *job)
     tarn_count(p->client, 0, TARN_COUNT_PUT_BYTES, item->tensor.bytes);
 }
 
-/* A replacing put that failed has stored some of its copies: they are all that is left of the key. */
+/* A replacing put failed with some copies stored: they are all that is left of the key. */
 static void stored_in_part(struct tarn_put *p, struct tarn_put_job *job, uint32_t copies)
 {
-    char text[sizeof job->text];
-
-    snprintf(text, sizeof text, "stored with %u of %u copies: %.*s", copies, p->replicas,
-             (int)sizeof text - 64, job->text);
-    memcpy(job->text, text, sizeof text);
+    tarn_reason_keep(&job->failure, tarn_fail(job->failure.code, "stored with %u of %u copies: %s", copies,
+                                              p->replicas, job->failure.text));
     stored(p, job);
+}
+
+/* Notes the stored copies of a failed job, to be taken back. Exactly those: the key may be another put's by
+ * now.
+ */
+static void undo_note(struct tarn_put *p, struct tarn_displaced_list *undo, struct tarn_put_job *job)
+{
+    for (uint32_t k = 0; k < p->replicas; k++) {
+        struct tarn_target *t = &job->targets[k];
+        if (t->state != TARN_TARGET_STORED)
+            continue;
+        const struct tarn_loc at = tarn_target_loc(t);
+        tarn_displaced_add(undo, &p->items[job->index].key, job->index, &at);
+        t->state = TARN_TARGET_LOST;
+    }
+}
+
+/* A node that does not answer keeps its copy, so the failed put may have taken effect there. */
+static void undo_run(struct tarn_put *p, struct tarn_displaced_list *undo)
+{
+    if (undo->n > 0)
+        tarn_displaced_release(p->client, undo, tarn_put_grace(p), NULL);
+    tarn_displaced_end(undo);
 }
 
 static void settle(struct tarn_put *p, struct tarn_put_job *job, const struct tarn_displaced_list *old,
@@ -239,10 +243,10 @@ static void settle(struct tarn_put *p, struct tarn_put_job *job, const struct ta
 
     for (uint32_t k = 0; k < p->replicas; k++)
         copies += job->targets[k].state == TARN_TARGET_STORED;
-    if (job->status == TARN_E_EXISTS && copies > 0) /* stored, then replaced before the others had joined */
-        job->status = 0;
-    bool in_doubt = job->status == TARN_E_IN_DOUBT && copies == p->replicas;
-    if (job->status == 0 || in_doubt) {
+    if (job->failure.code == TARN_E_EXISTS && copies > 0) /* stored, then replaced before the others joined */
+        job->failure.code = 0;
+    bool in_doubt = job->failure.code == TARN_E_IN_DOUBT && copies == p->replicas;
+    if (job->failure.code == 0 || in_doubt) {
         stored(p, job);
         int rc = in_doubt ? 0 : tarn_displaced_status(old, job->index);
         if (rc != 0)
@@ -250,7 +254,7 @@ static void settle(struct tarn_put *p, struct tarn_put_job *job, const struct ta
     } else if (copies > 0 && (p->flags & TARN_PUT_REPLACE)) {
         stored_in_part(p, job, copies);
     } else if (copies > 0 || (p->flags & TARN_PUT_REPLACE)) {
-        tarn_undo_note(p, undo, job);
+        undo_note(p, undo, job);
         tarn_cache_drop(p->client->cache, key, tarn_key_hash(key), NULL);
     }
 }
@@ -273,17 +277,9 @@ static void answers(struct tarn_put *p, struct tarn_chunk *c, struct tarn_displa
     }
 }
 
-/* --- what is held up ---------------------------------------------------------------------------- */
+/* --- held items --------------------------------------------------------------------------------- */
 
-static bool any_held_up(const struct tarn_put *p, const struct tarn_chunk *c, bool join)
-{
-    for (uint32_t i = 0; i < c->n * p->replicas; i++)
-        if (to_commit(p, &c->targets[i], c->targets[i].node, join))
-            return true;
-    return false;
-}
-
-/* Longer each time; false when there is no time for another COMMIT, or the caller has canceled. */
+/* Waits longer each time. False: no time is left for another COMMIT, or it was canceled. */
 static bool wait_a_moment(const struct tarn_put *p, int *wait_ms)
 {
     *wait_ms = *wait_ms * 2 + 1 < WAIT_MAX_MS ? *wait_ms * 2 + 1 : WAIT_MAX_MS;
@@ -291,25 +287,24 @@ static bool wait_a_moment(const struct tarn_put *p, int *wait_ms)
            tarn_cancel_pause(p->cancel, p->deadline_ns, *wait_ms);
 }
 
-/* It stays so: the node's sentence is the put's, and what is reserved will be given back. */
+/* Fails the items that are still held; their reservations will be given back. */
 static void give_up(struct tarn_put *p, struct tarn_chunk *c, bool join)
 {
     for (uint32_t i = 0; i < c->n * p->replicas; i++) {
         struct tarn_target *t = &c->targets[i];
         if (!to_commit(p, t, t->node, join))
             continue;
-        tarn_last_error_set(t->job->text);
-        tarn_job_fail(t->job, tarn_canceled(p->cancel) ? tarn_cancel_fail() : code_of_held(t->job));
+        tarn_job_fail(t->job, tarn_canceled(p->cancel) ? tarn_cancel_fail() : fail_held(t->job));
     }
 }
 
-/* The answers to what was asked, and to what had to be asked again. */
+/* Takes the answers, and commits held items again. */
 static void settled(struct tarn_put *p, struct tarn_chunk *c, struct tarn_displaced_list *old, bool join)
 {
     int wait_ms = 0;
 
     answers(p, c, old);
-    while (any_held_up(p, c, join) && wait_a_moment(p, &wait_ms)) {
+    while (any_to_commit(p, c, NULL, join) && wait_a_moment(p, &wait_ms)) {
         ask_all(p, c, join);
         answers(p, c, old);
     }
@@ -330,5 +325,5 @@ void tarn_chunk_stored(struct tarn_put *p, struct tarn_chunk *c)
     for (uint32_t i = 0; i < c->n; i++)
         settle(p, &c->jobs[i], &old, &undo);
     tarn_displaced_end(&old);
-    tarn_undo_run(p, &undo);
+    undo_run(p, &undo);
 }

@@ -6,7 +6,7 @@
 #include "client/put_job.h"
 
 void tarn_chunk_commit(struct tarn_put *p, struct tarn_chunk *c);
-/* Waits for the answers: each job's status is final, except that failed ones may have `again` set. */
+/* Waits for the answers. Each job has succeeded or failed then; failed ones may have `again` set. */
 void tarn_chunk_stored(struct tarn_put *p, struct tarn_chunk *c);
 
 #endif

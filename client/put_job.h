@@ -1,19 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Inside puts: what tarn_put, its parts (reserve, write, commit) and layer-wise sessions share.
- *
- * Items go through in chunks, which are also the unit of overlap:
+ * The parts of a put, and of a layer-wise session. Items go through in chunks, which overlap:
  *
  *   RESERVE(0)  RESERVE(1)  write(0)  COMMIT(0)  RESERVE(2)  write(1)  [COMMIT(0) answered]  COMMIT(1) ...
  *
- * so while chunk k is being written, chunk k-1 is being published and chunk k+1 has its room. (With replicas,
- * COMMIT is for the first copies; those for the others follow once these are answered.) Each node has two
- * control connections for this, one for RESERVE and one for COMMIT.
+ * While chunk k is written, chunk k-1 is published and chunk k+1 has its room. (With replicas, COMMIT is for
+ * the first copies; the others follow after its answer.) Each node has two control connections, one for
+ * RESERVE and one for COMMIT.
  *
  * Life of a target (one copy of one object):
  *   WANTED --sent--> ASKED --granted--> RESERVED --written--> WRITTEN --sent--> COMMITTING --> STORED
- * and from any of these to LOST; what was granted and is lost is ABORTed. All items of a chunk, and all
- * copies, carry one version, so a chunk never has the same key twice.
+ * and from any of these to LOST; then its reservation is ABORTed. All items and copies of a chunk carry one
+ * version, so a chunk has no key twice.
  */
 #ifndef TARN_CLIENT_PUT_JOB_H
 #define TARN_CLIENT_PUT_JOB_H
@@ -35,9 +33,8 @@ struct tarn_put_job;
 
 #define TARN_CHUNK_ITEMS 64
 #define TARN_CHUNK_BYTES (8ull << 20) /* at first, and at least */
-#define TARN_CHUNK_NS \
-    500000 /* what writing a chunk is to take: as long as others are reserved and committed */
-#define TARN_CHUNK_LAST (2ull << 20) /* a chunk is not made smaller than this for being one of the last */
+#define TARN_CHUNK_NS 500000          /* writing a chunk should take as long as RESERVE and COMMIT */
+#define TARN_CHUNK_LAST (2ull << 20)  /* the least of the last chunks */
 #define TARN_PUT_TRIES 3
 #define TARN_REFUSALS_MAX 16
 #define TARN_PUT_GRACE_NS (30 * TARN_NS_PER_MS)
@@ -56,12 +53,12 @@ struct tarn_target {
     struct tarn_put_job *job;
     struct tarn_peer_node *node;
     enum tarn_target_state state;
-    bool granted; /* the node holds room under (pool, slot, gen) until COMMIT or ABORT */
+    bool granted; /* (pool, slot, gen) is reserved until COMMIT or ABORT */
     uint32_t pool, slot;
     uint64_t offset, gen;
     uint64_t tried;      /* as in struct tarn_choice */
-    struct tarn_way way; /* it was posted to last */
-    bool misfit;         /* the pieces written last had more bytes than there is room for */
+    struct tarn_way way; /* the last one posted to */
+    bool misfit;         /* the pieces had more bytes than there is room for */
     struct tarn_transfer x;
 };
 
@@ -73,11 +70,10 @@ static inline struct tarn_loc tarn_target_loc(const struct tarn_target *t)
 
 struct tarn_put_job {
     size_t index; /* of the item */
-    int status;   /* 0: under way or stored; else why it failed */
-    bool again;   /* worth another try: in a later chunk */
-    bool busy; /* ... however often: the session has reserved as much as it may, or a transport is awaited */
-    int held;  /* why its COMMIT is to be sent again: BUSY or AGAIN; 0: it is not */
-    char text[TARN_SENTENCE];
+    bool again;   /* failed, but worth another try in a later chunk */
+    bool busy;    /* ... any number of tries: the session may reserve no more yet, or a side is awaited */
+    struct tarn_reason failure;  /* code 0: under way or stored */
+    struct tarn_reason held;     /* why it is committed again: BUSY or AGAIN; code 0: it is not */
     struct tarn_target *targets; /* put.replicas of them */
     struct tarn_peer_node *refused[TARN_REFUSALS_MAX];
     uint32_t nrefused;
@@ -103,11 +99,11 @@ struct tarn_put {
     size_t n;
     uint32_t flags, ttl_ms, replicas;
     char pool[TARN_POOL_NAME_MAX + 1]; /* "*": the node chooses */
-    bool fixed;                        /* one node was named: there is no other to go to */
+    bool fixed;                        /* the caller named a node */
     uint64_t deadline_ns;
     struct tarn_cancel *cancel; /* NULL: none */
     struct tarn_verdict verdict;
-    uint64_t chunk_bytes; /* the next chunk's */
+    uint64_t chunk_bytes; /* at most, of the next chunk */
 
     struct tarn_candidate *candidates, *scratch;
     uint32_t ncandidates;
@@ -117,8 +113,8 @@ struct tarn_put {
     struct tarn_seen seen;
 };
 
-/* Giving back must not fail for want of time, nor keep the caller: all of it together has so long behind the
- * put's deadline. What is not answered by then is the keeper's. */
+/* The deadline for giving back, a little behind the put's. The keeper repeats what is not answered by then.
+ */
 static inline uint64_t tarn_put_grace(const struct tarn_put *p)
 {
     return p->deadline_ns + TARN_PUT_GRACE_NS;

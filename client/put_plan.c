@@ -9,6 +9,7 @@
 #include "base/text.h"
 #include "client/alert.h"
 #include "client/check.h"
+#include "client/control_conn.h"
 #include "client/health.h"
 #include "client/refresh.h"
 
@@ -86,7 +87,7 @@ static bool takes_puts(const struct tarn_peer_node *node)
            !atomic_load(&node->superseded);
 }
 
-/* Suspects may turn out to be well. CANCELED: that was not waited for. */
+/* Waits for the keeper's word on suspects. */
 static int settle_suspects(const struct tarn_put *p)
 {
     for (uint32_t i = 0; i < p->ncandidates; i++)
@@ -159,12 +160,12 @@ int tarn_put_plan(struct tarn_put *p, const struct tarn_put_options *o)
         rc = collect(p, node, local);
     if (rc == 0 && count_takers(p) < p->replicas)
         rc = settle_suspects(p);
-    if (rc == 0 && count_takers(p) < p->replicas) { /* a node may have come since */
+    if (rc == 0 && count_takers(p) < p->replicas) { /* there may be new nodes */
         rc = tarn_peer_nodes_refresh(p->client, p->deadline_ns, p->cancel);
         if (rc == 0)
             rc = collect(p, node, local);
         if (rc == 0 && count_takers(p) < p->replicas)
-            rc = settle_suspects(p); /* among them nodes that are listed again */
+            rc = settle_suspects(p); /* nodes that are listed again are suspects, too */
         if (rc == 0 && count_takers(p) < p->replicas)
             rc = too_few(p, o);
     }
@@ -183,7 +184,7 @@ void tarn_put_unplan(struct tarn_put *p)
 
 /* --- choosing ----------------------------------------------------------------------------------- */
 
-/* The candidates that come into question for this job, with the others' weights 0. */
+/* All candidates; those that cannot take this job have weight 0. */
 static const struct tarn_candidate *candidates_for(struct tarn_put *p, const struct tarn_put_job *job)
 {
     memcpy(p->scratch, p->candidates, p->ncandidates * sizeof *p->scratch);
@@ -198,7 +199,7 @@ static const struct tarn_candidate *candidates_for(struct tarn_put *p, const str
     return p->scratch;
 }
 
-int tarn_put_assign(struct tarn_put *p, struct tarn_put_job *job)
+static int assign(struct tarn_put *p, struct tarn_put_job *job)
 {
     uint32_t order[TARN_REPLICAS_MAX];
     int rc;
@@ -253,6 +254,15 @@ struct tarn_put_node *tarn_put_node_of(struct tarn_put *p, struct tarn_peer_node
     return &nodes[p->nnodes++];
 }
 
+void tarn_put_give_conns(struct tarn_put *p)
+{
+    for (uint32_t k = 0; k < p->nnodes; k++) {
+        tarn_control_conn_give(p->nodes[k].reserve);
+        tarn_control_conn_give(p->nodes[k].commit);
+        p->nodes[k].reserve = p->nodes[k].commit = NULL;
+    }
+}
+
 /* --- chunks ------------------------------------------------------------------------------------- */
 
 int tarn_chunk_init(struct tarn_chunk *c, uint32_t replicas)
@@ -275,7 +285,7 @@ void tarn_chunk_free(struct tarn_chunk *c)
     c->n = 0;
 }
 
-struct tarn_put_job *tarn_chunk_add(struct tarn_put *p, struct tarn_chunk *c, size_t i)
+void tarn_chunk_add(struct tarn_put *p, struct tarn_chunk *c, size_t i)
 {
     struct tarn_put_job *job = &c->jobs[c->n];
 
@@ -288,10 +298,9 @@ struct tarn_put_job *tarn_chunk_add(struct tarn_put *p, struct tarn_chunk *c, si
     for (uint32_t k = 0; k < p->replicas; k++)
         job->targets[k].job = job;
     c->n++;
-    int rc = tarn_put_assign(p, job);
+    int rc = assign(p, job);
     if (rc != 0)
         tarn_job_fail(job, rc);
-    return job;
 }
 
 bool tarn_chunk_has_key(const struct tarn_put *p, const struct tarn_chunk *c, const struct tarn_key *key)
@@ -306,8 +315,6 @@ bool tarn_chunk_has_key(const struct tarn_put *p, const struct tarn_chunk *c, co
 
 void tarn_job_fail(struct tarn_put_job *job, int status)
 {
-    if (job->status != 0)
-        return;
-    job->status = status;
-    snprintf(job->text, sizeof job->text, "%s", tarn_last_error());
+    if (job->failure.code == 0)
+        tarn_reason_keep(&job->failure, status);
 }

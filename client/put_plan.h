@@ -5,21 +5,23 @@
 
 #include "client/put_job.h"
 
+/* Takes the options and collects the nodes that take part. */
 int tarn_put_plan(struct tarn_put *p, const struct tarn_put_options *o);
 void tarn_put_unplan(struct tarn_put *p);
+/* Checks item i; `pieces`: these, too. */
 int tarn_put_check(const struct tarn_item *item, size_t i, bool pieces);
-/* The node's part; made on first use. NULL: out of memory. */
+/* Finds or makes the node's part. NULL: out of memory. */
 struct tarn_put_node *tarn_put_node_of(struct tarn_put *p, struct tarn_peer_node *node);
-/* Chooses the targets' nodes. */
-int tarn_put_assign(struct tarn_put *p, struct tarn_put_job *job);
-/* Another node in place of the target's, which refused; false when there is none. */
+/* Gives all control connections back. */
+void tarn_put_give_conns(struct tarn_put *p);
+/* Chooses another node for a target whose node has refused. False: there is none. */
 bool tarn_put_reassign(struct tarn_put *p, struct tarn_target *t);
 int tarn_chunk_init(struct tarn_chunk *c, uint32_t replicas);
 void tarn_chunk_free(struct tarn_chunk *c);
-/* Adds item i as a job. */
-struct tarn_put_job *tarn_chunk_add(struct tarn_put *p, struct tarn_chunk *c, size_t i);
+/* Adds item i as a job and chooses its targets' nodes. */
+void tarn_chunk_add(struct tarn_put *p, struct tarn_chunk *c, size_t i);
 bool tarn_chunk_has_key(const struct tarn_put *p, const struct tarn_chunk *c, const struct tarn_key *key);
-/* The job failed with the thread's last error. */
+/* The job fails with status and this thread's last error, unless it has failed before. */
 void tarn_job_fail(struct tarn_put_job *job, int status);
 
 #endif

@@ -2,10 +2,9 @@
 /*
  * Puts: RESERVE and ABORT.
  *
- * A node that cannot take an object (full, draining, gone) is replaced by the next in the key's order
- * when the caller left the choice to us; so is one whose HELLO says that this process has too many
- * sessions there. BUSY for an item means that this session has reserved as much as it may: what it holds
- * must be committed first, so the item comes again in a later chunk.
+ * Where the caller named no node, a node that cannot take an object (full, draining, gone, too many sessions
+ * of this process) is replaced by the next one in the key's order. BUSY for an item means that this session
+ * has reserved as much as it may. It must commit first, so the item comes again in a later chunk.
  */
 #include "client/put_reserve.h"
 
@@ -22,14 +21,14 @@
 
 #define ABORT_NS (100 * TARN_NS_PER_MS)
 
-/* The target's node said no, with the thread's last error. */
+/* The target's node refused with code; the last error says why. */
 static void refused(struct tarn_put *p, struct tarn_target *t, int code)
 {
     struct tarn_put_job *job = t->job;
     bool asked = t->state == TARN_TARGET_ASKED; /* else HELLO was refused */
 
     t->state = TARN_TARGET_LOST;
-    if (job->status != 0)
+    if (job->failure.code != 0)
         return;
     switch (code) {
     case TARN_E_BUSY:
@@ -51,23 +50,18 @@ static void refused(struct tarn_put *p, struct tarn_target *t, int code)
 }
 
 static void refuse_all(struct tarn_put *p, struct tarn_chunk *c, struct tarn_peer_node *node,
-                       enum tarn_target_state state, int code)
+                       enum tarn_target_state state, const struct tarn_reason *why)
 {
-    char text[TARN_SENTENCE];
-
-    snprintf(text, sizeof text, "%s", tarn_last_error());
     for (uint32_t i = 0; i < c->n * p->replicas; i++) {
         struct tarn_target *t = &c->targets[i];
-        if (t->node != node || t->state != state)
-            continue;
-        tarn_last_error_set(text);
-        refused(p, t, code);
+        if (t->node == node && t->state == state)
+            refused(p, t, tarn_reason_fail(why));
     }
 }
 
 /* --- RESERVE ------------------------------------------------------------------------------------ */
 
-/* With other nodes to go to, one that keeps silent gets only part of the time. */
+/* With other nodes to turn to, a silent one gets only part of the time. */
 static struct tarn_steps steps_of(const struct tarn_put *p, const struct tarn_peer_node *node)
 {
     uint64_t now = tarn_now_ns(), left = p->deadline_ns > now ? p->deadline_ns - now : 0;
@@ -83,7 +77,7 @@ static struct tarn_steps steps_of(const struct tarn_put *p, const struct tarn_pe
 
 static bool wanted_by(const struct tarn_target *t, const struct tarn_peer_node *node)
 {
-    return t->node == node && t->state == TARN_TARGET_WANTED && t->job->status == 0;
+    return t->node == node && t->state == TARN_TARGET_WANTED && t->job->failure.code == 0;
 }
 
 static const struct tarn_command *reserve_command(struct tarn_put *p, struct tarn_chunk *c,
@@ -113,7 +107,9 @@ static const struct tarn_command *reserve_command(struct tarn_put *p, struct tar
 static int send_reserve(struct tarn_put *p, struct tarn_chunk *c, struct tarn_put_node *node)
 {
     struct tarn_steps steps = steps_of(p, node->node);
-    int rc = node->reserve ? 0 : tarn_control_conn_take_early(node->node, &steps, p->cancel, &node->reserve);
+    int rc = node->reserve ? 0
+                           : tarn_control_conn_take_in(node->node, TARN_CONTROL_CONN_EARLY, &steps, p->cancel,
+                                                       &node->reserve);
 
     if (rc != 0)
         return rc;
@@ -125,15 +121,16 @@ static int send_reserve(struct tarn_put *p, struct tarn_chunk *c, struct tarn_pu
 static void ask_node(struct tarn_put *p, struct tarn_chunk *c, struct tarn_peer_node *r)
 {
     struct tarn_put_node *node = tarn_put_node_of(p, r);
-    int rc = node ? send_reserve(p, c, node) : TARN_E_NO_MEMORY;
+    struct tarn_reason why;
 
-    if (rc != 0) {
-        if (node && node->reserve && rc == TARN_E_NODE_DOWN) {
-            tarn_control_conn_drop(node->reserve);
+    if (tarn_reason_keep(&why, node ? send_reserve(p, c, node) : TARN_E_NO_MEMORY) != 0) {
+        if (node && node->reserve) {
+            if (why.code == TARN_E_NODE_DOWN)
+                tarn_peer_node_failed(r, why.code, 0);
+            tarn_control_conn_give(node->reserve);
             node->reserve = NULL;
-            tarn_peer_node_aside(r, TARN_GONE, tarn_last_error());
         }
-        refuse_all(p, c, r, TARN_TARGET_WANTED, rc);
+        refuse_all(p, c, r, TARN_TARGET_WANTED, &why);
         return;
     }
     for (uint32_t i = 0; i < c->n * p->replicas; i++)
@@ -141,16 +138,17 @@ static void ask_node(struct tarn_put *p, struct tarn_chunk *c, struct tarn_peer_
             c->targets[i].state = TARN_TARGET_ASKED;
 }
 
+/* Is a reply of the node outstanding? NULL: of any node. */
 static bool is_reserving(const struct tarn_put *p, const struct tarn_peer_node *node)
 {
     for (uint32_t k = 0; k < p->nnodes; k++)
-        if (p->nodes[k].node == node)
-            return p->nodes[k].reserving;
+        if (p->nodes[k].reserving && (!node || p->nodes[k].node == node))
+            return true;
     return false;
 }
 
-/* What another node passes on to one that has been asked already waits for its answer: grants come in the
- * order in which they were asked for. */
+/* A target that moves to a node which was asked already waits for that answer, since grants come in the order
+ * of the questions. */
 void tarn_chunk_ask(struct tarn_put *p, struct tarn_chunk *c)
 {
     for (uint32_t i = 0; i < c->n * p->replicas; i++) {
@@ -164,7 +162,7 @@ void tarn_chunk_ask(struct tarn_put *p, struct tarn_chunk *c)
 
 static void take_grant(struct tarn_put *p, struct tarn_target *t, const redisReply *e)
 {
-    char who[352];
+    char who[TARN_NODE_TEXT];
 
     if (e->type == REDIS_REPLY_ERROR) {
         int rc = tarn_resp_error(e, tarn_peer_node_text(t->node, who), TARN_E_PROTOCOL);
@@ -173,8 +171,7 @@ static void take_grant(struct tarn_put *p, struct tarn_target *t, const redisRep
     }
     if (e->type != REDIS_REPLY_ARRAY || e->elements != 4 || !e->element[3]->str ||
         tarn_u64_parse(e->element[3]->str, e->element[3]->len, 16, UINT64_MAX, &t->gen) != 0) {
-        refused(p, t,
-                tarn_fail(TARN_E_PROTOCOL, "%s: RESERVE: not an answer", tarn_peer_node_text(t->node, who)));
+        refused(p, t, tarn_peer_node_fail(t->node, TARN_E_PROTOCOL, "RESERVE: not an answer"));
         return;
     }
     t->pool = (uint32_t)e->element[0]->integer;
@@ -200,7 +197,7 @@ static void take_grants(struct tarn_put *p, struct tarn_chunk *c, struct tarn_pe
     }
 }
 
-/* HELLO was refused, so nothing was asked for. */
+/* HELLO was refused, so RESERVE was not carried out. */
 static void unask(struct tarn_put *p, struct tarn_chunk *c, const struct tarn_peer_node *node)
 {
     for (uint32_t i = 0; i < c->n * p->replicas; i++)
@@ -212,32 +209,31 @@ static void reserve_failed(struct tarn_put *p, struct tarn_chunk *c, struct tarn
 {
     struct tarn_peer_node *r = node->node;
     bool refused_hello = node->reserve->refused;
-    char text[TARN_SENTENCE];
+    struct tarn_reason why;
 
-    snprintf(text, sizeof text, "%s", tarn_last_error());
+    tarn_reason_keep(&why, rc);
     if (refused_hello)
         unask(p, c, r);
-    if (rc == TARN_E_BUSY && !refused_hello) { /* the whole command: the node is on its way out */
+    if (rc == TARN_E_BUSY && !refused_hello) { /* the whole command: the node is draining */
         atomic_store(&r->draining, true);
-        rc = TARN_E_NODE_DOWN;
+        why.code = TARN_E_NODE_DOWN;
     } else if (rc == TARN_E_NODE_DOWN) {
-        tarn_peer_node_aside(r, TARN_GONE, text);
-        if (refused_hello) /* another incarnation's grants are given back there */
+        tarn_peer_node_failed(r, rc, 0);
+        if (refused_hello) /* the keeper gives back what another incarnation has granted */
             tarn_control_conn_give(node->reserve);
         else
             tarn_control_conn_drop(node->reserve);
         node->reserve = NULL;
     } else {
         if (rc == TARN_E_TIMEOUT && node->reserve->reply_due)
-            tarn_peer_node_silent(r, node->reserve->since_ns);
-        tarn_control_conn_give(node->reserve); /* what is granted in an answer to come is given back there */
+            tarn_peer_node_failed(r, rc, node->reserve->since_ns);
+        tarn_control_conn_give(node->reserve); /* the keeper gives back what a late answer grants */
         node->reserve = NULL;
     }
-    tarn_last_error_set(text);
-    refuse_all(p, c, r, refused_hello ? TARN_TARGET_WANTED : TARN_TARGET_ASKED, rc);
+    refuse_all(p, c, r, refused_hello ? TARN_TARGET_WANTED : TARN_TARGET_ASKED, &why);
 }
 
-/* What opens links and commits takes them meanwhile, instead of making others. */
+/* Opening links and COMMIT can take them meanwhile. */
 static void rest_connections(struct tarn_put *p)
 {
     for (uint32_t k = 0; k < p->nnodes; k++)
@@ -247,16 +243,8 @@ static void rest_connections(struct tarn_put *p)
         }
 }
 
-static bool any_reserving(const struct tarn_put *p)
-{
-    for (uint32_t k = 0; k < p->nnodes; k++)
-        if (p->nodes[k].reserving)
-            return true;
-    return false;
-}
-
-/* Asking again may send: no answer may be left unread, it would be taken for the next command's. Nobody is
- * wanted any more when no answer is outstanding. */
+/* All answers are read before more is asked: an unread one would pass for the next command's. Once no answer
+ * is outstanding, no target is WANTED. */
 void tarn_chunk_granted(struct tarn_put *p, struct tarn_chunk *c)
 {
     do {
@@ -276,7 +264,7 @@ void tarn_chunk_granted(struct tarn_put *p, struct tarn_chunk *c)
             freeReplyObject(reply);
         }
         tarn_chunk_ask(p, c);
-    } while (any_reserving(p));
+    } while (is_reserving(p, NULL));
     rest_connections(p);
 }
 
@@ -284,10 +272,10 @@ void tarn_chunk_granted(struct tarn_put *p, struct tarn_chunk *c)
 
 static bool to_abort(const struct tarn_target *t, const struct tarn_peer_node *node)
 {
-    return t->granted && t->job->status != 0 && t->node == node && t->state != TARN_TARGET_COMMITTING;
+    return t->granted && t->job->failure.code != 0 && t->node == node && t->state != TARN_TARGET_COMMITTING;
 }
 
-/* A node that is not up, does not answer, or has errands before it, gets it from the keeper later. */
+/* The keeper repeats it for a node that is not up, does not answer, or has owed commands before it. */
 static void abort_on(struct tarn_put *p, struct tarn_chunk *c, struct tarn_peer_node *node)
 {
     struct tarn_command a = {.n = 0};
@@ -317,11 +305,7 @@ static void abort_on(struct tarn_put *p, struct tarn_chunk *c, struct tarn_peer_
 
 void tarn_chunk_abort(struct tarn_put *p, struct tarn_chunk *c)
 {
-    char text[TARN_SENTENCE];
-
-    snprintf(text, sizeof text, "%s", tarn_last_error());
     for (uint32_t i = 0; i < c->n * p->replicas; i++)
         if (to_abort(&c->targets[i], c->targets[i].node))
             abort_on(p, c, c->targets[i].node);
-    tarn_last_error_set(text);
 }

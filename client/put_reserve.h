@@ -5,10 +5,11 @@
 
 #include "client/put_job.h"
 
+/* Sends RESERVE for all jobs. */
 void tarn_chunk_ask(struct tarn_put *p, struct tarn_chunk *c);
 /* Waits until every job has room on all its targets, or failed. */
 void tarn_chunk_granted(struct tarn_put *p, struct tarn_chunk *c);
-/* Gives back what failed jobs still hold. */
+/* Gives back the reservations of failed jobs. */
 void tarn_chunk_abort(struct tarn_put *p, struct tarn_chunk *c);
 
 #endif

@@ -20,16 +20,16 @@ static bool choose(const struct tarn_put *p, const struct tarn_target *t, uint64
     return tarn_way_choose(p->client, &q, now_ns, w);
 }
 
-/* The target is lost for good or for this try. */
+/* The job fails. again: it is worth another try. */
 static void lose(struct tarn_target *t, int code, bool again)
 {
     t->state = TARN_TARGET_LOST;
-    if (t->job->status == 0)
+    if (t->job->failure.code == 0)
         t->job->again = again;
     tarn_job_fail(t->job, code);
 }
 
-/* What is wrong with pieces that have only been glanced at so far. False: something is. */
+/* Checks pieces that were only glanced at. False: something is wrong. */
 static bool look(struct tarn_target *t)
 {
     int rc = tarn_work_look(&t->x.work);
@@ -43,9 +43,10 @@ static bool look(struct tarn_target *t)
 
 static bool post(struct tarn_put *p, struct tarn_target *t)
 {
-    char who[352], text[TARN_SENTENCE], busy[TARN_SENTENCE] = "";
+    struct tarn_reason busy;
     int rc;
 
+    busy.code = 0;
     for (uint64_t now = tarn_now_ns(); choose(p, t, now, &t->way); now = tarn_now_ns()) {
         if (t->x.work.seen && !(t->way.side->ops->caps & TARN_CAP_CHECKS) && !look(t))
             return false;
@@ -59,16 +60,15 @@ static bool post(struct tarn_put *p, struct tarn_target *t)
             return false;
         }
         if (rc == TARN_E_BUSY)
-            snprintf(busy, sizeof busy, "%s", tarn_last_error());
+            tarn_reason_keep(&busy, rc);
         t->tried |= tarn_way_bit(&t->way);
     }
-    if (busy[0] && tarn_now_ns() >= p->deadline_ns)
-        lose(t, tarn_fail(TARN_E_TIMEOUT, "%s", busy), false);
+    if (busy.code && tarn_now_ns() >= p->deadline_ns)
+        lose(t, tarn_fail(TARN_E_TIMEOUT, "%s", busy.text), false);
     else if (atomic_load(&t->node->health) == TARN_UP)
-        lose(t, tarn_fail(tarn_link_unreachable(t->node, true, t->x.work.gpu, text, sizeof text), "%s", text),
-             false);
+        lose(t, tarn_link_unreachable(t->node, true, t->x.work.gpu), false);
     else
-        lose(t, tarn_fail(TARN_E_NODE_DOWN, "%s: does not answer", tarn_peer_node_text(t->node, who)), true);
+        lose(t, tarn_peer_node_fail(t->node, TARN_E_NODE_DOWN, "does not answer"), true);
     return false;
 }
 
@@ -111,60 +111,50 @@ bool tarn_target_post(struct tarn_put *p, struct tarn_target *t, uint64_t offset
 
 /* --- outcomes ----------------------------------------------------------------------------------- */
 
-/* Once more into the same room, if nothing is on its way there from before; else into other room. */
+/* Writes again to the same extent, unless an earlier write may still arrive there; then to another one. */
 static void write_again(struct tarn_put *p, struct tarn_target *t)
 {
-    char who[352];
-
-    if (!t->x.fl || !t->x.fl->loose) {
+    if (!t->x.fl || !t->x.fl->loose)
         post(p, t);
-        return;
-    }
-    if (tarn_canceled(p->cancel)) {
+    else if (tarn_canceled(p->cancel))
         lose(t, tarn_cancel_fail(), false);
-        return;
-    }
-    tarn_fail(TARN_E_NODE_DOWN,
-              "%s: has not said that what a broken connection wrote has ended: look at the node",
-              tarn_peer_node_text(t->node, who));
-    lose(t, TARN_E_NODE_DOWN, true);
+    else
+        lose(t,
+             tarn_peer_node_fail(t->node, TARN_E_NODE_DOWN,
+                                 "has not said that what a broken connection wrote has ended: look at the "
+                                 "node"),
+             true);
 }
 
 static void broken(struct tarn_put *p, struct tarn_target *t)
 {
-    char who[352];
     struct tarn_way again;
 
     if (!t->x.fresh && choose(p, t, tarn_now_ns(), &again) &&
-        tarn_now_ns() < p->deadline_ns) { /* an old pooled link: once more on a new one */
+        tarn_now_ns() < p->deadline_ns) { /* a pooled link has died: once more on a new one */
         tarn_link_flush(t->way.side);
         write_again(p, t);
         return;
     }
-    tarn_fail(TARN_E_NODE_DOWN, "%s: the data connection broke during a put",
-              tarn_peer_node_text(t->node, who));
+    int rc = tarn_peer_node_fail(t->node, TARN_E_NODE_DOWN, "the data connection broke during a put");
     if (tarn_link_lost(t->way.side, t->pool, t->x.work.gpu)) {
         t->tried |= tarn_way_bit(&t->way);
         write_again(p, t);
         return;
     }
-    tarn_peer_node_aside(t->node, TARN_GONE, tarn_last_error());
-    lose(t, TARN_E_NODE_DOWN, true);
+    tarn_peer_node_failed(t->node, rc, 0);
+    lose(t, rc, true);
 }
 
 static void refused(struct tarn_target *t, int status)
 {
-    char who[352];
+    const char *why = t->x.why.code ? t->x.why.text : tarn_strerror(status);
 
-    lose(t,
-         tarn_fail(status, "%s: %s", tarn_peer_node_text(t->node, who),
-                   t->x.why[0] ? t->x.why : tarn_strerror(status)),
-         false);
+    lose(t, tarn_peer_node_fail(t->node, status, "%s", why), false);
 }
 
 static void done(struct tarn_put *p, struct tarn_target *t)
 {
-    char who[352];
     struct tarn_way again;
     int status = t->x.work.status;
 
@@ -180,16 +170,13 @@ static void done(struct tarn_put *p, struct tarn_target *t)
         else
             refused(t, status);
         break;
-    case TARN_E_AUTH: /* the session was over before the link's HELLO was read */
+    case TARN_E_AUTH: /* the session had ended before the link's HELLO */
     case TARN_E_NODE_DOWN:
         broken(p, t);
         break;
-    case TARN_E_STALE: /* the node no longer knows the reservation: the session broke off meanwhile */
+    case TARN_E_STALE: /* the session has ended, and the reservation with it */
         t->granted = false;
-        lose(
-            t,
-            tarn_fail(TARN_E_NODE_DOWN, "%s: has dropped the reservation", tarn_peer_node_text(t->node, who)),
-            true);
+        lose(t, tarn_peer_node_fail(t->node, TARN_E_NODE_DOWN, "has dropped the reservation"), true);
         break;
     default:
         if (!t->x.work.seen || look(t))
@@ -200,8 +187,6 @@ static void done(struct tarn_put *p, struct tarn_target *t)
 
 static void landed(struct tarn_put *p, struct tarn_target *t)
 {
-    char who[352];
-
     switch (t->x.end) {
     case TARN_END_DONE:
         done(p, t);
@@ -210,15 +195,13 @@ static void landed(struct tarn_put *p, struct tarn_target *t)
         broken(p, t);
         break;
     case TARN_END_SILENT:
-        lose(t,
-             tarn_fail(TARN_E_NODE_DOWN, "%s: does not answer: it is paused or cut off",
-                       tarn_peer_node_text(t->node, who)),
+        lose(t, tarn_peer_node_fail(t->node, TARN_E_NODE_DOWN, "does not answer: it is paused or cut off"),
              true);
         break;
     case TARN_END_EXPIRED:
         lose(t,
-             tarn_fail(TARN_E_TIMEOUT, "%s: the deadline passed during the transfer: raise timeout_ms",
-                       tarn_peer_node_text(t->node, who)),
+             tarn_peer_node_fail(t->node, TARN_E_TIMEOUT,
+                                 "the deadline passed during the transfer: raise timeout_ms"),
              false);
         break;
     case TARN_END_CANCELED:
@@ -241,7 +224,7 @@ void tarn_chunk_write(struct tarn_put *p, struct tarn_chunk *c)
     for (uint32_t i = 0; i < c->n; i++) {
         struct tarn_put_job *job = &c->jobs[i];
         const struct tarn_item *item = &p->items[job->index];
-        for (uint32_t k = 0; k < p->replicas && job->status == 0; k++)
+        for (uint32_t k = 0; k < p->replicas && job->failure.code == 0; k++)
             tarn_target_post(p, &job->targets[k], 0, item->tensor.bytes, item->pieces, item->npieces);
     }
     tarn_put_written(p);

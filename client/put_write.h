@@ -5,12 +5,13 @@
 
 #include "client/put_job.h"
 
+/* Writes all jobs of the chunk to their targets, which are WRITTEN or LOST then. */
 void tarn_chunk_write(struct tarn_put *p, struct tarn_chunk *c);
-/* Starts writing pieces of `bytes` bytes at `offset` of the object to one target; false when it failed.
- * With p->seen.at_most nobody has counted: there may be fewer bytes. More make it a misfit. */
+/* Starts writing pieces at `offset` of the object to one target. False: the job has failed. bytes: the
+ * pieces' total; with p->seen.at_most they may have fewer, and if they have more the target is a misfit. */
 bool tarn_target_post(struct tarn_put *p, struct tarn_target *t, uint64_t offset, uint64_t bytes,
                       const struct tarn_piece *pieces, uint32_t npieces);
-/* Waits for all posted targets; their state becomes WRITTEN, or their job failed. */
+/* Waits for all posted targets. Each is WRITTEN then, or its job has failed. */
 void tarn_put_written(struct tarn_put *p);
 
 #endif

@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reading the node table: what nodes' records say is noted, and which incarnations are over. */
 #include "client/refresh.h"
 
 #include <stdio.h>
@@ -54,7 +53,7 @@ int tarn_peer_node_update(struct tarn_client *c, const struct tarn_node_record *
     tarn_lease_listed(node, n, sent_ns);
     bool back = !atomic_exchange(&node->listed, true);
     if (atomic_load(&node->health) != TARN_UP) {
-        if (back) /* it beats again, so it may answer: callers wait for the keeper's word */
+        if (back) /* it beats again, so callers wait for the keeper's word */
             atomic_store(&node->suspect, true);
         tarn_monitor_ask(c);
     }
@@ -72,7 +71,7 @@ static int update_one(void *arg, const struct tarn_node_record *n)
     return tarn_peer_node_update(f->client, n, f->pass, f->began_ns);
 }
 
-/* Nodes that this pass did not see are unlisted; incarnations whose id it saw under another epoch are over.
+/* Nodes that this pass did not see are not listed. Incarnations whose id it saw under another epoch are over.
  */
 static void settle(struct tarn_client *c, uint64_t pass)
 {
@@ -92,9 +91,7 @@ static void settle(struct tarn_client *c, uint64_t pass)
     pthread_rwlock_unlock(&c->nodes_lock);
 }
 
-/*
- * Becomes the one who refreshes: TARN_INPROGRESS; or waits for who does. 0: a refresh that began after we
- * came is as good as ours.
+/* TARN_INPROGRESS: this thread refreshes. 0: another thread's refresh that began after this call has ended.
  */
 static int refresh_begin(struct tarn_client *c, uint64_t deadline_ns, struct tarn_cancel *cancel)
 {

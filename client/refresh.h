@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reading the node table. */
+/* The node table: nodes' records in the directory. */
 #ifndef TARN_CLIENT_REFRESH_H
 #define TARN_CLIENT_REFRESH_H
 
@@ -10,11 +10,11 @@
 
 struct tarn_client;
 
-/* Reads the node table from the directory. */
+/* Reads the node table, or waits for another thread that does. */
 int tarn_peer_nodes_refresh(struct tarn_client *c, uint64_t deadline_ns, struct tarn_cancel *cancel);
-/* NODE_DOWN with its sentence: the directory lists none, and an operation needs one. */
+/* Fails with NODE_DOWN: an operation needs a node, and the directory lists none. */
 int tarn_peer_nodes_none(struct tarn_client *c);
-/* Applies one record that was asked for at sent_ns (also used by a refresh). */
+/* Applies one record, which was asked for at sent_ns. */
 int tarn_peer_node_update(struct tarn_client *c, const struct tarn_node_record *n, uint64_t pass,
                           uint64_t sent_ns);
 

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Removing. Any node can do it for any key (DELETE): it takes the key out of the directory in one step, frees
- * the copy it has itself, and answers which copies on other nodes are displaced. These are waited for like a
- * put's (displaced.h). The nodes that hold copies are asked first, since what they hold they free at once.
+ * Any node can remove any key (DELETE). It takes the key out of the directory in one step, frees its own
+ * copy, and names the displaced copies on other nodes. These are waited for like a put's (displaced.h). Nodes
+ * that hold copies are asked first, since they free them at once.
  *
- * Only a node says "no such key", since only a node knows whether the directory may have lost something: then
- * it answers AGAIN, and is asked again until the deadline. Copies that this client has read (its cache) are
- * released where they were, whatever the directory says.
+ * Only a node can say "no such key", since only a node knows whether the directory may have lost something.
+ * Then it answers AGAIN, and is asked again until the deadline. Copies in this client's cache are released
+ * where they were, whatever the directory says.
  *
- * A key is asked about at one node after the other. A DELETE that got no answer may have been carried out, so
- * "no such key" after it is what a remove that has taken place looks like.
+ * Nodes are asked one after the other. A DELETE without an answer may have been carried out, so "no such key"
+ * after it means that the key was removed.
  */
 #include "client/remove.h"
 
@@ -32,13 +32,13 @@
 #define PAUSE_MOST_MS 100
 
 struct target {
-    struct tarn_peer_node *node; /* asked in this round; NULL: not yet */
+    struct tarn_peer_node *node; /* asked in this round; NULL: none yet */
     struct tarn_peer_node *holders[TARN_REPLICAS_MAX];
     uint32_t nholders;
-    bool listed;  /* the directory has it */
+    bool listed;  /* the directory has the key */
     bool cached;  /* this client knows a copy */
     bool in_vain; /* a node was asked and did not decide, or there was none */
-    bool held;    /* AGAIN was the last answer */
+    bool held;    /* the last answer was AGAIN */
 };
 
 struct removal {
@@ -48,19 +48,19 @@ struct removal {
     struct target *targets;
     size_t n;
     uint64_t deadline_ns;
-    uint32_t times; /* a node may keep silent for so many patiences: more with each round */
+    uint32_t times; /* a node has that many patiences to answer: more each round */
     struct tarn_cancel *cancel;
     struct tarn_displaced_list old;
     struct tarn_verdict verdict;
-    char why[2][TARN_SENTENCE]; /* some key is not decided yet: no answer, AGAIN */
+    struct tarn_reason silent, again; /* why keys are undecided: no answer, AGAIN */
 };
 
-/* With the thread's last error as its sentence. */
+/* When it failed, the last error is its sentence. */
 static void decide(struct removal *r, size_t i, int status)
 {
     r->statuses[i] = status;
     if (status != 0)
-        tarn_verdict_say(&r->verdict, i, status, "remove", &r->keys[i], "%s", tarn_last_error());
+        tarn_verdict_of(&r->verdict, i, status, "remove", &r->keys[i]);
 }
 
 /* --- where copies are --------------------------------------------------------------------------- */
@@ -72,7 +72,7 @@ static void note_holders(struct target *t, const struct tarn_desc *d)
         t->holders[k] = d->locs[k].node;
 }
 
-/* Copies that this client may have read are released wherever they are. */
+/* Copies in the cache are released, whatever the directory says. */
 static int note_cached(struct removal *r, size_t i, const struct tarn_desc *d)
 {
     int rc = 0;
@@ -84,7 +84,7 @@ static int note_cached(struct removal *r, size_t i, const struct tarn_desc *d)
     return rc;
 }
 
-/* What the cache has is looked at first: a look-up puts what the directory has in its place. */
+/* Looks at the cache first: the look-up replaces what it has. */
 static int find_copies(struct removal *r)
 {
     struct tarn_resolved *found = malloc((r->n ? r->n : 1) * sizeof *found);
@@ -116,7 +116,7 @@ static int find_copies(struct removal *r)
     return rc;
 }
 
-/* A holder that answers, or any node that does. Nodes that were set aside a moment ago are waited for. */
+/* A holder that answers, or any node that does. Waits for the keeper's word on suspect holders. */
 static struct tarn_peer_node *node_for(struct removal *r, const struct target *t)
 {
     struct tarn_peer_node *any;
@@ -142,13 +142,13 @@ static void take_answer(struct removal *r, size_t i, struct tarn_peer_node *by, 
     struct target *t = &r->targets[i];
     bool copies = e->type == REDIS_REPLY_ARRAY && e->elements > 0;
     const redisReply *removed = copies ? e->element[0] : e; /* was there an object? */
-    char who[352];
+    char who[TARN_NODE_TEXT];
     int rc = tarn_resp_error(e, tarn_peer_node_text(by, who), TARN_E_PROTOCOL);
 
     t->held = rc == TARN_E_AGAIN;
     if (t->held) {
         t->in_vain = true;
-        snprintf(r->why[1], sizeof r->why[1], "%s", tarn_last_error());
+        tarn_reason_keep(&r->again, rc);
     } else if (rc != 0) {
         decide(r, i, rc);
     } else if (removed->type != REDIS_REPLY_INTEGER) {
@@ -163,13 +163,13 @@ static void take_answer(struct removal *r, size_t i, struct tarn_peer_node *by, 
     }
 }
 
-/* It did not answer: another is asked. What else went wrong is final. */
+/* When a node did not answer, another is asked. Other failures are final. */
 static void no_answer(struct removal *r, const size_t *batch, size_t n, int rc)
 {
     bool next = rc == TARN_E_NODE_DOWN || rc == TARN_E_TIMEOUT;
 
     if (next)
-        snprintf(r->why[0], sizeof r->why[0], "%s", tarn_last_error());
+        tarn_reason_keep(&r->silent, rc);
     for (size_t k = 0; k < n; k++) {
         r->targets[batch[k]].held = false;
         r->targets[batch[k]].in_vain = true;
@@ -235,7 +235,7 @@ static bool knows_nodes(struct tarn_client *c)
     return any;
 }
 
-/* Where there is none, there is none to wait for. */
+/* Fails at once when the directory lists no node. */
 static int need_node(struct removal *r)
 {
     int rc = knows_nodes(r->client) ? 0 : tarn_peer_nodes_refresh(r->client, r->deadline_ns, r->cancel);
@@ -252,14 +252,14 @@ static bool undecided(const struct removal *r)
 
 /* --- the end ------------------------------------------------------------------------------------ */
 
-/* No more time: DIRECTORY when that is what was waited for. */
+/* DIRECTORY: it was waited for until the deadline. */
 static int out_of_time(const struct removal *r, size_t i)
 {
     if (tarn_canceled(r->cancel))
         return tarn_cancel_fail();
     if (!r->targets[i].in_vain)
         return tarn_fail(TARN_E_TIMEOUT, "the deadline has passed: raise timeout_ms");
-    tarn_last_error_set(r->why[r->targets[i].held]);
+    tarn_reason_fail(r->targets[i].held ? &r->again : &r->silent);
     return r->targets[i].held ? TARN_E_DIRECTORY : TARN_E_NODE_DOWN;
 }
 
@@ -292,7 +292,7 @@ static void run(struct removal *r)
         if (!undecided(r) || !tarn_cancel_pause(r->cancel, r->deadline_ns, pause_ms))
             break;
         pause_ms = pause_ms * 2 < PAUSE_MOST_MS ? pause_ms * 2 : PAUSE_MOST_MS;
-        r->times += r->times < 8 ? r->times : 0; /* it may be the network that is slow, or Redis */
+        r->times += r->times < 8 ? r->times : 0; /* the network or Redis may be slow */
     }
     tarn_displaced_settle(r->client, &r->old, r->deadline_ns, r->cancel);
 }

@@ -10,6 +10,7 @@
 
 #include "base/cancel.h"
 
+/* statuses: one a key, or NULL. */
 int tarn_remove_run(struct tarn_client *c, const struct tarn_key *keys, size_t n, int32_t *statuses,
                     uint64_t deadline_ns, struct tarn_cancel *cancel);
 

@@ -1,10 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * From keys to descriptors, by way of the directory: the look-up calls, and resolving for gets.
- *
- * A record may name a node (or an incarnation of one) that the client has not heard of. Then the node
- * table is read again, and those keys are looked up once more. A node that is still unknown after that
- * is down; the directory is not asked about it again for a while.
+ * A record may name a node, or an incarnation, that the client does not know. Then the node table is read
+ * again, and those keys are looked up once more. A node that is still unknown is down; the node table is not
+ * read for it again for a while.
  */
 #include "client/resolve.h"
 
@@ -25,12 +23,12 @@ struct tarn_hits {
     struct tarn_resolved hits[];
 };
 
-/* Adds one location; true when its node should be asked for. */
+/* Adds one location. True: the node table should be read for its node. */
 static bool add_location(struct tarn_client *c, const struct tarn_location *l, struct tarn_desc *d)
 {
     struct tarn_peer_node *node = tarn_peer_node_of(c, l->node, (uint32_t)(l->gen >> 32));
 
-    if (!node || atomic_load(&node->superseded)) /* of an incarnation that is no more: nothing is there */
+    if (!node || atomic_load(&node->superseded)) /* its incarnation is over */
         return false;
     bool there = (atomic_load(&node->listed) || tarn_lease_runs(&node->lease, tarn_now_ns())) &&
                  !atomic_load(&node->lease.gone);
@@ -48,7 +46,8 @@ static bool add_location(struct tarn_client *c, const struct tarn_location *l, s
     return false;
 }
 
-bool tarn_desc_make(struct tarn_client *c, const struct tarn_record *r, struct tarn_desc *d)
+/* True: the record names a node that the client does not know. */
+static bool desc_make(struct tarn_client *c, const struct tarn_record *r, struct tarn_desc *d)
 {
     bool ask = false;
 
@@ -83,7 +82,7 @@ struct round {
     struct tarn_client *client;
     const struct tarn_key *keys;
     struct tarn_resolved *out;
-    const size_t *map; /* second round: which of out key i is; NULL: i */
+    const size_t *map; /* second round: key i's place in out; NULL: i */
     bool ask;
 };
 
@@ -97,14 +96,14 @@ static void resolve_one(void *arg, size_t i, int status, const struct tarn_recor
     r->status = status == 0 ? 0 : TARN_E_NOT_FOUND;
     r->desc.nlocs = r->desc.nlost = 0;
     if (status == 0)
-        round->ask |= tarn_desc_make(c, rec, &r->desc);
+        round->ask |= desc_make(c, rec, &r->desc);
     if (status == 0 && r->desc.nlocs > 0)
         tarn_cache_set(c->cache, key, tarn_key_hash(key), &r->desc);
     else
         tarn_cache_drop(c->cache, key, tarn_key_hash(key), NULL);
 }
 
-/* Looks up again what named unknown nodes, after the node table was read. */
+/* Reads the node table, then looks up again the keys whose records named unknown nodes. */
 static int resolve_lost(struct tarn_client *c, const struct tarn_key *keys, size_t n, uint64_t deadline_ns,
                         struct tarn_cancel *cancel, struct tarn_resolved *out)
 {

@@ -14,22 +14,20 @@
 
 struct tarn_client;
 
-/* One key's answer: 0 with *d; NOT_FOUND. */
+/* status 0, or NOT_FOUND. */
 struct tarn_resolved {
     int status;
     struct tarn_desc desc;
 };
 
-/* Asks the directory for n keys at once and fills the cache. The keys must be valid. */
+/* Looks n valid keys up in one round trip and fills the cache. */
 int tarn_resolve_keys(struct tarn_client *c, const struct tarn_key *keys, size_t n, uint64_t deadline_ns,
                       struct tarn_cancel *cancel, struct tarn_resolved *out);
-/* A descriptor from a record; true when it names a node that the client does not know yet. */
-bool tarn_desc_make(struct tarn_client *c, const struct tarn_record *r, struct tarn_desc *d);
-/* Any copy on a node that is not set aside? */
+/* Is any copy on a node that is not set aside? */
 bool tarn_desc_alive(const struct tarn_desc *d);
-/* No copy is on a node that is still there. */
+/* Are all copies on nodes that are gone? */
 bool tarn_desc_gone(const struct tarn_desc *d);
-/* Copies hit i's descriptor; false when it has none. */
+/* Copies hit i's descriptor. False: it is a miss. */
 bool tarn_hits_desc(const struct tarn_hits *h, size_t i, struct tarn_desc *d);
 int tarn_lookup_run(struct tarn_client *c, const struct tarn_key *keys, size_t n, uint64_t deadline_ns,
                     struct tarn_cancel *cancel, struct tarn_hits **hits_p);

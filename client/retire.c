@@ -1,11 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * The end of what leads to a node: its links and connections are taken out of use, and closed once nobody is
- * inside. The node is not told: its incarnation, this client's session or the connection itself is over.
- */
 #include "client/retire.h"
 
 #include <stdlib.h>
+#include <utlist.h>
 
 #include "client/client.h"
 
@@ -22,22 +19,18 @@ void tarn_link_free(struct tarn_open_link *l)
     free(l);
 }
 
-/* Takes one side's shared link and idle links out of use. remote.lock is held. */
+/* The node's lock is held. */
 static void retire_side(struct tarn_side *s)
 {
-    struct tarn_open_link *shared = atomic_exchange(&s->shared, NULL);
+    struct tarn_open_link *l, *next, *shared = atomic_exchange(&s->shared, NULL);
 
     if (atomic_load(&s->state) == TARN_SIDE_SHARED)
         atomic_store(&s->state, TARN_SIDE_UNKNOWN);
-    if (shared) {
-        shared->next = s->retired;
-        s->retired = shared;
-    }
-    while (s->idle) {
-        struct tarn_open_link *l = s->idle;
-        s->idle = l->next;
-        tarn_link_free(l);
-    }
+    if (shared)
+        LL_PREPEND(s->retired, shared);
+    LL_FOREACH_SAFE(s->idle, l, next)
+    tarn_link_free(l);
+    s->idle = NULL;
     s->nidle = 0;
 }
 
@@ -47,15 +40,12 @@ void tarn_peer_node_retire(struct tarn_peer_node *node)
     for (int t = 0; t < node->client->ntransports; t++)
         for (int w = 0; w < 2; w++)
             retire_side(&node->sides[t][w]);
-    struct tarn_control_conn *calls = node->idle_conns;
+    struct tarn_control_conn *conn, *next, *idle = node->idle_conns;
     node->idle_conns = NULL;
     node->nidle_conns = 0;
     pthread_mutex_unlock(&node->lock);
-    while (calls) {
-        struct tarn_control_conn *conn = calls;
-        calls = conn->next;
-        tarn_control_conn_drop(conn);
-    }
+    LL_FOREACH_SAFE(idle, conn, next)
+    tarn_control_conn_drop(conn);
 }
 
 static bool side_busy(struct tarn_side *s)
@@ -66,20 +56,16 @@ static bool side_busy(struct tarn_side *s)
     return false;
 }
 
-/* remote.lock is held. */
+/* The node's lock is held. */
 static bool reap_side(struct tarn_side *s)
 {
-    struct tarn_open_link **at = &s->retired;
+    struct tarn_open_link *l, *next;
 
     if (s->retired && side_busy(s))
         return false;
-    while (*at) {
-        struct tarn_open_link *l = *at;
-        if (atomic_load(&l->views) != 0) {
-            at = &l->next;
-            continue;
-        }
-        *at = l->next;
+    LL_FOREACH_SAFE(s->retired, l, next)
+    if (atomic_load(&l->views) == 0) {
+        LL_DELETE(s->retired, l);
         tarn_link_free(l);
     }
     return s->retired == NULL;
@@ -97,7 +83,7 @@ bool tarn_peer_node_reap(struct tarn_peer_node *node)
     return clean;
 }
 
-/* The node would otherwise keep the session, for views, until this process exits. */
+/* Else the node would keep the session, for its views, until this process exits. */
 static void say_goodbye(struct tarn_control_conn *conn)
 {
     if (tarn_resp_append_strs(conn->resp, "QUIT", NULL) == 0)
@@ -106,13 +92,13 @@ static void say_goodbye(struct tarn_control_conn *conn)
 
 void tarn_peer_node_free(struct tarn_peer_node *node)
 {
+    struct tarn_open_link *l, *next;
+
     tarn_peer_node_retire(node);
     for (int t = 0; t < node->client->ntransports; t++)
         for (int w = 0; w < 2; w++)
-            for (struct tarn_open_link *l = node->sides[t][w].retired, *next; l; l = next) {
-                next = l->next;
-                tarn_link_free(l); /* views that were not released go with it */
-            }
+            LL_FOREACH_SAFE(node->sides[t][w].retired, l, next)
+    tarn_link_free(l); /* and with it views that were not released */
     if (node->watch) {
         say_goodbye(node->watch); /* nothing is mapped any more */
         tarn_control_conn_drop(node->watch);

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Taking connections and links to a node out of use, and closing them. */
+/*
+ * Retiring takes a node's links and connections out of use; reaping closes them once nobody is inside. The
+ * node is not told: its incarnation, this client's session or the connection itself is over.
+ */
 #ifndef TARN_CLIENT_RETIRE_H
 #define TARN_CLIENT_RETIRE_H
 
@@ -9,16 +12,13 @@ struct tarn_control_conn;
 struct tarn_open_link;
 struct tarn_peer_node;
 
-/* Its pools, whatever they hold, are void: links are taken out of use (closed when nobody is inside). */
 void tarn_peer_node_retire(struct tarn_peer_node *node);
-/* Closes what was retired and is no longer in use; false when something still is. */
+/* False: something retired is still in use. */
 bool tarn_peer_node_reap(struct tarn_peer_node *node);
-/* Frees a remote and all it holds; at close. */
+/* At close. */
 void tarn_peer_node_free(struct tarn_peer_node *node);
-/* Closes a connection. */
 void tarn_control_conn_drop(struct tarn_control_conn *conn);
-/* Closes a link whose node needs no telling: its incarnation or this client's session is over.
- * tarn_link_close() tells it. */
+/* tarn_link_close() also tells the node. */
 void tarn_link_free(struct tarn_open_link *l);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Layer-wise puts: the same reserve, write and commit as tarn_put, each in a call of its own. Between
- * calls a session holds reservations, but no connection and no link.
+ * Layer-wise puts: reserve, write and commit as in tarn_put(), each in a call of its own. Between calls a
+ * session holds reservations, but no connection and no link.
  */
 #include "client/session.h"
 
@@ -10,7 +10,6 @@
 #include <utlist.h>
 
 #include "client/check.h"
-#include "client/control_conn.h"
 #include "client/put_commit.h"
 #include "client/put_job.h"
 #include "client/put_plan.h"
@@ -19,8 +18,8 @@
 
 struct tarn_put_session {
     struct tarn_put put;
-    struct tarn_cancel cancel; /* of the call that is under way */
-    struct tarn_item *items;   /* a copy: keys are copied, too */
+    struct tarn_cancel cancel; /* of the present call */
+    struct tarn_item *items;   /* copies, with their keys */
     void *keys;
     struct tarn_chunk *chunks;
     size_t nchunks;
@@ -43,7 +42,7 @@ static void enlist(struct tarn_put_session *s)
     pthread_mutex_unlock(&c->sessions_lock);
 }
 
-/* Before its end begins: tarn_close() aborts what it finds in the list. */
+/* tarn_close() aborts the sessions in the list, so one that ends leaves it first. */
 static void delist(struct tarn_put_session *s)
 {
     struct tarn_client *c = s->put.client;
@@ -53,18 +52,9 @@ static void delist(struct tarn_put_session *s)
     pthread_mutex_unlock(&c->sessions_lock);
 }
 
-static void release_connections(struct tarn_put *p)
-{
-    for (uint32_t k = 0; k < p->nnodes; k++) {
-        tarn_control_conn_give(p->nodes[k].reserve);
-        tarn_control_conn_give(p->nodes[k].commit);
-        p->nodes[k].reserve = p->nodes[k].commit = NULL;
-    }
-}
-
 static void session_free(struct tarn_put_session *s)
 {
-    release_connections(&s->put);
+    tarn_put_give_conns(&s->put);
     free(s->put.nodes);
     tarn_put_unplan(&s->put);
     for (size_t k = 0; k < s->nchunks; k++)
@@ -116,7 +106,7 @@ static struct tarn_chunk *chunk_for(struct tarn_put_session *s, const struct tar
     return &chunks[s->nchunks++];
 }
 
-/* Reserves all admissible items, chunk by chunk. Returns how many have room. */
+/* Reserves all valid items, chunk by chunk. Returns how many have room. */
 static size_t reserve_all(struct tarn_put_session *s, struct tarn_item *items)
 {
     struct tarn_put *p = &s->put;
@@ -136,17 +126,17 @@ static size_t reserve_all(struct tarn_put_session *s, struct tarn_item *items)
         tarn_chunk_abort(p, c);
         for (uint32_t i = 0; i < c->n; i++) {
             struct tarn_put_job *job = &c->jobs[i];
-            items[job->index].status = job->status;
-            if (job->status == 0) {
+            int rc = tarn_reason_fail(&job->failure);
+            items[job->index].status = rc;
+            if (rc == 0) {
                 s->jobs[job->index] = job;
                 reserved++;
             } else {
-                tarn_verdict_say(&p->verdict, job->index, job->status, "put", &s->items[job->index].key, "%s",
-                                 job->text);
+                tarn_verdict_of(&p->verdict, job->index, rc, "put", &s->items[job->index].key);
             }
         }
     }
-    release_connections(p);
+    tarn_put_give_conns(p);
     return reserved;
 }
 
@@ -211,7 +201,7 @@ static bool write_all(struct tarn_put *p, struct tarn_put_job *job, uint64_t off
     bool misfit = false;
 
     tarn_flight_init(&p->flight, p->client, p->cancel);
-    for (uint32_t k = 0; k < p->replicas && job->status == 0; k++)
+    for (uint32_t k = 0; k < p->replicas && job->failure.code == 0; k++)
         tarn_target_post(p, &job->targets[k], offset, bytes, pieces, npieces);
     tarn_put_written(p);
     tarn_flight_end(&p->flight);
@@ -251,17 +241,18 @@ int tarn_put_write(struct tarn_put_session *s, size_t i, uint64_t offset, const 
     uint64_t bytes = glanced ? room : tarn_pieces_bytes(pieces, npieces);
     if (offset > size || bytes > room)
         return too_long(bytes, offset, size);
-    if (job->status == 0) {
+    if (job->failure.code == 0) {
         begin_call(s, timeout_ms);
         if (!write_all(p, job, offset, bytes, pieces, npieces))
             return too_long(tarn_pieces_bytes(pieces, npieces), offset, size);
     }
-    if (job->status == 0)
+    if (job->failure.code == 0)
         return 0;
-    return tarn_fail(job->status, "put key '%s': %s", tarn_key_text(&s->items[i].key, name), job->text);
+    return tarn_fail(job->failure.code, "put key '%s': %s", tarn_key_text(&s->items[i].key, name),
+                     job->failure.text);
 }
 
-/* Objects nobody wrote to are complete, too: zero-length ones, and what the caller left as it was. */
+/* Objects without a write count as complete: empty ones, and those that the caller left alone. */
 static void mark_written(struct tarn_put_session *s)
 {
     for (size_t i = 0; i < s->put.n; i++)
@@ -286,13 +277,13 @@ int tarn_put_commit(struct tarn_put_session *s, int32_t *statuses, uint32_t time
         tarn_chunk_commit(p, &s->chunks[k]);
         tarn_chunk_stored(p, &s->chunks[k]);
     }
-    struct tarn_verdict v = {.code = 0};
+    struct tarn_verdict v = {.why.code = 0};
     for (size_t i = 0; i < p->n; i++) {
-        int status = s->jobs[i] ? s->jobs[i]->status : s->items[i].status;
+        int status = s->jobs[i] ? tarn_reason_fail(&s->jobs[i]->failure) : s->items[i].status;
         if (statuses)
             statuses[i] = status;
         if (s->jobs[i] && status != 0)
-            tarn_verdict_say(&v, i, status, "put", &s->items[i].key, "%s", s->jobs[i]->text);
+            tarn_verdict_of(&v, i, status, "put", &s->items[i].key);
     }
     session_free(s);
     return tarn_verdict_end(&v);
@@ -303,7 +294,7 @@ void tarn_put_abort(struct tarn_put_session *s)
     if (!s || tarn_client_enter(s->put.client) != 0)
         return;
     begin_call(s, 0);
-    s->put.cancel = NULL; /* what it gives back is waited for only briefly */
+    s->put.cancel = NULL; /* giving back takes only a moment */
     delist(s);
     for (size_t k = 0; k < s->nchunks; k++) {
         for (uint32_t i = 0; i < s->chunks[k].n; i++) {

@@ -5,7 +5,7 @@
 
 struct tarn_client;
 
-/* Aborts the put sessions that are still open; at close. */
+/* At close: aborts the open put sessions. */
 void tarn_sessions_close(struct tarn_client *c);
 
 #endif

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a side can do just now. Nothing here takes a lock: who takes a link finds out for certain (link.c). */
+/* What a side can do just now. Nothing here takes a lock; link.c decides again under the lock. */
 #ifndef TARN_CLIENT_SIDE_H
 #define TARN_CLIENT_SIDE_H
 
 #include "client/peer_node.h"
 
-/* May the side's transport move memory of that kind (tarn_pieces_gpu) to or from the pool? */
+/* Does the side's transport move memory of that kind (tarn_pieces_gpu()) to or from the pool? */
 static inline bool tarn_side_moves(const struct tarn_side *s, uint32_t pool, uint32_t gpu)
 {
     if (gpu && !(s->ops->caps & TARN_CAP_GPU))
@@ -14,8 +14,7 @@ static inline bool tarn_side_moves(const struct tarn_side *s, uint32_t pool, uin
            atomic_load_explicit(&s->node->pool_transports[pool], memory_order_relaxed) >> s->transport & 1;
 }
 
-/* The last attempt said that the side is of no use, and the time for the next has not come, or somebody else
- * is at it. */
+/* The last attempt failed, and the time for the next has not come, or another thread is at it. */
 static inline bool tarn_side_rests(const struct tarn_side *s, uint64_t now_ns)
 {
     switch (atomic_load(&s->state)) {
@@ -28,7 +27,7 @@ static inline bool tarn_side_rests(const struct tarn_side *s, uint64_t now_ns)
     }
 }
 
-/* Does it not reach the node just now, which is waited for since no other transport comes after it? */
+/* Is it unreachable, but waited for, since no other transport comes after it? */
 static inline bool tarn_side_awaited(const struct tarn_side *s)
 {
     return atomic_load(&s->state) == TARN_SIDE_UNREACHABLE && atomic_load(&s->code) == TARN_E_NOT_REACHABLE &&
@@ -42,7 +41,7 @@ static inline bool tarn_side_usable(const struct tarn_side *s, uint64_t now_ns)
 
     if (health == TARN_GONE || atomic_load(&s->node->superseded))
         return false;
-    if (health == TARN_SLOW) /* memory that is mapped already can be read without the node */
+    if (health == TARN_SLOW) /* mapped memory can be read without the node */
         return atomic_load(&s->state) == TARN_SIDE_SHARED && !s->write;
     return !tarn_side_rests(s, now_ns) || atomic_load(&s->nidle) > 0 || tarn_side_awaited(s);
 }

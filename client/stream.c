@@ -2,19 +2,19 @@
 /*
  * Streams of the application's GPUs that wait for an operation.
  *
- * Streams share a few channels of their device, and a stream that is held up holds up those on its channel.
- * So nothing is held before the copies that it waits for have been given to a GPU, or tarn's own stream might
- * be behind the one that waits for it. tarn_stream_wait() therefore waits on the host until all copies of a
- * get have been given, and then makes the stream wait for the events behind them, which depend on nothing but
- * these copies. Where bytes take another way it waits until the operation is complete.
+ * Streams share a few channels of their device, and a waiting stream blocks the others on its channel. tarn's
+ * own stream might be one of them. So no stream waits before the copies have been given to the GPU:
+ * tarn_stream_wait() waits on the host until all copies of a get are given, then makes the stream wait for
+ * the events behind them, which depend only on these copies. Where bytes take another way, it waits for the
+ * completion.
  *
- * The generation is still checked on the host, behind the copy. Once a stream was let go behind a copy, that
- * copy is the last one: if it was stale or failed, the item has failed. Another would bring bytes that the
- * completion calls right, and the stream may have read the ones before.
+ * The host checks the generation behind the copy. Once a stream was let go behind a copy, that copy is the
+ * last: when it is stale or fails, the item fails. Another copy could succeed while the stream has read the
+ * first one's bytes.
  *
- * The worker that runs the operation alone counts and notes events, without the lock: nobody else looks
- * before `issued`, which is set and cleared under q->lock, as are the events while it is set. They are noted
- * only while the queue that they belong to has copies of the operation to end, so they exist.
+ * Only the worker that runs the operation counts and notes events, without the lock: others look only when
+ * `issued` is set. `issued` changes under q->lock, and so do the events while it is set. An event is noted
+ * only while its queue still has copies of the operation to end, so it exists.
  */
 #include "client/stream.h"
 
@@ -23,7 +23,7 @@
 
 /* --- copies of a get -------------------------------------------------------------------------------- */
 
-/* Everything that is not final has been given. */
+/* Sets `issued` when every item is final or flying. */
 static void look_if_issued(struct tarn_ops_queue *q, struct tarn_operation *op)
 {
     if (op->issued || op->get.left == 0 || op->flying < op->get.left)
@@ -35,7 +35,7 @@ static void look_if_issued(struct tarn_ops_queue *q, struct tarn_operation *op)
     pthread_mutex_unlock(&q->lock);
 }
 
-/* Takes out the event, or the queue's. */
+/* Removes the event, or the queue's event. */
 static void forget_given(struct tarn_ops_queue *q, struct tarn_operation *op, const void *event,
                          const void *queue)
 {
@@ -48,7 +48,7 @@ static void forget_given(struct tarn_ops_queue *q, struct tarn_operation *op, co
         }
 }
 
-/* The last event of each queue is behind those before. False: more queues than are minded. */
+/* A queue's last event comes after its earlier ones, so only that is kept. False: too many queues. */
 static bool note_given(struct tarn_operation *op, const struct tarn_last_copy *copy)
 {
     uint32_t i = 0;
@@ -114,7 +114,7 @@ bool tarn_op_again(struct tarn_get *g)
 
 /* --- streams that wait -------------------------------------------------------------------------------- */
 
-/* The lock is held, so the events stay. */
+/* The lock is held, so the events exist. */
 static int let_go(struct tarn_operation *op, void *stream)
 {
     int rc = 0;

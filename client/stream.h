@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What gets tell their operations for streams that wait (struct tarn_get_calls). */
+/* A submitted get's calls for streams that wait (struct tarn_get_calls). */
 #ifndef TARN_CLIENT_STREAM_H
 #define TARN_CLIENT_STREAM_H
 

@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Views: read-only pointers into a pool on this host. The hazard entry that the link publishes keeps the
- * extent from being reused; it is taken back by tarn_release(), or with the link at tarn_close().
- * opaque: [0] the link, [1] the hazard.
+ * Views: read-only pointers into a pool on this host. The link publishes a hazard, which keeps the extent
+ * from being reused until tarn_release() or tarn_close(). opaque: [0] the link, [1] the hazard.
  *
- * The link is the side's shared one. Where links are a caller's own (pools of GPUs), one is lent to all
- * views, and moves nothing any more.
+ * Views use the side's shared link. Where links are pooled (pools of GPUs), one is lent to all views, and
+ * moves nothing any more.
  */
 #include <string.h>
 
@@ -57,7 +56,7 @@ static int view_at(struct tarn_client *c, const struct tarn_desc *d, const struc
     return rc;
 }
 
-/* Makes the side's link for views; used once a node. BUSY: not in time, but it may be later. */
+/* Makes the side's shared link. BUSY: not in time, but perhaps later. */
 static int connect_side(struct tarn_side *s, uint64_t deadline_ns, struct tarn_cancel *cancel)
 {
     struct tarn_open_link *link = NULL;
@@ -71,20 +70,20 @@ static int connect_side(struct tarn_side *s, uint64_t deadline_ns, struct tarn_c
     return rc;
 }
 
-/* Why transports give no views of pools that they serve, where that is more than that they are elsewhere. */
-static void note_why(const struct tarn_desc *d, char why[TARN_SENTENCE])
+/* Why transports that serve the pool give no views of it, unless they are only elsewhere. */
+static void note_why(const struct tarn_desc *d, struct tarn_reason *why)
 {
-    for (uint32_t k = 0; k < d->nlocs && !why[0]; k++) {
+    for (uint32_t k = 0; k < d->nlocs && why->code == 0; k++) {
         struct tarn_peer_node *node = d->locs[k].node;
         if (atomic_load(&node->health) != TARN_GONE && tarn_lease_runs(&node->lease, tarn_coarse_ns()) &&
-            tarn_link_unreachable(node, false, 0, why, TARN_SENTENCE) == TARN_E_NOT_REACHABLE)
-            why[0] = '\0';
+            tarn_reason_keep(why, tarn_link_unreachable(node, false, 0)) == TARN_E_NOT_REACHABLE)
+            why->code = 0;
     }
 }
 
 /* May the node be read from? deadline_ns 0: without asking. why: when it refuses. */
 static enum tarn_lease_word leased(struct tarn_peer_node *node, uint64_t deadline_ns,
-                                   struct tarn_cancel *cancel, char why[TARN_SENTENCE])
+                                   struct tarn_cancel *cancel, struct tarn_reason *why)
 {
     enum tarn_lease_word word = TARN_LEASE_RUNS;
 
@@ -94,22 +93,23 @@ static enum tarn_lease_word leased(struct tarn_peer_node *node, uint64_t deadlin
            !tarn_canceled(cancel))
         tarn_lease_wait(node->client, deadline_ns, cancel);
     if (word == TARN_LEASE_REFUSED)
-        tarn_lease_refusal(node, why, TARN_SENTENCE);
+        tarn_reason_keep(why, tarn_lease_refusal(node));
     else if (word == TARN_LEASE_ASK && deadline_ns != 0)
-        snprintf(why, TARN_SENTENCE, "the deadline has passed before Redis has answered: raise timeout_ms");
+        tarn_reason_keep(why, tarn_fail(TARN_E_TIMEOUT, "the deadline has passed before Redis has answered: "
+                                                        "raise timeout_ms"));
     return word;
 }
 
-/* deadline_ns 0: only through links that are there. why: of NOT_REACHABLE and DIRECTORY; "" when there is no
- * more to say. */
+/* deadline_ns 0: only through links that are there. why: of NOT_REACHABLE, TIMEOUT and DIRECTORY; code 0:
+ * there is no more to say. */
 static int view_any(struct tarn_client *c, const struct tarn_desc *d, uint64_t deadline_ns,
-                    struct tarn_cancel *cancel, struct tarn_view *v, char why[TARN_SENTENCE])
+                    struct tarn_cancel *cancel, struct tarn_view *v, struct tarn_reason *why)
 {
     struct tarn_choice q = {.locs = d->locs, .nlocs = d->nlocs, .view = true};
     int worst = TARN_E_NOT_REACHABLE;
     struct tarn_way w;
 
-    why[0] = '\0';
+    why->code = 0;
     while (tarn_way_choose(c, &q, tarn_now_ns(), &w)) {
         enum tarn_lease_word word = leased(d->locs[w.loc].node, deadline_ns, cancel, why);
         if (word != TARN_LEASE_RUNS) {
@@ -129,10 +129,10 @@ static int view_any(struct tarn_client *c, const struct tarn_desc *d, uint64_t d
             return 0;
         if (rc == TARN_E_STALE || rc == TARN_E_AGAIN) {
             worst = rc;
-            q.tried |= tarn_way_bits_to(w.loc); /* no other transport can say more of it */
+            q.tried |= tarn_way_bits_to(w.loc); /* other transports would say the same */
         } else if (rc != TARN_INPROGRESS) {
             worst = rc == TARN_E_BUSY ? TARN_E_TIMEOUT : worst;
-            snprintf(why, TARN_SENTENCE, "%s", tarn_last_error());
+            tarn_reason_keep(why, rc);
         }
     }
     if (deadline_ns != 0)
@@ -140,7 +140,15 @@ static int view_any(struct tarn_client *c, const struct tarn_desc *d, uint64_t d
     return worst;
 }
 
-static int explain(const struct tarn_key *key, const struct tarn_desc *d, int rc, const char *why)
+static int missing(const struct tarn_key *key)
+{
+    char name[96];
+
+    return tarn_fail(TARN_E_NOT_FOUND, "view key '%s': no such key", tarn_key_text(key, name));
+}
+
+static int explain(const struct tarn_key *key, const struct tarn_desc *d, int rc,
+                   const struct tarn_reason *why)
 {
     char name[96];
 
@@ -149,47 +157,43 @@ static int explain(const struct tarn_key *key, const struct tarn_desc *d, int rc
         return tarn_fail(rc, "view key '%s': this client holds too many views of the node: release some",
                          name);
     if (rc == TARN_E_DIRECTORY || rc == TARN_E_TIMEOUT)
-        return tarn_fail(rc, "view key '%s': %s", name, why);
+        return tarn_fail(rc, "view key '%s': %s", name, why->text);
     if (tarn_desc_gone(d))
-        return tarn_fail(TARN_E_NOT_FOUND, "view key '%s': no such key", name);
+        return missing(key);
     if (!tarn_desc_alive(d))
         return tarn_fail(TARN_E_NODE_DOWN, "view key '%s': no node that holds it answers", name);
-    if (why[0])
-        return tarn_fail(rc, "view key '%s': %s: get it", name, why);
+    if (why->code)
+        return tarn_fail(rc, "view key '%s': %s: get it", name, why->text);
     return tarn_fail(rc, "view key '%s': no copy is in shared memory on this host: get it", name);
 }
 
-/* The whole way: resolve, connect, again while a writer keeps replacing the object. */
+/* Resolves and connects, again while a writer keeps replacing the object. */
 static int view_slow(struct tarn_client *c, const struct tarn_key *key, uint64_t deadline_ns,
                      struct tarn_view *v)
 {
     struct tarn_cancel own, *cancel = tarn_client_cancel(c, &own);
     struct tarn_resolved r;
     struct tarn_desc last = {.nlocs = 0};
-    char why[TARN_SENTENCE];
+    struct tarn_reason why;
     int rc;
 
     do {
         rc = tarn_resolve_keys(c, key, 1, deadline_ns, cancel, &r);
         if (rc != 0)
             return rc;
-        if (r.status != 0) {
-            r.desc.nlocs = r.desc.nlost = 0;
-            return explain(key, &r.desc, TARN_E_NOT_FOUND, "");
-        }
-        rc = view_any(c, &r.desc, deadline_ns, cancel, v, why);
+        if (r.status != 0)
+            return missing(key);
+        rc = view_any(c, &r.desc, deadline_ns, cancel, v, &why);
         if (rc == 0)
             return 0;
         if (tarn_canceled(cancel))
             return tarn_cancel_fail();
         if (rc != TARN_E_STALE)
-            return explain(key, &r.desc, rc, why);
-        /* The directory shows what is stale already: the node is just taking it out. */
+            return explain(key, &r.desc, rc, &why);
+        /* The directory still shows a stale copy: its node is just taking it out. */
         if (tarn_desc_bytes(&last) == tarn_desc_bytes(&r.desc) &&
-            memcmp(last.locs, r.desc.locs, r.desc.nlocs * sizeof last.locs[0]) == 0) {
-            r.desc.nlocs = r.desc.nlost = 0;
-            return explain(key, &r.desc, TARN_E_NOT_FOUND, "");
-        }
+            memcmp(last.locs, r.desc.locs, r.desc.nlocs * sizeof last.locs[0]) == 0)
+            return missing(key);
         memcpy(&last, &r.desc, tarn_desc_bytes(&r.desc));
     } while (tarn_now_ns() < deadline_ns);
     return tarn_fail(TARN_E_TIMEOUT, "view: the object is replaced faster than it can be looked up");
@@ -198,7 +202,7 @@ static int view_slow(struct tarn_client *c, const struct tarn_key *key, uint64_t
 int tarn_view(struct tarn_client *c, const struct tarn_key *key, uint32_t timeout_ms, struct tarn_view *v)
 {
     struct tarn_desc d;
-    char why[TARN_SENTENCE];
+    struct tarn_reason why;
     int rc = tarn_client_enter(c);
 
     if (rc == 0)
@@ -208,9 +212,9 @@ int tarn_view(struct tarn_client *c, const struct tarn_key *key, uint32_t timeou
     if (rc != 0)
         return rc;
     if (tarn_cache_find(c->cache, key, tarn_key_hash(key), &d)) {
-        rc = view_any(c, &d, 0, NULL, v, why);
-        if (rc == 0 || rc == TARN_E_DIRECTORY) /* that is away: nobody can be asked */
-            return rc == 0 ? 0 : explain(key, &d, rc, why);
+        rc = view_any(c, &d, 0, NULL, v, &why);
+        if (rc == 0 || rc == TARN_E_DIRECTORY) /* Redis is away and cannot be asked */
+            return rc == 0 ? 0 : explain(key, &d, rc, &why);
     }
     return view_slow(c, key, tarn_client_deadline(c, timeout_ms), v);
 }

@@ -4,7 +4,7 @@
 #include "client/client.h"
 #include "client/side.h"
 
-/* Can the copy be reached by this side? */
+/* Does the side reach the copy? */
 static bool reaches(const struct tarn_choice *q, const struct tarn_loc *l, const struct tarn_side *s,
                     uint64_t now_ns)
 {

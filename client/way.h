@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Which copy, by which transport: the one place where that is decided, for gets, views and puts.
+ * Which copy, by which transport: gets, views and puts all decide it here.
  *
- * Order: transports in order of preference, for each all copies, beginning at one that depends on the client,
- * so that clients spread over replicas. The caller notes what it has tried and asks again.
+ * Transports come in order of preference, and for each all copies. The first copy depends on the client, so
+ * clients spread over replicas. The caller notes what it has tried and asks again.
  */
 #ifndef TARN_CLIENT_WAY_H
 #define TARN_CLIENT_WAY_H
@@ -16,20 +16,19 @@
 
 struct tarn_client;
 
-/* What is to be reached. */
 struct tarn_choice {
     const struct tarn_loc *locs; /* node and pool of each copy */
     uint32_t nlocs;
     uint32_t gpu; /* tarn_pieces_gpu() */
     bool write;
-    bool view;      /* in place: by transports that can, also while the node is slow */
+    bool view;      /* only by transports with views; through a shared link also while the node is slow */
     uint64_t tried; /* ways not to choose: tarn_way_bit(), tarn_way_bits_to() */
 };
 
 struct tarn_way {
     struct tarn_side *side;
-    uint32_t loc; /* of the copies */
-    bool more;    /* another copy can be reached besides */
+    uint32_t loc; /* index of the copy */
+    bool more;    /* another copy can be reached, too */
 };
 
 static inline uint64_t tarn_way_bit(const struct tarn_way *w)
@@ -43,7 +42,7 @@ static inline uint64_t tarn_way_bits_to(uint32_t loc)
     return (uint64_t)0xff << (loc * TARN_TRANSPORTS_MAX);
 }
 
-/* The best way not tried yet; false: none is left. */
+/* The best way not tried yet. False: none is left. */
 bool tarn_way_choose(const struct tarn_client *c, const struct tarn_choice *q, uint64_t now_ns,
                      struct tarn_way *w);
 

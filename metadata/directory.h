@@ -1,18 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The directory: which tensors exist, where their copies are, which nodes live. Kept in Redis as
- * text that `redis-cli` can read; metadata/KEYS.md has the layout. This is the only module with a
- * Redis connection.
+ * The directory: which tensors exist, where their copies are, which nodes live. Redis keeps it as text that
+ * `redis-cli` can read; metadata/KEYS.md has the layout. Only this module connects to Redis.
  *
- * Nodes are the truth, Redis the directory: a record may vanish (eviction, restart, FLUSHALL) and be
- * restored by the node; a location in it may be out of date, which the generation check behind every
- * transfer finds out. Only the node that holds a copy adds or removes its location, by Lua scripts
- * that touch one key each.
+ * Nodes hold the truth. A record may vanish from Redis (eviction, restart, FLUSHALL), and its node restores
+ * it. A location may be out of date, which the generation check after each transfer detects. Only the node
+ * that holds a copy adds or removes its location, by Lua scripts that touch one key each.
  *
- * All calls block until the deadline at most and may be made from any thread; connections are pooled.
- * Errors of a call as a whole: DIRECTORY (absent, refused, read-only, out of memory, loading: Redis's
- * own words in the sentence), TIMEOUT, AUTH (wrong password), NO_MEMORY; CANCELED of those that take a
- * cancel. After a failed call any part of a batch may or may not have happened.
+ * A call blocks until its deadline at most. Any thread may call; connections are pooled. Errors of a call as
+ * a whole: DIRECTORY (absent, refused, read-only, out of memory, loading; the sentence has Redis's own
+ * words), TIMEOUT, AUTH (wrong password), NO_MEMORY, and CANCELED if it takes a cancel. After a failed call
+ * any part of a batch may have happened.
  */
 #ifndef TARN_METADATA_DIRECTORY_H
 #define TARN_METADATA_DIRECTORY_H
@@ -26,7 +24,7 @@
 #define TARN_POOL_NAME_MAX 31
 #define TARN_NS_MAX 63
 #define TARN_DISPLACED_MAX 8             /* displaced copies that a record names */
-#define TARN_DISPLACED_EXPIRY_MS 3600000 /* of what names displaced copies, and nothing else */
+#define TARN_DISPLACED_EXPIRY_MS 3600000 /* of a key that names displaced copies and nothing else */
 #define TARN_FIELD_MAX 256               /* longest transport descriptor of a pool */
 
 struct tarn_directory;
@@ -65,34 +63,32 @@ struct tarn_node_record {
     char id[TARN_NODE_ID_MAX + 1];
     uint64_t epoch;
     char host[128], host_id[40], control[280], unix_path[108], version[32];
-    char state[16];  /* "ready", "draining"; "returning": it compares what it holds, nothing may be read there
-                      */
-    bool restoring;  /* it publishes everything again after a loss of the directory */
-    bool refuses;    /* when cut off from Redis its readers refuse instead of reading on */
-    char secret[40]; /* that the node has made for its control connections; "": none */
+    char state[16];  /* "ready", "draining"; "returning": compares what it holds, may not be read from */
+    bool restoring;  /* publishes everything again after a loss of the directory */
+    bool refuses;    /* when cut off from Redis, its readers refuse instead of reading on */
+    char secret[40]; /* made by the node for its control connections; "": none */
     uint32_t pid;
     uint64_t started_ms;
-    uint64_t left_ms; /* how long it would still live when it was read */
+    uint64_t left_ms; /* until the record expires, as of when it was read */
     uint32_t npools;
     struct tarn_pool_record *pools; /* npools, owned by whoever made the record */
 };
 
 /*
- * uri: as in struct tarn_options; NULL or "": localhost. Connects once, so that a wrong address or password
- * is found now. `log` must outlive the directory; may be NULL.
+ * uri: as in struct tarn_options; NULL or "": localhost. Connects once, to find a wrong address or password
+ * now. `log` must outlive the directory; may be NULL.
  */
 int tarn_directory_open(const char *uri, const char *ns, const struct tarn_logger *log, uint64_t deadline_ns,
                         struct tarn_cancel *cancel, struct tarn_directory **d_p);
 void tarn_directory_close(struct tarn_directory *d);
 /* The address without user and password, for messages. */
 const char *tarn_directory_address(const struct tarn_directory *d);
-/* Does Redis keep other users out: by a password, or by a Unix socket of this user's alone and no port
- * besides? */
+/* Does Redis keep other users out: by a password, or by listening only on a Unix socket that is this user's
+ * alone? */
 bool tarn_directory_is_guarded(struct tarn_directory *d, uint64_t deadline_ns);
-/* False after a call that ended without Redis's answers: not reached, or cut off. What it refuses is an
- * answer. */
+/* False after a call to which Redis did not answer. A refusal by Redis counts as an answer. */
 bool tarn_directory_answers(const struct tarn_directory *d);
-/* How long the last login took to be answered, without connecting; 0: there was none. */
+/* The time from the last login's commands to its answers; 0: there was no login. */
 uint64_t tarn_directory_rtt_ns(const struct tarn_directory *d);
 /* Round trips made so far. */
 uint64_t tarn_directory_round_trips(const struct tarn_directory *d);
@@ -100,8 +96,8 @@ uint64_t tarn_directory_round_trips(const struct tarn_directory *d);
 /* --- readers ------------------------------------------------------------------------------------ */
 
 /*
- * Called once for each key, in order. status 0 with a record; NOT_FOUND; FORMAT when the record is
- * damaged (treated as a miss by callers, with the sentence in the last error). `r` is reused.
+ * Called once for each key, in order. status: 0 with a record; NOT_FOUND; FORMAT: the record is damaged, the
+ * last error says how, and callers treat it as a miss. `r` is reused.
  */
 typedef void (*tarn_record_fn)(void *arg, size_t i, int status, const struct tarn_record *r);
 
@@ -115,8 +111,8 @@ int tarn_directory_scan(struct tarn_directory *d, const char *match, uint64_t de
                         struct tarn_cancel *cancel, tarn_scan_fn fn, void *arg);
 
 /*
- * One page of a scan of all copies, for slow sweeps: *cursor is 0 at the start and again at the end. The
- * first `nlocations` copies of a key are locations, the others displaced; either may be none.
+ * One page of a scan of all copies, for slow sweeps. *cursor is 0 at the start and again at the end. The
+ * first `nlocations` copies of a key are locations, the others displaced copies.
  */
 typedef int (*tarn_copies_fn)(void *arg, const struct tarn_key *key, const struct tarn_location *copies,
                               uint32_t nlocations, uint32_t n);
@@ -128,7 +124,7 @@ typedef int (*tarn_node_record_fn)(void *arg, const struct tarn_node_record *n);
 int tarn_directory_nodes(struct tarn_directory *d, uint64_t deadline_ns, struct tarn_cancel *cancel,
                          tarn_node_record_fn fn, void *arg);
 
-/* What a reader needs to know of a node: its record, and how long that would live. */
+/* What a lease is made of: whether a node has a record, and until when. */
 struct tarn_lease_answer {
     char id[TARN_NODE_ID_MAX + 1]; /* in */
     uint64_t epoch;                /* 0: there is no record */
@@ -136,14 +132,12 @@ struct tarn_lease_answer {
     uint64_t left_ms;
 };
 
-/* Of all nodes (the directory hash), by Redis's clock in ms. A field is 0 where nothing is known. */
-struct tarn_pulse {
-    uint64_t now_ms, beat_ms, silent_ms, resumed_ms, heartbeat_ms;
-};
-
-/* Asks about n nodes in one round trip, not counted among the others. A damaged record counts as none. */
+struct tarn_directory_state;
+/* Asks about n nodes in one round trip, which is not counted. A damaged record counts as none. `state` gets
+ * the times of the directory's beats; its id is not checked against Redis's run. */
 int tarn_directory_leases(struct tarn_directory *d, struct tarn_lease_answer *answers, size_t n,
-                          struct tarn_pulse *pulse, uint64_t deadline_ns, struct tarn_cancel *cancel);
+                          struct tarn_directory_state *state, uint64_t deadline_ns,
+                          struct tarn_cancel *cancel);
 
 /* Waits for events until the deadline (0) or until fn returns non-zero (returned). Has its own connection. */
 int tarn_directory_events(struct tarn_directory *d, uint64_t deadline_ns, struct tarn_cancel *cancel,
@@ -152,11 +146,11 @@ int tarn_directory_events(struct tarn_directory *d, uint64_t deadline_ns, struct
 /* --- nodes -------------------------------------------------------------------------------------- */
 
 enum tarn_publish_mode {
-    TARN_PUBLISH_ABSENT, /* create; or add a copy when the record is of the same version and tensor and
-                            has none at the same node and pool; else EXISTS */
-    TARN_PUBLISH_JOIN,   /* only add a copy, as ABSENT does; EXISTS when the key does not have this version */
-    TARN_PUBLISH_REPLACE, /* take the place of any other version */
-    TARN_PUBLISH_RESTORE, /* as ABSENT, but an older version (born_ms, then version) gives way */
+    TARN_PUBLISH_ABSENT,  /* creates the record; or adds a copy if the record has the same version and tensor
+                             and no copy at the same node and pool; else EXISTS */
+    TARN_PUBLISH_JOIN,    /* only adds a copy, as ABSENT does; EXISTS: the key does not have this version */
+    TARN_PUBLISH_REPLACE, /* replaces any other version */
+    TARN_PUBLISH_RESTORE, /* as ABSENT, but replaces an older version (born_ms, then version) */
 };
 
 struct tarn_publish {
@@ -167,46 +161,47 @@ struct tarn_publish {
     uint64_t until_ms;         /* RESTORE: by Redis's time */
     struct tarn_record record; /* exactly one location: the new copy. Out: born_ms as the directory has it */
     /* out */
-    int status;  /* 0; EXISTS: `found` has what is there (zeros: nothing, or nothing legible); AGAIN: until_ms
-                    is over;  DIRECTORY */
-    bool stored; /* with another status than 0: it was published all the same; set by the publisher */
+    int status;  /* 0; EXISTS: `found` has the record there (zeros: none, or a damaged one); AGAIN: until_ms
+                    has  passed;  DIRECTORY */
+    bool stored; /* published although the status is not 0; set by the publisher */
     struct tarn_record found;
-    /* The first `nnamed` are named in the record as displaced, of any node; the others were locations of the
-     * same node and are out of the directory. */
+    /* The record names the first `nnamed`, of any node, as displaced. The others were locations of the same
+     * node and have left the directory. */
     uint32_t nnamed, ndisplaced;
     struct tarn_location displaced[TARN_DISPLACED_MAX];
 };
 
 /*
- * Publishes n copies in one pipelined round trip and announces each ("stored") to event readers. Either all
- * are restores, or none.
+ * Publishes n copies in one pipelined round trip and announces each ("stored") to event readers. All of them
+ * are restores, or none is.
  */
 int tarn_directory_publish(struct tarn_directory *d, struct tarn_publish *p, size_t n, uint64_t deadline_ns);
 
 /*
- * Publishing without waiting, for an event loop: a connection on which answers come in the order of what
- * was sent. Opening waits, and needs that something was published before; nothing else waits. One thread
- * at a time. There is no second try of any kind: after a failure, close it and publish again. Closing with
- * answers outstanding has Redis end the connection before anything else is written.
+ * Publishing without waiting, for an event loop: a connection whose answers come in the order of the items.
+ * For one thread at a time. Only opening waits; it requires an earlier tarn_directory_publish(). Nothing is
+ * retried: after a failure, close the stream and publish again. If answers are outstanding when it is closed,
+ * Redis ends the connection before anything else is written.
  */
 struct tarn_stream;
 int tarn_stream_open(struct tarn_directory *d, uint64_t deadline_ns, struct tarn_stream **s_p);
 void tarn_stream_close(struct tarn_stream *s);
 int tarn_stream_fd(const struct tarn_stream *s);      /* to wait for */
 bool tarn_stream_unsent(const struct tarn_stream *s); /* wait for room to send, too */
-/* Sends what goes. BUSY: not now, and nothing was done. After any other failure part of it may be queued. */
+/* Queues items and sends what the socket takes. BUSY: not now; nothing was queued. After any other failure
+ * some may be queued. */
 int tarn_stream_publish(struct tarn_stream *s, const struct tarn_publish *items, size_t n);
 /*
- * Sends what goes and takes the answers there are, for the items published longest ago: *done is counted
- * up to n. AGAIN: not all came yet. An item's status is as after tarn_directory_publish(), DIRECTORY also
- * when Redis has forgotten the script.
+ * Sends what the socket takes, then takes the answers that have come, for the oldest items first, and counts
+ * them in *done, up to n. AGAIN: some are missing. Statuses are as after tarn_directory_publish(); DIRECTORY
+ * also if Redis has forgotten the script.
  */
 int tarn_stream_take(struct tarn_stream *s, struct tarn_publish *items, size_t n, size_t *done);
 
 /*
- * Takes copies out of records, whether they are named as locations or as displaced: `location` only goes when
- * it is still exactly as given; the last copy takes the record along. `why` ("removed", "evicted", "expired";
- * NULL: say nothing) is announced.
+ * Takes copies out of records, as locations or as displaced copies. `location` goes only if it is still
+ * exactly as given; the last copy takes the record along. Announces `why`: "removed", "evicted", "expired";
+ * NULL: no announcement.
  */
 struct tarn_withdraw {
     struct tarn_key key;
@@ -218,34 +213,33 @@ struct tarn_withdraw {
 };
 int tarn_directory_withdraw(struct tarn_directory *d, struct tarn_withdraw *w, size_t n,
                             uint64_t deadline_ns);
-/* The same for what looks dead: each only before its until_ms. */
+/* The same for copies whose node looks dead: each only before its until_ms. */
 int tarn_directory_sweep(struct tarn_directory *d, struct tarn_withdraw *w, size_t n, uint64_t deadline_ns);
 
 /*
- * Removes objects: every location becomes a displaced copy, but the one that the calling node has freed,
- * which goes.
+ * Removes objects. Every location becomes a displaced copy, except `freed`, which the calling node has freed.
  */
 struct tarn_removal {
     /* in */
     struct tarn_key key;
     struct tarn_location freed; /* node "": none */
     /* out */
-    int status; /* 0; NOT_FOUND: no such key, but perhaps displaced copies of one; DIRECTORY */
+    int status; /* 0; NOT_FOUND: no such key, though perhaps displaced copies of it; DIRECTORY */
     uint32_t ndisplaced;
     struct tarn_location displaced[TARN_DISPLACED_MAX]; /* named in the record */
 };
 int tarn_directory_remove(struct tarn_directory *d, struct tarn_removal *items, size_t n,
                           uint64_t deadline_ns);
 
-/* The recheck set of a node: copies that it frees if it still holds them. Members last for an hour. */
+/* The recheck set of a node: copies that it frees if it still holds them. Members expire after an hour. */
 int tarn_directory_recheck_add(struct tarn_directory *d, const struct tarn_location *l, size_t n,
                                uint64_t deadline_ns);
-/* Takes `done` out, then reads some of what is left; their offsets are 0. *n_p: in the room for them, out how
- * many. */
+/* Takes `done` out, then reads some of the rest; their offsets are 0. *n_p: in, the room in `found`; out, how
+ * many were read. */
 int tarn_directory_recheck(struct tarn_directory *d, const char *node, const struct tarn_location *done,
                            size_t ndone, struct tarn_location *found, size_t *n_p, uint64_t deadline_ns);
 
-/* Whether copies are still named, then whether their nodes are listed. */
+/* For each copy: does its record still name it, and is its node listed? */
 enum tarn_listed { TARN_LISTED, TARN_LISTED_ANEW /* another epoch */, TARN_NOT_LISTED };
 struct tarn_copy_seen {
     struct tarn_key key;
@@ -255,66 +249,65 @@ struct tarn_copy_seen {
 };
 int tarn_directory_look_again(struct tarn_directory *d, struct tarn_copy_seen *copies, size_t n,
                               uint64_t deadline_ns);
-/* Whether a node of this id is listed, for each of n ids. */
+/* For each of n ids: is such a node listed? */
 int tarn_directory_listed(struct tarn_directory *d, const char *const *ids, size_t n, bool *listed,
                           uint64_t deadline_ns);
 
 /*
- * The directory as a whole: whether Redis still has the data it had (KEYS.md, "The directory itself"). All
- * times are Redis's, in milliseconds since 1970; 0: never.
+ * The directory as a whole: does Redis still have its data (KEYS.md, "The directory itself")? Times are
+ * Redis's, in milliseconds since 1970; 0: never.
  */
 #define TARN_DIRECTORY_ID_TEXT 17
 struct tarn_directory_state {
-    char id[TARN_DIRECTORY_ID_TEXT]; /* ""; there is none, or Redis has another run than the one it was made
-                                        in */
+    char id[TARN_DIRECTORY_ID_TEXT]; /* "": none, or it was made in another run of Redis */
     char run[64];                    /* of Redis */
     uint64_t now_ms, since_ms;
-    bool lost;                      /* it follows one that was lost */
-    uint64_t lived_ms;              /* with `lost`: the latest beat that a node remembers of that one */
-    uint32_t told;                  /* ... how many nodes have said so, each its own */
-    uint64_t nodes;                 /* of a beat: how many nodes were listed before it; some may be gone */
+    bool lost;                      /* it follows a lost one */
+    uint64_t lived_ms;              /* with `lost`: the latest beat there that any node remembers */
+    uint32_t told;                  /* with `lost`: how many nodes have reported their last beat there */
+    uint64_t nodes;                 /* in a beat: how many ids the set has; some may be gone */
     uint64_t beat_ms;               /* the last beat of any node */
     uint64_t heartbeat_ms;          /* of all its nodes */
-    uint64_t silent_ms, resumed_ms; /* the last time that no node had beaten for 2 heartbeats: from, to */
+    uint64_t silent_ms, resumed_ms; /* the last pause of 2 heartbeats or more without a beat: from, to */
 };
 /* Reads it, changes nothing. */
 int tarn_directory_look(struct tarn_directory *d, uint64_t deadline_ns, struct tarn_directory_state *s);
-/* It has been for a ttl: all nodes that lived before it have said so by now, or are late. */
+/* It is at least a ttl old: every node that lived before it has reported by now, or is late. */
 bool tarn_directory_aged(const struct tarn_directory_state *s, uint32_t ttl_ms);
 /*
- * A node record that was missing before this was read has expired: nodes beat, and all have had the time to.
- * False for a node with another heartbeat than theirs.
+ * True: a node record that was missing before this was read has expired, for nodes beat, and all have had the
+ * time to. False for a node with another heartbeat than the directory's.
  */
 bool tarn_directory_calm(const struct tarn_directory_state *s, uint32_t heartbeat_ms, uint32_t ttl_ms);
 
 /*
- * A heartbeat: says in the directory's hash that a node lives, makes the hash where there is none, and
- * refreshes the node's and its pools' records, which expire after ttl_ms. A record of the node that is not
- * there (any more) is only made before make_until_ms: others may have believed that the node is gone.
+ * A heartbeat: notes in the directory's hash that a node lives, creates the hash if there is none, and
+ * refreshes the records of the node and its pools, which expire after ttl_ms. A missing record of the node is
+ * created only before make_until_ms: afterwards others may believe that the node is gone.
  */
 struct tarn_beat {
     /* in */
     const struct tarn_node_record *node;
     uint32_t heartbeat_ms, ttl_ms;
-    bool own_redis; /* nobody else can have known a directory there: it has aged when made */
-    char known[TARN_DIRECTORY_ID_TEXT]; /* the directory of the beats before; "": this is the first */
-    uint64_t last_ms;                   /* and the last of them, by Redis's time */
+    bool own_redis;                     /* the node's private Redis: a new directory counts as aged */
+    char known[TARN_DIRECTORY_ID_TEXT]; /* the directory of earlier beats; "": this is the first */
+    uint64_t last_ms;                   /* the last of them, by Redis's time */
     uint64_t make_until_ms;             /* by Redis's time; 0: never */
     /* out */
     struct tarn_directory_state state;
     bool conflict;          /* CONFIG: other nodes beat with another heartbeat; nothing was written */
-    bool other;             /* not the known directory: the records were left alone */
-    bool gone;              /* the node's record was not there, and was not made */
+    bool other;             /* not the known directory: no record was written */
+    bool gone;              /* the node's record was missing and was not created */
     uint64_t taken_epoch;   /* of another living node with the same id: nothing was written; else 0 */
     bool left;              /* another node's record has expired since the last beats */
-    uint32_t expires_in_ms; /* the next of other nodes' records that were not refreshed in time; 0: none */
-    bool evicts;            /* Redis is set to drop keys when its memory is full */
+    uint32_t expires_in_ms; /* until the next late record of another node expires; 0: none is late */
+    bool evicts;            /* Redis drops keys when its memory is full */
     char policy[24];        /* its maxmemory-policy */
 };
 int tarn_directory_beat(struct tarn_directory *d, struct tarn_beat *b, uint64_t deadline_ns);
-/* CONFIG when Redis may drop any key: a copy that it forgets may be one that readers have. */
+/* CONFIG: Redis may drop keys. It would forget copies that readers still use. */
 int tarn_directory_check_redis(struct tarn_directory *d, uint64_t deadline_ns);
-/* Removes the node's and its pools' records, if they are still ours (epoch). */
+/* Removes the records of the node and its pools, if they still have its epoch. */
 int tarn_directory_leave(struct tarn_directory *d, const struct tarn_node_record *n, uint64_t deadline_ns);
 
 /* --- records as text (fuzzed) ------------------------------------------------------------------- */
@@ -324,7 +317,7 @@ struct tarn_text {
     const char *data;
     size_t bytes;
 };
-/* NOT_FOUND, without a sentence: displaced copies only, there is no object. */
+/* NOT_FOUND, without a sentence: only displaced copies, no object. */
 int tarn_record_parse(const struct tarn_text *fields, size_t n, struct tarn_record *r);
 
 #endif

@@ -1,15 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The directory's hash: whether Redis still has the data it had (docs/consistency.md, "Losing the
- * directory"). One script makes it, marks it as lost and notes that a node beats, all by Redis's clock:
+ * The directory's hash: does Redis still have its data (docs/consistency.md, "Losing the directory")? One
+ * script makes it, marks it as lost and notes that a node beats, all by Redis's clock:
  *
- *   another heartbeat than the node's, and a beat that is younger than 3 of those --> nothing: the node is
- * refused none, or Redis has another run than the one noted, or another heartbeat and no such beat --> made,
- * with a new id. `lost` when the node knew a directory, or there was one not the one that the node knew,
- * younger than a ttl --> marked as lost; the first mark begins its time again not the one that the node knew,
- * older              --> left as it is: the node is late
+ *   - It has another heartbeat than the node, and a beat younger than 3 of those: nothing; the node is
+ * refused.
+ *   - There is none, or Redis has another run than the one noted, or it has another heartbeat and no such
+ * beat: made, with a new id. `lost` if the node knew a directory, or there was one.
+ *   - It is not the one that the node knew, and younger than a ttl: marked as lost. The first mark begins its
+ * time again.
+ *   - It is not the one that the node knew, and older: nothing; the node is late.
  *
- * A run that is sent twice finds the id of its first time and changes nothing more.
+ * A command that is sent twice finds the id of its first run and changes nothing more.
  */
 #include <libgen.h>
 #include <stdio.h>
@@ -25,9 +27,9 @@
 /*
  * KEYS[1] the hash, KEYS[2] the set of nodes; ARGV: 1 heartbeat in ms, 2 ttl in ms, 3 id of a new one, 4 id
  * that the node knows or '', 5 its last beat there, 6 '1': a new one has aged at once, 7 the node's id.
- * Answers Redis's time, then fields and values, one more than the hash has: `nodes`, how many the set names.
- * `heartbeat` is another one when the node is refused. HDEL first: Redis lets a script that has written go on
- * when its memory is full.
+ * Answers Redis's time, then fields and values, one more than the hash has: `nodes`, how many ids the set
+ * has. `heartbeat` is another one if the node is refused. HDEL comes first: when its memory is full, Redis
+ * lets a script go on that has written.
  */
 const char tarn_state_script[] =
     "local heartbeat, ttl, last = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[5])\n"
@@ -77,17 +79,12 @@ const char tarn_state_script[] =
     "end\n"
     "return out\n";
 
-static void state_key(const struct tarn_directory *d, char out[TARN_REDIS_PREFIX + 16])
-{
-    snprintf(out, TARN_REDIS_PREFIX + 16, "%sdirectory", d->prefix);
-}
-
 int tarn_state_append(const struct tarn_directory *d, const struct tarn_beat *b,
                       const char fresh[TARN_DIRECTORY_ID_TEXT], const char *sha, struct tarn_resp *r)
 {
-    char key[TARN_REDIS_PREFIX + 16], nodes[TARN_REDIS_PREFIX + 16];
-    state_key(d, key);
-    snprintf(nodes, sizeof nodes, "%snodes", d->prefix);
+    char key[TARN_REDIS_KEY_TEXT], nodes[TARN_REDIS_KEY_TEXT];
+    tarn_redis_key(d, key, "directory");
+    tarn_redis_key(d, nodes, "nodes");
     struct tarn_command *c = tarn_resp_command(r, "EVALSHA", sha, "2", key, nodes, NULL);
     tarn_command_u64(c, b->heartbeat_ms);
     tarn_command_u64(c, b->ttl_ms);
@@ -99,7 +96,7 @@ int tarn_state_append(const struct tarn_directory *d, const struct tarn_beat *b,
 
 /* --- reading ------------------------------------------------------------------------------------ */
 
-/* In a text that has a space before and behind each. */
+/* How many words a text has that begins and ends with a space. */
 static uint32_t words(const char *text)
 {
     uint32_t spaces = 0;
@@ -168,15 +165,14 @@ struct look {
     struct tarn_directory_state *state;
 };
 
-static int append_look(void *arg, struct tarn_resp *r)
+static int append_look(void *arg, size_t i, struct tarn_resp *r)
 {
     const struct look *l = arg;
-    char key[TARN_REDIS_PREFIX + 16];
-    state_key(l->d, key);
-    int rc = tarn_resp_append_strs(r, "HGETALL", key, NULL);
-    if (!rc)
-        rc = tarn_resp_append_strs(r, "INFO", "server", NULL);
-    return rc ? rc : tarn_resp_append_strs(r, "TIME", NULL);
+    char key[TARN_REDIS_KEY_TEXT];
+    tarn_redis_key(l->d, key, "directory");
+    return i == 0   ? tarn_resp_append_strs(r, "HGETALL", key, NULL)
+           : i == 1 ? tarn_resp_append_strs(r, "INFO", "server", NULL)
+                    : tarn_resp_append_strs(r, "TIME", NULL);
 }
 
 uint64_t tarn_time_ms(const redisReply *reply)
@@ -231,9 +227,9 @@ bool tarn_directory_calm(const struct tarn_directory_state *s, uint32_t heartbea
 
 /* --- settings of Redis -------------------------------------------------------------------------- */
 
-static int append_memory(void *arg, struct tarn_resp *r)
+static int append_memory(void *arg, size_t i, struct tarn_resp *r)
 {
-    (void)arg;
+    (void)arg, (void)i;
     return tarn_resp_append_strs(r, "INFO", "memory", NULL);
 }
 
@@ -271,14 +267,14 @@ int tarn_directory_check_redis(struct tarn_directory *d, uint64_t deadline_ns)
 
 /* --- who reaches Redis ---------------------------------------------------------------------------- */
 
-/* Of this user, or root, and nobody else may do what these bits of the mode say. */
+/* Does it belong to this user or root, with none of these bits in its mode? */
 static bool is_own(const char *path, mode_t bits)
 {
     struct stat s;
     return stat(path, &s) == 0 && (s.st_uid == geteuid() || s.st_uid == 0) && !(s.st_mode & bits);
 }
 
-/* Connecting takes the right to write to the socket, and to walk through its folder. */
+/* Connecting requires the right to write to the socket and to walk through its folder. */
 static bool is_own_socket(const char *path)
 {
     char folder[sizeof(((struct tarn_addr *)0)->host)];
@@ -286,9 +282,9 @@ static bool is_own_socket(const char *path)
     return is_own(dirname(folder), S_IXGRP | S_IXOTH) || is_own(path, S_IWGRP | S_IWOTH);
 }
 
-static int append_server(void *arg, struct tarn_resp *r)
+static int append_server(void *arg, size_t i, struct tarn_resp *r)
 {
-    (void)arg;
+    (void)arg, (void)i;
     return tarn_resp_append_strs(r, "INFO", "server", NULL);
 }
 

@@ -54,16 +54,14 @@ static int take_push(struct tarn_directory *d, const redisReply *push, tarn_even
 static int listen_on(struct tarn_directory *d, struct tarn_redis *c, uint64_t deadline_ns,
                      struct tarn_cancel *cancel, tarn_event_fn fn, void *arg)
 {
-    char channel[TARN_REDIS_PREFIX + 8];
-    snprintf(channel, sizeof channel, "%sevents", d->prefix);
-    int rc = tarn_resp_append_strs(c->resp, "SUBSCRIBE", channel, NULL);
+    int rc = tarn_resp_append_strs(c->resp, "SUBSCRIBE", d->channel, NULL);
     bool subscribed = false;
     d->round_trips++;
     while (!rc) {
         redisReply *push;
         rc = tarn_redis_read(c, deadline_ns, cancel, &push);
         if (rc)
-            return rc == TARN_E_TIMEOUT && subscribed ? 0 : tarn_redis_fail(d, rc);
+            return rc == TARN_E_TIMEOUT && subscribed ? 0 : tarn_redis_fail(d, c, rc);
         rc = take_push(d, push, fn, arg);
         subscribed = true;
     }

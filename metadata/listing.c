@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Lists the living nodes in three round trips: the set of ids, the nodes' records, their pools'
- * records. Ids without a record are nodes that have died. Damaged records are left out, with a line in
- * the log: one broken node must not hide the others.
+ * Lists the living nodes in three round trips: the set of ids, the nodes' records, their pools' records. An
+ * id without a record is a node that has died. Damaged records are left out, so that one broken node does not
+ * hide the others.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,8 +13,8 @@
 #include "metadata/redis.h"
 
 /*
- * Records are read in the order they are asked for, and moved up over those left out: entry i of
- * `nodes` is the i-th id at first and the i-th living node in the end.
+ * Entry i of `nodes` is the i-th id at first, and the i-th living node in the end: records move up over those
+ * left out.
  */
 struct listing {
     struct tarn_directory *d;
@@ -26,26 +26,24 @@ struct listing {
     size_t npools;
 };
 
-static int append_key(struct tarn_resp *r, const char *command, const struct tarn_directory *d,
-                      const char *rest)
+/* Logs a damaged record. 0: the listing goes on without the record. */
+static int left_out(const struct listing *l, const char *what, const char *id, int rc)
 {
-    char key[TARN_REDIS_PREFIX + 8 + TARN_NODE_ID_MAX + TARN_POOL_NAME_MAX + 2];
-    snprintf(key, sizeof key, "%s%s", d->prefix, rest);
-    return tarn_resp_append_strs(r, command, key, NULL);
-}
-
-static void left_out(const struct listing *l, const char *what, const char *id)
-{
-    tarn_log(l->d->log, TARN_LOG_WARN, "directory",
-             "msg=\"left out a damaged record\" %s=\"%s\" cause=\"%s\"", what, id, tarn_last_error());
+    if (rc == TARN_E_FORMAT)
+        tarn_log(l->d->log, TARN_LOG_WARN, "directory",
+                 "msg=\"left out a damaged record\" %s=\"%s\" cause=\"%s\"", what, id, tarn_last_error());
+    return rc == TARN_E_FORMAT || rc == TARN_E_NOT_FOUND ? 0 : rc;
 }
 
 /* --- ids ---------------------------------------------------------------------------------------- */
 
-static int append_ids(void *arg, struct tarn_resp *r)
+static int append_ids(void *arg, size_t i, struct tarn_resp *r)
 {
     const struct listing *l = arg;
-    return append_key(r, "SMEMBERS", l->d, "nodes");
+    char key[TARN_REDIS_KEY_TEXT];
+    (void)i;
+    tarn_redis_key(l->d, key, "nodes");
+    return tarn_resp_append_strs(r, "SMEMBERS", key, NULL);
 }
 
 static int take_ids(void *arg, size_t i, const redisReply *reply)
@@ -69,19 +67,13 @@ static int take_ids(void *arg, size_t i, const redisReply *reply)
 
 /* --- nodes -------------------------------------------------------------------------------------- */
 
-static int append_nodes(void *arg, struct tarn_resp *r)
+/* The life first: it is of that record or of an earlier one. */
+static int append_node(void *arg, size_t i, struct tarn_resp *r)
 {
     const struct listing *l = arg;
-    for (size_t i = 0; i < l->nnodes; i++) {
-        char rest[8 + TARN_NODE_ID_MAX];
-        snprintf(rest, sizeof rest, "node:%s", l->nodes[i].id);
-        int rc = append_key(r, "PTTL", l->d, rest); /* first: it is of that record or of an earlier one */
-        if (!rc)
-            rc = append_key(r, "HGETALL", l->d, rest);
-        if (rc)
-            return rc;
-    }
-    return 0;
+    char key[TARN_REDIS_KEY_TEXT];
+    tarn_redis_key(l->d, key, "node:%s", l->nodes[i / 2].id);
+    return tarn_resp_append_strs(r, i % 2 ? "HGETALL" : "PTTL", key, NULL);
 }
 
 static int take_left(struct listing *l, size_t i, const redisReply *reply)
@@ -99,17 +91,12 @@ static int take_node(void *arg, size_t at, const redisReply *reply)
     if (at % 2 == 0)
         return take_left(l, i, reply);
     struct tarn_node_record node = l->nodes[i];
-    if (reply->type == REDIS_REPLY_ERROR && strncmp(reply->str, "WRONGTYPE", 9))
-        return tarn_redis_check(l->d, reply);
-    if (reply->type == REDIS_REPLY_ARRAY && !reply->elements)
-        return 0;
-    int rc = tarn_reply_texts(reply, texts, &n);
+    int rc = tarn_hash_read(l->d, reply, texts, &n);
     if (!rc)
         rc = tarn_node_parse(texts, n, &node, l->pool_names[l->nliving]);
     if (rc)
-        left_out(l, "node", node.id);
-    else
-        l->nodes[l->nliving++] = node;
+        return left_out(l, "node", node.id, rc);
+    l->nodes[l->nliving++] = node;
     return 0;
 }
 
@@ -146,20 +133,15 @@ static int name_all_pools(struct listing *l)
     return 0;
 }
 
-static int append_pools(void *arg, struct tarn_resp *r)
+static int append_pool(void *arg, size_t i, struct tarn_resp *r)
 {
     const struct listing *l = arg;
-    for (size_t i = 0; i < l->npools; i++) {
-        char rest[8 + TARN_NODE_ID_MAX + TARN_POOL_NAME_MAX];
-        snprintf(rest, sizeof rest, "pool:%s/%s", l->nodes[l->owners[i]].id, l->pools[i].name);
-        int rc = append_key(r, "HGETALL", l->d, rest);
-        if (rc)
-            return rc;
-    }
-    return 0;
+    char key[TARN_REDIS_KEY_TEXT];
+    tarn_redis_key(l->d, key, "pool:%s/%s", l->nodes[l->owners[i]].id, l->pools[i].name);
+    return tarn_resp_append_strs(r, "HGETALL", key, NULL);
 }
 
-/* A pool of another epoch is what an earlier run of the node has left. */
+/* A pool of another epoch is left over from an earlier run of the node. */
 static int take_pool(void *arg, size_t i, const redisReply *reply)
 {
     struct listing *l = arg;
@@ -168,16 +150,12 @@ static int take_pool(void *arg, size_t i, const redisReply *reply)
     struct tarn_pool_record pool = l->pools[i];
     uint64_t epoch;
     size_t n;
-    if (reply->type == REDIS_REPLY_ERROR && strncmp(reply->str, "WRONGTYPE", 9))
-        return tarn_redis_check(l->d, reply);
-    if (reply->type == REDIS_REPLY_ARRAY && !reply->elements)
-        return 0;
-    int rc = tarn_reply_texts(reply, texts, &n);
+    int rc = tarn_hash_read(l->d, reply, texts, &n);
     if (!rc)
         rc = tarn_pool_parse(texts, n, &pool, &epoch);
     if (rc)
-        left_out(l, "pool", pool.name);
-    else if (epoch == node->epoch)
+        return left_out(l, "pool", pool.name, rc);
+    if (epoch == node->epoch)
         node->pools[node->npools++] = pool;
     return 0;
 }
@@ -191,7 +169,7 @@ static int gather(struct listing *l, uint64_t deadline_ns, struct tarn_cancel *c
     if (rc || !l->nnodes)
         return rc;
     struct tarn_pipeline nodes = {
-        .n = 2 * l->nnodes, .append = append_nodes, .reply = take_node, .arg = l, .cancel = cancel};
+        .n = 2 * l->nnodes, .append = append_node, .reply = take_node, .arg = l, .cancel = cancel};
     rc = tarn_redis_run(l->d, deadline_ns, &nodes);
     l->nnodes = l->nliving;
     if (rc || !l->nnodes)
@@ -200,7 +178,7 @@ static int gather(struct listing *l, uint64_t deadline_ns, struct tarn_cancel *c
     if (rc || !l->npools)
         return rc;
     struct tarn_pipeline pools = {
-        .n = l->npools, .append = append_pools, .reply = take_pool, .arg = l, .cancel = cancel};
+        .n = l->npools, .append = append_pool, .reply = take_pool, .arg = l, .cancel = cancel};
     return tarn_redis_run(l->d, deadline_ns, &pools);
 }
 

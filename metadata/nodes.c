@@ -2,12 +2,12 @@
 /*
  * Records of nodes and their pools.
  *
- * A record belongs to an epoch, one run of a node: refresh and drop leave records of other epochs
- * alone, readers skip a pool whose epoch is not its node's. A node's own record is written last: whoever
- * sees it finds the id in the set and the pools, too.
+ * A record belongs to an epoch, one run of a node: refresh and drop leave records of other epochs alone, and
+ * readers skip a pool whose epoch is not its node's. A node's own record is written last, so whoever sees it
+ * also finds the id in the set and the pools.
  *
- * Records expire when the beats stop; the set of node ids does not, so each beat looks at some ids of the
- * set and takes those out whose records are gone.
+ * Records expire when the beats stop, ids in the set do not. So each beat looks at some ids of the set and
+ * removes those whose records are gone.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,25 +17,6 @@
 #include "base/text.h"
 #include "metadata/records.h"
 #include "metadata/redis.h"
-
-#define NODE_KEY_TEXT (TARN_REDIS_PREFIX + 5 + TARN_NODE_ID_MAX + 1)
-#define POOL_KEY_TEXT (NODE_KEY_TEXT + 1 + TARN_POOL_NAME_MAX)
-
-static void node_key(const struct tarn_directory *d, const char *id, char out[NODE_KEY_TEXT])
-{
-    snprintf(out, NODE_KEY_TEXT, "%snode:%s", d->prefix, id);
-}
-
-static void pool_key(const struct tarn_directory *d, const char *id, const char *pool,
-                     char out[POOL_KEY_TEXT])
-{
-    snprintf(out, POOL_KEY_TEXT, "%spool:%s/%s", d->prefix, id, pool);
-}
-
-static void nodes_key(const struct tarn_directory *d, char out[NODE_KEY_TEXT])
-{
-    snprintf(out, NODE_KEY_TEXT, "%snodes", d->prefix);
-}
 
 static int check_node(const struct tarn_node_record *n)
 {
@@ -70,7 +51,7 @@ struct beat {
     size_t nothers, ngone;
 };
 
-/* make_until_ms: pools are always made, for nobody reads the pools of a node that is not listed. */
+/* make_until_ms does not concern pools: nobody reads the pools of a node that is not listed. */
 static struct tarn_command *begin_refresh(const struct beat *b, const char *sha, const char *key,
                                           uint64_t make_until_ms, struct tarn_resp *r)
 {
@@ -89,11 +70,11 @@ static void add_number(struct tarn_command *c, const char *name, uint64_t value)
 static int append_node(const struct beat *b, const char *sha, struct tarn_resp *r)
 {
     const struct tarn_node_record *n = b->node;
-    char key[NODE_KEY_TEXT], pools[TARN_POOL_LIST] = "";
+    char key[TARN_REDIS_KEY_TEXT], pools[TARN_POOL_LIST] = "";
     size_t used = 0;
     for (uint32_t i = 0; i < n->npools; i++)
         used += (size_t)snprintf(pools + used, sizeof pools - used, "%s%s", i ? "," : "", n->pools[i].name);
-    node_key(b->d, n->id, key);
+    tarn_redis_key(b->d, key, "node:%s", n->id);
     struct tarn_command *c = begin_refresh(b, sha, key, b->asked->make_until_ms, r);
     tarn_command_strs(c, "host", n->host, "hostid", n->host_id, NULL);
     add_number(c, "pid", n->pid);
@@ -122,8 +103,8 @@ static void add_transports(struct tarn_command *c, const struct tarn_pool_record
 static int append_pool(const struct beat *b, const struct tarn_pool_record *p, const char *sha,
                        struct tarn_resp *r)
 {
-    char key[POOL_KEY_TEXT], names[sizeof p->transports];
-    pool_key(b->d, b->node->id, p->name, key);
+    char key[TARN_REDIS_KEY_TEXT], names[sizeof p->transports];
+    tarn_redis_key(b->d, key, "pool:%s/%s", b->node->id, p->name);
     struct tarn_command *c = begin_refresh(b, sha, key, UINT64_MAX, r);
     tarn_command_strs(c, "kind", p->kind, NULL);
     if (p->device[0])
@@ -144,16 +125,16 @@ enum { STATE, EPOCH, MEMORY, OTHERS, FIRST };
 static int append_first(void *arg, size_t i, const char *sha, struct tarn_resp *r)
 {
     const struct beat *b = arg;
-    char key[NODE_KEY_TEXT], count[8];
+    char key[TARN_REDIS_KEY_TEXT], count[8];
     if (i == STATE)
         return tarn_state_append(b->d, b->asked, b->fresh, sha, r);
     if (i == MEMORY)
         return tarn_resp_append_strs(r, "INFO", "memory", NULL);
     if (i == EPOCH) {
-        node_key(b->d, b->node->id, key);
+        tarn_redis_key(b->d, key, "node:%s", b->node->id);
         return tarn_resp_append_strs(r, "HGET", key, "epoch", NULL);
     }
-    nodes_key(b->d, key);
+    tarn_redis_key(b->d, key, "nodes");
     snprintf(count, sizeof count, "%d", SAMPLE);
     return tarn_resp_append_strs(r, "SRANDMEMBER", key, count, NULL);
 }
@@ -198,13 +179,13 @@ static int take_first(void *arg, size_t i, const redisReply *reply)
 static int append_second(void *arg, size_t i, const char *sha, struct tarn_resp *r)
 {
     const struct beat *b = arg;
-    char key[NODE_KEY_TEXT];
+    char key[TARN_REDIS_KEY_TEXT];
     if (i == 0) {
-        nodes_key(b->d, key);
+        tarn_redis_key(b->d, key, "nodes");
         return tarn_resp_append_strs(r, "SADD", key, b->node->id, NULL);
     }
     if (i <= b->nothers) {
-        node_key(b->d, b->others[i - 1].id, key);
+        tarn_redis_key(b->d, key, "node:%s", b->others[i - 1].id);
         return tarn_resp_append_strs(r, "PTTL", key, NULL);
     }
     i -= 1 + b->nothers;
@@ -240,21 +221,21 @@ static int take_second(void *arg, size_t i, const redisReply *reply)
     return 0;
 }
 
-/* --- those who have left ------------------------------------------------------------------------ */
+/* --- nodes that have left ------------------------------------------------------------------------ */
 
 static int append_forget(void *arg, size_t i, const char *sha, struct tarn_resp *r)
 {
     const struct beat *b = arg;
-    char set[NODE_KEY_TEXT], record[NODE_KEY_TEXT];
+    char set[TARN_REDIS_KEY_TEXT], record[TARN_REDIS_KEY_TEXT];
     size_t at = 0;
     while (!b->others[at].gone || i--)
         at++;
-    nodes_key(b->d, set);
-    node_key(b->d, b->others[at].id, record);
+    tarn_redis_key(b->d, set, "nodes");
+    tarn_redis_key(b->d, record, "node:%s", b->others[at].id);
     return tarn_resp_append_strs(r, "EVALSHA", sha, "2", set, record, b->others[at].id, NULL);
 }
 
-/* Of several nodes that take an id out, one finds it there: that one sweeps. */
+/* Several nodes may remove an id; only the one that finds it there sweeps. */
 static int take_forgotten(void *arg, size_t i, const redisReply *reply)
 {
     const struct beat *b = arg;
@@ -335,11 +316,11 @@ int tarn_directory_beat(struct tarn_directory *d, struct tarn_beat *asked, uint6
 static int append_leave(void *arg, size_t i, const char *sha, struct tarn_resp *r)
 {
     const struct beat *b = arg;
-    char key[POOL_KEY_TEXT];
+    char key[TARN_REDIS_KEY_TEXT];
     if (i < b->node->npools)
-        pool_key(b->d, b->node->id, b->node->pools[i].name, key);
+        tarn_redis_key(b->d, key, "pool:%s/%s", b->node->id, b->node->pools[i].name);
     else
-        node_key(b->d, b->node->id, key);
+        tarn_redis_key(b->d, key, "node:%s", b->node->id);
     return tarn_resp_append_strs(r, "EVALSHA", sha, "1", key, b->epoch, NULL);
 }
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Records of objects: look-up, scan, publish, withdraw. Every call is one pipeline of one command a key. */
+/* Records of objects: look-up, publish, withdraw, remove. A call is one pipeline, of one command a key. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,8 +10,8 @@
 #include "metadata/redis.h"
 
 /*
- * Records of objects with a time to live expire in Redis this long after it, so that they vanish even
- * when their node cannot remove them; the node itself does so in time.
+ * Records of objects with a time to live expire in Redis this long after it, in case their node cannot remove
+ * them in time.
  */
 #define EXPIRY_GRACE_MS 60000
 #define TOO_MANY 2 /* the scripts: the record would name more than TARN_DISPLACED_MAX displaced copies */
@@ -46,18 +46,22 @@ int tarn_reply_texts(const redisReply *reply, struct tarn_text texts[TARN_TEXTS_
     return 0;
 }
 
+int tarn_hash_read(const struct tarn_directory *d, const redisReply *reply,
+                   struct tarn_text texts[TARN_TEXTS_MAX], size_t *n_p)
+{
+    if (tarn_reply_refuses(reply, "WRONGTYPE"))
+        return tarn_fail(TARN_E_FORMAT, "record: the key is no hash in Redis: delete it there");
+    int rc = tarn_redis_check(d, reply);
+    if (!rc)
+        rc = tarn_reply_texts(reply, texts, n_p);
+    return !rc && *n_p == 0 ? TARN_E_NOT_FOUND : rc;
+}
+
 int tarn_object_read(const struct tarn_directory *d, const redisReply *reply, struct tarn_record *r)
 {
     struct tarn_text texts[TARN_TEXTS_MAX];
     size_t n;
-    if (reply->type == REDIS_REPLY_ERROR) {
-        if (!strncmp(reply->str, "WRONGTYPE", 9))
-            return tarn_fail(TARN_E_FORMAT, "object record: the key is no hash in Redis: delete it there");
-        return tarn_redis_check(d, reply);
-    }
-    if (reply->type == REDIS_REPLY_ARRAY && reply->elements == 0)
-        return TARN_E_NOT_FOUND;
-    int rc = tarn_reply_texts(reply, texts, &n);
+    int rc = tarn_hash_read(d, reply, texts, &n);
     return rc ? rc : tarn_record_parse(texts, n, r);
 }
 
@@ -66,23 +70,17 @@ int tarn_object_read(const struct tarn_directory *d, const redisReply *reply, st
 struct lookup {
     struct tarn_directory *d;
     const struct tarn_key *keys;
-    size_t n;
     tarn_record_fn fn;
     void *arg;
     struct tarn_record record;
 };
 
-static int append_lookups(void *arg, struct tarn_resp *r)
+static int append_lookup(void *arg, size_t i, struct tarn_resp *r)
 {
     const struct lookup *l = arg;
     char key[TARN_OBJECT_KEY_TEXT];
-    for (size_t i = 0; i < l->n; i++) {
-        tarn_object_key(l->d, &l->keys[i], key);
-        int rc = tarn_resp_append_strs(r, "HGETALL", key, NULL);
-        if (rc)
-            return rc;
-    }
-    return 0;
+    tarn_object_key(l->d, &l->keys[i], key);
+    return tarn_resp_append_strs(r, "HGETALL", key, NULL);
 }
 
 static int take_lookup(void *arg, size_t i, const redisReply *reply)
@@ -98,9 +96,9 @@ static int take_lookup(void *arg, size_t i, const redisReply *reply)
 int tarn_directory_lookup(struct tarn_directory *d, const struct tarn_key *keys, size_t n,
                           uint64_t deadline_ns, struct tarn_cancel *cancel, tarn_record_fn fn, void *arg)
 {
-    struct lookup l = {.d = d, .keys = keys, .n = n, .fn = fn, .arg = arg};
+    struct lookup l = {.d = d, .keys = keys, .fn = fn, .arg = arg};
     struct tarn_pipeline p = {
-        .n = n, .append = append_lookups, .reply = take_lookup, .arg = &l, .cancel = cancel};
+        .n = n, .append = append_lookup, .reply = take_lookup, .arg = &l, .cancel = cancel};
     for (size_t i = 0; i < n; i++)
         if (check_key(&keys[i], i))
             return TARN_E_INVALID;
@@ -112,7 +110,7 @@ int tarn_directory_lookup(struct tarn_directory *d, const struct tarn_key *keys,
 struct publish {
     struct tarn_directory *d;
     struct tarn_publish *items;
-    size_t n, refused;
+    size_t refused;
     int refusal;
 };
 
@@ -284,7 +282,7 @@ int tarn_publish_check(const struct tarn_publish *p, size_t i)
 int tarn_directory_publish(struct tarn_directory *d, struct tarn_publish *items, size_t n,
                            uint64_t deadline_ns)
 {
-    struct publish s = {.d = d, .items = items, .n = n};
+    struct publish s = {.d = d, .items = items};
     enum tarn_script script =
         n && items[0].mode == TARN_PUBLISH_RESTORE ? TARN_SCRIPT_RESTORE : TARN_SCRIPT_PUBLISH;
     struct tarn_script_pipeline p = {script, n, append_publish, take_published, &s};
@@ -374,7 +372,7 @@ int tarn_directory_sweep(struct tarn_directory *d, struct tarn_withdraw *items, 
 struct remove_all {
     struct tarn_directory *d;
     struct tarn_removal *items;
-    size_t n, refused;
+    size_t refused;
     int refusal;
 };
 
@@ -427,7 +425,7 @@ static int take_removed(void *arg, size_t i, const redisReply *reply)
 int tarn_directory_remove(struct tarn_directory *d, struct tarn_removal *items, size_t n,
                           uint64_t deadline_ns)
 {
-    struct remove_all s = {.d = d, .items = items, .n = n};
+    struct remove_all s = {.d = d, .items = items};
     struct tarn_script_pipeline p = {TARN_SCRIPT_REMOVE, n, append_remove, take_removed, &s};
     for (size_t i = 0; i < n; i++) {
         items[i].status = TARN_E_DIRECTORY;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Copies that were displaced: recheck sets, where a node finds what it is to free, and what tells whether
- * anybody can still read them (docs/consistency.md, "Displacing copies").
+ * Displaced copies: recheck sets, which tell a node what to free, and whether anybody can still read a copy
+ * (docs/consistency.md, "Displacing copies").
  */
 #include <stdio.h>
 #include <string.h>
@@ -10,13 +10,7 @@
 #include "metadata/records.h"
 #include "metadata/redis.h"
 
-#define RECHECK_KEY_TEXT (TARN_REDIS_PREFIX + 8 + TARN_NODE_ID_MAX + 1)
 #define MEMBER_TEXT TARN_DISPLACED_FIELD
-
-static void recheck_key(const struct tarn_directory *d, const char *node, char out[RECHECK_KEY_TEXT])
-{
-    snprintf(out, RECHECK_KEY_TEXT, "%srecheck:%s", d->prefix, node);
-}
 
 /* "pool:slot:gen": what follows the node in the name of a displaced copy. */
 static const char *member(const struct tarn_location *l, char text[MEMBER_TEXT])
@@ -30,24 +24,19 @@ static const char *member(const struct tarn_location *l, char text[MEMBER_TEXT])
 struct additions {
     struct tarn_directory *d;
     const struct tarn_location *l;
-    size_t n;
 };
 
-static int append_additions(void *arg, struct tarn_resp *r)
+static int append_addition(void *arg, size_t i, struct tarn_resp *r)
 {
     const struct additions *s = arg;
-    char key[RECHECK_KEY_TEXT], text[MEMBER_TEXT];
-    for (size_t i = 0; i < s->n; i++) {
-        recheck_key(s->d, s->l[i].node, key);
-        int rc = tarn_resp_append_strs(r, "SADD", key, member(&s->l[i], text), NULL);
-        struct tarn_command *expire = tarn_resp_command(r, "PEXPIRE", key, NULL);
-        tarn_command_u64(expire, TARN_DISPLACED_EXPIRY_MS);
-        if (!rc)
-            rc = tarn_resp_append_command(r, expire);
-        if (rc)
-            return rc;
-    }
-    return 0;
+    const struct tarn_location *l = &s->l[i / 2];
+    char key[TARN_REDIS_KEY_TEXT], text[MEMBER_TEXT];
+    tarn_redis_key(s->d, key, "recheck:%s", l->node);
+    if (i % 2 == 0)
+        return tarn_resp_append_strs(r, "SADD", key, member(l, text), NULL);
+    struct tarn_command *expire = tarn_resp_command(r, "PEXPIRE", key, NULL);
+    tarn_command_u64(expire, TARN_DISPLACED_EXPIRY_MS);
+    return tarn_resp_append_command(r, expire);
 }
 
 static int take_added(void *arg, size_t i, const redisReply *reply)
@@ -60,9 +49,9 @@ static int take_added(void *arg, size_t i, const redisReply *reply)
 int tarn_directory_recheck_add(struct tarn_directory *d, const struct tarn_location *l, size_t n,
                                uint64_t deadline_ns)
 {
-    struct additions s = {d, l, n};
+    struct additions s = {d, l};
     struct tarn_pipeline p = {
-        .n = 2 * n, .append = append_additions, .reply = take_added, .arg = &s, .writes = true};
+        .n = 2 * n, .append = append_addition, .reply = take_added, .arg = &s, .writes = true};
     return n ? tarn_redis_run(d, deadline_ns, &p) : 0;
 }
 
@@ -78,22 +67,19 @@ struct recheck {
 };
 
 /* One SREM a member, so that any number fits. */
-static int append_recheck(void *arg, struct tarn_resp *r)
+static int append_recheck(void *arg, size_t i, struct tarn_resp *r)
 {
     struct recheck *s = arg;
-    char key[RECHECK_KEY_TEXT], text[MEMBER_TEXT];
-    recheck_key(s->d, s->node, key);
-    for (size_t i = 0; i < s->ndone; i++) {
-        int rc = tarn_resp_append_strs(r, "SREM", key, member(&s->done[i], text), NULL);
-        if (rc)
-            return rc;
-    }
+    char key[TARN_REDIS_KEY_TEXT], text[MEMBER_TEXT];
+    tarn_redis_key(s->d, key, "recheck:%s", s->node);
+    if (i < s->ndone)
+        return tarn_resp_append_strs(r, "SREM", key, member(&s->done[i], text), NULL);
     struct tarn_command *c = tarn_resp_command(r, "SRANDMEMBER", key, NULL);
     tarn_command_u64(c, s->room);
     return tarn_resp_append_command(r, c);
 }
 
-/* Members that cannot be read are passed over. */
+/* Skips damaged members. */
 static int take_recheck(void *arg, size_t i, const redisReply *reply)
 {
     struct recheck *s = arg;
@@ -128,36 +114,33 @@ int tarn_directory_recheck(struct tarn_directory *d, const char *node, const str
 struct look {
     struct tarn_directory *d;
     struct tarn_copy_seen *copies;
-    size_t n;
 };
 
-static int append_copy(const struct look *s, const struct tarn_copy_seen *c, struct tarn_resp *r)
+static int append_listed(const struct tarn_directory *d, const char *id, struct tarn_resp *r)
 {
-    char key[TARN_OBJECT_KEY_TEXT], place[TARN_LOCATION_FIELD], name[TARN_DISPLACED_FIELD];
-    char node[TARN_REDIS_PREFIX + 5 + TARN_NODE_ID_MAX + 1];
-    tarn_location_field(&c->copy, place);
-    tarn_displaced_field(&c->copy, name);
-    snprintf(node, sizeof node, "%snode:%s", s->d->prefix, c->copy.node);
-    tarn_object_key(s->d, &c->key, key);
-    int rc = tarn_resp_append_strs(r, "HMGET", key, place, name, NULL);
-    return rc ? rc : tarn_resp_append_strs(r, "HGET", node, "epoch", NULL);
+    char key[TARN_REDIS_KEY_TEXT];
+    tarn_redis_key(d, key, "node:%s", id);
+    return tarn_resp_append_strs(r, "HGET", key, "epoch", NULL);
 }
 
-static int append_look(void *arg, struct tarn_resp *r)
+static int append_look(void *arg, size_t i, struct tarn_resp *r)
 {
     const struct look *s = arg;
-    int rc = 0;
-    for (size_t i = 0; i < s->n && !rc; i++)
-        rc = append_copy(s, &s->copies[i], r);
-    return rc;
+    const struct tarn_copy_seen *c = &s->copies[i / 2];
+    char key[TARN_OBJECT_KEY_TEXT], place[TARN_LOCATION_FIELD], name[TARN_DISPLACED_FIELD];
+    if (i % 2)
+        return append_listed(s->d, c->copy.node, r);
+    tarn_location_field(&c->copy, place);
+    tarn_displaced_field(&c->copy, name);
+    tarn_object_key(s->d, &c->key, key);
+    return tarn_resp_append_strs(r, "HMGET", key, place, name, NULL);
 }
 
 static int take_names(const struct look *s, struct tarn_copy_seen *c, const redisReply *reply)
 {
     char value[TARN_LOCATION_VALUE];
     c->located = c->displaced = false;
-    if (reply->type == REDIS_REPLY_ERROR &&
-        !strncmp(reply->str, "WRONGTYPE", 9)) /* no hash: it names nothing */
+    if (tarn_reply_refuses(reply, "WRONGTYPE")) /* no hash: it names nothing */
         return 0;
     int rc = tarn_redis_check_array(s->d, reply);
     if (rc)
@@ -173,7 +156,7 @@ static int take_names(const struct look *s, struct tarn_copy_seen *c, const redi
     return 0;
 }
 
-/* A record whose epoch cannot be read counts as listed: it may be anybody's. */
+/* A record with a damaged epoch counts as listed. */
 static int take_listed(const struct look *s, struct tarn_copy_seen *c, const redisReply *reply)
 {
     uint64_t epoch;
@@ -197,7 +180,7 @@ static int take_look(void *arg, size_t i, const redisReply *reply)
 int tarn_directory_look_again(struct tarn_directory *d, struct tarn_copy_seen *copies, size_t n,
                               uint64_t deadline_ns)
 {
-    struct look s = {d, copies, n};
+    struct look s = {d, copies};
     struct tarn_pipeline p = {.n = 2 * n, .append = append_look, .reply = take_look, .arg = &s};
     return n ? tarn_redis_run(d, deadline_ns, &p) : 0;
 }
@@ -207,21 +190,13 @@ int tarn_directory_look_again(struct tarn_directory *d, struct tarn_copy_seen *c
 struct listed {
     struct tarn_directory *d;
     const char *const *ids;
-    size_t n;
     bool *listed;
 };
 
-static int append_listed(void *arg, struct tarn_resp *r)
+static int append_id(void *arg, size_t i, struct tarn_resp *r)
 {
     const struct listed *s = arg;
-    char key[TARN_REDIS_PREFIX + 5 + TARN_NODE_ID_MAX + 1];
-    for (size_t i = 0; i < s->n; i++) {
-        snprintf(key, sizeof key, "%snode:%s", s->d->prefix, s->ids[i]);
-        int rc = tarn_resp_append_strs(r, "HGET", key, "epoch", NULL);
-        if (rc)
-            return rc;
-    }
-    return 0;
+    return append_listed(s->d, s->ids[i], r);
 }
 
 static int take_node(void *arg, size_t i, const redisReply *reply)
@@ -234,7 +209,7 @@ static int take_node(void *arg, size_t i, const redisReply *reply)
 int tarn_directory_listed(struct tarn_directory *d, const char *const *ids, size_t n, bool *listed,
                           uint64_t deadline_ns)
 {
-    struct listed s = {d, ids, n, listed};
-    struct tarn_pipeline p = {.n = n, .append = append_listed, .reply = take_node, .arg = &s};
+    struct listed s = {d, ids, listed};
+    struct tarn_pipeline p = {.n = n, .append = append_id, .reply = take_node, .arg = &s};
     return n ? tarn_redis_run(d, deadline_ns, &p) : 0;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Records as text, both ways. Every number, name and text is checked for its whole length; a record
- * with anything wrong in it is FORMAT, never half a record.
+ * Records as text, both ways. Parsers check every number, name and text for its whole length; a record with
+ * any fault is FORMAT, never half a record.
  */
 #include "metadata/records.h"
 
@@ -13,7 +13,7 @@
 
 static bool is(struct tarn_text t, const char *name)
 {
-    return t.bytes == strlen(name) && !memcmp(t.data, name, t.bytes);
+    return tarn_text_is(t.data, t.bytes, name);
 }
 
 /* Foreign bytes for a message: short, one line, nothing that a terminal obeys. */
@@ -46,6 +46,16 @@ bool tarn_name_valid(const char *text, size_t bytes, size_t max)
     return true;
 }
 
+/* Copies a name of at most `max` bytes, for which there is room. */
+static bool copy_name(struct tarn_text t, size_t max, char *out)
+{
+    if (!tarn_name_valid(t.data, t.bytes, max))
+        return false;
+    memcpy(out, t.data, t.bytes);
+    out[t.bytes] = '\0';
+    return true;
+}
+
 /* Copies text for people and addresses: printable and short enough. */
 static bool copy_text(struct tarn_text t, char *out, size_t out_bytes)
 {
@@ -59,27 +69,9 @@ static bool copy_text(struct tarn_text t, char *out, size_t out_bytes)
     return true;
 }
 
-/*
- * tarn_u64_parse(), quicker for numbers that cannot overflow: five to ten of them make up half of the
- * time that reading a record takes.
- */
 static bool number(struct tarn_text t, int base, uint64_t max, uint64_t *out)
 {
-    uint64_t value = 0;
-    if (t.bytes == 0 || t.bytes > (base == 10 ? 19 : 16))
-        return !tarn_u64_parse(t.data, t.bytes, base, max, out);
-    for (size_t i = 0; i < t.bytes; i++) {
-        unsigned digit = (unsigned char)t.data[i] - (unsigned)'0';
-        if (digit > 9) {
-            digit = ((unsigned char)t.data[i] | 0x20u) - 'a';
-            digit = digit < 6 ? digit + 10 : 16;
-        }
-        if (digit >= (unsigned)base)
-            return false;
-        value = value * (unsigned)base + digit;
-    }
-    *out = value;
-    return value <= max;
+    return tarn_u64_parse(t.data, t.bytes, base, max, out) == 0;
 }
 
 /* The part of *rest before the next `end` byte (all of it when there is none); *rest becomes what follows. */
@@ -114,14 +106,7 @@ static int parse_tensor(struct tarn_text value, struct tarn_tensor *t)
     if (d < 0 || tarn_shape_parse(shape.data, shape.bytes, t))
         return TARN_E_FORMAT;
     t->dtype = (uint32_t)d;
-    t->bytes = tarn_dtype_bytes(t->dtype);
-    for (uint32_t i = 0; i < t->ndim; i++)
-        if (t->shape[i] == 0)
-            t->bytes = 0; /* whatever the others are */
-    for (uint32_t i = 0; i < t->ndim; i++)
-        if (__builtin_mul_overflow(t->bytes, t->shape[i], &t->bytes))
-            return TARN_E_FORMAT;
-    return 0;
+    return tarn_tensor_bytes(t, &t->bytes) ? 0 : TARN_E_FORMAT;
 }
 
 void tarn_location_field(const struct tarn_location *l, char out[TARN_LOCATION_FIELD])
@@ -150,28 +135,21 @@ int tarn_location_parse(struct tarn_text field, struct tarn_text value, struct t
 {
     struct tarn_text pool = {field.data + 1, field.bytes ? field.bytes - 1 : 0};
     struct tarn_text node = cut(&pool, '/');
-    if (field.bytes == 0 || field.data[0] != '@' ||
-        !tarn_name_valid(node.data, node.bytes, TARN_NODE_ID_MAX) ||
-        !tarn_name_valid(pool.data, pool.bytes, TARN_POOL_NAME_MAX))
+    if (field.bytes == 0 || field.data[0] != '@' || !copy_name(node, TARN_NODE_ID_MAX, l->node) ||
+        !copy_name(pool, TARN_POOL_NAME_MAX, l->pool))
         return bad("object", field, value, "@<node>/<pool> as its name");
 
     struct tarn_text rest = value, offset = cut(&rest, ':');
     if (!number(offset, 10, UINT64_MAX, &l->offset) || !parse_slot(rest, l))
         return bad("object", field, value, "<offset>:<slot>:<even generation of 16 hex digits>");
-    memcpy(l->node, node.data, node.bytes);
-    l->node[node.bytes] = '\0';
-    memcpy(l->pool, pool.data, pool.bytes);
-    l->pool[pool.bytes] = '\0';
     return 0;
 }
 
 int tarn_member_parse(struct tarn_text member, struct tarn_location *l)
 {
     struct tarn_text rest = member, pool = cut(&rest, ':');
-    if (!tarn_name_valid(pool.data, pool.bytes, TARN_POOL_NAME_MAX) || !parse_slot(rest, l))
+    if (!copy_name(pool, TARN_POOL_NAME_MAX, l->pool) || !parse_slot(rest, l))
         return bad("recheck", member, (struct tarn_text){"", 0}, "<pool>:<slot>:<even generation>");
-    memcpy(l->pool, pool.data, pool.bytes);
-    l->pool[pool.bytes] = '\0';
     return 0;
 }
 
@@ -184,12 +162,9 @@ int tarn_displaced_parse(struct tarn_text field, struct tarn_text value, struct 
 {
     struct tarn_text member = {field.data + 1, field.bytes ? field.bytes - 1 : 0};
     struct tarn_text node = cut(&member, '/');
-    if (field.bytes == 0 || field.data[0] != '-' ||
-        !tarn_name_valid(node.data, node.bytes, TARN_NODE_ID_MAX) || tarn_member_parse(member, l) ||
-        !number(value, 10, UINT64_MAX, &l->offset))
+    if (field.bytes == 0 || field.data[0] != '-' || !copy_name(node, TARN_NODE_ID_MAX, l->node) ||
+        tarn_member_parse(member, l) || !number(value, 10, UINT64_MAX, &l->offset))
         return bad("object", field, value, "-<node>/<pool>:<slot>:<generation> and an offset");
-    memcpy(l->node, node.data, node.bytes);
-    l->node[node.bytes] = '\0';
     return 0;
 }
 
@@ -207,7 +182,7 @@ int tarn_copy_parse(struct tarn_text text, struct tarn_location *l)
     return tarn_location_parse(field, value, l);
 }
 
-/* More copies than a record has room for are no damage: the first ones do. */
+/* More copies than there is room for are no damage: the first ones count. */
 static int parse_location(struct tarn_text field, struct tarn_text value, struct tarn_record *r)
 {
     struct tarn_location extra;

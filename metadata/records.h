@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Records as text, both ways: no Redis, no memory but the caller's. The parsers read what anybody may
- * have written into Redis and must stand any bytes. Fields they do not know are skipped, so that later
- * versions may add some. KEYS.md has the layout.
+ * Records as text, both ways, without Redis or allocations. Anybody may have written what the parsers read,
+ * so they take any bytes. They skip unknown fields, so that later versions can add some. KEYS.md has the
+ * layout.
  */
 #ifndef TARN_METADATA_RECORDS_H
 #define TARN_METADATA_RECORDS_H
@@ -21,7 +21,7 @@ void tarn_location_value(const struct tarn_location *l, char out[TARN_LOCATION_V
 
 /* "@node/pool" and "offset:slot:gen". FORMAT. */
 int tarn_location_parse(struct tarn_text field, struct tarn_text value, struct tarn_location *l);
-/* Both in one text, with '=' between: as copies are named in commands. */
+/* Both in one text, with '=' between, as commands name copies. */
 #define TARN_COPY_TEXT (TARN_LOCATION_FIELD + TARN_LOCATION_VALUE)
 void tarn_copy_format(const struct tarn_location *l, char out[TARN_COPY_TEXT]);
 int tarn_copy_parse(struct tarn_text text, struct tarn_location *l);
@@ -41,8 +41,8 @@ int tarn_node_parse(const struct tarn_text *fields, size_t n, struct tarn_node_r
                     char pools[TARN_POOL_LIST]);
 
 /*
- * A pool's record and the epoch it belongs to. Transports that have no descriptor field, or one too
- * many, are left out of `transports`. `name` stays as it is. FORMAT.
+ * A pool's record and its epoch. `transports` gets those that have a descriptor field and fit into `fields`.
+ * `name` stays as it is. FORMAT.
  */
 int tarn_pool_parse(const struct tarn_text *fields, size_t n, struct tarn_pool_record *p, uint64_t *epoch);
 

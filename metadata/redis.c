@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Connections to Redis: log in, pool, pipelines, errors in words.
+ * Connections to Redis: login, pool, pipelines, errors in words.
  *
- * What fails on the connection (refused, reset, not RESP) is DIRECTORY, except a passed deadline
- * (TIMEOUT). What Redis answers with an error is DIRECTORY, too, or AUTH when it is about users and
- * passwords. Every sentence has the address without user and password.
+ * A failure of the connection (refused, reset, not RESP) is DIRECTORY, a passed deadline TIMEOUT. An error
+ * that Redis answers is DIRECTORY, too, or AUTH if it concerns users and passwords. Every sentence has the
+ * address without user and password.
  */
 #include "metadata/redis.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,27 +19,8 @@
 
 /* --- errors ------------------------------------------------------------------------------------- */
 
-/* The last error, less the peer's name that it begins with, and less the question that it ends with. Copied:
- * tarn_fail() overwrites it. */
-static void copy_cause(const struct tarn_directory *d, char *out, size_t out_bytes)
+static int fail(const struct tarn_directory *d, int rc, const char *cause, const char *remedy)
 {
-    char peer[sizeof d->uri.addr.host + 16];
-    const char *cause = tarn_last_error();
-    tarn_addr_format(&d->uri.addr, peer, sizeof peer);
-    size_t n = strlen(peer);
-    if (!strncmp(cause, peer, n) && !strncmp(cause + n, ": ", 2))
-        cause += n + 2;
-    snprintf(out, out_bytes, "%s", cause);
-    n = strlen(out);
-    char *last = strrchr(out, ':');
-    if (last && out[n - 1] == '?') /* a remedy in general: ours is better */
-        *last = '\0';
-}
-
-int tarn_redis_fail(const struct tarn_directory *d, int rc)
-{
-    char cause[TARN_SENTENCE];
-    copy_cause(d, cause, sizeof cause);
     switch (rc) {
     case TARN_E_NO_MEMORY:
     case TARN_E_CANCELED:
@@ -54,9 +36,26 @@ int tarn_redis_fail(const struct tarn_directory *d, int rc)
                          "correct the address",
                          d->uri.address, cause);
     default:
-        return tarn_fail(TARN_E_DIRECTORY, "redis at %s: %s: start Redis there or correct the address",
-                         d->uri.address, cause);
+        return tarn_fail(TARN_E_DIRECTORY, "redis at %s: %s: %s", d->uri.address, cause, remedy);
     }
+}
+
+int tarn_redis_fail(const struct tarn_directory *d, const struct tarn_redis *c, int rc)
+{
+    return fail(d, rc, tarn_resp_cause(c->resp), "start Redis there or correct the address");
+}
+
+/* `error` is the errno of tarn_resp_connect(). */
+static int connect_failed(const struct tarn_directory *d, int rc, int error)
+{
+    bool forbidden = error == EACCES || error == EPERM;
+    struct tarn_reason why;
+    char cause[128];
+
+    tarn_reason_keep(&why, rc);
+    snprintf(cause, sizeof cause, "cannot connect: %s", strerror(error));
+    return fail(d, rc, error ? cause : why.text,
+                forbidden ? "run as a user who may" : "start Redis there or correct the address");
 }
 
 /* What Redis's error codes mean for the reader of the message. Older servers put them inside "ERR ...". */
@@ -131,17 +130,15 @@ static int append_login(const struct tarn_redis_uri *u, struct tarn_resp *r, int
 }
 
 /* A TLS port closes the connection at the first command. */
-static int login_failed(const struct tarn_directory *d, int rc)
+static int login_failed(const struct tarn_directory *d, const struct tarn_redis *c, int rc)
 {
-    char cause[200];
     if (rc != TARN_E_NODE_DOWN)
-        return tarn_redis_fail(d, rc);
-    copy_cause(d, cause, sizeof cause);
+        return tarn_redis_fail(d, c, rc);
     return tarn_fail(
         TARN_E_DIRECTORY,
         "redis at %s: answers nothing (%s): correct the address, or give a port without TLS, which tarn "
         "does not speak",
-        d->uri.address, cause);
+        d->uri.address, tarn_resp_cause(c->resp));
 }
 
 /* PING ends the login, so that a Redis that is loading, or wants a password, says so here. */
@@ -153,7 +150,7 @@ static int login(struct tarn_directory *d, struct tarn_redis *c, uint64_t deadli
     for (int i = 0; i < n && !rc; i++) {
         redisReply *reply;
         rc = tarn_redis_read(c, deadline_ns, cancel, &reply);
-        rc = rc ? login_failed(d, rc) : tarn_redis_check(d, reply);
+        rc = rc ? login_failed(d, c, rc) : tarn_redis_check(d, reply);
     }
     d->round_trips++;
     if (!rc)
@@ -169,7 +166,7 @@ int tarn_redis_connect(struct tarn_directory *d, uint64_t deadline_ns, struct ta
         return tarn_fail(TARN_E_NO_MEMORY, "redis at %s: %zu bytes", d->uri.address, sizeof *c);
     int rc = tarn_resp_connect(&d->uri.addr, deadline_ns, cancel, &c->resp);
     if (rc) {
-        rc = tarn_redis_fail(d, rc);
+        rc = connect_failed(d, rc, errno);
         goto free_connection;
     }
     tarn_arena_use(&c->replies, c->resp);
@@ -233,7 +230,7 @@ static void give_back(struct tarn_directory *d, struct tarn_redis *c)
 
 /* --- connections that may still be heard -------------------------------------------------------- */
 
-/* Called with those of a list that are not known to be dead; the oldest go when they are too many. */
+/* Forgets the oldest when they are too many. */
 static void note_doubtful(struct tarn_directory *d, const struct tarn_redis_client *clients, unsigned n)
 {
     pthread_mutex_lock(&d->lock);
@@ -284,7 +281,7 @@ static int append_preface(const struct tarn_redis *c, const struct tarn_redis_cl
     return rc;
 }
 
-/* What is answered to CLIENT KILL does not matter: it is dead, or Redis does not let us. */
+/* The answers to CLIENT KILL do not matter: the connection is dead, or Redis does not let us. */
 static int read_preface(struct tarn_redis *c, uint64_t deadline_ns, unsigned nkills)
 {
     redisReply *reply;
@@ -301,7 +298,7 @@ int tarn_redis_name(struct tarn_directory *d, struct tarn_redis *c, uint64_t dea
     int rc = append_preface(c, NULL, 0);
     if (!rc)
         rc = read_preface(c, deadline_ns, 0);
-    return rc ? tarn_redis_fail(d, rc) : 0;
+    return rc ? tarn_redis_fail(d, c, rc) : 0;
 }
 
 void tarn_redis_doubt(struct tarn_directory *d, const struct tarn_redis *c)
@@ -318,17 +315,26 @@ bool tarn_redis_doubtful(struct tarn_directory *d)
     return any;
 }
 
+void tarn_redis_key(const struct tarn_directory *d, char out[TARN_REDIS_KEY_TEXT], const char *rest, ...)
+{
+    va_list ap;
+    int n = snprintf(out, TARN_REDIS_KEY_TEXT, "%s", d->prefix);
+    va_start(ap, rest);
+    vsnprintf(out + n, TARN_REDIS_KEY_TEXT - (size_t)n, rest, ap);
+    va_end(ap);
+}
+
 /* --- pipelines ---------------------------------------------------------------------------------- */
 
-/* *replies: how many came. Returns a failure of the connection; what the replies say goes to *result. */
+/* *replies: how many came. Returns a failure of the connection; *result is what p->reply has returned. */
 static int exchange(struct tarn_directory *d, struct tarn_redis *c, uint64_t deadline_ns,
                     const struct tarn_pipeline *p, size_t *replies, int *result)
 {
     struct tarn_redis_client doubtful[TARN_REDIS_DOUBTFUL_MAX];
     unsigned nkills = p->writes ? take_doubtful(d, doubtful) : 0;
     int rc = p->writes ? append_preface(c, doubtful, nkills) : 0;
-    if (!rc)
-        rc = p->append(p->arg, c->resp);
+    for (size_t i = 0; i < p->n && !rc; i++)
+        rc = p->append(p->arg, i, c->resp);
     if (!rc && p->writes)
         rc = read_preface(c, deadline_ns, nkills);
     if (rc)
@@ -351,27 +357,26 @@ int tarn_redis_run(struct tarn_directory *d, uint64_t deadline_ns, const struct 
 {
     struct tarn_redis *c = take_idle(d);
     size_t replies = 0;
-    int result = 0, rc;
+    int result = 0, rc = TARN_E_NODE_DOWN;
     if (c) {
         d->round_trips += !p->aside;
         rc = exchange(d, c, deadline_ns, p, &replies, &result);
-        if (!rc)
-            goto done;
-        tarn_redis_free(c);
-        if (rc != TARN_E_NODE_DOWN || replies)
-            return tarn_redis_fail(d, rc);
     }
-    d->answers = false;
-    rc = tarn_redis_connect(d, deadline_ns, p->cancel, &c);
-    if (rc)
-        return rc;
-    d->round_trips += !p->aside;
-    rc = exchange(d, c, deadline_ns, p, &replies, &result);
+    if (rc == TARN_E_NODE_DOWN && !replies) {
+        if (c)
+            tarn_redis_free(c);
+        d->answers = false;
+        rc = tarn_redis_connect(d, deadline_ns, p->cancel, &c);
+        if (rc)
+            return rc;
+        d->round_trips += !p->aside;
+        rc = exchange(d, c, deadline_ns, p, &replies, &result);
+    }
     if (rc) {
+        rc = tarn_redis_fail(d, c, rc);
         tarn_redis_free(c);
-        return tarn_redis_fail(d, rc);
+        return rc;
     }
-done:
     give_back(d, c);
     return result;
 }

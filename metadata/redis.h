@@ -1,23 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Inside of the directory: connections to Redis and pipelines on them. Only metadata/ includes it.
+ * Inside of the directory: connections to Redis and pipelines on them, for metadata/ and `tarn doctor`.
  *
- * A pipeline is n commands sent together and their n replies, one round trip. Connections are taken
- * from a small pool for the length of one pipeline, so any number of threads may run pipelines.
+ * A pipeline is n commands sent together and their n replies, one round trip. It takes a connection from a
+ * small pool while it runs, so any number of threads may run pipelines.
  *
- * What a writer sent on a connection that failed may reach Redis later than what it sends on the next
- * one: it may lie in a buffer of Redis, or on the way. So connections that failed with writes on them
- * are remembered, and the next pipeline that writes begins with CLIENT KILL for each: after that
- * nothing of theirs is run any more. A user without the right to CLIENT, or a proxy, leaves that out.
+ * Commands sent on a connection that failed may wait in a buffer, and reach Redis after those sent on the
+ * next connection. So connections that failed with writes on them are remembered, and the next writing
+ * pipeline begins with CLIENT KILL for each: Redis then runs nothing more of theirs. A user without the right
+ * to CLIENT, or a proxy, does not get this protection.
  *
- * Lock: tarn_directory.lock guards the idle connections, those to be killed, and script
- * digests; it is never held across a system call that waits.
+ * tarn_directory.lock guards the idle connections, the doubtful ones and the script digests. It is never held
+ * across a system call that waits.
  */
 #ifndef TARN_METADATA_REDIS_H
 #define TARN_METADATA_REDIS_H
 
 #include <pthread.h>
 #include <stdatomic.h>
+#include <string.h>
 
 #include "base/resp/resp_arena.h"
 #include "metadata/directory.h"
@@ -49,7 +50,7 @@ struct tarn_redis_uri {
     uint32_t db;
 };
 
-/* How Redis calls a connection; id "": it did not say. */
+/* Redis's name for a connection; id "": unknown. */
 struct tarn_redis_client {
     char id[24], addr[128];
 };
@@ -59,7 +60,7 @@ struct tarn_redis {
     struct tarn_resp *resp;
     struct tarn_arena replies;
     struct tarn_redis_client client;
-    bool asked;   /* who it is: before its first write */
+    bool asked;   /* Redis was asked for `client`, before the first write */
     bool partial; /* part of a reply is in `replies` */
 };
 
@@ -74,7 +75,7 @@ struct tarn_directory {
     pthread_mutex_t lock;
     struct tarn_redis *idle[TARN_REDIS_IDLE_MAX];
     unsigned nidle;
-    struct tarn_redis_client doubtful[TARN_REDIS_DOUBTFUL_MAX]; /* may still be heard */
+    struct tarn_redis_client doubtful[TARN_REDIS_DOUBTFUL_MAX]; /* Redis may still run their commands */
     unsigned ndoubtful;
     char sha[TARN_SCRIPT_COUNT][TARN_SHA_TEXT]; /* "": not loaded yet */
 };
@@ -84,31 +85,30 @@ int tarn_redis_uri_parse(const char *text, struct tarn_redis_uri *u);
 void tarn_redis_uri_free(struct tarn_redis_uri *u);
 
 /*
- * append queues exactly n commands; reply is called once for each reply, in order, until it returns
- * non-zero (the pipeline then ends with that value, after the other replies have been read).
+ * append queues command i, and is called for 0 to n - 1. reply is called for each reply, in order, until it
+ * returns non-zero: the pipeline ends with that value, after the other replies have been read.
  */
 struct tarn_pipeline {
     size_t n;
-    int (*append)(void *arg, struct tarn_resp *r);
+    int (*append)(void *arg, size_t i, struct tarn_resp *r);
     int (*reply)(void *arg, size_t i, const redisReply *reply);
     void *arg;
     bool writes;
-    struct tarn_cancel *cancel; /* of a reader; NULL: none */
-    bool aside;                 /* nobody's operation waits for it: not counted as a round trip */
+    struct tarn_cancel *cancel; /* readers only; NULL: none */
+    bool aside;                 /* no operation waits for it: not counted as a round trip */
 };
 
 /*
- * Runs it on a pooled connection. When Redis turns out to have closed that connection before the
- * first reply, it is run once more on a new one: a Redis that was restarted while nobody asked is no
- * error. Everything here may be run twice: readers change nothing, and a script whose work is done
- * finds it done, and answers with the displaced copies that the record names.
+ * Runs it on a pooled connection. If Redis has closed that connection before the first reply, runs it once
+ * more on a new one: a restart of Redis between two calls is no error. Everything may run twice: readers
+ * change nothing, and a script that finds its work done answers with the displaced copies that the record
+ * names.
  */
 int tarn_redis_run(struct tarn_directory *d, uint64_t deadline_ns, const struct tarn_pipeline *p);
 
-/* Asks how Redis calls the connection, before its first write. */
+/* Sets c->client. Call it before the connection's first write. */
 int tarn_redis_name(struct tarn_directory *d, struct tarn_redis *c, uint64_t deadline_ns);
-/* Has Redis end this connection before anything else is written, since what was sent on it may be run late.
- */
+/* Has Redis end this connection before the next write: it may still run commands sent on it. */
 void tarn_redis_doubt(struct tarn_directory *d, const struct tarn_redis *c);
 bool tarn_redis_doubtful(struct tarn_directory *d);
 
@@ -123,8 +123,8 @@ int tarn_redis_read(struct tarn_redis *c, uint64_t deadline_ns, struct tarn_canc
 /* The same with tarn_resp_try(). */
 int tarn_redis_try(struct tarn_redis *c, redisReply **reply_p);
 
-/* Names a failure of a connection to Redis: `rc` from tarn_resp_* with its sentence as last error. */
-int tarn_redis_fail(const struct tarn_directory *d, int rc);
+/* Names a failure of a connection: `rc` from tarn_resp_*. */
+int tarn_redis_fail(const struct tarn_directory *d, const struct tarn_redis *c, int rc);
 /* 0, or AUTH or DIRECTORY with Redis's words and the remedy when the reply is an error. */
 int tarn_redis_check(const struct tarn_directory *d, const redisReply *reply);
 /* The same for a reply that must be an array, too. */
@@ -133,9 +133,8 @@ int tarn_redis_check_array(const struct tarn_directory *d, const redisReply *rep
 /* --- scripts.c ---------------------------------------------------------------------------------- */
 
 /*
- * As struct tarn_pipeline; append is called once a command and is given the script's digest for
- * EVALSHA. Commands whose script Redis does not know are sent again after loading it, so append may
- * be called twice for an i. It may queue another command than the script.
+ * As struct tarn_pipeline, but append gets the script's digest for EVALSHA. It may queue another command. If
+ * Redis does not know the script, the script is loaded and append is called again for the commands concerned.
  */
 struct tarn_script_pipeline {
     enum tarn_script script;
@@ -146,7 +145,7 @@ struct tarn_script_pipeline {
 };
 int tarn_script_run(struct tarn_directory *d, uint64_t deadline_ns, const struct tarn_script_pipeline *p);
 
-/* Copies the digest of a script that has been run through `d`; false: none has. */
+/* Copies the digest of a script; false: `d` has not run it yet. */
 bool tarn_script_sha(struct tarn_directory *d, enum tarn_script script, char sha[TARN_SHA_TEXT]);
 
 /* --- objects.c ---------------------------------------------------------------------------------- */
@@ -164,13 +163,13 @@ int tarn_publish_read(struct tarn_directory *d, const redisReply *reply, struct 
 
 /* The script's text. */
 extern const char tarn_state_script[];
-/* EVALSHA of it for a beat; `fresh`: the id that a new directory gets, the same when it is sent again. */
+/* EVALSHA of it for a beat. `fresh`: the id of a new directory, the same when the command is sent again. */
 int tarn_state_append(const struct tarn_directory *d, const struct tarn_beat *b,
                       const char fresh[TARN_DIRECTORY_ID_TEXT], const char *sha, struct tarn_resp *r);
 int tarn_state_read(const struct tarn_directory *d, const redisReply *reply, struct tarn_directory_state *s);
-/* Fields and values of the hash, from element `first` on; what is no text is passed over. */
+/* Fields and values of the hash, from element `first` on; skips what is no text. */
 void tarn_state_fields(const redisReply *reply, size_t first, struct tarn_directory_state *s);
-/* An answer to TIME in ms; 0: it is none. */
+/* An answer to TIME in ms; 0: it is no such answer. */
 uint64_t tarn_time_ms(const redisReply *reply);
 /* Sets `policy` and `evicts` from an answer to INFO memory. */
 void tarn_memory_read(const redisReply *reply, struct tarn_beat *b);
@@ -178,6 +177,11 @@ void tarn_memory_read(const redisReply *reply, struct tarn_beat *b);
 bool tarn_info_value(const redisReply *reply, const char *name, char *out, size_t bytes);
 
 /* --- keys and answers --------------------------------------------------------------------------- */
+
+/* "tarn:<ns>:" and the rest: "node:%s", "pool:%s/%s". Not for objects, whose keys are longer. */
+#define TARN_REDIS_KEY_TEXT (TARN_REDIS_PREFIX + 8 + TARN_NODE_ID_MAX + 1 + TARN_POOL_NAME_MAX + 1)
+void tarn_redis_key(const struct tarn_directory *d, char out[TARN_REDIS_KEY_TEXT], const char *rest, ...)
+    __attribute__((format(printf, 3, 4)));
 
 /* "tarn:<ns>:o:<escaped key>"; "" for a key that is too long. `out` must have TARN_OBJECT_KEY_TEXT bytes. */
 #define TARN_OBJECT_KEY_TEXT (TARN_REDIS_PREFIX + 2 + 3 * TARN_KEY_MAX + 1)
@@ -189,12 +193,19 @@ void tarn_object_key(const struct tarn_directory *d, const struct tarn_key *key,
  */
 #define TARN_TEXTS_MAX 128
 int tarn_reply_texts(const redisReply *reply, struct tarn_text texts[TARN_TEXTS_MAX], size_t *n_p);
+/* The same. NOT_FOUND, without a sentence: no such key. AUTH, DIRECTORY: Redis refuses. */
+int tarn_hash_read(const struct tarn_directory *d, const redisReply *reply,
+                   struct tarn_text texts[TARN_TEXTS_MAX], size_t *n_p);
+/* Is it an error that begins with this word? */
+static inline bool tarn_reply_refuses(const redisReply *reply, const char *word)
+{
+    return reply->type == REDIS_REPLY_ERROR && strncmp(reply->str, word, strlen(word)) == 0;
+}
 
-/* An HGETALL answer for an object: 0, NOT_FOUND, FORMAT, or AUTH or DIRECTORY when Redis refuses. */
+/* An HGETALL answer for an object, as tarn_hash_read(). */
 int tarn_object_read(const struct tarn_directory *d, const redisReply *reply, struct tarn_record *r);
 
-/* How long a record lives that PTTL says this of. One that nobody lets expire is looked at again in a second.
- */
+/* A record's life by an answer to PTTL. One without an expiry counts as living for a second. */
 static inline uint64_t tarn_left_of(const redisReply *pttl)
 {
     if (pttl->type != REDIS_REPLY_INTEGER || pttl->integer < -1)

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Walks all objects: SCAN gives a page of key names, HGETALL of each its records.
+ * Walks all objects: SCAN gives a page of key names, HGETALL the record of each.
  *
- * A whole scan asks for the records of one page together with the names of the next, so it makes one
- * round trip a page and one more. Objects that vanish in between are left out, and so are damaged
- * names and records (with a line in the log).
+ * A whole scan asks for the records of one page together with the names of the next: one round trip a page,
+ * and one more. It leaves out objects that vanish in between, and damaged names and records, with a line in
+ * the log.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -28,32 +28,32 @@ struct step {
     struct tarn_cancel *cancel;
     struct tarn_buf next; /* the names that came */
     size_t nnext;
-    const char *at; /* in page: the key whose record comes next */
+    const char *at; /* in page: the next key */
     tarn_scan_fn fn;
     tarn_copies_fn copies; /* in place of fn */
     void *arg;
     struct tarn_record record;
 };
 
-static int append_step(void *arg, struct tarn_resp *r)
+/* The key that command i asks about, called for each in order; NULL: it asks for names. */
+static const char *next_key(struct step *s, size_t i)
 {
-    const struct step *s = arg;
-    const char *name = s->page.data;
-    if (s->names) {
-        struct tarn_command *c = tarn_resp_command(r, "SCAN", NULL);
-        tarn_command_u64(c, s->cursor);
-        tarn_command_strs(c, "MATCH", s->pattern, "COUNT", NULL);
-        tarn_command_u64(c, s->count);
-        int rc = tarn_resp_append_command(r, c);
-        if (rc)
-            return rc;
-    }
-    for (size_t i = 0; i < s->npage; i++, name += strlen(name) + 1) {
-        int rc = tarn_resp_append_strs(r, "HGETALL", name, NULL);
-        if (rc)
-            return rc;
-    }
-    return 0;
+    const char *key = i ? s->at : s->names ? NULL : s->page.data;
+    s->at = key ? key + strlen(key) + 1 : s->page.data;
+    return key;
+}
+
+static int append_step(void *arg, size_t i, struct tarn_resp *r)
+{
+    struct step *s = arg;
+    const char *key = next_key(s, i);
+    if (key)
+        return tarn_resp_append_strs(r, "HGETALL", key, NULL);
+    struct tarn_command *c = tarn_resp_command(r, "SCAN", NULL);
+    tarn_command_u64(c, s->cursor);
+    tarn_command_strs(c, "MATCH", s->pattern, "COUNT", NULL);
+    tarn_command_u64(c, s->count);
+    return tarn_resp_append_command(r, c);
 }
 
 static int take_names(struct step *s, const redisReply *reply)
@@ -80,16 +80,17 @@ static int take_names(struct step *s, const redisReply *reply)
 
 static int left_out(const struct step *s, const char *name)
 {
-    char cause[TARN_SENTENCE], shown[TARN_KEY_TEXT];
-    snprintf(cause, sizeof cause, "%s", tarn_last_error());
+    struct tarn_reason why;
+    char shown[TARN_KEY_TEXT];
+    tarn_reason_keep(&why, TARN_E_FORMAT);
     if (tarn_key_escape(&(struct tarn_key){name, strlen(name)}, shown, sizeof shown) < 0)
         snprintf(shown, sizeof shown, "?");
     tarn_log(s->d->log, TARN_LOG_WARN, "directory", "msg=\"left out a damaged record\" key=%s cause=\"%s\"",
-             shown, cause);
+             shown, why.text);
     return 0;
 }
 
-/* Of a record that was read already; none: it has displaced copies only. Those stand behind the locations. */
+/* The record was read before; `none`: it has displaced copies only. Locations come first. */
 static int give_copies(struct step *s, const struct tarn_key *key, const redisReply *reply, bool none)
 {
     struct tarn_location copies[TARN_REPLICAS_MAX + TARN_DISPLACED_MAX];
@@ -127,16 +128,11 @@ static int take_record(struct step *s, const char *name, const redisReply *reply
 static int take_step(void *arg, size_t i, const redisReply *reply)
 {
     struct step *s = arg;
-    if (i == 0)
-        s->at = s->page.data;
-    if (i == 0 && s->names)
-        return take_names(s, reply);
-    const char *name = s->at;
-    s->at += strlen(name) + 1;
-    return take_record(s, name, reply);
+    const char *key = next_key(s, i);
+    return key ? take_record(s, key, reply) : take_names(s, reply);
 }
 
-/* After it, the names that came are the page. */
+/* Afterwards the names that came are the page. */
 static int run_step(struct step *s, bool names, uint64_t deadline_ns)
 {
     struct tarn_pipeline p = {

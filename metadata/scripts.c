@@ -2,13 +2,13 @@
 /*
  * The Lua scripts that change records, and how they are run.
  *
- * Each touches one key, KEYS[1]; only `forget` looks at a second one. All of them compare what is there
- * before they write: one that finds its work done changes nothing. Late is another matter than twice:
- * a publish that is run after the node gave it up takes effect, and redis.h says how that is prevented.
+ * Each touches one key, KEYS[1]; only `forget` and the directory's hash look at a second one. Each compares
+ * before it writes, and changes nothing if its work is done: running twice is harmless. Running late is not:
+ * a publish that runs after its node gave up takes effect. redis.h says how that is prevented.
  *
- * They are run by EVALSHA. The digest comes from SCRIPT LOAD, once a directory; when Redis has
- * forgotten the script since (restart, failover, SCRIPT FLUSH) it answers NOSCRIPT, the script is
- * loaded again and what had not run is sent again.
+ * They are run by EVALSHA, with a digest from SCRIPT LOAD, once a directory. If Redis has forgotten a script
+ * since (restart, failover, SCRIPT FLUSH), it answers NOSCRIPT: the script is loaded again, and the commands
+ * that did not run are sent again.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -242,9 +242,10 @@ struct load {
     char *sha;
 };
 
-static int append_load(void *arg, struct tarn_resp *r)
+static int append_load(void *arg, size_t i, struct tarn_resp *r)
 {
     const struct load *l = arg;
+    (void)i;
     return tarn_resp_append_strs(r, "SCRIPT", "LOAD", l->text, NULL);
 }
 
@@ -293,7 +294,7 @@ bool tarn_script_sha(struct tarn_directory *d, enum tarn_script script, char sha
 
 /* --- running ------------------------------------------------------------------------------------ */
 
-/* One pass over the commands; those that meet NOSCRIPT are noted for a second one. */
+/* One pass over the commands; those answered with NOSCRIPT are noted for a second pass. */
 struct pass {
     const struct tarn_script_pipeline *p;
     char sha[TARN_SHA_TEXT];
@@ -308,15 +309,10 @@ static size_t command(const struct pass *s, size_t i)
     return s->which ? s->which[i] : i;
 }
 
-static int append_pass(void *arg, struct tarn_resp *r)
+static int append_pass(void *arg, size_t i, struct tarn_resp *r)
 {
     struct pass *s = arg;
-    for (size_t i = 0; i < s->n; i++) {
-        int rc = s->p->append(s->p->arg, command(s, i), s->sha, r);
-        if (rc)
-            return rc;
-    }
-    return 0;
+    return s->p->append(s->p->arg, command(s, i), s->sha, r);
 }
 
 static int note_unknown(struct pass *s, size_t i)
@@ -332,7 +328,7 @@ static int note_unknown(struct pass *s, size_t i)
 static int take_reply(void *arg, size_t i, const redisReply *reply)
 {
     struct pass *s = arg;
-    if (!s->which && reply->type == REDIS_REPLY_ERROR && !strncmp(reply->str, "NOSCRIPT", 8))
+    if (!s->which && tarn_reply_refuses(reply, "NOSCRIPT"))
         return note_unknown(s, i);
     return s->p->reply(s->p->arg, command(s, i), reply);
 }

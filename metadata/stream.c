@@ -61,7 +61,7 @@ bool tarn_stream_unsent(const struct tarn_stream *s)
 int tarn_stream_publish(struct tarn_stream *s, const struct tarn_publish *items, size_t n)
 {
     if (tarn_redis_doubtful(s->directory))
-        return tarn_fail(TARN_E_BUSY, "directory: another connection is to be ended first");
+        return tarn_fail(TARN_E_BUSY, "directory: Redis must end another connection first");
     for (size_t i = 0; i < n; i++) {
         int rc = tarn_publish_check(&items[i], i);
         if (rc)
@@ -86,7 +86,7 @@ int tarn_stream_take(struct tarn_stream *s, struct tarn_publish *items, size_t n
         if (rc == TARN_E_AGAIN)
             return rc;
         if (rc)
-            return tarn_redis_fail(s->directory, rc);
+            return tarn_redis_fail(s->directory, s->redis, rc);
         s->owed--;
         tarn_publish_read(s->directory, reply, &items[(*done)++]);
     }

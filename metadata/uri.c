@@ -18,17 +18,6 @@
 #define DEFAULT_URI "redis://127.0.0.1:6379"
 #define FORMS "use redis://[user:password@]host[:port][/db] or unix:///path[?db=N]"
 
-static int hex_digit(char c)
-{
-    if (c >= '0' && c <= '9')
-        return c - '0';
-    if (c >= 'a' && c <= 'f')
-        return c - 'a' + 10;
-    if (c >= 'A' && c <= 'F')
-        return c - 'A' + 10;
-    return -1;
-}
-
 /* Copies n bytes, with %XX decoded. */
 static int decode(const char *text, size_t n, const char *what, char **out_p)
 {
@@ -40,16 +29,15 @@ static int decode(const char *text, size_t n, const char *what, char **out_p)
             *o++ = text[i];
             continue;
         }
-        int hi = i + 2 < n ? hex_digit(text[i + 1]) : -1;
-        int lo = i + 2 < n ? hex_digit(text[i + 2]) : -1;
-        if (hi < 0 || lo < 0 || (hi == 0 && lo == 0)) {
+        uint64_t byte = 0;
+        if (i + 2 >= n || tarn_u64_parse(text + i + 1, 2, 16, UINT8_MAX, &byte) || byte == 0) {
             free(out);
             return tarn_fail(TARN_E_CONFIG,
                              "redis uri: a %% in the %s is not followed by two hex digits: "
                              "write %%25 for a %% sign",
                              what);
         }
-        *o++ = (char)(hi * 16 + lo);
+        *o++ = (char)byte;
         i += 2;
     }
     *o = '\0';

@@ -8,6 +8,7 @@
 #include "base/container.h"
 #include "base/error.h"
 #include "server/control/session.h"
+#include "server/directory/scrub.h"
 
 #define AT "drain"
 #define PAGE 512
@@ -26,9 +27,9 @@ struct page {
 static void left(struct tarn_request *r)
 {
     struct tarn_node *n = TARN_CONTAINER_OF(r, struct tarn_node, leave);
-    if (r->status)
+    if (r->failure.code)
         tarn_log(&n->log, TARN_LOG_WARN, AT, "msg=\"the node's record stays until it expires\" cause=\"%s\"",
-                 r->error);
+                 r->failure.text);
     tarn_log(&n->log, TARN_LOG_INFO, AT, "msg=\"the node ends\" status=%d", n->exit_status);
     tarn_loop_stop(n->loop);
 }
@@ -84,14 +85,14 @@ static void page_done(struct tarn_request *r)
 {
     struct page *page = TARN_CONTAINER_OF(r, struct page, request);
     struct tarn_node *n = page->node;
-    if (r->status == 0) {
+    if (r->failure.code == 0) {
         next_page(page);
         return;
     }
-    if (r->status != TARN_E_CANCELED) {
+    if (r->failure.code != TARN_E_CANCELED) {
         tarn_log(&n->log, TARN_LOG_WARN, AT,
                  "msg=\"objects stay in the directory until other nodes sweep them out\" cause=\"%s\"",
-                 r->error);
+                 r->failure.text);
         leave(n);
     }
     free(page);
@@ -101,6 +102,7 @@ static void withdraw_all(struct tarn_node *n)
 {
     struct page *page = calloc(1, sizeof(*page));
     n->state = TARN_NODE_WITHDRAWING;
+    tarn_scrub_end(n->scrub);
     n->drain_cursor = 0;
     if (!page) {
         leave(n);

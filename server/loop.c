@@ -18,7 +18,7 @@
 
 struct posted {
     struct posted *next;
-    tarn_timer_fn fn;
+    tarn_call_fn fn;
     void *arg;
 };
 
@@ -35,13 +35,7 @@ struct tarn_watch {
     struct event *event;
     int events; /* TARN_READABLE | TARN_WRITABLE */
     tarn_watch_fn fn;
-    tarn_timer_fn signal_fn; /* of a signal in place of fn */
-    void *arg;
-};
-
-struct tarn_timer {
-    struct event *event;
-    tarn_timer_fn fn;
+    tarn_call_fn call; /* of a signal or timer, in place of fn */
     void *arg;
 };
 
@@ -56,7 +50,7 @@ static void wake(struct tarn_loop *l)
         ;
 }
 
-int tarn_loop_post(struct tarn_loop *l, tarn_timer_fn fn, void *arg)
+int tarn_loop_post(struct tarn_loop *l, tarn_call_fn fn, void *arg)
 {
     struct posted *p = malloc(sizeof *p);
     if (!p)
@@ -201,15 +195,15 @@ void *tarn_loop_base(struct tarn_loop *l)
     return l->base;
 }
 
-/* --- watches ------------------------------------------------------------------------------------ */
+/* --- watches, signals, timers ------------------------------------------------------------------- */
 
 static void on_event(evutil_socket_t fd, short what, void *arg)
 {
     struct tarn_watch *w = arg; /* gone after the callback, perhaps */
 
     (void)fd;
-    if (w->signal_fn)
-        w->signal_fn(w->arg);
+    if (w->call)
+        w->call(w->arg);
     else
         w->fn(w->arg, (what & EV_READ ? TARN_READABLE : 0) | (what & EV_WRITE ? TARN_WRITABLE : 0));
 }
@@ -220,19 +214,19 @@ static short libevent_events(int events)
                    (events & TARN_WRITABLE ? EV_WRITE : 0));
 }
 
-static int new_watch(struct tarn_loop *l, int fd, short events, const struct tarn_watch *as,
-                     struct tarn_watch **w_p)
+static int new_watch(struct tarn_loop *l, int fd, short events, const struct timeval *period,
+                     const struct tarn_watch *as, struct tarn_watch **w_p)
 {
     struct tarn_watch *w = malloc(sizeof *w);
-    if (!w)
-        return tarn_fail(TARN_E_NO_MEMORY, "out of memory for a watch of the event loop");
-    *w = *as;
-    w->event = event_new(l->base, fd, events, on_event, w);
-    if (!w->event) {
+    if (w) {
+        *w = *as;
+        w->event = event_new(l->base, fd, events, on_event, w);
+    }
+    if (!w || !w->event) {
         free(w);
         return tarn_fail(TARN_E_NO_MEMORY, "out of memory for a watch of the event loop");
     }
-    if (events != EV_PERSIST && event_add(w->event, NULL) != 0) {
+    if ((events != EV_PERSIST || period) && event_add(w->event, period) != 0) {
         tarn_watch_free(w);
         return tarn_fail(TARN_E_SYSTEM, "event loop: descriptor or signal %d cannot be watched: %m", fd);
     }
@@ -244,13 +238,21 @@ int tarn_watch_new(struct tarn_loop *l, int fd, int events, tarn_watch_fn fn, vo
                    struct tarn_watch **w_p)
 {
     struct tarn_watch as = {.events = events, .fn = fn, .arg = arg};
-    return new_watch(l, fd, libevent_events(events), &as, w_p);
+    return new_watch(l, fd, libevent_events(events), NULL, &as, w_p);
 }
 
-int tarn_signal_new(struct tarn_loop *l, int signum, tarn_timer_fn fn, void *arg, struct tarn_watch **w_p)
+int tarn_signal_new(struct tarn_loop *l, int signum, tarn_call_fn fn, void *arg, struct tarn_watch **w_p)
 {
-    struct tarn_watch as = {.signal_fn = fn, .arg = arg};
-    return new_watch(l, signum, EV_SIGNAL | EV_PERSIST, &as, w_p);
+    struct tarn_watch as = {.call = fn, .arg = arg};
+    return new_watch(l, signum, EV_SIGNAL | EV_PERSIST, NULL, &as, w_p);
+}
+
+int tarn_timer_new(struct tarn_loop *l, uint32_t period_ms, tarn_call_fn fn, void *arg,
+                   struct tarn_watch **w_p)
+{
+    struct timeval period = {.tv_sec = period_ms / 1000, .tv_usec = period_ms % 1000 * 1000};
+    struct tarn_watch as = {.call = fn, .arg = arg};
+    return new_watch(l, -1, EV_PERSIST, &period, &as, w_p);
 }
 
 int tarn_watch_set(struct tarn_watch *w, int events)
@@ -276,45 +278,4 @@ void tarn_watch_free(struct tarn_watch *w)
         return;
     event_free(w->event);
     free(w);
-}
-
-/* --- timers ------------------------------------------------------------------------------------- */
-
-static void on_timer(evutil_socket_t fd, short what, void *arg)
-{
-    struct tarn_timer *t = arg;
-
-    (void)fd, (void)what;
-    t->fn(t->arg);
-}
-
-int tarn_timer_new(struct tarn_loop *l, uint32_t period_ms, tarn_timer_fn fn, void *arg,
-                   struct tarn_timer **t_p)
-{
-    struct timeval period = {.tv_sec = period_ms / 1000, .tv_usec = period_ms % 1000 * 1000};
-    struct tarn_timer *t = malloc(sizeof *t);
-    if (!t)
-        goto no_memory;
-
-    *t = (struct tarn_timer){.fn = fn, .arg = arg};
-    t->event = event_new(l->base, -1, EV_PERSIST, on_timer, t);
-    if (!t->event || event_add(t->event, &period) != 0)
-        goto free_timer;
-    *t_p = t;
-    return 0;
-
-free_timer:
-    if (t->event)
-        event_free(t->event);
-    free(t);
-no_memory:
-    return tarn_fail(TARN_E_NO_MEMORY, "out of memory for a timer of the event loop");
-}
-
-void tarn_timer_free(struct tarn_timer *t)
-{
-    if (!t)
-        return;
-    event_free(t->event);
-    free(t);
 }

@@ -10,12 +10,11 @@
 
 struct tarn_loop;
 struct tarn_watch;
-struct tarn_timer;
 
 enum { TARN_READABLE = 1, TARN_WRITABLE = 2 };
 
 typedef void (*tarn_watch_fn)(void *arg, int events);
-typedef void (*tarn_timer_fn)(void *arg);
+typedef void (*tarn_call_fn)(void *arg);
 
 int tarn_loop_new(struct tarn_loop **l_p);
 void tarn_loop_free(struct tarn_loop *l);
@@ -23,23 +22,20 @@ void tarn_loop_free(struct tarn_loop *l);
 void tarn_loop_run(struct tarn_loop *l);
 void tarn_loop_stop(struct tarn_loop *l);
 /* Runs fn(arg) on the loop's thread, in the order posted. Any thread. NO_MEMORY. */
-int tarn_loop_post(struct tarn_loop *l, tarn_timer_fn fn, void *arg);
+int tarn_loop_post(struct tarn_loop *l, tarn_call_fn fn, void *arg);
 /* The libevent base, for libevent's HTTP server. */
 void *tarn_loop_base(struct tarn_loop *l);
 
-/* Watches fd for `events`; tarn_watch_set changes them (0 pauses). A watch may be freed in its own callback.
- */
+/* Watches fd for `events`; tarn_watch_set changes them (0 pauses). */
 int tarn_watch_new(struct tarn_loop *l, int fd, int events, tarn_watch_fn fn, void *arg,
                    struct tarn_watch **w_p);
 int tarn_watch_set(struct tarn_watch *w, int events);
+/* Calls fn every period_ms. */
+int tarn_timer_new(struct tarn_loop *l, uint32_t period_ms, tarn_call_fn fn, void *arg,
+                   struct tarn_watch **w_p);
+/* Calls fn on `signum` (sigaction style, delivered on the loop's thread). */
+int tarn_signal_new(struct tarn_loop *l, int signum, tarn_call_fn fn, void *arg, struct tarn_watch **w_p);
+/* Any of the three; also in its own callback. NULL is allowed. */
 void tarn_watch_free(struct tarn_watch *w);
-
-/* Fires every period_ms until freed. May be freed in its own callback. */
-int tarn_timer_new(struct tarn_loop *l, uint32_t period_ms, tarn_timer_fn fn, void *arg,
-                   struct tarn_timer **t_p);
-void tarn_timer_free(struct tarn_timer *t);
-
-/* Calls fn on `signum` (sigaction style, delivered on the loop's thread). Returned as a watch. */
-int tarn_signal_new(struct tarn_loop *l, int signum, tarn_timer_fn fn, void *arg, struct tarn_watch **w_p);
 
 #endif

@@ -17,7 +17,6 @@
 #include "base/buf.h"
 #include "base/error.h"
 #include "base/option/option.h"
-#include "base/option/option_complete.h"
 #include "base/option/option_pages.h"
 #include "base/option/option_print.h"
 #include "base/option/option_value.h"
@@ -86,7 +85,7 @@ static void end_signal(void *arg)
         return;
     }
     p->ending = true;
-    tarn_node_drain(p->node);
+    p->node->drain(p->node);
 }
 
 static void print_ready(const struct tarn_node *n)
@@ -169,9 +168,9 @@ static void leave_at_once(void *arg)
     tarn_log(&n->log, TARN_LOG_ERROR, "main",
              "msg=\"exit() was called\" cause=\"a network plugin has ended the process: see its lines\"");
     n->exit_status = 1;
-    tarn_node_drain(n);
+    n->drain(n);
     n->drain_deadline_ns = 0; /* without waiting for puts in flight */
-    tarn_node_drain_check(n);
+    n->drain_check(n);
 }
 
 static void at_exit(void)
@@ -221,10 +220,8 @@ static int run(const struct tarn_node_config *c, const struct tarn_logger *log)
         print_ready(process.node);
         status = run_node(process.node);
     }
-    if (term)
-        tarn_watch_free(term);
-    if (interrupt)
-        tarn_watch_free(interrupt);
+    tarn_watch_free(term);
+    tarn_watch_free(interrupt);
     tarn_node_free(process.node);
     return status;
 }

@@ -2,10 +2,7 @@
 /* A node's life: start, heartbeat, end. drain.c has the end in order, identity.c who the node is. */
 #include "server/node.h"
 
-#include <inttypes.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/resource.h>
 
 #include "base/clock.h"
@@ -14,7 +11,6 @@
 #include "base/net.h"
 #include "base/text.h"
 #include "server/control/admin.h"
-#include "server/control/attach.h"
 #include "server/control/commands.h"
 #include "server/control/control.h"
 #include "server/directory/presence.h"
@@ -144,8 +140,9 @@ static void drain(struct tarn_node *n)
         beat_now(n);
 }
 
-static void rechecked(struct tarn_node *n)
+static void rechecked(void *arg)
 {
+    struct tarn_node *n = arg;
     if (tarn_presence_rechecked(n))
         beat_now(n);
 }
@@ -178,18 +175,18 @@ static void beat_done(struct tarn_request *r)
     struct tarn_node *n = TARN_CONTAINER_OF(r, struct tarn_node, beat);
     bool again = n->beat_again;
     n->beating = n->beat_again = false;
-    if (r->status == TARN_E_CANCELED)
+    if (r->failure.code == TARN_E_CANCELED)
         return;
-    if (!r->status && r->beat.taken_epoch) {
+    if (!r->failure.code && r->beat.taken_epoch) {
         tarn_drain_taken(n, r->beat.taken_epoch);
         return;
     }
-    if (!r->status) {
+    if (!r->failure.code) {
         again |= tarn_presence_beaten(n, &r->beat, n->beat_sent_ns);
         beat_follows(n, &r->beat);
     }
     if (r->beat.conflict)
-        tarn_presence_conflict(n, r->error);
+        tarn_presence_conflict(n, r->failure.text);
     if (again)
         beat(n);
 }
@@ -258,7 +255,6 @@ static int start_publisher(struct tarn_node *n)
         .directory = n->directory,
         .log = &n->log,
         .node = n->id,
-        .epoch = n->epoch,
         .timeout_ms = (uint32_t)n->config->redis_timeout_ms,
         .heartbeat_ms = (uint32_t)n->config->heartbeat_ms,
         .ttl_ms = n->ttl_ms,
@@ -267,6 +263,19 @@ static int start_publisher(struct tarn_node *n)
     o.pools = tarn_store_pools(n->store, &o.npools);
     n->beat = (struct tarn_request){.kind = TARN_REQUEST_BEAT, .done = beat_done};
     return tarn_publisher_start(&o, &n->publisher);
+}
+
+static int start_scrub(struct tarn_node *n)
+{
+    const struct tarn_scrub_options o = {
+        .store = n->store,
+        .publisher = n->publisher,
+        .log = &n->log,
+        .directory = n->presence.known,
+        .heartbeat_ms = (uint32_t)n->config->heartbeat_ms,
+        .scrub_s = (uint32_t)n->config->scrub_s,
+    };
+    return tarn_scrub_new(&o, &n->scrub);
 }
 
 static void drop_session(const struct tarn_session *s)
@@ -312,9 +321,9 @@ static int start_all(struct tarn_node *n)
     if (!rc)
         rc = start_publisher(n);
     if (!rc)
-        rc = tarn_scrub_new(n, &n->scrub);
+        rc = start_scrub(n);
     if (!rc)
-        rc = tarn_recheck_new(n, rechecked, &n->recheck);
+        rc = tarn_recheck_new(n->store, n->publisher, rechecked, n, &n->recheck);
     if (!rc && n->config->http)
         rc = tarn_admin_start(n, n->config->http, &n->admin);
     if (!rc)
@@ -341,12 +350,10 @@ int tarn_node_start(const struct tarn_node_config *c, const struct tarn_logger *
     n->started_ns = tarn_now_ns();
     n->ttl_ms = 3 * (uint32_t)c->heartbeat_ms;
     int rc = start_all(n);
-    if (rc) {
-        char why[TARN_SENTENCE];
-        snprintf(why, sizeof(why), "%s", tarn_last_error());
+    struct tarn_reason why;
+    if (tarn_reason_keep(&why, rc)) {
         tarn_node_free(n);
-        tarn_last_error_set(why);
-        return rc;
+        return tarn_reason_fail(&why);
     }
     *n_p = n;
     return 0;
@@ -360,20 +367,14 @@ int tarn_node_run(struct tarn_node *n)
 
 /* --- end ---------------------------------------------------------------------------------------- */
 
-static void free_timer(struct tarn_timer *t)
-{
-    if (t)
-        tarn_timer_free(t);
-}
-
 /* Connections first, so that nobody asks for what is being taken apart; the store's memory last. */
 void tarn_node_free(struct tarn_node *n)
 {
     if (!n)
         return;
-    free_timer(n->tick);
-    free_timer(n->heartbeat);
-    free_timer(n->expiry);
+    tarn_watch_free(n->tick);
+    tarn_watch_free(n->heartbeat);
+    tarn_watch_free(n->expiry);
     tarn_admin_stop(n->admin);
     tarn_control_stop(n->control);
     tarn_sessions_free(n->sessions);
@@ -384,13 +385,10 @@ void tarn_node_free(struct tarn_node *n)
     n->publisher = NULL;
     tarn_scrub_free(n->scrub);
     tarn_recheck_free(n->recheck);
-    if (n->directory)
-        tarn_directory_close(n->directory);
+    tarn_directory_close(n->directory);
     tarn_populate_stop(n->populate);
-    if (n->store)
-        tarn_store_free(n->store);
-    if (n->loop)
-        tarn_loop_free(n->loop);
+    tarn_store_free(n->store);
+    tarn_loop_free(n->loop);
     tarn_private_redis_stop(n->redis);
     free(n);
 }

@@ -38,26 +38,23 @@ static const struct tarn_option options[] = {
      .offset = AT(pools),
      .initial = "cpu0:bytes=1G",
      .unit = "NAME:bytes=SIZE[,device=GPU][,huge=1][,slots=N][,align=SIZE]",
-     .help =
-         "Memory to lend; give it several times for several pools. Settings are parted by commas: bytes, "
-         "the size; device, take it from this GPU: an index, or a uuid as nvidia-smi -L prints it; huge=1, "
-         "take huge pages; slots, objects at most (by default one for 4 KiB); align, of tensors within the "
-         "pool. Puts go to a GPU pool when they name it, or when the node has no other."},
+     .help = "Memory to lend; give it several times for several pools. Settings are parted by commas: bytes, "
+             "the size; device, take it from this GPU: an index, or a uuid as nvidia-smi -L prints it; "
+             "huge=1, take huge pages; slots, objects at most (by default one for 4 KiB); align, of tensors "
+             "within the pool. Puts go to a GPU pool when they name it, or when the node has no other."},
     TEXT_OPTION("listen", listen, "127.0.0.1:7700", "ADDRESS",
                 "Address of control connections, host:port; port 0 takes a free one. Clients of other hosts "
                 "need an address they can reach here."),
     TEXT_OPTION("unix", unix_path, NULL, "PATH",
                 "Unix socket of control connections, in a directory made with mode 0700 (see --unix-mode) "
-                "when missing. Without "
-                "it: $XDG_RUNTIME_DIR/tarn/<id>.sock, or /tmp/tarn-<uid>/<id>.sock."),
-    TEXT_OPTION("unix-mode", unix_mode, "0600", "MODE",
-                "Permissions of the Unix socket, in octal. Who may write to it may connect, and then use "
-                "shared memory, with "
-                "the secret. A directory that the node makes for it lets the same users through."),
+                "when missing. Without it: $XDG_RUNTIME_DIR/tarn/<id>.sock, or /tmp/tarn-<uid>/<id>.sock."),
+    TEXT_OPTION(
+        "unix-mode", unix_mode, "0600", "MODE",
+        "Permissions of the Unix socket, in octal. Who may write to it may connect, and then use shared "
+        "memory, with the secret. A directory that the node makes for it lets the same users through."),
     TEXT_OPTION("unix-group", unix_group, NULL, "GROUP",
                 "Group of the Unix socket, and of a directory that the node makes for it; with --unix-mode "
-                "0660 its members "
-                "may connect. Without it that of the process."),
+                "0660 its members may connect. Without it that of the process."),
     INT_OPTION("data-port", data_port, "0", 0, 65535, "PORT",
                "Port of tcp data connections; tcpx takes the one behind it. 0 takes free ones."),
     {.name = "redis",
@@ -74,20 +71,17 @@ static const struct tarn_option options[] = {
      .unit = "TEXT",
      .flags = TARN_OPT_SECRET,
      .help = "Shared secret that control connections must show. Without it the node makes one at each start "
-             "and puts it "
-             "into its record in Redis, where clients find it; but not when Redis lets other users in and "
-             "--listen is a "
-             "loopback address. Prefer the environment or the file: flags can be seen by every user of the "
-             "machine."},
+             "and puts it into its record in Redis, where clients find it; but not when Redis lets other "
+             "users in and --listen is a loopback address. Prefer the environment or the file: flags can be "
+             "seen by every user of the machine."},
     {.name = "admin-secret",
      .type = TARN_OPT_STRING,
      .offset = AT(admin_secret),
      .unit = "TEXT",
      .flags = TARN_OPT_SECRET,
      .help = "Secret that gives the right to administer the node over TCP (DRAIN, EVICT, CONFIG, CLIENT), "
-             "and all "
-             "that --secret gives. Without it only the node's user and root have that right, over the Unix "
-             "socket."},
+             "and all that --secret gives. Without it only the node's user and root have that right, over "
+             "the Unix socket."},
     TEXT_OPTION(
         "transports", transports, NULL, "LIST",
         "Transports to offer, parted by commas, best first. Without it all that work on this machine."),
@@ -105,12 +99,11 @@ static const struct tarn_option options[] = {
              "size, or of what the device takes when that is less."},
     TEXT_OPTION(
         "tcpx-plugin", tcpx_plugin, NULL, "PATH",
-        "Network plugin of the tcpx transport: a library with NCCL's ABI version 6, 7 or 8. Without it "
-        "TCPX is looked for in the usual places (docs/tcpx.md). `tarn doctor tcpx` says what is missing."),
-    TEXT_OPTION(
-        "tcpx-unpack-impl", tcpx_unpack_impl, "kernel", "WAY",
-        "How the tcpx transport gets what it receives to its place in a GPU pool: kernel, one launch for "
-        "all fragments; d2d, a copy for each; host, through memory of the host."),
+        "Network plugin of the tcpx transport: a library with NCCL's ABI version 6, 7 or 8. Without it TCPX "
+        "is looked for in the usual places (docs/tcpx.md). `tarn doctor tcpx` says what is missing."),
+    TEXT_OPTION("tcpx-unpack-impl", tcpx_unpack_impl, "kernel", "WAY",
+                "How the tcpx transport gets what it receives to its place in a GPU pool: kernel, one launch "
+                "for all fragments; d2d, a copy for each; host, through memory of the host."),
     INT_OPTION("io-threads", io_threads, "2", 1, 64, "N", "Threads of the tcp transport."),
     INT_OPTION("evict-high", evict_high, "95", 1, 100, "PERCENT",
                "Fill of a pool at which least recently used objects begin to be evicted in the background."),
@@ -127,19 +120,16 @@ static const struct tarn_option options[] = {
                "Longest wait for an answer of Redis."),
     INT_OPTION("heartbeat-ms", heartbeat_ms, "1000", 50, 60000, "MS",
                "Time between refreshes of the node's record. It expires after three. A node starts only with "
-               "the value "
-               "that the living nodes of its namespace have."),
-    TEXT_OPTION(
-        "when-cut-off", when_cut_off, "serve", "WAY",
-        "What clients do that are cut off from Redis and still reach this node: serve, they go on reading "
-        "from it, also what was replaced or removed elsewhere meanwhile; refuse, they stop when its "
-        "record may have expired (docs/consistency.md)."),
+               "the value that the living nodes of its namespace have."),
+    TEXT_OPTION("when-cut-off", when_cut_off, "serve", "WAY",
+                "What clients do that are cut off from Redis and still reach this node: serve, they go on "
+                "reading from it, also what was replaced or removed elsewhere meanwhile; refuse, they stop "
+                "when its record may have expired (docs/consistency.md)."),
     INT_OPTION("scrub-s", scrub_s, "600", 1, 86400, "SECONDS",
                "Time in which the node compares all it holds with the directory, both ways."),
     INT_OPTION("drain-timeout-ms", drain_timeout_ms, "10000", 0, 3600000, "MS",
                "Longest wait for puts in flight when the node ends. A client that has reserved and then says "
-               "nothing "
-               "for 2 s, and 1 s more for each 100 MB, is not waited for."),
+               "nothing for 2 s, and 1 s more for each 100 MB, is not waited for."),
     TEXT_OPTION("http", http, NULL, "ADDRESS",
                 "Address of /metrics (Prometheus) and /health, host:port. Without it there is none."),
     TEXT_OPTION("log-level", log_level, "info", "LEVEL",

@@ -41,7 +41,6 @@ struct tarn_node_transport {
 
 struct tarn_node_stats {
     uint64_t commands, errors, connections, reserved, committed, commit_failed, deleted;
-    uint64_t restored, scrub_withdrawn, scrub_freed;
     uint64_t commit_us[TARN_LATENCY_BUCKETS]; /* bucket i: below 2^i microseconds */
 };
 
@@ -68,22 +67,22 @@ struct tarn_node {
     struct tarn_scrub *scrub;
     struct tarn_recheck *recheck;
     struct tarn_admin *admin;
-    struct tarn_timer *tick, *heartbeat;
+    struct tarn_watch *tick, *heartbeat;
     struct tarn_pending *pending;     /* COMMIT, DELETE and SETTLED that wait for the directory */
-    struct tarn_timer *expiry;        /* of their deadlines; runs while `pending` has any */
+    struct tarn_watch *expiry;        /* of their deadlines; runs while `pending` has any */
     struct tarn_attaching *attaching; /* ATTACHes that wait for their transport */
 
     struct tarn_node_record record; /* the directory thread reads it during a beat: do not write it then */
     struct tarn_pool_record pools[TARN_POOLS_MAX];
-    struct tarn_request beat, leave, withdraw;
+    struct tarn_request beat, leave;
     bool beating, beat_again, withdrawn, leaving;
     uint64_t beat_sent_ns, beat_at_ns; /* last beat sent; next beat due, 0: at the heartbeat */
     struct tarn_presence presence;
     uint32_t unsettled; /* pending commands that the directory thread has, abandoned ones too */
     uint64_t drain_cursor, drain_deadline_ns;
     struct tarn_node_stats stats;
-    /* Called by tarn_node_drain() and tarn_node_drain_check(). */
-    void (*drain)(struct tarn_node *n), (*drain_check)(struct tarn_node *n);
+    void (*drain)(struct tarn_node *n);       /* starts the drain */
+    void (*drain_check)(struct tarn_node *n); /* a reservation or commit has ended: a drain may continue */
     struct tarn_refusals {
         uint64_t second_ns;        /* start of the current second */
         uint32_t logged, left_out; /* lines in this second; lines left out since the last one */
@@ -95,18 +94,6 @@ static inline const char *tarn_node_secret(const struct tarn_node *n)
 {
     const char *made = n->record.secret[0] ? n->record.secret : NULL;
     return n->config->secret ? n->config->secret : made;
-}
-
-/* Starts the drain. */
-static inline void tarn_node_drain(struct tarn_node *n)
-{
-    n->drain(n);
-}
-
-/* To be called when a reservation has ended: a drain may continue. */
-static inline void tarn_node_drain_check(struct tarn_node *n)
-{
-    n->drain_check(n);
 }
 
 #endif

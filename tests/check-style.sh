@@ -67,6 +67,10 @@ hits=$(grep -nE '\b(cudaDeviceSynchronize|cudaThreadSynchronize|cuCtxSynchronize
 # No state on the side: what a wait needs is passed to it. The last error is the one exception.
 hits=$(grep -nE "\b(_Thread_local|__thread|thread_local)\b" $lib $(find base metadata transport client -name "*.h") | grep -v "^base/error\.c:")
 [ -z "$hits" ] || say "a variable of a thread: $hits"
+# A sentence is for its reader: code decides by codes.
+hits=$(grep -nE '\b(str(n?case)?n?cmp|str(case)?str|memcmp)\([^;]*(tarn_last_error\(\)|\b(why|reason|failure|held|cause)(\.|->)text\b)' \
+    $(find base metadata transport server -name '*.c') client/*.c)
+[ -z "$hits" ] || say "an error's text decides: $hits"
 # Sentences are kept whole.
 hits=$(grep -nE 'char [^;()]*\<(why|error)\[[0-9]{3}\]|%\.[0-9]+s[^;]*tarn_last_error' $(echo "$code" | grep -vE '^(tests|include)/') | grep -v 'no request')
 [ -z "$hits" ] || say "a sentence is cut, for want of TARN_SENTENCE bytes: $hits"
@@ -106,6 +110,11 @@ for f in README.md docs/*.md tests/*/README.md metadata/KEYS.md; do
     done
 done
 
+pages='README.md CONTRIBUTING.md docs/*.md tests/*/README.md metadata/KEYS.md'
+# shellcheck disable=SC2086
+for name in $(grep -ohE '\btarn_[a-z0-9_]*[a-z0-9]\b' $pages | sort -u); do
+    grep -rqw "$name" include base metadata transport server client tests deploy Makefile || say "a page names $name, which is not there"
+done
 # Deliberate changes still apply.
 sh tests/mutate.sh --check >"$build/style.txt" || while read -r line; do say "$line"; done <"$build/style.txt"
 

@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What may include what: folders have layers, and files no circles. Prints every finding.
 
-A module is a .c file with the header of its name. It depends on the modules whose headers either of them includes.
+A module is a .c file with the header of its name, and NAME_impl.h where several .c files share its inside. It depends
+on the modules whose headers any of them includes.
 """
 
 import re
@@ -61,6 +62,10 @@ def path_of(header):
     return "include/" + header if header.startswith("tarn/") else header
 
 
+def module_of(file):
+    return re.sub("_impl$", "", str(Path(file).with_suffix("")))
+
+
 def layers(files):
     for file in files:
         layer = layer_of(file)
@@ -77,8 +82,7 @@ def circles(files):
     """Tarjan's algorithm: every set of modules that all reach each other."""
     graph = {}
     for file in files:
-        module = str(Path(file).with_suffix(""))
-        graph.setdefault(module, set()).update(str(Path(path_of(h)).with_suffix("")) for h in includes(file))
+        graph.setdefault(module_of(file), set()).update(module_of(path_of(h)) for h in includes(file))
     index, low, stack = {}, {}, []
 
     def visit(v):

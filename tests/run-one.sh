@@ -2,22 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 # Runs one test for tests/run.sh, which says what of the environment counts: run-one.sh NUMBER NAME
 # Prints its report and leaves in RUN_DIR, by the number: .counts (passed, failed, skipped), .failures (lines to be shown
-# at the end), .flaky (its name, once for each further run).
+# at the end), .seconds (how long it took, what it computed for, its name).
 set -u
 test=$2 name=${2##*/}
 mine=$RUN_DIR/$(printf '%05d' "$1")
 log=$mine.log out=$mine.report
-
-is_race()
-{
-    case $1 in
-    test_rdma_join) return 1 ;; # compares times with those of a kernel that is played
-    *race* | *history* | *soak*) return 0 ;;
-    test_cancel | test_conformance | test_evict | test_puts_under_failure | test_rdma* | test_sessions) return 0 ;;
-    test_store* | test_transport) return 0 ;;
-    esac
-    return 1
-}
 
 # Something was skipped that must not be; its names are printed.
 required()
@@ -68,18 +57,13 @@ report()
     start=$(date +%s)
     run
     rc=$?
-    left=${RETRIES:-0}
-    if is_race "$name"; then
-        left=0
-    fi
-    while [ $rc != 0 ] && [ $rc != 77 ] && [ "$left" -gt 0 ]; do
-        left=$((left - 1))
-        echo "$name" >>"$mine.flaky"
-        sed 's/^/    /' "$log"
-        echo "    $name: failed (exit $rc), once more"
-        run
-        rc=$?
-    done
+    took=$(($(date +%s) - start))
+    # Of a subshell it would be another's times.
+    times >"$mine.times"
+    awk -v took=$took -v name="$name" 'NR == 2 {
+        split($0, t, /[ms ]+/)
+        printf "%d %d %s\n", took, t[1] * 60 + t[2] + t[3] * 60 + t[4] + 0.5, name
+    }' "$mine.times" >"$mine.seconds"
     ok=$(count PASSED) bad=$(count FAILED) skip=$(count SKIPPED) whole=1
     # With a filter, none may have been meant.
     case ${TEST_FILTER:+filtered}$test in
@@ -108,7 +92,6 @@ report()
         failed_lines >"$mine.failures"
         ;;
     esac
-    took=$(($(date +%s) - start))
     [ $took -lt 10 ] || echo "    took ${took}s"
     echo "$counts" >"$mine.counts"
 }

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "transport/choose.h"
 
-#include <stdio.h>
 #include <string.h>
 
 #include "base/error.h"
@@ -54,24 +53,25 @@ int tarn_choose(const struct tarn_transport_entry *all, int n, const char *names
 {
     unsigned wanted = ~0u;
     bool named = names && *names;
-    char first[384] = "";
+    struct tarn_reason first = {0};
     int found = 0, r = named ? parse_names(all, n, names, &wanted) : 0;
     if (r)
         return r;
     for (int i = 0; i < n && found < max; i++) {
         const struct tarn_transport_entry *t = &all[i];
-        char why[TARN_SENTENCE] = "";
+        struct tarn_reason why;
         if (!(wanted & 1u << i))
             continue;
-        if ((t->caps & TARN_CAP_LATE) || t->probe(why, sizeof(why)) == 0) {
+        if ((t->caps & TARN_CAP_LATE) || tarn_reason_keep(&why, t->probe()) == 0) {
             out[found++] = i;
             continue;
         }
-        if (!*first)
-            snprintf(first, sizeof(first), "transport %s is not usable here: %s", t->name, why);
+        if (!first.code)
+            tarn_reason_keep(&first, tarn_fail(TARN_E_UNAVAILABLE, "transport %s is not usable here: %s",
+                                               t->name, why.text));
         if (named)
             tarn_log(log, TARN_LOG_WARN, "transport", "msg=\"not usable here\" transport=%s cause=\"%s\"",
-                     t->name, why);
+                     t->name, why.text);
     }
-    return found ? found : tarn_fail(TARN_E_UNAVAILABLE, "%s", first);
+    return found ? found : tarn_reason_fail(&first);
 }

@@ -9,7 +9,7 @@
 struct tarn_transport_entry {
     const char *name;
     uint32_t caps;
-    int (*probe)(char *why, size_t why_bytes);
+    int (*probe)(void);
 };
 
 /* The index of the transport with this name (not ended by NUL), or CONFIG with the nearest name. */

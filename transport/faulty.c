@@ -21,6 +21,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/container.h"
 #include "base/error.h"
 #include "base/text.h"
 
@@ -40,7 +41,8 @@ struct tarn_faulty {
     struct rule rules[RULES_MAX];
 };
 
-struct tarn_link {
+struct faulty_link {
+    struct tarn_link link;
     struct tarn_faulty *faulty;
     const struct rule *rule;
     struct tarn_link *real;
@@ -51,6 +53,11 @@ struct tarn_link {
     int watched_fd;
     short watched_events;
 };
+
+static struct faulty_link *own(const struct tarn_link *l)
+{
+    return TARN_CONTAINER_OF(l, struct faulty_link, link);
+}
 
 /* What a link keeps in the context of a delayed work. */
 struct delay {
@@ -82,14 +89,14 @@ static bool happens(struct tarn_faulty *f, double probability)
 
 /* --- lists -------------------------------------------------------------------------------------- */
 
-static void arm(struct tarn_link *l)
+static void arm(struct faulty_link *l)
 {
     uint64_t due = l->delayed ? delay_of(l->delayed)->due_ns : 0;
     struct itimerspec t = {.it_value = {(time_t)(due / TARN_NS_PER_S), (long)(due % TARN_NS_PER_S)}};
     timerfd_settime(l->timer_fd, TFD_TIMER_ABSTIME, &t, NULL);
 }
 
-static void delay(struct tarn_link *l, struct tarn_work *w, bool put)
+static void delay(struct faulty_link *l, struct tarn_work *w, bool put)
 {
     w->next = NULL;
     *delay_of(w) = (struct delay){tarn_now_ns() + l->rule->delay_ns, put};
@@ -102,7 +109,7 @@ static void delay(struct tarn_link *l, struct tarn_work *w, bool put)
         arm(l);
 }
 
-static int pass_on(struct tarn_link *l, struct tarn_work *w, bool put)
+static int pass_on(struct faulty_link *l, struct tarn_work *w, bool put)
 {
     const struct tarn_transport_ops *t = l->rule->of;
     return put ? t->put(l->real, w) : t->get(l->real, w);
@@ -115,7 +122,7 @@ static void finish(struct tarn_work *w, int status)
 }
 
 /* Passes on the works that are due. A queue that is full keeps the rest for the next call. */
-static void pass_on_due(struct tarn_link *l)
+static void pass_on_due(struct faulty_link *l)
 {
     while (l->delayed && delay_of(l->delayed)->due_ns <= tarn_now_ns()) {
         struct tarn_work *w = l->delayed, *next = w->next;
@@ -135,7 +142,7 @@ static void pass_on_due(struct tarn_link *l)
 
 /* --- client half -------------------------------------------------------------------------------- */
 
-static int submit(struct tarn_link *l, struct tarn_work *w, bool put)
+static int submit(struct faulty_link *l, struct tarn_work *w, bool put)
 {
     const struct rule *rule = l->rule;
     if (happens(l->faulty, rule->drop)) {
@@ -159,15 +166,15 @@ static int submit(struct tarn_link *l, struct tarn_work *w, bool put)
 
 static int faulty_get(struct tarn_link *l, struct tarn_work *w)
 {
-    return submit(l, w, false);
+    return submit(own(l), w, false);
 }
 
 static int faulty_put(struct tarn_link *l, struct tarn_work *w)
 {
-    return submit(l, w, true);
+    return submit(own(l), w, true);
 }
 
-static void finish_held(struct tarn_link *l, int status)
+static void finish_held(struct faulty_link *l, int status)
 {
     while (l->delayed) {
         struct tarn_work *w = l->delayed;
@@ -182,7 +189,7 @@ static void finish_held(struct tarn_link *l, int status)
 }
 
 /* Lets the epoll set watch what the real link waits for. */
-static void watch_real(struct tarn_link *l)
+static void watch_real(struct faulty_link *l)
 {
     short events = 0;
     int fd = l->rule->of->wait_fd(l->real, &events);
@@ -197,8 +204,9 @@ static void watch_real(struct tarn_link *l)
     l->watched_events = events;
 }
 
-static int faulty_progress(struct tarn_link *l)
+static int faulty_progress(struct tarn_link *link)
 {
+    struct faulty_link *l = own(link);
     if (l->rule->delay_ns)
         pass_on_due(l);
     int r = l->rule->of->progress(l->real);
@@ -210,8 +218,9 @@ static int faulty_progress(struct tarn_link *l)
 }
 
 /* Without a delay the real link is all there is to wait for, but that a dropped work is waited for, too. */
-static int faulty_wait_fd(const struct tarn_link *l, short *events)
+static int faulty_wait_fd(const struct tarn_link *link, short *events)
 {
+    const struct faulty_link *l = own(link);
     if (l->rule->delay_ns == 0) {
         int fd = l->rule->of->wait_fd(l->real, events);
         if (fd >= 0 || !l->dropped)
@@ -222,21 +231,23 @@ static int faulty_wait_fd(const struct tarn_link *l, short *events)
 }
 
 /* The real link knows nothing of works held back, so with any of those the waiting is done here. */
-static int faulty_wait(struct tarn_link *l, uint64_t deadline_ns)
+static int faulty_wait(struct tarn_link *link, uint64_t deadline_ns)
 {
+    struct faulty_link *l = own(link);
     if (!l->delayed && !l->dropped)
         return l->rule->of->wait(l->real, deadline_ns);
-    return tarn_wait_by_poll(&l->rule->table, l, deadline_ns);
+    return tarn_wait_by_poll(&l->rule->table, link, deadline_ns);
 }
 
 static void faulty_touch(struct tarn_link *l, uint32_t pool, uint32_t slot)
 {
-    l->rule->of->touch(l->real, pool, slot);
+    own(l)->rule->of->touch(own(l)->real, pool, slot);
 }
 
-static int faulty_view(struct tarn_link *l, uint32_t pool, uint32_t slot, uint64_t gen, uint64_t offset,
+static int faulty_view(struct tarn_link *link, uint32_t pool, uint32_t slot, uint64_t gen, uint64_t offset,
                        uint64_t bytes, const void **addr_p, uint32_t *hazard_p)
 {
+    const struct faulty_link *l = own(link);
     if (happens(l->faulty, l->rule->stale))
         return tarn_fail(TARN_E_STALE, "%s: injected fault: stale", l->rule->of->name);
     return l->rule->of->view(l->real, pool, slot, gen, offset, bytes, addr_p, hazard_p);
@@ -244,15 +255,10 @@ static int faulty_view(struct tarn_link *l, uint32_t pool, uint32_t slot, uint64
 
 static void faulty_unview(struct tarn_link *l, uint32_t hazard)
 {
-    l->rule->of->unview(l->real, hazard);
+    own(l)->rule->of->unview(own(l)->real, hazard);
 }
 
-static bool faulty_writable(const struct tarn_link *l)
-{
-    return l->rule->of->writable(l->real);
-}
-
-static void free_link(struct tarn_link *l)
+static void free_link(struct faulty_link *l)
 {
     if (l->timer_fd >= 0)
         close(l->timer_fd);
@@ -261,18 +267,20 @@ static void free_link(struct tarn_link *l)
     free(l);
 }
 
-static void faulty_close(struct tarn_link *l)
+static void faulty_close(struct tarn_link *link)
 {
+    struct faulty_link *l = own(link);
     finish_held(l, TARN_E_CANCELED);
     l->rule->of->close(l->real);
     free_link(l);
 }
 
-static int new_link(struct tarn_faulty *f, const struct rule *rule, struct tarn_link **l_p)
+static int new_link(struct tarn_faulty *f, const struct rule *rule, const struct tarn_peer *p,
+                    struct faulty_link **l_p)
 {
-    struct tarn_link *l = calloc(1, sizeof(*l));
+    struct faulty_link *l = tarn_link_new(rule->of->name, p, sizeof(*l));
     if (!l)
-        return tarn_fail(TARN_E_NO_MEMORY, "%s: out of memory for a faulty link", rule->of->name);
+        return TARN_E_NO_MEMORY;
     l->faulty = f;
     l->rule = rule;
     l->watched_fd = -1;
@@ -285,11 +293,6 @@ static int new_link(struct tarn_faulty *f, const struct rule *rule, struct tarn_
     }
     *l_p = l;
     return 0;
-}
-
-static uint64_t faulty_link_id(const struct tarn_link *l)
-{
-    return l->rule->of->link_id(l->real);
 }
 
 static struct rule *rule_of(struct tarn_faulty *f, const struct tarn_transport_ops *ops)
@@ -309,10 +312,10 @@ int tarn_faulty_connect(struct tarn_faulty *f, const struct tarn_transport_ops *
         *ops_p = ops;
         return ops->connect(p, l_p);
     }
-    struct tarn_link *l = NULL;
+    struct faulty_link *l = NULL;
     int r = happens(f, rule->refuse)
                 ? tarn_fail(TARN_E_NODE_DOWN, "node %s: %s: injected fault: refuse", p->node, ops->name)
-                : new_link(f, rule, &l);
+                : new_link(f, rule, p, &l);
     if (r) {
         if (*l_p) /* offered */
             ops->close(*l_p);
@@ -329,7 +332,9 @@ int tarn_faulty_connect(struct tarn_faulty *f, const struct tarn_transport_ops *
         free_link(l);
         return r;
     }
-    *l_p = l;
+    l->link.writable = l->real->writable;
+    l->link.id = l->real->id;
+    *l_p = &l->link;
     *ops_p = &rule->table;
     return 0;
 }
@@ -383,8 +388,6 @@ static int add_rule(struct tarn_faulty *f, const struct tarn_transport_ops *of, 
     struct rule *rule = &f->rules[f->nrules++];
     rule->of = of;
     rule->table = *of;
-    rule->table.link_id = faulty_link_id;
-    rule->table.writable = faulty_writable;
     rule->table.get = faulty_get;
     rule->table.put = faulty_put;
     rule->table.progress = faulty_progress;

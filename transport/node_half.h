@@ -64,7 +64,7 @@ struct tarn_serve {
 
 /*
  * One ATTACH of a session to a transport. attach() answers it, or returns TARN_INPROGRESS. Then the transport
- * owns *a until it sets `status` and `error` and calls done(). It calls done() once, from a thread of its
+ * owns *a until it sets `result` and calls done(). It calls done() once, from a thread of its
  * own, from stop() at the latest. The session's detach() may come before that.
  */
 struct tarn_attach {
@@ -76,8 +76,7 @@ struct tarn_attach {
     _Atomic bool gone; /* nobody waits for the answer any more, so attach() may fail */
     void (*done)(struct tarn_attach *a);
     /* out */
-    int status; /* in done: 0, or the failure with its sentence in `error` */
-    char error[TARN_SENTENCE];
+    struct tarn_reason result;   /* in done: code 0, or the failure */
     uint64_t link;               /* what detach_link() takes; 0: nothing does */
     char text[TARN_ATTACH_TEXT]; /* one line for the client half, e.g. "v1 127.0.0.1:7701 <token>" */
     int fds[56];                 /* for SCM_RIGHTS; the server closes fds[i] after sending if close_fds[i] */
@@ -85,13 +84,16 @@ struct tarn_attach {
     uint32_t nfds;
 };
 
-struct tarn_node_half; /* each transport defines its own */
+/* What all node halves have. Each transport's own (struct tarn_tcp_node and so on) begins with it. */
+struct tarn_node_half {
+    struct tarn_serve serve; /* as serve() got it */
+};
 
 struct tarn_node_half_ops {
     /* As in the client half's table. */
     const char *name;
     uint32_t caps;
-    int (*probe)(char *why, size_t why_bytes);
+    int (*probe)(void);
 
     int (*serve)(const struct tarn_serve *s, struct tarn_node_half **h_p);
     /* Can clients reach the pool? */
@@ -99,7 +101,7 @@ struct tarn_node_half_ops {
     /* The transport's text in the pool's record; "" for none. */
     void (*describe)(const struct tarn_node_half *h, uint32_t pool, char *text, size_t text_bytes);
     int (*attach)(struct tarn_node_half *h, struct tarn_attach *a);
-    /* The session has closed one link; `link` is its link_id(). The transport gives back what the link held,
+    /* The session has closed one link; `link` is its id. The transport gives back what the link held,
      * and nothing is written through it any more. */
     void (*detach_link)(struct tarn_node_half *h, uint64_t session, uint64_t link);
     /* The session is gone. A two-sided transport receives under a write pin, which is refused once the store

@@ -3,6 +3,8 @@
 
 #include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -23,31 +25,97 @@ static int read_only(int fd, const char *transport, const char *pool, int *fd_p)
     return 0;
 }
 
-void tarn_share_close(struct tarn_share_files *files, uint32_t n)
+void tarn_share_stop(struct tarn_node_half *h)
 {
-    for (uint32_t i = 0; i < n; i++) {
-        if (files[i].arena >= 0)
-            close(files[i].arena);
-        if (files[i].gen >= 0)
-            close(files[i].gen);
+    struct tarn_share_node *s = tarn_share_node(h);
+    for (uint32_t i = 0; i < h->serve.npools; i++) {
+        if (s->files[i].arena >= 0)
+            close(s->files[i].arena);
+        if (s->files[i].gen >= 0)
+            close(s->files[i].gen);
     }
+    free(s);
 }
 
-int tarn_share_open(const char *transport, const struct tarn_pool_memory *pools, uint32_t n,
-                    bool (*served)(const struct tarn_pool_memory *p), struct tarn_share_files *files)
+static int open_files(struct tarn_share_node *s, uint32_t i)
 {
+    const struct tarn_pool_memory *p = &s->half.serve.pools[i];
+    s->nserved++;
+    int rc = p->memfd >= 0 ? read_only(p->memfd, s->transport, p->name, &s->files[i].arena) : 0;
+    return rc ? rc : read_only(p->gen_fd, s->transport, p->name, &s->files[i].gen);
+}
+
+int tarn_share_serve(const char *transport, const struct tarn_serve *serve,
+                     bool (*is_served)(const struct tarn_pool_memory *p), struct tarn_node_half **h_p)
+{
+    struct tarn_share_node *s = calloc(1, sizeof(*s) + serve->npools * sizeof(s->files[0]));
     int rc = 0;
-    for (uint32_t i = 0; i < n; i++)
-        files[i] = (struct tarn_share_files){-1, -1};
-    for (uint32_t i = 0; !rc && i < n; i++) {
-        const struct tarn_pool_memory *p = &pools[i];
-        if (!served(p))
-            continue;
-        rc = p->memfd >= 0 ? read_only(p->memfd, transport, p->name, &files[i].arena) : 0;
-        if (!rc)
-            rc = read_only(p->gen_fd, transport, p->name, &files[i].gen);
-    }
+    if (!s)
+        return tarn_fail(TARN_E_NO_MEMORY, "%s: out of memory for %u pools", transport, serve->npools);
+    s->half.serve = *serve;
+    s->transport = transport;
+    s->is_served = is_served;
+    for (uint32_t i = 0; i < serve->npools; i++)
+        s->files[i] = (struct tarn_share_files){-1, -1};
+    for (uint32_t i = 0; !rc && i < serve->npools; i++)
+        if (is_served(&serve->pools[i]))
+            rc = open_files(s, i);
     if (rc)
-        tarn_share_close(files, n);
+        tarn_share_stop(&s->half);
+    else
+        *h_p = &s->half;
     return rc;
+}
+
+bool tarn_share_serves(const struct tarn_node_half *h, uint32_t pool)
+{
+    return tarn_share_node(h)->is_served(&h->serve.pools[pool]);
+}
+
+static size_t add_pool(const struct tarn_share_node *s, uint32_t i, const char *more, size_t length,
+                       struct tarn_attach *a)
+{
+    const struct tarn_pool_memory *p = &s->half.serve.pools[i];
+    if (p->memfd >= 0)
+        a->fds[a->nfds++] = a->write ? p->memfd : s->files[i].arena;
+    a->fds[a->nfds++] = s->files[i].gen;
+    a->fds[a->nfds++] = p->touch_fd;
+    return (size_t)snprintf(a->text + length, sizeof(a->text) - length, " %u %llu %u%s", i,
+                            (unsigned long long)p->bytes, p->nslots, more);
+}
+
+int tarn_share_attach(struct tarn_node_half *h, const char *begin,
+                      void (*more)(const struct tarn_pool_memory *p, char text[TARN_SHARE_MORE]),
+                      struct tarn_attach *a)
+{
+    const struct tarn_share_node *s = tarn_share_node(h);
+    enum { POOLS_MAX = (sizeof(a->fds) / sizeof(a->fds[0]) - 1) / TARN_SHARE_FDS };
+    _Static_assert(POOLS_MAX * (TARN_SHARE_MORE + 48) + 64 < TARN_ATTACH_TEXT,
+                   "so many pools fit the answer");
+    if (!a->local)
+        return tarn_fail(TARN_E_NOT_REACHABLE,
+                         "%s: descriptors cannot pass over TCP: attach over the node's Unix socket",
+                         s->transport);
+    if (s->nserved > POOLS_MAX)
+        return tarn_fail(TARN_E_UNSUPPORTED, "%s: %u pools do not fit one ATTACH: use at most %u",
+                         s->transport, s->nserved, POOLS_MAX);
+    a->nfds = 0;
+    memset(a->close_fds, 0, sizeof(a->close_fds));
+    size_t length = (size_t)snprintf(a->text, sizeof(a->text), "%s %u", begin, s->nserved);
+    for (uint32_t i = 0; i < h->serve.npools; i++) {
+        char text[TARN_SHARE_MORE] = "";
+        if (!tarn_share_serves(h, i))
+            continue;
+        if (more)
+            more(&h->serve.pools[i], text);
+        length += add_pool(s, i, text, length, a);
+    }
+    if (a->hazard_fd >= 0)
+        a->fds[a->nfds++] = a->hazard_fd;
+    return 0;
+}
+
+void tarn_share_detach(struct tarn_node_half *h, uint64_t session)
+{
+    (void)h, (void)session;
 }

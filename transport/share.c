@@ -10,41 +10,61 @@
 
 #include "base/error.h"
 #include "base/map.h"
-#include "base/text.h"
 
-/* Whole, since huge pages need that. */
-int tarn_share_map(const struct tarn_share_name *name, int fd, uint64_t bytes, int prot,
-                   struct tarn_mapping *m)
+/* Maps a received file: whole, since huge pages need that. */
+static int map_file(const struct tarn_link *l, const char *what, int fd, uint64_t bytes, int prot,
+                    struct tarn_mapping *m)
 {
     struct stat st;
     int seals = fcntl(fd, F_GET_SEALS);
     if (seals < 0 || fstat(fd, &st) < 0)
-        return tarn_fail(TARN_E_PROTOCOL, "node %s: %s: the descriptor of %s is no memfd: %m", name->node,
-                         name->transport, name->what);
+        return tarn_fail(TARN_E_PROTOCOL, "node %s: %s: the descriptor of %s is no memfd: %m", l->node,
+                         l->transport, what);
     if (!(seals & F_SEAL_SHRINK))
-        return tarn_fail(TARN_E_PROTOCOL, "node %s: %s: %s is not sealed against shrinking", name->node,
-                         name->transport, name->what);
+        return tarn_fail(TARN_E_PROTOCOL, "node %s: %s: %s is not sealed against shrinking", l->node,
+                         l->transport, what);
     if ((uint64_t)st.st_size < bytes || bytes == 0)
-        return tarn_fail(TARN_E_PROTOCOL, "node %s: %s: %s has %lld bytes where %llu were announced",
-                         name->node, name->transport, name->what, (long long)st.st_size,
-                         (unsigned long long)bytes);
+        return tarn_fail(TARN_E_PROTOCOL, "node %s: %s: %s has %lld bytes where %llu were announced", l->node,
+                         l->transport, what, (long long)st.st_size, (unsigned long long)bytes);
     size_t align = st.st_blksize > (long)TARN_HUGE_PAGE ? (size_t)st.st_blksize : TARN_HUGE_PAGE;
     void *addr = tarn_map_aligned(fd, (size_t)st.st_size, align, prot);
     if (addr == MAP_FAILED)
-        return tarn_fail(TARN_E_SYSTEM, "node %s: %s: mapping %lld bytes of %s: %m", name->node,
-                         name->transport, (long long)st.st_size, name->what);
+        return tarn_fail(TARN_E_SYSTEM, "node %s: %s: mapping %lld bytes of %s: %m", l->node, l->transport,
+                         (long long)st.st_size, what);
     *m = (struct tarn_mapping){addr, (size_t)st.st_size};
     if (madvise(addr, (size_t)st.st_size, MADV_DONTFORK))
-        return tarn_fail(TARN_E_SYSTEM, "node %s: %s: cannot keep %s from child processes: %m", name->node,
-                         name->transport, name->what);
+        return tarn_fail(TARN_E_SYSTEM, "node %s: %s: cannot keep %s from child processes: %m", l->node,
+                         l->transport, what);
     return 0;
 }
 
-void tarn_share_unmap(struct tarn_mapping *m)
+static void unmap(struct tarn_mapping *m)
 {
     if (m->addr)
         munmap(m->addr, m->bytes);
     m->addr = NULL;
+}
+
+int tarn_share_pool_map(const struct tarn_link *l, int arena_fd, const int fds[2], bool write,
+                        struct tarn_share_pool *p)
+{
+    int rc = 0, both = PROT_READ | PROT_WRITE;
+    if (arena_fd >= 0)
+        rc = map_file(l, "a pool", arena_fd, p->bytes, write ? both : PROT_READ, &p->arena);
+    if (!rc)
+        rc = map_file(l, "a pool's generations", fds[0], p->nslots * sizeof(*p->gen), PROT_READ, &p->gen_map);
+    if (!rc)
+        rc = map_file(l, "a pool's use times", fds[1], p->nslots * sizeof(*p->touch), both, &p->touch_map);
+    p->gen = p->gen_map.addr;
+    p->touch = p->touch_map.addr;
+    return rc;
+}
+
+void tarn_share_pool_unmap(struct tarn_share_pool *p)
+{
+    unmap(&p->arena);
+    unmap(&p->gen_map);
+    unmap(&p->touch_map);
 }
 
 void tarn_share_touch(_Atomic uint32_t *touch, uint64_t tick_base_ns)
@@ -56,9 +76,9 @@ void tarn_share_touch(_Atomic uint32_t *touch, uint64_t tick_base_ns)
 
 /* --- hazards ------------------------------------------------------------------------------------ */
 
-int tarn_share_hazards_map(const struct tarn_share_name *name, int fd, struct tarn_share_hazards *h)
+int tarn_share_hazards_map(const struct tarn_link *l, int fd, struct tarn_share_hazards *h)
 {
-    int rc = tarn_share_map(name, fd, sizeof(*h->page), PROT_READ | PROT_WRITE, &h->map);
+    int rc = map_file(l, "the hazard page", fd, sizeof(*h->page), PROT_READ | PROT_WRITE, &h->map);
     h->page = h->map.addr;
     return rc;
 }
@@ -68,7 +88,7 @@ void tarn_share_hazards_unmap(struct tarn_share_hazards *h)
     for (uint32_t i = 0; h->page && i < TARN_HAZARDS; i++)
         if (atomic_load(&h->claimed[i / 64]) >> i % 64 & 1)
             atomic_store(&h->page->entry[i], 0);
-    tarn_share_unmap(&h->map);
+    unmap(&h->map);
     h->page = NULL;
 }
 
@@ -81,24 +101,28 @@ static void raise_used(struct tarn_hazard_page *page, uint32_t used)
 
 /* The lowest free entry, so that the node, which looks at all that were ever used, has as few to look at as
  * there were views. */
-int tarn_share_hazard_claim(const struct tarn_share_name *name, struct tarn_share_hazards *h, uint32_t pool,
-                            uint32_t slot, uint32_t *hazard_p)
+int tarn_share_hazard_claim(const struct tarn_link *l, struct tarn_share_hazards *h,
+                            const struct tarn_share_pool *p, uint32_t pool, uint32_t slot, uint64_t gen,
+                            uint32_t *hazard_p)
 {
     if (!h->page)
-        return tarn_fail(TARN_E_NOT_REACHABLE, "node %s: %s: the session has no hazard page", name->node,
-                         name->transport);
+        return tarn_fail(TARN_E_NOT_REACHABLE, "node %s: %s: the session has no hazard page", l->node,
+                         l->transport);
     for (uint32_t i = 0; i < TARN_HAZARDS; i++) {
         uint64_t none = 0, value = ((uint64_t)pool << 32 | slot) + 1;
         if (atomic_load_explicit(&h->page->entry[i], memory_order_relaxed) != 0)
             continue;
         raise_used(h->page, i + 1);
-        if (atomic_compare_exchange_strong(&h->page->entry[i], &none, value)) {
-            atomic_fetch_or(&h->claimed[i / 64], 1ull << i % 64);
-            *hazard_p = i;
+        if (!atomic_compare_exchange_strong(&h->page->entry[i], &none, value))
+            continue;
+        atomic_fetch_or(&h->claimed[i / 64], 1ull << i % 64);
+        *hazard_p = i;
+        if (atomic_load(&p->gen[slot]) == gen)
             return 0;
-        }
+        tarn_share_hazard_drop(h, i);
+        return tarn_link_stale(l, pool, slot);
     }
-    return tarn_fail(TARN_E_AGAIN, "node %s: %d views are open: release some", name->node, TARN_HAZARDS);
+    return tarn_fail(TARN_E_AGAIN, "node %s: %d views are open: release some", l->node, TARN_HAZARDS);
 }
 
 void tarn_share_hazard_drop(struct tarn_share_hazards *h, uint32_t hazard)
@@ -108,22 +132,4 @@ void tarn_share_hazard_drop(struct tarn_share_hazards *h, uint32_t hazard)
     /* In this order: once the entry is free, another thread may claim it through this link. */
     atomic_fetch_and(&h->claimed[hazard / 64], ~(1ull << hazard % 64));
     atomic_store(&h->page->entry[hazard], 0);
-}
-
-/* --- texts -------------------------------------------------------------------------------------- */
-
-bool tarn_share_word(const char **at, const char **word, size_t *bytes)
-{
-    *at += strspn(*at, " ");
-    *word = *at;
-    *bytes = strcspn(*at, " ");
-    *at += *bytes;
-    return *bytes > 0;
-}
-
-bool tarn_share_number(const char **at, int base, uint64_t max, uint64_t *out)
-{
-    const char *word;
-    size_t bytes;
-    return tarn_share_word(at, &word, &bytes) && !tarn_u64_parse(word, bytes, base, max, out);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What transports within a host (shm, cuda_ipc) share in the client: mapping the files of a node's pools,
- * hazards, and parsing the text that comes with the files. node_share.h has the node's side.
+ * What transports within a host (shm, cuda_ipc) share in the client: mapping the files of a node's pools, and
+ * hazards. node_share.h has the node's side.
  *
  * If the owner shrank a file, the reader would die by SIGBUS. So files that are short or not sealed against
  * shrinking are refused. fork() does not inherit mappings: for the node all writing and viewing ends when the
@@ -12,21 +12,35 @@
 
 #include "transport/transport.h"
 
+#define TARN_SHARE_FDS 3 /* of a pool in an ATTACH answer: arena (unless it is GPU memory), gen, touch */
+
 struct tarn_mapping {
     void *addr;
     size_t bytes;
 };
 
-/* For messages: which transport to which node, and what is mapped. */
-struct tarn_share_name {
-    const char *transport, *node, *what;
+/* A pool that the node shares. */
+struct tarn_share_pool {
+    uint64_t bytes;
+    uint32_t nslots; /* 0: the node does not share it */
+    const _Atomic uint64_t *gen;
+    _Atomic uint32_t *touch;
+    struct tarn_mapping arena, gen_map, touch_map; /* arena: unmapped if it is GPU memory */
 };
 
-/* Maps a received file whole after making sure that no access can fault. */
-int tarn_share_map(const struct tarn_share_name *name, int fd, uint64_t bytes, int prot,
-                   struct tarn_mapping *m);
-/* *m may be unmapped. */
-void tarn_share_unmap(struct tarn_mapping *m);
+/* Maps the pool's files: arena (unless arena_fd is -1), then those of gen and touch. Makes sure before that
+ * no access can fault. `bytes` and `nslots` are set. write: the arena, too, is mapped for writing. */
+int tarn_share_pool_map(const struct tarn_link *l, int arena_fd, const int fds[2], bool write,
+                        struct tarn_share_pool *p);
+/* What was not mapped may be unmapped. */
+void tarn_share_pool_unmap(struct tarn_share_pool *p);
+
+/* Do slot and range lie in the pool? If not, the descriptor is another node's, or garbage. */
+static inline bool tarn_share_has(const struct tarn_share_pool *p, uint32_t slot, uint64_t offset,
+                                  uint64_t bytes)
+{
+    return slot < p->nslots && offset <= p->bytes && bytes <= p->bytes - offset;
+}
 
 /* Counts as use: sets a slot's touch to the node's time. Writes only when the tick has changed, so that gets
  * of a hot object do not bounce its cache line. */
@@ -40,18 +54,14 @@ struct tarn_share_hazards {
     _Atomic uint64_t claimed[TARN_HAZARDS / 64]; /* bit i: entry i is this link's */
 };
 
-int tarn_share_hazards_map(const struct tarn_share_name *name, int fd, struct tarn_share_hazards *h);
+int tarn_share_hazards_map(const struct tarn_link *l, int fd, struct tarn_share_hazards *h);
 /* Drops what is still claimed. The page belongs to the session, so the entries would stay for good. */
 void tarn_share_hazards_unmap(struct tarn_share_hazards *h);
-/* Keeps a slot's extent from being reused from now on. Compare its generation afterwards. AGAIN: too many
- * views. NOT_REACHABLE: there is no page. */
-int tarn_share_hazard_claim(const struct tarn_share_name *name, struct tarn_share_hazards *h, uint32_t pool,
-                            uint32_t slot, uint32_t *hazard_p);
+/* Keeps the extent of slot `slot` of pool number `pool`, which is `p`, from being reused from now on. STALE:
+ * the slot has another generation. AGAIN: too many views. NOT_REACHABLE: there is no page. */
+int tarn_share_hazard_claim(const struct tarn_link *l, struct tarn_share_hazards *h,
+                            const struct tarn_share_pool *p, uint32_t pool, uint32_t slot, uint64_t gen,
+                            uint32_t *hazard_p);
 void tarn_share_hazard_drop(struct tarn_share_hazards *h, uint32_t hazard);
-
-/* The next word of an ATTACH answer; false when there is none. */
-bool tarn_share_word(const char **at, const char **word, size_t *bytes);
-/* The next number; false when there is none or it is above max. */
-bool tarn_share_number(const char **at, int base, uint64_t max, uint64_t *out);
 
 #endif

@@ -3,10 +3,32 @@
 #include "transport/transport.h"
 
 #include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <time.h>
 
 #include "base/clock.h"
 #include "base/error.h"
+
+void *tarn_link_new(const char *transport, const struct tarn_peer *p, size_t bytes)
+{
+    struct tarn_link *l = calloc(1, bytes);
+    if (!l) {
+        tarn_fail(TARN_E_NO_MEMORY, "node %s: %s: out of memory", p->node, transport);
+        return NULL;
+    }
+    l->transport = transport;
+    l->log = p->log;
+    l->writable = p->write;
+    snprintf(l->node, sizeof(l->node), "%s", p->node);
+    return l;
+}
+
+int tarn_link_stale(const struct tarn_link *l, uint32_t pool, uint32_t slot)
+{
+    return tarn_fail(TARN_E_STALE, "node %s: pool %u slot %u: the object has moved or was replaced", l->node,
+                     pool, slot);
+}
 
 int tarn_no_local_open(const char *devices, struct tarn_local **local_p)
 {
@@ -33,17 +55,17 @@ uint64_t tarn_peer_until(const struct tarn_peer *p)
     return p->patience_ns && p->patience_ns < left ? now + p->patience_ns : p->deadline_ns;
 }
 
+uint64_t tarn_slice_end(uint64_t deadline_ns)
+{
+    uint64_t end = tarn_deadline(TARN_WAIT_SLICE_MS);
+    return end < deadline_ns ? end : deadline_ns;
+}
+
 int tarn_no_offer(const struct tarn_peer *p, char text[TARN_OFFER_TEXT], struct tarn_link **l_p)
 {
     (void)p;
     text[0] = '\0';
     *l_p = NULL;
-    return 0;
-}
-
-uint64_t tarn_no_link_id(const struct tarn_link *l)
-{
-    (void)l;
     return 0;
 }
 

@@ -114,11 +114,23 @@ struct tarn_peer {
     uint64_t patience_ns;       /* for each answer in connect(); 0: until the deadline */
 };
 
-struct tarn_link; /* connection, mapping or queue pairs to one node; each transport defines its own */
+/*
+ * A connection, mapping or queue pairs to one node: what all links have. Each transport's own link (struct
+ * tarn_tcp_link and so on) begins with it.
+ */
+struct tarn_link {
+    const char *transport; /* its name, for messages */
+    char node[64];         /* for messages */
+    const struct tarn_logger *log;
+    /* May puts be posted? If not, put() fails with NOT_REACHABLE. For puts, ATTACH with write and connect a
+     * new link with that answer: it serves gets, too. Views of this link need it to stay open. */
+    bool writable;
+    uint64_t id; /* the argument of DETACH once it is closed; 0: the node notices by itself */
+};
 
 /*
  * What all links of a transport in a client share: devices, and the memory registered with them. Any thread
- * may use it. Registering may block. It outlives its links.
+ * may use it. Registering may block. It outlives its links. Each transport has its own behind this pointer.
  */
 struct tarn_local;
 
@@ -169,8 +181,8 @@ struct tarn_transport_ops {
     const char *name;
     uint32_t caps;
 
-    /* Usable on this machine? 0, or UNAVAILABLE with one sentence in `why`. No side effects. */
-    int (*probe)(char *why, size_t why_bytes);
+    /* Usable on this machine? 0, or a failure with one sentence. No side effects. */
+    int (*probe)(void);
 
     int (*local_open)(const char *devices, struct tarn_local **local_p);
     void (*local_close)(struct tarn_local *local);
@@ -184,11 +196,6 @@ struct tarn_transport_ops {
      * close(). */
     int (*offer)(const struct tarn_peer *p, char text[TARN_OFFER_TEXT], struct tarn_link **l_p);
     int (*connect)(const struct tarn_peer *p, struct tarn_link **l_p);
-    /* The argument of DETACH once the link is closed; 0: the node notices by itself. */
-    uint64_t (*link_id)(const struct tarn_link *l);
-    /* May puts be posted? If not, put() fails with NOT_REACHABLE. For puts, ATTACH with write and connect a
-     * new link with that answer: it serves gets, too. Views of this link need it to stay open. */
-    bool (*writable)(const struct tarn_link *l);
     int (*get)(struct tarn_link *l, struct tarn_work *w);
     int (*put)(struct tarn_link *l, struct tarn_work *w);
     /* Moves what can be moved without blocking, and calls done callbacks. 1: progress was made (links whose
@@ -228,14 +235,23 @@ int tarn_transport_select(const char *names, const struct tarn_logger *log,
 /* The transport of this name (not ended by NUL), or CONFIG with the nearest. */
 int tarn_transport_named(const char *name, size_t bytes, const struct tarn_transport_ops **ops_p);
 
-/* Tables use these for functions that the transport does not have (transport.c). */
+/* --- for transports (transport.c) --------------------------------------------------------------- */
+
+/* A transport's own link of this size, zeroed but for the struct tarn_link that it begins with, which is
+ * writable if the peer was attached with write. NULL: out of memory, with the sentence. */
+void *tarn_link_new(const char *transport, const struct tarn_peer *p, size_t bytes);
+/* STALE: the slot no longer has the generation, or was never the node's. */
+int tarn_link_stale(const struct tarn_link *l, uint32_t pool, uint32_t slot);
+
+/* Tables use these for functions that the transport does not have. */
 int tarn_no_local_open(const char *devices, struct tarn_local **local_p);
 void tarn_no_local_close(struct tarn_local *local);
 int tarn_no_map(struct tarn_local *local, void *addr, uint64_t bytes);
 /* The end of a wait in connect() that begins now. */
 uint64_t tarn_peer_until(const struct tarn_peer *p);
+/* The end of a slice of a wait that begins now: after TARN_WAIT_SLICE_MS, or at the deadline. */
+uint64_t tarn_slice_end(uint64_t deadline_ns);
 int tarn_no_offer(const struct tarn_peer *p, char text[TARN_OFFER_TEXT], struct tarn_link **l_p);
-uint64_t tarn_no_link_id(const struct tarn_link *l);
 int tarn_no_view(struct tarn_link *l, uint32_t pool, uint32_t slot, uint64_t gen, uint64_t offset,
                  uint64_t bytes, const void **addr_p, uint32_t *hazard_p);
 void tarn_no_unview(struct tarn_link *l, uint32_t hazard);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The option parser. The command line is read first, since it names the configuration file; the values
- * are then set from the weakest source to the strongest: default, file, environment, flag. When a flag
- * asks for --help or --version, file and environment are left alone: they may be what is broken.
+ * The option parser. It reads the command line first, since that names the configuration file. Then it sets
+ * the values from the weakest source to the strongest: default, file, environment, flag. With --help or
+ * --version it reads neither file nor environment: they may be broken.
  */
 #include "base/option/option.h"
 
@@ -38,7 +38,7 @@ struct parse {
 static const struct tarn_option *find_name(const struct tarn_program *p, const char *name, size_t bytes)
 {
     for (size_t i = 0; i < p->noptions; i++)
-        if (strlen(p->options[i].name) == bytes && memcmp(p->options[i].name, name, bytes) == 0)
+        if (tarn_text_is(name, bytes, p->options[i].name))
             return &p->options[i];
     return NULL;
 }
@@ -57,13 +57,13 @@ static const struct tarn_option *find_env(const struct tarn_program *p, const ch
 
     for (size_t i = 0; i < p->noptions; i++) {
         tarn_option_env_name(&p->options[i], known);
-        if (tarn_option_settable(&p->options[i]) && strlen(known) == bytes && memcmp(known, name, bytes) == 0)
+        if (tarn_option_settable(&p->options[i]) && tarn_text_is(name, bytes, known))
             return &p->options[i];
     }
     return NULL;
 }
 
-/* Fails for an unknown name; `prefix` ("--", "TARN_", "") and `where` make it what the user wrote. */
+/* Fails for an unknown name. `where` and `prefix` ("--", "TARN_", "") show it as the user wrote it. */
 static int unknown_name(const struct tarn_program *p, const char *where, const char *prefix, const char *name)
 {
     const char **names = calloc(p->noptions + 1, sizeof *names);
@@ -99,7 +99,7 @@ static int apply(struct parse *s, const struct tarn_option *o, enum tarn_option_
         tarn_option_clear(o, s->config);
     s->out->over_file[o - s->p->options] = *source == TARN_FROM_FILE && from == TARN_FROM_ENV;
     *source = from;
-    if (o->type == TARN_OPT_LIST && from == TARN_FROM_ENV)
+    if (o->type == TARN_OPT_LIST && (from == TARN_FROM_ENV || from == TARN_FROM_DEFAULT))
         return tarn_option_assign_words(o, s->config, where, value);
     return tarn_option_assign(o, s->config, where, value);
 }
@@ -108,19 +108,13 @@ static int apply_defaults(struct parse *s)
 {
     int rc = 0;
 
-    for (size_t i = 0; i < s->p->noptions && rc == 0; i++) {
-        const struct tarn_option *o = &s->p->options[i];
-        if (!o->initial)
-            continue;
-        if (o->type == TARN_OPT_LIST)
-            rc = tarn_option_assign_words(o, s->config, o->name, o->initial);
-        else
-            rc = tarn_option_assign(o, s->config, o->name, o->initial);
-    }
+    for (const struct tarn_option *o = s->p->options; o < s->p->options + s->p->noptions && rc == 0; o++)
+        if (o->initial)
+            rc = apply(s, o, TARN_FROM_DEFAULT, o->name, o->initial);
     return rc;
 }
 
-/* Other users can read the command line (ps). Of an address only user and password are hidden. */
+/* Hides a secret from ps, which shows the command line to all users; of an address, user and password. */
 static void hide(const struct given *g)
 {
     char *from = (char *)(uintptr_t)g->value, *to = from + strlen(from);
@@ -263,7 +257,7 @@ static bool asks_for_text_only(const struct parse *s)
 static bool is_other_programs(const struct tarn_program *p, const char *name, size_t bytes)
 {
     for (size_t i = 0; p->env_also && p->env_also[i]; i++)
-        if (strlen(p->env_also[i]) == bytes && memcmp(p->env_also[i], name, bytes) == 0)
+        if (tarn_text_is(name, bytes, p->env_also[i]))
             return true;
     return false;
 }

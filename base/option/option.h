@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Options: one table a program (or subcommand) makes the parser, the environment names, the
+ * Options: one table for each program (or subcommand) makes the parser, the environment names, the
  * configuration file, --help, --print-conf, the man page and docs/options.md.
  *
  * Order: default, configuration file, environment, flag; the last wins. For an option named
@@ -15,9 +15,8 @@
 #include "base/option/option_table.h"
 
 /*
- * Fills `config` (zeroed by the caller). conf_file: "--config" 's value is handled here when the
- * table has an option named "config". TARN_E_CONFIG with one sentence on any error; config is then
- * to be freed as well. Strings in config are owned by it.
+ * Fills `config`, which the caller has zeroed. An option named "config" names the configuration file. CONFIG
+ * on any error. Call tarn_options_free() in any case; config owns its strings.
  */
 int tarn_options_parse(const struct tarn_program *p, int argc, char **argv, void *config,
                        struct tarn_options_parsed *out);

@@ -3,12 +3,11 @@
  * Completion scripts for bash and zsh, made from the option table. They complete commands and options;
  * arguments and values are left to the shell, which takes them for files.
  */
-#include "base/option/option_complete.h"
-
 #include <stdio.h>
 #include <string.h>
 
 #include "base/error.h"
+#include "base/option/option_pages.h"
 #include "base/option/option_print.h"
 
 /* --- bash --------------------------------------------------------------------------------------- */

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What is printed from the option table for the terminal: --help and --print-conf. Pages (man,
- * Markdown) are in option_pages.c; prose is wrapped in one place, here.
+ * Prints the option table for the terminal: --help and --print-conf.
  */
 #include "base/option/option_print.h"
 
@@ -201,12 +200,6 @@ void tarn_options_help(const struct tarn_program *p, struct tarn_buf *out)
 
 /* --- --print-conf ------------------------------------------------------------------------------- */
 
-static const char *source_name(enum tarn_option_source source)
-{
-    static const char *const names[] = {"default", "file", "env", "flag"};
-    return names[source];
-}
-
 static void conf_line(const char *comment, const char *name, const char *value, const char *from,
                       struct tarn_buf *out)
 {
@@ -230,7 +223,7 @@ static void quoted_line(const struct tarn_option *o, const char *comment, const 
     tarn_buf_free(&quoted);
 }
 
-/* What is hidden, an unset option and the file's own name are shown as comments: the file cannot set them. */
+/* Hidden values, unset options and the file's own name become comments: the file cannot set them. */
 static void conf_option(const struct tarn_option *o, const void *config, const char *from,
                         struct tarn_buf *out)
 {
@@ -259,8 +252,10 @@ static void conf_option(const struct tarn_option *o, const void *config, const c
 void tarn_options_print_conf(const struct tarn_program *p, const void *config,
                              const struct tarn_options_parsed *parsed, struct tarn_buf *out)
 {
+    static const char *const sources[] = {"default", "file", "env", "flag"};
+
     for (size_t i = 0; i < p->noptions; i++)
         if (tarn_option_settable(&p->options[i]))
             conf_option(&p->options[i], config,
-                        parsed->over_file[i] ? "env, over the file" : source_name(parsed->sources[i]), out);
+                        parsed->over_file[i] ? "env, over the file" : sources[parsed->sources[i]], out);
 }

@@ -102,12 +102,13 @@ static int assign_int(const struct tarn_option *o, int64_t *out, const char *whe
 
 static int assign_size(const struct tarn_option *o, uint64_t *out, const char *where, const char *value)
 {
+    struct tarn_reason why;
     uint64_t bytes = 0;
 
     if (*value == '-')
         return out_of_range(o, where, value);
-    if (tarn_size_parse(value, &bytes) != 0)
-        return tarn_fail(TARN_E_CONFIG, "%s: %s", where, tarn_last_error());
+    if (tarn_reason_keep(&why, tarn_size_parse(value, &bytes)) != 0)
+        return tarn_fail(TARN_E_CONFIG, "%s: %s", where, why.text);
     if (tarn_option_bounded(o) && (bytes < (uint64_t)o->min || bytes > (uint64_t)o->max))
         return out_of_range(o, where, value);
     *out = bytes;
@@ -180,16 +181,6 @@ int tarn_option_assign_words(const struct tarn_option *o, void *config, const ch
     return rc;
 }
 
-int tarn_option_set(const struct tarn_program *p, const struct tarn_option *o, void *config,
-                    const char *value)
-{
-    char where[TARN_OPTION_NAME_MAX + 2];
-
-    (void)p;
-    snprintf(where, sizeof where, "--%s", o->name);
-    return tarn_option_assign(o, config, where, value);
-}
-
 /* --- to text, and away -------------------------------------------------------------------------- */
 
 static void format_list(const struct tarn_option_list *list, struct tarn_buf *out)
@@ -204,7 +195,7 @@ static bool is_set(const struct tarn_option *o, const void *at)
                                     : o->type != TARN_OPT_STRING || *(char *const *)at != NULL;
 }
 
-/* A text that is no URI may be a password. */
+/* Without a scheme the text may be a password. */
 static void format_without_login(const char *uri, struct tarn_buf *out)
 {
     const char *scheme = strstr(uri, "://");

@@ -30,9 +30,6 @@ static inline bool tarn_option_bounded(const struct tarn_option *o)
 int tarn_option_assign(const struct tarn_option *o, void *config, const char *where, const char *value);
 /* Sets a LIST from one text, separated by blanks, as in the environment and in `initial`. */
 int tarn_option_assign_words(const struct tarn_option *o, void *config, const char *where, const char *value);
-/* Sets one option from text, as from a flag: used for tests and by the parser. */
-int tarn_option_set(const struct tarn_program *p, const struct tarn_option *o, void *config,
-                    const char *value);
 /* The value as text (secrets and logins hidden unless `reveal`). */
 void tarn_option_format(const struct tarn_option *o, const void *config, int reveal, struct tarn_buf *out);
 /* Frees what the value owns and zeroes it. */

@@ -4,9 +4,9 @@
  *
  *   append -> out --send--> socket --recv--> in --16 KiB slices--> redisReader -> replies
  *
- * Commands gather in `out` until somebody reads or flushes. One recv takes as much as there is. The
- * reader is fed in slices, because it moves its whole unread rest to the front whenever it has
- * consumed 1 KiB: with a long pipeline in it that would cost more than the replies themselves.
+ * Commands gather in `out` until a read or flush. One recv takes all that has come. The reader is fed in
+ * slices: after each consumed KiB it moves its unread rest to the front, which would cost more than parsing
+ * if it held a long pipeline.
  */
 #include "base/resp/resp.h"
 
@@ -21,14 +21,13 @@
 #include "base/error.h"
 
 #define IN_ROOM (64 * 1024)
-#define IN_ROOM_MAX (1024 * 1024) /* what reading alone grows it to; a flush may have to go beyond */
+#define IN_ROOM_MAX (1024 * 1024) /* a read grows it up to this; a flush may go beyond */
 #define SLICE (16 * 1024)
 
 struct tarn_resp {
     int fd;
     bool is_unix;
-    bool broken;
-    bool eof;
+    struct tarn_reason failure; /* code not 0: useless from now on. The text is without `peer` */
     redisReader *reader;
     struct tarn_buf out;
     size_t sent;                 /* of out */
@@ -45,7 +44,6 @@ int tarn_resp_connect(const struct tarn_addr *a, uint64_t deadline_ns, struct ta
                       struct tarn_resp **r_p)
 {
     struct tarn_resp *r = calloc(1, sizeof *r);
-    int rc = TARN_E_NO_MEMORY;
 
     if (!r)
         goto no_memory;
@@ -58,9 +56,10 @@ int tarn_resp_connect(const struct tarn_addr *a, uint64_t deadline_ns, struct ta
         goto no_memory;
     r->reader->maxbuf = IN_ROOM;
     tarn_addr_format(a, r->peer, sizeof r->peer);
-    rc = tarn_net_connect(a, deadline_ns, cancel, &r->fd);
+    int rc = tarn_net_connect(a, deadline_ns, cancel, &r->fd), error = errno;
     if (rc != 0) {
         tarn_resp_free(r);
+        errno = error;
         return rc;
     }
     *r_p = r;
@@ -68,7 +67,7 @@ int tarn_resp_connect(const struct tarn_addr *a, uint64_t deadline_ns, struct ta
 
 no_memory:
     tarn_resp_free(r);
-    return tarn_fail(rc, "out of memory for a connection");
+    return tarn_fail(TARN_E_NO_MEMORY, "out of memory for a connection");
 }
 
 void tarn_resp_free(struct tarn_resp *r)
@@ -92,6 +91,11 @@ int tarn_resp_fd(const struct tarn_resp *r)
     return r->fd;
 }
 
+const char *tarn_resp_cause(const struct tarn_resp *r)
+{
+    return r->failure.text;
+}
+
 redisReader *tarn_resp_reader(struct tarn_resp *r)
 {
     return r->reader;
@@ -101,7 +105,7 @@ bool tarn_resp_dead(const struct tarn_resp *r)
 {
     char byte;
 
-    if (r->broken || r->eof)
+    if (r->failure.code)
         return true;
     if (r->owed == 0 && (r->in_at < r->in_end || r->reader->len > r->reader->pos))
         return true;
@@ -113,20 +117,19 @@ bool tarn_resp_dead(const struct tarn_resp *r)
 
 /* --- sending ------------------------------------------------------------------------------------ */
 
-/*
- * Lets the peer begin while a long pipeline is still being written. Only what goes without waiting;
- * a failure shows itself again to the flush.
- */
-static void send_early(struct tarn_resp *r)
+void tarn_resp_push(struct tarn_resp *r)
 {
-    if (r->out.bytes - r->sent < SLICE)
-        return;
-    ssize_t n = send(r->fd, r->out.data + r->sent, r->out.bytes - r->sent, MSG_NOSIGNAL | MSG_DONTWAIT);
-    if (n > 0)
-        r->sent += (size_t)n;
+    while (r->sent < r->out.bytes) {
+        ssize_t n = send(r->fd, r->out.data + r->sent, r->out.bytes - r->sent, MSG_NOSIGNAL | MSG_DONTWAIT);
+        if (n < 0 && errno != EINTR)
+            return;
+        r->sent += n > 0 ? (size_t)n : 0;
+    }
+    r->out.bytes = r->sent = 0;
 }
 
-/* The command from out.data[before] on is complete. */
+/* The command from out.data[before] on is complete. The peer begins while a long pipeline is still written.
+ */
 static int appended(struct tarn_resp *r, size_t before)
 {
     if (r->out.failed) {
@@ -135,7 +138,8 @@ static int appended(struct tarn_resp *r, size_t before)
         return tarn_fail(TARN_E_NO_MEMORY, "%s: out of memory for a command", r->peer);
     }
     r->owed++;
-    send_early(r);
+    if (r->out.bytes - r->sent >= SLICE)
+        tarn_resp_push(r);
     return 0;
 }
 
@@ -181,16 +185,27 @@ int tarn_resp_append_strs(struct tarn_resp *r, ...)
     return tarn_resp_append_command(r, &r->command);
 }
 
+/* The connection is useless from now on. */
+static int fail(struct tarn_resp *r, int code, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+static int fail(struct tarn_resp *r, int code, const char *fmt, ...)
+{
+    va_list ap;
+
+    va_start(ap, fmt);
+    vsnprintf(r->failure.text, sizeof r->failure.text, fmt, ap);
+    va_end(ap);
+    r->failure.code = code;
+    return tarn_fail(code, "%s: %s", r->peer, r->failure.text);
+}
+
 static int closed(struct tarn_resp *r, int error)
 {
-    r->broken = true;
-    return tarn_fail(TARN_E_NODE_DOWN, "%s: %s", r->peer, error ? strerror(error) : "closed the connection");
+    return fail(r, TARN_E_NODE_DOWN, "%s", error ? strerror(error) : "closed the connection");
 }
 
 static int timed_out(struct tarn_resp *r)
 {
-    r->broken = true;
-    return tarn_fail(TARN_E_TIMEOUT, "%s: no answer before the deadline", r->peer);
+    return fail(r, TARN_E_TIMEOUT, "no answer before the deadline");
 }
 
 static int wait_for(struct tarn_resp *r, short events, uint64_t deadline_ns, struct tarn_cancel *cancel)
@@ -198,8 +213,7 @@ static int wait_for(struct tarn_resp *r, short events, uint64_t deadline_ns, str
     int rc = tarn_net_wait(r->fd, events, deadline_ns, cancel);
     if (rc == TARN_E_TIMEOUT)
         return timed_out(r);
-    r->broken |= rc != 0;
-    return rc;
+    return rc ? tarn_reason_keep(&r->failure, rc) : 0;
 }
 
 /* Keeps the descriptors of one message; too many of them are the peer's fault. */
@@ -222,13 +236,11 @@ static int keep_fds(struct tarn_resp *r, struct msghdr *m)
             }
         }
     }
-    if (!lost)
-        return 0;
-    r->broken = true;
-    return tarn_fail(TARN_E_PROTOCOL,
-                     "%s: sent file descriptors that could not be taken: more than %d, or the "
-                     "limit of open files (ulimit -n) is reached",
-                     r->peer, TARN_RESP_FDS_MAX);
+    return !lost ? 0
+                 : fail(r, TARN_E_PROTOCOL,
+                        "sent file descriptors that could not be taken: more than %d, or the "
+                        "limit of open files (ulimit -n) is reached",
+                        TARN_RESP_FDS_MAX);
 }
 
 static ssize_t receive_with_fds(struct tarn_resp *r, char *to, size_t room, int *rc_p)
@@ -246,28 +258,26 @@ static ssize_t receive_with_fds(struct tarn_resp *r, char *to, size_t room, int 
     return n;
 }
 
-static int grow_in(struct tarn_resp *r)
+static bool grow_in(struct tarn_resp *r)
 {
     char *in = realloc(r->in, r->in_room * 2);
-    if (!in) {
-        r->broken = true;
-        return tarn_fail(TARN_E_NO_MEMORY, "%s: out of memory for %zu bytes of replies", r->peer,
-                         r->in_room * 2);
-    }
+    if (!in)
+        return false;
     r->in = in;
     r->in_room *= 2;
-    return 0;
+    return true;
 }
 
-/* Takes what has arrived behind what is in `in`. *got_p: bytes; 0 when nothing is there now or at EOF. */
+/* Takes what has arrived behind what is in `in`. *got_p: bytes; 0 when nothing is there now. At EOF it fails.
+ */
 static int receive(struct tarn_resp *r, size_t *got_p)
 {
     ssize_t n;
     int rc = 0;
 
     *got_p = 0;
-    if (r->in_end == r->in_room && (rc = grow_in(r)) != 0)
-        return rc;
+    if (r->in_end == r->in_room && !grow_in(r))
+        return fail(r, TARN_E_NO_MEMORY, "out of memory for %zu bytes of replies", r->in_room * 2);
     do {
         if (r->is_unix)
             n = receive_with_fds(r, r->in + r->in_end, r->in_room - r->in_end, &rc);
@@ -276,9 +286,10 @@ static int receive(struct tarn_resp *r, size_t *got_p)
     } while (n < 0 && errno == EINTR);
     if (rc != 0)
         return rc;
-    if (n < 0)
-        return errno == EAGAIN ? 0 : closed(r, errno);
-    r->eof = n == 0;
+    if (n < 0 && errno == EAGAIN)
+        return 0;
+    if (n <= 0)
+        return closed(r, n < 0 ? errno : 0);
     r->in_end += (size_t)n;
     *got_p = (size_t)n;
     return 0;
@@ -299,8 +310,6 @@ int tarn_resp_flush(struct tarn_resp *r, uint64_t deadline_ns, struct tarn_cance
 
         size_t got = 0;
         int rc = receive(r, &got);
-        if (rc == 0 && r->eof)
-            rc = closed(r, 0);
         if (rc == 0 && got == 0)
             rc = wait_for(r, POLLIN | POLLOUT, deadline_ns, cancel);
         if (rc != 0)
@@ -314,10 +323,9 @@ int tarn_resp_flush(struct tarn_resp *r, uint64_t deadline_ns, struct tarn_cance
 
 static int reader_failed(struct tarn_resp *r)
 {
-    r->broken = true;
     if (r->reader->err == REDIS_ERR_OOM)
-        return tarn_fail(TARN_E_NO_MEMORY, "%s: out of memory for a reply", r->peer);
-    return tarn_fail(TARN_E_PROTOCOL, "%s: does not speak RESP: %s", r->peer, r->reader->errstr);
+        return fail(r, TARN_E_NO_MEMORY, "out of memory for a reply");
+    return fail(r, TARN_E_PROTOCOL, "does not speak RESP: %s", r->reader->errstr);
 }
 
 /* The next reply out of what was received, or NULL when it is not complete. */
@@ -341,23 +349,18 @@ static int parse(struct tarn_resp *r, redisReply **reply_p)
     return 0;
 }
 
-/* Receives, waiting when there is nothing. Bytes that fill the buffer make it larger for the next time. */
+/* Receives, waiting if nothing has come. If that fills the buffer, it is made larger for the next time. */
 static int receive_some(struct tarn_resp *r, uint64_t deadline_ns, struct tarn_cancel *cancel)
 {
     for (;;) {
         size_t got = 0;
-        int rc = r->eof ? 0 : receive(r, &got);
-        if (rc == 0 && r->eof)
-            rc = closed(r, 0);
+        int rc = receive(r, &got);
         if (rc != 0)
             return rc;
         if (got) {
             /* Failing to grow only means more system calls. */
-            if (r->in_end == r->in_room && r->in_room < IN_ROOM_MAX) {
-                char *in = realloc(r->in, r->in_room * 2);
-                r->in_room *= in ? 2 : 1;
-                r->in = in ? in : r->in;
-            }
+            if (r->in_end == r->in_room && r->in_room < IN_ROOM_MAX)
+                grow_in(r);
             return 0;
         }
         rc = wait_for(r, POLLIN, deadline_ns, cancel);
@@ -367,23 +370,18 @@ static int receive_some(struct tarn_resp *r, uint64_t deadline_ns, struct tarn_c
 }
 
 /*
- * A server that refuses a connection says why and closes it. Its words may have arrived although
- * sending failed; then they are the reply. Anything else leaves the failure of the flush.
+ * A server that refuses a connection says why and closes it. Its words may have arrived although sending
+ * failed; then they are the reply. Otherwise the failure of the flush stays.
  */
-static int last_words(struct tarn_resp *r, int rc, redisReply **reply_p)
+static int last_words(struct tarn_resp *r, redisReply **reply_p)
 {
-    redisReply *reply = NULL;
-    char why[TARN_SENTENCE];
+    struct tarn_reason why = r->failure;
     size_t got = 0;
 
-    strncpy(why, tarn_last_error(), sizeof why - 1);
-    why[sizeof why - 1] = '\0';
-    if (receive(r, &got) == 0 && parse(r, &reply) == 0 && reply) {
-        *reply_p = reply;
+    receive(r, &got);
+    if (parse(r, reply_p) == 0 && *reply_p)
         return 0;
-    }
-    tarn_last_error_set(why);
-    return rc;
+    return fail(r, why.code, "%s", why.text);
 }
 
 int tarn_resp_read(struct tarn_resp *r, uint64_t deadline_ns, struct tarn_cancel *cancel,
@@ -393,7 +391,7 @@ int tarn_resp_read(struct tarn_resp *r, uint64_t deadline_ns, struct tarn_cancel
     int rc = tarn_resp_flush(r, deadline_ns, cancel);
 
     if (rc == TARN_E_NODE_DOWN)
-        rc = last_words(r, rc, &reply);
+        rc = last_words(r, &reply);
     for (bool late = false; rc == 0 && !reply;) {
         rc = parse(r, &reply);
         if (rc != 0 || reply)
@@ -408,17 +406,6 @@ int tarn_resp_read(struct tarn_resp *r, uint64_t deadline_ns, struct tarn_cancel
     return 0;
 }
 
-void tarn_resp_push(struct tarn_resp *r)
-{
-    while (r->sent < r->out.bytes) {
-        ssize_t n = send(r->fd, r->out.data + r->sent, r->out.bytes - r->sent, MSG_NOSIGNAL | MSG_DONTWAIT);
-        if (n < 0 && errno != EINTR)
-            return;
-        r->sent += n > 0 ? (size_t)n : 0;
-    }
-    r->out.bytes = r->sent = 0;
-}
-
 bool tarn_resp_unsent(const struct tarn_resp *r)
 {
     return r->sent < r->out.bytes;
@@ -431,11 +418,8 @@ int tarn_resp_try(struct tarn_resp *r, redisReply **reply_p)
     int rc = 0;
 
     tarn_resp_push(r);
-    while (rc == 0 && !(rc = parse(r, &reply)) && !reply && got) {
-        rc = r->eof ? closed(r, 0) : receive(r, &got);
-        if (rc == 0 && r->eof)
-            rc = closed(r, 0);
-    }
+    while (rc == 0 && !(rc = parse(r, &reply)) && !reply && got)
+        rc = receive(r, &got);
     if (rc == 0 && !reply)
         return TARN_E_AGAIN;
     r->owed -= r->owed > 0 && rc == 0;

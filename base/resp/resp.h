@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * RESP2, the Redis protocol, spoken with Redis and between nodes and clients. hiredis parses and
- * formats; the sockets are ours, so that file descriptors can travel on Unix sockets and every wait
- * has a deadline.
+ * RESP2, the Redis protocol, spoken with Redis and between nodes and clients. hiredis parses replies; the
+ * sockets are ours, so that file descriptors can travel on Unix sockets and every wait has a deadline.
  *
- * struct tarn_resp is the client side, one thread at a time: append any number of commands,
- * then read one reply each, in order. After any failure but NO_MEMORY the connection is useless and
- * must be freed. struct tarn_resp_parser is the non-blocking half used by servers.
+ * struct tarn_resp is the client side, for one thread at a time: append any number of commands, then read one
+ * reply for each, in order. After any failure but NO_MEMORY the connection is useless and must be freed.
+ * struct tarn_resp_parser is the non-blocking half for servers.
  */
 #ifndef TARN_BASE_RESP_H
 #define TARN_BASE_RESP_H
@@ -24,19 +23,29 @@
 
 #define TARN_RESP_FDS_MAX 64
 
+/* The count of an array, as this hiredis gives it to createArray. */
+#if HIREDIS_MAJOR >= 1
+typedef size_t tarn_resp_count;
+#else
+typedef int tarn_resp_count;
+#endif
+
 struct tarn_resp;
 
+/* As tarn_net_connect(), errno as well. */
 int tarn_resp_connect(const struct tarn_addr *a, uint64_t deadline_ns, struct tarn_cancel *cancel,
                       struct tarn_resp **r_p);
+/* Why the connection is useless, without the peer's name, which the last error begins with; "": it is not. */
+const char *tarn_resp_cause(const struct tarn_resp *r);
 void tarn_resp_free(struct tarn_resp *r);
 /*
- * For poll(): readable with nothing asked means the peer closed. Only what was not received yet shows;
- * after a read or a long flush further replies may be here already, so poll for one reply at a time.
+ * For poll(). Readable without an outstanding command: the peer closed. A read or a long flush may already
+ * have received further replies, which poll() does not show: so have one command outstanding at a time.
  */
 int tarn_resp_fd(const struct tarn_resp *r);
 /* The parser of its replies, for resp_arena.h only. */
 redisReader *tarn_resp_reader(struct tarn_resp *r);
-/* True when the peer has closed or sent something unasked; a pooled connection is tested with it. */
+/* True when the peer has closed or sent something unasked; for pooled connections. */
 bool tarn_resp_dead(const struct tarn_resp *r);
 
 /* Queues a command. lens may be NULL for C strings. NO_MEMORY only, as the next two. */
@@ -44,10 +53,10 @@ int tarn_resp_append(struct tarn_resp *r, int argc, const char *const *argv, con
 int tarn_resp_append_command(struct tarn_resp *r, const struct tarn_command *c);
 /* Queues a command of strings; the last argument is NULL. */
 int tarn_resp_append_strs(struct tarn_resp *r, ...) __attribute__((sentinel));
-/* The connection's own command, emptied, for the next tarn_resp_append_command(); begins with these strings,
- * of which the last is NULL. */
+/* The connection's own command, emptied and begun with these strings, for the next
+ * tarn_resp_append_command(). The last argument is NULL. */
 struct tarn_command *tarn_resp_command(struct tarn_resp *r, ...) __attribute__((sentinel));
-/* Sends what is queued (reading replies meanwhile so that long pipelines cannot dead-lock). */
+/* Sends what is queued. Reads replies meanwhile, so that long pipelines cannot dead-lock. */
 int tarn_resp_flush(struct tarn_resp *r, uint64_t deadline_ns, struct tarn_cancel *cancel);
 /*
  * Flushes, then returns the next reply; the caller frees it with freeReplyObject(). RESP errors are
@@ -56,8 +65,8 @@ int tarn_resp_flush(struct tarn_resp *r, uint64_t deadline_ns, struct tarn_cance
 int tarn_resp_read(struct tarn_resp *r, uint64_t deadline_ns, struct tarn_cancel *cancel,
                    redisReply **reply_p);
 /*
- * The same without waiting, for event loops. tarn_resp_try: AGAIN when no whole reply has come yet.
- * tarn_resp_push sends what goes; a failure shows itself again to tarn_resp_try.
+ * The same without waiting, for event loops. tarn_resp_try: AGAIN, without a sentence: no whole reply yet.
+ * tarn_resp_push sends what the socket takes; tarn_resp_try reports its failures.
  */
 int tarn_resp_try(struct tarn_resp *r, redisReply **reply_p);
 void tarn_resp_push(struct tarn_resp *r);
@@ -66,7 +75,7 @@ bool tarn_resp_unsent(const struct tarn_resp *r);
 int tarn_resp_call(struct tarn_resp *r, uint64_t deadline_ns, int argc, const char *const *argv,
                    const size_t *lens, redisReply **reply_p);
 
-/* Takes up to max descriptors that came with the replies so far; the caller owns them. Returns how many. */
+/* Takes up to max descriptors that came with replies so far; the caller owns them. Returns how many. */
 int tarn_resp_take_fds(struct tarn_resp *r, int *fds, int max);
 
 /* Turns an error reply ("EXISTS the key ...") of `who` into code and last error; 0 for other replies. */

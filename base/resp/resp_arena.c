@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * An arena of chunks behind hiredis's reply functions. Emptied, it keeps one chunk, so that in the long
- * run replies cost no allocation. A reply and what it holds (text, elements) are one piece.
+ * An arena of chunks behind hiredis's reply functions. Emptying keeps one chunk, so that in the long run
+ * replies need no allocation. A reply is one piece with its text or elements.
  */
 #include "base/resp/resp_arena.h"
 
@@ -66,8 +66,9 @@ static void *create_string(const redisReadTask *task, char *text, size_t bytes)
     return r;
 }
 
-static void *create_elements(const redisReadTask *task, size_t n)
+static void *create_array(const redisReadTask *task, tarn_resp_count count)
 {
+    size_t n = (size_t)count;
     if (n > SIZE_MAX / 4 / sizeof(redisReply *))
         return NULL;
     redisReply *r = create(task, task->type, n * sizeof(redisReply *));
@@ -91,19 +92,14 @@ static void *create_nil(const redisReadTask *task)
     return create(task, REDIS_REPLY_NIL, 0);
 }
 
-/* hiredis drops half a reply when its connection ends; the arena goes soon after. */
+/* When a connection ends, hiredis frees half a reply; the arena goes soon after. */
 static void free_nothing(void *reply)
 {
     (void)reply;
 }
 
 #if HIREDIS_MAJOR >= 1
-static void *create_array(const redisReadTask *task, size_t n)
-{
-    return create_elements(task, n);
-}
-
-/* RESP3 types are never asked for; NULL ends the connection of a peer that sends them. */
+/* We never ask for RESP3 types. NULL ends the connection of a peer that sends them. */
 static void *refuse_double(const redisReadTask *task, double value, char *text, size_t bytes)
 {
     (void)task, (void)value, (void)text, (void)bytes;
@@ -114,11 +110,6 @@ static void *refuse_bool(const redisReadTask *task, int value)
 {
     (void)task, (void)value;
     return NULL;
-}
-#else
-static void *create_array(const redisReadTask *task, int n)
-{
-    return create_elements(task, (size_t)n);
 }
 #endif
 

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Replies without allocations: a connection that uses an arena returns replies that live in the arena until
- * it is emptied. hiredis makes two allocations for each element, which takes as long as the rest of a
- * look-up.
+ * Replies without allocations: a connection with an arena returns replies that live there until it is
+ * emptied. By itself hiredis allocates twice for each element, which takes as long as the rest of a look-up.
  */
 #ifndef TARN_BASE_RESP_ARENA_H
 #define TARN_BASE_RESP_ARENA_H

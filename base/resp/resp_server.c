@@ -2,10 +2,9 @@
 /*
  * The server side of RESP: requests out of received bytes.
  *
- * A request is an array of bulk strings, nothing else. redisReader accepts far more than that, and
- * would allocate an array of any announced length at once, so its constructors are wrapped: what no
- * request may have is refused there, before memory is spent. What a request has taken so far is
- * counted, so that one that never ends is refused as well.
+ * A request is an array of bulk strings, nothing else. redisReader accepts far more, and allocates an array
+ * of any announced length at once. So its constructors are wrapped: they refuse whatever no request may
+ * contain, before memory is spent. The bytes of a request are counted, so an endless one is refused, too.
  */
 #include <limits.h>
 #include <stdio.h>
@@ -17,13 +16,6 @@
 
 #define HEADER_MAX 32 /* "$<number>\r\n" is shorter */
 
-/* The count of an array, as this hiredis has it in createArray. */
-#if HIREDIS_MAJOR >= 1
-#define ELEMENTS size_t
-#else
-#define ELEMENTS int
-#endif
-
 struct tarn_resp_parser {
     redisReader *reader;
     redisReplyObjectFunctions plain; /* those that make redisReply objects */
@@ -31,7 +23,7 @@ struct tarn_resp_parser {
     size_t max_bytes, max_args;
     size_t request_bytes; /* received of the request that is being read, and behind it */
     bool inside;          /* its first byte has been looked at */
-    char why[128];        /* why the bytes are no request */
+    char why[128];        /* why the bytes are no request; "": they may be one */
 };
 
 static void *refuse(const redisReadTask *task)
@@ -49,7 +41,7 @@ static void *create_string(const redisReadTask *task, char *text, size_t bytes)
     return p->plain.createString(task, text, bytes);
 }
 
-static void *create_array(const redisReadTask *task, ELEMENTS elements)
+static void *create_array(const redisReadTask *task, tarn_resp_count elements)
 {
     struct tarn_resp_parser *p = task->privdata;
     if (task->parent || task->type != REDIS_REPLY_ARRAY)
@@ -65,11 +57,6 @@ static void *create_array(const redisReadTask *task, ELEMENTS elements)
 static void *refuse_integer(const redisReadTask *task, long long value)
 {
     (void)value;
-    return refuse(task);
-}
-
-static void *refuse_nil(const redisReadTask *task)
-{
     return refuse(task);
 }
 
@@ -99,7 +86,7 @@ struct tarn_resp_parser *tarn_resp_parser_new(size_t max_bytes, size_t max_args)
     p->strict.createString = create_string;
     p->strict.createArray = create_array;
     p->strict.createInteger = refuse_integer;
-    p->strict.createNil = refuse_nil;
+    p->strict.createNil = refuse;
 #if HIREDIS_MAJOR >= 1
     p->strict.createDouble = refuse_double;
     p->strict.createBool = refuse_bool;
@@ -152,7 +139,7 @@ static size_t unread(const struct tarn_resp_parser *p)
     return p->reader->len - p->reader->pos;
 }
 
-/* Inline commands and anything else that is no array would be made into replies: stop them here. */
+/* The reader would make replies of inline commands and of all else that is no array: refuse them. */
 static void check_first_byte(struct tarn_resp_parser *p)
 {
     if (p->inside || unread(p) == 0)
@@ -167,8 +154,9 @@ static void check_first_byte(struct tarn_resp_parser *p)
 }
 
 /*
- * What is unread of an incomplete request begins with a header, "*N" or "$N", or its number when the
- * reader has taken the type. An endless header, or one that announces too much, need not be waited for.
+ * The unread rest of an incomplete request begins with a header, "*N" or "$N", or with its number if the
+ * reader has consumed the type. Refuses an endless header and one that announces too much, instead of
+ * waiting.
  */
 static void check_incomplete(struct tarn_resp_parser *p)
 {

@@ -143,7 +143,8 @@ static void count_device(struct ibv_context *context)
 void bench_calls_count(struct tarn_client *c)
 {
     for (int t = 0; t < c->ntransports; t++) {
-        struct tarn_local *local = strcmp(c->transports[t]->name, "rdma") == 0 ? c->locals[t] : NULL;
+        bool is_rdma = strcmp(c->transports[t]->name, "rdma") == 0;
+        const struct tarn_rdma_local *local = is_rdma ? tarn_rdma_local(c->locals[t]) : NULL;
         for (uint32_t i = 0; local && i < local->rails.n; i++)
             count_device(local->rails.rail[i].context);
     }

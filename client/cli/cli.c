@@ -48,25 +48,25 @@ static enum tarn_option_source source_of(const struct cli *c, const char *option
 }
 
 /* Names an environment variable that may be the cause, since these are easily forgotten; "" if none. */
-static void environment(const struct cli *c, int code, const char *sentence, char out[192])
+static void environment(const struct cli *c, int code, char out[192])
 {
     static const struct {
         int code;
-        const char *word; /* that must be in the sentence */
+        bool opening; /* only while the client is opened */
         const char *option;
     } causes[] = {
-        {TARN_E_NOT_FOUND, "", "ns"},
-        {TARN_E_NODE_DOWN, "no node", "ns"},
-        {TARN_E_NOT_REACHABLE, "", "transports"},
-        {TARN_E_UNAVAILABLE, "transport", "transports"},
-        {TARN_E_CONFIG, "transport", "transports"},
-        {TARN_E_TIMEOUT, "", "timeout-ms"},
+        {TARN_E_NOT_FOUND, false, "ns"},
+        {TARN_E_NODE_DOWN, false, "ns"},
+        {TARN_E_NOT_REACHABLE, false, "transports"},
+        {TARN_E_UNAVAILABLE, true, "transports"},
+        {TARN_E_CONFIG, true, "transports"},
+        {TARN_E_TIMEOUT, false, "timeout-ms"},
     };
     char name[TARN_OPTION_NAME_MAX];
 
     out[0] = '\0';
     for (size_t i = 0; c->sources && i < CLI_COUNT(causes); i++) {
-        if (causes[i].code != code || !strstr(sentence, causes[i].word) ||
+        if (causes[i].code != code || (causes[i].opening && !c->not_opened) ||
             source_of(c, causes[i].option) != TARN_FROM_ENV)
             continue;
         tarn_option_env_name(&(struct tarn_option){.name = causes[i].option}, name);
@@ -99,21 +99,13 @@ int cli_error(struct cli *c, int code, const char *fmt, ...)
     if (sentence)
         tarn_one_line(sentence);
     const char *said = sentence ? sentence : tarn_strerror(code);
-    environment(c, code, said, cause);
+    environment(c, code, cause);
     if (!c->json || !print_json_error(c, code, said, cause))
         fprintf(stderr, "%s: %s%s\n", c->name, said, cause);
     free(sentence);
     if (c->first_error == 0)
         c->first_error = code;
     return code;
-}
-
-struct cli_failure cli_failure(int code)
-{
-    struct cli_failure f = {.code = code};
-
-    snprintf(f.sentence, sizeof f.sentence, "%s", tarn_last_error());
-    return f;
 }
 
 /* The library writes keys as 'key'. */
@@ -128,13 +120,13 @@ static bool names_key(const char *sentence, const char *key)
     return false;
 }
 
-void cli_item_error(struct cli *c, int code, const char *key, const struct cli_failure *batch,
+void cli_item_error(struct cli *c, int code, const char *key, const struct tarn_reason *batch,
                     const char *remedy)
 {
-    if (names_key(batch->sentence, key))
-        cli_error(c, code, "%s%s", batch->sentence, remedy);
-    else if (code == batch->code && *batch->sentence && !strstr(batch->sentence, "key '"))
-        cli_error(c, code, "%s: %s%s", key, batch->sentence, remedy);
+    if (names_key(batch->text, key))
+        cli_error(c, code, "%s%s", batch->text, remedy);
+    else if (code == batch->code && *batch->text && !strstr(batch->text, "key '"))
+        cli_error(c, code, "%s: %s%s", key, batch->text, remedy);
     else
         cli_error(c, code, "%s: %s%s", key, tarn_strerror(code), remedy);
 }
@@ -156,7 +148,9 @@ int cli_connect_with(struct cli *c, const char *secret)
         .timeout_ms = (uint32_t)c->common->timeout_ms,
     };
 
-    return tarn_open(&o, &c->client);
+    int rc = tarn_open(&o, &c->client);
+    c->not_opened = rc != 0;
+    return rc;
 }
 
 int cli_want_args(const struct cli *c, int least, int most, const char *what)

@@ -94,6 +94,9 @@ struct cli_common {
 
 #define CLI_NCOMMON 8 /* number of these rows */
 
+/* The rows of a command's table, for its struct tarn_program. */
+#define CLI_OPTIONS(rows_) .options = rows_, .ncommon = CLI_NCOMMON, .noptions = CLI_COUNT(rows_)
+
 #define CLI_COUNT(array_) (sizeof(array_) / sizeof(array_)[0])
 
 /* One run of a command. */
@@ -106,6 +109,7 @@ struct cli {
     char **args;
     int nargs;
     struct tarn_client *client; /* set by cli_connect() */
+    bool not_opened;            /* cli_connect() has failed */
     int first_error;            /* first code that cli_error() was given */
 };
 
@@ -118,6 +122,10 @@ struct cli_command {
     cli_run_fn run;
 };
 
+/* The commands. Each is defined in its cli_*.c. */
+extern const struct cli_command cli_put, cli_get, cli_ls, cli_stat, cli_rm, cli_pin, cli_unpin, cli_touch,
+    cli_ttl, cli_info, cli_ping, cli_drain, cli_config, cli_doctor, cli_top, cli_events;
+
 /* The plural's ending. */
 #define CLI_S(n_) ((n_) == 1 ? "" : "s")
 
@@ -128,15 +136,10 @@ int cli_connect_with(struct cli *c, const char *secret);
  * code. Names the environment variable that may be the cause. Returns the code. */
 int cli_error(struct cli *c, int code, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 /*
- * The result of a batch. The library leaves one sentence for a batch. It belongs to the item that it
+ * The error of one item. The library leaves one sentence for a batch. It belongs to the item that it
  * names, or, if it names none, to all items with its code. Other items get their code's text.
  */
-struct cli_failure {
-    int code;
-    char sentence[TARN_SENTENCE];
-};
-struct cli_failure cli_failure(int code);
-void cli_item_error(struct cli *c, int code, const char *key, const struct cli_failure *batch,
+void cli_item_error(struct cli *c, int code, const char *key, const struct tarn_reason *batch,
                     const char *remedy);
 /* INVALID, with a sentence, unless there are `least` to `most` arguments. */
 int cli_want_args(const struct cli *c, int least, int most, const char *what);

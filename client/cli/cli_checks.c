@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "client/cli/cli_checks.h"
 
-#include <dirent.h>
+#include <glob.h>
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -28,8 +28,7 @@ void doctor_check(struct doctor *d, const char *name, enum doctor_state state, c
     va_end(ap);
     cli_cell(&d->table, "%s", name);
     cli_cell_in(&d->table, states[state].colour, "%s", states[state].name);
-    cli_cell(&d->table, "%s", needed);
-    cli_cell(&d->table, "%s", found);
+    cli_row(&d->table, needed, found, NULL);
     if (state != GOOD)
         tarn_buf_printf(state == MISSING ? &d->needed : &d->optional, "  %s: %s\n", name, remedy);
     json_array_append_new(d->checks, json_pack("{s:s, s:s, s:s, s:s, s:s?}", "name", name, "state",
@@ -60,43 +59,30 @@ void doctor_clock(struct doctor *d, const char *whose, uint64_t told_ms, uint64_
 
 /* --- devices ------------------------------------------------------------------------------------ */
 
-/* Calls fn for each entry of a directory and returns their number. */
-static int each_entry(const char *path, void (*fn)(struct tarn_buf *, const char *), struct tarn_buf *b)
+/* Adds the models, comma-separated, and returns their number. */
+static size_t list_gpus(struct tarn_buf *b)
 {
-    DIR *dir = opendir(path);
-    int n = 0;
+    char path[400], line[128];
+    glob_t gpus = {0};
 
-    for (struct dirent *e; dir && (e = readdir(dir));) {
-        if (e->d_name[0] == '.')
-            continue;
-        if (n++)
-            tarn_buf_printf(b, ", ");
-        fn(b, e->d_name);
+    glob("/proc/driver/nvidia/gpus/*", 0, NULL, &gpus);
+    for (size_t i = 0; i < gpus.gl_pathc; i++) {
+        const char *name = strrchr(gpus.gl_pathv[i], '/') + 1;
+        snprintf(path, sizeof path, "%s/information", gpus.gl_pathv[i]);
+        cli_first_line(path, line, sizeof line);
+        const char *model = strncmp(line, "Model:", 6) == 0 ? line + 6 + strspn(line + 6, " \t") : name;
+        tarn_buf_printf(b, "%s%s", i ? ", " : "", model);
     }
-    if (dir)
-        closedir(dir);
+    size_t n = gpus.gl_pathc;
+    globfree(&gpus);
     return n;
-}
-
-static void add_gpu(struct tarn_buf *b, const char *name)
-{
-    char path[400], line[128] = "";
-
-    snprintf(path, sizeof path, "/proc/driver/nvidia/gpus/%s/information", name);
-    FILE *f = fopen(path, "re");
-    if (f && !fgets(line, sizeof line, f))
-        line[0] = '\0';
-    if (f)
-        fclose(f);
-    const char *model = strncmp(line, "Model:", 6) == 0 ? line + 6 + strspn(line + 6, " \t") : name;
-    tarn_buf_printf(b, "%.*s", (int)strcspn(model, "\n"), model);
 }
 
 void doctor_gpus(struct doctor *d)
 {
     struct tarn_buf gpus = {0};
     bool driver = access("/proc/driver/nvidia/version", R_OK) == 0;
-    int n = each_entry("/proc/driver/nvidia/gpus", add_gpu, &gpus);
+    size_t n = list_gpus(&gpus);
     bool nodes = access("/dev/nvidiactl", F_OK) == 0;
 
     if (n && nodes)

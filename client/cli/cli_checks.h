@@ -27,4 +27,11 @@ void doctor_gpus(struct doctor *d);
 /* Checks a clock that showed told_ms at some moment between asked_ms (by this host's clock) and now. */
 void doctor_clock(struct doctor *d, const char *whose, uint64_t told_ms, uint64_t asked_ms);
 
+/* Checks that this Redis can be the directory. */
+bool doctor_redis(struct doctor *d);
+/* Checks that nodes answer and that clients can put to and get from each pool. */
+void doctor_nodes(struct doctor *d);
+/* Checks everything the tcpx transport needs. */
+void doctor_tcpx(struct doctor *d);
+
 #endif

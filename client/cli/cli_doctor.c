@@ -3,8 +3,8 @@
  * tarn doctor: what this machine and its Redis offer, what tarn needs, and what to do if something is
  * missing. Fails only if something necessary is missing. Hardware for only some transports is optional.
  */
-#include <dirent.h>
 #include <fcntl.h>
+#include <glob.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,11 +17,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "client/cli/cli_checks.h"
-#include "client/cli/cli_commands.h"
-#include "client/cli/cli_doctor_nodes.h"
-#include "client/cli/cli_doctor_redis.h"
 #include "client/cli/cli_rdma.h"
-#include "client/cli/cli_tcpx.h"
 #include "client/setting.h"
 #include "transport/tcpx/plugin/tcpx_settings.h"
 
@@ -125,7 +121,7 @@ static void check_limits(struct doctor *d)
 
 struct rdma_check {
     struct doctor *d;
-    const char *why; /* why tarn can use none; "" if it can */
+    struct tarn_reason why; /* why tarn can use none */
 };
 
 static void check_port(void *arg, const struct cli_rdma_port *p)
@@ -140,7 +136,7 @@ static void check_port(void *arg, const struct cli_rdma_port *p)
         !p->active
             ? "bring the link up: `ip link set IF up` on Ethernet; InfiniBand also needs a subnet manager "
               "(opensm, or the switch's)"
-        : *r->why ? r->why
+        : r->why.code ? r->why.text
         : tarn_setting(NULL, "TARN_RDMA_DEVICES")
             ? "TARN_RDMA_DEVICES leaves it out, or names a GID that it does not have"
             : "it has no GID (give its interface an address), or /dev/infiniband is "
@@ -151,38 +147,29 @@ static void check_port(void *arg, const struct cli_rdma_port *p)
 /* A container sees devices in sysfs even if it must not use them. */
 static void check_device_nodes(struct doctor *d)
 {
-    char path[300];
-    int n = 0, open = 0;
-    DIR *dir = opendir("/dev/infiniband");
+    size_t n, open = 0;
+    glob_t nodes = {0};
 
-    for (struct dirent *e; dir && (e = readdir(dir));) {
-        if (strncmp(e->d_name, "uverbs", 6) != 0)
-            continue;
-        snprintf(path, sizeof path, "/dev/infiniband/%.200s", e->d_name);
-        open += access(path, R_OK | W_OK) == 0;
-        n++;
-    }
-    if (dir)
-        closedir(dir);
+    glob("/dev/infiniband/uverbs*", 0, NULL, &nodes);
+    n = nodes.gl_pathc;
+    for (size_t i = 0; i < n; i++)
+        open += access(nodes.gl_pathv[i], R_OK | W_OK) == 0;
+    globfree(&nodes);
     doctor_check(
         d, "/dev/infiniband", n && open == n ? GOOD : OPTIONAL, "for RDMA",
         n ? "this user may not open them: see the group and mode of /dev/infiniband/uverbs*"
           : "load ib_uverbs (modprobe ib_uverbs); in a container: docker run --device=/dev/infiniband "
             "--ulimit memlock=-1",
-        "%d device%s, %d may be opened", n, CLI_S(n), open);
+        "%zu device%s, %zu may be opened", n, CLI_S(n), open);
 }
 
 /* How GPU memory is registered with the device: by dma-buf or nvidia-peermem. */
 static void check_gpudirect(struct doctor *d)
 {
-    char version[256] = "";
-    FILE *f = fopen("/proc/driver/nvidia/version", "re");
+    char version[256];
 
-    if (!f)
+    if (!cli_first_line("/proc/driver/nvidia/version", version, sizeof version))
         return;
-    if (!fgets(version, sizeof version, f))
-        version[0] = '\0';
-    fclose(f);
     bool peermem = access("/sys/module/nvidia_peermem", F_OK) == 0;
     bool open_driver = strstr(version, "Open Kernel Module") != NULL;
     doctor_check(
@@ -197,10 +184,9 @@ static void check_gpudirect(struct doctor *d)
 
 static void check_rdma(struct doctor *d)
 {
-    char why[TARN_SENTENCE];
-    struct rdma_check r = {.d = d, .why = why};
+    struct rdma_check r = {.d = d};
 
-    if (cli_rdma_ports(why, check_port, &r) == 0) {
+    if (cli_rdma_ports(&r.why, check_port, &r) == 0) {
         doctor_check(d, "RDMA NIC", OPTIONAL, "for RDMA",
                      "only the rdma transport uses it; without a NIC `rdma link add rxe0 type rxe netdev IF` "
                      "emulates one",
@@ -298,13 +284,13 @@ static int run(struct cli *c, const void *config)
         rc = tarn_tcpx_settings_export(o->tcpx_plugin, NULL);
     if (rc != 0)
         goto drop_checks;
-    for (const char *const *h = (const char *const[]){"CHECK", "STATE", "NEEDED", "FOUND", NULL}; *h; h++)
-        cli_cell(&d.table, "%s", *h);
+    cli_row(&d.table, "CHECK", "STATE", "NEEDED", "FOUND", NULL);
     if (c->nargs)
         doctor_tcpx(&d);
     else
         check_all(&d);
     rc = report(&d);
+    c->not_opened = false; /* a row says so */
     if (rc == 0 && d.missing)
         rc = tarn_fail(TARN_E_UNAVAILABLE, "%zu thing%s that tarn needs %s missing: see what to do",
                        d.missing, CLI_S(d.missing), d.missing == 1 ? "is" : "are");
@@ -344,9 +330,7 @@ static const struct tarn_program program = {
         "connect with each other by a device and register memory; each step has --timeout-ms, and the times "
         "are "
         "shown.",
-    .options = options,
-    .ncommon = CLI_NCOMMON,
-    .noptions = CLI_COUNT(options),
+    CLI_OPTIONS(options),
 };
 
 const struct cli_command cli_doctor = {&program, sizeof(struct doctor_config), run};

@@ -5,7 +5,7 @@
  * be removed expires after a minute. Nothing is evicted for them: just before each put, the doctor asks
  * the node whether it has room and takes puts.
  */
-#include "client/cli/cli_doctor_nodes.h"
+#include "client/cli/cli_checks.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -264,13 +264,14 @@ static int ask_why_not(struct probe *p, const struct target *t, char why[32])
 static void check_pool(struct probe *p, const struct target *t)
 {
     char place[TARN_NODE_ID_MAX + TARN_POOL_NAME_MAX + 2], title[160], why[32] = "";
+    struct tarn_reason failure;
 
     snprintf(place, sizeof place, "%s/%s", t->node, t->pool);
     snprintf(title, sizeof title, "%s by %s", place, p->transport);
     int rc = ask_why_not(p, t, why);
     if (rc == 0 && !*why)
         rc = try_pool(p, place);
-    struct cli_failure failure = cli_failure(rc);
+    tarn_reason_keep(&failure, rc);
     if (rc == TARN_E_FULL)
         snprintf(why, sizeof why, "full");
     else if (rc != 0) /* it may have begun to drain or to reconcile with the directory */
@@ -280,7 +281,7 @@ static void check_pool(struct probe *p, const struct target *t)
     else if (rc == 0)
         doctor_check(p->d, title, GOOD, "put and get", "", "put %.2f ms, get %.2f ms", p->put_ms, p->get_ms);
     else
-        doctor_check(p->d, title, MISSING, "put and get", transport_remedy(p, rc), "%s", failure.sentence);
+        doctor_check(p->d, title, MISSING, "put and get", transport_remedy(p, rc), "%s", failure.text);
 }
 
 static int try_transport(void *arg, const char *name, const char *why)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* tarn doctor's checks of Redis: whether it can be the directory, and its clock. */
-#include "client/cli/cli_doctor_redis.h"
+#include "client/cli/cli_checks.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -84,13 +84,13 @@ struct asking {
     uint64_t asked_ms;
 };
 
-static int append_questions(void *arg, struct tarn_resp *r)
+static int append_question(void *arg, size_t i, struct tarn_resp *r)
 {
     struct asking *a = arg;
 
-    a->asked_ms = tarn_unix_ms();
-    int rc = tarn_resp_append_strs(r, "TIME", NULL);
-    return rc ? rc : tarn_resp_append_strs(r, "INFO", NULL);
+    if (i == 0)
+        a->asked_ms = tarn_unix_ms();
+    return tarn_resp_append_strs(r, i == 0 ? "TIME" : "INFO", NULL);
 }
 
 static int take_answer(void *arg, size_t i, const redisReply *reply)
@@ -108,12 +108,27 @@ static int take_answer(void *arg, size_t i, const redisReply *reply)
     return 0;
 }
 
+static bool is_closed(const char *uri, uint64_t deadline_ns)
+{
+    struct tarn_redis_uri u;
+    struct tarn_resp *r;
+
+    if (tarn_redis_uri_parse(uri, &u) != 0)
+        return false;
+    int rc = tarn_resp_connect(&u.addr, deadline_ns, NULL, &r);
+    if (rc == 0)
+        tarn_resp_free(r);
+    tarn_redis_uri_free(&u);
+    return rc == TARN_E_NODE_DOWN;
+}
+
 bool doctor_redis(struct doctor *d)
 {
-    const struct cli_common *o = d->c->common;
+    const char *uri = tarn_setting(d->c->common->redis, "TARN_REDIS");
+    struct tarn_reason why;
     struct tarn_directory *dir = NULL;
     struct asking asking = {.d = d};
-    struct tarn_pipeline p = {.n = 2, .append = append_questions, .reply = take_answer, .arg = &asking};
+    struct tarn_pipeline p = {.n = 2, .append = append_question, .reply = take_answer, .arg = &asking};
     char program[300];
     bool found = find_program("redis-server", program);
     size_t missing = d->missing;
@@ -121,16 +136,15 @@ bool doctor_redis(struct doctor *d)
     doctor_check(d, "redis-server", found ? GOOD : OPTIONAL, "to run without a Redis",
                  "install it (apt-get install redis-server), or give tarnd --redis", "%s",
                  found ? program : "not in PATH");
-    int rc =
-        tarn_directory_open(tarn_setting(o->redis, "TARN_REDIS"), o->ns, NULL, d->deadline_ns, NULL, &dir);
-    if (rc != 0) {
+    tarn_reason_keep(&why, tarn_directory_open(uri, d->c->common->ns, NULL, d->deadline_ns, NULL, &dir));
+    if (why.code != 0) {
         doctor_check(
             d, "Redis", MISSING, "the directory",
-            strstr(tarn_last_error(), "cannot connect")
+            is_closed(uri, d->deadline_ns)
                 ? "start redis-server, or tarnd without --redis, which starts one and prints its address; "
                   "then give --redis, or set TARN_REDIS"
                 : "do what the sentence says",
-            "%s", tarn_last_error());
+            "%s", why.text);
         return false;
     }
     doctor_check(d, "Redis", GOOD, "the directory", "", "%s", tarn_directory_address(dir));

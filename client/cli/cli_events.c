@@ -9,7 +9,6 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "client/cli/cli.h"
-#include "client/cli/cli_commands.h"
 #include "client/cli/cli_text.h"
 
 struct events_config {
@@ -88,9 +87,7 @@ static const struct tarn_program program = {
     .description = "Prints one line for each object that was stored, removed, evicted or has expired, until "
                    "interrupted. With --json each line is a JSON object: time_ms event key node pool bytes.",
     .examples = "tarn events --json | jq -r 'select(.event == \"evicted\") | .key'\n",
-    .options = options,
-    .ncommon = CLI_NCOMMON,
-    .noptions = CLI_COUNT(options),
+    CLI_OPTIONS(options),
 };
 
 const struct cli_command cli_events = {&program, sizeof(struct events_config), run};

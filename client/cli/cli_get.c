@@ -15,7 +15,6 @@
 
 #include "base/error.h"
 #include "client/cli/cli.h"
-#include "client/cli/cli_commands.h"
 #include "client/cli/cli_keys.h"
 #include "client/cli/cli_parts.h"
 #include "client/cli/cli_text.h"
@@ -240,8 +239,9 @@ static int check_tensors(const struct get *g, const struct image *im, size_t at,
 static int report_items(struct get *g, const struct image *im, size_t at, const struct tarn_item *items,
                         size_t n, int batch_rc)
 {
-    struct cli_failure batch = cli_failure(batch_rc);
+    struct tarn_reason batch;
 
+    tarn_reason_keep(&batch, batch_rc);
     for (size_t i = 0; i < n; i++) {
         if (items[i].status != 0)
             cli_item_error(g->c, items[i].status, g->keys.all[im->first + at + i].text, &batch, "");
@@ -580,9 +580,7 @@ static const struct tarn_program program = {
     .examples = "tarn get model/layer0.weight -o layer0.npy\n"
                 "tarn get --prefix model/ -o weights.safetensors\n"
                 "tarn get kv/1 --range 0:4K | xxd | head\n",
-    .options = options,
-    .ncommon = CLI_NCOMMON,
-    .noptions = CLI_COUNT(options),
+    CLI_OPTIONS(options),
 };
 
 const struct cli_command cli_get = {&program, sizeof(struct get_config), run};

@@ -4,10 +4,8 @@
 
 #include <string.h>
 
-#include "base/option/option_complete.h"
 #include "base/option/option_pages.h"
 #include "client/cli/cli.h"
-#include "client/cli/cli_commands.h"
 
 const struct cli_command *const cli_commands[] = {
     &cli_put,  &cli_get,  &cli_ls,    &cli_stat,   &cli_rm,     &cli_pin, &cli_unpin,  &cli_touch, &cli_ttl,

@@ -7,7 +7,6 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "client/cli/cli.h"
-#include "client/cli/cli_commands.h"
 #include "client/cli/cli_rdma.h"
 #include "client/cli/cli_text.h"
 
@@ -17,12 +16,6 @@ struct info {
     size_t nnodes, npools;
     uint64_t bytes, free_bytes, objects;
 };
-
-static void headings(struct cli_table *t, const char *const *names)
-{
-    for (; *names; names++)
-        cli_cell(t, "%s", *names);
-}
 
 static json_t *pool_json(const struct tarn_pool_info *p)
 {
@@ -52,10 +45,7 @@ static void add_pool(struct info *f, const struct tarn_node_info *n, const struc
     tarn_size_format(used, used_text);
     tarn_size_format(p->bytes, size);
     cli_cell(&f->pools, "%s/%s", n->id, p->name);
-    cli_cell(&f->pools, "%s", p->kind);
-    cli_cell(&f->pools, "%s", bar);
-    cli_cell(&f->pools, "%s", used_text);
-    cli_cell(&f->pools, "%s", size);
+    cli_row(&f->pools, p->kind, bar, used_text, size, NULL);
     cli_cell(&f->pools, "%llu", (unsigned long long)p->objects);
     cli_cell_in(&f->pools, p->transport ? CLI_GREEN : CLI_RED, "%s",
                 p->transport ? p->transport : "not reachable");
@@ -76,9 +66,7 @@ static int add_node(void *arg, const struct tarn_node_info *n)
     cli_cell_in(&f->nodes, n->state && strcmp(n->state, "ready") == 0 ? CLI_GREEN : CLI_YELLOW, "%s",
                 n->state ? n->state : "?");
     cli_cell(&f->nodes, "%s%s", n->host ? n->host : "?", n->same_host ? " (here)" : "");
-    cli_cell(&f->nodes, "%s", n->control ? n->control : "-");
-    cli_cell(&f->nodes, "%s", n->version ? n->version : "?");
-    cli_cell(&f->nodes, "%s", up);
+    cli_row(&f->nodes, n->control ? n->control : "-", n->version ? n->version : "?", up, NULL);
     for (uint32_t i = 0; i < n->npools; i++)
         add_pool(f, n, &n->pools[i]);
     json_array_append_new(f->json_nodes, node_json(n));
@@ -104,25 +92,19 @@ static void add_port(void *arg, const struct cli_rdma_port *p)
 
     cli_cell(&f->ports, "%s", p->name);
     cli_cell_in(&f->ports, p->used ? CLI_GREEN : CLI_YELLOW, "%s", p->state);
-    cli_cell(&f->ports, "%s", p->link);
-    cli_cell(&f->ports, "%s", p->rate);
-    if (p->used)
-        cli_cell(&f->ports, "%u", p->mtu);
-    else
-        cli_cell(&f->ports, "-");
-    if (p->used)
-        cli_cell(&f->ports, "%u %s", p->gid_index, p->gid);
-    else
-        cli_cell(&f->ports, "not used");
-    json_array_append_new(f->json_ports,
-                          json_pack("{s:s, s:s, s:s, s:s, s:b}", "name", p->name, "state", p->state, "link",
-                                    p->link, "rate", p->rate, "used", p->used));
+    cli_row(&f->ports, p->link, p->rate, NULL);
+    json_t *port = json_pack("{s:s, s:s, s:s, s:s, s:b}", "name", p->name, "state", p->state, "link", p->link,
+                             "rate", p->rate, "used", p->used);
     if (p->used) {
-        json_t *port = json_array_get(f->json_ports, json_array_size(f->json_ports) - 1);
+        cli_cell(&f->ports, "%u", p->mtu);
+        cli_cell(&f->ports, "%u %s", p->gid_index, p->gid);
         json_object_set_new(port, "mtu", json_integer(p->mtu));
         json_object_set_new(port, "gid_index", json_integer(p->gid_index));
         json_object_set_new(port, "gid", json_string(p->gid));
+    } else {
+        cli_row(&f->ports, "-", "not used", NULL);
     }
+    json_array_append_new(f->json_ports, port);
 }
 
 static void print_none(const struct cli *c, struct tarn_buf *out)
@@ -193,17 +175,17 @@ static int run(struct cli *c, const void *config)
         .json_transports = json_array(),
         .json_ports = json_array(),
     };
-    char why[TARN_SENTENCE];
+    struct tarn_reason why;
     int rc = cli_want_args(c, 0, 0, "");
 
-    headings(&f.nodes, (const char *const[]){"NODE", "STATE", "HOST", "CONTROL", "VERSION", "UP", NULL});
-    headings(&f.pools, (const char *const[]){"POOL", "KIND", "FILL", "USED", "SIZE", "OBJECTS", "VIA", NULL});
-    headings(&f.transports, (const char *const[]){"TRANSPORT", "HERE", "", NULL});
-    headings(&f.ports, (const char *const[]){"RDMA PORT", "STATE", "LINK", "RATE", "MTU", "GID", NULL});
+    cli_row(&f.nodes, "NODE", "STATE", "HOST", "CONTROL", "VERSION", "UP", NULL);
+    cli_row(&f.pools, "POOL", "KIND", "FILL", "USED", "SIZE", "OBJECTS", "VIA", NULL);
+    cli_row(&f.transports, "TRANSPORT", "HERE", "", NULL);
+    cli_row(&f.ports, "RDMA PORT", "STATE", "LINK", "RATE", "MTU", "GID", NULL);
     if (rc == 0)
         rc = tarn_transports(add_transport, &f);
     if (rc == 0)
-        cli_rdma_ports(why, add_port, &f);
+        cli_rdma_ports(&why, add_port, &f);
     int connected = rc ? rc : cli_connect(c);
     if (connected == 0)
         connected = tarn_nodes(c->client, cli_timeout(c, 0), add_node, &f);
@@ -224,9 +206,7 @@ static const struct tarn_program program = {
     .arguments = "",
     .brief = "show nodes, pools and how full they are, and which transports are usable",
     .description = "VIA is the transport that a get from here would use for the pool.",
-    .options = options,
-    .ncommon = CLI_NCOMMON,
-    .noptions = CLI_COUNT(options),
+    CLI_OPTIONS(options),
 };
 
 const struct cli_command cli_info = {&program, sizeof(struct cli_common), run};

@@ -10,7 +10,6 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "client/cli/cli.h"
-#include "client/cli/cli_commands.h"
 #include "client/cli/cli_text.h"
 
 #define BATCH 256
@@ -61,6 +60,8 @@ static void key_free(struct cli_key *e)
 {
     free(e->bytes);
     free(e->text);
+    free(e->copies);
+    json_decref(e->json);
 }
 
 void cli_keys_free(struct cli_keys *k)
@@ -75,8 +76,7 @@ static int by_text(const void *a, const void *b)
     return strcmp(((const struct cli_key *)a)->text, ((const struct cli_key *)b)->text);
 }
 
-/* A listing may see a key twice if it comes or goes meanwhile. */
-static void sort_keys(struct cli_keys *k)
+void cli_keys_sort(struct cli_keys *k)
 {
     size_t n = 0;
 
@@ -100,7 +100,8 @@ int cli_keys_list(struct cli *c, const char *glob, struct cli_keys *k)
 {
     int rc = tarn_list(c->client, glob, cli_timeout(c, 0), add_listed, k);
 
-    sort_keys(k);
+    if (rc == 0)
+        cli_keys_sort(k);
     return rc;
 }
 
@@ -149,19 +150,19 @@ static int run_batch(struct cli *c, const struct keys_config *o, keys_fn fn, str
 {
     struct tarn_key keys[BATCH] = {0};
     int32_t statuses[BATCH];
+    struct tarn_reason batch;
 
     for (size_t i = 0; i < n; i++) {
         keys[i] = e[i].key;
         statuses[i] = TARN_E_CANCELED;
     }
-    int rc = fn(c, o, keys, n, statuses);
-    struct cli_failure batch = cli_failure(rc);
+    tarn_reason_keep(&batch, fn(c, o, keys, n, statuses));
     for (size_t i = 0; i < n; i++) {
         e[i].status = statuses[i];
         if (statuses[i] != 0)
             cli_item_error(c, statuses[i], e[i].text, &batch, "");
     }
-    return rc;
+    return batch.code;
 }
 
 static int report(const struct cli *c, const struct cli_keys *k, const char *done)
@@ -225,9 +226,7 @@ static const struct tarn_program rm_program = {
     .description = "Readers that hold a view of a tensor keep it until they release it.",
     .examples = "tarn rm kv/1 kv/2\n"
                 "tarn rm --glob 'kv/*'\n",
-    .options = options,
-    .ncommon = CLI_NCOMMON,
-    .noptions = CLI_COUNT(options),
+    CLI_OPTIONS(options),
 };
 
 const struct cli_command cli_rm = {&rm_program, sizeof(struct keys_config), run_rm};
@@ -255,9 +254,7 @@ static const struct tarn_program pin_program = {
         "longest of several pins counts.",
     .examples = "tarn pin model/layer0.weight\n"
                 "tarn pin --glob 'model/*' --for-ms 3600000\n",
-    .options = pin_options,
-    .ncommon = CLI_NCOMMON,
-    .noptions = CLI_COUNT(pin_options),
+    CLI_OPTIONS(pin_options),
 };
 
 const struct cli_command cli_pin = {&pin_program, sizeof(struct keys_config), run_pin};
@@ -280,9 +277,7 @@ static const struct tarn_program unpin_program = {
     .brief = "let tensors be evicted again",
     .description = "Ends all pins of a tensor, also one that `tarn put --pin` made.",
     .examples = "tarn unpin --glob 'model/*'\n",
-    .options = options,
-    .ncommon = CLI_NCOMMON,
-    .noptions = CLI_COUNT(options),
+    CLI_OPTIONS(options),
 };
 
 const struct cli_command cli_unpin = {&unpin_program, sizeof(struct keys_config), run_unpin};
@@ -319,9 +314,7 @@ static const struct tarn_program touch_program = {
     .brief = "mark tensors as used now, so that others are evicted first",
     .description = "A get does the same.",
     .examples = "tarn touch kv/1 kv/2\n",
-    .options = options,
-    .ncommon = CLI_NCOMMON,
-    .noptions = CLI_COUNT(options),
+    CLI_OPTIONS(options),
 };
 
 const struct cli_command cli_touch = {&touch_program, sizeof(struct keys_config), run_touch};
@@ -342,24 +335,12 @@ static int add_ttl(void *arg, const struct tarn_object *o)
     if (!text)
         return tarn_fail(TARN_E_NO_MEMORY, "no memory");
     cli_age_format(left, age);
-    cli_cell(s->table, "%s", text);
-    cli_cell(s->table, "%s", o->ttl_ms ? age : "never");
+    cli_row(s->table, text, o->ttl_ms ? age : "never", NULL);
     json_array_append_new(s->json, json_pack("{s:s, s:o, s:o}", "key", text, "ttl_ms",
                                              o->ttl_ms ? json_integer(o->ttl_ms) : json_null(), "left_ms",
                                              o->ttl_ms ? json_integer((json_int_t)left) : json_null()));
     free(text);
     return 0;
-}
-
-static int print_ttl(const struct cli *c, struct ttl_sink *s)
-{
-    struct tarn_buf out = {0};
-
-    cli_table_print(s->table, cli_coloured(), &out);
-    if (!c->common->json)
-        return cli_print(&out);
-    tarn_buf_free(&out);
-    return cli_print_json(json_pack("{s:O}", "keys", s->json), false);
 }
 
 static int run_ttl(struct cli *c, const void *config)
@@ -369,8 +350,7 @@ static int run_ttl(struct cli *c, const void *config)
     struct cli_keys k = {0};
     int rc = take_keys(c, config, &k);
 
-    cli_cell(&table, "KEY");
-    cli_cell(&table, "LEFT");
+    cli_row(&table, "KEY", "LEFT", NULL);
     for (size_t i = 0; rc == 0 && i < k.n; i++) {
         int one = tarn_stat(c->client, &k.all[i].key, cli_timeout(c, 0), add_ttl, &sink);
         const char *text = k.all[i].text;
@@ -381,8 +361,7 @@ static int run_ttl(struct cli *c, const void *config)
         else
             rc = one;
     }
-    int printed = print_ttl(c, &sink);
-    json_decref(sink.json);
+    int printed = cli_print_either(c, &table, json_pack("{s:o}", "keys", sink.json));
     cli_keys_free(&k);
     return rc ? rc : printed;
 }
@@ -395,9 +374,7 @@ static const struct tarn_program ttl_program = {
                    "counts from the put "
                    "on. To have another one, put the tensor again with --replace.",
     .examples = "tarn ttl stream\n",
-    .options = options,
-    .ncommon = CLI_NCOMMON,
-    .noptions = CLI_COUNT(options),
+    CLI_OPTIONS(options),
 };
 
 const struct cli_command cli_ttl = {&ttl_program, sizeof(struct keys_config), run_ttl};

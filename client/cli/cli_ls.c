@@ -8,7 +8,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "client/cli/cli.h"
-#include "client/cli/cli_commands.h"
+#include "client/cli/cli_keys.h"
 #include "client/cli/cli_text.h"
 
 #define BATCH 256 /* keys in one request to nodes */
@@ -17,15 +17,9 @@
 
 static json_t *copy_json(const struct tarn_copy *c)
 {
-    json_t *o = json_object();
-
-    json_object_set_new(o, "node", json_string(c->node));
-    json_object_set_new(o, "pool", json_string(c->pool));
-    json_object_set_new(o, "offset", cli_json_u64(c->offset));
-    json_object_set_new(o, "slot", json_integer(c->slot));
-    json_object_set_new(o, "gen", cli_json_hex(c->gen));
-    json_object_set_new(o, "transport", c->transport ? json_string(c->transport) : json_null());
-    return o;
+    return json_pack("{s:s, s:s, s:o, s:I, s:o, s:s?}", "node", c->node, "pool", c->pool, "offset",
+                     cli_json_u64(c->offset), "slot", (json_int_t)c->slot, "gen", cli_json_hex(c->gen),
+                     "transport", c->transport);
 }
 
 /* Versions are random and nearly always above 2^53, so all are written as text. */
@@ -92,18 +86,9 @@ static const struct tarn_option ls_options[] = {
              "Show size, type, age, pin and place as well."),
 };
 
-struct row {
-    char *key, *copies;
-    struct tarn_tensor tensor;
-    uint64_t born_ms;
-    int64_t pinned_ms;
-    json_t *json; /* with --json */
-};
-
 struct listing {
     bool details, json;
-    struct row *rows;
-    size_t n, room;
+    struct cli_keys keys;
 };
 
 static char *copies_text(const struct tarn_object *o)
@@ -122,102 +107,58 @@ static char *copies_text(const struct tarn_object *o)
 static int add_row(void *arg, const struct tarn_object *o)
 {
     struct listing *l = arg;
+    int rc = cli_keys_add(&l->keys, &o->key);
 
-    if (l->n == l->room) {
-        size_t room = l->room ? 2 * l->room : 256;
-        struct row *rows = reallocarray(l->rows, room, sizeof *rows);
-        if (!rows)
-            return tarn_fail(TARN_E_NO_MEMORY, "no memory for %zu keys", room);
-        l->rows = rows;
-        l->room = room;
-    }
-    struct row *r = &l->rows[l->n++];
-    *r = (struct row){.key = cli_key_text(&o->key), .tensor = o->tensor, .born_ms = o->born_ms};
-    if (r->key && l->json)
-        r->json = object_json(r->key, o);
+    if (rc != 0)
+        return rc;
+    struct cli_key *k = &l->keys.all[l->keys.n - 1];
+    k->tensor = o->tensor;
+    k->born_ms = o->born_ms;
+    if (l->json)
+        k->json = object_json(k->text, o);
     if (l->details)
-        r->copies = copies_text(o);
-    if (!r->key || (l->json && !r->json) || (l->details && !r->copies))
+        k->copies = copies_text(o);
+    if ((l->json && !k->json) || (l->details && !k->copies))
         return tarn_fail(TARN_E_NO_MEMORY, "no memory for the keys");
     return 0;
 }
 
-static void free_row(struct row *r)
-{
-    free(r->key);
-    free(r->copies);
-    json_decref(r->json);
-}
-
-static int by_key(const void *a, const void *b)
-{
-    return strcmp(((const struct row *)a)->key, ((const struct row *)b)->key);
-}
-
-/* A key that comes or goes during the listing may be seen twice. */
-static void sort_rows(struct listing *l)
-{
-    size_t n = 0;
-
-    if (l->n)
-        qsort(l->rows, l->n, sizeof *l->rows, by_key);
-    for (size_t i = 0; i < l->n; i++) {
-        if (n && strcmp(l->rows[i].key, l->rows[n - 1].key) == 0)
-            free_row(&l->rows[i]);
-        else
-            l->rows[n++] = l->rows[i];
-    }
-    l->n = n;
-}
-
 /* If a node does not answer, the pins of its objects are unknown. */
-static int ask_pins(const struct cli *c, struct row *rows, size_t n)
+static void ask_pins(const struct cli *c, struct cli_key *k, size_t n)
 {
     struct tarn_key keys[BATCH] = {0};
     int64_t ms[BATCH] = {0};
-    char *room = malloc(n * (TARN_KEY_MAX + 1));
-    int rc = room ? 0 : tarn_fail(TARN_E_NO_MEMORY, "no memory for %zu keys", n);
 
-    for (size_t i = 0; i < n && rc == 0; i++)
-        rc = cli_key_parse(rows[i].key, room + i * (TARN_KEY_MAX + 1), &keys[i]);
-    if (rc == 0)
-        tarn_pinned(c->client, keys, n, ms, cli_timeout(c, 0));
-    for (size_t i = 0; i < n && rc == 0; i++) {
-        rows[i].pinned_ms = ms[i];
-        if (rows[i].json)
-            pin_json(rows[i].json, ms[i]);
+    for (size_t i = 0; i < n; i++)
+        keys[i] = k[i].key;
+    tarn_pinned(c->client, keys, n, ms, cli_timeout(c, 0));
+    for (size_t i = 0; i < n; i++) {
+        k[i].pinned_ms = ms[i];
+        if (k[i].json)
+            pin_json(k[i].json, ms[i]);
     }
-    free(room);
-    return rc;
 }
 
 static int print_details(const struct listing *l)
 {
-    static const char *const headings[] = {"KEY", "SIZE", "TENSOR", "AGE", "PIN", "COPIES"};
     struct cli_table t = {.align = "lrlrrl"};
     struct tarn_buf out = {0};
     uint64_t bytes = 0;
     char size[16], age[16], pin[16], tensor[TARN_SHAPE_TEXT + 16];
 
-    for (const char *const *h = headings; h < headings + CLI_COUNT(headings); h++)
-        cli_cell(&t, "%s", *h);
-    for (size_t i = 0; i < l->n; i++) {
-        const struct row *r = &l->rows[i];
-        tarn_size_format(r->tensor.bytes, size);
-        cli_tensor_format(&r->tensor, tensor);
-        format_age(r->born_ms, age);
-        cli_cell(&t, "%s", r->key);
-        cli_cell(&t, "%s", size);
-        cli_cell(&t, "%s", tensor);
-        pin_format(r->pinned_ms, pin);
-        cli_cell(&t, "%s", age);
-        cli_cell(&t, "%s", pin);
-        cli_cell(&t, "%s", r->copies);
-        bytes += r->tensor.bytes;
+    cli_row(&t, "KEY", "SIZE", "TENSOR", "AGE", "PIN", "COPIES", NULL);
+    for (size_t i = 0; i < l->keys.n; i++) {
+        const struct cli_key *k = &l->keys.all[i];
+        tarn_size_format(k->tensor.bytes, size);
+        cli_tensor_format(&k->tensor, tensor);
+        format_age(k->born_ms, age);
+        pin_format(k->pinned_ms, pin);
+        cli_row(&t, k->text, size, tensor, age, pin, k->copies, NULL);
+        bytes += k->tensor.bytes;
     }
     cli_table_print(&t, cli_coloured(), &out);
     tarn_size_format(bytes, size);
-    tarn_buf_printf(&out, "%zu object%s, %s\n", l->n, CLI_S(l->n), size);
+    tarn_buf_printf(&out, "%zu object%s, %s\n", l->keys.n, CLI_S(l->keys.n), size);
     return cli_print(&out);
 }
 
@@ -227,14 +168,14 @@ static int print_listing(struct listing *l)
 
     if (l->json) {
         json_t *objects = json_array();
-        for (size_t i = 0; i < l->n; i++)
-            json_array_append(objects, l->rows[i].json);
+        for (size_t i = 0; i < l->keys.n; i++)
+            json_array_append(objects, l->keys.all[i].json);
         return cli_print_json(json_pack("{s:o}", "objects", objects), false);
     }
     if (l->details)
         return print_details(l);
-    for (size_t i = 0; i < l->n; i++)
-        tarn_buf_printf(&out, "%s\n", l->rows[i].key);
+    for (size_t i = 0; i < l->keys.n; i++)
+        tarn_buf_printf(&out, "%s\n", l->keys.all[i].text);
     return cli_print(&out);
 }
 
@@ -248,15 +189,13 @@ static int run_ls(struct cli *c, const void *config)
         rc = cli_connect(c);
     if (rc == 0)
         rc = tarn_list(c->client, c->nargs ? c->args[0] : NULL, cli_timeout(c, 0), add_row, &l);
-    if (rc == 0)
-        sort_rows(&l);
-    for (size_t i = 0; rc == 0 && (l.details || l.json) && i < l.n; i += BATCH)
-        rc = ask_pins(c, l.rows + i, l.n - i < BATCH ? l.n - i : BATCH);
-    if (rc == 0)
+    if (rc == 0) {
+        cli_keys_sort(&l.keys);
+        for (size_t i = 0; (l.details || l.json) && i < l.keys.n; i += BATCH)
+            ask_pins(c, l.keys.all + i, l.keys.n - i < BATCH ? l.keys.n - i : BATCH);
         rc = print_listing(&l);
-    for (size_t i = 0; i < l.n; i++)
-        free_row(&l.rows[i]);
-    free(l.rows);
+    }
+    cli_keys_free(&l.keys);
     return rc;
 }
 
@@ -271,9 +210,7 @@ static const struct tarn_program ls_program = {
         "asked.",
     .examples = "tarn ls\n"
                 "tarn ls 'model/*.weight' -l\n",
-    .options = ls_options,
-    .ncommon = CLI_NCOMMON,
-    .noptions = CLI_COUNT(ls_options),
+    CLI_OPTIONS(ls_options),
 };
 
 const struct cli_command cli_ls = {&ls_program, sizeof(struct ls_config), run_ls};
@@ -310,13 +247,10 @@ static void print_object(const char *text, const struct tarn_object *o, int64_t 
         tarn_buf_printf(out, "ttl      %u ms\n", o->ttl_ms);
     pin_format(pinned_ms, pin);
     tarn_buf_printf(out, "pin      %s\n", pin);
-    for (const char *const *h = (const char *const[]){"NODE", "POOL", "OFFSET", "SLOT", "GEN", "VIA", NULL};
-         *h; h++)
-        cli_cell(&t, "%s", *h);
+    cli_row(&t, "NODE", "POOL", "OFFSET", "SLOT", "GEN", "VIA", NULL);
     for (uint32_t i = 0; i < o->ncopies; i++) {
         const struct tarn_copy *copy = &o->copies[i];
-        cli_cell(&t, "%s", copy->node);
-        cli_cell(&t, "%s", copy->pool);
+        cli_row(&t, copy->node, copy->pool, NULL);
         cli_cell(&t, "%llu", (unsigned long long)copy->offset);
         cli_cell(&t, "%u", copy->slot);
         cli_cell(&t, "%016llx", (unsigned long long)copy->gen);
@@ -348,20 +282,13 @@ static int add_object(void *arg, const struct tarn_object *o)
     return 0;
 }
 
-/* The library's sentence names the key, unless it is about something else. */
-static void stat_error(struct cli *c, int code, const char *text)
-{
-    struct cli_failure failure = cli_failure(code);
-
-    cli_item_error(c, code, text, &failure, "");
-}
-
 static int run_stat(struct cli *c, const void *config)
 {
     (void)config;
     struct tarn_buf out = {0};
     struct stat_sink sink = {.c = c, .json = c->common->json ? json_array() : NULL, .out = &out};
     struct tarn_key key;
+    struct tarn_reason why;
     char bytes[TARN_KEY_MAX + 1];
     int rc = cli_want_args(c, 1, INT32_MAX, "KEY");
 
@@ -372,7 +299,7 @@ static int run_stat(struct cli *c, const void *config)
         if (one != 0)
             cli_error(c, one, "%s", tarn_last_error());
         else if ((one = tarn_stat(c->client, &key, cli_timeout(c, 0), add_object, &sink)) != 0)
-            stat_error(c, one, c->args[i]);
+            cli_item_error(c, tarn_reason_keep(&why, one), c->args[i], &why, "");
         if (one != 0 && one != TARN_E_NOT_FOUND)
             rc = one;
     }
@@ -386,9 +313,7 @@ static const struct tarn_program stat_program = {
     .arguments = "KEY...",
     .brief = "show what a tensor is and where its copies are",
     .description = "VIA is the transport that a get from here would use.",
-    .options = common_options,
-    .ncommon = CLI_NCOMMON,
-    .noptions = CLI_COUNT(common_options),
+    CLI_OPTIONS(common_options),
 };
 
 const struct cli_command cli_stat = {&stat_program, sizeof(struct cli_common), run_stat};

@@ -10,7 +10,6 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "client/cli/cli.h"
-#include "client/cli/cli_commands.h"
 #include "client/cli/cli_text.h"
 #include "client/control_conn.h"
 #include "client/peer_nodes.h"
@@ -84,7 +83,7 @@ static int ask_node(const struct cli *c, const struct node *n, int argc, const c
     struct tarn_peer_node *r = tarn_peer_node_of(c->client, n->id, (uint32_t)n->epoch);
     struct tarn_command command = {.n = 0};
     redisReply *reply;
-    char who[352];
+    char who[TARN_NODE_TEXT];
 
     if (!r)
         return tarn_fail(TARN_E_NO_MEMORY, "no memory");
@@ -109,8 +108,7 @@ static void ping_node(struct cli *c, const struct node *n, struct cli_table *tab
     int rc = ask_node(c, n, 1, ping, &reply);
     double ms = (double)(tarn_now_ns() - begun) / 1e6;
 
-    cli_cell(table, "%s", n->id);
-    cli_cell(table, "%s", n->address);
+    cli_row(table, n->id, n->address, NULL);
     json_t *o =
         json_pack("{s:s, s:s, s:s}", "node", n->id, "address", n->address, "status", cli_status_name(rc));
     if (rc == 0) {
@@ -124,41 +122,36 @@ static void ping_node(struct cli *c, const struct node *n, struct cli_table *tab
     json_array_append_new(json, o);
 }
 
-static int run_ping(struct cli *c, const void *config)
+static int ping_nodes(struct cli *c, const struct nodes *nodes)
 {
-    struct nodes nodes = {0};
     struct cli_table table = {.align = "llr"};
-    struct tarn_buf out = {0};
     json_t *json = json_array();
-    int rc = list_nodes(c, cli_connect(c), &nodes);
 
-    (void)config;
-    cli_cell(&table, "NODE");
-    cli_cell(&table, "ADDRESS");
-    cli_cell(&table, "TIME");
-    if (rc == 0 && nodes.n == 0)
-        rc = tarn_fail(TARN_E_NODE_DOWN,
-                       "no nodes in namespace %s: start one with `tarnd`, or name another with --ns",
-                       c->common->ns);
-    for (size_t i = 0; rc == 0 && c->nargs == 0 && i < nodes.n; i++)
-        ping_node(c, &nodes.all[i], &table, json);
-    for (int i = 0; rc == 0 && i < c->nargs; i++) {
-        const struct node *n = find_node(&nodes, c->args[i]);
+    cli_row(&table, "NODE", "ADDRESS", "TIME", NULL);
+    for (size_t i = 0; c->nargs == 0 && i < nodes->n; i++)
+        ping_node(c, &nodes->all[i], &table, json);
+    for (int i = 0; i < c->nargs; i++) {
+        const struct node *n = find_node(nodes, c->args[i]);
         if (n)
             ping_node(c, n, &table, json);
         else
             cli_error(c, TARN_E_NOT_FOUND, "%s", tarn_last_error());
     }
-    cli_table_print(&table, cli_coloured(), &out);
-    if (rc == 0 && c->common->json) {
-        tarn_buf_free(&out);
-        rc = cli_print_json(json_pack("{s:O}", "nodes", json), false);
-    } else if (rc == 0) {
-        rc = cli_print(&out);
-    } else {
-        tarn_buf_free(&out);
-    }
-    json_decref(json);
+    return cli_print_either(c, &table, json_pack("{s:o}", "nodes", json));
+}
+
+static int run_ping(struct cli *c, const void *config)
+{
+    struct nodes nodes = {0};
+    int rc = list_nodes(c, cli_connect(c), &nodes);
+
+    (void)config;
+    if (rc == 0)
+        rc = nodes.n > 0 ? ping_nodes(c, &nodes)
+                         : tarn_fail(TARN_E_NODE_DOWN,
+                                     "no nodes in namespace %s: start one with `tarnd`, or name another "
+                                     "with --ns",
+                                     c->common->ns);
     free(nodes.all);
     return rc;
 }
@@ -174,9 +167,7 @@ static const struct tarn_program ping_program = {
                    "the secret when there is no connection yet.",
     .examples = "tarn ping\n"
                 "tarn ping node0 --timeout-ms 500\n",
-    .options = common_options,
-    .ncommon = CLI_NCOMMON,
-    .noptions = CLI_COUNT(common_options),
+    CLI_OPTIONS(common_options),
 };
 
 const struct cli_command cli_ping = {&ping_program, sizeof(struct cli_common), run_ping};
@@ -301,9 +292,7 @@ static const struct tarn_program drain_program = {
         "A node takes no more puts then, waits for those in flight (its --drain-timeout-ms), takes its "
         "objects out of the directory and exits with 0, as after SIGTERM.",
     .examples = "tarn drain node0\n",
-    .options = admin_options,
-    .ncommon = CLI_NCOMMON,
-    .noptions = CLI_COUNT(admin_options),
+    CLI_OPTIONS(admin_options),
 };
 
 const struct cli_command cli_drain = {&drain_program, sizeof(struct admin_config), run_drain};
@@ -313,29 +302,18 @@ const struct cli_command cli_drain = {&drain_program, sizeof(struct admin_config
 static int print_settings(const struct cli *c, const redisReply *reply, const char *glob)
 {
     struct cli_table table = {.align = "ll"};
-    struct tarn_buf out = {0};
-    json_t *json = json_object();
 
-    if (reply->type != REDIS_REPLY_ARRAY || reply->elements == 0) {
-        json_decref(json);
+    if (reply->type != REDIS_REPLY_ARRAY || reply->elements == 0)
         return tarn_fail(TARN_E_INVALID, "%s: the node has no such setting: `tarn config NODE` lists them",
                          glob);
-    }
-    cli_cell(&table, "SETTING");
-    cli_cell(&table, "VALUE");
+    json_t *json = json_object();
+    cli_row(&table, "SETTING", "VALUE", NULL);
     for (size_t i = 0; i + 1 < reply->elements; i += 2) {
         const char *name = reply->element[i]->str, *value = reply->element[i + 1]->str;
-        cli_cell(&table, "%s", name ? name : "?");
-        cli_cell(&table, "%s", value ? value : "");
+        cli_row(&table, name ? name : "?", value ? value : "", NULL);
         json_object_set_new(json, name ? name : "?", json_string(value ? value : ""));
     }
-    cli_table_print(&table, cli_coloured(), &out);
-    if (!c->common->json) {
-        json_decref(json);
-        return cli_print(&out);
-    }
-    tarn_buf_free(&out);
-    return cli_print_json(json_pack("{s:s, s:o}", "node", c->args[0], "settings", json), false);
+    return cli_print_either(c, &table, json_pack("{s:s, s:o}", "node", c->args[0], "settings", json));
 }
 
 static int config_node(struct cli *c, const struct node *n)
@@ -386,9 +364,7 @@ static const struct tarn_program config_program = {
     .examples = "tarn config node0\n"
                 "tarn config node0 'evict-*'\n"
                 "tarn config node0 log-level=debug\n",
-    .options = admin_options,
-    .ncommon = CLI_NCOMMON,
-    .noptions = CLI_COUNT(admin_options),
+    CLI_OPTIONS(admin_options),
 };
 
 const struct cli_command cli_config = {&config_program, sizeof(struct admin_config), run_config};

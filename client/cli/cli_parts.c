@@ -42,10 +42,10 @@ int cli_put_parts(struct cli *c, struct tarn_item *item, const struct tarn_put_o
     }
     if (rc == 0)
         return tarn_put_commit(s, &item->status, cli_timeout(c, 0));
-    struct cli_failure why = cli_failure(rc);
+    struct tarn_reason why;
+    item->status = tarn_reason_keep(&why, rc);
     tarn_put_abort(s);
-    item->status = rc;
-    return tarn_fail(rc, "%s", why.sentence);
+    return tarn_reason_fail(&why);
 }
 
 static int keep_version(void *arg, const struct tarn_object *o)

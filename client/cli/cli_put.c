@@ -9,7 +9,7 @@
 
 #include "base/error.h"
 #include "client/cli/cli.h"
-#include "client/cli/cli_commands.h"
+#include "client/cli/cli_keys.h"
 #include "client/cli/cli_parts.h"
 #include "client/cli/cli_text.h"
 #include "client/cli/file.h"
@@ -50,15 +50,11 @@ static const struct tarn_option options[] = {
              "Where: local (nodes on this host), NODE or NODE/POOL. Without it the key decides."),
 };
 
-/* One tensor to store. */
+/* One tensor to store; its key and status are in put.keys. */
 struct job {
     const char *path;
     const struct tarn_file_entry *entry;
     const unsigned char *data;
-    char *key;
-    size_t key_bytes;
-    char *text; /* the key as text */
-    int32_t status;
 };
 
 struct put {
@@ -67,6 +63,7 @@ struct put {
     struct tarn_file *files;
     size_t nfiles;
     struct job *jobs;
+    struct cli_keys keys;
     size_t njobs;
     char prefix[TARN_KEY_MAX + 1];
     size_t prefix_bytes;
@@ -127,10 +124,10 @@ static int own_name(const struct job *job, struct tarn_key *name)
     return 0;
 }
 
-static int make_key(const struct put *p, struct job *job)
+static int make_key(struct put *p, const struct job *job)
 {
     struct tarn_key name = {0};
-    char given[TARN_KEY_MAX + 1];
+    char given[TARN_KEY_MAX + 1], key[TARN_KEY_MAX];
     size_t prefix_bytes = p->prefix_bytes;
     int rc;
 
@@ -142,18 +139,14 @@ static int make_key(const struct put *p, struct job *job)
     }
     if (rc != 0)
         return rc;
-    job->key_bytes = prefix_bytes + name.bytes;
-    job->key = malloc(job->key_bytes + 1);
-    if (!job->key)
-        return tarn_fail(TARN_E_NO_MEMORY, "no memory");
-    memcpy(job->key, p->prefix, prefix_bytes);
-    memcpy(job->key + prefix_bytes, name.data, name.bytes);
-    if (job->key_bytes == 0 || job->key_bytes > TARN_KEY_MAX)
+    size_t bytes = prefix_bytes + name.bytes;
+    if (bytes == 0 || bytes > TARN_KEY_MAX)
         return tarn_fail(TARN_E_INVALID,
                          "%s: a key of %zu bytes, 1 to %d are possible: give another --prefix or --key",
-                         job->path, job->key_bytes, TARN_KEY_MAX);
-    job->text = cli_key_text(&(struct tarn_key){job->key, job->key_bytes});
-    return job->text ? 0 : tarn_fail(TARN_E_NO_MEMORY, "no memory");
+                         job->path, bytes, TARN_KEY_MAX);
+    memcpy(key, p->prefix, prefix_bytes);
+    memcpy(key + prefix_bytes, name.data, name.bytes);
+    return cli_keys_add(&p->keys, &(struct tarn_key){key, bytes});
 }
 
 /* Files with the same prefix may have the same metadata (the parts of a model do). It is stored once. */
@@ -199,7 +192,6 @@ static int make_jobs(struct put *p)
             job->entry = &p->files[f].entries[i];
             /* an empty file has no mapping */
             job->data = p->files[f].data ? p->files[f].data + job->entry->offset : (const unsigned char *)"";
-            job->status = TARN_E_CANCELED;
             p->bytes += job->entry->tensor.bytes;
             int rc = make_key(p, job);
             if (rc != 0)
@@ -211,24 +203,24 @@ static int make_jobs(struct put *p)
 
 static int by_key(const void *a, const void *b)
 {
-    return strcmp((*(struct job *const *)a)->text, (*(struct job *const *)b)->text);
+    return strcmp((*(struct cli_key *const *)a)->text, (*(struct cli_key *const *)b)->text);
 }
 
 /* No two tensors may have the same key: with --replace the second would silently replace the first. */
 static int check_keys(const struct put *p)
 {
-    struct job **sorted = calloc(p->njobs + 1, sizeof(struct job *));
+    const struct cli_key *all = p->keys.all, **sorted = calloc(p->njobs + 1, sizeof *sorted);
     int rc = 0;
 
     if (!sorted)
         return tarn_fail(TARN_E_NO_MEMORY, "no memory for %zu keys", p->njobs);
     for (size_t i = 0; i < p->njobs; i++)
-        sorted[i] = &p->jobs[i];
-    qsort(sorted, p->njobs, sizeof(struct job *), by_key);
+        sorted[i] = &all[i];
+    qsort(sorted, p->njobs, sizeof *sorted, by_key);
     for (size_t i = 1; i < p->njobs && rc == 0; i++) {
         if (by_key(&sorted[i - 1], &sorted[i]) == 0)
             rc = tarn_fail(TARN_E_INVALID, "%s: key %s is given twice, by %s too: store them one by one",
-                           sorted[i]->path, sorted[i]->text, sorted[i - 1]->path);
+                           p->jobs[sorted[i] - all].path, sorted[i]->text, p->jobs[sorted[i - 1] - all].path);
     }
     free(sorted);
     return rc;
@@ -249,22 +241,6 @@ static int make_prefix(struct put *p)
 
 /* --- storing ------------------------------------------------------------------------------------ */
 
-static size_t batch_end(const struct put *p, size_t first, uint64_t *bytes_p)
-{
-    size_t end = first;
-    uint64_t bytes = 0;
-
-    while (end < p->njobs && end - first < BATCH_ITEMS) {
-        uint64_t more = p->jobs[end].entry->tensor.bytes;
-        if (end > first && bytes + more > BATCH_BYTES)
-            break;
-        bytes += more;
-        end++;
-    }
-    *bytes_p = bytes;
-    return end;
-}
-
 static const char *remedy(int32_t status)
 {
     return status == TARN_E_EXISTS      ? ": use --replace to put another"
@@ -273,13 +249,13 @@ static const char *remedy(int32_t status)
 }
 
 /* Is this metadata that an earlier file with the same prefix has stored? */
-static bool is_there_already(const struct put *p, const struct job *job)
+static bool is_there_already(const struct put *p, const struct job *job, const struct cli_key *k)
 {
     uint64_t bytes = job->entry->tensor.bytes;
     char *stored =
-        job->status == TARN_E_EXISTS && tarn_safetensors_is_metadata(job->entry) ? malloc(bytes) : NULL;
+        k->status == TARN_E_EXISTS && tarn_safetensors_is_metadata(job->entry) ? malloc(bytes) : NULL;
     struct tarn_piece piece = {.addr = stored, .bytes = bytes};
-    struct tarn_item item = {.key = {job->key, job->key_bytes}, .pieces = &piece, .npieces = 1};
+    struct tarn_item item = {.key = k->key, .pieces = &piece, .npieces = 1};
     struct tarn_get_options o = {.size = sizeof o, .timeout_ms = cli_timeout(p->c, bytes)};
     bool same = stored && tarn_get(p->c->client, &item, 1, &o) == 0 && memcmp(stored, job->data, bytes) == 0;
 
@@ -290,20 +266,22 @@ static bool is_there_already(const struct put *p, const struct job *job)
 /* Reports a batch's failures. Returns the batch's code, or 0 if none of its failures is left to report. */
 static int take_statuses(struct put *p, size_t first, const struct tarn_item *items, size_t n, int batch_rc)
 {
-    struct cli_failure batch = cli_failure(batch_rc);
+    struct tarn_reason batch;
     size_t failed = 0;
 
+    tarn_reason_keep(&batch, batch_rc);
     for (size_t i = 0; i < n; i++) {
-        struct job *job = &p->jobs[first + i];
-        job->status = items[i].status;
-        if (job->status == 0 || is_there_already(p, job)) {
-            job->status = 0;
+        const struct job *job = &p->jobs[first + i];
+        struct cli_key *k = &p->keys.all[first + i];
+        k->status = items[i].status;
+        if (k->status == 0 || is_there_already(p, job, k)) {
+            k->status = 0;
             p->stored++;
             p->stored_bytes += job->entry->tensor.bytes;
             continue;
         }
         failed++;
-        cli_item_error(p->c, job->status, job->text, &batch, remedy(job->status));
+        cli_item_error(p->c, k->status, k->text, &batch, remedy(k->status));
     }
     return failed > 0 ? batch_rc : 0;
 }
@@ -326,7 +304,7 @@ static int put_batch(struct put *p, size_t first, size_t end, uint64_t bytes, st
         const struct job *job = &p->jobs[first + i];
         pieces[i] = (struct tarn_piece){.addr = (void *)job->data, .bytes = job->entry->tensor.bytes};
         items[i] = (struct tarn_item){
-            .key = {job->key, job->key_bytes},
+            .key = p->keys.all[first + i].key,
             .pieces = &pieces[i],
             .npieces = 1,
             .status = TARN_E_CANCELED,
@@ -345,12 +323,14 @@ static int put_batch(struct put *p, size_t first, size_t end, uint64_t bytes, st
 static int put_all(struct put *p)
 {
     struct cli_progress progress;
-    uint64_t bytes = 0;
     int rc = 0;
 
     cli_progress_start(&progress, p->c, "put", p->bytes);
-    for (size_t first = 0, end; first < p->njobs; first = end) {
-        end = batch_end(p, first, &bytes);
+    for (size_t first = 0, end = 0; first < p->njobs; first = end) {
+        uint64_t bytes = p->jobs[end++].entry->tensor.bytes;
+        while (end < p->njobs && end - first < BATCH_ITEMS &&
+               bytes + p->jobs[end].entry->tensor.bytes <= BATCH_BYTES)
+            bytes += p->jobs[end++].entry->tensor.bytes;
         int batch_rc = put_batch(p, first, end, bytes, &progress);
         rc = rc ? rc : batch_rc;
         enum tarn_error_class class = tarn_error_class(batch_rc);
@@ -370,9 +350,9 @@ static int print_json(const struct put *p)
     for (size_t i = 0; i < p->njobs; i++) {
         const struct job *job = &p->jobs[i];
         json_t *o = json_object();
-        json_object_set_new(o, "key", json_string(job->text));
+        json_object_set_new(o, "key", json_string(p->keys.all[i].text));
         json_object_set_new(o, "file", json_string(job->path));
-        json_object_set_new(o, "status", json_string(cli_status_name(job->status)));
+        json_object_set_new(o, "status", json_string(cli_status_name(p->keys.all[i].status)));
         cli_json_tensor(o, &job->entry->tensor);
         json_array_append_new(tensors, o);
     }
@@ -388,17 +368,13 @@ static int print_table(const struct put *p)
     struct tarn_buf out = {0};
     char size[16], tensor[TARN_SHAPE_TEXT + 16];
 
-    cli_cell(&t, "KEY");
-    cli_cell(&t, "SIZE");
-    cli_cell(&t, "TENSOR");
+    cli_row(&t, "KEY", "SIZE", "TENSOR", NULL);
     for (size_t i = 0; i < p->njobs; i++) {
-        if (p->jobs[i].status != 0)
+        if (p->keys.all[i].status != 0)
             continue;
         tarn_size_format(p->jobs[i].entry->tensor.bytes, size);
         cli_tensor_format(&p->jobs[i].entry->tensor, tensor);
-        cli_cell(&t, "%s", p->jobs[i].text);
-        cli_cell(&t, "%s", size);
-        cli_cell(&t, "%s", tensor);
+        cli_row(&t, p->keys.all[i].text, size, tensor, NULL);
     }
     cli_table_print(&t, cli_coloured(), &out);
     tarn_size_format(p->stored_bytes, size);
@@ -412,10 +388,7 @@ static int print_table(const struct put *p)
 
 static void free_put(struct put *p)
 {
-    for (size_t i = 0; p->jobs && i < p->njobs; i++) {
-        free(p->jobs[i].key);
-        free(p->jobs[i].text);
-    }
+    cli_keys_free(&p->keys);
     free(p->jobs);
     for (size_t i = 0; i < p->nfiles; i++)
         tarn_file_close(&p->files[i]);
@@ -463,9 +436,7 @@ static const struct tarn_program program = {
     .examples = "tarn put weights.safetensors --prefix model/\n"
                 "tarn put block.raw --key kv/1 --dtype f16 --shape 2,16,8,128\n"
                 "produce | tarn put - --key stream --ttl-ms 60000\n",
-    .options = options,
-    .ncommon = CLI_NCOMMON,
-    .noptions = CLI_COUNT(options),
+    CLI_OPTIONS(options),
 };
 
 const struct cli_command cli_put = {&program, sizeof(struct put_config), run};

@@ -3,31 +3,28 @@
 #include "client/cli/cli_rdma.h"
 
 #include <arpa/inet.h>
-#include <dirent.h>
+#include <glob.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/error.h"
+#include "client/cli/cli_text.h"
 #include "client/setting.h"
 #include "transport/rdma/rdma_rail.h"
 
 #define SYSFS "/sys/class/infiniband"
 
-/* The file's first line. If it has a ": " ("4: ACTIVE"), only the part after it. */
-static void read_line(const char *path, char *out, size_t bytes)
+/* The first line of a port's file. If it has a ": " ("4: ACTIVE"), only the part after it. */
+static void read_line(const char *port, const char *file, char *out, size_t bytes)
 {
-    char line[128] = "";
-    FILE *f = fopen(path, "re");
+    char path[400], line[128];
 
-    if (f && !fgets(line, sizeof line, f))
-        line[0] = '\0';
-    if (f)
-        fclose(f);
+    snprintf(path, sizeof path, "%s/%s", port, file);
+    cli_first_line(path, line, sizeof line);
     const char *from = strstr(line, ": ");
     from = from ? from + 2 : line;
-    size_t n = strcspn(from, "\n");
-    snprintf(out, bytes, "%.*s", (int)n, n ? from : "unknown");
+    snprintf(out, bytes, "%.*s", (int)bytes - 1, *from ? from : "unknown");
 }
 
 static void describe_rail(const struct tarn_rails *rails, struct cli_rdma_port *p)
@@ -43,56 +40,35 @@ static void describe_rail(const struct tarn_rails *rails, struct cli_rdma_port *
     }
 }
 
-static int describe_port(const char *device, const char *port, const struct tarn_rails *rails, cli_rdma_fn fn,
-                         void *arg)
+static void describe_port(const char *path, const struct tarn_rails *rails, struct cli_rdma_port *p)
 {
-    struct cli_rdma_port p = {.mtu = 0};
-    char path[300];
+    char device[65] = "", port[5] = "";
 
-    snprintf(p.name, sizeof p.name, "%.64s:%.4s", device, port);
-    snprintf(path, sizeof path, SYSFS "/%.64s/ports/%.4s/state", device, port);
-    read_line(path, p.state, sizeof p.state);
-    snprintf(path, sizeof path, SYSFS "/%.64s/ports/%.4s/link_layer", device, port);
-    read_line(path, p.link, sizeof p.link);
-    snprintf(path, sizeof path, SYSFS "/%.64s/ports/%.4s/rate", device, port);
-    read_line(path, p.rate, sizeof p.rate);
-    p.active = strcmp(p.state, "ACTIVE") == 0;
-    describe_rail(rails, &p);
-    fn(arg, &p);
-    return 1;
+    sscanf(path, SYSFS "/%64[^/]/ports/%4s", device, port);
+    snprintf(p->name, sizeof p->name, "%s:%s", device, port);
+    read_line(path, "state", p->state, sizeof p->state);
+    read_line(path, "link_layer", p->link, sizeof p->link);
+    read_line(path, "rate", p->rate, sizeof p->rate);
+    p->active = strcmp(p->state, "ACTIVE") == 0;
+    describe_rail(rails, p);
 }
 
-static int each_port(const char *device, const struct tarn_rails *rails, cli_rdma_fn fn, void *arg)
+int cli_rdma_ports(struct tarn_reason *why, cli_rdma_fn fn, void *arg)
 {
-    char path[300];
-    int n = 0;
-
-    snprintf(path, sizeof path, SYSFS "/%.64s/ports", device);
-    DIR *dir = opendir(path);
-    for (struct dirent *e; dir && (e = readdir(dir));)
-        if (e->d_name[0] != '.')
-            n += describe_port(device, e->d_name, rails, fn, arg);
-    if (dir)
-        closedir(dir);
-    return n;
-}
-
-int cli_rdma_ports(char why[TARN_SENTENCE], cli_rdma_fn fn, void *arg)
-{
-    DIR *dir = opendir(SYSFS);
     struct tarn_rails rails = {.n = 0};
-    int n = 0;
+    glob_t ports = {0};
 
-    why[0] = '\0';
-    if (tarn_rails_open(tarn_setting(NULL, "TARN_RDMA_DEVICES"), &rails))
-        snprintf(why, TARN_SENTENCE, "%s", tarn_last_error());
-    for (struct dirent *e; dir && (e = readdir(dir));)
-        if (e->d_name[0] != '.')
-            n += each_port(e->d_name, &rails, fn, arg);
-    if (dir)
-        closedir(dir);
+    tarn_reason_keep(why, tarn_rails_open(tarn_setting(NULL, "TARN_RDMA_DEVICES"), &rails));
+    glob(SYSFS "/*/ports/*", 0, NULL, &ports);
+    size_t n = ports.gl_pathc;
+    for (size_t i = 0; i < n; i++) {
+        struct cli_rdma_port p = {.mtu = 0};
+        describe_port(ports.gl_pathv[i], &rails, &p);
+        fn(arg, &p);
+    }
+    globfree(&ports);
     tarn_rails_close(&rails);
-    return n;
+    return (int)n;
 }
 
 void cli_rdma_port_text(const struct cli_rdma_port *p, char *out, size_t bytes)

@@ -18,8 +18,8 @@ struct cli_rdma_port {
     char gid[48];
 };
 typedef void (*cli_rdma_fn)(void *arg, const struct cli_rdma_port *p);
-/* Calls fn for each port and returns the number of ports. `why`: why tarn can use none, else empty. */
-int cli_rdma_ports(char why[TARN_SENTENCE], cli_rdma_fn fn, void *arg);
+/* Calls fn for each port and returns the number of ports. `why`: why tarn can use none. */
+int cli_rdma_ports(struct tarn_reason *why, cli_rdma_fn fn, void *arg);
 /* "ACTIVE, Ethernet, 100 Gb/sec (4X EDR), MTU 4096, GID 3 ::ffff:10.0.0.1" */
 void cli_rdma_port_text(const struct cli_rdma_port *p, char *out, size_t bytes);
 

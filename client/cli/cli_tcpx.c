@@ -4,7 +4,7 @@
  * result codes have many causes (3 stands for unaligned memory, for a missing RxDM and for a driver that
  * exports no DMA buffers); the rows tell them apart.
  */
-#include "client/cli/cli_tcpx.h"
+#include "client/cli/cli_checks.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -111,11 +111,14 @@ static void check_step(struct doctor *d, const struct cli_tcpx_try *t, enum cli_
 
 static const char *find_remedy(const struct cli_tcpx_try *t, const char *path)
 {
+    char usual[TARN_TCPX_PATH];
+
     if (t->end != CLI_TCPX_RETURNED)
         return "loading it must not end a process: install another build of it";
     if (t->rc == TARN_E_VERSION)
         return "install a version of it that has ABI 6, 7 or 8, or name another by TARN_TCPX_PLUGIN";
-    if (strstr(t->error, "CUDA driver"))
+    /* A library that is there: what it needs is missing. */
+    if (t->rc == TARN_E_UNAVAILABLE && (path || tarn_tcpx_plugin_usual(usual) == 0))
         return "install the NVIDIA driver; in a container: mount the host's /var/lib/nvidia/lib64, and name "
                "it "
                "in LD_LIBRARY_PATH";
@@ -140,13 +143,14 @@ static const char *start_remedy(const struct cli_tcpx_try *t)
     case CLI_TCPX_RETURNED:
         break;
     }
-    if (strstr(t->error, "no device"))
+    if (t->rc == TARN_E_UNAVAILABLE && t->plugin.start == TARN_TCPX_AT_DEVICES)
         return gpudirect
                    ? "name interfaces that are there and up: "
                      "NCCL_GPUDIRECTTCPX_SOCKET_IFNAME=eth1,eth2,eth3,eth4"
                    : "see `ip -br link`, and in its documentation which devices it takes and what names them";
-    return strstr(t->error, "cuInit") ? "see nvidia-smi: the driver must run before the plugin does"
-                                      : "do what the sentence says";
+    return t->rc == TARN_E_UNAVAILABLE && t->plugin.start == TARN_TCPX_AT_DRIVER
+               ? "see nvidia-smi: the driver must run before the plugin does"
+               : "do what the sentence says";
 }
 
 static void check_plugin(struct doctor *d, const struct cli_tcpx_try *t, const char *path)
@@ -257,15 +261,11 @@ static void check_connection(struct doctor *d, const struct cli_tcpx_try *t, uin
  * driver. */
 static void read_driver(char version[32])
 {
-    char line[256] = "";
-    FILE *f = fopen("/proc/driver/nvidia/version", "re");
+    char line[256];
 
     version[0] = '\0';
-    if (f && !fgets(line, sizeof line, f))
-        line[0] = '\0';
-    if (f)
-        fclose(f);
-    for (char *rest = line, *word; !version[0] && (word = strsep(&rest, " \t\n"));)
+    cli_first_line("/proc/driver/nvidia/version", line, sizeof line);
+    for (char *rest = line, *word; !version[0] && (word = strsep(&rest, " \t"));)
         if (word[0] >= '1' && word[0] <= '9' && strchr(word, '.'))
             snprintf(version, 32, "%s", word);
 }
@@ -367,7 +367,9 @@ static void check_environment(struct doctor *d, bool gpudirect)
 
 static void check_settings(struct doctor *d, int rc, const struct tarn_tcpx_settings *s)
 {
-    if (rc != 0 && strstr(tarn_last_error(), TARN_TCPX_STALL_VARIABLE))
+    enum tarn_tcpx_way way;
+
+    if (rc != 0 && tarn_tcpx_way_parse(getenv(TARN_TCPX_UNPACK_VARIABLE), &way) == 0)
         doctor_check(d, "$" TARN_TCPX_STALL_VARIABLE, MISSING, "when a connection is given up", "unset it",
                      "%s", tarn_last_error());
     else if (rc != 0)

@@ -105,6 +105,7 @@ static int open_plugin(struct side *s, const char *path)
         return rc;
     begin(t, CLI_TCPX_START);
     rc = tarn_tcpx_plugin_open(path, &s->log, &s->plugin);
+    t->plugin.start = found->start;
     if (rc != 0)
         return rc;
     t->plugin = *s->plugin;

@@ -65,6 +65,16 @@ void cli_cell_in(struct cli_table *t, enum cli_colour colour, const char *fmt, .
     va_end(ap);
 }
 
+void cli_row(struct cli_table *t, ...)
+{
+    va_list ap;
+
+    va_start(ap, t);
+    for (const char *text; (text = va_arg(ap, const char *));)
+        cli_cell(t, "%s", text);
+    va_end(ap);
+}
+
 static size_t column_width(const struct cli_table *t, size_t column, size_t columns)
 {
     size_t width = 0;
@@ -203,6 +213,20 @@ int cli_key_parse(const char *text, char bytes[TARN_KEY_MAX + 1], struct tarn_ke
     return 0;
 }
 
+bool cli_first_line(const char *path, char *line, int bytes)
+{
+    FILE *f = fopen(path, "re");
+
+    line[0] = '\0';
+    if (!f)
+        return false;
+    if (!fgets(line, bytes, f))
+        line[0] = '\0';
+    fclose(f);
+    line[strcspn(line, "\n")] = '\0';
+    return true;
+}
+
 /* --- output ------------------------------------------------------------------------------------- */
 
 int cli_print(struct tarn_buf *b)
@@ -226,6 +250,19 @@ int cli_print_json(json_t *document, bool line)
         rc = tarn_fail(TARN_E_SYSTEM, "standard output: %m");
     json_decref(document);
     return rc;
+}
+
+int cli_print_either(const struct cli *c, struct cli_table *t, json_t *document)
+{
+    struct tarn_buf out = {0};
+
+    cli_table_print(t, cli_coloured(), &out);
+    if (!c->common->json) {
+        json_decref(document);
+        return cli_print(&out);
+    }
+    tarn_buf_free(&out);
+    return cli_print_json(document, false);
 }
 
 void cli_json_tensor(json_t *object, const struct tarn_tensor *t)

@@ -20,6 +20,8 @@ struct cli_table {
 void cli_cell(struct cli_table *t, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 void cli_cell_in(struct cli_table *t, enum cli_colour colour, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
+/* Adds cells of these texts, up to NULL. */
+void cli_row(struct cli_table *t, ...) __attribute__((sentinel));
 /* Appends the table to `out` and frees its cells. Prints nothing if there are no rows below the heading. */
 void cli_table_print(struct cli_table *t, bool coloured, struct tarn_buf *out);
 
@@ -34,10 +36,14 @@ void cli_age_format(uint64_t ms, char out[16]);
 void cli_tensor_format(const struct tarn_tensor *t, char out[TARN_SHAPE_TEXT + 16]);
 /* The escaped key, to be freed by the caller; NULL: out of memory. */
 char *cli_key_text(const struct tarn_key *key);
+/* Reads the first line of a file, without its newline; false if there is no such file. */
+bool cli_first_line(const char *path, char *line, int bytes);
 /* Parses a key from the command line into `bytes`. INVALID. */
 int cli_key_parse(const char *text, char bytes[TARN_KEY_MAX + 1], struct tarn_key *key);
 /* Writes the buffer to standard output and frees it. */
 int cli_print(struct tarn_buf *b);
+/* Prints the document with --json, else the table. Frees both. */
+int cli_print_either(const struct cli *c, struct cli_table *t, json_t *document);
 /* Prints and frees the document, in one line if `line`. A NULL document is NO_MEMORY. */
 int cli_print_json(json_t *document, bool line);
 /* Adds the members of every described tensor: bytes, dtype, shape. */

@@ -18,7 +18,6 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "client/cli/cli.h"
-#include "client/cli/cli_commands.h"
 #include "client/cli/cli_text.h"
 
 #define POOLS_COUNTED 256
@@ -141,16 +140,13 @@ static void add_pool(struct top *t, const struct tarn_node_info *n, const struct
     tarn_size_format(p->bytes, size);
     tarn_size_format((uint64_t)((double)c->stored_bytes / t->seconds), rate);
     cli_cell(&t->table, "%s/%s", n->id, p->name);
-    cli_cell(&t->table, "%s", bar);
-    cli_cell(&t->table, "%s", used_text);
-    cli_cell(&t->table, "%s", size);
+    cli_row(&t->table, bar, used_text, size, NULL);
     cli_cell(&t->table, "%llu", (unsigned long long)p->objects);
     cli_cell(&t->table, "%.0f", (double)c->stored / t->seconds);
     cli_cell(&t->table, "%s/s", rate);
     cli_cell(&t->table, "%.0f", (double)c->evicted / t->seconds);
     cli_cell(&t->table, "%.0f", (double)c->removed / t->seconds);
-    cli_cell(&t->table, "%s", p->transport ? p->transport : "-");
-    cli_cell(&t->table, "%s", n->state ? n->state : "?");
+    cli_row(&t->table, p->transport ? p->transport : "-", n->state ? n->state : "?", NULL);
     json_array_append_new(t->json,
                           json_pack("{s:s, s:s, s:s?, s:I, s:I, s:I, s:f, s:f, s:f, s:f, s:s?}", "node",
                                     n->id, "pool", p->name, "state", n->state, "bytes", (json_int_t)p->bytes,
@@ -177,13 +173,10 @@ static int add_node(void *arg, const struct tarn_node_info *n)
 
 static void begin_frame(struct top *t)
 {
-    static const char *const names[] = {"POOL", "FILL",    "USED",     "SIZE", "OBJECTS", "PUT/s",
-                                        "PUT",  "EVICT/s", "REMOVE/s", "VIA",  "STATE"};
-
     take_counts(t);
     t->table = (struct cli_table){.align = "llrrrrrrrll"};
-    for (size_t i = 0; i < CLI_COUNT(names); i++)
-        cli_cell(&t->table, "%s", names[i]);
+    cli_row(&t->table, "POOL", "FILL", "USED", "SIZE", "OBJECTS", "PUT/s", "PUT", "EVICT/s", "REMOVE/s",
+            "VIA", "STATE", NULL);
     t->json = json_array();
     t->nnodes = 0;
     t->bytes = t->free_bytes = t->objects = 0;
@@ -324,9 +317,7 @@ static const struct tarn_program program = {
     .description = "Shows every pool with its fill and what is put, evicted and removed a second. q ends it. "
                    "Frames are printed one below the other when standard output is no terminal, as lines of "
                    "JSON with --json. Gets have no rate: they cost a node nothing, so it cannot count them.",
-    .options = options,
-    .ncommon = CLI_NCOMMON,
-    .noptions = CLI_COUNT(options),
+    CLI_OPTIONS(options),
 };
 
 const struct cli_command cli_top = {&program, sizeof(struct top_config), run};

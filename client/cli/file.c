@@ -142,10 +142,10 @@ int tarn_file_open(const char *path, enum tarn_file_format format, const struct 
         return rc;
     rc = parse(format, hint, &g);
     if (rc != 0) {
-        char why[TARN_SENTENCE];
-        snprintf(why, sizeof why, "%s", tarn_last_error());
+        struct tarn_reason why;
+        tarn_reason_keep(&why, rc);
         tarn_file_close(&g);
-        return tarn_fail(rc, "%s: %s", path, why);
+        return tarn_fail(rc, "%s: %s", path, why.text);
     }
     *f = g;
     return 0;

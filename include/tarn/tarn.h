@@ -98,7 +98,7 @@ enum tarn_log_level { TARN_LOG_ERROR, TARN_LOG_WARN, TARN_LOG_INFO, TARN_LOG_DEB
 /* `line` is one logfmt line without newline, valid during the call. Called from any thread. */
 typedef void (*tarn_log_fn)(void *arg, enum tarn_log_level level, const char *line);
 
-/* Called by a call that waits, on its own thread. It must not call tarn. */
+/* Called on the thread of the waiting call. It must not call tarn. */
 typedef int (*tarn_interrupt_fn)(void *arg);
 
 struct tarn_options {
@@ -109,16 +109,16 @@ struct tarn_options {
     const char *transports; /* comma list in order of preference, e.g. "shm,tcp"; NULL: all */
     const void *reserved;   /* NULL */
     const char *secret;     /* shared secret of the nodes' control connections; NULL: $TARN_SECRET, else
-                               what a node that has made one itself says in the directory */
+                               the secret that a node has made and published in the directory */
     uint32_t timeout_ms;    /* default deadline of a call; 0: 5000 */
     uint32_t workers;       /* threads for submitted operations; 0: 2. Started at the first submit */
     uint32_t cache_entries; /* descriptors kept; 0: 1048576 */
     uint32_t log_level;     /* enum tarn_log_level */
     tarn_log_fn log;        /* NULL: no logging */
     void *log_arg;
-    tarn_interrupt_fn interrupt; /* asked by a call that waits, every 50 ms or so; not 0: the call ends, with
-                                    CANCELED. Not by tarn_wait, tarn_cancel, tarn_put_abort, tarn_close, nor
-                                    for what is submitted. NULL: nobody is asked */
+    tarn_interrupt_fn interrupt; /* called about every 50 ms by a blocking call that waits; non-zero ends the
+                                    call with CANCELED. tarn_wait, tarn_cancel, tarn_put_abort, tarn_close
+                                    and submitted operations do not call it. NULL: none */
     void *interrupt_arg;
 };
 
@@ -140,28 +140,26 @@ void tarn_close(struct tarn_client *c);
 enum tarn_memory_kind { TARN_MEMORY_HOST, TARN_MEMORY_CUDA };
 
 /*
- * Optional: announces memory that later calls will use, so that transports which need it (RDMA; TCPX for
- * memory of the host) register it once, not once a call, and do not copy it. `kind` is enum tarn_memory_kind:
- * CUDA for memory of a GPU. Registering inside an already registered range is allowed and cheap. The memory
- * stays the caller's. A GPU's memory that RDMA devices do not take is left to the other transports; the
- * reason is logged.
+ * Optional: announces memory that later calls will use. Transports that need registration (RDMA; TCPX for
+ * host memory) then register it once, not in each call, and do not copy it. `kind` is enum tarn_memory_kind:
+ * CUDA for memory of a GPU. Registering inside an already registered range is allowed and cheap. The caller
+ * keeps ownership. When RDMA devices refuse GPU memory, the other transports move it; the reason is logged.
  *
  * The rule: the mapping must outlive the registration. Deregister before munmap(), free() of a large
- * block, mremap() or MAP_FIXED over any part of the range. Devices keep the pages that they were given:
- * where this rule is broken, a later call may move bytes of the old pages. Memory that is not registered
- * needs no such care: nothing about it is remembered between calls, so what was freed and mapped again at
- * the same address is never reached through old pages. Nor is what is registered no more, even where an
- * inner range still is.
+ * block, mremap() or MAP_FIXED over any part of the range. Devices keep the pages they were given: if the
+ * rule is broken, a later call may move bytes of the old pages. Unregistered memory needs no such care: tarn
+ * remembers nothing about it between calls, so memory mapped again at the same address is never reached
+ * through old pages. The same holds after deregistration, even if an inner range stays registered.
  *
- * Memory that can only be read (a mapped file) can be registered for puts; where the kernel refuses even
- * that, it is INVALID, and puts from it work unregistered, by a copy. Huge pages need nothing special.
- * fork(): the client and its registrations are the parent's. A child has its own copy of the memory; before
- * Linux 5.12 it does not have the registered pages at all and must not touch them.
+ * Read-only memory (a mapped file) can be registered for puts. If the kernel refuses that, the result is
+ * INVALID; puts from it work unregistered, by a copy. Huge pages need nothing special. After fork() the
+ * client and its registrations belong to the parent. The child has its own copy of the memory; before
+ * Linux 5.12 it lacks the registered pages and must not touch them.
  *
  * Errors of tarn_register: INVALID (no memory there), UNSUPPORTED (this kind, with the reason), SYSTEM
  * (above all the limit of locked memory, ulimit -l), NO_MEMORY.
- * tarn_deregister: TARN_E_BUSY while a submitted operation in flight uses the range. Blocking calls of
- * other threads are not all seen: let them return first.
+ * tarn_deregister: TARN_E_BUSY while a submitted operation in flight uses the range. It does not notice all
+ * blocking calls of other threads: let them return first.
  */
 int tarn_register(struct tarn_client *c, void *addr, uint64_t bytes, uint32_t kind, struct tarn_mr **mr_p);
 int tarn_deregister(struct tarn_client *c, struct tarn_mr *mr);
@@ -176,8 +174,8 @@ struct tarn_key {
 /*
  * `count` runs of `bytes` bytes at addr, addr + stride, addr + 2 * stride, ... A paged KV block is
  * one piece a layer or one strided piece in all. count 0 counts as 1 and stride 0 as `bytes`, so
- * {addr, bytes} is a plain buffer. A stride smaller than `bytes` makes runs that share memory: a put stores
- * each run as it lies there; after a get, what two runs share has the bytes of one of them.
+ * {addr, bytes} is a plain buffer. With a stride smaller than `bytes`, runs overlap: a put stores each run as
+ * it lies there; after a get, bytes shared by two runs come from one of them.
  */
 struct tarn_piece {
     void *addr;
@@ -206,37 +204,38 @@ struct tarn_item {
 /* --- GPUs --------------------------------------------------------------------------------------- */
 
 /*
- * Memory. Pieces may lie in memory of the host (pageable, pinned, managed) or of a GPU, at any address and
- * alignment, also within an allocation; tarn asks CUDA which it is. All pieces of an item are in memory of
- * the host, or all in that of one GPU: INVALID when a first piece of a GPU's is followed by others. Where the
- * first is the host's, the others are taken for that, too, and read or written by the CPU: a GPU's among them
- * is a wrong address. Items of a call may lie in different memories. Managed memory counts as the host's.
+ * Memory. Pieces may lie in host memory (pageable, pinned, managed) or in memory of a GPU, at any address and
+ * alignment, also inside an allocation; tarn asks CUDA which. All pieces of an item must be in host memory,
+ * or all in memory of one GPU. If the first piece is a GPU's and a later one is not, the item is INVALID. If
+ * the first piece is the host's, tarn does not check the others: the CPU reads or writes them, so a GPU's
+ * address among them is a fault. Items of one call may lie in different memories. Managed memory counts as
+ * host memory.
  *
- * Order. tarn copies on streams of its own, which wait for no stream of the application, not for the default
- * stream either, and it never synchronises a device. So, unless it is told of an event:
- *   put   the kernels and copies that write the pieces have ended before the call (or the submit);
- *   get   those that read or write the buffers have ended before the call (or the submit).
- * With `after` in the options, an event recorded behind them, they need not: nothing of the pieces is read or
- * written before it has passed. It is looked at by the host, so it may be of any GPU and stream, and must
- * have been recorded before the call (CUDA takes one that was not for passed). A submitted operation waits
- * for it without keeping others from running; its deadline and tarn_cancel() hold meanwhile. The event stays
- * until the call returns, or the completion.
+ * Order. tarn copies on its own streams. They wait for no stream of the application, not even the default
+ * stream, and tarn never synchronises a device. So, without an event:
+ *   put   kernels and copies that write the pieces must have ended before the call (or the submit);
+ *   get   kernels and copies that use the buffers must have ended before the call (or the submit).
+ * `after` in the options lifts this: record an event behind that work, and tarn touches the pieces only once
+ * the event has passed. The host polls it, so it may belong to any GPU and stream. It must be recorded before
+ * the call (CUDA reports an unrecorded event as passed), and must stay until the call returns or the
+ * completion arrives. A submitted operation waits for it without holding up others; its deadline and
+ * tarn_cancel() apply meanwhile.
  *
- * When a call has returned, or a completion was drained, with status 0, what is launched from then on, on any
- * stream, finds the bytes of a get, and may change the pieces of a put.
+ * Once a call has returned or a completion was drained with status 0, work launched on any stream finds the
+ * bytes of a get, and may change the pieces of a put.
  *
- * tarn_stream_wait() lets a stream wait for a get's copies instead of the host. The stream goes on behind
- * them, in any case, also when there was no such key, the deadline passed or the operation was canceled: then
- * the buffers hold anything. Whether the bytes are the object's is known when the operation is complete: so
- * look at the completion before using what the kernels behind it have made of them. Until then these may read
- * the buffers, not write them. A copy that a stream waits for is not made again: where the object was
- * replaced meanwhile the item ends with STALE, where the copy failed with that (or BUSY), and can be got
- * again. (Without a stream that waits such a copy is made once more within the get.)
+ * tarn_stream_wait() makes a stream, instead of the host, wait for a get's copies. The stream always goes on
+ * behind them, even if there is no such key, the deadline passed or the operation was canceled: the buffers
+ * then hold anything. Only the completion tells whether the bytes are the object's, so look at it before
+ * using what the kernels made of them. Until then kernels may read the buffers, not write them. A copy that a
+ * stream waits for is not repeated: the item ends with STALE if the object was replaced meanwhile, with STALE
+ * or BUSY if the copy failed; get it again. (Without a waiting stream the get itself repeats such a copy
+ * once.)
  *
- * Memory given back before the completion: what was a GPU's at submit and is not any more when the operation
- * begins ends it with INVALID. Later it is as with cudaMemcpyAsync: cudaFree() waits for what is under way,
- * other allocators may not, and a fault makes the GPU useless to the process. tarn_close() gives memory back
- * to CUDA, which may wait for all that the GPU does: call it when no stream waits for the thread that does.
+ * Memory freed before the completion: if GPU memory is gone when the operation begins, the status is INVALID.
+ * Later, the rules of cudaMemcpyAsync apply: cudaFree() waits for copies in flight, other allocators may not,
+ * and a fault makes the GPU useless to the process. tarn_close() frees CUDA memory, which may wait for all
+ * work of the GPU: do not call it while a stream waits for the calling thread.
  */
 
 /* --- look-up ------------------------------------------------------------------------------------ */
@@ -279,9 +278,9 @@ void tarn_hits_free(struct tarn_hits *h);
 enum {
     TARN_GET_RANGE = 1 << 0,    /* items may ask for a part of the object */
     TARN_GET_NO_TOUCH = 1 << 1, /* do not count as use for eviction */
-    TARN_GET_NOW = 1 << 2, /* tarn_get() waits for nobody else: it gets what it knows to lie in shared memory
-                              or within reach of this host's GPUs; when another item comes first the rest
-                              ends with AGAIN, nothing having been tried */
+    TARN_GET_NOW = 1 << 2, /* tarn_get() waits for nobody: it gets items that it knows to be in shared memory
+                              or in reach of this host's GPUs. From the first other item on, the rest ends
+                              with AGAIN, untried */
 };
 
 struct tarn_get_options {
@@ -299,16 +298,16 @@ struct tarn_get_options {
  * NOT_REACHABLE, BUSY, DIRECTORY, TIMEOUT, INVALID; STALE only where a stream waits (see GPUs above), AGAIN
  * only with TARN_GET_NOW. Never returns bytes of another object, nor of two versions.
  *
- * A key is a regular register. While a put with TARN_PUT_REPLACE or a remove of it runs, gets may find the
- * old version or the new one (or none), and a later get the old one after an earlier one has found the new.
- * Once that call has returned 0, no get that begins then finds the old version, whatever the client has
- * cached (docs/consistency.md has what is left open). A get may always miss: so it does where a copy's node
- * has left the directory, whether it is dead, paused or cut off.
+ * A key is a regular register. While a put with TARN_PUT_REPLACE or a remove of it runs, a get may find the
+ * old version, the new one or none; a later get may find the old version after an earlier one found the new.
+ * Once that call has returned 0, no get that begins later finds the old version, whatever the client has
+ * cached (docs/consistency.md has the exceptions). A get may always miss, e.g. when a copy's node has left
+ * the directory because it is dead, paused or cut off.
  *
- * A client reads from a node only while it knows that the node's record in Redis lives. It asks about the
- * nodes it reads from about once in a heartbeat, in the background; the first get after a pause waits for
- * that question. While Redis does not answer, gets of what is cached go on, or end with DIRECTORY: as the
- * node's option --when-cut-off says (docs/consistency.md has what each means).
+ * A client reads from a node only while it knows that the node's record in Redis lives. It asks Redis about
+ * its nodes about once in a heartbeat, in the background; the first get after a pause waits for the answer.
+ * While Redis does not answer, gets of cached descriptors go on or end with DIRECTORY, as the node's option
+ * --when-cut-off says (docs/consistency.md has both).
  */
 int tarn_get(struct tarn_client *c, struct tarn_item *items, size_t n, const struct tarn_get_options *o);
 
@@ -335,35 +334,32 @@ struct tarn_put_options {
  * DIRECTORY, TIMEOUT.
  *
  * With TARN_PUT_REPLACE, 0 means that no get that begins later, by any client on any host, returns an older
- * value. Old copies on nodes that answer are given up at once; for a node that does not, the put waits until
- * its record has expired (3 of its heartbeats, and one more to be sure). When the deadline comes first the
- * status is IN_DOUBT: the new value is in place, and the sentence names the node on which an old one may
- * still be read, until it answers or its record expires. While a replace runs, gets may return the old or the
- * new value, also the old one after the new one: a key is a regular register, not an atomic one.
+ * value. Nodes that answer give up old copies at once. For a node that does not answer, the put waits until
+ * its record has expired (4 of its heartbeats). If the deadline comes first, the status is IN_DOUBT: the new
+ * value is in place, and the sentence names the node where an old value may still be read until that node
+ * answers or its record expires. While a replace runs, gets may return either value, see tarn_get().
  *
  * Just after Redis has lost its data, or when the first node has just begun to use it, a replacing put waits
- * until the living nodes have told what they hold (3 heartbeats, and longer while they publish it), or ends
- * with DIRECTORY. So it does at a node that was cut off and compares what it holds.
+ * until the living nodes have told what they hold (3 heartbeats, longer while they publish it), or ends with
+ * DIRECTORY. The same holds at a node that was cut off and still compares what it holds.
  *
- * Without TARN_PUT_REPLACE, 0 means that the directory had no such key. Just after Redis has lost its data it
- * may be missing there only until its node publishes it again: then of both values the one that was born
- * later stays, by the clocks of their nodes. Where that matters, replace. IN_DOUBT speaks of a value that was
- * replaced or removed before.
+ * Without TARN_PUT_REPLACE, 0 means that the directory had no such key. Just after Redis has lost its data, a
+ * key may be missing only until its node publishes it again: then the value born later stays, by the clocks
+ * of the nodes. If that matters, replace. IN_DOUBT then concerns a value that was replaced or removed
+ * earlier.
  *
  * With replicas, 0 means that all copies were in place. A put that fails on the way takes its copies back; a
- * replacing one leaves those that are stored, since they are the key's only ones ("stored with 1 of 2
- * copies"). A put that failed may have taken effect, or take effect while its nodes finish what they had read
- * of it.
+ * replacing put leaves those already stored, since they are the key's only ones ("stored with 1 of 2
+ * copies"). A failed put may have taken effect, or may still take effect while nodes finish what they read.
  */
 int tarn_put(struct tarn_client *c, struct tarn_item *items, size_t n, const struct tarn_put_options *o);
 
 /* --- layer-wise put ----------------------------------------------------------------------------- */
 
 /*
- * Reserves room for n objects (keys and tensors of `items`; pieces are not looked at). Write ranges
- * in any order, from the layer that is ready; commit makes each object readable at once. Items that
- * could not be reserved have their status set and are skipped by commit. The session is created when
- * at least one item was reserved.
+ * Reserves room for n objects (keys and tensors of `items`; pieces are ignored). Write ranges in any order,
+ * each layer when it is ready; commit makes each object readable in one step. An item that could not be
+ * reserved has its status set, and commit skips it. The session is created if at least one item was reserved.
  */
 int tarn_put_begin(struct tarn_client *c, struct tarn_item *items, size_t n, const struct tarn_put_options *o,
                    struct tarn_put_session **s_p);
@@ -392,8 +388,8 @@ struct tarn_completion {
 enum tarn_op_kind { TARN_OP_GET = 1, TARN_OP_PUT, TARN_OP_LOOKUP, TARN_OP_REMOVE };
 
 /*
- * The blocking calls' twins. They return at once; exactly one completion follows for each success.
- * The options are copied, everything they and the items point to must stay (see Memory above).
+ * Like the blocking calls, but they return at once; exactly one completion follows each success. The options
+ * are copied; everything that they and the items point to must stay (see Memory above).
  */
 int tarn_submit_get(struct tarn_client *c, struct tarn_item *items, size_t n,
                     const struct tarn_get_options *o, uint64_t cookie, tarn_op *op_p);
@@ -411,23 +407,22 @@ int tarn_drain(struct tarn_client *c, struct tarn_completion *out, int max);
 /* Waits for one operation and takes its completion. TIMEOUT leaves the operation running. */
 int tarn_wait(struct tarn_client *c, tarn_op op, uint32_t timeout_ms, struct tarn_completion *out);
 /*
- * Ends an operation early. Returns when no transport touches its memory any more; its completion
- * (CANCELED, or what it ended with before) is still to be drained. NOT_FOUND: unknown or drained.
+ * Ends an operation early. Returns when no transport touches its memory any more. Drain its completion
+ * afterwards (CANCELED, or how it had ended before). NOT_FOUND: unknown or drained.
  */
 int tarn_cancel(struct tarn_client *c, tarn_op op);
 
 /*
- * Makes what is given to a CUDA stream (cudaStream_t) from now on wait for the copies of a get, so that
- * kernels which use its buffers can be launched before the bytes are there. Call it with the stream's device
- * current, for as many streams as need be. It returns when all copies have been given to GPUs: within
- * microseconds of the submit, but not before the event in `after` has passed, which the host waits for. Where
- * GPUs of this process do not copy straight to the buffers (TCP, pageable memory, all puts) it returns when
- * the operation is complete, and the stream has nothing to wait for. See GPUs above for what the stream
- * finds.
+ * Makes work that is launched on a CUDA stream (cudaStream_t) from now on wait for the copies of a get, so
+ * that kernels that use its buffers can be launched before the bytes arrive. Call it with the stream's device
+ * current, for any number of streams. It returns once all copies have been given to GPUs: microseconds after
+ * the submit, but not before the event in `after` has passed. If no GPU of this process copies straight to
+ * the buffers (TCP, pageable memory, all puts), it returns when the operation is complete, and the stream
+ * need not wait. See GPUs above for what the stream finds.
  *
- * Errors: NOT_FOUND (unknown, or drained), TIMEOUT (the operation's deadline has passed; it ends by itself),
- * INVALID (no such stream). After these the stream does not wait: launch nothing that uses the buffers before
- * the completion.
+ * Errors: NOT_FOUND (unknown or drained), TIMEOUT (the operation's deadline has passed; it ends by itself),
+ * INVALID (no such stream). After an error the stream does not wait: launch nothing that uses the buffers
+ * before the completion.
  */
 int tarn_stream_wait(struct tarn_client *c, tarn_op op, void *stream);
 
@@ -435,13 +430,13 @@ int tarn_stream_wait(struct tarn_client *c, tarn_op op, void *stream);
 
 /*
  * A read-only pointer straight into a pool on this host. The object's bytes stay as they are until
- * tarn_release(), whatever is evicted, replaced or removed meanwhile. NOT_REACHABLE when no copy is
- * on this host, or only in memory of a GPU that this process does not see. AGAIN when this client holds too
- * many views of the node.
+ * tarn_release(), whatever is evicted, replaced or removed meanwhile. NOT_REACHABLE: no copy is on this host,
+ * or only in memory of a GPU that this process does not see. AGAIN: this client holds too many views of the
+ * node.
  *
- * Of an object in a GPU pool addr is for kernels and copies of that GPU (and of those with peer access to
- * it), not for the CPU. Release the view when those that read it have ended: tarn does not wait for them.
- * CUDA cannot keep such memory from being written: that would change the object for everyone.
+ * In a GPU pool, addr is for kernels and copies of that GPU (and of GPUs with peer access to it), not for the
+ * CPU. Release the view when they have ended: tarn does not wait for them. CUDA cannot write-protect such
+ * memory: writing to it would change the object for everyone.
  */
 struct tarn_view {
     const void *addr;
@@ -458,12 +453,12 @@ void tarn_release(struct tarn_client *c, struct tarn_view *v);
 
 /*
  * Removes objects, all copies. statuses (n of them; may be NULL): 0, NOT_FOUND, IN_DOUBT, DIRECTORY,
- * NODE_DOWN, ... 0 means what it means for a replacing put: no get that begins later returns the object.
- * IN_DOUBT: it is gone from the directory, an old copy may still be read on the node that the sentence names.
- * DIRECTORY: Redis does not answer, or has just lost its data. NOT_FOUND: there was no object, known from a
- * directory that has all its data; what 0 says about later gets holds, too, as copies of an object that was
- * replaced or removed before are waited for. A remove that failed may have taken effect, or may take effect
- * later, when a node was held up: it then removes what was put meanwhile.
+ * NODE_DOWN, ... 0: no get that begins later returns the object, as after a replacing put. IN_DOUBT: it is
+ * gone from the directory, but an old copy may still be read on the node that the sentence names. DIRECTORY:
+ * Redis does not answer, or has just lost its data. NOT_FOUND: a directory with all its data has no such
+ * object; the promise of 0 holds, too, since the call waits for copies replaced or removed earlier. A failed
+ * remove may have taken effect, or may do so later if a node was held up: it then removes what was put
+ * meanwhile.
  */
 int tarn_remove(struct tarn_client *c, const struct tarn_key *keys, size_t n, int32_t *statuses,
                 uint32_t timeout_ms);
@@ -476,9 +471,9 @@ int tarn_pin(struct tarn_client *c, const struct tarn_key *key, uint32_t ttl_ms,
 int tarn_unpin(struct tarn_client *c, const struct tarn_key *key, uint32_t timeout_ms);
 
 /*
- * For how many more milliseconds each of n objects is pinned, as their nodes say: 0 when it is not,
- * TARN_PINNED_FOREVER until it is unpinned; or a negative code: NOT_FOUND, NODE_DOWN, ... Of several copies
- * the longest counts. Returns the first code of a node that did not answer, or why none could be asked.
+ * For how many more milliseconds each of n objects is pinned, as their nodes say: 0 if it is not,
+ * TARN_PINNED_FOREVER until it is unpinned, or a negative code: NOT_FOUND, NODE_DOWN, ... The longest of
+ * several copies counts. Returns the first code of a node that did not answer, or why no node could be asked.
  */
 #define TARN_PINNED_FOREVER INT64_MAX
 int tarn_pinned(struct tarn_client *c, const struct tarn_key *keys, size_t n, int64_t *ms,
@@ -550,8 +545,7 @@ typedef int (*tarn_event_fn)(void *arg, const char *what, const struct tarn_key 
                              const char *pool, uint64_t bytes);
 int tarn_events(struct tarn_client *c, uint32_t timeout_ms, tarn_event_fn fn, void *arg);
 
-/* directory_round_trips: of calls; what is asked in the background about nodes that are read from is not
- * counted. */
+/* directory_round_trips: those of calls, not the background questions about nodes. */
 struct tarn_stats {
     size_t size;
     uint64_t gets, get_bytes, misses, stale, puts, put_bytes, errors;

@@ -3,7 +3,6 @@
 #ifndef TARN_SERVER_ADMIN_H
 #define TARN_SERVER_ADMIN_H
 
-#include "base/buf.h"
 #include "server/parts.h"
 
 /* address: "host:port", port 0 takes a free one. BUSY when it is taken. */

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "server/control/arguments.h"
+/* Arguments of commands, and failures as replies. */
+#include "server/control/commands.h"
 
 #include <inttypes.h>
 

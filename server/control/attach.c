@@ -1,5 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "server/control/attach.h"
+/*
+ * ATTACH and DETACH. A transport may answer an ATTACH later: rdma resolves the client's address and joins
+ * queue pairs. Only the connection waits for that, not the control thread.
+ */
+#include "server/control/commands.h"
 
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -9,7 +13,6 @@
 
 #include "base/container.h"
 #include "base/error.h"
-#include "server/control/arguments.h"
 
 /* One ATTACH, from the command to its answer. */
 struct tarn_attaching {
@@ -41,12 +44,11 @@ static void answered(void *arg)
 {
     struct tarn_attaching *at = arg;
     struct tarn_conn *c = at->conn;
-    if (c && at->a.status) {
-        tarn_last_error_set(at->a.error);
-        tarn_reply_failure(c, at->a.status);
+    if (c && at->a.result.code) {
+        tarn_reply_failure(c, tarn_reason_fail(&at->a.result));
     } else if (c) {
         reply(c, &at->a);
-    } else if (!at->a.status) {
+    } else if (!at->a.result.code) {
         at->transport->ops->detach_link(at->transport->server, at->a.session, at->a.link);
     }
     attaching_free(at);
@@ -82,13 +84,11 @@ static int parse(redisReply **args, size_t n, struct tarn_attaching *at)
     return 0;
 }
 
-void tarn_command_attach(struct tarn_conn *c, size_t n, redisReply **args)
+int tarn_command_attach(struct tarn_conn *c, size_t n, redisReply **args)
 {
     struct tarn_attaching *at = calloc(1, sizeof(*at));
-    if (!at) {
-        tarn_reply_failure(c, tarn_fail(TARN_E_NO_MEMORY, "ATTACH: out of memory"));
-        return;
-    }
+    if (!at)
+        return tarn_fail(TARN_E_NO_MEMORY, "ATTACH: out of memory");
     at->waiter.gone = conn_gone;
     at->node = c->node;
     at->conn = c;
@@ -100,26 +100,24 @@ void tarn_command_attach(struct tarn_conn *c, size_t n, redisReply **args)
         rc = tarn_session_attach(c->session, args[1]->str, &at->a, &at->transport);
     if (rc == TARN_INPROGRESS) {
         tarn_conn_wait(c, &at->waiter);
-        return;
+        return 0;
     }
-    if (rc)
-        tarn_reply_failure(c, rc);
-    else
+    if (!rc)
         reply(c, &at->a);
     attaching_free(at);
+    return rc;
 }
 
-void tarn_command_detach(struct tarn_conn *c, size_t n, redisReply **args)
+int tarn_command_detach(struct tarn_conn *c, size_t n, redisReply **args)
 {
     uint64_t link;
     int rc = tarn_arg_u64(args[2], "link", 16, UINT64_MAX, &link);
     (void)n;
     if (!rc)
         rc = tarn_session_detach_link(c->session, args[1]->str, link);
-    if (rc)
-        tarn_reply_failure(c, rc);
-    else
+    if (!rc)
         tarn_resp_add_simple(&c->out, "OK");
+    return rc;
 }
 
 void tarn_attaching_free(struct tarn_node *n)

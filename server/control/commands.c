@@ -12,11 +12,6 @@
 #include "base/error.h"
 #include "base/option/option_value.h"
 #include "base/text.h"
-#include "server/control/arguments.h"
-#include "server/control/attach.h"
-#include "server/control/commands_data.h"
-#include "server/control/commands_directory.h"
-#include "server/control/commands_displaced.h"
 #include "server/control/info.h"
 
 /* Who may. */
@@ -29,11 +24,9 @@ enum right {
 
 #define LOG_LEVEL "log-level" /* the option that CONFIG SET changes */
 
-typedef void (*tarn_command_fn)(struct tarn_conn *c, size_t n, redisReply **args);
-
 struct command {
     const char *name;
-    tarn_command_fn fn;
+    tarn_command_fn *fn;
     size_t min_args; /* with the name */
     size_t head;     /* arguments before the items, with the name; 0: no items */
     size_t item;     /* arguments of an item */
@@ -70,13 +63,12 @@ static int authenticate(struct tarn_conn *c, const redisReply *given)
             : "it has made one, which clients find in Redis: unset TARN_SECRET, give no --secret");
 }
 
-static void command_auth(struct tarn_conn *c, size_t n, redisReply **args)
+static int command_auth(struct tarn_conn *c, size_t n, redisReply **args)
 {
     int rc = authenticate(c, args[n - 1]);
-    if (rc)
-        tarn_reply_failure(c, rc);
-    else
+    if (!rc)
         tarn_resp_add_simple(&c->out, "OK");
+    return rc;
 }
 
 static void add_pair(struct tarn_buf *out, const char *name, const char *value)
@@ -141,7 +133,7 @@ static int join_session(struct tarn_conn *c, const redisReply *arg)
     return 0;
 }
 
-static void command_hello(struct tarn_conn *c, size_t n, redisReply **args)
+static int command_hello(struct tarn_conn *c, size_t n, redisReply **args)
 {
     int rc = check_protocol(c, args[1]);
     if (!rc && n < 3)
@@ -154,32 +146,33 @@ static void command_hello(struct tarn_conn *c, size_t n, redisReply **args)
                        c->node->id);
     if (!rc)
         rc = join_session(c, args[2]);
-    if (rc)
-        tarn_reply_failure(c, rc);
-    else
+    if (!rc)
         greet(c);
+    return rc;
 }
 
 /* --- for people --------------------------------------------------------------------------------- */
 
-static void command_ping(struct tarn_conn *c, size_t n, redisReply **args)
+static int command_ping(struct tarn_conn *c, size_t n, redisReply **args)
 {
     if (n > 1)
         tarn_resp_add_string(&c->out, args[1]->str, args[1]->len);
     else
         tarn_resp_add_simple(&c->out, "PONG");
+    return 0;
 }
 
-static void command_quit(struct tarn_conn *c, size_t n, redisReply **args)
+static int command_quit(struct tarn_conn *c, size_t n, redisReply **args)
 {
     (void)n, (void)args;
     tarn_resp_add_simple(&c->out, "OK");
     if (c->session)
         tarn_session_quit(c->session);
     c->state = TARN_CONN_CLOSING;
+    return 0;
 }
 
-static void command_info(struct tarn_conn *c, size_t n, redisReply **args)
+static int command_info(struct tarn_conn *c, size_t n, redisReply **args)
 {
     struct tarn_buf text = {0};
     tarn_info_text(c->node, n > 1 ? args[1]->str : NULL, &text);
@@ -188,13 +181,15 @@ static void command_info(struct tarn_conn *c, size_t n, redisReply **args)
     else
         tarn_resp_add_string(&c->out, text.data ? text.data : "", text.bytes);
     tarn_buf_free(&text);
+    return 0;
 }
 
 /* redis-cli asks for it when it starts; no answer is needed for it to work. */
-static void command_command(struct tarn_conn *c, size_t n, redisReply **args)
+static int command_command(struct tarn_conn *c, size_t n, redisReply **args)
 {
     (void)n, (void)args;
     tarn_resp_add_array(&c->out, 0);
+    return 0;
 }
 
 static void client_line(const struct tarn_conn *c, uint64_t now, struct tarn_buf *text)
@@ -207,22 +202,21 @@ static void client_line(const struct tarn_conn *c, uint64_t now, struct tarn_buf
         tarn_buf_printf(text, "none\n");
 }
 
-static void command_client(struct tarn_conn *c, size_t n, redisReply **args)
+static int command_client(struct tarn_conn *c, size_t n, redisReply **args)
 {
     struct tarn_buf text = {0};
     uint64_t now = tarn_now_ns();
     (void)n;
-    if (strcasecmp(args[1]->str, "LIST")) {
-        tarn_resp_add_error(&c->out, TARN_E_UNSUPPORTED, "CLIENT: only CLIENT LIST");
-        return;
-    }
+    if (strcasecmp(args[1]->str, "LIST"))
+        return tarn_fail(TARN_E_UNSUPPORTED, "CLIENT: only CLIENT LIST");
     for (const struct tarn_conn *at = tarn_control_first(c->node->control); at; at = at->next)
         client_line(at, now, &text);
     tarn_resp_add_string(&c->out, text.data ? text.data : "", text.bytes);
     tarn_buf_free(&text);
+    return 0;
 }
 
-static void config_get(struct tarn_conn *c, const char *glob)
+static int config_get(struct tarn_conn *c, const char *glob)
 {
     const struct tarn_program *p = &tarn_node_program;
     struct tarn_buf list = {0};
@@ -242,56 +236,54 @@ static void config_get(struct tarn_conn *c, const char *glob)
     tarn_resp_add_array(&c->out, 2 * found);
     tarn_buf_add(&c->out, list.data, list.bytes);
     tarn_buf_free(&list);
+    return 0;
 }
 
-static void config_set(struct tarn_conn *c, const char *name, const char *value)
+static int config_set(struct tarn_conn *c, const char *name, const char *value)
 {
     enum tarn_log_level level;
     bool known = false;
-    int rc;
+    if (!strcmp(name, LOG_LEVEL)) {
+        int rc = tarn_log_level_parse("CONFIG SET " LOG_LEVEL, value, &level);
+        if (rc)
+            return rc;
+        c->node->log.level = level;
+        tarn_log(&c->node->log, TARN_LOG_INFO, "control", "msg=\"log level was set\" level=%s peer=%s", value,
+                 c->peer);
+        tarn_resp_add_simple(&c->out, "OK");
+        return 0;
+    }
     for (size_t i = 0; i < tarn_node_program.noptions; i++)
         known |= strcmp(tarn_node_program.options[i].name, name) == 0;
-    if (strcmp(name, LOG_LEVEL) == 0)
-        rc = tarn_log_level_parse("CONFIG SET " LOG_LEVEL, value, &level);
-    else if (known)
-        rc = tarn_fail(TARN_E_UNSUPPORTED,
-                       "CONFIG SET: %.40s cannot be changed while the node runs, only " LOG_LEVEL
-                       " can: restart it with "
-                       "another --%.40s",
-                       name, name);
-    else
-        rc = tarn_fail(TARN_E_INVALID,
-                       "CONFIG SET: \"%.40s\" is no setting of a node: CONFIG GET * lists them", name);
-    if (rc) {
-        tarn_reply_failure(c, rc);
-        return;
-    }
-    c->node->log.level = level;
-    tarn_log(&c->node->log, TARN_LOG_INFO, "control", "msg=\"log level was set\" level=%s peer=%s", value,
-             c->peer);
-    tarn_resp_add_simple(&c->out, "OK");
+    if (known)
+        return tarn_fail(TARN_E_UNSUPPORTED,
+                         "CONFIG SET: %.40s cannot be changed while the node runs, only " LOG_LEVEL
+                         " can: restart it with another --%.40s",
+                         name, name);
+    return tarn_fail(TARN_E_INVALID, "CONFIG SET: \"%.40s\" is no setting of a node: CONFIG GET * lists them",
+                     name);
 }
 
-static void command_config(struct tarn_conn *c, size_t n, redisReply **args)
+static int command_config(struct tarn_conn *c, size_t n, redisReply **args)
 {
     if (n == 3 && !strcasecmp(args[1]->str, "GET"))
-        config_get(c, args[2]->str);
-    else if (n == 4 && !strcasecmp(args[1]->str, "SET"))
-        config_set(c, args[2]->str, args[3]->str);
-    else
-        tarn_resp_add_error(&c->out, TARN_E_UNSUPPORTED,
-                            "CONFIG: only CONFIG GET <glob> and CONFIG SET " LOG_LEVEL " <level>");
+        return config_get(c, args[2]->str);
+    if (n == 4 && !strcasecmp(args[1]->str, "SET"))
+        return config_set(c, args[2]->str, args[3]->str);
+    return tarn_fail(TARN_E_UNSUPPORTED,
+                     "CONFIG: only CONFIG GET <glob> and CONFIG SET " LOG_LEVEL " <level>");
 }
 
-static void command_drain(struct tarn_conn *c, size_t n, redisReply **args)
+static int command_drain(struct tarn_conn *c, size_t n, redisReply **args)
 {
     (void)n, (void)args;
     tarn_log(&c->node->log, TARN_LOG_INFO, "control", "msg=\"drain was asked for\" peer=%s", c->peer);
-    tarn_node_drain(c->node);
+    c->node->drain(c->node);
     tarn_resp_add_simple(&c->out, "OK");
+    return 0;
 }
 
-static void command_help(struct tarn_conn *c, size_t n, redisReply **args);
+static tarn_command_fn command_help;
 
 /* --- the table ---------------------------------------------------------------------------------- */
 
@@ -327,7 +319,7 @@ static const struct command commands[] = {
 };
 #define NCOMMANDS (sizeof(commands) / sizeof(commands[0]))
 
-static void command_help(struct tarn_conn *c, size_t n, redisReply **args)
+static int command_help(struct tarn_conn *c, size_t n, redisReply **args)
 {
     (void)n, (void)args;
     tarn_resp_add_array(&c->out, NCOMMANDS + 1);
@@ -340,6 +332,7 @@ static void command_help(struct tarn_conn *c, size_t n, redisReply **args)
     tarn_resp_add_simple(
         &c->out, "Commands from ATTACH to TOUCH need HELLO 1 <16 hex digits> on the same connection; CLIENT, "
                  "CONFIG, EVICT and DRAIN the Unix socket as the node's user or root, or the admin secret.");
+    return 0;
 }
 
 static const struct command *find_command(const char *name)
@@ -397,8 +390,8 @@ void tarn_command_run(struct tarn_conn *c, const redisReply *request)
     c->commands++;
     if (command)
         c->last_command = command->name;
+    if (!rc)
+        rc = command->fn(c, request->elements, request->element);
     if (rc)
         tarn_reply_failure(c, rc);
-    else
-        command->fn(c, request->elements, request->element);
 }

@@ -7,8 +7,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "server/control/arguments.h"
-#include "server/control/commands_data.h"
+#include "server/control/commands.h"
 
 /* --- RESERVE, ABORT ----------------------------------------------------------------------------- */
 
@@ -89,25 +88,24 @@ static void reserve_item(struct tarn_conn *c, redisReply **args, struct tarn_res
     tarn_resp_add_string(&c->out, gen, strlen(gen));
 }
 
-void tarn_command_reserve(struct tarn_conn *c, size_t n, redisReply **args)
+int tarn_command_reserve(struct tarn_conn *c, size_t n, redisReply **args)
 {
     struct tarn_reserve r;
     uint64_t refused = 0;
     int rc = parse_reserve(c, args, &r);
     if (!rc && c->node->state != TARN_NODE_READY)
         rc = tarn_fail(TARN_E_BUSY, "node %s is draining: put elsewhere", c->node->id);
-    if (rc) {
-        tarn_reply_failure(c, rc);
-        return;
-    }
+    if (rc)
+        return rc;
     r.refused = &refused;
     tarn_resp_add_array(&c->out, (n - 6) / 4);
     for (size_t i = 6; i < n; i += 4)
         reserve_item(c, args + i, &r);
     tarn_session_reservations_changed(c->session);
+    return 0;
 }
 
-void tarn_command_abort(struct tarn_conn *c, size_t n, redisReply **args)
+int tarn_command_abort(struct tarn_conn *c, size_t n, redisReply **args)
 {
     tarn_resp_add_array(&c->out, (n - 1) / 3);
     for (size_t i = 1; i < n; i += 3) {
@@ -120,14 +118,15 @@ void tarn_command_abort(struct tarn_conn *c, size_t n, redisReply **args)
             tarn_resp_add_integer(&c->out, tarn_store_abort(c->node->store, c->session->id, pool, slot, gen));
     }
     tarn_session_reservations_changed(c->session);
-    tarn_node_drain_check(c->node);
+    c->node->drain_check(c->node);
+    return 0;
 }
 
 /* --- PIN, UNPIN, PINNED, TOUCH, EVICT ------------------------------------------------------------------- */
 
 /* One 1 or 0 a key. */
-static void each_key(struct tarn_conn *c, size_t n, redisReply **args,
-                     bool (*fn)(struct tarn_store *s, const struct tarn_key *key))
+static int each_key(struct tarn_conn *c, size_t n, redisReply **args,
+                    bool (*fn)(struct tarn_store *s, const struct tarn_key *key))
 {
     tarn_resp_add_array(&c->out, n);
     for (size_t i = 0; i < n; i++) {
@@ -138,16 +137,15 @@ static void each_key(struct tarn_conn *c, size_t n, redisReply **args,
         else
             tarn_resp_add_integer(&c->out, fn(c->node->store, &key));
     }
+    return 0;
 }
 
-void tarn_command_pin(struct tarn_conn *c, size_t n, redisReply **args)
+int tarn_command_pin(struct tarn_conn *c, size_t n, redisReply **args)
 {
     uint64_t ttl;
     int rc = tarn_arg_u64(args[1], "ttl_ms", 10, UINT32_MAX, &ttl);
-    if (rc) {
-        tarn_reply_failure(c, rc);
-        return;
-    }
+    if (rc)
+        return rc;
     tarn_resp_add_array(&c->out, n - 2);
     for (size_t i = 2; i < n; i++) {
         struct tarn_key key;
@@ -157,14 +155,15 @@ void tarn_command_pin(struct tarn_conn *c, size_t n, redisReply **args)
         else
             tarn_resp_add_integer(&c->out, tarn_store_pin(c->node->store, &key, (uint32_t)ttl));
     }
+    return 0;
 }
 
-void tarn_command_unpin(struct tarn_conn *c, size_t n, redisReply **args)
+int tarn_command_unpin(struct tarn_conn *c, size_t n, redisReply **args)
 {
-    each_key(c, n - 1, args + 1, tarn_store_unpin);
+    return each_key(c, n - 1, args + 1, tarn_store_unpin);
 }
 
-void tarn_command_pinned(struct tarn_conn *c, size_t n, redisReply **args)
+int tarn_command_pinned(struct tarn_conn *c, size_t n, redisReply **args)
 {
     tarn_resp_add_array(&c->out, n - 1);
     for (size_t i = 1; i < n; i++) {
@@ -175,14 +174,15 @@ void tarn_command_pinned(struct tarn_conn *c, size_t n, redisReply **args)
         else
             tarn_resp_add_integer(&c->out, tarn_store_pinned(c->node->store, &key));
     }
+    return 0;
 }
 
-void tarn_command_touch(struct tarn_conn *c, size_t n, redisReply **args)
+int tarn_command_touch(struct tarn_conn *c, size_t n, redisReply **args)
 {
-    each_key(c, n - 1, args + 1, tarn_store_touch);
+    return each_key(c, n - 1, args + 1, tarn_store_touch);
 }
 
-void tarn_command_evict(struct tarn_conn *c, size_t n, redisReply **args)
+int tarn_command_evict(struct tarn_conn *c, size_t n, redisReply **args)
 {
     uint64_t bytes;
     int pool, rc = parse_pool(c, args[1], &pool);
@@ -191,8 +191,7 @@ void tarn_command_evict(struct tarn_conn *c, size_t n, redisReply **args)
         rc = tarn_fail(TARN_E_INVALID, "EVICT: names one pool, not *");
     if (!rc)
         rc = tarn_arg_u64(args[2], "bytes", 10, INT64_MAX, &bytes);
-    if (rc)
-        tarn_reply_failure(c, rc);
-    else
+    if (!rc)
         tarn_resp_add_integer(&c->out, (int64_t)tarn_store_evict(c->node->store, (uint32_t)pool, bytes));
+    return rc;
 }

@@ -1,16 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* COMMIT: the directory thread does its work with Redis, see pending.h. */
 #include <inttypes.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
 #include "base/container.h"
 #include "base/error.h"
-#include "server/control/arguments.h"
-#include "server/control/commands_directory.h"
-#include "server/control/commands_displaced.h"
+#include "server/control/commands.h"
 #include "server/control/info.h"
 #include "server/control/pending.h"
 #include "server/directory/presence.h"
@@ -28,33 +24,9 @@ struct commit_item {
 
 struct commit {
     struct tarn_pending pending;
-    struct commit_item *items;
     size_t nitems;
-    struct tarn_key_copies keys;
+    struct commit_item items[];
 };
-
-static void commit_free(struct tarn_pending *p)
-{
-    struct commit *k = TARN_CONTAINER_OF(p, struct commit, pending);
-    free(k->items);
-    free(k->pending.request.publishes);
-    free(k->keys.data);
-    free(k);
-}
-
-static struct commit *commit_new(size_t n)
-{
-    struct commit *k = calloc(1, sizeof(*k));
-    if (!k)
-        return NULL;
-    k->items = calloc(n, sizeof(*k->items));
-    k->pending.request.publishes = calloc(n, sizeof(*k->pending.request.publishes));
-    k->keys.data = malloc(n * TARN_KEY_MAX);
-    if (k->items && k->pending.request.publishes && k->keys.data)
-        return k;
-    commit_free(&k->pending);
-    return NULL;
-}
 
 static void withdraw_later(struct tarn_node *n, const struct tarn_publish *p)
 {
@@ -74,10 +46,10 @@ static void reply_displaced(struct tarn_node *n, const struct tarn_publish *p, s
         tarn_reply_copies(out, left, nleft);
 }
 
-static void reply_refused(const struct tarn_publish *p, const char *sentence, struct tarn_buf *out)
+static void reply_refused(const struct tarn_publish *p, const struct tarn_reason *why, struct tarn_buf *out)
 {
     if (p->status != TARN_E_EXISTS)
-        tarn_fail(p->status, "%s", sentence[0] ? sentence : tarn_strerror(p->status));
+        tarn_fail(p->status, "%s", why->code ? why->text : tarn_strerror(p->status));
     else if (p->mode == TARN_PUBLISH_JOIN)
         tarn_fail(TARN_E_EXISTS, "version %" PRIu64 " is gone: removed or replaced since its first copy came",
                   p->record.version);
@@ -120,7 +92,7 @@ static void end_abandoned(struct tarn_node *n, const struct commit_item *item, c
 /* To be committed again, if the session is still there. What was published stays so, at an earlier COMMIT,
  * too. */
 static void answer_again(struct commit *k, const struct commit_item *item, const struct tarn_publish *p,
-                         const char *sentence, struct tarn_buf *out)
+                         const struct tarn_reason *why, struct tarn_buf *out)
 {
     struct tarn_node *n = k->pending.node;
     const struct tarn_session *session = k->pending.conn ? k->pending.conn->session : NULL;
@@ -131,10 +103,11 @@ static void answer_again(struct commit *k, const struct commit_item *item, const
     tarn_store_commit_again(n->store, session ? session->id : 0, item->pool, item->slot, item->gen);
     if (out)
         tarn_resp_add_error(out, TARN_E_AGAIN,
-                            sentence[0] ? sentence : "the directory is not settled: commit again");
+                            why->code ? why->text : "the directory is not settled: commit again");
 }
 
-static void answer_item(struct commit *k, const struct commit_item *item, const char *sentence,
+/* why: why it was not published, if it was not. */
+static void answer_item(struct commit *k, const struct commit_item *item, const struct tarn_reason *why,
                         struct tarn_buf *out)
 {
     struct tarn_node *n = k->pending.node;
@@ -145,7 +118,7 @@ static void answer_item(struct commit *k, const struct commit_item *item, const 
     }
     const struct tarn_publish *p = &k->pending.request.publishes[item->publish];
     if (p->status == TARN_E_AGAIN) {
-        answer_again(k, item, p, sentence, out);
+        answer_again(k, item, p, why, out);
         return;
     }
     end_commit(n, item, p, p->status == 0);
@@ -159,7 +132,7 @@ static void answer_item(struct commit *k, const struct commit_item *item, const 
     if (p->status != TARN_E_EXISTS && !k->pending.abandoned)
         withdraw_later(n, p);
     if (out)
-        reply_refused(p, sentence, out);
+        reply_refused(p, why, out);
 }
 
 /* The node has begun to take its objects out of the directory: what was just published there must go, too. */
@@ -172,34 +145,36 @@ static void commit_too_late(struct commit *k)
     }
 }
 
-/* The request's own statuses are not to be touched while the directory thread has it: `code` is for all then.
- */
-static void commit_answer(struct tarn_pending *pending, int code, const char *sentence)
+/* The directory thread may still have the request of an abandoned commit: its statuses are not to be read,
+ * `why` is for all. */
+static void commit_answer(struct tarn_pending *pending, const struct tarn_reason *why)
 {
+    static const struct tarn_reason ending = {TARN_E_BUSY, "the node is ending: put elsewhere"};
     struct commit *k = TARN_CONTAINER_OF(pending, struct commit, pending);
     struct tarn_buf *out = pending->conn ? &pending->conn->out : NULL;
-    if (!code && pending->node->state == TARN_NODE_WITHDRAWING) {
+    const struct tarn_reason *of_items = why->code ? why : &pending->request.partly;
+    if (!why->code && pending->node->state == TARN_NODE_WITHDRAWING) {
         commit_too_late(k);
-        sentence = "the node is ending: put elsewhere";
+        of_items = &ending;
     }
     if (out)
         tarn_resp_add_array(out, k->nitems);
     for (size_t i = 0; i < k->nitems; i++) {
         const struct commit_item *item = &k->items[i];
         if (!pending->abandoned) {
-            answer_item(k, item, sentence, out);
+            answer_item(k, item, of_items, out);
             continue;
         }
         if (!item->code)
             end_abandoned(pending->node, item, &pending->request.publishes[item->publish].key);
         if (out)
-            tarn_resp_add_error(out, item->code ? item->code : code,
-                                item->code ? untried(item->code) : sentence);
+            tarn_resp_add_error(out, item->code ? item->code : why->code,
+                                item->code ? untried(item->code) : why->text);
     }
     if (pending->conn && pending->conn->session)
         tarn_session_reservations_changed(pending->conn->session);
     tarn_commit_latency_add(&pending->node->stats, tarn_now_ns() - pending->begun_ns);
-    tarn_node_drain_check(pending->node);
+    pending->node->drain_check(pending->node);
 }
 
 /*
@@ -231,7 +206,7 @@ static void commit_begin(struct commit *k, struct tarn_conn *c, bool join, redis
         return;
     if (join)
         r->publishes[r->n].mode = TARN_PUBLISH_JOIN;
-    tarn_copy_key(&k->keys, &r->publishes[r->n].key);
+    tarn_pending_copy_key(&k->pending, &r->publishes[r->n].key);
     item->publish = (uint32_t)r->n++;
 }
 
@@ -267,7 +242,7 @@ static void refuse_commit(struct tarn_conn *c, size_t items)
         tarn_resp_add_error(&c->out, TARN_E_AGAIN, tarn_last_error());
 }
 
-void tarn_command_commit(struct tarn_conn *c, size_t n, redisReply **args)
+int tarn_command_commit(struct tarn_conn *c, size_t n, redisReply **args)
 {
     uint64_t timeout_ms = 0;
     size_t items = (n - 3) / 3;
@@ -278,30 +253,28 @@ void tarn_command_commit(struct tarn_conn *c, size_t n, redisReply **args)
         rc = tarn_fail(TARN_E_INVALID, "COMMIT: %zu items: at most %d in one call", items, COMMIT_ITEMS_MAX);
     if (!rc && c->node->state == TARN_NODE_WITHDRAWING)
         rc = tarn_fail(TARN_E_BUSY, "node %s is ending: put elsewhere", c->node->id);
-    if (!rc && !(k = commit_new(items)))
-        rc = tarn_fail(TARN_E_NO_MEMORY, "COMMIT: out of memory");
-    if (rc) {
-        tarn_reply_failure(c, rc);
-        return;
-    }
+    if (rc)
+        return rc;
     if (!tarn_presence_here(c->node)) {
         refuse_commit(c, items);
-        commit_free(&k->pending);
-        return;
+        return 0;
     }
-    k->pending.request.kind = TARN_REQUEST_PUBLISH;
+    k = tarn_pending_new(sizeof(*k) + items * sizeof(k->items[0]), TARN_REQUEST_PUBLISH, items,
+                         items * TARN_KEY_MAX);
+    if (!k)
+        return tarn_fail(TARN_E_NO_MEMORY, "COMMIT: out of memory");
     k->pending.answer = commit_answer;
     k->pending.late = commit_late;
-    k->pending.free = commit_free;
     for (size_t i = 3; i < n; i += 3)
         commit_begin(k, c, join, args + i);
     if (k->pending.request.n) {
         tarn_pending_start(&k->pending, c, timeout_ms);
-        return;
+        return 0;
     }
     k->pending.node = c->node;
     tarn_resp_add_array(&c->out, k->nitems);
     for (size_t i = 0; i < k->nitems; i++)
-        answer_item(k, &k->items[i], "", &c->out);
-    commit_free(&k->pending);
+        answer_item(k, &k->items[i], &k->pending.request.failure, &c->out);
+    tarn_pending_free(&k->pending);
+    return 0;
 }

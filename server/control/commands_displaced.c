@@ -3,30 +3,20 @@
  * DELETE, RELEASE, SETTLED: copies that are to go wherever they are. docs/consistency.md has the rules; the
  * directory thread does what needs Redis, see pending.h.
  */
-#include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/container.h"
 #include "base/error.h"
 #include "metadata/records.h"
-#include "server/control/arguments.h"
-#include "server/control/commands_displaced.h"
+#include "server/control/commands.h"
 #include "server/control/pending.h"
 #include "server/directory/recheck.h"
-
-void tarn_copy_key(struct tarn_key_copies *k, struct tarn_key *key)
-{
-    memcpy(k->data + k->bytes, key->data, key->bytes);
-    key->data = k->data + k->bytes;
-    k->bytes += key->bytes;
-}
 
 bool tarn_free_displaced(struct tarn_node *n, const struct tarn_key *key, const struct tarn_location *l,
                          bool named)
 {
-    if (strcmp(l->node, n->id) || !tarn_recheck_free_copy(n, l))
+    if (strcmp(l->node, n->id) || !tarn_recheck_free_copy(n->store, l))
         return false;
     if (named) /* it may have been freed, and withdrawn, before it was named */
         tarn_publisher_withdraw(n->publisher, key, l, 0, NULL);
@@ -67,33 +57,9 @@ struct delete_item {
 
 struct deletes {
     struct tarn_pending pending;
-    struct delete_item *items;
     size_t nitems;
-    struct tarn_key_copies keys;
+    struct delete_item items[];
 };
-
-static void delete_free(struct tarn_pending *p)
-{
-    struct deletes *d = TARN_CONTAINER_OF(p, struct deletes, pending);
-    free(d->items);
-    free(d->pending.request.removals);
-    free(d->keys.data);
-    free(d);
-}
-
-static struct deletes *delete_new(size_t n, redisReply **keys)
-{
-    struct deletes *d = calloc(1, sizeof(*d));
-    if (!d)
-        return NULL;
-    d->items = calloc(n, sizeof(*d->items));
-    d->pending.request.removals = calloc(n, sizeof(*d->pending.request.removals));
-    d->keys.data = malloc(total_bytes(n, keys, 1));
-    if (d->items && d->pending.request.removals && d->keys.data)
-        return d;
-    delete_free(&d->pending);
-    return NULL;
-}
 
 /* The node's own copy goes first: from here on it cannot be read. */
 static void delete_begin(struct deletes *d, struct tarn_node *n, const redisReply *arg)
@@ -111,7 +77,7 @@ static void delete_begin(struct deletes *d, struct tarn_node *n, const redisRepl
         n->stats.deleted++;
         item->bytes = record.tensor.bytes;
     }
-    tarn_copy_key(&d->keys, &removal->key);
+    tarn_pending_copy_key(&d->pending, &removal->key);
     item->remove = (uint32_t)r->n++;
 }
 
@@ -154,20 +120,21 @@ static void answer_removal(struct tarn_node *n, const struct delete_item *item,
     add_copies(out, left, nleft);
 }
 
-/* code: why none was removed, or is known to be. */
-static void delete_reply(struct deletes *d, int code, const char *sentence, struct tarn_buf *out)
+/* why: why none was removed, or is known to be. */
+static void delete_reply(struct deletes *d, const struct tarn_reason *why, struct tarn_buf *out)
 {
     char text[400];
-    snprintf(text, sizeof(text), "gone from this node, other copies may be left: remove again: %s", sentence);
+    snprintf(text, sizeof(text), "gone from this node, other copies may be left: remove again: %.330s",
+             why->text);
     if (out)
         tarn_resp_add_array(out, d->nitems);
     for (size_t i = 0; i < d->nitems; i++) {
         const struct delete_item *item = &d->items[i];
         if (item->invalid && out)
             tarn_resp_add_error(out, TARN_E_INVALID, "a key has 1 to 1024 bytes");
-        else if (!item->invalid && code && out)
-            tarn_resp_add_error(out, code, text);
-        else if (!item->invalid && !code)
+        else if (!item->invalid && why->code && out)
+            tarn_resp_add_error(out, why->code, text);
+        else if (!item->invalid && !why->code)
             answer_removal(d->pending.node, item, &d->pending.request.removals[item->remove], out);
     }
 }
@@ -181,38 +148,36 @@ static void delete_late(struct tarn_pending *pending)
         free_here(pending->node, &r->removals[i], left);
 }
 
-static void delete_answer(struct tarn_pending *pending, int code, const char *sentence)
+static void delete_answer(struct tarn_pending *pending, const struct tarn_reason *why)
 {
     struct deletes *d = TARN_CONTAINER_OF(pending, struct deletes, pending);
-    for (size_t i = 0; code && i < d->nitems; i++)
+    for (size_t i = 0; why->code && i < d->nitems; i++)
         withdraw_freed(pending->node, &d->items[i], &pending->request.removals[d->items[i].remove]);
-    if (code && !pending->abandoned)
+    if (why->code && !pending->abandoned)
         delete_late(pending);
-    delete_reply(d, code, sentence, pending->conn ? &pending->conn->out : NULL);
+    delete_reply(d, why, pending->conn ? &pending->conn->out : NULL);
 }
 
-void tarn_command_delete(struct tarn_conn *c, size_t n, redisReply **args)
+int tarn_command_delete(struct tarn_conn *c, size_t n, redisReply **args)
 {
-    struct deletes *d = delete_new(n - 1, args + 1);
-    if (!d) {
-        tarn_reply_failure(c, tarn_fail(TARN_E_NO_MEMORY, "DELETE: out of memory"));
-        return;
-    }
-    d->pending.request.kind = TARN_REQUEST_REMOVE;
+    struct deletes *d = tarn_pending_new(sizeof(*d) + (n - 1) * sizeof(d->items[0]), TARN_REQUEST_REMOVE,
+                                         n - 1, total_bytes(n - 1, args + 1, 1));
+    if (!d)
+        return tarn_fail(TARN_E_NO_MEMORY, "DELETE: out of memory");
     d->pending.answer = delete_answer;
     d->pending.late = delete_late;
-    d->pending.free = delete_free;
     for (size_t i = 1; i < n; i++)
         delete_begin(d, c->node, args[i]);
     for (size_t i = 0; i < d->pending.request.n; i++)
         d->pending.request.removals[i].status = TARN_E_DIRECTORY; /* until it has been asked */
     if (d->pending.request.n) {
         tarn_pending_start(&d->pending, c, (uint64_t)c->node->config->redis_timeout_ms);
-    } else {
-        d->pending.node = c->node;
-        delete_reply(d, 0, "", &c->out);
-        delete_free(&d->pending);
+        return 0;
     }
+    d->pending.node = c->node;
+    delete_reply(d, &d->pending.request.failure, &c->out);
+    tarn_pending_free(&d->pending);
+    return 0;
 }
 
 /* --- RELEASE ------------------------------------------------------------------------------------ */
@@ -234,7 +199,7 @@ static void release_item(struct tarn_conn *c, redisReply **args)
 {
     struct tarn_location l = {.offset = 0};
     int rc = release_args(args, &l);
-    if (!rc && !tarn_recheck_free_copy(c->node, &l))
+    if (!rc && !tarn_recheck_free_copy(c->node->store, &l))
         rc = tarn_fail(TARN_E_BUSY, "its own commit has not ended, which will free it: release again");
     if (rc)
         tarn_reply_failure(c, rc);
@@ -242,46 +207,19 @@ static void release_item(struct tarn_conn *c, redisReply **args)
         tarn_resp_add_integer(&c->out, 1);
 }
 
-void tarn_command_release(struct tarn_conn *c, size_t n, redisReply **args)
+int tarn_command_release(struct tarn_conn *c, size_t n, redisReply **args)
 {
     tarn_resp_add_array(&c->out, (n - 1) / 3);
     for (size_t i = 1; i < n; i += 3)
         release_item(c, args + i);
+    return 0;
 }
 
 /* --- SETTLED ------------------------------------------------------------------------------------ */
 
-struct settled {
-    struct tarn_pending pending;
-    struct tarn_key_copies keys;
-};
-
-static void settled_free(struct tarn_pending *p)
+static int settled_item(struct tarn_pending *p, redisReply **args)
 {
-    struct settled *s = TARN_CONTAINER_OF(p, struct settled, pending);
-    free(p->request.copies);
-    free(p->request.settled);
-    free(s->keys.data);
-    free(s);
-}
-
-static struct settled *settled_new(size_t n, redisReply **args)
-{
-    struct settled *s = calloc(1, sizeof(*s));
-    if (!s)
-        return NULL;
-    s->pending.request.copies = calloc(n, sizeof(*s->pending.request.copies));
-    s->pending.request.settled = calloc(n, sizeof(*s->pending.request.settled));
-    s->keys.data = malloc(total_bytes(2 * n, args, 2));
-    if (s->pending.request.copies && s->pending.request.settled && s->keys.data)
-        return s;
-    settled_free(&s->pending);
-    return NULL;
-}
-
-static int settled_item(struct settled *s, redisReply **args)
-{
-    struct tarn_request *r = &s->pending.request;
+    struct tarn_request *r = &p->request;
     struct tarn_copy_seen *c = &r->copies[r->n];
     int rc = tarn_arg_key(args[0], &c->key);
     if (!rc)
@@ -289,19 +227,19 @@ static int settled_item(struct settled *s, redisReply **args)
     if (rc)
         return tarn_fail(TARN_E_INVALID,
                          "SETTLED: not a key and @<node>/<pool>=<offset>:<slot>:<gen>: %.200s", args[1]->str);
-    tarn_copy_key(&s->keys, &c->key);
+    tarn_pending_copy_key(p, &c->key);
     r->n++;
     return 0;
 }
 
-static void settled_answer(struct tarn_pending *pending, int code, const char *sentence)
+static void settled_answer(struct tarn_pending *pending, const struct tarn_reason *why)
 {
     const struct tarn_request *r = &pending->request;
     struct tarn_buf *out = pending->conn ? &pending->conn->out : NULL;
     if (!out)
         return;
-    if (code) {
-        tarn_resp_add_error(out, code, sentence);
+    if (why->code) {
+        tarn_resp_add_error(out, why->code, why->text);
         return;
     }
     tarn_resp_add_array(out, r->n);
@@ -309,26 +247,18 @@ static void settled_answer(struct tarn_pending *pending, int code, const char *s
         tarn_resp_add_integer(out, r->settled[i]);
 }
 
-static void settled_late(struct tarn_pending *pending)
+int tarn_command_settled(struct tarn_conn *c, size_t n, redisReply **args)
 {
-    (void)pending;
-}
-
-void tarn_command_settled(struct tarn_conn *c, size_t n, redisReply **args)
-{
-    struct settled *s = settled_new((n - 1) / 2, args + 1);
-    int rc = s ? 0 : tarn_fail(TARN_E_NO_MEMORY, "SETTLED: out of memory");
+    struct tarn_pending *p =
+        tarn_pending_new(sizeof(*p), TARN_REQUEST_SETTLED, (n - 1) / 2, total_bytes(n - 1, args + 1, 2));
+    int rc = p ? 0 : tarn_fail(TARN_E_NO_MEMORY, "SETTLED: out of memory");
     for (size_t i = 1; !rc && i < n; i += 2)
-        rc = settled_item(s, args + i);
-    if (rc) {
-        tarn_reply_failure(c, rc);
-        if (s)
-            settled_free(&s->pending);
-        return;
+        rc = settled_item(p, args + i);
+    if (!rc) {
+        p->answer = settled_answer;
+        tarn_pending_start(p, c, (uint64_t)c->node->config->redis_timeout_ms);
+    } else if (p) {
+        tarn_pending_free(p);
     }
-    s->pending.request.kind = TARN_REQUEST_SETTLED;
-    s->pending.answer = settled_answer;
-    s->pending.late = settled_late;
-    s->pending.free = settled_free;
-    tarn_pending_start(&s->pending, c, (uint64_t)c->node->config->redis_timeout_ms);
+    return rc;
 }

@@ -132,8 +132,7 @@ static void conn_free(struct tarn_conn *c)
     control->holds -= c->holds;
     if (c->waiter)
         c->waiter->gone(c->waiter);
-    if (c->watch)
-        tarn_watch_free(c->watch);
+    tarn_watch_free(c->watch);
     close(c->fd);
     drop_fds(c);
     tarn_buf_free(&c->out);
@@ -401,8 +400,7 @@ int tarn_control_start(struct tarn_node *n, tarn_run_fn run, struct tarn_addr *l
 
 static void stop_listening(struct listener *l)
 {
-    if (l->watch)
-        tarn_watch_free(l->watch);
+    tarn_watch_free(l->watch);
     if (l->fd >= 0)
         close(l->fd);
 }

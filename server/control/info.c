@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "server/control/session.h"
 #include "server/directory/presence.h"
+#include "server/directory/scrub.h"
 #include "server/store/populate.h"
 
 #define U PRIu64
@@ -172,6 +173,7 @@ static void directory_section(const struct tarn_node *n, struct tarn_buf *out)
 {
     struct tarn_publisher_stats p;
     tarn_publisher_stats(n->publisher, &p);
+    struct tarn_scrub_stats scrub = tarn_scrub_stats(n->scrub);
     tarn_buf_printf(out, "# Directory\r\nredis:%s\r\nredis_state:%s\r\nround_trips:%" U "\r\n",
                     tarn_directory_address(n->directory), p.away ? "away" : "ok",
                     tarn_directory_round_trips(n->directory));
@@ -180,17 +182,17 @@ static void directory_section(const struct tarn_node *n, struct tarn_buf *out)
                     "\r\nwaiting_withdrawals:%" U "\r\n",
                     p.calls, p.failed_calls, p.published, p.direct, p.waiting_withdrawals);
     tarn_buf_printf(out, "restored:%" U "\r\nscrub_freed:%" U "\r\nscrub_withdrawn:%" U "\r\n",
-                    n->stats.restored, n->stats.scrub_freed, n->stats.scrub_withdrawn);
+                    scrub.restored, scrub.freed, scrub.withdrawn);
     tarn_buf_printf(out, "nodes:%" U "\r\npresence:%s\r\ngiven_up:%" U "\r\nfreed_as_late:%" U "\r\n",
                     n->presence.nodes, tarn_presence_name(n), n->presence.given_up, n->presence.freed);
     tarn_buf_printf(out, "directory:%s\r\ndirectory_state:%s\r\n", p.directory,
-                    p.unsettled[0] ? "unsettled" : "settled");
-    if (p.unsettled[0])
-        tarn_buf_printf(out, "directory_unsettled:%s\r\n", p.unsettled);
+                    p.unsettled.code ? "unsettled" : "settled");
+    if (p.unsettled.code)
+        tarn_buf_printf(out, "directory_unsettled:%s\r\n", p.unsettled.text);
     if (n->presence.evicts)
         tarn_buf_printf(out, "redis_evicts:yes: it may drop records: set maxmemory-policy noeviction\r\n");
-    if (p.error[0])
-        tarn_buf_printf(out, "last_error:%s\r\n", p.error);
+    if (p.failure.code)
+        tarn_buf_printf(out, "last_error:%s\r\n", p.failure.text);
 }
 
 void tarn_info_text(const struct tarn_node *n, const char *section, struct tarn_buf *out)

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "server/control/pending.h"
 
+#include <stdlib.h>
+#include <string.h>
 #include <utlist.h>
 
 #include "base/clock.h"
@@ -9,16 +11,48 @@
 
 #define EXPIRY_MS 20
 
-static void leave_list(struct tarn_pending *p)
+void *tarn_pending_new(size_t bytes, enum tarn_request_kind kind, size_t n, size_t key_bytes)
 {
-    DL_DELETE(p->node->pending, p);
+    struct tarn_pending *p = calloc(1, bytes);
+    if (!p)
+        return NULL;
+    struct tarn_request *r = &p->request;
+    r->kind = kind;
+    if (kind == TARN_REQUEST_PUBLISH)
+        r->publishes = calloc(n, sizeof(*r->publishes));
+    else if (kind == TARN_REQUEST_REMOVE)
+        r->removals = calloc(n, sizeof(*r->removals));
+    else if ((r->settled = calloc(n, sizeof(*r->settled))))
+        r->copies = calloc(n, sizeof(*r->copies));
+    p->keys = malloc(key_bytes);
+    if (p->keys && (r->publishes || r->removals || r->copies))
+        return p;
+    tarn_pending_free(p);
+    return NULL;
 }
 
-static void answer(struct tarn_pending *p, int code, const char *sentence)
+void tarn_pending_free(struct tarn_pending *p)
+{
+    free(p->request.publishes);
+    free(p->request.removals);
+    free(p->request.copies);
+    free(p->request.settled);
+    free(p->keys);
+    free(p);
+}
+
+void tarn_pending_copy_key(struct tarn_pending *p, struct tarn_key *key)
+{
+    memcpy(p->keys + p->key_bytes, key->data, key->bytes);
+    key->data = p->keys + p->key_bytes;
+    p->key_bytes += key->bytes;
+}
+
+static void answer(struct tarn_pending *p, const struct tarn_reason *why)
 {
     struct tarn_conn *c = p->conn;
-    p->answer(p, code, sentence);
-    if (code)
+    p->answer(p, why);
+    if (why->code)
         p->node->stats.errors++;
     p->conn = NULL;
     if (c)
@@ -29,18 +63,18 @@ static void settled(struct tarn_pending *p)
 {
     struct tarn_node *n = p->node;
     n->unsettled--;
-    p->free(p);
-    tarn_node_drain_check(n);
+    tarn_pending_free(p);
+    n->drain_check(n);
 }
 
 static void request_done(struct tarn_request *r)
 {
     struct tarn_pending *p = TARN_CONTAINER_OF(r, struct tarn_pending, request);
-    if (p->abandoned) {
+    if (p->abandoned && p->late) {
         p->late(p);
-    } else {
-        leave_list(p);
-        answer(p, r->status, r->error);
+    } else if (!p->abandoned) {
+        DL_DELETE(p->node->pending, p);
+        answer(p, &r->failure);
     }
     settled(p);
 }
@@ -48,11 +82,12 @@ static void request_done(struct tarn_request *r)
 static void expire_one(struct tarn_pending *p)
 {
     bool untried = tarn_publisher_cancel(p->node->publisher, &p->request);
-    leave_list(p);
+    DL_DELETE(p->node->pending, p);
     p->abandoned = true;
-    tarn_fail(TARN_E_TIMEOUT, "directory: no answer of Redis in time (%s)",
-              untried ? "not tried yet" : "asked");
-    answer(p, TARN_E_TIMEOUT, tarn_last_error());
+    const struct tarn_reason not_tried = {TARN_E_TIMEOUT,
+                                          "directory: no answer of Redis in time (not tried yet)"},
+                             asked = {TARN_E_TIMEOUT, "directory: no answer of Redis in time (asked)"};
+    answer(p, untried ? &not_tried : &asked);
     if (untried)
         settled(p);
 }
@@ -73,7 +108,7 @@ static void expire(void *arg)
         }
     }
     if (!n->pending) {
-        tarn_timer_free(n->expiry);
+        tarn_watch_free(n->expiry);
         n->expiry = NULL;
     }
 }

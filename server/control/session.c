@@ -4,7 +4,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -68,14 +67,13 @@ static void session_free(struct tarn_session *s)
                  "msg=\"reservations of a gone client freed\" session=%016" PRIx64 " pid=%d reservations=%u",
                  s->id, (int)s->pid, aborted);
     drop_page(s);
-    if (s->exit_watch)
-        tarn_watch_free(s->exit_watch);
+    tarn_watch_free(s->exit_watch);
     if (s->pidfd >= 0)
         close(s->pidfd);
     HASH_DEL(s->all->table, s);
     free(s);
     if (aborted)
-        tarn_node_drain_check(n);
+        n->drain_check(n);
 }
 
 void tarn_sessions_free(struct tarn_sessions *s)
@@ -235,7 +233,7 @@ void tarn_session_leave(struct tarn_session *s)
     }
     if (!s->writer && tarn_store_abort_session(s->all->node->store, s->id)) {
         tarn_session_reservations_changed(s);
-        tarn_node_drain_check(s->all->node);
+        s->all->node->drain_check(s->all->node);
     }
 }
 
@@ -270,13 +268,15 @@ static int make_page(struct tarn_session *s)
     return rc;
 }
 
-static int find_transport(const struct tarn_node *n, const char *name)
+/* Its index; NOT_REACHABLE when there is none of that name. */
+static int find_transport(const struct tarn_node *n, const char *command, const char *name)
 {
     for (uint32_t i = 0; i < n->ntransports; i++) {
         if (!strcmp(n->transports[i].ops->name, name))
             return (int)i;
     }
-    return -1;
+    return tarn_fail(TARN_E_NOT_REACHABLE, "%s %s: node %s does not offer that transport", command, name,
+                     n->id);
 }
 
 static int check_attach(const struct tarn_session *s, const struct tarn_node_half_ops *ops, bool write,
@@ -301,10 +301,9 @@ int tarn_session_attach(struct tarn_session *s, const char *transport, struct ta
                         const struct tarn_node_transport **transport_p)
 {
     struct tarn_node *n = s->all->node;
-    int at = find_transport(n, transport);
+    int at = find_transport(n, "ATTACH", transport);
     if (at < 0)
-        return tarn_fail(TARN_E_NOT_REACHABLE, "ATTACH %s: node %s does not offer that transport", transport,
-                         n->id);
+        return at;
     const struct tarn_node_half_ops *ops = n->transports[at].ops;
     *transport_p = &n->transports[at];
     int rc = check_attach(s, ops, a->write, a->local);
@@ -326,10 +325,9 @@ int tarn_session_attach(struct tarn_session *s, const char *transport, struct ta
 int tarn_session_detach_link(struct tarn_session *s, const char *transport, uint64_t link)
 {
     struct tarn_node *n = s->all->node;
-    int at = find_transport(n, transport);
+    int at = find_transport(n, "DETACH", transport);
     if (at < 0)
-        return tarn_fail(TARN_E_NOT_REACHABLE, "DETACH %s: node %s does not offer that transport", transport,
-                         n->id);
+        return at;
     n->transports[at].ops->detach_link(n->transports[at].server, s->id, link);
     return 0;
 }

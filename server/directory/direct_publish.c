@@ -8,17 +8,10 @@
  *
  * While any is held or with the directory thread, new ones follow it there.
  */
-#include <stdio.h>
 
 #include "base/clock.h"
 #include "base/error.h"
 #include "server/directory/publisher_impl.h"
-
-void direct_publish_init(struct direct_publish *l)
-{
-    queue_init(&l->sent);
-    queue_init(&l->held);
-}
 
 static void release_held(struct tarn_publisher *p)
 {
@@ -35,8 +28,7 @@ static void release_held(struct tarn_publisher *p)
 static void close_stream(struct tarn_publisher *p)
 {
     struct direct_publish *l = &p->direct;
-    if (l->watch)
-        tarn_watch_free(l->watch);
+    tarn_watch_free(l->watch);
     tarn_stream_close(l->stream);
     l->watch = NULL;
     l->stream = NULL;
@@ -50,8 +42,7 @@ static void finish_given_up(struct tarn_publisher *p, struct tarn_request *r)
 {
     for (size_t i = 0; i < r->n; i++)
         r->publishes[i].status = TARN_E_TIMEOUT;
-    r->status = TARN_E_TIMEOUT;
-    snprintf(r->error, sizeof(r->error), "directory: no answer of Redis in time");
+    r->failure = (struct tarn_reason){TARN_E_TIMEOUT, "directory: no answer of Redis in time"};
     pthread_mutex_lock(&p->lock);
     p->doubts = true;
     pthread_mutex_unlock(&p->lock);
@@ -178,17 +169,7 @@ void direct_publish_submit(struct tarn_publisher *p, struct tarn_request *r)
         watch_stream(p);
 }
 
-bool direct_publish_cancel(struct tarn_publisher *p, struct tarn_request *r)
-{
-    return queue_remove(&p->direct.held, r);
-}
-
-void direct_publish_thread_done(struct tarn_publisher *p)
-{
-    p->direct.with_thread--;
-}
-
-void direct_publish_tick(struct tarn_publisher *p)
+void tarn_publisher_tick(struct tarn_publisher *p)
 {
     struct direct_publish *l = &p->direct;
     if (l->sent.first && tarn_now_ns() - l->since_ns > p->o.timeout_ms * TARN_NS_PER_MS)

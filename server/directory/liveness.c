@@ -2,7 +2,6 @@
 #include "server/directory/liveness.h"
 
 #include <stdatomic.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
@@ -11,23 +10,17 @@
 static int take_node(void *arg, const struct tarn_node_record *r)
 {
     struct tarn_living *v = arg;
-    if (v->n == v->room) {
-        size_t room = v->room ? 2 * v->room : 16;
-        struct tarn_living_node *nodes = realloc(v->nodes, room * sizeof(*nodes));
-        if (!nodes)
-            return tarn_fail(TARN_E_NO_MEMORY, "list of nodes: out of memory");
-        v->nodes = nodes;
-        v->room = room;
-    }
-    memcpy(v->nodes[v->n].id, r->id, sizeof(r->id));
-    v->nodes[v->n++].epoch = (uint32_t)r->epoch;
-    return 0;
+    struct tarn_living_node node = {.epoch = (uint32_t)r->epoch};
+    memcpy(node.id, r->id, sizeof(r->id));
+    tarn_buf_add(&v->nodes, &node, sizeof(node));
+    return v->nodes.failed ? tarn_fail(TARN_E_NO_MEMORY, "list of nodes: out of memory") : 0;
 }
 
 static bool ask(struct tarn_living *v, uint64_t deadline_ns)
 {
     uint64_t now = tarn_now_ns();
-    v->n = 0;
+    v->nodes.bytes = 0;
+    v->nodes.failed = false;
     v->asked_ns = 0;
     struct tarn_directory_state s;
     if (tarn_directory_look(v->directory, deadline_ns, &s))
@@ -43,15 +36,15 @@ static bool ask(struct tarn_living *v, uint64_t deadline_ns)
 
 static const struct tarn_living_node *find(const struct tarn_living *v, const char *id)
 {
-    for (size_t i = 0; i < v->n; i++) {
-        if (!strcmp(v->nodes[i].id, id))
-            return &v->nodes[i];
+    const struct tarn_living_node *nodes = (const void *)v->nodes.data;
+    for (size_t i = 0; i < v->nodes.bytes / sizeof(*nodes); i++) {
+        if (!strcmp(nodes[i].id, id))
+            return &nodes[i];
     }
     return NULL;
 }
 
-/* This node's own slots tell; no question needed. */
-static enum tarn_liveness check_own(const struct tarn_living *v, const struct tarn_location *l)
+enum tarn_liveness tarn_living_own(const struct tarn_living *v, const struct tarn_location *l)
 {
     for (uint32_t i = 0; i < v->npools; i++) {
         const struct tarn_pool_memory *pool = &v->pools[i];
@@ -66,7 +59,7 @@ enum tarn_liveness tarn_living_check(struct tarn_living *v, const struct tarn_lo
                                      uint64_t deadline_ns)
 {
     if (!strcmp(l->node, v->self))
-        return check_own(v, l);
+        return tarn_living_own(v, l);
     const struct tarn_living_node *node = find(v, l->node);
     if (node && node->epoch == (uint32_t)(l->gen >> 32) && tarn_now_ns() - v->asked_ns < v->fresh_ns)
         return TARN_ALIVE;
@@ -94,7 +87,5 @@ enum tarn_liveness tarn_living_record(struct tarn_living *v, const struct tarn_r
 
 void tarn_living_free(struct tarn_living *v)
 {
-    free(v->nodes);
-    v->nodes = NULL;
-    v->n = v->room = 0;
+    tarn_buf_free(&v->nodes);
 }

@@ -6,6 +6,7 @@
 #ifndef TARN_SERVER_LIVENESS_H
 #define TARN_SERVER_LIVENESS_H
 
+#include "base/buf.h"
 #include "metadata/directory.h"
 #include "transport/node_half.h"
 
@@ -20,14 +21,12 @@ struct tarn_living_node {
 struct tarn_living {
     struct tarn_directory *directory;
     const char *self;
-    uint64_t epoch;
     const struct tarn_pool_memory *pools;
     uint32_t npools;
     uint64_t fresh_ns; /* how long the list may be used to show that a node lives */
     uint32_t heartbeat_ms, ttl_ms;
 
-    struct tarn_living_node *nodes;
-    size_t n, room;
+    struct tarn_buf nodes; /* of struct tarn_living_node */
     uint64_t asked_ns;
     uint64_t listed_ms; /* Redis's time before the list was read */
     bool calm;          /* the directory was calm after the list was read: a missing node is dead */
@@ -40,6 +39,8 @@ struct tarn_living {
  */
 enum tarn_liveness tarn_living_check(struct tarn_living *v, const struct tarn_location *l, uint64_t seen_ns,
                                      uint64_t deadline_ns);
+/* The same for a location of this node, whose slots tell: never UNCERTAIN. */
+enum tarn_liveness tarn_living_own(const struct tarn_living *v, const struct tarn_location *l);
 /* The same for a record: ALIVE if one location is, DEAD if all are. */
 enum tarn_liveness tarn_living_record(struct tarn_living *v, const struct tarn_record *r, uint64_t seen_ns,
                                       uint64_t deadline_ns);

@@ -1,13 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The directory thread; publisher.h says what it promises. */
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/thread.h"
-#include "server/directory/publisher.h"
 #include "server/directory/publisher_impl.h"
 
 #define BATCH_MAX 1024
@@ -32,6 +30,58 @@ struct round {
     size_t nwithdrawals;
 };
 
+/* --- queues ------------------------------------------------------------------------------------- */
+
+void queue_init(struct request_queue *q)
+{
+    q->first = NULL;
+    q->last = &q->first;
+}
+
+void queue_add(struct request_queue *q, struct tarn_request *r)
+{
+    r->next = NULL;
+    *q->last = r;
+    q->last = &r->next;
+}
+
+struct tarn_request *queue_take(struct request_queue *q)
+{
+    struct tarn_request *r = q->first;
+    if (r && !(q->first = r->next))
+        q->last = &q->first;
+    return r;
+}
+
+bool queue_remove(struct request_queue *q, const struct tarn_request *r)
+{
+    for (struct tarn_request **at = &q->first; *at; at = &(*at)->next) {
+        if (*at != r)
+            continue;
+        *at = r->next;
+        if (!*at)
+            q->last = at;
+        return true;
+    }
+    return false;
+}
+
+void cancel_request(struct tarn_request *r)
+{
+    for (size_t i = 0; r->publishes && i < r->n; i++)
+        r->publishes[i].status = TARN_E_CANCELED;
+    r->failure = (struct tarn_reason){TARN_E_CANCELED, "the node ends"};
+    r->done(r);
+}
+
+void thread_submit(struct tarn_publisher *p, struct tarn_request *r)
+{
+    pthread_mutex_lock(&p->lock);
+    queue_add(&p->queues[r->kind], r);
+    pthread_cond_signal(&p->wake);
+    pthread_mutex_unlock(&p->lock);
+}
+
 /* --- giving back -------------------------------------------------------------------------------- */
 
 /* On the control thread: calls what is finished. */
@@ -52,7 +102,7 @@ static void give_back(void *arg)
         struct tarn_request *r = done.first;
         done.first = r->next;
         if (r->kind == TARN_REQUEST_PUBLISH)
-            direct_publish_thread_done(p);
+            p->direct.with_thread--;
         r->done(r);
     }
 }
@@ -140,7 +190,7 @@ static void do_withdrawals(struct tarn_publisher *p, struct round *round)
                                         .location = from->location,
                                         .bytes = from->bytes,
                                         .why = from->why};
-    bool done = w && work_withdraw_items(p, w, n) == 0;
+    bool done = w && withdraw_items(p, w, n) == 0;
     pthread_mutex_lock(&p->lock);
     p->resume_ns = done ? 0 : tarn_deadline(REST_MS);
     pthread_mutex_unlock(&p->lock);
@@ -229,7 +279,7 @@ static bool next_round(struct tarn_publisher *p, struct round *round)
 
 static void *publisher_thread(void *arg)
 {
-    static void (*const work[TARN_REQUEST_KINDS])(struct tarn_publisher *, struct tarn_request *) = {
+    static int (*const work[TARN_REQUEST_KINDS])(struct tarn_publisher *, struct tarn_request *) = {
         [TARN_REQUEST_BEAT] = work_beat,       [TARN_REQUEST_RECHECK] = work_recheck,
         [TARN_REQUEST_REMOVE] = work_remove,   [TARN_REQUEST_SETTLED] = work_settled,
         [TARN_REQUEST_RESTORE] = work_restore, [TARN_REQUEST_WITHDRAW] = work_withdraw,
@@ -243,7 +293,7 @@ static void *publisher_thread(void *arg)
             if (kind == TARN_REQUEST_PUBLISH)
                 work_publish(p, q);
             else if (q->first)
-                work[kind](p, q->first);
+                tarn_reason_keep(&q->first->failure, work[kind](p, q->first));
             bool published = kind == TARN_REQUEST_PUBLISH && q->first;
             finish_all(p, q);
             if (published)
@@ -265,7 +315,6 @@ int tarn_publisher_start(const struct tarn_publisher_options *o, struct tarn_pub
     p->o = *o;
     p->living = (struct tarn_living){.directory = o->directory,
                                      .self = o->node,
-                                     .epoch = o->epoch,
                                      .pools = o->pools,
                                      .npools = o->npools,
                                      .fresh_ns = o->ttl_ms * TARN_NS_PER_MS / 3,
@@ -274,7 +323,8 @@ int tarn_publisher_start(const struct tarn_publisher_options *o, struct tarn_pub
     for (int kind = 0; kind < TARN_REQUEST_KINDS; kind++)
         queue_init(&p->queues[kind]);
     queue_init(&p->finished);
-    direct_publish_init(&p->direct);
+    queue_init(&p->direct.sent);
+    queue_init(&p->direct.held);
     p->withdrawals_last = &p->withdrawals;
     pthread_mutex_init(&p->lock, NULL);
     if (o->claimed.id[0])
@@ -316,8 +366,7 @@ void tarn_publisher_stop(struct tarn_publisher *p)
 
 void tarn_publisher_submit(struct tarn_publisher *p, struct tarn_request *r)
 {
-    r->status = 0;
-    r->error[0] = 0;
+    r->failure.code = r->partly.code = 0;
     r->seen = r->withdrawn = r->restored = 0;
     r->sent = r->asked = r->given_up = r->unsure = false;
     if (r->kind == TARN_REQUEST_PUBLISH)
@@ -326,23 +375,18 @@ void tarn_publisher_submit(struct tarn_publisher *p, struct tarn_request *r)
         thread_submit(p, r);
 }
 
-void tarn_publisher_tick(struct tarn_publisher *p)
-{
-    direct_publish_tick(p);
-}
-
 bool tarn_publisher_cancel(struct tarn_publisher *p, struct tarn_request *r)
 {
     r->given_up = true;
     if (r->sent)
         return false;
-    if (r->kind == TARN_REQUEST_PUBLISH && direct_publish_cancel(p, r))
+    if (r->kind == TARN_REQUEST_PUBLISH && queue_remove(&p->direct.held, r))
         return true;
     pthread_mutex_lock(&p->lock);
     bool found = queue_remove(&p->queues[r->kind], r);
     pthread_mutex_unlock(&p->lock);
     if (found && r->kind == TARN_REQUEST_PUBLISH)
-        direct_publish_thread_done(p);
+        p->direct.with_thread--;
     return found;
 }
 
@@ -382,5 +426,5 @@ void tarn_publisher_stats(struct tarn_publisher *p, struct tarn_publisher_stats 
     *out = p->stats;
     memcpy(out->directory, p->directory.id, sizeof(out->directory));
     pthread_mutex_unlock(&p->lock);
-    settled_why(p, out->unsettled);
+    out->unsettled = settled_why(p);
 }

@@ -1,45 +1,34 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the directory thread does about displaced copies; docs/consistency.md has the rules. */
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/buf.h"
 #include "base/clock.h"
 #include "base/error.h"
 #include "server/directory/publisher_impl.h"
 
 /* --- recheck sets of other nodes ---------------------------------------------------------------- */
 
-struct copies {
-    struct tarn_location *all;
-    size_t n, room;
-};
-
-static int add_elsewhere(const struct tarn_publisher *p, struct copies *c,
-                         const struct tarn_location *displaced, uint32_t n)
+/* copies: an array of struct tarn_location. */
+static void add_elsewhere(const struct tarn_publisher *p, struct tarn_buf *copies,
+                          const struct tarn_location *displaced, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++) {
-        if (!strcmp(displaced[i].node, p->o.node))
-            continue;
-        if (c->n == c->room) {
-            size_t room = c->room ? 2 * c->room : 16;
-            struct tarn_location *all = realloc(c->all, room * sizeof(*all));
-            if (!all)
-                return tarn_fail(TARN_E_NO_MEMORY, "displaced copies: out of memory");
-            c->all = all;
-            c->room = room;
-        }
-        c->all[c->n++] = displaced[i];
+        if (strcmp(displaced[i].node, p->o.node))
+            tarn_buf_add(copies, &displaced[i], sizeof(displaced[i]));
     }
-    return 0;
 }
 
-static int tell_nodes(struct tarn_publisher *p, struct copies *c, int rc)
+static int tell_nodes(struct tarn_publisher *p, struct tarn_buf *copies)
 {
-    if (!rc && c->n)
-        rc = account(p, tarn_directory_recheck_add(p->o.directory, c->all, c->n, call_deadline(p)));
-    free(c->all);
+    struct tarn_location *all = (void *)copies->data;
+    size_t n = copies->bytes / sizeof(*all);
+    int rc = copies->failed ? tarn_fail(TARN_E_NO_MEMORY, "displaced copies: out of memory") : 0;
+    if (!rc && n)
+        rc = account(p, tarn_directory_recheck_add(p->o.directory, all, n, call_deadline(p)));
+    tarn_buf_free(copies);
     return rc;
 }
 
@@ -63,24 +52,26 @@ static void unsure(struct tarn_publish *item)
     item->stored = true;
 }
 
-void publish_behind(struct tarn_publisher *p, struct tarn_publish *items, size_t n)
+void publish_behind(struct tarn_publisher *p, struct tarn_publish *items, size_t n, struct tarn_reason *why)
 {
-    struct copies c = {0};
+    struct tarn_buf copies = {0};
     bool replaced = false;
-    int rc = 0;
-    for (size_t i = 0; i < n && !rc; i++) {
+    for (size_t i = 0; i < n; i++) {
         if (items[i].status)
             continue;
-        rc = add_elsewhere(p, &c, items[i].displaced, items[i].nnamed);
+        add_elsewhere(p, &copies, items[i].displaced, items[i].nnamed);
         replaced |= items[i].mode == TARN_PUBLISH_REPLACE;
     }
-    rc = tell_nodes(p, &c, rc);
+    int rc = tell_nodes(p, &copies);
+    if (rc)
+        tarn_reason_keep(why, TARN_E_AGAIN);
     for (size_t i = 0; rc && i < n; i++) {
         if (displaces_elsewhere(p, &items[i]))
             unsure(&items[i]);
     }
     if (!replaced || !settled_behind(p))
         return;
+    tarn_reason_keep(why, TARN_E_AGAIN);
     for (size_t i = 0; i < n; i++) {
         if (items[i].mode == TARN_PUBLISH_REPLACE)
             unsure(&items[i]);
@@ -118,29 +109,27 @@ static void look_for_missing(struct tarn_publisher *p)
     }
 }
 
-void work_recheck(struct tarn_publisher *p, struct tarn_request *r)
+int work_recheck(struct tarn_publisher *p, struct tarn_request *r)
 {
     int rc = account(p, tarn_directory_recheck(p->o.directory, p->o.node, r->freed, r->nfreed, r->found,
                                                &r->n, call_deadline(p)));
-    if (rc)
-        request_failed(r, rc);
+    struct tarn_reason why;
+    tarn_reason_keep(&why, rc);
     look_for_missing(p);
+    return tarn_reason_fail(&why);
 }
 
-void work_remove(struct tarn_publisher *p, struct tarn_request *r)
+int work_remove(struct tarn_publisher *p, struct tarn_request *r)
 {
-    struct copies c = {0};
+    struct tarn_buf copies = {0};
     int rc = settled_before(p);
     if (!rc)
         rc = account(p, tarn_directory_remove(p->o.directory, r->removals, r->n, call_deadline(p)));
-    int added = 0;
-    for (size_t i = 0; !rc && !added && i < r->n; i++)
-        added = add_elsewhere(p, &c, r->removals[i].displaced, r->removals[i].ndisplaced);
-    rc = tell_nodes(p, &c, rc ? rc : added);
+    for (size_t i = 0; !rc && i < r->n; i++)
+        add_elsewhere(p, &copies, r->removals[i].displaced, r->removals[i].ndisplaced);
     if (!rc)
-        rc = settled_behind(p);
-    if (rc)
-        request_failed(r, rc);
+        rc = tell_nodes(p, &copies);
+    return rc ? rc : settled_behind(p);
 }
 
 /* --- settled ------------------------------------------------------------------------------------ */
@@ -177,22 +166,11 @@ static bool was_missing(struct tarn_publisher *p, const char *id)
     return still_missing(p, m, now);
 }
 
-/* The node's own slots tell. */
-static bool is_held_here(const struct tarn_publisher *p, const struct tarn_location *l)
-{
-    for (uint32_t i = 0; i < p->o.npools; i++) {
-        const struct tarn_pool_memory *pool = &p->o.pools[i];
-        if (!strcmp(pool->name, l->pool) && l->slot < pool->nslots)
-            return atomic_load(&pool->gen[l->slot]) == l->gen;
-    }
-    return false;
-}
-
 /* calm: a record that is missing has expired. */
 static bool is_settled(struct tarn_publisher *p, const struct tarn_copy_seen *c, bool calm)
 {
     if (!strcmp(c->copy.node, p->o.node))
-        return !is_held_here(p, &c->copy);
+        return tarn_living_own(&p->living, &c->copy) == TARN_DEAD;
     if (c->node != TARN_NOT_LISTED)
         forget_missing(p, c->copy.node);
     if ((!c->located && !c->displaced) || c->node == TARN_LISTED_ANEW)
@@ -229,18 +207,17 @@ int judge_displaced(struct tarn_publisher *p, struct tarn_copy_seen *copies, siz
             over[nover++] = (struct tarn_withdraw){.key = copies[i].key, .location = copies[i].copy};
     }
     if (nover)
-        rc = work_withdraw_items(p, over, nover);
+        rc = withdraw_items(p, over, nover);
     free(over);
     return rc;
 }
 
-void work_settled(struct tarn_publisher *p, struct tarn_request *r)
+int work_settled(struct tarn_publisher *p, struct tarn_request *r)
 {
     if (settled_before(p))
-        return;
+        return 0;
     int rc = judge_displaced(p, r->copies, r->n, r->settled);
-    if (rc)
-        request_failed(r, rc);
-    else if (settled_behind(p))
+    if (!rc && settled_behind(p))
         memset(r->settled, 0, r->n * sizeof(*r->settled));
+    return rc;
 }

@@ -1,13 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Inside of the directory thread, for its own files only:
- *   publisher.c        rounds, what the control thread calls
- *   publisher_queue.c  queues of requests
- *   publisher_call.c   calls to Redis
- *   publisher_work.c   each kind of request; on the directory thread only
+ *   publisher.c           rounds, queues of requests, what the control thread calls
+ *   publisher_work.c      each kind of request; on the directory thread only
  *   publisher_displace.c  the same for displaced copies
  *   publisher_settled.c   whether the directory is settled
- *   direct_publish.c   publishing from the control thread; on that thread only
+ *   direct_publish.c      publishing from the control thread; on that thread only
  */
 #ifndef TARN_SERVER_PUBLISHER_IMPL_H
 #define TARN_SERVER_PUBLISHER_IMPL_H
@@ -15,7 +13,7 @@
 #include <pthread.h>
 
 #include "server/directory/liveness.h"
-#include "server/directory/request.h"
+#include "server/directory/publisher.h"
 
 struct request_queue {
     struct tarn_request *first, **last;
@@ -37,7 +35,7 @@ struct direct_publish {
 struct settledness {
     char id[TARN_DIRECTORY_ID_TEXT]; /* "": no beat has been answered */
     bool settled;                    /* stays true for this directory */
-    char why[TARN_SENTENCE];         /* why it is not settled; without the remaining time */
+    char why[TARN_SENTENCE - 40];    /* why it is not settled; without the remaining time */
     uint64_t until_ns;               /* not settled before; 0: unknown */
 };
 
@@ -74,7 +72,7 @@ struct tarn_publisher {
     struct tarn_publisher_stats stats; /* written by the thread only, except waiting_withdrawals */
 };
 
-/* publisher_queue.c */
+/* publisher.c */
 void queue_init(struct request_queue *q);
 void queue_add(struct request_queue *q, struct tarn_request *r);
 struct tarn_request *queue_take(struct request_queue *q);
@@ -86,28 +84,28 @@ void cancel_request(struct tarn_request *r);
 void thread_submit(struct tarn_publisher *p, struct tarn_request *r);
 
 /* direct_publish.c */
-void direct_publish_init(struct direct_publish *l);
 /* Gives back what is under way as CANCELED. */
 void direct_publish_stop(struct tarn_publisher *p);
 void direct_publish_submit(struct tarn_publisher *p, struct tarn_request *r);
-bool direct_publish_cancel(struct tarn_publisher *p, struct tarn_request *r);
-void direct_publish_tick(struct tarn_publisher *p);
 /* The directory thread has made a stream. */
 void direct_publish_adopt(struct tarn_publisher *p, struct tarn_stream *s);
-/* The directory thread has finished a publish. */
-void direct_publish_thread_done(struct tarn_publisher *p);
 
 /* publisher_work.c */
 bool any_replace(const struct tarn_publish *items, size_t n);
 /* Counts the items that were published. */
 void count_published(struct tarn_publisher *p, const struct tarn_publish *items, size_t n);
+/* When a call to Redis that begins now must have its answer. */
+uint64_t call_deadline(const struct tarn_publisher *p);
+/* Counts a call that returned rc. Logs once when Redis fails, and once when it is back. */
+int account(struct tarn_publisher *p, int rc);
+int withdraw_items(struct tarn_publisher *p, struct tarn_withdraw *w, size_t n);
 /* Does all commits of the queue in one call. The functions below do one request. */
 void work_publish(struct tarn_publisher *p, struct request_queue *q);
-void work_beat(struct tarn_publisher *p, struct tarn_request *r);
-void work_restore(struct tarn_publisher *p, struct tarn_request *r);
-void work_withdraw(struct tarn_publisher *p, struct tarn_request *r);
-void work_scan(struct tarn_publisher *p, struct tarn_request *r);
-void work_leave(struct tarn_publisher *p, struct tarn_request *r);
+int work_beat(struct tarn_publisher *p, struct tarn_request *r);
+int work_restore(struct tarn_publisher *p, struct tarn_request *r);
+int work_withdraw(struct tarn_publisher *p, struct tarn_request *r);
+int work_scan(struct tarn_publisher *p, struct tarn_request *r);
+int work_leave(struct tarn_publisher *p, struct tarn_request *r);
 
 /*
  * publisher_settled.c. The answer to a replace, a remove or SETTLED counts in a settled directory only: 0, or
@@ -120,25 +118,18 @@ int settled_behind(struct tarn_publisher *p);
 void settled_note(struct tarn_publisher *p, const struct tarn_beat *b);
 /* Does Redis have the directory of this id? 0, AGAIN. On the directory thread only. */
 int settled_same(struct tarn_publisher *p, const char *id);
-/* The sentence, without the lock; "" when the directory is settled. */
-void settled_why(struct tarn_publisher *p, char out[TARN_SENTENCE]);
-
-/* publisher_call.c */
-uint64_t call_deadline(const struct tarn_publisher *p);
-/* Counts a call that returned rc. Logs once when Redis fails, and once when it is back. */
-int account(struct tarn_publisher *p, int rc);
-void request_failed(struct tarn_request *r, int rc);
-int work_withdraw_items(struct tarn_publisher *p, struct tarn_withdraw *w, size_t n);
+/* Why the directory is not settled; code 0: it is. Without the lock. */
+struct tarn_reason settled_why(struct tarn_publisher *p);
 
 /* publisher_displace.c */
-void work_recheck(struct tarn_publisher *p, struct tarn_request *r);
-void work_remove(struct tarn_publisher *p, struct tarn_request *r);
-void work_settled(struct tarn_publisher *p, struct tarn_request *r);
+int work_recheck(struct tarn_publisher *p, struct tarn_request *r);
+int work_remove(struct tarn_publisher *p, struct tarn_request *r);
+int work_settled(struct tarn_publisher *p, struct tarn_request *r);
 /* Finds the copies that nobody can read any more. Withdraws those of another run of their node. */
 int judge_displaced(struct tarn_publisher *p, struct tarn_copy_seen *copies, size_t n, bool *settled);
 /* After a publish: writes displaced copies into their nodes' recheck sets, and checks that the directory is
- * still settled. */
-void publish_behind(struct tarn_publisher *p, struct tarn_publish *items, size_t n);
+ * still settled. *why: why items are AGAIN; else it stays. */
+void publish_behind(struct tarn_publisher *p, struct tarn_publish *items, size_t n, struct tarn_reason *why);
 /* Has the item displaced a copy on another node? Then the directory thread finishes the direct publish. */
 bool displaces_elsewhere(const struct tarn_publisher *p, const struct tarn_publish *item);
 

@@ -24,8 +24,10 @@ static bool nobody_restores(struct tarn_publisher *p, struct settledness *s)
 {
     char name[TARN_NODE_ID_MAX + 1] = "";
     int rc = tarn_directory_nodes(p->o.directory, tarn_deadline(p->o.timeout_ms), NULL, find_restoring, name);
+    struct tarn_reason failure;
+    tarn_reason_keep(&failure, rc);
     if (rc < 0)
-        snprintf(s->why, sizeof(s->why), "the list of nodes could not be read: %s", tarn_last_error());
+        snprintf(s->why, sizeof(s->why), "the list of nodes could not be read: %.400s", failure.text);
     else if (rc)
         snprintf(s->why, sizeof(s->why),
                  "node %s still publishes its objects again after a loss of Redis's data", name);
@@ -64,38 +66,36 @@ void settled_note(struct tarn_publisher *p, const struct tarn_beat *b)
     pthread_mutex_unlock(&p->lock);
 }
 
-void settled_why(struct tarn_publisher *p, char out[TARN_SENTENCE])
+struct tarn_reason settled_why(struct tarn_publisher *p)
 {
+    struct tarn_reason why = {.code = TARN_E_AGAIN};
     pthread_mutex_lock(&p->lock);
     struct settledness s = p->directory;
     pthread_mutex_unlock(&p->lock);
     if (s.settled)
-        out[0] = 0;
+        why.code = 0;
     else if (!s.id[0])
-        snprintf(out, TARN_SENTENCE, "this node has not reached Redis yet");
-    else {
-        size_t n = (size_t)snprintf(out, TARN_SENTENCE, "%s", s.why);
-        if (s.until_ns)
-            snprintf(out + n, TARN_SENTENCE - n, ": for at most %d ms more", tarn_left_ms(s.until_ns));
-    }
+        snprintf(why.text, sizeof(why.text), "this node has not reached Redis yet");
+    else if (s.until_ns)
+        snprintf(why.text, sizeof(why.text), "%s: for at most %d ms more", s.why, tarn_left_ms(s.until_ns));
+    else
+        snprintf(why.text, sizeof(why.text), "%s", s.why);
+    return why;
 }
 
 int settled_before(struct tarn_publisher *p)
 {
-    char why[TARN_SENTENCE];
-    settled_why(p, why);
-    return why[0] ? tarn_fail(TARN_E_AGAIN, "the directory is not settled: %s", why) : 0;
+    struct tarn_reason why = settled_why(p);
+    return why.code ? tarn_fail(why.code, "the directory is not settled: %s", why.text) : 0;
 }
 
 int settled_same(struct tarn_publisher *p, const char *id)
 {
     struct tarn_directory_state now;
     int rc = tarn_directory_look(p->o.directory, tarn_deadline(p->o.timeout_ms), &now);
-    if (rc) {
-        char why[TARN_SENTENCE];
-        snprintf(why, sizeof(why), "%s", tarn_last_error());
-        return tarn_fail(TARN_E_AGAIN, "whether Redis still has its data is not known: %s", why);
-    }
+    struct tarn_reason why;
+    if (tarn_reason_keep(&why, rc))
+        return tarn_fail(TARN_E_AGAIN, "whether Redis still has its data is not known: %s", why.text);
     if (now.id[0] && !strcmp(now.id, id))
         return 0;
     return tarn_fail(TARN_E_AGAIN,

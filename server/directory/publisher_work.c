@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the directory thread does with Redis, one function for each kind of request. */
-#include <stdio.h>
+/* What the directory thread does with Redis: calls and the account of them, each kind of request. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -9,7 +8,45 @@
 #include "base/error.h"
 #include "server/directory/publisher_impl.h"
 
-static int call_publish(struct tarn_publisher *p, struct tarn_publish *items, size_t n)
+#define AT "directory"
+
+/* --- calls ------------------------------------------------------------------------------------- */
+
+uint64_t call_deadline(const struct tarn_publisher *p)
+{
+    return tarn_deadline(p->o.timeout_ms);
+}
+
+int account(struct tarn_publisher *p, int rc)
+{
+    pthread_mutex_lock(&p->lock);
+    bool was_away = p->stats.away;
+    p->stats.calls++;
+    p->stats.away = rc != 0;
+    p->stats.silent = rc && !tarn_directory_answers(p->o.directory);
+    if (rc) {
+        p->stats.failed_calls++;
+        tarn_reason_keep(&p->stats.failure, rc);
+    }
+    pthread_mutex_unlock(&p->lock);
+    if (rc && !was_away)
+        tarn_log(p->o.log, TARN_LOG_WARN, AT, "msg=\"redis does not do its part\" cause=\"%s\"",
+                 tarn_last_error());
+    if (!rc && was_away)
+        tarn_log(p->o.log, TARN_LOG_INFO, AT, "msg=\"redis is back\"");
+    return rc;
+}
+
+int withdraw_items(struct tarn_publisher *p, struct tarn_withdraw *w, size_t n)
+{
+    return account(p, tarn_directory_withdraw(p->o.directory, w, n, call_deadline(p)));
+}
+
+/* --- publishing --------------------------------------------------------------------------------- */
+
+/* *why: why items are AGAIN or DIRECTORY when the others are not; else it stays. */
+static int call_publish(struct tarn_publisher *p, struct tarn_publish *items, size_t n,
+                        struct tarn_reason *why)
 {
     int rc = account(p, tarn_directory_publish(p->o.directory, items, n, call_deadline(p)));
     if (rc) {
@@ -17,11 +54,16 @@ static int call_publish(struct tarn_publisher *p, struct tarn_publish *items, si
         p->doubts |= p->stats.silent;
         pthread_mutex_unlock(&p->lock);
     }
+    for (size_t i = 0; !rc && i < n; i++) {
+        if (items[i].status == TARN_E_AGAIN || items[i].status == TARN_E_DIRECTORY)
+            tarn_reason_keep(why, items[i].status);
+    }
     return rc;
 }
 
 /* Items that lost to a dead record are published again in its place. Items go in and out by index. */
-static int replace_dead(struct tarn_publisher *p, struct tarn_publish *items, const size_t *dead, size_t n)
+static int replace_dead(struct tarn_publisher *p, struct tarn_publish *items, const size_t *dead, size_t n,
+                        struct tarn_reason *why)
 {
     struct tarn_publish *again = calloc(n, sizeof(*again));
     if (!again)
@@ -32,7 +74,7 @@ static int replace_dead(struct tarn_publisher *p, struct tarn_publish *items, co
             again[i].mode = TARN_PUBLISH_REPLACE;
         again[i].replaces = items[dead[i]].found.version;
     }
-    int rc = call_publish(p, again, n);
+    int rc = call_publish(p, again, n, why);
     for (size_t i = 0; i < n; i++) {
         enum tarn_publish_mode mode = items[dead[i]].mode;
         items[dead[i]] = again[i];
@@ -53,7 +95,8 @@ static bool is_own_leftover(const struct tarn_publisher *p, const struct tarn_re
     return r->nlocations > 0;
 }
 
-static int judge_losers(struct tarn_publisher *p, struct tarn_publish *items, size_t n, uint64_t since)
+static int judge_losers(struct tarn_publisher *p, struct tarn_publish *items, size_t n, uint64_t since,
+                        struct tarn_reason *why)
 {
     int rc = 0;
     size_t ndead = 0, *dead = calloc(n, sizeof(*dead));
@@ -67,7 +110,7 @@ static int judge_losers(struct tarn_publisher *p, struct tarn_publish *items, si
             dead[ndead++] = i;
     }
     if (ndead)
-        rc = replace_dead(p, items, dead, ndead);
+        rc = replace_dead(p, items, dead, ndead, why);
     free(dead);
     return rc;
 }
@@ -82,29 +125,29 @@ void count_published(struct tarn_publisher *p, const struct tarn_publish *items,
     pthread_mutex_unlock(&p->lock);
 }
 
-/* Publishes; on failure of the whole call every item has its code. */
-static int publish_all(struct tarn_publisher *p, struct tarn_publish *items, size_t n)
+/* What follows when Redis has run the publishes. */
+static int finish(struct tarn_publisher *p, struct tarn_publish *items, size_t n, uint64_t since,
+                  struct tarn_reason *why)
 {
-    int rc = call_publish(p, items, n);
+    struct tarn_reason failure;
+    tarn_reason_keep(&failure, judge_losers(p, items, n, since, why));
+    count_published(p, items, n);
+    publish_behind(p, items, n, why);
+    return tarn_reason_fail(&failure);
+}
+
+/* Publishes; on failure of the whole call every item has its code. */
+static int publish_all(struct tarn_publisher *p, struct tarn_publish *items, size_t n,
+                       struct tarn_reason *why)
+{
+    int rc = call_publish(p, items, n, why);
     uint64_t since = tarn_now_ns();
     if (rc) {
         for (size_t i = 0; i < n; i++)
             items[i].status = rc;
         return rc;
     }
-    rc = judge_losers(p, items, n, since);
-    count_published(p, items, n);
-    publish_behind(p, items, n);
-    return rc;
-}
-
-/* Finishes what a direct publish has left undone. */
-static int finish_asked(struct tarn_publisher *p, struct tarn_request *r)
-{
-    int rc = judge_losers(p, r->publishes, r->n, tarn_now_ns());
-    count_published(p, r->publishes, r->n);
-    publish_behind(p, r->publishes, r->n);
-    return rc;
+    return finish(p, items, n, since, why);
 }
 
 bool any_replace(const struct tarn_publish *items, size_t n)
@@ -116,49 +159,47 @@ bool any_replace(const struct tarn_publish *items, size_t n)
     return false;
 }
 
-/* All but the replaces, which get the code. */
-static int publish_rest(struct tarn_publisher *p, struct tarn_publish *items, size_t n, int code)
+/* All but the replaces: they are AGAIN for what *why says. */
+static int publish_rest(struct tarn_publisher *p, struct tarn_publish *items, size_t n,
+                        struct tarn_reason *why)
 {
     struct tarn_publish *rest = calloc(n, sizeof(*rest));
+    struct tarn_reason other;
     size_t nrest = 0, at = 0;
-    char why[TARN_SENTENCE];
-    snprintf(why, sizeof(why), "%s", tarn_last_error());
     for (size_t i = 0; rest && i < n; i++) {
         if (items[i].mode != TARN_PUBLISH_REPLACE)
             rest[nrest++] = items[i];
     }
-    int rc = nrest ? publish_all(p, rest, nrest) : 0;
+    int rc = nrest ? publish_all(p, rest, nrest, &other) : 0;
     for (size_t i = 0; i < n; i++) {
         if (rest && items[i].mode != TARN_PUBLISH_REPLACE)
             items[i] = rest[at++];
         else
-            items[i].status = code;
+            items[i].status = why->code;
     }
     free(rest);
-    if (!rc)
-        tarn_last_error_set(why);
     return rc;
 }
 
-static int publish(struct tarn_publisher *p, struct tarn_publish *items, size_t n)
+static int publish(struct tarn_publisher *p, struct tarn_publish *items, size_t n, struct tarn_reason *why)
 {
     int unsettled = any_replace(items, n) ? settled_before(p) : 0;
-    return unsettled ? publish_rest(p, items, n, unsettled) : publish_all(p, items, n);
+    return tarn_reason_keep(why, unsettled) ? publish_rest(p, items, n, why) : publish_all(p, items, n, why);
 }
 
 /* --- a round ------------------------------------------------------------------------------------ */
 
-void work_beat(struct tarn_publisher *p, struct tarn_request *r)
+int work_beat(struct tarn_publisher *p, struct tarn_request *r)
 {
-    int rc = tarn_directory_beat(p->o.directory, &r->beat, call_deadline(p));
+    struct tarn_reason why;
+    int rc = tarn_reason_keep(&why, tarn_directory_beat(p->o.directory, &r->beat, call_deadline(p)));
     account(p, r->beat.conflict ? 0 : rc);
-    if (rc)
-        request_failed(r, rc);
     if (!rc || r->beat.conflict)
         settled_note(p, &r->beat);
     bool listed = !r->beat.other && !r->beat.gone && !r->beat.taken_epoch;
     if (!rc)
         p->listed_until_ms = listed ? r->beat.state.now_ms + p->o.ttl_ms : 0;
+    return tarn_reason_fail(&why);
 }
 
 static int fail_items(struct tarn_request *first, const struct tarn_request *end)
@@ -180,10 +221,12 @@ static int publish_together(struct tarn_publisher *p, struct tarn_request *first
         return fail_items(first, end);
     for (struct tarn_request *r = first; r != end; at += r->n, r = r->next)
         memcpy(all + at, r->publishes, r->n * sizeof(*all));
-    int rc = publish(p, all, n);
+    int rc = publish(p, all, n, &first->partly);
     at = 0;
-    for (struct tarn_request *r = first; r != end; at += r->n, r = r->next)
+    for (struct tarn_request *r = first; r != end; at += r->n, r = r->next) {
         memcpy(r->publishes, all + at, r->n * sizeof(*all));
+        r->partly = first->partly;
+    }
     free(all);
     return rc;
 }
@@ -194,22 +237,20 @@ static int publish_some(struct tarn_publisher *p, struct tarn_request *first, st
     size_t n = first->n;
     *next = first->next;
     if (first->asked)
-        return finish_asked(p, first);
+        return finish(p, first->publishes, n, tarn_now_ns(), &first->partly); /* of a direct publish */
     for (; *next && !(*next)->asked; *next = (*next)->next)
         n += (*next)->n;
-    return *next == first->next ? publish(p, first->publishes, n) : publish_together(p, first, *next, n);
+    return *next == first->next ? publish(p, first->publishes, n, &first->partly)
+                                : publish_together(p, first, *next, n);
 }
 
 void work_publish(struct tarn_publisher *p, struct request_queue *q)
 {
     struct tarn_request *next;
     for (struct tarn_request *first = q->first; first; first = next) {
-        tarn_last_error_set("");
         int rc = publish_some(p, first, &next);
-        for (struct tarn_request *r = first; rc && r != next; r = r->next)
-            request_failed(r, rc);
-        for (struct tarn_request *r = first; !rc && r != next; r = r->next)
-            snprintf(r->error, sizeof(r->error), "%s", tarn_last_error()); /* why items are AGAIN */
+        for (struct tarn_request *r = first; r != next; r = r->next)
+            tarn_reason_keep(&r->failure, rc);
     }
 }
 
@@ -227,9 +268,10 @@ static void mark_present(void *arg, size_t i, int status, const struct tarn_reco
     }
 }
 
-static int restore(struct tarn_publisher *p, struct tarn_request *r)
+int work_restore(struct tarn_publisher *p, struct tarn_request *r)
 {
     size_t missing = 0;
+    bool again = false;
     struct tarn_key *keys = calloc(r->n, sizeof(*keys));
     if (!keys)
         return tarn_fail(TARN_E_NO_MEMORY, "restore: out of memory");
@@ -251,27 +293,19 @@ static int restore(struct tarn_publisher *p, struct tarn_request *r)
         r->publishes[missing++] = r->publishes[i];
         r->publishes[i] = swap;
     }
-    rc = missing ? publish(p, r->publishes, missing) : 0;
+    rc = missing ? publish(p, r->publishes, missing, &r->partly) : 0;
     for (size_t i = 0; i < missing; i++) {
         r->restored += r->publishes[i].status == 0;
-        if (!rc && r->publishes[i].status == TARN_E_AGAIN)
-            rc = TARN_E_AGAIN;
+        again |= r->publishes[i].status == TARN_E_AGAIN;
     }
-    return rc;
+    if (!rc && again)
+        tarn_reason_fail(&r->partly);
+    return !rc && again ? TARN_E_AGAIN : rc;
 }
 
-void work_restore(struct tarn_publisher *p, struct tarn_request *r)
+int work_withdraw(struct tarn_publisher *p, struct tarn_request *r)
 {
-    int rc = restore(p, r);
-    if (rc)
-        request_failed(r, rc);
-}
-
-void work_withdraw(struct tarn_publisher *p, struct tarn_request *r)
-{
-    int rc = work_withdraw_items(p, r->withdraws, r->n);
-    if (rc)
-        request_failed(r, rc);
+    return withdraw_items(p, r->withdraws, r->n);
 }
 
 /* --- scanning ----------------------------------------------------------------------------------- */
@@ -288,22 +322,12 @@ struct page_copy {
 
 struct page {
     const struct tarn_publisher *publisher;
-    struct page_copy *copies;
-    size_t n, room;
+    struct tarn_buf list; /* of struct page_copy, as the next two have it once all is read */
+    const struct page_copy *copies;
+    size_t n;
     struct tarn_buf keys;
     uint64_t seen;
 };
-
-static int page_grow(struct page *page)
-{
-    size_t room = page->room ? 2 * page->room : SCAN_COUNT;
-    struct page_copy *copies = realloc(page->copies, room * sizeof(*copies));
-    if (!copies)
-        return tarn_fail(TARN_E_NO_MEMORY, "sweep: out of memory");
-    page->copies = copies;
-    page->room = room;
-    return 0;
-}
 
 /* The buffer of keys moves as it grows. */
 static int take_copies(void *arg, const struct tarn_key *key, const struct tarn_location *copies,
@@ -313,16 +337,12 @@ static int take_copies(void *arg, const struct tarn_key *key, const struct tarn_
     size_t at = page->keys.bytes;
     page->seen++;
     tarn_buf_add(&page->keys, key->data, key->bytes);
-    if (page->keys.failed)
-        return tarn_fail(TARN_E_NO_MEMORY, "sweep: out of memory");
     for (uint32_t i = 0; i < n; i++) {
-        int rc = page->n == page->room ? page_grow(page) : 0;
-        if (rc)
-            return rc;
         bool elsewhere = strcmp(copies[i].node, page->publisher->o.node) != 0;
-        page->copies[page->n++] = (struct page_copy){at, key->bytes, copies[i], i >= nlocations && elsewhere};
+        struct page_copy c = {at, key->bytes, copies[i], i >= nlocations && elsewhere};
+        tarn_buf_add(&page->list, &c, sizeof(c));
     }
-    return 0;
+    return page->keys.failed || page->list.failed ? tarn_fail(TARN_E_NO_MEMORY, "sweep: out of memory") : 0;
 }
 
 static struct tarn_key page_key(const struct page *page, const struct page_copy *c)
@@ -385,23 +405,22 @@ static int sweep_page(struct tarn_publisher *p, const struct page *page, uint64_
     return rc;
 }
 
-void work_scan(struct tarn_publisher *p, struct tarn_request *r)
+int work_scan(struct tarn_publisher *p, struct tarn_request *r)
 {
     struct page page = {.publisher = p};
     int rc = account(p, tarn_directory_scan_page(p->o.directory, SCAN_COUNT, &r->cursor, call_deadline(p),
                                                  take_copies, &page));
+    page.copies = (const void *)page.list.data;
+    page.n = page.list.bytes / sizeof(*page.copies);
     if (!rc && page.n)
         rc = sweep_page(p, &page, &r->withdrawn);
     r->seen = page.seen;
-    if (rc)
-        request_failed(r, rc);
-    free(page.copies);
+    tarn_buf_free(&page.list);
     tarn_buf_free(&page.keys);
+    return rc;
 }
 
-void work_leave(struct tarn_publisher *p, struct tarn_request *r)
+int work_leave(struct tarn_publisher *p, struct tarn_request *r)
 {
-    int rc = account(p, tarn_directory_leave(p->o.directory, r->record, call_deadline(p)));
-    if (rc)
-        request_failed(r, rc);
+    return account(p, tarn_directory_leave(p->o.directory, r->record, call_deadline(p)));
 }

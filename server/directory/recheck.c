@@ -11,20 +11,22 @@
 
 struct tarn_recheck {
     struct tarn_request request;
-    struct tarn_node *node;
-    void (*all_read)(struct tarn_node *n);
+    struct tarn_store *store;
+    struct tarn_publisher *publisher;
+    void (*all_read)(void *arg);
+    void *arg;
     bool busy, again;
     uint64_t rounds;
     struct tarn_location found[MEMBERS], freed[MEMBERS];
 };
 
-bool tarn_recheck_free_copy(struct tarn_node *n, const struct tarn_location *l)
+bool tarn_recheck_free_copy(struct tarn_store *s, const struct tarn_location *l)
 {
-    int pool = tarn_store_pool_find(n->store, l->pool, strlen(l->pool));
+    int pool = tarn_store_pool_find(s, l->pool, strlen(l->pool));
     if (pool < 0)
         return true;
-    bool publishing = tarn_store_is_publishing(n->store, (uint32_t)pool, l->slot, l->gen);
-    tarn_store_release(n->store, (uint32_t)pool, l->slot, l->gen);
+    bool publishing = tarn_store_is_publishing(s, (uint32_t)pool, l->slot, l->gen);
+    tarn_store_release(s, (uint32_t)pool, l->slot, l->gen);
     return !publishing;
 }
 
@@ -33,7 +35,7 @@ static void submit(struct tarn_recheck *r, size_t nfreed)
     r->busy = true;
     r->request.nfreed = nfreed;
     r->request.n = MEMBERS;
-    tarn_publisher_submit(r->node->publisher, &r->request);
+    tarn_publisher_submit(r->publisher, &r->request);
 }
 
 /* Members go out of the set after their copies were freed; what is being published stays for another time. */
@@ -42,10 +44,10 @@ static void read_some(struct tarn_request *request)
     struct tarn_recheck *r = TARN_CONTAINER_OF(request, struct tarn_recheck, request);
     size_t nfreed = 0;
     r->busy = false;
-    if (request->status)
+    if (request->failure.code)
         return;
     for (size_t i = 0; i < request->n; i++) {
-        if (tarn_recheck_free_copy(r->node, &r->found[i]))
+        if (tarn_recheck_free_copy(r->store, &r->found[i]))
             r->freed[nfreed++] = r->found[i];
     }
     if (!nfreed)
@@ -54,17 +56,20 @@ static void read_some(struct tarn_request *request)
         r->again = r->again && nfreed;
         submit(r, nfreed);
     } else {
-        r->all_read(r->node);
+        r->all_read(r->arg);
     }
 }
 
-int tarn_recheck_new(struct tarn_node *n, void (*all_read)(struct tarn_node *n), struct tarn_recheck **r_p)
+int tarn_recheck_new(struct tarn_store *s, struct tarn_publisher *p, void (*all_read)(void *arg), void *arg,
+                     struct tarn_recheck **r_p)
 {
     struct tarn_recheck *r = calloc(1, sizeof(*r));
     if (!r)
         return tarn_fail(TARN_E_NO_MEMORY, "recheck: out of memory");
-    r->node = n;
+    r->store = s;
+    r->publisher = p;
     r->all_read = all_read;
+    r->arg = arg;
     r->request = (struct tarn_request){
         .kind = TARN_REQUEST_RECHECK, .done = read_some, .freed = r->freed, .found = r->found};
     *r_p = r;

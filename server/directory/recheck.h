@@ -7,12 +7,14 @@
 #ifndef TARN_SERVER_RECHECK_H
 #define TARN_SERVER_RECHECK_H
 
-#include "server/parts.h"
+#include "server/directory/publisher.h"
+#include "server/store/store.h"
 
 struct tarn_recheck;
 
-/* all_read is called when the set has been read to its end. */
-int tarn_recheck_new(struct tarn_node *n, void (*all_read)(struct tarn_node *n), struct tarn_recheck **r_p);
+/* all_read(arg) is called when the set has been read to its end. */
+int tarn_recheck_new(struct tarn_store *s, struct tarn_publisher *p, void (*all_read)(void *arg), void *arg,
+                     struct tarn_recheck **r_p);
 void tarn_recheck_free(struct tarn_recheck *r);
 void tarn_recheck_tick(struct tarn_recheck *r);
 /* Starts reading the set, again if it is being read. When tarn_recheck_rounds() reaches the returned number,
@@ -25,6 +27,6 @@ uint64_t tarn_recheck_rounds(const struct tarn_recheck *r);
  * Frees a displaced copy of this node. False: its own commit has not ended. The copy can be read until the
  * commit ends, which frees it.
  */
-bool tarn_recheck_free_copy(struct tarn_node *n, const struct tarn_location *l);
+bool tarn_recheck_free_copy(struct tarn_store *s, const struct tarn_location *l);
 
 #endif

@@ -26,10 +26,12 @@ struct pass {
 };
 
 struct tarn_scrub {
-    struct tarn_node *node;
+    struct tarn_scrub_options o;
+    struct tarn_scrub_stats stats;
     struct pass own, sweep;
     bool restoring; /* the own pass publishes what is missing */
     bool comparing; /* check_all has not come to its end */
+    bool ended;
     struct tarn_stored objects[PAGE];
     struct tarn_publish items[PAGE];
 };
@@ -38,9 +40,8 @@ struct tarn_scrub {
 
 static void pass_end(struct pass *p, const char *what)
 {
-    const struct tarn_node *n = p->scrub->node;
     if (p->changed)
-        tarn_log(&n->log, TARN_LOG_INFO, AT, "msg=\"%s\" objects=%" PRIu64 " pages=%" PRIu64, what,
+        tarn_log(p->scrub->o.log, TARN_LOG_INFO, AT, "msg=\"%s\" objects=%" PRIu64 " pages=%" PRIu64, what,
                  p->changed, p->pages);
     p->last_pages = p->pages;
     p->running = p->urgent = false;
@@ -50,26 +51,20 @@ static void pass_begin(struct pass *p)
 {
     p->running = true;
     p->cursor = p->pages = p->changed = 0;
-    p->next_ns = tarn_now_ns() + (uint64_t)p->scrub->node->config->scrub_s * TARN_NS_PER_S;
+    p->next_ns = tarn_now_ns() + p->scrub->o.scrub_s * TARN_NS_PER_S;
 }
 
 static void pass_page(struct pass *p)
 {
     p->busy = true;
     p->pages++;
-    tarn_publisher_submit(p->scrub->node->publisher, &p->request);
-}
-
-/* A node that takes its objects out of the directory must not put them back. */
-static bool node_ends(const struct pass *p)
-{
-    return p->scrub->node->state == TARN_NODE_WITHDRAWING;
+    tarn_publisher_submit(p->scrub->o.publisher, &p->request);
 }
 
 /* After a page: goes on at once when there is reason to. */
 static void pass_continue(struct pass *p)
 {
-    if (node_ends(p))
+    if (p->scrub->ended)
         return;
     if (p->restart) {
         p->restart = false;
@@ -84,19 +79,19 @@ static void pass_continue(struct pass *p)
 
 static void pass_tick(struct pass *p, uint64_t expected_pages)
 {
-    const struct tarn_node_config *c = p->scrub->node->config;
+    const struct tarn_scrub_options *o = &p->scrub->o;
     if (p->busy)
         return;
     if (!p->running && tarn_now_ns() >= p->next_ns)
         pass_begin(p);
-    p->budget = 1 + expected_pages * (uint64_t)c->heartbeat_ms / ((uint64_t)c->scrub_s * 1000);
+    p->budget = 1 + expected_pages * o->heartbeat_ms / (o->scrub_s * 1000ull);
     pass_continue(p);
 }
 
 /* Begins at once; when Redis fails meanwhile the next tick goes on. */
 static void pass_urgent(struct pass *p)
 {
-    if (node_ends(p))
+    if (p->scrub->ended)
         return;
     p->urgent = true;
     if (p->busy) {
@@ -113,9 +108,9 @@ static void own_page(struct pass *p)
 {
     struct tarn_scrub *s = p->scrub;
     p->request.publish_missing = s->restoring;
-    memcpy(p->request.directory, s->node->presence.known, sizeof(p->request.directory));
+    memcpy(p->request.directory, s->o.directory, sizeof(p->request.directory));
     p->request.cursor = p->cursor;
-    p->request.n = tarn_store_list(s->node->store, &p->cursor, s->objects, PAGE);
+    p->request.n = tarn_store_list(s->o.store, &p->cursor, s->objects, PAGE);
     for (size_t i = 0; i < p->request.n; i++) {
         const struct tarn_stored *o = &s->objects[i];
         s->items[i] = (struct tarn_publish){
@@ -136,14 +131,14 @@ static void own_page(struct pass *p)
 /* Nobody finds this copy any more. */
 static void free_losers(struct pass *p, int status)
 {
-    struct tarn_node *n = p->scrub->node;
+    struct tarn_scrub *s = p->scrub;
     for (size_t i = 0; i < p->request.n; i++) {
         const struct tarn_location *l = &p->request.publishes[i].record.locations[0];
         if (p->request.publishes[i].status != status)
             continue;
-        int pool = tarn_store_pool_find(n->store, l->pool, strlen(l->pool));
-        bool freed = pool >= 0 && tarn_store_release(n->store, (uint32_t)pool, l->slot, l->gen);
-        n->stats.scrub_freed += freed;
+        int pool = tarn_store_pool_find(s->o.store, l->pool, strlen(l->pool));
+        bool freed = pool >= 0 && tarn_store_release(s->o.store, (uint32_t)pool, l->slot, l->gen);
+        s->stats.freed += freed;
         p->changed += freed && !p->request.publish_missing;
     }
 }
@@ -162,14 +157,14 @@ static void own_done(struct tarn_request *r)
 {
     struct pass *p = TARN_CONTAINER_OF(r, struct pass, request);
     p->busy = false;
-    if (r->status || (r->unsure && misses_any(r))) {
+    if (r->failure.code || (r->unsure && misses_any(r))) {
         p->cursor = r->cursor;
         return;
     }
     free_losers(p, TARN_E_EXISTS);
     if (!r->publish_missing)
         free_losers(p, TARN_E_NOT_FOUND);
-    p->scrub->node->stats.restored += r->restored;
+    p->scrub->stats.restored += r->restored;
     p->changed += r->restored;
     pass_continue(p);
 }
@@ -186,11 +181,11 @@ static void sweep_done(struct tarn_request *r)
 {
     struct pass *p = TARN_CONTAINER_OF(r, struct pass, request);
     p->busy = false;
-    if (r->status)
+    if (r->failure.code)
         return;
     p->cursor = r->cursor;
     p->changed += r->withdrawn;
-    p->scrub->node->stats.scrub_withdrawn += r->withdrawn;
+    p->scrub->stats.withdrawn += r->withdrawn;
     if (!p->cursor && !p->restart)
         pass_end(p, "void locations withdrawn");
     pass_continue(p);
@@ -198,13 +193,13 @@ static void sweep_done(struct tarn_request *r)
 
 /* --- outside ------------------------------------------------------------------------------------ */
 
-int tarn_scrub_new(struct tarn_node *n, struct tarn_scrub **s_p)
+int tarn_scrub_new(const struct tarn_scrub_options *o, struct tarn_scrub **s_p)
 {
-    uint64_t first = tarn_now_ns() + (uint64_t)n->config->scrub_s * TARN_NS_PER_S;
+    uint64_t first = tarn_now_ns() + o->scrub_s * TARN_NS_PER_S;
     struct tarn_scrub *s = calloc(1, sizeof(*s));
     if (!s)
         return tarn_fail(TARN_E_NO_MEMORY, "scrub: out of memory");
-    s->node = n;
+    s->o = *o;
     s->own = (struct pass){.scrub = s, .next_page = own_page, .next_ns = first};
     s->own.request =
         (struct tarn_request){.kind = TARN_REQUEST_RESTORE, .done = own_done, .publishes = s->items};
@@ -223,10 +218,10 @@ void tarn_scrub_tick(struct tarn_scrub *s)
 {
     uint32_t npools;
     uint64_t objects = 0;
-    tarn_store_pools(s->node->store, &npools);
+    tarn_store_pools(s->o.store, &npools);
     for (uint32_t i = 0; i < npools; i++) {
         struct tarn_pool_stats stats;
-        tarn_store_stats(s->node->store, i, &stats);
+        tarn_store_stats(s->o.store, i, &stats);
         objects += stats.objects;
     }
     pass_tick(&s->own, objects / PAGE);
@@ -264,4 +259,14 @@ bool tarn_scrub_restores(const struct tarn_scrub *s)
 bool tarn_scrub_compares(const struct tarn_scrub *s)
 {
     return s->comparing;
+}
+
+void tarn_scrub_end(struct tarn_scrub *s)
+{
+    s->ended = true;
+}
+
+struct tarn_scrub_stats tarn_scrub_stats(const struct tarn_scrub *s)
+{
+    return s->stats;
 }

@@ -13,9 +13,24 @@
 #ifndef TARN_SERVER_SCRUB_H
 #define TARN_SERVER_SCRUB_H
 
-#include "server/parts.h"
+#include "server/directory/publisher.h"
+#include "server/store/store.h"
 
-int tarn_scrub_new(struct tarn_node *n, struct tarn_scrub **s_p);
+struct tarn_scrub;
+
+struct tarn_scrub_options {
+    struct tarn_store *store;
+    struct tarn_publisher *publisher;
+    const struct tarn_logger *log;
+    const char *directory; /* id of the directory that was told of all objects; its text may change */
+    uint32_t heartbeat_ms, scrub_s;
+};
+
+struct tarn_scrub_stats {
+    uint64_t restored, withdrawn, freed;
+};
+
+int tarn_scrub_new(const struct tarn_scrub_options *o, struct tarn_scrub **s_p);
 /* The publisher must have stopped, so that no page is under way. NULL is allowed. */
 void tarn_scrub_free(struct tarn_scrub *s);
 /* To be called after every successful beat, behind the calls below that it causes. */
@@ -31,5 +46,10 @@ void tarn_scrub_stop(struct tarn_scrub *s);
 /* Is a pass of restore_all, of check_all unfinished? */
 bool tarn_scrub_restores(const struct tarn_scrub *s);
 bool tarn_scrub_compares(const struct tarn_scrub *s);
+/* No page follows the one under way: the node takes its objects out of the directory, and must not put them
+ * back.
+ */
+void tarn_scrub_end(struct tarn_scrub *s);
+struct tarn_scrub_stats tarn_scrub_stats(const struct tarn_scrub *s);
 
 #endif

@@ -24,55 +24,15 @@
 #include <stdlib.h>
 
 #include "base/error.h"
+#include "server/store/alloc_impl.h"
 
-#define NONE UINT32_MAX
-#define LOWEST 0 /* the extent at 0: splitting and merging keep the lower node */
-#define ROW_BITS 5
-#define CLASSES_A_ROW (1u << ROW_BITS)
-#define ROWS (64 - ROW_BITS + 1)
-#define CLASSES (ROWS * CLASSES_A_ROW)
-#define BANDS 32
 #define SCAN_MAX 8                 /* holes of a class and band that are compared for the best fit */
 #define LAST_SCAN_MAX 1024         /* holes looked at before a request is refused */
 #define LARGE_PART 800             /* larger than that part of the pool is large */
 #define LOG_ONE 256                /* log2 is in 1/256 */
 #define PLACE_WEIGHT (7 * LOG_ONE) /* the far end weighs as much as 2^7 times the rest */
 
-struct extent {
-    uint64_t at, units;    /* units 0: the node is unused */
-    uint32_t below, above; /* neighbours in address; above also links unused nodes */
-    uint32_t prev, next;   /* holes of the same band and class */
-    uint32_t owner;        /* NONE: a hole */
-};
-
-/* Holes that begin in a part of the pool. Zero is empty, so that a new one takes no memory. */
-struct band {
-    uint64_t rows; /* which rows have a hole */
-    uint32_t columns[ROWS];
-    uint32_t heads[CLASSES]; /* plus 1 */
-    uint64_t extents;        /* used ones that begin here */
-};
-
-struct tarn_alloc {
-    uint64_t units, used; /* in units */
-    uint64_t band_units;
-    uint32_t shift; /* log2 of a unit */
-    uint64_t holes, extents;
-    struct extent *nodes;
-    uint32_t nnodes, room; /* nodes ever used; nodes there is memory for */
-    uint32_t unused;       /* first unused node below nnodes */
-    struct band bands[BANDS];
-};
-
 /* --- size classes ------------------------------------------------------------------------------- */
-
-static uint32_t class_of(uint64_t units)
-{
-    if (units < CLASSES_A_ROW)
-        return (uint32_t)units;
-    uint32_t row = 63 - (uint32_t)__builtin_clzll(units) - ROW_BITS;
-    return (row + 1) * CLASSES_A_ROW + (uint32_t)(units >> row) % CLASSES_A_ROW;
-}
 
 /* The band's first class from `c` on that has a hole, or NONE. */
 static uint32_t class_next(const struct band *b, uint32_t c)
@@ -396,78 +356,4 @@ void tarn_alloc_stats(const struct tarn_alloc *a, struct tarn_alloc_stats *s)
         .holes = a->holes,
         .extents = a->extents,
     };
-}
-
-/* --- verification ------------------------------------------------------------------------------- */
-
-static int broken(const char *what, uint64_t where)
-{
-    tarn_fail(TARN_E_INVALID, "allocator: %s at unit %llu", what, (unsigned long long)where);
-    return -1;
-}
-
-static int verify_addresses(const struct tarn_alloc *a, uint64_t *holes_p)
-{
-    uint32_t i = LOWEST, below = NONE;
-    uint64_t at = 0, used = 0, extents = 0;
-    for (; i != NONE; below = i, i = a->nodes[i].above) {
-        const struct extent *e = &a->nodes[i];
-        if (e->at != at || e->units == 0 || e->below != below)
-            return broken("extents do not join", at);
-        if (is_hole(a, i) && is_hole(a, below))
-            return broken("two holes side by side", at);
-        at += e->units;
-        used += is_hole(a, i) ? 0 : e->units;
-        extents += !is_hole(a, i);
-        *holes_p += is_hole(a, i);
-    }
-    if (at != a->units || used != a->used || extents != a->extents || *holes_p != a->holes)
-        return broken("totals are wrong", at);
-    return 0;
-}
-
-static int verify_class(const struct tarn_alloc *a, const struct band *b, uint32_t c, uint64_t *holes_p)
-{
-    bool marked = b->columns[c / CLASSES_A_ROW] >> c % CLASSES_A_ROW & 1;
-    if (marked != (b->heads[c] != 0) || (marked && !(b->rows >> c / CLASSES_A_ROW & 1)))
-        return broken("bitmaps and lists differ", c);
-    uint32_t prev = NONE;
-    for (uint32_t i = b->heads[c] - 1; i != NONE; prev = i, i = a->nodes[i].next) {
-        const struct extent *e = &a->nodes[i];
-        if (!is_hole(a, i) || class_of(e->units) != c || e->prev != prev ||
-            &a->bands[e->at / a->band_units] != b)
-            return broken("a list has a wrong member", e->at);
-        ++*holes_p;
-    }
-    return 0;
-}
-
-static int verify_band(const struct tarn_alloc *a, const struct band *b, uint64_t *holes_p)
-{
-    for (uint32_t c = 0; c < CLASSES; c++) {
-        if (verify_class(a, b, c, holes_p) != 0)
-            return -1;
-    }
-    for (uint32_t row = 0; row < ROWS; row++) {
-        if ((b->rows >> row & 1) != (b->columns[row] != 0))
-            return broken("a row is marked wrongly", row);
-    }
-    return 0;
-}
-
-int tarn_alloc_verify(const struct tarn_alloc *a)
-{
-    uint64_t by_address = 0, by_class = 0, extents = 0;
-    if (verify_addresses(a, &by_address) != 0)
-        return -1;
-    for (const struct band *b = a->bands; b < a->bands + BANDS; b++) {
-        if (verify_band(a, b, &by_class) != 0)
-            return -1;
-        extents += b->extents;
-    }
-    if (by_address != by_class)
-        return broken("a hole is in no list", by_class);
-    if (extents != a->extents)
-        return broken("bands' totals are wrong", extents);
-    return 0;
 }

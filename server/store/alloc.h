@@ -42,7 +42,4 @@ struct tarn_alloc_stats {
 };
 void tarn_alloc_stats(const struct tarn_alloc *a, struct tarn_alloc_stats *s);
 
-/* Walks every invariant (tests): 0, or -1 with a sentence in the last error. */
-int tarn_alloc_verify(const struct tarn_alloc *a);
-
 #endif

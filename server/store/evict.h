@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Eviction policies: which object of a pool goes next.
+ * Which object of a pool is evicted next: least recently used, sampled.
  *
- * A policy knows slots, nothing else. It is told which slots hold evictable objects, and names victims;
- * the store evicts. A policy instance belongs to one pool and one thread (control).
+ * It knows slots, nothing else. It is told which slots hold evictable objects, and names victims; the store
+ * evicts. An instance belongs to one pool and one thread (control).
  */
 #ifndef TARN_SERVER_EVICT_H
 #define TARN_SERVER_EVICT_H
@@ -14,7 +14,7 @@
 
 struct tarn_evict;
 
-/* What a policy may look at. */
+/* What it may look at. */
 struct tarn_evict_view {
     const _Atomic uint32_t *touch; /* time of last use in ticks; clients write it, so it may be nonsense */
     uint32_t nslots;
@@ -23,24 +23,19 @@ struct tarn_evict_view {
     void *arg;
 };
 
-struct tarn_evict_ops {
-    const char *name;
-    /* `seed` is of the policy's own random source. NO_MEMORY. */
-    int (*create)(const struct tarn_evict_view *view, uint64_t seed, struct tarn_evict **e_p);
-    void (*destroy)(struct tarn_evict *e);
-    /* The slot holds an object that may be evicted from now on; no longer. Paired, never fail. */
-    void (*added)(struct tarn_evict *e, uint32_t slot);
-    void (*removed)(struct tarn_evict *e, uint32_t slot);
-    /*
-     * An idle slot that was added, the best to evict at tick `now`; UINT32_MAX when there is none. The
-     * store either evicts it (removed() follows) or could not use it: asked again at once, the policy
-     * names another one if it can.
-     */
-    uint32_t (*victim)(struct tarn_evict *e, uint32_t now);
-};
-
-/* Least recently used by touch, sampled (evict_lru.c). */
-extern const struct tarn_evict_ops tarn_evict_lru;
+/* `seed` is of its own random source. NO_MEMORY. */
+int tarn_evict_new(const struct tarn_evict_view *view, uint64_t seed, struct tarn_evict **e_p);
+/* NULL is allowed. */
+void tarn_evict_free(struct tarn_evict *e);
+/* The slot holds an object that may be evicted from now on; no longer. Paired, never fail. */
+void tarn_evict_add(struct tarn_evict *e, uint32_t slot);
+void tarn_evict_remove(struct tarn_evict *e, uint32_t slot);
+/*
+ * An idle slot that was added, the best to evict at tick `now`; UINT32_MAX when there is none. The store
+ * either evicts it (tarn_evict_remove() follows) or could not use it: asked again at once, another one if
+ * there is one.
+ */
+uint32_t tarn_evict_victim(struct tarn_evict *e, uint32_t now);
 
 /* Ticks since a slot was used. A client's clock may run a little ahead of the node's: that is 0. */
 static inline uint32_t tarn_evict_age(const _Atomic uint32_t *touch, uint32_t slot, uint32_t now)

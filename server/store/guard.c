@@ -11,7 +11,6 @@
  * whether the slot is his; a commit takes the slot from everyone, then looks for writers.
  */
 #include "base/error.h"
-#include "server/store/store.h"
 #include "server/store/store_impl.h"
 
 /* Readers know an even gen, writers an odd one. */

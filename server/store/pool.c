@@ -15,7 +15,6 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -189,7 +188,7 @@ static int memfd_map(const char *pool, const char *part, uint64_t bytes, unsigne
     return 0;
 }
 
-int tarn_pool_create_slots(const char *name, struct tarn_pool_memory *m)
+static int create_slots(const char *name, struct tarn_pool_memory *m)
 {
     void *gen = NULL, *touch = NULL;
     int rc = memfd_map(name, "gen", m->nslots * sizeof(uint64_t), 0, &m->gen_fd, &gen);
@@ -200,13 +199,15 @@ int tarn_pool_create_slots(const char *name, struct tarn_pool_memory *m)
     return rc;
 }
 
-int tarn_pool_create(const char *name, uint64_t bytes, uint32_t nslots, bool huge, struct tarn_pool_memory *m)
+int tarn_pool_create(const char *name, uint64_t bytes, uint32_t nslots, bool huge, const char *device,
+                     struct tarn_pool_memory *m)
 {
     struct tarn_pool_memory made = {
         .bytes = bytes, .nslots = nslots, .memfd = -1, .gen_fd = -1, .touch_fd = -1};
-    int rc = memfd_map(name, "arena", bytes, huge ? MFD_HUGETLB : 0, &made.memfd, &made.base);
+    int rc = device[0] ? tarn_pool_take_gpu(name, device, &made)
+                       : memfd_map(name, "arena", bytes, huge ? MFD_HUGETLB : 0, &made.memfd, &made.base);
     if (rc == 0)
-        rc = tarn_pool_create_slots(name, &made);
+        rc = create_slots(name, &made);
     if (rc != 0) {
         tarn_pool_destroy(&made);
         return rc;

@@ -6,20 +6,15 @@
 #include "transport/node_half.h"
 
 /*
- * Creates and maps the memfds of a pool: arena, gen, touch. Shared, sealed against resizing, all zero,
- * no page touched yet. Fills *m except its name. Checks nothing beforehand; the kernel may refuse.
- * CONFIG (huge pages do not fit), NO_MEMORY, SYSTEM.
+ * Creates the memory of a pool. device "": memfds of arena, gen and touch, shared, sealed against resizing,
+ * all zero, no page touched yet. Else the arena is in the memory of that GPU, named by its index or its uuid.
+ * Fills *m except its name. Checks nothing beforehand; the kernel or the driver may refuse. CONFIG (huge
+ * pages do not fit), NO_MEMORY, SYSTEM; UNAVAILABLE: there is no such GPU, with those there are.
  */
-int tarn_pool_create(const char *name, uint64_t bytes, uint32_t nslots, bool huge,
+int tarn_pool_create(const char *name, uint64_t bytes, uint32_t nslots, bool huge, const char *device,
                      struct tarn_pool_memory *m);
-/*
- * The same with the arena in the memory of a GPU (pool_gpu.c), named by its index or its uuid.
- * UNAVAILABLE: there is no such GPU, with those there are; NO_MEMORY: with what is free on it.
- */
-int tarn_pool_create_gpu(const char *name, uint64_t bytes, uint32_t nslots, const char *device,
-                         struct tarn_pool_memory *m);
-/* The slot arrays alone, into m->gen and m->touch; m->nslots says how many. */
-int tarn_pool_create_slots(const char *name, struct tarn_pool_memory *m);
+/* The device and arena of a GPU pool (pool_gpu.c), into *m. */
+int tarn_pool_take_gpu(const char *name, const char *device, struct tarn_pool_memory *m);
 void tarn_pool_destroy(struct tarn_pool_memory *m);
 
 /*

@@ -4,7 +4,6 @@
  * This makes a CUDA context in the node, which has no other use for one: the arena lives as long as it
  * does, and what other processes have opened of it keeps the memory when the node ends.
  */
-#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -47,11 +46,9 @@ static int find_device(const char *pool, const char *text, int *device_p)
     char devices[400];
     uint64_t index;
     int n;
-    if (tarn_cuda_count(&n)) {
-        char why[TARN_SENTENCE];
-        snprintf(why, sizeof(why), "%s", tarn_last_error());
-        return tarn_fail(TARN_E_UNAVAILABLE, "pool %s: no GPU can be used: %s", pool, why);
-    }
+    struct tarn_reason why;
+    if (tarn_reason_keep(&why, tarn_cuda_count(&n)))
+        return tarn_fail(TARN_E_UNAVAILABLE, "pool %s: no GPU can be used: %s", pool, why.text);
     if (!tarn_u64_parse(text, strlen(text), 10, (uint64_t)n - 1, &index)) {
         *device_p = (int)index;
         return 0;
@@ -63,36 +60,21 @@ static int find_device(const char *pool, const char *text, int *device_p)
                      text, devices);
 }
 
-static int take_memory(const char *name, struct tarn_pool_memory *m)
+int tarn_pool_take_gpu(const char *name, const char *device, struct tarn_pool_memory *m)
 {
     struct tarn_cuda_device d;
-    int rc = tarn_cuda_describe(m->device, &d);
+    struct tarn_reason why;
+    m->kind = TARN_POOL_GPU;
+    int rc = find_device(name, device, &m->device);
+    if (rc)
+        return rc;
+    rc = tarn_cuda_describe(m->device, &d);
     if (!rc)
         rc = tarn_cuda_alloc(m->device, m->bytes, &m->base, m->handle);
-    if (rc) {
-        char why[TARN_SENTENCE];
-        snprintf(why, sizeof(why), "%s", tarn_last_error());
+    if (tarn_reason_keep(&why, rc)) {
         m->base = NULL;
-        return tarn_fail(rc, "pool %s: %s", name, why);
+        return tarn_fail(rc, "pool %s: %s", name, why.text);
     }
     memcpy(m->uuid, d.uuid, sizeof(m->uuid));
-    return 0;
-}
-
-int tarn_pool_create_gpu(const char *name, uint64_t bytes, uint32_t nslots, const char *device,
-                         struct tarn_pool_memory *m)
-{
-    struct tarn_pool_memory made = {
-        .kind = TARN_POOL_GPU, .bytes = bytes, .nslots = nslots, .memfd = -1, .gen_fd = -1, .touch_fd = -1};
-    int rc = find_device(name, device, &made.device);
-    if (!rc)
-        rc = take_memory(name, &made);
-    if (!rc)
-        rc = tarn_pool_create_slots(name, &made);
-    if (rc) {
-        tarn_pool_destroy(&made);
-        return rc;
-    }
-    *m = made;
     return 0;
 }

@@ -10,7 +10,6 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "server/store/store.h"
 #include "server/store/store_impl.h"
 
 /* --- hazards ------------------------------------------------------------------------------------ */
@@ -187,7 +186,7 @@ static void retire_live(struct tarn_store *s, struct object *o, enum tarn_left w
     index_remove(&s->index, o);
     wheel_remove(&s->wheel, o);
     if (!o->pinned_until_ns)
-        tarn_evict_lru.removed(p->evict, o->slot);
+        tarn_evict_remove(p->evict, o->slot);
     p->live--;
     store_locate(s, o, &l);
     retire(s, o);
@@ -254,9 +253,9 @@ void store_set_pin(struct tarn_store *s, struct object *o, uint64_t until_ns)
 {
     struct pool *p = &s->pools[o->pool];
     if (!o->pinned_until_ns && until_ns)
-        tarn_evict_lru.removed(p->evict, o->slot);
+        tarn_evict_remove(p->evict, o->slot);
     else if (o->pinned_until_ns && !until_ns)
-        tarn_evict_lru.added(p->evict, o->slot);
+        tarn_evict_add(p->evict, o->slot);
     o->pinned_until_ns = until_ns;
     store_schedule(s, o);
 }

@@ -9,7 +9,6 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "server/store/store.h"
 #include "server/store/store_impl.h"
 
 /* --- sessions ----------------------------------------------------------------------------------- */
@@ -370,7 +369,7 @@ static void go_live(struct tarn_store *s, struct object *o, struct tarn_committe
     s->pools[o->pool].live++;
     o->state = OBJECT_LIVE;
     if (!o->pinned_until_ns)
-        tarn_evict_lru.added(s->pools[o->pool].evict, o->slot);
+        tarn_evict_add(s->pools[o->pool].evict, o->slot);
     store_schedule(s, o);
 }
 

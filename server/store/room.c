@@ -8,7 +8,6 @@
  * tried, and at last every place of the pool in turn: a reservation is refused only if no run of holes
  * and evictable objects is long enough.
  */
-#include "server/store/store.h"
 #include "server/store/store_impl.h"
 
 #define VICTIMS_MAX 32        /* places to be tried before all are */
@@ -30,7 +29,7 @@ static bool is_evictable(struct pool *p, uint32_t slot)
 
 static uint32_t next_victim(struct pool *p)
 {
-    return tarn_evict_lru.victim(p->evict, tarn_store_now(p->store));
+    return tarn_evict_victim(p->evict, tarn_store_now(p->store));
 }
 
 /* One side of a run: the extent that it could grow by. */

@@ -3,7 +3,6 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "server/store/store.h"
 #include "server/store/store_impl.h"
 
 uint32_t tarn_store_now(const struct tarn_store *s)

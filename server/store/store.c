@@ -15,7 +15,6 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "server/store/pool.h"
-#include "server/store/store.h"
 #include "server/store/store_impl.h"
 
 #define SLOTS_MIN 1024u
@@ -53,7 +52,7 @@ static void pool_close(struct pool *p)
     for (uint32_t i = 0; i < p->used_slots; i++)
         free(p->slots[i].object);
     tarn_lazy_free(p->slots, p->memory->nslots * sizeof(struct slot));
-    tarn_evict_lru.destroy(p->evict);
+    tarn_evict_free(p->evict);
     tarn_alloc_free(p->alloc);
     tarn_pool_destroy(p->memory);
 }
@@ -112,8 +111,7 @@ int tarn_store_add_pool(struct tarn_store *s, const struct tarn_pool_options *o)
     struct pool *p = &s->pools[s->npools];
     *p = (struct pool){.store = s, .index = s->npools, .memory = &s->memory[s->npools]};
     memcpy(p->name, o->name, sizeof(p->name));
-    rc = o->device[0] ? tarn_pool_create_gpu(p->name, o->bytes, slots_of(o), o->device, p->memory)
-                      : tarn_pool_create(p->name, o->bytes, slots_of(o), o->huge, p->memory);
+    rc = tarn_pool_create(p->name, o->bytes, slots_of(o), o->huge, o->device, p->memory);
     if (rc != 0)
         return rc;
     p->memory->name = p->name;
@@ -123,7 +121,7 @@ int tarn_store_add_pool(struct tarn_store *s, const struct tarn_pool_options *o)
              : tarn_fail(TARN_E_NO_MEMORY, "pool %s: %u slots: out of memory", p->name, p->memory->nslots);
     struct tarn_evict_view view = {p->memory->touch, p->memory->nslots, store_is_idle, p};
     if (rc == 0)
-        rc = tarn_evict_lru.create(&view, tarn_random64(), &p->evict);
+        rc = tarn_evict_new(&view, tarn_random64(), &p->evict);
     if (rc == 0)
         rc = index_make_room(&s->index, s->index.room + p->memory->nslots);
     if (rc != 0) {

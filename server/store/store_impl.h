@@ -23,8 +23,7 @@
 
 #include "server/store/alloc.h"
 #include "server/store/evict.h"
-#include "server/store/store_options.h"
-#include "transport/node_half.h"
+#include "server/store/store.h"
 
 #define NO_SLOT UINT32_MAX
 #define FOREVER UINT64_MAX

@@ -294,7 +294,7 @@ static void data_connect(struct writer *p, const struct harness_node *n, const s
                                     .version = TARN_TCP_VERSION,
                                     .op = TARN_TCP_HELLO,
                                     .gen = c->session,
-                                    .bytes = TARN_TCP_TOKEN},
+                                    .bytes = TARN_TOKEN},
                                    {0}};
     memcpy(hello.token, token, sizeof hello.token);
     send_all(p->fd, &hello, sizeof hello);

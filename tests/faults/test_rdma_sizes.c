@@ -22,7 +22,7 @@
 
 static const struct world_plan regions = {
     .nodes = 1,
-    .args = {"--pool", "cpu0:bytes=32M", "--heartbeat-ms", "300", "--rdma-region-bytes", REGION},
+    .args = {"--pool", "cpu0:bytes=32M", "--heartbeat-ms", "2000", "--rdma-region-bytes", REGION},
     .client = {.transports = "rdma", .timeout_ms = 5000}};
 
 static int start(void **state)

@@ -17,10 +17,10 @@ static void demand(bool holds)
         abort();
 }
 
-static void open_lanes(struct tarn_link *l, struct tarn_rails *rails)
+static void open_lanes(struct tarn_rdma_link *l, struct tarn_rails *rails)
 {
     static const struct tarn_qp_options options = {.max_wr = 1, .max_sge = 1};
-    snprintf(l->node, sizeof l->node, "n");
+    l->link = (struct tarn_link){.transport = "rdma", .node = "n"};
     l->nlanes = rails->n;
     for (uint32_t k = 0; k < rails->n; k++) {
         l->lanes[k].rail = &rails->rail[k];
@@ -28,7 +28,7 @@ static void open_lanes(struct tarn_link *l, struct tarn_rails *rails)
     }
 }
 
-static void check(const struct tarn_link *l)
+static void check(const struct tarn_rdma_link *l)
 {
     uint32_t named = 0;
     for (uint32_t k = 0; k < l->nlanes; k++) {
@@ -42,7 +42,7 @@ static void check(const struct tarn_link *l)
     demand(named > 0 && l->npools > 0);
 }
 
-static void close_lanes(struct tarn_link *l)
+static void close_lanes(struct tarn_rdma_link *l)
 {
     for (uint32_t k = 0; k < l->nlanes; k++) {
         for (uint32_t i = 0; l->lanes[k].pools && i < l->npools; i++)
@@ -56,7 +56,7 @@ static void close_lanes(struct tarn_link *l)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 {
     struct tarn_rails rails;
-    struct tarn_link l = {0};
+    struct tarn_rdma_link l = {0};
     char *text = malloc(bytes + 1);
     demand(text != NULL);
     memcpy(text, data, bytes);

@@ -39,7 +39,7 @@ expect 6 doctor
 says out "clock of Redis"
 says out "nodes: start tarnd with the same --redis and --ns"
 
-start_node node0 --pool cpu0:bytes=16M --pool small:bytes=1M --heartbeat-ms 100
+start_node node0 --pool cpu0:bytes=16M --pool small:bytes=1M
 expect 0 doctor
 for row in "node node0" "clock of node node0" "node0/cpu0 by shm" "node0/small by shm" "node0/cpu0 by tcp"; do
     says out "$row"
@@ -57,7 +57,7 @@ says out '"node0/cpu0 by tcp"'
 export TARN_TCPX_PLUGIN="$build/tests/tcpx/libtcpx-fixture-v7.so"
 expect 0 doctor
 says out "not tried, since a plugin may end the process: name it, --transports tcpx"
-start_node node2 --pool cpu0:bytes=16M --heartbeat-ms 100
+start_node node2 --pool cpu0:bytes=16M
 expect 0 doctor --transports tcpx,tcp
 says out "node2/cpu0 by tcpx"
 TCPX_FIXTURE=setup_ms=600000 TARN_TCPX_STALL_MS=100
@@ -79,7 +79,7 @@ checks=$((checks + 1))
 [ "$(tarn ls 'fill*' | wc -l)" = 15 ] || fail "not 15 objects: $(tarn ls 'fill*')"
 
 # Nor where half the pool is free, but the watermark is near: the probe would be above it.
-start_node node3 --pool half:bytes=1M --evict-high 50 --evict-low 10 --heartbeat-ms 100
+start_node node3 --pool half:bytes=1M --evict-high 50 --evict-low 10
 for i in 1 2 3 4 5 6 7; do
     tarn put "$dir/block" --key "half$i" --place node3/half -q || fail "put half$i"
 done
@@ -95,7 +95,7 @@ checks=$((checks + 1))
 
 # --- secrets ---------------------------------------------------------------------------------------------
 
-start_node node1 --pool cpu0:bytes=16M --secret right --heartbeat-ms 100
+start_node node1 --pool cpu0:bytes=16M --secret right
 expect 6 doctor
 says out "node node1: show the secret that tarnd was started with: TARN_SECRET=..., or --secret; none where it has made one"
 says out "node0/cpu0 by tcp"

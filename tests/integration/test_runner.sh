@@ -1,13 +1,13 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# tests/run.sh itself, with tests one by one and side by side: what is required and skipped fails, a race is never tried
+# tests/run.sh itself, with tests one by one and side by side: what is required and skipped fails, nothing is tried
 # twice, nothing is counted away, what measures runs alone, reports stay whole.
 set -u
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 failed=0
 # Those of whoever runs this one.
-unset RETRIES TEST_FILTER REQUIRE
+unset TEST_FILTER REQUIRE
 
 # A test of that name: its output, its exit status.
 fake()
@@ -15,16 +15,16 @@ fake()
     printf '#!/bin/sh\ncat <<E\n%s\nE\nexit %s\n' "$2" "$3" >"$dir/$1.sh"
 }
 
-# expect NAME WHAT REQUIRE RETRIES STATUS TEXT: how run.sh ends, and a text that is in its output.
+# expect NAME WHAT REQUIRE STATUS TEXT: how run.sh ends, and a text that is in its output.
 expect()
 {
     for jobs in 1 2; do
         rm -f "$dir/again"
-        out=$(REQUIRE=$3 RETRIES=$4 sh tests/run.sh -j $jobs "$dir/$1.sh" 2>&1)
+        out=$(REQUIRE=$3 sh tests/run.sh -j $jobs "$dir/$1.sh" 2>&1)
         rc=$?
-        if [ $rc != "$5" ] || ! echo "$out" | grep -qF -- "$6"; then
+        if [ $rc != "$4" ] || ! echo "$out" | grep -qF -- "$5"; then
             printf '%s\n' "$out"
-            wrong "$2 (-j $jobs): exit $rc, wanted $5 and \"$6\""
+            wrong "$2 (-j $jobs): exit $rc, wanted $4 and \"$5\""
         fi
     done
 }
@@ -44,32 +44,26 @@ mute='[  PASSED  ] 2 test(s).
 [  SKIPPED ] 1 test(s), listed below:'
 
 fake test_some "$cmocka" 0
-expect test_some "a skip among others" "" 0 0 "2 passed, 0 failed, 1 skipped"
-expect test_some "a skip of something else" gpu 0 0 "2 passed, 0 failed, 1 skipped"
-expect test_some "a required skip of a cmocka test" rdma 0 1 "required, and skipped: rdma"
-expect test_some "all are required" all 0 1 "required, and skipped: rdma"
+expect test_some "a skip among others" "" 0 "2 passed, 0 failed, 1 skipped"
+expect test_some "a skip of something else" gpu 0 "2 passed, 0 failed, 1 skipped"
+expect test_some "a required skip of a cmocka test" rdma 1 "required, and skipped: rdma"
+expect test_some "all are required" all 1 "required, and skipped: rdma"
 
 fake test_mute "$mute" 0
-expect test_mute "a skip without a word" "" 0 0 "2 passed, 0 failed, 1 skipped"
-expect test_mute "a required skip without a word" all 0 1 "without a word"
+expect test_mute "a skip without a word" "" 0 "2 passed, 0 failed, 1 skipped"
+expect test_mute "a required skip without a word" all 1 "without a word"
 
 fake test_whole "SKIP: redis: none here" 77
-expect test_whole "a whole program" "" 0 0 "0 passed, 0 failed, 1 skipped"
-expect test_whole "a required whole program" gpu,redis 0 1 "1 failed"
-expect test_whole "all are required" all 0 1 "1 failed"
+expect test_whole "a whole program" "" 0 "0 passed, 0 failed, 1 skipped"
+expect test_whole "a required whole program" gpu,redis 1 "1 failed"
+expect test_whole "all are required" all 1 "1 failed"
 
 # Fails the first time.
 flaky='[ -e DIR/again ] && exit 0
 touch DIR/again
 exit 1'
-for name in test_steady test_some_races; do
-    echo "$flaky" | sed "s,DIR,$dir,g" >"$dir/$name.sh"
-    case $name in
-    *races) expect $name "a race is tried once" "" 3 1 "0 passed, 1 failed" ;;
-    *) expect $name "others are tried again, and named" "" 3 0 "needed a second run: test_steady.sh" ;;
-    esac
-done
-expect test_steady "without RETRIES nothing is" "" 0 1 "0 passed, 1 failed"
+echo "$flaky" | sed "s,DIR,$dir,g" >"$dir/test_flaky.sh"
+expect test_flaky "what failed is not tried again" "" 1 "0 passed, 1 failed"
 
 # The reason is shown where the test ran, and at the end again.
 fake test_bad "the reason" 1

@@ -246,7 +246,6 @@ int tarn_cuda_describe(int device, struct tarn_cuda_device *d)
            15);
     d->uuid[15] = (uint8_t)physical;
     snprintf(d->name, sizeof(d->name), "Stand-in %d", physical);
-    d->total_bytes = standin.bytes;
     return leave(0);
 }
 

@@ -85,20 +85,20 @@ static int of_one(void *comm)
     return 0;
 }
 
-EXPORT extern const struct tarn_tcpx_v7 ncclNetPlugin_v7;
-const struct tarn_tcpx_v7 ncclNetPlugin_v7 = {.name = "GPUDirectTCPX_bad",
-                                              .init = init,
-                                              .devices = none,
-                                              .get_properties = properties,
-                                              .listen = listens,
-                                              .connect = connects,
-                                              .accept = accepts,
-                                              .reg_mr = reg,
-                                              .dereg_mr = of_two,
-                                              .isend = sends,
-                                              .irecv = receives,
-                                              .test = tests,
-                                              .close_send = of_one,
-                                              .close_recv = of_one,
-                                              .close_listen = of_one};
+EXPORT extern const struct tarn_tcpx_table ncclNetPlugin_v7;
+const struct tarn_tcpx_table ncclNetPlugin_v7 = {.name = "GPUDirectTCPX_bad",
+                                                 .init = init,
+                                                 .devices = none,
+                                                 .get_properties.v7 = properties,
+                                                 .listen = listens,
+                                                 .connect.v7 = connects,
+                                                 .accept.v7 = accepts,
+                                                 .reg_mr.v6 = reg,
+                                                 .dereg_mr = of_two,
+                                                 .isend = sends,
+                                                 .irecv = receives,
+                                                 .test = tests,
+                                                 .close_send = of_one,
+                                                 .close_recv = of_one,
+                                                 .close_listen = of_one};
 #endif

@@ -59,12 +59,12 @@ static int devices(int *ndev)
     return TARN_TCPX_SUCCESS;
 }
 
-#if FIXTURE_ABI == 6
-typedef struct tarn_tcpx_properties_v6 properties;
-#elif FIXTURE_ABI == 7
-typedef struct tarn_tcpx_properties_v7 properties;
-#else
+#if FIXTURE_ABI == 8
 typedef struct tarn_tcpx_properties_v8 properties;
+enum { PROPERTIES = sizeof(properties) };
+#else
+typedef struct tarn_tcpx_properties_v7 properties;
+enum { PROPERTIES = FIXTURE_ABI == 6 ? offsetof(properties, device_type) : sizeof(properties) };
 #endif
 
 static int get_properties(int dev, properties *p)
@@ -74,18 +74,18 @@ static int get_properties(int dev, properties *p)
         return refuse("no such device");
     snprintf(names[dev], sizeof(names[dev]), "eth%d", dev + 1);
     snprintf(paths[dev], sizeof(paths[dev]), "/sys/devices/pci0000:00/0000:00:%02x.0", dev + 1);
-    *p = (properties){.name = names[dev],
-                      .pci_path = fixture_options.pci ? paths[dev] : NULL,
-                      .guid = (uint64_t)dev,
-                      .memory = fixture_unpacks() ? TARN_TCPX_HOST | TARN_TCPX_CUDA : TARN_TCPX_HOST,
-                      .speed = 200000,
-                      .port = 1,
-                      .max_comms = 65536,
-                      .max_recvs = 1};
-#if FIXTURE_ABI != 6
-    p->device_type = fixture_unpacks() ? TARN_TCPX_DEVICE_UNPACK : TARN_TCPX_DEVICE_HOST;
-    p->device_version = fixture_unpacks() ? (int)fixture_options.version : 0;
-#endif
+    const properties all = {.name = names[dev],
+                            .pci_path = fixture_options.pci ? paths[dev] : NULL,
+                            .guid = (uint64_t)dev,
+                            .memory = fixture_unpacks() ? TARN_TCPX_HOST | TARN_TCPX_CUDA : TARN_TCPX_HOST,
+                            .speed = 200000,
+                            .port = 1,
+                            .max_comms = 65536,
+                            .max_recvs = 1,
+                            .device_type =
+                                fixture_unpacks() ? TARN_TCPX_DEVICE_UNPACK : TARN_TCPX_DEVICE_HOST,
+                            .device_version = fixture_unpacks() ? (int)fixture_options.version : 0};
+    memcpy(p, &all, PROPERTIES);
     return TARN_TCPX_SUCCESS;
 }
 
@@ -246,27 +246,36 @@ static int irecv_consumed(void *recv_comm, int n, void *request)
 #endif
 
 #define SAME_IN_ALL \
-    .init = init, .devices = devices, .get_properties = get_properties, .listen = fixture_listen, \
-    .reg_mr = reg_mr, .dereg_mr = dereg_mr, .isend = fixture_isend, .irecv = fixture_irecv, \
-    .iflush = iflush, .test = test, .close_send = close_send, .close_recv = close_recv, \
-    .close_listen = fixture_close_listen
+    .init = init, .devices = devices, .listen = fixture_listen, .dereg_mr = dereg_mr, \
+    .isend = fixture_isend, .irecv = fixture_irecv, .iflush = iflush, .test = test, \
+    .close_send = close_send, .close_recv = close_recv, .close_listen = fixture_close_listen
 #define SAME_FROM_V7 \
-    .connect = connect_v7, .accept = accept_v7, .get_device_mr = get_device_mr, \
+    .connect.v7 = connect_v7, .accept.v7 = accept_v7, .get_device_mr = get_device_mr, \
     .irecv_consumed = irecv_consumed
+typedef struct tarn_tcpx_table table;
 
 #if FIXTURE_ABI == 6
 #define TABLE ncclNetPlugin_v6
-typedef struct tarn_tcpx_v6 table;
-static const table whole = {
-    .name = "fixture_v6", SAME_IN_ALL, .connect = fixture_connect, .accept = fixture_accept};
+static const table whole = {.name = "fixture_v6",
+                            SAME_IN_ALL,
+                            .get_properties.v7 = get_properties,
+                            .reg_mr.v6 = reg_mr,
+                            .connect.v6 = fixture_connect,
+                            .accept.v6 = fixture_accept};
 #elif FIXTURE_ABI == 7
 #define TABLE ncclNetPlugin_v7
-typedef struct tarn_tcpx_v7 table;
-static const table whole = {.name = "GPUDirectTCPX_v7", SAME_IN_ALL, SAME_FROM_V7};
+static const table whole = {.name = "GPUDirectTCPX_v7",
+                            SAME_IN_ALL,
+                            SAME_FROM_V7,
+                            .get_properties.v7 = get_properties,
+                            .reg_mr.v6 = reg_mr};
 #else
 #define TABLE ncclNetPlugin_v8
-typedef struct tarn_tcpx_v8 table;
-static const table whole = {.name = "fixture_v8", SAME_IN_ALL, SAME_FROM_V7};
+static const table whole = {.name = "fixture_v8",
+                            SAME_IN_ALL,
+                            SAME_FROM_V7,
+                            .get_properties.v8 = get_properties,
+                            .reg_mr.v8 = reg_mr};
 #endif
 EXPORT extern table TABLE;
 table TABLE;

@@ -214,9 +214,7 @@ static inline int fake_attach_here(struct fake_node *n, struct tarn_attach *a)
     if (r != TARN_INPROGRESS)
         return r;
     wait_until(__atomic_load_n(&a->nfds, __ATOMIC_ACQUIRE) != UINT32_MAX);
-    if (a->status)
-        tarn_last_error_set(a->error);
-    return a->status;
+    return tarn_reason_fail(&a->result);
 }
 
 static inline void fake_child(struct fake_node *n, int control)

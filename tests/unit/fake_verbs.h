@@ -25,7 +25,6 @@
 #include <unistd.h>
 
 #include "transport/rdma/rdma_rail.h"
-#include "transport/rdma/rdma_verbs.h"
 
 #define FAKE_DEVICES 8
 #define FAKE_PORTS 2

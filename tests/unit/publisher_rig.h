@@ -13,7 +13,7 @@
 struct rig {
     struct fixture *f;
     struct tarn_loop *loop;
-    struct tarn_timer *tick;
+    struct tarn_watch *tick;
     struct tarn_node_record record;
     struct tarn_request beat;
     uint32_t ttl_ms; /* of node records */
@@ -43,7 +43,7 @@ static inline void tick(void *arg)
 static inline void beaten(struct tarn_request *r)
 {
     struct rig *g = TARN_CONTAINER_OF(r, struct rig, beat);
-    assert_int_equal(r->status, 0);
+    assert_int_equal(r->failure.code, 0);
     tarn_loop_stop(g->loop);
 }
 
@@ -69,7 +69,6 @@ static inline void rig_start_ttl(struct rig *g, struct fixture *f, uint32_t time
     g->pool = (struct tarn_pool_memory){.name = "cpu0", .gen = g->gen, .touch = g->touch, .nslots = 64};
     struct tarn_publisher_options o = {.directory = f->d,
                                        .node = "n1",
-                                       .epoch = 7,
                                        .pools = &g->pool,
                                        .npools = 1,
                                        .timeout_ms = timeout_ms,
@@ -89,7 +88,7 @@ static inline void rig_start(struct rig *g, struct fixture *f, uint32_t timeout_
 
 static inline void rig_stop(struct rig *g)
 {
-    tarn_timer_free(g->tick);
+    tarn_watch_free(g->tick);
     tarn_publisher_stop(g->publisher);
     tarn_loop_free(g->loop);
 }
@@ -117,7 +116,7 @@ static inline void done(struct tarn_request *r)
     struct asked *a = (struct asked *)r;
     struct rig *g = a->rig;
     a->done = true;
-    if (!r->status && !a->publish.status)
+    if (!r->failure.code && !a->publish.status)
         g->last_done = a->publish.record.version;
     if (g->more) {
         g->more--;
@@ -134,7 +133,7 @@ static inline int publish_one(struct rig *g, const char *key, enum tarn_publish_
     submit(g, &a, key, mode, version);
     tarn_loop_run(g->loop);
     assert_true(a.done);
-    return a.request.status ? a.request.status : a.publish.status;
+    return a.request.failure.code ? a.request.failure.code : a.publish.status;
 }
 
 static inline uint64_t direct(struct rig *g)

@@ -20,6 +20,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "server/store/alloc.h"
+#include "server/store/alloc_impl.h"
 
 #define KIB 1024ull
 #define MIB (1024 * KIB)
@@ -40,9 +41,89 @@ static struct tarn_alloc *new_alloc(uint64_t bytes, uint64_t align)
     return a;
 }
 
+/* --- every invariant ---------------------------------------------------------------------------- */
+
+static bool is_hole(const struct tarn_alloc *a, uint32_t i)
+{
+    return i != NONE && a->nodes[i].owner == NONE;
+}
+
+static int broken(const char *what, uint64_t where)
+{
+    tarn_fail(TARN_E_INVALID, "allocator: %s at unit %llu", what, (unsigned long long)where);
+    return -1;
+}
+
+static int verify_addresses(const struct tarn_alloc *a, uint64_t *holes_p)
+{
+    uint32_t i = LOWEST, below = NONE;
+    uint64_t at = 0, used = 0, extents = 0;
+    for (; i != NONE; below = i, i = a->nodes[i].above) {
+        const struct extent *e = &a->nodes[i];
+        if (e->at != at || e->units == 0 || e->below != below)
+            return broken("extents do not join", at);
+        if (is_hole(a, i) && is_hole(a, below))
+            return broken("two holes side by side", at);
+        at += e->units;
+        used += is_hole(a, i) ? 0 : e->units;
+        extents += !is_hole(a, i);
+        *holes_p += is_hole(a, i);
+    }
+    if (at != a->units || used != a->used || extents != a->extents || *holes_p != a->holes)
+        return broken("totals are wrong", at);
+    return 0;
+}
+
+static int verify_class(const struct tarn_alloc *a, const struct band *b, uint32_t c, uint64_t *holes_p)
+{
+    bool marked = b->columns[c / CLASSES_A_ROW] >> c % CLASSES_A_ROW & 1;
+    if (marked != (b->heads[c] != 0) || (marked && !(b->rows >> c / CLASSES_A_ROW & 1)))
+        return broken("bitmaps and lists differ", c);
+    uint32_t prev = NONE;
+    for (uint32_t i = b->heads[c] - 1; i != NONE; prev = i, i = a->nodes[i].next) {
+        const struct extent *e = &a->nodes[i];
+        if (!is_hole(a, i) || class_of(e->units) != c || e->prev != prev ||
+            &a->bands[e->at / a->band_units] != b)
+            return broken("a list has a wrong member", e->at);
+        ++*holes_p;
+    }
+    return 0;
+}
+
+static int verify_band(const struct tarn_alloc *a, const struct band *b, uint64_t *holes_p)
+{
+    for (uint32_t c = 0; c < CLASSES; c++) {
+        if (verify_class(a, b, c, holes_p) != 0)
+            return -1;
+    }
+    for (uint32_t row = 0; row < ROWS; row++) {
+        if ((b->rows >> row & 1) != (b->columns[row] != 0))
+            return broken("a row is marked wrongly", row);
+    }
+    return 0;
+}
+
+/* 0, or -1 with a sentence in the last error. */
+static int walk(const struct tarn_alloc *a)
+{
+    uint64_t by_address = 0, by_class = 0, extents = 0;
+    if (verify_addresses(a, &by_address) != 0)
+        return -1;
+    for (const struct band *b = a->bands; b < a->bands + BANDS; b++) {
+        if (verify_band(a, b, &by_class) != 0)
+            return -1;
+        extents += b->extents;
+    }
+    if (by_address != by_class)
+        return broken("a hole is in no list", by_class);
+    if (extents != a->extents)
+        return broken("bands' totals are wrong", extents);
+    return 0;
+}
+
 static void verify(const struct tarn_alloc *a)
 {
-    if (tarn_alloc_verify(a) != 0)
+    if (walk(a) != 0)
         fail_msg("%s", tarn_last_error());
 }
 

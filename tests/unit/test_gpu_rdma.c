@@ -201,7 +201,7 @@ static void a_gpu_pool_is_registered_in_slices(void **state)
             dmabufs += fake.mr[i].dmabuf;
         assert_int_equal(dmabufs, way == DMABUF ? 6 * 2 * 2 : 0); /* slices, rails, to read and to write */
         struct tarn_link *l = fake_link(g.n, true);
-        assert_int_equal(l->pools[0].slice_bytes, 24 * EXTENT + 4096);
+        assert_int_equal(tarn_rdma_link(l)->pools[0].slice_bytes, 24 * EXTENT + 4096);
         pool_works(&g, l, SMALL);
         pool_works(&g, l, EXTENT);
         g.n->ops->close(l);
@@ -257,7 +257,7 @@ static void stop_client(struct fixture *f)
     tarn_standin_fail(NULL);
     assert_int_equal(fake.mrs, f->idle);
     assert_int_equal(open_files(), f->files);
-    assert_int_equal(f->l->bounces, UINT64_MAX);
+    assert_int_equal(tarn_rdma_link(f->l)->bounces, UINT64_MAX);
     f->n->ops->close(f->l);
     fake_stop(f->n);
     device_drop(f->d, f->there - 256);
@@ -365,7 +365,7 @@ static void refused_gpu_memory_is_not_reachable(void **state)
     fill(here, LARGE, 9);
     assert_int_equal(put_bytes(f.n, f.l, 0, here, LARGE), 0);
     assert_memory_equal(f.n->pool.base, here, LARGE);
-    f.n->local->refused.until_ns = tarn_now_ns();
+    tarn_rdma_local(f.n->local)->refused.until_ns = tarn_now_ns();
     memory_works(&f, 2, SMALL);
     take(REFUSED);
     assert_int_equal(f.n->ops->map(f.n->local, f.there, EXTENT), TARN_E_UNSUPPORTED);

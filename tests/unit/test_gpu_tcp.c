@@ -265,12 +265,12 @@ static int greeted(struct fake_node *n)
                                          .version = TARN_TCP_VERSION,
                                          .op = TARN_TCP_HELLO,
                                          .gen = SESSION,
-                                         .bytes = TARN_TCP_TOKEN}};
-    char token[TARN_TCP_TOKEN + 1];
+                                         .bytes = TARN_TOKEN}};
+    char token[TARN_TOKEN + 1];
     struct timeval limit = {.tv_sec = WAIT_MS / 1000};
     assert_int_equal(fake_attach(n, SESSION, false, "", text, fds), 0);
     assert_int_equal(sscanf(text, "v1 %63[^:]:%u %32s", host, &port, token), 3);
-    memcpy(h.token, token, TARN_TCP_TOKEN);
+    memcpy(h.token, token, TARN_TOKEN);
     inet_pton(AF_INET, host, &a.sin_addr);
     a.sin_port = htons((uint16_t)port);
     setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));

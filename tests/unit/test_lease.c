@@ -28,19 +28,22 @@ static uint64_t at(uint64_t ms)
 static void listed(struct tarn_lease *l, uint64_t asked, uint64_t beat)
 {
     const struct tarn_lease_answer a = {.epoch = 0xabcd00000000ull | EPOCH, .left_ms = beat + TTL - asked};
-    const struct tarn_pulse p = {.now_ms = R0 + asked, .beat_ms = R0 + beat, .heartbeat_ms = BEAT};
+    const struct tarn_directory_state p = {.now_ms = R0 + asked, .beat_ms = R0 + beat, .heartbeat_ms = BEAT};
     assert_false(tarn_lease_answered(l, EPOCH, &a, &p, at(asked), at(asked)));
 }
 
 static const struct tarn_lease_answer nobody;
 
-static struct tarn_pulse pulse(uint64_t now, uint64_t beat, uint64_t silent, uint64_t resumed)
+static struct tarn_directory_state pulse(uint64_t now, uint64_t beat, uint64_t silent, uint64_t resumed)
 {
-    return (struct tarn_pulse){R0 + now, R0 + beat, silent ? R0 + silent : 0, resumed ? R0 + resumed : 0,
-                               BEAT};
+    return (struct tarn_directory_state){.now_ms = R0 + now,
+                                         .beat_ms = R0 + beat,
+                                         .silent_ms = silent ? R0 + silent : 0,
+                                         .resumed_ms = resumed ? R0 + resumed : 0,
+                                         .heartbeat_ms = BEAT};
 }
 
-static void not_there(struct tarn_lease *l, uint64_t asked, struct tarn_pulse p)
+static void not_there(struct tarn_lease *l, uint64_t asked, struct tarn_directory_state p)
 {
     assert_false(tarn_lease_answered(l, EPOCH, &nobody, &p, at(asked), at(asked)));
 }
@@ -80,7 +83,7 @@ static void it_counts_from_before_the_question(void **state)
     (void)state;
     struct tarn_lease l = {.gone = false};
     const struct tarn_lease_answer a = {.epoch = EPOCH, .left_ms = TTL};
-    const struct tarn_pulse none = {.now_ms = 0};
+    const struct tarn_directory_state none = {.now_ms = 0};
     tarn_lease_answered(&l, EPOCH, &a, &none, at(0), at(2000));
     assert_true(tarn_lease_runs(&l, at(2000)));
     assert_false(tarn_lease_runs(&l, at(TTL)));
@@ -131,7 +134,7 @@ static void another_incarnation_ends_it(void **state)
     (void)state;
     struct tarn_lease l = {.gone = false};
     const struct tarn_lease_answer other = {.epoch = EPOCH + 1, .left_ms = TTL};
-    const struct tarn_pulse p = pulse(1000, 900, 0, 0);
+    const struct tarn_directory_state p = pulse(1000, 900, 0, 0);
     listed(&l, 0, 0);
     assert_true(tarn_lease_answered(&l, EPOCH, &other, &p, at(1000), at(1000)));
     assert_false(tarn_lease_runs(&l, at(1000)));
@@ -143,7 +146,7 @@ static void who_returns_is_not_read(void **state)
     (void)state;
     struct tarn_lease l = {.gone = false};
     const struct tarn_lease_answer returning = {.epoch = EPOCH, .left_ms = TTL, .returning = true};
-    const struct tarn_pulse p = pulse(5000, 4900, 0, 0);
+    const struct tarn_directory_state p = pulse(5000, 4900, 0, 0);
     listed(&l, 0, 0);
     tarn_lease_answered(&l, EPOCH, &returning, &p, at(5000), at(5000));
     assert_true(l.gone);
@@ -161,7 +164,7 @@ static void late_answers_count_less_than_newer_ones(void **state)
     (void)state;
     struct tarn_lease l = {.gone = false};
     const struct tarn_lease_answer other = {.epoch = EPOCH + 1, .left_ms = TTL};
-    const struct tarn_pulse p = pulse(1000, 900, 0, 0);
+    const struct tarn_directory_state p = pulse(1000, 900, 0, 0);
     tarn_lease_answered(&l, EPOCH, &other, &p, at(1000), at(1000));
     listed(&l, 900, 0);
     assert_false(tarn_lease_runs(&l, at(1000)));
@@ -244,7 +247,7 @@ static void refuse_does_not(void **state)
     (void)state;
     struct tarn_lease l = {.gone = false};
     const struct tarn_lease_answer a = {.epoch = EPOCH, .left_ms = TTL, .refuses = true};
-    const struct tarn_pulse p = pulse(0, 0, 0, 0);
+    const struct tarn_directory_state p = pulse(0, 0, 0, 0);
     tarn_lease_answered(&l, EPOCH, &a, &p, at(0), at(0));
     assert_true(tarn_lease_runs(&l, at(1000)));
     assert_int_equal(unanswered(&l, at(TTL)), TARN_LEASE_REFUSED);
@@ -317,7 +320,7 @@ static void no_information_is_no_silence(void **state)
 {
     (void)state;
     struct tarn_lease l = {.gone = false};
-    const struct tarn_pulse none = {.now_ms = R0 + 9000};
+    const struct tarn_directory_state none = {.now_ms = R0 + 9000};
     listed(&l, 900, 900);
     unanswered(&l, at(4000));
     not_there(&l, 9000, none);
@@ -331,7 +334,7 @@ static void a_record_that_is_seen_first_at_its_end_is_not_read_on(void **state)
     (void)state;
     struct tarn_lease l = {.gone = false}, unknown = {.gone = false};
     const struct tarn_lease_answer a = {.epoch = EPOCH, .left_ms = 100};
-    const struct tarn_pulse others = pulse(TTL - 100, TTL - 300, 0, 0), none = {.now_ms = 0};
+    const struct tarn_directory_state others = pulse(TTL - 100, TTL - 300, 0, 0), none = {.now_ms = 0};
     tarn_lease_answered(&l, EPOCH, &a, &others, at(TTL - 100), at(TTL - 100));
     tarn_lease_answered(&unknown, EPOCH, &a, &none, at(TTL - 100), at(TTL - 100)); /* of a list of nodes */
     assert_true(tarn_lease_runs(&l, at(TTL - 100)) && tarn_lease_runs(&unknown, at(TTL - 100)));

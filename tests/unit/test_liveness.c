@@ -22,7 +22,6 @@ static struct tarn_living living(const struct fixture *f, uint64_t fresh_ms)
 {
     return (struct tarn_living){.directory = f->d,
                                 .self = "self",
-                                .epoch = 7,
                                 .pools = pools,
                                 .npools = 2,
                                 .fresh_ns = fresh_ms * TARN_NS_PER_MS,

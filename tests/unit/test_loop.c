@@ -130,7 +130,7 @@ static void stop_from_another_thread(void **state)
 struct side {
     struct tarn_loop *loop;
     struct tarn_watch *watch;
-    struct tarn_timer *timer;
+    struct tarn_watch *timer;
     int fd, peer;
     int reads, writes, ticks;
 };
@@ -180,7 +180,7 @@ static void on_tick_resume(void *arg)
         return;
     }
     assert_int_equal(tarn_watch_set(s->watch, TARN_READABLE | TARN_WRITABLE), 0);
-    tarn_timer_free(s->timer);
+    tarn_watch_free(s->timer);
     s->timer = NULL;
 }
 

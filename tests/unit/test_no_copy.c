@@ -119,7 +119,7 @@ static void payload_goes_straight(void **state)
     fake_stop(n);
     assert_int_equal(direct, 2 * 2 * WORKS * PAYLOAD);
     uint64_t frames = 2 * 2 * 2 * WORKS * sizeof(struct tarn_tcp_frame);
-    uint64_t hellos = 2 * (2 * sizeof(struct tarn_tcp_frame) + TARN_TCP_TOKEN) * 2;
+    uint64_t hellos = 2 * (2 * sizeof(struct tarn_tcp_frame) + TARN_TOKEN) * 2;
     assert_in_range(aside, frames, frames + hellos);
     free(buffer);
 }

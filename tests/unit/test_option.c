@@ -463,9 +463,9 @@ static void set_one(void **state)
 
     (void)state;
     assert_int_equal(run(&r, NULL)->rc, 0);
-    assert_int_equal(tarn_option_set(&program, &table[4], &r.c, "55"), 0);
+    assert_int_equal(tarn_option_assign(&table[4], &r.c, "--heartbeat-ms", "55"), 0);
     assert_int_equal(r.c.beat, 55);
-    assert_int_equal(tarn_option_set(&program, &table[4], &r.c, "5"), TARN_E_CONFIG);
+    assert_int_equal(tarn_option_assign(&table[4], &r.c, "--heartbeat-ms", "5"), TARN_E_CONFIG);
     assert_non_null(strstr(tarn_last_error(), "--heartbeat-ms"));
     assert_int_equal(r.c.beat, 55);
     done(&r);

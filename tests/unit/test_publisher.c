@@ -102,7 +102,7 @@ static void test_what_was_sent_is_not_taken_back(void **state)
 {
     struct rig g;
     struct asked a;
-    struct tarn_timer *soon_after;
+    struct tarn_watch *soon_after;
     rig_start(&g, *state, 5000);
     warm_up(&g);
     harness_signal(g.f->redis, SIGSTOP);
@@ -112,7 +112,7 @@ static void test_what_was_sent_is_not_taken_back(void **state)
     tarn_loop_run(g.loop);
     assert_true(a.done);
     assert_int_equal(a.publish.status, 0);
-    tarn_timer_free(soon_after);
+    tarn_watch_free(soon_after);
     rig_stop(&g);
 }
 
@@ -130,7 +130,7 @@ static void test_what_was_given_up_is_not_run_again(void **state)
     tarn_loop_run(g.loop);
     harness_signal(g.f->redis, SIGCONT);
     assert_true(a.done);
-    assert_int_equal(a.request.status, TARN_E_TIMEOUT);
+    assert_int_equal(a.request.failure.code, TARN_E_TIMEOUT);
     assert_true(tarn_publisher_doubts(g.publisher));
     rig_stop(&g);
 }
@@ -139,7 +139,7 @@ static int given_back;
 
 static void count_given_back(struct tarn_request *r)
 {
-    given_back += r->status != 0;
+    given_back += r->failure.code != 0;
 }
 
 static void test_the_end_gives_all_back(void **state)
@@ -163,7 +163,7 @@ static void test_the_end_gives_all_back(void **state)
     harness_signal(g.f->redis, SIGCONT);
     assert_int_equal(given_back, 2);
     assert_true(a.done && b.done);
-    assert_int_equal(a.request.status, TARN_E_CANCELED);
+    assert_int_equal(a.request.failure.code, TARN_E_CANCELED);
     assert_int_equal(b.publish.status, TARN_E_CANCELED);
 }
 

@@ -47,7 +47,7 @@ static void nothing_overtakes_the_directory_thread(void **state)
     struct fixture *f = *state;
     struct through t;
     struct asked a, b;
-    struct tarn_timer *soon_after;
+    struct tarn_watch *soon_after;
     through_start(&t, f, NS ":o:held", 5000);
     t.g.gen[1] = 2; /* the copy of version 1 lives */
     t.relay->armed = true;
@@ -59,7 +59,7 @@ static void nothing_overtakes_the_directory_thread(void **state)
     assert_int_equal(a.publish.status, 0);
     assert_int_equal(b.publish.status, TARN_E_EXISTS);
     assert_int_equal(look(f->d, "held").record.version, 1);
-    tarn_timer_free(soon_after);
+    tarn_watch_free(soon_after);
     through_stop(&t);
 }
 
@@ -69,7 +69,7 @@ static void the_directory_thread_overtakes_nothing(void **state)
     struct fixture *f = *state;
     struct through t;
     struct asked a, b;
-    struct tarn_timer *soon_after;
+    struct tarn_watch *soon_after;
     through_start(&t, f, NS ":o:held", 5000);
     t.relay->armed = true;
     submit(&t.g, &a, "held", TARN_PUBLISH_ABSENT, 1);
@@ -80,7 +80,7 @@ static void the_directory_thread_overtakes_nothing(void **state)
     assert_int_equal(a.publish.status, 0);
     assert_int_equal(b.publish.status, 0);
     assert_int_equal(look(f->d, "held").record.version, 2);
-    tarn_timer_free(soon_after);
+    tarn_watch_free(soon_after);
     through_stop(&t);
 }
 
@@ -97,7 +97,7 @@ static void what_was_given_up_is_not_published_later(void **state)
     HARNESS_UNTIL(!t.relay->armed, PATIENCE_MS);
     assert_false(tarn_publisher_cancel(t.g.publisher, &a.request));
     tarn_loop_run(t.g.loop);
-    assert_int_equal(a.request.status, TARN_E_TIMEOUT);
+    assert_int_equal(a.request.failure.code, TARN_E_TIMEOUT);
     assert_int_equal(look(f->d, "held").status, TARN_E_NOT_FOUND);
     assert_true(tarn_publisher_doubts(t.g.publisher));
     through_stop(&t);
@@ -134,7 +134,7 @@ static void the_record_goes_after_all_locations(void **state)
     }
     tarn_publisher_submit(g.publisher, &l.request);
     tarn_loop_run(g.loop);
-    assert_int_equal(l.request.status, 0);
+    assert_int_equal(l.request.failure.code, 0);
     assert_int_equal(l.waiting, 0);
     rig_stop(&g);
 }
@@ -174,7 +174,7 @@ struct settling {
 
 static void settling_done(struct tarn_request *r)
 {
-    assert_int_equal(r->status, 0);
+    assert_int_equal(r->failure.code, 0);
     tarn_loop_stop(((struct settling *)r)->loop);
 }
 

@@ -55,32 +55,32 @@ static void an_answer_is_read(void **state)
     struct tarn_link *l;
     if (fake_connect_with(n, HEAD " 2 " POOL KEYS KEYS " 1 5 6 7 8 9 a 1 2 3 b c d", &l))
         fail_msg("%s", tarn_last_error());
-    assert_int_equal(n->ops->link_id(l), 7);
-    assert_int_equal(l->pools[0].bytes, 8192);
-    assert_int_equal(l->pools[0].nslots, 16);
-    assert_int_equal(l->pools[0].slice_bytes, 4096);
-    assert_int_equal(l->pools[0].arena, 0x7f0000000000);
-    assert_int_equal(l->pools[0].gen, 0x7f0000100000);
-    assert_int_equal(l->pools[0].touch, 0x7f0000200000);
-    assert_int_equal(l->lanes[1].pools[0].slices[1], 4);
-    assert_int_equal(l->pools[1].slice_bytes, 7);
-    assert_int_equal(l->lanes[0].pools[1].slices[0], 3);
-    assert_int_equal(l->lanes[1].pools[1].gen, 0xb);
-    assert_int_equal(l->pools[2].nslots, 0);
+    assert_int_equal(l->id, 7);
+    assert_int_equal(tarn_rdma_link(l)->pools[0].bytes, 8192);
+    assert_int_equal(tarn_rdma_link(l)->pools[0].nslots, 16);
+    assert_int_equal(tarn_rdma_link(l)->pools[0].slice_bytes, 4096);
+    assert_int_equal(tarn_rdma_link(l)->pools[0].arena, 0x7f0000000000);
+    assert_int_equal(tarn_rdma_link(l)->pools[0].gen, 0x7f0000100000);
+    assert_int_equal(tarn_rdma_link(l)->pools[0].touch, 0x7f0000200000);
+    assert_int_equal(tarn_rdma_link(l)->lanes[1].pools[0].slices[1], 4);
+    assert_int_equal(tarn_rdma_link(l)->pools[1].slice_bytes, 7);
+    assert_int_equal(tarn_rdma_link(l)->lanes[0].pools[1].slices[0], 3);
+    assert_int_equal(tarn_rdma_link(l)->lanes[1].pools[1].gen, 0xb);
+    assert_int_equal(tarn_rdma_link(l)->pools[2].nslots, 0);
     n->ops->close(l);
     /* The first pool is not served. */
     if (fake_connect_with(n, HEAD " 1 1 8192 16 4096 7f 7f 7f" KEYS KEYS, &l))
         fail_msg("%s", tarn_last_error());
-    assert_int_equal(l->pools[0].nslots, 0);
-    assert_int_equal(l->pools[1].nslots, 16);
-    assert_int_equal(l->lanes[1].pools[1].slices[1], 4);
+    assert_int_equal(tarn_rdma_link(l)->pools[0].nslots, 0);
+    assert_int_equal(tarn_rdma_link(l)->pools[1].nslots, 16);
+    assert_int_equal(tarn_rdma_link(l)->lanes[1].pools[1].slices[1], 4);
     n->ops->close(l);
     /* One end was answered: keys for one rail only. */
     if (fake_connect_with(n, "v1 7 2 - " END " 1 " POOL KEYS, &l))
         fail_msg("%s", tarn_last_error());
-    assert_false(l->lanes[0].joined);
-    assert_true(l->lanes[1].joined);
-    assert_int_equal(l->lanes[1].pools[0].slices[1], 4);
+    assert_false(tarn_rdma_link(l)->lanes[0].joined);
+    assert_true(tarn_rdma_link(l)->lanes[1].joined);
+    assert_int_equal(tarn_rdma_link(l)->lanes[1].pools[0].slices[1], 4);
     n->ops->close(l);
 }
 
@@ -230,7 +230,7 @@ static void a_client_offers_the_rails_that_are_up(void **state)
             fake.device[i].port[1].down = down >> i & 1;
         int rc = n->ops->offer(&p, offer, &l);
         assert_int_equal(rc, down == 3 ? TARN_E_NOT_REACHABLE : 0);
-        assert_int_equal(l ? l->nlanes : 0, down == 0 ? 2 : down == 3 ? 0 : 1);
+        assert_int_equal(l ? tarn_rdma_link(l)->nlanes : 0, down == 0 ? 2 : down == 3 ? 0 : 1);
         if (l)
             n->ops->close(l);
         assert_true(fake_goes_to(NULL, left));

@@ -13,9 +13,8 @@ struct fixture {
 
 static struct fixture begin(void)
 {
-    char why[256];
-    if (find_transport("rdma")->probe(why, sizeof why))
-        harness_skip("rdma", why);
+    if (find_transport("rdma")->probe())
+        harness_skip("rdma", tarn_last_error());
     struct fixture f = {.n = fake_start("rdma", true, 0)};
     f.l = fake_link(f.n, true);
     return f;

@@ -101,11 +101,11 @@ static void a_link_goes_on_by_the_rail_that_is_up(void **state)
     assert_true(is_asking()); /* still */
     assert_int_equal(slow->moved, 0);
     assert_int_equal(quick->moved, MEMORY);
-    wait_until((tarn_rdma_lanes_look(l), l->joining == 0));
+    wait_until((tarn_rdma_lanes_look(tarn_rdma_link(l)), tarn_rdma_link(l)->joining == 0));
     assert_true(ms_since(begun) >= SLOW_MS - 100);
     assert_int_equal(put_all(&f, l), 0); /* and by the other, as soon as it is up */
     assert_true(slow->moved >= MEMORY / 4);
-    assert_int_equal(l->whole_ns, 0);
+    assert_int_equal(tarn_rdma_link(l)->whole_ns, 0);
     f.ops->close(l);
     end(&f);
 }
@@ -122,11 +122,11 @@ static void a_rail_that_does_not_come_up_is_missing(void **state)
     f = begin();
     slow_for(100);
     struct tarn_link *l = fake_link(f.n, true);
-    wait_until((tarn_rdma_lanes_look(l), l->joining == 0));
-    assert_true(l->whole_ns > tarn_now_ns() && l->whole_ns < UINT64_MAX);
+    wait_until((tarn_rdma_lanes_look(tarn_rdma_link(l)), tarn_rdma_link(l)->joining == 0));
+    assert_true(tarn_rdma_link(l)->whole_ns > tarn_now_ns() && tarn_rdma_link(l)->whole_ns < UINT64_MAX);
     assert_int_equal(put_all(&f, l), 0);
     struct tarn_link *later = fake_link(f.n, true);
-    assert_int_equal(later->nlanes, 1);
+    assert_int_equal(tarn_rdma_link(later)->nlanes, 1);
     f.ops->close(later);
     f.ops->close(l);
     end(&f);
@@ -180,7 +180,7 @@ static void links_and_devices_are_closed_while_rails_come_up(void **state)
         struct tarn_link *l[8];
         for (int k = 0; k < 8; k++) {
             l[k] = fake_link(f.n, true);
-            assert_int_equal(l[k]->joining, 1);
+            assert_int_equal(tarn_rdma_link(l[k])->joining, 1);
         }
         assert_int_equal(put_all(&f, l[0]), 0);
         for (int k = 0; k < 8; k++)

@@ -71,7 +71,7 @@ static void gets_into(struct fixture *f, uint32_t slot, char *to, uint64_t bytes
 static bool mapped(struct fixture *f, char *addr, uint64_t bytes)
 {
     struct tarn_piece p = {.addr = addr, .bytes = bytes};
-    return tarn_rdma_mapped(f->local, &p, 1);
+    return tarn_rdma_mapped(tarn_rdma_local(f->local), &p, 1);
 }
 
 static void says(const char *text)
@@ -124,7 +124,7 @@ static void what_is_registered_is_not_registered_again(void **state)
  */
 static void change_pages(struct fixture *f, char *pages, char *inner)
 {
-    struct fake_mr *m = (struct fake_mr *)f->local->mappings[0]->region->mr[0];
+    struct fake_mr *m = (struct fake_mr *)tarn_rdma_local(f->local)->mappings[0]->region->mr[0];
     memset(pages, 0xee, MEMORY);
     memcpy(pages + (inner - f->memory), inner, LARGE);
     m->memory = pages;
@@ -318,8 +318,8 @@ static void devices_limit_the_size_of_regions(void **state)
     memset(f.memory, 0, MEMORY);
     assert_int_equal(run_work(f.n->ops, f.l, &w, false), 0);
     assert_memory_equal(f.n->pool.base, f.memory, MEMORY);
-    assert_int_equal(f.l->pools[0].slice_bytes % 4096, 0);
-    assert_in_range(f.l->pools[0].slice_bytes, 1, fake.max_region);
+    assert_int_equal(tarn_rdma_link(f.l)->pools[0].slice_bytes % 4096, 0);
+    assert_in_range(tarn_rdma_link(f.l)->pools[0].slice_bytes, 1, fake.max_region);
     assert_int_equal(tarn_rdma_map(f.local, f.memory, MEMORY), TARN_E_INVALID);
     says("at most 1576961 bytes at once");
     end(&f);
@@ -334,7 +334,7 @@ static struct tarn_memory gpu_memory(struct fixture *f, int dmabuf)
                                 .addr = f->memory,
                                 .bytes = MEMORY,
                                 .dmabuf = dmabuf,
-                                .why = "not exported"};
+                                .why = {TARN_E_UNSUPPORTED, "not exported"}};
 }
 
 static void gpu_memory_goes_by_dmabuf(void **state)
@@ -344,9 +344,9 @@ static void gpu_memory_goes_by_dmabuf(void **state)
     struct fixture f = begin(2);
     struct tarn_memory m = gpu_memory(&f, 3);
     fake.peermem = true; /* dma-buf comes first all the same */
-    assert_int_equal(tarn_rdma_map_memory(f.local, &m), 0);
+    assert_int_equal(tarn_rdma_map_memory(tarn_rdma_local(f.local), &m), 0);
     for (int k = 0; k < 2; k++)
-        assert_true(((struct fake_mr *)f.local->mappings[0]->region->mr[k])->dmabuf);
+        assert_true(((struct fake_mr *)tarn_rdma_local(f.local)->mappings[0]->region->mr[k])->dmabuf);
     puts_from(&f, 0, f.memory + 5, LARGE);
     assert_int_equal(tarn_rdma_unmap(f.local, f.memory, MEMORY), 0);
     end(&f);
@@ -361,8 +361,8 @@ static void gpu_memory_goes_by_peermem_without_dmabuf(void **state)
     for (int fd = -1; fd <= 3; fd += 4) { /* not exported; exported, but the device takes none */
         struct tarn_memory m = gpu_memory(&f, fd);
         fake.dmabuf_error = EOPNOTSUPP;
-        assert_int_equal(tarn_rdma_map_memory(f.local, &m), 0);
-        assert_false(((struct fake_mr *)f.local->mappings[0]->region->mr[1])->dmabuf);
+        assert_int_equal(tarn_rdma_map_memory(tarn_rdma_local(f.local), &m), 0);
+        assert_false(((struct fake_mr *)tarn_rdma_local(f.local)->mappings[0]->region->mr[1])->dmabuf);
         assert_int_equal(tarn_rdma_unmap(f.local, f.memory, MEMORY), 0);
     }
     end(&f);
@@ -375,10 +375,10 @@ static void gpu_memory_that_no_way_leads_to_is_refused_with_both_reasons(void **
     struct fixture f = begin(2);
     struct tarn_memory m = gpu_memory(&f, 3);
     fake.dmabuf_error = EOPNOTSUPP;
-    assert_int_equal(tarn_rdma_map_memory(f.local, &m), TARN_E_UNSUPPORTED);
+    assert_int_equal(tarn_rdma_map_memory(tarn_rdma_local(f.local), &m), TARN_E_UNSUPPORTED);
     says("dma-buf: Operation not supported; peermem: Bad address: load nvidia-peermem");
     m.dmabuf = -1;
-    assert_int_equal(tarn_rdma_map_memory(f.local, &m), TARN_E_UNSUPPORTED);
+    assert_int_equal(tarn_rdma_map_memory(tarn_rdma_local(f.local), &m), TARN_E_UNSUPPORTED);
     says("dma-buf: not exported; peermem: Bad address");
     end(&f);
 }

@@ -28,7 +28,8 @@ static struct fixture begin(void)
     struct fixture f = {.n = fake_start("rdma", false, 0)};
     f.ops = f.n->ops;
     f.l = fake_link(f.n, true);
-    wait_until((tarn_rdma_lanes_look(f.l), f.l->joining == 0)); /* all lanes */
+    wait_until(
+        (tarn_rdma_lanes_look(tarn_rdma_link(f.l)), tarn_rdma_link(f.l)->joining == 0)); /* all lanes */
     f.memory = malloc(BYTES);
     assert_non_null(f.memory);
     fill(f.memory, BYTES, 11);

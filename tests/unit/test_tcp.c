@@ -22,7 +22,7 @@ int clock_gettime(clockid_t clock, struct timespec *t)
 
 struct client {
     struct sockaddr_in address;
-    char token[TARN_TCP_TOKEN + 1];
+    char token[TARN_TOKEN + 1];
 };
 
 /* What a client knows after ATTACH. */
@@ -58,8 +58,8 @@ static struct tarn_tcp_hello hello(const struct client *c)
 {
     struct tarn_tcp_hello h = {.frame = frame(TARN_TCP_HELLO)};
     h.frame.gen = SESSION;
-    h.frame.bytes = TARN_TCP_TOKEN;
-    memcpy(h.token, c->token, TARN_TCP_TOKEN);
+    h.frame.bytes = TARN_TOKEN;
+    memcpy(h.token, c->token, TARN_TOKEN);
     return h;
 }
 

@@ -69,7 +69,7 @@ static int connects_slowly(struct tarn_tcpx_plugin *p)
 
     /* One accept for one listen. */
     struct tarn_tcpx_device_handle *at = &device;
-    CHECK(p->calls.accept(listening, &recv, &at) == 12334);
+    CHECK(p->calls.accept.v7(listening, &recv, &at) == 12334);
     CHECK(tarn_tcpx_accept(p, listening, &device, &recv) == TARN_E_UNAVAILABLE);
     CHECK(strstr(tarn_last_error(), "accept gave 12334"));
     return 0;
@@ -91,7 +91,7 @@ static int accepts_without_device(struct tarn_tcpx_plugin *p)
     while (!send || !recv) {
         if (!send)
             CHECK(tarn_tcpx_connect(p, 0, handle, &send) == 0);
-        CHECK(p->calls.accept(listening, &recv, &none) == 0);
+        CHECK(p->calls.accept.v7(listening, &recv, &none) == 0);
     }
     CHECK(tarn_tcpx_reg(p, recv, memory, sizeof(memory), TARN_TCPX_HOST, &mr) == 0);
     fprintf(stderr, "accepted\n");
@@ -156,11 +156,11 @@ static int registers(struct tarn_tcpx_plugin *p)
     CHECK(tarn_tcpx_reg(p, w.b.send, w.source + 2048, WORLD_PAGE, TARN_TCPX_CUDA, &mr) == TARN_E_INVALID);
     CHECK(strstr(tarn_last_error(), "no multiple of 4096") && !scene_was_said("not aligned"));
     if (p->version == 7)
-        CHECK(p->calls.reg_mr(w.b.send, w.source + 2048, WORLD_PAGE, TARN_TCPX_CUDA, &mr) == 3 &&
+        CHECK(p->calls.reg_mr.v6(w.b.send, w.source + 2048, WORLD_PAGE, TARN_TCPX_CUDA, &mr) == 3 &&
               scene_was_said("not aligned"));
     CHECK(tarn_tcpx_reg(p, w.b.send, w.source + 2048, WORLD_PAGE, TARN_TCPX_HOST, &mr) == 0);
     CHECK(tarn_tcpx_dereg(p, w.b.send, mr) == 0);
-    CHECK(p->version == 8 || p->calls.reg_mr(w.b.send, w.source, -1, TARN_TCPX_HOST, &mr) == 3);
+    CHECK(p->version == 8 || p->calls.reg_mr.v6(w.b.send, w.source, -1, TARN_TCPX_HOST, &mr) == 3);
     CHECK(!p->calls.reg_mr_dmabuf);
     world_end(&w);
     return 0;
@@ -533,7 +533,7 @@ static int sends_in_chunks_of_nothing(void *arg)
 {
     void *handle = dlopen(child_plugin("fixture-v7"), RTLD_NOW | RTLD_LOCAL);
     CHECK(handle);
-    const struct tarn_tcpx_v7 *v7 = dlsym(handle, TARN_TCPX_SYMBOL_V7);
+    const struct tarn_tcpx_table *v7 = dlsym(handle, TARN_TCPX_SYMBOL_V7);
     CHECK(v7);
     static struct tarn_tcpx_plugin p;
     p = (struct tarn_tcpx_plugin){

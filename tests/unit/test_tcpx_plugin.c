@@ -192,10 +192,10 @@ static int start_again(void *arg)
 /* What decides whether tcpx is used, and what loads it. */
 static int open_usual(void)
 {
-    char why[256] = "";
     struct tarn_tcpx_plugin *p;
-    printf("probe %d %s\n", find_transport("tcpx")->probe(why, sizeof(why)), why);
-    int rc = tarn_tcpx_plugin_open(NULL, NULL, &p);
+    int rc = find_transport("tcpx")->probe();
+    printf("probe %d %s\n", rc, rc ? tarn_last_error() : "");
+    rc = tarn_tcpx_plugin_open(NULL, NULL, &p);
     printf("open %d %s\n", rc, rc ? tarn_last_error() : p->path);
     fflush(stdout);
     _exit(0);

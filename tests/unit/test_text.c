@@ -56,6 +56,21 @@ static void last_error_may_quote_itself(void **state)
 
 /* --- tensors ------------------------------------------------------------------------------------ */
 
+static void a_reason_carries_a_failure(void **state)
+{
+    struct tarn_reason reason, none;
+
+    (void)state;
+    assert_int_equal(tarn_reason_keep(&reason, tarn_fail(TARN_E_STALE, "key k: replaced")), TARN_E_STALE);
+    assert_int_equal(tarn_reason_keep(&none, TARN_OK), TARN_OK);
+    assert_string_equal(none.text, "");
+    tarn_fail(TARN_E_CONFIG, "another");
+    assert_int_equal(tarn_reason_fail(&none), TARN_OK);
+    assert_string_equal(tarn_last_error(), "another");
+    assert_int_equal(tarn_reason_fail(&reason), TARN_E_STALE);
+    assert_string_equal(tarn_last_error(), "key k: replaced");
+}
+
 static void dtypes(void **state)
 {
     (void)state;
@@ -347,6 +362,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(error_names_are_reversible),
         cmocka_unit_test(last_error_may_quote_itself),
+        cmocka_unit_test(a_reason_carries_a_failure),
         cmocka_unit_test(dtypes),
         cmocka_unit_test(tensors_must_agree),
         cmocka_unit_test(shapes),

@@ -24,15 +24,14 @@ struct fixture {
 static struct fixture begin(void **state)
 {
     const struct mode *m = *state;
-    char why[256];
-    if (find_transport(m->transport)->probe(why, sizeof(why)))
-        harness_skip(m->transport, why);
+    if (find_transport(m->transport)->probe())
+        harness_skip(m->transport, tarn_last_error());
     struct fixture f = {.n = fake_start(m->transport, m->forked, 0)};
     f.ops = f.n->ops;
     f.reader = f.writer = fake_link(f.n, false);
-    if (!f.ops->writable(f.reader))
+    if (!f.reader->writable)
         f.writer = fake_link(f.n, true);
-    assert_true(f.ops->writable(f.writer));
+    assert_true(f.writer->writable);
     return f;
 }
 
@@ -388,7 +387,7 @@ static void shm_readers_cannot_write(void **state)
     for (int i = 0; i < 4; i++)
         close(fds[i]);
     struct tarn_link *l = fake_link(n, false);
-    assert_false(n->ops->writable(l));
+    assert_false(l->writable);
     assert_int_equal(put_bytes(n, l, 0, in, sizeof(in)), TARN_E_NOT_REACHABLE);
     n->ops->close(l);
     fake_stop(n);
@@ -519,8 +518,7 @@ static void the_registry_finds_and_selects(void **state)
     assert_ptr_equal(find_transport("tcpx"), tarn_transport_list[3]);
     assert_ptr_equal(find_transport("tcp"), tarn_transport_list[4]);
     assert_null(find_transport("tc"));
-    char why[256];
-    int rdma = find_transport("rdma")->probe(why, sizeof(why)) == 0;
+    int rdma = find_transport("rdma")->probe() == 0;
     int usable = 4 + rdma; /* cuda_ipc is not probed; a plugin is named */
     assert_int_equal(tarn_transport_select(NULL, NULL, out, 8), usable);
     assert_int_equal(tarn_transport_select("", NULL, out, 8), usable);
@@ -572,16 +570,16 @@ static void every_slot_is_filled(void **state)
     (void)state;
     for (int i = 0; tarn_transport_list[i]; i++) {
         const struct tarn_transport_ops *t = tarn_transport_list[i];
-        char why[256];
         const struct tarn_node_half_ops *n = tarn_node_half_list[i];
         assert_true(n && n->serve && n->serves && n->describe && n->attach && n->detach_link && n->detach &&
                     n->stop);
         assert_true(n->caps == t->caps && n->probe == t->probe);
         assert_string_equal(n->name, t->name);
-        assert_true(t->local_open && t->local_close && t->map && t->unmap && t->offer && t->link_id);
-        assert_true(t->connect && t->writable && t->get && t->put && t->progress && t->wait_fd && t->touch);
+        assert_true(t->local_open && t->local_close && t->map && t->unmap && t->offer);
+        assert_true(t->connect && t->get && t->put && t->progress && t->wait_fd && t->touch);
         assert_true(t->view && t->unview && t->close);
-        assert_true(t->probe(why, sizeof(why)) == 0 || *why);
+        tarn_last_error_set("");
+        assert_true(t->probe() == 0 || *tarn_last_error());
         if (!(t->caps & TARN_CAP_VIEW))
             assert_int_equal(t->view(NULL, 0, 0, 0, 0, 0, NULL, NULL), TARN_E_NOT_REACHABLE);
     }

@@ -30,7 +30,6 @@ extern "C" {
 struct tarn_cuda_device {
     uint8_t uuid[TARN_CUDA_UUID];
     char name[64];
-    uint64_t total_bytes;
 };
 
 /* The number of devices. UNAVAILABLE: none, with the reason (no driver, hidden, built without CUDA). */

@@ -26,7 +26,6 @@
 
 /* --- errors ------------------------------------------------------------------------------------- */
 
-/* Permanent errors: nothing of this process works on the device any more. */
 bool tarn_cuda_is_lasting(cudaError_t e)
 {
     switch (e) {
@@ -49,7 +48,6 @@ bool tarn_cuda_is_lasting(cudaError_t e)
     }
 }
 
-/* Removes the error from the thread's CUDA state, so that the application does not see it. */
 int tarn_cuda_failed(cudaError_t e, const char *call, int device)
 {
     cudaGetLastError();
@@ -63,7 +61,6 @@ int tarn_cuda_failed(cudaError_t e, const char *call, int device)
 
 /* --- devices ------------------------------------------------------------------------------------ */
 
-/* Does nothing if the device is current already, because setting it would make a context. */
 int tarn_cuda_enter(int device, int *before)
 {
     cudaError_t e = cudaGetDevice(before);
@@ -139,7 +136,6 @@ int tarn_cuda_describe(int device, struct tarn_cuda_device *d)
         return tarn_cuda_failed(e, "cudaGetDeviceProperties", device);
     memcpy(d->uuid, p.uuid.bytes, sizeof(d->uuid));
     snprintf(d->name, sizeof(d->name), "%.63s", p.name);
-    d->total_bytes = p.totalGlobalMem;
     return 0;
 }
 

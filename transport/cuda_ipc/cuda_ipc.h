@@ -5,9 +5,6 @@
 
 #include "transport/transport.h"
 
-/* For each pool of an ATTACH answer: arena (CPU pools only), gen, touch. */
-enum { TARN_CUDA_IPC_FDS = 3 };
-
 enum {
     TARN_CUDA_IPC_CAPS = TARN_CAP_SAME_HOST | TARN_CAP_VIEW | TARN_CAP_ONE_SIDED | TARN_CAP_GPU |
                          TARN_CAP_LATE | TARN_CAP_CHECKS
@@ -16,6 +13,6 @@ enum {
 extern const struct tarn_transport_ops tarn_cuda_ipc_ops;
 extern const struct tarn_node_half_ops tarn_cuda_ipc_node_ops;
 
-int tarn_cuda_ipc_probe(char *why, size_t why_bytes);
+int tarn_cuda_ipc_probe(void);
 
 #endif

@@ -31,7 +31,7 @@ struct part {
 };
 
 struct tarn_ipc_lane {
-    struct tarn_local *local;
+    struct tarn_ipc_local *local;
     int device;
     struct tarn_cuda_queue *queue;
     void (*ended)(void *arg, struct tarn_work *w, int status);
@@ -71,7 +71,7 @@ static struct part *part_at(struct tarn_ipc_lane *l, uint32_t i)
     return &l->parts[(l->first + i) % PARTS];
 }
 
-int tarn_ipc_lane_open(struct tarn_local *local, int device, struct tarn_cuda_queue *queue,
+int tarn_ipc_lane_open(struct tarn_ipc_local *local, int device, struct tarn_cuda_queue *queue,
                        void (*ended)(void *arg, struct tarn_work *w, int status), void *arg,
                        struct tarn_ipc_lane **lane_p)
 {
@@ -134,6 +134,14 @@ static void stretch_copy(const struct tarn_work *w, struct tarn_cursor *c, uint8
     }
 }
 
+static int wait_for(struct tarn_cuda_queue *q, uint64_t mark)
+{
+    int rc;
+    while ((rc = tarn_cuda_poll(q, mark)) == TARN_E_AGAIN)
+        sched_yield();
+    return rc;
+}
+
 /* Copies with another GPU's queue, and waits. */
 static int far_copy(struct tarn_cuda_queue *q, const struct tarn_cuda_piece *pieces, size_t n)
 {
@@ -144,11 +152,7 @@ static int far_copy(struct tarn_cuda_queue *q, const struct tarn_cuda_piece *pie
         rc = tarn_cuda_copy(q, pieces + at, n - at, &taken);
     if (!rc)
         rc = tarn_cuda_mark(q, &mark);
-    while (!rc && (rc = tarn_cuda_poll(q, mark)) == TARN_E_AGAIN) {
-        sched_yield();
-        rc = 0;
-    }
-    return rc;
+    return rc ? rc : wait_for(q, mark);
 }
 
 /* stretch_copy() for pieces in memory of a GPU that this one does not reach. */
@@ -176,14 +180,6 @@ static void stage(struct tarn_ipc_lane *l, const struct tarn_work *w, struct tar
         far_stretch(l, w, c, stretch, bytes, to_stretch);
     else
         stretch_copy(w, c, stretch, bytes, to_stretch);
-}
-
-static void cursor_skip(struct tarn_cursor *c, const struct tarn_work *w, uint64_t bytes)
-{
-    void *addr;
-    for (uint64_t n; bytes > 0 && (n = tarn_cursor_next(c, w->pieces, w->npieces, bytes, &addr)) > 0;
-         bytes -= n)
-        ;
 }
 
 /* --- making lists ------------------------------------------------------------------------------- */
@@ -252,7 +248,7 @@ static bool fill_stretch(struct tarn_ipc_lane *l, struct tarn_work *w)
     if (put)
         stage(l, w, &l->place.cursor, stretch, n, true);
     else
-        cursor_skip(&l->place.cursor, w, n);
+        tarn_cursor_skip(&l->place.cursor, w->pieces, w->npieces, n);
     struct tarn_ipc_run run = {course(w)->at + l->place.done, stretch, n};
     struct tarn_ipc_writer o = writer_of(l, w);
     if (n >= AT_ONCE)
@@ -468,14 +464,6 @@ static void take_back(struct tarn_work *w)
     c->given(w);
 }
 
-static int wait_for(struct tarn_ipc_lane *l, uint64_t mark)
-{
-    int rc;
-    while ((rc = tarn_cuda_poll(l->queue, mark)) == TARN_E_AGAIN)
-        sched_yield();
-    return rc;
-}
-
 /* Keeps the queues, in which nothing is in flight any more. */
 static void put_by(struct tarn_ipc_lane *l)
 {
@@ -498,8 +486,8 @@ void tarn_ipc_lane_close(struct tarn_ipc_lane *l, int status)
     uint64_t last;
     for (uint32_t i = 0; i < l->marked; i++)
         take_back(part_at(l, i)->work);
-    bool ended = l->marked == 0 || wait_for(l, part_at(l, l->marked - 1)->mark) == 0;
-    if (ended && !l->failed && tarn_cuda_mark(l->queue, &last) == 0 && wait_for(l, last) == 0)
+    bool ended = l->marked == 0 || wait_for(l->queue, part_at(l, l->marked - 1)->mark) == 0;
+    if (ended && !l->failed && tarn_cuda_mark(l->queue, &last) == 0 && wait_for(l->queue, last) == 0)
         put_by(l);
     else
         close_queues(l);

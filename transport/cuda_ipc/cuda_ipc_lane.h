@@ -33,7 +33,7 @@ enum tarn_ipc_way {
 
 /* queue: on the device; owned by the lane from now on. ended: called when all of a work's bytes have
  * moved, or (status) will not. It may post further works. */
-int tarn_ipc_lane_open(struct tarn_local *local, int device, struct tarn_cuda_queue *queue,
+int tarn_ipc_lane_open(struct tarn_ipc_local *local, int device, struct tarn_cuda_queue *queue,
                        void (*ended)(void *arg, struct tarn_work *w, int status), void *arg,
                        struct tarn_ipc_lane **lane_p);
 /* Does the lane have what works of this kind need? AGAIN: *want must be opened first. gpu: owner of the

@@ -35,7 +35,9 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/container.h"
 #include "base/error.h"
+#include "transport/answer.h"
 #include "transport/cuda/cuda_text.h"
 #include "transport/cuda_ipc/cuda_ipc_lane.h"
 #include "transport/cuda_ipc/cuda_ipc_pool.h"
@@ -46,12 +48,10 @@
 #define POLITE_NS (100 * 1000)
 #define NAP_NS (20 * 1000)
 
-struct tarn_link {
-    char node[64];
-    const struct tarn_logger *log;
-    struct tarn_local *local;
-    bool writable;
-    int broken; /* the error after which it takes no more works, or 0 */
+struct tarn_ipc_link {
+    struct tarn_link link;
+    struct tarn_ipc_local *local;
+    struct tarn_reason broken; /* the error after which it takes no more works; code 0: none */
     uint64_t tick_base_ns;
     struct tarn_ipc_pool *pools[POOLS_MAX]; /* NULL: not served */
     struct tarn_ipc_lane *lanes[TARN_IPC_DEVICES];
@@ -65,69 +65,64 @@ struct tarn_link {
     } last;
 };
 
-/* --- connecting --------------------------------------------------------------------------------- */
-
-static int malformed(const struct tarn_link *l, const char *text)
+static struct tarn_ipc_link *own(const struct tarn_link *l)
 {
-    return tarn_fail(TARN_E_PROTOCOL, "node %s: cuda_ipc: malformed ATTACH answer \"%.100s\"", l->node, text);
+    return TARN_CONTAINER_OF(l, struct tarn_ipc_link, link);
 }
 
-static bool parse_pool(const char **at, struct tarn_ipc_offer *of)
+/* --- connecting --------------------------------------------------------------------------------- */
+
+static bool parse_pool(struct tarn_answer *a, struct tarn_ipc_offer *of)
 {
-    uint64_t index, nslots;
-    const char *word;
     size_t n;
-    if (!tarn_share_number(at, 10, POOLS_MAX - 1, &index) ||
-        !tarn_share_number(at, 10, SIZE_MAX / 2, &of->bytes) ||
-        !tarn_share_number(at, 10, UINT32_MAX, &nslots) || nslots == 0 || !tarn_share_word(at, &word, &n) ||
-        n != 3)
+    of->index = (uint32_t)tarn_answer_number(a, 10, POOLS_MAX - 1);
+    of->bytes = tarn_answer_number(a, 10, SIZE_MAX / 2);
+    of->nslots = (uint32_t)tarn_answer_number(a, 10, UINT32_MAX);
+    const char *word = tarn_answer_word(a, &n);
+    if (a->failed || of->nslots == 0 || n != 3)
         return false;
-    of->index = (uint32_t)index;
-    of->nslots = (uint32_t)nslots;
     of->kind = memcmp(word, "gpu", 3) ? TARN_POOL_CPU : TARN_POOL_GPU;
     if (of->kind == TARN_POOL_CPU)
         return memcmp(word, "cpu", 3) == 0;
-    return tarn_share_word(at, &word, &n) && tarn_cuda_uuid_parse(word, n, of->uuid) &&
-           tarn_share_word(at, &word, &n) && tarn_cuda_handle_parse(word, n, of->handle);
+    word = tarn_answer_word(a, &n);
+    if (!tarn_cuda_uuid_parse(word, n, of->uuid))
+        return false;
+    word = tarn_answer_word(a, &n);
+    return tarn_cuda_handle_parse(word, n, of->handle);
 }
 
-static int take_pool(struct tarn_link *l, const struct tarn_peer *peer, const char **at, uint64_t epoch,
-                     uint32_t *nfds)
+static int take_pool(struct tarn_ipc_link *l, const struct tarn_peer *peer, struct tarn_answer *a,
+                     uint64_t epoch, uint32_t *nfds)
 {
     struct tarn_ipc_offer of = {.epoch = epoch, .writable = peer->write};
-    if (!parse_pool(at, &of) || l->pools[of.index])
-        return malformed(l, peer->text);
+    if (!parse_pool(a, &of) || l->pools[of.index])
+        return tarn_answer_malformed(a);
     of.writable |= of.kind == TARN_POOL_GPU; /* a handle always permits writes */
-    uint32_t fds = of.kind == TARN_POOL_CPU ? TARN_CUDA_IPC_FDS : TARN_CUDA_IPC_FDS - 1;
+    uint32_t fds = of.kind == TARN_POOL_CPU ? TARN_SHARE_FDS : TARN_SHARE_FDS - 1;
     if (peer->nfds - *nfds < fds)
-        return malformed(l, peer->text);
+        return tarn_answer_malformed(a);
     *nfds += fds;
-    return tarn_ipc_pool_take(l->local, peer, &of, peer->fds + *nfds - fds, &l->pools[of.index]);
+    return tarn_ipc_pool_take(l->local, &l->link, &of, peer->fds + *nfds - fds, &l->pools[of.index]);
 }
 
-static int take_pools(struct tarn_link *l, const struct tarn_peer *peer)
+static int take_pools(struct tarn_ipc_link *l, const struct tarn_peer *peer)
 {
-    const char *at = peer->text;
-    uint64_t epoch, npools;
+    struct tarn_answer a;
     uint32_t nfds = 0;
-    int rc = 0;
-    if (strncmp(at, "v1", 2) != 0 || (at[2] != ' ' && at[2] != '\0'))
-        return tarn_fail(TARN_E_VERSION,
-                         "node %s: cuda_ipc: ATTACH answer \"%.20s\" where v1 was expected: "
-                         "run the same version of tarn on both sides",
-                         l->node, at);
-    at += 2;
-    if (!tarn_share_number(&at, 16, UINT64_MAX, &epoch) || !tarn_share_number(&at, 10, POOLS_MAX, &npools))
-        return malformed(l, peer->text);
+    int rc = tarn_answer_begin(&a, &l->link, peer->text);
+    if (rc)
+        return rc;
+    uint64_t epoch = tarn_answer_number(&a, 16, UINT64_MAX), npools = tarn_answer_number(&a, 10, POOLS_MAX);
+    if (a.failed)
+        return tarn_answer_malformed(&a);
     for (uint64_t i = 0; !rc && i < npools; i++)
-        rc = take_pool(l, peer, &at, epoch, &nfds);
+        rc = take_pool(l, peer, &a, epoch, &nfds);
     if (rc || nfds == peer->nfds)
         return rc;
-    return tarn_share_hazards_map(&(struct tarn_share_name){"cuda_ipc", l->node, "the hazard page"},
-                                  peer->fds[nfds], &l->hazards);
+    return tarn_share_hazards_map(&l->link, peer->fds[nfds], &l->hazards);
 }
 
-static void link_free(struct tarn_link *l)
+static void link_free(struct tarn_ipc_link *l)
 {
     tarn_ipc_leave(l->local, l->opening);
     tarn_share_hazards_unmap(&l->hazards);
@@ -137,23 +132,18 @@ static void link_free(struct tarn_link *l)
     free(l);
 }
 
-static struct tarn_link *link_new(const struct tarn_peer *peer)
+static struct tarn_ipc_link *link_new(const struct tarn_peer *peer)
 {
-    struct tarn_link *l = calloc(1, sizeof(*l));
-    if (!l) {
-        tarn_fail(TARN_E_NO_MEMORY, "node %s: cuda_ipc: out of memory", peer->node);
+    struct tarn_ipc_link *l = tarn_link_new("cuda_ipc", peer, sizeof(*l));
+    if (!l)
         return NULL;
-    }
-    snprintf(l->node, sizeof(l->node), "%s", peer->node);
-    l->log = peer->log;
-    l->local = peer->local;
-    l->writable = peer->write;
+    l->local = tarn_ipc_local(peer->local);
     l->tick_base_ns = peer->tick_base_ns;
     return l;
 }
 
 /* Waits until it is open or has failed. AGAIN: not open by until_ns (0: now). */
-static int have_opened(struct tarn_link *l, const struct tarn_ipc_want *want, uint64_t until_ns)
+static int have_opened(struct tarn_ipc_link *l, const struct tarn_ipc_want *want, uint64_t until_ns)
 {
     if (l->opening && !tarn_ipc_asked_for(l->opening, want)) {
         tarn_ipc_leave(l->local, l->opening);
@@ -170,24 +160,24 @@ static int have_opened(struct tarn_link *l, const struct tarn_ipc_want *want, ui
 }
 
 /* Starting the driver can take seconds. */
-static int start_driver(struct tarn_link *l, uint64_t deadline_ns)
+static int start_driver(struct tarn_ipc_link *l, uint64_t deadline_ns)
 {
     const struct tarn_ipc_want driver = {TARN_IPC_DRIVER, NULL, -1};
-    uint64_t slice = tarn_deadline(TARN_WAIT_SLICE_MS);
     if (atomic_load(&l->local->driver))
         return 0;
-    int rc = have_opened(l, &driver, slice < deadline_ns ? slice : deadline_ns);
+    int rc = have_opened(l, &driver, tarn_slice_end(deadline_ns));
     return rc == TARN_E_AGAIN ? TARN_INPROGRESS : rc;
 }
 
 static int cuda_connect(const struct tarn_peer *peer, struct tarn_link **l_p)
 {
-    struct tarn_link *l = *l_p;
+    const struct tarn_ipc_local *local = tarn_ipc_local(peer->local);
+    struct tarn_ipc_link *l = *l_p ? own(*l_p) : NULL;
     *l_p = NULL;
-    if (atomic_load(&peer->local->lost)) {
+    if (atomic_load(&local->lost)) {
         if (l)
             link_free(l);
-        return tarn_fail(TARN_E_UNAVAILABLE, "node %s: cuda_ipc: %s", peer->node, peer->local->why);
+        return tarn_fail(TARN_E_UNAVAILABLE, "node %s: cuda_ipc: %s", peer->node, local->why.text);
     }
     if (!l && !(l = link_new(peer)))
         return TARN_E_NO_MEMORY;
@@ -197,48 +187,36 @@ static int cuda_connect(const struct tarn_peer *peer, struct tarn_link **l_p)
     if (rc && rc != TARN_INPROGRESS)
         link_free(l);
     else
-        *l_p = l;
+        *l_p = &l->link;
     return rc;
-}
-
-static bool cuda_writable(const struct tarn_link *l)
-{
-    return l->writable;
 }
 
 /* --- works -------------------------------------------------------------------------------------- */
 
-static int out_of_date(const struct tarn_link *l, uint32_t pool, uint32_t slot)
-{
-    return tarn_fail(TARN_E_STALE, "node %s: pool %u slot %u: the object has moved or was replaced", l->node,
-                     pool, slot);
-}
-
-/* The pool, if slot and range lie in it. NULL: the descriptor is another node's, or garbage. */
-static struct tarn_ipc_pool *pool_at(const struct tarn_link *l, uint32_t pool, uint32_t slot, uint64_t offset,
-                                     uint64_t bytes)
+/* The pool, if slot and range lie in it; else NULL. */
+static struct tarn_ipc_pool *pool_at(const struct tarn_ipc_link *l, uint32_t pool, uint32_t slot,
+                                     uint64_t offset, uint64_t bytes)
 {
     struct tarn_ipc_pool *p = pool < POOLS_MAX ? l->pools[pool] : NULL;
-    bool inside = p && slot < p->of.nslots && offset <= p->of.bytes && bytes <= p->of.bytes - offset;
-    return inside ? p : NULL;
+    return p && tarn_share_has(&p->share, slot, offset, bytes) ? p : NULL;
 }
 
 static bool has_gen(const struct tarn_ipc_pool *p, const struct tarn_work *w)
 {
-    return atomic_load_explicit(&p->gen[w->slot], memory_order_acquire) == w->gen;
+    return atomic_load_explicit(&p->share.gen[w->slot], memory_order_acquire) == w->gen;
 }
 
 /* Ends a work whose bytes have moved or will not. */
 static void ended(void *arg, struct tarn_work *w, int status)
 {
-    struct tarn_link *l = arg;
+    struct tarn_ipc_link *l = arg;
     const struct tarn_ipc_pool *p = l->pools[w->pool];
     atomic_thread_fence(memory_order_acquire);
     w->status = status || has_gen(p, w) ? status : TARN_E_STALE;
     bool checked = w->seen && (status == TARN_E_INVALID || status == TARN_E_SIZE);
-    w->why = status && status != TARN_E_CANCELED && !checked ? tarn_last_error() : NULL;
+    w->why = status && status != TARN_E_CANCELED && !checked ? l->broken.text : NULL;
     if (!w->status && w->touch)
-        tarn_share_touch(&p->touch[w->slot], l->tick_base_ns);
+        tarn_share_touch(&p->share.touch[w->slot], l->tick_base_ns);
     w->done(w);
 }
 
@@ -273,7 +251,7 @@ struct way {
 };
 
 /* Chooses the GPU and how it accesses the work's memory. AGAIN: *want must be opened first. */
-static int choose(struct tarn_link *l, struct tarn_ipc_pool *p, struct tarn_work *w, struct way *way,
+static int choose(struct tarn_ipc_link *l, struct tarn_ipc_pool *p, struct tarn_work *w, struct way *way,
                   struct tarn_ipc_want *want)
 {
     bool pageable = false, far = false;
@@ -290,7 +268,7 @@ static int choose(struct tarn_link *l, struct tarn_ipc_pool *p, struct tarn_work
 }
 
 /* Logs the choice for debugging. */
-static void tell(const struct tarn_link *l, const struct tarn_ipc_pool *p, const struct tarn_work *w,
+static void tell(const struct tarn_ipc_link *l, const struct tarn_ipc_pool *p, const struct tarn_work *w,
                  bool put, int device, enum tarn_ipc_way way)
 {
     const char *copy = way == TARN_IPC_FAR          ? "through the host, without peer access"
@@ -298,13 +276,13 @@ static void tell(const struct tarn_link *l, const struct tarn_ipc_pool *p, const
                        : !w->gpu || p->device == -1 ? "DMA"
                        : p->device == device        ? "within the GPU"
                                                     : "peer access";
-    tarn_log(l->log, TARN_LOG_DEBUG, "cuda_ipc",
+    tarn_log(l->link.log, TARN_LOG_DEBUG, "cuda_ipc",
              "msg=\"%s\" copy=\"%s\" node=%s pool=%u slot=%u bytes=%llu pieces=%u device=%d memory=%s%d",
-             put ? "put" : "get", copy, l->node, w->pool, w->slot, (unsigned long long)w->bytes, w->npieces,
-             device, w->gpu ? "gpu" : "host", w->gpu ? (int)w->gpu - 1 : 0);
+             put ? "put" : "get", copy, l->link.node, w->pool, w->slot, (unsigned long long)w->bytes,
+             w->npieces, device, w->gpu ? "gpu" : "host", w->gpu ? (int)w->gpu - 1 : 0);
 }
 
-static int lane_for(struct tarn_link *l, int device, struct tarn_ipc_want *want)
+static int lane_for(struct tarn_ipc_link *l, int device, struct tarn_ipc_want *want)
 {
     if (l->lanes[device])
         return 0;
@@ -316,31 +294,33 @@ static int lane_for(struct tarn_link *l, int device, struct tarn_ipc_want *want)
     int rc = tarn_ipc_lane_open(l->local, device, q, ended, l, &l->lanes[device]);
     if (rc)
         tarn_ipc_queue_give(l->local, device, q);
-    tarn_log(l->log, TARN_LOG_DEBUG, "cuda_ipc", "msg=\"copies by a GPU\" node=%s device=%d status=%d",
-             l->node, device, rc);
+    tarn_log(l->link.log, TARN_LOG_DEBUG, "cuda_ipc", "msg=\"copies by a GPU\" node=%s device=%d status=%d",
+             l->link.node, device, rc);
     return rc;
 }
 
 /* CUDA has failed permanently: logged once for each client. */
-static void lose(struct tarn_link *l)
+static void lose(struct tarn_ipc_link *l, int rc)
 {
-    if (tarn_ipc_lose(l->local))
-        tarn_log(l->log, TARN_LOG_WARN, "cuda_ipc", "msg=\"set aside for good\" cause=\"%s\"", l->local->why);
+    if (tarn_ipc_lose(l->local, rc))
+        tarn_log(l->link.log, TARN_LOG_WARN, "cuda_ipc", "msg=\"set aside for good\" cause=\"%s\"",
+                 l->local->why.text);
 }
 
 /* What a link uses of a pool does not change. */
-static bool is_like_last(const struct tarn_link *l, const struct tarn_ipc_pool *p, const struct tarn_work *w)
+static bool is_like_last(const struct tarn_ipc_link *l, const struct tarn_ipc_pool *p,
+                         const struct tarn_work *w)
 {
     return l->last.pool == p && w->gpu > 0 && l->last.gpu == w->gpu && l->lanes[l->last.device];
 }
 
 /* AGAIN: *want must be opened first. */
-static int try_way(struct tarn_link *l, struct tarn_ipc_pool *p, struct tarn_work *w, struct way *way,
+static int try_way(struct tarn_ipc_link *l, struct tarn_ipc_pool *p, struct tarn_work *w, struct way *way,
                    struct tarn_ipc_want *want)
 {
     if (w->gpu > TARN_IPC_DEVICES)
         return tarn_fail(TARN_E_NOT_REACHABLE, "node %s: cuda_ipc: device %d: only the first %d are used",
-                         l->node, (int)w->gpu - 1, TARN_IPC_DEVICES);
+                         l->link.node, (int)w->gpu - 1, TARN_IPC_DEVICES);
     int rc = choose(l, p, w, way, want);
     if (!rc)
         rc = lane_for(l, way->device, want);
@@ -354,7 +334,7 @@ static int try_way(struct tarn_link *l, struct tarn_ipc_pool *p, struct tarn_wor
 }
 
 /* AGAIN: the worker is opening something. */
-static int find_way(struct tarn_link *l, struct tarn_ipc_pool *p, struct tarn_work *w, struct way *way)
+static int find_way(struct tarn_ipc_link *l, struct tarn_ipc_pool *p, struct tarn_work *w, struct way *way)
 {
     struct tarn_ipc_want want;
     int rc;
@@ -362,7 +342,7 @@ static int find_way(struct tarn_link *l, struct tarn_ipc_pool *p, struct tarn_wo
         if ((rc = have_opened(l, &want, 0)) != 0)
             break;
     if (rc == TARN_E_UNAVAILABLE)
-        lose(l);
+        lose(l, rc);
     if (!rc && w->gpu && way->way == TARN_IPC_DIRECT) {
         l->last.pool = p;
         l->last.gpu = w->gpu;
@@ -372,38 +352,38 @@ static int find_way(struct tarn_link *l, struct tarn_ipc_pool *p, struct tarn_wo
     return rc;
 }
 
-static int queue_work(struct tarn_link *l, struct tarn_ipc_pool *p, struct tarn_work *w, bool put)
+static int queue_work(struct tarn_ipc_link *l, struct tarn_ipc_pool *p, struct tarn_work *w, bool put)
 {
     struct way way = {l->last.device, TARN_IPC_DIRECT, l->last.base};
     int rc = is_like_last(l, p, w) ? 0 : find_way(l, p, w, &way);
     if (rc)
         return rc;
-    if (tarn_log_wants(l->log, TARN_LOG_DEBUG))
+    if (tarn_log_wants(l->link.log, TARN_LOG_DEBUG))
         tell(l, p, w, put, way.device, way.way);
     tarn_ipc_lane_post(l->lanes[way.device], w, put, way.way, way.base + w->offset);
     return TARN_INPROGRESS;
 }
 
-static int post(struct tarn_link *l, struct tarn_work *w, bool put)
+static int post(struct tarn_ipc_link *l, struct tarn_work *w, bool put)
 {
     struct tarn_ipc_pool *p = pool_at(l, w->pool, w->slot, w->offset, w->bytes);
-    if (l->broken)
-        return tarn_fail(l->broken, "node %s: cuda_ipc: the link is broken", l->node);
+    if (l->broken.code)
+        return tarn_fail(l->broken.code, "node %s: cuda_ipc: the link is broken", l->link.node);
     if (!p || tarn_gen_readable(w->gen) == put || !has_gen(p, w)) {
-        w->status = out_of_date(l, w->pool, w->slot);
+        w->status = tarn_link_stale(&l->link, w->pool, w->slot);
         return 0;
     }
     if (w->bytes > 0)
         return queue_work(l, p, w, put);
     w->status = 0;
     if (w->touch)
-        tarn_share_touch(&p->touch[w->slot], l->tick_base_ns);
+        tarn_share_touch(&p->share.touch[w->slot], l->tick_base_ns);
     return 0;
 }
 
 static int cuda_get(struct tarn_link *l, struct tarn_work *w)
 {
-    return post(l, w, false);
+    return post(own(l), w, false);
 }
 
 static int cuda_put(struct tarn_link *l, struct tarn_work *w)
@@ -411,25 +391,25 @@ static int cuda_put(struct tarn_link *l, struct tarn_work *w)
     if (!l->writable)
         return tarn_fail(TARN_E_NOT_REACHABLE, "node %s: cuda_ipc: attached for reading: attach with write",
                          l->node);
-    return post(l, w, true);
+    return post(own(l), w, true);
 }
 
 static void cuda_touch(struct tarn_link *l, uint32_t pool, uint32_t slot)
 {
-    const struct tarn_ipc_pool *p = pool_at(l, pool, slot, 0, 0);
+    const struct tarn_ipc_pool *p = pool_at(own(l), pool, slot, 0, 0);
     if (p)
-        tarn_share_touch(&p->touch[slot], l->tick_base_ns);
+        tarn_share_touch(&p->share.touch[slot], own(l)->tick_base_ns);
 }
 
 /* --- views -------------------------------------------------------------------------------------- */
 
 static void cuda_unview(struct tarn_link *l, uint32_t hazard)
 {
-    tarn_share_hazard_drop(&l->hazards, hazard);
+    tarn_share_hazard_drop(&own(l)->hazards, hazard);
 }
 
 /* Any thread may call this, so it does not use the link's own opening. */
-static int view_base(const struct tarn_link *l, struct tarn_ipc_pool *p, uint8_t **base_p)
+static int view_base(const struct tarn_ipc_link *l, struct tarn_ipc_pool *p, uint8_t **base_p)
 {
     const struct tarn_ipc_want arena = {TARN_IPC_ARENA, p, p->device};
     struct tarn_ipc_opening *o = NULL;
@@ -442,39 +422,34 @@ static int view_base(const struct tarn_link *l, struct tarn_ipc_pool *p, uint8_t
     tarn_ipc_leave(l->local, o);
     if (rc == TARN_E_AGAIN)
         return tarn_fail(TARN_E_BUSY, "node %s: cuda_ipc: pool %u is still being opened: raise timeout_ms",
-                         l->node, p->of.index);
+                         l->link.node, p->of.index);
     *base_p = rc ? NULL : tarn_ipc_pool_base(l->local, p, p->device);
     return rc;
 }
 
 /* A pool's memory for its own device, or for the CPU. Unlike the rest, views may be used by any thread. */
-static int cuda_view(struct tarn_link *l, uint32_t pool, uint32_t slot, uint64_t gen, uint64_t offset,
+static int cuda_view(struct tarn_link *link, uint32_t pool, uint32_t slot, uint64_t gen, uint64_t offset,
                      uint64_t bytes, const void **addr_p, uint32_t *hazard_p)
 {
-    const struct tarn_share_name name = {"cuda_ipc", l->node, "the hazard page"};
+    struct tarn_ipc_link *l = own(link);
     struct tarn_ipc_pool *p = pool_at(l, pool, slot, offset, bytes);
     if (!p || !tarn_gen_readable(gen))
-        return out_of_date(l, pool, slot);
-    uint8_t *base = p->arena_map.addr;
+        return tarn_link_stale(link, pool, slot);
+    uint8_t *base = p->share.arena.addr;
     int rc = base ? 0 : view_base(l, p, &base);
     if (!rc)
-        rc = tarn_share_hazard_claim(&name, &l->hazards, pool, slot, hazard_p);
-    if (rc)
-        return rc;
-    if (atomic_load(&p->gen[slot]) != gen) {
-        cuda_unview(l, *hazard_p);
-        return out_of_date(l, pool, slot);
-    }
-    *addr_p = base + offset;
-    return 0;
+        rc = tarn_share_hazard_claim(link, &l->hazards, &p->share, pool, slot, gen, hazard_p);
+    if (!rc)
+        *addr_p = base + offset;
+    return rc;
 }
 
 /* --- progress ----------------------------------------------------------------------------------- */
 
 /* Ends all works with `status`. Nothing accesses their memory any more. */
-static void end_lanes(struct tarn_link *l, int status)
+static void end_lanes(struct tarn_ipc_link *l, int status)
 {
-    l->broken = status;
+    tarn_reason_keep(&l->broken, status);
     for (int i = 0; i < TARN_IPC_DEVICES; i++) {
         struct tarn_ipc_lane *lane = l->lanes[i];
         l->lanes[i] = NULL;
@@ -484,17 +459,17 @@ static void end_lanes(struct tarn_link *l, int status)
 }
 
 /* 1: progress was made. */
-static int advance(struct tarn_link *l)
+static int advance(struct tarn_ipc_link *l)
 {
     int moved = 0;
     for (int i = 0; i < TARN_IPC_DEVICES; i++) {
         int rc = l->lanes[i] && tarn_ipc_lane_busy(l->lanes[i]) ? tarn_ipc_lane_progress(l->lanes[i]) : 0;
         if (rc < 0) {
             if (rc == TARN_E_UNAVAILABLE)
-                lose(l);
+                lose(l, rc);
             else
-                tarn_log(l->log, TARN_LOG_WARN, "cuda_ipc",
-                         "msg=\"copies failed\" node=%s device=%d cause=\"%s\"", l->node, i,
+                tarn_log(l->link.log, TARN_LOG_WARN, "cuda_ipc",
+                         "msg=\"copies failed\" node=%s device=%d cause=\"%s\"", l->link.node, i,
                          tarn_last_error());
             end_lanes(l, rc);
             return rc;
@@ -504,7 +479,7 @@ static int advance(struct tarn_link *l)
     return moved;
 }
 
-static bool is_busy(const struct tarn_link *l)
+static bool is_busy(const struct tarn_ipc_link *l)
 {
     for (int i = 0; i < TARN_IPC_DEVICES; i++)
         if (l->lanes[i] && tarn_ipc_lane_busy(l->lanes[i]))
@@ -513,9 +488,10 @@ static bool is_busy(const struct tarn_link *l)
 }
 
 /* What a GPU or the worker is doing counts as progress, however long it takes. */
-static int cuda_progress(struct tarn_link *l)
+static int cuda_progress(struct tarn_link *link)
 {
-    int rc = l->broken ? l->broken : advance(l);
+    struct tarn_ipc_link *l = own(link);
+    int rc = l->broken.code ? l->broken.code : advance(l);
     return rc ? rc : is_busy(l) || l->opening;
 }
 
@@ -523,14 +499,13 @@ static int cuda_progress(struct tarn_link *l)
  * Copies have no descriptor to wait for. Polls continuously first, then now and then. A nap takes some 80
  * us even if it should be shorter, so naps start only when the wait has been much longer.
  */
-static int cuda_wait(struct tarn_link *l, uint64_t deadline_ns)
+static int cuda_wait(struct tarn_link *link, uint64_t deadline_ns)
 {
-    uint64_t begun = tarn_now_ns(), now = begun, until = begun + TARN_WAIT_SLICE_MS * TARN_NS_PER_MS;
+    struct tarn_ipc_link *l = own(link);
+    uint64_t begun = tarn_now_ns(), now = begun, until = tarn_slice_end(deadline_ns);
     const struct timespec nap = {0, NAP_NS};
-    if (l->broken)
-        return l->broken;
-    if (until > deadline_ns)
-        until = deadline_ns;
+    if (l->broken.code)
+        return l->broken.code;
     while (is_busy(l)) {
         int rc = advance(l);
         if (rc)
@@ -550,8 +525,8 @@ static int cuda_wait(struct tarn_link *l, uint64_t deadline_ns)
 
 static void cuda_close(struct tarn_link *l)
 {
-    end_lanes(l, TARN_E_CANCELED);
-    link_free(l);
+    end_lanes(own(l), TARN_E_CANCELED);
+    link_free(own(l));
 }
 
 const struct tarn_transport_ops tarn_cuda_ipc_ops = {
@@ -563,9 +538,7 @@ const struct tarn_transport_ops tarn_cuda_ipc_ops = {
     .map = tarn_no_map,
     .unmap = tarn_no_map,
     .offer = tarn_no_offer,
-    .link_id = tarn_no_link_id,
     .connect = cuda_connect,
-    .writable = cuda_writable,
     .get = cuda_get,
     .put = cuda_put,
     .progress = cuda_progress,

@@ -15,21 +15,21 @@
 int tarn_ipc_local_open(const char *devices, struct tarn_local **local_p)
 {
     (void)devices;
-    struct tarn_local *local = calloc(1, sizeof(*local));
+    struct tarn_ipc_local *local = calloc(1, sizeof(*local));
     if (!local)
         return tarn_fail(TARN_E_NO_MEMORY, "cuda_ipc: out of memory");
     pthread_mutex_init(&local->lock, NULL);
     tarn_ipc_worker_init(&local->worker);
-    *local_p = local;
+    *local_p = (struct tarn_local *)local;
     return 0;
 }
 
-bool tarn_ipc_lose(struct tarn_local *local)
+bool tarn_ipc_lose(struct tarn_ipc_local *local, int rc)
 {
     pthread_mutex_lock(&local->lock);
     bool first = !atomic_load(&local->lost);
     if (first)
-        snprintf(local->why, sizeof(local->why), "%s", tarn_last_error());
+        tarn_reason_keep(&local->why, rc);
     atomic_store(&local->lost, true);
     pthread_mutex_unlock(&local->lock);
     return first;
@@ -43,47 +43,24 @@ static void pool_free(struct tarn_ipc_pool *p)
         if (p->opened[d])
             tarn_cuda_close(d, p->opened[d]);
     if (p->pinned)
-        tarn_cuda_unpin(p->arena_map.addr);
-    tarn_share_unmap(&p->arena_map);
-    tarn_share_unmap(&p->gen_map);
-    tarn_share_unmap(&p->touch_map);
+        tarn_cuda_unpin(p->share.arena.addr);
+    tarn_share_pool_unmap(&p->share);
     free(p);
 }
 
-static int map_one(const char *node, int fd, uint64_t bytes, int prot, const char *what,
-                   struct tarn_mapping *m)
-{
-    struct tarn_share_name name = {"cuda_ipc", node, what};
-    return tarn_share_map(&name, fd, bytes, prot, m);
-}
-
-static int map_files(struct tarn_ipc_pool *p, const char *node, const int *fds)
-{
-    const struct tarn_ipc_offer *of = &p->of;
-    int rc = 0, write = PROT_READ | PROT_WRITE;
-    if (of->kind == TARN_POOL_CPU)
-        rc = map_one(node, *fds++, of->bytes, of->writable ? write : PROT_READ, "a pool", &p->arena_map);
-    if (!rc)
-        rc = map_one(node, fds[0], of->nslots * sizeof(*p->gen), PROT_READ, "a pool's generations",
-                     &p->gen_map);
-    if (!rc)
-        rc =
-            map_one(node, fds[1], of->nslots * sizeof(*p->touch), write, "a pool's use times", &p->touch_map);
-    p->gen = p->gen_map.addr;
-    p->touch = p->touch_map.addr;
-    return rc;
-}
-
-static int pool_new(const struct tarn_peer *peer, const struct tarn_ipc_offer *of, const int *fds,
+static int pool_new(const struct tarn_link *l, const struct tarn_ipc_offer *of, const int *fds,
                     struct tarn_ipc_pool **p_p)
 {
     struct tarn_ipc_pool *p = calloc(1, sizeof(*p));
     if (!p)
-        return tarn_fail(TARN_E_NO_MEMORY, "node %s: cuda_ipc: out of memory", peer->node);
+        return tarn_fail(TARN_E_NO_MEMORY, "node %s: cuda_ipc: out of memory", l->node);
     p->of = *of;
-    p->log = peer->log;
-    snprintf(p->node, sizeof(p->node), "%s", peer->node);
-    int rc = map_files(p, peer->node, fds);
+    p->log = l->log;
+    snprintf(p->node, sizeof(p->node), "%s", l->node);
+    p->share.bytes = of->bytes;
+    p->share.nslots = of->nslots;
+    int arena_fd = of->kind == TARN_POOL_CPU ? *fds++ : -1;
+    int rc = tarn_share_pool_map(l, arena_fd, fds, of->writable, &p->share);
     if (rc) {
         pool_free(p);
         return rc;
@@ -95,22 +72,6 @@ static int pool_new(const struct tarn_peer *peer, const struct tarn_ipc_offer *o
     return 0;
 }
 
-struct ending {
-    struct tarn_ipc_task task;
-    struct tarn_ipc_pool *pool;
-};
-
-static int end_it(struct tarn_ipc_task *t)
-{
-    pool_free(TARN_CONTAINER_OF(t, struct ending, task)->pool);
-    return 0;
-}
-
-static void ended(struct tarn_ipc_task *t)
-{
-    free(t);
-}
-
 static bool is_in_cuda(const struct tarn_ipc_pool *p)
 {
     bool is = p->pinned;
@@ -119,23 +80,19 @@ static bool is_in_cuda(const struct tarn_ipc_pool *p)
     return is;
 }
 
-/* Runs in the worker if CUDA must release something. */
-static void pool_end(struct tarn_local *local, struct tarn_ipc_pool *p)
+/* In the worker if CUDA must release something. */
+static void pool_end(struct tarn_ipc_local *local, struct tarn_ipc_pool *p)
 {
-    struct ending *e = is_in_cuda(p) ? calloc(1, sizeof(*e)) : NULL;
-    if (e) {
-        *e = (struct ending){.task = {.run = end_it, .drop = ended, .anyway = true}, .pool = p};
-        if (tarn_ipc_worker_give(&local->worker, &e->task) == 0) {
-            tarn_ipc_worker_leave(&local->worker, &e->task);
-            return;
-        }
-        free(e);
-    }
-    pool_free(p);
+    const struct tarn_ipc_want end = {TARN_IPC_END, p, -1};
+    struct tarn_ipc_opening *o;
+    if (is_in_cuda(p) && tarn_ipc_ask(local, &end, &o) == 0)
+        tarn_ipc_leave(local, o);
+    else
+        pool_free(p);
 }
 
 /* A writable mapping also serves readers. */
-static struct tarn_ipc_pool *find(struct tarn_local *local, const struct tarn_ipc_offer *of)
+static struct tarn_ipc_pool *find(struct tarn_ipc_local *local, const struct tarn_ipc_offer *of)
 {
     for (struct tarn_ipc_pool *p = local->pools; p; p = p->next)
         if (p->of.epoch == of->epoch && p->of.index == of->index && p->of.kind == of->kind &&
@@ -145,32 +102,27 @@ static struct tarn_ipc_pool *find(struct tarn_local *local, const struct tarn_ip
 }
 
 /* Takes kept pools of other nodes. The lock is held. */
-static struct tarn_ipc_pool *take_kept(struct tarn_local *local, uint64_t epoch)
+static struct tarn_ipc_pool *take_kept(struct tarn_ipc_local *local, uint64_t epoch)
 {
-    struct tarn_ipc_pool **at = &local->pools, *kept = NULL;
-    while (*at) {
-        struct tarn_ipc_pool *p = *at;
-        if (p->users > 0 || p->of.epoch == epoch) {
-            at = &p->next;
+    struct tarn_ipc_pool *p, *next, *kept = NULL;
+    LL_FOREACH_SAFE(local->pools, p, next)
+    {
+        if (p->users > 0 || p->of.epoch == epoch)
             continue;
-        }
-        *at = p->next;
-        p->next = kept;
-        kept = p;
+        LL_DELETE(local->pools, p);
+        LL_PREPEND(kept, p);
     }
     return kept;
 }
 
-int tarn_ipc_pool_take(struct tarn_local *local, const struct tarn_peer *peer,
+int tarn_ipc_pool_take(struct tarn_ipc_local *local, const struct tarn_link *l,
                        const struct tarn_ipc_offer *of, const int *fds, struct tarn_ipc_pool **p_p)
 {
     pthread_mutex_lock(&local->lock);
     struct tarn_ipc_pool *p = find(local, of), *kept = take_kept(local, of->epoch);
-    int rc = p ? 0 : pool_new(peer, of, fds, &p);
-    if (!rc && p->users++ == 0 && !p->fresh) {
-        p->next = local->pools;
-        local->pools = p;
-    }
+    int rc = p ? 0 : pool_new(l, of, fds, &p);
+    if (!rc && p->users++ == 0 && !p->fresh)
+        LL_PREPEND(local->pools, p);
     pthread_mutex_unlock(&local->lock);
     for (struct tarn_ipc_pool *next; kept; kept = next) {
         next = kept->next;
@@ -180,7 +132,7 @@ int tarn_ipc_pool_take(struct tarn_local *local, const struct tarn_peer *peer,
     return rc;
 }
 
-void tarn_ipc_pool_give(struct tarn_local *local, struct tarn_ipc_pool *p)
+void tarn_ipc_pool_give(struct tarn_ipc_local *local, struct tarn_ipc_pool *p)
 {
     pthread_mutex_lock(&local->lock);
     bool last = --p->users == 0 && !p->fresh;
@@ -193,7 +145,7 @@ void tarn_ipc_pool_give(struct tarn_local *local, struct tarn_ipc_pool *p)
 
 /* --- what is there ------------------------------------------------------------------------------ */
 
-int tarn_ipc_pool_is_far(struct tarn_local *local, struct tarn_ipc_pool *p, int device, bool *far_p)
+int tarn_ipc_pool_is_far(struct tarn_ipc_local *local, struct tarn_ipc_pool *p, int device, bool *far_p)
 {
     *far_p = false;
     if (p->device < 0 || p->device == device)
@@ -205,16 +157,16 @@ int tarn_ipc_pool_is_far(struct tarn_local *local, struct tarn_ipc_pool *p, int 
     return rc;
 }
 
-uint8_t *tarn_ipc_pool_base(struct tarn_local *local, struct tarn_ipc_pool *p, int device)
+uint8_t *tarn_ipc_pool_base(struct tarn_ipc_local *local, struct tarn_ipc_pool *p, int device)
 {
     pthread_mutex_lock(&local->lock);
-    uint8_t *base = p->of.kind == TARN_POOL_CPU ? p->pinned ? p->arena_map.addr : NULL : p->opened[device];
+    uint8_t *base = p->of.kind == TARN_POOL_CPU ? p->pinned ? p->share.arena.addr : NULL : p->opened[device];
     p->fresh &= !base;
     pthread_mutex_unlock(&local->lock);
     return base;
 }
 
-static void *spare_take(struct tarn_local *local, void **spare)
+static void *spare_take(struct tarn_ipc_local *local, void **spare)
 {
     void *taken = NULL;
     pthread_mutex_lock(&local->lock);
@@ -227,7 +179,7 @@ static void *spare_take(struct tarn_local *local, void **spare)
 }
 
 /* False: no room. */
-static bool spare_keep(struct tarn_local *local, void **spare, void *given)
+static bool spare_keep(struct tarn_ipc_local *local, void **spare, void *given)
 {
     int i = 0;
     pthread_mutex_lock(&local->lock);
@@ -239,18 +191,18 @@ static bool spare_keep(struct tarn_local *local, void **spare, void *given)
     return i < TARN_IPC_SPARE;
 }
 
-struct tarn_cuda_queue *tarn_ipc_queue_take(struct tarn_local *local, int device)
+struct tarn_cuda_queue *tarn_ipc_queue_take(struct tarn_ipc_local *local, int device)
 {
     return spare_take(local, local->queues[device]);
 }
 
-void tarn_ipc_queue_give(struct tarn_local *local, int device, struct tarn_cuda_queue *q)
+void tarn_ipc_queue_give(struct tarn_ipc_local *local, int device, struct tarn_cuda_queue *q)
 {
     if (q && !spare_keep(local, local->queues[device], q))
         tarn_cuda_queue_close(q);
 }
 
-uint8_t *tarn_ipc_ring_take(struct tarn_local *local)
+uint8_t *tarn_ipc_ring_take(struct tarn_ipc_local *local)
 {
     return spare_take(local, local->rings);
 }
@@ -261,7 +213,7 @@ static void ring_close(uint8_t *ring)
     munmap(ring, TARN_IPC_RING);
 }
 
-void tarn_ipc_ring_give(struct tarn_local *local, uint8_t *ring)
+void tarn_ipc_ring_give(struct tarn_ipc_local *local, uint8_t *ring)
 {
     if (ring && !spare_keep(local, local->rings, ring))
         ring_close(ring);
@@ -271,11 +223,11 @@ void tarn_ipc_ring_give(struct tarn_local *local, uint8_t *ring)
 
 struct tarn_ipc_opening {
     struct tarn_ipc_task task;
-    struct tarn_local *local;
+    struct tarn_ipc_local *local;
     struct tarn_ipc_want want;
 };
 
-static int start_driver(struct tarn_local *local)
+static int start_driver(struct tarn_ipc_local *local)
 {
     int n, rc = tarn_cuda_count(&n);
     if (!rc)
@@ -283,7 +235,7 @@ static int start_driver(struct tarn_local *local)
     return rc;
 }
 
-static int ask_peer(struct tarn_local *local, struct tarn_ipc_pool *p, int device)
+static int ask_peer(struct tarn_ipc_local *local, struct tarn_ipc_pool *p, int device)
 {
     bool reaches = tarn_cuda_reaches(device, p->device);
     pthread_mutex_lock(&local->lock);
@@ -297,7 +249,7 @@ static int ask_peer(struct tarn_local *local, struct tarn_ipc_pool *p, int devic
     return 0;
 }
 
-static int open_queue(struct tarn_local *local, int device)
+static int open_queue(struct tarn_ipc_local *local, int device)
 {
     struct tarn_cuda_queue *q = NULL;
     int rc = tarn_cuda_queue_open(device, &q);
@@ -305,7 +257,7 @@ static int open_queue(struct tarn_local *local, int device)
     return rc;
 }
 
-static int open_ring(struct tarn_local *local)
+static int open_ring(struct tarn_ipc_local *local)
 {
     void *ring = mmap(NULL, TARN_IPC_RING, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (ring == MAP_FAILED)
@@ -331,11 +283,11 @@ static int unseen(const struct tarn_ipc_pool *p)
 /* All devices can use a pinned mapping. It is always pinned as a whole. */
 static int pin_arena(struct tarn_ipc_pool *p)
 {
-    int rc = tarn_cuda_pin(p->arena_map.addr, p->arena_map.bytes, p->of.writable);
+    int rc = tarn_cuda_pin(p->share.arena.addr, p->share.arena.bytes, p->of.writable);
     if (!rc)
         tarn_log(p->log, TARN_LOG_DEBUG, "cuda_ipc",
                  "msg=\"registered a pool with CUDA\" node=%s pool=%u bytes=%zu write=%d", p->node,
-                 p->of.index, p->arena_map.bytes, p->of.writable);
+                 p->of.index, p->share.arena.bytes, p->of.writable);
     return rc;
 }
 
@@ -350,7 +302,7 @@ static int open_handle(struct tarn_ipc_pool *p, int device, void **addr_p)
 }
 
 /* Reads without the lock what only the worker changes. */
-static int open_arena(struct tarn_local *local, struct tarn_ipc_pool *p, int device)
+static int open_arena(struct tarn_ipc_local *local, struct tarn_ipc_pool *p, int device)
 {
     bool is_cpu = p->of.kind == TARN_POOL_CPU;
     void *opened = NULL;
@@ -384,6 +336,8 @@ static int open_it(struct tarn_ipc_task *t)
         return open_ring(o->local);
     case TARN_IPC_ARENA:
         return open_arena(o->local, want->pool, want->device);
+    case TARN_IPC_END:
+        pool_free(want->pool);
     }
     return 0;
 }
@@ -391,21 +345,22 @@ static int open_it(struct tarn_ipc_task *t)
 static void drop(struct tarn_ipc_task *t)
 {
     struct tarn_ipc_opening *o = TARN_CONTAINER_OF(t, struct tarn_ipc_opening, task);
-    if (o->want.pool)
+    if (o->want.pool && o->want.what != TARN_IPC_END)
         tarn_ipc_pool_give(o->local, o->want.pool);
     free(o);
 }
 
-int tarn_ipc_ask(struct tarn_local *local, const struct tarn_ipc_want *want, struct tarn_ipc_opening **o_p)
+int tarn_ipc_ask(struct tarn_ipc_local *local, const struct tarn_ipc_want *want,
+                 struct tarn_ipc_opening **o_p)
 {
     struct tarn_ipc_opening *o = calloc(1, sizeof(*o));
     if (!o)
         return tarn_fail(TARN_E_NO_MEMORY, "cuda_ipc: out of memory");
     *o = (struct tarn_ipc_opening){
-        .task = {.run = open_it, .drop = drop, .anyway = want->what == TARN_IPC_ARENA},
+        .task = {.run = open_it, .drop = drop, .anyway = want->what >= TARN_IPC_ARENA},
         .local = local,
         .want = *want};
-    if (want->pool) {
+    if (want->pool && want->what != TARN_IPC_END) {
         pthread_mutex_lock(&local->lock);
         want->pool->users++;
         pthread_mutex_unlock(&local->lock);
@@ -423,12 +378,12 @@ bool tarn_ipc_asked_for(const struct tarn_ipc_opening *o, const struct tarn_ipc_
     return o->want.what == want->what && o->want.pool == want->pool && o->want.device == want->device;
 }
 
-int tarn_ipc_opened(struct tarn_local *local, struct tarn_ipc_opening *o, uint64_t until_ns)
+int tarn_ipc_opened(struct tarn_ipc_local *local, struct tarn_ipc_opening *o, uint64_t until_ns)
 {
     return tarn_ipc_worker_wait(&local->worker, &o->task, until_ns);
 }
 
-void tarn_ipc_leave(struct tarn_local *local, struct tarn_ipc_opening *o)
+void tarn_ipc_leave(struct tarn_ipc_local *local, struct tarn_ipc_opening *o)
 {
     if (o)
         tarn_ipc_worker_leave(&local->worker, &o->task);
@@ -436,8 +391,9 @@ void tarn_ipc_leave(struct tarn_local *local, struct tarn_ipc_opening *o)
 
 /* --- the end ------------------------------------------------------------------------------------ */
 
-void tarn_ipc_local_close(struct tarn_local *local)
+void tarn_ipc_local_close(struct tarn_local *l)
 {
+    struct tarn_ipc_local *local = tarn_ipc_local(l);
     if (!local)
         return;
     tarn_ipc_worker_end(&local->worker);

@@ -38,48 +38,51 @@ struct tarn_ipc_pool {
     const struct tarn_logger *log;
     char node[64];
     struct tarn_ipc_offer of;
+    struct tarn_share_pool share;
     uint32_t users; /* links and tasks of the worker */
     int device;     /* GPU: this process's ordinal of its device; -1: not visible */
-    const _Atomic uint64_t *gen;
-    _Atomic uint32_t *touch;
-    struct tarn_mapping arena_map, gen_map, touch_map;
     bool pinned;
     void *opened[TARN_IPC_DEVICES];                      /* GPU: the arena's address for each device */
     bool asked[TARN_IPC_DEVICES], far[TARN_IPC_DEVICES]; /* far: the two devices cannot access each other */
     bool fresh; /* opened or pinned, but not used by a link yet: kept for the next link to the node */
 };
 
-struct tarn_local {
+struct tarn_ipc_local {
     pthread_mutex_t lock;
     struct tarn_ipc_pool *pools;
     void *queues[TARN_IPC_DEVICES][TARN_IPC_SPARE], *rings[TARN_IPC_SPARE]; /* unused ones */
     _Atomic bool driver;                                                    /* the driver has been started */
-    _Atomic bool lost;       /* CUDA is unusable in this process: */
-    char why[TARN_SENTENCE]; /* set once, before `lost` */
+    _Atomic bool lost;      /* CUDA is unusable in this process: */
+    struct tarn_reason why; /* set once, before `lost` */
     struct tarn_ipc_worker worker;
 };
+
+static inline struct tarn_ipc_local *tarn_ipc_local(struct tarn_local *local)
+{
+    return (struct tarn_ipc_local *)local;
+}
 
 int tarn_ipc_local_open(const char *devices, struct tarn_local **local_p);
 void tarn_ipc_local_close(struct tarn_local *local);
 
-/* Maps the pool of an offer. fds: see TARN_CUDA_IPC_FDS; they stay the caller's. */
-int tarn_ipc_pool_take(struct tarn_local *local, const struct tarn_peer *peer,
+/* Maps the pool of an offer. fds: see TARN_SHARE_FDS; they stay the caller's. */
+int tarn_ipc_pool_take(struct tarn_ipc_local *local, const struct tarn_link *l,
                        const struct tarn_ipc_offer *of, const int *fds, struct tarn_ipc_pool **p_p);
 /* Gives a pool back; nothing in flight may use it. */
-void tarn_ipc_pool_give(struct tarn_local *local, struct tarn_ipc_pool *p);
+void tarn_ipc_pool_give(struct tarn_ipc_local *local, struct tarn_ipc_pool *p);
 
 /* --- what is there ------------------------------------------------------------------------------ */
 
 /* Is the pool on a GPU of this process that `device` does not reach? AGAIN: ask for TARN_IPC_PEER. */
-int tarn_ipc_pool_is_far(struct tarn_local *local, struct tarn_ipc_pool *p, int device, bool *far_p);
+int tarn_ipc_pool_is_far(struct tarn_ipc_local *local, struct tarn_ipc_pool *p, int device, bool *far_p);
 /* The arena's address for `device`. NULL: ask for TARN_IPC_ARENA. */
-uint8_t *tarn_ipc_pool_base(struct tarn_local *local, struct tarn_ipc_pool *p, int device);
+uint8_t *tarn_ipc_pool_base(struct tarn_ipc_local *local, struct tarn_ipc_pool *p, int device);
 /* Take an unused queue, or ring of pinned memory. NULL: ask for TARN_IPC_QUEUE or TARN_IPC_PINNED. */
-struct tarn_cuda_queue *tarn_ipc_queue_take(struct tarn_local *local, int device);
-uint8_t *tarn_ipc_ring_take(struct tarn_local *local);
+struct tarn_cuda_queue *tarn_ipc_queue_take(struct tarn_ipc_local *local, int device);
+uint8_t *tarn_ipc_ring_take(struct tarn_ipc_local *local);
 /* Give it back; nothing may be in flight in it. NULL is allowed. */
-void tarn_ipc_queue_give(struct tarn_local *local, int device, struct tarn_cuda_queue *q);
-void tarn_ipc_ring_give(struct tarn_local *local, uint8_t *ring);
+void tarn_ipc_queue_give(struct tarn_ipc_local *local, int device, struct tarn_cuda_queue *q);
+void tarn_ipc_ring_give(struct tarn_ipc_local *local, uint8_t *ring);
 
 /* --- what the worker opens ---------------------------------------------------------------------- */
 
@@ -88,7 +91,9 @@ enum tarn_ipc_what {
     TARN_IPC_PEER,   /* whether device and pool can access each other */
     TARN_IPC_QUEUE,  /* for a device */
     TARN_IPC_PINNED, /* a ring of pinned memory */
-    TARN_IPC_ARENA,  /* of a pool, for a device */
+    /* Carried out even if nobody waits for it any more: */
+    TARN_IPC_ARENA, /* of a pool, for a device */
+    TARN_IPC_END,   /* of a pool that nobody uses: frees it */
 };
 
 /* device, pool: -1 and NULL if `what` needs none. */
@@ -100,14 +105,15 @@ struct tarn_ipc_want {
 
 struct tarn_ipc_opening;
 
-int tarn_ipc_ask(struct tarn_local *local, const struct tarn_ipc_want *want, struct tarn_ipc_opening **o_p);
+int tarn_ipc_ask(struct tarn_ipc_local *local, const struct tarn_ipc_want *want,
+                 struct tarn_ipc_opening **o_p);
 bool tarn_ipc_asked_for(const struct tarn_ipc_opening *o, const struct tarn_ipc_want *want);
 /* AGAIN: not open by until_ns (0: now). Other results are final; what exists now shows the outcome. */
-int tarn_ipc_opened(struct tarn_local *local, struct tarn_ipc_opening *o, uint64_t until_ns);
+int tarn_ipc_opened(struct tarn_ipc_local *local, struct tarn_ipc_opening *o, uint64_t until_ns);
 /* The asker does not need the result any more. NULL is allowed. */
-void tarn_ipc_leave(struct tarn_local *local, struct tarn_ipc_opening *o);
+void tarn_ipc_leave(struct tarn_ipc_local *local, struct tarn_ipc_opening *o);
 
-/* Records the last error as the end of CUDA in this process. True for the first caller. */
-bool tarn_ipc_lose(struct tarn_local *local);
+/* Records the failure `rc`, just returned, as the end of CUDA in this process. True for the first caller. */
+bool tarn_ipc_lose(struct tarn_ipc_local *local, int rc);
 
 #endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "transport/cuda_ipc/cuda_ipc_worker.h"
 
-#include <stdio.h>
 #include <string.h>
 #include <utlist.h>
 
@@ -18,15 +17,11 @@ void tarn_ipc_worker_init(struct tarn_ipc_worker *w)
 /* Called with the lock held; releases it while the task runs. */
 static void carry_out(struct tarn_ipc_worker *w, struct tarn_ipc_task *t)
 {
-    int status = TARN_E_CANCELED;
     if (!t->left || t->anyway) {
         pthread_mutex_unlock(&w->lock);
-        status = t->run(t);
-        if (status)
-            snprintf(t->why, sizeof(t->why), "%s", tarn_last_error());
+        tarn_reason_keep(&t->result, t->run(t));
         pthread_mutex_lock(&w->lock);
     }
-    t->status = status;
     t->ended = true;
     pthread_cond_broadcast(&w->changed);
     if (!t->left)
@@ -94,9 +89,7 @@ int tarn_ipc_worker_wait(struct tarn_ipc_worker *w, struct tarn_ipc_task *t, uin
     pthread_mutex_lock(&w->lock);
     while (!t->ended && until_ns && tarn_cond_wait(&w->changed, &w->lock, until_ns))
         ;
-    int status = t->ended ? t->status : TARN_E_AGAIN;
-    if (t->ended && status)
-        tarn_last_error_set(t->why);
+    int status = t->ended ? tarn_reason_fail(&t->result) : TARN_E_AGAIN;
     pthread_mutex_unlock(&w->lock);
     return status;
 }

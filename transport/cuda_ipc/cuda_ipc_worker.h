@@ -17,8 +17,8 @@
 #include "base/error.h"
 
 struct tarn_ipc_task {
-    /* Set by the giver and constant. run: called in the worker's thread without a lock; its result is the
-     * status. drop: frees the task when nobody needs it any more. anyway: run the task even if its giver
+    /* Set by the giver and constant. run: called in the worker's thread without a lock; gives the
+     * result. drop: frees the task when nobody needs it any more. anyway: run the task even if its giver
      * has left it. */
     int (*run)(struct tarn_ipc_task *t);
     void (*drop)(struct tarn_ipc_task *t);
@@ -26,8 +26,7 @@ struct tarn_ipc_task {
     /* Used by the worker. */
     struct tarn_ipc_task *prev, *next;
     bool ended, left;
-    int status;
-    char why[TARN_SENTENCE];
+    struct tarn_reason result; /* once it has ended */
 };
 
 struct tarn_ipc_worker {
@@ -45,7 +44,7 @@ void tarn_ipc_worker_end(struct tarn_ipc_worker *w);
 /* Any thread. The worker owns the task until it has ended or was left. SYSTEM: the thread could not be
  * started. */
 int tarn_ipc_worker_give(struct tarn_ipc_worker *w, struct tarn_ipc_task *t);
-/* Waits for the task until until_ns; 0: does not wait. AGAIN: not ended. Else its status, with its
+/* Waits for the task until until_ns; 0: does not wait. AGAIN: not ended. Else its result, with its
  * sentence. */
 int tarn_ipc_worker_wait(struct tarn_ipc_worker *w, struct tarn_ipc_task *t, uint64_t until_ns);
 /* The giver stops waiting. The task is dropped when it is not running. */

@@ -23,6 +23,6 @@ enum { TARN_RDMA_CAPS = TARN_CAP_ONE_SIDED | TARN_CAP_UNCHECKED | TARN_CAP_GPU |
 extern const struct tarn_transport_ops tarn_rdma_ops;
 extern const struct tarn_node_half_ops tarn_rdma_node_ops;
 
-int tarn_rdma_probe(char *why, size_t why_bytes);
+int tarn_rdma_probe(void);
 
 #endif

@@ -1,102 +1,72 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* RDMA, client half: parses the node's answer to ATTACH and brings up the lanes that it names. */
 #include <stdatomic.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/epoll.h>
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "base/text.h"
+#include "transport/answer.h"
 #include "transport/rdma/rdma_link.h"
 
 #define POOLS_MAX 64
 #define SLICES_MAX 65536
 #define GRACE_NS (20 * TARN_NS_PER_MS) /* how long to wait for further lanes once one is up */
 
-struct words {
-    const char *at;
-    bool failed;
-};
-
-/* The next word; "" at the end. */
-static const char *word(struct words *w, size_t *bytes)
-{
-    const char *start = w->at + strspn(w->at, " ");
-    *bytes = strcspn(start, " ");
-    w->at = start + *bytes;
-    return start;
-}
-
-static uint64_t number(struct words *w, int base, uint64_t max)
-{
-    size_t bytes;
-    uint64_t v = 0;
-    const char *text = word(w, &bytes);
-    if (bytes == 0 || tarn_u64_parse(text, bytes, base, max, &v))
-        w->failed = true;
-    return w->failed ? 0 : v;
-}
-
-static int malformed(const struct tarn_link *l)
-{
-    return tarn_fail(TARN_E_PROTOCOL, "node %s: rdma: malformed ATTACH answer", l->node);
-}
-
 /* --- pools -------------------------------------------------------------------------------------- */
 
-static int read_keys(const struct tarn_link *l, struct words *w, uint32_t nslices, struct tarn_pool_keys *k)
+static int read_keys(const struct tarn_rdma_link *l, struct tarn_answer *a, uint32_t nslices,
+                     struct tarn_pool_keys *k)
 {
-    k->gen = (uint32_t)number(w, 16, UINT32_MAX);
-    k->touch = (uint32_t)number(w, 16, UINT32_MAX);
+    k->gen = (uint32_t)tarn_answer_number(a, 16, UINT32_MAX);
+    k->touch = (uint32_t)tarn_answer_number(a, 16, UINT32_MAX);
     k->slices = calloc(nslices, sizeof *k->slices);
     if (!k->slices)
-        return tarn_fail(TARN_E_NO_MEMORY, "node %s: rdma: out of memory", l->node);
+        return tarn_fail(TARN_E_NO_MEMORY, "node %s: rdma: out of memory", l->link.node);
     for (uint32_t i = 0; i < nslices; i++)
-        k->slices[i] = (uint32_t)number(w, 16, UINT32_MAX);
+        k->slices[i] = (uint32_t)tarn_answer_number(a, 16, UINT32_MAX);
     return 0;
 }
 
-static int read_pool(struct tarn_link *l, struct words *w)
+static int read_pool(struct tarn_rdma_link *l, struct tarn_answer *a)
 {
-    uint64_t index = number(w, 10, l->npools - 1);
+    uint64_t index = tarn_answer_number(a, 10, l->npools - 1);
     struct tarn_rdma_peer_memory *m = &l->pools[index];
-    if (w->failed || m->slice_bytes) /* the pool was already named */
-        return malformed(l);
-    m->bytes = number(w, 10, UINT64_MAX / 2);
-    m->nslots = (uint32_t)number(w, 10, UINT32_MAX);
-    m->slice_bytes = number(w, 10, UINT64_MAX / 2);
-    m->arena = number(w, 16, UINT64_MAX);
-    m->gen = number(w, 16, UINT64_MAX);
-    m->touch = number(w, 16, UINT64_MAX);
-    if (w->failed || m->slice_bytes == 0 || m->bytes / m->slice_bytes >= SLICES_MAX)
-        return malformed(l);
+    if (a->failed || m->slice_bytes) /* the pool was already named */
+        return tarn_answer_malformed(a);
+    m->bytes = tarn_answer_number(a, 10, UINT64_MAX / 2);
+    m->nslots = (uint32_t)tarn_answer_number(a, 10, UINT32_MAX);
+    m->slice_bytes = tarn_answer_number(a, 10, UINT64_MAX / 2);
+    m->arena = tarn_answer_number(a, 16, UINT64_MAX);
+    m->gen = tarn_answer_number(a, 16, UINT64_MAX);
+    m->touch = tarn_answer_number(a, 16, UINT64_MAX);
+    if (a->failed || m->slice_bytes == 0 || m->bytes / m->slice_bytes >= SLICES_MAX)
+        return tarn_answer_malformed(a);
     uint32_t nslices = (uint32_t)((m->bytes + m->slice_bytes - 1) / m->slice_bytes);
     int rc = 0;
     for (uint32_t k = 0; !rc && k < l->nlanes; k++)
         if (l->lanes[k].named)
-            rc = read_keys(l, w, nslices, &l->lanes[k].pools[index]);
-    return rc ? rc : w->failed ? malformed(l) : 0;
+            rc = read_keys(l, a, nslices, &l->lanes[k].pools[index]);
+    return rc ? rc : a->failed ? tarn_answer_malformed(a) : 0;
 }
 
-static int read_pools(struct tarn_link *l, struct words *w)
+static int read_pools(struct tarn_rdma_link *l, struct tarn_answer *a)
 {
-    uint32_t n = (uint32_t)number(w, 10, POOLS_MAX);
+    uint32_t n = (uint32_t)tarn_answer_number(a, 10, POOLS_MAX);
     int rc = 0;
-    if (w->failed || n == 0)
-        return malformed(l);
+    if (a->failed || n == 0)
+        return tarn_answer_malformed(a);
     l->pools = calloc(POOLS_MAX, sizeof *l->pools); /* by index; a pool may be missing */
     if (!l->pools)
-        return tarn_fail(TARN_E_NO_MEMORY, "node %s: rdma: out of memory", l->node);
+        return tarn_fail(TARN_E_NO_MEMORY, "node %s: rdma: out of memory", l->link.node);
     for (uint32_t k = 0; k < l->nlanes; k++) {
         l->lanes[k].pools = calloc(POOLS_MAX, sizeof *l->lanes[k].pools);
         if (!l->lanes[k].pools)
-            return tarn_fail(TARN_E_NO_MEMORY, "node %s: rdma: out of memory", l->node);
+            return tarn_fail(TARN_E_NO_MEMORY, "node %s: rdma: out of memory", l->link.node);
     }
     l->npools = POOLS_MAX;
     for (uint32_t i = 0; !rc && i < n; i++)
-        rc = read_pool(l, w);
+        rc = read_pool(l, a);
     return rc;
 }
 
@@ -110,34 +80,30 @@ static int read_end(struct tarn_rdma_lane *n, const char *text, size_t bytes)
     return tarn_endpoint_parse(text, bytes, &n->peer);
 }
 
-int tarn_rdma_read_answer(struct tarn_link *l, const char *text)
+int tarn_rdma_read_answer(struct tarn_rdma_link *l, const char *text)
 {
-    struct words w = {.at = text};
+    struct tarn_answer a;
     size_t bytes;
-    const char *version = word(&w, &bytes);
     uint32_t named = 0;
-    int rc = 0;
-    if (bytes != 2 || memcmp(version, "v1", 2) != 0)
-        return tarn_fail(TARN_E_VERSION,
-                         "node %s: rdma: ATTACH answer \"%.20s\" where v1 was expected: run the same "
-                         "version of tarn on both sides",
-                         l->node, version);
-    l->id = number(&w, 16, UINT64_MAX);
-    if (number(&w, 10, TARN_RAILS_MAX) != l->nlanes || w.failed)
-        return malformed(l);
+    int rc = tarn_answer_begin(&a, &l->link, text);
+    if (rc)
+        return rc;
+    l->link.id = tarn_answer_number(&a, 16, UINT64_MAX);
+    if (tarn_answer_number(&a, 10, TARN_RAILS_MAX) != l->nlanes || a.failed)
+        return tarn_answer_malformed(&a);
     for (uint32_t k = 0; !rc && k < l->nlanes; k++) {
-        const char *end = word(&w, &bytes);
+        const char *end = tarn_answer_word(&a, &bytes);
         rc = read_end(&l->lanes[k], end, bytes);
         named += l->lanes[k].named;
     }
     if (!rc && named == 0)
-        return malformed(l);
-    return rc ? rc : read_pools(l, &w);
+        return tarn_answer_malformed(&a);
+    return rc ? rc : read_pools(l, &a);
 }
 
 /* --- lanes come up ------------------------------------------------------------------------------ */
 
-int tarn_rdma_lanes_begin(struct tarn_link *l)
+int tarn_rdma_lanes_begin(struct tarn_rdma_link *l)
 {
     for (uint32_t k = 0; k < l->nlanes; k++) {
         struct tarn_rdma_lane *n = &l->lanes[k];
@@ -145,13 +111,13 @@ int tarn_rdma_lanes_begin(struct tarn_link *l)
             continue;
         n->join = tarn_join_begin(&l->local->rails, n->rail, n->qp, &n->own, &n->peer);
         if (!n->join)
-            return tarn_fail(TARN_E_NO_MEMORY, "node %s: rdma: out of memory", l->node);
+            return tarn_fail(TARN_E_NO_MEMORY, "node %s: rdma: out of memory", l->link.node);
         l->joining++;
     }
     return 0;
 }
 
-static void look_at_lane(struct tarn_link *l, struct tarn_rdma_lane *n)
+static void look_at_lane(struct tarn_rdma_link *l, struct tarn_rdma_lane *n)
 {
     struct epoll_event e = {.events = EPOLLIN};
     int rc;
@@ -160,14 +126,14 @@ static void look_at_lane(struct tarn_link *l, struct tarn_rdma_lane *n)
     n->join = NULL;
     l->joining--;
     if (!rc && epoll_ctl(l->epoll_fd, EPOLL_CTL_ADD, n->channel->fd, &e))
-        rc = tarn_fail(TARN_E_SYSTEM, "node %s: rdma: epoll: %m", l->node);
+        rc = tarn_fail(TARN_E_SYSTEM, "node %s: rdma: epoll: %m", l->link.node);
     n->joined = rc == 0;
     n->lost = rc != 0;
     if (rc)
-        snprintf(l->why, sizeof l->why, "%s", tarn_last_error());
+        tarn_reason_keep(&l->why, rc);
 }
 
-static uint32_t count_joined(const struct tarn_link *l)
+static uint32_t count_joined(const struct tarn_rdma_link *l)
 {
     uint32_t joined = 0;
     for (uint32_t k = 0; k < l->nlanes; k++)
@@ -176,7 +142,7 @@ static uint32_t count_joined(const struct tarn_link *l)
 }
 
 /* If another rail reaches the node, this one is at fault. Otherwise the node may be. */
-static void set_lost_aside(struct tarn_link *l)
+static void set_lost_aside(struct tarn_rdma_link *l)
 {
     uint64_t until = tarn_now_ns() + TARN_RAIL_ASIDE_NS;
     for (uint32_t k = 0; k < l->nlanes; k++)
@@ -187,7 +153,7 @@ static void set_lost_aside(struct tarn_link *l)
         }
 }
 
-void tarn_rdma_lanes_look(struct tarn_link *l)
+void tarn_rdma_lanes_look(struct tarn_rdma_link *l)
 {
     for (uint32_t k = 0; k < l->nlanes; k++)
         if (l->lanes[k].join)
@@ -200,11 +166,9 @@ void tarn_rdma_lanes_look(struct tarn_link *l)
         l->whole_ns = 0;
 }
 
-int tarn_rdma_lanes_await(struct tarn_link *l, uint64_t deadline_ns)
+int tarn_rdma_lanes_await(struct tarn_rdma_link *l, uint64_t deadline_ns)
 {
-    uint64_t until = tarn_now_ns() + TARN_WAIT_SLICE_MS * TARN_NS_PER_MS, seen = 0, grace = 0;
-    if (until > deadline_ns)
-        until = deadline_ns;
+    uint64_t until = tarn_slice_end(deadline_ns), seen = 0, grace = 0;
     tarn_joins_wait(&l->local->rails, &seen, 0); /* only reads the current count */
     for (;;) {
         tarn_rdma_lanes_look(l);
@@ -221,5 +185,5 @@ int tarn_rdma_lanes_await(struct tarn_link *l, uint64_t deadline_ns)
         return 0;
     return l->joining ? TARN_INPROGRESS
                       : tarn_fail(TARN_E_NOT_REACHABLE, "node %s: rdma: no rail reaches it just now: %s",
-                                  l->node, l->why);
+                                  l->link.node, l->why.text);
 }

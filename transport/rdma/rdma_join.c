@@ -20,7 +20,6 @@
  * reaper.lock.
  */
 #include <pthread.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <utlist.h>
@@ -38,8 +37,7 @@ struct tarn_join {
     struct tarn_endpoint own, peer;
     bool over, abandoned;
     struct tarn_qp_parts parts; /* abandoned: to retire when done */
-    int rc;                     /* over: the result */
-    char why[TARN_SENTENCE];
+    struct tarn_reason result;  /* if over */
 };
 
 struct road {
@@ -94,9 +92,7 @@ static void end_join(struct road *r, struct tarn_join *j, int rc)
         return;
     }
     j->over = true;
-    j->rc = rc;
-    if (rc)
-        snprintf(j->why, sizeof j->why, "%s", tarn_last_error());
+    tarn_reason_keep(&j->result, rc);
     r->joiner->over++;
 }
 
@@ -202,9 +198,8 @@ struct tarn_join *tarn_join_begin(struct tarn_rails *rails, const struct tarn_ra
         LL_APPEND(r->waiting, j);
     pthread_mutex_unlock(&k->lock);
     if (!r) { /* then join here */
-        j->rc = tarn_qp_join(rail, qp, own, peer);
+        tarn_reason_keep(&j->result, tarn_qp_join(rail, qp, own, peer));
         j->over = true;
-        snprintf(j->why, sizeof j->why, "%s", j->rc ? tarn_last_error() : "");
     }
     return j;
 }
@@ -216,7 +211,7 @@ bool tarn_join_over(struct tarn_join *j, int *rc_p)
     pthread_mutex_unlock(&j->joiner->lock);
     if (!over)
         return false;
-    *rc_p = j->rc ? tarn_fail(j->rc, "%s", j->why) : 0;
+    *rc_p = tarn_reason_fail(&j->result);
     free(j);
     return true;
 }

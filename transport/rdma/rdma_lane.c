@@ -54,11 +54,6 @@ static int no_events(const struct tarn_rdma_lane *n, const char *what)
                      n->rail->name, what);
 }
 
-static uint32_t least(uint32_t a, uint32_t b)
-{
-    return a < b ? a : b;
-}
-
 static int open_landing(struct tarn_rdma_lane *n)
 {
     size_t bytes = 2 * n->ring_size * sizeof *n->landing;
@@ -69,11 +64,11 @@ static int open_landing(struct tarn_rdma_lane *n)
     return n->landing_mr ? 0 : no_events(n, "registered memory");
 }
 
-int tarn_rdma_lane_open(struct tarn_link *l, uint32_t index, struct tarn_rdma_lane *n)
+int tarn_rdma_lane_open(struct tarn_rdma_link *l, uint32_t index, struct tarn_rdma_lane *n)
 {
     const struct tarn_rail *rail = &l->local->rails.rail[index];
-    uint32_t wrs = least(QUEUE, least(rail->max_wr, rail->max_cqe)); /* each of them may ask for a
-                                                                      * completion */
+    uint32_t wrs = tarn_least(QUEUE, tarn_least(rail->max_wr, rail->max_cqe)); /* each of them may ask for a
+                                                                                * completion */
     *n = (struct tarn_rdma_lane){.link = l, .index = index, .rail = rail, .depth = wrs, .room = wrs};
     for (n->ring_size = TARN_JOBS; n->ring_size < TARN_JOBS * l->local->rails.n;)
         n->ring_size *= 2;
@@ -89,7 +84,7 @@ int tarn_rdma_lane_open(struct tarn_link *l, uint32_t index, struct tarn_rdma_la
     n->cq = ibv_create_cq(rail->context, (int)wrs, NULL, n->channel, 0);
     if (!n->cq)
         return no_events(n, "completion queue");
-    struct tarn_qp_options o = {.cq = n->cq, .max_wr = wrs, .max_sge = least(SGES, rail->max_sge)};
+    struct tarn_qp_options o = {.cq = n->cq, .max_wr = wrs, .max_sge = tarn_least(SGES, rail->max_sge)};
     return tarn_qp_new(rail, &o, &n->qp, &n->own);
 }
 
@@ -145,12 +140,10 @@ static struct tarn_strip *strip_at(struct tarn_rdma_lane *n, uint64_t counter)
 void tarn_rdma_lane_queue(struct tarn_rdma_lane *n, struct tarn_job *job, uint64_t offset, uint64_t bytes)
 {
     struct tarn_strip *s = strip_at(n, n->tail++);
-    void *addr;
     *s = (struct tarn_strip){.job = job, .offset = offset, .bytes = bytes};
     if (bytes >= MEASURED_BYTES)
         s->queued_ns = tarn_now_ns();
-    for (uint64_t skip = offset; skip > 0;)
-        skip -= tarn_cursor_next(&s->cursor, job->pieces, job->npieces, skip, &addr);
+    tarn_cursor_skip(&s->cursor, job->pieces, job->npieces, offset);
     n->queued += bytes;
 }
 
@@ -195,7 +188,7 @@ static uint64_t fill_sges(const struct tarn_rdma_lane *n, struct tarn_strip *s, 
                           uint64_t most)
 {
     const struct tarn_job *job = s->job;
-    uint32_t sges = least(SGES, n->rail->max_sge);
+    uint32_t sges = tarn_least(SGES, n->rail->max_sge);
     uint64_t got = 0;
     while (got < most && wr->num_sge < (int)sges) {
         struct tarn_cursor before = s->cursor;
@@ -228,7 +221,7 @@ static int add_part(struct tarn_rdma_lane *n, struct tarn_strip *s, struct chain
     uint64_t bytes = fill_sges(n, s, wr, reach(n, s, at));
     if (bytes == 0)
         return tarn_fail(TARN_E_INVALID, "node %s: rdma: a piece of the work is not registered",
-                         n->link->node);
+                         n->link->link.node);
     s->posted += bytes;
     c->bytes += bytes;
     if (s->posted < s->bytes)
@@ -376,7 +369,7 @@ static int post_more(struct tarn_rdma_lane *n)
         int error = ibv_post_send(n->qp, c.wr, &bad);
         if (error)
             return tarn_fail(TARN_E_NODE_DOWN, "node %s: rdma %s: the queue pair takes no requests: %s",
-                             n->link->node, n->rail->name, strerror(error));
+                             n->link->link.node, n->rail->name, strerror(error));
     }
     return rc;
 }
@@ -388,7 +381,7 @@ int tarn_rdma_lane_post(struct tarn_rdma_lane *n)
 
 bool tarn_rdma_lane_touch(struct tarn_rdma_lane *n, const struct tarn_slots *slots, uint32_t count)
 {
-    struct tarn_link *l = n->link;
+    struct tarn_rdma_link *l = n->link;
     struct ibv_send_wr wr[TARN_TOUCHES], *bad;
     struct ibv_sge sge[TARN_TOUCHES];
     /* works come first */
@@ -435,8 +428,7 @@ static void end_strip(struct tarn_rdma_lane *n)
     uint64_t gen = atomic_load_explicit(landing_of(n, n->head), memory_order_acquire);
     int status = 0;
     if (!job->put && gen != job->work->gen)
-        status = tarn_fail(TARN_E_STALE, "node %s: pool %u slot %u: the object has moved or was replaced",
-                           n->link->node, job->work->pool, job->work->slot);
+        status = tarn_link_stale(&n->link->link, job->work->pool, job->work->slot);
     measure(n, s);
     n->head++;
     if (n->checked < n->head) /* a put */
@@ -448,7 +440,7 @@ static void end_strip(struct tarn_rdma_lane *n)
 /* What an error completion means for the rail. */
 static int failed(const struct tarn_rdma_lane *n, const struct ibv_wc *wc)
 {
-    const char *node = n->link->node, *rail = n->rail->name, *what = ibv_wc_status_str(wc->status);
+    const char *node = n->link->link.node, *rail = n->rail->name, *what = ibv_wc_status_str(wc->status);
     switch (wc->status) {
     case IBV_WC_LOC_PROT_ERR:
     case IBV_WC_LOC_LEN_ERR:
@@ -503,7 +495,7 @@ int tarn_rdma_lane_poll(struct tarn_rdma_lane *n)
         got = ibv_poll_cq(n->cq, COMPLETIONS, wc);
         if (got < 0)
             return tarn_fail(TARN_E_NODE_DOWN, "node %s: rdma %s: the completion queue is broken",
-                             n->link->node, n->rail->name);
+                             n->link->link.node, n->rail->name);
         for (int i = 0; i < got; i++) {
             if (wc[i].status != IBV_WC_SUCCESS) {
                 int rc = failed(n, &wc[i]);
@@ -524,8 +516,8 @@ int tarn_rdma_lane_arm(struct tarn_rdma_lane *n)
         return 0;
     int error = ibv_req_notify_cq(n->cq, 0);
     if (error)
-        return tarn_fail(TARN_E_NODE_DOWN, "node %s: rdma %s: no events: %s", n->link->node, n->rail->name,
-                         strerror(error));
+        return tarn_fail(TARN_E_NODE_DOWN, "node %s: rdma %s: no events: %s", n->link->link.node,
+                         n->rail->name, strerror(error));
     n->armed = true;
     return 0;
 }

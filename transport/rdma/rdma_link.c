@@ -24,7 +24,7 @@ enum { BOUNCES = 64, BOUNCE_BYTES = 16384 };
 
 /* --- jobs --------------------------------------------------------------------------------------- */
 
-static char *bounce_take(struct tarn_link *l)
+static char *bounce_take(struct tarn_rdma_link *l)
 {
     if (!l->bounces)
         return NULL;
@@ -43,7 +43,7 @@ static void bounce_copy(const struct tarn_job *job, bool out)
         memcpy(out ? at : addr, out ? addr : at, n);
 }
 
-static void bounce_give(struct tarn_link *l, struct tarn_job *job)
+static void bounce_give(struct tarn_rdma_link *l, struct tarn_job *job)
 {
     if (!job->bounce.addr)
         return;
@@ -52,7 +52,7 @@ static void bounce_give(struct tarn_link *l, struct tarn_job *job)
 }
 
 /* The job is over: releases its memory, then tells the caller. */
-static void end_job(struct tarn_link *l, struct tarn_job *job, int status)
+static void end_job(struct tarn_rdma_link *l, struct tarn_job *job, int status)
 {
     struct tarn_work *w = job->work;
     if (status == 0 && job->bounce.addr && !job->put)
@@ -60,7 +60,7 @@ static void end_job(struct tarn_link *l, struct tarn_job *job, int status)
     if (status == 0 && w->gpu && w->bytes > 0 && !job->put)
         status = tarn_cuda_flush((int)w->gpu - 1);
     bounce_give(l, job);
-    tarn_cover_end(l->local, &job->cover);
+    tarn_cover_end(&job->cover);
     job->work = NULL;
     job->next = l->free_jobs;
     l->free_jobs = job;
@@ -71,7 +71,7 @@ static void end_job(struct tarn_link *l, struct tarn_job *job, int status)
     w->done(w);
 }
 
-static void strip_ended(struct tarn_link *l, struct tarn_job *job, int status)
+static void strip_ended(struct tarn_rdma_link *l, struct tarn_job *job, int status)
 {
     if (job->status == 0)
         job->status = status;
@@ -98,7 +98,7 @@ static bool span_of(const struct tarn_work *w, char **from, uint64_t *bytes)
     return low && *bytes / SPARSE <= w->bytes;
 }
 
-static int cover_pieces(struct tarn_link *l, struct tarn_job *job)
+static int cover_pieces(struct tarn_rdma_link *l, struct tarn_job *job)
 {
     const struct tarn_work *w = job->work;
     struct tarn_cursor c = {0};
@@ -106,15 +106,15 @@ static int cover_pieces(struct tarn_link *l, struct tarn_job *job)
     uint64_t bytes;
     void *addr;
     int rc = 0;
-    if (span_of(w, &from, &bytes) && tarn_cover_range(l->local, &job->cover, from, bytes, job->put) == 0)
+    if (span_of(w, &from, &bytes) && tarn_cover_add(l->local, &job->cover, from, bytes, job->put, false) == 0)
         return 0;
     for (uint64_t n; !rc && (n = tarn_cursor_next(&c, w->pieces, w->npieces, UINT64_MAX, &addr)) > 0;)
-        rc = tarn_cover_add(l->local, &job->cover, addr, n, job->put);
+        rc = tarn_cover_add(l->local, &job->cover, addr, n, job->put, true);
     return rc;
 }
 
 /* GPU memory is registered or refused, never copied. A refusal leaves the work to the next transport. */
-static int cover_gpu(struct tarn_link *l, struct tarn_job *job)
+static int cover_gpu(struct tarn_rdma_link *l, struct tarn_job *job)
 {
     uint32_t gpu = job->work->gpu;
     int rc = tarn_gpu_refused(l->local, gpu);
@@ -123,7 +123,7 @@ static int cover_gpu(struct tarn_link *l, struct tarn_job *job)
     return rc == TARN_E_UNSUPPORTED ? tarn_gpu_refuse(l->local, gpu) : rc;
 }
 
-static int prepare(struct tarn_link *l, struct tarn_job *job)
+static int prepare(struct tarn_rdma_link *l, struct tarn_job *job)
 {
     const struct tarn_work *w = job->work;
     job->pieces = w->pieces;
@@ -153,7 +153,7 @@ static int prepare(struct tarn_link *l, struct tarn_job *job)
 /* The measured speed if it is known for all lanes, else the port's. */
 static double speed_of(const struct tarn_rdma_lane *n)
 {
-    const struct tarn_link *l = n->link;
+    const struct tarn_rdma_link *l = n->link;
     for (uint32_t k = 0; k < l->nlanes; k++)
         if (l->lanes[k].joined && l->lanes[k].bytes_ns <= 0)
             return n->rail->speed ? n->rail->speed : 1;
@@ -161,7 +161,7 @@ static double speed_of(const struct tarn_rdma_lane *n)
 }
 
 /* The lane that would first complete one more small strip. */
-static struct tarn_rdma_lane *least_loaded(struct tarn_link *l)
+static struct tarn_rdma_lane *least_loaded(struct tarn_rdma_link *l)
 {
     struct tarn_rdma_lane *best = NULL;
     for (uint32_t k = 0; k < l->nlanes; k++) {
@@ -173,7 +173,7 @@ static struct tarn_rdma_lane *least_loaded(struct tarn_link *l)
 }
 
 /* Small works use one lane. Large ones use all, in whole pages, in proportion to their speeds. */
-static void cut(struct tarn_link *l, struct tarn_job *job)
+static void cut(struct tarn_rdma_link *l, struct tarn_job *job)
 {
     uint64_t bytes = job->work->bytes, offset = 0;
     double total = 0;
@@ -207,13 +207,7 @@ static void cut(struct tarn_link *l, struct tarn_job *job)
 
 /* --- works -------------------------------------------------------------------------------------- */
 
-static int out_of_date(const struct tarn_link *l, const struct tarn_work *w)
-{
-    return tarn_fail(TARN_E_STALE, "node %s: pool %u slot %u: the object has moved or was replaced", l->node,
-                     w->pool, w->slot);
-}
-
-static bool inside(const struct tarn_link *l, const struct tarn_work *w)
+static bool inside(const struct tarn_rdma_link *l, const struct tarn_work *w)
 {
     if (w->pool >= l->npools)
         return false;
@@ -222,7 +216,7 @@ static bool inside(const struct tarn_link *l, const struct tarn_work *w)
 }
 
 /* Queue pairs stop first. After that no memory is accessed, and all works can end. */
-static void break_link(struct tarn_link *l, int status)
+static void break_link(struct tarn_rdma_link *l, int status)
 {
     l->broken = true;
     for (uint32_t k = 0; k < l->nlanes; k++)
@@ -233,7 +227,7 @@ static void break_link(struct tarn_link *l, int status)
 }
 
 /* A rail is missing. Checks whether it is up now, or whether a new link would have it again. */
-static void seek_rail(struct tarn_link *l)
+static void seek_rail(struct tarn_rdma_link *l)
 {
     if (l->joining)
         tarn_rdma_lanes_look(l);
@@ -241,7 +235,7 @@ static void seek_rail(struct tarn_link *l)
         break_link(l, TARN_E_NODE_DOWN);
 }
 
-static int submit(struct tarn_link *l, struct tarn_work *w, bool put)
+static int submit(struct tarn_rdma_link *l, struct tarn_work *w, bool put)
 {
     struct tarn_job *job = l->free_jobs;
     if (l->whole_ns)
@@ -249,7 +243,7 @@ static int submit(struct tarn_link *l, struct tarn_work *w, bool put)
     if (l->broken)
         return TARN_E_AGAIN; /* progress() must report the end: only then do callers let go of the link */
     if (!inside(l, w) || tarn_gen_readable(w->gen) == put)
-        return out_of_date(l, w);
+        return tarn_link_stale(&l->link, w->pool, w->slot);
     if (put && w->bytes == 0) {
         w->status = 0;
         return 0;
@@ -262,7 +256,7 @@ static int submit(struct tarn_link *l, struct tarn_work *w, bool put)
     int rc = prepare(l, job);
     if (rc) {
         bounce_give(l, job);
-        tarn_cover_end(l->local, &job->cover);
+        tarn_cover_end(&job->cover);
         job->work = NULL;
         return rc;
     }
@@ -275,7 +269,7 @@ static int submit(struct tarn_link *l, struct tarn_work *w, bool put)
 
 static int rdma_get(struct tarn_link *l, struct tarn_work *w)
 {
-    return submit(l, w, false);
+    return submit(tarn_rdma_link(l), w, false);
 }
 
 static int rdma_put(struct tarn_link *l, struct tarn_work *w)
@@ -283,7 +277,7 @@ static int rdma_put(struct tarn_link *l, struct tarn_work *w)
     if (!l->writable)
         return tarn_fail(TARN_E_NOT_REACHABLE, "node %s: rdma: has read access only: attach with write",
                          l->node);
-    return submit(l, w, true);
+    return submit(tarn_rdma_link(l), w, true);
 }
 
 static bool has_puts(struct tarn_rdma_lane *n)
@@ -295,7 +289,7 @@ static bool has_puts(struct tarn_rdma_lane *n)
 }
 
 /* The lane failed: moves its gets to the others. False if that is impossible. */
-static bool lose_lane(struct tarn_link *l, struct tarn_rdma_lane *n)
+static bool lose_lane(struct tarn_rdma_link *l, struct tarn_rdma_lane *n)
 {
     uint64_t until = tarn_now_ns() + TARN_RAIL_ASIDE_NS;
     bool puts = has_puts(n);
@@ -320,7 +314,7 @@ static int lane_progress(struct tarn_rdma_lane *n)
 }
 
 /* Returns the number of completions; negative: the link is broken. */
-static int step(struct tarn_link *l)
+static int step(struct tarn_rdma_link *l)
 {
     uint32_t busy = l->busy;
     int total = 0;
@@ -344,7 +338,7 @@ static int step(struct tarn_link *l)
 }
 
 /* Not called for each completion: reading the clock would cost too much. */
-static void note_quiet(struct tarn_link *l, uint64_t now)
+static void note_quiet(struct tarn_rdma_link *l, uint64_t now)
 {
     if (l->quiet_ns == 0)
         l->quiet_ns = now;
@@ -352,7 +346,7 @@ static void note_quiet(struct tarn_link *l, uint64_t now)
 
 /* Devices keep trying when their own port is down, some of them forever. Fail the lanes with work on such
  * a port. */
-static int look_at_ports(struct tarn_link *l)
+static int look_at_ports(struct tarn_rdma_link *l)
 {
     uint64_t now = tarn_now_ns();
     note_quiet(l, now);
@@ -370,7 +364,7 @@ static int look_at_ports(struct tarn_link *l)
 }
 
 /* Asks for events, then polls: completions before that cause no event. */
-static int arm(struct tarn_link *l)
+static int arm(struct tarn_rdma_link *l)
 {
     int rc = 0;
     for (uint32_t k = 0; !rc && !l->broken && k < l->nlanes; k++)
@@ -381,8 +375,9 @@ static int arm(struct tarn_link *l)
     return step(l);
 }
 
-static int rdma_progress(struct tarn_link *l)
+static int rdma_progress(struct tarn_link *link)
 {
+    struct tarn_rdma_link *l = tarn_rdma_link(link);
     for (uint32_t k = 0; k < l->nlanes; k++)
         if (l->lanes[k].joined)
             tarn_rdma_lane_disarm(&l->lanes[k]);
@@ -398,16 +393,18 @@ static int rdma_progress(struct tarn_link *l)
 
 /* --- waiting ------------------------------------------------------------------------------------ */
 
-static int rdma_wait_fd(const struct tarn_link *l, short *events)
+static int rdma_wait_fd(const struct tarn_link *link, short *events)
 {
+    const struct tarn_rdma_link *l = tarn_rdma_link(link);
     bool waits = !l->broken && l->busy;
     *events = waits ? POLLIN : 0;
     return waits ? l->epoll_fd : -1;
 }
 
 /* Polls while a single work is in flight, because a wake-up takes as long as the work. */
-static int rdma_wait(struct tarn_link *l, uint64_t deadline_ns)
+static int rdma_wait(struct tarn_link *link, uint64_t deadline_ns)
 {
+    struct tarn_rdma_link *l = tarn_rdma_link(link);
     uint64_t begin = tarn_now_ns(), now;
     uint64_t until = begin + (2 * l->usual_ns < SPIN_NS ? 2 * l->usual_ns : SPIN_NS);
     uint32_t busy = l->busy;
@@ -415,7 +412,7 @@ static int rdma_wait(struct tarn_link *l, uint64_t deadline_ns)
     if (until > deadline_ns)
         until = deadline_ns;
     if (!busy)
-        return rdma_progress(l);
+        return rdma_progress(link);
     do {
         int done = step(l);
         if (done < 0)
@@ -434,7 +431,7 @@ static int rdma_wait(struct tarn_link *l, uint64_t deadline_ns)
     note_quiet(l, now);
     int rc = arm(l);
     if (rc == 0)
-        rc = tarn_wait_by_poll(&tarn_rdma_ops, l, deadline_ns);
+        rc = tarn_wait_by_poll(&tarn_rdma_ops, link, deadline_ns);
     if (rc > 0 && l->usual_ns < SPIN_NS)
         l->usual_ns += (tarn_now_ns() - begin) / 8;
     return rc;
@@ -442,8 +439,9 @@ static int rdma_wait(struct tarn_link *l, uint64_t deadline_ns)
 
 /* --- connecting --------------------------------------------------------------------------------- */
 
-static void rdma_close(struct tarn_link *l)
+static void rdma_close(struct tarn_link *link)
 {
+    struct tarn_rdma_link *l = tarn_rdma_link(link);
     if (!l->broken && !l->busy)
         tarn_touch_finish(l);
     break_link(l, TARN_E_CANCELED);
@@ -459,11 +457,11 @@ static void rdma_close(struct tarn_link *l)
     free(l);
 }
 
-static int open_jobs(struct tarn_link *l)
+static int open_jobs(struct tarn_rdma_link *l)
 {
     l->jobs = calloc(TARN_JOBS, sizeof *l->jobs);
     if (!l->jobs)
-        return tarn_fail(TARN_E_NO_MEMORY, "node %s: rdma: out of memory", l->node);
+        return tarn_fail(TARN_E_NO_MEMORY, "node %s: rdma: out of memory", l->link.node);
     for (uint32_t i = 0; i < TARN_JOBS; i++) {
         l->jobs[i].next = l->free_jobs;
         l->free_jobs = &l->jobs[i];
@@ -473,14 +471,14 @@ static int open_jobs(struct tarn_link *l)
 
 /* Memory of the link for devices: bounce chunks, then the ticks. Not inherited by children: copy-on-write
  * would take the pages from the device. */
-static int open_bounce(struct tarn_link *l)
+static int open_bounce(struct tarn_rdma_link *l)
 {
     size_t bytes = (size_t)BOUNCES * BOUNCE_BYTES + 4096;
     char *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED)
-        return tarn_fail(TARN_E_NO_MEMORY, "node %s: rdma: out of memory", l->node);
+        return tarn_fail(TARN_E_NO_MEMORY, "node %s: rdma: out of memory", l->link.node);
     madvise(memory, bytes, MADV_DONTFORK);
-    int rc = tarn_region_new(&l->local->rails, memory, bytes, IBV_ACCESS_LOCAL_WRITE, &l->bounce);
+    int rc = tarn_region_new(&l->local->rails, false, memory, bytes, IBV_ACCESS_LOCAL_WRITE, &l->bounce);
     if (rc) {
         munmap(memory, bytes);
         return rc;
@@ -490,7 +488,7 @@ static int open_bounce(struct tarn_link *l)
     return 0;
 }
 
-static int open_lanes(struct tarn_link *l)
+static int open_lanes(struct tarn_rdma_link *l)
 {
     int rc = 0;
     uint64_t now = tarn_now_ns();
@@ -508,30 +506,29 @@ static int open_lanes(struct tarn_link *l)
         rc = tarn_fail(TARN_E_NOT_REACHABLE,
                        "node %s: rdma: all %u rails are down or have failed within the last %u s: see "
                        "ibv_devinfo",
-                       l->node, l->local->rails.n, (unsigned)(TARN_RAIL_ASIDE_NS / TARN_NS_PER_S));
+                       l->link.node, l->local->rails.n, (unsigned)(TARN_RAIL_ASIDE_NS / TARN_NS_PER_S));
     return rc;
 }
 
 static int rdma_offer(const struct tarn_peer *p, char text[TARN_OFFER_TEXT], struct tarn_link **l_p)
 {
-    struct tarn_link *l = calloc(1, sizeof *l);
+    struct tarn_rdma_link *l = tarn_link_new("rdma", p, sizeof *l);
     if (!l)
-        return tarn_fail(TARN_E_NO_MEMORY, "node %s: rdma: out of memory", p->node);
-    snprintf(l->node, sizeof l->node, "%s", p->node);
-    l->local = p->local;
+        return TARN_E_NO_MEMORY;
+    l->local = tarn_rdma_local(p->local);
     l->tick_base_ns = p->tick_base_ns;
     l->usual_ns = SPIN_NS / 4;
     l->strip_ended = strip_ended;
     l->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
     int rc = l->epoll_fd < 0
-                 ? tarn_fail(TARN_E_SYSTEM, "node %s: rdma: %m: raise the limit of open files", l->node)
+                 ? tarn_fail(TARN_E_SYSTEM, "node %s: rdma: %m: raise the limit of open files", l->link.node)
                  : open_jobs(l);
     if (!rc)
         rc = open_lanes(l); /* first, since this repeats while no rail is up */
     if (!rc)
         rc = open_bounce(l);
     if (rc) {
-        rdma_close(l);
+        rdma_close(&l->link);
         return rc;
     }
     size_t n = (size_t)snprintf(text, TARN_OFFER_TEXT, "v1");
@@ -540,42 +537,33 @@ static int rdma_offer(const struct tarn_peer *p, char text[TARN_OFFER_TEXT], str
         tarn_endpoint_format(&l->lanes[k].own, end);
         n += (size_t)snprintf(text + n, TARN_OFFER_TEXT - n, " %s", end);
     }
-    *l_p = l;
+    *l_p = &l->link;
     return 0;
 }
 
-static int begin(struct tarn_link *l, const struct tarn_peer *p)
+static int begin(struct tarn_rdma_link *l, const struct tarn_peer *p)
 {
-    l->writable = p->write;
+    l->link.writable = p->write;
     int rc = tarn_rdma_read_answer(l, p->text);
     return rc ? rc : tarn_rdma_lanes_begin(l);
 }
 
 static int rdma_connect(const struct tarn_peer *p, struct tarn_link **l_p)
 {
-    struct tarn_link *l = *l_p;
+    struct tarn_rdma_link *l = tarn_rdma_link(*l_p);
     int rc = l->pools ? 0 : begin(l, p);
     if (!rc)
         rc = tarn_rdma_lanes_await(l, p->deadline_ns);
     if (rc < 0) {
-        rdma_close(l);
+        rdma_close(&l->link);
         *l_p = NULL;
     }
     return rc;
 }
 
-static bool rdma_writable(const struct tarn_link *l)
+static void rdma_touch(struct tarn_link *link, uint32_t pool, uint32_t slot)
 {
-    return l->writable;
-}
-
-static uint64_t rdma_link_id(const struct tarn_link *l)
-{
-    return l->id;
-}
-
-static void rdma_touch(struct tarn_link *l, uint32_t pool, uint32_t slot)
-{
+    struct tarn_rdma_link *l = tarn_rdma_link(link);
     struct tarn_work w = {.pool = pool, .slot = slot};
     if (l->broken || !inside(l, &w))
         return;
@@ -593,8 +581,6 @@ const struct tarn_transport_ops tarn_rdma_ops = {
     .unmap = tarn_rdma_unmap,
     .offer = rdma_offer,
     .connect = rdma_connect,
-    .link_id = rdma_link_id,
-    .writable = rdma_writable,
     .get = rdma_get,
     .put = rdma_put,
     .progress = rdma_progress,

@@ -42,6 +42,7 @@
 #ifndef TARN_TRANSPORT_RDMA_LINK_H
 #define TARN_TRANSPORT_RDMA_LINK_H
 
+#include "base/container.h"
 #include "transport/rdma/rdma.h"
 #include "transport/rdma/rdma_memory.h"
 
@@ -102,7 +103,7 @@ struct tarn_pool_keys {
 };
 
 struct tarn_rdma_lane {
-    struct tarn_link *link;
+    struct tarn_rdma_link *link;
     uint32_t index; /* the client's rail */
     const struct tarn_rail *rail;
     struct ibv_qp *qp;
@@ -133,12 +134,11 @@ struct tarn_rdma_peer_memory {
     uint32_t nslots;            /* 0: no such pool */
 };
 
-struct tarn_link {
-    char node[64];
-    uint64_t id;
-    struct tarn_local *local;
+struct tarn_rdma_link {
+    struct tarn_link link;
+    struct tarn_rdma_local *local;
     uint64_t tick_base_ns;
-    bool writable, broken;
+    bool broken;
     uint64_t whole_ns; /* when a missing rail should be back; 0: none is missing */
     uint64_t quiet_ns; /* time of the last completion or look at the ports; 0: none noted */
     int epoll_fd;      /* watches the lanes' channels */
@@ -147,18 +147,23 @@ struct tarn_link {
     struct tarn_rdma_peer_memory *pools;
     struct tarn_job *jobs, *free_jobs;
     /* Lanes call this when a strip ends. */
-    void (*strip_ended)(struct tarn_link *l, struct tarn_job *job, int status);
+    void (*strip_ended)(struct tarn_rdma_link *l, struct tarn_job *job, int status);
     uint32_t busy; /* jobs in flight */
     struct tarn_region *bounce;
     uint64_t bounces; /* bit i: chunk i is free */
     struct tarn_touches touches;
-    uint64_t usual_ns;       /* smoothed duration of a work that is alone in flight */
-    uint32_t joining;        /* lanes being joined */
-    char why[TARN_SENTENCE]; /* why the last lane that failed to join did */
+    uint64_t usual_ns;      /* smoothed duration of a work that is alone in flight */
+    uint32_t joining;       /* lanes being joined */
+    struct tarn_reason why; /* why the last lane that failed to join did */
 };
 
+static inline struct tarn_rdma_link *tarn_rdma_link(const struct tarn_link *l)
+{
+    return TARN_CONTAINER_OF(l, struct tarn_rdma_link, link);
+}
+
 /* rdma_lane.c */
-int tarn_rdma_lane_open(struct tarn_link *l, uint32_t index, struct tarn_rdma_lane *n);
+int tarn_rdma_lane_open(struct tarn_rdma_link *l, uint32_t index, struct tarn_rdma_lane *n);
 /* From here on the device touches no memory for the lane. Its strips stay in the ring. The rails' thread
  * destroys the queue pair, unless only immediate destruction can stop the device. */
 void tarn_rdma_lane_stop(struct tarn_rdma_lane *n);
@@ -177,21 +182,21 @@ void tarn_rdma_lane_disarm(struct tarn_rdma_lane *n);
 bool tarn_rdma_lane_touch(struct tarn_rdma_lane *n, const struct tarn_slots *slots, uint32_t count);
 
 /* rdma_touch.c */
-void tarn_touch_note(struct tarn_link *l, uint32_t pool, uint32_t slot);
+void tarn_touch_note(struct tarn_rdma_link *l, uint32_t pool, uint32_t slot);
 /* Posts the noted touches if they are due. */
-void tarn_touch_tend(struct tarn_link *l);
+void tarn_touch_tend(struct tarn_rdma_link *l);
 /* Posts the noted touches and waits briefly until the devices have written them. Nothing else is in
  * flight. */
-void tarn_touch_finish(struct tarn_link *l);
+void tarn_touch_finish(struct tarn_rdma_link *l);
 
 /* rdma_attach.c. Reads the lanes and pools that the node's answer names. */
-int tarn_rdma_read_answer(struct tarn_link *l, const char *text);
+int tarn_rdma_read_answer(struct tarn_rdma_link *l, const char *text);
 /* Begins to join the named lanes. */
-int tarn_rdma_lanes_begin(struct tarn_link *l);
+int tarn_rdma_lanes_begin(struct tarn_rdma_link *l);
 /* Takes joined lanes into use and notes lost ones. */
-void tarn_rdma_lanes_look(struct tarn_link *l);
+void tarn_rdma_lanes_look(struct tarn_rdma_link *l);
 /* 0: at least one lane is up. TARN_INPROGRESS: none is up yet, after TARN_WAIT_SLICE_MS or at the
  * deadline. NOT_REACHABLE: none will come up. */
-int tarn_rdma_lanes_await(struct tarn_link *l, uint64_t deadline_ns);
+int tarn_rdma_lanes_await(struct tarn_rdma_link *l, uint64_t deadline_ns);
 
 #endif

@@ -44,7 +44,7 @@ static int register_host(const struct tarn_rail *rail, const struct tarn_memory 
 static int register_cuda(const struct tarn_rail *rail, const struct tarn_memory *m, int access,
                          struct ibv_mr **mr_p)
 {
-    const char *why = m->why;
+    const char *why = m->why.text;
     if (m->dmabuf >= 0) {
         *mr_p =
             ibv_reg_dmabuf_mr(rail->pd, m->dmabuf_offset, m->bytes, (uintptr_t)m->addr, m->dmabuf, access);
@@ -52,7 +52,7 @@ static int register_cuda(const struct tarn_rail *rail, const struct tarn_memory 
             return 0;
         why = strerror(errno);
     }
-    char reason[sizeof m->why];
+    char reason[TARN_SENTENCE];
     snprintf(reason, sizeof reason, "%s", why); /* strerror() may reuse its buffer */
     *mr_p = ibv_reg_mr(rail->pd, m->addr, m->bytes, access);
     if (*mr_p)
@@ -74,8 +74,8 @@ static struct tarn_region *blank(void *addr, uint64_t bytes, int access)
     return r;
 }
 
-int tarn_region_of(const struct tarn_rails *rails, const struct tarn_memory *m, int access,
-                   struct tarn_region **r_p)
+static int region_of(const struct tarn_rails *rails, const struct tarn_memory *m, int access,
+                     struct tarn_region **r_p)
 {
     struct tarn_region *r = blank(m->addr, m->bytes, access);
     int rc = r ? 0 : tarn_fail(TARN_E_NO_MEMORY, "rdma: out of memory");
@@ -89,37 +89,34 @@ int tarn_region_of(const struct tarn_rails *rails, const struct tarn_memory *m, 
     return rc;
 }
 
-int tarn_region_new(const struct tarn_rails *rails, void *addr, uint64_t bytes, int access,
-                    struct tarn_region **r_p)
+/* A GPU's memory is exported if possible. Regions made from the export do not need it afterwards. */
+static struct tarn_memory memory_of(bool gpu, void *addr, uint64_t bytes)
 {
-    struct tarn_memory m = {.kind = TARN_MEMORY_HOST, .addr = addr, .bytes = bytes, .dmabuf = -1};
-    return tarn_region_of(rails, &m, access, r_p);
-}
-
-/* A GPU's memory, exported if possible. Regions made from the export do not need it afterwards. */
-static struct tarn_memory gpu_memory(void *addr, uint64_t bytes)
-{
-    struct tarn_memory m = {.kind = TARN_MEMORY_CUDA, .addr = addr, .bytes = bytes};
+    struct tarn_memory m = {.addr = addr, .bytes = bytes, .dmabuf = -1};
+    m.kind = gpu ? TARN_MEMORY_CUDA : TARN_MEMORY_HOST;
+    if (!gpu)
+        return m;
     m.dmabuf_offset = (uintptr_t)addr % (uintptr_t)sysconf(_SC_PAGESIZE);
-    if (tarn_cuda_dmabuf(addr, bytes, &m.dmabuf)) {
+    int rc = tarn_cuda_dmabuf(addr, bytes, &m.dmabuf);
+    if (rc) {
         m.dmabuf = -1;
-        snprintf(m.why, sizeof m.why, "%s", tarn_last_error());
+        tarn_reason_keep(&m.why, rc);
     }
     return m;
 }
 
-static void gpu_memory_end(const struct tarn_memory *m)
+static void memory_end(const struct tarn_memory *m)
 {
     if (m->dmabuf >= 0)
         close(m->dmabuf);
 }
 
-int tarn_region_gpu(const struct tarn_rails *rails, void *addr, uint64_t bytes, int access,
+int tarn_region_new(const struct tarn_rails *rails, bool gpu, void *addr, uint64_t bytes, int access,
                     struct tarn_region **r_p)
 {
-    struct tarn_memory m = gpu_memory(addr, bytes);
-    int rc = tarn_region_of(rails, &m, access, r_p);
-    gpu_memory_end(&m);
+    struct tarn_memory m = memory_of(gpu, addr, bytes);
+    int rc = region_of(rails, &m, access, r_p);
+    memory_end(&m);
     return rc;
 }
 
@@ -186,7 +183,7 @@ static uint64_t region_max(const struct tarn_rails *rails)
 
 int tarn_rdma_local_open(const char *devices, struct tarn_local **local_p)
 {
-    struct tarn_local *l = calloc(1, sizeof *l);
+    struct tarn_rdma_local *l = calloc(1, sizeof *l);
     if (!l)
         return tarn_fail(TARN_E_NO_MEMORY, "rdma: out of memory");
     /* On kernels that copy at fork(), this would only remove registered memory from children. It fails if
@@ -199,18 +196,19 @@ int tarn_rdma_local_open(const char *devices, struct tarn_local **local_p)
         return rc;
     }
     pthread_rwlock_init(&l->lock, NULL);
-    *local_p = l;
+    *local_p = (struct tarn_local *)l;
     return 0;
 }
 
-static void mapping_free(struct tarn_mapping *m)
+static void mapping_free(struct tarn_rdma_mapping *m)
 {
     tarn_region_free(m->region);
     free(m);
 }
 
-void tarn_rdma_local_close(struct tarn_local *l)
+void tarn_rdma_local_close(struct tarn_local *local)
 {
+    struct tarn_rdma_local *l = tarn_rdma_local(local);
     if (!l)
         return;
     for (uint32_t i = 0; i < l->n; i++)
@@ -227,7 +225,7 @@ static bool covers(const char *from, uint64_t size, const char *addr, uint64_t b
 }
 
 /* Index of the first mapping that begins above addr. */
-static uint32_t above(const struct tarn_local *l, const char *addr)
+static uint32_t above(const struct tarn_rdma_local *l, const char *addr)
 {
     uint32_t low = 0, high = l->n;
     while (low < high) {
@@ -242,10 +240,11 @@ static uint32_t above(const struct tarn_local *l, const char *addr)
 
 /* A mapping that covers the range, writable by devices if `write`. Mappings may overlap, so the search
  * goes down as long as any `reach` extends to the range. */
-static struct tarn_mapping *find(const struct tarn_local *l, const char *addr, uint64_t bytes, bool write)
+static struct tarn_rdma_mapping *find(const struct tarn_rdma_local *l, const char *addr, uint64_t bytes,
+                                      bool write)
 {
     for (uint32_t i = above(l, addr); i > 0; i--) {
-        struct tarn_mapping *m = l->mappings[i - 1];
+        struct tarn_rdma_mapping *m = l->mappings[i - 1];
         if (m->reach < addr + bytes)
             break;
         if (covers(m->addr, m->bytes, addr, bytes) && (m->region->writable || !write))
@@ -254,28 +253,28 @@ static struct tarn_mapping *find(const struct tarn_local *l, const char *addr, u
     return NULL;
 }
 
-static void set_reach(struct tarn_local *l, uint32_t from)
+static void set_reach(struct tarn_rdma_local *l, uint32_t from)
 {
     for (uint32_t i = from; i < l->n; i++) {
-        struct tarn_mapping *m = l->mappings[i];
+        struct tarn_rdma_mapping *m = l->mappings[i];
         m->reach = m->addr + m->bytes;
         if (i > 0 && l->mappings[i - 1]->reach > m->reach)
             m->reach = l->mappings[i - 1]->reach;
     }
 }
 
-static bool insert(struct tarn_local *l, struct tarn_mapping *m)
+static bool insert(struct tarn_rdma_local *l, struct tarn_rdma_mapping *m)
 {
     if (l->n == l->room) {
         uint32_t room = l->room ? 2 * l->room : 16;
-        struct tarn_mapping **mappings = realloc(l->mappings, room * sizeof(struct tarn_mapping *));
+        struct tarn_rdma_mapping **mappings = realloc(l->mappings, room * sizeof(struct tarn_rdma_mapping *));
         if (!mappings)
             return false;
         l->mappings = mappings;
         l->room = room;
     }
     uint32_t at = above(l, m->addr);
-    memmove(l->mappings + at + 1, l->mappings + at, (l->n - at) * sizeof(struct tarn_mapping *));
+    memmove(l->mappings + at + 1, l->mappings + at, (l->n - at) * sizeof(struct tarn_rdma_mapping *));
     l->mappings[at] = m;
     l->n++;
     set_reach(l, at);
@@ -283,10 +282,10 @@ static bool insert(struct tarn_local *l, struct tarn_mapping *m)
 }
 
 /* The region of a mapping that covers this range, or a new one. A new one is read-only if the memory is. */
-static int region_for(struct tarn_local *l, const struct tarn_memory *m, struct tarn_region **r_p)
+static int region_for(struct tarn_rdma_local *l, const struct tarn_memory *m, struct tarn_region **r_p)
 {
     pthread_rwlock_rdlock(&l->lock);
-    struct tarn_mapping *outer = find(l, m->addr, m->bytes, true);
+    struct tarn_rdma_mapping *outer = find(l, m->addr, m->bytes, true);
     *r_p = outer ? share(outer->region) : NULL;
     pthread_rwlock_unlock(&l->lock);
     if (*r_p)
@@ -294,16 +293,16 @@ static int region_for(struct tarn_local *l, const struct tarn_memory *m, struct 
     if (m->bytes > region_max(&l->rails))
         return tarn_fail(TARN_E_INVALID, "rdma: the devices register at most %llu bytes at once, not %llu",
                          (unsigned long long)region_max(&l->rails), (unsigned long long)m->bytes);
-    int rc = tarn_region_of(&l->rails, m, IBV_ACCESS_LOCAL_WRITE, r_p);
-    return rc == TARN_E_INVALID ? tarn_region_of(&l->rails, m, 0, r_p) : rc;
+    int rc = region_of(&l->rails, m, IBV_ACCESS_LOCAL_WRITE, r_p);
+    return rc == TARN_E_INVALID ? region_of(&l->rails, m, 0, r_p) : rc;
 }
 
-int tarn_rdma_map_memory(struct tarn_local *l, const struct tarn_memory *m)
+int tarn_rdma_map_memory(struct tarn_rdma_local *l, const struct tarn_memory *m)
 {
-    struct tarn_mapping *mapping = calloc(1, sizeof *mapping);
+    struct tarn_rdma_mapping *mapping = calloc(1, sizeof *mapping);
     if (!mapping)
         return tarn_fail(TARN_E_NO_MEMORY, "rdma: out of memory");
-    *mapping = (struct tarn_mapping){.addr = m->addr, .bytes = m->bytes};
+    *mapping = (struct tarn_rdma_mapping){.addr = m->addr, .bytes = m->bytes};
     int rc = region_for(l, m, &mapping->region);
     if (rc) {
         free(mapping);
@@ -318,31 +317,29 @@ int tarn_rdma_map_memory(struct tarn_local *l, const struct tarn_memory *m)
     return tarn_fail(TARN_E_NO_MEMORY, "rdma: out of memory");
 }
 
-int tarn_rdma_map(struct tarn_local *l, void *addr, uint64_t bytes)
+int tarn_rdma_map(struct tarn_local *local, void *addr, uint64_t bytes)
 {
-    struct tarn_memory m = {.kind = TARN_MEMORY_HOST, .addr = addr, .bytes = bytes, .dmabuf = -1};
     struct tarn_cuda_memory seen;
     tarn_cuda_memory_of(addr, &seen);
-    if (seen.kind == TARN_CUDA_DEVICE)
-        m = gpu_memory(addr, bytes);
-    int rc = tarn_rdma_map_memory(l, &m);
-    gpu_memory_end(&m);
+    struct tarn_memory m = memory_of(seen.kind == TARN_CUDA_DEVICE, addr, bytes);
+    int rc = tarn_rdma_map_memory(tarn_rdma_local(local), &m);
+    memory_end(&m);
     return rc;
 }
 
 /* Removes a mapping of exactly this range that no work uses. *busy: all such mappings are in use. */
-static struct tarn_mapping *take(struct tarn_local *l, const char *addr, uint64_t bytes, bool *busy)
+static struct tarn_rdma_mapping *take(struct tarn_rdma_local *l, const char *addr, uint64_t bytes, bool *busy)
 {
     *busy = false;
     for (uint32_t i = above(l, addr); i > 0 && l->mappings[i - 1]->addr == addr; i--) {
-        struct tarn_mapping *m = l->mappings[i - 1];
+        struct tarn_rdma_mapping *m = l->mappings[i - 1];
         if (m->bytes != bytes)
             continue;
         if (__atomic_load_n(&m->users, __ATOMIC_ACQUIRE) > 0) {
             *busy = true;
             continue;
         }
-        memmove(l->mappings + i - 1, l->mappings + i, (l->n - i) * sizeof(struct tarn_mapping *));
+        memmove(l->mappings + i - 1, l->mappings + i, (l->n - i) * sizeof(struct tarn_rdma_mapping *));
         l->n--;
         set_reach(l, i - 1);
         return m;
@@ -350,11 +347,12 @@ static struct tarn_mapping *take(struct tarn_local *l, const char *addr, uint64_
     return NULL;
 }
 
-int tarn_rdma_unmap(struct tarn_local *l, void *addr, uint64_t bytes)
+int tarn_rdma_unmap(struct tarn_local *local, void *addr, uint64_t bytes)
 {
+    struct tarn_rdma_local *l = tarn_rdma_local(local);
     bool busy;
     pthread_rwlock_wrlock(&l->lock);
-    struct tarn_mapping *m = take(l, addr, bytes, &busy);
+    struct tarn_rdma_mapping *m = take(l, addr, bytes, &busy);
     pthread_rwlock_unlock(&l->lock);
     if (m) {
         mapping_free(m);
@@ -391,17 +389,17 @@ static bool cover_grow(struct tarn_cover *c)
 }
 
 /* The caller's mapping for this address, counted as used. */
-static struct tarn_mapping *use(struct tarn_local *l, const char *addr, uint64_t bytes, bool put)
+static struct tarn_rdma_mapping *use(struct tarn_rdma_local *l, const char *addr, uint64_t bytes, bool put)
 {
     pthread_rwlock_rdlock(&l->lock);
-    struct tarn_mapping *m = find(l, addr, bytes, !put);
+    struct tarn_rdma_mapping *m = find(l, addr, bytes, !put);
     if (m)
         __atomic_fetch_add(&m->users, 1, __ATOMIC_ACQ_REL);
     pthread_rwlock_unlock(&l->lock);
     return m;
 }
 
-static int cover_one(struct tarn_local *l, struct tarn_cover *c, char *addr, uint64_t bytes, bool put,
+static int cover_one(struct tarn_rdma_local *l, struct tarn_cover *c, char *addr, uint64_t bytes, bool put,
                      bool copy)
 {
     struct tarn_span s = {.addr = addr, .bytes = bytes};
@@ -412,10 +410,8 @@ static int cover_one(struct tarn_local *l, struct tarn_cover *c, char *addr, uin
     int rc = 0;
     if (s.mapping)
         s.region = s.mapping->region;
-    else if (c->gpu)
-        rc = tarn_region_gpu(&l->rails, addr, bytes, access, &s.region);
     else
-        rc = tarn_region_new(&l->rails, addr, bytes, access, &s.region);
+        rc = tarn_region_new(&l->rails, c->gpu, addr, bytes, access, &s.region);
     if (rc == TARN_E_INVALID && put && copy && !c->gpu)
         rc = copied_region(&l->rails, addr, bytes, &s.region);
     if (!rc)
@@ -423,7 +419,8 @@ static int cover_one(struct tarn_local *l, struct tarn_cover *c, char *addr, uin
     return rc;
 }
 
-static int cover(struct tarn_local *l, struct tarn_cover *c, char *addr, uint64_t bytes, bool put, bool copy)
+int tarn_cover_add(struct tarn_rdma_local *l, struct tarn_cover *c, char *addr, uint64_t bytes, bool put,
+                   bool copy)
 {
     uint64_t most = region_max(&l->rails);
     int rc = 0;
@@ -437,20 +434,11 @@ static int cover(struct tarn_local *l, struct tarn_cover *c, char *addr, uint64_
     return rc;
 }
 
-int tarn_cover_add(struct tarn_local *l, struct tarn_cover *c, void *addr, uint64_t bytes, bool put)
-{
-    return cover(l, c, addr, bytes, put, true);
-}
-
-int tarn_cover_range(struct tarn_local *l, struct tarn_cover *c, void *addr, uint64_t bytes, bool put)
-{
-    return cover(l, c, addr, bytes, put, false);
-}
-
 /* Covers with a whole mapping, since the next piece is mostly in the same one. */
-static bool cover_mapping(struct tarn_local *l, struct tarn_cover *c, char *addr, uint64_t bytes, bool put)
+static bool cover_mapping(struct tarn_rdma_local *l, struct tarn_cover *c, char *addr, uint64_t bytes,
+                          bool put)
 {
-    struct tarn_mapping *m = find(l, addr, bytes, !put);
+    struct tarn_rdma_mapping *m = find(l, addr, bytes, !put);
     if (!m || !cover_grow(c))
         return false;
     __atomic_fetch_add(&m->users, 1, __ATOMIC_ACQ_REL);
@@ -460,7 +448,7 @@ static bool cover_mapping(struct tarn_local *l, struct tarn_cover *c, char *addr
     return true;
 }
 
-bool tarn_cover_mapped(struct tarn_local *l, struct tarn_cover *c, const struct tarn_work *w, bool put)
+bool tarn_cover_mapped(struct tarn_rdma_local *l, struct tarn_cover *c, const struct tarn_work *w, bool put)
 {
     struct tarn_cursor at = {0};
     bool all = true;
@@ -474,7 +462,7 @@ bool tarn_cover_mapped(struct tarn_local *l, struct tarn_cover *c, const struct 
     }
     pthread_rwlock_unlock(&l->lock);
     if (!all)
-        tarn_cover_end(l, c);
+        tarn_cover_end(c);
     return all;
 }
 
@@ -486,7 +474,7 @@ int tarn_cover_borrow(struct tarn_cover *c, struct tarn_region *r)
     return 0;
 }
 
-bool tarn_rdma_mapped(struct tarn_local *l, const struct tarn_piece *pieces, uint32_t n)
+bool tarn_rdma_mapped(struct tarn_rdma_local *l, const struct tarn_piece *pieces, uint32_t n)
 {
     struct tarn_cursor c = {0};
     bool all = true;
@@ -510,11 +498,10 @@ uint64_t tarn_cover_key(const struct tarn_cover *c, const void *addr, uint32_t r
     return 0;
 }
 
-void tarn_cover_end(struct tarn_local *l, struct tarn_cover *c)
+void tarn_cover_end(struct tarn_cover *c)
 {
-    (void)l;
     for (uint32_t i = 0; i < c->n; i++) {
-        struct tarn_mapping *m = c->spans[i].mapping;
+        struct tarn_rdma_mapping *m = c->spans[i].mapping;
         if (m) /* it may be freed from here on */
             __atomic_fetch_sub(&m->users, 1, __ATOMIC_ACQ_REL);
         else
@@ -528,22 +515,22 @@ void tarn_cover_end(struct tarn_local *l, struct tarn_cover *c)
 
 /* --- GPU memory that devices refuse ------------------------------------------------------------- */
 
-int tarn_gpu_refused(struct tarn_local *l, uint32_t gpu)
+int tarn_gpu_refused(struct tarn_rdma_local *l, uint32_t gpu)
 {
     int rc = 0;
     pthread_rwlock_rdlock(&l->lock);
     if (l->refused.gpu == gpu && tarn_now_ns() < l->refused.until_ns)
-        rc = tarn_fail(TARN_E_NOT_REACHABLE, "%s", l->refused.why);
+        rc = tarn_reason_fail(&l->refused.why);
     pthread_rwlock_unlock(&l->lock);
     return rc;
 }
 
-int tarn_gpu_refuse(struct tarn_local *l, uint32_t gpu)
+int tarn_gpu_refuse(struct tarn_rdma_local *l, uint32_t gpu)
 {
     pthread_rwlock_wrlock(&l->lock);
     l->refused.gpu = gpu;
     l->refused.until_ns = tarn_now_ns() + REFUSED_NS;
-    snprintf(l->refused.why, sizeof l->refused.why, "%s", tarn_last_error());
+    int rc = tarn_reason_keep(&l->refused.why, TARN_E_NOT_REACHABLE);
     pthread_rwlock_unlock(&l->lock);
-    return tarn_fail(TARN_E_NOT_REACHABLE, "%s", tarn_last_error());
+    return rc;
 }

@@ -20,6 +20,7 @@
 #include <utlist.h>
 
 #include "base/buf.h"
+#include "base/container.h"
 #include "base/error.h"
 #include "base/thread.h"
 #include "transport/node_half.h"
@@ -49,10 +50,8 @@ struct joined {
     struct offer offer;
 };
 
-struct tarn_node_half {
-    const struct tarn_logger *log;
-    const struct tarn_pool_memory *pools;
-    uint32_t npools;
+struct tarn_rdma_node {
+    struct tarn_node_half half;
     struct tarn_rails rails;
     struct ibv_cq *cq[TARN_RAILS_MAX]; /* has only the completions that cut_off() waits for */
     struct served_pool *served;
@@ -65,25 +64,29 @@ struct tarn_node_half {
     uint64_t next_id;
 };
 
+static struct tarn_rdma_node *node_of(const struct tarn_node_half *h)
+{
+    return TARN_CONTAINER_OF(h, struct tarn_rdma_node, half);
+}
+
 /* --- registration ------------------------------------------------------------------------------- */
 
-static int register_slices(struct tarn_node_half *s, uint32_t pool, int access, struct tarn_region **slices)
+static int register_slices(struct tarn_rdma_node *s, uint32_t pool, int access, struct tarn_region **slices)
 {
-    const struct tarn_pool_memory *p = &s->pools[pool];
+    const struct tarn_pool_memory *p = &s->half.serve.pools[pool];
     int rc = 0;
     for (uint32_t i = 0; !rc && i < s->served[pool].nslices; i++) {
         uint64_t from = i * s->slice_bytes, left = p->bytes - from;
         uint64_t bytes = left < s->slice_bytes ? left : s->slice_bytes;
         char *at = (char *)p->base + from;
-        rc = p->kind == TARN_POOL_GPU ? tarn_region_gpu(&s->rails, at, bytes, access, &slices[i])
-                                      : tarn_region_new(&s->rails, at, bytes, access, &slices[i]);
+        rc = tarn_region_new(&s->rails, p->kind == TARN_POOL_GPU, at, bytes, access, &slices[i]);
     }
     return rc;
 }
 
-static int register_pool(struct tarn_node_half *s, uint32_t i)
+static int register_pool(struct tarn_rdma_node *s, uint32_t i)
 {
-    const struct tarn_pool_memory *p = &s->pools[i];
+    const struct tarn_pool_memory *p = &s->half.serve.pools[i];
     struct served_pool *served = &s->served[i];
     served->nslices = (uint32_t)((p->bytes + s->slice_bytes - 1) / s->slice_bytes);
     served->read = calloc(served->nslices, sizeof(struct tarn_region *));
@@ -95,10 +98,10 @@ static int register_pool(struct tarn_node_half *s, uint32_t i)
         rc = register_slices(s, i, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE,
                              served->write);
     if (!rc)
-        rc = tarn_region_new(&s->rails, (void *)(uintptr_t)p->gen, p->nslots * sizeof *p->gen,
+        rc = tarn_region_new(&s->rails, false, (void *)(uintptr_t)p->gen, p->nslots * sizeof *p->gen,
                              IBV_ACCESS_REMOTE_READ, &served->gen);
     return rc ? rc
-              : tarn_region_new(&s->rails, (void *)(uintptr_t)p->touch, p->nslots * sizeof *p->touch,
+              : tarn_region_new(&s->rails, false, (void *)(uintptr_t)p->touch, p->nslots * sizeof *p->touch,
                                 IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE, &served->touch);
 }
 
@@ -115,13 +118,14 @@ static void unregister_pool(struct served_pool *served)
 }
 
 /* A GPU pool that the devices refuse is left to other transports. */
-static int serve_pool(struct tarn_node_half *s, uint32_t i)
+static int serve_pool(struct tarn_rdma_node *s, uint32_t i)
 {
     int rc = register_pool(s, i);
     if (rc != TARN_E_UNSUPPORTED)
         return rc;
-    tarn_log(s->log, TARN_LOG_WARN, "rdma", "msg=\"a pool is not offered by rdma\" pool=%s cause=\"%s\"",
-             s->pools[i].name, tarn_last_error());
+    tarn_log(s->half.serve.log, TARN_LOG_WARN, "rdma",
+             "msg=\"a pool is not offered by rdma\" pool=%s cause=\"%s\"", s->half.serve.pools[i].name,
+             tarn_last_error());
     unregister_pool(&s->served[i]);
     s->served[i] = (struct served_pool){.refused = true};
     return 0;
@@ -157,7 +161,7 @@ static int parse_offer(const char *text, struct offer *o)
 }
 
 /* Makes a queue pair for one of the client's ends. *rail_p: the rail it is on. */
-static int join(struct tarn_node_half *s, const struct tarn_endpoint *end, uint32_t prefer,
+static int join(struct tarn_rdma_node *s, const struct tarn_endpoint *end, uint32_t prefer,
                 struct ibv_qp **qp_p, struct tarn_endpoint *own, uint32_t *rail_p)
 {
     const struct tarn_rail *rail = tarn_rail_reaching(&s->rails, end, prefer);
@@ -180,23 +184,23 @@ static int join(struct tarn_node_half *s, const struct tarn_endpoint *end, uint3
     return rc;
 }
 
-static bool rdma_serves(const struct tarn_node_half *s, uint32_t pool)
+static bool rdma_serves(const struct tarn_node_half *h, uint32_t pool)
 {
-    return !s->served[pool].refused;
+    return !node_of(h)->served[pool].refused;
 }
 
-static uint32_t count_served(const struct tarn_node_half *s)
+static uint32_t count_served(const struct tarn_rdma_node *s)
 {
     uint32_t n = 0;
-    for (uint32_t i = 0; i < s->npools; i++)
-        n += rdma_serves(s, i);
+    for (uint32_t i = 0; i < s->half.serve.npools; i++)
+        n += rdma_serves(&s->half, i);
     return n;
 }
 
-static void add_pool(const struct tarn_node_half *s, uint32_t i, bool write, const int *rails, uint32_t n,
+static void add_pool(const struct tarn_rdma_node *s, uint32_t i, bool write, const int *rails, uint32_t n,
                      struct tarn_buf *out)
 {
-    const struct tarn_pool_memory *p = &s->pools[i];
+    const struct tarn_pool_memory *p = &s->half.serve.pools[i];
     const struct served_pool *served = &s->served[i];
     struct tarn_region **slices = write ? served->write : served->read;
     tarn_buf_printf(out, " %u %" PRIu64 " %u %" PRIu64 " %" PRIxPTR " %" PRIxPTR " %" PRIxPTR, i, p->bytes,
@@ -211,7 +215,7 @@ static void add_pool(const struct tarn_node_half *s, uint32_t i, bool write, con
 }
 
 /* rails[k]: the node's rail for the client's k-th end; -1: none. */
-static int answer(const struct tarn_node_half *s, const struct joined *j, const struct tarn_endpoint *own,
+static int answer(const struct tarn_rdma_node *s, const struct joined *j, const struct tarn_endpoint *own,
                   const int *rails, uint32_t n, struct tarn_attach *a)
 {
     struct tarn_buf out = {0};
@@ -223,8 +227,8 @@ static int answer(const struct tarn_node_half *s, const struct joined *j, const 
         tarn_buf_printf(&out, " %s", end);
     }
     tarn_buf_printf(&out, " %u", count_served(s));
-    for (uint32_t i = 0; i < s->npools; i++)
-        if (rdma_serves(s, i))
+    for (uint32_t i = 0; i < s->half.serve.npools; i++)
+        if (rdma_serves(&s->half, i))
             add_pool(s, i, a->write, rails, n, &out);
     bool fits = !out.failed && out.bytes < sizeof a->text;
     if (fits)
@@ -235,11 +239,11 @@ static int answer(const struct tarn_node_half *s, const struct joined *j, const 
                             "ATTACH rdma: the keys of %u pools on %u rails do not fit an "
                             "answer of %zu bytes: use fewer rails, smaller pools, or a larger "
                             "--rdma-region-bytes",
-                            s->npools, n, sizeof a->text);
+                            s->half.serve.npools, n, sizeof a->text);
 }
 
 /* Queue pairs are destroyed later, by a thread. */
-static void unjoin(struct tarn_node_half *s, struct joined *j)
+static void unjoin(struct tarn_rdma_node *s, struct joined *j)
 {
     for (int i = 0; i < TARN_RAILS_MAX; i++)
         if (j->qp[i])
@@ -249,7 +253,7 @@ static void unjoin(struct tarn_node_half *s, struct joined *j)
 
 /* From here on the link's client can write nothing. Runs in the control thread, which alone takes
  * completions. */
-static void cut_off(struct tarn_node_half *s, struct joined *j)
+static void cut_off(struct tarn_rdma_node *s, struct joined *j)
 {
     for (int i = 0; i < TARN_RAILS_MAX; i++)
         if (j->qp[i] && !tarn_qp_cut_off(j->qp[i], s->cq[j->rail[i]])) {
@@ -258,7 +262,7 @@ static void cut_off(struct tarn_node_half *s, struct joined *j)
         }
 }
 
-static void cut_off_all(struct tarn_node_half *s, struct joined *list)
+static void cut_off_all(struct tarn_rdma_node *s, struct joined *list)
 {
     while (list) {
         struct joined *j = list;
@@ -269,7 +273,7 @@ static void cut_off_all(struct tarn_node_half *s, struct joined *list)
 }
 
 /* Joins queue pairs for all ends of the offer, and writes the answer. */
-static int join_link(struct tarn_node_half *s, struct joined *j)
+static int join_link(struct tarn_rdma_node *s, struct joined *j)
 {
     struct tarn_endpoint own[TARN_RAILS_MAX];
     int rails[TARN_RAILS_MAX], rc = 0;
@@ -287,15 +291,8 @@ static int join_link(struct tarn_node_half *s, struct joined *j)
     return joined ? answer(s, j, own, rails, j->offer.n, j->attach) : rc;
 }
 
-static void answer_failure(struct tarn_attach *a, int rc)
-{
-    a->status = rc;
-    snprintf(a->error, sizeof a->error, "%s", tarn_last_error());
-    a->done(a);
-}
-
 /* The next link to join; NULL at the end. */
-static struct joined *next_link(struct tarn_node_half *s)
+static struct joined *next_link(struct tarn_rdma_node *s)
 {
     pthread_mutex_lock(&s->lock);
     while (!s->stopping && !s->waiting)
@@ -309,7 +306,7 @@ static struct joined *next_link(struct tarn_node_half *s)
 
 static void *join_links(void *arg)
 {
-    struct tarn_node_half *s = arg;
+    struct tarn_rdma_node *s = arg;
     for (struct joined *j; (j = next_link(s)) != NULL;) {
         struct tarn_attach *a = j->attach;
         int rc = join_link(s, j);
@@ -319,19 +316,17 @@ static void *join_links(void *arg)
         if (!rc)
             DL_APPEND(s->links, j);
         pthread_mutex_unlock(&s->lock);
-        if (rc) {
+        tarn_reason_keep(&a->result, rc);
+        if (rc)
             unjoin(s, j);
-            answer_failure(a, rc);
-        } else {
-            a->status = 0;
-            a->done(a);
-        }
+        a->done(a);
     }
     return NULL;
 }
 
-static int rdma_attach(struct tarn_node_half *s, struct tarn_attach *a)
+static int rdma_attach(struct tarn_node_half *h, struct tarn_attach *a)
 {
+    struct tarn_rdma_node *s = node_of(h);
     struct joined *j = calloc(1, sizeof *j);
     int rc = j ? parse_offer(a->offer, &j->offer) : tarn_fail(TARN_E_NO_MEMORY, "ATTACH rdma: out of memory");
     if (rc) {
@@ -349,7 +344,7 @@ static int rdma_attach(struct tarn_node_half *s, struct tarn_attach *a)
 }
 
 /* Removes the session's links from the list; link 0: all that are joined. */
-static struct joined *take_links(struct tarn_node_half *s, uint64_t session, uint64_t link)
+static struct joined *take_links(struct tarn_rdma_node *s, uint64_t session, uint64_t link)
 {
     struct joined *taken = NULL, *j, *next;
     pthread_mutex_lock(&s->lock);
@@ -362,15 +357,15 @@ static struct joined *take_links(struct tarn_node_half *s, uint64_t session, uin
     return taken;
 }
 
-static void rdma_detach_link(struct tarn_node_half *s, uint64_t session, uint64_t link)
+static void rdma_detach_link(struct tarn_node_half *h, uint64_t session, uint64_t link)
 {
     if (link)
-        cut_off_all(s, take_links(s, session, link));
+        cut_off_all(node_of(h), take_links(node_of(h), session, link));
 }
 
-static void rdma_detach(struct tarn_node_half *s, uint64_t session)
+static void rdma_detach(struct tarn_node_half *h, uint64_t session)
 {
-    cut_off_all(s, take_links(s, session, 0));
+    cut_off_all(node_of(h), take_links(node_of(h), session, 0));
 }
 
 /* --- serve, stop -------------------------------------------------------------------------------- */
@@ -385,7 +380,7 @@ static uint64_t slice_bytes(const struct tarn_rails *rails, uint64_t wanted)
     return most > 4096 ? most & ~4095ull : 4096;
 }
 
-static int serve_all(struct tarn_node_half *s)
+static int serve_all(struct tarn_rdma_node *s)
 {
     int rc = 0;
     for (uint32_t i = 0; i < s->rails.n; i++) {
@@ -393,7 +388,7 @@ static int serve_all(struct tarn_node_half *s)
         if (!s->cq[i])
             return tarn_fail(TARN_E_UNAVAILABLE, "rdma %s: no completion queue: %m", s->rails.rail[i].name);
     }
-    for (uint32_t i = 0; !rc && i < s->npools; i++)
+    for (uint32_t i = 0; !rc && i < s->half.serve.npools; i++)
         rc = serve_pool(s, i);
     if (rc)
         return rc;
@@ -402,7 +397,7 @@ static int serve_all(struct tarn_node_half *s)
     return error ? tarn_fail(TARN_E_SYSTEM, "rdma: no thread: %s: allow more threads", strerror(error)) : 0;
 }
 
-static void end_thread(struct tarn_node_half *s)
+static void end_thread(struct tarn_rdma_node *s)
 {
     if (!s->started)
         return;
@@ -413,15 +408,18 @@ static void end_thread(struct tarn_node_half *s)
     pthread_join(s->thread, NULL);
 }
 
-static void rdma_stop(struct tarn_node_half *s)
+static void rdma_stop(struct tarn_node_half *h)
 {
+    struct tarn_rdma_node *s = node_of(h);
     struct joined *j;
     end_thread(s);
-    DL_FOREACH (s->waiting, j)
-        answer_failure(j->attach, tarn_fail(TARN_E_CANCELED, "ATTACH rdma: the node ends"));
+    DL_FOREACH (s->waiting, j) {
+        tarn_reason_keep(&j->attach->result, tarn_fail(TARN_E_CANCELED, "ATTACH rdma: the node ends"));
+        j->attach->done(j->attach);
+    }
     cut_off_all(s, s->waiting);
     cut_off_all(s, s->links);
-    for (uint32_t i = 0; i < s->npools; i++)
+    for (uint32_t i = 0; i < s->half.serve.npools; i++)
         unregister_pool(&s->served[i]);
     for (uint32_t i = 0; i < s->rails.n; i++)
         if (s->cq[i])
@@ -435,14 +433,12 @@ static void rdma_stop(struct tarn_node_half *s)
 
 static int rdma_serve(const struct tarn_serve *serve, struct tarn_node_half **s_p)
 {
-    struct tarn_node_half *s = calloc(1, sizeof *s);
+    struct tarn_rdma_node *s = calloc(1, sizeof *s);
     if (!s || !(s->served = calloc(serve->npools, sizeof *s->served))) {
         free(s);
         return tarn_fail(TARN_E_NO_MEMORY, "rdma: out of memory");
     }
-    s->log = serve->log;
-    s->pools = serve->pools;
-    s->npools = serve->npools;
+    s->half.serve = *serve;
     s->next_id = 1;
     pthread_mutex_init(&s->lock, NULL);
     pthread_cond_init(&s->wake, NULL);
@@ -452,16 +448,17 @@ static int rdma_serve(const struct tarn_serve *serve, struct tarn_node_half **s_
         rc = serve_all(s);
     }
     if (rc) {
-        rdma_stop(s);
+        rdma_stop(&s->half);
         return rc;
     }
-    *s_p = s;
+    *s_p = &s->half;
     return 0;
 }
 
 /* The rails for readers to choose by: "v1 mlx5_0:1 mlx5_1:1". */
-static void rdma_describe(const struct tarn_node_half *s, uint32_t pool, char *text, size_t text_bytes)
+static void rdma_describe(const struct tarn_node_half *h, uint32_t pool, char *text, size_t text_bytes)
 {
+    const struct tarn_rdma_node *s = node_of(h);
     size_t n = (size_t)snprintf(text, text_bytes, "v1");
     (void)pool;
     for (uint32_t i = 0; i < s->rails.n && n < text_bytes; i++)

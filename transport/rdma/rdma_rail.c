@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Devices, ports, GIDs, queue pairs and their states. */
+/* Devices, ports, GIDs, queue pairs and their states; the probe. */
 #include "transport/rdma/rdma_rail.h"
 
 #include <arpa/inet.h>
@@ -13,7 +13,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
-#include "transport/rdma/rdma_verbs.h"
+#include "transport/rdma/rdma.h"
 
 /*
  * Timeouts on the wire. A try lasts 4.096 us * 2^14 = 67 ms; devices may take up to four times that. With
@@ -70,13 +70,17 @@ static int parse_wish(const char *text, size_t bytes, struct wish *w)
     return 0;
 }
 
+static bool gid_is_v4(const union ibv_gid *g)
+{
+    static const uint8_t v4[12] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
+    return !memcmp(g->raw, v4, sizeof v4);
+}
+
 /* Ranks GIDs: RoCE v2 with IPv4, then IPv6, then link-local, then RoCE v1. */
 static int gid_rank(const struct ibv_gid_entry *e)
 {
-    static const uint8_t v4[12] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
-    bool is_v4 = !memcmp(e->gid.raw, v4, sizeof v4);
     bool link_local = e->gid.raw[0] == 0xfe && e->gid.raw[1] == 0x80;
-    int rank = is_v4 ? 3 : link_local ? 1 : 2;
+    int rank = gid_is_v4(&e->gid) ? 3 : link_local ? 1 : 2;
     return e->gid_type == IBV_GID_TYPE_ROCE_V2 ? rank + 3 : rank;
 }
 
@@ -117,25 +121,6 @@ static uint32_t port_speed(const struct ibv_port_attr *p)
     return lane * lanes;
 }
 
-static int numa_node(const char *device)
-{
-    char path[160];
-    int node = -1;
-    snprintf(path, sizeof path, "/sys/class/infiniband/%s/device/numa_node", device);
-    FILE *f = fopen(path, "re");
-    if (!f)
-        return -1;
-    if (fscanf(f, "%d", &node) != 1)
-        node = -1;
-    fclose(f);
-    return node;
-}
-
-static uint32_t least(uint32_t a, uint32_t b)
-{
-    return a < b ? a : b;
-}
-
 /* Fills in the rail of one port; false: unusable. */
 static bool open_port(const char *device, struct ibv_context *context, const struct ibv_device_attr *a,
                       uint8_t port, int gid, struct tarn_rail *r)
@@ -151,16 +136,15 @@ static bool open_port(const char *device, struct ibv_context *context, const str
         .lid = p.lid,
         .mtu = p.active_mtu,
         .max_sge =
-            least((uint32_t)a->max_sge, (uint32_t)a->max_sge_rd ? (uint32_t)a->max_sge_rd : UINT32_MAX),
+            tarn_least((uint32_t)a->max_sge, (uint32_t)a->max_sge_rd ? (uint32_t)a->max_sge_rd : UINT32_MAX),
         .max_wr = (uint32_t)a->max_qp_wr,
         .max_cqe = (uint32_t)a->max_cqe,
-        .max_reads_out = (uint8_t)least((uint32_t)a->max_qp_init_rd_atom, UINT8_MAX),
-        .max_reads_in = (uint8_t)least((uint32_t)a->max_qp_rd_atom, UINT8_MAX),
+        .max_reads_out = (uint8_t)tarn_least((uint32_t)a->max_qp_init_rd_atom, UINT8_MAX),
+        .max_reads_in = (uint8_t)tarn_least((uint32_t)a->max_qp_rd_atom, UINT8_MAX),
         .max_message = p.max_msg_sz,
-        .max_write = a->vendor_id == SOFT_ROCE ? least(SOFT_WRITE_BYTES, p.max_msg_sz) : p.max_msg_sz,
+        .max_write = a->vendor_id == SOFT_ROCE ? tarn_least(SOFT_WRITE_BYTES, p.max_msg_sz) : p.max_msg_sz,
         .max_region = a->max_mr_size,
         .speed = port_speed(&p),
-        .numa = numa_node(device),
     };
     snprintf(r->name, sizeof r->name, "%.64s:%u", device, port);
     return choose_gid(r, p.gid_tbl_len, gid);
@@ -271,7 +255,7 @@ static int open_all(struct ibv_device **list, int n, struct tarn_rails *r)
                              n);
 }
 
-int tarn_rails_find(const char *devices, struct tarn_rails *r)
+static int find_rails(const char *devices, struct tarn_rails *r)
 {
     int n = 0, rc;
     const char *missing = tarn_verbs_missing();
@@ -294,6 +278,33 @@ int tarn_rails_find(const char *devices, struct tarn_rails *r)
         rc = open_all(list, n, r);
     ibv_free_device_list(list);
     qsort(r->rail, r->n, sizeof r->rail[0], by_speed);
+    return rc;
+}
+
+int tarn_rails_open(const char *devices, struct tarn_rails *r)
+{
+    *r = (struct tarn_rails){.reaper = tarn_reaper_new(), .joiner = tarn_joiner_new()};
+    int rc =
+        r->reaper && r->joiner ? find_rails(devices, r) : tarn_fail(TARN_E_NO_MEMORY, "rdma: out of memory");
+    if (rc)
+        tarn_rails_close(r);
+    return rc;
+}
+
+void tarn_rails_close(struct tarn_rails *r)
+{
+    if (r->joiner)
+        tarn_joiner_leave(r->joiner);
+    tarn_reaper_close(r);
+    *r = (struct tarn_rails){0};
+}
+
+int tarn_rdma_probe(void)
+{
+    struct tarn_rails rails;
+    int rc = tarn_rails_open(NULL, &rails);
+    if (rc == 0)
+        tarn_rails_close(&rails);
     return rc;
 }
 
@@ -444,12 +455,6 @@ int tarn_qp_join(const struct tarn_rail *r, struct ibv_qp *qp, const struct tarn
 }
 
 /* --- who reaches whom --------------------------------------------------------------------------- */
-
-static bool gid_is_v4(const union ibv_gid *g)
-{
-    static const uint8_t v4[12] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
-    return !memcmp(g->raw, v4, sizeof v4);
-}
 
 static socklen_t sockaddr_of(const union ibv_gid *g, struct sockaddr_storage *a)
 {

@@ -13,6 +13,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
+static inline uint32_t tarn_least(uint32_t a, uint32_t b)
+{
+    return a < b ? a : b;
+}
+
 #define TARN_RAILS_MAX 8
 #define TARN_RAIL_NAME 80
 #define TARN_ENDPOINT_TEXT 160
@@ -33,7 +38,6 @@ struct tarn_rail {
     uint64_t max_message, max_region;
     uint64_t max_write; /* largest WRITE; at most max_message */
     uint32_t speed;     /* Mbit/s, 0: unknown */
-    int numa;           /* NUMA node of the device; -1: unknown */
 };
 
 struct tarn_reaper; /* destroys queue pairs */
@@ -46,8 +50,6 @@ struct tarn_rails {
     struct tarn_rail rail[TARN_RAILS_MAX];
 };
 
-/* --- all of them (rdma_rails.c) ----------------------------------------------------------------- */
-
 /*
  * Opens the active ports of the named devices ("mlx5_0,mlx5_1:1"; NULL or "": all, of the fastest kind
  * first). "NAME:PORT@GID" also fixes the index in the port's GID table. UNAVAILABLE, with the reason, if
@@ -57,10 +59,6 @@ int tarn_rails_open(const char *devices, struct tarn_rails *r);
 /* Destroys retired queue pairs, after pending joins have ended. After 3 s a thread continues alone. */
 void tarn_rails_close(struct tarn_rails *r);
 
-/* --- ports and queue pairs (rdma_rail.c) -------------------------------------------------------- */
-
-/* Part of tarn_rails_open(): adds the ports. */
-int tarn_rails_find(const char *devices, struct tarn_rails *r);
 /* Is its port still active? */
 bool tarn_rail_active(const struct tarn_rail *r);
 
@@ -90,6 +88,10 @@ int tarn_qp_new(const struct tarn_rail *r, const struct tarn_qp_options *o, stru
  * address, which takes seconds if nobody answers. */
 int tarn_qp_join(const struct tarn_rail *r, struct ibv_qp *qp, const struct tarn_endpoint *own,
                  const struct tarn_endpoint *peer);
+
+/* NULL if libibverbs is available; else the reason, valid forever. Loads the library. Any thread
+ * (rdma_verbs.c). */
+const char *tarn_verbs_missing(void);
 
 /* --- how they end (rdma_reap.c) ----------------------------------------------------------------- */
 

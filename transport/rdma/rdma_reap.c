@@ -16,6 +16,7 @@
  */
 #include <pthread.h>
 #include <stdlib.h>
+#include <utlist.h>
 
 #include "base/clock.h"
 #include "base/thread.h"
@@ -44,7 +45,7 @@ struct tarn_reaper {
     bool over;    /* the rails are closed */
     bool alone;   /* nobody waits: the thread frees the reaper */
     uint32_t holds;
-    struct tarn_hold *first, **end;
+    struct tarn_hold *retired;             /* oldest first */
     struct tarn_rail rail[TARN_RAILS_MAX]; /* set when closing */
     uint32_t nrails;
 };
@@ -144,13 +145,11 @@ static void reaper_free(struct tarn_reaper *k)
 static struct tarn_hold *next_retired(struct tarn_reaper *k)
 {
     pthread_mutex_lock(&k->lock);
-    while (!k->first && (!k->closing || k->holds > 0))
+    while (!k->retired && (!k->closing || k->holds > 0))
         pthread_cond_wait(&k->wake, &k->lock);
-    struct tarn_hold *r = k->first;
-    if (r) {
-        k->first = r->next;
-        k->end = k->first ? k->end : &k->first;
-    }
+    struct tarn_hold *r = k->retired;
+    if (r)
+        LL_DELETE(k->retired, r);
     pthread_mutex_unlock(&k->lock);
     return r;
 }
@@ -185,8 +184,7 @@ static bool start(struct tarn_reaper *k)
 /* The lock is held. */
 static void append(struct tarn_reaper *k, struct tarn_hold *r)
 {
-    *k->end = r;
-    k->end = &r->next;
+    LL_APPEND(k->retired, r);
     pthread_cond_signal(&k->wake);
 }
 
@@ -264,7 +262,6 @@ struct tarn_reaper *tarn_reaper_new(void)
     struct tarn_reaper *k = calloc(1, sizeof *k);
     if (!k)
         return NULL;
-    k->end = &k->first;
     pthread_mutex_init(&k->lock, NULL);
     pthread_cond_init(&k->wake, NULL);
     tarn_cond_init(&k->closed);

@@ -34,7 +34,7 @@ static bool append(struct tarn_touches *t, uint32_t pool, uint32_t slot)
 }
 
 /* Posts the notes, or keeps them for the next time. */
-static void post(struct tarn_link *l)
+static void post(struct tarn_rdma_link *l)
 {
     for (uint32_t k = 0; l->touches.n > 0 && k < l->nlanes; k++)
         if (l->lanes[k].joined) {
@@ -44,7 +44,7 @@ static void post(struct tarn_link *l)
         }
 }
 
-void tarn_touch_note(struct tarn_link *l, uint32_t pool, uint32_t slot)
+void tarn_touch_note(struct tarn_rdma_link *l, uint32_t pool, uint32_t slot)
 {
     struct tarn_touches *t = &l->touches;
     uint64_t hash = ((uint64_t)pool << 32 | slot) * 0x9e3779b97f4a7c15u;
@@ -63,13 +63,13 @@ void tarn_touch_note(struct tarn_link *l, uint32_t pool, uint32_t slot)
     *last = (struct tarn_touched){pool, slot, tick + AGAIN_TICKS};
 }
 
-void tarn_touch_tend(struct tarn_link *l)
+void tarn_touch_tend(struct tarn_rdma_link *l)
 {
     if (l->touches.n > 0 && tarn_tick_now(l->tick_base_ns) - l->touches.since >= LATE_TICKS)
         post(l);
 }
 
-void tarn_touch_finish(struct tarn_link *l)
+void tarn_touch_finish(struct tarn_rdma_link *l)
 {
     uint64_t until = tarn_now_ns() + FINISH_NS;
     post(l);

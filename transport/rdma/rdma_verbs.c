@@ -6,7 +6,7 @@
  *
  * Without the library they all fail. tarn first asks tarn_verbs_missing(), for the reason.
  */
-#include "transport/rdma/rdma_verbs.h"
+#include "transport/rdma/rdma_rail.h"
 
 #include <dlfcn.h>
 #include <errno.h>

@@ -5,13 +5,11 @@
 
 #include "transport/transport.h"
 
-enum { TARN_SHM_FDS = 3 }; /* of a pool in an ATTACH answer: arena, gen, touch */
-
 enum { TARN_SHM_CAPS = TARN_CAP_SHARED | TARN_CAP_SAME_HOST | TARN_CAP_VIEW | TARN_CAP_ONE_SIDED };
 
 extern const struct tarn_transport_ops tarn_shm_ops;
 extern const struct tarn_node_half_ops tarn_shm_node_ops;
 
-int tarn_shm_probe(char *why, size_t why_bytes);
+int tarn_shm_probe(void);
 
 #endif

@@ -19,140 +19,97 @@
  */
 #include "transport/shm/shm.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <stdatomic.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
+#include "base/container.h"
 #include "base/error.h"
+#include "transport/answer.h"
 #include "transport/share.h"
 
 enum { POOLS_MAX = 64 };
 
-/* --- client half: mapping ----------------------------------------------------------------------- */
+/* --- mapping ------------------------------------------------------------------------------------ */
 
-struct pool {
-    struct tarn_mapping arena_map, gen_map, touch_map;
-    uint8_t *arena;
-    const _Atomic uint64_t *gen;
-    _Atomic uint32_t *touch;
-    uint64_t bytes;
-    uint32_t nslots; /* 0: the node does not share this pool */
-};
-
-struct tarn_link {
-    char node[64];
-    bool writable;
+struct tarn_shm_link {
+    struct tarn_link link;
     uint64_t tick_base_ns;
     struct tarn_share_hazards hazards;
     uint32_t npools; /* highest index + 1 */
-    struct pool pools[POOLS_MAX];
+    struct tarn_share_pool pools[POOLS_MAX];
 };
 
-static void shm_close(struct tarn_link *l)
+static struct tarn_shm_link *own(const struct tarn_link *l)
 {
+    return TARN_CONTAINER_OF(l, struct tarn_shm_link, link);
+}
+
+static void shm_close(struct tarn_link *link)
+{
+    struct tarn_shm_link *l = own(link);
     tarn_share_hazards_unmap(&l->hazards);
-    for (uint32_t i = 0; i < l->npools; i++) {
-        tarn_share_unmap(&l->pools[i].arena_map);
-        tarn_share_unmap(&l->pools[i].gen_map);
-        tarn_share_unmap(&l->pools[i].touch_map);
-    }
+    for (uint32_t i = 0; i < l->npools; i++)
+        tarn_share_pool_unmap(&l->pools[i]);
     free(l);
 }
 
-static int map_file(const struct tarn_link *l, int fd, uint64_t bytes, int prot, const char *what,
-                    struct tarn_mapping *m)
-{
-    struct tarn_share_name name = {"shm", l->node, what};
-    return tarn_share_map(&name, fd, bytes, prot, m);
-}
-
-static int map_pool(struct tarn_link *l, struct pool *p, const int *fds, uint64_t bytes, uint32_t nslots)
+/* Whether it may write to the arena is said by the arena's descriptor. */
+static int map_pool(struct tarn_shm_link *l, struct tarn_share_pool *p, const int *fds)
 {
     int flags = fcntl(fds[0], F_GETFL);
-    bool write = flags >= 0 && (flags & O_ACCMODE) == O_RDWR;
-    int r = map_file(l, fds[0], bytes, write ? PROT_READ | PROT_WRITE : PROT_READ, "a pool", &p->arena_map);
-    if (!r)
-        r = map_file(l, fds[1], nslots * sizeof(*p->gen), PROT_READ, "a pool's generations", &p->gen_map);
-    if (!r)
-        r = map_file(l, fds[2], nslots * sizeof(*p->touch), PROT_READ | PROT_WRITE, "a pool's use times",
-                     &p->touch_map);
-    if (r)
-        return r;
-    p->arena = p->arena_map.addr;
-    p->gen = p->gen_map.addr;
-    p->touch = p->touch_map.addr;
-    p->bytes = bytes;
-    p->nslots = nslots;
-    l->writable = write;
-    return 0;
+    l->link.writable = flags >= 0 && (flags & O_ACCMODE) == O_RDWR;
+    return tarn_share_pool_map(&l->link, fds[0], fds + 1, l->link.writable, p);
 }
 
-static int malformed(const struct tarn_link *l, const char *text)
+static int map_all(struct tarn_shm_link *l, const struct tarn_peer *peer)
 {
-    return tarn_fail(TARN_E_PROTOCOL, "node %s: shm: malformed ATTACH answer \"%.100s\"", l->node, text);
-}
-
-static int map_all(struct tarn_link *l, const struct tarn_peer *peer)
-{
-    const char *at = peer->text;
-    if (strncmp(at, "v1", 2) != 0 || (at[2] != ' ' && at[2] != '\0'))
-        return tarn_fail(TARN_E_VERSION,
-                         "node %s: shm: ATTACH answer \"%.20s\" where v1 was expected: "
-                         "run the same version of tarn on both sides",
-                         l->node, at);
-    at += 2;
-    uint64_t npools;
-    if (!tarn_share_number(&at, 10, POOLS_MAX, &npools) || peer->nfds < npools * TARN_SHM_FDS)
-        return malformed(l, peer->text);
-    for (uint64_t i = 0; i < npools; i++) {
-        uint64_t index, bytes, nslots;
-        if (!tarn_share_number(&at, 10, POOLS_MAX - 1, &index) ||
-            !tarn_share_number(&at, 10, SIZE_MAX / 2, &bytes) ||
-            !tarn_share_number(&at, 10, UINT32_MAX, &nslots) || l->pools[index].nslots)
-            return malformed(l, peer->text);
+    struct tarn_answer a;
+    int rc = tarn_answer_begin(&a, &l->link, peer->text);
+    if (rc)
+        return rc;
+    uint64_t npools = tarn_answer_number(&a, 10, POOLS_MAX);
+    if (a.failed || peer->nfds < npools * TARN_SHARE_FDS)
+        return tarn_answer_malformed(&a);
+    for (uint64_t i = 0; !rc && i < npools; i++) {
+        uint32_t index = (uint32_t)tarn_answer_number(&a, 10, POOLS_MAX - 1);
+        struct tarn_share_pool *p = &l->pools[index];
+        bool twice = p->nslots > 0;
+        p->bytes = tarn_answer_number(&a, 10, SIZE_MAX / 2);
+        p->nslots = (uint32_t)tarn_answer_number(&a, 10, UINT32_MAX);
+        if (a.failed || twice)
+            return tarn_answer_malformed(&a);
         if (index >= l->npools)
-            l->npools = (uint32_t)index + 1;
-        int r = map_pool(l, &l->pools[index], peer->fds + i * TARN_SHM_FDS, bytes, (uint32_t)nslots);
-        if (r)
-            return r;
+            l->npools = index + 1;
+        rc = map_pool(l, p, peer->fds + i * TARN_SHARE_FDS);
     }
-    if (peer->nfds == npools * TARN_SHM_FDS)
-        return 0;
-    struct tarn_share_name name = {"shm", l->node, "the hazard page"};
-    return tarn_share_hazards_map(&name, peer->fds[npools * TARN_SHM_FDS], &l->hazards);
+    if (rc || peer->nfds == npools * TARN_SHARE_FDS)
+        return rc;
+    return tarn_share_hazards_map(&l->link, peer->fds[npools * TARN_SHARE_FDS], &l->hazards);
 }
 
 static int shm_connect(const struct tarn_peer *peer, struct tarn_link **l_p)
 {
-    struct tarn_link *l = calloc(1, sizeof(*l));
+    struct tarn_shm_link *l = tarn_link_new("shm", peer, sizeof(*l));
     if (!l)
-        return tarn_fail(TARN_E_NO_MEMORY, "node %s: shm: out of memory", peer->node);
-    snprintf(l->node, sizeof(l->node), "%s", peer->node);
+        return TARN_E_NO_MEMORY;
     l->tick_base_ns = peer->tick_base_ns;
     int r = map_all(l, peer);
     if (r) {
-        shm_close(l);
+        shm_close(&l->link);
         return r;
     }
     for (uint32_t i = 0; i < peer->nfds; i++) {
         close(peer->fds[i]);
         peer->fds[i] = -1;
     }
-    *l_p = l;
+    *l_p = &l->link;
     return 0;
 }
 
-static bool shm_writable(const struct tarn_link *l)
-{
-    return l->writable;
-}
-
-/* --- client half: moving bytes ------------------------------------------------------------------ */
+/* --- moving bytes ------------------------------------------------------------------------------- */
 
 #if defined(__SANITIZE_THREAD__)
 #define UNDER_TSAN 1
@@ -217,48 +174,34 @@ static void copy_pieces(const struct tarn_piece *pieces, uint32_t n, uint8_t *ex
     }
 }
 
-static int out_of_date(const struct tarn_link *l, uint32_t pool, uint32_t slot)
+/* The pool, when slot and range lie in it; else NULL. */
+static const struct tarn_share_pool *pool_at(const struct tarn_shm_link *l, uint32_t pool, uint32_t slot,
+                                             uint64_t offset, uint64_t bytes)
 {
-    return tarn_fail(TARN_E_STALE, "node %s: pool %u slot %u: the object has moved or was replaced", l->node,
-                     pool, slot);
+    bool inside = pool < l->npools && tarn_share_has(&l->pools[pool], slot, offset, bytes);
+    return inside ? &l->pools[pool] : NULL;
 }
 
-/* The pool, when slot and range lie in it; else NULL: the descriptor was never this node's, or is garbage. */
-static const struct pool *pool_at(const struct tarn_link *l, uint32_t pool, uint32_t slot, uint64_t offset,
-                                  uint64_t bytes)
+static int transfer(const struct tarn_shm_link *l, const struct tarn_work *w, bool to_pool)
 {
-    if (pool >= l->npools)
-        return NULL;
-    const struct pool *p = &l->pools[pool];
-    bool inside = slot < p->nslots && offset <= p->bytes && bytes <= p->bytes - offset;
-    return inside ? p : NULL;
-}
-
-static void touch_slot(const struct tarn_link *l, const struct pool *p, uint32_t slot)
-{
-    tarn_share_touch(&p->touch[slot], l->tick_base_ns);
-}
-
-static int transfer(const struct tarn_link *l, const struct tarn_work *w, bool to_pool)
-{
-    const struct pool *p = pool_at(l, w->pool, w->slot, w->offset, w->bytes);
+    const struct tarn_share_pool *p = pool_at(l, w->pool, w->slot, w->offset, w->bytes);
     if (!p || tarn_gen_readable(w->gen) == to_pool ||
         atomic_load_explicit(&p->gen[w->slot], memory_order_acquire) != w->gen)
-        return out_of_date(l, w->pool, w->slot);
+        return tarn_link_stale(&l->link, w->pool, w->slot);
     if (to_pool)
         fence();
-    copy_pieces(w->pieces, w->npieces, p->arena + w->offset, to_pool);
+    copy_pieces(w->pieces, w->npieces, (uint8_t *)p->arena.addr + w->offset, to_pool);
     fence();
     if (atomic_load_explicit(&p->gen[w->slot], memory_order_relaxed) != w->gen)
-        return out_of_date(l, w->pool, w->slot);
+        return tarn_link_stale(&l->link, w->pool, w->slot);
     if (w->touch)
-        touch_slot(l, p, w->slot);
+        tarn_share_touch(&p->touch[w->slot], l->tick_base_ns);
     return 0;
 }
 
 static int shm_get(struct tarn_link *l, struct tarn_work *w)
 {
-    w->status = transfer(l, w, false);
+    w->status = transfer(own(l), w, false);
     return 0;
 }
 
@@ -266,40 +209,36 @@ static int shm_put(struct tarn_link *l, struct tarn_work *w)
 {
     if (!l->writable)
         return tarn_fail(TARN_E_NOT_REACHABLE, "node %s: shm: mapped read-only: attach with write", l->node);
-    w->status = transfer(l, w, true);
+    w->status = transfer(own(l), w, true);
     return 0;
 }
 
 static void shm_touch(struct tarn_link *l, uint32_t pool, uint32_t slot)
 {
-    const struct pool *p = pool_at(l, pool, slot, 0, 0);
+    const struct tarn_share_pool *p = pool_at(own(l), pool, slot, 0, 0);
     if (p)
-        touch_slot(l, p, slot);
+        tarn_share_touch(&p->touch[slot], own(l)->tick_base_ns);
 }
 
-/* --- client half: views ------------------------------------------------------------------------- */
+/* --- views -------------------------------------------------------------------------------------- */
 
 static void shm_unview(struct tarn_link *l, uint32_t hazard)
 {
-    tarn_share_hazard_drop(&l->hazards, hazard);
+    tarn_share_hazard_drop(&own(l)->hazards, hazard);
 }
 
-static int shm_view(struct tarn_link *l, uint32_t pool, uint32_t slot, uint64_t gen, uint64_t offset,
+static int shm_view(struct tarn_link *link, uint32_t pool, uint32_t slot, uint64_t gen, uint64_t offset,
                     uint64_t bytes, const void **addr_p, uint32_t *hazard_p)
 {
-    const struct tarn_share_name name = {"shm", l->node, "the hazard page"};
-    const struct pool *p = pool_at(l, pool, slot, offset, bytes);
+    struct tarn_shm_link *l = own(link);
+    const struct tarn_share_pool *p = pool_at(l, pool, slot, offset, bytes);
     if (!p || !tarn_gen_readable(gen))
-        return out_of_date(l, pool, slot);
-    int rc = tarn_share_hazard_claim(&name, &l->hazards, pool, slot, hazard_p);
+        return tarn_link_stale(link, pool, slot);
+    int rc = tarn_share_hazard_claim(link, &l->hazards, p, pool, slot, gen, hazard_p);
     if (rc)
         return rc;
-    if (atomic_load(&p->gen[slot]) != gen) {
-        shm_unview(l, *hazard_p);
-        return out_of_date(l, pool, slot);
-    }
-    touch_slot(l, p, slot);
-    *addr_p = p->arena + offset;
+    tarn_share_touch(&p->touch[slot], l->tick_base_ns);
+    *addr_p = (uint8_t *)p->arena.addr + offset;
     return 0;
 }
 
@@ -312,9 +251,7 @@ const struct tarn_transport_ops tarn_shm_ops = {
     .map = tarn_no_map,
     .unmap = tarn_no_map,
     .offer = tarn_no_offer,
-    .link_id = tarn_no_link_id,
     .connect = shm_connect,
-    .writable = shm_writable,
     .get = shm_get,
     .put = shm_put,
     .progress = tarn_no_progress,

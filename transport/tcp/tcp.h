@@ -10,7 +10,7 @@ enum { TARN_TCP_CAPS = TARN_CAP_GPU };
 extern const struct tarn_transport_ops tarn_tcp_ops;
 extern const struct tarn_node_half_ops tarn_tcp_node_ops;
 
-int tarn_tcp_probe(char *why, size_t why_bytes);
+int tarn_tcp_probe(void);
 
 /* tcp_socket.c */
 

@@ -11,7 +11,6 @@
 
 #define TARN_TCP_MAGIC 0x4e524154u /* "TARN" */
 #define TARN_TCP_VERSION 1
-#define TARN_TCP_TOKEN TARN_TOKEN
 
 enum tarn_tcp_op {
     TARN_TCP_HELLO = 1,
@@ -44,7 +43,7 @@ static_assert(offsetof(struct tarn_tcp_frame, tag) == 40, "wire format");
 /* HELLO with its token, as one message. */
 struct tarn_tcp_hello {
     struct tarn_tcp_frame frame;
-    char token[TARN_TCP_TOKEN];
+    char token[TARN_TOKEN];
 };
 static_assert(sizeof(struct tarn_tcp_hello) == 80, "wire format");
 

@@ -12,11 +12,11 @@
 #include "transport/tcp/tcp_lane.h"
 
 #include <errno.h>
-#include <stdio.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 
 #include "base/error.h"
+#include "base/net.h"
 
 /* A receiver that may wait sleeps for all of a payload that has at least so many bytes. */
 enum { WAIT_ALL_BYTES = 64 << 10 };
@@ -148,7 +148,7 @@ static bool add_put(const struct tarn_tcp_lane *n, struct message *m, const stru
     if (!is_staged(w))
         return add_payload(m, w, at, left);
     uint32_t before = *part;
-    uint64_t bytes = tarn_tcp_lane_passed(n, part, left, m->iov + m->n, IOV_MAX_USED - m->n);
+    uint64_t bytes = tarn_stage_gather(n->stage, true, part, left, m->iov + m->n, IOV_MAX_USED - m->n);
     m->n += *part - before;
     m->bytes += bytes;
     return bytes == left;
@@ -210,11 +210,6 @@ bool tarn_tcp_lane_wants_to_send(const struct tarn_tcp_lane *n)
     return n->hello_unsent || (n->unsent && may_send(n, n->unsent, 0));
 }
 
-static bool would_block(int error)
-{
-    return error == EAGAIN || error == EWOULDBLOCK || error == EINTR;
-}
-
 int tarn_tcp_lane_send(struct tarn_tcp_lane *n, bool wait)
 {
     int moved = 0, flags = MSG_NOSIGNAL | (wait ? 0 : MSG_DONTWAIT);
@@ -225,7 +220,7 @@ int tarn_tcp_lane_send(struct tarn_tcp_lane *n, bool wait)
         struct msghdr h = {.msg_iov = m.iov, .msg_iovlen = m.n};
         ssize_t sent = sendmsg(n->fd, &h, flags);
         if (sent < 0)
-            return would_block(errno) ? moved : down(n, "send");
+            return tarn_net_would_block(errno) ? moved : down(n, "send");
         moved = 1;
         note_sent(n, (uint64_t)sent);
         tarn_tcp_lane_copy(n);
@@ -249,19 +244,20 @@ static void answered(struct tarn_tcp_lane *n, int status)
     reap(n);
 }
 
-void tarn_tcp_lane_fail(struct tarn_tcp_lane *n, int status)
+void tarn_tcp_lane_fail(struct tarn_tcp_lane *n, const struct tarn_reason *why)
 {
     n->unsent = n->unanswered = n->unstaged = NULL;
     if (n->stage)
         tarn_stage_clear(n->stage);
     while (n->first) {
-        if (status == TARN_E_AUTH || status == TARN_E_VERSION)
-            n->first->why = n->why;
-        pop(n, status);
+        if (why->code == TARN_E_AUTH || why->code == TARN_E_VERSION)
+            n->first->why = why->text;
+        pop(n, why->code);
     }
 }
 
-int tarn_tcp_check_hello(const char *node, const struct tarn_tcp_frame *f)
+/* AUTH, VERSION, PROTOCOL. */
+static int check_hello(const char *node, const struct tarn_tcp_frame *f)
 {
     if (f->magic != TARN_TCP_MAGIC || f->op != (TARN_TCP_HELLO | TARN_TCP_ANSWER))
         return garbled(node, "the answer to HELLO is no frame of tarn");
@@ -283,9 +279,7 @@ static int take_answer(struct tarn_tcp_lane *n)
     n->answer_got = 0;
     if (n->hello_waits) {
         n->hello_waits = false;
-        int r = tarn_tcp_check_hello(n->node, f);
-        snprintf(n->why, sizeof(n->why), "%s", r ? tarn_last_error() : "");
-        return r;
+        return check_hello(n->node, f);
     }
     if (f->magic != TARN_TCP_MAGIC || f->version != TARN_TCP_VERSION || f->op != (n->op | TARN_TCP_ANSWER))
         return garbled(n->node, "received something that is no answer");
@@ -389,7 +383,7 @@ int tarn_tcp_lane_receive(struct tarn_tcp_lane *n, bool wait)
         struct msghdr h = {.msg_iov = m.iov, .msg_iovlen = m.n};
         ssize_t got = recvmsg(n->fd, &h, rest ? MSG_WAITALL : wait ? 0 : MSG_DONTWAIT);
         if (got < 0)
-            return would_block(errno) ? moved : down(n, "receive");
+            return tarn_net_would_block(errno) ? moved : down(n, "receive");
         if (got == 0)
             return tarn_fail(TARN_E_NODE_DOWN, "node %s: tcp: it closed the connection", n->node);
         moved = 1;

@@ -6,8 +6,6 @@
 #ifndef TARN_TRANSPORT_TCP_LANE_H
 #define TARN_TRANSPORT_TCP_LANE_H
 
-#include <sys/uio.h>
-
 #include "transport/tcp/tcp_frame.h"
 #include "transport/tcp/tcp_stage.h"
 
@@ -39,7 +37,6 @@ struct tarn_tcp_lane {
     struct tarn_work *unstaged;
     uint64_t staged;
     struct tarn_cursor staged_at;
-    char why[TARN_SENTENCE]; /* the last failure of a work */
 };
 
 /* What a lane keeps in a work's context. */
@@ -64,13 +61,11 @@ bool tarn_tcp_lane_wants_to_send(const struct tarn_tcp_lane *n);
  * `wait` the first system call may sleep for the socket's time limit. Negative: as above. */
 int tarn_tcp_lane_receive(struct tarn_tcp_lane *n, bool wait);
 bool tarn_tcp_lane_awaits_answer(const struct tarn_tcp_lane *n);
-/* Ends all works of the lane, also those not yet sent. No copy may be under way. */
-void tarn_tcp_lane_fail(struct tarn_tcp_lane *n, int status);
+/* Ends all works of the lane, also those not yet sent. No copy may be under way. *why stays. */
+void tarn_tcp_lane_fail(struct tarn_tcp_lane *n, const struct tarn_reason *why);
 /* Moves bytes between the stage and the GPU, and ends gets whose last byte was copied. True: bytes were
  * copied. */
 bool tarn_tcp_lane_copy(struct tarn_tcp_lane *n);
-/* What an answer to HELLO says: 0, AUTH, VERSION, PROTOCOL. */
-int tarn_tcp_check_hello(const char *node, const struct tarn_tcp_frame *f);
 
 /* tcp_lane_gpu.c */
 
@@ -82,11 +77,7 @@ bool tarn_tcp_lane_stage(struct tarn_tcp_lane *n);
 bool tarn_tcp_lane_copying(const struct tarn_tcp_lane *n);
 /* So many bytes of a get's payload were received into the stage. */
 void tarn_tcp_lane_arrived(struct tarn_tcp_lane *n, struct tarn_work *w, uint64_t bytes);
-/* Fills iovecs with the parts of a put that were copied to the stage, from part *part on, for at most `left`
- * bytes. Returns their bytes. */
-uint64_t tarn_tcp_lane_passed(const struct tarn_tcp_lane *n, uint32_t *part, uint64_t left,
-                              struct iovec iov[], uint32_t room);
-/* So many of those bytes were sent. */
+/* So many bytes of a put were sent from the stage. */
 void tarn_tcp_lane_passed_on(struct tarn_tcp_lane *n, struct tarn_work *w, uint64_t bytes);
 
 #endif

@@ -12,9 +12,6 @@
  * When a GPU fails, the lane still receives or sends all bytes, so that the connection stays in step. The
  * work ends with the GPU's failure.
  */
-#include <stdio.h>
-
-#include "base/error.h"
 #include "transport/tcp/tcp_lane.h"
 
 int tarn_tcp_lane_prepare(struct tarn_tcp_lane *n, int device)
@@ -28,20 +25,19 @@ int tarn_tcp_lane_prepare(struct tarn_tcp_lane *n, int device)
     return rc;
 }
 
-static void fail_work(struct tarn_tcp_lane *n, struct tarn_work *w, int status)
+static void fail_work(struct tarn_work *w, const struct tarn_reason *failure)
 {
-    if (!status || tarn_tcp_course(w)->status)
+    if (!failure || tarn_tcp_course(w)->status)
         return;
-    tarn_tcp_course(w)->status = status;
-    snprintf(n->why, sizeof(n->why), "%s", tarn_last_error());
-    w->why = n->why;
+    tarn_tcp_course(w)->status = failure->code;
+    w->why = failure->text;
 }
 
 static void land(struct tarn_tcp_lane *n)
 {
     for (struct tarn_stage_part *p; (p = tarn_stage_passed(n->stage, 0)); tarn_stage_drop(n->stage)) {
         struct tarn_work *w = p->owner;
-        fail_work(n, w, p->status);
+        fail_work(w, p->failure);
         if (p->last)
             tarn_tcp_course(w)->ended = true;
     }
@@ -106,21 +102,7 @@ void tarn_tcp_lane_arrived(struct tarn_tcp_lane *n, struct tarn_work *w, uint64_
         tarn_stage_give(n->stage, n->copiers);
 }
 
-uint64_t tarn_tcp_lane_passed(const struct tarn_tcp_lane *n, uint32_t *part, uint64_t left,
-                              struct iovec iov[], uint32_t room)
-{
-    const struct tarn_stage_part *p;
-    uint64_t total = 0;
-    for (uint32_t i = 0; i < room && total < left && (p = tarn_stage_passed(n->stage, *part)); i++) {
-        uint64_t sent = *part == 0 ? n->stage->sent : 0;
-        iov[i] = (struct iovec){p->memory + sent, p->bytes - sent};
-        total += p->bytes - sent;
-        *part += 1;
-    }
-    return total;
-}
-
 void tarn_tcp_lane_passed_on(struct tarn_tcp_lane *n, struct tarn_work *w, uint64_t bytes)
 {
-    fail_work(n, w, tarn_stage_sent(n->stage, bytes));
+    fail_work(w, tarn_stage_sent(n->stage, bytes));
 }

@@ -26,8 +26,10 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/container.h"
 #include "base/error.h"
 #include "base/net.h"
+#include "transport/answer.h"
 #include "transport/tcp/tcp_lane.h"
 
 #define SPIN_NS (200 * 1000)
@@ -35,24 +37,28 @@
 
 enum { GETS, PUTS, LANES };
 
-struct tarn_link {
-    char node[64];
-    const struct tarn_logger *log;
+struct tarn_tcp_link {
+    struct tarn_link link;
     struct tarn_tcp_hello hello;
     struct sockaddr_storage peer;
     socklen_t peer_bytes;
     bool same_host;
-    int spare_fd; /* connect()'s connection until the first work claims it */
-    int epoll_fd; /* -1 until both lanes are open */
-    bool broken;
+    int spare_fd;              /* connect()'s connection until the first work claims it */
+    int epoll_fd;              /* -1 until both lanes are open */
+    struct tarn_reason broken; /* code 0: it is not */
     struct tarn_tcp_lane lanes[LANES];
     struct tarn_copiers copiers;
 };
 
-static int down(const struct tarn_link *l, const char *what)
+static struct tarn_tcp_link *own(const struct tarn_link *l)
 {
-    return tarn_fail(TARN_E_NODE_DOWN, "node %s: tcp: %s: %m: is the node running and reachable?", l->node,
-                     what);
+    return TARN_CONTAINER_OF(l, struct tarn_tcp_link, link);
+}
+
+static int down(const struct tarn_tcp_link *l, const char *what)
+{
+    return tarn_fail(TARN_E_NODE_DOWN, "node %s: tcp: %s: %m: is the node running and reachable?",
+                     l->link.node, what);
 }
 
 /* --- lanes -------------------------------------------------------------------------------------- */
@@ -61,7 +67,7 @@ static int down(const struct tarn_link *l, const char *what)
  * The epoll set holds the lanes only while both have works in flight: a socket with a second waiter
  * costs each wakeup about a microsecond.
  */
-static void update_watches(struct tarn_link *l)
+static void update_watches(struct tarn_tcp_link *l)
 {
     bool both = l->lanes[GETS].first && l->lanes[PUTS].first;
     for (int i = 0; l->epoll_fd >= 0 && i < LANES; i++) {
@@ -80,12 +86,13 @@ static void update_watches(struct tarn_link *l)
 }
 
 /* Begins to open the second lane; the connection completes while its HELLO waits to be sent. */
-static int open_second(struct tarn_link *l, int i)
+static int open_second(struct tarn_tcp_link *l, int i)
 {
     struct tarn_tcp_lane *n = &l->lanes[i];
     int fd = socket(l->peer.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     if (fd < 0)
-        return tarn_fail(TARN_E_SYSTEM, "node %s: tcp: socket: %m: raise the limit of open files", l->node);
+        return tarn_fail(TARN_E_SYSTEM, "node %s: tcp: socket: %m: raise the limit of open files",
+                         l->link.node);
     tarn_tcp_tune(fd, l->same_host);
     if (connect(fd, (struct sockaddr *)&l->peer, l->peer_bytes) < 0 && errno != EINPROGRESS &&
         errno != EINTR) {
@@ -96,7 +103,8 @@ static int open_second(struct tarn_link *l, int i)
     l->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
     if (l->epoll_fd < 0) {
         close(fd);
-        return tarn_fail(TARN_E_SYSTEM, "node %s: tcp: epoll: %m: raise the limit of open files", l->node);
+        return tarn_fail(TARN_E_SYSTEM, "node %s: tcp: epoll: %m: raise the limit of open files",
+                         l->link.node);
     }
     tarn_tcp_sleep(fd, TARN_WAIT_SLICE_MS);
     n->fd = fd;
@@ -105,7 +113,7 @@ static int open_second(struct tarn_link *l, int i)
     return 0;
 }
 
-static int open_lane(struct tarn_link *l, int i)
+static int open_lane(struct tarn_tcp_link *l, int i)
 {
     if (l->spare_fd < 0)
         return open_second(l, i);
@@ -115,24 +123,24 @@ static int open_lane(struct tarn_link *l, int i)
     return 0;
 }
 
-static int prepare_gpu(struct tarn_link *l, struct tarn_tcp_lane *n, int device)
+static int prepare_gpu(struct tarn_tcp_link *l, struct tarn_tcp_lane *n, int device)
 {
     bool first = !n->stage;
     int r = tarn_tcp_lane_prepare(n, device);
     if (first || r)
-        tarn_log(l->log, TARN_LOG_DEBUG, "tcp",
-                 "msg=\"GPU memory by way of pinned memory\" node=%s device=%d status=%d", l->node, device,
-                 r);
+        tarn_log(l->link.log, TARN_LOG_DEBUG, "tcp",
+                 "msg=\"GPU memory by way of pinned memory\" node=%s device=%d status=%d", l->link.node,
+                 device, r);
     return r;
 }
 
-static int queue(struct tarn_link *l, int i, struct tarn_work *w)
+static int queue(struct tarn_tcp_link *l, int i, struct tarn_work *w)
 {
     struct tarn_tcp_lane *n = &l->lanes[i];
-    if (l->broken)
-        return tarn_fail(TARN_E_NODE_DOWN, "node %s: tcp: the link is broken: connect again", l->node);
+    if (l->broken.code)
+        return tarn_fail(TARN_E_NODE_DOWN, "node %s: tcp: the link is broken: connect again", l->link.node);
     if (w->pool > UINT16_MAX)
-        return tarn_fail(TARN_E_STALE, "node %s: tcp: there is no pool %u", l->node, w->pool);
+        return tarn_fail(TARN_E_STALE, "node %s: tcp: there is no pool %u", l->link.node, w->pool);
     if (n->fd < 0) {
         int r = open_lane(l, i);
         if (r)
@@ -148,12 +156,12 @@ static int queue(struct tarn_link *l, int i, struct tarn_work *w)
 
 static int tcp_get(struct tarn_link *l, struct tarn_work *w)
 {
-    return queue(l, GETS, w);
+    return queue(own(l), GETS, w);
 }
 
 static int tcp_put(struct tarn_link *l, struct tarn_work *w)
 {
-    return queue(l, PUTS, w);
+    return queue(own(l), PUTS, w);
 }
 
 /* Sends, and receives unless all that is in flight was sent just now: then nothing can have come yet. 1:
@@ -167,32 +175,32 @@ static int progress_lane(struct tarn_tcp_lane *n)
     return r < 0 ? r : r | sent | passed;
 }
 
-static bool is_copying(const struct tarn_link *l)
+static bool is_copying(const struct tarn_tcp_link *l)
 {
     return tarn_tcp_lane_copying(&l->lanes[GETS]) || tarn_tcp_lane_copying(&l->lanes[PUTS]);
 }
 
-static void break_link(struct tarn_link *l, int status)
+static void break_link(struct tarn_tcp_link *l, int code)
 {
-    l->broken = true;
+    tarn_reason_keep(&l->broken, code);
     tarn_copiers_close(&l->copiers);
     for (int i = 0; i < LANES; i++) {
         if (l->lanes[i].fd >= 0)
             close(l->lanes[i].fd);
         l->lanes[i].fd = -1;
-        tarn_tcp_lane_fail(&l->lanes[i], status);
+        tarn_tcp_lane_fail(&l->lanes[i], &l->broken);
     }
 }
 
 /* What HELLO was refused for is no fault of the node's. */
-static int fail_link(struct tarn_link *l, int r)
+static int fail_link(struct tarn_tcp_link *l, int r)
 {
     break_link(l, r == TARN_E_AUTH || r == TARN_E_VERSION ? r : TARN_E_NODE_DOWN);
     return r;
 }
 
 /* 1: something moved. */
-static int advance(struct tarn_link *l)
+static int advance(struct tarn_tcp_link *l)
 {
     int moved = 0;
     for (int i = 0; i < LANES; i++) {
@@ -205,14 +213,16 @@ static int advance(struct tarn_link *l)
     return moved;
 }
 
-static int tcp_progress(struct tarn_link *l)
+static int tcp_progress(struct tarn_link *link)
 {
-    int r = l->broken ? TARN_E_NODE_DOWN : advance(l);
+    struct tarn_tcp_link *l = own(link);
+    int r = l->broken.code ? TARN_E_NODE_DOWN : advance(l);
     return r < 0 ? r : is_copying(l);
 }
 
-static int tcp_wait_fd(const struct tarn_link *l, short *events)
+static int tcp_wait_fd(const struct tarn_link *link, short *events)
 {
+    const struct tarn_tcp_link *l = own(link);
     const struct tarn_tcp_lane *busy = NULL;
     *events = POLLIN;
     if (is_copying(l)) {
@@ -235,7 +245,7 @@ static int tcp_wait_fd(const struct tarn_link *l, short *events)
 }
 
 /* The lane that alone has works in flight, or NULL. */
-static struct tarn_tcp_lane *only_busy(struct tarn_link *l)
+static struct tarn_tcp_lane *only_busy(struct tarn_tcp_link *l)
 {
     struct tarn_tcp_lane *gets = &l->lanes[GETS], *puts = &l->lanes[PUTS];
     if (!gets->first == !puts->first)
@@ -244,12 +254,10 @@ static struct tarn_tcp_lane *only_busy(struct tarn_link *l)
 }
 
 /* First by looking, for what is short, then by looking now and then. */
-static int wait_for_copies(struct tarn_link *l, uint64_t deadline_ns)
+static int wait_for_copies(struct tarn_tcp_link *l, uint64_t deadline_ns)
 {
-    uint64_t begun = tarn_now_ns(), now = begun, until = begun + TARN_WAIT_SLICE_MS * TARN_NS_PER_MS;
+    uint64_t begun = tarn_now_ns(), now = begun, until = tarn_slice_end(deadline_ns);
     const struct timespec nap = {0, NAP_NS};
-    if (until > deadline_ns)
-        until = deadline_ns;
     for (;;) {
         int r = advance(l);
         now = tarn_now_ns();
@@ -261,8 +269,9 @@ static int wait_for_copies(struct tarn_link *l, uint64_t deadline_ns)
 }
 
 /* One lane that only waits for answers waits in recvmsg() itself: a system call and a wakeup less. */
-static int tcp_wait(struct tarn_link *l, uint64_t deadline_ns)
+static int tcp_wait(struct tarn_link *link, uint64_t deadline_ns)
 {
+    struct tarn_tcp_link *l = own(link);
     struct tarn_tcp_lane *n = only_busy(l);
     int passed = 0;
     for (int i = 0; i < LANES; i++)
@@ -271,52 +280,51 @@ static int tcp_wait(struct tarn_link *l, uint64_t deadline_ns)
         return 1;
     if (is_copying(l))
         return wait_for_copies(l, deadline_ns);
-    if (l->broken || !n || tarn_left_ms(deadline_ns) <= TARN_WAIT_SLICE_MS)
-        return tarn_wait_by_poll(&tarn_tcp_ops, l, deadline_ns);
+    if (l->broken.code || !n || tarn_left_ms(deadline_ns) <= TARN_WAIT_SLICE_MS)
+        return tarn_wait_by_poll(&tarn_tcp_ops, link, deadline_ns);
     /* Payload is sent waiting: the kernel wakes a sleeping sender sooner than poll() would. */
     int r = tarn_tcp_lane_send(n, n == &l->lanes[PUTS]);
     if (r >= 0 && !tarn_tcp_lane_wants_to_send(n))
         r = tarn_tcp_lane_receive(n, true);
     else if (r == 0)
-        return tarn_wait_by_poll(&tarn_tcp_ops, l, deadline_ns);
+        return tarn_wait_by_poll(&tarn_tcp_ops, link, deadline_ns);
     return r < 0 ? fail_link(l, r) : r;
 }
 
 /* --- connecting --------------------------------------------------------------------------------- */
 
 /* "v1 <host>:<port> <token>" */
-static int parse_peer(struct tarn_link *l, const struct tarn_peer *p, struct tarn_addr *a)
+static int parse_peer(struct tarn_tcp_link *l, const struct tarn_peer *p, struct tarn_addr *address)
 {
-    char version[8], address[300], token[TARN_TCP_TOKEN + 2];
-    int n = sscanf(p->text, "%7s %299s %33s", version, address, token);
-    if (n >= 1 && strcmp(version, "v1") != 0)
-        return tarn_fail(TARN_E_VERSION,
-                         "node %s: tcp: ATTACH answer \"%.20s\" where v1 was expected: update one "
-                         "of the two sides",
-                         l->node, p->text);
-    if (n != 3 || strlen(token) != TARN_TCP_TOKEN || tarn_addr_parse(address, "address", a) || a->is_unix)
-        return tarn_fail(TARN_E_PROTOCOL, "node %s: tcp: malformed ATTACH answer \"%.100s\"", l->node,
-                         p->text);
+    struct tarn_answer a;
+    char host[300], token[TARN_TOKEN + 2];
+    int r = tarn_answer_begin(&a, &l->link, p->text);
+    if (r)
+        return r;
+    if (sscanf(a.at, "%299s %33s", host, token) != 2 || strlen(token) != TARN_TOKEN ||
+        tarn_addr_parse(host, "address", address) || address->is_unix)
+        return tarn_answer_malformed(&a);
     l->hello.frame = (struct tarn_tcp_frame){
         .magic = TARN_TCP_MAGIC,
         .version = TARN_TCP_VERSION,
         .op = TARN_TCP_HELLO,
         .gen = p->session,
-        .bytes = TARN_TCP_TOKEN,
+        .bytes = TARN_TOKEN,
     };
-    memcpy(l->hello.token, token, TARN_TCP_TOKEN);
+    memcpy(l->hello.token, token, TARN_TOKEN);
     return 0;
 }
 
-static int say_hello(const struct tarn_link *l)
+static int say_hello(const struct tarn_tcp_link *l)
 {
     ssize_t n = send(l->spare_fd, &l->hello, sizeof(l->hello), MSG_NOSIGNAL);
     return n == (ssize_t)sizeof(l->hello) ? 0 : down(l, "HELLO");
 }
 
 /* Completes what is in flight, closes and frees; never fails. */
-static void tcp_close(struct tarn_link *l)
+static void tcp_close(struct tarn_link *link)
 {
+    struct tarn_tcp_link *l = own(link);
     break_link(l, TARN_E_CANCELED);
     for (int i = 0; i < LANES; i++)
         tarn_stage_free(l->lanes[i].stage);
@@ -329,16 +337,17 @@ static void tcp_close(struct tarn_link *l)
 
 static int tcp_connect(const struct tarn_peer *p, struct tarn_link **l_p)
 {
-    struct tarn_link *l = calloc(1, sizeof(*l));
+    struct tarn_tcp_link *l = tarn_link_new("tcp", p, sizeof(*l));
     if (!l)
-        return tarn_fail(TARN_E_NO_MEMORY, "node %s: tcp: out of memory", p->node);
-    snprintf(l->node, sizeof(l->node), "%s", p->node);
-    l->log = p->log;
+        return TARN_E_NO_MEMORY;
+    l->link.writable = true;
     l->spare_fd = l->epoll_fd = -1;
-    l->lanes[GETS] = (struct tarn_tcp_lane){
-        .node = l->node, .hello = &l->hello, .copiers = &l->copiers, .fd = -1, .op = TARN_TCP_GET};
-    l->lanes[PUTS] = (struct tarn_tcp_lane){
-        .node = l->node, .hello = &l->hello, .copiers = &l->copiers, .fd = -1, .op = TARN_TCP_PUT};
+    for (int i = 0; i < LANES; i++)
+        l->lanes[i] = (struct tarn_tcp_lane){.node = l->link.node,
+                                             .hello = &l->hello,
+                                             .copiers = &l->copiers,
+                                             .fd = -1,
+                                             .op = i == GETS ? TARN_TCP_GET : TARN_TCP_PUT};
 
     struct tarn_addr a;
     int r = parse_peer(l, p, &a);
@@ -350,20 +359,14 @@ static int tcp_connect(const struct tarn_peer *p, struct tarn_link **l_p)
     if (!r && getpeername(l->spare_fd, (struct sockaddr *)&l->peer, &l->peer_bytes) < 0)
         r = down(l, "getpeername");
     if (r) {
-        tcp_close(l);
+        tcp_close(&l->link);
         return r;
     }
     tarn_tcp_sleep(l->spare_fd, TARN_WAIT_SLICE_MS);
     l->same_host = tarn_tcp_same_host(l->spare_fd);
     tarn_tcp_tune(l->spare_fd, l->same_host);
-    *l_p = l;
+    *l_p = &l->link;
     return 0;
-}
-
-static bool tcp_writable(const struct tarn_link *l)
-{
-    (void)l;
-    return true;
 }
 
 const struct tarn_transport_ops tarn_tcp_ops = {
@@ -375,9 +378,7 @@ const struct tarn_transport_ops tarn_tcp_ops = {
     .map = tarn_no_map,
     .unmap = tarn_no_map,
     .offer = tarn_no_offer,
-    .link_id = tarn_no_link_id,
     .connect = tcp_connect,
-    .writable = tcp_writable,
     .get = tcp_get,
     .put = tcp_put,
     .progress = tcp_progress,

@@ -20,6 +20,7 @@
 #include <utlist.h>
 
 #include "base/clock.h"
+#include "base/container.h"
 #include "base/error.h"
 #include "base/net.h"
 #include "base/thread.h"
@@ -27,10 +28,16 @@
 
 enum { HELLO_MS = 5000, SEND_MS = 4, SCAN_MS = 250, ACCEPTS = 64, EVENTS = 64 };
 
+static struct tarn_tcp_node *node_of(const struct tarn_node_half *h)
+{
+    return TARN_CONTAINER_OF(h, struct tarn_tcp_node, half);
+}
+
 /* --- sessions ----------------------------------------------------------------------------------- */
 
-static int tcp_attach(struct tarn_node_half *s, struct tarn_attach *a)
+static int tcp_attach(struct tarn_node_half *h, struct tarn_attach *a)
 {
+    struct tarn_tcp_node *s = node_of(h);
     pthread_mutex_lock(&s->lock);
     const char *token = tarn_token_of(&s->tokens, a->session);
     if (token)
@@ -53,8 +60,9 @@ static void doom(struct tarn_tcp_conn *c)
  * A thread may be receiving into a pool for this session right now; its pin holds the slot until that
  * stops. Whatever the connections still hold is refused once the store has taken the reservations back.
  */
-static void tcp_detach(struct tarn_node_half *s, uint64_t session)
+static void tcp_detach(struct tarn_node_half *h, uint64_t session)
 {
+    struct tarn_tcp_node *s = node_of(h);
     pthread_mutex_lock(&s->lock);
     struct tarn_tcp_conn *c;
     tarn_token_drop(&s->tokens, session);
@@ -69,7 +77,7 @@ static void tcp_detach(struct tarn_node_half *s, uint64_t session)
 /* Closes its descriptor; frees it, now or when its last copies have passed. */
 static void close_conn(struct tarn_tcp_conn *c)
 {
-    struct tarn_node_half *s = c->server;
+    struct tarn_tcp_node *s = c->server;
     tarn_tcp_conn_time(c, 0);
     pthread_mutex_lock(&s->lock);
     DL_DELETE(s->conns, c);
@@ -111,7 +119,7 @@ static void add_conn(struct tarn_tcp_thread *t, int fd)
         close_conn(c);
 }
 
-static struct tarn_tcp_thread *least_loaded(struct tarn_node_half *s)
+static struct tarn_tcp_thread *least_loaded(struct tarn_tcp_node *s)
 {
     struct tarn_tcp_thread *best = &s->threads[0];
     for (uint32_t i = 1; i < s->nthreads; i++)
@@ -123,7 +131,7 @@ static struct tarn_tcp_thread *least_loaded(struct tarn_node_half *s)
 /* Passes a connection that has said HELLO to the thread that serves it from now on. */
 static void hand_over(struct tarn_tcp_conn *c)
 {
-    struct tarn_node_half *s = c->server;
+    struct tarn_tcp_node *s = c->server;
     struct tarn_tcp_thread *from = c->thread;
     atomic_fetch_sub(&from->conns, 1);
     struct tarn_tcp_thread *to = least_loaded(s);
@@ -140,7 +148,7 @@ static void hand_over(struct tarn_tcp_conn *c)
 
 /* --- accepting ---------------------------------------------------------------------------------- */
 
-static void set_listening(struct tarn_node_half *s, bool on)
+static void set_listening(struct tarn_tcp_node *s, bool on)
 {
     struct epoll_event e = {.events = on ? EPOLLIN : 0, .data.ptr = &s->listen_fd};
     s->listening = on;
@@ -149,7 +157,7 @@ static void set_listening(struct tarn_node_half *s, bool on)
 
 static void accept_some(struct tarn_tcp_thread *t)
 {
-    struct tarn_node_half *s = t->server;
+    struct tarn_tcp_node *s = t->server;
     for (int i = 0; i < ACCEPTS; i++) {
         int fd = accept4(s->listen_fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
         if (fd >= 0) {
@@ -158,7 +166,7 @@ static void accept_some(struct tarn_tcp_thread *t)
         }
         if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
             /* They wait in the backlog until connections close; a ready listener would spin meanwhile. */
-            tarn_log(s->serve.log, TARN_LOG_WARN, "tcp",
+            tarn_log(s->half.serve.log, TARN_LOG_WARN, "tcp",
                      "msg=\"not accepting for %d ms\" cause=\"%s\" connections=%u remedy=\"raise ulimit -n\"",
                      SCAN_MS, strerror(errno), atomic_load(&t->conns));
             set_listening(s, false);
@@ -212,7 +220,7 @@ static void sweep(struct tarn_tcp_thread *t)
 
 static bool dispatch(struct tarn_tcp_thread *t, const struct epoll_event *e)
 {
-    struct tarn_node_half *s = t->server;
+    struct tarn_tcp_node *s = t->server;
     if (e->data.ptr == &s->wake_fd)
         return false;
     if (e->data.ptr == &s->listen_fd)
@@ -245,7 +253,7 @@ static void *run(void *arg)
     }
 }
 
-static int start_thread(struct tarn_node_half *s, uint32_t i)
+static int start_thread(struct tarn_tcp_node *s, uint32_t i)
 {
     struct tarn_tcp_thread *t = &s->threads[i];
     struct epoll_event wake = {.events = EPOLLIN, .data.ptr = &s->wake_fd};
@@ -265,7 +273,7 @@ static int start_thread(struct tarn_node_half *s, uint32_t i)
         close(t->epoll_fd);
         errno = error;
         return tarn_fail(TARN_E_SYSTEM, "tcp: I/O thread %u of %u: %m: lower io-threads", i,
-                         s->serve.io_threads);
+                         s->half.serve.io_threads);
     }
     t->started = true;
     char name[16];
@@ -276,20 +284,21 @@ static int start_thread(struct tarn_node_half *s, uint32_t i)
 
 /* --- start and stop ----------------------------------------------------------------------------- */
 
-static bool tcp_serves(const struct tarn_node_half *s, uint32_t pool)
+static bool tcp_serves(const struct tarn_node_half *h, uint32_t pool)
 {
-    (void)s, (void)pool;
+    (void)h, (void)pool;
     return true;
 }
 
-static void tcp_describe(const struct tarn_node_half *s, uint32_t pool, char *text, size_t text_bytes)
+static void tcp_describe(const struct tarn_node_half *h, uint32_t pool, char *text, size_t text_bytes)
 {
     (void)pool;
-    snprintf(text, text_bytes, "%s", s->address);
+    snprintf(text, text_bytes, "%s", node_of(h)->address);
 }
 
-static void tcp_stop(struct tarn_node_half *s)
+static void tcp_stop(struct tarn_node_half *h)
 {
+    struct tarn_tcp_node *s = node_of(h);
     eventfd_write(s->wake_fd, 1);
     for (uint32_t i = 0; i < s->nthreads; i++) {
         if (!s->threads[i].started)
@@ -307,16 +316,18 @@ static void tcp_stop(struct tarn_node_half *s)
         tarn_tcp_gpu_stop(t);
     }
     tarn_tokens_free(&s->tokens);
-    close(s->listen_fd);
-    close(s->wake_fd);
+    if (s->listen_fd >= 0)
+        close(s->listen_fd);
+    if (s->wake_fd >= 0)
+        close(s->wake_fd);
     pthread_mutex_destroy(&s->lock);
     free(s);
 }
 
-static int listen_on(struct tarn_node_half *s)
+static int listen_on(struct tarn_tcp_node *s)
 {
-    struct tarn_addr a = {.port = s->serve.port};
-    snprintf(a.host, sizeof(a.host), "%s", s->serve.host);
+    struct tarn_addr a = {.port = s->half.serve.port};
+    snprintf(a.host, sizeof(a.host), "%s", s->half.serve.host);
     int r = tarn_net_listen(&a, &s->listen_fd);
     if (!r)
         tarn_addr_format(&a, s->address, sizeof(s->address));
@@ -326,38 +337,24 @@ static int listen_on(struct tarn_node_half *s)
 static int tcp_serve(const struct tarn_serve *serve, struct tarn_node_half **s_p)
 {
     uint32_t nthreads = serve->io_threads ? serve->io_threads : 1;
-    struct tarn_node_half *s = calloc(1, sizeof(*s) + nthreads * sizeof(s->threads[0]));
+    struct tarn_tcp_node *s = calloc(1, sizeof(*s) + nthreads * sizeof(s->threads[0]));
     if (!s)
         return tarn_fail(TARN_E_NO_MEMORY, "tcp: out of memory for %u I/O threads", nthreads);
-    s->serve = *serve;
+    s->half.serve = *serve;
     s->nthreads = nthreads;
     s->listening = true;
+    s->listen_fd = -1;
     pthread_mutex_init(&s->lock, NULL);
-    int r = listen_on(s);
-    if (r)
-        goto free_server;
     s->wake_fd = eventfd(0, EFD_CLOEXEC);
-    if (s->wake_fd < 0) {
-        r = tarn_fail(TARN_E_SYSTEM, "tcp: eventfd: %m: raise the limit of open files");
-        goto close_listener;
-    }
+    int r = s->wake_fd < 0 ? tarn_fail(TARN_E_SYSTEM, "tcp: eventfd: %m: raise the limit of open files")
+                           : listen_on(s);
     /* Thread 0, which accepts and looks at all of them, starts last. */
-    for (uint32_t i = nthreads; i-- > 0;) {
+    for (uint32_t i = nthreads; !r && i-- > 0;)
         r = start_thread(s, i);
-        if (r)
-            goto stop_threads;
-    }
-    *s_p = s;
-    return 0;
-
-stop_threads:
-    tcp_stop(s);
-    return r;
-close_listener:
-    close(s->listen_fd);
-free_server:
-    pthread_mutex_destroy(&s->lock);
-    free(s);
+    if (r)
+        tcp_stop(&s->half);
+    else
+        *s_p = &s->half;
     return r;
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The files of TCP's node half: tcp_node.c (threads, accepting, sessions), tcp_node_conn.c (one connection's
- * frames and bytes), tcp_node_gpu.c (those of GPU pools) and tcp_node_reply.c (answers).
+ * frames and bytes) and tcp_node_gpu.c (those of GPU pools).
  *
  * Threads. Thread 0 accepts connections and reads HELLO, then hands each connection to the thread with the
  * fewest. From then on only that thread uses it. The one exception: any thread may doom it, by setting
@@ -15,7 +15,6 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
-#include <sys/uio.h>
 
 #include "transport/node_half.h"
 #include "transport/node_tokens.h"
@@ -43,7 +42,7 @@ enum tarn_tcp_state {
 
 struct tarn_tcp_conn {
     struct tarn_tcp_conn *next, *prev;
-    struct tarn_node_half *server;
+    struct tarn_tcp_node *server;
     struct tarn_tcp_thread *thread;
     int fd;
     enum tarn_tcp_state state;
@@ -77,7 +76,7 @@ struct tarn_tcp_conn {
 };
 
 struct tarn_tcp_thread {
-    struct tarn_node_half *server;
+    struct tarn_tcp_node *server;
     pthread_t id;
     bool started;
     int epoll_fd;
@@ -93,8 +92,8 @@ struct tarn_tcp_thread {
     uint64_t moved_ns;               /* when a copy last passed */
 };
 
-struct tarn_node_half {
-    struct tarn_serve serve;
+struct tarn_tcp_node {
+    struct tarn_node_half half;
     char address[300]; /* "host:port" */
     int listen_fd, wake_fd;
     _Atomic uint64_t refused_log_ns; /* when a refusal was last logged */
@@ -113,9 +112,8 @@ void tarn_tcp_conn_free(struct tarn_tcp_conn *c);
 /* Sets (0: clears) the connection's deadline. Its own thread only. */
 void tarn_tcp_conn_time(struct tarn_tcp_conn *c, uint64_t deadline_ns);
 
-/* tcp_node_reply.c: the i-th answer. */
+/* The i-th answer. */
 struct tarn_tcp_reply *tarn_tcp_reply_at(struct tarn_tcp_conn *c, uint32_t i);
-bool tarn_tcp_names_a_slot(const struct tarn_tcp_conn *c, const struct tarn_tcp_frame *f);
 /* Turns a GET request into its answer: pins the object, or says why not. */
 void tarn_tcp_ready_get(struct tarn_tcp_conn *c, struct tarn_tcp_reply *r);
 void tarn_tcp_unpin(struct tarn_tcp_conn *c, struct tarn_tcp_reply *r);
@@ -126,7 +124,7 @@ void tarn_tcp_complain(struct tarn_tcp_conn *c, const char *what, const char *wh
 /* tcp_node_gpu.c */
 static inline bool tarn_tcp_is_gpu(const struct tarn_tcp_conn *c, const struct tarn_tcp_frame *f)
 {
-    const struct tarn_serve *s = &c->server->serve;
+    const struct tarn_serve *s = &c->server->half.serve;
     return f->pool < s->npools && s->pools[f->pool].kind == TARN_POOL_GPU;
 }
 
@@ -135,10 +133,6 @@ void tarn_tcp_gpu_land(struct tarn_tcp_conn *c);
 /* Puts answers into the stage as far as there is room, and gives their copies to the GPU. False: an answer
  * that has begun cannot be completed. */
 bool tarn_tcp_gpu_stage(struct tarn_tcp_conn *c);
-/* Fills iovecs for `payload` bytes of an answer from part *part on, and moves *part on. Returns their bytes.
- */
-uint64_t tarn_tcp_gpu_gather(struct tarn_tcp_conn *c, uint32_t *part, uint64_t payload, struct iovec *iov,
-                             size_t *n_p);
 /* A put's payload begins. 0, or why it cannot be copied. */
 int tarn_tcp_gpu_begin_put(struct tarn_tcp_conn *c);
 /* Room for the next bytes of a put. 0: none yet. Negative: the put fails. */

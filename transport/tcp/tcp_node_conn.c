@@ -34,6 +34,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/net.h"
 
 #define FRAME sizeof(struct tarn_tcp_frame)
 
@@ -50,18 +51,63 @@ void tarn_tcp_conn_time(struct tarn_tcp_conn *c, uint64_t deadline_ns)
     c->deadline_ns = deadline_ns;
 }
 
+void tarn_tcp_complain(struct tarn_tcp_conn *c, const char *what, const char *why)
+{
+    struct tarn_tcp_node *s = c->server;
+    uint64_t now = tarn_now_ns(), last = atomic_load(&s->refused_log_ns);
+    if (now - last < TARN_NS_PER_S || !atomic_compare_exchange_strong(&s->refused_log_ns, &last, now))
+        return;
+    tarn_log(s->half.serve.log, TARN_LOG_WARN, "tcp", "msg=\"%s\" cause=\"%s\" session=%016llx", what, why,
+             (unsigned long long)c->session);
+}
+
 static bool refuse(struct tarn_tcp_conn *c, const char *why)
 {
     tarn_tcp_complain(c, "closed a data connection", why);
     return false;
 }
 
-static bool would_block(int error)
+/* --- answers ------------------------------------------------------------------------------------ */
+
+struct tarn_tcp_reply *tarn_tcp_reply_at(struct tarn_tcp_conn *c, uint32_t i)
 {
-    return error == EAGAIN || error == EWOULDBLOCK || error == EINTR;
+    return &c->replies[(c->first + i) % TARN_TCP_ANSWERS];
 }
 
-/* --- answers ------------------------------------------------------------------------------------ */
+static bool names_a_slot(const struct tarn_tcp_conn *c, const struct tarn_tcp_frame *f)
+{
+    const struct tarn_serve *s = &c->server->half.serve;
+    return f->pool < s->npools && f->slot < s->pools[f->pool].nslots;
+}
+
+void tarn_tcp_unpin_slot(struct tarn_tcp_conn *c, const struct tarn_tcp_frame *f)
+{
+    const struct tarn_guard *g = &c->server->half.serve.guard;
+    g->unpin(g->arg, f->pool, f->slot, f->gen);
+}
+
+void tarn_tcp_unpin(struct tarn_tcp_conn *c, struct tarn_tcp_reply *r)
+{
+    if (r->pinned)
+        tarn_tcp_unpin_slot(c, &r->frame);
+    r->pinned = false;
+}
+
+void tarn_tcp_ready_get(struct tarn_tcp_conn *c, struct tarn_tcp_reply *r)
+{
+    const struct tarn_guard *g = &c->server->half.serve.guard;
+    struct tarn_tcp_frame *f = &r->frame;
+    f->status = TARN_E_STALE;
+    if (names_a_slot(c, f))
+        f->status = g->pin_read(g->arg, f->pool, f->slot, f->gen, f->offset, f->bytes, &r->payload);
+    r->pinned = f->status == 0;
+    if (f->status)
+        f->bytes = 0;
+    else if (!(f->op & TARN_TCP_NO_TOUCH))
+        g->touch(g->arg, f->pool, f->slot);
+    f->op = TARN_TCP_GET | TARN_TCP_ANSWER;
+    r->ready = true;
+}
 
 static uint32_t room(const struct tarn_tcp_conn *c)
 {
@@ -97,7 +143,7 @@ static bool may_send(struct tarn_tcp_conn *c, struct tarn_tcp_reply *r, uint32_t
     if (!tarn_tcp_is_gpu(c, &r->frame))
         return true;
     const struct tarn_stage_part *p = c->stage ? tarn_stage_passed(c->stage, part) : NULL;
-    return r->ready && (r->frame.bytes == 0 || (p && p->status == 0));
+    return r->ready && (r->frame.bytes == 0 || (p && !p->failure));
 }
 
 /* Gathers a turn's worth of answers from the first unsent byte on. Returns how many iovecs. */
@@ -114,14 +160,16 @@ static size_t gather(struct tarn_tcp_conn *c, struct iovec *iov, uint64_t *bytes
             tarn_tcp_ready_get(c, r);
         uint64_t head = sent < FRAME ? FRAME - sent : 0;
         uint64_t left = reply_bytes(c, r) - sent - head, payload = left;
+        uint32_t before = part;
         if (head)
             iov[n++] = (struct iovec){(char *)&r->frame + sent, head};
         if (payload > TURN_BYTES - total)
             payload = TURN_BYTES - total;
         if (payload && tarn_tcp_is_gpu(c, &r->frame))
-            payload = tarn_tcp_gpu_gather(c, &part, payload, iov, &n);
+            payload = tarn_stage_gather(c->stage, false, &part, payload, iov + n, TARN_STAGE_PARTS);
         else if (payload)
             iov[n++] = (struct iovec){(char *)r->payload + (r->frame.bytes - left), payload};
+        n += part - before;
         total += head + payload;
         if (payload < left)
             break;
@@ -163,7 +211,7 @@ static bool send_replies(struct tarn_tcp_conn *c)
     }
     bool wait = c->keeps_up && bytes >= WAIT_BYTES;
     ssize_t sent = sendmsg(c->fd, &h, MSG_NOSIGNAL | (wait ? 0 : MSG_DONTWAIT));
-    if (sent < 0 && !would_block(errno))
+    if (sent < 0 && !tarn_net_would_block(errno))
         return false;
     if (wait)
         c->keeps_up = sent >= 0 && (uint64_t)sent >= bytes;
@@ -197,7 +245,7 @@ static int fill(struct tarn_tcp_conn *c, uint32_t want)
 {
     ssize_t n = recv(c->fd, (char *)&c->in + c->in_bytes, want - c->in_bytes, MSG_DONTWAIT);
     if (n <= 0)
-        return n < 0 && would_block(errno) ? 0 : -1;
+        return n < 0 && tarn_net_would_block(errno) ? 0 : -1;
     c->in_bytes += (uint32_t)n;
     return c->in_bytes == want;
 }
@@ -218,9 +266,9 @@ static void answer_hello(struct tarn_tcp_conn *c, int32_t status)
 }
 
 /* Makes the connection one of the session's if the token is that of the session. */
-static bool admit(struct tarn_tcp_conn *c, uint64_t session, const char token[TARN_TCP_TOKEN])
+static bool admit(struct tarn_tcp_conn *c, uint64_t session, const char token[TARN_TOKEN])
 {
-    struct tarn_node_half *s = c->server;
+    struct tarn_tcp_node *s = c->server;
     pthread_mutex_lock(&s->lock);
     c->admitted = tarn_token_is(s->tokens, session, token);
     c->session = session;
@@ -240,7 +288,7 @@ static bool receive_hello(struct tarn_tcp_conn *c)
         answer_hello(c, TARN_E_VERSION);
         return refuse(c, "a client of another version");
     }
-    if (f->op != TARN_TCP_HELLO || f->bytes != TARN_TCP_TOKEN)
+    if (f->op != TARN_TCP_HELLO || f->bytes != TARN_TOKEN)
         return refuse(c, "no HELLO");
     if (c->in_bytes < sizeof(c->in))
         return receive_hello(c);
@@ -263,7 +311,7 @@ static bool receive_gets(struct tarn_tcp_conn *c)
     memcpy(frames, &c->in.frame, c->in_bytes);
     ssize_t n = recv(c->fd, (char *)frames + c->in_bytes, room(c) * FRAME - c->in_bytes, MSG_DONTWAIT);
     if (n <= 0)
-        return n < 0 && would_block(errno);
+        return n < 0 && tarn_net_would_block(errno);
     size_t bytes = c->in_bytes + (size_t)n;
     for (size_t i = 0; i < bytes / FRAME; i++) {
         if (!check_request(c, &frames[i], TARN_TCP_GET))
@@ -281,12 +329,12 @@ static bool receive_gets(struct tarn_tcp_conn *c)
 static bool begin_put(struct tarn_tcp_conn *c)
 {
     const struct tarn_tcp_frame *f = &c->in.frame;
-    const struct tarn_guard *g = &c->server->serve.guard;
+    const struct tarn_guard *g = &c->server->half.serve.guard;
     if (!check_request(c, f, TARN_TCP_PUT))
         return false;
     void *addr = NULL;
     c->put_status = TARN_E_STALE;
-    if (tarn_tcp_names_a_slot(c, f))
+    if (names_a_slot(c, f))
         c->put_status =
             g->pin_write(g->arg, c->session, f->pool, f->slot, f->gen, f->offset, f->bytes, &addr);
     if (c->put_status == 0 && tarn_tcp_is_gpu(c, f) && (c->put_status = tarn_tcp_gpu_begin_put(c)))
@@ -364,7 +412,7 @@ static ssize_t receive_payload(struct tarn_tcp_conn *c, bool *full_p)
     struct msghdr h = {.msg_iov = iov, .msg_iovlen = 2};
     ssize_t n = recvmsg(c->fd, &h, MSG_DONTWAIT);
     if (n <= 0)
-        return n < 0 && would_block(errno) ? 0 : -1;
+        return n < 0 && tarn_net_would_block(errno) ? 0 : -1;
     uint64_t got = (uint64_t)n < payload ? (uint64_t)n : payload;
     *full_p = (uint64_t)n == payload + iov[1].iov_len;
     note_payload(c, got);

@@ -30,7 +30,7 @@ enum { STAGES = 16, NAP_MS = 1, WAIT_MS = 5 };
 
 static int device_of(const struct tarn_tcp_conn *c, const struct tarn_tcp_frame *f)
 {
-    return c->server->serve.pools[f->pool].device;
+    return c->server->half.serve.pools[f->pool].device;
 }
 
 /* --- loans -------------------------------------------------------------------------------------- */
@@ -114,11 +114,11 @@ void tarn_tcp_gpu_leave(struct tarn_tcp_conn *c)
 
 /* --- gets --------------------------------------------------------------------------------------- */
 
-static void fail_get(struct tarn_tcp_conn *c, struct tarn_tcp_reply *r, int status)
+static void fail_get(struct tarn_tcp_conn *c, struct tarn_tcp_reply *r, const struct tarn_reason *why)
 {
-    tarn_tcp_complain(c, "a get of a GPU pool failed", tarn_last_error());
+    tarn_tcp_complain(c, "a get of a GPU pool failed", why->text);
     tarn_tcp_unpin(c, r);
-    r->frame.status = status;
+    r->frame.status = why->code;
     r->frame.bytes = 0;
 }
 
@@ -126,22 +126,28 @@ static void fail_get(struct tarn_tcp_conn *c, struct tarn_tcp_reply *r, int stat
 static void begin_get(struct tarn_tcp_conn *c, struct tarn_tcp_reply *r)
 {
     tarn_tcp_ready_get(c, r);
+    struct tarn_reason why;
     int rc = r->frame.bytes ? tarn_copiers_open(&c->thread->copiers, device_of(c, &r->frame)) : 0;
-    if (rc)
-        fail_get(c, r, rc);
+    if (rc) {
+        tarn_reason_keep(&why, rc);
+        fail_get(c, r, &why);
+    }
 }
 
 /* Puts what is left of an answer into the stage. False: no room for all of it. */
 static bool stage_reply(struct tarn_tcp_conn *c, struct tarn_tcp_reply *r)
 {
+    struct tarn_reason why;
     int rc = must_yield(c) ? TARN_E_AGAIN : borrow(c);
     c->starved = rc == TARN_E_AGAIN;
     if (c->starved)
         return false;
+    if (rc)
+        tarn_reason_keep(&why, rc);
     if (!r->ready)
         begin_get(c, r);
     if (rc && r->frame.bytes)
-        fail_get(c, r, rc);
+        fail_get(c, r, &why);
     while (c->staged_bytes < r->frame.bytes) {
         uint8_t *memory;
         uint64_t room = tarn_stage_room(c->stage, &memory), left = r->frame.bytes - c->staged_bytes;
@@ -174,14 +180,14 @@ static bool all_passed(struct tarn_tcp_conn *c, const void *owner)
 static bool fail_next(struct tarn_tcp_conn *c)
 {
     const struct tarn_stage_part *p;
-    while ((p = c->stage ? tarn_stage_passed(c->stage, 0) : NULL) && p->status) {
+    while ((p = c->stage ? tarn_stage_passed(c->stage, 0) : NULL) && p->failure) {
         struct tarn_tcp_reply *r = p->owner;
-        int status = p->status;
+        const struct tarn_reason *why = p->failure;
         if (r == tarn_tcp_reply_at(c, 0) && c->sent > 0)
             return false;
         if (!all_passed(c, r))
             return true;
-        fail_get(c, r, status);
+        fail_get(c, r, why);
         while ((p = tarn_stage_passed(c->stage, 0)) && p->owner == r)
             tarn_stage_drop(c->stage);
         if (r == tarn_tcp_reply_at(c, c->staged))
@@ -203,21 +209,6 @@ bool tarn_tcp_gpu_stage(struct tarn_tcp_conn *c)
         return true;
     tarn_stage_move(c->stage, &c->thread->copiers);
     return fail_next(c);
-}
-
-uint64_t tarn_tcp_gpu_gather(struct tarn_tcp_conn *c, uint32_t *part, uint64_t payload, struct iovec *iov,
-                             size_t *n_p)
-{
-    uint64_t total = 0;
-    const struct tarn_stage_part *p;
-    while (total < payload && (p = tarn_stage_passed(c->stage, *part)) && p->status == 0) {
-        uint64_t sent = *part == 0 ? c->stage->sent : 0, left = p->bytes - sent;
-        uint64_t take = left < payload - total ? left : payload - total;
-        iov[(*n_p)++] = (struct iovec){p->memory + sent, take};
-        total += take;
-        *part += 1;
-    }
-    return total;
 }
 
 /* --- puts --------------------------------------------------------------------------------------- */
@@ -278,9 +269,9 @@ void tarn_tcp_gpu_land(struct tarn_tcp_conn *c)
         return;
     for (struct tarn_stage_part *p; (p = tarn_stage_passed(c->stage, 0)); tarn_stage_drop(c->stage)) {
         struct tarn_tcp_reply *r = p->owner;
-        if (p->status && !c->landed_status) {
-            tarn_tcp_complain(c, "a put to a GPU pool failed", tarn_last_error());
-            c->landed_status = p->status;
+        if (p->failure && !c->landed_status) {
+            tarn_tcp_complain(c, "a put to a GPU pool failed", p->failure->text);
+            c->landed_status = p->failure->code;
         }
         if (!p->last)
             continue;

@@ -6,11 +6,9 @@
  * sizes, which grow to megabytes, they go through memory once more on their way, and large transfers
  * take up to twice as long. Between hosts the kernel knows better and its sizes are left alone.
  */
-#include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -52,13 +50,11 @@ void tarn_tcp_sleep(int fd, uint32_t limit_ms)
     fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) & ~O_NONBLOCK);
 }
 
-int tarn_tcp_probe(char *why, size_t why_bytes)
+int tarn_tcp_probe(void)
 {
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (fd < 0) {
-        snprintf(why, why_bytes, "no TCP sockets: %s", strerror(errno));
-        return TARN_E_UNAVAILABLE;
-    }
+    if (fd < 0)
+        return tarn_fail(TARN_E_UNAVAILABLE, "no TCP sockets: %m");
     close(fd);
     return 0;
 }

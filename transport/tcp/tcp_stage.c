@@ -20,13 +20,11 @@ int tarn_copiers_open(struct tarn_copiers *c, int device)
     struct tarn_copier *of = &c->of[device];
     if (of->queue)
         return 0;
-    if (of->status == TARN_E_UNAVAILABLE)
+    if (of->failure.code == TARN_E_UNAVAILABLE)
         return tarn_fail(TARN_E_UNAVAILABLE, "tcp: device %d failed and is of no more use to this process",
                          device);
     int rc = tarn_cuda_queue_open(device, &of->queue);
-    if (rc)
-        of->status = rc;
-    return rc;
+    return rc ? tarn_reason_keep(&of->failure, rc) : 0;
 }
 
 void tarn_copiers_close(struct tarn_copiers *c)
@@ -39,12 +37,12 @@ void tarn_copiers_close(struct tarn_copiers *c)
 
 /* Closing waits, for longer than this thread should: it is the only way to know that nothing more is copied.
  */
-static void copier_fail(struct tarn_copier *of, int status)
+static void copier_fail(struct tarn_copier *of, int rc)
 {
+    tarn_reason_keep(&of->failure, rc);
     tarn_cuda_queue_close(of->queue);
     of->queue = NULL;
     of->turn++;
-    of->status = status;
 }
 
 /* --- the ring ----------------------------------------------------------------------------------- */
@@ -236,7 +234,7 @@ static bool passes(struct tarn_stage_part *p, struct tarn_copiers *c)
         return false;
     if (rc)
         copier_fail(of, rc);
-    p->status = is_lost(p, c) ? of->status : 0;
+    p->failure = is_lost(p, c) ? &of->failure : NULL;
     return true;
 }
 
@@ -259,6 +257,22 @@ struct tarn_stage_part *tarn_stage_passed(struct tarn_stage *s, uint32_t i)
     return i < s->passed ? part_at(s, i) : NULL;
 }
 
+uint64_t tarn_stage_gather(struct tarn_stage *s, bool failed, uint32_t *part, uint64_t most,
+                           struct iovec iov[], uint32_t room)
+{
+    const struct tarn_stage_part *p;
+    uint64_t total = 0;
+    for (uint32_t i = 0; i < room && total < most; i++, *part += 1) {
+        p = tarn_stage_passed(s, *part);
+        if (!p || (p->failure && !failed))
+            break;
+        uint64_t sent = *part == 0 ? s->sent : 0, left = p->bytes - sent;
+        iov[i] = (struct iovec){p->memory + sent, left < most - total ? left : most - total};
+        total += iov[i].iov_len;
+    }
+    return total;
+}
+
 struct tarn_stage_part *tarn_stage_last(struct tarn_stage *s)
 {
     return part_at(s, s->count - 1);
@@ -276,15 +290,15 @@ void tarn_stage_drop(struct tarn_stage *s)
         tarn_stage_clear(s);
 }
 
-int tarn_stage_sent(struct tarn_stage *s, uint64_t bytes)
+const struct tarn_reason *tarn_stage_sent(struct tarn_stage *s, uint64_t bytes)
 {
-    int status = 0;
+    const struct tarn_reason *failure = NULL;
     for (s->sent += bytes; s->count && s->sent >= part_at(s, 0)->bytes;) {
         const struct tarn_stage_part *p = part_at(s, 0);
         uint64_t rest = s->sent - p->bytes;
-        status = status ? status : p->status;
+        failure = failure ? failure : p->failure;
         tarn_stage_drop(s);
         s->sent = rest;
     }
-    return status;
+    return failure;
 }

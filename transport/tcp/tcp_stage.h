@@ -10,7 +10,7 @@
  * received, or the one before is sent. A stage moves bytes in one direction, for one connection at a time.
  *
  * When a GPU fails, the stage waits for everything given to its queue. Each of these parts passes with the
- * failure as its status, without its bytes. The GPU may touch a part's memory until the part has passed, and
+ * failure, without its bytes. The GPU may touch a part's memory until the part has passed, and
  * not after.
  *
  * Threads: one thread at a time uses a set of copiers and all stages that go with it.
@@ -18,6 +18,9 @@
 #ifndef TARN_TRANSPORT_TCP_STAGE_H
 #define TARN_TRANSPORT_TCP_STAGE_H
 
+#include <sys/uio.h>
+
+#include "base/error.h"
 #include "transport/transport.h"
 
 #define TARN_STAGE_BYTES (2u << 20)
@@ -28,8 +31,8 @@ enum { TARN_STAGE_PARTS = 128, TARN_STAGE_DEVICES = 32 };
 struct tarn_copiers {
     struct tarn_copier {
         struct tarn_cuda_queue *queue;
-        uint32_t turn; /* counts its failures */
-        int status;    /* of the last failure; UNAVAILABLE stays */
+        uint32_t turn;              /* counts its failures */
+        struct tarn_reason failure; /* the last one; UNAVAILABLE stays */
     } of[TARN_STAGE_DEVICES];
 };
 
@@ -40,8 +43,8 @@ void tarn_copiers_close(struct tarn_copiers *c);
 
 struct tarn_stage_part {
     void *owner;
-    bool last;  /* the owner's last one */
-    int status; /* once it has passed: 0, or why it has no bytes */
+    bool last;                         /* the owner's last one */
+    const struct tarn_reason *failure; /* once it has passed: NULL, or why it has no bytes */
     /* The GPU's side: `bytes` bytes from the cursor on. */
     const struct tarn_piece *pieces;
     uint32_t npieces;
@@ -90,12 +93,16 @@ bool tarn_stage_move(struct tarn_stage *s, struct tarn_copiers *c);
 bool tarn_stage_moving(const struct tarn_stage *s);
 /* The i-th part if it has passed; else NULL. */
 struct tarn_stage_part *tarn_stage_passed(struct tarn_stage *s, uint32_t i);
+/* Fills iovecs with the bytes of passed parts from part *part on that were not sent, at most `most` bytes and
+ * `room` iovecs, and moves *part on. Stops at a failed part unless `failed`. Returns the bytes. */
+uint64_t tarn_stage_gather(struct tarn_stage *s, bool failed, uint32_t *part, uint64_t most,
+                           struct iovec iov[], uint32_t room);
 /* The part added last. There must be one. */
 struct tarn_stage_part *tarn_stage_last(struct tarn_stage *s);
 /* Drops the first part, which has passed. */
 void tarn_stage_drop(struct tarn_stage *s);
-/* So many bytes of passed parts were sent. Drops the parts that were sent whole; returns their first failure.
- */
-int tarn_stage_sent(struct tarn_stage *s, uint64_t bytes);
+/* So many bytes of passed parts were sent. Drops the parts that were sent whole; returns their first failure,
+ * or NULL. */
+const struct tarn_reason *tarn_stage_sent(struct tarn_stage *s, uint64_t bytes);
 
 #endif

@@ -39,7 +39,7 @@ enum { TARN_TCPX_CAPS = TARN_CAP_GPU };
 extern const struct tarn_transport_ops tarn_tcpx_ops;
 extern const struct tarn_node_half_ops tarn_tcpx_node_ops;
 
-int tarn_tcpx_probe(char *why, size_t why_bytes);
+int tarn_tcpx_probe(void);
 
 /* --- frames ------------------------------------------------------------------------------------- */
 

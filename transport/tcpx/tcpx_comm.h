@@ -41,6 +41,24 @@ struct tarn_tcpx_comm;
 /* A message was sent, or has arrived at its destination. Called in the order of posting; it may post. */
 typedef void (*tarn_tcpx_done_fn)(void *owner, uint32_t bytes);
 
+/* --- making and ending (tcpx_setup.c) ----------------------------------------------------------- */
+
+/* gpu: owner of the memory at this end; -1: the host. handle: of the listening end, to connect to; NULL:
+ * listens. */
+int tarn_tcpx_comm_new(struct tarn_tcpx_gear *g, int gpu, tarn_tcpx_done_fn done, const uint8_t *handle,
+                       struct tarn_tcpx_comm **c_p);
+/* The listening end's handle for the peer. AGAIN: not ready yet. */
+int tarn_tcpx_comm_handle(struct tarn_tcpx_comm *c, uint8_t handle[TARN_TCPX_HANDLE]);
+/* Continues the set-up. AGAIN: not ready yet; 0: ready. */
+int tarn_tcpx_comm_poll(struct tarn_tcpx_comm *c);
+/*
+ * Closes and frees; NULL is allowed. AGAIN: a message is still being unpacked; nothing was done. A set-up
+ * that has not ended is left to itself (tcpx_dial.h).
+ */
+int tarn_tcpx_comm_close(struct tarn_tcpx_comm *c);
+
+/* --- messages ----------------------------------------------------------------------------------- */
+
 /* Is there room for one more message? */
 bool tarn_tcpx_comm_room(const struct tarn_tcpx_comm *c);
 bool tarn_tcpx_comm_busy(const struct tarn_tcpx_comm *c);

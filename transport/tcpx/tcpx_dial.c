@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "transport/tcpx/tcpx_dial.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <utlist.h>
 
 #include "base/clock.h"
 #include "base/error.h"
@@ -26,9 +26,8 @@ struct tarn_tcpx_dial {
     int nic, gpu;
     unsigned users; /* its owner, and its thread or the list */
     bool listened, ended;
-    bool left; /* the owner has given it up */
-    int status;
-    char error[TARN_SENTENCE];
+    bool left;                 /* the owner has given it up */
+    struct tarn_reason result; /* once it has ended */
     void *comm;
     uint64_t since_ns; /* when the current phase began */
     bool calling;      /* in accept or connect now */
@@ -126,7 +125,7 @@ static void give_turn(struct tarn_tcpx_dial *d)
     if (!d->alone)
         return;
     d->alone = false;
-    d->plugin->turns[1 + d->gpu] = d->status ? TARN_TCPX_UNTRIED : TARN_TCPX_ANYBODYS;
+    d->plugin->turns[1 + d->gpu] = d->result.code ? TARN_TCPX_UNTRIED : TARN_TCPX_ANYBODYS;
     pthread_cond_broadcast(&d->plugin->changed);
 }
 
@@ -196,24 +195,20 @@ static void leave_to_others(struct tarn_tcpx_dial *d)
     struct tarn_tcpx_plugin *p = d->plugin;
     lock(d);
     d->users++;
-    d->next = NULL;
-    *(p->left ? p->left_last : &p->left) = d;
-    p->left_last = &d->next;
+    LL_APPEND(p->left, d);
     unlock(d);
 }
 
 static void end(struct tarn_tcpx_dial *d, int rc, void *comm)
 {
-    char error[sizeof(d->error)] = "";
-    if (rc)
-        snprintf(error, sizeof(error), "%s", tarn_last_error());
+    struct tarn_reason result;
+    tarn_reason_keep(&result, rc);
     if (d->listening && !d->begun) {
         tarn_tcpx_close_listen(d->plugin, d->listening);
         d->listening = NULL;
     }
     lock(d);
-    d->status = rc;
-    memcpy(d->error, error, sizeof(error));
+    d->result = result;
     d->ended = true;
     bool left = d->left;
     d->comm = left ? NULL : comm;
@@ -232,7 +227,8 @@ static void retry_left(struct tarn_tcpx_plugin *p)
         void *comm = NULL;
         pthread_mutex_lock(&p->lock);
         struct tarn_tcpx_dial *d = p->left;
-        p->left = d ? d->next : NULL;
+        if (d)
+            LL_DELETE(p->left, d);
         pthread_mutex_unlock(&p->lock);
         if (!d)
             return;
@@ -289,16 +285,11 @@ int tarn_tcpx_dial_new(struct tarn_tcpx_plugin *p, enum tarn_tcpx_dials what, in
     if (rc)
         return rc;
     struct tarn_tcpx_dial *d = calloc(1, sizeof(*d));
-    if (d) {
-        d->plugin = p;
-        d->what = what;
-        d->nic = nic;
-        d->gpu = gpu;
-        d->users = 2;
-        d->since_ns = tarn_now_ns();
-        if (handle)
-            memcpy(d->handle, handle, TARN_TCPX_HANDLE);
-    }
+    if (d)
+        *d = (struct tarn_tcpx_dial){
+            .plugin = p, .what = what, .nic = nic, .gpu = gpu, .users = 2, .since_ns = tarn_now_ns()};
+    if (d && handle)
+        memcpy(d->handle, handle, TARN_TCPX_HANDLE);
     rc = d ? start(d) : tarn_fail(TARN_E_NO_MEMORY, "tcpx: out of memory for a connection");
     if (rc) {
         free(d);
@@ -311,34 +302,25 @@ int tarn_tcpx_dial_new(struct tarn_tcpx_plugin *p, enum tarn_tcpx_dials what, in
     return 0;
 }
 
-static int told(const struct tarn_tcpx_dial *d, int status)
-{
-    if (status)
-        tarn_last_error_set(d->error);
-    return status;
-}
-
 int tarn_tcpx_dial_handle(struct tarn_tcpx_dial *d, uint8_t handle[TARN_TCPX_HANDLE])
 {
     lock(d);
     bool listened = d->listened, ended = d->ended;
-    int status = d->status;
     if (listened)
         memcpy(handle, d->handle, TARN_TCPX_HANDLE);
     unlock(d);
-    return listened ? 0 : ended ? told(d, status) : TARN_E_AGAIN;
+    return listened ? 0 : ended ? tarn_reason_fail(&d->result) : TARN_E_AGAIN;
 }
 
 int tarn_tcpx_dial_poll(struct tarn_tcpx_dial *d, void **comm_p, uint64_t *since_ns)
 {
     lock(d);
     bool ended = d->ended;
-    int status = d->status;
     *comm_p = d->comm;
     d->comm = NULL;
     *since_ns = d->since_ns;
     unlock(d);
-    return ended ? told(d, status) : TARN_E_AGAIN;
+    return ended ? tarn_reason_fail(&d->result) : TARN_E_AGAIN;
 }
 
 const struct tarn_tcpx_device_handle *tarn_tcpx_dial_device(const struct tarn_tcpx_dial *d)

@@ -190,7 +190,7 @@ int tarn_tcpx_lane_hear(struct tarn_tcpx_lane *n, const struct tarn_tcpx_message
     }
     if (n->state != TARN_TCPX_LANE_ASKING)
         return garbled("a handle that was not asked for");
-    int rc = tarn_tcpx_comm_connect(n->gear, n->gpu, sent, m->body, &n->comm);
+    int rc = tarn_tcpx_comm_new(n->gear, n->gpu, sent, m->body, &n->comm);
     if (!rc)
         n->state = TARN_TCPX_LANE_OPENING;
     return rc;
@@ -338,7 +338,7 @@ int tarn_tcpx_lane_new(struct tarn_tcpx_gear *g, struct tarn_tcpx_wire *wire, ui
     bool direct = g->plugin->devices[tarn_tcpx_nic(g->plugin, gpu)].gpu;
     int rc = puts ? tarn_tcpx_stage_open(&n->stage, gpu, direct, g->chunk_bytes,
                                          g->plugin->window + TARN_TCPX_AHEAD)
-                  : tarn_tcpx_comm_listen(g, gpu, arrived, &n->comm);
+                  : tarn_tcpx_comm_new(g, gpu, arrived, NULL, &n->comm);
     if (rc) {
         free(n);
         return rc;
@@ -433,14 +433,9 @@ void tarn_tcpx_lane_cut(struct tarn_tcpx_lane *n)
     tarn_tcpx_stage_close(&n->stage);
 }
 
-void tarn_tcpx_lane_fail(struct tarn_tcpx_lane *n, int status, const char *why)
+void tarn_tcpx_lane_fail(struct tarn_tcpx_lane *n, const struct tarn_reason *why)
 {
     n->unasked = n->unanswered = n->unposted = NULL;
     while (n->first)
-        pop(n, status, why);
-}
-
-void tarn_tcpx_lane_free(struct tarn_tcpx_lane *n)
-{
-    free(n);
+        pop(n, why->code, why->text);
 }

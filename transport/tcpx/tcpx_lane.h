@@ -7,7 +7,7 @@
 #define TARN_TRANSPORT_TCPX_LANE_H
 
 #include "transport/tcpx/tcpx.h"
-#include "transport/tcpx/tcpx_setup.h"
+#include "transport/tcpx/tcpx_comm.h"
 
 #define TARN_TCPX_AHEAD 2 /* messages gathered while the plugin has a full window */
 
@@ -98,8 +98,7 @@ bool tarn_tcpx_lane_polls(const struct tarn_tcpx_lane *n);
 bool tarn_tcpx_lane_awaits(const struct tarn_tcpx_lane *n);
 /* Ends the plugin's part: memory of works is not accessed any more. */
 void tarn_tcpx_lane_cut(struct tarn_tcpx_lane *n);
-/* Ends all works. */
-void tarn_tcpx_lane_fail(struct tarn_tcpx_lane *n, int status, const char *why);
-void tarn_tcpx_lane_free(struct tarn_tcpx_lane *n);
+/* Ends all works, before the lane is freed. *why stays. */
+void tarn_tcpx_lane_fail(struct tarn_tcpx_lane *n, const struct tarn_reason *why);
 
 #endif

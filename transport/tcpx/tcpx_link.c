@@ -26,8 +26,8 @@
 #include "base/container.h"
 #include "base/error.h"
 #include "base/net.h"
+#include "transport/answer.h"
 #include "transport/tcpx/plugin/tcpx_settings.h"
-#include "transport/tcpx/plugin/tcpx_text.h"
 #include "transport/tcpx/tcpx_lane.h"
 #include "transport/tcpx/tcpx_rest.h"
 
@@ -39,11 +39,10 @@ enum { UNHEARD = 2, UNAWAITED = 32 };
 #define SPIN_NS (5 * TARN_NS_PER_MS)
 #define NAP_NS (20 * 1000)
 
-struct tarn_link {
+struct tarn_tcpx_link {
+    struct tarn_link link;
     struct tarn_tcpx_holder holder; /* its lock also guards the lanes' comms */
-    char node[64];
-    const struct tarn_logger *log;
-    struct tarn_local *local;
+    struct tarn_tcpx_local *local;  /* NULL until it is connected: its end does not count */
     struct tarn_tcpx_gear gear;
     struct tarn_tcpx_wire wire;
     struct tarn_tcpx_lane *lanes;
@@ -52,52 +51,53 @@ struct tarn_link {
     uint64_t moved_ns;       /* time of the last progress or new work */
     bool moving;             /* inside move() */
     bool doubted;            /* works do not wait for its lanes to open */
-    int failing;             /* 0, or the code to break with at the next progress() */
-    int broken;              /* 0, or the code it broke with */
-    char why[TARN_SENTENCE];
+    /* Code 0: it does not, or is not. */
+    struct tarn_reason failing; /* what to break with at the next progress() */
+    struct tarn_reason broken;  /* what it broke with */
 };
+
+static struct tarn_tcpx_link *own(const struct tarn_link *l)
+{
+    return TARN_CONTAINER_OF(l, struct tarn_tcpx_link, link);
+}
 
 /* --- breaking ----------------------------------------------------------------------------------- */
 
-/* Keeps the last error, with the node's name in front. */
-static void keep_why(struct tarn_link *l)
-{
-    tarn_fail(l->broken, "node %s: %s", l->node, tarn_last_error());
-    snprintf(l->why, sizeof(l->why), "%s", tarn_last_error());
-}
-
 /* Remembers a failure of the plugin, or a set-up given up for taking too long, for the next link. */
-static void note_end(struct tarn_link *l)
+static void note_end(const struct tarn_tcpx_link *l)
 {
     bool moved = false, late = false;
     for (const struct tarn_tcpx_lane *n = l->lanes; n; n = n->next) {
         moved |= n->moved;
         late |= n->first && !n->up && !tarn_tcpx_lane_opens(n);
     }
-    bool failed = l->broken == TARN_E_UNAVAILABLE || l->broken == TARN_E_PROTOCOL;
-    char why[sizeof(l->why)];
-    snprintf(why, sizeof(why), "%s", l->why);
-    if (!failed && late)
+    bool failed = l->broken.code == TARN_E_UNAVAILABLE || l->broken.code == TARN_E_PROTOCOL;
+    char why[TARN_SENTENCE];
+    if (failed)
+        snprintf(why, sizeof(why), "%s", l->broken.text);
+    else
         snprintf(why, sizeof(why), "node %s: tcpx: no connection of the plugin's within the operation's time",
-                 l->node);
-    tarn_tcpx_rest_note(l->local, l->node, moved, late, failed || late ? why : NULL);
+                 l->link.node);
+    tarn_tcpx_rest_note(l->local, l->link.node, moved, late, failed || late ? why : NULL);
 }
 
-static void break_link(struct tarn_link *l, int code)
+static void break_link(struct tarn_tcpx_link *l, int code)
 {
     struct tarn_tcpx_lane *n = NULL;
-    if (l->broken)
+    struct tarn_reason why;
+    if (l->broken.code)
         return;
-    l->broken = code;
-    keep_why(l);
-    note_end(l);
+    tarn_reason_keep(&why, code);
+    tarn_reason_keep(&l->broken, tarn_fail(code, "node %s: %s", l->link.node, why.text));
+    if (l->local)
+        note_end(l);
     for (n = l->lanes; n; n = n->next)
         tarn_tcpx_lane_cut(n);
     tarn_tcpx_gear_close(&l->gear);
     tarn_tcpx_wire_close(&l->wire);
     for (n = l->lanes; n; n = n->next)
-        tarn_tcpx_lane_fail(n, code, l->why);
-    tarn_last_error_set(l->why);
+        tarn_tcpx_lane_fail(n, &l->broken);
+    tarn_reason_fail(&l->broken);
 }
 
 /* --- moving ------------------------------------------------------------------------------------- */
@@ -108,7 +108,7 @@ static int node_failed(const struct tarn_tcpx_message *m)
                      "at the node: %.*s", TARN_SENTENCE, (const char *)m->body);
 }
 
-static int hear_one(struct tarn_link *l, const struct tarn_tcpx_message *m)
+static int hear_one(struct tarn_tcpx_link *l, const struct tarn_tcpx_message *m)
 {
     if (m->frame.op == TARN_TCPX_FAIL)
         return node_failed(m);
@@ -119,7 +119,7 @@ static int hear_one(struct tarn_link *l, const struct tarn_tcpx_message *m)
 }
 
 /* 1: a message came. */
-static int hear(struct tarn_link *l)
+static int hear(struct tarn_tcpx_link *l)
 {
     struct tarn_tcpx_message m;
     int moved = 0, r;
@@ -133,14 +133,14 @@ static int hear(struct tarn_link *l)
 }
 
 /* A lane has failed. The node may have failed first: then it has said so or closed the connection. */
-static int blame(struct tarn_link *l, int code)
+static int blame(struct tarn_tcpx_link *l, int code)
 {
-    char text[TARN_SENTENCE];
-    snprintf(text, sizeof(text), "%s", tarn_last_error());
+    struct tarn_reason why;
+    tarn_reason_keep(&why, code);
     int r = hear(l);
     if (r < 0)
         return r;
-    tarn_last_error_set(text);
+    tarn_reason_fail(&why);
     return code == TARN_E_NODE_DOWN ? TARN_E_UNAVAILABLE : code;
 }
 
@@ -152,7 +152,7 @@ static bool is_open(const struct tarn_tcpx_lane *n)
 
 /* 1: progress was made. Negative: the link must break. While bytes move, or nothing is awaited, the socket
  * is read only now and then; that also notices its end. */
-static int move(struct tarn_link *l)
+static int move(struct tarn_tcpx_link *l)
 {
     int moved = 0;
     bool awaits = false;
@@ -175,29 +175,18 @@ static int move(struct tarn_link *l)
     return broken ? broken : moved | heard | sent;
 }
 
-static int advance(struct tarn_link *l)
+static int advance(struct tarn_tcpx_link *l)
 {
-    int r = l->failing;
     pthread_mutex_lock(&l->holder.lock);
-    if (r)
-        tarn_last_error_set(l->why);
-    else
-        r = move(l);
+    int r = l->failing.code ? tarn_reason_fail(&l->failing) : move(l);
     if (r < 0)
         break_link(l, r);
     pthread_mutex_unlock(&l->holder.lock);
     return r;
 }
 
-/* progress() will report the last error. */
-static void fail_soon(struct tarn_link *l, int code)
-{
-    l->failing = code;
-    snprintf(l->why, sizeof(l->why), "%s", tarn_last_error());
-}
-
 /* A set-up shows no progress, but counts as activity. */
-static bool opens(const struct tarn_link *l)
+static bool opens(const struct tarn_tcpx_link *l)
 {
     for (const struct tarn_tcpx_lane *n = l->lanes; n; n = n->next)
         if (tarn_tcpx_lane_opens(n))
@@ -205,10 +194,11 @@ static bool opens(const struct tarn_link *l)
     return false;
 }
 
-static int tcpx_progress(struct tarn_link *l)
+static int tcpx_progress(struct tarn_link *link)
 {
-    int moved = 0, r = l->broken;
-    for (int i = 0; !l->broken && i < ROUNDS; i++) {
+    struct tarn_tcpx_link *l = own(link);
+    int moved = 0, r = l->broken.code;
+    for (int i = 0; !l->broken.code && i < ROUNDS; i++) {
         r = advance(l);
         if (r <= 0)
             break;
@@ -217,7 +207,7 @@ static int tcpx_progress(struct tarn_link *l)
     return r < 0 ? r : moved || opens(l);
 }
 
-static bool has_works(const struct tarn_link *l)
+static bool has_works(const struct tarn_tcpx_link *l)
 {
     for (const struct tarn_tcpx_lane *n = l->lanes; n; n = n->next)
         if (n->first)
@@ -225,7 +215,7 @@ static bool has_works(const struct tarn_link *l)
     return false;
 }
 
-static bool polls(const struct tarn_link *l)
+static bool polls(const struct tarn_tcpx_link *l)
 {
     for (const struct tarn_tcpx_lane *n = l->lanes; n; n = n->next)
         if (tarn_tcpx_lane_polls(n))
@@ -233,21 +223,21 @@ static bool polls(const struct tarn_link *l)
     return false;
 }
 
-static int tcpx_wait_fd(const struct tarn_link *l, short *events)
+static int tcpx_wait_fd(const struct tarn_link *link, short *events)
 {
+    const struct tarn_tcpx_link *l = own(link);
     *events = 0;
-    if (l->broken || polls(l) || !has_works(l))
+    if (l->broken.code || polls(l) || !has_works(l))
         return -1;
     *events = POLLIN | (l->wire.out.bytes ? POLLOUT : 0);
     return l->wire.fd;
 }
 
-static int tcpx_wait(struct tarn_link *l, uint64_t deadline_ns)
+static int tcpx_wait(struct tarn_link *link, uint64_t deadline_ns)
 {
-    uint64_t until = tarn_now_ns() + TARN_WAIT_SLICE_MS * TARN_NS_PER_MS;
-    if (until > deadline_ns)
-        until = deadline_ns;
-    while (!l->broken && has_works(l)) {
+    struct tarn_tcpx_link *l = own(link);
+    uint64_t until = tarn_slice_end(deadline_ns);
+    while (!l->broken.code && has_works(l)) {
         int r = advance(l);
         uint64_t now = tarn_now_ns();
         if (r > 0)
@@ -255,33 +245,34 @@ static int tcpx_wait(struct tarn_link *l, uint64_t deadline_ns)
         if (r || now >= until)
             return r ? r : opens(l);
         if (!polls(l))
-            return tarn_wait_by_poll(&tarn_tcpx_ops, l, until);
+            return tarn_wait_by_poll(&tarn_tcpx_ops, link, until);
         if (now - l->moved_ns < SPIN_NS)
             sched_yield();
         else
             nanosleep(&(struct timespec){.tv_nsec = NAP_NS}, NULL);
     }
-    return l->broken;
+    return l->broken.code;
 }
 
 /* --- works -------------------------------------------------------------------------------------- */
 
 /* All lanes are in use for other memory. A link without works ends, so the next link starts with a lane
  * for this work. */
-static int too_many_lanes(struct tarn_link *l, struct tarn_tcpx_lane **n_p)
+static int too_many_lanes(struct tarn_tcpx_link *l, struct tarn_tcpx_lane **n_p)
 {
     int rc =
         tarn_fail(has_works(l) ? TARN_E_NOT_REACHABLE : TARN_E_NODE_DOWN,
                   "node %s: tcpx: %u lanes of this link are open: use fewer GPUs and pools by one thread",
-                  l->node, l->nlanes);
+                  l->link.node, l->nlanes);
     if (has_works(l))
         return rc;
-    fail_soon(l, rc);
+    tarn_reason_keep(&l->failing, rc);
     *n_p = l->lanes;
     return 0;
 }
 
-static int lane_of(struct tarn_link *l, const struct tarn_work *w, bool puts, struct tarn_tcpx_lane **n_p)
+static int lane_of(struct tarn_tcpx_link *l, const struct tarn_work *w, bool puts,
+                   struct tarn_tcpx_lane **n_p)
 {
     int gpu = (int)w->gpu - 1;
     struct tarn_tcpx_lane **end = &l->lanes;
@@ -297,39 +288,39 @@ static int lane_of(struct tarn_link *l, const struct tarn_work *w, bool puts, st
         return rc;
     l->nlanes++;
     *n_p = *end;
-    tarn_log(l->log, TARN_LOG_DEBUG, "tcpx", "msg=\"opens a lane\" node=%s for=%s pool=%u gpu=%d", l->node,
-             puts ? "puts" : "gets", w->pool, gpu);
+    tarn_log(l->link.log, TARN_LOG_DEBUG, "tcpx", "msg=\"opens a lane\" node=%s for=%s pool=%u gpu=%d",
+             l->link.node, puts ? "puts" : "gets", w->pool, gpu);
     return 0;
 }
 
 /* Continues a set-up that no work waits for. False: it has ended, successfully or not. */
-static bool still_opens(struct tarn_link *l, const struct tarn_tcpx_lane *n)
+static bool still_opens(struct tarn_tcpx_link *l, const struct tarn_tcpx_lane *n)
 {
-    int r = l->failing || l->moving || is_open(n) ? 0 : move(l);
+    int r = l->failing.code || l->moving || is_open(n) ? 0 : move(l);
     if (r < 0)
-        fail_soon(l, r);
-    return !l->failing && !is_open(n);
+        tarn_reason_keep(&l->failing, r);
+    return !l->failing.code && !is_open(n);
 }
 
-static int queue(struct tarn_link *l, struct tarn_work *w, bool puts)
+static int queue(struct tarn_tcpx_link *l, struct tarn_work *w, bool puts)
 {
     struct tarn_tcpx_lane *n = NULL;
-    if (l->broken)
-        return tarn_fail(l->broken, "%s", l->why);
+    if (l->broken.code)
+        return tarn_reason_fail(&l->broken);
     if (w->pool >= l->npools)
-        return tarn_fail(TARN_E_STALE, "node %s: tcpx: there is no pool %u", l->node, w->pool);
+        return tarn_fail(TARN_E_STALE, "node %s: tcpx: there is no pool %u", l->link.node, w->pool);
     int rc = lane_of(l, w, puts, &n);
     if (rc)
         return rc;
-    if (l->doubted && !l->failing && still_opens(l, n))
+    if (l->doubted && !l->failing.code && still_opens(l, n))
         return tarn_fail(TARN_E_NOT_REACHABLE,
-                         "node %s: tcpx: has failed before, and is being connected with again", l->node);
+                         "node %s: tcpx: has failed before, and is being connected with again", l->link.node);
     tarn_tcpx_lane_queue(n, w);
     l->moved_ns = tarn_now_ns();
     return TARN_INPROGRESS;
 }
 
-static int queue_locked(struct tarn_link *l, struct tarn_work *w, bool puts)
+static int queue_locked(struct tarn_tcpx_link *l, struct tarn_work *w, bool puts)
 {
     pthread_mutex_lock(&l->holder.lock);
     int rc = queue(l, w, puts);
@@ -339,12 +330,12 @@ static int queue_locked(struct tarn_link *l, struct tarn_work *w, bool puts)
 
 static int tcpx_get(struct tarn_link *l, struct tarn_work *w)
 {
-    return queue_locked(l, w, false);
+    return queue_locked(own(l), w, false);
 }
 
 static int tcpx_put(struct tarn_link *l, struct tarn_work *w)
 {
-    return queue_locked(l, w, true);
+    return queue_locked(own(l), w, true);
 }
 
 /* --- connecting --------------------------------------------------------------------------------- */
@@ -356,19 +347,17 @@ struct answer {
 };
 
 /* "v1 <host>:<port> <token> <name of the plugin> <pools>" */
-static int parse_answer(const struct tarn_link *l, const char *text, struct answer *a)
+static int parse_answer(const struct tarn_tcpx_link *l, const char *text, struct answer *out)
 {
-    char version[8], address[300];
-    int n = sscanf(text, "%7s %299s %33s %63s %u", version, address, a->token, a->plugin, &a->npools);
-    if (n >= 1 && strcmp(version, "v1") != 0)
-        return tarn_fail(
-            TARN_E_VERSION,
-            "node %s: tcpx: ATTACH answer \"%.20s\" where v1 was expected: update one of the two "
-            "sides",
-            l->node, text);
-    if (n != 5 || strlen(a->token) != TARN_TOKEN || tarn_addr_parse(address, "address", &a->address) ||
-        a->address.is_unix)
-        return tarn_fail(TARN_E_PROTOCOL, "node %s: tcpx: malformed ATTACH answer \"%.100s\"", l->node, text);
+    struct tarn_answer a;
+    char address[300];
+    int rc = tarn_answer_begin(&a, &l->link, text);
+    if (rc)
+        return rc;
+    if (sscanf(a.at, "%299s %33s %63s %u", address, out->token, out->plugin, &out->npools) != 4 ||
+        strlen(out->token) != TARN_TOKEN || tarn_addr_parse(address, "address", &out->address) ||
+        out->address.is_unix)
+        return tarn_answer_malformed(&a);
     return 0;
 }
 
@@ -382,14 +371,13 @@ static uint32_t setup_ms(const struct tarn_peer *p, const struct tarn_tcpx_setti
     return left_ms > usual_ms ? left_ms : usual_ms;
 }
 
-static int open_gear(struct tarn_link *l, const struct tarn_peer *peer, const struct answer *a)
+static int open_gear(struct tarn_tcpx_link *l, const struct tarn_peer *peer, const struct answer *a)
 {
-    char name[TARN_TCPX_NAME];
     struct tarn_tcpx_settings settings;
     struct tarn_tcpx_plugin *p;
     int rc = tarn_tcpx_settings(&settings);
     if (!rc)
-        rc = tarn_tcpx_plugin_open(settings.plugin, l->log, &p);
+        rc = tarn_tcpx_plugin_open(settings.plugin, l->link.log, &p);
     if (rc)
         return rc;
     l->gear.way = settings.way;
@@ -398,16 +386,16 @@ static int open_gear(struct tarn_link *l, const struct tarn_peer *peer, const st
     l->gear.chunk_bytes = p->chunk_bytes;
     l->gear.stall_ms = settings.stall_ms ? settings.stall_ms : STALL_MS;
     l->gear.setup_ms = setup_ms(peer, &settings, l->gear.stall_ms + p->wait_ms);
-    tarn_tcpx_name(p, name);
-    return strcmp(name, a->plugin) == 0 ? 0
-                                        : tarn_fail(TARN_E_NOT_REACHABLE,
-                                                    "node %s: tcpx: it uses the plugin %s, and this process "
-                                                    "%s, which do not understand each "
-                                                    "other: name the same with TARN_TCPX_PLUGIN",
-                                                    l->node, a->plugin, name);
+    return strcmp(p->word, a->plugin) == 0
+               ? 0
+               : tarn_fail(TARN_E_NOT_REACHABLE,
+                           "node %s: tcpx: it uses the plugin %s, and this process "
+                           "%s, which do not understand each "
+                           "other: name the same with TARN_TCPX_PLUGIN",
+                           l->link.node, a->plugin, p->word);
 }
 
-static int next_message(struct tarn_link *l, const struct tarn_peer *p, struct tarn_tcpx_message *m)
+static int next_message(struct tarn_tcpx_link *l, const struct tarn_peer *p, struct tarn_tcpx_message *m)
 {
     for (;;) {
         int r = tarn_tcpx_wire_next(&l->wire, m);
@@ -415,13 +403,13 @@ static int next_message(struct tarn_link *l, const struct tarn_peer *p, struct t
             return r < 0 ? r : 0;
         r = tarn_net_wait(l->wire.fd, POLLIN, tarn_peer_until(p), p->cancel);
         if (r == TARN_E_TIMEOUT)
-            return tarn_fail(r, "node %s: tcpx: no answer to HELLO before the deadline", l->node);
+            return tarn_fail(r, "node %s: tcpx: no answer to HELLO before the deadline", l->link.node);
         if (r)
             return r;
     }
 }
 
-static int say_hello(struct tarn_link *l, const struct tarn_peer *p, const char *token)
+static int say_hello(struct tarn_tcpx_link *l, const struct tarn_peer *p, const char *token)
 {
     struct tarn_tcpx_message m;
     uint8_t body[TARN_TCPX_BODY] = {0};
@@ -438,12 +426,14 @@ static int say_hello(struct tarn_link *l, const struct tarn_peer *p, const char 
     if (m.frame.op != TARN_TCPX_HELLO)
         return m.frame.op == TARN_TCPX_FAIL
                    ? node_failed(&m)
-                   : tarn_fail(TARN_E_PROTOCOL, "node %s: tcpx: the answer to HELLO is none", l->node);
+                   : tarn_fail(TARN_E_PROTOCOL, "node %s: tcpx: the answer to HELLO is none", l->link.node);
     if (m.frame.status == TARN_E_AUTH)
         return tarn_fail(TARN_E_AUTH,
-                         "node %s: tcpx: the token is not that of a living session: attach again", l->node);
+                         "node %s: tcpx: the token is not that of a living session: attach again",
+                         l->link.node);
     if (m.frame.status || m.frame.bytes == 0 || m.frame.bytes > l->gear.chunk_bytes)
-        return tarn_fail(TARN_E_PROTOCOL, "node %s: tcpx: HELLO was refused with an unknown status", l->node);
+        return tarn_fail(TARN_E_PROTOCOL, "node %s: tcpx: HELLO was refused with an unknown status",
+                         l->link.node);
     l->gear.chunk_bytes = (uint32_t)m.frame.bytes;
     return 0;
 }
@@ -451,40 +441,42 @@ static int say_hello(struct tarn_link *l, const struct tarn_peer *p, const char 
 /* The holder's callback: memory was unmapped. Also needed when idle, since no message may follow soon. */
 static void drop_unmapped(struct tarn_tcpx_holder *h)
 {
-    struct tarn_link *l = TARN_CONTAINER_OF(h, struct tarn_link, holder);
+    struct tarn_tcpx_link *l = TARN_CONTAINER_OF(h, struct tarn_tcpx_link, holder);
     for (struct tarn_tcpx_lane *n = l->lanes; n; n = n->next)
         if (n->comm)
             tarn_tcpx_ranges_drop_gone(n->comm);
 }
 
-static void tcpx_close(struct tarn_link *l)
+static void tcpx_close(struct tarn_link *link)
 {
+    struct tarn_tcpx_link *l = own(link);
     tarn_tcpx_holder_remove(&l->holder);
-    if (!l->broken)
+    if (!l->broken.code)
         break_link(l, tarn_fail(TARN_E_CANCELED, "tcpx: the link was closed"));
     while (l->lanes) {
         struct tarn_tcpx_lane *n = l->lanes;
         l->lanes = n->next;
-        tarn_tcpx_lane_free(n);
+        free(n);
     }
     if (l->gear.plugin)
-        tarn_tcpx_plugin_close(l->log);
+        tarn_tcpx_plugin_close(l->link.log);
     free(l);
 }
 
 static int tcpx_connect(const struct tarn_peer *p, struct tarn_link **l_p)
 {
     struct answer a;
-    struct tarn_link *l = calloc(1, sizeof(*l));
+    struct tarn_reason failure;
+    struct tarn_tcpx_local *local = tarn_tcpx_local(p->local);
+    struct tarn_tcpx_link *l = tarn_link_new("tcpx", p, sizeof(*l));
     if (!l)
-        return tarn_fail(TARN_E_NO_MEMORY, "node %s: tcpx: out of memory", p->node);
-    snprintf(l->node, sizeof(l->node), "%s", p->node);
-    l->log = p->log;
+        return TARN_E_NO_MEMORY;
+    l->link.writable = true;
     l->wire.fd = -1;
-    tarn_tcpx_holder_add(p->local, &l->holder, drop_unmapped);
+    tarn_tcpx_holder_add(local, &l->holder, drop_unmapped);
     int rc = parse_answer(l, p->text, &a);
     if (!rc && !p->alone) /* do not rest if there is no other transport */
-        rc = tarn_tcpx_rest_check(p->local, l->node);
+        rc = tarn_tcpx_rest_check(local, l->link.node);
     if (!rc)
         rc = open_gear(l, p, &a);
     if (!rc)
@@ -492,24 +484,17 @@ static int tcpx_connect(const struct tarn_peer *p, struct tarn_link **l_p)
     if (!rc)
         rc = say_hello(l, p, a.token);
     if (rc) {
-        char why[TARN_SENTENCE];
-        snprintf(why, sizeof(why), "%s", tarn_last_error());
-        tcpx_close(l);
-        return tarn_fail(rc, "%s", why);
+        tarn_reason_keep(&failure, rc);
+        tcpx_close(&l->link);
+        return tarn_reason_fail(&failure);
     }
-    l->local = p->local; /* from here on its end is counted */
-    l->gear.mappings = tarn_tcpx_local_mappings(p->local);
-    l->doubted = !p->alone && tarn_tcpx_rest_doubts(l->local, l->node);
+    l->local = local;
+    l->gear.mappings = tarn_tcpx_local_mappings(local);
+    l->doubted = !p->alone && tarn_tcpx_rest_doubts(local, l->link.node);
     if (l->doubted) /* nobody waits */
         l->gear.setup_ms = SETUP_MOST_MS;
-    *l_p = l;
+    *l_p = &l->link;
     return 0;
-}
-
-static bool tcpx_writable(const struct tarn_link *l)
-{
-    (void)l;
-    return true;
 }
 
 /* Called when a client opens, before tcpx has threads and often before the program has any. */
@@ -532,9 +517,7 @@ const struct tarn_transport_ops tarn_tcpx_ops = {
     .map = tarn_tcpx_local_map,
     .unmap = tarn_tcpx_local_unmap,
     .offer = tarn_no_offer,
-    .link_id = tarn_no_link_id,
     .connect = tcpx_connect,
-    .writable = tcpx_writable,
     .get = tcpx_get,
     .put = tcpx_put,
     .progress = tcpx_progress,

@@ -2,6 +2,7 @@
 #include "transport/tcpx/tcpx_memory.h"
 
 #include <stdlib.h>
+#include <utlist.h>
 
 #include "base/error.h"
 #include "transport/tcpx/tcpx_comm_state.h"
@@ -197,25 +198,22 @@ void tarn_tcpx_ranges_drop_gone(struct tarn_tcpx_comm *c)
     if (gone == c->gone)
         return;
     c->gone = gone;
-    for (struct tarn_tcpx_range **at = &c->lent, *r; (r = *at);) {
-        if (tarn_tcpx_mapping_is_there(all, r->mapping)) {
-            at = &r->next;
+    struct tarn_tcpx_range *r, *next;
+    LL_FOREACH_SAFE(c->lent, r, next)
+    {
+        if (tarn_tcpx_mapping_is_there(all, r->mapping))
             continue;
-        }
-        *at = r->next;
+        LL_DELETE(c->lent, r);
         range_free(c, r);
     }
 }
 
 static struct tarn_tcpx_range *range_of(struct tarn_tcpx_comm *c, const struct tarn_tcpx_mapping *m)
 {
-    struct tarn_tcpx_range *r = c->lent;
-    while (r && r->mapping != m->id)
-        r = r->next;
-    if (r || !(r = range_new(m->addr, m->bytes, TARN_TCPX_HOST, m->id)))
-        return r;
-    r->next = c->lent;
-    c->lent = r;
+    struct tarn_tcpx_range *r;
+    LL_SEARCH_SCALAR(c->lent, r, mapping, m->id);
+    if (!r && (r = range_new(m->addr, m->bytes, TARN_TCPX_HOST, m->id)))
+        LL_PREPEND(c->lent, r);
     return r;
 }
 

@@ -22,7 +22,6 @@
 #include "base/net.h"
 #include "base/thread.h"
 #include "transport/tcpx/plugin/tcpx_settings.h"
-#include "transport/tcpx/plugin/tcpx_text.h"
 #include "transport/tcpx/tcpx_dial.h"
 
 enum {
@@ -43,14 +42,14 @@ enum {
 
 /* --- sessions ----------------------------------------------------------------------------------- */
 
-static int tcpx_attach(struct tarn_node_half *s, struct tarn_attach *a)
+static int tcpx_attach(struct tarn_node_half *h, struct tarn_attach *a)
 {
-    char name[TARN_TCPX_NAME];
-    tarn_tcpx_name(s->gear.plugin, name);
+    struct tarn_tcpx_node *s = tarn_tcpx_node(h);
     pthread_mutex_lock(&s->lock);
     const char *token = tarn_token_of(&s->tokens, a->session);
     if (token)
-        snprintf(a->text, sizeof(a->text), "v1 %s %s %s %u", s->address, token, name, s->serve.npools);
+        snprintf(a->text, sizeof(a->text), "v1 %s %s %s %u", s->address, token, s->gear.plugin->word,
+                 s->half.serve.npools);
     pthread_mutex_unlock(&s->lock);
     if (!token)
         return tarn_fail(TARN_E_NO_MEMORY, "tcpx: out of memory for a session");
@@ -59,8 +58,9 @@ static int tcpx_attach(struct tarn_node_half *s, struct tarn_attach *a)
 }
 
 /* From then on the store refuses what is received under pins of the session. */
-static void tcpx_detach(struct tarn_node_half *s, uint64_t session)
+static void tcpx_detach(struct tarn_node_half *h, uint64_t session)
 {
+    struct tarn_tcpx_node *s = tarn_tcpx_node(h);
     struct tarn_tcpx_node_link *l;
     pthread_mutex_lock(&s->lock);
     tarn_token_drop(&s->tokens, session);
@@ -76,7 +76,7 @@ static void tcpx_detach(struct tarn_node_half *s, uint64_t session)
 
 static void free_link(struct tarn_tcpx_node_link *l)
 {
-    struct tarn_node_half *s = l->server;
+    struct tarn_tcpx_node *s = l->server;
     pthread_mutex_lock(&s->lock);
     DL_DELETE(s->links, l);
     pthread_mutex_unlock(&s->lock);
@@ -101,7 +101,7 @@ static bool watch(struct tarn_tcpx_node_link *l, int op)
     return epoll_ctl(l->server->epoll_fd, op, l->wire.fd, &e) == 0;
 }
 
-static void add_link(struct tarn_node_half *s, int fd)
+static void add_link(struct tarn_tcpx_node *s, int fd)
 {
     struct tarn_tcpx_node_link *l = calloc(1, sizeof(*l));
     const int on = 1;
@@ -122,7 +122,7 @@ static void add_link(struct tarn_node_half *s, int fd)
 
 /* When descriptors run out, connections wait in the backlog. epoll is level-triggered, so each turn tries
  * again. */
-static void accept_some(struct tarn_node_half *s)
+static void accept_some(struct tarn_tcpx_node *s)
 {
     for (int i = 0; i < ACCEPTS; i++) {
         int fd = accept4(s->listen_fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
@@ -150,7 +150,7 @@ static void hear(struct tarn_tcpx_node_link *l, uint32_t events)
 /* Moves a busy link. True: it stays busy. */
 static bool move(struct tarn_tcpx_node_link *l, uint64_t now)
 {
-    struct tarn_node_half *s = l->server;
+    struct tarn_tcpx_node *s = l->server;
     if (l->closing) {
         s->waits = true;
         if (tarn_tcpx_node_let_go(l) == 0)
@@ -176,7 +176,7 @@ static bool move(struct tarn_tcpx_node_link *l, uint64_t now)
 }
 
 /* Only this thread changes the list. True: poll again soon. */
-static bool move_all(struct tarn_node_half *s, bool *timed)
+static bool move_all(struct tarn_tcpx_node *s, bool *timed)
 {
     struct tarn_tcpx_node_link *l, *next;
     uint64_t now = tarn_now_ns();
@@ -199,7 +199,7 @@ static bool move_all(struct tarn_node_half *s, bool *timed)
 }
 
 /* How long to wait for the sockets. Naps first after a while without progress. */
-static int limit_ms(struct tarn_node_half *s, bool busy, bool timed)
+static int limit_ms(struct tarn_tcpx_node *s, bool busy, bool timed)
 {
     if (!busy)
         return timed ? SCAN_MS : -1;
@@ -216,7 +216,7 @@ static int limit_ms(struct tarn_node_half *s, bool busy, bool timed)
 
 static void *run(void *arg)
 {
-    struct tarn_node_half *s = arg;
+    struct tarn_tcpx_node *s = arg;
     bool busy = false, timed = false;
     for (uint32_t round = 0;; round++) {
         struct epoll_event events[EVENTS];
@@ -237,14 +237,14 @@ static void *run(void *arg)
 
 /* --- start and stop ----------------------------------------------------------------------------- */
 
-static void tcpx_describe(const struct tarn_node_half *s, uint32_t pool, char *text, size_t text_bytes)
+static void tcpx_describe(const struct tarn_node_half *h, uint32_t pool, char *text, size_t text_bytes)
 {
     (void)pool;
-    snprintf(text, text_bytes, "%s", s->address);
+    snprintf(text, text_bytes, "%s", tarn_tcpx_node(h)->address);
 }
 
 /* False: the thread is in a call of the plugin that does not return. */
-static bool join_thread(struct tarn_node_half *s)
+static bool join_thread(struct tarn_tcpx_node *s)
 {
     struct timespec until;
     eventfd_write(s->wake_fd, 1);
@@ -254,10 +254,11 @@ static bool join_thread(struct tarn_node_half *s)
     return pthread_timedjoin_np(s->thread, NULL, &until) == 0;
 }
 
-static void tcpx_stop(struct tarn_node_half *s)
+static void tcpx_stop(struct tarn_node_half *h)
 {
+    struct tarn_tcpx_node *s = tarn_tcpx_node(h);
     if (s->started && !join_thread(s)) { /* its resources stay allocated */
-        tarn_log(s->serve.log, TARN_LOG_WARN, "tcpx",
+        tarn_log(s->half.serve.log, TARN_LOG_WARN, "tcpx",
                  "msg=\"ends without its thread\" cause=\"a call of the plugin has not returned for %d ms\"",
                  STOP_MS);
         return;
@@ -278,28 +279,28 @@ static void tcpx_stop(struct tarn_node_half *s)
     if (s->listen_fd >= 0)
         close(s->listen_fd);
     if (s->gear.plugin)
-        tarn_tcpx_plugin_close(s->serve.log);
+        tarn_tcpx_plugin_close(s->half.serve.log);
     pthread_mutex_destroy(&s->lock);
     free(s);
 }
 
-static int listen_on(struct tarn_node_half *s)
+static int listen_on(struct tarn_tcpx_node *s)
 {
     /* tcp itself uses the configured port. */
-    struct tarn_addr a = {.port = s->serve.port ? (uint16_t)(s->serve.port + 1) : 0};
-    snprintf(a.host, sizeof(a.host), "%s", s->serve.host);
+    struct tarn_addr a = {.port = s->half.serve.port ? (uint16_t)(s->half.serve.port + 1) : 0};
+    snprintf(a.host, sizeof(a.host), "%s", s->half.serve.host);
     int r = tarn_net_listen(&a, &s->listen_fd);
     if (!r)
         tarn_addr_format(&a, s->address, sizeof(s->address));
     return r;
 }
 
-static int open_gear(struct tarn_node_half *s)
+static int open_gear(struct tarn_tcpx_node *s)
 {
     struct tarn_tcpx_settings settings;
     int rc = tarn_tcpx_settings(&settings);
     if (!rc)
-        rc = tarn_tcpx_plugin_open(settings.plugin, s->serve.log, &s->gear.plugin);
+        rc = tarn_tcpx_plugin_open(settings.plugin, s->half.serve.log, &s->gear.plugin);
     if (rc)
         return rc;
     s->gear.way = settings.way;
@@ -310,7 +311,7 @@ static int open_gear(struct tarn_node_half *s)
 }
 
 /* Does the plugin's one-time work at start instead of with the first client. A failure is harmless. */
-static void warm_up(struct tarn_node_half *s, int gpu, uint64_t until)
+static void warm_up(struct tarn_tcpx_node *s, int gpu, uint64_t until)
 {
     struct tarn_tcpx_plugin *p = s->gear.plugin;
     struct tarn_tcpx_pair self;
@@ -319,28 +320,28 @@ static void warm_up(struct tarn_node_half *s, int gpu, uint64_t until)
     int rc = tarn_tcpx_pair_open(p, tarn_tcpx_nic(p, gpu), gpu, most_ms, &self);
     unsigned ms = (unsigned)((tarn_now_ns() - begun) / TARN_NS_PER_MS);
     if (rc) {
-        tarn_log(s->serve.log, TARN_LOG_WARN, "tcpx",
+        tarn_log(s->half.serve.log, TARN_LOG_WARN, "tcpx",
                  "msg=\"the plugin does not connect with itself\" gpu=%d ms=%u cause=\"%s\"", gpu, ms,
                  tarn_last_error());
         return;
     }
-    tarn_log(s->serve.log, TARN_LOG_INFO, "tcpx", "msg=\"the plugin connects\" gpu=%d ms=%u", gpu, ms);
+    tarn_log(s->half.serve.log, TARN_LOG_INFO, "tcpx", "msg=\"the plugin connects\" gpu=%d ms=%u", gpu, ms);
     tarn_tcpx_pair_close(&self);
 }
 
-static void warm_up_all(struct tarn_node_half *s)
+static void warm_up_all(struct tarn_tcpx_node *s)
 {
     uint64_t until = tarn_deadline(WARM_MS), done = 0; /* one bit for each GPU, one for the host */
-    for (uint32_t i = 0; i < s->serve.npools; i++) {
-        int gpu = tarn_tcpx_gpu_of(&s->serve.pools[i]);
-        if (!tarn_tcpx_serves(s, i) || done >> (1 + gpu) & 1)
+    for (uint32_t i = 0; i < s->half.serve.npools; i++) {
+        int gpu = tarn_tcpx_gpu_of(&s->half.serve.pools[i]);
+        if (!tarn_tcpx_serves(&s->half, i) || done >> (1 + gpu) & 1)
             continue;
         done |= 1ull << (1 + gpu);
         warm_up(s, gpu, until);
     }
 }
 
-static int open_events(struct tarn_node_half *s)
+static int open_events(struct tarn_tcpx_node *s)
 {
     struct epoll_event wake = {.events = EPOLLIN, .data.ptr = &s->wake_fd};
     struct epoll_event listen = {.events = EPOLLIN, .data.ptr = &s->listen_fd};
@@ -352,7 +353,7 @@ static int open_events(struct tarn_node_half *s)
     return 0;
 }
 
-static int start_thread(struct tarn_node_half *s)
+static int start_thread(struct tarn_tcpx_node *s)
 {
     int error = tarn_thread_start(&s->thread, run, s);
     if (error)
@@ -364,10 +365,10 @@ static int start_thread(struct tarn_node_half *s)
 
 static int tcpx_serve(const struct tarn_serve *serve, struct tarn_node_half **s_p)
 {
-    struct tarn_node_half *s = calloc(1, sizeof(*s));
+    struct tarn_tcpx_node *s = calloc(1, sizeof(*s));
     if (!s)
         return tarn_fail(TARN_E_NO_MEMORY, "tcpx: out of memory");
-    s->serve = *serve;
+    s->half.serve = *serve;
     s->listen_fd = s->wake_fd = s->epoll_fd = -1;
     pthread_mutex_init(&s->lock, NULL);
     int rc = open_gear(s);
@@ -380,10 +381,10 @@ static int tcpx_serve(const struct tarn_serve *serve, struct tarn_node_half **s_
     if (!rc)
         rc = start_thread(s);
     if (rc) {
-        tcpx_stop(s);
+        tcpx_stop(&s->half);
         return rc;
     }
-    *s_p = s;
+    *s_p = &s->half;
     return 0;
 }
 

@@ -16,9 +16,10 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "base/container.h"
 #include "transport/node_half.h"
 #include "transport/tcpx/tcpx.h"
-#include "transport/tcpx/tcpx_setup.h"
+#include "transport/tcpx/tcpx_comm.h"
 
 /* A get or put, from its request to its end. */
 struct tarn_tcpx_work {
@@ -44,7 +45,7 @@ struct tarn_tcpx_node_lane {
 
 struct tarn_tcpx_node_link {
     struct tarn_tcpx_node_link *next, *prev;
-    struct tarn_node_half *server;
+    struct tarn_tcpx_node *server;
     struct tarn_tcpx_wire wire;
     bool admitted, busy, closing; /* closing: waits only for running unpacking */
     atomic_bool doomed;
@@ -56,8 +57,8 @@ struct tarn_tcpx_node_link {
     uint32_t nlanes;
 };
 
-struct tarn_node_half {
-    struct tarn_serve serve;
+struct tarn_tcpx_node {
+    struct tarn_node_half half;
     char address[300];
     int listen_fd, wake_fd, epoll_fd;
     pthread_t thread;
@@ -71,6 +72,11 @@ struct tarn_node_half {
     struct tarn_tcpx_node_link *links;
     struct tarn_token *tokens;
 };
+
+static inline struct tarn_tcpx_node *tarn_tcpx_node(const struct tarn_node_half *h)
+{
+    return TARN_CONTAINER_OF(h, struct tarn_tcpx_node, half);
+}
 
 /* The pool's GPU; -1: the host's memory. */
 static inline int tarn_tcpx_gpu_of(const struct tarn_pool_memory *p)

@@ -2,7 +2,6 @@
 /* TCPX, node half: one link, from HELLO to its end. */
 #include "transport/tcpx/tcpx_node.h"
 
-#include <stdio.h>
 #include <string.h>
 #include <utlist.h>
 
@@ -13,18 +12,18 @@ enum { UNREAD_BYTES = 1 << 20 }; /* limit for a client that reads no answers */
 
 void tarn_tcpx_complain(struct tarn_tcpx_node_link *l, const char *why)
 {
-    struct tarn_node_half *s = l->server;
+    struct tarn_tcpx_node *s = l->server;
     uint64_t now = tarn_now_ns();
     if (now - s->complained_ns < TARN_NS_PER_S)
         return;
     s->complained_ns = now;
-    tarn_log(s->serve.log, TARN_LOG_WARN, "tcpx", "msg=\"closed a link\" cause=\"%s\" session=%016llx", why,
-             (unsigned long long)l->session);
+    tarn_log(s->half.serve.log, TARN_LOG_WARN, "tcpx", "msg=\"closed a link\" cause=\"%s\" session=%016llx",
+             why, (unsigned long long)l->session);
 }
 
 static int hello(struct tarn_tcpx_node_link *l, const struct tarn_tcpx_message *m)
 {
-    struct tarn_node_half *s = l->server;
+    struct tarn_tcpx_node *s = l->server;
     uint8_t body[TARN_TCPX_BODY] = {0};
     struct tarn_tcpx_frame f = {.op = TARN_TCPX_HELLO};
     if (m->frame.op != TARN_TCPX_HELLO)
@@ -64,11 +63,11 @@ static int request(struct tarn_tcpx_node_link *l, const struct tarn_tcpx_message
 
 void tarn_tcpx_node_fail(struct tarn_tcpx_node_link *l, uint32_t lane, int status)
 {
-    char why[TARN_SENTENCE] = "";
-    snprintf(why, sizeof(why), "%s", tarn_last_error());
-    tarn_tcpx_complain(l, why);
-    tarn_tcpx_wire_say(&l->wire,
-                       (struct tarn_tcpx_frame){.op = TARN_TCPX_FAIL, .lane = lane, .status = status}, why);
+    struct tarn_reason why = {0};
+    tarn_reason_keep(&why, status);
+    tarn_tcpx_complain(l, why.text);
+    tarn_tcpx_wire_say(
+        &l->wire, (struct tarn_tcpx_frame){.op = TARN_TCPX_FAIL, .lane = lane, .status = status}, why.text);
     tarn_tcpx_wire_flush(&l->wire);
 }
 

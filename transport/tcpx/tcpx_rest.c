@@ -21,7 +21,7 @@ struct resting {
     char why[TARN_SENTENCE];
 };
 
-struct tarn_local {
+struct tarn_tcpx_local {
     struct tarn_tcpx_mappings mappings;
     pthread_rwlock_t holding; /* guards the list; holders' own locks are taken after it */
     struct tarn_tcpx_holder *holders;
@@ -32,19 +32,20 @@ struct tarn_local {
 
 int tarn_tcpx_local_open(const char *devices, struct tarn_local **local_p)
 {
-    struct tarn_local *l = calloc(1, sizeof(*l));
+    struct tarn_tcpx_local *l = calloc(1, sizeof(*l));
     (void)devices;
     if (!l)
         return tarn_fail(TARN_E_NO_MEMORY, "tcpx: out of memory");
     tarn_tcpx_mappings_open(&l->mappings);
     pthread_rwlock_init(&l->holding, NULL);
     pthread_mutex_init(&l->lock, NULL);
-    *local_p = l;
+    *local_p = (struct tarn_local *)l;
     return 0;
 }
 
-void tarn_tcpx_local_close(struct tarn_local *local)
+void tarn_tcpx_local_close(struct tarn_local *l)
 {
+    struct tarn_tcpx_local *local = tarn_tcpx_local(l);
     if (!local)
         return;
     tarn_tcpx_mappings_close(&local->mappings);
@@ -53,19 +54,20 @@ void tarn_tcpx_local_close(struct tarn_local *local)
     free(local);
 }
 
-struct tarn_tcpx_mappings *tarn_tcpx_local_mappings(struct tarn_local *local)
+struct tarn_tcpx_mappings *tarn_tcpx_local_mappings(struct tarn_tcpx_local *local)
 {
-    return local ? &local->mappings : NULL;
+    return &local->mappings;
 }
 
 /* Also registers GPU memory: no host message lies in it. */
 int tarn_tcpx_local_map(struct tarn_local *local, void *addr, uint64_t bytes)
 {
-    return tarn_tcpx_mappings_add(&local->mappings, addr, bytes);
+    return tarn_tcpx_mappings_add(&tarn_tcpx_local(local)->mappings, addr, bytes);
 }
 
-int tarn_tcpx_local_unmap(struct tarn_local *local, void *addr, uint64_t bytes)
+int tarn_tcpx_local_unmap(struct tarn_local *l, void *addr, uint64_t bytes)
 {
+    struct tarn_tcpx_local *local = tarn_tcpx_local(l);
     struct tarn_tcpx_holder *h;
     int rc = tarn_tcpx_mappings_remove(&local->mappings, addr, bytes);
     if (rc)
@@ -80,7 +82,7 @@ int tarn_tcpx_local_unmap(struct tarn_local *local, void *addr, uint64_t bytes)
     return 0;
 }
 
-void tarn_tcpx_holder_add(struct tarn_local *local, struct tarn_tcpx_holder *h,
+void tarn_tcpx_holder_add(struct tarn_tcpx_local *local, struct tarn_tcpx_holder *h,
                           void (*drop)(struct tarn_tcpx_holder *h))
 {
     pthread_mutexattr_t attr;
@@ -90,8 +92,6 @@ void tarn_tcpx_holder_add(struct tarn_local *local, struct tarn_tcpx_holder *h,
     pthread_mutexattr_destroy(&attr);
     h->drop = drop;
     h->local = local;
-    if (!local)
-        return;
     pthread_rwlock_wrlock(&local->holding);
     DL_APPEND(local->holders, h);
     pthread_rwlock_unlock(&local->holding);
@@ -99,15 +99,13 @@ void tarn_tcpx_holder_add(struct tarn_local *local, struct tarn_tcpx_holder *h,
 
 void tarn_tcpx_holder_remove(struct tarn_tcpx_holder *h)
 {
-    if (h->local) {
-        pthread_rwlock_wrlock(&h->local->holding);
-        DL_DELETE(h->local->holders, h);
-        pthread_rwlock_unlock(&h->local->holding);
-    }
+    pthread_rwlock_wrlock(&h->local->holding);
+    DL_DELETE(h->local->holders, h);
+    pthread_rwlock_unlock(&h->local->holding);
     pthread_mutex_destroy(&h->lock);
 }
 
-static struct resting *find(struct tarn_local *local, const char *node)
+static struct resting *find(struct tarn_tcpx_local *local, const char *node)
 {
     for (int i = 0; i < NODES; i++)
         if (strcmp(local->nodes[i].node, node) == 0)
@@ -115,11 +113,9 @@ static struct resting *find(struct tarn_local *local, const char *node)
     return NULL;
 }
 
-int tarn_tcpx_rest_check(struct tarn_local *local, const char *node)
+int tarn_tcpx_rest_check(struct tarn_tcpx_local *local, const char *node)
 {
     int rc = 0;
-    if (!local)
-        return 0;
     pthread_mutex_lock(&local->lock);
     const struct resting *r = find(local, node);
     uint64_t now = tarn_now_ns();
@@ -130,10 +126,8 @@ int tarn_tcpx_rest_check(struct tarn_local *local, const char *node)
     return rc;
 }
 
-bool tarn_tcpx_rest_doubts(struct tarn_local *local, const char *node)
+bool tarn_tcpx_rest_doubts(struct tarn_tcpx_local *local, const char *node)
 {
-    if (!local)
-        return false;
     pthread_mutex_lock(&local->lock);
     const struct resting *r = find(local, node);
     bool doubts = r && r->until_ns;
@@ -141,7 +135,7 @@ bool tarn_tcpx_rest_doubts(struct tarn_local *local, const char *node)
     return doubts;
 }
 
-static void note_failure(struct tarn_local *local, const char *node, bool late, const char *why)
+static void note_failure(struct tarn_tcpx_local *local, const char *node, bool late, const char *why)
 {
     struct resting *r = find(local, node);
     if (!r) {
@@ -157,10 +151,9 @@ static void note_failure(struct tarn_local *local, const char *node, bool late, 
     r->until_ns = tarn_now_ns() + (FIRST_NS << (doubled < LONGEST ? doubled : LONGEST));
 }
 
-void tarn_tcpx_rest_note(struct tarn_local *local, const char *node, bool moved, bool late, const char *why)
+void tarn_tcpx_rest_note(struct tarn_tcpx_local *local, const char *node, bool moved, bool late,
+                         const char *why)
 {
-    if (!local)
-        return;
     pthread_mutex_lock(&local->lock);
     struct resting *r = moved ? find(local, node) : NULL;
     if (r)

@@ -5,7 +5,8 @@
  * reports failure. After a rest nobody waits for it either: the connection is made while operations use other
  * transports, and used once it is up.
  *
- * What a client remembers of nodes, and what its caller registered, is its struct tarn_local. Any thread.
+ * What a client remembers of nodes, and what its caller registered, is its struct tarn_tcpx_local. Any
+ * thread.
  */
 #ifndef TARN_TRANSPORT_TCPX_REST_H
 #define TARN_TRANSPORT_TCPX_REST_H
@@ -13,11 +14,15 @@
 #include "transport/tcpx/tcpx_memory.h"
 #include "transport/transport.h"
 
+static inline struct tarn_tcpx_local *tarn_tcpx_local(struct tarn_local *local)
+{
+    return (struct tarn_tcpx_local *)local;
+}
+
 int tarn_tcpx_local_open(const char *devices, struct tarn_local **local_p);
 void tarn_tcpx_local_close(struct tarn_local *local);
 
-/* NULL if local is NULL. */
-struct tarn_tcpx_mappings *tarn_tcpx_local_mappings(struct tarn_local *local);
+struct tarn_tcpx_mappings *tarn_tcpx_local_mappings(struct tarn_tcpx_local *local);
 int tarn_tcpx_local_map(struct tarn_local *local, void *addr, uint64_t bytes);
 int tarn_tcpx_local_unmap(struct tarn_local *local, void *addr, uint64_t bytes);
 
@@ -27,20 +32,21 @@ int tarn_tcpx_local_unmap(struct tarn_local *local, void *addr, uint64_t bytes);
  */
 struct tarn_tcpx_holder {
     struct tarn_tcpx_holder *next, *prev;
-    struct tarn_local *local; /* NULL: nothing is ever unmapped */
+    struct tarn_tcpx_local *local;
     pthread_mutex_t lock;
     void (*drop)(struct tarn_tcpx_holder *h);
 };
-void tarn_tcpx_holder_add(struct tarn_local *local, struct tarn_tcpx_holder *h,
+void tarn_tcpx_holder_add(struct tarn_tcpx_local *local, struct tarn_tcpx_holder *h,
                           void (*drop)(struct tarn_tcpx_holder *h));
 void tarn_tcpx_holder_remove(struct tarn_tcpx_holder *h);
 
-/* UNAVAILABLE, with the reason: the node rests. local NULL: nothing is remembered. */
-int tarn_tcpx_rest_check(struct tarn_local *local, const char *node);
+/* UNAVAILABLE, with the reason: the node rests. */
+int tarn_tcpx_rest_check(struct tarn_tcpx_local *local, const char *node);
 /* Has the node rested without any transfer since? Then nobody should wait for it. */
-bool tarn_tcpx_rest_doubts(struct tarn_local *local, const char *node);
+bool tarn_tcpx_rest_doubts(struct tarn_tcpx_local *local, const char *node);
 /* A link has ended. moved: it moved bytes; late: works waited long for a connection; why: its failure,
  * NULL: none. */
-void tarn_tcpx_rest_note(struct tarn_local *local, const char *node, bool moved, bool late, const char *why);
+void tarn_tcpx_rest_note(struct tarn_tcpx_local *local, const char *node, bool moved, bool late,
+                         const char *why);
 
 #endif

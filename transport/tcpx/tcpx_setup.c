@@ -4,8 +4,6 @@
  *   LEARNING  where its bounce memory and metadata are, which it says in memory of the GPU
  *   READY     with memory to post receives with
  */
-#include "transport/tcpx/tcpx_setup.h"
-#include "transport/tcpx/plugin/tcpx_nic.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -15,14 +13,16 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "transport/tcpx/plugin/tcpx_nic.h"
+#include "transport/tcpx/tcpx_comm.h"
 #include "transport/tcpx/tcpx_comm_state.h"
 
 enum { PAGE = 4096 };
 
 /* --- new ---------------------------------------------------------------------------------------- */
 
-static int new_comm(struct tarn_tcpx_gear *g, int gpu, tarn_tcpx_done_fn done, const uint8_t *handle,
-                    struct tarn_tcpx_comm **c_p)
+int tarn_tcpx_comm_new(struct tarn_tcpx_gear *g, int gpu, tarn_tcpx_done_fn done, const uint8_t *handle,
+                       struct tarn_tcpx_comm **c_p)
 {
     struct tarn_tcpx_comm *c = gpu < TARN_TCPX_GPUS ? calloc(1, sizeof(*c)) : NULL;
     if (!c)
@@ -43,18 +43,6 @@ static int new_comm(struct tarn_tcpx_gear *g, int gpu, tarn_tcpx_done_fn done, c
     else
         *c_p = c;
     return rc;
-}
-
-int tarn_tcpx_comm_listen(struct tarn_tcpx_gear *g, int gpu, tarn_tcpx_done_fn done,
-                          struct tarn_tcpx_comm **c_p)
-{
-    return new_comm(g, gpu, done, NULL, c_p);
-}
-
-int tarn_tcpx_comm_connect(struct tarn_tcpx_gear *g, int gpu, tarn_tcpx_done_fn done,
-                           const uint8_t handle[TARN_TCPX_HANDLE], struct tarn_tcpx_comm **c_p)
-{
-    return new_comm(g, gpu, done, handle, c_p);
 }
 
 /* --- learning ----------------------------------------------------------------------------------- */

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "base/error.h"
+#include "base/net.h"
 
 #define FRAME sizeof(struct tarn_tcpx_frame)
 
@@ -16,11 +17,6 @@ static size_t body_bytes(uint8_t op)
     if (op == TARN_TCPX_FAIL)
         return TARN_SENTENCE;
     return op == TARN_TCPX_HELLO || op == TARN_TCPX_OPEN || op == TARN_TCPX_HANDLE_IS ? TARN_TCPX_BODY : 0;
-}
-
-static bool would_block(int error)
-{
-    return error == EAGAIN || error == EWOULDBLOCK || error == EINTR;
 }
 
 void tarn_tcpx_wire_say(struct tarn_tcpx_wire *w, struct tarn_tcpx_frame f, const void *body)
@@ -38,7 +34,7 @@ int tarn_tcpx_wire_flush(struct tarn_tcpx_wire *w)
     if (w->out.bytes == 0)
         return 0;
     ssize_t n = send(w->fd, w->out.data, w->out.bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
-    if (n < 0 && would_block(errno))
+    if (n < 0 && tarn_net_would_block(errno))
         return 0;
     if (n < 0)
         return tarn_fail(TARN_E_NODE_DOWN, "tcpx: send: %m");
@@ -79,7 +75,7 @@ int tarn_tcpx_wire_next(struct tarn_tcpx_wire *w, struct tarn_tcpx_message *m)
     w->have -= w->at;
     w->at = 0;
     ssize_t n = recv(w->fd, w->in + w->have, sizeof(w->in) - w->have, MSG_DONTWAIT);
-    if (n < 0 && would_block(errno))
+    if (n < 0 && tarn_net_would_block(errno))
         return 0;
     if (n <= 0)
         return tarn_fail(TARN_E_NODE_DOWN, n ? "tcpx: receive: %m" : "tcpx: the peer closed the connection");

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a load of blocks is compared with: copies of as many blocks that no store has to do with."""
+"""The baseline for a load of blocks: copies of as many blocks without a store."""
 
 from __future__ import annotations
 

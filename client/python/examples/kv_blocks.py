@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the examples share: names for KV blocks, and the paged pool that the blocks live in.
+"""Shared by the examples: names for KV blocks, and the paged pool that holds the blocks.
 
 A *block* is the keys and values of `block_tokens` consecutive tokens in all layers. Its name says which
 tokens it is of and everything they were computed from, so equal names mean equal bytes, whoever computed them:
@@ -50,7 +50,7 @@ class KVShape:
 
 
 def require(true: bool, otherwise: str) -> None:
-    """A check that the examples are about, and `python -O` does not leave out."""
+    """An assertion that `python -O` keeps."""
     if not true:
         raise AssertionError(otherwise)
 
@@ -95,11 +95,11 @@ class PagedKV:
         self.nblocks: int = array.shape[2]
         self._free = list(range(self.nblocks))[::-1]
         addr = array.data_ptr() if self.is_torch else array.ctypes.data
-        # -1 is the host's memory: said, CUDA need not be asked whose each address is.
+        # -1: host memory. Without it, tarn would ask CUDA about each address.
         device = array.device.index if self.is_torch and array.device.type == "cuda" else -1
         run, apart = shape.run_bytes, self.nblocks * shape.run_bytes
-        # The pool never moves, so its pieces are named once: reading a table later costs no arithmetic.
-        # pieces[b] is array[:, :, b]; a tensor per block would do as well, and cost more per call.
+        # The pool never moves, so its pieces are made once, and reading a table costs no arithmetic.
+        # pieces[b] is array[:, :, b]. A tensor per block would work, too, but cost more per call.
         self.pieces = [
             tarn.Piece(addr + b * run, run, stride=apart, count=2 * shape.layers, device=device, keep=array)
             for b in range(self.nblocks)

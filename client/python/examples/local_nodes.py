@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Storage nodes on this host for the time of a `with`, so that the examples need nothing set up."""
+"""Storage nodes on this host for the length of a `with` block, so that the examples need no setup."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _start(
     command += [tarnd(), "--id", name, "--listen", "127.0.0.1:0", "--unix", str(folder / f"{name}.sock"), *flags]
     for pool in pools:
         command += ["--pool", pool]
-    # What the environment says of another store is not meant for this one.
+    # Settings of another store in the environment do not apply to this one.
     environment = {k: v for k, v in os.environ.items() if k != "TARN_REDIS"}
     if redis:
         environment["TARN_REDIS"] = redis  # it has a password, and arguments are seen by all users
@@ -72,5 +72,5 @@ def _start(
         child.wait()
         child.stdout.close()
         raise RuntimeError(f"{' '.join(command)} did not start: {log.read_text()[-800:]}")
-    # A node does not tell the password that it was given.
+    # A node does not print a password that it was given.
     return child, redis or dict(word.split("=", 1) for word in line.split()[2:])["redis"]

@@ -342,6 +342,7 @@ for line in sys.stdin:
         self.assertEqual(p.stdout.readline(), "ready\n", what)
         os.kill(stands, signal.SIGSTOP)
         try:
+            until(lambda: _stands(stands))  # its threads run until one of them has seen the signal
             p.stdin.write("\n")
             p.stdin.flush()
             self.assertEqual(p.stdout.readline(), "in\n", what)
@@ -358,9 +359,13 @@ for line in sys.stdin:
         p.stdin.flush()
 
 
-def _state(pid: int) -> str:
-    with open(f"/proc/{pid}/stat") as f:
+def _state(pid: int, thread: str = "") -> str:
+    with open(f"/proc/{pid}/task/{thread or pid}/stat") as f:
         return f.read().rsplit(")", 1)[1].split()[0]
+
+
+def _stands(pid: int) -> bool:
+    return all(_state(pid, thread) == "T" for thread in os.listdir(f"/proc/{pid}/task"))
 
 
 class Exit(StoreCase):
@@ -517,8 +522,9 @@ class Failures(StoreCase):
         self.addCleanup(store.close)
         c = tarn.Client(store.uri, transports="tcp", timeout=0.3)
         self.addCleanup(c.close)
-        c.put("a", b"1")
-        c.get("a", out="bytes")  # opens the link: opening one to a node that stands still keeps all items waiting
+        c.put("a", b"1", timeout=20.0)
+        # Opens the link: opening one to a node that stands still keeps all items waiting.
+        c.get("a", out="bytes", timeout=20.0)
         hits = c.lookup(["a", "b"])
         store.pause()
         self.addCleanup(store.resume)

@@ -2,8 +2,8 @@
 /*
  * The ABI of NCCL's network plugins, versions 6, 7 and 8, as far as tarn uses it, and the metadata of
  * receives of plugins with device type UNPACK. These are tarn's own declarations: names follow tarn, layouts
- * follow the ABI. A plugin is a shared library that exports one of the tables below under the symbol named
- * beside it.
+ * follow the ABI. A plugin is a shared library that exports the table below, as its version has it, under
+ * that version's symbol.
  *
  * All calls return an enum tarn_tcpx_result. docs/tcpx.md describes the behaviour of the plugin for TCPX.
  */
@@ -50,23 +50,13 @@ typedef void (*tarn_tcpx_log_fn)(int level, unsigned long flags, const char *fil
 
 enum tarn_tcpx_device_type { TARN_TCPX_DEVICE_HOST, TARN_TCPX_DEVICE_UNPACK };
 
-struct tarn_tcpx_properties_v6 {
+/* Version 6 ends before device_type. */
+struct tarn_tcpx_properties_v7 {
     char *name;
     char *pci_path; /* NULL if it is no PCI device */
     uint64_t guid;
     int memory; /* flags of enum tarn_tcpx_memory */
     int speed;  /* Mbit/s */
-    int port;
-    float latency;
-    int max_comms, max_recvs;
-};
-
-struct tarn_tcpx_properties_v7 {
-    char *name;
-    char *pci_path;
-    uint64_t guid;
-    int memory;
-    int speed;
     int port;
     float latency;
     int max_comms, max_recvs;
@@ -122,61 +112,31 @@ struct tarn_tcpx_device_handle {
     int needs_proxy_progress;
 };
 
-/* --- the tables --------------------------------------------------------------------------------- */
+/* --- the table ---------------------------------------------------------------------------------- */
 
-struct tarn_tcpx_v6 {
+/* Version 6 ends behind close_listen. Members that differ between versions are named after the first version
+ * that has them so. */
+struct tarn_tcpx_table {
     const char *name;
     int (*init)(tarn_tcpx_log_fn log);
     int (*devices)(int *ndev);
-    int (*get_properties)(int dev, struct tarn_tcpx_properties_v6 *props);
+    union {
+        int (*v7)(int dev, struct tarn_tcpx_properties_v7 *props);
+        int (*v8)(int dev, struct tarn_tcpx_properties_v8 *props);
+    } get_properties;
     int (*listen)(int dev, void *handle, void **listen_comm);
-    int (*connect)(int dev, void *handle, void **send_comm);
-    int (*accept)(void *listen_comm, void **recv_comm);
-    int (*reg_mr)(void *comm, void *data, int size, int type, void **mhandle);
-    int (*reg_mr_dmabuf)(void *comm, void *data, size_t size, int type, uint64_t offset, int fd,
-                         void **mhandle);
-    int (*dereg_mr)(void *comm, void *mhandle);
-    int (*isend)(void *send_comm, void *data, int size, int tag, void *mhandle, void **request);
-    int (*irecv)(void *recv_comm, int n, void **data, int *sizes, int *tags, void **mhandles, void **request);
-    int (*iflush)(void *recv_comm, int n, void **data, int *sizes, void **mhandles, void **request);
-    int (*test)(void *request, int *done, int *sizes);
-    int (*close_send)(void *send_comm);
-    int (*close_recv)(void *recv_comm);
-    int (*close_listen)(void *listen_comm);
-};
-
-struct tarn_tcpx_v7 {
-    const char *name;
-    int (*init)(tarn_tcpx_log_fn log);
-    int (*devices)(int *ndev);
-    int (*get_properties)(int dev, struct tarn_tcpx_properties_v7 *props);
-    int (*listen)(int dev, void *handle, void **listen_comm);
-    int (*connect)(int dev, void *handle, void **send_comm, struct tarn_tcpx_device_handle **send_dev);
-    int (*accept)(void *listen_comm, void **recv_comm, struct tarn_tcpx_device_handle **recv_dev);
-    int (*reg_mr)(void *comm, void *data, int size, int type, void **mhandle);
-    int (*reg_mr_dmabuf)(void *comm, void *data, size_t size, int type, uint64_t offset, int fd,
-                         void **mhandle);
-    int (*dereg_mr)(void *comm, void *mhandle);
-    int (*isend)(void *send_comm, void *data, int size, int tag, void *mhandle, void **request);
-    int (*irecv)(void *recv_comm, int n, void **data, int *sizes, int *tags, void **mhandles, void **request);
-    int (*iflush)(void *recv_comm, int n, void **data, int *sizes, void **mhandles, void **request);
-    int (*test)(void *request, int *done, int *sizes);
-    int (*close_send)(void *send_comm);
-    int (*close_recv)(void *recv_comm);
-    int (*close_listen)(void *listen_comm);
-    int (*get_device_mr)(void *comm, void *mhandle, void **dptr);
-    int (*irecv_consumed)(void *recv_comm, int n, void *request);
-};
-
-struct tarn_tcpx_v8 {
-    const char *name;
-    int (*init)(tarn_tcpx_log_fn log);
-    int (*devices)(int *ndev);
-    int (*get_properties)(int dev, struct tarn_tcpx_properties_v8 *props);
-    int (*listen)(int dev, void *handle, void **listen_comm);
-    int (*connect)(int dev, void *handle, void **send_comm, struct tarn_tcpx_device_handle **send_dev);
-    int (*accept)(void *listen_comm, void **recv_comm, struct tarn_tcpx_device_handle **recv_dev);
-    int (*reg_mr)(void *comm, void *data, size_t size, int type, void **mhandle);
+    union {
+        int (*v6)(int dev, void *handle, void **send_comm);
+        int (*v7)(int dev, void *handle, void **send_comm, struct tarn_tcpx_device_handle **send_dev);
+    } connect;
+    union {
+        int (*v6)(void *listen_comm, void **recv_comm);
+        int (*v7)(void *listen_comm, void **recv_comm, struct tarn_tcpx_device_handle **recv_dev);
+    } accept;
+    union {
+        int (*v6)(void *comm, void *data, int size, int type, void **mhandle);
+        int (*v8)(void *comm, void *data, size_t size, int type, void **mhandle);
+    } reg_mr;
     int (*reg_mr_dmabuf)(void *comm, void *data, size_t size, int type, uint64_t offset, int fd,
                          void **mhandle);
     int (*dereg_mr)(void *comm, void *mhandle);
@@ -190,22 +150,13 @@ struct tarn_tcpx_v8 {
     int (*get_device_mr)(void *comm, void *mhandle, void **dptr);
     int (*irecv_consumed)(void *recv_comm, int n, void *request);
 };
+#define TARN_TCPX_TABLE_V6 offsetof(struct tarn_tcpx_table, get_device_mr) /* bytes */
 
 /* --- layouts ------------------------------------------------------------------------------------ */
 
 #define TARN_TCPX_AT(type_, member_, offset_) \
     _Static_assert(offsetof(type_, member_) == (offset_), #type_ "." #member_)
 #define TARN_TCPX_SIZE(type_, bytes_) _Static_assert(sizeof(type_) == (bytes_), #type_)
-
-TARN_TCPX_SIZE(struct tarn_tcpx_properties_v6, 48);
-TARN_TCPX_AT(struct tarn_tcpx_properties_v6, pci_path, 8);
-TARN_TCPX_AT(struct tarn_tcpx_properties_v6, guid, 16);
-TARN_TCPX_AT(struct tarn_tcpx_properties_v6, memory, 24);
-TARN_TCPX_AT(struct tarn_tcpx_properties_v6, speed, 28);
-TARN_TCPX_AT(struct tarn_tcpx_properties_v6, port, 32);
-TARN_TCPX_AT(struct tarn_tcpx_properties_v6, latency, 36);
-TARN_TCPX_AT(struct tarn_tcpx_properties_v6, max_comms, 40);
-TARN_TCPX_AT(struct tarn_tcpx_properties_v6, max_recvs, 44);
 
 TARN_TCPX_SIZE(struct tarn_tcpx_properties_v7, 56);
 TARN_TCPX_AT(struct tarn_tcpx_properties_v7, pci_path, 8);
@@ -250,36 +201,27 @@ TARN_TCPX_AT(struct tarn_tcpx_device_handle, handle, 8);
 TARN_TCPX_AT(struct tarn_tcpx_device_handle, size, 16);
 TARN_TCPX_AT(struct tarn_tcpx_device_handle, needs_proxy_progress, 24);
 
-/* Every member of a table is a pointer. Version 6 is a prefix of the others. */
-#define TARN_TCPX_TABLE(type_) \
-    TARN_TCPX_AT(type_, init, 8); \
-    TARN_TCPX_AT(type_, devices, 16); \
-    TARN_TCPX_AT(type_, get_properties, 24); \
-    TARN_TCPX_AT(type_, listen, 32); \
-    TARN_TCPX_AT(type_, connect, 40); \
-    TARN_TCPX_AT(type_, accept, 48); \
-    TARN_TCPX_AT(type_, reg_mr, 56); \
-    TARN_TCPX_AT(type_, reg_mr_dmabuf, 64); \
-    TARN_TCPX_AT(type_, dereg_mr, 72); \
-    TARN_TCPX_AT(type_, isend, 80); \
-    TARN_TCPX_AT(type_, irecv, 88); \
-    TARN_TCPX_AT(type_, iflush, 96); \
-    TARN_TCPX_AT(type_, test, 104); \
-    TARN_TCPX_AT(type_, close_send, 112); \
-    TARN_TCPX_AT(type_, close_recv, 120); \
-    TARN_TCPX_AT(type_, close_listen, 128)
-TARN_TCPX_TABLE(struct tarn_tcpx_v6);
-TARN_TCPX_SIZE(struct tarn_tcpx_v6, 136);
-TARN_TCPX_TABLE(struct tarn_tcpx_v7);
-TARN_TCPX_AT(struct tarn_tcpx_v7, get_device_mr, 136);
-TARN_TCPX_AT(struct tarn_tcpx_v7, irecv_consumed, 144);
-TARN_TCPX_SIZE(struct tarn_tcpx_v7, 152);
-TARN_TCPX_TABLE(struct tarn_tcpx_v8);
-TARN_TCPX_AT(struct tarn_tcpx_v8, get_device_mr, 136);
-TARN_TCPX_AT(struct tarn_tcpx_v8, irecv_consumed, 144);
-TARN_TCPX_SIZE(struct tarn_tcpx_v8, 152);
+/* Every member of the table is a pointer. */
+TARN_TCPX_AT(struct tarn_tcpx_table, init, 8);
+TARN_TCPX_AT(struct tarn_tcpx_table, devices, 16);
+TARN_TCPX_AT(struct tarn_tcpx_table, get_properties, 24);
+TARN_TCPX_AT(struct tarn_tcpx_table, listen, 32);
+TARN_TCPX_AT(struct tarn_tcpx_table, connect, 40);
+TARN_TCPX_AT(struct tarn_tcpx_table, accept, 48);
+TARN_TCPX_AT(struct tarn_tcpx_table, reg_mr, 56);
+TARN_TCPX_AT(struct tarn_tcpx_table, reg_mr_dmabuf, 64);
+TARN_TCPX_AT(struct tarn_tcpx_table, dereg_mr, 72);
+TARN_TCPX_AT(struct tarn_tcpx_table, isend, 80);
+TARN_TCPX_AT(struct tarn_tcpx_table, irecv, 88);
+TARN_TCPX_AT(struct tarn_tcpx_table, iflush, 96);
+TARN_TCPX_AT(struct tarn_tcpx_table, test, 104);
+TARN_TCPX_AT(struct tarn_tcpx_table, close_send, 112);
+TARN_TCPX_AT(struct tarn_tcpx_table, close_recv, 120);
+TARN_TCPX_AT(struct tarn_tcpx_table, close_listen, 128);
+TARN_TCPX_AT(struct tarn_tcpx_table, get_device_mr, 136);
+TARN_TCPX_AT(struct tarn_tcpx_table, irecv_consumed, 144);
+TARN_TCPX_SIZE(struct tarn_tcpx_table, 152);
 
-#undef TARN_TCPX_TABLE
 #undef TARN_TCPX_SIZE
 #undef TARN_TCPX_AT
 

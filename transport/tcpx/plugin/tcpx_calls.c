@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Calls into a network plugin. Hides the differences of its three ABIs and turns its results into tarn's
- * errors. */
+/* Calls into a network plugin. Hides the differences of its three versions of the ABI and turns its results
+ * into tarn's errors. */
 #include <limits.h>
 
 #include "base/error.h"
@@ -37,7 +37,8 @@ int tarn_tcpx_connect(struct tarn_tcpx_plugin *p, int dev, uint8_t handle[TARN_T
 {
     struct tarn_tcpx_device_handle *at = &p->unused;
     *comm_p = NULL;
-    int rc = p->v6 ? p->v6->connect(dev, handle, comm_p) : p->calls.connect(dev, handle, comm_p, &at);
+    int rc = p->version < 7 ? p->calls.connect.v6(dev, handle, comm_p)
+                            : p->calls.connect.v7(dev, handle, comm_p, &at);
     return result(p, "connect", rc, p->gpudirect ? rxdm : own_lines);
 }
 
@@ -46,14 +47,15 @@ int tarn_tcpx_accept(struct tarn_tcpx_plugin *p, void *listen_comm, struct tarn_
 {
     struct tarn_tcpx_device_handle *at = device;
     *comm_p = NULL;
-    int rc = p->v6 ? p->v6->accept(listen_comm, comm_p) : p->calls.accept(listen_comm, comm_p, &at);
+    int rc = p->version < 7 ? p->calls.accept.v6(listen_comm, comm_p)
+                            : p->calls.accept.v7(listen_comm, comm_p, &at);
     return result(p, "accept", rc, p->gpudirect ? rxdm : own_lines);
 }
 
 int tarn_tcpx_reg(struct tarn_tcpx_plugin *p, void *comm, void *data, uint64_t bytes, int type, void **mr_p)
 {
     *mr_p = NULL;
-    if (!p->v8 && bytes > INT_MAX)
+    if (p->version < 8 && bytes > INT_MAX)
         return tarn_fail(
             TARN_E_INVALID,
             "tcpx plugin %s: regMr of %llu bytes: version %d of the ABI has room for 2 GiB less one "
@@ -65,8 +67,8 @@ int tarn_tcpx_reg(struct tarn_tcpx_plugin *p, void *comm, void *data, uint64_t b
             "tcpx plugin %s: regMr of GPU memory at %p: the address is no multiple of %d, and the "
             "plugin would give 3: allocate whole pages",
             p->name, data, TARN_TCPX_PAGE);
-    int rc = p->v8 ? p->v8->reg_mr(comm, data, bytes, type, mr_p)
-                   : p->calls.reg_mr(comm, data, (int)bytes, type, mr_p);
+    int rc = p->version < 8 ? p->calls.reg_mr.v6(comm, data, (int)bytes, type, mr_p)
+                            : p->calls.reg_mr.v8(comm, data, bytes, type, mr_p);
     return result(p, "regMr", rc,
                   type == TARN_TCPX_CUDA && p->gpudirect
                       ? "the address is aligned, so no DMA buffer of it could be had: does RxDM run, with "

@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <utlist.h>
 
 #include "base/clock.h"
 #include "base/error.h"
@@ -57,10 +58,7 @@ int tarn_tcpx_log_add(const struct tarn_logger *log)
     *s = (struct sink){.log = log};
 
     pthread_mutex_lock(&lock);
-    struct sink **end = &sinks;
-    while (*end)
-        end = &(*end)->next;
-    *end = s;
+    LL_APPEND(sinks, s);
     pthread_mutex_unlock(&lock);
     return 0;
 }
@@ -81,15 +79,13 @@ static void tell_left_out(const struct tarn_logger *log)
 void tarn_tcpx_log_remove(const struct tarn_logger *log)
 {
     pthread_mutex_lock(&lock);
-    for (struct sink **at = &sinks; *at; at = &(*at)->next)
-        if ((*at)->log == log) {
-            struct sink *s = *at;
-            if (s == sinks)
-                tell_left_out(log);
-            *at = s->next;
-            free(s);
-            break;
-        }
+    struct sink *s;
+    LL_SEARCH_SCALAR(sinks, s, log, log);
+    if (s && s == sinks)
+        tell_left_out(log);
+    if (s)
+        LL_DELETE(sinks, s);
+    free(s);
     pthread_mutex_unlock(&lock);
 }
 

@@ -2,12 +2,14 @@
 /* Loads, checks and starts a network plugin. tcpx_calls.c has the calls into it. */
 #include "transport/tcpx/plugin/tcpx_plugin.h"
 
+#include <ctype.h>
 #include <dlfcn.h>
 #include <link.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <utlist.h>
 
 #include "base/error.h"
 
@@ -16,9 +18,8 @@ struct library {
     struct library *next;
     void *handle;
     bool looked; /* its table is there */
-    bool begun;  /* init() was called; status and error are final */
-    int status;
-    char error[TARN_SENTENCE];
+    bool begun;  /* init() was called; the result is final */
+    struct tarn_reason result;
     struct tarn_tcpx_plugin plugin;
 };
 
@@ -72,79 +73,31 @@ static int find(const char *path, void **handle_p)
 
 static struct library *library_of(void *handle)
 {
-    struct library *l = libraries;
-    while (l && l->handle != handle)
-        l = l->next;
+    struct library *l;
+    LL_SEARCH_SCALAR(libraries, l, handle, handle);
     if (!l && (l = calloc(1, sizeof(*l)))) {
         l->handle = handle;
-        l->next = libraries;
-        libraries = l;
+        LL_PREPEND(libraries, l);
     }
     return l;
 }
 
 /* --- symbols ------------------------------------------------------------------------------------ */
 
-/* The members with the same arguments as version 7's; others are called through v6 and v8. */
-static struct tarn_tcpx_v7 from_v6(const struct tarn_tcpx_v6 *t)
-{
-    return (struct tarn_tcpx_v7){
-        .name = t->name,
-        .init = t->init,
-        .devices = t->devices,
-        .listen = t->listen,
-        .reg_mr = t->reg_mr,
-        .reg_mr_dmabuf = t->reg_mr_dmabuf,
-        .dereg_mr = t->dereg_mr,
-        .isend = t->isend,
-        .irecv = t->irecv,
-        .iflush = t->iflush,
-        .test = t->test,
-        .close_send = t->close_send,
-        .close_recv = t->close_recv,
-        .close_listen = t->close_listen,
-    };
-}
-
-static struct tarn_tcpx_v7 from_v8(const struct tarn_tcpx_v8 *t)
-{
-    return (struct tarn_tcpx_v7){
-        .name = t->name,
-        .init = t->init,
-        .devices = t->devices,
-        .listen = t->listen,
-        .connect = t->connect,
-        .accept = t->accept,
-        .reg_mr_dmabuf = t->reg_mr_dmabuf,
-        .dereg_mr = t->dereg_mr,
-        .isend = t->isend,
-        .irecv = t->irecv,
-        .iflush = t->iflush,
-        .test = t->test,
-        .close_send = t->close_send,
-        .close_recv = t->close_recv,
-        .close_listen = t->close_listen,
-        .irecv_consumed = t->irecv_consumed,
-    };
-}
-
 /* The first required member that is NULL. TCPX has no regMrDmaBuf; iflush is never called. */
 static const char *hole(const struct tarn_tcpx_plugin *p)
 {
-    const struct tarn_tcpx_v7 *c = &p->calls;
-    const bool properties = p->v6   ? p->v6->get_properties != NULL
-                            : p->v8 ? p->v8->get_properties != NULL
-                                    : c->get_properties != NULL;
+    const struct tarn_tcpx_table *c = &p->calls;
     const struct {
         const char *name;
         bool there;
     } needed[] = {
         {"devices", c->devices},
-        {"getProperties", properties},
+        {"getProperties", c->get_properties.v7},
         {"listen", c->listen},
-        {"connect", p->v6 ? p->v6->connect != NULL : c->connect != NULL},
-        {"accept", p->v6 ? p->v6->accept != NULL : c->accept != NULL},
-        {"regMr", p->v8 ? p->v8->reg_mr != NULL : c->reg_mr != NULL},
+        {"connect", c->connect.v7},
+        {"accept", c->accept.v7},
+        {"regMr", c->reg_mr.v6},
         {"deregMr", c->dereg_mr},
         {"isend", c->isend},
         {"irecv", c->irecv},
@@ -162,21 +115,22 @@ static const char *hole(const struct tarn_tcpx_plugin *p)
 /* Reads the table as it is now: some plugins export only its name and init(), which fills in the rest. */
 static bool read_table(struct library *l)
 {
-    struct tarn_tcpx_plugin *p = &l->plugin;
-    const struct tarn_tcpx_v7 *v7 = dlsym(l->handle, TARN_TCPX_SYMBOL_V7);
-    if (v7) {
-        p->version = 7;
-        p->calls = *v7;
-    } else if ((p->v8 = dlsym(l->handle, TARN_TCPX_SYMBOL_V8))) {
-        p->version = 8;
-        p->calls = from_v8(p->v8);
-    } else if ((p->v6 = dlsym(l->handle, TARN_TCPX_SYMBOL_V6))) {
-        p->version = 6;
-        p->calls = from_v6(p->v6);
-    } else {
-        return false;
+    static const struct {
+        const char *symbol;
+        int version;
+        size_t bytes;
+    } tables[] = {{TARN_TCPX_SYMBOL_V7, 7, sizeof(struct tarn_tcpx_table)},
+                  {TARN_TCPX_SYMBOL_V8, 8, sizeof(struct tarn_tcpx_table)},
+                  {TARN_TCPX_SYMBOL_V6, 6, TARN_TCPX_TABLE_V6}};
+    for (size_t i = 0; i < sizeof(tables) / sizeof(tables[0]); i++) {
+        const void *table = dlsym(l->handle, tables[i].symbol);
+        if (!table)
+            continue;
+        l->plugin.version = tables[i].version;
+        memcpy(&l->plugin.calls, table, tables[i].bytes);
+        return true;
     }
-    return true;
+    return false;
 }
 
 static int broken(const struct tarn_tcpx_plugin *p, const char *name, const char *when)
@@ -186,6 +140,14 @@ static int broken(const struct tarn_tcpx_plugin *p, const char *name, const char
         "tcpx plugin %s: %s is NULL in its table of version %d%s: it is broken, name another with "
         "tcpx-plugin",
         p->path, name, p->version, when);
+}
+
+static void set_name(struct tarn_tcpx_plugin *p)
+{
+    snprintf(p->name, sizeof(p->name), "%s", p->calls.name);
+    snprintf(p->word, sizeof(p->word), "%s", *p->name ? p->name : "-");
+    for (char *c = p->word; *c; c++)
+        *c = isgraph((unsigned char)*c) ? *c : '_';
 }
 
 static int take_symbols(struct library *l)
@@ -204,7 +166,7 @@ static int take_symbols(struct library *l)
                          p->path);
     if (!p->calls.name || !p->calls.init)
         return broken(p, p->calls.name ? "init" : "name", "");
-    snprintf(p->name, sizeof(p->name), "%s", p->calls.name);
+    set_name(p);
     p->gpudirect = strncmp(p->name, "GPUDirectTCPX", 13) == 0;
     l->looked = true;
     return 0;
@@ -242,27 +204,19 @@ static void describe(struct tarn_tcpx_device *d, int dev, const struct tarn_tcpx
     d->speed_mbit = props->speed;
 }
 
-/* Converts any version's properties to version 7's. */
+/* Version 6's are the beginning of version 7's. */
 static int get_properties(const struct tarn_tcpx_plugin *p, int dev, struct tarn_tcpx_properties_v7 *props)
 {
-    struct tarn_tcpx_properties_v6 v6 = {0};
     struct tarn_tcpx_properties_v8 v8 = {0};
-    int rc;
-    if (p->version == 7)
-        return p->calls.get_properties(dev, props);
-    if (p->v6) {
-        rc = p->v6->get_properties(dev, &v6);
-        *props = (struct tarn_tcpx_properties_v7){
-            .name = v6.name, .pci_path = v6.pci_path, .memory = v6.memory, .speed = v6.speed};
-    } else {
-        rc = p->v8->get_properties(dev, &v8);
-        *props = (struct tarn_tcpx_properties_v7){.name = v8.name,
-                                                  .pci_path = v8.pci_path,
-                                                  .memory = v8.memory,
-                                                  .speed = v8.speed,
-                                                  .device_type = v8.device_type,
-                                                  .device_version = v8.device_version};
-    }
+    if (p->version < 8)
+        return p->calls.get_properties.v7(dev, props);
+    int rc = p->calls.get_properties.v8(dev, &v8);
+    *props = (struct tarn_tcpx_properties_v7){.name = v8.name,
+                                              .pci_path = v8.pci_path,
+                                              .memory = v8.memory,
+                                              .speed = v8.speed,
+                                              .device_type = v8.device_type,
+                                              .device_version = v8.device_version};
     return rc;
 }
 
@@ -295,6 +249,7 @@ static int add_device(struct tarn_tcpx_plugin *p, int dev)
 static int add_devices(struct tarn_tcpx_plugin *p)
 {
     const char *interfaces = getenv(TARN_TCPX_INTERFACES_VARIABLE);
+    p->start = TARN_TCPX_AT_DEVICES;
     int n = 0, rc = p->calls.devices(&n);
     if ((rc || n <= 0) && !p->gpudirect)
         return tarn_fail(
@@ -308,6 +263,7 @@ static int add_devices(struct tarn_tcpx_plugin *p)
             "tcpx plugin %s: no device (devices gave %d): NCCL_GPUDIRECTTCPX_SOCKET_IFNAME names the "
             "interfaces it may use and is %.128s; they must be there and up",
             p->path, rc, interfaces ? interfaces : "not set");
+    p->start = TARN_TCPX_AT_PROPERTIES;
     for (int dev = 0; dev < n && dev < TARN_TCPX_DEVICES; dev++)
         if ((rc = add_device(p, dev)))
             return rc;
@@ -318,6 +274,7 @@ static int begin(struct library *l)
 {
     struct tarn_tcpx_plugin *p = &l->plugin;
     l->begun = true;
+    p->start = TARN_TCPX_AT_INIT;
     int rc = p->calls.init(tarn_tcpx_log_line);
     if (rc)
         return tarn_fail(
@@ -332,11 +289,8 @@ static int begin(struct library *l)
 
 static int start(struct library *l)
 {
-    if (l->begun) {
-        if (l->status)
-            tarn_last_error_set(l->error);
-        return l->status;
-    }
+    if (l->begun)
+        return tarn_reason_fail(&l->result);
     int rc = l->plugin.gpudirect ? check_driver(&l->plugin) : 0;
     if (rc == 0)
         rc = tarn_tcpx_env(l->plugin.gpudirect, &l->plugin.chunk_bytes);
@@ -344,10 +298,7 @@ static int start(struct library *l)
         return rc;
     l->plugin.window = tarn_tcpx_env_window();
     l->plugin.wait_ms = tarn_tcpx_env_wait_ms();
-    l->status = begin(l);
-    if (l->status)
-        snprintf(l->error, sizeof(l->error), "%s", tarn_last_error());
-    return l->status;
+    return tarn_reason_keep(&l->result, begin(l));
 }
 
 void tarn_tcpx_plugin_prepare(const char *path)

@@ -31,6 +31,7 @@
 #include "transport/tcpx/plugin/tcpx_abi.h"
 
 #define TARN_TCPX_PATH 256
+#define TARN_TCPX_NAME 64
 #define TARN_TCPX_DEVICES 16
 #define TARN_TCPX_GPUS 32
 #define TARN_TCPX_REQUESTS 16
@@ -49,11 +50,22 @@ struct tarn_tcpx_device {
     int speed_mbit;
 };
 
+/* What starting a plugin has come to. */
+enum tarn_tcpx_start {
+    TARN_TCPX_AT_DRIVER,
+    TARN_TCPX_AT_INIT,
+    TARN_TCPX_AT_DEVICES,
+    TARN_TCPX_AT_PROPERTIES
+};
+
 /* The right to accept, with bounce memory: exclusive until the first accept has succeeded. */
 enum tarn_tcpx_turn { TARN_TCPX_UNTRIED, TARN_TCPX_TAKEN, TARN_TCPX_ANYBODYS };
 
 struct tarn_tcpx_plugin {
-    char path[TARN_TCPX_PATH], name[64];
+    char path[TARN_TCPX_PATH], name[TARN_TCPX_NAME];
+    char word[TARN_TCPX_NAME]; /* the name as one word in ATTACH answers: handles are valid only for the same
+                                  plugin */
+    enum tarn_tcpx_start start;
     int version;          /* of the ABI: 6, 7 or 8 */
     bool gpudirect;       /* it is the plugin for TCPX */
     uint32_t chunk_bytes; /* size of the largest send */
@@ -61,15 +73,12 @@ struct tarn_tcpx_plugin {
     uint32_t wait_ms;     /* time that accept() itself takes */
     int ndevices;
     struct tarn_tcpx_device devices[TARN_TCPX_DEVICES];
-    /* used by the functions below; version 6 has no device handles and no consumed */
-    struct tarn_tcpx_v7 calls;
-    const struct tarn_tcpx_v6 *v6;
-    const struct tarn_tcpx_v8 *v8;
+    struct tarn_tcpx_table calls;          /* used by the functions below */
     struct tarn_tcpx_device_handle unused; /* for the sending end, which does not use it */
     /* tcpx_dial.c; the lock guards the fields below and all dials */
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    struct tarn_tcpx_dial *left, **left_last;      /* given up and not ended */
+    struct tarn_tcpx_dial *left;                   /* given up and not ended */
     uint32_t dials;                                /* number of threads */
     enum tarn_tcpx_turn turns[1 + TARN_TCPX_GPUS]; /* index 1 + i: GPU i; index 0: no GPU */
 };

@@ -12,26 +12,14 @@ int after_of(PyObject *o, void **event)
 {
     if (!o || o == Py_None)
         return 0;
-    PyObject *handle = o;
-
-    if (PyLong_Check(o))
-        Py_INCREF(o);
-    else
-        handle = PyObject_GetAttrString(o, "cuda_event");
-    if (!handle) {
-        PyErr_Clear();
-        return raise_type("after", o, "a torch.cuda.Event, or a cudaEvent_t as int");
-    }
-    uint64_t address = 0;
-    int rc = args_u64(handle, "after", &address);
-    Py_DECREF(handle);
-    *event = (void *)(uintptr_t)address;
-    if (address || rc < 0)
-        return rc;
+    if (args_handle(o, "after", "cuda_event", "a torch.cuda.Event, or a cudaEvent_t as int", event) < 0)
+        return -1;
+    if (*event)
+        return 0;
     return raise_why(TARN_E_INVALID, NULL, "after: the event was never recorded: record it first");
 }
 
-static uint64_t now_ms(void)
+uint64_t now_ms(void)
 {
     struct timespec t;
 

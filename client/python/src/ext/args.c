@@ -7,9 +7,12 @@
 
 static int intern(struct args_spec *spec)
 {
-    for (unsigned i = 0; i < spec->count; i++)
-        if (!spec->interned[i] && !(spec->interned[i] = PyUnicode_InternFromString(spec->names[i])))
+    unsigned n = 0;
+
+    for (; n < ARGS_MAX && spec->names[n]; n++)
+        if (!spec->interned[n] && !(spec->interned[n] = PyUnicode_InternFromString(spec->names[n])))
             return -1;
+    spec->count = n;
     return 0;
 }
 
@@ -64,7 +67,7 @@ static int place_keyword(const struct args_spec *spec, PyObject *name, PyObject 
 int args_parse(struct args_spec *spec, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames,
                PyObject **out)
 {
-    if (!spec->interned[spec->count - 1] && intern(spec) < 0)
+    if (spec->count == 0 && intern(spec) < 0)
         return -1;
     if (nargs > (Py_ssize_t)spec->positional) {
         PyErr_Format(PyExc_TypeError,
@@ -168,6 +171,22 @@ int args_u64(PyObject *o, const char *name, uint64_t *out)
         return refuse_number(o, name, "a whole number", "one from 0 to 2^64 - 1");
     *out = v;
     return 0;
+}
+
+int args_handle(PyObject *o, const char *name, const char *attribute, const char *needed, void **out)
+{
+    PyObject *handle = PyLong_Check(o) ? o : PyObject_GetAttrString(o, attribute);
+    uint64_t address = 0;
+
+    if (!handle) {
+        PyErr_Clear();
+        return raise_type(name, o, needed);
+    }
+    int rc = args_u64(handle, name, &address);
+    if (handle != o)
+        Py_DECREF(handle);
+    *out = (void *)(uintptr_t)address;
+    return rc;
 }
 
 PyObject *args_list(PyObject *o, const char *name, const char *needed)

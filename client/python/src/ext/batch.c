@@ -33,6 +33,7 @@ void batch_init(struct batch *b, struct client *c, bool writable)
     b->event = NULL;
     b->seen_begin = b->seen_end = 0;
     b->no_gpus = false;
+    b->why[0] = '\0';
 }
 
 int batch_reserve(struct batch *b, size_t n)

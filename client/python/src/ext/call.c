@@ -14,7 +14,6 @@
  */
 #include "ext.h"
 
-#include <stdio.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -47,21 +46,48 @@ int interrupted(void *unused)
     return rc;
 }
 
-static void keep_why(int rc, char why[WHY_BYTES])
+/* The lines of a logger may make calls of their own, so the sentence is kept. */
+static int keep_why(struct batch *b, int rc, const char *why)
 {
     if (rc != 0)
-        snprintf(why, WHY_BYTES, "%s", tarn_last_error());
+        PyOS_snprintf(b->why, sizeof b->why, "%s", why);
+    return rc;
 }
 
-int call_plain(plain_fn fn, void *arg, uint32_t timeout_ms, char why[WHY_BYTES])
+int call_plain(struct client *c, plain_fn fn, void *arg, uint32_t timeout_ms, PyObject *key)
 {
     int rc;
 
+    if (client_enter(c) < 0)
+        return -1;
     Py_BEGIN_ALLOW_THREADS
     rc = fn(arg, timeout_ms);
-    keep_why(rc, why);
     Py_END_ALLOW_THREADS
-    return PyErr_Occurred() ? EXT_RAISED : rc;
+    rc = raise_call(rc, key);
+    client_leave(c);
+    return rc;
+}
+
+bool call_failed_whole(int rc, const int32_t *first, size_t stride, size_t n)
+{
+    for (size_t i = 0; rc != 0 && i < n; i++)
+        if (*(const int32_t *)((const char *)first + i * stride) != 0)
+            return false;
+    return rc != 0;
+}
+
+PyObject *codes_of(const int32_t *first, size_t stride, size_t n)
+{
+    PyObject *list = PyList_New((Py_ssize_t)n);
+
+    for (size_t i = 0; list && i < n; i++) {
+        PyObject *v = PyLong_FromLong(*(const int32_t *)((const char *)first + i * stride));
+        if (!v)
+            Py_CLEAR(list);
+        else
+            PyList_SET_ITEM(list, (Py_ssize_t)i, v);
+    }
+    return list;
 }
 
 /* --- submitted ---------------------------------------------------------------------------------- */
@@ -108,11 +134,15 @@ int op_wait(struct client *c, struct op *op, uint32_t ms)
     return rc;
 }
 
-int op_finish(struct client *c, struct op *op, char why[WHY_BYTES])
+/* Continues after a submit that returned rc: waits for the end with the GIL, and checks for signals. When a
+ * handler raises, cancels the operation. */
+static int finish(struct batch *b, struct op *op, int rc)
 {
+    struct client *c = b->client;
     bool raised = false;
-    int rc;
 
+    if (rc != 0)
+        return keep_why(b, rc, tarn_last_error());
     do {
         Py_BEGIN_ALLOW_THREADS
         rc = op_wait(c, op, SIGNALS_MS);
@@ -124,48 +154,21 @@ int op_finish(struct client *c, struct op *op, char why[WHY_BYTES])
             Py_END_ALLOW_THREADS
         }
     } while (rc == TARN_E_TIMEOUT);
-    if (raised) {
-        if (rc == 0 && op->done.hits)
-            tarn_hits_free(op->done.hits);
+    if (raised)
         return EXT_RAISED;
-    }
-    if (rc == 0)
-        rc = op->done.status;
-    if (rc != 0)
-        snprintf(why, WHY_BYTES, "%s", op->done.error);
-    return rc;
-}
-
-/* Continues after a submit that returned rc. */
-static int finish_submit(struct client *c, struct op *op, int rc, char why[WHY_BYTES])
-{
-    if (rc != 0) {
-        keep_why(rc, why);
-        return rc;
-    }
-    return op_finish(c, op, why);
+    return keep_why(b, rc ? rc : op->done.status, op->done.error);
 }
 
 /* --- get ---------------------------------------------------------------------------------------- */
 
-static int get_blocking(struct batch *b, const struct tarn_get_options *o, char why[WHY_BYTES])
+static int get_blocking(struct batch *b, const struct tarn_get_options *o)
 {
     int rc;
 
     Py_BEGIN_ALLOW_THREADS
     rc = tarn_get(b->client->lib, b->items, b->n, o);
-    keep_why(rc, why);
     Py_END_ALLOW_THREADS
-    return PyErr_Occurred() ? EXT_RAISED : rc;
-}
-
-static int get_submitted(struct client *c, struct tarn_item *items, size_t n,
-                         const struct tarn_get_options *o, char why[WHY_BYTES])
-{
-    struct op op = {0};
-    int rc = tarn_submit_get(c->lib, items, n, o, (uint64_t)(uintptr_t)&op, &op.id);
-
-    return finish_submit(c, &op, rc, why);
+    return PyErr_Occurred() ? EXT_RAISED : keep_why(b, rc, tarn_last_error());
 }
 
 /* Finds the range of items that were left for later; false: none. */
@@ -182,31 +185,34 @@ static bool left_over(const struct batch *b, size_t *begin, size_t *end)
     return *end > 0;
 }
 
-int call_get(struct batch *b, const struct tarn_get_options *given, char why[WHY_BYTES])
+int call_get(struct batch *b, const struct tarn_get_options *given)
 {
     struct tarn_get_options o = *given;
     size_t begin = 0, end = b->n;
+    struct op op = {0};
+    int rc;
 
     if (cuda_after(b, &o.after) < 0)
         return EXT_RAISED;
     if (!in_main_thread())
-        return get_blocking(b, &o, why);
+        return get_blocking(b, &o);
     bool to_gpu = b->n > 0 && b->values[0].device != HOST_MEMORY;
     if (b->bytes <= (to_gpu ? QUICK_GPU_BYTES : QUICK_BYTES) && cuda_is_quiet(b)) {
         o.after = NULL;
         o.flags |= TARN_GET_NOW;
-        int rc = get_blocking(b, &o, why);
+        rc = get_blocking(b, &o);
         if (rc == 0 || rc == EXT_RAISED || !left_over(b, &begin, &end))
             return rc;
         o.flags &= ~(uint32_t)TARN_GET_NOW;
         o.hits_first = begin;
     }
-    return get_submitted(b->client, b->items + begin, end - begin, &o, why);
+    rc = tarn_submit_get(b->client->lib, b->items + begin, end - begin, &o, (uint64_t)(uintptr_t)&op, &op.id);
+    return finish(b, &op, rc);
 }
 
 /* --- the others --------------------------------------------------------------------------------- */
 
-int call_put(struct batch *b, const struct tarn_put_options *given, char why[WHY_BYTES])
+int call_put(struct batch *b, const struct tarn_put_options *given)
 {
     struct tarn_put_options o = *given;
     struct client *c = b->client;
@@ -217,45 +223,27 @@ int call_put(struct batch *b, const struct tarn_put_options *given, char why[WHY
         return EXT_RAISED;
     if (in_main_thread()) {
         rc = tarn_submit_put(c->lib, b->items, b->n, &o, (uint64_t)(uintptr_t)&op, &op.id);
-        return finish_submit(c, &op, rc, why);
+        return finish(b, &op, rc);
     }
     Py_BEGIN_ALLOW_THREADS
     rc = tarn_put(c->lib, b->items, b->n, &o);
-    keep_why(rc, why);
     Py_END_ALLOW_THREADS
-    return rc;
+    return keep_why(b, rc, tarn_last_error());
 }
 
-int call_lookup(struct client *c, const struct tarn_key *keys, size_t n, uint32_t timeout_ms,
-                struct tarn_hits **hits, char why[WHY_BYTES])
+int call_remove(struct batch *b, const struct tarn_key *keys, size_t n, int32_t *statuses,
+                uint32_t timeout_ms)
 {
-    struct tarn_lookup_options o = {.size = sizeof o, .timeout_ms = timeout_ms};
-    int rc;
-
-    Py_BEGIN_ALLOW_THREADS
-    rc = tarn_lookup(c->lib, keys, n, &o, hits);
-    keep_why(rc, why);
-    Py_END_ALLOW_THREADS
-    if (!PyErr_Occurred())
-        return rc;
-    if (rc == 0)
-        tarn_hits_free(*hits);
-    return EXT_RAISED;
-}
-
-int call_remove(struct client *c, const struct tarn_key *keys, size_t n, int32_t *statuses,
-                uint32_t timeout_ms, char why[WHY_BYTES])
-{
+    struct client *c = b->client;
     struct op op = {0};
     int rc;
 
     if (in_main_thread()) {
         rc = tarn_submit_remove(c->lib, keys, n, statuses, timeout_ms, (uint64_t)(uintptr_t)&op, &op.id);
-        return finish_submit(c, &op, rc, why);
+        return finish(b, &op, rc);
     }
     Py_BEGIN_ALLOW_THREADS
     rc = tarn_remove(c->lib, keys, n, statuses, timeout_ms);
-    keep_why(rc, why);
     Py_END_ALLOW_THREADS
-    return rc;
+    return keep_why(b, rc, tarn_last_error());
 }

@@ -130,17 +130,16 @@ static int log_to(struct client *c, PyObject *logger, struct tarn_options *o)
 static int open_lib(struct client *c, const struct tarn_options *o)
 {
     struct tarn_client *lib = NULL;
-    char why[WHY_BYTES];
     int rc;
 
     Py_BEGIN_ALLOW_THREADS
     rc = tarn_open(o, &lib);
-    if (rc != 0)
-        PyOS_snprintf(why, sizeof why, "%s", tarn_last_error());
     Py_END_ALLOW_THREADS
+    if (rc != 0)
+        raise_call(rc, NULL);
     lines_give(c->lines, c->logger);
     if (rc != 0)
-        return PyErr_Occurred() ? -1 : raise_code(rc, NULL, why);
+        return -1;
     pthread_mutex_init(&c->drain_lock, NULL);
     c->lib = lib;
     c->generation = generation;
@@ -237,27 +236,19 @@ static void client_dealloc(PyObject *self)
 
 /* --- the type ----------------------------------------------------------------------------------- */
 
-static PyObject *get_closed(PyObject *self, void *unused)
-{
-    (void)unused;
-    return PyBool_FromLong(((struct client *)self)->closed);
-}
-
 static PyObject *get_timeout(PyObject *self, void *unused)
 {
     (void)unused;
     return PyFloat_FromDouble(((struct client *)self)->timeout_ms / 1e3);
 }
 
-static PyObject *get_calls(PyObject *self, void *unused)
-{
-    (void)unused;
-    return PyLong_FromUnsignedLong(((struct client *)self)->calls);
-}
+static PyMemberDef members[] = {
+    {"_calls", T_UINT, offsetof(struct client, calls), READONLY, "Calls that run now."},
+    {"closed", T_BOOL, offsetof(struct client, closed), READONLY, "True from the beginning of close() on."},
+    {0},
+};
 
 static PyGetSetDef properties[] = {
-    {"_calls", get_calls, NULL, "Calls that run now.", NULL},
-    {"closed", get_closed, NULL, "True from the beginning of close() on.", NULL},
     {"timeout", get_timeout, NULL, "Default deadline of a call, seconds.", NULL},
     {0},
 };
@@ -270,12 +261,10 @@ static PyObject *client_stats(PyObject *self, PyObject *unused)
     (void)unused;
     if (client_enter(c) < 0)
         return NULL;
-    int rc = tarn_client_stats(c->lib, &s);
+    int rc = raise_call(tarn_client_stats(c->lib, &s), NULL);
     client_leave(c);
-    if (rc != 0) {
-        raise_code(rc, NULL, tarn_last_error());
+    if (rc < 0)
         return NULL;
-    }
     return Py_BuildValue("{sKsKsKsKsKsKsKsKsKsK}", "gets", s.gets, "get_bytes", s.get_bytes, "misses",
                          s.misses, "stale", s.stale, "puts", s.puts, "put_bytes", s.put_bytes, "errors",
                          s.errors, "directory_round_trips", s.directory_round_trips, "cached_descriptors",
@@ -301,5 +290,6 @@ PyTypeObject client_type = {
     .tp_dealloc = client_dealloc,
     .tp_weaklistoffset = offsetof(struct client, weakrefs),
     .tp_methods = base_methods,
+    .tp_members = members,
     .tp_getset = properties,
 };

@@ -7,24 +7,20 @@
  */
 #include "ext.h"
 
-#include <string.h>
+#include <stdio.h>
 
 /* "<f4": byte order, kind, size. */
 static int dtype_of_typestr(PyObject *typestr)
 {
-    static const struct {
-        const char *text;
-        int dtype;
-    } types[] = {
-        {"u1", TARN_U8},  {"u2", TARN_U16}, {"u4", TARN_U32}, {"u8", TARN_U64},   {"i1", TARN_I8},
-        {"i2", TARN_I16}, {"i4", TARN_I32}, {"i8", TARN_I64}, {"b1", TARN_BOOL},  {"f2", TARN_F16},
-        {"f4", TARN_F32}, {"f8", TARN_F64}, {"c8", TARN_C64}, {"c16", TARN_C128},
-    };
     const char *text = typestr && PyUnicode_Check(typestr) ? PyUnicode_AsUTF8(typestr) : NULL;
+    unsigned bytes;
+    int end = 0, dtype = -1;
+    char kind;
 
-    for (size_t i = 0; text && i < sizeof types / sizeof types[0]; i++)
-        if ((text[0] == '<' || text[0] == '|' || text[0] == '=') && strcmp(text + 1, types[i].text) == 0)
-            return types[i].dtype;
+    if (text && sscanf(text, "%*1[<|=]%c%2u%n", &kind, &bytes, &end) == 2 && !text[end])
+        dtype = dtype_of_kind(kind, bytes);
+    if (dtype >= 0)
+        return dtype;
     return raise_why(
         TARN_E_UNSUPPORTED, NULL,
         "__cuda_array_interface__: typestr '%s': the store has no such type: give the bytes, as '|u1'",

@@ -160,40 +160,36 @@ int dtype_of_object(PyObject *o)
     return dtype;
 }
 
+int dtype_of_kind(char kind, Py_ssize_t bytes)
+{
+    static const struct {
+        char kind;
+        uint8_t bytes;
+        enum tarn_dtype dtype;
+    } kinds[] = {
+        {'u', 1, TARN_U8},  {'u', 2, TARN_U16}, {'u', 4, TARN_U32}, {'u', 8, TARN_U64},   {'i', 1, TARN_I8},
+        {'i', 2, TARN_I16}, {'i', 4, TARN_I32}, {'i', 8, TARN_I64}, {'b', 1, TARN_BOOL},  {'f', 2, TARN_F16},
+        {'f', 4, TARN_F32}, {'f', 8, TARN_F64}, {'c', 8, TARN_C64}, {'c', 16, TARN_C128},
+    };
+
+    for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++)
+        if (kinds[i].kind == kind && kinds[i].bytes == bytes)
+            return (int)kinds[i].dtype;
+    return -1;
+}
+
 /* For the struct module's letters; itemsize tells an integer's size. */
 static int of_letter(char letter, Py_ssize_t itemsize)
 {
-    static const enum tarn_dtype unsigneds[] = {TARN_U8, TARN_U16, TARN_U32, TARN_U64};
-    static const enum tarn_dtype signeds[] = {TARN_I8, TARN_I16, TARN_I32, TARN_I64};
-    int size = itemsize == 1 ? 0 : itemsize == 2 ? 1 : itemsize == 4 ? 2 : itemsize == 8 ? 3 : -1;
-
-    switch (letter) {
-    case 'B':
-    case 'H':
-    case 'I':
-    case 'L':
-    case 'Q':
-    case 'N':
-    case 'c':
-        return size < 0 ? -1 : (int)unsigneds[size];
-    case 'b':
-    case 'h':
-    case 'i':
-    case 'l':
-    case 'q':
-    case 'n':
-        return size < 0 ? -1 : (int)signeds[size];
-    case '?':
-        return TARN_BOOL;
-    case 'e':
-        return TARN_F16;
-    case 'f':
-        return TARN_F32;
-    case 'd':
-        return TARN_F64;
-    default:
-        return -1;
-    }
+    if (strchr("BHILQNc", letter))
+        return dtype_of_kind('u', itemsize);
+    if (strchr("bhilqn", letter))
+        return dtype_of_kind('i', itemsize);
+    return letter == '?'   ? TARN_BOOL
+           : letter == 'e' ? TARN_F16
+           : letter == 'f' ? TARN_F32
+           : letter == 'd' ? TARN_F64
+                           : -1;
 }
 
 int dtype_of_format(const char *format, Py_ssize_t itemsize)

@@ -34,6 +34,25 @@ int raise_code(int code, PyObject *key, const char *why)
     return -1;
 }
 
+int raise_call(int rc, PyObject *key)
+{
+    if (PyErr_Occurred())
+        return -1;
+    return rc == 0 ? 0 : raise_code(rc, key, tarn_last_error());
+}
+
+PyObject *take_exception(void)
+{
+    PyObject *type, *value, *trace;
+
+    PyErr_Fetch(&type, &value, &trace);
+    PyObject *text = value ? PyObject_Str(value) : NULL;
+    Py_XDECREF(type);
+    Py_XDECREF(value);
+    Py_XDECREF(trace);
+    return text;
+}
+
 int raise_why(int code, PyObject *key, const char *fmt, ...)
 {
     char why[WHY_BYTES];

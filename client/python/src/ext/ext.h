@@ -53,7 +53,13 @@ enum {
 
 /* Raises the exception of the code; key (str or bytes) and why may be NULL. Always returns -1. */
 int raise_code(int code, PyObject *key, const char *why);
+/* After a call of libtarn, before this thread makes another: 0, or -1 with an exception: that of a signal's
+ * handler, else one of the code and the last error. */
+int raise_call(int rc, PyObject *key);
 int raise_why(int code, PyObject *key, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+/* Ends the pending exception. Returns its text, a new reference; NULL, perhaps with an exception: it has
+ * none. */
+PyObject *take_exception(void);
 /* Registers what makes exceptions: a callable (code, key, why) -> exception, tarn._errors.make. */
 PyObject *error_set_maker(PyObject *module, PyObject *maker);
 
@@ -82,9 +88,11 @@ void arena_free(struct arena *a);
  * first `positional` may be given without a name. */
 struct args_spec {
     const char *function;
-    unsigned required, positional, count;
+    unsigned required, positional;
     const char *names[ARGS_MAX];
-    PyObject *interned[ARGS_MAX]; /* filled at the first use */
+    /* filled at the first use */
+    unsigned count;
+    PyObject *interned[ARGS_MAX];
 };
 
 /* out[i]: a borrowed reference, or NULL if it was not given. None stays Py_None. */
@@ -96,6 +104,8 @@ int args_number(PyObject *o, const char *name, uint32_t least, uint32_t most, ui
 int args_u64(PyObject *o, const char *name, uint64_t *out);
 int args_text(PyObject *o, const char *name, const char **out);
 int args_flag(PyObject *o, const char *name, uint32_t flag, uint32_t *flags);
+/* A CUDA handle: an int, or an object of torch's that has it as this attribute. Sets *out. */
+int args_handle(PyObject *o, const char *name, const char *attribute, const char *needed, void **out);
 /* A new list or tuple of an iterable's items; str and bytes are refused. */
 PyObject *args_list(PyObject *o, const char *name, const char *needed);
 bool is_mapping(PyObject *o);
@@ -170,6 +180,8 @@ int layout_of(struct batch *b, PyObject *o, struct layout *l);
 int layout_pieces(struct batch *b, const struct layout *l, int skip, Py_ssize_t offset, struct value *v);
 /* The dtype of "float32" (NumPy's and torch's names), or -1 without an exception. */
 int dtype_of_framework(const char *name);
+/* For NumPy's letter of a kind (u, i, f, c, b) and bytes; -1 without an exception. */
+int dtype_of_kind(char kind, Py_ssize_t bytes);
 /* For a format of the buffer protocol; -1 with an exception. */
 int dtype_of_format(const char *format, Py_ssize_t itemsize);
 /* For a dtype given by name or as an object of NumPy's or torch's; -1 with an exception. */
@@ -261,6 +273,7 @@ struct batch {
     uintptr_t seen_begin, seen_end;
     int seen_device;
     bool no_gpus;
+    char why[WHY_BYTES]; /* the failed call's sentence; "" else */
 };
 
 void batch_init(struct batch *b, struct client *c, bool writable);
@@ -301,21 +314,16 @@ int ops_take(struct client *c);
 bool op_complete(struct client *c, struct op *op);
 /* 0: op->done is set. TARN_E_TIMEOUT: not within ms. Runs without the GIL. */
 int op_wait(struct client *c, struct op *op, uint32_t ms);
-/* Waits for the end with the GIL, and checks for signals. EXT_RAISED: a signal handler raised, and the
- * operation was canceled. Else libtarn's code of the operation, with its sentence in why. */
-int op_finish(struct client *c, struct op *op, char why[WHY_BYTES]);
 
 /*
  * Blocking calls with the GIL released. They can be interrupted in the thread where Python checks for
- * signals (the main thread). They return libtarn's code, with its sentence in why, or EXT_RAISED if a
+ * signals (the main thread). They return libtarn's code, with its sentence in b->why, or EXT_RAISED if a
  * signal handler raised.
  */
-int call_get(struct batch *b, const struct tarn_get_options *o, char why[WHY_BYTES]);
-int call_put(struct batch *b, const struct tarn_put_options *o, char why[WHY_BYTES]);
-int call_lookup(struct client *c, const struct tarn_key *keys, size_t n, uint32_t timeout_ms,
-                struct tarn_hits **hits, char why[WHY_BYTES]);
-int call_remove(struct client *c, const struct tarn_key *keys, size_t n, int32_t *statuses,
-                uint32_t timeout_ms, char why[WHY_BYTES]);
+int call_get(struct batch *b, const struct tarn_get_options *o);
+int call_put(struct batch *b, const struct tarn_put_options *o);
+int call_remove(struct batch *b, const struct tarn_key *keys, size_t n, int32_t *statuses,
+                uint32_t timeout_ms);
 
 /* Does Python check for signals in this thread? */
 bool in_main_thread(void);
@@ -324,13 +332,15 @@ bool in_main_thread(void);
 int interrupted(void *unused);
 /* Called without the GIL. */
 typedef int (*plain_fn)(void *arg, uint32_t timeout_ms);
-/* For calls without a submitted twin. Returns fn's code, with libtarn's sentence in why, or EXT_RAISED. */
-int call_plain(plain_fn fn, void *arg, uint32_t timeout_ms, char why[WHY_BYTES]);
+/* Enters the client and makes a call without a submitted twin. 0, or -1 with an exception about key. */
+int call_plain(struct client *c, plain_fn fn, void *arg, uint32_t timeout_ms, PyObject *key);
 
 /* --- after.c ------------------------------------------------------------------------------------ */
 
 /* The event of an argument `after`: a torch.cuda.Event or an int. *event is unchanged for NULL or None. */
 int after_of(PyObject *o, void **event);
+/* Milliseconds of the monotonic clock. */
+uint64_t now_ms(void);
 /* Waits until the event has passed. event NULL: until the earlier work of the batch's streams is done. */
 int after_wait(struct batch *b, void *event, uint32_t timeout_ms);
 
@@ -349,13 +359,14 @@ struct hits {
     PyObject_HEAD struct tarn_hits *lib;
     struct client *client;
     size_t pages;
-    bool prefix; /* of match_prefix() */
 };
 
 extern PyTypeObject hits_type, view_type, session_type, operation_type, registration_type;
 extern PyMethodDef get_methods[], put_methods[], lookup_methods[], view_methods[], session_methods[],
     operation_methods[], submit_methods[], manage_methods[], register_methods[];
 PyObject *transports(PyObject *module, PyObject *unused);
+/* __enter__() of a type that is open already. */
+PyObject *return_self(PyObject *self, PyObject *unused);
 #define PUT_OPTIONS "replace", "pin", "ttl", "replicas", "place", "timeout"
 /* The last six arguments of every put: replace, pin, ttl, replicas, place, timeout. */
 int put_options(PyObject *const *arg, struct tarn_put_options *o);
@@ -364,14 +375,16 @@ int get_fill(struct batch *b, PyObject *keys, PyObject *values);
 /* Checks items after the call: the objects must match the values, unless bytes were asked for. */
 void get_check(struct batch *b);
 /* Did the call as a whole fail, so that items have no outcome? A failed item is no failure of the call. */
+bool call_failed_whole(int rc, const int32_t *first, size_t stride, size_t n);
 bool get_failed_whole(const struct batch *b, int rc);
 /* For each item bytes or its code; for each item (status, TensorInfo or None). */
 PyObject *get_outcomes(const struct batch *b);
 PyObject *get_fetched(const struct batch *b);
 /* From a mapping, or an iterable of (key, value). */
 int put_fill(struct batch *b, PyObject *pairs);
+/* A list of n statuses, which lie `stride` bytes apart. */
+PyObject *codes_of(const int32_t *first, size_t stride, size_t n);
 PyObject *put_codes(const struct batch *b);
-PyObject *codes_of(const int32_t *statuses, size_t n);
 /* Takes ownership of lib, even on failure. */
 PyObject *hits_new(struct client *c, struct tarn_hits *lib, uint32_t stride);
 /* Cancels all operations in flight, as close() does first. */

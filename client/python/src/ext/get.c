@@ -38,19 +38,14 @@ int raise_mismatch(PyObject *key, const struct tarn_tensor *stored, const struct
 
 /* --- one ---------------------------------------------------------------------------------------- */
 
-static struct args_spec get_into_args = {.function = "get_into",
-                                         .required = 2,
-                                         .positional = 2,
-                                         .count = 4,
-                                         .names = {"key", "value", "offset", "timeout"}};
+static struct args_spec get_into_args = {
+    .function = "get_into", .required = 2, .positional = 2, .names = {"key", "value", "offset", "timeout"}};
 
 static PyObject *get_one(struct client *c, struct batch *b, PyObject *key, struct tarn_get_options *o)
 {
-    char why[WHY_BYTES];
-
     if (client_enter(c) < 0)
         return NULL;
-    int rc = call_get(b, o, why);
+    int rc = call_get(b, o);
     client_leave(c);
     if (rc == EXT_RAISED)
         return NULL;
@@ -62,7 +57,7 @@ static PyObject *get_one(struct client *c, struct batch *b, PyObject *key, struc
         }
     }
     if (rc != 0) {
-        raise_code(rc, key, why);
+        raise_code(rc, key, b->why);
         return NULL;
     }
     return info_new(&b->items[0].tensor);
@@ -101,12 +96,10 @@ static PyObject *get_into(PyObject *self, PyObject *const *args, Py_ssize_t narg
 static struct args_spec get_into_many_args = {.function = "get_into_many",
                                               .required = 2,
                                               .positional = 2,
-                                              .count = 4,
                                               .names = {"keys", "values", "hits", "timeout"}};
 static struct args_spec fetch_many_args = {.function = "_fetch_many",
                                            .required = 2,
                                            .positional = 2,
-                                           .count = 4,
                                            .names = {"keys", "values", "hits", "timeout"}};
 
 /* keys and values: two sequences of equal length, or values is one array of rows. */
@@ -163,50 +156,52 @@ PyObject *get_outcomes(const struct batch *b)
     return list;
 }
 
-/* Did the call as a whole fail, so that items have no outcome? A failed item is no failure of the call. */
 bool get_failed_whole(const struct batch *b, int rc)
 {
-    if (rc == 0)
-        return false;
-    for (size_t i = 0; i < b->n; i++)
-        if (b->items[i].status != 0)
-            return false;
-    return true;
+    return call_failed_whole(rc, &b->items->status, sizeof *b->items, b->n);
 }
 
-/* Makes the call. 0, or -1 with an exception if it failed as a whole. why: the first failed item's
- * sentence, else "". */
-static int run_many(struct client *c, struct batch *b, PyObject *hits, struct tarn_get_options *o,
-                    char why[WHY_BYTES])
+/* Makes the call. 0, or -1 with an exception if it failed as a whole. */
+static int run_many(struct client *c, struct batch *b, PyObject *hits, struct tarn_get_options *o)
 {
-    why[0] = '\0';
     if (hits_of(hits, c, b->n, &o->hits) < 0 || client_enter(c) < 0)
         return -1;
-    int rc = call_get(b, o, why);
+    int rc = call_get(b, o);
     client_leave(c);
     if (rc == EXT_RAISED)
         return -1;
-    return get_failed_whole(b, rc) ? raise_code(rc, NULL, why) : 0;
+    return get_failed_whole(b, rc) ? raise_code(rc, NULL, b->why) : 0;
+}
+
+/* arg: keys, values, hits, timeout. */
+static PyObject *get_many(PyObject *self, PyObject *const *arg, PyObject *(*result_of)(struct batch *b))
+{
+    struct client *c = (struct client *)self;
+    struct tarn_get_options o = {.size = sizeof o};
+    PyObject *result = NULL;
+    struct batch b;
+
+    batch_init(&b, c, true);
+    if (get_fill(&b, arg[0], arg[1]) == 0 && args_seconds(arg[3], "timeout", &o.timeout_ms) == 0 &&
+        run_many(c, &b, arg[2], &o) == 0)
+        result = result_of(&b);
+    batch_free(&b);
+    return result;
+}
+
+static PyObject *checked_outcomes(struct batch *b)
+{
+    get_check(b);
+    return get_outcomes(b);
 }
 
 static PyObject *get_into_many(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
 {
-    struct client *c = (struct client *)self;
-    struct tarn_get_options o = {.size = sizeof o};
-    PyObject *arg[4], *result = NULL;
-    char why[WHY_BYTES];
-    struct batch b;
+    PyObject *arg[4];
 
-    if (args_parse(&get_into_many_args, args, nargs, kwnames, arg) < 0)
-        return NULL;
-    batch_init(&b, c, true);
-    if (get_fill(&b, arg[0], arg[1]) == 0 && args_seconds(arg[3], "timeout", &o.timeout_ms) == 0 &&
-        run_many(c, &b, arg[2], &o, why) == 0) {
-        get_check(&b);
-        result = get_outcomes(&b);
-    }
-    batch_free(&b);
-    return result;
+    return args_parse(&get_into_many_args, args, nargs, kwnames, arg) < 0
+               ? NULL
+               : get_many(self, arg, checked_outcomes);
 }
 
 /* --- bytes first, then what they are ------------------------------------------------------------ */
@@ -234,24 +229,20 @@ PyObject *get_fetched(const struct batch *b)
     return list;
 }
 
+/* The sentence is the first failed item's. */
+static PyObject *fetched_and_why(struct batch *b)
+{
+    return Py_BuildValue("(NN)", get_fetched(b),
+                         PyUnicode_DecodeUTF8(b->why, (Py_ssize_t)strlen(b->why), "replace"));
+}
+
 /* For get(), whose buffers have a guessed size: returns what there is. ([(status, TensorInfo)], sentence). */
 static PyObject *fetch_many(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
 {
-    struct client *c = (struct client *)self;
-    struct tarn_get_options o = {.size = sizeof o};
-    PyObject *arg[4], *result = NULL;
-    char why[WHY_BYTES];
-    struct batch b;
+    PyObject *arg[4];
 
-    if (args_parse(&fetch_many_args, args, nargs, kwnames, arg) < 0)
-        return NULL;
-    batch_init(&b, c, true);
-    if (get_fill(&b, arg[0], arg[1]) == 0 && args_seconds(arg[3], "timeout", &o.timeout_ms) == 0 &&
-        run_many(c, &b, arg[2], &o, why) == 0)
-        result = Py_BuildValue("(NN)", get_fetched(&b),
-                               PyUnicode_DecodeUTF8(why, (Py_ssize_t)strlen(why), "replace"));
-    batch_free(&b);
-    return result;
+    return args_parse(&fetch_many_args, args, nargs, kwnames, arg) < 0 ? NULL
+                                                                       : get_many(self, arg, fetched_and_why);
 }
 
 PyMethodDef get_methods[] = {

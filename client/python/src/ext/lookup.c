@@ -2,6 +2,8 @@
 /* Look-ups: the Hits type, match_prefix, exists; and remove. */
 #include "ext.h"
 
+#include <structmember.h>
+
 /* --- Hits --------------------------------------------------------------------------------------- */
 
 static void hits_dealloc(PyObject *self)
@@ -54,12 +56,6 @@ static PyObject *hits_states(PyObject *self, void *unused)
     return list;
 }
 
-static PyObject *hits_pages(PyObject *self, void *unused)
-{
-    (void)unused;
-    return PyLong_FromSize_t(((struct hits *)self)->pages);
-}
-
 static PyObject *hits_tensor(PyObject *self, PyObject *index)
 {
     struct hits *h = (struct hits *)self;
@@ -84,8 +80,13 @@ static PyMethodDef hits_methods[] = {
     {0},
 };
 
+static PyMemberDef hits_members[] = {
+    {"pages", T_PYSSIZET, offsetof(struct hits, pages), READONLY,
+     "Leading pages (of `stride` keys) that can be read."},
+    {0},
+};
+
 static PyGetSetDef hits_properties[] = {
-    {"pages", hits_pages, NULL, "Leading pages (of `stride` keys) that can be read.", NULL},
     {"states", hits_states, NULL, "MISS, HIT or NODE_DOWN of each key.", NULL},
     {0},
 };
@@ -101,6 +102,7 @@ PyTypeObject hits_type = {
     .tp_dealloc = hits_dealloc,
     .tp_as_sequence = &hits_sequence,
     .tp_methods = hits_methods,
+    .tp_members = hits_members,
     .tp_getset = hits_properties,
 };
 
@@ -149,30 +151,29 @@ PyObject *hits_new(struct client *c, struct tarn_hits *lib, uint32_t stride)
 /* --- look-ups ----------------------------------------------------------------------------------- */
 
 static struct args_spec lookup_args = {
-    .function = "lookup", .required = 1, .positional = 1, .count = 2, .names = {"keys", "timeout"}};
-static struct args_spec match_args = {.function = "match_prefix",
-                                      .required = 1,
-                                      .positional = 1,
-                                      .count = 3,
-                                      .names = {"keys", "timeout", "stride"}};
+    .function = "lookup", .required = 1, .positional = 1, .names = {"keys", "timeout"}};
+static struct args_spec match_args = {
+    .function = "match_prefix", .required = 1, .positional = 1, .names = {"keys", "timeout", "stride"}};
 static struct args_spec exists_args = {
-    .function = "exists", .required = 1, .positional = 1, .count = 2, .names = {"keys", "timeout"}};
+    .function = "exists", .required = 1, .positional = 1, .names = {"keys", "timeout"}};
 static struct args_spec remove_args = {
-    .function = "remove", .required = 1, .positional = 1, .count = 2, .names = {"keys", "timeout"}};
+    .function = "remove", .required = 1, .positional = 1, .names = {"keys", "timeout"}};
 
 /* Looks keys[0..n) up; an exception on failure. Use the hits before client_leave(). */
 static int look_up(struct client *c, const struct tarn_key *keys, size_t n, PyObject *timeout,
                    struct tarn_hits **hits)
 {
-    char why[WHY_BYTES];
-    uint32_t ms = 0;
+    struct tarn_lookup_options o = {.size = sizeof o};
+    int rc;
 
-    if (args_seconds(timeout, "timeout", &ms) < 0)
+    if (args_seconds(timeout, "timeout", &o.timeout_ms) < 0)
         return -1;
-    int rc = call_lookup(c, keys, n, ms, hits, why);
-    if (rc == 0 || rc == EXT_RAISED)
-        return rc == 0 ? 0 : -1;
-    return raise_code(rc, NULL, why);
+    Py_BEGIN_ALLOW_THREADS
+    rc = tarn_lookup(c->lib, keys, n, &o, hits);
+    Py_END_ALLOW_THREADS
+    if (rc == 0 && PyErr_Occurred())
+        tarn_hits_free(*hits);
+    return raise_call(rc, NULL);
 }
 
 static PyObject *look_up_all(struct client *c, PyObject *keys, PyObject *timeout, uint32_t stride)
@@ -254,54 +255,37 @@ static PyObject *exists(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
 
 /* --- remove ------------------------------------------------------------------------------------- */
 
-PyObject *codes_of(const int32_t *statuses, size_t n)
-{
-    PyObject *list = PyList_New((Py_ssize_t)n);
-
-    for (size_t i = 0; list && i < n; i++) {
-        PyObject *v = PyLong_FromLong(statuses[i]);
-        if (!v)
-            Py_CLEAR(list);
-        else
-            PyList_SET_ITEM(list, (Py_ssize_t)i, v);
-    }
-    return list;
-}
-
 static PyObject *remove_all(struct client *c, struct batch *b, const struct tarn_key *k, size_t n,
                             uint32_t ms)
 {
     int32_t *statuses = arena_zalloc(&b->arena, (n ? n : 1) * sizeof *statuses);
-    char why[WHY_BYTES];
 
     if (!statuses || client_enter(c) < 0)
         return NULL;
-    int rc = call_remove(c, k, n, statuses, ms, why);
+    int rc = call_remove(b, k, n, statuses, ms);
     client_leave(c);
-    bool told = rc == 0;
-    for (size_t i = 0; !told && i < n; i++)
-        told = statuses[i] != 0;
-    if (told && rc != EXT_RAISED)
-        return codes_of(statuses, n);
-    if (rc != EXT_RAISED)
-        raise_code(rc, NULL, why);
+    if (rc == EXT_RAISED)
+        return NULL;
+    if (!call_failed_whole(rc, statuses, sizeof *statuses, n))
+        return codes_of(statuses, sizeof *statuses, n);
+    raise_code(rc, NULL, b->why);
     return NULL;
 }
 
 /* True: removed. False: there was none. */
-static PyObject *remove_one(struct client *c, PyObject *key, const struct tarn_key *k, uint32_t ms)
+static PyObject *remove_one(struct client *c, struct batch *b, PyObject *key, const struct tarn_key *k,
+                            uint32_t ms)
 {
-    char why[WHY_BYTES];
     int32_t status = 0;
 
     if (client_enter(c) < 0)
         return NULL;
-    int rc = call_remove(c, k, 1, &status, ms, why);
+    int rc = call_remove(b, k, 1, &status, ms);
     client_leave(c);
     if (rc == 0 || rc == TARN_E_NOT_FOUND)
         return PyBool_FromLong(rc == 0);
     if (rc != EXT_RAISED)
-        raise_code(rc, key, why);
+        raise_code(rc, key, b->why);
     return NULL;
 }
 
@@ -319,7 +303,7 @@ static PyObject *remove_(PyObject *self, PyObject *const *args, Py_ssize_t nargs
     batch_init(&b, c, false);
     if (is_one_key(arg[0])) {
         if (batch_set_key(&b, 0, arg[0], &one) == 0)
-            result = remove_one(c, arg[0], &one, ms);
+            result = remove_one(c, &b, arg[0], &one, ms);
     } else if (batch_keys(&b, arg[0], &k, &n) == 0) {
         result = remove_all(c, &b, k, n, ms);
     }

@@ -7,8 +7,6 @@
  */
 #include "ext.h"
 
-#include <stdio.h>
-
 /* What a call gathers, or whom it tells. */
 struct gather {
     struct client *client;
@@ -115,26 +113,17 @@ static int ask_nodes(void *arg, uint32_t ms)
 /* fn(g); the list, or NULL with an exception about key. */
 static PyObject *gather(struct gather *g, plain_fn fn, PyObject *timeout, PyObject *key)
 {
-    char why[WHY_BYTES];
     uint32_t ms = 0;
-    int rc = EXT_RAISED;
 
     if (args_seconds(timeout, "timeout", &ms) < 0 || !(g->list = PyList_New(0)))
         return NULL;
-    if (client_enter(g->client) == 0) {
-        rc = call_plain(fn, g, ms, why);
-        client_leave(g->client);
-    }
-    if (rc == 0)
-        return g->list;
-    Py_DECREF(g->list);
-    if (rc != EXT_RAISED)
-        raise_code(rc, key, why);
-    return NULL;
+    if (call_plain(g->client, fn, g, ms, key) < 0)
+        Py_CLEAR(g->list);
+    return g->list;
 }
 
 static struct args_spec stat_args = {
-    .function = "stat", .required = 1, .positional = 2, .count = 2, .names = {"key", "timeout"}};
+    .function = "stat", .required = 1, .positional = 2, .names = {"key", "timeout"}};
 
 static PyObject *client_stat(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
 {
@@ -151,8 +140,7 @@ static PyObject *client_stat(PyObject *self, PyObject *const *args, Py_ssize_t n
     return list;
 }
 
-static struct args_spec list_args = {
-    .function = "list", .required = 0, .positional = 2, .count = 2, .names = {"match", "timeout"}};
+static struct args_spec list_args = {.function = "list", .positional = 2, .names = {"match", "timeout"}};
 
 static PyObject *client_list(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
 {
@@ -164,8 +152,7 @@ static PyObject *client_list(PyObject *self, PyObject *const *args, Py_ssize_t n
     return gather(&g, ask_list, arg[1], NULL);
 }
 
-static struct args_spec nodes_args = {
-    .function = "nodes", .required = 0, .positional = 1, .count = 1, .names = {"timeout"}};
+static struct args_spec nodes_args = {.function = "nodes", .positional = 1, .names = {"timeout"}};
 
 static PyObject *client_nodes(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
 {
@@ -221,37 +208,33 @@ static int on_event(void *arg, const char *what, const struct tarn_key *key, con
     return yes < 0 ? EXT_RAISED : !yes;
 }
 
+static int ask_events(void *arg, uint32_t ms)
+{
+    struct gather *g = arg;
+    int rc = tarn_events(g->client->lib, ms, on_event, g);
+
+    return rc < 0 ? rc : 0; /* above 0: fn has ended it */
+}
+
 /* Calls fn for each event, for this many seconds or until fn returns something false. */
 static PyObject *client_events(PyObject *self, PyObject *args)
 {
     struct gather g = {.client = (struct client *)self};
     PyObject *timeout;
-    char why[WHY_BYTES];
     uint32_t ms = 0;
-    int rc;
 
     if (!PyArg_ParseTuple(args, "OO", &g.fn, &timeout) || args_seconds(timeout, "timeout", &ms) < 0 ||
-        client_enter(g.client) < 0)
+        call_plain(g.client, ask_events, &g, ms, NULL) < 0)
         return NULL;
-    Py_BEGIN_ALLOW_THREADS;
-    rc = tarn_events(g.client->lib, ms, on_event, &g);
-    if (rc < 0)
-        snprintf(why, sizeof why, "%s", tarn_last_error());
-    Py_END_ALLOW_THREADS;
-    client_leave(g.client);
-    if (rc == EXT_RAISED || PyErr_Occurred())
-        return NULL;
-    if (rc >= 0)
-        Py_RETURN_NONE;
-    raise_code(rc, NULL, why);
-    return NULL;
+    Py_RETURN_NONE;
 }
 
 /* --- marks -------------------------------------------------------------------------------------- */
 
 struct mark {
     struct client *client;
-    struct tarn_key key;
+    struct tarn_key key, *keys;
+    size_t n;
     uint32_t ttl_ms;
 };
 
@@ -269,29 +252,31 @@ static int ask_unpin(void *arg, uint32_t ms)
     return tarn_unpin(m->client->lib, &m->key, ms);
 }
 
+static int ask_touch(void *arg, uint32_t ms)
+{
+    const struct mark *m = arg;
+
+    (void)ms;
+    return tarn_touch(m->client->lib, m->keys, m->n);
+}
+
 static PyObject *mark_one(struct mark *m, plain_fn fn, PyObject *key, PyObject *timeout)
 {
-    char why[WHY_BYTES];
     struct batch b;
     uint32_t ms = 0;
-    int rc = EXT_RAISED;
+    int rc = -1;
 
     batch_init(&b, m->client, false);
-    if (args_seconds(timeout, "timeout", &ms) == 0 && batch_set_key(&b, 0, key, &m->key) == 0 &&
-        client_enter(m->client) == 0) {
-        rc = call_plain(fn, m, ms, why);
-        client_leave(m->client);
-    }
+    if (args_seconds(timeout, "timeout", &ms) == 0 && batch_set_key(&b, 0, key, &m->key) == 0)
+        rc = call_plain(m->client, fn, m, ms, key);
     batch_free(&b);
-    if (rc == 0)
-        Py_RETURN_NONE;
-    if (rc != EXT_RAISED)
-        raise_code(rc, key, why);
-    return NULL;
+    if (rc < 0)
+        return NULL;
+    Py_RETURN_NONE;
 }
 
 static struct args_spec pin_args = {
-    .function = "pin", .required = 1, .positional = 2, .count = 3, .names = {"key", "ttl", "timeout"}};
+    .function = "pin", .required = 1, .positional = 2, .names = {"key", "ttl", "timeout"}};
 
 static PyObject *client_pin(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
 {
@@ -304,7 +289,7 @@ static PyObject *client_pin(PyObject *self, PyObject *const *args, Py_ssize_t na
 }
 
 static struct args_spec unpin_args = {
-    .function = "unpin", .required = 1, .positional = 1, .count = 2, .names = {"key", "timeout"}};
+    .function = "unpin", .required = 1, .positional = 1, .names = {"key", "timeout"}};
 
 static PyObject *client_unpin(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
 {
@@ -318,31 +303,22 @@ static PyObject *client_unpin(PyObject *self, PyObject *const *args, Py_ssize_t 
 
 static PyObject *client_touch(PyObject *self, PyObject *keys)
 {
-    struct client *c = (struct client *)self;
-    char why[WHY_BYTES];
-    struct tarn_key one, *k = &one;
+    struct mark m = {.client = (struct client *)self};
     struct batch b;
-    size_t n = 1;
-    int rc = EXT_RAISED;
+    int rc = -1;
 
-    batch_init(&b, c, false);
-    bool single = PyBytes_Check(keys) || PyUnicode_Check(keys);
-    if ((single ? batch_set_key(&b, 0, keys, &one) : batch_keys(&b, keys, &k, &n)) == 0 &&
-        client_enter(c) == 0) {
-        Py_BEGIN_ALLOW_THREADS;
-        rc = tarn_touch(c->lib, k, n);
-        if (rc != 0)
-            snprintf(why, sizeof why, "%s", tarn_last_error());
-        Py_END_ALLOW_THREADS;
-        rc = PyErr_Occurred() ? EXT_RAISED : rc;
-        client_leave(c);
+    if (PyBytes_Check(keys) || PyUnicode_Check(keys)) {
+        m.keys = &m.key;
+        m.n = 1;
+        return mark_one(&m, ask_touch, keys, NULL);
     }
+    batch_init(&b, m.client, false);
+    if (batch_keys(&b, keys, &m.keys, &m.n) == 0)
+        rc = call_plain(m.client, ask_touch, &m, 0, NULL);
     batch_free(&b);
-    if (rc == 0)
-        Py_RETURN_NONE;
-    if (rc != EXT_RAISED)
-        raise_code(rc, single ? keys : NULL, why);
-    return NULL;
+    if (rc < 0)
+        return NULL;
+    Py_RETURN_NONE;
 }
 
 PyMethodDef manage_methods[] = {

@@ -9,6 +9,13 @@ static PyObject *lib_version(PyObject *module, PyObject *unused)
     return PyUnicode_FromString(tarn_version());
 }
 
+PyObject *return_self(PyObject *self, PyObject *unused)
+{
+    (void)unused;
+    Py_INCREF(self);
+    return self;
+}
+
 /* {code: (name, class, text)} */
 static PyObject *error_table(void)
 {
@@ -98,24 +105,33 @@ static int add_methods(PyTypeObject *type, PyMethodDef *methods)
     return 0;
 }
 
+static const struct {
+    const char *name; /* in the module; NULL: not there */
+    PyTypeObject *type;
+} types[] = {
+    {"Client", &client_type},
+    {"Hits", &hits_type},
+    {"Piece", &piece_type},
+    {"PutSession", &session_type},
+    {"Operation", &operation_type},
+    {"Registration", &registration_type},
+    {NULL, &view_type},
+};
+#define TYPES (sizeof types / sizeof types[0])
+
 static int make_types(void)
 {
-    if (PyType_Ready(&client_type) < 0 || PyType_Ready(&hits_type) < 0 || PyType_Ready(&piece_type) < 0 ||
-        PyType_Ready(&view_type) < 0 || PyType_Ready(&session_type) < 0 ||
-        PyType_Ready(&operation_type) < 0 || PyType_Ready(&registration_type) < 0 || info_setup() < 0)
-        return -1;
-    PyTypeObject *const types[] = {&client_type,  &hits_type,      &piece_type,       &view_type,
-                                   &session_type, &operation_type, &registration_type};
-    for (size_t i = 0; i < sizeof types / sizeof types[0]; i++)
-        if (add_methods(types[i], pickle_methods) < 0)
+    PyMethodDef *const of_client[] = {get_methods,    put_methods,     lookup_methods,
+                                      view_methods,   session_methods, operation_methods,
+                                      submit_methods, manage_methods,  register_methods};
+
+    for (size_t i = 0; i < TYPES; i++)
+        if (PyType_Ready(types[i].type) < 0 || add_methods(types[i].type, pickle_methods) < 0)
             return -1;
-    if (add_methods(&client_type, get_methods) < 0 || add_methods(&client_type, put_methods) < 0)
-        return -1;
-    if (add_methods(&client_type, view_methods) < 0 || add_methods(&client_type, session_methods) < 0 ||
-        add_methods(&client_type, operation_methods) < 0 || add_methods(&client_type, submit_methods) < 0 ||
-        add_methods(&client_type, manage_methods) < 0 || add_methods(&client_type, register_methods) < 0)
-        return -1;
-    return add_methods(&client_type, lookup_methods);
+    for (size_t i = 0; i < sizeof of_client / sizeof of_client[0]; i++)
+        if (add_methods(&client_type, of_client[i]) < 0)
+            return -1;
+    return info_setup();
 }
 
 /* Takes the reference to o, which may be NULL after an exception. */
@@ -133,6 +149,14 @@ static int add_type(PyObject *module, const char *name, PyTypeObject *type)
     return add(module, name, (PyObject *)type);
 }
 
+static int add_types(PyObject *module)
+{
+    for (size_t i = 0; i < TYPES; i++)
+        if (types[i].name && add_type(module, types[i].name, types[i].type) < 0)
+            return -1;
+    return add_type(module, "TensorInfo", &info_type);
+}
+
 PyMODINIT_FUNC PyInit__tarn(void);
 
 PyMODINIT_FUNC PyInit__tarn(void)
@@ -144,11 +168,7 @@ PyMODINIT_FUNC PyInit__tarn(void)
     PyObject *m = PyModule_Create(&definition);
     if (!m)
         return NULL;
-    if (add_type(m, "Client", &client_type) < 0 || add_type(m, "Hits", &hits_type) < 0 ||
-        add_type(m, "Piece", &piece_type) < 0 || add_type(m, "PutSession", &session_type) < 0 ||
-        add_type(m, "Operation", &operation_type) < 0 ||
-        add_type(m, "Registration", &registration_type) < 0 || add_type(m, "TensorInfo", &info_type) < 0 ||
-        add(m, "errors", error_table()) < 0 || add(m, "dtypes", dtype_names()) < 0 ||
+    if (add_types(m) < 0 || add(m, "errors", error_table()) < 0 || add(m, "dtypes", dtype_names()) < 0 ||
         PyModule_AddIntConstant(m, "MISS", TARN_STATE_MISS) < 0 ||
         PyModule_AddIntConstant(m, "HIT", TARN_STATE_HIT) < 0 ||
         PyModule_AddIntConstant(m, "NODE_DOWN", TARN_STATE_NODE_DOWN) < 0) {

@@ -16,8 +16,7 @@
  */
 #include "operation.h"
 
-#include <stdio.h>
-#include <time.h>
+#include <structmember.h>
 
 #define SIGNALS_MS 50
 
@@ -49,14 +48,6 @@ void operation_delist(struct operation *o)
 
 /* --- settling ----------------------------------------------------------------------------------- */
 
-static bool statuses_tell(const struct operation *o)
-{
-    for (size_t i = 0; i < o->nkeys; i++)
-        if (o->statuses[i] != 0)
-            return true;
-    return false;
-}
-
 /* NULL without an exception: it failed as a whole. */
 static PyObject *make_result(struct operation *o)
 {
@@ -67,7 +58,9 @@ static PyObject *make_result(struct operation *o)
     case SUBMIT_LOOKUP:
         return done->hits ? hits_new(o->client, done->hits, o->stride) : NULL;
     case SUBMIT_REMOVE:
-        return rc == 0 || statuses_tell(o) ? codes_of(o->statuses, o->nkeys) : NULL;
+        return call_failed_whole(rc, o->statuses, sizeof *o->statuses, o->nkeys)
+                   ? NULL
+                   : codes_of(o->statuses, sizeof *o->statuses, o->nkeys);
     case SUBMIT_PUT:
         return get_failed_whole(&o->batch, rc) ? NULL : put_codes(&o->batch);
     case SUBMIT_GET:
@@ -88,7 +81,6 @@ static void settle(struct operation *o)
 {
     o->settled = true;
     o->status = o->op.done.status;
-    snprintf(o->why, sizeof o->why, "%s", o->op.done.error);
     o->result = make_result(o);
     if (!o->result && PyErr_Occurred()) {
         PyErr_Clear();
@@ -96,13 +88,14 @@ static void settle(struct operation *o)
     }
     batch_free(&o->batch);
     batch_init(&o->batch, o->client, false);
+    PyOS_snprintf(o->batch.why, sizeof o->batch.why, "%s", o->op.done.error);
     operation_delist(o);
 }
 
 static PyObject *result_of(const struct operation *o)
 {
     if (!o->result) {
-        raise_code(o->status, NULL, o->why);
+        raise_code(o->status, NULL, o->batch.why);
         return NULL;
     }
     Py_INCREF(o->result);
@@ -159,14 +152,6 @@ static PyObject *event_fd(PyObject *self, PyObject *unused)
 
 /* --- waiting ------------------------------------------------------------------------------------ */
 
-static uint64_t now_ms(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
-}
-
 /* Waits until it is complete or settled: 0; TARN_E_TIMEOUT; EXT_RAISED. Called between enter and leave. */
 static int wait_until(struct operation *o, uint64_t until)
 {
@@ -204,8 +189,7 @@ static int wait_and_settle(struct operation *o, uint64_t until)
                                            : NULL);
 }
 
-static struct args_spec wait_args = {
-    .function = "wait", .required = 0, .positional = 1, .count = 1, .names = {"timeout"}};
+static struct args_spec wait_args = {.function = "wait", .positional = 1, .names = {"timeout"}};
 
 static PyObject *operation_wait(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
 {
@@ -271,33 +255,19 @@ void operations_cancel(struct client *c)
 /* An int or an object of torch's. NULL or None: torch's current stream of the device. */
 static int stream_handle(PyObject *o, int device, void **stream)
 {
-    PyObject *handle;
+    static const char needed[] = "a torch.cuda.Stream, or a cudaStream_t as int";
 
-    if (!o || o == Py_None) {
-        handle = torch_current_stream(device);
-    } else if (PyLong_Check(o)) {
-        Py_INCREF(o);
-        handle = o;
-    } else {
-        handle = PyObject_GetAttrString(o, "cuda_stream");
-        if (!handle) {
-            PyErr_Clear();
-            raise_type("stream", o, "a torch.cuda.Stream, or a cudaStream_t as int");
-        }
-    }
-    if (!handle)
-        return -1;
-    uint64_t address = 0;
-    int rc = args_u64(handle, "stream", &address);
-    Py_DECREF(handle);
-    *stream = (void *)(uintptr_t)address;
+    if (o && o != Py_None)
+        return args_handle(o, "stream", "cuda_stream", needed, stream);
+    PyObject *handle = torch_current_stream(device);
+    int rc = handle ? args_handle(handle, "stream", "cuda_stream", needed, stream) : -1;
+    Py_XDECREF(handle);
     return rc;
 }
 
 static int let_wait(struct operation *o, void *stream)
 {
     struct client *c = o->client;
-    char why[WHY_BYTES];
     int rc;
 
     if (client_enter(c) < 0)
@@ -308,18 +278,16 @@ static int let_wait(struct operation *o, void *stream)
     }
     Py_BEGIN_ALLOW_THREADS;
     rc = tarn_stream_wait(c->lib, o->op.id, stream);
-    if (rc != 0)
-        snprintf(why, sizeof why, "%s", tarn_last_error());
     Py_END_ALLOW_THREADS;
     cuda_leave();
     if (rc == TARN_E_NOT_FOUND && (o->settled || op_complete(c, &o->op)))
         rc = 0; /* complete: nothing to wait for */
+    rc = raise_call(rc, NULL);
     client_leave(c);
-    return rc == 0 ? 0 : raise_code(rc, NULL, why);
+    return rc;
 }
 
-static struct args_spec stream_args = {
-    .function = "stream_wait", .required = 0, .positional = 1, .count = 1, .names = {"stream"}};
+static struct args_spec stream_args = {.function = "stream_wait", .positional = 1, .names = {"stream"}};
 
 static PyObject *operation_stream_wait(PyObject *self, PyObject *const *args, Py_ssize_t nargs,
                                        PyObject *kwnames)
@@ -367,24 +335,12 @@ static PyObject *get_done(PyObject *self, void *unused)
     return PyBool_FromLong(o->settled);
 }
 
-static PyObject *get_settled(PyObject *self, void *unused)
-{
-    (void)unused;
-    return PyBool_FromLong(((struct operation *)self)->settled);
-}
-
 static PyObject *get_why(PyObject *self, void *unused)
 {
     const struct operation *o = (struct operation *)self;
 
     (void)unused;
-    return PyUnicode_DecodeUTF8(o->why, (Py_ssize_t)strlen(o->why), "replace");
-}
-
-static PyObject *get_id(PyObject *self, void *unused)
-{
-    (void)unused;
-    return PyLong_FromUnsignedLongLong(((struct operation *)self)->op.id);
+    return PyUnicode_DecodeUTF8(o->batch.why, (Py_ssize_t)strlen(o->batch.why), "replace");
 }
 
 static PyObject *get_kind(PyObject *self, void *unused)
@@ -420,10 +376,14 @@ static PyMethodDef methods[] = {
     {0},
 };
 
+static PyMemberDef members[] = {
+    {"_settled", T_BOOL, offsetof(struct operation, settled), READONLY, NULL},
+    {"_id", T_ULONGLONG, offsetof(struct operation, op.id), READONLY, "Number of it among the client's."},
+    {0},
+};
+
 static PyGetSetDef properties[] = {
     {"done", get_done, NULL, "Is it complete? Does not wait.", NULL},
-    {"_settled", get_settled, NULL, NULL, NULL},
-    {"_id", get_id, NULL, "Number of it among the client's.", NULL},
     {"_kind", get_kind, NULL, "get, put, lookup or remove.", NULL},
     {"_why", get_why, NULL, "The sentence of its first failure.", NULL},
     {0},
@@ -438,6 +398,7 @@ PyTypeObject operation_type = {
     .tp_flags = Py_TPFLAGS_DEFAULT,
     .tp_dealloc = operation_dealloc,
     .tp_methods = methods,
+    .tp_members = members,
     .tp_getset = properties,
 };
 

@@ -20,9 +20,8 @@ struct operation {
     uint32_t stride;
     int device; /* GPU of the values, or HOST_MEMORY */
     bool settled;
-    PyObject *result; /* NULL: the whole operation failed, with status and why */
+    PyObject *result; /* NULL: the whole operation failed, with status and batch.why */
     int status;
-    char why[WHY_BYTES];
     struct operation *prev, *next;
 };
 

@@ -7,10 +7,9 @@ enum { REPLACE, PIN, TTL, REPLICAS, PLACE, TIMEOUT };
 static struct args_spec put_args = {.function = "put",
                                     .required = 1,
                                     .positional = 2,
-                                    .count = 10,
                                     .names = {"key", "value", "dtype", "shape", PUT_OPTIONS}};
 static struct args_spec put_many_args = {
-    .function = "put_many", .required = 1, .positional = 1, .count = 7, .names = {"pairs", PUT_OPTIONS}};
+    .function = "put_many", .required = 1, .positional = 1, .names = {"pairs", PUT_OPTIONS}};
 
 int put_options(PyObject *const *arg, struct tarn_put_options *o)
 {
@@ -31,17 +30,16 @@ int put_options(PyObject *const *arg, struct tarn_put_options *o)
 static int put_now(struct client *c, struct batch *b, const struct tarn_put_options *o)
 {
     size_t i = 0;
-    char why[WHY_BYTES];
 
     if (client_enter(c) < 0)
         return -1;
-    int rc = call_put(b, o, why);
+    int rc = call_put(b, o);
     client_leave(c);
     if (rc == 0 || rc == EXT_RAISED)
         return rc == 0 ? 0 : -1;
     while (i + 1 < b->n && b->items[i].status == 0)
         i++;
-    return raise_code(rc, b->n > 0 ? b->keys[i] : NULL, why);
+    return raise_code(rc, b->n > 0 ? b->keys[i] : NULL, b->why);
 }
 
 static bool is_given(PyObject *o)
@@ -138,33 +136,20 @@ int put_fill(struct batch *b, PyObject *pairs)
 
 PyObject *put_codes(const struct batch *b)
 {
-    PyObject *list = PyList_New((Py_ssize_t)b->n);
-
-    for (size_t i = 0; list && i < b->n; i++) {
-        PyObject *v = PyLong_FromLong(b->items[i].status);
-        if (!v)
-            Py_CLEAR(list);
-        else
-            PyList_SET_ITEM(list, (Py_ssize_t)i, v);
-    }
-    return list;
+    return codes_of(&b->items->status, sizeof *b->items, b->n);
 }
 
 static PyObject *run_many(struct client *c, struct batch *b, const struct tarn_put_options *o)
 {
-    char why[WHY_BYTES];
-
     if (client_enter(c) < 0)
         return NULL;
-    int rc = call_put(b, o, why);
+    int rc = call_put(b, o);
     client_leave(c);
-    bool told = rc == 0;
-    for (size_t i = 0; !told && i < b->n; i++)
-        told = b->items[i].status != 0;
-    if (told && rc != EXT_RAISED)
+    if (rc == EXT_RAISED)
+        return NULL;
+    if (!get_failed_whole(b, rc))
         return put_codes(b);
-    if (rc != EXT_RAISED)
-        raise_code(rc, NULL, why);
+    raise_code(rc, NULL, b->why);
     return NULL;
 }
 

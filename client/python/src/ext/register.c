@@ -5,7 +5,7 @@
  */
 #include "ext.h"
 
-#include <stdio.h>
+#include <structmember.h>
 
 struct registration {
     PyObject_HEAD struct client *client;
@@ -33,22 +33,20 @@ static void span(const struct value *v, uint64_t *addr, uint64_t *nbytes)
 static int announce(struct registration *r, uint32_t kind)
 {
     struct client *c = r->client;
-    char why[WHY_BYTES];
     int rc;
 
     if (client_enter(c) < 0)
         return -1;
     Py_BEGIN_ALLOW_THREADS;
     rc = tarn_register(c->lib, (void *)(uintptr_t)r->addr, r->nbytes, kind, &r->mr);
-    if (rc != 0)
-        snprintf(why, sizeof why, "%s", tarn_last_error());
     Py_END_ALLOW_THREADS;
+    rc = raise_call(rc, NULL);
     client_leave(c);
-    return rc == 0 ? 0 : raise_code(rc, NULL, why);
+    return rc;
 }
 
 static struct args_spec register_args = {
-    .function = "_register", .required = 1, .positional = 1, .count = 1, .names = {"value"}};
+    .function = "_register", .required = 1, .positional = 1, .names = {"value"}};
 
 static PyObject *client_register(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
 {
@@ -72,8 +70,9 @@ static PyObject *client_register(PyObject *self, PyObject *const *args, Py_ssize
     return NULL;
 }
 
-/* Returns libtarn's code. TARN_E_BUSY changes nothing. Does nothing if it ended with its client. */
-static int withdraw(struct registration *r, char why[WHY_BYTES])
+/* Returns libtarn's code, with an exception. TARN_E_BUSY changes nothing. Does nothing if it ended with its
+ * client. */
+static int withdraw(struct registration *r)
 {
     struct client *c = r->client;
     struct tarn_mr *mr = r->mr;
@@ -85,9 +84,8 @@ static int withdraw(struct registration *r, char why[WHY_BYTES])
     client_hold(c);
     Py_BEGIN_ALLOW_THREADS;
     rc = tarn_deregister(c->lib, mr);
-    if (rc != 0)
-        snprintf(why, WHY_BYTES, "%s", tarn_last_error());
     Py_END_ALLOW_THREADS;
+    raise_call(rc, NULL);
     client_unhold(c);
     if (rc == TARN_E_BUSY)
         r->mr = mr;
@@ -97,25 +95,14 @@ static int withdraw(struct registration *r, char why[WHY_BYTES])
 static PyObject *registration_close(PyObject *self, PyObject *unused)
 {
     struct registration *r = (struct registration *)self;
-    char why[WHY_BYTES];
-    int rc = withdraw(r, why);
 
     (void)unused;
-    if (rc != 0) {
-        raise_code(rc, NULL, why);
+    if (withdraw(r) != 0)
         return NULL;
-    }
     r->mr = NULL;
     batch_free(&r->batch);
     batch_init(&r->batch, r->client, false);
     Py_RETURN_NONE;
-}
-
-static PyObject *registration_enter(PyObject *self, PyObject *unused)
-{
-    (void)unused;
-    Py_INCREF(self);
-    return self;
 }
 
 static PyObject *registration_exit(PyObject *self, PyObject *args)
@@ -128,27 +115,14 @@ static void registration_dealloc(PyObject *self)
 {
     struct registration *r = (struct registration *)self;
     PyObject *type, *value, *trace;
-    char why[WHY_BYTES];
 
     PyErr_Fetch(&type, &value, &trace);
     /* Devices may use memory as long as it is registered, so in that case it is never released. */
-    if (withdraw(r, why) != TARN_E_BUSY)
+    if (withdraw(r) != TARN_E_BUSY)
         batch_free(&r->batch);
     PyErr_Restore(type, value, trace);
     Py_DECREF(r->client);
     Py_TYPE(self)->tp_free(self);
-}
-
-static PyObject *get_addr(PyObject *self, void *unused)
-{
-    (void)unused;
-    return PyLong_FromUnsignedLongLong(((struct registration *)self)->addr);
-}
-
-static PyObject *get_nbytes(PyObject *self, void *unused)
-{
-    (void)unused;
-    return PyLong_FromUnsignedLongLong(((struct registration *)self)->nbytes);
 }
 
 static PyMethodDef methods[] = {
@@ -157,14 +131,14 @@ static PyMethodDef methods[] = {
      "Ends it. Raises Busy, and it stays, while a submitted operation uses the memory; let blocking calls of "
      "other\n"
      "threads return first."},
-    {"__enter__", registration_enter, METH_NOARGS, NULL},
+    {"__enter__", return_self, METH_NOARGS, NULL},
     {"__exit__", registration_exit, METH_VARARGS, NULL},
     {0},
 };
 
-static PyGetSetDef properties[] = {
-    {"addr", get_addr, NULL, "address of the first byte", NULL},
-    {"nbytes", get_nbytes, NULL, "bytes", NULL},
+static PyMemberDef members[] = {
+    {"addr", T_ULONGLONG, offsetof(struct registration, addr), READONLY, "address of the first byte"},
+    {"nbytes", T_ULONGLONG, offsetof(struct registration, nbytes), READONLY, "bytes"},
     {0},
 };
 
@@ -175,7 +149,7 @@ PyTypeObject registration_type = {
     .tp_flags = Py_TPFLAGS_DEFAULT,
     .tp_dealloc = registration_dealloc,
     .tp_methods = methods,
-    .tp_getset = properties,
+    .tp_members = members,
 };
 
 PyMethodDef register_methods[] = {

@@ -10,8 +10,6 @@
  */
 #include "ext.h"
 
-#include <stdio.h>
-
 struct entry {
     uint64_t bytes, written;
     uint32_t dtype;
@@ -128,27 +126,23 @@ static PyObject *first_failed_key(const struct session *s)
 
 static int begin(struct session *s, struct batch *b, const struct tarn_put_options *o)
 {
-    char why[WHY_BYTES];
     int rc;
 
     if (client_enter(s->client) < 0)
         return -1;
     Py_BEGIN_ALLOW_THREADS;
     rc = tarn_put_begin(s->client->lib, b->items, b->n, o, &s->lib);
-    if (rc != 0)
-        snprintf(why, sizeof why, "%s", tarn_last_error());
     Py_END_ALLOW_THREADS;
-    client_leave(s->client);
-    if (PyErr_Occurred()) /* a signal's handler has raised */
-        return -1;
     for (size_t i = 0; i < s->n; i++)
         s->entries[i].status = b->items[i].status;
-    return s->lib ? 0 : raise_code(rc, first_failed_key(s), why); /* rc may apply to some items only: codes
-                                                                   * says which */
+    /* If there is a session, rc is that of some items only: codes says which. */
+    rc = raise_call(s->lib ? 0 : rc, first_failed_key(s));
+    client_leave(s->client);
+    return rc;
 }
 
 static struct args_spec session_args = {
-    .function = "put_session", .required = 1, .positional = 1, .count = 7, .names = {"specs", PUT_OPTIONS}};
+    .function = "put_session", .required = 1, .positional = 1, .names = {"specs", PUT_OPTIONS}};
 
 static PyObject *put_session(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
 {
@@ -214,29 +208,23 @@ static int check_write(struct session *s, size_t i, const struct value *v)
 
 static int write_value(struct session *s, size_t i, uint64_t offset, const struct value *v, uint32_t ms)
 {
-    char why[WHY_BYTES];
     int rc;
 
     if (enter(s) < 0)
         return -1;
     Py_BEGIN_ALLOW_THREADS;
     rc = tarn_put_write(s->lib, i, offset, v->pieces, v->npieces, ms);
-    if (rc != 0)
-        snprintf(why, sizeof why, "%s", tarn_last_error());
     Py_END_ALLOW_THREADS;
+    rc = raise_call(rc, PyList_GET_ITEM(s->keys, (Py_ssize_t)i));
+    if (rc == 0)
+        s->entries[i].written += v->tensor.bytes;
     leave(s);
-    if (PyErr_Occurred())
-        return -1;
-    if (rc != 0)
-        return raise_code(rc, PyList_GET_ITEM(s->keys, (Py_ssize_t)i), why);
-    s->entries[i].written += v->tensor.bytes;
-    return 0;
+    return rc;
 }
 
 static struct args_spec write_args = {.function = "write",
                                       .required = 2,
                                       .positional = 3,
-                                      .count = 5,
                                       .names = {"key", "value", "offset", "after", "timeout"}};
 
 static PyObject *session_write(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
@@ -268,16 +256,7 @@ static PyObject *session_write(PyObject *self, PyObject *const *args, Py_ssize_t
 
 static PyObject *codes(const struct session *s)
 {
-    PyObject *list = PyList_New((Py_ssize_t)s->n);
-
-    for (size_t i = 0; list && i < s->n; i++) {
-        PyObject *v = PyLong_FromLong(s->entries[i].status);
-        if (!v)
-            Py_CLEAR(list);
-        else
-            PyList_SET_ITEM(list, (Py_ssize_t)i, v);
-    }
-    return list;
+    return codes_of(&s->entries->status, sizeof *s->entries, s->n);
 }
 
 /* Called between enter and leave. */
@@ -312,46 +291,42 @@ static int refuse_unwritten(struct session *s, const struct entry *e)
         (unsigned long long)e->written, (unsigned long long)e->bytes);
 }
 
+/* Called between enter and leave. */
+static int commit_it(struct session *s, int32_t *statuses, uint32_t ms)
+{
+    const struct entry *e = unwritten(s);
+    struct tarn_put_session *lib = s->lib;
+    int rc;
+
+    if (e) {
+        abort_it(s);
+        return PyErr_Occurred() ? -1 : refuse_unwritten(s, e);
+    }
+    s->lib = NULL;
+    Py_BEGIN_ALLOW_THREADS;
+    rc = tarn_put_commit(lib, statuses, ms);
+    Py_END_ALLOW_THREADS;
+    for (size_t i = 0; i < s->n; i++)
+        s->entries[i].status = statuses[i];
+    return raise_call(rc, first_failed_key(s));
+}
+
 static int commit(struct session *s, uint32_t ms)
 {
     int32_t *statuses = PyMem_Calloc(s->n ? s->n : 1, sizeof *statuses);
-    char why[WHY_BYTES];
-    int rc;
+    int rc = -1;
 
-    if (!statuses) {
+    if (!statuses)
         PyErr_NoMemory();
-        return -1;
+    else if (enter(s) == 0) {
+        rc = commit_it(s, statuses, ms);
+        leave(s);
     }
-    if (enter(s) < 0) {
-        PyMem_Free(statuses);
-        return -1;
-    }
-    const struct entry *e = unwritten(s);
-    if (e) {
-        abort_it(s);
-        rc = EXT_RAISED;
-    } else {
-        struct tarn_put_session *lib = s->lib;
-        s->lib = NULL;
-        Py_BEGIN_ALLOW_THREADS;
-        rc = tarn_put_commit(lib, statuses, ms);
-        if (rc != 0)
-            snprintf(why, sizeof why, "%s", tarn_last_error());
-        Py_END_ALLOW_THREADS;
-        for (size_t i = 0; i < s->n; i++)
-            s->entries[i].status = statuses[i];
-    }
-    leave(s);
     PyMem_Free(statuses);
-    if (PyErr_Occurred())
-        return -1;
-    if (e)
-        return refuse_unwritten(s, e);
-    return rc == 0 ? 0 : raise_code(rc, first_failed_key(s), why);
+    return rc;
 }
 
-static struct args_spec commit_args = {
-    .function = "commit", .required = 0, .positional = 0, .count = 1, .names = {"timeout"}};
+static struct args_spec commit_args = {.function = "commit", .names = {"timeout"}};
 
 static PyObject *session_commit(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
 {
@@ -378,13 +353,6 @@ static PyObject *session_abort(PyObject *self, PyObject *unused)
     abort_it(s);
     leave(s);
     Py_RETURN_NONE;
-}
-
-static PyObject *session_enter(PyObject *self, PyObject *unused)
-{
-    (void)unused;
-    Py_INCREF(self);
-    return self;
 }
 
 static PyObject *session_exit(PyObject *self, PyObject *args)
@@ -459,7 +427,7 @@ static PyMethodDef methods[] = {
      "has not been written to all of its length. Raises the first failure of an object that was reserved."},
     {"abort", session_abort, METH_NOARGS,
      "abort($self)\n--\n\nGives the room back and ends the session; nothing becomes readable."},
-    {"__enter__", session_enter, METH_NOARGS, NULL},
+    {"__enter__", return_self, METH_NOARGS, NULL},
     {"__exit__", session_exit, METH_VARARGS, NULL},
     {0},
 };

@@ -30,8 +30,7 @@ static PyObject *submit(struct operation *o, int (*give)(struct operation *o, co
     operation_enlist(o);
     int rc = give(o, options);
     if (rc != 0) {
-        if (rc != EXT_RAISED)
-            raise_code(rc, NULL, tarn_last_error());
+        raise_call(rc, NULL);
         operation_delist(o);
         Py_CLEAR(o);
     }
@@ -75,7 +74,6 @@ static struct args_spec get_args = {
     .function = "get",
     .required = 2,
     .positional = 7,
-    .count = 7,
     .names = {"keys", "values", "hits", "after", "timeout", "what", "offset"}};
 
 /* The range of one item. */
@@ -122,7 +120,6 @@ static PyObject *submit_get(PyObject *self, PyObject *const *args, Py_ssize_t na
 static struct args_spec put_args = {.function = "put",
                                     .required = 1,
                                     .positional = 1,
-                                    .count = 10,
                                     .names = {"pairs", PUT_OPTIONS, "after", "dtype", "shape"}};
 
 /* Sets dtype and shape of the only item. */
@@ -154,7 +151,7 @@ static PyObject *submit_put(PyObject *self, PyObject *const *args, Py_ssize_t na
 }
 
 static struct args_spec lookup_args = {
-    .function = "lookup", .required = 1, .positional = 3, .count = 3, .names = {"keys", "timeout", "stride"}};
+    .function = "lookup", .required = 1, .positional = 3, .names = {"keys", "timeout", "stride"}};
 
 static PyObject *submit_lookup(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
 {
@@ -176,7 +173,7 @@ static PyObject *submit_lookup(PyObject *self, PyObject *const *args, Py_ssize_t
 }
 
 static struct args_spec remove_args = {
-    .function = "remove", .required = 1, .positional = 2, .count = 2, .names = {"keys", "timeout"}};
+    .function = "remove", .required = 1, .positional = 2, .names = {"keys", "timeout"}};
 
 static PyObject *submit_remove(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
 {

@@ -40,20 +40,14 @@ static int truth(PyObject *o)
 /* torch raises this if a tensor has no memory of its own (sparse, fake, meta). */
 static int refuse_kind(PyObject *o)
 {
-    PyObject *type, *value, *trace;
-
     if (!PyErr_ExceptionMatches(PyExc_RuntimeError))
         return -1;
-    PyErr_Fetch(&type, &value, &trace);
-    PyObject *text = value ? PyObject_Str(value) : NULL;
+    PyObject *text = take_exception();
     const char *why = text ? PyUnicode_AsUTF8(text) : NULL;
     raise_why(TARN_E_UNSUPPORTED, NULL,
               "value: a tensor without memory of its own (%.200s): give a dense one",
               why ? why : Py_TYPE(o)->tp_name);
     Py_XDECREF(text);
-    Py_XDECREF(type);
-    Py_XDECREF(value);
-    Py_XDECREF(trace);
     return -1;
 }
 

@@ -113,12 +113,9 @@ static int layout_from_view(const Py_buffer *view, int dtype, struct layout *l)
 /* Turns the exporter's message into the exception for a wrong request. */
 static int refuse_buffer(const struct batch *b)
 {
-    PyObject *type, *value, *trace;
-
     if (!PyErr_ExceptionMatches(PyExc_BufferError) && !PyErr_ExceptionMatches(PyExc_ValueError))
         return -1;
-    PyErr_Fetch(&type, &value, &trace);
-    PyObject *text = value ? PyObject_Str(value) : NULL;
+    PyObject *text = take_exception();
     const char *why = text ? PyUnicode_AsUTF8(text) : NULL;
     size_t length = why ? strlen(why) : 0;
     if (length > 0 && why[length - 1] == '.') /* the sentence continues */
@@ -126,9 +123,6 @@ static int refuse_buffer(const struct batch *b)
     raise_why(TARN_E_INVALID, NULL, "value: %.*s: give one %s", (int)length, why ? why : "",
               b->writable ? "that can be written to and is made of plain elements" : "of plain elements");
     Py_XDECREF(text);
-    Py_XDECREF(type);
-    Py_XDECREF(value);
-    Py_XDECREF(trace);
     return -1;
 }
 
@@ -343,9 +337,8 @@ int value_declare(struct value *v, PyObject *dtype, PyObject *shape)
         if (t.ndim > 0)
             t.shape[t.ndim - 1] = t.shape[t.ndim - 1] * before / now;
     }
-    int rc = tarn_tensor_check(&t);
-    if (rc != 0)
-        return raise_code(rc, NULL, tarn_last_error());
+    if (raise_call(tarn_tensor_check(&t), NULL) < 0)
+        return -1;
     v->tensor = t;
     return 0;
 }

@@ -31,24 +31,19 @@ static int ask(void *arg, uint32_t ms)
 }
 
 static struct args_spec view_args = {
-    .function = "view", .required = 1, .positional = 1, .count = 2, .names = {"key", "timeout"}};
+    .function = "view", .required = 1, .positional = 1, .names = {"key", "timeout"}};
 
 static int open_view(struct client *c, PyObject *key, uint32_t ms, struct tarn_view *view)
 {
     struct request r = {.client = c, .view = view};
-    char why[WHY_BYTES];
     struct batch b;
-    int rc = EXT_RAISED;
+    int rc = -1;
 
     batch_init(&b, c, false);
-    if (batch_set_key(&b, 0, key, &r.key) == 0 && client_enter(c) == 0) {
-        rc = call_plain(ask, &r, ms, why);
-        client_leave(c);
-    }
+    if (batch_set_key(&b, 0, key, &r.key) == 0)
+        rc = call_plain(c, ask, &r, ms, key);
     batch_free(&b);
-    if (rc != 0 && rc != EXT_RAISED)
-        raise_code(rc, key, why);
-    return rc == 0 ? 0 : -1;
+    return rc;
 }
 
 static PyObject *view_new(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)

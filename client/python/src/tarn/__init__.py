@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""tarn: Tensors At Remote Nodes, a key-value store for tensors whose data path has no server in it.
+"""tarn: Tensors At Remote Nodes, a key-value store for tensors without a server in its data path.
 
     import numpy, tarn
     c = tarn.Client()                       # $TARN_REDIS

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Submitted operations, and asyncio on top: no thread, the client's event fd in the running loop.
 
-The fd is readable while there is something to drain, for every loop that looks at it. Whoever drains gets what others
-wait for, too, and tells them: _deliver(). So any number of loops, in any number of threads, may use one client.
+The fd is readable while there is something to drain, for every loop that watches it. A drain also returns operations
+that others wait for; _deliver() wakes them. So any number of loops, in any number of threads, may use one client.
 """
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ Pairs = Union[Mapping[Any, Any], Iterable[Tuple[Key, Any]]]
 GET, FETCH, GET_INFO = 0, 1, 2  # results of _submit_get()
 _NONE: Any = object()  # no value was given
 _A = TypeVar("_A", bound="Async")
-_FLYING_MAX = 64  # operations that nobody waits for, before they are drained
+_FLYING_MAX = 64  # with more operations in flight, a submit drains first
 
 
 class _Reader:
-    """The event fd in one loop, while something of that loop's is under way. Of the loop's own thread."""
+    """Watches the event fd in one loop, while that loop waits for operations. Belongs to the loop's thread."""
 
     def __init__(self, client: "Async", loop: asyncio.AbstractEventLoop) -> None:
         self.waiting = 0
         self._loop = loop
-        self._fd = os.dup(client._event_fd())  # ours: the client may be closed first, and its number used again
+        self._fd = os.dup(client._event_fd())  # a copy: the client may be closed first, and its fd's number reused
         loop.add_reader(self._fd, self._ready, client)
 
     def _ready(self, client: "Async") -> None:
         try:
             client._deliver()
         except Error:
-            pass  # it is being closed: close() tells who waits
+            pass  # it is being closed: close() wakes those who wait
 
     def close(self) -> None:
         if not self._loop.is_closed():
@@ -59,11 +59,11 @@ class Async(_tarn.Client):
                         after: Any = None, timeout: Optional[float] = None) -> _tarn.Operation:
         """As get_into_many(), but returns at once; the Operation's wait() returns the list.
 
-        after    a torch.cuda.Event (or cudaEvent_t as int) behind the kernels that still use the buffers; without it
-                 those are waited for that torch's current streams have been given so far
+        after    a torch.cuda.Event (or cudaEvent_t as int) recorded after the kernels that still use the buffers;
+                 None: after all work that torch's current streams have so far
         timeout  seconds from now
 
-        Keys and buffers are kept until it is complete; until then their content is undefined.
+        The operation keeps keys and buffers until it is complete. Until then the buffers' content is undefined.
         """
         self._make_room()
         return self._submit_get(keys, values, hits, after, timeout)
@@ -73,10 +73,10 @@ class Async(_tarn.Client):
                    timeout: Optional[float] = None) -> _tarn.Operation:
         """As put_many(), but returns at once; the Operation's wait() returns the list.
 
-        after    a torch.cuda.Event (or cudaEvent_t as int) behind what writes the values; without it that is waited
-                 for which torch's current streams have been given so far
+        after    a torch.cuda.Event (or cudaEvent_t as int) recorded after the kernels that write the values;
+                 None: after all work that torch's current streams have so far
 
-        The values must stay as they are until it is complete.
+        Do not change the values until it is complete.
         """
         self._make_room()
         return self._submit_put(pairs, replace=replace, pin=pin, ttl=ttl, replicas=replicas, place=place, after=after,
@@ -105,12 +105,13 @@ class Async(_tarn.Client):
         try:
             loop.call_soon_threadsafe(_wake, future)
         except RuntimeError:
-            pass  # that loop was closed: nobody waits any more
+            pass  # that loop is closed: nobody waits there
 
     def close(self) -> None:
-        """Refuses new calls, cancels what was submitted, waits for calls that run, ends the client.
+        """Refuses new calls, cancels submitted operations, waits for running calls, ends the client.
 
-        Views keep its memory until they are gone. Whoever still awaits something gets Canceled, or codes of it."""
+        Views keep its memory until they are gone. An operation that is still awaited raises Canceled, or returns
+        codes."""
         super().close()
         for op in list(getattr(self, "_futures", ())):  # none where __init__() failed
             self._tell(op)
@@ -124,14 +125,14 @@ class Async(_tarn.Client):
         return self.__enter__()
 
     async def __aexit__(self, *_: Any) -> None:
-        """close() may wait for calls of other threads: the loop goes on meanwhile."""
+        """close() may wait for calls of other threads, so the loop does not run it itself."""
         import asyncio
 
         await asyncio.get_running_loop().run_in_executor(None, self.close)
 
     async def _finish(self, op: _tarn.Operation) -> Any:
-        """Its result. A task that is canceled meanwhile cancels it, so that nothing uses the buffers any more."""
-        import asyncio  # not before it is used: its import is slower than ours
+        """Its result. If the task is canceled, the operation is, too, so nothing uses the buffers afterwards."""
+        import asyncio  # late, because its import takes longer than ours
 
         loop = asyncio.get_running_loop()
         future = loop.create_future()
@@ -142,7 +143,7 @@ class Async(_tarn.Client):
             reader.waiting += 1
             try:
                 self._futures[op] = future
-                if not op._settled:  # by another thread's draining, before it could know of the future
+                if not op._settled:  # else another thread drained it before the future was there
                     await future
             finally:
                 self._futures.pop(op, None)
@@ -176,7 +177,7 @@ class Async(_tarn.Client):
 
     async def aget_into(self, key: Key, value: Any, *, offset: Optional[int] = None,
                         timeout: Optional[float] = None) -> _tarn.TensorInfo:
-        """As get_into(), for asyncio. The buffer is the operation's until this returns, or raises."""
+        """As get_into(), for asyncio. The operation uses the buffer until this returns or raises."""
         op = self._submit_get([key], [value], timeout=timeout, what=GET_INFO, offset=offset)
         code: int
         info: _tarn.TensorInfo
@@ -233,7 +234,7 @@ _NOT_FOUND = -1
 
 
 def _pairs_of(values: Any, dtype: Any, shape: Any) -> List[Tuple[Any, Any]]:
-    """Those of put({key: value, ...})."""
+    """The pairs of put({key: value, ...})."""
     if not hasattr(values, "items"):
         raise TypeError("put(): a key without a value: give both, or {key: value, ...}")
     if dtype is not None or shape is not None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What get() returns: a buffer of so many bytes first, then an array of dtype and shape over it."""
+"""Results of get(): first a buffer of a number of bytes, then an array with dtype and shape over it."""
 from __future__ import annotations
 
 import contextlib
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     Array: TypeAlias = "numpy.ndarray[Any, numpy.dtype[Any]]"
 
-# The store's names as NumPy's and torch's; those of ml_dtypes are marked in _ML_DTYPES.
+# The store's names, and NumPy's and torch's; NumPy has those in _ML_DTYPES from ml_dtypes.
 _NAMES: Dict[str, str] = {
     "u8": "uint8", "i8": "int8", "bool": "bool", "f8_e4m3": "float8_e4m3fn", "f8_e5m2": "float8_e5m2",
     "u16": "uint16", "i16": "int16", "f16": "float16", "bf16": "bfloat16",
@@ -22,8 +22,8 @@ _NAMES: Dict[str, str] = {
     "u64": "uint64", "i64": "int64", "f64": "float64", "c64": "complex64", "c128": "complex128",
 }
 _LARGE, _HUGE_PAGE = 4 << 20, 2 << 20
-# Bytes of all buffers of a call whose size is only guessed. Those of the host cost nothing before they are touched, but
-# a bytearray's are.
+# Most bytes of a call's buffers whose size is guessed. Host memory costs nothing until it is touched; a bytearray is
+# touched at once.
 _GUESSES_HOST, _GUESSES_GPU, _GUESSES_TOUCHED = 1 << 30, 64 << 20, 4 << 20
 _ML_DTYPES = ("f8_e4m3", "f8_e5m2", "bf16")
 
@@ -42,8 +42,8 @@ class _Bytes:
 
 
 def _large(nbytes: int) -> mmap.mmap:
-    """Memory of huge pages: the first touches of small ones take longer than the copy. torch asks for none, and NumPy
-    for some that do not begin where a huge page could. There is room for `nbytes` from the first such place on."""
+    """Memory of huge pages: the first touches of small pages take longer than the copy. torch asks for none, and
+    NumPy's memory is not aligned to them. This has room for `nbytes` from its first aligned address on."""
     pages = -(-nbytes // _HUGE_PAGE) + 1
     memory = mmap.mmap(-1, pages * _HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     with contextlib.suppress(OSError):  # a system without them
@@ -105,7 +105,7 @@ class _Torch:
         self._device = device
         try:
             self._on_host = torch.empty(0, device=device).is_cpu  # None: torch has a default
-        except Exception as e:  # it has several for this
+        except Exception as e:  # torch has several classes for this
             why = str(e).split("\n")[0].rstrip(".")
             raise Unavailable(f"get: device={device!r}: torch refuses it ({why}): give one that it has, such as 'cpu'"
                               ) from e
@@ -125,7 +125,7 @@ class _Torch:
         return buffer.view(dtype).reshape(info.shape)
 
     def view(self, view: Any) -> Any:
-        """By DLPack, which has no way to say read-only: so no warning is to be suppressed either."""
+        """By DLPack, which cannot say read-only, so torch does not warn."""
         return self.array(self._torch.utils.dlpack.from_dlpack(view.dlpack()), view.info)
 
 

@@ -27,7 +27,7 @@ class Bulk(_manage.Managing):
 
     def save(self, values: Mapping[Any, Any], *, progress: bool = True, chunk: int = _CHUNK,
              **options: Any) -> Dict[Any, int]:
-        """Puts all, as put_many(), with its options; returns {key: 0, or a negative code}. The others as load()."""
+        """Puts all, as put_many(), with its options; returns {key: 0, or a negative code}. Others as in load()."""
         return _in_chunks(values, lambda part: self.put_many(part, **options), "save", progress, chunk)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Client: what of it is not in the extension, above all get(), which makes the array it returns."""
+"""Client: the parts that are not in the extension, above all get(), which makes the array that it returns."""
 from __future__ import annotations
 
 import atexit
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _SIZE = -4
 _NOT_FOUND = -1
-_TRIES = 8  # of a get whose object is replaced by one of another size meanwhile
+_TRIES = 8  # of a get, while its object is replaced by others of other sizes
 
 _clients: "weakref.WeakSet[Client]" = weakref.WeakSet()
 
@@ -32,17 +32,17 @@ class Client(_bulk.Bulk):
     uri         redis://[user[:password]@]host[:port][/db] or unix:///path; None: $TARN_REDIS
     ns          namespace
     transports  comma list in order of preference: "shm,tcp"
-    secret      shared secret of the nodes; None: $TARN_SECRET, else what nodes that make one say in Redis
-    timeout     seconds: the deadline of calls that are given none
+    secret      shared secret of the nodes; None: $TARN_SECRET, else the one that a node made itself and put into Redis
+    timeout     seconds: the deadline of calls without a timeout of their own
     workers     threads for submitted operations; 0: 2
     log         a logging.Logger, or None
 
-    Raises DirectoryError, ConfigError, Unavailable. Every call raises DirectoryError when one is needed that does not
-    answer, Closed after close(), Forked in a child process, and TypeError for what is no key, value or option at all.
-    The asynchronous calls raise what those without the "a" do.
+    Raises DirectoryError, ConfigError, Unavailable. Every call may raise DirectoryError (Redis does not answer), Closed
+    (after close()), Forked (in a child process) and TypeError (an argument of the wrong type). The asynchronous calls
+    raise the same as those without the "a".
     """
 
-    _guess = 0  # bytes of the object that was got last
+    _guess = 0  # bytes of the last object got
     _name: Optional[str] = None
 
     def __init__(self, uri: Optional[str] = None, *, ns: Optional[str] = None, transports: Optional[str] = None,
@@ -67,7 +67,7 @@ class Client(_bulk.Bulk):
             raise TypeError(f"key: of type {type(key).__name__}: give bytes or a str")
         return self.exists(key)
 
-    __iter__ = None  # what __getitem__() takes are keys, no numbers
+    __iter__ = None  # __getitem__() takes keys, not numbers
 
     @overload
     def get(self, key: Key, *, out: Literal["numpy"] = "numpy", device: None = None,
@@ -105,10 +105,10 @@ class Client(_bulk.Bulk):
                  hits: Optional[_tarn.Hits] = None, timeout: Optional[float] = None) -> List[Optional[Tensor]]: ...
     def get_many(self, keys: Iterable[Key], *, out: str = "numpy", device: Any = None,
                  hits: Optional[_tarn.Hits] = None, timeout: Optional[float] = None) -> List[Any]:
-        """The objects as new arrays, None for each that is not there.
+        """The objects as new arrays, None for each that does not exist.
 
-        `hits` of lookup() or match_prefix() save asking the directory.
-        Raises BatchError when some failed otherwise: its `results` has the others.
+        Give the `hits` of lookup() or match_prefix() to save a round trip to the directory.
+        Raises BatchError when some failed for another reason: its `results` has the others.
         """
         return self._get(_list_of(keys), out, device, hits, timeout, _raise_many)
 
@@ -156,19 +156,18 @@ class Client(_bulk.Bulk):
     @overload
     def view(self, key: Key, *, out: Literal["torch"], timeout: Optional[float] = None) -> Tensor: ...
     def view(self, key: Key, *, out: str = "numpy", timeout: Optional[float] = None) -> Any:
-        """The object's bytes where they lie, in a pool on this host: an array of its dtype and shape; no copy.
+        """The object's bytes in place, in a pool on this host: an array of its dtype and shape, without a copy.
 
         out      "numpy" (read-only), "torch", or "bytes" (a read-only memoryview)
         timeout  seconds
 
-        As long as anything refers to the array's memory the object stays as it is, whatever is evicted, replaced
-        or removed meanwhile, and so does this client's memory, also after close(). So do not keep views for long:
-        their room cannot be used again.
+        The bytes stay valid and unchanged as long as something refers to the array's memory, even if the object is
+        evicted, replaced or removed, and even after close(). Do not keep views for long: their room cannot be reused.
 
-        An object in a GPU pool can be viewed with out="torch" only: a tensor on that GPU. Drop it when the kernels
+        An object in a GPU pool can only be viewed with out="torch": a tensor on that GPU. Drop it when the kernels
         that read it have ended.
 
-        torch has no read-only tensors: **never write to a view**, that would change the object for everyone.
+        torch has no read-only tensors. **Never write to a view**: this would change the object for everyone.
 
         Raises NotFound, NotReachable (no copy on this host: use get()), Again (too many views), NodeDown, Timeout;
         BufferError for an object in a GPU pool and another `out`.
@@ -177,8 +176,8 @@ class Client(_bulk.Bulk):
 
     def _get(self, keys: List[Key], out: str, device: Any, hits: Optional[_tarn.Hits], timeout: Optional[float],
              fail: Callable[[List[Key], List[Any], List[int], Dict[int, str]], None]) -> List[Any]:
-        """Sizes are not known before. So buffers as large as the last object are tried, which is right for blocks of a
-        cache; a wrong one is told the size without a byte being moved."""
+        """The sizes are not known yet. So each buffer is as large as the last object, which fits the blocks of a cache.
+        If the size is wrong, the get returns the right one and moves no bytes."""
         make = _arrays.maker(out, device)
         until = self._until(timeout)
         sizes = _sizes_of(hits, len(keys)) if hits is not None else [self._guess_for(make, len(keys))] * len(keys)
@@ -230,7 +229,7 @@ class Client(_bulk.Bulk):
 
     def _take(self, make: Any, left: Sequence[int], fetched: Any, buffers: List[Any], results: List[Any],
               codes: List[int]) -> List[int]:
-        """Of the keys `left`: makes arrays of what came, and buffers of the right size where that was not so. Returns
+        """For the keys `left`: makes arrays of those that were got, and new buffers for those of another size. Returns
         the latter."""
         again = []
         for i, (code, info) in zip(left, fetched):
@@ -259,7 +258,7 @@ def _list_of(keys: Iterable[Key]) -> List[Key]:
 
 
 def _name_of(uri: Optional[str], ns: Optional[str]) -> str:
-    """For people: without a password."""
+    """For repr(): without the password."""
     directory = uri or os.environ.get("TARN_REDIS") or "redis://127.0.0.1:6379"
     return re.sub(r"://(?!/).*@", "://***@", directory) + f" ns={ns or 'default'}"
 
@@ -272,7 +271,7 @@ def _sizes_of(hits: _tarn.Hits, n: int) -> List[int]:
 
 
 def _note(said: Dict[int, str], left: Sequence[int], fetched: Any, why: str) -> None:
-    """A call's sentence is of the first of its keys that failed."""
+    """A call's sentence is about its first key that failed."""
     said[next((i for i, (code, _) in zip(left, fetched) if code), -1)] = why
 
 
@@ -285,7 +284,7 @@ def _raise_many(keys: List[Key], results: List[Any], codes: List[int], said: Dic
 
 @atexit.register
 def _close_all() -> None:
-    """Before the interpreter goes: running calls end, then the C clients."""
+    """At exit: waits for running calls, then closes the C clients."""
     for c in list(_clients):
         try:
             c.close()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Connector: the object that frameworks for KV caches plug a store in with (LMCache's native connectors)."""
+"""Connector: the interface by which KV-cache frameworks use a store (LMCache's native connectors)."""
 from __future__ import annotations
 
 from typing import Any, List, Optional, Sequence, Tuple
@@ -12,28 +12,28 @@ Completion = Tuple[int, bool, str, Optional[List[bool]]]
 
 
 class Connector:
-    """Batches by number: submit_batch_*() return an id at once, drain_completions() tells what has become of it.
+    """Batches by number: submit_batch_*() returns an id at once, drain_completions() returns the results.
 
-    It opens a client of its own; arguments are Client's. Keys are str or bytes. Buffers (memoryviews, tensors, or what
-    else Client.put() takes) are kept until their completion was drained, and belong to the operation until then.
+    It opens a client of its own and takes Client's arguments. Keys are str or bytes. Buffers are memoryviews, tensors,
+    or anything that Client.put() takes. The operation keeps and uses them until its completion is drained.
 
-    Any thread may submit and drain. A batch may be drained by one thread before another one knows the id that its
-    submit_batch_*() is about to return.
+    Any thread may submit and drain. One thread may drain a batch before another has received its id from
+    submit_batch_*().
     """
 
     def __init__(self, *args: Any, **options: Any) -> None:
         self._client = Client(*args, **options)
 
     def event_fd(self) -> int:
-        """Readable while completions wait: poll it, never read or close it. Gone with close()."""
+        """Readable while there are completions: poll it, never read or close it. close() ends it."""
         return self._client._event_fd()
 
     def submit_batch_get(self, keys: Sequence[Key], buffers: Sequence[Any]) -> int:
-        """Gets each key into its buffer, of the object's size. result: per key, was it got?"""
+        """Gets each key into its buffer, which has the object's size. result: per key, was it got?"""
         return self._client._submit_get(keys, buffers)._id
 
     def submit_batch_set(self, keys: Sequence[Key], buffers: Sequence[Any]) -> int:
-        """Puts each; a key that is there already stays, and is a success. result: per key, is it there?"""
+        """Puts each. An existing key is left as it is, which is a success. result: per key, does it exist?"""
         if isinstance(keys, (bytes, str)):
             raise TypeError(f"keys: of type {type(keys).__name__}: give a list of keys, each bytes or a str")
         if len(keys) != len(buffers):
@@ -45,20 +45,20 @@ class Connector:
         return self._client._submit_lookup(keys)._id
 
     def submit_batch_delete(self, keys: Sequence[Key]) -> int:
-        """result: per key, was it there, and is gone?"""
+        """result: per key, was it removed?"""
         return self._client._submit_remove(keys)._id
 
     def drain_completions(self) -> List[Completion]:
-        """(id, ok, error, result) of each batch that has ended since; never waits.
+        """(id, ok, error, result) of each batch that has ended since the last call; never waits.
 
-        ok      it was carried out; of a set: every key is there. A key that is not there is no failure of a batch.
-        error   one sentence where ok is False, else ""
+        ok      it succeeded; for a set: every key exists. A missing key does not make a batch fail.
+        error   one sentence if ok is False, else ""
         result  list of bool, per key; None where the batch failed as a whole
         """
         return [_completion(op) for op in self._client._drain()]
 
     def close(self) -> None:
-        """Cancels what is under way; nothing uses the buffers any more when this returns."""
+        """Cancels all operations. When it returns, nothing uses the buffers."""
         self._client.close()
 
     def __repr__(self) -> str:

@@ -10,7 +10,7 @@ from . import _tarn
 Key = Union[bytes, str]
 
 
-# What remedies begin with in the sentences, libtarn's and ours; or they are questions.
+# A remedy begins with one of these words, or is a question.
 _ADVISES = re.compile(
     r"(add|allow|ask|begin|call|cancel|close|convert|correct|count|do|drain|end|fill|get|give|grant|install|keep|look|"
     r"make|move|name|open|pass|put|raise|read|record|release|remove|replace|reshape|run|see|set|size|start|stop|take|"
@@ -22,23 +22,33 @@ def _remedy_in(sentence: str) -> Optional[str]:
     return last if last != sentence and _ADVISES.match(last) else None
 
 
+_CODES = {row[0]: code for code, row in _tarn.errors.items()}
+_BY_CODE: Dict[int, Type[Error]] = {}
+
+
 class Error(Exception):
-    """Whatever tarn reports. `str(e)` is one sentence: object, cause, remedy.
+    """Base of all errors of tarn. `str(e)` is one sentence: object, cause, remedy.
 
     code    the negative number, as lists of results hold it
     name    its name: "NOT_FOUND"
-    key     the key that it was about, as it was given; None: none, or several
-    peer    id of the node that it was about, where the sentence names one
-    remedy  what helps: the end of the sentence
+    key     the key that it is about, as it was given; None: none, or several
+    peer    id of the node that it is about, if the sentence names one
+    remedy  what to do: the end of the sentence
     """
 
     code: int = 0
     name: str = "ERROR"
-    _remedy: str = "see the nodes' logs and `tarn doctor`"  # where the sentence ends with the cause
+    _remedy: str = "see the nodes' logs and `tarn doctor`"  # used if the sentence ends with the cause
+
+    def __init_subclass__(cls, *, name: str = "", remedy: str = "") -> None:
+        super().__init_subclass__()
+        if name:
+            cls.name, cls.code, cls._remedy = name, _CODES[name], remedy
+            _BY_CODE[cls.code] = cls
 
     def __init__(self, message: str = "", *, key: Optional[Key] = None, code: Optional[int] = None) -> None:
         cause = message or _text(self.code if code is None else code)
-        cause = cause.replace("\n", "\\n")  # of a name that was given
+        cause = cause.replace("\n", "\\n")  # a given name may contain it
         said = self._remedy if cause.endswith(": " + self._remedy) else _remedy_in(cause)
         self.remedy: str = said or self._remedy
         self.message: str = cause if said else f"{cause}: {self.remedy}"
@@ -64,173 +74,121 @@ def _again(cls: Type[Error], message: str, key: Optional[Key], code: int) -> Err
     return cls(message, key=key, code=code)
 
 
-class NotFound(Error, KeyError):
+class NotFound(Error, KeyError, name="NOT_FOUND",
+               remedy="put it first, or use get_many() or exists(), where a miss is no error"):
     """No such key."""
 
-    _remedy = "put it first, or use get_many() or exists(), where a miss is no error"
 
-
-class Exists(Error):
+class Exists(Error, name="EXISTS", remedy="put with replace=True to take its place"):
     """The key exists already: put with replace=True to take its place."""
 
-    _remedy = "put with replace=True to take its place"
 
-
-class Invalid(Error, ValueError):
+class Invalid(Error, ValueError, name="INVALID", remedy="correct the call, help(tarn.Client) has its arguments"):
     """The call itself is wrong."""
 
-    _remedy = "correct the call, help(tarn.Client) has its arguments"
 
-
-class SizeMismatch(Error, ValueError):
+class SizeMismatch(Error, ValueError, name="SIZE", remedy="give a buffer of the object's size, which stat() tells"):
     """The buffer and the object differ in size."""
 
-    _remedy = "give a buffer of the object's size, which stat() tells"
 
-
-class TensorMismatch(Error, ValueError):
+class TensorMismatch(Error, ValueError, name="TENSOR_MISMATCH",
+                     remedy="give a buffer of the object's dtype and shape, which stat() tells"):
     """The buffer's dtype or shape are not the object's."""
 
-    _remedy = "give a buffer of the object's dtype and shape, which stat() tells"
 
-
-class TooLarge(Error, ValueError):
+class TooLarge(Error, ValueError, name="TOO_LARGE", remedy="put it in parts, or start a node with a larger pool"):
     """Larger than any pool."""
 
-    _remedy = "put it in parts, or start a node with a larger pool"
 
-
-class FormatError(Error, ValueError):
+class FormatError(Error, ValueError, name="FORMAT", remedy="write it again"):
     """A malformed file or record."""
 
-    _remedy = "write it again"
 
-
-class Unsupported(Error):
+class Unsupported(Error, name="UNSUPPORTED", remedy="convert the value first, or give its bytes"):
     """Not supported here."""
 
-    _remedy = "convert the value first, or give its bytes"
 
-
-class Closed(Error):
+class Closed(Error, name="CLOSED", remedy="open another one"):
     """The client was closed."""
 
-    _remedy = "open another one"
 
-
-class Full(Error):
+class Full(Error, name="FULL", remedy="remove or unpin something, or start a node with a larger pool"):
     """No room, and nothing can be evicted."""
 
-    _remedy = "remove or unpin something, or start a node with a larger pool"
 
-
-class Timeout(Error, TimeoutError):
+class Timeout(Error, TimeoutError, name="TIMEOUT", remedy="give a longer timeout, or look at the node and at Redis"):
     """The deadline has passed."""
 
-    _remedy = "give a longer timeout, or look at the node and at Redis"
 
-
-class Canceled(Error):
+class Canceled(Error, name="CANCELED", remedy="do it again if it is wanted"):
     """Canceled by the caller."""
 
-    _remedy = "do it again if it is wanted"
 
-
-class Busy(Error):
+class Busy(Error, name="BUSY", remedy="wait for what uses it, then try again"):
     """In use."""
 
-    _remedy = "wait for what uses it, then try again"
 
-
-class Again(Error):
+class Again(Error, name="AGAIN", remedy="try again in a moment"):
     """Not possible at this moment (a queue is full, say); the same call may succeed later."""
 
-    _remedy = "try again in a moment"
 
-
-class NodeDown(Error, ConnectionError):
+class NodeDown(Error, ConnectionError, name="NODE_DOWN", remedy="look at the node, or start it again"):
     """The storage node does not answer."""
 
-    _remedy = "look at the node, or start it again"
 
-
-class DirectoryError(Error, ConnectionError):
+class DirectoryError(Error, ConnectionError, name="DIRECTORY", remedy="look at Redis and at its address"):
     """The directory (Redis) does not answer, or refuses."""
 
-    _remedy = "look at Redis and at its address"
 
-
-class Protocol(Error):
+class Protocol(Error, name="PROTOCOL", remedy="see whether that address is a tarnd's, and of which version"):
     """The peer does not speak this protocol."""
 
-    _remedy = "see whether that address is a tarnd's, and of which version"
 
-
-class Stale(Error):
+class Stale(Error, name="STALE", remedy="get it again"):
     """The object has moved or was replaced."""
 
-    _remedy = "get it again"
 
-
-class NotReachable(Error):
+class NotReachable(Error, name="NOT_REACHABLE", remedy="see `tarn info` for the transports that both sides have"):
     """No transport reaches the pool."""
 
-    _remedy = "see `tarn info` for the transports that both sides have"
 
-
-class AuthError(Error):
+class AuthError(Error, name="AUTH", remedy="give the nodes' secret, as secret= or in TARN_SECRET"):
     """Authentication failed."""
 
-    _remedy = "give the nodes' secret, as secret= or in TARN_SECRET"
 
-
-class VersionError(Error):
+class VersionError(Error, name="VERSION", remedy="install the version of tarn that the nodes have"):
     """The peer speaks another version."""
 
-    _remedy = "install the version of tarn that the nodes have"
 
-
-class Unavailable(Error):
+class Unavailable(Error, name="UNAVAILABLE", remedy="see `tarn info` for what this machine has"):
     """Not available on this machine."""
 
-    _remedy = "see `tarn info` for what this machine has"
 
-
-class NoMemory(Error, MemoryError):
+class NoMemory(Error, MemoryError, name="NO_MEMORY", remedy="close what is not used, or make the call smaller"):
     """Out of memory."""
 
-    _remedy = "close what is not used, or make the call smaller"
 
-
-class SystemFailure(Error, OSError):
+class SystemFailure(Error, OSError, name="SYSTEM", remedy="see the system's limits (ulimit -a) and its log"):
     """A system call failed."""
 
-    _remedy = "see the system's limits (ulimit -a) and its log"
 
-
-class ConfigError(Error):
+class ConfigError(Error, name="CONFIG", remedy="correct the setting, `tarn --help` lists them"):
     """Wrong configuration."""
 
-    _remedy = "correct the setting, `tarn --help` lists them"
 
-
-class InDoubt(Error):
+class InDoubt(Error, name="IN_DOUBT", remedy="do it again to be sure"):
     """Done, but an old copy may still be read for a while: the message says where and for how long."""
 
-    _remedy = "do it again to be sure"
 
-
-class Forked(Error):
+class Forked(Error, name="FORKED", remedy="open another client in the child process"):
     """The client was opened before fork(): open one of its own in the child process."""
-
-    _remedy = "open another client in the child process"
 
 
 class BatchError(Error):
-    """Some of many failed otherwise than by a miss.
+    """Some of many failed for another reason than a miss.
 
-    results  as the call would have returned them, None for those that failed
-    errors   {index: Error}; the sentence ends with that of the first of them, so peer and remedy are its own
+    results  what the call would have returned, None for those that failed
+    errors   {index: Error}; the sentence ends with the first error's, so peer and remedy are the first error's
     """
 
     def __init__(self, message: str, results: List[Any], errors: Dict[int, Error]) -> None:
@@ -243,53 +201,16 @@ class BatchError(Error):
         return (BatchError, (self.message, self.results, self.errors))
 
 
-_CLASSES: Dict[str, Type[Error]] = {
-    "NOT_FOUND": NotFound,
-    "EXISTS": Exists,
-    "INVALID": Invalid,
-    "SIZE": SizeMismatch,
-    "TENSOR_MISMATCH": TensorMismatch,
-    "TOO_LARGE": TooLarge,
-    "FORMAT": FormatError,
-    "UNSUPPORTED": Unsupported,
-    "CLOSED": Closed,
-    "FULL": Full,
-    "TIMEOUT": Timeout,
-    "CANCELED": Canceled,
-    "BUSY": Busy,
-    "AGAIN": Again,
-    "NODE_DOWN": NodeDown,
-    "DIRECTORY": DirectoryError,
-    "PROTOCOL": Protocol,
-    "STALE": Stale,
-    "NOT_REACHABLE": NotReachable,
-    "AUTH": AuthError,
-    "VERSION": VersionError,
-    "UNAVAILABLE": Unavailable,
-    "NO_MEMORY": NoMemory,
-    "SYSTEM": SystemFailure,
-    "CONFIG": ConfigError,
-    "IN_DOUBT": InDoubt,
-    "FORKED": Forked,
-}
-
-_BY_CODE: Dict[int, Type[Error]] = {code: _CLASSES.get(row[0], Error) for code, row in _tarn.errors.items()}
-for _code, _cls in _BY_CODE.items():
-    if _cls is not Error:
-        _cls.code = _code
-        _cls.name = _tarn.errors[_code][0]
-
-
 def _text(code: int) -> str:
     return _tarn.errors[code][2] if code in _tarn.errors else f"error {code}"
 
 
 def error_of(code: int, key: Optional[Key] = None, message: Optional[str] = None) -> Error:
-    """The exception of a negative code, as lists of results hold it. It is returned, not raised."""
+    """Returns the exception for a negative code in a list of results; does not raise it."""
     cls = _BY_CODE.get(code, Error)
     if message is None:
         message = _text(code) if key is None else f"key {key!r}: {_text(code)}"
-    return cls(message.replace(": raise timeout_ms", ": raise timeout"), key=key, code=code)  # as it is called here
+    return cls(message.replace(": raise timeout_ms", ": raise timeout"), key=key, code=code)  # its name in Python
 
 
 def _make(code: int, key: Optional[Key], why: Optional[str]) -> Error:

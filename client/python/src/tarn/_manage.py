@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Looking at the store, and registering memory: what moves no tensor bytes."""
+"""Inspecting the store, and registering memory: calls that move no tensor bytes."""
 from __future__ import annotations
 
 import queue
@@ -10,23 +10,23 @@ from typing import Any, Callable, Iterator, List, NamedTuple, Optional, Tuple, U
 from . import _aio, _tarn
 from ._errors import Closed, Key
 
-_LISTEN_S = 1.0  # of one subscription: close() waits for its end
-_LOOK_S = 0.05   # Ctrl-C
+_LISTEN_S = 1.0  # length of a subscription: close() waits for its end
+_LOOK_S = 0.05   # between checks for Ctrl-C
 
 
 class Copy(NamedTuple):
-    """One of an object's copies."""
+    """A copy of an object."""
 
     node: str
     pool: str
-    transport: Optional[str]  # what a get from here would use; None: nothing reaches it
+    transport: Optional[str]  # the one that a get from here would use; None: not reachable
     offset: int               # bytes, in the pool
     gen: int
     slot: int
 
 
 class ObjectInfo(NamedTuple):
-    """What the directory says of one object."""
+    """An object, as the directory describes it."""
 
     key: bytes
     dtype: str
@@ -46,7 +46,7 @@ class PoolInfo(NamedTuple):
     nbytes: int
     free_nbytes: int
     objects: int
-    transport: Optional[str]  # what this client would use; None: nothing reaches it
+    transport: Optional[str]  # the one that this client would use; None: not reachable
 
 
 class NodeInfo(NamedTuple):
@@ -65,7 +65,7 @@ class NodeInfo(NamedTuple):
 
 
 class Event(NamedTuple):
-    """An object that came or went."""
+    """An object that appeared or disappeared."""
 
     what: str  # stored, removed, evicted, expired
     key: bytes
@@ -76,7 +76,7 @@ class Event(NamedTuple):
 
 class Transport(NamedTuple):
     name: str
-    why: Optional[str]  # it is not usable; None: it is
+    why: Optional[str]  # why it is not usable; None: it is usable
 
 
 def transports() -> List[Transport]:
@@ -96,37 +96,38 @@ def _node(*fields: Any) -> NodeInfo:
 
 class Managing(_aio.Async):
     def stat(self, key: Key, *, timeout: Optional[float] = None) -> ObjectInfo:
-        """What the directory says of one object, asked afresh. Raises NotFound."""
+        """Asks the directory about an object. Raises NotFound."""
         [found] = self._stat(key, timeout)
         return _object(*found)
 
     def list(self, match: Optional[str] = None, *, timeout: Optional[float] = None) -> List[ObjectInfo]:
-        """Every object whose escaped key (as `tarn ls` shows it) matches the glob; None: all. In no order; one that
-        comes or goes meanwhile may be there twice or not at all. Asks for the whole namespace: not for a data path.
+        """Every object whose escaped key (as `tarn ls` shows it) matches the glob; None: all. Unordered. An object that
+        appears or disappears meanwhile may be listed twice or not at all. Reads the whole namespace: do not use it in a
+        data path.
         """
         return [_object(*o) for o in self._list(match, timeout)]
 
     def nodes(self, *, timeout: Optional[float] = None) -> List[NodeInfo]:
-        """Every node of the namespace, asked afresh."""
+        """Asks the directory for every node of the namespace."""
         return [_node(*n) for n in self._nodes(timeout)]
 
     def events(self, timeout: Optional[float] = None) -> Iterator[Event]:
-        """Objects as they come and go, for `timeout` seconds; None: until the client is closed.
+        """Objects as they appear and disappear, for `timeout` seconds; None: until the client is closed.
 
             for e in client.events(10): print(e.what, e.key)
 
-        Listens from the first next() on. Events are hints: those of moments when nobody listens are lost, as between
-        two of the subscriptions that this makes, one a second.
+        Listens from the first next() on. Events are hints: they are lost while nobody listens, also for a moment each
+        second, when this renews its subscription.
         """
         timeout = _tarn._seconds("timeout", timeout)
-        self._event_fd()  # one that is closed says so
+        self._event_fd()  # raises Closed
         got: "queue.SimpleQueue[Union[Event, Exception, None]]" = queue.SimpleQueue()
         stop = threading.Event()
         threading.Thread(target=_listen, args=(self, timeout, got.put, stop), name="tarn-events", daemon=True).start()
         try:
             while True:
                 try:
-                    event = got.get(timeout=_LOOK_S)  # not for long: Ctrl-C does not end it
+                    event = got.get(timeout=_LOOK_S)  # short, because Ctrl-C does not interrupt it
                 except queue.Empty:
                     continue
                 if event is None:
@@ -138,14 +139,13 @@ class Managing(_aio.Async):
             stop.set()
 
     def register(self, value: Any, *, device: Optional[int] = None) -> _tarn.Registration:
-        """Announces memory that later calls will use, once, so that transports which need it (RDMA) do not register
-        it in every call.
+        """Registers memory once, so that transports that need registration (RDMA) do not register it in every call.
 
         value   an array, a tensor or another buffer, or (address, bytes)
         device  of an address: the GPU, as CUDA counts; None: asked of CUDA
 
-        close() it, or leave its with block, before the memory is unmapped. Memory of a buffer stays as long as the
-        Registration does. Registering within what is registered is allowed and cheap.
+        Call its close(), or leave its with block, before the memory is unmapped. The Registration keeps the memory of a
+        buffer. Registering a part of registered memory is allowed and cheap.
 
         Raises Invalid (no memory there), Unsupported, SystemFailure (above all the limit of locked memory, ulimit -l).
         """
@@ -155,7 +155,7 @@ class Managing(_aio.Async):
 
 
 def _listen(client: Managing, timeout: Optional[float], put: Callable[[Any], None], stop: threading.Event) -> None:
-    """A thread's: libtarn calls back as long as it listens. Ends with None, or an exception."""
+    """Runs in a thread of its own. The last item that it puts is None or an exception."""
     until = None if timeout is None else time.monotonic() + timeout
 
     def tell(*event: Any) -> bool:

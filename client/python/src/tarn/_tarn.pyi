@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Types of the extension. Docstrings are in the extension itself: help(tarn.Client)."""
+"""Types of the extension. The extension itself has the docstrings: help(tarn.Client)."""
 from typing import (AbstractSet, Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple, TypeVar, Union,
                     overload)
 

@@ -28,7 +28,7 @@ struct tarn_evict {
     uint64_t random;
 };
 
-static int lru_create(const struct tarn_evict_view *view, uint64_t seed, struct tarn_evict **e_p)
+int tarn_evict_new(const struct tarn_evict_view *view, uint64_t seed, struct tarn_evict **e_p)
 {
     uint64_t bytes = view->nslots * sizeof(uint32_t);
     struct tarn_evict *e = calloc(1, sizeof(*e));
@@ -38,14 +38,14 @@ static int lru_create(const struct tarn_evict_view *view, uint64_t seed, struct 
     e->members = tarn_lazy_new(bytes);
     e->where = tarn_lazy_new(bytes);
     if (!e->members || !e->where) {
-        tarn_evict_lru.destroy(e);
+        tarn_evict_free(e);
         return tarn_fail(TARN_E_NO_MEMORY, "eviction: %u slots: out of memory", view->nslots);
     }
     *e_p = e;
     return 0;
 }
 
-static void lru_destroy(struct tarn_evict *e)
+void tarn_evict_free(struct tarn_evict *e)
 {
     if (!e)
         return;
@@ -54,13 +54,13 @@ static void lru_destroy(struct tarn_evict *e)
     free(e);
 }
 
-static void lru_added(struct tarn_evict *e, uint32_t slot)
+void tarn_evict_add(struct tarn_evict *e, uint32_t slot)
 {
     e->members[e->n++] = slot;
     e->where[slot] = e->n;
 }
 
-static void lru_removed(struct tarn_evict *e, uint32_t slot)
+void tarn_evict_remove(struct tarn_evict *e, uint32_t slot)
 {
     uint32_t at = e->where[slot] - 1, last = e->members[--e->n];
     e->members[at] = last;
@@ -121,7 +121,7 @@ static uint32_t take_oldest(struct tarn_evict *e, uint32_t now)
     return NONE;
 }
 
-static uint32_t lru_victim(struct tarn_evict *e, uint32_t now)
+uint32_t tarn_evict_victim(struct tarn_evict *e, uint32_t now)
 {
     for (uint32_t i = 0; i < SAMPLES && e->n > 0; i++) {
         uint32_t slot = e->members[draw(e, e->n)];
@@ -140,12 +140,3 @@ static uint32_t lru_victim(struct tarn_evict *e, uint32_t now)
     }
     return NONE;
 }
-
-const struct tarn_evict_ops tarn_evict_lru = {
-    .name = "lru",
-    .create = lru_create,
-    .destroy = lru_destroy,
-    .added = lru_added,
-    .removed = lru_removed,
-    .victim = lru_victim,
-};
