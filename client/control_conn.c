@@ -338,7 +338,7 @@ static bool is_disposed(struct tarn_control_conn *conn)
         tarn_monitor_owe(node->client, conn);
         return true;
     }
-    bool useless = conn->greets || conn->refused || conn->cut || atomic_load(&node->health) == TARN_GONE;
+    bool useless = conn->greets || conn->refused || atomic_load(&node->health) == TARN_GONE;
     if (useless)
         tarn_control_conn_drop(conn);
     return useless;
@@ -366,7 +366,6 @@ int tarn_control_conn_send(struct tarn_control_conn *conn, const struct tarn_com
     if (rc == 0)
         rc = tarn_resp_flush(conn->resp, deadline_ns, cancel);
     conn->reply_due = rc == 0;
-    conn->cut |= rc != 0;
     conn->grants = false;
     conn->since_ns = tarn_now_ns();
     return rc;

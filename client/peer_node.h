@@ -86,7 +86,6 @@ struct tarn_control_conn {
     bool grants;    /* ... and it is RESERVE's */
     bool greets;    /* ... and HELLO's comes before it */
     bool refused;   /* HELLO was refused, or another incarnation has answered: not to be used again */
-    bool cut;       /* a command was not sent whole: not to be used again */
     bool published; /* HELLO has shown the secret from the node's record */
     uint64_t since_ns, hello_ns;
 };

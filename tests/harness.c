@@ -55,6 +55,27 @@ uint64_t harness_now_ms(void)
     return tarn_now_ns() / TARN_NS_PER_MS;
 }
 
+static uint64_t clock_ns(clockid_t clock)
+{
+    struct timespec t;
+    clock_gettime(clock, &t);
+    return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
+}
+
+unsigned harness_slower(void)
+{
+    static _Atomic unsigned known;
+    enum { COMPUTED_NS = 20000000, MOST = 8 };
+    if (known)
+        return known;
+    uint64_t begun = clock_ns(CLOCK_MONOTONIC), computed = clock_ns(CLOCK_THREAD_CPUTIME_ID);
+    while (clock_ns(CLOCK_THREAD_CPUTIME_ID) - computed < COMPUTED_NS) {
+    }
+    uint64_t times = (clock_ns(CLOCK_MONOTONIC) - begun + COMPUTED_NS / 2) / COMPUTED_NS;
+    known = times < 1 ? 1 : times > MOST ? MOST : (unsigned)times;
+    return known;
+}
+
 void harness_pause(void)
 {
     poll(NULL, 0, PAUSE_MS);
@@ -585,6 +606,19 @@ void harness_redis_restart(struct harness_redis *r)
 
 /* --- nodes -------------------------------------------------------------------------------------- */
 
+/* On a slow host a node needs longer for its beats and for Redis's answers. */
+static const char *slower_value(struct harness *h, const char *option, const char *value)
+{
+    if (strcmp(option, "--heartbeat-ms") && strcmp(option, "--redis-timeout-ms"))
+        return value;
+    unsigned ms = (unsigned)strtoul(value, NULL, 10);
+    if (ms < 100) /* a test of bad values */
+        return value;
+    char *text = allocate(h, 16);
+    snprintf(text, 16, "%u", ms * harness_slower());
+    return text;
+}
+
 static struct harness_process *node_spawn(struct harness *h, const char *id, const struct harness_redis *r,
                                           const char *const *args)
 {
@@ -595,7 +629,7 @@ static struct harness_process *node_spawn(struct harness *h, const char *id, con
     snprintf(socket_path, sizeof(socket_path), "%s/%s.sock", h->dir, id);
     for (size_t n = r ? 11 : 9; *args; n++, args++) {
         assert_true(n + 1 < ARGS_MAX);
-        argv[n] = *args;
+        argv[n] = slower_value(h, argv[n - 1] ? argv[n - 1] : "", *args);
     }
     return harness_spawn(h, id, argv);
 }

@@ -42,6 +42,7 @@ struct harness_node *world_node(struct world *w, const char *id);
 /* A new client with these transports (NULL: all). */
 struct tarn_client *world_client(const struct world *w, const char *transports);
 
+/* Its deadline, from 1500 ms on, is for a host at rest: here times harness_slower(). */
 struct tarn_client *client_open(const char *redis, struct tarn_options o);
 /* With these faults (docs/faults.md), regardless of the environment; NULL: none. */
 struct tarn_client *client_open_faulty(const char *redis, struct tarn_options o, const char *faults);

@@ -9,7 +9,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "client/client.h"
+#include "client/control_conn.h"
 #include "client/health.h"
 #include "client/peer_node.h"
 #include "tests/node_client.h"
@@ -369,6 +371,37 @@ static void submitting_a_get_without_items_is_refused(void **state)
     harness_passed(w->h);
 }
 
+/* The node still gets the rest, before the next command of that connection: it would answer both there. */
+static void a_command_sent_in_part_answers_no_other(void **state)
+{
+    struct world *w = *state;
+    struct tarn_client *c = client_of(w, "shm", 3000);
+    struct tarn_command large = {0}, ping = {0};
+    struct tarn_control_conn *conn;
+    redisReply *reply;
+    static const char key[TARN_KEY_MAX];
+
+    assert_int_equal(put_of(c, "k", 100, "node0"), 0);
+    struct tarn_peer_node *node = client_remote(c, "node0");
+    tarn_command_str(&large, "DELETE");
+    for (int i = 0; i < 1024; i++) /* more than a socket takes */
+        tarn_command_add(&large, key, sizeof key);
+    tarn_command_str(&ping, "PING");
+    assert_int_equal(tarn_control_conn_take(node, tarn_deadline(3000), NULL, &conn), 0);
+    harness_signal(w->nodes[0]->process, SIGSTOP);
+    assert_int_equal(tarn_control_conn_send(conn, &large, tarn_deadline(100), NULL), TARN_E_TIMEOUT);
+    tarn_control_conn_rest(conn);
+    harness_signal(w->nodes[0]->process, SIGCONT);
+    assert_int_equal(tarn_control_conn_call(node, &ping, tarn_deadline(10000), NULL, &reply), 0);
+    assert_int_equal(reply->type, REDIS_REPLY_STATUS);
+    assert_string_equal(reply->str, "PONG");
+    freeReplyObject(reply);
+    tarn_command_free(&large);
+    tarn_command_free(&ping);
+    tarn_close(c);
+    harness_passed(w->h);
+}
+
 #define LIMITS_TEST(f_) cmocka_unit_test_setup_teardown(f_, start, world_stop)
 
 int main(void)
@@ -384,6 +417,7 @@ int main(void)
         LIMITS_TEST(views_of_a_paused_node_need_no_directory),
         LIMITS_TEST(a_put_out_of_time_begins_nothing_new),
         LIMITS_TEST(late_descriptors_are_not_taken_for_the_next_answers),
+        LIMITS_TEST(a_command_sent_in_part_answers_no_other),
         LIMITS_TEST(options_without_their_size_are_refused),
         LIMITS_TEST(submitting_a_get_without_items_is_refused),
     };

@@ -14,7 +14,7 @@
 #include "tests/node_client.h"
 #include "tests/redis_relay.h"
 
-#define HEARTBEAT_MS 300
+#define HEARTBEAT_MS (300 * harness_slower())
 #define TTL_MS (3 * HEARTBEAT_MS)
 #define SOON_MS 10000
 

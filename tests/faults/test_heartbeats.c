@@ -12,7 +12,7 @@
 #include "tests/node_client.h"
 #include "tests/world.h"
 
-#define TTL_MS 900 /* 3 heartbeats */
+#define TTL_MS (900 * harness_slower()) /* 3 heartbeats */
 #define SOON_MS 15000
 #define BYTES 1000
 #define HASH "tarn:default:directory"

@@ -18,7 +18,7 @@
 #include "tests/world.h"
 
 #define BYTES 4096
-#define HEARTBEAT_MS 200
+#define HEARTBEAT_MS (200 * harness_slower())
 #define TTL_MS (3 * HEARTBEAT_MS)
 #define SHORT_MS 1000 /* a deadline before a record's end where they live 3 s */
 #define WATCH_MS 1500 /* how long nothing old may come back */

@@ -11,7 +11,7 @@
 
 #include "tests/node_client.h"
 
-#define HEARTBEAT_MS 300
+#define HEARTBEAT_MS (300 * harness_slower())
 #define TTL_MS (3 * HEARTBEAT_MS)
 #define SOON_MS 10000
 #define N 20

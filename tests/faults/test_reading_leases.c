@@ -11,7 +11,7 @@
 #include "tests/node_client.h"
 #include "tests/world.h"
 
-#define BEAT_MS 300
+#define BEAT_MS (300 * harness_slower())
 #define TTL_MS (3 * BEAT_MS)
 #define BYTES 4096
 #define BACK_MS 10000
