@@ -240,7 +240,8 @@ static int read_answer(struct tarn_directory *d, const redisReply *reply, struct
     if (rc || tarn_record_parse(texts, n, &p->found))
         memset(&p->found, 0, sizeof p->found);
     if (p->mode == TARN_PUBLISH_JOIN)
-        return tarn_fail(TARN_E_EXISTS, "version %llu is in the directory no more: put again if it is wanted",
+        return tarn_fail(TARN_E_EXISTS,
+                         "version %llu is no longer in the directory: put again if it is wanted",
                          (unsigned long long)p->record.version);
     return tarn_fail(TARN_E_EXISTS,
                      "the key exists in the directory with version %llu: replace it or keep it",

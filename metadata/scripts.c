@@ -22,8 +22,7 @@
 #define MOST TEXT_OF(TARN_DISPLACED_MAX)
 #define EXPIRY TEXT_OF(TARN_DISPLACED_EXPIRY_MS)
 
-/* Text that begins a script, for the three below: a location's name and value as those of a displaced copy.
- */
+/* Begins the three scripts below: turns a location's name and value into those of a displaced copy. */
 #define DISPLACED_NAME \
     "local function as_displaced(name, place)\n" \
     "    local offset, rest = place:match('^(%d+):(%d+:%x+)$')\n" \
@@ -35,12 +34,12 @@
  * 5 event or '', 6.. the record's fields and values in the order tensor, ver, born, [ttl], location.
  * Answers {1, born, field, value ...}: the displaced copies that the record names, then locations of the same
  * node that gave way; {0, field, value ...} of the record that stays; {2} when it would name too many.
- * Copies of one object agree in version and tensor; in modes absent and join a place that is taken stays
- * so. A join makes no record: of the version that it is a copy of, one must be there.
+ * Copies of one object agree in version and tensor. Modes absent and join change no location that is there.
+ * A join makes no record: one of its version must be there.
  * A record without ver, born, tensor or any location is damaged and counts as none.
- * A copy that the record names as displaced is not restored. In other modes it was published before, and has
- * given way. `born` grows, so that what gives way would be the older one in a later restore, too. PUBLISH is
- * a pcall: a user without the right to the channel may store nevertheless.
+ * A copy that the record names as displaced is not restored. In the other modes it was published before and
+ * has given way since. `born` grows, so that a later restore, too, takes the copy that gave way for the older
+ * one. PUBLISH is a pcall: a user without the right to the channel may still store.
  */
 static const char publish[] = DISPLACED_NAME
     "local mode, replaces, expiry, channel, event = unpack(ARGV, 1, 5)\n"
@@ -117,8 +116,8 @@ static const char publish[] = DISPLACED_NAME
     "return done()\n";
 
 /*
- * restore: as publish, with one more argument at the end: until when, by Redis's time in ms. Later it answers
- * {3}: the node may have been given up, and something newer be there.
+ * restore: as publish, with a deadline (Redis's time in ms) as its last argument. After that it answers {3}:
+ * the node may have been given up, and a newer version stored.
  */
 static const char restore[] =
     "local t = redis.call('TIME')\n"
@@ -126,8 +125,8 @@ static const char restore[] =
 
 /*
  * withdraw: KEYS[1] object; ARGV: 1 location field, 2 its value, 3 channel, 4 event or ''. Answers 1 or 0.
- * The copy goes whether it is named as a location or as displaced. Where only displaced copies are left, they
- * stay, for a while, and there is no object.
+ * It removes the copy as a location or as a displaced copy. If only displaced copies are left, they stay for
+ * a while, and there is no object.
  */
 static const char withdraw[] =
     DISPLACED_NAME "local field, value, channel, event = unpack(ARGV)\n"
@@ -156,9 +155,9 @@ static const char withdraw[] =
 
 /*
  * remove: KEYS[1] object; ARGV: 1 location field that its node has freed, or '', 2 its value, 3 channel, 4
- * event's words before the node, 5.. element types and their sizes. Answers {1 or 0, field, value ...}: was
- * there an object, and the displaced copies that the record names from now on; {2} when they are too many.
- * Each location is announced.
+ * event's words before the node, 5.. element types and their sizes. Answers {1 or 0, field, value ...}:
+ * whether there was an object, and the displaced copies that the record names now; {2} when they are too
+ * many. Each location is announced.
  */
 static const char remove_all[] =
     DISPLACED_NAME "local field, value, channel, event = unpack(ARGV, 1, 4)\n"
@@ -196,9 +195,9 @@ static const char remove_all[] =
                    "return named\n";
 
 /*
- * refresh: KEYS[1] node or pool; ARGV: 1 epoch, 2 expiry in ms, 3 until when (Redis's time in ms) a record
- * that is not there is made, 4.. fields and values. Answers the epoch that was there, '' when it was made,
- * 'gone' when there is none. Writes only over its own epoch; fields of earlier beats go.
+ * refresh: KEYS[1] node or pool; ARGV: 1 epoch, 2 expiry in ms, 3 deadline (Redis's time in ms) for making a
+ * missing record, 4.. fields and values. Answers the epoch that was there, '' when it made the record, 'gone'
+ * when there is none. It writes only over its own epoch, and removes fields of earlier beats.
  */
 static const char refresh[] =
     "local epoch = redis.call('HGET', KEYS[1], 'epoch') or ''\n"
@@ -215,14 +214,14 @@ static const char drop[] = "if redis.call('HGET', KEYS[1], 'epoch') ~= ARGV[1] t
                            "return redis.call('DEL', KEYS[1])\n";
 
 /*
- * sweep: as withdraw, with one more argument: until when, by Redis's time in ms. Later it answers 0: the node
- * that looked dead may be back by then, and have found its location in the record.
+ * sweep: as withdraw, with a deadline (Redis's time in ms) as its last argument. After that it answers 0: the
+ * node that looked dead may be back and have found its location in the record.
  */
 static const char sweep[] = "local t = redis.call('TIME')\n"
                             "if t[1] * 1000 + t[2] / 1000 >= tonumber(ARGV[5]) then return 0 end\n";
 
-/* forget: KEYS[1] set of ids, [2] node; ARGV: 1 its id. Answers 1 when this took it out. One that is back
- * stays. */
+/* forget: KEYS[1] set of ids, [2] node; ARGV: 1 its id. Answers 1 when it took the id out. The id of a node
+ * that is back stays. */
 static const char forget[] = "if redis.call('EXISTS', KEYS[2]) == 1 then return 0 end\n"
                              "return redis.call('SREM', KEYS[1], ARGV[1])\n";
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A node's life: start, heartbeat, end. drain.c has the end in order, identity.c who the node is. */
+/* A node's life: start, heartbeat, end. drain.c has the orderly end, identity.c the node's id and addresses.
+ */
 #include "server/node.h"
 
 #include <stdlib.h>
@@ -147,7 +148,7 @@ static void rechecked(void *arg)
         beat_now(n);
 }
 
-/* After what the beat has found: the scrub, and what is to be done soon. */
+/* After a beat: runs the scrub and what is due soon. */
 static void beat_follows(struct tarn_node *n, const struct tarn_beat *b)
 {
     const struct tarn_directory_state *s = &b->state;

@@ -43,7 +43,7 @@ static const struct tarn_option options[] = {
              "output, they "
              "come one behind another."),
     CLI_TEXT("prefix", 'p', AT(prefix), "TEXT",
-             "What comes before each KEY, and is left away from names in files. Without any KEY it means all "
+             "Put before each KEY, and removed from names in files. Without any KEY it means all "
              "keys that begin so."),
     CLI_TEXT("range", 0, AT(range), "OFFSET:BYTES",
              "Only these bytes of the tensor, such as 4K:64K; raw, one key. Without BYTES to the end."),

@@ -193,7 +193,7 @@ static void commit_late(struct tarn_pending *pending)
     }
 }
 
-/* join: the copy is to be one of a version that the key has already; it replaces and creates nothing. */
+/* join: the copy belongs to a version that the key already has; it replaces and creates nothing. */
 static void commit_begin(struct commit *k, struct tarn_conn *c, bool join, redisReply **args)
 {
     struct tarn_request *r = &k->pending.request;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * DELETE, RELEASE, SETTLED: copies that are to go wherever they are. docs/consistency.md has the rules; the
- * directory thread does what needs Redis, see pending.h.
+ * DELETE, RELEASE, SETTLED: freeing copies, on this node and on others. docs/consistency.md has the rules.
+ * The directory thread does what needs Redis; see pending.h.
  */
 #include <stdio.h>
 #include <string.h>

@@ -6,7 +6,7 @@
  *        \           \--anything else--> held --nothing is sent--> the directory thread's --> done
  *         \--a replace, or the directory thread has some, or there is no stream--^
  *
- * While any is held or with the directory thread, new ones follow it there.
+ * While any publication is held or with the directory thread, new ones follow it there.
  */
 
 #include "base/clock.h"

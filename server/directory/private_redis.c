@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Clients show the password to whoever listens on the port. So the node keeps the port also while there is no
- * Redis: a socket is bound to it that never listens. With SO_REUSEADDR, for as long as it takes to start
- * Redis, Linux lets Redis bind it as well; without, it lets nobody.
+ * The node's own Redis: started with the node, restarted when it dies.
+ *
+ * Clients send the password to whoever listens on the port. So the node keeps the port while Redis is down,
+ * by a socket that is bound to it and never listens. While Redis starts, that socket has SO_REUSEADDR, and
+ * Linux lets Redis bind the port, too. At other times it lets nobody.
  */
 #include "server/directory/private_redis.h"
 
@@ -30,7 +32,7 @@
 #define ANSWER_MS 100
 #define START_MS 5000
 #define STOP_MS 3000
-#define AGAIN_NS TARN_NS_PER_S         /* between two starts of one that has died */
+#define AGAIN_NS TARN_NS_PER_S         /* between two starts of a Redis that has died */
 #define STEADY_NS (10 * TARN_NS_PER_S) /* it has lived so long: what happened before does not count */
 #define STARTS_MAX 5                   /* in a row */
 

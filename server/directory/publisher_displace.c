@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the directory thread does about displaced copies; docs/consistency.md has the rules. */
+/* The directory thread's work on displaced copies; docs/consistency.md has the rules. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -142,7 +142,7 @@ static void forget_missing(struct tarn_publisher *p, const char *id)
     }
 }
 
-/* Its entry; a new one takes the place of the one that was asked about longest ago. */
+/* The node's entry. A new entry takes the place of that whose node was asked about longest ago. */
 static struct missing_node *missing_entry(struct tarn_publisher *p, const char *id, uint64_t now)
 {
     struct missing_node *oldest = &p->missing[0];

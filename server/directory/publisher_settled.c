@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Whether what is missing in the directory means something (docs/consistency.md, "Losing the directory"). A
- * directory is settled for good once it is a ttl old and no node publishes its objects again: whoever
- * begins to do that says so by then, or comes too late to do it.
+ * Is the directory settled: does a missing record mean that there is no object? docs/consistency.md, "Losing
+ * the directory", has the rules. A directory is settled for good once it is a ttl old and no node publishes
+ * its objects again. A node that begins to publish again says so before that, or is too late to do it.
  */
 #include <stdio.h>
 #include <string.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the directory thread does with Redis: calls and the account of them, each kind of request. */
+/* The directory thread's work with Redis: its calls, their figures, and each kind of request. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -9,14 +9,13 @@
  * A hole is in a list of holes of its size class. Classes split every power of two into
  * CLASSES_A_ROW steps, and two levels of bitmaps find the next class that has a hole.
  *
- * Where an extent goes is what decides how full a pool gets before a large request is refused. Best fit
- * alone lets small objects settle between large ones, so that the holes which large ones leave never
- * join again. So the address space is cut into BANDS bands with class lists of their own, each band
- * offers its best fit, and the offers are weighed: the logarithm of what would be left of the hole,
- * plus, for small requests, how much lies below the band, for large ones, how much lies above it.
- * "How much" is counted in extents, not in bytes, so that the region of the small ones is told apart
- * finely however narrow it is. Small objects so gather at the low end, large ones at the high end.
- * On 1 GiB, 4 KiB to 4 MiB in churn, that takes fills of 85 % for good where best fit alone refuses.
+ * Placement decides how full a pool gets before a large request is refused. With best fit alone small objects
+ * settle between large ones, and the holes of large ones never join again. So the address space is cut into
+ * BANDS bands, each with its own class lists. Each band offers its best fit. The cheapest offer is taken; its
+ * cost is the logarithm of what would be left of the hole, plus the number of extents below the band for a
+ * small request, above it for a large one. Extents are counted, not bytes, so the small objects' region has a
+ * fine scale however narrow it is. Small objects gather at the low end, large ones at the high end. On 1 GiB
+ * with churn of 4 KiB to 4 MiB, a pool can stay 85 % full; best fit alone refuses there.
  */
 #include "server/store/alloc.h"
 

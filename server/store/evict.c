@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Least recently used, sampled, as Redis does it: every call draws a few slots at random and keeps the
- * oldest seen so far in a small pool of candidates; the oldest of the pool is the victim. So a victim
- * is the oldest of far more slots than were looked at. Ages are read anew every time, since readers
- * touch slots without telling anybody.
+ * Least recently used, by sampling, as Redis does it. Every call draws a few slots at random and keeps the
+ * oldest seen so far as candidates. The oldest candidate is the victim. So the victim is the oldest of far
+ * more slots than one call looks at. Ages are read anew at every call, because readers touch slots by
+ * themselves.
  *
- * Members lie dense in one array, so that drawing one at random never hits an empty slot.
+ * Members lie dense in one array: a random draw never hits an empty slot.
  */
 #include "server/store/evict.h"
 

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The guard: what transports ask from any thread, without a lock.
+ * The guard: checks that transports make from any thread, without a lock.
  *
- * A pin is announced first, then gen is looked at. The store changes gen first, then looks at the pins.
- * Both sequentially consistent, so either the guard sees the new gen, or the store sees the pin and
- * keeps the extent. Hence while a pin holds, the slot's offset and bytes stand still; a pin that was
- * announced in vain (gen differs) does no harm but may keep a slot in limbo for a moment.
+ * A reader announces its pin, then reads gen. The store changes gen, then reads the pins. Both orders are
+ * sequentially consistent. So either the reader sees the new gen, or the store sees the pin and keeps the
+ * extent. While a pin holds, the slot's offset and bytes do not change. A pin announced in vain (gen differs)
+ * does no harm; it may keep a slot in limbo for a moment.
  *
- * Commits and writers meet in the same way over the slot's session: a writer announces himself, then looks
- * whether the slot is his; a commit takes the slot from everyone, then looks for writers.
+ * Commits and writers meet in the same way over the slot's session. A writer announces itself, then checks
+ * that the slot belongs to its session. A commit takes the slot from every session, then looks for writers.
  */
 #include "base/error.h"
 #include "server/store/store_impl.h"

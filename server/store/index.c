@@ -3,12 +3,12 @@
  * The key index: LIVE objects by key, in chained buckets (W. Litwin, "Linear hashing: a new tool for file
  * and table addressing", VLDB 1980).
  *
- * The table grows by one bucket with an object that finds none for itself, and one chain is then divided
- * between two: no put ever pays for a table that doubles. The buckets' memory is as large as all slots may
- * need from the start, and is backed where it was touched. Hence adding cannot fail.
+ * The table grows by one bucket when an object finds none free, and one chain is divided between two. So no
+ * put pays for doubling the table. Address space for as many buckets as slots is mapped at the start; memory
+ * backs what was touched. So adding cannot fail.
  *
- * `mask` is the smallest 2^k - 1 that reaches the last bucket. A hash that asks for a bucket that there is
- * not yet finds its objects in the one which that bucket will be divided from.
+ * `mask` is the smallest 2^k - 1 that reaches the last bucket. If a hash leads to a bucket that does not
+ * exist yet, its objects are in the bucket that will be divided to make it.
  */
 #include <string.h>
 
@@ -62,7 +62,7 @@ static void chain_to(struct object **bucket, struct object *o)
     *bucket = o;
 }
 
-/* One more bucket, with what belongs there of the one that has stood in for it. */
+/* Adds a bucket and moves its objects there, from the bucket that held them so far. */
 static void grow(struct key_index *x)
 {
     uint64_t added = x->nbuckets++;

@@ -2,13 +2,13 @@
 /*
  * Memory of CPU pools, and the slot arrays of all pools.
  *
- * A pool is three memfds: the arena, and gen and touch, the slot arrays. memfds are charged to the
- * process's memory and cgroup as they are touched; the size of the /dev/shm mount does not limit them.
- * Because pages come late, a pool larger than memory would be found out by the OOM killer in the middle
- * of the night: so room is checked when the pool is made.
+ * A pool is three memfds: the arena, and the slot arrays gen and touch. Their pages count against the
+ * process's memory and cgroup when they are first touched; the size of the /dev/shm mount does not limit
+ * them. A pool that is larger than memory would meet the OOM killer hours later. So making a pool checks that
+ * there is room.
  *
- * Sealed against shrinking, a mapping can never raise SIGBUS; F_SEAL_SEAL keeps a client that holds a
- * writable descriptor from sealing the file against others' writes.
+ * The memfds are sealed against shrinking, so no mapping of them raises SIGBUS. F_SEAL_SEAL prevents a client
+ * with a writable descriptor from sealing the file against others' writes.
  */
 #include "server/store/pool.h"
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Memory of GPU pools: the arena is the device's, the slot arrays are memfds as those of CPU pools are.
- * This makes a CUDA context in the node, which has no other use for one: the arena lives as long as it
- * does, and what other processes have opened of it keeps the memory when the node ends.
+ * Memory of GPU pools. The arena is device memory; the slot arrays are memfds, as for CPU pools. The node
+ * makes a CUDA context only for this. The arena lives as long as the context. Other processes that have it
+ * open keep the memory when the node ends.
  */
 #include <stdio.h>
 #include <string.h>

@@ -2,9 +2,9 @@
 /*
  * Reclaiming: how a slot and its extent become free again.
  *
- * It changes the slot's gen, then looks for whoever announced himself at the old one: pins (guard.c)
- * and hazard entries. Only when there is none the extent and the slot become free; until then the
- * object is in limbo. What is announced after the change of gen will find that gen has changed.
+ * Reclaiming changes the slot's gen, then looks for users of the old gen: pins (guard.c) and hazard entries.
+ * Without any, the extent and the slot become free. Until then the object is in limbo. A user that announces
+ * itself after the change sees that gen has changed.
  */
 #include <stdlib.h>
 
@@ -222,7 +222,7 @@ void store_expire(struct tarn_store *s, struct object *o)
     store_remove_live(s, o, TARN_LEFT_EXPIRED);
 }
 
-/* When the object is to be looked at next; FOREVER: never. */
+/* When to look at the object next; FOREVER: never. */
 static uint64_t next_time(const struct object *o)
 {
     uint64_t expires = o->expires_ns ? o->expires_ns : FOREVER,

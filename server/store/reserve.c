@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Putting: from the reservation of a slot and an extent to the object that takes its place in the key
- * index, or back. store.h has the states.
+ * Puts: reserve a slot and an extent, then enter the object in the key index or give both back. store.h has
+ * the states.
  */
 #include <inttypes.h>
 #include <stdlib.h>
@@ -306,7 +306,7 @@ static bool end_writing(struct tarn_store *s, const struct object *o)
     return false;
 }
 
-/* What is to be published of an object. */
+/* The part of an object that is published. */
 static void fill_publish(const struct tarn_store *s, struct object *o, struct tarn_publish *p)
 {
     *p = (struct tarn_publish){

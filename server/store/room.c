@@ -2,11 +2,11 @@
 /*
  * Eviction: making room, and housekeeping.
  *
- * A hole for a large object. Random victims leave small holes all over a pool, and no number of them
- * need ever join. So the victim's neighbours in address go along, always the longer unused of the two
- * sides, until the hole suffices. Where someone who can't go blocks both sides the next victim is
- * tried, and at last every place of the pool in turn: a reservation is refused only if no run of holes
- * and evictable objects is long enough.
+ * A large object needs one large hole. Random victims leave small holes all over the pool, which may never
+ * join. So the victim's neighbours in address are evicted, too, first that of the two sides which is longer
+ * unused, until the hole suffices. If objects that must stay block both sides, the next victim is tried, and
+ * at last every place of the pool. So a reservation is refused only if no run of holes and evictable objects
+ * is long enough.
  */
 #include "server/store/store_impl.h"
 

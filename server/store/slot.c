@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What is at a slot of a pool, and the store's clock of uses. */
+/* Looking up slots of a pool, and the store's clock of uses. */
 #include <string.h>
 
 #include "base/clock.h"

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The store: pools, and the objects in them. How objects get there is in reserve.c, the key index in
- * index.c, what is at a slot in slot.c, how slots come free again in reclaim.c, eviction in room.c, what
- * transports ask from their threads in guard.c, and what holds between them in store.h.
+ * The store: pools and the objects in them. Puts are in reserve.c, the key index in index.c, slots in slot.c,
+ * freeing in reclaim.c, eviction in room.c, checks by transports in guard.c. store.h has the rules between
+ * them.
  *
- * gen of a slot is 0 until its first use (the memfd is all zero, and is not touched ahead of use), then
- * (low half of the epoch) << 32 | 1. No object ever has gen 0: the epoch's low half must not be 0.
+ * A slot's gen is 0 until its first use: the memfd is zero and not touched before. Then it is (low half of
+ * the epoch) << 32 | 1. No object has gen 0, so the epoch's low half must not be 0.
  */
 #include <inttypes.h>
 #include <stdlib.h>

@@ -20,9 +20,9 @@
 enum { GETS = 3, BYTES = 1000, SUSPECTS = 4, FILLING = 4 };
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define SLACK_MS 800
+#define SLACK_MS (800 * harness_slower())
 #else
-#define SLACK_MS 400
+#define SLACK_MS (400 * harness_slower())
 #endif
 /* Long enough for a worker to be in the midst of it, short for a node to be taken for silent. */
 #define MOMENT_MS 50

@@ -29,9 +29,9 @@
 #define SESSIONS_MAX 256 /* of one process with a node */
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define SLACK_MS 1000
+#define SLACK_MS (1000 * harness_slower())
 #else
-#define SLACK_MS 200
+#define SLACK_MS (200 * harness_slower())
 #endif
 
 struct world {
@@ -439,7 +439,7 @@ static void each_copy_that_is_held_up_comes_in_or_goes(void **state)
             assert_int_equal(k.status, 0);
             assert_int_equal(tarn_remove(c, &(struct tarn_key){key, strlen(key)}, 1, NULL, 0), 0);
         } else {
-            assert_int_equal(tarn_put_commit(k.session, NULL, 1000), TARN_E_BUSY);
+            assert_int_equal(tarn_put_commit(k.session, NULL, 1000 * harness_slower()), TARN_E_BUSY);
             writer_end(&p, false);
         }
         for (int n = 0; n < 3; n++) {

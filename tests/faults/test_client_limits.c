@@ -20,9 +20,9 @@
 #define PAUSED_MAX 4
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define SLACK_MS 1000
+#define SLACK_MS (1000 * harness_slower())
 #else
-#define SLACK_MS 200
+#define SLACK_MS (200 * harness_slower())
 #endif
 
 /* Records outlive the pauses of these tests: 3 heartbeats. */

@@ -160,11 +160,11 @@ static void paused_redis_leaves_control_alive_and_nothing_half_visible(void **st
     harness_signal(w->redis->process, SIGSTOP);
     uint64_t begun = harness_now_ms();
     commit_fails(w, "late", "200", "TIMEOUT", "DIRECTORY");
-    assert_true(harness_now_ms() - begun < 1000);
+    assert_true(harness_now_ms() - begun < 1000 * harness_slower());
     begun = harness_now_ms();
     freeReplyObject(harness_call(w->node->control, "PING", NULL));
     freeReplyObject(harness_call(w->node->control, "INFO", NULL));
-    assert_true(harness_now_ms() - begun < 1000);
+    assert_true(harness_now_ms() - begun < 1000 * harness_slower());
     harness_signal(w->redis->process, SIGCONT);
     HARNESS_UNTIL(!strcmp(node_info(w->node->control, "redis_state"), "ok") &&
                       !strcmp(node_info(w->node->control, "waiting_withdrawals"), "0"),
@@ -308,7 +308,7 @@ static void restarted_node_takes_its_id_back_and_clears_its_past(void **state)
     harness_kill(w->node->process);
     uint64_t begun = harness_now_ms();
     w->node = start_node(w, "node0");
-    assert_true(harness_now_ms() - begun < 2000);
+    assert_true(harness_now_ms() - begun < 2000 * harness_slower());
     w->c = node_connect(w->node->control);
     assert_string_equal(node_put(&w->c, "absent", "k299", 1000), "");
     HARNESS_UNTIL(directory_count(w->redis) == 1, 5000);
@@ -322,6 +322,7 @@ static void node_whose_id_was_taken_ends(void **state)
     put_many(w, 3);
     freeReplyObject(
         harness_redis_call(w->redis, "HSET", "tarn:default:node:node0", "epoch", "0123456789abcdef", NULL));
+    harness_redis_integer(w->redis, "PERSIST", "tarn:default:node:node0", NULL);
     assert_int_equal(harness_wait(w->node->process, 5000), 1);
     assert_non_null(strstr(harness_log(w->node->process), "another node has the id node0"));
     assert_int_equal(directory_count(w->redis), 0);

@@ -181,7 +181,7 @@ static void client_alone_refuses(void **state)
         uint64_t asked = harness_now_ms();
         assert_int_equal(got(s, 'o'), TARN_E_DIRECTORY);
         assert_non_null(strstr(tarn_last_error(), "when-cut-off"));
-        assert_true(harness_now_ms() - asked < 1000);
+        assert_true(harness_now_ms() - asked < 1000 * harness_slower());
     }
     struct tarn_view v;
     struct tarn_key key = key_of("k");

@@ -16,9 +16,9 @@
 enum { BYTES = 300000, SLOW_MS = 1500 };
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define SLACK_MS 3000
+#define SLACK_MS (3000 * harness_slower())
 #else
-#define SLACK_MS 1200
+#define SLACK_MS (1200 * harness_slower())
 #endif
 
 /* What a client's rails take to reach the node: until then its queue pairs are not joined. */

@@ -82,7 +82,7 @@ static void paused_node_is_not_read_past_its_record(void **state)
         } else {
             look(viewer);
         }
-        assert_true(harness_now_ms() - stopped < TTL_MS + 2000);
+        assert_true(harness_now_ms() - stopped < TTL_MS + 2000 * harness_slower());
     } while (listed);
     assert_true(read_on);                          /* it did not stop before it had to */
     harness_signal(w->nodes[1]->process, SIGCONT); /* the others may have given its copies up by now */
@@ -136,7 +136,7 @@ static void silent_copy_makes_the_client_ask_again(void **state)
     uint64_t begun = harness_now_ms();
     assert_int_equal(client_read(reader, "k", BYTES, 0, &byte), 0);
     assert_int_equal(byte, 'n');
-    assert_true(harness_now_ms() - begun < 2000);
+    assert_true(harness_now_ms() - begun < 2000 * harness_slower());
     harness_signal(w->nodes[1]->process, SIGCONT);
     assert_int_equal(tarn_wait(w->client, op, BACK_MS, &done), 0);
     tarn_close(reader);
@@ -183,9 +183,11 @@ static void killed_nodes_copies_are_misses(void **state)
     harness_kill(w->nodes[1]->process);
     uint64_t killed = harness_now_ms();
     int status;
+    /* By shared memory a dead node's pool can still be read until its end is seen. */
+    HARNESS_UNTIL(client_get(w->client, "lost", 'v', BYTES) != 0, 1000);
     while ((status = client_get(w->client, "lost", 'v', BYTES)) != TARN_E_NOT_FOUND) {
         assert_int_equal(status, TARN_E_NODE_DOWN);
-        assert_true(harness_now_ms() - killed < TTL_MS + 1000);
+        assert_true(harness_now_ms() - killed < TTL_MS + 1000 * harness_slower());
     }
     assert_int_equal(tarn_get(w->client, items, 3, NULL), TARN_E_NOT_FOUND);
     assert_int_equal(items[0].status, 0);

@@ -12,7 +12,7 @@
 #include "tests/world.h"
 
 #define TIMEOUT_MS 1500
-#define SLACK_MS 3000
+#define SLACK_MS (3000 * harness_slower())
 #define BACK_MS 10000
 #define BYTES 5
 

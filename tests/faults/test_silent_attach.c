@@ -26,9 +26,9 @@
 enum { CONNECTIONS = 64, EPOCH = 7, SHM = 0, TCP = 1 };
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define SLACK_MS 2000
+#define SLACK_MS (2000 * harness_slower())
 #else
-#define SLACK_MS 1000
+#define SLACK_MS (1000 * harness_slower())
 #endif
 
 struct world {

@@ -181,7 +181,7 @@ static void end_node(struct world *w)
     int status = harness_wait(p, DRAIN_MS + 10000);
     unsigned ms = taken_ms(stalls, begun);
     stalls_stop(stalls);
-    if (status || ms > DRAIN_MS + 1000)
+    if (status || ms > DRAIN_MS + 1000 * harness_slower())
         fail_msg("SIGTERM: status %d after %u ms: %s", status, ms, harness_log(p));
 }
 

@@ -268,7 +268,7 @@ static void join_only_adds_a_copy(void **state)
     struct tarn_publish place = copy_of("k", TARN_PUBLISH_JOIN, 1, "node0", 8);
     assert_int_equal(publish(f->d, &late), TARN_E_EXISTS);
     assert_int_equal(late.found.nlocations, 0);
-    assert_said("version 1 is in the directory no more");
+    assert_said("version 1 is no longer in the directory");
     assert_int_equal(look(f->d, "k").status, TARN_E_NOT_FOUND);
 
     assert_int_equal(put(f->d, "k", TARN_PUBLISH_ABSENT, 1, "node0", 2), 0);
