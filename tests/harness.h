@@ -62,8 +62,8 @@ uint16_t harness_free_port(void);
         } \
     } while (0)
 uint64_t harness_now_ms(void);
-/* How many times longer than alone a thread takes to compute here: 1 at rest, at most 8; measured once, in 20
- * ms of processor time. Beats, and what is waited for, are as much longer. */
+/* How many times longer than alone a thread takes to compute here: 1 at rest, at most 8. It is measured once,
+ * in 40 ms of processor time, and child processes inherit it. Beats and waits are as much longer. */
 unsigned harness_slower(void);
 void harness_pause(void);
 
@@ -126,7 +126,7 @@ struct harness_node {
 /*
  * Starts tarnd --id ID --listen 127.0.0.1:0 --unix <dir>/<id>.sock --data-port 0 with further arguments
  * (NULL-ended), and waits until it is ready. r NULL: the node gets its own Redis. --heartbeat-ms and
- * --redis-timeout-ms from 100 on are those of a host at rest: here times harness_slower().
+ * --redis-timeout-ms of 100 to 1000 are those of a host at rest: here times harness_slower().
  */
 struct harness_node *harness_node_start(struct harness *h, const char *id, const struct harness_redis *r, ...)
     __attribute__((sentinel));

@@ -59,7 +59,8 @@ static void another_heartbeat_is_refused_at_start(void **state)
 {
     struct world *w = *state;
     char id[64], sentence[256];
-    HARNESS_UNTIL(!strcmp(directory(w, "heartbeat"), "300"), SOON_MS);
+    const unsigned own = 300 * harness_slower();
+    HARNESS_UNTIL(atoi(directory(w, "heartbeat")) == (int)own, SOON_MS);
     snprintf(id, sizeof id, "%s", directory(w, "id"));
     uint64_t begun = harness_now_ms();
     struct harness_process *p =
@@ -67,14 +68,14 @@ static void another_heartbeat_is_refused_at_start(void **state)
     assert_int_equal(harness_wait(p, SOON_MS), 1);
     assert_true(harness_now_ms() - begun + 400 >= TTL_MS);
     snprintf(sentence, sizeof sentence,
-             "tarnd: --heartbeat-ms 500: the other nodes of namespace 'default' (redis at redis://%s) beat "
-             "every 300 ms: "
-             "start with --heartbeat-ms 300, or stop them first",
-             w->redis->address);
+             "tarnd: --heartbeat-ms %u: the other nodes of namespace 'default' (redis at redis://%s) beat "
+             "every %u ms: "
+             "start with --heartbeat-ms %u, or stop them first",
+             500 * harness_slower(), w->redis->address, own, own);
     if (!strstr(harness_log(p), sentence))
         fail_msg("no \"%s\" in: %s", sentence, harness_log(p));
     assert_string_equal(directory(w, "id"), id);
-    assert_string_equal(directory(w, "heartbeat"), "300");
+    assert_int_equal(atoi(directory(w, "heartbeat")), own);
     assert_true(is(w->nodes[0], "here"));
     assert_false(world_lists(w, "odd"));
     harness_passed(w->h);
@@ -89,7 +90,7 @@ static void a_node_restarted_alone_takes_the_directory_over(void **state)
     harness_kill(w->nodes[0]->process);
     struct harness_node *n = start_at_100(w, "node0");
     assert_string_equal(node_info(n->control, "state"), "ready");
-    assert_string_equal(directory(w, "heartbeat"), "100");
+    assert_int_equal(atoi(directory(w, "heartbeat")), 100 * harness_slower());
     assert_string_not_equal(directory(w, "id"), id);
     struct tarn_client *c = world_client(w, NULL);
     if (client_put(c, "k", 'k', BYTES, &replacing))
@@ -125,7 +126,10 @@ static void a_running_node_whose_directory_was_taken_over_is_cut_off(void **stat
         for (int i = 0; i < 5; i++)
             assert_string_equal(directory(w, fields[i]), before[i]);
     }
-    assert_int_equal(times_said(old, "start with --heartbeat-ms 100, or stop them first"), 1);
+    char sentence[64];
+    snprintf(sentence, sizeof sentence, "start with --heartbeat-ms %u, or stop them first",
+             100 * harness_slower());
+    assert_int_equal(times_said(old, sentence), 1);
     assert_string_equal(node_info(old->control, "directory_state"), "unsettled");
     c = node_connect(old->control);
     struct node_grant g = node_reserve(&c, "absent", "late", BYTES);
@@ -138,7 +142,7 @@ static void a_running_node_whose_directory_was_taken_over_is_cut_off(void **stat
     /* It is back when they are gone, without what it held. */
     harness_kill(other->process);
     HARNESS_UNTIL(is(old, "here") && world_lists(w, "node0"), SOON_MS);
-    assert_string_equal(directory(w, "heartbeat"), "300");
+    assert_int_equal(atoi(directory(w, "heartbeat")), 300 * harness_slower());
     assert_int_equal(node_pool_figure(old->control, "objects"), 0);
     assert_int_not_equal(client_read(w->client, "k", BYTES, 2000, &byte), 0);
     harness_passed(w->h);
