@@ -9,6 +9,7 @@
  * the errors that a broken transport may cause is allowed, and the case tries again until it gets
  * through, so that it sees the whole way each time.
  */
+#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -23,6 +24,7 @@
 
 #define SLACK_MS 5000
 #define TRIES 400
+#define VERSION_MS 10 /* how long each version lives for readers that a fault delays by 3 ms */
 
 /* A node with one kind of pool. */
 struct fixture {
@@ -201,6 +203,7 @@ static int peer_main(const char *redis, const char *transport, int device, const
             put_made(&p, "contested", 2 * MIB, v % 2);
             if (v == 1)
                 dprintf(STDOUT_FILENO, "ready\n");
+            poll(NULL, 0, VERSION_MS);
         }
     } else if (strcmp(what, "churn") == 0) {
         for (uint64_t v = 0;; v++) {

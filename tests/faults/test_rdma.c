@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -641,6 +642,8 @@ int main(int argc, char **argv)
     self = argv[0];
     if (argc == 4 && strcmp(argv[1], "--peer") == 0)
         return peer_main(argv[2], argv[3]);
+    /* Also for the node. Else the kernel's huge pages make resident memory jump by 2 MiB now and then. */
+    assert_int_equal(prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0), 0);
     const struct CMUnitTest tests[] = {
         CASE(last_get_counts_as_use),
         CASE(memory_of_all_sizes_needs_no_registration),

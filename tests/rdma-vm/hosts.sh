@@ -10,7 +10,7 @@ export TARN_REDIS="redis://$listen:6379" TARN_SECRET=between-hosts
 
 start()
 {
-    "$TARN_BUILD/tarnd" --id node0 --listen "$listen:7700" --pool cpu0:bytes=64M --heartbeat-ms 1000 \
+    "$TARN_BUILD/tarnd" --id node0 --listen "$listen:7700" --pool cpu0:bytes=64M --heartbeat-ms 3000 \
         >"$OUT/ready" 2>>"$OUT/node.log" &
     node=$!
     until grep -q '^tarnd ready' "$OUT/ready"; do

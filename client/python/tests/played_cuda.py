@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import shlex
 import subprocess
 import sys
 import types
@@ -19,14 +20,14 @@ ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", "..", "..")
 
 def build(into: str) -> None:
     """libtarn.so.0 with the played driver in it, and a libcuda.so.1 that leads there."""
-    cc = os.environ.get("CC", "cc")
+    cc = shlex.split(os.environ.get("CC", "cc"))
     lib = os.path.join(os.environ.get("TARN_BUILD", "build"), "libtarn.a")
     libs = subprocess.run(["pkg-config", "--libs", "hiredis"], check=True, capture_output=True, text=True)
-    subprocess.run([cc, "-shared", "-fPIC", "-std=gnu11", "-D_GNU_SOURCE", "-O1", "-I", ROOT, "-I", f"{ROOT}/include",
+    subprocess.run([*cc, "-shared", "-fPIC", "-std=gnu11", "-D_GNU_SOURCE", "-O1", "-I", ROOT, "-I", f"{ROOT}/include",
                     "-Wl,-soname,libtarn.so.0", "-o", f"{into}/libtarn.so.0",
                     os.path.join(os.path.dirname(__file__), "played_driver.c"), "-Wl,--whole-archive", lib,
                     "-Wl,--no-whole-archive", *libs.stdout.split(), "-lm", "-pthread"], check=True)
-    subprocess.run([cc, "-shared", "-fPIC", "-x", "c", "/dev/null", "-x", "none", "-Wl,--no-as-needed",
+    subprocess.run([*cc, "-shared", "-fPIC", "-x", "c", "/dev/null", "-x", "none", "-Wl,--no-as-needed",
                     f"{into}/libtarn.so.0", "-Wl,-soname,libcuda.so.1", "-o", f"{into}/libcuda.so.1"], check=True)
 
 
