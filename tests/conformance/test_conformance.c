@@ -24,7 +24,7 @@
 
 #define SLACK_MS 5000
 #define TRIES 400
-#define VERSION_MS 10 /* how long each version lives for readers that a fault delays by 3 ms */
+#define VERSION_MS 10 /* how long a version lives when a fault delays its readers by 3 ms */
 
 /* A node with one kind of pool. */
 struct fixture {
@@ -198,12 +198,14 @@ static int peer_main(const char *redis, const char *transport, int device, const
     struct place p = {.way = &w, .client = client_by(&w, redis), .seed = 1, .device = way_device(&w)};
     if (strcmp(what, "put") == 0) {
         put_made(&p, "from-peer", 3 * MIB + 5, 1);
-    } else if (strcmp(what, "replace") == 0) {
+    } else if (strcmp(what, "replace") == 0 || strcmp(what, "replace-slowly") == 0) {
+        bool slowly = strcmp(what, "replace") != 0;
         for (uint64_t v = 1;; v++) {
             put_made(&p, "contested", 2 * MIB, v % 2);
             if (v == 1)
                 dprintf(STDOUT_FILENO, "ready\n");
-            poll(NULL, 0, VERSION_MS);
+            if (slowly)
+                poll(NULL, 0, VERSION_MS);
         }
     } else if (strcmp(what, "churn") == 0) {
         for (uint64_t v = 0;; v++) {
@@ -487,7 +489,8 @@ static void *read_contested(void *arg)
 /* One key replaced over and over by another process: every get has one version's bytes, none is refused. */
 static void replaced_under_readers(struct place *p)
 {
-    struct harness_process *q = peer(p, "replace");
+    bool delayed = p->way->faults && strstr(p->way->faults, "delay");
+    struct harness_process *q = peer(p, delayed ? "replace-slowly" : "replace");
     assert_non_null(harness_wait_line(q, "ready", HARNESS_TIMEOUT_MS));
     uint64_t until = harness_now_ms() + HARNESS_TIMEOUT_MS;
     for (int met = 0; !met || !stale_reads(p); met += in_threads(p, 4, read_contested))

@@ -642,7 +642,8 @@ int main(int argc, char **argv)
     self = argv[0];
     if (argc == 4 && strcmp(argv[1], "--peer") == 0)
         return peer_main(argv[2], argv[3]);
-    /* Also for the node. Else the kernel's huge pages make resident memory jump by 2 MiB now and then. */
+    /* The kernel may make a huge page of memory in use at any time, which is no leak. The node inherits this.
+     */
     assert_int_equal(prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0), 0);
     const struct CMUnitTest tests[] = {
         CASE(last_get_counts_as_use),

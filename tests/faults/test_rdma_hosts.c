@@ -67,8 +67,8 @@ static int start(void **state)
     w->h = harness_new();
     HARNESS_UNTIL(answer() >= 0, 20000);
     w->client = client_by("rdma");
-    HARNESS_UNTIL(marked_put(w->client, "settled", 0, 1, 8) == 0,
-                  20000); /* a new directory takes no puts yet */
+    /* A new directory takes no puts yet. */
+    HARNESS_UNTIL(marked_put(w->client, "settled", 0, 1, 8) == 0, 20000);
     return 0;
 }
 
