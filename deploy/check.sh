@@ -41,8 +41,8 @@ step "Random faults, over the stand-in" make soak B=build-standin CUDA=standin S
     TRANSPORT=cuda_ipc COPIES=2
 
 if [ -z "${QUICK:-}" ]; then
-    step "Address, undefined" make check-asan JOBS="$jobs"
-    step "Threads" make check-tsan JOBS="$jobs"
+    step "Address, undefined" make check-asan
+    step "Threads" make check-tsan
     # Short; longer ones: make fuzz FUZZ_SECONDS=600.
     step "Fuzzing" make fuzz FUZZ_SECONDS="${FUZZ_SECONDS:-10}"
 fi

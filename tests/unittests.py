@@ -7,6 +7,7 @@ A skip's reason is "<what>: <why>"; where REQUIRE names <what> it is a failure.
 """
 
 import os
+import signal
 import sys
 import time
 import unittest
@@ -39,6 +40,8 @@ def required() -> Set[str]:
 
 
 def main() -> int:
+    # A shell starts what it runs in the background with SIGINT ignored, and so would all children be.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     loader = unittest.TestLoader()
     words = os.environ.get("UNITTESTS", "").split()
     loader.testNamePatterns = ["*%s*" % word for word in words] or None
@@ -50,6 +53,9 @@ def main() -> int:
     must = required()
     wrong_skips = [s for s in done.skipped if "all" in must or s[1].split(":")[0] in must]
     bad = len(done.failures) + len(done.errors) + len(done.unexpectedSuccesses) + len(wrong_skips)
+    # What tests/run.sh shows of a failure: its end, and whose it is.
+    for test, trace in done.failures + done.errors:
+        print("\n".join(trace.rstrip().splitlines()[-3:]) + "\n[  FAILED  ] %s" % test)
     for test, why in done.skipped:
         print(("SKIPPED, THOUGH REQUIRED: %s: " % test if (test, why) in wrong_skips else "skip: ") + why)
     print("[  PASSED  ] %d test(s)." % done.passed)

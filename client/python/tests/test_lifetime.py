@@ -102,7 +102,7 @@ class Close(StoreCase):
         store = Store()
         self.addCleanup(store.close)
         c = tarn.Client(store.uri, transports="tcp", timeout=1.0)
-        c.put("k", b"x" * 100)
+        c.put("k", b"x" * 100, timeout=20.0)
         store.pause()
         self.addCleanup(store.resume)
         call = Running(lambda: c.put("l", b"1"))
@@ -157,17 +157,20 @@ class Threads(StoreCase):
         """While one thread waits in a call, others run."""
         store = Store()
         self.addCleanup(store.close)
-        c = tarn.Client(store.uri, transports="tcp", timeout=2.0)
+        c = tarn.Client(store.uri, transports="tcp", timeout=20.0)
         self.addCleanup(c.close)
-        store.pause()
+        c.put("k", b"1")
+        c.get("k", out="bytes")
+        store.pause()  # a get that has its link waits for the node, however slow this host is
         self.addCleanup(store.resume)
-        call = Running(lambda: c.put("k", b"1"))
+        call = Running(lambda: c.get("k", out="bytes"))
         until(lambda: c._calls > 0)
         for _ in range(1000):
             time.sleep(0)  # not synchronisation: gives the GIL away
         self.assertTrue(call.running())
         store.resume()
         call.join()
+        self.assertIsNone(call.error)
 
 
 class Fork(StoreCase):
@@ -525,7 +528,7 @@ class Failures(StoreCase):
         c.put("a", b"1", timeout=20.0)
         # Opens the link: opening one to a node that stands still keeps all items waiting.
         c.get("a", out="bytes", timeout=20.0)
-        hits = c.lookup(["a", "b"])
+        hits = c.lookup(["a", "b"], timeout=20.0)
         store.pause()
         self.addCleanup(store.resume)
         with self.assertRaises(tarn.BatchError) as e:
