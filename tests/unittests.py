@@ -53,7 +53,7 @@ def main() -> int:
     must = required()
     wrong_skips = [s for s in done.skipped if "all" in must or s[1].split(":")[0] in must]
     bad = len(done.failures) + len(done.errors) + len(done.unexpectedSuccesses) + len(wrong_skips)
-    # What tests/run.sh shows of a failure: its end, and whose it is.
+    # tests/run.sh shows each line "[  FAILED  ]" and the two lines before it.
     for test, trace in done.failures + done.errors:
         print("\n".join(trace.rstrip().splitlines()[-3:]) + "\n[  FAILED  ] %s" % test)
     for test, why in done.skipped:
