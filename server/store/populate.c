@@ -9,7 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
 
 #include "base/error.h"
 #include "base/map.h"
@@ -17,7 +16,6 @@
 #include "base/thread.h"
 
 #define AT "pool"
-#define LEAST_PRIORITY 19
 #define FAILURES_MAX 16 /* each costs an interrupt on every CPU */
 
 struct tarn_populate {
@@ -80,10 +78,11 @@ static bool populate_pool(struct tarn_populate *p, uint32_t i)
     return true;
 }
 
+/* At the process's own priority: it holds locks of pages while it works. On a busy host a thread of low
+ * priority kept them for seconds, and clients' first writes waited. */
 static void *populate_thread(void *arg)
 {
     struct tarn_populate *p = arg;
-    setpriority(PRIO_PROCESS, 0, LEAST_PRIORITY); /* of this thread: Linux */
     for (uint32_t i = 0; i < p->npools && populate_pool(p, i); i++)
         ;
     return NULL;

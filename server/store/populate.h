@@ -4,7 +4,7 @@
  *
  * The kernel allocates and zeroes a page of a memfd at the first access, and every process that maps it has a
  * fault. So the first put into fresh room takes ten times as long as the next one (measured: 3.4 and 0.33 ms
- * for 4 MiB). One thread of low priority therefore touches the arenas once. It asks for huge pages
+ * for 4 MiB). One thread therefore touches the arenas once. It asks for huge pages
  * (MADV_COLLAPSE, Linux 6.1) in place of those that shmem_enabled, usually off, would give on a fault: a
  * client then has one fault in 2 MiB rather than 512, and copies faster. Contents do not change, so the node
  * serves meanwhile.

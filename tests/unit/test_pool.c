@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Memory of pools: enough of it, no more than is used, brought in, and sealed. */
+#include <dirent.h>
 #include <semaphore.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -126,10 +128,22 @@ static size_t resident_pages(const struct tarn_pool_memory *m)
     return n;
 }
 
+/* A thread of lower priority would keep the locks of pages while others run, and clients wait for them. */
+static void assert_threads_have_own_priority(void)
+{
+    DIR *tasks = opendir("/proc/self/task");
+    assert_non_null(tasks);
+    for (struct dirent *e; (e = readdir(tasks)) != NULL;)
+        if (e->d_name[0] != '.')
+            assert_int_equal(getpriority(PRIO_PROCESS, (id_t)atoi(e->d_name)), getpriority(PRIO_PROCESS, 0));
+    closedir(tasks);
+}
+
 static void note_line(void *arg, enum tarn_log_level level, const char *line)
 {
     (void)level;
     (void)line;
+    assert_threads_have_own_priority();
     sem_post(arg);
 }
 
