@@ -166,6 +166,7 @@ link_test = $(if $(V),,@echo "  LD    $@";) $(CC) $(ALL_LDFLAGS) $(LDFLAGS_$(@F)
     -Wl,--start-group $(test_libs) -Wl,--end-group $(LIBS_NODE) $(shell pkg-config --libs jansson cmocka)
 LDFLAGS_test_one_value := -Wl,--wrap=connect
 LDFLAGS_test_no_copy := -Wl,--wrap=sendmsg,--wrap=recvmsg,--wrap=send,--wrap=recv,--wrap=__recv_chk
+LDFLAGS_test_tcpx_setup := -Wl,--wrap=connect
 LDFLAGS_test_distance := -Wl,--wrap=connect
 LDFLAGS_test_session_over := -Wl,--wrap=connect
 LDFLAGS_test_deadlines := -Wl,--wrap=connect

@@ -179,11 +179,21 @@ static void give_up(struct tarn_open_link *l)
         detach(l->side->node, l->ops->name, id, 0, NULL); /* nothing was written */
 }
 
+/* The transport's own connection is silent. When the node answers, another transport has its turn. */
+static int not_connected(struct tarn_side *s, uint64_t since, uint64_t deadline_ns, struct tarn_cancel *cancel)
+{
+    int rc = tarn_link_ask_node(s->node, deadline_ns, cancel);
+
+    return rc ? rc
+              : silent(s, since, tarn_peer_node_patience(s->node),
+                       "its connection is not answered, though the node answers: are its ports up?");
+}
+
 static int connect_link(struct tarn_open_link *l, struct tarn_peer *peer)
 {
     struct tarn_peer_node *node = l->side->node;
     bool same_host = l->side->ops->caps & TARN_CAP_SAME_HOST;
-    uint64_t since = tarn_now_ns();
+    uint64_t since = tarn_now_ns(), deadline = peer->deadline_ns;
     uint64_t patience = NETWORK_PATIENCE_NS + NETWORK_TRIPS * tarn_patience_rtt(&node->patience);
     int rc;
 
@@ -194,6 +204,8 @@ static int connect_link(struct tarn_open_link *l, struct tarn_peer *peer)
     do
         rc = connect_once(l, peer);
     while (rc == TARN_INPROGRESS && tarn_now_ns() < peer->deadline_ns && !tarn_cancel_ask(peer->cancel));
+    if (rc == TARN_E_TIMEOUT && !l->side->last)
+        return not_connected(l->side, since, deadline, peer->cancel);
     if (rc != TARN_INPROGRESS)
         return rc;
     give_up(l);

@@ -19,6 +19,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "tests/router.h"
 #include "tests/stall.h"
 #include "tests/tcpx/child.h"
 #include "tests/tcpx/counters.h"
@@ -31,6 +32,7 @@ enum {
     THREADS = 32,
     PAUSE_MS = 50,
 };
+#define CUT "TEST_CUT" /* an address: connections of a client to it pass nothing */
 #define BLOCKS "accept_blocks=1,connect_blocks=1"
 
 static const struct world_plan plan = {.nodes = 0,
@@ -107,10 +109,20 @@ static void operate_until(struct tarn_client *c, bool put, uint64_t until_ms)
     stalls_stop(stalls);
 }
 
+static struct router *cut_off(const char *address)
+{
+    struct router *r = router_start(1);
+    struct relay *x = router_add(r, "127.0.0.1:0", address);
+    relay_set(x, &(struct relay_state){.cut = RELAY_BOTH});
+    router_route(address, relay_address(x));
+    return r;
+}
+
 /* --client REDIS TRANSPORTS put|get|threads MS: operations for so long, or one; or one by each thread. */
 static int client_main(const char *redis, const char *transports, const char *what, const char *ms)
 {
     bool threads = strcmp(what, "threads") == 0; /* not about times */
+    struct router *r = getenv(CUT) ? cut_off(getenv(CUT)) : NULL;
     struct tarn_client *c = client_open(
         redis, (struct tarn_options){.transports = transports, .timeout_ms = threads ? 10 * DEADLINE_MS : 0});
     uint64_t until = harness_now_ms() + strtoull(ms, NULL, 10);
@@ -119,6 +131,7 @@ static int client_main(const char *redis, const char *transports, const char *wh
     else
         operate_until(c, strcmp(what, "put") == 0, until);
     tarn_close(c);
+    router_stop(r);
     return 0;
 }
 
@@ -261,6 +274,21 @@ static void gets_that_cannot_connect_go_by_tcp(void **state)
     go_by_tcp(*state, BLOCKS ",setup_ms=60000", BLOCKS, "get");
 }
 
+/* As a firewall drops packets to the plugin's port. The node itself answers, so it is not set aside. */
+static void operations_whose_hello_is_not_answered_go_by_tcp(void **state)
+{
+    struct world *w = *state;
+    node_with(w, "");
+    redisReply *r = harness_redis_call(w->redis, "HGET", "tarn:default:pool:node0/cpu0", "tcpx", NULL);
+    assert_int_equal(r->type, REDIS_REPLY_STRING);
+    setenv(CUT, r->str, 1);
+    freeReplyObject(r);
+    check_lines(client(w, "", "tcpx,tcp", "put", "0"), 2500, 0);
+    check_lines(client(w, "", "tcpx,tcp", "get", "3000"), 2500, 1000);
+    unsetenv(CUT);
+    harness_passed(w->h);
+}
+
 /* --- first connections -------------------------------------------------------------------------- */
 
 /* PROCESSES=1000: so many instead of five. Wrong bytes end a process with a failure. */
@@ -340,6 +368,7 @@ int main(int argc, char **argv)
         TEST(puts_that_cannot_connect_go_by_tcp),
         TEST(gets_that_cannot_connect_go_by_tcp),
         TEST(puts_that_are_not_accepted_go_by_tcp),
+        TEST(operations_whose_hello_is_not_answered_go_by_tcp),
         TEST(connections_of_tcpx_alone_have_the_operations_time),
         TEST(threads_that_accept_at_once_get_their_bytes),
         TEST(slow_connections_are_waited_for),
