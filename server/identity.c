@@ -333,6 +333,7 @@ int tarn_identity_claim(struct tarn_node *n)
     uint64_t give_up = 0;
     for (;;) {
         struct tarn_beat b;
+        bool last = give_up && !tarn_left_ms(give_up); /* asked after the record's end */
         int rc = first_beat(n, &b);
         if (rc)
             return rc;
@@ -345,7 +346,7 @@ int tarn_identity_claim(struct tarn_node *n)
             return rc;
         if (!give_up)
             give_up = tarn_deadline(n->ttl_ms + timeout_ms);
-        if (!tarn_left_ms(give_up))
+        if (last)
             return tarn_fail(TARN_E_BUSY,
                              "node id %s: a node that does not answer keeps it (epoch %016" PRIx64
                              "): give this one another --id, or wait until its record expires",

@@ -617,10 +617,11 @@ void harness_redis_restart(struct harness_redis *r)
 /* On a slow host a node needs longer for its beats and for Redis's answers. */
 static const char *slower_value(struct harness *h, const char *option, const char *value)
 {
-    if (strcmp(option, "--heartbeat-ms") && strcmp(option, "--redis-timeout-ms"))
+    bool beat = !strcmp(option, "--heartbeat-ms");
+    if (!beat && strcmp(option, "--redis-timeout-ms"))
         return value;
     unsigned ms = (unsigned)strtoul(value, NULL, 10);
-    if (ms < 100 || ms > 1000) /* a test of bad values, or long enough */
+    if (ms < 100 || ms > (beat ? 1000 : 5000)) /* a test of bad values, or long enough */
         return value;
     char *text = allocate(h, 16);
     snprintf(text, 16, "%u", ms * harness_slower());
@@ -631,11 +632,13 @@ static struct harness_process *node_spawn(struct harness *h, const char *id, con
                                           const char *const *args)
 {
     char socket_path[128];
-    const char *argv[ARGS_MAX] = {"tarnd",          "--id", id,       "--listen",  "127.0.0.1:0",
-                                  "--data-port",    "0",    "--unix", socket_path, r ? "--redis" : NULL,
+    /* Redis's answers are awaited for longer than by default, unless the test says for how long. */
+    const char *argv[ARGS_MAX] = {"tarnd",          "--id",        id,          "--listen",
+                                  "127.0.0.1:0",    "--data-port", "0",         "--redis-timeout-ms",
+                                  "5000",           "--unix",      socket_path, r ? "--redis" : NULL,
                                   r ? r->url : NULL};
     snprintf(socket_path, sizeof(socket_path), "%s/%s.sock", h->dir, id);
-    for (size_t n = r ? 11 : 9; *args; n++, args++) {
+    for (size_t n = r ? 13 : 11; *args; n++, args++) {
         assert_true(n + 1 < ARGS_MAX);
         argv[n] = slower_value(h, argv[n - 1] ? argv[n - 1] : "", *args);
     }

@@ -125,8 +125,9 @@ struct harness_node {
 
 /*
  * Starts tarnd --id ID --listen 127.0.0.1:0 --unix <dir>/<id>.sock --data-port 0 with further arguments
- * (NULL-ended), and waits until it is ready. r NULL: the node gets its own Redis. --heartbeat-ms and
- * --redis-timeout-ms of 100 to 1000 are those of a host at rest: here times harness_slower().
+ * (NULL-ended), and waits until it is ready. r NULL: the node gets its own Redis. --heartbeat-ms of 100 to
+ * 1000 and --redis-timeout-ms of 100 to 5000 (5000 by itself) are those of a host at rest: here times
+ * harness_slower().
  */
 struct harness_node *harness_node_start(struct harness *h, const char *id, const struct harness_redis *r, ...)
     __attribute__((sentinel));

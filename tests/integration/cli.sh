@@ -56,13 +56,14 @@ same()
     checks=$((checks + 1))
     cmp "$1" "$2" || fail "$1 and $2 differ"
 }
-# start_node ID ARGUMENT...: sets node (pid) and ready.
+# start_node ID ARGUMENT...: sets node (pid) and ready. Redis has longer to answer than by default.
 start_node()
 {
     id=$1
     shift
     mkfifo "$dir/$id.ready"
-    "$build/tarnd" --id "$id" --listen 127.0.0.1:0 --unix "$dir/$id.sock" "$@" >"$dir/$id.ready" 2>"$dir/$id.log" &
+    "$build/tarnd" --id "$id" --listen 127.0.0.1:0 --unix "$dir/$id.sock" --redis-timeout-ms 5000 "$@" \
+        >"$dir/$id.ready" 2>"$dir/$id.log" &
     node=$!
     pids="$node $pids"
     if ! read -r ready <"$dir/$id.ready"; then

@@ -33,7 +33,9 @@ class Store:
         self.dir = tempfile.TemporaryDirectory(prefix="tarn-py-")
         self._log = open(os.path.join(self.dir.name, "tarnd.log"), "w+b")
         argv = [os.path.join(build, "tarnd"), "--id", id, "--listen", "127.0.0.1:0", "--unix",
-                os.path.join(self.dir.name, "node.sock"), "--data-port", "0", "--pool", pool]
+                os.path.join(self.dir.name, "node.sock"), "--data-port", "0", "--pool", pool,
+                # a busy host may hold up the node and Redis for seconds
+                "--redis-timeout-ms", "5000", "--heartbeat-ms", "3000"]
         argv += ["--redis", redis] if redis else []
         self.process = subprocess.Popen([*argv, *args], stdout=subprocess.PIPE, stderr=self._log, bufsize=0,
                                         preexec_fn=_end_with_parent)
