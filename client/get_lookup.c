@@ -19,7 +19,26 @@ static void resolved(struct tarn_get_batch *b, struct tarn_get_job *j, const str
     j->stage = TARN_GET_RESOLVED;
 }
 
-/* Collects the WANTED jobs and the earliest of their deadlines. */
+/* When a copy's node is silent, Redis has half of the time left to answer. Then the node is looked at again.
+ */
+static uint64_t until_of(const struct tarn_get_job *j)
+{
+    uint64_t deadline = j->get->deadline_ns, now = tarn_now_ns(),
+             half = deadline > now ? (deadline - now) / 2 : 0;
+
+    return j->silent && half > TARN_PATIENCE_NS ? now + half : deadline;
+}
+
+/* Does the node of one of its copies answer again? */
+static bool answers_again(const struct tarn_get_job *j)
+{
+    for (uint32_t i = 0; i < j->desc.nlocs; i++)
+        if (atomic_load(&j->desc.locs[i].node->health) == TARN_UP)
+            return true;
+    return false;
+}
+
+/* Collects the WANTED jobs and the earliest time at which one of them must go on. */
 static size_t collect_wanted(struct tarn_get_batch *b, struct tarn_key *keys, struct tarn_get_job **jobs,
                              uint64_t *deadline_p)
 {
@@ -36,20 +55,23 @@ static size_t collect_wanted(struct tarn_get_batch *b, struct tarn_key *keys, st
         }
         keys[n] = tarn_get_item(j)->key;
         jobs[n++] = j;
-        if (j->get->deadline_ns < *deadline_p)
-            *deadline_p = j->get->deadline_ns;
+        uint64_t until = until_of(j);
+        if (until < *deadline_p)
+            *deadline_p = until;
     }
     return n;
 }
 
 static void resolve_failed(struct tarn_get_batch *b, struct tarn_get_job *j, const struct tarn_reason *why)
 {
-    if (tarn_get_canceled(j))
+    if (tarn_get_canceled(j)) {
         tarn_get_job_fail(b, j, tarn_cancel_fail());
-    else if ((why->code == TARN_E_TIMEOUT || b->canceled) && tarn_now_ns() < j->get->deadline_ns)
-        return; /* another job's deadline or cancel: look up once more */
-    else
+    } else if ((why->code != TARN_E_TIMEOUT && !b->canceled) || tarn_now_ns() >= j->get->deadline_ns) {
         tarn_get_job_fail(b, j, tarn_reason_fail(j->why.code ? &j->why : why));
+    } else if (j->silent && answers_again(j)) { /* Redis does not answer, but the node does */
+        tarn_get_try_all(j);
+        j->stage = TARN_GET_RESOLVED;
+    } /* else another job's deadline or cancel, or the node is still silent: look up once more */
 }
 
 void tarn_get_look_up(struct tarn_get_batch *b)

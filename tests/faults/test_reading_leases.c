@@ -143,10 +143,8 @@ static void silent_copy_makes_the_client_ask_again(void **state)
     harness_passed(w->h);
 }
 
-/* When the directory has no other copy the pause is waited for, as ever. */
-static void a_short_pause_is_waited_for(void **state)
+static void wait_for_pause(struct world *w, bool without_redis)
 {
-    struct world *w = *state;
     struct tarn_client *reader = world_client(w, "tcp");
     assert_int_equal(client_put(w->client, "k", 'o', BYTES, &on_node1), 0);
     assert_int_equal(client_get(reader, "k", 'o', BYTES), 0);
@@ -155,14 +153,28 @@ static void a_short_pause_is_waited_for(void **state)
     struct tarn_item item = {.key = key_of("k"), .pieces = &piece, .npieces = 1};
     struct tarn_completion done;
     tarn_op op;
+    if (without_redis)
+        harness_signal(w->redis->process, SIGSTOP);
     harness_signal(w->nodes[1]->process, SIGSTOP);
     assert_int_equal(tarn_submit_get(reader, &item, 1, NULL, 0, &op), 0);
-    assert_int_equal(tarn_wait(reader, op, 600, &done), TARN_E_TIMEOUT);
+    assert_int_equal(tarn_wait(reader, op, without_redis ? 2000 : 600, &done), TARN_E_TIMEOUT);
     harness_signal(w->nodes[1]->process, SIGCONT);
     assert_int_equal(tarn_wait(reader, op, 5000, &done), 0);
     assert_int_equal(done.status, 0);
     tarn_close(reader);
     harness_passed(w->h);
+}
+
+/* When the directory has no other copy the pause is waited for, as ever. */
+static void a_short_pause_is_waited_for(void **state)
+{
+    wait_for_pause(*state, false);
+}
+
+/* When the directory does not answer, the node may. */
+static void a_pause_is_waited_for_without_redis(void **state)
+{
+    wait_for_pause(*state, true);
 }
 
 /* Until the record is gone the copy may come back: NODE_DOWN. From then on it is none. */
@@ -411,6 +423,7 @@ int main(void)
         CASE(replaced_while_its_node_is_paused),
         CALM(silent_copy_makes_the_client_ask_again),
         CALM(a_short_pause_is_waited_for),
+        CALM(a_pause_is_waited_for_without_redis),
         CASE(killed_nodes_copies_are_misses),
         CASE(redis_away_for_all),
         CASE(given_up_before_redis_went_away),
