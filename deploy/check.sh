@@ -12,7 +12,7 @@ export PYTHON="${PYTHON:-/usr/bin/python3}"
 
 jobs=$(nproc 2>/dev/null || echo 2)
 # Tests at a time: most of them wait most of their time. More would compare times with a busy host's.
-most=$((jobs < 4 ? jobs * 2 : 8))
+most=$((jobs < 3 ? jobs * 3 : 8))
 export JOBS=$most
 
 say "${ui_bold}tarn: build and test${ui_off}"
@@ -32,13 +32,15 @@ begin "RDMA, in VMs" env RDMA_CONNECTS="${RDMA_CONNECTS:-20}" RDMA_SECONDS="${RD
 step "Style and documents" nice -n 19 make check-style
 step "Models" nice -n 19 make check-model QUICK=1
 finish
+step "GPU pools, over a stand-in" make check-standin
+
+# These wait most of their time. Short; a run that counts takes an hour: make soak SECONDS=3600 SEED= TRANSPORT= COPIES=.
+begin "Random faults, checked histories" make soak SECONDS="${SOAK_SECONDS:-30}" TRANSPORT=shm COPIES=2
+begin "Random faults, over the stand-in" make soak B=build-standin CUDA=standin SECONDS="${SOAK_SECONDS:-30}" \
+    TRANSPORT=cuda_ipc COPIES=2
 step "A network plugin by its path" env REQUIRE="${REQUIRE:+$REQUIRE,}tcpx-plugin" \
     make check-tcpx TARN_TCPX_PLUGIN=build/tests/tcpx/libtcpx-fixture-v6.so
-step "GPU pools, over a stand-in" make check-standin JOBS="$jobs"
-# Short; a run that counts takes an hour: make soak SECONDS=3600 SEED= TRANSPORT= COPIES=.
-step "Random faults, checked histories" make soak SECONDS="${SOAK_SECONDS:-30}" TRANSPORT=shm COPIES=2
-step "Random faults, over the stand-in" make soak B=build-standin CUDA=standin SECONDS="${SOAK_SECONDS:-30}" \
-    TRANSPORT=cuda_ipc COPIES=2
+finish
 
 if [ -z "${QUICK:-}" ]; then
     step "Address, undefined" make check-asan

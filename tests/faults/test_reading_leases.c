@@ -159,7 +159,7 @@ static void wait_for_pause(struct world *w, bool without_redis)
     assert_int_equal(tarn_submit_get(reader, &item, 1, NULL, 0, &op), 0);
     assert_int_equal(tarn_wait(reader, op, without_redis ? 2000 : 600, &done), TARN_E_TIMEOUT);
     harness_signal(w->nodes[1]->process, SIGCONT);
-    assert_int_equal(tarn_wait(reader, op, 5000, &done), 0);
+    assert_int_equal(tarn_wait(reader, op, 5000 * harness_slower(), &done), 0);
     assert_int_equal(done.status, 0);
     tarn_close(reader);
     harness_passed(w->h);
