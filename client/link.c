@@ -180,7 +180,8 @@ static void give_up(struct tarn_open_link *l)
 }
 
 /* The transport's own connection is silent. When the node answers, another transport has its turn. */
-static int not_connected(struct tarn_side *s, uint64_t since, uint64_t deadline_ns, struct tarn_cancel *cancel)
+static int not_connected(struct tarn_side *s, uint64_t since, uint64_t deadline_ns,
+                         struct tarn_cancel *cancel)
 {
     int rc = tarn_link_ask_node(s->node, deadline_ns, cancel);
 

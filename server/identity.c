@@ -333,7 +333,7 @@ int tarn_identity_claim(struct tarn_node *n)
     uint64_t give_up = 0;
     for (;;) {
         struct tarn_beat b;
-        bool last = give_up && !tarn_left_ms(give_up); /* asked after the record's end */
+        bool last = give_up && !tarn_left_ms(give_up); /* what follows is asked after the record's end */
         int rc = first_beat(n, &b);
         if (rc)
             return rc;

@@ -78,8 +78,8 @@ static bool populate_pool(struct tarn_populate *p, uint32_t i)
     return true;
 }
 
-/* At the process's own priority: it holds locks of pages while it works. On a busy host a thread of low
- * priority kept them for seconds, and clients' first writes waited. */
+/* Keeps the process's priority. It holds locks of pages, and clients' first writes wait for them: at a low
+ * priority a busy host would let it sleep with them for seconds. */
 static void *populate_thread(void *arg)
 {
     struct tarn_populate *p = arg;

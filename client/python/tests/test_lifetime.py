@@ -295,7 +295,7 @@ for line in sys.stdin:
     what = line.strip()
     near = tarn.Client(sys.argv[1], timeout=60.0)
     c = tarn.Client(sys.argv[1], transports="tcp", timeout=60.0)
-    c.get("k")
+    c.get("k", out="bytes")
     s = session() if what in ("write", "commit") else None
     for key in SPECS if what == "commit" else ():
         s.write(key, b"1" * 1000)

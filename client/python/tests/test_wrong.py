@@ -142,7 +142,7 @@ KEYS = [
     Row(lambda t: t.client.put("\ud800", b"1"), tarn.Invalid, "key", "surrogates", "give text without them"),
     Row(lambda t: t.client.get(["k"], out="bytes"), TypeError, "key", "of type list", "give bytes or a str"),
     Row(lambda t: 5 in t.client, TypeError, "key", "of type int", "give bytes or a str"),
-    Row(lambda t: t.client[5], TypeError, "key", "of type int", "give bytes or a str"),
+    Row(lambda t: t.client.get(5, out="bytes"), TypeError, "key", "of type int", "give bytes or a str"),
     Row(lambda t: t.client.get_many("abc", out="bytes"), TypeError, "keys", "of type str", "call get() for one"),
     Row(lambda t: t.client.get_many(5, out="bytes"), TypeError, "keys", "of type int", "give a list of keys"),
     Row(lambda t: t.client.lookup("abc"), TypeError, "keys", "of type str", "give a list of keys"),
