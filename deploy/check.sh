@@ -32,12 +32,12 @@ begin "RDMA, in VMs" env RDMA_CONNECTS="${RDMA_CONNECTS:-20}" RDMA_SECONDS="${RD
 step "Style and documents" nice -n 19 make check-style
 step "Models" nice -n 19 make check-model QUICK=1
 finish
-step "GPU pools, over a stand-in" make check-standin
-
-# These wait most of their time. Short; a run that counts takes an hour: make soak SECONDS=3600 SEED= TRANSPORT= COPIES=.
+# The soaks wait most of their time. They are short; a run that counts takes an hour:
+# make soak SECONDS=3600 SEED= TRANSPORT= COPIES=.
 begin "Random faults, checked histories" make soak SECONDS="${SOAK_SECONDS:-30}" TRANSPORT=shm COPIES=2
 begin "Random faults, over the stand-in" make soak B=build-standin CUDA=standin SECONDS="${SOAK_SECONDS:-30}" \
     TRANSPORT=cuda_ipc COPIES=2
+step "GPU pools, over a stand-in" make check-standin
 step "A network plugin by its path" env REQUIRE="${REQUIRE:+$REQUIRE,}tcpx-plugin" \
     make check-tcpx TARN_TCPX_PLUGIN=build/tests/tcpx/libtcpx-fixture-v6.so
 finish
