@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# What a machine can say about the code's shape: lengths, layers, banned functions, headers that
-# compile alone, generated pages in step, man pages and scripts that parse. Prints every finding.
+# Checks the code's style: lengths, layers, banned functions, headers that compile alone, generated pages
+# that are up to date, man pages and scripts that parse. Prints every finding.
 set -u
 cd "$(dirname "$0")/.."
 build=${TARN_BUILD:-build}
@@ -14,14 +14,14 @@ say()
 
 code=$(find include base metadata transport server client tests -name '*.[ch]' | sort)
 
-# Format: .clang-format as clang-format 14 reads it; other versions break lines elsewhere.
+# Format: only clang-format 14, because other versions break lines elsewhere.
 if clang-format --version 2>/dev/null | grep -q 'version 14\.'; then
     # shellcheck disable=SC2086
     clang-format --dry-run $code 2>&1 | sed -n 's/^\([^ :]*\):\([0-9]*\):.*/\1/p' | uniq >"$build/style.txt"
     while read -r f; do say "$f is not formatted: clang-format -i $f"; done <"$build/style.txt"
 fi
 
-# Lengths: a file 700 lines, one of tests 850, a function 60.
+# Lengths: at most 700 lines in a file, 850 in a file of tests, 60 in a function.
 for f in $code; do
     n=$(wc -l <"$f") most=700
     case $f in tests/*) most=850 ;; esac
@@ -33,7 +33,7 @@ ctags --version 2>/dev/null | grep -q Universal &&
     awk '{ n = $4 - $3 + 1; if (n > 60) print $1 " in " $2 " has " n " lines, the limit is 60" }' >"$build/style.txt"
 while read -r line; do say "$line"; done <"$build/style.txt"
 
-# Layers between folders, and no circles between files: tests/check_includes.py.
+# Layers of folders, and no include cycles: tests/check_includes.py.
 "${PYTHON:-python3}" tests/check_includes.py >"$build/style.txt" || {
     [ -s "$build/style.txt" ] || say "tests/check_includes.py cannot be run"
     while read -r line; do say "$line"; done <"$build/style.txt"
@@ -51,42 +51,42 @@ only 'hiredis/' '^base/resp|^tests/'
 only 'jansson' '^client/(cli|bench)/|^tests/'
 only 'curses' '^client/cli/'
 
-# Functions that have a safe form.
+# Banned: functions with a safer alternative.
 hits=$(printf "%s\n" $code | grep -v "^tests/" | xargs grep -nE "\b(strcpy|strcat|sprintf|vsprintf|gets|strtok|alloca|atoi|atol)\(")
 [ -z "$hits" ] || say "banned function: $hits"
-# libtarn has nothing that only nodes and programs need.
+# libtarn has no functions that only nodes and programs need.
 hits=$(nm "$build/libtarn.a" 2>/dev/null | grep -oE ' [TDR] tarn_([a-z_]+_node_ops|node_half_[a-z_]+|faulty_new|options_parse|option_[a-z_]+)$' | tr -d '\n')
 [ -z "$hits" ] || say "libtarn.a has what only nodes and programs need:$hits"
 # The library never prints, aborts or exits.
 lib=$(find base metadata transport client -name '*.c' | grep -vE '^client/(cli|bench|python)/' | sort)
 hits=$(grep -nE '(^|[^a-z_.>])(printf|fprintf|puts|putchar|perror|abort|exit|_exit|assert)\(' $lib)
 [ -z "$hits" ] || say "the library prints or exits: $hits"
-# What waits for all that a device does, the application's kernels among it.
+# No calls that wait for all work of a device, which includes the application's kernels.
 hits=$(grep -nE '\b(cudaDeviceSynchronize|cudaThreadSynchronize|cuCtxSynchronize|cudaMemcpy|cudaMemset|cudaMemcpyPeer)\(' $lib transport/cuda/*.cu $(find server -name '*.c'))
 [ -z "$hits" ] || say "a device is synchronised: $hits"
-# No state on the side: what a wait needs is passed to it. The last error is the one exception.
+# No thread-local state: functions get what they need as arguments. The only exception is the last error.
 hits=$(grep -nE "\b(_Thread_local|__thread|thread_local)\b" $lib $(find base metadata transport client -name "*.h") | grep -v "^base/error\.c:")
 [ -z "$hits" ] || say "a variable of a thread: $hits"
-# A sentence is for its reader: code decides by codes.
+# Error sentences are for people: code must decide by error codes.
 hits=$(grep -nE '\b(str(n?case)?n?cmp|str(case)?str|memcmp)\([^;]*(tarn_last_error\(\)|\b(why|reason|failure|held|cause)(\.|->)text\b)' \
     $(find base metadata transport server -name '*.c') client/*.c)
 [ -z "$hits" ] || say "an error's text decides: $hits"
-# Sentences are kept whole.
+# Buffers for error sentences must not cut them.
 hits=$(grep -nE 'char [^;()]*\<(why|error)\[[0-9]{3}\]|%\.[0-9]+s[^;]*tarn_last_error' $(echo "$code" | grep -vE '^(tests|include)/') | grep -v 'no request')
 [ -z "$hits" ] || say "a sentence is cut, for want of TARN_SENTENCE bytes: $hits"
-# Tests synchronise on events.
+# Tests synchronise on events, not with sleeps.
 hits=$(grep -nE '\b(u|nano)?sleep\(' $(find tests -name '*.[ch]') | grep -v 'not synchronisation')
 [ -z "$hits" ] || say "a sleep in a test: $hits"
 hits=$(grep -nE '\b(TODO|FIXME|XXX|HACK)\b' $code Makefile deploy/*.sh)
 [ -z "$hits" ] || say "unfinished: $hits"
 
-# Python: tests/check_python.py says what.
+# Python: see tests/check_python.py.
 "${PYTHON:-python3}" tests/check_python.py >"$build/style.txt" || {
     [ -s "$build/style.txt" ] || say "tests/check_python.py cannot be run"
     while read -r line; do say "$line"; done <"$build/style.txt"
 }
 
-# Every header compiles alone and every file has a licence line. Those about CUDA's own types need its toolkit.
+# Every header compiles alone, and every file has a licence line. Headers with CUDA's types need its toolkit.
 for h in $(find include base metadata transport server client tests -name '*.h' ! -name kernels.h ! -name cuda_runtime.h); do
     python=
     case $h in
@@ -103,7 +103,7 @@ for f in $code transport/cuda/*.cu client/bench/bare/*.cu; do
     head -n 1 "$f" | grep -q 'SPDX-License-Identifier: Apache-2.0' || say "$f has no licence line"
 done
 
-# Pages name files that are there. What a page of results or a generated one names may be gone.
+# Files that pages name exist. Pages of results and generated pages may name missing files.
 for f in README.md docs/*.md tests/*/README.md metadata/KEYS.md; do
     for path in $(grep -oE '`[a-z][a-z_]*/[A-Za-z_/.-]+\.(c|h|py|sh|md|cu)`' "$f" | tr -d '`' | grep -v NAME); do
         [ -e "$path" ] || [ -e "include/$path" ] || say "$f names $path, which is not there"
@@ -115,14 +115,14 @@ pages='README.md CONTRIBUTING.md docs/*.md tests/*/README.md metadata/KEYS.md'
 for name in $(grep -ohE '\btarn_[a-z0-9_]*[a-z0-9]\b' $pages | sort -u); do
     grep -rqw "$name" include base metadata transport server client tests deploy Makefile || say "a page names $name, which is not there"
 done
-# Deliberate changes still apply.
+# The patches in tests/mutants/ apply.
 sh tests/mutate.sh --check >"$build/style.txt" || while read -r line; do say "$line"; done <"$build/style.txt"
 
-# Exported symbols are the public ones.
+# libtarn.so exports only public symbols.
 hits=$(nm -D --defined-only "$build/libtarn.so" | awk '{ print $3 }' | grep -vE '^(tarn_[a-z0-9_]+(@@?TARN_[0-9.]+)?|TARN_[0-9.]+)$')
 [ -z "$hits" ] || say "libtarn exports $hits"
 
-# Generated pages.
+# Generated pages are up to date.
 tmp=$(mktemp -d)
 trap 'rm -rf "$tmp"' EXIT
 TARN_BUILD=$build sh docs/generate.sh "$tmp"

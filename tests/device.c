@@ -15,7 +15,7 @@ enum { STAGE = 1 << 20 };
 
 struct device {
     int ordinal;
-    pthread_mutex_t lock; /* over what follows */
+    pthread_mutex_t lock; /* protects the fields below */
     struct tarn_cuda_queue *queue;
     uint8_t *stage;
 };
@@ -99,7 +99,7 @@ void device_drop(struct device *d, void *addr)
         free(addr);
 }
 
-/* Microseconds, where harness_pause() would take milliseconds for each of thousands of copies. */
+/* Polls without harness_pause(), whose milliseconds would add up over thousands of copies. */
 void queue_wait(struct tarn_cuda_queue *q, uint64_t mark)
 {
     uint64_t until = harness_now_ms() + DEVICE_TIMEOUT_MS;

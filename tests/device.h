@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Device memory for tests, with any implementation of transport/cuda/cuda.h. Host code never accesses device
- * memory: a queue copies the bytes by way of pinned memory.
+ * memory: a queue copies the bytes through pinned memory.
  *
  * A failure fails the running cmocka test.
  */
@@ -18,12 +18,12 @@
 
 #define DEVICE_TIMEOUT_MS 20000
 
-/* The number of devices. 0: tarn_last_error() has the reason. */
+/* The number of devices. If 0, tarn_last_error() has the reason. */
 int devices_there(void);
-/* Skips the test ("gpu") if there are fewer. */
+/* Skips the test ("gpu") if there are fewer than n devices. */
 void devices_need(int n);
 
-/* Access to a device's memory, for any thread. Below, NULL means host memory. */
+/* Access to a device's memory, from any thread. In the functions below, NULL means host memory. */
 struct device;
 struct device *device_open(int ordinal);
 void device_close(struct device *d);
@@ -35,27 +35,27 @@ void device_write(struct device *d, void *to, const void *from, size_t bytes);
 void device_read(struct device *d, void *to, const void *from, size_t bytes);
 void device_set(struct device *d, void *to, uint8_t byte, size_t bytes);
 
-/* Checks that all bytes are of that kind. */
+/* Checks that every byte has this value. */
 void device_expect(struct device *d, const void *addr, uint8_t byte, size_t bytes);
 
-/* Puts or gets an object in one piece of any memory and returns the status. place: as in struct
- * tarn_put_options. */
+/* Puts or gets an object in one piece, from or into any memory. Returns the status. `place` is as in
+ * struct tarn_put_options. */
 int piece_put(struct tarn_client *c, const char *key, void *addr, size_t bytes, const char *place);
 int piece_get(struct tarn_client *c, const char *key, void *addr, size_t bytes);
 
-/* Gives all pieces to the queue, waiting for room. */
+/* Gives all pieces to the queue. Waits while the queue is full. */
 void queue_give(struct tarn_cuda_queue *q, const struct tarn_cuda_piece *pieces, size_t n);
-/* The same, and waits until they are done. */
+/* Like queue_give(), and waits until the copies are done. */
 void queue_copy(struct tarn_cuda_queue *q, const struct tarn_cuda_piece *pieces, size_t n);
 void queue_wait(struct tarn_cuda_queue *q, uint64_t mark);
 
-/* Page-aligned host memory that devices reach. */
+/* Page-aligned host memory that devices can access. */
 void *pinned_new(size_t bytes);
 void pinned_free(void *addr, size_t bytes);
 
 /*
- * A copy of an item's memory on a device: a range of device memory for the host range around all of its
- * pieces. The pieces point there, with the same distances. Bytes between them are copied, too.
+ * A copy of an item's memory on a device. It covers the host range that contains all of the item's pieces.
+ * The item's pieces point into it, at the same distances. Bytes between the pieces are copied, too.
  */
 struct twin {
     struct device *device;

@@ -30,8 +30,8 @@ struct harness_process {
     char name[64];
     char log_path[192];
     pid_t pid;
-    int out_fd; /* -1 once at its end */
-    int status; /* exit status once ended */
+    int out_fd; /* -1 after the end of stdout */
+    int status; /* exit status, once the process has ended */
     bool ended;
     struct tarn_buf out, log;
     char line[1024];
@@ -161,7 +161,7 @@ uint16_t harness_free_port(void)
 
 /* --- processes ---------------------------------------------------------------------------------- */
 
-/* A program of the build directory, or the bare name for PATH. */
+/* The program's path in the build directory, or the bare name, which is looked up in PATH. */
 static void program_path(const char *program, char *out, size_t bytes)
 {
     const char *build = getenv("TARN_BUILD");
@@ -227,7 +227,7 @@ bool harness_running(struct harness_process *p)
     return !p->ended;
 }
 
-/* kill() returns before the threads have stopped: one that is about to run may still answer. */
+/* kill() returns before all threads have stopped. Until then a running thread may still answer. */
 static void wait_stopped(const struct harness_process *p)
 {
     siginfo_t info;
@@ -244,7 +244,7 @@ void harness_signal(struct harness_process *p, int signum)
         wait_stopped(p);
 }
 
-/* Takes what the process has written; waits up to wait_ms for some. */
+/* Reads what the process has written. Waits up to wait_ms for output. */
 static void read_out(struct harness_process *p, int wait_ms)
 {
     char chunk[4096];
@@ -285,7 +285,7 @@ const char *harness_log(struct harness_process *p)
     return p->log.data ? p->log.data : "";
 }
 
-/* Not by print_error(), which cuts long texts. */
+/* Uses fprintf(): print_error() cuts long texts. */
 static void print_logs(struct harness_process *p)
 {
     fprintf(stderr, "--- %s (pid %d): stdout\n%s\n", p->name, (int)p->pid, harness_stdout(p, NULL));
@@ -314,7 +314,7 @@ void harness_kill(struct harness_process *p)
     harness_wait(p, HARNESS_TIMEOUT_MS);
 }
 
-/* The first whole line of stdout beginning with prefix, into p->line. */
+/* Copies the first complete line of stdout that begins with prefix into p->line. */
 static bool find_line(struct harness_process *p, const char *prefix)
 {
     for (const char *at = p->out.data; at && *at;) {
@@ -347,7 +347,7 @@ const char *harness_wait_line(struct harness_process *p, const char *prefix, int
     return p->line;
 }
 
-/* NULL-ended arguments behind the n that are in argv already. */
+/* Appends NULL-ended arguments after the n that are already in argv. */
 static void collect(const char **argv, size_t n, va_list ap)
 {
     const char *arg;
@@ -358,7 +358,7 @@ static void collect(const char **argv, size_t n, va_list ap)
     argv[n] = NULL;
 }
 
-/* Those of a variadic function, behind its last named parameter. */
+/* Collects the arguments of a variadic function after its last named parameter. */
 #define COLLECT(argv_, n_, last_) \
     do { \
         va_list ap_; \
@@ -394,7 +394,7 @@ static void end_process(struct harness_process *p)
     }
 }
 
-/* A sanitizer's report in a process's log: the test fails, whatever it saw itself. */
+/* True if the log has a sanitizer's report. The test then fails, even if its own checks passed. */
 static bool has_report(struct harness_process *p)
 {
     const char *log = harness_log(p);
@@ -416,7 +416,7 @@ static int remove_entry(const char *path, const struct stat *st, int type, struc
     return remove(path);
 }
 
-/* The newest process first: nodes end before the Redis they talk to. */
+/* Ends the newest process first, so that nodes end before the Redis they use. */
 void harness_free(struct harness *h)
 {
     bool reports = false;
@@ -526,8 +526,8 @@ static bool answers(const char *address)
     return true;
 }
 
-/* Starts the process and waits until it answers, on its Unix socket: on its port another process may, which
- * took it before. False when it ended at once (port taken). */
+/* Starts the process and waits until it answers on its Unix socket. (On its TCP port another process might
+ * answer.) False: it ended at once, because the port was taken. */
 static bool redis_spawn(struct harness_redis *r)
 {
     char port[8];
@@ -564,7 +564,7 @@ static bool redis_spawn(struct harness_redis *r)
     return true;
 }
 
-/* As if nodes had been there for long: without this a new directory is unsettled for 3 heartbeats. */
+/* Makes the directory count as old. Otherwise a new directory is unsettled for 3 heartbeats. */
 static void settle(const struct harness_redis *r)
 {
     redisReply *info = harness_redis_call(r, "INFO", "server", NULL);
@@ -614,14 +614,14 @@ void harness_redis_restart(struct harness_redis *r)
 
 /* --- nodes -------------------------------------------------------------------------------------- */
 
-/* On a slow host a node needs longer for its beats and for Redis's answers. */
+/* On a slow host, a node needs longer for heartbeats and for Redis's answers. */
 static const char *slower_value(struct harness *h, const char *option, const char *value)
 {
     bool beat = !strcmp(option, "--heartbeat-ms");
     if (!beat && strcmp(option, "--redis-timeout-ms"))
         return value;
     unsigned ms = (unsigned)strtoul(value, NULL, 10);
-    if (ms < 100 || ms > (beat ? 1000 : 5000)) /* a test of bad values, or long enough */
+    if (ms < 100 || ms > (beat ? 1000 : 5000)) /* a deliberately bad value, or long enough */
         return value;
     char *text = allocate(h, 16);
     snprintf(text, 16, "%u", ms * harness_slower());
@@ -632,7 +632,7 @@ static struct harness_process *node_spawn(struct harness *h, const char *id, con
                                           const char *const *args)
 {
     char socket_path[128];
-    /* Redis's answers are awaited for longer than by default, unless the test says for how long. */
+    /* The node waits longer than by default for Redis's answers, unless the test sets a timeout. */
     const char *argv[ARGS_MAX] = {"tarnd",          "--id",        id,          "--listen",
                                   "127.0.0.1:0",    "--data-port", "0",         "--redis-timeout-ms",
                                   "5000",           "--unix",      socket_path, r ? "--redis" : NULL,
@@ -653,7 +653,7 @@ struct harness_process *harness_node_spawn(struct harness *h, const char *id, co
     return node_spawn(h, id, r, args);
 }
 
-/* The value of name= in a ready line, "" when it is not there. */
+/* The value of name= in a ready line, or "" if it is missing. */
 static void ready_value(const char *line, const char *name, char *out, size_t bytes)
 {
     char want[32];

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Harness of the integration tests: real redis-server and tarnd processes in a temporary directory,
- * on free ports, all ended with the test.
+ * Harness of the integration tests: real redis-server and tarnd processes in a temporary directory, on free
+ * ports. All of them end with the test.
  *
  *   struct harness *h = harness_new();
  *   struct harness_redis *r = harness_redis_start(h, NULL);
@@ -10,12 +10,12 @@
  *   harness_passed(h);
  *   harness_free(h);
  *
- * Every function that cannot do its work fails the running cmocka test with the process's log. A test
- * that fails never reaches harness_passed(); harness_free(), called from the teardown, then prints the
- * logs of all processes. Processes die with the test program, whatever becomes of it (PDEATHSIG).
+ * A function that cannot do its work fails the running cmocka test and shows the process's log. A test that
+ * fails never reaches harness_passed(); harness_free(), called from the teardown, then prints the logs of all
+ * processes. Processes die with the test program, however it ends (PDEATHSIG).
  *
- * Environment: TARN_BUILD (where the binaries are, default "build"), REQUIRE (comma list of things
- * that must not be skipped), KEEP (set: the temporary directories stay).
+ * Environment: TARN_BUILD (where the binaries are, default "build"), REQUIRE (comma list of things that must
+ * not be skipped), KEEP (if set, the temporary directories are kept).
  */
 #ifndef TARN_TESTS_HARNESS_H
 #define TARN_TESTS_HARNESS_H
@@ -39,7 +39,7 @@ struct harness_process;
 struct harness *harness_new(void);
 /* Ends running processes (SIGTERM, then SIGKILL) and removes the directory. NULL is allowed. */
 void harness_free(struct harness *h);
-/* The test has passed: logs are not printed. */
+/* Call when the test has passed: harness_free() then prints no logs. */
 void harness_passed(struct harness *h);
 const char *harness_dir(const struct harness *h);
 /* The path of a file in the directory, valid until harness_free(). */
@@ -48,10 +48,10 @@ const char *harness_path(struct harness *h, const char *name);
 /* Skips the running test with a reason, or fails it if REQUIRE names `what`. */
 void harness_skip(const char *what, const char *reason);
 
-/* A TCP port of 127.0.0.1 that is free at the moment. */
+/* A TCP port of 127.0.0.1 that is free now. */
 uint16_t harness_free_port(void);
 
-/* Waits, polling every few milliseconds, until the expression holds; fails the test after ms. */
+/* Polls every few milliseconds until the expression holds. Fails the test after ms. */
 #define HARNESS_UNTIL(expr_, ms_) \
     do { \
         uint64_t until_ = harness_now_ms() + (uint64_t)(ms_)*harness_slower(); \
@@ -62,35 +62,35 @@ uint16_t harness_free_port(void);
         } \
     } while (0)
 uint64_t harness_now_ms(void);
-/* How many times longer than alone a thread takes to compute here: 1 at rest, at most 8. It is measured once,
- * in 40 ms of processor time, and child processes inherit it. Beats and waits are as much longer. */
+/* How much slower a thread runs here than alone on the host: 1 at rest, at most 8. Measured once, in 40 ms
+ * of processor time; child processes inherit the result. Heartbeats and waits are multiplied by it. */
 unsigned harness_slower(void);
 void harness_pause(void);
 
 /* --- processes ---------------------------------------------------------------------------------- */
 
 /*
- * Starts a program. argv[0] without a slash is looked up in TARN_BUILD, then in PATH. The functions below
- * read its stdout. Its stderr goes to <dir>/<name>.log.
+ * Starts a program. If argv[0] has no slash, it is looked up in TARN_BUILD, then in PATH. Its stderr goes to
+ * <dir>/<name>.log; the functions below read its stdout.
  */
 struct harness_process *harness_spawn(struct harness *h, const char *name, const char *const *argv);
 pid_t harness_pid(const struct harness_process *p);
 bool harness_running(struct harness_process *p);
-/* After SIGSTOP, returns only when the process has stopped. */
+/* Sends the signal. After SIGSTOP, returns only when the process has stopped. */
 void harness_signal(struct harness_process *p, int signum);
-/* Waits for the end. Returns the exit status, or 128 + signal. Fails the test on timeout. */
+/* Waits until the process ends. Returns the exit status, or 128 + signal. Fails the test on timeout. */
 int harness_wait(struct harness_process *p, int timeout_ms);
-/* SIGKILL and wait. */
+/* Sends SIGKILL and waits. */
 void harness_kill(struct harness_process *p);
-/* Waits for a line of stdout with this prefix. Returns the line, owned by p; NULL: the process ended
+/* Waits for a line of stdout with this prefix. Returns the line, owned by p. NULL: the process ended
  * first. */
 const char *harness_wait_line(struct harness_process *p, const char *prefix, int timeout_ms);
-/* Its stdout so far, NUL-terminated; owned by p and valid until the next call. bytes_p may be NULL. */
+/* The process's stdout so far, NUL-terminated, owned by p, valid until the next call. bytes_p may be NULL. */
 const char *harness_stdout(struct harness_process *p, size_t *bytes_p);
 const char *harness_log(struct harness_process *p);
 
-/* Runs a program to its end. Returns the status as harness_wait() does; output as above, through *p_p (may
- * be NULL). */
+/* Runs a program to its end. Returns the status as harness_wait() does. Its output is available through
+ * *p_p, which may be NULL. */
 int harness_run(struct harness *h, struct harness_process **p_p, const char *program, ...)
     __attribute__((sentinel));
 
@@ -109,10 +109,10 @@ struct harness_redis {
 
 /* Starts redis-server without persistence. `password` may be NULL. Skips ("redis") if it is not installed. */
 struct harness_redis *harness_redis_start(struct harness *h, const char *password);
-/* The same without the directory's marker that the other function writes, so that replaces need not wait
- * for nodes. */
+/* Like harness_redis_start(), but without the marker that makes the directory count as settled: replaces
+ * must wait for nodes. */
 struct harness_redis *harness_redis_start_new(struct harness *h, const char *password);
-/* Restarts it, empty, at the same addresses, after harness_kill(r->process). */
+/* After harness_kill(r->process): restarts Redis, empty, at the same addresses. */
 void harness_redis_restart(struct harness_redis *r);
 
 /* --- nodes -------------------------------------------------------------------------------------- */
@@ -125,16 +125,16 @@ struct harness_node {
 
 /*
  * Starts tarnd --id ID --listen 127.0.0.1:0 --unix <dir>/<id>.sock --data-port 0 with further arguments
- * (NULL-ended), and waits until it is ready. r NULL: the node gets its own Redis. --heartbeat-ms of 100 to
- * 1000 and --redis-timeout-ms of 100 to 5000 (5000 by itself) are those of a host at rest: here times
- * harness_slower().
+ * (NULL-ended), and waits until it is ready. With r NULL, the node starts its own Redis. The
+ * --redis-timeout-ms is 5000 unless given. A --heartbeat-ms of 100 to 1000 and a --redis-timeout-ms of 100 to
+ * 5000 are multiplied by harness_slower().
  */
 struct harness_node *harness_node_start(struct harness *h, const char *id, const struct harness_redis *r, ...)
     __attribute__((sentinel));
-/* The same with an array of arguments. */
+/* Like harness_node_start(), with an array of arguments. */
 struct harness_node *harness_node_startv(struct harness *h, const char *id, const struct harness_redis *r,
                                          const char *const *args);
-/* The same without waiting, for nodes that should refuse to start. */
+/* Like harness_node_start(), without waiting: for nodes that should refuse to start. */
 struct harness_process *harness_node_spawn(struct harness *h, const char *id, const struct harness_redis *r,
                                            ...) __attribute__((sentinel));
 
@@ -146,10 +146,11 @@ struct harness_process *harness_node_spawn(struct harness *h, const char *id, co
  */
 redisReply *harness_call(const char *address, ...) __attribute__((sentinel));
 redisReply *harness_redis_call(const struct harness_redis *r, ...) __attribute__((sentinel));
-/* A lasting connection, and one command on it as above. Free it with tarn_resp_free(). */
+/* harness_connect() opens a lasting connection; free it with tarn_resp_free(). harness_command() sends one
+ * command on it, like harness_call(). */
 struct tarn_resp *harness_connect(const char *address);
 redisReply *harness_command(struct tarn_resp *r, ...) __attribute__((sentinel));
-/* The integer (or number of elements) that the call returns; -1 for other replies. */
+/* The integer (or number of elements) in the call's reply. -1: another kind of reply. */
 long long harness_redis_integer(const struct harness_redis *r, ...) __attribute__((sentinel));
 
 #endif

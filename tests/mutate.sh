@@ -1,18 +1,18 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# make mutate: breaks one rule after the other on purpose and expects a test to fail each time.
-#   tests/mutate.sh [-j N] [--check] [PATCH...]     all of tests/mutants/ when none is named
-#     -j N      so many at a time (1)
-#     --check   only looks whether every patch is complete and applies
-# A patch is a `git diff` with lines in front of it:
+# make mutate: applies patches that each break one rule, and expects a test to fail for each patch.
+#   tests/mutate.sh [-j N] [--check] [PATCH...]     without PATCH: all of tests/mutants/
+#     -j N      runs N patches at a time (1)
+#     --check   only checks that every patch is complete and applies
+# A patch is a `git diff` that begins with these lines:
 #   # what: one sentence, the rule that is broken
 #   # tests: test_a test_b.sh      programs and scripts of tests/ that must notice it
-#   # build: CUDA=standin          what make is given (optional; CUDA=none)
-#   # needs: vm                    the tests run in a VM with RDMA (optional; skipped where VMs cannot be started)
-# Each runs in a copy of the tree with a build folder of its own. The same tests have to pass unpatched first.
-#   MUTATE_SECONDS=180   for all tests of one patch; later than that counts as unnoticed
-#   MAKE, CC             as for the Makefile; ccache is used where there is one
-# One line a patch; ends with "N noticed, N unnoticed", and exit 1 unless every patch was noticed.
+#   # build: CUDA=standin          arguments of make (optional; CUDA=none)
+#   # needs: vm                    run the tests in a VM with RDMA (optional; skipped if VMs do not work)
+# Each patch runs in its own copy of the tree with its own build folder. First its tests must pass without it.
+#   MUTATE_SECONDS=180   time limit for all tests of one patch; a late failure counts as unnoticed
+#   MAKE, CC             as for the Makefile; uses ccache if it is installed
+# Prints a line for each patch, then "N noticed, N unnoticed". Exit status 1 unless every patch was noticed.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 top=$PWD
@@ -37,7 +37,7 @@ source_of()
     esac
 }
 
-# Why the patch is none; nothing when it is one.
+# Prints what is wrong with the patch; nothing if it is valid.
 complaint()
 {
     [ -r "$1" ] || { echo "cannot be read"; return; }
@@ -90,7 +90,7 @@ run_test()
     REQUIRE=$([ "$vm" = vm ] && echo rdma) TARN_BUILD=$PWD/$b timeout -k 5 "$seconds" "$@" >test.log 2>&1
 }
 
-# What failed in it, in one word where it says so.
+# Prints the name of the test that failed, if the log has it.
 failure()
 {
     f=$(tr -d '\r' <test.log | sed -n 's/^\[  FAILED  \] \([a-z_0-9A-Z]*\)$/\1/p' | head -n 1)
@@ -150,7 +150,7 @@ copy_tree()
     fi | tar --null --ignore-failed-read -T - -cf - 2>/dev/null | tar -xf - -C "$base"
 }
 
-# Builds what the patches need and runs each of their tests once. What fails unpatched proves nothing.
+# Builds what the patches need and runs each test once without a patch. A test that fails here proves nothing.
 check_unpatched()
 {
     cd "$base" || exit 1
@@ -173,7 +173,7 @@ check_unpatched()
     cd "$top" || exit 1
 }
 
-# Inside of `-j`: one patch, in the folders that the outer run has made.
+# Called by `-j`: runs one patch in the folders of the outer run.
 if [ "${1:-}" = --one ]; then
     tmp=$MUTATE_TMP base=$MUTATE_TMP/base cc=$MUTATE_CC
     one "$2"

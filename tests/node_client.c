@@ -74,7 +74,7 @@ void node_attach(struct tarn_resp *r, const char *access)
     freeReplyObject(reply);
 }
 
-/* Keeps one text until the next call. */
+/* Keeps the text until the next call. */
 static const char *keep(const char *text)
 {
     static char kept[512];
@@ -230,7 +230,7 @@ void assert_error(redisReply *reply, const char *prefix)
     freeReplyObject(reply);
 }
 
-/* --- bytes that are no protocol ----------------------------------------------------------------- */
+/* --- raw bytes ---------------------------------------------------------------------------------- */
 
 int raw_connect(const char *address)
 {
@@ -269,7 +269,7 @@ void raw_talk(const char *address, const char *bytes, size_t n, char *out, size_
     close(fd);
 }
 
-/* --- what the directory has --------------------------------------------------------------------- */
+/* --- contents of the directory ------------------------------------------------------------------ */
 
 bool directory_has(const struct harness_redis *r, const char *key)
 {

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-# What the scripts that test the Python package begin with: PYTHON, build and root are set, the package is found, or
-# the script ends with why it is skipped. A build with AddressSanitizer needs its runtime first in the process.
+# Sourced by the scripts that test the Python package. Sets PYTHON, build and root and finds the package, or
+# ends the script with the reason to skip it. AddressSanitizer's runtime must come first in the process.
 root=$(cd "$(dirname "$0")/../.." && pwd)
 build=$(cd "${TARN_BUILD:-$root/build}" && pwd)
 PYTHON=${PYTHON:-python3}
@@ -20,9 +20,9 @@ extension=$build/python/tarn/_tarn$suffix
 [ -e "$extension" ] || skip "python: $PYTHON is older than 3.9 or has no Python.h, or make python was not run: install python3-dev"
 
 sanitizer=$(ldd "$extension" | sed -n 's/^[[:space:]]*lib\([atu]*san\)\.so.*/\1/p' | head -n 1)
-# preloaded COMMAND...: runs it with the runtime that the extension was built for, and with that of C++, which has to
-# be there first where others throw (torch). Python itself gives much of its memory back only by ending: leaks are
-# looked for in the C tests.
+# preloaded COMMAND...: runs it with the sanitizer's runtime that the extension was built for, and with the
+# C++ runtime, which must be loaded first if a library throws (torch). It does not detect leaks, because
+# Python frees much of its memory only at its end. The C tests detect leaks.
 preloaded()
 {
     if [ -n "$sanitizer" ]; then

@@ -40,9 +40,9 @@ void rdma_need(bool wire)
 }
 
 enum { PULLED = 1, SLOWED = 2 };
-static unsigned hurt[2]; /* rails */
+static unsigned hurt[2]; /* bits of each rail */
 
-/* What is to be mended at the end of a test. */
+/* Records what rails_mend() must restore at the end of a test. */
 static void note(const char *what, int number)
 {
     if (strcmp(what, "pull") == 0)
@@ -69,7 +69,7 @@ void rail(struct harness *h, const char *what, int number, const char *value)
 {
     char n[2] = {(char)('0' + number), '\0'};
     const char *far = strcmp(what, "limit") == 0 ? "far" : NULL;
-    if (!value) /* ends the arguments */
+    if (!value) /* NULL ends the arguments */
         far = NULL;
     int status = harness_run(h, NULL, "sh", "tests/rdma-vm/rail.sh", what, n, value, far, NULL);
     note(what, number);
@@ -151,7 +151,7 @@ long process_rss(pid_t pid)
     return kib;
 }
 
-/* --- bytes that say whose they are -------------------------------------------------------------- */
+/* --- bytes that show their key and version ------------------------------------------------------ */
 
 static uint64_t marked_word(uint64_t id, size_t i)
 {
@@ -236,7 +236,7 @@ static bool is_allowed(const struct traffic *t, int status)
            (class == TARN_CLASS_RETRY || class == TARN_CLASS_RECONNECT || class == TARN_CLASS_RELOCATE);
 }
 
-/* One operation, the status as it came. */
+/* Runs one operation and returns its status unchanged. */
 static int operate(struct traffic *t, uint32_t key, uint32_t version, char *data)
 {
     struct marked m;
@@ -326,7 +326,7 @@ static void print_file(const char *tid, const char *name)
         fclose(f);
 }
 
-/* Where all threads are just now, for one that does not come back. */
+/* Prints where every thread is, to find one that hangs. */
 static void print_threads(void)
 {
     DIR *d = opendir("/proc/self/task");

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * For tests of rdma, in addition to a world: rails that can be pulled, counts of devices' objects, objects
- * whose bytes show their key and version, and background traffic.
+ * Helpers for rdma tests, in addition to a world: rails that can be pulled, counts of the devices' objects,
+ * objects whose bytes show their key and version, and background traffic.
  *
- * Traffic is static, because it may outlive a failed test.
+ * Declare struct traffic static: the traffic may outlive a failed test.
  *
- * The tests run in the VM of tests/rdma-vm, as root, in the top folder of the tree. Elsewhere they are
- * skipped.
+ * The tests run in the VM of tests/rdma-vm, as root, from the root of the tree. Elsewhere they are skipped.
  */
 #ifndef TARN_TESTS_RDMA_H
 #define TARN_TESTS_RDMA_H
@@ -18,11 +17,12 @@
 
 /* --- devices ------------------------------------------------------------------------------------ */
 
-/* Skips the test if rdma does not work or, with `wire`, if the rails' far ends are no devices. Tells this
- * process's clients which devices are theirs. */
+/* Skips the test if rdma does not work or, with `wire`, if the rails' far ends are not devices. With
+ * `wire`, also sets TARN_RDMA_DEVICES, so that clients of this process use the near ends. */
 void rdma_need(bool wire);
 
-/* rail.sh: "pull", "plug", "limit" ... on that rail; value may be NULL. Limits apply in both directions. */
+/* Runs rail.sh ("pull", "plug", "limit" ...) on this rail; value may be NULL. Limits apply in both
+ * directions. */
 void rail(struct harness *h, const char *what, int number, const char *value);
 /* Restores every rail. */
 void rails_mend(struct harness *h);
@@ -40,23 +40,24 @@ bool rdma_objects_same(const struct rdma_objects *a, const struct rdma_objects *
 int process_files(pid_t pid);
 long process_rss(pid_t pid);
 
-/* --- bytes that say whose they are -------------------------------------------------------------- */
+/* --- bytes that show their key and version ------------------------------------------------------ */
 
 void marked_fill(void *p, size_t bytes, uint32_t key, uint32_t version);
-/* At least 8 bytes, or none. The version that they show; -1 if they do not belong to one version of that
- * key. */
+/* The version that the bytes show, or -1 if they are not all of one version of that key. `bytes` is 0 or
+ * at least 8. */
 int64_t marked_version(const void *p, size_t bytes, uint32_t key);
 
-/* Puts (replacing) and gets object <prefix><key>. Returns the status; fails the test on wrong bytes. */
+/* Puts (with replace) or gets object <prefix><key>. Returns the status. Wrong bytes fail the test. */
 int marked_put(struct tarn_client *c, const char *prefix, uint32_t key, uint32_t version, size_t bytes);
 int marked_get(struct tarn_client *c, const char *prefix, uint32_t key, size_t bytes, int64_t *version_p);
 
 /* --- traffic ------------------------------------------------------------------------------------ */
 
 /*
- * A thread that gets, or replaces, objects <prefix>0 to <prefix>n-1 in turn. Each operation must end by
- * its deadline, with 0 or a status of the classes retry, reconnect and relocate. A get with 0 must have
- * right bytes, not older than those of the last put that had returned before. `wrong` has violations.
+ * A thread that gets, or replaces, objects <prefix>0 to <prefix>n-1 in turn. Each operation must end by its
+ * deadline, with 0 or a status of the classes retry, reconnect and relocate. A get with status 0 must have
+ * right bytes, at least as new as the last put that returned before the get began. `wrong` describes the
+ * first violation.
  */
 struct traffic {
     struct tarn_client *client;
@@ -67,7 +68,7 @@ struct traffic {
     bool puts;
     bool clean;              /* every operation must succeed */
     bool evicted;            /* objects may be absent */
-    _Atomic uint32_t *acked; /* version that each object's last put returned for; NULL: not checked */
+    _Atomic uint32_t *acked; /* version of each object's last successful put; NULL: not checked */
     /* set by traffic_start() */
     pthread_t thread;
     atomic_bool stop;
@@ -78,13 +79,13 @@ struct traffic {
 };
 
 void traffic_start(struct traffic *t);
-/* Waits until this many more operations have ended; with `good`: successfully. Fails the test after ms. */
+/* Waits until n more operations have ended (with `good`: succeeded). Fails the test after ms. */
 void traffic_more(struct traffic *t, unsigned n, bool good, unsigned ms);
-/* Ends it. Fails the test on violations. */
+/* Ends the thread. Fails the test on violations. */
 void traffic_stop(struct traffic *t);
-/* Ends what a failed test has left running. */
+/* Ends the traffic that a failed test has left running. */
 void traffic_stop_all(void);
-/* world_stop() for tests with traffic: first ends traffic and restores every rail. */
+/* world_stop() for tests with traffic. First ends the traffic and restores every rail. */
 int rdma_stop(void **state);
 
 #endif

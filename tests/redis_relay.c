@@ -60,7 +60,7 @@ static void from_redis(struct redis_relay *r, int i)
         close_fd(&r->pairs[i].node);
     }
     if (i == r->holding && r->deliver)
-        r->delivered = true; /* answered, or cut off */
+        r->delivered = true; /* Redis has answered, or closed the connection */
 }
 
 static void deliver(struct redis_relay *r)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A network that delivers late: stands between a node and Redis, on Unix sockets. Armed, it holds back what
- * the node sends next on the connection on which it sends the word, until it is told to deliver, whether or
- * not the node still waits. All else passes.
+ * A relay between a node and Redis, on Unix sockets, that can deliver late. When armed, it waits for the
+ * word. It then holds back everything that the node sends on that connection, from the chunk with the word
+ * on, until it is told to deliver, whether or not the node still waits. It forwards everything else at once.
  *
  *   struct redis_relay *r = redis_relay_start(h, redis->unix_path, "o:key");
  *   ... start a node with --redis unix://<r->path> ...
@@ -25,7 +25,7 @@ enum { RELAY_PAIRS_MAX = 32, RELAY_HELD_MAX = 65536 };
 struct redis_relay {
     char path[256]; /* where it listens */
     atomic_bool armed, deliver, delivered;
-    /* its own */
+    /* private to the relay */
     char redis_path[128];
     const char *word;
     int listener;
@@ -34,7 +34,7 @@ struct redis_relay {
     struct {
         int node, redis; /* -1: closed */
     } pairs[RELAY_PAIRS_MAX];
-    int npairs, holding; /* index of the pair that is held; -1: none */
+    int npairs, holding; /* holding: index of the pair that is held; -1: none */
     char held[RELAY_HELD_MAX];
     size_t nheld;
 };

@@ -17,7 +17,7 @@ enum { PAIRS = 64, PENDING = 512 << 10, NAME = 16, LOG = 8192 };
 
 struct pair {
     int client, node; /* -1: closed */
-    char *pending;    /* commands that have not gone on */
+    char *pending;    /* commands not yet forwarded */
     size_t bytes;
 };
 
@@ -25,11 +25,11 @@ struct relay {
     char path[128], behind[140], address[160];
     int listener, wake[2];
     pthread_t thread;
-    pthread_mutex_t lock; /* all below */
+    pthread_mutex_t lock; /* protects the fields below */
     struct pair pairs[PAIRS];
     int npairs;
     char hold[NAME];
-    const char *answered, *answer; /* the name of those that end here, and with what; NULL: none do */
+    const char *answered, *answer; /* commands of this name get this answer from the relay; NULL: none do */
     char log[LOG][NAME];
     unsigned nlog;
     bool stop;
@@ -37,7 +37,7 @@ struct relay {
 
 /* --- commands ----------------------------------------------------------------------------------- */
 
-/* The number behind the sign at *at; moves on to what follows its line. -1: it is not all there. */
+/* Reads the number after the sign at *at and moves *at past its line. -1: the line is incomplete. */
 static long number(const char *from, size_t bytes, size_t *at, char sign)
 {
     const char *end = *at < bytes && from[*at] == sign ? memchr(from + *at, '\n', bytes - *at) : NULL;
@@ -48,7 +48,7 @@ static long number(const char *from, size_t bytes, size_t *at, char sign)
     return n;
 }
 
-/* The size of the first command, 0 when it is not all there; its argument `want`. */
+/* The size of the first command, or 0 if it is incomplete. Copies the command's argument `want` to text. */
 static size_t command(const char *from, size_t bytes, unsigned want, char *text, size_t room)
 {
     size_t at = 0;
@@ -77,7 +77,8 @@ static bool send_all(int fd, const char *data, size_t bytes)
     return true;
 }
 
-/* Passes on what may go, and `held` commands that may not. The lock is held. */
+/* Forwards the commands that are not held, and the first `held` of those that are. The caller holds the
+ * lock. */
 static void pass_on(struct relay *r, struct pair *p, unsigned held)
 {
     char name[NAME];
@@ -233,7 +234,7 @@ const char *relay_node(const struct relay *r)
     return r->address;
 }
 
-/* --- what a test asks --------------------------------------------------------------------------- */
+/* --- what a test calls -------------------------------------------------------------------------- */
 
 void relay_hold(struct relay *r, const char *name)
 {

@@ -15,22 +15,23 @@ struct relay;
 /* Replaces the socket at this path. Fails the test on errors. */
 struct relay *relay_start(const char *path);
 void relay_stop(struct relay *r);
-/* The node's own address, for harness_call(). */
+/* The node's own address behind the relay, for harness_call(). */
 const char *relay_node(const struct relay *r);
 
-/* From now on holds commands of this name on all connections, and everything after them on the same
- * connection. NULL: holds none, and forwards those that are held. */
+/* From now on, holds commands of this name on all connections, and everything after them on the same
+ * connection. NULL: holds nothing, and forwards what is held. */
 void relay_hold(struct relay *r, const char *name);
-/* Forwards the held commands; still holds later ones. */
+/* Forwards the held commands. Later commands of that name are still held. */
 void relay_pass(struct relay *r);
-/* From now on answers commands of this name with these bytes itself; NULL: none. The test keeps both. */
+/* From now on, the relay itself answers commands of this name, with these bytes. NULL: answers none. The
+ * strings must stay valid. */
 void relay_answer(struct relay *r, const char *name, const char *bytes);
-/* How many commands of this name are held. */
+/* The number of held commands of this name. */
 unsigned relay_held(struct relay *r, const char *name);
-/* How many were forwarded to the node; "" counts all. */
+/* The number of commands of this name forwarded to the node. "" counts all commands. */
 unsigned relay_passed(struct relay *r, const char *name);
-/* When the n-th (from 1) command of this name was forwarded, as a number that grows with each command; 0:
- * not yet. */
+/* The position of the n-th (from 1) command of this name among all forwarded commands. 0: not yet
+ * forwarded. */
 unsigned relay_when(struct relay *r, const char *name, unsigned n);
 /* Argument i of the held command of this name; 0 is the name; "" if there is none. */
 void relay_argument(struct relay *r, const char *name, unsigned i, char *text, size_t bytes);

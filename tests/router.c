@@ -2,11 +2,11 @@
 /*
  * A network between processes of one host; see router.h.
  *
- * A connection is two flows. A flow reads chunks from one socket, gives each the time at which it is due, and
- * writes it to the other socket then. The end of a connection is a chunk, too: it is not seen on the other
- * side before all that came before it. A flow whose receiver is gone goes on reading and throws away.
+ * A connection is two flows. A flow reads chunks from one socket, gives each a due time, and writes it to the
+ * other socket at that time. The end of a connection is a chunk, too: the other side sees it only after all
+ * earlier bytes. A flow whose receiver has closed keeps reading and discards the bytes.
  *
- * Lock: router->lock, held by the thread but while it polls, and by all calls.
+ * Lock: router->lock. The thread holds it except while it polls; all calls take it.
  */
 #include "tests/router.h"
 
@@ -28,8 +28,8 @@
 
 enum {
     CHUNK_BYTES = 64 * 1024,
-    QUEUED_MAX = 4 * 1024 * 1024, /* of a flow: what a long fat link has under way */
-    CUT_QUEUED_MAX = 256 * 1024,  /* what a sender's kernel would keep */
+    QUEUED_MAX = 4 * 1024 * 1024, /* of a flow: as much as a long fat link has in flight */
+    CUT_QUEUED_MAX = 256 * 1024,  /* as much as a sender's kernel would buffer */
     RETRANSMIT_MS = 200,
     TRIES_MAX = 4,
 };
@@ -48,24 +48,24 @@ struct flow {
     size_t queued;
     uint64_t last_due_ns;
     bool ended;  /* the sender has closed */
-    bool passed; /* and the receiver was told */
-    bool broken; /* nobody receives */
+    bool passed; /* the receiver was told that the sender has closed */
+    bool broken; /* the receiver has closed */
 };
 
 struct connection {
     struct connection *next;
-    int client, server; /* server is -1 before it is connected to */
+    int client, server; /* server: not connected until is_connected */
     bool is_connected, is_over;
     uint64_t accepted_ns;
     struct flow up, down;
-    int polled[2]; /* places in the array for poll() */
+    int polled[2]; /* indices in the array for poll() */
 };
 
 struct relay {
     struct relay *next;
     struct router *router;
     int listener, polled;
-    int plug; /* fills the listener's queue, so that the kernel drops other connections; -1: none */
+    int plug; /* fills the listener's queue, so that the kernel drops further connections; -1: none */
     struct sockaddr_in at, to;
     char address[32];
     struct relay_state state;
@@ -82,7 +82,7 @@ struct router {
     struct relay *relays;
     struct pollfd *fds;
     size_t nfds, fds_room;
-    uint64_t next_due_ns; /* of the round under way */
+    uint64_t next_due_ns; /* the earliest due time, of the current round */
 };
 
 static void parse(const char *text, struct sockaddr_in *a)
@@ -97,7 +97,7 @@ static void parse(const char *text, struct sockaddr_in *a)
         fail_msg("%s: an address of IPv4 in numbers is needed", text);
 }
 
-/* Not by connect(): a program's own routes are not for the router. */
+/* Bypasses connect(), which is wrapped: this program's own routes must not apply to the router. */
 static int connect_raw(int fd, const struct sockaddr_in *to)
 {
     return (int)syscall(SYS_connect, fd, to, sizeof *to);
@@ -180,7 +180,7 @@ static bool flow_has_room(const struct relay *x, const struct flow *f, unsigned 
 
 static void flow_read(struct relay *x, const struct connection *c, struct flow *f, unsigned direction)
 {
-    static char data[CHUNK_BYTES]; /* of the only thread */
+    static char data[CHUNK_BYTES]; /* static, because only one thread runs this */
     while (!f->ended && flow_has_room(x, f, direction)) {
         ssize_t n = recv(f->from, data, sizeof data, 0);
         if (n < 0 && (errno == EAGAIN || errno == EINTR))
@@ -191,7 +191,7 @@ static void flow_read(struct relay *x, const struct connection *c, struct flow *
     }
 }
 
-/* Passes what is due. True: the receiver takes no more now. */
+/* Writes the chunks that are due. True: the receiver takes no more now. */
 static bool flow_write(struct relay *x, struct flow *f, unsigned direction)
 {
     while (f->first && !(x->state.cut & direction) && f->first->due_ns <= tarn_now_ns()) {
@@ -263,7 +263,7 @@ static bool flow_is_over(const struct flow *f)
     return f->passed || f->broken;
 }
 
-/* The server's answer to the router's own connect(). */
+/* Reads the result of the router's own connect() to the server. */
 static bool connected(struct connection *c)
 {
     int error = 0;
@@ -292,7 +292,7 @@ static void connection_step(struct relay *x, struct connection *c, const struct 
     c->is_over = flow_is_over(&c->up) && flow_is_over(&c->down);
 }
 
-/* Takes out those that are over; `all` of them are when the link is reset. */
+/* Removes connections that are over. `all`: removes every connection, for a reset link. */
 static void relay_sweep(struct relay *x, bool all)
 {
     for (struct connection **at = &x->connections; *at;) {
@@ -319,8 +319,8 @@ static void relay_accept(struct relay *x)
     }
 }
 
-/* A queue of one connection that nobody takes: the kernel drops what else comes, and its senders try again.
- */
+/* Fills the listener's queue with one connection that nobody accepts. The kernel drops further
+ * connections, and their senders try again. */
 static void plug(struct relay *x)
 {
     if (x->plug >= 0)
@@ -367,7 +367,7 @@ static short wants_in(const struct relay *x, const struct flow *f, unsigned dire
     return !f->ended && flow_has_room(x, f, direction) ? POLLIN : 0;
 }
 
-/* POLLOUT when its first chunk is due; else that time counts for the round. */
+/* POLLOUT if the first chunk is due. Otherwise notes its due time for this round. */
 static short wants_out(struct relay *x, const struct flow *f, unsigned direction, uint64_t now)
 {
     struct router *r = x->router;
@@ -410,7 +410,7 @@ static void wait_for_work(struct router *r)
     pthread_mutex_lock(&r->lock);
 }
 
-/* Those that came during the wait have no place in the array yet. */
+/* Skips relays and connections added after poll_all(): they have no index in the array yet. */
 static void step_all(struct router *r)
 {
     eventfd_t woken;
@@ -583,7 +583,7 @@ int __wrap_connect(int fd, const struct sockaddr *to, socklen_t bytes)
     refused = routes.no_unix && to->sa_family == AF_UNIX;
     for (size_t i = 0; i < routes.n && to->sa_family == AF_INET; i++)
         if (same(&routes.at[i].from, (const struct sockaddr_in *)target)) {
-            target = &routes.at[i].to; /* routes stay where they are */
+            target = &routes.at[i].to; /* still valid without the lock: routes are never removed */
             break;
         }
     pthread_mutex_unlock(&routes.lock);

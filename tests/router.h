@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A network between processes of one host whose links can be cut, held up and slowed down: relays of TCP
- * connections, one for each pair of processes, all run by one thread.
+ * A network between processes of one host whose links can be cut, held up and slowed down. It consists of
+ * relays of TCP connections, one for each pair of processes, all run by one thread.
  *
  *   struct router *r = router_start(1);
  *   struct relay *x = router_add(r, "127.0.0.1:0", redis->address);
  *   ... a client of relay_address(x) ...
  *   relay_set(x, &(struct relay_state){.delay_ms = 50});    a round trip takes 100 ms
  *   relay_set(x, &(struct relay_state){.cut = RELAY_BOTH}); nothing passes
- *   relay_set(x, NULL);                                     as at first; what was held up passes now
+ *   relay_set(x, NULL);                                     as at first; held bytes pass now
  *   router_stop(r);
  *
  * Clients take a node's address from the directory. A program linked with -Wl,--wrap=connect (LDFLAGS_test_x
- * in the Makefile) may send such connections through a relay by router_route().
+ * in the Makefile) can send such connections through a relay with router_route().
  *
- * What cannot be set up fails the running cmocka test. Functions may be called from any thread.
+ * Errors in the set-up fail the running cmocka test. Functions may be called from any thread.
  */
 #ifndef TARN_TESTS_ROUTER_H
 #define TARN_TESTS_ROUTER_H
@@ -46,25 +46,24 @@ struct relay_state {
     uint32_t loss;
 };
 
-/* The seed is for random losses. */
+/* The seed determines the random losses. */
 struct router *router_start(uint64_t seed);
 /* Closes all connections. NULL is allowed. */
 void router_stop(struct router *r);
 
-/* Listens at one address ("127.0.0.1:0": any port) and connects to the other; both are numeric
- * "host:port". */
+/* Listens at `listen_at` ("127.0.0.1:0": any port) and connects to `to`. Both are numeric "host:port". */
 struct relay *router_add(struct router *r, const char *listen_at, const char *to);
 /* "host:port", valid until router_stop(). */
 const char *relay_address(const struct relay *x);
 /* NULL: forwards everything at once. */
 void relay_set(struct relay *x, const struct relay_state *state);
-/* The number of its connections, and the bytes it has forwarded. */
+/* relay_connections(): the number of open connections. relay_bytes(): the bytes forwarded. */
 uint32_t relay_connections(struct relay *x);
 uint64_t relay_bytes(struct relay *x);
 
 /* --- for programs linked with -Wl,--wrap=connect ------------------------------------------------ */
 
-/* From now on, this process's connections to `from` go to `to`, replacing an earlier route; both are
+/* From now on, this process's connections to `from` go to `to`. Replaces an earlier route. Both are
  * numeric "host:port". */
 void router_route(const char *from, const char *to);
 /* Refuses this process's connections to Unix sockets, so that nodes of this host look remote. */

@@ -1,14 +1,14 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Runs one test for tests/run.sh, which says what of the environment counts: run-one.sh NUMBER NAME
-# Prints its report and leaves in RUN_DIR, by the number: .counts (passed, failed, skipped), .failures (lines to be shown
-# at the end), .seconds (how long it took, what it computed for, its name).
+# Runs one test for tests/run.sh, which describes the environment variables: run-one.sh NUMBER NAME
+# Prints the report and writes files to RUN_DIR, named by the number: .counts (passed, failed, skipped),
+# .failures (lines to show at the end), .seconds (elapsed time, CPU time, name).
 set -u
 test=$2 name=${2##*/}
 mine=$RUN_DIR/$(printf '%05d' "$1")
 log=$mine.log out=$mine.report
 
-# Something was skipped that must not be; its names are printed.
+# True: REQUIRE forbids one of the test's skips. Prints what was skipped.
 required()
 {
     sed -n 's/^\(SKIP\|skip\): \([^:]*\):.*/\2/p' "$log" | sort -u | {
@@ -22,7 +22,7 @@ required()
     }
 }
 
-# A test that was skipped without a word can only be required by "all".
+# True: a test was skipped without a reason and REQUIRE is "all".
 mute()
 {
     case ",${REQUIRE:-}," in
@@ -36,7 +36,7 @@ count()
     sed -n "s/^\[  $1 *\] \([0-9]*\) test(s).*/\1/p" "$log" | awk '{ n += $1 } END { print n + 0 }'
 }
 
-# What to look at first: whoever sees only the end of a long run sees this.
+# Lines about a failure that are repeated at the end of the run.
 failed_lines()
 {
     echo "--- $name"
@@ -51,21 +51,21 @@ run()
     esac
 }
 
-# The test and what is said of it.
+# Runs the test and prints its report.
 report()
 {
     start=$(date +%s)
     run
     rc=$?
     took=$(($(date +%s) - start))
-    # Of a subshell it would be another's times.
+    # Not in a subshell, which would print its own times.
     times >"$mine.times"
     awk -v took=$took -v name="$name" 'NR == 2 {
         split($0, t, /[ms ]+/)
         printf "%d %d %s\n", took, t[1] * 60 + t[2] + t[3] * 60 + t[4] + 0.5, name
     }' "$mine.times" >"$mine.seconds"
     ok=$(count PASSED) bad=$(count FAILED) skip=$(count SKIPPED) whole=1
-    # With a filter, none may have been meant.
+    # With a filter, it is valid that no test of the program runs.
     case ${TEST_FILTER:+filtered}$test in
     filtered*.sh) echo "    runs whole: TEST_FILTER is for programs" ;;
     filtered*) whole=0 ;;

@@ -1,19 +1,21 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Runs test programs and scripts, some side by side, and counts.
+# Runs test programs and scripts, several at a time, and counts the results.
 #   tests/run.sh [-j N] NAME...     programs, or scripts ending in .sh; TARN_BUILD names the build folder
-#     -j N                   so many at a time (1); what measures times after the others, what measures rates by itself
-# Exit status of a test: 0 passed, 77 skipped (its last line "SKIP: <what>: <why>"), else failed.
-# Lines of one that passed which begin with "times: " are shown.
-# A cmocka program counts each of its tests, anything else counts as one.
-# A cmocka test that is skipped says "skip: <what>: <why>".
-#   TEST_FILTER='put*room'   of programs only the tests with this in their names; none at all is a failure. Scripts run
-#                            whole
-#   REQUIRE=rdma,cuda        a skip of <what> among these is a failure ("all": every skip)
+#     -j N                   runs N at a time (1); tests that measure times run after the others, tests that
+#                            measure rates run alone
+# Exit status of a test: 0 passed, 77 skipped (last line "SKIP: <what>: <why>"), otherwise failed.
+# Of a passed test, lines that begin with "times: " are shown.
+# Each test of a cmocka program counts; any other program or script counts as one test.
+# A skipped cmocka test prints "skip: <what>: <why>".
+#   TEST_FILTER='put*room'   programs run only the tests with this in their names; fails if no test matches.
+#                            Scripts run whole
+#   REQUIRE=rdma,cuda        a skip with one of these as <what> is a failure ("all": every skip)
 #   TEST_TIMEOUT=SECONDS     for one program (900)
-#   TEST_SECONDS=FILE        gets "SECONDS COMPUTED NAME" of each test: how long it took, and computed for
-# Shows "[n/m] name" and what the test says, in one piece, when it has ended; one at a time, "[n/m] name" when it begins.
-# Ends with the last lines of each test that failed, and "N passed, N failed, N skipped" and exit 1 when anything failed.
+#   TEST_SECONDS=FILE        gets "SECONDS COMPUTED NAME" of each test: elapsed time and CPU time
+# When a test ends, shows "[n/m] name" and its output in one piece. With one at a time, shows "[n/m] name"
+# when it begins. At the end shows the last lines of each failed test and "N passed, N failed, N skipped".
+# Exit status 1 if anything failed.
 set -u
 
 usage()
@@ -32,14 +34,14 @@ case $jobs in
 '' | 0 | *[!0-9]*) usage "-j $jobs is no number of tests" ;;
 esac
 
-# When it runs: "first" what takes longest, so that nothing waits for it at the end; then the others; "quiet" and "alone"
-# when those have ended, as others beside them would change what they find out.
+# When a test runs. "first": the longest tests, so that the run does not wait for them at the end. Then the
+# others. Then "quiet" and "alone": other tests would change their results.
 when()
 {
     case ${1##*/} in
-    # These compare times with limits that are part of what is promised. They wait most of the time: side by side.
+    # These compare times with promised limits. They mostly wait, so they can run together.
     test_deadlines | test_distance | test_silent_attach) echo quiet ;;
-    # Its node and clients wait for less than they do by themselves, and for each fault: a stall of the host is one.
+    # Its node and clients have short timeouts, so a stall of the host looks like a fault.
     test_tcpx_faults) echo quiet ;;
     # These measure rates.
     *speed* | test_hits | *bench*.sh) echo alone ;;
@@ -58,7 +60,7 @@ for t in "$@"; do
     echo "$t" >>"$RUN_DIR/$(when "$t")"
 done
 
-# What a file names, N at a time.
+# Runs the tests that a file names, N at a time.
 begun=0
 run_all()
 {
@@ -77,7 +79,7 @@ sum()
 {
     cat "$RUN_DIR"/*.counts 2>/dev/null | awk -v f="$1" '{ n += $f } END { print n + 0 }'
 }
-# Where the time went.
+# Prints the slowest tests.
 slowest()
 {
     sort -rn "$RUN_DIR"/*.seconds >"$RUN_DIR/seconds"

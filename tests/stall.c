@@ -19,11 +19,11 @@ struct meter {
     pthread_t thread;
     struct stalls *stalls;
     int cpu;
-    _Atomic uint64_t seen_ns; /* all stalls up to here are written down */
+    _Atomic uint64_t seen_ns; /* all stalls up to this time are recorded */
     size_t n;
     struct {
         uint64_t from_ns, to_ns;
-    } at[KEPT]; /* the last ones */
+    } at[KEPT]; /* the latest ones */
 };
 
 struct stalls {
@@ -104,7 +104,8 @@ void stalls_stop(struct stalls *s)
     free(s);
 }
 
-/* The end of what is covered from `at` on, or `at` when nothing is there; *next_p: where to look further. */
+/* The end of the recorded stall that covers `at`, or `at` if none does. Lowers *next_p to the next stall's
+ * begin. */
 static uint64_t covered(struct stalls *s, uint64_t at, uint64_t *next_p)
 {
     uint64_t end = at;

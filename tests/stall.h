@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Measures for how long the host kept this process from running, so that what is late by that is not blamed
- * on tarn: a thread on each processor (8 at most) wakes every 2 ms and writes down when it woke late. Being
- * stopped (SIGSTOP) counts, too.
+ * Measures for how long the host kept this process from running, so that a test can subtract that time from a
+ * delay. A thread on each processor (8 at most) wakes every 2 ms and records when it woke late. Being stopped
+ * (SIGSTOP) counts, too.
  *
  *   struct stalls *s = stalls_start(NULL, NULL);
  *   ... begun = tarn_now_ns(); the operation; ended = tarn_now_ns() ...
@@ -23,8 +23,9 @@ typedef void (*stall_fn)(void *arg, uint64_t from_ns, uint64_t to_ns);
 struct stalls *stalls_start(stall_fn fn, void *arg);
 /* NULL is allowed. */
 void stalls_stop(struct stalls *s);
-/* Nanoseconds of that time in which some processor did not run this process though it was to. A stall of 10
- * ms or more counts; it is known some milliseconds after its end, which the call waits for. */
+/* Nanoseconds between from_ns and to_ns in which the host stalled this process on some processor. Only
+ * stalls of 10 ms or more count. A stall is recorded a few milliseconds after its end; the call waits for
+ * that. */
 uint64_t stalls_within(struct stalls *s, uint64_t from_ns, uint64_t to_ns);
 
 #endif

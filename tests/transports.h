@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The two halves of a transport by name; NULL: no such half. */
+/* The two halves of a transport by name. NULL: there is no such half. */
 #ifndef TARN_TESTS_TRANSPORTS_H
 #define TARN_TESTS_TRANSPORTS_H
 

@@ -28,7 +28,7 @@ static void name_way(struct way *w)
              w->faults ? strchr(w->faults, ':') + 1 : "");
 }
 
-/* With the first nfaults of the faults. */
+/* Adds this way without faults and with the first ones of `faults`: nfaults ways in all. */
 static void add(struct way *w, const char *transport, bool gpu_pool, int device, int nfaults)
 {
     char *text;
@@ -82,7 +82,7 @@ static int add_transport(void *arg, const char *name, const char *why)
     return 0;
 }
 
-/* How long the network plugin of tcpx takes for the first connection of a process, which is this one. */
+/* How long tcpx's network plugin takes for the first connection of a process: this one. */
 static uint32_t measure_setup(void)
 {
     struct tarn_tcpx_plugin *p;
@@ -98,7 +98,7 @@ static uint32_t measure_setup(void)
     return (uint32_t)(harness_now_ms() - begun);
 }
 
-/* Nobody's time is over because a slow plugin connects. */
+/* Lengthens the timeouts, so that no case times out because a slow plugin connects. */
 static void allow_for_setup(struct way *ways)
 {
     uint32_t ms = 0;

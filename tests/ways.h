@@ -13,10 +13,10 @@ enum { WAYS_MAX = 64, WAY_TIMEOUT_MS = 3000 }; /* WAY_TIMEOUT_MS includes connec
 
 struct way {
     const char *transport;
-    const char *faults; /* options of the fault injector; NULL: none */
+    const char *faults; /* options of the fault injector; NULL: no faults */
     uint32_t timeout_ms;
-    bool gpu_pool;       /* the node's memory is a GPU's */
-    int device;          /* the client's memory; -1: the host's */
+    bool gpu_pool;       /* the node's pool is in GPU memory */
+    int device;          /* of the client's memory; -1: host memory */
     const char *missing; /* why this way cannot run here; NULL: it can */
     char name[96];
 };

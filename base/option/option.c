@@ -114,7 +114,10 @@ static int apply_defaults(struct parse *s)
     return rc;
 }
 
-/* Hides a secret from ps, which shows the command line to all users; of an address, user and password. */
+/*
+ * Overwrites a secret in argv with '*', because ps shows command lines to all users. In a URI it overwrites
+ * only user and password.
+ */
 static void hide(const struct given *g)
 {
     char *from = (char *)(uintptr_t)g->value, *to = from + strlen(from);
@@ -224,7 +227,7 @@ static int read_command_line(struct parse *s, int argc, char **argv)
     bool options_end = false;
     int rc = 0;
 
-    /* An option takes at least one character, so this is room enough. */
+    /* Enough room: an option takes at least one character. */
     s->given = calloc(count_letters(argc, argv) + 1, sizeof *s->given);
     s->out->args = calloc((size_t)argc + 1, sizeof *s->out->args);
     if (!s->given || !s->out->args)
@@ -312,7 +315,10 @@ static int on_line(void *arg, const char *where, const char *name, const char *v
     return apply(s, o, TARN_FROM_FILE, where, value);
 }
 
-/* Which file, by the same order as any other option; only a default file may be missing. */
+/*
+ * Reads the configuration file. The usual order of sources decides which file. Only the default file may be
+ * missing.
+ */
 static int read_config_file(struct parse *s)
 {
     const struct tarn_option *o = find_name(s->p, "config", strlen("config"));

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Options: one table for each program (or subcommand) makes the parser, the environment names, the
- * configuration file, --help, --print-conf, the man page and docs/options.md.
+ * Options: each program (or subcommand) has one table. The parser, the environment names, the configuration
+ * file, --help, --print-conf, the man page and docs/options.md come from it.
  *
  * Order: default, configuration file, environment, flag; the last wins. For an option named
  * "heartbeat-ms" the flag is --heartbeat-ms VALUE (or =VALUE), the variable TARN_HEARTBEAT_MS, the
@@ -15,8 +15,8 @@
 #include "base/option/option_table.h"
 
 /*
- * Fills `config`, which the caller has zeroed. An option named "config" names the configuration file. CONFIG
- * on any error. Call tarn_options_free() in any case; config owns its strings.
+ * Fills `config`, which the caller has zeroed. An option named "config" names the configuration file.
+ * Returns CONFIG on any error. Call tarn_options_free() in any case; config owns its strings.
  */
 int tarn_options_parse(const struct tarn_program *p, int argc, char **argv, void *config,
                        struct tarn_options_parsed *out);

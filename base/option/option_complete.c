@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Completion scripts for bash and zsh, made from the option table. They complete commands and options;
- * arguments and values are left to the shell, which takes them for files.
+ * Completion scripts for bash and zsh, made from the option table. They complete commands and options. The
+ * shell completes arguments and values as file names.
  */
 #include <stdio.h>
 #include <string.h>
@@ -22,7 +22,7 @@ static void bash_options(const struct tarn_program *p, struct tarn_buf *out)
     }
 }
 
-/* The name behind "tarn ". */
+/* The name after "tarn ". */
 static const char *command_name(const struct tarn_program *p, const struct tarn_program *sub)
 {
     return sub->name + strlen(p->name) + 1;
@@ -77,7 +77,7 @@ static void bash(const struct tarn_program *p, const struct tarn_program *const 
 
 /* --- zsh ---------------------------------------------------------------------------------------- */
 
-/* Text within single quotes and within brackets. */
+/* Escapes text for single quotes and brackets. */
 static void zsh_text(const char *text, size_t bytes, struct tarn_buf *out)
 {
     for (size_t i = 0; i < bytes; i++) {
@@ -89,7 +89,7 @@ static void zsh_text(const char *text, size_t bytes, struct tarn_buf *out)
     }
 }
 
-/* Up to the first sentence's end. */
+/* Length of the first sentence. */
 static size_t first_sentence(const char *text)
 {
     const char *end = strstr(text, ". ");

@@ -2,8 +2,8 @@
 /*
  * The configuration file: lines of
  *   NAME = VALUE   # comment
- * A '#' begins a comment at the line's start or after a blank. A value in double quotes may have blanks
- * at its ends and '#'; in quotes \" \\ and \n stand for a quote, a backslash and a newline.
+ * A '#' begins a comment at the start of the line or after a blank. A value in double quotes may contain '#'
+ * and begin or end with blanks. In quotes \" \\ and \n stand for a quote, a backslash and a newline.
  */
 #include "base/option/option_file.h"
 
@@ -30,7 +30,7 @@ static char *trim(char *text)
     return text;
 }
 
-/* Undoes "..." in place. NULL when it does not end, or something but a comment follows. */
+/* Removes quotes and escapes in place. NULL: the closing quote is missing, or more than a comment follows. */
 static char *unquote(char *text)
 {
     char *to = text, *at = text + 1;
@@ -47,7 +47,7 @@ static char *unquote(char *text)
     return *at == '\0' || *at == '#' ? text : NULL;
 }
 
-/* The value of a line: what is quoted, or all up to a comment. */
+/* The value of a line: the quoted text, or everything up to a comment. */
 static char *line_value(char *text)
 {
     text = trim(text);

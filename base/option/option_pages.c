@@ -13,7 +13,7 @@
 
 /* --- Markdown ----------------------------------------------------------------------------------- */
 
-/* Text for a table cell: what would be markup is escaped. */
+/* Text for a table cell. Escapes Markdown markup. */
 static void markdown_cell(const char *text, struct tarn_buf *out)
 {
     for (; *text; text++) {
@@ -32,7 +32,7 @@ static void markdown_paragraph(void *arg, const char *text, size_t bytes)
     tarn_buf_printf(out, "\n%.*s\n", (int)bytes, text);
 }
 
-/* A cell of code, "" stays empty. */
+/* A table cell with code; empty for "". */
 static void markdown_code(const char *text, struct tarn_buf *out)
 {
     if (text && *text)
@@ -94,7 +94,7 @@ void tarn_options_markdown(const struct tarn_program *p, struct tarn_buf *out)
 
 /* --- mdoc --------------------------------------------------------------------------------------- */
 
-/* One character of text; '-' is kept from becoming a hyphen, for options in prose are to be copied. */
+/* Adds one character of text. Escapes '-', so that users can copy options from the prose. */
 static void man_char(char c, bool line_start, struct tarn_buf *out)
 {
     if (line_start && (c == '.' || c == '\''))
@@ -107,14 +107,14 @@ static void man_char(char c, bool line_start, struct tarn_buf *out)
         tarn_buf_add(out, &c, 1);
 }
 
-/* Does a sentence end with the word before `rest`? Not after "e.g.": a capital has to follow. */
+/* Does `word` end a sentence? A capital must follow in `rest`, so "e.g." does not end one. */
 static bool ends_sentence(const char *word, size_t bytes, const char *rest, size_t rest_bytes)
 {
     return bytes > 1 && strchr(".?!", word[bytes - 1]) &&
            (rest_bytes < 2 || (rest[1] >= 'A' && rest[1] <= 'Z') || rest[1] == '-');
 }
 
-/* Prose as mdoc wants it: short lines, a new one for each sentence. */
+/* Prose for mdoc: short lines, and each sentence begins a new line. */
 static void man_prose(const char *text, size_t bytes, struct tarn_buf *out)
 {
     size_t column = 0;
@@ -159,7 +159,7 @@ static void man_paragraph(void *arg, const char *text, size_t bytes)
     man_prose(text, bytes, s->out);
 }
 
-/* An argument of a macro line: quoted, and free of what would end the quotes or begin an escape. */
+/* Adds a quoted argument of a macro line. Escapes quotes and backslashes in it. */
 static void man_argument(const char *text, struct tarn_buf *out)
 {
     tarn_buf_add(out, "\"", 1);
@@ -223,7 +223,7 @@ static void man_examples(const char *examples, struct tarn_buf *out)
     tarn_buf_printf(out, ".Bd -literal\n");
     for (const char *c = examples; *c; c++) {
         if (*c == '\n' && line_start)
-            tarn_buf_add(out, "\\&", 2); /* an empty line is a macro's work elsewhere */
+            tarn_buf_add(out, "\\&", 2); /* mdoc sources should not have empty lines */
         man_char(*c, line_start, out);
         line_start = *c == '\n';
     }

@@ -95,7 +95,7 @@ const char *tarn_option_metavar(const struct tarn_option *o)
     return o->unit ? o->unit : o->type == TARN_OPT_SIZE ? "SIZE" : o->type == TARN_OPT_INT ? "N" : "VALUE";
 }
 
-/* Is its --no- form of any use? Only when something else can have switched it on. */
+/* Is the --no- form useful? Only if the default, the file or the environment can set the option to true. */
 bool tarn_option_has_no(const struct tarn_option *o)
 {
     return o->type == TARN_OPT_BOOL &&
@@ -143,7 +143,7 @@ static void help_option(const struct tarn_option *o, struct tarn_buf *out)
     tarn_buf_free(&prose);
 }
 
-/* How to set options elsewhere, shown with one of the table as the example. */
+/* Explains the other sources of options, with an option of the table as the example. */
 static void help_sources(const struct tarn_program *p, struct tarn_buf *out)
 {
     const struct tarn_option *o = NULL;
@@ -223,7 +223,7 @@ static void quoted_line(const struct tarn_option *o, const char *comment, const 
     tarn_buf_free(&quoted);
 }
 
-/* Hidden values, unset options and the file's own name become comments: the file cannot set them. */
+/* Prints an option. Hidden values, unset options and the file's own name become comments. */
 static void conf_option(const struct tarn_option *o, const void *config, const char *from,
                         struct tarn_buf *out)
 {

@@ -21,7 +21,7 @@ struct tarn_option_list {
 };
 
 enum {
-    TARN_OPT_SECRET = 1,    /* --print-conf shows (set) in place of the value */
+    TARN_OPT_SECRET = 1,    /* --print-conf shows (set) instead of the value */
     TARN_OPT_FLAG_ONLY = 2, /* no environment, no file */
     TARN_OPT_LOGIN = 4,     /* STRING, a URI: --print-conf shows it without user and password */
 };
@@ -48,7 +48,7 @@ struct tarn_program {
     size_t noptions;
     size_t ncommon;        /* the first ncommon options are common to all commands: pages list them once */
     const char *env_check; /* variables with this prefix ("TARN_") must be options; NULL: no check */
-    const char *const *env_also; /* NULL-terminated: further variables that are allowed */
+    const char *const *env_also; /* other variables that are allowed; NULL-terminated */
 };
 
 /* Where each value came from, for --print-conf and CONFIG GET. */
@@ -57,7 +57,7 @@ enum tarn_option_source { TARN_FROM_DEFAULT, TARN_FROM_FILE, TARN_FROM_ENV, TARN
 struct tarn_options_parsed {
     enum tarn_option_source *sources; /* for each option */
     bool *over_file;                  /* for each option: the environment has overridden the file */
-    char **args;                      /* what is left after the options; points into argv */
+    char **args;                      /* arguments that are not options; point into argv */
     int nargs;
 };
 

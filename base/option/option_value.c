@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One option's value: from text with its bounds, to text, and its memory. */
+/* The value of one option: read from text, check its bounds, write as text, free. */
 #include "base/option/option_value.h"
 
 #include <errno.h>
@@ -195,7 +195,7 @@ static bool is_set(const struct tarn_option *o, const void *at)
                                     : o->type != TARN_OPT_STRING || *(char *const *)at != NULL;
 }
 
-/* Without a scheme the text may be a password. */
+/* Writes the URI without user and password. Without a scheme the text may be a password: writes "(set)". */
 static void format_without_login(const char *uri, struct tarn_buf *out)
 {
     const char *scheme = strstr(uri, "://");

@@ -25,17 +25,16 @@ static inline bool tarn_option_bounded(const struct tarn_option *o)
     return o->min != 0 || o->max != 0;
 }
 
-/* Sets the value; a LIST grows by one. `where` names what was given: "--name", "TARN_NAME", "file:3: name".
- */
+/* Sets the value; a LIST grows by one. `where` is the source: "--name", "TARN_NAME", "file:3: name". */
 int tarn_option_assign(const struct tarn_option *o, void *config, const char *where, const char *value);
-/* Sets a LIST from one text, separated by blanks, as in the environment and in `initial`. */
+/* Sets a LIST from words separated by blanks, as in the environment and in `initial`. */
 int tarn_option_assign_words(const struct tarn_option *o, void *config, const char *where, const char *value);
 /* The value as text (secrets and logins hidden unless `reveal`). */
 void tarn_option_format(const struct tarn_option *o, const void *config, int reveal, struct tarn_buf *out);
 /* Frees what the value owns and zeroes it. */
 void tarn_option_clear(const struct tarn_option *o, void *config);
 
-/* "TARN_HEARTBEAT_MS" of "heartbeat-ms". */
+/* "TARN_HEARTBEAT_MS" for "heartbeat-ms". */
 void tarn_option_env_name(const struct tarn_option *o, char out[TARN_OPTION_NAME_MAX]);
 /* "10 to 60000", "4K to 1T"; "" when there are no bounds. */
 void tarn_option_bounds(const struct tarn_option *o, char out[72]);

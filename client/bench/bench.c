@@ -57,7 +57,7 @@ static const struct tarn_program program = {
 static const struct {
     const char *name;
     int (*run)(struct bench_env *, struct bench_report *);
-    bool special; /* needs devices: not of `all` */
+    bool special; /* needs devices; `all` leaves it out */
 } groups[] = {
     {"shm", bench_group_shm, false},       {"tcp", bench_group_tcp, false},
     {"lookup", bench_group_lookup, false}, {"alloc", bench_group_alloc, false},
@@ -65,7 +65,7 @@ static const struct {
     {"rails", bench_group_rails, true},    {"gpu", bench_group_gpu, true},
 };
 
-/* Each group has an environment of its own. */
+/* Runs a group in its own environment. */
 static int run_group(const struct config *c, size_t group, int *failed, int *missed)
 {
     struct bench_env e = {.quick = c->quick,

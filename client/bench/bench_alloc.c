@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The extent allocator by itself: how much of a pool is used at the first refusal, counting the bytes
- * asked for, not what they were rounded to; and what an operation costs.
+ * The extent allocator by itself. Measures how much of a pool is used at the first refusal, and what an
+ * operation costs. Used bytes are the bytes asked for, without rounding.
  *
- * One size: allocate until refused. Mixed sizes: allocate to a part of the pool, then free random extents
- * and allocate others in their place CHURN_TURNS times the number there are, then allocate until refused.
- * A refusal during the churn is the first one, too: with a tenth of 1 GiB free, random frees leave some
- * 800 holes of 130 KiB on average, and the first request near 4 MiB finds none. The target is for a churn
- * at 80 %; the rows at 90 % show how it goes on.
+ * One size: allocate until refused. Mixed sizes: fill a part of the pool, then churn (free a random extent
+ * and allocate another, CHURN_TURNS times the number of extents), then allocate until refused. A refusal
+ * during the churn also counts as the first one: with a tenth of 1 GiB free, random frees leave some 800
+ * holes of 130 KiB on average, and the first request near 4 MiB fits none of them. Mixed sizes have a target
+ * only for a churn at 80 % of the pool.
  */
 #include "client/bench/bench.h"
 
@@ -37,7 +37,7 @@ struct extents {
 
 /* --- steps -------------------------------------------------------------------------------------- */
 
-/* xorshift64*: the same sizes in every run. */
+/* xorshift64* with a fixed seed: the same sizes in every run. */
 static double random01(struct extents *x)
 {
     x->random ^= x->random >> 12;

@@ -3,10 +3,10 @@
  * Bare CUDA calls to compare tarn with, and patterns in memory that GPUs reach. The build links one of these:
  *
  *   bench_bare.cu          with the CUDA toolkit
- *   bench_bare_played.c    without: uses queues of transport/cuda/cuda.h; figures over a stand-in mean
- * nothing
+ *   bench_bare_played.c    without it: uses queues of transport/cuda/cuda.h; figures over a stand-in mean
+ *                          nothing
  *
- * Functions return 0 or a negative TARN_E_* when their work has ended.
+ * Functions return when their work has ended: 0 or a negative TARN_E_*.
  */
 #ifndef TARN_CLIENT_BENCH_BARE_H
 #define TARN_CLIENT_BENCH_BARE_H
@@ -27,7 +27,7 @@ extern "C" {
 
 #define BENCH_POISON 0xa5
 
-/* Word `index` of the pattern of an object, by its seed (bench_load.c). */
+/* Word `index` of an object's pattern; `seed` is the object's (bench_load.c). */
 BENCH_ANYWHERE static inline uint64_t bench_pattern_word(uint64_t seed, uint64_t index)
 {
     uint64_t x = (seed + index * 0x9e3779b97f4a7c15ull) * 0xd6e8feb86659fd93ull;
@@ -47,18 +47,18 @@ struct bench_bare;
 int bench_bare_open(int device, struct bench_bare **b_p);
 /* NULL is allowed. */
 void bench_bare_close(struct bench_bare *b);
-/* Is this the played version, without meaningful figures? */
+/* True for bench_bare_played.c: its figures mean nothing. */
 bool bench_bare_played(void);
 /* The versions of driver and runtime. */
 void bench_bare_describe(char *text, size_t text_bytes);
 
-/* A copy in device memory. */
+/* Copies data to new device memory. */
 int bench_bare_upload(struct bench_bare *b, const void *data, size_t bytes, void **at_p);
 void bench_bare_drop(struct bench_bare *b, void *at);
 
 /* --- copies ------------------------------------------------------------------------------------- */
 
-/* In the form that cudaMemcpyBatchAsync takes. */
+/* Copies, in the form that cudaMemcpyBatchAsync takes. */
 struct bench_copies {
     void **to;
     const void **from;
@@ -75,18 +75,18 @@ struct bench_run {
     uint64_t to, from, bytes; /* multiples of 16 */
 };
 
-/* One launch of a plain kernel for n runs of similar size. `runs` was uploaded. */
+/* One launch of a plain kernel for n runs of similar size. `runs` is in device memory. */
 int bench_bare_gather(struct bench_bare *b, const struct bench_run *runs, size_t n, uint64_t bytes);
 
 /* --- patterns ----------------------------------------------------------------------------------- */
 
-/* Words [first, first + words) of an object's pattern, and their place. */
+/* Words [first, first + words) of an object's pattern, at address `at`. */
 struct bench_span {
     uint64_t at, words, object, first;
 };
 
 int bench_bare_poison(struct bench_bare *b, void *at, uint64_t bytes);
-/* The spans were uploaded. */
+/* The spans are in device memory. */
 int bench_bare_fill(struct bench_bare *b, const struct bench_span *spans, size_t n, uint64_t seed);
 /* *object_p and *offset_p: the first wrong word; both UINT64_MAX if all are right. */
 int bench_bare_check(struct bench_bare *b, const struct bench_span *spans, size_t n, uint64_t seed,

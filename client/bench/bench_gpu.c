@@ -1,16 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * GPU pools, and CPU pools with GPU memory, against the bare CUDA calls between the same kinds of memory. The
- * node is a process of its own with a pool of GPU 0 and one of the CPU; clients are this process.
+ * node is its own process with a pool on GPU 0 and a CPU pool. The clients are in this process.
  *
- *   same GPU    pool and client's memory on GPU 0       other GPU   the client's on GPU 1, copied by GPU 1
- *   CPU pool    the client's on GPU 0                   CPU memory  GPU pool, the client's pinned
+ *   same GPU    pool and client's memory on GPU 0
+ *   other GPU   pool on GPU 0, client's memory on GPU 1; GPU 1 copies
+ *   CPU pool    client's memory on GPU 0
+ *   CPU memory  pool on GPU 0, client's memory pinned on the host
  *
- * gpu_get is tarn_get with known descriptors. gpu_write is the data phase of a put (tarn_put_write); what the
- * whole put makes of it stands beside. Of several items the put is the whole one, since a call of it takes
- * them all, while their data phase is a call an item.
+ * gpu_get is tarn_get with known descriptors. gpu_write is the data phase of a put (tarn_put_write), with the
+ * whole put as its reference. gpu_put is the whole put of several items, with the data phase as its
+ * reference: a put takes all items in one call, the data phase needs a call an item.
  *
- * Over a stand-in for CUDA everything is 256 times smaller, and no target is looked at.
+ * Over a stand-in for CUDA everything is 256 times smaller, and targets are not checked.
  */
 #include "client/bench/bench.h"
 
@@ -25,18 +27,18 @@
 #define MIB (1024 * KIB)
 #define GIB (1024 * MIB)
 
-#define SHRUNK 256 /* over a stand-in */
+#define SHRUNK 256 /* over a stand-in sizes are divided by this */
 #define PASS_BYTES (256 * MIB)
 #define PASS_OPS_MIN 2
 #define PASS_OPS_MAX 512
-#define ROW_PART 0.4 /* of --seconds: there are many rows */
+#define ROW_PART 0.4 /* a row takes this part of --seconds, because there are many rows */
 #define ROW_PART_QUICK 0.25
 
 enum way { SAME_GPU, OTHER_GPU, CPU_POOL, CPU_MEMORY };
 
 static const struct {
     const char *note, *place;
-    int device; /* of the client's memory, and whose stream copies */
+    int device; /* has the client's memory; its stream copies */
     bool pinned_near, pinned_far;
 } ways[] = {
     [SAME_GPU] = {"same GPU", "bench/gpu0", 0, false, false},
@@ -49,7 +51,7 @@ struct gpu_bench {
     struct bench_env *e;
     struct bench_report *rep;
     struct tarn_client *c;
-    struct bench_bare *bare[2]; /* [1]: NULL where there is one GPU */
+    struct bench_bare *bare[2]; /* [1]: NULL with only one GPU */
     bool played;
     char cuda[96], gpus[160];
 };
@@ -59,12 +61,12 @@ struct plan {
     bool put;
     uint64_t piece; /* bytes */
     uint32_t pieces, depth;
-    bool brief; /* latency counts, and the limit is a bare kernel's */
+    bool brief; /* latency counts; the limit is the gather kernel */
 };
 
-/* What a row needs. The near side is the client's, the far side stands for the pool. */
+/* Memory and objects of a row. `near` is the client's memory; `far` takes the place of the pool. */
 struct side {
-    struct bench_load *near, *flat, *far; /* flat: as much as near, not in pieces; or near itself */
+    struct bench_load *near, *flat, *far; /* flat: as large as near but contiguous; may be near itself */
     struct bench_objects *objects, *whole;
 };
 
@@ -195,7 +197,7 @@ static void targets(struct bench_row *r, const struct plan *p)
         bench_at_least(r, "of the contiguous copy", bench_rate_ratio(r, copy), 0.70);
 }
 
-/* How fast a contestant was, as it is said of ours. The time of an operation may be left out (NULL). */
+/* Adds a contestant's speed to the row's figures. NULL for `time` leaves out the time of an operation. */
 static void note_speed(struct bench_row *r, const char *name, const char *rate, const char *time)
 {
     const struct bench_contestant *c = bench_row_named(r, name);
@@ -215,7 +217,7 @@ static void note_machine(const struct gpu_bench *b, struct bench_row *r)
 
 /* --- rows of copies ----------------------------------------------------------------------------- */
 
-/* The plan as it is carried out. */
+/* The plan, with smaller sizes over a stand-in. */
 static struct plan shrunk(const struct gpu_bench *b, struct plan p)
 {
     if (!b->played)
@@ -272,7 +274,7 @@ static int copy_row(struct gpu_bench *b, const struct plan *of_gpus)
 
 /* --- the node's CPU during gets ----------------------------------------------------------------- */
 
-/* Gets until so many bytes have moved, and a while has passed. */
+/* Gets until `bytes` have moved and a minimum time has passed. */
 static int get_much(const struct gpu_bench *b, const struct side *s, double bytes, double *moved,
                     double *seconds)
 {
@@ -378,7 +380,7 @@ static int rows(struct gpu_bench *b)
     return rc ? rc : node_cpu_row(b);
 }
 
-/* The first GPU; and the second, where the two reach each other. */
+/* Opens the first GPU, and the second one if the two reach each other. */
 static int open_gpus(struct gpu_bench *b)
 {
     int n, rc = tarn_cuda_count(&n);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Contestants of the bare CUDA calls. */
+/* Contestants that make bare CUDA calls. */
 #include "client/bench/bench.h"
 
 #include <stdlib.h>
@@ -12,12 +12,12 @@ struct copier {
     struct bench_bare *bare;
     bool put;
     struct bench_load *near, *far;
-    size_t each;                /* copies of an operation */
+    size_t each;                /* copies in one operation */
     struct bench_copies copies; /* of all operations */
     void *runs;                 /* GATHER: the same, on the device */
 };
 
-/* --- what is copied ----------------------------------------------------------------------------- */
+/* --- copies ------------------------------------------------------------------------------------- */
 
 static void set_copy(struct copier *k, size_t i, char *near, char *far, uint64_t bytes)
 {
@@ -76,7 +76,7 @@ static int list_copies(struct copier *k)
 
 /* --- the contestant ----------------------------------------------------------------------------- */
 
-/* Poisons what is copied to. The far side's content stays in gets. */
+/* Poisons the destination. For gets the content of `far` stays. */
 static int begin(void *arg, uint64_t round)
 {
     struct copier *k = arg;

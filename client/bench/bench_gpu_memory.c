@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Loads in memory of a GPU, or in pinned memory of the host. The GPU fills and checks them, so that verifying
- * gigabytes every round takes milliseconds.
+ * Loads in GPU memory or in pinned host memory. The GPU fills and checks them, so verifying gigabytes every
+ * round takes only milliseconds.
  */
 #include "client/bench/bench.h"
 
@@ -17,9 +17,9 @@ struct bench_gpu_memory {
     struct bench_site site;
     void *memory;
     uint64_t bytes;
-    void *spans; /* on the device, those of an object in a row */
+    void *spans; /* in device memory; the spans of one object are adjacent */
     size_t spans_each;
-    int failed; /* of a fill or poisoning since the last check */
+    int failed; /* error of a fill or poisoning since the last check */
 };
 
 static int pinned_new(uint64_t bytes, char **memory_p)
@@ -73,7 +73,7 @@ void bench_gpu_memory_free(struct bench_gpu_memory *g)
     free(g);
 }
 
-/* The spans of an object; how many. */
+/* Writes the spans of an object. Returns their number. */
 static size_t cut_object(const struct bench_load *l, size_t object, struct bench_span *spans)
 {
     const struct tarn_piece *p = bench_load_pieces(l, object);
@@ -135,7 +135,7 @@ int bench_gpu_memory_check(const struct bench_load *l, size_t objects)
                      (unsigned long long)object, (unsigned long long)offset, (unsigned long long)l->bytes);
 }
 
-/* --- whether checking finds anything ------------------------------------------------------------ */
+/* --- test of the check -------------------------------------------------------------------------- */
 
 static int prove(struct bench_load *l)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a node costs when nothing happens, and what an object costs the directory. */
+/* What an idle node costs, and what an object costs the directory. */
 #include "client/bench/bench.h"
 
 #include <limits.h>
@@ -19,7 +19,7 @@
 
 /* --- the node ----------------------------------------------------------------------------------- */
 
-/* Resident bytes of a process outside of memfd mappings: its pools and what belongs to them. */
+/* Resident bytes of a process without its memfd mappings, which hold the pools and what belongs to them. */
 static int resident_beyond_pools(pid_t pid, double *bytes)
 {
     char path[64], line[512];

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A row's memory and its content. Every object has its own pattern, made from a seed and its number, that
- * differs in every 8-byte word. So bytes of another object, another slice or another place are detected.
+ * A row's memory and its content. Every object has its own pattern, made from a seed and its number. The
+ * pattern differs in every 8-byte word, so bytes of another object, slice or place are detected.
  */
 #include "client/bench/bench.h"
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Look-ups of 1000 keys in one call, against redis-benchmark pipelining the same command (HGETALL) over
- * the same Unix socket, and against a bare pipelined loop of our own. tarn_lookup always asks the
- * directory, so the client's descriptor cache plays no part.
+ * Look-ups of 1000 keys in one call. They are compared with redis-benchmark, which pipelines the same command
+ * (HGETALL) over the same Unix socket, and with a bare pipelined loop of our own. tarn_lookup always asks the
+ * directory, so the client's descriptor cache has no effect.
  */
 #include "client/bench/bench.h"
 
@@ -113,7 +113,7 @@ static int bare_loop(void *arg, uint32_t thread, size_t i)
     return rc;
 }
 
-/* Its last line of CSV is "command","requests per second",... */
+/* The last line of its CSV output is "command","requests per second",... */
 static int redis_benchmark(void *arg, double *items_s, struct bench_hist *h)
 {
     struct lookup_bench *b = arg;

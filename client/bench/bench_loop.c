@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The limit of TCP: a bare socket loop. Another process sends and receives the same sizes on request, over
- * warm connections with TCP_NODELAY. Socket buffers are the kernel's default, which grows to megabytes; or
- * 256 KiB, so that over loopback the bytes in flight stay in the cache; or 4 MiB.
+ * warm connections with TCP_NODELAY. Socket buffers have one of three sizes: the kernel's default, which
+ * grows to megabytes; 256 KiB, so that over loopback the bytes in flight stay in the cache; or 4 MiB.
  *
  *   get   48-byte request -> payload          put   48-byte header, payload -> 48-byte answer
  */
@@ -23,22 +23,22 @@
 
 #include "base/error.h"
 
-#define REGION_BYTES (512ull << 20) /* what the other process can keep; touched as it is used */
+#define REGION_BYTES (512ull << 20) /* memory of the other process; its pages are touched on first use */
 
 enum { ASK_GET = 1, ASK_PUT, ASK_BUFFERS };
 
-#define BURST 64 /* requests that are sent together at most */
+#define BURST 64 /* at most this many requests are sent together */
 
 struct frame {
     uint64_t op, offset, bytes;
-    uint64_t more; /* this many requests follow at once; answered together */
+    uint64_t more; /* this many requests follow immediately; all are answered together */
     uint64_t unused[2];
 };
 _Static_assert(sizeof(struct frame) == 48, "as large as a frame of the tcp transport");
 
 /* --- sockets ------------------------------------------------------------------------------------ */
 
-/* Sends or receives all of the vector, which is used up. */
+/* Sends or receives all bytes of the vector. Changes the vector. */
 static int transfer(int fd, struct iovec *v, size_t n, bool out)
 {
     while (n > 0) {
@@ -69,7 +69,7 @@ static int receive_all(int fd, void *data, size_t bytes)
     return transfer(fd, &(struct iovec){data, bytes}, 1, false);
 }
 
-/* FORCE goes beyond net.core.*mem_max where we may. */
+/* The FORCE options exceed net.core.*mem_max if we have the right to. */
 static void set_buffers(int fd, int bytes)
 {
     if (setsockopt(fd, SOL_SOCKET, SO_SNDBUFFORCE, &bytes, sizeof bytes) != 0)
@@ -96,7 +96,7 @@ static bool in_region(const struct frame *f)
     return f->offset <= REGION_BYTES && f->bytes <= REGION_BYTES - f->offset;
 }
 
-/* Answers a burst of gets, of which *first was received. */
+/* Answers a burst of gets. *first was received already. */
 static int serve_gets(const struct loop_connection *c, const struct frame *first)
 {
     struct frame f[BURST] = {*first};
@@ -210,7 +210,7 @@ static void loop_close(void *arg)
     free(p);
 }
 
-/* All payloads, then all answers, which are too small to fill a buffer. */
+/* Sends all payloads, then reads all answers, which are too small to fill a buffer. */
 static int loop_put_op(void *arg, uint32_t thread, size_t i)
 {
     struct loop_peer *p = arg;
@@ -258,7 +258,7 @@ static int loop_begin(void *arg, uint64_t round)
     return 0;
 }
 
-/* What was put is fetched back. */
+/* Verifies. After puts it fetches the bytes back first. */
 static int loop_end(void *arg)
 {
     struct loop_peer *p = arg;
@@ -312,7 +312,7 @@ static int add_loop(struct bench_row *r, uint16_t port, const char *name, int bu
     for (uint32_t i = 0; rc == 0 && i < l->threads; i++)
         rc = loop_connect(port, buffers, &p->fds[i]);
     for (size_t i = 0; rc == 0 && !put && i < l->ops + l->threads; i++)
-        rc = loop_put_op(p, 0, i); /* what will be fetched */
+        rc = loop_put_op(p, 0, i); /* the bytes for the gets */
     if (rc != 0) {
         loop_close(p);
         return rc;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The processes of a benchmark: a Redis for the directory, a storage node, and the peers (a second Redis
- * and memcached). All listen on 127.0.0.1 and on Unix sockets in a temporary folder. They are ended by
- * process id, and end by themselves if the benchmark dies (PR_SET_PDEATHSIG).
+ * and memcached). All listen on 127.0.0.1 and on Unix sockets in a temporary folder. The benchmark ends them
+ * by process id. They also end if the benchmark dies (PR_SET_PDEATHSIG).
  */
 #include "client/bench/bench.h"
 
@@ -71,13 +71,13 @@ int bench_program(const char *name, char *path, size_t path_bytes)
     return 0;
 }
 
-/* In the child: standard output and error go to out_fd and the log, input comes from nowhere. */
+/* In the child: runs the program. Output goes to out_fd, errors to the log; standard input is empty. */
 __attribute__((noreturn)) static void become(const char *const *argv, int out_fd, int log_fd)
 {
     int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
 
     prctl(PR_SET_PDEATHSIG, SIGTERM);
-    setpgid(0, 0); /* the terminal's Ctrl-C is for us; we end our children in order */
+    setpgid(0, 0); /* Ctrl-C of the terminal reaches only the benchmark, which then ends its children */
     dup2(null, STDIN_FILENO);
     dup2(out_fd, STDOUT_FILENO);
     dup2(log_fd, STDERR_FILENO);
@@ -86,7 +86,7 @@ __attribute__((noreturn)) static void become(const char *const *argv, int out_fd
     _exit(127);
 }
 
-/* out_p: the read end of a pipe with the child's standard output; NULL: that goes to the log. */
+/* out_p: read end of a pipe with the child's standard output; NULL: output goes to the log. */
 static int spawn(const char *const *argv, const char *log_path, pid_t *pid_p, int *out_p)
 {
     int log_fd = open(log_path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600), ends[2] = {-1, -1};
@@ -119,7 +119,7 @@ close_log:
     return TARN_E_SYSTEM;
 }
 
-/* Reads until `stop` was seen (NULL: until the end), the deadline or a full buffer. */
+/* Reads until the text `stop` (NULL: the end of the output), the deadline, or a full buffer. */
 static void read_output(int fd, const char *stop, uint64_t deadline, char *out, size_t out_bytes)
 {
     size_t n = 0;
@@ -160,7 +160,7 @@ static void log_path(const struct bench_env *e, const char *name, char path[256]
     snprintf(path, 256, "%s/%s.log", e->dir, name);
 }
 
-/* Puts the last words of a child that did not start into the error. */
+/* Fails with the last lines from the log of a child that did not start. */
 static int start_failed(const struct bench_env *e, struct bench_child *c)
 {
     char path[256], text[2048] = "";
@@ -209,7 +209,7 @@ void bench_stop_child(struct bench_child *c)
     }
 }
 
-/* Waits until somebody answers at the address. */
+/* Waits until the address accepts connections. */
 static int await_socket(const struct bench_env *e, struct bench_child *c, const char *address)
 {
     uint64_t deadline = tarn_deadline(START_MS);
@@ -266,7 +266,7 @@ static int start_directory(struct bench_env *e)
     return start_redis(e, &e->directory, "directory", 0);
 }
 
-/* What INFO pools says of the node's pools. */
+/* Asks INFO pools whether the memory of all pools is populated. */
 static int is_populated(struct tarn_resp *node, uint64_t deadline, bool *done)
 {
     const char *argv[] = {"INFO", "pools"};
@@ -287,7 +287,7 @@ static int is_populated(struct tarn_resp *node, uint64_t deadline, bool *done)
     return rc;
 }
 
-/* Until the pool's memory is there: bringing it in takes time and memory bandwidth of its own. */
+/* Waits until the pool's memory is populated, which takes time and memory bandwidth. */
 static int await_memory(const char *socket_path)
 {
     uint64_t deadline = tarn_deadline(POPULATE_MS);
@@ -381,7 +381,7 @@ int bench_start_peers(struct bench_env *e)
         rc = start_redis(e, &e->redis, "redis", port);
     }
 #ifdef TARN_HAVE_MEMCACHED
-    /* A machine without the server has no such peer; the rows say so. */
+    /* Without memcached on the machine the peer is missing; the rows say so. */
     if (rc == 0 && !e->memcached.pid && start_memcached(e) != 0)
         e->memcached_port = 0;
 #else

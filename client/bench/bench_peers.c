@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a user would otherwise use: values in Redis and in memcached. Depth means pipelined commands
- * (Redis) and a multi-get (memcached; it has no multi-set). Replies are verified in the client library's
- * buffers; peers need not copy them to their destination.
+ * The alternatives to tarn: values in Redis and in memcached. Depth means pipelined commands (Redis) or a
+ * multi-get (memcached, which has no multi-set). Replies are verified in the client library's buffers, so
+ * peers save the copy to the destination.
  */
 #include "client/bench/bench.h"
 
@@ -69,7 +69,7 @@ static int redis_open(const char *address, struct bench_load *l, struct redis_pe
     return 0;
 }
 
-/* Sends one command an object of operation i, and reads the answers into p->replies. */
+/* Sends one command for each object of operation i, and reads the answers into p->replies. */
 static int redis_call(struct redis_peer *p, uint32_t thread, size_t i, bool set)
 {
     struct tarn_resp *r = p->connections[thread];
@@ -149,7 +149,7 @@ static int redis_empty(struct redis_peer *p)
     return rc;
 }
 
-/* Reads all back. */
+/* Reads all objects back. */
 static int redis_end_set(void *arg)
 {
     struct redis_peer *p = arg;
@@ -279,7 +279,7 @@ static int memcached_get_one(struct memcached_peer *p, memcached_st *m, size_t o
     return memcached_result(m, rc, "get");
 }
 
-/* The replies come in the order asked for, since there is one server. */
+/* The replies come in the order of the keys, because there is only one server. */
 static int memcached_get_many(struct memcached_peer *p, memcached_st *m, size_t first)
 {
     enum { MOST = 64 };
@@ -298,7 +298,7 @@ static int memcached_get_many(struct memcached_peer *p, memcached_st *m, size_t 
         p->values[first + k] = memcached_fetch(m, key, &key_bytes, &p->value_bytes[first + k], &flags, &mrc);
         rc = memcached_result(m, mrc, "fetch");
     }
-    /* One more fetch takes the end mark. */
+    /* One more fetch reads the end mark. */
     if (rc == 0)
         free(memcached_fetch(m, key, &key_bytes, &lens[0], &flags, &mrc));
     return rc;

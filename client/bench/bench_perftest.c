@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The limit of RDMA: the tools of perftest, between the same two ports. A slice starts the tool's server,
- * waits until it listens, runs its client for about SLICE_NS and reads what that prints.
+ * waits until it listens, runs the tool's client for about SLICE_S and reads its output.
  *
- * The tools time with the processor's counter and calibrate it at every start; where that fails they print
- * a warning or no figure, and the slice is run again.
+ * The tools measure time with the processor's counter and calibrate it at every start. If that fails, they
+ * print a warning or no figure, and the slice is repeated.
  */
 #include "client/bench/bench.h"
 
@@ -27,7 +27,7 @@
 static const struct {
     const char *program;
     bool latency;
-    unsigned iterations; /* of the first slice */
+    unsigned iterations; /* in the first slice */
 } tools[] = {
     [BENCH_READ_BW] = {"ib_read_bw", false, 64},
     [BENCH_WRITE_BW] = {"ib_write_bw", false, 64},
@@ -80,7 +80,7 @@ static void add_tool(struct command *c, const struct perftest *p, uint16_t port,
     if (tools[p->tool].latency)
         return;
     add(c, "--tx-depth=%u", p->depth);
-    add(c, "--cq-mod=1"); /* a new request as soon as one has completed, not when all have */
+    add(c, "--cq-mod=1"); /* post a new request as soon as one has completed, not when all have */
 }
 
 /* --- running ------------------------------------------------------------------------------------ */
@@ -100,7 +100,7 @@ static bool listed(const char *table, const char *port)
     return found;
 }
 
-/* Connecting to find out would be taken for the client. */
+/* Does not connect to find out: the server would take that for its client. */
 static int await_listening(uint16_t port)
 {
     uint64_t deadline = tarn_deadline(LISTEN_MS);
@@ -140,7 +140,7 @@ static int run(struct perftest *p, char *out, size_t out_bytes)
     return rc;
 }
 
-/* The line of figures that begins with the size. */
+/* Reads the line of figures that begins with the size. */
 static bool find_figures(const char *out, uint64_t bytes, double v[9])
 {
     for (const char *line = out; line; line = strchr(line, '\n'), line += line != NULL) {
@@ -165,10 +165,10 @@ static int slice(void *arg, double *items_s, struct bench_hist *h)
     for (int i = 0; i < TRIES && !bench_interrupted(); i++) {
         if ((rc = run(p, out, sizeof out)) != 0 || !find_figures(out, p->bytes, v))
             continue;
-        if (tools[p->tool].latency) { /* min max typical average: typical is the median */
+        if (tools[p->tool].latency) { /* columns: min, max, typical (the median), average */
             bench_hist_add(h, (uint64_t)(v[4] * 1000));
             *items_s = 1e6 / v[5];
-        } else { /* peak, average, MiB/s */
+        } else { /* columns: peak, average, in MiB/s */
             *items_s = v[3] * MIB / (double)p->bytes;
         }
         double most = SLICE_S * *items_s, least = 4.0 * p->depth;

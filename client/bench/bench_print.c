@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Rows as a table for people and as JSON for programs. The JSON of a group is a list of rows; each has
- * bench, bytes, pieces, threads, depth, ours, limit, ratio_limit, peers, references, node_cpu_s, wall_s,
- * what is particular to the row (utilisation, round_trips ...), and target and met where there is one.
- * The first row also describes the machine.
+ * Rows as a table for people and as JSON for programs. The JSON of a group is a list of rows. Each row has
+ * bench, bytes, pieces, threads, depth, ours, limit, ratio_limit, peers, references, node_cpu_s and wall_s.
+ * A row may have more figures (utilisation, round_trips ...). A row with a target has target and met. The
+ * first row also describes the machine.
  */
 #include "client/bench/bench.h"
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * RDMA against perftest over the same two ports (`rdma`), and several rails against one (`rails`). The
- * clients' memory is registered. The node is on this machine; --devices and --node-devices decide whether
- * the bytes leave it.
+ * Groups `rdma` (RDMA against perftest over the same two ports) and `rails` (several rails against one). The
+ * clients' memory is registered. The node is on this machine. --devices and --node-devices decide whether the
+ * bytes leave the machine.
  */
 #include "client/bench/bench.h"
 
@@ -26,10 +26,10 @@ struct rdma_bench {
     struct bench_report *rep;
     struct bench_rails rails;
     struct tarn_client *c, *viewer;
-    uint64_t pass; /* bytes of a pass: 10 ms as the port says */
+    uint64_t pass; /* bytes of a pass: 10 ms at the port's speed */
 };
 
-/* --- loads with what they need ------------------------------------------------------------------ */
+/* --- loads and objects -------------------------------------------------------------------------- */
 
 struct side {
     struct tarn_client *c;
@@ -73,7 +73,7 @@ static void side_free(struct side *s)
     bench_load_free(s->load);
 }
 
-/* Strings for the JSON: what all rows of the group ran on. */
+/* Adds the rail, which is the same for all rows of the group, to the JSON. */
 static void note_rail(struct bench_row *r, const struct bench_rail *rail)
 {
     json_object_set_new(r->figures, "device", json_string(rail->device));
@@ -84,7 +84,7 @@ static void note_rail(struct bench_row *r, const struct bench_rail *rail)
     json_object_set_new(r->figures, "mtu", json_sprintf("%u", rail->mtu));
 }
 
-/* What one object has cost in calls of the devices' library, all rounds together. */
+/* Calls of the verbs library for one object, over all rounds. */
 static void note_calls(struct bench_row *r, const struct bench_calls *before, double objects)
 {
     struct bench_calls now;
@@ -96,7 +96,7 @@ static void note_calls(struct bench_row *r, const struct bench_calls *before, do
     bench_row_figure(r, "polls", (double)(now.polls - before->polls) / objects);
 }
 
-/* Objects that ours has moved: the rounds, the first one for warming up, and each thread's own. */
+/* Objects that our contestant has moved, including the warm-up round and each thread's warm-up operation. */
 static double objects_moved(const struct bench_row *r)
 {
     const struct bench_contestant *c = bench_row_find(r, BENCH_OURS);
@@ -112,9 +112,9 @@ struct plan {
     uint32_t depth, threads;
     enum bench_perftest tool;
     const struct bench_ops *ops;
-    double bound; /* of the rate; of the p50 for BENCH_READ_LAT; 0: none */
-    /* The same few objects again and again, as perftest moves the same bytes of one buffer: what many
-     * different ones cost more is their way from and to memory, where perftest's lie in the caches. */
+    double bound; /* target for the rate, or for the p50 with BENCH_READ_LAT; 0: none */
+    /* Moves the same few objects again and again, as perftest moves the same buffer. Both then run from the
+     * caches. Many different objects would also pay for main memory. */
     bool again;
 };
 
@@ -167,13 +167,13 @@ static int perftest_row(struct rdma_bench *b, const struct plan *p)
 
 /* --- pieces ------------------------------------------------------------------------------------- */
 
-/* One object in scattered pieces against as many objects of a piece's size, one after another. */
+/* Compares one object in scattered pieces with single gets of as many objects, each of a piece's size. */
 static void pieces_targets(const struct rdma_bench *b, struct bench_row *r, const struct bench_calls *before,
                            const struct bench_calls *after, double gets)
 {
     double times = PIECES * bench_rate_ratio(r, bench_row_find(r, BENCH_REFERENCE));
     uint32_t sge = b->rails.rail[0].max_sge;
-    uint64_t writes = after->writes - before->writes; /* one touch for many gets */
+    uint64_t writes = after->writes - before->writes; /* touches; one serves many gets */
     double requests = (double)(after->requests - before->requests - writes) / gets;
 
     bench_row_figure(r, "times_single_gets", times);
@@ -240,7 +240,7 @@ static double context_switches(pid_t pid)
     return total;
 }
 
-/* Seconds that the machine has spent in softirqs, where the kernel's own verbs work is done. */
+/* Seconds that the machine has spent in softirqs, where software verbs in the kernel do their work. */
 static double softirq_s(void)
 {
     unsigned long long v[7] = {0};
@@ -263,7 +263,7 @@ static struct usage usage_now(pid_t pid)
     return (struct usage){bench_cpu_s(pid), context_switches(pid), softirq_s()};
 }
 
-/* Gets for so long; with no objects it just waits. */
+/* Gets for this many seconds; without objects it only waits. */
 static int spend(struct bench_objects *o, const struct bench_load *l, double seconds, double *gets)
 {
     uint64_t start = tarn_now_ns(), end = start + (uint64_t)(seconds * 1e9);

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Replays a trace of prefix-block requests through the real store. A line of the trace is a request:
- * {"timestamp": MS, "hash_ids": [...], ...}, one id a block, chained: equal id = equal prefix.
+ * {"timestamp": MS, "hash_ids": [...], ...}. Each block has an id. Ids are chained: equal ids have equal
+ * prefixes.
  *
- * For each request: look up the chain, get the leading run that is there, verify every byte, put the
- * rest. What is there already beyond the run counts as used. A block's content is made from its id, so
- * whatever is got can be checked without being kept. Reading the trace, making content and verifying
- * are not timed.
+ * For each request: look up the chain, get the leading run of blocks that exist, verify every byte, put the
+ * rest. Blocks that exist beyond the run count as used. A block's content is made from its id, so it can be
+ * checked without keeping a copy. The time does not include reading the trace, making content and verifying.
  */
 #include "client/bench/bench.h"
 
@@ -69,7 +69,7 @@ static const struct tarn_program program = {
     .noptions = sizeof options / sizeof options[0],
 };
 
-/* One kind of call. */
+/* Figures of one kind of call. */
 struct calls {
     struct bench_hist latency;
     uint64_t bytes, ns;
@@ -80,7 +80,7 @@ struct replay {
     struct bench_env e;
     struct tarn_client *client;
     FILE *trace;
-    uint64_t tag; /* of this run's keys */
+    uint64_t tag; /* part of this run's keys */
     /* the current request */
     size_t blocks, room;
     uint64_t *ids;
@@ -98,7 +98,7 @@ struct replay {
 
 /* --- the trace ---------------------------------------------------------------------------------- */
 
-/* Room for n blocks; the arrays' content is lost. */
+/* Makes room for n blocks. Discards the arrays' content. */
 static int make_room(struct replay *r, size_t n)
 {
     if (n <= r->room)
@@ -149,7 +149,7 @@ static int take_request(struct replay *r, const json_t *line)
     return rc;
 }
 
-/* *more becomes false at the end of what is to be replayed. */
+/* Sets *more to false after the last request to replay. */
 static int next_request(struct replay *r, bool *more)
 {
     char *text = NULL;
@@ -205,7 +205,7 @@ static bool verify_block(struct replay *r, size_t i)
     return false;
 }
 
-/* Gets the first `pages` blocks; returns how many leading ones arrived. */
+/* Gets the first `pages` blocks. Returns the number of leading blocks that arrived. */
 static size_t get_run(struct replay *r, const struct tarn_hits *hits, size_t pages)
 {
     struct tarn_get_options o = {.size = sizeof o, .timeout_ms = CALL_MS, .hits = hits};
@@ -290,7 +290,7 @@ static double hit_ratio(const struct replay *r)
     return r->lookups ? (double)r->hits / (double)r->lookups : 0;
 }
 
-/* The live line. */
+/* Updates the progress line. */
 static void show_progress(struct replay *r, bool last)
 {
     uint64_t now = tarn_now_ns();

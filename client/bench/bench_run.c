@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The rounds of a row: every contestant has its slice in turn, beginning with another one each round,
- * until the median of ours/limit has settled or the row's time is up.
+ * The rounds of a row. In a round every contestant runs one slice. Each round begins with another contestant.
+ * Rounds repeat until the median of ours/limit has settled or the row's time is up.
  *
- * A slice with several threads starts them all, lets each do its warm-up operation, opens the gate, and
- * then times from the first one's start to the last one's end; with one thread the timed parts are
- * summed up, so that what lies between operations (verifying, freeing) does not count.
+ * A slice with several threads starts all threads, lets each do its warm-up operation and opens the gate. It
+ * then measures from the start of the first thread to the end of the last. With one thread it adds up the
+ * times of the operations, so the work between operations (verifying, freeing) does not count.
  */
 #include "client/bench/bench.h"
 
@@ -30,7 +30,7 @@ struct gate {
 
 struct worker {
     struct bench_contestant *c;
-    struct gate *gate; /* NULL: alone */
+    struct gate *gate; /* NULL: the only thread */
     uint32_t thread;
     int status;
     char error[TARN_SENTENCE];
@@ -165,7 +165,7 @@ static int slice(struct bench_contestant *c, uint64_t round, struct bench_hist *
     } else if (rc == 0) {
         rc = timed_slice(c, h, items_s);
     }
-    /* Also after a failure, whose sentence stays: what the slice has put must go. */
+    /* Also after a failure, to remove the objects that the slice has put. The failure's error text stays. */
     char why[TARN_SENTENCE];
     snprintf(why, sizeof why, "%s", tarn_last_error());
     int end = c->ops->end ? c->ops->end(c->arg) : 0;

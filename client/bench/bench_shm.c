@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Shared memory: get, put and view against memcpy between the same memories. The limit of a get copies
- * from where the objects lie in the pool (their views) into the same buffers. The limit of a put copies
- * the same buffers into a memfd mapping of the same size.
+ * Shared memory: get, put and view, compared with memcpy. The limit of a get copies from the objects in the
+ * pool (through views) into the same buffers. The limit of a put copies the same buffers into a memfd mapping
+ * of the same size.
  */
 #include "client/bench/bench.h"
 
@@ -193,7 +193,7 @@ static int copy_row(struct shm_bench *b, bool put, uint64_t bytes, uint32_t piec
     return rc;
 }
 
-/* A view moves no bytes: neither limit nor peers. */
+/* A view moves no bytes, so the row has neither limit nor peers. */
 static int view_row(struct shm_bench *b, uint64_t bytes)
 {
     struct bench_row *r = bench_row_new("shm_view", "view+release", bytes);
@@ -264,7 +264,7 @@ static int node_cpu_row(struct shm_bench *b)
 
 /* --- the group ---------------------------------------------------------------------------------- */
 
-/* Lets the node touch every page of its pool once, so that no row pays for that. */
+/* Makes the node touch every page of its pool once, so that no row includes that cost. */
 static int warm_pool(struct shm_bench *b)
 {
     uint64_t bytes = 64 << 20;

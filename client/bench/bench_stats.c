@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Percentiles from log-linear histograms; medians of per-round figures and when they have settled. */
+/* Percentiles from log-linear histograms; medians of per-round figures, and whether they have settled. */
 #include "client/bench/bench.h"
 
 #include <math.h>
@@ -14,7 +14,7 @@ static size_t bucket_of(uint64_t ns)
 {
     if (ns < EXACT_BELOW)
         return ns;
-    /* 7 bits after the leading one choose the step. */
+    /* The 7 bits after the leading bit select the step. */
     unsigned shift = 63 - (unsigned)__builtin_clzll(ns) - 7;
     return (size_t)shift * BENCH_HIST_STEPS + (size_t)(ns >> shift);
 }
@@ -109,7 +109,7 @@ bool bench_settled(const struct bench_series *s, double part)
     if (n < 5)
         return false;
     qsort(sorted.value, n, sizeof sorted.value[0], compare_doubles);
-    /* The true median lies sqrt(n)/2 ranks about the middle with 68 %, whatever the distribution. */
+    /* For any distribution the true median is within sqrt(n)/2 ranks of the middle with 68 % probability. */
     double low = sorted.value[(n - 1) / 2 - reach], high = sorted.value[n / 2 + reach];
     return (high - low) / 2 < part * fabs(bench_median(s));
 }

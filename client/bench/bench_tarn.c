@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Our contestants: get, put and view of a load's objects through libtarn. */
+/* Our contestants: get, put and view of a load's objects with libtarn. */
 #include "client/bench/bench.h"
 
 #include <poll.h>
@@ -18,11 +18,11 @@ struct bench_objects {
     struct bench_load *load;
     const char *place;
     char (*names)[KEY_BYTES];
-    struct tarn_item *items; /* one an object */
+    struct tarn_item *items; /* one for each object */
     struct tarn_key *keys;
-    struct tarn_view *views; /* of bench_objects_views; NULL before */
+    struct tarn_view *views; /* taken by bench_objects_views(); NULL until then */
     const void **addrs;
-    struct tarn_put_session **sessions; /* one a thread; of bench_put_write_ops, during a slice */
+    struct tarn_put_session **sessions; /* one for each thread during a slice of bench_put_write_ops */
 };
 
 /* --- objects ------------------------------------------------------------------------------------ */
@@ -157,7 +157,7 @@ static int submit_one(struct bench_objects *o, size_t i, uint64_t *started)
     return tarn_submit_get(o->c, &o->items[i], 1, &options, i, NULL);
 }
 
-/* Takes what has completed, and submits as many anew. */
+/* Takes the completed gets and submits as many new ones. */
 static int turn_over(struct bench_objects *o, size_t total, size_t *sent, size_t *ended, uint64_t *started,
                      struct bench_hist *h)
 {
@@ -215,7 +215,7 @@ static int do_put(void *arg, uint32_t thread, size_t i)
     return tarn_put(o->c, &o->items[i * o->load->depth], o->load->depth, &options);
 }
 
-/* Reads what is in the pool, by another way than the one measured. */
+/* Checks an object in the pool through a view, which is not the measured code. */
 static int check_stored(struct bench_objects *o, size_t i)
 {
     struct tarn_view v;
@@ -254,7 +254,7 @@ const struct bench_ops bench_put_ops = {.begin = begin_put, .op = do_put, .end =
 
 /* --- put, the data phase alone ------------------------------------------------------------------ */
 
-/* A thread's session has the thread's share of the objects, in a row. */
+/* Begins a put session for each thread. A session has consecutive objects. */
 static int begin_sessions(void *arg, uint64_t round)
 {
     struct bench_objects *o = arg;
@@ -271,7 +271,7 @@ static int begin_sessions(void *arg, uint64_t round)
     return rc;
 }
 
-/* The runs hand out operation i to thread i % threads. Where there are more than objects, they begin anew. */
+/* Operation i belongs to thread i % threads. A thread with more operations than objects starts over. */
 static int do_write(void *arg, uint32_t thread, size_t i)
 {
     struct bench_objects *o = arg;
@@ -302,7 +302,7 @@ const struct bench_ops bench_put_write_ops = {.begin = begin_sessions, .op = do_
 
 /* --- view --------------------------------------------------------------------------------------- */
 
-/* Takes a view and gives it back, looking at both ends of what it shows. */
+/* Takes a view, checks the first and the last word, and releases it. */
 static int do_view(void *arg, uint32_t thread, size_t i)
 {
     struct bench_objects *o = arg;

@@ -32,7 +32,7 @@ static void get_targets(struct bench_row *r)
 }
 
 struct get_row {
-    struct bench_load *load, *reference; /* reference: the same one by one; NULL without */
+    struct bench_load *load, *reference; /* reference: the same objects one by one; may be NULL */
     struct bench_objects *objects, *reference_objects;
 };
 
@@ -44,7 +44,7 @@ static void get_row_free(struct get_row *g)
     bench_load_free(g->reference);
 }
 
-/* `reference`: one thread, one in flight, as many objects. */
+/* The reference has as many objects, but one thread and one object in flight. */
 static int get_row_new(struct tcp_bench *b, uint64_t bytes, uint32_t depth, uint32_t threads,
                        struct get_row *g)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The RDMA devices of a benchmark, and counts of a client's calls of their library. Counting functions
- * replace those in the tables of the client's open devices.
+ * The RDMA devices of a benchmark, and counts of a client's calls of the verbs library. To count, functions
+ * in the tables of the client's open devices are replaced.
  */
 #include "client/bench/bench.h"
 
@@ -38,7 +38,7 @@ static void describe(const struct tarn_rail *from, struct bench_rail *to)
     inet_ntop(is_v4 ? AF_INET : AF_INET6, from->gid.raw + (is_v4 ? 12 : 0), to->gid, sizeof to->gid);
 }
 
-/* The node's end, as the node would pick it. */
+/* The node's end of a rail, chosen as the node does. */
 static int describe_node(const struct tarn_rail *client, const struct tarn_rails *node, uint32_t prefer,
                          struct bench_rail *to)
 {
@@ -133,7 +133,7 @@ static void count_device(struct ibv_context *context)
     struct ibv_context_ops *ops = &context->ops;
 
     if (ops->post_send == counting_post || (real.post_send && real.post_send != ops->post_send))
-        return; /* counted already, or by another library than the first */
+        return; /* counted already, or a device of another library than the first */
     real = *ops;
     ops->post_send = counting_post;
     ops->poll_cq = counting_poll;

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The conformance suite: the same cases over every transport that is usable here, alone and under
- * injected faults, with the node, this process and a second client process; and over every kind of memory
- * that it moves between, at the node and here. A transport is done when it passes.
+ * The conformance suite: the same cases over every usable transport, alone and under injected faults, between
+ * the node, this process and a second client process, and with every kind of memory that the transport
+ * supports at the node and here. A transport is complete when it passes.
  *
- * Every case keeps two rules: an operation ends inside its deadline (plus slack for a busy machine),
- * and a status of 0 means the bytes are right. Without faults it must also be 0; under faults any of
- * the errors that a broken transport may cause is allowed, and the case tries again until it gets
- * through, so that it sees the whole way each time.
+ * Every case follows two rules. An operation ends within its deadline (plus slack for a busy machine). A
+ * status of 0 means that the bytes are right. Without faults the status must be 0. Under faults, any error
+ * that a broken transport may cause is allowed; the case then retries until it succeeds, so that it always
+ * runs completely.
  */
 #include <poll.h>
 #include <pthread.h>
@@ -26,7 +26,7 @@
 #define TRIES 400
 #define VERSION_MS 10 /* how long a version lives when a fault delays its readers by 3 ms */
 
-/* A node with one kind of pool. */
+/* A Redis and a node with one kind of pool. */
 struct fixture {
     struct harness *h;
     struct harness_redis *redis;
@@ -37,13 +37,13 @@ struct fixture {
 struct place {
     const struct way *way;
     struct tarn_client *client;
-    struct device *device; /* NULL: the host */
+    struct device *device; /* NULL: host memory */
     uint64_t seed;
 };
 
-static struct fixture fixtures[2], *fix; /* by gpu_pool; the running case's */
+static struct fixture fixtures[2], *fix; /* fixtures: index is gpu_pool; fix: that of the running case */
 static const char *self;
-static int ran, passed; /* cases; when they differ in the end, logs are printed */
+static int ran, passed; /* numbers of cases; if they differ at the end, the logs are printed */
 
 /* --- bytes -------------------------------------------------------------------------------------- */
 
@@ -73,7 +73,7 @@ static uint64_t rnd(struct place *p, uint64_t below)
     return (p->seed >> 33) % below;
 }
 
-/* Also for threads, where cmocka would end the program without a word. */
+/* Can be used in threads, where cmocka's own checks would end the program silently. */
 static void expect(bool ok, const char *fmt, ...)
 {
     va_list ap;
@@ -97,7 +97,7 @@ static bool forgivable(const struct place *p, int status)
            status == TARN_E_NOT_FOUND || status == TARN_E_BUSY || status == TARN_E_CANCELED;
 }
 
-/* Runs get or put of one item until it is through; the last status. Only faults are retried. */
+/* Runs a get or put of one item until it succeeds. Retries only injected faults. Returns the last status. */
 static int run_here(struct place *p, bool put, struct tarn_item *item, uint32_t flags)
 {
     int status = TARN_E_TIMEOUT;
@@ -119,7 +119,7 @@ static int run_here(struct place *p, bool put, struct tarn_item *item, uint32_t 
     return status;
 }
 
-/* The same by way of device memory, where the way asks for that. */
+/* The same through device memory, if the way needs it. */
 static int run(struct place *p, bool put, struct tarn_item *item, uint32_t flags)
 {
     const struct tarn_piece *own = item->pieces;
@@ -189,8 +189,8 @@ static struct device *way_device(const struct way *w)
 }
 
 /*
- * test_conformance --peer REDIS TRANSPORT DEVICE WHAT: what the cases below need of somebody else. Says
- * "ready" once it has begun; works until it is killed or done.
+ * test_conformance --peer REDIS TRANSPORT DEVICE WHAT: acts as the second process in a case. Prints "ready"
+ * once it has begun. Works until it is killed or done.
  */
 static int peer_main(const char *redis, const char *transport, int device, const char *what)
 {
@@ -248,7 +248,8 @@ struct thread {
     int number, hits;
 };
 
-/* Runs fn in n threads that share the client. Their waits (delays, drops) overlap. The sum of their hits. */
+/* Runs fn in n threads that share the client. Their waits (delays, drops) overlap. Returns the sum of
+ * their hits. */
 static int in_threads(struct place *p, int n, void *(*fn)(void *))
 {
     struct thread threads[THREADS_MAX];
@@ -362,7 +363,7 @@ static void ranges_lie_inside_the_object(struct place *p)
     free(got);
 }
 
-/* A buffer of another size is an error that says the size; it is never filled in part. */
+/* A buffer of the wrong size is an error that names the size. The buffer is never filled in part. */
 static void other_size_is_refused(struct place *p)
 {
     put_made(p, "sized", 1000, 0);
@@ -429,7 +430,8 @@ static void second_put_is_refused_and_replace_is_seen(struct place *p)
     assert_memory_equal(got, b, sizeof b);
 }
 
-/* A cached descriptor of a removed object, whose slot and extent others have taken, is a miss. */
+/* A cached descriptor names a removed object. Others have taken its slot and extent. The get must be a
+ * miss. */
 static void cached_descriptor_never_gives_foreign_bytes(struct place *p)
 {
     put_made(p, "gone", 40000, 0);
@@ -462,7 +464,7 @@ static uint64_t stale_reads(struct place *p)
     return s.stale;
 }
 
-/* Hits: gets of another version than the one before. */
+/* Counts as a hit each get that returns another version than the previous one. */
 static void *read_contested(void *arg)
 {
     enum { GETS = 38, STALE_ENOUGH = 500 };
@@ -486,7 +488,8 @@ static void *read_contested(void *arg)
     return NULL;
 }
 
-/* One key replaced over and over by another process: every get has one version's bytes, none is refused. */
+/* Another process replaces one key continuously. Every get has the bytes of one version, and none is
+ * refused. */
 static void replaced_under_readers(struct place *p)
 {
     bool delayed = p->way->faults && strstr(p->way->faults, "delay");
@@ -525,7 +528,7 @@ static void *read_churn(void *arg)
     return NULL;
 }
 
-/* Objects evicted and put again by another process: right bytes or a miss. */
+/* Another process evicts and puts objects. Each get has the right bytes or is a miss. */
 static void evicted_under_readers(struct place *p)
 {
     struct harness_process *q = peer(p, "churn");
@@ -546,7 +549,7 @@ static void writer_killed_before_commit_leaves_nothing(struct place *p)
     expect_made(p, "half-put", MIB, 3);
 }
 
-/* Layers written last to first become readable together, and can be read one by one. */
+/* Layers are written last to first. They become readable together, and can be read one by one. */
 static void layers_of_a_put_session(struct place *p)
 {
     enum { LAYERS = 8, LAYER = 30000 };
@@ -640,7 +643,7 @@ static void submitted_gets_complete_once(struct place *p)
     device_drop(p->device, data);
 }
 
-/* Cancels right after submit; then the buffer is the test's again: nothing may write to it. */
+/* Cancels right after submit. From then on the buffer is the test's again, and nothing may write to it. */
 static void canceled_operation_lets_go_of_its_memory(struct place *p)
 {
     put_made(p, "canceled", 4 * MIB, 0);
@@ -695,7 +698,7 @@ static void close_with_operations_in_flight(struct place *p)
         assert_int_equal(tarn_submit_get(c, &items[i], 1, NULL, 0, &op), 0);
     }
     tarn_close(c);
-    device_drop(p->device, got); /* ASan, or the device, would see a late write */
+    device_drop(p->device, got); /* ASan, or the device, would detect a late write */
 }
 
 /* --- the matrix --------------------------------------------------------------------------------- */
@@ -780,7 +783,7 @@ static int stop(void **state)
     return 0;
 }
 
-/* test_conformance [WORDS]: only cases whose name, "<way>: <case>", has the words. */
+/* test_conformance [WORDS]: runs only cases whose name, "<way>: <case>", contains the words. */
 int main(int argc, char **argv)
 {
     self = argv[0];

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Calls that are wrong: each gets its code and a sentence that names the object, the cause and the
- * remedy, and leaves nothing behind.
+ * Wrong calls: each gets its error code and a sentence that names the object, the cause and the remedy. None
+ * leaves anything behind.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -62,7 +62,7 @@ static struct tarn_key text(const char *s)
     return (struct tarn_key){.data = s, .bytes = strlen(s)};
 }
 
-/* Objects and reserved bytes of the node, from what redis-cli would show. */
+/* Fails if the node's INFO still shows `what`. */
 static void expect_node_empty_of(const char *what)
 {
     redisReply *r = harness_call(node->control, "INFO", NULL);
@@ -126,7 +126,7 @@ static void shape_and_size_disagree(void **state)
     assert_int_equal(put(text("shape"), t, data, 24), TARN_E_INVALID);
     t = (struct tarn_tensor){.bytes = 24, .dtype = TARN_F32, .ndim = 9};
     assert_int_equal(put(text("shape"), t, data, 24), TARN_E_INVALID);
-    /* Pieces that are not the tensor's size. */
+    /* The pieces do not add up to the tensor's size. */
     assert_int_equal(put(text("shape"), tarn_bytes(24), data, 23), TARN_E_INVALID);
     assert_int_equal(get(text("shape"), data, 24), TARN_E_NOT_FOUND);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Processes that die at the worst moment: readers in the middle of gets, nodes under readers. What was
- * promised holds for those that live, and nothing of the dead stays behind.
+ * Processes that die at the worst moment: readers in the middle of gets, nodes while clients read. The
+ * promises hold for the survivors, and nothing of the dead processes remains.
  */
 #include <poll.h>
 #include <signal.h>
@@ -35,7 +35,7 @@ static int get(struct tarn_client *c, const char *key, size_t bytes, char *byte_
     return status;
 }
 
-/* test_bad_luck --reader REDIS TRANSPORT: gets one object for ever. */
+/* test_bad_luck --reader REDIS TRANSPORT: gets one object forever. */
 static int reader_main(const char *redis, const char *transport)
 {
     struct tarn_options o = plan.client;
@@ -50,7 +50,8 @@ static int reader_main(const char *redis, const char *transport)
     }
 }
 
-/* Readers die at random moments of gets by either transport; every byte of the pool can still be reused. */
+/* Readers die at random moments of gets, with either transport. Every byte of the pool can still be
+ * reused. */
 static void readers_killed_in_the_middle_of_gets(void **state)
 {
     struct world *w = *state;
@@ -63,10 +64,12 @@ static void readers_killed_in_the_middle_of_gets(void **state)
         struct harness_process *p = harness_spawn(w->h, "reader", argv);
         assert_non_null(harness_wait_line(p, "ready", HARNESS_TIMEOUT_MS));
         poll(NULL, 0,
-             (int)(seed >> (i * 3) & 7)); /* not synchronisation: another moment of a get each time */
+             /* Not synchronisation: it varies the moment of a get at which the reader dies. */
+             (int)(seed >> (i * 3) & 7));
         harness_kill(p);
     }
-    /* What a reader held is given back when the node notices that it is gone, which is not always at once. */
+    /* The node takes back what a reader held when it notices that the reader is gone. That may take a
+     * moment. */
     const char *control = w->nodes[0]->control;
     HARNESS_UNTIL(node_figure(control, "sessions") + node_figure(control, "sessions_lingering") == 1, 10000);
     char key[16];
@@ -85,7 +88,7 @@ static void readers_killed_in_the_middle_of_gets(void **state)
     harness_passed(w->h);
 }
 
-/* The node is killed and started again, five times, under readers that never stop. */
+/* The node is killed and restarted five times while readers keep reading. */
 static void node_killed_and_restarted_under_readers(void **state)
 {
     struct world *w = *state;

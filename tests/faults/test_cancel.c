@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tarn_cancel() returns at once also when one worker runs several gets, whatever that worker waits for on
- * behalf of another of them: a link to a node that does not answer, the keeper's word on a suspect, the
- * directory. And the others do not suffer.
+ * tarn_cancel() returns at once, also when one worker runs several gets, and whatever that worker waits for
+ * on behalf of another get: a link to a node that does not answer, the keeper's verdict on a suspect node, or
+ * the directory. The other gets are not affected.
  */
 #include <netinet/in.h>
 #include <signal.h>
@@ -24,14 +24,14 @@ enum { GETS = 3, BYTES = 1000, SUSPECTS = 4, FILLING = 4 };
 #else
 #define SLACK_MS (400 * harness_slower())
 #endif
-/* Long enough for a worker to be in the midst of it, short for a node to be taken for silent. */
+/* Long enough for a worker to be in the middle of the operation, too short for a node to count as silent. */
 #define MOMENT_MS 50
 
-/* Records outlive the pauses of these tests: 3 heartbeats. */
+/* A record lives 3 heartbeats: longer than the pauses in these tests. */
 static const struct world_plan plan = {.nodes = 2,
                                        .args = {"--pool", "p0:bytes=16M", "--heartbeat-ms", "5000"}};
 
-/* Not on a stack: a test that fails leaves operations behind. */
+/* Static, not on a stack: a test that fails leaves operations running. */
 static struct {
     char key[GETS][8];
     char data[GETS][BYTES];
@@ -58,7 +58,8 @@ static void put_on(struct tarn_client *c, const char *node, const char *key)
     assert_int_equal(client_put(c, key, *key, BYTES, &o), 0);
 }
 
-/* Objects <prefix>0 ... on the node, whose descriptors c has. */
+/* Makes gets of objects <prefix>0 ... on the node. Puts the objects, and gets them so that c has
+ * descriptors. */
 static void gets_make(struct tarn_client *c, const char *node, const char *prefix)
 {
     for (int i = 0; i < GETS; i++) {
@@ -108,8 +109,8 @@ static void ends_well(struct tarn_client *c, tarn_op op)
         fail_msg("the other operation: %s", done.error);
 }
 
-/* Submits the gets such that one worker, the only one, runs them together: another keeps it busy until all
- * are in its queue. That one must be of a paused node. */
+/* Submits the gets so that a single worker runs them together. A get of busy_key keeps the worker busy
+ * until all of them are in its queue; busy_key must be on a paused node. */
 static void submit_together(struct tarn_client *c, const char *busy_key)
 {
     static char data[BYTES];
@@ -147,7 +148,7 @@ static void the_last_of_gets_from_a_paused_node_first(void **state)
     harness_passed(w->h);
 }
 
-/* The first of them makes a link meanwhile, which it has in the end. */
+/* Meanwhile the first get makes a link, and succeeds in the end. */
 static void while_a_link_is_made_for_another(void **state)
 {
     struct world *w = *state;
@@ -169,7 +170,7 @@ static void while_a_link_is_made_for_another(void **state)
     harness_passed(w->h);
 }
 
-/* Where nothing is accepted: further connections get no answer. */
+/* A listener with a full backlog that accepts nothing: further connections get no answer. */
 static int full_listener(struct tarn_addr *a, int filling[FILLING])
 {
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -187,7 +188,7 @@ static int full_listener(struct tarn_addr *a, int filling[FILLING])
     return fd;
 }
 
-/* The client takes this for the node's address. */
+/* Makes the client use *a as the node's address. */
 static void redirect(struct tarn_peer_node *r, const struct tarn_addr *a)
 {
     pthread_mutex_lock(&r->lock);
@@ -205,7 +206,7 @@ static void while_a_host_is_connected_to(void **state)
     int listener = full_listener(&nowhere, filling);
 
     gets_make(seed, "node0", "k");
-    for (int i = 0; i < GETS; i++) { /* the client has descriptors, but no link */
+    for (int i = 0; i < GETS; i++) { /* gives the client descriptors, but no link */
         struct tarn_hits *hits;
         assert_int_equal(tarn_lookup(c, &gets.items[i].key, 1, NULL, &hits), 0);
         tarn_hits_free(hits);
@@ -232,7 +233,7 @@ static bool keeper_is_at_it(struct tarn_client *c)
     return is;
 }
 
-/* A get and a put of a node that others, which do not answer either, are asked before. */
+/* A get and a put on a node that the keeper asks only after other nodes, which do not answer either. */
 static void while_the_keeper_asks_a_suspect(void **state)
 {
     struct world *w = *state;
@@ -246,7 +247,7 @@ static void while_the_keeper_asks_a_suspect(void **state)
     for (int i = 0; i < SUSPECTS; i++) {
         snprintf(id, sizeof id, "x%d", i);
         paused[i] = world_node(w, id);
-        put_on(c, id, id); /* the client knows it */
+        put_on(c, id, id); /* the client then knows the node */
         harness_signal(paused[i]->process, SIGSTOP);
     }
     harness_signal(w->nodes[0]->process, SIGSTOP);
@@ -278,7 +279,7 @@ static void while_the_keeper_asks_a_suspect(void **state)
     harness_passed(w->h);
 }
 
-/* Two wait for a node, and one for the directory. */
+/* Two gets wait for a node, and one for the directory. */
 static void while_another_is_looked_up(void **state)
 {
     struct world *w = *state;
@@ -297,7 +298,7 @@ static void while_another_is_looked_up(void **state)
     still_runs(c, gets.ops[0]);
     cancel_at_once(c, gets.ops[0]); /* in flight */
     still_runs(c, gets.ops[1]);
-    cancel_at_once(c, gets.ops[1]); /* a link is to be made for it */
+    cancel_at_once(c, gets.ops[1]); /* waits for a link */
     harness_signal(w->nodes[0]->process, SIGCONT);
     harness_signal(w->nodes[1]->process, SIGCONT);
     harness_signal(w->redis->process, SIGCONT);
@@ -435,7 +436,7 @@ struct interrupted_call {
     int (*before)(struct tarn_client *c);
 };
 
-/* The client knows the object, and what `before` has done, when the process stops. */
+/* Stops the process when the client knows the object and `before` has run. The call must then end early. */
 static void is_interrupted(struct world *w, const struct interrupted_call *i, struct harness_process *stopped)
 {
     struct tarn_client *c =
@@ -474,7 +475,7 @@ static void calls_of_a_node_that_stands_still(void **state)
     harness_passed(w->h);
 }
 
-/* Whether it took effect is not known then. */
+/* The client does not know then whether the commit took effect. */
 static void a_commit_to_a_node_that_stands_still(void **state)
 {
     struct world *w = *state;

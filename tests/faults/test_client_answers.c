@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a client makes of a node's answers, and of none: a refusal is told in the node's own words and sets
- * nobody aside, what is only held up is asked again, and silence counts however short the calls are.
+ * How a client handles a node's answers, and missing ones. It reports a refusal in the node's own words and
+ * does not set the node aside for it. It repeats what is only delayed. Silence counts, however short the
+ * calls are.
  */
 #include <fcntl.h>
 #include <inttypes.h>
@@ -26,7 +27,7 @@
 #include <tarn/tarn.h>
 
 #define MIB (1u << 20)
-#define SESSIONS_MAX 256 /* of one process with a node */
+#define SESSIONS_MAX 256 /* of one process at a node */
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define SLACK_MS (1000 * harness_slower())
@@ -38,7 +39,7 @@ struct world {
     struct harness *h;
     struct harness_redis *redis;
     struct harness_node *node[2];
-    _Atomic int set_aside; /* lines of clients' logs that say so */
+    _Atomic int set_aside; /* lines in the clients' logs that report a node set aside */
 };
 
 static void count_set_aside(void *arg, enum tarn_log_level level, const char *line)
@@ -64,7 +65,7 @@ static struct tarn_client *client_of(struct world *w, const char *transports)
     return c;
 }
 
-/* Records outlive the pauses of these tests: 3 heartbeats. */
+/* A record lives 3 heartbeats: longer than the pauses in these tests. */
 static int start(void **state)
 {
     struct world *w = calloc(1, sizeof *w);
@@ -121,7 +122,7 @@ struct crowd {
     int n;
 };
 
-/* Sessions of this process with the node until it takes no more. */
+/* Opens sessions of this process at the node until the node refuses more. */
 static void crowd_in(struct crowd *crowd, const struct harness_node *n)
 {
     char address[160], session[17];
@@ -185,7 +186,7 @@ static void a_put_goes_elsewhere_when_a_node_has_too_many_sessions(void **state)
     char key[16];
 
     crowd_in(&crowd, w->node[0]);
-    for (int i = 0; i < 8; i++) { /* either node is some key's first */
+    for (int i = 0; i < 8; i++) { /* each node is the first choice of some key */
         snprintf(key, sizeof key, "k%d", i);
         if (put(c, key, 100, NULL))
             fail_msg("put %d: %s", i, tarn_last_error());
@@ -219,7 +220,7 @@ static void a_get_is_told_of_too_many_sessions_each_time(void **state)
     harness_passed(w->h);
 }
 
-/* Set aside for another reason, it is up again when it says so, though that is all it says. */
+/* A node was set aside for another reason. An answer counts as a sign of life, even if it is only BUSY. */
 static void a_node_that_says_busy_is_no_longer_aside(void **state)
 {
     struct world *w = *state;
@@ -236,8 +237,8 @@ static void a_node_that_says_busy_is_no_longer_aside(void **state)
     harness_passed(w->h);
 }
 
-/* A node that refuses the client's sessions hears of displaced copies from the directory, within a heartbeat.
- */
+/* A node that refuses the client's sessions learns of displaced copies from the directory, within a
+ * heartbeat. */
 static void a_displaced_copy_is_freed_though_the_node_takes_no_sessions(void **state)
 {
     struct world *w = *state;
@@ -259,7 +260,7 @@ static void a_displaced_copy_is_freed_though_the_node_takes_no_sessions(void **s
 
 /* --- COMMIT is answered BUSY -------------------------------------------------------------------- */
 
-/* A PUT that does not end: of the client's session, on a data connection of its own. */
+/* An unfinished PUT of the client's session, on its own data connection. */
 struct writer {
     struct tarn_resp *control;
     int fd;
@@ -300,7 +301,7 @@ static void data_connect(struct writer *p, const struct harness_node *n, const s
     send_all(p->fd, &hello, sizeof hello);
 }
 
-/* The reservation that the node gives next for so many bytes. */
+/* The reservation that the node will give next for this many bytes. */
 static struct tarn_tcp_frame next_grant(const struct harness_node *n, unsigned bytes)
 {
     struct node_client k = node_connect(n->control);
@@ -319,7 +320,7 @@ static struct tarn_tcp_frame next_grant(const struct harness_node *n, unsigned b
 
 enum { HELD = 16 * MIB, HELD_BACK = 100 };
 
-/* Returns when the node is at the PUT: more is sent than sockets hold. */
+/* Returns when the node is reading the PUT: what is sent exceeds the sockets' buffers. */
 static struct writer writer_begin(const struct harness_node *n, const struct tarn_client *c,
                                   const struct tarn_tcp_frame *put_frame)
 {
@@ -336,7 +337,7 @@ static void writer_end(struct writer *p, bool complete)
 {
     if (complete)
         send_all(p->fd, p->payload, p->bytes - p->sent);
-    if (complete) { /* its own answers: HELLO's and the PUT's */
+    if (complete) { /* the answers to this connection's HELLO and PUT */
         struct tarn_tcp_frame answers[2];
         assert_int_equal(recv(p->fd, answers, sizeof answers, MSG_WAITALL), sizeof answers);
         assert_int_equal(answers[1].status, 0);
@@ -415,7 +416,8 @@ static void a_commit_that_stays_held_up_frees_its_room(void **state)
     harness_passed(w->h);
 }
 
-/* A copy that is held up comes in when its PUT has ended, whether it is the first or joins. */
+/* A delayed copy becomes visible when its PUT has ended, or goes. This holds for the first copy and for
+ * copies that join. */
 static void each_copy_that_is_held_up_comes_in_or_goes(void **state)
 {
     static const struct tarn_put_options thrice = {.size = sizeof thrice, .replicas = 3};
@@ -426,7 +428,7 @@ static void each_copy_that_is_held_up_comes_in_or_goes(void **state)
     struct tarn_client *c = client_of(w, "tcp");
     char key[16];
 
-    for (int i = 0; i < 12; i++) { /* node0 is some key's first, another's second, another's third */
+    for (int i = 0; i < 12; i++) { /* node0 holds the first, second or third copy, depending on the key */
         bool complete = i % 2;
         struct tarn_tcp_frame frame = next_grant(w->node[0], HELD);
         snprintf(key, sizeof key, "k%d", i);
@@ -512,7 +514,7 @@ static void short_gets_soon_begin_with_the_other_replica(void **state)
 
     assert_int_equal(put(c, "k", 100, &twice), 0);
     assert_int_equal(get(c, "k", 100, 0), 0);
-    int first = client_remote(c, "node0")->sides[0][0].idle ? 0 : 1; /* the one that was read */
+    int first = client_remote(c, "node0")->sides[0][0].idle ? 0 : 1; /* the node that served the get */
     const char *id = first ? "node1" : "node0";
     harness_signal(w->node[first]->process, SIGSTOP);
     uint64_t begun = harness_now_ms();
@@ -529,8 +531,8 @@ static void short_gets_soon_begin_with_the_other_replica(void **state)
     harness_passed(w->h);
 }
 
-/* Puts that were given up hold their room while their bytes still arrive: it would be evicted for the next
- * one. */
+/* The object is pinned because puts that were given up hold their space while their bytes still arrive. An
+ * unpinned object would be evicted for the next put. */
 static void impatient_calls_set_no_healthy_node_aside(void **state)
 {
     static const struct tarn_put_options pinned = {
@@ -553,7 +555,7 @@ static void impatient_calls_set_no_healthy_node_aside(void **state)
     harness_passed(w->h);
 }
 
-/* --- answers that cannot be read ---------------------------------------------------------------- */
+/* --- malformed answers -------------------------------------------------------------------------- */
 
 static void what_is_no_answer_is_no_success(void **state)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Limits of a client's own making: what closing gives back, deadlines and cancels of operations that wait
- * for others (a worker, the directory, a link being made, the keeper), options nobody set.
+ * Limits that a client sets itself: what tarn_close() gives back; deadlines and cancels of operations that
+ * wait (for a worker, the directory, a link, the keeper); options without their size.
  */
 #include <pthread.h>
 #include <signal.h>
@@ -25,7 +25,7 @@
 #define SLACK_MS (200 * harness_slower())
 #endif
 
-/* Records outlive the pauses of these tests: 3 heartbeats. */
+/* A record lives 3 heartbeats: longer than the pauses in these tests. */
 static const struct world_plan plan = {.nodes = 2,
                                        .args = {"--pool", "p0:bytes=64M", "--heartbeat-ms", "5000"}};
 
@@ -102,7 +102,7 @@ static void closing_aborts_open_put_sessions(void **state)
     harness_passed(w->h);
 }
 
-/* --- waiting for others ------------------------------------------------------------------------- */
+/* --- waiting ------------------------------------------------------------------------------------ */
 
 static void a_queued_operation_ends_at_its_own_deadline(void **state)
 {
@@ -145,7 +145,7 @@ static void cancel_and_close_do_not_wait_for_a_paused_directory(void **state)
     assert_int_equal(tarn_submit_get(c, &item, 1, NULL, 0, &ops[1]), 0);
     assert_int_equal(tarn_submit_remove(c, &key, 1, &status, 0, 0, &ops[2]), 0);
     for (int i = 0; i < 3; i++) {
-        assert_int_equal(tarn_wait(c, ops[i], 50, &done), TARN_E_TIMEOUT); /* it got to the directory */
+        assert_int_equal(tarn_wait(c, ops[i], 50, &done), TARN_E_TIMEOUT); /* waits for the directory */
         uint64_t begun = harness_now_ms();
         assert_int_equal(tarn_cancel(c, ops[i]), 0);
         assert_in_range(harness_now_ms() - begun, 0, SLACK_MS);
@@ -186,7 +186,7 @@ static void opening_a_link_does_not_use_up_the_time_of_other_gets(void **state)
     assert_int_equal(tarn_lookup(c, &key, 1, NULL, &hits), 0);
     tarn_hits_free(hits);
     harness_signal(w->nodes[1]->process, SIGSTOP);
-    /* The put keeps the one worker busy, so that it then takes both gets at once. */
+    /* The put keeps the only worker busy. The worker then takes both gets together. */
     assert_int_equal(tarn_submit_put(c, &ibig, 1, &on0, 0, &busy), 0);
     assert_int_equal(tarn_submit_get(c, &i1, 1, NULL, 0, &stuck), 0);
     uint64_t begun = harness_now_ms();
@@ -226,7 +226,7 @@ static void a_suspect_is_asked_before_nodes_that_stay_silent(void **state)
         tarn_peer_node_aside(healthy, TARN_GONE, "a hiccup made by the test");
         uint64_t begun = harness_now_ms();
         assert_true(tarn_peer_node_settled(healthy, tarn_deadline(3000), NULL));
-        assert_in_range(harness_now_ms() - begun, 0, 250 + SLACK_MS); /* one probe may be under way */
+        assert_in_range(harness_now_ms() - begun, 0, 250 + SLACK_MS); /* a probe may already be running */
     }
     uint64_t begun = harness_now_ms();
     tarn_close(c);
@@ -312,16 +312,16 @@ static void late_descriptors_are_not_taken_for_the_next_answers(void **state)
     struct tarn_hits *hits;
 
     assert_int_equal(put_of(seed, "k", 100, "node0"), 0);
-    for (int i = 0; i < 2; i++) { /* control connections, but no link yet */
+    for (int i = 0; i < 2; i++) { /* opens control connections, but no link */
         assert_int_equal(tarn_put_begin(c, &item, 1, &o, &s), 0);
         tarn_put_abort(s);
     }
     assert_int_equal(tarn_lookup(c, &key, 1, NULL, &hits), 0);
     tarn_hits_free(hits);
     harness_signal(w->nodes[0]->process, SIGSTOP);
-    assert_int_not_equal(get_of(c, "k", 100, 700), 0); /* its ATTACH will be answered later */
+    assert_int_not_equal(get_of(c, "k", 100, 700), 0); /* the answer to its ATTACH comes later */
     harness_signal(w->nodes[0]->process, SIGCONT);
-    HARNESS_UNTIL(owes_nothing(c), 5000); /* the keeper has read that answer */
+    HARNESS_UNTIL(owes_nothing(c), 5000); /* the keeper has read the late answer */
     HARNESS_UNTIL(tarn_put_begin(c, &item, 1, &o, &s) == 0, 5000);
     assert_int_equal(tarn_put_write(s, 0, 0, &piece, 1, 0), 0);
     tarn_put_abort(s);
@@ -331,7 +331,7 @@ static void late_descriptors_are_not_taken_for_the_next_answers(void **state)
     harness_passed(w->h);
 }
 
-/* --- what callers forget ------------------------------------------------------------------------ */
+/* --- mistakes of callers ------------------------------------------------------------------------ */
 
 static void options_without_their_size_are_refused(void **state)
 {
@@ -371,7 +371,8 @@ static void submitting_a_get_without_items_is_refused(void **state)
     harness_passed(w->h);
 }
 
-/* The node still gets the rest, before the next command of that connection: it would answer both there. */
+/* The client sends the rest of the command before the next command on that connection. It must not take
+ * the answer to one for the answer to the other. */
 static void a_command_sent_in_part_answers_no_other(void **state)
 {
     struct world *w = *state;
@@ -384,7 +385,7 @@ static void a_command_sent_in_part_answers_no_other(void **state)
     assert_int_equal(put_of(c, "k", 100, "node0"), 0);
     struct tarn_peer_node *node = client_remote(c, "node0");
     tarn_command_str(&large, "DELETE");
-    for (int i = 0; i < 1024; i++) /* more than a socket takes */
+    for (int i = 0; i < 1024; i++) /* more than a socket buffers */
         tarn_command_add(&large, key, sizeof key);
     tarn_command_str(&ping, "PING");
     assert_int_equal(tarn_control_conn_take(node, tarn_deadline(3000), NULL, &conn), 0);

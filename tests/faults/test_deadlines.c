@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Every call ends at its deadline, 50 ms later at most, at whatever step of it the nodes or Redis stop: they
- * are 20 ms of round trip away, so a call's steps lie apart, and are stopped a little later each time. What
- * the host itself stood still is not counted.
+ * Every call ends at most 50 ms after its deadline, at whatever step the nodes or Redis stop. They are 20 ms
+ * of round trip away, which separates a call's steps; each run stops them a little later in the call. Time in
+ * which the host itself stalled is not counted.
  */
 #include <poll.h>
 #include <pthread.h>
@@ -44,7 +44,7 @@ static struct relay *add(struct paused *f, const char *to)
     return f->relays[f->nrelays++] = router_add(f->router, "127.0.0.1:0", to);
 }
 
-/* Records outlive the pauses. */
+/* A record lives longer than the pauses. */
 static void start_node(struct paused *f, int i)
 {
     char id[16], port[16], data[32];
@@ -86,7 +86,7 @@ static int stop(void **state)
     return 0;
 }
 
-/* --- who stops, and when ------------------------------------------------------------------------ */
+/* --- what stops, and when ----------------------------------------------------------------------- */
 
 enum { NODE0 = 1, NODE1 = 2, REDIS = 4 };
 
@@ -110,12 +110,12 @@ static void *stopper_main(void *arg)
 {
     struct stopper *s = arg;
 
-    poll(NULL, 0, tarn_left_ms(s->at_ns)); /* the moment is what is tested */
+    poll(NULL, 0, tarn_left_ms(s->at_ns)); /* not synchronisation: the moment is what is tested */
     signal_all(s->f, s->who, SIGSTOP);
     return NULL;
 }
 
-/* --- what is called ----------------------------------------------------------------------------- */
+/* --- the calls ---------------------------------------------------------------------------------- */
 
 struct call {
     struct tarn_client *c;
@@ -251,7 +251,8 @@ static void each_step(struct paused *f, const char *name, int (*fn)(struct call 
             router_no_unix(true);
             run(f, name, fn, "tcp", whom[w], i * TRIP_MS + TRIP_MS / 4);
         }
-    for (unsigned w = 0; w < sizeof whom / sizeof *whom; w++) { /* steps are too short to be told apart */
+    /* By shared memory the steps are too short to be separated. */
+    for (unsigned w = 0; w < sizeof whom / sizeof *whom; w++) {
         prepare(f);
         run(f, name, fn, NULL, whom[w], w);
     }

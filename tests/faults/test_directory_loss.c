@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Redis killed, restarted, paused, read-only, out of memory; nodes killed and restarted: what a node
- * then answers, and that the directory and the stores agree again afterwards.
+ * Redis is killed, restarted, paused, read-only or out of memory; nodes are killed and restarted. Checks what
+ * a node answers meanwhile, and that directory and stores agree again afterwards.
  */
 #include <signal.h>
 #include <stdio.h>
@@ -33,7 +33,7 @@ static void start_other(struct node_world *w)
     w->other_c = node_connect(w->other->control);
 }
 
-/* Is there a location of this node and pool in the key's record? */
+/* True if the key's record has a location at this node and pool. */
 static bool located(const struct node_world *w, const char *key, const char *location)
 {
     return directory_field(w->redis, key, location)[0] != 0;
@@ -123,7 +123,7 @@ static void evictions_while_redis_is_away_are_withdrawn_later(void **state)
     struct node_world *w = *state;
     struct node_grant g;
     put_many(w, 50);
-    /* Paused, it keeps what it had, unlike a restarted one. */
+    /* Paused, Redis keeps its data; a restarted one loses it. */
     harness_signal(w->redis->process, SIGSTOP);
     freeReplyObject(harness_call(w->node->local, "EVICT", "cpu0", "16777216", NULL));
     assert_int_equal(node_pool_figure(w->node->control, "objects"), 0);
@@ -133,7 +133,7 @@ static void evictions_while_redis_is_away_are_withdrawn_later(void **state)
     harness_passed(w->h);
 }
 
-/* More than the node remembers: what it forgets, a sweep of the directory finds. */
+/* More withdrawals than the node remembers. A sweep of the directory finds the rest. */
 static void forgotten_withdrawals_are_swept_out(void **state)
 {
     enum { N = 70000 };
@@ -174,7 +174,7 @@ static void paused_redis_leaves_control_alive_and_nothing_half_visible(void **st
     harness_passed(w->h);
 }
 
-/* A replace that was given up leaves the old version readable, or frees it, and the key is usable. */
+/* A replace that was given up leaves the old version readable, or frees it. The key stays usable. */
 static void given_up_replace_leaves_the_old_version_or_none(void **state)
 {
     struct node_world *w = *state;
@@ -244,7 +244,7 @@ static void restore_loses_to_a_newer_version(void **state)
     start_other(w);
     put_many(w, 1);
     assert_int_equal(harness_redis_integer(w->redis, "DEL", OBJECT "k0", NULL), 1);
-    /* Of two versions of one millisecond either may win. */
+    /* The versions must differ by a millisecond: otherwise either may win. */
     uint64_t then = tarn_unix_ms();
     HARNESS_UNTIL(tarn_unix_ms() > then, 1000);
     assert_string_equal(node_put(&w->other_c, "absent", "k0", 2000), "");
@@ -254,7 +254,7 @@ static void restore_loses_to_a_newer_version(void **state)
     harness_passed(w->h);
 }
 
-/* Both versions are published again, in whatever order, and one of them must not stay. */
+/* Both versions are published again, in any order. The replaced one must not stay. */
 static void replaced_copy_stays_away_when_all_is_published_again(void **state)
 {
     struct node_world *w = *state;
@@ -333,14 +333,14 @@ static void node_whose_id_was_taken_ends(void **state)
     harness_passed(w->h);
 }
 
-/* What was swept meanwhile may have been replaced and removed, too: it is freed. */
+/* Objects that were swept meanwhile may have been replaced or removed, so the node frees its copies. */
 static void node_paused_longer_than_its_record_lives_comes_back_without_what_was_swept(void **state)
 {
     struct node_world *w = *state;
     start_other(w);
     put_many(w, 20);
     harness_signal(w->node->process, SIGSTOP);
-    /* The other node's sweep takes the paused one for dead. */
+    /* The other node considers the paused one dead, and sweeps its objects. */
     HARNESS_UNTIL(directory_count(w->redis) == 0, 10000);
     harness_signal(w->node->process, SIGCONT);
     HARNESS_UNTIL(node_pool_figure(w->node->control, "objects") == 0, 5000);
@@ -368,7 +368,7 @@ static void join_fails(struct node_world *w)
     assert_int_equal(node_pool_figure(w->other->control, "reserved"), 0);
 }
 
-/* The first copy was removed, or replaced, before the second has come: nothing comes back with that one. */
+/* The first copy is removed or replaced before the second one joins: the join fails and restores nothing. */
 static void copies_join_no_version_that_is_gone(void **state)
 {
     struct node_world *w = *state;
@@ -376,7 +376,7 @@ static void copies_join_no_version_that_is_gone(void **state)
     join_fails(w);
     assert_string_equal(node_put(&w->c, "absent", "k", 1000), "");
     join_fails(w);
-    /* What replaced it may be dead by now. */
+    /* The successor may be on a dead node. */
     harness_kill(w->node->process);
     HARNESS_UNTIL(harness_redis_integer(w->redis, "EXISTS", "tarn:default:node:node0", NULL) == 0, 5000);
     join_fails(w);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What is late, forgotten or said twice between clients, nodes and Redis: bytes that were replaced do
- * not come back, and the directory names nothing that no node holds for longer than it takes to say so.
+ * Messages between clients, nodes and Redis that are late, lost or repeated. Replaced bytes never come back.
+ * The directory stops naming a copy that no node holds as soon as the node can report it.
  */
 #include <signal.h>
 #include <stdio.h>
@@ -36,7 +36,7 @@ static bool located(const struct node_world *w, const char *key, const char *nod
     return directory_field(w->redis, key, field)[0] != 0;
 }
 
-/* A record may name displaced copies, and no object. */
+/* True if the record has an object. (A record may also consist of displaced copies only.) */
 static bool exists(const struct node_world *w, const char *key)
 {
     return directory_field(w->redis, key, "ver")[0] != 0;
@@ -47,8 +47,8 @@ static long long objects(const struct harness_node *n)
     return node_pool_figure(n->control, "objects");
 }
 
-/* v1 on node1, replaced by v2 on node0 by a client that never says RELEASE. node1 frees it at its next
- * heartbeat. */
+/* Puts v1 on node1 and replaces it with v2 on node0. The client never sends RELEASE; node1 frees v1 at its
+ * next heartbeat. */
 static void replace_without_release(struct node_world *w, const char *key)
 {
     assert_string_equal(node_put(&w->other_c, "absent", key, 1000), "");
@@ -56,7 +56,7 @@ static void replace_without_release(struct node_world *w, const char *key)
     assert_true(located(w, key, "node0") && !located(w, key, "node1"));
 }
 
-/* Waits until node1 has freed its copy; the directory must not name it at any time. */
+/* Waits until node1 has freed its copy. The directory must not name that copy at any time. */
 static void never_named_until_freed(struct node_world *w, const char *key)
 {
     uint64_t end = harness_now_ms() + PATIENCE_MS;
@@ -100,7 +100,7 @@ static void replaced_copy_stays_away_when_its_successor_dies(void **state)
     harness_passed(w->h);
 }
 
-/* A node that was given up does not bring an old copy back, whose successor died with its node. */
+/* A node that was given up does not bring back an old copy whose successor died with its node. */
 static void given_up_node_brings_nothing_back_that_a_dead_one_replaced(void **state)
 {
     struct node_world *w = *state;
@@ -117,7 +117,7 @@ static void given_up_node_brings_nothing_back_that_a_dead_one_replaced(void **st
     harness_passed(w->h);
 }
 
-/* A commit whose answer came too late for its client is undone, and nothing else. */
+/* A commit whose answer came too late for its client is undone. Nothing else changes. */
 static void late_commit_brings_nothing_else_back(void **state)
 {
     struct node_world *w = *state;
@@ -129,7 +129,7 @@ static void late_commit_brings_nothing_else_back(void **state)
     harness_signal(w->redis->process, SIGSTOP);
     assert_error(node_commit(&w->other_c, &g, "200"), "TIMEOUT");
     harness_signal(w->redis->process, SIGCONT);
-    /* Each of these is done by the directory thread after what the late answer has led to. */
+    /* The directory thread does each of these after the work that the late answer has caused. */
     for (int i = 0; i < 3; i++)
         assert_string_equal(node_put(&w->other_c, "replace", "other", 1000), "");
     HARNESS_UNTIL(!directory_has(w->redis, "late"), PATIENCE_MS);
@@ -139,8 +139,8 @@ static void late_commit_brings_nothing_else_back(void **state)
     harness_passed(w->h);
 }
 
-/* It may cost the old version, but the directory names what is there and nothing else, and the key is usable.
- */
+/* A failed replace may lose the old version. The directory then names exactly the copies that exist, and
+ * the key stays usable. */
 static void failed_replace_leaves_the_old_version_or_none(void **state)
 {
     struct node_world *w = *state;
@@ -175,7 +175,7 @@ static void release_takes_the_location_out_of_the_directory(void **state)
     harness_passed(w->h);
 }
 
-/* Both in one batch, as one client may by mistake. */
+/* Both puts are in one batch, as a client may send them by mistake. */
 static void two_puts_of_one_key_and_version_are_not_both_stored(void **state)
 {
     static const char *const sizes[][2] = {{"4096", "16"}, {"16", "4096"}, {"64", "64"}};
@@ -205,7 +205,7 @@ static void two_puts_of_one_key_and_version_are_not_both_stored(void **state)
     harness_passed(w->h);
 }
 
-/* The only way for a Redis without eviction to have memory again. */
+/* Withdrawals are the only way in which a Redis without eviction gets free memory again. */
 static void full_redis_takes_withdrawals(void **state)
 {
     struct node_world *w = *state;
@@ -247,7 +247,8 @@ static struct harness_node *start_behind(struct node_world *w, const struct redi
                               "--redis-timeout-ms", timeout_ms, "--scrub-s", "600", NULL);
 }
 
-/* Whoever sees the record of a node finds its pools. The mark goes when the record is written anew. */
+/* A node's pools are written before its record, so a client that sees the record finds the pools. A
+ * rewrite of the record removes the mark. */
 static void a_nodes_record_is_written_after_its_pools(void **state)
 {
     struct node_world *w = *state;
@@ -263,7 +264,7 @@ static void a_nodes_record_is_written_after_its_pools(void **state)
     harness_passed(w->h);
 }
 
-/* The node has given the publish up, withdrawn it and stored another version when it reaches Redis. */
+/* A publish reaches Redis after the node has given it up, withdrawn it and stored another version. */
 static void publish_delivered_late_changes_nothing(void **state)
 {
     struct node_world *w = *state;
@@ -290,8 +291,8 @@ static void publish_delivered_late_changes_nothing(void **state)
     harness_passed(w->h);
 }
 
-/* The node is given up before what it publishes again reaches Redis, and another has put the key by a clock
- * behind. */
+/* The node's restore reaches Redis after the node was given up and another node, whose clock is behind,
+ * has put the key. */
 static void restore_delivered_late_changes_nothing(void **state)
 {
     struct node_world *w = *state;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Copies that a replace or a remove has displaced: named in the record until their node has freed them,
- * whoever stops between two steps, and settled only when nobody can read them (docs/consistency.md,
- * "Displacing copies").
+ * Copies displaced by a replace or a remove. The record names such a copy until its node has freed it,
+ * whatever process stops between two steps. The copy is settled only when no reader can get it any more
+ * (docs/consistency.md, "Displacing copies").
  */
 #include <pthread.h>
 #include <signal.h>
@@ -46,7 +46,7 @@ static bool exists(const struct node_world *w, const char *key)
     return directory_field(w->redis, key, "ver")[0] != 0;
 }
 
-/* A copy as answers name it, and its parts. */
+/* A copy as replies name it, and the parts of the name. */
 struct copy {
     char text[160], node[64], slot[16], gen[20];
 };
@@ -60,7 +60,7 @@ static struct copy parse(const char *text)
     return c;
 }
 
-/* Named in the record as displaced. */
+/* True if the record names the copy as displaced. */
 static bool named(const struct node_world *w, const char *key, const struct copy *c)
 {
     char field[160];
@@ -82,7 +82,7 @@ static bool listed(const struct node_world *w, const char *id)
     return harness_redis_integer(w->redis, "EXISTS", key, NULL) == 1;
 }
 
-/* Puts with replace; the only displaced copy that is answered. */
+/* Puts with replace. Returns the only displaced copy that the reply names. */
 static struct copy replace(struct node_client *c, const char *key)
 {
     struct node_grant g = node_reserve(c, "replace", key, 2000);
@@ -95,7 +95,7 @@ static struct copy replace(struct node_client *c, const char *key)
     return copy;
 }
 
-/* The first item of a command's answer; the caller frees it. */
+/* The first item of a reply. The caller frees it. */
 static redisReply *first(redisReply *reply)
 {
     if (reply->type != REDIS_REPLY_ARRAY)
@@ -126,7 +126,7 @@ static long long delete (struct node_client *c, const char *key)
     return integer(first(harness_command(c->resp, "DELETE", key, NULL)));
 }
 
-/* v1 on node1, which is stopped, v2 on node0; the displaced copy. */
+/* Puts v1 on node1, stops node1, and replaces it with v2 on node0. Returns the displaced copy. */
 static struct copy replaced_while_stopped(struct node_world *w)
 {
     assert_string_equal(node_put(&w->other_c, "absent", "k", 1000), "");
@@ -134,9 +134,9 @@ static struct copy replaced_while_stopped(struct node_world *w)
     return replace(&w->c, "k");
 }
 
-/* --- who displaces, and who frees ---------------------------------------------------------------- */
+/* --- displacing and freeing ---------------------------------------------------------------------- */
 
-/* The writer never says RELEASE: the holder finds the copy at its next heartbeat. */
+/* The writer never sends RELEASE. The holder finds the copy at its next heartbeat. */
 static void a_holder_frees_what_its_recheck_set_names(void **state)
 {
     struct node_world *w = *state;
@@ -150,7 +150,7 @@ static void a_holder_frees_what_its_recheck_set_names(void **state)
     harness_passed(w->h);
 }
 
-/* The committing node dies, too. The next writer finds what is unfinished. */
+/* The committing node dies, too. The next writer learns which displaced copies are left. */
 static void the_next_writer_is_told_again(void **state)
 {
     struct node_world *w = *state;
@@ -181,7 +181,7 @@ static void a_released_copy_is_out_of_the_record(void **state)
     harness_passed(w->h);
 }
 
-/* Its own displaced copy is no other put's to wait for once the node has answered. */
+/* Once the node has answered, other puts need not wait for the copy that it displaced on itself. */
 static void a_node_that_replaces_frees_its_own_displaced_copy(void **state)
 {
     struct node_world *w = *state;
@@ -201,7 +201,7 @@ static void a_second_copy_takes_the_older_version_of_its_node_along(void **state
     char version[32];
     struct copy old = replaced_while_stopped(w);
     snprintf(version, sizeof(version), "%s", directory_field(w->redis, "k", "ver"));
-    /* Nothing but the join may free it. */
+    /* Without its recheck set, only the join can free it. */
     assert_int_equal(harness_redis_integer(w->redis, "DEL", "tarn:default:recheck:node1", NULL), 1);
     harness_signal(w->other->process, SIGCONT);
     redisReply *r = harness_command(w->other_c.resp, "RESERVE", "*", "replace", version, "0", "0", "k",
@@ -221,8 +221,8 @@ static void a_second_copy_takes_the_older_version_of_its_node_along(void **state
     harness_passed(w->h);
 }
 
-/* The second node's clock is behind the first one's: after a loss the replaced version is still the older
- * one. */
+/* The second node's clock is behind the first one's. After a loss the replaced version must still be the
+ * older one. */
 static void what_replaces_is_younger_after_a_loss(void **state)
 {
     struct node_world *w = *state;
@@ -240,7 +240,7 @@ static void what_replaces_is_younger_after_a_loss(void **state)
     harness_passed(w->h);
 }
 
-/* Named in the record, of a node that is not there. */
+/* Adds a displaced copy of a node that does not exist to the record. Returns the copy. */
 static struct copy displaced_of(struct node_world *w, const char *key, int node)
 {
     char text[160], object[64];
@@ -259,11 +259,11 @@ static void delete_removes_the_copies_of_other_nodes(void **state)
     assert_int_equal(delete (&w->c, "none"), 0);
     assert_string_equal(node_put(&w->other_c, "absent", "k", 1000), "");
     harness_signal(w->other->process, SIGSTOP);
-    for (int i = 0; i < 2; i++) { /* while it may still be read, it is not gone */
+    for (int i = 0; i < 2; i++) { /* not removed while it may still be read */
         redisReply *r = first(harness_command(w->c.resp, "DELETE", "k", NULL));
         assert_int_equal(r->type, REDIS_REPLY_ARRAY);
         assert_int_equal(r->elements, 2);
-        assert_int_equal(r->element[0]->integer, i == 0); /* there was an object the first time */
+        assert_int_equal(r->element[0]->integer, i == 0); /* the object existed only the first time */
         struct copy copy = parse(r->element[1]->str);
         freeReplyObject(r);
         assert_string_equal(copy.node, "node1");
@@ -286,7 +286,8 @@ static void delete_of_the_only_copy_is_done_at_once(void **state)
     harness_passed(w->h);
 }
 
-/* One key's record can name no more displaced copies: the node's copy is gone from there all the same. */
+/* The key's record is full of displaced copies, so DELETE fails. The record must still lose this node's
+ * location, because the copy is freed. */
 static void a_refused_delete_leaves_no_void_location(void **state)
 {
     struct node_world *w = *state;
@@ -305,7 +306,7 @@ static void a_refused_delete_leaves_no_void_location(void **state)
     harness_passed(w->h);
 }
 
-/* --- what is being published --------------------------------------------------------------------- */
+/* --- copies that are being published ------------------------------------------------------------- */
 
 struct committing {
     struct node_client *c;
@@ -321,10 +322,10 @@ static void *commit(void *arg)
     return NULL;
 }
 
-/* Begins a commit of "held" on node1, which relay holds on its way to Redis. */
+/* Begins a commit of "held" on node1. The relay holds it on its way to Redis. */
 static void commit_held(struct node_world *w, struct redis_relay *relay, struct committing *k, char gen[20])
 {
-    for (int i = 0; i < 3; i++) { /* until puts go by a connection of their own */
+    for (int i = 0; i < 3; i++) { /* until puts use their own connection to Redis */
         char key[16];
         snprintf(key, sizeof(key), "warm%d", i);
         assert_string_equal(node_put(&w->other_c, "absent", key, 100), "");
@@ -399,7 +400,7 @@ static void recheck_keeps_what_is_being_published(void **state)
     snprintf(member, sizeof(member), "cpu0:%s:%s", k.g.slot, gen);
     harness_redis_integer(w->redis, "SADD", "tarn:default:recheck:node1", member, "cpu0:9:0000000100000002",
                           NULL);
-    HARNESS_UNTIL(to_recheck(w, "node1") == 1, SOON_MS); /* the other one was not held */
+    HARNESS_UNTIL(to_recheck(w, "node1") == 1, SOON_MS); /* only the member of the held commit is left */
     beats(w, 6);
     assert_int_equal(to_recheck(w, "node1"), 1);
     ends_freed(w, relay, &k);
@@ -415,11 +416,12 @@ static void settled_when_the_holder_has_freed_it(void **state)
     harness_signal(w->other->process, SIGCONT);
     HARNESS_UNTIL(settled(&w->c, "k", &copy) == 1, SOON_MS);
     assert_int_equal(objects(w->other), 0);
-    assert_int_equal(settled(&w->other_c, "k", &copy), 1); /* by looking */
+    assert_int_equal(settled(&w->other_c, "k", &copy), 1); /* the holder checks its own store */
     harness_passed(w->h);
 }
 
-/* What is not named was freed, though its node lives. A location is no displaced copy yet. */
+/* A copy that the record does not name was freed, although its node lives. A location is not a displaced
+ * copy yet. */
 static void settled_when_the_record_does_not_name_it(void **state)
 {
     struct node_world *w = *state;
@@ -430,7 +432,7 @@ static void settled_when_the_record_does_not_name_it(void **state)
     assert_int_equal(settled(&w->c, "k", &live), 0);
     assert_int_equal(settled(&w->other_c, "k", &live), 0);
     assert_int_equal(settled(&w->c, "another", &live), 1);
-    assert_int_equal(settled(&w->other_c, "another", &live), 0); /* the holder looks */
+    assert_int_equal(settled(&w->other_c, "another", &live), 0); /* the holder checks its own store */
     assert_error(first(harness_command(w->c.resp, "SETTLED", "k", "node1", NULL)), "INVALID");
     harness_passed(w->h);
 }
@@ -442,7 +444,7 @@ static void settled_when_another_run_has_the_id(void **state)
     harness_kill(w->other->process);
     w->other = start_node(w, "node1", w->redis, "600");
     HARNESS_UNTIL(settled(&w->c, "k", &copy) == 1 && !named(w, "k", &copy), SOON_MS);
-    /* Without a sweep, too, and it is out of the record then. */
+    /* This also works without a sweep. The copy is then out of the record. */
     struct copy older = parse("@node1/cpu0=0:1:0000000100000002");
     harness_redis_integer(w->redis, "HSET", OBJECT "k", "-node1/cpu0:1:0000000100000002", "0", NULL);
     assert_int_equal(settled(&w->c, "k", &older), 1);
@@ -451,7 +453,8 @@ static void settled_when_another_run_has_the_id(void **state)
     harness_passed(w->h);
 }
 
-/* By its record, and not at the first look: nodes that are missing may be about to report again. */
+/* The node counts as gone when its record has expired, but not at the first check: missing nodes may be
+ * about to report again. */
 static void settled_when_the_record_of_its_node_has_expired(void **state)
 {
     struct node_world *w = *state;
@@ -465,7 +468,7 @@ static void settled_when_the_record_of_its_node_has_expired(void **state)
     harness_passed(w->h);
 }
 
-/* Published again after a loss, say: its node would keep it, when it comes back. */
+/* A location may have been published again after a loss. Its node would keep the copy when it comes back. */
 static void a_location_is_not_settled_by_expiry(void **state)
 {
     struct node_world *w = *state;
@@ -475,7 +478,7 @@ static void a_location_is_not_settled_by_expiry(void **state)
     snprintf(text, sizeof(text), "@node1/cpu0=%s", value);
     struct copy live = parse(text);
     harness_signal(w->other->process, SIGSTOP);
-    HARNESS_UNTIL(!listed(w, "node1") && !exists(w, "k"), SOON_MS); /* swept */
+    HARNESS_UNTIL(!listed(w, "node1") && !exists(w, "k"), SOON_MS); /* the sweep has removed it */
     assert_string_equal(node_put(&w->c, "absent", "k", 1000), "");
     harness_redis_integer(w->redis, "HSET", OBJECT "k", "@node1/cpu0", value, NULL);
     for (uint64_t end = harness_now_ms() + 4 * HEARTBEAT_MS; harness_now_ms() < end; harness_pause())
@@ -495,11 +498,11 @@ static void a_missing_node_is_looked_at_twice(void **state)
     harness_passed(w->h);
 }
 
-/* Whoever asks has not looked for a while: what it knew before counts no more. */
+/* A node that has not checked for a while starts over: its earlier observations no longer count. */
 static void a_missing_node_is_looked_at_at_every_beat(void **state)
 {
     struct node_world *w = *state;
-    start_node(w, "node2", w->redis, "600"); /* beats on, so that nobody takes it for a silence of all */
+    start_node(w, "node2", w->redis, "600"); /* keeps beating, so that the pause is no silence of all nodes */
     struct copy copy = replaced_while_stopped(w);
     HARNESS_UNTIL(!listed(w, "node1"), SOON_MS);
     assert_int_equal(settled(&w->c, "k", &copy), 0);
@@ -513,7 +516,7 @@ static void a_missing_node_is_looked_at_at_every_beat(void **state)
     harness_passed(w->h);
 }
 
-/* Ids that never come back, as of containers. */
+/* Ids that never come back, as those of containers. */
 static void any_number_of_nodes_may_have_gone(void **state)
 {
     struct node_world *w = *state;
@@ -521,7 +524,7 @@ static void any_number_of_nodes_may_have_gone(void **state)
     for (int i = 0; i < 300; i++) {
         snprintf(key, sizeof(key), "k%d", i);
         struct copy copy = displaced_of(w, key, i);
-        if (i == 0 || i == 299) /* the first one waits for the directory to be settled, too */
+        if (i == 0 || i == 299) /* the first one also waits for the directory to settle */
             HARNESS_UNTIL(settled(&w->c, key, &copy) == 1, SOON_MS);
         else
             settled(&w->c, key, &copy);
@@ -529,7 +532,7 @@ static void any_number_of_nodes_may_have_gone(void **state)
     harness_passed(w->h);
 }
 
-/* All were silent just now: who is missing may only not have reported yet. */
+/* All nodes were silent just now. A missing node may only not have reported yet. */
 static void nothing_is_settled_by_expiry_after_a_silence_of_all(void **state)
 {
     struct node_world *w = *state;
@@ -547,7 +550,7 @@ static void nothing_is_settled_by_expiry_after_a_silence_of_all(void **state)
 
 /* --- AGAIN -------------------------------------------------------------------------------------- */
 
-/* In a new directory nodes may live that have not reported yet. */
+/* A new directory may lack nodes that live but have not reported yet. */
 static void an_unsettled_directory_displaces_nothing(void **state)
 {
     struct node_world *w = *state;
@@ -563,9 +566,9 @@ static void an_unsettled_directory_displaces_nothing(void **state)
     assert_int_equal(settled(&w->c, "k", &none), 0);
     harness_redis_integer(w->redis, "HSET", OBJECT "away", "@node9/cpu0", "0:1:0000000100000002", NULL);
     assert_error(first(harness_command(w->c.resp, "DELETE", "away", NULL)), "AGAIN");
-    assert_int_equal(objects(w->node), 1); /* freed all the same */
+    assert_int_equal(objects(w->node), 1); /* the local copy is freed all the same */
     HARNESS_UNTIL(!directory_field(w->redis, "away", "@node0/cpu0")[0], SOON_MS);
-    assert_true(exists(w, "away")); /* the other copy may be younger than anybody here knows */
+    assert_true(exists(w, "away")); /* the other copy may be newer than the freed one */
     for (bool done = false; !done;) {
         redisReply *r = node_commit(&w->c, &g, "5000");
         done = r->type == REDIS_REPLY_ARRAY;
@@ -579,7 +582,8 @@ static void an_unsettled_directory_displaces_nothing(void **state)
     harness_passed(w->h);
 }
 
-/* Published, but the holder of the old copy could not be told: the same commit once more ends it. */
+/* The commit is published, but the holder of the old copy cannot be told. Repeating the commit completes
+ * it. */
 static void a_commit_that_was_published_is_committed_again(void **state)
 {
     struct node_world *w = *state;
@@ -599,12 +603,12 @@ static void a_commit_that_was_published_is_committed_again(void **state)
     freeReplyObject(r);
     assert_int_equal(to_recheck(w, "node1"), 1);
     assert_int_equal(objects(w->node), 1);
-    assert_error(node_commit(&w->c, &g, "5000"), "STALE"); /* it has ended */
+    assert_error(node_commit(&w->c, &g, "5000"), "STALE"); /* the commit is complete */
     harness_passed(w->h);
 }
 
-/* Nodes withdraw what they have freed a little later: a put waits for that, within its deadline. */
-/* The names are of a node that is listed and never answers: no sweep of the other two takes them out. */
+/* Nodes withdraw freed copies a little later. A put waits for that, within its deadline. The names here
+ * belong to a node that is listed but never answers, so no sweep of the other two nodes removes them. */
 static void a_put_waits_while_the_record_names_too_many(void **state)
 {
     enum { MOST = 8 };

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A client that is 100, 200 and 300 ms of round trip away from Redis and from the nodes: whatever it does is
- * done inside the default deadline, and a first put takes six round trips at most.
+ * A client that is 100, 200 or 300 ms of round trip away from Redis and the nodes. Each of its operations
+ * ends within the default deadline, and a first put takes at most six round trips.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -71,7 +71,7 @@ static int stop(void **state)
     return 0;
 }
 
-/* From here on everything is that far away, and of another host. */
+/* From now on every connection has this round trip, and nodes look remote. */
 static void move_away(struct far *f, uint32_t round_trip_ms)
 {
     router_no_unix(true);
@@ -84,7 +84,7 @@ static struct tarn_client *open_client(const struct far *f)
     return client_open(f->url, (struct tarn_options){.transports = "tcp"});
 }
 
-/* Milliseconds since then, without those in which the host stood still. */
+/* Milliseconds since `begun`, without the time in which the host stalled. */
 static uint64_t taken_ms(const struct far *f, uint64_t begun)
 {
     uint64_t ended = tarn_now_ns();
@@ -143,8 +143,8 @@ static void all_is_done_in_time(struct far *f, uint32_t round_trip_ms)
     struct tarn_client *c = open_client(f), *other = open_client(f);
     IN_TIME(f, client_put(c, "k", 'a', BYTES, NULL));
     IN_TIME(f, client_get(c, "k", 'a', BYTES));
-    IN_TIME(f, client_get(c, "k", 'a', BYTES));     /* over a link that is there */
-    IN_TIME(f, client_get(other, "k", 'a', BYTES)); /* nothing is known of the key, nor of the node */
+    IN_TIME(f, client_get(c, "k", 'a', BYTES));     /* over an existing link */
+    IN_TIME(f, client_get(other, "k", 'a', BYTES)); /* this client knows neither the key nor the node */
     IN_TIME(f, put_many(c, 'm'));
     IN_TIME(f, client_get(other, "many7", 'm', BYTES));
     IN_TIME(f, client_put(c, "k", 'b', BYTES, &replacing));
@@ -196,7 +196,8 @@ static void a_first_put_takes_six_round_trips(void **state)
     harness_passed(f->h);
 }
 
-/* Redis is near, so the client expects near nodes. (A new connection's HELLO takes two round trips here.) */
+/* Redis is near, so the client expects the nodes to be near. (HELLO on a new connection takes two round
+ * trips here.) */
 static void nodes_are_far_and_redis_is_near(void **state)
 {
     struct far *f = *state;
@@ -211,8 +212,8 @@ static void nodes_are_far_and_redis_is_near(void **state)
     harness_passed(f->h);
 }
 
-/* They were near while they were measured. What is in flight then may be taken for silence; what follows is
- * not. */
+/* The nodes were near when the client measured them. Operations in flight at the change may count as
+ * silence, later ones must not. */
 static void nodes_that_become_far_are_used_again(void **state)
 {
     struct far *f = *state;

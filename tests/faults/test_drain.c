@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A node that ends in order: puts in flight, and copies that nobody may read once they count as gone. */
+/* A node that shuts down in order: puts in flight, and copies that nobody may read once they count as
+ * gone. */
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -12,7 +13,7 @@
 #include "tests/world.h"
 
 #define PATIENCE_MS 8000
-#define TICK_MS 100 /* of a node, which looks then whether a drain may go on */
+#define TICK_MS 100 /* of a node: at each tick it checks whether a drain may go on */
 
 struct through {
     struct harness *h;
@@ -22,7 +23,7 @@ struct through {
     struct tarn_client *client;
 };
 
-/* A node whose way to Redis is a relay, and a client that reads by this transport. */
+/* A node that reaches Redis through a relay, and a client that reads by this transport. */
 static struct through start(const char *word, const char *transport, const char *timeout_ms)
 {
     struct through t = {.h = harness_new()};
@@ -44,7 +45,7 @@ static void stop(struct through *t)
     harness_free(t->h);
 }
 
-/* A replacing put may come as soon as the directory names a copy no longer: nobody reads it then any more. */
+/* A replacing put may come as soon as the directory stops naming a copy. By then nobody may read the copy. */
 static void no_copy_is_read_when_the_directory_forgets_it(void **state)
 {
     static const char *const transports[] = {"shm", "tcp"};
@@ -66,8 +67,7 @@ static void no_copy_is_read_when_the_directory_forgets_it(void **state)
     }
 }
 
-/* The generations of the first pool, as shm clients have them mapped: for good, whatever becomes of the node.
- */
+/* The generations of the first pool, mapped as shm clients map them. The mapping outlives the node. */
 static const _Atomic uint64_t *map_generations(const struct harness_node *n, size_t slots)
 {
     int fds[TARN_RESP_FDS_MAX];
@@ -85,10 +85,10 @@ static const _Atomic uint64_t *map_generations(const struct harness_node *n, siz
     return gens;
 }
 
-/* Redis does not take the withdrawals, but the farewell: who sees the node gone takes its copies for gone. */
+/* Redis gets no withdrawals, only the farewell. Others that see the node gone take its copies for gone. */
 static void no_copy_is_read_when_the_node_is_gone(void **state)
 {
-    enum { N = 1200 }; /* more than one withdrawal takes */
+    enum { N = 1200 }; /* more than one withdrawal command holds */
     size_t readable = 0;
     (void)state;
     struct through t = start("removed k1", "shm", "400");
@@ -108,7 +108,7 @@ static void no_copy_is_read_when_the_node_is_gone(void **state)
     stop(&t);
 }
 
-/* For as long as it may take, not for a tick or two. */
+/* A drain waits for a put in flight as long as the put takes, not only a tick or two. */
 static void a_put_in_flight_is_waited_for(void **state)
 {
     struct node_world *w = *state;
@@ -132,9 +132,9 @@ static void a_put_in_flight_is_waited_for(void **state)
     harness_passed(w->h);
 }
 
-/* --- commits while the node goes ------------------------------------------------------------------ */
+/* --- commits while the node shuts down ------------------------------------------------------------ */
 
-/* From here on commits go to Redis on a connection of their own. */
+/* Returns when commits go to Redis on their own connection (direct publish). */
 static void commits_go_directly(struct through *t, struct node_client *c)
 {
     char key[24];
@@ -159,8 +159,8 @@ static void beats_again(const struct through *t)
     assert_string_not_equal(before, now);
 }
 
-/* Nobody waits for that commit any more, but Redis may still do it. What it brings is taken out, then the
- * node goes. */
+/* No client waits for this commit any more, but Redis may still execute it. The node withdraws its result,
+ * then ends. */
 static void a_late_commit_leaves_nothing_behind(void **state)
 {
     (void)state;
@@ -172,7 +172,7 @@ static void a_late_commit_leaves_nothing_behind(void **state)
     assert_error(node_commit(&c, &g, "300"), "TIMEOUT");
     assert_false(t.relay->armed);
     harness_signal(t.node->process, SIGTERM);
-    HARNESS_UNTIL(directory_count(t.redis) == 0, PATIENCE_MS); /* all else is withdrawn */
+    HARNESS_UNTIL(directory_count(t.redis) == 0, PATIENCE_MS); /* everything else is withdrawn */
     beats_again(&t);
     t.relay->deliver = true;
     assert_int_equal(harness_wait(t.node->process, PATIENCE_MS), 0);
@@ -182,7 +182,7 @@ static void a_late_commit_leaves_nothing_behind(void **state)
     stop(&t);
 }
 
-/* It could not be taken out again, when Redis does not answer the farewell. */
+/* Such a commit could not be withdrawn when Redis does not answer the farewell. */
 static void no_commit_is_begun_when_the_node_leaves(void **state)
 {
     (void)state;
@@ -192,7 +192,7 @@ static void no_commit_is_begun_when_the_node_leaves(void **state)
     struct node_grant g = node_reserve(&c, "absent", "begun", 100);
     t.relay->armed = true;
     harness_signal(t.node->process, SIGTERM);
-    HARNESS_UNTIL(!t.relay->armed, PATIENCE_MS); /* the reservation is given up after 2 s */
+    HARNESS_UNTIL(!t.relay->armed, PATIENCE_MS); /* the reservation expires after 2 s */
     assert_int_equal(directory_count(t.redis), 0);
     assert_error(node_commit(&c, &g, "2000"), "BUSY");
     assert_int_equal(harness_wait(t.node->process, PATIENCE_MS), 0);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * All nodes of a namespace have one heartbeat (docs/consistency.md, "One heartbeat"): a node with another one
- * is refused while they live, takes their place when they are gone, and is as good as cut off when they have
- * taken its.
+ * All nodes of a namespace have the same heartbeat (docs/consistency.md, "One heartbeat"). A node with
+ * another heartbeat is refused while the others live, takes over the directory when they are gone, and counts
+ * as cut off when they have taken over its directory.
  */
 #include <signal.h>
 #include <stdio.h>
@@ -26,7 +26,7 @@ static int start(void **state)
     return world_start_client(state, &plan);
 }
 
-/* A field of the directory's hash; valid until the next call. */
+/* A field of the directory's hash. Valid until the next call. */
 static const char *directory(const struct world *w, const char *field)
 {
     static char text[64];
@@ -54,7 +54,7 @@ static int times_said(const struct harness_node *n, const char *sentence)
     return times;
 }
 
-/* The directory that was there when it started would have expired 3 heartbeats after its last beat. */
+/* The node gives up only after 3 heartbeats: by then the record of a dead directory would have expired. */
 static void another_heartbeat_is_refused_at_start(void **state)
 {
     struct world *w = *state;
@@ -81,7 +81,7 @@ static void another_heartbeat_is_refused_at_start(void **state)
     harness_passed(w->h);
 }
 
-/* Killed, so that its last beat and its record are still there. */
+/* The node is killed, so that its last beat and its record are still in Redis. */
 static void a_node_restarted_alone_takes_the_directory_over(void **state)
 {
     struct world *w = *state;
@@ -100,7 +100,8 @@ static void a_node_restarted_alone_takes_the_directory_over(void **state)
     harness_passed(w->h);
 }
 
-/* Others took its directory over while it was stopped. The old value that it holds is not read again. */
+/* Another node takes over the directory while this one is stopped. The old value on the stopped node is
+ * not read again. */
 static void a_running_node_whose_directory_was_taken_over_is_cut_off(void **state)
 {
     struct world *w = *state;
@@ -139,7 +140,7 @@ static void a_running_node_whose_directory_was_taken_over_is_cut_off(void **stat
     freeReplyObject(r);
     node_close(&c);
     assert_true(is(other, "here"));
-    /* It is back when they are gone, without what it held. */
+    /* The node comes back when the other one is gone, without its objects. */
     harness_kill(other->process);
     HARNESS_UNTIL(is(old, "here") && world_lists(w, "node0"), SOON_MS);
     assert_int_equal(atoi(directory(w, "heartbeat")), 300 * harness_slower());

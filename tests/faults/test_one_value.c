@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A key has one value: what a put has replaced or a remove has removed is not read again by anybody who
- * begins later, whatever stops, pauses, dies or is cut off. Every test runs over shm and over tcp; the nodes'
- * records live 600 ms, or 3 s where a call must end before them: a node that stands still is first waited for
- * (TARN_PATIENCE_NS), and another one then needs time to answer on a busy host.
+ * A key has one value. Once a put has replaced it or a remove has removed it, no read that begins later
+ * returns it, whatever process stops, pauses, dies or is cut off. Every test runs over shm and over tcp. Node
+ * records live 600 ms, or 3 s where a call must end before the record does: a client waits for a stalled node
+ * first (TARN_PATIENCE_NS), and on a busy host another node then needs time to answer.
  */
 #include <poll.h>
 #include <pthread.h>
@@ -20,19 +20,19 @@
 #define BYTES 4096
 #define HEARTBEAT_MS (200 * harness_slower())
 #define TTL_MS (3 * HEARTBEAT_MS)
-#define SHORT_MS 1000 /* a deadline before a record's end where they live 3 s */
-#define WATCH_MS 1500 /* how long nothing old may come back */
+#define SHORT_MS 1000 /* a deadline shorter than the life of a record of 3 s */
+#define WATCH_MS 1500 /* how long the test checks that the old value does not come back */
 
 static const struct world_plan plan = {
     .nodes = 3, .args = {"--pool", "cpu0:bytes=16M", "--heartbeat-ms", "200", "--scrub-s", "600"}};
 static const struct world_plan long_plan = {
     .nodes = 3, .args = {"--pool", "cpu0:bytes=16M", "--heartbeat-ms", "1000", "--scrub-s", "600"}};
 
-static const char *transport; /* of this run */
+static const char *transport; /* of this run of the tests */
 
 static int start(void **state)
 {
-    router_no_unix(false); /* as a test that failed may have left it */
+    router_no_unix(false); /* a failed test may have left it on */
     return world_start(state, &plan);
 }
 
@@ -60,14 +60,14 @@ static int remove_k(struct tarn_client *c, uint32_t timeout_ms)
     return tarn_remove(c, &k, 1, NULL, timeout_ms);
 }
 
-/* What the client reads: the byte, or 0 for a miss or a failure. */
+/* The byte that the client reads, or 0 for a miss or a failure. */
 static char seen(struct tarn_client *c)
 {
     char byte = 0;
     return client_read(c, "k", BYTES, 300, &byte) == 0 ? byte : 0;
 }
 
-/* A reader with k cached from node1. */
+/* Opens a reader that has k cached from node1. */
 static struct tarn_client *reader_of_node1(const struct world *w, struct tarn_client *writer)
 {
     struct tarn_client *reader = open_client(w);
@@ -77,7 +77,7 @@ static struct tarn_client *reader_of_node1(const struct world *w, struct tarn_cl
     return reader;
 }
 
-/* From now on neither the reader nor a new client reads `old`. */
+/* Checks that from now on neither the reader nor a new client reads `old`. */
 static void never(const struct world *w, struct tarn_client *reader, char old)
 {
     struct tarn_client *fresh = open_client(w);
@@ -100,7 +100,7 @@ static void go_on(const struct world *w, int i)
 
 /* --- the holder stops --------------------------------------------------------------------------- */
 
-/* What node1 holds is not read, neither now nor when the node goes on. */
+/* Checks that node1's copy is not read, neither now nor after the node continues. */
 static void end_unread(struct world *w, struct tarn_client *writer, struct tarn_client *reader)
 {
     assert_int_not_equal(seen(reader), 'a');
@@ -139,7 +139,7 @@ static void removed_while_its_node_stands_still(void **state)
     end_unread(w, writer, reader);
 }
 
-/* Too little time to know: the status says so, and the new value is there. */
+/* The deadline is too short to learn the outcome: the status says so, and the new value can be read. */
 static void too_short_a_deadline_is_in_doubt(void **state)
 {
     struct world *w = *state;
@@ -155,11 +155,13 @@ static void too_short_a_deadline_is_in_doubt(void **state)
     stalls_stop(stalls);
     assert_true(took_ns < (SHORT_MS + 100 * harness_slower()) * TARN_NS_PER_MS);
     assert_int_equal(client_get(writer, "k", 'b', BYTES), 0);
-    assert_int_equal(put_on(writer, "node0", 'c', 0), 0); /* what the first left undone is waited for, too */
+    /* This put also waits for what the first one left undone. */
+    assert_int_equal(put_on(writer, "node0", 'c', 0), 0);
     end_unread(w, writer, reader);
 }
 
-/* The object has gone, its copy may be read: the second one waits for that, and has removed nothing. */
+/* The object is gone, but its copy might still be read. The second remove waits for that copy and finds no
+ * object. */
 static void removed_again_while_its_node_stands_still(void **state)
 {
     struct world *w = *state;
@@ -174,12 +176,12 @@ static void removed_again_while_its_node_stands_still(void **state)
 static void *go_on_later(void *arg)
 {
     struct world *w = arg;
-    poll(NULL, 0, 1500); /* the fault itself: how long the node stands still */
+    poll(NULL, 0, 1500); /* part of the fault: how long the node stays stopped */
     go_on(w, 1);
     return NULL;
 }
 
-/* The node comes back to itself in the middle of the put. */
+/* The node continues in the middle of the put. */
 static void replaced_while_its_node_pauses(void **state)
 {
     struct world *w = *state;
@@ -204,7 +206,7 @@ struct cut {
     struct relay *relay;
 };
 
-/* A client whose way to node1 can be cut; all others keep theirs. */
+/* Opens a client whose connection to node1 can be cut. Other connections are not affected. */
 static struct tarn_client *open_cut(const struct world *w, struct cut *cut)
 {
     cut->router = router_start(1);
@@ -280,8 +282,8 @@ static void removed_from_an_empty_directory(void **state)
     harness_passed(w->h);
 }
 
-/* A client that has never heard of the key is told that there is none only when that is so for good: the node
- * may have come too late to publish it again. */
+/* A client that has never seen the key gets NOT_FOUND only if that is final: the node may be too late to
+ * publish the key again. */
 static void removed_from_an_empty_directory_by_a_stranger(void **state)
 {
     struct world *w = *state;
@@ -298,7 +300,8 @@ static void removed_from_an_empty_directory_by_a_stranger(void **state)
     harness_passed(w->h);
 }
 
-/* The node that has the old value stands still while the directory is lost: what says 0 must stay true. */
+/* The node with the old value is stopped while the directory is lost. If the put returns 0, that must stay
+ * true. */
 static void replaced_in_an_empty_directory(void **state)
 {
     struct world *w = *state;
@@ -321,7 +324,7 @@ static void too_short_a_deadline_after_a_loss_says_directory(void **state)
     struct world *w = *state;
     struct tarn_client *writer = open_client(w), *reader = reader_of_node1(w, writer);
     flush(w);
-    /* Before a node has noticed, a put may still be told that all is well only when it is. */
+    /* Until a node has noticed the loss, a remove may return 0 only if it succeeded. */
     HARNESS_UNTIL(world_lists(w, "node0"), 3000);
     int rc = remove_k(writer, TTL_MS / 4);
     if (rc && rc != TARN_E_DIRECTORY && rc != TARN_E_TIMEOUT && rc != TARN_E_NODE_DOWN)
@@ -335,7 +338,7 @@ static void too_short_a_deadline_after_a_loss_says_directory(void **state)
 
 /* --- writers that die or fail ------------------------------------------------------------------- */
 
-/* Two copies, and a writer that goes between its first COMMIT and the second: readers agree soon. */
+/* The writer dies between the COMMITs of its two copies. Soon all readers agree. */
 static void writer_dies_between_its_copies(void **state)
 {
     struct world *w = *state;
@@ -350,7 +353,7 @@ static void writer_dies_between_its_copies(void **state)
     harness_passed(w->h);
 }
 
-/* Whatever node of three is gone, or stands still, when the put commits. */
+/* Replaces the key with two copies while one of three nodes is killed or stopped at the commit. */
 static void replace_without(struct world *w, int victim, bool killed)
 {
     const struct tarn_put_options o = {.size = sizeof(o), .flags = TARN_PUT_REPLACE, .replicas = 2};
@@ -382,8 +385,7 @@ static void replace_without(struct world *w, int victim, bool killed)
         go_on(w, victim);
 }
 
-/* A replacing put with two copies fails on one of its nodes: the key has its old or its new value, never
- * none. */
+/* A replace with two copies fails on one of its nodes. The key keeps its old or gets its new value. */
 static void failed_replace_keeps_the_key(void **state)
 {
     struct world *w = *state;

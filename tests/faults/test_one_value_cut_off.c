@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Who is cut off from Redis, and what may be read then: a client alone, a node alone, both (an island), and
- * what holds when they are back. docs/consistency.md, "Cut off from Redis".
+ * What clients may read when a client, a node, or both together (an island) are cut off from Redis, and what
+ * holds when they are back (docs/consistency.md, "Cut off from Redis").
  *
- * node1 and the reader reach Redis by relays of their own; node0 and the writer are never cut off.
+ * node1 and the reader reach Redis through relays of their own; node0 and the writer are never cut off.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -14,11 +14,11 @@
 #define TTL_MS (900 * harness_slower()) /* 3 heartbeats */
 #define BYTES 4096
 #define BACK_MS 10000
-#define BACK_READS_MS 2600 /* a question to Redis may have just been given up; 2/3 of a ttl; some room */
+#define BACK_READS_MS 2600 /* time to give up a question to Redis, 2/3 of a TTL, and some margin */
 
 struct scene {
     struct harness *h;
-    struct harness_redis *redis, behind; /* behind: as node1 sees it */
+    struct harness_redis *redis, behind; /* behind: the address through node1's relay */
     struct harness_node *nodes[2];
     struct router *router;
     struct relay *of_node, *of_reader;
@@ -97,7 +97,7 @@ static bool lists_node1(const struct scene *s)
     return harness_redis_integer(s->redis, "EXISTS", "tarn:default:node:node1", NULL) == 1;
 }
 
-/* The status; 0: the byte is what it should be. */
+/* Gets "k" and returns the status. On success the object must have this byte. */
 static int got(struct scene *s, char byte)
 {
     return client_get(s->reader, "k", byte, BYTES);
@@ -109,7 +109,7 @@ static void read_on(struct scene *s, uint64_t ms)
         assert_int_equal(got(s, 'o'), 0);
 }
 
-/* No get returns the old version any more; in the end they return the new one. */
+/* From now on no get may return the old version. In the end gets return the new one. */
 static void only_new_from_here(struct scene *s)
 {
     HARNESS_UNTIL(got(s, 'n') == 0, BACK_MS);
@@ -117,7 +117,7 @@ static void only_new_from_here(struct scene *s)
         assert_int_equal(got(s, 'n'), 0);
 }
 
-/* The node tells by the generation. */
+/* The client learns of the replace from the generation on the node. */
 static void client_alone(void **state)
 {
     struct scene *s = *state;
@@ -125,7 +125,7 @@ static void client_alone(void **state)
     relay_set(s->of_reader, &cut);
     read_on(s, 2 * TTL_MS);
     assert_int_equal(client_put(s->writer, "k", 'n', BYTES, &replacing_on_node0), 0);
-    got(s, 'n'); /* it may fail: the new place is not known */
+    got(s, 'n'); /* may fail: the client does not know the new location */
     relay_set(s->of_reader, NULL);
     only_new_from_here(s);
     harness_passed(s->h);
@@ -147,7 +147,7 @@ static void node_alone(void **state)
     harness_passed(s->h);
 }
 
-/* As long as the island lasts the old version may be read there; and how much longer. */
+/* The old version may be read while the island lasts, and for a bounded time after it. */
 static void both_read_on(void **state)
 {
     struct scene *s = *state;
@@ -176,7 +176,7 @@ static void client_alone_refuses(void **state)
     relay_set(s->of_reader, &cut);
     uint64_t begun = harness_now_ms();
     HARNESS_UNTIL(got(s, 'o') != 0, TTL_MS + 2000);
-    assert_true(harness_now_ms() - begun > TTL_MS / 3); /* not before its lease has ended */
+    assert_true(harness_now_ms() - begun > TTL_MS / 3); /* not before the lease has ended */
     for (int i = 0; i < 20; i++) {
         uint64_t asked = harness_now_ms();
         assert_int_equal(got(s, 'o'), TARN_E_DIRECTORY);
@@ -192,7 +192,7 @@ static void client_alone_refuses(void **state)
     harness_passed(s->h);
 }
 
-/* No island reads what was replaced elsewhere. */
+/* An island reads nothing that was replaced elsewhere. */
 static void both_refuse(void **state)
 {
     struct scene *s = *state;

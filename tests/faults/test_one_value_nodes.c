@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Redis loses its data while nodes live, are stopped, are late: who publishes again, who frees what it holds,
- * and when what is missing means something (docs/consistency.md, "Losing the directory").
+ * Redis loses its data while nodes live, are stopped, or are late: which nodes publish again, which free
+ * their objects, and when a missing object counts as absent (docs/consistency.md, "Losing the directory").
  */
 #include <signal.h>
 #include <stdio.h>
@@ -60,7 +60,7 @@ static void flush(struct node_world *w)
     freeReplyObject(harness_redis_call(w->redis, "FLUSHALL", NULL));
 }
 
-/* Freed, and back as a node without objects. */
+/* Waits until node0 has freed its objects and is back without them. */
 static void freed_all(struct node_world *w)
 {
     HARNESS_UNTIL(objects(w->node) == 0 && is(w->node, "here"), SOON_MS);
@@ -87,7 +87,7 @@ static void living_nodes_publish_again_and_then_it_is_settled(void **state)
     harness_passed(w->h);
 }
 
-/* Others have believed what was missing: nothing of it may come back. */
+/* Others have treated the missing objects as absent, so none of them may come back. */
 static void a_late_node_frees_all(void **state)
 {
     struct node_world *w = *state;
@@ -100,7 +100,7 @@ static void a_late_node_frees_all(void **state)
     harness_passed(w->h);
 }
 
-/* It was cut off alone before the loss, so its copies may have been replaced and removed. */
+/* The node alone was cut off before the loss, so its copies may have been replaced or removed. */
 static void a_node_that_was_cut_off_alone_frees_all(void **state)
 {
     struct node_world *w = *state;
@@ -114,7 +114,7 @@ static void a_node_that_was_cut_off_alone_frees_all(void **state)
     harness_passed(w->h);
 }
 
-/* Redis ran on, so others may have reached it, whoever is left to say so. */
+/* Redis kept running, so other nodes may have reached it, even if none of them is left to say so. */
 static void a_node_that_was_cut_off_from_a_redis_that_ran_on_frees_all(void **state)
 {
     struct node_world *w = *state;
@@ -131,13 +131,13 @@ static void a_node_that_was_cut_off_from_a_redis_that_ran_on_frees_all(void **st
     harness_passed(w->h);
 }
 
-/* Who could have said that it was cut off alone is dead. */
+/* The node that could have told that node0 was cut off alone is dead. */
 static void a_node_that_was_cut_off_with_nobody_left_to_tell_frees_all(void **state)
 {
     struct node_world *w = *state;
     HARNESS_UNTIL(node_figure(w->node->control, "nodes") == 2 && settled(w->node), SOON_MS);
     harness_signal(w->node->process, SIGSTOP);
-    HARNESS_UNTIL(directory_count(w->redis) == N, SOON_MS); /* given up: its objects are swept */
+    HARNESS_UNTIL(directory_count(w->redis) == N, SOON_MS); /* node0 was given up: its objects are swept */
     harness_kill(w->other->process);
     harness_kill(w->redis->process);
     harness_redis_restart(w->redis);
@@ -149,7 +149,7 @@ static void a_node_that_was_cut_off_with_nobody_left_to_tell_frees_all(void **st
     harness_passed(w->h);
 }
 
-/* A node that has left in order knows nothing that the others do not. */
+/* A node that has left in order knows nothing that the other nodes do not know. */
 static void a_node_that_has_left_is_not_asked(void **state)
 {
     struct node_world *w = *state;
@@ -164,7 +164,8 @@ static void a_node_that_has_left_is_not_asked(void **state)
     harness_passed(w->h);
 }
 
-/* Redis is away for all for long, and comes back empty: everything is there again. */
+/* Redis is unreachable for all nodes for a long time, and comes back empty. All objects are published
+ * again. */
 static void redis_away_for_all_and_back_empty_has_everything_again(void **state)
 {
     struct node_world *w = *state;
@@ -180,7 +181,7 @@ static void redis_away_for_all_and_back_empty_has_everything_again(void **state)
     harness_passed(w->h);
 }
 
-/* With old data: what was removed and replaced since stays so. */
+/* Redis comes back with old data. Objects removed or replaced since then stay so. */
 static void redis_back_with_old_data(void **state)
 {
     struct node_world *w = *state;
@@ -196,13 +197,13 @@ static void redis_back_with_old_data(void **state)
     harness_passed(w->h);
 }
 
-/* While a listed node still publishes again, nobody takes the directory for settled, however old it is. */
+/* While a listed node still publishes again, the directory does not count as settled, however old it is. */
 static void a_restoring_node_is_waited_for(void **state)
 {
     struct node_world *w = *state;
     freeReplyObject(harness_redis_call(w->redis, "SADD", "tarn:default:nodes", "slow", NULL));
     flush(w);
-    /* A record like that of a node with a lot to publish. */
+    /* The record of a node that has a lot to publish. */
     freeReplyObject(harness_redis_call(w->redis, "HSET", "tarn:default:node:slow", "epoch",
                                        "00000000000000aa", "host", "h", "hostid", "h", "pid", "1", "control",
                                        "127.0.0.1:1", "unix", "/x", "version", "0", "started", "1", "state",
@@ -217,7 +218,7 @@ static void a_restoring_node_is_waited_for(void **state)
     harness_passed(w->h);
 }
 
-/* A second loss before all was published: what is where cannot be told any more. */
+/* A second loss before all objects were published: the nodes can no longer tell which copies are valid. */
 static void lost_again_while_publishing_frees_all(void **state)
 {
     struct node_world *w = *state;
@@ -225,14 +226,15 @@ static void lost_again_while_publishing_frees_all(void **state)
     HARNESS_UNTIL(is(w->node, "restoring") || objects(w->node) == 0, SOON_MS);
     flush(w);
     HARNESS_UNTIL(is(w->node, "here") && is(w->other, "here") && settled(w->node), SOON_MS);
-    /* Whether the second came before the first was mended is luck; either way store and directory agree. */
+    /* The second loss may come before or after the first is repaired. Either way store and directory must
+     * agree. */
     assert_int_equal(directory_count(w->redis), objects(w->node) + objects(w->other));
     harness_passed(w->h);
 }
 
 /* --- removes and replaces ----------------------------------------------------------------------- */
 
-/* The answer to DELETE of one key: "AGAIN ...", or the number. */
+/* The reply to DELETE of one key: "AGAIN ...", or the number. */
 static const char *delete (struct node_client *c, const char *key)
 {
     static char text[400];
@@ -247,7 +249,7 @@ static const char *delete (struct node_client *c, const char *key)
     return text;
 }
 
-/* Nobody says "no such key" of an object whose node may only not have reported yet. */
+/* A node does not report an object as absent while the object's node may only not have reported yet. */
 static void no_remove_and_no_replace_is_believed_before_it_is_settled(void **state)
 {
     struct node_world *w = *state;
@@ -268,14 +270,15 @@ static void no_remove_and_no_replace_is_believed_before_it_is_settled(void **sta
     harness_passed(w->h);
 }
 
-/* The node's last beat knew the directory as settled: what it has read since is not to be believed. */
+/* At the node's last beat the directory was settled. The node must not trust what it has read since the
+ * loss. */
 static void a_loss_since_the_last_beat_is_noticed(void **state)
 {
     struct node_world *w = *state;
     struct harness_node *n =
         harness_node_start(w->h, "slow", w->redis, "--pool", "p:bytes=1M", "--heartbeat-ms", "20000", NULL);
     struct node_client c = node_connect(n->control);
-    /* The first beat of a node that is ready has ended. */
+    /* A ready node has ended its first beat. */
     HARNESS_UNTIL(settled(n) && strcmp(node_info(n->local, "calls"), "0") != 0, SOON_MS);
     flush(w);
     assert_prefix(delete (&c, "k0"), "AGAIN");
@@ -285,7 +288,7 @@ static void a_loss_since_the_last_beat_is_noticed(void **state)
     harness_passed(w->h);
 }
 
-/* --- new ones ----------------------------------------------------------------------------------- */
+/* --- new directories ---------------------------------------------------------------------------- */
 
 static void a_new_directory_is_settled_after_a_ttl_a_private_one_at_once(void **state)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How other stores fail, one test each: what was measured of them in the same situation must not
- * happen here. The comments name the system and what it does.
+ * How other stores fail, one test each: tarn must not show the failure that was measured there in the same
+ * situation. The comments name the system and its failure.
  */
 #include <signal.h>
 #include <stdlib.h>
@@ -69,7 +69,7 @@ static void second_replica_serves_at_once(void **state)
     harness_passed(w->h);
 }
 
-/* Mooncake: one get blocks 30 s on a paused node. Here the deadline holds, and only the first one waits. */
+/* Mooncake: one get blocks 30 s on a paused node. Here the deadline holds, and only the first get waits. */
 static void paused_node_delays_once(void **state)
 {
     struct world *w = *state;
@@ -97,14 +97,14 @@ static void directory_killed_leaves_cached_gets(void **state)
     harness_passed(w->h);
 }
 
-/* Mooncake: Redis keys of a killed node stay for ever, and its keys cannot be put again. */
+/* Mooncake: Redis keys of a killed node stay forever, and its keys cannot be put again. */
 static void killed_nodes_entries_vanish(void **state)
 {
     struct world *w = *state;
     assert_int_equal(client_put(w->client, "orphan", 'o', 1000, &on_node0), 0);
     harness_kill(w->nodes[0]->process);
     HARNESS_UNTIL(!world_lists(w, "node0"), 10000);
-    /* A node that has just started does not judge others before one life of a record has passed. */
+    /* A newly started node judges others only after the lifetime of a record. */
     HARNESS_UNTIL(client_put(w->client, "orphan", 'n', 1000, NULL) == 0, 3000);
     assert_int_equal(client_get(w->client, "orphan", 'n', 1000), 0);
     harness_passed(w->h);
@@ -135,7 +135,8 @@ static void replacing_does_not_evict_the_new_value(void **state)
     for (int i = 0; i < 100; i++) {
         snprintf(key, sizeof key, "filler-%d", i);
         assert_int_equal(client_put(w->client, key, 'x', MIB, NULL), 0);
-        assert_int_equal(client_get(w->client, "kept", 't', MIB), 0); /* in use, so never the coldest */
+        /* In use, so never the least recently used. */
+        assert_int_equal(client_get(w->client, "kept", 't', MIB), 0);
     }
     harness_passed(w->h);
 }
@@ -179,7 +180,7 @@ static void short_object_is_not_padded(void **state)
     harness_passed(w->h);
 }
 
-/* UCCL: a transfer of no bytes is never acknowledged. By every transport. */
+/* UCCL: a transfer of no bytes is never acknowledged. Tested with every transport. */
 static void empty_transfer_completes(void **state)
 {
     struct world *w = *state;
@@ -212,7 +213,7 @@ static void failed_operation_completes_once_with_its_error(void **state)
     harness_passed(w->h);
 }
 
-/* Mooncake: a node that comes back under the same name is asked for what its earlier run held. */
+/* Mooncake: clients ask a node that restarted under the same name for what its earlier run held. */
 static void restarted_node_never_serves_the_old_run(void **state)
 {
     struct world *w = *state;
@@ -227,7 +228,7 @@ static void restarted_node_never_serves_the_old_run(void **state)
     assert_true(status == TARN_E_NOT_FOUND || status == TARN_E_NODE_DOWN);
     HARNESS_UNTIL(client_put(w->client, "old", 'n', 100000, &on_node0) == 0, 10000);
     assert_int_equal(client_get(w->client, "old", 'n', 100000), 0);
-    /* Its own scrub takes the old run's entries out even if nobody asks. */
+    /* The node's own scrub removes the old run's entries even if no client asks for them. */
     HARNESS_UNTIL(harness_redis_integer(w->redis, "EXISTS", "tarn:default:o:forgotten", NULL) == 0, 10000);
     harness_passed(w->h);
 }

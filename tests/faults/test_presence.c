@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Nodes that were away: given up while stopped, cut off together with all others, killed. What they held
- * must not come back when others have replaced, removed or swept it (docs/consistency.md, "Nodes that were
+ * Nodes that were away: given up while stopped, cut off together with all others, or killed. Their objects
+ * must not come back if others have replaced, removed or swept them (docs/consistency.md, "Nodes that were
  * away").
  */
 #include <signal.h>
@@ -73,19 +73,19 @@ static void what_was_replaced_and_removed_stays_so(void **state)
 {
     struct node_world *w = *state;
     stop_until_given_up(w);
-    HARNESS_UNTIL(!node_put(&w->other_c, "absent", "k0", 2000)[0], SOON_MS); /* its record is a dead one's */
+    HARNESS_UNTIL(!node_put(&w->other_c, "absent", "k0", 2000)[0], SOON_MS); /* record of a dead node */
     assert_int_equal(harness_redis_integer(w->redis, "DEL", OBJECT "k1", NULL) >= 0, 1);
     harness_signal(w->node->process, SIGCONT);
     is_back(w);
     assert_string_equal(directory_field(w->redis, "k0", "@node0/cpu0"), "");
     assert_string_not_equal(directory_field(w->redis, "k0", "@node1/cpu0"), "");
     assert_false(directory_has(w->redis, "k1"));
-    /* What the sweep has not come to may stay; but nothing that is not named. */
+    /* Objects that the sweep has not reached may stay, but only if the directory names them. */
     assert_int_equal(directory_count(w->redis), 1 + node_pool_figure(w->node->control, "objects"));
     harness_passed(w->h);
 }
 
-/* Nobody was there to sweep its locations: they are compared, and kept. */
+/* No node has swept these locations. The node compares its copies with them and keeps the copies. */
 static void what_is_still_named_is_kept(void **state)
 {
     struct node_world *w = *state;
@@ -105,7 +105,8 @@ static void what_is_still_named_is_kept(void **state)
     harness_passed(w->h);
 }
 
-/* It says so in its record before it compares, commits nothing, and keeps reservations for later. */
+/* Before it compares, the node shows its state in its record. It refuses commits and keeps reservations
+ * for later. */
 static void commits_wait_for_the_comparison(void **state)
 {
     struct node_world *w = *state;
@@ -128,7 +129,8 @@ static void commits_wait_for_the_comparison(void **state)
     harness_passed(w->h);
 }
 
-/* A comparison begins a heartbeat after the node has listed itself: until then others may still withdraw. */
+/* A comparison begins a heartbeat after the node has listed itself: until then other nodes may still
+ * withdraw. */
 static void the_comparison_waits_for_late_sweeps(void **state)
 {
     struct node_world *w = *state;
@@ -142,7 +144,7 @@ static void the_comparison_waits_for_late_sweeps(void **state)
     harness_passed(w->h);
 }
 
-/* Nobody can have believed that anybody was gone: all are back at once, with everything. */
+/* No node can have taken another for gone. All come back at once, with all objects. */
 static void silence_of_everyone_gives_nobody_up(void **state)
 {
     struct node_world *w = *state;
@@ -161,8 +163,8 @@ static void silence_of_everyone_gives_nobody_up(void **state)
     harness_passed(w->h);
 }
 
-/* Just before the silence somebody may have been told that a copy here is settled: it goes before anybody
- * reads again. */
+/* Just before the silence, a client may have been told that a copy here is settled. The node frees that
+ * copy before anybody can read again. */
 static void after_a_silence_the_recheck_set_comes_first(void **state)
 {
     struct node_world *w = *state;
@@ -187,8 +189,7 @@ static void after_a_silence_the_recheck_set_comes_first(void **state)
     harness_passed(w->h);
 }
 
-/* A killed node's objects are out of the directory 3 heartbeats and a second later, though the scrub is slow.
- */
+/* A killed node's objects leave the directory within 3 heartbeats and a second, even with a slow scrub. */
 static void a_killed_nodes_objects_go_when_its_record_does(void **state)
 {
     struct node_world *w = *state;
@@ -199,7 +200,7 @@ static void a_killed_nodes_objects_go_when_its_record_does(void **state)
     harness_passed(w->h);
 }
 
-/* While nobody knows who lives, nothing is swept. */
+/* Nothing is swept while it is unknown which nodes live. */
 static void nothing_is_swept_after_a_silence(void **state)
 {
     struct node_world *w = *state;

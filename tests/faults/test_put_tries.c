@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Puts whose reservation is gone when they are to be committed: as of a session that broke off. They are
- * tried again, three times in all.
+ * Puts that lose their reservation before the commit, as when a session breaks off. A put is tried up to
+ * three times.
  */
 #include <inttypes.h>
 #include <pthread.h>
@@ -20,7 +20,7 @@ static const struct world_plan plan = {.nodes = 1,
                                        .client = {.timeout_ms = 10000, .transports = "tcp"}};
 
 static struct relay *relay;
-static struct tarn_resp *control; /* of the client's session, past the relay */
+static struct tarn_resp *control; /* another connection of the client's session, not through the relay */
 
 /* A put in another thread. */
 static struct {
@@ -43,7 +43,7 @@ static int start(void **state)
     char session[17];
     relay = relay_start(w->nodes[0]->unix_path);
     w->client = world_client(w, "tcp");
-    assert_int_equal(client_put(w->client, "first", 'f', BYTES, NULL), 0); /* has its connections */
+    assert_int_equal(client_put(w->client, "first", 'f', BYTES, NULL), 0); /* opens its connections */
     snprintf(session, sizeof session, "%016" PRIx64, w->client->session);
     control = node_join(relay_node(relay), session);
     return rc;
@@ -78,7 +78,7 @@ static void start_putting(struct world *w)
     atomic_store(&putting.running, true);
 }
 
-/* Takes the reservation away that the COMMIT on its way is for. */
+/* Aborts the reservation named by the COMMIT that the relay holds. */
 static void fail_a_try(void)
 {
     char pool[16], slot[16], gen[24];

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Puts, replaces and replicas while nodes are paused, callers are impatient, or two clients want the same
- * key: what a status says must be so, and nothing may stay reserved.
+ * key. The status must tell the truth, and nothing may stay reserved.
  */
 #include <pthread.h>
 #include <signal.h>
@@ -31,7 +31,7 @@ static void assert_holds(struct tarn_client *c, const char *key, char byte)
         fail_msg("get %s: %s", key, tarn_last_error());
 }
 
-/* A put session whose bytes are written, so that only its commit is left. */
+/* A put session with all bytes written. Only the commit is missing. */
 static struct tarn_put_session *written(struct tarn_client *c, const char *key, char byte,
                                         const struct tarn_put_options *o)
 {
@@ -59,7 +59,7 @@ struct caller {
     _Atomic bool stop;
 };
 
-/* Puts that cannot be done in time. */
+/* Puts whose deadline is too short. */
 static void *impatient(void *arg)
 {
     enum { N = 64, BYTES = 65536 };
@@ -105,7 +105,7 @@ static void a_short_deadline_sets_no_healthy_node_aside(void **state)
     harness_passed(w->h);
 }
 
-/* The node was set aside before, so nothing is sent to it at once. */
+/* The node is already set aside, so the client sends it nothing at once. */
 static void a_copy_replaced_on_a_paused_node_is_released_when_it_goes_on(void **state)
 {
     struct world *w = *state;
@@ -131,7 +131,8 @@ static void a_failed_put_of_replicas_leaves_others_objects_alone(void **state)
     struct tarn_put_session *s = written(c, "k", 'n', &both);
     harness_signal(w->nodes[1]->process, SIGSTOP);
     assert_int_not_equal(tarn_put_commit(s, NULL, 800), 0);
-    /* Its first copy may be stored by now and taken back later; the other's must not go with it. */
+    /* The first copy of c's put may be stored by now, and withdrawn later. The other client's object must
+     * stay. */
     assert_int_equal(client_put(other, "k", 'f', 100, &on_node[0]), 0);
     assert_holds(other, "k", 'f');
     harness_signal(w->nodes[1]->process, SIGCONT);
@@ -155,8 +156,7 @@ static void *commit_thread(void *arg)
     return NULL;
 }
 
-/* The same, with the other put between the first copy and the end of the failing put. */
-/* It may have been given up while it stood still: it compares first then. */
+/* The node may have been given up while it was stopped. Then it compares first. */
 static bool node1_is_ready(const struct world *w)
 {
     redisReply *r = harness_redis_call(w->redis, "HGET", "tarn:default:node:node1", "state", NULL);
@@ -165,12 +165,13 @@ static bool node1_is_ready(const struct world *w)
     return ready;
 }
 
+/* The same, with the other put between the first copy and the end of the failing put. */
 static void taking_a_copy_back_spares_what_has_replaced_it(void **state)
 {
     struct world *w = *state;
     struct tarn_client *c = world_client(w, NULL), *other = world_client(w, NULL);
     char key[16];
-    for (int i = 0; i < 4; i++) { /* either node is some key's first */
+    for (int i = 0; i < 4; i++) { /* each node is the first choice of some key */
         snprintf(key, sizeof key, "k%d", i);
         struct commit k = {.session = written(c, key, 'n', &both)};
         pthread_t t;
@@ -235,7 +236,7 @@ struct replacer {
     pthread_t thread;
     char byte;
     int status;
-    char why[512]; /* of the last one that failed */
+    char why[512]; /* of the latest failure */
 };
 
 enum { ROUNDS = 300 };
@@ -325,15 +326,15 @@ static void put_and_read_back(struct tarn_client *c, int round)
         assert_int_equal(client_get(c, keys[i], (char)('A' + i), BYTES), 0);
 }
 
-/* What the paused node was to take goes to the other one, which may have been asked for its own items
- * before: whose place the first key has is another each time. */
+/* The other node takes over the paused node's items. It may have been asked for its own items before or
+ * after; which node holds the first key varies by round. */
 static void items_passed_on_to_another_node_are_not_mixed_up(void **state)
 {
     struct world *w = *state;
     for (int round = 0; round < 6; round++) {
-        /* It has just beaten, so that its record outlives the pause. */
+        /* Waits until the node has just beaten, so that its record outlives the pause. */
         HARNESS_UNTIL(harness_redis_integer(w->redis, "PTTL", "tarn:default:node:node1", NULL) > 700, 5000);
-        struct tarn_client *c = world_client(w, NULL); /* has no connection to either node yet */
+        struct tarn_client *c = world_client(w, NULL); /* not yet connected to either node */
         harness_signal(w->nodes[1]->process, SIGSTOP);
         put_and_read_back(c, round);
         harness_signal(w->nodes[1]->process, SIGCONT);
@@ -376,7 +377,7 @@ static void *putter(void *arg)
     return NULL;
 }
 
-/* COMMIT waits for Redis: that it takes long says nothing of the node. */
+/* COMMIT waits for Redis. Its delay says nothing about the node. */
 static void puts_that_wait_for_redis_disturb_no_cached_get(void **state)
 {
     struct world *w = *state;
@@ -409,7 +410,7 @@ static void a_node_back_after_its_record_expired_takes_the_first_put(void **stat
     assert_int_not_equal(client_put(c, "b2", 'b', 100, &late), 0);
     HARNESS_UNTIL(!world_lists(w, "node1"), 15000);
     assert_int_not_equal(client_read(c, "b", 100, 500, &byte), 0);
-    /* The client itself has seen that the node is gone. */
+    /* The client itself has noticed that the node is gone. */
     assert_int_equal(client_put(c, "b2", 'b', 100, &on_node[1]), TARN_E_NODE_DOWN);
     assert_non_null(strstr(tarn_last_error(), "no such node"));
     harness_signal(w->nodes[1]->process, SIGCONT);
@@ -420,7 +421,7 @@ static void a_node_back_after_its_record_expired_takes_the_first_put(void **stat
     harness_passed(w->h);
 }
 
-/* It does not write its record again while a test runs. */
+/* With a long heartbeat: the node does not rewrite its record during a test. */
 static const struct world_plan slow_plan = {.nodes = 1,
                                             .args = {"--pool", "cpu0:bytes=16M", "--heartbeat-ms", "60000"},
                                             .client = {.timeout_ms = 3000}};
@@ -430,7 +431,7 @@ static int start_slow(void **state)
     return world_start(state, &slow_plan);
 }
 
-/* By its record the node is on another host; here its path leads to a program that says nothing. */
+/* The record says that the node is on another host. On this host its path leads to a silent program. */
 static void a_foreign_unix_path_does_not_hide_a_node(void **state)
 {
     struct world *w = *state;

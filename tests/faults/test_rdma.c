@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * rdma between processes of one machine: memory of every sort, nodes and clients that come, go and are
- * killed, and what devices hold afterwards. What needs a wire, where something can be under way, is in
- * test_rdma_wire.c.
+ * rdma between processes of one machine: memory of every kind; nodes and clients that start, end and are
+ * killed; the devices' objects afterwards. test_rdma_wire.c tests what needs a wire, where transfers take
+ * time.
  *
  *   RDMA_CONNECTS=N   connects and closes of the storm (150); each takes 50 to 100 ms in the VM
- *   RDMA_SECONDS=N    of verified gets under eviction and overwrites (20)
+ *   RDMA_SECONDS=N    seconds of verified gets under eviction and overwrites (20)
  */
 #include <fcntl.h>
 #include <signal.h>
@@ -24,7 +24,7 @@
 #define TIMEOUT_MS 3000
 
 #ifdef __SANITIZE_ADDRESS__
-#define QUARANTINE_KIB (300l << 10) /* freed memory that it keeps for a while */
+#define QUARANTINE_KIB (300l << 10) /* freed memory that the sanitizer keeps for a while */
 #else
 #define QUARANTINE_KIB 0l
 #endif
@@ -47,9 +47,9 @@ static unsigned setting(const char *name, unsigned otherwise)
     return text && *text ? (unsigned)strtoul(text, NULL, 10) : otherwise;
 }
 
-/* --- use ---------------------------------------------------------------------------------------- */
+/* --- times of use ------------------------------------------------------------------------------- */
 
-/* The node's file of use times, by the name that it gives it. */
+/* Opens the node's file of use times, which it finds by the file's name. */
 static int open_touches(pid_t pid)
 {
     char path[64], target[64];
@@ -65,7 +65,7 @@ static int open_touches(pid_t pid)
     return fd;
 }
 
-/* The latest of the first slots. */
+/* The latest time of use among the first slots. */
 static uint32_t last_use(int fd)
 {
     uint32_t ticks[16], last = 0;
@@ -75,14 +75,14 @@ static uint32_t last_use(int fd)
     return last;
 }
 
-/* Times of use are as fine as the node's ticks. */
+/* Waits for later ticks: the node records times of use in ticks. */
 static void next_ticks(void)
 {
     for (uint64_t end = tarn_now_ns() + 3 * TARN_TICK_NS; tarn_now_ns() < end;)
         harness_pause();
 }
 
-/* A get counts as use although no other follows it; so does the last one before a client closes. */
+/* A get counts as use even if no other get follows, or if the client closes right after it. */
 static void last_get_counts_as_use(void **state)
 {
     struct world *w = *state;
@@ -103,7 +103,7 @@ static void last_get_counts_as_use(void **state)
 
 /* --- memory ------------------------------------------------------------------------------------- */
 
-/* Puts from one place and gets into another; the status of the get, the bytes compared. */
+/* Puts from one place and gets into another. Returns the status of the get; the caller compares the bytes. */
 static int round_trip(struct tarn_client *c, const char *key, const struct tarn_piece *in, uint32_t nin,
                       const struct tarn_piece *out, uint32_t nout, size_t bytes)
 {
@@ -148,7 +148,7 @@ static void nothing_can_be_put_and_got(void **state)
     harness_passed(w->h);
 }
 
-/* As of a file of tensors that is mapped: devices cannot write there, and need not. */
+/* Such as a mapped file of tensors: devices cannot write there, and need not. */
 static void put_from_memory_that_cannot_be_written(void **state)
 {
     struct world *w = *state;
@@ -170,7 +170,8 @@ static void put_from_memory_that_cannot_be_written(void **state)
     harness_passed(w->h);
 }
 
-/* A get into memory that cannot be written is the caller's mistake: it says so, and nothing else breaks. */
+/* A get into memory that cannot be written is a mistake of the caller. The get says so; nothing else
+ * breaks. */
 static void get_into_memory_that_cannot_be_written(void **state)
 {
     struct world *w = *state;
@@ -189,8 +190,7 @@ static void get_into_memory_that_cannot_be_written(void **state)
     harness_passed(w->h);
 }
 
-/* Another page behind the same address: a cache of registrations by address would move the old one's bytes.
- */
+/* Maps new pages at the same address. A registration cache by address would move the old pages' bytes. */
 static void memory_mapped_again_at_the_same_address(void **state)
 {
     struct world *w = *state;
@@ -209,7 +209,7 @@ static void memory_mapped_again_at_the_same_address(void **state)
     harness_passed(w->h);
 }
 
-/* Runs that lie apart, backwards, in other sizes on both sides; more than any queue takes at once. */
+/* Runs with gaps, in reverse order, of different sizes on both sides, and more than a queue takes at once. */
 static void thousands_of_pieces(void **state)
 {
     struct world *w = *state;
@@ -218,7 +218,7 @@ static void thousands_of_pieces(void **state)
     char *in = malloc(bytes), *out = calloc(1, room);
     struct tarn_piece whole = {.addr = in, .bytes = bytes}, *runs = calloc(N, sizeof(*runs));
     struct tarn_mr *mr = NULL;
-    for (uint32_t round = 0; round < 2; round++) { /* registered the second time */
+    for (uint32_t round = 0; round < 2; round++) { /* the second time with registered memory */
         for (size_t i = 0; i < N; i++)
             runs[i] = (struct tarn_piece){.addr = out + (N - 1 - i) * APART, .bytes = RUN};
         marked_fill(in, bytes, 7, round);
@@ -244,7 +244,7 @@ static void thousands_of_pieces(void **state)
     harness_passed(w->h);
 }
 
-/* Within, across and beside registered ranges; devices hold nothing of them afterwards. */
+/* Memory within, across and beside registered ranges. Afterwards the devices hold no registration of it. */
 static void registered_memory(void **state)
 {
     struct world *w = *state;
@@ -272,7 +272,7 @@ static void registered_memory(void **state)
     harness_passed(w->h);
 }
 
-/* --- nodes that go and come back ---------------------------------------------------------------- */
+/* --- nodes that end and come back --------------------------------------------------------------- */
 
 static struct traffic getting, putting, filling;
 
@@ -289,8 +289,8 @@ static void traffic_of(struct world *w, struct traffic *t, const char *prefix, b
         assert_int_equal(marked_put(w->client, prefix, i, 1, bytes), 0);
 }
 
-/* A node comes back under its name: what was kept of the old one, descriptors, addresses and keys, is void.
- */
+/* A node comes back under its name. Descriptors, addresses and keys that clients kept of the old run are
+ * void. */
 static void node_restarted_under_clients(void **state)
 {
     struct world *w = *state;
@@ -318,7 +318,7 @@ static void node_restarted_under_clients(void **state)
     harness_passed(w->h);
 }
 
-/* Nothing of the node's CPU is needed for a get; what needs it ends in time. */
+/* A get does not need the node's CPU. Calls that need it end in time. */
 static void stopped_node_still_serves_gets(void **state)
 {
     struct world *w = *state;
@@ -339,9 +339,9 @@ static void stopped_node_still_serves_gets(void **state)
     harness_passed(w->h);
 }
 
-/* --- clients that come and go ------------------------------------------------------------------- */
+/* --- clients that open and close ---------------------------------------------------------------- */
 
-/* What must be the same after as before. */
+/* What must be equal before and after. */
 struct footprint {
     struct rdma_objects objects;
     int node_files, own_files;
@@ -378,7 +378,7 @@ static const char *footprint_text(const struct footprint *f, char *out, size_t b
     return out;
 }
 
-/* The node lets go of a client when it hears that it is gone, not before tarn_close() returns. */
+/* The node releases a client when it notices that the client is gone, possibly after tarn_close() returns. */
 static struct footprint settled(const struct world *w, const struct footprint *want)
 {
     struct footprint now = footprint(w);
@@ -400,7 +400,7 @@ static void come_and_go(struct world *w, unsigned i)
     uint32_t key = i % 4;
     if (marked_put(c, "storm", key, i, 20000) || marked_get(c, "storm", key, 20000, NULL))
         fail_msg("client %u: %s", i, tarn_last_error());
-    if (i % 8 == 0 && tarn_put_begin(c, &item, 1, NULL, &s)) /* closed with a reservation */
+    if (i % 8 == 0 && tarn_put_begin(c, &item, 1, NULL, &s)) /* closed with an open reservation */
         fail_msg("client %u: %s", i, tarn_last_error());
     tarn_close(c);
 }
@@ -425,7 +425,7 @@ static void storm_of_connects_leaves_nothing(void **state)
                   (unsigned long long)(harness_now_ms() - begun), after.node_rss - before.node_rss,
                   after.own_rss - before.own_rss);
     print_message("           before and after: %s\n", footprint_text(&after, held, sizeof(held)));
-    /* Neither one allocation of 64 bytes nor one page a client. */
+    /* Less than an allocation of 64 bytes, or a page, for each client. */
     assert_true(after.node_rss - before.node_rss < QUARANTINE_KIB + 1024 + (long)n / 16);
     assert_true(after.own_rss - before.own_rss < QUARANTINE_KIB + 1024 + (long)n / 16);
     harness_passed(w->h);
@@ -442,7 +442,7 @@ static void killed_clients_leave_nothing(void **state)
     struct world *w = *state;
     assert_int_equal(marked_put(w->client, "mine", 0, 1, 1000), 0);
     assert_int_equal(marked_get(w->client, "mine", 0, 1000, NULL), 0);
-    for (uint32_t i = 0; i < 4; i++) /* what they replace */
+    for (uint32_t i = 0; i < 4; i++) /* the objects that the peers replace */
         assert_int_equal(marked_put(w->client, "churn", i, 1, 100000), 0);
     struct footprint before = footprint(w);
     for (int i = 0; i < 5; i++) {
@@ -456,7 +456,7 @@ static void killed_clients_leave_nothing(void **state)
         for (int k = 0; k < 3; k++)
             harness_wait(p[k], HARNESS_TIMEOUT_MS);
     }
-    before.own_files = process_files(getpid()); /* the harness keeps some of each process */
+    before.own_files = process_files(getpid()); /* the harness keeps some files open for each process */
     settled(w, &before);
     assert_int_equal(marked_get(w->client, "mine", 0, 1000, NULL), 0);
     harness_passed(w->h);
@@ -464,10 +464,10 @@ static void killed_clients_leave_nothing(void **state)
 
 /* --- verified gets ------------------------------------------------------------------------------ */
 
-/* Readers in batches, while a writer replaces what they read and another fills the pool. */
+/* Readers get batches. One writer replaces what they read, another fills the pool. */
 enum { HOT = 48, HOT_BYTES = 2000, COLD = 256, COLD_BYTES = 80000, BATCH = 64, READERS = 4 };
 
-/* A host that is busy for a second must not be taken for a node that is gone. */
+/* A long heartbeat: a host that is busy for a second must not make the node count as gone. */
 static const struct world_plan churn = {.nodes = 1,
                                         .args = {"--pool", "cpu0:bytes=16M", "--heartbeat-ms", "5000"},
                                         .client = {.transports = "rdma", .timeout_ms = TIMEOUT_MS}};
@@ -511,7 +511,7 @@ static void batch_begin(struct reader *r, struct batch *b)
     }
 }
 
-/* Redis may be slow on a busy machine: what can be tried again is counted only. */
+/* Redis may be slow on a busy machine: failures that can be retried are only counted. */
 static void batch_failure(struct reader *r, const struct tarn_item *item, const char *name)
 {
     enum tarn_error_class class = tarn_error_class(item->status);
@@ -607,7 +607,7 @@ static void gets_are_right_under_eviction_and_overwrites(void **state)
     traffic_stop(&putting);
     traffic_stop(&filling);
     assert_true(good > 1000 && atomic_load(&putting.good) > 100 && atomic_load(&getting.good) > 10);
-    assert_true(atomic_load(&getting.ended) > atomic_load(&getting.good)); /* there was eviction */
+    assert_true(atomic_load(&getting.ended) > atomic_load(&getting.good)); /* objects were evicted */
     harness_passed(w->h);
 }
 
@@ -642,8 +642,8 @@ int main(int argc, char **argv)
     self = argv[0];
     if (argc == 4 && strcmp(argv[1], "--peer") == 0)
         return peer_main(argv[2], argv[3]);
-    /* The kernel may make a huge page of memory in use at any time, which is no leak. The node inherits this.
-     */
+    /* The kernel may turn memory in use into a huge page at any time, which looks like a leak. The node
+     * inherits this setting. */
     assert_int_equal(prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0), 0);
     const struct CMUnitTest tests[] = {
         CASE(last_get_counts_as_use),

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * rdma between two hosts: this program is the client's, in the second VM; tests/rdma-vm/hosts.sh in the first
- * has Redis and node "node0", and does to it what is asked for here. Control connections and Redis are on
- * rail 0, so that its end is that of everything.
+ * rdma between two hosts. This program is the client's part, in the second VM. tests/rdma-vm/hosts.sh runs
+ * Redis and node "node0" in the first VM, and does to the node what this program orders. Control connections
+ * and Redis use rail 0, so cutting rail 0 cuts everything.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -35,7 +35,7 @@ static int answer(void)
     return n;
 }
 
-/* Tells the other host, and waits until it has done so. */
+/* Sends an order to the other host, and waits until it is done. */
 static void order(const char *what)
 {
     static int n;
@@ -67,7 +67,7 @@ static int start(void **state)
     w->h = harness_new();
     HARNESS_UNTIL(answer() >= 0, 20000);
     w->client = client_by("rdma");
-    /* A new directory takes no puts yet. */
+    /* A new directory does not accept puts yet. */
     HARNESS_UNTIL(marked_put(w->client, "settled", 0, 1, 8) == 0, 20000);
     return 0;
 }
@@ -144,7 +144,7 @@ static void node_killed_on_the_other_host(void **state)
     stop_traffic(w);
 }
 
-/* Nothing of the other host's processes takes part in a get. */
+/* A get needs no process of the other host. */
 static void node_stopped_on_the_other_host(void **state)
 {
     struct hosts *w = *state;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What operations do while rails come up, are down, or no longer reach the node, although the node itself is
- * well: with another transport they go on by it, and nothing is said against the node; without one they wait
- * for a rail, within their deadline. Node and verbs are in this process (node_here.h, fake_verbs.h).
+ * Operations while rails come up, are down, or no longer reach a healthy node. With another transport they
+ * continue on it, and the node is not blamed. Without one they wait for a rail, within their deadline. Node
+ * and verbs are in this process (node_here.h, fake_verbs.h).
  */
 #include "tests/unit/fake_node.h"
 #include "tests/unit/fake_verbs.h"
@@ -21,14 +21,15 @@ enum { BYTES = 300000, SLOW_MS = 1500 };
 #define SLACK_MS (1200 * harness_slower())
 #endif
 
-/* What a client's rails take to reach the node: until then its queue pairs are not joined. */
+/* The simulated network. Until until_ns, a client's rail does not reach the node, and its queue pairs are
+ * not connected. */
 static struct {
     _Atomic uint64_t until_ns;
     atomic_int asking;
 } network;
 
-/* What the client has set aside. On a busy host the node may be too slow for the client's keeper, which asks
- * it when it is doubted: then operations may fail for a moment, as they should. */
+/* Counts what the client has set aside. On a busy host the node may answer the client's keeper too late
+ * when the keeper asks it. Operations may then fail for a moment, as intended. */
 static atomic_int nodes_aside, nodes_slow, transports_aside;
 
 static int resolve(struct fake_device *d, const union ibv_gid *peer)
@@ -124,7 +125,7 @@ static void get(const char *key, char byte)
             fail_msg("get: %s", tarn_last_error());
 }
 
-/* It ends with its deadline, and says why. */
+/* The operation must end at its deadline and say why. */
 static void runs_out_of_time(bool puts, uint32_t timeout_ms, const char *why)
 {
     char byte;
@@ -150,7 +151,7 @@ static void tcp_goes_on_while_rails_come_up(void **state)
     assert_true(atomic_load(&network.asking) > 0);
     assert_int_equal(moved(), 0);
     slow_for(0);
-    HARNESS_UNTIL((get("k", 'a'), moved() >= BYTES), 5000); /* and back to rdma */
+    HARNESS_UNTIL((get("k", 'a'), moved() >= BYTES), 5000); /* rdma is used again */
     assert_int_equal(atomic_load(&nodes_aside), 0);
 }
 
@@ -163,9 +164,9 @@ static void without_tcp_operations_wait_for_a_rail(void **state)
     put("k", 'a');
     assert_in_range(harness_now_ms() - begun, SLOW_MS - 100, SLOW_MS + SLACK_MS);
     slow_for(SLOW_MS);
-    get("k", 'a'); /* another link */
+    get("k", 'a'); /* needs another link */
     slow_for(60000);
-    get("k", 'a'); /* the same */
+    get("k", 'a'); /* uses the same link */
     assert_int_equal(atomic_load(&nodes_aside), 0);
 }
 
@@ -183,7 +184,7 @@ static void they_wait_no_longer_than_their_deadline(void **state)
     assert_int_equal(atomic_load(&nodes_aside), 0);
 }
 
-/* An operation that waits for a rail, submitted. */
+/* Submits a get that waits for a rail. */
 static tarn_op submit_get(struct tarn_item *item, uint32_t timeout_ms)
 {
     struct tarn_get_options o = {.size = sizeof o, .timeout_ms = timeout_ms};
@@ -201,7 +202,7 @@ static void cancel_and_close_end_the_wait(void **state)
     struct tarn_completion done;
     open_client("rdma");
     put("k", 'a');
-    for (int down = 0; down < 2; down++) { /* a rail comes up; all are down */
+    for (int down = 0; down < 2; down++) { /* first: a rail comes up; second: all rails are down */
         slow_for(SLOW_MS);
         fake.device[0].port[1].down = down;
         tarn_op op = submit_get(&item, 20000);
@@ -259,7 +260,7 @@ static void a_rail_that_is_down_is_waited_for(void **state)
     assert_int_equal(atomic_load(&nodes_aside), 0);
 }
 
-/* A put that has other nodes to turn to finds none of them better. */
+/* A put that could use other nodes finds none of them better. */
 static void it_is_waited_for_with_several_nodes_too(void **state)
 {
     (void)state;
@@ -297,9 +298,9 @@ static void a_rail_that_was_set_aside_is_waited_for(void **state)
     assert_true(harness_now_ms() - begun < 2000 + 250 + SLACK_MS);
 }
 
-/* --- a transport that is cut, of a node that is well ------------------------------------------- */
+/* --- a healthy node whose transport is cut ----------------------------------------------------- */
 
-/* Reads another key all the while. */
+/* Reads another key throughout the test. */
 struct reader {
     pthread_t thread;
     atomic_bool stop;
@@ -318,7 +319,7 @@ static void *read_on(void *arg)
     return NULL;
 }
 
-/* Until links that were made meanwhile have failed, for gets and for puts. */
+/* Runs until the links made meanwhile have failed, too, for gets and for puts. */
 static void a_cut_transport_is_set_aside_not_the_node(void **state)
 {
     (void)state;
@@ -346,8 +347,8 @@ static void a_cut_transport_is_set_aside_not_the_node(void **state)
     HARNESS_UNTIL((get("k", 'z'), moved() >= before + BYTES), 5000);
 }
 
-/* Nothing comes of what is posted. The get has too little time to be patient with one link, but is so with
- * one after another; then it goes by tcp, if there is time left. */
+/* Posted work never completes. The get's time is too short to wait out one link, but not several in a row.
+ * The get then uses tcp, if time is left. */
 static void a_silent_one_is_set_aside_not_the_node(void **state)
 {
     (void)state;

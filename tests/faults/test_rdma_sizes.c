@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * rdma: objects across the regions that a pool is registered in, objects of more bytes than 32 bits count,
- * and of none. What goes in by rdma must come out by tcp as well, and the other way round: two halves of rdma
- * could be wrong alike.
+ * rdma: objects across the regions in which a pool is registered, objects of more bytes than 32 bits count,
+ * and empty objects. Objects put by rdma are also read by tcp, and the other way round, because both halves
+ * of rdma could be wrong in the same way.
  *
  *   RDMA_LARGE=1      objects over 2 and 4 GiB, too: memory for 11 GiB, two to five minutes
  */
@@ -14,10 +14,10 @@
 #include "tests/node_client.h"
 #include "tests/rdma.h"
 
-/* No power of two and no multiple of the sizes below; in whole pages 268. */
+/* Neither a power of two nor a multiple of the sizes below. 268 whole pages. */
 #define REGION "1100000"
 #define REGION_BYTES (268u * 4096)
-#define POOL_REGIONS 31 /* of 32 MiB */
+#define POOL_REGIONS 31 /* of a pool of 32 MiB */
 #define BIGGEST (7u * MIB)
 
 static const struct world_plan regions = {
@@ -62,7 +62,7 @@ static void objects_lie_across_regions(void **state)
                                    BIGGEST, 16384,   4 * REGION_BYTES};
     char *data = malloc(BIGGEST);
     assert_non_null(data);
-    assert_true(rdma_objects().mr >= 2 * POOL_REGIONS); /* for readers, for writers */
+    assert_true(rdma_objects().mr >= 2 * POOL_REGIONS); /* each region for readers and for writers */
     for (uint32_t round = 0; round < 3; round++) {
         for (uint32_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
             uint32_t key = round * 100 + i;
@@ -76,7 +76,7 @@ static void objects_lie_across_regions(void **state)
     harness_passed(w->h);
 }
 
-/* Memory in runs that are longer, shorter and other than what is left of a region. */
+/* Memory in runs that are longer or shorter than the rest of a region. */
 static void pieces_meet_borders_anywhere(void **state)
 {
     struct world *w = *state;
@@ -134,7 +134,8 @@ static void ranges_begin_and_end_anywhere(void **state)
     harness_passed(w->h);
 }
 
-/* Beside others in a batch, in the place of others, as a range, and of a node that has several regions. */
+/* Empty objects in a batch with others, in place of others, read as ranges, and at a node with several
+ * regions. */
 static void no_bytes_among_others(void **state)
 {
     struct world *w = *state;
@@ -165,7 +166,7 @@ static void no_bytes_among_others(void **state)
     harness_passed(w->h);
 }
 
-/* --- more than 32 bits count -------------------------------------------------------------------- */
+/* --- more bytes than 32 bits count -------------------------------------------------------------- */
 
 #define LARGEST ((4ull << 30) + 12345)
 #define TIMEOUT_MS 600000
@@ -175,7 +176,8 @@ static const struct world_plan large = {
     .args = {"--pool", "cpu0:bytes=4600M,huge=1,slots=64", "--heartbeat-ms", "1000"},
     .client = {.transports = "rdma", .timeout_ms = TIMEOUT_MS}};
 
-/* In pages of 4096 bytes the emulator takes longer to bring the pool in than the harness waits for a node. */
+/* Uses huge pages: with pages of 4096 bytes, the emulator needs more time to load the pool than the
+ * harness waits for a node. */
 static int start_large(void **state)
 {
     rdma_need(false);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * rdma over a wire, where transfers are under way for a while: rails that are pulled, cut, lossy;
- * nodes that end in the middle; more work than queues take; memory that is in use. One machine, two rails:
- * the client has the near ends, the node the far ones. Control connections and Redis are not on the rails.
+ * rdma over a wire, where transfers take time: rails that are pulled, cut or lossy; nodes that end in the
+ * middle; more work than queues hold; memory in use. One machine with two rails: the client has the near
+ * ends, the node the far ends. Control connections and Redis do not use the rails.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,9 +12,10 @@
 #include "tests/rdma.h"
 
 #define TIMEOUT_MS 3000
-/* Of what only has to succeed: an emulated machine beside others may be slow. */
+/* For operations that only have to succeed: an emulated machine beside others may be slow. */
 #define PATIENT_MS 20000
-/* Mbit/s: 24 MiB take half a second. On much slower rails an emulated device sends again what only waits. */
+/* Mbit/s: 24 MiB take half a second. On much slower rails, an emulated device retransmits packets that are
+ * only queued. */
 #define SLOW "400"
 #define BIG (24u * MIB)
 #define MIDDLING (4u * MIB)
@@ -61,7 +62,7 @@ static void slow(struct world *w, int rails)
 
 static struct traffic getting, putting;
 
-/* Big objects under prefix "g" are read, those under "p" replaced. */
+/* Gets big objects with prefix "g"; start_putting() replaces those with prefix "p". */
 static void start_getting(struct world *w, uint32_t objects, size_t bytes, bool clean)
 {
     getting = (struct traffic){.client = w->client,
@@ -89,14 +90,14 @@ static void start_putting(struct world *w, uint32_t objects, size_t bytes, bool 
     traffic_more(&putting, 2, true, 10000);
 }
 
-/* Waits until a transfer is under way on that rail. */
+/* Waits until a transfer is in progress on that rail. */
 static void under_way(int number)
 {
     unsigned long long from = rail_bytes(number);
     HARNESS_UNTIL(rail_bytes(number) > from + 200000, 10000);
 }
 
-/* Both rails move bytes of it. */
+/* True if the rail moves bytes within this time. */
 static bool used(int number, unsigned ms)
 {
     unsigned long long from = rail_bytes(number);
@@ -115,7 +116,7 @@ static void both_rails_are_used(void **state)
     harness_passed(w->h);
 }
 
-/* How a rail goes: its interface down, or every packet lost without a word. */
+/* `how` says what happens to the rail: its interface goes down, or it silently loses every packet. */
 static void one_rail_goes_during_gets(struct world *w, const char *how, const char *value, const char *mend)
 {
     slow(w, 2);
@@ -124,7 +125,7 @@ static void one_rail_goes_during_gets(struct world *w, const char *how, const ch
     rail(w->h, how, 1, value);
     traffic_more(&getting, 6, true, 20000);
     rail(w->h, mend, 1, NULL);
-    assert_true(used(1, 15000)); /* it comes back into use */
+    assert_true(used(1, 15000)); /* the rail is used again */
     traffic_more(&getting, 3, true, 10000);
     traffic_stop(&getting);
     print_message("           the longest get took %d ms\n", (int)getting.longest_ms);
@@ -141,7 +142,7 @@ static void rail_cut_silently_during_gets(void **state)
     one_rail_goes_during_gets(*state, "lose", "100", "free");
 }
 
-/* Puts may fail for a moment, with a class that says that they can be repeated; then they go on. */
+/* Puts may fail for a moment, but only with a class that allows a retry. Then they continue. */
 static void one_rail_goes_during_puts(struct world *w, const char *how, const char *value, const char *mend)
 {
     int64_t version;
@@ -171,7 +172,7 @@ static void rail_cut_silently_during_puts(void **state)
     one_rail_goes_during_puts(*state, "lose", "100", "free");
 }
 
-/* The only way to the node is gone, and comes back. */
+/* The only rail to the node goes down, and comes back. */
 static void only_rail_goes(struct world *w, const char *how, const char *value, const char *mend)
 {
     start_getting(w, 3, MIDDLING, false);
@@ -201,8 +202,8 @@ static void only_rail_cut_silently(void **state)
     only_rail_goes(*state, "lose", "100", "free");
 }
 
-/* Control connections and tcp are not on the rails: without them all goes on, and with them over them again.
- */
+/* Control connections and tcp do not use the rails. Without rails everything continues on tcp, and then
+ * returns to the rails. */
 static void all_rails_go(struct world *w, const char *how, const char *value, const char *mend)
 {
     start_getting(w, 3, MIDDLING, true);
@@ -236,7 +237,7 @@ static void all_rails_cut_silently_tcp_goes_on(void **state)
     all_rails_go(*state, "lose", "100", "free");
 }
 
-/* Lost packets are the queue pair's to send again: few operations hear of them. */
+/* The queue pair retransmits lost packets, so few operations fail. */
 static void packets_are_lost(void **state)
 {
     struct world *w = *state;
@@ -304,7 +305,7 @@ static void prepare_flood(struct world *w, char *data, size_t bytes)
         fail_msg("put: %s", tarn_last_error());
 }
 
-/* UCCL: 65536 slots are overwritten without back-pressure. Here a full queue is waited for. */
+/* UCCL: 65536 slots are overwritten without back-pressure. Here the client waits for a full queue. */
 static void more_works_than_any_queue_takes(void **state)
 {
     struct world *w = *state;
@@ -339,7 +340,7 @@ static void more_works_than_any_queue_takes(void **state)
     harness_passed(w->h);
 }
 
-/* One work of more work requests than a send queue holds, with the next behind it. */
+/* A work with more work requests than a send queue holds, and another work after it. */
 static void more_requests_than_the_send_queue_takes(void **state)
 {
     struct world *w = *state;
@@ -401,7 +402,7 @@ static void memory_in_use_is_not_deregistered(void **state)
     harness_passed(w->h);
 }
 
-/* Nobody writes to this memory any more. */
+/* Checks that nothing writes to this memory any more. */
 static void expect_untouched(const char *data, size_t bytes)
 {
     for (int i = 0; i < 50; i++) {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * rdma over a wire: clients that end, or of which the node hears no more, in the middle of a put. Their
- * extents are given to others at once, while what they have queued may still be on its way; the next owners'
- * bytes, put past the wire by tcp, must stay what they are.
+ * rdma over a wire: a client ends, or falls silent, in the middle of a put. The node gives its extents to
+ * others at once, while writes that the client has queued may still arrive. The next owners' bytes, put by
+ * tcp and not over the wire, must stay intact.
  */
 #include <pthread.h>
 #include <signal.h>
@@ -15,11 +15,11 @@
 #include "tests/node_client.h"
 #include "tests/rdma.h"
 
-#define SLOW "300" /* Mbit/s: what is queued takes more than a second */
+#define SLOW "300" /* Mbit/s: the queued writes take more than a second */
 #define BIG (14u * MIB)
 #define NEXT (4u * MIB)
 
-enum { WRITERS = 4, OWNERS = 15 }; /* each the whole pool */
+enum { WRITERS = 4, OWNERS = 15 }; /* each group fills the whole pool */
 
 static const char *self;
 
@@ -35,7 +35,7 @@ static int start(void **state)
     return world_start(state, &plan);
 }
 
-/* Without its path the node is reached by TCP, as from another host; who has connections keeps them. */
+/* Hides the node's Unix path: new connections use TCP, as from another host. Existing ones are kept. */
 static void hide_path(struct world *w, bool hide)
 {
     const char *path = w->nodes[0]->unix_path;
@@ -53,7 +53,7 @@ static bool moved(unsigned long long bytes, unsigned ms)
     return false;
 }
 
-/* With packets under way. */
+/* Starts a writer and returns when its packets are moving. */
 static struct harness_process *writer(struct world *w)
 {
     const char *argv[] = {self, "--peer", w->redis->url, NULL};
@@ -63,7 +63,8 @@ static struct harness_process *writer(struct world *w)
     return p;
 }
 
-/* Its device goes on alone. Where its queue pair had failed at that moment there is nothing to be seen. */
+/* A stopped writer whose device continues alone. If its queue pair has failed by then, tries another
+ * writer. */
 static struct harness_process *stopped_writer(struct world *w)
 {
     for (int i = 0; i < 10; i++) {
@@ -80,7 +81,7 @@ static struct harness_process *stopped_writer(struct world *w)
 static struct tarn_client *tcp_client(struct world *w)
 {
     struct tarn_client *c = world_client(w, "tcp");
-    assert_int_equal(marked_put(c, "first", 0, 1, 8), 0); /* has its connections */
+    assert_int_equal(marked_put(c, "first", 0, 1, 8), 0); /* opens the client's connections */
     return c;
 }
 
@@ -137,8 +138,8 @@ static void killed_writer_never_hits_the_next_owner(void **state)
 }
 
 /*
- * The client's host is cut off but for the rail: its process does nothing, its device goes on through two
- * seconds of queued writes. Only the end of the node's queue pair stops them.
+ * The client's host is cut off except for the rail. Its process does nothing, but its device works on through
+ * two seconds of queued writes. Only the end of the node's queue pair stops them.
  */
 static void unheard_writer_never_hits_the_next_owner(void **state)
 {
@@ -171,7 +172,7 @@ static void unheard_writer_never_hits_the_next_owner(void **state)
 static struct tarn_client *client;
 static atomic_int ready;
 
-/* Writes a reservation over and over, and another one when that fails. */
+/* Writes a reservation repeatedly. When that fails, continues with another reservation. */
 static void *write_reservations(void *arg)
 {
     char *data = arg, key[16];

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Readers and nodes that stop: a client reads from a node only while the node's record lives, also when it
- * has everything cached and mapped. docs/consistency.md, "Who can read an old copy".
+ * Readers and nodes that stop. A client reads from a node only while the node's record lives, even if it has
+ * everything cached and mapped (docs/consistency.md, "Who can read an old copy").
  */
 #include <signal.h>
 #include <string.h>
@@ -20,7 +20,7 @@ static const struct world_plan plan = {.nodes = 2,
                                        .args = {"--pool", "cpu0:bytes=32M", "--heartbeat-ms", "300"},
                                        .client = {.timeout_ms = 5000}};
 
-/* Records that live for long enough not to matter. */
+/* Records live so long that their end does not matter here. */
 static const struct world_plan calm = {.nodes = 2,
                                        .args = {"--pool", "cpu0:bytes=32M", "--heartbeat-ms", "2000"},
                                        .client = {.timeout_ms = 5000}};
@@ -47,7 +47,7 @@ static uint64_t round_trips(struct tarn_client *c)
     return s.directory_round_trips;
 }
 
-/* A view of "k", given back at once: the status. */
+/* Takes a view of "k", releases it at once, and returns the status. */
 static int look(struct tarn_client *c)
 {
     struct tarn_view v;
@@ -58,7 +58,7 @@ static int look(struct tarn_client *c)
     return status;
 }
 
-/* Every get is a hit in memory that is mapped: nothing but the lease can tell. */
+/* Every get is a hit in mapped memory. Only the lease can show that the node is gone. */
 static void paused_node_is_not_read_past_its_record(void **state)
 {
     struct world *w = *state;
@@ -84,8 +84,8 @@ static void paused_node_is_not_read_past_its_record(void **state)
         }
         assert_true(harness_now_ms() - stopped < TTL_MS + 2000 * harness_slower());
     } while (listed);
-    assert_true(read_on);                          /* it did not stop before it had to */
-    harness_signal(w->nodes[1]->process, SIGCONT); /* the others may have given its copies up by now */
+    assert_true(read_on);                          /* the reader did not stop too early */
+    harness_signal(w->nodes[1]->process, SIGCONT); /* other nodes may have given up its copies by now */
     HARNESS_UNTIL(client_put(w->client, "new", 'n', BYTES, &on_node1) == 0, BACK_MS);
     HARNESS_UNTIL(client_read(reader, "new", BYTES, 0, &byte) == 0, BACK_MS);
     tarn_close(viewer);
@@ -93,7 +93,7 @@ static void paused_node_is_not_read_past_its_record(void **state)
     harness_passed(w->h);
 }
 
-/* The same while the key is replaced elsewhere: from the record's end on only the new version is read. */
+/* The same while the key is replaced elsewhere. After the record's end only the new version is read. */
 static void replaced_while_its_node_is_paused(void **state)
 {
     struct world *w = *state;
@@ -114,8 +114,8 @@ static void replaced_while_its_node_is_paused(void **state)
     harness_passed(w->h);
 }
 
-/* A cached descriptor names a node that does not answer; what the directory has now lies elsewhere. The put
- * goes on meanwhile: it has its own reasons to wait for that node. */
+/* A cached descriptor names a node that does not answer; the directory now names another location. The put
+ * is still running meanwhile, because it must wait for that node. */
 static void silent_copy_makes_the_client_ask_again(void **state)
 {
     struct world *w = *state;
@@ -165,19 +165,19 @@ static void wait_for_pause(struct world *w, bool without_redis)
     harness_passed(w->h);
 }
 
-/* When the directory has no other copy the pause is waited for, as ever. */
+/* If the directory has no other copy, the get waits for the pause to end. */
 static void a_short_pause_is_waited_for(void **state)
 {
     wait_for_pause(*state, false);
 }
 
-/* When the directory does not answer, the node may. */
+/* If the directory does not answer, the node may. */
 static void a_pause_is_waited_for_without_redis(void **state)
 {
     wait_for_pause(*state, true);
 }
 
-/* Until the record is gone the copy may come back: NODE_DOWN. From then on it is none. */
+/* While the record lives the copy may come back: NODE_DOWN. After that it counts as gone. */
 static void killed_nodes_copies_are_misses(void **state)
 {
     struct world *w = *state;
@@ -195,7 +195,7 @@ static void killed_nodes_copies_are_misses(void **state)
     harness_kill(w->nodes[1]->process);
     uint64_t killed = harness_now_ms();
     int status;
-    /* By shared memory a dead node's pool can still be read until its end is seen. */
+    /* By shared memory, a dead node's pool can be read until the client notices that the node has ended. */
     HARNESS_UNTIL(client_get(w->client, "lost", 'v', BYTES) != 0, 1000);
     while ((status = client_get(w->client, "lost", 'v', BYTES)) != TARN_E_NOT_FOUND) {
         assert_int_equal(status, TARN_E_NODE_DOWN);
@@ -220,10 +220,10 @@ static void gets_go_on(struct tarn_client *c, uint64_t ms)
         assert_int_equal(client_get(c, "k", 'v', BYTES), 0);
         slow += harness_now_ms() - begun > 100;
     }
-    assert_true(slow <= 2); /* they do not each wait for Redis */
+    assert_true(slow <= 2); /* not every get waits for Redis */
 }
 
-/* Nobody can replace anything: cached gets go on, past every lease, and when it is back, too. */
+/* Nobody can replace anything, so cached gets continue past every lease, and also after Redis is back. */
 static void redis_away_for_all(void **state)
 {
     struct world *w = *state;
@@ -247,7 +247,7 @@ static void redis_away_for_all(void **state)
     harness_passed(w->h);
 }
 
-/* Who has not read for long has no lease: it is asked for, once. */
+/* A client that has not read for long has no lease. It asks once. */
 static void an_idle_client_asks_once(void **state)
 {
     struct world *w = *state;
@@ -259,13 +259,13 @@ static void an_idle_client_asks_once(void **state)
         ;
     for (int i = 0; i < 1000; i++)
         assert_int_equal(client_get(c, "k", 'v', BYTES), 0);
-    assert_int_equal(round_trips(c), before); /* nothing was looked up anew */
+    assert_int_equal(round_trips(c), before); /* no new look-up */
     tarn_close(c);
     harness_passed(w->h);
 }
 
-/* It reads elsewhere while the node is given up, and would find out only when it reads there again: Redis is
- * away then. */
+/* The reader uses another node while this one is given up. It would notice only at its next read there,
+ * when Redis is unreachable. */
 static void given_up_before_redis_went_away(void **state)
 {
     struct world *w = *state;
@@ -298,7 +298,8 @@ static void reads_for(struct tarn_client *c, const char *key, char byte, uint64_
         assert_int_equal(client_get(c, key, byte, BYTES), 0);
 }
 
-/* Nothing was read there for long, but it was asked about with the node that was read from: it is read on. */
+/* The client has not read from node1 for long, but has renewed its lease together with the other node's.
+ * Reads continue. */
 static void what_was_not_read_for_long_goes_on_too(void **state)
 {
     struct world *w = *state;
@@ -315,7 +316,7 @@ static void what_was_not_read_for_long_goes_on_too(void **state)
     harness_passed(w->h);
 }
 
-/* Earlier questions were not about its node. */
+/* The client's earlier questions were not about this object's node. */
 static void what_was_just_looked_up_goes_on(void **state)
 {
     struct world *w = *state;
@@ -338,7 +339,8 @@ static void what_was_just_looked_up_goes_on(void **state)
     harness_passed(w->h);
 }
 
-/* Its leases ended long ago, while Redis answered, but nobody asked: it reads on, after it has asked once. */
+/* The client's leases ended long ago, while Redis answered and the client was idle. It asks once, then
+ * reads on. */
 static void an_idle_client_reads_on(void **state)
 {
     struct world *w = *state;
@@ -354,7 +356,7 @@ static void an_idle_client_reads_on(void **state)
     harness_passed(w->h);
 }
 
-/* --- leases are renewed while somebody reads, and gets do not say so -------------------------------- */
+/* --- renewing leases while a client reads ----------------------------------------------------------- */
 
 static uint64_t questions(struct tarn_client *c)
 {
@@ -364,7 +366,7 @@ static uint64_t questions(struct tarn_client *c)
     return n;
 }
 
-/* Not in use since it was asked about last, and its renewal was due so long ago. */
+/* True if the lease has not been used since the last question, and its renewal has been due for this long. */
 static bool is_passed_over(struct tarn_client *c, const struct tarn_lease *l, uint64_t ns)
 {
     uint64_t now = tarn_now_ns();
@@ -374,8 +376,8 @@ static bool is_passed_over(struct tarn_client *c, const struct tarn_lease *l, ui
     return passed;
 }
 
-/* Nobody has to wait for that lease: it is renewed before it ends, though a get used it when its time was
- * almost over. */
+/* The lease is renewed before it ends, although a get used it only shortly before. No get has to wait for
+ * it. */
 static void a_lease_used_late_is_renewed(void **state)
 {
     struct world *w = *state;
@@ -386,7 +388,7 @@ static void a_lease_used_late_is_renewed(void **state)
     for (uint64_t until = harness_now_ms() + 3 * BACK_MS; !is_passed_over(c, l, 100 * TARN_NS_PER_MS);
          harness_pause()) {
         assert_true(harness_now_ms() < until);
-        if (!tarn_lease_runs(l, tarn_now_ns())) /* this process stood still: once more */
+        if (!tarn_lease_runs(l, tarn_now_ns())) /* this process was stalled: use the lease again */
             assert_int_equal(client_get(c, "k", 'v', BYTES), 0);
     }
     uint64_t before = questions(c);
@@ -396,7 +398,7 @@ static void a_lease_used_late_is_renewed(void **state)
     harness_passed(w->h);
 }
 
-/* The lease came with the list of nodes, and nothing was asked yet. */
+/* The client got the lease with the list of nodes, and has asked no question yet. */
 static void the_lease_of_what_was_just_looked_up_is_renewed(void **state)
 {
     struct world *w = *state;

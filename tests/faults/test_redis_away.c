@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The directory is away, refuses, or has forgotten everything. Gets with a cached descriptor go on;
- * everything else ends with DIRECTORY (or TIMEOUT) inside its deadline; nothing is half visible; what
- * the nodes hold is in the directory again within seconds of its return.
+ * The directory is unreachable, refuses requests, or has lost its data. Gets with a cached descriptor
+ * continue. Everything else ends with DIRECTORY (or TIMEOUT) within its deadline. No object becomes half
+ * visible. Within seconds of the directory's return it has the nodes' objects again.
  */
 #include <signal.h>
 #include <stdlib.h>
@@ -26,7 +26,7 @@ static int start(void **state)
     return world_start_client(state, &plan);
 }
 
-/* The status, inside the deadline. */
+/* Returns the status. The call must end within the deadline. */
 static int put(struct tarn_client *c, const char *key)
 {
     uint64_t begun = harness_now_ms();
@@ -96,12 +96,12 @@ static void paused(void **state)
     assert_int_equal(get(w->client, "cached"), 0);
     assert_true(is_away(put(w->client, "while-paused")));
     assert_true(is_away(get(w->client, "uncached")));
-    /* The node itself answers as ever. */
+    /* The node itself still answers. */
     redisReply *r = harness_call(w->nodes[0]->control, "PING", NULL);
     assert_int_equal(r->type, REDIS_REPLY_STATUS);
     freeReplyObject(r);
     harness_signal(w->redis->process, SIGCONT);
-    /* What the paused server had buffered may be executed now: it must not stay visible. */
+    /* The paused server may now execute buffered requests. Their effects must not stay visible. */
     HARNESS_UNTIL(put(w->client, "after-pause") == 0, BACK_MS);
     struct tarn_client *fresh = world_client(w, NULL);
     HARNESS_UNTIL(get(fresh, "while-paused") == TARN_E_NOT_FOUND, BACK_MS);
@@ -166,7 +166,7 @@ static void wrong_password(void **state)
     harness_passed(w->h);
 }
 
-/* How often scripts were called. */
+/* How many script calls Redis has executed. */
 static long long script_calls(const struct world *w)
 {
     redisReply *r = harness_redis_call(w->redis, "INFO", "commandstats", NULL);
@@ -176,7 +176,8 @@ static long long script_calls(const struct world *w)
     return calls;
 }
 
-/* Redis lets the node do all but take records out: it is asked again now and then, and the node can end. */
+/* Redis allows the node everything except removing records. The node retries now and then, and can still
+ * end. */
 static void withdrawals_refused_for_good(void **state)
 {
     struct world *w = *state;
@@ -191,7 +192,7 @@ static void withdrawals_refused_for_good(void **state)
     redisReply *r = harness_call(w->nodes[0]->local, "EVICT", "cpu0", "100", NULL);
     assert_true(r->integer > 0);
     freeReplyObject(r);
-    /* A heartbeat of 200 ms takes two calls; without a rest there would be thousands. */
+    /* A heartbeat of 200 ms takes two calls. Without pauses between retries there would be thousands. */
     long long before = script_calls(w);
     uint64_t begun = harness_now_ms();
     HARNESS_UNTIL(harness_now_ms() - begun >= 1000, BACK_MS);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Nodes that publish their objects again after Redis has lost its data: what is not answered is done again,
- * what lost is freed, and who was given up meanwhile brings nothing back (docs/consistency.md, "Losing the
- * directory").
+ * Nodes publish their objects again after Redis has lost its data. What was not answered is repeated; what
+ * lost against a newer version is freed; a node that was given up meanwhile brings nothing back
+ * (docs/consistency.md, "Losing the directory").
  */
 #include <signal.h>
 #include <stdio.h>
@@ -14,7 +14,7 @@
 
 #define PATIENCE_MS 15000
 
-/* No scrub comes to help. */
+/* Starts a node whose scrub is too rare to repair anything in a test. */
 static struct harness_node *start_node(struct node_world *w, const char *id, const struct redis_relay *relay,
                                        const char *timeout_ms)
 {
@@ -25,7 +25,7 @@ static struct harness_node *start_node(struct node_world *w, const char *id, con
                               "--redis-timeout-ms", timeout_ms, "--scrub-s", "600", NULL);
 }
 
-/* node0 behind a relay that can hold what is about key "k", node1 beside it. */
+/* Starts node0 behind a relay that can hold requests about key "k", and node1 without one. */
 static struct redis_relay *start_nodes(struct node_world *w, const char *timeout_ms)
 {
     struct redis_relay *relay = redis_relay_start(w->h, w->redis->unix_path, "tarn:default:o:k\r\n");
@@ -53,7 +53,7 @@ static bool is_here(const struct harness_node *n)
     return !strcmp(node_info(n->control, "presence"), "here");
 }
 
-/* Redis loses its data; the node's question whether it still has "k" is held. */
+/* Redis loses its data. The relay holds the node's question whether the directory still has "k". */
 static void flush_held(struct node_world *w, struct redis_relay *relay)
 {
     relay->armed = true;
@@ -68,15 +68,15 @@ static void what_was_not_answered_is_published_again(void **state)
     struct redis_relay *relay = start_nodes(w, "300");
     assert_string_equal(node_put(&w->c, "absent", "k", 1000), "");
     flush_held(w, relay);
-    HARNESS_UNTIL(directory_has(w->redis, "k"), PATIENCE_MS); /* though that question never arrives */
+    HARNESS_UNTIL(directory_has(w->redis, "k"), PATIENCE_MS); /* though the held question never arrives */
     HARNESS_UNTIL(is_here(w->node), PATIENCE_MS);
     assert_int_equal(objects(w->node), 1);
     redis_relay_end(relay);
     harness_passed(w->h);
 }
 
-/* Of two versions the newer is in the directory first: the older is freed, for clients have its location
- * cached. */
+/* The newer version is in the directory first. The older one is freed, because clients may have its
+ * location cached. */
 static void what_lost_to_a_newer_version_is_freed(void **state)
 {
     struct node_world *w = *state;
@@ -104,14 +104,14 @@ static bool is_removed(struct node_client *c, const char *key)
     return removed;
 }
 
-/* It has published a key that was removed when it was taken for gone. It frees all, and does not believe
- * that. */
+/* The node publishes a key that was removed when the node counted as gone. It must free all its objects,
+ * and not trust that publish. */
 static void who_was_given_up_meanwhile_brings_nothing_back(void **state)
 {
     struct node_world *w = *state;
     struct redis_relay *relay = start_nodes(w, "20000");
     assert_string_equal(node_put(&w->c, "absent", "k", 1000), "");
-    flush_held(w, relay); /* and all that node0 would say after it */
+    flush_held(w, relay); /* also holds everything that node0 sends after it */
     HARNESS_UNTIL(!listed(w, "node0"), PATIENCE_MS);
     HARNESS_UNTIL(is_removed(&w->other_c, "k"), PATIENCE_MS);
     relay->deliver = true;

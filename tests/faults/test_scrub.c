@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a node frees because the directory does not name it, and what it must not free. */
+/* Which objects a node frees because the directory does not name them, and which it must keep. */
 #include <stdio.h>
 #include <string.h>
 
@@ -17,8 +17,8 @@ static struct harness_node *start_behind(struct node_world *w, const struct redi
 }
 
 /*
- * Redis loses its data between a look-up's sending and its answer: nothing is found, and nothing is freed.
- * It may be the look-up of the sweep that is held, so it is done twice.
+ * Redis loses its data between a look-up's request and its answer. The look-up finds nothing, and the node
+ * must free nothing. The relay may hold the sweep's look-up instead, so the test runs twice.
  */
 static void what_redis_has_lost_is_not_freed(void **state)
 {
@@ -46,7 +46,8 @@ static void what_redis_has_lost_is_not_freed(void **state)
     harness_passed(w->h);
 }
 
-/* A record that is gone while Redis has lost nothing was replaced, or removed: the copy goes. */
+/* A record is missing although Redis has lost nothing: the object was replaced or removed, so the copy is
+ * freed. */
 static void what_the_directory_does_not_name_is_freed(void **state)
 {
     struct node_world *w = *state;
@@ -57,7 +58,7 @@ static void what_the_directory_does_not_name_is_freed(void **state)
     assert_string_equal(node_put(&c, "absent", "elsewhere", 100), "");
     assert_string_equal(node_put(&c, "absent", "kept", 100), "");
     assert_int_equal(harness_redis_integer(w->redis, "DEL", OBJECT "gone", NULL), 1);
-    /* The record of another slot is not this copy's. */
+    /* The record names another slot, not this copy's. */
     harness_redis_integer(w->redis, "HSET", OBJECT "elsewhere", "@node0/cpu0", "0:77:0000000100000002", NULL);
     HARNESS_UNTIL(node_pool_figure(w->node->control, "objects") == 1, PATIENCE_MS);
     assert_true(directory_has(w->redis, "kept"));

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A session that is over before the node has read the HELLO of its data connection: the node refuses that
- * with AUTH. For the put or get it is a connection that broke: it goes on by another one. The refusal is
- * played here.
+ * A session ends before the node reads the HELLO of its data connection, and the node refuses the HELLO with
+ * AUTH. The put or get treats that as a broken connection and continues on another. The test plays the
+ * refusal.
  */
 #include <poll.h>
 #include <pthread.h>
@@ -24,13 +24,13 @@ enum { BYTES = 1000, LONG_MS = 15000 };
 struct far {
     struct harness *h;
     struct harness_redis *redis;
-    char data[32], played[32]; /* the node's data port, and the one that refuses */
+    char data[32], played[32]; /* data: the node's data port; played: the port that refuses */
     int listener;
     bool refused;
     pthread_t thread;
 };
 
-/* Refuses one connection; the next goes to the node. */
+/* Refuses one connection. Routes the next one to the node. */
 static void *refuse_main(void *arg)
 {
     struct far *f = arg;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Sessions when clients do what they should not, or cannot be seen well: processes of other PID
- * namespaces, clients that come and go, children that inherit, strangers, and commits that meet the
- * node's end. The node stands, and keeps nothing longer than it must.
+ * Sessions whose clients misbehave or cannot be observed: processes of other PID namespaces, clients that
+ * come and go, children that inherit connections, strangers, and commits at the node's end. The node keeps
+ * running, and keeps nothing longer than necessary.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -23,9 +23,9 @@
 
 #define SESSIONS_MAX 256 /* of one process, as in docs/security.md */
 
-/* --- processes that cannot be seen -------------------------------------------------------------- */
+/* --- processes in other PID namespaces ---------------------------------------------------------- */
 
-/* A node in a PID namespace of its own, where this program and its children have no number. NULL: not
+/* Starts a node in a PID namespace of its own, where this program and its children have no PID. NULL: not
  * permitted. */
 static struct harness_process *hidden_node(struct node_world *w, char control[64], char local[160])
 {
@@ -64,7 +64,7 @@ static _Noreturn void hold_connections(const char *address, int ready_fd)
         pause();
 }
 
-/* Their number is 0, each time anew, and no two of them are the same process. */
+/* To the node the PID of each is 0, but they are different processes. */
 static void clients_of_another_pid_namespace_come_and_go(void **state)
 {
     struct node_world *w = *state;
@@ -90,7 +90,7 @@ static void clients_of_another_pid_namespace_come_and_go(void **state)
         HARNESS_UNTIL(node_figure(control, "sessions") + node_figure(control, "sessions_lingering") == 0,
                       5000);
     }
-    harness_kill(node); /* unshare heeds nothing else */
+    harness_kill(node); /* unshare ignores other signals */
     harness_passed(w->h);
 }
 
@@ -130,7 +130,7 @@ static void a_process_has_so_many_sessions_and_no_more(void **state)
     HARNESS_UNTIL(node_figure(w->node->control, "sessions_lingering") == SESSIONS_MAX, 5000);
     assert_error(harness_call(address, "HELLO", "1", "ffff", NULL), "BUSY");
     assert_int_equal(node_figure(w->node->control, "sessions_lingering"), SESSIONS_MAX);
-    /* Coming back under a number one has is no new session; going in order ends it. */
+    /* Returning with a session number already in use does not make a new session. QUIT ends it. */
     struct tarn_resp *r = node_join(address, "7");
     freeReplyObject(harness_command(r, "QUIT", NULL));
     tarn_resp_free(r);
@@ -152,7 +152,7 @@ static void attach_after_quit_takes_the_promise_back(void **state)
     harness_passed(w->h);
 }
 
-/* The same for a connection that comes later: its process lives, and may still read what it has mapped. */
+/* The same for a later connection: the process lives, and may still read what it has mapped. */
 static void hello_after_quit_takes_the_promise_back(void **state)
 {
     struct node_world *w = *state;
@@ -169,7 +169,7 @@ static void hello_after_quit_takes_the_promise_back(void **state)
 
 /* --- children ----------------------------------------------------------------------------------- */
 
-/* In a child: attaches to write, leaves the connection to its own child, and ends. */
+/* Runs in a child: attaches for writing, leaves the connection to its own child, and ends. */
 static _Noreturn void leave_to_a_child(const char *address, int said_fd)
 {
     char byte;
@@ -242,7 +242,8 @@ static void strangers_get_little_room_and_no_time(void **state)
                                                 "--heartbeat-ms", "100", "--secret", "s3cret", NULL);
     expect_refused(n->control, "*2\r\n$4\r\nPING\r\n$16000000\r\n");
     expect_refused(n->control, "*17\r\n");
-    /* Who has only said something counts as silent: it is not among the connections that may stay. */
+    /* A connection that has sent only PING counts as silent. It is not among the connections that may
+     * stay. */
     struct tarn_resp *stranger = harness_connect(n->control), *c = harness_connect(n->local);
     freeReplyObject(harness_command(stranger, "PING", NULL));
     freeReplyObject(harness_command(c, "AUTH", "s3cret", NULL));
@@ -251,7 +252,7 @@ static void strangers_get_little_room_and_no_time(void **state)
     assert_non_null(strstr(list->str, "cmd=CLIENT"));
     assert_null(strstr(list->str, "cmd=PING"));
     freeReplyObject(list);
-    /* A session may send large requests, also right behind its HELLO. */
+    /* A session may send large requests, even directly after HELLO. */
     static char large[1 << 20];
     memset(large, 'x', sizeof(large) - 1);
     const char *hello[] = {"HELLO", "1", "5", "s3cret"}, *ping[] = {"PING", large};
@@ -268,7 +269,7 @@ static void strangers_get_little_room_and_no_time(void **state)
     harness_passed(w->h);
 }
 
-/* Reads away what the node has said; true when it closed one of the connections. */
+/* Reads and discards the node's output. True: the node closed one of the connections. */
 static bool one_ended(const int *fds, int n)
 {
     char out[512];
@@ -282,7 +283,7 @@ static bool one_ended(const int *fds, int n)
     return false;
 }
 
-/* 20 x 15 MiB that never become requests: more than the node keeps of them. */
+/* 20 requests of 15 MiB that are never completed: more than the node buffers. */
 static void unfinished_requests_take_bounded_memory(void **state)
 {
     enum { N = 20, BYTES = 15 << 20 };
@@ -298,13 +299,13 @@ static void unfinished_requests_take_bounded_memory(void **state)
             refused++;
     }
     free(data);
-    /* All may have been taken by the kernel; then whichever the node read last is ended. */
+    /* The kernel may have buffered everything. Then the node ends the connection that it read last. */
     if (!refused)
         HARNESS_UNTIL(one_ended(fds, N), 10000);
     freeReplyObject(harness_call(w->node->control, "PING", NULL));
     for (int i = 0; i < N; i++)
         close(fds[i]);
-    /* What they held is free again. */
+    /* The memory of the requests is free again. */
     HARNESS_UNTIL(node_figure(w->node->control, "sessions") == 0, 5000);
     struct node_client c = node_connect(w->node->control);
     assert_string_equal(node_put(&c, "absent", "after", 100), "");

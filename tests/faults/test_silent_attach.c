@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A node that answers HELLO but not ATTACH: of its transports that one is set aside, not the node. The node
- * is a thread here, and links are taken as gets and puts take them.
+ * A node answers HELLO but not ATTACH. The client sets that transport aside, not the node. The node is a
+ * thread of this program, and the test takes links as gets and puts do.
  */
 #include <inttypes.h>
 #include <poll.h>
@@ -37,8 +37,8 @@ struct world {
     struct tarn_peer_node *remote;
     struct sockaddr_un address;
     int listener, stop[2];
-    atomic_int hellos;   /* how many more are answered */
-    atomic_int attaches; /* that came */
+    atomic_int hellos;   /* number of HELLOs still to be answered */
+    atomic_int attaches; /* number of ATTACHs received */
     pthread_t thread;
 };
 
@@ -53,8 +53,8 @@ static void answer_hello(struct world *w, int fd)
         assert_int_equal(send(fd, text, (size_t)n, MSG_NOSIGNAL), n);
 }
 
-/* Each command comes whole, since the client sends the next one when this one is answered. False: it hung up.
- */
+/* Handles one command. Each arrives whole, because the client waits for the answer before it sends the
+ * next one. False: the client hung up. */
 static bool serve(struct world *w, int fd)
 {
     char text[4096] = "";
@@ -143,7 +143,7 @@ static int stop(void **state)
 
 /* --- the client --------------------------------------------------------------------------------- */
 
-/* The status, and how long it took. */
+/* Takes a link. Returns the status, and the time that it took. */
 static int take(struct world *w, unsigned timeout_ms, int *ms_p)
 {
     struct tarn_open_link *l;
@@ -203,13 +203,13 @@ static void nobody_waits_for_who_tries_again(void **state)
     HARNESS_UNTIL(atomic_load(&w->attaches) == 2, 2000);
     assert_false(tarn_side_usable(&w->remote->sides[SHM][0], tarn_now_ns()));
     assert_int_equal(take(w, 3000, &ms), TARN_E_NOT_REACHABLE);
-    assert_true(ms < 200); /* the other one takes 250 */
+    assert_true(ms < 200); /* the other thread's take needs 250 ms */
     pthread_join(other, NULL);
     assert_int_equal(atomic_load(&w->attaches), 2);
     harness_passed(w->h);
 }
 
-/* Each has time left for another transport; all together they wait no longer than the patient one. */
+/* Each short call leaves time for another transport. Together they wait no longer than a patient call. */
 static void short_calls_add_up(void **state)
 {
     struct world *w = *state;
@@ -226,7 +226,7 @@ static void short_calls_add_up(void **state)
     harness_passed(w->h);
 }
 
-/* A node that answers nothing at all: the node is set aside, and nothing is said of the transport. */
+/* A node that answers nothing is set aside itself. Nothing is recorded about the transport. */
 static void a_node_that_is_silent_altogether(void **state)
 {
     struct world *w = *state;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Fuzzes the .npy parser. What it accepts must lie inside the file and survive being written again. */
+/* Fuzzes the .npy parser. An accepted tensor must lie inside the file and be the same after a rewrite. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>

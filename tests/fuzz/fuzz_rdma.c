@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Fuzzes what a client reads of a node's answer to ATTACH rdma. An answer that it accepts must be one that
- * works can rely on: keys for every slice of every pool, on every rail that it names. The verbs are a
- * stand-in.
+ * Fuzzes how a client reads a node's answer to ATTACH rdma. Works must be able to rely on an accepted answer:
+ * it has keys for every slice of every pool, on every rail that it names. The verbs are a stand-in.
  */
 #include "tests/unit/fake_verbs.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Fuzzes the parser of object records with fields and values parted by newlines. A record that it
- * accepts must be one that a get can use without another check.
+ * Fuzzes the parser of object records. The input has fields and values separated by newlines. A get must be
+ * able to use an accepted record without further checks.
  */
 #include <stdint.h>
 #include <stdlib.h>
@@ -19,7 +19,7 @@ static void demand(bool holds)
         abort();
 }
 
-/* Each text in memory of its own, so that reading past its end is seen. */
+/* Each text has its own memory, so that the sanitizer detects reads past its end. */
 static size_t split(const uint8_t *data, size_t bytes, struct tarn_text *texts)
 {
     const char *at = (const char *)data, *end = at + bytes;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Fuzzes the node's RESP parser with bytes in pieces, as a socket delivers them: the first byte of the
- * input says how large the pieces are. What it lets through must be what command handlers rely on:
- * arrays of strings within the limits.
+ * Fuzzes the node's RESP parser with bytes in pieces, as a socket delivers them. The first byte of the input
+ * is the size of the pieces. Command handlers rely on the parser: it must accept only arrays of strings
+ * within the limits.
  */
 #include <stdint.h>
 #include <stdlib.h>

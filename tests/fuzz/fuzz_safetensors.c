@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Fuzzes the .safetensors parser. What it accepts must cover the file without gap or overlap and
- * survive being written again, with its metadata. The first bytes of the input are the header's length, as in
- * a file; a fuzzer rarely guesses one that fits, so the input is tried with the length that does, too.
+ * Fuzzes the .safetensors parser. Accepted tensors must cover the file without gap or overlap. They and the
+ * metadata must be the same after a rewrite. The first bytes of the input are the header's length, as in a
+ * file. A fuzzer rarely guesses the right length, so the input is also tried with the right length.
  */
 #include <stdint.h>
 #include <stdlib.h>

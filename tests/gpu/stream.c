@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tests/stream.h by the CUDA runtime. */
+/* tests/stream.h with the CUDA runtime. */
 #include "tests/stream.h"
 
 #include <dlfcn.h>

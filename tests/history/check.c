@@ -2,9 +2,9 @@
 /*
  * Does a history obey the rule? See check.h.
  *
- * Each key takes two passes. The first checks each get alone: was the put of its value over before a
- * displacing operation began that ended before the get began? The second looks for an order of all writes
- * that fits the remaining gets (order.c).
+ * Each key takes two passes. The first checks each get alone. It is wrong if the put of its value was over
+ * before a displacing operation began, and that operation ended before the get began. The second pass looks
+ * for an order of all writes that fits the remaining gets (order.c).
  */
 #include "tests/history/check.h"
 
@@ -56,7 +56,7 @@ static bool displaces(const struct history_op *op)
     return op->kind == HISTORY_REPLACE && succeeded(op);
 }
 
-/* Of this key: of many alike one is enough. */
+/* Is a finding of this kind shown for the key already? One is enough. */
 static bool is_shown(const struct history_report *r, enum history_finding what, const struct history_op *part)
 {
     for (size_t i = 0; i < r->nshown[what]; i++)
@@ -128,7 +128,7 @@ static void see_put(struct history_report *r, const struct history_op *get, stru
         put->seen = get;
 }
 
-/* Which puts were seen, and by which get first. */
+/* Finds the puts whose values were seen, and the first get of each. */
 static void see_puts(struct history_key *k, struct history_report *r)
 {
     for (size_t i = 0; i < k->nops; i++) {
@@ -146,7 +146,7 @@ static void see_puts(struct history_key *k, struct history_report *r)
     }
 }
 
-/* Those that displace, by their ends; latest_i: of the first i + 1 the one that began last. */
+/* Sorts the displacing writes by end. `latest` of write i: the one of the first i + 1 that began last. */
 static void sort_displacing(struct history_key *k)
 {
     for (size_t i = 0; i < k->nwrites; i++)
@@ -159,7 +159,7 @@ static void sort_displacing(struct history_key *k)
     }
 }
 
-/* Of those that were over before t the one that began last; NULL: none was. */
+/* Of the displacing writes that were over before t, the one that began last. NULL: none. */
 static const struct history_write *displaced_before(const struct history_key *k, uint64_t t)
 {
     size_t low = 0, high = k->ndisplacing;

@@ -7,20 +7,20 @@
  * - A replace that returned 0, and a remove that returned 0 or NOT_FOUND, *displace* all older values: a get
  *   that begins later returns no value whose put ended before the displacing operation began (STALE after a
  *   replace, RESURRECTED after a remove).
- * - Overlapping puts have one order. Gets that begin after them agree on the last one (else IN_TURN).
- * - A get that overlaps a put may return that put's value, and a later such get an older one.
+ * - Overlapping puts have one order. Gets that begin after them agree on the last one (otherwise IN_TURN).
+ * - A get that overlaps a put may return that put's value, and a later get that overlaps it an older value.
  *
- * A put only if absent (HISTORY_PUT) displaces nothing. The rule applies to its value, but not to earlier
- * ones because of it.
+ * A put only if absent (HISTORY_PUT) displaces no older values. Later operations can displace its value.
  *
  * An operation that did not return 0 (errors, IN_DOUBT, killed clients) may have taken effect or not, at any
- * time after its begin: a node may carry out a command when nobody waits any more. But only once. So a failed
- * put is over when its call has returned (or its process is gone) and its value has been seen: later
- * operations displace it. The value of a failed put that is first seen after a displacing operation is legal,
- * and counted (late_effects). A failed remove changes nothing, since misses are always legal.
+ * time after its begin, because a node may carry out a command when nobody waits any more. But it takes
+ * effect only once. So a failed put is over when its call has returned (or its process is gone) and its value
+ * has been seen: later operations displace it. If the value of a failed put is first seen after a displacing
+ * operation, that is legal and counted (late_effects). A failed remove changes nothing, since misses are
+ * always legal.
  *
- * An operation is LATE if it took 50 ms longer than its deadline, or was killed then, without the time in
- * which its process or the host stood still (HISTORY_STALL, waited_ns).
+ * An operation is LATE if it returned or was killed more than 50 ms after its deadline. The time in which its
+ * process or the host stood still (HISTORY_STALL, waited_ns) does not count.
  */
 #ifndef TARN_TESTS_HISTORY_CHECK_H
 #define TARN_TESTS_HISTORY_CHECK_H
@@ -35,8 +35,8 @@ enum history_finding {
     HISTORY_STALE,
     HISTORY_RESURRECTED,
     HISTORY_IN_TURN,
-    HISTORY_EARLY,   /* read before its put began */
-    HISTORY_UNKNOWN, /* nobody put it under this key */
+    HISTORY_EARLY,   /* a value was read before its put began */
+    HISTORY_UNKNOWN, /* nobody put the value under this key */
     HISTORY_BYTES,   /* see enum history_wrong */
     HISTORY_LATE,
     HISTORY_FINDINGS,
@@ -44,7 +44,7 @@ enum history_finding {
 
 enum { HISTORY_PARTS_MAX = 12, HISTORY_SHOWN_MAX = 3, HISTORY_STATUSES = 40 };
 
-/* The few operations of one key that prove it, by begin. */
+/* A finding and the few operations of one key that prove it, sorted by begin. */
 struct history_violation {
     enum history_finding what;
     size_t nparts;
@@ -60,7 +60,7 @@ struct history_report {
     uint64_t unfinished[HISTORY_KINDS];
     uint64_t nops, late_effects;
     uint64_t refused_seen; /* values seen although their put returned EXISTS */
-    uint64_t latest_ns;    /* the most by which an operation exceeded its deadline, without stalls */
+    uint64_t latest_ns;    /* longest time that an operation exceeded its deadline, without stalls */
     uint64_t first_ns;     /* begin of the first operation */
 };
 
@@ -68,7 +68,7 @@ struct history_report {
 bool history_check(struct history *h, struct history_report *r);
 /* Is there no violation? */
 bool history_is_legal(const struct history_report *r);
-/* Operations by kind and status, findings, and the shown violations. */
+/* Prints operations by kind and status, findings, and the shown violations. */
 void history_print(const struct history_report *r, FILE *to);
 const char *history_finding_name(enum history_finding f);
 

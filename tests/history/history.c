@@ -64,7 +64,7 @@ void history_close(struct history_log *l)
     free(l);
 }
 
-/* Killed here or later, the record is as it was, HISTORY_NONE: the kind is written last. */
+/* Claims a record. It stays HISTORY_NONE if the process is killed before the kind, which is written last. */
 static struct history_op *claim(struct history_log *l)
 {
     uint64_t i = atomic_fetch_add(&l->file->n, 1);
@@ -119,7 +119,7 @@ uint64_t history_version(const struct history_log *l, const struct history_op *o
 
 /* --- loading ------------------------------------------------------------------------------------ */
 
-/* From the last record to the first: what has no end was over when the next run began. */
+/* Goes from the last record to the first. An operation without an end was over when the next run began. */
 static void set_gone(struct history_op *ops, size_t n)
 {
     uint64_t next_run_ns = UINT64_MAX;

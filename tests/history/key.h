@@ -9,18 +9,18 @@
 struct history_write {
     const struct history_op *op;
     bool displaces;
-    bool is_in_order;              /* it took effect, as far as known */
-    uint64_t over_ns;              /* after this it has taken effect, or never will */
-    const struct history_op *seen; /* of the gets that returned it, the one that ended first */
-    const struct history_op *last; /* of the gets that began after it was over and returned it, the last */
+    bool is_in_order;              /* it is known to have taken effect */
+    uint64_t over_ns;              /* after this time it has taken effect or never will */
+    const struct history_op *seen; /* the get that returned it and ended first */
+    const struct history_op *last; /* the last get that returned it and began after it was over */
     struct history_write *latest;
-    bool is_placed; /* order.c */
+    bool is_placed; /* for order.c */
 };
 
 struct history_key {
     const struct history_op *ops;
     size_t nops, nwrites, ndisplacing;
-    struct history_write *writes, **displacing; /* by version; by end */
+    struct history_write *writes, **displacing; /* sorted by version; sorted by end */
 };
 
 void history_found(struct history_report *r, enum history_finding what, const struct history_op *const *parts,

@@ -2,22 +2,22 @@
 /*
  * Is there one order of a key's writes that fits all gets?
  *
- * w precedes v if w was over before v began. It also does if w displaces, both were over before a get
+ * w precedes v if w was over before v began. w also precedes v if w displaces, both were over before a get
  * began, and the get returned v. An order exists if the writes can be placed one by one, each after all
- * that precede it. Few writes are candidates for the next place, because candidates overlap.
+ * writes that precede it. Few writes are candidates for the next place, because candidates overlap.
  */
 #include <stdlib.h>
 #include <string.h>
 
 #include "tests/history/key.h"
 
-enum { CYCLE_NODES_MAX = 4000 }; /* a cycle is looked for among so many */
+enum { CYCLE_NODES_MAX = 4000 }; /* the search for a cycle includes at most this many writes */
 
 struct order {
     struct history_write **by_start, **by_end,
-        **displacing; /* those that are not placed yet, from these on: */
+        **displacing; /* next_...: index of the first one that may not be placed yet */
     size_t n, ndisplacing, next_start, next_end, next_displacing;
-    struct history_write **ready; /* all that were over before they began are placed */
+    struct history_write **ready; /* all writes that were over before these began are placed */
     size_t nready;
 };
 
@@ -47,8 +47,8 @@ static size_t skip_placed(struct history_write *const *at, size_t i, size_t n)
     return i;
 }
 
-/* Did all writes that come before this ready one find their place? The displacing one that is over first
- * decides, or the second when the first is the write itself. */
+/* Are all writes placed that precede this ready one? Of the unplaced displacing writes (without the write
+ * itself) only the one that is over first needs a check. */
 static bool is_free(const struct order *o, const struct history_write *v)
 {
     size_t i = skip_placed(o->displacing, o->next_displacing, o->ndisplacing);
@@ -57,7 +57,7 @@ static bool is_free(const struct order *o, const struct history_write *v)
     return i == o->ndisplacing || !comes_before(o->displacing[i], v);
 }
 
-/* Places one write. False: none is free. */
+/* Places one write. False: no ready write is free. */
 static bool place_one(struct order *o)
 {
     o->next_end = skip_placed(o->by_end, o->next_end, o->n);
@@ -78,7 +78,7 @@ static bool place_one(struct order *o)
 
 /* --- the shortest cycle ------------------------------------------------------------------------- */
 
-/* From `to` back to `from`: the cycle's writes, and the gets that say so. */
+/* Reports the writes of a cycle, from `last` back to `start`, and the gets that prove it. */
 static void report_cycle(struct history_report *r, struct history_write *const *at, const size_t *from,
                          size_t start, size_t last)
 {
@@ -96,7 +96,8 @@ static void report_cycle(struct history_report *r, struct history_write *const *
     history_found(r, HISTORY_IN_TURN, parts, n);
 }
 
-/* Breadth first from `start` until a write comes before it again. The length; 0: none shorter than `most`. */
+/* Breadth-first search from `start` for a write that precedes `start`. Returns the length of the cycle; 0:
+ * none shorter than `most`. */
 static size_t cycle_from(struct history_write *const *at, size_t n, size_t start, size_t most, size_t *from,
                          size_t *queue, size_t *last_p)
 {
@@ -140,7 +141,7 @@ static void find_cycle(struct history_report *r, struct history_write *const *at
         history_found(r, HISTORY_IN_TURN, NULL, 0);
 }
 
-/* Those that are not placed, the earliest first: a cycle is among them. */
+/* Searches the writes that are not placed, the earliest first. They contain a cycle. */
 static bool report(struct order *o, struct history_report *r)
 {
     size_t n = 0, *from = malloc(2 * CYCLE_NODES_MAX * sizeof *from);

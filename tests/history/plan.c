@@ -1,17 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Which fault when. Three may overlap, no more: more would be nothing but silence. Two may not where
- * docs/consistency.md allows old values: a client that gets no answer from Redis reads on
- * (--when-cut-off=serve), and where a node is away from Redis as well that client and that node are an
- * island; when Redis itself is away all clients are. With refuse they are tried. And a node that was cut off
- * alone while Redis lost its data and those that knew better died; so losses and deaths count for some time.
+ * Chooses the faults and their times. At most three overlap: with more, nothing would work at all.
+ *
+ * Faults do not overlap where docs/consistency.md allows old values:
+ * - A client that gets no answer from Redis continues to read (--when-cut-off=serve). If a node is cut off
+ *   from Redis too, that client and that node are an island. If Redis itself is away, this holds for all
+ *   clients. Runs with --refuse include these faults.
+ * - A node is cut off alone while Redis loses its data and the nodes with newer values die. So losses and
+ *   deaths count as longer than they are.
  */
 #include <string.h>
 
 #include "tests/history/soak/soak.h"
 
 enum {
-    CALM_MS = 1500, /* at first, and at the end */
+    CALM_MS = 1500, /* without faults at the start and at the end */
     GAP_MAX_MS = 1200,
     TRIES = 50,
     TOGETHER = 3,
@@ -85,7 +88,7 @@ static uint32_t ttl_ms(const struct soak_options *o)
     return 3 * o->heartbeat_ms;
 }
 
-/* Half of them are over before the node's record expires. */
+/* At least half of the faults end before the node's record expires. */
 static uint32_t choose_length(const struct soak_options *o, uint64_t *state)
 {
     uint32_t longest = dice(state, 2) ? ttl_ms(o) : 4 * ttl_ms(o);
@@ -114,7 +117,7 @@ static bool is_of_redis(const struct soak_fault *f)
     return f->kind >= SOAK_REDIS_KILL && f->kind <= SOAK_REDIS_FULL;
 }
 
-/* From all. */
+/* Redis is away for all clients and nodes. */
 static bool takes_redis_away(const struct soak_fault *f)
 {
     return f->kind == SOAK_REDIS_KILL || f->kind == SOAK_REDIS_OLD || f->kind == SOAK_REDIS_STOP ||

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tests the checker with histories made by hand: each kind of violation is found, and each legal case
- * passes. Times are in milliseconds. Random histories are compared with a checker that tries all orders of
- * the writes.
+ * Tests the checker with histories made by hand: it finds each kind of violation and passes each legal case.
+ * Times are in milliseconds. For random histories it must agree with a checker that tries all orders of the
+ * writes.
  */
 #include <signal.h>
 #include <stdio.h>
@@ -89,7 +89,7 @@ static void legal(void)
     assert_true(history_is_legal(&r));
 }
 
-/* There is just this, shown by so many operations. */
+/* Expects only this finding, found `times` times and shown with `parts` operations. */
 static void finds(enum history_finding what, uint64_t times, size_t parts)
 {
     assert_true(history_check(&h, &r));
@@ -167,7 +167,7 @@ static void a_put_beside_a_remove_may_stay(void **state)
     legal();
 }
 
-/* What did not return 0 may have taken effect, late, too; and displaces nothing. */
+/* An operation that did not return 0 may have taken effect, also later. It displaces nothing. */
 static void failed_operations_oblige_nobody(void **state)
 {
     (void)state;
@@ -205,7 +205,7 @@ static void killed_put_takes_effect_or_not(void **state)
     assert_int_equal(r.unfinished[HISTORY_REPLACE], 1);
 }
 
-/* Its client may have tried again until it returned. */
+/* The client may have retried the put until it returned. */
 static void failed_put_seen_before_it_returned(void **state)
 {
     (void)state;
@@ -254,7 +254,7 @@ static void stale_get(void **state)
     finds(HISTORY_STALE, 1, 3);
 }
 
-/* Also when the newest version is gone. */
+/* A get is stale even if the newest version is gone. */
 static void stale_behind_two(void **state)
 {
     (void)state;
@@ -307,7 +307,7 @@ static void two_versions_in_turn(void **state)
     finds(HISTORY_IN_TURN, 1, 4);
 }
 
-/* 1 before 2 (a get), 2 before 3 (time), 3 before 1 (a get): two of them show nothing. */
+/* 1 before 2 (a get), 2 before 3 (time), 3 before 1 (a get). Any two of them alone are legal. */
 static void three_versions_in_turn(void **state)
 {
     (void)state;
@@ -361,7 +361,7 @@ static void late_operation(void **state)
     start(NULL);
     op(HISTORY_GET, 10, 5100, TARN_E_TIMEOUT, 0);
     op(HISTORY_STALL, 100, 139, 0, 0);
-    op(HISTORY_STALL, 200, 300, 0, 0)->client = 1; /* another client's */
+    op(HISTORY_STALL, 200, 300, 0, 0)->client = 1; /* a stall of another client */
     finds(HISTORY_LATE, 1, 1);
 }
 
@@ -426,7 +426,7 @@ static bool fits_any(size_t *order, size_t n)
     return false;
 }
 
-/* Values 1 to 3 are put in some way, and something is removed; then there are gets. */
+/* Values 1 to 3 are put in random ways, there is a remove, and then gets follow. */
 static void make_random(void)
 {
     static const int statuses[] = {0, 0, TARN_E_TIMEOUT};
@@ -500,7 +500,7 @@ static void values_show_what_is_wrong(void **state)
 
 /* --- logs --------------------------------------------------------------------------------------- */
 
-/* A client that is killed in an operation; its successor goes on in the same log. */
+/* A client is killed in an operation. Its successor continues the same log. */
 static void logs_survive_the_writer(void **state)
 {
     (void)state;
@@ -548,7 +548,7 @@ static bool is_between(const struct soak_fault *f, enum soak_fault_kind first, e
     return f->kind >= first && f->kind <= last;
 }
 
-/* A client without Redis, and a node without it, at a time or one soon after the other. */
+/* A client and a node are cut off from Redis at the same time or shortly after each other. */
 static bool is_island(const struct soak_fault *a, const struct soak_fault *b)
 {
     return (is_between(a, SOAK_CLIENT_REDIS_CUT, SOAK_CLIENT_REDIS_LOSS) || a->kind == SOAK_REDIS_STOP) &&

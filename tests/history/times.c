@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which operations ended after their deadlines although their process was running. */
+/* Finds operations that ended after their deadlines although their process was running. */
 #include <stdlib.h>
 
 #include "base/clock.h"
@@ -9,7 +9,7 @@ struct stall {
     uint64_t from_ns, to_ns;
 };
 
-/* Of one client, the host's among them; by their begin, none overlaps another. */
+/* Stalls of a client, including those of the host. Sorted by begin, without overlaps. */
 struct client_stalls {
     struct stall *at;
     size_t n;
@@ -77,7 +77,7 @@ static uint64_t within(const struct client_stalls *s, uint64_t from_ns, uint64_t
     return total;
 }
 
-/* Nanoseconds beyond the deadline; killed operations count as long as they were seen to run. */
+/* Nanoseconds beyond the deadline. A killed operation counts up to the time at which its process was gone. */
 static uint64_t beyond(const struct history_op *op, const struct client_stalls *s)
 {
     uint64_t allowed = op->deadline_ms * TARN_NS_PER_MS;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Values that name themselves; see value.h. */
+/* Values that name their key, version and place; see value.h. */
 #include "tests/history/value.h"
 
 #include <string.h>
@@ -40,14 +40,14 @@ void value_fill(void *data, size_t bytes, uint32_t key, uint64_t version)
     }
 }
 
-/* Is it a piece of some value, whole? */
+/* Is it an intact piece of some value? */
 static bool is_sound(const struct piece *p)
 {
     struct piece want = make(p->key, p->version, p->index);
     return memcmp(p, &want, sizeof want) == 0;
 }
 
-/* A piece that is not make(key, version, index). */
+/* Names the fault of a piece that is not make(key, version, index). */
 static enum history_wrong judge(const char *at, size_t bytes, uint32_t key, uint64_t version)
 {
     struct piece p;

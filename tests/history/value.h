@@ -13,7 +13,7 @@ enum { VALUE_BYTES_MIN = 32 };
 
 void value_fill(void *data, size_t bytes, uint32_t key, uint64_t version);
 
-/* Checks bytes that were got under this key. *version_p: version of the first piece; 0 if that is garbled.
+/* Checks bytes that were got under this key. *version_p: version of the first piece; 0 if it is garbled.
  * *at_p: offset of the first wrong piece. */
 enum history_wrong value_inspect(const void *data, size_t bytes, uint32_t key, uint64_t *version_p,
                                  size_t *at_p);

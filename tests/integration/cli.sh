@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=sh
-# For tests of the tarn command: sourced. Goes into an empty folder of its own, $dir.
+# Sourced by tests of the tarn command. Changes to a new empty folder, $dir.
 set -u
 build=$(cd "${TARN_BUILD:-build}" && pwd)
 command -v redis-server >/dev/null || { echo "SKIP: redis: no redis-server in PATH"; exit 77; }
@@ -26,7 +26,7 @@ fail()
     sed 's/^/    err: /' "$dir/err"
 }
 tarn() { "$build/tarn" "$@"; }
-# expect STATUS ARGUMENT...: runs tarn, keeps out and err.
+# expect STATUS ARGUMENT...: runs tarn and checks its status. Its output goes to the files out and err.
 expect()
 {
     want=$1 got=0
@@ -35,7 +35,7 @@ expect()
     tarn "$@" >"$dir/out" 2>"$dir/err" </dev/null || got=$?
     [ "$got" = "$want" ] || fail "tarn $*: exit $got, want $want"
 }
-# says FILE TEXT: the last run wrote it there.
+# says FILE TEXT: checks that the last run wrote TEXT to FILE.
 says()
 {
     checks=$((checks + 1))
@@ -56,7 +56,7 @@ same()
     checks=$((checks + 1))
     cmp "$1" "$2" || fail "$1 and $2 differ"
 }
-# start_node ID ARGUMENT...: sets node (pid) and ready. Redis has longer to answer than by default.
+# start_node ID ARGUMENT...: sets node (pid) and ready. Redis has more time to answer than by default.
 start_node()
 {
     id=$1
@@ -72,7 +72,7 @@ start_node()
         exit 1
     fi
 }
-# start_redis NAME [OPTION...]: listens on a Unix socket NAME.sock here, and on no port unless told.
+# start_redis NAME [OPTION...]: listens on the Unix socket NAME.sock in $dir; on a port only with an option.
 start_redis()
 {
     name=$1
@@ -83,7 +83,7 @@ start_redis()
         kill -0 "$!" 2>/dev/null || { cat "$dir/$name.log"; echo "FAILED: redis-server $name"; exit 1; }
     done
 }
-# Prints the count; the exit status of the test.
+# Prints the number of checks. Returns the exit status of the test.
 finish()
 {
     echo "$checks checks"

@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# The tarn command against live nodes: files of every format and element type in and out byte for byte,
-# what each command prints for people and as JSON, sentences and exit statuses for everything refused.
+# The tarn command against live nodes: puts and gets files of every format and element type and compares the
+# bytes; checks what each command prints for people and as JSON; checks sentences and exit statuses of errors.
 . "${0%/*}/cli.sh"
 
 # --- without any node -------------------------------------------------------------------------------
@@ -23,7 +23,7 @@ expect 0 --man
 says out ".Nm tarn"
 expect 0 --markdown
 says out "## tarn put"
-# What all commands take is documented once.
+# Options of all commands are documented once.
 [ "$(grep -c '`TARN_TRANSPORTS`' out)" = 1 ] || fail "--markdown repeats the options of every command"
 tarn --man >out
 [ "$(grep -c 'Transports to use' out)" = 1 ] || fail "--man repeats the options of every command"
@@ -78,7 +78,7 @@ if [ ! -e /proc/driver/nvidia/version ] && grep -q '^cuda_ipc  *no ' out; then
 fi
 expect 4 info --json --redis redis://127.0.0.1:1
 says out '"rdma_ports"'
-# Without the verbs library, or with one that cannot be used, all but rdma works.
+# Without the verbs library, or with an unusable one, everything but rdma works.
 mkdir no-verbs && : >no-verbs/libibverbs.so.1
 before=${LD_LIBRARY_PATH-}
 export LD_LIBRARY_PATH="$dir/no-verbs:$before"
@@ -94,7 +94,7 @@ TARN_REDIS=$(echo "$ready" | tr ' ' '\n' | sed -n 's/^redis=//p')
 export TARN_REDIS
 node0=$node
 
-# A wrong setting is told before it would be used.
+# A wrong setting is reported before it is used.
 export TARN_TCPX_UNPACK_IMPL=quick
 expect 6 ls
 says err "TARN_TCPX_UNPACK_IMPL=quick: there is no such way to unpack: name d2d, host or kernel"
@@ -132,7 +132,7 @@ done
 expect 2 put npy/f8_e4m3.npy --key x
 says err "--dtype f8_e4m3"
 
-# All but c128, which the format does not have, into one file and back.
+# All types into one file and back, except c128, which the format does not have.
 expect 2 get --prefix raw/ -o all.safetensors
 says err "no c128"
 [ ! -e all.safetensors ] || fail "a failed get left its file"
@@ -151,7 +151,7 @@ same all.safetensors piped.safetensors
 expect 0 get u8 i64 --prefix st/ -o two.safetensors --json
 says out '"key": "st/i64"'
 
-# Larger than a batch, empty, from a pipe, ranges, several into one.
+# Larger than a batch, empty, from a pipe, ranges, several objects into one file.
 head -c 9000000 /dev/urandom >big
 expect 0 put big --pin
 expect 0 get big -o big-back
@@ -167,8 +167,7 @@ expect 2 get big --range 8999990:11
 says err "reaches behind the end"
 expect 2 get big --range 5 -o x
 says err "OFFSET:BYTES"
-# --output names a file that is replaced, under its links and with its permissions, or a device or pipe
-# that is written to.
+# --output replaces a file, through its links and with its permissions, or writes to a device or pipe.
 mkdir place
 (umask 077 && : >place/file)
 ln -s file place/link
@@ -191,7 +190,7 @@ if mknod place/full c 1 7 2>/dev/null && [ -w place/full ] && ! : 2>/dev/null >p
 fi
 [ ! -e place/full ] || [ -c place/full ] || fail "get replaces a device"
 rm -rf place
-# Killed in the middle it leaves nothing behind.
+# A get that is killed leaves no file behind.
 mkdir place
 TARN_FAULTS='shm:delay=600000;tcp:delay=600000' "$build/tests/tarn" get big -o place/big --timeout-ms 600000 &
 reader=$!
@@ -237,7 +236,7 @@ expect 0 ls '%00*'
 says out '%00%FF%25'
 expect 2 put raw/u8 raw/i8 --key x
 says err "use --prefix"
-# Two under one key: with --replace one of them would be lost without a word.
+# Two tensors with one key are an error: with --replace one would be lost silently.
 expect 2 put raw/f32 npy/f32.npy --replace
 says err "npy/f32.npy: key f32 is given twice, by raw/f32 too"
 expect 1 stat f32
@@ -280,7 +279,7 @@ expect 0 put raw/u8 --key u --transports tcp
 expect 0 get u -o u-back --transports tcp
 same raw/u8 u-back
 
-# An event reader sees what comes after it began to listen: store until it has seen two.
+# An event reader sees only later events, so store until it has seen two.
 "$build/tarn" events --count 2 --json >events 2>err &
 reader=$!
 n=0
@@ -355,7 +354,7 @@ printf '\001\0\0\0\0\0\0\0{' >json.safetensors
 expect 2 put json.safetensors
 says err "the header is malformed at its byte 1: string or '}' expected near end of file"
 for f in short.npy short2.npy bad.npy short.safetensors huge.safetensors lies.safetensors; do
-    # The good file before it is not stored, either.
+    # The good file before it is not stored either.
     expect 2 put big $f --prefix bad/
     says err "tarn put: $f: "
 done

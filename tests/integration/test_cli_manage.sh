@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# The tarn commands that change what nodes do with tensors (rm, pin, unpin, touch, ttl) and that talk to nodes
-# themselves (ping, drain, config), with good and bad inputs; what a node logs.
+# The tarn commands that manage tensors (rm, pin, unpin, touch, ttl) and nodes (ping, drain, config), with
+# good and bad inputs; and what a node logs.
 . "${0%/*}/cli.sh"
 
 start_node node0 --pool cpu0:bytes=8M
@@ -62,7 +62,7 @@ says err "60: no such key: a ttl is set when a tensor is put, \`tarn put --ttl-m
 expect 0 ttl kv/1 --json
 says out '"left_ms": null'
 
-# What is pinned stays when others are evicted, what is not does not.
+# Eviction keeps pinned objects and removes others.
 expect 0 pin model/a --for-ms 3600000
 expect 0 unpin model/a
 expect 0 pin kv/1
@@ -77,7 +77,7 @@ expect 0 rm --glob 'fill/*'
 expect 0 ls 'fill/*'
 silent out
 tarn put some --key 'odd*key' --replace -q
-# A glob's characters in a key are named with a backslash.
+# A backslash escapes a glob's special characters.
 expect 0 rm --glob 'odd\*key'
 says out "1 of 1 removed"
 
@@ -124,7 +124,7 @@ tarn put some --key again -q && tarn rm again -q
 expect 1 config node9
 says err "no living node node9"
 
-# On its host a node's user and root have the right without a secret; nobody else is told one.
+# On its host a node's user and root need no secret for config; others are not shown one.
 start_node own --pool cpu0:bytes=8M --redis "$TARN_REDIS" --secret users --admin-secret boss --ns own --heartbeat-ms 20000
 own=$node
 expect 0 config own log-level --ns own
@@ -134,7 +134,7 @@ expect 2 config own heartbeat-ms=5 --ns own
 says err "own: "
 says err "heartbeat-ms cannot be changed while the node runs"
 expect 6 ping --ns own
-# Who finds another node's socket under the path in the record does not end that one.
+# drain does not end another node whose socket is at the path in the record.
 redis-cli --no-auth-warning -u "$TARN_REDIS" HSET tarn:own:node:own unix "$dir/node1.sock" >/dev/null
 expect 6 drain own --ns own
 expect 0 ping node1
@@ -142,7 +142,7 @@ redis-cli --no-auth-warning -u "$TARN_REDIS" HSET tarn:own:node:own unix "$dir/o
 expect 0 drain own --ns own
 wait "$own" || fail "a drained node ends with $?"
 
-# Over TCP an administrator shows a secret.
+# Over TCP an administrator needs a secret.
 start_node admin --pool cpu0:bytes=8M --redis "$TARN_REDIS" --secret users --admin-secret boss --ns admin
 mv admin.sock hidden.sock
 expect 0 ping --ns admin --secret users

@@ -1,6 +1,6 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# On a terminal put and get show how far they are within one large tensor, and it is one object all the same.
+# On a terminal put and get show their progress within one large tensor, which is still one object.
 . "${0%/*}/cli.sh"
 command -v script >/dev/null || { echo "SKIP: script: no program to make a terminal"; exit 77; }
 
@@ -11,7 +11,7 @@ bytes=150000000 # three parts
 head -c $bytes /dev/zero | tr '\0' a >a
 head -c $bytes /dev/zero | tr '\0' b >b
 
-# on_terminal COMMAND: what it shows goes to out. Each transfer is held up, so that there is something to see.
+# on_terminal COMMAND: runs it on a terminal; its output goes to out. Transfers are delayed to show progress.
 on_terminal()
 {
     checks=$((checks + 1))
@@ -34,7 +34,7 @@ TARN_FAULTS='shm:delay=400' TERM=xterm script -qefc "$build/tests/tarn put a --k
     fail "put takes the place of another without --replace"
 says out "use --replace"
 
-# Replaced between two parts: what was got is one version.
+# Replaced during a get, between two parts: the get returns a single version.
 rm -f got out
 TARN_FAULTS='shm:delay=700' TERM=xterm script -qefc "$build/tests/tarn get k -o got --transports shm" /dev/null >out 2>err </dev/null &
 reader=$!

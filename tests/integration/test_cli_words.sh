@@ -1,12 +1,12 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# What the programs' sentences say: which variable or option to set, where a value came from; and what --json makes
-# of errors, pins and large numbers.
+# The programs' sentences name the variable or option to set and the source of a value. --json has the right
+# form for errors, pins and large numbers.
 . "${0%/*}/cli.sh"
 
 # --- where Redis's address came from ----------------------------------------------------------------
 
-# A port on which nothing listens, in the place of the default one, which may be in use here.
+# A port without a listener, because the default port may be in use here.
 expect 4 ls --redis redis://127.0.0.1:1
 silent_about err "TARN_REDIS"
 TARN_REDIS=redis://127.0.0.1:1

@@ -46,7 +46,7 @@ static int setup_limited(void **state)
     return world_start_client(state, &limited);
 }
 
-/* --- small tools -------------------------------------------------------------------------------- */
+/* --- helpers ------------------------------------------------------------------------------------ */
 
 static int count_copies(void *arg, const struct tarn_object *o)
 {
@@ -64,7 +64,7 @@ static uint32_t copies_of(struct tarn_client *c, const char *key)
     return seen;
 }
 
-/* A key whose default place is that node. */
+/* A key whose default place is this node. */
 static void key_on(struct world *w, int node, char key[32])
 {
     for (int i = 0; i < 1000; i++) {
@@ -117,7 +117,8 @@ static void replaced_on_another_node_is_never_read_again(void **state)
             .size = sizeof o, .flags = TARN_PUT_REPLACE, .place = w->nodes[i % NODES]->id};
         assert_int_equal(client_put(w->client, "moving", byte, 5000, &o), 0);
         assert_int_equal(client_get(w->client, "moving", byte, 5000), 0);
-        /* Their cached descriptors are the last round's. By tcp each get has its link for itself. */
+        /* The readers' cached descriptors are from the previous round. By tcp, each get has the link to
+         * itself. */
         assert_int_equal(client_get(reader, "moving", byte, 5000), 0);
         assert_int_equal(client_get(alone, "moving", byte, 5000), 0);
         assert_int_equal(copies_of(w->client, "moving"), 1u << i % NODES);
@@ -133,7 +134,7 @@ static void full_node_passes_on_to_the_next(void **state)
     struct tarn_put_options pinned = {.size = sizeof pinned, .flags = TARN_PUT_PIN};
     char key[32];
     int stored = 0;
-    for (int i = 0; i < 12; i++) { /* 12 MiB in all, pinned: each node ends up full */
+    for (int i = 0; i < 12; i++) { /* 12 MiB in all, pinned: fills every node */
         snprintf(key, sizeof key, "pinned-%d", i);
         int rc = client_put(w->client, key, 'p', MIB - 4096, &pinned);
         if (rc != 0 && rc != TARN_E_FULL)
@@ -187,7 +188,8 @@ static void large_batches_with_every_size(void **state)
     harness_passed(w->h);
 }
 
-/* Also when those before them are on their way already; and nothing else of the batch suffers. */
+/* Invalid items are found even if earlier items are already in flight. Other items of the batch are not
+ * affected. */
 static void invalid_items_of_a_batch_are_found(void **state)
 {
     struct world *w = *state;
@@ -200,7 +202,8 @@ static void invalid_items_of_a_batch_are_found(void **state)
         snprintf(keys[i], sizeof keys[i], "valid-%d", i);
         assert_int_equal(client_put(c, keys[i], (char)('a' + i), sizeof data[i], NULL), 0);
     }
-    for (int round = 0; round < 4; round++) { /* the last one is submitted, and has nothing that is valid */
+    /* The last round is submitted, and has no valid item. */
+    for (int round = 0; round < 4; round++) {
         struct tarn_stats before = {.size = sizeof before}, after = {.size = sizeof after};
         struct tarn_completion done;
         memset(data, 0, sizeof data);
@@ -261,7 +264,7 @@ static void same_key_twice_in_a_batch(void **state)
     harness_passed(w->h);
 }
 
-/* The node lets a session reserve 6 MiB at a time; the batch has far more. */
+/* A session may reserve 6 MiB at a time at this node. The batch needs far more. */
 static void batch_larger_than_the_session_may_reserve(void **state)
 {
     struct world *w = *state;
@@ -291,7 +294,7 @@ static int node_of(uint32_t copies)
     return __builtin_ctz(copies);
 }
 
-/* Whichever copy the reader would have taken: all of its first holder's gets go on by the second. */
+/* Whichever copy the reader prefers: all gets from the killed node continue with the second copy. */
 static void killed_replica_is_not_waited_for(void **state)
 {
     struct world *w = *state;
@@ -314,7 +317,7 @@ static void only_copy_on_a_killed_node_is_said_at_once(void **state)
     assert_int_equal(client_get(w->client, key, 'x', 10), 0);
     harness_kill(w->nodes[1]->process);
     uint64_t before = harness_now_ms();
-    /* By shared memory the dead node's pool could still be read for the instant until its end is seen. */
+    /* By shared memory, the dead node's pool can be read until the client notices that the node has ended. */
     HARNESS_UNTIL(client_get(w->client, key, 'x', 10) != 0, 2000);
     int rc = client_get(w->client, key, 'x', 10);
     assert_true(rc == TARN_E_NODE_DOWN || rc == TARN_E_NOT_FOUND);
@@ -334,13 +337,14 @@ static void paused_node_costs_one_bounded_delay(void **state)
     harness_signal(w->nodes[0]->process, SIGSTOP);
     uint64_t before = harness_now_ms(), longest = client_get_each(c, "p-", 20, 'p', 50000);
     assert_true(longest < 1500 * harness_slower());
-    assert_true(harness_now_ms() - before < longest + 1500 * harness_slower()); /* once, not once a get */
-    /* Puts go elsewhere, too. */
+    /* One delay in all, not one for each get. */
+    assert_true(harness_now_ms() - before < longest + 1500 * harness_slower());
+    /* Puts use other nodes, too. */
     before = harness_now_ms();
     client_put_each(c, "q-", 10, 'q', 50000, NULL);
     assert_true(harness_now_ms() - before < 2000 * harness_slower());
     harness_signal(w->nodes[0]->process, SIGCONT);
-    /* It is taken back by itself. */
+    /* The client uses the node again by itself. */
     struct tarn_put_options there = {.size = sizeof there, .place = "node0", .flags = TARN_PUT_REPLACE};
     HARNESS_UNTIL(client_put(c, "back", 'b', 100, &there) == 0, 10000);
     assert_int_equal(client_get(c, "back", 'b', 100), 0);
@@ -348,7 +352,7 @@ static void paused_node_costs_one_bounded_delay(void **state)
     harness_passed(w->h);
 }
 
-/* The answer to RESERVE comes after the caller has given up: its room must not be lost. */
+/* The answer to RESERVE comes after the caller has given up. The reserved space must be freed. */
 static void late_reservation_is_given_back(void **state)
 {
     struct world *w = *state;
@@ -372,13 +376,14 @@ static void node_that_comes_later_is_found(void **state)
     struct tarn_put_options there = {.size = sizeof there, .place = "node3"};
     assert_non_null(n3);
     assert_int_equal(client_put(other, "new", 'n', 1000, &there), 0);
-    assert_int_equal(client_get(w->client, "new", 'n', 1000), 0); /* this client was opened before n3 */
+    assert_int_equal(client_get(w->client, "new", 'n', 1000), 0); /* this client is older than n3 */
     assert_int_equal(client_put(w->client, "new2", 'n', 1000, &there), 0);
     tarn_close(other);
     harness_passed(w->h);
 }
 
-/* TARN_GET_NOW: what takes waiting is left, untouched, whatever it would have become. */
+/* TARN_GET_NOW skips items that need waiting. It does not touch their memory, whatever their result would
+ * be. */
 static void gets_only_what_is_at_hand(void **state)
 {
     struct world *w = *state;
@@ -408,7 +413,7 @@ static void gets_only_what_is_at_hand(void **state)
     assert_int_equal(stats.errors + stats.misses, 0);
 
     assert_int_equal(tarn_get(far, items, 1, NULL), 0);
-    assert_int_equal(tarn_get(far, items, 1, &o), TARN_E_AGAIN); /* a reply would have to be waited for */
+    assert_int_equal(tarn_get(far, items, 1, &o), TARN_E_AGAIN); /* the get would have to wait for a reply */
     tarn_close(far);
     tarn_close(fresh);
     harness_passed(w->h);
@@ -449,7 +454,7 @@ static void view_stays_whatever_happens_to_the_object(void **state)
     assert_int_equal(tarn_view(w->client, &k, 0, &v), 0);
     assert_int_equal(v.tensor.bytes, 100000);
     assert_int_equal(client_put(w->client, "seen", 'w', 100000, &replacing), 0);
-    /* Each node's 4 MiB are written several times over. */
+    /* Overwrites each node's 4 MiB several times. */
     client_put_each(w->client, "flood-", 60, 'f', MIB / 2, NULL);
     for (size_t i = 0; i < 100000; i++)
         if (((const char *)v.addr)[i] != 'v')
@@ -509,7 +514,7 @@ static void sixty_four_gets_in_flight(void **state)
     harness_passed(w->h);
 }
 
-/* On a paused node a get can only end by being canceled; others that share its link go on when it wakes. */
+/* A get from a paused node ends only by a cancel. Others on the same link continue when the node wakes. */
 static void canceled_get_ends_at_once_and_alone(void **state)
 {
     struct world *w = *state;
@@ -613,7 +618,7 @@ struct torn {
     size_t bytes;
     _Atomic bool stop;
     _Atomic uint64_t puts;
-    int failed; /* the writer's */
+    int failed; /* of the writer */
 };
 
 static void *keep_replacing(void *arg)
@@ -633,7 +638,7 @@ static void *keep_replacing(void *arg)
     return NULL;
 }
 
-/* Every read succeeds, is of one version, and versions never go back. */
+/* Every read succeeds and returns one version, and versions never go back. */
 static void readers_see_whole_versions_by(struct world *w, const char *transport, size_t bytes)
 {
     struct torn t = {.client = world_client(w, transport), .bytes = bytes};
@@ -681,7 +686,7 @@ static void no_torn_and_no_refused_read_by_tcp(void **state)
     harness_passed(w->h);
 }
 
-/* --- the rest ----------------------------------------------------------------------------------- */
+/* --- other -------------------------------------------------------------------------------------- */
 
 static void forked_child_is_refused(void **state)
 {

@@ -1,6 +1,6 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# The completion scripts, run in bash (and read by zsh where there is one): they know each command's options.
+# The completion scripts know each command's options. They run in bash; zsh, if installed, parses its own.
 . "${0%/*}/cli.sh"
 command -v bash >/dev/null || { echo "SKIP: bash: not installed"; exit 77; }
 
@@ -22,7 +22,7 @@ done
 expect 2 --completion
 says err "--completion"
 
-# completes WANT WORD...: what bash offers for the last word.
+# completes WANT WORD...: checks what bash offers for the last word.
 completes()
 {
     want=$1
@@ -44,7 +44,7 @@ completes "--man --markdown" tarn --ma
 completes "--redis --redis-timeout-ms" tarnd --redi
 completes "--pool" tarnd --id x --poo
 
-# Every option of every command, as its help has them.
+# Every option in the help of every command is completed.
 for c in $(tarn help | sed -n 's/^  \([a-z]*\) .*/\1/p'); do
     tarn help "$c" | sed -n 's/^ \{2,6\}\(-[a-z], \)\{0,1\}--\([a-z-]*\).*/--\2/p' | sort >want
     bash -c 'source ./tarn.bash; COMP_WORDS=(tarn "$1" --); COMP_CWORD=2; _tarn; printf "%s\n" "${COMPREPLY[@]}"' - "$c" |

@@ -1,13 +1,13 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# tarn doctor does what a client does: it fails, and names the remedy, where there is no Redis or one that cannot be
-# the directory, no node, or a node that wants another secret; and it puts and gets in each pool without leaving or
-# evicting anything.
+# tarn doctor does what a client does. It fails and names the remedy without Redis, with a Redis that cannot
+# be the directory, without a node, and with a wrong secret. It puts and gets in each pool. It leaves no
+# objects and evicts none.
 . "${0%/*}/cli.sh"
 
 # --- no Redis, and others than one alone --------------------------------------------------------------
 
-# Whether or not something listens at the usual port: nobody does at this one.
+# An address without a listener, because something may listen at the default one.
 expect 6 doctor --redis "unix://$dir/none.sock"
 says out "something needed is missing"
 says out "Redis: start redis-server, or tarnd without --redis"
@@ -53,7 +53,7 @@ silent out
 expect 0 doctor --json
 says out '"node0/cpu0 by tcp"'
 
-# tcpx is tried only when it is named; the remedy is the transport's own, which other rows do not have.
+# tcpx is tried only if it is named. Only its row has the transport's own remedy.
 export TARN_TCPX_PLUGIN="$build/tests/tcpx/libtcpx-fixture-v7.so"
 expect 0 doctor
 says out "not tried, since a plugin may end the process: name it, --transports tcpx"
@@ -67,7 +67,7 @@ says out "node2/cpu0 by tcpx: run \`tarn doctor tcpx\` here and on the node's ho
 silent_about out "by tcp: "
 unset TARN_TCPX_PLUGIN TCPX_FIXTURE TARN_TCPX_STALL_MS
 
-# Nothing is evicted: the pool is nearly full of objects that could be, and all of them are there afterwards.
+# Nothing is evicted: the pool is nearly full of evictable objects, and all of them remain.
 head -c 65536 /dev/zero >"$dir/block"
 for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15; do
     tarn put "$dir/block" --key "fill$i" --place node0/small -q || fail "put $i"
@@ -78,7 +78,7 @@ says out "not tried: nearly full"
 checks=$((checks + 1))
 [ "$(tarn ls 'fill*' | wc -l)" = 15 ] || fail "not 15 objects: $(tarn ls 'fill*')"
 
-# Nor where half the pool is free, but the watermark is near: the probe would be above it.
+# Nothing is evicted if half the pool is free but the probe would exceed the watermark.
 start_node node3 --pool half:bytes=1M --evict-high 50 --evict-low 10
 for i in 1 2 3 4 5 6 7; do
     tarn put "$dir/block" --key "half$i" --place node3/half -q || fail "put half$i"

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `tarn doctor` beside nodes and a Redis that answer otherwise than they should: a relay stands before each.
- */
+/* `tarn doctor` with nodes and a Redis that give unexpected answers. A relay stands in front of each. */
 #include <netinet/in.h>
 #include <signal.h>
 #include <stdio.h>
@@ -23,8 +22,8 @@ static int start(void **state)
     return world_start(state, &plan);
 }
 
-/* Runs it by tcp alone, since descriptors do not get through the relay, and looks for the text in what it
- * prints. */
+/* Runs `tarn doctor` by tcp only, because descriptors do not pass the relay. The output must contain the
+ * text. */
 static void doctor_says(struct world *w, int status, const char *text)
 {
     struct harness_process *p;
@@ -57,7 +56,7 @@ static void a_node_of_another_version_is_named_with_the_remedy(void **state)
     harness_passed(w->h);
 }
 
-/* The exit status stays 0: it is said, and nothing is wrong with it. */
+/* The exit status stays 0: doctor reports the version, but nothing is wrong. */
 static void another_version_that_speaks_the_same_protocol_is_told_with_the_remedy(void **state)
 {
     struct world *w = *state;
@@ -77,8 +76,8 @@ static void another_version_that_speaks_the_same_protocol_is_told_with_the_remed
     harness_passed(w->h);
 }
 
-/* Its reservation keeps the node draining: a client that only begins is not refused for it, and nothing is
- * missing. */
+/* A reservation keeps the node draining. Doctor reports that, does not try the node, and still exits with
+ * 0. */
 static void a_draining_node_is_told_and_not_tried(void **state)
 {
     struct world *w = *state;
@@ -92,8 +91,8 @@ static void a_draining_node_is_told_and_not_tried(void **state)
     harness_passed(w->h);
 }
 
-/* Connections get into the backlog, as behind a firewall that answers for the node, and nobody takes them
- * out. */
+/* Connections stay in the backlog, because nobody accepts them: as behind a firewall that answers for the
+ * node. */
 static void a_data_port_that_is_closed_is_named_with_the_remedy(void **state)
 {
     struct world *w = *state;

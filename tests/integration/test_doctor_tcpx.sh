@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# tarn doctor tcpx, over the fixture plugin and its faults, plugins that are none, and a path with nothing: each
-# failure has its own row and its own remedy, and no plugin takes the doctor with it.
+# tarn doctor tcpx with the fixture plugin and its faults, invalid plugins, and a missing file. Each failure
+# has its own row and remedy, and no plugin can end the doctor.
 set -u
 build=$(cd "${TARN_BUILD:-build}" && pwd)
 plugins=$build/tests/tcpx
@@ -19,7 +19,7 @@ trap cleanup EXIT
 cd "$dir" || exit 1
 
 failed=0 checks=0
-# doctor STATUS PLUGIN [NAME=VALUE...] [OPTION...]: sets out (without colours) and err
+# doctor STATUS PLUGIN [NAME=VALUE...] [OPTION...]: output goes to out (without colours) and err.
 doctor()
 {
     want=$1 plugin=$2 got=0 settings=
@@ -69,7 +69,7 @@ for v in 6 7 8; do
     says 'unpacking ok kernel, d2d or host kernel'
     says 'all that is needed is there'
 done
-# What TCPX needs is asked of its plugin (that of version 7), and of no other.
+# The needs of TCPX are checked only with its plugin (version 7).
 for row in 'NCCL_DYNAMIC_CHUNK_SIZE ok' "kernel's device memory TCP" '525, for CUDA 12' /run/tcpx; do
     doctor 0 fixture-v7
     says "$row"
@@ -187,7 +187,7 @@ what='another word' got=0
 "$build/tarn" doctor tcpy >out 2>err || got=$?
 [ $got = 2 ] || fail "exit $got, want 2"
 
-# --- RxDM's sockets: none, left over, alive -----------------------------------------------------------
+# --- RxDM's sockets: none, stale, alive ---------------------------------------------------------------
 
 mkdir run
 prefix=NCCL_GPUDIRECTTCPX_UNIX_CLIENT_PREFIX=$dir/run
@@ -198,7 +198,7 @@ doctor 6 fixture-v7 "$prefix" TCPX_FIXTURE=accept_error=3
 says "$dir/run/get_gpu_fd_ missing bounce memory of each GPU none"
 says "get_gpu_fd_: RxDM makes it: start its container"
 if command -v redis-server >/dev/null; then
-    # Any listener will do.
+    # Any listener is enough.
     redis-server --port 0 --unixsocket "$dir/run/get_gpu_fd_0000:04:00.0" --save '' --appendonly no >redis.log &
     redis=$!
     while [ ! -S "$dir/run/get_gpu_fd_0000:04:00.0" ] && kill -0 $redis; do

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * GPU pools for those who cannot open them: clients without a GPU, or on other hosts, come by TCP; and what
- * is left when the node's GPU fails, is late, or its clients die. Over the GPUs of the machine, or the
- * stand-in.
+ * GPU pools for clients that cannot open them: clients without a GPU, or on other hosts, use TCP. Also what
+ * remains when the node's GPU fails or is slow, or its clients die. Uses the machine's GPUs or the stand-in.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,7 +14,7 @@
 
 static const struct world_plan one_gpu = {
     .nodes = 1, .args = {"--pool", "cpu0:bytes=64M", "--pool", "gpu0:device=0,bytes=64M"}};
-/* Nodes come with what is to happen to them. */
+/* Each test starts its nodes itself, with the faults that it needs. */
 static const struct world_plan no_node = {
     .nodes = 0, .args = {"--pool", "cpu0:bytes=64M", "--pool", "gpu0:device=0,bytes=64M"}};
 static const char *self;
@@ -104,7 +103,7 @@ static void a_client_without_a_gpu_reaches_the_pool(void **state)
     harness_passed(w->h);
 }
 
-/* Connecting by tcp, had it been tried, would have set the node aside. */
+/* tcp refuses every connection: an attempt to use it would have set the node aside. */
 static void a_pool_of_this_host_is_opened_before_tcp_is_used(void **state)
 {
     devices_need(1);
@@ -121,7 +120,7 @@ static void a_pool_of_this_host_is_opened_before_tcp_is_used(void **state)
     harness_passed(w->h);
 }
 
-/* As a client on another host does it. */
+/* As a client on another host does. */
 static void gpu_memory_goes_by_tcp_alone(void **state)
 {
     devices_need(1);
@@ -155,7 +154,8 @@ static struct harness_node *node_with(struct world *w, const char *id, const cha
     return n;
 }
 
-/* Wherever in an object of many parts a copy fails: no bytes that are none, and then it works. */
+/* A copy fails at any place in an object of many parts. No get returns wrong bytes, and the next try
+ * works. */
 static void a_copy_that_fails_once_does_no_lasting_harm(void **state)
 {
     static const char *const fails[] = {"copy:1",  "copy:5",  "copy:9", "copy:14",
@@ -206,8 +206,7 @@ static void a_node_outlives_its_gpu(void **state)
     harness_passed(w->h);
 }
 
-/* Extents of writers that are killed while their bytes are on the way are given to others, whose bytes stay.
- */
+/* The extents of writers killed during a transfer are given to others, whose bytes must stay intact. */
 static void killed_writers_write_nothing_later(void **state)
 {
     need_standin();

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Which memory may be used how: each kind of it with each kind of pool, several of them in one call, views of
- * GPU memory, GPUs that do not reach each other; and what the log says of the way that bytes took. Over the
- * GPUs of the machine, or the stand-in.
+ * Which memory can be used how: each kind of memory with each kind of pool, several kinds in one call, views
+ * of GPU memory, GPUs that cannot access each other; and what the log says about the path of the bytes. Uses
+ * the machine's GPUs or the stand-in.
  */
 #include <pthread.h>
 #include <stdatomic.h>
@@ -113,7 +113,8 @@ static void memory_free(struct device *d, enum kind k, void *addr)
     }
 }
 
-/* Each kind, from its begin and from within, to and from each pool; by way of what, says the log. */
+/* Each kind of memory, from its beginning and from an offset, to and from each pool. The log tells the
+ * path. */
 static void every_kind_of_memory_goes_to_every_pool(void **state)
 {
     static const char *const places[] = {"node0/cpu0", "node0/gpu0"};
@@ -157,7 +158,7 @@ static void every_kind_of_memory_goes_to_every_pool(void **state)
     harness_passed(w->h);
 }
 
-/* An item's memory is of one kind, but each item's may be another. */
+/* All memory of an item is of one kind, but the items may differ. */
 static void items_of_a_call_lie_where_they_like(void **state)
 {
     enum { N = 60, SMALL = 5000 };
@@ -227,7 +228,7 @@ static void a_view_of_gpu_memory_stays_as_it_is(void **state)
     assert_int_equal(v.kind, TARN_MEMORY_CUDA);
     assert_int_equal(v.device, 0);
     assert_int_equal(v.tensor.bytes, BYTES);
-    /* Replaced, removed, and others in its place if it had one to give: 64 MiB hold 50 of these. */
+    /* Replaces the object and fills the pool. Other objects would take its place if it were free. */
     for (int i = 0; i < 200; i++) {
         char name[8];
         snprintf(name, sizeof name, i ? "o%d" : "k", i);
@@ -250,7 +251,7 @@ static void a_view_of_gpu_memory_stays_as_it_is(void **state)
     assert_int_equal(((const char *)host.addr)[99], 'c');
     tarn_release(w->client, &again);
     tarn_release(w->client, &host);
-    /* One is left to tarn_close(). */
+    /* v is left for tarn_close() to release. */
     stream_close(s);
     device_drop(d, memory);
     device_close(d);
@@ -271,7 +272,8 @@ static void *replace(void *arg)
     return NULL;
 }
 
-/* A hot object: what is stale again and again is not copied by the CPU from where a view would be. */
+/* A hot object: after repeated stale copies, the CPU must not copy from the address that a view would
+ * have. */
 static void gets_beside_views_go_their_way(void **state)
 {
     devices_need(1);
@@ -306,7 +308,8 @@ static void gets_beside_views_go_their_way(void **state)
 
 /* --- clients that see other GPUs, or none ------------------------------------------------------- */
 
-/* Fails each of the copies of a get and of a put in turn: none is half of one, and the next is whole. */
+/* Fails each copy of a get and of a put in turn. No operation may succeed in part, and the next one must
+ * be complete. */
 static void fail_copies(struct tarn_client *c, struct tarn_item *item, struct device *d, uint8_t *memory)
 {
     struct tarn_put_options o = {.size = sizeof o, .place = "node0/gpu0", .flags = TARN_PUT_REPLACE};
@@ -333,7 +336,7 @@ static void fail_copies(struct tarn_client *c, struct tarn_item *item, struct de
     printf("failed=%d\n", failed);
 }
 
-/* A view and a round trip with each GPU that it sees, as one line each. */
+/* A view and a round trip with each GPU that the process sees. Prints one line for each. */
 static int client_main(const char *redis)
 {
     struct lines *log = lines_new();

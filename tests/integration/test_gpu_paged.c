@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Paged tensors in GPU pools: thousands of pieces an item, in any order, of any size, with neighbours and
- * without, in one allocation and in many. Over the GPUs of the machine, or the stand-in.
+ * Paged tensors in GPU pools: thousands of pieces in an item, in any order, of any size, adjacent or apart,
+ * in one allocation or many. Uses the machine's GPUs or the stand-in.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -67,13 +67,13 @@ static uint8_t *random_bytes(struct paged *p, size_t bytes)
 
 /* --- lists of pieces ---------------------------------------------------------------------------- */
 
-/* Pieces in device memory of one allocation; offsets tell where, for the host's copy of it. */
+/* Pieces of one allocation in device memory. Their offsets also hold in a host copy of the allocation. */
 struct list {
     struct tarn_piece *pieces;
     uint32_t n;
-    size_t bytes; /* in all */
+    size_t bytes; /* of all pieces */
     uint8_t *there;
-    size_t room; /* of the allocation */
+    size_t room; /* size of the allocation */
 };
 
 static struct list list_new(struct paged *p, uint32_t n, size_t room)
@@ -108,7 +108,7 @@ static void shuffle(struct paged *p, struct list *l)
     }
 }
 
-/* Moves bytes between the pieces' places in `whole`, a copy of the allocation, and a run of them. */
+/* Copies bytes between the pieces' places in `whole`, a host copy of the allocation, and a contiguous run. */
 static void lay(const struct list *l, uint8_t *whole, uint8_t *run, bool to_run)
 {
     for (uint32_t i = 0; i < l->n; i++) {
@@ -136,8 +136,8 @@ static void must(int rc)
         fail_msg("%s", tarn_last_error());
 }
 
-/* Puts the object from host memory and gets it into the pieces; nothing beside them may have changed. Then
- * puts it from the pieces and gets it into host memory. */
+/* Puts the object from host memory and gets it into the pieces; no byte outside them may change. Then puts
+ * it from the pieces and gets it into host memory. */
 static void there_and_back(struct paged *p, const struct list *l, const char *pool)
 {
     uint8_t *object = random_bytes(p, l->bytes), *back = calloc(1, l->bytes + 1);
@@ -174,7 +174,7 @@ static void there_and_back(struct paged *p, const struct list *l, const char *po
 
 /* --- tests -------------------------------------------------------------------------------------- */
 
-/* More than any list holds, each in a page of its own, in no order. */
+/* More pieces than any list holds, each in its own page, in random order. */
 static void many_pages(void **state)
 {
     enum { N = 20000, PAGE = 1024 };
@@ -190,8 +190,8 @@ static void many_pages(void **state)
     harness_passed(p->w->h);
 }
 
-/* Touching pieces become one run, be it cut again: sizes around the longest that a launch takes, empty pieces
- * between them, and one so large that it goes to the copy engines. */
+/* Adjacent pieces are merged into one run, which may be split again. Sizes around the largest that a
+ * launch takes, empty pieces between them, and one large enough for the copy engines. */
 static void neighbours_and_large_ones(void **state)
 {
     static const size_t sizes[] = {1,         65535, 65536, 65537, 0,    131072, 200000,
@@ -216,7 +216,7 @@ static void neighbours_and_large_ones(void **state)
     harness_passed(p->w->h);
 }
 
-/* As layers of a cache lie: many rows a piece, apart, touching, and both. */
+/* As the layers of a cache lie: pieces of many rows, apart, adjacent, and both. */
 static void strided_pieces(void **state)
 {
     struct paged *p = need(state);
@@ -238,7 +238,7 @@ static void strided_pieces(void **state)
     harness_passed(p->w->h);
 }
 
-/* Ranges of an object, and several items of one call, each with pieces of its own. */
+/* Ranges of an object, and several items in one call, each with its own pieces. */
 static void ranges_of_many_items(void **state)
 {
     enum { ITEMS = 40, PIECES = 60, BYTES = 3000, OBJECT = 4 * MIB };
@@ -272,7 +272,8 @@ static void ranges_of_many_items(void **state)
     harness_passed(p->w->h);
 }
 
-/* A layer has an allocation of its own, and a block a piece in each: more of them than are remembered. */
+/* Each layer is an allocation, and each block has a piece in every layer: more allocations than are
+ * cached. */
 static void pieces_in_many_allocations(void **state)
 {
     enum { LAYERS = 150, BLOCKS = 20, BYTES = 5000, N = LAYERS * BLOCKS };
@@ -301,7 +302,7 @@ static void pieces_in_many_allocations(void **state)
     harness_passed(p->w->h);
 }
 
-/* One bad piece among thousands: named, and no byte but the pieces' own is touched. */
+/* One bad piece among thousands. The error names it, and no byte outside the pieces changes. */
 static void a_bad_piece_among_many_is_refused(void **state)
 {
     enum { N = 3000, BYTES = 64 };
@@ -341,7 +342,7 @@ static void a_bad_piece_among_many_is_refused(void **state)
     harness_passed(p->w->h);
 }
 
-/* The same of puts: what was reserved takes the right pieces afterwards. */
+/* The same for puts. The reservation then accepts the right pieces. */
 static void a_bad_piece_of_a_put_is_refused(void **state)
 {
     enum { N = 3000, BYTES = 64 };

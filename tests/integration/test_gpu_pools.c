@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * GPU pools from the setting to the bytes: what a node refuses and says, what it publishes, which GPU is
- * which, which memory may be mixed, and what is left when CUDA fails. Over the GPUs of the machine, or the
+ * GPU pools from the option to the bytes: what a node refuses and reports, what it publishes, how GPUs are
+ * identified, which memory may be mixed, and what remains when CUDA fails. Uses the machine's GPUs or the
  * stand-in.
  */
 #include <stdio.h>
@@ -108,7 +108,8 @@ static void puts_that_name_no_pool_leave_the_gpu_alone(void **state)
     harness_passed(w->h);
 }
 
-/* Also far from the pool's begin and at odd distances: handles are of the arena, offsets are added. */
+/* Also far from the pool's beginning and at odd offsets: a handle refers to the arena, the offset is
+ * added. */
 static void every_offset_of_a_pool_is_reached(void **state)
 {
     enum { N = 40 };
@@ -133,7 +134,8 @@ static void every_offset_of_a_pool_is_reached(void **state)
     harness_passed(w->h);
 }
 
-/* TARN_GET_NOW waits for GPUs of this host, once the object and the way to it are known; for nobody else. */
+/* TARN_GET_NOW waits for GPUs of this host, if the client knows the object and the way to it. It waits for
+ * nothing else. */
 static void what_a_gpu_copies_is_had_now(void **state)
 {
     devices_need(1);
@@ -214,7 +216,7 @@ static void transports_that_do_not_know_gpu_memory_leave_it_alone(void **state)
 
 /* --- which GPU is which ------------------------------------------------------------------------- */
 
-/* Puts and gets by a device's memory, whose number here says nothing of which it is. */
+/* Puts and gets with the memory of a device. Its number here does not say which GPU it is. */
 static int round_trip(struct tarn_client *c, int ordinal)
 {
     struct device *d = device_open(ordinal);
@@ -231,8 +233,8 @@ static int round_trip(struct tarn_client *c, int ordinal)
     return rc;
 }
 
-/* test_gpu_pools --client REDIS: by cuda_ipc, a round trip with each of the GPUs it sees; prints what came of
- * it. */
+/* test_gpu_pools --client REDIS: a cuda_ipc round trip with each GPU that the process sees. Prints the
+ * results. */
 static int client_main(const char *redis)
 {
     struct tarn_client *c =
@@ -255,7 +257,7 @@ static const char *say_of_client(struct world *w, const char *visible)
     return harness_stdout(p, NULL);
 }
 
-/* The node counts its GPUs in another order than its client. */
+/* The node numbers its GPUs in another order than its client. */
 static void a_pool_is_found_by_its_uuid(void **state)
 {
     need_standin();
@@ -295,7 +297,7 @@ static void a_lost_device_is_told_and_the_rest_goes_on(void **state)
     harness_passed(w->h);
 }
 
-/* Each failure once: the call fails with its words or succeeds at another try, and the next one works. */
+/* Each call fails once. The operation reports that failure or succeeds on a retry, and the next one works. */
 static void a_call_that_fails_once_does_no_lasting_harm(void **state)
 {
     static const char *const calls[] = {"open:1", "pin:1", "queue:1", "copy:1", "mark:1", "poll:1"};

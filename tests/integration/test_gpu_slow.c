@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * CUDA's calls may take seconds: the driver starts, contexts are made, a large pool is registered. Over the
- * stand-in, whose calls take as long as they are told to: an operation ends at its deadline whichever of them
- * it needs, and works when they have ended.
+ * CUDA calls may take seconds: the driver starts, contexts are created, a large pool is registered. The
+ * stand-in's calls take as long as the test tells them to. An operation ends at its deadline, whichever of
+ * these calls it needs, and works once the calls have ended.
  */
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -19,7 +19,7 @@ enum { SOON_MS = 200, SLACK_MS = 150, BYTES = 300000, CALLS_MAX = 12 };
 static const struct world_plan one_node = {
     .nodes = 1, .args = {"--pool", "cpu0:bytes=64M", "--pool", "gpu0:device=0,bytes=64M"}};
 
-/* How many more calls end at once. */
+/* The number of further calls that end at once. */
 static atomic_int quick;
 
 static bool may_end(void *arg)
@@ -44,7 +44,7 @@ static int start(void **state)
 
 static int stop(void **state)
 {
-    atomic_store(&quick, INT32_MAX); /* of a test that failed */
+    atomic_store(&quick, INT32_MAX); /* a failed test may have left calls blocked */
     if (tarn_standin_block)
         tarn_standin_block(NULL, NULL);
     return *state ? world_stop(state) : 0;
@@ -56,7 +56,7 @@ struct scene {
     uint8_t *there;
 };
 
-/* An operation on an object of a pool, by memory of the second GPU or the host's. */
+/* An operation on an object of a pool, with memory of the second GPU or of the host. */
 struct operation {
     const char *name, *place;
     bool gpu, put, view;
@@ -104,8 +104,8 @@ static void put_there(struct world *w, const char *place)
     assert_int_equal(client_put(w->client, "k", 'v', BYTES, &o), 0);
 }
 
-/* A client that has not used a GPU so far, whose n-th slow call and all after it do not end. True: it needs
- * no more calls than n. */
+/* A client that has not used a GPU yet. Its slow calls after the first n do not end. True: it needs only n
+ * calls. */
 static bool is_enough(struct world *w, const struct operation *o, int n)
 {
     uint8_t *there;
@@ -123,7 +123,7 @@ static bool is_enough(struct world *w, const struct operation *o, int n)
         assert_int_equal(rc, TARN_E_TIMEOUT);
     atomic_store(&quick, INT32_MAX);
     tarn_standin_block(may_end, NULL);
-    if (n % 2 == 0) /* else it is closed at once */
+    if (n % 2 == 0) /* otherwise it is closed at once */
         assert_int_equal(carry_out(&x, o, DEVICE_TIMEOUT_MS), 0);
     tarn_close(x.c);
     tarn_standin_block(NULL, NULL);
@@ -146,7 +146,7 @@ static void a_deadline_holds_whatever_a_first_use_takes(void **state)
     harness_passed(((struct world *)*state)->h);
 }
 
-/* The driver does not start: another transport has its turn within the deadline. */
+/* The driver does not start. Another transport gets its turn within the deadline. */
 static void another_transport_is_taken_while_the_driver_starts(void **state)
 {
     devices_need(2);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What operations owe to the order of an application's streams: a put behind the kernels that write, a get
- * behind those that still read, kernels behind a get that is on its way; and what becomes of it all when an
- * event never comes. Over the GPUs of the machine, or the stand-in.
+ * How operations respect the order of an application's streams: a put runs after the kernels that write, a
+ * get after the kernels that still read, and kernels after a get in flight. Also what happens if an event
+ * never comes. Uses the machine's GPUs or the stand-in.
  */
 #include <pthread.h>
 #include <sched.h>
@@ -23,17 +23,18 @@ enum { BYTES = 300000, OLD = 1, NEW = 2, SOON_MS = 300, STREAMS = 40 };
 static const struct world_plan one_gpu = {
     .nodes = 1, .args = {"--pool", "cpu0:bytes=64M", "--pool", "gpu0:device=0,bytes=64M"}};
 static const char *self;
-static struct late *pending; /* must not be left when a test fails: the process could not end */
+/* A failed test must end it: otherwise the process could not end. */
+static struct late *pending;
 
 struct scene {
     struct world *w;
     struct device *d;
     struct stream *s;
-    uint8_t *memory, *other; /* of the device */
+    uint8_t *memory, *other; /* in device memory */
     struct late *late;
-    void *event; /* behind late */
+    void *event; /* an event after `late` */
     struct tarn_piece piece;
-    struct tarn_item item, source; /* of `memory`, key "k": for gets, and for puts */
+    struct tarn_item item, source; /* of `memory`, key "k": item for gets, source for puts */
 };
 
 static tarn_op submit_get(struct scene *x, void *after, uint32_t timeout_ms)
@@ -88,7 +89,7 @@ static struct scene *scene_new(void **state)
     return x;
 }
 
-/* From here on the stream is behind; `event` is what was given to it up to scene_event(). */
+/* From now on the stream is held up, until late_end(). */
 static void scene_late(struct scene *x)
 {
     x->late = pending = late_begin(x->s);
@@ -127,7 +128,7 @@ static int stop(void **state)
     return *state ? world_stop(state) : 0;
 }
 
-/* Would be too soon: what is waited for has not come. */
+/* Checks that the operation still waits. */
 static void not_yet(struct scene *x, tarn_op op)
 {
     struct tarn_completion done;
@@ -222,7 +223,7 @@ static void at_the_deadline_an_operation_ends_without_its_event(void **state)
     assert_int_equal(tarn_get(x->w->client, &x->item, 1, &g), TARN_E_TIMEOUT);
     assert_int_equal(x->item.status, TARN_E_TIMEOUT);
     assert_in_range(harness_now_ms() - begun, 2 * SOON_MS - 1, 2 * SOON_MS + 2000);
-    /* Nothing is touched when it comes after all. */
+    /* If the event comes after all, no memory is touched. */
     late_end(x->late);
     stream_settle(x->s);
     device_expect(x->d, x->memory, OLD, BYTES);
@@ -241,7 +242,7 @@ static void canceled_operations_do_not_wait_on(void **state)
     not_yet(x, put);
     assert_int_equal(tarn_cancel(x->w->client, put), 0);
     assert_int_equal(tarn_cancel(x->w->client, get), 0);
-    /* From here on the event and the memory are the application's. */
+    /* From here on, event and memory belong to the application again. */
     late_end(x->late);
     stream_settle(x->s);
     stream_event_free(x->event);
@@ -286,7 +287,7 @@ static void a_failed_event_is_told_and_the_rest_goes_on(void **state)
     scene_end(x);
 }
 
-/* On a GPU, memory that a held stream might use is not given back before that stream goes on. */
+/* On a GPU, cudaFree() of memory that a held stream might use waits for that stream. */
 static void memory_that_was_freed_meanwhile_is_not_touched(void **state)
 {
     struct scene *x = scene_new(state);
@@ -306,7 +307,7 @@ static void memory_that_was_freed_meanwhile_is_not_touched(void **state)
 
 /* --- streams that wait -------------------------------------------------------------------------- */
 
-/* The copies of the stand-in come so late; those of a GPU when they are large. */
+/* Delays the stand-in's copies by this time. A GPU's copies take time when they are large. */
 static void copies_take(uint64_t us)
 {
     if (tarn_standin_delay)
@@ -319,7 +320,7 @@ static void make_wait(struct scene *x, tarn_op op, struct stream *s)
         fail_msg("tarn_stream_wait: %s", tarn_last_error());
 }
 
-/* The kernel is given while the copies are under way, and finds their bytes. */
+/* The kernel is given to its stream while the copies run, and finds their bytes. */
 static void a_stream_waits_for_a_get(void **state)
 {
     struct scene *x = scene_new(state);
@@ -340,7 +341,7 @@ static void a_stream_waits_for_a_get(void **state)
     scene_end(x);
 }
 
-/* The same of a copy that takes a GPU its time: to a GPU from memory of the host. */
+/* The same with a copy that takes a GPU some time: from host memory to a GPU. */
 static void a_stream_waits_for_a_large_get(void **state)
 {
     enum { LARGE = 48 << 20 };
@@ -383,7 +384,7 @@ static void *wait_in_thread(void *arg)
     return NULL;
 }
 
-/* The host waits for the event that the operation waits for, not the stream. */
+/* The host, not the stream, waits for the event that the operation waits for. */
 static void the_event_of_the_get_is_waited_for_first(void **state)
 {
     struct scene *x = scene_new(state);
@@ -406,7 +407,7 @@ static void the_event_of_the_get_is_waited_for_first(void **state)
     scene_end(x);
 }
 
-/* Whatever came of the operation the wait ends, and the completion says that there is nothing to use. */
+/* The wait ends, whatever the operation's result. The completion says that there is nothing to use. */
 static void a_wait_ends_when_there_is_nothing(void **state)
 {
     struct scene *x = scene_new(state);
@@ -438,8 +439,8 @@ static void a_wait_ends_when_there_is_nothing(void **state)
     scene_end(x);
 }
 
-/* Waits, cancels and ends of several operations that share links, at all moments. What has gone well is
- * there. */
+/* Waits, cancels and ends of several operations that share links, at varying moments. The bytes of
+ * successful operations must be right. */
 static void waits_and_cancels_cross(void **state)
 {
     enum { ROUNDS = 60, OPS = 4 };
@@ -490,7 +491,7 @@ static bool has_opened(void *opens)
     return atomic_load((atomic_bool *)opens);
 }
 
-/* Also when a worker is in a call of CUDA that takes longer. */
+/* The wait ends at the deadline even if a worker is in a CUDA call that takes longer. */
 static void a_wait_ends_at_the_deadline_whatever_cuda_waits_for(void **state)
 {
     struct scene *x = scene_new(state);
@@ -508,7 +509,8 @@ static void a_wait_ends_at_the_deadline_whatever_cuda_waits_for(void **state)
     outcome(x, op);
     tarn_standin_block(NULL, NULL);
     assert_true(rc == 0 ||
-                rc == TARN_E_TIMEOUT); /* 0: the operation, which has this deadline, too, was the first */
+                /* 0: the operation, which has the same deadline, ended first. */
+                rc == TARN_E_TIMEOUT);
     assert_in_range(took, SOON_MS - 1, SOON_MS + 2000);
     tarn_close(x->w->client);
     x->w->client = own;
@@ -540,7 +542,7 @@ static void without_copies_by_a_gpu_the_wait_is_for_the_completion(void **state)
     scene_end(x);
 }
 
-/* Copies that are stale when they are posted are made again before any stream goes on. */
+/* A copy that is stale when posted is repeated before any stream continues. */
 static void a_stream_finds_what_the_completion_speaks_of(void **state)
 {
     struct scene *x = scene_new(state);
@@ -563,7 +565,7 @@ static void a_stream_finds_what_the_completion_speaks_of(void **state)
     scene_end(x);
 }
 
-/* The object is replaced while it is copied: tried again the get would bring what the stream has not read. */
+/* The object is replaced during the copy. A retry would return bytes that the stream has not read. */
 static void a_copy_that_turns_out_stale_behind_a_stream_is_the_last(void **state)
 {
     struct scene *x = scene_new(state);
@@ -591,7 +593,7 @@ static void a_copy_that_turns_out_stale_behind_a_stream_is_the_last(void **state
     }
     assert_int_equal(outcome(x, submit_get(x, NULL, 0)), 0);
     device_expect(x->d, x->memory, 99, BYTES);
-    /* Nobody waits: then it is tried again. */
+    /* No stream waits: then the get is retried. */
     device_set(x->d, x->memory, OLD, BYTES);
     memset(host, 100, BYTES);
     copies_take(300000);
@@ -622,7 +624,7 @@ static void complete_and_unknown_operations_are_not_waited_for(void **state)
     scene_end(x);
 }
 
-/* Items of one operation by several ways and queues, some of which fail. */
+/* Items of one operation on several ways and queues. Some of them fail. */
 static void a_stream_waits_for_all_items(void **state)
 {
     enum { N = 24 };
@@ -632,7 +634,7 @@ static void a_stream_waits_for_all_items(void **state)
     struct tarn_piece pieces[N];
     uint8_t *host = malloc(BYTES), *to[N];
     assert_non_null(host);
-    assert_int_equal(piece_put(x->w->client, "c", x->memory, BYTES, "node0/cpu0"), 0); /* OLD */
+    assert_int_equal(piece_put(x->w->client, "c", x->memory, BYTES, "node0/cpu0"), 0); /* holds OLD */
     for (int i = 0; i < N; i++) {
         to[i] = i % 4 == 3 ? host : device_alloc(x->d, BYTES);
         pieces[i] = (struct tarn_piece){.addr = to[i], .bytes = BYTES};
@@ -685,8 +687,8 @@ static void closing_the_client_lets_streams_go(void **state)
 }
 
 /*
- * Streams share what the device has of channels, and one that waits must not have in its way the copies that
- * it waits for. As many again wait while these do.
+ * Streams share the device's hardware channels. A waiting stream must not block the copies that it waits for.
+ * More waits are added while these are pending.
  */
 static void held(struct scene *x)
 {
@@ -723,7 +725,7 @@ static void waiting_streams_are_not_in_the_way(void **state)
     scene_end(x);
 }
 
-/* Nor what a first use makes CUDA do. */
+/* Nor may it block what CUDA does at a first use. */
 static void a_first_use_can_be_waited_for(void **state)
 {
     struct scene *x = scene_new(state);
@@ -746,7 +748,8 @@ static int start_alone(void **state)
     return start(state);
 }
 
-/* As some frameworks set it. It counts for a process of its own, which this test starts. */
+/* Some frameworks set CUDA_DEVICE_MAX_CONNECTIONS to 1. It applies to a whole process, so this test starts
+ * one. */
 static void nor_where_all_streams_share_one_channel(void **state)
 {
     devices_need(1);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * GPU pools and GPU memory by tcpx, over the fixture plugin with bounce memory of the GPU's: what the
- * conformance suite does not ask. GPUs that fail on demand are the stand-in's.
+ * GPU pools and GPU memory with tcpx, over the fixture plugin with bounce memory on the GPU: what the
+ * conformance suite does not cover. Only the stand-in has GPUs that fail on demand.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -58,7 +58,7 @@ static void every_way_to_unpack_brings_the_same(void **state)
         device_set(d, there, 0, BYTES);
         assert_int_equal(piece_get(c, "k", there, BYTES), 0);
         device_expect(d, there, (uint8_t)(1 + i), BYTES);
-        assert_int_equal(client_get(c, "k", (char)(1 + i), BYTES), 0); /* to host memory */
+        assert_int_equal(client_get(c, "k", (char)(1 + i), BYTES), 0); /* into host memory */
         tarn_close(c);
     }
     unsetenv("TARN_TCPX_UNPACK_IMPL");
@@ -67,7 +67,7 @@ static void every_way_to_unpack_brings_the_same(void **state)
     harness_passed(w->h);
 }
 
-/* A put fails with its reason, publishes nothing, and the next one finds the GPU as good as new. */
+/* A put fails with its reason and publishes nothing. The next put finds the GPU working. */
 static void a_gpu_that_fails_once_at_the_node(void **state)
 {
     need_standin();
@@ -86,7 +86,7 @@ static void a_gpu_that_fails_once_at_the_node(void **state)
     harness_passed(w->h);
 }
 
-/* A get is tried again, over another link; a put says what happened. */
+/* A get is retried over another link. A put reports the failure. */
 static void a_gpu_that_fails_once_at_the_client(void **state)
 {
     need_standin();

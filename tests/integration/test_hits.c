@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Hits of look-ups: none behind the last one, and what they say of nodes that are gone or have begun anew.
- * Memory of the size of a look-up's answer ends where no page follows, so that looking behind it ends the
- * test.
+ * Hits of look-ups: there are none after the last one, and hits of nodes that ended or restarted are misses.
+ * The memory of a look-up's answer ends at an unmapped page, so that reading past it crashes the test.
  */
 #include <signal.h>
 #include <stdlib.h>
@@ -19,10 +18,10 @@ enum { KEYS = 5, BYTES = 3000, FENCED_MAX = 16 };
 
 /* --- fenced memory ------------------------------------------------------------------------------ */
 
-/* Of this thread, while it is in a look-up. */
+/* True in a thread while it runs a look-up. */
 static _Thread_local bool fencing;
 static struct {
-    _Atomic(void *) addr; /* NULL: free. Every thread looks at it */
+    _Atomic(void *) addr; /* NULL: free; read by all threads */
     void *pages;
     size_t bytes;
 } fenced[FENCED_MAX];
@@ -32,7 +31,7 @@ void __real_free(void *p);
 void *__wrap_malloc(size_t bytes);
 void __wrap_free(void *p);
 
-/* The answer's: a head and one of these for each key. */
+/* True for the size of an answer: a header and one struct tarn_resolved for each key. */
 static bool is_answer(size_t bytes)
 {
     return bytes >= KEYS * sizeof(struct tarn_resolved) && bytes < (KEYS + 1) * sizeof(struct tarn_resolved);
@@ -116,7 +115,7 @@ static void put_keys(struct world *w)
     }
 }
 
-/* Gets n of the keys from the `first`-th on, by hits from `at` on. */
+/* Gets n keys, starting with number `first`, by the hits starting at `at`. */
 static void get_by(struct world *w, const struct tarn_hits *hits, size_t at, int first, int n)
 {
     static char data[KEYS][BYTES];
@@ -159,7 +158,7 @@ static void there_are_no_hits_behind_the_last(void **state)
     }
     get_by(w, hits, 0, 0, KEYS);
     get_by(w, hits, 3, 3, 2);
-    get_by(w, hits, KEYS, 0, KEYS); /* what has no hit is looked up */
+    get_by(w, hits, KEYS, 0, KEYS); /* keys without a hit are looked up */
     get_by(w, hits, SIZE_MAX - 8, 0, KEYS);
     tarn_hits_free(hits);
     assert_int_equal(tarn_hits_count(NULL), 0);
@@ -167,7 +166,8 @@ static void there_are_no_hits_behind_the_last(void **state)
     harness_passed(w->h);
 }
 
-/* The node's earlier run is paused, its memory still mapped here; its successor has the key's new version. */
+/* The node's earlier run is paused and its memory still mapped here. Its successor has a new version of
+ * the key. */
 static void a_hit_of_a_node_that_began_anew_is_none(void **state)
 {
     struct world *w = *state;
@@ -176,16 +176,16 @@ static void a_hit_of_a_node_that_began_anew_is_none(void **state)
     struct tarn_view view = {0};
     put_keys(w);
     struct tarn_hits *hits = look_up(w, keys, names);
-    get_by(w, hits, 0, 0, KEYS); /* the node's memory is mapped */
+    get_by(w, hits, 0, 0, KEYS); /* maps the node's memory */
     struct harness_process *before = w->nodes[0]->process;
     harness_signal(before, SIGSTOP);
     HARNESS_UNTIL(!world_lists(w, "node0"), 10000);
-    assert_int_equal(unlink(w->nodes[0]->unix_path), 0); /* it still listens there */
+    assert_int_equal(unlink(w->nodes[0]->unix_path), 0); /* the paused run still listens there */
     w->nodes[0] = world_node(w, "node0");
     struct tarn_client *other = world_client(w, NULL);
     HARNESS_UNTIL(client_put(other, "k0", 'a', BYTES, &on_node0) == 0, 10000);
     assert_int_equal(client_put(other, "new", 'n', BYTES, &on_node0), 0);
-    HARNESS_UNTIL(client_get(w->client, "new", 'n', BYTES) == 0, 10000); /* knows of the new run */
+    HARNESS_UNTIL(client_get(w->client, "new", 'n', BYTES) == 0, 10000); /* now it knows the new run */
     for (size_t i = 0; i < KEYS; i++)
         assert_int_equal(tarn_hits_state(hits, i), TARN_STATE_MISS);
     assert_int_equal(client_put(other, "k0", 'A', BYTES, &on_node0), 0);

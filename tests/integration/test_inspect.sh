@@ -1,9 +1,9 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Runs every command of docs/inspect.md against a live node: each must print something that is no
-# error, and each group of commands what its comment "shows:" promises. Redis has the users of
-# deploy/redis-acl.conf, and node, client and reader have no other rights: Redis's log of refusals must
-# stay empty, also when Redis is paused or restarted.
+# Runs every command of docs/inspect.md against a live node. Each must print something other than an error,
+# and each group of commands must print the text of its comment "shows:". Redis has the users of
+# deploy/redis-acl.conf; node, client and reader have no other rights. Redis's log of refusals must stay
+# empty, also when Redis is paused or restarted.
 set -eu
 here=$(cd "$(dirname "$0")/../.." && pwd)
 build=$(cd "${TARN_BUILD:-build}" && pwd)
@@ -21,14 +21,14 @@ cleanup()
 trap cleanup EXIT
 unset TARN_REDIS TARN_NS TARN_SECRET TARN_TRANSPORTS
 
-# The file as it is shipped, passwords and all, and a user for this script.
+# The file as it is shipped, with its passwords, and a user for this script.
 {
     cat "$here/deploy/redis-acl.conf"
     echo 'user test on >test ~* &* +@all'
 } >"$dir/redis.conf"
 as() { echo "redis://$1@127.0.0.1:$port"; }
 admin() { redis-cli --no-auth-warning -u "$(as test:test)" "$@"; }
-# Sets redis (pid); fails when the port is taken.
+# Sets redis (pid). Fails if the port is in use.
 start_redis()
 {
     redis-server "$dir/redis.conf" --port "$port" --bind 127.0.0.1 --save '' --dir "$dir" >"$dir/redis.log" 2>&1 &
@@ -131,12 +131,12 @@ start_node node1
 must tarn put "$dir/w" --key twice --replicas 2
 must tarn rm twice
 kill "$pid" && wait "$pid" || { echo "node1 did not end well"; failed=1; }
-# A node that gave a script up ends that connection before the next one.
+# A node that gave up a script closes that connection before the next script.
 must admin CLIENT PAUSE 1000 WRITE
 tarn put "$dir/w" --key paused --timeout-ms 5000 >"$dir/out" 2>&1 && { echo "a put while Redis is paused"; failed=1; }
 must admin CLIENT UNPAUSE
 eventually tarn put "$dir/w" --key paused --replace
-# Redis comes back empty: the node publishes again.
+# Redis restarts empty, and the node publishes again.
 refused() { admin ACL LOG | grep . >"$dir/refused" && { echo "refused:"; cat "$dir/refused"; failed=1; } || :; }
 refused
 kill "$redis" && wait "$redis" || :
@@ -147,7 +147,7 @@ kill "$node" && wait "$node" || { echo "the node did not end well"; failed=1; }
 node=
 refused
 
-# Who only reads cannot write, nor hold Redis up, nor see other keys.
+# A user that only reads cannot write, block Redis, or see other keys.
 admin SET other-program 1 >"$dir/out"
 for who in tarn-client:CHANGE-ME-CLIENT tarn-viewer:CHANGE-ME-VIEWER; do
     for c in "HSET tarn:default:o:other a b" "DEL tarn:default:o:other" "SET tarn:x 1" "FLUSHALL" "KEYS tarn" \

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* libtarn called wrongly: every call says so in one whole sentence, and none crashes. */
+/* Wrong calls of libtarn: each is answered with one whole sentence, and none crashes. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,7 +14,7 @@ static int setup(void **state)
     return world_start_client(state, &plan);
 }
 
-/* The last call was INVALID, and said what to do. */
+/* Checks that the last call returned INVALID and said what to do. */
 static void refused(int rc, const char *sentence)
 {
     assert_int_equal(rc, TARN_E_INVALID);
@@ -142,7 +142,7 @@ static void an_empty_secret_is_none(void **state)
     harness_passed(w->h);
 }
 
-/* The remedy stands at the end, so a sentence that is cut has none. */
+/* The remedy is at the end of the sentence, so a truncated sentence would lack it. */
 static void a_completion_has_the_whole_sentence(void **state)
 {
     struct world *w = *state;

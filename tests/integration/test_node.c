@@ -57,7 +57,7 @@ static void second_put_says_exists_and_frees_its_room(void **state)
     harness_passed(w->h);
 }
 
-/* One COMMIT with three reservations of one key: the first wins over absent, replace wins over both. */
+/* One COMMIT with three reservations of one key: of two absent ones the first wins, replace wins over it. */
 static void one_commit_may_have_a_key_several_times(void **state)
 {
     struct node_world *w = *state;
@@ -238,7 +238,7 @@ static void malformed_requests_end_their_connection_only(void **state)
         if (out[0])
             assert_prefix(out, "-PROTOCOL");
     }
-    /* Half a request, then gone. */
+    /* The client sends half a request, then disconnects. */
     int fd = raw_connect(w->node->control);
     assert_int_equal(send(fd, "*2\r\n$4\r\nPI", 10, MSG_NOSIGNAL), 10);
     close(fd);
@@ -277,7 +277,7 @@ static void pipelined_requests_are_answered_in_order(void **state)
     harness_passed(w->h);
 }
 
-/* A client that never reads must not make the node grow without bound, nor stop it. */
+/* A client that never reads must neither make the node's memory grow without bound nor block the node. */
 static void deaf_client_is_not_read_from(void **state)
 {
     struct node_world *w = *state;
@@ -320,7 +320,7 @@ static void thousands_of_connections(void **state)
     harness_passed(w->h);
 }
 
-/* Out of descriptors the node stops accepting for a moment, says so, and goes on. */
+/* Without free descriptors the node stops accepting for a moment, logs that, and continues. */
 static void shortage_of_descriptors_passes(void **state)
 {
     enum { N = 200 };
@@ -381,7 +381,7 @@ static const char *const words[] = {"RESERVE",
                                     "%",
                                     "\x01\xff"};
 
-/* Commands of plausible words in any order: each gets an answer, and the node stands. */
+/* Commands of plausible words in random order: each gets an answer, and the node keeps running. */
 static void random_commands_are_answered(void **state)
 {
     enum { COMMANDS = 13, N = sizeof(words) / sizeof(words[0]) };
@@ -405,7 +405,8 @@ static void random_commands_are_answered(void **state)
     }
     node_close(&c);
     c = node_connect(n->control);
-    /* On a busy host its record expires meanwhile, and it finds out first what it missed. */
+    /* On a busy host the node's record may expire meanwhile. Then the node first checks what it has
+     * missed. */
     const char *error;
     HARNESS_UNTIL(strncmp(error = node_put(&c, "replace", "after", 100), "AGAIN", 5) != 0,
                   HARNESS_TIMEOUT_MS);
@@ -416,7 +417,7 @@ static void random_commands_are_answered(void **state)
 
 /* --- sessions ----------------------------------------------------------------------------------- */
 
-/* In a child: reserves over the Unix socket with write access, then drops the connection and lives on. */
+/* Runs in a child: reserves over the Unix socket with write access, drops the connection and stays alive. */
 static void reserve_and_linger(const char *address, int ready_fd)
 {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -443,7 +444,7 @@ static void killed_writer_frees_its_reservations_once_it_is_gone(void **state)
     assert_int_equal(read(fds[0], &byte, 1), 1);
     close(fds[0]);
     HARNESS_UNTIL(node_figure(w->node->control, "sessions_lingering") == 1, 5000);
-    /* It has no connection, but it could still write. */
+    /* The child has no connection, but could still write. */
     assert_int_equal(node_pool_figure(w->node->control, "reserved"), 1);
     kill(pid, SIGKILL);
     waitpid(pid, NULL, 0);
@@ -483,7 +484,7 @@ static void session_belongs_to_one_process(void **state)
     harness_passed(w->h);
 }
 
-/* --- looking in --------------------------------------------------------------------------------- */
+/* --- looking into a node ------------------------------------------------------------------------ */
 
 static void http_get(const char *address, const char *path, char *out, size_t bytes)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A real tarnd, told by hand what a client of this library would not say, or not then. */
+/* A real tarnd gets commands that a client of this library would not send, or not at that moment. */
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,7 +15,7 @@
 
 enum { ITEMS_MAX = 4096 };
 
-/* COMMIT of one reservation, so many times. */
+/* Sends COMMIT with the same reservation n times. */
 static redisReply *commit_times(struct node_client *c, const struct node_grant *g, size_t n)
 {
     size_t argc = 3 + 3 * n;
@@ -35,7 +35,7 @@ static redisReply *commit_times(struct node_client *c, const struct node_grant *
     return reply;
 }
 
-/* One item more than a COMMIT may have is refused as a whole, and nothing of it is done. */
+/* A COMMIT with one item too many is refused as a whole, and changes nothing. */
 static void a_commit_has_so_many_items_and_no_more(void **state)
 {
     struct node_world *w = *state;
@@ -56,7 +56,7 @@ static void a_commit_has_so_many_items_and_no_more(void **state)
     harness_passed(w->h);
 }
 
-/* A COMMIT that is read after its deadline does nothing: its client was told that the put failed. */
+/* A COMMIT that the node reads after its deadline does nothing: the client has reported the put as failed. */
 static void a_commit_after_its_deadline_does_nothing(void **state)
 {
     struct node_world *w = *state;
@@ -71,7 +71,7 @@ static void a_commit_after_its_deadline_does_nothing(void **state)
 
 /* --- sessions ----------------------------------------------------------------------------------- */
 
-/* The session's hazard page: the last of the descriptors that ATTACH answers with. */
+/* The session's hazard page: the last descriptor in the answer to ATTACH. */
 static struct tarn_hazard_page *attach(struct tarn_resp *r)
 {
     int fds[TARN_RESP_FDS_MAX];
@@ -83,13 +83,13 @@ static struct tarn_hazard_page *attach(struct tarn_resp *r)
     void *page =
         mmap(NULL, sizeof(struct tarn_hazard_page), PROT_READ | PROT_WRITE, MAP_SHARED, fds[n - 1], 0);
     assert_ptr_not_equal(page, MAP_FAILED);
-    assert_int_equal(ftruncate(fds[n - 1], 0), -1); /* sealed: nobody can take it away under the node */
+    assert_int_equal(ftruncate(fds[n - 1], 0), -1); /* sealed: nobody can shrink it under the node */
     for (int i = 0; i < n; i++)
         close(fds[i]);
     return page;
 }
 
-/* Who lost his connections goes on reading what he views, for as long as he lives. */
+/* A client that has lost its connections keeps its views, as long as it lives. */
 static void what_is_viewed_stays_though_the_connections_end(void **state)
 {
     struct node_world *w = *state;
@@ -105,7 +105,7 @@ static void what_is_viewed_stays_though_the_connections_end(void **state)
     tarn_resp_free(viewer);
     HARNESS_UNTIL(node_figure(w->node->control, "sessions_lingering") == 1, 5000);
     freeReplyObject(harness_command(c.resp, "DELETE", "viewed", NULL));
-    uint64_t end = harness_now_ms() + 500; /* of ticks that look again */
+    uint64_t end = harness_now_ms() + 500; /* time for several ticks that check the page */
     while (harness_now_ms() < end) {
         assert_int_equal(node_pool_figure(w->node->control, "limbo"), 1);
         harness_pause();
@@ -119,7 +119,7 @@ static void what_is_viewed_stays_though_the_connections_end(void **state)
 
 /* --- times -------------------------------------------------------------------------------------- */
 
-/* Whatever asks for an object whose time is over: it is not there. The answers come faster than ticks. */
+/* Every command treats an expired object as absent, even between two ticks. */
 static void what_has_expired_is_not_there(void **state)
 {
     struct node_world *w = *state;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A real tarnd on a real Redis: how a node starts, what it refuses to start with, how it ends. */
+/* A real tarnd on a real Redis: how a node starts, what it refuses at its start, how it ends. */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,7 +14,7 @@
 
 /* --- the end of a node -------------------------------------------------------------------------- */
 
-/* Does the node's record say so? */
+/* True if the node's record has this value in this field. */
 static bool recorded(const struct node_world *w, const char *field, const char *value)
 {
     redisReply *r = harness_redis_call(w->redis, "HGET", "tarn:default:node:node0", field, NULL);
@@ -33,7 +33,7 @@ static void drain_waits_for_puts_in_flight_and_withdraws(void **state)
     harness_signal(w->node->process, SIGTERM);
     HARNESS_UNTIL(!strcmp(node_info(w->node->control, "state"), "draining"), 5000);
     assert_prefix(node_try_reserve(&c, "absent", "new", 100, &refused), "BUSY");
-    HARNESS_UNTIL(recorded(w, "state", "draining"), 5000); /* by the beat that follows */
+    HARNESS_UNTIL(recorded(w, "state", "draining"), 5000); /* with the next heartbeat */
     redisReply *r = node_commit(&c, &g, "5000");
     assert_int_equal(r->type, REDIS_REPLY_ARRAY);
     freeReplyObject(r);
@@ -56,7 +56,7 @@ static void drain_gives_up_stuck_reservations(void **state)
     harness_passed(w->h);
 }
 
-/* A client that has reserved and does nothing holds the node up for 2 s after its last word, not for long. */
+/* A client that has reserved and then falls silent delays the node's end for 2 s, not longer. */
 static void an_idle_reservation_does_not_hold_the_end_up(void **state)
 {
     struct node_world *w = *state;
@@ -110,7 +110,7 @@ static void second_node_of_an_id_refuses(void **state)
     harness_passed(w->h);
 }
 
-/* It may live in another PID namespace, where its number means another process, or none here. */
+/* The node may live in another PID namespace, where its PID means another process, or no process here. */
 static void silent_node_keeps_its_id_whatever_its_pid(void **state)
 {
     struct node_world *w = *state;
@@ -119,7 +119,7 @@ static void silent_node_keeps_its_id_whatever_its_pid(void **state)
     harness_signal(n->process, SIGSTOP);
     assert_int_equal(harness_redis_integer(w->redis, "HSET", "tarn:slow:node:silent", "pid", "4194304", NULL),
                      0);
-    /* As if it still beat, and only did not answer. */
+    /* The record lives on, as if the node still beat without answering. */
     assert_int_equal(harness_redis_integer(w->redis, "PERSIST", "tarn:slow:node:silent", NULL), 1);
     struct harness_process *p = harness_node_spawn(
         w->h, "silent", w->redis, "--ns", "slow", "--unix", harness_path(w->h, "second.sock"), "--pool",
@@ -130,7 +130,7 @@ static void silent_node_keeps_its_id_whatever_its_pid(void **state)
     harness_passed(w->h);
 }
 
-/* A node that was killed comes back when its record is gone. */
+/* A killed node can be restarted when its record is gone. */
 static void killed_node_is_followed_by_another_of_its_id(void **state)
 {
     struct node_world *w = *state;
@@ -211,7 +211,7 @@ static void wrong_settings_are_refused(void **state)
     harness_passed(w->h);
 }
 
-/* It wins over the environment, from which the transport has it. */
+/* The flag wins over the environment variable that the transport reads. */
 static void plugin_of_the_flag_is_the_one_that_is_loaded(void **state)
 {
     struct node_world *w = *state;
@@ -223,7 +223,7 @@ static void plugin_of_the_flag_is_the_one_that_is_loaded(void **state)
     harness_passed(w->h);
 }
 
-/* A node or a client with nothing to move bytes by would fail later, and elsewhere. */
+/* A node or client without a usable transport would otherwise fail later, and elsewhere. */
 static void a_transport_that_is_not_usable_is_told_at_the_start(void **state)
 {
     static const char *const names[] = {"tcpx", "rdma"};
@@ -232,7 +232,7 @@ static void a_transport_that_is_not_usable_is_told_at_the_start(void **state)
         char sentence[512];
         struct tarn_client *c;
         if (find_transport(names[i])->probe() == 0)
-            continue; /* this machine has what it needs */
+            continue; /* this machine can use it */
         snprintf(sentence, sizeof(sentence), "transport %s is not usable here: %s", names[i],
                  tarn_last_error());
         refuses(w, harness_node_spawn(w->h, names[i], w->redis, "--transports", names[i], NULL), 1, sentence);
@@ -267,7 +267,7 @@ static void private_redis_comes_and_goes_with_the_node(void **state)
     assert_int_equal(tarn_addr_parse(address, "redis", &a), 0);
     assert_int_not_equal(tarn_net_connect(&a, tarn_deadline(1000), NULL, &fd), 0);
 
-    /* Killed, the node takes its Redis along, too. */
+    /* A killed node takes its private Redis with it. */
     n = harness_node_start(w->h, "killed", NULL, "--pool", "p:bytes=1M", NULL);
     assert_int_equal(tarn_addr_parse(strchr(n->redis, '@') + 1, "redis", &a), 0);
     harness_kill(n->process);

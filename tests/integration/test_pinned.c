@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tarn_pinned(): for how long objects are kept from eviction, as the nodes of their copies say. */
+/* tarn_pinned(): how long objects are kept from eviction, as reported by the nodes with their copies. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A node that was given nothing but a pool: its own Redis, who may use both, and what becomes of them when
- * Redis dies. */
+/* A node started with nothing but a pool: it has its own Redis. Who may use both, and what happens when
+ * that Redis dies. */
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <signal.h>
@@ -24,7 +24,7 @@ static void password_of(const struct harness_node *n, char out[64])
     snprintf(out, 64, "%.*s", (int)strcspn(at, "@"), at);
 }
 
-/* Two words to the node's Redis, as one who may; NULL while it does not answer. */
+/* Sends a two-word command to the node's Redis with its password. NULL: Redis does not answer. */
 static redisReply *ask_redis(const struct harness_node *n, const char *command, const char *argument)
 {
     char password[64];
@@ -61,7 +61,7 @@ static pid_t redis_pid(const struct harness_node *n)
 
 #define NOBODY 65534
 
-/* In another user's process: what went wrong, or NULL. */
+/* Runs in another user's process. Returns what went wrong, or NULL. */
 static const char *refused(const char *address, const char *const *argv, const char *error)
 {
     static char text[256];
@@ -149,7 +149,7 @@ static const char *tries(const struct harness_node *n, pid_t redis, const char *
     return wrong;
 }
 
-/* Fails the test with what another user could do. */
+/* Fails the test with a list of what another user could do. */
 static void as_nobody(struct harness_node *n, pid_t redis, const char *redis_socket, const char *password)
 {
     int fds[2], status = 0;
@@ -169,7 +169,7 @@ static void as_nobody(struct harness_node *n, pid_t redis, const char *redis_soc
     close(fds[0]);
 }
 
-/* Nothing but --pool was set by the operator. The other user knows every address. */
+/* The operator has set only --pool. The other user knows every address. */
 static void other_users_are_refused_by_default(void **state)
 {
     struct node_world *w = *state;
@@ -184,7 +184,7 @@ static void other_users_are_refused_by_default(void **state)
     snprintf(socket_path, sizeof(socket_path), "%s/redis-%d.sock", harness_dir(w->h),
              (int)harness_pid(n->process));
     assert_true(can_open(socket_path) && can_open(n->unix_path));
-    /* It may walk to the sockets: what keeps it out is each socket's own mode. */
+    /* The other user may reach the sockets' folder. Each socket's own mode keeps it out. */
     assert_int_equal(chmod(harness_dir(w->h), 0755), 0);
     as_nobody(n, redis_pid(n), socket_path, password);
     assert_true(harness_running(n->process));
@@ -196,7 +196,7 @@ static void other_users_are_refused_by_default(void **state)
 
 /* --- when Redis dies ----------------------------------------------------------------------------- */
 
-/* How many objects it has; -1 while it does not answer. */
+/* The number of objects in the node's Redis. -1: Redis does not answer. */
 static long objects(const struct harness_node *n)
 {
     redisReply *keys = ask_redis(n, "KEYS", OBJECT "*");
@@ -206,7 +206,8 @@ static long objects(const struct harness_node *n)
     return count;
 }
 
-/* It is started again at the same address with the same password, and all nodes publish what they hold. */
+/* The node restarts Redis at the same address with the same password. All nodes publish their objects
+ * again. */
 static void redis_that_dies_is_started_again_and_told_all(void **state)
 {
     enum { N = 50 };
@@ -232,7 +233,8 @@ static void redis_that_dies_is_started_again_and_told_all(void **state)
     harness_passed(w->h);
 }
 
-/* Can somebody listen on the port of the node's Redis, who lets others bind it or not? */
+/* True if this process can listen on the port of the node's Redis, with or without SO_REUSEADDR
+ * (`shared`). */
 static bool can_take_port(const struct harness_node *n, int shared)
 {
     struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
@@ -244,8 +246,8 @@ static bool can_take_port(const struct harness_node *n, int shared)
     return taken;
 }
 
-/* Clients would show the password to whoever listens there while Redis is away; so nobody can, at any start
- * of it. */
+/* While Redis is down, clients would send the password to any process that listens on its port. So nobody
+ * may get that port, however often Redis restarts. */
 static void nobody_gets_the_port_of_a_redis_that_died(void **state)
 {
     struct node_world *w = *state;
@@ -267,7 +269,7 @@ static void nobody_gets_the_port_of_a_redis_that_died(void **state)
     harness_passed(w->h);
 }
 
-/* It dies again and again. */
+/* Redis dies again and again. */
 static void node_whose_redis_stays_away_ends(void **state)
 {
     struct node_world *w = *state;

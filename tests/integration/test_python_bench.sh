@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# The benchmark of the Python package measures and compares what it should, and the plots are drawn. No figure of a
-# machine that runs tests means anything: none is looked at.
+# The benchmark of the Python package measures and compares the right things and draws the plots. It does not
+# check figures, which mean nothing on a machine that runs tests.
 set -eu
 . "$(dirname "$0")/../python.sh"
 [ -z "$sanitizer" ] || skip "python-bench: not with sanitizers: the C side is a program of its own"
@@ -14,7 +14,7 @@ trap 'rm -rf "$dir"' EXIT
 [ "$(grep -c 'ratio' "$dir/out")" = 3 ] || { cat "$dir/out"; echo "not three rows"; exit 1; }
 grep -q '"cpu"' "$dir/python.json" || { echo "the JSON does not name the machine"; exit 1; }
 
-# Wrong bytes are told.
+# Wrong bytes are reported.
 "$PYTHON" - "$root" >"$dir/out" 2>&1 <<'P' || { cat "$dir/out"; exit 1; }
 import sys
 sys.path.insert(0, sys.argv[1] + "/client/python/bench")

@@ -1,6 +1,6 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# The examples of the Python package, small and on the CPU: with torch where it is there, else with NumPy.
+# Runs the examples of the Python package, small and on the CPU, with torch if installed, else with NumPy.
 set -eu
 . "$(dirname "$0")/../python.sh"
 [ -z "$sanitizer" ] || skip "python-examples: not with sanitizers: they are programs of several processes, and slow"

@@ -1,6 +1,6 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# The Python package and a program that uses it, as type checkers see them: mypy --strict, and pyright where it is.
+# Type-checks the Python package and a program that uses it: mypy --strict, and pyright if installed.
 set -eu
 . "$(dirname "$0")/../python.sh"
 [ -z "$sanitizer" ] || skip "python-types: not with sanitizers: nothing of the library is run"

@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# The wheel, and pip install of the sources, in fresh virtual environments without a network: they need nothing but
-# libc, and put and get. With no verbs library in reach, as on most machines.
+# Installs the wheel, and the sources with pip, in new virtual environments without a network. They need only
+# libc, and they put and get. No verbs library is found, as on most machines.
 set -eu
 . "$(dirname "$0")/../python.sh"
 [ -z "$sanitizer" ] || skip "python-wheel: not with sanitizers: their runtime would have to come first"
@@ -39,7 +39,7 @@ with tarn.Client(sys.argv[1]) as c:
 print(tarn.__version__, tarn.lib_version(), tarn.__file__)
 P
 
-# uses VENV: puts and gets with what is installed there, and nothing else around.
+# uses VENV: puts and gets with only the packages that are installed there.
 uses()
 {
     (cd / && env -i LD_LIBRARY_PATH="$dir/no-verbs" "$dir/$1/bin/python" "$dir/use.py" "$redis" "key-$1") \
@@ -54,7 +54,7 @@ wheel=$(ls -t "$build"/wheel/*.whl | head -n 1)
     die "the wheel cannot be installed"
 uses wheel
 
-# What a system always has; libtarn and hiredis are inside.
+# The extension needs only standard system libraries, because it contains libtarn and hiredis.
 needs=$(readelf -d "$dir"/wheel/lib/python*/site-packages/tarn/_tarn*.so | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p')
 for n in $needs; do
     case $n in
@@ -64,7 +64,7 @@ for n in $needs; do
     esac
 done
 
-# The sources: as a checkout's user does, but with the build tools that are here.
+# Installs the sources as a user of a checkout does, but with the local build tools.
 "$PYTHON" -m venv "$dir/sources" >"$dir/venv.log" 2>&1 || die "venv failed"
 PYTHONPATH=$packages "$dir/sources/bin/pip" --disable-pip-version-check install --no-index --no-build-isolation \
     "$root/client/python" >"$dir/pip.log" 2>&1 || die "pip install client/python failed"

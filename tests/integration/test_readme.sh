@@ -1,8 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# What README.md shows works as it stands: the shell lines of "Use it", and the C example with the compiler line beside
-# it. Only what installs is left out, and the node gets a smaller pool and free ports. client/python/tests/test_docs.py
-# runs the Python lines.
+# The examples of README.md work unchanged: the shell lines of "Use it", and the C example with its compiler
+# line. It skips lines that install, and the node gets a smaller pool and free ports.
+# client/python/tests/test_docs.py runs the Python lines.
 here=$(cd "${0%/*}/../.." && pwd)
 readme=$here/README.md
 . "${0%/*}/cli.sh"
@@ -11,15 +11,15 @@ for p in "${CC:=cc}" pkg-config; do
     command -v "${p%% *}" >/dev/null || { echo "SKIP: readme: no $p in PATH"; exit 77; }
 done
 
-# code LANGUAGE: the block of that language.
+# code LANGUAGE: prints the code block of that language.
 code() { awk -v fence='```'"$1" '/^```/ { inside = ($0 == fence); next } inside' "$readme"; }
-# run COMMAND...: must succeed; keeps out and err.
+# run COMMAND...: it must succeed. Its output goes to out and err.
 run()
 {
     checks=$((checks + 1))
     "$@" >"$dir/out" 2>"$dir/err" </dev/null || fail "$*: exit $?"
 }
-# prints TEXT: that is all the last run wrote to its standard output.
+# prints TEXT: checks that the standard output of the last run was exactly TEXT.
 prints()
 {
     printf '%s\n' "$1" >"$dir/wanted"
@@ -59,7 +59,7 @@ says out prefix/42
 
 # --- C ----------------------------------------------------------------------------------------------
 
-# Stands for an installed tarn: the compiler line itself stays as README has it.
+# Simulates an installed tarn, so that README's compiler line works unchanged.
 mkdir -p usr pkgconfig
 ln -s "$here/include" usr/include
 ln -s "$build" usr/lib

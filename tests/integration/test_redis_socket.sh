@@ -1,10 +1,10 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# A Redis without a password: is it open to other users of the host? Then a node without a secret warns; else it makes
-# one, which clients find in Redis.
+# A Redis without a password. If other users of the host can reach it, a node without a secret warns.
+# Otherwise the node makes a secret, which clients find in Redis.
 . "${0%/*}/cli.sh"
 
-# redis NAME OPTION...: on a Unix socket in a folder of its own, of mode 0755.
+# redis NAME OPTION...: starts Redis on a Unix socket in its own folder, with mode 0755.
 redis()
 {
     folder=$1
@@ -13,7 +13,7 @@ redis()
     chmod 0755 "$dir/$folder"
     start_redis "$folder/redis" "$@"
 }
-# node NAME open|guarded: a node beside it.
+# node NAME open|guarded: starts a node with that Redis and checks its warning and secret.
 node()
 {
     : >"$dir/out" # of no command
@@ -41,7 +41,7 @@ node own guarded
 redis folder --unixsocketperm 777
 chmod 0700 "$dir/folder"
 node folder guarded
-# The same socket, and a port that anybody may connect to.
+# A private socket as above, and also a port that anybody can connect to.
 port=$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
 redis port --port "$port" --bind 127.0.0.1 --unixsocketperm 700
 node port open

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Who may do what with a node: clients and administrators. docs/security.md has the rules. */
+/* What clients and administrators may do with a node. docs/security.md has the rules. */
 #include <arpa/inet.h>
 #include <ifaddrs.h>
 #include <net/if.h>
@@ -12,7 +12,7 @@
 #include "tests/node_client.h"
 #include "tests/world.h"
 
-/* What only administrators may. DRAIN last: it ends the node. */
+/* Commands for administrators only. DRAIN comes last, because it ends the node. */
 static const char *const administration[][4] = {
     {"CONFIG", "GET", "id"}, {"CLIENT", "LIST"}, {"EVICT", "p", "1"}, {"DRAIN"}};
 enum { NADMINISTRATION = sizeof(administration) / sizeof(administration[0]) };
@@ -58,7 +58,7 @@ static uint64_t count(const char *text, const char *words)
     return n;
 }
 
-/* A log that strangers can fill is a disk that they can fill. */
+/* If strangers could fill the log, they could fill the disk. */
 static void of_many_refusals_some_are_logged(void **state)
 {
     struct node_world *w = *state;
@@ -93,7 +93,7 @@ static void over_tcp_the_admin_secret_is_wanted(void **state)
     may_not_administer(r);
     assert_string_equal(harness_running(n->process) ? "runs" : "has ended", "runs");
     redisReply *reply =
-        harness_command(r, "HELLO", "1", "01", "adm1n", NULL); /* gives all that the secret does */
+        harness_command(r, "HELLO", "1", "01", "adm1n", NULL); /* includes the secret's rights */
     assert_int_equal(reply->type, REDIS_REPLY_ARRAY);
     freeReplyObject(reply);
     may_administer(r);
@@ -102,7 +102,7 @@ static void over_tcp_the_admin_secret_is_wanted(void **state)
     harness_passed(w->h);
 }
 
-/* The node's own user, and root, on the Unix socket: no secret is needed but for sessions. */
+/* The node's own user and root need no secret on the Unix socket, except for sessions. */
 static void over_the_unix_socket_the_user_is_enough(void **state)
 {
     struct node_world *w = *state;
@@ -141,7 +141,7 @@ static void no_setting_shows_a_password(void **state)
     harness_passed(w->h);
 }
 
-/* --- a made secret ------------------------------------------------------------------------------ */
+/* --- a generated secret ------------------------------------------------------------------------- */
 
 static const char *made_secret(const struct harness_redis *r, const char *id)
 {
@@ -166,8 +166,8 @@ static bool warns(struct harness_node *n)
     return strstr(harness_log(n->process), "may read and change what the node holds") != NULL;
 }
 
-/* Where Redis wants a password a secret is made, for whoever has that password. The operator's is never
- * published. */
+/* If Redis has a password, the node generates a secret for everybody who has that password. A secret set
+ * by the operator is never published. */
 static void made_where_redis_keeps_it(void **state)
 {
     struct node_world *w = *state;
@@ -186,7 +186,7 @@ static void made_where_redis_keeps_it(void **state)
     assert_int_equal(strlen(made_secret(locked, "made")), 32);
     assert_null(strstr(harness_log(made->process), made_secret(locked, "made")));
 
-    /* One variable to set: the client finds it. One that is given counts. */
+    /* The user sets one variable, and the client finds the secret. A given secret is used instead. */
     struct tarn_put_options there = {.size = sizeof(there), .place = "made"};
     struct tarn_client *c = client_open(locked->url, (struct tarn_options){0});
     struct tarn_client *wrong = client_open(locked->url, (struct tarn_options){.secret = "s3cret"});
@@ -198,7 +198,7 @@ static void made_where_redis_keeps_it(void **state)
     harness_passed(w->h);
 }
 
-/* An address of this host that others may reach; false when it has none. */
+/* An address of this host that others may reach. False: there is none. */
 static bool far_address(char *out, size_t bytes)
 {
     struct ifaddrs *all = NULL;
@@ -218,7 +218,7 @@ static bool far_address(char *out, size_t bytes)
     return found;
 }
 
-/* Other hosts may reach the node and not its Redis. That Redis wants no password is warned of. */
+/* Other hosts can reach the node, but not its Redis. The node warns that this Redis has no password. */
 static void made_where_other_hosts_come(void **state)
 {
     struct node_world *w = *state;
@@ -236,7 +236,7 @@ static void made_where_other_hosts_come(void **state)
     harness_passed(w->h);
 }
 
-/* Each start has another secret: clients of the run before read the record again. */
+/* Each start generates a new secret. Clients of the previous run read the record again. */
 static void clients_follow_a_node_that_starts_again(void **state)
 {
     struct node_world *w = *state;

@@ -1,7 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# tests/tcpx/run_tcpx_test.sh over the fixture plugin: both programs, as two processes of this host, all the lines
-# in their order; and each failure that the fixture can make ends with a sentence and status 1 at both ends.
+# tests/tcpx/run_tcpx_test.sh over the fixture plugin. Both programs run as two processes on this host and
+# print all lines in order. Each failure that the fixture can cause ends with a sentence and status 1 at both
+# ends.
 set -u
 build=$(cd "${TARN_BUILD:-build}" && pwd)
 script=$(cd "$(dirname "$0")/../tcpx" && pwd)/run_tcpx_test.sh
@@ -27,13 +28,13 @@ fail()
     sed 's/^/    server: /' server.out
     sed 's/^/    client: /' client.out
 }
-# The fixture uses a GPU when it is told to.
+# The fixture uses a GPU only with this option.
 gpu=
 "$build/tarn" doctor tcpx --tcpx-plugin "$build/tests/tcpx/libtcpx-fixture-v7.so" >doctor.out
 ! grep -q 'bytes of GPU 0' doctor.out || gpu=gpu=1,pages=4096,
 fixture() { echo "$build/tests/tcpx/libtcpx-fixture-$1.so"; }
 
-# pair STATUS PROGRAM PLUGIN SERVER'S_FAULTS CLIENT'S_FAULTS [HOST]: of both ends, which must agree on the status
+# pair STATUS PROGRAM PLUGIN SERVER'S_FAULTS CLIENT'S_FAULTS [HOST]: both ends must end with STATUS.
 pair()
 {
     want=$1 program=$2 plugin=$(fixture "$3") host=${6:-127.0.0.1} got=0 served=0
@@ -51,7 +52,7 @@ pair()
     server=
     [ "$got $served" = "$want $want" ] || fail "client $got, server $served, want $want"
 }
-# says FILE TEXT...: in that order, other lines may be between
+# says FILE TEXT...: the texts occur in this order; other lines may be between them.
 says()
 {
     checks=$((checks + 1))
@@ -100,10 +101,10 @@ says server.out '=== TCPX connection test ===' 'Connection accepted' '✓ Test P
 says client.out 'Connection established' '✓ Test PASSED'
 [ ! -e /proc/net/if_inet6 ] || ! grep -q '^0*1 ' /proc/net/if_inet6 || pair 0 connection v7 '' '' ::1
 
-# --- what fails, told apart ---------------------------------------------------------------------------
+# --- failures, each with its own text -----------------------------------------------------------------
 
 export TCPX_TEST_TIMEOUT_MS=20000
-# An accept or a connect that has not ended is left to the plugin (transport/tcpx/plugin/tcpx_plugin.h).
+# No leak detection: an unfinished accept or connect is never freed (transport/tcpx/plugin/tcpx_plugin.h).
 export ASAN_OPTIONS="${ASAN_OPTIONS:-}:detect_leaks=0"
 # broken SERVER'S_FAULTS CLIENT'S_FAULTS SERVER_SAYS CLIENT_SAYS
 broken()
@@ -121,9 +122,9 @@ broken bad_sum=1 '' '[ERROR] metadata: ' "$wrong"
 broken bad_count=1 '' '[ERROR] metadata: ' "$wrong"
 broken recv_error=1 '' 'test gave 3 (internal error)' "$wrong"
 broken '' send_close=1 'test gave 2 (system error): the peer has closed the connection' '[ERROR] test (send): '
-# The server must not have got all, and said so, before the client's plugin gives its error.
+# The delay keeps the server from answering before the client's plugin returns its error.
 broken delay_ms=1000 send_error=1 '[ERROR] ' 'test gave 3'
-# The plugin's connection may be seen to end before the programs' own.
+# Programs may notice the end of the plugin's connection before the end of their own.
 broken recv_exit=1 '' 'tcpx fixture: exit' 'the peer has closed '
 broken '' send_exit=1 'test (receive): ' 'tcpx fixture: exit'
 broken reg_error=1 '' 'regMr gave 3 (internal error): the address is aligned, so no DMA buffer' "$closed"
@@ -135,7 +136,7 @@ says server.out 'the peer is not this program, or at another step of it'
 says client.out 'the peer is not this program, or at another step of it'
 calls=
 
-# Nothing of the plugin ends these: deadlines do.
+# Only deadlines end these; the plugin does not.
 export TCPX_TEST_TIMEOUT_MS=3000
 broken recv_hang=1 '' 'test (receive): ' ''
 NCCL_NSOCKS_PERTHREAD=1 broken '' helper_error=1 'test (receive): ' ''

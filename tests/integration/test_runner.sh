@@ -1,21 +1,21 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# tests/run.sh itself, with tests one by one and side by side: what is required and skipped fails, nothing is tried
-# twice, nothing is counted away, what measures runs alone, reports stay whole.
+# tests/run.sh itself, with tests one at a time and in parallel. A skip of a required test fails. Tests are
+# not retried. No result is lost. Tests that measure run alone. Reports stay in one piece.
 set -u
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 failed=0
-# Those of whoever runs this one.
+# Unsets the variables of the run that this test belongs to.
 unset TEST_FILTER REQUIRE
 
-# A test of that name: its output, its exit status.
+# fake NAME OUTPUT STATUS: makes a test with this output and exit status.
 fake()
 {
     printf '#!/bin/sh\ncat <<E\n%s\nE\nexit %s\n' "$2" "$3" >"$dir/$1.sh"
 }
 
-# expect NAME WHAT REQUIRE STATUS TEXT: how run.sh ends, and a text that is in its output.
+# expect NAME WHAT REQUIRE STATUS TEXT: run.sh ends with STATUS and prints TEXT.
 expect()
 {
     for jobs in 1 2; do
@@ -65,7 +65,7 @@ exit 1'
 echo "$flaky" | sed "s,DIR,$dir,g" >"$dir/test_flaky.sh"
 expect test_flaky "what failed is not tried again" "" 1 "0 passed, 1 failed"
 
-# The reason is shown where the test ran, and at the end again.
+# The reason is shown after the test and again at the end.
 fake test_bad "the reason" 1
 for jobs in 1 3; do
     sh tests/run.sh -j $jobs "$dir/test_bad.sh" "$dir/test_some.sh" >"$dir/out" 2>&1
@@ -75,7 +75,8 @@ for jobs in 1 3; do
     fi
 done
 
-# Each passes only when the other has begun, and speaks before and after. Both fail, so that all they say is shown.
+# Each test waits until the other has begun, and prints lines before and after. Both fail, so that run.sh
+# shows their output.
 meets='echo ME begins
 touch DIR/ME.here
 i=0
@@ -84,7 +85,7 @@ echo ME ends
 [ -e DIR/OTHER.here ] && echo ME met OTHER
 [ ! -e DIR/alone.here ] || echo ME met alone
 exit 1'
-# What measures rates comes first in the list and last in the run, when the others have ended.
+# A test that measures rates is first in the list but runs last, after the others have ended.
 alone='[ -e DIR/a.here ] && [ -e DIR/b.here ] && touch DIR/alone.here'
 echo "$meets" | sed "s,DIR,$dir,g; s,ME,a,g; s,OTHER,b,g" >"$dir/test_a.sh"
 echo "$meets" | sed "s,DIR,$dir,g; s,ME,b,g; s,OTHER,a,g" >"$dir/test_b.sh"
@@ -104,7 +105,7 @@ for me in a b; do
     printf '    %s begins\n    %s ends\n' $me $me | cmp -s - "$dir/report" || wrong "the report of $me is not in one piece"
 done
 
-# A filter is for programs; one that fits nothing is no success.
+# A filter applies only to programs. A run without a match fails.
 for jobs in 1 2; do
     printf '#!/bin/sh\necho "[  PASSED  ] 0 test(s)."\n' >"$dir/test_none"
     chmod +x "$dir/test_none"
@@ -112,7 +113,7 @@ for jobs in 1 2; do
     said 'no test has "put" in its name'
 done
 
-# A runner that was killed has no result.
+# A test whose runner was killed has no result, which counts as a failure.
 printf 'kill -9 "$(ps -o ppid= -p $PPID | tr -d " ")"\n' >"$dir/test_lost.sh"
 sh tests/run.sh -j 2 "$dir/test_lost.sh" >"$dir/out" 2>&1 && wrong "a lost test is counted as passed"
 said "1 of 1 left no result"

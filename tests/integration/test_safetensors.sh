@@ -1,12 +1,12 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# The metadata of .safetensors files: what `tarn put` reads, `tarn get` writes again.
+# The metadata of .safetensors files: `tarn put` reads it and `tarn get` writes it again.
 . "${0%/*}/cli.sh"
 start_node node0 --pool cpu0:bytes=64M
 TARN_REDIS=$(echo "$ready" | tr ' ' '\n' | sed -n 's/^redis=//p')
 export TARN_REDIS
 
-# safetensors FILE HEADER BYTES: a header of less than 256 bytes, and so many bytes of data.
+# safetensors FILE HEADER BYTES: writes a file with a header of less than 256 bytes and BYTES bytes of data.
 safetensors()
 {
     {
@@ -26,7 +26,7 @@ other=$(printf '%s' "$said" | sed 's/pt/np/') # as long
 safetensors other.safetensors "{\"__metadata__\":$other,$(tensor c)}" 4
 safetensors only.safetensors "{\"__metadata__\":{}}" 0
 
-# It has a key of its own, and comes back in a file that is read again as the first one.
+# The metadata has its own key. A get writes it to the new file, and a put reads it from there again.
 expect 0 put a.safetensors --prefix m/
 says out "m/__metadata__"
 tarn get m/__metadata__ >text || fail "get of the metadata"
@@ -42,7 +42,8 @@ expect 0 put only.safetensors --prefix only/ --quiet
 expect 0 get --prefix only/ -f safetensors -o only.back
 grep -qF '{"__metadata__":{}}' only.back || fail "only.back: $(cat only.back)"
 
-# Parts of a model say the same, at once or one after the other; another text under the same prefix is refused.
+# Parts of a model may have the same metadata, in one put or several. Other metadata under the same prefix is
+# an error.
 expect 0 put a.safetensors b.safetensors --prefix parts/
 says out "3 of 3 stored"
 expect 0 put a.safetensors --prefix one/ --quiet
@@ -54,12 +55,12 @@ says err "use --replace"
 expect 2 put a.safetensors other.safetensors --prefix x/
 says err "x/__metadata__ is given twice"
 
-# A key of one tensor has no place for it.
+# put --key stores only the tensor, without metadata.
 expect 0 put a.safetensors --key single
 expect 0 rm single
 expect 1 stat __metadata__
 
-# What is no metadata does not make a broken file.
+# Invalid metadata is an error and does not produce a broken file.
 printf 'no json' | tarn put - --key bad/__metadata__ >/dev/null || fail "put of raw bytes"
 expect 2 get --prefix bad/ -o bad.safetensors
 says err "holds no metadata"

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The tcpx transport in whole stores, over the fixture plugin: when it is chosen, how that shows, what
- * happens where it cannot be had, and what is left when the plugin ends the node's process.
+ * happens where it is unavailable, and what remains when the plugin ends the node's process.
  *
- * A process starts a plugin once, with the environment of then: clients are processes of their own.
+ * A process starts a plugin only once, with the environment of that moment, so clients are separate
+ * processes.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -64,7 +65,7 @@ static int print_copy(void *arg, const struct tarn_object *o)
     return 0;
 }
 
-/* --client REDIS TRANSPORTS COPIES: puts and gets, and prints by what, and how that went. */
+/* --client REDIS TRANSPORTS COPIES: puts and gets, and prints which transports it used, and the result. */
 static int client_main(const char *redis, const char *transports, const char *copies)
 {
     const struct tarn_put_options o = {
@@ -102,8 +103,8 @@ static const char *client(struct world *w, const char *plugin, const char *trans
     return client_of(w, plugin, transports, "1");
 }
 
-/* The client says `lines`. A run in which the host stood still says nothing of patience, and is done again.
- */
+/* Checks that a client prints `lines`. If the host stalled, the run says nothing about patience and is
+ * repeated. */
 static void goes(struct world *w, const char *plugin, const char *transports, const char *copies,
                  const char *lines)
 {
@@ -130,11 +131,11 @@ static void it_is_chosen_where_nothing_faster_reaches(void **state)
     node_with(w, "fixture-v7", "");
     goes(w, "fixture-v7", "", "1", BY_TCPX);
     goes(w, "fixture-v7", "tcp", "1", BY_TCP);
-    goes(w, NULL, "", "1", BY_TCP); /* none is named here */
+    goes(w, NULL, "", "1", BY_TCP); /* no plugin is named here */
     harness_passed(w->h);
 }
 
-/* Another copy would be turned to after a quarter of a second of silence. */
+/* After a quarter of a second of silence, the client would use another copy. */
 static void its_set_up_is_no_silence(void **state)
 {
     struct world *w = *state;
@@ -162,12 +163,12 @@ static void without_a_plugin_the_node_does_not_offer_it(void **state)
     harness_passed(w->h);
 }
 
-/* One end's handles mean nothing to the other: that is found before they are used. */
+/* The handles of one plugin mean nothing to another. That is found before they are used. */
 static void other_plugins_are_not_talked_to(void **state)
 {
     struct world *w = *state;
     node_with(w, "fixture-v7", "");
-    goes(w, "fixture-v6", "", "1", /* tried, and left */
+    goes(w, "fixture-v6", "", "1", /* tried, then given up */
          "transport=tcpx transport=tcp transport=tcpx transport=tcp stat=tcp ok\n");
     const char *said = client(w, "fixture-v6", "tcpx");
     if (!strstr(said, "NOT_REACHABLE") || !strstr(said, "GPUDirectTCPX_v7, and this process fixture_v6"))
@@ -205,7 +206,7 @@ static bool has_key(const struct world *w, const char *pattern)
     return has;
 }
 
-/* With another value of a variable; *before is freed by restore(). */
+/* Sets the variable. Saves the old value in *before; restore() sets and frees it. */
 static void replace(const char *name, const char *value, char **before)
 {
     const char *text = getenv(name);
@@ -223,8 +224,8 @@ static void restore(const char *name, char *before)
 }
 
 /*
- * exit() in a call of the plugin's, which no caller can prevent: what the node held leaves the directory at
- * once. Its memory is not freed, its threads are not waited for, and need not be.
+ * The plugin calls exit(), which its caller cannot prevent. The node's objects leave the directory at once.
+ * The node need not free its memory or wait for its threads.
  */
 static void a_plugin_that_ends_the_node_leaves_no_descriptors(void **state)
 {

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a network plugin does wrong, at the node and at the client, in gets and in puts, over the fixture
- * plugin: each operation ends inside its deadline, with a sentence that names what happened, or with the
- * right bytes; no other bytes are ever taken for right ones; with another transport at hand it goes by that;
- * and afterwards all is as before, unless the plugin goes on failing.
+ * Faults of a network plugin, at the node and at the client, in gets and in puts, over the fixture plugin.
+ * Each operation ends within its deadline, with the right bytes or with a sentence that names the cause.
+ * Wrong bytes never pass as right ones. With another transport at hand the operation succeeds on that.
+ * Afterwards everything works again, unless the plugin keeps failing.
  *
- * A process starts a plugin once, with the environment of then: each case has a node and clients of its own.
+ * A process starts a plugin only once, with the environment of that moment, so each case has its own node and
+ * clients.
  */
 #include <fcntl.h>
 #include <signal.h>
@@ -23,7 +24,7 @@
 #define TIMEOUT_MS 5000
 
 enum { BYTES = 10 * MIB + 77 /* more messages than a comm has at once */ };
-/* Shorter than by themselves, as those who wait for every one of them want it. */
+/* Shorter than the defaults, because the tests wait for each of them. */
 #define CLIENT_STALL_MS "600"
 #define NODE_STALL_MS "1000"
 
@@ -40,7 +41,7 @@ static int start(void **state)
     return world_start(state, &plan);
 }
 
-/* What the plugins of clients and nodes count that are started from now on. */
+/* Counts the calls of the plugins in clients and nodes that start from now on. */
 static struct fixture_counters *count_all(struct world *w)
 {
     const char *path = harness_path(w->h, "counters");
@@ -107,7 +108,7 @@ static struct harness_process *client(struct world *w, const char *options, cons
     return client_of(w, options, transports, put, "2", CLIENT_STALL_MS);
 }
 
-/* With the object there, by a way that the plugin has no part in. */
+/* Starts the node and puts the object over tcp, without the plugin. */
 static void prepare(struct world *w, const char *options)
 {
     setenv("TCPX_FIXTURE", options, 1);
@@ -120,7 +121,7 @@ static void prepare(struct world *w, const char *options)
     tarn_close(c);
 }
 
-/* The bytes are one version's, whatever became of the put. */
+/* All bytes must be of one version, whatever the put returned. */
 static void check_object(struct world *w, bool replaced)
 {
     char byte;
@@ -136,8 +137,8 @@ static void check_object(struct world *w, bool replaced)
 struct fault {
     const char *options;
     bool at_node, put;
-    const char *says; /* what the first operation says; NULL: it succeeds */
-    bool lasts;       /* so does the second one say it */
+    const char *says; /* what the first operation says; NULL: the first operation succeeds */
+    bool lasts;       /* the second operation says it, too */
 };
 
 static bool is_ok(const char *line)
@@ -172,7 +173,7 @@ static void play(struct world *w, const struct fault *f)
     assert_true(harness_running(w->nodes[0]->process));
 }
 
-/* The same, with another transport to turn to: nothing is lost. */
+/* The same with another transport at hand: every operation succeeds. */
 static void play_with_tcp(struct world *w, const struct fault *f)
 {
     prepare(w, f->at_node ? f->options : "");
@@ -185,7 +186,7 @@ static void play_with_tcp(struct world *w, const struct fault *f)
 }
 
 static const struct fault faults[] = {
-    /* the sender's */
+    /* faults of the sender */
     {"send_error=4", true, false, "test gave 3", false},
     {"send_error=4", false, true, "test gave 3", false},
     {"send_hang=4", true, false, "has ended for", false},
@@ -196,7 +197,7 @@ static const struct fault faults[] = {
     {"drop_after=4", false, true, "has ended for", true},
     {"helper_error=4", true, false, "has ended for", false},
     {"helper_error=4", false, true, "has ended for", false},
-    /* the receiver's */
+    /* faults of the receiver */
     {"recv_error=4", false, false, "test gave 3", false},
     {"recv_error=4", true, true, "test gave 3", false},
     {"recv_hang=4", false, false, "no receive has ended for", false},
@@ -241,7 +242,7 @@ static void run_fault_with_tcp(void **state)
 
 /* --- peers that go ------------------------------------------------------------------------------ */
 
-/* A client whose receives are late, so that it is in the middle of its first operation when this returns. */
+/* Starts a client whose receives are delayed. Returns while the client is in its first operation. */
 static struct harness_process *client_in_the_middle(struct world *w, bool put)
 {
     struct fixture_counters *c = count_all(w);
@@ -266,7 +267,7 @@ static void a_killed_node_ends_its_gets(void **state)
     harness_passed(w->h);
 }
 
-/* In the first get, or between the two: then the second one has no answer. */
+/* The node stops during the first get, or between the two. Then the second get has no answer. */
 static void a_stopped_node_ends_its_gets(void **state)
 {
     struct world *w = *state;
@@ -281,7 +282,7 @@ static void a_stopped_node_ends_its_gets(void **state)
     harness_passed(w->h);
 }
 
-/* What a client held is free again: its reservation, its pins, and the room. */
+/* What the client held is free again: its reservation, its pins, and the space. */
 static void a_killed_client_holds_nothing(void **state)
 {
     struct world *w = *state;
@@ -309,7 +310,7 @@ static const char *line_of(struct harness_process *p, int i)
     "lines in " \
     "the log may say more\n"
 
-/* In time, with the whole sentence. */
+/* The operation gave up in time, with the whole sentence. */
 static void check_gave_up(struct harness_process *p, const char *end)
 {
     const char *line = line_of(p, 0);
@@ -317,7 +318,7 @@ static void check_gave_up(struct harness_process *p, const char *end)
         fail_msg("\"%s\" does not end with \"%s\"", line, end);
 }
 
-/* The plugin's set-up never ends: the operation does, and goes another way if there is one. */
+/* The plugin's set-up never ends. The operation ends, and uses another transport if there is one. */
 static void a_set_up_that_takes_too_long_is_given_up(void **state)
 {
     struct world *w = *state;
@@ -334,7 +335,7 @@ static void a_set_up_that_takes_too_long_is_given_up(void **state)
     harness_passed(w->h);
 }
 
-/* Every operation would wait for the plugin's failure first. */
+/* Otherwise every operation would first wait for the plugin to fail. */
 static void a_node_that_is_not_reached_again_and_again_rests(void **state)
 {
     struct world *w = *state;
@@ -352,7 +353,7 @@ static void a_node_that_is_not_reached_again_and_again_rests(void **state)
 #define TEST(f_) cmocka_unit_test_setup_teardown(f_, start, world_stop)
 enum { OTHERS = 5 };
 
-/* test_tcpx_faults [WORD]: only cases whose name has the word. */
+/* test_tcpx_faults [WORD]: runs only cases whose name contains the word. */
 int main(int argc, char **argv)
 {
     static struct CMUnitTest tests[FAULTS + FAULTS + OTHERS];
@@ -371,7 +372,7 @@ int main(int argc, char **argv)
     for (size_t i = 0; i < 2 * FAULTS; i++) {
         const struct fault *f = &faults[i % FAULTS];
         bool alone = i < FAULTS;
-        if (!alone && i % 4) /* they differ less in this */
+        if (!alone && i % 4) /* with tcp at hand, a quarter of the cases suffices */
             continue;
         snprintf(names[i], sizeof names[i], "%s at the %s, %s%s", f->options, f->at_node ? "node" : "client",
                  f->put ? "put" : "get", alone ? "" : ", tcp at hand");

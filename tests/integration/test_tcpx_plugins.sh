@@ -1,7 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# The conformance suite over the fixture plugin as it may be: each ABI, one socket and several, with and without
-# unpacking, late in all it does, with calls that block, and in each other way that the ABI allows. TARN_TCPX_PLUGIN=/path/lib.so: over that plugin instead, as it is set up.
+# The conformance suite over all variants of the fixture plugin: each ABI, one socket and several, with and
+# without unpacking, with delays, with calls that block, and with every other behaviour that the ABI allows.
+# TARN_TCPX_PLUGIN=/path/lib.so: uses that plugin instead, with its settings.
 set -u
 build=${TARN_BUILD:-build}
 case $build in
@@ -13,7 +14,7 @@ trap 'rm -rf "$logs"' EXIT
 ran=0
 SIDE_BY_SIDE=3
 
-# Some side by side, since each waits most of its time.
+# Runs several in parallel, because they mostly wait.
 conform()
 {
     ran=$((ran + 1))

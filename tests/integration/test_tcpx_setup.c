@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Connections of the network plugin as they come to be, over the fixture plugin in all the ways to be one:
- * calls that do not return before the peer has come, peers that never come, first connections that take
- * seconds, bounce memory that is mapped without a lock, tables that init() fills. Nobody but who waits for
- * such a connection is the worse for it.
+ * How the network plugin's connections are set up, over the fixture plugin in all its variants: calls that
+ * return only when the peer has come, peers that never come, first connections that take seconds, bounce
+ * memory that is mapped without a lock, tables that init() fills. Only operations that wait for such a
+ * connection are delayed.
  *
- * A process starts a plugin once, with the environment of then: each case has a node and clients of its own.
+ * A process starts a plugin only once, with the environment of that moment, so each case has its own node and
+ * clients.
  */
 #include <fcntl.h>
 #include <poll.h>
@@ -27,12 +28,12 @@
 
 enum {
     DRAIN_MS = 1000,
-    DEADLINE_MS = 5000, /* a client's by itself */
+    DEADLINE_MS = 5000, /* a client's default */
     BYTES = 3 * MIB + 77,
     THREADS = 32,
     PAUSE_MS = 50,
 };
-#define CUT "TEST_CUT" /* an address: connections of a client to it pass nothing */
+#define CUT "TEST_CUT" /* names an address; a client's connections to it pass nothing */
 #define BLOCKS "accept_blocks=1,connect_blocks=1"
 
 static const struct world_plan plan = {.nodes = 0,
@@ -60,7 +61,7 @@ static void node_with(struct world *w, const char *options)
 
 /* --- clients ------------------------------------------------------------------------------------ */
 
-/* Asked by one of many threads, each of which has a connection of its own. */
+/* Runs in many threads, each with its own connection. */
 static void *get_first(void *arg)
 {
     struct tarn_client *c = arg;
@@ -78,7 +79,7 @@ static void get_by_threads(struct tarn_client *c)
         pthread_join(threads[i], NULL);
 }
 
-/* Milliseconds since then, without those in which the host stood still. */
+/* Milliseconds since begun_ns, without the time in which the host stalled. */
 static unsigned taken_ms(struct stalls *s, uint64_t begun_ns)
 {
     uint64_t ended_ns = tarn_now_ns();
@@ -96,7 +97,7 @@ static void operate(struct tarn_client *c, bool put, struct stalls *stalls)
            status ? tarn_last_error() : "");
 }
 
-/* One after the other; what they find out needs no more than a few in a second. */
+/* Runs operations one after the other. A few in a second are enough. */
 static void operate_until(struct tarn_client *c, bool put, uint64_t until_ms)
 {
     struct stalls *stalls = stalls_start(NULL, NULL);
@@ -104,7 +105,7 @@ static void operate_until(struct tarn_client *c, bool put, uint64_t until_ms)
         operate(c, put, stalls);
         if (harness_now_ms() >= until_ms)
             break;
-        poll(NULL, 0, PAUSE_MS); /* between operations */
+        poll(NULL, 0, PAUSE_MS); /* a pause between operations */
     }
     stalls_stop(stalls);
 }
@@ -118,10 +119,11 @@ static struct router *cut_off(const char *address)
     return r;
 }
 
-/* --client REDIS TRANSPORTS put|get|threads MS: operations for so long, or one; or one by each thread. */
+/* --client REDIS TRANSPORTS put|get|threads MS: runs operations for MS, at least one; or one in each
+ * thread. */
 static int client_main(const char *redis, const char *transports, const char *what, const char *ms)
 {
-    bool threads = strcmp(what, "threads") == 0; /* not about times */
+    bool threads = strcmp(what, "threads") == 0; /* this case does not measure times */
     struct router *r = getenv(CUT) ? cut_off(getenv(CUT)) : NULL;
     struct tarn_client *c = client_open(
         redis, (struct tarn_options){.transports = transports, .timeout_ms = threads ? 10 * DEADLINE_MS : 0});
@@ -145,7 +147,7 @@ static struct harness_process *client(struct world *w, const char *options, cons
     return p;
 }
 
-/* All went well, the slowest but the first in so many ms. */
+/* Checks that all succeeded: the first within first_ms, the others within later_ms. */
 static void check_lines(struct harness_process *p, unsigned first_ms, unsigned later_ms)
 {
     assert_int_equal(harness_wait(p, 60000), 0);
@@ -155,7 +157,7 @@ static void check_lines(struct harness_process *p, unsigned first_ms, unsigned l
             fail_msg("more than %u ms, or no success: %.*s", most, (int)strcspn(line, "\n"), line);
 }
 
-/* What the plugins of clients count that are started from now on, until count_no_more(). */
+/* Counts the calls of the plugins in clients that start from now on, until count_no_more(). */
 static struct fixture_counters *count(struct world *w)
 {
     const char *path = harness_path(w->h, "counters");
@@ -174,7 +176,7 @@ static void count_no_more(struct fixture_counters *c)
     munmap(c, sizeof(*c));
 }
 
-/* One that has begun to be connected with, for a minute. */
+/* A client whose connection is being set up, which takes a minute. */
 static struct harness_process *client_that_sticks(struct world *w, const char *what)
 {
     struct fixture_counters *c = count(w);
@@ -198,7 +200,7 @@ static void end_node(struct world *w)
         fail_msg("SIGTERM: status %d after %u ms: %s", status, ms, harness_log(p));
 }
 
-/* --- peers that do not come --------------------------------------------------------------------- */
+/* --- peers that never come ---------------------------------------------------------------------- */
 
 static void others_go_on_behind(struct world *w, const char *what, bool dies)
 {
@@ -232,7 +234,7 @@ static void a_client_that_dies_in_a_get_hurts_nobody(void **state)
     others_go_on_behind(*state, "get", true);
 }
 
-/* An accept that waits for it would do so for ever. */
+/* An accept that waited for the dead client would never end. */
 static void what_a_dead_client_began_is_ended(void **state)
 {
     struct world *w = *state;
@@ -246,7 +248,7 @@ static void what_a_dead_client_began_is_ended(void **state)
     harness_passed(w->h);
 }
 
-/* The node's thread is in there for a minute. */
+/* The node's thread spends a minute in that call. */
 static void a_call_that_does_not_return_does_not_keep_the_node(void **state)
 {
     struct world *w = *state;
@@ -274,7 +276,8 @@ static void gets_that_cannot_connect_go_by_tcp(void **state)
     go_by_tcp(*state, BLOCKS ",setup_ms=60000", BLOCKS, "get");
 }
 
-/* As a firewall drops packets to the plugin's port. The node itself answers, so it is not set aside. */
+/* As with a firewall that drops packets to the plugin's port. The node itself answers, so it is not set
+ * aside. */
 static void operations_whose_hello_is_not_answered_go_by_tcp(void **state)
 {
     struct world *w = *state;
@@ -291,7 +294,7 @@ static void operations_whose_hello_is_not_answered_go_by_tcp(void **state)
 
 /* --- first connections -------------------------------------------------------------------------- */
 
-/* PROCESSES=1000: so many instead of five. Wrong bytes end a process with a failure. */
+/* PROCESSES=1000 runs that many processes instead of five. Wrong bytes make a process fail. */
 static void threads_that_accept_at_once_get_their_bytes(void **state)
 {
     struct world *w = *state;
@@ -311,7 +314,7 @@ static void threads_that_accept_at_once_get_their_bytes(void **state)
     harness_passed(w->h);
 }
 
-/* A second or two are no silence of the node, and nobody turns away from it. */
+/* A set-up of a second or two does not count as silence, and no operation uses another transport. */
 static void slow_connections_are_waited_for(void **state)
 {
     static const char slow[] = "setup_ms=2000,listen_ms=600";
@@ -322,7 +325,7 @@ static void slow_connections_are_waited_for(void **state)
     harness_passed(w->h);
 }
 
-/* Who has no other transport to turn to waits for as long as the operation may take. */
+/* Without another transport, an operation waits for the connection until its own deadline. */
 static void connections_of_tcpx_alone_have_the_operations_time(void **state)
 {
     static const char slow[] = "setup_ms=3700";
@@ -333,13 +336,13 @@ static void connections_of_tcpx_alone_have_the_operations_time(void **state)
     harness_passed(w->h);
 }
 
-/* It connects, and the node's accept does not end. */
+/* The client connects, but the node's accept does not end. */
 static void puts_that_are_not_accepted_go_by_tcp(void **state)
 {
     go_by_tcp(*state, "setup_ms=60000", "", "put");
 }
 
-/* The first operations go another way, and the later ones do not wait. */
+/* The first operations use tcp, and the later ones do not wait. */
 static void slower_connections_come_to_be_beside_tcp(void **state)
 {
     struct world *w = *state;

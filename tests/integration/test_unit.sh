@@ -1,6 +1,6 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# The systemd unit: systemd knows all that it says, and rates what is left to the service at 3.0 or less.
+# The systemd unit: systemd accepts all its settings and rates its exposure at 3.0 or less.
 set -eu
 unit=$(cd "$(dirname "$0")/../.." && pwd)/deploy/tarnd.service
 dir=$(mktemp -d)
@@ -21,11 +21,11 @@ fi
 systemd-analyze security --offline=true --threshold=30 --no-pager "$unit" >"$dir/out" 2>&1 || fail "more than 3.0:"
 tail -n 1 "$dir/out"
 
-# The program need not be installed here.
+# Uses another program, because tarnd may not be installed here.
 sed 's,^ExecStart=/[^ ]*,ExecStart=/bin/true,' "$unit" >"$dir/tarnd.service"
 systemd-analyze verify --man=no "$dir/tarnd.service" >"$dir/out" 2>&1 || fail "systemd-analyze verify:"
 ! grep -F "$dir/tarnd.service" "$dir/out" || fail "systemd-analyze verify:"
-# What RDMA, GPUs and huge pages need.
+# RDMA, GPUs and huge pages need these settings.
 for need in LimitMEMLOCK=infinity 'DeviceAllow=char-infiniband* rw' 'DeviceAllow=/dev/infiniband/rdma_cm rw' \
     'DeviceAllow=char-nvidia* rw'; do
     grep -qxF "$need" "$unit" || fail "the unit has no $need"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Clients of other users than the node's: by TCP where they may not open its Unix socket, else by shared
- * memory. */
+/* Clients of users other than the node's. They use TCP if they may not open its Unix socket, otherwise
+ * shared memory. */
 #include <fcntl.h>
 #include <grp.h>
 #include <signal.h>
@@ -16,7 +16,7 @@
 #include "tests/world.h"
 
 #define NOBODY 65534
-#define GROUP 54321 /* nobody's, and of no name */
+#define GROUP 54321 /* a group without name and members */
 
 static struct harness_node *start(struct node_world *w, const char *mode, const char *group)
 {
@@ -31,7 +31,7 @@ static struct harness_node *start(struct node_world *w, const char *mode, const 
     return harness_node_startv(w->h, "n", w->redis, args);
 }
 
-/* Puts and gets by these transports: the first status that is not 0. */
+/* Puts and gets with these transports. Returns the first status that is not 0. */
 static int use(const char *redis, const char *transports)
 {
     struct tarn_options o = {.size = sizeof(o), .redis = redis, .transports = transports};
@@ -46,7 +46,7 @@ static int use(const char *redis, const char *transports)
     return rc;
 }
 
-/* The same by a process of user nobody in this group. *why is what it said. */
+/* The same in a process of user nobody in this group. *why gets its error text. */
 static int use_as(gid_t group, const struct node_world *w, const char *transports, char why[512])
 {
     int fds[2], status = 0;
@@ -111,7 +111,7 @@ static void a_group_may_open_it(void **state)
     harness_passed(w->h);
 }
 
-/* Who may connect may not administer. */
+/* A user who may connect still may not administer. */
 static void the_right_to_administer_is_the_users_alone(void **state)
 {
     struct node_world *w = *state;

@@ -1,8 +1,9 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Wrong uses of tarn and tarnd, one a row: exit status, what the sentence must say (mostly its remedy), command line.
-# What is in braces before it is done to its process first. Each ends by itself, and standard error has one whole
-# sentence that begins with the command's name and has no password (swordfish) in it.
+# Wrong uses of tarn and tarnd, one in each row: exit status, required text of the error sentence (mostly the
+# remedy), command line. Commands in braces before the command line run first, in its process. Each program
+# must end by itself. Standard error must have one whole sentence, which begins with the command's name and
+# does not contain the password (swordfish).
 . "${0%/*}/cli.sh"
 
 start_node node0 --pool cpu0:bytes=16M
@@ -30,7 +31,7 @@ tarn put eight --dtype f32 -q
 tarn get eight -o good.npy -q
 head -c 131 good.npy >short.npy
 
-# The name that a sentence of this command line begins with.
+# Prints the name with which this command line's error sentence must begin.
 name_of()
 {
     if [ "$1" = tarn ] && tarn help | grep -q "^  $2 "; then
@@ -352,7 +353,7 @@ done <<'EOF'
 EOF
 echo "$rows wrong uses"
 
-# ps shows no password.
+# ps does not show passwords.
 "$build/tarn" events --redis "$TARN_REDIS" --secret swordfish --for-ms 20000 >out 2>err &
 pids="$! $pids"
 until tr '\0' ' ' <"/proc/$!/cmdline" | grep -q 'redis://\*'; do

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * In every test program: TEST_FILTER=put in the environment runs only the tests that have this in their
- * names ('*' any characters, '?' one). tests/run.sh fails where there is none.
+ * Linked into every test program. TEST_FILTER=put in the environment runs only the tests with this in their
+ * names ('*': any characters, '?': one). tests/run.sh fails if no test matches.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -15,7 +15,7 @@
 __attribute__((constructor)) static void filter(void)
 {
     const char *pattern = getenv("TEST_FILTER");
-    static char anywhere[256]; /* cmocka keeps the pointer */
+    static char anywhere[256]; /* static, because cmocka keeps the pointer */
     if (!pattern || !*pattern)
         return;
     snprintf(anywhere, sizeof(anywhere), "*%s*", pattern);

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Random messages over the tcpx transport and the fixture plugin: gets and puts of 0 bytes to 8 MiB, mixed,
- * at random offsets, between random pieces, of which half are registered. Every byte is right, those around
- * them are untouched, every page token goes back, and nothing grows.
+ * Random messages over the tcpx transport and the fixture plugin: a mix of gets and puts of 0 bytes to 8 MiB,
+ * at random offsets, with random pieces, half of them in registered memory. Checks that every byte is right,
+ * that the bytes around are unchanged, that every page token is returned, and that memory does not grow.
  *
- * TCPX_SOAK=100000 makes it long (make soak-tcpx): so many over 4 sockets, a fiftieth in the other scenes.
- * TCPX_SOAK_SEED= repeats one.
+ * TCPX_SOAK=100000 makes it long (make soak-tcpx): this many messages over 4 sockets, a fiftieth of that in
+ * the other scenes. TCPX_SOAK_SEED= repeats a run.
  */
 #define SLOTS 32u
 #define EXTENT (8ull << 20)
@@ -26,7 +26,7 @@ struct flight {
     struct tarn_work work;
     bool put, used;
     uint64_t offset; /* in the extent */
-    uint8_t *memory; /* of the pieces, with gaps */
+    uint8_t *memory; /* has the pieces, with gaps between */
     struct tarn_piece pieces[PIECES];
 };
 
@@ -34,7 +34,7 @@ static struct {
     uint64_t random, bytes, done;
     struct fake_node *node;
     struct tarn_link *link;
-    uint8_t *source; /* puts are cut from it */
+    uint8_t *source; /* puts take their bytes from here */
     struct flight flights[FLYING];
 } soak;
 
@@ -46,7 +46,7 @@ static uint64_t below(uint64_t n)
     return soak.random % n;
 }
 
-/* As often a few bytes as megabytes; and now and then just what a message holds. */
+/* Small and large sizes equally often, and sometimes a multiple of a message's size (or 1 byte off). */
 static uint64_t some_bytes(void)
 {
     switch (below(4)) {
@@ -168,7 +168,7 @@ static void move(uint64_t messages)
         if (!early_kib && soak.done > messages / 4)
             early_kib = resident_kib();
     }
-    /* The extents of puts are touched by and by. Sanitizers keep a lot. */
+    /* Allows for extents of puts that are touched later. Sanitizers keep too much memory for this check. */
     CHECK(SANITIZED || resident_kib() < early_kib + FLYING * (EXTENT >> 10) + 32768);
 }
 
@@ -187,7 +187,7 @@ static void prepare(struct tarn_tcpx_plugin *p)
     for (uint32_t i = 0; i < FLYING; i++) {
         uint64_t bytes = EXTENT + (PIECES + 1) * GAP;
         CHECK((soak.flights[i].memory = malloc(bytes)));
-        if (i % 2) /* what is registered is moved without a copy, where the plugin does that */
+        if (i % 2) /* registered memory needs no copy, if the plugin supports that */
             CHECK(soak.node->ops->map(soak.node->local, soak.flights[i].memory, bytes) == 0);
     }
     soak.link = fake_link(soak.node, true);

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The tcpx transport beside a bare loop of isend, irecv and test over the same plugin, with the same messages
- * and the same window, both ends in one process each time, in turn. Says nothing about speeds but their
- * ratio.
+ * Compares the speed of the tcpx transport with a bare loop of isend, irecv and test over the same plugin.
+ * Both use the same messages and the same window, with both ends in one process, and run in turn. Only the
+ * ratio of the speeds means something.
  *
- * The bare loop moves between memory that is registered with the plugin, so tarn's caller registers his, too;
- * beside that stands what it is when he does not. Both go round through as much memory: a loop within the
- * processor's cache would be another thing.
+ * The bare loop uses memory that is registered with the plugin, so tarn's caller registers its memory too.
+ * The speed with unregistered memory is also shown. Both use the same amount of memory, because a loop within
+ * the processor's cache would be faster.
  *
- * As a test it only finds what is grossly wrong. TCPX_SPEED=10 takes ten rounds and asks for nine tenths
- * (make bench-tcpx): over the fixture plugin, or over that of TARN_TCPX_PLUGIN as the environment sets it up.
+ * As a test it detects only a speed that is far too low. TCPX_SPEED=10 (make bench-tcpx) takes ten rounds and
+ * requires 90 %, over the fixture plugin or over the plugin of TARN_TCPX_PLUGIN.
  */
 #define SLOTS 16u
 #define EXTENT (2ull << 20)
@@ -20,9 +20,9 @@
 enum { FLYING = 8, ROUNDS_MAX = 100 };
 
 static const struct tarn_transport_ops *ops;
-static uint32_t works = 32; /* of EXTENT bytes each, a measurement */
+static uint32_t works = 32; /* in one measurement; each has EXTENT bytes */
 
-/* --- the two ways ------------------------------------------------------------------------------- */
+/* --- bare loop and transport -------------------------------------------------------------------- */
 
 static double bare_rate(struct tarn_tcpx_plugin *p, bool gather)
 {
@@ -70,7 +70,7 @@ static double tarn_rate(struct fake_node *n, struct tarn_link *l, bool put, uint
 
 /* --- rounds ------------------------------------------------------------------------------------- */
 
-/* Of the bare loop's, by what the caller has done with his memory. */
+/* Gets and puts are parts of the bare loop's rate, with registered and unregistered memory of the caller. */
 struct rates {
     double bare[ROUNDS_MAX];
     struct {
@@ -117,7 +117,7 @@ static int measure(struct tarn_tcpx_plugin *p)
     for (uint32_t i = 0; i < FLYING; i++)
         commit(n, i);
     memset(memory, 1, FLYING * EXTENT);
-    for (int put = 0; put < 2; put++) /* sets up, and touches all memory */
+    for (int put = 0; put < 2; put++) /* warms up: connects and touches all memory */
         tarn_rate(n, l, put, memory);
     for (int r = 0; r < rounds; r++)
         take_round(&t, r, p, n, l, memory);
@@ -141,7 +141,7 @@ static int measure_given(void *arg)
     return measure(p);
 }
 
-/* Row by row: one that is slow hides no other. */
+/* Runs one row. Each row is a test, so that a slow row does not hide the others. */
 static void play(const char *plugin, const char *sockets)
 {
     const struct scene s = {.plugin = plugin, .sockets = sockets, .body = measure};

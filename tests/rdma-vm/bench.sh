@@ -1,7 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# The RDMA benchmark in the VM: `tarn-bench rdma` against perftest on one device, then `tarn-bench rails` with two
-# rails of 80 Mbit/s each. Rows go to $TARN_BUILD/bench/rdma.json and rails.json. About five minutes.
+# The RDMA benchmark in the VM: `tarn-bench rdma` against perftest on one device, then `tarn-bench rails` with
+# two rails of 80 Mbit/s each. Writes rows to $TARN_BUILD/bench/rdma.json and rails.json. Takes about five
+# minutes.
 #   BENCH_QUICK=1   fewer rounds
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)

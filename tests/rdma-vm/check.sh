@@ -1,15 +1,15 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# make check-rdma: the tests that need RDMA, in VMs that have it; counts as tests/run.sh does.
-#   tests/rdma-vm/check.sh [PART...]    parts: one faults wire hosts unit (all of them); TARN_BUILD names the build folder
+# make check-rdma: runs the tests that need RDMA in VMs with RDMA. Counts as tests/run.sh does.
+#   tests/rdma-vm/check.sh [PART...]    parts: one faults wire hosts unit (all); TARN_BUILD: the build folder
 #     one    one VM, both sides on one device: the transport's unit tests, the conformance suite
-#     faults one VM: memory and sizes of all sorts, restarts, connects and closes, verified gets
-#     wire   one VM with two rails that can be pulled: faults with packets under way
+#     faults one VM: all kinds of memory and sizes, restarts, connects and closes, verified gets
+#     wire   one VM with two rails that can be pulled: faults with packets in flight
 #     hosts  two VMs: a node in one, clients in the other
 #     unit   one VM: deploy/tarnd.service under systemd
-#   RDMA_CONNECTS=N, RDMA_SECONDS=N   see tests/faults/test_rdma.c: the runs are given more time
-#   REQUIRE=rdma   where VMs do not run here: a failure, not a skip
-# Ends with "N passed, N failed, N skipped" and exit 1 when anything failed.
+#   RDMA_CONNECTS=N, RDMA_SECONDS=N   see tests/faults/test_rdma.c; they raise the time limits
+#   REQUIRE=rdma   fails instead of skipping if VMs do not run here
+# Prints "N passed, N failed, N skipped" at the end. Exit status 1 if anything failed.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 TARN_BUILD=$(cd "${TARN_BUILD:-build}" && pwd) || exit 1
@@ -18,11 +18,11 @@ tests=$TARN_BUILD/tests
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 passed=0 failed=0 skipped=0
-# Seconds: what is asked for, and as much again for a busy host.
+# Seconds: twice the requested time, for a busy host.
 long=$((${RDMA_CONNECTS:-0} / 4 + ${RDMA_SECONDS:-0} * 2))
 export TEST_TIMEOUT=$((600 + long))
 
-# One VM run. Inside, a missing device is an error.
+# Runs one VM. In it a missing device is an error.
 vm()
 {
     # $1 seconds, $2 what it is, then options of vm.sh and the command
@@ -33,7 +33,7 @@ vm()
     tally
 }
 
-# What the runs inside have counted; one that was ended, or said nothing, is a failure.
+# Adds the counts of the run in the VM. A run without counts is a failure.
 tally()
 {
     if grep -q '^SKIP: ' "$log"; then

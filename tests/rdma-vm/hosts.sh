@@ -1,8 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Runs in both of two VMs. The first is the host of Redis and of a node, and does to the node what it is told;
-# the second runs tests/faults/test_rdma_hosts.c, which tells it:
-#   $OUT/order   "N kill", "N start", "N stop", "N cont" or "N end"; $OUT/answer becomes N once that is done
+# Runs in both of two VMs. The first VM runs Redis and a node, and obeys orders. The second runs
+# tests/faults/test_rdma_hosts.c, which gives the orders:
+#   $OUT/order   "N kill", "N start", "N stop", "N cont" or "N end"; $OUT/answer becomes N when it is done
 set -u
 listen=$ADDR
 [ "$VM" = 1 ] || listen=$PEER

@@ -1,12 +1,13 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# In the VM: does to a rail what happens to cables.
-#   rail.sh pull|plug RAIL            the interface goes down, comes up
-#   rail.sh limit RAIL MBIT [FAR]     so many Mbit/s from here on (FAR: and from the far end; with --wire)
-#   rail.sh lose RAIL PERCENT         so many packets are lost, both ways (100: a silent cut)
-#   rail.sh free RAIL                 no limit, no loss
-# vm.sh --wire: both ends of the veth pair belong to one kernel, which would never send what is for itself
-# over the cable. Rules before the table "local" make it; they go with the interface, so plug makes them again.
+# In the VM: simulates faults of a rail's cable.
+#   rail.sh pull|plug RAIL            takes the interface down, brings it up
+#   rail.sh limit RAIL MBIT [FAR]     limits the rate from here (FAR: also from the far end; with --wire)
+#   rail.sh lose RAIL PERCENT         loses packets in both directions (100: a silent cut)
+#   rail.sh free RAIL                 removes limit and loss
+# vm.sh --wire: both ends of the veth pair belong to one kernel. By default a kernel does not send packets to
+# itself over a cable, so rules before the table "local" force it. The rules vanish with the interface, so
+# plug adds them again.
 set -eu
 PATH=$PATH:/usr/sbin:/sbin
 rail=$2 near=rail$2 far=far$2
@@ -19,7 +20,7 @@ ends()
 
 one_way()
 {
-    # $1 its interface, $2 the other, $3 and $4 the last parts of their addresses, $5 IP version; for ip -batch
+    # $1 its interface, $2 the other one, $3 and $4 last parts of their addresses, $5 IP version; for ip
     mac=$(cat "/sys/class/net/$2/address")
     table=$((100 + 2 * rail + $3))
     echo 1 >"/proc/sys/net/ipv4/conf/$1/accept_local"

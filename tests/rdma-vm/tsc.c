@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Prints the frequency of this processor's time-stamp counter in kHz, which the VM's kernel is told. */
+/* Prints the frequency of this processor's time-stamp counter in kHz, for the VM's kernel. */
 #include <poll.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -17,7 +17,7 @@ static uint64_t now_ns(void)
     return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
 }
 
-/* Both clocks at the same time: of many attempts the one with the least between. */
+/* Reads both clocks at the same time: of many attempts it takes the quickest one. */
 static struct moment look(void)
 {
     struct moment best = {0, 0};
@@ -35,7 +35,7 @@ static struct moment look(void)
 int main(void)
 {
     struct moment from = look();
-    poll(NULL, 0, 100); /* long enough for a millionth */
+    poll(NULL, 0, 100); /* long enough for a precision of 1e-6 */
     struct moment to = look();
     printf("%.0f\n", (double)(to.ticks - from.ticks) * 1e6 / (double)(to.ns - from.ns));
     return 0;

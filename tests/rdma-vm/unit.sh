@@ -1,15 +1,17 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# deploy/tarnd.service under a real systemd, in a VM that has RDMA and huge pages: it starts from settings that only root
-# may read, moves bytes by every transport, comes back when it is killed or told to drain, and ends in order.
+# deploy/tarnd.service under a real systemd, in a VM with RDMA and huge pages. Checks that the service starts
+# from settings that only root may read, moves bytes over every transport, restarts when it is killed or
+# drained, and stops cleanly.
 #   vm.sh --timeout 600 -- sh tests/rdma-vm/unit.sh
-# systemd is process 1 of a PID namespace; the host's folders, which are read-only here, get what it writes to on top.
+# systemd is process 1 of a PID namespace. The host's folders are read-only here, so writable folders are
+# mounted over them.
 set -eu
 here=$(cd "$(dirname "$0")/../.." && pwd)
 build=$(cd "${TARN_BUILD:-$here/build}" && pwd)
 failed=0
 
-# Repeats a command for two minutes at most, until it works.
+# Repeats a command until it works, for at most two minutes.
 until_true()
 {
     tries=0
@@ -49,10 +51,10 @@ prepare()
     rm -rf /etc/systemd/system
     mkdir -p /etc/systemd/system/tarnd.service.d /var/lib/systemd
     cp "$here/deploy/tarnd.service" /etc/systemd/system/
-    # Where this script finds the ready line.
+    # This script reads the ready line from here.
     printf '[Service]\nStandardOutput=append:/run/tarnd.out\nStandardError=append:/run/tarnd.log\n' \
         >/etc/systemd/system/tarnd.service.d/output.conf
-    # They take minutes in the emulator.
+    # These units take minutes in the emulator.
     for u in sysusers journal-flush tmpfiles-setup tmpfiles-setup-dev binfmt update-utmp; do
         ln -s /dev/null "/etc/systemd/system/systemd-$u.service"
     done
@@ -66,7 +68,7 @@ outside()
 {
     [ -x /lib/systemd/systemd ] || { echo "SKIP: systemd: it is not installed" && exit 77; }
     prepare
-    # Shared: a service's credentials are mounted by another process.
+    # Shared, because another process mounts a service's credentials.
     export container=other
     unshare --pid --mount --fork --mount-proc sh -c \
         'echo ready >/run/begun; mount --make-rshared /; exec /lib/systemd/systemd --system --unit=basic.target --show-status=no' \

@@ -1,12 +1,12 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Runs a command where there is RDMA: in a VM with Debian's kernel and soft-RoCE (rdma_rxe), under QEMU
-# without KVM, on the host's own file system, read-only. See README.md.
+# Runs a command in a VM with RDMA: Debian's kernel with soft-RoCE (rdma_rxe), under QEMU without KVM. The VM
+# uses the host's file system read-only. See README.md.
 #   vm.sh [--vms 1|2] [--rails 1|2] [--wire] [--timeout SECONDS] [--out DIR] [--] [COMMAND...]
-# Without COMMAND: a shell. Exit status: COMMAND's (of two VMs the higher); 124 when the time is over;
-# 77 with "SKIP: rdma: <why>" when this machine cannot run it; 125 when the VM failed.
-#   TARN_RDMA_VM_CACHE   where the kernel is kept (${XDG_CACHE_HOME:-$HOME/.cache}/tarn/rdma-vm)
-#   TARN_RDMA_VM_MEMORY  of one VM, MiB (2048)
+# Without COMMAND: a shell. Exit status: COMMAND's (with two VMs the higher one); 124 after the timeout;
+# 77 with "SKIP: rdma: <why>" if this machine cannot run a VM; 125 if the VM failed.
+#   TARN_RDMA_VM_CACHE   folder for the kernel (${XDG_CACHE_HOME:-$HOME/.cache}/tarn/rdma-vm)
+#   TARN_RDMA_VM_MEMORY  memory of one VM, in MiB (2048)
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 cache=${TARN_RDMA_VM_CACHE:-${XDG_CACHE_HOME:-${HOME:-/tmp}/.cache}/tarn/rdma-vm}
@@ -28,7 +28,7 @@ skip()
     exit 77
 }
 
-# --- what is cached: the kernel, and an initramfs with its modules ---------------------------------
+# --- the cache: the kernel, and an initramfs with its modules --------------------------------------
 
 needed()
 {
@@ -55,7 +55,7 @@ download()
     [ -n "$package" ] && (cd "$1" && apt-get download "$package") >"$1/log" 2>&1
 }
 
-# Whoever has no linux-image-amd64 in reach puts the .deb files of a kernel with rdma_rxe there by hand.
+# Without access to linux-image-amd64, copy the .deb files of a kernel with rdma_rxe to the cache by hand.
 fetch_kernel()
 {
     set -- "$cache"/*.deb
@@ -69,8 +69,8 @@ fetch_kernel()
     rm -r "$cache/fetch"
 }
 
-# The bare kernel: unpacking it here takes half a second, the machine without KVM takes three.
-# Where the compressed kernel lies in the file: Linux, Documentation/x86/boot.rst.
+# Unpacks the kernel here, which takes half a second; the VM would take three. Linux,
+# Documentation/x86/boot.rst says where the compressed kernel is in the file.
 bare_kernel()
 {
     number()
@@ -83,7 +83,7 @@ bare_kernel()
     xz -dc <"$2.packed" >"$2" 2>/dev/null || zstd -dc <"$2.packed" >"$2" 2>/dev/null || cp "$kernel" "$2"
 }
 
-# Modules with what they depend on, in the order to load them.
+# Copies modules and their dependencies, and lists them in load order.
 pick_modules()
 {
     # $1 unpacked kernel, $2 its version, $3 where to, $4 name of the list, then the modules
@@ -173,7 +173,7 @@ quoted()
     done
 }
 
-# Folders of /tmp, of which the VM has its own, that are needed there.
+# Lists the folders in /tmp that the VM needs. The VM has its own /tmp.
 kept()
 {
     for d in "$PWD" "$here" "${TARN_BUILD:-}"; do
@@ -183,12 +183,12 @@ kept()
     done
 }
 
-# What the VMs read; they leave status.N, boot.N (seconds until COMMAND) and trouble.N beside it.
+# Writes the files that the VMs read. VM N adds status.N, boot.N (seconds until COMMAND) and trouble.N.
 share()
 {
     mkdir -p "$work/share/out"
     printf 'vms=%s rails=%s wire=%s here=%s\n' "$vms" "$rails" "$wire" "$(quoted "$here")" >"$work/share/settings"
-    # Not the settings of this script: tarnd refuses variables that it does not know.
+    # Without the settings of this script, because tarnd rejects unknown variables.
     (unset TARN_RDMA_VM_CACHE TARN_RDMA_VM_MEMORY && export -p) >"$work/share/environment"
     kept >"$work/share/kept"
     if [ $# = 0 ]; then
@@ -198,7 +198,7 @@ share()
     { printf 'cd %s || exit 125\n' "$(quoted "$PWD")" && quoted "$@"; } >"$work/share/command"
 }
 
-# A rail of two VMs is a socket; the first VM listens.
+# A rail between two VMs is a socket. The first VM listens.
 link_arguments()
 {
     [ "$vms" = 2 ] || return 0
@@ -211,15 +211,15 @@ link_arguments()
     done
 }
 
-# The emulator's time-stamp counter is this machine's. On a busy host the VM's kernel may measure its frequency against an
-# emulated clock that stands still meanwhile, and is wrong by a factor; so it is told.
+# The emulator uses this machine's time-stamp counter. The VM's kernel gets its frequency from here: on a busy
+# host it could measure a wrong one, because the emulated clock may stand still during the measurement.
 tsc_khz()
 {
     ${CC:-cc} -O2 -o "$work/tsc" "$here/tsc.c" && "$work/tsc"
 }
 
-# Without "rep movs" in kernel and libc: the emulator does it byte by byte. The other parameters leave out
-# what only takes time, and checks that a machine stalled by its host would fail.
+# Disables "rep movs" in kernel and libc, because the emulator runs it byte by byte. The other parameters skip
+# slow steps of the boot, and checks that fail when the host stalls the VM.
 boot()
 {
     # $1 number of the VM; its standard input and output are COMMAND's
@@ -238,7 +238,7 @@ rodata=off init_on_alloc=0 cryptomgr.notests random.trust_cpu=on audit=0 apparmo
         $(link_arguments "$1") 2>"$work/qemu.$1"
 }
 
-# The emulator makes its output non-blocking, so that is a pipe of its own, unless it is a terminal's shell.
+# The emulator makes its output non-blocking, so it gets its own pipe, except for a shell on a terminal.
 start()
 {
     if [ -e "$work/share/shell" ]; then
@@ -256,7 +256,7 @@ start()
     vm_pids="$vm_pids $!"
 }
 
-# VM 1 listens on the sockets of the rails: VM 2 starts when they are there.
+# VM 1 listens on the sockets of the rails. VM 2 starts when the sockets exist.
 start_all()
 {
     start 1
@@ -269,7 +269,7 @@ start_all()
     start 2
 }
 
-# One VM's exit status.
+# Returns the exit status of one VM.
 result()
 {
     # $1 number of the VM, $2 the emulator's exit status

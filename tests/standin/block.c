@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* CUDA calls that take as long as a test wants. */
+/* Lets a test make CUDA calls slow. */
 #include <pthread.h>
 #include <time.h>
 
@@ -26,5 +26,5 @@ void tarn_standin_wait(void)
     void *arg = block.arg;
     pthread_mutex_unlock(&block.lock);
     while (until && !until(arg))
-        nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL); /* CUDA's time, not synchronisation */
+        nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL); /* CUDA's delay, not synchronisation */
 }

@@ -1,34 +1,34 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A STAND-IN for GPUs: transport/cuda/cuda.h played in shared memory, for tests on machines without one.
- * Nothing that passes over it says anything about a GPU, its driver or its speed.
+ * A STAND-IN for GPUs: implements transport/cuda/cuda.h in shared memory, for tests on machines without a
+ * GPU. A test that passes with it proves nothing about a GPU, its driver or its speed.
  *
- * It is stricter than a GPU where a GPU lets mistakes pass:
- *   - Device memory is a memfd that is mapped twice: at the address that is handed out without any access, so
- *     that host code which touches it dies; and elsewhere for the copies.
- *   - A copy is carried out, delay and all, when its queue is next looked at: whoever reuses a buffer before
- *     the mark behind it is passed sees wrong bytes, and so does whoever reads before.
- *   - Copies reach memory of the queue's device, of peers that were asked for, and pinned host memory, and
- *     are held to the bounds of allocations. Anything else is an illegal address, and the device is lost to
- *     the process, as it would be.
- *   - A queue has little room, so that callers meet its limits.
+ * It detects mistakes that a GPU does not:
+ *   - Device memory is a memfd that is mapped twice. The mapping at the returned address allows no access, so
+ *     host code that touches it crashes. Copies use the other mapping.
+ *   - A copy takes place, after its delay, only when its queue is used again. A caller that reads the target
+ *     or reuses a buffer before the mark after the copy has passed sees wrong bytes.
+ *   - Copies reach memory of the queue's device, memory of peers with peer access, and pinned host memory,
+ *     within the bounds of allocations. Any other address is illegal: the process loses the device, as with
+ *     a GPU.
+ *   - A queue has little room, so that callers reach its limits.
  *
- * Environment, read when a process first uses it (nodes refuse names with TARN_ that they do not know):
- *   STANDIN_DEVICES=2     how many there are in the machine
- *   STANDIN_VISIBLE=1,0   which of them this process sees, in which order (all)
+ * Environment, read when a process first uses it (nodes reject unknown names with TARN_):
+ *   STANDIN_DEVICES=2     number of devices in the machine
+ *   STANDIN_VISIBLE=1,0   the devices that this process sees, in this order (all)
  *   STANDIN_PEERS=0       whether devices reach each other (1)
  *   STANDIN_BYTES=64M     memory that this process can have of each device (1G)
- *   STANDIN_DELAY_US=     how long after it was given a copy is carried out at the earliest (0)
- *   STANDIN_FAIL=         what:n,...  the n-th such call of this process fails, "*": each one; what is
- *                              alloc, open, pin, queue, copy, mark, poll, dmabuf, flush; or lost: the n-th
- *                              copy is given well, and is the end of its device for this process
- *   STANDIN_VERBOSE=      set: illegal addresses are told on stderr
+ *   STANDIN_DELAY_US=     a copy takes place at the earliest this long after it was given (0)
+ *   STANDIN_FAIL=         what:n,...  the n-th such call of this process fails ("*": every one). "what":
+ *                              alloc, open, pin, queue, copy, mark, poll, dmabuf, flush, lost. lost: the
+ *                              n-th copy is accepted, and then this process loses its device
+ *   STANDIN_VERBOSE=      if set, prints illegal addresses to stderr
  *
- * Events are ints: 0 not passed, 1 passed, negative what they were recorded behind has failed. Streams of the
- * application are in streams.c, exports of memory in export.c.
+ * Events are ints: 0 not passed, 1 passed, negative: the work before the event has failed. streams.c has the
+ * application's streams, export.c has exports of memory.
  *
- * One lock for all. A handle names the exporting process and its descriptor; who opens it goes through
- * /proc, so memory outlives its exporter as long as somebody has it open, and nothing is left behind.
+ * One lock protects everything. A handle names the exporting process and its descriptor. The importer opens
+ * it through /proc, so memory lives as long as any process has it open, and no file is left behind.
  */
 #include "tests/standin/cuda_standin.h"
 
@@ -75,14 +75,14 @@ _Static_assert(sizeof(struct handle) <= TARN_CUDA_HANDLE, "fits cuda.h's");
 struct memory {
     struct memory *next;
     enum tarn_cuda_kind kind;
-    int owner;   /* device it is on; -1 host memory */
-    int visitor; /* device it was opened for; -1 not opened */
+    int owner;   /* device of the memory; -1: host memory */
+    int visitor; /* device that it was opened for; -1: not opened */
     uintptr_t begin;
     uint64_t bytes;
-    uint8_t *real; /* where the copies find it */
+    uint8_t *real; /* mapping for the copies */
     bool writable;
-    int fd;          /* of the exporter */
-    unsigned opened; /* times */
+    int fd;          /* the exporter's descriptor */
+    unsigned opened; /* number of opens */
     struct handle handle;
 };
 
@@ -93,7 +93,7 @@ struct device {
     bool lost;
 };
 
-/* Fails at the count `at`; 0: never, UINT64_MAX: always. */
+/* The call number `at` fails; 0: none, UINT64_MAX: all. */
 struct trigger {
     uint64_t at, count;
 };
@@ -144,7 +144,7 @@ static void read_settings(void)
     for (char *end; visible && *visible && standin.ndevices < DEVICES_MAX; visible = *end ? end + 1 : end) {
         long physical = strtol(visible, &end, 10);
         if (end == visible || physical < 0 || physical >= there)
-            break; /* what follows one that is not there is not visible either, as with CUDA */
+            break; /* as with CUDA, devices after an invalid one are not visible */
         standin.devices[standin.ndevices++].physical = (int)physical;
     }
     standin.peers = setting("STANDIN_PEERS", 1);
@@ -196,7 +196,7 @@ static int lost(int device)
         device);
 }
 
-/* What every call that names a device begins with. */
+/* Every call with a device begins with this check. */
 static int check(int device, enum event e)
 {
     if (device < 0 || device >= standin.ndevices)
@@ -288,7 +288,7 @@ bool tarn_cuda_reaches(int device, int peer)
 
 /* --- memory ------------------------------------------------------------------------------------- */
 
-/* Pinned memory may lie within what another range covers only by mistake, so the first is the one. */
+/* The first range with this address. Ranges overlap only by mistake (pinned memory inside another one). */
 static struct memory *memory_at(uintptr_t at)
 {
     struct memory *m = standin.memories;
@@ -333,7 +333,7 @@ static void memory_drop(struct memory *m)
     free(m);
 }
 
-/* The two views. m->bytes and the descriptor given; what is made is recorded. */
+/* Maps both views of the descriptor. The caller sets m->bytes. Adds the memory to the list. */
 static struct memory *memory_map(struct memory *m, int fd)
 {
     void *view = mmap(NULL, m->bytes, PROT_NONE, MAP_SHARED, fd, 0);
@@ -410,7 +410,7 @@ void tarn_cuda_free(int device, void *addr)
     leave(0);
 }
 
-/* One that this device has open already, as the runtime counts them. */
+/* The memory of a handle that this device has open already: like the runtime, it counts opens. NULL: none. */
 static struct memory *opened_before(int device, const struct handle *h)
 {
     struct memory *m = standin.memories;
@@ -524,11 +524,11 @@ void tarn_cuda_unpin(void *addr)
 
 /* --- queues ------------------------------------------------------------------------------------- */
 
-/* One thing that a queue will do. */
+/* A task of a queue. */
 struct step {
     enum { STEP_COPY, STEP_MARK } what;
     struct tarn_cuda_piece piece;
-    bool loses; /* the device, as told */
+    bool loses; /* STANDIN_FAIL: the device is lost at this step */
     uint64_t due_ns;
 };
 
@@ -536,8 +536,8 @@ struct tarn_cuda_queue {
     int device;
     struct step steps[STEPS]; /* a ring */
     uint64_t given, done;
-    unsigned pieces;          /* of those between */
-    uint64_t marked, reached; /* reached: carried out; a caller knows of those up to `passed` */
+    unsigned pieces;          /* copies among the steps from `done` to `given` */
+    uint64_t marked, reached; /* marks given and carried out; callers know of those up to `passed` */
     uint64_t passed;
     struct tarn_standin_mark *marks[MARKS];
     struct tarn_cuda_piece list[PIECES];
@@ -550,7 +550,7 @@ static uint64_t now_ns(void)
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
-/* Where a copy on `device` finds an address, and how many bytes from there on; NULL: nowhere. */
+/* Where copies on `device` find an address, and the bytes from there on. NULL: the device cannot reach it. */
 static uint8_t *reached_from(int device, const void *addr, bool write, uint64_t *left)
 {
     const struct memory *m = memory_at((uintptr_t)addr);
@@ -571,7 +571,7 @@ static uint8_t *reached_at(int device, const void *addr, uint64_t bytes, bool wr
     return at && bytes <= left ? at : NULL;
 }
 
-/* As much of a piece as lies within one allocation on both sides; 0: illegal. */
+/* Copies the part of a piece that is in one allocation on both sides. Returns its bytes; 0: illegal. */
 static uint64_t copy_within(int device, const uint8_t *from, uint8_t *to, uint64_t bytes)
 {
     uint64_t from_left, to_left;
@@ -605,7 +605,7 @@ static bool carry_out(struct tarn_cuda_queue *q, const struct step *s)
     return true;
 }
 
-/* Steps that are due, in order. `all`: without waiting for their time. */
+/* Carries out the steps that are due, in order. `all`: also those that are not due yet. */
 static int advance(struct tarn_cuda_queue *q, bool all)
 {
     uint64_t now = now_ns();
@@ -638,7 +638,7 @@ void tarn_standin_mark_drop(struct tarn_standin_mark *m)
         free(m);
 }
 
-/* The queue's own use. What a lost device left undone is over, too. */
+/* Drops the queue's reference. Passes the mark, even if a lost device did not reach it. */
 static void mark_drop(struct tarn_standin_mark *m)
 {
     if (!m)
@@ -672,7 +672,7 @@ void tarn_cuda_queue_close(struct tarn_cuda_queue *q)
         more = advance(q, true) == 0 && q->done < q->given;
         leave(0);
         if (more)
-            nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL); /* a GPU's time, not synchronisation */
+            nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL); /* a GPU's delay, not synchronisation */
     }
     for (int i = 0; i < MARKS; i++)
         mark_drop(q->marks[i]);
@@ -698,7 +698,7 @@ struct tarn_cuda_piece *tarn_cuda_list(struct tarn_cuda_queue *q, size_t *room)
     if (q->pieces == PIECES)
         advance(q, false);
     *room = PIECES - q->pieces;
-    memset(q->list, 0, sizeof(q->list)); /* a list that was not started is taken back */
+    memset(q->list, 0, sizeof(q->list)); /* discards a list that was not started */
     leave(0);
     return *room ? q->list : NULL;
 }

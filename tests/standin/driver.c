@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The part of the CUDA driver that tcpx's fixture plugin calls, over the stand-in. So a plugin and the
- * program that loads it have the same GPUs. Programs export it (Makefile); the plugin looks there first.
+ * program that loads it have the same GPUs. Programs export it (Makefile). The plugin searches the program
+ * first.
  */
 #include <stdint.h>
 #include <string.h>
@@ -38,7 +39,7 @@ int tarn_cuda_settle(int device)
     return tarn_standin_check(device, "settle");
 }
 
-/* A context is its device's number, plus 1. */
+/* A context is its device's number + 1. */
 
 EXPORT int cuInit(unsigned int flags);
 int cuInit(unsigned int flags)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The stand-in's access to its memory for other devices. A file takes the place of a dma-buf and names the
- * exported range. Code that plays the other device reads it and finds the memory by tarn_standin_reach().
+ * Exports the stand-in's memory to other devices. A file takes the place of a dma-buf and names the exported
+ * range. Code that plays the other device reads the file and finds the memory with tarn_standin_reach().
  */
 #include "tests/standin/cuda_standin.h"
 
@@ -11,7 +11,7 @@
 #include "base/error.h"
 #include "transport/cuda/cuda.h"
 
-/* A played GPU is behind no switch. */
+/* The stand-in's GPUs have no PCI address. */
 int tarn_cuda_pci(int device, char pci[TARN_CUDA_PCI])
 {
     (void)device, (void)pci;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A STAND-IN for an application's streams: tests/stream.h and tarn_cuda_stream_wait(). A thread for each
- * stream carries out its work in order, at some time. It tests logic and shows nothing about GPUs.
+ * A STAND-IN for an application's streams: tests/stream.h and tarn_cuda_stream_wait(). Each stream has a
+ * thread that carries out its work in order, with delays. It tests logic and proves nothing about GPUs.
  */
 #include "tests/stream.h"
 
@@ -37,7 +37,7 @@ struct stream {
     bool stop;
 };
 
-/* It is linked into programs without cmocka, too. */
+/* Programs without cmocka also link this file. */
 static void *must(void *p)
 {
     if (!p)
@@ -47,7 +47,7 @@ static void *must(void *p)
 
 static void pause_a_little(void)
 {
-    nanosleep(&(struct timespec){.tv_nsec = 50000}, NULL); /* a GPU's time, not synchronisation */
+    nanosleep(&(struct timespec){.tv_nsec = 50000}, NULL); /* a GPU's delay, not synchronisation */
 }
 
 static void carry_out(const struct step *s)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Plugins that are none, one for each value of BAD. */
+/* Invalid plugins, one for each value of BAD. */
 #include "transport/tcpx/plugin/tcpx_abi.h"
 
 #define EXPORT __attribute__((visibility("default")))
@@ -8,7 +8,7 @@
 EXPORT extern const int something_else;
 const int something_else = 1;
 
-#else /* 2: lacks isend; 3: whole, and linked to the fake driver */
+#else /* 2: lacks isend; 3: complete, and linked to the fake driver */
 static int init(tarn_tcpx_log_fn log)
 {
     (void)log;

@@ -63,7 +63,7 @@ uint64_t bare_place(const struct bare *b, uint64_t k, uint8_t *to, uint64_t room
 
 /* --- the loop ----------------------------------------------------------------------------------- */
 
-/* Both ends walk the same list of requests, each by itself. */
+/* Both ends compute the same list of requests. */
 struct walk {
     const struct bare_load *load;
     uint64_t random, message, bytes, at, off;
@@ -71,21 +71,21 @@ struct walk {
 
 struct request {
     void *request;
-    uint64_t off; /* of its bytes in the source */
+    uint64_t off; /* offset of its bytes in the source */
     uint32_t bytes;
 };
 
 struct progress {
     uint64_t posted, done; /* requests */
-    bool taken;            /* the next one is in its place, and not posted */
-    bool more;             /* perhaps there is a next one */
+    bool taken;            /* the next request is in the ring but not posted */
+    bool more;             /* there may be another request */
 };
 
 struct end {
     struct bare *b;
     const struct bare_load *load;
-    uint8_t *source; /* load->bytes twice: any offset up to load->bytes is one; or all places */
-    uint8_t *memory; /* gathering: `window` chunks; receiving: the same, or all places */
+    uint8_t *source; /* 2 * load->bytes, for any offset up to load->bytes; or all places */
+    uint8_t *memory; /* gather: `window` chunks; receive: `window` chunks, or all places */
     void *mr;
     struct request ring[TARN_TCPX_REQUESTS];
     struct bare_result result;
@@ -128,7 +128,7 @@ static uint8_t *place_of(const struct end *e, uint64_t n, const struct request *
     return e->memory + (e->load->places ? r->off : n % e->load->window * e->load->chunk);
 }
 
-/* NULL in r->request: there is no room now. */
+/* r->request is NULL if there is no room now. */
 static int post(struct end *e, bool sends, uint64_t n, struct request *r)
 {
     struct bare *b = e->b;
@@ -141,7 +141,7 @@ static int post(struct end *e, bool sends, uint64_t n, struct request *r)
     return tarn_tcpx_irecv(b->plugin, b->recv, to, r->bytes, e->mr, &r->request);
 }
 
-/* A receive is done: out of the bounce memory, and compared. */
+/* Takes a receive that is done: copies it out of the bounce memory and compares it. */
 static int take(struct end *e, uint64_t n, const struct request *r)
 {
     struct bare *b = e->b;
@@ -156,7 +156,7 @@ static int take(struct end *e, uint64_t n, const struct request *r)
     return tarn_tcpx_consumed(b->plugin, b->recv, r->request);
 }
 
-/* As many as there is room for. */
+/* Posts requests until the window is full or the plugin has no room. */
 static int post_some(struct end *e, bool sends, struct walk *w, struct progress *at)
 {
     while (at->posted - at->done < e->load->window) {

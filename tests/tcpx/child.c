@@ -17,7 +17,7 @@ static _Noreturn void be_child(int (*body)(void *arg), void *arg, unsigned secon
     dup2(out, STDERR_FILENO);
     close(out);
     setvbuf(stdout, NULL, _IOLBF, 0);
-    /* cmocka catches these to fail its test and go on with the next one: not in here. */
+    /* cmocka's handlers would fail the test and continue with the next one; the child must die. */
     for (size_t i = 0; i < sizeof(fatal) / sizeof(fatal[0]); i++)
         signal(fatal[i], SIG_DFL);
     alarm(seconds);

@@ -39,8 +39,8 @@ static bool is_ours(const struct received *r, const struct cmsghdr *c)
            (c->cmsg_type == dialects[r->dialect].linear || c->cmsg_type == dialects[r->dialect].device);
 }
 
-/* Both dialects as the wider one. Control messages need not be aligned for their contents, and CMSG_FIRSTHDR
- * does not see to it that they are there. */
+/* Reads either dialect into the wider one. The contents may be unaligned. CMSG_FIRSTHDR does not check that
+ * they are complete. */
 static int read_one(const struct received *r, const struct msghdr *m, const struct cmsghdr *c,
                     struct dmabuf_cmsg *d)
 {
@@ -90,7 +90,7 @@ static int add_one(struct received *r, const struct dmabuf_cmsg *d, bool linear)
     return 0;
 }
 
-/* All tokens come first: whatever is wrong with a fragment, none is lost. */
+/* Keeps all tokens before any fragment is checked, so that no token is lost. */
 static int add_tokens(struct received *r, const struct msghdr *m)
 {
     int rc = 0;
@@ -105,7 +105,7 @@ static int add_tokens(struct received *r, const struct msghdr *m)
     return rc;
 }
 
-/* *any: there was one. */
+/* Sets *any if there was a fragment. */
 static int add_fragments(struct received *r, const struct msghdr *m, bool *any)
 {
     int rc = 0;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What both ends of a connection have: sockets, a ring of requests, and cursors over their pieces. */
+/* Shared by both ends of a connection: sockets, a ring of requests, and cursors over their pieces. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -81,7 +81,7 @@ struct fixture_request *fixture_request_new(struct fixture_comm *c)
 struct fixture_piece *fixture_cursor_at(struct fixture_comm *c, struct fixture_cursor *at, uint32_t socket,
                                         struct fixture_request **r_p)
 {
-    if (at->seq < c->released) /* its requests are done: there was no piece left of this socket's */
+    if (at->seq < c->released) /* those requests are done, so they have no pieces left for this socket */
         *at = (struct fixture_cursor){.seq = c->released};
     for (; at->seq < c->planned; *at = (struct fixture_cursor){.seq = at->seq + 1}) {
         struct fixture_request *r = fixture_request_at(c, at->seq);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* test_connection server [PORT] | client HOST [PORT]: a connection of the plugin, and no more. */
+/* test_connection server [PORT] | client HOST [PORT]: only opens a connection of the plugin. */
 #include "tests/tcpx/flow.h"
 
 static int serve(struct flow *f)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * As much of a CUDA driver as the fixture plugin calls, as a libcuda.so.1 for tests: memory "of the GPU" is
- * host memory elsewhere. FAKE_CUDA_INIT=N: it does not start, cuInit gives N.
+ * A libcuda.so.1 for tests, with the calls that the fixture plugin makes. Its "GPU memory" is other host
+ * memory. FAKE_CUDA_INIT=N: cuInit fails and returns N.
  */
 #include <pthread.h>
 #include <stdint.h>
@@ -19,7 +19,7 @@ static struct {
 } blocks[BLOCKS];
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* The block of an address; 0: a free one. */
+/* The index of the block with address p. p 0: of a free block. -1: none. */
 static int find_block(uintptr_t p)
 {
     for (int i = 0; i < BLOCKS; i++)

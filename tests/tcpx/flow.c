@@ -53,7 +53,7 @@ static const struct tarn_logger logger = {.level = TARN_LOG_WARN, .fn = hear_plu
 
 /* --- the programs' own connection --------------------------------------------------------------- */
 
-/* All of it, however it is cut on the way. */
+/* Sends or receives all bytes. */
 static int move(struct flow *f, void *p, size_t bytes, bool out)
 {
     for (size_t at = 0; at < bytes;) {
@@ -132,7 +132,7 @@ static int meet_as_client(struct flow *f, const char *host, const char *port)
 
 /* --- comms -------------------------------------------------------------------------------------- */
 
-/* Plugins do not always notice that a peer is gone, and never that time is up. */
+/* Checks deadline and peer. Plugins have no deadlines and do not always notice that the peer is gone. */
 static bool in_time(const struct flow *f, const char *step)
 {
     char byte;
@@ -216,7 +216,7 @@ static int allocate_gpu(struct flow *f)
     return told("GPU memory", rc);
 }
 
-/* Twice what is needed, so that some of it is aligned to 4 KiB. */
+/* Allocates twice the needed size, so that the buffer can be aligned to 4 KiB. */
 static int allocate(struct flow *f)
 {
     int n = 0;
@@ -240,7 +240,7 @@ static int allocate(struct flow *f)
     return 0;
 }
 
-/* Done before the plugin is asked for anything: the GPU is then the thread's current one. */
+/* Allocates before the other calls of the plugin, which need the GPU to be the thread's current one. */
 static int open_all(struct flow *f)
 {
     int rc = tarn_tcpx_settings(&f->settings);
@@ -312,7 +312,7 @@ static const char *way_words(enum tarn_tcpx_way way)
     return words[way];
 }
 
-/* What is known of the size of the bounce memory: how far the GPU's allocation goes. */
+/* Upper bound for the size of the bounce memory: the rest of the GPU's allocation. */
 static uint64_t pool_bytes(const void *pool)
 {
     struct tarn_cuda_memory m;

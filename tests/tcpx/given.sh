@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# Read by the scripts of make check-tcpx: the plugin that they try is the one that TARN_TCPX_PLUGIN names.
+# Sourced by the scripts of make check-tcpx. They test the plugin that TARN_TCPX_PLUGIN names.
 build=$(cd "${TARN_BUILD:-build}" && pwd)
 export TARN_BUILD="$build"
 [ -n "${TARN_TCPX_PLUGIN:-}" ] || { echo "SKIP: tcpx-plugin: TARN_TCPX_PLUGIN names none"; exit 77; }

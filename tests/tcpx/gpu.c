@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* GPU memory for the fixture: the few driver calls it takes, by name, so that it builds without a toolkit. */
+/* GPU memory for the fixture. Finds the driver's calls by name, so it builds without a CUDA toolkit. */
 #include <dlfcn.h>
 #include <stdlib.h>
 
@@ -37,7 +37,7 @@ bool fixture_gpu_open(void)
         {(void **)&cu.copy, "cuMemcpy"},
         {(void **)&cu.pointer, "cuPointerGetAttribute"},
     };
-    /* The stand-in's, where the program is built with that. */
+    /* Uses the stand-in's driver if the program is built with it. */
     bool own = dlsym(RTLD_DEFAULT, "cuInit") != NULL;
     void *driver = own ? RTLD_DEFAULT : dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
     if (!own && !driver)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Lists of fragments in tests: written down, and compared. */
+/* Helpers for tests: write and compare lists of fragments. */
 #ifndef TARN_TESTS_TCPX_LIST_H
 #define TARN_TESTS_TCPX_LIST_H
 
@@ -16,7 +16,7 @@
 #define LIST(...) ((struct tarn_tcpx_fragment[]){__VA_ARGS__})
 #define COUNT(...) (sizeof(LIST(__VA_ARGS__)) / sizeof(struct tarn_tcpx_fragment))
 
-/* A list that was refused: the sentence has `words` in it. */
+/* Expects that a list was refused with `words` in the error. */
 static inline void list_refused(int rc, const char *words)
 {
     assert_int_equal(rc, TARN_E_PROTOCOL);
@@ -24,7 +24,7 @@ static inline void list_refused(int rc, const char *words)
         fail_msg("no \"%s\" in: %s", words, tarn_last_error());
 }
 
-/* A list that was checked: it is `want`, for a message of so many bytes. */
+/* Expects that a checked list equals `want`, for a message of this many bytes. */
 static inline void list_is(const struct tarn_tcpx_fragments *list, uint64_t bytes,
                            const struct tarn_tcpx_fragment *want, uint32_t n)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The fixture's settings and counters, and the little that all its parts use. */
+/* The fixture's settings and counters, and helpers for all its parts. */
 #include <fcntl.h>
 #include <signal.h>
 #include <stddef.h>
@@ -32,51 +32,50 @@ static const struct {
     size_t offset;
 } known[] = {
     OPTION(init),         /* what init() returns */
-    OPTION(devices),      /* how many there are (1) */
-    OPTION(plain),        /* 1: device type 0, receives are placed by the plugin, in host memory */
-    OPTION(version),      /* of the unpacking (7) */
+    OPTION(devices),      /* number of devices (1) */
+    OPTION(plain),        /* 1: device type 0; the plugin places receives, in host memory */
+    OPTION(version),      /* version of the unpacking (7) */
     OPTION(pci),          /* 0: devices have no PCI path, and registering GPU memory crashes */
-    OPTION(gpu),          /* 1: bounce memory is the GPU's that is current in accept() */
-    OPTION(seed),         /* of cuts, orders and sockets (1) */
-    OPTION(cut_min),      /* bytes of a fragment (1) */
-    OPTION(cut_max),      /* (4096) */
+    OPTION(gpu),          /* 1: bounce memory is on the GPU that is current in accept() */
+    OPTION(seed),         /* for cuts, orders and sockets (1) */
+    OPTION(cut_min),      /* least bytes of a fragment (1) */
+    OPTION(cut_max),      /* most bytes of a fragment (4096) */
     OPTION(pages),        /* bounce pages of a comm (16384) */
-    OPTION(setup_ms),     /* how long connect() and accept() say not yet (0, at least once) */
-    OPTION(delay_ms),     /* every receive is done that much later */
-    OPTION(send_error),   /* test() of that send gives 3 */
-    OPTION(send_hang),    /* it arrives, but test() is never done */
-    OPTION(send_more),    /* it has 64 bytes more than it was given */
-    OPTION(send_exit),    /* exit(1) in that isend() */
-    OPTION(send_close),   /* the sender is gone at that isend() */
-    OPTION(drop_after),   /* sends after so many are done and never arrive */
-    OPTION(helper_error), /* a data socket breaks at that isend(): a line in the log, at both ends, and no
-                             more */
-    OPTION(recv_error),   /* test() of that receive gives 3 */
+    OPTION(setup_ms),     /* connect() and accept() are not ready for this long (0: for one call) */
+    OPTION(delay_ms),     /* delay of every receive */
+    OPTION(send_error),   /* test() of this send returns 3 */
+    OPTION(send_hang),    /* this send arrives, but test() never says done */
+    OPTION(send_more),    /* this send has 64 bytes more than the caller gave */
+    OPTION(send_exit),    /* exit(1) in this isend() */
+    OPTION(send_close),   /* the sender closes at this isend() */
+    OPTION(drop_after),   /* sends after this one end without error but never arrive */
+    OPTION(helper_error), /* a data socket breaks at this isend(): both ends only write a line to the log */
+    OPTION(recv_error),   /* test() of this receive returns 3 */
     OPTION(recv_deaf),    /* 1: a receiver does not notice that the sender is gone */
-    OPTION(recv_hang),    /* test() of that receive is never done */
-    OPTION(recv_exit),    /* exit(1) in that irecv() */
-    OPTION(recv_close),   /* the receiver is gone at that irecv() */
-    OPTION(close_ms),  /* closeRecv() takes so long where something was posted, and then writes once more to
-                          all that is posted */
-    OPTION(bad_dst),   /* the receive's list leads outside of the message */
-    OPTION(bad_src),   /* outside of the bounce memory */
-    OPTION(bad_sum),   /* lacks a byte */
-    OPTION(bad_count), /* has more fragments than there is room for */
-    OPTION(bad_bytes), /* the receive brings zeros */
-    OPTION(init_exit), /* 1: exit(1) in init() */
-    OPTION(init_hang), /* 1: init() does not return */
-    OPTION(accept_error), /* what accept() returns, as without RxDM */
-    OPTION(reg_error),    /* regMr() gives 3 that time, as without DMA buffers */
-    /* ways to be a plugin, all of which the ABI allows */
-    OPTION(accept_blocks),  /* 1: accept() returns when the peer has connected, and not before */
-    OPTION(connect_blocks), /* 1: connect() returns when the peer has accepted, and not before */
-    OPTION(listen_ms),      /* the first listen() of the process takes so long */
+    OPTION(recv_hang),    /* test() of this receive never says done */
+    OPTION(recv_exit),    /* exit(1) in this irecv() */
+    OPTION(recv_close),   /* the receiver closes at this irecv() */
+    OPTION(close_ms),     /* with posted receives closeRecv() takes this long, then writes once more to all of
+                             them */
+    OPTION(bad_dst),      /* the list of this receive leads outside of the message */
+    OPTION(bad_src),      /* the list leads outside of the bounce memory */
+    OPTION(bad_sum),      /* the list lacks a byte */
+    OPTION(bad_count),    /* the list has too many fragments */
+    OPTION(bad_bytes),    /* this receive brings zeros */
+    OPTION(init_exit),    /* 1: exit(1) in init() */
+    OPTION(init_hang),    /* 1: init() does not return */
+    OPTION(accept_error), /* accept() returns this, as without RxDM */
+    OPTION(reg_error),    /* this regMr() returns 3, as without DMA buffers */
+    /* variants that the ABI allows */
+    OPTION(accept_blocks),  /* 1: accept() blocks until the peer has connected */
+    OPTION(connect_blocks), /* 1: connect() blocks until the peer has accepted */
+    OPTION(listen_ms),      /* the first listen() of the process takes this long */
     OPTION(
-        map_unguarded), /* 1: bounce memory is mapped at the first accept; of two at once the second counts */
-    OPTION(late_table), /* 1: the table has no more than name and init before init() */
+        map_unguarded), /* 1: the first accept maps bounce memory; if two race, both map and the last wins */
+    OPTION(late_table), /* 1: the table has only name and init before init() */
     OPTION(
-        tell_sizes), /* 1: test() tells them, and 3 for more than was posted; 2: it tells them, and no more */
-    OPTION(null_requests), /* every so many isend() and irecv() give no request: try again */
+        tell_sizes), /* 1: test() sets sizes, and returns 3 if more came than was posted; 2: it sets sizes */
+    OPTION(null_requests), /* every n-th isend() or irecv() returns no request: try again */
 };
 #undef OPTION
 
@@ -122,7 +121,7 @@ static void set_option(const char *name, const char *value)
     fixture_crash("TCPX_FIXTURE has a name that is not known, or no number");
 }
 
-/* As the plugin reads numbers: what is not there, or is none, is the default. */
+/* Reads a number as the plugin does: a missing or invalid one gives the default. */
 static uint64_t number_of(const char *name, uint64_t otherwise)
 {
     const char *text = getenv(name);
@@ -169,7 +168,7 @@ void fixture_read_options(void)
     if (o->cut_min == 0 || o->cut_min > o->cut_max)
         fixture_crash("TCPX_FIXTURE: cut_min is not in 1..cut_max");
 
-    /* Not the documented default of 128 KiB: what is left of it. */
+    /* The plugin's real default is 0, not the documented 128 KiB. */
     o->chunk = number_of("NCCL_DYNAMIC_CHUNK_SIZE", 0);
     o->sockets = number_of("NCCL_SOCKET_NTHREADS", 1) * number_of("NCCL_NSOCKS_PERTHREAD", 1);
     o->sockets = o->sockets < 1 ? 1 : o->sockets > FIXTURE_SOCKETS ? FIXTURE_SOCKETS : o->sockets;

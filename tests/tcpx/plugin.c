@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The table that the fixture exports, in the ABI of FIXTURE_ABI, and the calls that are not about bytes. */
+/* The table that the fixture exports, in the ABI of FIXTURE_ABI, and the calls that move no bytes. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -153,7 +153,7 @@ static bool ends_of_itself(const struct fixture_comm *c)
     return c->sends || fixture_abi == 6;
 }
 
-/* It leaves *sizes alone, as a rule. */
+/* Sets *sizes only with the option tell_sizes. */
 static int test(void *request, int *done, int *sizes)
 {
     const struct fixture_options *o = &fixture_options;
@@ -217,7 +217,7 @@ static int connect_v7(int dev, void *handle, void **send_comm, struct tarn_tcpx_
     return fixture_connect(dev, handle, send_comm);
 }
 
-/* Without a handle to fill in it is made all the same, and the first receive crashes. */
+/* Without a device handle the comm is made without bounce memory, and its first receive crashes. */
 static int accept_v7(void *listen_comm, void **recv_comm, struct tarn_tcpx_device_handle **recv_dev)
 {
     int rc = fixture_accept(listen_comm, recv_comm);
@@ -231,7 +231,7 @@ static int get_device_mr(void *comm, void *mhandle, void **dptr)
     return TARN_TCPX_SUCCESS;
 }
 
-/* For the oldest receive that is done, or not at all. */
+/* Allowed only for the oldest receive that is done. */
 static int irecv_consumed(void *recv_comm, int n, void *request)
 {
     struct fixture_comm *c = recv_comm;
@@ -280,7 +280,7 @@ static const table whole = {.name = "fixture_v8",
 EXPORT extern table TABLE;
 table TABLE;
 
-/* Options are read in init(), which is too late for this one. */
+/* Reads the option late_table, because init() reads the other options too late for it. */
 __attribute__((constructor)) static void make_table(void)
 {
     const char *options = getenv("TCPX_FIXTURE");

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The receiving end: reads records and bytes, into bounce pages or where they belong, and lists fragments. */
+/* The receiving end: reads records, reads bytes into bounce pages or their target, and lists fragments. */
 #include <errno.h>
 #include <poll.h>
 #include <stdlib.h>
@@ -12,7 +12,7 @@
 
 enum { READ_FRAGMENTS = 64, MAPPING_MS = 20 };
 
-static _Atomic uint64_t mappings; /* of the bounce memory, ever; the last one counts */
+static _Atomic uint64_t mappings; /* number of mappings of the bounce memory; the last one is valid */
 static _Atomic bool mapped;
 
 /* --- bounce memory ------------------------------------------------------------------------------ */
@@ -23,7 +23,7 @@ static void *map_memory(size_t bytes)
     return p == MAP_FAILED ? NULL : p;
 }
 
-/* As the plugin for TCPX does it: nothing keeps two threads from both finding it missing. */
+/* Like the plugin for TCPX it has a race: two threads can both find the mapping missing. */
 static uint64_t map_unguarded(void)
 {
     if (fixture_options.map_unguarded && !mapped) {
@@ -54,7 +54,7 @@ int fixture_bounce_new(struct fixture_comm *c, struct tarn_tcpx_device_handle *d
     for (uint32_t i = 0; i < c->npages; i++)
         c->free_pages[i] = c->npages - 1 - i;
     const struct tarn_tcpx_unpack unpack = {.meta = c->meta, .bounce = c->bounce};
-    if (gpu) { /* from pinned memory: from other memory it may be on its way still when the copy returns */
+    if (gpu) { /* via pinned memory: a copy from other memory may return before it is complete */
         memcpy(c->shadow, &unpack, sizeof(unpack));
         fixture_gpu_copy(c->context, c->unpack, c->shadow, sizeof(unpack));
     } else
@@ -89,7 +89,7 @@ void fixture_bounce_free(struct fixture_comm *c)
     free(c->free_pages);
 }
 
-/* Pages of these fragments to the GPU, neighbours at once. */
+/* Copies the pages of these fragments to the GPU, adjacent pages in one copy. */
 static void show_gpu(struct fixture_comm *c, const union tarn_tcpx_load *f, uint32_t n)
 {
     if (c->bounce == c->shadow)
@@ -106,7 +106,7 @@ static void show_gpu(struct fixture_comm *c, const union tarn_tcpx_load *f, uint
 void fixture_return_pages(struct fixture_request *r)
 {
     struct fixture_comm *c = r->comm;
-    /* Each chunk of a socket begins a new list of tokens; those of the chunks before are forgotten. */
+    /* Each chunk of a socket begins a new list of tokens. Tokens of earlier chunks are lost. */
     uint64_t chunk = fixture_options.chunk;
     uint64_t kept = chunk && r->size > chunk ? (r->size - 1) / chunk * chunk : 0;
     for (uint32_t i = r->nfragments; i > 0; i--) {
@@ -160,7 +160,7 @@ int fixture_irecv(void *recv_comm, int n, void **data, int *sizes, int *tags, vo
     return TARN_TCPX_SUCCESS;
 }
 
-/* The next record, if all of it is there. */
+/* Takes the next record. False: it is incomplete. */
 static bool take_record(struct fixture_comm *c)
 {
     uint32_t head[2];
@@ -203,7 +203,7 @@ static void read_records(struct fixture_comm *c)
 
 /* --- bytes -------------------------------------------------------------------------------------- */
 
-/* Fragments for what comes next, at most `bytes`; how many the pages allow. */
+/* Plans fragments for the next bytes, at most `bytes`. Returns how many the free pages allow. */
 static uint32_t plan_fragments(struct fixture_comm *c, uint64_t bytes, struct iovec iov[READ_FRAGMENTS])
 {
     const struct fixture_options *o = &fixture_options;
@@ -230,7 +230,7 @@ static void add_fragment(struct fixture_request *r, const uint8_t *at, uint32_t 
     fixture_count->tokens_taken++;
 }
 
-/* Placed by the plugin, and not without a word. */
+/* True: the plugin places the bytes itself (and logs a warning). */
 static bool places_itself(const struct fixture_request *r)
 {
     return !r->comm->meta || r->mr->type == TARN_TCPX_HOST;
@@ -260,7 +260,7 @@ static ssize_t read_piece(struct fixture_comm *c, uint32_t socket, struct fixtur
     bool plain = places_itself(r);
     uint32_t n = plain ? 1 : plan_fragments(c, piece->bytes - done, iov);
     if (n == 0)
-        return 0; /* no page is free */
+        return 0; /* no free page */
     if (plain && fixture_abi != 6)
         FIXTURE_WARN("receive of %u bytes into host memory", piece->bytes - done);
     struct msghdr m = {.msg_iov = iov, .msg_iovlen = n};

@@ -1,11 +1,12 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Sends a message from one host's GPU to another's by the network plugin, or only connects:
+# Sends a message from one host's GPU to another host's GPU with the network plugin, or only connects:
 #   run_tcpx_test.sh transfer|connection server [PORT]      on one host
 #   run_tcpx_test.sh transfer|connection HOST [PORT]        on the other: the address of the first
-# Sets what the plugin for TCPX reads, as it should be on A3 machines; what is set already stays. TARN_TCPX_PLUGIN
-# names the plugin, TARN_TCPX_UNPACK_IMPL the way to unpack, TARN_BUILD the build folder (build).
-# TCPX_TEST_MEMORY=host keeps off the GPU, for plugins that know of none; TCPX_TEST_TIMEOUT_MS (60000) ends waits.
+# Sets the variables that the plugin for TCPX needs on A3 machines; keeps those that are set already.
+# TARN_TCPX_PLUGIN names the plugin, TARN_TCPX_UNPACK_IMPL the way to unpack, TARN_BUILD the build folder
+# (build). TCPX_TEST_MEMORY=host uses no GPU, for plugins without GPU support. TCPX_TEST_TIMEOUT_MS (60000)
+# limits waits.
 # Exit status: 0 passed, 1 failed, 2 usage.
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
@@ -24,12 +25,12 @@ esac
 program=$build/tests/tcpx/$program
 [ -x "$program" ] || { echo "run_tcpx_test.sh: there is no $program: run make tests, or set TARN_BUILD" >&2; exit 2; }
 
-# default NAME VALUE
+# default NAME VALUE: sets the variable unless it is set.
 default()
 {
     eval "[ -n \"\${$1:-}\" ]" || export "$1=$2"
 }
-# The interfaces of that list that are here, joined by commas.
+# here INTERFACE...: prints those that exist on this host, joined by commas.
 here()
 {
     found=

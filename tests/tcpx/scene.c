@@ -55,7 +55,7 @@ static int play_in_child(void *arg)
     scene_setenv("NCCL_DYNAMIC_CHUNK_SIZE", s->chunk);
     setenv("NCCL_SOCKET_NTHREADS", "1", 1);
     setenv("NCCL_NSOCKS_PERTHREAD", s->sockets ? s->sockets : "1", 1);
-    /* What is loaded under that name is what the fixture gets. */
+    /* The fixture then gets this library, because it is loaded under the driver's name. */
     if (s->options && strstr(s->options, "gpu=1"))
         CHECK(dlopen(child_driver(), RTLD_NOW | RTLD_LOCAL));
     CHECK(tarn_tcpx_plugin_open(child_plugin(s->plugin), &logger, &p) == 0);

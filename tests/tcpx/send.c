@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The sending end: cuts messages into pieces, tells them on the control connection, and hands them out. */
+/* The sending end: cuts messages into pieces, announces them on the control connection, and sends them. */
 #include <errno.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -40,7 +40,7 @@ static void put_record(struct fixture_comm *c, struct fixture_request *r)
     r->record_end = c->control_bytes + c->buffered;
 }
 
-/* As the helper threads do: a word in the log, and nobody else hears of it. */
+/* Fails as the plugin's helper threads do: with only a line in the log. */
 static void break_quietly(struct fixture_comm *c, const char *what)
 {
     FIXTURE_WARN("helper thread: %s: %s", what, strerror(errno));
@@ -57,12 +57,12 @@ static void apply_faults(struct fixture_comm *c, struct fixture_request *r)
     if (r->number == o->helper_error && c->socket[0] >= 0)
         shutdown(c->socket[0], SHUT_RDWR);
     r->lost = o->drop_after && r->number > o->drop_after;
-    /* Chunks of no bytes: the size never gets less. */
+    /* Chunks have no bytes, so the send never ends. */
     if (o->chunk == 0 && r->size)
         c->stuck = true;
 }
 
-/* Bytes of the GPU are fetched when they are given. */
+/* Copies GPU bytes to host memory at isend(). */
 static void stage(struct fixture_comm *c, struct fixture_request *r)
 {
     if (r->size > r->staging_bytes) {
@@ -119,7 +119,7 @@ static void flush_records(struct fixture_comm *c)
 {
     ssize_t n = c->buffered ? send(c->control, c->buffer, c->buffered, MSG_DONTWAIT | MSG_NOSIGNAL) : 0;
     if (n <= 0)
-        return; /* an error is found by who looks for the peer */
+        return; /* fixture_peer_is_there() finds errors */
     c->buffered -= (uint32_t)n;
     c->control_bytes += (uint64_t)n;
     memmove(c->buffer, c->buffer + n, c->buffered);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Connections: one for control and some for data, to one port, each beginning with the listener's cookie. */
+/* Opens connections to one port: one for control, some for data. Each begins with the listener's cookie. */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <netinet/tcp.h>
@@ -14,7 +14,7 @@
 
 enum { BACKLOG = 64, HELLO_MS = 2000, BLOCKED_NAP_MS = 1 };
 
-/* What the caller carries to the other side; `state` is the connecting side's, and trusted as it comes. */
+/* The handle that the caller brings to the other side. The connecting side uses `state` without a check. */
 struct handle {
     uint64_t cookie;
     struct connecting *state;
@@ -25,7 +25,7 @@ _Static_assert(sizeof(struct handle) <= TARN_TCPX_HANDLE, "fits");
 struct hello {
     uint64_t cookie;
     uint32_t index, nsockets; /* 0: control */
-    uint32_t waits;           /* for a byte that says that it was accepted */
+    uint32_t waits;           /* the client waits for a byte that says that it was accepted */
 };
 
 struct connecting {
@@ -36,9 +36,9 @@ struct listening {
     int fd;
     uint64_t cookie, ready_ns;
     bool begun, accepted;
-    struct fixture_comm *comm; /* whose connections have come in part */
+    struct fixture_comm *comm; /* some of its connections have arrived */
     uint32_t there;
-    bool waits; /* its peer does, to be accepted */
+    bool waits; /* the peer waits to be accepted */
 };
 
 static struct sockaddr_in loopback(uint16_t port)
@@ -157,7 +157,7 @@ int fixture_connect(int dev, void *handle, void **send_comm)
     return rc;
 }
 
-/* Strangers and the sluggish are turned away. */
+/* False for a wrong or late hello. */
 static bool greet(const struct listening *l, int fd, struct hello *hello)
 {
     struct pollfd p = {.fd = fd, .events = POLLIN};
@@ -172,7 +172,7 @@ static void take_connections(struct listening *l)
     struct hello hello;
     while ((fd = accept4(l->fd, NULL, NULL, SOCK_CLOEXEC)) >= 0) {
         bool ok = greet(l, fd, &hello);
-        if (ok && hello.index == 0) { /* of two peers the later one */
+        if (ok && hello.index == 0) { /* of two peers the later one is kept */
             if (l->comm)
                 fixture_comm_free(l->comm);
             l->comm = fixture_comm_new(false, hello.nsockets);
@@ -196,7 +196,7 @@ static int accept_once(struct listening *l, void **recv_comm)
     *recv_comm = NULL;
     if (fixture_options.accept_error) {
         FIXTURE_WARN("accept: no bounce memory of the GPU");
-        FIXTURE_WARN("accept: the connection is given up"); /* one failure brings others */
+        FIXTURE_WARN("accept: the connection is given up"); /* a failure causes further lines */
         return (int)fixture_options.accept_error;
     }
     if (l->accepted)

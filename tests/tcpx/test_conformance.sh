@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# The conformance suite over the transport, with the plugin below it. ONLY=plain: without faults; ONLY=drop, and so on:
-# with these.
+# Runs the conformance suite over the tcpx transport with the given plugin. ONLY=plain: without faults.
+# ONLY=drop and so on: with these faults.
 set -u
 . "$(dirname "$0")/given.sh"
 case ${ONLY:-} in

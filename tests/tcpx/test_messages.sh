@@ -1,6 +1,6 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Random messages through the plugin, both ends in one process, by its calls and nothing of the transport.
+# Sends random messages with calls of the plugin, without the transport, both ends in one process.
 set -u
 . "$(dirname "$0")/given.sh"
 exec "$build/tests/test_tcpx_messages" random_messages_pass_the_given_plugin

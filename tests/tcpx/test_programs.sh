@@ -1,6 +1,6 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Both programs of run_tcpx_test.sh, server and client on this host.
+# Runs both programs of run_tcpx_test.sh, with server and client on this host.
 set -u
 . "$(dirname "$0")/given.sh"
 script=$(dirname "$0")/run_tcpx_test.sh

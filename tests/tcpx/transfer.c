@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * test_tcpx_transfer server [PORT] | client HOST [PORT]: 23 bytes from the client's GPU to the server's,
- * compared there. The client hears whether they were right before it closes its end: that takes the place of
- * a wait of 500 ms, after which the bytes might or might not have arrived.
+ * test_tcpx_transfer server [PORT] | client HOST [PORT]: sends 23 bytes from the client's GPU to the
+ * server's. The server compares them and tells the client the result. Only then does the client close its
+ * end, so it does not have to guess how long the bytes take to arrive.
  */
 #include <ctype.h>
 #include <stdio.h>

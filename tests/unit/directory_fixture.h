@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the tests of the directory share: a Redis of their own, records to publish, shorthand calls. */
+/* Shared by the directory tests: a private Redis, records to publish, and shorthand calls. */
 #ifndef TARN_TESTS_UNIT_DIRECTORY_FIXTURE_H
 #define TARN_TESTS_UNIT_DIRECTORY_FIXTURE_H
 
@@ -12,15 +12,15 @@
 #include "base/clock.h"
 #include "metadata/directory.h"
 
-#define PATIENCE_MS 10000 /* far more than anything here takes */
+#define PATIENCE_MS 10000 /* much longer than any call in these tests takes */
 #define NS "test"
 #define COUNT(a_) (sizeof(a_) / sizeof *(a_))
 
-/* A Redis of its own on a Unix socket in a temporary directory: nothing to share, nothing to collide with. */
+/* A private Redis on a Unix socket in a temporary directory, so tests cannot collide. */
 struct fixture {
     struct harness *h;
     struct harness_process *redis;
-    char path[128], uri[160], address[160]; /* as file, for us, for harness_call() */
+    char path[128], uri[160], address[160]; /* as a file; for the directory; for harness_call() */
     struct tarn_directory *d;
 };
 
@@ -54,7 +54,7 @@ static inline void start_redis(struct fixture *f)
     tarn_directory_close(d);
 }
 
-/* Runs one command; its integer, the number of its elements, or -1. */
+/* Runs one Redis command. Returns its integer, its number of elements, or -1. */
 #define command(f_, ...) count_of(harness_call((f_)->address, __VA_ARGS__, NULL))
 static inline long long count_of(redisReply *r)
 {
@@ -135,7 +135,7 @@ static inline struct tarn_publish copy_of(const char *key, enum tarn_publish_mod
     return p;
 }
 
-/* Publishes one copy; the status, or the code of the call. */
+/* Publishes one copy. Returns the call's code, or else the publish's status. */
 static inline int publish(struct tarn_directory *d, struct tarn_publish *p)
 {
     int rc = tarn_directory_publish(d, p, 1, soon());
@@ -219,8 +219,8 @@ struct beaten {
     struct tarn_beat b;
 };
 
-/* A beat of a node that knows the directory of that beat before, if any; it makes its record where there is
- * none. */
+/* Sends a heartbeat from a node that saw the directory at heartbeat `before` (NULL: never). Creates the
+ * node's record if it is missing. */
 static inline struct beaten beat_again(struct tarn_directory *d, const struct tarn_node_record *n,
                                        const struct tarn_beat *before)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A node for transport tests: one memfd pool of equal extents (slot i has [i * EXTENT, + EXTENT)), a
- * guard that counts pins, and the node half of a transport, in this process or in a forked one.
- * Generations and pins lie in shared memory, so that the test sees and changes them in both cases.
+ * A node for transport tests: one memfd pool of equal extents (slot i has [i * EXTENT, + EXTENT)), a guard
+ * that counts pins, and a transport's node half. The node half runs in this process or in a forked one.
+ * Generations and pins are in shared memory, so the test can read and change them in both cases.
  */
 #ifndef TARN_TESTS_FAKE_NODE_H
 #define TARN_TESTS_FAKE_NODE_H
@@ -50,15 +50,15 @@ struct fake_shared {
 struct fake_node {
     const struct tarn_transport_ops *ops;
     const struct tarn_node_half_ops *node_ops;
-    struct tarn_pool_memory pool, pools[POOLS]; /* all are that one */
+    struct tarn_pool_memory pool, pools[POOLS]; /* every entry equals pool */
     struct fake_shared *shared;
     struct tarn_hazard_page *hazards;
     int hazard_fd;
     struct tarn_local *local;      /* the client's */
-    struct tarn_node_half *server; /* in this process */
-    pid_t pid;                     /* or in that one */
+    struct tarn_node_half *server; /* node half in this process */
+    pid_t pid;                     /* or the forked node's process */
     int control;
-    rlim_t nofile; /* of the forked process; 0: as here */
+    rlim_t nofile; /* limit in the forked process; 0: same as here */
 };
 
 static inline void *fake_memory(const char *name, size_t bytes, int *fd_p)
@@ -126,7 +126,7 @@ static inline int fake_pins(struct fake_node *n)
     return total;
 }
 
-/* Waits for what another thread or process does soon. */
+/* Waits until another thread or process makes _what true. */
 #define wait_until(_what) \
     do { \
         uint64_t deadline_ = tarn_deadline(WAIT_MS); \
@@ -136,7 +136,7 @@ static inline int fake_pins(struct fake_node *n)
         } \
     } while (0)
 
-/* --- the node half, here or there --------------------------------------------------------------- */
+/* --- the node half, here or forked -------------------------------------------------------------- */
 
 static inline void fake_serve(struct fake_node *n)
 {
@@ -203,13 +203,13 @@ static inline void fake_attached(struct tarn_attach *a)
     __atomic_store_n(&a->nfds, 0, __ATOMIC_RELEASE);
 }
 
-/* ATTACH with its answer waited for. */
+/* Runs ATTACH and waits for its answer. */
 static inline int fake_attach_here(struct fake_node *n, struct tarn_attach *a)
 {
     a->local = true;
     a->hazard_fd = n->hazard_fd;
     a->done = fake_attached;
-    a->nfds = UINT32_MAX; /* until it is answered */
+    a->nfds = UINT32_MAX; /* until the answer comes */
     int r = n->node_ops->attach(n->server, a);
     if (r != TARN_INPROGRESS)
         return r;
@@ -232,19 +232,19 @@ static inline void fake_child(struct fake_node *n, int control)
         fake_send_fds(control, a.text, a.fds, a.nfds);
     }
     n->node_ops->stop(n->server);
-    _exit(fake_pins(n) == 0 ? 0 : 1); /* whatever happened, stop() gave back every pin */
+    _exit(fake_pins(n) == 0 ? 0 : 1); /* stop() must always give back every pin */
 }
 
 #ifdef __SANITIZE_THREAD__
-#define FAKE_THREADS 2 /* ThreadSanitizer has one of its own */
+#define FAKE_THREADS 2 /* ThreadSanitizer adds a thread */
 #else
 #define FAKE_THREADS 1
 #endif
 
 /*
- * Waits until no other thread is left: a set-up that its owner has given up runs on for a while, and a child
- * of a process with threads may not start any under ThreadSanitizer. The links of the folder are ".", ".."
- * and its folders.
+ * Waits until no other thread is left. Call before fork(): an abandoned set-up may still run in a thread, and
+ * under ThreadSanitizer a child of a multi-threaded process must not start threads. The directory's link
+ * count is its subdirectories plus "." and "..".
  */
 static inline void fake_await_threads(void)
 {
@@ -343,7 +343,7 @@ static inline void fake_stop(struct fake_node *n)
 
 /* --- the client's side of attaching ------------------------------------------------------------- */
 
-/* ATTACH: text and descriptors of our own, as they would have come over the Unix socket. */
+/* Runs ATTACH. The descriptors belong to the caller, as if they had come over the Unix socket. */
 static inline uint32_t fake_attach(struct fake_node *n, uint64_t session, bool write, const char *offer,
                                    char text[TARN_ATTACH_TEXT], int *fds)
 {
@@ -411,7 +411,8 @@ static inline struct tarn_link *fake_link(struct fake_node *n, bool write)
     return l;
 }
 
-/* Offers, attaches, and connects with the text given in place of the node's; what connect() says. */
+/* Offers, attaches, and connects with the given text in place of the node's answer. Returns connect()'s
+ * result. */
 static inline int fake_connect_with(struct fake_node *n, const char *answer, struct tarn_link **l_p)
 {
     char text[TARN_ATTACH_TEXT], offer[TARN_OFFER_TEXT];
@@ -426,7 +427,7 @@ static inline int fake_connect_with(struct fake_node *n, const char *answer, str
     while ((r = n->ops->connect(&p, l_p)) == TARN_INPROGRESS)
         assert_true(tarn_now_ns() < p.deadline_ns);
     for (uint32_t i = 0; i < p.nfds; i++)
-        close(fds[i]); /* the caller's still */
+        close(fds[i]); /* still the caller's */
     return r;
 }
 
@@ -434,7 +435,7 @@ static inline int fake_connect_with(struct fake_node *n, const char *answer, str
 
 static inline void work_done(struct tarn_work *w)
 {
-    assert_null(w->owner); /* comes once */
+    assert_null(w->owner); /* done must be called once */
     w->owner = w;
 }
 
@@ -467,7 +468,7 @@ static inline void submit(const struct tarn_transport_ops *ops, struct tarn_link
     w->owner = w;
 }
 
-/* Waits until the works are done; the result is progress()'s. */
+/* Waits until the works are done. Returns progress()'s result. */
 static inline int finish_works(const struct tarn_transport_ops *ops, struct tarn_link *l, struct tarn_work *w,
                                size_t n)
 {

@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A stand-in for libibverbs and its devices: the program that includes this has its own ibv_* functions, and
- * the linker prefers them. Devices, ports and GIDs are what a test describes; work requests are carried out
- * by memcpy between addresses of this process when the completion queue is polled, after the checks that a
- * device makes (keys, ranges, access, the peer's queue pair). Where devices are free to choose it takes what
- * is worst: READs that no fence holds apart are carried out in the reverse of their order, as late as can be.
- * Any thread: one lock is held in all calls that meet queue pairs or regions.
- * It shows what tarn decides and asks for. What real devices, drivers and wires do it does not show: that is
- * what tests/rdma-vm is for.
+ * A stand-in for libibverbs and its devices. A program that includes this file has its own ibv_* functions,
+ * and the linker prefers them. The test describes devices, ports and GIDs. Work requests run as memcpy
+ * between addresses of this process when the completion queue is polled, after the checks that a device makes
+ * (keys, ranges, access, the peer's queue pair). Where devices may choose, this one takes the worst case:
+ * READs that no fence separates run in reverse order, as late as possible.
+ *
+ * Any thread may call it: one lock protects queue pairs and regions.
+ *
+ * It shows what tarn decides and requests. It does not show how real devices, drivers and wires behave:
+ * tests/rdma-vm does.
  */
 #ifndef TARN_TESTS_FAKE_VERBS_H
 #define TARN_TESTS_FAKE_VERBS_H
@@ -38,7 +40,7 @@
 struct fake_port {
     atomic_bool down;
     bool infiniband;
-    uint8_t speed, width; /* codes */
+    uint8_t speed, width; /* ibverbs codes */
     uint16_t lid;
     int ngids;
     struct {
@@ -57,45 +59,45 @@ static struct fake_verbs {
         struct ibv_device device;
         char name[32];
         int nports;
-        struct fake_port port[FAKE_PORTS + 1]; /* from 1 */
-        bool closed;                           /* may not be opened */
-        atomic_bool dead;                      /* all that is posted fails */
-        atomic_bool held;                      /* nothing is carried out */
+        struct fake_port port[FAKE_PORTS + 1]; /* indexed from 1 */
+        bool closed;                           /* cannot be opened */
+        atomic_bool dead;                      /* every posted request fails */
+        atomic_bool held;                      /* runs no request */
         uint64_t moved, wrs;                   /* payload bytes and requests */
-        uint32_t max_sges;                     /* most of one request */
+        uint32_t max_sges;                     /* most SGEs in one request so far */
     } device[FAKE_DEVICES];
     int ndevices;
-    const char *missing; /* why there is no library; NULL: there is one */
+    const char *missing; /* why there is no library; NULL: it is there */
     uint64_t max_region;
     uint32_t vendor;
     int max_wr, max_cqe, max_sge;
-    /* Calls of ibv_post_send and what they brought, from the last fake_forget(). */
+    /* Requests posted with ibv_post_send since the last fake_forget(). */
     struct fake_posted {
         enum ibv_wr_opcode opcode;
         unsigned flags;
         uint64_t far, bytes;
-        uint32_t call; /* the first is 1 */
+        uint32_t call; /* number of the call, from 1 */
         const struct fake_device *device;
     } posted[FAKE_POSTED];
     uint32_t nposted, calls;
-    atomic_bool held;                             /* nothing is carried out */
-    void (*before)(const struct ibv_send_wr *wr); /* a request is carried out */
-    uint64_t fail_far;                            /* requests that begin at this address fail so */
+    atomic_bool held;                             /* runs no request */
+    void (*before)(const struct ibv_send_wr *wr); /* called before a request runs */
+    uint64_t fail_far;                            /* requests to this address fail with fail_status */
     enum ibv_wc_status fail_status;
     int overruns; /* of completion queues */
     /* memory */
-    struct fake_range readonly; /* EFAULT for writing */
-    struct fake_range alien;    /* EFAULT for all, as of a mapping that cannot be pinned */
-    struct fake_range gpu;      /* EFAULT unless peermem or a dma-buf */
+    struct fake_range readonly; /* EFAULT for write access */
+    struct fake_range alien;    /* EFAULT for any access: memory that cannot be pinned */
+    struct fake_range gpu;      /* EFAULT unless peermem or dma-buf */
     bool peermem;
-    int dmabuf_error; /* what ibv_reg_dmabuf_mr says; 0: works */
-    /* Where the device finds GPU memory: by the descriptor and the offset in what it exports, or by peermem
-     * (fd -1). It returns NULL: nowhere. Without it: at its own address. */
+    int dmabuf_error; /* errno of ibv_reg_dmabuf_mr; 0: success */
+    /* Maps GPU memory for the device: by descriptor and offset in the export, or by peermem (fd -1). Returns
+     * NULL if the device cannot reach it. If unset, the address itself is used. */
     char *(*reach)(const char *addr, size_t bytes, int fd, uint64_t offset);
-    int asked; /* registrations of GPU memory that were tried */
+    int asked; /* attempts to register GPU memory */
     uint64_t pinned_max, pinned;
     struct fake_mr {
-        struct ibv_mr mr; /* addr: as the wire names it */
+        struct ibv_mr mr; /* addr: address on the wire */
         char *memory;
         int access;
         bool dmabuf, live;
@@ -103,14 +105,15 @@ static struct fake_verbs {
     uint32_t nmrs;
     struct fake_qp *qp[FAKE_QPS];
     uint32_t nqps;
-    atomic_int contexts, pds, cqs, channels, mrs, qps; /* alive */
-    atomic_bool stuck;                                 /* ibv_destroy_qp does not return */
-    /* A queue pair goes to RTR, by this device, to that address: an errno, or 0. Not called for nodes', which
-     * are told by their send queues, of one request. */
+    atomic_int contexts, pds, cqs, channels, mrs, qps; /* objects alive */
+    atomic_bool stuck;                                 /* ibv_destroy_qp blocks */
+    /* Called when a client's queue pair goes to RTR by this device towards peer. Returns an errno, or 0. Not
+     * called for a node's queue pairs, which are recognised by their send queue of one request. */
     int (*resolve)(struct fake_device *d, const union ibv_gid *peer);
-    /* Called when a node's queue pair is joined, as the network is asked. Without the lock; NULL: not. */
+    /* Called without the lock when a node's queue pair is joined, as if the network was asked. May be
+     * NULL. */
     void (*node_joins)(void);
-    bool mute; /* nothing is flushed */
+    bool mute; /* flushes no request */
     enum ibv_fork_status fork_status;
     int forked; /* calls of ibv_fork_init */
 } fake;
@@ -120,7 +123,7 @@ static pthread_mutex_t fake_lock = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
 struct fake_cq {
     struct ibv_cq cq;
     bool armed;
-    int pending; /* completions asked for, and not taken yet */
+    int pending; /* completions requested but not yet polled */
 };
 
 struct fake_qp {
@@ -128,12 +131,12 @@ struct fake_qp {
     struct fake_device *device;
     uint32_t peer, room;
     enum ibv_qp_state state;
-    bool receiving; /* one request, under this wr_id */
+    bool receiving; /* one receive is posted, with wr_id receive_id */
     uint64_t receive_id;
     struct ibv_send_wr wr[FAKE_QUEUE];
     struct ibv_sge sge[FAKE_QUEUE][FAKE_SGES];
-    enum ibv_wc_status status[FAKE_QUEUE]; /* of those that were carried out */
-    uint64_t head, done, tail, freed;      /* freed: up to here the sender knows that they are done */
+    enum ibv_wc_status status[FAKE_QUEUE]; /* of executed requests */
+    uint64_t head, done, tail, freed;      /* freed: the sender knows that requests up to here are done */
 };
 
 static inline void fake_reset(void)
@@ -150,7 +153,7 @@ static inline void fake_forget(void)
     fake.nposted = fake.calls = 0;
 }
 
-/* Objects that are still there. */
+/* Number of objects that still exist. */
 static inline int fake_left(void)
 {
     return fake.contexts + fake.pds + fake.cqs + fake.channels + fake.mrs + fake.qps;
@@ -161,7 +164,7 @@ static inline union ibv_gid fake_v4(uint8_t a, uint8_t b, uint8_t c, uint8_t d)
     return (union ibv_gid){.raw = {[10] = 0xff, [11] = 0xff, [12] = a, [13] = b, [14] = c, [15] = d}};
 }
 
-/* Waits until so many are left: threads that join queue pairs give theirs back when they end. */
+/* Waits until `left` objects remain: threads that join queue pairs release theirs when they end. */
 static inline bool fake_goes_to(const atomic_int *count, int left)
 {
     for (int i = 0; i < 5000 && (count ? atomic_load(count) : fake_left()) != left; i++)
@@ -257,7 +260,7 @@ int ibv_query_device(struct ibv_context *c, struct ibv_device_attr *a)
     return 0;
 }
 
-/* What the inline function of this name falls back to; the structure that it passes is the whole one. */
+/* Called by the inline function of the same name, which always passes the complete structure. */
 int(ibv_query_port)(struct ibv_context *c, uint8_t port, struct _compat_ibv_port_attr *out)
 {
     const struct fake_port *p = &((struct fake_device *)c->device)->port[port];
@@ -344,7 +347,7 @@ static inline struct ibv_mr *fake_register_locked(struct ibv_pd *pd, void *memor
         errno = error;
         return NULL;
     }
-    struct fake_mr *m = &fake.mr[fake.nmrs++]; /* a key is never given out again */
+    struct fake_mr *m = &fake.mr[fake.nmrs++]; /* keys are never reused */
     uint32_t key = fake.nmrs << 8 | 0x55;
     *m = (struct fake_mr){.memory = memory, .access = access, .live = true};
     m->mr = (struct ibv_mr){.context = pd->context,
@@ -395,7 +398,7 @@ struct ibv_mr *ibv_reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset, size_t byte
         return NULL;
     }
     struct fake_range gpu = fake.gpu;
-    fake.gpu.bytes = 0; /* no matter here */
+    fake.gpu.bytes = 0; /* dma-buf: skip the GPU check */
     struct ibv_mr *mr = fake_register(pd, memory, bytes, iova, access);
     fake.gpu = gpu;
     fake.asked++;
@@ -415,7 +418,7 @@ int ibv_dereg_mr(struct ibv_mr *mr)
     return 0;
 }
 
-/* The memory behind a key, or NULL where a device would refuse. */
+/* The memory behind a key; NULL if a device would refuse the access. */
 static inline char *fake_memory_of(uint32_t key, uint64_t addr, uint64_t bytes, int access,
                                    const struct ibv_pd *pd)
 {
@@ -580,7 +583,7 @@ static int fake_post(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_
     return rc;
 }
 
-/* Only to be flushed. */
+/* Receives exist only to be flushed. */
 static int fake_receive(struct ibv_qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad)
 {
     struct fake_qp *q = (struct fake_qp *)qp;
@@ -622,7 +625,7 @@ static enum ibv_wc_status fake_carry_out(struct fake_qp *q, const struct ibv_sen
     return IBV_WC_SUCCESS;
 }
 
-/* Carries out all up to the next fence, or what is posted: last come, first served. */
+/* Runs requests up to the next fence, or all that are posted, in reverse order. */
 static void fake_work_off(struct fake_qp *q)
 {
     uint64_t end = q->done + 1;
@@ -633,7 +636,7 @@ static void fake_work_off(struct fake_qp *q)
         enum ibv_wc_status *status = &q->status[(i - 1) % FAKE_QUEUE];
         *status = q->state == IBV_QPS_RTS ? fake_carry_out(q, wr) : IBV_WC_WR_FLUSH_ERR;
     }
-    for (; q->done < end; q->done++) /* whatever was behind one that failed */
+    for (; q->done < end; q->done++) /* requests after a failed one are flushed */
         if (q->state != IBV_QPS_RTS)
             q->status[q->done % FAKE_QUEUE] = IBV_WC_WR_FLUSH_ERR;
         else if (q->status[q->done % FAKE_QUEUE] != IBV_WC_SUCCESS)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A whole node in the test's own process, by rdma and tcp: so it has the verbs that the test plays
- * (fake_verbs.h). Redis is a process of its own.
+ * A whole node in the test's own process, with rdma and tcp, so that it uses the test's verbs (fake_verbs.h).
+ * Redis is a separate process.
  */
 #ifndef TARN_TESTS_NODE_HERE_H
 #define TARN_TESTS_NODE_HERE_H
@@ -28,7 +28,7 @@ static inline void *run_node(void *arg)
     return NULL;
 }
 
-/* first: one that has a Redis already, NULL: none. */
+/* first: use its Redis; NULL: start a new one. */
 static inline void start_here_as(struct here *e, const char *id, const struct here *first)
 {
     *e = (struct here){.h = harness_new()};

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the tests of the publisher share: one with a loop and a beat, at a real Redis; publishes of one item.
+/*
+ * Shared by the publisher tests: a publisher with a loop and a heartbeat, a real Redis, and publishes of one
+ * item.
  */
 #ifndef TARN_TESTS_UNIT_PUBLISHER_RIG_H
 #define TARN_TESTS_UNIT_PUBLISHER_RIG_H
@@ -22,10 +24,10 @@ struct rig {
     _Atomic uint32_t touch[64];
     struct tarn_pool_memory pool;
     int warmed;         /* keys of warm_up() */
-    unsigned waiting;   /* requests not given back */
-    unsigned more;      /* how many of one key are to follow from what is given back */
-    uint64_t version;   /* of the last of those */
-    uint64_t last_done; /* version of the last one given back with success */
+    unsigned waiting;   /* requests not yet completed */
+    unsigned more;      /* publishes still to submit for one key, each from a completion */
+    uint64_t version;   /* version of the last of those */
+    uint64_t last_done; /* version of the last successful completion */
 };
 
 struct asked {
@@ -47,7 +49,7 @@ static inline void beaten(struct tarn_request *r)
     tarn_loop_stop(g->loop);
 }
 
-/* The first beat of a node with a Redis of its own: the directory is settled behind it. */
+/* The first heartbeat of a node with a private Redis: the directory counts as settled afterwards. */
 static inline void rig_beat(struct rig *g)
 {
     g->record = node("n1", 7);
@@ -62,7 +64,7 @@ static inline void rig_beat(struct rig *g)
     tarn_loop_run(g->loop);
 }
 
-/* ttl_ms: of node records, as the publisher takes it. */
+/* ttl_ms: time to live of node records. */
 static inline void rig_start_ttl(struct rig *g, struct fixture *f, uint32_t timeout_ms, uint32_t ttl_ms)
 {
     *g = (struct rig){.f = f, .ttl_ms = ttl_ms};
@@ -126,7 +128,7 @@ static inline void done(struct tarn_request *r)
         tarn_loop_stop(g->loop);
 }
 
-/* One publish, waited for; its status. */
+/* Publishes one item, waits, and returns its status. */
 static inline int publish_one(struct rig *g, const char *key, enum tarn_publish_mode mode, uint64_t version)
 {
     struct asked a;
@@ -143,7 +145,7 @@ static inline uint64_t direct(struct rig *g)
     return s.direct;
 }
 
-/* Publishes until one went directly. Replaces never do. */
+/* Publishes until one goes directly. REPLACE never goes directly. */
 static inline void warm_up(struct rig *g)
 {
     uint64_t before = direct(g), last_done = g->last_done;

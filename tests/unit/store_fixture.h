@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the tests of the store have in common: a store, puts, and what `gone` was told. */
+/* Shared by the store tests: a store, puts, and a record of the `gone` calls. */
 #ifndef TARN_TESTS_STORE_FIXTURE_H
 #define TARN_TESTS_STORE_FIXTURE_H
 
@@ -21,7 +21,7 @@
 #define MIB (1024 * KIB)
 #define SESSION 77
 
-/* What `gone` was told. */
+/* What the `gone` callback reported. */
 struct gone {
     uint32_t n;
     char key[64];

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The extent allocator: extents never overlap and join again, and the pool gets full before a request
- * is refused. Figures of fullness come from fixed seeds, so that they are the same in every run.
+ * The extent allocator: extents never overlap, freed extents merge, and the pool gets full before a request
+ * is refused. Utilisation figures use fixed seeds, so they are the same in every run.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -103,7 +103,7 @@ static int verify_band(const struct tarn_alloc *a, const struct band *b, uint64_
     return 0;
 }
 
-/* 0, or -1 with a sentence in the last error. */
+/* Checks all invariants. Returns 0, or -1 with the reason in the last error. */
 static int walk(const struct tarn_alloc *a)
 {
     uint64_t by_address = 0, by_class = 0, extents = 0;
@@ -136,7 +136,7 @@ static void test_rounding_and_edges(void **state)
     assert_int_equal(tarn_alloc_new(MIB, 32, &a), TARN_E_INVALID);
     assert_int_equal(tarn_alloc_new(MIB, 96, &a), TARN_E_INVALID);
     assert_int_equal(tarn_alloc_new(4095, 4096, &a), TARN_E_INVALID);
-    a = new_alloc(MIB + 100, 4096); /* the last 100 bytes are no unit */
+    a = new_alloc(MIB + 100, 4096); /* the last 100 bytes are less than a unit */
     assert_int_equal(tarn_extent_round(a, 0), 4096);
     assert_int_equal(tarn_extent_round(a, 4096), 4096);
     assert_int_equal(tarn_extent_round(a, 4097), 8192);
@@ -200,10 +200,10 @@ static void test_neighbours(void **state)
 
 struct object {
     uint32_t handle;
-    uint64_t unit, units; /* units 0: none */
+    uint64_t unit, units; /* units 0: unused */
 };
 
-/* Marks an extent's units in the map, all of which must have been `from` until now. */
+/* Toggles an extent's units in the map. Each must be `from`. */
 static void mark(uint8_t *map, const struct object *o, uint8_t from)
 {
     assert_true(o->unit + o->units <= UNITS);
@@ -221,7 +221,8 @@ static bool has_run(const uint8_t *map, uint64_t units)
     return run >= units;
 }
 
-/* Random requests and frees: extents lie inside, do not overlap, and none is refused that had room. */
+/* Random requests and frees. Extents lie inside the pool and do not overlap. A request with room is never
+ * refused. */
 static void test_random_against_map(void **state)
 {
     (void)state;
@@ -304,8 +305,8 @@ static void fill_drop_any(struct fill *f)
 }
 
 /*
- * Fills up to `percent`, replaces as many objects at that level as there are, `rounds` times, then
- * fills until the first refusal; refusals before count as well. The requested part of the pool then.
+ * Fills to `percent`, then replaces as many objects at that level as there are, `rounds` times, then fills
+ * until the first refusal. An earlier refusal ends it, too. Returns the share of the pool that was requested.
  */
 static double utilisation(uint64_t bytes, size_fn size, unsigned percent, unsigned rounds, uint64_t seed)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the benchmark's figures rest on: percentiles, medians, ratios, and when a median has settled. */
+/* Statistics of the benchmark: percentiles, medians, ratios, and when a median has settled. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -10,7 +10,7 @@
 
 #include "client/bench/bench.h"
 
-/* 60 KiB each: not on the stack of every test. */
+/* 60 KiB each: too large for every test's stack. */
 static int setup(void **state)
 {
     *state = calloc(2, sizeof(struct bench_hist));
@@ -47,7 +47,7 @@ static int compare_u64(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Log-uniform from 1 ns to 1000 s: every bucket width, against a sorted array. */
+/* Log-uniform from 1 ns to 1000 s: covers every bucket width, compared with a sorted array. */
 static void percentiles_match_sorted_samples(void **state)
 {
     enum { N = 20000 };
@@ -112,14 +112,14 @@ static void medians(void **state)
     (void)state;
     fill(&s, (double[]){3, 1, 100}, 3);
     assert_true(bench_median(&s) == 3);
-    assert_true(s.value[0] == 3); /* left in order */
+    assert_true(s.value[0] == 3); /* the array must stay in order */
     fill(&s, (double[]){4, 1, 100, 2}, 4);
     assert_true(bench_median(&s) == 3);
     s.n = 0;
     assert_true(bench_median(&s) == 0);
 }
 
-/* One slow round of both contestants, or one bad round of one, must not move the ratio. */
+/* One slow round of both contestants, or one bad round of either, must not move the ratio. */
 static void ratio_is_the_median_of_rounds(void **state)
 {
     struct bench_series ours, limit, out;
@@ -153,7 +153,7 @@ static void settles_when_rounds_agree(void **state)
     (void)state;
     for (int i = 0; i < 4; i++)
         bench_series_add(&s, 1);
-    assert_false(bench_settled(&s, 0.01)); /* too few */
+    assert_false(bench_settled(&s, 0.01)); /* too few values */
     bench_series_add(&s, 1.001);
     assert_true(bench_settled(&s, 0.01));
     s.n = 0;

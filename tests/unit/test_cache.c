@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The descriptor cache: what was set is found, the unused goes first, threads do not tear entries. */
+/* The descriptor cache: entries are found, unused entries are evicted first, threads see no torn entries. */
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -16,7 +16,7 @@ static struct tarn_key key_of(char text[32], uint32_t i)
     return (struct tarn_key){text, (size_t)snprintf(text, 32, "key-%u", i)};
 }
 
-/* A descriptor whose every field follows from `v`. */
+/* A descriptor whose fields all follow from `v`. */
 static struct tarn_desc desc_of(uint64_t v, uint32_t nlocs)
 {
     struct tarn_desc d = {.tensor = tarn_bytes(v), .nlocs = nlocs};
@@ -72,7 +72,7 @@ static void what_was_set_is_found(void **state)
     }
     assert_false(find(c, 1000, &d));
     assert_int_equal(tarn_cache_count(c), 1000);
-    set(c, 5, 77, 1); /* the same number of locations, and another */
+    set(c, 5, 77, 1); /* first the same number of locations, then a different one */
     set(c, 6, 78, 8);
     assert_true(find(c, 5, &d));
     assert_desc(&d, 77, 1);
@@ -92,7 +92,7 @@ static void only_the_stale_location_is_dropped(void **state)
     (void)state;
     set(c, 1, 10, 2);
     set(c, 1, 11, 2);
-    tarn_cache_drop(c, &k, tarn_key_hash(&k), &old.locs[1]); /* no longer what is cached */
+    tarn_cache_drop(c, &k, tarn_key_hash(&k), &old.locs[1]); /* no longer in the cache */
     assert_true(find(c, 1, &d));
     tarn_cache_drop(c, &k, tarn_key_hash(&k), &d.locs[1]);
     assert_false(find(c, 1, &d));

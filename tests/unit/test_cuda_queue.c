@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * transport/cuda/cuda.h by whichever implementation is linked: what copies move, in which order marks pass,
- * what handles carry to another process. Where only the stand-in can tell (when a copy is carried out, what
- * becomes of the process after a fault), the test is skipped over the others.
+ * Tests transport/cuda/cuda.h, for whichever implementation is linked: what copies move, the order in which
+ * marks pass, and what handles carry to another process. Tests of behaviour that only the stand-in shows
+ * (when a copy runs, what follows a fault) are skipped with other implementations.
  */
 #include <signal.h>
 #include <stdlib.h>
@@ -38,7 +38,7 @@ static int start(void **state)
     f = (struct fixture){.seed = tarn_random64()};
     *state = &f;
     if (devices_there() == 0)
-        return 0; /* the test says so */
+        return 0; /* each test reports it */
     print_message("           seed %llu\n", (unsigned long long)f.seed);
     f.device = device_open(0);
     must(tarn_cuda_queue_open(0, &f.queue));
@@ -92,13 +92,13 @@ static uint8_t *random_bytes(struct fixture *f, size_t bytes)
 
 enum side { ON_DEVICE, IN_PINNED };
 
-/* Two ranges of either kind, what the source holds, and what the destination ought to. */
+/* Two ranges on either side, the source's bytes, and the expected bytes of the destination. */
 struct ranges {
     struct fixture *f;
     enum side from_side, to_side;
     size_t bytes;
-    uint8_t *from, *to;       /* as copies name them */
-    uint8_t *source, *wanted; /* on the host */
+    uint8_t *from, *to;       /* addresses passed to copies */
+    uint8_t *source, *wanted; /* in host memory */
 };
 
 static void ranges_new(struct ranges *r, struct fixture *f, enum side from, enum side to, size_t bytes)
@@ -121,7 +121,7 @@ static struct tarn_cuda_piece piece_of(struct ranges *r, size_t from, size_t to,
     return (struct tarn_cuda_piece){r->from + from, r->to + to, bytes};
 }
 
-/* Every byte of the destination: those that were meant, and those around them. */
+/* Checks every byte of the destination, also those around the copies. */
 static void ranges_check(struct ranges *r)
 {
     uint8_t *got = malloc(r->bytes);
@@ -149,7 +149,7 @@ static void ranges_free(struct ranges *r)
 
 static const enum side sides[][2] = {{ON_DEVICE, ON_DEVICE}, {IN_PINNED, ON_DEVICE}, {ON_DEVICE, IN_PINNED}};
 
-/* Sizes 0 to 80 at each of 16 alignments of source and destination: each in 128 bytes of its own. */
+/* Sizes 0 to 80 at each of 16 alignments of source and destination. Each copy has its own 128 bytes. */
 static void test_small_sizes_at_all_alignments(void **state)
 {
     enum { SIZES = 81, N = SIZES * 256, APART = 128 };
@@ -168,7 +168,7 @@ static void test_small_sizes_at_all_alignments(void **state)
     free(pieces);
 }
 
-/* Random sizes up to MiBs at random places, none overlapping: in one call, and with a few that are alone. */
+/* Random sizes up to MiBs at random places, none overlapping: in one call, then a few alone. */
 static void test_mixed_sizes(void **state)
 {
     enum { TOTAL = 48 * MIB, N = 2000 };
@@ -194,7 +194,7 @@ static void test_mixed_sizes(void **state)
     }
 }
 
-/* What goes to the copy engines: large ones among small ones, and a single one. */
+/* Copies that use the copy engines: large ones among small ones, and a single one. */
 static void test_large_sizes(void **state)
 {
     struct fixture *f = need(state);
@@ -209,7 +209,7 @@ static void test_large_sizes(void **state)
     ranges_free(&r);
 }
 
-/* As a layer of paged blocks lies: rows apart on one side, close together on the other, both ways. */
+/* Rows of a paged layer: far apart on one side and packed on the other, both ways. */
 static void test_strides(void **state)
 {
     static const size_t rows[][2] = {{256, 4096}, {100, 171}, {16384, 32768}, {1, 3}, {12, 16}};
@@ -228,7 +228,7 @@ static void test_strides(void **state)
     }
 }
 
-/* No queue has room for all of these at once. */
+/* More pieces than any queue can hold at once. */
 static void test_more_pieces_than_there_is_room(void **state)
 {
     enum { N = 100000, APART = 48 };
@@ -245,8 +245,8 @@ static void test_more_pieces_than_there_is_room(void **state)
     free(pieces);
 }
 
-/* How a launch divides its work depends on the mean size: each at all alignments of both sides, and one byte
- * off. */
+/* A launch divides its work by the mean size. Each mean size is tested at all alignments of both sides, and
+ * one byte smaller and larger. */
 static void test_all_alignments_at_each_mean_size(void **state)
 {
     static const size_t means[] = {2000, 4096, 6000, 8192, 12288, 16384, 20000, 65536};
@@ -267,7 +267,7 @@ static void test_all_alignments_at_each_mean_size(void **state)
 
 /* --- lists -------------------------------------------------------------------------------------- */
 
-/* Waits for room, with a mark now and then, as callers have outstanding. */
+/* Waits for room. Sometimes adds a mark, as callers have outstanding marks. */
 static struct tarn_cuda_piece *list_of(struct fixture *f, size_t *room)
 {
     uint64_t until = harness_now_ms() + DEVICE_TIMEOUT_MS, mark;
@@ -281,8 +281,8 @@ static struct tarn_cuda_piece *list_of(struct fixture *f, size_t *room)
     return list;
 }
 
-/* Lists of 1 to as many as there is room for, of mixed sizes, some taken back, with copies of other kinds
- * between them: several times what any queue holds, so that its ring begins anew in the middle of them. */
+/* Lists of 1 piece up to all the room, of mixed sizes. Some are abandoned unstarted, with other copies in
+ * between. The total is several times a queue's capacity, so its ring wraps in the middle. */
 static void test_lists_started_in_parts(void **state)
 {
     enum { TOTAL = 40 * MIB, N = 150000 };
@@ -320,7 +320,7 @@ static void test_lists_started_in_parts(void **state)
 
 /* --- order -------------------------------------------------------------------------------------- */
 
-/* What is given later comes later: the last writer's bytes stay. */
+/* Copies run in the order given: the last writer's bytes stay. */
 static void test_copies_keep_their_order(void **state)
 {
     struct fixture *f = need(state);
@@ -338,8 +338,8 @@ static void test_copies_keep_their_order(void **state)
 
 /* --- allocations that adjoin -------------------------------------------------------------------- */
 
-/* Pieces across the border of two allocations, at `border` of the first; large, small, alone, among others.
- */
+/* Copies pieces across the border of two allocations; the border is `border` bytes into `both`. The pieces
+ * are large or small, alone or with others. */
 static void copy_across(struct fixture *f, uint8_t *both, size_t border, size_t bytes)
 {
     uint8_t *want = random_bytes(f, bytes), *got = malloc(bytes), *near = device_alloc(f->device, bytes);
@@ -347,12 +347,12 @@ static void copy_across(struct fixture *f, uint8_t *both, size_t border, size_t 
     assert_non_null(got);
     device_write(f->device, near, want, bytes);
     struct tarn_cuda_piece in[] = {{near, both, first}, {near + first, both + first, bytes - first}};
-    device_set(f->device, both, 0, border); /* by way of pieces on one side */
+    device_set(f->device, both, 0, border); /* set up with pieces that stay on one side */
     device_set(f->device, both + border, 0, bytes - border);
     queue_copy(f->queue, &in[0], 1);
     queue_copy(f->queue, &in[1], 1);
     device_set(f->device, near, 0, bytes);
-    struct tarn_cuda_piece out[] = {{both, near, border - 100}, /* and then in a list */
+    struct tarn_cuda_piece out[] = {{both, near, border - 100}, /* then in a list */
                                     {both + border - 100, near + border - 100, 1000},
                                     {both + border + 900, near + border + 900, bytes - border - 900}};
     queue_copy(f->queue, out, 3);
@@ -380,7 +380,7 @@ static void test_a_piece_lies_across_two_pinned_ranges(void **state)
     munmap(both, 2 * HALF);
 }
 
-/* Allocations are tried until one begins where another one ends. */
+/* Allocates until one allocation begins where another ends. */
 static void test_a_piece_lies_across_two_allocations(void **state)
 {
     enum { HALF = 12 * MIB, TRIES = 32 };
@@ -421,7 +421,8 @@ static void test_marks_count_up_and_pass_in_order(void **state)
         for (size_t k = 0; k < i; k++)
             assert_int_equal(tarn_cuda_poll(f->queue, marks[k]), 0);
     }
-    /* Nobody asks for those between: the last one stands for all. More than there may be wait to be asked. */
+    /* Only the last mark is waited for; it covers all before it. There are more marks than a queue can
+     * hold. */
     for (int i = 0; i < 2000; i++) {
         int rc = tarn_cuda_mark(f->queue, &mark);
         if (rc == TARN_E_AGAIN)
@@ -434,7 +435,7 @@ static void test_marks_count_up_and_pass_in_order(void **state)
     ranges_free(&r);
 }
 
-/* When close returns, nothing is under way: all has come, and the memory is the caller's. */
+/* When close returns, no copy is under way: all bytes have arrived, and the memory is the caller's. */
 static void test_close_waits_for_what_is_under_way(void **state)
 {
     struct fixture *f = need(state);
@@ -485,7 +486,7 @@ static void test_too_much_memory_is_refused_in_words(void **state)
     must(tarn_cuda_free_bytes(0, &unused));
     assert_int_equal(tarn_cuda_alloc(0, unused + (1ull << 40), &addr, handle), TARN_E_NO_MEMORY);
     assert_non_null(strstr(tarn_last_error(), "are free: make the pool smaller"));
-    device_drop(f->device, device_alloc(f->device, MIB)); /* and it does not stay so */
+    device_drop(f->device, device_alloc(f->device, MIB)); /* a smaller allocation still succeeds */
 }
 
 static void test_unknown_devices_and_handles_are_refused(void **state)
@@ -501,7 +502,7 @@ static void test_unknown_devices_and_handles_are_refused(void **state)
     assert_int_equal(tarn_cuda_find(uuid, &device), TARN_E_NOT_REACHABLE);
     assert_non_null(strstr(tarn_last_error(), "VISIBLE"));
     assert_int_not_equal(tarn_cuda_open(0, handle, &addr), 0);
-    device_drop(f->device, device_alloc(f->device, MIB)); /* the device is none the worse */
+    device_drop(f->device, device_alloc(f->device, MIB)); /* the device still works */
     test_copies_keep_their_order(state);
 }
 
@@ -538,7 +539,7 @@ static void hex(char *out, const uint8_t *in, size_t n)
         snprintf(out + 2 * i, 3, "%02x", in[i]);
 }
 
-/* test_cuda_queue --peer DEVICE HANDLE: adds 1 to each byte of that memory, from its device. */
+/* test_cuda_queue --peer DEVICE HANDLE: adds 1 to each byte of that memory, from DEVICE. */
 static int peer_main(int device, const char *text)
 {
     uint8_t handle[TARN_CUDA_HANDLE], *bytes = malloc(SHARED);
@@ -547,7 +548,7 @@ static int peer_main(int device, const char *text)
         handle[i] = (uint8_t)strtoul((char[]){text[2 * i], text[2 * i + 1], 0}, NULL, 16);
     struct device *d = device_open(device);
     must(tarn_cuda_open(device, handle, &there));
-    must(tarn_cuda_open(device, handle, &again)); /* two links of a process may, each for itself */
+    must(tarn_cuda_open(device, handle, &again)); /* two links of a process may each open it */
     tarn_cuda_close(device, again);
     device_read(d, bytes, there, SHARED);
     for (size_t i = 0; i < SHARED; i++)
@@ -596,7 +597,7 @@ static void test_another_process_opens_a_handle_on_another_device(void **state)
 
 /* --- what only the stand-in can tell ------------------------------------------------------------ */
 
-/* The source is read, and the destination written, when the time has come, not when the copy is given. */
+/* The stand-in reads the source and writes the destination when the copy runs, not when it is submitted. */
 static void test_standin_copies_late(void **state)
 {
     struct fixture *f = need_standin(state);
@@ -635,7 +636,7 @@ static void test_standin_device_memory_is_not_the_hosts(void **state)
     device_drop(f->device, (void *)there);
 }
 
-/* The device is gone for all queues, at once and for good: until the stand-in is told otherwise. */
+/* The device is lost for all queues, until the stand-in is reset. */
 static void expect_lost(struct fixture *f, const void *from, void *to, size_t bytes)
 {
     struct tarn_cuda_piece p = {from, to, bytes};

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Uuids and handles of CUDA as text. */
+/* CUDA UUIDs and handles as text. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -46,7 +46,7 @@ static void what_is_no_uuid_is_refused(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
         assert_false(parses(bad[i], got));
-    assert_false(tarn_cuda_uuid_parse(text, sizeof(text) - 2, got)); /* cut */
+    assert_false(tarn_cuda_uuid_parse(text, sizeof(text) - 2, got)); /* cut short */
 }
 
 static void a_handle_comes_back(void **state)

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The directory against a real Redis: what nodes and clients rely on. test_directory_faults.c has the rest.
- */
+/* The directory on a real Redis: what nodes and clients rely on. test_directory_faults.c tests failures. */
 #include "tests/unit/directory_fixture.h"
 
 #include <pthread.h>
@@ -28,7 +27,7 @@ static void what_is_published_is_found(void **state)
     assert_int_equal(found.record.locations[0].slot, 7);
 }
 
-/* The record is for people: these are the very fields that KEYS.md shows. */
+/* People read the record: these are exactly the fields that KEYS.md shows. */
 static void record_reads_well(void **state)
 {
     static const char *const expected[] = {
@@ -136,7 +135,8 @@ static void same_version_adds_a_copy(void **state)
     assert_int_equal(put(f->d, "k", TARN_PUBLISH_ABSENT, 1, "node0", 2), 0);
     assert_int_equal(put(f->d, "k", TARN_PUBLISH_ABSENT, 1, "node1", 6), 0);
     assert_int_equal(look(f->d, "k").record.nlocations, 2);
-    /* The very same again is no change; the same place with another generation displaces the one there. */
+    /* Publishing the same copy again changes nothing. Another generation in the same place displaces the old
+     * one. */
     assert_int_equal(publish(f->d, &again), 0);
     assert_int_equal(again.ndisplaced, 0);
     again.record.locations[0].gen = 8;
@@ -155,7 +155,7 @@ static void replace_displaces_all_copies(void **state)
     assert_int_equal(put(f->d, "k", TARN_PUBLISH_ABSENT, 1, "node1", 4), 0);
     assert_int_equal(publish(f->d, &p), 0);
     assert_int_equal(p.ndisplaced, 2);
-    assert_int_equal(p.nnamed, 1); /* its own is free when it has seen the answer */
+    assert_int_equal(p.nnamed, 1); /* the node frees its own copy when it gets the answer */
     assert_string_equal(p.displaced[0].node, "node1");
     assert_int_equal(p.displaced[0].gen, 4);
     assert_string_equal(p.displaced[1].node, "node0");
@@ -189,7 +189,7 @@ static void restore_lets_the_newer_win(void **state)
     struct tarn_publish older = copy_of("k", TARN_PUBLISH_RESTORE, 1, "node0", 2);
     struct tarn_publish newer = copy_of("k", TARN_PUBLISH_RESTORE, 2, "node1", 4);
     struct tarn_publish twin = copy_of("k", TARN_PUBLISH_RESTORE, 10, "node2", 6);
-    twin.record.born_ms = newer.record.born_ms; /* same age: the larger number wins, not the longer text */
+    twin.record.born_ms = newer.record.born_ms; /* equal age: versions compare as numbers, not as text */
     assert_int_equal(publish(f->d, &older), 0);
     assert_int_equal(publish(f->d, &newer), 0);
     assert_int_equal(newer.ndisplaced, 1);
@@ -205,7 +205,7 @@ static void malformed_publishes_are_refused(void **state)
 {
     struct fixture *f = *state;
     struct tarn_publish p = copy_of("k", TARN_PUBLISH_ABSENT, 1, "node0", 3);
-    assert_int_equal(publish(f->d, &p), TARN_E_INVALID); /* odd: being written */
+    assert_int_equal(publish(f->d, &p), TARN_E_INVALID); /* odd generation: still being written */
     p = copy_of("k", TARN_PUBLISH_ABSENT, 0, "node0", 2);
     assert_int_equal(publish(f->d, &p), TARN_E_INVALID);
     p = copy_of("k", TARN_PUBLISH_ABSENT, 1, "node0", 2);
@@ -223,13 +223,14 @@ static void time_to_live(void **state)
     assert_int_equal(publish(f->d, &p), 0);
     assert_int_equal(look(f->d, "k").record.ttl_ms, 50000);
     long long left = command(f, "PTTL", "tarn:" NS ":o:k");
-    assert_in_range(left, 50001, 110000); /* a while after the node removes it itself */
-    /* What replaces it has no time to live and must not inherit it. */
+    assert_in_range(left, 50001, 110000); /* Redis expires it some time after the node removes it */
+    /* Its replacement has no time to live and must not inherit one. */
     assert_int_equal(put(f->d, "k", TARN_PUBLISH_REPLACE, 2, "node0", 4), 0);
     assert_int_equal(command(f, "PTTL", "tarn:" NS ":o:k"), -1);
 }
 
-/* Copies of one object have the same bytes: what differs in size or shape is none, whatever its version. */
+/* Copies of one object have the same bytes. A tensor with another size or shape is not a copy, whatever its
+ * version. */
 static void another_tensor_of_the_same_version_is_no_copy(void **state)
 {
     struct fixture *f = *state;
@@ -248,19 +249,19 @@ static void another_tensor_of_the_same_version_is_no_copy(void **state)
     assert_string_equal(found.record.locations[0].node, "node1");
 }
 
-/* Two puts of one version at one node: the second must not take the first one's place unseen. */
+/* Two puts of one version at one node: the second must not silently take the first one's place. */
 static void absent_takes_no_place_in_the_same_version(void **state)
 {
     struct fixture *f = *state;
     assert_int_equal(put(f->d, "k", TARN_PUBLISH_ABSENT, 1, "node0", 2), 0);
     assert_int_equal(put(f->d, "k", TARN_PUBLISH_ABSENT, 1, "node0", 4), TARN_E_EXISTS);
     assert_int_equal(look(f->d, "k").record.locations[0].gen, 2);
-    assert_int_equal(put(f->d, "k", TARN_PUBLISH_ABSENT, 1, "node0", 2), 0); /* the very same */
+    assert_int_equal(put(f->d, "k", TARN_PUBLISH_ABSENT, 1, "node0", 2), 0); /* the same copy again */
 }
 
 /* --- withdraw ----------------------------------------------------------------------------------- */
 
-/* What was removed or replaced while its other copies were on their way does not come back with them. */
+/* JOIN adds a copy only to its own version: it must not bring back an object that was removed or replaced. */
 static void join_only_adds_a_copy(void **state)
 {
     struct fixture *f = *state;
@@ -278,7 +279,7 @@ static void join_only_adds_a_copy(void **state)
     assert_int_equal(look(f->d, "k").record.nlocations, 2);
 
     assert_int_equal(put(f->d, "k", TARN_PUBLISH_REPLACE, 2, "node0", 10), 0);
-    assert_int_equal(publish(f->d, &late), 0); /* it was there, and has given way since */
+    assert_int_equal(publish(f->d, &late), 0); /* it was there, and was displaced since */
     assert_true(late.nnamed == 1 && late.displaced[0].gen == 4);
     struct tarn_publish later = copy_of("k", TARN_PUBLISH_JOIN, 1, "node2", 6);
     assert_int_equal(publish(f->d, &later), TARN_E_EXISTS);
@@ -332,7 +333,7 @@ static void damaged_records_are_misses_that_heal(void **state)
     assert_said("WRONGTYPE");
 }
 
-/* One item that Redis refuses does not spoil the others. */
+/* An item that Redis refuses does not affect the others. */
 static void items_fail_alone(void **state)
 {
     struct fixture *f = *state;
@@ -445,7 +446,7 @@ static void beats_make_a_node_known(void **state)
     assert_int_equal(living(f->d), 0);
     struct beaten b = beat(f->d, &n);
     assert_int_equal(b.rc, 0);
-    assert_false(b.b.other); /* the first one */
+    assert_false(b.b.other); /* no earlier directory */
     assert_int_equal(b.b.taken_epoch, 0);
     assert_int_equal(tarn_directory_nodes(f->d, soon(), NULL, list, &l), 0);
     assert_int_equal(l.n, 1);
@@ -502,7 +503,7 @@ static void another_node_with_the_same_id(void **state)
     struct beaten b = beat(d, &second);
     assert_int_equal(b.rc, 0);
     assert_int_equal(b.b.taken_epoch, 5);
-    assert_int_equal(tarn_directory_leave(d, &second, soon()), 0); /* takes nothing of the first away */
+    assert_int_equal(tarn_directory_leave(d, &second, soon()), 0); /* keeps the first run's records */
     assert_int_equal(tarn_directory_nodes(f->d, soon(), NULL, list, &l), 0);
     assert_int_equal(l.n, 1);
     assert_string_equal(l.nodes[0].host, "somewhere");
@@ -524,7 +525,7 @@ static void leaving_leaves_nothing(void **state)
     assert_int_equal(living(f->d), 0);
 }
 
-/* A dead node is no longer listed at once; the ids in the set are cleaned up by the others' beats. */
+/* A dead node is no longer listed at once. Later beats of other nodes remove its id from the set. */
 static void the_dead_are_forgotten(void **state)
 {
     struct fixture *f = *state;
@@ -532,7 +533,7 @@ static void the_dead_are_forgotten(void **state)
     assert_int_equal(beat(f->d, &dead).rc, 0);
     assert_int_equal(beat(f->d, &alive).rc, 0);
     assert_int_equal(living(f->d), 2);
-    command(f, "DEL", "tarn:" NS ":node:dead"); /* as by expiry */
+    command(f, "DEL", "tarn:" NS ":node:dead"); /* as if it expired */
     command(f, "HSET", "tarn:" NS ":directory", "since", "1");
     assert_int_equal(living(f->d), 1);
     for (int i = 0; i < 200 && command(f, "SCARD", "tarn:" NS ":nodes") > 1; i++)
@@ -549,7 +550,7 @@ static void damaged_nodes_hide_no_others(void **state)
     command(f, "SADD", "tarn:" NS ":nodes", "a", "b", "c d", "../../x");
     command(f, "SET", "tarn:" NS ":node:a", "x");
     command(f, "HSET", "tarn:" NS ":node:b", "epoch", "many");
-    /* A pool of an earlier run, and one that is no hash. */
+    /* A pool of an earlier run, and a key that is not a hash. */
     command(f, "HSET", "tarn:" NS ":pool:node0/cpu0", "epoch", "4");
     command(f, "DEL", "tarn:" NS ":pool:node0/cpu1");
     command(f, "SET", "tarn:" NS ":pool:node0/cpu1", "x");
@@ -624,7 +625,7 @@ static void events_tell_what_happens(void **state)
     command(f, "PUBLISH", "tarn:" NS ":events", "no event");
     command(f, "PUBLISH", "tarn:" NS ":events", "stored %zz n p 1");
     assert_int_equal(put(f->d, "a b", TARN_PUBLISH_ABSENT, 1, "node0", 2), 0);
-    assert_int_equal(put(f->d, "a b", TARN_PUBLISH_ABSENT, 1, "node0", 2), 0); /* nothing new */
+    assert_int_equal(put(f->d, "a b", TARN_PUBLISH_ABSENT, 1, "node0", 2), 0); /* no change */
     assert_int_equal(put(f->d, "a b", TARN_PUBLISH_ABSENT, 9, "node0", 2), TARN_E_EXISTS);
     assert_int_equal(put(f->d, "quiet", TARN_PUBLISH_RESTORE, 2, "node0", 2), 0);
     assert_int_equal(tarn_directory_withdraw(f->d, w, COUNT(w), soon()), 0);
@@ -697,7 +698,7 @@ static long long used_memory(const struct fixture *f)
     return used;
 }
 
-/* The published figure: at most 256 bytes of Redis memory an object with a 40-byte key and one copy. */
+/* The published figure: at most 256 bytes of Redis memory for an object with a 40-byte key and one copy. */
 static void memory_of_a_record(void **state)
 {
     enum { N = 30000 };

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The directory and every way in which Redis can fail it: one sentence each, inside the deadline. */
+/* The directory when Redis fails: each failure gives one error message, within the deadline. */
 #include "tests/unit/directory_fixture.h"
 
 #include <pthread.h>
@@ -8,7 +8,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#define SHORT_MS 300 /* for calls that must run into it */
+#define SHORT_MS 300 /* for calls that must time out */
 
 /* --- Redis fails -------------------------------------------------------------------------------- */
 
@@ -71,7 +71,7 @@ static void passwords(void **state)
     assert_said("WRONGPASS");
     assert_null(strstr(tarn_last_error(), "secret"));
     snprintf(uri, sizeof uri, "unix://secret@%s", f->path);
-    assert_int_equal(open_code(uri), TARN_E_AUTH); /* none is needed */
+    assert_int_equal(open_code(uri), TARN_E_AUTH); /* this Redis needs no password */
     snprintf(uri, sizeof uri, "unix://%s?db=99999", f->path);
     assert_int_equal(open_code(uri), TARN_E_DIRECTORY);
     assert_said("DB index");
@@ -100,7 +100,7 @@ static void over_tcp_with_password_and_database(void **state)
     harness_free(h);
 }
 
-/* The users of metadata/KEYS.md, word for word. */
+/* The users of metadata/KEYS.md, verbatim. */
 #define CLIENT_RIGHTS \
     "+auth", "+ping", "+select", "+hgetall", "+pttl", "+time", "+smembers", "+scan", "+subscribe"
 #define NODE_RIGHTS \
@@ -158,7 +158,7 @@ static void rights(void **state)
     command(f, "ACL", "DELUSER", "node", "client");
 }
 
-/* Announcing is not worth a failure. */
+/* A publish succeeds even if its event cannot be announced. */
 static void no_right_to_announce(void **state)
 {
     struct fixture *f = *state;
@@ -172,7 +172,7 @@ static void no_right_to_announce(void **state)
     command(f, "ACL", "DELUSER", "ann");
 }
 
-/* What was idle in the pool when Redis went is no reason for a failure when it is back. */
+/* Idle pooled connections must not cause a failure after Redis restarts. */
 static void restart_goes_unnoticed(void **state)
 {
     struct fixture *f = *state;
@@ -246,7 +246,7 @@ static void redis_is_full(void **state)
     struct tarn_node_record n = node("node0", 5);
     int beaten = beat(f->d, &n).rc;
     int looked = look(f->d, "k").status;
-    bool withdrawn = withdraw(f->d, "k", location("node0", 4096, 2)); /* frees memory: must go on */
+    bool withdrawn = withdraw(f->d, "k", location("node0", 4096, 2)); /* frees memory: must work */
     command(f, "CONFIG", "SET", "maxmemory", "0");
     assert_int_equal(rc, TARN_E_DIRECTORY);
     assert_true(holds(said, "OOM") && holds(said, "maxmemory"));
@@ -276,7 +276,7 @@ static void redis_is_read_only(void **state)
     assert_int_equal(look(f->d, "k2").status, TARN_E_NOT_FOUND);
 }
 
-/* --- what answers is no Redis ------------------------------------------------------------------- */
+/* --- answers that are not from Redis ------------------------------------------------------------ */
 
 struct impostor {
     int fd;
@@ -285,7 +285,7 @@ struct impostor {
     pthread_t thread;
 };
 
-/* Gives its answers to one connection, whatever is asked, and closes it. */
+/* Sends its answers to one connection, whatever is asked, and closes it. */
 static void *answer_one(void *arg)
 {
     const struct impostor *im = arg;
@@ -342,7 +342,7 @@ static void other_answers(void **state)
     assert_said("closed");
 }
 
-/* Redis says the time in texts. What says it otherwise has said no time: nothing is calm or aged by it. */
+/* Redis gives the time as strings. Any other form counts as no time: nothing is calm or aged by it. */
 static void a_time_that_is_none(void **state)
 {
     struct impostor im = {.answers = {"+PONG\r\n", "*0\r\n$0\r\n\r\n*2\r\n:1764000000\r\n:0\r\n"}};

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The directory's hash and the records of nodes: what a beat makes, marks, notes and leaves alone, by a
- * real Redis. Heartbeats are long, so that time passes only where a test moves it.
+ * The directory's hash and the records of nodes: what a heartbeat creates, marks, records and leaves alone,
+ * on a real Redis. Heartbeats are long, so time passes only when a test moves it.
  */
 #include "tests/redis_relay.h"
 #include "tests/unit/directory_fixture.h"
@@ -16,7 +16,7 @@ static uint64_t field(struct fixture *f, const char *name)
     return !strcmp(name, "since") ? s.since_ms : !strcmp(name, "resumed") ? s.resumed_ms : s.lived_ms;
 }
 
-/* Moves a time of the hash back. */
+/* Moves a time in the hash back. */
 static void ago(struct fixture *f, const char *name, uint64_t ms)
 {
     char text[24];
@@ -49,7 +49,7 @@ static void a_private_redis_has_an_old_one_at_once(void **state)
     struct tarn_beat b = {.node = &n, .heartbeat_ms = 20000, .ttl_ms = 60000, .own_redis = true};
     assert_int_equal(tarn_directory_beat(f->d, &b, soon()), 0);
     assert_true(tarn_directory_aged(&b.state, 60000));
-    /* But not when it has lost one. */
+    /* A directory that lost its predecessor is not aged. */
     command(f, "FLUSHALL");
     memcpy(b.known, b.state.id, sizeof b.known);
     assert_int_equal(tarn_directory_beat(f->d, &b, soon()), 0);
@@ -70,7 +70,7 @@ static void a_directory_made_by_a_new_node_is_marked_by_one_that_knew_another(vo
     assert_true(b.b.other && b.b.state.lost);
     assert_true(b.b.state.since_ms > since);
     assert_true(b.b.state.lived_ms == before.b.state.now_ms);
-    assert_int_equal(command(f, "EXISTS", NODE), 0); /* the record was left alone */
+    assert_int_equal(command(f, "EXISTS", NODE), 0); /* the node's record was not created */
     /* A second mark only adds what it remembers. */
     ago(f, "since", 2000);
     since = field(f, "since");
@@ -87,14 +87,14 @@ static void who_has_told_is_counted_once(void **state)
     struct beaten before = beat(f->d, &n), others = beat(f->d, &other);
     assert_int_equal(beat_again(f->d, &n, &before.b).b.state.nodes, 2);
     command(f, "FLUSHALL");
-    assert_int_equal(beat(f->d, &fresh).b.state.told, 0); /* it knows nothing of before */
+    assert_int_equal(beat(f->d, &fresh).b.state.told, 0); /* the new node knows no earlier directory */
     assert_int_equal(beat_again(f->d, &other, &others.b).b.state.told, 1);
     assert_int_equal(beat_again(f->d, &other, &others.b).b.state.told, 1);
     struct beaten b = beat_again(f->d, &n, &before.b);
     assert_int_equal(b.b.state.told, 2);
-    assert_int_equal(b.b.state.nodes, 1); /* only the new one has been listed since */
+    assert_int_equal(b.b.state.nodes, 1); /* only the new node is listed since then */
     command(f, "FLUSHALL");
-    assert_int_equal(beat_again(f->d, &n, &before.b).b.state.told, 1); /* who makes it tells, too */
+    assert_int_equal(beat_again(f->d, &n, &before.b).b.state.told, 1); /* its creator tells, too */
 }
 
 static void one_that_is_a_ttl_old_is_not_marked(void **state)
@@ -122,7 +122,7 @@ static void another_run_makes_another_directory(void **state)
     ago(f, "since", 100000);
     struct tarn_directory_state s;
     assert_int_equal(tarn_directory_look(f->d, soon(), &s), 0);
-    assert_string_equal(s.id, ""); /* nobody has noticed yet */
+    assert_string_equal(s.id, ""); /* no node has noticed yet */
     struct beaten b = beat(f->d, &fresh);
     assert_true(b.b.state.lost);
     assert_string_not_equal(b.b.state.id, before.b.state.id);
@@ -132,7 +132,7 @@ static void another_run_makes_another_directory(void **state)
 
 /* --- one heartbeat for all ---------------------------------------------------------------------- */
 
-/* A beat of a node with --heartbeat-ms 500, where the others have 20000. */
+/* A beat of a node with --heartbeat-ms 500; the others use 20000. */
 static struct beaten beat_at_500(struct fixture *f, const struct tarn_node_record *n, const char *known)
 {
     struct beaten b = {.b = {.node = n, .heartbeat_ms = 500, .ttl_ms = 1500, .make_until_ms = UINT64_MAX}};
@@ -168,7 +168,7 @@ static void another_heartbeat_is_refused_and_changes_nothing(void **state)
     assert_int_equal(command(f, "SISMEMBER", "tarn:" NS ":nodes", "odd"), 0);
 }
 
-/* It may be one in which others have replaced things: who knew the one before finds another id. */
+/* Objects may have been replaced in the meantime. A node that knew the old directory finds another id. */
 static void a_directory_of_another_heartbeat_is_made_anew_when_its_nodes_are_gone(void **state)
 {
     struct fixture *f = *state;
@@ -185,7 +185,7 @@ static void a_directory_of_another_heartbeat_is_made_anew_when_its_nodes_are_gon
     assert_int_equal(beat_again(f->d, &n, &before.b).rc, TARN_E_CONFIG);
 }
 
-/* The old run's heartbeat says nothing about the nodes that live. */
+/* The old run's heartbeat says nothing about the live nodes. */
 static void another_run_has_no_heartbeat(void **state)
 {
     struct fixture *f = *state;
@@ -228,7 +228,7 @@ static void silence_of_everyone_is_noted(void **state)
     ago(f, "resumed", 60001);
     b = beat_again(f->d, &n, &b.b);
     assert_true(tarn_directory_calm(&b.b.state, 20000, 60000));
-    /* Nobody beats: not calm, either. */
+    /* No node beats, so it is not calm, either. */
     struct tarn_directory_state s;
     ago(f, "beat", 40000);
     assert_int_equal(tarn_directory_look(f->d, soon(), &s), 0);
@@ -240,13 +240,13 @@ static void an_expired_record_is_not_made_again(void **state)
     struct fixture *f = *state;
     struct tarn_node_record n = node("node0", 5);
     struct beaten first = beat(f->d, &n);
-    command(f, "DEL", NODE); /* as by expiry */
+    command(f, "DEL", NODE); /* as if it expired */
     struct tarn_beat b = {.node = &n, .heartbeat_ms = 20000, .ttl_ms = 60000};
     memcpy(b.known, first.b.state.id, sizeof b.known);
     assert_int_equal(tarn_directory_beat(f->d, &b, soon()), 0);
     assert_true(b.gone);
     assert_int_equal(command(f, "EXISTS", NODE), 0);
-    /* Nor when the time for it is over. */
+    /* Nor after the time limit for making it. */
     b.make_until_ms = b.state.now_ms;
     assert_int_equal(tarn_directory_beat(f->d, &b, soon()), 0);
     assert_true(b.gone);
@@ -260,7 +260,7 @@ static void an_expired_record_is_not_made_again(void **state)
     assert_false(b.gone);
 }
 
-/* One that is away must not be forgotten before the directory can tell. */
+/* A missing node must not be forgotten before the directory is calm enough to be sure. */
 static void the_dead_are_told_once_in_a_calm_directory(void **state)
 {
     struct fixture *f = *state;
@@ -288,8 +288,8 @@ static void *beat_thread(void *arg)
     return NULL;
 }
 
-/* It was looked at, and is back when it is to be taken out of the set: it stays, and nobody sweeps what it
- * holds. */
+/* The check finds the node missing, but it returns before it is removed from the set. It stays, and no node
+ * sweeps its copies. */
 static void who_is_back_is_not_forgotten(void **state)
 {
     struct fixture *f = *state;
@@ -316,7 +316,7 @@ static void who_is_back_is_not_forgotten(void **state)
     redis_relay_end(relay);
 }
 
-/* The node may be back by then, and have found its location in the record. */
+/* The node may have returned by then and found its location in the record. */
 static void a_sweep_that_is_late_takes_nothing(void **state)
 {
     struct fixture *f = *state;
@@ -334,8 +334,7 @@ static void a_sweep_that_is_late_takes_nothing(void **state)
     assert_int_equal(look(f->d, "k").status, TARN_E_NOT_FOUND);
 }
 
-/* The node may have been given up by then, and something newer be there that was put by a clock behind its
- * own. */
+/* The node may count as dead by then. A newer object may be there, put by a node whose clock is behind. */
 static void a_restore_that_is_late_changes_nothing(void **state)
 {
     struct fixture *f = *state;
@@ -351,7 +350,8 @@ static void a_restore_that_is_late_changes_nothing(void **state)
     assert_int_equal(look(f->d, "k").record.version, 2);
 }
 
-/* When somebody's record will be gone before the next beat, that is told, so that one can be made in time. */
+/* A beat reports when another node's record expires before the next beat, so that the node can beat
+ * earlier. */
 static void a_record_about_to_expire_is_told(void **state)
 {
     struct fixture *f = *state;
@@ -384,7 +384,7 @@ static void a_redis_that_evicts_is_refused(void **state)
     assert_int_equal(tarn_directory_check_redis(f->d, soon()), 0);
     for (size_t i = 0; i < 4; i++) {
         command(f, "CONFIG", "SET", "maxmemory-policy", policies[i]);
-        assert_int_equal(tarn_directory_check_redis(f->d, soon()), 0); /* it has no limit */
+        assert_int_equal(tarn_directory_check_redis(f->d, soon()), 0); /* no memory limit */
         command(f, "CONFIG", "SET", "maxmemory", "1000000000");
         assert_int_equal(tarn_directory_check_redis(f->d, soon()), TARN_E_CONFIG);
         assert_non_null(strstr(tarn_last_error(), policies[i]));

@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Displaced copies in the directory: named until their node has freed them, whatever becomes of the object.
+/*
+ * Displaced copies in the directory: the record names them until their node has freed them, even when the
+ * object is replaced or removed.
  */
 #include "tests/unit/directory_fixture.h"
 
 #define HOUR_MS 3600000
 #define RECORD "tarn:" NS ":o:k"
 
-/* A text field of the record; "" when there is none. Valid until the next call. */
+/* A text field of the record; "" if it is missing. Valid until the next call. */
 static const char *field(const struct fixture *f, const char *name)
 {
     static char text[128];
@@ -31,7 +33,7 @@ static struct tarn_removal remove_key(struct fixture *f, const struct tarn_locat
     return r;
 }
 
-/* Version 1 on node0 and node1, version 2 on node2 in its place. */
+/* Version 1 on node0 and node1, replaced by version 2 on node2. */
 static void replaced(struct fixture *f)
 {
     assert_int_equal(put(f->d, "k", TARN_PUBLISH_ABSENT, 1, "node0", 2), 0);
@@ -66,8 +68,8 @@ static void replace_names_the_copies_of_other_nodes(void **state)
     assert_int_equal(found.record.nlocations, 1);
 }
 
-/* The next writer finds what an earlier one left unfinished. Its own location goes: it is freed with the
- * answer. */
+/* The next writer finds displaced copies that an earlier one left. Its own old copy is not named: the node
+ * frees it when the answer comes. */
 static void displaced_copies_stay_through_the_next_replace(void **state)
 {
     struct fixture *f = *state;
@@ -81,7 +83,7 @@ static void displaced_copies_stay_through_the_next_replace(void **state)
     assert_true(names(f, NODE0) && names(f, NODE1) && !names(f, NODE2));
 }
 
-/* A node's own displaced copy is still readable when the script has run: named until it is withdrawn. */
+/* A node's own displaced copy is still readable after the script, so it is named until it is withdrawn. */
 static void own_displaced_copy_stays_until_it_is_freed(void **state)
 {
     struct fixture *f = *state;
@@ -96,7 +98,7 @@ static void own_displaced_copy_stays_until_it_is_freed(void **state)
     assert_int_equal(look(f->d, "k").record.locations[0].gen, 8);
 }
 
-/* What its first answer had said is said again. */
+/* A repeated publish gets the first answer again. */
 static void publish_that_is_run_twice_tells_twice(void **state)
 {
     struct fixture *f = *state;
@@ -106,7 +108,7 @@ static void publish_that_is_run_twice_tells_twice(void **state)
     assert_int_equal(again.nnamed, 2);
     assert_int_equal(put(f->d, "k", TARN_PUBLISH_REPLACE, 3, "node3", 8), 0);
     assert_int_equal(publish(f->d, &again), 0);
-    assert_true(answers(&again, "node2", 6)); /* it has given way meanwhile */
+    assert_true(answers(&again, "node2", 6)); /* it was displaced in the meantime */
     assert_int_equal(look(f->d, "k").record.version, 3);
 }
 
@@ -121,7 +123,7 @@ static void born_grows_with_every_replace(void **state)
     assert_true(look(f->d, "k").record.born_ms == 1764000001001);
     assert_int_equal(publish(f->d, &joins), 0);
     assert_true(joins.record.born_ms == 1764000001001);
-    /* A clock that is ahead already is not changed. */
+    /* A born_ms that is already ahead is not changed. */
     struct tarn_publish ahead = copy_of("k", TARN_PUBLISH_REPLACE, 5000, "node1", 8);
     assert_int_equal(publish(f->d, &ahead), 0);
     assert_true(ahead.record.born_ms == 1764000005000);
@@ -132,10 +134,10 @@ static void restore_of_a_displaced_copy_is_refused(void **state)
     struct fixture *f = *state;
     struct tarn_publish old = copy_of("k", TARN_PUBLISH_RESTORE, 1, "node0", 2);
     replaced(f);
-    old.record.born_ms += 1000000; /* however young it says it is */
+    old.record.born_ms += 1000000; /* whatever born_ms it claims */
     assert_int_equal(publish(f->d, &old), TARN_E_EXISTS);
     assert_true(withdraw(f->d, "k", location("node2", 8192, 6)));
-    assert_int_equal(publish(f->d, &old), TARN_E_EXISTS); /* nor when nothing else is left */
+    assert_int_equal(publish(f->d, &old), TARN_E_EXISTS); /* even if no other copy is left */
     old.replaces = 2;
     assert_int_equal(publish(f->d, &old), TARN_E_EXISTS);
     assert_int_equal(look(f->d, "k").status, TARN_E_NOT_FOUND);
@@ -189,7 +191,7 @@ static size_t swept(struct fixture *f)
     return sum;
 }
 
-/* The last location takes the object along, not the displaced copies: nobody sees them but sweeps. */
+/* Withdrawing the last location removes the object but keeps the displaced copies. Only sweeps see those. */
 static void withdraw_keeps_displaced_copies(void **state)
 {
     struct fixture *f = *state;
@@ -213,7 +215,7 @@ static void withdraw_of_a_displaced_copy_leaves_the_object(void **state)
 {
     struct fixture *f = *state;
     replaced(f);
-    assert_false(withdraw(f->d, "k", location("node0", 4096, 8))); /* another copy of that slot */
+    assert_false(withdraw(f->d, "k", location("node0", 4096, 8))); /* another copy in that slot */
     assert_true(withdraw(f->d, "k", location("node0", 4096, 2)));
     assert_true(withdraw(f->d, "k", location("node1", 4096, 4)));
     assert_int_equal(look(f->d, "k").record.version, 2);
@@ -221,7 +223,7 @@ static void withdraw_of_a_displaced_copy_leaves_the_object(void **state)
     assert_int_equal(command(f, "PTTL", RECORD), -1);
 }
 
-/* An hour is for what is left over. An object that takes the place lives as long as it is to. */
+/* Leftover displaced copies expire after an hour. A new object in the record gets its own time to live. */
 static void a_publish_ends_the_expiry(void **state)
 {
     struct fixture *f = *state;
@@ -236,7 +238,7 @@ static void a_publish_ends_the_expiry(void **state)
     brief.record.born_ms = tarn_unix_ms();
     brief.record.ttl_ms = 1000;
     assert_int_equal(publish(f->d, &brief), 0);
-    assert_in_range(command(f, "PTTL", RECORD), HOUR_MS - 60000, HOUR_MS); /* it names displaced copies */
+    assert_in_range(command(f, "PTTL", RECORD), HOUR_MS - 60000, HOUR_MS); /* names displaced copies */
 }
 
 /* --- remove ------------------------------------------------------------------------------------- */
@@ -256,14 +258,14 @@ static void remove_leaves_displaced_copies_only(void **state)
     assert_int_equal(look(f->d, "k").status, TARN_E_NOT_FOUND);
     assert_int_equal(command(f, "HLEN", RECORD), 1);
     assert_in_range(command(f, "PTTL", RECORD), HOUR_MS - 60000, HOUR_MS);
-    r = remove_key(f, NULL); /* no object, but the copy may still be read */
+    r = remove_key(f, NULL); /* the object is gone, but its copy may still be read */
     assert_int_equal(r.status, TARN_E_NOT_FOUND);
     assert_int_equal(r.ndisplaced, 1);
     assert_true(withdraw(f->d, "k", location("node0", 4096, 2)));
     assert_int_equal(remove_key(f, NULL).status, TARN_E_NOT_FOUND);
 }
 
-/* Only what the node says that it has freed: another one of its copies may be on its way. */
+/* Only the copy that the node says it freed is taken out. Another copy of that node may be on its way. */
 static void remove_takes_out_what_was_freed(void **state)
 {
     struct fixture *f = *state;

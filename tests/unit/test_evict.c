@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Eviction: a full store takes every put, and readers never see the bytes of another object. Small pools
- * with the proportions of large ones; nothing but the threads' test touches an arena.
+ * Eviction: a full store accepts every put, and readers never see another object's bytes. Pools are small but
+ * have the proportions of large ones. Only the threads' test touches an arena.
  */
 #include <inttypes.h>
 #include <pthread.h>
@@ -19,14 +19,14 @@ static uint64_t random_below(uint64_t *seed, uint64_t n)
     return (*seed >> 33) % n;
 }
 
-/* 4 KiB to 1 MiB, each power of two alike. */
+/* Sizes from 4 KiB to 1 MiB; each power of two is equally likely. */
 static uint64_t mixed_size(uint64_t *seed)
 {
     uint64_t low = 4 * KIB << random_below(seed, 8);
     return low + random_below(seed, low);
 }
 
-/* 6000 puts of `bytes` (0: mixed) into 64 MiB, so as of 1 MiB objects into 1 GiB. */
+/* 6000 puts of `bytes` (0: mixed sizes) into 64 MiB: the proportions of 1 MiB objects in 1 GiB. */
 static void puts_into_full_store(uint64_t bytes, uint64_t seed)
 {
     struct gone gone;
@@ -59,7 +59,7 @@ static void test_full_store_takes_every_put(void **state)
     puts_into_full_store(0, seed);
 }
 
-/* Small objects all over the pool, some of them pinned: a large one needs a run of neighbours. */
+/* Small objects fill the pool, some of them pinned. A large one needs a run of neighbours. */
 static void test_large_among_small(void **state)
 {
     (void)state;
@@ -69,12 +69,12 @@ static void test_large_among_small(void **state)
     for (int i = 0; i < 4096; i++) {
         snprintf(key, sizeof(key), "k%d", i);
         struct tarn_reserve r = want(key, 4 * KIB);
-        r.pin = i % 1024 == 100; /* runs of 1023, so just under 4 MiB */
+        r.pin = i % 1024 == 100; /* runs of 1023 objects, just under 4 MiB */
         struct tarn_grant g;
         assert_int_equal(put_as(s, &r, &g), 0);
     }
     put(s, "large", 3 * MIB);
-    assert_true(gone.n <= 800); /* and no more than it takes */
+    assert_true(gone.n <= 800); /* evicts no more than it needs */
     struct tarn_reserve r = want("larger", 1023 * 4 * KIB);
     struct tarn_grant g;
     assert_int_equal(put_as(s, &r, &g), 0);
@@ -84,7 +84,7 @@ static void test_large_among_small(void **state)
     tarn_store_free(s);
 }
 
-/* Only one place of the pool has a run that suffices: among 2048 victims hardly one is there. */
+/* Only one run in the pool is long enough. Few of the 2048 possible victims lie there. */
 static void test_the_only_run_is_found(void **state)
 {
     (void)state;
@@ -110,7 +110,7 @@ static void test_the_only_run_is_found(void **state)
     tarn_store_free(s);
 }
 
-/* Objects of every age: nearly all that go are among the oldest. */
+/* Objects of every age: nearly all evicted objects are among the oldest. */
 static void test_evicts_least_recently_used(void **state)
 {
     (void)state;
@@ -171,7 +171,7 @@ static void test_several_pools(void **state)
         snprintf(key, sizeof(key), "k%d", i);
         put(s, key, 64 * KIB);
     }
-    assert_int_equal(gone.n, 0); /* both were filled before anything went */
+    assert_int_equal(gone.n, 0); /* both pools are filled before any eviction */
     for (int i = 0; i < 480; i++) {
         snprintf(key, sizeof(key), "n%d", i);
         put(s, key, 64 * KIB);
@@ -196,7 +196,7 @@ static void test_evict_and_watermarks(void **state)
         put(s, key, 64 * KIB);
     }
     tarn_store_tick(s);
-    assert_int_equal(gone.n, 0); /* 87.5 % */
+    assert_int_equal(gone.n, 0); /* 87.5 % full */
     put(s, "one more", 64 * KIB);
     tarn_store_tick(s);
     assert_int_equal(gone.n, 7);
@@ -215,7 +215,7 @@ static void test_evict_and_watermarks(void **state)
 #define SHOWN 64
 #define READERS 3
 
-/* Descriptors as a directory would show them, for readers to try. */
+/* Descriptors as a directory would show them, for readers to use. */
 struct shown {
     _Atomic uint64_t slot_offset; /* slot << 32 | offset */
     _Atomic uint64_t gen;
@@ -230,7 +230,7 @@ struct readers {
     _Atomic uint64_t read, stale, wrong;
 };
 
-#define WORDS 128 /* of an object: every one is its gen */
+#define WORDS 128 /* words of an object: each is its generation */
 
 static void check_words(struct readers *r, const uint64_t *words, uint64_t gen)
 {
@@ -241,7 +241,7 @@ static void check_words(struct readers *r, const uint64_t *words, uint64_t gen)
     atomic_fetch_add(&r->read, 1);
 }
 
-/* As TCP: the node pins. */
+/* Like TCP: the node pins. */
 static void *read_pinned(void *arg)
 {
     struct readers *r = arg;
@@ -262,7 +262,7 @@ static void *read_pinned(void *arg)
     return NULL;
 }
 
-/* As a view: announce, then check gen. */
+/* Like a view: announce, then check the generation. */
 static void *read_viewed(void *arg)
 {
     struct readers *r = arg;
@@ -297,7 +297,8 @@ static void show(struct shown *d, const struct tarn_grant *g)
     atomic_store(&d->gen, g->gen + 1);
 }
 
-/* Readers pin and view what the control thread replaces and evicts: no byte of another object is seen. */
+/* Readers pin and view objects while the control thread replaces and evicts them. They never see another
+ * object's bytes. */
 static void test_readers_against_eviction(void **state)
 {
     (void)state;
@@ -319,7 +320,7 @@ static void test_readers_against_eviction(void **state)
         snprintf(key, sizeof(key), "k%u", puts % SHOWN);
         struct tarn_reserve want_it = want(key, WORDS * 8);
         if (tarn_store_reserve(s, &want_it, &g) != 0) {
-            full++; /* all that is left is being read */
+            full++; /* all remaining objects are being read */
             continue;
         }
         write_object(r, &g);
@@ -360,7 +361,7 @@ static void on_gone_watch(void *arg, const struct tarn_key *key, const struct ta
     w->n++;
 }
 
-/* Announcements of readers are gone through once for all victims, not for each of them. */
+/* The store scans the readers' announcements once for all victims, not once for each. */
 static void test_victims_are_freed_together(void **state)
 {
     (void)state;
@@ -380,13 +381,14 @@ static void test_victims_are_freed_together(void **state)
         put(w.s, key, 64);
     }
     assert_int_equal(tarn_store_evict(w.s, 0, (N - 10) * 64), (N - 10) * 64);
-    assert_int_equal(w.n, N - 10); /* no more than was asked for */
+    assert_int_equal(w.n, N - 10); /* no more than requested */
     assert_int_equal(w.limbo_max, N - 10);
     assert_int_equal(stats(w.s).limbo, 0);
     tarn_store_free(w.s);
 }
 
-/* Items of one batch: what found no room is not looked for again, smaller ones and other batches are. */
+/* Once a size found no room, the store does not search for it again in the same batch. Smaller items and
+ * other batches are still tried. */
 static void test_refusal_holds_for_its_batch(void **state)
 {
     (void)state;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Links that misbehave as they are told to, over both transports; and the text that tells them. */
+/* Links with injected faults, over both transports, and the text that configures the faults. */
 #include "tests/unit/fake_node.h"
 #include "transport/faulty.h"
 
@@ -8,7 +8,7 @@ struct faulty_link {
     struct tarn_faulty *f;
     const struct tarn_transport_ops *ops;
     struct tarn_link *l;
-    int r; /* of connect */
+    int r; /* connect()'s result */
 };
 
 static struct faulty_link begin(const char *transport, const char *text)
@@ -67,9 +67,9 @@ static void errors_and_stale_come_as_often_as_asked(void **state)
         assert_non_null(strstr(tarn_last_error(), "injected fault"));
         end(&k);
     }
-    assert_in_range(counts[0][2], 300, 500);                      /* 0.2 */
-    assert_in_range(counts[0][1], 380, 580);                      /* 0.8 * 0.3 */
-    assert_memory_equal(counts[0], counts[1], sizeof(counts[0])); /* a seed repeats */
+    assert_in_range(counts[0][2], 300, 500);                      /* rate 0.2 */
+    assert_in_range(counts[0][1], 380, 580);                      /* rate 0.8 * 0.3 */
+    assert_memory_equal(counts[0], counts[1], sizeof(counts[0])); /* the same seed gives the same faults */
 }
 
 static void puts_fail_but_are_never_stale(void **state)
@@ -143,7 +143,7 @@ static void dropped_works_end_with_close(void **state)
             assert_int_equal(k.ops->get(k.l, &w[i]), TARN_INPROGRESS);
         }
         short events;
-        assert_true(k.ops->wait_fd(k.l, &events) >= 0); /* something to wait on until the deadline */
+        assert_true(k.ops->wait_fd(k.l, &events) >= 0); /* a descriptor to wait on */
         uint64_t begun = tarn_now_ns();
         assert_int_equal(k.ops->wait(k.l, tarn_deadline(20)), 0);
         assert_true(tarn_now_ns() - begun >= 10 * TARN_NS_PER_MS);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tensor file formats: what the writers make is read back, headers as numpy.save and the safetensors
- * library write them are understood, and files that lie, end early or hold what tarn cannot are
- * refused with the right code and sentence. Input always ends at the end of an allocation, so that
- * AddressSanitizer sees a parser that reads on.
+ * Tensor file formats: files from our writers are read back, and headers written by numpy.save and the
+ * safetensors library are understood. Files that are wrong, end early or hold unsupported tensors are refused
+ * with the right code and message. Input always ends at the end of an allocation, so that AddressSanitizer
+ * catches a parser that reads too far.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -23,7 +23,7 @@
 
 /* --- helpers ------------------------------------------------------------------------------------ */
 
-/* A copy that ends where no page follows: reading behind it ends the test. */
+/* A copy that ends at an unmapped page: reading past its end crashes the test. */
 struct fenced {
     unsigned char *pages, *data;
     size_t bytes;
@@ -52,7 +52,7 @@ static int npy_parse_copy(const void *data, size_t bytes, int dtype, struct tarn
     return rc;
 }
 
-/* An .npy of version 1 around a dictionary, with `data` zero bytes behind it. */
+/* An .npy file of version 1 with this dictionary and `data` zero bytes after it. */
 static struct tarn_buf npy_file(const char *dictionary, size_t data)
 {
     struct tarn_buf b = {0};
@@ -364,7 +364,7 @@ static void test_st_round_trip(void **state)
     tarn_buf_free(&b);
 }
 
-/* Its text comes back byte for byte, whatever stands around it, with tensors and without. */
+/* The metadata text comes back byte for byte, whatever surrounds it, with and without tensors. */
 static void test_st_metadata(void **state)
 {
     static const char *const texts[] = {"{}", "{\"format\":\"pt\"}",
@@ -608,7 +608,7 @@ static void test_file_write_and_read(void **state)
     memcpy(out.map, header.data, header.bytes);
     for (int32_t i = 0; i < 1000; i++)
         memcpy(out.map + header.bytes + 4 * i, &i, 4);
-    /* Nothing is under the name before the commit. */
+    /* The file does not exist before the commit. */
     assert_int_equal(access(dir.file, F_OK), -1);
     assert_int_equal(tarn_file_commit(&out), 0);
     assert_int_equal(stat(dir.file, &st), 0);

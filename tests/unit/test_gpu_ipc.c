@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * cuda_ipc's own rules, over the stand-in, whose copies come as late as they are told to: a work is done when
- * its copy's mark has passed, a generation counts as it is then, puts go into what is reserved only, and
- * views are of the generation that was there when the hazard was.
+ * Rules of cuda_ipc, on the stand-in with delayed copies: a work is done when its copy's mark has passed, the
+ * generation is checked at that moment, puts write only into reservations, and a view is of the generation
+ * that was there when its hazard was announced.
  */
 #include "tests/unit/fake_node.h"
 
@@ -19,10 +19,10 @@ struct fixture {
     const struct tarn_transport_ops *ops;
     struct tarn_link *l;
     struct device *d;
-    uint8_t *there; /* LARGE bytes of the GPU's */
+    uint8_t *there; /* LARGE bytes of GPU memory */
 };
 
-/* The link maps what the descriptors name; they stay the caller's. */
+/* The link maps the memory that the descriptors name. The caller keeps the descriptors. */
 static struct tarn_link *ipc_link(struct fake_node *n)
 {
     char text[TARN_ATTACH_TEXT];
@@ -72,7 +72,7 @@ static struct tarn_work work(struct fixture *f, uint32_t slot, struct tarn_piece
     return w;
 }
 
-/* The outcome; with 0 it came when it might. */
+/* Waits for the work and returns its status. */
 static int outcome(struct fixture *f, struct tarn_work *w)
 {
     uint64_t deadline = tarn_deadline(WAIT_MS);
@@ -102,13 +102,13 @@ static void a_put_is_done_when_the_copy_is(void **state)
             assert_null(w.owner);
         }
         assert_int_equal(outcome(&f, &w), 0);
-        assert_memory_equal(f.n->pool.base, bytes, sizes[i]); /* now, and not a moment later */
+        assert_memory_equal(f.n->pool.base, bytes, sizes[i]); /* already complete, not a moment later */
         free(bytes);
         end(&f);
     }
 }
 
-/* Given away while the copy was under way: before, in the middle, after it. */
+/* The generation changes while the copy is under way, so the work is stale. */
 static void a_generation_counts_as_it_is_behind_the_copy(void **state)
 {
     (void)state;
@@ -132,8 +132,7 @@ static void a_generation_counts_as_it_is_behind_the_copy(void **state)
 static void a_put_goes_into_what_is_reserved(void **state)
 {
     (void)state;
-    static const int off[] = {-2, 2, 4, 1,
-                              -1}; /* generations that are not there; the last two are readable */
+    static const int off[] = {-2, 2, 4, 1, -1}; /* wrong generations; the last two are readable ones */
     struct fixture f = begin();
     uint8_t *before = malloc(EXTENT);
     assert_non_null(before);
@@ -148,7 +147,7 @@ static void a_put_goes_into_what_is_reserved(void **state)
         assert_int_equal(outcome(&f, &w), TARN_E_STALE);
         assert_memory_equal(f.n->pool.base, before, EXTENT);
     }
-    commit(f.n, 0); /* an object lies there now */
+    commit(f.n, 0); /* the slot holds an object now */
     struct tarn_piece p;
     struct tarn_work w = work(&f, 0, &p, SMALL);
     submit(f.ops, f.l, &w, true);
@@ -158,7 +157,7 @@ static void a_put_goes_into_what_is_reserved(void **state)
     end(&f);
 }
 
-/* Another object's, of the same slot, of the same counter and another epoch: none can be looked at. */
+/* Generations of other objects in the slot, and of the same counter in another epoch: view() refuses them. */
 static void a_view_is_of_its_generation(void **state)
 {
     (void)state;
@@ -182,7 +181,7 @@ static void a_view_is_of_its_generation(void **state)
     end(&f);
 }
 
-/* Works that lie outside the pool, or in none, move nothing. */
+/* Works outside the pool, or in an unknown pool, move nothing. */
 static void ranges_lie_in_the_pool(void **state)
 {
     (void)state;
@@ -208,7 +207,7 @@ static void ranges_lie_in_the_pool(void **state)
             w.pool = wrong[k].pool;
             w.slot = wrong[k].slot;
             if (w.slot == SLOTS)
-                w.gen = put; /* what may lie behind the table of generations */
+                w.gen = put; /* a value that may follow the table of generations */
             w.offset = wrong[k].offset;
             submit(f.ops, f.l, &w, put);
             assert_int_equal(outcome(&f, &w), TARN_E_STALE);
@@ -219,7 +218,7 @@ static void ranges_lie_in_the_pool(void **state)
     end(&f);
 }
 
-/* What was given to a GPU lands before close() returns. */
+/* Copies submitted to a GPU complete before close() returns. */
 static void closing_waits_for_copies(void **state)
 {
     (void)state;
@@ -237,7 +236,7 @@ static void closing_waits_for_copies(void **state)
     assert_non_null(then);
     memcpy(then, f.n->pool.base, LARGE);
     tarn_standin_delay(0);
-    device_set(f.d, f.there, 8, LARGE); /* a copy behind it on that GPU */
+    device_set(f.d, f.there, 8, LARGE); /* runs after the copy on that GPU */
     assert_memory_equal(f.n->pool.base, then, LARGE);
     assert_int_equal(then[0], 7);
     assert_int_equal(then[LARGE - 1], 7);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * GPU memory over rdma, at the node and at the client: by which way it is registered, what is given back, and
- * where works go when the devices refuse it. The verbs are those of fake_verbs.h and the GPUs the stand-in,
- * whose memory no host code can touch: decisions are shown here, no device's behaviour. Only the export is
- * also asked of real GPUs.
+ * GPU memory over rdma, at the node and at the client: how it is registered, what is given back, and where
+ * works go when the devices refuse it. The verbs are those of fake_verbs.h and the GPUs are the stand-in,
+ * whose memory host code cannot touch. This tests tarn's decisions, not a device's behaviour. Only the export
+ * is also tested on real GPUs.
  */
 #include "tests/unit/fake_node.h"
 #include "tests/unit/fake_verbs.h"
@@ -25,7 +25,7 @@ static void need_standin(void)
         harness_skip("standin", "verbs that are played need GPUs that are");
 }
 
-/* The device's way to GPU memory: an export must be of the range that is registered by it. */
+/* How the device reaches GPU memory. An export must cover the range that is registered with it. */
 static char *reach(const char *addr, size_t bytes, int fd, uint64_t offset)
 {
     struct tarn_standin_export e;
@@ -52,7 +52,7 @@ static void says(const char *text)
         fail_msg("\"%s\" does not say \"%s\"", tarn_last_error(), text);
 }
 
-/* How the devices take GPU memory: by dma-buf, by peermem, not at all. */
+/* How the devices take GPU memory: by dma-buf, by peermem, or not at all. */
 enum way { DMABUF, PEERMEM, NO_EXPORT, REFUSED };
 
 static void take(enum way way)
@@ -77,7 +77,7 @@ static void begin_verbs(uint8_t rails, enum way way)
 
 /* --- exports ------------------------------------------------------------------------------------ */
 
-/* Also over real GPUs: the driver gives a descriptor, or says why not. */
+/* Also on real GPUs: the driver exports a descriptor or says why not. */
 static void device_memory_is_exported_or_refused_with_the_reason(void **state)
 {
     (void)state;
@@ -114,10 +114,10 @@ static void device_memory_is_exported_or_refused_with_the_reason(void **state)
 struct gpu_node {
     struct fake_node *n;
     struct device *d;
-    void *host; /* what the pool's memory was before */
+    void *host; /* the pool's original memory */
     char log[1024];
     int lines;
-    struct tarn_pool_memory pools[2]; /* the GPU's first */
+    struct tarn_pool_memory pools[2]; /* the GPU pool first */
 };
 
 static void take_line(void *arg, enum tarn_log_level level, const char *line)
@@ -128,7 +128,7 @@ static void take_line(void *arg, enum tarn_log_level level, const char *line)
     g->lines++;
 }
 
-/* A node with a GPU pool and one of the CPU's. */
+/* A node with a GPU pool and a CPU pool. */
 static void start_pools(struct gpu_node *g, enum way way)
 {
     *g = (struct gpu_node){.n = NULL};
@@ -142,13 +142,13 @@ static void start_pools(struct gpu_node *g, enum way way)
     g->pools[0].memfd = -1;
     g->pools[0].base = device_alloc(g->d, SLOTS * EXTENT);
     fake.gpu = (struct fake_range){g->pools[0].base, SLOTS * EXTENT};
-    fake.max_region = 24 * EXTENT + 12345; /* slices that end within extents */
+    fake.max_region = 24 * EXTENT + 12345; /* slices that end inside extents */
     struct tarn_serve serve = {.log = &log, .epoch = EPOCH, .pools = g->pools, .npools = 2};
     int before = open_files();
     serve.rdma_region_bytes = 24 * EXTENT + 4096;
     if (g->n->node_ops->serve(&serve, &g->n->server))
         fail_msg("serve: %s", tarn_last_error());
-    assert_in_range(open_files(), before, before + 1); /* a wait for the rails' thread, no export */
+    assert_in_range(open_files(), before, before + 1); /* one for the rails' thread, none for exports */
     assert_int_equal(g->n->ops->local_open(NULL, &g->n->local), 0);
 }
 
@@ -171,7 +171,7 @@ static int move(struct gpu_node *g, struct tarn_link *l, uint32_t pool, void *at
     return run_work(g->n->ops, l, &w, put);
 }
 
-/* Host memory to the GPU's pool and back, in the pool as it should be. */
+/* Moves host memory to the GPU pool and back, and checks the bytes in the pool. */
 static void pool_works(struct gpu_node *g, struct tarn_link *l, size_t bytes)
 {
     char *from = malloc(bytes), *to = calloc(1, bytes), *there = malloc(bytes);
@@ -199,7 +199,7 @@ static void a_gpu_pool_is_registered_in_slices(void **state)
         assert_true(g.n->node_ops->serves(g.n->server, 0));
         for (uint32_t i = 0; i < fake.nmrs; i++)
             dmabufs += fake.mr[i].dmabuf;
-        assert_int_equal(dmabufs, way == DMABUF ? 6 * 2 * 2 : 0); /* slices, rails, to read and to write */
+        assert_int_equal(dmabufs, way == DMABUF ? 6 * 2 * 2 : 0); /* slices, rails, read and write */
         struct tarn_link *l = fake_link(g.n, true);
         assert_int_equal(tarn_rdma_link(l)->pools[0].slice_bytes, 24 * EXTENT + 4096);
         pool_works(&g, l, SMALL);
@@ -221,7 +221,7 @@ static void a_gpu_pool_that_is_refused_is_left_to_others(void **state)
     assert_int_equal(g.lines, 1);
     assert_non_null(strstr(g.log, "pool=gpu"));
     assert_non_null(strstr(g.log, "dma-buf: Operation not supported; peermem: Bad address"));
-    struct tarn_link *l = fake_link(g.n, true); /* the other one is as it was, in its place */
+    struct tarn_link *l = fake_link(g.n, true); /* the CPU pool is unaffected and in its place */
     assert_int_equal(move(&g, l, 1, here, SMALL, true), 0);
     assert_memory_equal((char *)g.pools[1].base + 24 * EXTENT, here, SMALL);
     assert_int_equal(move(&g, l, 0, here, SMALL, true), TARN_E_STALE);
@@ -235,7 +235,7 @@ struct fixture {
     struct fake_node *n;
     struct tarn_link *l;
     struct device *d;
-    char *there; /* a GPU's; not at the begin of a page */
+    char *there; /* GPU memory, not page-aligned */
     int idle, files;
 };
 
@@ -273,7 +273,7 @@ static int work_of(struct fixture *f, uint32_t slot, char *at, size_t bytes, boo
     return run_work(f->n->ops, f->l, &w, put);
 }
 
-/* Puts what the GPU has, gets it to elsewhere in its memory. */
+/* Puts GPU memory, then gets it into another part of GPU memory. */
 static void memory_works(struct fixture *f, uint32_t slot, size_t bytes)
 {
     char *want = malloc(bytes), *got = malloc(bytes), *pool = (char *)f->n->pool.base + slot * EXTENT;
@@ -290,7 +290,7 @@ static void memory_works(struct fixture *f, uint32_t slot, size_t bytes)
     free(got);
 }
 
-/* However small: what goes through the link's own buffers otherwise. */
+/* Even small works are registered; with host memory those use the link's own buffers. */
 static void gpu_memory_is_registered_for_the_work(void **state)
 {
     (void)state;
@@ -308,7 +308,7 @@ static void gpu_memory_is_registered_for_the_work(void **state)
     }
 }
 
-/* Pieces far apart, each in a registration of its own. */
+/* Pieces that are far apart each get their own registration. */
 static void scattered_gpu_memory_is_registered_piece_by_piece(void **state)
 {
     (void)state;
@@ -343,7 +343,7 @@ static void registered_gpu_memory_is_not_registered_again(void **state)
     }
 }
 
-/* Never by way of the CPU. Host memory is as well off as before. */
+/* GPU memory is never staged through the CPU. Host memory works as usual. */
 static void refused_gpu_memory_is_not_reachable(void **state)
 {
     (void)state;
@@ -359,7 +359,7 @@ static void refused_gpu_memory_is_not_reachable(void **state)
     int asked = fake.asked;
     take(DMABUF);
     assert_int_equal(work_of(&f, 0, f.there, SMALL, true),
-                     TARN_E_NOT_REACHABLE); /* not asked again so soon */
+                     TARN_E_NOT_REACHABLE); /* the device is not asked again so soon */
     says("peermem: Bad address");
     assert_int_equal(fake.asked, asked);
     fill(here, LARGE, 9);
@@ -372,7 +372,7 @@ static void refused_gpu_memory_is_not_reachable(void **state)
     stop_client(&f);
 }
 
-/* What a device has written counts when the GPU sees it. */
+/* A get ends only when the GPU can see what the device wrote. */
 static void a_get_ends_when_the_gpu_sees_it(void **state)
 {
     (void)state;
@@ -388,7 +388,7 @@ static void a_get_ends_when_the_gpu_sees_it(void **state)
 
 /* --- routes ------------------------------------------------------------------------------------- */
 
-/* A put and a get of GPU memory; how many of their bytes went by rdma. */
+/* Puts and gets GPU memory. Returns how many of the bytes went by rdma. */
 static uint64_t bytes_by_rdma(struct tarn_client *c, struct device *d, uint8_t *there, const char *key,
                               uint8_t byte, size_t bytes)
 {
@@ -416,7 +416,7 @@ static void works_go_by_tcp_where_rdma_refuses(void **state)
         struct device *d = device_open(0);
         uint8_t *there = device_alloc(d, LARGE);
         fake.gpu = (struct fake_range){(char *)there, LARGE};
-        for (int i = 0; i < 4; i++) { /* not registered; registered, as far as can be */
+        for (int i = 0; i < 4; i++) { /* first two: not registered; last two: registered as far as possible */
             char key[8];
             size_t bytes = sizes[i % 2];
             snprintf(key, sizeof key, "k%d", i);

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * GPU memory over TCP, at the node and at the client: every size and cut, copies that come late, connections
- * that are cut and sessions that end while copies are under way, GPUs that fail, and clients that would keep
- * the node's pinned memory for themselves. Over the GPUs of the machine, or the stand-in; what only that can
- * do is skipped over the others.
+ * GPU memory over TCP, at the node and at the client: all sizes and cuts, delayed copies, connections cut and
+ * sessions ended while copies are under way, failing GPUs, and clients that would hold the node's pinned
+ * memory. Runs on the machine's GPUs or on the stand-in. Tests that need the stand-in are skipped on GPUs.
  */
 #include "tests/unit/fake_node.h"
 
@@ -19,11 +18,11 @@
 
 enum { LATE_US = 300 * 1000 };
 
-/* A node whose pool is a GPU's. */
+/* A node whose pool is GPU memory. */
 struct gpu_node {
     struct fake_node *n;
     struct device *d;
-    void *host; /* what the pool's memory was before */
+    void *host; /* the pool's original memory */
 };
 
 static struct gpu_node start(void)
@@ -66,7 +65,7 @@ static void late(uint64_t us)
     tarn_standin_delay(us);
 }
 
-/* What lies in the pool now, whatever is still to come. */
+/* Compares the bytes that are in the pool now, without waiting for delayed copies. */
 static void expect_pool(struct gpu_node *g, uint32_t slot, const void *want, size_t bytes)
 {
     uint8_t *got = malloc(bytes);
@@ -106,7 +105,7 @@ static int move_bytes(struct fake_node *n, struct tarn_link *l, uint32_t slot, v
     return move(n, l, &w, put);
 }
 
-/* A put and a get by a client of its own; the slot is free again, as after its object was removed. */
+/* A put and a get by a separate client. Afterwards the slot is free, as if its object had been removed. */
 static void node_works(struct gpu_node *g, uint32_t slot)
 {
     struct tarn_link *l = fake_link(g->n, false);
@@ -134,7 +133,7 @@ static uint64_t rnd(uint64_t below)
     return (seed >> 33) % below;
 }
 
-/* `bytes` in random cuts with gaps, over a range of 2 * EXTENT. */
+/* Cuts `bytes` into random pieces with gaps, within 2 * EXTENT. */
 static uint32_t cut(struct tarn_piece pieces[64], uint8_t *base, uint64_t bytes)
 {
     uint32_t n = 0;
@@ -152,11 +151,11 @@ static uint32_t cut(struct tarn_piece pieces[64], uint8_t *base, uint64_t bytes)
 struct trip {
     struct fake_node *n;
     struct tarn_link *l;
-    struct device *d; /* of the client's memory; NULL: the host's */
+    struct device *d; /* device of the client's memory; NULL: host */
     uint8_t *memory;
 };
 
-/* One object in other cuts there and back. */
+/* Puts an object from one set of cuts and gets it into another. */
 static void round_trip(struct trip *t, uint32_t slot, uint64_t bytes)
 {
     struct tarn_piece pieces[64];
@@ -179,13 +178,13 @@ static void round_trip(struct trip *t, uint32_t slot, uint64_t bytes)
     done = 0;
     for (uint32_t i = 0; i < w.npieces; done += pieces[i++].bytes)
         memcpy(want + ((uint8_t *)pieces[i].addr - t->memory), flat + done, pieces[i].bytes);
-    assert_memory_equal(got, want, 2 * EXTENT); /* and nothing between the pieces */
+    assert_memory_equal(got, want, 2 * EXTENT); /* bytes between the pieces are unchanged */
     free(want);
     free(got);
     free(flat);
 }
 
-/* Pool and client in every kind of memory. */
+/* Every kind of memory for pool and client. */
 static void every_size_and_cut(void **state)
 {
     (void)state;
@@ -210,7 +209,7 @@ static void every_size_and_cut(void **state)
     stop(&g);
 }
 
-/* A call's many items, of both memories, in flight at once. */
+/* Many items of one call, in both kinds of memory, all in flight at once. */
 static void many_at_once(void **state)
 {
     (void)state;
@@ -293,7 +292,7 @@ static void ask(struct fake_node *n, int fd, uint8_t op, uint32_t slot, uint64_t
     assert_int_equal(send(fd, &f, sizeof(f), MSG_NOSIGNAL), sizeof(f));
 }
 
-/* The status of the next answer, whose payload is taken and dropped; 1 when the node has closed. */
+/* The status of the next answer; its payload is dropped. 1: the node closed the connection. */
 static int answer(int fd)
 {
     struct tarn_tcp_frame f;
@@ -316,7 +315,7 @@ static bool is_silent(int fd)
 
 /* --- late copies -------------------------------------------------------------------------------- */
 
-/* An answer promises that a COMMIT may follow. */
+/* After the answer the client may COMMIT. */
 static void a_put_is_answered_when_its_bytes_are_in_the_pool(void **state)
 {
     (void)state;
@@ -338,7 +337,7 @@ static void a_put_is_answered_when_its_bytes_are_in_the_pool(void **state)
     stop(&g);
 }
 
-/* Nobody waits for another's copies, on any thread. */
+/* Copies of one client delay no other client, on any thread. */
 static void copies_under_way_stop_nobody(void **state)
 {
     (void)state;
@@ -369,7 +368,7 @@ static void copies_under_way_stop_nobody(void **state)
     stop(&g);
 }
 
-/* Begins a put whose first bytes are on their way into the pool. */
+/* Begins a put. Its first bytes are on their way into the pool. */
 static int half_put(struct gpu_node *g, uint32_t slot, const uint8_t *in)
 {
     int fd = greeted(g->n);
@@ -379,7 +378,7 @@ static int half_put(struct gpu_node *g, uint32_t slot, const uint8_t *in)
     return fd;
 }
 
-/* The extent is given to others when the pin is gone: nothing may be written there then. */
+/* The extent may be reused once the pin is gone, so no copy may write to it then. */
 static void a_pin_outlasts_the_copies(void **state)
 {
     (void)state;
@@ -392,7 +391,7 @@ static void a_pin_outlasts_the_copies(void **state)
         late(LATE_US);
         int fd = half_put(&g, slot, in);
         poll(NULL, 0,
-             20); /* for the bytes to be received; if not, the pin goes at once, and that is right, too */
+             20); /* time to receive the bytes; otherwise the pin ends at once, which is right, too */
         if (slot % 2)
             fake_detach(g.n, SESSION);
         close(fd);
@@ -400,7 +399,7 @@ static void a_pin_outlasts_the_copies(void **state)
         uint8_t *now = malloc(EXTENT), *then = malloc(EXTENT);
         late(0);
         device_read(g.d, now, (uint8_t *)g.n->pool.base + slot * EXTENT, EXTENT);
-        node_works(&g, SLOTS - 1); /* its copies come behind those of before */
+        node_works(&g, SLOTS - 1); /* these copies run after the earlier ones */
         node_works(&g, SLOTS - 2);
         device_read(g.d, then, (uint8_t *)g.n->pool.base + slot * EXTENT, EXTENT);
         assert_memory_equal(now, then, EXTENT);
@@ -411,7 +410,7 @@ static void a_pin_outlasts_the_copies(void **state)
     stop(&g);
 }
 
-/* The pinned memory of a connection that was cut is not another's while copies come into it. */
+/* Pinned memory of a cut connection is not reused while copies still write to it. */
 static void memory_is_lent_again_when_its_copies_are_done(void **state)
 {
     (void)state;
@@ -482,7 +481,7 @@ static void slow_readers_give_way(void **state)
     }
     for (uint32_t i = 0; i < 4; i++)
         node_works(&g, SLOTS - 1 - i);
-    for (int s = 0; s < SLOW; s++) { /* and they lose nothing by it */
+    for (int s = 0; s < SLOW; s++) { /* the slow clients still get every answer */
         for (int i = 0; i < ASKED; i++)
             assert_int_equal(answer(fds[s]), 0);
         close(fds[s]);
@@ -490,7 +489,7 @@ static void slow_readers_give_way(void **state)
     stop(&g);
 }
 
-/* The bytes are those of the pool, however often they were fetched again. */
+/* Answers have the pool's bytes, however often those were fetched again. */
 static void what_was_taken_back_is_right(void **state)
 {
     (void)state;
@@ -507,7 +506,7 @@ static void what_was_taken_back_is_right(void **state)
             ask(g.n, fds[s], TARN_TCP_GET, 0, EXTENT);
     }
     for (int round = 0; round < 4; round++)
-        for (int s = 0; s < SLOW; s++) { /* each a whole answer in its turn */
+        for (int s = 0; s < SLOW; s++) { /* a whole answer from each in turn */
             ssize_t bytes = EXTENT + sizeof(struct tarn_tcp_frame);
             assert_int_equal(recv(fds[s], got, (size_t)bytes, MSG_WAITALL), bytes);
             assert_memory_equal(got + sizeof(struct tarn_tcp_frame), want, EXTENT);
@@ -519,7 +518,7 @@ static void what_was_taken_back_is_right(void **state)
     stop(&g);
 }
 
-/* Clients that never stop asking. */
+/* Clients that always send another request. */
 enum { STREAMS = 40, AHEAD = 6, READERS = 4 };
 struct streams {
     struct fake_node *n;
@@ -528,7 +527,7 @@ struct streams {
     atomic_bool enough;
 };
 
-/* Takes what is there and asks for as much again. */
+/* Receives what is there and requests as much again. */
 static void take_some(struct fake_node *n, int fd, uint64_t *taken)
 {
     static _Thread_local char payload[256 << 10];
@@ -651,7 +650,7 @@ static void a_lost_gpu_is_told_for_good(void **state)
 
 /* --- GPUs that fail: the client's --------------------------------------------------------------- */
 
-/* The node is another process, so that only the client's calls fail. */
+/* The node runs in another process, so only the client's calls fail. */
 static void a_failed_copy_ends_its_work_only(void **state)
 {
     (void)state;
@@ -693,7 +692,7 @@ static void a_failed_copy_ends_its_work_only(void **state)
     fake_stop(n);
 }
 
-/* After close() nothing touches the caller's memory. */
+/* The caller's memory is not touched after close(). */
 static void closing_with_copies_under_way(void **state)
 {
     (void)state;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the fixture plugin receives into bounce memory of a GPU is unpacked to memory of the GPU, by all three
- * ways from the same fragments: random messages from GPU memory, randomly cut, over 1 to 8 sockets, every
- * byte of the three destinations compared, also those around the message. Over the stand-in for CUDA, which
- * no plugin knows of, source and bounce memory are the host's.
+ * Fragments that the fixture plugin receives into GPU bounce memory are unpacked to GPU memory in all three
+ * ways. Random messages from GPU memory are cut at random over 1 to 8 sockets. Every byte of the three
+ * destinations is compared, also those around the message. With the CUDA stand-in, source and bounce memory
+ * are the host's, because no plugin knows the stand-in.
  *
  * GPU_TCPX_SEED= repeats a run.
  */
@@ -24,7 +24,7 @@
 #include "transport/tcpx/tcpx_unpack.h"
 
 enum { WAYS = 3, PAGE = 4096, GUARD = 64, MESSAGES = 150, CHUNK = TARN_TCPX_CHUNK, SOURCE = 2 * CHUNK };
-/* Of a destination: the message anywhere in it, and guards around. */
+/* A destination: the message is anywhere in it, with guards around it. */
 enum { TARGET = CHUNK + PAGE + 2 * GUARD, BLANK = 0xee };
 
 static uint64_t seed;
@@ -51,7 +51,7 @@ static uint8_t *map_pinned(size_t bytes)
     return at;
 }
 
-/* Whole pages: small allocations do not begin with one. */
+/* Returns page-aligned memory; small allocations are not aligned to pages. */
 static uint8_t *gpu_memory(size_t bytes)
 {
     uint8_t handle[TARN_CUDA_HANDLE];
@@ -60,7 +60,7 @@ static uint8_t *gpu_memory(size_t bytes)
     return (uint8_t *)(((uintptr_t)at + PAGE - 1) & ~(uintptr_t)(PAGE - 1));
 }
 
-/* Between pinned memory and the GPU. */
+/* Copies between pinned memory and the GPU. */
 static void copy(void *to, const void *from, size_t bytes)
 {
     struct tarn_cuda_piece piece = {from, to, bytes};
@@ -75,7 +75,7 @@ static void copy(void *to, const void *from, size_t bytes)
     CHECK(rc == 0);
 }
 
-/* The GPU becomes the thread's, as the plugin wants it. */
+/* Makes the GPU current in this thread, as the plugin requires. */
 static void prepare(void)
 {
     int before;
@@ -226,7 +226,7 @@ static int count_in_child(void *arg)
     return n;
 }
 
-/* This process keeps off CUDA: what was started before a fork() does not work behind it. */
+/* Does not start CUDA in this process: CUDA started before a fork() does not work in the child. */
 static void need_gpu(void)
 {
     char out[512];

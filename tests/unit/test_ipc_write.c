@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * From pieces to lists (transport/cuda_ipc/cuda_ipc_write.h): every byte once and in its place, however small
- * the lists are; touching pieces together, none longer than a list takes, large ones apart. Of works that
- * nobody has looked at (transport/seen.h): that each piece lies where the work says, and that they have as
- * many bytes. No memory is touched.
+ * From pieces to lists of copies (transport/cuda_ipc/cuda_ipc_write.h). Every byte is written once and in its
+ * place, however small the lists are. Touching pieces are joined up to the longest piece that a list takes;
+ * large ones stay apart. For unchecked works (transport/seen.h): each piece must lie where the work says, and
+ * the pieces must have as many bytes as the work. No memory is touched.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -32,14 +32,14 @@ static int start(void **state)
     return 0;
 }
 
-/* What is to come, as the cursor of pieces.c tells it. */
+/* The expected pieces, from the cursor of pieces.c. */
 struct expected {
     const struct tarn_work *w;
     struct tarn_cursor c;
     uint64_t done;
 };
 
-/* Of the lists' pieces, one after the other. */
+/* Checks the next piece of the lists. */
 static void expect(struct expected *e, const struct tarn_cuda_piece *p, bool put)
 {
     void *memory;
@@ -50,7 +50,7 @@ static void expect(struct expected *e, const struct tarn_cuda_piece *p, bool put
     e->done += n;
 }
 
-/* Writes all of a work into lists of up to `room` pieces; how many pieces that made. */
+/* Writes a whole work into lists of up to `room` pieces. Returns the number of pieces written. */
 static size_t write_all(struct tarn_work *w, size_t room, bool put)
 {
     struct tarn_cuda_piece *list = calloc(room + 1, sizeof(*list));
@@ -96,7 +96,8 @@ static uint64_t random_size(void)
     }
 }
 
-/* GPU 0 has two allocations that adjoin, and one apart; GPU 1 has one. All else is the host's. */
+/* GPU 0 has two adjacent allocations and a separate one. GPU 1 has one. All other addresses are host
+ * memory. */
 static struct tarn_seen two_gpus(void)
 {
     return (struct tarn_seen){.n = 4,
@@ -142,12 +143,12 @@ static void touching_pieces_are_one(void **state)
         pieces[i] = (struct tarn_piece){.addr = (char *)0x1000000 + i * 6553, .bytes = 6553};
     w.bytes = tarn_pieces_bytes(pieces, 100);
     assert_int_equal(write_all(&w, 64, false), (w.bytes + TARN_CUDA_PIECE_MAX - 1) / TARN_CUDA_PIECE_MAX);
-    pieces[50].addr = (char *)0x9000000; /* before it 5 whole ones, behind it 49 pieces in 5 */
+    pieces[50].addr = (char *)0x9000000; /* 5 whole ones before it; 49 pieces in 5 after it */
     assert_int_equal(write_all(&w, 64, true), 5 + 1 + 5);
 }
 
-/* Pieces that say more than the work has, as an application's that changes them, do not lead out of its
- * range. */
+/* The application may change its pieces meanwhile: pieces with more bytes than the work do not lead out of
+ * its range. */
 static void nothing_is_written_behind_the_end(void **state)
 {
     struct tarn_piece piece = {.addr = (char *)0x1000000, .bytes = 5000, .stride = 6000, .count = 10};
@@ -161,7 +162,7 @@ static void nothing_is_written_behind_the_end(void **state)
     assert_int_equal(o.bytes, 7000);
 }
 
-/* What comes of a work nobody has looked at, with lists of up to `room` pieces. */
+/* Writes an unchecked work into lists of up to `room` pieces. Returns the result. */
 static int write_unseen(struct tarn_work *w, size_t room, bool at_most)
 {
     struct tarn_cuda_piece list[64];
@@ -201,7 +202,7 @@ static void pieces_of_other_memory_are_found(void **state)
         }
 }
 
-/* Of a strided piece, all runs are looked at, wherever the lists begin and end. */
+/* Every run of a strided piece is checked, wherever the lists begin and end. */
 static void runs_of_other_memory_are_found(void **state)
 {
     enum { RUNS = 64, BYTES = 5000, STRIDE = 9000, SPAN = (RUNS - 1) * STRIDE + BYTES };
@@ -213,8 +214,8 @@ static void runs_of_other_memory_are_found(void **state)
         {0x310000000 - SPAN, STRIDE, 0},
         {0x310000000 - SPAN + 1, STRIDE, TARN_E_INVALID},
         {0x310000000 - SPAN / 2, STRIDE, TARN_E_INVALID},
-        {0x50000000 - SPAN / 2, STRIDE, 0},                         /* goes on in the one that adjoins */
-        {0x10000000, 0x2f0000000 / (RUNS - 1) + 1, TARN_E_INVALID}, /* both ends are right */
+        {0x50000000 - SPAN / 2, STRIDE, 0},                         /* continues in the adjacent allocation */
+        {0x10000000, 0x2f0000000 / (RUNS - 1) + 1, TARN_E_INVALID}, /* valid at both ends only */
         {0x10000000, UINT64_MAX / 32, TARN_E_INVALID},
         {0x10000000 + STRIDE, (uint64_t)-STRIDE, TARN_E_INVALID},
     };
@@ -240,7 +241,7 @@ static void pieces_of_several_allocations_are_taken(void **state)
                     (char *)(rnd(2) ? 0x300000000 : 0x50000000) + i * 9000 - (i ? 2500 : 0) * rnd(2);
         for (uint32_t i = 0; i < UNSEEN; i++)
             if ((uintptr_t)pieces[i].addr > 0x200000000 && (uintptr_t)pieces[i].addr < 0x300000000)
-                pieces[i].addr = (char *)0x50000000 - 2500; /* lies across the two that adjoin */
+                pieces[i].addr = (char *)0x50000000 - 2500; /* lies across the two adjacent allocations */
         assert_int_equal(write_unseen(&w, 1 + rnd(64), false), 0);
     }
 }

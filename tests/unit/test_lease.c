@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The rules of leases (client/lease.h), with times made by hand: nobody waits here. */
+/* The rules of leases (client/lease.h), with times set by the test: no test waits. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -16,15 +16,14 @@
 #define T0 (1000 * TARN_NS_PER_S) /* this client's clock */
 #define R0 (5000000ull)           /* Redis's, in ms, at T0 */
 #define MARGIN (TTL / 100 * MS)
-#define SOON (70 * MS) /* more than some ticks and a rounding */
+#define SOON (70 * MS) /* more than a few ticks and a rounding */
 
 static uint64_t at(uint64_t ms)
 {
     return T0 + ms * MS;
 }
 
-/* Asked `asked` ms after T0, answered at once. What a node listed since `beat` (ms after T0) looks like then.
- */
+/* An immediate answer at `asked` (ms after T0) for a node whose last beat was at `beat` (ms after T0). */
 static void listed(struct tarn_lease *l, uint64_t asked, uint64_t beat)
 {
     const struct tarn_lease_answer a = {.epoch = 0xabcd00000000ull | EPOCH, .left_ms = beat + TTL - asked};
@@ -48,7 +47,7 @@ static void not_there(struct tarn_lease *l, uint64_t asked, struct tarn_director
     assert_false(tarn_lease_answered(l, EPOCH, &nobody, &p, at(asked), at(asked)));
 }
 
-/* The last question that was answered was the last about it. */
+/* Redis does not answer. Its last answer was the last one about this lease. */
 static enum tarn_lease_word unanswered(struct tarn_lease *l, uint64_t now_ns)
 {
     return tarn_lease_unanswered(l, l->sent_ns, now_ns);
@@ -76,8 +75,8 @@ static void a_lease_ends_before_the_record(void **state)
     assert_false(tarn_lease_runs(&l, UINT64_MAX));
 }
 
-/* The answer may take as long as it wants: the record lived for so long when it was asked about at the
- * earliest. */
+/* The answer may come late. The lease counts from the time of the question: the record had at least that long
+ * to live then. */
 static void it_counts_from_before_the_question(void **state)
 {
     (void)state;
@@ -100,7 +99,7 @@ static void a_renewal_moves_the_end(void **state)
     assert_false(tarn_lease_runs(&l, at(1000 + TTL)));
 }
 
-/* The node does not beat any more: no answer moves the end, and asking does not become a flood. */
+/* The node no longer beats. Answers do not move the end, and the client does not ask too often. */
 static void a_silent_nodes_lease_ends(void **state)
 {
     (void)state;
@@ -114,10 +113,10 @@ static void a_silent_nodes_lease_ends(void **state)
     not_there(&l, TTL, pulse(TTL, TTL - 100, 0, 0));
     assert_true(l.gone);
     assert_false(tarn_lease_runs(&l, at(TTL)));
-    assert_int_equal(unanswered(&l, at(TTL)), TARN_LEASE_GONE); /* that is known for good */
+    assert_int_equal(unanswered(&l, at(TTL)), TARN_LEASE_GONE); /* the end is final */
 }
 
-/* Deleted by somebody: nobody takes it for expired before its time. */
+/* Someone deleted the record: it does not count as expired before its time. */
 static void a_missing_record_does_not_cut_a_lease(void **state)
 {
     (void)state;
@@ -151,11 +150,11 @@ static void who_returns_is_not_read(void **state)
     tarn_lease_answered(&l, EPOCH, &returning, &p, at(5000), at(5000));
     assert_true(l.gone);
     assert_false(tarn_lease_runs(&l, at(5000)));
-    listed(&l, 6000, 6000); /* it has compared what it holds */
+    listed(&l, 6000, 6000); /* the node has compared its copies */
     assert_false(l.gone);
     assert_true(tarn_lease_runs(&l, at(6000)));
     tarn_lease_answered(&l, EPOCH, &returning, &p, at(6500),
-                        at(6500)); /* given up again, and Redis goes away */
+                        at(6500)); /* counts as dead again, then Redis goes away */
     assert_int_equal(unanswered(&l, at(7000)), TARN_LEASE_GONE);
 }
 
@@ -187,7 +186,7 @@ static void serve_reads_on_until_redis_answers(void **state)
     assert_true(l.gone);
 }
 
-/* Redis answered after it had ended, and did not renew it: then it went away. */
+/* Redis still answered after the lease had ended, and did not renew it. Then Redis went away. */
 static void what_had_ended_while_redis_answered_is_gone(void **state)
 {
     (void)state;
@@ -211,7 +210,7 @@ static void what_ran_when_redis_answered_last_is_read_on(void **state)
     assert_int_equal(tarn_lease_unanswered(&l, at(TTL) - MARGIN - SOON, at(TTL + 9000)), TARN_LEASE_RUNS);
 }
 
-/* To read on does not count as an answer. */
+/* Continuing to read does not count as an answer from Redis. */
 static void an_unsure_end_is_none_that_redis_gave(void **state)
 {
     (void)state;
@@ -221,8 +220,8 @@ static void an_unsure_end_is_none_that_redis_gave(void **state)
     assert_int_equal(tarn_lease_unanswered(&l, at(TTL + 100), at(TTL + 300)), TARN_LEASE_GONE);
 }
 
-/* It asked nothing for minutes, or was stopped for so long, and finds Redis away: nothing tells that it is
- * not so for everyone. */
+/* The client asked nothing for minutes, or was stopped that long, and finds Redis away. Redis may be away for
+ * all, so the client reads on. */
 static void an_idle_client_reads_on(void **state)
 {
     (void)state;
@@ -232,7 +231,7 @@ static void an_idle_client_reads_on(void **state)
         assert_int_equal(tarn_lease_unanswered(&l, at(0), at(now)), TARN_LEASE_RUNS);
 }
 
-/* Its record was as good as out when Redis answered last; or nothing was ever granted. */
+/* Either the record had nearly expired at Redis's last answer, or no lease was ever granted. */
 static void no_lease_at_all_is_not_read_on(void **state)
 {
     (void)state;
@@ -260,7 +259,7 @@ static void after_a_silence_of_all_it_is_read_on_for_a_moment(void **state)
     struct tarn_lease l = {.gone = false};
     listed(&l, 900, 900);
     unanswered(&l, at(4000));
-    /* All were silent from 1000 on; the first beats again at 9000. */
+    /* All nodes were silent from 1000 on. The first beats again at 9000. */
     not_there(&l, 9100, pulse(9100, 9000, 1000, 9000));
     assert_false(l.gone);
     assert_true(tarn_lease_runs(&l, at(9000 + 2 * BEAT) - MARGIN - SOON));
@@ -269,7 +268,7 @@ static void after_a_silence_of_all_it_is_read_on_for_a_moment(void **state)
     assert_true(l.gone);
 }
 
-/* It was back for a moment, and no node has beaten yet. */
+/* Redis was back for a moment, but no node has beaten yet. */
 static void redis_away_twice(void **state)
 {
     (void)state;
@@ -291,16 +290,16 @@ static void a_silence_that_goes_on_counts(void **state)
     not_there(&l, 9000, pulse(9000, 1000, 0, 0));
     assert_false(l.gone);
     assert_true(tarn_lease_runs(&l, at(9000)));
-    not_there(&l, 9500, pulse(9500, 9400, 0, 0)); /* no silence at all: an old one was forgotten */
+    not_there(&l, 9500, pulse(9500, 9400, 0, 0)); /* no silence: an old one was forgotten */
     assert_true(l.gone);
 }
 
-/* This node was given up before the others fell silent. */
+/* This node was dead before the others fell silent. */
 static void a_silence_that_came_later_does_not_count(void **state)
 {
     (void)state;
     struct tarn_lease l = {.gone = false};
-    listed(&l, 0, 0);                                   /* its last beat; it ends at 3000 */
+    listed(&l, 0, 0);                                   /* the last beat; the lease ends at 3000 */
     not_there(&l, 9100, pulse(9100, 9000, 1500, 9000)); /* displaced copies settle until 3500 */
     assert_true(l.gone);
     assert_false(tarn_lease_runs(&l, at(9100)));
@@ -327,8 +326,8 @@ static void no_information_is_no_silence(void **state)
     assert_true(l.gone);
 }
 
-/* A client that begins just before a record expires: the time between two heartbeats of others is no silence.
- */
+/* A client starts just before a record expires. The time between two heartbeats of other nodes is not a
+ * silence. */
 static void a_record_that_is_seen_first_at_its_end_is_not_read_on(void **state)
 {
     (void)state;
@@ -336,7 +335,7 @@ static void a_record_that_is_seen_first_at_its_end_is_not_read_on(void **state)
     const struct tarn_lease_answer a = {.epoch = EPOCH, .left_ms = 100};
     const struct tarn_directory_state others = pulse(TTL - 100, TTL - 300, 0, 0), none = {.now_ms = 0};
     tarn_lease_answered(&l, EPOCH, &a, &others, at(TTL - 100), at(TTL - 100));
-    tarn_lease_answered(&unknown, EPOCH, &a, &none, at(TTL - 100), at(TTL - 100)); /* of a list of nodes */
+    tarn_lease_answered(&unknown, EPOCH, &a, &none, at(TTL - 100), at(TTL - 100)); /* from a list of nodes */
     assert_true(tarn_lease_runs(&l, at(TTL - 100)) && tarn_lease_runs(&unknown, at(TTL - 100)));
     not_there(&l, TTL, pulse(TTL, TTL - 300, 0, 0));
     not_there(&unknown, TTL, pulse(TTL, TTL - 300, 0, 0));

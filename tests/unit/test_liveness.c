@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Whether a location in the directory can still be read, by a real Redis with the records of nodes that this
- * test makes. DEAD means that others may take its place, so it has to be certain.
+ * Whether a location in the directory can still be read, on a real Redis with node records made by this test.
+ * DEAD lets others take its place, so it must be certain.
  */
 #include <signal.h>
 #include <stdatomic.h>
@@ -46,7 +46,7 @@ static enum tarn_liveness check_now(struct tarn_living *v, const char *node, uin
     return check(v, node, gen, tarn_now_ns());
 }
 
-/* A directory that is old enough, with nodes that beat: what is missing there means something. */
+/* Makes the directory old enough, with nodes that beat: a missing node then counts as dead. */
 static void calm(struct fixture *f)
 {
     struct tarn_directory_state s;
@@ -69,7 +69,7 @@ static void test_the_run_that_is_listed_lives_and_no_other(void **state)
     list(f, "other", EPOCH);
     calm(f);
     assert_int_equal(check_now(&v, "other", gen_of(EPOCH)), TARN_ALIVE);
-    for (int fresh = 0; fresh < 2; fresh++) { /* by the list at hand, and by a new one */
+    for (int fresh = 0; fresh < 2; fresh++) { /* with a new list, then with the list at hand */
         uint64_t seen_ns = fresh ? 0 : tarn_now_ns();
         assert_int_equal(check(&v, "other", gen_of(EPOCH + 1), seen_ns), TARN_DEAD);
         assert_int_equal(check(&v, "other", 2, seen_ns), TARN_DEAD);
@@ -78,7 +78,7 @@ static void test_the_run_that_is_listed_lives_and_no_other(void **state)
     tarn_living_free(&v);
 }
 
-/* A node that is not listed may only be late: the directory is young, nobody beats, or Redis was silent. */
+/* A node that is not listed may only be late: the directory is young, no node beats, or Redis was silent. */
 static void test_a_missing_node_is_dead_only_in_a_calm_directory(void **state)
 {
     struct fixture *f = *state;
@@ -92,7 +92,8 @@ static void test_a_missing_node_is_dead_only_in_a_calm_directory(void **state)
     tarn_living_free(&v);
 }
 
-/* A node may have come after the list was read, so a list says "dead" only about what was seen before it. */
+/* A node may have started after the list was read. So a list proves a copy dead only if the copy was seen
+ * before the list was read. */
 static void test_dead_is_told_by_a_list_read_afterwards(void **state)
 {
     struct fixture *f = *state;
@@ -105,7 +106,7 @@ static void test_dead_is_told_by_a_list_read_afterwards(void **state)
     tarn_living_free(&v);
 }
 
-/* And "alive" only for as long as it is fresh. */
+/* A list proves a node alive only while the list is fresh. */
 static void test_alive_is_told_by_a_fresh_list(void **state)
 {
     struct fixture *f = *state;
@@ -122,7 +123,7 @@ static void test_alive_is_told_by_a_fresh_list(void **state)
     tarn_living_free(&never);
 }
 
-/* Nobody is dead because Redis does not answer. */
+/* No node is dead because Redis does not answer. */
 static void test_without_an_answer_nothing_is_known(void **state)
 {
     struct fixture *f = *state;
@@ -137,7 +138,7 @@ static void test_without_an_answer_nothing_is_known(void **state)
     tarn_living_free(&v);
 }
 
-/* Copies here: the slot of that pool tells. */
+/* Copies on this node: the slot in its pool decides. */
 static void test_own_slots_tell(void **state)
 {
     struct fixture *f = *state;
@@ -150,14 +151,14 @@ static void test_own_slots_tell(void **state)
     assert_int_equal(tarn_living_check(&v, &l, tarn_now_ns(), soon()), TARN_ALIVE);
     atomic_fetch_add(&gens[1][1], 1ull << 32);
     assert_int_equal(tarn_living_check(&v, &l, tarn_now_ns(), soon()), TARN_DEAD);
-    l.slot = 32; /* beyond the pool */
+    l.slot = 32; /* outside the pool */
     assert_int_equal(tarn_living_check(&v, &l, tarn_now_ns(), soon()), TARN_DEAD);
     l.slot = 1;
     snprintf(l.pool, sizeof l.pool, "cpu2");
     assert_int_equal(tarn_living_check(&v, &l, tarn_now_ns(), soon()), TARN_DEAD);
 }
 
-/* A record lives while one copy does, and is dead when all are. */
+/* A record is alive while any copy is, and dead when all copies are. */
 static void test_a_record_is_dead_when_all_its_copies_are(void **state)
 {
     struct fixture *f = *state;
@@ -173,7 +174,7 @@ static void test_a_record_is_dead_when_all_its_copies_are(void **state)
         {&alive, &dead, TARN_ALIVE},    {&dead, &alive, TARN_ALIVE},       {&dead, &dead, TARN_DEAD},
         {&unknown, &alive, TARN_ALIVE}, {&unknown, &dead, TARN_UNCERTAIN}, {&dead, &unknown, TARN_UNCERTAIN},
     };
-    list(f, "other", EPOCH); /* in a young directory: a missing node is uncertain */
+    list(f, "other", EPOCH); /* young directory: a missing node is uncertain */
     for (size_t i = 0; i < COUNT(cases); i++) {
         r.locations[0] = *cases[i].a;
         r.locations[1] = *cases[i].b;

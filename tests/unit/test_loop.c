@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The event loop: posted calls, watches, timers, signals, and freeing any of them from its own callback. */
+/* The event loop: posted calls, watches, timers, signals, and freeing each of them from its own callback. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -31,10 +31,10 @@ static int teardown(void **state)
 
 /* --- posted calls ------------------------------------------------------------------------------- */
 
-/* Each thread posts its numbers in order; the last call of all stops the loop. */
+/* Each thread posts its numbers in order. The last call of all threads stops the loop. */
 struct poster {
     struct tarn_loop *loop;
-    int *threads_left; /* touched on the loop only */
+    int *threads_left; /* used only in the loop's thread */
     int next;
     int calls;
     int failed;
@@ -98,16 +98,16 @@ static void posts_run_in_order_and_before_run_returns(void **state)
     assert_int_equal(tarn_loop_post(l, on_step, &a), 0);
     tarn_loop_stop(l);
     assert_int_equal(tarn_loop_post(l, on_step, &b), 0);
-    tarn_loop_run(l); /* was stopped before: only what was posted is run, and what that posts */
+    tarn_loop_run(l); /* already stopped: runs only posted calls, and what those post */
     assert_string_equal(trace, "abcd");
 
-    /* and the loop can be run again */
+    /* The loop can run again. */
     trace[0] = '\0';
     tarn_loop_post(l, on_step, &b);
     tarn_loop_stop(l);
     tarn_loop_run(l);
     assert_string_equal(trace, "b");
-    tarn_loop_post(l, on_step, &b); /* never run: must not leak */
+    tarn_loop_post(l, on_step, &b); /* never runs, but must not leak */
 }
 
 static void *stopper_main(void *arg)
@@ -143,7 +143,7 @@ static void on_side(void *arg, int events)
     if (events & TARN_READABLE) {
         assert_int_equal(read(s->fd, &byte, 1), 1);
         s->reads++;
-        if (s->reads == 3) /* level-triggered: the rest of the bytes is reported again */
+        if (s->reads == 3) /* level-triggered: remaining bytes are reported again */
             assert_int_equal(tarn_watch_set(s->watch, TARN_WRITABLE), 0);
     }
     if (events & TARN_WRITABLE) {

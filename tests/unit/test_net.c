@@ -25,10 +25,10 @@
 #include "base/net.h"
 
 #define COUNT(a_) (sizeof(a_) / sizeof *(a_))
-#define LATE_MS 20000 /* generous: only a hang is to fail */
-#define SLACK_MS 1500 /* behind a deadline, on a busy machine */
+#define LATE_MS 20000 /* generous: only a hang fails */
+#define SLACK_MS 1500 /* allowed after a deadline, on a busy machine */
 
-/* A folder of its own, and a socket path in it. */
+/* A temporary folder, and a socket path in it. */
 struct place {
     char folder[64];
     struct tarn_addr addr;
@@ -168,7 +168,7 @@ static void nobody_listens(void **state)
     assert_int_equal(tarn_net_connect(&p->addr, tarn_deadline(LATE_MS), NULL, &fd), TARN_E_NODE_DOWN);
     assert_non_null(strstr(tarn_last_error(), p->addr.host));
 
-    /* Bound, so that nobody else takes the port, but not listening. */
+    /* Bound but not listening, so that no other process takes the port. */
     int bound = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     assert_int_equal(bind(bound, (struct sockaddr *)&sin, sizeof sin), 0);
     assert_int_equal(getsockname(bound, (struct sockaddr *)&sin, &bytes), 0);
@@ -181,7 +181,7 @@ static void nobody_listens(void **state)
     close(bound);
 }
 
-/* A port of those that the kernel gives to connecting sockets; nobody listens on it. */
+/* Returns a port that the kernel gives to connecting sockets, with no listener. */
 static uint16_t connecting_port(void)
 {
     struct tarn_addr a;
@@ -193,12 +193,12 @@ static uint16_t connecting_port(void)
     assert_int_equal(tarn_net_listen(&a, &listener), 0);
     assert_int_equal(tarn_net_connect(&a, tarn_deadline(LATE_MS), NULL, &fd), 0);
     assert_int_equal(getsockname(fd, (struct sockaddr *)&here, &bytes), 0);
-    close(listener); /* before fd, so that no connection of the port lingers */
+    close(listener); /* close it first, so that no connection lingers on the port */
     close(fd);
     return ntohs(here.sin_port);
 }
 
-/* Tries so often that the kernel picks the very port as the connecting side's, too. */
+/* Tries often enough for the kernel to pick the same port for the connecting side, too. */
 static void never_connects_to_itself(void **state)
 {
     struct tarn_addr a;
@@ -213,7 +213,7 @@ static void never_connects_to_itself(void **state)
             socklen_t bytes = sizeof here;
             assert_int_equal(getsockname(fd, (struct sockaddr *)&here, &bytes), 0);
             assert_int_equal(getpeername(fd, (struct sockaddr *)&there, &bytes), 0);
-            assert_int_not_equal(here.sin_port, there.sin_port); /* else somebody else took the port */
+            assert_int_not_equal(here.sin_port, there.sin_port); /* another process took the port */
             close(fd);
         }
 }
@@ -232,7 +232,7 @@ static void names_that_do_not_exist(void **state)
     assert_true(tarn_now_ns() - begin < (300 + SLACK_MS) * TARN_NS_PER_MS);
 }
 
-/* Connects until the listener takes no more: the last one ends at its deadline, 300 ms. */
+/* Connects until the listener's queue is full. The last attempt ends at its deadline, 300 ms. */
 static void fill_backlog(const struct tarn_addr *a)
 {
     int fds[16], n = 0, rc = 0;
@@ -248,7 +248,7 @@ static void fill_backlog(const struct tarn_addr *a)
         close(fds[--n]);
 }
 
-/* Nobody accepts and the queue is full: the kernel says EAGAIN at once, and again, until the deadline. */
+/* Nothing accepts and the queue is full: the kernel returns EAGAIN each time, until the deadline. */
 static void full_backlog_ends_at_the_deadline(void **state)
 {
     struct place *p = *state;
@@ -262,7 +262,7 @@ static void full_backlog_ends_at_the_deadline(void **state)
     close(listener);
 }
 
-/* Over TCP the kernel says nothing at all: the connection's first packet is dropped, and sent again. */
+/* Over TCP the kernel reports nothing: it drops the connection's first packet, which is sent again. */
 static void full_tcp_backlog_ends_at_the_deadline(void **state)
 {
     struct sockaddr_in sin = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
@@ -280,7 +280,7 @@ static void full_tcp_backlog_ends_at_the_deadline(void **state)
     close(listener);
 }
 
-/* --- who is there already ----------------------------------------------------------------------- */
+/* --- another listener is there ------------------------------------------------------------------ */
 
 static void taken_port(void **state)
 {
@@ -308,7 +308,7 @@ static void stale_socket_is_replaced_and_a_live_one_is_not(void **state)
     assert_non_null(strstr(tarn_last_error(), p->addr.host));
     assert_int_equal(tarn_net_connect(&p->addr, tarn_deadline(LATE_MS), NULL, &fd), 0); /* still reachable */
     close(fd);
-    close(first); /* leaves the file */
+    close(first); /* leaves the socket file */
     assert_int_equal(access(p->addr.host, F_OK), 0);
     assert_int_equal(tarn_net_listen(&p->addr, &second), 0);
     assert_int_equal(tarn_net_connect(&p->addr, tarn_deadline(LATE_MS), NULL, &fd), 0);
@@ -347,7 +347,7 @@ static void *rival_main(void *arg)
     return NULL;
 }
 
-/* Several start at once on one stale file: one of them gets it, and is reachable. */
+/* Several listeners start at once on one stale file. One of them gets it, and is reachable. */
 static void rivals_for_a_stale_socket(void **state)
 {
     struct place *p = *state;

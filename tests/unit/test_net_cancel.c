@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Waits for sockets and for names end when they are canceled: with a descriptor that says so, and without. */
+/* Canceling ends waits for sockets and for names, with a descriptor that signals the cancel and without. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -25,7 +25,7 @@
 #define SLACK_MS 1500 /* on a busy machine */
 #define FILLING 16
 
-/* This program's resolver: it knows no numbers, and says of names only what the test allows. */
+/* This program's resolver. It resolves no numbers, and names only when the test allows it. */
 static pthread_mutex_t names = PTHREAD_MUTEX_INITIALIZER;
 
 int getaddrinfo(const char *host, const char *port, const struct addrinfo *hints, struct addrinfo **out_p)
@@ -69,7 +69,7 @@ static int for_a_name(struct fixture *f)
 
 static int in_a_pause(struct fixture *f)
 {
-    while (tarn_cancel_pause(&f->cancel, tarn_deadline(LATE_MS), LATE_MS)) /* another's ends it early */
+    while (tarn_cancel_pause(&f->cancel, tarn_deadline(LATE_MS), LATE_MS)) /* early: another's cancel */
         ;
     return tarn_cancel_fail();
 }
@@ -156,7 +156,7 @@ static void all_end(struct fixture *f)
         assert_int_equal(rc, TARN_E_CANCELED);
         assert_string_equal(tarn_last_error(), "canceled by the caller");
         assert_in_range(took, 0, SLACK_MS * TARN_NS_PER_MS);
-        assert_int_equal(waits[i](f), TARN_E_CANCELED); /* it stays so */
+        assert_int_equal(waits[i](f), TARN_E_CANCELED); /* it stays canceled */
     }
 }
 
@@ -174,7 +174,7 @@ static void waits_without(void **state)
     all_end(f);
 }
 
-/* The descriptor of a worker is that of all it runs: what was written for another ends no wait. */
+/* A worker has one descriptor for all that it runs: another operation's cancel must not end this wait. */
 static void anothers_cancel_ends_no_wait(void **state)
 {
     struct fixture *f = *state;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * TCP moves payload without a staging buffer: with both halves in this process and every socket call
- * intercepted at link time, each payload byte is sent from, or received into, the pool or the caller's
- * buffer itself. Only frame headers and the HELLO token pass through other memory, and they are counted.
+ * TCP moves payload without a staging buffer. Both halves run in this process, and every socket call is
+ * intercepted at link time. Each payload byte is sent from, or received into, the pool or the caller's buffer
+ * itself. Only frame headers and the HELLO token pass through other memory, and they are counted.
  */
 #include "tests/unit/fake_node.h"
 
@@ -13,7 +13,7 @@
 enum { WORKS = 64 };
 #define PAYLOAD (EXTENT - 17)
 
-/* Where payload may lie: the pool and the caller's memory. */
+/* Where payload may be: the pool and the caller's memory. */
 struct range {
     const char *from, *to;
 };
@@ -78,14 +78,14 @@ ssize_t __wrap_recv(int fd, void *data, size_t bytes, int flags)
     return n;
 }
 
-/* What recv becomes where compilers fortify by default, as on Ubuntu. */
+/* recv() as compiled with fortification, the default on Ubuntu. */
 ssize_t __wrap___recv_chk(int fd, void *data, size_t bytes, size_t room, int flags)
 {
     (void)room;
     return __wrap_recv(fd, data, bytes, flags);
 }
 
-/* Each payload byte passes two sockets' ends, the header of each request and answer likewise. */
+/* Each payload byte passes two socket ends, and so does the header of each request and answer. */
 static void payload_goes_straight(void **state)
 {
     (void)state;

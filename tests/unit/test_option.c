@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Options: the four sources and their order, every refusal with its remedy, and what is printed. */
+/* Options: the four sources and their order, each refusal with its remedy, and the printed forms. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdbool.h>
@@ -59,7 +59,7 @@ static const struct tarn_program program = {
     .env_also = others,
 };
 
-/* One parse of a program that was given these arguments. */
+/* The result of one parse. */
 struct run {
     struct config c;
     struct tarn_options_parsed parsed;
@@ -109,7 +109,7 @@ static bool is_over_file(const struct run *r, const char *name)
     return r->parsed.over_file[index_of(name)];
 }
 
-/* A file that the tests write and name by --config. */
+/* A file that the tests write and pass with --config. */
 static char conf[64];
 
 static int make_conf(void **state)
@@ -134,7 +134,7 @@ static void write_conf(const char *text)
     assert_int_equal(fclose(f), 0);
 }
 
-/* Whatever TARN_ variables the tests were started with are none of theirs. */
+/* TARN_ variables of the environment must not affect the tests. */
 static int clear_environment(void **state)
 {
     (void)state;
@@ -184,7 +184,7 @@ static void forms_of_flags(void **state)
     assert_int_equal(r.c.beat, 20);
     assert_int_equal(r.c.room, 3 << 19);
     assert_string_equal(r.c.redis, "");
-    assert_int_equal(r.c.pools.n, 2); /* in place of the default's */
+    assert_int_equal(r.c.pools.n, 2); /* replaces the defaults */
     assert_string_equal(r.c.pools.values[1], "y z");
     assert_int_equal(r.parsed.nargs, 4);
     assert_string_equal(r.parsed.args[0], "one");
@@ -208,7 +208,7 @@ static void order_of_sources(void **state)
     setenv("TARN_ROOM", "16K", 1);
     setenv("TARN_POOL", " e1\te2  e3 ", 1);
     setenv("TARN_CONFIG", conf, 1);
-    setenv("TARN_REDIS", "", 1); /* empty is unset */
+    setenv("TARN_REDIS", "", 1); /* empty counts as unset */
     setenv("TARN_BUILD", "of another program", 1);
     assert_int_equal(run(&r, "--sync", NULL)->rc, 0);
     assert_true(r.c.beat == 11 && r.c.room == 16384 && r.c.sync && !r.c.redis);
@@ -247,7 +247,7 @@ static void lines_of_a_file(void **state)
 
 /* --- refusals ----------------------------------------------------------------------------------- */
 
-/* Every part of the sentence that a user needs: what was given, and what to write. */
+/* The message must have both parts that a user needs: the given value, and what to write instead. */
 static void refused(struct run *r, const char *first, const char *second)
 {
     assert_int_equal(r->rc, TARN_E_CONFIG);
@@ -289,11 +289,11 @@ static void variables_refused(void **state)
     (void)state;
     setenv("TARN_HARTBEAT_MS", "20", 1);
     refused(run(&r, NULL), "TARN_HARTBEAT_MS", "TARN_HEARTBEAT_MS?");
-    assert_int_equal(run(&r, "--help", NULL)->rc, 0); /* help is there even then */
+    assert_int_equal(run(&r, "--help", NULL)->rc, 0); /* help works even then */
     assert_true(r.c.help);
     done(&r);
     clear_environment(NULL);
-    setenv("TARN_JSON", "1", 1); /* flag only */
+    setenv("TARN_JSON", "1", 1); /* a flag without a variable */
     refused(run(&r, NULL), "TARN_JSON", "");
     clear_environment(NULL);
     setenv("TARN_ROOM", "x", 1);
@@ -346,7 +346,7 @@ static void conf_is_read_back(void **state)
     assert_null(strstr(first.data, "s3cret"));
     assert_non_null(strstr(first.data, "(set)"));
     assert_non_null(strstr(first.data, "# from flag"));
-    assert_null(strstr(first.data, "json")); /* flags for this one call only are no configuration */
+    assert_null(strstr(first.data, "json")); /* not a setting: for one call only */
     write_conf(first.data);
     assert_int_equal(run(&again, "-c", conf, NULL)->rc, 0);
     assert_string_equal(again.c.redis, r.c.redis);
@@ -363,7 +363,7 @@ static void conf_is_read_back(void **state)
     done(&again);
 }
 
-/* ps shows the command line to everybody. */
+/* ps shows the command line to everyone. */
 static void secrets_leave_the_command_line(void **state)
 {
     struct run r;
@@ -424,7 +424,7 @@ static void values_as_text(void **state)
     done(&r);
 }
 
-/* A URI's user and password stay out of what is printed, and out of what is read back. */
+/* A URI's user and password appear neither in what is printed nor in what is read back. */
 static void logins_are_hidden(void **state)
 {
     static const struct {
@@ -471,7 +471,7 @@ static void set_one(void **state)
     done(&r);
 }
 
-/* mandoc is the judge where it is installed; its silence is what we want. */
+/* If mandoc is installed, it must report nothing. */
 static void man_page(void **state)
 {
     static const struct tarn_program *const subs[] = {&program, &program};

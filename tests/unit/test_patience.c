@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How long a peer may keep silent: smoothed round trips by hand-made times, and the steps of a call. */
+/* How long a peer may be silent: smoothed round trips with times set by hand, and the steps of a call. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -11,7 +11,7 @@
 
 #define MS TARN_NS_PER_MS
 
-/* RFC 6298, section 2: worked out by hand. */
+/* RFC 6298, section 2, computed by hand. */
 static void round_trips_are_smoothed(void **state)
 {
     struct tarn_patience p = {0};
@@ -41,7 +41,7 @@ static void a_steady_round_trip_leaves_the_least_patience(void **state)
     }
 }
 
-/* Round trips that grow are followed before one of them is taken for silence. */
+/* Growing round trips are followed: none of them counts as silence. */
 static void a_route_that_becomes_longer_is_followed(void **state)
 {
     struct tarn_patience p = {0};
@@ -72,11 +72,11 @@ static void before_the_first_round_trip_others_tell(void **state)
 {
     (void)state;
 
-    assert_int_equal(tarn_patience_first(0), TARN_NS_PER_S); /* nobody was measured */
+    assert_int_equal(tarn_patience_first(0), TARN_NS_PER_S); /* no node was measured */
     assert_int_equal(tarn_patience_first(MS), 502 * MS);
     assert_int_equal(tarn_patience_first(100 * MS), 700 * MS);
     assert_int_equal(tarn_patience_first(300 * MS), TARN_NS_PER_S);
-    assert_true(tarn_patience_first(1) > 300 * MS); /* a far node among near ones answers in time */
+    assert_true(tarn_patience_first(1) > 300 * MS); /* a distant node among near ones answers in time */
 }
 
 static void each_step_has_its_own_patience(void **state)
@@ -95,7 +95,7 @@ static void each_step_has_its_own_patience(void **state)
     s.patience_ns = 250 * MS;
     s.deadline_ns = tarn_now_ns() + MS;
     assert_true(tarn_step(&s) <= s.deadline_ns);
-    s.deadline_ns = 1; /* long past: the step is over when it begins */
+    s.deadline_ns = 1; /* long past: the step ends at once */
     assert_true(tarn_step(&s) <= tarn_now_ns());
 }
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Strided pieces: totals, runs, merging, limits; against a byte-by-byte model. */
+/* Strided pieces: totals, runs, merging and limits, compared with a byte-by-byte model. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -84,14 +84,14 @@ static uint32_t random_pieces(struct tarn_piece *p, unsigned *seed)
     for (uint32_t i = 0; i < n; i++) {
         p[i] = (struct tarn_piece){memory + rand_r(seed) % 4096, (uint64_t)rand_r(seed) % 40, 0,
                                    (uint64_t)rand_r(seed) % 5};
-        /* Also less than its bytes: runs that share some. */
+        /* May be less than bytes: then runs overlap. */
         p[i].stride =
             rand_r(seed) % 3 ? p[i].bytes + (uint64_t)rand_r(seed) % 3 : (uint64_t)rand_r(seed) % 40;
     }
     return n;
 }
 
-/* Every byte's address in order, the plain way. */
+/* Every byte's address in order, computed byte by byte. */
 static size_t model(const struct tarn_piece *p, uint32_t n, char **out)
 {
     size_t total = 0;
@@ -121,7 +121,7 @@ static void every_byte_once_and_in_order(void **state)
             for (uint64_t i = 0; i < got; i++)
                 assert_ptr_equal((char *)addr + i, bytes[at++]);
             if (got < max && at < total)
-                assert_ptr_not_equal(bytes[at], bytes[at - 1] + 1); /* merged as far as they touch */
+                assert_ptr_not_equal(bytes[at], bytes[at - 1] + 1); /* touching runs must be merged */
         }
         assert_int_equal(at, total);
     }

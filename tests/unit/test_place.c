@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Placement: keys spread by weight, stay where they are when nodes come and go, copies avoid each other. */
+/*
+ * Placement: keys spread by weight, they stay in place when nodes come and go, and copies avoid each other.
+ */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -15,7 +17,7 @@
 #define KEYS 40000
 #define NODES 7
 
-/* Node i is called "node-i", has the weight given, and is on host i / per_host. */
+/* Node i is named "node-i", has the given weight, and is on host i / per_host. */
 static void make(struct tarn_candidate *cand, uint32_t n, const double *weights, uint32_t per_host)
 {
     for (uint32_t i = 0; i < n; i++) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Memory of pools: enough of it, no more than is used, brought in, and sealed. */
+/* Memory of pools: there is enough of it, only used memory is taken, it is faulted in, and it is sealed. */
 #include <dirent.h>
 #include <semaphore.h>
 #include <stdlib.h>
@@ -54,8 +54,7 @@ static void test_memory_is_checked(void **state)
     assert_non_null(strstr(tarn_last_error(), "vm.nr_hugepages=11"));
     assert_int_equal(tarn_pool_check_huge(root, "p", 3 * MIB), TARN_E_CONFIG);
 
-    write_file(root, "/proc/self/cgroup",
-               "0::/a/b\n"); /* v2: the parent's limit counts, its cache does not */
+    write_file(root, "/proc/self/cgroup", "0::/a/b\n"); /* v2: the parent's limit counts, but not its cache */
     write_file(root, "/sys/fs/cgroup/a/memory.max", "1073741824\n");
     write_file(root, "/sys/fs/cgroup/a/memory.current", "536870912\n");
     write_file(root, "/sys/fs/cgroup/a/memory.stat", "anon 1\ninactive_file 268435456\nactive_file 0\n");
@@ -85,7 +84,7 @@ static uint64_t resident_bytes(void)
     return resident * (uint64_t)sysconf(_SC_PAGESIZE);
 }
 
-/* Slots that were never used take no memory. */
+/* Unused slots take no memory. */
 static void test_idle_store_is_small(void **state)
 {
     (void)state;
@@ -101,7 +100,7 @@ static void test_idle_store_is_small(void **state)
     tarn_store_free(s);
 }
 
-/* What a client holds can't shrink or grow, so that no mapping of it ever ends in SIGBUS. */
+/* A client cannot shrink or grow the files that it holds, so no mapping of them ends in SIGBUS. */
 static void test_pool_files_are_sealed(void **state)
 {
     (void)state;
@@ -128,7 +127,8 @@ static size_t resident_pages(const struct tarn_pool_memory *m)
     return n;
 }
 
-/* A thread of lower priority would keep the locks of pages while others run, and clients wait for them. */
+/* A thread of lower priority would hold page locks while other threads run, and clients would wait for
+ * them. */
 static void assert_threads_have_own_priority(void)
 {
     DIR *tasks = opendir("/proc/self/task");
@@ -147,7 +147,7 @@ static void note_line(void *arg, enum tarn_log_level level, const char *line)
     sem_post(arg);
 }
 
-/* All comes in, also the end that is no whole huge page; what was written before stays as it is. */
+/* All memory is faulted in, including an end smaller than a huge page. Written bytes are kept. */
 static void test_memory_comes_in_by_itself(void **state)
 {
     (void)state;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The publisher against a real Redis: what goes directly from the control thread, what is passed on to
- * the directory thread, and that both sides together keep one order.
+ * The publisher on a real Redis: which publishes go directly from the control thread, which go to the
+ * directory thread, and that both together keep one order.
  */
 #include "tests/unit/publisher_rig.h"
 
@@ -26,7 +26,7 @@ static void test_after_the_first_publishes_go_directly(void **state)
     rig_stop(&g);
 }
 
-/* A record in the way is judged by the directory thread: a copy that lives stays, a dead one gives way. */
+/* The directory thread decides about a record in the way: a live copy stays, a dead one is replaced. */
 static void test_a_record_in_the_way(void **state)
 {
     struct rig g;
@@ -79,8 +79,8 @@ static void resume_redis(void *arg)
     harness_signal(((struct rig *)arg)->f->redis, SIGCONT);
 }
 
-/* What Redis did not answer in time fails, and is not run when Redis goes on; the publisher asks for a sweep.
- */
+/* A publish that Redis does not answer in time fails, and does not run when Redis resumes. The publisher asks
+ * for a sweep. */
 static void test_redis_keeps_silent(void **state)
 {
     struct rig g;
@@ -97,7 +97,7 @@ static void test_redis_keeps_silent(void **state)
     rig_stop(&g);
 }
 
-/* One that was sent cannot be taken back: it ends by its answer. */
+/* A publish that was sent cannot be canceled: it ends with its answer. */
 static void test_what_was_sent_is_not_taken_back(void **state)
 {
     struct rig g;
@@ -116,7 +116,7 @@ static void test_what_was_sent_is_not_taken_back(void **state)
     rig_stop(&g);
 }
 
-/* One that was given up meanwhile is not run again when the connection is lost: it ends as unknown. */
+/* A publish that timed out is not run again when the connection is lost. Its outcome is unknown. */
 static void test_what_was_given_up_is_not_run_again(void **state)
 {
     struct rig g;
@@ -157,7 +157,7 @@ static void test_the_end_gives_all_back(void **state)
     harness_signal(g.f->redis, SIGSTOP);
     submit(&g, &a, "a", TARN_PUBLISH_ABSENT, 1);
     submit(&g, &b, "b", TARN_PUBLISH_ABSENT, 2);
-    for (int i = 0; i < 2; i++) /* the directory thread is at the first */
+    for (int i = 0; i < 2; i++) /* the directory thread is busy with the first */
         tarn_publisher_submit(g.publisher, &withdraws[i]);
     rig_stop(&g);
     harness_signal(g.f->redis, SIGCONT);
@@ -168,8 +168,8 @@ static void test_the_end_gives_all_back(void **state)
 }
 
 /*
- * Replaces of one key in bursts, while Redis forgets the script and ends connections: whichever side
- * runs them, the one given back last is the one that the directory has.
+ * Bursts of replaces of one key, while Redis forgets the script and closes connections. Whichever side runs
+ * them, the last one completed is the one in the directory.
  */
 static void test_both_sides_keep_one_order(void **state)
 {

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The publisher when Redis is late or silent: publishes of one key are run in the order in which they were
- * handed over, what was given up is not run, and what is left to do is done.
+ * The publisher when Redis is late or silent: publishes of one key run in the order they were submitted,
+ * publishes that timed out do not run, and remaining work is done.
  */
 #include "tests/unit/publisher_rig.h"
 
 #include "tests/redis_relay.h"
 
-#define TTL_MS 300 /* of node records, three heartbeats: for one of those a node has to be missing */
+#define TTL_MS 300 /* time to live of node records, three heartbeats: a node must be missing that long */
 
 /* --- one order of both sides, held at one of them ------------------------------------------------- */
 
-/* A publisher whose way to Redis is a relay that can hold what is about key "held". */
+/* A publisher that reaches Redis through a relay, which can hold requests about key "held". */
 struct through {
     struct rig g;
     struct fixture f;
@@ -41,7 +41,7 @@ static void deliver_soon(void *arg)
     ((struct through *)arg)->relay->deliver = true;
 }
 
-/* What goes directly waits for what the directory thread has. */
+/* A direct publish waits for earlier requests of the directory thread. */
 static void nothing_overtakes_the_directory_thread(void **state)
 {
     struct fixture *f = *state;
@@ -63,7 +63,7 @@ static void nothing_overtakes_the_directory_thread(void **state)
     through_stop(&t);
 }
 
-/* And the other way round. */
+/* The directory thread waits for earlier direct publishes. */
 static void the_directory_thread_overtakes_nothing(void **state)
 {
     struct fixture *f = *state;
@@ -84,7 +84,7 @@ static void the_directory_thread_overtakes_nothing(void **state)
     through_stop(&t);
 }
 
-/* Who asked for it was told that it failed. */
+/* The caller was told that it failed. */
 static void what_was_given_up_is_not_published_later(void **state)
 {
     struct fixture *f = *state;
@@ -103,7 +103,7 @@ static void what_was_given_up_is_not_published_later(void **state)
     through_stop(&t);
 }
 
-/* --- what is left to do --------------------------------------------------------------------------- */
+/* --- remaining work ------------------------------------------------------------------------------- */
 
 struct leaving {
     struct tarn_request request;
@@ -146,7 +146,7 @@ static bool is_silent(struct rig *g)
     return s.silent;
 }
 
-/* A withdrawal that never arrives is sent again when Redis answers. */
+/* A withdrawal that does not arrive is sent again when Redis answers. */
 static void withdrawals_outlast_a_silent_redis(void **state)
 {
     struct fixture *f = *state;
@@ -189,14 +189,14 @@ static void settling_submit(struct rig *g, struct settling *s)
     tarn_publisher_submit(g->publisher, &s->request);
 }
 
-/* The node is missing, and back while it is looked whether that means something. */
+/* The node is missing, but returns while the publisher checks the directory. */
 static void who_is_back_meanwhile_is_not_missing(void **state)
 {
     struct fixture *f = *state;
     struct through t;
     struct settling s;
     through_start(&t, f, "*2\r\n$7\r\nHGETALL\r\n$19\r\ntarn:" NS ":directory", 5000);
-    /* Somebody beats, as often as this node: it is calm. */
+    /* Another node beats as often as this one, so the directory is calm. */
     command(f, "HSET", "tarn:" NS ":directory", "beat", "9000000000000", "heartbeat", "100");
     command(f, "HSET", "tarn:" NS ":o:k", "-away/cpu0:1:0000000000000002", "4096");
     settling_submit(&t.g, &s);
@@ -213,7 +213,7 @@ static void who_is_back_meanwhile_is_not_missing(void **state)
     command(f, "DEL", "tarn:" NS ":node:away");
     settling_submit(&t.g, &s);
     tarn_loop_run(t.g.loop);
-    assert_false(s.settled); /* it is missing since just now */
+    assert_false(s.settled); /* it is missing only since now */
     HARNESS_UNTIL((settling_submit(&t.g, &s), tarn_loop_run(t.g.loop), s.settled), PATIENCE_MS);
     through_stop(&t);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a client makes of a node's answer to ATTACH rdma, and a node of a client's offer: good ones, and
- * malformed ones of every kind, which leave nothing behind. The verbs are the stand-in of fake_verbs.h.
+ * How a client handles a node's answer to ATTACH rdma, and a node a client's offer: good ones, and malformed
+ * ones of every kind, which must leave nothing behind. The verbs are the stand-in of fake_verbs.h.
  */
 #include "tests/unit/fake_node.h"
 #include "tests/unit/fake_verbs.h"
@@ -34,7 +34,7 @@ static int stop(void **state)
     return 0;
 }
 
-/* What connect() makes of the answer; nothing stays of a refused one. */
+/* connect()'s result with this answer. A refused answer must leave nothing behind. */
 static int connects(const char *answer)
 {
     struct tarn_link *l;
@@ -75,7 +75,7 @@ static void an_answer_is_read(void **state)
     assert_int_equal(tarn_rdma_link(l)->pools[1].nslots, 16);
     assert_int_equal(tarn_rdma_link(l)->lanes[1].pools[1].slices[1], 4);
     n->ops->close(l);
-    /* One end was answered: keys for one rail only. */
+    /* The answer has one end, and keys for one rail only. */
     if (fake_connect_with(n, "v1 7 2 - " END " 1 " POOL KEYS, &l))
         fail_msg("%s", tarn_last_error());
     assert_false(tarn_rdma_link(l)->lanes[0].joined);
@@ -102,7 +102,7 @@ static void malformed_answers_are_refused(void **state)
         {"v1 7 3 " END " " END " " END " 1 " POOL KEYS KEYS KEYS, TARN_E_PROTOCOL},
         {"v1 7 99 " END " " END " 1 " POOL KEYS KEYS, TARN_E_PROTOCOL},
         {"v1 7 -2 " END " " END " 1 " POOL KEYS KEYS, TARN_E_PROTOCOL},
-        {"v1 7 2 - - 1 " POOL, TARN_E_PROTOCOL}, /* none is joined */
+        {"v1 7 2 - - 1 " POOL, TARN_E_PROTOCOL}, /* no rail is joined */
         {"v1 7 2 -- " END " 1 " POOL KEYS, TARN_E_PROTOCOL},
         {"v1 7 2 " END " 1,2,3 1 " POOL KEYS KEYS, TARN_E_PROTOCOL},
         {"v1 7 2 " END, TARN_E_PROTOCOL},
@@ -111,10 +111,10 @@ static void malformed_answers_are_refused(void **state)
         {HEAD " 65 " POOL KEYS KEYS, TARN_E_PROTOCOL},
         {HEAD " 18446744073709551617 " POOL KEYS KEYS, TARN_E_PROTOCOL},
         {HEAD " 2 " POOL KEYS KEYS, TARN_E_PROTOCOL},                    /* the second is missing */
-        {HEAD " 2 " POOL KEYS KEYS " " POOL KEYS KEYS, TARN_E_PROTOCOL}, /* the same twice */
-        {HEAD " 1 64 8192 16 4096 7f 7f 7f" KEYS KEYS, TARN_E_PROTOCOL}, /* no node has so many */
+        {HEAD " 2 " POOL KEYS KEYS " " POOL KEYS KEYS, TARN_E_PROTOCOL}, /* the same pool twice */
+        {HEAD " 1 64 8192 16 4096 7f 7f 7f" KEYS KEYS, TARN_E_PROTOCOL}, /* no node has so many pools */
         {HEAD " 1 0 8192 16 0 7f 7f 7f" KEYS KEYS, TARN_E_PROTOCOL},     /* slices of 0 bytes */
-        {HEAD " 1 0 9223372036854775807 16 1 7f 7f 7f" KEYS KEYS, TARN_E_PROTOCOL}, /* too many of them */
+        {HEAD " 1 0 9223372036854775807 16 1 7f 7f 7f" KEYS KEYS, TARN_E_PROTOCOL}, /* too many slices */
         {HEAD " 1 0 99999999999999999999 16 4096 7f 7f 7f" KEYS KEYS, TARN_E_PROTOCOL},
         {HEAD " 1 0 8192 4294967296 4096 7f 7f 7f" KEYS KEYS, TARN_E_PROTOCOL},
         {HEAD " 1 0 8192 16 4096 7f 7f 10000000000000000" KEYS KEYS, TARN_E_PROTOCOL},
@@ -132,7 +132,8 @@ static void malformed_answers_are_refused(void **state)
     }
 }
 
-/* Cut short anywhere but within the last key, or with a character changed: refused, or read as it stands. */
+/* Answers cut short anywhere but within the last key, or with one character changed, are refused or read as
+ * they stand. */
 static void damaged_answers_never_harm(void **state)
 {
     (void)state;
@@ -191,7 +192,7 @@ static void malformed_offers_are_refused(void **state)
     assert_int_equal(attaches("v1 " END " x"), TARN_E_PROTOCOL);
     assert_int_equal(attaches("v1 " END " " END " " END " " END " " END " " END " " END " " END " " END),
                      TARN_E_PROTOCOL);
-    /* InfiniBand, while the node has Ethernet. */
+    /* InfiniBand, but the node has Ethernet. */
     assert_int_equal(attaches("v1 1,2,5,0,fe800000000000000000000000000001,3,10,10"), TARN_E_NOT_REACHABLE);
     assert_non_null(strstr(tarn_last_error(), "none of the node's 2 rails reaches the client's"));
 }
@@ -211,7 +212,7 @@ static void a_node_refuses_at_once_what_its_ports_cannot_reach(void **state)
     fake.device[0].port[1].down = true;
     assert_int_equal(attaches("v1 " END), TARN_E_NOT_REACHABLE);
     assert_non_null(strstr(tarn_last_error(), "the node's rail a:1 is down"));
-    assert_int_equal(attaches("v1 " END " " END_B), 0); /* by the other one */
+    assert_int_equal(attaches("v1 " END " " END_B), 0); /* by the other rail */
     fake.device[1].port[1].down = true;
     assert_int_equal(attaches("v1 " END " " END_B), TARN_E_NOT_REACHABLE);
     fake.device[0].port[1].down = false;
@@ -237,7 +238,7 @@ static void a_client_offers_the_rails_that_are_up(void **state)
     }
 }
 
-/* The slice size of a node that was told this one. */
+/* The slice size of a node with this configured size. */
 static unsigned long long slices_of(uint64_t configured)
 {
     struct tarn_serve serve = {.pools = &n->pool, .npools = 1, .rdma_region_bytes = configured};
@@ -263,7 +264,7 @@ static void pools_are_registered_in_regions_of_the_size_configured(void **state)
     assert_int_equal(slices_of(0), 3584ull << 20);
     assert_int_equal(slices_of(1ull << 40), 1ull << 40);
     assert_int_equal(slices_of(1 << 20), 1 << 20);
-    assert_int_equal(slices_of((1 << 20) + 4095), 1 << 20); /* whole pages */
+    assert_int_equal(slices_of((1 << 20) + 4095), 1 << 20); /* rounded down to whole pages */
     fake.max_region = (4 << 20) + 1;
     assert_int_equal(slices_of(0), 4 << 20);
     assert_int_equal(slices_of(1 << 20), 1 << 20);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What rdma checks of a work before it asks a device, and of a generation when it has come: all of its bits,
- * of the slot that the work names, in the pool that it names. And memory of the link's own: what one work was
- * given, no other has before it ended.
+ * What rdma checks: of a work before it is posted, and of a generation when it has arrived (all its bits, for
+ * the slot and the pool that the work names). Also memory of the link's own: memory given to one work is
+ * given to no other until that work ends.
  */
 #include "tests/unit/fake_node.h"
 #include "tests/unit/fake_verbs.h"
@@ -17,9 +17,9 @@ struct fixture {
     struct tarn_link *l;
 };
 
-static struct tarn_pool_memory pools[2]; /* of the node, which looks at them until it is stopped */
+static struct tarn_pool_memory pools[2]; /* of the node, which reads them until it is stopped */
 
-/* A node with two pools of the same size, which share their table of use times. */
+/* A node with two pools of the same size that share a table of use times. */
 static struct fixture begin(void)
 {
     struct fixture f;
@@ -74,7 +74,7 @@ static void every_bit_of_a_generation_counts(void **state)
         struct tarn_work w = fake_work(f.n, 3, &p, 1);
         w.gen = gen;
         assert_int_equal(run_work(f.ops, f.l, &w, false), bit < 0 ? 0 : TARN_E_STALE);
-        w = fake_work(f.n, 3, &p, 1); /* no bytes: the generation alone */
+        w = fake_work(f.n, 3, &p, 1); /* no bytes: only the generation is checked */
         w.gen = gen;
         w.bytes = 0;
         w.npieces = 0;
@@ -83,7 +83,7 @@ static void every_bit_of_a_generation_counts(void **state)
     end(&f);
 }
 
-/* Slots 0 to n-1 of both pools in turn, as one call posts them: each is checked by its own generation. */
+/* Slots 0 to n-1 of both pools in turn, posted by one call. Each is checked by its own generation. */
 static void neighbours_in_other_pools_are_checked_apart(void **state)
 {
     (void)state;
@@ -139,7 +139,7 @@ static void works_outside_of_a_pool_are_not_posted(void **state)
     end(&f);
 }
 
-/* Gets are of objects, puts into reservations: others may not even ask. */
+/* Gets need an object's generation, and puts a reservation's. Other works are refused without a request. */
 static void the_kind_of_generation_fits_the_work(void **state)
 {
     (void)state;
@@ -162,8 +162,7 @@ static void the_kind_of_generation_fits_the_work(void **state)
 
 /* --- memory of the link ------------------------------------------------------------------------- */
 
-/* Small works by way of the link's own memory, as many as it has room for and more, none ended before all are
- * posted. */
+/* More small works than the link's own memory has room for, none ended before all are posted. */
 static void no_two_works_share_memory(void **state)
 {
     (void)state;
@@ -209,7 +208,7 @@ static int queue_pairs(void)
     return n;
 }
 
-/* Who knows the number of a link cannot end another session's; nor does an end of it end others. */
+/* Only a link's own session can end it by its number. The end of another session leaves the link. */
 static void a_link_is_detached_by_its_session(void **state)
 {
     (void)state;
@@ -223,7 +222,7 @@ static void a_link_is_detached_by_its_session(void **state)
     f.n->node_ops->detach_link(f.n->server, SESSION, 0);
     assert_int_equal(queue_pairs(), 2);
     f.n->node_ops->detach_link(f.n->server, SESSION, id);
-    assert_int_equal(queue_pairs(), 1); /* when this returns */
+    assert_int_equal(queue_pairs(), 1); /* gone when detach_link() returns */
     f.n->node_ops->detach(f.n->server, SESSION + 1);
     assert_int_equal(queue_pairs(), 1);
     f.n->node_ops->detach(f.n->server, SESSION);

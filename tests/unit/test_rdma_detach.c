@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A put whose rdma link broke: what its queue pair at the node may still write must have ended before the
- * bytes go into the same room by another way, and before the room is given back. Node and verbs are in this
- * process (node_here.h, fake_verbs.h); control commands go through a relay that holds DETACH.
+ * A put whose rdma link broke. Writes by its queue pair at the node must have ended before the bytes go into
+ * the same extent by another way, and before the extent is given back. Node and verbs are in this process
+ * (node_here.h, fake_verbs.h). Control commands go through a relay that can hold DETACH.
  */
 #include "tests/unit/fake_node.h"
 #include "tests/unit/fake_verbs.h"
@@ -15,13 +15,13 @@
 #include "tests/world.h"
 
 enum { BYTES = 300000, LONG_MS = 15000, SHORT_MS = 1200 };
-/* Longer than a node that keeps silent is waited for where there is another. */
+/* Longer than a silent node is waited for if there is another node. */
 enum { PATIENCE_MS = 3 * (int)(TARN_PATIENCE_NS / TARN_NS_PER_MS) };
 
 static struct here here;
 static struct tarn_client *client;
 static struct relay *relay;
-static atomic_int breaking; /* so many WRITEs are still to fail */
+static atomic_int breaking; /* number of WRITEs that must still fail */
 
 /* A put in another thread. */
 static struct {
@@ -36,13 +36,13 @@ static struct {
 
 static void end_putting(void);
 
-/* What a node is told of a client's address, and when. */
+/* The network lookup of a client's address: whether it is held, and how many wait. */
 static struct {
     atomic_bool held;
     atomic_int asking;
 } network;
 
-/* The device fails while the request is carried out. Called with fake_lock held. */
+/* Fails a WRITE while `breaking` is positive. Called with fake_lock held. */
 static void break_writes(const struct ibv_send_wr *wr)
 {
     bool now = wr->opcode == IBV_WR_RDMA_WRITE && atomic_load(&breaking) > 0;
@@ -84,7 +84,7 @@ static int stop(void **state)
     return 0;
 }
 
-/* Queue pairs of the node: what nobody posts to. */
+/* Queue pairs of the node: those to which nothing is posted. */
 static int node_queue_pairs(void)
 {
     int n = 0;
@@ -132,7 +132,7 @@ static void end_putting(void)
     putting.running = false;
 }
 
-/* Waits for a while in which nothing may come after the DETACH that is held. */
+/* Waits a while and checks that no command passes the held DETACH. */
 static void nothing_passes_it(bool may_end)
 {
     unsigned reserves = relay_passed(relay, "RESERVE");
@@ -153,7 +153,7 @@ static void a_broken_put_leaves_no_queue_pair_at_the_node(void **state)
     if (put_within("k", LONG_MS))
         fail_msg("put: %s", tarn_last_error());
     assert_int_equal(atomic_load(&breaking), 0);
-    assert_int_equal(node_queue_pairs(), 0); /* it went on by tcp */
+    assert_int_equal(node_queue_pairs(), 0); /* the put continued by tcp */
     assert_int_equal(relay_passed(relay, "DETACH"), 1);
     assert_true(relay_when(relay, "DETACH", 1) < relay_when(relay, "COMMIT", 1));
     assert_int_equal(client_get(client, "k", 'x', BYTES), 0);
@@ -171,12 +171,12 @@ static void the_bytes_take_another_way_once_the_node_has_answered(void **state)
     end_putting();
     if (putting.status)
         fail_msg("put: %s", putting.error);
-    assert_int_equal(relay_passed(relay, "RESERVE"), 1); /* the same room */
+    assert_int_equal(relay_passed(relay, "RESERVE"), 1); /* the same reservation */
     assert_int_equal(node_queue_pairs(), 0);
     assert_int_equal(client_get(client, "k", 'x', BYTES), 0);
 }
 
-/* The put ends in time; its room is the node's again when nothing can be written there any more. */
+/* The put ends in time. The node gets the extent back only when nothing can write to it any more. */
 static void room_is_given_back_behind_the_answer(void **state)
 {
     (void)state;
@@ -199,7 +199,7 @@ static void room_is_given_back_behind_the_answer(void **state)
     assert_int_equal(put_within("k", LONG_MS), 0);
 }
 
-/* Given up by the caller: the same. */
+/* The same for a put that the caller cancels. */
 static void a_canceled_put_gives_back_behind_the_answer(void **state)
 {
     (void)state;
@@ -226,16 +226,16 @@ static void a_canceled_put_gives_back_behind_the_answer(void **state)
     free(data);
 }
 
-/* Where there is another node the answer is not waited for as long: the put goes on in other room. */
+/* With another node the answer is not waited for as long: the put continues there with a new reservation. */
 static void with_another_node_the_put_takes_other_room(void **state)
 {
     (void)state;
     struct here second;
     start_here_as(&second, "second", &here);
-    tarn_close(client); /* it would not know of that one yet */
+    tarn_close(client); /* it would not know that node yet */
     open_client();
     relay_hold(relay, "DETACH");
-    for (int i = 0; relay_held(relay, "DETACH") == 0; i++) { /* until a key's first node is this one */
+    for (int i = 0; relay_held(relay, "DETACH") == 0; i++) { /* until this node is first for a key */
         char key[16];
         assert_true(i < 100);
         end_putting();
@@ -261,7 +261,7 @@ static void with_another_node_the_put_takes_other_room(void **state)
 #define END "v1 1,2,0,1,00000000000000000000ffff7f000001,3,10,10"
 #define END_BYTES "51"
 
-/* The network says where the client is when it is let. */
+/* The network lookup blocks while it is held. */
 static void ask_network(void)
 {
     atomic_fetch_add(&network.asking, 1);
@@ -270,7 +270,7 @@ static void ask_network(void)
     atomic_fetch_sub(&network.asking, 1);
 }
 
-/* Is there a connection whose last command is ATTACH? */
+/* True if a connection's last command is ATTACH. */
 static bool is_attaching(void)
 {
     redisReply *list = harness_call(relay_node(relay), "CLIENT", "LIST", NULL);
@@ -279,7 +279,7 @@ static bool is_attaching(void)
     return attaching;
 }
 
-/* In a child: asks for a link to write by, and waits for the answer. */
+/* In a child: requests a link for writing, and waits for the answer. */
 static _Noreturn void attach_and_wait(const char *address)
 {
     static const char text[] = "*3\r\n$5\r\nHELLO\r\n$1\r\n1\r\n$2\r\n51\r\n"
@@ -290,7 +290,7 @@ static _Noreturn void attach_and_wait(const char *address)
         pause();
 }
 
-/* The client is killed while the node asks the network for it. The next ATTACH is answered when that one is
+/* The client is killed while the node waits for the network. The next ATTACH is answered when that one is
  * over. */
 static void a_client_killed_before_the_answer_leaves_no_queue_pair(void **state)
 {
@@ -313,7 +313,7 @@ static void a_client_killed_before_the_answer_leaves_no_queue_pair(void **state)
     redisReply *r = harness_command(next, "ATTACH", "rdma", "w", END, NULL);
     assert_int_equal(r->type, REDIS_REPLY_ARRAY);
     freeReplyObject(r);
-    assert_int_equal(node_queue_pairs(), 1); /* that of the second */
+    assert_int_equal(node_queue_pairs(), 1); /* the second client's */
     tarn_resp_free(next);
     HARNESS_UNTIL(node_queue_pairs() == 0, LONG_MS);
 }

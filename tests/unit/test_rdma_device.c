@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sorts of memory as a real verbs stack takes them; needs a device (tests/rdma-vm has one). */
+/* How a real verbs stack handles different kinds of memory. Needs a device (tests/rdma-vm has one). */
 #include "tests/unit/fake_node.h"
 
 #include "tests/harness.h"
@@ -44,7 +44,7 @@ static void gets_into(struct fixture *f, char *to, uint64_t bytes, uint64_t seed
     commit(f->n, 0);
 }
 
-/* A private and a shared read-only mapping of a file: puts at odd offsets; a get is refused and harms
+/* A private and a shared read-only mapping of a file. Puts at odd offsets work. A get is refused and changes
  * nothing. */
 static void a_file_that_is_mapped_for_reading(void **state)
 {
@@ -64,7 +64,7 @@ static void a_file_that_is_mapped_for_reading(void **state)
         assert_int_equal(get_bytes(f.n, f.l, 0, file, BYTES), TARN_E_INVALID);
         commit(f.n, 0);
         assert_memory_equal(file, rw, BYTES);
-        int rc = f.n->ops->map(f.n->local, file, BYTES); /* some kernels can, some cannot */
+        int rc = f.n->ops->map(f.n->local, file, BYTES); /* depends on the kernel */
         print_message("           %s mapping is %s\n", shared ? "shared" : "private",
                       rc ? tarn_last_error() : "registered");
         puts_from(&f, file, BYTES);
@@ -98,7 +98,7 @@ static void huge_pages(void **state)
     end(&f);
 }
 
-/* While a child lives that has written to its copy of the memory, and when it has gone. */
+/* A child that wrote to its copy of the memory is alive, and later has ended. */
 static void registered_memory_stays_the_parents(void **state)
 {
     (void)state;
@@ -142,7 +142,7 @@ static int note_rdma(void *arg, const char *name, const char *why)
     return 0;
 }
 
-/* What `tarn info` and `tarn doctor` say of the transport. */
+/* What `tarn info` and `tarn doctor` report about the transport. */
 static void usable_is_what_the_environment_names(void **state)
 {
     (void)state;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Rails come up in their own time: what the network takes long to say of one peer by one rail holds up
- * nothing else, and nothing is left of a link that ends before. The verbs are the stand-in of fake_verbs.h.
+ * Each rail comes up in its own time: a slow network lookup for one peer on one rail delays nothing else, and
+ * a link that ends early leaves nothing behind. The verbs are the stand-in of fake_verbs.h.
  */
 #include "tests/unit/fake_node.h"
 #include "tests/unit/fake_verbs.h"
@@ -10,8 +10,7 @@
 
 enum { MEMORY = 8 << 20, SLOW_MS = 1500 };
 
-/* What the network is asked for by `slow` (NULL: by none) or by way of `far` takes until `until_ns`, and is
- * `error` then. */
+/* Lookups by device `slow` (NULL: none) or towards `far` take until `until_ns` and then return `error`. */
 static struct {
     const struct fake_device *slow;
     union ibv_gid far;
@@ -98,19 +97,19 @@ static void a_link_goes_on_by_the_rail_that_is_up(void **state)
     uint64_t begun = tarn_now_ns();
     struct tarn_link *l = fake_link(f.n, true);
     assert_int_equal(put_all(&f, l), 0);
-    assert_true(is_asking()); /* still */
+    assert_true(is_asking()); /* still waiting for the slow rail */
     assert_int_equal(slow->moved, 0);
     assert_int_equal(quick->moved, MEMORY);
     wait_until((tarn_rdma_lanes_look(tarn_rdma_link(l)), tarn_rdma_link(l)->joining == 0));
     assert_true(ms_since(begun) >= SLOW_MS - 100);
-    assert_int_equal(put_all(&f, l), 0); /* and by the other, as soon as it is up */
+    assert_int_equal(put_all(&f, l), 0); /* the other rail is used as soon as it is up */
     assert_true(slow->moved >= MEMORY / 4);
     assert_int_equal(tarn_rdma_link(l)->whole_ns, 0);
     f.ops->close(l);
     end(&f);
 }
 
-/* It is set aside, and a link made when it should be back has it again. */
+/* The rail rests for a while: a link made meanwhile does without it. */
 static void a_rail_that_does_not_come_up_is_missing(void **state)
 {
     (void)state;
@@ -132,7 +131,7 @@ static void a_rail_that_does_not_come_up_is_missing(void **state)
     end(&f);
 }
 
-/* connect() says so in between, and that no rail comes up with the network's reason. */
+/* connect() returns in between. If no rail comes up, it gives the network's reason. */
 static void a_link_without_a_rail_is_not_connected(void **state)
 {
     (void)state;
@@ -160,13 +159,13 @@ static void a_link_without_a_rail_is_not_connected(void **state)
     assert_non_null(strstr(tarn_last_error(), "No route to host"));
     network.error = 0;
     slow_for(0);
-    l = fake_link(f.n, true); /* which was no reason to set the rail aside */
+    l = fake_link(f.n, true); /* that did not make the rail rest */
     assert_int_equal(put_all(&f, l), 0);
     f.ops->close(l);
     end(&f);
 }
 
-/* Nobody waits for the network but who closes the devices. */
+/* Only closing the devices waits for the network. */
 static void links_and_devices_are_closed_while_rails_come_up(void **state)
 {
     (void)state;
@@ -186,7 +185,7 @@ static void links_and_devices_are_closed_while_rails_come_up(void **state)
         for (int k = 0; k < 8; k++)
             f.ops->close(l[k]);
         fake_detach(f.n, SESSION);
-        assert_true(is_asking()); /* still */
+        assert_true(is_asking()); /* still waiting */
         assert_int_equal(atomic_load(&network.asked), 1);
         end(&f);
     }
@@ -248,7 +247,7 @@ static struct tarn_join *join_to(struct roads *r, uint8_t address, struct ibv_qp
 
 enum { QUEUED = 10 };
 
-/* One that does not answer holds up no other, and is asked for once for all that wait. */
+/* A peer that does not answer delays no other peer. One lookup serves all joins that wait for it. */
 static void peers_do_not_wait_for_each_other(void **state)
 {
     (void)state;
@@ -265,7 +264,7 @@ static void peers_do_not_wait_for_each_other(void **state)
     near = join_to(&r, 1, &qp[QUEUED]);
     wait_until(tarn_join_over(near, &rc));
     assert_int_equal(rc, 0);
-    assert_true(is_asking()); /* still */
+    assert_true(is_asking()); /* still waiting */
     for (int i = 0; i < QUEUED; i++) {
         wait_until(tarn_join_over(far[i], &rc));
         assert_int_equal(rc, TARN_E_NOT_REACHABLE);
@@ -278,7 +277,7 @@ static void peers_do_not_wait_for_each_other(void **state)
     close_roads(&r);
 }
 
-/* Those behind one that succeeds are joined, too, but for those that nobody waits for any more. */
+/* Joins that wait behind a successful one are joined, too, except abandoned ones. */
 static void those_given_up_are_not_joined(void **state)
 {
     (void)state;
@@ -300,7 +299,7 @@ static void those_given_up_are_not_joined(void **state)
     }
     assert_true(fake_goes_to(&fake.qps, 0));
     assert_int_equal(atomic_load(&network.asked), 1 + QUEUED / 2);
-    struct tarn_join *late = join_to(&r, 99, &qp[0]); /* over before it is given up */
+    struct tarn_join *late = join_to(&r, 99, &qp[0]); /* over before it is abandoned */
     uint64_t seen = 0;
     tarn_joins_wait(&r.rails, &seen, 0);
     while (atomic_load(&network.asked) < 2 + QUEUED / 2 || is_asking())

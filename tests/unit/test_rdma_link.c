@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How works are spread over rails and cut into work requests, and what becomes of them when a rail or the
- * node fails. The verbs are the stand-in of fake_verbs.h: what is asked of devices is shown here, not what
- * real ones do with it.
+ * How works are spread over rails and cut into work requests, and what happens when a rail or the node fails.
+ * The verbs are the stand-in of fake_verbs.h: this tests what is requested of devices, not what real devices
+ * do.
  */
 #include "tests/unit/fake_node.h"
 #include "tests/unit/fake_verbs.h"
@@ -23,7 +23,7 @@ static bool unfenced;
 static void fresh(void)
 {
     fake_reset();
-    fake.vendor = unfenced ? 0xffffff : 0x2c9; /* soft-RoCE, whose fences are not used; Mellanox */
+    fake.vendor = unfenced ? 0xffffff : 0x2c9; /* soft-RoCE: tarn uses no fences; Mellanox */
 }
 
 static int without_fences(void **state)
@@ -40,7 +40,7 @@ static int with_fences(void **state)
     return 0;
 }
 
-/* A test with and without fences. */
+/* Runs a test with and without fences. */
 #define BOTH(fn_) \
     cmocka_unit_test(fn_), \
     { \
@@ -114,7 +114,7 @@ static void measured_speed_takes_over(void **state)
     struct fixture f = begin();
     tarn_rdma_link(f.l)->lanes[0].bytes_ns = 3;
     const uint64_t bytes = 8 << 20;
-    assert_int_equal(put_all(&f, bytes), 0); /* the other is not known yet: as the ports say */
+    assert_int_equal(put_all(&f, bytes), 0); /* the other rail's speed is unknown: use the ports' */
     assert_in_range(a->moved, bytes / 2 - 4096, bytes / 2 + 4096);
     forget_moved();
     tarn_rdma_link(f.l)->lanes[0].bytes_ns = 3;
@@ -125,7 +125,7 @@ static void measured_speed_takes_over(void **state)
     end(&f);
 }
 
-/* Every size around the limits of striping arrives whole, however unequal the rails. */
+/* Every size around the limits of striping arrives whole, however different the rails are. */
 static void no_byte_is_lost_or_moved_twice(void **state)
 {
     (void)state;
@@ -175,7 +175,7 @@ static void small_works_are_spread(void **state)
 
 /* --- work requests ------------------------------------------------------------------------------ */
 
-/* As many pieces a request as the device takes, 32 at most. */
+/* As many pieces per request as the device takes, at most 32. */
 static void pieces_are_gathered(void **state)
 {
     (void)state;
@@ -195,12 +195,12 @@ static void pieces_are_gathered(void **state)
         forget_moved();
         w = fake_work(f.n, 0, &p, 1);
         assert_int_equal(run_work(f.ops, f.l, &w, false), 0);
-        assert_int_equal(d->wrs, requests + 1); /* and one that reads the generation */
+        assert_int_equal(d->wrs, requests + 1); /* and one to read the generation */
         end(&f);
     }
 }
 
-/* However little the queues take, works wait for room, and completions have room, too. */
+/* With very small queues, works wait for room, and completions have room, too. */
 static void a_full_queue_is_no_failure(void **state)
 {
     (void)state;
@@ -238,7 +238,7 @@ static void a_full_queue_is_no_failure(void **state)
 
 enum { BATCH = 16, SMALL = 8192 };
 
-/* A batch of gets: of these slots, in this order. */
+/* A batch of gets from these slots, in this order. */
 struct batch {
     struct fixture f;
     uint32_t n;
@@ -247,7 +247,7 @@ struct batch {
     struct tarn_piece p[TARN_JOBS];
 };
 
-/* Slot i has been filled with seed i + 1 and committed. */
+/* Slot i is filled with seed i + 1 and committed. */
 static void batch_begin(struct batch *b, uint64_t bytes, uint32_t n)
 {
     *b = (struct batch){.f = begin_empty(), .n = n};
@@ -276,7 +276,7 @@ static void batch_run(struct batch *b)
     assert_int_equal(finish_works(b->f.ops, b->f.l, b->w, b->n), 0);
 }
 
-/* All have their bytes, but for the one that is stale. */
+/* All gets have their bytes, except the stale one. */
 static void batch_expect(const struct batch *b, uint32_t stale)
 {
     for (uint32_t i = 0; i < b->n; i++) {
@@ -309,7 +309,7 @@ static void expect_read(uint32_t i, uint64_t far, uint64_t bytes, unsigned flags
 
 static const unsigned PLAIN = 0, ASKS = IBV_SEND_SIGNALED, HELD = IBV_SEND_SIGNALED | IBV_SEND_FENCE;
 
-/* A fence where there is one; else the check comes when the bytes have. */
+/* With fences, the check follows behind a fence. Without, it is posted when the bytes have arrived. */
 static void a_get_is_two_reads(void **state)
 {
     (void)state;
@@ -326,7 +326,7 @@ static void a_get_is_two_reads(void **state)
     end(&b.f);
 }
 
-/* Bytes of all, then their generations: those of neighbouring slots by one request, behind one fence. */
+/* All bytes come first, then the generations. Neighbouring slots share one request, behind one fence. */
 static void gets_are_checked_together(void **state)
 {
     (void)state;
@@ -365,7 +365,8 @@ static void gets_are_checked_together(void **state)
         }
 }
 
-/* What is posted behind a fence waits: once gets are under way, others are checked when their bytes came. */
+/* Requests behind a fence wait. While gets are under way, other gets are checked without a fence, when their
+ * bytes have arrived. */
 static void no_fence_behind_other_gets(void **state)
 {
     (void)state;
@@ -392,7 +393,7 @@ static void no_fence_behind_other_gets(void **state)
     end(&b.f);
 }
 
-/* 4 MiB at a time, so that the first gets need not wait for the last; and no fence between them. */
+/* Requests are signaled every 4 MiB, so the first gets need not wait for the last. No fence between them. */
 static void large_batches_are_parted(void **state)
 {
     (void)state;
@@ -413,7 +414,7 @@ static void large_batches_are_parted(void **state)
 static struct batch *watched;
 static uint32_t replaced;
 
-/* The object is replaced just before the first of its bytes that is read. */
+/* Replaces the object just before its first byte is read. */
 static void replace(const struct ibv_send_wr *wr)
 {
     uint64_t from = (uintptr_t)watched->f.n->pool.base + watched->slot[replaced] * EXTENT;
@@ -440,14 +441,14 @@ static void what_is_replaced_under_a_get_is_a_miss(void **state)
 static const struct fake_device *late;
 static uint64_t late_far;
 
-/* The object is replaced when one rail has yet to read this part. */
+/* Replaces the object when one rail has yet to read this part. */
 static void replace_late(const struct ibv_send_wr *wr)
 {
     if (wr->wr.rdma.remote_addr == late_far)
         commit(watched->f.n, 0);
 }
 
-/* Each rail checks for itself, after its own bytes: whichever is the last one, the get is a miss. */
+/* Each rail checks after its own bytes. Whichever rail is last, the get is stale. */
 static void rails_check_each_its_own_part(void **state)
 {
     (void)state;
@@ -476,7 +477,7 @@ static void rails_check_each_its_own_part(void **state)
         assert_int_equal(checks, 3);
         assert_true(late_far);
         for (int i = 0; i < 3; i++)
-            tarn_rdma_link(b.f.l)->lanes[i].bytes_ns = 0; /* cut as before */
+            tarn_rdma_link(b.f.l)->lanes[i].bytes_ns = 0; /* cut in the same way */
         watched = &b;
         fake.before = replace_late;
         batch_run(&b);
@@ -485,7 +486,7 @@ static void rails_check_each_its_own_part(void **state)
     }
 }
 
-/* Whatever fails of a chain, all its gets end; the memory at fault is named. */
+/* Whatever request of a chain fails, all its gets end. The error names the memory at fault. */
 static void a_failure_ends_all_gets_of_the_chain(void **state)
 {
     (void)state;
@@ -513,12 +514,12 @@ static void a_failure_ends_all_gets_of_the_chain(void **state)
         }
 }
 
-/* Gets of no bytes are checks only, in their turn. */
+/* Gets of no bytes post only checks, in their turn. */
 static void gets_of_nothing(void **state)
 {
     (void)state;
     for (uint32_t stale = 0; stale <= BATCH; stale++)
-        for (uint32_t k = 0; k < 3; k++) { /* all of nothing; every other one */
+        for (uint32_t k = 0; k < 3; k++) { /* all empty, then every other one */
             struct batch b;
             fresh();
             fake_add("d", 1);
@@ -559,15 +560,15 @@ static void batch_touch(struct batch *b)
     assert_int_equal(finish_works(b->f.ops, b->f.l, b->w, b->n), 0);
 }
 
-/* As if nothing had been got for a while. */
+/* Moves the link's clock as if it had made no get for a while. */
 static void rest(struct fixture *f)
 {
     tarn_rdma_link(f->l)->tick_base_ns -= TARN_NS_PER_S / 10;
     assert_int_equal(f->ops->progress(f->l), 0); /* posts what is due */
-    assert_int_equal(f->ops->progress(f->l), 0); /* and has it carried out */
+    assert_int_equal(f->ops->progress(f->l), 0); /* runs it */
 }
 
-/* One request for neighbours, behind all others; the next after a second. */
+/* One request for neighbouring slots, after all others. The next comes after a second. */
 static void slots_are_touched_once_a_second(void **state)
 {
     (void)state;
@@ -596,7 +597,7 @@ static void slots_are_touched_once_a_second(void **state)
     }
 }
 
-/* None is lost when many are due at once. */
+/* No touch is lost when many are due at once. */
 static void scattered_slots_are_touched(void **state)
 {
     (void)state;
@@ -614,7 +615,7 @@ static void scattered_slots_are_touched(void **state)
     end(&b.f);
 }
 
-/* A get is not held up by its own touch, nor by those of the gets just before it. */
+/* A get waits neither for its own touch nor for those of the gets just before it. */
 static void touches_are_put_off(void **state)
 {
     (void)state;
@@ -632,7 +633,7 @@ static void touches_are_put_off(void **state)
     assert_int_equal(touches(&b.f), 0);
     tarn_rdma_link(b.f.l)->tick_base_ns -= TARN_NS_PER_S / 10;
     b.n = 1;
-    batch_touch(&b); /* takes them along */
+    batch_touch(&b); /* posts them, too */
     assert_int_equal(touches(&b.f), 3);
     rest(&b.f);
     for (uint32_t i = 0; i < 6; i++)
@@ -679,7 +680,7 @@ static void a_readers_keys_cannot_write(void **state)
         assert_null(fake_memory_of(key, arena, 8, IBV_ACCESS_REMOTE_WRITE, NULL));
         key = tarn_rdma_link(f.l)->lanes[k].pools[0].slices[0];
         assert_non_null(fake_memory_of(key, arena, 8, IBV_ACCESS_REMOTE_WRITE, NULL));
-        key = tarn_rdma_link(f.l)->lanes[k].pools[0].gen; /* nobody's */
+        key = tarn_rdma_link(f.l)->lanes[k].pools[0].gen; /* no client may write generations */
         assert_null(fake_memory_of(key, gen, 8, IBV_ACCESS_REMOTE_WRITE, NULL));
     }
     f.ops->close(reader);
@@ -703,7 +704,7 @@ static void gets_go_on_without_a_rail_that_failed(void **state)
     assert_memory_equal(f.memory, f.n->pool.base, 8 << 20);
     assert_int_equal(b->moved, 0);
     assert_true(a->moved > 8 << 20);                /* and the generations */
-    struct tarn_link *later = fake_link(f.n, true); /* for a while links do without it */
+    struct tarn_link *later = fake_link(f.n, true); /* links do not use rail b for a while */
     assert_int_equal(tarn_rdma_link(later)->nlanes, 1);
     assert_string_equal(tarn_rdma_link(later)->lanes[0].rail->name, "a:1");
     f.ops->close(later);
@@ -718,7 +719,7 @@ static void puts_on_a_rail_that_failed_end_with_the_link(void **state)
     fake_add("b", 2)->dead = true;
     struct fixture f = begin();
     assert_int_equal(put_all(&f, 8 << 20), TARN_E_NODE_DOWN);
-    assert_int_equal(put_all(&f, 10), TARN_E_AGAIN); /* until progress() has said that the link is over */
+    assert_int_equal(put_all(&f, 10), TARN_E_AGAIN); /* until progress() reports the link's end */
     end(&f);
 }
 
@@ -735,13 +736,13 @@ static void without_queue_pairs_at_the_node_all_ends(void **state)
     char *before = malloc(4 << 20);
     assert_non_null(before);
     memcpy(before, f.n->pool.base, 4 << 20);
-    assert_int_equal(put_all(&f, 4 << 20), TARN_E_NODE_DOWN); /* and nothing was written */
+    assert_int_equal(put_all(&f, 4 << 20), TARN_E_NODE_DOWN); /* nothing was written */
     assert_memory_equal(before, f.n->pool.base, 4 << 20);
     free(before);
     end(&f);
 }
 
-/* Closing takes back what is in flight; a link and its node's half come and go many times. */
+/* Closing ends what is in flight. Link and node half start and stop many times. */
 static void nothing_is_left_behind(void **state)
 {
     (void)state;

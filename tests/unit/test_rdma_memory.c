@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Registered memory of the rdma transport: what is registered, when, for how long, and what becomes of memory
- * that devices refuse. The verbs are the stand-in of fake_verbs.h, GPU memory is a range of it: decisions
- * are shown here, no device's behaviour.
+ * Registered memory of the rdma transport: what is registered, when and for how long, and what happens to
+ * memory that devices refuse. The verbs are the stand-in of fake_verbs.h, and GPU memory is a range of it:
+ * this tests decisions, not a device's behaviour.
  */
 #include "tests/unit/fake_node.h"
 #include "tests/unit/fake_verbs.h"
@@ -10,14 +10,14 @@
 #include "base/text.h"
 #include "transport/rdma/rdma_link.h"
 
-#define LARGE 100000u /* above what goes through the link's own buffers */
+#define LARGE 100000u /* too large for the link's own buffers */
 
 struct fixture {
     struct fake_node *n;
     struct tarn_link *l;
     struct tarn_local *local;
     char *memory;
-    int idle; /* regions alive when nothing is in flight and nothing registered */
+    int idle; /* regions alive when nothing is in flight or registered */
 };
 
 enum { MEMORY = 4 << 20 };
@@ -49,7 +49,7 @@ static void end(struct fixture *f)
     assert_true(fake_goes_to(NULL, 0));
 }
 
-/* Puts from there into the slot, and the pool has it. */
+/* Puts memory into the slot and checks the pool's bytes. */
 static void puts_from(struct fixture *f, uint32_t slot, char *from, uint64_t bytes)
 {
     memset((char *)f->n->pool.base + slot * EXTENT, 0, bytes);
@@ -93,7 +93,7 @@ static void what_is_not_registered_is_for_one_work_only(void **state)
     assert_int_equal(fake.mrs, f.idle);
     puts_from(&f, 1, f.memory, LARGE);
     assert_int_equal(fake.nmrs, before + 2);
-    gets_into(&f, 2, f.memory, 4096); /* small: through memory of the link's */
+    gets_into(&f, 2, f.memory, 4096); /* small: uses the link's own memory */
     assert_int_equal(fake.nmrs, before + 2);
     end(&f);
 }
@@ -108,7 +108,7 @@ static void what_is_registered_is_not_registered_again(void **state)
     gets_into(&f, 0, f.memory, EXTENT);
     gets_into(&f, 1, f.memory + 12345, 999);
     puts_from(&f, 2, f.memory + MEMORY - LARGE, LARGE);
-    assert_int_equal(tarn_rdma_map(f.local, f.memory + 4096, 8192), 0); /* inside: costs nothing */
+    assert_int_equal(tarn_rdma_map(f.local, f.memory + 4096, 8192), 0); /* nested: costs nothing */
     assert_int_equal(tarn_rdma_map(f.local, f.memory, MEMORY), 0);
     assert_int_equal(fake.nmrs, before);
     assert_int_equal(tarn_rdma_unmap(f.local, f.memory, MEMORY), 0);
@@ -120,8 +120,7 @@ static void what_is_registered_is_not_registered_again(void **state)
     end(&f);
 }
 
-/* As if all but the inner range had been mapped again: what the device has there is not what the caller sees.
- */
+/* As if all but the inner range had been remapped: the device's pages differ from the caller's. */
 static void change_pages(struct fixture *f, char *pages, char *inner)
 {
     struct fake_mr *m = (struct fake_mr *)tarn_rdma_local(f->local)->mappings[0]->region->mr[0];
@@ -130,7 +129,7 @@ static void change_pages(struct fixture *f, char *pages, char *inner)
     m->memory = pages;
 }
 
-/* The inner registration keeps the outer's region, but only its own range is reached by it. */
+/* The inner registration keeps the outer region alive, but works may use only the inner range. */
 static void an_inner_registration_outlives_the_outer(void **state)
 {
     (void)state;
@@ -146,9 +145,9 @@ static void an_inner_registration_outlives_the_outer(void **state)
     puts_from(&f, 0, inner, LARGE);
     assert_int_equal(fake.nmrs, before);
     assert_false(mapped(&f, inner - 1, 2));
-    gets_into(&f, 1, inner - 2 * LARGE, LARGE); /* may be other memory by now: registered anew */
+    gets_into(&f, 1, inner - 2 * LARGE, LARGE); /* may be other memory now: registered again */
     assert_int_equal(fake.nmrs, before + 1);
-    /* One work with both: each piece by its own. */
+    /* One work with both: each piece uses its own registration. */
     struct tarn_piece p[] = {{inner - 1000000, LARGE, 0, 0}, {inner, LARGE, 0, 0}};
     struct tarn_work w = fake_work(f.n, 2, p, 2);
     assert_int_equal(run_work(f.n->ops, f.l, &w, true), 0);
@@ -172,7 +171,7 @@ static void a_registration_in_use_stays(void **state)
     assert_null(w.owner);
     assert_int_equal(tarn_rdma_unmap(f.local, f.memory, LARGE), TARN_E_BUSY);
     says("drain or cancel first");
-    assert_int_equal(tarn_rdma_map(f.local, f.memory, LARGE), 0); /* once more: this one is free */
+    assert_int_equal(tarn_rdma_map(f.local, f.memory, LARGE), 0); /* a second one: it can be unmapped */
     assert_int_equal(tarn_rdma_unmap(f.local, f.memory, LARGE), 0);
     assert_int_equal(tarn_rdma_unmap(f.local, f.memory, LARGE), TARN_E_BUSY);
     assert_int_equal(finish_works(f.n->ops, f.l, &w, 1), 0);
@@ -181,7 +180,8 @@ static void a_registration_in_use_stays(void **state)
     end(&f);
 }
 
-/* Random registrations against the plain rule: registered is what lies inside one of them. */
+/* Random registrations, compared with the plain rule: a range is registered if it lies inside a
+ * registration. */
 static void lookups_agree_with_a_list(void **state)
 {
     (void)state;
@@ -224,13 +224,13 @@ static void read_only_memory_can_be_put(void **state)
     struct fixture f = begin(2);
     fake.readonly = (struct fake_range){f.memory, MEMORY / 2};
     puts_from(&f, 0, f.memory, LARGE);
-    assert_ptr_equal(fake.mr[fake.nmrs - 1].memory, f.memory); /* without a copy */
+    assert_ptr_equal(fake.mr[fake.nmrs - 1].memory, f.memory); /* registered in place, not copied */
     struct tarn_piece p = {f.memory, LARGE, 0, 0};
     commit(f.n, 1);
     struct tarn_work w = fake_work(f.n, 1, &p, 1);
     assert_int_equal(run_work(f.n->ops, f.l, &w, false), TARN_E_INVALID);
     says("not all of it is mapped and writable");
-    assert_int_equal(tarn_rdma_map(f.local, f.memory, MEMORY), 0); /* for puts */
+    assert_int_equal(tarn_rdma_map(f.local, f.memory, MEMORY), 0); /* registered for puts */
     uint32_t before = fake.nmrs;
     puts_from(&f, 2, f.memory + 4096, LARGE);
     assert_int_equal(fake.nmrs, before);
@@ -241,7 +241,8 @@ static void read_only_memory_can_be_put(void **state)
     end(&f);
 }
 
-/* Also what cannot be pinned at all, as a shared read-only mapping of a file on some kernels: by a copy. */
+/* Memory that cannot be pinned at all (on some kernels, a shared read-only mapping of a file) is put by a
+ * copy. */
 static void memory_that_cannot_be_pinned_can_be_put(void **state)
 {
     (void)state;
@@ -254,7 +255,7 @@ static void memory_that_cannot_be_pinned_can_be_put(void **state)
     struct tarn_piece p[3] = {{f.memory + 3, LARGE, 0, 0},
                               {f.memory + MEMORY - LARGE, LARGE, 0, 0},
                               {f.memory + (1 << 20), 5000, 0, 0}};
-    struct tarn_work w = fake_work(f.n, 1, p, 3); /* one piece can be registered */
+    struct tarn_work w = fake_work(f.n, 1, p, 3); /* only one piece can be registered */
     assert_int_equal(run_work(f.n->ops, f.l, &w, true), 0);
     char *at = (char *)f.n->pool.base + EXTENT;
     assert_memory_equal(at, p[0].addr, LARGE);
@@ -265,7 +266,7 @@ static void memory_that_cannot_be_pinned_can_be_put(void **state)
     end(&f);
 }
 
-/* What lies between the pieces need not be memory. */
+/* The gaps between pieces need not be mapped. */
 static void holes_between_pieces_are_not_looked_at(void **state)
 {
     (void)state;
@@ -292,14 +293,14 @@ static void a_limit_of_locked_memory_is_named(void **state)
     (void)state;
     fake_reset();
     struct fixture f = begin(2);
-    fake.pinned_max = fake.pinned + LARGE + 1; /* one rail has it, the other not */
+    fake.pinned_max = fake.pinned + LARGE + 1; /* enough for one rail, not for both */
     assert_int_equal(tarn_rdma_map(f.local, f.memory, LARGE), TARN_E_SYSTEM);
     says("rdma d1:1: cannot register 100000 bytes: Cannot allocate memory: raise the memlock limit");
     struct tarn_piece p = {f.memory, LARGE, 0, 0};
     struct tarn_work w = fake_work(f.n, 0, &p, 1);
     assert_int_equal(run_work(f.n->ops, f.l, &w, true), TARN_E_SYSTEM);
     fake.pinned_max = 0;
-    puts_from(&f, 0, f.memory, LARGE); /* the link is as good as before */
+    puts_from(&f, 0, f.memory, LARGE); /* the link still works */
     end(&f);
 }
 
@@ -307,10 +308,10 @@ static void devices_limit_the_size_of_regions(void **state)
 {
     (void)state;
     fake_reset();
-    fake.max_region = (3 << 20) / 2 + 4097; /* not a multiple of anything; slices are whole pages */
+    fake.max_region = (3 << 20) / 2 + 4097; /* an odd size; slices are whole pages */
     struct fixture f = begin(2);
     struct tarn_piece p = {f.memory, MEMORY, 0, 0};
-    struct tarn_work w = fake_work(f.n, 0, &p, 1); /* over many slices of the pool */
+    struct tarn_work w = fake_work(f.n, 0, &p, 1); /* across many slices of the pool */
     assert_int_equal(run_work(f.n->ops, f.l, &w, true), 0);
     assert_memory_equal(f.n->pool.base, f.memory, MEMORY);
     commit(f.n, 0);
@@ -325,7 +326,7 @@ static void devices_limit_the_size_of_regions(void **state)
     end(&f);
 }
 
-/* --- GPU memory: only the decision, no GPU ------------------------------------------------------ */
+/* --- GPU memory: decisions only, no GPU --------------------------------------------------------- */
 
 static struct tarn_memory gpu_memory(struct fixture *f, int dmabuf)
 {
@@ -343,7 +344,7 @@ static void gpu_memory_goes_by_dmabuf(void **state)
     fake_reset();
     struct fixture f = begin(2);
     struct tarn_memory m = gpu_memory(&f, 3);
-    fake.peermem = true; /* dma-buf comes first all the same */
+    fake.peermem = true; /* dma-buf is still tried first */
     assert_int_equal(tarn_rdma_map_memory(tarn_rdma_local(f.local), &m), 0);
     for (int k = 0; k < 2; k++)
         assert_true(((struct fake_mr *)tarn_rdma_local(f.local)->mappings[0]->region->mr[k])->dmabuf);
@@ -358,7 +359,7 @@ static void gpu_memory_goes_by_peermem_without_dmabuf(void **state)
     fake_reset();
     struct fixture f = begin(2);
     fake.peermem = true;
-    for (int fd = -1; fd <= 3; fd += 4) { /* not exported; exported, but the device takes none */
+    for (int fd = -1; fd <= 3; fd += 4) { /* not exported; exported, but refused by the device */
         struct tarn_memory m = gpu_memory(&f, fd);
         fake.dmabuf_error = EOPNOTSUPP;
         assert_int_equal(tarn_rdma_map_memory(tarn_rdma_local(f.local), &m), 0);
@@ -385,8 +386,8 @@ static void gpu_memory_that_no_way_leads_to_is_refused_with_both_reasons(void **
 
 /* --- fork --------------------------------------------------------------------------------------- */
 
-/* Kernels before 5.12 do not keep registered pages the parent's. On others it would take them from the child.
- */
+/* Kernels before 5.12 do not keep registered pages with the parent at fork(), so verbs must be told. On later
+ * kernels that would only take the pages from the child. */
 static void verbs_are_told_of_forks_where_they_matter(void **state)
 {
     (void)state;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * When a put over rdma is done: all of its strips are in the pool, over whichever rails they went. Devices
- * that carry nothing out for a while stand for rails that are slow.
+ * When a put over rdma is done: all its strips are in the pool, whichever rails they used. Devices that run
+ * no requests for a while stand for slow rails.
  */
 #include "tests/unit/fake_node.h"
 #include "tests/unit/fake_verbs.h"
@@ -44,7 +44,7 @@ static void end(struct fixture *f)
     assert_true(fake_goes_to(NULL, 0));
 }
 
-/* Moves what can be moved; the work must not be done after it. */
+/* Makes progress. The work must not be done afterwards. */
 static void is_not_done(struct fixture *f, const struct tarn_work *w)
 {
     for (int i = 0; i < ROUNDS; i++) {
@@ -78,7 +78,7 @@ static void a_work_waits_for_its_slowest_rail(void **state)
         }
 }
 
-/* Two are slow: neither the first nor the second that is back ends it. */
+/* The rails complete one after the other. The put is not done before the last. */
 static void nor_is_it_done_with_all_rails_but_one(void **state)
 {
     (void)state;
@@ -98,7 +98,7 @@ static void nor_is_it_done_with_all_rails_but_one(void **state)
     end(&f);
 }
 
-/* One strip failed while another was under way: the put failed, whatever the other does. */
+/* A put fails if one strip fails, whatever the strip still under way does. */
 static void a_put_with_a_strip_lost_has_failed(void **state)
 {
     (void)state;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What tarn decides about devices, ports, GIDs and routes, and endpoints as text. No device takes part: the
- * verbs are the stand-in of fake_verbs.h; routes are the kernel's own, to loopback addresses.
+ * What tarn decides about devices, ports, GIDs and routes, and endpoints as text. No device is used: the
+ * verbs are the stand-in of fake_verbs.h, and routes are the kernel's own, to loopback addresses.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -116,7 +116,7 @@ static void other_texts_are_no_ends(void **state)
     static const char good[] = "1,2,3,1," GID ",3,10,10";
     assert_int_equal(tarn_endpoint_parse(good, strlen(good), &e), 0);
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-        /* In memory of its own, so that reading past the end is seen. */
+        /* A separate allocation, so that a read past the end is detected. */
         size_t bytes = strlen(bad[i]);
         char *copy = malloc(bytes ? bytes : 1);
         assert_non_null(copy);
@@ -125,11 +125,11 @@ static void other_texts_are_no_ends(void **state)
             fail_msg("accepted: %s", bad[i]);
         free(copy);
     }
-    for (size_t n = 0; n < sizeof good - 2; n++) /* cut short; the last number may be shorter */
+    for (size_t n = 0; n < sizeof good - 2; n++) /* cut short; the last number may lose a digit */
         assert_int_equal(tarn_endpoint_parse(good, n, &e), TARN_E_PROTOCOL);
 }
 
-/* One character of a good text is changed: it is refused, or it is the text of what was read. */
+/* A good text with one changed character is refused, or formats back to the same text. */
 static void a_changed_text_is_refused_or_means_what_it_says(void **state)
 {
     (void)state;
@@ -220,7 +220,7 @@ static void a_named_device_must_be_usable(void **state)
     refuses("mlx5_0", TARN_E_UNAVAILABLE, "no active port");
 }
 
-/* As in a container without /dev/infiniband. */
+/* Like a container without /dev/infiniband. */
 static void a_device_that_cannot_be_opened_is_named(void **state)
 {
     (void)state;
@@ -253,7 +253,7 @@ static void a_port_that_goes_down_is_not_active(void **state)
     tarn_rails_close(&r);
 }
 
-/* What soft-RoCE cannot do is asked of it alone. */
+/* The limits for soft-RoCE (no fences, small WRITEs) apply to no other device. */
 static void soft_roce_is_spared(void **state)
 {
     (void)state;
@@ -343,9 +343,9 @@ static void the_best_gid_is_chosen(void **state)
     p->gid[3].gid = fake_v4(10, 0, 0, 1);
     p->gid[4].gid = v6(0xfd, 0x77, 1), p->gid[4].v1 = true;
     p->gid[5].gid = v6(0xfd, 0x77, 1);
-    assert_int_equal(chosen_gid(NULL), 3); /* RoCE v2 by IPv4 */
+    assert_int_equal(chosen_gid(NULL), 3); /* RoCE v2, IPv4 */
     p->gid[3].missing = true;
-    assert_int_equal(chosen_gid(NULL), 5); /* by IPv6 */
+    assert_int_equal(chosen_gid(NULL), 5); /* RoCE v2, IPv6 */
     p->gid[5].missing = true;
     assert_int_equal(chosen_gid(NULL), 1); /* link-local */
     p->gid[1].missing = true;
@@ -356,7 +356,7 @@ static void the_best_gid_is_chosen(void **state)
     assert_int_equal(chosen_gid(NULL), 0);
     assert_int_equal(chosen_gid("d@0"), 0);
     p->gid[3].missing = p->gid[5].missing = false;
-    assert_int_equal(chosen_gid("d@5"), 5); /* named */
+    assert_int_equal(chosen_gid("d@5"), 5); /* named in the setting */
     refuses("d@4", TARN_E_UNAVAILABLE, "with that GID");
 }
 
@@ -369,19 +369,19 @@ static void of_equal_gids_the_first_is_chosen(void **state)
     p->gid[1].gid = fake_v4(10, 0, 0, 1);
     p->gid[2].gid = fake_v4(10, 0, 0, 2);
     assert_int_equal(chosen_gid(NULL), 0);
-    p->infiniband = true; /* what a GID looks like says nothing there */
+    p->infiniband = true; /* on InfiniBand the form of a GID means nothing */
     p->gid[0].gid = v6(0xfe, 0x80, 1);
     assert_int_equal(chosen_gid(NULL), 0);
 }
 
-/* --- who reaches whom --------------------------------------------------------------------------- */
+/* --- which rail reaches which end --------------------------------------------------------------- */
 
 static void rail(struct tarn_rails *r, bool roce, union ibv_gid gid)
 {
     r->rail[r->n++] = (struct tarn_rail){.roce = roce, .gid = gid};
 }
 
-/* Index of the rail, -1: none. */
+/* Index of the rail; -1: none. */
 static int reaching(const struct tarn_rails *r, bool roce, union ibv_gid gid, uint32_t prefer)
 {
     struct tarn_endpoint e = {.roce = roce, .gid = gid};
@@ -420,10 +420,10 @@ static void the_subnet_decides_on_infiniband(void **state)
     assert_int_equal(reaching(&r, false, v6(0xfe, 0x80, 9), 0), 2);
     assert_int_equal(reaching(&r, false, v6(0xfe, 0xc0, 9), 0), 1);
     assert_int_equal(reaching(&r, false, v6(0xfe, 0xc0, 9), 2), 1);
-    assert_true(reaching(&r, false, v6(0xfd, 0, 9), 0) > 0); /* through a router, perhaps */
+    assert_true(reaching(&r, false, v6(0xfd, 0, 9), 0) > 0); /* perhaps through a router */
 }
 
-/* The k-th rail of a client goes to the k-th of the node: then all are used. */
+/* The client's k-th rail uses the node's k-th, so that all rails are used. */
 static void equals_are_taken_in_turn(void **state)
 {
     (void)state;

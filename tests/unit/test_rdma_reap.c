@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How queue pairs end when their device takes its time: who waits for it, and what can still be written.
- * The verbs are the stand-in of fake_verbs.h.
+ * How queue pairs end when their device is slow: what waits for it, and what can still be written. The verbs
+ * are the stand-in of fake_verbs.h.
  */
 #include "tests/unit/fake_node.h"
 #include "tests/unit/fake_verbs.h"
@@ -42,7 +42,7 @@ static int put_all(struct fixture *f, uint64_t bytes)
     return run_work(f->ops, f->l, &w, true);
 }
 
-/* The link is over before its queue pairs are gone, and its memory the caller's again. */
+/* The link ends, and its memory is the caller's again, before its queue pairs are destroyed. */
 static void no_work_waits_for_queue_pairs_to_go(void **state)
 {
     (void)state;
@@ -63,7 +63,7 @@ static void no_work_waits_for_queue_pairs_to_go(void **state)
     end(&f);
 }
 
-/* A node's queue pairs let nobody write from DETACH on. */
+/* After DETACH, a node's queue pairs accept no writes. */
 static void a_node_cuts_off_before_it_destroys(void **state)
 {
     (void)state;
@@ -80,7 +80,7 @@ static void a_node_cuts_off_before_it_destroys(void **state)
     end(&f);
 }
 
-static uint32_t running_at_end; /* queue pairs of clients that may still move bytes */
+static uint32_t running_at_end; /* clients' queue pairs that may still move bytes */
 
 static void count_running(struct tarn_work *w)
 {
@@ -91,7 +91,7 @@ static void count_running(struct tarn_work *w)
     work_done(w);
 }
 
-/* A work that is cut short ends when nothing touches its memory any more: the caller may free it then. */
+/* A canceled work ends only when no device touches its memory any more: the caller may free it then. */
 static void memory_is_the_callers_when_nothing_moves_it(void **state)
 {
     (void)state;
@@ -117,7 +117,7 @@ static void memory_is_the_callers_when_nothing_moves_it(void **state)
     }
 }
 
-/* What does not say that it has stopped is destroyed before the work ends, whatever time it takes. */
+/* A queue pair that does not report its end is destroyed before the work ends, however long that takes. */
 static void a_device_that_does_not_flush_is_not_believed(void **state)
 {
     (void)state;
@@ -140,7 +140,7 @@ static void a_device_that_does_not_flush_is_not_believed(void **state)
     end(&f);
 }
 
-/* What was made of a device goes with the last of its queue pairs, when nobody waits any more. */
+/* A device's objects are freed with its last queue pair. Closing does not wait for that. */
 static void closing_does_not_wait_for_ever(void **state)
 {
     (void)state;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Directory records as text: what is written is read back, and whatever anybody wrote is survived. */
+/* Directory records as text: what is written is read back, and no malformed record does harm. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -14,7 +14,7 @@
 #define TEXT(s_) ((struct tarn_text){s_, sizeof(s_) - 1})
 #define COUNT(a_) (sizeof(a_) / sizeof *(a_))
 
-/* An object record that is whole; tests change one value and put it back. */
+/* A complete object record. Tests change one value and restore it. */
 enum { TENSOR = 1, VER = 3, BORN = 5, TTL = 7, PLACE = 8, VALUE = 9 };
 static const struct tarn_text good[] = {
     TEXT("tensor"),      TEXT("bf16[2,16,8]"),
@@ -84,7 +84,7 @@ static void zero_length_tensor(void **state)
     assert_int_equal(r.tensor.bytes, 0);
 }
 
-/* Each is FORMAT, and the sentence names the field. */
+/* Each is a FORMAT error whose message names the field. */
 static const struct {
     size_t at;
     struct tarn_text text;
@@ -173,7 +173,7 @@ static void missing_fields(void **state)
     assert_int_equal(tarn_record_parse(good, COUNT(good) - 1, &r), TARN_E_FORMAT);
 }
 
-/* The first copies of a record that has too many are used. */
+/* If a record has too many copies, the first ones are used. */
 static void more_copies_than_room(void **state)
 {
     struct tarn_text fields[6 + 2 * 20];
@@ -290,7 +290,7 @@ static void pool_record(void **state)
     assert_int_equal(p.bytes, 4096);
     assert_int_equal(p.slots, 9);
     assert_string_equal(p.kind, "cpu");
-    assert_string_equal(p.transports, "shm,tcp"); /* rdma has no descriptor */
+    assert_string_equal(p.transports, "shm,tcp"); /* rdma is missing: it has no descriptor */
     assert_string_equal(p.fields[0], "v1 here");
     assert_string_equal(p.fields[1], "v1 there");
 }
@@ -330,7 +330,7 @@ static void too_many_transports(void **state)
 
 /* --- any bytes ---------------------------------------------------------------------------------- */
 
-/* Cuts, changes and doubles bytes of good texts. Nothing to assert but that the sanitizers are content. */
+/* Cuts, changes and doubles bytes of good texts. Only the sanitizers check the result. */
 static struct tarn_text mutate(struct tarn_text t, unsigned *seed, char *room, size_t room_bytes)
 {
     size_t n = t.bytes < room_bytes ? t.bytes : room_bytes;
@@ -354,7 +354,7 @@ static void mutated_records(void **state)
         for (size_t i = 0; i < COUNT(good); i++) {
             const char *e = extra[(size_t)rand_r(&seed) % COUNT(extra)];
             struct tarn_text t = rand_r(&seed) % 4 ? good[i] : (struct tarn_text){e, strlen(e)};
-            room[i] = malloc(t.bytes ? t.bytes : 1); /* so that a read past the end is seen */
+            room[i] = malloc(t.bytes ? t.bytes : 1); /* so that a read past the end is detected */
             assert_non_null(room[i]);
             fields[i] = mutate(t, &seed, room[i], t.bytes);
         }

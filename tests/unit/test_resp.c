@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * RESP on both sides. The client talks to a scripted peer on a Unix socket (a thread of this program);
- * the node's parser gets its bytes in every possible slicing, and everything that is no request.
+ * RESP on both sides. The client talks to a scripted peer on a Unix socket (a thread of this program). The
+ * node's parser gets its bytes in all possible pieces, and also malformed requests.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -24,7 +24,7 @@
 #include "base/resp/resp.h"
 
 #define COUNT(a_) (sizeof(a_) / sizeof *(a_))
-#define LATE_MS 30000 /* generous: only a hang is to fail */
+#define LATE_MS 30000 /* generous: only a hang fails */
 
 /* --- a peer ------------------------------------------------------------------------------------- */
 
@@ -44,7 +44,7 @@ static void *peer_main(void *arg)
     struct peer *p = arg;
 
     if (tarn_net_wait(p->listener, POLLIN, tarn_deadline(LATE_MS), NULL) == 0) {
-        int fd = accept(p->listener, NULL, NULL); /* a blocking one, for simple scripts */
+        int fd = accept(p->listener, NULL, NULL); /* blocking, for simple scripts */
         p->script(fd, p->arg);
         close(fd);
     }
@@ -64,7 +64,7 @@ static void peer_start(struct peer *p, script_fn script, void *arg)
     assert_int_equal(pthread_create(&p->thread, NULL, peer_main, p), 0);
 }
 
-/* After its thread was joined. */
+/* Call after the thread was joined. */
 static void peer_clear(struct peer *p)
 {
     close(p->listener);
@@ -178,7 +178,7 @@ static void commands_are_built(void **state)
     peer_start(&p, echo, NULL);
     struct tarn_resp *r = client_of(&p);
     struct tarn_command *c = tarn_resp_command(r, "PUT", "r", NULL);
-    for (int i = 0; i < 2; i++) { /* the connection's, and one that is sent twice */
+    for (int i = 0; i < 2; i++) { /* the connection's own command, then another one, sent twice */
         tarn_command_u64(c, UINT64_MAX);
         tarn_command_gen(c, 255);
         tarn_command_add(c, texts[4], lens[4]);
@@ -191,13 +191,13 @@ static void commands_are_built(void **state)
         tarn_command_strs(c, "PUT", "r", NULL);
     }
     tarn_command_free(&own);
-    assert_int_equal(tarn_resp_append_strs(r, "PUT", NULL), 0); /* nothing is left of the one before */
+    assert_int_equal(tarn_resp_append_strs(r, "PUT", NULL), 0); /* the earlier arguments are gone */
     expect_echo(r, 1, texts, lens);
     tarn_resp_free(r);
     peer_join(&p);
 }
 
-/* One that lacks an argument must not be sent. */
+/* A command that lacks an argument must not be sent. */
 static void command_without_memory(void **state)
 {
     const char *texts[] = {"PING"};
@@ -217,7 +217,7 @@ static void command_without_memory(void **state)
     peer_join(&p);
 }
 
-/* More than both sockets hold in both directions: writing has to go on while replies are read. */
+/* More than both sockets hold in both directions: the client must write on while it reads replies. */
 static void long_pipeline_does_not_dead_lock(void **state)
 {
     enum { commands = 20000 };
@@ -303,7 +303,7 @@ static void silence_ends_at_the_deadline(void **state)
     peer_join(&p);
 }
 
-/* Sends as much of a long reply as the sockets hold, and says so by a pipe. */
+/* Sends as much of a long reply as the sockets hold, and reports that through a pipe. */
 static void fill_sockets(int fd, void *arg)
 {
     static const char header[] = "$99999999999\r\n";
@@ -319,7 +319,7 @@ static void fill_sockets(int fd, void *arg)
         ;
 }
 
-/* More to read is no reason to go on: a peer could send for ever. */
+/* The deadline holds even while bytes keep coming: a peer could send for ever. */
 static void endless_reply_ends_at_the_deadline(void **state)
 {
     const char *argv[] = {"PING"};
@@ -385,7 +385,7 @@ static void close_is_node_down(void **state)
     peer_clear(&p);
 }
 
-/* What Redis does beyond maxclients: it says why and closes, before anything was asked. */
+/* Beyond maxclients Redis sends the reason and closes, before any request. */
 static void last_words_are_heard(void **state)
 {
     const char *argv[] = {"PING"};
@@ -450,7 +450,7 @@ static void send_fds(int fd, const char *text, const int *fds, int n)
     sendmsg(fd, &m, MSG_NOSIGNAL);
 }
 
-/* Two messages: one descriptor, the write end of the pipe in arg, and then `second` times the same. */
+/* Gives two messages: one with one descriptor (pipe_end), then one with `second` copies of it. */
 struct giver {
     int pipe_end;
     int second;
@@ -493,7 +493,7 @@ static void descriptors_travel(void **state)
         assert_int_equal(read(pipes[0], &byte, 1), 1);
         close(fds[i]);
     }
-    tarn_resp_free(r); /* closes the two that nobody took */
+    tarn_resp_free(r); /* closes the two that were not taken */
     peer_join(&p);
     close(pipes[0]);
     close(pipes[1]);
@@ -588,7 +588,7 @@ static redisReply *next_request(struct tarn_resp_parser *p)
     return q;
 }
 
-/* Feeds `stream` in pieces; the requests must be those three whatever the pieces. */
+/* Feeds `stream` in pieces. The three requests must come out whatever the pieces. */
 static void feed_in_pieces(size_t (*piece)(void *arg), void *arg)
 {
     struct tarn_resp_parser *p = tarn_resp_parser_new(MAX_BYTES, MAX_ARGS);
@@ -636,7 +636,7 @@ static void requests_in_any_pieces(void **state)
         feed_in_pieces(random_piece, &seed);
 }
 
-/* Feeds whole or byte by byte; returns the first failure, or 0. Requests are dropped. */
+/* Feeds the data whole or byte by byte, and drops the requests. Returns the first failure, or 0. */
 static int verdict(const char *data, size_t bytes, bool bytewise, size_t *requests)
 {
     struct tarn_resp_parser *p = tarn_resp_parser_new(MAX_BYTES, MAX_ARGS);
@@ -653,7 +653,7 @@ static int verdict(const char *data, size_t bytes, bool bytewise, size_t *reques
             freeReplyObject(q);
         }
     }
-    if (rc != 0) { /* and it stays that way */
+    if (rc != 0) { /* the failure is permanent */
         redisReply *q = NULL;
         assert_true(strlen(tarn_last_error()) > 5);
         assert_int_equal(tarn_resp_parser_feed(p, "*1\r\n$4\r\nPING\r\n", 14), 0);
@@ -714,7 +714,7 @@ static void what_is_no_request(void **state)
     }
 }
 
-/* 2 * 480 bytes of arguments and their headers fit into MAX_BYTES, 2 * 500 do not. */
+/* Two arguments of 480 bytes with their headers fit into MAX_BYTES, two of 500 do not. */
 static size_t two_arguments(char *out, size_t room, int bytes)
 {
     int n = snprintf(out, room, "*2\r\n$%d\r\n%0*d\r\n$%d\r\n%0*d\r\n", bytes, bytes, 0, bytes, bytes, 0);
@@ -734,10 +734,10 @@ static void limit_of_bytes(void **state)
         one = two_arguments(data, sizeof data, 500);
         assert_int_equal(verdict(data, one, bytewise, &requests), TARN_E_PROTOCOL);
         assert_non_null(strstr(tarn_last_error(), "1000"));
-        /* and without its end, too: nobody waits for that */
+        /* also refused before the request is complete */
         assert_int_equal(verdict(data, one - 10, bytewise, &requests), TARN_E_PROTOCOL);
     }
-    /* The limit is for each request, not for what comes at once. */
+    /* The limit applies to each request, not to all bytes that arrive at once. */
     for (int i = 0; i < 20; i++)
         bytes += two_arguments(data + bytes, sizeof data - bytes, 480);
     assert_int_equal(verdict(data, bytes, false, &requests), 0);

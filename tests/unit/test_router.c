@@ -60,7 +60,7 @@ static bool ready(int fd, short events, int ms)
     return poll(&p, 1, ms) == 1;
 }
 
-/* Begins to connect to an address in numbers. */
+/* Begins to connect to a numeric address. */
 static int begin_connect(const char *text)
 {
     struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
@@ -78,7 +78,7 @@ static void join(struct scene *s)
     assert_true(s->accepted >= 0);
 }
 
-/* One byte comes, and it is that one. */
+/* Receives one byte and compares it. */
 static void expect(int fd, char byte)
 {
     char got = 0;
@@ -132,7 +132,7 @@ static void passes_much(void **state)
     assert_int_equal(relay_bytes(s->relay), total);
 }
 
-/* 3: the first bytes come behind the handshake. */
+/* 3 delays: the first bytes follow the handshake. */
 static void delays_each_way(void **state)
 {
     struct scene *s = *state;
@@ -214,7 +214,7 @@ static void lost_segments_come_later_in_order(void **state)
         say(s->client, (char[]){c, 0});
     for (char c = 'a'; c <= 't'; c++)
         expect(s->accepted, c);
-    assert_true(harness_now_ms() - begun >= 199); /* with this seed the first one is lost */
+    assert_true(harness_now_ms() - begun >= 199); /* with this seed the first packet is lost */
 }
 
 static void server_that_is_gone(void **state)

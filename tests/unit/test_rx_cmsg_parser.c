@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Control messages of recvmsg() about memory of devices, both dialects, laid out here byte by byte as the
- * kernels do: what list they make, which tokens are to be given back, what is refused.
+ * Control messages of recvmsg() about device memory, in both dialects, built here byte by byte as the kernels
+ * do: the resulting list, the tokens to give back, and what is refused.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -17,7 +17,7 @@
 #define POOL (1ull << 40)
 enum { DMABUF = 77 };
 
-/* What one recvmsg() left. */
+/* The result of one recvmsg(). */
 struct message {
     struct msghdr m;
     struct iovec iov[2];
@@ -123,7 +123,7 @@ BOTH(fragments_follow_each_other)
                 3);
 }
 
-/* The message's first bytes in the kernel's memory, as those are that came before the flow was steered. */
+/* Some bytes are in kernel memory, like those that arrived before the flow was steered. */
 BOTH(linear_fragments_mix_with_others)
 {
     put_linear(100);
@@ -142,7 +142,7 @@ BOTH(linear_fragments_mix_with_others)
                 4);
 }
 
-/* No control message of ours: the data did not go to the device at all. */
+/* No known control message: the data did not go to the device. */
 BOTH(data_without_control_messages_is_linear)
 {
     expect_added(500);
@@ -177,7 +177,7 @@ BOTH(the_other_dialect_is_not_understood)
     expect_list(10, (struct tarn_tcpx_fragment[]){{0, 0, 10, 1}}, 1);
 }
 
-/* The kernel had more to say than there was room for. The tokens that it did name are known all the same. */
+/* The control messages did not fit. The tokens that were named are still recorded. */
 BOTH(truncated_control_data_is_refused)
 {
     put_device(0, 10, 5);
@@ -187,7 +187,8 @@ BOTH(truncated_control_data_is_refused)
     expect_tokens((uint32_t[]){5, 6}, 2);
 }
 
-/* One that ends before its contents do, whatever the flags say: cut off, too short, shorter than a header. */
+/* Messages that end before their contents do, whatever the flags say: cut off, too short, or shorter than a
+ * header. */
 BOTH(truncated_control_messages_are_refused)
 {
     size_t whole = received.dialect == RECEIVED_DEVMEM ? 12 : 24;
@@ -199,15 +200,14 @@ BOTH(truncated_control_messages_are_refused)
         expect_refused("speaks another dialect", 20);
         expect_tokens((uint32_t[]){5}, 1);
     }
-    for (size_t bytes = 0; bytes < whole;
-         bytes++) { /* the control data ends, and its first message says more */
+    for (size_t bytes = 0; bytes < whole; bytes++) { /* the control data ends inside its first message */
         begin(received.dialect);
         message_new();
         put_device(0, 10, 5);
         message.m.msg_controllen = CMSG_LEN(bytes);
         expect_refused("speaks another dialect", 10);
     }
-    for (size_t left = 0; left < sizeof(struct cmsghdr); left++) { /* of the last one's header */
+    for (size_t left = 0; left < sizeof(struct cmsghdr); left++) { /* of the last header */
         begin(received.dialect);
         message_new();
         put_device(0, 10, 5);
@@ -237,7 +237,7 @@ BOTH(other_sums_are_refused)
     expect_refused("returned 19 and", 19);
 }
 
-/* Sizes whose sum is right only where it wraps; offsets whose end is. */
+/* Sizes whose sum is right only because it wraps, and offsets whose end wraps. */
 BOTH(overflows_are_refused)
 {
     put_device(0, UINT32_MAX, 5);
@@ -288,7 +288,7 @@ BOTH(a_message_of_2048_fragments_is_the_longest)
     assert_int_equal(received_end(&received, 100 * TARN_TCPX_FRAGMENTS, POOL), 0);
 }
 
-/* Only the newer dialect says in which dma-buf a fragment lies, and has offsets of 64 bits. */
+/* Only the newer dialect names a fragment's dma-buf and has 64-bit offsets. */
 static void dmabufs_are_told_apart(void **state)
 {
     (void)state;

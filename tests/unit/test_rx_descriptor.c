@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Descriptors of what is to be copied, built from fragments that came in any order: overlaps and gaps are
- * refused, neighbours joined, and the rest is cut where the runs of the destination end. Random lists against
- * maps of single bytes.
+ * Lists of copies, built from fragments that arrive in any order: overlaps and gaps are refused, neighbours
+ * are joined, and the rest is cut where the destination's runs end. Random lists are compared with maps of
+ * single bytes.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -59,7 +59,7 @@ static void expect_list(uint64_t expected, const struct tarn_tcpx_fragment *f, u
 
 /* --- lists -------------------------------------------------------------------------------------- */
 
-/* As many bytes as the message, but some twice: then others are missing. */
+/* The right number of bytes, but some twice, so others are missing. */
 static void overlaps_and_gaps_are_refused(void **state)
 {
     (void)state;
@@ -85,7 +85,7 @@ static void a_list_takes_2048_and_no_more(void **state)
     assert_int_equal(list.n, TARN_TCPX_FRAGMENTS);
 }
 
-/* The worst order there is, and the longest list. */
+/* The worst order, and the longest list. */
 static void backwards_is_an_order_too(void **state)
 {
     (void)state;
@@ -107,12 +107,12 @@ static void neighbours_in_both_memories_become_one(void **state)
     struct tarn_tcpx_fragment f[] = {
         {4096, 0, 100, 0}, {4196, 100, 50, 0}, {8192, 150, 10, 0}, {8203, 160, 10, 0}};
     expect_list(170, f, 4, LIST({4096, 0, 150, 0}, {8192, 150, 10, 0}, {8203, 160, 10, 0}), 3);
-    /* side by side in the bounce memory, but not in the message; and the wrong way round */
+    /* Adjacent in the bounce memory but not in the message; then in the wrong order. */
     expect_list(30, LIST({0, 20, 10, 0}, {10, 0, 20, 0}), 2, LIST({10, 0, 20, 0}, {0, 20, 10, 0}), 2);
     expect_list(20, LIST({10, 0, 10, 0}, {0, 10, 10, 0}), 2, LIST({10, 0, 10, 0}, {0, 10, 10, 0}), 2);
 }
 
-/* Two sockets: their fragments lie side by side only once the list is in order. */
+/* Two sockets: their fragments are adjacent only once the list is sorted. */
 static void interleaved_fragments_are_put_in_order_and_joined(void **state)
 {
     (void)state;
@@ -121,7 +121,7 @@ static void interleaved_fragments_are_put_in_order_and_joined(void **state)
     expect_list(60, f, 6, LIST({1000, 0, 30, 0}, {7000, 30, 30, 0}), 2);
 }
 
-/* A message cut at random, brought by so many sockets, or shuffled. */
+/* A message cut at random into fragments, in order, from several sockets, or shuffled. */
 struct cut {
     uint32_t bytes, n;
     struct tarn_tcpx_fragment f[TARN_TCPX_FRAGMENTS];
@@ -141,14 +141,14 @@ static void cut_random(struct cut *c, uint32_t max_bytes, uint32_t max_n)
         src += bytes;
     }
     for (uint32_t i = 1, sort = rnd(3); sort && i < c->n; i++) {
-        uint32_t k = sort == 1 ? rnd(i + 1) : i - rnd(i < 8 ? i + 1 : 8); /* anywhere, or not far */
+        uint32_t k = sort == 1 ? rnd(i + 1) : i - rnd(i < 8 ? i + 1 : 8); /* anywhere, or nearby */
         struct tarn_tcpx_fragment swap = c->f[i];
         c->f[i] = c->f[k];
         c->f[k] = swap;
     }
 }
 
-/* Where each byte of the message comes from. */
+/* Maps each byte of the message to its place in the source. */
 static void map_of(const struct tarn_tcpx_fragment *f, uint32_t n, uint64_t *map)
 {
     for (uint32_t i = 0; i < n; i++)
@@ -170,7 +170,7 @@ static void random_lists_mean_what_they_meant(void **state)
         for (uint32_t i = 1; i < list.n; i++) {
             assert_int_equal(list.at[i].dst, list.at[i - 1].dst + list.at[i - 1].bytes);
             assert_true(list.at[i].src !=
-                        list.at[i - 1].src + list.at[i - 1].bytes); /* joined as far as can be */
+                        list.at[i - 1].src + list.at[i - 1].bytes); /* all neighbours must be joined */
         }
     }
 }
@@ -185,13 +185,13 @@ static uint32_t pieces_random(struct tarn_piece *p, uint32_t max)
     for (uint32_t i = 0; i < n; i++) {
         p[i] = (struct tarn_piece){memory + rnd(1 << 12), rnd(90), 0, rnd(12)};
         p[i].stride = rnd(3) ? p[i].bytes + rnd(3) * rnd(40) : 0;
-        if (i > 0 && rnd(2)) /* often right behind the last, if that has no gaps */
+        if (i > 0 && rnd(2)) /* often directly after the last piece, if that has no gaps */
             p[i].addr = (uint8_t *)p[i - 1].addr + p[i - 1].bytes * (p[i - 1].count ? p[i - 1].count : 1);
     }
     return n;
 }
 
-/* Every byte's address in order, the plain way. */
+/* Every byte's address in order, computed byte by byte. */
 static uint32_t addresses_of(const struct tarn_piece *p, uint32_t n, uint8_t **out)
 {
     uint32_t total = 0;
@@ -204,7 +204,7 @@ static uint32_t addresses_of(const struct tarn_piece *p, uint32_t n, uint8_t **o
 
 enum { PIECES = 30, ADDRESSES = PIECES * 90 * 12 };
 
-/* Byte by byte, in whatever parts it is asked for; and no more copies than runs and fragments make. */
+/* Compares every byte, for requests of any size. There are only as many copies as runs and fragments need. */
 static void cuts_cover_the_message(void **state)
 {
     (void)state;
@@ -241,7 +241,7 @@ static void linear_fragments_come_from_their_own_buffer(void **state)
     static uint8_t linear[64];
     struct tarn_cuda_piece out[4];
     struct tarn_piece to = {memory, 40, 0, 1};
-    /* the second is no neighbour of the first: it lies elsewhere */
+    /* The second is not a neighbour of the first: it is in another buffer. */
     expect_list(40, LIST({10, 0, 10, false}, {20, 10, 10, true}, {30, 20, 20, true}), 3,
                 LIST({10, 0, 10, false}, {20, 10, 30, true}), 2);
     assert_int_equal(list.linear_bytes, 30);

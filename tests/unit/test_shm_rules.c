@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * shm's rules, each at its worst moment: a generation changes in the middle of a copy (whose memory cannot be
- * touched before the signal handler has changed it), slots behind the table, hazards of other links.
+ * shm's rules, each at its worst moment: a generation that changes in the middle of a copy (the memory cannot
+ * be accessed until a signal handler has changed it), slots after the end of the table, and hazards of other
+ * links.
  */
 #include <signal.h>
 
@@ -9,7 +10,7 @@
 
 enum { PAGES = 4, PAGE = 4096, HALF = PAGES * PAGE / 2 };
 
-/* Half of this memory cannot be touched; who does has the slot taken away, and then goes on. */
+/* Half of this memory is inaccessible. The first access changes the slot's generation, and then continues. */
 static struct {
     char *memory;
     struct fake_node *n;
@@ -44,7 +45,7 @@ static void set_trap(struct fake_node *n, uint32_t slot, uint32_t add)
 static void a_generation_that_changes_under_a_copy_voids_it(void **state)
 {
     (void)state;
-    static const uint32_t adds[] = {1, 2, 4}; /* taken away; given to another object; and to one more */
+    static const uint32_t adds[] = {1, 2, 4}; /* freed; given to another object; given to a third */
     trap.memory = mmap(NULL, PAGES * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     assert_true(trap.memory != MAP_FAILED);
     for (int put = 0; put < 2; put++)
@@ -57,7 +58,7 @@ static void a_generation_that_changes_under_a_copy_voids_it(void **state)
             struct tarn_work w = fake_work(n, 5, &p, 1);
             set_trap(n, 5, adds[k]);
             assert_int_equal(run_work(n->ops, l, &w, put), TARN_E_STALE);
-            assert_int_equal(trap.touched, 1); /* it had begun */
+            assert_int_equal(trap.touched, 1); /* the copy had begun */
             w = fake_work(n, 5, &p, 1);
             if (tarn_gen_readable(w.gen) != put)
                 assert_int_equal(run_work(n->ops, l, &w, put), 0);
@@ -96,7 +97,7 @@ static void every_bit_of_a_generation_counts(void **state)
     fake_stop(n);
 }
 
-/* What lies behind the table of generations may look like one. */
+/* Bytes after the table of generations may look like a generation. */
 static void there_is_no_slot_behind_the_last(void **state)
 {
     (void)state;
@@ -117,7 +118,7 @@ static void there_is_no_slot_behind_the_last(void **state)
     fake_stop(n);
 }
 
-/* The links of a session share a page: one that closes takes back its own entries only. */
+/* The links of a session share a hazard page. A link that closes clears only its own entries. */
 static void closing_leaves_the_hazards_of_other_links(void **state)
 {
     (void)state;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The tests' meter of stalls (tests/stall.h): a process that was stopped knows for how long. */
+/* The tests' stall meter (tests/stall.h): it tells how long a process was stopped. */
 #include <poll.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -11,7 +11,7 @@
 
 enum { STOPPED_MS = 200 };
 
-/* In the child: runs until it saw itself stopped; 0 when what the meter says fits. */
+/* In the child: runs until it notices the stop. Returns 0 if the meter's result fits. */
 static int measure(int out)
 {
     struct stalls *s = stalls_start(NULL, NULL);
@@ -39,7 +39,7 @@ static void stops_are_measured(void **state)
         _exit(measure(fds[1]));
     assert_int_equal(read(fds[0], &byte, 1), 1);
     kill(child, SIGSTOP);
-    poll(NULL, 0, STOPPED_MS); /* this is the stall */
+    poll(NULL, 0, STOPPED_MS); /* the stall */
     kill(child, SIGCONT);
     assert_int_equal(waitpid(child, &status, 0), child);
     assert_int_equal(status, 0);

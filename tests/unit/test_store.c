@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The store: life of a slot, who wins, bad requests, what delays reuse, times, walks. */
+/* The store: life of a slot, which put wins, bad requests, what delays reuse, times, and listings. */
 #include <inttypes.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -48,7 +48,7 @@ static void test_put_find_remove(void **state)
     struct tarn_key key = key_of("a");
     assert_true(tarn_store_find(s, &key, &found, &l));
     assert_int_equal(l.gen, g.gen + 1);
-    assert_int_equal(found.born_ms, p.record.born_ms + 5); /* as the directory has it */
+    assert_int_equal(found.born_ms, p.record.born_ms + 5); /* the directory's value */
     assert_int_equal(stats(s).objects, 1);
 
     assert_true(tarn_store_remove(s, &key, TARN_LEFT_REMOVED));
@@ -61,7 +61,7 @@ static void test_put_find_remove(void **state)
     assert_false(tarn_store_remove(s, &key, TARN_LEFT_REMOVED));
     assert_int_equal(stats(s).used, 0);
 
-    struct tarn_grant again = put(s, "b", 96); /* the slot is used again, under a later gen */
+    struct tarn_grant again = put(s, "b", 96); /* reuses the slot, with a later generation */
     assert_int_equal(again.slot, g.slot);
     assert_int_equal(again.gen, g.gen + 2);
     tarn_store_free(s);
@@ -101,12 +101,12 @@ static void test_absent_and_replace(void **state)
     assert_int_equal(tarn_store_reserve(s, &r, &second), 0);
     struct tarn_location l;
     struct tarn_key key = key_of("a");
-    assert_true(tarn_store_find(s, &key, NULL, &l)); /* the old one stays until the new one is there */
+    assert_true(tarn_store_find(s, &key, NULL, &l)); /* the old one stays until the new one is committed */
     assert_int_equal(l.gen, first.gen + 1);
     struct tarn_committed c = commit(s, &second, true);
     assert_true(tarn_store_find(s, &key, NULL, &l));
     assert_int_equal(l.slot, second.slot);
-    assert_int_equal(gone.n, 0); /* the committer knows */
+    assert_int_equal(gone.n, 0); /* the committer learns it from the result */
     assert_true(c.live && c.replaced);
     assert_string_equal(c.old.pool, "p");
     assert_int_equal(c.old.gen, first.gen + 1);
@@ -114,7 +114,7 @@ static void test_absent_and_replace(void **state)
     tarn_store_free(s);
 }
 
-/* A later put of another client won while this one was being published. */
+/* Another client's later put won while this one was being published. */
 static void test_release_while_publishing(void **state)
 {
     (void)state;
@@ -183,7 +183,7 @@ static void test_worn_out_slot_is_retired(void **state)
     uint32_t n;
     atomic_store(&tarn_store_pools(s, &n)[0].gen[g.slot], EPOCH << 32 | 0xfffffffd);
     next = put(s, "a", 100);
-    assert_int_equal(next.slot, g.slot); /* the last time */
+    assert_int_equal(next.slot, g.slot); /* the slot's last use */
     assert_true(tarn_store_remove(s, &key, TARN_LEFT_REMOVED));
     next = put(s, "a", 100);
     assert_int_not_equal(next.slot, g.slot);
@@ -219,7 +219,7 @@ static void test_refusals(void **state)
     r = want("a", UINT64_MAX);
     assert_int_equal(tarn_store_reserve(s, &r, &g), TARN_E_TOO_LARGE);
 
-    r = want("a", 3 * MIB); /* over the session's limit, but alone */
+    r = want("a", 3 * MIB); /* over the session's limit, but the only one */
     assert_int_equal(tarn_store_reserve(s, &r, &g), 0);
     r = want("b", 1);
     assert_int_equal(tarn_store_reserve(s, &r, &g), TARN_E_BUSY);
@@ -238,7 +238,7 @@ static void test_bad_options(void **state)
     struct gone gone;
     struct tarn_store *s = one_pool(&gone, MIB, 0);
     struct tarn_pool_options o = {.name = "p", .bytes = MIB};
-    assert_int_equal(tarn_store_add_pool(s, &o), TARN_E_CONFIG); /* taken */
+    assert_int_equal(tarn_store_add_pool(s, &o), TARN_E_CONFIG); /* the name is taken */
     o = (struct tarn_pool_options){.name = "q", .bytes = MIB, .align = 100};
     assert_int_equal(tarn_store_add_pool(s, &o), TARN_E_CONFIG);
     o = (struct tarn_pool_options){.name = "q", .bytes = 1ull << 60};
@@ -311,7 +311,7 @@ static void test_guard_checks(void **state)
     assert_int_equal(guard.pin_read(guard.arg, 1, g.slot, gen, g.offset, 1, &addr), TARN_E_STALE);
     assert_int_equal(guard.pin_read(guard.arg, 0, UINT32_MAX, gen, g.offset, 1, &addr), TARN_E_STALE);
     tarn_store_evict(s, 0, UINT64_MAX);
-    assert_int_equal(stats(s).limbo, 0); /* no refused pin was left behind */
+    assert_int_equal(stats(s).limbo, 0); /* refused pins leave nothing behind */
     tarn_store_free(s);
 }
 
@@ -326,7 +326,7 @@ static void test_pinned_extent_is_not_reused(void **state)
     assert_int_equal(guard.pin_read(guard.arg, 0, a.slot, a.gen + 1, a.offset, MIB, &addr), 0);
     struct tarn_reserve r = want("b", MIB);
     assert_int_equal(tarn_store_reserve(s, &r, &g), TARN_E_FULL);
-    assert_true(has(s, "a")); /* evicting it would have given nothing */
+    assert_true(has(s, "a")); /* evicting it would free nothing */
     struct tarn_key key = key_of("a");
     assert_true(tarn_store_remove(s, &key, TARN_LEFT_REMOVED));
     assert_false(has(s, "a"));
@@ -354,7 +354,7 @@ static void test_hazards(void **state)
     for (int i = 0; i < 20; i++)
         assert_int_equal(tarn_store_hazard_add(s, &pages[i]), 0);
     struct tarn_grant a = put(s, "a", 512 * KIB), b = put(s, "b", 512 * KIB), g;
-    atomic_store(&pages[17].used, UINT32_MAX); /* clients may write nonsense */
+    atomic_store(&pages[17].used, UINT32_MAX); /* clients may write garbage */
     atomic_store(&pages[17].entry[TARN_HAZARDS - 1], a.slot + 1);
     atomic_store(&pages[3].entry[5], b.slot + 1); /* beyond `used`: not announced */
     struct tarn_reserve r = want("c", 512 * KIB);
@@ -394,7 +394,7 @@ static void test_expiry(void **state)
     assert_int_equal(gone.why, TARN_LEFT_EXPIRED);
     assert_int_equal(gone.n, 1);
 
-    r.absent = true; /* what has expired is not there, looked at or not */
+    r.absent = true; /* an expired object does not exist, whether a look-up noticed that or not */
     r.ttl_ms = 1;
     assert_int_equal(put_as(s, &r, &g), 0);
     while (has(s, "a") && tarn_now_ns() < give_up)
@@ -465,7 +465,7 @@ static void test_list(void **state)
     tarn_store_free(s);
 }
 
-/* Behind a long row of slots that came free there may be objects, and the list does not end before. */
+/* Objects may follow a long row of freed slots. The list must not end before them. */
 static void test_list_passes_gaps(void **state)
 {
     (void)state;
@@ -489,7 +489,7 @@ static void test_list_passes_gaps(void **state)
     tarn_store_free(s);
 }
 
-/* Each key is found while it is there, and only then, whatever came and went before. */
+/* Each key is found only while its object exists, whatever was added and removed earlier. */
 static void test_every_key_is_found(void **state)
 {
     (void)state;
@@ -527,7 +527,7 @@ static void test_every_key_is_found(void **state)
 
 /* --- committing against writing ----------------------------------------------------------------- */
 
-/* What is published no longer changes: a commit is refused while a put of the slot is half received. */
+/* Published bytes do not change: a commit is refused while a put of the slot is being received. */
 static void test_commit_is_refused_while_written(void **state)
 {
     (void)state;
@@ -541,7 +541,7 @@ static void test_commit_is_refused_while_written(void **state)
     assert_int_equal(tarn_store_reserve(s, &r, &g), 0);
     assert_int_equal(guard.pin_write(guard.arg, SESSION, 0, g.slot, g.gen, g.offset, 500, &addr), 0);
     assert_int_equal(tarn_store_commit_begin(s, SESSION, 0, g.slot, g.gen, &p), TARN_E_BUSY);
-    assert_int_equal(gen_at(s, &g), g.gen); /* and it stays the session's */
+    assert_int_equal(gen_at(s, &g), g.gen); /* the slot stays the session's */
     assert_int_equal(guard.pin_write(guard.arg, SESSION, 0, g.slot, g.gen, g.offset, 500, &addr), 0);
     guard.unpin(guard.arg, 0, g.slot, g.gen);
     assert_int_equal(tarn_store_commit_begin(s, SESSION, 0, g.slot, g.gen, &p), TARN_E_BUSY);
@@ -551,7 +551,7 @@ static void test_commit_is_refused_while_written(void **state)
                      TARN_E_STALE);
     assert_true(has(s, "a"));
 
-    struct tarn_grant again = put(s, "b", 1000); /* readers are no writers */
+    struct tarn_grant again = put(s, "b", 1000); /* a reader does not block a commit */
     assert_int_equal(tarn_store_reserve(s, &r, &g), 0);
     assert_int_equal(guard.pin_read(guard.arg, 0, again.slot, again.gen + 1, again.offset, 1, &addr), 0);
     commit(s, &g, true);
@@ -562,7 +562,7 @@ static void test_commit_is_refused_while_written(void **state)
 struct writer {
     struct tarn_guard guard;
     const _Atomic uint64_t *gens;
-    _Atomic uint64_t slot_offset, gen; /* what may be written; gen 0: the end */
+    _Atomic uint64_t slot_offset, gen; /* what may be written; gen 0: stop */
     _Atomic uint64_t wrote, wrong;
 };
 
@@ -632,7 +632,7 @@ static void put_for(struct tarn_store *s, int i, uint32_t ttl_ms)
     assert_int_equal(put_as(s, &r, &g), 0);
 }
 
-/* However many wait for later: one whose time has come goes at the next tick. */
+/* An object expires at its tick, however many others expire later. */
 static void test_expiry_does_not_wait_for_others(void **state)
 {
     (void)state;
@@ -651,7 +651,7 @@ static void test_expiry_does_not_wait_for_others(void **state)
     tarn_store_free(s);
 }
 
-/* All that is due goes, whatever is put, pinned and removed meanwhile, and nothing goes early. */
+/* Every due object expires, whatever is put, pinned and removed meanwhile. None expires early. */
 static void test_many_expiries_in_any_order(void **state)
 {
     (void)state;
@@ -692,13 +692,13 @@ static void test_many_expiries_in_any_order(void **state)
         if (tarn_store_find(s, &k, &r, NULL))
             assert_int_equal(r.ttl_ms, 3600000);
     }
-    assert_true(stats(s).objects > N / 4); /* the long-lived half, less what was removed */
+    assert_true(stats(s).objects > N / 4); /* the long-lived half, less the removed ones */
     tarn_store_evict(s, 0, UINT64_MAX);
-    assert_int_equal(stats(s).objects, 0); /* no pin was left */
+    assert_int_equal(stats(s).objects, 0); /* no pin is left */
     tarn_store_free(s);
 }
 
-/* Clients write hazard pages: names of no slot do nothing. */
+/* Clients write hazard pages: an entry that names no slot has no effect. */
 static void test_nonsense_in_hazard_pages(void **state)
 {
     (void)state;

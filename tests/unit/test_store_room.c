@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The store's rules about room and time: what eviction may take, what is counted, what ends when. */
+/* The store's rules about room and time: what may be evicted, what is counted, and what ends when. */
 #include <stdlib.h>
 
 #include "base/clock.h"
@@ -12,11 +12,11 @@ static void wait_ms(uint32_t ms)
         continue;
 }
 
-/* --- eviction goes round readers ---------------------------------------------------------------- */
+/* --- eviction avoids readers -------------------------------------------------------------------- */
 
 enum how { PINNED, VIEWED };
 
-/* Every fourth of 16 objects is read. A large put takes three of the others that are side by side. */
+/* Every fourth of 16 objects is being read. A large put evicts the three neighbours between two of them. */
 static void runs_go_round(enum how how)
 {
     struct gone gone;
@@ -63,7 +63,7 @@ static void test_runs_go_round_what_is_read(void **state)
     runs_go_round(VIEWED);
 }
 
-/* Nor does any other eviction take what is read, while there is something else. */
+/* Other evictions also leave objects that are being read, as long as others exist. */
 static void test_victims_are_not_read(void **state)
 {
     (void)state;
@@ -89,7 +89,7 @@ static void test_victims_are_not_read(void **state)
     tarn_store_free(s);
 }
 
-/* A pool of small objects, of which readers pin all but some. */
+/* A pool of small objects. Readers pin most of them. */
 enum { MANY = 1024 };
 
 static void put_many(struct tarn_store *s, struct tarn_grant *g)
@@ -113,7 +113,7 @@ static void read_all_but(struct tarn_store *s, const struct tarn_grant *g, int b
     }
 }
 
-/* The one that can go is found, though hardly a draw hits it. */
+/* The only possible victim is found, though a random draw hardly hits it. */
 static void test_the_only_victim_is_found(void **state)
 {
     (void)state;
@@ -127,7 +127,7 @@ static void test_the_only_victim_is_found(void **state)
     tarn_store_free(s);
 }
 
-/* A victim that was chosen before somebody began to read it is left alone. */
+/* A victim that was chosen before a reader came is left alone. */
 static void test_candidates_that_are_read_by_now_are_left(void **state)
 {
     (void)state;
@@ -135,7 +135,7 @@ static void test_candidates_that_are_read_by_now_are_left(void **state)
     struct tarn_store *s = one_pool(&gone, MIB, MANY);
     struct tarn_grant g[MANY];
     put_many(s, g);
-    assert_int_equal(tarn_store_evict(s, 0, 1), 64); /* has drawn more than it took */
+    assert_int_equal(tarn_store_evict(s, 0, 1), 64); /* draws more candidates than it evicts */
     read_all_but(s, g, -1);
     assert_int_equal(tarn_store_evict(s, 0, UINT64_MAX), 0);
     assert_int_equal(gone.n, 1);
@@ -143,7 +143,7 @@ static void test_candidates_that_are_read_by_now_are_left(void **state)
     tarn_store_free(s);
 }
 
-/* Nor what is viewed, for whatever reason room is made. */
+/* Viewed objects are not evicted either, whatever the room is for. */
 static void test_victims_are_not_viewed(void **state)
 {
     (void)state;
@@ -170,7 +170,7 @@ static void test_victims_are_not_viewed(void **state)
     free(page);
 }
 
-/* Hazards name a pool, too. */
+/* A hazard names a slot of one pool only. */
 static void test_hazards_of_another_pool(void **state)
 {
     (void)state;
@@ -203,7 +203,7 @@ static void test_hazards_of_another_pool(void **state)
 
 /* --- puts in flight ----------------------------------------------------------------------------- */
 
-/* Eviction takes no reservation and nothing that is being published: only their session may give them up. */
+/* Eviction takes no reservation and no copy that is being published: only their session may give them up. */
 static void test_puts_in_flight_are_not_evicted(void **state)
 {
     (void)state;
@@ -235,7 +235,7 @@ static void test_puts_in_flight_are_not_evicted(void **state)
     tarn_store_free(s);
 }
 
-/* RELEASE is about copies that the directory named, so not about reservations. */
+/* RELEASE applies to copies in the directory, not to reservations. */
 static void test_release_leaves_reservations(void **state)
 {
     (void)state;
@@ -251,7 +251,7 @@ static void test_release_leaves_reservations(void **state)
     tarn_store_free(s);
 }
 
-/* What is listed is published, scrubbed and withdrawn: only what is LIVE. */
+/* Listed objects are published, scrubbed and withdrawn, so only LIVE objects are listed. */
 static void test_only_live_objects_are_listed(void **state)
 {
     (void)state;
@@ -277,7 +277,7 @@ static void test_only_live_objects_are_listed(void **state)
     tarn_store_free(s);
 }
 
-/* Room that is reserved is counted, for the pool and for the session, and given back by commit and abort. */
+/* Reserved room counts for the pool and the session. Commit and abort give it back. */
 static void test_reserved_room_is_counted(void **state)
 {
     (void)state;
@@ -305,7 +305,7 @@ static void test_reserved_room_is_counted(void **state)
     tarn_store_free(s);
 }
 
-/* A put counts as use when it is committed: what took long to write is not the first to go. */
+/* A commit counts as use: an object that took long to write is not evicted first. */
 static void test_commit_is_use(void **state)
 {
     (void)state;
@@ -324,7 +324,7 @@ static void test_commit_is_use(void **state)
 
 /* --- times -------------------------------------------------------------------------------------- */
 
-/* An object whose time is over is not there, though no tick has come by yet. */
+/* An expired object does not exist, even before the next tick. */
 static void test_expired_before_its_tick(void **state)
 {
     (void)state;
@@ -365,7 +365,7 @@ static void test_time_to_live_begins_with_the_commit(void **state)
     tarn_store_free(s);
 }
 
-/* The longest of several pins counts. */
+/* Of several pins, the longest counts. */
 static void test_shorter_pin_ends_no_longer_one(void **state)
 {
     (void)state;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The store's rules about reuse, each at its worst moment. A reader is let in exactly when the store writes
- * a generation: the page of the generations is write-protected, and the handler of the fault announces the
- * reader. At that moment the old generation is still there, so the reader is rightly let in, and the store
- * has to see him afterwards, whichever way the object goes. The guard is treated alike.
+ * The store's rules about reuse, each at its worst moment: a reader comes exactly when the store writes a
+ * generation. The page of generations is write-protected, and the fault handler announces the reader. The old
+ * generation is still there at that moment, so the reader may go on, and the store must see it afterwards,
+ * however the object goes. The guard is tested in the same way.
  */
 #include <signal.h>
 #include <stdlib.h>
@@ -15,17 +15,17 @@
 #include "server/store/store_impl.h"
 #include "tests/unit/store_fixture.h"
 
-/* --- at the moment when something is written ---------------------------------------------------- */
+/* --- when a word is written --------------------------------------------------------------------- */
 
-/* What happens when a word of the page is written next, just before. */
+/* Runs `act` just before the next write to the page. */
 static struct trap {
     void *page;
     size_t bytes;
-    const void *word; /* NULL: any */
+    const void *word; /* the only word allowed; NULL: any */
     void (*act)(void);
     struct tarn_store *s;
     struct tarn_guard guard;
-    struct tarn_hazard_page *hazards; /* NULL: a pin */
+    struct tarn_hazard_page *hazards; /* NULL: use a pin */
     struct tarn_grant g;
     uint64_t gen;
     int rc;
@@ -43,7 +43,7 @@ static void on_write(int number, siginfo_t *info, void *context)
     trap.act();
 }
 
-/* Protects the page that begins at `page`, `bytes` long; the rest of the trap is there already. */
+/* Protects the page at `page`, `bytes` long. The other fields of the trap must be set. */
 static void arm_page(const volatile void *page, size_t bytes)
 {
     size_t size = (size_t)sysconf(_SC_PAGESIZE);
@@ -67,7 +67,7 @@ static void announce(void)
             trap.guard.pin_write(trap.guard.arg, SESSION, 0, trap.g.slot, trap.gen, trap.g.offset, 1, &addr);
 }
 
-/* When the generation of the slot is written, a reader or a writer comes, by a pin or in the hazard page. */
+/* Lets a reader or a writer come when the slot's generation is written, by a pin or in the hazard page. */
 static void arm(struct tarn_store *s, struct tarn_hazard_page *hazards, const struct tarn_grant *g,
                 uint64_t gen)
 {
@@ -83,14 +83,14 @@ static void arm(struct tarn_store *s, struct tarn_hazard_page *hazards, const st
     arm_page(m->gen, m->nslots * sizeof(uint64_t));
 }
 
-/* The same when anything is written that the guard looks at, for whatever is to happen then. */
+/* Like arm(), but calls act() at any write to the guard's slots. */
 static void arm_slots(struct tarn_store *s, const struct tarn_grant *g, uint64_t gen, void (*act)(void))
 {
     trap = (struct trap){.act = act, .s = s, .guard = tarn_store_guard(s), .g = *g, .gen = gen};
     arm_page(s->pools[0].slots, s->memory[0].nslots * sizeof(struct slot));
 }
 
-/* The one who came then is seen: nothing is reused until he is gone, and nobody else is let in. */
+/* The late reader is seen: nothing is reused until it is gone, and no other is let in. */
 static void expect_seen(struct tarn_store *s)
 {
     void *addr;
@@ -111,7 +111,7 @@ static void expect_seen(struct tarn_store *s)
     assert_int_equal(stats(s).limbo, 0);
 }
 
-/* A way for the object "a" in the first slot to go. */
+/* One way to lose the object "a" in the first slot. */
 typedef void way_fn(struct tarn_store *s, const struct tarn_grant *g);
 
 static void by_remove(struct tarn_store *s, const struct tarn_grant *g)
@@ -132,7 +132,7 @@ static void by_evict(struct tarn_store *s, const struct tarn_grant *g)
     tarn_store_evict(s, 0, 1);
 }
 
-/* The reservation needs the only room there is; it is refused while somebody is at it. */
+/* The reservation needs all the room. It is refused while the object is in use. */
 static void by_reserve(struct tarn_store *s, const struct tarn_grant *g)
 {
     (void)g;
@@ -141,7 +141,7 @@ static void by_reserve(struct tarn_store *s, const struct tarn_grant *g)
     assert_int_equal(tarn_store_reserve(s, &r, &other), TARN_E_FULL);
 }
 
-/* As by_reserve, for the only slot there is. */
+/* Like by_reserve, for the only slot. */
 static void by_slot(struct tarn_store *s, const struct tarn_grant *g)
 {
     (void)g;
@@ -159,7 +159,7 @@ static void by_tick(struct tarn_store *s, const struct tarn_grant *g)
     tarn_store_tick(s);
 }
 
-static struct tarn_grant second; /* a put of the same key, half committed */
+static struct tarn_grant second; /* a put of the same key; its commit has begun */
 
 static void by_replace(struct tarn_store *s, const struct tarn_grant *g)
 {
@@ -186,7 +186,7 @@ static const struct way ways[] = {
     {"replaced", by_replace, 1000, 0, 0, 100, true},
 };
 
-/* Slots get their first generation when they are used first. */
+/* A slot gets its first generation at its first use. */
 static void use_slots(struct tarn_store *s)
 {
     put(s, "x", 1);
@@ -218,7 +218,7 @@ static void go_a_way(const struct way *w, bool hazard)
     arm(s, hazard ? page : NULL, &g, g.gen + 1);
     w->go(s, &g);
     expect_seen(s);
-    assert_int_equal(gone.n, w->replace ? 0 : 1); /* who replaces it knows */
+    assert_int_equal(gone.n, w->replace ? 0 : 1); /* the committer learns it from the result */
     tarn_store_free(s);
     free(page);
 }
@@ -232,7 +232,7 @@ static void test_a_reader_at_the_last_moment_is_seen(void **state)
     }
 }
 
-/* Also of a reservation, by a writer, and of what was refused after its generation was readable. */
+/* Also for a reservation with a writer, and for a refused commit after its generation was readable. */
 static void test_also_when_a_put_comes_to_nothing(void **state)
 {
     (void)state;
@@ -262,7 +262,7 @@ static void test_also_when_a_put_comes_to_nothing(void **state)
 
 /* --- the guard's side --------------------------------------------------------------------------- */
 
-/* The slot and its extent are another object's at once. */
+/* The slot and its extent go to another object at once. */
 static void replace_it(void)
 {
     struct tarn_key key = key_of("a");
@@ -285,7 +285,8 @@ static void commit_it(void)
     trap.rc = tarn_store_commit_begin(trap.s, SESSION, 0, trap.g.slot, trap.g.gen, &p);
 }
 
-/* What goes just before a reader has announced himself is not his: he looks at the generation afterwards. */
+/* An object goes just before a reader has announced itself. The reader checks the generation afterwards, so
+ * it does not get the object. */
 static void test_an_object_that_goes_before_the_pin_is_stale(void **state)
 {
     (void)state;
@@ -296,7 +297,7 @@ static void test_an_object_that_goes_before_the_pin_is_stale(void **state)
     arm_slots(s, &g, g.gen + 1, replace_it);
     assert_int_equal(trap.guard.pin_read(s, 0, g.slot, g.gen + 1, g.offset, 1, &addr), TARN_E_STALE);
     assert_int_equal(trap.hits, 1);
-    assert_int_equal(tarn_store_evict(s, 0, UINT64_MAX), 1024); /* and his pin is gone */
+    assert_int_equal(tarn_store_evict(s, 0, UINT64_MAX), 1024); /* and the pin is gone */
 
     struct tarn_reserve r = want("b", 1000);
     assert_int_equal(tarn_store_reserve(s, &r, &g), 0);
@@ -312,7 +313,7 @@ static void test_an_object_that_goes_before_the_pin_is_stale(void **state)
     tarn_store_free(s);
 }
 
-/* A writer who comes when the commit takes the slot from him is seen by it. */
+/* A writer comes when the commit takes over the slot. The commit sees it and is refused. */
 static void test_a_writer_at_the_last_moment_stops_the_commit(void **state)
 {
     (void)state;
@@ -331,7 +332,7 @@ static void test_a_writer_at_the_last_moment_stops_the_commit(void **state)
     tarn_store_free(s);
 }
 
-/* Refused pins leave nothing behind that would keep the extent. */
+/* Refused pins must not keep the extent. */
 static void test_refused_pins_leave_nothing(void **state)
 {
     (void)state;
@@ -353,7 +354,7 @@ static void test_refused_pins_leave_nothing(void **state)
     tarn_store_free(s);
 }
 
-/* A free slot's generation is the next reservation's: who had the slot before cannot write by guessing it. */
+/* A free slot has the next reservation's generation. The previous owner cannot write by guessing it. */
 static void test_a_free_slot_is_nobodys(void **state)
 {
     (void)state;
@@ -372,7 +373,8 @@ static void test_a_free_slot_is_nobodys(void **state)
 
 /* --- what is in limbo --------------------------------------------------------------------------- */
 
-/* Whoever has a location from before finds another generation at once, though somebody is still reading. */
+/* A reader with an old location finds another generation at once, even while another reader is still at the
+ * object. */
 static void test_generation_changes_before_the_readers_are_gone(void **state)
 {
     (void)state;
@@ -392,7 +394,7 @@ static void test_generation_changes_before_the_readers_are_gone(void **state)
     tarn_store_free(s);
 }
 
-/* The store and a slot whose generation `gone` looks at. */
+/* The store, and the number of `gone` calls. */
 struct told {
     struct tarn_store *s;
     uint32_t n;
@@ -408,7 +410,7 @@ static void on_gone_look(void *arg, const struct tarn_key *key, const struct tar
     t->n++;
 }
 
-/* Others may take a copy for gone as soon as they are told. */
+/* Others may treat a copy as gone as soon as they are told, so the generation must change first. */
 static void test_generation_changes_before_anybody_is_told(void **state)
 {
     (void)state;
@@ -427,13 +429,13 @@ static void test_generation_changes_before_anybody_is_told(void **state)
     g = put(t.s, "a", MIB);
     assert_true(tarn_store_release(t.s, 0, g.slot, g.gen + 1));
     put(t.s, "a", MIB);
-    put(t.s, "b", MIB); /* evicts it */
+    put(t.s, "b", MIB); /* evicts a */
     tarn_store_evict(t.s, 0, 1);
     assert_int_equal(t.n, 4);
     tarn_store_free(t.s);
 }
 
-/* Whatever state a slot is in, what was readable there no longer is. */
+/* Whatever a slot's state, nothing that was readable stays readable. */
 static void test_all_retired(void **state)
 {
     (void)state;
@@ -474,7 +476,7 @@ static void test_all_retired(void **state)
 
 /* --- which object is meant ---------------------------------------------------------------------- */
 
-/* A slot that was used again: what names it by an earlier generation does nothing to what is there now. */
+/* The slot was reused: requests with an earlier generation must not affect the new object. */
 static void test_an_earlier_generation_names_nothing(void **state)
 {
     (void)state;
@@ -506,8 +508,7 @@ static void test_an_earlier_generation_names_nothing(void **state)
     tarn_store_free(s);
 }
 
-/* A commit that is to be begun once more is its session's, whether the object is a reservation again or LIVE.
- */
+/* Only its session can begin a commit again, whether the object is a reservation again or still LIVE. */
 static void test_only_its_session_commits_once_more(void **state)
 {
     (void)state;
@@ -532,7 +533,8 @@ static void test_only_its_session_commits_once_more(void **state)
     tarn_store_free(s);
 }
 
-/* Its copy was LIVE before: it is gone, and the committer learns where it was. */
+/* A repeated commit is refused, but the copy was LIVE: the copy is gone, and the committer learns where it
+ * was. */
 static void test_refused_once_more(void **state)
 {
     (void)state;
@@ -548,7 +550,7 @@ static void test_refused_once_more(void **state)
     tarn_store_free(s);
 }
 
-/* Its session is gone: what was published stays, and a reservation goes. */
+/* The session has ended: a published object stays, a reservation is dropped. */
 static void test_nobody_commits_again(void **state)
 {
     (void)state;
@@ -572,7 +574,7 @@ static void test_nobody_commits_again(void **state)
     }
 }
 
-/* The same counter of another run of the node is another generation. */
+/* The same counter in another run of the node is another generation. */
 static void test_another_run_is_another_generation(void **state)
 {
     (void)state;

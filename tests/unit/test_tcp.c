@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* TCP's node half under clients of every kind: wrong, rude, slow, dying, too many; and links whose node dies.
+/*
+ * TCP's node half with clients of every kind (wrong, rude, slow, dying, too many), and links whose node dies.
  */
 #include "tests/unit/fake_node.h"
 
@@ -10,7 +11,7 @@
 
 #include "transport/tcp/tcp_frame.h"
 
-/* The clock can be moved on, so that a limit of half a minute is no half a minute of test. */
+/* The clock can be moved forward, so that a limit of half a minute needs no half minute of test. */
 static _Atomic int64_t clock_ahead_s;
 
 int clock_gettime(clockid_t clock, struct timespec *t)
@@ -68,7 +69,7 @@ static void say(int fd, const void *data, size_t bytes)
     assert_int_equal(send(fd, data, bytes, MSG_NOSIGNAL), bytes);
 }
 
-/* The status of the next answer, or 1 when the node has closed the connection. */
+/* The status of the next answer; 1 if the node closed the connection. */
 static int answer(int fd)
 {
     struct tarn_tcp_frame f;
@@ -100,13 +101,13 @@ static struct tarn_tcp_frame request(struct fake_node *n, uint8_t op, uint32_t s
     return f;
 }
 
-/* That the node still serves others. */
+/* Checks that the node still serves other clients. */
 static void node_works(struct fake_node *n)
 {
     struct tarn_link *l = fake_link(n, false);
     char in[1000], out[1000];
     fill(in, sizeof(in), 1);
-    wait_until(atomic_load(&n->shared->pins[SLOTS - 1]) == 0); /* as a node does before it reuses an extent */
+    wait_until(atomic_load(&n->shared->pins[SLOTS - 1]) == 0); /* like a node before it reuses an extent */
     atomic_store(&n->pool.gen[SLOTS - 1], ((uint64_t)EPOCH << 32) + 1);
     assert_int_equal(put_bytes(n, l, SLOTS - 1, in, sizeof(in)), 0);
     commit(n, SLOTS - 1);
@@ -117,7 +118,7 @@ static void node_works(struct fake_node *n)
 
 /* --- HELLO -------------------------------------------------------------------------------------- */
 
-/* The answer to HELLO is found by who gets or puts first. */
+/* The first get or put finds the answer to HELLO. */
 static void first_work_is_refused(const struct tarn_transport_ops *ops, struct tarn_link *l, int status)
 {
     char byte;
@@ -172,7 +173,7 @@ static void another_version_is_told_so(void **state)
     fake_stop(n);
 }
 
-/* A node of another version, as a client sees it. */
+/* A node of another version, as seen by a client. */
 static void a_node_of_another_version_is_named(void **state)
 {
     (void)state;
@@ -219,7 +220,7 @@ static void a_node_that_is_silent_is_not_waited_for(void **state)
     find_transport("tcp")->close(l);
     close(listener);
     p.deadline_ns = tarn_deadline(5000);
-    assert_int_equal(find_transport("tcp")->connect(&p, &l), TARN_E_NODE_DOWN); /* and nobody at all */
+    assert_int_equal(find_transport("tcp")->connect(&p, &l), TARN_E_NODE_DOWN); /* and no node at all */
 }
 
 /* --- malformed ---------------------------------------------------------------------------------- */
@@ -240,20 +241,20 @@ static void rude_clients_are_closed(void **state)
         } else if (kind == 2) { /* a HELLO of another length */
             h.frame.bytes = 1 << 30;
             say(fd, &h, sizeof(h));
-        } else if (kind == 3) { /* HELLO twice */
+        } else if (kind == 3) { /* a second HELLO */
             say(fd, &h, sizeof(h.frame));
-        } else if (kind == 4) { /* not an operation */
+        } else if (kind == 4) { /* an unknown operation */
             f.op = 77;
             say(fd, &f, sizeof(f));
-        } else if (kind == 5) { /* out of step */
+        } else if (kind == 5) { /* shifted by one byte */
             say(fd, (char *)&f + 1, sizeof(f) - 1);
             say(fd, &f, 1);
-        } else if (kind == 6) { /* a put where gets go */
+        } else if (kind == 6) { /* a put on a connection for gets */
             say(fd, &f, sizeof(f));
             assert_int_equal(answer(fd), TARN_E_STALE); /* gen is odd */
             f.op = TARN_TCP_PUT;
             say(fd, &f, sizeof(f));
-        } else { /* a get where puts go */
+        } else { /* a get on a connection for puts */
             f.op = TARN_TCP_PUT;
             f.bytes = 0;
             say(fd, &f, sizeof(f));
@@ -282,7 +283,7 @@ static void random_bytes_do_no_harm(void **state)
             uint8_t noise[500];
         } m;
         fill(&m, sizeof(m), seed + (uint64_t)round);
-        if (round % 4 == 1) { /* plausible first, wild fields */
+        if (round % 4 == 1) { /* valid first bytes, random fields */
             m.f.magic = TARN_TCP_MAGIC;
             m.f.version = TARN_TCP_VERSION;
             m.f.op = round % 8 == 1 ? TARN_TCP_GET : TARN_TCP_PUT;
@@ -320,7 +321,7 @@ static void clients_that_leave_halfway_leave_nothing(void **state)
     wait_until(atomic_load(&n->shared->pins[0]) == 1);
     close(fd);
     wait_until(atomic_load(&n->shared->pins[0]) == 0);
-    fd = greeted(&c); /* half an answer taken */
+    fd = greeted(&c); /* reads half an answer */
     for (int i = 0; i < 20; i++)
         say(fd, &get, sizeof(get));
     assert_int_equal(answer(fd), 0);
@@ -330,7 +331,7 @@ static void clients_that_leave_halfway_leave_nothing(void **state)
     fake_stop(n);
 }
 
-/* A HELLO that comes byte by byte, and requests cut anywhere, are as good as whole ones. */
+/* A HELLO that arrives byte by byte, and requests cut anywhere, work like whole ones. */
 static void frames_may_come_in_crumbs(void **state)
 {
     (void)state;
@@ -392,7 +393,7 @@ static void a_slow_reader_stops_nobody(void **state)
     int fds[SLOW];
     for (uint32_t i = 0; i < 60; i++)
         commit(n, i);
-    for (int s = 0; s < SLOW; s++) { /* on every I/O thread */
+    for (int s = 0; s < SLOW; s++) { /* enough for every I/O thread */
         fds[s] = greeted(&c);
         for (uint32_t i = 0; i < 60; i++) {
             struct tarn_tcp_frame f = request(n, TARN_TCP_GET, i, EXTENT);
@@ -401,7 +402,7 @@ static void a_slow_reader_stops_nobody(void **state)
     }
     node_works(n);
     node_works(n);
-    /* Each pins a turn's worth of what is being sent, not all that was asked for. */
+    /* Each connection pins what it is sending in this turn, not all that was requested. */
     assert_in_range(fake_pins(n), 1, SLOW * 6);
     for (int s = 0; s < SLOW; s++)
         close(fds[s]);
@@ -430,7 +431,8 @@ static void many_connections(void **state)
     fake_stop(n);
 }
 
-/* More connections than descriptors: they wait, others go on, and when some leave they are served. */
+/* More connections than descriptors: they wait while others are served. When some connections close, they are
+ * served, too. */
 static void running_out_of_descriptors_passes(void **state)
 {
     (void)state;
@@ -452,7 +454,7 @@ static void running_out_of_descriptors_passes(void **state)
             served++;
         close(fds[i]);
     }
-    assert_int_equal(served, N); /* each in its turn, as those before it closed */
+    assert_int_equal(served, N); /* each after an earlier one closed */
     n->ops->close(before);
     node_works(n);
     fake_stop(n);
@@ -468,14 +470,14 @@ static void silence_instead_of_hello_is_closed(void **state)
     assert_int_equal(answer(fd), 1);
     assert_in_range((tarn_now_ns() - begun) / TARN_NS_PER_MS, 4000, 15000);
     struct tarn_tcp_frame f = request(n, TARN_TCP_GET, 0, 0);
-    say(greeted_fd, &f, sizeof(f)); /* idle is fine once greeted */
+    say(greeted_fd, &f, sizeof(f)); /* after HELLO, idle is allowed */
     assert_int_equal(answer(greeted_fd), TARN_E_STALE);
     close(fd);
     close(greeted_fd);
     fake_stop(n);
 }
 
-/* A pin keeps an extent from reuse, so it must not last as long as a client likes. */
+/* A pin keeps an extent from reuse, so a client must not be able to prolong it. */
 static void a_put_that_stalls_lets_go(void **state)
 {
     (void)state;
@@ -487,7 +489,7 @@ static void a_put_that_stalls_lets_go(void **state)
     f.bytes = 1000;
     say(fd, &f, sizeof(f));
     say(fd, some, sizeof(some));
-    f.bytes = 0; /* one that has ended owes nothing */
+    f.bytes = 0; /* a finished put has no time limit */
     say(idle, &f, sizeof(f));
     assert_int_equal(answer(idle), 0);
     wait_until(fake_pins(n) == 1);
@@ -495,7 +497,7 @@ static void a_put_that_stalls_lets_go(void **state)
     for (int i = 0; i < 9; i++)
         say(fd, some, sizeof(some));
     assert_int_equal(answer(fd), 0);
-    f.bytes = 1000; /* the next put has a time of its own */
+    f.bytes = 1000; /* the next put has its own time limit */
     say(fd, &f, sizeof(f));
     wait_until(fake_pins(n) == 1);
     atomic_fetch_add(&clock_ahead_s, 20);
@@ -538,7 +540,7 @@ static void a_get_says_whether_it_counts_as_use(void **state)
     struct tarn_tcp_frame f = request(n, TARN_TCP_PUT, 7, 0);
     say(fd, &f, sizeof(f));
     assert_int_equal(answer(fd), 0);
-    f.op |= TARN_TCP_NO_TOUCH; /* there is no such put */
+    f.op |= TARN_TCP_NO_TOUCH; /* no such flag for puts */
     say(fd, &f, sizeof(f));
     assert_int_equal(answer(fd), 1);
     close(fd);
@@ -556,7 +558,7 @@ static void detach_ends_a_session(void **state)
     say(writing, &f, sizeof(f));
     wait_until(atomic_load(&n->shared->pins[0]) == 1);
     fake_detach(n, SESSION);
-    wait_until(atomic_load(&n->shared->pins[0]) == 0); /* and nothing is received any more */
+    wait_until(atomic_load(&n->shared->pins[0]) == 0); /* nothing more is received */
     assert_int_equal(answer(writing), 1);
     assert_int_equal(answer(idle), 1);
     int late = dial(&c);
@@ -614,7 +616,7 @@ static void dying_node(bool put, uint32_t progresses)
         down += w[i].status != 0;
     }
     assert_true(down > 0);
-    assert_int_equal(n->ops->progress(l), TARN_E_NODE_DOWN); /* stays broken */
+    assert_int_equal(n->ops->progress(l), TARN_E_NODE_DOWN); /* the link stays broken */
     struct tarn_work late = fake_work(n, 0, &p, 1);
     assert_int_equal(n->ops->get(l, &late), TARN_E_NODE_DOWN);
     n->ops->close(l);
@@ -638,7 +640,7 @@ static void a_node_that_dies_fails_puts(void **state)
     dying_node(true, 3);
 }
 
-/* Lost while idle: the next work finds out at once, well before any deadline. */
+/* Lost while idle: the next work finds out at once, long before its deadline. */
 static void a_dead_node_is_noticed_at_the_next_work(void **state)
 {
     (void)state;
@@ -668,7 +670,7 @@ static void wait_ends_with_the_answer_or_the_deadline(void **state)
     struct tarn_link *l = fake_link(n, false);
     char data[5000];
     struct tarn_piece p = {data, sizeof(data), 0, 0};
-    assert_int_equal(n->ops->wait(l, tarn_deadline(WAIT_MS)), 0); /* nothing in flight: at once */
+    assert_int_equal(n->ops->wait(l, tarn_deadline(WAIT_MS)), 0); /* nothing in flight: returns at once */
     for (int put = 1; put >= 0; put--) {
         struct tarn_work w = fake_work(n, 0, &p, 1);
         assert_int_equal(put ? n->ops->put(l, &w) : n->ops->get(l, &w), TARN_INPROGRESS);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tcp's client half before a node that answers wrongly: other sizes, other requests' answers, answers to what
- * was not asked, more than was asked for. The link breaks; no work ends well, and nothing is written behind
- * its pieces.
+ * tcp's client half with a node that answers wrongly: other sizes, answers to other requests, unasked
+ * answers, more bytes than requested. The link breaks, no work succeeds, and nothing is written past a work's
+ * pieces.
  */
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -14,7 +14,7 @@
 
 enum { BYTES = 1000, PAST = 200, FRAME = sizeof(struct tarn_tcp_frame) };
 
-/* One lie: what is different of the answer to the first request. */
+/* One lie: what is wrong in the answer to the first request. */
 struct lie {
     const char *what;
     bool put;
@@ -22,9 +22,9 @@ struct lie {
     uint8_t version, op;
     int32_t status;
     uint64_t tag;    /* added */
-    int64_t bytes;   /* said, more than was asked for */
-    int64_t payload; /* sent, more than was asked for */
-    bool unasked;    /* twice, with one request */
+    int64_t bytes;   /* announced beyond the request */
+    int64_t payload; /* sent beyond the request */
+    bool unasked;    /* a second answer to one request */
 };
 
 static const struct lie lies[] = {
@@ -61,7 +61,7 @@ static bool take(int fd, void *data, size_t bytes)
     return recv(fd, data, bytes, MSG_WAITALL) == (ssize_t)bytes;
 }
 
-/* The answer, and payload, to one request. */
+/* Sends the answer, with its payload, to one request. */
 static void answer(int fd, struct tarn_tcp_frame f, const struct lie *lie)
 {
     static char payload[BYTES + PAST];
@@ -94,7 +94,7 @@ static void *node_main(void *arg)
     send(fd, &f, FRAME, MSG_NOSIGNAL);
     if (take(fd, &f, FRAME) && (!node.lie->put || take(fd, data, BYTES)))
         answer(fd, f, node.lie);
-    while (recv(fd, data, sizeof data, 0) > 0) /* until the client has had enough */
+    while (recv(fd, data, sizeof data, 0) > 0) /* until the client closes */
         ;
     close(fd);
     return NULL;
@@ -136,7 +136,7 @@ static struct tarn_link *connect_link(const struct tarn_transport_ops *ops)
     return l;
 }
 
-/* What progress() says in the end: of a link whose answers are all there. */
+/* The final result of progress() on a link whose answers are all there. */
 static int runs(const struct tarn_transport_ops *ops, struct tarn_link *l, struct tarn_work *w)
 {
     uint64_t deadline = tarn_deadline(WAIT_MS);
@@ -150,21 +150,21 @@ static void lies_break_the_link(void **state)
 {
     (void)state;
     const struct tarn_transport_ops *ops = find_transport("tcp");
-    alarm(60); /* a client that looks for bytes that do not come ends the test */
+    alarm(60); /* ends the test if a client waits for bytes that never come */
     for (size_t i = 0; i < sizeof lies / sizeof *lies; i++) {
         const struct lie *lie = &lies[i];
         static char data[BYTES + 2 * PAST];
         struct tarn_piece p = {.addr = data, .bytes = BYTES};
         struct tarn_work w = {
             .gen = lie->put, .bytes = BYTES, .pieces = &p, .npieces = 1, .status = 1, .done = work_done};
-        struct tarn_work next = w; /* asked when the answer to the first has come */
+        struct tarn_work next = w; /* submitted after the first answer */
         memset(data, 'd', sizeof data);
         node_start(lie);
         struct tarn_link *l = connect_link(ops);
         submit(ops, l, &w, lie->put);
         int rc = runs(ops, l, &w);
         if (lie->unasked || lie->payload > lie->bytes) {
-            /* The first is right; what follows is found out with the next at the latest. */
+            /* The first answer is right. What follows is detected with the next work at the latest. */
             if (rc >= 0) {
                 submit(ops, l, &next, lie->put);
                 rc = next.owner ? TARN_E_NODE_DOWN : runs(ops, l, &next);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What tcpx says on its own connection costs few system calls: gets in flight share questions and answers,
- * messages that came together are read at once, and an answer does not wait for the bytes that it announces.
- * What is held back ends with its link.
+ * tcpx's own connection needs few system calls: gets in flight share requests and answers, messages that
+ * arrive together are read at once, and an answer does not wait for the bytes it announces. What is held back
+ * ends with its link.
  */
 #define SLOTS 8u
 #define EXTENT (2ull << 20)
@@ -15,12 +15,12 @@ enum { FLYING = 8, GETS = 64 };
 
 static uint8_t memory[FLYING * EXTENT];
 
-/* --- what goes over links (the programs' calls come here: Makefile) ------------------------------ */
+/* --- calls of links (the linker redirects them here: Makefile) ----------------------------------- */
 
-static _Atomic uint64_t said[TARN_TCPX_UP + 1]; /* sends that end with that message */
+static _Atomic uint64_t said[TARN_TCPX_UP + 1]; /* sends whose last message is of that type */
 static _Atomic uint64_t reads;
 static struct fixture_counters *counters;
-static _Atomic uint64_t sends_at_answer; /* of the plugin, when the last answers went */
+static _Atomic uint64_t sends_at_answer; /* the plugin's sends when the last answers went */
 
 ssize_t __real_send(int fd, const void *data, size_t bytes, int flags);
 ssize_t __real_recv(int fd, void *data, size_t bytes, int flags);
@@ -90,7 +90,7 @@ static void begin(struct flight *f, uint32_t i)
     f->begun++;
 }
 
-/* As long as there are more, each that ends is followed by another. */
+/* Each get that ends is followed by another until `gets` have begun. */
 static void fly(struct flight *f, uint32_t gets)
 {
     for (uint32_t i = 0; i < FLYING; i++)
@@ -154,7 +154,7 @@ static void an_answer_goes_before_its_bytes(void **state)
 static int node_ends(struct tarn_tcpx_plugin *p)
 {
     struct flight *f = take_off(p, true);
-    fly(f, FLYING + 2); /* what was begun last is held back, or just asked for */
+    fly(f, FLYING + 2); /* the last gets are held back, or just requested */
     fake_kill(f->n);
     CHECK(finish_works(f->n->ops, f->l, f->w, FLYING) < 0);
     for (uint32_t i = 0; i < FLYING; i++) {
@@ -178,7 +178,7 @@ static int link_ends(struct tarn_tcpx_plugin *p)
     struct flight *f = take_off(p, false);
     counters = scene_counters(p);
     begin(f, 0);
-    while (counters->receives == 0) /* answered: only bytes are awaited, and those never come */
+    while (counters->receives == 0) /* answered: waits only for bytes, which never come */
         CHECK(f->n->ops->progress(f->l) >= 0);
     fake_detach(f->n, SESSION);
     CHECK(finish_works(f->n->ops, f->l, f->w, 1) == TARN_E_NODE_DOWN && f->w[0].status == TARN_E_NODE_DOWN);
@@ -221,7 +221,7 @@ static void messages_that_came_together_are_read_at_once(void **state)
     assert_int_equal(tarn_tcpx_wire_next(&to, &m), 0);
     assert_int_equal(reads - before, 1);
 
-    /* What comes after that is found, the end too. */
+    /* Later messages are found, and so is the end. */
     assert_int_equal(tarn_tcpx_wire_next(&to, &m), 0);
     tarn_tcpx_wire_say(&from, (struct tarn_tcpx_frame){.op = TARN_TCPX_GET, .tag = MESSAGES}, NULL);
     assert_int_equal(tarn_tcpx_wire_flush(&from), 1);

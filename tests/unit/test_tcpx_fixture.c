@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The fixture plugin behaves as the plugin for TCPX has been seen to behave (docs/tcpx.md): each rule and
- * each trap, through the loader's calls.
+ * The fixture plugin behaves as the TCPX plugin was observed to behave (docs/tcpx.md): each rule and each
+ * trap, through the loader's calls.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -57,7 +57,7 @@ static int connects_slowly(struct tarn_tcpx_plugin *p)
     memcpy(before, handle, sizeof(handle));
     uint64_t start = tarn_now_ns();
     CHECK(tarn_tcpx_connect(p, 0, handle, &send) == 0 && !send);
-    CHECK(memcmp(before, handle, sizeof(handle)) != 0); /* the state pointer */
+    CHECK(memcmp(before, handle, sizeof(handle)) != 0); /* now has the state pointer */
     CHECK(tarn_tcpx_accept(p, listening, &device, &recv) == 0 && !recv);
     while (!send)
         CHECK(tarn_tcpx_connect(p, 0, handle, &send) == 0);
@@ -67,7 +67,7 @@ static int connects_slowly(struct tarn_tcpx_plugin *p)
     CHECK(device.device_type == TARN_TCPX_DEVICE_UNPACK && device.device_version == 7 && device.size == 24);
     CHECK(device.handle);
 
-    /* One accept for one listen. */
+    /* Only one accept per listen. */
     struct tarn_tcpx_device_handle *at = &device;
     CHECK(p->calls.accept.v7(listening, &recv, &at) == 12334);
     CHECK(tarn_tcpx_accept(p, listening, &device, &recv) == TARN_E_UNAVAILABLE);
@@ -177,7 +177,7 @@ static void gpu_memory_is_aligned(void **state)
 
 static int registers_no_more(struct tarn_tcpx_plugin *p)
 {
-    struct world w = world_new(p); /* three pieces of memory */
+    struct world w = world_new(p); /* has three pieces of memory */
     void *mr;
     CHECK(tarn_tcpx_reg(p, w.b.send, w.source, WORLD_PAGE, TARN_TCPX_CUDA, &mr) == TARN_E_UNAVAILABLE);
     CHECK(strstr(tarn_last_error(), "regMr gave 3") && strstr(tarn_last_error(), "DMA buffer") &&
@@ -279,7 +279,7 @@ static int posts_seventeen(struct tarn_tcpx_plugin *p)
     for (int i = 0; i < TARN_TCPX_REQUESTS; i++)
         world_pass(&w, sends[i], recvs[i]);
 
-    /* A send that is done is over; a receive is not before it was said to be consumed. */
+    /* A send request ends when it is done. A receive request ends only when it is reported as consumed. */
     world_send(&w, 0, 1);
     CHECK(tarn_tcpx_irecv(p, w.b.recv, w.dummy, 1, w.dummy_mr, &more) == TARN_E_UNAVAILABLE);
     CHECK(tarn_tcpx_consumed(p, w.b.recv, recvs[0]) == 0);
@@ -307,7 +307,7 @@ static int receives_more_than_posted(struct tarn_tcpx_plugin *p)
             if (ended[i])
                 continue;
             CHECK(p->calls.test(request[i], &done, &size) == 0);
-            CHECK(size == 0x5a5a); /* it is not told */
+            CHECK(size == 0x5a5a); /* the size is not reported */
             ended[i] = done;
         }
     world_check(&w, 0, 3, 500000);
@@ -336,7 +336,7 @@ static int tests_out_of_order(struct tarn_tcpx_plugin *p)
     CHECK(tarn_tcpx_test(p, send[1]) == TARN_E_UNAVAILABLE && scene_was_said("invalid request"));
     CHECK(tarn_tcpx_consumed(p, w.b.recv, recv[0]) == TARN_E_UNAVAILABLE);
     world_pass(&w, send[0], recv[0]);
-    CHECK(tarn_tcpx_test(p, recv[0]) == TARN_E_UNAVAILABLE); /* it is done */
+    CHECK(tarn_tcpx_test(p, recv[0]) == TARN_E_UNAVAILABLE); /* already done */
     world_pass(&w, send[1], recv[1]);
     CHECK(tarn_tcpx_consumed(p, w.b.recv, recv[1]) == TARN_E_UNAVAILABLE);
     CHECK(strstr(tarn_last_error(), "irecvConsumed gave 3"));
@@ -380,7 +380,7 @@ static int uses_slots(struct tarn_tcpx_plugin *p)
         world_check(&w, k, k, bytes);
         CHECK(tarn_tcpx_consumed(p, w.b.recv, recv) == 0);
         CHECK(w.b.unpack->meta->cnt[k % TARN_TCPX_SLOTS] >
-              TARN_TCPX_FRAGMENTS); /* nothing to be read twice */
+              TARN_TCPX_FRAGMENTS); /* so a second read is noticed */
     }
     world_end(&w);
     return 0;
@@ -409,7 +409,7 @@ static int returns_pages(struct tarn_tcpx_plugin *p)
         for (uint32_t j = 0; j < list[i].len; j++)
             CHECK(((uint8_t *)w.b.unpack->bounce)[list[i].src_off + j] == POISON);
 
-    /* What was not returned is gone with the comm. */
+    /* Requests that were not consumed end with the comm. */
     recv = world_recv(&w);
     send = world_send(&w, 0, 300000);
     world_pass(&w, send, recv);
@@ -457,7 +457,7 @@ static void lists_are_in_no_order_and_unaligned(void **state)
     scene_play(&four);
 }
 
-/* --- the end of a peer, and errors that nobody is told ------------------------------------------ */
+/* --- the end of a peer, and errors that are not reported ---------------------------------------- */
 
 static int loses_the_sender(struct tarn_tcpx_plugin *p)
 {
@@ -528,7 +528,7 @@ static void an_error_of_a_helper_is_only_logged(void **state)
 
 /* --- chunks and fragments ----------------------------------------------------------------------- */
 
-/* Around the loader, which refuses. */
+/* Calls the plugin directly, because the loader refuses this. */
 static int sends_in_chunks_of_nothing(void *arg)
 {
     void *handle = dlopen(child_plugin("fixture-v7"), RTLD_NOW | RTLD_LOCAL);
@@ -582,7 +582,7 @@ static int sends_above_the_chunk(struct tarn_tcpx_plugin *p)
         CHECK(drained ? bare_wait(p, recv, SCENE_NEVER_MS) == TARN_E_AGAIN
                       : rc == 0 && tarn_tcpx_consumed(p, w.b.recv, recv) == 0);
     }
-    CHECK(c->tokens_leaked > 0 && k > 21); /* it went well for a while */
+    CHECK(c->tokens_leaked > 0 && k > 21); /* the first messages succeed */
     return 0;
 }
 
@@ -669,7 +669,7 @@ static int passes_over_gpu(struct tarn_tcpx_plugin *p)
     return 0;
 }
 
-/* Over a driver that plays a GPU: the bounce memory is not what the sockets are read into. */
+/* With a driver that plays a GPU: sockets are not read into the bounce memory itself. */
 static void gpu_memory_goes_through_the_driver(void **state)
 {
     const struct scene send = {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * From a slot of a plugin's metadata to a list that may be used for addresses, and from there to copies: what
- * is refused and in which words, in which order and how joined the list is, where it is cut. Random lists
- * against maps of single bytes. And the arithmetic of the kernel that copies, which is the CPU's to test.
+ * From a slot of a plugin's metadata to a list of valid addresses, and from there to copies: what is refused
+ * and with which message, how the list is sorted and joined, and where it is cut. Random lists are compared
+ * with maps of single bytes. Also tests the arithmetic of the copy kernel, on the CPU.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -45,7 +45,7 @@ static void slot_set(uint32_t slot, const struct tarn_tcpx_fragment *f, uint64_t
     meta.cnt[slot] = n;
 }
 
-/* Reads what slot 0 is given; the sentence must have `words` in it when it is refused. */
+/* Reads slot 0, filled with these fragments. It must be refused with a message that contains `words`. */
 static void expect_refused(const char *words, uint64_t expected, const struct tarn_tcpx_fragment *f,
                            uint64_t n)
 {
@@ -72,7 +72,7 @@ static void fragments_outside_the_message_are_refused(void **state)
     REFUSED("for offset 10 of a message of 10", 10, {0, 0, 9, 0}, {50, 10, 1, 0});
     REFUSED("for offset 18446744073709551615", 10, {0, UINT64_MAX, 1, 0});
     REFUSED("for offset 18446744073709551611", 10, {0, UINT64_MAX - 4, 10, 0}); /* would wrap to 5 */
-    REFUSED("for offset 4294967296", 10, {0, 1ull << 32, 10, 0}); /* 0 where 32 bits are looked at */
+    REFUSED("for offset 4294967296", 10, {0, 1ull << 32, 10, 0});               /* 0 if cut to 32 bits */
     REFUSED("of a message of 0 bytes", 0, {0, 0, 1, 0});
 }
 
@@ -83,7 +83,7 @@ static void fragments_outside_the_bounce_memory_are_refused(void **state)
             {0, 0, 2, 0}, {POOL - 1, 2, 2, 0});
     REFUSED("bounce memory", 1, {POOL, 0, 1, 0});
     REFUSED("bounce memory", 64, {UINT32_MAX, 0, 64, 0});
-    slot_set(0, LIST({UINT32_MAX, 0, 64, 0}), 1); /* unless nobody knows how large it is */
+    slot_set(0, LIST({UINT32_MAX, 0, 64, 0}), 1); /* allowed if the size is unknown */
     assert_int_equal(tarn_tcpx_fragments_read(&list, &meta, 0, 64, UINT64_MAX), 0);
 }
 
@@ -112,7 +112,7 @@ static void a_list_of_2048_is_the_longest(void **state)
         expect_list(n, f, n, f, n);
     uint64_t counts[] = {TARN_TCPX_FRAGMENTS + 1, UINT32_MAX, 1ull << 32, UINT64_MAX};
     for (int i = 0; i < 4; i++) {
-        meta.cnt[0] = counts[i]; /* what would be read as one lies in the next slot, or nowhere */
+        meta.cnt[0] = counts[i]; /* more would be read from the next slot, or from nowhere */
         assert_int_equal(tarn_tcpx_fragments_read(&list, &meta, 0, 1, POOL), TARN_E_PROTOCOL);
         assert_non_null(strstr(tarn_last_error(), "has room for 2048"));
     }
@@ -127,7 +127,7 @@ static void messages_of_2_gib_are_refused(void **state)
     assert_int_equal(tarn_tcpx_fragments_read(&list, &meta, 0, INT32_MAX, UINT64_MAX), 0);
 }
 
-/* Whatever stands in a slot: it is refused, or what comes out covers the message and stays in the memory. */
+/* Random slots: they are refused, or the list covers the message and stays in the memory. */
 static void random_damage_is_refused_or_harmless(void **state)
 {
     (void)state;
@@ -159,7 +159,7 @@ static void random_damage_is_refused_or_harmless(void **state)
     assert_true(taken > 1000);
 }
 
-/* --- what is taken ------------------------------------------------------------------------------ */
+/* --- what is accepted --------------------------------------------------------------------------- */
 
 static void the_kth_receive_has_slot_k_modulo_16(void **state)
 {
@@ -180,7 +180,7 @@ static void an_empty_message_is_a_list_of_none(void **state)
 
 /* --- the kernel's arithmetic -------------------------------------------------------------------- */
 
-/* All alignments of both ends, sizes around the widths: bytes 0 to the last once, no access that is not
+/* All alignments of both ends, and sizes around the widths. Each byte is copied once, and every access is
  * aligned. */
 static void plans_of_runs_fit_all_alignments(void **state)
 {
@@ -197,7 +197,7 @@ static void plans_of_runs_fit_all_alignments(void **state)
                     assert_int_equal((from + p.head) % p.width, 0);
                     assert_int_equal((to + p.head) % p.width, 0);
                 }
-                /* no wider one fits both */
+                /* No wider access fits both ends. */
                 assert_true(p.width == 16 || (from ^ to) % (2 * p.width) != 0);
             }
 }

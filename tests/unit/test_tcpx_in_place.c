@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The tcpx transport moves registered memory, and a node's pool, without a copy: what the plugin is told of,
- * and when; and that it is told of nothing else. What was lent is not given back while the plugin may still
- * touch it, which the fixture does until its closeRecv() returns.
+ * The tcpx transport moves registered memory, and a node's pool, without a copy: which memory the plugin is
+ * told of, and when, and that it is told of no other. Memory lent to the plugin is not given back while the
+ * plugin may still touch it. The fixture touches it until its closeRecv() returns.
  */
 #define SLOTS 8u
 #define EXTENT (2ull << 20)
@@ -23,7 +23,7 @@ static struct {
     uint8_t *memory; /* 2 * REGISTERED bytes */
 } it;
 
-/* Slot 0 is there; the others are for puts. */
+/* Slot 0 has an object. The other slots are for puts. */
 static void begin(struct tarn_tcpx_plugin *p)
 {
     setenv("TARN_TCPX_PLUGIN", p->path, 1);
@@ -84,7 +84,7 @@ static int unmap(uint64_t bytes)
     return it.ops->unmap(it.node->local, it.memory, bytes);
 }
 
-/* Gets slot 0, and looks at every byte, and at those around. True: it was received in place. */
+/* Gets slot 0 and checks every byte, also those around. Returns true if it was received in place. */
 static bool get(const struct tarn_piece *pieces, uint32_t n)
 {
     const uint8_t *from = it.node->pool.base;
@@ -133,23 +133,23 @@ static int moves_in_place(struct tarn_tcpx_plugin *p)
     CHECK(get_one(0, BYTES) == plain);
     CHECK(get_one(77, 3 * BYTES) == plain);
     CHECK(get_one(REGISTERED - BYTES, BYTES) == plain);
-    CHECK(!get_one(REGISTERED - BYTES + 1, BYTES)); /* not all of it is registered */
+    CHECK(!get_one(REGISTERED - BYTES + 1, BYTES)); /* partly outside the registration */
     CHECK(!get_one(REGISTERED, BYTES));
     put_one(77, 3 * BYTES);
     CHECK(sent_from_place());
     put_one(REGISTERED - BYTES + 1, BYTES);
     CHECK(!sent_from_place());
-    CHECK(it.count->regs == regs + 1 + plain); /* once a comm */
+    CHECK(it.count->regs == regs + 1 + plain); /* once per comm */
 
     CHECK(unmap(REGISTERED) == 0);
-    CHECK(it.count->regs == regs); /* at once: the link is idle */
+    CHECK(it.count->regs == regs); /* at once, because the link is idle */
     CHECK(!get_one(0, BYTES));
     put_one(0, BYTES);
     CHECK(!sent_from_place());
     CHECK(it.count->regs == regs);
     map(2 * REGISTERED);
     CHECK(get_one(REGISTERED - BYTES + 1, BYTES) == plain);
-    end(); /* with the mapping still there */
+    end(); /* with the memory still registered */
     return 0;
 }
 
@@ -166,7 +166,7 @@ static int puts_pieces_together(struct tarn_tcpx_plugin *p)
     map(2 * REGISTERED);
     CHECK(get(touch, 2));
     CHECK(!get(apart, 2));
-    CHECK(!get(mixed, 3)); /* its last message */
+    CHECK(!get(mixed, 3)); /* its last message is copied */
     CHECK(it.count->received_at != 0);
     struct tarn_work w = fake_work(it.node, 1, mixed, 3);
     CHECK(run_work(it.ops, it.link, &w, true) == 0);
@@ -177,7 +177,7 @@ static int puts_pieces_together(struct tarn_tcpx_plugin *p)
     return 0;
 }
 
-/* What the plugin does not take goes the other way, and it is not asked again. */
+/* Memory that the plugin refuses is copied instead. The plugin is not asked again. */
 static int goes_round_what_is_refused(struct tarn_tcpx_plugin *p)
 {
     begin(p);
@@ -215,7 +215,7 @@ static void registered_memory_is_moved_in_place(void **state)
 
 /* --- until when --------------------------------------------------------------------------------- */
 
-/* Moves until it is posted, or has failed then. */
+/* Makes progress until the work is posted or has failed. */
 static void post(struct tarn_work *w, bool put)
 {
     uint64_t before = put ? it.count->sends : it.count->receives, late = tarn_deadline(SCENE_LATE_MS);
@@ -237,13 +237,13 @@ static int is_busy_meanwhile(struct tarn_tcpx_plugin *p)
     CHECK(received_in_place());
     CHECK(unmap(REGISTERED) == TARN_E_BUSY);
     CHECK(finish_works(it.ops, it.link, &w, 1) == 0 && w.status == 0);
-    CHECK(unmap(REGISTERED) == 0); /* an operation that is over holds nothing */
+    CHECK(unmap(REGISTERED) == 0); /* a finished operation holds nothing */
     end();
     return 0;
 }
 
-/* The second get's message is larger than was announced. Where the plugin refuses that nothing is written
- * behind the posted bytes; where it only tells, the get is none. */
+/* The second get's message is larger than announced. If the plugin refuses it, nothing is written after the
+ * posted bytes. If the plugin only reports the size, the get fails. */
 static int more_than_was_announced_is_refused(struct tarn_tcpx_plugin *p)
 {
     begin(p);
@@ -273,7 +273,7 @@ static void take_back(struct tarn_work *w)
     w->owner = w;
 }
 
-/* The second get does not come to a good end. */
+/* The second get fails or is canceled. */
 static int is_the_callers_again(struct tarn_tcpx_plugin *p)
 {
     begin(p);
@@ -284,13 +284,13 @@ static int is_the_callers_again(struct tarn_tcpx_plugin *p)
     map(REGISTERED);
     post(&w, false);
     CHECK(w.owner || received_in_place());
-    if (strstr(getenv("TCPX_FIXTURE"), "close_ms=100")) { /* it is given up */
+    if (strstr(getenv("TCPX_FIXTURE"), "close_ms=100")) { /* canceled */
         it.ops->close(it.link);
         CHECK(w.owner && w.status == TARN_E_CANCELED);
-    } else { /* or fails, after a while */
+    } else { /* or fails after a while */
         finish_works(it.ops, it.link, &w, 1);
         CHECK(w.owner && (w.status == TARN_E_UNAVAILABLE || w.status == TARN_E_NODE_DOWN));
-        it.count->refused = 0; /* the fault */
+        it.count->refused = 0; /* expected */
         it.ops->close(it.link);
     }
     it.link = NULL;
@@ -300,7 +300,7 @@ static int is_the_callers_again(struct tarn_tcpx_plugin *p)
     return 0;
 }
 
-/* The node has it all and has said so, and the plugin still reads: the put is not over. */
+/* The node has received and answered the put, but the plugin still reads the memory: the put is not done. */
 static int is_the_plugins_while_it_sends(struct tarn_tcpx_plugin *p)
 {
     begin(p);
@@ -321,7 +321,7 @@ static int is_the_plugins_while_it_sends(struct tarn_tcpx_plugin *p)
     return 0;
 }
 
-/* A put that the node receives, and its client goes: the extent is the store's when its pin is gone. */
+/* The client of a put goes while the node receives it. The extent may be reused once its pin is gone. */
 static int is_the_stores_again(struct tarn_tcpx_plugin *p)
 {
     begin(p);
@@ -331,7 +331,7 @@ static int is_the_stores_again(struct tarn_tcpx_plugin *p)
     post(&w, true);
     wait_until(it.count->receives == 1);
     CHECK(received_in_pool());
-    if (strstr(getenv("TCPX_FIXTURE"), "hang")) { /* or the node's plugin fails */
+    if (strstr(getenv("TCPX_FIXTURE"), "hang")) { /* otherwise the node's plugin fails */
         CHECK(fake_pins(it.node) == 1);
         it.ops->close(it.link);
     }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A link has a lane for each pool and memory that something was moved between, and no more than so many: one
- * that wants another ends, unless something is under way, and the next link begins anew.
+ * A link has a lane for each pair of node pool and client memory that it moved bytes between, up to a limit.
+ * A work that needs one more lane ends the link, unless works are under way. The next link starts again
+ * without lanes.
  */
 #define SLOTS 8u
 #define EXTENT (2ull << 20)
@@ -37,7 +38,7 @@ static int gets_from_many_pools(struct tarn_tcpx_plugin *p)
         CHECK(get_from(n, l, pool) == 0);
     CHECK(get_from(n, l, 5) == 0);
 
-    /* Something is under way: that goes on. */
+    /* Works are under way: they continue. */
     const struct tarn_piece piece = {.addr = memory, .bytes = BYTES};
     struct tarn_work first = fake_work(n, 0, &piece, 1), other = first;
     submit(n->ops, l, &first, false);
@@ -45,7 +46,7 @@ static int gets_from_many_pools(struct tarn_tcpx_plugin *p)
     CHECK(n->ops->get(l, &other) == TARN_E_NOT_REACHABLE);
     CHECK(finish_works(n->ops, l, &first, 1) == 0 && first.status == 0);
 
-    /* Nothing is: it ends as one that has grown old, which is no failure of the node's. */
+    /* Nothing is under way: the link ends as if it were too old, which is not a failure of the node. */
     CHECK(get_from(n, l, TARN_TCPX_LANES) == TARN_E_NODE_DOWN);
     n->ops->close(l);
     wait_until(scene_counters(p)->comms == 0);

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The fixture plugin makes the faults that it is asked for, and without any brings random messages, cut and
- * mixed, with every byte right and every page given back.
+ * The fixture plugin makes the faults that the test requests. Without faults, random messages, cut and mixed,
+ * arrive with every byte right and every page given back.
  *
- * TCPX_FIXTURE_MESSAGES=100000 makes the random part long; TCPX_FIXTURE_SEED= repeats one.
+ * TCPX_FIXTURE_MESSAGES=100000 makes the random part long. TCPX_FIXTURE_SEED= repeats a run.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -28,7 +28,7 @@
 
 /* --- faults ------------------------------------------------------------------------------------- */
 
-/* What the requests of a second message come to, as test() says; set before the process begins. */
+/* Expected results of test() for the second message's requests. Set before the process begins. */
 static struct {
     int send, recv; /* TARN_E_AGAIN: never done */
 } wanted;
@@ -76,7 +76,7 @@ static int second_is_late(struct tarn_tcpx_plugin *p)
     return 0;
 }
 
-/* The receiver is gone at its second request, before anything was sent. */
+/* The receiver ends at its second request, before anything was sent. */
 static int first_loses_receiver(struct tarn_tcpx_plugin *p)
 {
     struct world w = world_new(p);
@@ -248,7 +248,7 @@ static int passes_what_was_sent(struct tarn_tcpx_plugin *p)
     return 0;
 }
 
-/* Of the plugin nothing is known but its ABI. */
+/* Only the ABI of this plugin is known. */
 static void random_messages_pass_the_given_plugin(void **state)
 {
     const char *plugin = getenv("TARN_TCPX_PLUGIN");

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which of the plugin's devices serves which GPU, by where sysfs has them. */
+/* Which of the plugin's NICs serves which GPU, by their places in sysfs. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -43,7 +43,7 @@ static void a_gpu_has_the_nic_of_its_switch(void **state)
     check(a3_nics, 4, a3_gpus, 8, awaited);
 }
 
-/* The plugin lists its NICs as its setting names them, and CUDA_VISIBLE_DEVICES orders GPUs. */
+/* The plugin lists NICs in the order of its setting, and CUDA_VISIBLE_DEVICES orders GPUs. */
 static void the_order_does_not_matter(void **state)
 {
     const char *const nics[] = {a3_nics[2], a3_nics[0], a3_nics[3], a3_nics[1]};
@@ -54,7 +54,7 @@ static void the_order_does_not_matter(void **state)
     check(nics, 4, gpus + 1, 1, awaited + 1);
 }
 
-/* Eight NICs: two at each switch, one for each GPU there. */
+/* Eight NICs: two at each switch, one for each of its GPUs. */
 static void gpus_share_out_what_is_equally_near(void **state)
 {
     static const char *const nics[] = {
@@ -67,7 +67,7 @@ static void gpus_share_out_what_is_equally_near(void **state)
     check(nics, 8, a3_gpus, 8, awaited);
 }
 
-/* No switch has both: then the same root is nearer than another one. */
+/* If no switch has both, a NIC at the same root is nearer than one at another root. */
 static void the_root_counts_where_no_switch_is_shared(void **state)
 {
     static const char *const nics[] = {ROOT "80/0000:80:09.0", ROOT "00/0000:00:09.0"};
@@ -88,7 +88,7 @@ static void what_is_not_known_goes_by_order(void **state)
     check(a3_nics, 4, elsewhere, 2, (const int[]){0, 2});
 }
 
-/* One name may begin as another does. */
+/* A name may be a prefix of another name. */
 static void names_count_whole(void **state)
 {
     static const char *const nics[] = {ROOT "00/0000:0a/0000:01", ROOT "00/0000:0a:00.0/0000:01"};

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Finding, checking and starting network plugins, their environment, and what they log. */
+/* Finding, checking and starting network plugins, their environment, and their log output. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -22,7 +22,7 @@
 
 #define COUNT(a_) (sizeof(a_) / sizeof *(a_))
 
-/* --- a logger that keeps what it is told -------------------------------------------------------- */
+/* --- a logger that keeps its lines -------------------------------------------------------------- */
 
 static struct {
     pthread_mutex_t lock;
@@ -51,10 +51,10 @@ static void forget(void)
 /* --- opening in a process of its own ------------------------------------------------------------ */
 
 struct attempt {
-    const char *plugin; /* a name as child_plugin() takes it, or a path with a slash */
+    const char *plugin; /* a name for child_plugin(), or a path with a slash */
     const char *env[8]; /* name, value, ...; "-": unset */
     int (*body)(const struct attempt *a, struct tarn_tcpx_plugin *p);
-    int expect; /* of the opening */
+    int expect; /* the result of opening */
 };
 
 static const char *path_of(const struct attempt *a)
@@ -78,7 +78,7 @@ static int attempt_in_child(void *arg)
     return a->body ? a->body(a, p) : 0;
 }
 
-/* Fails unless the output has each of these words, NULL-ended. */
+/* Fails unless the output contains each of these words (NULL-ended). */
 static void attempt(const struct attempt *a, ...)
 {
     char out[8192];
@@ -93,7 +93,7 @@ static void attempt(const struct attempt *a, ...)
     va_end(words);
 }
 
-/* --- what is no plugin -------------------------------------------------------------------------- */
+/* --- what is not a plugin ----------------------------------------------------------------------- */
 
 static void a_path_with_nothing_is_told(void **state)
 {
@@ -131,7 +131,7 @@ static void a_table_with_a_hole_is_told(void **state)
     attempt(&a, "libtcpx-bad-2.so", "isend is NULL in its table of version 7, behind init()", NULL);
 }
 
-/* The plugin would end the process in init(). */
+/* This plugin would end the process in init(). */
 static void a_driver_that_does_not_start_is_told(void **state)
 {
     const struct attempt a = {
@@ -147,7 +147,7 @@ static void a_driver_that_does_not_start_is_told(void **state)
 struct place {
     const char *files[3];
     const char *nccl; /* NCCL_NET_PLUGIN; %s: the folder */
-    bool meant;       /* something says that TCPX is */
+    bool meant;       /* a setting selects TCPX */
     const char *found, *says;
 };
 
@@ -161,7 +161,7 @@ static const struct place places[] = {
     {{"libother.so"}, "%s/libother.so", true, "libother.so", NULL},
     {{"libnccl-net.so"}, "none", true, NULL, "none of libnccl-net-tcpx.so"},
     {{"libnccl-net.so"}, "other", true, NULL, "none of libnccl-net-tcpx.so"},
-    /* Another fabric's, for all that is known. */
+    /* It may belong to another fabric. */
     {{"libnccl-net.so"}, NULL, false, NULL, "libnccl-net.so is there, but neither"},
     {{"libnccl-net-other.so"}, "other", false, NULL, "libnccl-net-other.so is there, but neither"},
     {{NULL}, NULL, true, NULL, "/var/lib/tcpx/lib64/libnccl-net.so: install"},
@@ -172,7 +172,8 @@ struct placed {
     const struct place *place;
 };
 
-/* The loader reads LD_LIBRARY_PATH when a program starts: this one starts itself, see main(). */
+/* The loader reads LD_LIBRARY_PATH when a program starts, so this program starts itself again (see
+ * main()). */
 static int start_again(void *arg)
 {
     const struct placed *p = arg;
@@ -189,7 +190,7 @@ static int start_again(void *arg)
     return CHILD_FAILED;
 }
 
-/* What decides whether tcpx is used, and what loads it. */
+/* Whether tcpx is used, and what loads it. */
 static int open_usual(void)
 {
     struct tarn_tcpx_plugin *p;
@@ -241,7 +242,7 @@ static void the_probe_and_the_loader_look_in_the_same_places(void **state)
     rmdir(folder);
 }
 
-/* --- what is one -------------------------------------------------------------------------------- */
+/* --- what is a plugin --------------------------------------------------------------------------- */
 
 static int two_devices(const struct attempt *a, struct tarn_tcpx_plugin *p)
 {
@@ -263,7 +264,7 @@ static int two_devices(const struct attempt *a, struct tarn_tcpx_plugin *p)
     return 0;
 }
 
-/* Its name and init() are there from the beginning. */
+/* Its name and init() are there before init() runs. */
 static void a_table_that_init_fills_is_read_again(void **state)
 {
     static const char *const names[] = {"fixture-v6", "fixture-v7", "fixture-v8"};
@@ -300,7 +301,7 @@ static void without_a_pci_path_gpu_memory_is_not_offered(void **state)
     attempt(&a, NULL);
 }
 
-/* Asking whether there is one does not start it, and says nothing about whether it starts. */
+/* Looking for a plugin does not start it, and does not tell whether it would start. */
 static int found_in_child(void *arg)
 {
     const struct attempt *a = arg;
@@ -432,7 +433,7 @@ static void sizes_keep_to_the_abi(void **state)
 
 /* --- environment -------------------------------------------------------------------------------- */
 
-/* A refusal comes before init(): with a better value the same process can go on. */
+/* The refusal comes before init(), so the same process can continue with a better value. */
 static int mend(const struct attempt *a, struct tarn_tcpx_plugin *p)
 {
     CHECK(!strstr(heard.text, "fixture of ABI"));
@@ -520,7 +521,7 @@ static int leaves_others_alone(const struct attempt *a, struct tarn_tcpx_plugin 
     return 0;
 }
 
-/* NCCL itself, in the same process, would take these for its own. */
+/* NCCL in the same process would use these variables, too. */
 static void shared_names_are_set_for_tcpx_only(void **state)
 {
     const struct attempt a = {"fixture-v6", {NULL}, leaves_others_alone, 0};
@@ -539,10 +540,10 @@ static void keep_environment(char *text, size_t bytes)
 
 struct early {
     const char *plugin;
-    bool meant, shared; /* shared: set early */
+    bool meant, shared; /* shared: is set early */
 };
 
-/* Other threads may be there when the plugin is started. */
+/* Other threads may already run when the plugin is started. */
 static int prepares(void *arg)
 {
     static char before[65536], after[65536];
@@ -577,7 +578,7 @@ static void a_client_that_opens_sets_what_the_plugin_will_need(void **state)
             fail_msg("case %zu: %s", i, out);
 }
 
-/* What is wrong is left for the start to say. */
+/* A wrong value is reported by the start, not here. */
 static int prepares_nothing(void *arg)
 {
     struct tarn_tcpx_plugin *p;
@@ -624,7 +625,7 @@ static void *flood(void *arg)
     return NULL;
 }
 
-/* What a minute of receives into host memory brings, from two threads. */
+/* As many lines as a minute of receives into host memory logs, from two threads. */
 static void a_flood_is_a_handful_and_a_count(void **state)
 {
     pthread_t thread;
@@ -641,13 +642,13 @@ static void a_flood_is_a_handful_and_a_count(void **state)
     assert_non_null(
         strstr(heard.text, "level=error at=tcpx_plugin msg=\"a word of another 'place'\" where=net.cc:2"));
     tarn_tcpx_log_remove(&logger);
-    assert_true(heard.lines <= 100); /* slow machines see more windows than one */
+    assert_true(heard.lines <= 100); /* a slow machine sees several windows */
 
     for (const char *at = heard.text; (at = strstr(at, "left_out=")); at += 9)
         left_out += strtoull(at + 9, NULL, 10);
     assert_int_equal(left_out + flooded, 2600000);
 
-    /* It is told once. */
+    /* The count is reported once. */
     forget();
     assert_int_equal(tarn_tcpx_log_add(&logger), 0);
     tarn_tcpx_log_remove(&logger);
@@ -708,7 +709,7 @@ int main(int argc, char **argv)
         return open_usual();
     if (argc == 2)
         cmocka_set_test_filter(argv[1]);
-    /* What the environment of the run has of this is not to decide. */
+    /* These variables must not come from the environment of the run. */
     static const char *const names[] = {"NCCL_DYNAMIC_CHUNK_SIZE",
                                         "NCCL_SOCKET_NTHREADS",
                                         "NCCL_NSOCKS_PERTHREAD",

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A tcpx node and clients that do not keep to the protocol: they are told so and get nothing, and no request
- * of theirs is kept where there is no room for it.
+ * A tcpx node and clients that break the protocol: the node tells them so and sends nothing, and keeps no
+ * request that it has no room for.
  */
 #include "tests/unit/fake_node.h"
 
@@ -9,14 +9,14 @@
 #include "tests/tcpx/child.h"
 #include "transport/tcpx/tcpx.h"
 
-/* One connection, spoken by hand. */
+/* One connection with messages written by hand. */
 struct rude {
     struct fake_node *n;
     struct tarn_tcpx_wire wire;
     char token[TARN_TOKEN + 1];
 };
 
-/* The token of this session, and a connection. */
+/* Gets the session's token and connects. */
 static void dial(struct rude *r, uint64_t session)
 {
     struct tarn_attach a = {.session = session, .write = true, .offer = ""};
@@ -67,7 +67,7 @@ static struct tarn_tcpx_message next(struct rude *r)
     return m;
 }
 
-/* It says why, and hangs up. */
+/* The node gives the reason and closes the connection. */
 static void is_refused(struct rude *r, int status)
 {
     struct tarn_tcpx_message m = next(r);
@@ -87,7 +87,7 @@ static void say_hello(struct rude *r, uint64_t session)
     say(r, (struct tarn_tcpx_frame){.op = TARN_TCPX_HELLO, .gen = session, .bytes = 1 << 20}, body);
 }
 
-/* A lane for puts, whose connection of the plugin's is never made. */
+/* Opens a lane for puts, but never makes the plugin's connection. */
 static void open_lane(struct rude *r)
 {
     static const uint8_t body[TARN_TCPX_BODY];

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Unpacking, all three ways over all kinds of memory at both ends: random messages in random fragments to
- * random pieces, every byte of the destination compared, also those around the message. Without a GPU both
- * ends are the host's; make check-gpu and check-standin run the rest. What only the stand-in can show (that a
- * ticket has not ended while copies are under way, how failures end) is skipped over the others. Times are
- * taken on GPUs, unless NO_TIMES is set.
+ * Unpacking in all three ways, with every kind of memory at both ends: random messages in random fragments to
+ * random pieces. Every byte of the destination is compared, also those around the message. Without a GPU both
+ * ends are host memory; make check-gpu and check-standin run the rest. Tests of behaviour that only the
+ * stand-in shows (a ticket does not end while copies are under way, how failures end) are skipped with other
+ * implementations. Times are measured on GPUs, unless NO_TIMES is set.
  */
 #include <sched.h>
 #include <stdlib.h>
@@ -24,10 +24,10 @@
 
 enum { WAYS = 3, CHUNK = 256 << 10, DEPTH = 6, PIECES = 40 };
 
-/* A message's share of the bounce memory, with room for gaps between fragments, and of the destination. */
+/* A message's share of the bounce memory (with room for gaps between fragments) and of the destination. */
 enum { SHARE = 2 * CHUNK, LINEAR = CHUNK };
 
-static struct device *device; /* NULL: there is none */
+static struct device *device; /* NULL: no device */
 static uint64_t seed;
 
 static uint32_t rnd(uint32_t below)
@@ -76,10 +76,10 @@ struct region {
     enum tarn_cuda_kind kind;
     size_t bytes;
     uint8_t *at;
-    uint8_t *holds; /* what it does, or ought to, as the host reads it */
+    uint8_t *holds; /* the actual or expected bytes, in host memory */
 };
 
-/* Other bytes than before, most of them. */
+/* Changes most of the bytes. */
 static void region_fill(struct region *r, size_t at, size_t bytes)
 {
     for (size_t i = 0; i < bytes; i += 4)
@@ -147,8 +147,7 @@ static void world_free(struct world *w)
     region_free(&w->to);
 }
 
-/* Runs close together or apart, large, small or of a few bytes, at any alignment, all in message i's share.
- */
+/* Runs that are close or far apart, large, small or tiny, at any alignment, all in message i's share. */
 static uint32_t pieces_random(struct world *w, uint32_t i, struct tarn_tcpx_into *into)
 {
     static const uint32_t sizes[] = {40, 5000, 200000};
@@ -170,7 +169,7 @@ static uint32_t pieces_random(struct world *w, uint32_t i, struct tarn_tcpx_into
     return n;
 }
 
-/* What the message does to the destination, byte by byte. */
+/* Makes the message's changes in the expected destination, byte by byte. */
 static void play(struct world *w, const struct tarn_tcpx_into *into, const struct tarn_tcpx_fragment *f,
                  uint32_t n)
 {
@@ -191,7 +190,7 @@ static void play(struct world *w, const struct tarn_tcpx_into *into, const struc
             }
 }
 
-/* A message of so many bytes in up to n fragments, from message i's shares, in any order. */
+/* A message of `bytes` bytes in up to n fragments, from message i's shares, in any order. */
 static uint32_t fragments_random(uint32_t i, uint32_t bytes, uint32_t n, struct tarn_tcpx_fragment *f)
 {
     uint64_t src = (uint64_t)i * SHARE + rnd(64), linear = (uint64_t)i * LINEAR;
@@ -215,7 +214,8 @@ static uint32_t fragments_random(uint32_t i, uint32_t bytes, uint32_t n, struct 
     return made;
 }
 
-/* Begins a message in the shares of message i; what it was told with is overwritten at once. */
+/* Begins a message in message i's shares. Its arguments are overwritten at once, because the unpacker must
+ * not keep them. */
 static int message_start(struct world *w, uint32_t i)
 {
     static struct tarn_tcpx_fragment f[TARN_TCPX_FRAGMENTS];
@@ -238,7 +238,7 @@ static int message_start(struct world *w, uint32_t i)
                TARN_E_AGAIN &&
            harness_now_ms() < until) {
         sched_yield();
-        tarn_tcpx_unpack_poll(w->unpacker, 0); /* ends none, but the one before moves on */
+        tarn_tcpx_unpack_poll(w->unpacker, 0); /* ends nothing, but advances earlier messages */
     }
     memset(&w->list, 0xee, sizeof(w->list));
     memset(&bounce, 0xee, sizeof(bounce));
@@ -246,7 +246,7 @@ static int message_start(struct world *w, uint32_t i)
     return rc;
 }
 
-/* Waits for message i; then its bounce memory is the plugin's again. */
+/* Waits for message i. Then the plugin may reuse its bounce memory. */
 static void message_end(struct world *w, uint32_t i)
 {
     uint64_t until = harness_now_ms() + DEVICE_TIMEOUT_MS;
@@ -304,7 +304,7 @@ static void test_all_ways_bring_the_same_bytes(void **state)
     run_all(in_turn);
 }
 
-/* Nobody asks for those before: when the youngest has ended, all have. */
+/* Waits only for the youngest message. When it has ended, all earlier ones have. */
 static void the_youngest_only(struct world *w)
 {
     for (int round = 0; round < 4; round++) {
@@ -327,8 +327,7 @@ static void test_tickets_end_in_order(void **state)
     run_all(the_youngest_only);
 }
 
-/* What was begun and not waited for is done, or never will be, when close returns: nothing is freed under a
- * copy. */
+/* When close returns, each message is done or will never be: no copy touches memory that is freed then. */
 static void closed_early(struct world *w)
 {
     struct tarn_tcpx_unpacker *u = w->unpacker;
@@ -406,7 +405,7 @@ static void test_ways_are_chosen_by_name(void **state)
     expect_no_way("something", "=something: there is no such way to unpack: name d2d, host or kernel");
 }
 
-/* Both ends read them there; empty counts as not set. */
+/* Both ends read their settings from the environment. Empty counts as not set. */
 static void test_settings_come_from_the_environment(void **state)
 {
     enum { BAD = 1 };
@@ -472,9 +471,9 @@ static void test_what_does_not_fit_is_refused(void **state)
     t.offset = 0;
     assert_int_equal(start_one(u, b, t, 81), TARN_E_INVALID);
     b.linear = bounce;
-    assert_int_equal(start_one(u, b, t, 10), TARN_E_INVALID); /* linear, and nowhere */
+    assert_int_equal(start_one(u, b, t, 10), TARN_E_INVALID); /* linear fragments, but no linear memory */
     b.linear = NULL;
-    b.kind = TARN_CUDA_DEVICE; /* and there is no queue */
+    b.kind = TARN_CUDA_DEVICE; /* and no queue */
     assert_int_equal(start_one(u, b, t, 10), TARN_E_INVALID);
     b.kind = TARN_CUDA_HOST;
     must(start_one(u, b, t, 80));
@@ -511,7 +510,7 @@ static void test_a_message_goes_to_another_device(void **state)
     device_close(other);
 }
 
-/* Runs in a process of its own, whose devices do not reach each other. */
+/* Runs in a separate process whose devices do not reach each other. */
 static void apart(void **state)
 {
     (void)state;
@@ -610,8 +609,7 @@ static void test_failures_are_passed_on(void **state)
 
 enum { PAGE = 4096, TIMED_BYTES = TARN_TCPX_FRAGMENTS * PAGE, TIMES = 31 };
 
-/* n pages that no two of lie side by side, in a random order, as they come out of a pool that has been used.
- */
+/* n pages in random order, no two adjacent, as in a pool that has been used for a while. */
 static void list_of_pages(struct tarn_tcpx_fragments *f, uint32_t n)
 {
     f->n = n;
@@ -632,7 +630,7 @@ static int by_size(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* From start to the end of the ticket: the median. */
+/* The median time from start to the end of the ticket. */
 static uint64_t time_ns(enum tarn_tcpx_way way, const struct tarn_tcpx_fragments *f, const uint8_t *from,
                         uint8_t *to)
 {
@@ -657,7 +655,7 @@ static uint64_t time_ns(enum tarn_tcpx_way way, const struct tarn_tcpx_fragments
     return took[TIMES / 2];
 }
 
-/* The same by a cudaMemcpyAsync() each, and nothing of tarn. */
+/* The same copies by cudaMemcpyAsync(), one each, without tarn. */
 static uint64_t bare_time_ns(const struct tarn_tcpx_fragments *f, const uint8_t *from, uint8_t *to)
 {
     static struct tarn_cuda_piece pieces[TARN_TCPX_FRAGMENTS];

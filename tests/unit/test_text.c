@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Text and back: errors, dtypes, shapes, numbers, sizes, keys, near names, buffers and log lines. */
+/* Text and back: errors, dtypes, shapes, numbers, sizes, keys, similar names, buffers and log lines. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -104,7 +104,7 @@ static void tensors_must_agree(void **state)
     assert_non_null(strstr(tarn_last_error(), "23"));
     t.shape[0] = UINT64_MAX;
     assert_int_equal(tarn_tensor_check(&t), TARN_E_INVALID);
-    t.shape[1] = t.bytes = 0; /* however large the other dimension is */
+    t.shape[1] = t.bytes = 0; /* valid, however large the other dimension */
     assert_int_equal(tarn_tensor_check(&t), 0);
     t.ndim = TARN_DIMS_MAX + 1;
     assert_int_equal(tarn_tensor_check(&t), TARN_E_INVALID);
@@ -123,7 +123,7 @@ static void shapes(void **state)
     (void)state;
     for (size_t i = 0; i < COUNT(bad); i++) {
         assert_int_equal(tarn_shape_parse(bad[i], strlen(bad[i]), &t), TARN_E_INVALID);
-        assert_int_equal(t.ndim, 3); /* untouched by a failure */
+        assert_int_equal(t.ndim, 3); /* a failure changes nothing */
         assert_int_equal(t.shape[1], 9);
     }
     static const char *const good[] = {"", "0", "7", "2,16,8",
@@ -260,7 +260,7 @@ static void longest_key(void **state)
     assert_int_equal(tarn_key_escape(&key, text, sizeof text), TARN_E_INVALID);
 }
 
-/* A key has one text only; others would name objects that nobody finds. */
+/* A key has only one text. Other texts would name objects that cannot be found. */
 static void only_the_one_text_of_a_key(void **state)
 {
     static const char *const bad[] = {"",    "%",        "a%2", "%zz", "%2f", "%41",
@@ -277,7 +277,7 @@ static void only_the_one_text_of_a_key(void **state)
                         3);
 }
 
-/* --- near names --------------------------------------------------------------------------------- */
+/* --- similar names ------------------------------------------------------------------------------ */
 
 static void nearest_name(void **state)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tokens of data connections: every digit counts, and only for its own session. */
+/* Tokens of data connections: every digit counts, and a token is valid only for its own session. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -41,7 +41,7 @@ static void a_token_is_good_for_its_living_session(void **state)
     memcpy(a, tarn_token_of(&all, A), sizeof a);
     memcpy(b, tarn_token_of(&all, B), sizeof b);
     assert_string_not_equal(a, b);
-    assert_string_equal(tarn_token_of(&all, A), a); /* the same for all its connections */
+    assert_string_equal(tarn_token_of(&all, A), a); /* the same for all connections of the session */
     assert_false(tarn_token_is(all, B, a));
     assert_false(tarn_token_is(all, A, b));
     tarn_token_drop(&all, A);

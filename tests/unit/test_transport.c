@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What every transport does, both halves driven directly: each case runs over each transport with the
- * node half in this process and in a forked one. At the end: what only shm does, and the registry.
+ * What every transport does, with both halves driven directly. Each case runs over each transport, with the
+ * node half in this process and in a forked one. The last tests cover shm alone, and the registry.
  */
 #include "tests/unit/fake_node.h"
 
@@ -18,7 +18,7 @@ struct mode {
 struct fixture {
     struct fake_node *n;
     const struct tarn_transport_ops *ops;
-    struct tarn_link *reader, *writer; /* the same when one link does both */
+    struct tarn_link *reader, *writer; /* equal if one link does both */
 };
 
 static struct fixture begin(void **state)
@@ -64,7 +64,7 @@ static void what_was_put_is_got(void **state)
         commit(f.n, i);
         assert_int_equal(get_bytes(f.n, f.reader, i, out, sizes[i]), 0);
         assert_memory_equal(in, out, sizes[i]);
-        assert_int_equal(get_bytes(f.n, f.writer, i, out, sizes[i]), 0); /* a writing link reads, too */
+        assert_int_equal(get_bytes(f.n, f.writer, i, out, sizes[i]), 0); /* a link for writing also reads */
         free(in);
         free(out);
     }
@@ -90,7 +90,7 @@ static void a_get_of_another_generation_is_stale(void **state)
     commit(f.n, 3);
     struct tarn_work w = fake_work(f.n, 3, &p, 1);
     assert_int_equal(run_work(f.ops, f.reader, &w, false), 0);
-    commit(f.n, 3); /* reclaimed */
+    commit(f.n, 3); /* freed */
     w.owner = NULL;
     assert_int_equal(run_work(f.ops, f.reader, &w, false), TARN_E_STALE);
     commit(f.n, 3); /* another object */
@@ -105,20 +105,19 @@ static void a_get_of_another_generation_is_stale(void **state)
 static void a_put_without_reservation_changes_nothing(void **state)
 {
     struct fixture f = begin(state);
-    bool checked =
-        !(f.ops->caps & TARN_CAP_UNCHECKED); /* else it ends with the links that could write under it */
+    bool checked = !(f.ops->caps & TARN_CAP_UNCHECKED); /* unchecked: ends with its links */
     size_t bytes = 300000;
     char *in = new_buffer(bytes, 1), *nothing = calloc(1, bytes);
     commit(f.n, 0); /* readable now */
     assert_int_equal(put_bytes(f.n, f.writer, 0, in, bytes), TARN_E_STALE);
     struct tarn_piece p = {in, bytes, 0, 0};
     struct tarn_work w = fake_work(f.n, 1, &p, 1);
-    w.gen += 2; /* a reservation to come */
+    w.gen += 2; /* a future reservation */
     if (checked)
         assert_int_equal(run_work(f.ops, f.writer, &w, true), TARN_E_STALE);
     assert_memory_equal(f.n->pool.base, nothing, bytes);
     assert_memory_equal((char *)f.n->pool.base + EXTENT, nothing, bytes);
-    assert_int_equal(put_bytes(f.n, f.writer, 2, in, bytes), 0); /* the link is as good as before */
+    assert_int_equal(put_bytes(f.n, f.writer, 2, in, bytes), 0); /* the link still works */
     assert_memory_equal((char *)f.n->pool.base + 2 * EXTENT, in, bytes);
     free(in);
     free(nothing);
@@ -148,7 +147,7 @@ static void pieces_are_scattered_and_gathered(void **state)
     enum { RUN = 512, RUNS = 1024, APART = 777 };
     size_t span = (size_t)RUNS * APART;
     char *in = new_buffer(span, 5), *out = calloc(1, span);
-    /* Strided, single, and empty pieces; more runs than one system call takes. */
+    /* Strided, single and empty pieces; more runs than a system call takes. */
     struct tarn_piece put[] = {
         {in, RUN, APART, RUNS - 1}, {in, 0, 0, 0}, {in + (RUNS - 1) * APART, RUN, 0, 1}};
     struct tarn_piece get[RUNS];
@@ -162,14 +161,14 @@ static void pieces_are_scattered_and_gathered(void **state)
     for (int i = 0; i < RUNS; i++) {
         assert_memory_equal(in + i * APART, out + (RUNS - 1 - i) * APART, RUN);
         for (int gap = RUN; gap < APART && i < RUNS - 1; gap++)
-            assert_int_equal(out[i * APART + gap], 0); /* nothing beside the runs */
+            assert_int_equal(out[i * APART + gap], 0); /* nothing is written between runs */
     }
     free(in);
     free(out);
     end(&f);
 }
 
-/* Gets and puts of many sizes at once on one link, some of them stale: each with its own result. */
+/* Gets and puts of many sizes at once on one link, some of them stale. Each has its own result. */
 static void many_in_flight(void **state)
 {
     struct fixture f = begin(state);
@@ -204,7 +203,7 @@ static void many_in_flight(void **state)
         free(in[i]);
         free(out[i]);
     }
-    wait_until(fake_pins(f.n) == 0); /* pins end a moment after the client has the last byte */
+    wait_until(fake_pins(f.n) == 0); /* pins end shortly after the client has the last byte */
     end(&f);
 }
 
@@ -238,13 +237,13 @@ static void gets_and_puts_together(void **state)
     end(&f);
 }
 
-/* A node that reuses an extent as the store does, as fast as it can. */
+/* A node that reuses an extent as fast as it can, as the store would. */
 struct rewriter {
     struct fake_node *n;
     uint32_t slot;
     size_t bytes;
     atomic_bool stop;
-    _Atomic int gets; /* begun so far */
+    _Atomic int gets; /* gets begun so far */
 };
 
 static void rewrite(struct rewriter *r, char value)
@@ -257,7 +256,7 @@ static void rewrite(struct rewriter *r, char value)
     atomic_fetch_add(&r->n->pool.gen[r->slot], 1);
 }
 
-/* In the middle of every other get: if it were every one, a slow reader would never get through. */
+/* Rewrites during every other get. If it were every get, a slow reader would never succeed. */
 static void *keep_rewriting(void *arg)
 {
     struct rewriter *r = arg;
@@ -272,7 +271,7 @@ static void *keep_rewriting(void *arg)
     return NULL;
 }
 
-/* A get never returns bytes of two versions, whatever the node does meanwhile. */
+/* A get never returns bytes of two versions, whatever the node does during the get. */
 static void no_torn_reads(void **state)
 {
     struct fixture f = begin(state);
@@ -323,7 +322,7 @@ static void close_completes_what_is_in_flight(void **state)
         assert_non_null(w[i].owner);
         assert_true(w[i].status == 0 || w[i].status == TARN_E_CANCELED);
     }
-    wait_until(fake_pins(f.n) == 0); /* the node lets go, too */
+    wait_until(fake_pins(f.n) == 0); /* the node's pins end, too */
     free(buffer);
     end(&f);
 }
@@ -476,7 +475,7 @@ static void *view_again_and_again(void *arg)
                 return "view";
         for (int k = 0; k < 4; k++)
             if (atomic_load(&v->n->hazards->entry[hazard[k]]) != v->slot + 1)
-                return "somebody took the entry"; /* threads never share one */
+                return "somebody took the entry"; /* threads never share an entry */
         for (int k = 0; k < 4; k++)
             v->n->ops->unview(v->l, hazard[k]);
     }
@@ -501,7 +500,7 @@ static void shm_views_from_many_threads(void **state)
         pthread_join(threads[i], &failure);
         assert_null(failure);
     }
-    assert_true(atomic_load(&n->hazards->used) <= 64); /* so the node has little to look at */
+    assert_true(atomic_load(&n->hazards->used) <= 64); /* so the node scans only a few entries */
     n->ops->close(l);
     fake_stop(n);
 }
@@ -522,7 +521,7 @@ static void the_registry_finds_and_selects(void **state)
     int usable = 4 + rdma; /* cuda_ipc is not probed; a plugin is named */
     assert_int_equal(tarn_transport_select(NULL, NULL, out, 8), usable);
     assert_int_equal(tarn_transport_select("", NULL, out, 8), usable);
-    assert_int_equal(tarn_transport_select("tcp,shm", NULL, out, 8), 2); /* the list's order */
+    assert_int_equal(tarn_transport_select("tcp,shm", NULL, out, 8), 2); /* in the list's order */
     assert_string_equal(out[0]->name, "shm");
     assert_int_equal(tarn_transport_select("tcp", NULL, out, 8), 1);
     assert_string_equal(out[0]->name, "tcp");
@@ -539,7 +538,7 @@ static void keep_line(void *arg, enum tarn_log_level level, const char *line)
     snprintf(arg, 512, "%s", line);
 }
 
-/* The cause comes with the refusal, and is logged where others are left. */
+/* The refusal gives the cause. If other transports remain, the cause is logged. */
 static void what_is_named_and_not_usable_is_told(void **state)
 {
     const struct tarn_transport_ops *out[8];

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* bench_bare.h by the CUDA runtime. */
+/* bench_bare.h with the CUDA runtime. */
 #include "client/bench/bench_bare.h"
 
 #include <stdio.h>
@@ -13,11 +13,11 @@ extern "C" {
 
 #define BLOCK 256
 #define BLOCKS_PER_SM 8
-#define OFFSET_BITS 40 /* of a wrong word's place; the object is above them */
+#define OFFSET_BITS 40 /* low bits of a wrong word's place: the offset; above them: the object */
 
 struct bench_bare {
     int device;
-    unsigned blocks; /* that fill the chip */
+    unsigned blocks; /* enough to fill the GPU */
     cudaStream_t stream;
     unsigned long long *wrong; /* on the device */
 };
@@ -145,7 +145,7 @@ int bench_bare_batch(struct bench_bare *b, const struct bench_copies *c)
 #endif
 }
 
-/* gridDim.y blocks a run, each with a part of it: 16 bytes an access, four loads in flight a thread. */
+/* Each run has gridDim.y blocks. Each block copies a part: 16 bytes an access, 4 loads in flight a thread. */
 static __global__ void __launch_bounds__(BLOCK) gather(const struct bench_run *runs)
 {
     const struct bench_run r = runs[blockIdx.x];

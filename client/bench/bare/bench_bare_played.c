@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bench_bare.h by queues of transport/cuda/cuda.h, where there is no CUDA runtime: so that the benchmark as a
- * program can be tested over a stand-in, and starts (to say that there is no GPU) where nothing is built in.
+ * bench_bare.h with queues of transport/cuda/cuda.h, for builds without the CUDA runtime. With it the
+ * benchmark can be tested over a stand-in. Without GPU support it starts and says that there is no GPU.
  */
 #include "client/bench/bench.h"
 
@@ -68,7 +68,7 @@ void bench_bare_close(struct bench_bare *b)
     free(b);
 }
 
-/* The host's memory will do: what reads it runs there. */
+/* Host memory is enough: its readers run on the host. */
 int bench_bare_upload(struct bench_bare *b, const void *data, size_t bytes, void **at_p)
 {
     (void)b;

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * make soak: clients put, replace, remove and get the same keys while nodes, clients, Redis and the network
- * between them fail at random; then the checker looks at what they saw.
+ * between them fail at random. Afterwards the checker checks the clients' histories.
  *
- *   plan.c         which fault when: from the seed, nothing else
- *   soak_world.c   processes and links, and how a fault begins and ends
- *   soak_client.c  what a client does, in a process of its own
- *   soak_memory.c  where its values lie: in host memory or a GPU's
+ *   plan.c         chooses the faults and their times from the seed alone
+ *   soak_world.c   processes and connections; begins and ends faults
+ *   soak_client.c  a client, in its own process
+ *   soak_memory.c  memory for values: on the host or a GPU
  *   soak_end.c     after the last fault: are all keys removed, is all memory free?
  *   soak_main.c    options, the run, the table
  */
@@ -27,7 +27,7 @@ enum {
     SOAK_DRIVER = 60, /* the driver's number as a client */
     SOAK_KEYS = 48,
     SOAK_VALUE_MAX = 300000,
-    SOAK_ROOMS = 8, /* for values, of a client */
+    SOAK_ROOMS = 8, /* values that a client has room for */
     SOAK_FAULTS_MAX = 8192,
 };
 
@@ -36,9 +36,9 @@ struct soak_options {
     uint32_t seconds;
     const char *transport; /* shm, cuda_ipc, tcp or rdma */
     uint32_t copies;
-    uint32_t heartbeat_ms; /* of the nodes; 500 does on a machine that is not much too slow */
-    const char *only;      /* names of the faults to choose from, with commas between; NULL: all */
-    bool keeps;            /* the logs */
+    uint32_t heartbeat_ms; /* of the nodes; 500 is enough unless the machine is very slow */
+    const char *only;      /* names of the faults to choose from, separated by commas; NULL: all */
+    bool keeps;            /* keep the logs */
     bool refuses;          /* nodes have --when-cut-off=refuse */
 };
 
@@ -80,63 +80,63 @@ enum soak_fault_kind {
 struct soak_fault {
     enum soak_fault_kind kind;
     uint32_t from_ms, to_ms; /* since the start */
-    uint32_t client, node;   /* as far as the kind has them */
+    uint32_t client, node;   /* if the kind concerns a client or node */
     uint32_t amount;         /* delay in ms, loss in percent */
     bool has_begun, has_ended;
 };
 
 const char *soak_fault_name(enum soak_fault_kind k);
-/* Do clients reach nodes by their Unix sockets, which no relay sees? Else as if they were on other hosts. */
+/* True: clients reach nodes by Unix sockets, without a relay. False: as if they were on other hosts. */
 bool soak_is_local(const char *transport);
-/* Are the nodes' pools in GPU memory, and some values of clients? */
+/* True: the nodes' pools and some values of clients are in GPU memory. */
 bool soak_is_gpu(const char *transport);
-/* The faults of a run, by their begin; returns how many. */
+/* Writes the faults of a run, sorted by begin. Returns their number. */
 size_t soak_plan(const struct soak_options *o, struct soak_fault *faults);
 
 /* --- the world ---------------------------------------------------------------------------------- */
 
 struct soak_world;
 
-/* Starts all but the clients. `program` is this program. */
+/* Starts everything except the clients. `program` is this program. */
 struct soak_world *soak_world_start(const struct soak_options *o, const char *program,
                                     struct history_log *log, const char *log_dir);
 void soak_world_start_clients(struct soak_world *w);
-/* Keeps the logs of processes when it did not pass. */
+/* Keeps the logs of processes if the run did not pass. */
 void soak_world_stop(struct soak_world *w, bool passed);
 void soak_fault_begin(struct soak_world *w, const struct soak_fault *f);
 void soak_fault_end(struct soak_world *w, const struct soak_fault *f);
-/* Starts again what ended and is to run. */
+/* Restarts processes that have ended and should run. */
 void soak_world_tend(struct soak_world *w);
-/* Are all nodes there, in the directory, too? */
+/* Do all nodes run, and are they in the directory? */
 bool soak_world_is_whole(struct soak_world *w);
-/* Has every client ended by itself in this time? Those that did not are killed. */
+/* Waits for the clients to end, and kills those that are late. True: all ended in time. */
 bool soak_world_end_clients(struct soak_world *w, uint32_t timeout_ms);
-/* Processes that ended by a signal that the soak did not send, or with a sanitizer's report. */
+/* Number of processes that ended by a signal that the soak did not send, or with a sanitizer's report. */
 uint32_t soak_world_crashes(const struct soak_world *w);
 const char *soak_world_redis(const struct soak_world *w);
-/* Of all nodes: objects, bytes in use, and bytes reserved. -1: a node does not answer. */
+/* A figure (objects, bytes in use, bytes reserved) summed over all nodes. -1: a node does not answer. */
 long long soak_world_held(struct soak_world *w, const char *figure);
 /* Records of objects in Redis. */
 long long soak_world_records(struct soak_world *w);
 
 /* --- clients ------------------------------------------------------------------------------------ */
 
-/* In <log folder>/control, mapped by all. */
+/* In <log folder>/control, which all clients map. */
 struct soak_control {
     atomic_bool stops;
 };
 
 struct soak_control *soak_control_map(const char *log_dir);
 void soak_log_path(char *out, size_t bytes, const char *log_dir, uint32_t client);
-/* Records that the log of one client has room for. */
+/* Number of records that a client's log has room for. */
 size_t soak_log_room(uint32_t seconds);
 size_t soak_value_bytes(uint32_t key);
-/* "client LOG_DIR NUMBER REDIS TRANSPORT COPIES SECONDS [FROM=TO]...": the exit status. */
+/* Runs "client LOG_DIR NUMBER REDIS TRANSPORT COPIES SECONDS [FROM=TO]...". Returns the exit status. */
 int soak_client(int argc, char **argv);
 
-/* The GPUs that a soak uses of this machine's; 0: there is none, and tarn_last_error() says why. */
+/* Number of this machine's GPUs that a soak uses. 0: none; tarn_last_error() says why. */
 int soak_gpus(void);
-/* The way to a GPU's memory, opened once; NULL, the host's: for -1. */
+/* The device to access a GPU's memory; opened once. NULL (host memory) for -1. */
 struct device;
 struct device *soak_gpu(int ordinal);
 
@@ -145,24 +145,24 @@ struct soak_room {
     struct device *device;
     void *addr;
 };
-/* Once, before any is used. gpu: some are in this one's memory; -1: none. */
+/* Call once before soak_room(). gpu: some rooms are in this GPU's memory; -1: none. */
 void soak_rooms_open(int gpu);
-/* Number i (of SOAK_ROOMS), in either memory by chance. */
+/* Room number i (of SOAK_ROOMS), at random in host or GPU memory. */
 struct soak_room soak_room(uint32_t i);
 
 struct tarn_client;
-/* Single operations, with their records. The status. */
+/* Single operations. They write their records and return the status. */
 int soak_put(struct history_log *l, struct tarn_client *c, uint32_t key, enum history_kind kind,
              uint32_t copies, uint32_t deadline_ms);
 int soak_remove(struct history_log *l, struct tarn_client *c, uint32_t key, uint32_t deadline_ms);
-/* Keys key, key + 1, ..., n of them. */
+/* Gets n keys: key, key + 1, ... */
 int soak_get(struct history_log *l, struct tarn_client *c, uint32_t key, uint32_t n, uint32_t deadline_ms);
 
 /* --- the end ------------------------------------------------------------------------------------ */
 
 struct soak_rest {
-    uint32_t keys;                               /* that could not be removed */
-    long long objects, bytes, reserved, records; /* that stayed */
+    uint32_t keys;                               /* keys that could not be removed */
+    long long objects, bytes, reserved, records; /* leftovers */
     uint32_t took_ms;
 };
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a client of the soak does, until it is told to stop or killed. */
+/* A client of the soak. It runs until it is told to stop or killed. */
 #include <fcntl.h>
 #include <poll.h>
 #include <stdio.h>
@@ -61,7 +61,7 @@ static void name_key(struct name *n, uint32_t key)
     n->key = (struct tarn_key){n->text, strlen(n->text)};
 }
 
-/* How long the thread could have run and did not: /proc/thread-self/schedstat. */
+/* How long the thread was ready but did not run: /proc/thread-self/schedstat. */
 static uint64_t waited_ns(void)
 {
     static int fd = -1;
@@ -74,7 +74,7 @@ static uint64_t waited_ns(void)
     return waited;
 }
 
-/* The first sentence for each status goes to the log. */
+/* Logs the first error text of each status. */
 static int said(const char *what, int status)
 {
     static bool seen[64];
@@ -85,7 +85,7 @@ static int said(const char *what, int status)
     return status;
 }
 
-/* Where values are made and looked at, whatever memory they are put from and got into. */
+/* Values are made and checked here, and copied from and to the memory of puts and gets. */
 static uint8_t bench[SOAK_VALUE_MAX];
 
 static void fill(const struct soak_room *room, size_t bytes, uint32_t key, uint64_t version)
@@ -144,7 +144,7 @@ static void look(struct history_op *op, const struct soak_room *room, size_t byt
                 op->key, (unsigned long long)op->version, op->wrong, at, bytes);
 }
 
-/* The record is complete when the bytes were looked at; its end is the call's. */
+/* Completes the record after the check of the bytes, with the time at which the call ended. */
 static void end_get(struct history_op *op, uint64_t ended_ns, uint64_t waited, int status)
 {
     op->waited_ns = waited;
@@ -185,7 +185,7 @@ int soak_get(struct history_log *l, struct tarn_client *c, uint32_t key, uint32_
     return status;
 }
 
-/* Through a view that is held for a while: the bytes stay what they were. */
+/* Holds a view for a while. The bytes must not change. */
 static void view(struct history_log *l, struct tarn_client *c, uint32_t key, uint32_t deadline_ms)
 {
     struct name n;

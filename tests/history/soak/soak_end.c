@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* After the last fault: every key can be removed, what was removed stays away, and all memory is free again.
- */
+/* After the last fault: every key can be removed, removed keys stay removed, and all memory is free. */
 #include <poll.h>
 #include <string.h>
 

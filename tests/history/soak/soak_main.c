@@ -4,9 +4,9 @@
  *      [--heartbeat-ms N] [--refuse] [--plan] [--keep]
  *
  * --refuse: nodes have --when-cut-off=refuse, and clients and nodes may be cut off from Redis together.
- * cuda_ipc: pools are in GPU memory, values of clients there and in host memory.
- * Prints the seed; the same seed gives the same faults at the same times (--plan prints them). Ends with a
- * table; exit 1 when anything is in it that must not be.
+ * cuda_ipc: pools are in GPU memory; values of clients are in GPU and host memory.
+ * Prints the seed. The same seed gives the same faults at the same times (--plan prints them). Prints a table
+ * at the end. Exit status 1 if the table has a violation.
  */
 #include <errno.h>
 #include <ftw.h>
@@ -92,7 +92,7 @@ static bool has_client(enum soak_fault_kind k)
     return k == SOAK_CLIENT_STOP || k == SOAK_CLIENT_KILL || k >= SOAK_CLIENT_REDIS_CUT;
 }
 
-/* Times as in the checker's reports, when first_ns is its first operation's; else since the start. */
+/* Subtracts shift_ms from the times: 0 prints times since the start; otherwise they match the checker's. */
 static void print_fault(const struct soak_fault *f, int64_t shift_ms, FILE *to)
 {
     fprintf(to, "  %8" PRId64 " .. %8" PRId64 " ms  %-18s", f->from_ms - shift_ms, f->to_ms - shift_ms,
@@ -226,7 +226,7 @@ static void print_rest(const struct run *r)
            "leaked", e->objects, e->bytes, e->reserved, e->records, e->keys, e->took_ms);
 }
 
-/* Else the rule was kept because nobody could do anything. */
+/* False: no operation of some kind succeeded, so the history proves nothing. */
 static bool did_work(const struct history_report *h)
 {
     bool worked =
@@ -276,7 +276,7 @@ static int soak(struct run *r)
     return passed ? 0 : 1;
 }
 
-/* The histories of a run that was kept, again. */
+/* Checks again the histories that an earlier run kept. */
 static int check_again(const char *dir)
 {
     static struct history_report report;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Where a client's values lie: in the host's memory, or by chance in that or a GPU's. */
+/* Memory for a client's values: host memory, or a random choice of host and GPU memory. */
 #include <stdlib.h>
 
 #include "tests/device.h"
@@ -8,7 +8,7 @@
 enum { GPUS_MAX = 2 };
 
 static struct {
-    char *host, *gpu; /* gpu: NULL without one */
+    char *host, *gpu; /* gpu: NULL without a GPU */
     struct device *device;
 } rooms;
 

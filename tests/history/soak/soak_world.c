@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Processes and links of the soak. Each node has an address of its own (127.x.y.z) and keeps its ports when
- * it is started again. Between each client and node, and between each of both and Redis, there is a relay.
+ * Processes and connections of the soak. Each node has its own address (127.x.y.z) and keeps its ports over a
+ * restart. There is a relay between each client and each node, and between each of them and Redis.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -19,7 +19,7 @@
 
 enum { CONTROL_PORT = 7700, DATA_PORT = 7701, ARGS_MAX = 40, START_AGAIN_MS = 300, PORTS = 2 };
 
-/* A process that is started again when it ended, unless it is to be gone for a while. */
+/* A process that is restarted when it has ended, unless a fault keeps it away (is_gone). */
 struct resident {
     struct harness_process *process; /* NULL: not started yet */
     bool is_gone, was_killed;
@@ -116,7 +116,7 @@ static void report_end(struct soak_world *w, struct resident *r, const char *wha
     fprintf(stderr, "%s ended by itself: status %d\n%s\n", what, status, harness_log(r->process));
 }
 
-/* True: it has to be started now. */
+/* True: start it now. */
 static bool is_missing(struct soak_world *w, struct resident *r, const char *what)
 {
     if (r->process) {
@@ -131,7 +131,7 @@ static bool is_missing(struct soak_world *w, struct resident *r, const char *wha
     return !r->is_gone && harness_now_ms() >= r->start_at_ms;
 }
 
-/* Stopped or killed until now: what it had begun could not end. */
+/* Records a stall that ends now: while the process was stopped or dead, its operations could not end. */
 static void note_gap(struct soak_world *w, struct resident *r, uint32_t client)
 {
     if (r->stopped_at_ns)
@@ -204,7 +204,7 @@ void soak_world_start_clients(struct soak_world *w)
 
 /* --- faults of processes ------------------------------------------------------------------------ */
 
-/* It may not have been started again since it was killed before. */
+/* Keeps the first time if the process has not been restarted since an earlier stop or kill. */
 static void note_stop(struct resident *r)
 {
     if (!r->stopped_at_ns)
@@ -248,7 +248,7 @@ static void move(struct soak_world *w, const char *from, const char *to)
         fprintf(stderr, "%s: %s\n", from, strerror(errno));
 }
 
-/* Its state now, for later. */
+/* Saves the current state for a later fault. */
 static void redis_save(struct soak_world *w)
 {
     redis(w, "SAVE", NULL, NULL, NULL);
@@ -398,7 +398,7 @@ static bool clients_ended(struct soak_world *w)
     return true;
 }
 
-/* Their logs get another run, which says that they are gone. */
+/* Begins another run in each client's log, which marks that the client has ended. */
 static void close_logs(struct soak_world *w)
 {
     char path[512];
