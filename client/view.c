@@ -81,13 +81,13 @@ static void note_why(const struct tarn_desc *d, struct tarn_reason *why)
     }
 }
 
-/* May the node be read from? deadline_ns 0: without asking. why: when it refuses. */
-static enum tarn_lease_word leased(struct tarn_peer_node *node, uint64_t deadline_ns,
+/* May the node be read from? now_ns: coarse. deadline_ns 0: without asking. why: when it refuses. */
+static enum tarn_lease_word leased(struct tarn_peer_node *node, uint64_t now_ns, uint64_t deadline_ns,
                                    struct tarn_cancel *cancel, struct tarn_reason *why)
 {
     enum tarn_lease_word word = TARN_LEASE_RUNS;
 
-    if (tarn_lease_read(&node->lease, tarn_coarse_ns()))
+    if (tarn_lease_read(&node->lease, now_ns))
         return word;
     while ((word = tarn_lease_word(node)) == TARN_LEASE_ASK && tarn_now_ns() < deadline_ns &&
            !tarn_canceled(cancel))
@@ -110,8 +110,8 @@ static int view_any(struct tarn_client *c, const struct tarn_desc *d, uint64_t d
     struct tarn_way w;
 
     why->code = 0;
-    while (tarn_way_choose(c, &q, tarn_now_ns(), &w)) {
-        enum tarn_lease_word word = leased(d->locs[w.loc].node, deadline_ns, cancel, why);
+    for (uint64_t now = tarn_coarse_ns(); tarn_way_choose(c, &q, now, &w); now = tarn_coarse_ns()) {
+        enum tarn_lease_word word = leased(d->locs[w.loc].node, now, deadline_ns, cancel, why);
         if (word != TARN_LEASE_RUNS) {
             worst = word == TARN_LEASE_REFUSED ? TARN_E_DIRECTORY
                     : word == TARN_LEASE_ASK   ? TARN_E_TIMEOUT
