@@ -186,10 +186,16 @@ static void a_node_of_another_version_is_named(void **state)
     pid_t pid = fork();
     if (pid == 0) {
         int fd = accept(listener, NULL, NULL);
+        struct tarn_tcp_hello h;
         struct tarn_tcp_frame f = frame(TARN_TCP_HELLO | TARN_TCP_ANSWER);
         f.version = 2;
         f.status = TARN_E_VERSION;
+        /* Closing with unread bytes would reset the connection, and the answer could be lost. */
+        recv(fd, &h, sizeof(h), MSG_WAITALL);
         send(fd, &f, sizeof(f), MSG_NOSIGNAL);
+        shutdown(fd, SHUT_WR);
+        while (recv(fd, &h, sizeof(h), 0) > 0)
+            ;
         _exit(0);
     }
     char text[TARN_ATTACH_TEXT];
