@@ -19,8 +19,7 @@ static void resolved(struct tarn_get_batch *b, struct tarn_get_job *j, const str
     j->stage = TARN_GET_RESOLVED;
 }
 
-/* When a copy's node is silent, Redis has half of the time left to answer. Then the node is looked at again.
- */
+/* When a copy's node is silent, Redis has half of the time left. Then the node is looked at again. */
 static uint64_t until_of(const struct tarn_get_job *j)
 {
     uint64_t deadline = j->get->deadline_ns, now = tarn_now_ns(),
