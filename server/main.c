@@ -146,6 +146,12 @@ static void log_overridden(const struct tarn_logger *log, const struct tarn_opti
     }
 }
 
+static void ready(struct tarn_node *n)
+{
+    log_start(n);
+    print_ready(n);
+}
+
 /* --- exit() by others --------------------------------------------------------------------------- */
 
 /*
@@ -216,8 +222,7 @@ static int run(const struct tarn_node_config *c, const struct tarn_logger *log)
         tarn_signal_new(process.node->loop, SIGINT, end_signal, &process, &interrupt)) {
         fprintf(stderr, "tarnd: %s\n", tarn_last_error());
     } else {
-        log_start(process.node);
-        print_ready(process.node);
+        process.node->ready = ready;
         status = run_node(process.node);
     }
     tarn_watch_free(term);

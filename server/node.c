@@ -171,6 +171,17 @@ static void beat_follows(struct tarn_node *n, const struct tarn_beat *b)
     tarn_scrub_tick(n->scrub);
 }
 
+/* A start that takes longer than the record lives leaves no record, so the record that the start wrote is not
+ * enough. */
+static void ready_if_listed(struct tarn_node *n, const struct tarn_beat *b)
+{
+    void (*ready)(struct tarn_node *n) = n->ready;
+    if (!ready || b->gone || b->other || strcmp(n->record.state, "ready") != 0)
+        return;
+    n->ready = NULL;
+    ready(n);
+}
+
 static void beat_done(struct tarn_request *r)
 {
     struct tarn_node *n = TARN_CONTAINER_OF(r, struct tarn_node, beat);
@@ -185,6 +196,7 @@ static void beat_done(struct tarn_request *r)
     if (!r->failure.code) {
         again |= tarn_presence_beaten(n, &r->beat, n->beat_sent_ns);
         beat_follows(n, &r->beat);
+        ready_if_listed(n, &r->beat);
     }
     if (r->beat.conflict)
         tarn_presence_conflict(n, r->failure.text);

@@ -5,7 +5,8 @@
 
 #include "server/parts.h"
 
-/* Starts everything and writes the node's record. The node answers once its loop runs. */
+/* Starts everything and writes the node's record. The node answers once its loop runs. It is ready, and calls
+ * (*n_p)->ready if that is set, when its first heartbeat has found the record in place. */
 int tarn_node_start(const struct tarn_node_config *c, const struct tarn_logger *log, struct tarn_node **n_p);
 /* Runs until the node has drained, is stopped or has lost its id. Returns the exit status of the process. */
 int tarn_node_run(struct tarn_node *n);

@@ -81,6 +81,7 @@ struct tarn_node {
     uint32_t unsettled; /* pending commands that the directory thread has, abandoned ones too */
     uint64_t drain_cursor, drain_deadline_ns;
     struct tarn_node_stats stats;
+    void (*ready)(struct tarn_node *n);       /* called once, when a beat has confirmed the record */
     void (*drain)(struct tarn_node *n);       /* starts the drain */
     void (*drain_check)(struct tarn_node *n); /* a reservation or commit has ended: a drain may continue */
     struct tarn_refusals {

@@ -8,11 +8,10 @@
 
 #include "base/clock.h"
 #include "tests/node_client.h"
+#include "tests/redis_relay.h"
 #include "tests/tcpx/child.h"
 #include "tests/transports.h"
 #include "tests/world.h"
-
-/* --- the end of a node -------------------------------------------------------------------------- */
 
 /* True if the node's record has this value in this field. */
 static bool recorded(const struct node_world *w, const char *field, const char *value)
@@ -22,6 +21,37 @@ static bool recorded(const struct node_world *w, const char *field, const char *
     freeReplyObject(r);
     return same;
 }
+
+/* --- ready -------------------------------------------------------------------------------------- */
+
+static bool listed(const struct node_world *w)
+{
+    return harness_redis_integer(w->redis, "EXISTS", "tarn:default:node:node0", NULL) == 1;
+}
+
+/* The start takes so long that the record it wrote expires: the first heartbeat is held back. */
+static void a_node_is_ready_when_a_heartbeat_has_found_its_record(void **state)
+{
+    struct node_world *w = *state;
+    /* The start's own request has another number here. */
+    struct redis_relay *relay = redis_relay_start(w->h, w->redis->unix_path, "$1\r\n0\r\n$4\r\nhost");
+    struct harness_redis through = *w->redis;
+    snprintf(through.url, sizeof(through.url), "unix://%.150s", relay->path);
+    relay->armed = true;
+    struct harness_process *node = harness_node_spawn(w->h, "node0", &through, "--pool", "cpu0:bytes=1M",
+                                                      "--heartbeat-ms", "300", NULL);
+    HARNESS_UNTIL(!relay->armed, 5000);
+    HARNESS_UNTIL(!listed(w), 5000);
+    assert_string_equal(harness_stdout(node, NULL), "");
+    relay->deliver = true;
+    assert_non_null(harness_wait_line(node, "tarnd ready ", HARNESS_TIMEOUT_MS));
+    assert_true(recorded(w, "state", "ready"));
+    harness_kill(node);
+    redis_relay_end(relay);
+    harness_passed(w->h);
+}
+
+/* --- the end of a node -------------------------------------------------------------------------- */
 
 static void drain_waits_for_puts_in_flight_and_withdraws(void **state)
 {
@@ -297,6 +327,7 @@ static void texts_are_printed(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        WITH_REDIS(a_node_is_ready_when_a_heartbeat_has_found_its_record),
         WITH_NODE(drain_waits_for_puts_in_flight_and_withdraws),
         WITH_REDIS(drain_gives_up_stuck_reservations),
         WITH_REDIS(an_idle_reservation_does_not_hold_the_end_up),
