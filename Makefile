@@ -172,6 +172,7 @@ LDFLAGS_test_session_over := -Wl,--wrap=connect
 LDFLAGS_test_deadlines := -Wl,--wrap=connect
 LDFLAGS_test_tcpx_batch := -Wl,--wrap=send,--wrap=recv,--wrap=__recv_chk
 LDFLAGS_test_hits := -Wl,--wrap=malloc,--wrap=free
+LDFLAGS_test_pool := -Wl,--wrap=madvise
 LDFLAGS_soak := -Wl,--wrap=connect
 define test_rule
 $(B)/tests/$(basename $(notdir $(1))): $(call obj,$(1)) $(test_objs) $(test_libs)

@@ -16,7 +16,8 @@
 #include "base/thread.h"
 
 #define AT "pool"
-#define FAILURES_MAX 16 /* each costs an interrupt on every CPU */
+#define STEP_BYTES (128 * TARN_HUGE_PAGE)
+#define FAILURES_MAX 16
 
 struct tarn_populate {
     const struct tarn_pool_memory *pools;
@@ -30,24 +31,36 @@ struct tarn_populate {
 /* A pool under way. */
 struct progress {
     uint64_t done, huge;
-    int failures; /* of asking for a huge page, in a row */
+    int failures; /* of asking for huge pages, in a row */
 };
 
+/* Faults in the first `each` bytes of every 2 MiB. Returns 0 or an errno. Calls are short, because each holds
+ * the lock of the process's memory map. */
+static int touch(uint8_t *at, uint64_t bytes, uint64_t each)
+{
+    for (uint64_t done = 0; done < bytes; done += TARN_HUGE_PAGE) {
+        uint64_t left = bytes - done;
+        if (madvise(at + done, each < left ? each : left, MADV_POPULATE_WRITE))
+            return errno;
+    }
+    return 0;
+}
+
 /*
- * One huge page: a first small one, since there is nothing to collapse without, then all as one; where
- * that cannot be had, small ones. The kernel refuses to collapse what is pinned, as RDMA does.
+ * Asks for huge pages once for the whole step: the kernel holds that lock in each call until every CPU has
+ * run a kernel thread, on a busy host for half a second. The kernel needs a small page to begin with, and
+ * leaves pinned pages as they are; RDMA pins them. Where there is no huge page there are small ones.
  */
 static int populate_step(uint8_t *at, uint64_t bytes, struct progress *g)
 {
-    if (madvise(at, 1, MADV_POPULATE_WRITE))
-        return errno;
-    if (bytes == TARN_HUGE_PAGE && g->failures < FAILURES_MAX && !madvise(at, bytes, MADV_COLLAPSE)) {
-        g->huge += bytes;
-        g->failures = 0;
-        return 0;
+    uint64_t whole = bytes - bytes % TARN_HUGE_PAGE;
+    int err = touch(at, bytes, 1);
+    if (!err && whole && g->failures < FAILURES_MAX) {
+        bool huge = !madvise(at, whole, MADV_COLLAPSE);
+        g->huge += huge ? whole : 0;
+        g->failures = huge ? 0 : g->failures + 1;
     }
-    g->failures++;
-    return madvise(at, bytes, MADV_POPULATE_WRITE) ? errno : 0;
+    return err ? err : touch(at, bytes, TARN_HUGE_PAGE);
 }
 
 /* False when it was stopped. */
@@ -61,7 +74,7 @@ static bool populate_pool(struct tarn_populate *p, uint32_t i)
         return true;
     }
     while (!err && g.done < m->bytes) {
-        uint64_t left = m->bytes - g.done, n = left < TARN_HUGE_PAGE ? left : TARN_HUGE_PAGE;
+        uint64_t left = m->bytes - g.done, n = left < STEP_BYTES ? left : STEP_BYTES;
         if (atomic_load(&p->stopping))
             return false;
         err = populate_step((uint8_t *)m->base + g.done, n, &g);

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Memory of pools: there is enough of it, only used memory is taken, it is faulted in, and it is sealed. */
 #include <dirent.h>
+#include <errno.h>
+#include <linux/mman.h>
 #include <semaphore.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -147,10 +149,27 @@ static void note_line(void *arg, enum tarn_log_level level, const char *line)
     sem_post(arg);
 }
 
-/* All memory is faulted in, including an end smaller than a huge page. Written bytes are kept. */
-static void test_memory_comes_in_by_itself(void **state)
+static struct {
+    bool refused; /* requests for huge pages fail */
+    int asked;    /* number of such requests; the populate thread writes it */
+} huge;
+
+int __real_madvise(void *at, size_t bytes, int advice);
+int __wrap_madvise(void *at, size_t bytes, int advice);
+
+int __wrap_madvise(void *at, size_t bytes, int advice)
 {
-    (void)state;
+    if (advice != MADV_COLLAPSE)
+        return __real_madvise(at, bytes, advice);
+    huge.asked++;
+    errno = EINVAL;
+    return huge.refused ? -1 : __real_madvise(at, bytes, advice);
+}
+
+/* All memory is faulted in, including an end smaller than a huge page. Written bytes are kept. The kernel is
+ * asked once for the huge pages of a small pool: each request can stop the process on a busy host. */
+static void memory_comes_in(void)
+{
     sem_t logged;
     const struct tarn_logger log = {TARN_LOG_INFO, note_line, &logged};
     const uint64_t bytes = 6 * MIB + 12288, marks[] = {0, 2 * MIB - 1, 2 * MIB, 3 * MIB + 5, bytes - 1};
@@ -173,6 +192,7 @@ static void test_memory_comes_in_by_itself(void **state)
     assert_int_equal(tarn_populate_bytes(p, 0), bytes);
     assert_int_equal(resident_pages(m), bytes / 4096);
     tarn_populate_stop(p);
+    assert_int_equal(huge.asked, 1);
 
     uint64_t sum = 0;
     for (uint64_t i = 0; i < bytes; i++)
@@ -181,6 +201,17 @@ static void test_memory_comes_in_by_itself(void **state)
     for (size_t i = 0; i < sizeof(marks) / sizeof(marks[0]); i++)
         assert_int_equal(base[marks[i]], i + 1);
     tarn_store_free(s);
+}
+
+static void test_memory_comes_in_by_itself(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        huge.refused = i == 1;
+        huge.asked = 0;
+        memory_comes_in();
+    }
+    huge.refused = false;
 }
 
 static void test_population_can_be_stopped(void **state)
