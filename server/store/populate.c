@@ -16,7 +16,7 @@
 #include "base/thread.h"
 
 #define AT "pool"
-#define STEP_BYTES (128 * TARN_HUGE_PAGE)
+#define STEP_BYTES (512 * TARN_HUGE_PAGE)
 #define FAILURES_MAX 16
 
 struct tarn_populate {
