@@ -158,7 +158,9 @@ class Paused(unittest.TestCase):
         self.assertEqual(op.cancel(), canceled, "once canceled, canceled")
 
     def test_deadline(self) -> None:
-        self.assertEqual(self.client.submit_get_into(["a"], [bytearray(100)], timeout=0.2).wait(), [tarn.Timeout.code])
+        [code] = self.client.submit_get_into(["a"], [bytearray(100)], timeout=0.2).wait()
+        # A late host sees a node that was silent for more than 250 ms.
+        self.assertIn(code, (tarn.Timeout.code, tarn.NodeDown.code))
 
     def test_close_cancels(self) -> None:
         ops = [self.client.submit_get_into(["a"], [bytearray(100)], timeout=60) for _ in range(5)]
