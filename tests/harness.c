@@ -635,7 +635,7 @@ static struct harness_process *node_spawn(struct harness *h, const char *id, con
     /* The node waits longer than by default for Redis's answers, unless the test sets a timeout. */
     const char *argv[ARGS_MAX] = {"tarnd",          "--id",        id,          "--listen",
                                   "127.0.0.1:0",    "--data-port", "0",         "--redis-timeout-ms",
-                                  "5000",           "--unix",      socket_path, r ? "--redis" : NULL,
+                                  "20000",          "--unix",      socket_path, r ? "--redis" : NULL,
                                   r ? r->url : NULL};
     snprintf(socket_path, sizeof(socket_path), "%s/%s.sock", h->dir, id);
     for (size_t n = r ? 13 : 11; *args; n++, args++) {

@@ -62,7 +62,7 @@ start_node()
     id=$1
     shift
     mkfifo "$dir/$id.ready"
-    "$build/tarnd" --id "$id" --listen 127.0.0.1:0 --unix "$dir/$id.sock" --redis-timeout-ms 5000 "$@" \
+    "$build/tarnd" --id "$id" --listen 127.0.0.1:0 --unix "$dir/$id.sock" --redis-timeout-ms 20000 "$@" \
         >"$dir/$id.ready" 2>"$dir/$id.log" &
     node=$!
     pids="$node $pids"

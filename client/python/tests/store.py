@@ -35,7 +35,7 @@ class Store:
         argv = [os.path.join(build, "tarnd"), "--id", id, "--listen", "127.0.0.1:0", "--unix",
                 os.path.join(self.dir.name, "node.sock"), "--data-port", "0", "--pool", pool,
                 # a busy host may hold up the node and Redis for seconds
-                "--redis-timeout-ms", "5000", "--heartbeat-ms", "3000"]
+                "--redis-timeout-ms", "20000", "--heartbeat-ms", "3000"]
         argv += ["--redis", redis] if redis else []
         self.process = subprocess.Popen([*argv, *args], stdout=subprocess.PIPE, stderr=self._log, bufsize=0,
                                         preexec_fn=_end_with_parent)
