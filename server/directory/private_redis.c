@@ -112,8 +112,10 @@ static void run_redis(int settings_fd, pid_t parent, int err_fd)
     sigset_t none;
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);
-    /* A session of its own: ^C in the terminal ends the node, which still needs Redis to say goodbye. */
-    setsid();
+    /* A process group of its own: ^C in the terminal ends the node, which still needs Redis to say goodbye.
+     * Not a session, because Linux gives each session its own share of the processors
+     * (CONFIG_SCHED_AUTOGROUP). */
+    setpgid(0, 0);
     prctl(PR_SET_PDEATHSIG, SIGTERM);
     int null_fd = open("/dev/null", O_RDWR);
     if (getppid() == parent && null_fd >= 0 && dup2(settings_fd, 0) >= 0 && dup2(null_fd, 1) >= 0 &&
