@@ -259,9 +259,9 @@ static const char *hello_value(const redisReply *hello, const char *name)
 }
 
 /*
- * Does the node that wrote the record answer at its address? By its epoch: a dead node's port may be
- * another's by now, even this node's own. Only where a secret is wanted that the record does not have any
- * answer must do.
+ * True: the node that wrote the record answers at its address with its epoch. Any other answer proves
+ * nothing, because a dead node's port may be another server's by now, even this node's own. A node that wants
+ * a secret that the record does not have counts as silent: its record goes on.
  */
 static bool answers(const struct tarn_node_record *r)
 {
@@ -270,17 +270,16 @@ static bool answers(const struct tarn_node_record *r)
     redisReply *reply;
     char session[20], epoch[20];
     const char *hello[] = {"HELLO", "1", session, r->secret};
-    bool knows = r->secret[0];
     uint64_t deadline = tarn_deadline(ANSWER_MS);
     snprintf(session, sizeof(session), "%016" PRIx64, tarn_random64());
     snprintf(epoch, sizeof(epoch), "%016" PRIx64, r->epoch);
     if (tarn_addr_parse(r->control, "control address", &a) || tarn_resp_connect(&a, deadline, NULL, &resp))
         return false;
-    int rc = tarn_resp_call(resp, deadline, knows ? 4 : 3, hello, NULL, &reply);
+    int rc = tarn_resp_call(resp, deadline, r->secret[0] ? 4 : 3, hello, NULL, &reply);
     tarn_resp_free(resp);
     if (rc)
         return false;
-    bool same = (reply->type == REDIS_REPLY_ERROR && !knows) || !strcmp(hello_value(reply, "epoch"), epoch);
+    bool same = !strcmp(hello_value(reply, "epoch"), epoch);
     freeReplyObject(reply);
     return same;
 }
@@ -347,10 +346,11 @@ int tarn_identity_claim(struct tarn_node *n)
         if (!give_up)
             give_up = tarn_deadline(n->ttl_ms + timeout_ms);
         if (last)
-            return tarn_fail(TARN_E_BUSY,
-                             "node id %s: a node that does not answer keeps it (epoch %016" PRIx64
-                             "): give this one another --id, or wait until its record expires",
-                             n->id, b.taken_epoch);
+            return tarn_fail(
+                TARN_E_BUSY,
+                "node id %s: a node that does not answer, or wants a secret, keeps it (epoch %016" PRIx64
+                "): give this one another --id, or wait until its record expires",
+                n->id, b.taken_epoch);
         poll(NULL, 0, CLAIM_POLL_MS);
     }
 }

@@ -38,8 +38,8 @@ static void a_node_is_ready_when_a_heartbeat_has_found_its_record(void **state)
     struct harness_redis through = *w->redis;
     snprintf(through.url, sizeof(through.url), "unix://%.150s", relay->path);
     relay->armed = true;
-    struct harness_process *node = harness_node_spawn(w->h, "node0", &through, "--pool", "cpu0:bytes=1M",
-                                                      "--heartbeat-ms", "300", NULL);
+    struct harness_process *node =
+        harness_node_spawn(w->h, "node0", &through, "--pool", "cpu0:bytes=1M", "--heartbeat-ms", "300", NULL);
     HARNESS_UNTIL(!relay->armed, 5000);
     HARNESS_UNTIL(!listed(w), 5000);
     assert_string_equal(harness_stdout(node, NULL), "");
@@ -154,7 +154,7 @@ static void silent_node_keeps_its_id_whatever_its_pid(void **state)
     struct harness_process *p = harness_node_spawn(
         w->h, "silent", w->redis, "--ns", "slow", "--unix", harness_path(w->h, "second.sock"), "--pool",
         "p:bytes=1M", "--heartbeat-ms", "1000", "--redis-timeout-ms", "500", NULL);
-    refuses(w, p, 1, "a node that does not answer keeps it");
+    refuses(w, p, 1, "a node that does not answer, or wants a secret, keeps it");
     harness_signal(n->process, SIGCONT);
     assert_string_equal(node_info(n->control, "state"), "ready");
     harness_passed(w->h);
@@ -169,6 +169,33 @@ static void killed_node_is_followed_by_another_of_its_id(void **state)
     harness_kill(n->process);
     n = harness_node_start(w->h, "again", w->redis, "--pool", "p:bytes=1M", "--heartbeat-ms", "100", NULL);
     assert_string_equal(node_info(n->control, "state"), "ready");
+    harness_passed(w->h);
+}
+
+/* A killed node's port may belong to another server by then: here its record names that of Redis, which
+ * answers HELLO with an error. */
+static void another_server_at_a_dead_nodes_address_is_not_that_node(void **state)
+{
+    struct node_world *w = *state;
+    struct harness_node *n =
+        harness_node_start(w->h, "again", w->redis, "--pool", "p:bytes=1M", "--heartbeat-ms", "300", NULL);
+    harness_kill(n->process);
+    harness_redis_integer(w->redis, "HSET", "tarn:default:node:again", "control", w->redis->address, NULL);
+    n = harness_node_start(w->h, "again", w->redis, "--pool", "p:bytes=1M", "--heartbeat-ms", "300", NULL);
+    assert_string_equal(node_info(n->control, "state"), "ready");
+    harness_passed(w->h);
+}
+
+/* Nobody can tell that it is that node, but its record goes on. */
+static void a_node_with_a_secret_keeps_its_id(void **state)
+{
+    struct node_world *w = *state;
+    harness_node_start(w->h, "kept", w->redis, "--pool", "p:bytes=1M", "--secret", "s", "--heartbeat-ms",
+                       "300", NULL);
+    struct harness_process *p =
+        harness_node_spawn(w->h, "kept", w->redis, "--unix", harness_path(w->h, "second.sock"), "--pool",
+                           "p:bytes=1M", "--heartbeat-ms", "300", "--redis-timeout-ms", "500", NULL);
+    refuses(w, p, 1, "node id kept: a node that does not answer, or wants a secret, keeps it");
     harness_passed(w->h);
 }
 
@@ -335,6 +362,8 @@ int main(void)
         WITH_NODE(second_node_of_an_id_refuses),
         WITH_REDIS(silent_node_keeps_its_id_whatever_its_pid),
         WITH_REDIS(killed_node_is_followed_by_another_of_its_id),
+        WITH_REDIS(another_server_at_a_dead_nodes_address_is_not_that_node),
+        WITH_REDIS(a_node_with_a_secret_keeps_its_id),
         WITH_NODE(taken_port_is_named),
         WITH_REDIS(absent_redis_is_named),
         WITH_REDIS(wrong_redis_password_is_named),
