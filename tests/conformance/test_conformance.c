@@ -784,6 +784,14 @@ static int stop(void **state)
 }
 
 /* test_conformance [WORDS]: runs only cases whose name, "<way>: <case>", contains the words. */
+/* True if the name has all of these words in it. */
+static bool wanted(const char *name, char **words)
+{
+    while (*words && strstr(name, *words))
+        words++;
+    return !*words;
+}
+
 int main(int argc, char **argv)
 {
     self = argv[0];
@@ -798,7 +806,7 @@ int main(int argc, char **argv)
     for (struct way *w = ways; w->transport; w++)
         for (size_t i = 0; i < (w->missing ? 1 : NCASES); i++) {
             snprintf(names[n], sizeof names[n], "%s: %s", w->name, w->missing ? "is usable" : cases[i].name);
-            if (argc == 2 && !strstr(names[n], argv[1]))
+            if (!wanted(names[n], argv + 1))
                 continue;
             runs[n] = (struct run){.test = &cases[i], .way = w};
             tests[n] =

@@ -74,7 +74,7 @@ static void what_was_replaced_and_removed_stays_so(void **state)
     struct node_world *w = *state;
     stop_until_given_up(w);
     HARNESS_UNTIL(!node_put(&w->other_c, "absent", "k0", 2000)[0], SOON_MS); /* record of a dead node */
-    assert_int_equal(harness_redis_integer(w->redis, "DEL", OBJECT "k1", NULL) >= 0, 1);
+    harness_redis_integer(w->redis, "DEL", OBJECT "k1", NULL); /* the sweep may have removed it already */
     harness_signal(w->node->process, SIGCONT);
     is_back(w);
     assert_string_equal(directory_field(w->redis, "k0", "@node0/cpu0"), "");

@@ -19,7 +19,7 @@
 #define BIG (14u * MIB)
 #define NEXT (4u * MIB)
 
-enum { WRITERS = 4, OWNERS = 15 }; /* each group fills the whole pool */
+enum { WRITERS = 4, OWNERS = 15 }; /* each group fills almost the whole pool */
 
 static const char *self;
 
