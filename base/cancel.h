@@ -46,7 +46,8 @@ static inline int tarn_cancel_fd(const struct tarn_cancel *c)
 void tarn_cancel_drain(struct tarn_cancel *c);
 /* Milliseconds until the deadline for poll(); at most a slice if there is no descriptor. */
 int tarn_cancel_left_ms(const struct tarn_cancel *c, uint64_t deadline_ns);
-/* Waits for `ms`. False: the deadline has passed, or it was canceled. */
+/* Waits for `ms`; for a slice at most if there is no descriptor. False: the deadline has passed, or it was
+ * canceled. */
 bool tarn_cancel_pause(struct tarn_cancel *c, uint64_t deadline_ns, int ms);
 /* Waits for the condition, a slice at most, with the lock held; unlocks it while it asks the application.
  * False, without waiting: the deadline has passed, or it was canceled. */

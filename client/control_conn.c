@@ -153,6 +153,29 @@ static int take_greeting(struct tarn_control_conn *conn, const redisReply *reply
     return 0;
 }
 
+/*
+ * Waits for a reply and reads it. `here`: it may have been received already. CANCELED, TIMEOUT: it is still
+ * outstanding, perhaps received in part. After other errors the connection is useless.
+ */
+static int take_reply(struct tarn_control_conn *conn, bool here, uint64_t deadline_ns,
+                      struct tarn_cancel *cancel, redisReply **reply_p)
+{
+    int rc = here ? tarn_resp_try(conn->resp, reply_p) : TARN_E_AGAIN;
+
+    for (bool late = false; rc == TARN_E_AGAIN;) {
+        if (late) /* a peer that never ends is given up, too */
+            return tarn_peer_node_fail(conn->node, TARN_E_TIMEOUT,
+                                       "its answer does not end: look at the node");
+        late = !tarn_left_ms(deadline_ns);
+        if ((rc = wait_reply(conn, deadline_ns, cancel)) != 0)
+            return rc;
+        rc = tarn_resp_try(conn->resp, reply_p);
+    }
+    if (rc != 0)
+        conn->reply_due = false;
+    return rc;
+}
+
 /* Waits for the answer to HELLO. */
 static int greeted(struct tarn_control_conn *conn, uint64_t deadline_ns, struct tarn_cancel *cancel)
 {
@@ -163,12 +186,10 @@ static int greeted(struct tarn_control_conn *conn, uint64_t deadline_ns, struct 
     if (rc != 0)
         return rc;
     uint64_t now = tarn_now_ns();
-    rc = tarn_resp_read(conn->resp, deadline_ns, cancel, &reply);
-    conn->greets = false;
-    if (rc != 0) {
-        conn->reply_due = false;
+    rc = take_reply(conn, true, deadline_ns, cancel, &reply);
+    if (rc != 0)
         return rc;
-    }
+    conn->greets = false;
     if (began - conn->hello_ns < PROMPT_NS) /* else the answer may have been there long before */
         tarn_peer_node_answered(conn->node, now - conn->hello_ns);
     rc = take_greeting(conn, reply);
@@ -338,7 +359,8 @@ static bool is_disposed(struct tarn_control_conn *conn)
         tarn_monitor_owe(node->client, conn);
         return true;
     }
-    bool useless = conn->greets || conn->refused || atomic_load(&node->health) == TARN_GONE;
+    bool useless = conn->greets || conn->refused || *tarn_resp_cause(conn->resp) ||
+                   atomic_load(&node->health) == TARN_GONE;
     if (useless)
         tarn_control_conn_drop(conn);
     return useless;
@@ -378,15 +400,10 @@ static int read_reply(struct tarn_control_conn *conn, uint64_t deadline_ns, stru
     bool together = conn->greets || conn->refused; /* both may have come at once */
     int rc = conn->greets ? greeted(conn, deadline_ns, cancel) : 0;
 
-    if (rc != 0)
-        return rc;
-    rc = together ? tarn_resp_try(conn->resp, reply_p) : TARN_E_AGAIN;
-    if (rc == TARN_E_AGAIN) {
-        if ((rc = wait_reply(conn, deadline_ns, cancel)) != 0)
-            return rc;
-        rc = tarn_resp_read(conn->resp, deadline_ns, cancel, reply_p);
-    }
-    conn->reply_due = false;
+    if (rc == 0)
+        rc = take_reply(conn, together, deadline_ns, cancel, reply_p);
+    if (rc == 0)
+        conn->reply_due = false;
     return rc;
 }
 

@@ -100,12 +100,14 @@ static void run(struct tarn_get_batch *b, struct tarn_get *const *gets, size_t n
         if (any_in(stages, TARN_GET_UNLEASED))
             tarn_get_ask_leases(b);
 
-        /* WANTED: no descriptor, or an old one; one look-up for all. A canceled job cuts it short. */
-        if (any_in(stages, TARN_GET_WANTED)) {
+        /* WANTED: no descriptor, or an old one; one look-up for all. */
+        if (any_in(stages, TARN_GET_WANTED))
             tarn_get_look_up(b);
-            if (b->canceled)
-                land_canceled(b);
-        }
+
+        /* A canceled job cuts both short. */
+        if ((any_in(stages, TARN_GET_UNLEASED) || any_in(stages, TARN_GET_WANTED)) &&
+            tarn_canceled(b->cancel))
+            land_canceled(b);
 
         /* FLYING: what comes back is FINAL, or sent again by another way, or WANTED. */
         if (!any_in(stages, TARN_GET_UNLEASED) && !any_in(stages, TARN_GET_WANTED))

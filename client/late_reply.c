@@ -35,25 +35,20 @@ static bool is_late(struct tarn_control_conn *conn)
     struct pollfd fd = {tarn_resp_fd(conn->resp), POLLIN, 0};
     bool grants = conn->grants;
     redisReply *reply = NULL;
-    int fds[TARN_RESP_FDS_MAX];
+    int fds[TARN_RESP_FDS_MAX], rc = 0;
 
-    if (!conn->refused && poll(&fd, 1, 0) == 0) { /* refused: this reply may have been read with HELLO's */
-        if (tarn_now_ns() - conn->since_ns < LATE_MAX_NS)
-            return true;
-        tarn_control_conn_drop(conn);
-        return false;
-    }
-    int rc = tarn_control_conn_reply(conn, tarn_deadline(100), NULL, &reply);
+    if (conn->refused || poll(&fd, 1, 0) != 0) /* refused: this reply may have been read with HELLO's */
+        rc = tarn_control_conn_reply(conn, tarn_deadline(100), NULL, &reply);
     /* Descriptors of a late ATTACH would pass for the next one's. */
     for (int n = tarn_resp_take_fds(conn->resp, fds, TARN_RESP_FDS_MAX); n > 0; n--)
         close(fds[n - 1]);
-    if (rc == 0 && grants)
+    if (reply && grants)
         give_grants_back(conn, reply);
     if (reply)
         freeReplyObject(reply);
-    if (conn->reply_due)
+    if (conn->reply_due && tarn_now_ns() - conn->since_ns < LATE_MAX_NS)
         return true;
-    if (rc == TARN_E_NODE_DOWN || rc == TARN_E_PROTOCOL || rc == TARN_E_TIMEOUT)
+    if (conn->reply_due || rc == TARN_E_NODE_DOWN || rc == TARN_E_PROTOCOL)
         tarn_control_conn_drop(conn);
     else
         tarn_control_conn_give(conn);

@@ -57,8 +57,8 @@ static bool owed_command_run(struct tarn_owed_command *e)
                                     NULL, &reply);
     if (rc == 0)
         freeReplyObject(reply);
-    /* Any error is the node's answer. But BUSY is HELLO's, and the command was not sent. */
-    return rc != TARN_E_NODE_DOWN && rc != TARN_E_TIMEOUT && rc != TARN_E_BUSY;
+    /* Any other error is the node's answer. BUSY is HELLO's, and SYSTEM is ours: the command was not sent. */
+    return rc != TARN_E_NODE_DOWN && rc != TARN_E_TIMEOUT && rc != TARN_E_BUSY && rc != TARN_E_SYSTEM;
 }
 
 /* Has another command of this node failed in this round? */

@@ -162,7 +162,7 @@ struct tarn_publish {
     struct tarn_record record; /* exactly one location: the new copy. Out: born_ms as the directory has it */
     /* out */
     int status;  /* 0; EXISTS: `found` has the record there (zeros: none, or a damaged one); AGAIN: until_ms
-                    has  passed;  DIRECTORY */
+                    has passed, or too many displaced copies; DIRECTORY */
     bool stored; /* published although the status is not 0; set by the publisher */
     struct tarn_record found;
     /* The record names the first `nnamed`, of any node, as displaced. The others were locations of the same

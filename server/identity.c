@@ -284,17 +284,25 @@ static bool answers(const struct tarn_node_record *r)
     return same;
 }
 
-/* BUSY when who has the id answers. */
-static int look_at_holder(struct tarn_node *n, uint64_t deadline_ns)
+/* BUSY when the node that has the id answers; with `last` also when it does not. */
+static int look_at_holder(struct tarn_node *n, uint64_t deadline_ns, bool last)
 {
     struct holder h = {.node = n};
     int rc = tarn_directory_nodes(n->directory, deadline_ns, NULL, take_holder, &h);
-    if (rc || !h.found || !answers(&h.record))
+    if (rc || !h.found)
         return rc;
-    return tarn_fail(TARN_E_BUSY,
-                     "node id %s: the node at %s on host %s (pid %u) lives under it: give this one "
-                     "another --id",
-                     n->id, h.record.control, h.record.host, h.record.pid);
+    if (answers(&h.record))
+        return tarn_fail(TARN_E_BUSY,
+                         "node id %s: the node at %s on host %s (pid %u) lives under it: give this one "
+                         "another --id",
+                         n->id, h.record.control, h.record.host, h.record.pid);
+    if (!last)
+        return 0;
+    return tarn_fail(
+        TARN_E_BUSY,
+        "node id %s: the node at %s on host %s (pid %u) keeps it, and does not answer or wants a "
+        "secret: give this one another --id, or wait until its record expires",
+        n->id, h.record.control, h.record.host, h.record.pid);
 }
 
 /*
@@ -340,17 +348,11 @@ int tarn_identity_claim(struct tarn_node *n)
             tarn_presence_begin(n, &b);
             return 0;
         }
-        rc = look_at_holder(n, tarn_deadline(timeout_ms));
+        rc = look_at_holder(n, tarn_deadline(timeout_ms), last);
         if (rc)
             return rc;
         if (!give_up)
             give_up = tarn_deadline(n->ttl_ms + timeout_ms);
-        if (last)
-            return tarn_fail(
-                TARN_E_BUSY,
-                "node id %s: a node that does not answer, or wants a secret, keeps it (epoch %016" PRIx64
-                "): give this one another --id, or wait until its record expires",
-                n->id, b.taken_epoch);
         poll(NULL, 0, CLAIM_POLL_MS);
     }
 }

@@ -5,7 +5,7 @@
  *   directory thread         publisher.c: takes requests and posts results back
  *   transports' I/O threads  reach the store through its guard only
  *   populate thread          touches the pools' memory once and ends
- * Only the publisher has a lock.
+ * The publisher, the directory and the transports have locks: docs/architecture.md.
  */
 #ifndef TARN_SERVER_PARTS_H
 #define TARN_SERVER_PARTS_H

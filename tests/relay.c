@@ -13,12 +13,15 @@
 
 #include "tests/harness.h"
 
-enum { PAIRS = 64, PENDING = 512 << 10, NAME = 16, LOG = 8192 };
+enum { PAIRS = 64, PENDING = 512 << 10, NAME = 16, LOG = 8192, LATE = 4096 };
 
 struct pair {
     int client, node; /* -1: closed */
     char *pending;    /* commands not yet forwarded */
     size_t bytes;
+    bool cut; /* replies are held back after `let` bytes */
+    size_t let, nlate;
+    char late[LATE]; /* what is held back */
 };
 
 struct relay {
@@ -28,7 +31,8 @@ struct relay {
     pthread_mutex_t lock; /* protects the fields below */
     struct pair pairs[PAIRS];
     int npairs;
-    char hold[NAME];
+    char hold[NAME], cut[NAME];
+    size_t cut_at;
     const char *answered, *answer; /* commands of this name get this answer from the relay; NULL: none do */
     char log[LOG][NAME];
     unsigned nlog;
@@ -90,6 +94,10 @@ static void pass_on(struct relay *r, struct pair *p, unsigned held)
         if (!here && r->nlog < LOG)
             memcpy(r->log[r->nlog++], name, sizeof name);
         int to = here ? p->client : p->node;
+        if (r->cut[0] && strcmp(name, r->cut) == 0) {
+            p->cut = true;
+            p->let = r->cut_at;
+        }
         if (to < 0 || !send_all(to, here ? r->answer : p->pending, here ? strlen(r->answer) : n))
             return;
         p->bytes -= n;
@@ -117,7 +125,7 @@ static void pair_open(struct relay *r)
     int node = client < 0 ? -1 : connect_to(r->behind);
     char *pending = node < 0 || r->npairs == PAIRS ? NULL : malloc(PENDING);
     if (pending) {
-        r->pairs[r->npairs++] = (struct pair){client, node, pending, 0};
+        r->pairs[r->npairs++] = (struct pair){.client = client, .node = node, .pending = pending};
         return;
     }
     if (client >= 0)
@@ -146,11 +154,22 @@ static void from_client(struct relay *r, struct pair *p)
     pass_on(r, p, 0);
 }
 
+/* Returns how much of a reply is forwarded now, and keeps the rest. */
+static size_t cut_off(struct pair *p, const char *data, size_t bytes)
+{
+    size_t now = bytes < p->let ? bytes : p->let, rest = bytes - now;
+    assert_true(rest <= LATE - p->nlate);
+    memcpy(p->late + p->nlate, data + now, rest);
+    p->nlate += rest;
+    p->let -= now;
+    return now;
+}
+
 static void from_node(struct pair *p)
 {
     char data[65536];
     ssize_t n = recv(p->node, data, sizeof data, 0);
-    if (n <= 0 || !send_all(p->client, data, (size_t)n))
+    if (n <= 0 || !send_all(p->client, data, p->cut ? cut_off(p, data, (size_t)n) : (size_t)n))
         pair_close(p);
 }
 
@@ -303,4 +322,19 @@ unsigned relay_passed(struct relay *r, const char *name)
         n += name[0] == '\0' || strcmp(r->log[i], name) == 0;
     pthread_mutex_unlock(&r->lock);
     return n;
+}
+
+void relay_cut(struct relay *r, const char *name, size_t bytes)
+{
+    pthread_mutex_lock(&r->lock);
+    snprintf(r->cut, sizeof r->cut, "%s", name ? name : "");
+    r->cut_at = bytes;
+    for (int i = 0; !name && i < r->npairs; i++) {
+        struct pair *p = &r->pairs[i];
+        p->cut = false;
+        if (p->client >= 0 && !send_all(p->client, p->late, p->nlate))
+            pair_close(p);
+        p->nlate = 0;
+    }
+    pthread_mutex_unlock(&r->lock);
 }

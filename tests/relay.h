@@ -2,7 +2,7 @@
 /*
  * A relay between clients and a node's Unix socket. It forwards commands, holds those that a test names,
  * and records their order. The node's socket is renamed, and the relay listens under its name. Replies are
- * forwarded unread. Descriptors in them are lost, so shm and cuda_ipc do not work through it.
+ * forwarded unread, and cut where a test says so. Descriptors in them are lost, so shm and cuda_ipc do not work through it.
  */
 #ifndef TARN_TESTS_RELAY_H
 #define TARN_TESTS_RELAY_H
@@ -26,6 +26,9 @@ void relay_pass(struct relay *r);
 /* From now on, the relay itself answers commands of this name, with these bytes. NULL: answers none. The
  * strings must stay valid. */
 void relay_answer(struct relay *r, const char *name, const char *bytes);
+/* From now on, forwards only the first `bytes` bytes of replies that follow a command of this name on its
+ * connection. NULL: forwards the rest, too. */
+void relay_cut(struct relay *r, const char *name, size_t bytes);
 /* The number of held commands of this name. */
 unsigned relay_held(struct relay *r, const char *name);
 /* The number of commands of this name forwarded to the node. "" counts all commands. */

@@ -5,8 +5,8 @@
  *
  * The caller holds the owner's lock in all calls.
  */
-#ifndef TARN_TRANSPORT_TOKENS_H
-#define TARN_TRANSPORT_TOKENS_H
+#ifndef TARN_TRANSPORT_NODE_TOKENS_H
+#define TARN_TRANSPORT_NODE_TOKENS_H
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -23,6 +23,7 @@
 #define IN_ROOM (64 * 1024)
 #define IN_ROOM_MAX (1024 * 1024) /* a read grows it up to this; a flush may go beyond */
 #define SLICE (16 * 1024)
+#define RECEIVES_MAX 64 /* in one tarn_resp_try() */
 
 struct tarn_resp {
     int fd;
@@ -418,7 +419,8 @@ int tarn_resp_try(struct tarn_resp *r, redisReply **reply_p)
     int rc = 0;
 
     tarn_resp_push(r);
-    while (rc == 0 && !(rc = parse(r, &reply)) && !reply && got)
+    /* Only so often: a peer may never end, and the caller looks at its deadline. */
+    for (int i = 0; rc == 0 && !(rc = parse(r, &reply)) && !reply && got && i < RECEIVES_MAX; i++)
         rc = receive(r, &got);
     if (rc == 0 && !reply)
         return TARN_E_AGAIN;

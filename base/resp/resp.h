@@ -65,7 +65,8 @@ int tarn_resp_flush(struct tarn_resp *r, uint64_t deadline_ns, struct tarn_cance
 int tarn_resp_read(struct tarn_resp *r, uint64_t deadline_ns, struct tarn_cancel *cancel,
                    redisReply **reply_p);
 /*
- * The same without waiting, for event loops. tarn_resp_try: AGAIN, without a sentence: no whole reply yet.
+ * The same without waiting, for event loops. tarn_resp_try: AGAIN, without a sentence: no whole reply yet;
+ * look again when the socket is readable.
  * tarn_resp_push sends what the socket takes; tarn_resp_try reports its failures.
  */
 int tarn_resp_try(struct tarn_resp *r, redisReply **reply_p);

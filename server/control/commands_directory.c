@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* COMMIT: the directory thread does its work with Redis, see pending.h. */
+/* COMMIT. The control thread or the directory thread does its work with Redis: direct_publish.h, pending.h.
+ */
 #include <inttypes.h>
 #include <string.h>
 

@@ -30,16 +30,18 @@ struct tarn_populate {
 
 /* A pool under way. */
 struct progress {
-    uint64_t done, huge;
-    int failures; /* of asking for huge pages, in a row */
+    uint64_t done, huge; /* huge: of requests that gave all; some pages of others are huge, too */
+    int failures;        /* of asking for huge pages, in a row */
 };
 
-/* Faults in the first `each` bytes of every 2 MiB. Returns 0 or an errno. Calls are short, because each holds
- * the lock of the process's memory map. */
-static int touch(uint8_t *at, uint64_t bytes, uint64_t each)
+/* Faults in the first `each` bytes of every 2 MiB. Returns 0 or an errno, ECANCELED at the stop. Calls are
+ * short, because each holds the lock of the process's memory map. */
+static int touch(struct tarn_populate *p, uint8_t *at, uint64_t bytes, uint64_t each)
 {
     for (uint64_t done = 0; done < bytes; done += TARN_HUGE_PAGE) {
         uint64_t left = bytes - done;
+        if (atomic_load(&p->stopping))
+            return ECANCELED;
         if (madvise(at + done, each < left ? each : left, MADV_POPULATE_WRITE))
             return errno;
     }
@@ -51,16 +53,16 @@ static int touch(uint8_t *at, uint64_t bytes, uint64_t each)
  * run a kernel thread, on a busy host for half a second. The kernel needs a small page to begin with, and
  * leaves pinned pages as they are; RDMA pins them. Where there is no huge page there are small ones.
  */
-static int populate_step(uint8_t *at, uint64_t bytes, struct progress *g)
+static int populate_step(struct tarn_populate *p, uint8_t *at, uint64_t bytes, struct progress *g)
 {
     uint64_t whole = bytes - bytes % TARN_HUGE_PAGE;
-    int err = touch(at, bytes, 1);
+    int err = touch(p, at, bytes, 1);
     if (!err && whole && g->failures < FAILURES_MAX) {
         bool huge = !madvise(at, whole, MADV_COLLAPSE);
         g->huge += huge ? whole : 0;
         g->failures = huge ? 0 : g->failures + 1;
     }
-    return err ? err : touch(at, bytes, TARN_HUGE_PAGE);
+    return err ? err : touch(p, at, bytes, TARN_HUGE_PAGE);
 }
 
 /* False when it was stopped. */
@@ -75,12 +77,12 @@ static bool populate_pool(struct tarn_populate *p, uint32_t i)
     }
     while (!err && g.done < m->bytes) {
         uint64_t left = m->bytes - g.done, n = left < STEP_BYTES ? left : STEP_BYTES;
-        if (atomic_load(&p->stopping))
-            return false;
-        err = populate_step((uint8_t *)m->base + g.done, n, &g);
+        err = populate_step(p, (uint8_t *)m->base + g.done, n, &g);
         g.done += err ? 0 : n;
         atomic_store(&p->bytes[i], g.done);
     }
+    if (err == ECANCELED)
+        return false;
     if (err)
         tarn_log(p->log, TARN_LOG_WARN, AT,
                  "msg=\"memory comes with the first access only\" pool=%s bytes=%" PRIu64 " cause=\"%s\"",

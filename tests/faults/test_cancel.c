@@ -15,6 +15,7 @@
 #include "client/health.h"
 #include "client/peer_node.h"
 #include "tests/node_client.h"
+#include "tests/relay.h"
 #include "tests/world.h"
 
 enum { GETS = 3, BYTES = 1000, SUSPECTS = 4, FILLING = 4 };
@@ -539,6 +540,46 @@ static void a_control_connection_that_is_being_made(void **state)
     harness_passed(w->h);
 }
 
+/*
+ * The reply to RESERVE has begun to arrive when the put is canceled. Its rest comes later; what it grants is
+ * given back, and the node is not taken for gone. `connected`: the client has another connection to the node,
+ * so its session goes on in any case.
+ */
+static void canceled_within_a_reply(struct world *w, struct relay *relay, bool connected)
+{
+    struct tarn_client *c = client_open(
+        w->redis->url,
+        (struct tarn_options){.timeout_ms = 8000, .transports = "tcp", .interrupt = interrupt_soon});
+
+    call_begun_ms = harness_now_ms();
+    assert_int_equal(call_lookup(c), 0);
+    if (connected)
+        assert_int_equal(call_pin(c), 0);
+    relay_cut(relay, "RESERVE", 6);
+    call_begun_ms = harness_now_ms();
+    assert_int_equal(call_put(c), TARN_E_CANCELED);
+    assert_in_range(harness_now_ms() - call_begun_ms, MOMENT_MS, SLACK_MS);
+    assert_int_equal(node_pool_figure(w->nodes[0]->control, "reserved"), 1);
+    relay_cut(relay, NULL, 0);
+    HARNESS_UNTIL(node_pool_figure(w->nodes[0]->control, "reserved") == 0, 5000);
+    assert_int_equal(client_remote(c, "node0")->health, TARN_UP);
+    tarn_close(c);
+}
+
+static void in_the_middle_of_a_reply(void **state)
+{
+    struct world *w = *state;
+    struct tarn_client *seed = client_of(w, 1);
+    struct relay *relay = relay_start(w->nodes[0]->unix_path);
+
+    gets_make(seed, "node0", "k");
+    canceled_within_a_reply(w, relay, true);
+    canceled_within_a_reply(w, relay, false);
+    tarn_close(seed);
+    relay_stop(relay);
+    harness_passed(w->h);
+}
+
 #define CANCEL_TEST(f_) cmocka_unit_test_setup_teardown(f_, start, world_stop)
 
 int main(void)
@@ -553,6 +594,7 @@ int main(void)
         CANCEL_TEST(a_commit_to_a_node_that_stands_still),
         CANCEL_TEST(calls_of_a_redis_that_stands_still),
         CANCEL_TEST(a_control_connection_that_is_being_made),
+        CANCEL_TEST(in_the_middle_of_a_reply),
     };
     return cmocka_run_group_tests_name("cancel", tests, NULL, NULL);
 }

@@ -154,7 +154,7 @@ static void silent_node_keeps_its_id_whatever_its_pid(void **state)
     struct harness_process *p = harness_node_spawn(
         w->h, "silent", w->redis, "--ns", "slow", "--unix", harness_path(w->h, "second.sock"), "--pool",
         "p:bytes=1M", "--heartbeat-ms", "1000", "--redis-timeout-ms", "500", NULL);
-    refuses(w, p, 1, "a node that does not answer, or wants a secret, keeps it");
+    refuses(w, p, 1, "keeps it, and does not answer");
     harness_signal(n->process, SIGCONT);
     assert_string_equal(node_info(n->control, "state"), "ready");
     harness_passed(w->h);
@@ -195,7 +195,7 @@ static void a_node_with_a_secret_keeps_its_id(void **state)
     struct harness_process *p =
         harness_node_spawn(w->h, "kept", w->redis, "--unix", harness_path(w->h, "second.sock"), "--pool",
                            "p:bytes=1M", "--heartbeat-ms", "300", "--redis-timeout-ms", "500", NULL);
-    refuses(w, p, 1, "node id kept: a node that does not answer, or wants a secret, keeps it");
+    refuses(w, p, 1, "keeps it, and does not answer or wants a secret");
     harness_passed(w->h);
 }
 

@@ -397,11 +397,11 @@ static int open_gear(struct tarn_tcpx_link *l, const struct tarn_peer *peer, con
 
 static int next_message(struct tarn_tcpx_link *l, const struct tarn_peer *p, struct tarn_tcpx_message *m)
 {
-    for (;;) {
+    for (uint64_t until = tarn_peer_until(p);;) {
         int r = tarn_tcpx_wire_next(&l->wire, m);
         if (r)
             return r < 0 ? r : 0;
-        r = tarn_net_wait(l->wire.fd, POLLIN, tarn_peer_until(p), p->cancel);
+        r = tarn_net_wait(l->wire.fd, POLLIN, until, p->cancel);
         if (r == TARN_E_TIMEOUT)
             return tarn_fail(r, "node %s: tcpx: no answer to HELLO before the deadline", l->link.node);
         if (r)
