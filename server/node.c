@@ -175,11 +175,11 @@ static void beat_follows(struct tarn_node *n, const struct tarn_beat *b)
  * enough. */
 static void ready_if_listed(struct tarn_node *n, const struct tarn_beat *b)
 {
-    void (*ready)(struct tarn_node * n) = n->ready;
-    if (!ready || n->state != TARN_NODE_READY || b->gone || b->other || strcmp(n->record.state, "ready") != 0)
+    if (!n->ready || n->state != TARN_NODE_READY || b->gone || b->other ||
+        strcmp(n->record.state, "ready") != 0)
         return;
+    n->ready(n);
     n->ready = NULL;
-    ready(n);
 }
 
 static void beat_done(struct tarn_request *r)

@@ -126,8 +126,8 @@ struct harness_node {
 /*
  * Starts tarnd --id ID --listen 127.0.0.1:0 --unix <dir>/<id>.sock --data-port 0 with further arguments
  * (NULL-ended), and waits until it is ready. With r NULL, the node starts its own Redis. The
- * --redis-timeout-ms is 20000 unless given. A --heartbeat-ms of 100 to 1000 and a --redis-timeout-ms of 100 to
- * 5000 are multiplied by harness_slower().
+ * --redis-timeout-ms is 20000 unless given. A --heartbeat-ms of 100 to 1000 and a --redis-timeout-ms of 100
+ * to 5000 are multiplied by harness_slower().
  */
 struct harness_node *harness_node_start(struct harness *h, const char *id, const struct harness_redis *r, ...)
     __attribute__((sentinel));

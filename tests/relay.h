@@ -2,7 +2,8 @@
 /*
  * A relay between clients and a node's Unix socket. It forwards commands, holds those that a test names,
  * and records their order. The node's socket is renamed, and the relay listens under its name. Replies are
- * forwarded unread, and cut where a test says so. Descriptors in them are lost, so shm and cuda_ipc do not work through it.
+ * forwarded unread, and cut where a test says so. Descriptors in them are lost, so shm and cuda_ipc do not
+ * work through it.
  */
 #ifndef TARN_TESTS_RELAY_H
 #define TARN_TESTS_RELAY_H

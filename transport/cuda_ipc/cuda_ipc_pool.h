@@ -2,8 +2,8 @@
 /*
  * A client's CUDA objects and pools of nodes on its host, for the CUDA IPC transport: mappings of their
  * files, opened handles, arenas accessible to its GPUs, queues and pinned rings. These are costly, so each
- * client has one set (struct tarn_ipc_local) for all its links. Links count as users of pools. When the last link
- * to a node ends, its pools are closed; queues and rings are kept for the next link.
+ * client has one set (struct tarn_ipc_local) for all its links. Links count as users of pools. When the last
+ * link to a node ends, its pools are closed; queues and rings are kept for the next link.
  *
  * Only the client's worker opens and closes these objects: tarn_ipc_ask(). The other calls here look at
  * what exists and never wait. Any thread. What a link has taken stays unchanged until the link gives it
