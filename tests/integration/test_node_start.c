@@ -29,24 +29,49 @@ static bool listed(const struct node_world *w)
     return harness_redis_integer(w->redis, "EXISTS", "tarn:default:node:node0", NULL) == 1;
 }
 
-/* The start takes so long that the record it wrote expires: the first heartbeat is held back. */
-static void a_node_is_ready_when_a_heartbeat_has_found_its_record(void **state)
+/* A node whose first heartbeat the relay holds back. The start's own request has another number there. */
+static struct harness_process *start_without_heartbeat(struct node_world *w, const char *heartbeat_ms,
+                                                       struct redis_relay **relay_p)
 {
-    struct node_world *w = *state;
-    /* The start's own request has another number here. */
     struct redis_relay *relay = redis_relay_start(w->h, w->redis->unix_path, "$1\r\n0\r\n$4\r\nhost");
     struct harness_redis through = *w->redis;
     snprintf(through.url, sizeof(through.url), "unix://%.150s", relay->path);
     relay->armed = true;
-    struct harness_process *node =
-        harness_node_spawn(w->h, "node0", &through, "--pool", "cpu0:bytes=1M", "--heartbeat-ms", "300", NULL);
+    struct harness_process *node = harness_node_spawn(w->h, "node0", &through, "--pool", "cpu0:bytes=1M",
+                                                      "--heartbeat-ms", heartbeat_ms, NULL);
     HARNESS_UNTIL(!relay->armed, 5000);
+    *relay_p = relay;
+    return node;
+}
+
+/* The start takes so long that the record it wrote expires. */
+static void a_node_is_ready_when_a_heartbeat_has_found_its_record(void **state)
+{
+    struct node_world *w = *state;
+    struct redis_relay *relay;
+    struct harness_process *node = start_without_heartbeat(w, "300", &relay);
     HARNESS_UNTIL(!listed(w), 5000);
     assert_string_equal(harness_stdout(node, NULL), "");
     relay->deliver = true;
     assert_non_null(harness_wait_line(node, "tarnd ready ", HARNESS_TIMEOUT_MS));
     assert_true(recorded(w, "state", "ready"));
     harness_kill(node);
+    redis_relay_end(relay);
+    harness_passed(w->h);
+}
+
+static void a_node_that_ends_does_not_become_ready(void **state)
+{
+    struct node_world *w = *state;
+    struct redis_relay *relay;
+    struct harness_process *node = start_without_heartbeat(w, "3000", &relay);
+    char local[160];
+    snprintf(local, sizeof(local), "unix:%s", harness_path(w->h, "node0.sock"));
+    harness_signal(node, SIGTERM);
+    HARNESS_UNTIL(!strcmp(node_info(local, "state"), "draining"), 5000);
+    relay->deliver = true;
+    assert_int_equal(harness_wait(node, HARNESS_TIMEOUT_MS), 0);
+    assert_string_equal(harness_stdout(node, NULL), "");
     redis_relay_end(relay);
     harness_passed(w->h);
 }
@@ -355,6 +380,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         WITH_REDIS(a_node_is_ready_when_a_heartbeat_has_found_its_record),
+        WITH_REDIS(a_node_that_ends_does_not_become_ready),
         WITH_NODE(drain_waits_for_puts_in_flight_and_withdraws),
         WITH_REDIS(drain_gives_up_stuck_reservations),
         WITH_REDIS(an_idle_reservation_does_not_hold_the_end_up),
