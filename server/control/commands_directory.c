@@ -21,6 +21,7 @@ struct commit_item {
     uint32_t pool, slot;
     int code;         /* why it was not begun */
     uint32_t publish; /* index, when code is 0 */
+    struct tarn_key key;
 };
 
 struct commit {
@@ -81,13 +82,13 @@ static void end_commit(struct tarn_node *n, const struct commit_item *item, cons
         withdraw_later(n, p);
 }
 
-/* The client was told that nothing was stored. The directory thread still has the request: only the key is
- * read. */
-static void end_abandoned(struct tarn_node *n, const struct commit_item *item, const struct tarn_key *key)
+/* The client was told that nothing was stored. The directory thread still has the request, which is not read.
+ */
+static void end_abandoned(struct tarn_node *n, const struct commit_item *item)
 {
     struct tarn_committed c = tarn_store_commit_end(n->store, item->pool, item->slot, item->gen, 0);
     if (c.replaced)
-        tarn_publisher_withdraw(n->publisher, key, &c.old, 0, NULL);
+        tarn_publisher_withdraw(n->publisher, &item->key, &c.old, 0, NULL);
 }
 
 /* To be committed again, if the session is still there. What was published stays so, at an earlier COMMIT,
@@ -167,7 +168,7 @@ static void commit_answer(struct tarn_pending *pending, const struct tarn_reason
             continue;
         }
         if (!item->code)
-            end_abandoned(pending->node, item, &pending->request.publishes[item->publish].key);
+            end_abandoned(pending->node, item);
         if (out)
             tarn_resp_add_error(out, item->code ? item->code : why->code,
                                 item->code ? untried(item->code) : why->text);
@@ -208,6 +209,7 @@ static void commit_begin(struct commit *k, struct tarn_conn *c, bool join, redis
     if (join)
         r->publishes[r->n].mode = TARN_PUBLISH_JOIN;
     tarn_pending_copy_key(&k->pending, &r->publishes[r->n].key);
+    item->key = r->publishes[r->n].key;
     item->publish = (uint32_t)r->n++;
 }
 
