@@ -130,6 +130,16 @@ int client_get(struct tarn_client *c, const char *key, char byte, size_t bytes)
     return status;
 }
 
+unsigned client_gets_for(struct tarn_client *c, const char *key, char byte, size_t bytes, uint64_t ms)
+{
+    unsigned slow = 0;
+    for (uint64_t until = harness_now_ms() + ms, begun; (begun = harness_now_ms()) < until; harness_pause()) {
+        assert_int_equal(client_get(c, key, byte, bytes), 0);
+        slow += harness_now_ms() - begun > 100;
+    }
+    return slow;
+}
+
 void client_put_each(struct tarn_client *c, const char *prefix, int n, char byte, size_t bytes,
                      const struct tarn_put_options *o)
 {

@@ -19,7 +19,7 @@
 static struct harness_node *start_node(struct node_world *w, const char *id)
 {
     return harness_node_start(w->h, id, w->redis, "--pool", "cpu0:bytes=16M", "--heartbeat-ms", "300",
-                              "--redis-timeout-ms", "200", NULL);
+                              "--redis-timeout-ms", "1000", NULL);
 }
 
 static int setup(void **state)

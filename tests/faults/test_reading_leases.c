@@ -40,13 +40,6 @@ static int start_calm(void **state)
     return world_start_client(state, &calm);
 }
 
-static uint64_t round_trips(struct tarn_client *c)
-{
-    struct tarn_stats s = {.size = sizeof s};
-    assert_int_equal(tarn_client_stats(c, &s), 0);
-    return s.directory_round_trips;
-}
-
 /* Takes a view of "k", releases it at once, and returns the status. */
 static int look(struct tarn_client *c)
 {
@@ -213,14 +206,10 @@ static void killed_nodes_copies_are_misses(void **state)
     harness_passed(w->h);
 }
 
+/* Not every get waits for Redis. */
 static void gets_go_on(struct tarn_client *c, uint64_t ms)
 {
-    uint64_t slow = 0;
-    for (uint64_t until = harness_now_ms() + ms, begun; (begun = harness_now_ms()) < until; harness_pause()) {
-        assert_int_equal(client_get(c, "k", 'v', BYTES), 0);
-        slow += harness_now_ms() - begun > 100;
-    }
-    assert_true(slow <= 2); /* not every get waits for Redis */
+    assert_true(client_gets_for(c, "k", 'v', BYTES, ms) <= 2);
 }
 
 /* Nobody can replace anything, so cached gets continue past every lease, and also after Redis is back. */
@@ -243,115 +232,6 @@ static void redis_away_for_all(void **state)
     gets_go_on(c, TTL_MS);
     harness_kill(w->redis->process);
     gets_go_on(c, 3 * TTL_MS);
-    tarn_close(c);
-    harness_passed(w->h);
-}
-
-/* A client that has not read for long has no lease. It asks once. */
-static void an_idle_client_asks_once(void **state)
-{
-    struct world *w = *state;
-    struct tarn_client *c = world_client(w, "shm");
-    assert_int_equal(client_put(w->client, "k", 'v', BYTES, &on_node1), 0);
-    assert_int_equal(client_get(c, "k", 'v', BYTES), 0);
-    uint64_t before = round_trips(c);
-    for (uint64_t until = harness_now_ms() + 2 * TTL_MS; harness_now_ms() < until; harness_pause())
-        ;
-    for (int i = 0; i < 1000; i++)
-        assert_int_equal(client_get(c, "k", 'v', BYTES), 0);
-    assert_int_equal(round_trips(c), before); /* no new look-up */
-    tarn_close(c);
-    harness_passed(w->h);
-}
-
-/* The reader uses another node while this one is given up. It would notice only at its next read there,
- * when Redis is unreachable. */
-static void given_up_before_redis_went_away(void **state)
-{
-    struct world *w = *state;
-    struct tarn_client *reader = world_client(w, "shm");
-    char byte;
-    assert_int_equal(client_put(w->client, "k", 'o', BYTES, &on_node1), 0);
-    assert_int_equal(client_put(w->client, "other", 'x', BYTES, &on_node0), 0);
-    assert_int_equal(client_get(reader, "k", 'o', BYTES), 0);
-    harness_signal(w->nodes[1]->process, SIGSTOP);
-    for (uint64_t gone = 0; gone == 0 || harness_now_ms() < gone + BEAT_MS; harness_pause()) {
-        assert_int_equal(client_get(reader, "other", 'x', BYTES), 0);
-        if (gone == 0 && !world_lists(w, "node1"))
-            gone = harness_now_ms();
-    }
-    harness_signal(w->redis->process, SIGSTOP);
-    for (uint64_t until = harness_now_ms() + 2 * TTL_MS; harness_now_ms() < until; harness_pause()) {
-        assert_int_not_equal(client_read(reader, "k", BYTES, 100, &byte), 0);
-        assert_int_equal(client_get(reader, "other", 'x', BYTES), 0);
-    }
-    harness_signal(w->redis->process, SIGCONT);
-    harness_signal(w->nodes[1]->process, SIGCONT);
-    HARNESS_UNTIL(client_read(reader, "other", BYTES, 0, &byte) == 0, BACK_MS);
-    tarn_close(reader);
-    harness_passed(w->h);
-}
-
-static void reads_for(struct tarn_client *c, const char *key, char byte, uint64_t ms)
-{
-    for (uint64_t until = harness_now_ms() + ms; harness_now_ms() < until; harness_pause())
-        assert_int_equal(client_get(c, key, byte, BYTES), 0);
-}
-
-/* The client has not read from node1 for long, but has renewed its lease together with the other node's.
- * Reads continue. */
-static void what_was_not_read_for_long_goes_on_too(void **state)
-{
-    struct world *w = *state;
-    struct tarn_client *c = world_client(w, "shm");
-    assert_int_equal(client_put(w->client, "k", 'v', BYTES, &on_node1), 0);
-    assert_int_equal(client_put(w->client, "other", 'x', BYTES, &on_node0), 0);
-    assert_int_equal(client_get(c, "k", 'v', BYTES), 0);
-    reads_for(c, "other", 'x', 3 * TTL_MS);
-    harness_signal(w->redis->process, SIGSTOP);
-    reads_for(c, "other", 'x', TTL_MS);
-    gets_go_on(c, TTL_MS);
-    harness_signal(w->redis->process, SIGCONT);
-    tarn_close(c);
-    harness_passed(w->h);
-}
-
-/* The client's earlier questions were not about this object's node. */
-static void what_was_just_looked_up_goes_on(void **state)
-{
-    struct world *w = *state;
-    struct tarn_client *c = world_client(w, "shm");
-    struct tarn_key key = key_of("k");
-    struct tarn_hits *hits;
-    assert_int_equal(client_put(w->client, "k", 'v', BYTES, &on_node1), 0);
-    assert_int_equal(client_put(w->client, "other", 'x', BYTES, &on_node0), 0);
-    reads_for(c, "other", 'x', 3 * TTL_MS);
-    for (uint64_t until = harness_now_ms() + 2 * TTL_MS; harness_now_ms() < until; harness_pause())
-        ;
-    assert_int_equal(tarn_lookup(c, &key, 1, NULL, &hits), 0);
-    tarn_hits_free(hits);
-    for (uint64_t until = harness_now_ms() + BEAT_MS; harness_now_ms() < until; harness_pause())
-        ;
-    harness_signal(w->redis->process, SIGSTOP);
-    gets_go_on(c, 2 * TTL_MS);
-    harness_signal(w->redis->process, SIGCONT);
-    tarn_close(c);
-    harness_passed(w->h);
-}
-
-/* The client's leases ended long ago, while Redis answered and the client was idle. It asks once, then
- * reads on. */
-static void an_idle_client_reads_on(void **state)
-{
-    struct world *w = *state;
-    struct tarn_client *c = world_client(w, "shm");
-    assert_int_equal(client_put(w->client, "k", 'v', BYTES, &on_node1), 0);
-    assert_int_equal(client_get(c, "k", 'v', BYTES), 0);
-    for (uint64_t until = harness_now_ms() + 2 * TTL_MS; harness_now_ms() < until; harness_pause())
-        ;
-    harness_signal(w->redis->process, SIGSTOP);
-    gets_go_on(c, 3 * TTL_MS);
-    harness_signal(w->redis->process, SIGCONT);
     tarn_close(c);
     harness_passed(w->h);
 }
@@ -428,11 +308,6 @@ int main(void)
         CALM(a_pause_is_waited_for_without_redis),
         CASE(killed_nodes_copies_are_misses),
         CASE(redis_away_for_all),
-        CASE(given_up_before_redis_went_away),
-        CASE(what_was_not_read_for_long_goes_on_too),
-        CASE(what_was_just_looked_up_goes_on),
-        CASE(an_idle_client_reads_on),
-        CASE(an_idle_client_asks_once),
         CALM(a_lease_used_late_is_renewed),
         CALM(the_lease_of_what_was_just_looked_up_is_renewed),
     };

@@ -132,7 +132,7 @@ must tarn put "$dir/w" --key twice --replicas 2
 must tarn rm twice
 kill "$pid" && wait "$pid" || { echo "node1 did not end well"; failed=1; }
 # A node that gave up a script closes that connection before the next script.
-must admin CLIENT PAUSE 1000 WRITE
+must admin CLIENT PAUSE 60000 WRITE
 tarn put "$dir/w" --key paused --timeout-ms 5000 >"$dir/out" 2>&1 && { echo "a put while Redis is paused"; failed=1; }
 must admin CLIENT UNPAUSE
 eventually tarn put "$dir/w" --key paused --replace
