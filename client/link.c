@@ -271,7 +271,8 @@ static int open_link(struct tarn_side *s, uint64_t deadline_ns, uint64_t patienc
                      struct tarn_cancel *cancel, struct tarn_open_link **l_p)
 {
     struct tarn_peer_node *node = s->node;
-    bool local_only = (s->ops->caps & TARN_CAP_SAME_HOST) != 0;
+    enum tarn_control_conn_kind kind =
+        s->ops->caps & TARN_CAP_SAME_HOST ? TARN_CONTROL_CONN_LOCAL : TARN_CONTROL_CONN_ANY;
     struct tarn_open_link *l = calloc(1, sizeof *l);
     struct tarn_control_conn *conn;
     uint64_t most = tarn_peer_node_patience(node) > OPEN_NS ? tarn_peer_node_patience(node) : OPEN_NS;
@@ -281,7 +282,7 @@ static int open_link(struct tarn_side *s, uint64_t deadline_ns, uint64_t patienc
         return tarn_fail(TARN_E_NO_MEMORY, "node %s: out of memory", node->key.id);
     if (asked.patience_ns > most)
         asked.patience_ns = most;
-    int rc = tarn_control_conn_take_in(node, local_only, &asked, cancel, &conn);
+    int rc = tarn_control_conn_take_in(node, kind, &asked, cancel, &conn);
     if (rc != 0) {
         free(l);
         return rc;

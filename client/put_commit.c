@@ -106,7 +106,7 @@ static void commit_failed(struct tarn_put *p, struct tarn_chunk *c, struct tarn_
         if (t->job->failure.code == 0)
             t->job->again = rc == TARN_E_NODE_DOWN;
         /* No answer this time: what the node said before explains more. */
-        bool held = rc == TARN_E_TIMEOUT && t->job->held.code;
+        bool held = rc == TARN_E_TIMEOUT && t->held;
         tarn_job_fail(t->job, held ? fail_held(t->job) : tarn_reason_fail(&why));
     }
 }
@@ -154,12 +154,12 @@ static void take_answer(struct tarn_put *p, struct tarn_target *t, const redisRe
 
     if (rc == TARN_E_BUSY || rc == TARN_E_AGAIN) {
         t->state = TARN_TARGET_WRITTEN;
+        t->held = true;
         tarn_reason_keep(&t->job->held, rc);
         return;
     }
     if (rc == 0 && e->type != REDIS_REPLY_ARRAY)
         rc = tarn_fail(TARN_E_PROTOCOL, "%s: COMMIT: not an answer: is it of another version?", who);
-    t->job->held.code = 0;
     t->granted = false; /* published or freed */
     t->state = rc == 0 ? TARN_TARGET_STORED : TARN_TARGET_LOST;
     if (rc == 0 && tarn_displaced_note(p->client, old, &p->items[t->job->index].key, t->job->index, t->node,

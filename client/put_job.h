@@ -58,6 +58,7 @@ struct tarn_target {
     uint64_t offset, gen;
     uint64_t tried;      /* as in struct tarn_choice */
     struct tarn_way way; /* the last one posted to */
+    bool held;           /* its node answered BUSY or AGAIN to COMMIT; job->held says why */
     bool misfit;         /* the pieces had more bytes than there is room for */
     struct tarn_transfer x;
 };
@@ -73,7 +74,7 @@ struct tarn_put_job {
     bool again;   /* failed, but worth another try in a later chunk */
     bool busy;    /* ... any number of tries: the session may reserve no more yet, or a side is awaited */
     struct tarn_reason failure;  /* code 0: under way or stored */
-    struct tarn_reason held;     /* why it is committed again: BUSY or AGAIN; code 0: it is not */
+    struct tarn_reason held;     /* why COMMIT is sent again: BUSY or AGAIN */
     struct tarn_target *targets; /* put.replicas of them */
     struct tarn_peer_node *refused[TARN_REFUSALS_MAX];
     uint32_t nrefused;

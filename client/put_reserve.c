@@ -179,6 +179,7 @@ static void take_grant(struct tarn_put *p, struct tarn_target *t, const redisRep
     t->slot = (uint32_t)e->element[2]->integer;
     t->granted = true;
     t->state = TARN_TARGET_RESERVED;
+    t->held = false;
 }
 
 static void take_grants(struct tarn_put *p, struct tarn_chunk *c, struct tarn_peer_node *node,

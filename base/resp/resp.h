@@ -4,8 +4,8 @@
  * sockets are ours, so that file descriptors can travel on Unix sockets and every wait has a deadline.
  *
  * struct tarn_resp is the client side, for one thread at a time: append any number of commands, then read one
- * reply for each, in order. After any failure but NO_MEMORY the connection is useless and must be freed.
- * struct tarn_resp_parser is the non-blocking half for servers.
+ * reply for each, in order. After a failure the connection is useless and must be freed, unless an append
+ * fails with NO_MEMORY. struct tarn_resp_parser is the non-blocking half for servers.
  */
 #ifndef TARN_BASE_RESP_H
 #define TARN_BASE_RESP_H
