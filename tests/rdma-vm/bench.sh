@@ -14,7 +14,7 @@ rc=0
 sh "$here/vm.sh" --timeout 320 --out "$TARN_BUILD/bench" -- sh -c '
     "$TARN_BUILD/tarn-bench" rdma --devices rxe0 ${BENCH_QUICK:+--quick} --seconds 6 --json-dir "$OUT"' || rc=$?
 # shellcheck disable=SC2016
-sh "$here/vm.sh" --wire --rails 2 --timeout 100 --out "$TARN_BUILD/bench" -- sh -c '
+sh "$here/vm.sh" --wire --rails 2 --timeout 300 --out "$TARN_BUILD/bench" -- sh -c '
     for r in 0 1; do sh "$0/rail.sh" limit $r 80; sh "$0/rail.sh" limit $r 80 far; done
     "$TARN_BUILD/tarn-bench" rails --quick --devices rxe0,rxe1 --node-devices far0,far1 --json-dir "$OUT"' \
     "$here" || rc=$?
