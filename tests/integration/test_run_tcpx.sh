@@ -90,6 +90,8 @@ says client.out '[ENV] NCCL_DYNAMIC_CHUNK_SIZE=524288' '[ENV] NCCL_GPUDIRECTTCPX
 pair 0 transfer v7 cut_max=23,cut_min=23 ''
 says server.out 'Request metadata: frag_count=1' 'len=23 dst_off=0'
 NCCL_NSOCKS_PERTHREAD=8 pair 0 transfer v7 setup_ms=50,delay_ms=50 setup_ms=50
+# The receiver is done long before the sender asks for the first time.
+pair 0 transfer v7 '' isend_ms=500
 for v in v6 v8; do
     pair 0 transfer $v '' ''
     says server.out 'Received data matches expected payload'
@@ -117,6 +119,7 @@ broken()
 closed='bootstrap connection: the peer has closed it'
 wrong='[ERROR] server: it did not get what was sent'
 broken bad_bytes=1 '' '[ERROR] payload mismatch: all zeros: the sender has closed early' "$wrong"
+broken bad_bytes=1 isend_ms=500 '[ERROR] payload mismatch: ' "$wrong"
 broken bad_dst=1 '' '[ERROR] metadata: ' "$wrong"
 broken bad_sum=1 '' '[ERROR] metadata: ' "$wrong"
 broken bad_count=1 '' '[ERROR] metadata: ' "$wrong"

@@ -87,6 +87,11 @@ int flow_hear(struct flow *f, uint32_t what, uint32_t *number_p)
     return 0;
 }
 
+void flow_outlast(struct flow *f)
+{
+    (void)tarn_net_wait(f->control, POLLIN, f->deadline_ns, NULL);
+}
+
 static int parse_port(const char *text, uint16_t *port)
 {
     uint64_t n;

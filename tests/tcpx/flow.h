@@ -12,7 +12,9 @@
  *   hear         <-- tag and length ------------------ tell
  *   receive      <== bytes, by the plugin ============ send
  *   unpack, compare
- *   answer       --- whether they were right --------> hear; only then close the comms
+ *   answer       --- whether they were right --------> hear
+ *   outlast      <-- end of the connection ----------- close
+ *   close
  *
  * Single arrows are the programs' own TCP connection. Steps print what they do on standard output. A step
  * that fails also prints a sentence and returns -1. Each wait has a deadline.
@@ -64,6 +66,8 @@ int flow_connect(struct flow *f);
 int flow_tell(struct flow *f, uint32_t what, uint32_t number);
 /* Receives a FLOW_TELL_... and its number. Fails if another one comes or the peer is gone. */
 int flow_hear(struct flow *f, uint32_t what, uint32_t *number_p);
+/* Waits until the peer, which sends nothing more, has closed its end, or until the deadline. */
+void flow_outlast(struct flow *f);
 enum { FLOW_TELL_TAG = 1, FLOW_TELL_BYTES, FLOW_TELL_RIGHT, FLOW_TELL_CONNECTED };
 
 int flow_register(struct flow *f, const char *whose);

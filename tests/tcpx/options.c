@@ -69,6 +69,7 @@ static const struct {
     /* variants that the ABI allows */
     OPTION(accept_blocks),  /* 1: accept() blocks until the peer has connected */
     OPTION(connect_blocks), /* 1: connect() blocks until the peer has accepted */
+    OPTION(isend_ms),       /* isend() sends and then takes this long */
     OPTION(listen_ms),      /* the first listen() of the process takes this long */
     OPTION(
         map_unguarded), /* 1: the first accept maps bounce memory; if two race, both map and the last wins */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The sending end: cuts messages into pieces, announces them on the control connection, and sends them. */
 #include <errno.h>
+#include <poll.h>
 #include <string.h>
 #include <sys/socket.h>
 
@@ -112,6 +113,8 @@ int fixture_isend(void *send_comm, void *data, int size, int tag, void *mhandle,
     c->planned = c->posted;
     *request = r;
     fixture_send_progress(c);
+    if (fixture_options.isend_ms)
+        poll(NULL, 0, (int)fixture_options.isend_ms);
     return TARN_TCPX_SUCCESS;
 }
 

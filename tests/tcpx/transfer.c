@@ -2,7 +2,8 @@
 /*
  * test_tcpx_transfer server [PORT] | client HOST [PORT]: sends 23 bytes from the client's GPU to the
  * server's. The server compares them and tells the client the result. Only then does the client close its
- * end, so it does not have to guess how long the bytes take to arrive.
+ * end, so it does not have to guess how long the bytes take to arrive. The server closes last: a send whose
+ * receiver is gone fails, even one that had arrived.
  */
 #include <ctype.h>
 #include <stdio.h>
@@ -65,7 +66,10 @@ static int serve(struct flow *f)
     if (flow_accept(f) || flow_register(f, "server receive"))
         return -1;
     int rc = receive(f);
-    return flow_tell(f, FLOW_TELL_RIGHT, rc == 0) ? -1 : rc;
+    if (flow_tell(f, FLOW_TELL_RIGHT, rc == 0))
+        return -1;
+    flow_outlast(f);
+    return rc;
 }
 
 static int deliver(struct flow *f)
