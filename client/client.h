@@ -63,6 +63,7 @@ struct tarn_leases {
     bool running;
     struct tarn_cancel cancel; /* at close: ends the thread's waits and the waits for an answer */
     bool wanted;               /* ask at once */
+    bool changed;              /* a lease may be due earlier than the thread knows */
     pthread_mutex_t lock;
     pthread_cond_t wake, answered;
     uint64_t asking_ns;            /* when the outstanding question was sent; 0: none is outstanding */

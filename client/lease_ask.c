@@ -51,6 +51,13 @@ static void want(struct tarn_leases *s, uint64_t now_ns)
     pthread_cond_signal(&s->wake);
 }
 
+/* Has the thread work out again when a lease is due. The lock is held. */
+static void reckon(struct tarn_leases *s)
+{
+    s->changed = true;
+    pthread_cond_signal(&s->wake);
+}
+
 enum tarn_lease_word tarn_lease_word(struct tarn_peer_node *node)
 {
     struct tarn_leases *s = &node->client->leases;
@@ -104,7 +111,7 @@ void tarn_lease_listed(struct tarn_peer_node *node, const struct tarn_node_recor
 
     pthread_mutex_lock(&s->lock);
     tarn_lease_answered(&node->lease, node->key.epoch, &a, &none, sent_ns, tarn_now_ns());
-    pthread_cond_signal(&s->wake); /* renewal may be due earlier than the thread knows */
+    reckon(s);
     pthread_mutex_unlock(&s->lock);
 }
 
@@ -119,7 +126,7 @@ void tarn_lease_named(struct tarn_peer_node *node)
     atomic_store(&node->lease.named, true);
     if (!tarn_lease_runs(&node->lease, now)) /* earlier questions did not include it */
         want(s, now);
-    pthread_cond_signal(&s->wake); /* renewal may be due earlier than the thread knows */
+    reckon(s);
     pthread_mutex_unlock(&s->lock);
 }
 
@@ -291,9 +298,12 @@ static void *leases_main(void *arg)
 
     pthread_mutex_lock(&s->lock);
     while (!tarn_canceled(&s->cancel)) {
+        s->changed = false;
         pthread_mutex_unlock(&s->lock);
         uint64_t due = next_due(c, tarn_now_ns());
         pthread_mutex_lock(&s->lock);
+        if (s->changed)
+            continue;
         uint64_t next = next_question(s, due, ended);
         if (tarn_canceled(&s->cancel))
             break;

@@ -278,7 +278,8 @@ static void a_lease_used_late_is_renewed(void **state)
     harness_passed(w->h);
 }
 
-/* The client got the lease with the list of nodes, and has asked no question yet. */
+/* The client got the lease with the list of nodes, and has asked no question yet. During the misses its thread
+ * goes to sleep. */
 static void the_lease_of_what_was_just_looked_up_is_renewed(void **state)
 {
     struct world *w = *state;
@@ -286,6 +287,9 @@ static void the_lease_of_what_was_just_looked_up_is_renewed(void **state)
     struct tarn_key key = key_of("k");
     struct tarn_hits *hits;
     assert_int_equal(client_put(w->client, "k", 'v', BYTES, &on_node1), 0);
+    char byte;
+    for (int i = 0; i < 50; i++)
+        assert_int_equal(client_read(c, "another", BYTES, 0, &byte), TARN_E_NOT_FOUND);
     assert_int_equal(tarn_lookup(c, &key, 1, NULL, &hits), 0);
     tarn_hits_free(hits);
     uint64_t before = questions(c);
