@@ -318,7 +318,7 @@ struct committing {
 static void *commit(void *arg)
 {
     struct committing *k = arg;
-    k->reply = node_commit(k->c, &k->g, "8000");
+    k->reply = node_commit(k->c, &k->g, "60000");
     return NULL;
 }
 
@@ -339,6 +339,7 @@ static void commit_held(struct node_world *w, struct redis_relay *relay, struct 
     HARNESS_UNTIL(!relay->armed, SOON_MS);
 }
 
+/* node1 waits for Redis for as long as a test may hold a commit. */
 static struct redis_relay *node1_behind_relay(struct node_world *w)
 {
     struct redis_relay *relay = redis_relay_start(w->h, w->redis->unix_path, "o:held");
@@ -346,7 +347,8 @@ static struct redis_relay *node1_behind_relay(struct node_world *w)
     snprintf(through.url, sizeof(through.url), "unix://%.150s", relay->path);
     w->node = start_node(w, "node0", w->redis, "600");
     w->c = node_connect(w->node->control);
-    w->other = start_node(w, "node1", &through, "600");
+    w->other = harness_node_start(w->h, "node1", &through, "--pool", "cpu0:bytes=16M", "--heartbeat-ms", "300",
+                                  "--redis-timeout-ms", "60000", NULL);
     w->other_c = node_connect(w->other->control);
     return relay;
 }
