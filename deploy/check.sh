@@ -12,7 +12,7 @@ export PYTHON="${PYTHON:-/usr/bin/python3}"
 
 jobs=$(nproc 2>/dev/null || echo 2)
 # Tests at a time: most of them wait most of their time. More would compare times with a busy host's.
-most=$((jobs < 3 ? jobs * 3 : 8))
+most=$((jobs < 3 ? jobs * 4 : 8))
 export JOBS=$most
 
 say "${ui_bold}tarn: build and test${ui_off}"
@@ -20,7 +20,8 @@ rm -f "$LOG_DIR"/*.log
 packages check
 # All is built first: what a build writes delays tests, whose nodes beat every 100 ms.
 step "Build (gcc)" make -j"$jobs" WERROR=1 CC=gcc all tests python
-step "Build (clang)" make -j"$jobs" WERROR=1 CC=clang B=build-clang all python
+# Only for its warnings, which do not depend on optimization.
+step "Build (clang)" make -j"$jobs" WERROR=1 CC=clang CFLAGS="-O0 -g" B=build-clang all python
 step "Build (stand-in)" make -j"$jobs" standin
 [ -n "${QUICK:-}" ] || step "Build (sanitizers)" make -j"$jobs" sanitized
 step "Tests" env REQUIRE="${REQUIRE:+$REQUIRE,}python,python-wheel" make check-tests
