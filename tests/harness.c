@@ -82,9 +82,12 @@ unsigned harness_slower(void)
     return known;
 }
 
-void harness_pause(void)
+uint64_t harness_pause(void)
 {
+    uint64_t begun = harness_now_ms();
     poll(NULL, 0, PAUSE_MS);
+    uint64_t took = harness_now_ms() - begun;
+    return took > PAUSE_MS ? took - PAUSE_MS : 0;
 }
 
 static void *allocate(struct harness *h, size_t bytes)
@@ -460,10 +463,10 @@ struct tarn_resp *harness_connect(const char *address)
 static redisReply *command(struct tarn_resp *r, const char **argv)
 {
     redisReply *reply = NULL;
-    int argc = 0;
-    while (argv[argc])
-        argc++;
-    if (tarn_resp_call(r, tarn_deadline(HARNESS_TIMEOUT_MS), argc, argv, NULL, &reply))
+    struct tarn_command *c = tarn_resp_command(r, NULL);
+    for (int i = 0; argv[i]; i++)
+        tarn_command_str(c, argv[i]);
+    if (tarn_resp_call(r, tarn_deadline(HARNESS_TIMEOUT_MS), c, &reply))
         fail_msg("%s: %s", argv[0], tarn_last_error());
     return reply;
 }

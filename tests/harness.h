@@ -51,21 +51,23 @@ void harness_skip(const char *what, const char *reason);
 /* A TCP port of 127.0.0.1 that is free now. */
 uint16_t harness_free_port(void);
 
-/* Polls every few milliseconds until the expression holds. Fails the test after ms. */
+/* Polls every few milliseconds until the expression holds. Fails the test after ms. Time in which the host
+ * did not wake this thread does not count. */
 #define HARNESS_UNTIL(expr_, ms_) \
     do { \
         uint64_t until_ = harness_now_ms() + (uint64_t)(ms_)*harness_slower(); \
         while (!(expr_)) { \
             if (harness_now_ms() > until_) \
                 fail_msg("not within %d ms: %s", (int)(ms_) * (int)harness_slower(), #expr_); \
-            harness_pause(); \
+            until_ += harness_pause(); \
         } \
     } while (0)
 uint64_t harness_now_ms(void);
 /* How much slower a thread runs here than alone on the host: 1 at rest, at most 8. Measured once, in 40 ms
  * of processor time; child processes inherit the result. Heartbeats and waits are multiplied by it. */
 unsigned harness_slower(void);
-void harness_pause(void);
+/* Sleeps for a few milliseconds. Returns by how many milliseconds it was woken too late. */
+uint64_t harness_pause(void);
 
 /* --- processes ---------------------------------------------------------------------------------- */
 
